@@ -30,7 +30,8 @@ typedef struct tg_parallel_opts {
     const char *order; /* the leftmost axis varies fastest; NULL: "tp-cp-ep-dp-pp" */
     bool sequence_parallel; /* activations between tensor-parallel regions are sharded on dim 0 */
     tg_rng_mode rng;
-    int vp; /* Stages of layers on each pp rank. 0: 1. Above 1: TG_ERR_UNSUPPORTED, until a schedule interleaves them. */
+    /* Stages of layers on each pp rank. 0: 1. Above 1: TG_ERR_UNSUPPORTED, until a schedule interleaves them. */
+    int vp;
 } tg_parallel_opts;
 
 #define TG_PARALLEL(...) (&(tg_parallel_opts){.size = sizeof(tg_parallel_opts), __VA_ARGS__})

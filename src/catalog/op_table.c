@@ -1,4 +1,4 @@
-/* The table of all ops, joined from the lists of the layers that have ops. */
+/* The table of all ops, joined from the lists of the layers that define ops. */
 #include <string.h>
 #include <tapegrad/op.h>
 

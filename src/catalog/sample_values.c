@@ -1,4 +1,4 @@
-/* The values of sample inputs: random numbers of a stream of their own, so that they depend on a seed alone. */
+/* The values of sample inputs: random numbers from a separate stream, so that they depend only on a seed. */
 #include "catalog/sample_values.h"
 #include "base/host_memory.h"
 
@@ -30,7 +30,8 @@ static double to_grid(double v, tg_dtype grid) {
     }
 }
 
-/* Element number i. Bools hold at even odds; with hi at the same places always, where i mod hi is lo or more. */
+/* Returns element number i. A bool is true with probability 1/2; if hi is set, it is true where i mod hi is at least
+ * lo. */
 static double draw(const tg_sample_input *s, int64_t i, tg_dtype grid, double jitter, uint64_t *state) {
     switch (s->kind) {
     case TG_SAMPLE_INDEX: return floor(s->lo + (s->hi - s->lo) * tg_sample_uniform(state));
@@ -40,7 +41,7 @@ static double draw(const tg_sample_input *s, int64_t i, tg_dtype grid, double ji
     }
     double v = s->lo == 0 && s->hi == 0 ? tg_sample_normal(state) : s->lo + (s->hi - s->lo) * tg_sample_uniform(state);
     if (s->zeros && i % s->zeros == s->zeros - 1) v = 0;
-    uint64_t aside = ~*state; /* so that the values before the jitter are the same with and without */
+    uint64_t aside = ~*state; /* separate, so that the values before the jitter do not depend on whether there is any */
     return to_grid(v, grid) * (1 + jitter * (2 * tg_sample_uniform(&aside) - 1));
 }
 

@@ -1,4 +1,4 @@
-/* The sample inputs of an op, made from data alone. */
+/* The sample inputs of an op, made from the data of its sample. */
 #include <math.h>
 #include <tapegrad/ops.h>
 
@@ -14,7 +14,7 @@ static void swap(int64_t *a, int64_t *b) {
     *b = t;
 }
 
-/* Strides of a layout, and the elements that it takes. */
+/* Sets the strides of a layout, and returns how many elements it occupies. */
 static int64_t lay_out(const tg_shape *shape, tg_sample_layout layout, int64_t *stride) {
     int n = (int)shape->ndim;
     tg_shape memory = *shape;
@@ -29,7 +29,7 @@ static int64_t lay_out(const tg_shape *shape, tg_sample_layout layout, int64_t *
     return numel;
 }
 
-/* Writes through a handle with one row instead of many, where rows share their memory. */
+/* If rows share their memory, fills it through a handle that has one row instead of many. */
 static tg_status fill_shared(tg_tensor *x, const tg_sample_input *s, const tg_case_opts *o, uint64_t state) {
     int64_t shape[TG_MAX_DIMS];
     if (s->layout != TG_SAMPLE_EXPANDED || x->ndim == 0 || x->numel == 0) return tg_sample_fill(x, s, o, state);
@@ -55,7 +55,8 @@ static tg_dtype dtype_of(const tg_sample_input *s, tg_dtype usual) {
     return index ? TG_I64 : s->kind == TG_SAMPLE_BOOL ? TG_BOOL : usual;
 }
 
-/* With the layout that is asked for; with rows, equal rows all the same. */
+/* Makes an input in its own layout. With o->rows it is row-major; rows that would share memory then have equal
+ * values. */
 static tg_tensor *make_input(tg_ctx *ctx, const tg_sample_input *s, const tg_case_opts *o, uint64_t state) {
     int64_t stride[TG_MAX_DIMS];
     tg_dtype dtype = dtype_of(s, o->dtype);

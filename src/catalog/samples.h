@@ -1,35 +1,36 @@
-/* The sample inputs of an op as tensors. Tests, `tapegrad gradcheck` and the bench run the op table through this. */
+/* The sample inputs of an op, as tensors. Tests, `tapegrad gradcheck` and the benchmarks use the op table through
+ * this. */
 #ifndef TG_SAMPLES_H
 #define TG_SAMPLES_H
 
 #include <tapegrad/op.h>
 
 typedef struct tg_case_opts {
-    tg_dtype dtype; /* of the float inputs that name none */
-    tg_dtype grid;  /* values are rounded to what this dtype can hold; 0: dtype */
+    tg_dtype dtype; /* dtype of float inputs whose sample names none */
+    tg_dtype grid;  /* values are rounded to what this dtype can represent; 0: dtype */
     uint64_t seed;
     double
-        jitter; /* floats are moved at random by up to this part of themselves: shows how ill-conditioned a sample is */
-    bool rows; /* every input row-major, whatever its layout should be */
+        jitter; /* floats are changed at random by up to this relative amount: shows how ill-conditioned a sample is */
+    bool rows; /* every input is row-major, whatever layout its sample states */
 } tg_case_opts;
 
-/* One sample on a context: the values depend on the seed alone, whatever device, dtype and layout. */
+/* One sample on a context. Its values depend only on the seed, not on device, dtype or layout. */
 typedef struct tg_case {
     tg_ctx *ctx;
     const tg_op *op;
     const tg_sample *sample;
-    int n_in, n_out; /* n_out: room; an op that says itself how many may fill less */
+    int n_in, n_out; /* n_out is a capacity: an op that decides the number of its outputs may return fewer */
     tg_tensor *in[TG_SAMPLE_INPUTS];
 } tg_case;
 
 enum { TG_CASE_OUTPUTS = 16 };
 
 const tg_sample *tg_sample_at(const tg_op *op, int i);
-/* Makes the inputs, tensors of the context. Gaps between strided elements hold NaN (integers: -1). */
+/* Makes the inputs as tensors of the context. Gaps between strided elements hold NaN (for integers -1). */
 tg_status tg_case_open(tg_case *c, tg_ctx *ctx, const tg_op *op, int sample, const tg_case_opts *opts);
 void tg_case_close(tg_case *c);
-/* A tg_fn whose state is the case: records the op on in[]. An op in place gets a copy of an in[0] that needs a
- * gradient, since it would refuse the leaf. */
+/* A tg_fn whose state is the case: records the op on in[]. An in-place op gets a copy of an in[0] that needs a
+ * gradient, because it would refuse the leaf. */
 tg_status tg_case_run(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out);
 
 #endif

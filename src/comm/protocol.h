@@ -58,7 +58,7 @@ typedef struct tg_control_ops {
     void (*begin)(tg_control *c, const tg_wait *w);     /* the checks begin: peers may see what this rank waits for */
     void (*over)(tg_control *c, const tg_wait *w);      /* the wait is over */
     void (*rest)(tg_control *c, const tg_wait *w, int round); /* spins, yields or sleeps; w NULL: no call is awaited */
-    void (*watch)(tg_control *c, const tg_wait *w);     /* replaces begin if the host waits elsewhere; returns at once */
+    void (*watch)(tg_control *c, const tg_wait *w);     /* in place of begin if the host waits elsewhere; returns */
     const char *(*broken)(tg_control *c); /* optional; the reason why nothing can arrive any more, or NULL */
     void (*settle)(tg_control *c, const tg_wait *w);    /* optional; ends disagreements that are not reported at once */
     void (*check)(tg_control *c, const tg_wait *w);     /* optional; after the members. w NULL: no call is awaited */

@@ -3,17 +3,8 @@
  * which are memory registered on all ranks. On other transports there are no symmetric buffers, and the caller works
  * without them. */
 #include "base/host_memory.h"
-#include "tape/tape.h"
-#include "core/scratch.h"
 #include "comm/comm.h"
-
-struct tg_symmetric {
-    tg_ctx *ctx;
-    tg_buffer *buffer;
-    size_t bytes; /* 0: not available */
-};
-
-enum { PACKING = 16 };
+#include "comm/symmetric.h"
 
 /* Takes the minimum of what the ranks can allocate, so that all ranks decide alike. */
 static tg_status agree(tg_comm *c, int64_t *bytes) {
@@ -117,56 +108,4 @@ void tg_symmetric_free(tg_symmetric *s) {
     if (!s) return;
     if (s->buffer) tg_buffer_end(s->ctx, s->buffer);
     tg_host_free(s->ctx, s, sizeof *s);
-}
-
-static tg_status check_take(const tg_symmetric *s, tg_tape *t, const tg_dtype *dtypes, const tg_shape *shapes, int n,
-                            tg_tensor **out) {
-    TG_TRY(tg_tape_check(t, "tg_symmetric_take"));
-    if (t->ctx != s->ctx)
-        return tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_symmetric_take: the buffer is of another context");
-    if (n < 0 || (n && (!dtypes || !shapes || !out)))
-        return tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_symmetric_take: %d tensors; dtypes, shapes or out is NULL", n);
-    for (int i = 0; i < n; i++) TG_TRY(tg_shape_check(t->ctx, &shapes[i], dtypes[i], "tg_symmetric_take"));
-    return TG_OK;
-}
-
-static size_t packed(tg_dtype dtype, const tg_shape *shape) {
-    size_t bytes = (size_t)tg_row_major((int)shape->ndim, shape->dim, NULL) * tg_dtype_size(dtype);
-    return (bytes + PACKING - 1) / PACKING * PACKING;
-}
-
-static bool fits(const tg_symmetric *s, const tg_dtype *dtypes, const tg_shape *shapes, int n) {
-    size_t left = s->bytes;
-    for (int i = 0; i < n; i++) {
-        size_t bytes = packed(dtypes[i], &shapes[i]);
-        if (bytes > left) return false;
-        left -= bytes;
-    }
-    return s->buffer && !s->buffer->open;
-}
-
-static tg_status take(tg_symmetric *s, tg_tape *t, const tg_dtype *dtypes, const tg_shape *shapes, int n,
-                      tg_tensor **out) {
-    size_t at = 0;
-    TG_TRY(tg_buffer_reserve(s->ctx, s->buffer, s->bytes));
-    for (int i = 0; i < n; i++) {
-        size_t bytes = packed(dtypes[i], &shapes[i]);
-        tg_storage *part = tg_buffer_open(s->ctx, s->buffer, at, bytes);
-        tg_tensor *x = part ? tg_tape_tensor(t, dtypes[i], (int)shapes[i].ndim, shapes[i].dim, NULL, part, 0) : NULL;
-        if (!x) return s->ctx->run.status;
-        out[i] = x;
-        at += bytes;
-    }
-    return TG_OK;
-}
-
-bool tg_symmetric_take(tg_symmetric *s, tg_tape *t, const tg_dtype *dtypes, const tg_shape *shapes, int n,
-                       tg_tensor **out) {
-    tg_cursor before = t ? t->at : (tg_cursor){0};
-    for (int i = 0; out && i < n; i++) out[i] = tg_inert(t ? t->ctx : &tg_dead_ctx);
-    if (!s || !t || check_take(s, t, dtypes, shapes, n, out) != TG_OK || !fits(s, dtypes, shapes, n)) return false;
-    if (take(s, t, dtypes, shapes, n, out) == TG_OK) return true;
-    tg_tape_rollback(t, before);
-    for (int i = 0; i < n; i++) out[i] = tg_inert(t->ctx);
-    return false;
 }

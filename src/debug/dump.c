@@ -33,7 +33,7 @@ static void text_row(const tg_node *n, int64_t i, char *buf, size_t size, size_t
             *in ? " -> " : "", out, site);
 }
 
-/* Of names that are not UTF-8, or were cut within a character, the bytes that are none are U+FFFD. */
+/* Escapes a name. If it is not valid UTF-8, or was cut within a character, the invalid bytes become U+FFFD. */
 static void escaped(const char *s, tg_format format, char *buf, size_t size, size_t *at) {
     const char *wrong = s + tg_utf8_check(s, strlen(s));
     for (; *s; s++) {
@@ -44,15 +44,15 @@ static void escaped(const char *s, tg_format format, char *buf, size_t size, siz
         } else if (c == '"' || c == '\\') {
             tg_text(buf, size, at, "\\%c", c);
         } else if (c < 32 || c == 127) {
-            tg_text(buf, size, at, format == TG_JSON ? "\\u%04x" : "\\\\x%02x", c); /* DOT has no escape for them */
+            tg_text(buf, size, at, format == TG_JSON ? "\\u%04x" : "\\\\x%02x", c); /* DOT has no escape for these */
         } else {
             tg_text(buf, size, at, "%c", c);
         }
     }
 }
 
-/* What a tensor goes by wherever it appears. A dropped one has no serial number any more, and lies at no other's
- * address as long as a node needs it. */
+/* Returns the number by which the dump names a tensor. A dropped tensor has no serial number any more; its address
+ * identifies it, because that is not used again while a node needs the tensor. */
 static unsigned long long id_of(const tg_tensor *x) {
     return x->serial >= TG_SERIAL_FIRST ? x->serial : (unsigned long long)(uintptr_t)x;
 }
@@ -99,9 +99,9 @@ static void json_row(const tg_node *n, int64_t i, char *buf, size_t size, size_t
     tg_text(buf, size, at, "}");
 }
 
-/* ---- Graphviz: a box an op, an ellipse what no op has made ---- */
+/* ---- Graphviz: a box for each op, an ellipse for each tensor that no op has made ---- */
 
-/* A node goes by its first output, another tensor by itself. */
+/* A node is named after its first output, any other tensor after itself. */
 static unsigned long long dot_id(const tg_tensor *x) {
     return id_of(x->node && x->node->n_out ? tg_node_out(x->node)[0] : x);
 }
@@ -131,7 +131,7 @@ static void dot_row(const tg_node *n, char *buf, size_t size, size_t *at) {
     }
 }
 
-/* ---- The public side ---- */
+/* ---- Public functions ---- */
 
 static const char *const head[] = {
     [TG_TEXT] = "  node  op                  saved bytes          FLOPs forward us backward us  shapes, call site\n",

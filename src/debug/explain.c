@@ -1,4 +1,5 @@
-/* tg_explain_grad: the gradients of everything on the way from x to root, and the first op that tells why. */
+/* tg_explain_grad: reports the gradients of every tensor on the path from x to root, and the first op that explains
+ * a wrong one. */
 #include <tapegrad/explain.h>
 #include <tapegrad/backward.h>
 #include <tapegrad/ops.h>
@@ -19,15 +20,15 @@ typedef struct text {
 
 static int64_t wrong(const tg_range *r) { return r->nan + r->inf; }
 
-/* What r has that is wrong. */
+/* Names what is wrong with the values in r. */
 static const char *kind(const tg_range *r) { return !r->nan ? "infinite" : !r->inf ? "NaN" : "NaN or infinite"; }
 
-/* The largest magnitude: of NaN alone NaN. */
+/* Returns the largest magnitude; NaN if all values are NaN. */
 static double reach(const tg_range *r) {
     return r->inf ? INFINITY : r->lo > r->hi && r->nan ? NAN : fmax(0, fmax(-r->lo, r->hi));
 }
 
-/* ---- The way ---- */
+/* ---- The path ---- */
 
 static const char *named(const tg_tensor *x, char *buf, size_t n) {
     tg_describe(x, buf, n);
@@ -40,7 +41,8 @@ static void say_op(text *s, const tg_node *n) {
     SAY(s, "op %s (%s)", n->op->name, site);
 }
 
-/* Marks the nodes that root depends on, and of them those that depend on from. How many these are, from not counted. */
+/* Marks the nodes that root depends on, and those of them that depend on `from`. Returns the number of the latter,
+ * not counting `from`. */
 static int64_t mark_way(tg_tape *t, const tg_node *from, tg_node *root, uint32_t *on_way) {
     uint32_t below = ++t->pass;
     int64_t count = 0;
@@ -69,7 +71,8 @@ static bool unrecorded(const tg_node *n) {
 static const char without[] =
     "without recording (no-grad mode, or an op that has no gradient, as comparisons and tg_detach)";
 
-/* Where the recorded ways from a node end that do not lead to root: nodes that depend on it and that nobody uses. */
+/* Reports where recorded paths from a node end that do not lead to root: at nodes that depend on it and that no op
+ * uses. */
 static void say_ends(text *s, tg_tape *t, const tg_node *from) {
     enum { MOST = 3 };
     uint32_t after = ++t->pass, used = ++t->pass;
@@ -95,7 +98,7 @@ static void say_ends(text *s, tg_tape *t, const tg_node *from) {
     if (more) SAY(s, "An op that ran %s has used %s.\n", without, ends ? "it, or what depends on it" : "it");
 }
 
-/* Of a tensor that this tape knows nothing of. A leaf of the context may have been used on another one. */
+/* Reports a tensor that this tape has not used. A leaf of the context may have been used on another tape. */
 static void say_unused(text *s, const tg_tensor *x) {
     if (!(x->flags & TG_F_UNRECORDED))
         SAY(s, "No op has used it on this tape.\n");
@@ -104,19 +107,19 @@ static void say_unused(text *s, const tg_tensor *x) {
             x->tape ? "at least" : "on this tape or another", without);
 }
 
-/* ---- Gradients along it ---- */
+/* ---- Gradients along the path ---- */
 
 typedef struct step {
     const tg_node *node;
     tg_tensor *x, *g;
     tg_range r;
-    tg_range came; /* before its hooks, where it has some: hooked */
+    tg_range came; /* if hooked: the values before the tensor's own hooks ran */
     uint64_t look;
     bool hooked;
 } step;
 
 typedef struct way {
-    step *steps; /* x first, then the results of the nodes on the way in their order */
+    step *steps; /* x first, then the results of the nodes on the path, in order */
     int64_t n;
     tg_keyed *by_x;
 } way;
@@ -131,7 +134,7 @@ static int64_t list_way(tg_tape *t, const tg_node *from, const tg_tensor *x, uin
     return n_steps;
 }
 
-/* A hook in front of the tensor's own. */
+/* A hook that runs before the tensor's own hooks. */
 static tg_status look(void *user, tg_tape *t, tg_tensor *x, tg_tensor **grad) {
     step *s = user;
     (void)t, (void)x;
@@ -180,7 +183,7 @@ static bool is_wrong(const step *s, const tg_range *r) { return (void)s, wrong(r
 
 typedef bool (*bad_fn)(const step *s, const tg_range *r);
 
-/* As backward left it, before the tensor's own hooks. */
+/* Returns whether the gradient was already bad when backward delivered it, before the tensor's own hooks. */
 static bool came(const step *s, bad_fn bad) { return bad(s, s->hooked ? &s->came : &s->r); }
 
 static const step *step_of(const way *w, const tg_tensor *x) {
@@ -188,8 +191,8 @@ static const step *step_of(const way *w, const tg_tensor *x) {
     return k ? &w->steps[k->at] : NULL;
 }
 
-/* Of the steps with a good gradient those nearest to x whose input on the way has a bad one, or whose own hook made it
- * so (*input is -1): the first that is found going down from root. */
+/* Returns the step at which the gradient turns bad: going down from root, the first step with a good gradient whose
+ * input on the path has a bad one, or whose own hook made it bad (*input is then -1). */
 static const step *turning_point(const way *w, bad_fn bad, int *input) {
     for (int64_t i = w->n - 1; i >= 0; i--) {
         const step *at = &w->steps[i];
@@ -273,7 +276,7 @@ static tg_status say_gradient(text *s, tg_tape *t, tg_tensor *root, tg_tensor *x
     return TG_OK;
 }
 
-/* ---- The public side ---- */
+/* ---- Public functions ---- */
 
 static tg_status explain(text *s, tg_tape *t, tg_tensor *root, tg_tensor *x) {
     char what[160];

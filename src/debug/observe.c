@@ -1,4 +1,5 @@
-/* Ops as they run, forward and backward: shown to a watcher, and searched for the first NaN or infinity. */
+/* Observes ops as they run, forward and backward: shows them to a caller's function, and finds the first NaN or
+ * infinity. */
 #include <tapegrad/explain.h>
 #include <stdio.h>
 
@@ -12,7 +13,7 @@
 #include "core/capture.h"
 #include "debug/tensor_stats.h"
 
-/* What an error says of a tensor or of two, within the context's message. */
+/* Text about one or two tensors for an error, short enough for the context's message. */
 typedef struct words {
     char text[1200];
     size_t at;
@@ -22,7 +23,7 @@ typedef struct words {
 
 static tg_node *node_at_work(const tg_call *c) { return ((const tg_call_impl *)c->impl)->node; }
 
-/* Float, with bytes that can be read now. */
+/* Returns whether x is floating-point and its bytes can be read now. */
 static bool readable(const tg_tensor *x) {
     return tg_is_alive(x) && tg_is_float(x->dtype) && x->storage && x->storage->state == TG_PRESENT;
 }
@@ -31,7 +32,7 @@ static const char *name_of_kinds(int kinds) {
     return kinds == TG_FIND_NAN ? "a NaN" : kinds == TG_FIND_INF ? "an infinity" : "NaN and infinities";
 }
 
-/* ", x f32[4]: 1 NaN, 0 infinite, the numbers in [0, 2]" */
+/* Writes ", x f32[4]: 1 NaN, 0 infinite, the numbers in [0, 2]" */
 static tg_status say_range(words *w, const tg_tensor *x) {
     char what[160];
     tg_range r;
@@ -66,13 +67,13 @@ static tg_status refuse(words *w, tg_ctx *ctx) {
 
 /* ---- Forward ---- */
 
-/* Where what a view shows comes from. */
+/* Returns the tensor that a view was made from, through any number of views. */
 static const tg_tensor *seen_through(const tg_tensor *x) {
     while (x->node && !x->node->op->forward && x->node->n_in == 1 && x->flags & TG_F_VIEW) x = tg_node_in(x->node)[0];
     return x;
 }
 
-/* The first input that has such a thing already, and what; -1: none. */
+/* Finds the first input that already has such values, and which kinds; *input is -1 if there is none. */
 static tg_status culprit(const tg_call *c, int *input, int *kinds) {
     *input = -1;
     for (int i = 0; i < c->n_in && *input < 0; i++) {
@@ -131,7 +132,7 @@ static tg_status report_gradient(tg_call *c, int input, const tg_tensor *g, int 
     return refuse(&w, c->ctx);
 }
 
-/* Of all that ops had contributed nothing was found: it has come by another way. */
+/* The contributions of ops contained no such value, so it has come from elsewhere. */
 static tg_status search_came(tg_call *c) {
     for (int i = 0; i < c->n_out; i++) {
         words w = {.at = 0};
@@ -152,7 +153,7 @@ static tg_status search_accumulated(tg_call *c) {
         words w = {.at = 0};
         char what[160];
         int kinds;
-        /* Of a leaf that sums in another dtype the op writes, and what it wrote is added afterwards. */
+        /* For a leaf that sums in another dtype, the op writes a side buffer, which is added afterwards. */
         if (c->gin_mode[i] == TG_GRAD_NONE || !(tg_node_src(node_at_work(c))[i]->flags & TG_N_LEAF)) continue;
         tg_tensor *g = tg_sink_gradient(c, i);
         if (!g || !readable(g)) continue;
@@ -178,11 +179,11 @@ static tg_status search_gradients(tg_call *c) {
     return TG_OK;
 }
 
-/* ---- The watcher ---- */
+/* ---- The caller's function ---- */
 
 static void update(tg_tape *t);
 
-/* What the watcher records is not shown in turn, and keeps no nodes. */
+/* Ops that the caller's function records are not shown to it in turn, and record no nodes. */
 static tg_status show(tg_call *c, tg_op_event *seen) {
     tg_tape *t = c->tape;
     seen->size = sizeof *seen;
@@ -202,7 +203,7 @@ static tg_status show(tg_call *c, tg_op_event *seen) {
     return tg_fail(t->ctx, TG_ERR_CALLBACK, "the watcher failed with %s at op %s", tg_status_name(s), c->op->name);
 }
 
-/* Gradients are shown as tensors of their own, whatever they are a share of. */
+/* Gradients are shown as separate tensors without a placement, even if they are one rank's share of a sum. */
 static tg_status show_backward(tg_call *c, tg_tensor **gin) {
     const tg_node *n = node_at_work(c);
     tg_status s = TG_OK;
@@ -220,7 +221,7 @@ static tg_status show_backward(tg_call *c, tg_tensor **gin) {
     return s == TG_OK ? c->ctx->run.status : s;
 }
 
-/* ---- What the tape calls ---- */
+/* ---- Callbacks of the tape ---- */
 
 static tg_status may_read(const tg_call *c) {
     return tg_recording_refuse(c->ctx, "tg_tape_find_nan", TG_RECORDING_READ, tg_call_site(c));
@@ -259,7 +260,7 @@ static const tg_observer_ops observer_ops = {observe_forward, observe_before_bac
 
 static void update(tg_tape *t) { t->observer.ops = t->observer.fn || t->observer.kinds ? &observer_ops : NULL; }
 
-/* ---- The public side ---- */
+/* ---- Public functions ---- */
 
 tg_status tg_tape_find_nan(tg_tape *t, int kinds) {
     TG_TRY(tg_tape_check(t, "tg_tape_find_nan"));

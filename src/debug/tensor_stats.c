@@ -1,4 +1,4 @@
-/* What a tensor holds: the range of its numbers, and how many are NaN or infinite. */
+/* Statistics of a tensor's values: their range, and how many are NaN, infinite or zero. */
 #include "debug/tensor_stats.h"
 
 #include <math.h>
@@ -9,7 +9,7 @@
 #include "autograd/gradients.h"
 
 static tg_status read_all(const tg_tensor *x, double *v) {
-    tg_tensor *own = tg_gradient_alias(x); /* what is one rank's share is read all the same */
+    tg_tensor *own = tg_gradient_alias(x); /* may be read even if it is one rank's share of a sum */
     if (!own) return x->ctx->run.status;
     tg_status s = tg_read_f64(own, v, own->numel);
     tg_temp_free(own);
@@ -34,7 +34,7 @@ tg_status tg_range_of(const tg_tensor *x, tg_range *r) {
     return s;
 }
 
-/* The greatest or the least element; a NaN is both. */
+/* Returns the largest or smallest element; NaN if there is one. */
 static tg_status extreme(const tg_tensor *x, tg_reduction kind, tg_array *out, int i) {
     static const int64_t one[TG_MAX_DIMS] = {1, 1, 1, 1, 1, 1, 1, 1}, still[TG_MAX_DIMS];
     tg_array to = {.data = (double *)out->data + i,
@@ -62,7 +62,7 @@ tg_status tg_kinds_in(const tg_tensor *x, int *kinds) {
     tg_temp_free(found);
     if (isinf(v[0]) || isinf(v[1])) *kinds = TG_FIND_INF;
     if (s != TG_OK || (!isnan(v[0]) && !isnan(v[1]))) return s;
-    tg_range r; /* a NaN hides infinities */
+    tg_range r; /* NaNs hide infinities */
     s = tg_range_of(x, &r);
     *kinds = TG_FIND_NAN | (r.inf ? TG_FIND_INF : 0);
     return s;

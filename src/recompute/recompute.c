@@ -1,10 +1,9 @@
 /* Activation recomputation (Chen et al., arXiv 1604.06174): a function of tensors as one node.
  *
- * The first run happens on a tape of its own, without grad, so nothing that its ops would save is kept; leaves that it
- * uses become inputs of the node. Backward runs the function again on a fresh tape, with the random streams of the
- * first run, and hands the gradients of that tape's leaves to the outer node's: straight into their buffers, so that a
- * weight's gradient never exists twice.
- */
+ * The first run happens on a separate tape without grad, so what its ops would save is not kept. Leaves that it uses
+ * become inputs of the node. Backward runs the function again on a fresh tape, with the random streams of the first
+ * run. It hands the gradients of that tape's leaves to the outer node directly in their buffers, so that a weight's
+ * gradient never exists twice. */
 #include "recompute/recompute.h"
 
 #include <stdio.h>
@@ -18,7 +17,7 @@
 
 /* ---- Check mode ---- */
 
-/* 0: not known. Of a device the bytes are read by the host, piece by piece: check mode may be slow. */
+/* Returns 0 if the hash is not known. The host reads the bytes of a device piece by piece: check mode may be slow. */
 static uint64_t hash_bytes(const tg_tensor *x) {
     uint64_t h = 1469598103934665603u;
     unsigned char piece[8192];
@@ -58,13 +57,13 @@ static tg_status check_same(tg_ctx *ctx, const tg_recompute_params *p, tg_tensor
     return ctx->run.status;
 }
 
-/* ---- One run of the function on a tape of its own ---- */
+/* ---- One run of the function on a separate tape ---- */
 
 static tg_status check_forks(tg_ctx *ctx, const tg_recompute_params *p, int before) {
     int left = ctx->streams.forks - before;
     if (!left) return TG_OK;
     if (left > 0) tg_rng_unwind(ctx, before);
-    if (ctx->run.status != TG_OK) return ctx->run.status; /* it failed between fork and join */
+    if (ctx->run.status != TG_OK) return ctx->run.status; /* the function failed between a fork and its join */
     return tg_fail(ctx, TG_ERR_STATE, "%s: the function forks random streams %d times more often than it joins them",
                    p->name, left);
 }
@@ -111,7 +110,7 @@ tg_status tg_recompute_infer(tg_call *c) {
     return c->ctx->run.status;
 }
 
-/* In the tape's memory. NULL after recording the error. */
+/* Allocated in the tape's memory. NULL after recording the error. */
 static tg_rng_states *save_streams(tg_tape *t) {
     tg_rng_states *s = tg_tape_alloc(t, tg_rng_states_bytes(t->ctx));
     if (s) tg_rng_states_save(t->ctx, s);
@@ -133,7 +132,7 @@ tg_status tg_recompute_again(const tg_node *n, tg_tape *inner, tg_tensor **in, t
     return s == TG_OK ? check_same(ctx, p, tg_node_out(n), out) : s;
 }
 
-/* What needs a gradient under handles and nodes of its own. */
+/* Replaces the inputs that need a gradient by new handles with nodes of their own. */
 static tg_status stand_ins(tg_tape *t, tg_tensor *const *in, int n, tg_tensor **own) {
     for (int i = 0; i < n; i++) {
         tg_dims order = {.n = in[i]->ndim};
@@ -143,8 +142,8 @@ static tg_status stand_ins(tg_tape *t, tg_tensor *const *in, int n, tg_tensor **
     return t->ctx->run.status;
 }
 
-/* For derivatives of derivatives: the function recorded once more, on the node's own tape. Its inputs are its own there
- * too, as hooks that it sets on them must end with it. */
+/* For derivatives of derivatives: records the function once more, on the node's own tape. Its inputs are new handles
+ * there too, so that hooks that it sets on them end with it. */
 static tg_status recompute_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
     const tg_recompute_params *p = tg_node_params_of(n);
     tg_rng_states *now = p->streams ? save_streams(t) : NULL;
@@ -171,7 +170,7 @@ tg_status tg_recompute_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, 
     return tg_jvp_composed(t, n, dout, recompute_compose);
 }
 
-/* Roots: the outputs that got a gradient and depend on something that needs one. */
+/* Finds the roots: the outputs that received a gradient and depend on something that needs one. */
 static int choose_roots(tg_call *c, tg_tensor **out, tg_tensor **roots, tg_tensor **seeds) {
     int n = 0;
     for (int i = 0; i < c->n_out; i++) {
@@ -218,12 +217,12 @@ static tg_status recompute_backward(tg_call *c) {
 }
 
 static const tg_op recompute_op = TG_RECOMPUTE_OP("recompute", false, recompute_backward);
-/* Ranks meet in the function: its backward runs on all of them or on none. */
+/* The op for functions in which ranks meet: its backward runs on all ranks or on none. */
 static const tg_op recompute_of_ranks_op = TG_RECOMPUTE_OP("recompute", true, recompute_backward);
 
 /* ---- tg_recompute ---- */
 
-/* The leaves that the first run used besides its inputs: the tape that collected noted them as leaf nodes. */
+/* Lists the leaves that the first run used besides its inputs. The tape of that run has noted them as leaf nodes. */
 static int leaves_used(const tg_tape *inner, tg_tensor *const *in, int n_in, tg_tensor **all) {
     int n = n_in;
     for (int i = 0; i < n_in; i++) all[i] = in[i];
@@ -249,7 +248,7 @@ static tg_status first_run(tg_tape *t, tg_tape *inner, tg_recompute_params *p, t
     TG_TRY(enter_inputs(inner, in, p->n_in, entered));
     TG_TRY(call_fn(p, inner, entered, results));
     p->outputs = results;
-    for (int i = 0; i < p->n_out; i++) /* a leaf may be a result without being any op's input */
+    for (int i = 0; i < p->n_out; i++) /* a leaf may be a result without being an input of any op */
         if (!results[i]->tape && results[i]->flags & TG_F_REQUIRES_GRAD && !tg_tape_leaf(inner, results[i]))
             return ctx->run.status;
     TG_TRY(keep_bits(t, p, results));
@@ -259,7 +258,7 @@ static tg_status first_run(tg_tape *t, tg_tape *inner, tg_recompute_params *p, t
     const tg_op *op = call->op[inner->collectives || (p->distribute && tg_comm_size(p->distribute) > 1)];
     call->passed_on = true;
     TG_TRY(tg_apply(t, op, p, all, n, out, p->n_out, call->node_state, call->end, call->site));
-    for (int i = 0; i < p->n_out; i++) /* what the second run will give no gradient needs none */
+    for (int i = 0; i < p->n_out; i++) /* an output to which the second run gives no gradient needs none */
         if (!(results[i]->flags & (TG_F_REQUIRES_GRAD | TG_F_DIFFERENTIABLE))) out[i]->flags &= ~TG_F_REQUIRES_GRAD;
     return TG_OK;
 }
@@ -302,7 +301,8 @@ tg_status tg_recompute_record(tg_tape *t, tg_recompute_params *p, tg_tensor *con
     t->busy++;
     tg_status s = first_run(t, inner, p, in, out, call);
     t->busy--;
-    tg_tape_free(inner); /* before the input's bytes go: what the first run holds of them would count as another's */
+    /* before the input's bytes are released: handles of the first run would count as other users */
+    tg_tape_free(inner);
     if (s == TG_OK && p->distribute && out[0]->node) s = tg_distribute(t, in[0], p->distribute);
     return s;
 }

@@ -1,4 +1,4 @@
-/* Functions that run again in backward: what tg_recompute and replays share. */
+/* Functions that run again in backward: the parts that tg_recompute and replays share. */
 #ifndef TG_RECOMPUTE_IMPL_H
 #define TG_RECOMPUTE_IMPL_H
 
@@ -8,38 +8,40 @@
 
 #include "core/rng.h"
 
-/* The params of a node that stands for a function. */
+/* The params of a node that stands for a function call. */
 typedef struct tg_recompute_params {
     tg_fn fn;
     void *state;
     const char *name;
-    int n_in; /* of fn; the node's further inputs are the leaves that it used */
+    int n_in; /* number of inputs of fn; the further inputs of the node are the leaves that it used */
     int n_out;
     bool training;
     tg_comm *distribute;
-    tg_rng_states *streams;    /* at the start of the first run; NULL: not to be restored */
-    tg_tensor *const *outputs; /* of the first run, while the node is recorded */
+    tg_rng_states *streams;    /* the streams at the start of the first run; NULL: they are not restored */
+    tg_tensor *const *outputs; /* outputs of the first run, while the node is recorded */
     uint64_t *bits;            /* check mode: a hash of each output's bytes */
 } tg_recompute_params;
 
-/* How a call is recorded. */
+/* How to record a call. */
 typedef struct tg_recompute_call {
-    const char *who;    /* the public function */
-    const tg_op *op[2]; /* [1]: ranks meet in the function */
-    void *node_state;   /* the node's, ended by end; on failure too, once passed_on is set */
+    const char *who;    /* name of the public function */
+    const tg_op *op[2]; /* op[1] is for functions in which ranks meet */
+    void *node_state;   /* state of the node, freed by end; also on failure, once passed_on is set */
     void (*end)(void *node_state);
     const void *site;
     bool passed_on;
 } tg_recompute_call;
 
-/* Checks the call, runs the function for the first time and records the node. Without grad it only runs it. */
+/* Checks the call, runs the function for the first time, and records the node. Without grad it only runs the
+ * function. */
 tg_status tg_recompute_record(tg_tape *t, tg_recompute_params *p, tg_tensor *const *in, tg_tensor **out,
                               const tg_recompute_opts *opts, tg_recompute_call *call);
-/* What the call ends with. After an error ranks may have met in the function, and would in the gather of its input. */
+/* Ends every call. After an error it reports the calls in which other ranks may wait: in the function, and in the
+ * gather of its input. */
 tg_status tg_recompute_ended(tg_tape *t, const tg_recompute_opts *opts, tg_status s);
-/* The second run, on inner, with the streams of the first: of node n, for in[] and out[]. */
+/* Runs the function of node n again on `inner`, with the random streams of the first run. Sets in[] and out[]. */
 tg_status tg_recompute_again(const tg_node *n, tg_tape *inner, tg_tensor **in, tg_tensor **out);
-/* The node's backward, once inner has the second run. */
+/* The node's backward, after the second run on `inner`. */
 tg_status tg_recompute_gradient(tg_call *c, tg_tape *inner, tg_tensor **in, tg_tensor **out, bool retain);
 tg_status tg_recompute_infer(tg_call *c);
 tg_status tg_recompute_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin);
@@ -53,8 +55,8 @@ tg_status tg_recompute_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, 
         .vjp = tg_recompute_vjp, .jvp = tg_recompute_jvp,                                                              \
     }
 
-/* sharded_inputs.c: keeps x, which a node of t has just saved, as this rank's part of its elements. The next read
- * gathers them. Where others need the bytes too, x stays whole. */
+/* In sharded_inputs.c: keeps x, which a node of t has just saved, as this rank's part of its elements. The next read
+ * gathers the parts. If anything else needs the bytes, x stays whole. */
 tg_status tg_distribute(tg_tape *t, tg_tensor *x, tg_comm *c);
 tg_status tg_distribute_check(tg_ctx *ctx, const tg_tensor *x, tg_comm *c, const char *who);
 

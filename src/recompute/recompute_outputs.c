@@ -1,9 +1,8 @@
-/* Recomputation without output: the results of functions are discarded once they have been used, and come back together
+/* Recomputation without output: the results of functions are discarded after their use, and are restored together
  * before backward needs them.
  *
- * A function that is replayed is run on a tape of its own, which its node's backward then goes through: each function
- * runs twice in all. What comes back under the results is the bytes of that second run, not a copy.
- */
+ * A function that is replayed runs on a separate tape, through which its node's backward then goes. So each function
+ * runs twice in all. The restored results use the bytes of that second run; they are not copied. */
 #include "base/host_memory.h"
 
 #include <tapegrad/backward.h>
@@ -17,12 +16,14 @@
 typedef struct replay_run {
     struct replay_run *next;
     tg_replay *replay;
-    const tg_recompute_params *p; /* the node's */
-    tg_node *node;                /* NULL until it is recorded, and once it has ended */
-    tg_tape *inner;               /* has the second run; NULL: not yet, or it has been gone through */
-    tg_tensor **in, **out;        /* of inner */
-    uint32_t *version;            /* 1 + that of a result's bytes when they were made, or came back; 0: they did not */
-    void *state;                  /* the function's, ended by destroy */
+    const tg_recompute_params *p; /* params of the node */
+    tg_node *node;                /* NULL until it is recorded, and after it has ended */
+    /* tape of the second run; NULL: it has not run yet, or backward has gone through it */
+    tg_tape *inner;
+    tg_tensor **in, **out;        /* handles of inner */
+    /* 1 + the version of a result's bytes when they were made or restored; 0: they were not */
+    uint32_t *version;
+    void *state;                  /* state of the function, freed by destroy */
     void (*destroy)(void *state);
 } replay_run;
 
@@ -33,24 +34,25 @@ struct tg_replay {
     bool closed, done;
 };
 
-/* Two replays that take turns at each reset of the tape, as handles do: a pointer to one of the last step can still be
- * read, and says that it has ended. */
+/* Two replays that are used alternately, as handles are: each reset of the tape switches to the other. A pointer to
+ * a replay of the last step can still be read, and shows that it has ended. */
 typedef struct replay_slot {
     struct replay_slot *next;
     tg_replay replay[2];
 } replay_slot;
 
-/* What a tape keeps for replays. */
+/* The state that a tape keeps for replays. */
 typedef struct replay_list {
     tg_tape_listener listener;
-    replay_slot *slots, *last; /* all; the last one taken since the reset, NULL: none */
+    replay_slot *slots, *last; /* all slots; the last one used since the reset, NULL: none */
 } replay_list;
 
-/* ---- The results' bytes ---- */
+/* ---- The bytes of the results ---- */
 
 static tg_status restore(void *user, tg_storage *s);
 
-/* Whether result i was made by the function: neither an input, nor a leaf, nor on the bytes of one. */
+/* Returns whether the function made the result: it is neither an input nor a leaf, and does not use the bytes of
+ * one. */
 static bool made_by(const replay_run *r, const tg_tensor *y) {
     const tg_storage *s = y->storage;
     if (!s || !s->temporary || !tg_storage_maker(s)) return false;
@@ -63,7 +65,7 @@ static tg_status discard_results(replay_run *r, const void *site) {
     for (int i = 0; i < r->p->n_out; i++) {
         const tg_tensor *y = tg_node_out(r->node)[i];
         if (!made_by(r, y) || y->storage->state == TG_DISCARDED) continue;
-        if (y->storage->version + 1 != r->version[i]) continue; /* the function would not make what is there now */
+        if (y->storage->version + 1 != r->version[i]) continue; /* the function would not reproduce the present bytes */
         tg_storage_extra *e = tg_storage_extra_of(y->storage);
         if (!e) return y->ctx->run.status;
         if (e->release || e->refill || e->restore) continue;
@@ -74,7 +76,7 @@ static tg_status discard_results(replay_run *r, const void *site) {
     return TG_OK;
 }
 
-/* Nothing comes back any more. */
+/* The results will not be restored any more. */
 static void forget_results(const replay_run *r) {
     for (int i = 0; i < r->p->n_out; i++) {
         const tg_tensor *y = tg_node_out(r->node)[i];
@@ -165,7 +167,8 @@ static void end_run(void *state) {
     if (r->destroy) r->destroy(r->state);
 }
 
-/* The second run shares its bytes with the results: who has overwritten those has overwritten what it saved. */
+/* The second run shares its bytes with the results, so writing to a result also overwrites what the second run
+ * saved. */
 static tg_status check_results(const replay_run *r) {
     for (int i = 0; i < r->p->n_out; i++) {
         const tg_tensor *y = tg_node_out(r->node)[i];
@@ -188,7 +191,7 @@ static tg_status replay_backward(tg_call *c) {
 static const tg_op replay_op = TG_RECOMPUTE_OP("replay", false, replay_backward);
 static const tg_op replay_of_ranks_op = TG_RECOMPUTE_OP("replay", true, replay_backward);
 
-/* ---- The public side ---- */
+/* ---- Public functions ---- */
 
 static void reset(tg_tape_listener *l, bool freed) {
     (void)freed;
@@ -218,7 +221,7 @@ tg_replay *tg_replay_open(tg_tape *t) {
     if (p)
         *p = (tg_replay){.t = t, .epoch = t->epoch, .end = &p->first};
     else if (t)
-        tg_ctx_may_skip(t->ctx); /* what would run in it has no context to say so */
+        tg_ctx_may_skip(t->ctx); /* functions that would run in the replay have no context with which to report this */
     return p;
 }
 
@@ -236,7 +239,7 @@ static tg_status run(tg_replay *p, tg_recompute_params *params, replay_run *r, t
     if (!(r->version = tg_tape_alloc(p->t, (size_t)n * sizeof *r->version + 1))) return p->t->ctx->run.status;
     call->node_state = r;
     TG_TRY(tg_recompute_record(p->t, params, in, out, opts, call));
-    if (!out[0]->node || !call->passed_on) return TG_OK; /* no gradient is needed: nothing will be replayed */
+    if (!out[0]->node || !call->passed_on) return TG_OK; /* no gradient is needed, so nothing will be replayed */
     r->node = out[0]->node;
     r->p = tg_node_params_of(r->node);
     for (int i = 0; i < n; i++) r->version[i] = out[i]->storage->version + 1;

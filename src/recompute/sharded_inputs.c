@@ -1,5 +1,5 @@
-/* Inputs of recomputations that every rank of a group has alike: each keeps its part of the elements, and they are
- * gathered again when the second run reads them. */
+/* Inputs of recomputations that are equal on every rank of a group. Each rank keeps its part of the elements, and
+ * the parts are gathered when the second run reads them. */
 #include <tapegrad/comm.h>
 
 #include "base/host_memory.h"
@@ -7,13 +7,14 @@
 #include "recompute/recompute.h"
 
 typedef struct kept_part {
-    struct kept_part *next; /* free */
+    struct kept_part *next; /* next free one */
     tg_storage *of;
-    tg_tensor *part; /* 1-D; NULL: of no elements */
+    tg_tensor *part; /* 1-D; NULL: no elements */
     tg_comm *comm;
 } kept_part;
 
-/* The free ones: the context's part of this layer is the first of them. Their memory is among the context's chunks. */
+/* The list of free parts. The context's part of this layer points to the first. Their memory comes from the
+ * context's chunks. */
 enum { TG_PART_RECOMPUTE = 2 };
 static const tg_part_ops kept_parts = {.held = NULL};
 
@@ -45,7 +46,7 @@ static void part_end(void *user) {
     tg_part_set(ctx, TG_PART_RECOMPUTE, &kept_parts, p);
 }
 
-/* Elements [*first, *first + what is returned) of numel are rank r's. */
+/* Returns how many of the numel elements belong to rank r, and sets *first to the first of them. */
 static int64_t share_of(int64_t numel, int r, int n, int64_t *first) {
     int64_t most = (numel + n - 1) / n, left = numel - r * most;
     *first = left > 0 ? r * most : numel;
@@ -63,7 +64,7 @@ static tg_status gather(tg_storage *s, const kept_part *p, tg_tensor *whole) {
     return w ? tg_storage_need(s, NULL) : s->ctx->run.status;
 }
 
-/* The bytes are those that were there: nothing has been overwritten. */
+/* The gathered bytes equal the earlier ones, so the version must not change. */
 static tg_status restore(void *user, tg_storage *s) {
     kept_part *p = user;
     uint32_t version = s->version;
@@ -80,7 +81,7 @@ static tg_status restore(void *user, tg_storage *s) {
     return status;
 }
 
-/* Whether x is the only one that its bytes are needed for. */
+/* Returns whether nothing but x needs its bytes. */
 static bool alone(const tg_tape *t, const tg_tensor *x) {
     const tg_storage *s = x->storage;
     return s->temporary && s->saves == 1 && s->block && tg_storage_is_of(s, t) && x->flags & TG_F_CONTIGUOUS &&

@@ -105,7 +105,8 @@ void contract_prepare(contract *c) {
     for (int g = 8; g < TG_STEP_GROUPS; g++) a.lr_scale[g] = 1.0 / g;
     for (int g = 0; g < 15; g++)
         a.schedule[3 + g] = *TG_SCHEDULE(.lr = 1 + g, .min_lr = 0.25, .start_lr = 0.5, .warmup = 2 * (g % 3),
-                                         .steps = 30, .decay = (tg_decay)(g % 5), .wsd = (tg_wsd)(g % 4), .wsd_steps = 12);
+                                         .steps = 30, .decay = (tg_decay)(g % 5), .wsd = (tg_wsd)(g % 4),
+                                         .wsd_steps = 12);
     prepare_run(c, a, 0.1, 0, 1, false);
     a.n_sums = 1, a.n_groups = TG_STEP_GROUPS;
     prepare_run(c, a, 0.1, 2, 1, true);

@@ -144,7 +144,7 @@ static void vocabulary(misuse_world *b, tg_comm *c, tg_comm *far) {
     INERT(tg_vocab_parallel_embedding, ARGUMENT, "of another", tg_vocab_parallel_embedding(b->t, b->x, b->ids, far));
     INERT(tg_vocab_parallel_embedding, SHAPE, "expected [v/n, h]", tg_vocab_parallel_embedding(b->t, b->v, b->ids, c));
     INERT(tg_vocab_parallel_embedding, DTYPE, "indices", tg_vocab_parallel_embedding(b->t, b->x, b->v, c));
-    INERT(tg_vocab_parallel_embedding, DATA, "index 9: expected 0 to 3",
+    INERT(tg_vocab_parallel_embedding, DATA, "index 9 is out of range",
           tg_vocab_parallel_embedding(b->t, b->x, ids, c));
 #define LOSS(symbol, ...)                                                                                           \
     do {                                                                                                            \

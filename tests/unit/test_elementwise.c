@@ -307,7 +307,8 @@ START_TEST(integers_are_clamped_and_moved) {
                   tg_ctx_message(ctx));
     tg_ctx_clear(ctx);
     tg_clamp(t, u, -1, 3);
-    ck_assert_msg(strstr(tg_ctx_message(ctx), "the lower bound is -1; it must be an integer"), "%s", tg_ctx_message(ctx));
+    ck_assert_msg(strstr(tg_ctx_message(ctx), "the lower bound is -1; it must be an integer"), "%s",
+                  tg_ctx_message(ctx));
     tg_ctx_clear(ctx);
     tg_clamp(t, u, INFINITY, INFINITY);
     ck_assert(tg_ctx_status(ctx) == TG_ERR_ARGUMENT);

@@ -1,4 +1,4 @@
-/* tg_grad: gradients as tensors of the tape, of leaves and of results. */
+/* tg_grad: gradients of leaves and of results, as tensors of the tape. */
 #include <stdio.h>
 #include <tapegrad/backward.h>
 
@@ -7,7 +7,7 @@
 #include "ops/derivatives/grad_graph.h"
 #include "placement/rule.h"
 
-/* Of create_graph: a tensor of its own on the graph, whatever the tape's mode. */
+/* With create_graph: returns g as a separate tensor of the graph, whatever the tape's grad mode is. */
 static tg_tensor *own_taped(tg_tape *t, const tg_tensor *x, tg_tensor *g) {
     bool grad = tg_tape_set_grad_mode(t, true);
     tg_tensor *y = g ? tg_taped_view(t, g) : tg_full_like(t, x, 0);
@@ -15,7 +15,7 @@ static tg_tensor *own_taped(tg_tape *t, const tg_tensor *x, tg_tensor *g) {
     return y;
 }
 
-/* The target's gradient as a tensor of the tape; zeros where no root depends on it. */
+/* Returns the target's gradient as a tensor of the tape; zeros if no root depends on it. */
 static tg_tensor *hand_over(tg_tape *t, tg_target *target, const tg_grad_opts *opts, tg_tensor *const *inputs) {
     tg_ctx *ctx = t->ctx;
     tg_tensor *x = target->x, *g = target->g;
@@ -64,7 +64,7 @@ static tg_status check_grad_call(tg_tape *t, tg_tensor *const *roots, int n_root
     return tg_check_inputs(t, inputs, n, "tg_grad");
 }
 
-/* A target for each input, once: how many. first tells which is whose. */
+/* Makes one target per distinct input and returns how many there are. `first` maps inputs to targets. */
 static int number_inputs(tg_tensor *const *inputs, int n_inputs, tg_target *targets, tg_keyed *first) {
     int n = 0;
     for (int i = 0; i < n_inputs; i++) first[i] = (tg_keyed){inputs[i], -1};

@@ -1,6 +1,5 @@
-/* Reverse mode whose results can be differentiated again: the pass of backward.c, with an op's vjp in place of its
- * backward. Slots hold tensors of the tape, and nothing that a node saved is given back.
- */
+/* Reverse mode whose results can be differentiated again: the pass of backward.c, but it calls an op's vjp instead
+ * of its backward. Slots hold tensors of the tape, and what a node saved is not released. */
 #include "ops/derivatives/grad_graph.h"
 
 #include <tapegrad/ops.h>
@@ -76,7 +75,7 @@ static tg_status seed_root(tg_pass *p, tg_tensor *root, int i, const char *who) 
 
 /* ---- One node ---- */
 
-/* The caller's ops are placed by the rule alone. */
+/* For the caller's ops only the normal placement rule applies, not the less strict one of derivatives. */
 static tg_status run_hooks(tg_tape *t, tg_tensor *x, tg_tensor **g) {
     bool derives = t->derives;
     t->derives = false;
@@ -93,7 +92,7 @@ static tg_status finish_outputs(tg_pass *p, tg_node *n, bool *any) {
         if (!s->g) continue;
         *any = true;
         if (TG_UNLIKELY(x->ext && x->ext->hooks)) TG_TRY(run_hooks(p->t, x, &s->g));
-        /* A sum of what is R is I where nothing needs a gradient. */
+        /* A sum of REPLICATED tensors becomes INVARIANT if nothing in it needs a gradient. */
         TG_TRY(tg_taped_place(p->t, n, &s->g, tg_placement_of_gradient(x, false), "gradient"));
         tg_target *target = tg_pass_target(p, n, i);
         if (!target) continue;
@@ -108,7 +107,7 @@ static tg_status contribute(tg_pass *p, tg_node *n, tg_tensor **gin) {
     for (int i = 0; i < n->n_in; i++) {
         tg_tensor *x = tg_node_in(n)[i];
         if (!tg_pass_needs(p, src[i])) continue;
-        if (!gin[i]) { /* zero, or the nodes of a composition give it */
+        if (!gin[i]) { /* it is zero, or the nodes of a composition provide it */
             src[i]->flags |= TG_N_REACHED;
             continue;
         }
@@ -146,7 +145,7 @@ static tg_status run_node(tg_pass *p, tg_node *n) {
     return tg_taped_note(n, derive(p, n));
 }
 
-/* A gradient of zero that no tensor stands for: so are those of what the node was made of. */
+/* A zero gradient is not stored as a tensor. The gradients of the node's inputs are then zero too. */
 static void pass_zero(const tg_pass *p, tg_node *n) {
     if (!(n->flags & TG_N_REACHED)) return;
     n->flags &= ~TG_N_REACHED;
@@ -162,7 +161,7 @@ static void clear_slots(tg_node *n) {
     for (int i = 0; i < n->n_out; i++) tg_node_slots(n)[i] = (tg_slot){0};
 }
 
-/* From one node down to, but without, another. What the derivatives record comes behind both. */
+/* Runs the nodes from `from` back to `end`, not including `end`. Nodes that the derivatives record come after both. */
 static tg_status run_nodes(tg_pass *p, tg_node *from, const tg_node *end) {
     for (tg_node *n = from; n != end; n = n->prev) {
         if (!tg_pass_needs(p, n)) continue;
@@ -178,7 +177,8 @@ static tg_status run_nodes(tg_pass *p, tg_node *from, const tg_node *end) {
 /* ---- The pass ---- */
 
 static tg_status seed_and_run(tg_pass *p, tg_tensor *const *roots, int n, const char *who) {
-    for (int i = 0; i < n; i++) { /* a root may be a leaf that no op has used: its node comes before the marks */
+    /* a root may be a leaf that no op has used: its node must exist before nodes are marked */
+    for (int i = 0; i < n; i++) {
         TG_TRY(tg_check(p->t->ctx, roots[i], who));
         if (!tg_root_node(p->t, roots[i], i, who)) return p->t->ctx->run.status;
     }
@@ -208,7 +208,7 @@ static tg_status run(tg_pass *p, tg_tensor *const *roots, int n, const char *who
 
 const tg_pass_ops tg_grad_graph = {run, tg_taped_own};
 
-/* ---- An op as a composition of others ---- */
+/* ---- Ops that are compositions of other ops ---- */
 
 static void turn_needs(const tg_node *n, bool *changed, bool then) {
     for (int i = 0; i < n->n_in; i++) {
@@ -246,7 +246,7 @@ tg_status tg_vjp_composed(tg_tape *t, const tg_node *n, tg_tensor *const *gout, 
     for (tg_node *m = before ? before->next : t->first; m; m = m->next)
         if (tg_pass_leads_on(p, m)) m->pass = p->id;
     for (int i = 0; i < n->n_out; i++) {
-        /* A leaf that was handed through has a node too. */
+        /* A leaf that is passed through as an output has a node too. */
         tg_node *made = gout[i] && tg_is_alive(out[i]) ? tg_tape_node_of(t, out[i]) : NULL;
         if (!tg_pass_needs(p, made)) continue;
         tg_tensor *g = gout[i];

@@ -1,4 +1,5 @@
-/* Where derivatives as taped ops lie: as what they are derivatives of says, whatever the ops between have led to. */
+/* Placements of derivatives that are recorded as ops: a derivative gets the placement that its primal implies,
+ * whatever placements the ops in between produced. */
 #include <tapegrad/ops.h>
 
 #include "placement/rule.h"
@@ -21,7 +22,7 @@ static tg_status lie_infer(tg_call *c) {
 
 static tg_status lie_backward(tg_call *c) { return tg_call_pass(c, 0, c->gout[0]); }
 
-/* Each is placed in its turn. */
+/* The caller sets the placement of each result. */
 static tg_status lie_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
     (void)t, (void)n;
     gin[0] = gout[0];
@@ -44,7 +45,7 @@ tg_tensor *tg_taped_view(tg_tape *t, tg_tensor *g) {
     return tg_record(t, &derivative_placed, &(lie_params){tg_place_of(g)}, &g, 1, TG_SITE);
 }
 
-/* ---- Where to ---- */
+/* ---- The placement to give ---- */
 
 static const tg_placement invariant = {.kind = TG_INVARIANT};
 
@@ -71,7 +72,7 @@ tg_status tg_taped_place(tg_tape *t, const tg_node *n, tg_tensor **g, const tg_p
         as[a] = want;
         if (!grad || (is.kind == TG_INVARIANT) == (want.kind == TG_INVARIANT)) continue;
         if (is.kind > TG_REPLICATED || want.kind > TG_REPLICATED) return refuse(t, n, a, is, want, what);
-        as[a] = is; /* the same on every rank under either name */
+        as[a] = is; /* both names mean the same on every rank */
     }
     const lie_params p = {tg_place_intern(t->ctx, as)};
     TG_TRY(t->ctx->run.status);

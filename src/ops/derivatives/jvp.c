@@ -1,6 +1,5 @@
-/* Forward mode: tangents go through the recorded nodes in their order, each by its op's jvp, which records ops. While
- * it runs a node's slots hold the tangents of its outputs.
- */
+/* Forward mode: tangents pass through the recorded nodes in order, by each op's jvp, which records ops. Meanwhile
+ * the slots of a node hold the tangents of its outputs. */
 #include <tapegrad/backward.h>
 
 #include "placement/rule.h"
@@ -9,10 +8,10 @@
 
 typedef struct tangents {
     tg_tape *t;
-    uint32_t id; /* of the nodes that lead to an output */
+    uint32_t id; /* pass number of the nodes that lead to an output */
 } tangents;
 
-/* Backwards: every consumer of a node comes behind it. */
+/* Goes backward: the users of a node come after it. */
 static void mark(const tangents *w, tg_tensor *const *outs, int n_outs) {
     for (int i = 0; i < n_outs; i++) {
         tg_node *n = tg_tape_node_of(w->t, outs[i]);
@@ -88,7 +87,7 @@ static tg_status check_call(tg_tape *t, tg_tensor *const *outs, int n_outs, tg_t
     return TG_OK;
 }
 
-/* What needs no gradient is the same on every rank in one way only. */
+/* For a tensor that needs no gradient, INVARIANT and REPLICATED mean the same: equal on every rank. */
 static bool lies_alike(const tg_tensor *d, const tg_tensor *x) {
     for (int a = 0; tg_place_of(d) != tg_place_of(x) && a < TG_MAX_AXES; a++) {
         tg_placement is = tg_place_on(d, (tg_axis)a), want = tg_place_on(x, (tg_axis)a);
@@ -132,8 +131,9 @@ static tg_status run(const tangents *w, tg_tensor *const *outs, int n_outs, tg_t
     for (int i = 0; i < n_outs; i++) {
         const tg_node *n = tg_tape_node_of(w->t, outs[i]);
         tg_tensor *d = n ? tg_node_slots(n)[outs[i]->out].g : NULL;
-        if (d) TG_TRY(tg_taped_place(w->t, n, &d, tg_place_of(outs[i]), "tangent")); /* a sum may have been I */
-        dout[i] = d ? tg_taped_view(w->t, d) : tg_zero_tangent(w->t, outs[i]);   /* the caller's own */
+        /* a sum may have become INVARIANT */
+        if (d) TG_TRY(tg_taped_place(w->t, n, &d, tg_place_of(outs[i]), "tangent"));
+        dout[i] = d ? tg_taped_view(w->t, d) : tg_zero_tangent(w->t, outs[i]);   /* a tensor for the caller alone */
     }
     return w->t->ctx->run.status;
 }
@@ -143,7 +143,7 @@ static void clear(tg_tape *t) {
         for (int i = 0; i < n->n_out; i++) tg_node_slots(n)[i] = (tg_slot){0};
 }
 
-/* The tape's pass number tells a composition which nodes are wanted. */
+/* The pass number of the tape shows a composition which nodes are wanted. */
 static tg_status jvp(tg_tape *t, tg_tensor *const *outs, int n_outs, tg_tensor *const *inputs, int n_in,
                      tg_tensor *const *din, tg_tensor **dout, const char *who) {
     TG_TRY(tg_tape_check_with(t, outs, n_outs, who));
@@ -174,7 +174,7 @@ tg_status tg_jvp(tg_tape *t, tg_tensor *const *outs, int n_outs, tg_tensor *cons
     return ended(t, outs, jvp(t, outs, n_outs, inputs, n_in, din, dout, "tg_jvp"), dout, n_outs);
 }
 
-/* Forward over reverse (Pearlmutter, Fast Exact Multiplication by the Hessian, 1994). */
+/* Forward over reverse mode (Pearlmutter, Fast Exact Multiplication by the Hessian, 1994). */
 static tg_status hvp(tg_tape *t, tg_tensor *root, tg_tensor *const *inputs, int n, tg_tensor *const *v,
                      tg_tensor **hv) {
     TG_TRY(tg_tape_check_with(t, &root, 1, "tg_hvp"));
@@ -198,7 +198,7 @@ tg_status tg_hvp(tg_tape *t, tg_tensor *root, tg_tensor *const *inputs, int n, t
     return ended(t, &root, hvp(t, root, inputs, n, v, hv), hv, n);
 }
 
-/* ---- An op as a composition of others ---- */
+/* ---- Ops that are compositions of other ops ---- */
 
 tg_status tg_jvp_composed(tg_tape *t, const tg_node *n, tg_tensor **dout, tg_compose_fn f) {
     if (!t || !n || !dout || !f) return TG_ERR_ARGUMENT;
@@ -208,7 +208,7 @@ tg_status tg_jvp_composed(tg_tape *t, const tg_node *n, tg_tensor **dout, tg_com
     tg_tensor **out = tg_tape_alloc(t, (size_t)n->n_out * sizeof *out);
     if (!out) return t->ctx->run.status;
     for (int i = 0; i < n->n_out; i++) out[i] = NULL;
-    bool grad = tg_tape_set_grad_mode(t, true); /* there are no nodes without */
+    bool grad = tg_tape_set_grad_mode(t, true); /* nodes are recorded only with grad on */
     tg_status s = tg_compose(t, n, f, out);
     tg_tape_set_grad_mode(t, grad);
     TG_TRY(s);
@@ -217,7 +217,8 @@ tg_status tg_jvp_composed(tg_tape *t, const tg_node *n, tg_tensor **dout, tg_com
     if (first) TG_TRY(push_all(&w, first, t->last));
     for (int i = 0; i < n->n_out; i++) {
         const tg_node *made =
-            tg_is_alive(out[i]) ? tg_tape_node_of(t, out[i]) : NULL; /* a leaf handed through has one */
+            /* a leaf that is passed through as an output has a node too */
+            tg_is_alive(out[i]) ? tg_tape_node_of(t, out[i]) : NULL;
         if (made) dout[i] = tg_node_slots(made)[out[i]->out].g;
     }
     return TG_OK;

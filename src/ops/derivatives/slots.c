@@ -1,5 +1,5 @@
-/* What the vjp and jvp slots of most ops are made of: a sum back over what broadcasting stretched, and forward
- * derivatives that follow from what the op is. */
+/* Building blocks of the vjp and jvp slots of most ops: the sum that reverses broadcasting, and forward derivatives
+ * that follow from other properties of an op. */
 #include <tapegrad/backward.h>
 #include <tapegrad/ops.h>
 
@@ -31,7 +31,7 @@ tg_tensor *tg_sum_to(tg_tape *t, tg_tensor *x, const tg_tensor *like) {
 
 static bool carries(const tg_node *n, int i) { return tg_node_in(n)[i] && tg_is_float(tg_node_in(n)[i]->dtype); }
 
-/* The node's op on other inputs. */
+/* Records the node's op on other inputs. */
 static tg_status again(tg_tape *t, const tg_node *n, tg_tensor *const *in, tg_tensor **out) {
     bool before = t->again;
     t->again = true;
@@ -69,7 +69,8 @@ tg_status tg_jvp_pointwise(tg_tape *t, const tg_node *n, tg_tensor *const *din, 
     return din[0] ? n->op->vjp(t, n, din, dout) : TG_OK;
 }
 
-/* A cotangent to differentiate by: the vjp is linear in it, so its value does not matter. */
+/* A cotangent with respect to which the vjp is differentiated. The vjp is linear in it, so its value does not
+ * matter. */
 static tg_status free_cotangents(tg_tape *t, const tg_node *n, tg_tensor **g) {
     for (int i = 0; i < n->n_out; i++) {
         g[i] = NULL;

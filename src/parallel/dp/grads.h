@@ -20,8 +20,8 @@ uint32_t tg_buckets_axes(const tg_parallel *p, const tg_tensor *x);
 /* Writes 0 where x has no gradient on this rank, so that it can be summed. NULL after recording the error. */
 tg_tensor *tg_gradient_or_zero(tg_tensor *x);
 
-/* Check mode, in tg_grads_finalize: parameters that claim to be the same on data-parallel ranks are compared by a hash of
- * their bytes. Collective over those ranks. */
+/* Check mode, in tg_grads_finalize: parameters that claim to be the same on data-parallel ranks are compared by a hash
+ * of their bytes. Collective over those ranks. */
 tg_status tg_grads_compare_params(const tg_parallel *p, tg_tensor *const *params, int n);
 
 #endif

@@ -62,8 +62,8 @@ static tg_status check_ids(tg_call *c) {
     tg_array index = {tg_data(flat), row.shape, row.stride, ids->numel, 1, ids->dtype, true};
     TG_TRY(tg_ctx_ops(c->ctx)->take(c->ctx, tg_array_of(read), words, index, 0, &bad));
     if (TG_LIKELY(!bad) || !c->ctx->host) return tg_op_bad(c, bad, "the ids");
-    return tg_call_fail(c, TG_ERR_DATA, "index %lld: expected 0 to %lld", (long long)id_at(flat, bad - 1),
-                        (long long)v - 1);
+    return tg_call_fail(c, TG_ERR_DATA, "index %lld is out of range; it must be from 0 to %lld",
+                        (long long)id_at(flat, bad - 1), (long long)v - 1);
 }
 
 static tg_status embedding_forward(tg_call *c) {

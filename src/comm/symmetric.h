@@ -1,0 +1,15 @@
+/* The memory of a symmetric buffer, from which src/parallel/symmetric_take.c cuts tensors. */
+#ifndef TG_SYMMETRIC_H
+#define TG_SYMMETRIC_H
+
+#include <tapegrad/comm.h>
+
+#include "core/scratch.h"
+
+struct tg_symmetric {
+    tg_ctx *ctx;
+    tg_buffer *buffer;
+    size_t bytes; /* 0: not available */
+};
+
+#endif
