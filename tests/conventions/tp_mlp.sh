@@ -1,5 +1,5 @@
 #!/bin/sh
-# tp_mlp.sh TAPEGRAD TP_MLP README: examples/tp_mlp.c prints what README shows, on any number of threads and
+# tp_mlp.sh TAPEGRAD TP_MLP README SOURCE: examples/tp_mlp.c prints what README shows, on any number of threads and
 # processes, and its wrong variant fails with the message that README quotes, whichever rank finds the error first.
 set -eu
 work=$(mktemp -d)
@@ -21,7 +21,7 @@ same() {
     echo "README says:"
     cat "$work/want"
 }
-tapegrad=$1 mlp=$2 readme=$3
+tapegrad=$1 mlp=$2 readme=$3 source=$4
 
 quoted 'print the same:' >"$work/want"
 [ "$(wc -l <"$work/want")" = 4 ]
@@ -34,6 +34,12 @@ done
 
 quoted "\`tp_mlp 2 wrong\`" >"$work/want"
 [ -s "$work/want" ]
+# Without debug information `got` has no line, so README's line is compared with the source too.
+line=$(grep -n 'tg_add(t, o, w\[3\])' "$source" | cut -d: -f1)
+if ! grep -q "called from tp_mlp.c:$line)" "$work/want"; then
+    echo "README names another line than $line of tp_mlp.c"
+    bad=1
+fi
 for try in 1 2 3 4 5 6 7 8 9 10; do
     if "$mlp" 2 wrong >"$work/got" 2>&1; then
         echo "tp_mlp 2 wrong ends well"
