@@ -1,5 +1,5 @@
-/* device.h - CUDA's device side for a host compiler: a .cu file that includes this instead of being compiled by nvcc
- * runs its kernels on the CPU. Kernels are launched by TG_LAUNCH and take dynamic shared memory by TG_DYN_SHARED; code
+/* device.h - CUDA's device side for a host compiler: a .cu file that is compiled by it, with include/cuda_runtime.h in
+ * place of the toolkit's, runs its kernels on the CPU. Kernels are launched by TG_LAUNCH and take dynamic shared memory by TG_DYN_SHARED; code
  * that the host cannot run (PTX, tensor cores, cooperative groups) needs a portable twin. */
 #ifndef TG_CUDA_EMULATOR_DEVICE_H
 #define TG_CUDA_EMULATOR_DEVICE_H

@@ -1,12 +1,11 @@
 // kernels.cu - example kernels for the test of the emulator, right ones and wrong ones. nvcc compiles the same file.
 #include "kernels.h"
+#include <cuda_runtime.h>
 #ifdef __CUDACC__
 #define TG_LAUNCH(kernel, grid, block, shmem, stream, ...) kernel<<<(grid), (block), (shmem), (stream)>>>(__VA_ARGS__)
 #define TG_DYN_SHARED(type, name)                                                                                      \
     extern __shared__ __align__(16) unsigned char name##_bytes[];                                                      \
     type *name = reinterpret_cast<type *>(name##_bytes)
-#else
-#include "device.h"
 #endif
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

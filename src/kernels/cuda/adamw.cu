@@ -11,11 +11,11 @@ namespace tg {
 namespace {
 
 enum { ADAMW_THREADS = 256, ADAMW_QUADS = 2 };
-/* The arguments of a launch may have 32764 bytes. In the emulator each thread gets a copy of its own. */
-#ifdef TG_CUDA_EMULATOR
-enum { ADAMW_MANY = 16 };
-#else
+/* The arguments of a launch may have 32764 bytes. If a host compiler runs kernels, each thread gets a copy of its own. */
+#ifdef __CUDACC__
 enum { ADAMW_MANY = 256 };
+#else
+enum { ADAMW_MANY = 16 };
 #endif
 enum { ADAMW_PARAM, ADAMW_GRAD, ADAMW_M, ADAMW_V, ADAMW_MASTER, ADAMW_ARRAYS };
 

@@ -1,4 +1,5 @@
-/* CUDA as a device: a context's streams and library handles, and the table of its slots. */
+/* The CUDA device of a context: how it is opened and closed, and the table of its slots. No other file of this folder
+ * calls this one. */
 #include "base/host_memory.h"
 #include "base/runtime.h"
 #include "kernels/cuda/cuda.h"
@@ -8,26 +9,6 @@
 #include "kernels/cuda/gemm_plans.h"
 #include "kernels/cuda/slots.h"
 #include "kernels/cuda/device_table.h"
-
-/* ---- Errors ---- */
-
-tg_status tg_cuda_check(tg_ctx *ctx, cudaError_t e, const char *call) {
-    if (TG_LIKELY(e == cudaSuccess)) return TG_OK;
-    tg_status s = e == cudaErrorMemoryAllocation ? TG_ERR_MEMORY : TG_ERR_DEVICE;
-    cudaGetLastError(); /* known now: the next launch must not find it once more */
-    return tg_fail(ctx, s, "%s: %s (%s)", call, cudaGetErrorName(e), cudaGetErrorString(e));
-}
-
-tg_status tg_cuda_blas_check(tg_ctx *ctx, cublasStatus_t s, const char *call) {
-    if (TG_LIKELY(s == CUBLAS_STATUS_SUCCESS)) return TG_OK;
-    cudaGetLastError();
-    return tg_fail(ctx, s == CUBLAS_STATUS_ALLOC_FAILED ? TG_ERR_MEMORY : TG_ERR_DEVICE, "%s: %s", call,
-                   cublasLtGetStatusString(s));
-}
-
-tg_status tg_cuda_launched(tg_ctx *ctx, const char *kernel) { return tg_cuda_check(ctx, cudaGetLastError(), kernel); }
-
-/* ---- Open and close ---- */
 
 /* "cuda" is the thread's current GPU, "cuda:2" the third. */
 static tg_status choose(tg_ctx *ctx, int *device) {
@@ -68,7 +49,6 @@ static tg_status open_device(tg_cuda *c) {
     TG_TRY(tg_cuda_event_new(ctx, &c->reached));
     TG_TRY(tg_cuda_event_new(ctx, &c->queued));
     TG_TRY(tg_cuda_memory_open(c));
-    TG_TRY(tg_cuda_blas_check(ctx, cublasLtCreate(&c->lt), "cublasLtCreate"));
     return tg_cuda_plans_open(c);
 }
 
@@ -79,13 +59,12 @@ static void cuda_close(tg_ctx *ctx, void *dev) {
     if (c->compute) cudaStreamSynchronize(c->compute);
     if (c->beside) cudaStreamSynchronize(c->beside);
     tg_cuda_plans_close(c);
-    if (c->lt) cublasLtDestroy(c->lt);
     tg_cuda_memory_close(c);
     if (c->reached) cudaEventDestroy(c->reached);
     if (c->queued) cudaEventDestroy(c->queued);
     if (c->beside) cudaStreamDestroy(c->beside);
     if (c->compute) cudaStreamDestroy(c->compute);
-    cudaGetLastError(); /* what of this failed is nobody's any more */
+    cudaGetLastError(); /* errors of these calls are not reported */
     tg_host_free(ctx, c, sizeof *c);
 }
 

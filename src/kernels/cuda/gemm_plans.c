@@ -39,16 +39,26 @@ static void forget_all(tg_cuda *c) {
     memset(c->plans, 0, sizeof *c->plans);
 }
 
+static tg_status blas_check(tg_ctx *ctx, cublasStatus_t s, const char *call) {
+    if (TG_LIKELY(s == CUBLAS_STATUS_SUCCESS)) return TG_OK;
+    cudaGetLastError();
+    return tg_fail(ctx, s == CUBLAS_STATUS_ALLOC_FAILED ? TG_ERR_MEMORY : TG_ERR_DEVICE, "%s: %s", call,
+                   cublasLtGetStatusString(s));
+}
+
 tg_status tg_cuda_plans_open(tg_cuda *c) {
+    TG_TRY(blas_check(c->ctx, cublasLtCreate(&c->lt), "cublasLtCreate"));
     c->plans = tg_host_alloc(c->ctx, sizeof *c->plans);
     return c->plans ? TG_OK : tg_runtime_of(c->ctx)->status;
 }
 
 void tg_cuda_plans_close(tg_cuda *c) {
-    if (!c->plans) return;
-    forget_all(c);
-    tg_host_free(c->ctx, c->plans, sizeof *c->plans);
-    c->plans = NULL;
+    if (c->plans) {
+        forget_all(c);
+        tg_host_free(c->ctx, c->plans, sizeof *c->plans);
+        c->plans = NULL;
+    }
+    if (c->lt) cublasLtDestroy(c->lt);
 }
 
 /* ---- Descriptions ---- */
@@ -60,20 +70,20 @@ static cudaDataType_t type_of(tg_dtype d) {
 static tg_status layout(tg_ctx *ctx, cublasLtMatrixLayout_t *l, tg_dtype d, int64_t rows, int64_t cols, int64_t ld,
                         int64_t batch, int64_t step) {
     int32_t count = (int32_t)batch;
-    TG_TRY(tg_cuda_blas_check(ctx, cublasLtMatrixLayoutCreate(l, type_of(d), (uint64_t)rows, (uint64_t)cols, ld),
+    TG_TRY(blas_check(ctx, cublasLtMatrixLayoutCreate(l, type_of(d), (uint64_t)rows, (uint64_t)cols, ld),
                               "cublasLtMatrixLayoutCreate"));
     if (batch == 1) return TG_OK;
-    TG_TRY(tg_cuda_blas_check(
+    TG_TRY(blas_check(
         ctx, cublasLtMatrixLayoutSetAttribute(*l, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count),
         "cublasLtMatrixLayoutSetAttribute"));
-    return tg_cuda_blas_check(
+    return blas_check(
         ctx, cublasLtMatrixLayoutSetAttribute(*l, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &step, sizeof step),
         "cublasLtMatrixLayoutSetAttribute");
 }
 
 static tg_status set(tg_ctx *ctx, cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t what, const void *value,
                      size_t size) {
-    return tg_cuda_blas_check(ctx, cublasLtMatmulDescSetAttribute(desc, what, value, size),
+    return blas_check(ctx, cublasLtMatmulDescSetAttribute(desc, what, value, size),
                               "cublasLtMatmulDescSetAttribute");
 }
 
@@ -90,7 +100,7 @@ static tg_status describe(tg_ctx *ctx, tg_cuda_plan *plan) {
     bool f64 = p->in == TG_F64, ta = p->op_a == CUBLAS_OP_T, tb = p->op_b == CUBLAS_OP_T;
     cudaDataType_t type = type_of(p->out);
     const void *some = (const void *)(uintptr_t)TG_CUDA_EPILOGUE_ALIGN; /* for their alignment only */
-    TG_TRY(tg_cuda_blas_check(ctx,
+    TG_TRY(blas_check(ctx,
                               cublasLtMatmulDescCreate(&plan->desc, f64 ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
                                                        f64 ? CUDA_R_64F : CUDA_R_32F),
                               "cublasLtMatmulDescCreate"));
@@ -129,7 +139,7 @@ static tg_status prefer(tg_ctx *ctx, cublasLtMatmulPreference_t want, const tg_c
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &p->align_d, sizeof p->align_d},
     };
     for (int i = 0; i < TG_LEN(all); i++)
-        TG_TRY(tg_cuda_blas_check(
+        TG_TRY(blas_check(
             ctx, cublasLtMatmulPreferenceSetAttribute(want, all[i].what, all[i].value, all[i].size),
             "cublasLtMatmulPreferenceSetAttribute"));
     return TG_OK;
@@ -139,13 +149,13 @@ static tg_status choose(tg_ctx *ctx, tg_cuda_plan *plan) {
     cublasLtMatmulPreference_t want = NULL;
     cublasLtMatmulHeuristicResult_t found;
     int n = 0;
-    TG_TRY(tg_cuda_blas_check(ctx, cublasLtMatmulPreferenceCreate(&want), "cublasLtMatmulPreferenceCreate"));
+    TG_TRY(blas_check(ctx, cublasLtMatmulPreferenceCreate(&want), "cublasLtMatmulPreferenceCreate"));
     tg_status s = prefer(ctx, want, &plan->of);
     if (s == TG_OK) {
         cublasStatus_t e = cublasLtMatmulAlgoGetHeuristic(tg_cuda_of(ctx)->lt, plan->desc, plan->a, plan->b, plan->d,
                                                           plan->d, want, 1, &found, &n);
         bool none = e == CUBLAS_STATUS_NOT_SUPPORTED || e == CUBLAS_STATUS_INVALID_VALUE;
-        s = none ? TG_OK : tg_cuda_blas_check(ctx, e, "cublasLtMatmulAlgoGetHeuristic");
+        s = none ? TG_OK : blas_check(ctx, e, "cublasLtMatmulAlgoGetHeuristic");
         plan->works = !none && n > 0 && found.state == CUBLAS_STATUS_SUCCESS;
     }
     if (plan->works) {
@@ -211,5 +221,5 @@ tg_status tg_cuda_plan_run(tg_ctx *ctx, tg_cuda_plan *p, const tg_cuda_operands 
                                       &p->algo, c->lt_space, p->space, c->compute);
     *refused = s == CUBLAS_STATUS_NOT_SUPPORTED;
     p->works &= !*refused;
-    return *refused ? TG_OK : tg_cuda_blas_check(ctx, s, "cublasLtMatmul");
+    return *refused ? TG_OK : blas_check(ctx, s, "cublasLtMatmul");
 }

@@ -6,9 +6,7 @@
 
 #include "kernels/cuda/cuda.h"
 
-/* As tg_cuda_check, for cuBLAS. */
-tg_status tg_cuda_blas_check(tg_ctx *ctx, cublasStatus_t s, const char *call);
-
+/* Opens and closes cuBLASLt's handle and the table of plans. */
 tg_status tg_cuda_plans_open(tg_cuda *c);
 void tg_cuda_plans_close(tg_cuda *c);
 
