@@ -65,6 +65,7 @@ TG_API tg_module *tg_nn_attention(tg_ctx *ctx, const tg_gpt_config *config);
 TG_API tg_module *tg_nn_mlp(tg_ctx *ctx, const tg_gpt_config *config);
 TG_API tg_module *tg_nn_transformer_layer(tg_ctx *ctx, const tg_gpt_config *config);
 
+/* Creates a GPT with random weights. Inert on error. */
 TG_API tg_module *tg_gpt_new(tg_ctx *ctx, const tg_gpt_config *config);
 /* Returns the config with its defaults filled in; NULL if the module is not a GPT. */
 TG_API const tg_gpt_config *tg_gpt_config_of(const tg_module *gpt);

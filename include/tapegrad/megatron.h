@@ -47,8 +47,8 @@ TG_API tg_status tg_split_last_dim(tg_tape *t, tg_tensor *x, int n, bool contigu
  * parts may be shorter. numel is the number of elements of the whole. */
 TG_API tg_tensor *tg_split_1d(tg_tape *t, tg_tensor *x, tg_comm *c);
 TG_API tg_tensor *tg_gather_1d(tg_tape *t, tg_tensor *x, int64_t numel, tg_comm *c);
-/* Sets [*first, *last) to the rows of a vocabulary that this rank of n has. first and last may be NULL. Fails with
- * TG_ERR_SHAPE if vocab is not a multiple of n. */
+/* Sets [*first, *last) to the rows of a vocabulary that rank `rank` of n ranks has. first and last may be NULL. Fails
+ * with TG_ERR_SHAPE if vocab is not a multiple of n. */
 TG_API tg_status tg_vocab_range(tg_ctx *ctx, int64_t vocab, int rank, int n, int64_t *first, int64_t *last);
 
 /* Reads Megatron-Core's attributes tensor_model_parallel, partition_dim and partition_stride off x's placement. They

@@ -198,9 +198,9 @@ TG_API tg_status tg_call_linear(tg_call *c, uint32_t set);
  *
  * Inputs that no conversion names must be the same on every rank of the axis, and need no gradient. Other axes follow
  * the rule, by the roles and linear sets that infer states. If infer states none and the op has one input, they pass
- * through dim by dim. c->dims lists the dims along which rows move between ranks. If comm belongs to no axis, or its axis
- * has one rank, the call only checks i, o and comm (TG_ERR_ARGUMENT), and the op follows the rule without it. An op may
- * state 8 conversions.
+ * through dim by dim. c->dims lists the dims along which rows move between ranks. If comm belongs to no axis, or its
+ * axis has one rank, the call only checks i, o and comm (TG_ERR_ARGUMENT), and the op follows the rule without it. An
+ * op may state 8 conversions.
  */
 TG_API tg_status tg_call_convert(tg_call *c, int i, tg_placement from, int o, tg_placement to, const tg_comm *comm,
                                  const char *mend);

@@ -21,8 +21,8 @@ extern "C" {
 typedef struct tg_sgd_opts {
     size_t size;
     double lr; /* 0: parameters do not change until tg_optim_set_lr */
-    double momentum, dampening, weight_decay;
-    bool nesterov;
+    double momentum, dampening, weight_decay; /* in [0, 1), in [0, 1], 0 or more */
+    bool nesterov;                            /* needs momentum > 0 and dampening 0 */
 } tg_sgd_opts;
 
 typedef struct tg_adamw_opts {
@@ -122,9 +122,9 @@ TG_API double tg_optim_scale(const tg_optim *o); /* waits for the device; 1: no 
  * o has no scale. Run its backward before the next step of o: after it backward fails with TG_ERR_VERSION. */
 TG_API tg_tensor *tg_scale_loss(tg_tape *t, tg_tensor *loss, tg_optim *o);
 
-/* The state, for checkpoints: tensors by name, and the count of steps. The names are "<param>.m" and "<param>.v" (Adam),
- * "<param>.momentum" and "<param>.direction" (SGD), then "<param>.master" for 16-bit parameters. <param> is the name of
- * the parameter's tensor, which parameters of different modules may share. Parameters have their given order. The last
+/* The state, for checkpoints: tensors by name, and the count of steps. The names are "<param>.m" and "<param>.v" (Adam)
+ * or "<param>.momentum" and "<param>.direction" (SGD), then "<param>.master" for 16-bit parameters. <param> is the name
+ * of the parameter's tensor, which parameters of different modules may share. Parameters have their given order. The last
  * state is "loss_scale", three numbers, if the scale of the loss can change. The tensors belong to the optimizer:
  * tg_drop has no effect on them. The text of *name lives until the next call. An index out of range fails with
  * TG_ERR_ARGUMENT.
