@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
 """layers.py includes SOURCE | symbols SOURCE BUILD | table SOURCE: holds the code to the table of layers in layers.txt.
 
-`includes` reads every #include under src/: the file that it names must lie in the same layer or in one that the table
-allows. `symbols` reads the undefined tg_ symbols of every object of the library with nm: each must be defined in an
+`includes` reads every #include under src/, tools/ and bench/: the file that it names must lie in the same layer or in one
+that the table allows. Every quoted #include must name a file that lies beside its user, in include/ or in src/, so that no
+option of the compiler adds a folder, such as one of tests/. `symbols` reads the undefined tg_ symbols of every object of the library with nm: each must be defined in an
 allowed layer. So calls through prototypes in headers that everybody may include are found as well. `table` compares
 the table of docs/design.md, which also says what each folder is for, with layers.txt.
 
 Breaks that are known stand in layers.known, one `FROM TO` a line. A break that is not listed fails, and so does a
 listed one that is gone. The table itself must have no circle, and umbrella headers are for users: src/ includes none.
+Programs (tools/ and bench/) are no layers: they may include every public header, and of src/ only the headers that their
+rows name.
 """
 import json
 import pathlib
@@ -16,17 +19,22 @@ import subprocess
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
+FOLDERS = ('src', 'tools', 'bench')
 UMBRELLAS = {'include/tapegrad/tapegrad.h', 'include/tapegrad/extend.h'}
 
 
 class Layers:
     def __init__(self, text):
         self.prefixes, self.allowed = {}, {}
+        self.programs = {}  # prefix: headers
         for line in text.splitlines():
             line = line.split('#')[0]
             if not line.strip():
                 continue
             layer, prefix, allowed = (field.strip() for field in line.split('|'))
+            if layer == 'program':
+                self.programs[prefix] = set(allowed.split())
+                continue
             self.prefixes[prefix] = layer
             self.allowed.setdefault(layer, set()).update(allowed.split())
 
@@ -64,23 +72,37 @@ class Layers:
 
 
 def named_file(source, user, name):
-    """The file that an #include names: beside its user, in include/, or in src/. None: it is not ours."""
+    """The file that an #include names: beside its user, in include/, or in src/. None: there is none."""
     for folder in (user.parent, source / 'include', source / 'src'):
         if (folder / name).is_file():
             return (folder / name).resolve().relative_to(source).as_posix()
     return None
 
 
+def program_may_include(headers, prefix, used):
+    return used.startswith((prefix, 'include/tapegrad/')) or used.removeprefix('src/') in headers
+
+
+def includes(source, user):
+    """(name, the file of ours, whether it is quoted) of each #include."""
+    for mark, name in re.findall(r'^\s*#\s*include\s+(["<])([^">@]+)[">]', user.read_text(), re.M):
+        yield name, named_file(source, user, name), mark == '"'
+
+
 def include_breaks(source, layers):
-    for user in sorted((source / 'src').rglob('*')):
+    for user in sorted(path for folder in FOLDERS for path in (source / folder).rglob('*')):
         if user.suffix not in ('.c', '.h', '.cu', '.in'):
             continue
         path = user.relative_to(source).as_posix()
-        for name in re.findall(r'^\s*#\s*include\s+["<]([^">]+)[">]', user.read_text(), re.M):
-            used = named_file(source, user, name)
+        program = next((prefix for prefix in layers.programs if path.startswith(prefix)), None)
+        for name, used, quoted in includes(source, user):
             if not used:
-                continue
-            if used in UMBRELLAS or layers.of(used) is None or not layers.allows(layers.of(path), layers.of(used)):
+                if quoted:
+                    yield path, name, None
+            elif program:
+                if not program_may_include(layers.programs[program], program, used):
+                    yield path, used, layers.of(used)
+            elif used in UMBRELLAS or layers.of(used) is None or not layers.allows(layers.of(path), layers.of(used)):
                 yield path, used, layers.of(used)
 
 
@@ -111,11 +133,11 @@ def symbol_breaks(source, build, layers):
 def table_breaks(source, layers):
     """Folders whose rows in docs/design.md and layers.txt differ."""
     text = (source / 'docs/design.md').read_text()
-    rows = dict(re.findall(r'^\| `(src/[^`]*)` \|[^|]+\| ([^|]*) \|$', text, re.M))
+    rows = dict(re.findall(r'^\| `((?:src|tools|bench)/[^`]*)` \|[^|]+\| ([^|]*) \|$', text, re.M))
     wanted = {prefix: ' '.join(row.split('|')[2].split()) or '-'
               for row in (HERE / 'layers.txt').read_text().splitlines()
               for prefix in [row.split('|')[1].strip() if row.count('|') == 2 and row[0] != '#' else '']
-              if prefix.startswith('src/')}
+              if prefix.startswith(FOLDERS)}
     for prefix in sorted(rows.keys() | wanted.keys()):
         if rows.get(prefix) != wanted.get(prefix):
             yield f'{prefix}: docs/design.md has {rows.get(prefix)!r}, layers.txt {wanted.get(prefix)!r}'
@@ -136,7 +158,8 @@ def main():
         found = list(include_breaks(source, layers))
     else:
         found = list(symbol_breaks(source, pathlib.Path(sys.argv[3]).resolve(), layers))
-    found = {f'{user} {used}': f'layer {layers.of(user)} may not use {layer or "it"}' for user, used, layer in found}
+    found = {f'{user} {used}': f'layer {layers.of(user) or "program"} may not use {layer or "it"}'
+             for user, used, layer in found}
     list_file = HERE / f'layers.{check}.known'
     known = set(list_file.read_text().splitlines()) if list_file.exists() else set()
     if '--write-known' in sys.argv:
