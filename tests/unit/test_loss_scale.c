@@ -34,7 +34,7 @@ static bool open_on(int device, tg_dtype dtype) {
         t = tg_tape_new(ctx);
         return true;
     }
-    ck_assert_msg(device == 3 && !getenv("TG_TEST_CUDA_DOUBLE"), "%s", tg_ctx_message(ctx));
+    ck_assert_msg(device == 3 && !getenv("TG_TEST_CUDA"), "%s", tg_ctx_message(ctx));
     tg_ctx_free(ctx);
     return false;
 }
