@@ -61,7 +61,7 @@ typedef struct tg_runtime {
     _Atomic uint64_t *heartbeat; /* incremented for every recorded op; other ranks may read it. Never NULL */
     _Atomic uint64_t own_heartbeat;
     tg_listener *listeners;
-    bool has_peers;  /* some axis has several ranks, so other ranks may wait for this one */
+    bool has_peers;  /* some axis, pp included, has several ranks, so other ranks may wait for this one */
     uint64_t missed; /* number of calls in which ranks meet that this rank skipped because of an error */
     char message[2048];
 } tg_runtime;

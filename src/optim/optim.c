@@ -166,6 +166,22 @@ tg_status tg_optim_check_items(tg_optim *o, const char *who) {
     return TG_OK;
 }
 
+tg_tensor *tg_optim_gradient(const tg_optim_item *it) {
+    return it->param->numel ? tg_gradient_of(it->param) : NULL;
+}
+
+tg_status tg_optim_check_gradients(tg_optim *o, const char *who) {
+    TG_TRY(tg_optim_check_items(o, who));
+    for (int i = 0; i < o->n; i++) {
+        tg_tensor *g = tg_gradient_of(o->item[i].param);
+        TG_TRY(tg_gradient_need_drained(o->item[i].param, who));
+        if (!g) continue;
+        TG_TRY(tg_gradient_need_whole(o->item[i].param, who));
+        TG_TRY(tg_storage_need(g->storage, g));
+    }
+    return TG_OK;
+}
+
 /* Returns a number of a group: the default for 0, and 0 for TG_NONE. */
 static double given_or(double given, double usual) { return given == 0 ? usual : given == TG_NONE ? 0 : given; }
 

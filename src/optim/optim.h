@@ -64,14 +64,32 @@ void tg_optim_drop_state(tg_tensor *s); /* drops a tensor that the optimizer own
 bool tg_optim_rate(tg_ctx *ctx, double lr, const char *who); /* whether lr is valid; records an error */
 bool tg_schedule_ok(const tg_schedule *s);
 tg_status tg_optim_check_items(tg_optim *o, const char *who); /* fails if a parameter was dropped */
+/* Fails if a parameter was dropped, or if a gradient is discarded, not whole, or still deferred. */
+tg_status tg_optim_check_gradients(tg_optim *o, const char *who);
 /* Returns the gradient that a step uses for this parameter; NULL: the step leaves the parameter alone. */
 tg_tensor *tg_optim_gradient(const tg_optim_item *it);
 static inline bool tg_optim_scale_moves(const tg_optim *o) { return o->scale.size && !o->scale.fixed; }
 
-/* ---- step.c: the tensors on the device ---- */
+/* ---- step_state.c: the tensors on the device ---- */
 
 tg_status tg_optim_device_open(tg_optim *o); /* creates them, for no steps yet */
 void tg_optim_device_close(tg_optim *o);
+tg_status tg_optim_put(tg_optim *o, int first, const double *v, int n); /* sends n numbers of the state */
+/* Reads the state, also after an error. Returns false if it could not be read; s is then that of an optimizer without
+ * steps. */
+bool tg_optim_read(const tg_optim *o, double s[TG_STEP_STATE]);
 tg_status tg_optim_send_rate(tg_optim *o, int group); /* sends the group's lr */
+
+/* ---- norm.c ---- */
+
+/* Computes o->sums, the sums of squares over all parameters, each counted once. Shards are summed over the axes that
+ * shard them; a parameter that is the same on every rank of an axis counts once there. */
+tg_status tg_optim_measure(tg_optim *o);
+
+/* ---- loss_scale.c ---- */
+
+/* Updates the scale in float32 if the state was written since; and always while a step is captured, because it may be
+ * written before a replay. Backward from a loss scaled by the previous value then fails with TG_ERR_VERSION. */
+tg_status tg_optim_refresh_scale(tg_optim *o, const char *by, const void *site);
 
 #endif

@@ -238,7 +238,7 @@ static void fill_grid(tg_parallel *p) {
         g->comm[a] = p->comm[a];
         if (g->size[a] > 1 && a != TG_PP && !(p->one_grid && of_experts)) g->axes |= 1u << a;
     }
-    p->ctx->run.has_peers = g->axes != 0;
+    p->ctx->run.has_peers = g->axes || g->size[TG_PP] > 1; /* pp is no placement axis, but ranks meet on it */
 }
 
 static tg_status make_groups(tg_parallel *p) {

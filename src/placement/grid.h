@@ -34,10 +34,6 @@ static inline const tg_grid *tg_grid_of(const tg_ctx *ctx) {
 }
 /* The axes that have more than one rank, as bits. */
 static inline uint32_t tg_grid_axes(const tg_ctx *ctx) { return tg_grid_of(ctx)->axes; }
-/* Whether the grid has more than one rank. Pipeline stages count, though pp is no placement axis. */
-static inline bool tg_grid_has_peers(const tg_ctx *ctx) {
-    return tg_grid_axes(ctx) || tg_grid_of(ctx)->size[TG_PP] > 1;
-}
 /* Makes the grid one of single ranks again. The placements of tensors stay as they are. */
 void tg_grid_clear(tg_ctx *ctx);
 

@@ -232,7 +232,7 @@ static void scales(misuse_world *b) {
     SCALE("hysteresis -1", .hysteresis = -1);
     QUIET(tg_optim_scale, tg_optim_scale(o) == 1); /* what was refused has changed nothing */
     tg_optim_set_scale(o, TG_LOSS_SCALE(0));
-    INERT(tg_scale_loss, ARGUMENT, "the optimiser is NULL", tg_scale_loss(b->t, b->x, NULL));
+    INERT(tg_scale_loss, ARGUMENT, "the optimizer is NULL", tg_scale_loss(b->t, b->x, NULL));
     OP(tg_scale_loss, tg_scale_loss(t, x, o));
     tg_optim_free(o);
     tg_drop(p);

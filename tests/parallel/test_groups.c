@@ -373,6 +373,38 @@ START_TEST(a_data_parallel_rank_may_leave_out_a_micro_batch) {
 }
 END_TEST
 
+static tg_status empty_step(void *state, tg_ctx *ctx) {
+    (void)state;
+    return tg_ctx_status(ctx);
+}
+
+/* How many captured steps were missed after an error: one replay and one capture. */
+static uint64_t captured_steps_missed(int ranks, const tg_parallel_opts *o) {
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1));
+    tg_comm *world = tg_comm_plan_new(ctx, 0, ranks);
+    tg_parallel *p = tg_parallel_new(world, o);
+    tg_graph *g = tg_graph_new(ctx, empty_step, NULL);
+    ck_assert_msg(tg_ctx_status(ctx) == TG_OK, "%s", tg_ctx_message(ctx));
+    uint64_t before = ctx->run.missed;
+    tg_ctx_fail(ctx, TG_ERR_DATA, "a bad sample");
+    tg_graph_replay(g);
+    tg_graph_free(tg_graph_new(ctx, empty_step, NULL));
+    uint64_t missed = ctx->run.missed - before;
+    tg_ctx_clear(ctx);
+    tg_graph_free(g);
+    tg_parallel_free(p);
+    tg_comm_free(world);
+    tg_ctx_free(ctx);
+    return missed;
+}
+
+START_TEST(pipeline_stages_may_meet_in_a_captured_step) {
+    ck_assert_uint_eq(captured_steps_missed(1, NULL), 0);
+    ck_assert_uint_eq(captured_steps_missed(2, TG_PARALLEL(.pp = 2)), 2);
+    ck_assert_uint_eq(captured_steps_missed(2, NULL), 2); /* dp */
+}
+END_TEST
+
 static void wrong_count(model *m) { tg_gather_1d(m->t, m->whole, -1, m->tp); }
 static void wrong_options(model *m) { tg_gather_from_sp(m->t, m->rows, m->tp, &(tg_sp_opts){0}); }
 static void wrong_part_options(model *m) { tg_reduce_scatter_to_sp(m->t, m->part, m->tp, &(tg_sp_opts){0}); }
@@ -468,6 +500,7 @@ int main(void) {
                             a_grid_recovers_from_a_failure, a_grid_goes_on_with_the_ranks_that_are_left,
                             who_leaves_out_a_call_that_ranks_meet_in_is_out_of_step,
                             a_data_parallel_rank_may_leave_out_a_micro_batch,
+                            pipeline_stages_may_meet_in_a_captured_step,
                             who_is_refused_for_its_arguments_has_left_out_the_call};
     return tg_check_main("groups", tests, sizeof tests / sizeof *tests);
 }
