@@ -3,7 +3,7 @@
 
 #include <tapegrad/device.h>
 
-#include "kernels/cpu/vmath.h"
+#include "kernels/vmath.h"
 
 typedef double T;
 #define TG_M(f) tg_##f##_f64

@@ -67,7 +67,7 @@ TG_PHILOX_FN uint64_t tg_draws_at(const tg_draws *d, int64_t position) {
 }
 
 #ifndef __cplusplus
-#include "kernels/cpu/philox_row.h"
+#include "kernels/philox_row.h"
 #endif
 
 #endif

@@ -9,6 +9,8 @@
 
 #include <tapegrad/device.h>
 
+#include "base/runtime.h"
+
 typedef enum tg_cpu_level_t {
     TG_CPU_PORTABLE,
     TG_CPU_AVX2,
@@ -18,7 +20,7 @@ typedef enum tg_cpu_level_t {
 } tg_cpu_level_t;
 
 /* The level of this context, from CPUID or from its config. */
-tg_cpu_level_t tg_cpu_level(const tg_ctx *ctx);
+static inline tg_cpu_level_t tg_cpu_level(const tg_ctx *ctx) { return (tg_cpu_level_t)tg_runtime_of(ctx)->cpu_level; }
 /* The highest level that this machine supports, from CPUID. */
 tg_cpu_level_t tg_cpu_detect(void);
 const char *tg_cpu_level_name(tg_cpu_level_t level);

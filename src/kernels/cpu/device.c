@@ -47,8 +47,6 @@ static void tg_cpu_event_free(tg_ctx *ctx, void *event) {
     (void)ctx, (void)event;
 }
 
-tg_cpu_level_t tg_cpu_level(const tg_ctx *ctx) { return tg_runtime_of(ctx)->cpu_level; }
-
 const tg_device_ops tg_cpu_device = {
     .size = sizeof(tg_device_ops),
     .name = "cpu",

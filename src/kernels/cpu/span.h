@@ -9,7 +9,7 @@
 
 #include "kernels/convert.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/vmath.h"
+#include "kernels/vmath.h"
 
 #define SPAN_CAT_(a, b) a##b
 #define SPAN_CAT(a, b)  SPAN_CAT_(a, b)

@@ -9,7 +9,7 @@
 
 #include "kernels/convert.h"
 #include "kernels/cpu/fused.h"
-#include "kernels/cpu/vmath.h"
+#include "kernels/vmath.h"
 
 #define TILE_CAT_(a, b) a##b
 #define TILE_CAT(a, b) TILE_CAT_(a, b)

@@ -6,7 +6,7 @@
 
 #include <tapegrad/device.h>
 
-#include "kernels/cpu/vmath.h"
+#include "kernels/vmath.h"
 
 #define T real
 #define TG_M_(f, t) tg_##f##_##t
