@@ -154,7 +154,7 @@ static tg_status no_memory_for_config(tg_ctx *ctx) {
     return tg_fail(ctx, TG_ERR_MEMORY, "tg_gpt_save: no memory for the config");
 }
 
-/* The config as config.json has it, but for the checksum of the weights. NULL after recording an error. */
+/* Returns the config in the form of config.json, without the checksum of the weights. NULL after recording an error. */
 static json_t *config_json(tg_module *gpt) {
     const tg_gpt_config *c = tg_gpt_config_of(gpt);
     json_t *root = c->arch == TG_GPT2 ? gpt2_json(c) : llama_json(c);
