@@ -25,7 +25,7 @@ tg_status tg_memory_fail(tg_ctx *ctx, size_t bytes, const char *what) {
         snprintf(limit, sizeof limit, ", the limit is %lld", (long long)r->memory_limit);
     return tg_fail(ctx, TG_ERR_MEMORY,
                    "out of memory on device \"%s\": %zu bytes%s asked for%s, %lld of workspaces, %lld live "
-                   "(parameters %lld, gradients %lld, optimiser %lld, saved activations %lld, temporaries %lld, named "
+                   "(parameters %lld, gradients %lld, optimizer %lld, saved activations %lld, temporaries %lld, named "
                    "buffers %lld, captured steps %lld)",
                    r->ops->name, bytes, what, limit, (long long)tg_workspace_bytes(ctx), (long long)m.live,
                    (long long)m.by_category[0], (long long)m.by_category[1], (long long)m.by_category[2],

@@ -139,7 +139,7 @@ static const char *name_of(const tg_shards *s, const tg_tensor *param) {
 static tg_status add_item(tg_shards *s, const char *prefix, const tg_optim *o, const tg_optim_item *it) {
     char key[TG_SHARDS_KEY], suffix[64];
     if (tg_ref_get(s->ctx, it->ref) != it->param)
-        return tg_fail(s->ctx, TG_ERR_HANDLE, "tg_shards_add_optim: a parameter of the optimiser was dropped");
+        return tg_fail(s->ctx, TG_ERR_HANDLE, "tg_shards_add_optim: a parameter of the optimizer was dropped");
     for (int k = 0; k <= TG_OPTIM_STATES; k++) {
         bool master = k == TG_OPTIM_STATES;
         tg_tensor *x = master ? it->master : it->state[k];
@@ -162,9 +162,9 @@ tg_status tg_shards_add_optim(tg_shards *s, const char *prefix, tg_optim *o) {
     TG_TRY(enter(s));
     if (!o || o->ctx != s->ctx)
         return tg_fail(s->ctx, o ? TG_ERR_HANDLE : TG_ERR_ARGUMENT, "tg_shards_add_optim: %s",
-                       o ? "the optimiser is of another context" : "the optimiser is NULL");
+                       o ? "the optimizer is of another context" : "the optimizer is NULL");
     if (s->n_steps == TG_LEN(s->steps))
-        return tg_fail(s->ctx, TG_ERR_STATE, "tg_shards_add_optim: more than %d optimisers", TG_LEN(s->steps));
+        return tg_fail(s->ctx, TG_ERR_STATE, "tg_shards_add_optim: more than %d optimizers", TG_LEN(s->steps));
     TG_TRY(join(s, key, prefix, "steps", ""));
     for (int i = 0; i < s->n_steps; i++)
         if (strcmp(s->steps[i].key, key) == 0)

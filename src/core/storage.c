@@ -260,7 +260,7 @@ static tg_status may_discard(tg_tensor *x, const char *who) {
     if (x->storage->saves)
         return tg_fail(ctx, TG_ERR_STATE, "%s: a node has saved these bytes for backward", who);
     if (x->storage->category == TG_MEM_PARAMETER || x->storage->category == TG_MEM_OPTIMIZER)
-        return tg_fail(ctx, TG_ERR_STATE, "%s: the bytes of a parameter or optimiser are not discarded", who);
+        return tg_fail(ctx, TG_ERR_STATE, "%s: the bytes of a parameter or optimizer are not discarded", who);
     return TG_OK;
 }
 

@@ -203,7 +203,7 @@ static void adding_shards(misuse_world *b, const tg_parallel *p) {
     tg_shards_add_rng(s);
     FAILS(tg_shards_add_rng, STATE, "are there already", tg_shards_add_rng(s));
     QUIET(tg_shards_add_optim, tg_shards_add_optim(NULL, "o", o) == TG_ERR_ARGUMENT);
-    FAILS(tg_shards_add_optim, ARGUMENT, "the optimiser is NULL", tg_shards_add_optim(s, "o", NULL));
+    FAILS(tg_shards_add_optim, ARGUMENT, "the optimizer is NULL", tg_shards_add_optim(s, "o", NULL));
     FAILS(tg_shards_add_optim, ARGUMENT, "expected at most", tg_shards_add_optim(s, longest, o));
     tg_shards_add_optim(s, "o", o);
     FAILS(tg_shards_add_optim, STATE, "'o.steps' is there already", tg_shards_add_optim(s, "o", o));

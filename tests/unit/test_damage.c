@@ -58,7 +58,7 @@ static int64_t flipping_pread(void *user, int fd, void *buf, size_t n, int64_t o
     return got;
 }
 
-/* A model and its optimiser, saved, then changed; `values` are those that loading must not touch. */
+/* A model and its optimizer, saved, then changed; `values` are those that loading must not touch. */
 typedef struct checkpoint {
     flip flip;
     tg_file_ops ops;
