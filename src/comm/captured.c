@@ -60,7 +60,7 @@ static tg_status begin_part(part *p, const void *site) {
                      .count = note.count, .site = site};
     size_t at = 0;
     tg_text(note.group, sizeof note.group, &at, "%s", *c->name ? c->name : "world");
-    t.record = tg_card_post(c->board, &note);
+    t.record = tg_recorder_post(c->recorder, &note);
     p->request = NULL;
     p->begun = true;
     if (c->ops->batch) TG_TRY(c->ops->batch(c->ctx, c->state, true)); /* so that it ends after the launch */

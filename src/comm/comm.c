@@ -28,12 +28,12 @@ tg_note tg_transfer_note(const tg_transfer *t, int size) {
 
 tg_comm *tg_comm_or_inert(tg_comm *c) { return c ? c : (tg_comm *)&inert; }
 
-tg_comm *tg_comm_make(tg_ctx *ctx, const tg_comm_ops *ops, void *state, int rank, int size, tg_board *board) {
+tg_comm *tg_comm_make(tg_ctx *ctx, const tg_comm_ops *ops, void *state, int rank, int size, tg_recorder *recorder) {
     tg_comm *c = tg_host_alloc(ctx, sizeof *c);
-    if (c && !board) board = tg_board_new(ctx, NULL, 1, rank, size, 0, true);
-    if (!c || !board) {
+    if (c && !recorder) recorder = tg_recorder_new(ctx, NULL, 1, rank, size, 0, true);
+    if (!c || !recorder) {
         tg_host_free(ctx, c, sizeof *c);
-        tg_board_unref(ctx, board);
+        tg_recorder_unref(ctx, recorder);
         return NULL;
     }
     *c = (tg_comm){.ctx = ctx,
@@ -42,7 +42,7 @@ tg_comm *tg_comm_make(tg_ctx *ctx, const tg_comm_ops *ops, void *state, int rank
                    .rank = rank,
                    .size = size,
                    .axis = TG_MAX_AXES,
-                   .board = board,
+                   .recorder = recorder,
                    .counts = TG_COMM_INFO()};
     c->live.next = c->live.prev = &c->live;
     return c;
@@ -118,7 +118,7 @@ void tg_comm_free(tg_comm *c) {
     if (c->listens) tg_ctx_unlisten(c->ctx, &c->listener);
     leave_parent(c);
     c->ops->close(ctx, c->state);
-    tg_board_unref(ctx, c->board);
+    tg_recorder_unref(ctx, c->recorder);
     for (tg_comm_request *r = c->free, *next; r; r = next) {
         next = r->next;
         tg_host_free(ctx, r, sizeof *r);
@@ -135,8 +135,8 @@ void tg_comm_free_all(tg_comm *c) {
 
 static tg_comm *group_of(tg_comm *c, void *state, const tg_comm_ops *ops, int rank, int n, const char *name,
                          tg_axis axis) {
-    c->board->refs++;
-    tg_comm *g = tg_comm_make(c->ctx, ops, state, rank, n, c->board);
+    c->recorder->refs++;
+    tg_comm *g = tg_comm_make(c->ctx, ops, state, rank, n, c->recorder);
     if (!g) {
         ops->close(c->ctx, state);
         return tg_comm_or_inert(NULL);

@@ -71,7 +71,7 @@ struct tg_comm {
     bool reserved; /* requests for works that no storage owns are allocated */
     bool ended; /* it ended when the communicator that it was split from recovered */
     uint64_t sequence; /* collectives of this group so far */
-    tg_board *board;
+    tg_recorder *recorder;
     char name[32];
     tg_comm *parent, *child, *sibling; /* what it was split from; its first split; the parent's next split */
     tg_comm_info counts;
@@ -92,8 +92,8 @@ bool tg_comm_ok(const tg_comm *c);
 /* Called with the status s of an attempt to call c. If s is an error, this rank has missed the call, and its peers
  * are notified so that they do not wait for it. Returns s. */
 tg_status tg_comm_missed(const tg_comm *c, tg_status s);
-/* Takes over the caller's reference to the board; NULL: makes a board of its own. */
-tg_comm *tg_comm_make(tg_ctx *ctx, const tg_comm_ops *ops, void *state, int rank, int size, tg_board *board);
+/* Takes over the caller's reference to the recorder; NULL: makes a recorder of its own. */
+tg_comm *tg_comm_make(tg_ctx *ctx, const tg_comm_ops *ops, void *state, int rank, int size, tg_recorder *recorder);
 tg_comm *tg_comm_or_inert(tg_comm *c); /* c, or the inert communicator if c is NULL */
 void tg_comm_free_all(tg_comm *c); /* frees the groups split from c, then c */
 /* Makes a call over host memory, without tensors, and waits for it. */

@@ -253,7 +253,7 @@ static void note_call(const entry *e, tg_comm_request *r) {
     atomic_store_explicit(c->ctx->run.heartbeat, beats + 1, memory_order_relaxed);
     bool alone = e->a->kind == TG_SEND || e->a->kind == TG_RECV;
     tg_note note = note_of(e, alone ? c->sequence : ++c->sequence);
-    r->note = tg_card_post(c->board, &note);
+    r->note = tg_recorder_post(c->recorder, &note);
 }
 
 /* No data move now. The replays are counted, compared and recorded. */
@@ -338,7 +338,7 @@ static tg_status request_wait(tg_ctx *ctx, void *self) {
     tg_comm_request *r = self;
     tg_comm *c = r->comm;
     if (!r->request) return TG_OK;
-    _Atomic uint64_t *waiting = &c->board->card[c->board->me].waiting;
+    _Atomic uint64_t *waiting = &c->recorder->rank_slot[c->recorder->me].waiting;
     atomic_store_explicit(waiting, r->note, memory_order_relaxed);
     r->status = c->ops->wait(ctx, c->state, r->request);
     r->waited = true;
@@ -354,7 +354,7 @@ static void end_request(tg_comm_request *r) {
     if (r->request && !r->waited) r->status = c->ops->wait(c->ctx, c->state, r->request); /* for the flight recorder */
     if (r->request) c->ops->drop(c->ctx, c->state, r->request);
     if (r->note && !(c->ops->queued && r->request))
-        tg_card_settle(c->board, r->note, r->status == TG_OK ? TG_CALL_DONE : TG_CALL_FAILED);
+        tg_recorder_settle(c->recorder, r->note, r->status == TG_OK ? TG_CALL_DONE : TG_CALL_FAILED);
     r->request = NULL;
     r->note = 0;
 }
@@ -438,7 +438,7 @@ void tg_comm_finish_all(tg_comm *c) {
 tg_status tg_comm_exchange(tg_comm *c, tg_transfer *call) {
     void *request = NULL;
     call->size = sizeof *call;
-    if (call->site) tg_board_keep_site(c->board, (uint64_t)(uintptr_t)call->site);
+    if (call->site) tg_recorder_keep_site(c->recorder, (uint64_t)(uintptr_t)call->site);
     TG_TRY(c->ops->start(c->ctx, c->state, call, &request));
     tg_status s = request ? c->ops->wait(c->ctx, c->state, request) : TG_OK;
     if (request) c->ops->drop(c->ctx, c->state, request);

@@ -101,18 +101,18 @@ static const char *rank_state(int state) {
     return names[state & 3];
 }
 
-static void put_site(sink *s, const tg_board *b, int i, uint64_t site, void (*write_text)(sink *, const char *)) {
+static void put_site(sink *s, const tg_recorder *b, int i, uint64_t site, void (*write_text)(sink *, const char *)) {
     char text[192];
     if (!s->safe && (b->threads || i == b->me)) {
         tg_describe_site((const void *)(uintptr_t)site, text, sizeof text);
         write_text(s, text);
         return;
     }
-    tg_card_site(&b->card[i], site, text, sizeof text);
+    tg_rank_slot_site(&b->rank_slot[i], site, text, sizeof text);
     write_text(s, text);
 }
 
-void tg_card_site(const tg_card *c, uint64_t site, char *buf, size_t n) {
+void tg_rank_slot_site(const tg_rank_slot *c, uint64_t site, char *buf, size_t n) {
     for (uint64_t i = 0, at = site >> 2; site && i < 8; i++, at++) {
         if (atomic_load_explicit(&c->sites[at % TG_SITES].site, memory_order_acquire) != site) continue;
         size_t k = strnlen(c->sites[at % TG_SITES].text, TG_SITE_TEXT - 1);
@@ -127,11 +127,11 @@ void tg_card_site(const tg_card *c, uint64_t site, char *buf, size_t n) {
     for (int shift = 60; shift >= 0; shift -= 4) put_char(&s, "0123456789abcdef"[site >> shift & 15]);
 }
 
-void tg_board_site(const tg_board *b, int i, uint64_t site, char *buf, size_t n) {
+void tg_recorder_site(const tg_recorder *b, int i, uint64_t site, char *buf, size_t n) {
     if (b->threads || i == b->me)
         tg_describe_site((const void *)(uintptr_t)site, buf, n);
     else
-        tg_card_site(&b->card[i], site, buf, n);
+        tg_rank_slot_site(&b->rank_slot[i], site, buf, n);
 }
 
 /* ---- Phrases for errors ---- */
@@ -150,14 +150,14 @@ void tg_note_call(const tg_note *note, char *buf, size_t n, size_t *at) {
     tg_text(buf, n, at, ")");
 }
 
-void tg_board_last(const tg_board *b, int i, char *buf, size_t n, size_t *at) {
+void tg_recorder_last_call(const tg_recorder *b, int i, char *buf, size_t n, size_t *at) {
     tg_note note;
     char site[192];
-    if (!tg_card_last(&b->card[i], &note)) {
+    if (!tg_rank_slot_last(&b->rank_slot[i], &note)) {
         tg_text(buf, n, at, "it has made no call yet");
         return;
     }
-    tg_board_site(b, i, note.site, site, sizeof site);
+    tg_recorder_site(b, i, note.site, site, sizeof site);
     tg_text(buf, n, at, "its last call was ");
     tg_note_call(&note, buf, n, at);
     tg_text(buf, n, at, ", call %llu of %s, %s, from %s", (unsigned long long)note.sequence, note.group,
@@ -169,13 +169,13 @@ void tg_board_last(const tg_board *b, int i, char *buf, size_t n, size_t *at) {
 /* A call within a replay. */
 typedef struct replayed {
     sink *s;
-    const tg_board *b;
+    const tg_recorder *b;
     int i;
     bool any;
 } replayed;
 
-static void text_note(sink *s, const tg_board *b, int i, const tg_note *note);
-static void json_note(sink *s, const tg_board *b, int i, const tg_note *note);
+static void text_note(sink *s, const tg_recorder *b, int i, const tg_note *note);
+static void json_note(sink *s, const tg_recorder *b, int i, const tg_note *note);
 
 static void replayed_text(void *user, const tg_note *call) {
     replayed *r = user;
@@ -191,13 +191,13 @@ static void replayed_json(void *user, const tg_note *call) {
 }
 
 /* The list of a replay's calls is local to this rank, and a signal handler must not read it. */
-static void replayed_of(sink *s, const tg_board *b, int i, const tg_note *note,
+static void replayed_of(sink *s, const tg_recorder *b, int i, const tg_note *note,
                         void (*fn)(void *user, const tg_note *call)) {
     replayed r = {s, b, i, false};
     if (note->kind == TG_REPLAY && i == b->me && !s->safe && s->ctx) tg_replay_each(s->ctx, note, fn, &r);
 }
 
-static void text_note(sink *s, const tg_board *b, int i, const tg_note *note) {
+static void text_note(sink *s, const tg_recorder *b, int i, const tg_note *note) {
     put(s, "  ");
     put_number(s, note->index);
     put(s, "  ");
@@ -226,7 +226,7 @@ static void text_note(sink *s, const tg_board *b, int i, const tg_note *note) {
     replayed_of(s, b, i, note, replayed_text);
 }
 
-static void json_note(sink *s, const tg_board *b, int i, const tg_note *note) {
+static void json_note(sink *s, const tg_recorder *b, int i, const tg_note *note) {
     const char *op = reduction_name(note);
     put(s, "{\"index\": "), put_number(s, note->index);
     put(s, ", \"group\": "), put_json(s, note->group);
@@ -246,12 +246,12 @@ static void json_note(sink *s, const tg_board *b, int i, const tg_note *note) {
     put_char(s, '}');
 }
 
-static void put_notes(sink *s, const tg_board *b, int i, bool json) {
-    uint64_t last = atomic_load_explicit(&b->card[i].calls, memory_order_acquire);
+static void put_notes(sink *s, const tg_recorder *b, int i, bool json) {
+    uint64_t last = atomic_load_explicit(&b->rank_slot[i].calls, memory_order_acquire);
     bool any = false;
     for (uint64_t k = last > TG_RING - 1 ? last - TG_RING + 1 : 1; k <= last; k++) {
         tg_note note;
-        if (!tg_card_note(&b->card[i], k, &note)) continue;
+        if (!tg_rank_slot_note(&b->rank_slot[i], k, &note)) continue;
         if (json) {
             put(s, any ? ",\n    " : "\n    ");
             json_note(s, b, i, &note);
@@ -262,8 +262,8 @@ static void put_notes(sink *s, const tg_board *b, int i, bool json) {
     }
 }
 
-static void put_rank(sink *s, const tg_board *b, int i, bool json) {
-    const tg_card *c = &b->card[i];
+static void put_rank(sink *s, const tg_recorder *b, int i, bool json) {
+    const tg_rank_slot *c = &b->rank_slot[i];
     char failure[1024] = "";
     int state = atomic_load_explicit(&c->state, memory_order_acquire);
     int status = atomic_load_explicit(&c->status, memory_order_acquire);
@@ -288,7 +288,7 @@ static void put_rank(sink *s, const tg_board *b, int i, bool json) {
     if (json) put(s, "]}");
 }
 
-static void put_board(sink *s, const tg_board *b, bool json) {
+static void put_recorder(sink *s, const tg_recorder *b, bool json) {
     put(s, json ? "{\"ranks\": [\n  " : "");
     for (int i = 0; i < b->n; i++) {
         if (json && i) put(s, ",\n  ");
@@ -298,24 +298,24 @@ static void put_board(sink *s, const tg_board *b, bool json) {
     flush(s);
 }
 
-size_t tg_board_record(const tg_board *b, tg_ctx *ctx, tg_format format, char *buf, size_t n) {
+size_t tg_recorder_print(const tg_recorder *b, tg_ctx *ctx, tg_format format, char *buf, size_t n) {
     sink s = {.buf = buf, .n = buf ? n : 0, .fd = -1, .ctx = ctx};
     if (s.n) buf[0] = 0;
-    put_board(&s, b, format == TG_JSON);
+    put_recorder(&s, b, format == TG_JSON);
     return s.at;
 }
 
 size_t tg_comm_record(tg_comm *c, tg_format format, char *buf, size_t n) {
     if (buf && n) buf[0] = 0;
-    if (!c || !c->board) return 0;
+    if (!c || !c->recorder) return 0;
     if (format != TG_TEXT && format != TG_JSON) {
         tg_fail(c->ctx, TG_ERR_ARGUMENT, "tg_comm_record: format %d, expected TG_TEXT or TG_JSON", (int)format);
         return 0;
     }
-    return tg_board_record(c->board, c->ctx, format, buf, n);
+    return tg_recorder_print(c->recorder, c->ctx, format, buf, n);
 }
 
 void tg_comm_record_dump(const tg_comm *c, int fd) {
     sink s = {.fd = fd, .safe = true};
-    if (c && c->board && fd >= 0) put_board(&s, c->board, false);
+    if (c && c->recorder && fd >= 0) put_recorder(&s, c->recorder, false);
 }

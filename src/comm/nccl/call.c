@@ -89,7 +89,7 @@ static bool has_met(tg_nccl_call *c) {
 
 static void finish(tg_nccl_call *c, bool done) {
     tg_nccl_group *g = c->group;
-    tg_card_settle(g->self->board, c->record, done ? TG_CALL_DONE : TG_CALL_FAILED);
+    tg_recorder_settle(g->self->recorder, c->record, done ? TG_CALL_DONE : TG_CALL_FAILED);
     c->finished = true;
     if (c->dropped) call_free(c);
 }

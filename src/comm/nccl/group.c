@@ -144,7 +144,7 @@ static void rank_free(tg_nccl_rank *self) {
     tg_ctx_unlisten(ctx, &self->listener);
     tg_nccl_calls_free(self);
     if (self->ready) cudaEventDestroy(self->ready);
-    tg_board_unref(ctx, self->board);
+    tg_recorder_unref(ctx, self->recorder);
     tg_host_free(ctx, self, sizeof *self);
 }
 
@@ -217,12 +217,12 @@ static tg_nccl_rank *rank_new(tg_ctx *ctx, tg_comm *control, int rank, int size)
     if (!self) return NULL;
     *self = (tg_nccl_rank){.watch = {.look = tg_nccl_look}, .ctx = ctx, .cuda = tg_cuda_of(ctx)};
     if (control)
-        (self->board = control->board)->refs++;
+        (self->recorder = control->recorder)->refs++;
     else
-        self->board = tg_board_new(ctx, NULL, 1, rank, size, 0, true);
+        self->recorder = tg_recorder_new(ctx, NULL, 1, rank, size, 0, true);
     tg_cuda_watch_begin(self->cuda, &self->watch);
     listen(self);
-    if (self->board && tg_cuda_event_new(ctx, &self->ready) == TG_OK) return self;
+    if (self->recorder && tg_cuda_event_new(ctx, &self->ready) == TG_OK) return self;
     rank_free(self);
     return NULL;
 }
@@ -235,12 +235,12 @@ tg_comm *tg_nccl_world(tg_ctx *ctx, tg_comm *control, int rank, int size, tg_ncc
         return NULL;
     }
     g->world = control != NULL;
-    self->board->refs++; /* the communicator's */
+    self->recorder->refs++; /* the communicator's */
     tg_comm *c = NULL;
     if (join(g, broadcast, user) == TG_OK)
-        c = tg_comm_make(ctx, &tg_nccl_transport, g, rank, size, self->board);
+        c = tg_comm_make(ctx, &tg_nccl_transport, g, rank, size, self->recorder);
     else
-        tg_board_unref(ctx, self->board);
+        tg_recorder_unref(ctx, self->recorder);
     if (c) return c;
     tg_nccl_abort_all(self);
     group_free(g);

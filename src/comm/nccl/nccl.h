@@ -60,7 +60,7 @@ struct tg_nccl_rank {
     tg_listener listener;
     tg_ctx *ctx;
     tg_cuda *cuda;
-    tg_board *board;
+    tg_recorder *recorder;
     cudaEvent_t ready; /* what the compute stream had queued at the last start */
     tg_nccl_group *groups;
     tg_nccl_call *free;

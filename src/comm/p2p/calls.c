@@ -22,7 +22,7 @@ static uint64_t balance_of(const tg_p2p_call *c) {
 void tg_p2p_site(const tg_p2p_rank *self, const void *site, char *buf, size_t n) {
     size_t at = 0;
     if (site)
-        tg_card_site(&self->board->card[self->board->me], (uint64_t)(uintptr_t)site, buf, n);
+        tg_rank_slot_site(&self->recorder->rank_slot[self->recorder->me], (uint64_t)(uintptr_t)site, buf, n);
     else
         tg_text(buf, n, &at, "the library");
 }

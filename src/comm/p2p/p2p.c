@@ -210,9 +210,9 @@ static void rank_free(tg_p2p_rank *self) {
         tg_host_free(ctx, r, sizeof *r);
     }
     tg_p2p_groups_free(self);
-    if (self->board && ctx->run.heartbeat == &self->board->card->heartbeat)
+    if (self->recorder && ctx->run.heartbeat == &self->recorder->rank_slot->heartbeat)
         ctx->run.heartbeat = &ctx->run.own_heartbeat;
-    tg_board_unref(ctx, self->board);
+    tg_recorder_unref(ctx, self->recorder);
     for (int i = 0; self->peer && i < self->size; i++) tg_host_free(ctx, self->peer[i].failure, TG_P2P_FAILURE);
     tg_host_free(ctx, self->nodes, (size_t)self->size * sizeof *self->nodes);
     tg_host_free(ctx, self->peer, (size_t)self->size * sizeof *self->peer);
@@ -291,13 +291,13 @@ static tg_status rank_open(tg_p2p_rank *self) {
     self->spins = tg_system_cores() >= self->size * (ctx->run.threads > 0 ? ctx->run.threads : 1) ? 500 : 20;
     self->early_end = &self->early;
     self->peer = tg_host_alloc(ctx, (size_t)self->size * sizeof *self->peer);
-    self->board = tg_board_new(ctx, NULL, 1, self->me, self->size, 0, false);
-    if (!self->peer || !self->board) return ctx->run.status;
+    self->recorder = tg_recorder_new(ctx, NULL, 1, self->me, self->size, 0, false);
+    if (!self->peer || !self->recorder) return ctx->run.status;
     TG_TRY(await_layer(self));
     TG_TRY(tg_p2p_open(self));
     self->listener = tg_p2p_listener();
     tg_ctx_listen(ctx, &self->listener);
-    ctx->run.heartbeat = &self->board->card->heartbeat;
+    ctx->run.heartbeat = &self->recorder->rank_slot->heartbeat;
     return TG_OK;
 }
 
@@ -309,8 +309,8 @@ static tg_comm *world(tg_p2p_rank *self) {
         rank_free(self);
         return NULL;
     }
-    self->board->refs++;
-    tg_comm *c = tg_comm_make(ctx, &self->table, seat, self->me, self->size, self->board);
+    self->recorder->refs++;
+    tg_comm *c = tg_comm_make(ctx, &self->table, seat, self->me, self->size, self->recorder);
     if (!c) p2p_close(ctx, seat);
     return c;
 }

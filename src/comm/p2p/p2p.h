@@ -125,7 +125,7 @@ struct tg_p2p_rank {
     bool broken;   /* a call of the layer has failed */
     bool quiet;    /* nothing will come any more */
     bool skipped;  /* since the last error was cleared */
-    tg_board *board;
+    tg_recorder *recorder;
     bool announce; /* a failure that another thread has recorded */
     tg_p2p_call *waits_for; /* now; and this rank's questions about it (deadlock.c): */
     uint64_t questions, first_question; /* so far; of this wait */

@@ -60,14 +60,15 @@ static void fail_both(tg_shm_group *s, tg_shm_group *other, int member, const tg
 void tg_shm_check_deadlock(tg_control *c, const tg_wait *w, int member) {
     tg_shm_group *s = tg_shm_of(c);
     const tg_shm_request *r = w->request;
-    const tg_card *card = tg_shm_card(s, member);
+    const tg_rank_slot *rank_slot = tg_shm_rank_slot(s, member);
     int rank = tg_group_member(s->g, member)->rank;
-    uint64_t blocked = atomic_load_explicit(&card->blocked, memory_order_acquire);
+    uint64_t blocked = atomic_load_explicit(&rank_slot->blocked, memory_order_acquire);
     tg_shm_group *other = blocked ? group_of(s->self, blocked >> 32) : NULL;
     tg_note theirs;
     if (!other || !r || tg_shm_has_failed(other) || has_answered(other, (uint32_t)blocked, rank)) return;
     if (one_will_find_out(s, member, other, rank)) return;
-    if (!tg_card_note(card, atomic_load_explicit(&card->waiting, memory_order_acquire), &theirs)) return;
-    if (tg_shm_has_arrived(r, member) || atomic_load_explicit(&card->blocked, memory_order_acquire) != blocked) return;
+    if (!tg_rank_slot_note(rank_slot, atomic_load_explicit(&rank_slot->waiting, memory_order_acquire), &theirs)) return;
+    if (tg_shm_has_arrived(r, member)) return;
+    if (atomic_load_explicit(&rank_slot->blocked, memory_order_acquire) != blocked) return;
     fail_both(s, other, member, &r->note, &theirs);
 }

@@ -14,10 +14,10 @@
 void tg_shm_ring(tg_shm_group *s) {
     atomic_thread_fence(memory_order_seq_cst);
     for (int i = 0; i < s->control.size; i++) {
-        tg_card *card = tg_shm_card(s, i);
-        if (i == s->control.rank || !atomic_load_explicit(&card->sleeping, memory_order_seq_cst)) continue;
-        atomic_fetch_add_explicit(&card->bell, 1, memory_order_seq_cst);
-        syscall(SYS_futex, &card->bell, FUTEX_WAKE, 1, NULL, NULL, 0);
+        tg_rank_slot *rank_slot = tg_shm_rank_slot(s, i);
+        if (i == s->control.rank || !atomic_load_explicit(&rank_slot->sleeping, memory_order_seq_cst)) continue;
+        atomic_fetch_add_explicit(&rank_slot->bell, 1, memory_order_seq_cst);
+        syscall(SYS_futex, &rank_slot->bell, FUTEX_WAKE, 1, NULL, NULL, 0);
     }
 }
 
@@ -83,7 +83,7 @@ static bool is_done(tg_control *c, const tg_wait *w) {
 }
 
 static bool works_here(tg_shm_group *s, int i) {
-    return atomic_load_explicit(&tg_shm_card(s, i)->busy, memory_order_seq_cst) == s->g->id &&
+    return atomic_load_explicit(&tg_shm_rank_slot(s, i)->busy, memory_order_seq_cst) == s->g->id &&
            tg_process_alive(&s->self->view, tg_group_member(s->g, i)->rank);
 }
 

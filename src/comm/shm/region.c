@@ -13,16 +13,16 @@ static const uint64_t MAGIC = 0x6e67657267706174;
 
 /* Returns a digest of the struct sizes: programs of different versions must not share a region. */
 static uint64_t layout(void) {
-    return sizeof(tg_region) ^ sizeof(tg_card) << 12 ^ sizeof(tg_group) << 32 ^ sizeof(tg_slot) << 44 ^
+    return sizeof(tg_region) ^ sizeof(tg_rank_slot) << 12 ^ sizeof(tg_group) << 32 ^ sizeof(tg_slot) << 44 ^
            sizeof(tg_post) << 52;
 }
 
-static size_t cards_bytes(int n) { return sizeof(tg_region) + (size_t)n * sizeof(tg_card); }
+static size_t rank_slots_bytes(int n) { return sizeof(tg_region) + (size_t)n * sizeof(tg_rank_slot); }
 
 /* ---- Regions of threads ---- */
 
 tg_region *tg_region_new(int n, const tg_allocator *allocator) {
-    size_t bytes = cards_bytes(n);
+    size_t bytes = rank_slots_bytes(n);
     tg_region *r = allocator->alloc(allocator->user, bytes, TG_LINE);
     if (!r) return NULL;
     memset(r, 0, bytes);
@@ -73,7 +73,7 @@ static void lay_out(tg_region *r, int n) {
     pthread_mutex_init(&r->lock, &shared);
     pthread_mutexattr_destroy(&shared);
     r->size = n;
-    r->heap_next = whole_pages(cards_bytes(n));
+    r->heap_next = whole_pages(rank_slots_bytes(n));
     r->heap_end = r->arenas = r->heap_next + whole_pages(heap_bytes);
     r->arena_bytes = arena_bytes(n);
     r->bytes = r->arenas + (size_t)n * r->arena_bytes;
@@ -82,7 +82,7 @@ static void lay_out(tg_region *r, int n) {
 }
 
 static bool write_file(int fd, int n) {
-    size_t bytes = whole_pages(cards_bytes(n));
+    size_t bytes = whole_pages(rank_slots_bytes(n));
     if (ftruncate(fd, (off_t)bytes) != 0) return false;
     tg_region *r = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (r == MAP_FAILED) return false;

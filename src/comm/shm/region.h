@@ -94,7 +94,7 @@ typedef struct tg_region {
     tg_shared heap_next, heap_end, heap_free;
     tg_shared arenas; /* one for each rank, consecutive; pages exist once they are touched */
     size_t arena_bytes;
-    tg_card card[];
+    tg_rank_slot rank_slot[];
 } tg_region;
 
 /* One rank's view of the region. */

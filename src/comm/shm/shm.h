@@ -19,7 +19,7 @@ typedef struct tg_shm_rank {
     tg_listener listener; /* first, as the context holds a pointer to it */
     tg_ctx *ctx;
     tg_vantage view;
-    tg_board *board;
+    tg_recorder *recorder;
     tg_process *process; /* NULL: a thread */
     double polled;       /* when the processes of peers were last checked */
     tg_shm_group *group; /* list of its communicators' states */
@@ -102,10 +102,12 @@ void tg_shm_end_mail(tg_shm_request *r);
 void tg_shm_progress(tg_shm_rank *self);
 bool tg_shm_check(tg_shm_request *r); /* returns whether it is done */
 void tg_shm_ring(tg_shm_group *s);    /* wakes the members that sleep */
-static inline tg_card *tg_shm_card(const tg_shm_group *s, int member) {
-    return &s->self->view.region->card[tg_group_member(s->g, member)->rank];
+static inline tg_rank_slot *tg_shm_rank_slot(const tg_shm_group *s, int member) {
+    return &s->self->view.region->rank_slot[tg_group_member(s->g, member)->rank];
 }
-static inline tg_card *tg_shm_own_card(const tg_shm_rank *self) { return &self->view.region->card[self->view.me]; }
+static inline tg_rank_slot *tg_shm_own_rank_slot(const tg_shm_rank *self) {
+    return &self->view.region->rank_slot[self->view.me];
+}
 static inline bool tg_shm_has_failed(const tg_shm_group *s) {
     return atomic_load_explicit(&s->g->failed, memory_order_acquire) != TG_GROUP_WHOLE;
 }
