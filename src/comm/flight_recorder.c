@@ -11,7 +11,7 @@ _Static_assert(TG_NOTE_WORDS * sizeof(uint64_t) == sizeof(tg_note), "a note is w
 
 /* ---- Text ---- */
 
-void tg_box_write(tg_text_box *b, const char *text) {
+void tg_shared_text_write(tg_shared_text *b, const char *text) {
     size_t n = strlen(text), room = sizeof b->word - 1;
     if (n > room) n = room;
     uint32_t v = atomic_load_explicit(&b->version, memory_order_relaxed);
@@ -24,11 +24,11 @@ void tg_box_write(tg_text_box *b, const char *text) {
     atomic_store_explicit(&b->version, v + 2, memory_order_release);
 }
 
-static bool read_once(const tg_text_box *b, char *text, size_t n) {
+static bool read_once(const tg_shared_text *b, char *text, size_t n) {
     uint32_t v = atomic_load_explicit(&b->version, memory_order_acquire);
     size_t at = 0;
     bool end = false;
-    for (int i = 0; i < TG_BOX_WORDS && !end; i++) {
+    for (int i = 0; i < TG_SHARED_TEXT_WORDS && !end; i++) {
         uint64_t word = atomic_load_explicit(&b->word[i], memory_order_acquire);
         char part[8];
         memcpy(part, &word, 8);
@@ -42,7 +42,7 @@ static bool read_once(const tg_text_box *b, char *text, size_t n) {
 }
 
 /* If the writer died while writing, the version stays odd, and after 1000 attempts the text is taken as it is. */
-void tg_box_read(const tg_text_box *b, char *text, size_t n) {
+void tg_shared_text_read(const tg_shared_text *b, char *text, size_t n) {
     for (int i = 0; n && i < 1000 && !read_once(b, text, n); i++) continue;
 }
 

@@ -10,16 +10,16 @@
 
 #include "core/context.h"
 
-enum { TG_LINE = 64, TG_RING = 256, TG_SITES = 128, TG_SITE_TEXT = 120, TG_BOX_WORDS = 192 };
+enum { TG_LINE = 64, TG_RING = 256, TG_SITES = 128, TG_SITE_TEXT = 120, TG_SHARED_TEXT_WORDS = 192 };
 
 /* Text that other ranks may read while its owner writes it. */
-typedef struct tg_text_box {
+typedef struct tg_shared_text {
     _Atomic uint32_t version; /* odd while the text is being written */
-    _Atomic uint64_t word[TG_BOX_WORDS];
-} tg_text_box;
+    _Atomic uint64_t word[TG_SHARED_TEXT_WORDS];
+} tg_shared_text;
 
-void tg_box_write(tg_text_box *b, const char *text);
-void tg_box_read(const tg_text_box *b, char *text, size_t n);
+void tg_shared_text_write(tg_shared_text *b, const char *text);
+void tg_shared_text_read(const tg_shared_text *b, char *text, size_t n);
 
 typedef enum tg_rank_state {
     TG_RANK_AWAITED, /* it has not started yet */
@@ -55,7 +55,7 @@ typedef struct tg_rank_slot {
     _Atomic uint64_t waiting; /* index of the call it waits for; 0: it does not wait */
     _Atomic uint64_t blocked; /* the same call as peers see it (shm/deadlock.c) */
     _Atomic int64_t pid;
-    tg_text_box failure;
+    tg_shared_text failure;
     struct {
         _Atomic uint64_t word[TG_NOTE_WORDS]; /* the first is 0 while the others are being written */
     } ring[TG_RING];

@@ -268,7 +268,7 @@ static void put_rank(sink *s, const tg_recorder *b, int i, bool json) {
     int state = atomic_load_explicit(&c->state, memory_order_acquire);
     int status = atomic_load_explicit(&c->status, memory_order_acquire);
     uint64_t waiting = atomic_load_explicit(&c->waiting, memory_order_relaxed);
-    if (status) tg_box_read(&c->failure, failure, sizeof failure);
+    if (status) tg_shared_text_read(&c->failure, failure, sizeof failure);
     put(s, json ? "{\"rank\": " : "rank "), put_signed(s, b->first + i);
     put(s, json ? ", \"of\": " : " of "), put_signed(s, b->size);
     put(s, json ? ", \"state\": \"" : ": "), put(s, rank_state(state)), put(s, json ? "\"" : "");

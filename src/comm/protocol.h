@@ -10,7 +10,7 @@
 
 typedef struct tg_control tg_control;
 
-enum { TG_FAILURE_TEXT = TG_BOX_WORDS * 8, TG_SITE_ROOM = 192 };
+enum { TG_FAILURE_TEXT = TG_SHARED_TEXT_WORDS * 8, TG_SITE_ROOM = 192 };
 
 /* What a rank waits for in a group. */
 typedef struct tg_wait {

@@ -39,7 +39,7 @@ void tg_p2p_poll(tg_p2p_rank *self) {
 
 /* ---- Messages out ---- */
 
-/* A box and its message in one piece of memory; all of them are linked, too, through `all`. */
+/* A buffer and its message in one piece of memory; all of them are linked, too, through `all`. */
 typedef struct sheet {
     tg_p2p_box box;
     struct sheet *all;

@@ -27,7 +27,7 @@ static void publish(tg_control *c, const tg_wait *w, tg_status status, int culpr
     s->g->status = status;
     s->g->culprit = culprit;
     s->g->reporter = c->me;
-    tg_box_write(&s->g->failure, text);
+    tg_shared_text_write(&s->g->failure, text);
     atomic_store_explicit(&s->g->failed, TG_GROUP_FAILED, memory_order_seq_cst);
     tg_shm_ring(s);
 }
@@ -38,7 +38,8 @@ static void end_of(tg_control *c, tg_group_end *end, char *buf, size_t n) {
     tg_group *g = tg_shm_of(c)->g;
     for (int i = 0; i < 1000000 && atomic_load_explicit(&g->failed, memory_order_acquire) == TG_GROUP_FAILING; i++)
         sched_yield();
-    if (atomic_load_explicit(&g->failed, memory_order_acquire) == TG_GROUP_FAILED) tg_box_read(&g->failure, buf, n);
+    if (atomic_load_explicit(&g->failed, memory_order_acquire) == TG_GROUP_FAILED)
+        tg_shared_text_read(&g->failure, buf, n);
     *end = (tg_group_end){g->status, g->culprit, g->reporter, buf};
 }
 
@@ -108,7 +109,7 @@ static void view_member(tg_control *c, const tg_wait *w, int i, tg_member_view *
 }
 
 static void error_of(tg_control *c, int i, char *buf, size_t n) {
-    tg_box_read(&tg_shm_rank_slot(tg_shm_of(c), i)->failure, buf, n);
+    tg_shared_text_read(&tg_shm_rank_slot(tg_shm_of(c), i)->failure, buf, n);
 }
 
 static void last_call(tg_control *c, int i, char *buf, size_t n, size_t *at) {

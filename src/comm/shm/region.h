@@ -64,7 +64,7 @@ typedef struct tg_group {
     _Atomic int failed;     /* a tg_group_state */
     tg_status status;
     int culprit, reporter; /* ranks of the world; -1: none */
-    tg_text_box failure;
+    tg_shared_text failure;
     char name[32];
     _Atomic int decided; /* 1 + the member whose list of present ranks is valid */
     size_t at_slots, at_mails, at_members, at_lists; /* offsets in bytes */

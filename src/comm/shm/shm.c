@@ -337,7 +337,7 @@ static void post_failure(tg_listener *l) {
     tg_rank_slot *rank_slot = tg_shm_own_rank_slot(self);
     if (atomic_load_explicit(&rank_slot->state, memory_order_relaxed) == TG_RANK_RETURNED) return;
     uint64_t order = 1 + atomic_fetch_add_explicit(&self->view.region->failures, 1, memory_order_relaxed);
-    tg_box_write(&rank_slot->failure, self->ctx->run.message);
+    tg_shared_text_write(&rank_slot->failure, self->ctx->run.message);
     atomic_store_explicit(&rank_slot->order, order, memory_order_relaxed);
     atomic_store_explicit(&rank_slot->cause, self->cause, memory_order_relaxed);
     atomic_store_explicit(&rank_slot->status, (int)self->ctx->run.status, memory_order_relaxed);

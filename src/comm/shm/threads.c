@@ -33,7 +33,7 @@ static void fail_rank(rank_thread *t, tg_status status, const char *message) {
 static void post_return(rank_thread *t) {
     tg_rank_slot *rank_slot = &t->region->rank_slot[t->rank];
     if (t->status != TG_OK) {
-        tg_box_write(&rank_slot->failure, t->message);
+        tg_shared_text_write(&rank_slot->failure, t->message);
         atomic_store_explicit(&rank_slot->status, (int)t->status, memory_order_relaxed);
     }
     atomic_store_explicit(&rank_slot->state, TG_RANK_RETURNED, memory_order_release);
@@ -91,7 +91,7 @@ static tg_status run_all(rank_thread *t, int n, const tg_ranks_opts *o) {
         if ((error = pthread_create(&t[started].thread, NULL, rank_main, &t[started]))) break;
     for (int i = started; i < n; i++) { /* the other ranks must not wait for ranks that did not start */
         tg_rank_slot *rank_slot = &t[i].region->rank_slot[i];
-        tg_box_write(&rank_slot->failure, "its thread could not be started");
+        tg_shared_text_write(&rank_slot->failure, "its thread could not be started");
         atomic_store_explicit(&rank_slot->status, TG_ERR_MEMORY, memory_order_relaxed);
         atomic_store_explicit(&rank_slot->state, TG_RANK_RETURNED, memory_order_release);
     }
