@@ -125,7 +125,7 @@ tg_status tg_p2p_buffers(tg_p2p_group *g) {
     for (int i = 0; i < g->control.size; i++)
         for (int k = 0; k < EACH; k++, p += g->piece) {
             int phase = k / TG_P2P_PIECES, which = k % TG_P2P_PIECES;
-            *(phase < TG_P2P_PHASES ? &g->member[i].in[phase][which].box.data : &g->member[i].out[which].data) = p;
+            *(phase < TG_P2P_PHASES ? &g->member[i].in[phase][which].buffer.data : &g->member[i].out[which].data) = p;
         }
     return TG_OK;
 }
@@ -200,7 +200,7 @@ static bool flies(const tg_p2p_group *g) {
     for (int i = 0; i < g->control.size; i++)
         for (int k = 0; k < TG_P2P_PIECES; k++) {
             const tg_p2p_member *m = &g->member[i];
-            if (m->in[0][k].box.flying || m->in[1][k].box.flying || m->out[k].flying) return true;
+            if (m->in[0][k].buffer.flying || m->in[1][k].buffer.flying || m->out[k].flying) return true;
         }
     return false;
 }

@@ -36,12 +36,12 @@ typedef struct tg_p2p_call tg_p2p_call;
 /* ---- buffers.c: what the layer sends and receives ---- */
 
 /* A buffer, which the layer reads or fills while it flies. */
-typedef struct tg_p2p_box {
+typedef struct tg_p2p_buffer {
     void *data;
     size_t bytes; /* that have arrived */
     bool flying;
-    struct tg_p2p_box *next;
-} tg_p2p_box;
+    struct tg_p2p_buffer *next;
+} tg_p2p_buffer;
 
 /* A group's name, which all its members work out alike: what it was split from and its members, and how many such
  * groups there were before. */
@@ -135,16 +135,16 @@ struct tg_p2p_rank {
     tg_p2p_early *early, **early_end;
     tg_p2p_base *bases;
     tg_p2p_request *first, *last, *free; /* in flight, in the order of their start */
-    tg_p2p_box in[TG_P2P_RECEIVES];
+    tg_p2p_buffer in[TG_P2P_RECEIVES];
     int next_in;
-    tg_p2p_box *out, *all_out; /* free ones, linked by next; and all, each in a tg_p2p_sheet */
+    tg_p2p_buffer *out, *all_out; /* free ones, linked by next; and all, each in a tg_p2p_sheet */
     int n_out;
 };
 
 tg_status tg_p2p_open(tg_p2p_rank *self);
 void tg_p2p_close(tg_p2p_rank *self);
-tg_status tg_p2p_receive(tg_p2p_rank *self, tg_p2p_box *box, size_t room, int source, int tag);
-tg_status tg_p2p_send(tg_p2p_rank *self, tg_p2p_box *box, size_t bytes, int to, int tag);
+tg_status tg_p2p_receive(tg_p2p_rank *self, tg_p2p_buffer *buffer, size_t room, int source, int tag);
+tg_status tg_p2p_send(tg_p2p_rank *self, tg_p2p_buffer *buffer, size_t bytes, int to, int tag);
 /* An empty message; NULL after an error. */
 tg_p2p_message *tg_p2p_draft(tg_p2p_rank *self, tg_p2p_kind kind, const tg_p2p_group *g);
 /* Adds text to a draft. */
@@ -164,7 +164,7 @@ bool tg_p2p_sent(const tg_p2p_rank *self);
 
 /* A piece on its way from a member. It is free when it neither flies nor has a call. */
 typedef struct tg_p2p_piece {
-    tg_p2p_box box;
+    tg_p2p_buffer buffer;
     tg_p2p_call *call; /* that asked for it; NULL: given up since */
     int64_t index;
 } tg_p2p_piece;
@@ -189,7 +189,7 @@ typedef struct tg_p2p_member {
     tg_note last;    /* the last call that it was seen to make; its sequence is 0 before */
     char site[TG_P2P_SITE];
     tg_p2p_piece in[TG_P2P_PHASES][TG_P2P_PIECES];
-    tg_p2p_box out[TG_P2P_PIECES];
+    tg_p2p_buffer out[TG_P2P_PIECES];
     tg_p2p_mails send, recv;
 } tg_p2p_member;
 

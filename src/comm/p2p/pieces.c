@@ -23,7 +23,7 @@ static void sum_few(tg_p2p_call *c) {
 static tg_p2p_piece *landed(const tg_p2p_call *c, int from, int phase, int64_t index) {
     for (int k = 0; k < TG_P2P_PIECES; k++) {
         tg_p2p_piece *p = &c->g->member[from].in[phase][k];
-        if (p->call == c && p->index == index && !p->box.flying) return p;
+        if (p->call == c && p->index == index && !p->buffer.flying) return p;
     }
     return NULL;
 }
@@ -35,7 +35,7 @@ static bool sum_next(tg_p2p_call *c) {
     for (int i = 0; i < c->g->control.size; i++) {
         const tg_p2p_piece *p = i == c->g->control.rank ? NULL : landed(c, i, 0, c->summed);
         if (i != c->g->control.rank && !p) return false;
-        src[i] = p ? p->box.data : own + c->summed * (int64_t)c->g->piece;
+        src[i] = p ? p->buffer.data : own + c->summed * (int64_t)c->g->piece;
     }
     sum(c, src, to);
     for (int i = 0; i < c->g->control.size; i++)
@@ -101,7 +101,7 @@ void tg_p2p_begin(tg_p2p_call *c) {
 static tg_p2p_piece *free_piece(tg_p2p_group *g, int from, int phase) {
     for (int k = 0; k < TG_P2P_PIECES; k++) {
         tg_p2p_piece *p = &g->member[from].in[phase][k];
-        if (!p->call && !p->box.flying) return p;
+        if (!p->call && !p->buffer.flying) return p;
     }
     return NULL;
 }
@@ -119,7 +119,7 @@ static bool ask(tg_p2p_call *c, int from, int phase) {
     int rank = g->member[from].rank;
     if (!p) return false;
     int tag = next_tag(&g->self->peer[rank]);
-    if (tg_p2p_receive(g->self, &p->box, g->piece, rank, tag) != TG_OK) return false;
+    if (tg_p2p_receive(g->self, &p->buffer, g->piece, rank, tag) != TG_OK) return false;
     p->call = c;
     p->index = tg_p2p_side_of(c, from)->asked[phase]++;
     tg_p2p_message *m = tg_p2p_draft(g->self, TG_P2P_ASK, g);
@@ -156,7 +156,7 @@ static void ask_all(tg_p2p_call *c) {
 
 /* ---- Serving ---- */
 
-static tg_p2p_box *free_out(tg_p2p_member *m) {
+static tg_p2p_buffer *free_out(tg_p2p_member *m) {
     for (int k = 0; k < TG_P2P_PIECES; k++)
         if (!m->out[k].flying) return &m->out[k];
     return NULL;
@@ -165,13 +165,13 @@ static tg_p2p_box *free_out(tg_p2p_member *m) {
 static bool serve(tg_p2p_call *c, int to, int phase) {
     tg_p2p_side *side = tg_p2p_side_of(c, to);
     tg_p2p_member *m = &c->g->member[to];
-    tg_p2p_box *box = free_out(m);
+    tg_p2p_buffer *buffer = free_out(m);
     int64_t index = side->served[phase];
-    if (index >= side->wanted[phase] || !box || (phase && index >= c->summed)) return false;
+    if (index >= side->wanted[phase] || !buffer || (phase && index >= c->summed)) return false;
     tg_p2p_flow f = tg_p2p_piece_of(c, tg_p2p_out(c, to, phase), index);
     size_t bytes = (size_t)f.n * tg_p2p_element(c);
-    memcpy(box->data, f.data, bytes);
-    if (tg_p2p_send(c->g->self, box, bytes, m->rank, side->tag[phase][index % TG_P2P_PIECES]) != TG_OK) return false;
+    memcpy(buffer->data, f.data, bytes);
+    if (tg_p2p_send(c->g->self, buffer, bytes, m->rank, side->tag[phase][index % TG_P2P_PIECES]) != TG_OK) return false;
     side->served[phase]++;
     c->owed--;
     c->out--;
@@ -188,18 +188,18 @@ static void serve_member(tg_p2p_call *c, int to) {
 /* A sum takes its pieces when those of all members are there; what nobody waits for any more is dropped. */
 static void land(tg_p2p_group *g, int from, int phase, tg_p2p_piece *p) {
     tg_p2p_call *c = p->call;
-    if (!c || p->box.flying) return;
+    if (!c || p->buffer.flying) return;
     tg_p2p_flow f = tg_p2p_piece_of(c, tg_p2p_in(c, from, phase), p->index);
     size_t bytes = (size_t)f.n * tg_p2p_element(c);
-    if (p->box.bytes == 0) {
+    if (p->buffer.bytes == 0) {
         p->call = NULL; /* refused: the word that the group has failed is here, or on its way */
         c->lost = true;
-    } else if ((size_t)p->box.bytes != bytes) {
+    } else if ((size_t)p->buffer.bytes != bytes) {
         p->call = NULL;
         c->lost = true;
         tg_p2p_fail(g, TG_ERR_INTERNAL, -1, g->self->me, "a piece has not the size that was asked for", c->sequence);
     } else if (f.data) {
-        memcpy(f.data, p->box.data, bytes);
+        memcpy(f.data, p->buffer.data, bytes);
         p->call = NULL;
         c->in--;
     }
