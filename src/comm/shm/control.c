@@ -67,7 +67,7 @@ void tg_shm_mismatch(tg_shm_group *s, int a, int b, const tg_note *of_a, const t
 
 bool tg_shm_has_arrived(const tg_shm_request *r, int member) {
     if (!r) return false;
-    if (tg_shm_is_mail(r)) return member != r->peer || tg_shm_mail_answered(r);
+    if (tg_shm_is_message(r)) return member != r->peer || tg_shm_message_answered(r);
     return atomic_load_explicit(&r->slot->post[member].posted, memory_order_acquire) == r->sequence + 1;
 }
 

@@ -10,9 +10,9 @@ static uint32_t number_bits(uint64_t n) { return (uint32_t)n & ((1u << NUMBER_BI
 
 uint64_t tg_shm_blocked_in(const tg_shm_request *r) {
     uint64_t call = (r->sequence + 1) & (MESSAGE - 1);
-    if (tg_shm_is_mail(r))
+    if (tg_shm_is_message(r))
         call = MESSAGE | (r->kind == TG_RECV ? RECEIVES : 0) | (uint32_t)r->peer << NUMBER_BITS |
-               number_bits(r->match >> TG_MAIL_NUMBER);
+               number_bits(r->match >> TG_MESSAGE_NUMBER);
     return r->s->g->id << 32 | call;
 }
 

@@ -41,8 +41,8 @@ static bool is_ready(const tg_shm_request *r) {
 static void settled(tg_shm_request *r) {
     tg_shm_rank *self = r->s->self;
     tg_shm_unstage(r, true);
-    if (tg_shm_is_mail(r))
-        tg_shm_end_mail(r);
+    if (tg_shm_is_message(r))
+        tg_shm_end_message(r);
     else
         leave(r->s, r->slot);
     *(r->prev ? &r->prev->next : &self->first) = r->next;
@@ -53,9 +53,9 @@ static void settled(tg_shm_request *r) {
 bool tg_shm_check(tg_shm_request *r) {
     const tg_slot *slot = r->slot;
     if (r->done) return true;
-    bool done = tg_shm_is_mail(r) ? tg_shm_mail_done(r)
-                                  : is_ready(r) && atomic_load_explicit(&slot->done, memory_order_acquire) ==
-                                                       slot->parts * slot->pieces;
+    bool done = tg_shm_is_message(r) ? tg_shm_message_done(r)
+                                     : is_ready(r) && atomic_load_explicit(&slot->done, memory_order_acquire) ==
+                                                          slot->parts * slot->pieces;
     if (done) settled(r);
     return done;
 }
@@ -63,8 +63,8 @@ bool tg_shm_check(tg_shm_request *r) {
 void tg_shm_progress(tg_shm_rank *self) {
     for (tg_shm_request *r = self->first, *next; r; r = next) {
         next = r->next;
-        if (tg_shm_is_mail(r))
-            tg_shm_try_mail(r);
+        if (tg_shm_is_message(r))
+            tg_shm_try_message(r);
         else if (is_ready(r))
             tg_shm_run(r->s, r->slot);
         tg_shm_check(r);

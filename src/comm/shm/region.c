@@ -165,8 +165,8 @@ static size_t whole_lines(size_t bytes) { return (bytes + TG_LINE - 1) / TG_LINE
 static tg_group *group_new(const tg_vantage *v, const tg_group *parent, const int *ranks, int n, const char *name) {
     tg_region *r = v->region;
     size_t slot = whole_lines(sizeof(tg_slot) + (size_t)n * sizeof(tg_post));
-    size_t slots = whole_lines(sizeof(tg_group)), mails = slots + TG_CALLS * slot;
-    size_t members = mails + (size_t)n * TG_MAILS * sizeof(tg_mail);
+    size_t slots = whole_lines(sizeof(tg_group)), messages = slots + TG_CALLS * slot;
+    size_t members = messages + (size_t)n * TG_MESSAGE_SLOTS * sizeof(tg_message_slot);
     size_t lists = members + (size_t)n * sizeof(tg_member);
     size_t bytes = whole_lines(lists + (size_t)n * (size_t)n * sizeof(bool));
     tg_group *g = take(v, bytes);
@@ -179,7 +179,7 @@ static tg_group *group_new(const tg_vantage *v, const tg_group *parent, const in
     g->size = n;
     g->culprit = g->reporter = -1;
     g->at_slots = slots;
-    g->at_mails = mails;
+    g->at_message_slots = messages;
     g->at_members = members;
     g->at_lists = lists;
     size_t at = 0;

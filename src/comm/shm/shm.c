@@ -157,8 +157,8 @@ static tg_status post(tg_shm_group *s, const tg_transfer *t, tg_shm_request *r) 
 static tg_status post_call(tg_shm_group *s, const tg_transfer *given, tg_shm_request *r) {
     tg_transfer t = *given;
     if (s->self->process) TG_TRY(tg_shm_stage(s, &t, r));
-    if (!tg_shm_is_mail(r)) return post(s, &t, r);
-    tg_shm_post_mail(s, &t, r);
+    if (!tg_shm_is_message(r)) return post(s, &t, r);
+    tg_shm_post_message(s, &t, r);
     request_start(r);
     return TG_OK;
 }
@@ -301,7 +301,7 @@ static void renew(tg_shm_group *s, tg_group *g, int rank, int size) {
     memset(s->pairs, 0, s->pairs_bytes);
     s->g = g;
     s->control = control_of(s, rank, size);
-    s->next = s->mails = 0;
+    s->next = s->messages = 0;
 }
 
 static tg_status shm_recover(tg_ctx *ctx, void *state, int *rank, int *size) {

@@ -36,8 +36,8 @@ struct tg_shm_group {
     tg_shm_rank *self;
     tg_group *g;
     uint64_t next;     /* sequence number of the next collective */
-    uint64_t mails;    /* sends and receives posted so far */
-    int boxed;         /* those that have a message slot */
+    uint64_t messages; /* sends and receives posted so far */
+    int slots_used;    /* those that have a message slot */
     double failed_since; /* when this wait first saw a peer that holds an error; 0: none */
     const tg_shm_request *watched; /* the call for which the host waits elsewhere */
     size_t pairs_bytes;
@@ -57,7 +57,7 @@ struct tg_shm_request {
     tg_note note;   /* for errors */
     uint64_t record; /* its index in the flight recorder */
     tg_slot *slot;  /* of a collective */
-    tg_mail *mail;  /* of a send or receive; NULL: it waits for a free message slot */
+    tg_message_slot *message; /* of a send or receive; NULL: it waits for a free message slot */
     tg_shared data; /* of a send or receive: data, key of its own half, key of the other half */
     uint64_t key, match;
     uint64_t missed; /* value of the peer's `posts` up to which the other half was not found */
@@ -85,16 +85,16 @@ void tg_shm_exit(tg_shm_group *s);
 
 /* ---- messages.c ---- */
 
-enum { TG_MAIL_NUMBER = 16 }; /* shift of the message's number within its pair in a key */
+enum { TG_MESSAGE_NUMBER = 16 }; /* shift of the message's number within its pair in a key */
 
-static inline bool tg_shm_is_mail(const tg_shm_request *r) { return r->kind == TG_SEND || r->kind == TG_RECV; }
-void tg_shm_post_mail(tg_shm_group *s, const tg_transfer *t, tg_shm_request *r);
+static inline bool tg_shm_is_message(const tg_shm_request *r) { return r->kind == TG_SEND || r->kind == TG_RECV; }
+void tg_shm_post_message(tg_shm_group *s, const tg_transfer *t, tg_shm_request *r);
 /* Moves the message if both halves are posted. Returns whether it has been moved. */
-bool tg_shm_try_mail(tg_shm_request *r);
-bool tg_shm_mail_done(const tg_shm_request *r);
+bool tg_shm_try_message(tg_shm_request *r);
+bool tg_shm_message_done(const tg_shm_request *r);
 /* Returns whether the peer has made its half of the message. */
-bool tg_shm_mail_answered(const tg_shm_request *r);
-void tg_shm_end_mail(tg_shm_request *r);
+bool tg_shm_message_answered(const tg_shm_request *r);
+void tg_shm_end_message(tg_shm_request *r);
 
 /* ---- progress.c ---- */
 
