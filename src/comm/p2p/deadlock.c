@@ -19,7 +19,7 @@ static void ask(const tg_p2p_call *c, int of, uint64_t question) {
     for (int i = 0; i < g->control.size; i++) {
         tg_p2p_message *m = tg_p2p_awaited(c, i) ? tg_p2p_draft(g->self, TG_P2P_PROBE, g) : NULL;
         if (!m) continue;
-        m->mail = c->mail;
+        m->pair = c->pair;
         m->phase = c->t.kind == TG_RECV;
         m->sequence = c->sequence;
         m->cause = of;
@@ -42,7 +42,7 @@ void tg_p2p_probe(const tg_p2p_call *c, double since) {
 /* Whether this rank has made its own part of the call in which the sender waits. */
 static bool has_answered(const tg_p2p_group *g, const tg_p2p_message *m) {
     const tg_p2p_member *from = &g->member[m->member];
-    if (!m->mail) return g->sequence > m->sequence;
+    if (!m->pair) return g->sequence > m->sequence;
     return (m->phase ? from->send.next : from->recv.next) > m->sequence;
 }
 
@@ -51,7 +51,7 @@ static void fail_both(tg_p2p_call *c, tg_p2p_group *other, const tg_p2p_message 
     tg_p2p_group *g = c->g;
     bool first = g->self->me < m->rank;
     const char *const names[] = {first ? g->name : other->name, first ? other->name : g->name};
-    tg_wait w = {.place = c}, w_other = {.sequence = m->mail ? other->sequence : m->sequence};
+    tg_wait w = {.place = c}, w_other = {.sequence = m->pair ? other->sequence : m->sequence};
     char text[TG_P2P_FAILURE / 2];
     size_t at = 0;
     tg_quoted own;

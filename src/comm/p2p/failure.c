@@ -10,8 +10,8 @@
 
 static void refuse_all(tg_p2p_group *g, tg_p2p_call *c) {
     for (int i = 0; i < g->control.size && c->owed; i++) {
-        tg_p2p_side *s = &c->side[c->mail ? 0 : i];
-        int rank = g->member[c->mail ? c->peer : i].rank;
+        tg_p2p_side *s = &c->side[c->pair ? 0 : i];
+        int rank = g->member[c->pair ? c->peer : i].rank;
         for (int phase = 0; phase < TG_P2P_PHASES; phase++)
             for (; s->served[phase] < s->wanted[phase]; c->owed--)
                 tg_p2p_refuse(g->self, rank, s->tag[phase][s->served[phase]++ % TG_P2P_PIECES]);
@@ -20,7 +20,7 @@ static void refuse_all(tg_p2p_group *g, tg_p2p_call *c) {
 
 bool tg_p2p_over(const tg_p2p_call *c) {
     if (!c->g->failed) return false;
-    return c->lost || (c->mail ? !c->arrived : c->sequence >= c->g->failed_at);
+    return c->lost || (c->pair ? !c->arrived : c->sequence >= c->g->failed_at);
 }
 
 /* What is under way lands in the transport's buffers, and nobody looks at it. */
@@ -77,12 +77,12 @@ void tg_p2p_pass_on(tg_p2p_rank *self) {
 
 void tg_p2p_quote(const tg_p2p_call *c, int member, int peer, tg_quoted *q) {
     const tg_p2p_group *g = c->g;
-    const tg_p2p_side *side = c->mail && member == g->control.rank ? NULL : tg_p2p_side_of(c, member);
+    const tg_p2p_side *side = c->pair && member == g->control.rank ? NULL : tg_p2p_side_of(c, member);
     size_t at = 0;
     *q = (tg_quoted){.member = member, .rank = g->member[member].rank};
     q->note = side ? tg_signature_note(&side->signature, side->count, peer, c->sequence)
                    : tg_signature_note(&c->signature, c->t.count, peer, c->sequence);
-    if (c->mail) q->note.sequence = 0;
+    if (c->pair) q->note.sequence = 0;
     if (side)
         tg_text(q->site, sizeof q->site, &at, "%s", side->site);
     else
@@ -101,14 +101,14 @@ static void mismatch(tg_p2p_call *c, int a, int b) {
  * alone. */
 void tg_p2p_settle_dispute(tg_p2p_call *c) {
     int first = 0;
-    while (!c->mail && !c->side[first].arrived) first++;
-    for (int i = first + 1; !c->mail && i < c->g->control.size; i++)
+    while (!c->pair && !c->side[first].arrived) first++;
+    for (int i = first + 1; !c->pair && i < c->g->control.size; i++)
         if (c->side[i].arrived && !tg_signature_equal(&c->side[first].signature, &c->side[i].signature)) {
             mismatch(c, first, i);
             return;
         }
     for (int i = 0; i < c->g->control.size && !c->g->failed; i++)
-        if (c->mail ? i == c->peer : i != c->g->control.rank && c->side[i].arrived && !tg_p2p_agree(c, i))
+        if (c->pair ? i == c->peer : i != c->g->control.rank && c->side[i].arrived && !tg_p2p_agree(c, i))
             mismatch(c, c->g->control.rank, i);
 }
 
@@ -116,7 +116,7 @@ void tg_p2p_settle_dispute(tg_p2p_call *c) {
 
 bool tg_p2p_awaited(const tg_p2p_call *c, int member) {
     if (member == c->g->control.rank) return false;
-    return c->mail ? member == c->peer && !c->arrived : !c->side[member].arrived;
+    return c->pair ? member == c->peer && !c->arrived : !c->side[member].arrived;
 }
 
 /* ---- This rank's context ---- */

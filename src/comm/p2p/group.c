@@ -76,7 +76,7 @@ static tg_p2p_call *block_new(tg_p2p_group *g, int n, int member) {
         return NULL;
     }
     for (int i = 0; i < n; i++) {
-        b->calls[i].mail = true;
+        b->calls[i].pair = true;
         b->calls[i].peer = member;
     }
     g->blocks = b;
@@ -84,9 +84,9 @@ static tg_p2p_call *block_new(tg_p2p_group *g, int n, int member) {
 }
 
 /* Twice the places. What had one of its own has one again. */
-static bool grow(tg_p2p_group *g, tg_p2p_mails *m, int member) {
+static bool grow(tg_p2p_group *g, tg_p2p_pair_calls *m, int member) {
     tg_ctx *ctx = g->self->ctx;
-    uint64_t room = m->room ? 2 * m->room : TG_P2P_MAILS, n = room - m->room, at = 0;
+    uint64_t room = m->room ? 2 * m->room : TG_P2P_PAIR_CALLS, n = room - m->room, at = 0;
     tg_p2p_call **call = tg_host_alloc(ctx, room * sizeof(tg_p2p_call *));
     tg_p2p_call *more = call ? block_new(g, (int)n, member) : NULL;
     if (!more) {
@@ -107,10 +107,10 @@ static bool grow(tg_p2p_group *g, tg_p2p_mails *m, int member) {
     return true;
 }
 
-tg_p2p_call *tg_p2p_mail_place(tg_p2p_group *g, int member, bool send, uint64_t sequence) {
-    tg_p2p_mails *m = send ? &g->member[member].send : &g->member[member].recv;
+tg_p2p_call *tg_p2p_pair_place(tg_p2p_group *g, int member, bool send, uint64_t sequence) {
+    tg_p2p_pair_calls *m = send ? &g->member[member].send : &g->member[member].recv;
     for (;;) {
-        tg_p2p_call *c = tg_p2p_mail_at(m, sequence);
+        tg_p2p_call *c = tg_p2p_pair_at(m, sequence);
         if (c && (!is_taken(c) || c->sequence == sequence)) return c;
         if (!grow(g, m, member)) return NULL;
     }

@@ -24,9 +24,9 @@ enum {
     TG_P2P_RECEIVES = 32,  /* that may arrive before this rank looks */
     TG_P2P_SITE = TG_SITE_TEXT,
     TG_P2P_FAILURE = 1536, /* bytes of an error's text */
-    TG_P2P_PIECES = 2, /* under way from one member to another, of each phase */
-    TG_P2P_PHASES = 2, /* an all-reduce sums its parts, then gathers them */
-    TG_P2P_MAILS = 32  /* places for messages from one member to another, at first */
+    TG_P2P_PIECES = 2,     /* under way from one member to another, of each phase */
+    TG_P2P_PHASES = 2,     /* an all-reduce sums its parts, then gathers them */
+    TG_P2P_PAIR_CALLS = 32 /* places for messages from one member to another, at first */
 };
 
 typedef struct tg_p2p_rank tg_p2p_rank;
@@ -66,7 +66,7 @@ typedef enum tg_p2p_kind {
 } tg_p2p_kind;
 
 typedef struct tg_p2p_message {
-    uint8_t kind, mail, phase, whole;
+    uint8_t kind, pair, phase, whole;
     int32_t rank, member;  /* of the sender: in the world, in the group */
     int32_t tag;           /* of the answer */
     int32_t status, cause; /* of a failure */
@@ -170,10 +170,10 @@ typedef struct tg_p2p_piece {
 } tg_p2p_piece;
 
 /* Sends from one member to another, or receives; the n-th of the one meets the n-th of the other. */
-typedef struct tg_p2p_mails {
+typedef struct tg_p2p_pair_calls {
     uint64_t next, room;
     tg_p2p_call **call; /* `room` places, by number; NULL before the first. There are more when one is taken */
-} tg_p2p_mails;
+} tg_p2p_pair_calls;
 
 /* Calls of messages, which stay where they are as long as the group is there. */
 typedef struct tg_p2p_block {
@@ -190,7 +190,7 @@ typedef struct tg_p2p_member {
     char site[TG_P2P_SITE];
     tg_p2p_piece in[TG_P2P_PHASES][TG_P2P_PIECES];
     tg_p2p_buffer out[TG_P2P_PIECES];
-    tg_p2p_mails send, recv;
+    tg_p2p_pair_calls send, recv;
 } tg_p2p_member;
 
 /* Bytes that a call keeps until it is done. */
@@ -249,7 +249,7 @@ void tg_p2p_copy_end(tg_p2p_group *g, const void *data);
 /* Room for calls with so many members; NULL after recording the error. */
 tg_p2p_call *tg_p2p_calls_new(tg_p2p_group *g, int n, int members, size_t *bytes);
 /* The place of a message, which is its own until tg_p2p_settle; NULL after recording the error. */
-tg_p2p_call *tg_p2p_mail_place(tg_p2p_group *g, int member, bool send, uint64_t sequence);
+tg_p2p_call *tg_p2p_pair_place(tg_p2p_group *g, int member, bool send, uint64_t sequence);
 /* The group that a message is for. NULL: unknown; the message was kept if the group may yet be formed. */
 tg_p2p_group *tg_p2p_find(tg_p2p_rank *self, const tg_p2p_message *m);
 
@@ -274,9 +274,9 @@ struct tg_p2p_call {
     tg_p2p_request *request; /* this rank's; NULL: it has not arrived */
     uint64_t sequence;
     bool ready; /* all have arrived and agree */
-    bool mail;
+    bool pair;  /* a send or a receive */
     bool lost; /* another rank has given it up */
-    int peer;  /* of a mail */
+    int peer;  /* of a send or a receive: the other rank */
     int arrived;
     /* A digest of what this rank sends less one of what it expects to receive, by pairs. If all pairs agree the sum
      * over the ranks is 0; so those who have no part in a pair that does not, wait for its word. */
@@ -290,19 +290,17 @@ struct tg_p2p_call {
     int64_t in, out;        /* pieces that have yet to come, and to go */
     int64_t sums, summed;   /* pieces of the part that this rank sums */
     int64_t owed;           /* pieces asked of us that have not gone */
-    tg_p2p_side *side;      /* by member; of a mail one */
+    tg_p2p_side *side;      /* by member; of a send or a receive one */
 };
 
-static inline tg_p2p_side *tg_p2p_side_of(const tg_p2p_call *c, int member) {
-    return &c->side[c->mail ? 0 : member];
-}
+static inline tg_p2p_side *tg_p2p_side_of(const tg_p2p_call *c, int member) { return &c->side[c->pair ? 0 : member]; }
 static inline tg_p2p_call *tg_p2p_call_at(tg_p2p_group *g, uint64_t sequence) {
     return &g->calls[sequence % (uint64_t)(2 * g->window)];
 }
 /* What is lost with it: messages have numbers of their own. */
-static inline uint64_t tg_p2p_lost_from(const tg_p2p_call *c) { return c->mail ? c->g->sequence : c->sequence; }
+static inline uint64_t tg_p2p_lost_from(const tg_p2p_call *c) { return c->pair ? c->g->sequence : c->sequence; }
 /* NULL: there is none. */
-static inline tg_p2p_call *tg_p2p_mail_at(const tg_p2p_mails *m, uint64_t sequence) {
+static inline tg_p2p_call *tg_p2p_pair_at(const tg_p2p_pair_calls *m, uint64_t sequence) {
     return m->room ? m->call[sequence % m->room] : NULL;
 }
 
@@ -311,7 +309,7 @@ tg_status tg_p2p_start(tg_p2p_group *g, const tg_transfer *t, tg_p2p_request *r)
 void tg_p2p_deliver(tg_p2p_group *g, const tg_p2p_message *m);
 void tg_p2p_arrival(tg_p2p_group *g, const tg_p2p_message *m);
 void tg_p2p_asked(tg_p2p_rank *self, const tg_p2p_message *m);
-void tg_p2p_mail_taken(tg_p2p_group *g, const tg_p2p_message *m);
+void tg_p2p_send_taken(tg_p2p_group *g, const tg_p2p_message *m);
 /* The call is over for this rank: its place is free. */
 void tg_p2p_settle(tg_p2p_call *c);
 /* Where this rank made a call. */

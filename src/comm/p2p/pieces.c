@@ -63,7 +63,7 @@ static void expect(tg_p2p_call *c, int member) {
     }
 }
 
-static void begin_mail(tg_p2p_call *c) {
+static void begin_pair_call(tg_p2p_call *c) {
     tg_p2p_rank *self = c->g->self;
     bool recv = c->t.kind == TG_RECV;
     tg_p2p_flow f = recv ? tg_p2p_in(c, c->peer, 0) : tg_p2p_out(c, c->peer, 0);
@@ -78,8 +78,8 @@ void tg_p2p_begin(tg_p2p_call *c) {
     int me = c->g->control.rank;
     const char *own;
     c->ready = true;
-    if (c->mail) {
-        begin_mail(c);
+    if (c->pair) {
+        begin_pair_call(c);
         return;
     }
     for (int i = 0; i < c->g->control.size; i++)
@@ -124,7 +124,7 @@ static bool ask(tg_p2p_call *c, int from, int phase) {
     p->index = tg_p2p_side_of(c, from)->asked[phase]++;
     tg_p2p_message *m = tg_p2p_draft(g->self, TG_P2P_ASK, g);
     if (m) {
-        m->mail = c->mail;
+        m->pair = c->pair;
         m->phase = (uint8_t)phase;
         m->tag = tag;
         m->sequence = c->sequence;
@@ -213,13 +213,13 @@ void tg_p2p_land(tg_p2p_group *g) {
 
 static bool is_balanced(const tg_p2p_call *c) {
     uint64_t sum = 0;
-    for (int i = 0; !c->mail && i < c->g->control.size; i++) sum += c->side[i].balance;
+    for (int i = 0; !c->pair && i < c->g->control.size; i++) sum += c->side[i].balance;
     return sum == 0;
 }
 
 static bool agreed(tg_p2p_call *c) {
     if (c->ready) return true;
-    if (c->arrived < (c->mail ? 1 : c->g->control.size)) return false;
+    if (c->arrived < (c->pair ? 1 : c->g->control.size)) return false;
     if (!c->disputed && is_balanced(c)) return true;
     tg_p2p_settle_dispute(c);
     return false;
@@ -231,10 +231,10 @@ void tg_p2p_advance(tg_p2p_call *c) {
     if (c->in || c->out) {
         if (tg_p2p_buffers(c->g) != TG_OK) return;
         while (c->summed < c->sums && sum_next(c)) continue;
-        if (c->mail && c->t.kind == TG_RECV) ask_member(c, c->peer, 0);
-        if (!c->mail) ask_all(c);
+        if (c->pair && c->t.kind == TG_RECV) ask_member(c, c->peer, 0);
+        if (!c->pair) ask_all(c);
         for (int i = 0; i < c->g->control.size && c->owed; i++)
-            if (i != c->g->control.rank && (!c->mail || i == c->peer)) serve_member(c, i);
+            if (i != c->g->control.rank && (!c->pair || i == c->peer)) serve_member(c, i);
     }
     if (!c->in && !c->out && c->summed == c->sums) tg_p2p_settle(c);
 }
