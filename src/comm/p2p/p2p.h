@@ -203,11 +203,11 @@ typedef struct tg_p2p_copy {
 
 /* A communicator's state: its group, another one after tg_comm_recover; or, where all members are of one node, its
  * state in that node's transport. */
-typedef struct tg_p2p_seat {
+typedef struct tg_p2p_handle {
     tg_p2p_rank *self;
     tg_p2p_group *g;
     void *inner;
-} tg_p2p_seat;
+} tg_p2p_handle;
 
 struct tg_p2p_group {
     tg_control control; /* first */
