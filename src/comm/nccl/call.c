@@ -19,8 +19,8 @@ tg_status tg_nccl_settle(tg_nccl_group *g, ncclResult_t r, const char *call) {
     if (r == ncclSuccess && g->comm) r = ncclInProgress;
     double since = r == ncclInProgress ? tg_system_now() : 0;
     while (r == ncclInProgress) {
-        ncclResult_t asked = ncclCommGetAsyncError(g->comm, &r);
-        if (asked != ncclSuccess) r = asked;
+        ncclResult_t queried = ncclCommGetAsyncError(g->comm, &r);
+        if (queried != ncclSuccess) r = queried;
         if (r != ncclInProgress) break;
         TG_TRY(tg_nccl_look_at(g, tg_system_now() - since));
         sched_yield();
@@ -71,7 +71,7 @@ void tg_nccl_calls_free(tg_nccl_rank *self) {
 }
 
 /* Forgets the request at the control once all ranks have made the call; an error says that they will not. */
-static tg_status ask_control(tg_nccl_call *c) {
+static tg_status query_control(tg_nccl_call *c) {
     const tg_comm *control = c->group->control;
     tg_ctx *ctx = c->group->self->ctx;
     if (!control->ops->test(ctx, control->state, c->control)) return TG_OK;
@@ -83,7 +83,7 @@ static tg_status ask_control(tg_nccl_call *c) {
 
 /* Whether all ranks have made the call. */
 static bool has_met(tg_nccl_call *c) {
-    if (c->control && ask_control(c) != TG_OK) tg_nccl_abort_all(c->group->self);
+    if (c->control && query_control(c) != TG_OK) tg_nccl_abort_all(c->group->self);
     return !c->control;
 }
 
@@ -132,7 +132,7 @@ static tg_status meet(tg_nccl_group *g, const tg_transfer *t, tg_nccl_call *c) {
     bare.src = bare.dst = NULL;
     if (!control || c->captured) return TG_OK; /* replays meet */
     TG_TRY(control->ops->start(g->self->ctx, control->state, &bare, &c->control));
-    return ask_control(c);
+    return query_control(c);
 }
 
 /* What is sent in place would be received over while it is sent. */
@@ -154,7 +154,7 @@ static tg_status submit(tg_nccl_group *g, tg_nccl_call *one, const char *what) {
     ncclResult_t r = ncclGroupStart(), end = ncclSuccess;
     bool begun = r == ncclSuccess;
     for (tg_nccl_call *c = one ? one : g->first; c && (r == ncclSuccess || r == ncclInProgress); c = c->next)
-        if (!c->launched) r = tg_nccl_ask(g, &c->asked);
+        if (!c->launched) r = tg_nccl_enqueue(g, &c->transfer);
     if (begun) end = ncclGroupEnd();
     if (r == ncclSuccess || r == ncclInProgress) r = end;
     TG_TRY(tg_nccl_settle(g, r, what));
@@ -167,10 +167,10 @@ static tg_status submit(tg_nccl_group *g, tg_nccl_call *one, const char *what) {
 }
 
 static tg_status launch(tg_nccl_group *g, const tg_transfer *t, tg_nccl_call *c) {
-    c->asked = *t;
+    c->transfer = *t;
     if (g->batch) return TG_OK;
     TG_TRY(copy_src(g, t, c));
-    if (c->scratch.data) c->asked.src = c->scratch.data;
+    if (c->scratch.data) c->transfer.src = c->scratch.data;
     return submit(g, c, tg_collective_name(t->kind));
 }
 

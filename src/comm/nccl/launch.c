@@ -38,9 +38,9 @@ static size_t begin_of(const order *o, const int64_t *counts, int r) {
     return (size_t)sum * o->size;
 }
 
-#define ASK(call)                             \
-    do {                                      \
-        ncclResult_t r_ = (call);             \
+#define TRY_NCCL(call)                                            \
+    do {                                                          \
+        ncclResult_t r_ = (call);                                 \
         if (r_ != ncclSuccess && r_ != ncclInProgress) return r_; \
     } while (0)
 
@@ -57,8 +57,8 @@ static ncclResult_t all_gather(const order *o) {
     for (int r = 0; counts && r < o->g->size; r++) {
         char *part = o->dst + begin_of(o, counts, r);
         if (counts[r])
-            ASK(ncclBroadcast(r == o->g->rank ? o->src : part, part, (size_t)counts[r], o->type, r, o->g->comm,
-                              o->g->stream));
+            TRY_NCCL(ncclBroadcast(r == o->g->rank ? o->src : part, part, (size_t)counts[r], o->type, r, o->g->comm,
+                                   o->g->stream));
     }
     if (counts || !o->t->count) return ncclSuccess;
     return ncclAllGather(o->src, o->dst, (size_t)o->t->count, o->type, o->g->comm, o->g->stream);
@@ -68,8 +68,8 @@ static ncclResult_t reduce_scatter(const order *o) {
     const int64_t *counts = o->t->send;
     for (int r = 0; counts && r < o->g->size; r++)
         if (counts[r])
-            ASK(ncclReduce(o->src + begin_of(o, counts, r), r == o->g->rank ? o->dst : NULL, (size_t)counts[r], o->type,
-                           o->op, r, o->g->comm, o->g->stream));
+            TRY_NCCL(ncclReduce(o->src + begin_of(o, counts, r), r == o->g->rank ? o->dst : NULL, (size_t)counts[r],
+                                o->type, o->op, r, o->g->comm, o->g->stream));
     if (counts || !o->t->count) return ncclSuccess;
     return ncclReduceScatter(o->src, o->dst, (size_t)o->t->count, o->type, o->op, o->g->comm, o->g->stream);
 }
@@ -77,8 +77,8 @@ static ncclResult_t reduce_scatter(const order *o) {
 static ncclResult_t all_to_all(const order *o) {
     const tg_transfer *t = o->t;
     for (int r = 0; r < o->g->size; r++) {
-        ASK(send(o, o->src + begin_of(o, t->send, r), count_of(t->send, t->count, r), r));
-        ASK(recv(o, o->dst + begin_of(o, t->recv, r), count_of(t->recv, t->count, r), r));
+        TRY_NCCL(send(o, o->src + begin_of(o, t->send, r), count_of(t->send, t->count, r), r));
+        TRY_NCCL(recv(o, o->dst + begin_of(o, t->recv, r), count_of(t->recv, t->count, r), r));
     }
     return ncclSuccess;
 }
@@ -86,9 +86,9 @@ static ncclResult_t all_to_all(const order *o) {
 static ncclResult_t gather(const order *o) {
     const tg_transfer *t = o->t;
     bool root = o->g->rank == t->root, in_place = root && o->src == o->dst + begin_of(o, NULL, t->root);
-    if (!in_place) ASK(send(o, o->src, t->count, t->root));
+    if (!in_place) TRY_NCCL(send(o, o->src, t->count, t->root));
     for (int r = 0; root && r < o->g->size; r++)
-        if (r != t->root || !in_place) ASK(recv(o, o->dst + begin_of(o, NULL, r), t->count, r));
+        if (r != t->root || !in_place) TRY_NCCL(recv(o, o->dst + begin_of(o, NULL, r), t->count, r));
     return ncclSuccess;
 }
 
@@ -96,7 +96,7 @@ static ncclResult_t scatter(const order *o) {
     const tg_transfer *t = o->t;
     bool root = o->g->rank == t->root, in_place = root && o->dst == o->src + begin_of(o, NULL, t->root);
     for (int r = 0; root && r < o->g->size; r++)
-        if (r != t->root || !in_place) ASK(send(o, o->src + begin_of(o, NULL, r), t->count, r));
+        if (r != t->root || !in_place) TRY_NCCL(send(o, o->src + begin_of(o, NULL, r), t->count, r));
     return in_place ? ncclSuccess : recv(o, o->dst, t->count, t->root);
 }
 
@@ -105,7 +105,7 @@ static ncclResult_t barrier(const order *o) {
     return token ? ncclAllReduce(token, token, 1, ncclInt64, ncclSum, o->g->comm, o->g->stream) : ncclSuccess;
 }
 
-static ncclResult_t ask(const order *o) {
+static ncclResult_t enqueue(const order *o) {
     const tg_transfer *t = o->t;
     size_t n = (size_t)t->count;
     switch ((int)t->kind) {
@@ -125,7 +125,7 @@ static ncclResult_t ask(const order *o) {
     }
 }
 
-ncclResult_t tg_nccl_ask(tg_nccl_group *g, const tg_transfer *t) {
+ncclResult_t tg_nccl_enqueue(tg_nccl_group *g, const tg_transfer *t) {
     order o = {g, t, type_of(t->dtype), op_of(t->op, t->dtype), tg_dtype_size(t->dtype), t->src, t->dst};
-    return ask(&o);
+    return enqueue(&o);
 }

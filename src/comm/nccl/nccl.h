@@ -29,7 +29,7 @@ typedef struct tg_nccl_call {
     uint64_t record;  /* its number in the record */
     void *control;    /* its request there; NULL: all ranks have made the call */
     cudaEvent_t done;
-    tg_transfer asked; /* good until it is launched: of an open batch, at its end */
+    tg_transfer transfer; /* good until it is launched: of an open batch, at its end */
     tg_cuda_scratch scratch;
     bool launched;    /* done has been recorded */
     bool ordered;     /* the compute stream waits for it */
@@ -79,7 +79,7 @@ tg_status tg_nccl_recover(tg_ctx *ctx, void *state, int *rank, int *size);
 /* ---- ask.c ---- */
 
 /* Asks NCCL for a collective, within a group of its calls. */
-ncclResult_t tg_nccl_ask(tg_nccl_group *g, const tg_transfer *t);
+ncclResult_t tg_nccl_enqueue(tg_nccl_group *g, const tg_transfer *t);
 
 /* ---- call.c ---- */
 

@@ -194,15 +194,15 @@ void tg_p2p_arrival(tg_p2p_group *g, const tg_p2p_message *m) {
 }
 
 /* Null where the call is not this rank's any more, as its group has failed. */
-static tg_p2p_call *asked_call(tg_p2p_group *g, const tg_p2p_message *m) {
+static tg_p2p_call *requested_call(tg_p2p_group *g, const tg_p2p_message *m) {
     tg_p2p_pair_calls *pair_calls = &g->member[m->member].send;
     tg_p2p_call *c = m->pair ? tg_p2p_pair_at(pair_calls, m->sequence) : tg_p2p_call_at(g, m->sequence);
     return c && c->request && c->sequence == m->sequence && !tg_p2p_over(c) ? c : NULL;
 }
 
-void tg_p2p_asked(tg_p2p_rank *self, const tg_p2p_message *m) {
+void tg_p2p_requested(tg_p2p_rank *self, const tg_p2p_message *m) {
     tg_p2p_group *g = tg_p2p_find(self, m);
-    tg_p2p_call *c = g ? asked_call(g, m) : NULL;
+    tg_p2p_call *c = g ? requested_call(g, m) : NULL;
     if (!c) {
         tg_p2p_refuse(self, m->rank, m->tag);
         return;

@@ -83,7 +83,7 @@ static bool describe_call(tg_control *c, const tg_wait *w, tg_note *note, char *
 
 static void begin(tg_control *c, const tg_wait *w) {
     tg_p2p_rank *self = tg_p2p_of(c)->self;
-    self->first_question = self->questions + 1;
+    self->first_probe = self->probes + 1;
     self->waits_for = call_of(w);
 }
 

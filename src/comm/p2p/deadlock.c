@@ -9,7 +9,7 @@
 #include "comm/shm/shm.h"
 
 /* Asks on behalf of `of`, whose question it is. */
-static void ask(const tg_p2p_call *c, int of, uint64_t question) {
+static void send_probes(const tg_p2p_call *c, int of, uint64_t probe) {
     tg_p2p_group *g = c->g;
     char text[512];
     size_t at = 0;
@@ -23,7 +23,7 @@ static void ask(const tg_p2p_call *c, int of, uint64_t question) {
         m->phase = c->t.kind == TG_RECV;
         m->sequence = c->sequence;
         m->cause = of;
-        m->count = (int64_t)question;
+        m->count = (int64_t)probe;
         tg_p2p_write(m, text);
         tg_p2p_post(g->self, m, g->member[i].rank);
     }
@@ -34,9 +34,9 @@ void tg_p2p_probe(const tg_p2p_call *c, double since) {
     const double first = 0.1;
     tg_p2p_rank *self = c->g->self;
     double waited = tg_system_now() - since;
-    if (waited < first || (self->asked > since && waited < 2 * (self->asked - since))) return;
-    self->asked = tg_system_now();
-    ask(c, self->me, ++self->questions);
+    if (waited < first || (self->probed > since && waited < 2 * (self->probed - since))) return;
+    self->probed = tg_system_now();
+    send_probes(c, self->me, ++self->probes);
 }
 
 /* Whether this rank has made its own part of the call in which the sender waits. */
@@ -69,13 +69,13 @@ static bool has_missed_more(const tg_p2p_group *g, int member) {
 void tg_p2p_probed(tg_p2p_group *g, const tg_p2p_message *m) {
     tg_p2p_rank *self = g->self;
     tg_p2p_call *c = self->waits_for;
-    uint64_t question = (uint64_t)m->count;
+    uint64_t probe = (uint64_t)m->count;
     if (!c || g->failed || tg_p2p_over(c) || has_answered(g, m) || has_missed_more(g, m->member)) return;
     if (m->cause != self->me) {
-        if (self->peer[m->cause].question >= question) return; /* passed on before */
-        self->peer[m->cause].question = question;
-        ask(c, m->cause, question);
-    } else if (question >= self->first_question) {
+        if (self->peer[m->cause].probe >= probe) return; /* passed on before */
+        self->peer[m->cause].probe = probe;
+        send_probes(c, m->cause, probe);
+    } else if (probe >= self->first_probe) {
         fail_both(c, g, m);
     }
 }

@@ -176,7 +176,8 @@ tg_p2p_group *tg_p2p_find(tg_p2p_rank *self, const tg_p2p_message *m) {
     for (tg_p2p_group *g = self->groups; g; g = g->next)
         if (same_key(&g->key, &m->group)) return g->closed ? NULL : g;
     tg_p2p_base *b = base_of(self, m->group.base);
-    if (m->kind != TG_P2P_ASK && m->kind != TG_P2P_PROBE && (!b || m->group.ordinal >= b->made)) keep_early(self, m);
+    if (m->kind != TG_P2P_REQUEST && m->kind != TG_P2P_PROBE && (!b || m->group.ordinal >= b->made))
+        keep_early(self, m);
     return NULL;
 }
 

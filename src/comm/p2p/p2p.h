@@ -50,19 +50,19 @@ typedef struct tg_p2p_key {
 } tg_p2p_key;
 
 typedef enum tg_p2p_kind {
-    TG_P2P_CALL,  /* the sender has arrived at a collective */
-    TG_P2P_SEND,  /* ... at a send to the receiver */
-    TG_P2P_TAKEN, /* a send whose bytes came with it has met its receive */
-    TG_P2P_ASK,   /* for the next piece of what the receiver has for the sender */
-    TG_P2P_FAIL,  /* the group has failed */
-    TG_P2P_LEAVE, /* the sender has freed its communicator */
-    TG_P2P_SKIP,  /* the sender has missed calls */
-    TG_P2P_COME,  /* to tg_comm_recover */
-    TG_P2P_DECIDE, /* who is still there */
-    TG_P2P_FAILED, /* the sender's context holds an error */
+    TG_P2P_CALL,    /* the sender has arrived at a collective */
+    TG_P2P_SEND,    /* ... at a send to the receiver */
+    TG_P2P_TAKEN,   /* a send whose bytes came with it has met its receive */
+    TG_P2P_REQUEST, /* for the next piece of what the receiver has for the sender */
+    TG_P2P_FAIL,    /* the group has failed */
+    TG_P2P_LEAVE,   /* the sender has freed its communicator */
+    TG_P2P_SKIP,    /* the sender has missed calls */
+    TG_P2P_COME,    /* to tg_comm_recover */
+    TG_P2P_DECIDE,  /* who is still there */
+    TG_P2P_FAILED,  /* the sender's context holds an error */
     TG_P2P_CLEARED,
     TG_P2P_PROBE, /* whether the receiver waits, too: deadlock.c */
-    TG_P2P_BYE, /* the sender's last message */
+    TG_P2P_BYE,   /* the sender's last message */
 } tg_p2p_kind;
 
 typedef struct tg_p2p_message {
@@ -86,7 +86,7 @@ typedef struct tg_p2p_peer {
     tg_status status; /* of its context */
     int cause;        /* the rank whose failure that was */
     int tag;          /* of the last piece that was asked of it */
-    uint64_t question; /* of its own, the last that this rank has passed on */
+    uint64_t probe;   /* of its own, the last that this rank has passed on */
     char *failure;    /* TG_P2P_FAILURE bytes, from its first failure on. This rank has its own place */
 } tg_p2p_peer;
 
@@ -128,8 +128,8 @@ struct tg_p2p_rank {
     tg_recorder *recorder;
     bool announce; /* a failure that another thread has recorded */
     tg_p2p_call *waits_for; /* now; and this rank's questions about it (deadlock.c): */
-    uint64_t questions, first_question; /* so far; of this wait */
-    double asked; /* the last one */
+    uint64_t probes, first_probe; /* so far; of this wait */
+    double probed;                /* the last one */
     tg_p2p_peer *peer;
     tg_p2p_group *groups;
     tg_p2p_early *early, **early_end;
@@ -261,7 +261,7 @@ typedef struct tg_p2p_side {
     tg_signature signature;
     int64_t count, to_me, from_me;
     uint64_t balance;
-    int64_t asked[TG_P2P_PHASES];     /* pieces, of this member by us */
+    int64_t requested[TG_P2P_PHASES]; /* pieces, of this member by us */
     int64_t wanted[TG_P2P_PHASES];    /* pieces, by this member of us; */
     int64_t served[TG_P2P_PHASES];    /* those that it has got, */
     int tag[TG_P2P_PHASES][TG_P2P_PIECES]; /* and how the others go */
@@ -308,7 +308,7 @@ tg_status tg_p2p_start(tg_p2p_group *g, const tg_transfer *t, tg_p2p_request *r)
 /* A message for the group. */
 void tg_p2p_deliver(tg_p2p_group *g, const tg_p2p_message *m);
 void tg_p2p_arrival(tg_p2p_group *g, const tg_p2p_message *m);
-void tg_p2p_asked(tg_p2p_rank *self, const tg_p2p_message *m);
+void tg_p2p_requested(tg_p2p_rank *self, const tg_p2p_message *m);
 void tg_p2p_send_taken(tg_p2p_group *g, const tg_p2p_message *m);
 /* The call is over for this rank: its place is free. */
 void tg_p2p_settle(tg_p2p_call *c);

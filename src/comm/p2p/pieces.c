@@ -113,7 +113,7 @@ static int next_tag(tg_p2p_peer *peer) {
     return peer->tag;
 }
 
-static bool ask(tg_p2p_call *c, int from, int phase) {
+static bool request_piece(tg_p2p_call *c, int from, int phase) {
     tg_p2p_group *g = c->g;
     tg_p2p_piece *p = free_piece(g, from, phase);
     int rank = g->member[from].rank;
@@ -121,8 +121,8 @@ static bool ask(tg_p2p_call *c, int from, int phase) {
     int tag = next_tag(&g->self->peer[rank]);
     if (tg_p2p_receive(g->self, &p->buffer, g->piece, rank, tag) != TG_OK) return false;
     p->call = c;
-    p->index = tg_p2p_side_of(c, from)->asked[phase]++;
-    tg_p2p_message *m = tg_p2p_draft(g->self, TG_P2P_ASK, g);
+    p->index = tg_p2p_side_of(c, from)->requested[phase]++;
+    tg_p2p_message *m = tg_p2p_draft(g->self, TG_P2P_REQUEST, g);
     if (m) {
         m->pair = c->pair;
         m->phase = (uint8_t)phase;
@@ -134,22 +134,22 @@ static bool ask(tg_p2p_call *c, int from, int phase) {
 }
 
 /* Whether all has been asked for. */
-static bool ask_member(tg_p2p_call *c, int from, int phase) {
+static bool request_from(tg_p2p_call *c, int from, int phase) {
     tg_p2p_flow f = tg_p2p_in(c, from, phase);
     int64_t pieces = tg_p2p_few(c, f, phase) ? 0 : tg_p2p_piece_count(c, f);
-    while (tg_p2p_side_of(c, from)->asked[phase] < pieces)
-        if (!ask(c, from, phase)) return false;
+    while (tg_p2p_side_of(c, from)->requested[phase] < pieces)
+        if (!request_piece(c, from, phase)) return false;
     return true;
 }
 
 /* Calls ask in their order: a sum holds pieces of some members while it waits for those of others. */
-static void ask_all(tg_p2p_call *c) {
+static void request_all(tg_p2p_call *c) {
     tg_p2p_group *g = c->g;
     for (int phase = 0; phase < TG_P2P_PHASES; phase++) {
         bool all = true;
         if (g->held[phase]) continue;
         for (int i = 0; i < g->control.size; i++)
-            if (i != g->control.rank) all &= ask_member(c, i, phase);
+            if (i != g->control.rank) all &= request_from(c, i, phase);
         g->held[phase] = !all;
     }
 }
@@ -231,8 +231,8 @@ void tg_p2p_advance(tg_p2p_call *c) {
     if (c->in || c->out) {
         if (tg_p2p_buffers(c->g) != TG_OK) return;
         while (c->summed < c->sums && sum_next(c)) continue;
-        if (c->pair && c->t.kind == TG_RECV) ask_member(c, c->peer, 0);
-        if (!c->pair) ask_all(c);
+        if (c->pair && c->t.kind == TG_RECV) request_from(c, c->peer, 0);
+        if (!c->pair) request_all(c);
         for (int i = 0; i < c->g->control.size && c->owed; i++)
             if (i != c->g->control.rank && (!c->pair || i == c->peer)) serve_member(c, i);
     }

@@ -12,9 +12,7 @@ void tg_p2p_deliver(tg_p2p_group *g, const tg_p2p_message *m) {
     switch (m->kind) {
     case TG_P2P_CALL:
     case TG_P2P_SEND: tg_p2p_arrival(g, m); break;
-    case TG_P2P_TAKEN:
-        tg_p2p_send_taken(g, m);
-        break;
+    case TG_P2P_TAKEN: tg_p2p_send_taken(g, m); break;
     case TG_P2P_FAIL: tg_p2p_fail(g, (tg_status)m->status, m->cause, m->rank, m->body, m->sequence); break;
     case TG_P2P_LEAVE: g->member[m->member].left = true; break;
     case TG_P2P_SKIP: g->member[m->member].skips = m->sequence; break;
@@ -29,7 +27,7 @@ static void deliver(tg_p2p_rank *self, const tg_p2p_message *m) {
     tg_p2p_group *g;
     self->peer[m->rank].heard = tg_system_now();
     switch (m->kind) {
-    case TG_P2P_ASK: tg_p2p_asked(self, m); break;
+    case TG_P2P_REQUEST: tg_p2p_requested(self, m); break;
     case TG_P2P_FAILED: tg_p2p_peer_failed(self, m->rank, (tg_status)m->status, m->cause, m->body); break;
     case TG_P2P_CLEARED: self->peer[m->rank].status = TG_OK; break;
     case TG_P2P_BYE: self->peer[m->rank].gone = true; break;
