@@ -30,7 +30,7 @@ static void leave(tg_shm_group *s, tg_slot *slot) {
     atomic_store_explicit(&slot->left, 0, memory_order_relaxed);
     for (int i = 0; i < s->control.size; i++) atomic_store_explicit(&slot->post[i].next, 0, memory_order_relaxed);
     atomic_store_explicit(&slot->done, 0, memory_order_relaxed);
-    atomic_fetch_add_explicit(&slot->turn, 1, memory_order_release);
+    atomic_fetch_add_explicit(&slot->generation, 1, memory_order_release);
     tg_shm_ring(s);
 }
 
@@ -79,7 +79,7 @@ static bool is_done(tg_control *c, const tg_wait *w) {
     const tg_slot *slot = w->place;
     (void)c;
     if (w->request) return tg_shm_check(w->request);
-    return atomic_load_explicit(&slot->turn, memory_order_acquire) == w->sequence / TG_CALLS;
+    return atomic_load_explicit(&slot->generation, memory_order_acquire) == w->sequence / TG_CALLS;
 }
 
 static bool works_here(tg_shm_group *s, int i) {

@@ -33,7 +33,7 @@ typedef struct tg_post {
  * in its cache. The call is done when all pieces are. The last member to see that prepares the slot for the call
  * TG_CALLS later. */
 typedef struct tg_slot {
-    alignas(TG_LINE) _Atomic uint64_t turn; /* generation: call s may use the slot when this is s / TG_CALLS */
+    alignas(TG_LINE) _Atomic uint64_t generation; /* generation: call s may use the slot when this is s / TG_CALLS */
     _Atomic uint64_t ready;                 /* 1 + the sequence number, once all have arrived and agree */
     _Atomic int first;                      /* 1 + the member with whom the others compare */
     _Atomic int arrived, left;

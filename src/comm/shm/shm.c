@@ -142,7 +142,7 @@ static tg_status post(tg_shm_group *s, const tg_transfer *t, tg_shm_request *r) 
     uint64_t sequence = s->next;
     tg_slot *slot = tg_group_slot(s->g, sequence);
     TG_TRY(begins_room(s, t));
-    if (atomic_load_explicit(&slot->turn, memory_order_acquire) != sequence / TG_CALLS)
+    if (atomic_load_explicit(&slot->generation, memory_order_acquire) != sequence / TG_CALLS)
         TG_TRY(tg_control_wait(&s->control, NULL, slot, sequence));
     s->next++;
     r->slot = slot;
