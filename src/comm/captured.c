@@ -27,7 +27,7 @@ typedef struct replay {
     tg_ctx *ctx;
     part *parts;
     call *calls;
-    int n_parts, room_parts, n_calls, room_calls;
+    int n_parts, parts_capacity, n_calls, calls_capacity;
 } replay;
 
 /* ---- Begin and end ---- */
@@ -99,8 +99,8 @@ static tg_status begin(tg_rider *rider, const void *site) {
 
 static void free_replay(tg_rider *rider) {
     replay *r = (replay *)rider;
-    tg_host_free(r->ctx, r->parts, (size_t)r->room_parts * sizeof *r->parts);
-    tg_host_free(r->ctx, r->calls, (size_t)r->room_calls * sizeof *r->calls);
+    tg_host_free(r->ctx, r->parts, (size_t)r->parts_capacity * sizeof *r->parts);
+    tg_host_free(r->ctx, r->calls, (size_t)r->calls_capacity * sizeof *r->calls);
     tg_host_free(r->ctx, r, sizeof *r);
 }
 
@@ -115,7 +115,7 @@ static replay *replay_of(tg_ctx *ctx) {
 static part *part_of(replay *r, tg_comm *c) {
     for (int i = 0; i < r->n_parts; i++)
         if (r->parts[i].c == c) return &r->parts[i];
-    if (!tg_host_grow(r->ctx, (void **)&r->parts, r->n_parts, &r->room_parts, sizeof *r->parts)) return NULL;
+    if (!tg_host_grow(r->ctx, (void **)&r->parts, r->n_parts, &r->parts_capacity, sizeof *r->parts)) return NULL;
     r->parts[r->n_parts] = (part){.c = c, .digest = 2166136261u};
     return &r->parts[r->n_parts++];
 }
@@ -130,7 +130,7 @@ tg_status tg_replay_note(tg_comm *c, const tg_note *note, int64_t bytes, bool ev
     tg_ctx *ctx = c->ctx;
     replay *r = replay_of(ctx);
     part *p = r ? part_of(r, c) : NULL;
-    if (!p || !tg_host_grow(ctx, (void **)&r->calls, r->n_calls, &r->room_calls, sizeof *r->calls))
+    if (!p || !tg_host_grow(ctx, (void **)&r->calls, r->n_calls, &r->calls_capacity, sizeof *r->calls))
         return ctx->run.status;
     r->calls[r->n_calls++] = (call){.note = *note, .bytes = bytes, .part = (int)(p - r->parts)};
     r->rider.collectives++;

@@ -129,7 +129,7 @@ static void check_member(tg_control *c, const tg_wait *w, int i) {
 
 static void describe_awaited(tg_control *c, const tg_wait *w, char *buf, size_t n, size_t *at) {
     tg_note note = {0};
-    char site[TG_SITE_ROOM] = "";
+    char site[TG_SITE_BYTES] = "";
     tg_text(buf, n, at, "the deadline of %g s has passed in ", c->ctx->run.deadline);
     if (!c->ops->call(c, w, &note, site, sizeof site)) {
         tg_text(buf, n, at, "a call that waits for one of the %d before it in group \"%s\"", c->ops->places, c->name);

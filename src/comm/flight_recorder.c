@@ -12,8 +12,8 @@ _Static_assert(TG_NOTE_WORDS * sizeof(uint64_t) == sizeof(tg_note), "a note is w
 /* ---- Text ---- */
 
 void tg_shared_text_write(tg_shared_text *b, const char *text) {
-    size_t n = strlen(text), room = sizeof b->word - 1;
-    if (n > room) n = room;
+    size_t n = strlen(text), capacity = sizeof b->word - 1;
+    if (n > capacity) n = capacity;
     uint32_t v = atomic_load_explicit(&b->version, memory_order_relaxed);
     atomic_store_explicit(&b->version, v + 1, memory_order_relaxed);
     for (size_t i = 0; i * 8 <= n; i++) {

@@ -10,7 +10,7 @@
 
 typedef struct tg_control tg_control;
 
-enum { TG_FAILURE_TEXT = TG_SHARED_TEXT_WORDS * 8, TG_SITE_ROOM = 192 };
+enum { TG_FAILURE_TEXT = TG_SHARED_TEXT_WORDS * 8, TG_SITE_BYTES = 192 };
 
 /* What a rank waits for in a group. */
 typedef struct tg_wait {
@@ -102,7 +102,7 @@ static inline uint64_t tg_control_missed(const tg_control *c) { return c->ctx->r
 typedef struct tg_quoted {
     int member, rank; /* in the group, in the world */
     tg_note note;
-    char site[TG_SITE_ROOM];
+    char site[TG_SITE_BYTES];
 } tg_quoted;
 
 /* "rank 1 called barrier() from main.c:7" */

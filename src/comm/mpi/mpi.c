@@ -8,14 +8,14 @@
 #include <tapegrad/p2p.h>
 #include <tapegrad/mpi.h>
 
-enum { FIRST_ROOM = 128 };
+enum { FIRST_CAPACITY = 128 };
 
 /* What flies: request i of token i. */
 typedef struct layer {
     MPI_Comm comm;
     MPI_Request opening; /* of comm */
     bool open, broken;
-    int flying, room;
+    int flying, capacity;
     MPI_Request *requests;
     MPI_Status *statuses;
     int *landed;
@@ -27,21 +27,21 @@ typedef struct layer {
 
 /* ---- What flies ---- */
 
-static bool widen(void *array, size_t room, size_t each) {
+static bool widen(void *array, size_t capacity, size_t each) {
     void *old, *now;
     memcpy(&old, array, sizeof old);
-    now = realloc(old, room * each);
+    now = realloc(old, capacity * each);
     if (now) memcpy(array, &now, sizeof now);
     return now != NULL;
 }
 
 static int make_room(layer *l) {
-    if (l->flying < l->room) return MPI_SUCCESS;
-    size_t room = l->room ? 2 * (size_t)l->room : FIRST_ROOM;
-    if (!widen(&l->requests, room, sizeof *l->requests) || !widen(&l->statuses, room, sizeof *l->statuses) ||
-        !widen(&l->landed, room, sizeof *l->landed) || !widen(&l->of, room, sizeof *l->of))
+    if (l->flying < l->capacity) return MPI_SUCCESS;
+    size_t capacity = l->capacity ? 2 * (size_t)l->capacity : FIRST_CAPACITY;
+    if (!widen(&l->requests, capacity, sizeof *l->requests) || !widen(&l->statuses, capacity, sizeof *l->statuses) ||
+        !widen(&l->landed, capacity, sizeof *l->landed) || !widen(&l->of, capacity, sizeof *l->of))
         return MPI_ERR_NO_MEM;
-    l->room = (int)room;
+    l->capacity = (int)capacity;
     return MPI_SUCCESS;
 }
 
@@ -63,11 +63,11 @@ static int mpi_send(void *state, const void *data, size_t bytes, int to, int tag
     return flies(l, error, token, false);
 }
 
-static int mpi_receive(void *state, void *data, size_t room, int from, int tag, void *token) {
+static int mpi_receive(void *state, void *data, size_t capacity, int from, int tag, void *token) {
     layer *l = state;
     int error = make_room(l);
     if (error == MPI_SUCCESS)
-        error = MPI_Irecv(data, (int)room, MPI_BYTE, from < 0 ? MPI_ANY_SOURCE : from, tag, l->comm,
+        error = MPI_Irecv(data, (int)capacity, MPI_BYTE, from < 0 ? MPI_ANY_SOURCE : from, tag, l->comm,
                           &l->requests[l->flying]);
     return flies(l, error, token, true);
 }

@@ -15,8 +15,8 @@ static tg_status check(tg_p2p_rank *self, const char *call, int error) {
     return tg_fail(self->ctx, TG_ERR_IO, "%s: %s failed: %s", self->layer->name, call, text);
 }
 
-tg_status tg_p2p_receive(tg_p2p_rank *self, tg_p2p_buffer *buffer, size_t room, int source, int tag) {
-    TG_TRY(check(self, "receiving", self->layer->receive(self->state, buffer->data, room, source, tag, buffer)));
+tg_status tg_p2p_receive(tg_p2p_rank *self, tg_p2p_buffer *buffer, size_t capacity, int source, int tag) {
+    TG_TRY(check(self, "receiving", self->layer->receive(self->state, buffer->data, capacity, source, tag, buffer)));
     buffer->flying = true;
     return TG_OK;
 }

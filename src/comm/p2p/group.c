@@ -86,24 +86,24 @@ static tg_p2p_call *block_new(tg_p2p_group *g, int n, int member) {
 /* Twice the places. What had one of its own has one again. */
 static bool grow(tg_p2p_group *g, tg_p2p_pair_calls *m, int member) {
     tg_ctx *ctx = g->self->ctx;
-    uint64_t room = m->room ? 2 * m->room : TG_P2P_PAIR_CALLS, n = room - m->room, at = 0;
-    tg_p2p_call **call = tg_host_alloc(ctx, room * sizeof(tg_p2p_call *));
+    uint64_t capacity = m->capacity ? 2 * m->capacity : TG_P2P_PAIR_CALLS, n = capacity - m->capacity, at = 0;
+    tg_p2p_call **call = tg_host_alloc(ctx, capacity * sizeof(tg_p2p_call *));
     tg_p2p_call *more = call ? block_new(g, (int)n, member) : NULL;
     if (!more) {
-        tg_host_free(ctx, call, room * sizeof(tg_p2p_call *));
+        tg_host_free(ctx, call, capacity * sizeof(tg_p2p_call *));
         return false;
     }
-    for (uint64_t i = 0; i < room; i++) call[i] = NULL;
-    for (uint64_t i = 0; i < m->room; i++)
-        if (is_taken(m->call[i])) call[m->call[i]->sequence % room] = m->call[i];
-    for (uint64_t i = 0, old = 0; i < room; i++) {
+    for (uint64_t i = 0; i < capacity; i++) call[i] = NULL;
+    for (uint64_t i = 0; i < m->capacity; i++)
+        if (is_taken(m->call[i])) call[m->call[i]->sequence % capacity] = m->call[i];
+    for (uint64_t i = 0, old = 0; i < capacity; i++) {
         if (call[i]) continue;
-        while (old < m->room && is_taken(m->call[old])) old++;
-        call[i] = old < m->room ? m->call[old++] : &more[at++];
+        while (old < m->capacity && is_taken(m->call[old])) old++;
+        call[i] = old < m->capacity ? m->call[old++] : &more[at++];
     }
-    tg_host_free(ctx, m->call, m->room * sizeof(tg_p2p_call *));
+    tg_host_free(ctx, m->call, m->capacity * sizeof(tg_p2p_call *));
     m->call = call;
-    m->room = room;
+    m->capacity = capacity;
     return true;
 }
 
@@ -209,8 +209,8 @@ static bool flies(const tg_p2p_group *g) {
 static void group_free(tg_p2p_group *g) {
     tg_ctx *ctx = g->self->ctx;
     for (int i = 0; i < g->control.size; i++) {
-        tg_host_free(ctx, g->member[i].send.call, g->member[i].send.room * sizeof(tg_p2p_call *));
-        tg_host_free(ctx, g->member[i].recv.call, g->member[i].recv.room * sizeof(tg_p2p_call *));
+        tg_host_free(ctx, g->member[i].send.call, g->member[i].send.capacity * sizeof(tg_p2p_call *));
+        tg_host_free(ctx, g->member[i].recv.call, g->member[i].recv.capacity * sizeof(tg_p2p_call *));
     }
     for (tg_p2p_block *b = g->blocks, *next; b; b = next) {
         next = b->next;

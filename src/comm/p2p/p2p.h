@@ -143,7 +143,7 @@ struct tg_p2p_rank {
 
 tg_status tg_p2p_open(tg_p2p_rank *self);
 void tg_p2p_close(tg_p2p_rank *self);
-tg_status tg_p2p_receive(tg_p2p_rank *self, tg_p2p_buffer *buffer, size_t room, int source, int tag);
+tg_status tg_p2p_receive(tg_p2p_rank *self, tg_p2p_buffer *buffer, size_t capacity, int source, int tag);
 tg_status tg_p2p_send(tg_p2p_rank *self, tg_p2p_buffer *buffer, size_t bytes, int to, int tag);
 /* An empty message; NULL after an error. */
 tg_p2p_message *tg_p2p_draft(tg_p2p_rank *self, tg_p2p_kind kind, const tg_p2p_group *g);
@@ -171,8 +171,8 @@ typedef struct tg_p2p_piece {
 
 /* Sends from one member to another, or receives; the n-th of the one meets the n-th of the other. */
 typedef struct tg_p2p_pair_calls {
-    uint64_t next, room;
-    tg_p2p_call **call; /* `room` places, by number; NULL before the first. There are more when one is taken */
+    uint64_t next, capacity;
+    tg_p2p_call **call; /* `capacity` places, by number; NULL before the first. There are more when one is taken */
 } tg_p2p_pair_calls;
 
 /* Calls of messages, which stay where they are as long as the group is there. */
@@ -301,7 +301,7 @@ static inline tg_p2p_call *tg_p2p_call_at(tg_p2p_group *g, uint64_t sequence) {
 static inline uint64_t tg_p2p_lost_from(const tg_p2p_call *c) { return c->pair ? c->g->sequence : c->sequence; }
 /* NULL: there is none. */
 static inline tg_p2p_call *tg_p2p_pair_at(const tg_p2p_pair_calls *m, uint64_t sequence) {
-    return m->room ? m->call[sequence % m->room] : NULL;
+    return m->capacity ? m->call[sequence % m->capacity] : NULL;
 }
 
 tg_status tg_p2p_start(tg_p2p_group *g, const tg_transfer *t, tg_p2p_request *r);

@@ -143,7 +143,7 @@ static void *take(const tg_vantage *v, size_t bytes) {
     return tg_at(v, r->heap_next - bytes);
 }
 
-static void give(const tg_vantage *v, void *p, size_t bytes) {
+static void release_memory(const tg_vantage *v, void *p, size_t bytes) {
     tg_region *r = v->region;
     if (!tg_of_processes(v)) {
         r->allocator.free(r->allocator.user, p, bytes);
@@ -245,7 +245,7 @@ void tg_group_leave(const tg_vantage *v, tg_group *g, int mine) {
     bool last = ++g->left + g->lost == g->size;
     if (last) {
         unlink_group(v, g);
-        give(v, g, g->bytes);
+        release_memory(v, g, g->bytes);
     }
     pthread_mutex_unlock(&r->lock);
 }

@@ -54,7 +54,7 @@ static tg_shared begins(tg_shm_group *s, uint64_t sequence, const int64_t *count
     return (tg_shared)((uintptr_t)tg_parts_begin(at, counts, s->control.size) - s->self->view.base);
 }
 
-static tg_status begins_room(tg_shm_group *s, const tg_transfer *t) {
+static tg_status reserve_begins(tg_shm_group *s, const tg_transfer *t) {
     if ((!t->send && !t->recv) || s->begins) return TG_OK;
     s->begins_bytes = sizeof(int64_t) * TG_CALLS * 2 * (size_t)(s->control.size + 1);
     if (!s->self->process) {
@@ -141,7 +141,7 @@ static void arrive(tg_shm_group *s, tg_slot *slot, uint64_t sequence) {
 static tg_status post(tg_shm_group *s, const tg_transfer *t, tg_shm_request *r) {
     uint64_t sequence = s->next;
     tg_slot *slot = tg_group_slot(s->g, sequence);
-    TG_TRY(begins_room(s, t));
+    TG_TRY(reserve_begins(s, t));
     if (atomic_load_explicit(&slot->generation, memory_order_acquire) != sequence / TG_CALLS)
         TG_TRY(tg_control_wait(&s->control, NULL, slot, sequence));
     s->next++;
