@@ -50,7 +50,7 @@ tg_comm *tg_comm_make(tg_ctx *ctx, const tg_comm_ops *ops, void *state, int rank
 
 /* ---- Listening for errors: a caller's transport is notified by its abort slot; ours register listeners ---- */
 
-static void hear_skip(tg_listener *l) {
+static void hear_missed(tg_listener *l) {
     tg_comm *c = (tg_comm *)l;
     if (c->aborted || c->ended || !c->ops->abort) return;
     c->aborted = true;
@@ -60,7 +60,7 @@ static void hear_skip(tg_listener *l) {
 static void listen(tg_comm *c) {
     if (!c->ops->abort) return;
     c->listens = true;
-    c->listener = (tg_listener){.skipped = hear_skip};
+    c->listener = (tg_listener){.skipped = hear_missed};
     tg_ctx_listen(c->ctx, &c->listener);
 }
 

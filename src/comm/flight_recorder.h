@@ -51,7 +51,7 @@ typedef struct tg_rank_slot {
     _Atomic int cause;        /* the rank that caused this rank's failure; -1: itself */
     _Atomic uint64_t order;   /* of its failure among all failures */
     _Atomic uint64_t calls;   /* collectives it has started */
-    _Atomic uint64_t skips;   /* calls that it has missed after errors */
+    _Atomic uint64_t missed_calls; /* calls that it has missed after errors */
     _Atomic uint64_t waiting; /* index of the call it waits for; 0: it does not wait */
     _Atomic uint64_t blocked; /* the same call as peers see it (shm/deadlock.c) */
     _Atomic int64_t pid;

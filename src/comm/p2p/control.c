@@ -45,7 +45,7 @@ static void view_member(tg_control *c, const tg_wait *w, int i, tg_member_view *
         .rank = m->rank,
         .returned = p->gone || (m->left && g->world),
         .left = m->left,
-        .missed = m->skips > tg_control_missed(c),
+        .missed = m->missed_calls > tg_control_missed(c),
         .alive = w && p->heard > w->since,
         .status = p->status,
         .cause = p->cause,
@@ -128,8 +128,8 @@ static void check(tg_control *c, const tg_wait *w) {
 static void say(tg_p2p_group *g, tg_p2p_kind kind, const bool *list) {
     for (int i = 0; i < g->control.size; i++) {
         int rank = g->member[i].rank;
-        bool told = i == g->control.rank || g->self->peer[rank].gone;
-        tg_p2p_message *m = told ? NULL : tg_p2p_draft(g->self, kind, g);
+        bool silent = i == g->control.rank || g->self->peer[rank].gone;
+        tg_p2p_message *m = silent ? NULL : tg_p2p_draft(g->self, kind, g);
         if (!m) continue;
         if (list) memcpy(m->body, list, (size_t)g->control.size);
         m->payload = list ? (uint32_t)g->control.size : 0;

@@ -63,7 +63,7 @@ static void fail_both(tg_p2p_call *c, tg_p2p_group *other, const tg_p2p_message 
 
 /* After an error: the sender will find that out, and go on. What it has missed itself it said before it asked. */
 static bool has_missed_more(const tg_p2p_group *g, int member) {
-    return tg_control_missed(&g->control) > g->member[member].skips;
+    return tg_control_missed(&g->control) > g->member[member].missed_calls;
 }
 
 void tg_p2p_probed(tg_p2p_group *g, const tg_p2p_message *m) {

@@ -37,8 +37,8 @@ static void give_up(tg_p2p_group *g) {
 static void tell_members(tg_p2p_group *g) {
     for (int i = 0; i < g->control.size; i++) {
         int rank = g->member[i].rank;
-        bool skip = i == g->control.rank || g->self->peer[rank].gone;
-        tg_p2p_message *m = skip ? NULL : tg_p2p_draft(g->self, TG_P2P_FAIL, g);
+        bool silent = i == g->control.rank || g->self->peer[rank].gone;
+        tg_p2p_message *m = silent ? NULL : tg_p2p_draft(g->self, TG_P2P_FAIL, g);
         if (!m) continue;
         m->status = (int32_t)g->status;
         m->cause = g->culprit;
@@ -133,10 +133,10 @@ static void announce(tg_p2p_rank *self, tg_p2p_kind kind) {
     }
 }
 
-static void announce_skips(tg_p2p_rank *self) {
+static void announce_missed(tg_p2p_rank *self) {
     for (tg_p2p_group *g = self->groups; g; g = g->next)
         for (int i = 0; !g->closed && i < g->control.size; i++) {
-            tg_p2p_message *m = i == g->control.rank ? NULL : tg_p2p_draft(self, TG_P2P_SKIP, g);
+            tg_p2p_message *m = i == g->control.rank ? NULL : tg_p2p_draft(self, TG_P2P_MISSED, g);
             if (!m) continue;
             m->sequence = tg_control_missed(&g->control);
             tg_p2p_post(self, m, g->member[i].rank);
@@ -170,17 +170,17 @@ static void post_failure(tg_listener *l) {
 /* Of calls missed the first counts, while the error is there; afterwards how many there were. */
 static void post_recovery(tg_listener *l) {
     tg_p2p_rank *self = (tg_p2p_rank *)l;
-    if (self->skipped) announce_skips(self);
-    self->skipped = self->announce = false;
+    if (self->missed) announce_missed(self);
+    self->missed = self->announce = false;
     self->peer[self->me].status = TG_OK;
     announce(self, TG_P2P_CLEARED);
 }
 
-static void post_skip(tg_listener *l) {
+static void post_missed(tg_listener *l) {
     tg_p2p_rank *self = (tg_p2p_rank *)l;
-    if (self->skipped || !may_speak(self)) return;
-    self->skipped = true;
-    announce_skips(self);
+    if (self->missed || !may_speak(self)) return;
+    self->missed = true;
+    announce_missed(self);
 }
 
 /* A wait for ranks of the node: those of others may need this one meanwhile. */
@@ -190,5 +190,5 @@ static void while_idle(tg_listener *l) {
 }
 
 tg_listener tg_p2p_listener(void) {
-    return (tg_listener){.failed = post_failure, .cleared = post_recovery, .skipped = post_skip, .idle = while_idle};
+    return (tg_listener){.failed = post_failure, .cleared = post_recovery, .skipped = post_missed, .idle = while_idle};
 }

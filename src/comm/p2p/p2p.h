@@ -56,7 +56,7 @@ typedef enum tg_p2p_kind {
     TG_P2P_REQUEST, /* for the next piece of what the receiver has for the sender */
     TG_P2P_FAIL,    /* the group has failed */
     TG_P2P_LEAVE,   /* the sender has freed its communicator */
-    TG_P2P_SKIP,    /* the sender has missed calls */
+    TG_P2P_MISSED,  /* the sender has missed calls */
     TG_P2P_COME,    /* to tg_comm_recover */
     TG_P2P_DECIDE,  /* who is still there */
     TG_P2P_FAILED,  /* the sender's context holds an error */
@@ -124,7 +124,7 @@ struct tg_p2p_rank {
     int64_t *nodes; /* of all ranks; NULL before they have said so */
     bool broken;   /* a call of the layer has failed */
     bool quiet;    /* nothing will come any more */
-    bool skipped;  /* since the last error was cleared */
+    bool missed;   /* since the last error was cleared */
     tg_recorder *recorder;
     bool announce; /* a failure that another thread has recorded */
     tg_p2p_call *waits_for; /* now; and this rank's questions about it (deadlock.c): */
@@ -185,7 +185,7 @@ typedef struct tg_p2p_block {
 typedef struct tg_p2p_member {
     int rank; /* of the world */
     bool left, came;
-    uint64_t skips;  /* calls that it has missed after errors */
+    uint64_t missed_calls; /* calls that it has missed after errors */
     tg_note last;    /* the last call that it was seen to make; its sequence is 0 before */
     char site[TG_P2P_SITE];
     tg_p2p_piece in[TG_P2P_PHASES][TG_P2P_PIECES];

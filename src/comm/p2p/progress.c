@@ -15,7 +15,7 @@ void tg_p2p_deliver(tg_p2p_group *g, const tg_p2p_message *m) {
     case TG_P2P_TAKEN: tg_p2p_send_taken(g, m); break;
     case TG_P2P_FAIL: tg_p2p_fail(g, (tg_status)m->status, m->cause, m->rank, m->body, m->sequence); break;
     case TG_P2P_LEAVE: g->member[m->member].left = true; break;
-    case TG_P2P_SKIP: g->member[m->member].skips = m->sequence; break;
+    case TG_P2P_MISSED: g->member[m->member].missed_calls = m->sequence; break;
     case TG_P2P_COME:
     case TG_P2P_DECIDE: tg_p2p_came(g, m); break;
     case TG_P2P_PROBE: tg_p2p_probed(g, m); break;

@@ -77,8 +77,10 @@ static bool awaits(tg_control *c, const tg_wait *w, int i) {
 
 /* Returns the calls of the group that the member has missed; 0 before the member has joined. */
 static uint64_t missed_by(const tg_shm_group *s, int member) {
-    uint64_t before = atomic_load_explicit(&tg_group_member(s->g, member)->skips, memory_order_acquire);
-    return before ? atomic_load_explicit(&tg_shm_rank_slot(s, member)->skips, memory_order_acquire) - (before - 1) : 0;
+    uint64_t before = atomic_load_explicit(&tg_group_member(s->g, member)->missed_calls, memory_order_acquire);
+    return before
+               ? atomic_load_explicit(&tg_shm_rank_slot(s, member)->missed_calls, memory_order_acquire) - (before - 1)
+               : 0;
 }
 
 bool tg_shm_has_missed_more(const tg_shm_group *s, int a, int b) { return missed_by(s, a) > missed_by(s, b); }

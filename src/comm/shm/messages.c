@@ -79,9 +79,9 @@ static tg_message_slot *other_half(const tg_shm_request *r, uint64_t *state) {
 static tg_message_slot *new_half(tg_shm_request *r, uint64_t *state) {
     const tg_member *peer = tg_group_member(r->s->g, r->peer);
     uint64_t posts = atomic_load_explicit(&peer->posts, memory_order_acquire);
-    if (posts == r->missed) return NULL;
+    if (posts == r->searched) return NULL;
     tg_message_slot *m = other_half(r, state);
-    if (!m) r->missed = posts;
+    if (!m) r->searched = posts;
     return m;
 }
 

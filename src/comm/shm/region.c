@@ -214,7 +214,7 @@ tg_group *tg_group_join(tg_ctx *ctx, const tg_vantage *v, const tg_group *parent
     if (!g) g = group_new(v, parent, ranks, n, name);
     if (g) {
         tg_group_member(g, mine)->joined = true;
-        atomic_store_explicit(&tg_group_member(g, mine)->skips, 1 + ctx->run.missed, memory_order_release);
+        atomic_store_explicit(&tg_group_member(g, mine)->missed_calls, 1 + ctx->run.missed, memory_order_release);
         g->joined++;
     }
     pthread_mutex_unlock(&r->lock);

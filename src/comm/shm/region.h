@@ -77,7 +77,7 @@ typedef struct tg_member {
     bool joined;
     _Atomic bool gone;  /* it has freed its communicator */
     _Atomic bool came;  /* it has called tg_comm_recover */
-    _Atomic uint64_t skips; /* 1 + its context's missed calls when it joined; 0: not joined yet */
+    _Atomic uint64_t missed_calls; /* 1 + its context's missed calls when it joined; 0: not joined yet */
     _Atomic int unposted;   /* messages that it has started and that found no message slot */
     _Atomic uint64_t posts; /* messages that it has posted in a slot so far */
 } tg_member;

@@ -353,9 +353,9 @@ static void post_recovery(tg_listener *l) {
     atomic_store_explicit(&rank_slot->state, TG_RANK_RUNNING, memory_order_release);
 }
 
-static void post_skip(tg_listener *l) {
+static void post_missed(tg_listener *l) {
     const tg_shm_rank *self = rank_of(l);
-    atomic_store_explicit(&tg_shm_own_rank_slot(self)->skips, self->ctx->run.missed, memory_order_release);
+    atomic_store_explicit(&tg_shm_own_rank_slot(self)->missed_calls, self->ctx->run.missed, memory_order_release);
 }
 
 /* ---- The world ---- */
@@ -364,9 +364,9 @@ static void sign_on(tg_shm_rank *self) {
     tg_ctx *ctx = self->ctx;
     tg_rank_slot *rank_slot = tg_shm_own_rank_slot(self);
     ctx->run.heartbeat = &rank_slot->heartbeat;
-    self->listener = (tg_listener){.failed = post_failure, .cleared = post_recovery, .skipped = post_skip};
+    self->listener = (tg_listener){.failed = post_failure, .cleared = post_recovery, .skipped = post_missed};
     tg_ctx_listen(ctx, &self->listener);
-    atomic_store_explicit(&rank_slot->skips, ctx->run.missed, memory_order_relaxed);
+    atomic_store_explicit(&rank_slot->missed_calls, ctx->run.missed, memory_order_relaxed);
     atomic_store_explicit(&rank_slot->state, TG_RANK_RUNNING, memory_order_release);
 }
 

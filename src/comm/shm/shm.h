@@ -60,7 +60,7 @@ struct tg_shm_request {
     tg_message_slot *message; /* of a send or receive; NULL: it waits for a free message slot */
     tg_shared data; /* of a send or receive: data, key of its own half, key of the other half */
     uint64_t key, match;
-    uint64_t missed; /* value of the peer's `posts` up to which the other half was not found */
+    uint64_t searched;    /* value of the peer's `posts` up to which the other half was not found */
     bool unposted, moved; /* of a message: it has no slot; this rank has moved it */
     bool done;
     tg_block *staged_src, *staged_dst; /* copies in shared memory of data that lie elsewhere */
