@@ -16,14 +16,14 @@ tg_status tg_comm_missed(const tg_comm *c, tg_status s) {
 
 bool tg_comm_ok(const tg_comm *c) { return c && c->ops && tg_ok(c->ctx); }
 
-tg_note tg_transfer_note(const tg_transfer *t, int size) {
-    return (tg_note){.kind = (uint8_t)t->kind,
-                     .dtype = (uint8_t)t->dtype,
-                     .op = (uint8_t)t->op,
-                     .root = t->root,
-                     .size = size,
-                     .count = t->count,
-                     .site = (uint64_t)(uintptr_t)t->site};
+tg_call_entry tg_transfer_entry(const tg_transfer *t, int size) {
+    return (tg_call_entry){.kind = (uint8_t)t->kind,
+                           .dtype = (uint8_t)t->dtype,
+                           .op = (uint8_t)t->op,
+                           .root = t->root,
+                           .size = size,
+                           .count = t->count,
+                           .site = (uint64_t)(uintptr_t)t->site};
 }
 
 tg_comm *tg_comm_or_inert(tg_comm *c) { return c ? c : (tg_comm *)&inert; }

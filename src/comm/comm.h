@@ -22,7 +22,7 @@ typedef struct tg_collective_args {
 tg_work *tg_comm_start(tg_comm *c, const tg_collective_args *a);
 
 /* Returns the flight-recorder entry of a call in a group of `size` ranks. */
-tg_note tg_transfer_note(const tg_transfer *t, int size);
+tg_call_entry tg_transfer_entry(const tg_transfer *t, int size);
 
 /* The kind of the call by which ranks record and compare the replay of a captured step; it is not a collective of
  * its own. Its count holds the number of the group's collectives in the low bits and a digest of them above. */
@@ -31,13 +31,14 @@ static inline int64_t tg_replay_calls(int64_t count) { return count & ((1 << TG_
 
 /* captured.c: adds a call to the step that is being captured; each replay will make it. even: all ranks have the
  * same count. */
-tg_status tg_replay_note(tg_comm *c, const tg_note *note, int64_t bytes, bool even);
+tg_status tg_replay_add(tg_comm *c, const tg_call_entry *entry, int64_t bytes, bool even);
 /* Called when c ends or recovers: frees the calls that were recorded with it; replaying them is refused from then
  * on. */
 void tg_replays_end(tg_comm *c);
 void tg_replays_end_all(tg_ctx *ctx, const tg_comm_ops *ops); /* for all that use this transport */
 /* Calls fn for each call of the replay that `note` records, if this context still has its graph. */
-void tg_replay_each(tg_ctx *ctx, const tg_note *note, void (*fn)(void *user, const tg_note *call), void *user);
+void tg_replay_each(tg_ctx *ctx, const tg_call_entry *entry, void (*fn)(void *user, const tg_call_entry *call),
+                    void *user);
 
 /* Forms a group of these n ranks of c, in this order; this rank is one of them. The ranks exchange nothing, as all
  * members know the list. Collective over the members only, which form groups of the same list in the same order.
@@ -52,7 +53,7 @@ typedef struct tg_comm_request {
     tg_comm *comm;
     void *request; /* of the transport */
     tg_work *work;
-    uint64_t note;  /* its index in the flight recorder; 0: none */
+    uint64_t entry;   /* its index in the flight recorder; 0: none */
     tg_status status; /* result of the wait */
     bool waited;
     bool ownerless; /* no storage owns the work */

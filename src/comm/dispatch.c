@@ -238,35 +238,34 @@ static void count_call(const dispatch *e) {
     }
 }
 
-static tg_note note_of(const dispatch *e, uint64_t sequence) {
+static tg_call_entry entry_of(const dispatch *e, uint64_t sequence) {
     const tg_comm *c = e->c;
-    tg_note note = tg_transfer_note(&e->t, c->size);
-    note.sequence = sequence;
+    tg_call_entry entry = tg_transfer_entry(&e->t, c->size);
+    entry.sequence = sequence;
     size_t at = 0;
-    tg_text(note.group, sizeof note.group, &at, "%s", *c->name ? c->name : "world");
-    return note;
+    tg_text(entry.group, sizeof entry.group, &at, "%s", *c->name ? c->name : "world");
+    return entry;
 }
 
 /* Records the call. It also counts as a heartbeat, as a rank that makes calls is alive. */
-static void note_call(const dispatch *e, tg_comm_request *r) {
+static void record_call(const dispatch *e, tg_comm_request *r) {
     tg_comm *c = e->c;
     uint64_t beats = atomic_load_explicit(c->ctx->run.heartbeat, memory_order_relaxed);
     atomic_store_explicit(c->ctx->run.heartbeat, beats + 1, memory_order_relaxed);
     bool alone = e->a->kind == TG_SEND || e->a->kind == TG_RECV;
-    tg_note note = note_of(e, alone ? c->sequence : ++c->sequence);
-    r->note = tg_recorder_post(c->recorder, &note);
+    tg_call_entry entry = entry_of(e, alone ? c->sequence : ++c->sequence);
+    r->entry = tg_recorder_post(c->recorder, &entry);
 }
 
 /* No data move now. The replays are counted, compared and recorded. */
 static tg_status start_captured(dispatch *e, tg_comm_request *r) {
     tg_comm *c = e->c;
-    tg_note note = note_of(e, 0);
+    tg_call_entry entry = entry_of(e, 0);
     if (e->a->kind == TG_BARRIER) return tg_recording_refuse(c->ctx, e->name, TG_RECORDING_WAIT, e->a->site);
     if (!c->ops->queued)
         return tg_fail(c->ctx, TG_ERR_UNSUPPORTED, "%s: transport \"%s\" cannot be captured: the host moves its data",
                        e->name, c->ops->name);
-    TG_TRY(tg_replay_note(c, &note, payload(e) * (int64_t)tg_dtype_size(e->t.dtype),
-                          !e->t.send && !e->t.recv));
+    TG_TRY(tg_replay_add(c, &entry, payload(e) * (int64_t)tg_dtype_size(e->t.dtype), !e->t.send && !e->t.recv));
     return r->status = c->ops->start(c->ctx, c->state, &e->t, &r->request);
 }
 
@@ -274,8 +273,8 @@ static tg_status start(dispatch *e, tg_comm_request *r) {
     tg_comm *c = e->c;
     if (c->size == 1) return copy_own(e);
     if (c->ctx->capture) return start_captured(e, r);
-    note_call(e, r);
-    e->t.record = r->note;
+    record_call(e, r);
+    e->t.record = r->entry;
     r->status = c->ops->start(c->ctx, c->state, &e->t, &r->request);
     if (r->status == TG_OK) count_call(e);
     return r->status;
@@ -340,7 +339,7 @@ static tg_status request_wait(tg_ctx *ctx, void *self) {
     tg_comm *c = r->comm;
     if (!r->request) return TG_OK;
     _Atomic uint64_t *waiting = &c->recorder->rank_slot[c->recorder->me].waiting;
-    atomic_store_explicit(waiting, r->note, memory_order_relaxed);
+    atomic_store_explicit(waiting, r->entry, memory_order_relaxed);
     r->status = c->ops->wait(ctx, c->state, r->request);
     r->waited = true;
     atomic_store_explicit(waiting, 0, memory_order_relaxed);
@@ -354,10 +353,10 @@ static void end_request(tg_comm_request *r) {
     tg_comm *c = r->comm;
     if (r->request && !r->waited) r->status = c->ops->wait(c->ctx, c->state, r->request); /* for the flight recorder */
     if (r->request) c->ops->drop(c->ctx, c->state, r->request);
-    if (r->note && !(c->ops->queued && r->request))
-        tg_recorder_settle(c->recorder, r->note, r->status == TG_OK ? TG_CALL_DONE : TG_CALL_FAILED);
+    if (r->entry && !(c->ops->queued && r->request))
+        tg_recorder_settle(c->recorder, r->entry, r->status == TG_OK ? TG_CALL_DONE : TG_CALL_FAILED);
     r->request = NULL;
-    r->note = 0;
+    r->entry = 0;
 }
 
 static void request_free(void *self) {

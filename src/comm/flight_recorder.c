@@ -7,7 +7,7 @@
 
 #include <time.h>
 
-_Static_assert(TG_NOTE_WORDS * sizeof(uint64_t) == sizeof(tg_note), "a note is whole words");
+_Static_assert(TG_ENTRY_WORDS * sizeof(uint64_t) == sizeof(tg_call_entry), "an entry is whole words");
 
 /* ---- Text ---- */
 
@@ -102,50 +102,50 @@ uint64_t tg_recorder_now(void) {
     return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
-uint64_t tg_recorder_post(tg_recorder *b, tg_note *note) {
+uint64_t tg_recorder_post(tg_recorder *b, tg_call_entry *entry) {
     tg_rank_slot *c = &b->rank_slot[b->me];
-    uint64_t word[TG_NOTE_WORDS];
-    if (note->site) tg_recorder_keep_site(b, note->site);
-    note->index = atomic_load_explicit(&c->calls, memory_order_relaxed) + 1;
-    note->began = tg_recorder_now();
-    memcpy(word, note, sizeof word);
-    _Atomic uint64_t *to = c->ring[note->index % TG_RING].word;
+    uint64_t word[TG_ENTRY_WORDS];
+    if (entry->site) tg_recorder_keep_site(b, entry->site);
+    entry->index = atomic_load_explicit(&c->calls, memory_order_relaxed) + 1;
+    entry->began = tg_recorder_now();
+    memcpy(word, entry, sizeof word);
+    _Atomic uint64_t *to = c->ring[entry->index % TG_RING].word;
     atomic_store_explicit(&to[0], 0, memory_order_relaxed);
-    for (int i = 1; i < TG_NOTE_WORDS; i++) atomic_store_explicit(&to[i], word[i], memory_order_release);
-    atomic_store_explicit(&to[0], note->index, memory_order_release);
-    atomic_store_explicit(&c->calls, note->index, memory_order_release);
-    return note->index;
+    for (int i = 1; i < TG_ENTRY_WORDS; i++) atomic_store_explicit(&to[i], word[i], memory_order_release);
+    atomic_store_explicit(&to[0], entry->index, memory_order_release);
+    atomic_store_explicit(&c->calls, entry->index, memory_order_release);
+    return entry->index;
 }
 
-bool tg_rank_slot_note(const tg_rank_slot *c, uint64_t index, tg_note *note) {
+bool tg_rank_slot_entry(const tg_rank_slot *c, uint64_t index, tg_call_entry *entry) {
     const _Atomic uint64_t *from = c->ring[index % TG_RING].word;
-    uint64_t word[TG_NOTE_WORDS];
-    for (int i = 0; i < TG_NOTE_WORDS; i++) word[i] = atomic_load_explicit(&from[i], memory_order_acquire);
-    memcpy(note, word, sizeof word);
-    note->group[sizeof note->group - 1] = 0;
-    return index && note->index == index && atomic_load_explicit(&from[0], memory_order_relaxed) == index;
+    uint64_t word[TG_ENTRY_WORDS];
+    for (int i = 0; i < TG_ENTRY_WORDS; i++) word[i] = atomic_load_explicit(&from[i], memory_order_acquire);
+    memcpy(entry, word, sizeof word);
+    entry->group[sizeof entry->group - 1] = 0;
+    return index && entry->index == index && atomic_load_explicit(&from[0], memory_order_relaxed) == index;
 }
 
 /* Marks a call as done or failed. The entry is written in place without clearing its index: of the words that
  * change, only this rank writes later values. */
 void tg_recorder_settle(tg_recorder *b, uint64_t index, int state) {
     tg_rank_slot *c = &b->rank_slot[b->me];
-    tg_note note;
-    if (!tg_rank_slot_note(c, index, &note)) return;
-    note.state = (uint8_t)state;
-    note.ended = tg_recorder_now();
-    uint64_t word[TG_NOTE_WORDS];
-    memcpy(word, &note, sizeof word);
+    tg_call_entry entry;
+    if (!tg_rank_slot_entry(c, index, &entry)) return;
+    entry.state = (uint8_t)state;
+    entry.ended = tg_recorder_now();
+    uint64_t word[TG_ENTRY_WORDS];
+    memcpy(word, &entry, sizeof word);
     _Atomic uint64_t *to = c->ring[index % TG_RING].word;
-    atomic_store_explicit(&to[TG_NOTE_WORDS - 1], word[TG_NOTE_WORDS - 1], memory_order_relaxed);
+    atomic_store_explicit(&to[TG_ENTRY_WORDS - 1], word[TG_ENTRY_WORDS - 1], memory_order_relaxed);
     atomic_store_explicit(&to[1], word[1], memory_order_release);
 }
 
-bool tg_rank_slot_last(const tg_rank_slot *c, tg_note *note) {
+bool tg_rank_slot_last(const tg_rank_slot *c, tg_call_entry *entry) {
     for (int i = 0; i < 100; i++) {
         uint64_t calls = atomic_load_explicit(&c->calls, memory_order_acquire);
         if (!calls) return false;
-        if (tg_rank_slot_note(c, calls, note)) return true;
+        if (tg_rank_slot_entry(c, calls, entry)) return true;
     }
     return false;
 }

@@ -31,7 +31,7 @@ typedef enum tg_rank_state {
 enum { TG_CALL_STARTED, TG_CALL_DONE, TG_CALL_FAILED };
 
 /* The entry of one call. */
-typedef struct tg_note {
+typedef struct tg_call_entry {
     uint64_t index; /* 1 + how many calls the rank made before it; 0: none */
     uint8_t kind, dtype, op, state;
     int32_t root, size; /* size: ranks in the group */
@@ -39,9 +39,9 @@ typedef struct tg_note {
     uint64_t site, sequence; /* sequence: the call's number in its group */
     char group[16];
     uint64_t began, ended; /* nanoseconds of CLOCK_MONOTONIC */
-} tg_note;
+} tg_call_entry;
 
-enum { TG_NOTE_WORDS = sizeof(tg_note) / sizeof(uint64_t) };
+enum { TG_ENTRY_WORDS = sizeof(tg_call_entry) / sizeof(uint64_t) };
 
 typedef struct tg_rank_slot {
     alignas(TG_LINE) _Atomic uint64_t heartbeat;
@@ -57,7 +57,7 @@ typedef struct tg_rank_slot {
     _Atomic int64_t pid;
     tg_shared_text failure;
     struct {
-        _Atomic uint64_t word[TG_NOTE_WORDS]; /* the first is 0 while the others are being written */
+        _Atomic uint64_t word[TG_ENTRY_WORDS]; /* the first is 0 while the others are being written */
     } ring[TG_RING];
     struct {
         _Atomic uint64_t site; /* 0: free; set after the text is written */
@@ -83,16 +83,16 @@ void tg_recorder_unref(tg_ctx *ctx, tg_recorder *b);
 
 uint64_t tg_recorder_now(void); /* nanoseconds */
 /* Adds a call to the rank's own slot. Returns its index. */
-uint64_t tg_recorder_post(tg_recorder *b, tg_note *note);
+uint64_t tg_recorder_post(tg_recorder *b, tg_call_entry *entry);
 void tg_recorder_keep_site(tg_recorder *b, uint64_t site); /* so that other ranks can describe it */
 void tg_recorder_settle(tg_recorder *b, uint64_t index, int state);
-bool tg_rank_slot_note(const tg_rank_slot *c, uint64_t index, tg_note *note); /* false: overwritten since */
-bool tg_rank_slot_last(const tg_rank_slot *c, tg_note *note);
+bool tg_rank_slot_entry(const tg_rank_slot *c, uint64_t index, tg_call_entry *entry); /* false: overwritten since */
+bool tg_rank_slot_last(const tg_rank_slot *c, tg_call_entry *entry);
 
 /* ---- Texts (flight_text.c) ---- */
 
 /* Writes a call as "all_reduce(f32, 5 elements, sum)". */
-void tg_note_call(const tg_note *note, char *buf, size_t n, size_t *at);
+void tg_call_entry_text(const tg_call_entry *entry, char *buf, size_t n, size_t *at);
 /* Writes a call site as the rank itself has described it. */
 void tg_rank_slot_site(const tg_rank_slot *c, uint64_t site, char *buf, size_t n);
 /* Writes where the rank of slot i made a call. */

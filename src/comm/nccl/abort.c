@@ -67,8 +67,8 @@ static tg_status pass_deadline(tg_nccl_group *g, double waited) {
         return tg_fail(g->self->ctx, TG_ERR_TIMEOUT,
                        "the deadline of %g s has passed while group \"%s\" waited for its other ranks to join",
                        g->self->ctx->run.deadline, g->name);
-    tg_note_call(&c->note, call, sizeof call, &at);
-    tg_describe_site((const void *)(uintptr_t)c->note.site, site, sizeof site);
+    tg_call_entry_text(&c->entry, call, sizeof call, &at);
+    tg_describe_site((const void *)(uintptr_t)c->entry.site, site, sizeof site);
     return tg_fail(g->self->ctx, TG_ERR_TIMEOUT,
                    "the deadline of %g s has passed after %.1f s in %s of group \"%s\", from %s; %s, and the GPUs "
                    "have not finished it",

@@ -181,7 +181,7 @@ static tg_status nccl_start(tg_ctx *ctx, void *state, const tg_transfer *t, void
     tg_nccl_call *c = ctx->run.status == TG_OK ? call_new(g) : NULL;
     if (!c) return ctx->run.status;
     c->record = t->record;
-    c->note = tg_transfer_note(t, g->size);
+    c->entry = tg_transfer_entry(t, g->size);
     c->captured = g->self->cuda->capturing != NULL;
     tg_status s = meet(g, t, c);
     if (s == TG_OK) s = launch(g, t, c);
@@ -212,7 +212,7 @@ static tg_status put_in_order(tg_nccl_call *c) {
     if (self->failed) return tg_nccl_aborted(c->group);
     if (!c->launched)
         return tg_fail(self->ctx, TG_ERR_STATE, "%s: waiting for it in an open batch; close it first",
-                       tg_collective_name(c->note.kind));
+                       tg_collective_name(c->entry.kind));
     c->ordered = true;
     return tg_cuda_check(self->ctx, cudaStreamWaitEvent(self->cuda->compute, c->done, 0), "cudaStreamWaitEvent");
 }
@@ -229,7 +229,7 @@ static tg_status nccl_wait(tg_ctx *ctx, void *state, void *request) {
     (void)ctx;
     tg_nccl_call *c = request;
     TG_TRY(put_in_order(c));
-    return c->note.kind == TG_BARRIER ? wait_barrier(state, c) : TG_OK;
+    return c->entry.kind == TG_BARRIER ? wait_barrier(state, c) : TG_OK;
 }
 
 static void nccl_drop(tg_ctx *ctx, void *state, void *request) {

@@ -25,7 +25,7 @@ typedef struct tg_nccl_window tg_nccl_window;
 /* A call on its way: from its start until it is done on all ranks, and its owner has dropped it. */
 typedef struct tg_nccl_call {
     tg_nccl_group *group;
-    tg_note note;     /* for errors */
+    tg_call_entry entry; /* for errors */
     uint64_t record;  /* its number in the record */
     void *control;    /* its request there; NULL: all ranks have made the call */
     cudaEvent_t done;

@@ -177,7 +177,7 @@ static void keep_side(tg_p2p_call *c, const tg_p2p_message *m) {
 
 static void keep_last(tg_p2p_member *member, const tg_p2p_message *m) {
     size_t at = 0;
-    member->last = tg_signature_note(&m->signature, m->count, 0, m->sequence);
+    member->last = tg_signature_entry(&m->signature, m->count, 0, m->sequence);
     tg_text(member->site, sizeof member->site, &at, "%s", m->body);
 }
 

@@ -68,13 +68,13 @@ static void last_call(tg_control *c, int i, char *buf, size_t n, size_t *at) {
         return;
     }
     tg_text(buf, n, at, "its last call was ");
-    tg_note_call(&m->last, buf, n, at);
+    tg_call_entry_text(&m->last, buf, n, at);
     tg_text(buf, n, at, ", call %llu of the group, from %s", (unsigned long long)m->last.sequence, m->site);
 }
 
-static bool describe_call(tg_control *c, const tg_wait *w, tg_note *note, char *site, size_t n) {
+static bool describe_call(tg_control *c, const tg_wait *w, tg_call_entry *entry, char *site, size_t n) {
     const tg_p2p_call *call = call_of(w);
-    *note = tg_signature_note(&call->signature, call->t.count, call->peer, call->sequence);
+    *entry = tg_signature_entry(&call->signature, call->t.count, call->peer, call->sequence);
     tg_p2p_site(tg_p2p_of(c)->self, call->t.site, site, n < TG_P2P_SITE ? n : TG_P2P_SITE);
     return true;
 }

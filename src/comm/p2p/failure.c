@@ -80,9 +80,9 @@ void tg_p2p_quote(const tg_p2p_call *c, int member, int peer, tg_quoted *q) {
     const tg_p2p_side *side = c->pair && member == g->control.rank ? NULL : tg_p2p_side_of(c, member);
     size_t at = 0;
     *q = (tg_quoted){.member = member, .rank = g->member[member].rank};
-    q->note = side ? tg_signature_note(&side->signature, side->count, peer, c->sequence)
-                   : tg_signature_note(&c->signature, c->t.count, peer, c->sequence);
-    if (c->pair) q->note.sequence = 0;
+    q->entry = side ? tg_signature_entry(&side->signature, side->count, peer, c->sequence)
+                    : tg_signature_entry(&c->signature, c->t.count, peer, c->sequence);
+    if (c->pair) q->entry.sequence = 0;
     if (side)
         tg_text(q->site, sizeof q->site, &at, "%s", side->site);
     else

@@ -186,7 +186,7 @@ typedef struct tg_p2p_member {
     int rank; /* of the world */
     bool left, came;
     uint64_t missed_calls; /* calls that it has missed after errors */
-    tg_note last;    /* the last call that it was seen to make; its sequence is 0 before */
+    tg_call_entry last;    /* the last call that it was seen to make; its sequence is 0 before */
     char site[TG_P2P_SITE];
     tg_p2p_piece in[TG_P2P_PHASES][TG_P2P_PIECES];
     tg_p2p_buffer out[TG_P2P_PIECES];

@@ -45,18 +45,18 @@ static void end_of(tg_control *c, tg_group_end *end, char *buf, size_t n) {
 
 /* ---- Disagreement ---- */
 
-tg_note tg_shm_post_note(const tg_post *p, uint64_t sequence) {
-    tg_note note = tg_signature_note(&p->signature, p->count, -1, sequence);
-    note.site = p->site;
-    return note;
+tg_call_entry tg_shm_post_entry(const tg_post *p, uint64_t sequence) {
+    tg_call_entry entry = tg_signature_entry(&p->signature, p->count, -1, sequence);
+    entry.site = p->site;
+    return entry;
 }
 
-void tg_shm_quote(const tg_shm_group *s, int member, const tg_note *note, tg_quoted *q) {
-    *q = (tg_quoted){.member = member, .rank = tg_group_member(s->g, member)->rank, .note = *note};
-    tg_recorder_site(s->self->recorder, q->rank, note->site, q->site, sizeof q->site);
+void tg_shm_quote(const tg_shm_group *s, int member, const tg_call_entry *entry, tg_quoted *q) {
+    *q = (tg_quoted){.member = member, .rank = tg_group_member(s->g, member)->rank, .entry = *entry};
+    tg_recorder_site(s->self->recorder, q->rank, entry->site, q->site, sizeof q->site);
 }
 
-void tg_shm_mismatch(tg_shm_group *s, int a, int b, const tg_note *of_a, const tg_note *of_b) {
+void tg_shm_mismatch(tg_shm_group *s, int a, int b, const tg_call_entry *of_a, const tg_call_entry *of_b) {
     tg_quoted one, two;
     tg_shm_quote(s, a, of_a, &one);
     tg_shm_quote(s, b, of_b, &two);
@@ -119,12 +119,12 @@ static void last_call(tg_control *c, int i, char *buf, size_t n, size_t *at) {
     tg_recorder_last_call(s->self->recorder, tg_group_member(s->g, i)->rank, buf, n, at);
 }
 
-static bool call_of(tg_control *c, const tg_wait *w, tg_note *note, char *site, size_t n) {
+static bool call_of(tg_control *c, const tg_wait *w, tg_call_entry *entry, char *site, size_t n) {
     const tg_shm_request *r = request_of(w);
     (void)c;
     if (!r) return false;
-    *note = r->note;
-    tg_describe_site((const void *)(uintptr_t)r->note.site, site, n);
+    *entry = r->entry;
+    tg_describe_site((const void *)(uintptr_t)r->entry.site, site, n);
     return true;
 }
 

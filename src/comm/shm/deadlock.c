@@ -45,7 +45,8 @@ static bool one_will_find_out(const tg_shm_group *s, int member, const tg_shm_gr
            (there >= 0 && tg_shm_has_missed_more(other, other->control.rank, there));
 }
 
-static void fail_both(tg_shm_group *s, tg_shm_group *other, int member, const tg_note *mine, const tg_note *theirs) {
+static void fail_both(tg_shm_group *s, tg_shm_group *other, int member, const tg_call_entry *mine,
+                      const tg_call_entry *theirs) {
     const char *const names[] = {s->g->name, other->g->name};
     char first[TG_FAILURE_TEXT / 2], second[TG_FAILURE_TEXT / 2];
     size_t at = 0, to = 0;
@@ -64,11 +65,12 @@ void tg_shm_check_deadlock(tg_control *c, const tg_wait *w, int member) {
     int rank = tg_group_member(s->g, member)->rank;
     uint64_t blocked = atomic_load_explicit(&rank_slot->blocked, memory_order_acquire);
     tg_shm_group *other = blocked ? group_of(s->self, blocked >> 32) : NULL;
-    tg_note theirs;
+    tg_call_entry theirs;
     if (!other || !r || tg_shm_has_failed(other) || has_answered(other, (uint32_t)blocked, rank)) return;
     if (one_will_find_out(s, member, other, rank)) return;
-    if (!tg_rank_slot_note(rank_slot, atomic_load_explicit(&rank_slot->waiting, memory_order_acquire), &theirs)) return;
+    if (!tg_rank_slot_entry(rank_slot, atomic_load_explicit(&rank_slot->waiting, memory_order_acquire), &theirs))
+        return;
     if (tg_shm_has_arrived(r, member)) return;
     if (atomic_load_explicit(&rank_slot->blocked, memory_order_acquire) != blocked) return;
-    fail_both(s, other, member, &r->note, &theirs);
+    fail_both(s, other, member, &r->entry, &theirs);
 }

@@ -38,9 +38,9 @@ static bool put(tg_shm_request *r) {
     s->messages++;
     s->slots_used++;
     atomic_store_explicit(&m->data, r->data, memory_order_relaxed);
-    atomic_store_explicit(&m->count, r->note.count, memory_order_relaxed);
-    atomic_store_explicit(&m->site, r->note.site, memory_order_relaxed);
-    atomic_store_explicit(&m->dtype, r->note.dtype, memory_order_relaxed);
+    atomic_store_explicit(&m->count, r->entry.count, memory_order_relaxed);
+    atomic_store_explicit(&m->site, r->entry.site, memory_order_relaxed);
+    atomic_store_explicit(&m->dtype, r->entry.dtype, memory_order_relaxed);
     r->message = m;
     uint64_t was = atomic_load_explicit(&m->state, memory_order_relaxed);
     atomic_store_explicit(&m->state, (was & ~(uint64_t)3) + 4 + TG_MESSAGE_POSTED, memory_order_release);
@@ -104,22 +104,22 @@ static half half_of(tg_message_slot *m) {
 }
 
 static half own_half(const tg_shm_request *r) {
-    return (half){r->message, r->data, r->note.count, r->note.site, r->note.dtype};
+    return (half){r->message, r->data, r->entry.count, r->entry.site, r->entry.dtype};
 }
 
-static tg_note half_note(const tg_shm_group *s, const half *h, bool send, int peer) {
-    return (tg_note){.kind = send ? TG_SEND : TG_RECV,
-                     .dtype = h->dtype,
-                     .root = peer,
-                     .size = s->control.size,
-                     .count = h->count,
-                     .site = h->site};
+static tg_call_entry half_entry(const tg_shm_group *s, const half *h, bool send, int peer) {
+    return (tg_call_entry){.kind = send ? TG_SEND : TG_RECV,
+                           .dtype = h->dtype,
+                           .root = peer,
+                           .size = s->control.size,
+                           .count = h->count,
+                           .site = h->site};
 }
 
 static void message_mismatch(const tg_shm_request *r, const half *own, const half *other) {
     tg_shm_group *s = r->s;
     bool sends = r->kind == TG_SEND;
-    tg_note mine = half_note(s, own, sends, r->peer), theirs = half_note(s, other, !sends, s->control.rank);
+    tg_call_entry mine = half_entry(s, own, sends, r->peer), theirs = half_entry(s, other, !sends, s->control.rank);
     tg_shm_mismatch(s, s->control.rank, r->peer, &mine, &theirs);
 }
 

@@ -25,8 +25,8 @@ static tg_shm_request *request_new(tg_shm_group *s, const tg_transfer *t) {
     tg_shm_request *r = self->free;
     self->free = r->next;
     *r = (tg_shm_request){.s = s, .kind = t->kind, .peer = t->root, .sequence = s->next, .record = t->record};
-    r->note = tg_transfer_note(t, s->control.size);
-    r->note.sequence = s->next + 1;
+    r->entry = tg_transfer_entry(t, s->control.size);
+    r->entry.sequence = s->next + 1;
     return r;
 }
 
@@ -84,7 +84,7 @@ static void fill_post(tg_shm_group *s, tg_post *p, const tg_transfer *t, uint64_
 }
 
 static void mismatch(tg_shm_group *s, const tg_slot *slot, uint64_t sequence, int a, int b) {
-    tg_note one = tg_shm_post_note(&slot->post[a], sequence), two = tg_shm_post_note(&slot->post[b], sequence);
+    tg_call_entry one = tg_shm_post_entry(&slot->post[a], sequence), two = tg_shm_post_entry(&slot->post[b], sequence);
     tg_shm_mismatch(s, a, b, &one, &two);
 }
 

@@ -54,7 +54,7 @@ struct tg_shm_request {
     uint64_t sequence;
     tg_collective kind;
     int peer;
-    tg_note note;   /* for errors */
+    tg_call_entry entry; /* for errors */
     uint64_t record; /* its index in the flight recorder */
     tg_slot *slot;  /* of a collective */
     tg_message_slot *message; /* of a send or receive; NULL: it waits for a free message slot */
@@ -119,9 +119,9 @@ extern const tg_mover_ops tg_shm_mover;
 static inline tg_shm_group *tg_shm_of(tg_control *c) { return (tg_shm_group *)c; }
 int tg_shm_patience(const tg_shm_rank *self);
 /* Two members disagree about a call, or about a message between them. */
-void tg_shm_mismatch(tg_shm_group *s, int a, int b, const tg_note *of_a, const tg_note *of_b);
-tg_note tg_shm_post_note(const tg_post *p, uint64_t sequence);
-void tg_shm_quote(const tg_shm_group *s, int member, const tg_note *note, tg_quoted *q);
+void tg_shm_mismatch(tg_shm_group *s, int a, int b, const tg_call_entry *of_a, const tg_call_entry *of_b);
+tg_call_entry tg_shm_post_entry(const tg_post *p, uint64_t sequence);
+void tg_shm_quote(const tg_shm_group *s, int member, const tg_call_entry *entry, tg_quoted *q);
 /* Returns whether member a has missed more of the group's calls after errors than b. */
 bool tg_shm_has_missed_more(const tg_shm_group *s, int a, int b);
 /* Returns whether the member has made its part of the call that r waits for. */
