@@ -1,12 +1,12 @@
-/* What the layer does for the transport: messages and pieces that fly, and finding out what has landed. */
+/* Sending and receiving through the message layer: buffers, and the messages in them. */
 #include "base/host_memory.h"
 #include "comm/p2p/p2p.h"
 
 enum { MESSAGE_TAG = 0, ANYBODY = -1 };
 
-/* ---- What flies ---- */
+/* ---- Sending and receiving ---- */
 
-/* The first error of the layer ends everything that needs it. */
+/* Records an error of the layer. The first one ends everything that needs the layer. */
 static tg_status check(tg_p2p_rank *self, const char *call, int error) {
     char text[256] = "";
     if (!error) return TG_OK;
@@ -37,9 +37,9 @@ void tg_p2p_poll(tg_p2p_rank *self) {
     if (!self->broken) check(self, "polling", self->layer->poll(self->state, landed));
 }
 
-/* ---- Messages out ---- */
+/* ---- Outgoing messages ---- */
 
-/* A buffer and its message in one piece of memory; all of them are linked, too, through `all`. */
+/* A buffer and its message in one block of memory. All of them are also linked through `all`. */
 typedef struct sheet {
     tg_p2p_buffer buffer;
     struct sheet *all;
@@ -48,7 +48,7 @@ typedef struct sheet {
 
 static sheet *sheet_of(tg_p2p_message *m) { return (sheet *)((char *)m - offsetof(sheet, bytes)); }
 
-/* Those that have landed are found again when there is no free one. */
+/* Collects the buffers that have landed. Called when no free one is left. */
 static void collect(tg_p2p_rank *self) {
     self->out = NULL;
     for (sheet *s = (sheet *)self->all_out; s; s = s->all) {
@@ -112,9 +112,10 @@ bool tg_p2p_sent(const tg_p2p_rank *self) {
     return true;
 }
 
-/* ---- Messages in ---- */
+/* ---- Incoming messages ---- */
 
-/* From anybody, in the order in which they were posted: so messages of one rank keep theirs. */
+/* Receives from any rank. Receives complete in the order in which they were posted, so messages of one rank keep
+ * their order. */
 static tg_status listen(tg_p2p_rank *self, int i) {
     return tg_p2p_receive(self, &self->in[i], TG_P2P_MESSAGE, ANYBODY, MESSAGE_TAG);
 }
@@ -130,7 +131,7 @@ void tg_p2p_taken(tg_p2p_rank *self) {
     listen(self, i);
 }
 
-/* ---- Begin and end ---- */
+/* ---- Open and close ---- */
 
 tg_status tg_p2p_open(tg_p2p_rank *self) {
     enum { OUT = 32 };
@@ -143,7 +144,7 @@ tg_status tg_p2p_open(tg_p2p_rank *self) {
     return TG_OK;
 }
 
-/* What has not been sent by now never will be: its memory is the layer's, if that goes on. */
+/* Leaks buffers that the layer has not sent by now, as it may still read them. */
 void tg_p2p_close(tg_p2p_rank *self) {
     tg_ctx *ctx = self->ctx;
     bool listening = false;

@@ -1,4 +1,4 @@
-/* Calls: arriving at one, comparing what the members say of it, and what they ask of each other. */
+/* Calls: arriving at one, comparing it with the members' calls, and the messages about it. */
 #include "base/text.h"
 #include "comm/p2p/p2p.h"
 
@@ -18,7 +18,7 @@ static uint64_t balance_of(const tg_p2p_call *c) {
     return sum;
 }
 
-/* As the door has described it for the record. */
+/* Writes the call site as dispatch has described it in the flight recorder. */
 void tg_p2p_site(const tg_p2p_rank *self, const void *site, char *buf, size_t n) {
     size_t at = 0;
     if (site)
@@ -29,7 +29,8 @@ void tg_p2p_site(const tg_p2p_rank *self, const void *site, char *buf, size_t n)
 
 /* ---- Disagreement ---- */
 
-/* Of an all-to-all pairs agree; of a message its length. */
+/* Compares with that member's call. An all-to-all also compares what the pair exchanges. A message compares its
+ * length and dtype. */
 bool tg_p2p_agree(const tg_p2p_call *c, int member) {
     const tg_p2p_side *o = tg_p2p_side_of(c, member);
     if (c->pair) return o->count == c->t.count && o->signature.dtype == c->signature.dtype;
@@ -38,7 +39,8 @@ bool tg_p2p_agree(const tg_p2p_call *c, int member) {
     return c->t.kind != TG_ALL_TO_ALL || tg_pair_agrees(ours, (tg_pair_counts){o->to_me, o->from_me});
 }
 
-/* Of those who have missed different numbers of calls the one with more is to blame. */
+/* Compares the missed calls first: if the two ranks have missed different numbers of calls, the one with more fails
+ * the group. */
 static void compare(tg_p2p_call *c, int member) {
     tg_p2p_group *g = c->g;
     const tg_p2p_side *o = tg_p2p_side_of(c, member);
@@ -63,7 +65,7 @@ static tg_status keep_transfer(tg_p2p_call *c, const tg_transfer *t) {
     c->recv_at = tg_parts_begin(c->begins + n + 1, t->recv, n);
     if (t->kind != TG_ALL_TO_ALL || t->src != t->dst || !t->src) return TG_OK;
     size_t bytes = (size_t)(c->send_at ? c->send_at[n] : t->count * n) * tg_p2p_element(c);
-    c->t.src = c->copy = tg_p2p_copy_of(c->g, t->src, bytes); /* others read it after this rank has written over it */
+    c->t.src = c->copy = tg_p2p_copy_of(c->g, t->src, bytes); /* members read src after this rank has overwritten it */
     return c->copy ? TG_OK : c->g->self->ctx->run.status;
 }
 
@@ -72,7 +74,7 @@ static void place_begin(tg_p2p_call *c, uint64_t sequence) {
     c->sequence = sequence;
 }
 
-/* Tells a member that this rank has arrived, with what it takes if that is little. */
+/* Notifies a member that this rank has arrived. The message contains the member's data if they are few. */
 static void tell(tg_p2p_call *c, int member, const char *site) {
     tg_p2p_group *g = c->g;
     tg_p2p_message *m = tg_p2p_draft(g->self, c->pair ? TG_P2P_SEND : TG_P2P_CALL, g);
@@ -160,7 +162,7 @@ void tg_p2p_settle(tg_p2p_call *c) {
     }
 }
 
-/* ---- What the others say ---- */
+/* ---- Messages of the members ---- */
 
 static void keep_side(tg_p2p_call *c, const tg_p2p_message *m) {
     tg_p2p_side *s = tg_p2p_side_of(c, m->member);
@@ -193,7 +195,7 @@ void tg_p2p_arrival(tg_p2p_group *g, const tg_p2p_message *m) {
     compare(c, m->member);
 }
 
-/* Null where the call is not this rank's any more, as its group has failed. */
+/* Returns the call that a request is for, or NULL if this rank has given it up since its group failed. */
 static tg_p2p_call *requested_call(tg_p2p_group *g, const tg_p2p_message *m) {
     tg_p2p_pair_calls *pair_calls = &g->member[m->member].send;
     tg_p2p_call *c = m->pair ? tg_p2p_pair_at(pair_calls, m->sequence) : tg_p2p_call_at(g, m->sequence);

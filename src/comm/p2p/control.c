@@ -1,10 +1,10 @@
-/* The control of the transport between nodes: what the messages of the other ranks have said of them. */
+/* The control of the transport between nodes: knows of the members what their messages have said. */
 #include "base/text.h"
 #include "base/os.h"
 #include "comm/p2p/p2p.h"
 #include "comm/shm/shm.h"
 
-/* NULL: there is none. */
+/* Returns the call of w; NULL: none. */
 static tg_p2p_call *call_of(const tg_wait *w) {
     return !w ? NULL : w->request ? ((tg_p2p_request *)w->request)->call : w->place;
 }
@@ -110,7 +110,7 @@ static const char *broken(tg_control *c) {
     return self->broken ? self->layer->name : NULL;
 }
 
-/* Members that differ are quoted when all have arrived, or after a while. */
+/* Reports a disagreement when all members have arrived, or after a while. */
 static void settle(tg_control *c, const tg_wait *w) {
     const double patience = 0.1;
     tg_p2p_call *call = call_of(w);

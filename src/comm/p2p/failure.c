@@ -1,5 +1,5 @@
-/* How a group of the transport between nodes ends on this rank, how its members hear of it, and what this rank says to
- * all ranks of its own context. */
+/* Failures over the transport between nodes: how a group ends on this rank, how the members are notified, and what
+ * this rank announces to all ranks about its own context. */
 #include "base/host_memory.h"
 #include "base/text.h"
 #include "base/os.h"
@@ -23,7 +23,7 @@ bool tg_p2p_over(const tg_p2p_call *c) {
     return c->lost || (c->pair ? !c->arrived : c->sequence >= c->g->failed_at);
 }
 
-/* What is under way lands in the transport's buffers, and nobody looks at it. */
+/* Gives up the calls that are over. Pieces under way land in the transport's buffers and are ignored. */
 static void give_up(tg_p2p_group *g) {
     for (tg_p2p_request *r = g->self->first; r; r = r->next)
         if (r->group == g && tg_p2p_over(r->call)) refuse_all(g, r->call);
@@ -63,8 +63,7 @@ void tg_p2p_fail(tg_p2p_group *g, tg_status status, int culprit, int reporter, c
     if (reporter == g->self->me) tell_members(g);
 }
 
-/* A disagreement is one for all members, so that each passes it on before the others can hear that it has failed for
- * it: from the one who found it they may hear later. It may be one of two groups. */
+/* Passes a disagreement on to the members, as p2p.h says. */
 void tg_p2p_pass_on(tg_p2p_rank *self) {
     for (tg_p2p_group *g = self->groups; g; g = g->next) {
         if (!g->failed || g->closed || g->passed_on || g->status != TG_ERR_MISMATCH) continue;
@@ -97,8 +96,8 @@ static void mismatch(tg_p2p_call *c, int a, int b) {
     tg_control_mismatch(&c->g->control, &w, &one, &two);
 }
 
-/* The first who has arrived, and the first who differs from it; pairs that differ only in what they exchange know that
- * alone. */
+/* Reports the first member that has arrived and the first one that differs from it. Only the two members of a pair
+ * know that they differ in what they exchange. */
 void tg_p2p_settle_dispute(tg_p2p_call *c) {
     int first = 0;
     while (!c->pair && !c->side[first].arrived) first++;
@@ -158,8 +157,8 @@ static bool may_speak(tg_p2p_rank *self) {
     return !self->announce;
 }
 
-/* Peers that wait for this rank learn of its failure at once; or, if another thread found it, when this one is here
- * again. */
+/* Announces the error at once, so that peers that wait for this rank fail. If another thread has recorded it, the
+ * next poll announces it. */
 static void post_failure(tg_listener *l) {
     tg_p2p_rank *self = (tg_p2p_rank *)l;
     if (!may_speak(self)) return;
@@ -167,7 +166,8 @@ static void post_failure(tg_listener *l) {
     announce(self, TG_P2P_FAILED);
 }
 
-/* Of calls missed the first counts, while the error is there; afterwards how many there were. */
+/* Announces that the error was cleared, and first how many calls this rank has missed. While the error was there,
+ * only the first missed call was announced. */
 static void post_recovery(tg_listener *l) {
     tg_p2p_rank *self = (tg_p2p_rank *)l;
     if (self->missed) announce_missed(self);
@@ -183,7 +183,7 @@ static void post_missed(tg_listener *l) {
     announce_missed(self);
 }
 
-/* A wait for ranks of the node: those of others may need this one meanwhile. */
+/* Makes progress while this rank waits for ranks of its node: ranks of other nodes may need it meanwhile. */
 static void while_idle(tg_listener *l) {
     tg_p2p_rank *self = (tg_p2p_rank *)l;
     if (pthread_equal(pthread_self(), self->thread)) tg_p2p_progress(self);

@@ -1,17 +1,17 @@
-/* Groups of the transport between nodes: how members name them alike, and their memory. */
+/* Groups of the transport between nodes: their keys, their memory, and messages that came before their group. */
 #include "base/host_memory.h"
 #include "base/text.h"
 #include "comm/p2p/p2p.h"
 
-/* ---- Names ---- */
+/* ---- Keys ---- */
 
 static uint64_t mix(uint64_t h, uint64_t x) {
     h = (h ^ x) * 0x9E3779B97F4A7C15u;
     return h ^ (h >> 29);
 }
 
-/* The n-th group of one list, split from one group, has one name on all its members: they form such groups in one
- * order. */
+/* Finds the count of groups with this base. Members form groups of one list, split from one group, in the same
+ * order, so the n-th such group has one key on all its members. */
 static tg_p2p_base *base_of(tg_p2p_rank *self, uint64_t base) {
     for (tg_p2p_base *b = self->bases; b; b = b->next)
         if (b->base == base) return b;
@@ -36,7 +36,7 @@ static tg_status name_group(tg_p2p_rank *self, const tg_p2p_key *parent, const i
 
 static size_t round_up(size_t n) { return (n + 63) / 64 * 64; }
 
-/* Fewer of everything where there are many members. */
+/* Sizes the group's buffers: the more members, the smaller they are. */
 static void size_group(tg_p2p_group *g) {
     enum { BUFFERS = 8 << 20, LARGEST = 128 << 10, SMALLEST = 4 << 10 };
     size_t all = (size_t)g->control.size * TG_P2P_PIECES * (TG_P2P_PHASES + 1);
@@ -62,11 +62,11 @@ tg_p2p_call *tg_p2p_calls_new(tg_p2p_group *g, int n, int members, size_t *bytes
     return calls;
 }
 
-/* ---- Places of messages ---- */
+/* ---- Places of sends and receives ---- */
 
 static bool is_taken(const tg_p2p_call *c) { return c->request || c->arrived; }
 
-/* n calls more for the messages of that member. */
+/* Allocates n more calls for sends to that member, or receives from it. */
 static tg_p2p_call *block_new(tg_p2p_group *g, int n, int member) {
     tg_p2p_block *b = tg_host_alloc(g->self->ctx, sizeof *b);
     if (!b) return NULL;
@@ -83,7 +83,7 @@ static tg_p2p_call *block_new(tg_p2p_group *g, int n, int member) {
     return b->calls;
 }
 
-/* Twice the places. What had one of its own has one again. */
+/* Doubles the places. Calls that are in use keep a place of their own. */
 static bool grow(tg_p2p_group *g, tg_p2p_pair_calls *m, int member) {
     tg_ctx *ctx = g->self->ctx;
     uint64_t capacity = m->capacity ? 2 * m->capacity : TG_P2P_PAIR_CALLS, n = capacity - m->capacity, at = 0;
@@ -130,7 +130,7 @@ tg_status tg_p2p_buffers(tg_p2p_group *g) {
     return TG_OK;
 }
 
-/* ---- Copies of what a call overwrites in place ---- */
+/* ---- Copies of data that a call overwrites in place ---- */
 
 static bool fits(const tg_p2p_copy *c, size_t bytes) { return !c->used && c->bytes >= bytes; }
 
@@ -155,7 +155,7 @@ void tg_p2p_copy_end(tg_p2p_group *g, const void *data) {
         if (c->data == data) c->used = false;
 }
 
-/* ---- Messages that came before the group ---- */
+/* ---- Messages that came before their group ---- */
 
 static bool same_key(const tg_p2p_key *a, const tg_p2p_key *b) {
     return a->base == b->base && a->ordinal == b->ordinal;
@@ -195,7 +195,7 @@ static void take_early(tg_p2p_rank *self, tg_p2p_group *g) {
     }
 }
 
-/* ---- Begin and end ---- */
+/* ---- Start and end ---- */
 
 static bool flies(const tg_p2p_group *g) {
     for (int i = 0; i < g->control.size; i++)
@@ -222,7 +222,7 @@ static void group_free(tg_p2p_group *g) {
         tg_host_free(ctx, c, sizeof *c + c->bytes);
     }
     tg_host_free(ctx, g->calls, g->calls_bytes);
-    if (!flies(g)) tg_host_free(ctx, g->buffers, g->buffer_bytes); /* else it is the layer's for good */
+    if (!flies(g)) tg_host_free(ctx, g->buffers, g->buffer_bytes); /* otherwise the layer keeps it for good */
     tg_host_free(ctx, g, g->bytes);
 }
 

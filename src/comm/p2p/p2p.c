@@ -1,4 +1,4 @@
-/* The slots of the transport between nodes, and its world. */
+/* The slots of the transport between nodes, and its world communicator. */
 
 #include "base/host_memory.h"
 #include "base/os.h"
@@ -31,14 +31,14 @@ static void request_start(tg_p2p_request *r) {
     self->last = r;
 }
 
-/* A communicator of one node goes to that node's transport. */
+/* Calls a slot of the node's transport, for a communicator whose ranks are of one node. */
 #define NODE(handle, slot, ...) (handle)->self->node->ops->slot((handle)->self->ctx, (handle)->inner, __VA_ARGS__)
 
 static tg_status p2p_start(tg_ctx *ctx, void *state, const tg_transfer *t, void **request) {
     tg_p2p_handle *handle = state;
     if (handle->inner) return NODE(handle, start, t, request);
     tg_p2p_group *g = handle->g;
-    tg_p2p_progress(g->self); /* news of a failure */
+    tg_p2p_progress(g->self); /* a failure may have been announced */
     if (g->failed) return tg_control_failed(&g->control, false);
     tg_p2p_request *r = request_new(g);
     if (!r) return ctx->run.status;
@@ -120,7 +120,7 @@ static tg_status p2p_recover(tg_ctx *ctx, void *state, int *rank, int *size) {
 
 /* ---- Groups ---- */
 
-/* A state for a group, which is closed where there is no memory for one. */
+/* Makes a communicator's state. If there is no memory for it, closes the group. */
 static tg_p2p_handle *handle_new(tg_p2p_rank *self, tg_p2p_group *g, void *inner) {
     tg_p2p_handle *handle = tg_host_alloc(self->ctx, sizeof *handle);
     if (handle) {
@@ -141,7 +141,7 @@ static bool are_of_this_node(const tg_p2p_rank *self, const int *ranks, int n) {
     return true;
 }
 
-/* ranks: of the world. */
+/* Splits by ranks of the world. */
 static tg_p2p_handle *split(const tg_p2p_handle *handle, const int *ranks, int n, int rank, const char *name,
                             bool all) {
     tg_p2p_rank *self = handle->self;
@@ -191,8 +191,8 @@ static bool all_gone(tg_p2p_rank *self) {
     return tg_p2p_sent(self);
 }
 
-/* A rank says goodbye when nobody owes it anything any more, and then answers what others ask until they have said it
- * too: after that nothing comes. */
+/* Says goodbye once the other ranks owe this one nothing. It answers their requests until all of them have said
+ * goodbye too; after that no message comes. */
 static void say_goodbye(tg_p2p_rank *self) {
     if (phase_of(self) == TG_P2P_ENDED || self->broken) return;
     bool landed = tg_p2p_until(self, everything_landed);
@@ -316,7 +316,8 @@ static tg_comm *world(tg_p2p_rank *self) {
     return c;
 }
 
-/* Where all ranks have met in the memory of one node, nothing is left for the layer to do. */
+/* Learns which ranks share a node. If all ranks have met in the memory of one node, its communicator replaces this
+ * one. */
 static tg_comm *settle(tg_comm *c) {
     tg_p2p_rank *self = ((tg_p2p_handle *)c->state)->self;
     tg_comm *node = NULL;
@@ -344,7 +345,7 @@ tg_comm *tg_comm_p2p_new(tg_ctx *ctx, const tg_p2p_ops *ops, void *state, int ra
     bool valid = tg_ok(ctx) && check_layer(ctx, ops, state, rank, size) == TG_OK;
     tg_p2p_rank *self = valid ? tg_host_alloc(ctx, sizeof *self) : NULL;
     if (!self) {
-        /* A table of another version has the slot at the same place: later ones are added behind it. */
+        /* A table of another version has close at the same offset, as new slots are only added at the end. */
         bool closes = ops && ops->size >= offsetof(tg_p2p_ops, close) + sizeof ops->close && ops->close;
         if (closes && state) ops->close(state, false, nothing_landed);
         return tg_comm_or_inert(NULL);

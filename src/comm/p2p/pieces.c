@@ -1,9 +1,9 @@
-/* Pieces of a call that all have arrived at: asking for them, serving them, and what is done with those that have
+/* Pieces of a call at which all members have arrived: requesting them, serving them, and using those that have
  * landed. */
 #include "kernels/cpu/rank_sums.h"
 #include "comm/p2p/p2p.h"
 
-/* ---- What this rank sums ---- */
+/* ---- Sums ---- */
 
 static void sum(const tg_p2p_call *c, const void *const *src, tg_p2p_flow to) {
     void *dst = to.data;
@@ -11,7 +11,7 @@ static void sum(const tg_p2p_call *c, const void *const *src, tg_p2p_flow to) {
     if (to.n) kernel(c->t.op, src, c->g->control.size, &dst, 1, to.n);
 }
 
-/* All shares came with the messages. */
+/* Sums shares that all came with the messages. */
 static void sum_few(tg_p2p_call *c) {
     const void *src[TG_MAX_RANKS];
     const char *own;
@@ -45,13 +45,13 @@ static bool sum_next(tg_p2p_call *c) {
     return true;
 }
 
-/* ---- The beginning ---- */
+/* ---- Start ---- */
 
 static void take_few(tg_p2p_call *c, int from, tg_p2p_flow f) {
     if (f.data) memcpy(f.data, tg_p2p_side_of(c, from)->few, (size_t)f.n * tg_p2p_element(c));
 }
 
-/* Either its bytes are here, or its pieces are counted. */
+/* Copies the bytes that came with the member's message, or counts the pieces that have to come. */
 static void expect(tg_p2p_call *c, int member) {
     for (int phase = 0; phase < TG_P2P_PHASES; phase++) {
         tg_p2p_flow in = tg_p2p_in(c, member, phase), out = tg_p2p_out(c, member, phase);
@@ -96,7 +96,7 @@ void tg_p2p_begin(tg_p2p_call *c) {
     if (to.data && from.data && to.data != from.data) memcpy(to.data, from.data, (size_t)to.n * tg_p2p_element(c));
 }
 
-/* ---- Asking ---- */
+/* ---- Requests ---- */
 
 static tg_p2p_piece *free_piece(tg_p2p_group *g, int from, int phase) {
     for (int k = 0; k < TG_P2P_PIECES; k++) {
@@ -106,7 +106,7 @@ static tg_p2p_piece *free_piece(tg_p2p_group *g, int from, int phase) {
     return NULL;
 }
 
-/* A tag of its own for each of the few that may be under way. */
+/* Returns a tag for the next piece. Each of the few pieces under way has its own. */
 static int next_tag(tg_p2p_peer *peer) {
     enum { TAGS = 32000 };
     peer->tag = peer->tag % TAGS + 1;
@@ -133,7 +133,7 @@ static bool request_piece(tg_p2p_call *c, int from, int phase) {
     return true;
 }
 
-/* Whether all has been asked for. */
+/* Requests pieces from the member. Returns whether all were requested. */
 static bool request_from(tg_p2p_call *c, int from, int phase) {
     tg_p2p_flow f = tg_p2p_in(c, from, phase);
     int64_t pieces = tg_p2p_few(c, f, phase) ? 0 : tg_p2p_piece_count(c, f);
@@ -142,7 +142,7 @@ static bool request_from(tg_p2p_call *c, int from, int phase) {
     return true;
 }
 
-/* Calls ask in their order: a sum holds pieces of some members while it waits for those of others. */
+/* Requests pieces in the order of the calls: a sum holds pieces of some members while it waits for those of others. */
 static void request_all(tg_p2p_call *c) {
     tg_p2p_group *g = c->g;
     for (int phase = 0; phase < TG_P2P_PHASES; phase++) {
@@ -185,14 +185,15 @@ static void serve_member(tg_p2p_call *c, int to) {
 
 /* ---- Landing ---- */
 
-/* A sum takes its pieces when those of all members are there; what nobody waits for any more is dropped. */
+/* Uses a piece that has landed. A sum waits for the pieces of all members. A piece whose call was given up is
+ * dropped. */
 static void land(tg_p2p_group *g, int from, int phase, tg_p2p_piece *p) {
     tg_p2p_call *c = p->call;
     if (!c || p->buffer.flying) return;
     tg_p2p_flow f = tg_p2p_piece_of(c, tg_p2p_in(c, from, phase), p->index);
     size_t bytes = (size_t)f.n * tg_p2p_element(c);
     if (p->buffer.bytes == 0) {
-        p->call = NULL; /* refused: the word that the group has failed is here, or on its way */
+        p->call = NULL; /* refused: the message that the group has failed is here or on its way */
         c->lost = true;
     } else if ((size_t)p->buffer.bytes != bytes) {
         p->call = NULL;

@@ -1,4 +1,5 @@
-/* The mover of the transport between nodes: progress of this rank's calls, and what it does while nothing comes. */
+/* The mover of the transport between nodes: handles messages, advances this rank's calls, and rests while nothing
+ * arrives. */
 #include <sched.h>
 #include <time.h>
 
@@ -79,7 +80,7 @@ static inline void pause_briefly(void) {
 #endif
 }
 
-/* Another rank may need this core. */
+/* Rests, as another rank may need this core. */
 void tg_p2p_rest(const tg_p2p_rank *self, int round) {
     enum { YIELDS = 32 };
     struct timespec nap = {.tv_nsec = 20000};
@@ -112,5 +113,5 @@ static bool is_done(tg_control *c, const tg_wait *w) {
     return r ? r->done : !place || !place->request;
 }
 
-/* Nobody touches this rank's tensors: pieces land in buffers of the transport. */
+/* There is no quiesce: peers never touch this rank's tensors, as pieces land in buffers of the transport. */
 const tg_mover_ops tg_p2p_mover = {.advance = advance, .done = is_done};
