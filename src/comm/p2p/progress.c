@@ -1,6 +1,5 @@
 /* The mover of the transport between nodes: handles messages, advances this rank's calls, and rests while nothing
  * arrives. */
-#include <sched.h>
 #include <time.h>
 
 #include "base/os.h"
@@ -80,14 +79,12 @@ static inline void pause_briefly(void) {
 #endif
 }
 
-/* Rests, as another rank may need this core. */
+/* Spins, then sleeps, as another rank may need this core. A yield would give a program of lower priority a whole time
+ * slice. */
 void tg_p2p_rest(const tg_p2p_rank *self, int round) {
-    enum { YIELDS = 32 };
     struct timespec nap = {.tv_nsec = 20000};
     if (round < self->spins)
         pause_briefly();
-    else if (round < self->spins + YIELDS)
-        sched_yield();
     else
         nanosleep(&nap, NULL);
 }
