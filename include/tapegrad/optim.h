@@ -124,8 +124,8 @@ TG_API tg_tensor *tg_scale_loss(tg_tape *t, tg_tensor *loss, tg_optim *o);
 
 /* The state, for checkpoints: tensors by name, and the count of steps. The names are "<param>.m" and "<param>.v" (Adam)
  * or "<param>.momentum" and "<param>.direction" (SGD), then "<param>.master" for 16-bit parameters. <param> is the name
- * of the parameter's tensor, which parameters of different modules may share. Parameters have their given order. The last
- * state is "loss_scale", three numbers, if the scale of the loss can change. The tensors belong to the optimizer:
+ * of the parameter's tensor, which parameters of different modules may share. Parameters have their given order. The
+ * last state is "loss_scale", three numbers, if the scale of the loss can change. The tensors belong to the optimizer:
  * tg_drop has no effect on them. The text of *name lives until the next call. An index out of range fails with
  * TG_ERR_ARGUMENT.
  *
