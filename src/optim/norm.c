@@ -26,7 +26,8 @@ static tg_status find_sets(tg_optim *o, square_sets *s) {
     for (int i = 0; i < o->n; i++) {
         int k = set_of(s, &o->item[i]);
         if (k < 0)
-            return tg_fail(o->ctx, TG_ERR_UNSUPPORTED, "the norm: parameters lie on more than %d sets of axes",
+            return tg_fail(o->ctx, TG_ERR_UNSUPPORTED,
+                           "the gradient norm: parameters are sharded over more than %d different sets of axes",
                            TG_STEP_SUMS);
         s->count[k]++;
     }
@@ -95,7 +96,8 @@ static tg_status clip(tg_optim *o, double max_norm, double *norm, const void *si
     TG_TRY(tg_recording_refuse(o->ctx, "tg_optim_clip", TG_RECORDING_READ, site));
     TG_TRY(tg_optim_check_gradients(o, "tg_optim_clip"));
     if (!(max_norm >= 0))
-        return tg_fail(o->ctx, TG_ERR_ARGUMENT, "tg_optim_clip: max_norm %g, expected 0 (none) or more", max_norm);
+        return tg_fail(o->ctx, TG_ERR_ARGUMENT, "tg_optim_clip: max_norm is %g, expected 0 (no clipping) or more",
+                       max_norm);
     TG_TRY(tg_optim_measure(o));
     if (!o->ctx->meta)
         TG_TRY(
@@ -117,7 +119,8 @@ double tg_optim_clip(tg_optim *o, double max_norm) {
 tg_status tg_optim_set_clip(tg_optim *o, double max_norm) {
     TG_TRY(tg_optim_check(o));
     if (!(max_norm >= 0))
-        return tg_fail(o->ctx, TG_ERR_ARGUMENT, "tg_optim_set_clip: max_norm %g, expected 0 (none) or more", max_norm);
+        return tg_fail(o->ctx, TG_ERR_ARGUMENT, "tg_optim_set_clip: max_norm is %g, expected 0 (no clipping) or more",
+                       max_norm);
     TG_TRY(tg_optim_put(o, TG_STEP_MAX_NORM, &max_norm, 1));
     o->max_norm = max_norm;
     return TG_OK;

@@ -82,12 +82,12 @@ tg_status tg_optim_send_rate(tg_optim *o, int group) {
 tg_status tg_optim_set_lr_of(tg_optim *o, int group, double lr) {
     TG_TRY(tg_optim_check(o));
     if (group < 0 || group >= o->n_groups)
-        return tg_fail(o->ctx, TG_ERR_ARGUMENT, "tg_optim_set_lr_of: group %d; expected 0 to %d", group,
+        return tg_fail(o->ctx, TG_ERR_ARGUMENT, "tg_optim_set_lr_of: group is %d, expected 0 to %d", group,
                        o->n_groups - 1);
     if (!tg_optim_rate(o->ctx, lr, "tg_optim_set_lr_of")) return o->ctx->run.status;
     if (o->group[group].schedule.size)
         return tg_fail(o->ctx, TG_ERR_STATE,
-                       "tg_optim_set_lr_of: group %d has a schedule, which sets its rate; make the group without one",
+                       "tg_optim_set_lr_of: group %d has a schedule, which sets its rate; add a group without one",
                        group);
     TG_TRY(tg_optim_put(o, TG_STEP_LR + group, &lr, 1));
     o->group[group].lr = lr;
@@ -99,7 +99,8 @@ double tg_optim_lr(const tg_optim *o) { return o ? o->lr : NAN; }
 tg_status tg_optim_set_steps(tg_optim *o, int64_t steps) {
     TG_TRY(tg_optim_check(o));
     if (steps < 0)
-        return tg_fail(o->ctx, TG_ERR_ARGUMENT, "tg_optim_set_steps: %lld steps, expected 0 or more", (long long)steps);
+        return tg_fail(o->ctx, TG_ERR_ARGUMENT, "tg_optim_set_steps: steps is %lld, expected 0 or more",
+                       (long long)steps);
     return tg_optim_put(o, TG_STEP_COUNT, &(const double){(double)steps}, 1);
 }
 

@@ -55,7 +55,7 @@ static inline tg_status count_iota(tg_ctx *c, tg_array out, double start, double
     return tg_cpu_device.iota(c, out, start, step);
 }
 
-/* Of the norm of an optimiser's step too. */
+/* Of the norm of an optimizer's step too. */
 static inline tg_status count_reduce(tg_ctx *c, tg_reduction r, tg_array out, tg_array in, double scale, bool add) {
     note(r == TG_SUMSQ ? OPTIMIZER : PASSES, written(out, add) + bytes_in(in));
     return tg_cpu_device.reduce(c, r, out, in, scale, add);

@@ -16,7 +16,7 @@ enum { BATCH = 2, LENGTH = 32, HIDDEN = 64, HEADS = 4, VOCAB = 256, ACTIVATION =
 
 typedef struct step {
     int64_t nodes, allocations;
-    counted at; /* forward, backward and the optimiser's step */
+    counted at; /* forward, backward and the optimizer's step */
 } step;
 
 /* ---- An allocator that counts ---- */
@@ -94,7 +94,7 @@ static const table tables[] = {
       {"activations moved by passes", 53.434, 28.157},
       {"activations moved by products", 88.141, 27},
       {"activations moved by attention", 12.25, 0},
-      {"calls of the optimiser's step", 12, 6},
+      {"calls of the optimizer's step", 12, 6},
       {"its bytes a parameter of a layer", 32.002, 11.887},
       {"allocations", 0, 0}}},
     {TG_BF16,
@@ -104,7 +104,7 @@ static const table tables[] = {
       {"activations moved by passes", 53.774, 37.767},
       {"activations moved by products", 100.141, 35},
       {"activations moved by attention", 12.5, 0},
-      {"calls of the optimiser's step", 12, 6},
+      {"calls of the optimizer's step", 12, 6},
       {"its bytes a parameter of a layer", 34.002, 12.63},
       {"allocations", 0, 0}}},
 };

@@ -362,7 +362,7 @@ START_TEST(an_error_of_one_rank_is_told_even_when_it_was_cleared) {
 END_TEST
 
 #ifndef TG_WORLD_NCCL
-/* The rank that failed first is the one to be named, however far the news has travelled. */
+/* The rank that failed first is the one to be named, however far the news has traveled. */
 static tg_status chain(void *arg, tg_ctx *ctx, tg_comm *c) {
     (void)arg;
     int n = tg_comm_size(c), me = tg_comm_rank(c);

@@ -97,7 +97,7 @@ START_TEST(what_a_gather_reads_is_not_overwritten) {
 }
 END_TEST
 
-/* ---- Gradients and what an optimiser has ---- */
+/* ---- Gradients and what an optimizer has ---- */
 
 static bool all_are(tg_tensor *x, double v) {
     double got[N];
@@ -160,11 +160,11 @@ START_TEST(a_gradient_that_is_read_waits_for_its_next_writer) {
 END_TEST
 
 /* A step of SGD with momentum 1/2, at rate 1, from a gradient of 1 and a parameter of 0, while a collective reads or
- * fills a tensor of the optimiser's: 3 on the late rank, which sends it, and 7 on the other. */
+ * fills a tensor of the optimizer's: 3 on the late rank, which sends it, and 7 on the other. */
 typedef struct step_case {
     tg_dtype dtype;
     enum { PARAM, MASTER, MOMENTUM } of;
-    bool fills, made_after; /* the optimiser is made once the collective has begun */
+    bool fills, made_after; /* the optimizer is made once the collective has begun */
     double want;            /* the parameter, where fills */
 } step_case;
 
