@@ -71,9 +71,10 @@ TG_API const char *tg_safetensors_metadata(const tg_safetensors *f, const char *
 
 /* Fills dst, of the same shape, with any strides, from the tensor of that name. The dtypes must agree, unless convert
  * is set and both are floats: then values are rounded to nearest even. On device meta it only checks the header. After
- * an error dst may hold a part, or damaged bytes. */
+ * an error dst may hold a part, or damaged bytes. Over ranks a parameter, and a leaf that was placed, keep their
+ * placement; another leaf becomes VARYING, as with tg_write, since each rank may have a file of its own (tg_place). */
 TG_API tg_status tg_safetensors_read(tg_safetensors *f, const char *name, tg_tensor *dst, bool convert);
-/* A new tensor of the context, in the file's dtype. */
+/* Creates a tensor of the context, in the file's dtype. Over ranks it is VARYING, as with tg_from_host. */
 TG_API tg_tensor *tg_safetensors_load(tg_safetensors *f, const char *name);
 
 typedef struct tg_named_tensor {

@@ -27,11 +27,18 @@ extern "C" {
  *
  * The library cannot verify the claim, except in check mode. There it compares I and R leaves over the axis: on tp and
  * cp at their first use, on dp in tg_grads_finalize. Without a declaration, parameters and tensors that the library
- * filled are I. The caller's bytes (tg_from_host, tg_wrap, tg_write) are V on tp, cp and dp, and I on the axes of the
- * expert grid. pp has no placements. A parameter must not be P, nor V without a layout. If several axes shard one dim,
- * the axis placed first is the major one, and the others may divide its chunks. On an axis of one rank any placement is
- * accepted and ignored. Fails with TG_ERR_STATE if the leaf is placed on an axis twice; etp and tp may be the same axis
- * (tg_parallel_opts).
+ * filled are I. Bytes that may differ between ranks are V on tp, cp and dp, and I on the axes of the expert grid:
+ * - those of the caller (tg_from_host, tg_wrap, tg_write) and of a file (tg_safetensors_load, tg_safetensors_read);
+ * - those that tg_comm_scatter, tg_comm_reduce_scatter, tg_comm_all_to_all and tg_comm_recv deliver;
+ * - random numbers (tg_randn, tg_uniform) from a stream whose seed the caller has chosen on each rank: one that
+ *   tg_rng_add made, the default stream after tg_rng_set with another seed, and the streams that tg_rng_seed_parallel
+ *   seeds by rank. Numbers from the default stream are I, so tg_config must have one seed on all ranks.
+ * Bytes written through tg_host_data are not noticed: declare such a leaf.
+ *
+ * pp has no placements. A parameter must not be P, nor V without a layout. If several axes shard one dim, the axis
+ * placed first is the major one, and the others may divide its chunks. On an axis of one rank any placement is accepted
+ * and ignored. Placing a leaf on an axis again with the same placement has no effect, with another one it fails with
+ * TG_ERR_STATE; etp and tp may be the same axis (tg_parallel_opts).
  */
 TG_API tg_status tg_place(const tg_parallel *p, tg_tensor *leaf, tg_axis axis, tg_placement placement);
 /* Return the placement of x on an axis, and the shape of the global tensor. They work on any tensor: the result of an

@@ -90,7 +90,8 @@ TG_API tg_status tg_write(tg_tensor *x, const void *src, size_t bytes);
 TG_API tg_status tg_read_f64(tg_tensor *x, double *dst, int64_t n);
 TG_API tg_status tg_write_f64(tg_tensor *x, const double *src, int64_t n);
 /* Returns a pointer to the bytes of x. CPU only; NULL on an error. Valid until the next call that takes the tape or the
- * context of x. */
+ * context of x. The library does not notice writes through the pointer: if the bytes may then differ between ranks,
+ * declare the leaf's placement (tg_place). */
 TG_API void *tg_host_data(tg_tensor *x);
 
 /* Releases the bytes of x now. The handle and its shape stay valid; a later read of its values fails with

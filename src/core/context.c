@@ -150,6 +150,7 @@ static tg_status configure(tg_ctx *ctx, const tg_device_ops *ops, const tg_confi
     ctx->check = config->check;
     ctx->run.memory_limit = config->memory;
     ctx->rng = (tg_rng){.seed = config->seed};
+    ctx->streams.seed = config->seed;
     ctx->log = config->log;
     ctx->log_user = config->log_user;
     ctx->files = config->files;

@@ -5,6 +5,7 @@
 #include "base/host_memory.h"
 #include "base/text.h"
 #include "core/context.h"
+#include "core/rng.h"
 #include "kernels/uniform.h"
 
 /* ---- Shapes ---- */
@@ -284,6 +285,13 @@ void tg_temp_free(tg_tensor *x) {
     if (s) tg_storage_unref(s);
 }
 
+void tg_tensor_given(tg_tensor *x) {
+    const tg_ext *e = x->ext;
+    if (!x->tape && !(x->flags & (TG_F_PARAM | TG_F_GRADIENT)) && !(e && (e->placed || e->grad_of)))
+        x->flags |= TG_F_GIVEN;
+    x->flags &= (uint16_t)~TG_F_COMPARED;
+}
+
 /* ---- Creation on a context ---- */
 
 static tg_tensor *made(const tg_ctx *ctx, tg_tensor *x) { return x ? x : tg_inert(ctx); }
@@ -381,13 +389,19 @@ tg_tensor *tg_wrap(tg_ctx *ctx, tg_dtype dtype, tg_shape shape, const int64_t *s
     return made(ctx ? ctx : &tg_dead_ctx, x);
 }
 
+/* A stream that the caller has seeded may draw other numbers on other ranks. */
+static tg_status draw(tg_tensor *x, tg_random kind, double a, double b) {
+    if (!tg_rng_is_common(x->ctx)) tg_tensor_given(x);
+    return tg_fill_random(x, kind, a, b);
+}
+
 tg_tensor *tg_randn(tg_ctx *ctx, tg_shape shape, double std) {
     TG_ENTER(ctx);
     if (!(std >= 0) || isinf(std))
         return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_randn: std is %g, expected a finite number, 0 or more", std),
                tg_inert(ctx);
     tg_tensor *x = make(ctx, TG_DTYPE_DEFAULT, &shape, TG_MEM_TEMPORARY, "tg_randn");
-    return filled(ctx, x, x ? tg_fill_random(x, TG_RANDOM_NORMAL, 0, std) : TG_OK);
+    return filled(ctx, x, x ? draw(x, TG_RANDOM_NORMAL, 0, std) : TG_OK);
 }
 
 /* 16-bit floats are drawn in float32, so the interval may be wider than their largest number. */
@@ -411,7 +425,7 @@ tg_tensor *tg_uniform(tg_ctx *ctx, tg_shape shape, double lo, double hi) {
     TG_ENTER(ctx);
     if (check_interval(ctx, lo, hi) != TG_OK) return tg_inert(ctx);
     tg_tensor *x = make(ctx, TG_DTYPE_DEFAULT, &shape, TG_MEM_TEMPORARY, "tg_uniform");
-    return filled(ctx, x, x ? tg_fill_random(x, TG_RANDOM_UNIFORM, lo, hi) : TG_OK);
+    return filled(ctx, x, x ? draw(x, TG_RANDOM_UNIFORM, lo, hi) : TG_OK);
 }
 
 static tg_status begin_param(tg_tensor *x, const char *name, double std) {

@@ -126,6 +126,9 @@ int64_t tg_row_major(int ndim, const int64_t *shape, int64_t *stride);
 bool tg_is_row_major(int ndim, const int64_t *shape, const int64_t *stride);
 /* Returns whether elements share memory: a dim is expanded, or several indices have the same address. */
 bool tg_shares_elements(const tg_tensor *x);
+/* Notes that the bytes of x have come from outside of this rank's program, so that they may differ between ranks. A
+ * leaf that was placed, a parameter and a gradient keep their placement. */
+void tg_tensor_given(tg_tensor *x);
 size_t tg_shape_text(int ndim, const int64_t *shape, char *buf, size_t n); /* "[2, 3]" */
 /* Returns the address of the first element; NULL on device meta, and if the bytes are discarded. */
 static inline void *tg_data(const tg_tensor *x) {

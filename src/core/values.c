@@ -21,7 +21,8 @@ static tg_status enter(tg_tensor *x, const char *who, bool read, const void *sit
 static tg_status whole(tg_tensor *x, const char *who) {
     if (TG_LIKELY(!(x->flags & TG_F_PARTIAL))) return TG_OK;
     return tg_fail(x->ctx, TG_ERR_STATE,
-                   "%s: this gradient is one rank's share of a sum; tg_grads_finalize makes it whole", who);
+                   "%s: this gradient is one rank's share of a sum; tg_grads_finalize makes it whole, and tg_grad_share "
+                   "reads the share", who);
 }
 
 /* Copies between x and a row-major host buffer of another dtype, through a row-major staging tensor if needed. */
@@ -81,10 +82,7 @@ static tg_status writable(tg_tensor *x, const char *who, const void *site) {
         return tg_fail(x->ctx, TG_ERR_STATE, "%s: the tensor's strides overlap: its elements share memory", who);
     TG_TRY(tg_storage_await_readers(x->storage));
     tg_storage_wrote(x->storage, who, site);
-    /* What the caller writes may differ between ranks, unless a placement was declared. */
-    if (!x->tape && !(x->flags & (TG_F_PARAM | TG_F_GRADIENT)) && !(x->ext && (x->ext->placed || x->ext->grad_of)))
-        x->flags |= TG_F_GIVEN;
-    x->flags &= (uint16_t)~TG_F_COMPARED;
+    tg_tensor_given(x);
     return TG_OK;
 }
 

@@ -46,6 +46,8 @@ tg_status tg_safetensors_parse(tg_safetensors *f, const char *header, size_t n);
  * for the file's sake. */
 tg_status tg_safetensors_expect(tg_safetensors *f, const char *name, const tg_shape *shape, tg_dtype dtype,
                                 bool convert);
+/* tg_safetensors_read for the library's own state, which is the same on every rank or placed: dst keeps its placement. */
+tg_status tg_safetensors_fill(tg_safetensors *f, const char *name, tg_tensor *dst, bool convert, const void *site);
 /* Reads the tensors `first`, first + stride, ... for their checksums alone, where the file has some: who does so before
  * it changes anything need not fear to stop half-way. */
 tg_status tg_safetensors_verify(tg_safetensors *f, int first, int stride);

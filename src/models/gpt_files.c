@@ -254,7 +254,7 @@ static tg_status load_part(tg_module *gpt, tg_safetensors *f, tg_tensor *p, cons
     tg_status s = part ? ctx->run.ops->fill(ctx, tg_array_of(whole), 0) : TG_OK; /* what the file lacks is padding */
     tg_tensor *view = s == TG_OK ? as_stored(gpt, whole, true_rows(gpt, p, path), path) : NULL;
     if (view) {
-        s = tg_safetensors_read(f, stored, view, true);
+        s = tg_safetensors_fill(f, stored, view, true, NULL);
         tg_temp_free(view);
     }
     if (part && s == TG_OK && view) s = tg_storage_may_change(p);

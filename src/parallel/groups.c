@@ -363,8 +363,8 @@ tg_status tg_rng_seed_parallel(const tg_parallel *p, uint64_t seed) {
     if (!p) return TG_ERR_ARGUMENT;
     if (!tg_ok(p->ctx)) return tg_ctx_status(p->ctx);
     bool own = p->o.rng == TG_RNG_MEGATRON;
-    return tg_rng_seed_ranks(p->ctx, seed, own ? tg_parallel_rank(p, TG_TP) : 0, own ? tg_parallel_rank(p, TG_EP) : 0,
-                             own ? tg_parallel_rank(p, TG_ETP) : 0);
+    return tg_rng_seed_ranks(p->ctx, seed, own, own ? tg_parallel_rank(p, TG_TP) : 0,
+                             own ? tg_parallel_rank(p, TG_EP) : 0, own ? tg_parallel_rank(p, TG_ETP) : 0);
 }
 
 tg_comm *tg_parallel_dp_cp(const tg_parallel *p) { return p ? p->dp_cp : NULL; }

@@ -67,16 +67,33 @@ static tg_status check_placement(const tg_tensor *x, tg_placement *to, uint32_t 
     return tg_place_check_shard(x, NULL, *to, yet, who);
 }
 
+static bool is_placed(const tg_tensor *x, tg_axis axis) { return x->ext && x->ext->placed >> axis & 1; }
+
+/* Whether x was declared so before. The order of axes that share a dim is that of the first declarations. */
+static bool placed_alike(const tg_tensor *x, tg_axis axis, tg_placement to) {
+    tg_placement is = tg_place_on(x, axis);
+    is.order = to.order = 0;
+    return is_placed(x, axis) && tg_placement_same(is, to);
+}
+
+static tg_status refuse_second(const tg_tensor *x, tg_axis axis, tg_axis asked, tg_placement to) {
+    char what[160], is[24], wanted[24];
+    tg_describe(x, what, sizeof what);
+    tg_placement_name(tg_place_on(x, axis), is, sizeof is);
+    tg_placement_name(to, wanted, sizeof wanted);
+    return tg_fail(x->ctx, TG_ERR_STATE,
+                   "tg_place: %s was placed on axis %s%s%s%s already: it is %s there, and cannot become %s", what,
+                   tg_axis_name(axis), axis == asked ? "" : ", which is ", axis == asked ? "" : tg_axis_name(asked),
+                   axis == asked ? "" : " here,", is, wanted);
+}
+
 /* asked: by the caller, who may have named the axis by another. */
 static tg_status check_leaf(const tg_tensor *x, tg_axis axis, tg_axis asked, tg_placement to) {
     char what[160];
     tg_describe(x, what, sizeof what);
     if (x->node || !(x->flags & TG_F_LEAF))
         return tg_fail(x->ctx, TG_ERR_STATE, "tg_place: %s is no leaf: the rule placed it", what);
-    if (x->ext && x->ext->placed >> axis & 1)
-        return tg_fail(x->ctx, TG_ERR_STATE, "tg_place: %s was placed on axis %s%s%s%s already", what,
-                       tg_axis_name(axis), axis == asked ? "" : ", which is ", axis == asked ? "" : tg_axis_name(asked),
-                       axis == asked ? "" : " here,");
+    if (is_placed(x, axis)) return refuse_second(x, axis, asked, to);
     if (x->ext && (x->ext->pins || x->ext->leaf_tape))
         return tg_fail(x->ctx, TG_ERR_STATE, "tg_place: %s was used before it was placed", what);
     bool opaque = to.kind == TG_VARYING && to.layout == TG_OPAQUE;
@@ -112,6 +129,8 @@ tg_status tg_place(const tg_parallel *p, tg_tensor *leaf, tg_axis axis, tg_place
     TG_TRY(check_placement(leaf, &placement, yet, "tg_place"));
     if (n == 2 && placement.kind == TG_VARYING && placement.layout == TG_ZIGZAG)
         return tg_fail(ctx, TG_ERR_UNSUPPORTED, "tg_place: a zigzag over edp, which is dp and cp here; place those");
+    bool again = placed_alike(leaf, at[0], placement) && placed_alike(leaf, at[n - 1], placement);
+    if (again) return TG_OK;
     for (int i = 0; i < n; i++) TG_TRY(check_leaf(leaf, at[i], axis, placement));
     for (int i = 0; i < n; i++) TG_TRY(declare(leaf, at[i], placement, i + 1 < n ? yet | 1u << at[1] : yet));
     return TG_OK;

@@ -174,6 +174,11 @@ static void gradients(misuse_world *b) {
     INERT(tg_grad_of, STATE, "not a leaf", tg_grad_of(b->r));
     DEAD_TENSOR(tg_grad_of, tg_grad_of(x));
     QUIET(tg_grad_of, gradient_discarded(b));
+    QUIET(tg_grad_share, misuse_inert(tg_grad_share(NULL)));
+    INERT(tg_grad_share, STATE, "tg_grad_share: x has no gradient: it does not need one", tg_grad_share(b->x));
+    INERT(tg_grad_share, STATE, "no backward has reached it", tg_grad_share(b->w));
+    INERT(tg_grad_share, STATE, "not a leaf", tg_grad_share(b->r));
+    DEAD_TENSOR(tg_grad_share, tg_grad_share(x));
     QUIET(tg_zero_grad, tg_zero_grad(NULL) == TG_ERR_ARGUMENT);
     FAILS(tg_zero_grad, STATE, "not a leaf", tg_zero_grad(b->r));
     DEAD_STATUS(tg_zero_grad, tg_zero_grad(x));

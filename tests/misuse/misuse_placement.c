@@ -25,7 +25,7 @@ static tg_status places_param(misuse_world *b, tg_placement to) {
 static tg_status places_twice(misuse_world *b) {
     tg_tensor *x = tg_zeros(b->ctx, TG_F32, TG_SHAPE(2, 3));
     tg_place(P, x, TG_TP, TG_R);
-    tg_status s = tg_place(P, x, TG_TP, TG_R);
+    tg_status s = tg_place(P, x, TG_TP, TG_I);
     tg_drop(x);
     return s;
 }
@@ -44,7 +44,7 @@ static void declared(misuse_world *b) {
     FAILS(tg_place, SHAPE, "in 2 chunks", places(b, TG_TP, TG_SHARD_STRIDED(1, 2)));
     FAILS(tg_place, SHAPE, "in 0 chunks", places(b, TG_TP, TG_SHARD_STRIDED(0, 0)));
     FAILS(tg_place, SHAPE, "in 2 chunks", places(b, TG_TP, TG_SHARD_ZIGZAG(1)));
-    FAILS(tg_place, STATE, "placed on axis tp already", places_twice(b));
+    FAILS(tg_place, STATE, "placed on axis tp already: it is R there, and cannot become I", places_twice(b));
     FAILS(tg_place, STATE, "the rule placed it", tg_place(P, b->r, TG_TP, TG_R));
     FAILS(tg_place, STATE, "used before it was placed", tg_place(P, b->w, TG_TP, TG_R));
     FAILS(tg_place, PLACEMENT, "would be P", places_param(b, TG_P));

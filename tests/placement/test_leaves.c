@@ -1,8 +1,12 @@
 /* Placements of leaves, gradients, roots and seeds, in hooks and recomputations, and the comparisons of check mode. */
+#include <stdlib.h>
+#include <unistd.h>
+
 #include <tapegrad/optim.h>
 #include <tapegrad/backward.h>
 #include <tapegrad/data_parallel.h>
 #include <tapegrad/explain.h>
+#include <tapegrad/io.h>
 #include <tapegrad/ops.h>
 #include <tapegrad/ranks.h>
 #include <tapegrad/recompute.h>
@@ -81,6 +85,105 @@ START_TEST(what_a_leaf_is) {
 }
 END_TEST
 
+/* A file may be another one on each rank. */
+static void bytes_of_a_file(groups *g, const char *path) {
+    double v[2] = {1, 2};
+    tg_tensor *x = tg_from_host(g->ctx, TG_F64, TG_SHAPE(2), v), *w = tg_param(g->ctx, "w", TG_SHAPE(2), 0);
+    tg_tensor *fresh = tg_zeros(g->ctx, TG_F64, TG_SHAPE(2)), *placed = tg_zeros(g->ctx, TG_F64, TG_SHAPE(2));
+    tg_safetensors_save(g->ctx, path, &(tg_named_tensor){"x", x}, 1, NULL, 0);
+    tg_safetensors *f = tg_safetensors_open(g->ctx, path);
+    ck_place(tg_safetensors_load(f, "x"), "tp V, dp V");
+    tg_safetensors_read(f, "x", fresh, false);
+    ck_place(fresh, "tp V, dp V");
+    tg_place(g->p, placed, TG_TP, TG_R);
+    tg_safetensors_read(f, "x", placed, false);
+    ck_place(placed, "tp R"); /* what was declared stays */
+    tg_safetensors_read(f, "x", w, false);
+    ck_place(w, ""); /* a parameter that every rank loads is the same one */
+    tg_safetensors_close(f);
+}
+
+START_TEST(files_are_each_ranks_own) {
+    groups g = begin();
+    char dir[] = "/tmp/tg_leaves_XXXXXX", path[64];
+    ck_assert_ptr_nonnull(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/x.safetensors", dir);
+    bytes_of_a_file(&g, path);
+    unlink(path);
+    rmdir(dir);
+    end(&g);
+}
+END_TEST
+
+START_TEST(deliveries_are_each_ranks_own) {
+    groups g = begin();
+    tg_comm *c = tg_parallel_comm(g.p, TG_TP);
+    tg_tensor *all = tg_zeros(g.ctx, TG_F64, TG_SHAPE(4)), *to[7];
+    for (int i = 0; i < 7; i++) to[i] = tg_zeros(g.ctx, TG_F64, TG_SHAPE(i < 5 ? 2 : 4));
+    tg_comm_scatter(c, to[0], NULL, 0); /* a plan moves nothing, and places alike */
+    tg_comm_reduce_scatter(c, to[1], all, TG_REDUCE_SUM);
+    tg_comm_reduce_scatter_v(c, to[2], all, (const int64_t[]){2, 2}, TG_REDUCE_SUM);
+    tg_comm_recv(c, to[3], 0);
+    tg_place(g.p, to[4], TG_TP, TG_SHARD(0));
+    tg_comm_recv(c, to[4], 0);
+    tg_comm_all_to_all(c, to[5], NULL, all, NULL);
+    tg_comm_all_reduce(c, to[6], all, TG_REDUCE_SUM);
+    static const char *const is[] = {"tp V, dp V", "tp V, dp V", "tp V, dp V", "tp V, dp V", "tp V0", "tp V, dp V", ""};
+    for (int i = 0; i < 7; i++) ck_place(to[i], is[i]);
+    end(&g);
+}
+END_TEST
+
+START_TEST(draws_of_own_seeds_vary) {
+    groups g = begin();
+    const tg_rng other = {.seed = 9};
+    tg_rng before;
+    tg_rng_get(g.ctx, NULL, &before);
+    ck_place(tg_uniform(g.ctx, TG_SHAPE(2), 0, 1), "");
+    tg_rng_set(g.ctx, NULL, &other);
+    ck_place(tg_uniform(g.ctx, TG_SHAPE(2), 0, 1), "tp V, dp V");
+    ck_place(tg_param(g.ctx, "w", TG_SHAPE(2), 1), ""); /* what a parameter is, is declared */
+    tg_rng_set(g.ctx, NULL, &before);
+    ck_place(tg_randn(g.ctx, TG_SHAPE(2), 1), "");
+    tg_rng_add(g.ctx, "noise", 5);
+    tg_rng_fork(g.ctx, "noise");
+    ck_place(tg_randn(g.ctx, TG_SHAPE(2), 1), "tp V, dp V");
+    tg_rng_join(g.ctx);
+    ck_place(tg_randn(g.ctx, TG_SHAPE(2), 1), "");
+    tg_rng_seed_parallel(g.p, 3); /* TG_RNG_GLOBAL: no stream is one rank's */
+    ck_place(tg_randn(g.ctx, TG_SHAPE(2), 1), "");
+    tg_rng_fork(g.ctx, "model-parallel-rng");
+    ck_place(tg_randn(g.ctx, TG_SHAPE(2), 1), "");
+    tg_rng_join(g.ctx);
+    tg_parallel_free(g.p);
+    g.p = tg_parallel_new(g.world, TG_PARALLEL(.tp = 2, .rng = TG_RNG_MEGATRON));
+    tg_rng_seed_parallel(g.p, 3);
+    tg_rng_fork(g.ctx, "data-parallel-rng");
+    ck_place(tg_randn(g.ctx, TG_SHAPE(2), 1), "");
+    tg_rng_join(g.ctx);
+    tg_rng_fork(g.ctx, "model-parallel-rng");
+    ck_place(tg_randn(g.ctx, TG_SHAPE(2), 1), "tp V, dp V");
+    tg_rng_join(g.ctx);
+    end(&g);
+}
+END_TEST
+
+START_TEST(a_leaf_may_be_placed_alike_again) {
+    groups g = begin();
+    tg_tensor *x = tg_zeros(g.ctx, TG_F64, TG_SHAPE(4, 3));
+    tg_place(g.p, x, TG_DP, TG_SHARD(0));
+    tg_place(g.p, x, TG_TP, TG_SHARD(-2));
+    tg_neg(g.t, x);
+    ck_assert_int_eq(tg_place(g.p, x, TG_TP, TG_SHARD(0)), TG_OK); /* by another name of the dim, and after a use */
+    ck_assert_int_eq(tg_place(g.p, x, TG_DP, TG_SHARD(0)), TG_OK);
+    ck_place(x, "tp V0, dp V0");
+    ck_assert_int_eq(tg_placement_of(x, TG_TP).order, 1);
+    tg_place(g.p, x, TG_TP, TG_SHARD(1));
+    ck_refused(g, TG_ERR_STATE, "was placed on axis tp already: it is V0 there, and cannot become V1");
+    end(&g);
+}
+END_TEST
+
 /* The chunks of an axis are those of what it has cut, which axes placed after it may cut further. */
 START_TEST(minor_axes_cut_within_chunks) {
     groups g = begin(); /* rank 1 of tp and of dp */
@@ -142,7 +245,11 @@ START_TEST(gradients_lie_dually) {
     ck_place(tg_grad_of(x), "dp V0");
     ck_assert_int_eq(tg_read_f64(tg_grad_of(x), v, 12), TG_OK);
     tg_read_f64(tg_grad_of(w), v, 6);
-    ck_refused(g, TG_ERR_STATE, "tg_grads_finalize makes it whole");
+    ck_refused(g, TG_ERR_STATE, "tg_grads_finalize makes it whole, and tg_grad_share reads the share");
+    tg_tensor *share = tg_grad_share(w);
+    ck_place(share, "dp P");
+    ck_assert_int_eq(tg_read_f64(share, v, 6), TG_OK);
+    ck_assert_int_eq(tg_read_f64(tg_grad_share(x), v, 12), TG_OK); /* no share: the gradient */
     tg_optim *o = tg_adamw_new(g.ctx, &w, 1, NULL);
     tg_optim_step(o);
     ck_refused(g, TG_ERR_STATE, "call tg_grads_finalize after the last backward");
@@ -154,6 +261,9 @@ START_TEST(gradients_lie_dually) {
     ck_assert_int_eq(tg_grads_finalize(g.p, &w, 1, NULL), TG_OK);
     ck_place(tg_grad_of(w), "");
     ck_assert_int_eq(tg_read_f64(tg_grad_of(w), v, 6), TG_OK);
+    tg_grad_share(w);
+    ck_refused(g, TG_ERR_STATE, "has summed the gradient of w f64[2, 3], and the share is gone");
+    ck_place(share, "dp P"); /* a copy, which nobody has summed */
     tg_backward_with(g.t, &loss, 1, TG_BACKWARD(.retain = true)); /* a share cannot be added to a sum */
     ck_refused(g, TG_ERR_STATE, "zero it before the next backward");
     ck_assert_int_eq(tg_optim_step(o), TG_OK);
@@ -438,7 +548,8 @@ START_TEST(check_mode_compares_claims) {
 END_TEST
 
 int main(void) {
-    const TTest *const tests[] = {what_a_leaf_is, minor_axes_cut_within_chunks, placements_go_with_the_bytes,
+    const TTest *const tests[] = {what_a_leaf_is, files_are_each_ranks_own, deliveries_are_each_ranks_own,
+                                  draws_of_own_seeds_vary, a_leaf_may_be_placed_alike_again, minor_axes_cut_within_chunks, placements_go_with_the_bytes,
                                   gradients_lie_dually, roots_are_seeded_by_placement,
                                   a_callers_seed_has_the_dual_placement, hooks_see_the_dual_placement,
                                   a_recomputation_places_alike_in_both_runs, without_grad_equal_is_equal,

@@ -237,7 +237,7 @@ START_TEST(a_default_stream_that_moves_inside_a_fork_is_told) {
     ck_assert_int_eq(told, 0);
     tg_rng_fork(ctx, "a");
     tg_rng_fork(ctx, "b");
-    tg_rng_seed_ranks(ctx, 40, 0, 0, 0);
+    tg_rng_seed_ranks(ctx, 40, true, 0, 0, 0);
     tg_rng_join(ctx);
     ck_assert_int_eq(told, 0); /* it is the fork outside that goes back to it */
     tg_rng_join(ctx);
@@ -245,7 +245,7 @@ START_TEST(a_default_stream_that_moves_inside_a_fork_is_told) {
     tg_rng_fork(ctx, "a");
     tg_rng_join(ctx);
     draw(ctx, 2, x);
-    tg_rng_seed_ranks(ctx, 41, 0, 0, 0);
+    tg_rng_seed_ranks(ctx, 41, true, 0, 0, 0);
     ck_assert_int_eq(told, 1);
     expect_ok(ctx);
     tg_ctx_free(ctx);
@@ -357,24 +357,24 @@ static uint64_t seed_of(tg_ctx *ctx, const char *name) {
 START_TEST(ranks_are_seeded_by_the_formulas) {
     tg_ctx *ctx = new_ctx();
     float x[4];
-    tg_rng_seed_ranks(ctx, 1000, 3, 2, 1);
+    tg_rng_seed_ranks(ctx, 1000, true, 3, 2, 1);
     ck_assert(seed_of(ctx, NULL) == 1000 && seed_of(ctx, "data-parallel-rng") == 1000);
     ck_assert(seed_of(ctx, "model-parallel-rng") == 3721 && seed_of(ctx, "expert-parallel-rng") == 2225);
     draw(ctx, 4, x);
     tg_rng_fork(ctx, "model-parallel-rng");
-    tg_rng_seed_ranks(ctx, 7, 0, 0, 0);
+    tg_rng_seed_ranks(ctx, 7, true, 0, 0, 0);
     expect_error(ctx, TG_ERR_STATE, "\"model-parallel-rng\" is forked");
     tg_rng_join(ctx);
-    tg_rng_seed_ranks(ctx, 7, 0, 0, 0); /* anew */
+    tg_rng_seed_ranks(ctx, 7, true, 0, 0, 0); /* anew */
     ck_assert(seed_of(ctx, NULL) == 7 && seed_of(ctx, "data-parallel-rng") == 7);
     ck_assert(seed_of(ctx, "model-parallel-rng") == 2725 && seed_of(ctx, "expert-parallel-rng") == 1031);
-    tg_rng_seed_ranks(ctx, 0, 0, 0, 0);
+    tg_rng_seed_ranks(ctx, 0, true, 0, 0, 0);
     expect_error(ctx, TG_ERR_ARGUMENT, "the seed is 0");
-    tg_rng_seed_ranks(ctx, 5, 6, 17, 0); /* 5 + 2718 + 6 = 5 + 1024 + 1700 */
+    tg_rng_seed_ranks(ctx, 5, true, 6, 17, 0); /* 5 + 2718 + 6 = 5 + 1024 + 1700 */
     expect_error(ctx, TG_ERR_ARGUMENT, "\"expert-parallel-rng\" would have the seed of \"model-parallel-rng\", 2729");
     ck_assert_int_eq((int64_t)seed_of(ctx, "model-parallel-rng"), 2725); /* nothing has changed */
     tg_rng_add(ctx, "mine", 2800);
-    tg_rng_seed_ranks(ctx, 82, 0, 0, 0);
+    tg_rng_seed_ranks(ctx, 82, true, 0, 0, 0);
     expect_error(ctx, TG_ERR_ARGUMENT, "\"model-parallel-rng\" would have the seed of \"mine\", 2800");
     tg_ctx_free(ctx);
 }
