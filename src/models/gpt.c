@@ -343,12 +343,17 @@ static tg_tensor *leave(const tg_module *gpt, tg_tensor *y) {
     return y;
 }
 
-static tg_tensor *logits(tg_module *gpt, tg_tape *t, tg_tensor *ids) {
+static tg_tensor *logits(tg_module *gpt, tg_tape *t, tg_tensor *ids, const void *site) {
     if (enter(gpt, t, "tg_gpt_logits") != TG_OK) return tg_inert(gpt ? gpt->ctx : &tg_dead_ctx);
-    return tg_transpose(t, logits_of(gpt, t, tg_gpt_trunk(gpt, t, ids, NULL)), 0, 1);
+    tg_scope *s = tg_site_open(t, site);
+    tg_tensor *y = tg_transpose(t, logits_of(gpt, t, tg_gpt_trunk(gpt, t, ids, NULL)), 0, 1);
+    tg_site_close(t, s);
+    return y;
 }
 
-tg_tensor *tg_gpt_logits(tg_module *gpt, tg_tape *t, tg_tensor *ids) { return leave(gpt, logits(gpt, t, ids)); }
+tg_tensor *tg_gpt_logits(tg_module *gpt, tg_tape *t, tg_tensor *ids) {
+    return leave(gpt, logits(gpt, t, ids, TG_SITE));
+}
 
 /* Before anything is recorded. What is wrong with ids is the trunk's to say. */
 static tg_status check_target(tg_ctx *ctx, const tg_tensor *ids, const tg_tensor *target, tg_loss_reduction reduction) {
@@ -374,8 +379,6 @@ static tg_tensor *loss_of_logits(const tg_gpt_config *c, tg_tape *t, tg_tensor *
 }
 
 static tg_tensor *loss_of(tg_module *gpt, tg_tape *t, tg_tensor *ids, tg_tensor *target, tg_loss_reduction reduction) {
-    if (enter(gpt, t, "tg_gpt_loss") != TG_OK) return tg_inert(gpt ? gpt->ctx : &tg_dead_ctx);
-    if (check_target(gpt->ctx, ids, target, reduction) != TG_OK) return tg_inert(gpt->ctx);
     const tg_gpt_config *c = &state_of(gpt)->c;
     tg_tensor *x = tg_gpt_trunk(gpt, t, ids, NULL), *to = tg_transpose(t, target, 0, 1);
     if (head_is_given(gpt)) return loss_of_logits(c, t, tg_module_run(gpt, "lm_head", t, x), to, reduction);
@@ -386,8 +389,18 @@ static tg_tensor *loss_of(tg_module *gpt, tg_tape *t, tg_tensor *ids, tg_tensor 
                                                   TG_VOCAB(.reduction = reduction, .classes = c->vocab));
 }
 
+static tg_tensor *checked_loss(tg_module *gpt, tg_tape *t, tg_tensor *ids, tg_tensor *target,
+                               tg_loss_reduction reduction, const void *site) {
+    if (enter(gpt, t, "tg_gpt_loss") != TG_OK) return tg_inert(gpt ? gpt->ctx : &tg_dead_ctx);
+    if (check_target(gpt->ctx, ids, target, reduction) != TG_OK) return tg_inert(gpt->ctx);
+    tg_scope *s = tg_site_open(t, site);
+    tg_tensor *y = loss_of(gpt, t, ids, target, reduction);
+    tg_site_close(t, s);
+    return y;
+}
+
 tg_tensor *tg_gpt_loss(tg_module *gpt, tg_tape *t, tg_tensor *ids, tg_tensor *target, tg_loss_reduction reduction) {
-    return leave(gpt, loss_of(gpt, t, ids, target, reduction));
+    return leave(gpt, checked_loss(gpt, t, ids, target, reduction, TG_SITE));
 }
 
 /* ---- Generation ---- */
@@ -435,14 +448,14 @@ void tg_gpt_cache_free(tg_gpt_cache *c) {
 int64_t tg_gpt_cache_length(const tg_gpt_cache *c) { return c ? c->length : 0; }
 
 /* The logits of the last position alone: [n, b, h] -> [b, vocab]. */
-static tg_tensor *next_logits(tg_module *gpt, tg_tape *t, tg_gpt_cache *c, tg_tensor *ids) {
-    if (tg_scope_open(t, "generate") != TG_OK) return tg_scope_close(t, NULL, 0), tg_inert(c->ctx);
+static tg_tensor *next_logits(tg_module *gpt, tg_tape *t, tg_gpt_cache *c, tg_tensor *ids, const void *site) {
+    if (tg_scope_open_at(t, "generate", site) != TG_OK) return tg_scope_close(t, NULL, 0), tg_inert(c->ctx);
     tg_tensor *x = tg_gpt_trunk(gpt, t, ids, c);
     tg_tensor *y = logits_of(gpt, t, tg_select(t, x, 0, tg_dim(ids, 1) - 1));
     return tg_scope_close(t, &y, 1) == TG_OK ? y : tg_inert(c->ctx);
 }
 
-static tg_tensor *next(tg_module *gpt, tg_tape *t, tg_gpt_cache *c, tg_tensor *ids) {
+static tg_tensor *next(tg_module *gpt, tg_tape *t, tg_gpt_cache *c, tg_tensor *ids, const void *site) {
     if (enter(gpt, t, "tg_gpt_next") != TG_OK) return tg_inert(gpt ? gpt->ctx : &tg_dead_ctx);
     tg_ctx *ctx = gpt->ctx;
     if (!c || c->gpt != gpt)
@@ -459,7 +472,7 @@ static tg_tensor *next(tg_module *gpt, tg_tape *t, tg_gpt_cache *c, tg_tensor *i
     }
     int64_t n = ids->shape[1];
     bool grad = tg_tape_set_grad_mode(t, false), training = tg_tape_set_training(t, false);
-    tg_tensor *y = next_logits(gpt, t, c, ids);
+    tg_tensor *y = next_logits(gpt, t, c, ids, site);
     tg_tape_set_grad_mode(t, grad);
     tg_tape_set_training(t, training);
     if (ctx->run.status == TG_OK) c->length += n;
@@ -467,5 +480,5 @@ static tg_tensor *next(tg_module *gpt, tg_tape *t, tg_gpt_cache *c, tg_tensor *i
 }
 
 tg_tensor *tg_gpt_next(tg_module *gpt, tg_tape *t, tg_gpt_cache *c, tg_tensor *ids) {
-    return leave(gpt, next(gpt, t, c, ids));
+    return leave(gpt, next(gpt, t, c, ids, TG_SITE));
 }

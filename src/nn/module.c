@@ -163,7 +163,7 @@ static bool has_forward(const tg_module *m) {
     return false;
 }
 
-static tg_tensor *forward(tg_module *m, tg_tape *t, tg_tensor *x) {
+static tg_tensor *forward(tg_module *m, tg_tape *t, tg_tensor *x, const void *site) {
     tg_ctx *ctx = m->ctx;
     if (ctx->run.status != TG_OK) return tg_inert(ctx);
     if (!has_forward(m)) return tg_inert(ctx);
@@ -172,14 +172,14 @@ static tg_tensor *forward(tg_module *m, tg_tape *t, tg_tensor *x) {
                 t ? "tape and module are of different contexts" : "the tape is NULL");
         return tg_inert(ctx);
     }
-    if (tg_scope_open(t, m->ops->kind) != TG_OK) return tg_scope_close(t, NULL, 0), tg_inert(ctx);
+    if (tg_scope_open_at(t, m->ops->kind, site) != TG_OK) return tg_scope_close(t, NULL, 0), tg_inert(ctx);
     tg_tensor *y = m->ops->forward(m, t, x);
     return tg_scope_close(t, &y, 1) == TG_OK ? y : tg_inert(ctx);
 }
 
 tg_tensor *tg_module_forward(tg_module *m, tg_tape *t, tg_tensor *x) {
     if (!m) return tg_inert(&tg_dead_ctx);
-    tg_tensor *y = forward(m, t, x);
+    tg_tensor *y = forward(m, t, x, TG_SITE);
     tg_ctx_may_skip(m->ctx);
     return y;
 }

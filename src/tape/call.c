@@ -22,10 +22,15 @@ static void describe_inputs(const tg_call *c, char *buf, size_t n) {
     if (c->n_in > 8) tg_text(buf, n, &at, " and %d more", c->n_in - 8);
 }
 
+const void *tg_call_site(const tg_call *c) {
+    const tg_node *n = impl(c)->node;
+    return tg_scope_site(n ? n->scope : c->tape->scope, impl(c)->site);
+}
+
 tg_status tg_call_explain(tg_call *c) {
     char inputs[768], site[192], path[192];
     describe_inputs(c, inputs, sizeof inputs);
-    tg_describe_site(impl(c)->site, site, sizeof site);
+    tg_describe_site(tg_call_site(c), site, sizeof site);
     tg_scope_path(c->tape->scope, path, sizeof path);
     return tg_fail_note(c->ctx, " (op %s%s%s, called from %s%s%s)", c->op->name ? c->op->name : "?",
                         *inputs ? " of " : "", inputs, path, *path ? ", " : "", site);

@@ -74,11 +74,12 @@ static tg_status check_next(const tg_module *row, const tg_module *column, const
     return TG_OK;
 }
 
-static tg_tensor *next(tg_module *row, tg_module *column, tg_tape *t, tg_tensor *x, tg_tensor **residual) {
+static tg_tensor *next(tg_module *row, tg_module *column, tg_tape *t, tg_tensor *x, tg_tensor **residual,
+                       const void *site) {
     if (!tg_module_ok(row)) return tg_inert(row ? row->ctx : &tg_dead_ctx);
     tg_ctx *ctx = row->ctx;
     if (check_next(row, column, t, residual) != TG_OK) return tg_inert(ctx);
-    if (tg_scope_open(t, "inference_next") != TG_OK) return tg_scope_close(t, NULL, 0), tg_inert(ctx);
+    if (tg_scope_open_at(t, "inference_next", site) != TG_OK) return tg_scope_close(t, NULL, 0), tg_inert(ctx);
     tg_tensor *out[2];
     bool grad = tg_tape_set_grad_mode(t, false);
     tg_tensor *y = multiply_scatter(row, t, x);
@@ -92,7 +93,7 @@ static tg_tensor *next(tg_module *row, tg_module *column, tg_tape *t, tg_tensor 
 }
 
 tg_tensor *tg_inference_next(tg_module *row, tg_module *column, tg_tape *t, tg_tensor *x, tg_tensor **residual) {
-    tg_tensor *y = next(row, column, t, x, residual);
+    tg_tensor *y = next(row, column, t, x, residual, TG_SITE);
     if (row && row->ops == &row_ops) tg_comm_missed(state_of(row)->comm, row->ctx->run.status);
     return y;
 }

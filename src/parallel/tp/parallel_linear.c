@@ -169,17 +169,18 @@ static tg_status check_apply(const tg_module *m, const tg_tape *t, int gather) {
     return TG_OK;
 }
 
-static tg_tensor *apply(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *weight, int gather_output) {
+static tg_tensor *apply(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *weight, int gather_output,
+                        const void *site) {
     if (!tg_module_ok(m)) return tg_inert(m ? m->ctx : &tg_dead_ctx);
     if (check_apply(m, t, gather_output) != TG_OK) return tg_inert(m->ctx);
-    if (tg_scope_open(t, m->ops->kind) != TG_OK) return tg_scope_close(t, NULL, 0), tg_inert(m->ctx);
+    if (tg_scope_open_at(t, m->ops->kind, site) != TG_OK) return tg_scope_close(t, NULL, 0), tg_inert(m->ctx);
     tg_tensor *y =
         m->ops == &tg_column_linear_ops ? tg_column_run(m, t, x, weight, gather_output) : tg_row_run(m, t, x, weight);
     return tg_scope_close(t, &y, 1) == TG_OK ? y : tg_inert(m->ctx);
 }
 
 tg_tensor *tg_plinear_apply(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *weight, int gather_output) {
-    tg_tensor *y = apply(m, t, x, weight, gather_output);
+    tg_tensor *y = apply(m, t, x, weight, gather_output, TG_SITE);
     if (tg_plinear_p(m)) tg_comm_missed(tg_plinear_of(m)->comm, m->ctx->run.status);
     return y;
 }
