@@ -2,7 +2,6 @@
  * that statement. */
 #include "placement/rule.h"
 
-#include <ctype.h>
 #include <stdio.h>
 
 static const tg_placement invariant = {.kind = TG_INVARIANT};
@@ -102,19 +101,11 @@ static tg_status check_result(tg_call *c, const tg_conversion *v) {
     return TG_OK;
 }
 
-/* An opaque input is usually a leaf whose bytes the caller wrote, which counts as different on every rank. The
- * remedy is then a declaration. */
 static tg_status refuse_varying(tg_call *c, tg_axis axis, int i) {
-    char mend[192], name[16] = "";
-    for (int k = 0; tg_axis_name(axis)[k] && k < 15; k++) name[k] = (char)toupper((unsigned char)tg_axis_name(axis)[k]);
-    if (at_of(c->in[i], axis).layout == TG_OPAQUE)
-        snprintf(mend, sizeof mend,
-                 "if it is, declare the leaf that input %d comes from before its first use, tg_place(p, leaf, TG_%s, "
-                 "TG_I); else gather it (tg_gather_from)", i, name);
-    else
-        snprintf(mend, sizeof mend, "gather input %d (tg_gather_from)", i);
-    return tg_placement_refuse(c, axis, "an input beside the converted one is not known to be the same on every rank",
-                               mend);
+    char remedy[64];
+    snprintf(remedy, sizeof remedy, "gather input %d (tg_gather_from)", i);
+    return tg_placement_refuse(c, axis, "an input next to the converted one is not known to be the same on every rank",
+                               remedy);
 }
 
 /* Checks the inputs that no conversion names: each must be the same on every rank of the axis, and need no gradient. */
@@ -123,7 +114,7 @@ static tg_status check_others(tg_call *c, tg_axis axis, uint32_t named) {
         if (!c->in[i] || tg_bit(named, i)) continue;
         if (at_of(c->in[i], axis).kind > TG_REPLICATED) return refuse_varying(c, axis, i);
         if (tg_call_differentiable(c, i))
-            return tg_placement_refuse(c, axis, "an input beside the converted one needs a gradient", "detach it");
+            return tg_placement_refuse(c, axis, "an input next to the converted one needs a gradient", "detach it");
     }
     return TG_OK;
 }

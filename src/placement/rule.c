@@ -86,13 +86,15 @@ static void inputs_text(const on_axis *o, char *buf, size_t n) {
 }
 
 tg_status tg_placement_refuse(const tg_call *c, tg_axis axis, const char *why, const char *mend) {
-    char inputs[256] = "";
+    char inputs[256] = "", remedy[768] = "";
     const tg_rules *r = impl(c)->rules;
     if (r && r->loose) return TG_ERR_PLACEMENT;
     on_axis o = {.c = (tg_call *)c, .axis = axis, .gradients = gives_gradients(c)};
     inputs_text(&o, inputs, sizeof inputs);
+    look(&o);
+    tg_placement_remedy(c, axis, o.invariant && (o.varying | o.partial | o.replicated), mend, remedy, sizeof remedy);
     return tg_call_fail((tg_call *)c, TG_ERR_PLACEMENT, "on axis %s its inputs are %s: %s; %s", tg_axis_name(axis),
-                        inputs, why, mend);
+                        inputs, why, remedy);
 }
 
 static tg_status refuse(const on_axis *o, const char *why, const char *mend) {

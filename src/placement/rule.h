@@ -55,6 +55,9 @@ void tg_rules_roles(const tg_call *c, tg_rules *r);
 /* Refuses the call with TG_ERR_PLACEMENT. The message has the axis, the inputs' placements, what would go wrong
  * (`why`) and the remedy (`mend`). If the rules are loose, records nothing and returns TG_ERR_PLACEMENT. */
 tg_status tg_placement_refuse(const tg_call *c, tg_axis axis, const char *why, const char *mend);
+/* Writes a remedy. If the cause can be a leaf that tg_place did not declare, or declared I on a data axis, it begins
+ * with that leaf and the call. meets: an input that is I needs a gradient, and another one is not I. */
+void tg_placement_remedy(const tg_call *c, tg_axis axis, bool meets, const char *remedy, char *buf, size_t n);
 /* Whether input i needs a gradient; and whether the op will also give it one. In the first run of a recomputation
  * they return what the second run will. */
 bool tg_call_asks_gradient(const tg_call *c, int i);

@@ -175,7 +175,7 @@ static void gradients(misuse_world *b) {
     DEAD_TENSOR(tg_grad_of, tg_grad_of(x));
     QUIET(tg_grad_of, gradient_discarded(b));
     QUIET(tg_grad_share, misuse_inert(tg_grad_share(NULL)));
-    INERT(tg_grad_share, STATE, "tg_grad_share: x has no gradient: it does not need one", tg_grad_share(b->x));
+    INERT(tg_grad_share, STATE, "it does not need one", tg_grad_share(b->x));
     INERT(tg_grad_share, STATE, "no backward has reached it", tg_grad_share(b->w));
     INERT(tg_grad_share, STATE, "not a leaf", tg_grad_share(b->r));
     DEAD_TENSOR(tg_grad_share, tg_grad_share(x));

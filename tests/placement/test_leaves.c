@@ -5,6 +5,8 @@
 #include <tapegrad/optim.h>
 #include <tapegrad/backward.h>
 #include <tapegrad/data_parallel.h>
+#include <tapegrad/megatron.h>
+#include <tapegrad/tensor_parallel.h>
 #include <tapegrad/explain.h>
 #include <tapegrad/io.h>
 #include <tapegrad/ops.h>
@@ -511,6 +513,64 @@ START_TEST(a_steady_step_allocates_nothing_for_placements) {
 }
 END_TEST
 
+/* ---- What a refusal advises ---- */
+
+#define DECLARE(i, leaf, axis)                                                                          \
+    "declare the leaf that input " #i " comes from, " leaf ", before its first use: tg_place(p, leaf, " \
+    axis ", TG_I) if every rank has the same"
+
+START_TEST(a_refusal_names_the_leaf_that_was_not_declared) {
+    groups g = begin();
+    double v[12] = {0};
+    int64_t ids[2] = {0, 1};
+    tg_comm *c = tg_parallel_comm(g.p, TG_TP);
+    tg_tensor *x = tg_from_host(g.ctx, TG_F64, TG_SHAPE(2, 2, 3), v), *w = tg_param(g.ctx, "w", TG_SHAPE(4, 3), 1);
+    tg_tensor *id = tg_from_host(g.ctx, TG_I64, TG_SHAPE(1, 2), ids), *norm = tg_param(g.ctx, "norm", TG_SHAPE(3), 1);
+    tg_module *column = tg_nn_column_linear(g.p, 3, 4, NULL), *row = tg_nn_row_linear(g.p, 6, 4, NULL);
+    tg_module *table = tg_nn_vocab_embedding(g.p, 4, 3, 1, NULL);
+    tg_set_name(x, "x");
+    tg_place(g.p, w, TG_TP, TG_SHARD(1));
+    tg_place(g.p, w, TG_DP, TG_R);
+    tg_copy_to_tp(g.t, tg_transpose(g.t, x, 0, 1), c);
+    ck_refused(g, TG_ERR_PLACEMENT, DECLARE(0, "x f64[2, 2, 3]", "TG_TP"));
+    tg_copy_to_tp(g.t, tg_neg(g.t, x), c); /* without a gradient nothing leads back to x */
+    ck_refused(g, TG_ERR_PLACEMENT,
+               "declare the leaf that input 0 comes from, before its first use: tg_place(p, leaf, TG_TP, TG_I)");
+    tg_reduce_from_tp(g.t, tg_linear(g.t, x, w, NULL), c);
+    ck_refused(g, TG_ERR_PLACEMENT, DECLARE(0, "x f64[2, 2, 3]", "TG_TP"));
+    tg_module_forward(column, g.t, x);
+    ck_refused(g, TG_ERR_PLACEMENT, DECLARE(0, "x f64[2, 2, 3]", "TG_TP"));
+    tg_module_forward(row, g.t, x);
+    ck_refused(g, TG_ERR_PLACEMENT, DECLARE(0, "x f64[2, 2, 3]", "TG_TP"));
+    tg_module_forward(table, g.t, id);
+    ck_refused(g, TG_ERR_PLACEMENT, DECLARE(1, "i64[1, 2]", "TG_TP"));
+    tg_mul(g.t, x, norm);
+    ck_refused(g, TG_ERR_PLACEMENT, DECLARE(0, "x f64[2, 2, 3]", "TG_TP"));
+    tg_module_free(column);
+    tg_module_free(row);
+    tg_module_free(table);
+    end(&g);
+}
+END_TEST
+
+/* What every rank of dp has the same of, and needs a gradient, next to a layer that the ranks share. */
+START_TEST(a_refusal_names_the_leaf_that_is_I_on_dp) {
+    groups g = begin();
+    tg_tensor *x = tg_zeros(g.ctx, TG_F64, TG_SHAPE(2, 2, 3)), *w = tg_param(g.ctx, "w", TG_SHAPE(3, 3), 1);
+    tg_module *column = tg_nn_column_linear(g.p, 3, 4, NULL);
+    tg_set_name(x, "x");
+    tg_place(g.p, x, TG_DP, TG_I);
+    tg_set_requires_grad(x, true);
+    tg_module_forward(column, g.t, x);
+    ck_refused(g, TG_ERR_PLACEMENT, "declare the leaf that input 0 comes from, x f64[2, 2, 3], as R before its first use, "
+                                    "tg_place(p, leaf, TG_DP, TG_R), or all parameters of a module by tg_module_replicate");
+    tg_module_forward(column, g.t, tg_linear(g.t, tg_detach(g.t, x), w, NULL));
+    ck_refused(g, TG_ERR_PLACEMENT, "declare the leaf that input 0 comes from, w f64[3, 3], as R before its first use, ");
+    tg_module_free(column);
+    end(&g);
+}
+END_TEST
+
 /* ---- Check mode, on ranks ---- */
 
 static tg_status claims(void *arg, tg_ctx *ctx, tg_comm *world) {
@@ -555,6 +615,7 @@ int main(void) {
                                   a_recomputation_places_alike_in_both_runs, without_grad_equal_is_equal,
                                   a_claim_says_its_name, the_gradient_of_a_claim_has_its_axes_in_their_order,
                                   a_steady_step_allocates_nothing_for_placements,
-                                  check_mode_compares_claims};
+                                  a_refusal_names_the_leaf_that_was_not_declared,
+                                  a_refusal_names_the_leaf_that_is_I_on_dp, check_mode_compares_claims};
     return tg_check_main("leaves", tests, TG_LEN(tests));
 }

@@ -1,0 +1,90 @@
+/* Remedies: what the message of a refused op advises. Most refusals are about a leaf that tg_place did not declare, so
+ * the leaf is looked for among what the inputs were made of. */
+#include "base/text.h"
+#include "placement/rule.h"
+
+#include <ctype.h>
+
+enum { MOST_NODES = 512 }; /* that are searched for a leaf */
+
+static const uint32_t data_axes = 1u << TG_DP | 1u << TG_CP | 1u << TG_EDP;
+
+typedef bool (*is_cause_fn)(const tg_tensor *x, tg_axis axis);
+
+static tg_placement at(const tg_tensor *x, tg_axis axis) {
+    return x->place ? x->place->at[axis] : (tg_placement){.kind = TG_INVARIANT};
+}
+
+static bool varies(const tg_tensor *x, tg_axis axis) { return at(x, axis).kind == TG_VARYING; }
+
+static bool is_invariant(const tg_tensor *x, tg_axis axis) {
+    return at(x, axis).kind == TG_INVARIANT && x->flags & (TG_F_REQUIRES_GRAD | TG_F_DIFFERENTIABLE);
+}
+
+/* Returns whether tg_place has said what the leaf is on this axis. */
+static bool is_declared(const tg_tensor *x, tg_axis axis) { return x->ext && x->ext->placed >> axis & 1; }
+
+/* Returns the leaf that x, which no node has made, is or is a view of. Other results without a gradient keep no trace
+ * of their leaves. */
+static const tg_tensor *leaf_of_bytes(const tg_tensor *x) {
+    const tg_tensor *maker = x->flags & TG_F_LEAF || !x->storage ? x : tg_storage_maker(x->storage);
+    return maker && maker->flags & TG_F_LEAF ? maker : NULL;
+}
+
+/* Returns the first leaf of which x was made and which, like all results between, is what `cause` says. *left nodes may
+ * still be visited. */
+static const tg_tensor *find_leaf(const tg_tensor *x, tg_axis axis, is_cause_fn cause, int *left) {
+    if (!x || --*left < 0 || !cause(x, axis)) return NULL;
+    if (!x->node) return leaf_of_bytes(x);
+    for (int i = 0; i < x->node->n_in; i++) {
+        const tg_tensor *leaf = find_leaf(tg_node_in(x->node)[i], axis, cause, left);
+        if (leaf) return leaf;
+    }
+    return NULL;
+}
+
+/* Returns the leaf behind some input, and the number of that input. */
+static const tg_tensor *leaf_of_inputs(const tg_call *c, tg_axis axis, is_cause_fn cause, int *input) {
+    int left = MOST_NODES;
+    for (*input = 0; *input < c->n_in; ++*input) {
+        const tg_tensor *leaf = find_leaf(c->in[*input], axis, cause, &left);
+        if (leaf) return leaf;
+    }
+    return NULL;
+}
+
+/* Writes the axis as the program does: "TG_TP". */
+static void axis_text(tg_axis axis, char *buf, size_t n) {
+    size_t end = 0;
+    tg_text(buf, n, &end, "TG_%s", tg_axis_name(axis));
+    for (; *buf; buf++) *buf = (char)toupper((unsigned char)*buf);
+}
+
+/* Returns the first input that is opaque, or -1. */
+static int opaque_input(const tg_call *c, tg_axis axis) {
+    for (int i = 0; i < c->n_in; i++)
+        if (c->in[i] && varies(c->in[i], axis) && at(c->in[i], axis).layout == TG_OPAQUE) return i;
+    return -1;
+}
+
+void tg_placement_remedy(const tg_call *c, tg_axis axis, bool meets, const char *remedy, char *buf, size_t n) {
+    char what[160], name[16];
+    int input;
+    size_t end = 0;
+    axis_text(axis, name, sizeof name);
+    bool data = meets && data_axes >> axis & 1;
+    const tg_tensor *leaf = leaf_of_inputs(c, axis, data ? is_invariant : varies, &input);
+    if (leaf) tg_describe(leaf, what, sizeof what);
+    if (leaf && data)
+        tg_text(buf, n, &end,
+                "declare the leaf that input %d comes from, %s, as R before its first use, tg_place(p, leaf, %s, TG_R), "
+                "or all parameters of a module by tg_module_replicate; else ",
+                input, what, name);
+    else if (leaf ? at(leaf, axis).layout == TG_OPAQUE && !is_declared(leaf, axis)
+                  : (input = opaque_input(c, axis)) >= 0)
+        tg_text(buf, n, &end,
+                "declare the leaf that input %d comes from%s%s, before its first use: tg_place(p, leaf, %s, TG_I) if "
+                "every rank has the same, TG_SHARD(d) if each has its part of dim d; else ",
+                input, leaf ? ", " : "", leaf ? what : "", name);
+    tg_text(buf, n, &end, "%s", remedy);
+}
