@@ -1,5 +1,4 @@
 /* The mover of the transport between nodes: progress of this rank's calls, and what it does while nothing comes. */
-#include <sched.h>
 #include <time.h>
 
 #include "base/os.h"
@@ -79,14 +78,12 @@ static inline void pause_briefly(void) {
 #endif
 }
 
-/* Another rank may need this core. */
+/* Spins, then sleeps, as another rank may need this core. A yield would give a program of lower priority a whole time
+ * slice. */
 void tg_p2p_rest(const tg_p2p_rank *self, int round) {
-    enum { YIELDS = 32 };
     struct timespec nap = {.tv_nsec = 20000};
     if (round < self->spins)
         pause_briefly();
-    else if (round < self->spins + YIELDS)
-        sched_yield();
     else
         nanosleep(&nap, NULL);
 }

@@ -153,8 +153,6 @@ static void check(tg_control *c, const tg_wait *w) {
 
 /* ---- Waiting ---- */
 
-enum { YIELDS = 32 };
-
 static inline void pause_briefly(void) {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();
@@ -213,6 +211,7 @@ static void watch(tg_control *c, const tg_wait *w) {
     atomic_store_explicit(&card->blocked, r ? tg_shm_blocked_in(r) : 0, memory_order_release);
 }
 
+/* Spins, then sleeps. A yield would give a program of lower priority a whole time slice of this rank's core. */
 static void rest(tg_control *c, const tg_wait *w, int round) {
     enum { NAP = 2000000 };
     tg_shm_group *s = tg_shm_of(c);
@@ -221,8 +220,6 @@ static void rest(tg_control *c, const tg_wait *w, int round) {
         sleep_until_rung(card, atomic_load_explicit(&card->bell, memory_order_acquire), NAP / 2);
     } else if (round < s->self->spins) {
         pause_briefly();
-    } else if (round < c->patience) {
-        sched_yield();
     } else {
         bool soon = tg_system_now() - w->since < 0.1;
         if (!tg_shm_has_failed(s)) sleep_until_rung(card, s->self->bell, soon ? NAP : 4 * NAP);
@@ -230,7 +227,7 @@ static void rest(tg_control *c, const tg_wait *w, int round) {
     }
 }
 
-int tg_shm_patience(const tg_shm_rank *self) { return self->spins + YIELDS + 1; }
+int tg_shm_patience(const tg_shm_rank *self) { return self->spins; }
 
 /* ---- Recovery ---- */
 
