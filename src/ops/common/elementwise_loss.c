@@ -12,7 +12,7 @@ tg_losses_params tg_losses_params_of(const tg_loss_opts *opts) {
                               .known = sizeof o,
                               .reduction = o.reduction,
                               .log_target = o.log_target,
-                              .ignore_index = tg_loss_ignore_index(o.ignore_index)};
+                              .ignore_index = tg_row_loss_ignore_index(o.ignore_index)};
 }
 
 tg_status tg_losses_check(tg_call *c, tg_loss_reduction last) {

@@ -12,7 +12,7 @@ static const char gathered[] = "gathered logits are tg_cross_entropy's, and the 
 /* Fails unless the logits alone own their bytes: backward will write the gradient over them. */
 static tg_status check_in_place(tg_call *c) {
     const tg_tensor *x = c->in[0];
-    if (!((const tg_loss_params *)c->params)->in_place) return TG_OK;
+    if (!((const tg_row_loss_params *)c->params)->in_place) return TG_OK;
     if (x->storage->extra && x->storage->extra->buffer)
         return tg_call_fail(c, TG_ERR_STATE, "in place: the logits lie in a named buffer, whose bytes stay with it");
     bool own = x->node && x->tape == c->tape && x->storage->temporary && !(x->flags & TG_F_VIEW);
@@ -26,7 +26,7 @@ static tg_status vocab_cross_entropy_infer(tg_call *c) {
     TG_TRY(tg_need_float(c, 0));
     if (x->ndim < 1) return tg_call_fail(c, TG_ERR_SHAPE, "expected logits [.., v] of 1 or more dims");
     TG_TRY(tg_vocab_shard(c, x->shape[x->ndim - 1]));
-    TG_TRY(tg_loss_infer(c, x->shape[x->ndim - 1]));
+    TG_TRY(tg_row_loss_infer(c, x->shape[x->ndim - 1]));
     if (c->needs) TG_TRY(check_in_place(c));
     return tg_vocab_convert(c, 0, x->ndim - 1, gathered);
 }
@@ -43,25 +43,25 @@ static tg_array columns(const tg_tensor *x, int64_t first, int64_t n, tg_extent 
 }
 
 static tg_status vocab_cross_entropy_forward(tg_call *c) {
-    const tg_loss_params *p = c->params;
+    const tg_row_loss_params *p = c->params;
     tg_tensor *x = c->in[0], *target = c->in[1], *rows, *parts;
     tg_extent e;
     TG_TRY(tg_op_dense(c, &x));
     TG_TRY(tg_op_dense(c, &target));
     TG_TRY(tg_vocab_rows(c, &rows, &parts));
-    TG_TRY(tg_loss_forward(c, columns(x, 0, p->columns, &e), target, parts, 0));
+    TG_TRY(tg_row_loss_forward(c, columns(x, 0, p->columns, &e), target, parts, 0));
     return tg_vocab_finish(c, rows);
 }
 
 static tg_status gradient_into(tg_call *c, const tg_tensor *glogits, bool add) {
-    const tg_loss_params *p = c->params;
+    const tg_row_loss_params *p = c->params;
     tg_tensor *x = c->in[0], *target = c->in[1], *g;
     int64_t n = p->columns, v = x->shape[x->ndim - 1];
     tg_extent e, eg;
     TG_TRY(tg_op_dense(c, &x));
     TG_TRY(tg_op_dense(c, &target));
     TG_TRY(tg_vocab_row_grads(c, &g));
-    TG_TRY(tg_loss_backward(c, columns(glogits, 0, n, &eg), columns(x, 0, n, &e), target, g, 0, add));
+    TG_TRY(tg_row_loss_backward(c, columns(glogits, 0, n, &eg), columns(x, 0, n, &e), target, g, 0, add));
     if (add || n == v) return TG_OK;
     return tg_ctx_ops(c->ctx)->fill(c->ctx, columns(glogits, n, v - n, &eg), 0);
 }
@@ -82,7 +82,7 @@ static tg_status give_bytes(tg_call *c) {
 
 static tg_status vocab_cross_entropy_backward(tg_call *c) {
     if (!c->gin_mode[0]) return TG_OK;
-    bool in_place = ((const tg_loss_params *)c->params)->in_place;
+    bool in_place = ((const tg_row_loss_params *)c->params)->in_place;
     tg_storage *s = c->in[0]->storage;
     if (in_place && !(s->extra && s->extra->shared)) return give_bytes(c);
     const tg_tensor *g = tg_call_gin(c, 0);
@@ -149,7 +149,7 @@ const tg_op tg_op_vocab_parallel_cross_entropy = {
     .formula = "log(sum(exp(x))) - x[target], classes over the group",
     .n_in = 2,
     .n_out = 1,
-    .params_size = sizeof(tg_loss_params),
+    .params_size = sizeof(tg_row_loss_params),
     .saves_in = 3,
     .passes = 1,
     .family = TG_FAMILY_LOSS,
@@ -172,6 +172,6 @@ const tg_op tg_op_vocab_parallel_cross_entropy = {
  * opts may be NULL. */
 tg_tensor *tg_vocab_parallel_cross_entropy(tg_tape *t, tg_tensor *logits, tg_tensor *target, tg_comm *c,
                                            const tg_vocab_opts *opts) {
-    tg_loss_params p = tg_vocab_params(c, opts);
+    tg_row_loss_params p = tg_vocab_params(c, opts);
     return TG_RECORD(t, tg_op_vocab_parallel_cross_entropy, &p, logits, target);
 }

@@ -6,13 +6,13 @@
 #include "parallel/tp/vocab.h"
 
 static tg_status vocab_linear_infer(tg_call *c) {
-    const tg_loss_params *p = c->params;
+    const tg_row_loss_params *p = c->params;
     const tg_tensor *w = c->in[1];
     TG_TRY(tg_mapping_check(c));
     if (p->in_place) return tg_call_fail(c, TG_ERR_ARGUMENT, "in place: there are no logits whose memory it could be");
     TG_TRY(tg_vocab_shard(c, w->ndim ? w->shape[0] : 0));
     TG_TRY(tg_head_infer(c));
-    tg_placement to = tg_loss_by_partition(p) ? tg_at_v : tg_at_i;
+    tg_placement to = tg_row_loss_by_partition(p) ? tg_at_v : tg_at_i;
     TG_TRY(tg_call_convert(c, 0, tg_at_r, 0, to, p->comm, "give x to tg_copy_to_tp first"));
     return tg_vocab_convert(c, 1, 0, "w is this rank's rows of the vocabulary, and the target the same on every rank");
 }
@@ -75,7 +75,7 @@ const tg_op tg_op_vocab_parallel_linear_cross_entropy = {
     .formula = "vocab_parallel_cross_entropy(x w^T, target)",
     .n_in = 3,
     .n_out = 1,
-    .params_size = sizeof(tg_loss_params),
+    .params_size = sizeof(tg_row_loss_params),
     .saves_in = 7,
     .family = TG_FAMILY_LOSS,
     .sums_f32 = true,
@@ -94,6 +94,6 @@ const tg_op tg_op_vocab_parallel_linear_cross_entropy = {
  * x is this rank's share. in_place is refused. opts may be NULL. */
 tg_tensor *tg_vocab_parallel_linear_cross_entropy(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *target,
                                                   tg_comm *c, const tg_vocab_opts *opts) {
-    tg_loss_params p = tg_vocab_params(c, opts);
+    tg_row_loss_params p = tg_vocab_params(c, opts);
     return TG_RECORD(t, tg_op_vocab_parallel_linear_cross_entropy, &p, x, w, target);
 }
