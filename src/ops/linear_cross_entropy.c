@@ -8,20 +8,20 @@ static tg_status linear_cross_entropy_infer(tg_call *c) {
     if (((const tg_row_loss_params *)c->params)->weighted)
         return tg_call_fail(c, TG_ERR_UNSUPPORTED, "weights of classes are given, which this op does not support; use "
                             "tg_linear and tg_cross_entropy");
-    return tg_head_infer(c);
+    return tg_chunked_head_infer(c);
 }
 
 static tg_status linear_cross_entropy_forward(tg_call *c) {
     tg_tensor *loss;
     TG_TRY(tg_row_loss_buffer(c, &loss));
-    TG_TRY(tg_head_forward(c, loss));
+    TG_TRY(tg_chunked_head_forward(c, loss));
     return tg_row_loss_reduce(c, c->in[2], loss);
 }
 
 static tg_status linear_cross_entropy_backward(tg_call *c) {
     tg_tensor *row_grads;
     TG_TRY(tg_row_loss_gradients(c, &row_grads));
-    return tg_head_backward(c, row_grads);
+    return tg_chunked_head_backward(c, row_grads);
 }
 
 static tg_status linear_cross_entropy_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
@@ -89,7 +89,7 @@ const tg_op tg_op_linear_cross_entropy = {
     .backward = linear_cross_entropy_backward,
     .vjp = linear_cross_entropy_vjp,
     .jvp = linear_cross_entropy_jvp,
-    .flops = tg_head_flops,
+    .flops = tg_chunked_head_flops,
     TG_SAMPLES(linear_cross_entropy_samples),
 };
 

@@ -19,7 +19,7 @@ static int64_t chunk_rows(const tg_call *c, int64_t v) {
 
 static int64_t columns_of(const tg_call *c) { return ((const tg_row_loss_params *)c->params)->columns; }
 
-tg_status tg_head_infer(tg_call *c) {
+tg_status tg_chunked_head_infer(tg_call *c) {
     const tg_tensor *x = c->in[0], *w = c->in[1];
     tg_dtype dtype = tg_accumulate_dtype((tg_dtype)w->dtype);
     TG_TRY(tg_need_float(c, 0));
@@ -90,7 +90,7 @@ static int64_t rows_left(const head *p, int64_t first) {
     return p->rows - first < p->chunk ? p->rows - first : p->chunk;
 }
 
-tg_status tg_head_forward(tg_call *c, const tg_tensor *loss) {
+tg_status tg_chunked_head_forward(tg_call *c, const tg_tensor *loss) {
     head p;
     tg_tensor *logits = kept_logits(c);
     tg_extent e;
@@ -137,7 +137,7 @@ static tg_tensor *work_buffer(tg_call *c, const head *p, tg_tensor *kept, bool s
 /* Runs from the last chunk, whose logits were saved, to the first. The logits of the others are computed again, and
  * so are the last one's in a backward that follows a failed one. The gradient overwrites the logits if the products,
  * which need it in the operands' dtype, can read it there. */
-tg_status tg_head_backward(tg_call *c, const tg_tensor *row_grads) {
+tg_status tg_chunked_head_backward(tg_call *c, const tg_tensor *row_grads) {
     head p;
     tg_extent e, eg;
     tg_row_loss_params *params = c->params;
@@ -162,6 +162,6 @@ tg_status tg_head_backward(tg_call *c, const tg_tensor *row_grads) {
     return TG_OK;
 }
 
-int64_t tg_head_flops(const tg_node *n) {
+int64_t tg_chunked_head_flops(const tg_node *n) {
     return tg_flops(2 * tg_numel(tg_node_input(n, 0)), tg_dim(tg_node_input(n, 1), 0));
 }

@@ -25,10 +25,10 @@ static tg_status vocab_cross_entropy_infer(tg_call *c) {
     const tg_tensor *x = c->in[0];
     TG_TRY(tg_need_float(c, 0));
     if (x->ndim < 1) return tg_call_fail(c, TG_ERR_SHAPE, "expected logits [.., v] of 1 or more dims");
-    TG_TRY(tg_vocab_shard(c, x->shape[x->ndim - 1]));
+    TG_TRY(tg_vocab_loss_shard(c, x->shape[x->ndim - 1]));
     TG_TRY(tg_row_loss_infer(c, x->shape[x->ndim - 1]));
     if (c->needs) TG_TRY(check_in_place(c));
-    return tg_vocab_convert(c, 0, x->ndim - 1, gathered);
+    return tg_vocab_loss_convert(c, 0, x->ndim - 1, gathered);
 }
 
 /* Returns columns [first, first + n) of x [.., v] as an array of rows; x is contiguous. */
@@ -48,9 +48,9 @@ static tg_status vocab_cross_entropy_forward(tg_call *c) {
     tg_extent e;
     TG_TRY(tg_op_dense(c, &x));
     TG_TRY(tg_op_dense(c, &target));
-    TG_TRY(tg_vocab_rows(c, &rows, &parts));
+    TG_TRY(tg_vocab_loss_rows(c, &rows, &parts));
     TG_TRY(tg_row_loss_forward(c, columns(x, 0, p->columns, &e), target, parts, 0));
-    return tg_vocab_finish(c, rows);
+    return tg_vocab_loss_finish(c, rows);
 }
 
 static tg_status gradient_into(tg_call *c, const tg_tensor *glogits, bool add) {
@@ -60,7 +60,7 @@ static tg_status gradient_into(tg_call *c, const tg_tensor *glogits, bool add) {
     tg_extent e, eg;
     TG_TRY(tg_op_dense(c, &x));
     TG_TRY(tg_op_dense(c, &target));
-    TG_TRY(tg_vocab_row_grads(c, &g));
+    TG_TRY(tg_vocab_loss_gradients(c, &g));
     TG_TRY(tg_row_loss_backward(c, columns(glogits, 0, n, &eg), columns(x, 0, n, &e), target, g, 0, add));
     if (add || n == v) return TG_OK;
     return tg_ctx_ops(c->ctx)->fill(c->ctx, columns(glogits, n, v - n, &eg), 0);
@@ -95,7 +95,7 @@ static tg_status vocab_cross_entropy_backward(tg_call *c) {
 }
 
 static tg_status vocab_cross_entropy_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
-    out[0] = tg_vocab_taped(t, n, tg_node_input(n, 0));
+    out[0] = tg_vocab_loss_compose(t, n, tg_node_input(n, 0));
     return TG_OK;
 }
 
@@ -103,43 +103,43 @@ TG_COMPOSED(vocab_cross_entropy)
 
 #define V_INDEX(v_, ...) TG_S_INDEX(v_, __VA_ARGS__)
 static const tg_sample vocab_cross_entropy_samples[] = {
-    {.note = "mean", .ranks = 2, .params = TG_V_OPTS(-100, 0, MEAN, .in_place = false), .n_in = 2,
+    {.note = "mean", .ranks = 2, .params = TG_VOCAB_P(-100, 0, MEAN, .in_place = false), .n_in = 2,
      .in = {TG_S(4, 5), V_INDEX(10, 4)}},
-    {.note = "sum", .ranks = 3, .params = TG_V_OPTS(-100, 0, SUM, .in_place = false), .n_in = 2,
+    {.note = "sum", .ranks = 3, .params = TG_VOCAB_P(-100, 0, SUM, .in_place = false), .n_in = 2,
      .in = {TG_S(4, 2), V_INDEX(6, 4)}},
-    {.note = "one loss a row", .ranks = 4, .params = TG_V_OPTS(-100, 0, NONE, .in_place = false), .n_in = 2,
+    {.note = "one loss a row", .ranks = 4, .params = TG_VOCAB_P(-100, 0, NONE, .in_place = false), .n_in = 2,
      .in = {TG_S(2, 3, 4), V_INDEX(16, 2, 3)}},
-    {.note = "smoothing, class 0 ignored", .ranks = 2, .params = TG_V_OPTS(0, 0.1, MEAN, .in_place = false), .n_in = 2,
+    {.note = "smoothing, class 0 ignored", .ranks = 2, .params = TG_VOCAB_P(0, 0.1, MEAN, .in_place = false), .n_in = 2,
      .in = {TG_S(12, 2), V_INDEX(4, 12)}},
     {.note = "smoothing of the wrong classes", .ranks = 3,
-     .params = TG_V_OPTS(2, 0.2, NONE, .kind = TG_SMOOTHING_MEGATRON), .n_in = 2, .in = {TG_S(9, 1), V_INDEX(3, 9)}},
-    {.note = "padding", .ranks = 4, .params = TG_V_OPTS(-100, 0.1, SUM, .classes = 5), .n_in = 2,
+     .params = TG_VOCAB_P(2, 0.2, NONE, .kind = TG_SMOOTHING_MEGATRON), .n_in = 2, .in = {TG_S(9, 1), V_INDEX(3, 9)}},
+    {.note = "padding", .ranks = 4, .params = TG_VOCAB_P(-100, 0.1, SUM, .classes = 5), .n_in = 2,
      .in = {TG_S(6, 2), V_INDEX(5, 6)}},
-    {.note = "transposed", .ranks = 2, .params = TG_V_OPTS(-100, 0, MEAN, .in_place = false), .n_in = 2,
+    {.note = "transposed", .ranks = 2, .params = TG_VOCAB_P(-100, 0, MEAN, .in_place = false), .n_in = 2,
      .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 4, 5), V_INDEX(10, 4)}},
-    {.note = "strided", .ranks = 2, .params = TG_V_OPTS(-100, 0.1, SUM, .in_place = false), .n_in = 2,
+    {.note = "strided", .ranks = 2, .params = TG_VOCAB_P(-100, 0.1, SUM, .in_place = false), .n_in = 2,
      .in = {TG_S_AS(TG_SAMPLE_STRIDED, 2, 3, 4),
             {.shape = TG_S_SHAPE(2, 3), .kind = TG_SAMPLE_INDEX, .layout = TG_SAMPLE_STRIDED, .hi = 8}}},
-    {.note = "equal rows", .ranks = 2, .params = TG_V_OPTS(-100, 0, MEAN, .in_place = false), .n_in = 2,
+    {.note = "equal rows", .ranks = 2, .params = TG_VOCAB_P(-100, 0, MEAN, .in_place = false), .n_in = 2,
      .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4), V_INDEX(8, 3)}},
-    {.note = "large logits", .ranks = 2, .params = TG_V_OPTS(-100, 0, MEAN, .in_place = false), .n_in = 2,
+    {.note = "large logits", .ranks = 2, .params = TG_VOCAB_P(-100, 0, MEAN, .in_place = false), .n_in = 2,
      .in = {TG_S_IN(-50, 50, 3, 6), V_INDEX(12, 3)}},
-    {.note = "one row", .ranks = 2, .params = TG_V_OPTS(-100, 0, NONE, .in_place = false), .n_in = 2,
+    {.note = "one row", .ranks = 2, .params = TG_VOCAB_P(-100, 0, NONE, .in_place = false), .n_in = 2,
      .in = {TG_S(5), {.shape = {.ndim = 0}, .kind = TG_SAMPLE_INDEX, .hi = 10}}},
-    {.note = "sum of no rows", .ranks = 2, .params = TG_V_OPTS(-100, 0, SUM, .in_place = false), .n_in = 2,
+    {.note = "sum of no rows", .ranks = 2, .params = TG_VOCAB_P(-100, 0, SUM, .in_place = false), .n_in = 2,
      .in = {TG_S(0, 4), V_INDEX(8, 0)}},
-    {.note = "class out of range", .ranks = 2, .params = TG_V_OPTS(-100, 0, MEAN, .in_place = false), .n_in = 2,
+    {.note = "class out of range", .ranks = 2, .params = TG_VOCAB_P(-100, 0, MEAN, .in_place = false), .n_in = 2,
      .in = {TG_S(4, 5), {.shape = TG_S_SHAPE(4), .kind = TG_SAMPLE_INDEX, .lo = 10, .hi = 11}},
      .refused = TG_ERR_DATA},
-    {.note = "a class that is padding", .ranks = 2, .params = TG_V_OPTS(-100, 0, MEAN, .classes = 5), .n_in = 2,
+    {.note = "a class that is padding", .ranks = 2, .params = TG_VOCAB_P(-100, 0, MEAN, .classes = 5), .n_in = 2,
      .in = {TG_S(4, 5), {.shape = TG_S_SHAPE(4), .kind = TG_SAMPLE_INDEX, .lo = 5, .hi = 6}}, .refused = TG_ERR_DATA},
-    {.note = "too many classes", .ranks = 2, .params = TG_V_OPTS(-100, 0, MEAN, .classes = 11), .n_in = 2,
+    {.note = "too many classes", .ranks = 2, .params = TG_VOCAB_P(-100, 0, MEAN, .classes = 11), .n_in = 2,
      .in = {TG_S(4, 5), V_INDEX(5, 4)}, .refused = TG_ERR_ARGUMENT},
-    {.note = "in place, a leaf", .ranks = 2, .params = TG_V_OPTS(-100, 0, MEAN, .in_place = true), .n_in = 2,
+    {.note = "in place, a leaf", .ranks = 2, .params = TG_VOCAB_P(-100, 0, MEAN, .in_place = true), .n_in = 2,
      .in = {TG_S(4, 5), V_INDEX(5, 4)}, .refused = TG_ERR_STATE},
-    {.note = "target of another shape", .ranks = 2, .params = TG_V_OPTS(-100, 0, MEAN, .in_place = false), .n_in = 2,
+    {.note = "target of another shape", .ranks = 2, .params = TG_VOCAB_P(-100, 0, MEAN, .in_place = false), .n_in = 2,
      .in = {TG_S(4, 5), V_INDEX(5, 5)}, .refused = TG_ERR_SHAPE},
-    {.note = "no communicator", .params = TG_V_OPTS(-100, 0, MEAN, .in_place = false), .n_in = 2,
+    {.note = "no communicator", .params = TG_VOCAB_P(-100, 0, MEAN, .in_place = false), .n_in = 2,
      .in = {TG_S(4, 5), V_INDEX(5, 4)}, .refused = TG_ERR_ARGUMENT},
 };
 
@@ -172,6 +172,6 @@ const tg_op tg_op_vocab_parallel_cross_entropy = {
  * opts may be NULL. */
 tg_tensor *tg_vocab_parallel_cross_entropy(tg_tape *t, tg_tensor *logits, tg_tensor *target, tg_comm *c,
                                            const tg_vocab_opts *opts) {
-    tg_row_loss_params p = tg_vocab_params(c, opts);
+    tg_row_loss_params p = tg_vocab_loss_params(c, opts);
     return TG_RECORD(t, tg_op_vocab_parallel_cross_entropy, &p, logits, target);
 }

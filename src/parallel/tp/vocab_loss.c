@@ -9,7 +9,7 @@
 #include "ops/common/derive.h"
 #include "ops/common/nn_op.h"
 
-tg_row_loss_params tg_vocab_params(tg_comm *c, const tg_vocab_opts *opts) {
+tg_row_loss_params tg_vocab_loss_params(tg_comm *c, const tg_vocab_opts *opts) {
     tg_vocab_opts o;
     tg_op_options(&o, sizeof o, opts);
     return (tg_row_loss_params){.comm = c,
@@ -25,7 +25,7 @@ tg_row_loss_params tg_vocab_params(tg_comm *c, const tg_vocab_opts *opts) {
 
 static tg_row_loss_params *params_of(const tg_call *c) { return c->params; }
 
-tg_status tg_vocab_shard(tg_call *c, int64_t v) {
+tg_status tg_vocab_loss_shard(tg_call *c, int64_t v) {
     tg_row_loss_params *p = params_of(c);
     int64_t all;
     TG_TRY(tg_mapping_check(c));
@@ -43,7 +43,7 @@ tg_status tg_vocab_shard(tg_call *c, int64_t v) {
     return TG_OK;
 }
 
-tg_status tg_vocab_convert(tg_call *c, int i, int dim, const char *mend) {
+tg_status tg_vocab_loss_convert(tg_call *c, int i, int dim, const char *mend) {
     const tg_row_loss_params *p = params_of(c);
     tg_placement from = {.kind = TG_VARYING, .layout = TG_CONTIGUOUS, .dim = (int8_t)dim};
     return tg_call_convert(c, i, from, 0, tg_row_loss_by_partition(p) ? tg_at_v : tg_at_i, p->comm, mend);
@@ -59,7 +59,7 @@ static tg_tensor *rows_from(tg_call *c, tg_tensor *rows, int first, int n) {
                            n > 1 ? (int64_t[]){count, 1} : (int64_t[]){1});
 }
 
-tg_status tg_vocab_rows(tg_call *c, tg_tensor **rows, tg_tensor **parts) {
+tg_status tg_vocab_loss_rows(tg_call *c, tg_tensor **rows, tg_tensor **parts) {
     int more = tg_row_loss_by_partition(params_of(c));
     *rows = tg_call_temp(c, (tg_dtype)c->out[0]->dtype, 2, (int64_t[]){2 + more, rows_of(c)});
     *parts = rows_from(c, *rows, 1, 1 + more);
@@ -120,7 +120,7 @@ static tg_status join_ranks(tg_call *c, tg_tensor *rows) {
     return tg_op_map(c, TG_FN_id, mass, TG_T1(sum), 1, 0, 0, false);
 }
 
-tg_status tg_vocab_finish(tg_call *c, tg_tensor *rows) {
+tg_status tg_vocab_loss_finish(tg_call *c, tg_tensor *rows) {
     const tg_row_loss_params *p = params_of(c);
     tg_tensor *target = c->in[c->n_in - 1], *part = rows_from(c, rows, 1, 1);
     tg_tensor *counts, *loss;
@@ -140,7 +140,7 @@ tg_status tg_vocab_finish(tg_call *c, tg_tensor *rows) {
     return tg_row_loss_reduce(c, target, loss);
 }
 
-tg_status tg_vocab_row_grads(tg_call *c, tg_tensor **g) {
+tg_status tg_vocab_loss_gradients(tg_call *c, tg_tensor **g) {
     TG_TRY(tg_row_loss_gradients(c, g));
     if (!tg_row_loss_by_partition(params_of(c))) return TG_OK;
     const tg_tensor *target = c->in[c->n_in - 1], *from = *g;
@@ -155,7 +155,7 @@ tg_status tg_vocab_row_grads(tg_call *c, tg_tensor **g) {
 
 /* ---- The same as taped ops: ops on each rank's own columns, and mappings ---- */
 
-tg_tensor *tg_vocab_local(tg_tape *t, tg_tensor *ids, int64_t first, int64_t rows, tg_tensor **elsewhere) {
+tg_tensor *tg_vocab_local_ids(tg_tape *t, tg_tensor *ids, int64_t first, int64_t rows, tg_tensor **elsewhere) {
     tg_tensor *at = tg_sub(t, tg_cast(t, ids, TG_I64), tg_full(t, TG_I64, TG_SHAPE(), (double)first));
     tg_tensor *below = tg_below(t, at, 0), *above = tg_above(t, at, (double)rows - 1);
     *elsewhere = tg_where(t, below, below, above);
@@ -172,7 +172,7 @@ static tg_tensor *row_losses(tg_tape *t, const tg_row_loss_params *p, tg_tensor 
                              tg_tensor *ignored) {
     int last = x->ndim - 1;
     x = tg_wide(t, tg_as_opaque(t, x, p->comm));
-    tg_tensor *elsewhere, *at = tg_vocab_local(t, target, p->first, p->columns, &elsewhere);
+    tg_tensor *elsewhere, *at = tg_vocab_local_ids(t, target, p->first, p->columns, &elsewhere);
     tg_tensor *rows = tg_unsqueeze(t, at, -1), *picked, *total, *mass, *top;
     x = tg_slice(t, x, last, 0, p->columns, 1); /* padding is left out */
     x = tg_masked_fill(t, x, tg_unsqueeze(t, ignored, -1), 0);
@@ -192,7 +192,7 @@ static tg_tensor *row_losses(tg_tape *t, const tg_row_loss_params *p, tg_tensor 
     return tg_add(t, lse, sum_over_ranks(t, share, p->comm));
 }
 
-tg_tensor *tg_vocab_taped(tg_tape *t, const tg_node *n, tg_tensor *logits) {
+tg_tensor *tg_vocab_loss_compose(tg_tape *t, const tg_node *n, tg_tensor *logits) {
     const tg_row_loss_params *p = tg_node_params(n);
     tg_tensor *target = tg_node_input(n, tg_node_inputs(n) - 1);
     if (tg_row_loss_by_partition(p)) {
