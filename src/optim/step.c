@@ -382,7 +382,7 @@ tg_tensor *tg_scale_loss(tg_tape *t, tg_tensor *loss, tg_optim *o) {
         return tg_tape_inert(t, &loss, 1);
     tg_ctx *ctx = t->ctx;
     if (!o || o->ctx != ctx) {
-        tg_fail(ctx, o ? TG_ERR_HANDLE : TG_ERR_ARGUMENT, "tg_scale_loss: the optimiser is %s",
+        tg_fail(ctx, o ? TG_ERR_HANDLE : TG_ERR_ARGUMENT, "tg_scale_loss: the optimizer is %s",
                 o ? "of another context" : "NULL");
         return tg_inert(ctx);
     }
