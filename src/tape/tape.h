@@ -18,9 +18,9 @@ enum { TG_SLAB_HANDLES = 128 };
 
 typedef struct tg_handle_slot {
     tg_tensor first;
-    tg_head more;
+    tg_tombstone more;
 } tg_handle_slot;
-_Static_assert(offsetof(tg_tensor, other) == sizeof(tg_head), "the tombstone of place 1 is other of place 0");
+_Static_assert(offsetof(tg_tensor, other) == sizeof(tg_tombstone), "the tombstone of place 1 is other of place 0");
 
 typedef struct tg_slab {
     struct tg_slab *next;
