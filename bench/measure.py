@@ -96,19 +96,55 @@ class Measured(dict):
         return [sum(times) for times in zip(*(self[c] for c in commands))]
 
 
+@contextlib.contextmanager
+def neighbors(count, priority):
+    """Runs `count` programs that never sleep, at `priority` (0: an ordinary program's, 19: the lowest)."""
+    loops = [subprocess.Popen(["nice", "-n", str(priority), sys.executable, "-c", "while True: pass"])
+             for _ in range(count)]
+    try:
+        time.sleep(PAUSE)
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+
+
+def measure_beside(binary, commands, rounds, neighborhoods):
+    """Measures each command in each neighborhood in every round: one `Measured` for each name of `neighborhoods`, which
+    maps names to (count, priority)."""
+    found = {name: Measured({c: [] for c in commands}) for name in neighborhoods}
+    with contextlib.ExitStack() as stack:
+        programs = started(stack, binary, commands)
+        for i in range(rounds):
+            for name, (count, priority) in neighborhoods.items():
+                with neighbors(count, priority):
+                    ask_in_turn(programs, commands, i, found[name])
+    return found
+
+
+def started(stack, binary, commands):
+    programs = [stack.enter_context(Program(c.argv(binary), c.environment())) for c in commands]
+    for p in programs:
+        if p.line() != "ready\n":
+            sys.exit(f"{p.name} did not get ready")
+    return programs
+
+
+def ask_in_turn(programs, commands, first, found):
+    for k in range(len(programs)):
+        one = (first + k) % len(programs)
+        time.sleep(PAUSE)
+        found[commands[one]].append(programs[one].ask())
+
+
 def measure(binary, commands, rounds, ask=()):
     commands = list(dict.fromkeys(commands))
     with contextlib.ExitStack() as stack:
-        programs = [stack.enter_context(Program(c.argv(binary), c.environment())) for c in commands]
-        for p in programs:
-            if p.line() != "ready\n":
-                sys.exit(f"{p.name} did not get ready")
+        programs = started(stack, binary, commands)
         found = Measured({c: [] for c in commands})
         for i in range(rounds):
-            for k in range(len(programs)):
-                one = (i + k) % len(programs)
-                time.sleep(PAUSE)
-                found[commands[one]].append(programs[one].ask())
+            ask_in_turn(programs, commands, i, found)
         for question in ask:
             for c, p in zip(commands, programs):
                 found[c, question] = p.ask(question)

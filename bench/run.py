@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 import table
-from measure import KEEP_PAGES, ROOT, measure
+from measure import KEEP_PAGES, ROOT, measure, measure_beside
 
 
 def main():
@@ -57,6 +57,9 @@ class Bench:
 
     def measure(self, commands, rounds=11, ask=()):
         return measure(self.binary, commands, self.rounds or rounds, ask)
+
+    def measure_beside(self, commands, neighborhoods, rounds=11):
+        return measure_beside(self.binary, commands, self.rounds or rounds, neighborhoods)
 
     def target(self, targets):
         """Returns the target of a pair (with AVX-512, with AVX2 only), or the single one."""

@@ -88,6 +88,20 @@ def small(bench):
         yield Row(f"{title}: PyTorch / ours", m.median(ours), m.median(peer), m.ratio(peer, ours), target)
 
 
+def neighbors(bench):
+    """The share of its quiet speed that a step keeps while other programs keep both cores busy. Programs of ordinary
+    priority are entitled to half of the cores, so 0.5 is their fair share then."""
+    asked = {"layers": 3, "heads": 4, "hidden": 128, "vocab": 2048, "batch": 8, "seq_len": 128, "calls": 10}
+    ours, peer = (command("gpt2", p, threads=bench.threads, **asked) for p in ("", "tuned"))
+    places = {"quiet": (0, 0), "two loops of priority 19": (2, 19), "two loops of the same priority": (2, 0)}
+    found = bench.measure_beside([ours, peer], places)
+    quiet = found.pop("quiet")
+    for name, m in found.items():
+        kept = {c: quiet.median(c) / m.median(c) for c in (ours, peer)}
+        yield Row(f"GPT of 3 layers beside {name}, share of its quiet speed: ours, PyTorch's, ours / PyTorch's",
+                  kept[ours], kept[peer], kept[ours] / kept[peer], 1)
+
+
 def start(bench):
     """From the start of the program to the end of its first three steps, after which it prints "ready"."""
     tiny = command("gpt2", layers=2, heads=2, hidden=32, vocab=64, seq_len=16, threads=bench.threads)
@@ -258,5 +272,5 @@ def layers(bench):
               "", max(slopes) / min(slopes), 1.05, most=True)
 
 
-ROWS = {f.__name__: f for f in (steps, threads, small, start, kernels, products, generation, attention, memory, tape,
+ROWS = {f.__name__: f for f in (steps, threads, small, neighbors, start, kernels, products, generation, attention, memory, tape,
                                 layers)}
