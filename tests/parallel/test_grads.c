@@ -461,7 +461,7 @@ START_TEST(a_count_is_the_ranks_own) {
     tg_place(p, declared, TG_DP, TG_R);
     give(t, w, 1);
     tg_grads_finalize(p, &w, 1, TG_FINALIZE(.tokens = count_of_shards(t, p, TG_TP)));
-    ck_assert(refused(ctx, TG_ERR_PLACEMENT, "tokens is P on axis tp, so that each rank would divide by its share"));
+    ck_assert(refused(ctx, TG_ERR_PLACEMENT, "tokens is P on axis tp, so each rank would divide by its share"));
     tg_tensor *summed = tg_reduce_from_tp(t, count_of_shards(t, p, TG_DP), tg_parallel_comm(p, TG_DP));
     tg_grads_finalize(p, &w, 1, TG_FINALIZE(.tokens = summed));
     ck_assert(refused(ctx, TG_ERR_PLACEMENT, "tokens is I on axis dp, the same count on all its ranks"));

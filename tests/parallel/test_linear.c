@@ -107,7 +107,7 @@ static tg_status keeping(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_tensor *cold = made(ctx, W, TG_SHAPE(OUT, IN)); /* the context's own bytes cost nothing more */
     EXPECT(ctx, saved(tg_linear_with_frozen_weight(t, rows, cold, NULL, world, sp)) == 0);
     EXPECT(ctx, saved(tg_linear_with_grad_accumulation(t, rows, cold, NULL, world, sp)) == 0);
-    REFUSED(ctx, TG_ERR_ARGUMENT, "a frozen weight has no gradient to fuse",
+    REFUSED(ctx, TG_ERR_ARGUMENT, "a frozen weight has no gradient",
             tg_linear_with_frozen_weight(t, rows, w, NULL, world, TG_LINEAR_GRAD(.fused_wgrad = true)));
     REFUSED(ctx, TG_ERR_ARGUMENT, "are both set",
             tg_linear_with_grad_accumulation(t, rows, w, NULL, world,

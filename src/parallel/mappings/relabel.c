@@ -58,7 +58,7 @@ static tg_status read_otherwise_vjp(tg_tape *t, const tg_node *n, tg_tensor *con
 }
 
 static const tg_sample as_opaque_samples[] = {TG_M_SAMPLES_LIKE(TG_M_OPTS(.comm = NULL))};
-const tg_op tg_op_as_opaque = {TG_MAPPING("as_opaque", "x, no shard of anything"), .infer = as_opaque_infer,
+const tg_op tg_op_as_opaque = {TG_MAPPING("as_opaque", "x, each rank's own tensor"), .infer = as_opaque_infer,
                                .backward = tg_mapping_pass, .vjp = read_otherwise_vjp, .jvp = tg_jvp_linear,
                                TG_SAMPLES(as_opaque_samples)};
 
