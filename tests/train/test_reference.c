@@ -224,7 +224,7 @@ START_TEST(a_config_that_means_another_model_is_refused) {
          TG_ERR_UNSUPPORTED, "scale_attn_by_inverse_layer_idx"},
         {"gpt2", "\"scale_attn_weights\": true", "\"scale_attn_weights\": false", TG_ERR_UNSUPPORTED,
          "scale_attn_weights"},
-        {"gpt2", "\"n_head\": 4", "\"n_head\": 5", TG_ERR_ARGUMENT, "5 heads"},
+        {"gpt2", "\"n_head\": 4", "\"n_head\": 5", TG_ERR_ARGUMENT, "heads = 5"},
         {"gpt2", "\"n_layer\": 2", "\"n_layer\": 3", TG_ERR_FORMAT, "transformer.h.2."},
         {"gpt2", "\"n_layer\": 2", "\"n_layer\": 2.5", TG_ERR_FORMAT, "n_layer"},
         {"gpt2", "\"n_layer\": 2,", "", TG_ERR_FORMAT, "n_layer"},
