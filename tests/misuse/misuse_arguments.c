@@ -270,7 +270,7 @@ static void layouts(misuse_world *b) {
     INERT(tg_full, SHAPE, "overflows", tg_full(t, TG_F32, TG_SHAPE(INT64_MAX, 4), 0));
     INERT(tg_full, SHAPE, "expected 0 or more", tg_full(t, TG_F32, TG_SHAPE(-1), 0));
     INERT(tg_full, SHAPE, "expected 0 to 8", tg_full(t, TG_F32, nine, 0));
-    INERT(tg_full, MEMORY, "bytes asked for", tg_full(t, TG_F32, TG_SHAPE((int64_t)1 << 50), 0));
+    INERT(tg_full, MEMORY, "bytes were asked for", tg_full(t, TG_F32, TG_SHAPE((int64_t)1 << 50), 0));
     tg_drop(full8);
     tg_drop(columns);
 }

@@ -132,8 +132,8 @@ static void streams(misuse_world *b) {
     tg_rng_add(b->ctx, "noise", 41);
     FAILS(tg_rng_add, ARGUMENT, "the name is NULL", tg_rng_add(b->ctx, NULL, 1));
     FAILS(tg_rng_add, ARGUMENT, "the name is empty", tg_rng_add(b->ctx, "", 1));
-    FAILS(tg_rng_add, ARGUMENT, "\"noise\" is there already", tg_rng_add(b->ctx, "noise", 42));
-    FAILS(tg_rng_add, ARGUMENT, "the seed of \"noise\", 41", tg_rng_add(b->ctx, "hum", 41));
+    FAILS(tg_rng_add, ARGUMENT, "\"noise\" exists already", tg_rng_add(b->ctx, "noise", 42));
+    FAILS(tg_rng_add, ARGUMENT, "\"hum\" and \"noise\" would both have the seed 41", tg_rng_add(b->ctx, "hum", 41));
     QUIET(tg_rng_add, tg_rng_add(NULL, "noise", 1) == TG_ERR_ARGUMENT);
     FAILS(tg_rng_remove, ARGUMENT, "no random stream is named \"hum\"", tg_rng_remove(b->ctx, "hum"));
     FAILS(tg_rng_remove, ARGUMENT, "the name is NULL", tg_rng_remove(b->ctx, NULL));

@@ -342,8 +342,8 @@ static void works(misuse_world *b) {
     QUIET(tg_discard_with, discards(NULL, true));
     GIVES(tg_discard_with, ARGUMENT, "refill is NULL", discards(b->x, false));
     GIVES(tg_discard_with, STATE, "parameter", discards(p, true));
-    GIVES(tg_discard_with, STATE, "the caller's", discards(wrapped, true));
-    GIVES(tg_discard_with, STATE, "saved these bytes", discards(saved, true));
+    GIVES(tg_discard_with, STATE, "belongs to the caller", discards(wrapped, true));
+    GIVES(tg_discard_with, STATE, "has saved the tensor", discards(saved, true));
     EACH_DEAD(x) GIVES(tg_discard_with, HANDLE, "the tensor", discards(x, true));
     tg_drop(wrapped);
     tg_drop(p);

@@ -190,7 +190,7 @@ static void adding_shards(misuse_world *b, const tg_parallel *p) {
     FAILS(tg_shards_add_tensor, ARGUMENT, "the key is NULL", tg_shards_add_tensor(s, NULL, b->w));
     FAILS(tg_shards_add_tensor, ARGUMENT, "the key is empty", tg_shards_add_tensor(s, "", b->w));
     FAILS(tg_shards_add_tensor, ARGUMENT, "too long", tg_shards_add_tensor(s, longest, b->w));
-    FAILS(tg_shards_add_tensor, STATE, "'w' is there already", tg_shards_add_tensor(s, "w", b->x));
+    FAILS(tg_shards_add_tensor, STATE, "'w' exists already", tg_shards_add_tensor(s, "w", b->x));
     FAILS(tg_shards_add_tensor, STATE, "owned by a tape", tg_shards_add_tensor(s, "r", b->r));
     FAILS(tg_shards_add_tensor, ARGUMENT, "the tensor is NULL", tg_shards_add_tensor(s, "n", NULL));
     FAILS(tg_shards_add_tensor, HANDLE, "another context", tg_shards_add_tensor(s, "f", b->foreign));
@@ -201,12 +201,12 @@ static void adding_shards(misuse_world *b, const tg_parallel *p) {
     FAILS(tg_shards_add_module, ARGUMENT, "expected at most", tg_shards_add_module(s, longest, m));
     QUIET(tg_shards_add_rng, tg_shards_add_rng(NULL) == TG_ERR_ARGUMENT);
     tg_shards_add_rng(s);
-    FAILS(tg_shards_add_rng, STATE, "are there already", tg_shards_add_rng(s));
+    FAILS(tg_shards_add_rng, STATE, "were added already", tg_shards_add_rng(s));
     QUIET(tg_shards_add_optim, tg_shards_add_optim(NULL, "o", o) == TG_ERR_ARGUMENT);
-    FAILS(tg_shards_add_optim, ARGUMENT, "the optimiser is NULL", tg_shards_add_optim(s, "o", NULL));
+    FAILS(tg_shards_add_optim, ARGUMENT, "the optimizer is NULL", tg_shards_add_optim(s, "o", NULL));
     FAILS(tg_shards_add_optim, ARGUMENT, "expected at most", tg_shards_add_optim(s, longest, o));
     tg_shards_add_optim(s, "o", o);
-    FAILS(tg_shards_add_optim, STATE, "'o.steps' is there already", tg_shards_add_optim(s, "o", o));
+    FAILS(tg_shards_add_optim, STATE, "'o.steps' exists already", tg_shards_add_optim(s, "o", o));
     QUIET(tg_shards_set_rows, tg_shards_set_rows(NULL, "w", 1) == TG_ERR_ARGUMENT);
     FAILS(tg_shards_set_rows, ARGUMENT, "there is no key '(NULL)'", tg_shards_set_rows(s, NULL, 1));
     FAILS(tg_shards_set_rows, ARGUMENT, "there is no key 'v'", tg_shards_set_rows(s, "v", 1));
@@ -232,8 +232,8 @@ static void shards(misuse_world *b, const tg_parallel *p) {
     FAILS(tg_shards_at, ARGUMENT, "out is NULL", tg_shards_at(s, 0, NULL));
     FAILS(tg_shards_at, ARGUMENT, "size is 0", tg_shards_at(s, 0, &zero));
     FAILS(tg_shards_at, ARGUMENT, "this library knows", tg_shards_at(s, 0, &later));
-    FAILS(tg_shards_at, ARGUMENT, "tensor -1 of 1", tg_shards_at(s, -1, &info));
-    FAILS(tg_shards_at, ARGUMENT, "tensor 1 of 1", tg_shards_at(s, 1, &info));
+    FAILS(tg_shards_at, ARGUMENT, "index -1 is out of range", tg_shards_at(s, -1, &info));
+    FAILS(tg_shards_at, ARGUMENT, "index 1 is out of range", tg_shards_at(s, 1, &info));
     FAILS(tg_shards_at, HANDLE, "'x' was dropped", tg_shards_at(gone, 0, &info));
     QUIET(tg_shards_save, tg_shards_save(NULL, b->dir) == TG_ERR_ARGUMENT);
     FAILS(tg_shards_save, ARGUMENT, "dir is NULL", tg_shards_save(s, NULL));

@@ -260,8 +260,8 @@ static void makers(misuse_world *b) {
     TAPE(tg_full, tg_full(t, TG_F32, TG_SHAPE(2), 1));
     /* What they return without one is refused by the next that has a tape, or a tensor of a context. */
     tg_tensor *made = tg_full(NULL, TG_F32, TG_SHAPE(2, 3), 1), *leased = tg_lease(NULL, "x", TG_F32, TG_SHAPE(2, 3));
-    INERT(tg_add, HANDLE, "inert: the call that should have made it was given no tape", tg_add(b->t, made, b->x));
-    INERT(tg_add, HANDLE, "inert: the call that should have made it was given no tape", tg_add(b->t, b->x, leased));
+    INERT(tg_add, HANDLE, "inert: the call that should have created it was given no tape", tg_add(b->t, made, b->x));
+    INERT(tg_add, HANDLE, "inert: the call that should have created it was given no tape", tg_add(b->t, b->x, leased));
     INERT(tg_add, ARGUMENT, "the tape is NULL", tg_add(NULL, made, b->x));
     QUIET(tg_add, misuse_inert(tg_add(NULL, made, leased)));
 }

@@ -1,11 +1,11 @@
-/* Optimisers and schedules. */
+/* Optimizers and schedules. */
 #include <tapegrad/optim.h>
 #include <tapegrad/backward.h>
 #include <tapegrad/ops.h>
 
 #include "misuse/misuse.h"
 
-/* An optimiser that could not be made: every call on it does nothing, and it may be freed. */
+/* An optimizer that could not be made: every call on it does nothing, and it may be freed. */
 static bool no_optimizer(tg_optim *o) {
     bool good = o && tg_optim_state_count(o) == 0 && tg_optim_step(o) != TG_OK && tg_optim_zero_grad(o) != TG_OK;
     tg_optim_free(o);
@@ -100,7 +100,7 @@ static bool without_its_parameter(misuse_world *b) {
     return good;
 }
 
-/* Its state is the optimiser's, not the caller's to drop or discard. */
+/* Its state is the optimizer's, not the caller's to drop or discard. */
 static bool keeps_its_state(misuse_world *b) {
     tg_tensor *p = tg_param(b->ctx, "p", TG_SHAPE(2), 0);
     tg_optim *o = tg_adamw_new(b->ctx, &p, 1, NULL);
@@ -157,7 +157,7 @@ static void groups(misuse_world *b) {
     FAILS(tg_optim_assign, ARGUMENT, "-1 parameters", tg_optim_assign(o, 0, &p, -1));
     FAILS(tg_optim_assign, ARGUMENT, "1 parameters", tg_optim_assign(o, 0, NULL, 1));
     FAILS(tg_optim_assign, ARGUMENT, "the tensor is NULL", tg_optim_assign(o, 0, &none, 1));
-    FAILS(tg_optim_assign, ARGUMENT, "parameter 0 is not this optimiser's", tg_optim_assign(o, 0, &other, 1));
+    FAILS(tg_optim_assign, ARGUMENT, "parameter 0 is not this optimizer's", tg_optim_assign(o, 0, &other, 1));
     DEAD_STATUS(tg_optim_assign, tg_optim_assign(o, 0, &x, 1));
     tg_optim_free(o);
     tg_optim_free(full);

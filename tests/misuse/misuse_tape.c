@@ -108,9 +108,9 @@ static void discards(misuse_world *b) {
     tg_tensor *p = tg_param(b->ctx, "p", TG_SHAPE(2), 0);
     QUIET(tg_discard, tg_discard(NULL) == TG_ERR_ARGUMENT);
     FAILS(tg_discard, STATE, "parameter", tg_discard(p));
-    FAILS(tg_discard, STATE, "saved these bytes", tg_discard(b->w));
-    FAILS(tg_discard, STATE, "the caller's, or gone already", tg_discard(wrapped));
-    FAILS(tg_discard, STATE, "gone already", tg_discard(b->gone));
+    FAILS(tg_discard, STATE, "has saved the tensor", tg_discard(b->w));
+    FAILS(tg_discard, STATE, "belongs to the caller or is discarded already", tg_discard(wrapped));
+    FAILS(tg_discard, STATE, "discarded already", tg_discard(b->gone));
     DEAD_STATUS(tg_discard, tg_discard(x));
     tg_drop(wrapped);
     tg_drop(p);

@@ -13,19 +13,19 @@
 /* ---- What can be wrong ---- */
 
 /* X(NAME, what it does, to which of the call's tensors, what the report must say) */
-#define MUTANTS(X)                                                               \
-    X(NOTHING, "nothing", GRADIENT, "")                                          \
-    X(SCALED, "gin times 1.001", GRADIENT, "")                                   \
-    X(ZEROED, "gin zeroed", GRADIENT, "the gradient is zero")                    \
-    X(NEGATED, "gin negated", GRADIENT, "the sign is wrong")                     \
-    X(TRANSPOSED, "gin transposed", GRADIENT, "")                                \
-    X(SWAPPED, "gin of the wrong input", GRADIENT, "")                           \
-    X(UNFINISHED, "last element of gin left out", GRADIENT, "never written")     \
-    X(ADDS, "ADD for WRITE", GRADIENT, "memory read that should be overwritten") \
-    X(WRITES, "WRITE for ADD", GRADIENT, "it writes where TG_GRAD_ADD asks")     \
-    X(SPOILS_INPUT, "input written", INPUT, "backward wrote into")               \
-    X(SPOILS_OUTPUT, "output written", OUTPUT, "backward wrote into")            \
-    X(SPOILS_SAVED, "saved buffer written", SAVED, "backward wrote into")        \
+#define MUTANTS(X)                                                                                                     \
+    X(NOTHING, "nothing", GRADIENT, "")                                                                                \
+    X(SCALED, "gin times 1.001", GRADIENT, "")                                                                         \
+    X(ZEROED, "gin zeroed", GRADIENT, "the gradient is zero")                                                          \
+    X(NEGATED, "gin negated", GRADIENT, "the sign is wrong")                                                           \
+    X(TRANSPOSED, "gin transposed", GRADIENT, "")                                                                      \
+    X(SWAPPED, "gin of the wrong input", GRADIENT, "")                                                                 \
+    X(UNFINISHED, "last element of gin left out", GRADIENT, "never written")                                           \
+    X(ADDS, "ADD for WRITE", GRADIENT, "memory was read that should be overwritten")                                   \
+    X(WRITES, "WRITE for ADD", GRADIENT, "it writes where TG_GRAD_ADD asks")                                           \
+    X(SPOILS_INPUT, "input written", INPUT, "backward wrote into")                                                     \
+    X(SPOILS_OUTPUT, "output written", OUTPUT, "backward wrote into")                                                  \
+    X(SPOILS_SAVED, "saved buffer written", SAVED, "backward wrote into")                                              \
     X(SPOILS_COTANGENT, "cotangent written", OUTPUT, "wrote into the cotangent")
 
 typedef enum kind {

@@ -142,7 +142,7 @@ START_TEST(gradients_lie_dually) {
     ck_place(tg_grad_of(x), "dp V0");
     ck_assert_int_eq(tg_read_f64(tg_grad_of(x), v, 12), TG_OK);
     tg_read_f64(tg_grad_of(w), v, 6);
-    ck_refused(g, TG_ERR_STATE, "tg_grads_finalize makes it whole");
+    ck_refused(g, TG_ERR_STATE, "call tg_grads_finalize first");
     tg_optim *o = tg_adamw_new(g.ctx, &w, 1, NULL);
     tg_optim_step(o);
     ck_refused(g, TG_ERR_STATE, "call tg_grads_finalize after the last backward");
