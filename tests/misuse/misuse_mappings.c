@@ -14,7 +14,7 @@
         VIEW(symbol, symbol(t, x, __VA_ARGS__));                                                      \
         REFUSED(symbol, __VA_ARGS__);                                                                 \
     } while (0)
-/* c is NULL, or of another context, in the place of the last argument that is called c. */
+/* Calls with NULL, or a communicator of another context, as the last argument, which is named c. */
 #define REFUSED(symbol, ...)                                                                          \
     do {                                                                                              \
         tg_comm *given = c;                                                                           \

@@ -4,7 +4,7 @@
 
 #include "misuse/misuse.h"
 
-/* A module that could not be made: every call on it does nothing, and it may be freed. */
+/* Checks an inert module: every call on it does nothing, and it may be freed. */
 static bool no_module(tg_module *m) {
     bool good = m && tg_module_param_count(m) == 0 && tg_module_numel(m) == 0 && !tg_module_child(m, "weight") &&
                 !tg_module_find(m, "weight");
@@ -60,7 +60,7 @@ static bool refuses_param(misuse_world *b, tg_tensor *p, const char *name, tg_st
     return good;
 }
 
-/* The child is ended by a failed call, but for one that is in a module already. */
+/* A failed call frees the child, unless the child is in a module already. */
 static bool refuses_child(misuse_world *b, tg_ctx *of, const char *name, tg_status status) {
     int state;
     tg_module *m = tg_module_new(b->ctx, &box, NULL);
@@ -89,7 +89,7 @@ static bool one_parent(misuse_world *b) {
     return good && ended == 1;
 }
 
-/* A child that is freed leaves its parent; a parameter is its modules', so dropping it does nothing. */
+/* A child that is freed is removed from its parent. A parameter belongs to its modules, so dropping it does nothing. */
 static bool owners(misuse_world *b) {
     tg_module *m = tg_module_new(b->ctx, &box, NULL), *c = tg_nn_linear(b->ctx, 2, 2, false, 0);
     tg_module_add_child(m, "c", c);
@@ -133,7 +133,7 @@ static void adding(misuse_world *b) {
     QUIET(tg_module_free, owners(b));
 }
 
-/* ---- Looking, forward ---- */
+/* ---- Queries, forward ---- */
 
 static void forwards(misuse_world *b) {
     tg_module *m = tg_nn_linear(b->ctx, 3, 2, true, 1), *container = tg_module_new(b->ctx, &box, NULL);
@@ -184,7 +184,7 @@ static void layers(misuse_world *b) {
     NONE(tg_nn_rms_norm, ARGUMENT, "eps inf", tg_nn_rms_norm(ctx, 2, INFINITY));
 }
 
-/* ---- Configs: all makers that take one refuse the same ---- */
+/* ---- Configs: all functions that take one refuse the same ---- */
 
 #define SMALL .vocab = 5, .layers = 1, .heads = 2, .hidden = 4, .positions = 8
 
@@ -226,7 +226,7 @@ static void configs(misuse_world *b, tg_module *(*make)(tg_ctx *ctx, const tg_gp
 #undef CONFIG
 }
 
-/* Named once for each of the makers that configs runs over. */
+/* Names each of the functions that `configs` tests. */
 static void parts(misuse_world *b) {
     configs(b, tg_gpt_new);
     configs(b, tg_nn_attention);
@@ -256,7 +256,7 @@ static void parts(misuse_world *b) {
     } while (0);                                                                                  \
     DEAD_TENSOR(symbol, call)
 
-/* What is wrong with the classes is seen by the last op alone: the others stay on their tape. */
+/* Only the last op finds what is wrong with the classes; the nodes before it stay on the tape. */
 static bool no_loss(misuse_world *b, tg_module *m, tg_tensor *ids, tg_tensor *target) {
     tg_tape *t = tg_tape_new(b->ctx);
     bool inert = misuse_inert(tg_gpt_loss(m, t, ids, target, TG_LOSS_MEAN));
@@ -324,7 +324,8 @@ static void write_file(const misuse_world *b, const char *name, const char *text
     if (f && fputs(text, f) >= 0) fclose(f);
 }
 
-/* A config's 0 is a default, a file's is not; rotary positions that are scaled are not computed, under either key. */
+/* 0 in a tg_gpt_config means a default, but in a file it does not. Scaled rotary positions are refused under either
+ * key. */
 static void numbers_of_files(misuse_world *b, const char *config) {
     static const char gpt2[] = "{\"model_type\": \"gpt2\", \"vocab_size\": 5, \"n_embd\": 4, \"n_layer\": 1, "
                                "\"n_head\": 1, \"n_positions\": 3";

@@ -5,7 +5,7 @@
 
 #include "misuse/misuse.h"
 
-/* An optimizer that could not be made: every call on it does nothing, and it may be freed. */
+/* Checks an inert optimizer: every call on it does nothing, and it may be freed. */
 static bool no_optimizer(tg_optim *o) {
     bool good = o && tg_optim_state_count(o) == 0 && tg_optim_step(o) != TG_OK && tg_optim_zero_grad(o) != TG_OK;
     tg_optim_free(o);
@@ -14,7 +14,7 @@ static bool no_optimizer(tg_optim *o) {
 
 #define NONE(symbol, code, says, call) GIVES(symbol, code, says, no_optimizer(call))
 
-/* ---- Making ---- */
+/* ---- Creation ---- */
 
 #define PARAMETERS(symbol, opts)                                                                                       \
     do {                                                                                                               \
@@ -73,9 +73,9 @@ static void making(misuse_world *b) {
     ADAM(ARGUMENT, "weight_decay -3", .weight_decay = -3);
 }
 
-/* ---- One that works ---- */
+/* ---- Calls on a valid optimizer ---- */
 
-/* A parameter that has gone: nothing reads it, and no other parameter is stepped. */
+/* A dropped parameter: nothing reads it, and no other parameter is stepped. */
 static bool without_its_parameter(misuse_world *b) {
     tg_tensor *p[] = {tg_param(b->ctx, "p", TG_SHAPE(2), 0), tg_param(b->ctx, "q", TG_SHAPE(2), 0)};
     tg_optim *o = tg_adamw_new(b->ctx, p, 2, NULL);
@@ -100,7 +100,7 @@ static bool without_its_parameter(misuse_world *b) {
     return good;
 }
 
-/* Its state is the optimizer's, not the caller's to drop or discard. */
+/* Its state belongs to the optimizer; the caller cannot drop or discard it. */
 static bool keeps_its_state(misuse_world *b) {
     tg_tensor *p = tg_param(b->ctx, "p", TG_SHAPE(2), 0);
     tg_optim *o = tg_adamw_new(b->ctx, &p, 1, NULL);
@@ -230,7 +230,7 @@ static void scales(misuse_world *b) {
     SCALE("min nan", .min = NAN);
     SCALE("interval -3", .interval = -3);
     SCALE("hysteresis -1", .hysteresis = -1);
-    QUIET(tg_optim_scale, tg_optim_scale(o) == 1); /* what was refused has changed nothing */
+    QUIET(tg_optim_scale, tg_optim_scale(o) == 1); /* the refused calls have changed nothing */
     tg_optim_set_scale(o, TG_LOSS_SCALE(0));
     INERT(tg_scale_loss, ARGUMENT, "the optimizer is NULL", tg_scale_loss(b->t, b->x, NULL));
     OP(tg_scale_loss, tg_scale_loss(t, x, o));

@@ -5,7 +5,7 @@
 
 #include "misuse/misuse.h"
 
-/* On one rank of two that exist on paper. */
+/* On one rank of a plan of two. */
 static void groups(misuse_world *b) {
     tg_comm *world = tg_comm_plan_new(b->ctx, 0, 2);
     tg_parallel_opts zero = {0}, later = {.size = sizeof later + 8};

@@ -1,4 +1,4 @@
-/* Placements: declared at leaves, stated by ops. The world's context is rank 0 of two on a tp axis meanwhile. */
+/* Placements: declared for leaves, stated by ops. Meanwhile the world's context is rank 0 of two on a tp axis. */
 #include <tapegrad/parallel.h>
 #include <tapegrad/op.h>
 
@@ -7,7 +7,7 @@
 
 #define P (tg_grid_of(b->ctx)->owner)
 
-/* A leaf of its own for every call, as a leaf is placed once. */
+/* Creates a new leaf for every call, because a leaf can be placed only once. */
 static tg_status places(misuse_world *b, tg_axis axis, tg_placement to) {
     tg_tensor *x = tg_zeros(b->ctx, TG_F32, TG_SHAPE(2, 3));
     tg_status s = tg_place(P, x, axis, to);
@@ -102,7 +102,7 @@ static void assumed(misuse_world *b) {
     INERT(tg_assume_placement, SHAPE, "no such dim", tg_assume_placement(b->t, b->x, P, TG_TP, TG_SHARD(4)));
 }
 
-/* ---- What infer states ---- */
+/* ---- Statements of infer ---- */
 
 static tg_status same(tg_call *c) { return tg_call_out(c, 0, TG_F32, 2, tg_array_of(c->in[0]).shape); }
 static tg_status fill(tg_call *c) { return tg_ctx_ops(c->ctx)->fill(c->ctx, tg_array_of(c->out[0]), 1); }
