@@ -255,7 +255,7 @@ static tg_status two_axes(void *arg, tg_ctx *ctx, tg_comm *world) {
     (void)arg;
     tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.cp = 2));
     tg_tensor *x = tg_zeros(ctx, TG_F64, TG_SHAPE(4, 3));
-    REFUSED(ctx, TG_ERR_UNSUPPORTED, "a zigzag over edp, which is dp and cp here",
+    REFUSED(ctx, TG_ERR_UNSUPPORTED, "a zigzag shard over edp is not supported",
             tg_place(p, x, TG_EDP, TG_SHARD_ZIGZAG(0)));
     tg_place(p, x, TG_EDP, TG_SHARD(0));
     EXPECT(ctx, tg_placement_of(x, TG_DP).order == 0 && tg_placement_of(x, TG_CP).order == 1);

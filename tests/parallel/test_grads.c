@@ -322,9 +322,9 @@ static void what_is_in_buckets(tg_ctx *ctx, tg_parallel *p, tg_tape *t, const mo
     backward(ctx, t, m, 0, 4, true);
     tg_comm_query(tg_parallel_world(p), &before);
     tg_grads_finalize(p, m->all, 3, NULL);
-    ck_assert(refused(ctx, TG_ERR_STATE, "b2 f64[1] is in buckets and not among the parameters"));
+    ck_assert(refused(ctx, TG_ERR_STATE, "b2 f64[1] is in buckets but not in params"));
     tg_grads_finalize(p, m->all + 4, 1, NULL);
-    ck_assert(refused(ctx, TG_ERR_STATE, "is in buckets and not among the parameters"));
+    ck_assert(refused(ctx, TG_ERR_STATE, "is in buckets but not in params"));
     tg_comm_query(tg_parallel_world(p), &after);
     ck_assert_int_eq(before.calls[TG_ALL_REDUCE], after.calls[TG_ALL_REDUCE]);
     tg_zero_grad(m->b2);
@@ -335,10 +335,10 @@ static void what_is_in_buckets(tg_ctx *ctx, tg_parallel *p, tg_tape *t, const mo
     tg_buckets_set_reduce(b, true);
     backward(ctx, t, m, 0, 4, true);
     ck_assert_ptr_null(tg_buckets_new(p, m->all + 4, 1, 0));
-    ck_assert(refused(ctx, TG_ERR_STATE, "sums of this step have begun"));
+    ck_assert(refused(ctx, TG_ERR_STATE, "sums of this step have started"));
     tg_buckets_set_reduce(b, false);
     backward(ctx, t, m, 0, 4, true);
-    ck_assert(tg_ctx_status(ctx) != TG_OK && strstr(tg_ctx_message(ctx), "came after its bucket's sum had started"));
+    ck_assert(tg_ctx_status(ctx) != TG_OK && strstr(tg_ctx_message(ctx), "after the sum of its bucket had started"));
     tg_ctx_clear(ctx);
     tg_tape_reset(t);
     tg_buckets_free(b);
@@ -359,15 +359,15 @@ START_TEST(what_is_not_whole_is_not_used) {
     ck_assert(refused(ctx, TG_ERR_ARGUMENT, "parameter 2 is given twice"));
     ck_assert_int_eq(tg_grads_finalize(p, m.all, 5, NULL), TG_OK);
     tg_grads_finalize(p, m.all, 5, NULL);
-    ck_assert(refused(ctx, TG_ERR_STATE, "no backward has run since the last one"));
+    ck_assert(refused(ctx, TG_ERR_STATE, "no backward has run since the last call"));
     tg_buckets *b = tg_buckets_new(p, m.all, 4, 1);
     ck_assert_ptr_nonnull(b);
     ck_assert_ptr_null(tg_buckets_new(p, m.all, 4, 1));
     ck_assert(refused(ctx, TG_ERR_STATE, "in buckets already"));
     backward(ctx, t, &m, 0, 4, true);
     backward(ctx, t, &m, 0, 4, true);
-    ck_assert_msg(refused(ctx, TG_ERR_CALLBACK, "came after its bucket's sum had started") ||
-                      refused(ctx, TG_ERR_STATE, "came after its bucket's sum had started"),
+    ck_assert_msg(refused(ctx, TG_ERR_CALLBACK, "after the sum of its bucket had started") ||
+                      refused(ctx, TG_ERR_STATE, "after the sum of its bucket had started"),
                   "%s", tg_ctx_message(ctx));
     tg_buckets_free(b);
     what_is_in_buckets(ctx, p, t, &m);
@@ -462,10 +462,10 @@ START_TEST(a_count_is_the_ranks_own) {
     tg_place(p, declared, TG_DP, TG_R);
     give(t, w, 1);
     tg_grads_finalize(p, &w, 1, TG_FINALIZE(.tokens = count_of_shards(t, p, TG_TP)));
-    ck_assert(refused(ctx, TG_ERR_PLACEMENT, "tokens is P on axis tp, so that each rank would divide by its share"));
+    ck_assert(refused(ctx, TG_ERR_PLACEMENT, "tokens is P on axis tp, so each rank would divide by its share"));
     tg_tensor *summed = tg_reduce_from_tp(t, count_of_shards(t, p, TG_DP), tg_parallel_comm(p, TG_DP));
     tg_grads_finalize(p, &w, 1, TG_FINALIZE(.tokens = summed));
-    ck_assert(refused(ctx, TG_ERR_PLACEMENT, "tokens is I on axis dp, one count on all its ranks"));
+    ck_assert(refused(ctx, TG_ERR_PLACEMENT, "tokens is I on axis dp, the same count on all its ranks"));
     tg_grads_finalize(p, &w, 1, TG_FINALIZE(.tokens = declared));
     ck_assert(refused(ctx, TG_ERR_PLACEMENT, "tokens is R on axis dp"));
     tg_tensor *own[] = {tg_zeros(ctx, TG_F64, TG_SHAPE()), tg_from_host(ctx, TG_F64, TG_SHAPE(), &four),

@@ -437,9 +437,9 @@ START_TEST(grids_that_do_not_fit_are_refused) {
         {{.ep = 3}, "not divisible by etp x ep x pp"},
         {{.tp = -1}, "tp is -1"},
         {{.order = "tp-dp-pp", .cp = 2}, "does not name it"},
-        {{.order = "tp-xp"}, "is not a list of"},
-        {{.order = "tp-tp"}, "is not a list of"},
-        {{.order = "tp--dp"}, "is not a list of"},
+        {{.order = "tp-xp"}, "expected a list of"},
+        {{.order = "tp-tp"}, "expected a list of"},
+        {{.order = "tp--dp"}, "expected a list of"},
         {{.rng = (tg_rng_mode)7}, "rng is 7"},
         {{.order = "dp-pp-tp", .tp = 2, .pp = 2, .etp = 1}, "differ"},
     };
@@ -455,7 +455,7 @@ START_TEST(grids_that_do_not_fit_are_refused) {
     tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = 2));
     ck_assert_int_eq(tg_parallel_rank(p, TG_TP), 1);
     tg_parallel_free(tg_parallel_new(world, NULL));
-    ck_assert_ptr_nonnull(strstr(tg_ctx_message(ctx), "has one already"));
+    ck_assert_ptr_nonnull(strstr(tg_ctx_message(ctx), "already has a tg_parallel"));
     tg_ctx_clear(ctx);
     tg_parallel_free(p);
     tg_comm_free(world);

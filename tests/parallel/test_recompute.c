@@ -277,7 +277,7 @@ START_TEST(check_mode_finds_inputs_that_differ) {
     const tg_config *config = TG_CONFIG(.threads = 1, .dtype = TG_F64, .deadline = 60, .check = true);
     tg_status s = run_ranks(2, other_inputs, NULL,
                                TG_RANKS(.config = config, .message = message, .message_size = sizeof message));
-    ck_assert_msg(s == TG_ERR_PLACEMENT && strstr(message, "has other bytes on ranks 0 and 1"), "%s: %s",
+    ck_assert_msg(s == TG_ERR_PLACEMENT && strstr(message, "differ between ranks 0 and 1"), "%s: %s",
                   tg_status_name(s), message);
 }
 END_TEST

@@ -247,9 +247,9 @@ static tg_status apart_inside(void *arg, tg_ctx *ctx, tg_comm *world) {
     const tg_parallel_opts *o = arg;
     tg_parallel *p = tg_parallel_new(world, o);
     if (o->rng == TG_RNG_MEGATRON) {
-        REFUSED(ctx, TG_ERR_STATE, "\"model-parallel-rng\", which is not there: tg_rng_seed_parallel makes it",
+        REFUSED(ctx, TG_ERR_STATE, "\"model-parallel-rng\", which does not exist; call tg_rng_seed_parallel first",
                 tg_nn_column_linear(p, 6, 8, NULL));
-        REFUSED(ctx, TG_ERR_STATE, "\"expert-parallel-rng\", which is not there",
+        REFUSED(ctx, TG_ERR_STATE, "\"expert-parallel-rng\", which does not exist",
                 tg_nn_column_linear(p, 6, 8, TG_PLINEAR(.expert = true)));
         RUN(tg_rng_seed_parallel(p, 50));
         RUN(shards_differ(ctx, p));

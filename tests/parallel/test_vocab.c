@@ -561,7 +561,7 @@ static tg_status two_axes(void *arg, tg_ctx *ctx, tg_comm *world) {
                     !strcmp(text_of(tg_vocab_parallel_linear_cross_entropy(t, h, w, target, tp, sum), text), "dp P"));
     EXPECT(ctx, !strcmp(text_of(tg_vocab_parallel_embedding(t, w, target, tp), text), "tp P, dp V0"));
     REFUSED(ctx, TG_ERR_PLACEMENT, "on axis dp", tg_vocab_parallel_cross_entropy(t, x, target, tp, NULL));
-    REFUSED(ctx, TG_ERR_PLACEMENT, "gathered logits", tg_vocab_parallel_cross_entropy(t, h, target, tp, sum));
+    REFUSED(ctx, TG_ERR_PLACEMENT, "pass whole logits", tg_vocab_parallel_cross_entropy(t, h, target, tp, sum));
     REFUSED(ctx, TG_ERR_PLACEMENT, "tg_copy_to_tp",
             tg_vocab_parallel_linear_cross_entropy(t, tg_r_to_i(t, h, tp), w, target, tp, sum));
     tg_tape_free(t);
