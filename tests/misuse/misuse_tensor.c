@@ -1,13 +1,13 @@
-/* Tensors on a context, what can be asked of a handle, and values. */
+/* Tensors of a context, queries about handles, and values. */
 #include "misuse/misuse.h"
 
 #include <tapegrad/backward.h>
 #include <tapegrad/device.h>
 #include <tapegrad/work.h>
 
-/* ---- Makers ---- */
+/* ---- Creation ---- */
 
-/* The rows that every maker of a shape must refuse. `make` stands for the call with a shape s. */
+/* Rows that every constructor with a shape must refuse. `make` stands for the call with a shape s. */
 #define MAKER(symbol, on, make)                                                                  \
     do {                                                                                         \
         tg_shape s = TG_SHAPE(2);                                                                \
@@ -63,7 +63,7 @@ static void makers(misuse_world *b) {
 
 static void count(void *user) { ++*(int *)user; }
 
-/* What could not be wrapped is released at once, and once. */
+/* Memory that cannot be wrapped is released at once and exactly once. */
 static bool released(tg_tensor *x, int *n) {
     bool once = *n == 1;
     *n = 0;
@@ -180,7 +180,7 @@ static void reads(misuse_world *b) {
     GIVES(tg_host_data, DISCARDED, "tg_discard", !tg_host_data(b->gone));
 }
 
-/* A tensor may be written from its own bytes. */
+/* A tensor may be written from its own memory. */
 static bool writes_from_itself(misuse_world *b) {
     float data[4] = {1, 2, 3, 4}, got[3];
     tg_tensor *x = tg_wrap(b->ctx, TG_F32, TG_SHAPE(3), NULL, data + 1, NULL, NULL);
@@ -195,7 +195,7 @@ static void overlapping(misuse_world *b) {
     static const double d[6] = {0}, e[24] = {0};
     static const int64_t near[] = {1, 1}, far[] = {2, 3}, apart[] = {3, 2}, cube[] = {4, 1, 6}, free_cube[] = {9, 1, 3};
     tg_ctx *ctx = b->ctx;
-    tg_tensor *x = tg_wrap(ctx, TG_F32, TG_SHAPE(2, 3), near, data, NULL, NULL); /* a row is the one before, moved */
+    tg_tensor *x = tg_wrap(ctx, TG_F32, TG_SHAPE(2, 3), near, data, NULL, NULL); /* each row is the last, shifted */
     FAILS(tg_write_f64, STATE, "strides overlap", tg_write_f64(x, d, 6));
     x = tg_wrap(ctx, TG_F32, TG_SHAPE(2, 3), far, data, NULL, NULL); /* 0 3 6, 2 5 8 */
     QUIET(tg_write_f64, tg_write_f64(x, d, 6) == TG_OK);
