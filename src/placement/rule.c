@@ -85,18 +85,18 @@ static void inputs_text(const on_axis *o, char *buf, size_t n) {
     if (o->c->n_in > 6) tg_text(buf, n, &end, " and %d more", o->c->n_in - 6);
 }
 
-tg_status tg_placement_refuse(const tg_call *c, tg_axis axis, const char *why, const char *mend) {
+tg_status tg_placement_refuse(const tg_call *c, tg_axis axis, const char *why, const char *remedy) {
     char inputs[256] = "";
     const tg_rules *r = impl(c)->rules;
     if (r && r->loose) return TG_ERR_PLACEMENT;
     on_axis o = {.c = (tg_call *)c, .axis = axis, .gradients = gives_gradients(c)};
     inputs_text(&o, inputs, sizeof inputs);
     return tg_call_fail((tg_call *)c, TG_ERR_PLACEMENT, "on axis %s its inputs are %s: %s; %s", tg_axis_name(axis),
-                        inputs, why, mend);
+                        inputs, why, remedy);
 }
 
-static tg_status refuse(const on_axis *o, const char *why, const char *mend) {
-    return tg_placement_refuse(o->c, o->axis, why, mend);
+static tg_status refuse(const on_axis *o, const char *why, const char *remedy) {
+    return tg_placement_refuse(o->c, o->axis, why, remedy);
 }
 
 /* Returns the remedy for an op that needs a whole dim: the op over shards that replaces it, if there is one. */
@@ -114,7 +114,7 @@ static const char *twin_of(const tg_op *op) {
 
 /* The mean of a cross-entropy is over the dims of its target, the last input. They are also the dims of the first
  * input before its last one. */
-static const char *mend_of(const on_axis *o, int i) {
+static const char *remedy_of(const on_axis *o, int i) {
     const char *name = o->c->op->name;
     bool loss = strstr(name, "cross_entropy") != NULL;
     if (loss && (i == o->c->n_in - 1 || (i == 0 && at(o, i).dim < o->c->in[i]->ndim - 1)))
@@ -237,7 +237,7 @@ static tg_status check_roles(const on_axis *o, int first) {
     for (int i = 0; i < o->c->n_in; i++) {
         if (!o->c->in[i] || at(o, i).kind != TG_VARYING) continue;
         int mine = o->r->role[i][at(o, i).dim];
-        if (mine == TG_WHOLE) return refuse(o, "the op needs the whole of the dim that is sharded", mend_of(o, i));
+        if (mine == TG_WHOLE) return refuse(o, "the op needs the whole of the dim that is sharded", remedy_of(o, i));
         if (mine != role)
             return refuse(o, "the sharded dims play different parts in the op",
                           "gather one of them, or shard both along the same dim");
