@@ -107,7 +107,7 @@ struct tg_tape {
     bool in_backward;
     /* number of running functions of the caller that use it, not counting those implied by at_work and in_backward */
     int busy;
-    struct tg_pass *taped; /* the innermost reverse pass whose derivatives are being recorded */
+    struct tg_pass *grad_graph; /* the innermost reverse pass whose derivatives are being recorded */
     uint32_t tangents;     /* pass number of the running tg_jvp; 0: none */
     bool derives;          /* the vjp or jvp of an op is running: placements are less strict (src/placement/rule.h) */
     bool collects;    /* first run of a recomputation: only the leaves that it uses are recorded */

@@ -37,7 +37,7 @@ tg_status tg_elementwise_loss_reduce(tg_call *c, const tg_tensor *loss);
 /* The gradient of every element's loss, times sign: a scalar for all, or a tensor of input 0's shape. Inert on
  * error. */
 tg_tensor *tg_elementwise_loss_gradient(tg_call *c, double sign);
-/* The forward computation as taped ops. */
+/* The forward computation as recorded ops. */
 tg_tensor *tg_elementwise_loss_compose(tg_tape *t, const tg_node *n, tg_tensor *loss);
 
 /* out = formula(in...) for one to four tensors; returns on error. */

@@ -68,7 +68,7 @@ tg_status tg_class_weights_infer(tg_call *c, int64_t classes);
 tg_status tg_class_weights_forward(tg_call *c, tg_tensor *x, tg_tensor *target, tg_tensor *loss);
 tg_status tg_class_weights_backward(tg_call *c, tg_tensor *gx, tg_tensor *x, tg_tensor *target, tg_tensor *g, bool add);
 
-/* Records the loss of logits for the target (last input) and params of a node, as taped ops. */
+/* Records the loss of logits for the target (last input) and params of a node, as ops. */
 tg_tensor *tg_row_loss_compose(tg_tape *t, const tg_node *n, tg_tensor *logits);
 /* Records its second part: from each row's loss to the result. */
 tg_tensor *tg_row_loss_compose_reduce(tg_tape *t, const tg_row_loss_params *p, tg_tensor *loss, const tg_tensor *target,

@@ -23,7 +23,7 @@ tg_status tg_vocab_loss_finish(tg_call *c, tg_tensor *rows);
 /* Returns the gradient of every row's loss in *g, in the form that tg_row_loss_backward expects. */
 tg_status tg_vocab_loss_gradients(tg_call *c, tg_tensor **g);
 
-/* Record derivatives as taped ops. tg_vocab_loss_compose records the loss of this rank's logits for the target and
+/* Record derivatives as ops. tg_vocab_loss_compose records the loss of this rank's logits for the target and
  * params of a node. tg_vocab_local_ids records the positions of ids among this rank's rows, which begin at global row
  * `first`; where an id is another rank's, *elsewhere is true and the position 0. */
 tg_tensor *tg_vocab_loss_compose(tg_tape *t, const tg_node *n, tg_tensor *logits);

@@ -1,5 +1,5 @@
 /* The loss over a sharded vocabulary, from each rank's parts: the log-sum-exp over all ranks and a sum. The last
- * section has the same as taped ops, for derivatives. */
+ * section has the same as recorded ops, for derivatives. */
 #include "parallel/tp/vocab.h"
 
 #include <math.h>
@@ -153,7 +153,7 @@ tg_status tg_vocab_loss_gradients(tg_call *c, tg_tensor **g) {
     return c->ctx->run.status;
 }
 
-/* ---- The same as taped ops: ops on each rank's own columns, and mappings ---- */
+/* ---- The same as recorded ops: ops on each rank's own columns, and mappings ---- */
 
 tg_tensor *tg_vocab_local_ids(tg_tape *t, tg_tensor *ids, int64_t first, int64_t rows, tg_tensor **elsewhere) {
     tg_tensor *at = tg_sub(t, tg_cast(t, ids, TG_I64), tg_full(t, TG_I64, TG_SHAPE(), (double)first));
