@@ -58,7 +58,7 @@ static tg_placement at(const on_axis *o, int i) {
     return p ? p->at[o->axis] : invariant;
 }
 
-static void look(on_axis *o) {
+static void collect(on_axis *o) {
     for (int i = 0; i < o->c->n_in; i++) {
         if (!o->c->in[i]) continue;
         tg_placement p = at(o, i);
@@ -290,7 +290,7 @@ static tg_status strict(const on_axis *o, tg_placement *to) {
  * one is. Computed rank by rank it is right, and so are the gradients of inputs that are V, R or P, which are each
  * rank's own. This does not hold for I inputs with gradient. */
 static tg_status derive(on_axis *o, tg_placement *to) {
-    look(o);
+    collect(o);
     o->r->loose = o->c->tape->derives && !o->invariant;
     tg_status s = strict(o, to);
     bool opaque = o->r->loose && s == TG_ERR_PLACEMENT && tg_ok(o->c->ctx);

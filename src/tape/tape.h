@@ -92,7 +92,7 @@ struct tg_op_event;
 typedef struct tg_observer {
     const tg_observer_ops *ops; /* NULL: the tape is not observed */
     int kinds;                  /* bit mask of tg_tape_find_nan */
-    tg_status (*fn)(void *user, tg_tape *t, const struct tg_op_event *seen); /* of tg_tape_observe; NULL: none */
+    tg_status (*fn)(void *user, tg_tape *t, const struct tg_op_event *event); /* of tg_tape_observe; NULL: none */
     void *user;
     int64_t count; /* number of forward calls observed since the reset */
 } tg_observer;
