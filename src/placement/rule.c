@@ -58,7 +58,7 @@ static tg_placement at(const on_axis *o, int i) {
     return p ? p->at[o->axis] : invariant;
 }
 
-static void collect(on_axis *o) {
+static void read_inputs(on_axis *o) {
     for (int i = 0; i < o->c->n_in; i++) {
         if (!o->c->in[i]) continue;
         tg_placement p = at(o, i);
@@ -290,7 +290,7 @@ static tg_status strict(const on_axis *o, tg_placement *to) {
  * one is. Computed rank by rank it is right, and so are the gradients of inputs that are V, R or P, which are each
  * rank's own. This does not hold for I inputs with gradient. */
 static tg_status derive(on_axis *o, tg_placement *to) {
-    collect(o);
+    read_inputs(o);
     o->r->loose = o->c->tape->derives && !o->invariant;
     tg_status s = strict(o, to);
     bool opaque = o->r->loose && s == TG_ERR_PLACEMENT && tg_ok(o->c->ctx);
@@ -360,7 +360,7 @@ static tg_status derive_all(tg_call *c, tg_rules *r, bool gradients) {
     return place_outputs(c, r, to);
 }
 
-static bool lies_alike(const tg_ctx *ctx, const tg_placements *p, const tg_placements *q) {
+static bool same_placements(const tg_ctx *ctx, const tg_placements *p, const tg_placements *q) {
     for (int a = 0; a < TG_MAX_AXES; a++) {
         tg_placement x = p ? p->at[a] : invariant, y = q ? q->at[a] : invariant;
         bool same_valued = x.kind <= TG_REPLICATED && y.kind <= TG_REPLICATED;
@@ -374,7 +374,7 @@ static bool lies_alike(const tg_ctx *ctx, const tg_placements *p, const tg_place
 static tg_status check_inplace(tg_call *c) {
     char is[128], becomes[128];
     const tg_tensor *a = c->in[0];
-    if (!c->op->inplace || a->tape || lies_alike(c->ctx, a->place, c->out[0]->place)) return TG_OK;
+    if (!c->op->inplace || a->tape || same_placements(c->ctx, a->place, c->out[0]->place)) return TG_OK;
     tg_place_text(c->ctx, a->place, is, sizeof is);
     tg_place_text(c->ctx, c->out[0]->place, becomes, sizeof becomes);
     return tg_call_fail(c, TG_ERR_PLACEMENT,

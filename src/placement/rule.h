@@ -53,7 +53,7 @@ void tg_rules_sets(const tg_call *c, tg_rules *r);
 void tg_rules_roles(const tg_call *c, tg_rules *r);
 
 /* Refuses the call with TG_ERR_PLACEMENT. The message has the axis, the inputs' placements, what would go wrong
- * (`why`) and what to do instead (`remedy`). If the rules are loose, records nothing and returns TG_ERR_PLACEMENT. */
+ * (`why`) and how to avoid it (`remedy`). If the rules are loose, records nothing and returns TG_ERR_PLACEMENT. */
 tg_status tg_placement_refuse(const tg_call *c, tg_axis axis, const char *why, const char *remedy);
 /* Whether input i needs a gradient; and whether the op will also give it one. In the first run of a recomputation
  * they return what the second run will. */

@@ -12,8 +12,8 @@
 tg_row_loss_params tg_vocab_loss_params(tg_comm *c, const tg_vocab_opts *opts);
 /* Sets which classes this rank's v columns are. Called before tg_row_loss_infer. */
 tg_status tg_vocab_loss_shard(tg_call *c, int64_t v);
-/* States that input i is a shard of the vocabulary along dim. Called after tg_row_loss_infer. `remedy` is the remedy
- * that a refusal quotes. */
+/* States that input i is a shard of the vocabulary along dim. Called after tg_row_loss_infer. A refusal quotes
+ * `remedy`. */
 tg_status tg_vocab_loss_convert(tg_call *c, int i, int dim, const char *remedy);
 /* Makes a temporary [2 or 3, rows of the target] for the numbers that ranks exchange. *parts is its part from row 1
  * on, for tg_row_loss_forward. */
