@@ -120,7 +120,8 @@ static double fit(tg_ctx *ctx, bool robust) {
     }
     tg_tensor *xs = tg_from_host(ctx, TG_F32, TG_SHAPE(POINTS, 1), x);
     tg_tensor *ys = tg_from_host(ctx, TG_F32, TG_SHAPE(POINTS, 1), y);
-    tg_tensor *p[] = {tg_param(ctx, "slope", TG_SHAPE(1, 1), 0), tg_param(ctx, "offset", TG_SHAPE(1), 0)};
+    tg_tensor *p[] = {tg_param_new(ctx, "slope", TG_F32, TG_SHAPE(1, 1), 0),
+                      tg_param_new(ctx, "offset", TG_F32, TG_SHAPE(1), 0)};
     tg_optim *opt = tg_adam_new(ctx, p, 2, TG_ADAMW(.lr = 0.05));
     tg_tape *t = tg_tape_new(ctx);
     for (int step = 0; step < 1000; step++) {

@@ -182,11 +182,11 @@ TG_API tg_tensor *tg_embedding(tg_tape *t, tg_tensor *table, tg_tensor *ids); /*
  * is TG_ERR_DATA. */
 TG_API tg_tensor *tg_masked_select(tg_tape *t, tg_tensor *x, tg_tensor *mask, int64_t count);
 
-/* ---- Makers ---- */
+/* ---- Makers: the dtype of the result stands right after the tape; TG_DTYPE_DEFAULT is the context's ---- */
 TG_API tg_tensor *tg_arange(tg_tape *t, tg_dtype dtype, double start, double stop, double step);
 TG_API tg_tensor *tg_full(tg_tape *t, tg_dtype dtype, tg_shape shape, double value);
 /* ids [..] -> [.., classes]: 1 at each id, 0 elsewhere */
-TG_API tg_tensor *tg_one_hot(tg_tape *t, tg_tensor *ids, int64_t classes, tg_dtype dtype);
+TG_API tg_tensor *tg_one_hot(tg_tape *t, tg_dtype dtype, tg_tensor *ids, int64_t classes);
 
 /* ---- Networks ---- */
 TG_API tg_tensor *tg_softmax(tg_tape *t, tg_tensor *x, int dim);

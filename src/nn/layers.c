@@ -13,7 +13,7 @@ typedef struct norm_state {
 } norm_state;
 
 static tg_tensor *constant(tg_ctx *ctx, const char *name, int64_t n, double value) {
-    tg_tensor *p = tg_param(ctx, name, (tg_shape){1, {n}}, 0);
+    tg_tensor *p = tg_param_new(ctx, name, TG_DTYPE_DEFAULT, (tg_shape){1, {n}}, 0);
     if (tg_ok(ctx) && value != 0) ctx->run.ops->fill(ctx, tg_array_of(p), value);
     return p;
 }
@@ -52,8 +52,8 @@ tg_module *tg_linear_module(tg_ctx *ctx, const tg_module_ops *ops, void *state, 
                             double std) {
     tg_module *m = tg_module_new(sizes(ctx, "tg_nn_linear", in, out) ? ctx : NULL, ops, state);
     if (!tg_module_ok(m)) return m;
-    add(m, "weight", tg_param(ctx, "weight", (tg_shape){2, {out, in}}, std));
-    if (bias) add(m, "bias", tg_param(ctx, "bias", (tg_shape){1, {out}}, 0));
+    add(m, "weight", tg_param_new(ctx, "weight", TG_DTYPE_DEFAULT, (tg_shape){2, {out, in}}, std));
+    if (bias) add(m, "bias", tg_param_new(ctx, "bias", TG_DTYPE_DEFAULT, (tg_shape){1, {out}}, 0));
     return checked(m);
 }
 
@@ -75,7 +75,7 @@ bool tg_is_own_embedding(const tg_module *m) { return m && m->ops == &embedding_
 tg_module *tg_nn_embedding(tg_ctx *ctx, int64_t vocab, int64_t hidden, double std) {
     tg_module *m = tg_module_new(sizes(ctx, "tg_nn_embedding", vocab, hidden) ? ctx : NULL, &embedding_ops, NULL);
     if (!tg_module_ok(m)) return m;
-    add(m, "weight", tg_param(ctx, "weight", (tg_shape){2, {vocab, hidden}}, std));
+    add(m, "weight", tg_param_new(ctx, "weight", TG_DTYPE_DEFAULT, (tg_shape){2, {vocab, hidden}}, std));
     return checked(m);
 }
 

@@ -52,7 +52,7 @@ static void numbers(misuse_world *b) {
     INERT(tg_repeat, ARGUMENT, "times is -1; it must be 0 or more", tg_repeat(t, b->x, 0, -1));
     INERT(tg_unfold, ARGUMENT, "size is 0 and step is 1; both must be 1 or more", tg_unfold(t, b->x, 0, 0, 1));
     INERT(tg_unfold, ARGUMENT, "size is 1 and step is -2; both must be 1 or more", tg_unfold(t, b->x, 0, 1, -2));
-    INERT(tg_one_hot, ARGUMENT, "classes is -1; it must be 0 or more", tg_one_hot(t, b->ids, -1, TG_F32));
+    INERT(tg_one_hot, ARGUMENT, "classes is -1; it must be 0 or more", tg_one_hot(t, TG_F32, b->ids, -1));
     INERT(tg_masked_select, ARGUMENT, "count is -1; it must be 0 or more", tg_masked_select(t, b->x, b->mask, -1));
     INERT(tg_pad, ARGUMENT, "the value is 0.5", tg_pad(t, b->ids, 0, 1, 1, 0.5));
     INERT(tg_masked_fill, ARGUMENT, "the value is 0.5", tg_masked_fill(t, b->ids, b->mask, 0.5));
@@ -266,7 +266,7 @@ static void layouts(misuse_world *b) {
     INERT(tg_diag, SHAPE, "overflows", tg_diag(t, b->v, INT64_MIN));
     INERT(tg_diag, SHAPE, "overflows", tg_diag(t, b->v, INT64_MAX));
     INERT(tg_diag, SHAPE, "overflows", tg_diag(t, b->v, INT64_MAX / 2));
-    INERT(tg_one_hot, SHAPE, "overflows", tg_one_hot(t, b->ids, INT64_MAX, TG_F32));
+    INERT(tg_one_hot, SHAPE, "overflows", tg_one_hot(t, TG_F32, b->ids, INT64_MAX));
     INERT(tg_full, SHAPE, "overflows", tg_full(t, TG_F32, TG_SHAPE(INT64_MAX, 4), 0));
     INERT(tg_full, SHAPE, "expected 0 or more", tg_full(t, TG_F32, TG_SHAPE(-1), 0));
     INERT(tg_full, SHAPE, "expected 0 to 8", tg_full(t, TG_F32, nine, 0));
@@ -410,8 +410,8 @@ static void data(misuse_world *b) {
     INERT(tg_scatter, DATA, "index 9 is out of range; it must be from 0 to 2", tg_scatter(t, b->v, 0, ids, src));
     INERT(tg_scatter, SHAPE,
           "index and src have different shapes; they must be equal", tg_scatter(t, b->v, 0, ids, b->v));
-    INERT(tg_one_hot, DATA, "index 9 is out of range; it must be from 0 to 3", tg_one_hot(t, ids, 4, TG_F32));
-    INERT(tg_one_hot, DATA, "index -1 is out of range; it must be from 0 to 3", tg_one_hot(t, low, 4, TG_F32));
+    INERT(tg_one_hot, DATA, "index 9 is out of range; it must be from 0 to 3", tg_one_hot(t, TG_F32, ids, 4));
+    INERT(tg_one_hot, DATA, "index -1 is out of range; it must be from 0 to 3", tg_one_hot(t, TG_F32, low, 4));
     INERT(tg_masked_select, DATA,
           "the mask selects 2 elements but count is 5; they must be equal", tg_masked_select(t, b->x, b->mask, 5));
     INERT(tg_cross_entropy, DATA,

@@ -327,7 +327,7 @@ static void works(misuse_world *b) {
                       bad = {.size = sizeof bad, .name = "radio", .wait = broken};
     static float data[2];
     tg_tensor *wrapped = tg_wrap(b->ctx, TG_F32, TG_SHAPE(2), NULL, data, NULL, NULL);
-    tg_tensor *saved = tg_exp(b->t, b->w), *p = tg_param(b->ctx, "p", TG_SHAPE(2), 0);
+    tg_tensor *saved = tg_exp(b->t, b->w), *p = tg_param_new(b->ctx, "p", TG_DTYPE_DEFAULT, TG_SHAPE(2), 0);
     QUIET(tg_work_new, !tg_work_new(NULL, &good, NULL));
     GIVES(tg_work_new, ARGUMENT, "the table is NULL", !tg_work_new(b->ctx, NULL, NULL));
     GIVES(tg_work_new, ARGUMENT, "wait", !tg_work_new(b->ctx, &no_wait, NULL));

@@ -45,7 +45,7 @@ static void plain_grad(void *state, const double *x, int64_t n, const double *gy
 static void tensors(misuse_world *b) {
     GIVES(tg_gradcheck, HANDLE, "freed", tg_gradcheck(b->freed, square, NULL, &b->x, 1, 1, NULL, NULL) != TG_OK);
     tg_tape *t = tg_tape_new(b->ctx); /* in the freed one's memory */
-    tg_tensor *p = tg_param_of(b->ctx, "p", TG_F64, TG_SHAPE(2), 1), *none = NULL;
+    tg_tensor *p = tg_param_new(b->ctx, "p", TG_F64, TG_SHAPE(2), 1), *none = NULL;
     tg_gradcheck_opts zero = {0}, later = {.size = sizeof later + 8};
     FAILS(tg_gradcheck, ARGUMENT, "the tape is NULL", tg_gradcheck(NULL, square, NULL, &p, 1, 1, NULL, NULL));
     CHECK(ARGUMENT, "expected a function", NULL, &p, 1, 1, NULL);
@@ -116,7 +116,7 @@ static void samples(misuse_world *b) {
 static void reports(misuse_world *b) {
     const tg_op *neg = tg_op_find("neg");
     tg_tape *t = tg_tape_new(b->ctx);
-    tg_tensor *p = tg_param_of(b->ctx, "p", TG_F64, TG_SHAPE(2), 1);
+    tg_tensor *p = tg_param_new(b->ctx, "p", TG_F64, TG_SHAPE(2), 1);
     char path[512];
     snprintf(path, sizeof path, "%s/damaged.json", b->dir);
     tg_file_save(b->ctx, path, "{\"format\": \"another\"}", 21);

@@ -49,8 +49,8 @@ static void placed(misuse_world *b, const tg_parallel *p) {
     const tg_shape shape = TG_SHAPE(4, 3), wide = {.ndim = 9};
     const tg_place_at rows = {TG_TP, TG_SHARD(0)}, twice[2] = {{TG_TP, TG_I}, {TG_TP, TG_R}},
                       far = {TG_TP, TG_SHARD(2)}, none = {TG_PP, TG_I}, partial = {TG_TP, TG_P};
-#define PLACED(code, says, ...) INERT(tg_param_placed, code, says, tg_param_placed(p, "w", __VA_ARGS__))
-    QUIET(tg_param_placed, misuse_inert(tg_param_placed(NULL, "w", TG_F32, shape, 1, &rows, 1)));
+#define PLACED(code, says, ...) INERT(tg_param_new_placed, code, says, tg_param_new_placed(p, "w", __VA_ARGS__))
+    QUIET(tg_param_new_placed, misuse_inert(tg_param_new_placed(NULL, "w", TG_F32, shape, 1, &rows, 1)));
     PLACED(ARGUMENT, "std is nan", TG_F32, shape, NAN, &rows, 1);
     PLACED(ARGUMENT, "std is -1", TG_F32, shape, -1, &rows, 1);
     PLACED(ARGUMENT, "-1 placements", TG_F32, shape, 1, &rows, -1);

@@ -104,7 +104,7 @@ static bool owners(misuse_world *b) {
 
 static bool same_name_twice(misuse_world *b) {
     tg_module *m = tg_nn_linear(b->ctx, 2, 2, true, 0);
-    tg_tensor *p = tg_param(b->ctx, "p", TG_SHAPE(1), 0);
+    tg_tensor *p = tg_param_new(b->ctx, "p", TG_DTYPE_DEFAULT, TG_SHAPE(1), 0);
     bool good = tg_module_add_param(m, "weight", p) == TG_ERR_STATE && tg_module_param_count(m) == 2;
     tg_ctx_clear(b->ctx);
     tg_drop(p);

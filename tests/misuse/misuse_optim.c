@@ -77,7 +77,8 @@ static void making(misuse_world *b) {
 
 /* A parameter that has gone: nothing reads it, and no other parameter is stepped. */
 static bool without_its_parameter(misuse_world *b) {
-    tg_tensor *p[] = {tg_param(b->ctx, "p", TG_SHAPE(2), 0), tg_param(b->ctx, "q", TG_SHAPE(2), 0)};
+    tg_tensor *p[] = {tg_param_new(b->ctx, "p", TG_DTYPE_DEFAULT, TG_SHAPE(2), 0),
+                      tg_param_new(b->ctx, "q", TG_DTYPE_DEFAULT, TG_SHAPE(2), 0)};
     tg_optim *o = tg_adamw_new(b->ctx, p, 2, NULL);
     tg_tape *t = tg_tape_new(b->ctx);
     double before[2], after[2];
@@ -102,7 +103,7 @@ static bool without_its_parameter(misuse_world *b) {
 
 /* Its state is the optimiser's, not the caller's to drop or discard. */
 static bool keeps_its_state(misuse_world *b) {
-    tg_tensor *p = tg_param(b->ctx, "p", TG_SHAPE(2), 0);
+    tg_tensor *p = tg_param_new(b->ctx, "p", TG_DTYPE_DEFAULT, TG_SHAPE(2), 0);
     tg_optim *o = tg_adamw_new(b->ctx, &p, 1, NULL);
     tg_tensor *m = tg_optim_state(o, 0, NULL);
     tg_drop(m);
@@ -123,8 +124,8 @@ static bool keeps_its_state(misuse_world *b) {
 #define GROUP(o, code, says, ...) GIVES(tg_optim_group, code, says, tg_optim_group(o, TG_GROUP(__VA_ARGS__)) < 0)
 
 static void groups(misuse_world *b) {
-    tg_tensor *p = tg_param(b->ctx, "p", TG_SHAPE(2), 1), *other = tg_param(b->ctx, "other", TG_SHAPE(2), 1),
-              *none = NULL;
+    tg_tensor *p = tg_param_new(b->ctx, "p", TG_DTYPE_DEFAULT, TG_SHAPE(2), 1),
+              *other = tg_param_new(b->ctx, "other", TG_DTYPE_DEFAULT, TG_SHAPE(2), 1), *none = NULL;
     tg_optim *o = tg_adamw_new(b->ctx, &p, 1, NULL), *full = tg_adamw_new(b->ctx, &p, 1, NULL);
     tg_optim *sgd = tg_sgd_new(b->ctx, &p, 1, TG_SGD(.lr = 1));
     tg_group_opts opts0 = {0}, later = {.size = sizeof later + 8};
@@ -167,7 +168,7 @@ static void groups(misuse_world *b) {
 }
 
 static void steps(misuse_world *b) {
-    tg_tensor *p = tg_param(b->ctx, "p", TG_SHAPE(2), 1);
+    tg_tensor *p = tg_param_new(b->ctx, "p", TG_DTYPE_DEFAULT, TG_SHAPE(2), 1);
     tg_optim *o = tg_adamw_new(b->ctx, &p, 1, TG_ADAMW(.lr = 0.5));
     QUIET(tg_optim_step, tg_optim_step(NULL) == TG_ERR_ARGUMENT);
     QUIET(tg_optim_step, without_its_parameter(b));
@@ -205,7 +206,7 @@ static void steps(misuse_world *b) {
 static bool no_scale(const tg_optim *o) { return isnan(tg_optim_scale(o)) && isnan(tg_optim_norm(o)); }
 
 static void scales(misuse_world *b) {
-    tg_tensor *p = tg_param(b->ctx, "p", TG_SHAPE(2), 1);
+    tg_tensor *p = tg_param_new(b->ctx, "p", TG_DTYPE_DEFAULT, TG_SHAPE(2), 1);
     tg_optim *o = tg_adamw_new(b->ctx, &p, 1, NULL);
     tg_loss_scale unset = {.initial = 2}, later = {.size = sizeof later + 8};
     QUIET(tg_optim_set_clip, tg_optim_set_clip(NULL, 1) == TG_ERR_ARGUMENT);

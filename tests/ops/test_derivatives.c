@@ -38,7 +38,8 @@ static bool record_sample(record *r, tg_ctx *ctx, tg_tape *t, const tg_op *op, i
 }
 
 static tg_tensor *noise(tg_ctx *ctx, const tg_tensor *like) {
-    tg_tensor *x = tg_zeros(ctx, tg_dtype_of(like), tg_shape_of(like)), *drawn = tg_randn(ctx, tg_shape_of(like), 1);
+    tg_tensor *x = tg_zeros(ctx, tg_dtype_of(like), tg_shape_of(like)),
+              *drawn = tg_randn(ctx, TG_DTYPE_DEFAULT, tg_shape_of(like), 1);
     values v = read_values(drawn);
     if (v.n) tg_write_f64(x, v.at, v.n);
     free(v.at);

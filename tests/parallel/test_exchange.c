@@ -375,10 +375,10 @@ static block make_block(tg_ctx *ctx, int n) {
     tg_tensor *ids = tg_zeros(ctx, TG_I64, TG_SHAPE(S)), *target = tg_zeros(ctx, TG_I64, TG_SHAPE(S));
     return (block){ids,
                    target,
-                   grad_leaf(tg_randn(ctx, TG_SHAPE(VOCAB / n, H), 1)),
-                   grad_leaf(tg_randn(ctx, TG_SHAPE(F / n, H), 1)),
-                   grad_leaf(tg_randn(ctx, TG_SHAPE(H, F / n), 1)),
-                   grad_leaf(tg_randn(ctx, TG_SHAPE(VOCAB / n, H), 1))};
+                   grad_leaf(tg_randn(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(VOCAB / n, H), 1)),
+                   grad_leaf(tg_randn(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(F / n, H), 1)),
+                   grad_leaf(tg_randn(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(H, F / n), 1)),
+                   grad_leaf(tg_randn(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(VOCAB / n, H), 1))};
 }
 
 /* Sequence parallelism: rows between the sharded regions, all of them within. */

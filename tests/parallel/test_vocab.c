@@ -339,7 +339,7 @@ static tg_status in_place_rank(void *arg, tg_ctx *ctx, tg_comm *c) {
     enum { N = 1 << 15 };
     double *g = arg;
     tg_tape *t = tg_tape_new(ctx);
-    tg_tensor *x = grad_leaf(tg_randn(ctx, TG_SHAPE(4, N), 1));
+    tg_tensor *x = grad_leaf(tg_randn(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(4, N), 1));
     tg_tensor *target = tg_from_host(ctx, TG_I64, TG_SHAPE(4), (const int64_t[]){0, N + 1, N - 1, 7});
     const tg_vocab_opts *o = TG_VOCAB(.label_smoothing = 0.1);
     tg_memory_info m = TG_MEMORY_INFO();

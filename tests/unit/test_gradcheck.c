@@ -65,7 +65,8 @@ static bool needs_both(fault f) { return f == UNDEFINED || f == WRITES_OUTPUT; }
 
 static tg_status check_fault(fault f, const tg_gradcheck_opts *opts, tg_gradcheck_result *r) {
     run state = {.params = {.fault = f}};
-    tg_tensor *in[] = {tg_randn(ctx, TG_SHAPE(3, 3), 1), tg_randn(ctx, TG_SHAPE(3), 1)};
+    tg_tensor *in[] = {tg_randn(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(3, 3), 1),
+                       tg_randn(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(3), 1)};
     for (int i = 0; i < 2; i++) tg_set_requires_grad(in[i], true);
     tg_status s = tg_gradcheck(t, probe_y, &state, in, 2, f == RIGHT || needs_both(f) ? 2 : 1, opts, r);
     for (int i = 0; i < 2; i++) tg_drop(in[i]);
@@ -458,7 +459,8 @@ static tg_status hand_through(void *state, tg_tape *tape, tg_tensor *const *in, 
 /* What no op uses comes onto the tape when backward begins. */
 START_TEST(inputs_that_are_results) {
     begin();
-    tg_tensor *in[] = {tg_param(ctx, "a", TG_SHAPE(3, 4), 1), tg_param(ctx, "b", TG_SHAPE(4), 1)};
+    tg_tensor *in[] = {tg_param_new(ctx, "a", TG_DTYPE_DEFAULT, TG_SHAPE(3, 4), 1),
+                       tg_param_new(ctx, "b", TG_DTYPE_DEFAULT, TG_SHAPE(4), 1)};
     tg_gradcheck_result r;
     ck_assert_msg(tg_gradcheck(t, hand_through, NULL, in, 2, 2, NULL, &r) == TG_OK, "%s", tg_ctx_message(ctx));
     ck_assert_int_eq(r.checked, 16);
@@ -468,7 +470,8 @@ END_TEST
 
 START_TEST(nothing_of_the_callers_changes) {
     begin();
-    tg_tensor *in[] = {tg_param(ctx, "a", TG_SHAPE(3, 4), 1), tg_param(ctx, "b", TG_SHAPE(4, 2), 1)};
+    tg_tensor *in[] = {tg_param_new(ctx, "a", TG_DTYPE_DEFAULT, TG_SHAPE(3, 4), 1),
+                       tg_param_new(ctx, "b", TG_DTYPE_DEFAULT, TG_SHAPE(4, 2), 1)};
     double before[2][12], after[12];
     tg_rng rng, rng_after;
     tg_backward(t, tg_sum(t, tg_matmul(t, in[0], in[1]), TG_ALL_DIMS, false));

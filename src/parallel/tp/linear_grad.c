@@ -52,8 +52,8 @@ static tg_status place(tg_call *c) {
                            p->sequence_parallel ? "scatter the rows of x (tg_scatter_to_sp), or do without "
                                                   "sequence_parallel"
                                                 : "gather x (tg_gather_from), or do without allreduce_dgrad"));
-    TG_TRY(
-        tg_call_convert(c, 1, w, 0, y, p->comm, "place the weight as a shard of its rows (tg_param_placed, tg_place)"));
+    TG_TRY(tg_call_convert(c, 1, w, 0, y, p->comm,
+                           "place the weight as a shard of its rows (tg_param_new_placed, tg_place)"));
     if (!c->in[2]) return TG_OK;
     return tg_call_convert(c, 2, w, 0, y, p->comm, "place the bias as the rows of the weight (tg_place)");
 }

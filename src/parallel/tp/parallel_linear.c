@@ -86,8 +86,8 @@ static tg_tensor *param(const tg_plinear *s, const char *name, tg_shape shape, d
     const tg_place_at dense[] = {{TG_TP, at}, {TG_DP, TG_R}, {TG_CP, TG_R}};
     const tg_place_at expert[] = {{TG_EP, TG_SHARD(0)}, {TG_ETP, at}, {TG_EDP, TG_R}};
     if (s->o.expert) shape.dim[0] *= tg_parallel_size(s->p, TG_EP);
-    return tg_param_placed(s->p, name, TG_DTYPE_DEFAULT, shape, s->o.no_init ? 0 : std, s->o.expert ? expert : dense,
-                           s->o.expert ? TG_LEN(expert) : TG_LEN(dense));
+    return tg_param_new_placed(s->p, name, TG_DTYPE_DEFAULT, shape, s->o.no_init ? 0 : std,
+                               s->o.expert ? expert : dense, s->o.expert ? TG_LEN(expert) : TG_LEN(dense));
 }
 
 static tg_status check_weight(const tg_plinear *s, const char *who, const tg_tensor *w) {
