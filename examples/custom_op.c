@@ -100,8 +100,8 @@ static tg_tensor *charbonnier(tg_tape *t, tg_tensor *x, double eps) {
 static bool check(tg_ctx *ctx) {
     bool right = true;
     for (int i = 0; i < charbonnier_op.n_samples; i++) {
-        tg_gradcheck_result r;
-        right &= tg_gradcheck_op(ctx, &charbonnier_op, i, NULL, &r) == TG_OK;
+        tg_gradcheck_info r = TG_GRADCHECK_INFO();
+        right &= tg_gradcheck_op(ctx, &charbonnier_op, i, &r, NULL) == TG_OK;
         printf("charbonnier (%s): %s\n", samples[i].note, r.failed ? r.report : "ok");
     }
     return right;

@@ -17,7 +17,7 @@ static tg_tensor *block(tg_tape *t, tg_tensor *x, tg_tensor *const *w) {
 }
 
 /* One step, with a packer or NULL; the weights' gradients, and the peak of the device's memory. */
-static bool packed_step(const char *device, const tg_packer *packer, float *grads, int64_t *peak) {
+static bool packed_step(const char *device, const tg_pack_ops *packer, float *grads, int64_t *peak) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = device, .seed = 3));
     tg_tensor *w[WEIGHTS], *x = tg_randn(ctx, TG_F32, TG_SHAPE(ROWS, WIDTH), 1);
     for (int i = 0; i < WEIGHTS; i++)

@@ -31,7 +31,7 @@ typedef struct tg_gradcheck_opts {
 
 #define TG_GRADCHECK(...) (&(tg_gradcheck_opts){.size = sizeof(tg_gradcheck_opts), __VA_ARGS__})
 
-typedef struct tg_gradcheck_result {
+typedef struct tg_gradcheck_info {
     size_t size;
     int64_t checked, kinks, unsure; /* coordinates or directions; the last two are among the first */
     double worst; /* |analytic - numerical| / (atol + rtol |numerical|) of the worst one that can be told */
@@ -45,26 +45,28 @@ typedef struct tg_gradcheck_result {
     /* Of a failure: input, coordinate, both values, error estimate, likely cause. Else of what was left out, and that
      * it is faint; or "". */
     char report[1536];
-} tg_gradcheck_result;
+} tg_gradcheck_info;
+
+#define TG_GRADCHECK_INFO() ((tg_gradcheck_info){.size = sizeof(tg_gradcheck_info)})
 
 /* Checks fn's gradients for every float64 input that needs one, with random cotangents for every float output. in[] are
  * leaves of t's context; t is reset. fn is called often, for differences in no-grad mode (where it asks for gradients
- * itself, it sets the mode). TG_ERR_GRADIENT, with the report as the context's message, when one is wrong;
- * result (may be NULL) is filled either way. opts may be NULL. */
+ * itself, it sets the mode). TG_ERR_GRADIENT, with the report as the context's message, when one is wrong; info, which
+ * TG_GRADCHECK_INFO() initializes and which may be NULL, is filled either way. opts may be NULL. */
 TG_API tg_status tg_gradcheck(tg_tape *t, tg_fn fn, void *state, tg_tensor *const *in, int n_in, int n_out,
-                              const tg_gradcheck_opts *opts, tg_gradcheck_result *result);
+                              tg_gradcheck_info *info, const tg_gradcheck_opts *opts);
 
 /* A plain C function over doubles: writes f(x)'s m outputs to y; and a backward that writes gx[n] for the given
- * gy[m]. No context needed. result must not be NULL. */
+ * gy[m]. No context needed. info must not be NULL. */
 typedef void (*tg_plain_fn)(void *state, const double *x, int64_t n, double *y, int64_t m);
 typedef void (*tg_plain_grad_fn)(void *state, const double *x, int64_t n, const double *gy, int64_t m, double *gx);
 TG_API tg_status tg_gradcheck_fn(tg_plain_fn fn, tg_plain_grad_fn grad, void *state, const double *x, int64_t n,
-                                 int64_t m, const tg_gradcheck_opts *opts, tg_gradcheck_result *result);
+                                 int64_t m, tg_gradcheck_info *info, const tg_gradcheck_opts *opts);
 
 /* Runs one sample of an op (extend.h), its own tolerance applied. TG_OK of one that must be refused, and is; accepted,
  * it fails. opts may be NULL. */
-TG_API tg_status tg_gradcheck_op(tg_ctx *ctx, const tg_op *op, int sample, const tg_gradcheck_opts *opts,
-                                 tg_gradcheck_result *result);
+TG_API tg_status tg_gradcheck_op(tg_ctx *ctx, const tg_op *op, int sample, tg_gradcheck_info *info,
+                                 const tg_gradcheck_opts *opts);
 
 /* ---- Reports ----
  *
@@ -76,13 +78,13 @@ TG_API tg_status tg_gradcheck_op(tg_ctx *ctx, const tg_op *op, int sample, const
 
 /* tg_gradcheck and tg_gradcheck_op, which write a report to path where the check fails; their message names it, or says
  * why there is none. path NULL: none. */
-TG_API tg_status tg_gradcheck_report(const char *path, tg_tape *t, tg_fn fn, void *state, tg_tensor *const *in,
-                                     int n_in, int n_out, const tg_gradcheck_opts *opts, tg_gradcheck_result *result);
-TG_API tg_status tg_gradcheck_report_op(const char *path, tg_ctx *ctx, const tg_op *op, int sample,
-                                        const tg_gradcheck_opts *opts, tg_gradcheck_result *result);
+TG_API tg_status tg_gradcheck_report(tg_tape *t, const char *path, tg_fn fn, void *state, tg_tensor *const *in,
+                                     int n_in, int n_out, tg_gradcheck_info *info, const tg_gradcheck_opts *opts);
+TG_API tg_status tg_gradcheck_report_op(tg_ctx *ctx, const char *path, const tg_op *op, int sample,
+                                        tg_gradcheck_info *info, const tg_gradcheck_opts *opts);
 /* The same check again, of the same function or op; op NULL: the one of the table that has the report's name. */
-TG_API tg_status tg_gradcheck_replay(const char *path, tg_tape *t, tg_fn fn, void *state, tg_gradcheck_result *result);
-TG_API tg_status tg_gradcheck_replay_op(const char *path, tg_ctx *ctx, const tg_op *op, tg_gradcheck_result *result);
+TG_API tg_status tg_gradcheck_replay(tg_tape *t, const char *path, tg_fn fn, void *state, tg_gradcheck_info *info);
+TG_API tg_status tg_gradcheck_replay_op(tg_ctx *ctx, const char *path, const tg_op *op, tg_gradcheck_info *info);
 
 /* ---- In tests ----
  *
@@ -96,14 +98,21 @@ TG_API tg_status tg_gradcheck_replay_op(const char *path, tg_ctx *ctx, const tg_
     if (!(ok)) fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, message);                         \
     assert((ok) && "the gradient is right")
 #define TG_GRADCHECK_CK(ok, message) ck_assert_msg(ok, "%s", message)
-#define TG_GRADCHECK_WITH(verdict, t, ...)                                                          \
-    do {                                                                                            \
-        tg_tape *const tg_gradcheck_t_ = (t);                                                       \
-        tg_gradcheck_result tg_gradcheck_r_;                                                        \
-        bool tg_gradcheck_ok_ = tg_gradcheck(tg_gradcheck_t_, __VA_ARGS__, &tg_gradcheck_r_) == TG_OK; \
-        if (tg_gradcheck_ok_ && *tg_gradcheck_r_.report) fprintf(stderr, "%s\n", tg_gradcheck_r_.report); \
-        verdict(tg_gradcheck_ok_, tg_ctx_message(tg_tape_ctx(tg_gradcheck_t_)));                    \
+#define TG_GRADCHECK_WITH(verdict, t, ...)                                                                     \
+    do {                                                                                                       \
+        tg_tape *const tg_gradcheck_t_ = (t);                                                                  \
+        tg_gradcheck_info tg_gradcheck_r_;                                                                     \
+        tg_struct_init(&tg_gradcheck_r_, sizeof tg_gradcheck_r_);                                              \
+        bool tg_gradcheck_ok_ = tg_gradcheck_into_(&tg_gradcheck_r_, tg_gradcheck_t_, __VA_ARGS__) == TG_OK;   \
+        if (tg_gradcheck_ok_ && *tg_gradcheck_r_.report) fprintf(stderr, "%s\n", tg_gradcheck_r_.report);      \
+        verdict(tg_gradcheck_ok_, tg_ctx_message(tg_tape_ctx(tg_gradcheck_t_)));                               \
     } while (0)
+
+/* Calls tg_gradcheck for TG_GRADCHECK_WITH, whose arguments may contain commas, with info first. */
+static inline tg_status tg_gradcheck_into_(tg_gradcheck_info *info, tg_tape *t, tg_fn fn, void *state,
+                                           tg_tensor *const *in, int n_in, int n_out, const tg_gradcheck_opts *opts) {
+    return tg_gradcheck(t, fn, state, in, n_in, n_out, info, opts);
+}
 
 #ifdef __cplusplus
 }

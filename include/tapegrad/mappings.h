@@ -16,8 +16,10 @@ extern "C" {
  * error; on a group of size 1 they return x itself. Any strides; results are contiguous, or, where nothing moves, views
  * of x. d is a dim, negative from the end. */
 
-/* Rows of dim 0: send[r] go to rank r, recv[r] come from it; both NULL: equal parts. V -> V, backward the reverse. */
-TG_API tg_tensor *tg_all_to_all(tg_tape *t, tg_tensor *x, const int64_t *recv, const int64_t *send, tg_comm *c);
+/* Exchanges rows of dim 0: send_counts[r] rows go to rank r, and recv_counts[r] rows come from it. Both NULL: equal
+ * parts. V -> V; backward is the reverse exchange. */
+TG_API tg_tensor *tg_all_to_all(tg_tape *t, tg_tensor *x, const int64_t *send_counts, const int64_t *recv_counts,
+                                tg_comm *c);
 TG_API tg_tensor *tg_all_reduce(tg_tape *t, tg_tensor *x, tg_comm *c);            /* P -> R    all-reduce */
 TG_API tg_tensor *tg_scatter_to(tg_tape *t, tg_tensor *x, int d, tg_comm *c);     /* I -> Vd   all-gather */
 TG_API tg_tensor *tg_shard(tg_tape *t, tg_tensor *x, int d, tg_comm *c);          /* R -> Vd   own part in zeros */

@@ -57,7 +57,7 @@ typedef struct tg_group_opts {
  * 0, which holds every parameter and has the options that the optimizer was made with; it may have up to 32 groups
  * (TG_STEP_GROUPS). A group with a schedule takes its rate of each step from it, on the device: a skipped step does not
  * count, and captured steps follow it. */
-TG_API int tg_optim_group(tg_optim *o, const tg_group_opts *opts);
+TG_API int tg_optim_add_group(tg_optim *o, const tg_group_opts *opts);
 /* Moves n of the optimizer's parameters into a group. */
 TG_API tg_status tg_optim_assign(tg_optim *o, int group, tg_tensor *const *params, int n);
 /* No weight decay on biases and other 1-D parameters: moves those with ndim < 2, of each group that has a decay, to a

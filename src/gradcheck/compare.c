@@ -74,7 +74,7 @@ static tg_status leave_kink(tg_diff *d, int part, int64_t k, const tg_slope *s) 
 /* Wrong is what the numerical derivative contradicts by more than its own error; right, what it confirms, being known
  * to the tolerance itself. Between them nothing can be told, and expected stays NaN: no cause may follow from it. */
 static tg_status weigh(tg_diff *d, int part, int64_t k, double got, tg_slope *s, tally *t) {
-    tg_gradcheck_result *r = d->result;
+    tg_gradcheck_info *r = d->result;
     double tolerance = d->atol + d->rtol * fabs(s->value), off = fabs(got - s->value);
     d->got[k] = got;
     d->expected[k] = NAN;
@@ -142,7 +142,7 @@ static tg_status compare_directions(tg_diff *d, int part, tally *t) {
 /* What was left out is no failure, but the caller should know. It is one where nothing is left and not all are kinks;
  * and with strict where something is unsure, or nothing is left. */
 static void say_left_out(tg_diff *d) {
-    tg_gradcheck_result *r = d->result;
+    tg_gradcheck_info *r = d->result;
     char kinks[160] = "", unsure[160] = "";
     if (r->failed || !(r->kinks + r->unsure)) return;
     const char *things = d->projections ? "directions" : "elements";
@@ -160,7 +160,7 @@ static void say_left_out(tg_diff *d) {
 
 /* Where the tolerance is more than all that was measured, it would have covered other gradients as well. */
 static void say_faint(tg_diff *d) {
-    tg_gradcheck_result *r = d->result;
+    tg_gradcheck_info *r = d->result;
     size_t at = strlen(r->report);
     if (r->failed || d->seen || d->atol == 0 || r->kinks + r->unsure == r->checked) return;
     r->faint = true;

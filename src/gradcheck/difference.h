@@ -40,7 +40,7 @@ typedef struct tg_diff {
     double *got, *expected; /* [pairs of the largest part] */
     int64_t seen; /* pairs of which one is not below atol */
     char left_out[640]; /* the first elements of which nothing can be told, or that are at a kink */
-    tg_gradcheck_result *result;
+    tg_gradcheck_info *result;
 } tg_diff;
 
 /* A derivative along a coordinate or direction. */

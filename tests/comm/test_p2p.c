@@ -75,7 +75,7 @@ static letter *take(line *l, const wish *r, bool held) {
     return m;
 }
 
-static int deliver(line *l, tg_p2p_landed landed) {
+static int deliver(line *l, tg_p2p_landed_fn landed) {
     bool held = l->me == l->w->waiter && atomic_load(&l->w->held);
     for (int i = 0; i < l->n_wishes; i++) {
         wish r = l->wishes[i];
@@ -93,7 +93,7 @@ static int deliver(line *l, tg_p2p_landed landed) {
 }
 
 /* No letter comes meanwhile: it would land in a later receive than the next one does. */
-static int line_poll(void *state, tg_p2p_landed landed) {
+static int line_poll(void *state, tg_p2p_landed_fn landed) {
     line *l = state;
     while (l->n_sent) landed(l->sent[--l->n_sent], 0);
     pthread_mutex_lock(&l->w->lock);
@@ -107,7 +107,7 @@ static void line_explain(void *state, int error, char *buf, size_t n) {
     snprintf(buf, n, error == 1 ? "no room" : "a letter is too long");
 }
 
-static void line_close(void *state, bool quiet, tg_p2p_landed landed) {
+static void line_close(void *state, bool quiet, tg_p2p_landed_fn landed) {
     line *l = state;
     l->quiet = quiet;
     while (l->n_sent) landed(l->sent[--l->n_sent], 0);

@@ -310,12 +310,12 @@ static tg_status unpack(void *user, void *packed, tg_tensor *x) {
 }
 
 static void packers(misuse_world *b) {
-    const tg_packer good = *TG_PACKER(.pack = pack, .unpack = unpack), sizeless = {.pack = pack, .unpack = unpack};
+    const tg_pack_ops good = *TG_PACK_OPS(.pack = pack, .unpack = unpack), sizeless = {.pack = pack, .unpack = unpack};
     QUIET(tg_tape_pack, tg_tape_pack(NULL, &good) == TG_ERR_ARGUMENT);
     FAILS(tg_tape_pack, HANDLE, "freed", tg_tape_pack(b->freed, &good));
     FAILS(tg_tape_pack, ARGUMENT, "the struct's size is 0", tg_tape_pack(b->t, &sizeless));
-    FAILS(tg_tape_pack, ARGUMENT, "needs pack and unpack", tg_tape_pack(b->t, TG_PACKER(.pack = pack)));
-    FAILS(tg_tape_pack, ARGUMENT, "needs pack and unpack", tg_tape_pack(b->t, TG_PACKER(.unpack = unpack)));
+    FAILS(tg_tape_pack, ARGUMENT, "needs pack and unpack", tg_tape_pack(b->t, TG_PACK_OPS(.pack = pack)));
+    FAILS(tg_tape_pack, ARGUMENT, "needs pack and unpack", tg_tape_pack(b->t, TG_PACK_OPS(.unpack = unpack)));
     QUIET(tg_pack, tg_pack(NULL) == TG_ERR_ARGUMENT);
     DEAD_STATUS(tg_pack, tg_pack(x));
 }

@@ -87,11 +87,11 @@ static void given_parts(misuse_world *b, tg_comm *c, tg_comm *far) {
 static void exchanges(misuse_world *b, tg_comm *c, tg_comm *far) {
     const int64_t one[] = {1, 1}, three[] = {2, 1}, huge[] = {INT64_MAX / 4, INT64_MAX / 4};
     MAPPING(tg_all_to_all, NULL, NULL, c);
-    INERT(tg_all_to_all, ARGUMENT, "the rows to send are given", tg_all_to_all(b->t, b->x, NULL, one, c));
-    INERT(tg_all_to_all, ARGUMENT, "the rows to receive are given", tg_all_to_all(b->t, b->x, one, NULL, c));
-    INERT(tg_all_to_all, SHAPE, "expected 3, those to send", tg_all_to_all(b->t, b->x, one, three, c));
+    INERT(tg_all_to_all, ARGUMENT, "the rows to send are given", tg_all_to_all(b->t, b->x, one, NULL, c));
+    INERT(tg_all_to_all, ARGUMENT, "the rows to receive are given", tg_all_to_all(b->t, b->x, NULL, one, c));
+    INERT(tg_all_to_all, SHAPE, "expected 3, those to send", tg_all_to_all(b->t, b->x, three, one, c));
     INERT(tg_all_to_all, SHAPE, "a multiple of the 2 ranks", tg_all_to_all(b->t, b->v, NULL, NULL, c));
-    INERT(tg_all_to_all, SHAPE, "", tg_all_to_all(b->t, b->x, huge, one, c));
+    INERT(tg_all_to_all, SHAPE, "", tg_all_to_all(b->t, b->x, one, huge, c));
     MAPPING(tg_reshard, 1, 0, c);
     INERT(tg_reshard, ARGUMENT, "dim 1 both", tg_reshard(b->t, b->x, 1, -1, c));
     INERT(tg_reshard, SHAPE, "dim 1 has size 3", tg_reshard(b->t, b->x, 0, 1, c));

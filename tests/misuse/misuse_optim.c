@@ -121,7 +121,8 @@ static bool keeps_its_state(misuse_world *b) {
     return good;
 }
 
-#define GROUP(o, code, says, ...) GIVES(tg_optim_group, code, says, tg_optim_group(o, TG_GROUP(__VA_ARGS__)) < 0)
+#define GROUP(o, code, says, ...)                                                                                      \
+    GIVES(tg_optim_add_group, code, says, tg_optim_add_group(o, TG_GROUP(__VA_ARGS__)) < 0)
 
 static void groups(misuse_world *b) {
     tg_tensor *p = tg_param_new(b->ctx, "p", TG_DTYPE_DEFAULT, TG_SHAPE(2), 1),
@@ -130,12 +131,12 @@ static void groups(misuse_world *b) {
     tg_optim *sgd = tg_sgd_new(b->ctx, &p, 1, TG_SGD(.lr = 1));
     tg_group_opts opts0 = {0}, later = {.size = sizeof later + 8};
     tg_schedule schedule0 = {0};
-    while (tg_optim_group(full, NULL) >= 0) continue;
+    while (tg_optim_add_group(full, NULL) >= 0) continue;
     tg_ctx_clear(b->ctx);
     QUIET(tg_optim_free, (tg_optim_free(NULL), true));
-    QUIET(tg_optim_group, tg_optim_group(NULL, NULL) < 0);
-    GIVES(tg_optim_group, ARGUMENT, "size is 0", tg_optim_group(o, &opts0) < 0);
-    GIVES(tg_optim_group, ARGUMENT, "this library knows", tg_optim_group(o, &later) < 0);
+    QUIET(tg_optim_add_group, tg_optim_add_group(NULL, NULL) < 0);
+    GIVES(tg_optim_add_group, ARGUMENT, "size is 0", tg_optim_add_group(o, &opts0) < 0);
+    GIVES(tg_optim_add_group, ARGUMENT, "this library knows", tg_optim_add_group(o, &later) < 0);
     GROUP(o, ARGUMENT, "lr_scale -2", .lr_scale = -2);
     GROUP(o, ARGUMENT, "lr_scale nan", .lr_scale = NAN);
     GROUP(o, ARGUMENT, "lr_scale inf", .lr_scale = INFINITY);
@@ -181,7 +182,7 @@ static void steps(misuse_world *b) {
     FAILS(tg_optim_set_lr_of, ARGUMENT, "learning rate nan", tg_optim_set_lr_of(o, 0, NAN));
     FAILS(tg_optim_set_lr_of, ARGUMENT, "group -1", tg_optim_set_lr_of(o, -1, 1));
     FAILS(tg_optim_set_lr_of, ARGUMENT, "group 1; expected 0 to 0", tg_optim_set_lr_of(o, 1, 1));
-    int scheduled = tg_optim_group(o, TG_GROUP(.schedule = TG_SCHEDULE(.lr = 1)));
+    int scheduled = tg_optim_add_group(o, TG_GROUP(.schedule = TG_SCHEDULE(.lr = 1)));
     FAILS(tg_optim_set_lr_of, STATE, "has a schedule", tg_optim_set_lr_of(o, scheduled, 1));
     QUIET(tg_optim_lr, isnan(tg_optim_lr(NULL)) && tg_optim_lr(o) == 0.5);
     QUIET(tg_optim_steps, tg_optim_steps(NULL) == 0 && tg_optim_steps(o) == 0);

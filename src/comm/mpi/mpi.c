@@ -72,7 +72,7 @@ static int mpi_receive(void *state, void *data, size_t room, int from, int tag, 
     return flies(l, error, token, true);
 }
 
-static void land(layer *l, int n, tg_p2p_landed landed) {
+static void land(layer *l, int n, tg_p2p_landed_fn landed) {
     int kept = 0, bytes;
     for (int i = 0; i < n; i++) {
         MPI_Get_count(&l->statuses[i], MPI_BYTE, &bytes);
@@ -88,7 +88,7 @@ static void land(layer *l, int n, tg_p2p_landed landed) {
 
 /* A test that finds nothing may have fetched what the next one finds (Open MPI's does, and one that finds something
  * fetches nothing), so two in a row tell that nothing has come. */
-static int mpi_poll(void *state, tg_p2p_landed landed) {
+static int mpi_poll(void *state, tg_p2p_landed_fn landed) {
     layer *l = state;
     for (int empty = 0; empty < 2;) {
         int n = 0, error = MPI_Testsome(l->flying, l->requests, &n, l->landed, l->statuses);
@@ -130,7 +130,7 @@ static tg_p2p_phase mpi_phase(void *state) {
 }
 
 /* Whether nothing flies any more. */
-static bool ground(layer *l, bool over, tg_p2p_landed landed) {
+static bool ground(layer *l, bool over, tg_p2p_landed_fn landed) {
     bool all = true;
     for (int i = 0; i < l->flying; i++) {
         bool back = over || (l->of[i].incoming && MPI_Cancel(&l->requests[i]) == MPI_SUCCESS &&
@@ -142,7 +142,7 @@ static bool ground(layer *l, bool over, tg_p2p_landed landed) {
 }
 
 /* A communicator that messages may still come for is kept: MPI would give them to the next one of its number. */
-static void mpi_close(void *state, bool quiet, tg_p2p_landed landed) {
+static void mpi_close(void *state, bool quiet, tg_p2p_landed_fn landed) {
     layer *l = state;
     bool over = mpi_phase(l) == TG_P2P_ENDED;
     if (ground(l, over, landed) && quiet && !over && l->open && !l->broken) MPI_Comm_free(&l->comm);

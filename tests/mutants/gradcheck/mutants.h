@@ -7,7 +7,7 @@
 typedef struct mutant {
     const char *op;
     int input;          /* whose gradient is wrong */
-    const char *cause;  /* what the report must name: tg_gradcheck_result.cause */
+    const char *cause;  /* what the report must name: tg_gradcheck_info.cause */
     const char *what, *where;
     const tg_op *mutated; /* the op itself; or NULL, and one of what follows takes the place of the device's */
     tg_formula formula;
