@@ -18,7 +18,8 @@ TG_API tg_tensor *tg_gather_from_tp(tg_tape *t, tg_tensor *x, tg_comm *c);  /* V
 TG_API tg_tensor *tg_scatter_to_sp(tg_tape *t, tg_tensor *x, tg_comm *c);   /* I -> V0           all-gather */
 typedef struct tg_sp_opts {
     size_t size;
-    bool invariant;        /* gather: V0 -> I, backward keeps the own part; else V0 -> R, backward reduce-scatters */
+    bool invariant;        /* tg_gather_from_sp: V0 -> I, and backward keeps this rank's part. false: V0 -> R, and
+                              backward reduce-scatters. tg_reduce_scatter_to_sp refuses it. */
     const int64_t *splits; /* rows of each rank, c's size of them; NULL: equal. The result, or x, is then opaque; x may
                               be a contiguous shard, too, but no strided or zigzag one (TG_ERR_PLACEMENT) */
     const char *buffer;    /* the result lies in the named buffer (tg_lease); NULL: its own memory */
@@ -55,7 +56,7 @@ TG_API bool tg_is_tp_duplicate(const tg_parallel *p, const tg_tensor *x);
 
 typedef struct tg_inference_opts {
     size_t size;
-    double std, norm_eps;     /* 0: 0.02, 1e-6 */
+    double std, norm_eps;     /* 0: 0.02, 1e-6; norm_eps: of the column layer; std: only without weight */
     tg_tensor *weight, *norm; /* tied, such as a trained model's; NULL: the layer's own. norm: of the column layer */
 } tg_inference_opts;
 #define TG_INFERENCE(...) (&(tg_inference_opts){.size = sizeof(tg_inference_opts), __VA_ARGS__})

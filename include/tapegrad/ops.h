@@ -285,7 +285,7 @@ typedef enum tg_smoothing {
 typedef struct tg_cross_entropy_opts {
     size_t size;
     int64_t ignore_index; /* 0: -100; TG_IGNORE_ZERO: class 0 itself */
-    double smoothing;     /* in [0, 1] */
+    double label_smoothing; /* in [0, 1] */
     tg_loss_reduction reduction; /* mean: over the rows that are not ignored */
     tg_smoothing smoothing_kind;
     tg_tensor *weight; /* tg_cross_entropy alone: of each class, [v], without gradient, or NULL: all 1 */

@@ -20,7 +20,7 @@ extern "C" {
 typedef struct tg_sgd_opts {
     size_t size;
     double lr; /* 0: nothing moves before tg_optim_set_lr */
-    double momentum, dampening, weight_decay;
+    double momentum, dampening, weight_decay; /* dampening needs momentum */
     bool nesterov;
 } tg_sgd_opts;
 
@@ -97,7 +97,7 @@ TG_API double tg_optim_clip(tg_optim *o, double max_norm);
 typedef struct tg_loss_scale {
     size_t size;
     double initial; /* 0: 2^32, Megatron-Core's */
-    bool fixed;     /* it stays what it is */
+    bool fixed;     /* it stays what it is; leave the following options 0 */
     double growth, backoff, min; /* 0: 2, 0.5, 1 */
     int64_t interval, hysteresis; /* 0: 1000, 2 */
 } tg_loss_scale;

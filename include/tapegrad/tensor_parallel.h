@@ -18,8 +18,8 @@ TG_API tg_tensor *tg_vocab_parallel_embedding(tg_tape *t, tg_tensor *table, tg_t
 typedef struct tg_vocab_opts {
     size_t size;
     int64_t ignore_index; /* 0: -100; TG_NONE is -1 */
-    double label_smoothing;
-    tg_smoothing smoothing;
+    double label_smoothing; /* in [0, 1] */
+    tg_smoothing smoothing_kind;
     tg_loss_reduction reduction;
     bool in_place; /* the logits' memory becomes their gradient's: they, and a second backward, are refused after */
     int64_t classes; /* columns beyond so many (over all ranks) are padding: left out of everything. 0: none */
@@ -72,7 +72,7 @@ TG_API tg_tensor *tg_linear_with_frozen_weight(tg_tape *t, tg_tensor *x, tg_tens
 typedef struct tg_plinear_opts {
     size_t size;
     bool no_bias;
-    double std;            /* 0: 0.02 */
+    double std;            /* 0: 0.02; leave it 0 where no weight is drawn */
     int strides;           /* partition strides: 2 for gate and up, 3 for q, k, v; 0: 1 */
     bool gather_output;    /* column: [.., out] I instead of [.., out/n] V */
     bool input_is_whole;   /* row: x is I and is scattered here; not with sequence parallelism */
@@ -80,7 +80,7 @@ typedef struct tg_plinear_opts {
     tg_tensor *weight;     /* tied: [out/n, in] or [out, in/n]; NULL: the layer's own */
     bool no_weight;        /* no weight is made: each call must give one (tg_plinear_apply) */
     bool no_init;          /* zeros; placements and attributes are set all the same */
-    bool no_dgrad_reduce;  /* the input's gradient stays PARTIAL: the caller reduces it */
+    bool no_dgrad_reduce;  /* column: the input's gradient stays PARTIAL, and the caller reduces it */
     bool expert;           /* of the expert grid: etp instead of tp */
     bool fused_wgrad;      /* the weight's gradient is added straight into its main_grad */
     int deferred_wgrads;   /* up to so many weight gradients wait for tg_wgrads_drain; 0: none, TG_NONE: no limit */

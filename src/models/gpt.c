@@ -81,6 +81,21 @@ int64_t tg_gpt_rows(const tg_gpt_config *c) {
     return tg_gpt_tp(c) == 1 ? c->vocab : (c->vocab + unit - 1) / unit * unit;
 }
 
+/* Refuses what is set although the architecture does not use it. */
+static tg_status check_unused(tg_ctx *ctx, const tg_gpt_config *c) {
+    bool gpt2 = c->arch == TG_GPT2;
+    if (gpt2 ? c->tied : c->untied)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: %s is set, but %s", gpt2 ? "tied" : "untied",
+                       gpt2 ? "a GPT-2's output is tied unless untied is set"
+                            : "a Llama's output is its own unless tied is set");
+    if (gpt2 && c->rope_base != 0)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: rope_base is %g, but GPT-2 learns its positions; leave it 0",
+                       c->rope_base);
+    if (!gpt2 && c->dropout > 0)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: dropout %g; Llama has none", c->dropout);
+    return TG_OK;
+}
+
 tg_status tg_gpt_complete(tg_ctx *ctx, tg_gpt_config *c) {
     TG_TRY(positive(ctx, "vocab", c->vocab));
     TG_TRY(positive(ctx, "layers", c->layers));
@@ -90,6 +105,7 @@ tg_status tg_gpt_complete(tg_ctx *ctx, tg_gpt_config *c) {
     bool gpt2 = c->arch == TG_GPT2;
     if (!gpt2 && c->arch != TG_LLAMA)
         return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: arch %d, expected TG_GPT2 or TG_LLAMA", (int)c->arch);
+    TG_TRY(check_unused(ctx, c));
     if (!c->head_dim && c->hidden % c->heads)
         return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: hidden %lld is not a multiple of %lld heads; give head_dim",
                        (long long)c->hidden, (long long)c->heads);
@@ -97,7 +113,7 @@ tg_status tg_gpt_complete(tg_ctx *ctx, tg_gpt_config *c) {
     if (!c->kv_heads) c->kv_heads = c->heads;
     if (!c->ffn) c->ffn = gpt2 ? 4 * c->hidden : (8 * c->hidden / 3 + 63) / 64 * 64;
     if (c->norm_eps == 0) c->norm_eps = gpt2 ? 1e-5 : 1e-6;
-    if (c->rope_base == 0) c->rope_base = 10000;
+    if (c->rope_base == 0 && !gpt2) c->rope_base = 10000;
     if (c->init_std == 0) c->init_std = 0.02;
     TG_TRY(positive(ctx, "head_dim", c->head_dim));
     TG_TRY(positive(ctx, "ffn", c->ffn));
@@ -111,14 +127,12 @@ tg_status tg_gpt_complete(tg_ctx *ctx, tg_gpt_config *c) {
         return tg_fail(ctx, TG_ERR_ARGUMENT,
                        "tg_gpt_new: %lld key-value heads of %lld; GPT-2 has %lld of hidden / heads, as its files do",
                        (long long)c->kv_heads, (long long)c->head_dim, (long long)c->heads);
-    if (!gpt2 && c->dropout > 0)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: dropout %g; Llama has none", c->dropout);
     TG_TRY(check_parallel(ctx, c));
     if (!gpt2 && c->head_dim % 2)
         return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: head_dim %lld is odd; rotary positions need pairs",
                        (long long)c->head_dim);
-    if (!(c->dropout >= 0 && c->dropout < 1) || !(c->norm_eps > 0) || !(c->init_std > 0) || !(c->rope_base > 0) ||
-        !isfinite(c->norm_eps + c->init_std + c->rope_base))
+    if (!(c->dropout >= 0 && c->dropout < 1) || !(c->norm_eps > 0) || !(c->init_std > 0) ||
+        !(gpt2 || c->rope_base > 0) || !isfinite(c->norm_eps + c->init_std + c->rope_base))
         return tg_fail(ctx, TG_ERR_ARGUMENT,
                        "tg_gpt_new: dropout %g, norm_eps %g, init_std %g, rope_base %g; expected dropout in [0, 1), "
                        "the others positive and finite",

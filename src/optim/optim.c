@@ -96,6 +96,9 @@ tg_optim *tg_sgd_new(tg_ctx *ctx, tg_tensor *const *params, int n, const tg_sgd_
                 "[0, 1], "
                 "decay 0 or more, and for Nesterov momentum without dampening",
                 opts.momentum, opts.dampening, opts.weight_decay, opts.nesterov ? ", nesterov" : "");
+    if (tg_ok(ctx) && opts.dampening > 0 && opts.momentum == 0)
+        tg_fail(ctx, TG_ERR_ARGUMENT, "tg_sgd_new: dampening is %g, but momentum is 0, without which it does nothing",
+                opts.dampening);
     tg_optim *o = make(ctx, &tg_sgd_method, params, n, "tg_sgd_new");
     if (!o) return made(NULL);
     o->sgd = opts;

@@ -46,6 +46,17 @@ static void numbers(misuse_world *b) {
     INERT(tg_l1, ARGUMENT, "reduction is 3", tg_l1(t, b->x, b->x, TG_LOSS(.reduction = TG_LOSS_BATCH_MEAN)));
     INERT(tg_kl_div, ARGUMENT, "reduction is 4", tg_kl_div(t, b->x, b->x, TG_LOSS(.reduction = (tg_loss_reduction)4)));
     INERT(tg_nll, ARGUMENT, "ignore_index is", tg_nll(t, b->x, b->ids, NULL, TG_LOSS(.ignore_index = INT64_MAX)));
+    INERT(tg_nll, ARGUMENT, "option log_target is set", tg_nll(t, b->x, b->ids, NULL, TG_LOSS(.log_target = true)));
+    INERT(tg_kl_div, ARGUMENT, "option ignore_index is set", tg_kl_div(t, b->x, b->x, TG_LOSS(.ignore_index = 1)));
+#define UNUSED(symbol, ...)                                                                                            \
+    do {                                                                                                               \
+        INERT(symbol, ARGUMENT, "option ignore_index is set", symbol(t, __VA_ARGS__, TG_LOSS(.ignore_index = 1)));     \
+        INERT(symbol, ARGUMENT, "option log_target is set", symbol(t, __VA_ARGS__, TG_LOSS(.log_target = true)));      \
+    } while (0)
+    UNUSED(tg_l1, b->x, b->x);
+    UNUSED(tg_smooth_l1, b->x, b->x, 1);
+    UNUSED(tg_huber, b->x, b->x, 1);
+    UNUSED(tg_bce_with_logits, b->x, b->x, NULL, NULL);
     INERT(tg_full, ARGUMENT, "the value is 0.5", tg_full(t, TG_I32, TG_SHAPE(2), 0.5));
     INERT(tg_full, ARGUMENT, "the value is nan", tg_full(t, TG_I64, TG_SHAPE(2), NAN));
     INERT(tg_full, ARGUMENT, "from 0 to 255", tg_full(t, TG_U8, TG_SHAPE(2), 256));
@@ -362,10 +373,10 @@ static void losses(misuse_world *b) {
     INERT(tg_cross_entropy, ARGUMENT, "size is 0", tg_cross_entropy(t, b->x, b->ids, &zero));
     INERT(tg_cross_entropy, ARGUMENT, "this library knows", tg_cross_entropy(t, b->x, b->ids, &later));
     INERT(tg_cross_entropy, ARGUMENT, "smoothing is 2",
-          tg_cross_entropy(t, b->x, b->ids, TG_CROSS_ENTROPY(.smoothing = 2)));
+          tg_cross_entropy(t, b->x, b->ids, TG_CROSS_ENTROPY(.label_smoothing = 2)));
     INERT(tg_cross_entropy, ARGUMENT, "smoothing is nan",
-          tg_cross_entropy(t, b->x, b->ids, TG_CROSS_ENTROPY(.smoothing = NAN)));
-    INERT(tg_cross_entropy, ARGUMENT, "the kind of smoothing is 3",
+          tg_cross_entropy(t, b->x, b->ids, TG_CROSS_ENTROPY(.label_smoothing = NAN)));
+    INERT(tg_cross_entropy, ARGUMENT, "smoothing_kind is 3",
           tg_cross_entropy(t, b->x, b->ids, TG_CROSS_ENTROPY(.smoothing_kind = 3)));
     INERT(tg_cross_entropy, ARGUMENT, "reduction is 9",
           tg_cross_entropy(t, b->x, b->ids, TG_CROSS_ENTROPY(.reduction = 9)));
@@ -380,7 +391,7 @@ static void losses(misuse_world *b) {
     INERT(tg_cross_entropy, SHAPE, "1 or more dims", tg_cross_entropy(t, scalar, b->ids, NULL));
     INERT(tg_linear_cross_entropy, ARGUMENT, "size is 0", tg_linear_cross_entropy(t, b->x, b->x, b->ids, &zero));
     INERT(tg_linear_cross_entropy, ARGUMENT, "smoothing is -1",
-          tg_linear_cross_entropy(t, b->x, b->x, b->ids, TG_CROSS_ENTROPY(.smoothing = -1)));
+          tg_linear_cross_entropy(t, b->x, b->x, b->ids, TG_CROSS_ENTROPY(.label_smoothing = -1)));
     INERT(tg_linear_cross_entropy, SHAPE,
           "x must be [.., h] and w [v, h] with the same h", tg_linear_cross_entropy(t, b->x, b->cube, b->ids, NULL));
     tg_drop(scalar);

@@ -36,6 +36,7 @@ static void ranks(misuse_world *b) {
     QUIET(tg_ranks_run, ranks_of_size(0) == TG_ERR_ARGUMENT && ranks_of_size(1 << 20) == TG_ERR_ARGUMENT);
     QUIET(tg_ranks_run, tg_ranks_run(0, does_nothing, NULL, TG_RANKS(.message = one, .message_size = sizeof one)) &&
                             strlen(one) == 3);
+    QUIET(tg_ranks_run, tg_ranks_run(2, does_nothing, NULL, TG_RANKS(.message = one)) == TG_ERR_ARGUMENT);
     QUIET(tg_ranks_run, tg_ranks_run(2, does_nothing, NULL, NULL) == TG_OK);
 }
 

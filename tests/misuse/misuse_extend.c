@@ -38,6 +38,9 @@ static void devices(misuse_world *b) {
     QUIET(tg_ctx_new_on, new_on(&beside, "lacks a slot that copy_beside needs"));
     QUIET(tg_ctx_new_on, new_on(&small, "size is 0"));
     QUIET(tg_ctx_new_on, new_on(&later, "this library knows"));
+    tg_ctx *named = tg_ctx_new_on(tg_ctx_ops(b->ctx), TG_CONFIG(.device = "cpu", .threads = 1));
+    QUIET(tg_ctx_new_on, tg_ctx_status(named) == TG_ERR_ARGUMENT && strstr(tg_ctx_message(named), "leave it NULL"));
+    tg_ctx_free(named);
     QUIET(tg_ctx_ops, !tg_ctx_ops(NULL));
     QUIET(tg_ctx_device_state, !tg_ctx_device_state(NULL));
     QUIET(tg_parallel_run, (tg_parallel_run(NULL, 4, NULL, NULL), tg_parallel_run(b->ctx, -1, NULL, NULL), true));

@@ -82,6 +82,8 @@ static void given_parts(misuse_world *b, tg_comm *c, tg_comm *far) {
     INERT(tg_reduce_scatter_to_sp, SHAPE, "expected 3, the sum of the splits",
           tg_reduce_scatter_to_sp(b->t, b->x, c, TG_SP(.splits = three)));
     INERT(tg_reduce_scatter_to_sp, SHAPE, "dim 0 has size 3", tg_reduce_scatter_to_sp(b->t, b->v, c, NULL));
+    INERT(tg_reduce_scatter_to_sp, ARGUMENT, "only tg_gather_from_sp uses it",
+          tg_reduce_scatter_to_sp(b->t, b->x, c, TG_SP(.invariant = true)));
 }
 
 static void exchanges(misuse_world *b, tg_comm *c, tg_comm *far) {
@@ -154,7 +156,8 @@ static void vocabulary(misuse_world *b, tg_comm *c, tg_comm *far) {
         INERT(symbol, ARGUMENT, "this library knows", symbol(b->t, __VA_ARGS__, b->ids, c, &later));                \
         INERT(symbol, ARGUMENT, "smoothing is 2",                                                                   \
               symbol(b->t, __VA_ARGS__, b->ids, c, TG_VOCAB(.label_smoothing = 2)));                                \
-        INERT(symbol, ARGUMENT, "smoothing is 7", symbol(b->t, __VA_ARGS__, b->ids, c, TG_VOCAB(.smoothing = 7)));  \
+        INERT(symbol, ARGUMENT, "smoothing_kind is 7",                                                              \
+              symbol(b->t, __VA_ARGS__, b->ids, c, TG_VOCAB(.smoothing_kind = 7)));                                 \
         INERT(symbol, ARGUMENT, "99 classes", symbol(b->t, __VA_ARGS__, b->ids, c, TG_VOCAB(.classes = 99)));       \
         INERT(symbol, ARGUMENT, "-1 classes", symbol(b->t, __VA_ARGS__, b->ids, c, TG_VOCAB(.classes = -1)));       \
         INERT(symbol, DATA, "is 9; it must be from 0 to", symbol(b->t, __VA_ARGS__, ids, c, NULL));                    \

@@ -221,8 +221,12 @@ static void configs(misuse_world *b, tg_module *(*make)(tg_ctx *ctx, const tg_gp
     CONFIG(ARGUMENT, "norm_eps inf", SMALL, .norm_eps = INFINITY);
     CONFIG(ARGUMENT, "init_std -1", SMALL, .init_std = -1);
     CONFIG(ARGUMENT, "init_std inf", SMALL, .init_std = INFINITY);
-    CONFIG(ARGUMENT, "rope_base -1", SMALL, .rope_base = -1);
-    CONFIG(ARGUMENT, "rope_base inf", SMALL, .rope_base = INFINITY);
+    CONFIG(ARGUMENT, "rope_base -1", SMALL, .arch = TG_LLAMA, .rope_base = -1);
+    CONFIG(ARGUMENT, "rope_base inf", SMALL, .arch = TG_LLAMA, .rope_base = INFINITY);
+    CONFIG(ARGUMENT, "GPT-2 learns its positions", SMALL, .rope_base = 10000);
+    CONFIG(ARGUMENT, "tied is set", SMALL, .tied = true);
+    CONFIG(ARGUMENT, "untied is set", SMALL, .arch = TG_LLAMA, .untied = true);
+    CONFIG(ARGUMENT, "Llama has none", SMALL, .arch = TG_LLAMA, .dropout = 0.1);
 #undef CONFIG
 }
 

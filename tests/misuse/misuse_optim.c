@@ -55,6 +55,7 @@ static void making(misuse_world *b) {
     SGD(ARGUMENT, "momentum 1", .lr = 1, .momentum = 1);
     SGD(ARGUMENT, "momentum nan", .lr = 1, .momentum = NAN);
     SGD(ARGUMENT, "dampening 2", .lr = 1, .dampening = 2);
+    SGD(ARGUMENT, "but momentum is 0", .lr = 1, .dampening = 0.5);
     SGD(ARGUMENT, "weight_decay -1", .lr = 1, .weight_decay = -1);
     SGD(ARGUMENT, "weight_decay inf", .lr = 1, .weight_decay = INFINITY);
     SGD(ARGUMENT, "weight_decay nan", .lr = 1, .weight_decay = NAN);
@@ -232,6 +233,11 @@ static void scales(misuse_world *b) {
     SCALE("min nan", .min = NAN);
     SCALE("interval -3", .interval = -3);
     SCALE("hysteresis -1", .hysteresis = -1);
+    SCALE("fixed is set", .fixed = true, .growth = 2);
+    SCALE("fixed is set", .fixed = true, .backoff = 0.5);
+    SCALE("fixed is set", .fixed = true, .min = 1);
+    SCALE("fixed is set", .fixed = true, .interval = 1000);
+    SCALE("fixed is set", .fixed = true, .hysteresis = 2);
     QUIET(tg_optim_scale, tg_optim_scale(o) == 1); /* what was refused has changed nothing */
     tg_optim_set_scale(o, TG_LOSS_SCALE(0));
     INERT(tg_scale_loss, ARGUMENT, "the optimiser is NULL", tg_scale_loss(b->t, b->x, NULL));
@@ -269,6 +275,8 @@ static void schedules(misuse_world *b) {
     SCHEDULE(.decay = TG_DECAY_WSD, .wsd = (tg_wsd)7, .wsd_steps = 9);
     SCHEDULE(.decay = TG_DECAY_WSD, .wsd_steps = 11);
     SCHEDULE(.decay = TG_DECAY_WSD, .wsd_steps = -1);
+    SCHEDULE(.decay = TG_DECAY_COSINE, .wsd_steps = 5);
+    SCHEDULE(.decay = TG_DECAY_LINEAR, .wsd = TG_WSD_COSINE);
 }
 
 void misuse_optim(misuse_world *b) {

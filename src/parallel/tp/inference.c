@@ -99,9 +99,22 @@ tg_tensor *tg_inference_next(tg_module *row, tg_module *column, tg_tape *t, tg_t
 
 /* ---- Making ---- */
 
-static tg_status complete(const tg_parallel *p, const char *who, tg_inference_opts *o, const tg_inference_opts *given) {
+/* Refuses what is set although the layer does not use it. */
+static tg_status check_unused(tg_ctx *ctx, const char *who, bool row, const tg_inference_opts *o) {
+    if (row && (o->norm || o->norm_eps != 0))
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: %s is an option of the column layer; the row layer has no norm", who,
+                       o->norm ? "norm" : "norm_eps");
+    if (o->weight && o->std != 0)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: std is %g, but no weight is drawn, as one is given; leave it 0", who,
+                       o->std);
+    return TG_OK;
+}
+
+static tg_status complete(const tg_parallel *p, const char *who, bool row, tg_inference_opts *o,
+                          const tg_inference_opts *given) {
     tg_ctx *ctx = tg_parallel_ctx(p);
     TG_TRY(tg_options(ctx, o, sizeof *o, given, who));
+    TG_TRY(check_unused(ctx, who, row, o));
     if (o->norm_eps == 0) o->norm_eps = 1e-6;
     if (o->std == 0) o->std = 0.02;
     if (!(o->norm_eps > 0 && isfinite(o->norm_eps)))
@@ -150,7 +163,7 @@ static tg_module *make(const tg_parallel *p, const tg_module_ops *ops, int64_t i
     if (good && (row ? out : in) <= 0)
         good = tg_fail(ctx, TG_ERR_ARGUMENT, "%s: %lld to %lld, expected positive numbers", ops->kind, (long long)in,
                        (long long)out) == TG_OK;
-    if (!good || complete(p, ops->kind, &o, given) != TG_OK) return tg_layer_checked(NULL);
+    if (!good || complete(p, ops->kind, row, &o, given) != TG_OK) return tg_layer_checked(NULL);
     inference *s = tg_host_alloc(ctx, sizeof *s);
     if (!s) return tg_layer_checked(NULL);
     *s = (inference){ctx, tg_parallel_comm(p, TG_TP), tg_is_sequence_parallel(p), o.norm_eps};

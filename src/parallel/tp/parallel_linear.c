@@ -34,9 +34,19 @@ static tg_status check_options(tg_plinear *s, const char *who, int shard) {
     const tg_plinear_opts *o = &s->o;
     if (o->weight && o->no_weight)
         return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: a weight is given and no_weight is set; choose one", who);
+    if (o->no_weight && o->no_init)
+        return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: no_init is set, but no_weight leaves nothing to draw", who);
+    if ((o->weight || o->no_weight || o->no_init) && o->std != 0)
+        return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: std is %g, but no weight is drawn%s; leave it 0", who, o->std,
+                       o->weight ? ", as one is given" : "");
+    if (o->weight && o->no_init)
+        return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: no_init is set, but a weight is given, which keeps its values",
+                       who);
     if (shard ? o->gather_output : o->input_is_whole)
         return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: %s is an option of the %s layer", who,
                        shard ? "gather_output" : "input_is_whole", shard ? "column" : "row");
+    if (shard && o->no_dgrad_reduce)
+        return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: no_dgrad_reduce is an option of the column layer", who);
     if (o->input_is_whole && s->sp)
         return tg_fail(s->ctx, TG_ERR_STATE,
                        "%s: input_is_whole scatters x over tp, but under sequence parallelism x is no longer the same "
