@@ -1,4 +1,6 @@
-/* Data parallelism: sums of gradients over ranks, in buckets, and data for all ranks. */
+/* Data parallelism (Li et al., PyTorch Distributed, VLDB 2020): sums of gradients over ranks, in buckets that
+ * overlap backward, and tg_grads_finalize, which ends the sums of a step. Include it in a training program with
+ * several ranks. */
 #ifndef TAPEGRAD_DATA_PARALLEL_H
 #define TAPEGRAD_DATA_PARALLEL_H
 
@@ -11,31 +13,40 @@ extern "C" {
 
 typedef struct tg_finalize_opts {
     size_t size;
-    /* Scalar: the number of tokens whose loss this rank has computed in its micro-batches. Gradients are divided by its
-     * sum over dp, cp and pp, but by 1 if that is less. A stage that computes no loss gives NULL or 0; if all stages
-     * give NULL, gradients are not divided. Fails with TG_ERR_PLACEMENT if a declaration or an op has placed it as the
-     * same on the ranks of dp or cp (I, R), as a count that was summed before is, or if it is P on another axis. */
+    /* A tensor of one element: the number of tokens whose loss this rank has computed in its micro-batches.
+     * Gradients are divided by max(sum, 1), where sum is over dp, cp and pp. A stage that computes no loss gives
+     * NULL or 0. If all stages give NULL, gradients are not divided. Fails with TG_ERR_PLACEMENT if the tensor is
+     * declared or computed as the same on the ranks of dp or cp (I, R), as a count that is already summed is, or if
+     * it is P on another axis. */
     tg_tensor *tokens;
 } tg_finalize_opts;
 
 #define TG_FINALIZE(...) (&(tg_finalize_opts){.size = sizeof(tg_finalize_opts), __VA_ARGS__})
 
-/* Once after the last backward of a step: waits for bucket works, sums what is still PARTIAL over the axes where its
- * parameter is R, coalesced by axis set. Before it, norm, clip, step and reading a PARTIAL gradient as a number are
- * TG_ERR_STATE; so is a second call before the gradients are zeroed. Collective over those axes and, if
- * there are stages, over dp, cp and pp. A rank that had no micro-batch calls it too (its tokens are 0), and gets what
- * the others have summed. A parameter given twice is
- * TG_ERR_ARGUMENT; one that is in buckets and not given TG_ERR_STATE, unless it is frozen. opts may be NULL. */
+/* Makes every gradient whole. Call it once, after the last backward of a step. It waits for the sums of buckets, and
+ * sums what is still PARTIAL over the axes where its parameter is R, in one collective for each set of axes. opts may
+ * be NULL.
+ *
+ * Before it, reading a PARTIAL gradient as a number, its norm, clipping and a step fail with TG_ERR_STATE. So does a
+ * second call before gradients are zeroed. Collective over those axes and, if there are pipeline stages, over dp, cp
+ * and pp. A rank that had no micro-batch calls it too, with 0 tokens, and gets the sums of the others. A parameter
+ * that is given twice fails with TG_ERR_ARGUMENT. A parameter that is in buckets but not given fails with
+ * TG_ERR_STATE, unless it is frozen and has no gradient. */
 TG_API tg_status tg_grads_finalize(const tg_parallel *p, tg_tensor *const *params, int n, const tg_finalize_opts *opts);
 
-/* Data-parallel buckets: the main gradients of params in flat buffers, by dtype, in reverse order, cut where a bucket
- * has `elements` (0: max(40e6, 1e6 dp); TG_NONE: one). A bucket's sum over dp starts when its last gradient of a
- * backward is ready; tg_grads_finalize waits for it. Of several tg_buckets the newest's start first, each object's
- * when all of the newer ones have: every rank makes them in the same order, and none within a step (TG_ERR_STATE once
- * its sums have begun). */
+/* Data-parallel buckets: the main gradients of params lie in flat buffers, one after the other in reverse order. A new
+ * buffer begins when one has `elements` elements (0: max(40e6, 1e6 dp); TG_NONE: no limit), and where the dtype
+ * changes. The sum of a bucket over dp and cp starts in backward, when its last gradient is ready and all earlier
+ * buckets have started. tg_grads_finalize waits for it. A parameter must be R on dp (and cp) (TG_ERR_PLACEMENT), and
+ * can be in one tg_buckets only.
+ *
+ * If there are several tg_buckets, those of the newest start first, and each object waits for all newer ones. So
+ * every rank must make them in the same order, and not within a step (TG_ERR_STATE once its sums have started).
+ * Returns NULL on error. tg_buckets_free also discards the gradients in the buckets. */
 TG_API tg_buckets *tg_buckets_new(const tg_parallel *p, tg_tensor *const *params, int n, int64_t elements);
 TG_API void tg_buckets_free(tg_buckets *b);
-/* Returns what was set before. Off (on is the default): backward only accumulates, for all but the last micro-batch. */
+/* Turns sums in backward on or off, and returns the previous setting. On is the default. Turn it off for all
+ * micro-batches but the last, so that backward only accumulates. */
 TG_API bool tg_buckets_set_reduce(tg_buckets *b, bool on);
 
 #ifdef __cplusplus

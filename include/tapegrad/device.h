@@ -239,7 +239,7 @@ struct tg_device_ops {
     tg_status (*fault_sum)(tg_ctx *ctx, double *sum);
     /* Captured steps (capture.h): all four slots, or none. From begin to end, slots record what they would queue.
      * capture_end returns what was recorded and its number of nodes; if keep is false, or on an error, it returns
-     * nothing. capture_free is called after all launches. */
+     * nothing. capture_free is called after the last capture_launch, whose work may still be running. */
     tg_status (*capture_begin)(tg_ctx *ctx);
     tg_status (*capture_end)(tg_ctx *ctx, bool keep, void **graph, int64_t *nodes);
     tg_status (*capture_launch)(tg_ctx *ctx, void *graph);

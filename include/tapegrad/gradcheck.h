@@ -1,10 +1,12 @@
-/* Finite differences for anybody's function, ours or yours.
+/* Gradient checks: they compare gradients with finite differences. Include it in tests of your own ops and functions.
  *
- * Central differences in float64, per element or along random directions (Griewank and Walther, Evaluating
- * Derivatives, ch. 3; the projection as in HIPS autograd's test_util), extrapolated, with a step chosen for each and an
- * estimate of what is left as error. A gradient is wrong where it is further than that error and the tolerance together
- * from the differences. Where the error alone is more than the tolerance nothing can be told: that is counted as unsure
- * and said. A coordinate where the one-sided differences disagree is a kink: it is counted and left out, not failed.
+ * A check takes central differences in float64, for each element or along random directions (Griewank and Walther,
+ * Evaluating Derivatives, ch. 3; random projections as in the test_util of HIPS autograd). It extrapolates them
+ * (Richardson), chooses a step for each element, and estimates the remaining error.
+ *
+ * A gradient is wrong if its distance from the differences exceeds the tolerance plus this error. If the error alone
+ * exceeds the tolerance, the element is unsure: it is counted and reported, and fails only as `strict` says. An element
+ * whose one-sided differences disagree is at a kink: it is counted and not compared.
  */
 #ifndef TAPEGRAD_GRADCHECK_H
 #define TAPEGRAD_GRADCHECK_H
@@ -17,80 +19,100 @@ extern "C" {
 
 typedef struct tg_gradcheck_opts {
     size_t size;
-    double eps;       /* step; 0: chosen for each element by the error that it leaves */
-    double atol;      /* 0: 1e-5; TG_NONE: none */
-    double rtol;      /* 0: 1e-3; TG_NONE: none */
-    int projections;  /* > 0: so many random signed and Gaussian directions instead of every element */
-    uint64_t seed;    /* of cotangents and directions */
-    bool no_extras;   /* not determinism, zero, undefined and strided cotangents, backward twice, inputs unchanged */
-    const char *name; /* in reports; NULL: "function" */
-    bool strict;      /* unsure elements fail, and kinks where all are; without, unsure ones with no others but kinks */
-    bool taped;       /* also the derivatives as taped ops (derivatives.h): tg_grad's with .create_graph and tg_jvp's
-                         against backward, and second derivatives against differences. tg_gradcheck and _op alone */
+    double eps;       /* step in (0, 1], relative to max(1, |x|); 0: chosen for each element by its error estimate */
+    double atol;      /* absolute tolerance, >= 0; 0: 1e-5; TG_NONE: zero */
+    double rtol;      /* relative tolerance, >= 0; 0: 1e-3; TG_NONE: zero */
+    int projections;  /* > 0: this many random directions per input, alternately of signs and Gaussian, in place of
+                         every element; 0: every element */
+    uint64_t seed;    /* seed of the cotangents and directions */
+    bool no_extras;   /* skips these checks: equal runs give equal bits; cotangents that are zero, undefined or strided;
+                         backward that adds; backward writes nothing but gradients */
+    const char *name; /* name of the function in reports; NULL: "function" */
+    bool strict;      /* true: fails if an element is unsure, or if no element could be compared. false: fails if no
+                         element could be compared and at least one is unsure */
+    bool taped;       /* also checks derivatives that are recorded as ops (derivatives.h): those of tg_grad with
+                         .create_graph and of tg_jvp against backward, and second derivatives against differences.
+                         tg_gradcheck_fn refuses it (TG_ERR_ARGUMENT) */
 } tg_gradcheck_opts;
 
 #define TG_GRADCHECK(...) (&(tg_gradcheck_opts){.size = sizeof(tg_gradcheck_opts), __VA_ARGS__})
 
 typedef struct tg_gradcheck_info {
     size_t size;
-    int64_t checked, kinks, unsure; /* coordinates or directions; the last two are among the first */
-    double worst; /* |analytic - numerical| / (atol + rtol |numerical|) of the worst one that can be told */
+    int64_t checked, kinks, unsure; /* numbers of elements or directions; checked includes kinks and unsure */
+    double worst; /* largest |analytic - numerical| / (atol + rtol |numerical|) of the compared ones */
     bool failed;
-    bool faint; /* it passed, and every gradient is below atol: any other as small would have, too */
-    /* Of a failure its class, in a word. Of wrong numbers, as far as these tell: "sign", "factor", "zero", "unwritten",
-     * "nan", "transpose", "places", "input", "sum", "scale", "term", "part", "independent", "formula"; of how backward
-     * behaves: "overwrites", "adds", "writes", "zeros", "undefined", "layout", "unsteady", "taped"; "unknown" where
-     * nothing can be told. NULL where nothing failed. */
+    bool faint;   /* the check passed, but every gradient is below atol, so any other as small would pass too */
+    /* Class of a failure, a static string; NULL if the check passed. Wrong values: "sign", "factor", "zero",
+     * "unwritten", "nan", "transpose", "places", "input", "sum", "scale", "term", "part", "independent", "formula".
+     * Wrong behavior of backward: "overwrites", "adds", "writes", "zeros", "undefined", "layout", "unsteady", "taped".
+     * "unknown": too few elements could be compared, or a sample that must be refused was accepted. */
     const char *cause;
-    /* Of a failure: input, coordinate, both values, error estimate, likely cause. Else of what was left out, and that
-     * it is faint; or "". */
+    /* After a failure: input, element, both values, error estimate, likely cause. Otherwise: which elements were left
+     * out, and a warning if the check is faint; "" if there is nothing to say. */
     char report[1536];
 } tg_gradcheck_info;
 
 #define TG_GRADCHECK_INFO() ((tg_gradcheck_info){.size = sizeof(tg_gradcheck_info)})
 
-/* Checks fn's gradients for every float64 input that needs one, with random cotangents for every float output. in[] are
- * leaves of t's context; t is reset. fn is called often, for differences in no-grad mode (where it asks for gradients
- * itself, it sets the mode). TG_ERR_GRADIENT, with the report as the context's message, when one is wrong; info, which
- * TG_GRADCHECK_INFO() initializes and which may be NULL, is filled either way. opts may be NULL. */
+/* Checks the gradients of fn with respect to every float64 input that requires one, with random cotangents for every
+ * float64 output that depends on them. in[n_in] are leaves of t's context, of any shape; n_in and n_out are 1 to
+ * 65535.
+ *
+ * fn is called many times, and t is reset before each call and at the end. For differences t is in no-grad mode; a
+ * fn that takes gradients itself must set the mode. Inputs are moved by a step and restored. Gradients that they
+ * have accumulated, the random streams, and t's mode are the same after the call as before.
+ *
+ * Returns TG_ERR_GRADIENT if the check fails; the context's message is then the report. TG_ERR_STATE: an input
+ * belongs to a tape, or no float64 input requires a gradient, or no output depends on one. TG_ERR_DTYPE: no input is
+ * float64. TG_ERR_ARGUMENT: invalid options or numbers. info, which TG_GRADCHECK_INFO() initializes, and opts may be
+ * NULL; info is filled if the arguments are valid, whatever the result. */
 TG_API tg_status tg_gradcheck(tg_tape *t, tg_fn fn, void *state, tg_tensor *const *in, int n_in, int n_out,
                               tg_gradcheck_info *info, const tg_gradcheck_opts *opts);
 
-/* A plain C function over doubles: writes f(x)'s m outputs to y; and a backward that writes gx[n] for the given
- * gy[m]. No context needed. info must not be NULL. */
+/* A function of n doubles that writes its m results to y, and its backward, which writes gx[n] for the cotangent
+ * gy[m]. */
 typedef void (*tg_plain_fn)(void *state, const double *x, int64_t n, double *y, int64_t m);
 typedef void (*tg_plain_grad_fn)(void *state, const double *x, int64_t n, const double *gy, int64_t m, double *gx);
+/* Checks such a pair of functions at x[n] (n, m >= 0). It needs no context. info must not be NULL: its report also
+ * holds the message of an invalid argument (TG_ERR_ARGUMENT) or of missing memory (TG_ERR_MEMORY). Returns
+ * TG_ERR_GRADIENT if the check fails. */
 TG_API tg_status tg_gradcheck_fn(tg_plain_fn fn, tg_plain_grad_fn grad, void *state, const double *x, int64_t n,
                                  int64_t m, tg_gradcheck_info *info, const tg_gradcheck_opts *opts);
 
-/* Runs one sample of an op (extend.h), its own tolerance applied. TG_OK of one that must be refused, and is; accepted,
- * it fails. opts may be NULL. */
+/* Checks sample 0 <= sample < op->n_samples of an op (extend.h) with float64 inputs. Unless opts says otherwise,
+ * rtol is the sample's own (1e-6 if it has none), and atol is a thousandth of rtol. A sample that the op must refuse
+ * passes if the call is refused with the sample's status. Returns TG_OK without a check if nothing is
+ * differentiable, and TG_ERR_UNSUPPORTED for a sample of several ranks. info and opts may be NULL. */
 TG_API tg_status tg_gradcheck_op(tg_ctx *ctx, const tg_op *op, int sample, tg_gradcheck_info *info,
                                  const tg_gradcheck_opts *opts);
 
 /* ---- Reports ----
  *
- * A failure as a file, from which it can be repeated: JSON with the op and its sample, or the inputs of a function,
- * their values included (2^18 elements at most); the options, the random stream, the device, the library's version,
- * what was found. A tensor given as several inputs is one again, of its dtype and shape; strides are not kept:
- * inputs come back row-major. Written as tg_file_save does, whole or not at all; one that is damaged is refused
- * (TG_ERR_FORMAT). */
+ * A report is a JSON file from which a failed check can be repeated. It has the op and its sample, or the inputs of a
+ * function with their values (at most 2^18 elements in 1,024 inputs); the options, the default random stream, the
+ * device, the library's version, and the result. Inputs are restored with their dtype and shape in row-major order;
+ * strides are not kept. One tensor that was given as several inputs is one tensor again. The file is written completely
+ * or not at all, like those of tg_file_save. A damaged report fails with TG_ERR_FORMAT. */
 
-/* tg_gradcheck and tg_gradcheck_op, which write a report to path where the check fails; their message names it, or says
- * why there is none. path NULL: none. */
+/* Run tg_gradcheck or tg_gradcheck_op, and write a report to path if the check fails. The context's message then names
+ * the report, or says why it could not be written. NULL as path: no report. */
 TG_API tg_status tg_gradcheck_report(tg_tape *t, const char *path, tg_fn fn, void *state, tg_tensor *const *in,
                                      int n_in, int n_out, tg_gradcheck_info *info, const tg_gradcheck_opts *opts);
 TG_API tg_status tg_gradcheck_report_op(tg_ctx *ctx, const char *path, const tg_op *op, int sample,
                                         tg_gradcheck_info *info, const tg_gradcheck_opts *opts);
-/* The same check again, of the same function or op; op NULL: the one of the table that has the report's name. */
+/* Repeat the check of a report, and return what tg_gradcheck or tg_gradcheck_op returns. fn and state must be those of
+ * the first run. NULL as op: the op of the library's table that has the report's name. TG_ERR_ARGUMENT: the report
+ * is of the other kind, the op does not exist, or it has another name or number of samples. info may be NULL. */
 TG_API tg_status tg_gradcheck_replay(tg_tape *t, const char *path, tg_fn fn, void *state, tg_gradcheck_info *info);
 TG_API tg_status tg_gradcheck_replay_op(tg_ctx *ctx, const char *path, const tg_op *op, tg_gradcheck_info *info);
 
 /* ---- In tests ----
  *
- * TG_GRADCHECK_ASSERT(t, fn, state, in, n_in, n_out, opts) for programs with assert.h: a failure prints its report and
- * asserts. TG_CK_GRADCHECK, with the same arguments, for tests of Check (check.h): the report is the test's message.
- * Both want stdio.h too, for they print what a check that passes has left out. */
+ * TG_GRADCHECK_ASSERT(t, fn, state, in, n_in, n_out, opts) is for programs that use assert.h: if the check fails, it
+ * prints the report to stderr and asserts. TG_CK_GRADCHECK takes the same arguments and is for tests that use the
+ * library Check (check.h): the report is the test's message. Both print the report of a check that passes, if it has
+ * one, to stderr. Include stdio.h for them. */
 #define TG_GRADCHECK_ASSERT(t, ...) TG_GRADCHECK_WITH(TG_GRADCHECK_PLAIN, t, __VA_ARGS__)
 #define TG_CK_GRADCHECK(t, ...) TG_GRADCHECK_WITH(TG_GRADCHECK_CK, t, __VA_ARGS__)
 

@@ -1,4 +1,5 @@
-/* Mappings: taped conversions between placements, each with its conjugate in backward. */
+/* Mappings: ops that convert placements, each with its conjugate in backward. Include it in programs that move
+ * shards themselves; tensor_parallel.h includes it. docs/placements.md explains placements. */
 #ifndef TAPEGRAD_MAPPINGS_H
 #define TAPEGRAD_MAPPINGS_H
 
@@ -9,12 +10,13 @@
 extern "C" {
 #endif
 
-/* ---- Mappings (taped) ---- */
+/* ---- Mappings (recorded on the tape) ---- */
 
-/* Each converts the placement on c's axis and leaves every other axis alone; its backward is the conjugate in the right
- * column, itself an op. Communication starts at once and the result is in flight until it is read. A NULL c is an
- * error; on a group of size 1 they return x itself. Any strides; results are contiguous, or, where nothing moves, views
- * of x. d is a dim, negative from the end. */
+/* Each mapping converts the placement on c's axis, and leaves every other axis alone. The right column names its
+ * backward, which is an op itself. Communication starts at once. The result may be in flight until it is read. It is
+ * contiguous, or a view of x if no data moves; x may have any strides. On a group of one rank a mapping returns x
+ * itself. c NULL fails with TG_ERR_ARGUMENT, a wrong placement of x with TG_ERR_PLACEMENT. d is a dim; negative d
+ * counts from the end. */
 
 /* Exchanges rows of dim 0: send_counts[r] rows go to rank r, and recv_counts[r] rows come from it. Both NULL: equal
  * parts. V -> V; backward is the reverse exchange. */
@@ -26,7 +28,8 @@ TG_API tg_tensor *tg_shard(tg_tape *t, tg_tensor *x, int d, tg_comm *c);        
 TG_API tg_tensor *tg_gather_from(tg_tape *t, tg_tensor *x, int d, tg_comm *c);    /* Vd -> I   own part */
 TG_API tg_tensor *tg_all_gather(tg_tape *t, tg_tensor *x, int d, tg_comm *c);     /* Vd -> R   reduce-scatter */
 TG_API tg_tensor *tg_reduce_scatter(tg_tape *t, tg_tensor *x, int d, tg_comm *c); /* P -> Vd   all-gather */
-/* Va -> Vb: what was sharded along `cat` becomes whole there and is sharded along `split`. */
+/* Va -> Vb: joins x along dim `cat`, where it is sharded, and shards it along dim `split` instead. Its backward is
+ * the reverse. */
 TG_API tg_tensor *tg_reshard(tg_tape *t, tg_tensor *x, int cat, int split, tg_comm *c);
 TG_API tg_tensor *tg_shift(tg_tape *t, tg_tensor *x, tg_comm *c); /* V -> V, from rank r - 1; backward from r + 1 */
 TG_API tg_tensor *tg_broadcast(tg_tape *t, tg_tensor *x, int root, tg_comm *c); /* V -> I   gradient on the root */
@@ -37,9 +40,11 @@ TG_API tg_tensor *tg_as_shard(tg_tape *t, tg_tensor *x, int d, tg_comm *c);     
 TG_API tg_tensor *tg_i_to_p(tg_tape *t, tg_tensor *x, tg_comm *c);              /* I -> P: x / n */
 TG_API tg_tensor *tg_r_to_i(tg_tape *t, tg_tensor *x, tg_comm *c);              /* R -> I   g / n */
 
-/* Rank 0's x[] on every rank: x[] become tape-owned tensors, whatever they were on the others; I on c's axes (all of
- * the grid's for its world), and on the other axes as rank 0's lie. Zero sizes and scalars included; TG_ERR_DTYPE on
- * every rank, naming the tensor, when one of rank 0's is not of dtype. */
+/* Replaces x[] on every rank by copies of rank 0's tensors, which the tape owns. Before the call x[] may be anything
+ * on the other ranks. The results are I on c's axes (on every axis if c is the world of the grid). On other axes
+ * they have rank 0's placements. Scalars and empty tensors are allowed. Collective, with the same n and dtype on
+ * every rank. Fails on every rank with TG_ERR_DTYPE if a tensor of rank 0 is not of dtype, and with TG_ERR_HANDLE if
+ * one is NULL or not alive; the message has its index. */
 TG_API tg_status tg_broadcast_data(tg_tape *t, tg_tensor **x, int n, tg_dtype dtype, tg_comm *c);
 
 #ifdef __cplusplus

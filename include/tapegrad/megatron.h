@@ -1,4 +1,5 @@
-/* Megatron-Core's names: mappings, utilities, attributes, inference layers. */
+/* Functions under Megatron-Core's names, for programs that are ported from it: mappings of tensor and sequence
+ * parallelism, utilities, attributes of parameters, and layers for inference. */
 #ifndef TAPEGRAD_MEGATRON_H
 #define TAPEGRAD_MEGATRON_H
 
@@ -8,9 +9,9 @@
 extern "C" {
 #endif
 
-/* ---- Mappings ---- */
+/* ---- Mappings (mappings.h says what they have in common) ---- */
 
-/* Under the op names CopyToModelParallelRegion ..: */
+/* The ops have Megatron-Core's names, such as CopyToModelParallelRegion. */
 TG_API tg_tensor *tg_copy_to_tp(tg_tape *t, tg_tensor *x, tg_comm *c);      /* I -> R            all-reduce */
 TG_API tg_tensor *tg_reduce_from_tp(tg_tape *t, tg_tensor *x, tg_comm *c);  /* P -> I            identity */
 TG_API tg_tensor *tg_scatter_to_tp(tg_tape *t, tg_tensor *x, tg_comm *c);   /* I -> V last dim   all-gather */
@@ -18,11 +19,13 @@ TG_API tg_tensor *tg_gather_from_tp(tg_tape *t, tg_tensor *x, tg_comm *c);  /* V
 TG_API tg_tensor *tg_scatter_to_sp(tg_tape *t, tg_tensor *x, tg_comm *c);   /* I -> V0           all-gather */
 typedef struct tg_sp_opts {
     size_t size;
-    bool invariant;        /* tg_gather_from_sp: V0 -> I, and backward keeps this rank's part. false: V0 -> R, and
-                              backward reduce-scatters. tg_reduce_scatter_to_sp refuses it. */
-    const int64_t *splits; /* rows of each rank, c's size of them; NULL: equal. The result, or x, is then opaque; x may
-                              be a contiguous shard, too, but no strided or zigzag one (TG_ERR_PLACEMENT) */
-    const char *buffer;    /* the result lies in the named buffer (tg_lease); NULL: its own memory */
+    /* tg_gather_from_sp: true converts V0 -> I, and backward keeps this rank's part. false converts V0 -> R, and
+     * backward reduce-scatters. tg_reduce_scatter_to_sp refuses it. */
+    bool invariant;
+    /* Rows of each rank, as many numbers as c has ranks; NULL: equal parts. The side with these parts is opaque. x may
+     * also be a contiguous shard, but not a strided or zigzag one (TG_ERR_PLACEMENT). */
+    const int64_t *splits;
+    const char *buffer;    /* named buffer for the result (tg_lease); NULL: memory of its own */
 } tg_sp_opts;
 #define TG_SP(...) (&(tg_sp_opts){.size = sizeof(tg_sp_opts), __VA_ARGS__})
 TG_API tg_tensor *tg_gather_from_sp(tg_tape *t, tg_tensor *x, tg_comm *c,
@@ -31,43 +34,45 @@ TG_API tg_tensor *tg_reduce_scatter_to_sp(tg_tape *t, tg_tensor *x, tg_comm *c, 
 TG_API tg_tensor *tg_all_gather_last_dim(tg_tape *t, tg_tensor *x, tg_comm *c);     /* V last -> R   reduce-scatter */
 TG_API tg_tensor *tg_reduce_scatter_last_dim(tg_tape *t, tg_tensor *x, tg_comm *c); /* P -> V last   all-gather */
 
-/* [n/t, H] V0 -> [n, H/t] V1 and back; x is viewed as [rows, last dim]. */
+/* [n/t, H] V0 -> [n, H/t] V1, and back. x is viewed as [rows, last dim]. */
 TG_API tg_tensor *tg_all_to_all_sp2hp(tg_tape *t, tg_tensor *x, tg_comm *c);
 TG_API tg_tensor *tg_all_to_all_hp2sp(tg_tape *t, tg_tensor *x, tg_comm *c);
 
-/* ---- Utilities (Megatron-Core's tensor_parallel.utils) ---- */
+/* ---- Utilities (Megatron-Core's tensor_parallel/utils.py) ---- */
 
-/* x's last dim in n equal parts, views (or contiguous copies): out[] has room for n. TG_ERR_SHAPE where n does not
- * divide it. */
+/* Splits x's last dim in n equal parts and fills out[n] with views, or with contiguous copies. Fails with
+ * TG_ERR_SHAPE if the size is not a multiple of n. */
 TG_API tg_status tg_split_last_dim(tg_tape *t, tg_tensor *x, int n, bool contiguous, tg_tensor **out);
-/* This rank's n-th of x's elements in order, 1-D; the last part may be shorter. And back: all of them, 1-D. */
+/* Cut x, the same on every rank, into 1-D parts of its elements in row-major order, and join them again. The last
+ * parts may be shorter. numel is the number of elements of the whole. */
 TG_API tg_tensor *tg_split_1d(tg_tape *t, tg_tensor *x, tg_comm *c);
 TG_API tg_tensor *tg_gather_1d(tg_tape *t, tg_tensor *x, int64_t numel, tg_comm *c);
-/* Rows [first, last) of rank r's part of a vocabulary. TG_ERR_SHAPE where n does not divide it. */
+/* Sets [*first, *last) to the rows of a vocabulary that rank `rank` of n ranks has. first and last may be NULL. Fails
+ * with TG_ERR_SHAPE if vocab is not a multiple of n. */
 TG_API tg_status tg_vocab_range(tg_ctx *ctx, int64_t vocab, int rank, int n, int64_t *first, int64_t *last);
 
-/* Megatron-Core's tensor_model_parallel, partition_dim and partition_stride, read off x's placement: false, -1 and 1
- * where x is no shard over tp (etp). dim and stride may be NULL. */
+/* Reads Megatron-Core's attributes tensor_model_parallel, partition_dim and partition_stride off x's placement. They
+ * are false, -1 and 1 if x is not a shard over tp (etp). dim and stride may be NULL. */
 TG_API bool tg_tp_attributes(const tg_tensor *x, int *dim, int *stride);
-/* Whether x on this rank repeats what tp (etp) rank 0 has: false for shards. */
+/* Whether x repeats what rank 0 of tp (etp for an expert) has. False for shards, and on rank 0. */
 TG_API bool tg_is_tp_duplicate(const tg_parallel *p, const tg_tensor *x);
 
 /* ---- Layers of a model that only runs forward ---- */
 
 typedef struct tg_inference_opts {
     size_t size;
-    double std, norm_eps;     /* 0: 0.02, 1e-6; norm_eps: of the column layer; std: only without weight */
-    tg_tensor *weight, *norm; /* tied, such as a trained model's; NULL: the layer's own. norm: of the column layer */
+    double std, norm_eps;     /* standard deviation of the layer's own weight; eps of the norm, column. 0: 0.02, 1e-6 */
+    tg_tensor *weight, *norm; /* tied, for example a trained model's; NULL: the layer makes its own. norm: column */
 } tg_inference_opts;
 #define TG_INFERENCE(...) (&(tg_inference_opts){.size = sizeof(tg_inference_opts), __VA_ARGS__})
 
-/* Without bias, and without keeping anything for backward. Column: x [s/n, b, in] V0, RMS norm ("norm" [in]), gather,
- * product -> [s, b, out/n]. Row: product, reduce-scatter -> [s/n, b, out] V0. TG_ERR_STATE where tp has several ranks
- * and no sequence parallelism. opts may be NULL. */
+/* Create linear layers for inference, without bias; they keep nothing for backward. Column: x [s/n, b, in] V0 -> RMS
+ * norm ("norm" [in]), gather, product -> [s, b, out/n]. Row: product, reduce-scatter -> [s/n, b, out] V0. Fail with
+ * TG_ERR_STATE if tp has several ranks but no sequence parallelism. opts may be NULL. */
 TG_API tg_module *tg_nn_inference_column(const tg_parallel *p, int64_t in, int64_t out, const tg_inference_opts *opts);
 TG_API tg_module *tg_nn_inference_row(const tg_parallel *p, int64_t in, int64_t out, const tg_inference_opts *opts);
-/* From one block to the next: row's output is added to *residual, which becomes the sum, and the result is column's of
- * it; addition and norm are one op. */
+/* Goes from the row layer of one block to the column layer of the next: adds row's output to *residual, sets
+ * *residual to the sum, and returns column's output for it. The addition and the norm are one op. */
 TG_API tg_tensor *tg_inference_next(tg_module *row, tg_module *column, tg_tape *t, tg_tensor *x, tg_tensor **residual);
 
 #ifdef __cplusplus

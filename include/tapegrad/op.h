@@ -171,12 +171,12 @@ TG_API tg_status tg_call_view(tg_call *c, int i, int64_t offset, int ndim, const
 TG_API tg_status tg_call_outputs(tg_call *c, int n);
 /* Declares saved buffer i, which forward fills and backward reads. Buffers are declared in order, at most 8. */
 TG_API tg_status tg_call_save(tg_call *c, int i, tg_dtype dtype, int ndim, const int64_t *shape);
-/* Takes n draws (0 or more) from the default random stream, and returns the state to draw from. */
+/* Takes n draws (0 or more) from the stream that draws now (tg_rng_fork), and returns the state to draw from. */
 TG_API tg_rng tg_call_draw(tg_call *c, int64_t n);
 /* Takes the draws of a tensor placed like x: as many as the global tensor has elements, on every rank. So the streams
  * of the ranks stay in step. A shard draws by its place in the global tensor. An opaque tensor draws as if the ranks'
  * tensors were stacked by rank. Tensors that are the same on an axis draw the same numbers there. With TG_RNG_MEGATRON
- * it takes only as many draws as x itself has elements, from the stream that tg_rng_mode selects. */
+ * none of this holds: it takes as many draws as x itself has elements, from the stream that tg_rng_mode names. */
 TG_API tg_draws tg_call_draws(tg_call *c, const tg_tensor *x);
 /* Makes work w fill output i; readers of the output wait for w. Only in forward. Takes over w, on an error too; w NULL
  * returns the error that is recorded. The work must keep the memory that it reads alive (a tg_comm does so). */
@@ -198,8 +198,9 @@ TG_API tg_status tg_call_linear(tg_call *c, uint32_t set);
  *
  * Inputs that no conversion names must be the same on every rank of the axis, and need no gradient. Other axes follow
  * the rule, by the roles and linear sets that infer states. If infer states none and the op has one input, they pass
- * through dim by dim. c->dims lists the dims along which rows move between ranks. If comm belongs to no axis, the call
- * does nothing.
+ * through dim by dim. c->dims lists the dims along which rows move between ranks. If comm belongs to no axis, or its
+ * axis has one rank, the call only checks i, o and comm (TG_ERR_ARGUMENT), and the op follows the rule without it. An
+ * op may state 8 conversions.
  */
 TG_API tg_status tg_call_convert(tg_call *c, int i, tg_placement from, int o, tg_placement to, const tg_comm *comm,
                                  const char *mend);

@@ -39,8 +39,8 @@ TG_API tg_status tg_place(const tg_parallel *p, tg_tensor *leaf, tg_axis axis, t
 TG_API tg_placement tg_placement_of(const tg_tensor *x, tg_axis axis);
 TG_API tg_shape tg_global_shape(const tg_tensor *x);
 TG_API size_t tg_placement_text(const tg_tensor *x, char *buf, size_t n); /* writes "dp R, tp V0:s3"; "" if all are I */
-/* Returns x with another placement on an axis, without any check. The function is the identity in both directions. Its
- * name appears in dumps and errors. */
+/* Returns x with another placement on an axis. The function is the identity in both directions, and checks only that
+ * the local sizes of x allow the placement (TG_ERR_SHAPE). Its name appears in dumps and errors. */
 TG_API tg_tensor *tg_assume_placement(tg_tape *t, tg_tensor *x, const tg_parallel *p, tg_axis axis, tg_placement to);
 
 /* One entry of the last arguments of tg_param_new_placed: an axis and the placement on it. */

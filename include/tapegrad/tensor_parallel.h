@@ -1,4 +1,6 @@
-/* Layers and ops over shards: linear layers, vocabularies, and gradients of weights that wait. */
+/* Tensor parallelism (Shoeybi et al., arXiv 1909.08053; sequence parallelism: Korthikanti et al., arXiv 2205.05198):
+ * linear layers and vocabularies that are sharded over ranks, and deferred weight gradients. Include it to build
+ * layers of a tensor-parallel model; megatron.h includes it. */
 #ifndef TAPEGRAD_TENSOR_PARALLEL_H
 #define TAPEGRAD_TENSOR_PARALLEL_H
 
@@ -12,58 +14,68 @@ extern "C" {
 
 /* ---- Ops over shards ---- */
 
-/* table [v/n, h] V0, ids [..] the same on every rank -> [.., h] P. An id outside [0, v) is TG_ERR_DATA on all. */
+/* Looks up rows of a sharded table: table [v/n, h] V0 and ids [..] int64 or int32, the same on every rank -> [.., h]
+ * P. An id outside [0, v) fails with TG_ERR_DATA on every rank. */
 TG_API tg_tensor *tg_vocab_parallel_embedding(tg_tape *t, tg_tensor *table, tg_tensor *ids, tg_comm *c);
 
 typedef struct tg_vocab_opts {
     size_t size;
-    int64_t ignore_index; /* 0: -100; TG_NONE is -1 */
+    int64_t ignore_index; /* rows with this target do not count. 0: -100; TG_IGNORE_ZERO: class 0 */
     double label_smoothing; /* in [0, 1] */
     tg_smoothing smoothing_kind;
     tg_loss_reduction reduction;
-    bool in_place; /* the logits' memory becomes their gradient's: they, and a second backward, are refused after */
-    int64_t classes; /* columns beyond so many (over all ranks) are padding: left out of everything. 0: none */
+    bool in_place; /* write the gradient over the logits, which are then discarded; a second backward fails */
+    int64_t classes; /* columns from this one on (over all ranks) are padding and do not count. 0: no padding */
 } tg_vocab_opts;
 #define TG_VOCAB(...) (&(tg_vocab_opts){.size = sizeof(tg_vocab_opts), __VA_ARGS__})
 
-/* logits [.., v/n] sharded on the last dim, target [..] global ids -> [..] or a scalar, float32 (float64), I. At most
- * three all-reduces of [..] elements, one more with smoothing. A target out of range that is not ignore_index is
- * TG_ERR_DATA. */
+/* Computes the cross-entropy of logits [.., v/n], sharded on the last dim, for target [..], int64 global classes
+ * that are the same on every rank. The result is a scalar, or [..] with TG_LOSS_NONE; it is I and float32 (float64
+ * for float64 logits). With TG_SMOOTHING_MEGATRON_PARTITION it is V. Forward runs two all-reduces, of one and of two
+ * numbers per row. A target that is neither a class nor ignore_index fails with TG_ERR_DATA. opts may be NULL. */
 TG_API tg_tensor *tg_vocab_parallel_cross_entropy(tg_tape *t, tg_tensor *logits, tg_tensor *target, tg_comm *c,
                                                   const tg_vocab_opts *opts);
-/* The same of logits x w^T, x [.., h] R and w [v/n, h] V0, of which no rank ever holds its whole part. */
+/* Computes the same loss of logits x w^T, with x [.., h] R and w [v/n, h] V0. Logits exist for a few rows at a time.
+ * in_place fails with TG_ERR_ARGUMENT. */
 TG_API tg_tensor *tg_vocab_parallel_linear_cross_entropy(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *target,
                                                          tg_comm *c, const tg_vocab_opts *opts);
 
-/* ---- Linear layers whose communication overlaps ---- */
+/* ---- Linear layers whose communication overlaps their products ---- */
 
-/* Weight gradients that wait for tg_wgrads_run, at most limit of them (TG_NONE: no limit); more are computed at once.
- * Each holds its layer's input and output gradient, which must not be overwritten before (TG_ERR_VERSION). NULL on an
- * error. free loses what waits, and backwards that come later put nothing off. */
+/* A list of deferred weight gradients: their products run in tg_wgrads_run instead of backward, for example in the
+ * bubble of a pipeline (Megatron-Core's defer_embedding_wgrad_compute). A list holds at most `limit` of them (0 or
+ * more; TG_NONE: no limit); further ones are computed in backward. Each holds the input and the output gradient of its
+ * layer. tg_wgrads_run fails with TG_ERR_VERSION if one of them was overwritten, and with TG_ERR_HANDLE if the weight
+ * was dropped.
+ *
+ * tg_wgrads_new returns NULL on error. tg_wgrads_free discards the gradients in the list; later backwards compute
+ * theirs at once. tg_wgrads_count returns how many are in the list; 0 if d is NULL. */
 typedef struct tg_wgrads tg_wgrads;
 TG_API tg_wgrads *tg_wgrads_new(tg_ctx *ctx, int limit);
 TG_API void tg_wgrads_free(tg_wgrads *d);
 TG_API int tg_wgrads_count(const tg_wgrads *d);
-/* Computes them in the order in which backward left them, which is that of its own sums, then runs the weights' hooks
- * (tg_on_accumulated). Collective over the groups of those that gather rows. */
+/* Computes the deferred gradients in the order in which backward left them, so that the sums have the same bits as
+ * without deferring. Then runs the hooks of the weights (tg_on_accumulated). Collective over the groups of entries
+ * that gather rows. */
 TG_API tg_status tg_wgrads_run(tg_wgrads *d);
 
 typedef struct tg_linear_grad_opts {
     size_t size;
-    bool sequence_parallel; /* x are this rank's rows of dim 0, V0; they are gathered, and again in backward */
-    bool allreduce_dgrad;   /* the gradient of x, I, is summed over c; not with sequence_parallel */
-    bool fused_wgrad;       /* the gradient of w is added straight into its main_grad; w is a leaf */
-    tg_wgrads *deferred;    /* where the gradient of w, a leaf, may wait; NULL: it does not */
+    bool sequence_parallel; /* x is V0, this rank's rows of dim 0: gather them, and again in backward */
+    bool allreduce_dgrad;   /* x is I: sum its gradient over c; not with sequence_parallel */
+    bool fused_wgrad;       /* w must be a leaf, so that its gradient adds straight into main_grad */
+    tg_wgrads *deferred;    /* the list that may defer the gradient of w, a leaf; NULL: none */
 } tg_linear_grad_opts;
 #define TG_LINEAR_GRAD(...) (&(tg_linear_grad_opts){.size = sizeof(tg_linear_grad_opts), __VA_ARGS__})
 
-/* x [.., in], w [out, in] and b [out] or NULL, both V0 on c's axis, -> [.., out] sharded on the last dim: x w^T + b. In
- * backward the gradient of x travels while that of w is computed. Op
- * LinearWithGradAccumulationAndAsyncCommunication (Megatron-Core). c may be NULL where opts (may be NULL) ask for no
- * communication: then x is R, or all is placed as for tg_linear. */
+/* Computes x w^T + b: x [.., in], w [out, in] and b [out] or NULL, both V0 on c's axis -> [.., out], sharded on the
+ * last dim. In backward the gradient of x is communicated while the gradient of w is computed. The name of the op is
+ * LinearWithGradAccumulationAndAsyncCommunication, as in Megatron-Core. opts may be NULL. c may be NULL if opts ask
+ * for no communication; placements are then those of tg_linear. */
 TG_API tg_tensor *tg_linear_with_grad_accumulation(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, tg_comm *c,
                                                    const tg_linear_grad_opts *opts);
-/* The same without a gradient of w, which alone is saved; the bias keeps its own. Refuses deferred and fused_wgrad. */
+/* Computes the same without a gradient of w. Only w is saved for backward, and the bias has its gradient.
+ * opts.deferred and opts.fused_wgrad fail with TG_ERR_ARGUMENT. */
 TG_API tg_tensor *tg_linear_with_frozen_weight(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, tg_comm *c,
                                                const tg_linear_grad_opts *opts);
 
@@ -72,43 +84,49 @@ TG_API tg_tensor *tg_linear_with_frozen_weight(tg_tape *t, tg_tensor *x, tg_tens
 typedef struct tg_plinear_opts {
     size_t size;
     bool no_bias;
-    double std;            /* 0: 0.02; leave it 0 where no weight is drawn */
-    int strides;           /* partition strides: 2 for gate and up, 3 for q, k, v; 0: 1 */
-    bool gather_output;    /* column: [.., out] I instead of [.., out/n] V */
-    bool input_is_whole;   /* row: x is I and is scattered here; not with sequence parallelism */
-    bool skip_bias_add;    /* leave the bias to a fused op: tg_module_find(m, "bias") */
-    tg_tensor *weight;     /* tied: [out/n, in] or [out, in/n]; NULL: the layer's own */
-    bool no_weight;        /* no weight is made: each call must give one (tg_plinear_apply) */
-    bool no_init;          /* zeros; placements and attributes are set all the same */
-    bool no_dgrad_reduce;  /* column: the input's gradient stays PARTIAL, and the caller reduces it */
-    bool expert;           /* of the expert grid: etp instead of tp */
-    bool fused_wgrad;      /* the weight's gradient is added straight into its main_grad */
-    int deferred_wgrads;   /* up to so many weight gradients wait for tg_wgrads_drain; 0: none, TG_NONE: no limit */
+    double std;            /* standard deviation of the weight that the layer draws. 0: 0.02 */
+    int strides;           /* blocks of the sharded dim, each over all ranks: 2 for gate and up, 3 for q, k, v. 0: 1 */
+    bool gather_output;    /* column: the output is [.., out] I instead of [.., out/n] V */
+    bool input_is_whole;   /* row: x is I, and the layer scatters it; not with sequence parallelism */
+    bool skip_bias_add;    /* do not add the bias: a fused op of the caller does, with tg_module_find(m, "bias") */
+    tg_tensor *weight;     /* tied weight, [out/n, in] or [out, in/n]; NULL: the layer makes its own */
+    bool no_weight;        /* make no weight: each call passes one to tg_plinear_apply */
+    bool no_init;          /* leave the weight 0; it is placed all the same */
+    bool no_dgrad_reduce;  /* column: x is R, and its gradient stays PARTIAL; the caller reduces it */
+    bool expert;           /* a layer of the expert grid: shard over etp instead of tp */
+    bool fused_wgrad;      /* the weight must be a leaf: its gradient adds straight into main_grad */
+    int deferred_wgrads;   /* most gradients that wait for tg_wgrads_drain. 0: none; TG_NONE: no limit */
 } tg_plinear_opts;
 
 #define TG_PLINEAR(...) (&(tg_plinear_opts){.size = sizeof(tg_plinear_opts), __VA_ARGS__})
 
-/* Weights [out, in], activations [s, b, h]. Column: weight and bias V0, x I (V0 under sequence parallelism) ->
- * [.., out/n] sharded on the last dim. Row: weight V1, bias I (R under sequence parallelism), x sharded on the last dim
- * -> [.., out] I (V0). The dgrad's communication overlaps the wgrad. out, in or vocab % tp != 0 is TG_ERR_SHAPE. opts
- * may be NULL. */
+/* Create the layers that Megatron-Core calls ColumnParallelLinear and RowParallelLinear. weight is [out, in],
+ * activations are [s, b, h]. Column: weight and bias V0, x I -> [.., out/n], sharded on the last dim. Under sequence
+ * parallelism x is V0. Row: weight V1, bias I, x sharded on the last dim -> [.., out] I. Under sequence parallelism the
+ * bias is R and the output V0. Biases start as 0.
+ *
+ * opts may be NULL. On error return an inert module. A sharded size (out, in) that is not a multiple of the ranks
+ * fails with TG_ERR_SHAPE. If p uses the expert grid, only `expert` layers run on it; the token dispatch outside of
+ * them communicates. */
 TG_API tg_module *tg_nn_column_linear(const tg_parallel *p, int64_t in, int64_t out, const tg_plinear_opts *opts);
 TG_API tg_module *tg_nn_row_linear(const tg_parallel *p, int64_t in, int64_t out, const tg_plinear_opts *opts);
 
 typedef struct tg_vocab_embedding_opts {
     size_t size;
-    int reduce_scatter; /* > 0: the result is V0, < 0: I; 0: V0 under sequence parallelism, else I */
+    int reduce_scatter; /* > 0: the result is V0; < 0: I; 0: V0 under sequence parallelism, else I */
 } tg_vocab_embedding_opts;
 #define TG_VOCAB_EMBEDDING(...) \
     (&(tg_vocab_embedding_opts){.size = sizeof(tg_vocab_embedding_opts), __VA_ARGS__})
 
-/* ids [b, s] -> [s, b, hidden] I, or V0: this rank's rows of dim 0, to which the sum over tp is scattered. opts may be
- * NULL. */
+/* Creates the layer that Megatron-Core calls VocabParallelEmbedding: ids [b, s] -> [s, b, hidden], I or V0 (this
+ * rank's rows of dim 0). weight [vocab, hidden] is V0, drawn with standard deviation std. A vocab that is not a
+ * multiple of tp fails with TG_ERR_SHAPE. opts may be NULL. */
 TG_API tg_module *tg_nn_vocab_embedding(const tg_parallel *p, int64_t vocab, int64_t hidden, double std,
                                         const tg_vocab_embedding_opts *opts);
-/* One call with a weight given (NULL: the module's) and gather_output overridden (< 0: as made). */
+/* Runs a column or row layer once, with this weight (NULL: the module's own). gather_output > 0 or 0 overrides the
+ * option of a column layer; < 0 keeps it. */
 TG_API tg_tensor *tg_plinear_apply(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *weight, int gather_output);
-TG_API tg_status tg_wgrads_drain(tg_module *m); /* tg_wgrads_run of each linear in m */
+TG_API tg_status tg_wgrads_drain(tg_module *m); /* runs the list of every linear layer in m */
 
 #ifdef __cplusplus
 }

@@ -1,4 +1,5 @@
-/* Checkpoint directories: filled under a hidden name, renamed when complete, removed under a hidden name again. */
+/* Checkpoint directories. A checkpoint is filled under a hidden name, renamed when it is complete, and renamed to a
+ * hidden name before it is removed. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -20,8 +21,8 @@ struct tg_checkpoints {
     tg_file_ops ops;
     char *dir;
     int lock;
-    int64_t step;    /* of the one that has begun */
-    char *temporary; /* where it is filled; NULL: none has begun */
+    int64_t step;    /* step of the checkpoint that has begun */
+    char *temporary; /* directory in which it is filled; NULL: none has begun */
 };
 
 /* ---- Names ---- */
@@ -57,7 +58,7 @@ static tg_status remove_tree(tg_ctx *ctx, const char *path) {
     return tg_file_fail(ctx, "remove", path, -1);
 }
 
-/* Calls fn with every name in the directory. */
+/* Calls fn with every name in the directory, until one call fails. */
 static tg_status each_name(tg_checkpoints *c, tg_status (*fn)(tg_checkpoints *c, const char *name, void *arg),
                            void *arg) {
     DIR *d = opendir(c->dir);
@@ -103,7 +104,8 @@ static tg_status make_directory(tg_checkpoints *c) {
     return errno == EEXIST ? TG_OK : tg_file_fail(c->ctx, "make the directory", c->dir, -1);
 }
 
-/* Whoever had the lock may have removed it, and the directory, before letting go. */
+/* Returns whether the locked file is no longer at path: the previous owner of the lock may have removed it, or the
+ * directory, before it released the lock. */
 static bool is_gone(int fd, const char *path) {
     struct stat of, at;
     return fstat(fd, &of) != 0 || stat(path, &at) != 0 || of.st_dev != at.st_dev || of.st_ino != at.st_ino;
@@ -149,7 +151,7 @@ void tg_checkpoints_close(tg_checkpoints *c) {
     tg_host_free(c->ctx, c, sizeof *c);
 }
 
-/* ---- What is there ---- */
+/* ---- Existing checkpoints ---- */
 
 int64_t tg_checkpoints_newest(tg_checkpoints *c) {
     steps found = {0};
@@ -166,7 +168,7 @@ static tg_status remove_step(tg_checkpoints *c, int64_t step) {
     char *from = final_path(c, step), *to = hidden_path(c, step, "old");
     tg_status s = from && to ? remove_tree(c->ctx, to) : tg_io_enter(c->ctx);
     if (s == TG_OK && c->ops.rename(c->ops.user, from, to) != 0) s = tg_file_fail(c->ctx, "rename away", from, -1);
-    if (s == TG_OK) s = tg_sync_directory(c->ctx, c->dir); /* the name is gone before the files are */
+    if (s == TG_OK) s = tg_sync_directory(c->ctx, c->dir); /* so that the name disappears before the files do */
     if (s == TG_OK) s = remove_tree(c->ctx, to);
     tg_host_strfree(c->ctx, from);
     tg_host_strfree(c->ctx, to);
@@ -185,7 +187,7 @@ tg_status tg_checkpoints_keep(tg_checkpoints *c, int n) {
     }
 }
 
-/* ---- A new one ---- */
+/* ---- A new checkpoint ---- */
 
 static tg_status require_absent(tg_checkpoints *c, int64_t step) {
     struct stat st;
@@ -238,7 +240,7 @@ tg_status tg_checkpoints_commit(tg_checkpoints *c) {
     if (s == TG_OK && !c->temporary)
         return tg_fail(c->ctx, TG_ERR_STATE, "tg_checkpoints_commit: no checkpoint has begun");
     if (s == TG_OK) s = publish(c);
-    tg_checkpoints_abandon(c); /* what has been renamed is no longer there */
+    tg_checkpoints_abandon(c); /* has no effect on a directory that has been renamed */
     return s;
 }
 

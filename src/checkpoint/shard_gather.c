@@ -1,4 +1,4 @@
-/* One global tensor at a time on the rank that writes it: gathered over each axis that shards it. */
+/* Gathering of one global tensor at a time to the rank that writes it, over each axis that shards the tensor. */
 #include "placement/placing.h"
 
 #include <tapegrad/parallel.h>
@@ -27,13 +27,14 @@ static tg_tensor *row_major_copy(const tg_tensor *x) {
     return NULL;
 }
 
-/* A row-major handle on x's elements. */
+/* Returns a row-major temporary tensor with x's elements: a view if x is contiguous, else a copy. */
 static tg_tensor *dense_of(const tg_tensor *x) {
     if (!(x->flags & TG_F_CONTIGUOUS)) return row_major_copy(x);
     return tg_temp_new(x->ctx, x->dtype, x->ndim, x->shape, NULL, tg_storage_ref(x->storage), x->offset);
 }
 
-/* The parts of all ranks of c, one after the other, on its rank 0 (elsewhere *x stays): replaces *x. */
+/* Gathers the parts of all ranks of c, in the order of ranks, on its rank 0, where the result replaces *x. Elsewhere
+ * *x is unchanged. */
 static tg_status gather(tg_tensor **x, tg_comm *c, const void *site) {
     tg_tensor *all = NULL;
     tg_ctx *ctx = (*x)->ctx;
@@ -51,7 +52,7 @@ static tg_status gather(tg_tensor **x, tg_comm *c, const void *site) {
     return s;
 }
 
-/* parts: those of all ranks of axes[], the first axis varying fastest. */
+/* Copies the parts of all ranks of axes[n] to their places in `whole`. The rank on the first axis varies fastest. */
 static tg_status put_together(const tg_tensor *like, const tg_axis *axes, int n, tg_tensor *parts, tg_tensor *whole) {
     tg_ctx *ctx = parts->ctx;
     int at[TG_MAX_AXES] = {0};

@@ -1,4 +1,5 @@
-/* Where a rank's part lies in the global tensor: by the layouts of the axes that shard each dim. */
+/* The place of a rank's part in the global tensor, computed from the layouts of the axes that shard each dim, and
+ * copies between the two. */
 #include "placement/placing.h"
 
 #include <tapegrad/parallel.h>
@@ -18,7 +19,7 @@ int tg_shard_axes(const tg_tensor *x, tg_axis out[TG_MAX_AXES]) {
     return n;
 }
 
-/* Tensors of experts are told by their placements on the axes of that grid. */
+/* A tensor of experts is one that has a placement on an axis of the experts' grid. */
 int tg_shard_replica(const tg_parallel *p, const tg_tensor *x) {
     static const tg_axis dense[] = {TG_TP, TG_CP, TG_DP}, experts[] = {TG_ETP, TG_EP, TG_EDP};
     const uint32_t grid = 1u << TG_ETP | 1u << TG_EP | 1u << TG_EDP;
@@ -39,13 +40,13 @@ tg_shape tg_shard_global(const tg_tensor *x) {
     return s;
 }
 
-/* Chunk number j of a rank's part, of the n times as many of the whole. */
+/* Returns the index of a rank's chunk j among the chunks of the dim of the whole tensor. n is the size of the axis. */
 static int64_t chunk_of(tg_placement p, int64_t j, int64_t rank, int64_t n) {
     if (p.layout == TG_ZIGZAG) return j ? 2 * n - 1 - rank : rank;
     return j * n + rank;
 }
 
-/* The axis that shards dim d, with `order` others of it further out; TG_MAX_AXES: none. */
+/* Returns the axis that shards dim d within `order` outer axes, or TG_MAX_AXES if there is none. */
 static int axis_at(const tg_tensor *x, int d, int order) {
     const tg_placements *p = tg_place_of(x);
     for (int a = 0; p && a < TG_MAX_AXES; a++)
@@ -58,7 +59,7 @@ int64_t tg_shard_index(const tg_tensor *x, int d, const int at[TG_MAX_AXES], int
     int inner = 0;
     *run = size - local;
     while (axis_at(x, d, inner) < TG_MAX_AXES) inner++;
-    for (int order = inner - 1; order >= 0; order--) { /* the minor axis has cut last */
+    for (int order = inner - 1; order >= 0; order--) { /* the innermost axis has divided the dim last */
         int a = axis_at(x, d, order);
         tg_placement p = tg_place_of(x)->at[a];
         int64_t n = tg_grid_of(x->ctx)->size[a], chunk = size / tg_placement_chunks(p), within = index % chunk;
@@ -76,7 +77,7 @@ typedef struct mover {
     const int *at;
     tg_tensor *whole, *part;
     bool to_whole;
-    int64_t shape[TG_MAX_DIMS]; /* of the piece that is copied at once */
+    int64_t shape[TG_MAX_DIMS]; /* shape of the piece that one copy moves */
 } mover;
 
 static tg_array piece(const mover *m, const tg_tensor *t, int64_t offset) {

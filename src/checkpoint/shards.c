@@ -1,4 +1,4 @@
-/* Sharded state: the list of tensors that save and load together, under keys that are the same on every rank. */
+/* The list of sharded state: tensors that are saved and loaded together, under keys that are the same on every rank. */
 #include "checkpoint/shards_file.h"
 
 #include <stdio.h>
@@ -25,7 +25,7 @@ void tg_shards_free(tg_shards *s) {
     tg_host_free(s->ctx, s, sizeof *s);
 }
 
-/* What a failed call has added goes again. */
+/* Removes what a failed call has added. */
 static tg_status keep_or_forget(tg_shards *s, int n, tg_status status) {
     while (status != TG_OK && s->n > n) tg_host_strfree(s->ctx, (char *)s->item[--s->n].key);
     return status;
@@ -53,7 +53,7 @@ static tg_status grow(tg_shards *s) {
     return TG_OK;
 }
 
-/* State that is put together from parts says where they belong. */
+/* Fails unless the placement says where each rank's elements belong in the global tensor. */
 static tg_status check_place(const tg_shards *s, const char *key, const tg_tensor *x, const char *who) {
     char text[128];
     const tg_placements *p = tg_place_of(x);
@@ -100,7 +100,7 @@ tg_status tg_shards_add_tensor(tg_shards *s, const char *key, tg_tensor *x) {
     return add(s, key, x, x, "tg_shards_add_tensor");
 }
 
-/* "prefix.name", or the name alone where prefix is NULL or "". */
+/* Writes the key "prefix.name", or only the name if prefix is NULL or "", followed by the suffix. */
 static tg_status join(const tg_shards *s, char *key, const char *prefix, const char *name, const char *suffix) {
     int n = snprintf(key, TG_SHARDS_KEY, "%s%s%s%s", prefix ? prefix : "", prefix && *prefix ? "." : "", name, suffix);
     if (n < TG_SHARDS_KEY) return TG_OK;
@@ -129,7 +129,7 @@ tg_status tg_shards_add_module(tg_shards *s, const char *prefix, tg_module *m) {
     return keep_or_forget(s, n, add_params(s, prefix, m));
 }
 
-/* A parameter goes by its key in this list, or by its own name. */
+/* Returns a parameter's key in this list, or its own name if it is not there. */
 static const char *name_of(const tg_shards *s, const tg_tensor *param) {
     for (int i = 0; i < s->n; i++)
         if (s->item[i].x == param) return s->item[i].key;
@@ -196,7 +196,7 @@ tg_status tg_shards_set_rows(tg_shards *s, const char *key, int64_t rows) {
     return TG_OK;
 }
 
-/* ---- Looking ---- */
+/* ---- Listing ---- */
 
 int tg_shards_count(const tg_shards *s) { return s ? s->n : 0; }
 

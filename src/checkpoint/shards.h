@@ -1,4 +1,4 @@
-/* Sharded state: the list, and where each rank's part lies in the global tensor. */
+/* Internals of sharded state: the list of tensors, and where each rank's part lies in the global tensor. */
 #ifndef TG_SHARDS_H
 #define TG_SHARDS_H
 
@@ -6,15 +6,16 @@
 
 #include "core/context.h"
 
-/* One tensor. It lies as `like` does: itself, or the parameter whose state of an optimiser it is. */
+/* One tensor. Its elements are placed like those of `like`, which is the tensor itself or, for an optimizer's state,
+ * its parameter. */
 typedef struct tg_shard_item {
-    const char *key; /* first, for tg_index_names */
+    const char *key; /* first member, for tg_index_names */
     tg_tensor *x, *like;
     tg_ref x_ref, like_ref;
-    int64_t rows; /* of dim 0 in the file; the others are padding */
+    int64_t rows; /* rows of dim 0 in the file (the rest is padding), or TG_NONE: all */
 } tg_shard_item;
 
-/* An optimiser's count of steps is kept in the file's metadata. */
+/* An optimizer's number of steps, which the file's metadata contain. */
 typedef struct tg_shard_steps {
     const char *key;
     tg_optim *optim;
@@ -27,29 +28,30 @@ struct tg_shards {
     int n, room;
     tg_shard_steps steps[8];
     int n_steps;
-    bool rng; /* with the context's random streams */
+    bool rng; /* true: includes the context's random streams */
 };
 
-tg_status tg_shards_check(const tg_shards *s, const char *who); /* every tensor is still there */
+tg_status tg_shards_check(const tg_shards *s, const char *who); /* fails if a tensor was dropped */
 
-/* ---- shard_map.c ---- */
+/* ---- shard_layout.c ---- */
 
-/* The axes that shard x, one after the other as they are gathered; returns how many. */
+/* Returns the number of axes that shard x, and the axes in the order in which they are gathered. */
 int tg_shard_axes(const tg_tensor *x, tg_axis out[TG_MAX_AXES]);
-/* The ranks that have this rank's part of x too: 0 on the first of them. */
+/* Returns this rank's number among the ranks that have the same part of x; 0 on the first of them. */
 int tg_shard_replica(const tg_parallel *p, const tg_tensor *x);
 tg_shape tg_shard_global(const tg_tensor *x);
-/* Where index `local` of dim d of x's part on the rank at these places of the axes lies in the whole dim; *run: how
- * many follow each other there. */
+/* Returns the index in the global tensor of index `local` of dim d of x's part, for the rank that has position at[a]
+ * on each axis a. *run is the number of following indices that are contiguous there. */
 int64_t tg_shard_index(const tg_tensor *x, int d, const int at[TG_MAX_AXES], int64_t local, int64_t *run);
-/* Copies between the part of x that the rank at these places has (data, row-major) and the whole tensor (row-major). */
+/* Copies between the whole tensor and the part of x of the rank at these positions. Both are row-major. to_whole
+ * says the direction. */
 tg_status tg_shard_copy(const tg_tensor *x, const int at[TG_MAX_AXES], tg_tensor *whole, tg_tensor *part,
                         bool to_whole);
 
 /* ---- shard_gather.c ---- */
 
-/* The whole of s's tensor on the rank that writes it, a temp (NULL elsewhere, and on error). Collective over the axes
- * that shard it. */
+/* Returns the whole tensor of item i as a temporary on the rank that writes it; NULL elsewhere and on error.
+ * Collective over the axes that shard it. */
 tg_tensor *tg_shard_whole(const tg_shards *s, const tg_shard_item *i);
 bool tg_shards_writer(const tg_shards *s); /* whether this rank writes a file: the first of its pipeline stage */
 

@@ -1,4 +1,4 @@
-/* The files of sharded state. */
+/* Files of sharded state: names, format, and the random streams in their metadata. */
 #ifndef TG_SHARDS_FILE_H
 #define TG_SHARDS_FILE_H
 
@@ -6,25 +6,26 @@
 
 #include <tapegrad/io.h>
 
-#define TG_SHARDS_FILE   "%s/state-%05d.safetensors" /* of a pipeline stage */
+#define TG_SHARDS_FILE   "%s/state-%05d.safetensors" /* of one pipeline stage */
 #define TG_SHARDS_FORMAT "tapegrad-state-1"
 
-enum { TG_SHARDS_KEY = 512 }; /* bytes of a key with its zero */
+enum { TG_SHARDS_KEY = 512 }; /* largest key in bytes, with its zero */
 
-tg_shape tg_shard_in_file(const tg_shard_item *i); /* global, without padding rows */
+tg_shape tg_shard_in_file(const tg_shard_item *i); /* the global shape without padding rows */
 
 /* ---- shards_rng.c ---- */
 
-/* A random stream as metadata. */
+/* A random stream as a key and a text of the file's metadata. */
 typedef struct tg_shards_stream {
     char key[TG_SHARDS_KEY], *text;
-    size_t bytes; /* of text, the host's memory */
+    size_t bytes; /* bytes of text, which is host memory */
 } tg_shards_stream;
 
-int tg_shards_streams(const tg_shards *s); /* 0 without tg_shards_add_rng */
-/* Fills out, which is zeroed and as long; after an error perhaps in part. Collective over the world. */
+int tg_shards_streams(const tg_shards *s); /* number of streams; 0 without tg_shards_add_rng */
+/* Fills out[tg_shards_streams(s)], which the caller has zeroed; after an error some may be filled. Collective over
+ * the world. */
 tg_status tg_shards_describe_streams(const tg_shards *s, tg_shards_stream *out);
-/* The states that this rank goes on with, as many; nothing changes yet. */
+/* Reads into out[tg_shards_streams(s)] the states with which this rank continues. Changes no stream. */
 tg_status tg_shards_read_streams(const tg_shards *s, const char *dir, const tg_safetensors *file, tg_rng *out);
 void tg_shards_set_streams(const tg_shards *s, const tg_rng *from);
 

@@ -1,5 +1,5 @@
-/* Reading sharded state: every rank looks at the headers, and nothing is changed before all ranks have found every key
- * as they expect it, and the bytes of every tensor as they were saved, of which each rank looks at some; then each
+/* Loading of sharded state. Every rank reads the headers of all files. Nothing changes before all ranks have found
+ * every key as they expect it, and have verified the checksum of every tensor, a share on each rank. Then each rank
  * reads the global tensors one at a time and keeps its part. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,10 +18,10 @@ enum { MAX_FILES = 1024 };
 typedef struct source {
     const tg_shards *s;
     const char *dir;
-    int n, count; /* files, and tensors in them */
+    int n, count; /* number of files, and of tensors in them */
     tg_safetensors *file[MAX_FILES];
-    uint8_t *known; /* of the tensors, file after file */
-    tg_rng *stream; /* the random streams' states */
+    uint8_t *known; /* [count] 1 if the tensor is in the list; in the order of files */
+    tg_rng *stream; /* states of the random streams */
     int n_streams;
 } source;
 
@@ -73,8 +73,8 @@ static void close_all(source *f) {
     for (int i = 0; i < f->n; i++) tg_safetensors_close(f->file[i]);
 }
 
-/* A key that the stages of a pipeline share is in several files, with equal tensors: each is known, the first is read.
- */
+/* Returns the first file that has the key, or NULL, and marks the key as known in all. Several files have a key that
+ * pipeline stages share, with equal tensors. */
 static tg_safetensors *find(source *f, const char *key) {
     tg_safetensors *first = NULL;
     for (int i = 0, at = 0; i < f->n; at += f->file[i++]->count) {
@@ -120,7 +120,7 @@ static tg_status check_steps(const source *f, const char *key) {
                    key, text ? text : "missing");
 }
 
-/* Every tensor of the files is known to some stage. Collective over the pipeline. */
+/* Checks that every tensor of the files is in the list of some stage. Collective over the pipeline. */
 static tg_status check_unknown(source *f) {
     tg_ctx *ctx = f->s->ctx;
     tg_comm *pp = tg_parallel_comm(f->s->p, TG_PP);
@@ -138,7 +138,7 @@ static tg_status check_unknown(source *f) {
     return TG_OK;
 }
 
-/* This rank's share of the bytes. */
+/* Verifies the checksums of this rank's share of the tensors. */
 static tg_status check_bytes(const source *f) {
     tg_comm *world = tg_parallel_world(f->s->p);
     for (int i = 0; i < f->n; i++) TG_TRY(tg_safetensors_verify(f->file[i], tg_comm_rank(world), tg_comm_size(world)));
@@ -155,7 +155,7 @@ static tg_status check_all(source *f) {
 
 /* ---- The data ---- */
 
-/* The rows of the file into the first of whole, whose others are zero. */
+/* Reads the file's rows into the first rows of `whole`, and sets the others to zero. */
 static tg_status read_whole(source *f, const tg_shard_item *i, tg_tensor *whole) {
     tg_ctx *ctx = f->s->ctx;
     tg_shape g = tg_shard_in_file(i);
@@ -188,7 +188,7 @@ static tg_status load(source *f, const void *site) {
     tg_comm *world = tg_parallel_world(f->s->p);
     TG_TRY(open_all(f));
     TG_TRY(check_all(f));
-    TG_TRY(tg_comm_barrier(world)); /* nobody refuses: now values change */
+    TG_TRY(tg_comm_barrier(world)); /* all ranks have passed the checks: from here on values change */
     for (int i = 0; i < f->s->n; i++) TG_TRY(read_part(f, &f->s->item[i], site));
     for (int i = 0; i < f->s->n_steps; i++)
         TG_TRY(tg_optim_set_steps(f->s->steps[i].optim, strtoll(steps_text(f, f->s->steps[i].key), NULL, 10)));

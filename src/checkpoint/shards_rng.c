@@ -1,5 +1,5 @@
-/* Random streams in sharded state: text in the files' metadata. The default stream is the same on every rank; of each
- * named one every rank's state is kept, with the rank's places on the axes by which streams differ. */
+/* Random streams in sharded state, as text in the files' metadata. The default stream is the same on every rank. For
+ * a named stream the text has the state of every rank, and the rank's positions on the axes on which streams differ. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 #include "checkpoint/shards_file.h"
 
 static const tg_axis axes[] = {TG_TP, TG_PP, TG_ETP, TG_EP};
-enum { AXES = TG_LEN(axes), WORDS = 3, ROW = AXES + WORDS, DIGITS = 22 }; /* of a number with its space and a zero */
+enum { AXES = TG_LEN(axes), WORDS = 3, ROW = AXES + WORDS, DIGITS = 22 }; /* DIGITS: a number, a space, a zero */
 
 tg_status tg_shards_add_rng(tg_shards *s) {
     if (!s) return TG_ERR_ARGUMENT;
@@ -28,7 +28,7 @@ int tg_shards_streams(const tg_shards *s) {
     return n;
 }
 
-/* Of stream i, the first of which is the default one. */
+/* Returns the name of stream i; NULL for stream 0, the default one. */
 static const char *name_of(const tg_shards *s, int i) { return i ? tg_rng_name(s->ctx, i - 1) : NULL; }
 
 static tg_rng *state_of(const tg_shards *s, int i) {
@@ -43,7 +43,7 @@ static tg_status key_of(const tg_shards *s, int i, char key[TG_SHARDS_KEY]) {
 
 /* ---- Saving ---- */
 
-/* A rank's row of each stream: its places, then the state. */
+/* Fills this rank's row of each stream: its positions on the axes, then the state. */
 static void fill_rows(const tg_shards *s, int n, uint64_t *row) {
     for (int i = 0; i < n; i++, row += ROW) {
         const tg_rng *r = state_of(s, i);
@@ -52,7 +52,7 @@ static void fill_rows(const tg_shards *s, int n, uint64_t *row) {
     }
 }
 
-/* Every rank's rows, rank after rank, with this rank's in their place. Collective over the world. */
+/* Gathers the rows of all ranks in rank order; this rank's are already in their place. Collective over the world. */
 static tg_status gather_rows(const tg_shards *s, int n, uint64_t *rows) {
     tg_comm *world = tg_parallel_world(s->p);
     int size = tg_comm_size(world);
@@ -68,7 +68,8 @@ static tg_status gather_rows(const tg_shards *s, int n, uint64_t *rows) {
 
 static char *number(char *to, uint64_t value) { return to + snprintf(to, DIGITS, "%" PRIu64 " ", value); }
 
-/* The default stream: its state. A named one: the sizes of the axes, then each rank's row. */
+/* Writes the text of stream i: for the default stream its state, for a named one the sizes of the axes and then the
+ * row of each rank. */
 static void write_text(const tg_shards *s, int i, int n, const uint64_t *rows, char *to) {
     int size = tg_comm_size(tg_parallel_world(s->p));
     for (int a = 0; i && a < AXES; a++) to = number(to, (uint64_t)tg_parallel_size(s->p, axes[a]));
@@ -96,7 +97,7 @@ tg_status tg_shards_describe_streams(const tg_shards *s, tg_shards_stream *out) 
 
 /* ---- Loading ---- */
 
-/* The next number of the text, behind which *at is left; false: there is none. */
+/* Reads the next number of the text and moves *at to the end of it. Returns false if there is none. */
 static bool next_number(const char **at, uint64_t *value) {
     char *end;
     while (**at == ' ') ++*at;
@@ -106,9 +107,9 @@ static bool next_number(const char **at, uint64_t *value) {
     return true;
 }
 
-/* The row of a rank that had this one's places: that of the same number, else the first such. Where these axes have
- * other sizes it is none's: then the stream, of another seed perhaps, goes on behind everything that was drawn, as
- * nothing may be drawn twice. */
+/* Chooses the state with which this rank continues. It is the row of a rank that had the same positions on the axes:
+ * the rank of the same number if it did, else the first such rank. If the axes have other sizes no row fits: then
+ * the stream keeps its seed and continues after everything that any rank has drawn, so that nothing is drawn twice. */
 static bool choose(const tg_shards *s, const char *at, tg_rng *state) {
     uint64_t sizes[AXES], row[ROW], most = state->counter;
     tg_comm *world = tg_parallel_world(s->p);

@@ -1,5 +1,6 @@
-/* Writing sharded state: the first rank of each pipeline stage writes the stage's global tensors, gathered one at a
- * time, so that it needs the memory of the largest. All files get their names after all have been written. */
+/* Saving of sharded state. The first rank of each pipeline stage writes the stage's global tensors, which are
+ * gathered one at a time, so that it needs memory for only the largest. The files get their names after all have
+ * been written. */
 #include <errno.h>
 #include <stdio.h>
 #include <time.h>
@@ -11,10 +12,10 @@
 #include "comm/comm.h"
 #include "checkpoint/shards_file.h"
 
-/* The header that a file begins with. */
+/* The header of a file before it is formatted. */
 typedef struct head {
     int n;
-    tg_tensor *tensor; /* dtype and shape alone */
+    tg_tensor *tensor; /* only dtype and shape */
     int64_t *dims;
     tg_named_tensor *named;
     tg_metadata *metadata;
@@ -22,7 +23,7 @@ typedef struct head {
     char text[4 + TG_LEN(((tg_shards *)0)->steps)][24];
 } head;
 
-/* What all ranks know before the writers begin. */
+/* Values that all ranks agree on before the writers begin. */
 typedef struct common {
     int64_t id;
     tg_shards_stream *stream;
@@ -73,7 +74,7 @@ static tg_status head_make(const tg_shards *s, const common *all, head *h) {
     return TG_OK;
 }
 
-/* A number that the files of one save share, where there are several. Collective over the pipeline. */
+/* Chooses a number that all files of one save share; 0 if there is one file. Collective over the pipeline. */
 static tg_status agree_on_id(const tg_shards *s, int64_t *id) {
     struct timespec now;
     tg_comm *pp = tg_parallel_comm(s->p, TG_PP);
@@ -87,7 +88,7 @@ static tg_status agree_on_id(const tg_shards *s, int64_t *id) {
     return s->ctx->run.status;
 }
 
-/* The rows that the file has. */
+/* Writes the rows of the whole tensor that the file contains. */
 static tg_status put(tg_safetensors_writer *w, const tg_shard_item *i, tg_tensor *whole) {
     tg_shape g = tg_shard_in_file(i);
     tg_tensor *rows =
@@ -135,7 +136,7 @@ static tg_status save_with(tg_shards *s, const char *dir, common *all, tg_safete
     TG_TRY(tg_shards_describe_streams(s, all->stream));
     if (writes) TG_TRY(begin(s, dir, all, w));
     TG_TRY(put_all(s, writes ? w : NULL));
-    TG_TRY(tg_comm_barrier(world)); /* every file is complete */
+    TG_TRY(tg_comm_barrier(world)); /* wait until every file is complete */
     if (writes) TG_TRY(tg_safetensors_commit(w, NULL));
     return tg_comm_barrier(world);
 }
@@ -157,7 +158,7 @@ static tg_status check_and_save(tg_shards *s, const char *dir) {
     TG_TRY(tg_shards_check(s, "tg_shards_save"));
     tg_safetensors_writer w = {0};
     tg_status status = save(s, dir, &w);
-    tg_safetensors_abandon(&w); /* what was committed is no longer there */
+    tg_safetensors_abandon(&w); /* has no effect after the commit */
     return status;
 }
 

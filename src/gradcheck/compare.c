@@ -1,4 +1,5 @@
-/* A gradient beside numerical derivatives. */
+/* Compares a gradient with numerical derivatives, element by element or along random directions, and reports the
+ * result. */
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -14,7 +15,7 @@ void tg_diff_say(char *buf, size_t size, const char *format, ...) {
     va_end(ap);
 }
 
-/* What the pairs of one part add up to. */
+/* Sums over the pairs (gradient, difference) of one part. */
 typedef struct tally {
     int64_t wrong, worst;
     double excess, error; /* of the worst pair */
@@ -31,7 +32,7 @@ void tg_diff_place(const tg_diff *d, int part, int64_t k, char *buf, size_t size
     if (at < size) snprintf(buf + at, size - at, "]");
 }
 
-/* Of pair k: an element or a direction. */
+/* Writes the place of pair k, which is an element or a direction. */
 static void say_place(const tg_diff *d, int part, int64_t k, char *buf, size_t size) {
     if (!d->projections)
         tg_diff_place(d, part, k, buf, size);
@@ -52,7 +53,7 @@ static void report(tg_diff *d, int part, int64_t n, const tally *t) {
                  (long long)n, d->projections ? "directions" : "elements", cause);
 }
 
-/* Notes a pair that tells nothing, as far as there is room. */
+/* Adds a pair that could not be compared to d->left_out, if there is room. */
 static void leave_out(tg_diff *d, int part, int64_t k, const tg_slope *s) {
     size_t at = strlen(d->left_out), size = sizeof d->left_out;
     char place[320], why[96] = "at a kink";
@@ -71,8 +72,9 @@ static tg_status leave_kink(tg_diff *d, int part, int64_t k, const tg_slope *s) 
     return TG_OK;
 }
 
-/* Wrong is what the numerical derivative contradicts by more than its own error; right, what it confirms, being known
- * to the tolerance itself. Between them nothing can be told, and expected stays NaN: no cause may follow from it. */
+/* Judges one pair. The gradient is wrong if its distance from the numerical derivative exceeds the derivative's
+ * error by more than the tolerance. It is right if they agree within the tolerance and the error is at most the
+ * tolerance. Otherwise the pair is unsure, and its expected value stays NaN, so that no cause is derived from it. */
 static tg_status weigh(tg_diff *d, int part, int64_t k, double got, tg_slope *s, tally *t) {
     tg_gradcheck_info *r = d->result;
     double tolerance = d->atol + d->rtol * fabs(s->value), off = fabs(got - s->value);
@@ -81,7 +83,8 @@ static tg_status weigh(tg_diff *d, int part, int64_t k, double got, tg_slope *s,
     r->checked++;
     if (s->kink && isfinite(got)) return leave_kink(d, part, k, s);
     bool wrong = isfinite(s->error) && !(off - s->error <= tolerance);
-    /* What is far off is looked at again once; what is a little off may be the estimate's fault each time. */
+    /* A large difference is confirmed once for each part. A small one is confirmed every time, because it may come
+     * from the error estimate. */
     if (wrong && isfinite(got) && (!t->confirmed || off < 0.1 * fabs(got))) {
         tg_status status = tg_diff_confirm(d, part, d->projections ? -1 : k, got, s);
         if (status != TG_OK) return status;
@@ -120,7 +123,7 @@ static tg_status compare_elements(tg_diff *d, int part, tally *t) {
     return TG_OK;
 }
 
-/* Signs and Gaussian numbers in turn. */
+/* Compares along random directions: vectors of signs and Gaussian vectors in turn. */
 static tg_status compare_directions(tg_diff *d, int part, tally *t) {
     const tg_diff_part *p = &d->parts[part];
     uint64_t state = d->seed ^ 0xD1B54A32D192ED03u * (uint64_t)(part + 1);
@@ -139,8 +142,8 @@ static tg_status compare_directions(tg_diff *d, int part, tally *t) {
     return TG_OK;
 }
 
-/* What was left out is no failure, but the caller should know. It is one where nothing is left and not all are kinks;
- * and with strict where something is unsure, or nothing is left. */
+/* Reports what was left out. This is a failure if nothing could be compared and not all elements are at kinks; with
+ * d->strict also if one is unsure or nothing could be compared. */
 static void say_left_out(tg_diff *d) {
     tg_gradcheck_info *r = d->result;
     char kinks[160] = "", unsure[160] = "";
@@ -158,7 +161,7 @@ static void say_left_out(tg_diff *d) {
     tg_diff_say(r->report, sizeof r->report, "%s: %s%sThe first: %s", d->name, unsure, kinks, d->left_out);
 }
 
-/* Where the tolerance is more than all that was measured, it would have covered other gradients as well. */
+/* Reports that no compared value reaches the absolute tolerance, which would then accept other small gradients too. */
 static void say_faint(tg_diff *d) {
     tg_gradcheck_info *r = d->result;
     size_t at = strlen(r->report);

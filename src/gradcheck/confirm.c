@@ -1,13 +1,13 @@
-/* A second look at a slope, before a gradient is called wrong by it: whether it is f's at all, or what f's rounding
- * makes of it, or steps that miss what f does between them. */
+/* Verification of a slope before a gradient is reported as wrong: the difference may come from rounding inside f, or
+ * from steps that miss what f does between them. */
 #include <math.h>
 
 #include "catalog/sample_values.h"
 #include "gradcheck/difference.h"
 
-/* By other steps. Where they contradict the slope the estimate of its error was too small. What is far off may be so
- * for steps that are too large, so it gets smaller ones too, down to what rounding leaves: these count where they agree
- * with what was got. */
+/* Tries other steps. If they contradict the slope, its error estimate was too small and is increased. A slope that
+ * is far off may come from steps that are too large, so smaller ones follow, down to where rounding dominates; these
+ * count only if they agree with the gradient `got`. */
 static tg_status contradict(tg_diff *d, int part, int64_t i, double got, tg_slope *s) {
     const tg_diff_part *p = &d->parts[part];
     double error = s->error, off = fabs(got - s->value);
@@ -26,8 +26,8 @@ static tg_status contradict(tg_diff *d, int part, int64_t i, double got, tg_slop
     return TG_OK;
 }
 
-/* Of how far f's changes at seven places are from a polynomial of degree five: a divided difference, over what the same
- * noise at each of them makes of it. */
+/* Returns how far the changes of f at seven points are from a polynomial of degree five: a divided difference of
+ * order six, relative to what unit noise at each point contributes to it. */
 static double ripple(const double *at, const double *f) {
     enum { PLACES = 7 };
     double sum = 0, squares = 0;
@@ -40,9 +40,10 @@ static double ripple(const double *at, const double *f) {
     return sum / sqrt(squares);
 }
 
-/* The noise of f's changes around the point, as far as steps of four times this one: differences of a high order leave
- * of a smooth f next to nothing, and of noise all (Hamming, Numerical Methods for Scientists and Engineers; More and
- * Wild, Estimating Computational Noise). The steps are uneven, for by even ones a staircase may look smooth. */
+/* Estimates the noise of f's changes in a neighborhood of about four steps. Differences of high order of a smooth f
+ * are almost 0, while those of noise are not (Hamming, Numerical Methods for Scientists and Engineers; More and
+ * Wild, Estimating Computational Noise). The points are uneven, because a staircase may look smooth at evenly spaced
+ * ones. */
 static tg_status noise_of(tg_diff *d, int part, int64_t i, double step, double *noise) {
     enum { SIDE = 10, POINTS = 2 * SIDE + 1, SETS = POINTS - 6 };
     double at[POINTS], f[POINTS], set[SETS];
@@ -55,12 +56,13 @@ static tg_status noise_of(tg_diff *d, int part, int64_t i, double step, double *
         f[k] = c.sum;
     }
     for (int k = 0; k < SETS; k++) set[k] = ripple(at + k, f + k);
-    *noise = 30 * tg_diff_largest(set, SETS); /* few differences of what need not be random: a wide margin */
+    *noise = 30 * tg_diff_largest(set, SETS); /* wide: there are few differences, and noise need not be random */
     return TG_OK;
 }
 
-/* Where f rounds inside, more coarsely than its results are stored, it has neither a slope nor the noise that these let
- * expect. What this hides larger steps may tell, over which it matters less. */
+/* Increases the error if f rounds internally, more coarsely than its results are stored: then the noise is larger
+ * than the rounding of the results explains. Larger steps, on which such noise has less effect, may give a better
+ * slope. */
 static tg_status roughness(tg_diff *d, int part, int64_t i, double size, tg_slope *s) {
     double noise, more = 0, first = s->step;
     tg_slope best = {.error = INFINITY};
@@ -81,8 +83,9 @@ static tg_status roughness(tg_diff *d, int part, int64_t i, double size, tg_slop
     return status;
 }
 
-/* What f rises between two places beyond what its slopes there add up to, by the rule of Gauss and Legendre of two
- * points. Of the slopes on either side of each the smaller one counts: a step of f would spoil the other. */
+/* Computes how much f rises between two points in excess of the integral of its slopes, by the Gauss-Legendre rule
+ * with two points. Of the two one-sided slopes at each point the smaller one counts, because a step of f may lie
+ * within the other. */
 static tg_status gap(tg_diff *d, int part, int64_t i, double from, double to, double step, double *rise) {
     tg_change start = {0}, end = {0}, down = {0}, up = {0};
     tg_status status = tg_diff_change(d, part, i, from, &start);
@@ -101,17 +104,18 @@ static tg_status gap(tg_diff *d, int part, int64_t i, double from, double to, do
     return status;
 }
 
-/* The magnitude of the outputs that have moved. */
+/* Returns the magnitude of the outputs that have moved. */
 static double size_of_outputs(const tg_diff *d) {
     double sum = 0;
     for (int64_t j = 0; j < d->m; j++) sum += d->weight[j] * fabs(d->y[j]);
     return sum;
 }
 
-/* Between the steps of a staircase f is flat, or smooth but for what they add: there its slopes do not add up to what
- * it rises over a far larger distance, by at least about as much as the slope misses, and it rises so all at once. At a
- * kink, or where f bends too much for so few slopes, what is missed shrinks with the distance. A step as large as f
- * itself, and alone, is no rounding: f has it. */
+/* Detects a staircase, which the small steps of a difference miss. Between its stairs f is flat or smooth, so over a
+ * far larger distance it rises more than its slopes add up to: per unit of distance by at least half of `off`, the
+ * difference between the slope and the gradient; and bisection shows that it rises all at once. At a kink, or where
+ * f bends too much for two slopes, the excess shrinks with the distance. A single stair about as large as f itself
+ * is not rounding but a property of f. */
 static tg_status steps_missed(tg_diff *d, int part, int64_t i, double off, double far, tg_slope *s) {
     double step = s->step / 512, from = 0, to = far, all = 0, rise, half[2];
     tg_change there;
@@ -134,8 +138,8 @@ static tg_status steps_missed(tg_diff *d, int part, int64_t i, double off, doubl
     return TG_OK;
 }
 
-/* Steps across something near may hide a kink at the point itself, which smaller ones see, and alike. A slope that is
- * known to the tolerance has none. */
+/* Detects a kink at the point itself that the step hides by reaching across something nearby: all of several smaller
+ * steps must see it. It is not called for a slope that is known to the tolerance. */
 static tg_status kink_below(tg_diff *d, int part, int64_t i, tg_slope *s) {
     for (int k = 9; k <= 15; k += 3) {
         tg_slope near;
@@ -148,12 +152,12 @@ static tg_status kink_below(tg_diff *d, int part, int64_t i, tg_slope *s) {
 
 tg_status tg_diff_confirm(tg_diff *d, int part, int64_t i, double got, tg_slope *s) {
     const tg_diff_part *p = &d->parts[part];
-    double size = i >= 0 ? fmax(1, fabs(d->x[p->at + i])) : 1; /* of what the steps are to be small beside */
+    double size = i >= 0 ? fmax(1, fabs(d->x[p->at + i])) : 1; /* the scale that steps must be small against */
     double reach = i >= 0 ? size : fmax(1, tg_diff_largest(d->x + p->at, p->n));
     tg_status status = contradict(d, part, i, got, s);
     if (status == TG_OK && s->error < fabs(got - s->value)) status = roughness(d, part, i, size, s);
     double off = fabs(got - s->value);
-    for (int k = 7; k <= (i >= 0 ? 10 : 16) && status == TG_OK; k += 3) /* from near and far, to both sides */
+    for (int k = 7; k <= (i >= 0 ? 10 : 16) && status == TG_OK; k += 3) /* near to far, on both sides */
         for (int side = -1; side <= 1 && status == TG_OK && s->error < off; side += 2)
             status = steps_missed(d, part, i, off, side * fmin(ldexp(s->step, k), reach / 8), s);
     if (status == TG_OK && s->error < off && s->error > d->atol + d->rtol * fabs(s->value))

@@ -1,9 +1,11 @@
-/* What a wrong gradient looks like, as far as its numbers tell. */
+/* The likely cause of a wrong gradient, as far as its values show it. Each pattern is a comparison of the gradient
+ * (got) with the differences (expected). */
 #include <math.h>
 
 #include "gradcheck/difference.h"
 
-/* Of what cannot be told, at a kink or in noise, no value is expected: it is no part of a pattern, nor against one. */
+/* Returns whether element i was compared. Elements at a kink or in noise have no expected value: they neither
+ * support nor contradict a pattern. */
 static bool told(const tg_diff *d, int64_t i) { return !isnan(d->expected[i]); }
 
 static int64_t count_told(const tg_diff *d, int64_t n) {
@@ -12,7 +14,7 @@ static int64_t count_told(const tg_diff *d, int64_t n) {
     return count;
 }
 
-/* The largest magnitude of what can be told. */
+/* Returns the largest magnitude of the compared elements. */
 static double largest(const tg_diff *d, const double *v, int64_t n) {
     double most = 0;
     for (int64_t i = 0; i < n; i++)
@@ -24,8 +26,9 @@ static bool near(double a, double b, double scale) { return fabs(a - b) <= 1e-4 
 
 /* ---- One factor ---- */
 
-/* The one factor between all pairs, or NaN: where a few of many are wrong it explains next to nothing of what is. Of so
- * many that are not zero: any one pair has a factor. */
+/* Returns the common factor between got and expected, or NaN. A factor must explain most of the error, so it is not
+ * found if only a few of many elements are wrong. *pairs is the number of elements that are not zero: a single one
+ * always has a factor. */
 static double common_ratio(const tg_diff *d, int64_t n, double scale, int64_t *pairs) {
     const double *got = d->got, *expected = d->expected;
     double dot = 0, norm = 0;
@@ -67,13 +70,13 @@ static const char *say_ratio(double ratio, bool common, char *buf, size_t size) 
     else if (common)
         tg_diff_say(buf, size, "off by the factor %.6g everywhere", ratio);
     else
-        return "formula"; /* any one number has a factor */
+        return "formula"; /* a single number always has a factor */
     return "factor";
 }
 
 /* ---- Values in other places ---- */
 
-/* got has the last two dims the wrong way round. */
+/* Returns whether got has the last two dims exchanged. */
 static bool transposed(const tg_diff *d, const tg_diff_part *p, double scale) {
     if (p->shape.ndim < 2) return false;
     int64_t rows = p->shape.dim[p->shape.ndim - 2], columns = p->shape.dim[p->shape.ndim - 1];
@@ -91,9 +94,10 @@ static bool among(const double *values, int64_t n, double v, double scale) {
     return false;
 }
 
-/* The same values, but elsewhere. As many as cannot be told may belong where that is. */
+/* Returns whether got has the expected values in other places. One value of got may be unknown for each element that
+ * was not compared, because it may belong there. */
 static bool moved(const tg_diff *d, int64_t n, double scale) {
-    enum { MOST = 512 }; /* it compares all with all */
+    enum { MOST = 512 }; /* every value is compared with every other */
     int64_t count = n > MOST ? 0 : count_told(d, n), strange = 0;
     if (count < 3) return false;
     for (int64_t i = 0; i < n; i++) {
@@ -103,8 +107,8 @@ static bool moved(const tg_diff *d, int64_t n, double scale) {
     return strange <= n - count;
 }
 
-/* The other input of the same shape whose gradient this is, or -1. Where that is wrong too, a few of its elements by
- * differences tell. */
+/* Returns the other input of the same shape whose gradient got is, or -1. If backward's gradient of that input is
+ * wrong too, differences of a few of its elements decide. */
 static int belongs_to(tg_diff *d, int part, int64_t n, double scale) {
     const tg_diff_part *p = &d->parts[part];
     for (int k = 0; k < d->n_parts; k++) {
@@ -127,14 +131,15 @@ static int belongs_to(tg_diff *d, int part, int64_t n, double scale) {
 
 typedef enum relation { FACTOR, TERM } relation;
 
-/* Element k's factor or term; NaN where it tells none. One that should be 0 has no factor: inf where it is not. */
+/* Returns the factor or term of element k, or NaN if it has none: then it was not compared, or is 0 as it should be.
+ * Infinity: it should be 0 and is not, so it has no factor. */
 static double relate(const tg_diff *d, relation r, int64_t k, double scale) {
     if (r == TERM || !told(d, k)) return d->got[k] - d->expected[k];
     if (fabs(d->expected[k]) > 1e-4 * scale) return d->got[k] / d->expected[k];
     return near(d->got[k], 0, scale) ? NAN : INFINITY;
 }
 
-/* It is one along each line of dim. */
+/* Returns whether the factor or term is constant along each line of dim. */
 static bool constant_along(const tg_diff *d, const tg_diff_part *p, int dim, relation r, double scale) {
     int64_t inner = 1, size = p->shape.dim[dim], told = 0;
     for (int i = dim + 1; i < p->shape.ndim; i++) inner *= p->shape.dim[i];
@@ -163,14 +168,15 @@ static bool right(const tg_diff *d, int64_t i) {
     return fabs(d->got[i] - d->expected[i]) <= d->atol + d->rtol * fabs(d->expected[i]);
 }
 
-/* Of n elements, how many are right though they are not zero. */
+/* Returns how many of n elements are right and not zero. */
 static int64_t count_right(const tg_diff *d, int64_t n, double scale) {
     int64_t count = 0;
     for (int64_t i = 0; i < n; i++) count += fabs(d->expected[i]) > 1e-4 * scale && right(d, i);
     return count;
 }
 
-/* " (index 2 of dim 1)" where all that is wrong is there. */
+/* Writes a text such as " (all of them at index 2 of dim 1)" if all wrong elements have an index of one dim in
+ * common, else "". */
 static void say_region(const tg_diff *d, const tg_diff_part *p, char *buf, size_t size) {
     *buf = 0;
     for (int64_t dim = p->shape.ndim - 1, inner = 1; dim >= 0; inner *= p->shape.dim[dim--]) {
@@ -186,7 +192,8 @@ static void say_region(const tg_diff *d, const tg_diff_part *p, char *buf, size_
     }
 }
 
-/* One output's share of coordinate i's derivative is all that came, and others have theirs. */
+/* Returns whether got is the contribution of a single output to the derivative of coordinate i, while other outputs
+ * contribute too. */
 static bool one_term(tg_diff *d, int part, int64_t i, double scale) {
     double *x = &d->x[d->parts[part].at + i], at = *x;
     double h = exp2(round(log2(1e-6 * (fabs(at) > 1 ? fabs(at) : 1))));
@@ -198,7 +205,7 @@ static bool one_term(tg_diff *d, int part, int64_t i, double scale) {
     for (int64_t j = 0; j < d->m; j++) {
         double term = d->gy[j] * (d->moved[j] - d->y[j]) / h;
         terms += fabs(term) > 1e-3 * scale;
-        /* A one-sided difference, hence the wide margin. */
+        /* the wide margin allows for a one-sided difference */
         matches += fabs(term - d->got[i]) <= 0.01 * fabs(term) && fabs(term) > 1e-3 * scale;
     }
     return matches > 0 && terms > 1;

@@ -1,5 +1,6 @@
-/* Numerical derivatives: central differences at three step sizes, extrapolated to none (Richardson). The spread of the
- * extrapolation is the error estimate, by which steps are chosen (Ridders; Press et al., Numerical Recipes, 5.7). */
+/* Numerical derivatives. Central differences with the steps s, 2s and 4s are extrapolated to step 0 (Richardson).
+ * The spread of the extrapolation is the error estimate by which the step s is chosen (Ridders; Press et al.,
+ * Numerical Recipes, 5.7). */
 #include <float.h>
 #include <math.h>
 #include <stdarg.h>
@@ -9,7 +10,7 @@
 #include "catalog/sample_values.h"
 #include "gradcheck/difference.h"
 
-/* Steps are h 2^k: so many below h, and above. */
+/* Steps are h 2^k with k from -MOST_DOWN to MOST_UP + 2. */
 enum { MOST_DOWN = 10, MOST_UP = 3, RUNGS = MOST_DOWN + MOST_UP + 3 };
 
 double tg_diff_largest(const double *v, int64_t n) {
@@ -21,10 +22,10 @@ double tg_diff_largest(const double *v, int64_t n) {
 
 /* ---- Options and memory ---- */
 
-/* 0: the default; TG_NONE: none. */
+/* Returns a tolerance from an option: 0 means the default, TG_NONE means 0. */
 static double tolerance(double given, double usual) { return given == 0 ? usual : given == TG_NONE ? 0 : given; }
 
-/* What is wrong with the size that the caller's struct begins with, or NULL. */
+/* Returns what is wrong with the size at the start of the caller's options, or NULL. */
 static const char *wrong_size(size_t size) {
     if (size < sizeof size) return "the options' size is 0; TG_GRADCHECK, or tg_struct_init, sets it";
     if (size <= sizeof(tg_gradcheck_opts)) return NULL;
@@ -95,7 +96,7 @@ void tg_diff_fail(tg_diff *d, const char *cause, const char *format, ...) {
 
 /* ---- Slopes ---- */
 
-/* Half a unit in the last place of 1: what rounding a result to nearest may move it, of its magnitude. */
+/* Half a unit in the last place of 1: the largest relative change of a result by rounding to nearest. */
 #define ROUNDING 0x1p-53
 
 tg_status tg_diff_change(tg_diff *d, int part, int64_t i, double s, tg_change *out) {
@@ -107,7 +108,7 @@ tg_status tg_diff_change(tg_diff *d, int part, int64_t i, double s, tg_change *o
     }
     tg_status status = d->value(d, part, d->moved);
     memcpy(d->x + p->at, d->origin + p->at, (size_t)p->n * sizeof *d->x);
-    double sum = 0, lost = 0; /* Kahan's: a sum over many outputs must not drown one coordinate's change */
+    double sum = 0, lost = 0; /* Kahan summation, so that many outputs do not hide the change of one */
     out->noise = 0;
     for (int64_t j = 0; j < d->m; j++) {
         double term = d->gy[j] * (d->moved[j] - d->y[j]) - lost, next = sum + term;
@@ -120,7 +121,7 @@ tg_status tg_diff_change(tg_diff *d, int part, int64_t i, double s, tg_change *o
     return status;
 }
 
-/* Each step is taken when a window first wants it. */
+/* Differences with steps h 2^k along one coordinate or direction. Each is computed when a window first needs it. */
 typedef struct ladder {
     tg_diff *d;
     int part;
@@ -128,7 +129,7 @@ typedef struct ladder {
     double h;
     struct {
         bool there;
-        double central, jump, noise; /* jump: between the one-sided differences */
+        double central, jump, noise; /* jump: difference of the one-sided differences */
     } rung[RUNGS];
 } ladder;
 
@@ -148,10 +149,10 @@ static tg_status climb(ladder *l, int k) {
 
 static double tolerance_at(const tg_diff *d, double value) { return d->atol + d->rtol * fabs(value); }
 
-/* The slope by steps s, 2s and 4s, where s = h 2^k. For a smooth f the jump J(s) shrinks as s does, so that
- * 2 J(s) - J(2s) is next to nothing; at a kink it stays, and is the same for s as for 2s. */
+/* Estimates the slope with the steps s, 2s and 4s, where s = h 2^k. For a smooth f the jump J(s) is proportional to
+ * s, so 2 J(s) - J(2s) is almost 0. At a kink J(s) does not shrink, and is the same for s and 2s. */
 static tg_status window(ladder *l, int k, tg_slope *out) {
-    for (int j = k + 2; j >= k; j--) { /* the largest first: what it moves has its noise in all */
+    for (int j = k + 2; j >= k; j--) { /* largest first: the outputs that it moves have noise in all three */
         tg_status status = climb(l, j);
         if (status != TG_OK) return status;
     }
@@ -160,7 +161,8 @@ static tg_status window(ladder *l, int k, tg_slope *out) {
     const double jump[3] = {l->rung[k + MOST_DOWN].jump, l->rung[k + 1 + MOST_DOWN].jump,
                             l->rung[k + 2 + MOST_DOWN].jump};
     double once = (4 * c[0] - c[1]) / 3, coarse = (4 * c[1] - c[2]) / 3, noise = l->rung[k + MOST_DOWN].noise;
-    /* J tells of noise by itself: of s f2 + s^3 f4 / 12 + .., with even derivatives of f, this leaves s^5 alone. */
+    /* J also measures noise: J(s) = s f2 + s^3 f4 / 12 + .., with even derivatives of f. This combination leaves
+     * only terms of order s^5 and noise. */
     double even = (2 * jump[0] - jump[1]) - (2 * jump[1] - jump[2]) / 8;
     out->step = ldexp(l->h, k);
     out->value = once + (once - coarse) / 15;
@@ -170,7 +172,8 @@ static tg_status window(ladder *l, int k, tg_slope *out) {
     double bound = tolerance_at(l->d, out->value) + 20 * noise;
     double stays = fabs(2 * jump[0] - jump[1]), stayed = fabs(2 * jump[1] - jump[2]);
     out->kink = stays > bound || stayed > bound;
-    /* What jumps otherwise at each step is no kink but noise, or something near that the steps have across. */
+    /* A jump that changes with the step is no kink: it is noise, or something near the point that the steps reach
+     * across. */
     double most = fmax(stays, stayed), changes = fabs(2 * jump[0] - 3 * jump[1] + jump[2]);
     out->torn = out->kink && !(changes <= bound + 0.25 * most) ? most : 0;
     return TG_OK;
@@ -180,7 +183,7 @@ static bool good(const tg_diff *d, const tg_slope *s) {
     return !s->kink && s->error <= 0.05 * tolerance_at(d, s->value);
 }
 
-/* Takes the window at k where it is better than what out has. */
+/* Estimates the slope with the window at k, and keeps it in *out if it is better than the estimate there. */
 static tg_status try_window(ladder *l, int k, tg_slope *out, tg_slope *last) {
     tg_status status = window(l, k, last);
     if (status == TG_OK && ((out->kink && !last->kink) || (out->kink == last->kink && last->error < out->error)))
@@ -188,8 +191,9 @@ static tg_status try_window(ladder *l, int k, tg_slope *out, tg_slope *last) {
     return status;
 }
 
-/* Large steps give the most digits of a smooth function, small ones see past what is near: so they shrink while that
- * helps; what is then still in the noise gets larger ones. */
+/* Chooses the window. Large steps give the most digits of a smooth function, and small steps avoid what lies near
+ * the point. So steps shrink as long as that helps; if the result is still dominated by noise, larger steps are
+ * tried. */
 static tg_status best_window(ladder *l, tg_slope *out) {
     tg_slope last;
     tg_status status = window(l, 0, out);
@@ -202,7 +206,7 @@ static tg_status best_window(ladder *l, tg_slope *out) {
     return status;
 }
 
-/* A power of two, so that x + h is exact. */
+/* Rounds to a power of two, so that the step is exact. */
 static double power_of_two(double h) { return exp2(round(log2(h))); }
 
 tg_status tg_diff_window(tg_diff *d, int part, int64_t i, double h, tg_slope *out) {
@@ -210,11 +214,11 @@ tg_status tg_diff_window(tg_diff *d, int part, int64_t i, double h, tg_slope *ou
     return window(&l, 0, out);
 }
 
-/* The slope, with the noise of the outputs that have a weight, or get one on the way. */
+/* Estimates the slope. The noise is that of the outputs that have a weight already or get one during this call. */
 static tg_status measure(tg_diff *d, int part, int64_t i, double size, tg_slope *out) {
     ladder l = {.d = d, .part = part, .i = i, .h = power_of_two(d->eps * (size > 1 ? size : 1))};
     tg_status status = best_window(&l, out);
-    /* Beside a place where f ends or has a kink, a step that is small even to a small x. */
+    /* Next to a point where f ends or has a kink, only a step that is small relative to a small x can help. */
     if (status == TG_OK && d->tries > 1 && size > 0 && size < 0x1p-6 && !good(d, out)) {
         double near = power_of_two(d->eps * size);
         tg_slope s;
@@ -230,7 +234,7 @@ static tg_status measure(tg_diff *d, int part, int64_t i, double size, tg_slope 
 
 /* ---- What is lost in rounding ---- */
 
-/* What rounding may move the sum of the outputs that have not moved. */
+/* Returns how much rounding may change the sum of the outputs that have not moved. */
 static double hidden(const tg_diff *d) {
     double sum = 0;
     for (int64_t j = 0; j < d->m; j++)
@@ -238,7 +242,7 @@ static double hidden(const tg_diff *d) {
     return sum;
 }
 
-/* Whether by backward the outputs that have not moved depend on the coordinate or direction. */
+/* Asks backward whether the outputs that have not moved depend on the coordinate or direction. */
 static tg_status claims(tg_diff *d, int part, int64_t i, bool *depends) {
     const tg_diff_part *p = &d->parts[part];
     double sum = 0;
@@ -249,9 +253,10 @@ static tg_status claims(tg_diff *d, int part, int64_t i, bool *depends) {
     return status;
 }
 
-/* An output that no step has moved does not depend on the coordinate, as a rule: its rounding then adds nothing. But
- * where it is so large that it could hide a change, it is looked at from further off, and what moves there depends on
- * it; and so does, by backward's word, what does not: that can be neither confirmed nor refuted. */
+/* An output that no step has moved usually does not depend on the coordinate, and then its rounding adds no noise.
+ * But if it is so large that rounding could hide a change, a larger step is taken: an output that moves then depends
+ * on the coordinate. If backward says that an output depends on it although nothing moved, that can be neither
+ * confirmed nor refuted, so its noise counts too. */
 static tg_status unhide(tg_diff *d, int part, int64_t i, double size, bool *found) {
     double before = hidden(d);
     tg_change c;

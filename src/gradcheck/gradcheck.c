@@ -1,5 +1,5 @@
-/* tg_gradcheck: a function of tensors against finite differences. Gradients go to buffers of the check, so those that
- * the caller has accumulated stay as they are. */
+/* tg_gradcheck: compares the gradients of a function of tensors with finite differences. Gradients go to buffers of
+ * the check, so gradients that the caller has accumulated stay unchanged. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -36,8 +36,9 @@ tg_status tg_check_read(tg_check_run *r, double *y) {
     return TG_OK;
 }
 
-/* The first call finds the inputs as they are. Later ones move one and put it back, whatever happens between, from the
- * buffers that gradients need no more. */
+/* Computes f for differences. The first call (moved < 0) finds the inputs unchanged and copies their values to the
+ * targets' buffers, which hold no gradients during differences. Later calls write part `moved`, run the function,
+ * and restore the part from its buffer, even after an error. */
 static tg_status value(tg_diff *d, int moved, double *y) {
     tg_check_run *r = d->self;
     if (moved < 0) {
@@ -75,7 +76,8 @@ tg_status tg_check_gradient(tg_check_run *r, tg_tensor *const *roots, tg_tensor 
     return TG_OK;
 }
 
-/* It comes to the buffers that hold the inputs. */
+/* Computes a gradient between differences. The targets' buffers receive it, so afterwards they get the inputs'
+ * values again. */
 static tg_status gradient(tg_diff *d, const double *gy, double *gx) {
     tg_check_run *r = d->self;
     TG_TRY(tg_check_record(r, true));
@@ -132,7 +134,7 @@ static tg_status find_parts(tg_check_run *r) {
     return TG_OK;
 }
 
-/* After the first run: the float64 outputs that depend on something that needs a gradient. */
+/* Called after the first run. Finds the float64 outputs that depend on something that requires a gradient. */
 static tg_status find_roots(tg_check_run *r) {
     for (int i = 0; i < r->n_out; i++) {
         const tg_tensor *y = r->out[i];
@@ -156,8 +158,9 @@ static tg_status make_seeds(tg_check_run *r) {
     return r->ctx->run.status;
 }
 
-/* What is not finite though it is added to zeros has been computed, not left there; unless it went through the slot of
- * a result on its way, which is never zeros. direction is free so far. */
+/* Decides whether a gradient that is not finite was computed or left in memory: a value that is not finite after it
+ * was added to zeros has been computed. With more than one op this proves nothing, since the gradient of a result in
+ * between is never added to zeros. d->direction is still unused here. */
 static tg_status look_at_nan(tg_check_run *r) {
     tg_diff *d = &r->d;
     int ops = 0;
@@ -202,7 +205,7 @@ static tg_status with_arrays(tg_check_run *r) {
     return s;
 }
 
-/* One block for what is counted in inputs and outputs. */
+/* Allocates all arrays whose length is a number of inputs or outputs as one block. */
 static tg_status with_lists(tg_check_run *r) {
     size_t n_in = (size_t)r->n_in + 1, n_out = (size_t)r->n_out + 1;
     size_t bytes =

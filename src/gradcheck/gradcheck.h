@@ -1,4 +1,5 @@
-/* The check of a function of tensors, as its files share it. */
+/* Gradient check of a function of tensors: the state of one run, and the functions that gradcheck.c, gradcheck_op.c,
+ * side_effects.c and second_order.c share. */
 #ifndef TG_GRADCHECK_IMPL_H
 #define TG_GRADCHECK_IMPL_H
 
@@ -12,33 +13,41 @@ typedef struct tg_check_run {
     tg_tape *t;
     tg_fn fn;
     void *state;
-    tg_tensor *const *in; /* of the runs that backward follows */
-    tg_tensor *const *at; /* of the runs for differences: in itself, or the same values where they can be written */
+    tg_tensor *const *in; /* [n_in] inputs of runs for backward */
+    tg_tensor *const *at; /* [n_in] inputs of runs for differences: `in`, or copies with their own memory */
     int n_in, n_out, n_roots;
-    tg_tensor **out;      /* [n_out], of the last run */
-    int *root;            /* [n_roots]: which outputs have a gradient to check */
-    tg_tensor **roots, **seeds, **zeros, **mixed; /* [n_roots] */
-    tg_target *targets;   /* [d.n_parts], each with a buffer of the context */
-    tg_tensor **moves;    /* [d.n_parts]: of at */
-    tg_rng_states *streams; /* the random streams at the start of every run */
+    tg_tensor **out;      /* [n_out] outputs of the last run */
+    int *root;            /* [n_roots] indices of the outputs whose gradient is checked */
+    /* [n_roots] The checked outputs of the last run; random cotangents for them; cotangents of zeros; and cotangents
+     * for a single backward. */
+    tg_tensor **roots, **seeds, **zeros, **mixed;
+    tg_target *targets;   /* [d.n_parts] checked inputs, each with a float64 buffer of the context */
+    tg_tensor **moves;    /* [d.n_parts] tensors of `at` that differences write */
+    tg_rng_states *streams; /* the context's random streams, restored before every run */
 } tg_check_run;
 
-/* Runs the function on a fresh tape, for backward or for a difference. */
+/* Resets the tape and the random streams, and runs the function: with gradients on `in` if `grad` is true, else without
+ * gradients on `at`. */
 tg_status tg_check_record(tg_check_run *r, bool grad);
+/* Copies the elements of all roots to y[d.m]. */
 tg_status tg_check_read(tg_check_run *r, double *y);
-/* Backward from the roots into gx: written over NaN, or added to what gx holds. */
+/* Runs backward from n roots and copies the gradients of all parts to gx[d.n]. With TG_GRAD_WRITE the buffers hold NaN
+ * before, and a part that backward does not reach gets zeros; with TG_GRAD_ADD they hold gx. */
 tg_status tg_check_gradient(tg_check_run *r, tg_tensor *const *roots, tg_tensor *const *seeds, int n, tg_grad_mode mode,
                             bool retain, double *gx);
 
-/* gradcheck_extras.c: what must hold beside the numbers. The function has been recorded. The first fills d.gx, and sees
- * that nothing else changes; the others run the backward again. */
+/* side_effects.c: checks of backward other than the values of gradients. The function must be recorded on the tape.
+ * tg_check_unchanged runs the first backward, fills d.gx, and checks that no other tensor changes. tg_check_extras runs
+ * backward again in several ways. */
 tg_status tg_check_unchanged(tg_check_run *r);
 tg_status tg_check_extras(tg_check_run *r);
 
-/* gradcheck_taped.c: derivatives as taped ops, once backward has been found right. */
+/* second_order.c: checks derivatives that are recorded as ops (tg_grad with .create_graph, tg_jvp) and second
+ * derivatives. Does nothing if the check has failed already. */
 tg_status tg_check_taped(tg_check_run *r);
 
-/* tg_gradcheck with what the op table adds. d.eps, tries and tolerances are set; `at` may be in. */
+/* Runs the whole check. The caller sets the function, the inputs, and the options in d (tg_diff_options). Restores the
+ * tape's gradient mode and the random streams, and leaves the tape reset. */
 tg_status tg_check_tensors(tg_check_run *r);
 
 /* Checks the size of the caller's info, which may be NULL. */
@@ -46,7 +55,7 @@ tg_status tg_gradcheck_info_check(tg_ctx *ctx, const tg_gradcheck_info *info, co
 /* Copies what was found to the caller's info, as far as its size goes, and returns s. */
 tg_status tg_gradcheck_info_give(tg_gradcheck_info *info, const tg_gradcheck_info *found, tg_status s);
 
-/* A hash of a tensor's whole storage. */
+/* Hashes all bytes of a tensor's storage. */
 tg_status tg_check_hash(const tg_tensor *x, uint64_t *hash);
 
 #endif

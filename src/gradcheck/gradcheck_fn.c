@@ -1,4 +1,5 @@
-/* tg_gradcheck_fn: a plain C function over doubles and its gradient. No context, so its memory is the C library's. */
+/* tg_gradcheck_fn: checks a plain C function over doubles and its gradient. There is no context, so memory comes
+ * from the C library. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +29,8 @@ static tg_status gradient_for(tg_diff *d, const double *gy, double *gx) {
     return TG_OK;
 }
 
-/* The gradient, written over NaN. The direction is not used yet: it receives it. */
+/* Returns the gradient for gy in d.direction, which is unused before differences are taken. Elements that the
+ * caller's backward does not write are NaN. */
 static double *gradient(plain *p, const double *gy) {
     gradient_for(&p->d, gy, p->d.direction);
     return p->d.direction;
@@ -46,7 +48,7 @@ static void check_extras(plain *p) {
         tg_diff_fail(d, "unsteady", "two calls with the same x give different results");
     if (!same_bits(gradient(p, d->gy), d->gx, d->n))
         tg_diff_fail(d, "unsteady", "a second backward gives a different gradient");
-    if (!isfinite(tg_diff_largest(d->gx, d->n))) return; /* the comparison with differences says more */
+    if (!isfinite(tg_diff_largest(d->gx, d->n))) return; /* the comparison with differences reports it */
     memset(d->moved, 0, (size_t)d->m * sizeof *d->moved);
     const double *zero = gradient(p, d->moved);
     for (int64_t i = 0; i < d->n; i++)
@@ -73,7 +75,7 @@ static void check(plain *p, const double *x) {
     if (kept(p, x)) tg_diff_compare(d);
 }
 
-/* What is wrong with the arguments, or NULL. */
+/* Returns what is wrong with the arguments, or NULL. */
 static const char *refused(plain *p, const double *x, int64_t n, int64_t m, const tg_gradcheck_opts *opts) {
     const char *what;
     if (!p->fn || !p->grad) return "the function or its gradient is NULL";

@@ -1,10 +1,11 @@
-/* tg_gradcheck_op: one sample of an op. */
+/* tg_gradcheck_op: checks one sample of an op. */
 #include <stdio.h>
 
 #include "gradcheck/gradcheck.h"
 #include "catalog/samples.h"
 
-/* In the op table's smooth range differences give ten digits. */
+/* Sets the tolerances that the caller did not choose. Samples of the op table stay in the smooth range of their op,
+ * where differences are exact to ten digits. */
 static void registry_options(tg_diff *d, const tg_sample *s, const tg_gradcheck_opts *given) {
     tg_gradcheck_opts o = {0};
     if (given) memcpy(&o, given, given->size < sizeof o ? given->size : sizeof o);
@@ -12,7 +13,7 @@ static void registry_options(tg_diff *d, const tg_sample *s, const tg_gradcheck_
     if (o.atol == 0) d->atol = 1e-3 * d->rtol;
 }
 
-/* How many outputs the sample has, of which an op that decides itself tells nobody before. */
+/* Runs the sample once to count its outputs, because an op may decide their number itself. */
 static int count_outputs(tg_case *c, tg_tape *t, bool *differentiable) {
     tg_tensor *out[TG_CASE_OUTPUTS];
     int n = 0;
@@ -35,7 +36,7 @@ static tg_status check(tg_check_run *r, tg_case *c) {
     return TG_OK;
 }
 
-/* The sample is right where its call is refused as it says. */
+/* Checks a sample that the op must refuse: it passes if the call fails with the expected status. */
 static tg_status check_refused(tg_check_run *r, tg_case *c) {
     tg_ctx *ctx = r->ctx;
     tg_tensor *out[TG_CASE_OUTPUTS];
@@ -50,7 +51,8 @@ static tg_status check_refused(tg_check_run *r, tg_case *c) {
     return tg_fail(ctx, TG_ERR_GRADIENT, "%s", r->d.result->report);
 }
 
-/* Differences are taken on row-major copies: elements that share memory cannot move apart. */
+/* Differences are taken on row-major copies of the inputs, because elements that share memory cannot be moved one by
+ * one. */
 static tg_status check_sample(tg_check_run *r, const tg_op *op, int sample) {
     tg_case_opts o = {.dtype = TG_F64, .seed = r->d.seed + 1};
     tg_case c, rows;

@@ -1,4 +1,4 @@
-/* Reports of failed gradient checks: all that is needed to repeat one, as JSON. */
+/* Reports of failed gradient checks: JSON files with everything that is needed to repeat the check. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 static const char format_name[] = "tapegrad gradcheck";
 enum { VERSION = 1, MOST_ELEMENTS = 1 << 18, MOST_INPUTS = 1 << 10 };
 
-/* What was checked: a sample of an op; or a function of tensors, where op is NULL. */
+/* What was checked: a sample of an op, or, if op is NULL, a function of tensors. */
 typedef struct subject {
     const tg_op *op;
     int sample;
@@ -21,7 +21,7 @@ typedef struct subject {
 
 /* ---- Writing ---- */
 
-/* JSON has no numbers that are not finite: those are words. */
+/* JSON has no numbers that are not finite; strings stand for them. */
 static json_t *number(double v) {
     if (isfinite(v)) return json_real(v);
     return json_string(isnan(v) ? "nan" : v > 0 ? "inf" : "-inf");
@@ -49,7 +49,7 @@ static json_t *input_of(tg_ctx *ctx, tg_tensor *x) {
                      tg_requires_grad(x), "shape", shape, "values", values_of(ctx, x));
 }
 
-/* Where the tensor was given first: one that is given twice has one gradient. */
+/* Returns the first position of the tensor in[i]: one tensor that is given twice has one gradient. */
 static int first_of(tg_tensor *const *in, int i) {
     int first = 0;
     while (in[first] != in[i]) first++;
@@ -105,7 +105,7 @@ static json_t *report_of(tg_ctx *ctx, const subject *s, const tg_gradcheck_opts 
     return NULL;
 }
 
-/* The failed check is the context's error before and behind. */
+/* Writes the report of a failed check. The check's failure is the context's error before and after this call. */
 static tg_status write_report(tg_ctx *ctx, const char *path, const subject *s, const tg_gradcheck_opts *opts,
                               const tg_gradcheck_info *r) {
     char why[256];
@@ -232,7 +232,8 @@ static tg_status fill_from(const tg_json *j, const json_t *values, tg_tensor *x)
     return s;
 }
 
-/* Into in[at]: a tensor of its own, or the one before it that it is the same as. */
+/* Reads the input at position `at` into in[at]: a new tensor, or an earlier one of which the report says that it is
+ * the same. */
 static tg_status read_input(const tg_json *root, json_t *object, tg_tensor **in, int64_t at) {
     tg_tensor **x = &in[at];
     const tg_json j = {.ctx = root->ctx, .path = root->path, .object = object};
@@ -264,7 +265,8 @@ static tg_status read_input(const tg_json *root, json_t *object, tg_tensor **in,
 
 /* ---- Again ---- */
 
-/* The default stream as it was, so that what is drawn is drawn again; and as it is now. */
+/* Sets the default random stream to the report's, so that the same numbers are drawn again, and returns the current
+ * one in *now. */
 static tg_status enter_stream(const tg_json *root, tg_rng *now) {
     tg_rng then;
     TG_TRY(read_stream(root, &then));
@@ -275,7 +277,7 @@ static tg_status enter_stream(const tg_json *root, tg_rng *now) {
 static tg_status leave_stream(const tg_json *root, const tg_rng *now, tg_status s) {
     tg_gradcheck_info r;
     snprintf(r.report, sizeof r.report, "%s", tg_ctx_message(root->ctx));
-    if (s != TG_OK) tg_ctx_clear(root->ctx); /* which would refuse the stream */
+    if (s != TG_OK) tg_ctx_clear(root->ctx); /* a context with an error would refuse the stream */
     TG_TRY(tg_rng_set(root->ctx, NULL, now));
     return s == TG_OK ? s : tg_fail(root->ctx, s, "%s", r.report);
 }

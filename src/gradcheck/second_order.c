@@ -1,6 +1,5 @@
-/* The derivatives as taped ops: an op's vjp and jvp against its backward, which differences have confirmed, and second
- * derivatives against differences of the first.
- */
+/* Checks of derivatives that are recorded as ops. The vjp and jvp of each op are compared with its backward, which
+ * differences have confirmed, and second derivatives with differences of the first ones. */
 #include <math.h>
 #include <stdio.h>
 
@@ -13,7 +12,8 @@
 
 /* ---- vjp ---- */
 
-/* Gradients of the roots for every part: in[] are the inputs of this run. */
+/* Computes the gradients g[n_parts] of the roots with respect to every part, as ops. in[] are the inputs of this
+ * run. */
 static tg_status gradients(tg_check_run *r, tg_tensor *const *in, tg_tensor **g) {
     int n = r->d.n_parts;
     tg_tensor **x = tg_tape_alloc(r->t, (size_t)n * sizeof *x);
@@ -33,7 +33,7 @@ static void compare(tg_diff *d, int part, const double *got) {
         double want = d->gx[p->at + i];
         char place[320];
         if (fabs(got[i] - want) <= d->atol + d->rtol * fabs(want) || (isnan(got[i]) && isnan(want))) continue;
-        if (got[i] == want) continue; /* infinite */
+        if (got[i] == want) continue; /* equal infinities */
         tg_diff_place(d, part, i, place, sizeof place);
         tg_diff_fail(d, "taped", "%s: tg_grad with .create_graph (vjp) gives %.12g, backward %.12g", place, got[i],
                      want);
@@ -86,7 +86,7 @@ static tg_status check_jvp(tg_check_run *r, int part, uint64_t *state) {
     TG_TRY(s);
     for (int64_t j = 0; j < d->m; j++) {
         forward += d->gy[j] * d->moved[j];
-        size += 0x1p-40 * fabs(d->gy[j] * d->moved[j]); /* what cancels rounds */
+        size += 0x1p-40 * fabs(d->gy[j] * d->moved[j]); /* rounding of terms that cancel */
     }
     if (fabs(forward - reverse) > d->atol + d->rtol * size)
         tg_diff_fail(d, "taped", "%s: tg_jvp along a random direction gives %.12g, backward %.12g", p->name, forward,
@@ -96,7 +96,8 @@ static tg_status check_jvp(tg_check_run *r, int part, uint64_t *state) {
 
 /* ---- Second derivatives: the check of the gradients as a function ---- */
 
-/* 0 x, so that there is a way to every input, also where the gradient, as of a linear function, has none. */
+/* The function that is checked for second derivatives: it returns the gradients of the roots. Adding 0 x connects
+ * them to every input, even if a gradient depends on no input, like that of a linear function. */
 static tg_status gradient_fn(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
     tg_check_run *r = state;
     tg_tape_set_grad_mode(t, true);

@@ -1,5 +1,6 @@
-/* What must hold of a backward beside its numbers: the same bits again, exact zeros from zero cotangents, undefined
- * cotangents as good as zeros, strided ones as good as others, sums where it adds, nothing changed but gradients. */
+/* Checks of backward other than the values of gradients. Equal runs give equal bits. Cotangents of zeros give exact
+ * zeros. Undefined cotangents count as zeros, and strided ones as contiguous ones. TG_GRAD_ADD adds. Nothing but
+ * gradients changes. */
 #include <math.h>
 
 #include "base/host_memory.h"
@@ -8,7 +9,7 @@
 
 /* ---- Nothing changed ---- */
 
-/* What node n keeps, in one list: inputs, outputs, private buffers. */
+/* Returns how many tensors node n refers to: its inputs, outputs and private buffers, in this order. */
 static int64_t kept_by(const tg_node *n) { return n->n_in + n->n_out + n->n_saved; }
 
 static tg_tensor *kept(const tg_node *n, int64_t i) {
@@ -19,7 +20,7 @@ static tg_tensor *kept(const tg_node *n, int64_t i) {
 
 static bool has_bytes(const tg_tensor *x) { return x && x->storage && x->storage->state == TG_PRESENT; }
 
-/* Hashes x into *h; when again, says so where it had another hash. */
+/* Hashes x into *h. If `again` is true, reports a failure if the hash differs from the one in *h. */
 static tg_status hash_one(tg_check_run *r, const tg_tensor *x, uint64_t *h, bool again, const char *what, int64_t i,
                           const tg_node *n) {
     uint64_t before = again ? *h : 0;
@@ -31,7 +32,8 @@ static tg_status hash_one(tg_check_run *r, const tg_tensor *x, uint64_t *h, bool
     return TG_OK;
 }
 
-/* Hashes all that the tape's nodes hold, and the seeds. Leaves are other nodes' inputs; backward may add some. */
+/* Hashes the cotangents and all tensors of the tape's nodes. Leaf nodes are skipped: their tensors are inputs of
+ * others, and backward may add such nodes. */
 static tg_status hash_all(tg_check_run *r, uint64_t *h, bool again) {
     for (const tg_node *n = r->t->first; n; n = n->next)
         for (int64_t i = 0; !(n->flags & TG_N_LEAF) && i < kept_by(n); i++, h++) {
@@ -45,7 +47,8 @@ static tg_status hash_all(tg_check_run *r, uint64_t *h, bool again) {
     return TG_OK;
 }
 
-/* Around the first backward of all: one that writes the same again would leave no trace in a later one. */
+/* Runs with the first backward of all, because one that writes the same bytes again would leave no trace in a later
+ * one. */
 tg_status tg_check_unchanged(tg_check_run *r) {
     int64_t n = r->n_roots;
     for (const tg_node *node = r->t->first; node; node = node->next) n += node->flags & TG_N_LEAF ? 0 : kept_by(node);
@@ -61,7 +64,8 @@ tg_status tg_check_unchanged(tg_check_run *r) {
 
 /* ---- Gradients that must agree ---- */
 
-/* The first element of got that is further than `within` from `times` expected; bits count where within is 0. */
+/* Fails if an element of got is further than `within` from `times` times expected. If `within` is 0 the bits must
+ * agree. */
 static void must_agree(tg_diff *d, const double *got, const double *expected, double times, double within,
                        const char *cause, const char *what) {
     for (int p = 0; p < d->n_parts; p++)
@@ -77,8 +81,8 @@ static void must_agree(tg_diff *d, const double *got, const double *expected, do
         }
 }
 
-/* Adding once more may round otherwise than doubling does, where a fused multiply-add or a sum over many terms goes
- * straight into what is there. */
+/* Adding once more may round differently from doubling, if a fused multiply-add or a sum of many terms adds directly
+ * to the gradient. Hence the margin. */
 static tg_status check_twice(tg_check_run *r, double *gx) {
     tg_diff *d = &r->d;
     TG_TRY(tg_check_gradient(r, r->roots, r->seeds, r->n_roots, TG_GRAD_WRITE, true, gx));
@@ -92,11 +96,12 @@ static tg_status check_twice(tg_check_run *r, double *gx) {
 
 static tg_status check_zeros(tg_check_run *r, double *gx) {
     TG_TRY(tg_check_gradient(r, r->roots, r->zeros, r->n_roots, TG_GRAD_WRITE, true, gx));
-    must_agree(&r->d, gx, r->d.gx, 0, 0x1p-1074 /* -0 is as good */, "zeros", "a cotangent of zeros");
+    must_agree(&r->d, gx, r->d.gx, 0, 0x1p-1074 /* accepts -0 */, "zeros", "a cotangent of zeros");
     return TG_OK;
 }
 
-/* One root alone, the other cotangents undefined, against the same with zeros for them. */
+/* Runs backward from one root only, so that the other cotangents are undefined, and compares with zeros in their
+ * place. */
 static tg_status check_undefined(tg_check_run *r, double *gx) {
     tg_diff *d = &r->d;
     for (int k = 0; k < r->n_roots && r->n_roots > 1; k++) {
@@ -109,7 +114,7 @@ static tg_status check_undefined(tg_check_run *r, double *gx) {
     return TG_OK;
 }
 
-/* The same cotangent with a gap of NaN after every element. */
+/* Returns a copy of a cotangent with a gap of NaN after every element. */
 static tg_tensor *spread(const tg_tensor *g) {
     tg_ctx *ctx = g->ctx;
     int64_t stride[TG_MAX_DIMS], n = 2 * g->numel, one = 1;
@@ -121,7 +126,7 @@ static tg_tensor *spread(const tg_tensor *g) {
     return x;
 }
 
-/* Cotangents come in any layout: those of a sum or a transpose are views. */
+/* Cotangents may have any layout: those of a sum or a transpose are views. */
 static tg_status check_strided(tg_check_run *r, double *gx) {
     tg_diff *d = &r->d;
     for (int i = 0; i < r->n_roots; i++) r->mixed[i] = spread(r->seeds[i]);
@@ -134,7 +139,7 @@ static tg_status check_strided(tg_check_run *r, double *gx) {
     return TG_OK;
 }
 
-/* The same function again, and a backward that consumes what was saved. */
+/* Runs the same function again, with a backward that frees the saved tensors. */
 static tg_status check_again(tg_check_run *r, double *gx) {
     tg_diff *d = &r->d;
     TG_TRY(tg_check_read(r, d->y));
@@ -153,8 +158,8 @@ static tg_status check_again(tg_check_run *r, double *gx) {
     return TG_OK;
 }
 
-/* origin and direction are free until differences are taken. Where the gradient is not finite the comparison with
- * differences says more. */
+/* d.origin and d.direction are unused until differences are taken. If the gradient is not finite these checks are
+ * skipped, since the comparison with differences reports more detail. */
 tg_status tg_check_extras(tg_check_run *r) {
     double *gx = r->d.origin;
     if (!isfinite(tg_diff_largest(r->d.gx, r->d.n))) return TG_OK;

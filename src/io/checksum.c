@@ -1,4 +1,4 @@
-/* XXH64, as its specification numbers the steps. */
+/* The checksum XXH64. Names and order of the steps follow its specification. */
 #include "io/checksum.h"
 
 #include <tapegrad/io.h>
@@ -18,7 +18,7 @@ static uint64_t mix(uint64_t lane, uint64_t v) { return rotate(lane + v * P2, 31
 
 tg_summing tg_summing_begin(void) { return (tg_summing){.lane = {P1 + P2, P2, 0, 0 - P1}}; }
 
-/* Whole stripes of 32 bytes. */
+/* Adds n stripes of 32 bytes. */
 static void stripes(tg_summing *s, const uint8_t *at, size_t n) {
     uint64_t a = s->lane[0], b = s->lane[1], c = s->lane[2], d = s->lane[3];
     for (; n > 0; n--, at += 32) {

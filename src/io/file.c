@@ -1,4 +1,4 @@
-/* Reading by pread; writing under a temporary name that is renamed when the bytes are on the disk. */
+/* Files: reading by pread, and writing under a temporary name that is renamed when the bytes are on the disk. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -115,7 +115,7 @@ static tg_status require_regular(tg_file *f) {
 tg_status tg_file_open(tg_file *f, tg_ctx *ctx, const char *path) {
     *f = (tg_file){.ctx = ctx, .ops = tg_file_ops_of(ctx), .path = tg_host_strdup(ctx, path), .fd = -1};
     if (!f->path) return tg_io_enter(ctx);
-    /* Without O_NONBLOCK a pipe of that name would make us wait for its writer. */
+    /* Without O_NONBLOCK, opening a pipe would wait for its writer. */
     f->fd = open_retrying(&f->ops, path, O_RDONLY | O_NONBLOCK);
     tg_status s = f->fd < 0 ? tg_file_fail(ctx, "open", path, -1) : require_regular(f);
     if (s != TG_OK) tg_file_close(f);
@@ -173,8 +173,8 @@ tg_status tg_file_load(tg_ctx *ctx, const char *path, size_t limit, char **data,
 
 /* ---- Writing ---- */
 
-/* A free name beside path. Names of this process's threads, and those that a killed run of the same process id
- * left, are passed over by O_EXCL. */
+/* Creates a file with an unused name in the same directory. O_EXCL skips names of other threads of this process, and
+ * names that a killed process with the same id has left. */
 static tg_status open_temporary(tg_writer *w) {
     for (int i = 0; i < 1000; i++) {
         tg_host_strfree(w->ctx, w->temporary);
@@ -185,12 +185,13 @@ static tg_status open_temporary(tg_writer *w) {
         if (errno != EEXIST) break;
     }
     tg_status s = tg_file_fail(w->ctx, "create", w->temporary, -1);
-    tg_host_strfree(w->ctx, w->temporary); /* it is not ours to unlink */
+    tg_host_strfree(w->ctx, w->temporary); /* another process owns it, so it must not be unlinked */
     w->temporary = NULL;
     return s;
 }
 
-/* The new file takes the old one's place, which no device, nor a link to one, is to lose its name for. */
+/* Refuses a path that is not a regular file: renaming the new file would remove the name of a device, or of a link
+ * to one. */
 static tg_status require_replaceable(tg_ctx *ctx, const char *path) {
     struct stat st;
     return stat(path, &st) == 0 ? refuse_other(ctx, path, &st, "a regular file or a new one") : TG_OK;
@@ -225,7 +226,7 @@ tg_status tg_writer_put(tg_writer *w, const void *data, size_t bytes) {
     return TG_OK;
 }
 
-/* On the disk and closed, in this order: some file systems report a full disk no earlier than at close. */
+/* Syncs the file to the disk and closes it. Some file systems report a full disk only at close. */
 static tg_status seal(tg_writer *w) {
     if (w->ops.fsync(w->ops.user, w->fd) != 0) return tg_file_fail(w->ctx, "sync", w->path, w->offset);
     int fd = w->fd;
@@ -276,14 +277,14 @@ tg_status tg_sync_directory(tg_ctx *ctx, const char *path) {
     tg_file_ops ops = tg_file_ops_of(ctx);
     int fd = open_retrying(&ops, path, O_RDONLY | O_DIRECTORY);
     if (fd < 0) return tg_file_fail(ctx, "open the directory", path, -1);
-    /* EINVAL: a file system that has nothing to sync in a directory. */
+    /* EINVAL: this file system does not sync directories */
     tg_status s =
         ops.fsync(ops.user, fd) == 0 || errno == EINVAL ? TG_OK : tg_file_fail(ctx, "sync the directory", path, -1);
     ops.close(ops.user, fd);
     return s;
 }
 
-/* How many of the first n bytes stand before the slashes at their end; the root keeps its own. */
+/* Returns the length of the first n bytes without trailing slashes; of the root directory one slash remains. */
 static size_t without_slashes(const char *path, size_t n) {
     while (n > 1 && path[n - 1] == '/') n--;
     return n;

@@ -1,5 +1,5 @@
-/* The one file layer: every byte that the library reads or writes passes here, and every call of the system can be
- * made to fail (tg_file_ops). Paths in errors are quoted as they were given. */
+/* File access. Every byte that the library reads or writes goes through these functions, and tests can make every
+ * system call fail (tg_file_ops). Error messages quote paths as the caller gave them. */
 #ifndef TG_FILE_H
 #define TG_FILE_H
 
@@ -10,22 +10,23 @@
 #error "the file formats are little-endian, and so must the machine be"
 #endif
 
-/* Bytes moved at a time where a copy is needed. */
+/* Size of buffers for copies, in bytes. */
 enum { TG_IO_CHUNK = 1 << 20 };
 
-/* The entry of public functions: the sticky error, or TG_OK. */
+/* Called first by public functions. Returns the context's error, or TG_OK. */
 static inline tg_status tg_io_enter(const tg_ctx *ctx) {
     return ctx ? ctx->run.status : TG_ERR_ARGUMENT;
 }
 
-/* The context's table with the system's calls in the empty slots. */
+/* Returns the context's file functions, with system calls in the empty slots. */
 tg_file_ops tg_file_ops_of(const tg_ctx *ctx);
-/* Records "cannot <verb> '<path>'" with the offset (where not negative) and what errno says. */
+/* Records "cannot <verb> '<path>'" with the text of errno, and with the offset unless it is negative. Returns
+ * TG_ERR_IO. */
 tg_status tg_file_fail(tg_ctx *ctx, const char *verb, const char *path, int64_t offset);
-/* A new string of the context, as sprintf; NULL after recording the error. Ended by tg_host_strfree. */
+/* Returns a new string, formatted like sprintf, which tg_host_strfree frees. NULL after recording an error. */
 char *tg_format_path(tg_ctx *ctx, const char *format, ...) TG_PRINTF(2, 3);
 
-/* A regular file open for reading. path NULL: closed. */
+/* A regular file that is open for reading. path is NULL once it is closed. */
 typedef struct tg_file {
     tg_ctx *ctx;
     tg_file_ops ops;
@@ -36,12 +37,14 @@ typedef struct tg_file {
 
 tg_status tg_file_open(tg_file *f, tg_ctx *ctx, const char *path);
 void tg_file_close(tg_file *f);
-/* Exactly bytes from offset; a file that ends before is an error. */
+/* Reads exactly `bytes` bytes from offset. A file that ends before fails with TG_ERR_IO. */
 tg_status tg_file_read(tg_file *f, int64_t offset, void *dst, size_t bytes);
-/* All of a file of at most limit bytes; ended by tg_host_free(ctx, *data, *bytes + 1), for a zero follows it. */
+/* Reads a whole file of at most `limit` bytes and appends a zero. The caller frees it by tg_host_free(ctx, *data,
+ * *bytes + 1). */
 tg_status tg_file_load(tg_ctx *ctx, const char *path, size_t limit, char **data, size_t *bytes);
 
-/* A file in the making. Ends by commit or abandon, which may follow any failure and one another. Zeroed: ended. */
+/* A file that is being written. Commit or abandon ends it; both may be called after any failure and after each
+ * other. A zeroed struct has ended. */
 typedef struct tg_writer {
     tg_ctx *ctx;
     tg_file_ops ops;
@@ -52,16 +55,16 @@ typedef struct tg_writer {
 
 tg_status tg_writer_open(tg_writer *w, tg_ctx *ctx, const char *path);
 tg_status tg_writer_put(tg_writer *w, const void *data, size_t bytes);
-/* At a place of its own, where the next put does not go on. */
+/* Writes at another offset, without changing where the next tg_writer_put writes. */
 tg_status tg_writer_put_at(tg_writer *w, int64_t offset, const void *data, size_t bytes);
 tg_status tg_writer_commit(tg_writer *w); /* on failure it is abandoned */
 void tg_writer_abandon(tg_writer *w);
 
-/* Puts a directory's entries on the disk; of: the directory that path lies in. */
+/* Syncs the entries of a directory to the disk: of directory `path`, or (.._of) of the directory that contains path. */
 tg_status tg_sync_directory(tg_ctx *ctx, const char *path);
 tg_status tg_sync_directory_of(tg_ctx *ctx, const char *path);
 
-/* The step that a directory's name says; -1: it is not a checkpoint's. */
+/* Returns the step in the name of a checkpoint's directory, or -1 if it is no such name. */
 int64_t tg_checkpoint_step(const char *name);
 
 #endif

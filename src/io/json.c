@@ -1,4 +1,4 @@
-/* Typed access to JSON documents. */
+/* Typed access to JSON documents, and saving them. */
 #include "io/json.h"
 
 #include <tapegrad/io.h>
@@ -11,7 +11,7 @@ tg_status tg_json_parse(tg_json *j, tg_ctx *ctx, const char *path, const char *t
     json_error_t e;
     const char *zero = bytes ? memchr(text, 0, bytes) : NULL;
     *j = (tg_json){.ctx = ctx, .path = path};
-    if (zero) /* jansson passes over one behind a number */
+    if (zero) /* jansson ignores a zero byte after a number */
         return tg_fail(ctx, TG_ERR_FORMAT, "'%s' is not JSON: a byte of zero at offset %zu", path,
                        (size_t)(zero - text));
     j->object = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &e);
@@ -39,7 +39,8 @@ void tg_json_free(tg_json *j) {
     j->object = NULL;
 }
 
-/* Written without 17 digits where fewer do: 1e-05 instead of 1.0000000000000001e-05. */
+/* Returns the flags with which reals get the fewest digits that read back the same: 1e-05, not
+ * 1.0000000000000001e-05. */
 static size_t shortest_flags(const json_t *root, char *text, size_t size) {
     size_t flags = JSON_INDENT(2);
     for (int digits = 15; digits < 17; digits++) {
@@ -55,7 +56,8 @@ static size_t shortest_flags(const json_t *root, char *text, size_t size) {
 
 tg_status tg_json_save(tg_ctx *ctx, const char *path, const json_t *root) {
     TG_TRY(tg_io_enter(ctx));
-    /* What the form of 17 digits takes, and the line end. A shorter one that takes more is not considered. */
+    /* The size of the form with 17 digits, and the final newline. A form with fewer digits that needs more bytes is
+     * not used. */
     size_t size = json_dumpb(root, NULL, 0, JSON_INDENT(2) | JSON_REAL_PRECISION(17)) + 1;
     if (size == 1) return tg_fail(ctx, TG_ERR_MEMORY, "cannot format JSON for '%s'", path);
     char *text = tg_host_alloc(ctx, size);

@@ -1,5 +1,5 @@
-/* JSON documents (a model's config.json, a run's state): jansson's tree behind typed getters whose errors name the
- * file, the key, what was expected and what was found. jansson takes its own memory from malloc. */
+/* JSON documents, such as a model's config.json or a run's state: jansson's tree and typed getters. Errors name the
+ * file, the key, what was expected and what was found. jansson allocates with malloc. */
 #ifndef TG_JSON_H
 #define TG_JSON_H
 
@@ -7,30 +7,32 @@
 
 #include "io/file.h"
 
-/* An object of a document. The tree belongs to the document; objects inside it are looked at by the same getters. */
+/* An object of a document. The document owns the tree; the same getters read objects within it. */
 typedef struct tg_json {
     tg_ctx *ctx;
-    const char *path; /* in errors; the caller's */
+    const char *path; /* names the document in errors; belongs to the caller */
     json_t *object;
 } tg_json;
 
-/* Reads an object from a file of at most 16 MiB. Duplicate keys, bytes that are not UTF-8, NaN, integers beyond 64
- * bits, reals beyond double, and nesting beyond 2,048 are refused, with line and offset. */
+/* Reads an object from a file of at most 16 MiB. Refuses duplicate keys, bytes that are not UTF-8, NaN, integers
+ * beyond 64 bits, reals beyond double, and nesting deeper than 2,048; the error has line and offset. */
 tg_status tg_json_load(tg_json *j, tg_ctx *ctx, const char *path);
-/* The same from memory; path names the text in errors. */
+/* Reads an object from memory. path names the text in errors. */
 tg_status tg_json_parse(tg_json *j, tg_ctx *ctx, const char *path, const char *text, size_t bytes);
 void tg_json_free(tg_json *j);
-/* Writes root by tg_file_save, indented. Reals have the fewest digits, from 15 on, that read back as the same. */
+/* Writes root with tg_file_save, indented. Reals have the fewest digits, at least 15, that read back as the same
+ * number. */
 tg_status tg_json_save(tg_ctx *ctx, const char *path, const json_t *root);
 
-bool tg_json_has(const tg_json *j, const char *key); /* and it is not null */
+bool tg_json_has(const tg_json *j, const char *key); /* true if the key exists and is not null */
 
-/* Required keys: an absent one is an error. Guard by tg_json_has what may be left out. */
+/* Get the value of a required key; an absent key is an error (TG_ERR_FORMAT). Call tg_json_has first for optional
+ * keys. */
 tg_status tg_json_int(const tg_json *j, const char *key, int64_t lo, int64_t hi, int64_t *out); /* in [lo, hi] */
-tg_status tg_json_real(const tg_json *j, const char *key, double *out);                         /* or an integer */
+tg_status tg_json_real(const tg_json *j, const char *key, double *out);                         /* accepts an integer */
 tg_status tg_json_bool(const tg_json *j, const char *key, bool *out);
 tg_status tg_json_string(const tg_json *j, const char *key, const char **out); /* lives as long as the document */
-tg_status tg_json_object(const tg_json *j, const char *key, tg_json *out);     /* borrowed: not freed */
+tg_status tg_json_object(const tg_json *j, const char *key, tg_json *out);     /* borrowed: do not free it */
 tg_status tg_json_array(const tg_json *j, const char *key, json_t **out);
 
 #endif

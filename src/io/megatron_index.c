@@ -1,11 +1,11 @@
-/* Megatron-LM's indexed datasets: NAME.bin holds the tokens of all documents one after the other, NAME.idx how wide
- * they are and where each sequence begins. Read as one stream, in the order of the file. */
+/* The index of Megatron-LM's indexed datasets. NAME.bin contains the tokens of all documents in sequence; NAME.idx
+ * says how wide a token is and where each sequence begins. They are read as one stream in the order of the file. */
 #include <stdio.h>
 
 #include "base/host_memory.h"
 #include "io/tokens.h"
 
-enum { HEADER = 34 }; /* magic 9, version 8, dtype 1, sequences 8, documents 8 */
+enum { HEADER = 34 }; /* bytes: magic 9, version 8, dtype 1, sequences 8, documents 8 */
 
 static uint64_t word(const unsigned char *p, int bytes) {
     uint64_t v = 0;
@@ -13,7 +13,7 @@ static uint64_t word(const unsigned char *p, int bytes) {
     return v;
 }
 
-/* Bytes of a token, negative where it is signed; 0: not a type of ids. */
+/* Returns the bytes of a token: negative if it is signed, 0 if the dtype is no integer type of ids. */
 static int width_of(int code) {
     static const int width[] = {0, 1, -1, -2, -4, -8, 0, 0, 2};
     return code >= 0 && code < TG_LEN(width) ? width[code] : 0;
@@ -41,7 +41,7 @@ static tg_status read_header(tg_tokens *t, tg_file *f, int64_t *sequences) {
     return TG_OK;
 }
 
-/* The tokens of all sequences, which must lie one behind the other. */
+/* Counts the tokens of all sequences, which must follow each other without gaps. */
 static tg_status count_tokens(tg_file *f, int width, int64_t sequences, int64_t *count) {
     enum { AT_ONCE = 1024 };
     unsigned char lengths[4 * AT_ONCE], pointers[8 * AT_ONCE];
@@ -61,7 +61,7 @@ static tg_status count_tokens(tg_file *f, int width, int64_t sequences, int64_t 
     return TG_OK;
 }
 
-/* path with its ending, where it is one of the two, replaced. */
+/* Returns path with the given ending, which replaces ".bin" or ".idx". */
 static char *with_ending(tg_ctx *ctx, const char *path, const char *ending) {
     size_t n = strlen(path);
     bool has = n > 4 && (!strcmp(path + n - 4, ".bin") || !strcmp(path + n - 4, ".idx"));

@@ -1,4 +1,4 @@
-/* Names: sorted indices. */
+/* Lookup by name in a sorted index. */
 #include "io/names.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* Reading safetensors files. */
+/* Reading of safetensors files: opening, listing, and copying tensors from them. */
 #include "io/safetensors.h"
 #include "base/host_memory.h"
 #include "kernels/scalar.h"
@@ -82,7 +82,7 @@ const char *tg_safetensors_metadata(const tg_safetensors *f, const char *key) {
 
 /* ---- Read ---- */
 
-/* A bool is 0 or 1 in memory; another byte would be one that compares equal to neither. */
+/* A bool in memory is 0 or 1; another byte would compare equal to neither. */
 static tg_status check_bools(const tg_safetensors *f, const tg_safetensors_entry *e, int64_t offset, const uint8_t *v,
                              size_t n) {
     for (size_t i = 0; i < n; i++)
@@ -93,7 +93,7 @@ static tg_status check_bools(const tg_safetensors *f, const tg_safetensors_entry
     return TG_OK;
 }
 
-/* The bytes that were read are those that were saved. */
+/* Compares the checksum of the bytes that were read with the file's. */
 static tg_status check_sum(const tg_safetensors *f, const tg_safetensors_entry *e, const tg_summing *sum) {
     char digits[TG_CHECKSUM_DIGITS];
     if (!f->sums) return TG_OK;
@@ -105,7 +105,8 @@ static tg_status check_sum(const tg_safetensors *f, const tg_safetensors_entry *
                    f->file.path, e->name, digits, expected);
 }
 
-/* Contiguous x := the bytes at offset. chunk is needed where the host cannot write the device's bytes. */
+/* Reads the bytes at offset into the contiguous tensor x. chunk is a host buffer, needed if the host cannot write
+ * x's memory. */
 static tg_status fill_rows(tg_safetensors *f, const tg_safetensors_entry *e, int64_t offset, tg_tensor *x, void *chunk,
                            tg_summing *sum) {
     tg_ctx *ctx = f->file.ctx;
@@ -117,7 +118,7 @@ static tg_status fill_rows(tg_safetensors *f, const tg_safetensors_entry *e, int
     return ctx->host ? TG_OK : ctx->run.ops->copy(ctx, tg_data(x), chunk, bytes, TG_COPY_FROM_HOST);
 }
 
-/* A piece that is not contiguous, or of another dtype, is filled through one that is. */
+/* Reads a piece. If it is not contiguous or has another dtype, the bytes go to a contiguous temporary tensor first. */
 static tg_status fill_piece(tg_safetensors *f, const tg_safetensors_entry *e, int64_t offset, tg_tensor *x, void *chunk,
                             tg_summing *sum) {
     tg_ctx *ctx = f->file.ctx;
@@ -193,7 +194,7 @@ static tg_status read_entry(tg_safetensors *f, const tg_safetensors_entry *e, tg
     return s;
 }
 
-/* The entry of that name; NULL after recording the error. */
+/* Returns the readable entry of that name, or NULL after recording an error. */
 static const tg_safetensors_entry *require(tg_safetensors *f, const char *name, const char *who) {
     const tg_safetensors_entry *e = tg_safetensors_find(f, name);
     if (!name)

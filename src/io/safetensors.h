@@ -1,4 +1,4 @@
-/* What the files of the safetensors format share. */
+/* Internals of the safetensors format: the open file, its header, checksums, the writer, and pieces of tensors. */
 #ifndef TG_SAFETENSORS_H
 #define TG_SAFETENSORS_H
 
@@ -17,18 +17,18 @@ struct tg_safetensors {
     tg_safetensors_entry *entries; /* in the order of their bytes */
     tg_metadata *metadata;
     const void **by_name, **by_key; /* sorted */
-    char *text;                     /* all strings */
+    char *text;                     /* owns all strings */
     size_t text_bytes;
-    const char *sums; /* TG_CHECKSUM_DIGITS for each entry, in their order; NULL: the file has none */
+    const char *sums; /* TG_CHECKSUM_DIGITS per entry, in the order of entries; NULL: the file has no checksums */
 };
 
-/* Metadata of our own: the tensors' checksums, one behind the other, and that of all bytes before the data, where its
- * own digits count as zeros. There are two, so that no damaged bit hides that a file has checksums. They are not listed
- * among the file's metadata: who copies those to another file would copy checksums that are not that file's. */
+/* Metadata of the library: the concatenated checksums of the tensors, and the checksum of all bytes before the data,
+ * computed with its own digits as zeros. There are two, so that no damaged bit can hide that a file has checksums.
+ * The list of metadata omits them, because copying them to another file would give it wrong checksums. */
 #define TG_SAFETENSORS_SUMS "tapegrad.xxh64"
 #define TG_SAFETENSORS_SUM  "tapegrad.xxh64.header"
 
-/* A dtype of the format; dtype is TG_DTYPE_DEFAULT where the library has none. */
+/* A dtype of the format. dtype is TG_DTYPE_DEFAULT if the library has no such type. */
 typedef struct tg_safetensors_dtype {
     const char *name;
     int bits;
@@ -38,48 +38,49 @@ typedef struct tg_safetensors_dtype {
 const tg_safetensors_dtype *tg_safetensors_dtype_named(const char *name); /* NULL: unknown */
 const tg_safetensors_dtype *tg_safetensors_dtype_of(tg_dtype dtype);      /* NULL: the format has none */
 
-/* Fills all but file from the n bytes of the header, checked against the file's size. After an error
- * tg_safetensors_close frees what there is. */
+/* Parses the n bytes of the header, checks them against the file's size, and fills everything except f->file. After
+ * an error tg_safetensors_close frees what was allocated. */
 tg_status tg_safetensors_parse(tg_safetensors *f, const char *header, size_t n);
 
-/* Whether the named tensor is there and can be read into one of that shape and dtype: what tg_safetensors_read refuses
- * for the file's sake. */
+/* Checks that the named tensor exists and can be read into one of that shape and dtype, as tg_safetensors_read does. */
 tg_status tg_safetensors_expect(tg_safetensors *f, const char *name, const tg_shape *shape, tg_dtype dtype,
                                 bool convert);
-/* Reads the tensors `first`, first + stride, ... for their checksums alone, where the file has some: who does so before
- * it changes anything need not fear to stop half-way. */
+/* Reads the tensors first, first + stride, ... only to compare their checksums, if the file has any. A caller that
+ * does this before it changes anything will not find damage halfway. */
 tg_status tg_safetensors_verify(tg_safetensors *f, int first, int stride);
 
-/* A file whose tensors come one at a time: of those given to begin only name, dtype and shape are read. Then each is
- * put in their order, and the writer committed: that writes the header, whose checksums are known by then. Ends by
- * commit or abandon, which may follow any failure and one another. Zeroed: ended. */
+/* Writer of a file whose tensors arrive one at a time. tg_safetensors_begin needs only their names, dtypes and
+ * shapes. tg_safetensors_put then writes each in this order, and tg_safetensors_commit writes the header with the
+ * checksums. Commit or abandon ends the writer; both may be called after any failure and after each other. A zeroed
+ * struct has ended. */
 typedef struct tg_safetensors_writer {
     tg_ctx *ctx;
     tg_writer file;
-    char *header;            /* all that precedes the data */
-    size_t bytes, sums, sum; /* of the header, and where in it the digits go */
+    char *header;            /* everything before the data */
+    size_t bytes, sums, sum; /* length of the header, and offsets of the digits in it */
     int count, next;
 } tg_safetensors_writer;
 
 tg_status tg_safetensors_begin(tg_safetensors_writer *w, tg_ctx *ctx, const char *path, const tg_named_tensor *tensors,
                                int n_tensors, const tg_metadata *metadata, int n_metadata);
 tg_status tg_safetensors_put(tg_safetensors_writer *w, tg_tensor *x);
-/* Ends the file; on failure it is abandoned. sum (may be NULL) gets the digits of the header's checksum, which covers
- * those of all tensors. */
+/* Completes the file; on failure it is abandoned. sum (may be NULL) receives the digits of the header's checksum,
+ * which covers the checksums of all tensors, and a zero. */
 tg_status tg_safetensors_commit(tg_safetensors_writer *w, char sum[TG_CHECKSUM_DIGITS + 1]);
 void tg_safetensors_abandon(tg_safetensors_writer *w);
 
-/* A tensor in row-major pieces of at most TG_IO_CHUNK / 8 elements, each a view of the same bytes. */
+/* Iterates over a tensor in row-major pieces of at most TG_IO_CHUNK / 8 elements. Each piece is a view of the same
+ * bytes. */
 typedef struct tg_pieces {
     tg_tensor *x;
-    int ndim, split;     /* a piece has `rows` indices of dim split, and all of those after it */
-    int64_t inner, rows; /* inner: elements at one index of dim split */
-    int64_t next;        /* element at which the next piece begins */
+    int ndim, split;     /* a piece has `rows` indices of dim `split` and all indices of the later dims */
+    int64_t inner, rows; /* inner: elements per index of dim split */
+    int64_t next;        /* index of the first element of the next piece */
     int64_t shape[TG_MAX_DIMS], stride[TG_MAX_DIMS];
 } tg_pieces;
 
 void tg_pieces_begin(tg_pieces *p, tg_tensor *x);
-/* A context-owned handle to be dropped; NULL after the last, and on error. */
+/* Returns the next piece, which the caller frees with tg_temp_free; NULL after the last one and on errors. */
 tg_tensor *tg_pieces_next(tg_pieces *p);
 
 #endif

@@ -1,8 +1,7 @@
-/* The header of a safetensors file.
+/* Parser of the header of a safetensors file.
  *
- * It is parsed here and not by the JSON library, for three reasons: its grammar is three fixed levels; a tree of
- * general values costs up to a hundred bytes for each byte of a hostile header, where this needs a few; and errors can
- * name the byte. */
+ * It does not use the JSON library, for three reasons. The grammar has just three levels. A general JSON tree needs
+ * up to a hundred bytes for each byte of a malicious header; this parser needs a few. And its errors name the byte. */
 #include "base/host_memory.h"
 #include "base/text.h"
 #include "io/safetensors.h"
@@ -47,24 +46,25 @@ const tg_safetensors_dtype *tg_safetensors_dtype_of(tg_dtype dtype) {
     return NULL;
 }
 
-/* ---- Words of the grammar ---- */
+/* ---- Tokens of the grammar ---- */
 
-/* The header is read twice: to count, with the arrays still NULL, and to fill them. */
+/* Parser state. The header is parsed twice: first to count entries, while the arrays are NULL, then to fill the
+ * arrays. */
 typedef struct reader {
     tg_safetensors *f;
     const char *text;
     size_t n, at;
-    char *strings;      /* where the next decoded string goes; there is room, for decoding never lengthens */
-    const char *tensor; /* whose description is being read, or NULL */
+    char *strings;      /* where the next decoded string goes; it fits, since decoding never lengthens */
+    const char *tensor; /* name of the tensor whose description is being read, or NULL */
     tg_safetensors_entry entry;
     const tg_safetensors_dtype *dtype;
     bool has_shape, has_offsets, has_metadata;
     int count, n_metadata;
-    const char *sums, *sum; /* the checksums in the metadata, decoded; NULL: not there */
-    size_t sum_at;          /* where the digits of `sum` begin in the header */
+    const char *sums, *sum; /* decoded checksums of the metadata; NULL: absent */
+    size_t sum_at;          /* offset of the digits of `sum` in the header */
 } reader;
 
-/* Records an error with where it is: the tensor, and the offset in the file of the header's byte `at`. */
+/* Records an error with its place: the tensor, and the offset in the file of the header's byte `at`. */
 static tg_status refuse(const reader *r, size_t at, const char *format, ...) TG_PRINTF(3, 4);
 static tg_status refuse(const reader *r, size_t at, const char *format, ...) {
     char what[256];
@@ -77,7 +77,7 @@ static tg_status refuse(const reader *r, size_t at, const char *format, ...) {
                    r->tensor ? "'" : "", what);
 }
 
-/* The next byte that is not white space; -1 at the end. */
+/* Skips white space and returns the next byte, or -1 at the end. */
 static int peek(reader *r) {
     while (r->at < r->n && r->text[r->at] && strchr(" \t\n\r", r->text[r->at])) r->at++;
     return r->at < r->n ? (unsigned char)r->text[r->at] : -1;
@@ -107,7 +107,7 @@ static int hex_digit(char c) {
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* The four digits of \uXXXX; -1: they are not there. */
+/* Reads the four digits of \uXXXX; returns -1 if they are not there. */
 static int32_t hex4(reader *r) {
     int32_t v = 0;
     for (int i = 0; i < 4; i++) {
@@ -119,8 +119,8 @@ static int32_t hex4(reader *r) {
     return v;
 }
 
-/* After \u: one code point, of two escapes where the first is a high surrogate; -1: none. U+0000 is refused too, for
- * strings end in a zero. */
+/* Reads a code point after \u, from two escapes if the first is a high surrogate. Returns -1 if it is invalid.
+ * U+0000 is refused too, because strings end at a zero. */
 static int32_t code_point(reader *r) {
     int32_t c = hex4(r);
     if (c < 0xD800 || c > 0xDFFF) return c > 0 ? c : -1;
@@ -149,7 +149,7 @@ static tg_status escape(reader *r, char **out) {
     return TG_OK;
 }
 
-/* A string, decoded into the file's text. That its bytes are UTF-8 has been checked. */
+/* Reads a string and decodes it into the file's text. The caller has checked that the header is UTF-8. */
 static tg_status string(reader *r, const char *what, const char **out) {
     if (!accept(r, '"')) return expected(r, what);
     char *to = r->strings;
@@ -180,7 +180,7 @@ static tg_status integer(reader *r, int64_t *out) {
     return TG_OK;
 }
 
-/* ---- Its sentences ---- */
+/* ---- Rules of the grammar ---- */
 
 static tg_status list(reader *r, const char *what, int most, int64_t *v, int *n) {
     size_t start = r->at;
@@ -248,7 +248,7 @@ static tg_status tensor_member(reader *r, const char *key, size_t at) {
     return refuse(r, at, "the key \"%.64s\" is unknown, expected dtype, shape, data_offsets", key);
 }
 
-/* The bytes that shape and dtype ask for; false: they overflow or are not whole. */
+/* Computes the bytes that shape and dtype require. Returns false if they overflow or are not whole. */
 static bool entry_bytes(const reader *r, int64_t *bytes) {
     int64_t numel = 1, bits;
     bool empty = false;
@@ -262,7 +262,8 @@ static bool entry_bytes(const reader *r, int64_t *bytes) {
     return empty || bits % 8 == 0;
 }
 
-/* The members fit one another and the file. Turns the offsets into the file's. */
+/* Checks that shape, dtype and offsets match each other and the file, and makes the offsets relative to the file's
+ * start. */
 static tg_status check_entry(reader *r, size_t at) {
     tg_safetensors_entry *e = &r->entry;
     int64_t bytes, begin = TG_SAFETENSORS_PREFIX + (int64_t)r->n, room = r->f->file.size - begin;
@@ -320,7 +321,7 @@ static tg_status top_member(reader *r, const char *key, size_t at) {
     return TG_OK;
 }
 
-/* ---- The whole ---- */
+/* ---- The whole header ---- */
 
 static tg_status read_header(reader *r, tg_safetensors *f, const char *header, size_t n) {
     *r = (reader){.f = f, .text = header, .n = n, .strings = f->text};
@@ -340,7 +341,8 @@ static tg_status allocate(tg_safetensors *f, const reader *r) {
     return tg_io_enter(ctx);
 }
 
-/* By place; empty tensors at one place in the header's order, which is the order of the names in the text. */
+/* Orders entries by their bytes. Empty tensors at the same offset keep the header's order, which is that of their
+ * names in the text. */
 static int compare_entries(const void *a, const void *b) {
     const tg_safetensors_entry *x = a, *y = b;
     if (x->begin != y->begin) return x->begin < y->begin ? -1 : 1;
@@ -369,7 +371,7 @@ static tg_status check_layout(const tg_safetensors *f, int64_t data) {
     return TG_OK;
 }
 
-/* The bytes before the data are those that were written: a bit that was damaged may still leave a header. */
+/* Compares the checksum of the bytes before the data. A header may still parse after one of its bits was damaged. */
 static tg_status check_sums(const reader *r) {
     static const char zeros[] = "0000000000000000";
     char digits[TG_CHECKSUM_DIGITS];

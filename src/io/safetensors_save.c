@@ -1,18 +1,18 @@
-/* Writing safetensors files: the header is formatted twice, once to learn its length; the data follow in pieces, and
- * last the header is put before them, with the checksums. */
+/* Writing of safetensors files. The header is formatted twice, first to learn its length. The data are written
+ * first, in pieces; then the header is written before them, with the checksums. */
 #include "base/host_memory.h"
 #include "base/text.h"
 #include "io/safetensors.h"
 #include "kernels/scalar.h"
 
-/* The arguments of one call. */
+/* Arguments of one call. */
 typedef struct job {
     tg_ctx *ctx;
     const char *path;
     const tg_named_tensor *tensors;
     const tg_metadata *metadata;
     int n_tensors, n_metadata;
-    bool later; /* the tensors' bytes come one at a time: these say only what they will be */
+    bool later; /* tensors arrive one at a time; `tensors` gives only names, dtypes and shapes */
 } job;
 
 /* ---- Checks ---- */
@@ -79,7 +79,7 @@ static tg_status check(const job *j) {
 typedef struct text {
     char *buf;
     size_t n, at;
-    size_t sums, sum; /* where the checksums go */
+    size_t sums, sum; /* offsets of the checksums */
 } text;
 
 static void put_string(text *t, const char *s) {
@@ -94,7 +94,7 @@ static void put_string(text *t, const char *s) {
     tg_text(t->buf, t->n, &t->at, "\"");
 }
 
-/* Zeros for n checksums; returns where they stand. */
+/* Writes zeros for n checksums and returns their offset. */
 static size_t put_sums(text *t, const char *key, int n) {
     tg_text(t->buf, t->n, &t->at, "\"%s\":\"", key);
     size_t at = t->at;
@@ -127,7 +127,7 @@ static int64_t put_tensor(text *t, const tg_named_tensor *named, int64_t begin) 
     return end;
 }
 
-/* Padded with spaces, so that the data begin at a multiple of 8. */
+/* Formats the header, padded with spaces so that the data begin at a multiple of 8. */
 static text format_header(const job *j, char *buf, size_t n) {
     text t = {buf, n, 0, 0, 0};
     int64_t at = 0;
@@ -142,7 +142,7 @@ static text format_header(const job *j, char *buf, size_t n) {
     return t;
 }
 
-/* The header in memory, with zeros for checksums; the data begin behind its place in the file. */
+/* Creates the header in memory, with zeros as checksums, and sets the offset at which the data begin. */
 static tg_status make_header(const job *j, tg_safetensors_writer *w) {
     uint64_t n = format_header(j, NULL, 0).at;
     if (n > TG_SAFETENSORS_HEADER_MAX)
@@ -210,7 +210,7 @@ tg_status tg_safetensors_put(tg_safetensors_writer *w, tg_tensor *x) {
     return s;
 }
 
-/* ---- The whole ---- */
+/* ---- The writer ---- */
 
 static tg_status begin(tg_safetensors_writer *w, const job *j) {
     *w = (tg_safetensors_writer){.file = {.fd = -1}};

@@ -1,4 +1,5 @@
-/* Tensors in pieces, so that a file is read and written with a small buffer, whatever the strides. */
+/* Splits a tensor with any strides into row-major pieces, so that reading and writing a file needs only a small
+ * buffer. */
 #include "io/safetensors.h"
 
 enum { PIECE = TG_IO_CHUNK / 8 };
@@ -8,7 +9,7 @@ void tg_pieces_begin(tg_pieces *p, tg_tensor *x) {
     if (x->numel == 0) return;
     memcpy(p->shape, x->shape, (size_t)x->ndim * sizeof *p->shape);
     memcpy(p->stride, x->stride, (size_t)x->ndim * sizeof *p->stride);
-    if (p->ndim == 0) { /* a scalar is a list of one */
+    if (p->ndim == 0) { /* a scalar is treated as a list of one element */
         p->ndim = 1;
         p->shape[0] = p->stride[0] = 1;
     }

@@ -1,12 +1,12 @@
-/* Token streams: plain text, raw little-endian ids, or Megatron-LM's. */
+/* Token streams: bytes of text, raw little-endian ids, or Megatron-LM's indexed datasets. */
 #include "io/tokens.h"
 
 #include "base/host_memory.h"
 
 static const char *const format_names[] = {"text", "u16", "u32", "megatron"};
-static const int format_widths[] = {1, 2, 4, 0}; /* 0: the index says */
+static const int format_widths[] = {1, 2, 4, 0}; /* bytes of a token; 0: the index says it */
 
-/* Token i of packed ones, which may lie anywhere. */
+/* Returns token i of packed tokens at any alignment. */
 static inline int64_t unpack(const tg_tokens *t, const char *packed, int64_t i) {
     uint64_t v;
     uint32_t u32;
@@ -52,7 +52,8 @@ static tg_status validate_ids(tg_tokens *t) {
     return s;
 }
 
-/* A file of size 0 that gives bytes, as those of /proc, is made as it is read. */
+/* Fails for a file of size 0. If such a file has bytes nevertheless, it is generated when it is read, like those of
+ * /proc. */
 static tg_status refuse_empty(const tg_tokens *t, tg_token_format format) {
     char byte;
     if (t->file.ops.pread(t->file.ops.user, t->file.fd, &byte, 1, 0) > 0)
@@ -121,15 +122,15 @@ tg_status tg_tokens_read(tg_tokens *t, int64_t first, int64_t n, int64_t *out) {
     if (first < 0 || n < 0 || first > t->count || n > t->count - first || (!out && n > 0))
         return tg_fail(t->file.ctx, TG_ERR_ARGUMENT, "tg_tokens_read: %lld tokens from %lld%s, '%s' has %lld",
                        (long long)n, (long long)first, out ? "" : " into NULL", t->file.path, (long long)t->count);
-    /* The packed tokens are read into the end of out and widened from its start: token i is taken before the
-     * writing position, 8 (i + 1), reaches those after it. */
+    /* The packed tokens are read into the end of out and widened from the start. Token i is unpacked before out[i]
+     * is written, so no packed token is overwritten before it is read. */
     size_t bytes = (size_t)(n * t->width);
     char *packed = n ? (char *)(out + n) - bytes : NULL;
     TG_TRY(tg_file_read(&t->file, first * t->width, packed, bytes));
     for (int64_t i = 0; i < n; i++) {
         int64_t id = unpack(t, packed, i);
         if (TG_UNLIKELY(id >= t->vocab || id < 0)) return refuse_id(t, id, first + i);
-        memcpy(out + i, &id, sizeof id); /* in place of packed bytes: as bytes */
+        memcpy(out + i, &id, sizeof id); /* by memcpy, since packed bytes are at this address */
     }
     return TG_OK;
 }

@@ -1,3 +1,4 @@
+/* State of a token stream (tokens.c), and the part that reads Megatron-LM's index (megatron_index.c). */
 #ifndef TG_TOKENS_H
 #define TG_TOKENS_H
 
@@ -7,13 +8,13 @@
 
 struct tg_tokens {
     tg_file file;
-    int width; /* bytes a token */
+    int width; /* bytes per token */
     bool is_signed;
     int64_t vocab, count;
 };
 
-/* Opens t's file, the .bin of an indexed dataset, whose .idx gives the tokens' type and number. path: either of
- * them, or both without their endings. */
+/* Opens the .bin file of an indexed dataset as t's file, reads the tokens' type from its .idx file into t, and their
+ * number into *count. path is one of the two files, or both without their endings. */
 tg_status tg_megatron_open(tg_tokens *t, tg_ctx *ctx, const char *path, int64_t *count);
 
 #endif

@@ -1,4 +1,4 @@
-/* The GPT language model: embedding, transformer layers, last norm, output. */
+/* The GPT language model: embedding, transformer layers, last norm and output, and generation with a cache. */
 #include <math.h>
 #include <stdio.h>
 #include <tapegrad/megatron.h>
@@ -9,7 +9,8 @@
 #include "models/gpt.h"
 #include "comm/comm.h"
 
-/* One layer as a function of tensors, for recomputation and scopes: by its name, for its owner may free it. */
+/* One layer as a function of tensors, for recomputation and scopes. The layer is found by its name, because its
+ * owner may free it. */
 typedef struct layer_fn {
     tg_module *gpt;
     char name[24];
@@ -66,7 +67,7 @@ static tg_status check_parallel(tg_ctx *ctx, const tg_gpt_config *c) {
     return TG_OK;
 }
 
-/* A model is the whole of it: it has no stages yet. */
+/* Fails if there are pipeline stages: every rank holds all layers. */
 static tg_status check_stages(tg_ctx *ctx, const tg_gpt_config *c) {
     int pp = tg_parallel_size(c->parallel, TG_PP);
     if (pp == 1) return TG_OK;
@@ -144,7 +145,7 @@ const tg_gpt_config *tg_gpt_config_of(const tg_module *gpt) {
     return gpt && gpt->ops == &gpt_ops ? &state_of(gpt)->c : NULL;
 }
 
-/* ---- Making ---- */
+/* ---- Creation ---- */
 
 static tg_module *layer_list(tg_module *gpt) {
     gpt_state *s = state_of(gpt);
@@ -157,7 +158,7 @@ static tg_module *layer_list(tg_module *gpt) {
     return list;
 }
 
-/* The embedding, of which each tp rank has its rows of the padded vocabulary. */
+/* Creates the embedding. With tensor parallelism each rank holds its rows of the padded vocabulary. */
 static tg_module *word_embedding(tg_ctx *ctx, const tg_gpt_config *c) {
     if (tg_gpt_tp(c) == 1) return tg_nn_embedding(ctx, c->vocab, c->hidden, c->init_std);
     return tg_nn_padded_embedding(c->parallel, c->vocab, tg_gpt_rows(c), c->hidden, c->init_std, NULL);
@@ -235,8 +236,8 @@ tg_tensor *tg_gpt_head(const tg_module *gpt) {
     return w;
 }
 
-/* The embeddings of positions offset to offset + n - 1, [n, h]. The library's own embedding needs no indices: its rows
- * are a slice. Any other module is called with them. */
+/* Returns the embeddings of positions offset to offset + n - 1, [n, h]. The library's own embedding needs no ids:
+ * the rows are a slice of its weight. Any other module is called with the positions as ids. */
 static tg_tensor *position_rows(tg_module *gpt, tg_tape *t, int64_t offset, int64_t n) {
     const tg_module *wpe = tg_module_part(body_of(gpt), "wpe");
     if (tg_is_own_embedding(wpe)) return tg_slice(t, tg_module_own(wpe, "weight"), 0, offset, offset + n, 1);
@@ -244,7 +245,7 @@ static tg_tensor *position_rows(tg_module *gpt, tg_tape *t, int64_t offset, int6
     return tg_module_run(body_of(gpt), "wpe", t, at);
 }
 
-/* Positions [s, 1, h], of sequence-parallel ranks each its part. */
+/* Returns the position embeddings [s, 1, h]; under sequence parallelism this rank's part of them. */
 static tg_tensor *positions(tg_module *gpt, tg_tape *t, int64_t offset, int64_t n) {
     const tg_gpt_config *c = &state_of(gpt)->c;
     tg_tensor *p = position_rows(gpt, t, offset, n);
@@ -273,7 +274,7 @@ static tg_tensor *run_layer(gpt_state *s, int64_t i, tg_tape *t, tg_tensor *x, c
     if (tg_scope_open(t, f->name) != TG_OK) return tg_scope_close(t, NULL, 0), tg_inert(s->ctx);
     tg_tensor *y = NULL;
     bool whole = s->c.recompute == TG_GPT_FULL || s->c.recompute == TG_GPT_DISTRIBUTED;
-    /* Under sequence parallelism the input is this rank's part already. */
+    /* Under sequence parallelism the input is already this rank's part. */
     bool distribute =
         s->c.recompute == TG_GPT_DISTRIBUTED && tg_gpt_tp(&s->c) > 1 && !tg_is_sequence_parallel(s->c.parallel);
     if (past)
@@ -323,15 +324,15 @@ static tg_status enter(const tg_module *gpt, const tg_tape *t, const char *who) 
     return t ? TG_OK : tg_fail(gpt->ctx, TG_ERR_ARGUMENT, "%s: the tape is NULL", who);
 }
 
-/* What the output matrix multiplies: the last norm's result, as an operand of shards. */
+/* Returns the factor of the output matrix: the output of the last norm, gathered or copied for a sharded product. */
 static tg_tensor *head_input(const tg_gpt_config *c, tg_tape *t, tg_tensor *x) {
     if (tg_gpt_tp(c) == 1) return x;
     return tg_is_sequence_parallel(c->parallel) ? tg_gather_from_sp(t, x, tg_gpt_tp_comm(c), NULL)
                                        : tg_copy_to_tp(t, x, tg_gpt_tp_comm(c));
 }
 
-/* Whether lm_head is not the module that the library made. It is then called, and gives logits [.., vocab]: whole, or
- * over tp ranks as shards of the last dim. */
+/* Whether lm_head is a module of the caller's. It is then called, and returns logits [.., vocab], either whole or,
+ * over tp ranks, as shards of the last dim. */
 static bool head_is_given(const tg_module *gpt) {
     const tg_gpt_config *c = &state_of(gpt)->c;
     const tg_module *head = is_tied(c) ? NULL : tg_module_child(gpt, "lm_head");
@@ -340,7 +341,7 @@ static bool head_is_given(const tg_module *gpt) {
 
 static bool is_shard(const tg_tensor *y) { return tg_placement_of(y, TG_TP).kind == TG_VARYING; }
 
-/* x [.., h] of the trunk -> [.., vocab], whole on every rank */
+/* Computes the logits [.., vocab], whole on every rank, of the trunk's output x [.., h]. */
 static tg_tensor *logits_of(tg_module *gpt, tg_tape *t, tg_tensor *x) {
     const tg_gpt_config *c = &state_of(gpt)->c;
     bool given = head_is_given(gpt);
@@ -351,7 +352,7 @@ static tg_tensor *logits_of(tg_module *gpt, tg_tape *t, tg_tensor *x) {
     return tg_slice(t, y, tg_ndim(y) - 1, 0, c->vocab, 1);
 }
 
-/* y; after an error this rank has missed what its peers met in. */
+/* Returns y. After an error, reports that this rank has missed collectives of its peers. */
 static tg_tensor *leave(const tg_module *gpt, tg_tensor *y) {
     if (gpt && gpt->ops == &gpt_ops) tg_comm_missed(tg_gpt_tp_comm(&state_of(gpt)->c), gpt->ctx->run.status);
     return y;
@@ -364,7 +365,7 @@ static tg_tensor *logits(tg_module *gpt, tg_tape *t, tg_tensor *ids) {
 
 tg_tensor *tg_gpt_logits(tg_module *gpt, tg_tape *t, tg_tensor *ids) { return leave(gpt, logits(gpt, t, ids)); }
 
-/* Before anything is recorded. What is wrong with ids is the trunk's to say. */
+/* Checks target before anything is recorded. The trunk checks ids. */
 static tg_status check_target(tg_ctx *ctx, const tg_tensor *ids, const tg_tensor *target, tg_loss_reduction reduction) {
     char want[160], got[160];
     TG_TRY(tg_check(ctx, ids, "tg_gpt_loss: ids"));
@@ -448,7 +449,7 @@ void tg_gpt_cache_free(tg_gpt_cache *c) {
 
 int64_t tg_gpt_cache_length(const tg_gpt_cache *c) { return c ? c->length : 0; }
 
-/* The logits of the last position alone: [n, b, h] -> [b, vocab]. */
+/* Computes the logits of the last position only: [n, b, h] -> [b, vocab]. */
 static tg_tensor *next_logits(tg_module *gpt, tg_tape *t, tg_gpt_cache *c, tg_tensor *ids) {
     if (tg_scope_open(t, "generate") != TG_OK) return tg_scope_close(t, NULL, 0), tg_inert(c->ctx);
     tg_tensor *x = tg_gpt_trunk(gpt, t, ids, c);

@@ -1,6 +1,6 @@
 /* Model directories: config.json and model.safetensors with the names, layouts and keys of the published GPT-2 and
- * Llama checkpoints, so that other programs load ours and we theirs. A module's paths are the checkpoint's names;
- * GPT-2's Conv1D weights are stored [in, out], ours are [out, in]. */
+ * Llama checkpoints, so that other programs can load ours and we theirs. The paths of parameters are the names in
+ * the checkpoint. The Conv1D weights of GPT-2 are stored [in, out]; ours are [out, in]. */
 #include <stdio.h>
 
 #include "base/host_memory.h"
@@ -10,14 +10,14 @@
 #include "models/gpt.h"
 #include "checkpoint/shards.h"
 
-/* ---- config.json to config ---- */
+/* ---- From config.json to a config ---- */
 
 static tg_status optional_real(const tg_json *j, const char *key, double *out) {
     return tg_json_has(j, key) ? tg_json_real(j, key, out) : TG_OK;
 }
 
-/* A number that may be absent: *out stays 0 then, which a config takes for the default. A 0 in the file is no default,
- * and nothing that this library computes. */
+/* Reads a number that may be absent; *out then stays 0, which means the default of the config. A 0 in the file is
+ * refused: it does not mean the default, and this library cannot compute with it. */
 static tg_status optional_positive(const tg_json *j, const char *key, double *out) {
     if (!tg_json_has(j, key)) return TG_OK;
     TG_TRY(tg_json_real(j, key, out));
@@ -33,7 +33,7 @@ static tg_status optional_bool(const tg_json *j, const char *key, bool *out) {
     return tg_json_has(j, key) ? tg_json_bool(j, key, out) : TG_OK;
 }
 
-/* What this library computes is the only thing that it accepts: another value would give other logits, silently. */
+/* Fails unless the value is the one that this library computes: with another value the logits would silently differ. */
 static tg_status must_be(const tg_json *j, const char *key, const char *value, const char *or_value) {
     const char *s;
     if (!tg_json_has(j, key)) return TG_OK;
@@ -79,11 +79,11 @@ static tg_status read_rope_of(const tg_json *j, const char *key, tg_gpt_config *
     if (!tg_json_has(j, key)) return TG_OK;
     TG_TRY(tg_json_object(j, key, &rope));
     TG_TRY(must_be(&rope, "rope_type", "default", NULL));
-    TG_TRY(must_be(&rope, "type", "default", NULL)); /* its older name */
+    TG_TRY(must_be(&rope, "type", "default", NULL)); /* the key's older name */
     return optional_positive(&rope, "rope_theta", &c->rope_base);
 }
 
-/* Where a file has both, Hugging Face takes the older key. */
+/* If a file has both keys, Hugging Face takes the older one. */
 static tg_status read_rope(const tg_json *j, tg_gpt_config *c) {
     TG_TRY(optional_positive(j, "rope_theta", &c->rope_base));
     TG_TRY(read_rope_of(j, "rope_parameters", c));
@@ -123,7 +123,7 @@ static tg_status read_config(tg_ctx *ctx, const char *path, tg_gpt_config *c) {
     return s;
 }
 
-/* ---- config to config.json ---- */
+/* ---- From a config to config.json ---- */
 
 static json_t *gpt2_json(const tg_gpt_config *c) {
     return json_pack("{s:[s], s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:f, s:f, s:f, s:f, s:f, s:b}", "architectures",
@@ -154,7 +154,7 @@ static tg_status no_memory_for_config(tg_ctx *ctx) {
     return tg_fail(ctx, TG_ERR_MEMORY, "tg_gpt_save: no memory for the config");
 }
 
-/* The config as config.json has it, but for the checksum of the weights. NULL after recording an error. */
+/* Returns the content of config.json, without the checksum of the weights. NULL after recording an error. */
 static json_t *config_json(tg_module *gpt) {
     const tg_gpt_config *c = tg_gpt_config_of(gpt);
     json_t *root = c->arch == TG_GPT2 ? gpt2_json(c) : llama_json(c);
@@ -165,7 +165,7 @@ static json_t *config_json(tg_module *gpt) {
     return NULL;
 }
 
-/* One line of JSON, the value of the weights' metadata "tapegrad.config". Ended by tg_host_strfree. */
+/* Returns the config as one line of JSON, for the weights' metadata "tapegrad.config". Free it with tg_host_strfree. */
 static char *config_line(tg_ctx *ctx, const json_t *root) {
     enum { FLAGS = JSON_COMPACT | JSON_SORT_KEYS };
     size_t n = json_dumpb(root, NULL, 0, FLAGS | JSON_REAL_PRECISION(17));
@@ -189,12 +189,12 @@ static bool ends_with(const char *s, const char *tail) {
     return n >= k && strcmp(s + n - k, tail) == 0;
 }
 
-/* GPT-2's four projections are stored the other way round. */
+/* Whether the weight is one of GPT-2's four projections, which are stored transposed. */
 static bool conv1d(const char *path) {
     return ends_with(path, ".c_attn.weight") || ends_with(path, ".c_proj.weight") || ends_with(path, ".c_fc.weight");
 }
 
-/* A row-major handle on `rows` rows of p, dims swapped where the file has them so; freed by tg_temp_free. */
+/* Returns a handle on the first `rows` rows of p with the dims in the order of the file. Free it with tg_temp_free. */
 static tg_tensor *as_stored(const tg_module *gpt, const tg_tensor *p, int64_t rows, const char *path) {
     bool swap = tg_gpt_config_of(gpt)->arch == TG_GPT2 && conv1d(path);
     int64_t shape[TG_MAX_DIMS], stride[TG_MAX_DIMS];
@@ -206,7 +206,7 @@ static tg_tensor *as_stored(const tg_module *gpt, const tg_tensor *p, int64_t ro
     return tg_temp_new(gpt->ctx, p->dtype, p->ndim, shape, stride, tg_storage_ref(p->storage), p->offset);
 }
 
-/* Rows of the whole parameter that are not a vocabulary's padding. */
+/* Returns the number of rows of the whole parameter, without the padding of a vocabulary. */
 static int64_t true_rows(const tg_module *gpt, const tg_tensor *p, const char *path) {
     const tg_gpt_config *c = tg_gpt_config_of(gpt);
     bool padded = ends_with(path, "wte.weight") || ends_with(path, "embed_tokens.weight") ||
@@ -214,7 +214,7 @@ static int64_t true_rows(const tg_module *gpt, const tg_tensor *p, const char *p
     return padded ? c->vocab : tg_global_shape(p).dim[0];
 }
 
-/* Of the whole parameter, in the file. */
+/* Returns the shape of the whole parameter in the file. */
 static tg_shape stored_shape(const tg_module *gpt, const tg_tensor *p, const char *path) {
     tg_shape g = tg_global_shape(p), stored = g;
     bool swap = tg_gpt_config_of(gpt)->arch == TG_GPT2 && conv1d(path);
@@ -223,7 +223,7 @@ static tg_shape stored_shape(const tg_module *gpt, const tg_tensor *p, const cha
     return stored;
 }
 
-/* Published GPT-2 files leave out the prefix, and hold masks as "attn.bias". */
+/* Returns the name of the parameter in the file. Published GPT-2 files have no prefix "transformer.". */
 static const char *stored_name(const tg_safetensors *f, const char *path) {
     static const char prefix[] = "transformer.";
     if (tg_safetensors_find(f, path) || strncmp(path, prefix, sizeof prefix - 1) != 0) return path;
@@ -235,7 +235,7 @@ static bool ignorable(const char *name) {
            ends_with(name, ".rotary_emb.inv_freq");
 }
 
-/* Whether the file's tensor is one of the model's, or one that may be passed over. */
+/* Whether the file's tensor belongs to the model or may be ignored, such as the masks "attn.bias" of GPT-2. */
 static bool known(const tg_module *gpt, const char *name) {
     char full[256];
     if (ignorable(name) || tg_module_find(gpt, name)) return true;
@@ -244,14 +244,14 @@ static bool known(const tg_module *gpt, const char *name) {
     return strcmp(name, "lm_head.weight") == 0 && !tg_module_child(gpt, "lm_head"); /* the tied matrix, stored twice */
 }
 
-/* Every rank reads the whole tensor, and keeps its part. */
+/* Reads one parameter. Every rank reads the whole tensor and keeps its part. */
 static tg_status load_part(tg_module *gpt, tg_safetensors *f, tg_tensor *p, const char *stored, const char *path) {
     tg_ctx *ctx = gpt->ctx;
     tg_shape g = tg_global_shape(p);
     bool part = memcmp(g.dim, p->shape, (size_t)p->ndim * sizeof *p->shape) != 0;
     tg_tensor *whole = part ? tg_temp_empty(ctx, p->dtype, p->ndim, g.dim, TG_MEM_TEMPORARY) : p;
     if (!whole) return ctx->run.status;
-    tg_status s = part ? ctx->run.ops->fill(ctx, tg_array_of(whole), 0) : TG_OK; /* what the file lacks is padding */
+    tg_status s = part ? ctx->run.ops->fill(ctx, tg_array_of(whole), 0) : TG_OK; /* padding is not in the file */
     tg_tensor *view = s == TG_OK ? as_stored(gpt, whole, true_rows(gpt, p, path), path) : NULL;
     if (view) {
         s = tg_safetensors_read(f, stored, view, true);
@@ -264,7 +264,7 @@ static tg_status load_part(tg_module *gpt, tg_safetensors *f, tg_tensor *p, cons
     return s == TG_OK ? ctx->run.status : s;
 }
 
-/* All that a file may be refused for, before the model is changed. */
+/* Makes every check that can refuse a file, before the model is changed. */
 static tg_status check_weights(tg_module *gpt, tg_safetensors *f, const char *path) {
     tg_ctx *ctx = gpt->ctx;
     for (int i = 0; i < tg_safetensors_count(f); i++)
@@ -293,7 +293,7 @@ static tg_status load_weights(tg_module *gpt, tg_safetensors *f, const char *pat
     return TG_OK;
 }
 
-/* Begins the file: names, shapes as stored, and the config that the weights belong to. */
+/* Begins the file: names, shapes as stored, and the config of the weights. */
 static tg_status begin_weights(tg_module *gpt, tg_safetensors_writer *w, const char *path, const char *config) {
     tg_ctx *ctx = gpt->ctx;
     int n = tg_module_param_count(gpt);
@@ -317,7 +317,8 @@ static tg_status begin_weights(tg_module *gpt, tg_safetensors_writer *w, const c
     return ctx->run.status;
 }
 
-/* A parameter of one rank is whole as it is; the parts of several meet on the one that writes. */
+/* Writes one parameter. On one rank the parameter is whole; otherwise its parts are gathered on the rank that
+ * writes. */
 static tg_status save_param(tg_module *gpt, tg_safetensors_writer *w, tg_tensor *p, const char *path) {
     const tg_parallel *parallel = tg_gpt_config_of(gpt)->parallel;
     tg_tensor *whole = p;
@@ -336,7 +337,7 @@ static tg_status save_param(tg_module *gpt, tg_safetensors_writer *w, tg_tensor 
     return status == TG_OK ? gpt->ctx->run.status : status;
 }
 
-/* Writes model.safetensors, and its header's checksum to sum. path NULL: this rank does not write. */
+/* Writes model.safetensors, and the checksum of its header to sum. path NULL: this rank does not write. */
 static tg_status save_weights(tg_module *gpt, const char *path, const char *config, char sum[TG_CHECKSUM_DIGITS + 1]) {
     tg_safetensors_writer w = {0};
     tg_status s = path ? begin_weights(gpt, &w, path, config) : TG_OK;
@@ -350,7 +351,7 @@ static tg_status save_weights(tg_module *gpt, const char *path, const char *conf
     return s;
 }
 
-/* config.json is written last: where it is there, the directory is whole. */
+/* config.json is written last: a directory that has it is complete. */
 static tg_status save_files(tg_module *gpt, const char *config, const char *weights) {
     tg_ctx *ctx = gpt->ctx;
     char sum[TG_CHECKSUM_DIGITS + 1] = "";
@@ -362,7 +363,7 @@ static tg_status save_files(tg_module *gpt, const char *config, const char *weig
     return ctx->run.status;
 }
 
-/* ---- The public side ---- */
+/* ---- Load and save ---- */
 
 tg_module *tg_gpt_from_config(tg_ctx *ctx, const char *path) {
     tg_gpt_config c = {.size = sizeof c};

@@ -1,5 +1,6 @@
-/* Attention, MLP and transformer layers, in the two styles: GPT-2 (LayerNorm, GELU, biases) and Llama (RMSNorm, SwiGLU,
- * RoPE, grouped-query, no biases). Activations are [s, b, h]; children have the names of the published checkpoints. */
+/* Attention, MLP and transformer layers in two styles: GPT-2 (LayerNorm, GELU, biases) and Llama (RMSNorm, SwiGLU,
+ * rotary positions, grouped-query attention, no biases). Activations are [s, b, h]. Children have the names of the
+ * published checkpoints. */
 #include <math.h>
 #include <tapegrad/megatron.h>
 #include <tapegrad/recompute.h>
@@ -23,7 +24,7 @@ tg_tensor *tg_module_own_at(const tg_module *m, const char *child, const char *n
 
 static const tg_module_ops attention_ops, layer_ops;
 
-/* Whether m is of the library's kind, and not another module in its place, which knows no cache. */
+/* Whether m is the library's own layer. Another module in its place cannot use a cache. */
 static bool is_own(const tg_module *m, const tg_module_ops *ops) {
     if (!m || m->ops == ops) return m;
     tg_fail(m->ctx, TG_ERR_UNSUPPORTED, "a %s in the place of a %s cannot use a cache", tg_module_kind(m), ops->kind);
@@ -32,15 +33,15 @@ static bool is_own(const tg_module *m, const tg_module_ops *ops) {
 
 /* ---- Attention ---- */
 
-/* [s, b, heads d] -> [b, heads, s, d], a view; a shard is of heads. */
+/* [s, b, heads d] -> [b, heads, s, d], a view. A shard of the last dim becomes a shard of heads. */
 static tg_tensor *split_heads(tg_tape *t, tg_tensor *x, int64_t d) {
     tg_shape s = {4, {tg_dim(x, 0), tg_dim(x, 1), tg_dim(x, 2) / d, d}};
     tg_tensor *v = tg_reshape_shard(t, x, s, 2);
     return tg_permute(t, v, (tg_dims){4, {1, 2, 0, 3}});
 }
 
-/* Fewer key-value heads than ranks: each rank has all of them, repeated so that there is one for each rank, and takes
- * its own. [s, b, heads d] the same on every rank -> [s, b, d] */
+/* For fewer key-value heads than ranks: every rank has all heads, repeats them so that there is one for each rank,
+ * and takes its own. [s, b, heads d], the same on every rank -> [s, b, d]. */
 static tg_tensor *own_head(const tg_gpt_config *c, tg_tape *t, tg_tensor *x) {
     int64_t s = tg_dim(x, 0), b = tg_dim(x, 1), d = c->head_dim, times = tg_gpt_tp(c) / c->kv_heads;
     x = tg_reshape(t, x, (tg_shape){5, {s, b, c->kv_heads, 1, d}});
@@ -73,7 +74,7 @@ static void project(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *qkv[3]) {
     for (int i = 0; i < 3; i++) qkv[i] = split_heads(t, qkv[i], d);
 }
 
-/* Writes new keys or values [b, g, n, d] behind the past ones and returns all of them, as a tensor of the tape. */
+/* Writes the new keys or values [b, g, n, d] after the cached ones, and returns all of them as a tensor of the tape. */
 static tg_tensor *append(tg_tape *t, tg_tensor *cache, int64_t length, tg_tensor *x) {
     tg_ctx *ctx = t->ctx;
     if (ctx->run.status != TG_OK) return tg_inert(ctx);
@@ -109,7 +110,7 @@ static tg_tensor *attention_forward(tg_module *m, tg_tape *t, tg_tensor *x) { re
 
 /* ---- MLP ---- */
 
-/* The activation [s, b, ffn / tp], of what the first projections give: one in GPT-2's style. */
+/* Applies the activation to the outputs of the first projections (one for GPT-2, two for Llama): [s, b, ffn / tp]. */
 static tg_tensor *activate(tg_tape *t, tg_tensor *const *h, int n) {
     return n == 1 ? tg_gelu_tanh(t, h[0]) : tg_swiglu(t, h[0], h[1]);
 }
@@ -159,8 +160,8 @@ static tg_status norm_again(void *state, tg_tape *t, tg_tensor *const *in, int n
     return t->ctx->run.status;
 }
 
-/* x + body(norm(x)). With selective recomputation the norm's result goes when the body has read it, and comes back when
- * the body's backward reads it again. */
+/* Computes x + body(norm(x)). With selective recomputation the norm's result is discarded after the body's forward,
+ * and computed again when the body's backward reads it. */
 static tg_tensor *half(tg_module *m, int i, tg_tape *t, tg_tensor *x, const char *norm, const char *body,
                        const tg_past *past) {
     tg_layer_norm_of *again = &((tg_layer_state *)m->state)->norm[i];
@@ -187,7 +188,7 @@ tg_tensor *tg_transformer_layer(tg_module *m, tg_tape *t, tg_tensor *x, const tg
 
 static tg_tensor *layer_forward(tg_module *m, tg_tape *t, tg_tensor *x) { return tg_transformer_layer(m, t, x, NULL); }
 
-/* ---- Making ---- */
+/* ---- Creation ---- */
 
 static const tg_module_ops attention_ops = {
     .size = sizeof(tg_module_ops), .kind = "attention", .forward = attention_forward, .free = state_free};
@@ -196,7 +197,7 @@ static const tg_module_ops mlp_ops = {
 static const tg_module_ops layer_ops = {
     .size = sizeof(tg_module_ops), .kind = "transformer_layer", .forward = layer_forward, .free = state_free};
 
-/* An empty module with its completed config, which *c then is. */
+/* Creates an empty module whose state holds the completed config, to which *c then points. */
 static tg_module *begin(tg_ctx *ctx, const tg_module_ops *ops, const tg_gpt_config *given, const tg_gpt_config **c) {
     if (!tg_ok(ctx)) return NULL;
     tg_layer_state *s = tg_host_alloc(ctx, sizeof *s);
@@ -220,13 +221,13 @@ static tg_module *finish(tg_ctx *ctx, tg_module *m) {
     return tg_module_new(NULL, ctx ? &layer_ops : NULL, NULL);
 }
 
-/* Residual projections begin smaller by the number of residual additions (GPT-2's report). */
+/* Residual projections start smaller by the root of the number of residual additions (Radford et al., 2019). */
 static double projection_std(const tg_gpt_config *c) { return c->init_std / sqrt(2.0 * (double)c->layers); }
 
 typedef enum projection_kind { COLUMN, ROW, WHOLE } projection_kind;
 
-/* A linear layer with biases in GPT-2's style. parts: blocks of output rows that every rank has its share of (q, k, v).
- */
+/* Creates a linear layer, with a bias in GPT-2's style. parts: blocks of output rows, each sharded over the ranks
+ * (q, k, v). */
 static tg_module *projection(tg_ctx *ctx, const tg_gpt_config *c, projection_kind kind, int64_t in, int64_t out,
                              int parts, double std) {
     bool bias = c->arch == TG_GPT2;
@@ -253,7 +254,7 @@ tg_module *tg_nn_attention(tg_ctx *ctx, const tg_gpt_config *given) {
         tg_module_add_child(m, "k_proj", projection(ctx, c, of_kv, h, kv, 1, c->init_std));
         tg_module_add_child(m, "v_proj", projection(ctx, c, of_kv, h, kv, 1, c->init_std));
         tg_module_add_child(m, "o_proj", projection(ctx, c, ROW, q, h, 1, projection_std(c)));
-        if (of_kv == WHOLE) { /* each rank's head gives its share of their gradients */
+        if (of_kv == WHOLE) { /* each rank uses its own head, so their gradients are shares */
             tg_place(c->parallel, tg_module_own_at(m, "k_proj", "weight"), TG_TP, TG_R);
             tg_place(c->parallel, tg_module_own_at(m, "v_proj", "weight"), TG_TP, TG_R);
         }

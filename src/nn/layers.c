@@ -1,4 +1,4 @@
-/* Linear, embedding and norm layers. */
+/* Linear, embedding and norm layers, whole on every rank. */
 #include <math.h>
 #include <tapegrad/ops.h>
 
@@ -6,7 +6,7 @@
 #include "kernels/scalar.h"
 #include "nn/module.h"
 
-/* Norms keep their eps; the others need no state. */
+/* Norms keep their eps; the other layers need no state. */
 typedef struct norm_state {
     tg_ctx *ctx;
     double eps;
@@ -18,7 +18,7 @@ static tg_tensor *constant(tg_ctx *ctx, const char *name, int64_t n, double valu
     return p;
 }
 
-/* Hands the parameter to the module, or drops it when it cannot be added. */
+/* Adds the parameter to the module; on error drops it. */
 static void add(tg_module *m, const char *name, tg_tensor *p) {
     if (tg_module_add_param(m, name, p) != TG_OK) tg_drop(p);
 }
@@ -27,7 +27,7 @@ static tg_module *checked(tg_module *m) {
     if (tg_module_ok(m)) return m;
     tg_ctx *ctx = m ? m->ctx : NULL;
     if (m && m->ops) tg_module_free(m);
-    return tg_module_new(ctx, NULL, NULL); /* inert: the context has failed */
+    return tg_module_new(ctx, NULL, NULL); /* inert, because the context has an error */
 }
 
 static bool sizes(tg_ctx *ctx, const char *who, int64_t a, int64_t b) {

@@ -1,4 +1,4 @@
-/* Modules: named parameters and children, and the state dict that a walk over them gives. */
+/* Modules: named parameters and children, forward, and the state dict, which is a walk over them. */
 #include <stdio.h>
 
 #include "base/host_memory.h"
@@ -8,7 +8,7 @@
 
 static const tg_module inert = {.ctx = (tg_ctx *)&tg_dead_ctx};
 
-/* A table without a size cannot be read, not even for its free. */
+/* A table with another size cannot be read, not even its `free`. */
 static tg_status check_table(tg_ctx *ctx, const tg_module_ops *ops) {
     if (!ops) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_module_new: the table is NULL");
     return tg_table_check(ctx, ops->size, sizeof *ops, "tg_module_new: the table");
@@ -35,18 +35,18 @@ static void entry_free(tg_ctx *ctx, tg_module_entry *e) {
         e->child->parent = NULL;
         tg_module_free(e->child);
     }
-    /* A tied parameter goes with the last module that lists it. */
+    /* A tied parameter is dropped with the last module that lists it. */
     if (e->param && --e->param->ext->owners == 0) tg_drop(e->param);
     tg_host_strfree(ctx, e->name);
     tg_host_free(ctx, e, sizeof *e);
 }
 
-/* What changes m changes the walks over all that it is in. */
+/* A change of m ends the walks over m and over every module that contains it. */
 static void forget_walks(tg_module *m) {
     for (; m; m = m->parent) m->seen.at = NULL;
 }
 
-/* A child that is freed on its own leaves its parent. */
+/* Removes a child that is freed alone from its parent. */
 static void leave_parent(tg_module *m) {
     tg_module *parent = m->parent;
     tg_module_entry *before = NULL, *gone = m->place;
@@ -74,7 +74,7 @@ tg_ctx *tg_module_ctx(const tg_module *m) { return m ? m->ctx : NULL; }
 void *tg_module_state(const tg_module *m) { return m ? m->state : NULL; }
 const char *tg_module_kind(const tg_module *m) { return m && m->ops ? m->ops->kind : ""; }
 
-/* ---- Adding ---- */
+/* ---- Parameters and children ---- */
 
 static tg_module_entry *find_entry(const tg_module *m, const char *name, size_t n) {
     for (tg_module_entry *e = m->first; e; e = e->next)
@@ -117,7 +117,7 @@ tg_status tg_module_add_param(tg_module *m, const char *name, tg_tensor *param) 
     return TG_OK;
 }
 
-/* A module is in one other at most, and never in itself. */
+/* A module is in at most one other module, and never in itself. */
 static bool placed_already(const tg_module *m, const tg_module *child) {
     if (!child || child == &inert) return false;
     for (const tg_module *up = m; up; up = up->parent)
@@ -186,7 +186,7 @@ tg_tensor *tg_module_forward(tg_module *m, tg_tape *t, tg_tensor *x) {
 
 /* ---- The state dict ---- */
 
-/* The entry behind e, which is of *m, in the walk over root: down, along, or up. NULL: it was the last. */
+/* Returns the entry after e, an entry of *m, in the walk over root: down, along, or up. NULL: e was the last one. */
 static const tg_module_entry *next_entry(const tg_module *root, const tg_module **m, const tg_module_entry *e) {
     if (e->child && e->child->first) {
         *m = e->child;
@@ -199,7 +199,7 @@ static const tg_module_entry *next_entry(const tg_module *root, const tg_module 
     return e->next;
 }
 
-/* Whether a tied parameter stands earlier in the walk under another name. */
+/* Whether a tied parameter occurs earlier in the walk under another name. */
 static bool repeated(const tg_module *root, const tg_module_entry *e) {
     const tg_module *m = root;
     if (e->param->ext->owners == 1) return false;
@@ -208,7 +208,7 @@ static bool repeated(const tg_module *root, const tg_module_entry *e) {
     return false;
 }
 
-/* Goes on to parameter i, at or behind the cursor. False: there are no more than c->i. */
+/* Moves the cursor to parameter i, which is at or after it. Returns false if there are only c->i parameters. */
 static bool go_to_param(const tg_module *root, tg_module_cursor *c, int i) {
     if (!c->at) *c = (tg_module_cursor){.at = root->first, .of = root};
     for (; c->at; c->at = next_entry(root, &c->of, c->at)) {
@@ -226,7 +226,7 @@ int tg_module_param_count(const tg_module *m) {
     return c.i;
 }
 
-/* The path of m's entry e, seen from root; its length. */
+/* Writes the path of m's entry e, as seen from root, and returns its length. */
 static size_t write_path(const tg_module *root, const tg_module *m, const tg_module_entry *e, char *buf, size_t room) {
     size_t at = m == root ? 0 : write_path(root, m->parent, m->place, buf, room);
     int n = snprintf(buf + at, room - at, "%s%s", at ? "." : "", e->name);

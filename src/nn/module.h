@@ -1,4 +1,4 @@
-/* A module as the library's own layers see it. */
+/* The structs of modules and the functions that the library's own layers use on them. */
 #ifndef TG_MODULE_H
 #define TG_MODULE_H
 
@@ -6,7 +6,7 @@
 
 #include "core/context.h"
 
-/* A parameter or a child, in the order of adding. */
+/* A parameter or a child of a module. Entries are linked in the order of adding. */
 typedef struct tg_module_entry {
     struct tg_module_entry *next;
     char *name;
@@ -14,11 +14,11 @@ typedef struct tg_module_entry {
     tg_module *child;
 } tg_module_entry;
 
-/* Where a walk over a module's parameters is: asking for one after the other costs one walk. */
+/* The position of a walk over a module's parameters, so that asking for them one by one costs one walk. */
 typedef struct tg_module_cursor {
     const tg_module_entry *at; /* NULL: at the beginning */
-    const tg_module *of;       /* whose entry that is */
-    int i;                     /* parameter number i of the walk */
+    const tg_module *of;       /* the module that has this entry */
+    int i;                     /* number of the parameter in the walk */
 } tg_module_cursor;
 
 struct tg_module {
@@ -26,25 +26,25 @@ struct tg_module {
     const tg_module_ops *ops;
     void *state;
     tg_module_entry *first, *last;
-    tg_module *parent;      /* that frees it; NULL: the caller does */
+    tg_module *parent;      /* the module that frees it; NULL: the caller does */
     tg_module_entry *place; /* its entry in the parent */
-    tg_module_cursor seen;  /* the parameter asked for last */
-    char path[256];         /* its path */
+    tg_module_cursor seen;  /* the last parameter that was asked for */
+    char path[256];         /* and its path */
 };
 
-bool tg_module_ok(const tg_module *m); /* and its context */
-/* Whether m is what tg_nn_linear (tg_nn_embedding) makes: a forward that knows may then use its parameters in an op of
- * its own. Any other module in its place is called. */
+bool tg_module_ok(const tg_module *m); /* whether m is not inert and its context has no error */
+/* Whether m was made by tg_nn_linear (tg_nn_embedding). A forward may then use its parameters in an op of its own.
+ * Any other module in its place is called. */
 bool tg_is_own_linear(const tg_module *m);
 bool tg_is_own_embedding(const tg_module *m);
-/* A module of this kind with the parameters of tg_nn_linear; state is the table's to free. Inert on error. */
+/* Creates a module with these ops and the parameters of tg_nn_linear. ops->free releases state. Inert on error. */
 tg_module *tg_linear_module(tg_ctx *ctx, const tg_module_ops *ops, void *state, int64_t in, int64_t out, bool bias,
                             double std);
-/* The entries of the library's own layers by name; NULL where there is none. */
+/* Returns the module's own parameter of that name; NULL if there is none. */
 tg_tensor *tg_module_own(const tg_module *m, const char *name);
-/* The child that m's forward needs; NULL after recording that it has left, or where m is NULL. */
+/* Returns the child that m's forward needs. If it was freed, records that and returns NULL. m NULL: NULL. */
 tg_module *tg_module_part(const tg_module *m, const char *name);
-/* That child's forward; inert where there is none. */
+/* Runs the forward of that child; returns an inert tensor if there is none. */
 tg_tensor *tg_module_run(const tg_module *m, const char *child, tg_tape *t, tg_tensor *x);
 
 #endif

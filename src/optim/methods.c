@@ -14,8 +14,8 @@ static tg_status map(tg_ctx *ctx, tg_formula f, tg_array out, const tg_array *in
     TG_TRY(map(ctx, TG_FN_##f, (out), (const tg_array[]){__VA_ARGS__},                        \
                (int)(sizeof((const tg_array[]){__VA_ARGS__}) / sizeof(tg_array)), (p), (q)))
 
-/* The state is {momentum, direction}: direction is scratch that the step needs anyway, so that nothing is allocated in
- * it. What is kept is written last, unless the step is skipped. */
+/* Steps one parameter. The states are {momentum, direction}. direction is scratch that a step needs anyway, so that
+ * a step allocates nothing. The momentum and the parameter are written last, and only if the step is not skipped. */
 static tg_status sgd_item(tg_optim *o, tg_optim_item *it, const tg_tensor *grad) {
     tg_ctx *ctx = o->ctx;
     const tg_tensor *words = it->state[1]->dtype == TG_F64 ? o->words : o->words32;
@@ -35,8 +35,8 @@ static tg_status sgd_item(tg_optim *o, tg_optim_item *it, const tg_tensor *grad)
     return it->master ? tg_gradient_put(it->param, it->master, false) : TG_OK;
 }
 
-/* What the words lack: in place of whether it is the first step, how much of a direction the momentum takes; and all of
- * them in float32, so that float32 parameters are stepped in it. */
+/* Completes the words for SGD. TG_WORD_FIRST becomes the share of a direction that the momentum takes. words32 are
+ * all words in float32, for parameters that are stepped in float32. */
 static tg_status sgd_words(tg_optim *o) {
     tg_ctx *ctx = o->ctx;
     const int64_t groups = o->n_groups, all = groups * TG_STEP_WORD, stride = TG_STEP_WORD;

@@ -1,4 +1,4 @@
-/* Optimisers: parameters in groups, and their state. */
+/* Optimizers: creation, groups of parameters, and the tensors of the state. */
 #include <math.h>
 #include <stdio.h>
 
@@ -6,7 +6,7 @@
 #include "base/host_memory.h"
 #include "optim/optim.h"
 
-/* What a failed creation returns: every call on it does nothing. */
+/* The optimizer that a failed creation returns; every call on it does nothing. */
 static const tg_optim inert = {.ctx = (tg_ctx *)&tg_dead_ctx};
 
 tg_status tg_optim_check(const tg_optim *o) {
@@ -14,7 +14,7 @@ tg_status tg_optim_check(const tg_optim *o) {
     return o->ctx->run.status;
 }
 
-/* ---- Making ---- */
+/* ---- Creation ---- */
 
 static tg_status check_params(tg_ctx *ctx, tg_tensor *const *params, int n, const char *who) {
     if (n <= 0 || !params)
@@ -169,10 +169,10 @@ tg_status tg_optim_check_items(tg_optim *o, const char *who) {
     return TG_OK;
 }
 
-/* A number of a group: its default for 0, and 0 for TG_NONE. */
+/* Returns a number of a group: the default for 0, and 0 for TG_NONE. */
 static double given_or(double given, double usual) { return given == 0 ? usual : given == TG_NONE ? 0 : given; }
 
-/* Adds a group, whose rate it sends to the device. Returns its number; < 0 on an error. */
+/* Adds a group and sends its rate to the device. Returns its number; < 0 on an error. */
 static int add_group(tg_optim *o, const tg_optim_group_t *g, const char *who) {
     if (o->n_groups == TG_LEN(o->group)) {
         tg_fail(o->ctx, TG_ERR_ARGUMENT, "%s: the optimizer has %d groups already; expected at most %d groups", who,
@@ -230,7 +230,7 @@ tg_status tg_optim_assign(tg_optim *o, int group, tg_tensor *const *params, int 
     if (group < 0 || group >= o->n_groups || n < 0 || (n && !params))
         return tg_fail(o->ctx, TG_ERR_ARGUMENT, "tg_optim_assign: group %d of %d, %d parameters", group, o->n_groups,
                        n);
-    for (int pass = 0; pass < 2; pass++) /* look for all, then move them */
+    for (int pass = 0; pass < 2; pass++) /* first find all of them, then move them */
         for (int i = 0; i < n; i++) {
             int j = 0;
             TG_TRY(tg_check(o->ctx, params[i], "tg_optim_assign"));
@@ -265,7 +265,7 @@ tg_status tg_optim_no_decay_1d(tg_optim *o) {
 
 /* ---- State ---- */
 
-/* Each parameter's states in order, its master last. */
+/* Returns the number of states of a parameter: those of the method, then the master. */
 static int states_of(const tg_optim *o, const tg_optim_item *it) { return o->method->n_states + (it->master ? 1 : 0); }
 
 int tg_optim_state_count(const tg_optim *o) {

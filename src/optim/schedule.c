@@ -1,4 +1,5 @@
-/* Learning-rate schedules on the host: warm-up, then one of Megatron-Core's decays. */
+/* Learning-rate schedules on the host: warm-up, then one of Megatron-Core's decays. kernels/schedule.h has the
+ * formulas. */
 #include <math.h>
 
 #include "kernels/schedule.h"

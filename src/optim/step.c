@@ -1,5 +1,5 @@
-/* The step that all methods share, and what of an optimiser lies on the device (step.h): nothing here reads it but
- * where the caller asks for a number. */
+/* The step that all methods share: the norm, clipping, the scale of the loss, and the numbers on the device
+ * (step.h). The host reads a number back only if the caller asks for it. */
 #include <math.h>
 
 #include <tapegrad/ops.h>
@@ -13,19 +13,19 @@
 #include "optim/optim.h"
 #include "placement/placing.h"
 
-/* ---- What lies on the device ---- */
+/* ---- The tensors on the device ---- */
 
 static tg_tensor *doubles(tg_ctx *ctx, int64_t n) {
     return tg_ok(ctx) ? tg_owned_empty(ctx, TG_F64, 1, &n, TG_MEM_OPTIMIZER) : NULL;
 }
 
-/* n words of the state from the first on, as a tensor of its own. */
+/* Returns n numbers of the state, from index `first` on, as a tensor. */
 static tg_tensor *part_of_state(tg_optim *o, int first, int ndim, int64_t n) {
     if (!o->state) return NULL;
     return tg_owned_new(o->ctx, TG_F64, ndim, &n, NULL, tg_storage_ref(o->state->storage), first);
 }
 
-/* Sends words of the state. */
+/* Sends n numbers of the state to the device. */
 static tg_status put(tg_optim *o, int first, const double *v, int n) {
     if (o->ctx->meta) return TG_OK;
     TG_TRY(tg_storage_may_change(o->state));
@@ -33,7 +33,8 @@ static tg_status put(tg_optim *o, int first, const double *v, int n) {
     return o->ctx->run.ops->copy(o->ctx, at, v, (size_t)n * sizeof *v, TG_COPY_FROM_HOST);
 }
 
-/* Reads the state, also after an error. False where it could not be read; s is then a state without steps. */
+/* Reads the state, also after an error. Returns false if it could not be read; s is then that of an optimizer
+ * without steps. */
 static bool look(const tg_optim *o, double s[TG_STEP_STATE]) {
     static const double before[TG_STEP_STATE] = {[TG_STEP_NORM] = NAN, [TG_STEP_SCALE] = 1};
     memcpy(s, before, sizeof before);
@@ -76,14 +77,14 @@ void tg_optim_device_close(tg_optim *o) {
 
 /* ---- The norm ---- */
 
-/* Where the sums of squares of gradients go: those on the same axes beside each other. */
+/* The places of the sums of squares in o->squares: gradients that are sharded over the same axes are adjacent. */
 typedef struct square_sets {
     uint32_t mask[TG_STEP_SUMS];
     int64_t count[TG_STEP_SUMS], first[TG_STEP_SUMS];
     int n;
 } square_sets;
 
-/* The set of an item, which it makes where it is not there; -1: there are too many. */
+/* Returns the set of an item, and creates it if needed; -1: there are too many. */
 static int set_of(square_sets *s, const tg_optim_item *it) {
     uint32_t mask = it->param->place ? it->param->place->varying : 0;
     int i = 0;
@@ -105,7 +106,7 @@ static tg_status find_sets(tg_optim *o, square_sets *s) {
     return TG_OK;
 }
 
-/* n elements of a 1-D float64 tensor from the first on. */
+/* Returns n elements, from `first` on, of a 1-D float64 tensor. */
 static tg_array slice(const tg_tensor *x, int64_t first, const int64_t *n) {
     static const int64_t dense = 1;
     tg_array a = tg_array_of(x);
@@ -114,7 +115,7 @@ static tg_array slice(const tg_tensor *x, int64_t first, const int64_t *n) {
     return a;
 }
 
-/* One gradient's sum of squares into an element of o->squares. */
+/* Writes the sum of squares of one gradient to an element of o->squares. */
 static tg_status square_one(tg_optim *o, const tg_tensor *g, int64_t at) {
     int64_t one[TG_MAX_DIMS];
     for (int d = 0; d < TG_MAX_DIMS; d++) one[d] = 1;
@@ -123,7 +124,8 @@ static tg_status square_one(tg_optim *o, const tg_tensor *g, int64_t at) {
     return o->ctx->run.ops->reduce(o->ctx, TG_SUMSQ, sum, tg_array_of(g), 1, false);
 }
 
-/* The sums of this stage become one number, which becomes that of all stages: other stages may have other sets. */
+/* Adds the sums of this stage to one number, and sums that over all stages, because other stages may have other
+ * sets. */
 static tg_status sum_stages(tg_optim *o) {
     static const int64_t one = 1;
     const tg_device_ops *ops = o->ctx->run.ops;
@@ -136,8 +138,8 @@ static tg_status sum_stages(tg_optim *o) {
     return tg_grid_sum(o->ctx, &stages, o->sums, 1);
 }
 
-/* Sums of squares over all parameters, each counted once: shards are summed over the axes that they lie on, and what is
- * the same on every rank of an axis counts as one. */
+/* Computes the sums of squares over all parameters, each counted once. Shards are summed over the axes that shard
+ * them; a parameter that is the same on every rank of an axis counts once there. */
 static tg_status measure(tg_optim *o) {
     static const int64_t one = 1;
     tg_ctx *ctx = o->ctx;
@@ -183,7 +185,7 @@ static void note_versions(tg_optim_item *it) {
     it->master_version = it->master ? it->master->storage->version : 0;
 }
 
-/* What a step may change, though a collective fills it or reads it: a parameter, its master and its states. */
+/* Waits for collectives that use what the step may write: the parameter, its master and its states. */
 static tg_status settle(const tg_optim *o, const tg_optim_item *it) {
     if (!it->master && !tg_optim_gradient(it)) return TG_OK;
     TG_TRY(tg_storage_may_change(it->param));
@@ -192,8 +194,8 @@ static tg_status settle(const tg_optim *o, const tg_optim_item *it) {
     return TG_OK;
 }
 
-/* Somebody may have written one of the two since the last step. A master that was loaded is the truth, with or without
- * the parameter that was rounded from it; else the parameter is. */
+/* Makes a parameter and its master equal if one of them was written since the last step. A master that was written,
+ * for example from a checkpoint, decides; otherwise the parameter does. */
 static tg_status agree_with_master(tg_optim_item *it) {
     if (!it->master) return TG_OK;
     if (it->master_version != it->master->storage->version) {
@@ -206,7 +208,7 @@ static tg_status agree_with_master(tg_optim_item *it) {
     return TG_OK;
 }
 
-/* Their bytes are there: nobody has discarded a gradient. */
+/* Fails if a parameter was dropped, or if a gradient is discarded, not whole, or still deferred. */
 static tg_status check_gradients(tg_optim *o, const char *who) {
     TG_TRY(tg_optim_check_items(o, who));
     for (int i = 0; i < o->n; i++) {
@@ -219,7 +221,7 @@ static tg_status check_gradients(tg_optim *o, const char *who) {
     return TG_OK;
 }
 
-/* Whether the next step takes sums of squares that nobody has made yet. */
+/* Whether the next step needs sums of squares that were not computed yet. */
 static bool measures(const tg_optim *o) { return (o->max_norm > 0 || o->scale.size) && !o->summed; }
 
 static tg_status prepare(tg_optim *o, bool normed) {
@@ -247,8 +249,8 @@ static tg_status prepare(tg_optim *o, bool normed) {
     return TG_OK;
 }
 
-/* The scale in float32, where the state has been written since; or may have been, when a step that is captured is
- * replayed. Who goes backward from a loss that had the last one is told so. */
+/* Updates the scale in float32 if the state was written since; and always while a step is captured, because it may
+ * be written before a replay. Backward from a loss scaled by the previous value then fails with TG_ERR_VERSION. */
 static tg_status refresh_scale(tg_optim *o, const char *by, const void *site) {
     uint32_t version = o->state->storage->version;
     if (!o->scale.size || (o->scale_version == version && !o->ctx->capture)) return TG_OK;
@@ -260,7 +262,7 @@ static tg_status refresh_scale(tg_optim *o, const char *by, const void *site) {
     return TG_OK;
 }
 
-/* Whether to skip is the device's to say: for the host every step writes its parameters. */
+/* The device decides whether to skip the step; on the host every step counts as a write of its parameters. */
 static tg_status step(tg_optim *o) {
     TG_TRY(tg_optim_check(o));
     TG_TRY(check_gradients(o, "tg_optim_step"));

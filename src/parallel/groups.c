@@ -1,8 +1,8 @@
-/* Groups: Megatron-Core's RankGenerator, and the tg_parallel of a rank.
+/* The groups of a rank: tg_rank_groups, after the RankGenerator of Megatron-Core, and tg_parallel.
  *
- * A grid numbers the ranks in mixed radix, the leftmost axis of its order varying fastest. There are two over the same
- * ranks: the dense one (tp, cp, dp, pp) and the experts' (etp, ep, edp, pp), which must agree on pp.
- */
+ * A grid numbers the ranks in mixed radix. The leftmost axis of its order varies fastest. There are two grids over
+ * the same ranks: the dense one (tp, cp, dp, pp) and the expert one (etp, ep, edp, pp). Both must give every rank
+ * the same pipeline. */
 #include <stdio.h>
 
 #include "base/host_memory.h"
@@ -10,11 +10,12 @@
 #include "core/rng.h"
 #include "parallel/parallel.h"
 
-enum { GRID = 5 }; /* axes that an order names: tp, cp, ep, dp, pp */
+enum { GRID = 5 }; /* the number of axes that an order can name: tp, cp, ep, dp, pp */
 
 /* ---- Orders ---- */
 
-/* Reads "tp-cp-dp" into names of at most 7 letters; -1 where it is not a list of up to GRID names. */
+/* Reads a text such as "tp-cp-dp" into names of at most 7 letters, and returns how many. Returns -1 if the text is
+ * not a list of up to GRID names. */
 static int parse_order(const char *text, char names[][8]) {
     int n = 0;
     for (const char *at = text; at && *at; n++) {
@@ -34,7 +35,8 @@ static int find(char names[][8], int n, const char *name) {
     return -1;
 }
 
-/* The rank of a place whose coordinate on the chosen axes (or the others) is index, in mixed radix. */
+/* Returns the part of a rank number that the chosen axes contribute (inside), or that the others do (not inside).
+ * index is the mixed-radix number of the coordinates on those axes. */
 static int rank_of(const int *sizes, int n, uint32_t chosen, bool inside, int index) {
     int rank = 0, stride = 1;
     for (int i = 0; i < n; i++) {
@@ -79,7 +81,7 @@ typedef struct grid {
     int sizes[GRID], n;
 } grid;
 
-/* The grid of an order and its sizes by name; axes of size 1 that the order leaves out go last. */
+/* Makes the grid of an order and of sizes by name. Axes of size 1 that the order does not name go last. */
 static tg_status grid_make(tg_ctx *ctx, grid *g, const char *order, const char *const name[GRID],
                            const int size[GRID]) {
     g->n = parse_order(order, g->names);
@@ -104,7 +106,7 @@ static tg_status grid_make(tg_ctx *ctx, grid *g, const char *order, const char *
     return TG_OK;
 }
 
-/* Made, or after a recovery made anew in place: layers hold the communicator. */
+/* Creates the communicator; in a recovery rebuilds it in place, because layers hold it. */
 static void form(tg_parallel *p, const int *ranks, int n, const char *name, tg_axis axis, bool all, tg_comm **out) {
     if (*out)
         tg_comm_rejoin(*out, ranks, n, all);
@@ -112,7 +114,7 @@ static void form(tg_parallel *p, const int *ranks, int n, const char *name, tg_a
         *out = tg_comm_split_known(p->world, ranks, n, name, axis, all);
 }
 
-/* This rank's group over some axes of a grid, as a communicator. */
+/* Makes the communicator of this rank's group over some axes of a grid. */
 static tg_status group_make(tg_parallel *p, const grid *g, const char *axes, const char *name, tg_axis axis,
                             tg_comm **out) {
     tg_ctx *ctx = p->ctx;
@@ -130,7 +132,7 @@ static tg_status group_make(tg_parallel *p, const grid *g, const char *axes, con
     return ctx->run.status;
 }
 
-/* ---- Making ---- */
+/* ---- Creation ---- */
 
 static const char *const grid_names[GRID] = {"tp", "cp", "ep", "dp", "pp"};
 
@@ -167,7 +169,7 @@ static tg_status check_sizes(tg_ctx *ctx, tg_parallel_opts *o, int world) {
     return TG_OK;
 }
 
-/* Whether both grids have the same groups of an axis. */
+/* Sets *same to whether both grids have the same groups of an axis. */
 static tg_status same_groups(tg_ctx *ctx, const grid *dense, const grid *expert, const char *axis, int world,
                              bool *same) {
     int *ranks = tg_host_alloc(ctx, 2 * (size_t)world * sizeof *ranks);
@@ -212,8 +214,8 @@ static tg_status make_embedding(tg_parallel *p, const grid *dense) {
     return p->ctx->run.status;
 }
 
-/* Of one size, etp and tp may still have other groups, where cp comes before tp. What is left of the world for edp is
- * then dp and cp. */
+/* Sets one_grid. If etp and tp have the same size they can still have different groups, when cp comes before tp in
+ * the order. If the groups are the same, edp consists of dp and cp. */
 static tg_status compare_grids(tg_parallel *p, const grid *dense, const grid *expert) {
     if (p->o.ep > 1 || p->o.etp != p->o.tp) {
         p->one_grid = false;
@@ -222,7 +224,8 @@ static tg_status compare_grids(tg_parallel *p, const grid *dense, const grid *ex
     return same_groups(p->ctx, dense, expert, "tp", tg_comm_size(p->world), &p->one_grid);
 }
 
-/* The axes that placements have: of the experts' grid only where it is not the dense one. */
+/* Fills in the axes that placements use. The axes of the expert grid are among them only if it differs from the
+ * dense one. */
 static void fill_grid(tg_parallel *p) {
     tg_grid *g = tg_grid_own(p->ctx);
     g->axes = 0;
@@ -248,7 +251,7 @@ static tg_status make_groups(tg_parallel *p) {
     TG_TRY(check_pipelines(p->ctx, o, &dense, &expert, world));
     TG_TRY(compare_grids(p, &dense, &expert));
     tg_axis of_etp = p->one_grid ? TG_TP : TG_ETP, of_edp = TG_EDP;
-    if (p->one_grid) of_edp = o->cp == 1 ? TG_DP : TG_MAX_AXES; /* dp and cp: no one axis */
+    if (p->one_grid) of_edp = o->cp == 1 ? TG_DP : TG_MAX_AXES; /* dp and cp together are not one axis */
     const struct {
         const grid *g;
         const char *axes, *name;
@@ -280,7 +283,7 @@ static void drop_groups(tg_parallel *p) {
 
 static const tg_parallel inert = {.ctx = (tg_ctx *)&tg_dead_ctx};
 
-/* NULL on an error. */
+/* Returns NULL on an error. */
 static tg_parallel *make(tg_comm *world, const tg_parallel_opts *given) {
     tg_ctx *ctx = tg_comm_ctx(world);
     tg_parallel_opts o;
@@ -336,7 +339,7 @@ tg_status tg_parallel_recover(tg_parallel *p) {
     return TG_OK;
 }
 
-/* ---- What it is ---- */
+/* ---- Queries ---- */
 
 tg_ctx *tg_parallel_ctx(const tg_parallel *p) { return p ? p->ctx : (tg_ctx *)&tg_dead_ctx; }
 tg_comm *tg_parallel_world(const tg_parallel *p) { return p ? p->world : NULL; }

@@ -1,4 +1,5 @@
-/* The list of the ops that know of ranks, after those of src/ops/op_list.h, which says how it is used. */
+/* The list of the ops that use communicators or placements. It follows the list in src/ops/op_list.h, which says how
+ * to include it. */
 
 /* Mappings */
 TG_OP(copy_to_tp)

@@ -1,4 +1,4 @@
-/* A rank's groups, as the library's own layers see them. */
+/* The tg_parallel of a rank: its groups, and the objects that work over them. */
 #ifndef TG_PARALLEL_H
 #define TG_PARALLEL_H
 
@@ -10,7 +10,7 @@
 
 /* Callbacks of an object that works over the groups of a tg_parallel. */
 typedef struct tg_parallel_listener {
-    tg_status (*recovered)(struct tg_parallel_listener *l); /* tg_parallel_recover has made the groups anew */
+    tg_status (*recovered)(struct tg_parallel_listener *l); /* tg_parallel_recover has rebuilt the groups */
     void (*ended)(struct tg_parallel_listener *l);          /* the groups are about to be freed */
     struct tg_parallel_listener *next;
 } tg_parallel_listener;
@@ -18,13 +18,13 @@ typedef struct tg_parallel_listener {
 struct tg_parallel {
     tg_ctx *ctx;
     tg_comm *world;
-    tg_parallel_opts o; /* completed */
+    tg_parallel_opts o; /* with defaults filled in */
     char order[40];
-    bool one_grid; /* the experts' grid is the dense one: etp is tp, edp is dp and cp, ep has one rank */
+    bool one_grid; /* the expert grid has the groups of the dense one: ep has one rank, etp is tp, edp is dp and cp */
     tg_comm *comm[TG_MAX_AXES];
     tg_comm *dp_cp, *model, *embedding;
-    tg_buckets *buckets;             /* of parallel/dp: those that are alive, the newest first */
-    tg_parallel_listener *listeners; /* the newest first */
+    tg_buckets *buckets;             /* all tg_buckets that are alive, newest first */
+    tg_parallel_listener *listeners; /* newest first */
 };
 
 #endif

@@ -1,4 +1,4 @@
-/* Parameters of a rank, made from what they are over all ranks. */
+/* tg_param_new_placed: creates this rank's part of a parameter from its global shape and placements. */
 #include <math.h>
 
 #include <tapegrad/parallel.h>
@@ -22,7 +22,7 @@ static tg_status check_at(const tg_parallel *p, tg_ctx *ctx, const tg_place_at *
                               : tg_fail(ctx, TG_ERR_ARGUMENT, "tg_param_new_placed: the groups are not the context's");
 }
 
-/* The shape of this rank's part. */
+/* Reduces *s from the global shape to the shape of this rank's part. */
 static tg_status cut(const tg_parallel *p, tg_ctx *ctx, tg_shape *s, tg_place_at at) {
     tg_placement to = at.placement;
     int n = tg_parallel_size(p, at.axis), d = to.dim < 0 ? to.dim + (int)s->ndim : to.dim;

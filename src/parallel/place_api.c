@@ -1,12 +1,13 @@
-/* Placements as programs see them: declared at leaves, read off any tensor. */
+/* The public functions of placements: tg_place declares one for a leaf, tg_placement_of and others read them off any
+ * tensor, tg_assume_placement replaces one. Also tg_call_convert, for mapping ops. */
 #include <tapegrad/derivatives.h>
 
 #include "ops/common/op.h"
 #include "placement/rule.h"
 #include "parallel/parallel.h"
 
-/* The axes of the grid that an axis stands for, major first; how many. Where the experts' grid is the dense one, etp is
- * tp, and edp is dp and cp. */
+/* Lists the axes of the grid that an axis stands for, major first, and returns how many. If both grids have the same
+ * groups, etp stands for tp, and edp for dp and cp. */
 static int axes_of(const tg_parallel *p, tg_axis axis, tg_axis out[2]) {
     bool one = p && p->one_grid;
     out[0] = one && axis == TG_ETP ? TG_TP : one && axis == TG_EDP ? TG_DP : axis;
@@ -18,7 +19,7 @@ static int axes_of(const tg_parallel *p, tg_axis axis, tg_axis out[2]) {
     return 2;
 }
 
-/* ---- Reading ---- */
+/* ---- Queries ---- */
 
 tg_placement tg_placement_of(const tg_tensor *x, tg_axis axis) {
     tg_axis at[2];
@@ -53,7 +54,7 @@ static tg_status check_grid(const tg_parallel *p, const tg_ctx *ctx, tg_axis axi
     return TG_OK;
 }
 
-/* A shard's dim made non-negative, its layout one that the local size can have. */
+/* Checks a placement for x. Makes the dim of a shard non-negative, and checks that its chunks divide the local size. */
 static tg_status check_placement(const tg_tensor *x, tg_placement *to, uint32_t yet, const char *who) {
     char what[160];
     tg_describe(x, what, sizeof what);
@@ -67,7 +68,7 @@ static tg_status check_placement(const tg_tensor *x, tg_placement *to, uint32_t 
     return tg_place_check_shard(x, NULL, *to, yet, who);
 }
 
-/* asked: by the caller, who may have named the axis by another. */
+/* `asked` is the axis that the caller named, which may be another name of `axis`. */
 static tg_status check_leaf(const tg_tensor *x, tg_axis axis, tg_axis asked, tg_placement to) {
     char what[160];
     tg_describe(x, what, sizeof what);
@@ -86,16 +87,16 @@ static tg_status check_leaf(const tg_tensor *x, tg_axis axis, tg_axis asked, tg_
     return TG_OK;
 }
 
-/* yet: the axes that come after it. */
+/* yet: the axes on which the leaf may still be placed later. */
 static tg_status declare(tg_tensor *x, tg_axis axis, tg_placement to, uint32_t yet) {
     tg_ctx *ctx = x->ctx;
-    if (!(tg_grid_axes(ctx) >> axis & 1)) return TG_OK; /* one rank: it lies as on one */
+    if (!(tg_grid_axes(ctx) >> axis & 1)) return TG_OK; /* one rank: any placement is the same */
     if (!tg_ext_of(x)) return ctx->run.status;
     const tg_placements *p = tg_place_converted(ctx, tg_place_of(x), axis, to);
     TG_TRY(ctx->run.status);
     TG_TRY(tg_place_check_shards(x, p, yet, "tg_place"));
     x->place = p;
-    x->flags &= (uint16_t) ~(TG_F_GIVEN | TG_F_COMPARED); /* what it is on every axis has been settled */
+    x->flags &= (uint16_t) ~(TG_F_GIVEN | TG_F_COMPARED); /* its placement is now declared, on every axis */
     x->ext->placed |= 1u << axis;
     return TG_OK;
 }
@@ -122,7 +123,7 @@ tg_status tg_place(const tg_parallel *p, tg_tensor *leaf, tg_axis axis, tg_place
 typedef struct assume_params {
     tg_axis axis;
     tg_placement to;
-    bool back; /* of a gradient: among axes that share the dim it has its place again */
+    bool back; /* of a gradient: the axis takes its old position among the axes that share the dim */
 } assume_params;
 
 static tg_status assume_infer(tg_call *c) {
@@ -139,7 +140,7 @@ static tg_status assume_infer(tg_call *c) {
 
 static tg_status assume_backward(tg_call *c) { return tg_call_pass(c, 0, c->gout[0]); }
 
-/* The gradient lies as that of x does. */
+/* Gives the gradient the placement of a gradient of x. */
 static tg_status assume_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
     const assume_params *p = tg_node_params(n);
     assume_params back = *p;
@@ -179,8 +180,8 @@ const tg_op tg_op_assume_placement = {
     TG_SAMPLES(assume_samples),
 };
 
-/* A view of x with another placement on one axis. Identity both ways: nothing is converted, and nothing checked but
- * that x could lie so. */
+/* Returns a view of x with another placement on one axis. Forward and backward are the identity: no data is
+ * converted. The only check is that the local sizes of x allow the placement. */
 tg_tensor *tg_assume_placement(tg_tape *t, tg_tensor *x, const tg_parallel *p, tg_axis axis, tg_placement to) {
     const char *who = "tg_assume_placement";
     if (tg_tape_check_with(t, &x, 1, who) != TG_OK || tg_check(t->ctx, x, who) != TG_OK ||
@@ -192,7 +193,7 @@ tg_tensor *tg_assume_placement(tg_tape *t, tg_tensor *x, const tg_parallel *p, t
     return x;
 }
 
-/* ---- For writers of mappings ---- */
+/* ---- For mapping ops ---- */
 
 tg_status tg_call_convert(tg_call *c, int i, tg_placement from, int o, tg_placement to, const tg_comm *comm,
                           const char *mend) {

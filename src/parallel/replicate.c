@@ -1,4 +1,4 @@
-/* tg_module_replicate: places a module's parameters as R on the axes over which their gradients are summed. */
+/* tg_module_replicate: places the parameters of a module as R on the axes over which their gradients are summed. */
 #include <tapegrad/parallel.h>
 
 #include "nn/module.h"
@@ -8,7 +8,7 @@ static tg_status place_where_not(const tg_parallel *p, tg_tensor *x, tg_axis axi
     return tg_place(p, x, axis, (tg_placement){.kind = TG_REPLICATED});
 }
 
-/* Its layer has placed it on the experts' axes, over which its gradient is summed. */
+/* Whether the layer of x has placed it on the expert grid. */
 static bool of_experts(const tg_tensor *x) {
     const uint32_t grid = 1u << TG_ETP | 1u << TG_EP | 1u << TG_EDP;
     return x->ext && x->ext->placed & grid;

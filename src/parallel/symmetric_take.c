@@ -1,4 +1,4 @@
-/* Tensors of a tape whose storages are parts of a symmetric buffer. */
+/* tg_symmetric_take: tensors of a tape whose storages lie in a symmetric buffer. */
 #include <tapegrad/parallel.h>
 
 #include "base/runtime.h"

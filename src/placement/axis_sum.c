@@ -1,9 +1,9 @@
-/* Sums of numbers over the axes of the grid, on the device: norms and counts of what is sharded. */
+/* Sums of float64 numbers over axes of the grid, on the device. Norms and counts of sharded tensors use them. */
 #include "placement/grid.h"
 
 #include <tapegrad/comm.h>
 
-/* sums[from, to) over one axis, where they lie. */
+/* Replaces sums[from, to) by their sums over the ranks of comm. */
 static tg_status sum_run(tg_comm *comm, tg_tensor *sums, int from, int to) {
     tg_ctx *ctx = sums->ctx;
     int64_t n = to - from;
@@ -17,7 +17,7 @@ static tg_status sum_run(tg_comm *comm, tg_tensor *sums, int from, int to) {
 
 tg_status tg_grid_sum_world(tg_ctx *ctx, tg_tensor *x) { return sum_run((tg_comm *)tg_grid_of(ctx)->world, x, 0, 1); }
 
-/* Neighbours that an axis shards go in one call: mostly they all do. */
+/* Neighboring elements that the same axis sums go in one collective; usually these are all elements. */
 tg_status tg_grid_sum(tg_ctx *ctx, const uint32_t *mask, tg_tensor *sums, int n) {
     for (int a = 0; a < TG_MAX_AXES; a++)
         for (int i = 0, to; i < n; i = to) {

@@ -1,7 +1,9 @@
-/* Check mode: what is said to be the same on every rank of an axis is compared by a hash of its bytes.
+/* Check mode: verifies that a tensor which claims to be the same on every rank of an axis is so, by comparing a hash of
+ * its bytes.
  *
- * Ranks of a tensor- or context-parallel group record the same ops, so there a leaf is compared at its first use. Data
- * parallel ranks may use other parameters than their neighbours: theirs are compared by tg_grads_finalize. */
+ * Ranks of a tensor- or context-parallel group record the same ops, so a leaf is compared there at its first use.
+ * Data-parallel ranks may use different parameters from each other, so on those axes tg_grads_finalize compares the
+ * parameters. */
 #include "base/host_memory.h"
 
 #include <tapegrad/comm.h>
@@ -11,7 +13,8 @@
 static const uint32_t data_axes = 1u << TG_DP | 1u << TG_EDP;
 static const uint32_t expert_axes = 1u << TG_ETP | 1u << TG_EP | 1u << TG_EDP;
 
-/* The axes on which x claims to be equal: of the grid that it belongs to, and never pp. */
+/* The axes on which x claims to be equal. If x was placed on the expert grid, they are among the axes that it was
+ * placed on. Otherwise they are among the axes of the dense grid, without pp. */
 uint32_t tg_placement_claimed(const tg_tensor *x) {
     uint32_t placed = x->ext ? x->ext->placed : 0;
     uint32_t axes = placed & expert_axes ? placed : tg_grid_axes(x->ctx) & ~(expert_axes | 1u << TG_PP);
@@ -25,7 +28,7 @@ static uint64_t hash_bytes(const unsigned char *p, size_t n) {
     return h;
 }
 
-/* Of a device the bytes are read by the host: check mode may be slow. */
+/* Copies the bytes of a device tensor to the host to hash them; check mode may be slow. */
 tg_status tg_placement_hash(const tg_tensor *x, int64_t *out) {
     tg_ctx *ctx = x->ctx;
     TG_TRY(tg_storage_need(x->storage, x));
@@ -48,8 +51,8 @@ static tg_status differs(const tg_tensor *x, tg_axis axis, int rank) {
                    what, is, tg_axis_name(axis), rank);
 }
 
-/* Compares n numbers with those of rank 0, in one collective; *wrong: -1, or n times the first rank that has another,
- * and which. */
+/* Compares n numbers with those of rank 0, in one collective. *wrong is -1 if all are equal. Otherwise it is rank *
+ * n + i, for the first rank that differs and its first different number i. */
 static tg_status find_other(tg_ctx *ctx, tg_comm *comm, const int64_t *mine, int64_t n, int64_t *wrong) {
     int64_t all = n * tg_comm_size(comm);
     *wrong = -1;
@@ -71,7 +74,7 @@ static tg_status find_other(tg_ctx *ctx, tg_comm *comm, const int64_t *mine, int
     return said ? s : ctx->run.status;
 }
 
-/* One hash for each of n tensors. */
+/* mine has one hash for each of the n tensors. */
 tg_status tg_placement_compare_hashes(tg_tensor *const *x, const int64_t *mine, int64_t n, tg_axis axis) {
     tg_ctx *ctx = x[0]->ctx;
     int64_t wrong;

@@ -1,4 +1,5 @@
-/* Conversions: what mapping ops state of one axis. */
+/* Conversions: the statement of a mapping op that it changes one placement to another on one axis, and the check of
+ * that statement. */
 #include "placement/rule.h"
 
 #include <ctype.h>
@@ -23,7 +24,7 @@ tg_status tg_call_convert_on(tg_call *c, int i, tg_placement from, int o, tg_pla
     return TG_OK;
 }
 
-/* ---- Axes that share a dim: orders, major first ---- */
+/* ---- Axes that shard the same dim: their order, major first ---- */
 
 static int sharers(const tg_ctx *ctx, const tg_placements *p, int dim, tg_axis but) {
     int n = 0;
@@ -56,7 +57,7 @@ const tg_placements *tg_place_converted(tg_ctx *ctx, const tg_placements *p, tg_
 
 static tg_placement at_of(const tg_tensor *x, tg_axis axis) { return x->place ? x->place->at[axis] : invariant; }
 
-/* An input without gradient may be I where R is named, and R where I is. */
+/* An input without gradient may be I where R is expected, and R where I is expected. */
 static bool accepts(const tg_call *c, int i, tg_placement from, tg_placement is) {
     if (from.kind <= TG_REPLICATED && is.kind <= TG_REPLICATED)
         return from.kind == is.kind || !tg_call_differentiable(c, i);
@@ -72,7 +73,8 @@ static tg_status refuse_input(tg_call *c, const tg_conversion *v) {
                                v->mend ? v->mend : "docs/placements.md has the mapping that leads there");
 }
 
-/* Data that moves along a dim which another axis shards: only a minor axis may do so. */
+/* Refuses a conversion that moves data along a dim which another axis shards too. Only the minor axis of a dim may
+ * convert it. */
 static tg_status check_sharers(tg_call *c, const tg_conversion *v) {
     const tg_tensor *x = c->in[v->in], *y = c->out[v->out];
     tg_placement is = at_of(x, v->axis);
@@ -100,7 +102,8 @@ static tg_status check_result(tg_call *c, const tg_conversion *v) {
     return TG_OK;
 }
 
-/* Of what is opaque the mend is most often a declaration: what the caller wrote is taken for each rank's own. */
+/* An opaque input is usually a leaf whose bytes the caller wrote, which counts as different on every rank. The
+ * remedy is then a declaration. */
 static tg_status refuse_varying(tg_call *c, tg_axis axis, int i) {
     char mend[192], name[16] = "";
     for (int k = 0; tg_axis_name(axis)[k] && k < 15; k++) name[k] = (char)toupper((unsigned char)tg_axis_name(axis)[k]);
@@ -114,7 +117,7 @@ static tg_status refuse_varying(tg_call *c, tg_axis axis, int i) {
                                mend);
 }
 
-/* What no conversion names takes part as it is: the same on every rank, and without gradient. */
+/* Checks the inputs that no conversion names: each must be the same on every rank of the axis, and need no gradient. */
 static tg_status check_others(tg_call *c, tg_axis axis, uint32_t named) {
     for (int i = 0; i < c->n_in; i++) {
         if (!c->in[i] || tg_bit(named, i)) continue;

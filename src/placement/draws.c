@@ -1,6 +1,6 @@
-/* Draws by global coordinates. The positions that a shard's elements have in the global tensor are an affine function
- * of digits of their local position: a sharded dim adds one digit for the chunks that its rank has, and dims that lie
- * in one piece share one. */
+/* Random draws by global coordinates. The global position of a shard's element is an affine function of the digits
+ * of its local position. A sharded dim adds one digit for the chunks that its rank holds. Adjacent dims that lie in
+ * one piece share a digit. */
 #include "placement/draws.h"
 
 #include <tapegrad/op.h>
@@ -9,14 +9,14 @@
 #include "core/rng.h"
 #include "kernels/philox.h"
 
-/* Digits of a local position, outermost first; to each belongs a step in the global one. */
+/* The digits of a local position, outermost first. Each has an extent, and a step in the global position. */
 typedef struct digits {
     int n;
     int64_t extent[2 * TG_DRAW_DIGITS], step[2 * TG_DRAW_DIGITS];
     int64_t base;
 } digits;
 
-/* One axis that shards a dim. */
+/* One axis that shards a dim: this rank on it, its number of ranks, and the placement. */
 typedef struct cut {
     int64_t rank, size;
     tg_placement p;
@@ -34,13 +34,13 @@ static void push(digits *d, int64_t extent, int64_t step) {
     }
 }
 
-/* The place of the rank's chunk j in the whole dim, in chunks. */
+/* Returns which chunk of the whole dim the rank's j-th chunk is. */
 static int64_t chunk_at(const cut *c, int64_t j) {
     if (c->p.layout == TG_ZIGZAG) return j ? 2 * c->size - 1 - c->rank : c->rank;
     return j * c->size + c->rank;
 }
 
-/* The place in the whole dim of element i of a shard; cuts are major first. */
+/* Returns the position in the whole dim of element i of a shard of size `local`. The cuts are ordered major first. */
 static int64_t whole_position(const cut *cuts, int n, int64_t local, int64_t i) {
     for (int k = n - 1; k >= 0; k--) {
         int64_t chunk = local / tg_placement_chunks(cuts[k].p);
@@ -59,14 +59,14 @@ static int64_t common_divisor(int64_t a, int64_t b) {
     return a;
 }
 
-/* How many of the m numbers in o, which grow, have one step from the first on. */
+/* Returns how many of the m increasing numbers in o, from the first on, are spaced by one step. */
 static int64_t run_of(const int64_t *o, int64_t m) {
     int64_t n = m > 1 ? 2 : 1;
     while (n < m && o[n] - o[n - 1] == o[1] - o[0]) n++;
     return n;
 }
 
-/* Every run of n of the m numbers has the steps of the first one. */
+/* Whether every run of n of the m numbers has the same steps as the first run. */
 static bool runs_alike(const int64_t *o, int64_t m, int64_t n) {
     if (m % n) return false;
     for (int64_t i = 0; i < m; i++)
@@ -74,7 +74,7 @@ static bool runs_alike(const int64_t *o, int64_t m, int64_t n) {
     return true;
 }
 
-/* The largest size of pieces that all cuts leave whole. */
+/* The largest piece size that divides the local size and the chunk size of every cut. */
 static int64_t piece_of(const cut *cuts, int n, int64_t local) {
     int64_t piece = local, whole = local;
     for (int i = n - 1; i >= 0; i--) {
@@ -84,7 +84,8 @@ static int64_t piece_of(const cut *cuts, int n, int64_t local) {
     return piece;
 }
 
-/* Several axes cut the dim: their pieces, listed, are taken for digits from the inside out. false: they are none. */
+/* Adds the digits of a dim that several axes cut. It lists the global positions of the pieces and finds the digits
+ * from the innermost one out. Returns false if the positions are no affine function of digits, or too many. */
 static bool push_pieces(digits *d, const cut *cuts, int n, int64_t local, int64_t step) {
     enum { PIECES = 64, DEPTH = 6 };
     int64_t piece = piece_of(cuts, n, local), m = local / piece, o[PIECES] = {0}, extent[DEPTH], steps[DEPTH];
@@ -116,18 +117,18 @@ static bool push_dim(digits *d, const cut *cuts, int n, int64_t local, int64_t s
 
 /* ---- Placed tensors ---- */
 
-/* How a tensor is cut, and how its dims step through the global one, row-major. */
+/* How the axes cut a tensor, and the row-major steps of its dims in the global tensor. */
 typedef struct lie {
     int ndim;
     const int64_t *shape;
     cut cuts[TG_MAX_DIMS][TG_MAX_AXES];
-    int n[TG_MAX_DIMS]; /* of cuts */
+    int n[TG_MAX_DIMS]; /* number of cuts of each dim */
     int64_t step[TG_MAX_DIMS];
-    int64_t base, numel; /* of what is drawn: opaque tensors as if they stood one after another, by rank */
-    int64_t pieces[TG_MAX_DIMS], piece[TG_MAX_DIMS]; /* pieces not 0: of this dim only the one that piece numbers */
+    int64_t base, numel; /* first draw, and number of draws over all ranks; opaque tensors are stacked by rank */
+    int64_t pieces[TG_MAX_DIMS], piece[TG_MAX_DIMS]; /* pieces[d] > 0: draw only piece[d] of dim d */
 } lie;
 
-/* The axes that shard dim d, major first. */
+/* Lists the axes that shard dim d, major first, and returns how many there are. */
 static int cuts_of(const tg_ctx *ctx, const tg_placement *at, int d, cut *cuts) {
     int n = 0;
     for (int order = 0; order < TG_MAX_AXES; order++)
@@ -152,7 +153,7 @@ static tg_status lie_of(tg_ctx *ctx, int ndim, const int64_t *shape, const tg_pl
     for (int i = ndim - 1; i >= 0; i--) {
         l->n[i] = cuts_of(ctx, at, i, l->cuts[i]);
         l->step[i] = l->numel;
-        int64_t size = shape[i]; /* of what the k-th axis has cut: the minor one last */
+        int64_t size = shape[i]; /* grows to the global size, from the minor axis to the major one */
         for (int k = l->n[i] - 1; k >= 0; k--) {
             if (size % tg_placement_chunks(l->cuts[i][k].p))
                 return tg_fail(ctx, TG_ERR_SHAPE, "random draws: dim %d of size %lld is sharded in %lld chunks", i,
@@ -165,7 +166,7 @@ static tg_status lie_of(tg_ctx *ctx, int ndim, const int64_t *shape, const tg_pl
     return TG_OK;
 }
 
-/* -1, or the first dim whose pieces are no digits. */
+/* Returns -1, or the first dim whose pieces are not an affine function of digits. */
 static int digits_of(const lie *l, digits *d) {
     *d = (digits){.base = l->base};
     for (int i = 0; i < l->ndim; i++) {
@@ -203,8 +204,9 @@ static bool varies(const tg_ctx *ctx, const tg_placement *at, uint32_t axes) {
     return any;
 }
 
-/* The stream that a tensor draws from: under TG_RNG_MEGATRON, what varies inside the tensor-parallel region has its
- * rank's; but where the caller has forked one, that. expert: it is one's, though it lies on the dense grid. */
+/* Sets *out to the stream that a tensor draws from. With TG_RNG_MEGATRON a tensor that varies over tp (or etp, ep)
+ * draws from the stream of its rank, unless the caller has selected a stream. `expert`: the tensor is an expert's,
+ * even if it varies over tp only. */
 static tg_status stream_of(tg_ctx *ctx, const tg_placement *at, bool expert, tg_rng **out) {
     *out = &ctx->rng;
     if (!tg_grid_of(ctx)->draws_local || !at || ctx->streams.current) return TG_OK;
@@ -256,7 +258,7 @@ static tg_status fill(tg_tensor *x, tg_array part, tg_random kind, double a, dou
     return x->ctx->run.ops->random(x->ctx, kind, part, a, b, d);
 }
 
-/* The part of x that l's pieces are. */
+/* Fills the part of x that l->piece selects. */
 static tg_status fill_part(tg_tensor *x, const lie *l, tg_random kind, double a, double b) {
     digits d;
     tg_draws draws;
@@ -276,7 +278,7 @@ static tg_status fill_part(tg_tensor *x, const lie *l, tg_random kind, double a,
     return fill(x, part, kind, a, b, &draws);
 }
 
-/* Goes on to the next part; false: there is none. */
+/* Goes on to the next part; returns false after the last one. */
 static bool next_part(lie *l) {
     for (int i = l->ndim - 1; i >= 0; i--) {
         if (!l->pieces[i]) continue;
@@ -286,7 +288,7 @@ static bool next_part(lie *l) {
     return false;
 }
 
-/* Where the pieces of a dim are no digits, they are drawn one after another. */
+/* A dim whose pieces are not an affine function of digits is filled piece by piece. */
 tg_status tg_fill_random_placed(tg_tensor *x, tg_random kind, double a, double b, bool expert) {
     tg_ctx *ctx = x->ctx;
     const tg_placements *p = tg_place_of(x);

@@ -1,16 +1,18 @@
-/* Which draws a tensor takes, by its place among the ranks. */
+/* Random draws of placed tensors: which draws of a stream each rank's part takes. */
 #ifndef TG_DRAWS_H
 #define TG_DRAWS_H
 
 #include "placement/placing.h"
 
-/* Takes the draws of a tensor of this local shape from the current stream, as tg_call_draws says. at NULL: placed on no
- * axis. On an error *out is zero. */
+/* Takes the draws of a tensor of this local shape, as tg_call_draws describes. at NULL: the tensor is not placed,
+ * and draws from the current stream. On error *out must not be used. */
 tg_status tg_draws_take(tg_ctx *ctx, int ndim, const int64_t *shape, const tg_placement *at, tg_draws *out);
-/* Fills x by its placement: shards put together are what one rank draws, but under TG_RNG_MEGATRON each from its rank's
- * stream. expert: x is an expert's, also where it lies on the dense grid. */
+/* Fills x with draws, by its placement. The shards of all ranks, joined, equal the tensor that one rank draws. With
+ * TG_RNG_MEGATRON each shard is drawn as a tensor of its own from the stream of its rank. `expert`: x is an
+ * expert's, even if it varies over tp only. */
 tg_status tg_fill_random_placed(tg_tensor *x, tg_random kind, double a, double b, bool expert);
-/* The last draws of a fill of x, no expert's, are free again: so many of this rank's elements, and of all ranks'. */
+/* Gives back the last draws of a fill of x, which is not an expert's: `local` elements of this rank, `global` of all
+ * ranks. The next fill takes them again. */
 tg_status tg_draws_give_back(const tg_tensor *x, int64_t local, int64_t global);
 
 #endif

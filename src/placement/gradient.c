@@ -1,4 +1,5 @@
-/* Placements of gradients: the dual of what they are gradients of. */
+/* Placements of gradients: the dual of the placement of the tensor that they belong to, checks of a given gradient,
+ * and the seed of a root. */
 #include "placement/rule.h"
 
 static const tg_placement invariant = {.kind = TG_INVARIANT};
@@ -14,7 +15,8 @@ const tg_placements *tg_placement_of_gradient(const tg_tensor *x, bool whole) {
     return tg_place_intern(ctx, at);
 }
 
-/* Where opaque tensors may be anything, equal ones may; what is the same on every rank is so under either name. */
+/* Where an opaque gradient is expected, anything but P fits. Where I or R is expected, both fit, because both are
+ * the same on every rank. */
 static bool fits(tg_placement want, tg_placement is) {
     if (want.kind == TG_VARYING && want.layout == TG_OPAQUE) return is.kind != TG_PARTIAL;
     if (want.kind <= TG_REPLICATED) return is.kind <= TG_REPLICATED;

@@ -1,4 +1,4 @@
-/* The grid of a context: how it is made, cleared, and freed. What fills it in is src/parallel/groups.c. */
+/* The grid of a context: creation, clearing and freeing. src/parallel/groups.c fills it in. */
 #include "placement/grid.h"
 
 #include "base/host_memory.h"

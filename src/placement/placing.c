@@ -1,4 +1,4 @@
-/* Placements: interning, comparing, what a gradient has, the chunks of shards, and text. */
+/* Placements: interning, comparison, the dual placement of a gradient, the chunks of shards, and text. */
 #include "placement/placing.h"
 
 #include "base/host_memory.h"
@@ -11,10 +11,11 @@ static const char *const axis_names[] = {"tp", "cp", "dp", "pp", "etp", "ep", "e
 const char *tg_axis_name(tg_axis axis) { return (unsigned)axis < TG_MAX_AXES ? axis_names[axis] : "none"; }
 
 static const tg_placement opaque = {.kind = TG_VARYING, .layout = TG_OPAQUE};
-/* A caller's bytes are of the dense grid: a dispatch of tokens brings tensors into the experts', and pp places none. */
+/* The axes on which a caller's bytes that were never placed are opaque: those of the dense grid. Tensors reach the
+ * expert grid only through a dispatch of tokens, and pp has no placements. */
 static const uint32_t given_axes = 1u << TG_TP | 1u << TG_CP | 1u << TG_DP | 1u << TG_AXIS_USER;
 
-/* The fields that its kind does not use are zero. */
+/* Returns p with the fields zeroed that its kind does not use. */
 static tg_placement normal(tg_placement p) {
     if (p.kind != TG_VARYING) return (tg_placement){.kind = p.kind};
     if (p.layout == TG_OPAQUE) return opaque;
@@ -39,7 +40,7 @@ static const tg_placements *add(tg_ctx *ctx, const tg_placement at[TG_MAX_AXES])
         p->partial |= (uint32_t)(at[a].kind == TG_PARTIAL) << a;
         p->replicated |= (uint32_t)(at[a].kind == TG_REPLICATED) << a;
     }
-    p->next = tg_grid_own(ctx)->places; /* something is placed, so there is a grid */
+    p->next = tg_grid_own(ctx)->places; /* there is a grid, because something is placed */
     return tg_grid_own(ctx)->places = p;
 }
 
@@ -52,7 +53,7 @@ const tg_placements *tg_place_intern(tg_ctx *ctx, const tg_placement given[TG_MA
         any |= at[a].kind != TG_INVARIANT;
     }
     if (!any) return NULL;
-    for (const tg_placements *p = tg_grid_of(ctx)->places; p; p = p->next) /* few: a program has a handful of them */
+    for (const tg_placements *p = tg_grid_of(ctx)->places; p; p = p->next) /* a program has few of them */
         if (!memcmp(p->at, at, sizeof at)) return p;
     return add(ctx, at);
 }

@@ -1,13 +1,14 @@
-/* What ops say of their dims: what infer stated, and what their families fill in. */
+/* Roles and linear sets of an op, from which the rule derives placements: what infer states, and what the op's
+ * family fills in. */
 #include "base/host_memory.h"
 #include "placement/rule.h"
 #include "tape/call.h"
 
 static tg_call_impl *impl(const tg_call *c) { return c->impl; }
 
-/* ---- The rules of the call at work ---- */
+/* ---- The rules of the current call ---- */
 
-/* One block a context, as infer and the rule follow each other without another op between them. */
+/* One block for each context: no other op runs between infer and the rule. */
 static tg_rules *block(tg_ctx *ctx, size_t bytes) {
     tg_grid *g = tg_grid_own(ctx);
     if (g->rules_bytes >= bytes) return g->rules;
@@ -32,10 +33,10 @@ tg_rules *tg_rules_of(tg_call *c) {
     return impl(c)->rules = r;
 }
 
-/* Without a grid nothing is placed, and what ops say is not kept. */
+/* Without a grid nothing is placed, and the statements of ops are not kept. */
 static bool heard(const tg_call *c) { return tg_grid_axes(c->ctx) != 0; }
 
-/* ---- What infer states ---- */
+/* ---- Statements of infer ---- */
 
 tg_status tg_call_role(tg_call *c, int i, int d, int j) {
     if (!c) return TG_ERR_ARGUMENT;
@@ -86,7 +87,7 @@ tg_status tg_call_stretch(tg_call *c, uint32_t mask) {
 
 void tg_call_placed(tg_call *c) { impl(c)->placed = true; }
 
-/* ---- What families say: docs/placements.md has the table ---- */
+/* ---- Roles of the families; docs/placements.md has the table ---- */
 
 void tg_rules_sets(const tg_call *c, tg_rules *r) {
     static const uint32_t sets[][2] = {
@@ -101,7 +102,7 @@ void tg_rules_sets(const tg_call *c, tg_rules *r) {
     unsigned family = (unsigned)c->op->family;
     if (r->n_sets >= 0) return;
     r->n_sets = 0;
-    /* A mapping that says nothing else is linear in the one tensor that it converts. */
+    /* A mapping that states no sets is linear in the one tensor that it converts. */
     if (family == TG_FAMILY_CUSTOM && r->n_conversions && c->n_in == 1) r->set[r->n_sets++] = 1;
     for (int k = 0; family < TG_LEN(sets) && k < 2 && sets[family][k]; k++) r->set[r->n_sets++] = sets[family][k];
 }
@@ -112,7 +113,7 @@ static void set(tg_rules *r, int i, int d, int role) {
 
 static int dims_of(const tg_call *c, int i) { return i < c->n_in && c->in[i] ? c->in[i]->ndim : 0; }
 
-/* Every input's dims but the last few are those of the output, from the right. */
+/* Pairs every input's dims, without its last `but` ones, with the output's dims from the right. */
 static void align(const tg_call *c, tg_rules *r, int but) {
     int y = c->out[0]->ndim;
     for (int i = 0; i < c->n_in; i++)
@@ -121,7 +122,7 @@ static void align(const tg_call *c, tg_rules *r, int but) {
     r->stretched_dims = ~0u;
 }
 
-/* The dims of mask have the role; the others are free, and lie closer where those go. */
+/* Gives the dims of mask the role. The other dims are free; they move up if the op drops the dims of mask. */
 static void reduce(const tg_call *c, tg_rules *r, uint32_t mask, int role) {
     bool gone = c->out[0]->ndim != c->in[0]->ndim;
     for (int d = 0, j = 0; d < c->in[0]->ndim; d++) {
@@ -153,8 +154,8 @@ static void linear(const tg_call *c, tg_rules *r) {
     if (c->n_in > 2) set(r, 2, 0, last);
 }
 
-/* q [b, h, sq, dk], k [b, g, sk, dk], v [b, g, sk, dv]: each of g heads serves h / g neighbours. What else there is the
- * op states itself. */
+/* q [b, h, sq, dk], k [b, g, sk, dk], v [b, g, sk, dv]: each of the g heads of k and v serves h / g neighboring
+ * heads of q. The op states all other roles itself. */
 static void attention(const tg_call *c, tg_rules *r) {
     if (c->n_in < 3) return;
     for (int i = 0; i < 3; i++)

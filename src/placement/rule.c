@@ -1,5 +1,5 @@
-/* The rule of placements on one axis: what an op makes of inputs that are PARTIAL, VARYING or neither, and what it
- * refuses. rule.h states it. */
+/* The rule of placements on one axis: the placement of an op's output if inputs are PARTIAL, if inputs are VARYING,
+ * or neither, and the cases that it refuses. The public description is docs/placements.md. */
 #include "placement/rule.h"
 #include "tape/call.h"
 
@@ -7,9 +7,9 @@
 
 static tg_call_impl *impl(const tg_call *c) { return c->impl; }
 
-/* ---- Who needs a gradient ---- */
+/* ---- Inputs that need a gradient ---- */
 
-/* Some output can carry one back. */
+/* Whether the op has a derivative and an output of a floating-point dtype. */
 static bool gives_gradients(const tg_call *c) {
     if (!c->op->backward && !c->op->vjp) return false;
     for (int i = 0; i < c->n_out; i++)
@@ -39,15 +39,16 @@ void tg_call_note_differentiable(tg_call *c) {
         if (tg_is_float((tg_dtype)c->out[i]->dtype)) c->out[i]->flags |= TG_F_DIFFERENTIABLE;
 }
 
-/* ---- What the inputs are on one axis ---- */
+/* ---- The inputs on one axis ---- */
 
 typedef struct on_axis {
     tg_call *c;
     tg_rules *r;
     tg_axis axis;
     bool gradients;
-    /* Masks of inputs, bit 31 for all from 31 on: an input may then be in both of two opposite masks. */
-    uint32_t partial, others, varying, opaque, invariant, replicated; /* the last two: with gradient */
+    /* Masks of inputs. Bit 31 stands for all inputs from 31 on, which may set it in two masks that otherwise exclude
+     * each other. */
+    uint32_t partial, others, varying, opaque, invariant, replicated; /* the last two: only those with gradient */
 } on_axis;
 
 static const tg_placement invariant = {.kind = TG_INVARIANT};
@@ -98,7 +99,7 @@ static tg_status refuse(const on_axis *o, const char *why, const char *mend) {
     return tg_placement_refuse(o->c, o->axis, why, mend);
 }
 
-/* The op over shards that takes the place of one which needs a whole dim. */
+/* Returns the remedy for an op that needs a whole dim: the op over shards that replaces it, if there is one. */
 static const char *twin_of(const tg_op *op) {
     static const char *const twins[][2] = {
         {"cross_entropy", "use tg_vocab_parallel_cross_entropy"},
@@ -111,7 +112,8 @@ static const char *twin_of(const tg_op *op) {
     return "gather it first (tg_gather_from, tg_all_gather), or move the shard to another dim (tg_reshard)";
 }
 
-/* A cross entropy's mean is over the dims of the target, its last input, which precede the last dim of its first. */
+/* The mean of a cross-entropy is over the dims of its target, the last input. They are also the dims of the first
+ * input before its last one. */
 static const char *mend_of(const on_axis *o, int i) {
     const char *name = o->c->op->name;
     bool loss = strstr(name, "cross_entropy") != NULL;
@@ -160,7 +162,8 @@ static int summed_dim(const tg_rules *r, int i, int ndim, int nth) {
     return -1;
 }
 
-/* Every term of the sum has its own part of every input. */
+/* The sharded dim is summed: each rank computes its own terms of the sum, so every input must be sharded along that
+ * dim in the same way. */
 static tg_status sum_over_shards(const on_axis *o, int first, tg_placement *to) {
     tg_placement p = at(o, first);
     int nth = nth_summed(o->r, first, p.dim);
@@ -184,7 +187,7 @@ static tg_status sum_over_shards(const on_axis *o, int first, tg_placement *to) 
     return TG_OK;
 }
 
-/* The dim of input i that becomes output dim j, or -1. */
+/* Returns the dim of input i that becomes output dim j, or -1. */
 static int dim_to(const on_axis *o, int i, int j) {
     for (int d = 0; d < o->c->in[i]->ndim; d++)
         if (o->r->role[i][d] == j) return d;
@@ -279,8 +282,10 @@ static tg_status strict(const on_axis *o, tg_placement *to) {
     return TG_OK;
 }
 
-/* What a derivative is made of need not be a tensor over the ranks, as its result is. Rank by rank it means what it
- * does, and so do its gradients: those of V, R and P are all the rank's own. That of I is not. */
+/* Derives the placement of the outputs on one axis. While a derivative is being recorded a refusal is no error, and
+ * the result is opaque: an intermediate value of a derivative need not be a tensor over the ranks, though the final
+ * one is. Computed rank by rank it is right, and so are the gradients of inputs that are V, R or P, which are each
+ * rank's own. This does not hold for I inputs with gradient. */
 static tg_status derive(on_axis *o, tg_placement *to) {
     look(o);
     o->r->loose = o->c->tape->derives && !o->invariant;
@@ -297,7 +302,7 @@ static const tg_conversion *conversion_on(const tg_rules *r, tg_axis axis) {
     return NULL;
 }
 
-/* Equal placements are one pointer: most often that of an input. */
+/* Returns the interned placements. Most often they are those of an input, which saves the search. */
 static const tg_placements *place_like_input(const tg_call *c, const tg_placement to[TG_MAX_AXES]) {
     for (int i = 0; i < c->n_in && i < 3; i++)
         if (c->in[i] && c->in[i]->place && !memcmp(c->in[i]->place->at, to, sizeof c->in[i]->place->at))
@@ -307,7 +312,7 @@ static const tg_placements *place_like_input(const tg_call *c, const tg_placemen
 
 static bool sharded(tg_placement p) { return p.kind == TG_VARYING && p.layout != TG_OPAQUE; }
 
-/* An axis that no longer shards a dim leaves those inside it one step further out. */
+/* Closes gaps in the order of the axes that shard one dim, after one of them has stopped sharding it. */
 static void close_up(tg_placement to[TG_MAX_AXES]) {
     tg_placement was[TG_MAX_AXES];
     bool any = false;
@@ -343,7 +348,7 @@ static tg_status derive_all(tg_call *c, tg_rules *r, bool gradients) {
         on_axis o = {.c = c, .r = r, .axis = (tg_axis)a, .gradients = gradients};
         if (v) {
             TG_TRY(tg_placement_convert(c, r, (tg_axis)a));
-            if (c->in[v->in]) to[a] = at(&o, v->in); /* until it is converted */
+            if (c->in[v->in]) to[a] = at(&o, v->in); /* the conversion replaces it below */
         } else {
             TG_TRY(derive(&o, &to[a]));
         }
@@ -361,7 +366,8 @@ static bool lies_alike(const tg_ctx *ctx, const tg_placements *p, const tg_place
     return true;
 }
 
-/* A context's own buffer goes on under its old handle, so what is written into it must lie as it does. */
+/* Fails if an in-place op would change the placement of a tensor of the context, whose handle goes on with its old
+ * placement. */
 static tg_status check_inplace(tg_call *c) {
     char is[128], becomes[128];
     const tg_tensor *a = c->in[0];
@@ -374,7 +380,7 @@ static tg_status check_inplace(tg_call *c) {
                         *is ? is : "I", *becomes ? becomes : "I");
 }
 
-/* A caller's bytes that were not placed have their placement from now on. */
+/* Whether any input is placed. From now on a caller's bytes that were never placed have their default placement. */
 static bool any_placed(tg_call *c) {
     bool any = false;
     for (int i = 0; i < c->n_in; i++) {

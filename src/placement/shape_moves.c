@@ -1,9 +1,9 @@
-/* How shards move through ops that join and cut dims (docs/placements.md): reshape, concat, split. */
+/* How shards move through ops that join and cut dims: reshape, concat and split (docs/placements.md). */
 #include "placement/rule.h"
 
 static const char *const gather_first = "gather it first (tg_gather_from, tg_all_gather)";
 
-/* ---- What infer states ---- */
+/* ---- Statements of infer ---- */
 
 static tg_status state(tg_call *c, tg_shard_rule move, int dim, int to) {
     tg_rules *r = tg_grid_axes(c->ctx) ? tg_rules_of(c) : NULL;
@@ -14,11 +14,11 @@ static tg_status state(tg_call *c, tg_shard_rule move, int dim, int to) {
     return TG_OK;
 }
 
-/* ---- A dim that several axes share ---- */
+/* ---- A dim that several axes shard ---- */
 
 static bool sharded(tg_placement p) { return p.kind == TG_VARYING && p.layout != TG_OPAQUE; }
 
-/* Axes but one that shard dim d of x. */
+/* Whether an axis other than `but` shards dim d of x. */
 static bool shared(const tg_call *c, const tg_tensor *x, int d, tg_axis but) {
     const tg_placements *p = x->place;
     for (int a = 0; p && a < TG_MAX_AXES; a++)
@@ -26,7 +26,8 @@ static bool shared(const tg_call *c, const tg_tensor *x, int d, tg_axis but) {
     return false;
 }
 
-/* Ranks of the axes within this one on dim d: as many times its local size is what this axis cuts into chunks. */
+/* Returns the number of ranks of the minor axes on the dim. This axis cuts into chunks that many times the local
+ * size. */
 static int64_t minor_ranks(const tg_call *c, const tg_tensor *x, tg_placement p) {
     int64_t n = 1;
     for (int a = 0; a < TG_MAX_AXES; a++) {
@@ -44,12 +45,12 @@ static void set_chunks(tg_placement *p, int64_t k) {
 
 /* ---- reshape ---- */
 
-/* The smallest run of input dims and of output dims around dim d that have one product. */
+/* The smallest runs of input dims and of output dims around dim d that have the same product. */
 typedef struct group {
     int in, in_end, out, out_end;
 } group;
 
-/* False where d is one of the dims of size 1 that nothing corresponds to. */
+/* Finds the group of dim d. Returns false if d is a dim of size 1 that no output dim corresponds to. */
 static bool group_of(const tg_tensor *x, const tg_tensor *y, int d, group *g) {
     for (int i = 0, j = 0; i < x->ndim && j < y->ndim; i = g->in_end, j = g->out_end) {
         int64_t a = x->shape[i], b = y->shape[j];
@@ -66,16 +67,16 @@ static bool group_of(const tg_tensor *x, const tg_tensor *y, int d, group *g) {
     return false;
 }
 
-/* Product of the group's dims before the sharded one; 0 where one of them is itself sharded. */
+/* Returns the product of the group's dims before the sharded one; 0 if one of them is itself sharded. */
 static int64_t dims_before(const tg_tensor *x, const group *g, int d) {
     int64_t n = 1;
     for (int i = g->in; i < d; i++) n *= tg_place_scale(x, i) == 1 ? x->shape[i] : 0;
     return n;
 }
 
-/* The output dim that the shard becomes, when it comes in k chunks after the other dims: *before elements lie before it
- * in the group. Chunks that a leading dim counts are taken off; a name decides; else it is the first dim with elements.
- */
+/* Chooses the output dim that the shard becomes, where the shard comes in k chunks along the group. *before is the
+ * number of elements before that dim in the group. The named dim is chosen; else the dim after dims that count
+ * exactly k chunks; else the first dim with more than one element. */
 static int choose_dim(const tg_tensor *y, const group *g, int64_t k, int named, int64_t *before) {
     int64_t n = 1;
     int first = -1;
@@ -115,7 +116,7 @@ static tg_status move_reshaped(tg_call *c, tg_axis axis, tg_placement *to) {
 
 tg_status tg_call_reshapes(tg_call *c, int named) { return state(c, move_reshaped, TG_ALL_INPUTS, named); }
 
-/* ---- concat: k equal contiguous shards along the dim lie in k chunks ---- */
+/* ---- concat: k equal contiguous shards along the dim become k chunks ---- */
 
 static tg_status move_joined(tg_call *c, tg_axis axis, tg_placement *to) {
     const tg_tensor *x = c->in[0];
@@ -134,7 +135,7 @@ static tg_status move_joined(tg_call *c, tg_axis axis, tg_placement *to) {
 
 tg_status tg_call_joins(tg_call *c, int dim) { return state(c, move_joined, dim, -1); }
 
-/* ---- split: k chunks along the dim come apart ---- */
+/* ---- split: k chunks along the dim become k outputs ---- */
 
 static tg_status move_cut(tg_call *c, tg_axis axis, tg_placement *to) {
     const tg_tensor *x = c->in[0];

@@ -257,17 +257,28 @@ def main():
     return 1 if failed else 0
 
 
-HEAD = """# Against PyTorch
+HEAD = """# Comparison with PyTorch
 
-`scripts/compare` holds every op against PyTorch {torch}: {cases} comparisons of shapes and strides (row-major, the last
-two dims swapped, every second element), each in four dtypes. Both are given the same rounded inputs and cotangents, and
-what they make of them is compared with what PyTorch makes of them in float64. Errors are in roundings of the dtype
-(2^-53, 2^-24, 2^-8, 2^-11) of the largest element: ours / PyTorch's, the worst of all cases. In float64 the one is
-compared with the other, so that PyTorch's is 0. Where PyTorch's CPU lacks a dtype ours stands alone. Sums of 16-bit
-losses are float32 here.
+This page compares the results of every operation with PyTorch's, value and gradient. Read it when a program gives
+other numbers here than there, to see how large a difference is normal for an operation.
 
-Two gradients differ by intent: that of `clamp` where an element equals a bound is 1 here and 0 in PyTorch; those of
-`maximum` and `minimum` beside a NaN are NaN here, where PyTorch gives both what came.
+```
+scripts/compare                        # compares every operation; installs PyTorch from PyPI
+scripts/compare --op softmax           # one operation
+scripts/compare --out docs/pytorch.md  # writes this page
+```
+
+The version was PyTorch {torch}, with {cases} comparisons. They differ in shapes and strides (row-major, the last two
+dims swapped, every second element), and each runs in four dtypes. Both libraries get the same rounded inputs and
+cotangents. Both results are compared with PyTorch's in float64.
+
+A cell has our error / PyTorch's error, the worst of all cases. The unit is one rounding of the dtype (2^-53, 2^-24,
+2^-8 or 2^-11) of the largest element. In float64 the two results are compared with each other, so PyTorch's error is
+0. A single number is ours, if PyTorch's CPU lacks the dtype. Losses of 16-bit tensors are summed in float32 here.
+
+Two gradients differ on purpose. The gradient of `clamp` at an element that equals a bound is 1 here and 0 in PyTorch.
+The gradients of `maximum` and `minimum` next to a NaN are NaN here; PyTorch gives the incoming gradient to both
+inputs.
 
 | op | f64 forward | gradient | f32 forward | gradient | bf16 forward | gradient | f16 forward | gradient |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- |

@@ -1,11 +1,11 @@
-/* Data-parallel gradient buckets (Li et al., PyTorch Distributed, VLDB 2020): the main gradients of many parameters in
- * one buffer, summed over the data-parallel ranks by one collective that runs while backward goes on.
+/* Data-parallel gradient buckets (Li et al., PyTorch Distributed, VLDB 2020). The main gradients of many parameters lie
+ * in one buffer, and one collective sums it over the data-parallel ranks while backward still runs.
  *
- * Parameters lie in reverse order, as their gradients come. Buckets start strictly in order, on every rank the same,
- * whatever order the gradients came in. All share one communicator, so the order is one of all objects: the newest
- * first, of each its buckets. Behind its parameters a bucket has a number for each: 1 where this rank has a gradient.
- * Summed with the rest, they tell who had one anywhere.
- */
+ * Parameters lie in reverse order, because backward produces their gradients in about that order. Buckets start
+ * strictly in order, so that the order is the same on every rank, whenever the gradients come. All tg_buckets share
+ * one communicator, so there is one order over all objects: the buckets of the newest object first. After its
+ * parameters a bucket has one number for each of them, which is 1 if this rank has a gradient. The sum of these
+ * numbers tells whether any rank has one. */
 #include <math.h>
 #include <stdio.h>
 #include <tapegrad/backward.h>
@@ -34,9 +34,9 @@ typedef struct bucket {
 } bucket;
 
 struct tg_buckets {
-    tg_parallel_listener listener; /* first: a callback gets its address */
+    tg_parallel_listener listener; /* first member: callbacks convert its address */
     tg_ctx *ctx;
-    tg_parallel *p; /* NULL: it has ended */
+    tg_parallel *p; /* NULL: the tg_parallel was freed */
     tg_buckets *next;
     tg_comm *comm;
     uint32_t axes;
@@ -47,11 +47,11 @@ struct tg_buckets {
     bucket_item item[];
 };
 
-enum { ALIGN = 64 }; /* elements between the starts of parameters */
+enum { ALIGN = 64 }; /* in elements; every parameter begins at a multiple */
 
 static int64_t aligned(int64_t n) { return (n + ALIGN - 1) / ALIGN * ALIGN; }
 
-/* Else the parameter was dropped, and its handle may be another's. */
+/* False if the parameter was dropped; another tensor may then have its handle. */
 static bool alive(const bucket_item *it) { return it->param->serial == it->ref.serial; }
 
 /* ---- One bucket ---- */
@@ -82,8 +82,8 @@ static tg_status start(tg_buckets *b, bucket *k) {
     return tg_comm_all_reduce(b->comm, k->flat, k->flat, TG_REDUCE_SUM) ? TG_OK : ctx->run.status;
 }
 
-/* As far as gradients are there. An object that only accumulates for now keeps its place: on another rank, which has
- * fewer micro-batches, it may not. */
+/* Starts buckets in order, up to the first one that lacks gradients. An object with reduce off stops the order too:
+ * on a rank with fewer micro-batches it may be on already. */
 static tg_status start_ready(tg_parallel *p) {
     for (tg_buckets *b = p->buckets; b; b = b->next)
         while (b->started < b->n_buckets) {
@@ -115,7 +115,8 @@ static tg_status gradient_came(void *user, tg_tape *t, tg_tensor *x, tg_tensor *
 
 /* ---- The end of a step ---- */
 
-/* What this rank has a gradient of has one everywhere: only the others are read, and few steps have such. */
+/* Notes which parameters have a gradient on some rank. Where this rank has a gradient there is one. Only the other
+ * flags are read from the device; few steps have any. */
 static tg_status read_flags(tg_buckets *b, bucket *k) {
     tg_ctx *ctx = b->ctx;
     TG_TRY(tg_storage_need(k->flat->storage, k->flat));
@@ -157,7 +158,7 @@ static bool listed(const tg_tensor *x, tg_tensor *const *params, int n) {
     return false;
 }
 
-/* One that is frozen, and has no gradient, cannot be listed; its zeros are summed. */
+/* A parameter that is frozen and has no gradient cannot be among params; its zeros are summed. */
 tg_status tg_buckets_check_all(const tg_parallel *p, tg_tensor *const *params, int n) {
     char what[160];
     for (const tg_buckets *b = p->buckets; b; b = b->next)
@@ -174,7 +175,7 @@ tg_status tg_buckets_check_all(const tg_parallel *p, tg_tensor *const *params, i
     return TG_OK;
 }
 
-/* What a step that failed has left: sums that ran are lost, and gradients with them. */
+/* Clears what a failed step has left. Sums that were running are lost, and the gradients with them. */
 static tg_status begin_anew(tg_parallel_listener *l) {
     tg_buckets *b = (tg_buckets *)l;
     reset(b);
@@ -188,7 +189,7 @@ static tg_status begin_anew(tg_parallel_listener *l) {
     return TG_OK;
 }
 
-/* The groups have ended, so nothing can be summed any more: the buckets only hold gradients from now on. */
+/* The tg_parallel was freed, so nothing can be summed any more. The buckets only hold gradients from now on. */
 static void orphan(tg_parallel_listener *l) {
     tg_buckets *b = (tg_buckets *)l;
     b->p = NULL;
@@ -212,7 +213,7 @@ static void unlisten(tg_buckets *b) {
     *link = b->next;
 }
 
-/* ---- Making ---- */
+/* ---- Creation ---- */
 
 uint32_t tg_buckets_axes(const tg_parallel *p, const tg_tensor *x) {
     for (const tg_buckets *b = p->buckets; b; b = b->next)
@@ -237,7 +238,7 @@ static tg_status check_param(const tg_parallel *p, tg_tensor *x, uint32_t axes) 
                    what, place);
 }
 
-/* Items in reverse order, cut into buckets; their number. */
+/* Lays out the items in reverse order, cuts them into buckets, and returns the number of buckets. */
 static int lay_out(tg_buckets *b, tg_tensor *const *params, int64_t elements) {
     int k = -1;
     for (int i = 0; i < b->n; i++) {
@@ -257,7 +258,7 @@ static tg_status make_bucket(tg_buckets *b, bucket *k) {
     tg_dtype dtype = tg_accumulate_dtype(b->item[k->first].param->dtype);
     k->flat = tg_owned_empty(ctx, dtype, 1, (const int64_t[]){k->payload + k->n}, TG_MEM_GRADIENT);
     if (!k->flat) return ctx->run.status;
-    TG_TRY(ctx->run.ops->fill(ctx, tg_array_of(k->flat), 0)); /* the gaps stay so */
+    TG_TRY(ctx->run.ops->fill(ctx, tg_array_of(k->flat), 0)); /* the gaps between parameters stay 0 */
     for (int i = k->first; i < k->first + k->n; i++) {
         bucket_item *it = &b->item[i];
         it->view = tg_owned_new(ctx, dtype, it->param->ndim, it->param->shape, NULL, tg_storage_ref(k->flat->storage),
@@ -270,7 +271,8 @@ static tg_status make_bucket(tg_buckets *b, bucket *k) {
     return TG_OK;
 }
 
-/* Newer ones go before those that are there, whose sums another rank may not have begun. */
+/* Fails if sums of this step have started. The buckets of a new object start before all others; on another rank
+ * those may not have started yet. */
 static tg_status check_time(const tg_parallel *p) {
     for (const tg_buckets *b = p->buckets; b; b = b->next)
         if (b->started)
@@ -298,7 +300,7 @@ static tg_status check_call(tg_parallel *p, tg_tensor *const *params, int n, int
 }
 
 tg_buckets *tg_buckets_new(const tg_parallel *given, tg_tensor *const *params, int n, int64_t elements) {
-    tg_parallel *p = (tg_parallel *)given; /* it keeps the list of its buckets */
+    tg_parallel *p = (tg_parallel *)given; /* p has the list of its buckets */
     if (!p || p->ctx->run.status != TG_OK) return NULL;
     tg_ctx *ctx = p->ctx;
     uint32_t axes = TG_DATA_AXES & tg_grid_axes(ctx);

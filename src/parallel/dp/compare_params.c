@@ -1,5 +1,5 @@
-/* Check mode: parameters that claim to be the same on data-parallel ranks are compared when tg_grads_finalize runs.
- * Those ranks need not use the same parameters in a step, so no op is a place at which all of them meet. */
+/* Check mode: compares parameters that claim to be the same on data-parallel ranks, when tg_grads_finalize runs.
+ * These ranks may use different parameters in a step, so there is no op at which all of them could compare one. */
 #include "base/host_memory.h"
 #include "parallel/dp/grads.h"
 

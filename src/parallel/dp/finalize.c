@@ -1,9 +1,9 @@
-/* tg_grads_finalize: after it every gradient is whole.
+/* tg_grads_finalize: sums gradients over ranks at the end of a step. After it every gradient is whole.
  *
- * The gradient of a parameter that is R on an axis is PARTIAL there. Buckets have summed most over dp; what is left is
- * summed here, over the axes of each parameter: small ones coalesced into one buffer for each set of axes, large ones
- * where they lie. A number behind the small ones tells, for each parameter of the set, whether any rank had a gradient.
- */
+ * The gradient of a parameter that is R on an axis is PARTIAL there. Buckets have summed most gradients over dp.
+ * This file sums the rest, over the axes of each parameter. Small gradients with the same set of axes are packed
+ * into one buffer; large ones are summed where they are. After the small gradients the buffer has one number for
+ * each parameter of the set. Its sum tells whether any rank had a gradient. */
 #include <math.h>
 #include <tapegrad/data_parallel.h>
 
@@ -13,7 +13,7 @@
 #include "parallel/dp/grads.h"
 #include "autograd/gradients.h"
 
-enum { LARGE = 1 << 18 }; /* elements from which a gradient is summed in place */
+enum { LARGE = 1 << 18 }; /* elements; from this size on a gradient is summed in place */
 
 typedef struct sum_set {
     tg_ctx *ctx;
@@ -39,7 +39,7 @@ static bool belongs(const sum_set *s, const tg_tensor *x) {
     return axes_left(s->p, x) == s->axes && tg_accumulate_dtype(x->dtype) == s->dtype;
 }
 
-/* Over every axis of the set, in place; dp and cp in one where both are there. */
+/* Sums g in place over every axis of the set. dp and cp together take one collective. */
 static tg_status sum_over(const sum_set *s, tg_tensor *g) {
     uint32_t axes = s->axes;
     if ((axes & TG_DATA_AXES) == TG_DATA_AXES) {
@@ -54,12 +54,12 @@ static tg_status sum_over(const sum_set *s, tg_tensor *g) {
     return TG_OK;
 }
 
-/* A part of flat in x's shape. */
+/* Returns the part of flat from element `at` on, in x's shape. */
 static tg_tensor *part(const tg_tensor *flat, const tg_tensor *x, int64_t at) {
     return tg_temp_new(flat->ctx, flat->dtype, x->ndim, x->shape, NULL, tg_storage_ref(flat->storage), at);
 }
 
-/* Small gradients into flat, or back out of it; then a flag for each parameter of the set. */
+/* Copies the small gradients of the set into flat, or back out of it; and after them one flag for each parameter. */
 static tg_status move_small(const sum_set *s, tg_tensor *flat, bool in) {
     int64_t at = 0;
     for (int i = 0; i < s->n; i++) {
@@ -83,7 +83,7 @@ static tg_status move_small(const sum_set *s, tg_tensor *flat, bool in) {
             TG_TRY(s->ctx->run.ops->fill(s->ctx, word, x->ext->has_grad));
             continue;
         }
-        if (x->ext->has_grad) continue; /* then it has one everywhere */
+        if (x->ext->has_grad) continue; /* every rank then has one */
         TG_TRY(tg_grads_may_read(s->ctx));
         double d = 0;
         float f = 0;
@@ -112,7 +112,7 @@ static tg_status sum_one_set(const sum_set *s) {
     tg_tensor *flat = tg_temp_empty(s->ctx, s->dtype, 1, &numel, TG_MEM_TEMPORARY);
     if (!flat) return s->ctx->run.status;
     tg_status status = move_small(s, flat, true);
-    if (status == TG_OK) status = sum_large(s); /* all start before anybody waits */
+    if (status == TG_OK) status = sum_large(s); /* starts all of them before the first wait */
     if (status == TG_OK) status = sum_over(s, flat);
     if (status == TG_OK) status = tg_storage_need(flat->storage, flat);
     if (status == TG_OK) status = move_small(s, flat, false);
@@ -120,7 +120,8 @@ static tg_status sum_one_set(const sum_set *s) {
     return status;
 }
 
-/* Every set of axes and dtype, in the order in which params first has it: the same on all ranks. */
+/* Sums every combination of axes and dtype. The order is that of their first parameters in params, so that it is the
+ * same on all ranks. */
 static tg_status sum_sets(const tg_parallel *p, tg_tensor *const *params, int n) {
     for (int i = 0; i < n; i++) {
         sum_set s = {.ctx = p->ctx, .p = p, .params = params, .n = n, .axes = axes_left(p, params[i]),
@@ -136,8 +137,8 @@ static tg_status sum_sets(const tg_parallel *p, tg_tensor *const *params, int n)
 
 static bool has_stages(const tg_ctx *ctx) { return tg_grid_of(ctx)->size[TG_PP] > 1; }
 
-/* share [1] becomes 1 / max(sum, 1), with the sum of tokens over dp, cp and pp. NULL, from a stage that computes no
- * loss, counts as 0. */
+/* Sets share [1] to 1 / max(sum, 1), where sum is the number of tokens over dp, cp and pp. tokens NULL, from a stage
+ * that computes no loss, counts as 0. */
 static tg_status share_of_tokens(tg_ctx *ctx, tg_tensor *tokens, tg_tensor *share) {
     const double least[2] = {1, INFINITY}, none[2] = {0};
     uint32_t axes = (TG_DATA_AXES & tg_grid_axes(ctx)) | (has_stages(ctx) ? 1u << TG_PP : 0);
@@ -150,7 +151,8 @@ static tg_status share_of_tokens(tg_ctx *ctx, tg_tensor *tokens, tg_tensor *shar
     return ctx->run.ops->map(ctx, TG_FN_reciprocal, c, &c, 1, none, false);
 }
 
-/* wide, narrow: the share in float64, and in float32 for gradients in that. */
+/* Multiplies the gradients by the share, which is given in float64 (wide) and in float32 (narrow, for gradients that
+ * are not float64). */
 static tg_status scale_by(tg_tensor *const *params, int n, tg_tensor *wide, tg_tensor *narrow) {
     const double none[2] = {0};
     for (int i = 0; i < n; i++) {
@@ -181,9 +183,10 @@ static tg_status divide_by_tokens(const tg_parallel *p, tg_tensor *const *params
     return s;
 }
 
-/* ---- The public side ---- */
+/* ---- tg_grads_finalize ---- */
 
-/* A rank that had no micro-batch has run no backward, and has nothing of the last step either: it takes part. */
+/* Whether some parameter has a gradient. A rank that had no micro-batch has run no backward and has none; it calls
+ * tg_grads_finalize all the same. */
 static bool has_gradients(tg_tensor *const *params, int n) {
     for (int i = 0; i < n; i++)
         if (tg_gradient_of(params[i])) return true;
@@ -199,7 +202,8 @@ static tg_status refuse_tokens(const tg_tensor *x, uint32_t axes, const char *wh
                    why);
 }
 
-/* An undeclared leaf is this rank's own count, also where the library made it: other ranks may count as many. */
+/* A leaf without a declared placement counts as this rank's own count, even if the library filled it: other ranks
+ * may have counted the same number. */
 static tg_status check_tokens(const tg_tensor *x) {
     tg_ctx *ctx = x->ctx;
     if (x->numel != 1)

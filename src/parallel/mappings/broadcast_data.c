@@ -1,9 +1,10 @@
-/* broadcast_data: rank 0's tensors on every rank, by two broadcasts: what they are, then all their elements. */
+/* tg_broadcast_data: gives every rank the tensors of rank 0, by two broadcasts: of their dtypes, shapes and
+ * placements, then of all their elements. */
 #include "parallel/mappings/mapping.h"
 
 #include <tapegrad/mappings.h>
 
-/* Of each tensor: dims, or the error that it is, their sizes, and how it lies on each axis. */
+/* One row for each tensor: number of dims (or NO_TENSOR, or OTHER_DTYPE - dtype), sizes, and placement on each axis. */
 enum { NDIM, SIZES, PLACES = SIZES + TG_MAX_DIMS, ROW = PLACES + TG_MAX_AXES, NO_TENSOR = -1, OTHER_DTYPE = -2 };
 
 typedef struct data {
@@ -13,7 +14,7 @@ typedef struct data {
     tg_tensor **x;
     int n;
     tg_dtype dtype;
-    int64_t *rows; /* the tape's: ROW numbers a tensor */
+    int64_t *rows; /* ROW numbers for each tensor, owned by the tape */
     const void *site;
 } data;
 
@@ -30,7 +31,7 @@ static tg_placement unpacked(int64_t word) {
     return p;
 }
 
-/* The axes along which the ranks of c differ: there all have the same now. */
+/* The axes along which the ranks of c differ. On these the tensors are now the same. */
 static uint32_t spanned(const tg_ctx *ctx, const tg_comm *c) {
     const tg_parallel *p = tg_grid_of(ctx)->owner;
     if (tg_comm_axis(c) < TG_MAX_AXES) return 1u << tg_comm_axis(c);
@@ -39,7 +40,7 @@ static uint32_t spanned(const tg_ctx *ctx, const tg_comm *c) {
     return c == tg_parallel_dp_cp(p) ? 1u << TG_DP | 1u << TG_CP : 0;
 }
 
-/* Rank 0's word on its tensors. An error is not reported before the others know it. */
+/* Describes rank 0's tensors in rows. An error is put there too, and reported only when the other ranks know it. */
 static void describe(data *d) {
     for (int i = 0; i < d->n; i++) {
         int64_t *row = d->rows + (int64_t)i * ROW;
@@ -111,7 +112,7 @@ static const tg_placements *place_of_row(const data *d, const int64_t *row) {
     return tg_place_intern(d->ctx, at);
 }
 
-/* Views of the one buffer, in flight until it has come. */
+/* Makes x[] views of the one buffer, which is in flight until the broadcast ends. */
 static tg_status unpack(data *d, const tg_tensor *flat) {
     int64_t at = 0, stride[TG_MAX_DIMS];
     for (int i = 0; i < d->n; i++) {

@@ -1,5 +1,5 @@
-/* Collectives on arrays, with copies to and from a staging buffer where the parts of the ranks do not lie one after
- * the other in memory. What infer and backward make of them is in the files that call these functions. */
+/* Collectives on arrays. If the parts of the ranks do not lie one after the other in memory, the data is copied to
+ * or from a staging buffer. The infer and backward functions that use them are in other files. */
 #include "ops/common/nn_op.h"
 #include "parallel/mappings/mapping.h"
 
@@ -28,7 +28,7 @@ tg_piece tg_mapping_piece(const tg_mapping_params *p, int64_t size, int r, int j
     return (tg_piece){j * size, at * size, size};
 }
 
-/* Copies rank r's part to its places in the whole along dim, or out of them. */
+/* Copies rank r's part to its places in the whole along dim; or, if `out`, from there to the part. */
 static tg_status copy_part(tg_call *c, tg_array part, tg_array whole, int dim, int r, bool out, bool add) {
     const tg_mapping_params *p = tg_mapping_of(c);
     for (int j = 0; j < tg_placement_chunks(p->shard); j++) {
@@ -51,7 +51,7 @@ tg_status tg_collective_copy_place(tg_call *c, tg_array whole, tg_array part, bo
     return copy_part(c, part, whole, p->dim, tg_comm_rank(p->comm), false, add);
 }
 
-/* ---- Staging: parts by rank, where they do not lie so in the whole ---- */
+/* ---- Staging buffers: the parts rank by rank ---- */
 
 static bool lies_by_rank(const tg_mapping_params *p, const tg_tensor *x, int dim) {
     int64_t before = 1;
@@ -63,7 +63,7 @@ static tg_tensor *staging(tg_call *c, const tg_tensor *like) {
     return tg_call_temp(c, (tg_dtype)like->dtype, 1, &like->numel);
 }
 
-/* Between the parts in stage and the whole. */
+/* Copies all parts from the staging buffer to the whole; or, if `out`, from the whole to the staging buffer. */
 static tg_status copy_parts(tg_call *c, const tg_tensor *stage, const tg_tensor *whole, int dim, bool out) {
     const tg_mapping_params *p = tg_mapping_of(c);
     int n = tg_comm_size(p->comm);

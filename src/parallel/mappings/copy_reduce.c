@@ -1,10 +1,10 @@
-/* Mappings that keep the shape: sums, the largest, broadcasts. */
+/* Mappings that keep the shape: sums, the maximum, broadcasts, and their conjugates. */
 #include "parallel/mappings/mapping_samples.h"
 
 #include <tapegrad/derivatives.h>
 #include <tapegrad/megatron.h>
 
-/* ---- CopyToModelParallelRegion: I -> R. What each rank does with x from here on is its share of the whole. ---- */
+/* ---- CopyToModelParallelRegion: I -> R. After it each rank computes its share of the whole from x. ---- */
 
 static tg_status copy_to_tp_infer(tg_call *c) {
     TG_TRY(tg_mapping_view(c));
@@ -22,7 +22,7 @@ const tg_op tg_op_copy_to_tp = {
     .infer = copy_to_tp_infer, .backward = tg_mapping_sum, .vjp = copy_to_tp_vjp, .jvp = tg_jvp_linear,
     TG_SAMPLES(copy_to_tp_samples)};
 
-/* x, the same on every rank, given to a computation that is sharded over c's ranks: a view of it. Backward sums the
+/* Returns a view of x, the same on every rank, for a computation that is sharded over c's ranks. Backward sums the
  * ranks' gradients. */
 tg_tensor *tg_copy_to_tp(tg_tape *t, tg_tensor *x, tg_comm *c) {
     return TG_MAP(t, tg_op_copy_to_tp, x, .comm = c);
@@ -50,12 +50,12 @@ const tg_op tg_op_reduce_from_tp = {
     .jvp = tg_jvp_linear,
     TG_SAMPLES(reduce_from_tp_samples)};
 
-/* The sum of the ranks' x, the same on every rank. Backward hands the gradient on as it is. */
+/* Returns the sum of the ranks' x, the same on every rank. Backward passes the gradient on unchanged. */
 tg_tensor *tg_reduce_from_tp(tg_tape *t, tg_tensor *x, tg_comm *c) {
     return TG_MAP(t, tg_op_reduce_from_tp, x, .comm = c);
 }
 
-/* ---- all_reduce: P -> R, and its own conjugate ---- */
+/* ---- all_reduce: P -> R; it is its own conjugate ---- */
 
 static tg_status all_reduce_infer(tg_call *c) {
     TG_TRY(tg_mapping_like(c));
@@ -74,10 +74,11 @@ const tg_op tg_op_all_reduce = {
     .forward = sum_forward, .backward = tg_mapping_sum, .vjp = all_reduce_vjp, .jvp = tg_jvp_linear,
     TG_SAMPLES(all_reduce_samples)};
 
-/* The sum of the ranks' x, of which every rank goes on to use a share: backward sums too. */
+/* Returns the sum of the ranks' x, for a computation that is sharded over c's ranks. Backward sums the ranks'
+ * gradients. */
 tg_tensor *tg_all_reduce(tg_tape *t, tg_tensor *x, tg_comm *c) { return TG_MAP(t, tg_op_all_reduce, x, .comm = c); }
 
-/* ---- all_reduce_max: V -> I, the largest over the ranks, without derivative ---- */
+/* ---- all_reduce_max: V -> I, the maximum over the ranks, without derivative ---- */
 
 static tg_status all_reduce_max_infer(tg_call *c) {
     TG_TRY(tg_need_number(c, 0));
@@ -85,7 +86,7 @@ static tg_status all_reduce_max_infer(tg_call *c) {
         return tg_call_fail(c, TG_ERR_PLACEMENT,
                             "the input needs a gradient, and the maximum over ranks has none; tg_detach it first");
     TG_TRY(tg_mapping_like(c));
-    TG_TRY(tg_call_linear(c, 0)); /* no addend on any other axis */
+    TG_TRY(tg_call_linear(c, 0)); /* no input may be P on another axis */
     return tg_mapping_convert(c, tg_at_v, tg_at_i, "of a shard: say tg_as_opaque first");
 }
 
@@ -108,8 +109,8 @@ const tg_op tg_op_all_reduce_max = {TG_MAPPING("all_reduce_max", "largest over t
                                     .infer = all_reduce_max_infer, .forward = all_reduce_max_forward,
                                     TG_SAMPLES(all_reduce_max_samples)};
 
-/* The largest of the ranks' x, element by element, the same on every rank. Not differentiable: x must not need a
- * gradient. */
+/* Returns the maximum of the ranks' x, element by element, the same on every rank. It has no derivative: x must not
+ * need a gradient. */
 tg_tensor *tg_all_reduce_max(tg_tape *t, tg_tensor *x, tg_comm *c) {
     return TG_MAP(t, tg_op_all_reduce_max, x, .comm = c);
 }
@@ -135,7 +136,7 @@ static tg_status broadcast_infer(tg_call *c) {
     return tg_mapping_convert(c, tg_at_v, tg_at_i, "what is I or R is the same already");
 }
 
-/* x of the root in everybody's dst. */
+/* Copies the root's x to dst on every rank. */
 static tg_status spread(tg_call *c, tg_tensor *dst, const tg_tensor *x) {
     if (is_root(c)) TG_TRY(tg_op_copy(c, tg_array_of(dst), tg_array_of(x), false));
     tg_collective_args a = {.kind = TG_BROADCAST, .dst = dst, .root = tg_mapping_of(c)->root};
@@ -164,12 +165,13 @@ const tg_op tg_op_broadcast = {TG_MAPPING("broadcast", "x of the root"), .collec
                                .jvp = tg_jvp_linear,
                                TG_SAMPLES(broadcast_samples)};
 
-/* The root's x on every rank; the others' only say its shape. The gradient is the root's, 0 elsewhere. */
+/* Returns the root's x on every rank; on other ranks x only gives the shape. On the root the gradient of x is that
+ * of the result; on other ranks it is 0. */
 tg_tensor *tg_broadcast(tg_tape *t, tg_tensor *x, int root, tg_comm *c) {
     return TG_MAP(t, tg_op_broadcast, x, .comm = c, .root = root);
 }
 
-/* ---- on_root: I -> V, x on the root and 0 elsewhere: the conjugate of broadcast ---- */
+/* ---- on_root: I -> V, x on the root and 0 elsewhere; the conjugate of broadcast ---- */
 
 static tg_status on_root_infer(tg_call *c) {
     TG_TRY(check_root(c));

@@ -1,10 +1,10 @@
-/* Mappings that cut a tensor into the ranks' parts, or put it together: the backward of each is one of the others. */
+/* Mappings that cut a tensor into the ranks' parts, or join the parts. The backward of each is another one of them. */
 #include "parallel/mappings/mapping_samples.h"
 
 #include <tapegrad/derivatives.h>
 #include <tapegrad/megatron.h>
 
-/* What several ops under different names share. */
+/* Functions that several ops with different names share. */
 
 static tg_status own_forward(tg_call *c) {
     return tg_collective_copy_part(c, tg_array_of(c->out[0]), tg_array_of(c->in[0]));
@@ -65,7 +65,7 @@ static tg_status reduce_scatter_vjp(tg_tape *t, const tg_node *n, tg_tensor *con
      .refused = TG_ERR_SHAPE}
 #define STRIDED(k) {.layout = TG_STRIDED, .chunks = (k)}
 #define ZIGZAG {.layout = TG_ZIGZAG}
-/* Of any dim and layout. */
+/* For ops of any dim and layout. */
 #define ANY_DIM                                                                                                  \
     TG_M_SAMPLES_CUT(TG_M_OPTS(.dim = 1)), TG_M_SAMPLE(3, "dim 0", TG_M_OPTS(.dim = 0), TG_S(12, 5)),             \
     TG_M_SAMPLE(2, "a middle dim", TG_M_OPTS(.dim = -2), TG_S(3, 12, 2)),                                         \
@@ -128,8 +128,8 @@ const tg_op tg_op_all_gather_last_dim = {
     TG_MAPPING("AllGatherFromTensorParallelRegion", "all ranks' parts along the last dim; backward reduce-scatters"),
     ALL_GATHER, TG_SAMPLES(all_gather_last_dim_samples)};
 
-/* x [.., h/n], a part of the last dim -> [.., h] on every rank, each of which uses a share: backward sums the ranks'
- * gradients, and keeps this rank's part. */
+/* x [.., h/n], a part of the last dim -> [.., h], for a computation that is sharded over c's ranks. Backward sums
+ * the ranks' gradients and keeps this rank's part. */
 tg_tensor *tg_all_gather_last_dim(tg_tape *t, tg_tensor *x, tg_comm *c) {
     return TG_MAP(t, tg_op_all_gather_last_dim, x, .comm = c, .dim = -1);
 }
@@ -142,7 +142,7 @@ const tg_op tg_op_reduce_scatter_last_dim = {
     TG_MAPPING("ReduceScatterToTensorParallelRegion", "this rank's part of the sum, along the last dim"),
     REDUCE_SCATTER, TG_SAMPLES(reduce_scatter_last_dim_samples)};
 
-/* x [.., h], an addend on every rank -> [.., h/n], this rank's part of the sum. Backward gathers. */
+/* x [.., h], this rank's addend of a sum -> [.., h/n], this rank's part of the sum. Backward gathers. */
 tg_tensor *tg_reduce_scatter_last_dim(tg_tape *t, tg_tensor *x, tg_comm *c) {
     return TG_MAP(t, tg_op_reduce_scatter_last_dim, x, .comm = c, .dim = -1);
 }
@@ -153,7 +153,7 @@ static const tg_sample scatter_to_samples[] = {ANY_DIM, UNEVEN(2, TG_S(2, 5))};
 const tg_op tg_op_scatter_to = {TG_MAPPING("scatter_to", "this rank's part; backward gathers"), SCATTER,
                                 TG_SAMPLES(scatter_to_samples)};
 
-/* x, the same on every rank -> its n-th along dim d. */
+/* Returns this rank's part of x along dim d. x is the same on every rank. Backward gathers. */
 tg_tensor *tg_scatter_to(tg_tape *t, tg_tensor *x, int d, tg_comm *c) {
     return TG_MAP(t, tg_op_scatter_to, x, .comm = c, .dim = d);
 }
@@ -162,8 +162,8 @@ static const tg_sample gather_from_samples[] = {ANY_DIM};
 const tg_op tg_op_gather_from = {TG_MAPPING("gather_from", "all ranks' parts; backward keeps this rank's"), GATHER,
                                  TG_SAMPLES(gather_from_samples)};
 
-/* The ranks' parts along dim d put together, the same on every rank; in the order of the whole where x's placement says
- * that its shards are strided or zigzag. */
+/* Joins the ranks' parts along dim d; the result is the same on every rank. If the shards of x are strided or
+ * zigzag, their chunks go to their places in the whole. Backward keeps this rank's part. */
 tg_tensor *tg_gather_from(tg_tape *t, tg_tensor *x, int d, tg_comm *c) {
     return TG_MAP(t, tg_op_gather_from, x, .comm = c, .dim = d);
 }
@@ -172,7 +172,7 @@ static const tg_sample all_gather_samples[] = {ANY_DIM};
 const tg_op tg_op_all_gather = {TG_MAPPING("all_gather", "all ranks' parts; backward reduce-scatters"), ALL_GATHER,
                                 TG_SAMPLES(all_gather_samples)};
 
-/* As tg_gather_from, but every rank goes on to use a share of the result. */
+/* Like tg_gather_from, for a computation that is sharded over c's ranks. Backward reduce-scatters. */
 tg_tensor *tg_all_gather(tg_tape *t, tg_tensor *x, int d, tg_comm *c) {
     return TG_MAP(t, tg_op_all_gather, x, .comm = c, .dim = d);
 }
@@ -181,12 +181,12 @@ static const tg_sample reduce_scatter_samples[] = {ANY_DIM, UNEVEN(2, TG_S(2, 5)
 const tg_op tg_op_reduce_scatter = {TG_MAPPING("reduce_scatter", "this rank's part of the sum over the group"),
                                     REDUCE_SCATTER, TG_SAMPLES(reduce_scatter_samples)};
 
-/* This rank's part, along dim d, of the sum of the ranks' x. */
+/* Returns this rank's part, along dim d, of the sum of the ranks' x. Backward gathers. */
 tg_tensor *tg_reduce_scatter(tg_tape *t, tg_tensor *x, int d, tg_comm *c) {
     return TG_MAP(t, tg_op_reduce_scatter, x, .comm = c, .dim = d);
 }
 
-/* ---- shard: R -> V, and unshard, its conjugate: V -> P, this rank's part in zeros ---- */
+/* ---- shard: R -> V; and unshard, its conjugate: V -> P, this rank's part in zeros ---- */
 
 static tg_status shard_infer(tg_call *c) {
     TG_TRY(tg_mapping_cut(c));
@@ -202,7 +202,7 @@ const tg_op tg_op_shard = {TG_MAPPING("shard", "this rank's part; backward puts 
                            .forward = own_forward, .backward = tg_mapping_unown, .vjp = shard_vjp, .jvp = tg_jvp_linear,
                            TG_SAMPLES(shard_samples)};
 
-/* x, of which each rank uses a share -> its n-th along dim d. Backward needs no communication. */
+/* Returns this rank's part of x along dim d. x is R. Backward puts the gradient in zeros, without communication. */
 tg_tensor *tg_shard(tg_tape *t, tg_tensor *x, int d, tg_comm *c) {
     return TG_MAP(t, tg_op_shard, x, .comm = c, .dim = d);
 }

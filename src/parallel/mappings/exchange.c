@@ -1,10 +1,10 @@
-/* Exchanges: every rank sends a part to every rank. */
+/* Exchanges, in which every rank sends a part to every rank: AllToAll, reshard and shift. */
 #include "parallel/mappings/mapping_samples.h"
 
 #include <tapegrad/derivatives.h>
 #include <tapegrad/megatron.h>
 
-/* ---- AllToAll: V -> V, rows of dim 0; its backward is itself with the sizes swapped ---- */
+/* ---- AllToAll: V -> V, rows of dim 0; its backward is the same op with send and receive swapped ---- */
 
 static int64_t row_numel(const tg_tensor *x) {
     int64_t n = 1;
@@ -12,7 +12,7 @@ static int64_t row_numel(const tg_tensor *x) {
     return n;
 }
 
-/* Rows that come, and a check of those that go. */
+/* Sets *rows to the number of rows that come, and checks those that go. */
 static tg_status exchanged_rows(tg_call *c, int64_t *rows) {
     tg_mapping_params *p = tg_mapping_of(c);
     const tg_tensor *x = c->in[0];
@@ -100,8 +100,8 @@ const tg_op tg_op_all_to_all = {TG_MAPPING("AllToAll", "rows to and from every r
                                 .backward = all_to_all_backward, .vjp = all_to_all_vjp, .jvp = tg_jvp_linear,
                                 TG_SAMPLES(all_to_all_samples)};
 
-/* Sends send_counts[r] rows of x [rows, ..], in order, to rank r, and receives recv_counts[r] rows from it, in order of
- * r. Both NULL: equal parts. */
+/* Exchanges rows of x [rows, ..]. send_counts[r] rows, in order, go to rank r, and recv_counts[r] rows come from it, in
+ * order of r. Both NULL: equal parts. */
 tg_tensor *tg_all_to_all(tg_tape *t, tg_tensor *x, const int64_t *send_counts, const int64_t *recv_counts,
                          tg_comm *c) {
     return TG_MAP(t, tg_op_all_to_all, x, .comm = c, .recv = recv_counts, .splits = send_counts);
@@ -173,25 +173,26 @@ const tg_op tg_op_reshard = {TG_MAPPING("reshard", "x sharded along another dim"
                              .infer = reshard_infer, .forward = reshard_forward, .backward = reshard_backward,
                              .vjp = reshard_vjp, .jvp = tg_jvp_linear, TG_SAMPLES(reshard_samples)};
 
-/* x, a part of dim `cat` -> whole along cat, a part of dim `split`, whose size the ranks divide. */
+/* Joins x, a part of dim `cat`, along that dim, and keeps this rank's part of dim `split`. The size of `split` must
+ * be a multiple of the ranks. */
 tg_tensor *tg_reshard(tg_tape *t, tg_tensor *x, int cat, int split, tg_comm *c) {
     return TG_MAP(t, tg_op_reshard, x, .comm = c, .dim = cat, .cut = split);
 }
 
-/* ---- all_to_all_sp2hp and hp2sp: rows and the last dim change places ---- */
+/* ---- all_to_all_sp2hp and hp2sp: from rows to columns and back ---- */
 
 static tg_tensor *as_rows(tg_tape *t, tg_tensor *x) {
     if (!tg_is_alive(x) || x->ndim == 2) return x;
     return tg_reshape(t, x, TG_SHAPE(-1, x->ndim ? x->shape[x->ndim - 1] : 1));
 }
 
-/* [.., H], this rank's rows -> [n rows, H/n]. */
+/* [rows, H], this rank's rows -> [n rows, H/n]. */
 tg_tensor *tg_all_to_all_sp2hp(tg_tape *t, tg_tensor *x, tg_comm *c) { return tg_reshard(t, as_rows(t, x), 0, 1, c); }
 
-/* [.., H/n] of all rows -> [rows/n, H]; undoes tg_all_to_all_sp2hp. */
+/* [rows, H/n], this rank's columns -> [rows/n, H]; the inverse of tg_all_to_all_sp2hp. */
 tg_tensor *tg_all_to_all_hp2sp(tg_tape *t, tg_tensor *x, tg_comm *c) { return tg_reshard(t, as_rows(t, x), 1, 0, c); }
 
-/* ---- shift: V -> V along the ring, from the rank before; its backward from the one after ---- */
+/* ---- shift: V -> V, from the previous rank of the ring; its backward comes from the next one ---- */
 
 static tg_status shift_infer(tg_call *c) {
     tg_mapping_params *p = tg_mapping_of(c);
@@ -221,5 +222,5 @@ const tg_op tg_op_shift = {TG_MAPPING("shift", "x of the rank before"), .collect
                            .jvp = tg_jvp_linear,
                            TG_SAMPLES(shift_samples)};
 
-/* The x of rank r - 1, the last one's on rank 0. The gradient comes from rank r + 1. */
+/* Returns the x of rank r - 1; rank 0 gets that of the last rank. The gradient comes from rank r + 1. */
 tg_tensor *tg_shift(tg_tape *t, tg_tensor *x, tg_comm *c) { return TG_MAP(t, tg_op_shift, x, .comm = c, .root = 1); }

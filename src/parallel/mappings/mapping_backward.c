@@ -1,5 +1,5 @@
-/* Backward functions that several mappings share: each gives the gradient of input 0, as a collective copy or a view of
- * the output's gradient. */
+/* Backward functions that several mappings share. Each gives the gradient of input 0 as a collective, a copy or a
+ * view of the gradient of output 0. */
 #include "ops/common/nn_op.h"
 #include "parallel/mappings/mapping.h"
 

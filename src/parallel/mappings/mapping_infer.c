@@ -1,4 +1,4 @@
-/* The infer functions of mappings, and their recording. */
+/* The infer functions of mappings, and the functions that record mappings. */
 #include "parallel/mappings/mapping.h"
 
 const tg_placement tg_at_i = {.kind = TG_INVARIANT}, tg_at_r = {.kind = TG_REPLICATED}, tg_at_p = {.kind = TG_PARTIAL},
@@ -45,7 +45,7 @@ static int64_t total(const int64_t *rows, int n) {
     return sum;
 }
 
-/* Sizes of splits that x must have along dim 0: all of them, or this rank's. */
+/* Checks dim 0 of x against the splits: it must be their sum (whole), or this rank's split. */
 static tg_status check_splits(tg_call *c, bool whole) {
     tg_mapping_params *p = tg_mapping_of(c);
     const tg_tensor *x = c->in[0];
@@ -78,7 +78,7 @@ static tg_status check_parts(tg_call *c, bool whole) {
                         (long long)size, (long long)(n * k));
 }
 
-/* Begins with the checks that cutting and joining share. */
+/* The checks that cutting and joining share. */
 static tg_status open(tg_call *c, bool whole) {
     tg_mapping_params *p = tg_mapping_of(c);
     TG_TRY(tg_mapping_check(c));
@@ -89,7 +89,7 @@ static tg_status open(tg_call *c, bool whole) {
     return p->splits ? check_splits(c, whole) : check_parts(c, whole);
 }
 
-/* Output 0, in the named buffer where params ask for one: the node does not need the name any more. */
+/* Declares output 0, in the named buffer if params have one. The node does not need the name later. */
 static tg_status result(tg_call *c, const int64_t *shape) {
     tg_mapping_params *p = tg_mapping_of(c);
     const tg_tensor *x = c->in[0];

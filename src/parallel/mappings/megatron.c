@@ -1,5 +1,6 @@
-/* Functions of Megatron-Core's tensor_parallel that are no mappings of their own: splits of the last dim, flat splits,
- * ranges of a vocabulary (utils.py), and what Megatron keeps as attributes of a parameter (layers.py). */
+/* Functions of Megatron-Core's tensor_parallel that are not mappings of their own: splits of the last dim, flat
+ * splits and ranges of a vocabulary (utils.py), and the attributes that Megatron-Core keeps on a parameter
+ * (layers.py). */
 #include "parallel/mappings/mapping.h"
 
 #include <tapegrad/megatron.h>
@@ -34,7 +35,7 @@ tg_status tg_split_last_dim(tg_tape *t, tg_tensor *x, int n, bool contiguous, tg
 
 /* ---- Flat splits ---- */
 
-/* The parts of so many elements; NULL where they are equal, or after an error. */
+/* Returns the sizes of the n parts of numel elements; NULL if they are equal, or after an error. */
 static const int64_t *flat_parts(tg_tape *t, int64_t numel, int n) {
     int64_t each = (numel + n - 1) / n;
     if (numel % n == 0) return NULL;
@@ -46,8 +47,8 @@ static const int64_t *flat_parts(tg_tape *t, int64_t numel, int n) {
     return parts;
 }
 
-/* This rank's n-th of the elements of x, which is the same on every rank, in row-major order: [numel/n], rounded up but
- * for the last ranks. Backward gathers. */
+/* Returns this rank's part of the elements of x, in row-major order. x is the same on every rank. The parts have
+ * numel / n elements, rounded up; the last ones may be shorter. Backward gathers. */
 tg_tensor *tg_split_1d(tg_tape *t, tg_tensor *x, tg_comm *c) {
     tg_tensor *flat = tg_reshape(t, x, TG_SHAPE(-1));
     tg_mapping_params p = {.comm = c};
@@ -55,7 +56,7 @@ tg_tensor *tg_split_1d(tg_tape *t, tg_tensor *x, tg_comm *c) {
     return tg_mapping_record(t, &tg_op_scatter_to, &p, flat, TG_SITE);
 }
 
-/* The numel elements that tg_split_1d cut into the ranks' x, the same on every rank. */
+/* Joins the numel elements that tg_split_1d cut into parts. The result is the same on every rank. */
 tg_tensor *tg_gather_1d(tg_tape *t, tg_tensor *x, int64_t numel, tg_comm *c) {
     tg_mapping_params p = {.comm = c};
     if (t && tg_ok(t->ctx) && numel < 0) {
@@ -84,7 +85,8 @@ tg_status tg_vocab_range(tg_ctx *ctx, int64_t vocab, int rank, int n, int64_t *f
 
 /* ---- Attributes of a parameter, read off its placements ---- */
 
-/* The axis of tensor parallelism on which x is a shard: tp, or etp of an expert. */
+/* Returns the placement of x on the axis of tensor parallelism that shards it (tp, or etp for an expert); NULL:
+ * none. */
 static const tg_placement *shard_of(const tg_tensor *x, tg_axis *axis) {
     const tg_placements *p = tg_is_alive(x) ? tg_place_of(x) : NULL;
     for (int i = 0; p && i < 2; i++) {
@@ -102,7 +104,7 @@ bool tg_tp_attributes(const tg_tensor *x, int *dim, int *stride) {
     return at != NULL;
 }
 
-/* A parameter that is placed on an axis of the expert grid is an expert's. */
+/* Whether x is the parameter of an expert: it is placed on an axis of the expert grid. */
 static bool expert(const tg_tensor *x) {
     const uint32_t grid = 1u << TG_ETP | 1u << TG_EP | 1u << TG_EDP;
     const tg_placements *p = tg_place_of(x);

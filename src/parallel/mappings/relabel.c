@@ -1,10 +1,10 @@
-/* Mappings that move nothing: what each rank holds is read in another way. */
+/* Mappings that move no data: they read what each rank holds as another placement. */
 #include "parallel/mappings/mapping_samples.h"
 
 #include <tapegrad/derivatives.h>
 #include <tapegrad/mappings.h>
 
-/* ---- as_partial: V -> P, and as_local, its conjugate: R -> V ---- */
+/* ---- as_partial: V -> P; and as_local, its conjugate: R -> V ---- */
 
 static tg_status as_partial_infer(tg_call *c) {
     TG_TRY(tg_mapping_view(c));
@@ -21,7 +21,7 @@ const tg_op tg_op_as_partial = {TG_MAPPING("as_partial", "x, an addend of the su
                                 .jvp = tg_jvp_linear,
                                 TG_SAMPLES(as_partial_samples)};
 
-/* x, each rank's own, read as an addend of a sum over the ranks. */
+/* Reads x, each rank's own, as an addend of a sum over the ranks. */
 tg_tensor *tg_as_partial(tg_tape *t, tg_tensor *x, tg_comm *c) { return TG_MAP(t, tg_op_as_partial, x, .comm = c); }
 
 static tg_status as_local_infer(tg_call *c) {
@@ -38,7 +38,7 @@ const tg_op tg_op_as_local = {TG_MAPPING("as_local", "x, each rank's own"), .inf
                               .backward = tg_mapping_pass, .vjp = as_local_vjp, .jvp = tg_jvp_linear,
                               TG_SAMPLES(as_local_samples)};
 
-/* ---- as_opaque: Vd -> V, and as_shard: V -> Vd ---- */
+/* ---- as_opaque: Vd -> V; and as_shard: V -> Vd ---- */
 
 static tg_status as_opaque_infer(tg_call *c) {
     const tg_mapping_params *p = tg_mapping_of(c);
@@ -49,7 +49,7 @@ static tg_status as_opaque_infer(tg_call *c) {
                               "only a shard can be read as each rank's own");
 }
 
-/* The gradient as it is: the pass places it as x lies, whichever axes share the dim. */
+/* Passes the gradient on unchanged. It gets the placement of a gradient of x, whichever axes share the dim. */
 static tg_status read_otherwise_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
     (void)n;
     gin[0] = gout[0];
@@ -61,7 +61,7 @@ const tg_op tg_op_as_opaque = {TG_MAPPING("as_opaque", "x, no shard of anything"
                                .backward = tg_mapping_pass, .vjp = read_otherwise_vjp, .jvp = tg_jvp_linear,
                                TG_SAMPLES(as_opaque_samples)};
 
-/* x, a shard, read as each rank's own: for what is done rank by rank. */
+/* Reads x, a shard, as each rank's own tensor, for computations rank by rank. */
 tg_tensor *tg_as_opaque(tg_tape *t, tg_tensor *x, tg_comm *c) { return TG_MAP(t, tg_op_as_opaque, x, .comm = c); }
 
 static tg_status as_shard_infer(tg_call *c) {
@@ -82,12 +82,12 @@ const tg_op tg_op_as_shard = {TG_MAPPING("as_shard", "x, a shard"), .infer = as_
                               .backward = tg_mapping_pass, .vjp = read_otherwise_vjp, .jvp = tg_jvp_linear,
                               TG_SAMPLES(as_shard_samples)};
 
-/* x, each rank's own and of one size, read as a contiguous shard along dim d. */
+/* Reads x, each rank's own tensor and of one shape on all ranks, as a contiguous shard along dim d. */
 tg_tensor *tg_as_shard(tg_tape *t, tg_tensor *x, int d, tg_comm *c) {
     return TG_MAP(t, tg_op_as_shard, x, .comm = c, .dim = d);
 }
 
-/* ---- i_to_p: I -> P, and r_to_i: R -> I, each the conjugate of the other ---- */
+/* ---- i_to_p: I -> P; and r_to_i: R -> I, its conjugate ---- */
 
 static double share(const tg_call *c) { return 1.0 / tg_comm_size(tg_mapping_of(c)->comm); }
 
@@ -110,7 +110,7 @@ const tg_op tg_op_i_to_p = {TG_MAPPING("i_to_p", "x / n"), .infer = i_to_p_infer
                             .backward = tg_mapping_pass, .vjp = i_to_p_vjp, .jvp = tg_jvp_linear,
                             TG_SAMPLES(i_to_p_samples)};
 
-/* x / n on each of the n ranks: an addend, of which the sum over the ranks is x. */
+/* Returns x / n on each of the n ranks: an addend of a sum over the ranks that is x. */
 tg_tensor *tg_i_to_p(tg_tape *t, tg_tensor *x, tg_comm *c) { return TG_MAP(t, tg_op_i_to_p, x, .comm = c); }
 
 static tg_status r_to_i_infer(tg_call *c) {
@@ -129,5 +129,6 @@ const tg_op tg_op_r_to_i = {TG_MAPPING("r_to_i", "x; its gradient / n"), .infer 
                             .backward = r_to_i_backward, .vjp = r_to_i_vjp, .jvp = tg_jvp_linear,
                             TG_SAMPLES(r_to_i_samples)};
 
-/* x, of which each rank would use a share, for a computation that all ranks do alike: each share is 1/n of it. */
+/* Returns a view of x for a computation that is the same on all ranks. Backward gives each of the n ranks 1/n of the
+ * gradient. */
 tg_tensor *tg_r_to_i(tg_tape *t, tg_tensor *x, tg_comm *c) { return TG_MAP(t, tg_op_r_to_i, x, .comm = c); }

@@ -1,10 +1,10 @@
-/* Sequence parallelism: rows gathered and reduce-scattered, in equal or given parts. */
+/* Mappings of sequence parallelism: gather and reduce-scatter of rows, in equal or given parts. */
 #include "parallel/mappings/mapping_samples.h"
 
 #include <tapegrad/derivatives.h>
 #include <tapegrad/megatron.h>
 
-/* Without a tape nothing, which recording refuses. */
+/* Fills *p from the options; leaves it zero if the tape is NULL, which recording then refuses. */
 static tg_status params_of(const tg_tape *t, tg_comm *c, const tg_sp_opts *given, bool gathers, const char *who,
                            tg_mapping_params *p) {
     tg_sp_opts o;
@@ -19,7 +19,7 @@ static tg_status params_of(const tg_tape *t, tg_comm *c, const tg_sp_opts *given
 
 #define SPLITS(...) (const int64_t[]){__VA_ARGS__}
 #define ROWS(...) TG_M_OPTS(.dim = 0, __VA_ARGS__)
-/* Of joined rows the sample has rank 0's; who runs it gives the others theirs. */
+/* Where rows are joined, the sample has the input of rank 0; the test gives other ranks theirs. */
 #define SAMPLES_OF_ROWS(...)                                                                                   \
     TG_M_SAMPLE(2, "two ranks", ROWS(__VA_ARGS__), TG_S(4, 3)),                                                 \
     TG_M_SAMPLE(3, "three ranks", ROWS(__VA_ARGS__), TG_S(6, 2, 3)),                                            \
@@ -66,8 +66,8 @@ const tg_op tg_op_gather_from_sp = {
     .infer = gather_from_sp_infer, .forward = gather_from_sp_forward, .backward = gather_from_sp_backward,
     .vjp = gather_from_sp_vjp, .jvp = tg_jvp_linear, TG_SAMPLES(gather_from_sp_samples)};
 
-/* x [s/n, ..], this rank's rows (splits[r] of rank r) -> [s, ..]. The ranks go on to use a share each, and backward
- * reduce-scatters; or, invariant, all do the same, and backward keeps this rank's rows. opts may be NULL. */
+/* x [s/n, ..], this rank's rows (splits[r] of them on rank r) -> [s, ..]. The result is R, and backward
+ * reduce-scatters. With opts.invariant it is I, and backward keeps this rank's rows. opts may be NULL. */
 tg_tensor *tg_gather_from_sp(tg_tape *t, tg_tensor *x, tg_comm *c, const tg_sp_opts *opts) {
     tg_mapping_params p;
     if (params_of(t, c, opts, true, "tg_gather_from_sp: the options", &p) != TG_OK) return tg_inert(t->ctx);
@@ -105,8 +105,8 @@ const tg_op tg_op_reduce_scatter_to_sp = {
     .backward = tg_mapping_gather, .vjp = reduce_scatter_to_sp_vjp, .jvp = tg_jvp_linear,
     TG_SAMPLES(reduce_scatter_to_sp_samples)};
 
-/* x [s, ..], an addend on every rank -> this rank's rows of the sum: [s/n, ..], or splits[r] of them. Backward gathers.
- * opts may be NULL. */
+/* x [s, ..], this rank's addend of a sum -> this rank's rows of the sum: [s/n, ..], or splits[r] of them. Backward
+ * gathers. opts may be NULL. */
 tg_tensor *tg_reduce_scatter_to_sp(tg_tape *t, tg_tensor *x, tg_comm *c, const tg_sp_opts *opts) {
     tg_mapping_params p;
     if (params_of(t, c, opts, false, "tg_reduce_scatter_to_sp: the options", &p) != TG_OK) return tg_inert(t->ctx);

@@ -1,5 +1,5 @@
-/* The column-parallel linear layer: each rank has out / tp rows of the weight (Megatron-Core's ColumnParallelLinear).
- */
+/* The column-parallel linear layer (Megatron-Core's ColumnParallelLinear): each rank holds out / tp rows of the
+ * weight. */
 #include "tape/tape.h"
 
 #include <tapegrad/megatron.h>

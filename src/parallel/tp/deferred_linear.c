@@ -1,5 +1,5 @@
-/* A linear layer without ranks whose weight gradient waits for tg_wgrads_drain: what TG_GPT(.wgrad = TG_WGRAD_DEFERRED)
- * makes where no rank has a shard of the weight. */
+/* A linear layer without tensor parallelism whose weight gradient waits for tg_wgrads_drain. TG_GPT(.wgrad =
+ * TG_WGRAD_DEFERRED) uses it where no axis shards the weight. */
 #include "base/host_memory.h"
 #include "parallel/tp/layers.h"
 

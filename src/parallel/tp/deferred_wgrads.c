@@ -1,5 +1,6 @@
-/* Weight gradients that wait: their products run when the caller has time for them, such as in a pipeline's bubble
- * (Megatron-Core's defer_embedding_wgrad_compute). Each holds its layer's input and output gradient by reference. */
+/* Deferred weight gradients: their products run when the caller has time for them, for example in the bubble of a
+ * pipeline (Megatron-Core's defer_embedding_wgrad_compute). Each entry holds references to the input and to the
+ * output gradient of its layer. */
 #include "base/host_memory.h"
 #include "parallel/tp/wgrads.h"
 
@@ -11,27 +12,28 @@
 #include "autograd/hooks.h"
 #include "autograd/grad_sink.h"
 
-/* x and gy are handles of this list. Theirs are the bytes of the moment when the list took them. */
+/* One deferred product gy^T x. x and gy are handles that the list owns; they share the storage of the tensors that
+ * backward passed. The versions tell whether that storage was overwritten later. */
 typedef struct wgrad {
     tg_tensor *x, *gy, *w;
-    tg_ref ref; /* recognises a weight that was dropped */
+    tg_ref ref; /* detects that the weight was dropped */
     uint32_t x_version, gy_version;
-    bool owned; /* x's bytes were its tape's to discard after backward: they are ours now */
+    bool owned; /* the tape would have discarded x's bytes after backward: the list discards them */
     tg_comm *comm;
     const void *site;
 } wgrad;
 
 struct tg_wgrads {
     tg_ctx *ctx;
-    int refs;  /* its owner's, and one of each node whose backward may use it */
+    int refs;  /* one of the caller, and one of each node whose backward may use the list */
     bool ended;
-    int limit; /* TG_NONE: none */
+    int limit; /* most entries; TG_NONE: no limit */
     int n, room;
     wgrad *item;
-    tg_tape *tape; /* on which hooks record */
+    tg_tape *tape; /* hooks record on it */
 };
 
-/* ---- Making ---- */
+/* ---- Creation ---- */
 
 tg_wgrads *tg_wgrads_new(tg_ctx *ctx, int limit) {
     if (!tg_ok(ctx)) return NULL;
@@ -77,7 +79,7 @@ void tg_wgrads_free(tg_wgrads *d) {
 
 int tg_wgrads_count(const tg_wgrads *d) { return d ? d->n : 0; }
 
-/* ---- Taking ---- */
+/* ---- Deferring in backward ---- */
 
 static tg_status grow(tg_wgrads *d) {
     if (d->n < d->room) return TG_OK;
@@ -108,14 +110,14 @@ bool tg_wgrads_take(tg_wgrads *d, tg_call *c, int w, tg_tensor *x, tg_tensor *gy
     i.gy_version = gy->storage->version;
     i.owned = tg_storage_is_of(x->storage, c->tape);
     i.site = tg_call_site(c);
-    x->storage->saves++; /* the end of the node must not take the bytes */
+    x->storage->saves++; /* keeps the bytes alive when the node ends */
     i.w->ext->deferred++;
     d->item[d->n++] = i;
     tg_call_decline(c, w);
     return true;
 }
 
-/* ---- The drain ---- */
+/* ---- Running ---- */
 
 static tg_status check_item(const tg_wgrads *d, const wgrad *i) {
     char what[160], site[160];
@@ -135,8 +137,8 @@ static tg_status check_item(const tg_wgrads *d, const wgrad *i) {
     return tg_storage_need(i->gy->storage, i->gy);
 }
 
-/* x with the rows of all ranks, in flight, in one of two buffers in turn: the next one's rows travel beside this one's
- * product. */
+/* Returns x with the rows of all ranks, in flight; x itself if the entry has no communicator. Two buffers take
+ * turns, so that the rows of the next entry travel during the product of this one. */
 static tg_tensor *rows_of(tg_wgrads *d, const wgrad *i, int turn) {
     if (!i->comm) return i->x;
     tg_tensor *x = i->x;
@@ -156,7 +158,7 @@ static tg_status add_product(const wgrad *i, const tg_tensor *x) {
     return TG_OK;
 }
 
-/* After the last of its gradients that waited, over all lists. */
+/* Runs the hooks of w once no list holds a gradient of it any more. */
 static tg_status tell(tg_wgrads *d, tg_tensor *w) {
     if (w->ext->deferred || !tg_hooks_any(w, true)) return TG_OK;
     tg_tensor *sum = tg_gradient_of(w);
@@ -186,7 +188,7 @@ static tg_status run(tg_wgrads *d) {
     return s;
 }
 
-/* Whether ranks meet for what waits. */
+/* Whether some entry needs communication between ranks. */
 static bool meets(const tg_wgrads *d) {
     for (int i = 0; i < d->n; i++)
         if (tg_comm_size(d->item[i].comm) > 1) return true;

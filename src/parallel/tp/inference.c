@@ -1,6 +1,6 @@
-/* Linear layers of a model that only runs forward (Megatron-Core's inference-optimised ones): RMS norm, gather,
- * product; product, reduce-scatter; and between them the residual's addition and the next norm as one op. Nothing is
- * kept for backward. */
+/* Linear layers of a model that only runs forward, after the inference-optimized layers of Megatron-Core. The column
+ * layer is RMS norm, gather and product. The row layer is product and reduce-scatter. Between two blocks, the
+ * addition to the residual and the next norm are one op. Nothing is kept for backward. */
 #include <math.h>
 #include <tapegrad/megatron.h>
 
@@ -20,7 +20,7 @@ static const inference *state_of(const tg_module *m) { return m->state; }
 
 /* ---- Forward ---- */
 
-/* The normed rows of x [s / tp, b, in], gathered, times the weight's rows: [s, b, out / tp]. */
+/* Gathers the rows of the normed x [s / tp, b, in] and multiplies them with the weight: [s, b, out / tp]. */
 static tg_tensor *multiply_normed(tg_module *m, tg_tape *t, tg_tensor *normed) {
     tg_linear_grad_opts o = {.size = sizeof o, .sequence_parallel = state_of(m)->sp};
     return tg_linear_with_grad_accumulation(t, normed, tg_module_own(m, "weight"), NULL, state_of(m)->comm, &o);
@@ -97,7 +97,7 @@ tg_tensor *tg_inference_next(tg_module *row, tg_module *column, tg_tape *t, tg_t
     return y;
 }
 
-/* ---- Making ---- */
+/* ---- Creation ---- */
 
 /* Refuses what is set although the layer does not use it. */
 static tg_status check_unused(tg_ctx *ctx, const char *who, bool row, const tg_inference_opts *o) {
@@ -136,7 +136,7 @@ static tg_status check_given(tg_ctx *ctx, const char *who, const char *what, con
     return tg_fail(ctx, TG_ERR_SHAPE, "%s: the %s given is %s, expected %s", who, what, got, want);
 }
 
-/* The one given, of its local shape, or a new one. */
+/* Adds the given parameter, which must have the local shape, or a new one. */
 static void add(tg_module *m, const tg_parallel *p, const char *name, tg_tensor *given, tg_shape shape, double std,
                 tg_placement at) {
     tg_shape local = shape;

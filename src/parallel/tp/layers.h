@@ -1,4 +1,5 @@
-/* What the linear layers of tensor parallelism share. */
+/* The layers of tensor parallelism: the state and helpers of the column and row linear layers, the padded vocabulary
+ * embedding, and the linear layer with a deferred weight gradient. */
 #ifndef TG_LAYERS_H
 #define TG_LAYERS_H
 
@@ -9,49 +10,52 @@
 typedef struct tg_plinear {
     tg_ctx *ctx;
     const tg_parallel *p;
-    tg_plinear_opts o; /* completed; o.weight: as given */
-    tg_axis axis;      /* tp, or etp for an expert */
+    tg_plinear_opts o; /* with defaults filled in; o.weight as the caller gave it */
+    tg_axis axis;      /* TG_TP, or TG_ETP for an expert */
     tg_comm *comm;
-    int64_t in, out;             /* of the whole layer */
-    int64_t local_in, local_out; /* of this rank's weight */
+    int64_t in, out;             /* sizes of the whole layer */
+    int64_t local_in, local_out; /* sizes of this rank's weight */
     bool sp;
-    bool expert_comm; /* ranks meet outside: token dispatch gathers x and reduces y */
+    bool expert_comm; /* an expert of several ranks: the token dispatch gathers x and reduces y outside of the layer */
     tg_wgrads *deferred;
 } tg_plinear;
 
-/* A module of this kind with weight and bias, placed: shard is the weight's dim that the axis shards. Inert on error.
- */
+/* Creates a module with these ops and its weight and bias, placed. The axis shards dim `shard` of the weight: 0 for
+ * a column layer, 1 for a row layer. Inert on error. */
 tg_module *tg_plinear_new(const tg_parallel *p, const tg_module_ops *ops, int64_t in, int64_t out, int shard,
                           const tg_plinear_opts *opts);
 void tg_plinear_free(void *state);
 static inline const tg_plinear *tg_plinear_of(const tg_module *m) { return m->state; }
-/* The weight of one call: the one given, checked, or the module's. NULL after recording the error. */
+/* Returns the weight of one call: `given` after a check of its shape, or the module's own if `given` is NULL.
+ * Returns NULL after recording the error. */
 tg_tensor *tg_plinear_weight(const tg_module *m, tg_tensor *given);
-tg_tensor *tg_plinear_bias(const tg_module *m); /* that the layer adds itself; NULL: none */
-bool tg_plinear_p(const tg_module *m);          /* whether m is one */
+tg_tensor *tg_plinear_bias(const tg_module *m); /* the bias that the layer itself adds; NULL: none */
+bool tg_plinear_p(const tg_module *m);          /* whether m is a column or a row layer */
 
-/* gather < 0: as made. */
+/* Run one call. gather > 0 gathers the output, 0 does not, < 0 does what the layer's options say. */
 tg_tensor *tg_column_run(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *weight, int gather);
 tg_tensor *tg_row_run(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *weight);
 extern const tg_module_ops tg_column_linear_ops, tg_row_linear_ops;
 
-/* tg_nn_vocab_embedding of a table with `rows` rows, of which those from vocab on are padding: zero, and ids of them
- * are refused as those behind the table are. */
+/* Creates a tg_nn_vocab_embedding whose table has `rows` rows. Rows from `vocab` on are padding: they are zero, and
+ * an id of one fails like an id outside the table. */
 tg_module *tg_nn_padded_embedding(const tg_parallel *p, int64_t vocab, int64_t rows, int64_t hidden, double std,
                                   const tg_vocab_embedding_opts *opts);
-bool tg_is_vocab_embedding(const tg_module *m); /* whether m is what either of them makes */
-/* tg_vocab_parallel_embedding of the first rows of all ranks' table. */
+bool tg_is_vocab_embedding(const tg_module *m); /* whether m is a tg_nn_vocab_embedding, padded or not */
+/* Records tg_vocab_parallel_embedding, but with only the first `rows` rows of the global table as valid ids. */
 tg_tensor *tg_padded_embedding(tg_tape *t, tg_tensor *table, tg_tensor *ids, tg_comm *c, int64_t rows);
 
-/* tg_nn_linear whose weight gradient waits for tg_wgrads_drain. Its list; NULL where m is no such module. */
+/* Create a tg_nn_linear whose weight gradient waits for tg_wgrads_drain, and return its list. The list is NULL if m
+ * is no such module. */
 tg_module *tg_deferred_linear_new(tg_ctx *ctx, int64_t in, int64_t out, bool bias, double std);
 tg_wgrads *tg_deferred_linear_wgrads(const tg_module *m);
 
-/* Hands a parameter to its module, or drops it. */
+/* Adds a parameter to its module; on error drops the parameter. */
 void tg_layer_add(tg_module *m, const char *name, tg_tensor *param);
-/* m; after an error it is freed, if there is one, and an inert module stands in its place. */
+/* Returns m. If an error has occurred, frees m (which may be NULL) and returns an inert module instead. */
 tg_module *tg_layer_checked(tg_module *m);
-/* TG_ERR_SHAPE unless n ranks divide size; the axis is named. */
+/* Fails with TG_ERR_SHAPE if size is not a multiple of the ranks of the axis, and with TG_ERR_ARGUMENT if it is not
+ * positive. The message names `who`, `what` and the axis. */
 tg_status tg_layer_divide(const tg_parallel *p, const char *who, const char *what, int64_t size, tg_axis axis);
 
 #endif

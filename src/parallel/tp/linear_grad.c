@@ -1,6 +1,6 @@
-/* The linear layer of tensor parallelism: its backward overlaps the input gradient's communication with the weight
- * gradient's product (Megatron-Core's LinearWithGradAccumulationAndAsyncCommunication; Shoeybi et al., arXiv
- * 1909.08053; sequence parallelism: Korthikanti et al., arXiv 2205.05198). */
+/* The linear layer of tensor parallelism. Its backward overlaps the communication of the input gradient with the
+ * product of the weight gradient (Megatron-Core's LinearWithGradAccumulationAndAsyncCommunication; Shoeybi et al.,
+ * arXiv 1909.08053; sequence parallelism: Korthikanti et al., arXiv 2205.05198). */
 #include <tapegrad/megatron.h>
 
 #include "ops/common/derive.h"
@@ -10,12 +10,12 @@
 #include "parallel/tp/wgrads.h"
 
 typedef struct linear_params {
-    tg_comm *comm; /* NULL: no rank is met */
+    tg_comm *comm; /* NULL: no communication */
     bool sequence_parallel, allreduce_dgrad, fused;
 } linear_params;
 
-/* y [.., out] = x [.., in] w^T + b, w [out, in], b [out] or absent. Under sequence parallelism x are this rank's rows
- * of dim 0, and y has those of all ranks. */
+/* y [.., out] = x [.., in] w^T + b, w [out, in], b [out] or absent. Under sequence parallelism x holds this rank's
+ * rows of dim 0, and y holds the rows of all ranks. */
 
 static int64_t ranks(const linear_params *p) { return p->sequence_parallel ? tg_comm_size(p->comm) : 1; }
 
@@ -35,7 +35,8 @@ static tg_status check_params(tg_call *c) {
     return TG_OK;
 }
 
-/* What a gather of x to REPLICATED, or tg_copy_to_tp, and then tg_linear would give on the communicator's axis. */
+/* States the placements on the communicator's axis. They are those of a gather of x to REPLICATED (with
+ * sequence_parallel) or of tg_copy_to_tp (with allreduce_dgrad), followed by tg_linear. */
 static tg_status place(tg_call *c) {
     const linear_params *p = c->params;
     if (!p->sequence_parallel && !p->allreduce_dgrad) return TG_OK;
@@ -85,7 +86,8 @@ tg_tensor *tg_gather_rows(tg_tape *t, const char *buffer, tg_tensor *x, tg_comm 
     return tg_ok(t->ctx) ? all : tg_inert(t->ctx);
 }
 
-/* *x := all rows, in flight, in the buffer that drop_rows gives back; without sequence parallelism x stays. */
+/* Under sequence parallelism, starts a gather of all rows and sets *x to its result, which is in flight. drop_rows
+ * gives the buffer back. Otherwise x stays. */
 static tg_status all_rows(tg_call *c, tg_tensor **x) {
     const linear_params *p = c->params;
     if (ranks(p) == 1) return TG_OK;
@@ -108,7 +110,8 @@ static tg_status linear_forward(tg_call *c) {
     return TG_OK;
 }
 
-/* A gradient of input 0 that ranks meet in: started, and nobody has waited for it yet. */
+/* Starts the reduction of this rank's part of the input gradient, and hands it over as the gradient of input 0
+ * without waiting. */
 static tg_status reduce_dgrad(tg_call *c, tg_tensor *part) {
     const linear_params *p = c->params;
     const tg_tensor *x = c->in[0];
@@ -124,7 +127,8 @@ static tg_status reduce_dgrad(tg_call *c, tg_tensor *part) {
     return tg_call_in_flight(c, 0, g, NULL);
 }
 
-/* gx = gy w, of which each rank has a share where ranks meet; *part is then this rank's. */
+/* Computes gx = gy w. If a reduction over ranks must follow, *part receives this rank's share; otherwise gx goes
+ * straight to the gradient of x, and *part is NULL. */
 static tg_status dgrad(tg_call *c, tg_tensor **part) {
     const linear_params *p = c->params;
     const tg_tensor *gy = c->gout[0], *w = c->in[1];
@@ -140,8 +144,8 @@ static tg_status dgrad(tg_call *c, tg_tensor **part) {
     return tg_ok(c->ctx) ? tg_linear_dgrad(gy, w, *part, false) : c->ctx->run.status;
 }
 
-/* The gather of x runs beside the first product, the reduction of gx beside the second: straight into the weight's
- * accumulated gradient, where it is a leaf. */
+/* The gather of x overlaps the product of the input gradient. The reduction of the input gradient overlaps the
+ * product of the weight gradient, which adds straight into the accumulated gradient if the weight is a leaf. */
 static tg_status linear_backward(tg_call *c) {
     const linear_params *p = c->params;
     tg_tensor *x = c->in[0], *gy = c->gout[0], *part = NULL;
@@ -161,7 +165,7 @@ static tg_status linear_backward(tg_call *c) {
     return c->in[2] ? tg_op_sum_to(c, 2, gy, 1) : TG_OK;
 }
 
-/* With the gather, or the copy, as an op of its own. */
+/* The same with the gather, or the copy, as an op of its own. */
 static tg_status linear_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
     const linear_params *p = tg_node_params(n);
     tg_tensor *x = tg_node_input(n, 0);
@@ -229,7 +233,7 @@ const tg_op tg_op_LinearWithGradAccumulationAndAsyncCommunication = {
     TG_SAMPLES(samples),
 };
 
-/* A group of one rank meets nobody. */
+/* On a group of one rank there is no communication. */
 static linear_params params_of(const tg_comm *comm, const tg_linear_grad_opts *o) {
     bool met = !comm || tg_comm_size(comm) > 1;
     return (linear_params){
@@ -263,7 +267,9 @@ static tg_tensor *record(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, t
     return y;
 }
 
-/* The op saves x, this rank's rows alone, and w, each only where the other needs a gradient. */
+/* Linear layer x w^T + b whose input gradient is reduced over ranks during the product of the weight gradient
+ * (tensor_parallel.h). It saves x only if w needs a gradient, and w only if x does. Of x it saves this rank's rows
+ * alone. */
 tg_tensor *tg_linear_with_grad_accumulation(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, tg_comm *comm,
                                             const tg_linear_grad_opts *opts) {
     return record(t, x, w, b, comm, opts, false, "tg_linear_with_grad_accumulation", TG_SITE);

@@ -1,4 +1,5 @@
-/* What column and row layers have in common: options, parameters and their placements, one call with overrides. */
+/* The parts that column and row layers share: options, parameters and their placements, and one call with overrides
+ * (tg_plinear_apply). */
 #include "base/host_memory.h"
 #include "parallel/tp/layers.h"
 
@@ -8,7 +9,7 @@
 #include "placement/placing.h"
 #include "parallel/parallel.h"
 
-/* ---- Making ---- */
+/* ---- Creation ---- */
 
 void tg_layer_add(tg_module *m, const char *name, tg_tensor *param) {
     if (tg_module_add_param(m, name, param) != TG_OK) tg_drop(param);
@@ -90,8 +91,8 @@ static tg_status complete(tg_plinear *s, const char *who, int shard, const tg_pl
     return s->ctx->run.status;
 }
 
-/* On the data axes a parameter is the same on every rank, and each has a share of its gradient. The experts of the ep
- * ranks are rows of one tensor. */
+/* Creates a parameter. On the data-parallel axes it is R: equal on every rank, with a share of the gradient on each.
+ * The experts of all ep ranks are stacked along dim 0 of one global tensor. */
 static tg_tensor *param(const tg_plinear *s, const char *name, tg_shape shape, double std, tg_placement at) {
     const tg_place_at dense[] = {{TG_TP, at}, {TG_DP, TG_R}, {TG_CP, TG_R}};
     const tg_place_at expert[] = {{TG_EP, TG_SHARD(0)}, {TG_ETP, at}, {TG_EDP, TG_R}};
@@ -194,7 +195,7 @@ tg_tensor *tg_plinear_apply(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *w
     return y;
 }
 
-/* After an error as well: each list knows whether ranks would have met for it. */
+/* Runs every list even after an error: each list knows whether other ranks wait for its communication. */
 tg_status tg_wgrads_drain(tg_module *m) {
     if (!m) return TG_ERR_ARGUMENT;
     tg_wgrads *waiting = tg_plinear_p(m) ? tg_plinear_of(m)->deferred : tg_deferred_linear_wgrads(m);

@@ -1,12 +1,12 @@
-/* The row-parallel linear layer: each rank has in / tp columns of the weight, and its output is a share of the sum
- * (Megatron-Core's RowParallelLinear). */
+/* The row-parallel linear layer (Megatron-Core's RowParallelLinear): each rank holds in / tp columns of the weight
+ * and computes a share of a sum over ranks. */
 #include "tape/tape.h"
 
 #include <tapegrad/megatron.h>
 
 #include "parallel/tp/layers.h"
 
-/* The bias counts once: it is added to the sum. */
+/* The bias is added after the reduction, so that it counts once. */
 tg_tensor *tg_row_run(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *given) {
     const tg_plinear *s = tg_plinear_of(m);
     tg_tensor *w = tg_plinear_weight(m, given), *b = tg_plinear_bias(m);

@@ -1,4 +1,5 @@
-/* What the ops over a sharded vocabulary share. */
+/* Helpers of the ops over a vocabulary that is sharded over ranks: cross-entropy, linear cross-entropy and
+ * embedding. */
 #ifndef TG_VOCAB_H
 #define TG_VOCAB_H
 
@@ -9,23 +10,26 @@
 #include "parallel/mappings/mapping_samples.h"
 
 tg_loss_params tg_vocab_params(tg_comm *c, const tg_vocab_opts *opts);
-/* Before tg_loss_infer: which of the classes this rank's v columns are. */
+/* Sets which classes this rank's v columns are. Called before tg_loss_infer. */
 tg_status tg_vocab_shard(tg_call *c, int64_t v);
-/* After it: input i is a shard of the vocabulary along dim. */
+/* States that input i is a shard of the vocabulary along dim. Called after tg_loss_infer. `mend` is the remedy that
+ * a refusal quotes. */
 tg_status tg_vocab_convert(tg_call *c, int i, int dim, const char *mend);
-/* Room for what the ranks exchange, and within it that for tg_loss_forward's parts. */
+/* Makes a temporary [2 or 3, rows of the target] for the numbers that ranks exchange. *parts is its part from row 1
+ * on, for tg_loss_forward. */
 tg_status tg_vocab_rows(tg_call *c, tg_tensor **rows, tg_tensor **parts);
-/* The losses of all rows and the result, from every rank's parts: at most three all-reduces. */
+/* Combines the parts of all ranks to the losses and the result, with two all-reduces. */
 tg_status tg_vocab_finish(tg_call *c, tg_tensor *rows);
-/* The gradient of every row's loss, as tg_loss_backward wants it. */
+/* Returns the gradient of every row's loss in *g, in the form that tg_loss_backward expects. */
 tg_status tg_vocab_row_grads(tg_call *c, tg_tensor **g);
 
-/* As taped ops: the loss of this rank's logits for a node's target and params; and the position of ids among this
- * rank's rows from `first` on, 0 for those that are elsewhere. */
+/* Record derivatives as taped ops. tg_vocab_taped records the loss of this rank's logits for the target and params
+ * of a node. tg_vocab_local records the positions of ids among this rank's rows, which begin at global row `first`;
+ * where an id is another rank's, *elsewhere is true and the position 0. */
 tg_tensor *tg_vocab_taped(tg_tape *t, const tg_node *n, tg_tensor *logits);
 tg_tensor *tg_vocab_local(tg_tape *t, tg_tensor *ids, int64_t first, int64_t rows, tg_tensor **elsewhere);
 
-/* Options of a sample. */
+/* The options of a sample. */
 #define TG_V_OPTS(ignore_, smoothing_, reduction_, ...)                                            \
     &(const tg_loss_params) {                                                                      \
         .size = sizeof(size_t), .known = sizeof(size_t), .ignore_index = ignore_,                  \

@@ -1,15 +1,15 @@
+/* The op vocab_parallel_cross_entropy: cross-entropy of logits whose classes (columns) are sharded over ranks
+ * (Megatron-Core's _VocabParallelCrossEntropy). With z the log-sum-exp over all ranks, the loss of a row is z minus
+ * the smoothed logit of its target. The gradient of a column is exp(x - z) minus the weight of that column in the
+ * smoothed target, so that backward needs no columns of other ranks. */
 #include "ops/common/derive.h"
 #include "ops/common/nn_op.h"
 #include "parallel/tp/vocab.h"
 
-/* The cross-entropy of logits of which each rank has the columns of some classes. With z the log-sum-exp over all ranks
- * the loss of a row is z less the smoothed logit of its target, and the gradient of a column exp(x - z) less that one's
- * weight: no rank needs another's columns. */
-
 static const char gone[] = "vocab_parallel_cross_entropy, in place";
 static const char gathered[] = "gathered logits are tg_cross_entropy's, and the target the same on every rank";
 
-/* The logits' bytes are given to their gradient: nobody else may have them. */
+/* Fails unless the logits alone own their bytes: backward will write the gradient over them. */
 static tg_status check_in_place(tg_call *c) {
     const tg_tensor *x = c->in[0];
     if (!((const tg_loss_params *)c->params)->in_place) return TG_OK;
@@ -31,7 +31,7 @@ static tg_status vocab_cross_entropy_infer(tg_call *c) {
     return tg_vocab_convert(c, 0, x->ndim - 1, gathered);
 }
 
-/* Columns [first, first + n) of x [.., v] as rows; x is contiguous. */
+/* Returns columns [first, first + n) of x [.., v] as an array of rows; x is contiguous. */
 static tg_array columns(const tg_tensor *x, int64_t first, int64_t n, tg_extent *e) {
     int64_t v = x->shape[x->ndim - 1];
     char *data = tg_data(x);
@@ -66,7 +66,8 @@ static tg_status gradient_into(tg_call *c, const tg_tensor *glogits, bool add) {
     return tg_ctx_ops(c->ctx)->fill(c->ctx, columns(glogits, n, v - n, &eg), 0);
 }
 
-/* The gradient is a tensor of its own on the logits' bytes, which have none any more. */
+/* Writes the gradient over the logits. It becomes a tensor of its own that owns their bytes; the logits have none
+ * afterwards. */
 static tg_status give_bytes(tg_call *c) {
     tg_tensor *x = c->in[0], *g = tg_call_view_of(c, x, 0, x->ndim, x->shape, x->stride);
     TG_TRY(tg_ctx_status(c->ctx));
@@ -87,7 +88,8 @@ static tg_status vocab_cross_entropy_backward(tg_call *c) {
     const tg_tensor *g = tg_call_gin(c, 0);
     TG_TRY(tg_ctx_status(c->ctx));
     TG_TRY(gradient_into(c, g, tg_adds(c, 0)));
-    /* They came back by a replay, whose function may have saved them: they only go, as they would have. */
+    /* A recomputation has made these logits again, and its function may have saved them. They are only discarded, so
+     * that they end as without recomputation. */
     if (in_place) tg_storage_discard(s, gone, tg_call_site(c));
     return TG_OK;
 }
@@ -160,13 +162,14 @@ const tg_op tg_op_vocab_parallel_cross_entropy = {
     TG_SAMPLES(vocab_cross_entropy_samples),
 };
 
-/* Cross-entropy of logits [.., v/n], this rank's part of the classes, with the global classes target [..], int64: a
- * scalar, or [..], the same on every rank; float32 for 16-bit logits. Options as of tg_cross_entropy, and besides:
- * columns beyond `classes` over all ranks are padding, left out of everything, their gradient 0; in_place gives the
- * logits' bytes to their gradient, after which they are discarded, and a second backward is refused; those that a
- * replay has brought back are only discarded, and a named buffer's are refused. The smoothing of partitions makes each
- * rank's loss another one. It saves the logits and two numbers a row; two all-reduces, of one and of two numbers a row,
- * and none in backward. opts may be NULL. */
+/* Cross-entropy of logits [.., v/n], this rank's part of the classes. target [..] has global classes, int64. The
+ * result is a scalar or [..], the same on every rank; it is float32 for 16-bit logits. The options of
+ * tg_cross_entropy apply. In addition, columns from `classes` on (counted over all ranks) are padding: they do not
+ * count, and their gradient is 0. in_place gives the bytes of the logits to their gradient: the logits are discarded
+ * afterwards, and a second backward fails. Logits that a recomputation has made again are only discarded. Logits in
+ * a named buffer are refused. With TG_SMOOTHING_MEGATRON_PARTITION each rank has a different loss. Forward saves the
+ * logits and two numbers per row. It runs two all-reduces, of one and of two numbers per row; backward runs none.
+ * opts may be NULL. */
 tg_tensor *tg_vocab_parallel_cross_entropy(tg_tape *t, tg_tensor *logits, tg_tensor *target, tg_comm *c,
                                            const tg_vocab_opts *opts) {
     tg_loss_params p = tg_vocab_params(c, opts);

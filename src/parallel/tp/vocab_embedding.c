@@ -1,5 +1,5 @@
-/* The vocabulary-parallel embedding: each rank has vocab / tp rows of the table (Megatron-Core's
- * VocabParallelEmbedding). */
+/* The vocabulary-parallel embedding (Megatron-Core's VocabParallelEmbedding): each rank holds vocab / tp rows of the
+ * table. */
 #include "base/host_memory.h"
 
 #include <tapegrad/megatron.h>
@@ -11,11 +11,11 @@
 typedef struct embedding {
     tg_ctx *ctx;
     tg_comm *comm;
-    int64_t vocab; /* rows that are no padding */
+    int64_t vocab; /* rows that are not padding */
     bool scatter;
 } embedding;
 
-/* ids [b, s] -> [s, b, h]: transposed before the look-up, where they are small. */
+/* ids [b, s] -> [s, b, h]. The transpose comes before the lookup, because the ids are smaller than the result. */
 static tg_tensor *forward(tg_module *m, tg_tape *t, tg_tensor *ids) {
     const embedding *s = m->state;
     tg_tensor *table = tg_module_own(m, "weight");
@@ -40,7 +40,8 @@ static const tg_module_ops ops = {
 
 bool tg_is_vocab_embedding(const tg_module *m) { return m && m->ops == &ops; }
 
-/* Rows from `vocab` on are zero, and take no draws: the others, and what is drawn next, are as without them. */
+/* Zeroes the rows from `vocab` on, and gives their random draws back. So the other rows, and later draws, are the
+ * same as without padding. */
 static tg_status clear_padding(tg_tensor *table, int64_t vocab, int64_t rows, double std) {
     tg_ctx *ctx = table->ctx;
     TG_TRY(ctx->run.status);

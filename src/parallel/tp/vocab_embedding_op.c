@@ -1,12 +1,10 @@
-
+/* The op vocab_parallel_embedding: rows of a table at ids [..], where each rank holds [v/n, h] of the table. A row of
+ * another rank is zero, so that the sum over ranks is the embedding. No mask is needed: a read at an index out of
+ * range leaves the zeros, and an addition there does nothing. */
 #include "ops/common/derive.h"
 #include "ops/common/nn_op.h"
 #include "parallel/tp/layers.h"
 #include "parallel/tp/vocab.h"
-
-/* The rows of a table at ids [..], of which each rank has [v/n, h]: zeros where the row is another rank's, so that the
- * sum over the ranks is the embedding. Reading, and adding, at an index that is out of range does nothing: that is all
- * the mask there is. */
 
 static tg_status embedding_infer(tg_call *c) {
     const tg_mapping_params *p = c->params;
@@ -30,7 +28,8 @@ static tg_status embedding_infer(tg_call *c) {
                            "a whole table is tg_embedding's, and the ids the same on every rank (tg_gather_from)");
 }
 
-/* Positions of the ids in this rank's rows, as [numel, h]: out of range where they are another's. */
+/* Sets *out to the positions of the ids in this rank's rows, as [numel, h]. A position is out of range if the row is
+ * another rank's. */
 static tg_status local_ids(tg_call *c, int64_t h, tg_extent *e, tg_array *out) {
     const tg_mapping_params *p = c->params;
     const tg_tensor *ids = c->in[1];
@@ -47,7 +46,8 @@ static int64_t id_at(const tg_tensor *flat, int64_t i) {
     return flat->dtype == TG_I64 ? ((const int64_t *)tg_data(flat))[i] : ((const int32_t *)tg_data(flat))[i];
 }
 
-/* A read of one word at every id, of a table of as many equal words, tells an id that no rank has. */
+/* Fails with TG_ERR_DATA if no rank has the row of an id. It reads at every id from an array of v elements that all
+ * lie in one word: the read reports an id that is out of range. */
 static tg_status check_ids(tg_call *c) {
     const tg_mapping_params *p = c->params;
     const tg_tensor *ids = c->in[1];
@@ -77,7 +77,7 @@ static tg_status embedding_forward(tg_call *c) {
     return tg_ctx_ops(c->ctx)->take(c->ctx, to, tg_array_of(c->in[0]), ids, 0, NULL);
 }
 
-/* In the order of the ids: the same bits every time. */
+/* Adds in the order of the ids, so that every run gives the same bits. */
 static tg_status embedding_backward(tg_call *c) {
     int64_t h = c->in[0]->shape[1];
     tg_tensor *g = c->gout[0];
@@ -90,7 +90,7 @@ static tg_status embedding_backward(tg_call *c) {
     return tg_ctx_ops(c->ctx)->put_add(c->ctx, tg_array_of(c->gin[0]), from, ids, 0, NULL);
 }
 
-/* This rank's rows, and zeros for the others' ids. */
+/* Looks up this rank's rows, and fills zeros for ids of other ranks. */
 static tg_status embedding_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
     const tg_mapping_params *p = tg_node_params(n);
     tg_tensor *table = tg_node_input(n, 0), *elsewhere;
@@ -158,8 +158,8 @@ tg_tensor *tg_padded_embedding(tg_tape *t, tg_tensor *table, tg_tensor *ids, tg_
     return TG_RECORD(t, tg_op_vocab_parallel_embedding, &p, table, ids);
 }
 
-/* Rows of a table [v, h] of which this rank has [v/n, h], at global ids [..] (int64 or int32), the same on every rank:
- * [.., h], an addend on each rank. An id outside [0, v) is TG_ERR_DATA, on every rank. */
+/* Looks up rows of a table [v, h], of which this rank holds [v/n, h], at global ids [..] (int64 or int32) that are
+ * the same on every rank. The result [.., h] is PARTIAL. An id outside [0, v) fails with TG_ERR_DATA on every rank. */
 tg_tensor *tg_vocab_parallel_embedding(tg_tape *t, tg_tensor *table, tg_tensor *ids, tg_comm *c) {
     tg_mapping_params p = {.comm = c};
     return TG_RECORD(t, tg_op_vocab_parallel_embedding, &p, table, ids);

@@ -1,9 +1,9 @@
+/* The op vocab_parallel_linear_cross_entropy: vocab_parallel_cross_entropy(x w^T, target) with x [.., h] and w [v/n,
+ * h]. It computes the logits of a few rows at a time. Each rank's gradient of x is the contribution of its own
+ * classes; the sum over ranks is the whole gradient. */
 #include "ops/common/derive.h"
 #include "ops/common/chunked_head.h"
 #include "parallel/tp/vocab.h"
-
-/* vocab_parallel_cross_entropy(x w^T, target), x [.., h] and w [v/n, h]: the logits of some rows at a time. Each rank's
- * gradient of x is what its classes contribute: the sum over the ranks is the whole. */
 
 static tg_status vocab_linear_infer(tg_call *c) {
     const tg_loss_params *p = c->params;
@@ -89,9 +89,9 @@ const tg_op tg_op_vocab_parallel_linear_cross_entropy = {
     TG_SAMPLES(vocab_linear_samples),
 };
 
-/* tg_vocab_parallel_cross_entropy of x w^T, x [.., h] R and w [v/n, h] this rank's rows of the vocabulary. Like
- * tg_linear_cross_entropy it makes the logits in chunks of rows; all chunks are exchanged together. The gradient of x
- * is this rank's share. Not in place. opts may be NULL. */
+/* tg_vocab_parallel_cross_entropy of x w^T, with x [.., h] R and w [v/n, h] this rank's rows of the vocabulary. Like
+ * tg_linear_cross_entropy it computes the logits in chunks of rows; one exchange serves all chunks. The gradient of
+ * x is this rank's share. in_place is refused. opts may be NULL. */
 tg_tensor *tg_vocab_parallel_linear_cross_entropy(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *target,
                                                   tg_comm *c, const tg_vocab_opts *opts) {
     tg_loss_params p = tg_vocab_params(c, opts);

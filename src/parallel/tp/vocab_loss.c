@@ -1,4 +1,5 @@
-/* The way from each rank's part of a loss to the loss: the log-sum-exp over all ranks, and a sum. */
+/* The loss over a sharded vocabulary, from each rank's parts: the log-sum-exp over all ranks and a sum. The last
+ * section has the same as taped ops, for derivatives. */
 #include "parallel/tp/vocab.h"
 
 #include <math.h>
@@ -48,7 +49,7 @@ tg_status tg_vocab_convert(tg_call *c, int i, int dim, const char *mend) {
     return tg_call_convert(c, i, from, 0, tg_loss_by_partition(p) ? tg_at_v : tg_at_i, p->comm, mend);
 }
 
-/* ---- Rows: the sum of exp, the parts, and the means of partitions, [rows] each ---- */
+/* ---- The temporary rows: sum of exp, parts, means of partitions; [rows of the target] each ---- */
 
 static int64_t rows_of(const tg_call *c) { return c->in[c->n_in - 1]->numel; }
 
@@ -70,8 +71,8 @@ static tg_status reduce_now(tg_call *c, tg_tensor *dst, tg_tensor *src, tg_reduc
     return tg_storage_need(dst->storage, dst);
 }
 
-/* Whether the target of each row is among this rank's columns, bool [rows]. Of a rank without columns it means nothing,
- * nor does it matter there. */
+/* Computes whether the target of each row is among this rank's columns, bool [rows]. On a rank without columns the
+ * result is meaningless, and has no effect. */
 static tg_status targets_here(tg_call *c, tg_tensor **here) {
     const tg_loss_params *p = params_of(c);
     const tg_tensor *target = c->in[c->n_in - 1];
@@ -85,8 +86,8 @@ static tg_status targets_here(tg_call *c, tg_tensor **here) {
     return c->ctx->run.status;
 }
 
-/* The parts are of logits less this rank's top, and become those of logits less the top of all. Of rows with nothing
- * above -inf here they are 0 or infinite, and stay. */
+/* Converts the parts from logits minus this rank's top to logits minus the top of all ranks. The parts of a row
+ * whose logits here are all -inf are 0 or infinite, and stay as they are. */
 static tg_status lower_parts(tg_call *c, const tg_tensor *top, tg_tensor *rows) {
     const tg_loss_params *p = params_of(c);
     const tg_tensor *own = c->saved[TG_LOSS_TOP], *mass = c->saved[TG_LOSS_MASS];
@@ -104,7 +105,8 @@ static tg_status lower_parts(tg_call *c, const tg_tensor *top, tg_tensor *rows) 
     return tg_op_map(c, TG_FN_sub, mean, TG_T2(mean, by), 2, 0, 0, false);
 }
 
-/* Two all-reduces: what is saved becomes that over all ranks, and the parts their sum. */
+/* Replaces what is saved (top and mass) by its values over all ranks, and the parts by their sum, with two
+ * all-reduces. */
 static tg_status join_ranks(tg_call *c, tg_tensor *rows) {
     tg_tensor *own = c->saved[TG_LOSS_TOP], *mass = c->saved[TG_LOSS_MASS], *sum = rows_from(c, rows, 0, 1);
     tg_tensor *top = tg_call_temp(c, (tg_dtype)own->dtype, 1, own->shape);
@@ -151,7 +153,7 @@ tg_status tg_vocab_row_grads(tg_call *c, tg_tensor **g) {
     return c->ctx->run.status;
 }
 
-/* ---- The same as taped ops: plain ones on each rank's own columns, and mappings ---- */
+/* ---- The same as taped ops: ops on each rank's own columns, and mappings ---- */
 
 tg_tensor *tg_vocab_local(tg_tape *t, tg_tensor *ids, int64_t first, int64_t rows, tg_tensor **elsewhere) {
     tg_tensor *at = tg_sub(t, tg_cast(t, ids, TG_I64), tg_full(t, TG_I64, TG_SHAPE(), (double)first));
@@ -164,14 +166,14 @@ static tg_tensor *sum_over_ranks(tg_tape *t, tg_tensor *x, tg_comm *c) {
     return tg_reduce_from_tp(t, tg_as_partial(t, x, c), c);
 }
 
-/* lse - (1 - s) x[target] - s mean(x) of every row: the same of x less any number, here the row's greatest. What is
- * ignored may be anything, NaN too, and counts as 0. */
+/* Records lse - (1 - s) x[target] - s mean(x) for every row. The value does not change if a number is subtracted
+ * from x; here it is the greatest logit of the row. An ignored row may hold anything, even NaN, and counts as 0. */
 static tg_tensor *row_losses(tg_tape *t, const tg_loss_params *p, tg_tensor *x, tg_tensor *target, tg_tensor *ignored) {
     int last = x->ndim - 1;
     x = tg_wide(t, tg_as_opaque(t, x, p->comm));
     tg_tensor *elsewhere, *at = tg_vocab_local(t, target, p->first, p->columns, &elsewhere);
     tg_tensor *rows = tg_unsqueeze(t, at, -1), *picked, *total, *mass, *top;
-    x = tg_slice(t, x, last, 0, p->columns, 1); /* padding has no part in anything */
+    x = tg_slice(t, x, last, 0, p->columns, 1); /* padding is left out */
     x = tg_masked_fill(t, x, tg_unsqueeze(t, ignored, -1), 0);
     if (p->columns) {
         top = tg_all_reduce_max(t, tg_detach(t, tg_max(t, x, TG_DIMS(-1), false)), p->comm);

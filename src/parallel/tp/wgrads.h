@@ -1,4 +1,4 @@
-/* Weight gradients that wait: what the ops and layers that leave them share. */
+/* Deferred weight gradients: functions for the ops and layers that defer them. */
 #ifndef TG_WGRADS_H
 #define TG_WGRADS_H
 
@@ -6,15 +6,17 @@
 
 #include "tape/tape.h"
 
-/* In a backward: puts gw (+)= gy^T x of a call off, if there is room and input `w` of the call adds straight into its
- * leaf. x is gathered over rows first, at the drain, where comm is not NULL. False: it is to be computed now. */
+/* Called in backward. Defers gw (+)= gy^T x, where w is the index of the weight among the inputs of c. If comm is
+ * not NULL, x is gathered over rows first, when the list runs. Returns false if the caller must compute the gradient
+ * now: the list is full or freed, memory is short, or the call does not add straight into the gradient of a leaf. */
 bool tg_wgrads_take(tg_wgrads *d, tg_call *c, int w, tg_tensor *x, tg_tensor *gy, tg_comm *comm);
 
-/* A reference of a node: tg_wgrads_free leaves the list to the last of them, empty, and takes no more. */
+/* Take and drop a node's reference to the list. tg_wgrads_free empties the list, which then takes no more gradients;
+ * the last reference frees it. */
 tg_wgrads *tg_wgrads_keep(tg_wgrads *d);
 void tg_wgrads_drop(void *d);
 
-/* A tensor of x's rows from all ranks of comm, one after the other, that is in flight. In the named buffer of t. */
+/* Returns the rows of x of all ranks of comm, rank after rank, in flight. The result lies in the named buffer of t. */
 tg_tensor *tg_gather_rows(tg_tape *t, const char *buffer, tg_tensor *x, tg_comm *comm, const void *site);
 
 #endif
