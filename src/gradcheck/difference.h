@@ -87,4 +87,9 @@ void tg_diff_place(const tg_diff *d, int part, int64_t k, char *buf, size_t size
 void tg_diff_say(char *buf, size_t size, const char *format, ...) TG_PRINTF(3, 4);
 double tg_diff_largest(const double *v, int64_t n); /* largest magnitude; NaN if an element is NaN */
 
+/* Checks the size of the caller's info, which may be NULL. */
+tg_status tg_gradcheck_info_check(tg_ctx *ctx, const tg_gradcheck_info *info, const char *who);
+/* Copies what was found to the caller's info, as far as its size goes, and returns s. */
+tg_status tg_gradcheck_info_give(tg_gradcheck_info *info, const tg_gradcheck_info *found, tg_status s);
+
 #endif

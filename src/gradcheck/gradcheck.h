@@ -50,11 +50,6 @@ tg_status tg_check_taped(tg_check_run *r);
  * tape's gradient mode and the random streams, and leaves the tape reset. */
 tg_status tg_check_tensors(tg_check_run *r);
 
-/* Checks the size of the caller's info, which may be NULL. */
-tg_status tg_gradcheck_info_check(tg_ctx *ctx, const tg_gradcheck_info *info, const char *who);
-/* Copies what was found to the caller's info, as far as its size goes, and returns s. */
-tg_status tg_gradcheck_info_give(tg_gradcheck_info *info, const tg_gradcheck_info *found, tg_status s);
-
 /* Hashes all bytes of a tensor's storage. */
 tg_status tg_check_hash(const tg_tensor *x, uint64_t *hash);
 

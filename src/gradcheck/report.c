@@ -6,6 +6,7 @@
 #include <tapegrad/gradcheck.h>
 
 #include "base/host_memory.h"
+#include "gradcheck/difference.h"
 #include "io/json.h"
 
 static const char format_name[] = "tapegrad gradcheck";

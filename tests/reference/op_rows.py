@@ -155,7 +155,7 @@ def fill(o):
         lambda x: x.masked_select(x > -9), [N(3, 5)])
     row("arange", lambda: tg.arange(5, 2, 11, 3), lambda: torch.arange(2, 11, 3), [])
     row("full", lambda: tg.full(1, shape(2, 3), 1.5), lambda: torch.full((2, 3), 1.5), [])
-    row("one_hot", lambda i: tg.one_hot(i, 6, 5), lambda i: F.one_hot(i, 6), [I(6, 4)])
+    row("one_hot", lambda i: tg.one_hot(5, i, 6), lambda i: F.one_hot(i, 6), [I(6, 4)])
 
     networks(o)
     losses(o)
