@@ -27,7 +27,7 @@ static int usage(void) {
     return 2;
 }
 
-/* What was measured: for the head of the results. */
+/* Describes what was measured, for the head of the results. */
 static int about(const bench_options *o) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = o->device));
     bool ok = tg_ctx_status(ctx) == TG_OK;
@@ -61,7 +61,7 @@ static const number_option numbers[] = {
 };
 enum { NUMBERS = sizeof numbers / sizeof numbers[0] };
 
-/* The counts of sizes; false for an option that is none of them, or a number that is no size. */
+/* Sets the option of that name if it is a size. Returns false if it is another option or the number is no size. */
 static bool set_number(bench_options *o, const char *name, long long n) {
     for (int i = 0; i < NUMBERS; i++)
         if (strcmp(name, numbers[i].name) == 0) {
@@ -71,7 +71,7 @@ static bool set_number(bench_options *o, const char *name, long long n) {
     return false;
 }
 
-/* An option without a value. */
+/* Sets an option that has no value. */
 static bool set_flag(bench_options *o, const char *name) {
     bool *flag = strcmp(name, "--profile") == 0     ? &o->profile
                  : strcmp(name, "--capture") == 0   ? &o->capture

@@ -1,5 +1,5 @@
-/* The cost of an op besides its arithmetic: a chain of adds and muls of one element, forward and backward, of 1,000 ops
- * or as many as the row says. */
+/* The overhead of an op: a chain of adds and muls of one element, forward and backward, of 1,000 ops or as many as
+ * the row says. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <tapegrad/backward.h>
@@ -7,7 +7,7 @@
 
 #include "bench.h"
 
-enum { OPS = 1000, MEASURED = 400000 }; /* ops of a measurement */
+enum { OPS = 1000, MEASURED = 400000 }; /* MEASURED: ops of one measurement */
 
 typedef struct chain {
     tg_tensor *x, *a, *b;
@@ -32,7 +32,7 @@ static void *chain_open(tg_ctx *ctx, const bench_options *o) {
 
 static void *tape_open(tg_ctx *ctx, const bench_options *o) { return chain_new(ctx, o->rows); }
 
-/* The times of forward and backward, of one chain. */
+/* Measures forward and backward of one chain. */
 static void chain_times(chain *c, double *forward, double *backward) {
     double begun = seconds_now();
     tg_tensor *y = c->x;

@@ -34,7 +34,7 @@ static double median_us(tg_comm *c, tg_tensor *y, tg_tensor *x, int64_t bytes) {
     return 1e6 * took[n / 2];
 }
 
-/* Rank 0 reads lines for all. */
+/* Rank 0 reads lines for all ranks. */
 static bool another(tg_comm *c, tg_tensor *word) {
     char line[16];
     int64_t go = tg_comm_rank(c) || fgets(line, sizeof line, stdin);

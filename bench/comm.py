@@ -1,7 +1,7 @@
-"""All-reduce within a machine: ours, among threads and among processes, and Open MPI's, in alternation.
+"""Measures all-reduce within a machine: ours, among threads and among processes, and Open MPI's, in turn.
 
-Each program measures every size once a round, and each round begins with another program. A ratio is the median of the
-rounds' ratios of Open MPI's time to ours.
+Each program measures every size once per round, and each round begins with another program. A ratio is the median of
+the rounds' ratios of Open MPI's time to ours.
 """
 
 import argparse

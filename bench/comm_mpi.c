@@ -27,7 +27,7 @@ static double median_us(float *y, float *x, int64_t bytes) {
     return 1e6 * took[n / 2];
 }
 
-/* Those who wait for the next round sleep: MPI's own waits would take a core from the other program. */
+/* Ranks that wait for the next round sleep, because MPI's own waits would take a core from the other program. */
 static bool another(int rank, int ranks) {
     int go = 0, there = 0;
     if (rank == 0) {
@@ -52,7 +52,7 @@ int main(int argc, char **argv) {
         x[i] = calloc((size_t)sizes[i], 1);
         y[i] = calloc((size_t)sizes[i], 1);
         if (!x[i] || !y[i]) MPI_Abort(MPI_COMM_WORLD, 1);
-        for (int64_t k = 0; k < sizes[i] / 4; k++) x[i][k] = y[i][k] = 1; /* pages of its own */
+        for (int64_t k = 0; k < sizes[i] / 4; k++) x[i][k] = y[i][k] = 1; /* touches the pages */
     }
     while (another(rank, ranks)) {
         for (int i = 0; i < SIZES; i++) {

@@ -1,8 +1,9 @@
-/* The least that a GPT-2 124M training step must do, called bare on the device's slots: its products, its element-wise
- * passes as the bytes that they must move, one AdamW pass. No tape, no handles made, every buffer there before.
+/* The least that a GPT-2 124M training step must do, called directly on the device's slots: its products, its
+ * element-wise passes as the bytes that they must move, and one AdamW pass. There is no tape, no handles are made, and
+ * all buffers exist before.
  *
- * The three forms of every product are there once; what an implementation computes twice to save memory is its own
- * affair. Activations are [s, b, h], as in the layers of nn.h. */
+ * The three forms of every product occur once; whether an implementation computes something twice to save memory is
+ * not counted. Activations are [s, b, h], as in the layers of nn.h. */
 #include <assert.h>
 #include <math.h>
 #include <stdio.h>
@@ -16,8 +17,8 @@
 
 typedef enum pass_kind { PRODUCT, SWEEP, TOTAL, ADAMW } pass_kind;
 
-/* One call of a slot. The arrays of a sweep: out = a + b, or out = a, or with add out += a + b; of a total: out = sums
- * of a's rows or columns. */
+/* One call of a slot. Arrays of a sweep: out = a + b, or out = a, or, if add is true, out += a + b. Arrays of a
+ * total: out = the sums of a's rows or columns. */
 typedef struct pass {
     const char *name;
     pass_kind kind;
@@ -33,7 +34,7 @@ enum { H = GPT2_HIDDEN, HEADS = GPT2_HEADS, D = H / HEADS, FFN = 4 * H };
  * those that are there once. */
 enum { CHUNK = 512, ROOM = 64 };
 
-/* A weight [out, in] with its gradient. */
+/* A weight [out, in] and its gradient. */
 typedef struct weight {
     const char *name;
     int64_t out, in;
@@ -58,7 +59,7 @@ typedef struct floor_step {
     tg_tensor *y, *g, *gn, *gh, *gparts, *gscores, *gmixed, *last, *logits, *glogits, *losses;
 } floor_step;
 
-/* ---- Buffers: the context's own, so that their bytes stay where they are ---- */
+/* ---- Buffers of the context, so that their addresses stay the same ---- */
 
 static tg_tensor *note(floor_step *f, tg_tensor *x) {
     assert(f->n_made < f->room_made);
@@ -123,7 +124,7 @@ static void apply_grad(floor_step *f, const weight *w, tg_tensor *g, tg_tensor *
     total(f, "bias gradients", w->gbias, g);
 }
 
-/* Of all heads at once: part 0, 1 or 2 (queries, keys, values) of [t, b, parts, heads, d]. */
+/* A batched product over all heads: part 0, 1 or 2 (queries, keys, values) of [t, b, parts, heads, d]. */
 static tg_matrix heads(const floor_step *f, tg_tensor *x, int part) {
     int64_t row = tg_dim(x, -1);
     tg_matrix m = {.data = tg_host_data(x), .rs = f->b * row, .cs = 1, .bs = {row, D}, .dtype = tg_dtype_of(x)};
@@ -182,7 +183,7 @@ static void backward(floor_step *f, layer *l) {
     sweep(f, "layer norms", f->g, f->gn, l->x, true);
 }
 
-/* The logits of CHUNK rows at a time, and their gradient in the operands' dtype. */
+/* Computes the logits of CHUNK rows at a time, and their gradient in the dtype of the operands. */
 static void loss(floor_step *f) {
     tg_matrix x = matrix(f->last), gx = matrix(f->g), w = matrix(f->head.w), logits = matrix(f->logits);
     tg_matrix g = matrix(f->glogits), gw = matrix(f->head.g);
@@ -199,7 +200,7 @@ static void loss(floor_step *f) {
     }
 }
 
-/* The first two doubles of the word are rate and clip: with rate 0 the weights stay what they are. */
+/* The first two doubles of the word are learning rate and clip factor. With a rate of 0 the weights do not change. */
 static void adamw(floor_step *f, tg_tensor *w, tg_tensor *g) {
     pass *p = next_pass(f, "AdamW", ADAMW);
     tg_shape shape = tg_shape_of(w);
@@ -311,7 +312,7 @@ static void *floor_open(tg_ctx *ctx, const bench_options *o) {
     return f;
 }
 
-/* ---- Running it ---- */
+/* ---- Running the step ---- */
 
 static tg_status run_sweep(const floor_step *f, const pass *p) {
     tg_array in[2] = {tg_array_of(p->a)};
@@ -349,7 +350,7 @@ static double flops_of(const pass *p) {
     return p->kind == PRODUCT ? 2.0 * (double)(g->m * g->n) * (double)(g->k * g->batch[0] * g->batch[1]) : 0;
 }
 
-/* The step's time by the names of its passes. */
+/* Prints the step's time by pass. */
 static void floor_profile(void *state) {
     enum { MOST = 32 };
     const floor_step *f = state;

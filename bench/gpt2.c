@@ -1,5 +1,5 @@
-/* A training step of GPT-2 (124M unless options say otherwise): forward, backward, AdamW, written like a user's
- * program, called or captured; and its AdamW alone. */
+/* A training step of GPT-2 (124M unless options say otherwise): forward, backward and AdamW, written like a user's
+ * program, called or captured. Also its AdamW alone. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +21,7 @@ typedef struct gpt2 {
     tg_tensor *ids, *target;
     int calls;
     bool capture;
-    tg_graph *graph; /* of a step that is captured; NULL: it is called */
+    tg_graph *graph; /* captured step; NULL: the step is called */
 } gpt2;
 
 static tg_optim *optimizer(tg_ctx *ctx, tg_module *gpt) {
@@ -34,7 +34,7 @@ static tg_optim *optimizer(tg_ctx *ctx, tg_module *gpt) {
     return optim;
 }
 
-/* Token ids that any two of neighbours differ in. */
+/* Token ids; neighbors are different. */
 static tg_tensor *some_ids(tg_ctx *ctx, const bench_options *o, uint32_t x) {
     int64_t n = o->batch * o->seq_len, *ids = malloc((size_t)n * sizeof *ids);
     if (!ids) return NULL;
@@ -89,7 +89,7 @@ static tg_status recorded(void *state, tg_ctx *ctx) {
     return tg_ctx_status(ctx);
 }
 
-/* A step is captured behind one that was called, which has made what lives longer than a step. */
+/* A step is captured after a called one, which has allocated everything that lives longer than a step. */
 static void step(gpt2 *g) {
     if (g->graph)
         tg_graph_replay(g->graph);
@@ -107,7 +107,7 @@ static double gpt2_measure(void *state) {
     return 1e3 * (seconds_now() - begun) / g->calls;
 }
 
-/* One step begins with nothing queued, and is not waited for. */
+/* A step begins with nothing queued, and its end is not waited for. */
 static double gpt2_host(void *state) {
     gpt2 *g = state;
     finish(g->ctx);
@@ -133,7 +133,7 @@ static double adamw_measure(void *state) {
     return 1e3 * (seconds_now() - begun) / g->calls;
 }
 
-/* ---- Where the time goes ---- */
+/* ---- Profile ---- */
 
 typedef struct op_time {
     char name[32];

@@ -1,10 +1,10 @@
-"""Speed and memory on a GPU, ours beside PyTorch's where `import torch` finds CUDA, else beside the machine's own rates
-of copying and multiplying alone. Prints Markdown. scripts/gpu-check calls it.
+"""Prints speed and memory on a GPU as Markdown: ours next to PyTorch's, if `import torch` finds CUDA, and next to the
+rates at which the machine copies and multiplies. scripts/gpu-check calls it.
 
-The programs of a group are started together, and when all have warmed up, one row after the other is measured: ours and
-the peer in turn, each round beginning with the other one. Figures are medians of the rounds. A time is the host's clock
-around so many queued calls and one wait for the device. --rehearse takes sizes of nothing, on whatever is device "cuda"
-there, and our program as its own peer: it proves that all of it runs, and judges nothing.
+The programs of a group are started together. After all have warmed up, the rows are measured one by one: our program
+and the peer in turn, and each round begins with the other one. Figures are medians of the rounds. A time is the host's
+clock around a number of queued calls and one wait for the device. --rehearse takes tiny sizes, any device "cuda", and
+our program as its own peer: it shows that everything runs, and compares with no target.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
-# The vendor's dense bf16 rates, of which MFU is a share.
+# The vendor's dense bf16 rates, the denominators of MFU.
 PEAKS = {"H200": 989.4e12, "H100 80GB HBM3": 989.4e12, "A100": 312e12}
 
 SMALL = {"layers": 12, "heads": 12, "hidden": 768, "vocab": 50304}
@@ -28,16 +28,17 @@ TINY = {"layers": 2, "heads": 2, "hidden": 32, "vocab": 64}
 POSITIONS = 1024
 
 NOTES = """
-Rows of bytes/s count what must move, once: copy 2 n; norm 2 n, its gradient 3 n; loss n, its gradient 2 n (n: the
-bytes of the one big array, bf16); AdamW 30 bytes a parameter here (float32 gradient, both moments and master read,
-moments, master and the bf16 parameter written), 28 in the peer (float32 parameters). Attention is causal and counts
-2 b h T^2 d FLOPs forward and 5 b h T^2 d backward; a product of n x n matrices 2 n^3. A GPT-2 token counts
-6 N + 6 L h T FLOPs (N without the position embeddings), and MFU is that over the vendor's dense bf16 rate, 989.4 TFLOP/s
-for the H100 SXM and the H200. Host: from the first call of a step to the return of the last, nothing queued before, one
-sequence of 64 tokens, so that the device is not what is waited for; captured, the one call that replays it. Peak: the
-most bytes in use at once, of ours with the kernels' workspaces; of PyTorch max_memory_allocated. PyTorch's GPT-2:
-torch.compile, autocast over float32 weights, fused AdamW, scaled_dot_product_attention; both with a vocabulary padded
-to 50304.
+Rows in bytes/s count the bytes that must move once: copy 2 n; norm 2 n, its gradient 3 n; loss n, its gradient 2 n,
+where n is the size of the one large array in bf16. AdamW moves 30 bytes per parameter here (it reads the float32
+gradient, both moments and the master, and writes the moments, the master and the bf16 parameter), and 28 in the peer
+(float32 parameters). Attention is causal and counts 2 b h T^2 d FLOPs forward and 5 b h T^2 d backward; a product of
+n x n matrices counts 2 n^3. A token of GPT-2 counts 6 N + 6 L h T FLOPs (N without the position embeddings); MFU is
+their rate divided by the vendor's dense bf16 rate, 989.4 TFLOP/s for the H100 SXM and the H200. The host's time is
+measured from the first call of a step to the return of the last one, with nothing queued before and one sequence of 64
+tokens, so that the host does not wait for the device; of a captured step it is the one call that replays it. The peak
+is the most bytes in use at once: ours includes the workspaces of kernels, PyTorch's is max_memory_allocated. PyTorch's
+GPT-2 uses torch.compile, autocast over float32 weights, fused AdamW and scaled_dot_product_attention. Both have a
+vocabulary padded to 50304.
 """
 
 
@@ -125,7 +126,7 @@ class Program:
         return None if text is None else float(text)
 
     def why(self):
-        """Its last words."""
+        """Returns the end of its output."""
         self.readers[1].join(1)
         said = [line.strip() for line in self.errors if line.strip()]
         return said[-1] if said else f"ended with status {self.process.poll()}"
@@ -162,7 +163,7 @@ class Bench:
         return [ours, [sys.executable, str(ROOT / "bench/peer.py"), *self.arguments(row), *row.peer]]
 
     def group(self, rows, together=True):
-        """A list of (row, results), each result (ms, {question: answer}) or the words of who failed."""
+        """Returns a list of (row, results). A result is (ms, {question: answer}), or the text of a failure."""
         if not together:
             return [pair for row in rows for pair in self.group([row])]
         started = [[Program(c) for c in self.commands(row)] for row in rows]
@@ -178,7 +179,8 @@ class Bench:
 
     @staticmethod
     def ready(p, deadline):
-        """None, or why it is not. Peers are waited for part of the time only: what is ours is measured without them."""
+        """Returns None if the program is ready, or why it is not. Waits for peers only part of the time, because ours
+        can be measured without them."""
         try:
             return None if p.line(deadline) == "ready" else p.why()
         except Late:
@@ -207,7 +209,7 @@ class Bench:
         return results
 
     def aim(self, text, value, least=None, most=None):
-        """Whether an aim is met; nothing is judged in a rehearsal."""
+        """Says whether a target is met; says nothing in a rehearsal."""
         if self.tiny or value is None:
             return f"{text}: not judged"
         met = value >= least if least is not None else value <= most
@@ -241,14 +243,14 @@ def figure(result):
 
 
 def ratio(results):
-    """The peer's time over ours."""
+    """Returns the peer's time divided by ours."""
     if len(results) < 2 or not all(isinstance(r, tuple) for r in results):
         return "-"
     return f"{results[1][0] / results[0][0]:.2f}"
 
 
 def failures(results):
-    """Says who failed; whether ours is measured."""
+    """Prints which programs failed. Returns whether ours was measured."""
     for who, result in zip(("ours", "the peer"), results):
         if isinstance(result, str):
             print(f"\n{who}: {result}", flush=True)
@@ -259,7 +261,7 @@ def failures(results):
 
 
 def kernels(bench):
-    """Copy and product first: the others are shares of them."""
+    """Measures copy and product first, because the others are given as shares of them."""
     rows, columns, square, logits = (16, 64, 32, 16) if bench.tiny else (1 << 18, 1024, 8192, 8192)
     gpt = {**(TINY if bench.tiny else SMALL), "batch": 1, "seq-len": 16 if bench.tiny else 64}
     n, v = 2.0 * rows * columns, 2.0 * logits * gpt["vocab"]
@@ -290,7 +292,7 @@ def kernels(bench):
 
 
 def best(pair):
-    """The greatest rate that anyone has reached."""
+    """Returns the highest rate that a program has reached."""
     row, results = pair
     return max((row.rate(r[0]) for r in results if isinstance(r, tuple)), default=None)
 
@@ -338,7 +340,7 @@ def step_row(title, gpt, batch, length, **more):
 
 
 def gpt2(bench):
-    """124M: B 32, T 1024, beside torch.compile; then the host's time, with a batch of nothing."""
+    """124M: B 32, T 1024, next to torch.compile; then the host's time with a very small batch."""
     gpt, batch, length = (TINY, 2, 16) if bench.tiny else (SMALL, 32, 1024)
     compiled = ("--tuned", "--compile")
     (row, results), = bench.group([step_row(f"GPT-2 124M, B {batch}, T {length}", gpt, batch, length, calls=4,
@@ -352,11 +354,11 @@ def gpt2(bench):
     memory = [r[1].get("peak") if isinstance(r, tuple) else None for r in results] + [None]
     host, replay = ([1e3 * r[1]["host"] if isinstance(r, tuple) and r[1].get("host") else None for r in of] + [None]
                     for of in (hosts, captured))
-    beside = speed[0] / speed[1] if speed[0] and speed[1] else None
-    aims = [bench.aim("1.10 of torch.compile", beside, least=1.10)]
+    against = speed[0] / speed[1] if speed[0] and speed[1] else None
+    aims = [bench.aim("1.10 of torch.compile", against, least=1.10)]
     if "H200" in bench.options.gpu:
         aims.append(bench.aim("505000 tokens/s", speed[0], least=505e3))
-    line("tokens/s", number(speed[0]), number(speed[1]), number(beside), "; ".join(aims))
+    line("tokens/s", number(speed[0]), number(speed[1]), number(against), "; ".join(aims))
     mfu_line(bench, row, results)
     share = memory[0] / memory[1] if memory[0] and memory[1] else None
     line("peak, MiB", number(memory[0], 2 ** -20), number(memory[1], 2 ** -20), number(share),
@@ -369,7 +371,7 @@ def gpt2(bench):
 
 
 def xl(bench):
-    """1558M alone: its aim is a share of the device's rate."""
+    """1558M without a peer: its target is a share of the device's rate."""
     gpt, batch, length = (TINY, 1, 16) if bench.tiny else (XL, 8, 1024)
     (row, results), = bench.group([step_row(f"GPT-2 1558M, B {batch}, T {length}", gpt, batch, length, calls=2,
                                             rounds=3, asks=("peak",))])
@@ -397,7 +399,7 @@ def number(x, scale=1):
     return "-" if x is None else f"{x * scale:.4g}" if abs(x * scale) < 1e4 else f"{x * scale:.0f}"
 
 
-# With the seconds that each may take: what is not there then is left out, and the next begins.
+# With the seconds that each part may take: after that its missing results are left out, and the next part begins.
 PARTS = {"kernels": (kernels, 70), "gpt2": (gpt2, 150), "xl": (xl, 50), "attention": (attention, 70)}
 
 

@@ -1,4 +1,4 @@
-/* Shared by the rows of kernels: a kernel called directly on the device's slots, on random values. */
+/* State of a row that calls a kernel directly on the device's slots, with random values. */
 #ifndef TAPEGRAD_BENCH_KERNEL_H
 #define TAPEGRAD_BENCH_KERNEL_H
 
@@ -19,7 +19,7 @@ struct kernel {
     tg_array from, to;
     tg_formula formula;
     tg_gemm gemm;
-    int64_t products; /* that differ in B alone */
+    int64_t products; /* number of products that differ only in B */
     tg_norm_args norm;
     tg_cross_entropy_args loss;
     tg_attention_args attention;

@@ -1,6 +1,6 @@
-/* Single kernels, called directly on the device's slots, on random values. bench/run.py and bench/gpu.py count what
- * each must move and compute, and compare its time with a peer's and with the rates of a copy and of a product. Choose
- * sizes that no cache holds. */
+/* Single kernels, called directly on the device's slots with random values. bench/run.py and bench/gpu.py count the
+ * bytes and operations of each, and compare its time with a peer's and with the rates of a copy and of a product.
+ * Choose sizes that no cache holds. */
 #include "kernel.h"
 
 #include "kernels/scalar.h"

@@ -1,9 +1,9 @@
 """Programs that measure in turn, for bench/run.py.
 
-All programs of a comparison stay alive and measure in turn, once a round each, and each round begins with another, so
-that what the machine does besides falls on all alike; between two there is a pause, in which the threads that libraries
-let spin for some milliseconds after their work go to sleep. Figures are medians; a ratio is the median of the rounds'
-ratios.
+All programs of a comparison stay alive and measure in turn, once per round, and each round begins with another one, so
+that other load of the machine affects all of them equally. Between two measurements there is a pause, in which threads
+of libraries that spin for some milliseconds after their work go to sleep. Figures are medians; a ratio is the median of
+the rounds' ratios.
 """
 
 import contextlib
@@ -36,13 +36,13 @@ class Command:
         return [sys.executable, str(ROOT / "bench/peer.py"), self.program, *self.options, *tuned]
 
     def environment(self):
-        """The caller's, but for what would tell a BLAS which machine it is on."""
+        """The caller's environment without the variables that make OpenBLAS choose other kernels."""
         env = {k: v for k, v in os.environ.items() if not k.startswith("OPENBLAS_")}
         return env | {"LD_PRELOAD": jemalloc(), "MALLOC_CONF": KEEP_PAGES} if self.peer == "tuned" else env
 
 
 def command(program, peer="", **options):
-    """command("gpt2", seq_len=64): options in the programs' spelling; True is a flag."""
+    """command("gpt2", seq_len=64): options as the programs spell them, with dashes; True makes a flag."""
     words = []
     for name, value in options.items():
         words += [f"--{name.replace('_', '-')}"] + ([] if value is True else [str(value)])
@@ -55,7 +55,7 @@ def jemalloc():
 
 
 class Program:
-    """A program that answers each line it is sent with a number."""
+    """A program that answers each line of input with a number."""
 
     def __init__(self, argv, env):
         self.name = " ".join(argv)
@@ -82,13 +82,13 @@ class Program:
 
 
 class Measured(dict):
-    """Of each command its times, round by round; and the answers to questions at the end, as [command, question]."""
+    """The times of each command, round by round, and the answers to questions at the end, as [command, question]."""
 
     def median(self, one):
         return statistics.median(self[one])
 
     def ratio(self, over, under, scale=1):
-        """The median of the rounds' ratios; of several commands their sum."""
+        """Returns the median of the rounds' ratios. The times of several commands are added."""
         return statistics.median(scale * a / b for a, b in zip(self.total(over), self.total(under)))
 
     def total(self, commands):
@@ -96,19 +96,55 @@ class Measured(dict):
         return [sum(times) for times in zip(*(self[c] for c in commands))]
 
 
+@contextlib.contextmanager
+def neighbors(count, priority):
+    """Runs `count` programs that never sleep, at `priority` (0: an ordinary program's, 19: the lowest)."""
+    loops = [subprocess.Popen(["nice", "-n", str(priority), sys.executable, "-c", "while True: pass"])
+             for _ in range(count)]
+    try:
+        time.sleep(PAUSE)
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+
+
+def measure_beside(binary, commands, rounds, neighborhoods):
+    """Measures each command in each neighborhood in every round: one `Measured` for each name of `neighborhoods`, which
+    maps names to (count, priority)."""
+    found = {name: Measured({c: [] for c in commands}) for name in neighborhoods}
+    with contextlib.ExitStack() as stack:
+        programs = started(stack, binary, commands)
+        for i in range(rounds):
+            for name, (count, priority) in neighborhoods.items():
+                with neighbors(count, priority):
+                    ask_in_turn(programs, commands, i, found[name])
+    return found
+
+
+def started(stack, binary, commands):
+    programs = [stack.enter_context(Program(c.argv(binary), c.environment())) for c in commands]
+    for p in programs:
+        if p.line() != "ready\n":
+            sys.exit(f"{p.name} did not get ready")
+    return programs
+
+
+def ask_in_turn(programs, commands, first, found):
+    for k in range(len(programs)):
+        one = (first + k) % len(programs)
+        time.sleep(PAUSE)
+        found[commands[one]].append(programs[one].ask())
+
+
 def measure(binary, commands, rounds, ask=()):
     commands = list(dict.fromkeys(commands))
     with contextlib.ExitStack() as stack:
-        programs = [stack.enter_context(Program(c.argv(binary), c.environment())) for c in commands]
-        for p in programs:
-            if p.line() != "ready\n":
-                sys.exit(f"{p.name} did not get ready")
+        programs = started(stack, binary, commands)
         found = Measured({c: [] for c in commands})
         for i in range(rounds):
-            for k in range(len(programs)):
-                one = (i + k) % len(programs)
-                time.sleep(PAUSE)
-                found[commands[one]].append(programs[one].ask())
+            ask_in_turn(programs, commands, i, found)
         for question in ask:
             for c, p in zip(commands, programs):
                 found[c, question] = p.ask(question)

@@ -1,5 +1,6 @@
-/* bench-ops [OP [THREADS]]: every op of the table on its samples that are made for a bench, or one op: what a call
- * takes forward and backward, and at what rate forward reads its inputs and writes its outputs. Medians of float32. */
+/* bench-ops [OP [THREADS]]: measures every op of the table, or one op, on its samples for benches: the time of a
+ * call forward and backward, and the rate at which forward reads its inputs and writes its outputs. Prints medians
+ * in float32. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +29,8 @@ static double bytes_of(tg_tensor *const *x, int n) {
     return bytes;
 }
 
-/* Seconds of one call, and of its backward from the sum of its first output; -1: nothing of it needs a gradient. */
+/* Returns the seconds of one call, and of its backward from the sum of its first output; -1 if nothing of it
+ * requires a gradient. */
 static void call(tg_case *c, tg_tape *t, double *forward, double *backward, double *bytes) {
     tg_tensor *out[TG_CASE_OUTPUTS] = {0};
     double begun = seconds_now();

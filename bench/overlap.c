@@ -1,6 +1,6 @@
-/* tapegrad-bench-overlap [ROUNDS]: measures the gain of collectives in flight while their rank computes. Steps of GPT-2
- * 124M on two ranks, each round in another way: every call waited for at once; advanced by waits, as the library does;
- * advanced by a thread of each rank. */
+/* tapegrad-bench-overlap [ROUNDS]: measures the gain of collectives that run while their rank computes. Two ranks
+ * run steps of GPT-2 124M, in each round in another way: every call is waited for at once; calls are advanced by
+ * waits, as the library does; calls are advanced by a progress thread of each rank. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -16,7 +16,7 @@
 typedef enum way { AT_ONCE, IN_WAITS, BY_THREAD, WAYS } way;
 static const char *const way_names[WAYS] = {"waited for at once", "moved on in waits", "by a thread"};
 
-/* The transport of threads behind a lock, which a rank's progress thread takes too. */
+/* The transport of threads with a lock, which a rank's progress thread takes too. */
 typedef struct mover {
     way way;
     const tg_comm_ops *beneath;

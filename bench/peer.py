@@ -1,7 +1,7 @@
-"""PyTorch's side of the bench's rows: the same work in the same order, one measurement for each line of standard input
-after it has printed "ready". bench/run.py runs it beside ours, and on a GPU bench/gpu.py.
+"""The rows of the bench in PyTorch: the same work in the same order. It prints "ready", and then makes one measurement
+for each line of standard input. bench/run.py and, on a GPU, bench/gpu.py run it in turn with our program.
 
-GPT-2 is written here, with scaled_dot_product_attention, so that no library around PyTorch is measured.
+GPT-2 is written here, with scaled_dot_product_attention, so that no library on top of PyTorch is measured.
 """
 
 import argparse
@@ -72,7 +72,7 @@ def resident():
 
 
 def per_call(once, options, scale=1e3):
-    """How long a call takes of so many that are queued one after the other."""
+    """Measures the time of one call, of a number that are queued one after the other."""
 
     def measure():
         finish(options)
@@ -223,7 +223,7 @@ def torch_product(a, b, options):
 
 
 def onednn_product(a, b, _):
-    """Through the op that torch.compile's CPU code calls: a linear layer with weight B^T, of any strides."""
+    """Calls the op that torch.compile uses on the CPU: a linear layer with weight B^T, of any strides."""
     weight = b.t()
 
     def once():
@@ -255,7 +255,7 @@ def openblas_product(a, b, options):
 
 
 def openblas(threads):
-    """cblas_sgemm of the OpenBLAS in NumPy's wheel, of 64-bit sizes."""
+    """cblas_sgemm of the OpenBLAS in NumPy's wheel, which has 64-bit sizes."""
     import numpy
 
     found = glob.glob(str(pathlib.Path(numpy.__file__).parents[1] / "numpy.libs" / "libscipy_openblas64*.so*"))
@@ -280,7 +280,7 @@ def gemm(options):
 
 
 def linear(options):
-    """A few rows by one weight after the other, so that no cache holds them."""
+    """Multiplies a few rows by one weight after the other, so that no cache holds them."""
     a = normal(options, options.rows, options.inner)
     weights = [normal(options, options.columns, options.inner).t() for _ in range(options.layers)]
     products = [PRODUCTS[options.library](a, w, options) for w in weights]
@@ -293,7 +293,7 @@ def linear(options):
 
 
 def forward_of(f):
-    """The row of f(options): a function without gradients, and its inputs."""
+    """Makes a row of f(options), which returns a function without gradients and its inputs."""
 
     def row(options):
         run, inputs = f(options)
@@ -309,7 +309,7 @@ def forward_of(f):
 
 
 def backward_of(f):
-    """The same function's gradient alone."""
+    """Makes a row of only the gradient of the function that f(options) returns."""
 
     def row(options):
         run, inputs = f(options)

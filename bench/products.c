@@ -5,7 +5,7 @@
 
 static tg_status gemm_once(kernel *k) { return k->ops->gemm(k->ctx, &k->gemm); }
 
-/* An operand [m, n], which lies transposed where `turned` says so. */
+/* Makes an operand [m, n], stored transposed if `turned` is true. */
 static tg_matrix operand(kernel *k, int64_t m, int64_t n, bool turned) {
     tg_array a = normal(k, turned ? TG_SHAPE(n, m) : TG_SHAPE(m, n));
     return (tg_matrix){.data = a.data, .rs = turned ? 1 : n, .cs = turned ? m : 1, .dtype = (tg_dtype)a.dtype};
@@ -52,7 +52,7 @@ enum { LINE = 64, WORDS = LINE / 8 };
 
 typedef struct reading {
     const uint64_t *from;
-    _Atomic uint64_t seen; /* so that nothing is left out */
+    _Atomic uint64_t seen; /* so that no read is optimized away */
 } reading;
 
 static void read_lines(void *arg, int64_t begin, int64_t end) {

@@ -1,6 +1,5 @@
-/* tapegrad-bench-ranks [ROUNDS]: the cost of tensor-parallel ranks. One step of GPT-2 124M by four teams in
- * alternation: one rank with two threads, two ranks with one thread each, the same with sequence parallelism, four
- * ranks. */
+/* tapegrad-bench-ranks [ROUNDS]: measures the cost of tensor-parallel ranks. Four teams run a step of GPT-2 124M in
+ * turn: one rank with two threads, two ranks with one thread each, the same with sequence parallelism, four ranks. */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -1,5 +1,5 @@
-"""The table of speed and memory on the CPU: ours beside the newest PyTorch, the libraries of products, and the least
-that the work costs, each figure with its bar. scripts/bench calls it.
+"""Prints the table of speed and memory on the CPU: the library next to the newest PyTorch, libraries of matrix
+products, and the least that the work can cost, with the target of each ratio. scripts/bench calls it.
 """
 
 import argparse
@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 import table
-from measure import KEEP_PAGES, ROOT, measure
+from measure import KEEP_PAGES, ROOT, measure, measure_beside
 
 
 def main():
@@ -19,7 +19,7 @@ def main():
     out = Report()
     head(out, options)
     bench = Bench(options)
-    out.print("| | ours | beside it | ratio | bar | |")
+    out.print("| | ours | reference | ratio | target | |")
     out.print("| --- | ---: | ---: | ---: | ---: | --- |")
     for name in options.rows or table.ROWS:
         for row in table.ROWS[name](bench):
@@ -46,7 +46,7 @@ def parse():
 
 
 class Bench:
-    """What the rows need to know, and how they measure."""
+    """The machine and the options, and how rows measure."""
 
     def __init__(self, options):
         flags = re.search(r"^flags\s*:(.*)$", read("/proc/cpuinfo"), re.M)
@@ -58,19 +58,22 @@ class Bench:
     def measure(self, commands, rounds=11, ask=()):
         return measure(self.binary, commands, self.rounds or rounds, ask)
 
-    def bar(self, bars):
-        """Of (with AVX-512, with AVX2 only), or one for both."""
-        return (bars[0] if self.avx512 else bars[1]) if isinstance(bars, tuple) else bars
+    def measure_beside(self, commands, neighborhoods, rounds=11):
+        return measure_beside(self.binary, commands, self.rounds or rounds, neighborhoods)
+
+    def target(self, targets):
+        """Returns the target of a pair (with AVX-512, with AVX2 only), or the single one."""
+        return (targets[0] if self.avx512 else targets[1]) if isinstance(targets, tuple) else targets
 
 
 def text_of(row, bench):
-    bar = bench.bar(row.bar)
-    if bar is None or row.ratio is None:
+    target = bench.target(row.target)
+    if target is None or row.ratio is None:
         verdict, wanted = "", ""
     else:
-        wanted = f"{'at most' if row.most else 'at least'} {bar:g}"
-        kept = row.ratio <= bar if row.most else row.ratio >= bar
-        verdict = "PASS" if kept else f"short by {abs(row.ratio / bar - 1):.0%}"
+        wanted = f"{'at most' if row.most else 'at least'} {target:g}"
+        kept = row.ratio <= target if row.most else row.ratio >= target
+        verdict = "PASS" if kept else f"short by {abs(row.ratio / target - 1):.0%}"
     if row.bf16 and not bench.bf16:
         verdict = "reported: no AVX512-BF16"
     ratio = "" if row.ratio is None else f"{row.ratio:.3f}"
@@ -82,7 +85,7 @@ def figure(value):
 
 
 class Report:
-    """Prints lines, and keeps them."""
+    """Prints lines and keeps them for --save."""
 
     def __init__(self):
         self.lines = []
@@ -100,7 +103,7 @@ class Report:
         print(f"saved as {path.relative_to(ROOT)}", file=sys.stderr)
 
 
-# ---- What was measured ----
+# ---- The head of the results ----
 
 
 def read(path):

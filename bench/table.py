@@ -1,5 +1,5 @@
-"""The rows of bench/run.py: what is compared with what, and which ratio is asked for. A bar (A, B) is A with AVX-512, B
-with AVX2 only.
+"""The rows of bench/run.py: what is compared with what, and the target of the ratio. A target (A, B) is A with AVX-512
+and B with AVX2 only.
 """
 
 import dataclasses
@@ -9,16 +9,17 @@ import time
 
 from measure import command
 
-NOTES = """Each comparison is one run in which the programs measure in turn; figures are medians, ratios medians of
-the rounds' ratios. Two threads unless a row says otherwise. The floor: the step's products, batched attention
-products, element-wise passes and one AdamW pass, called bare on buffers of the same sizes; its attention takes all
-scores, where the step's leaves out the tiles above the diagonal. OpenBLAS is NumPy's; oneDNN is reached by the op
-that torch.compile's code for the CPU calls, which copies a transposed first operand in each call (in bf16 PyTorch's
-own product, which is oneDNN's too, does not); the fastest counts. Rates of memory: bytes that must move, over those
-of memcpy in the same time; 16 MiB lie within the last cache of many CPUs. In bf16 the peer's step is autocast over
-float32 weights, ours has bf16 weights with float32 masters. A node's bytes: all that grows with the tape in
-resident memory, but for the tensors' own bytes: node, the room of its result's handle in this and the last step, storage,
-the allocator's descriptor. docs/performance.md says why the kernels' rows stand where they do."""
+NOTES = """The programs of a comparison measure in turn. Figures are medians, and ratios are medians of the rounds'
+ratios. Two threads are used unless a row says otherwise. The floor of a step consists of its products, batched products
+of attention, element-wise passes and one AdamW pass, called directly on buffers of the same sizes; its attention
+computes all scores, while that of the step skips the tiles above the diagonal. OpenBLAS is NumPy's. oneDNN is called
+through the op that torch.compile uses on the CPU, which copies a transposed first operand in each call (in bf16
+PyTorch's own product, which is oneDNN's too, does not); the fastest counts. Rates of memory are the bytes that must
+move, relative to those that memcpy moves in the same time; 16 MiB fit into the last cache of many CPUs. In bf16 the
+peer's step is autocast over float32 weights; ours has bf16 weights with float32 masters. The bytes of a node are
+everything that grows with the tape in resident memory except the tensors' own bytes: the node, the handle of its result
+in this and the last step, its storage, and the allocator's descriptor. docs/performance.md explains the results of
+kernels."""
 
 
 @dataclasses.dataclass
@@ -27,14 +28,13 @@ class Row:
     ours: object
     other: object
     ratio: float
-    bar: object = None
-    most: bool = False  # the bar is what the ratio may be at most
+    target: object = None
+    most: bool = False  # true: the target is an upper bound of the ratio
     bf16: bool = False
 
 
 def alone(bench, title, *ours):
-    """bf16 without AVX512-BF16: the peer's products in loops that are not meant for it take minutes where ours take
-    seconds."""
+    """A row without a peer: in bf16 without AVX512-BF16 its products take minutes where ours take seconds."""
     m = bench.measure(ours, 3)
     return Row(title, sum(map(m.median, ours)), "", None, bf16=True)
 
@@ -76,20 +76,34 @@ def threads(bench):
     yield Row("GPT-2 124M f32, B4 T64, ms a step: 1 thread / 2", m.median(two), m.median(one), m.ratio(one, two), 1.65)
 
 
-# ---- Small things ----
+# ---- Small programs ----
 
 
 def small(bench):
-    """The peer's step frees its gradients: of tensors so small that is faster than to zero and add to them."""
-    for title, program, bar in (("chain of 1,000 ops of one element, ns an op", "chain", 25),
+    """The peer's step frees its gradients: for such small tensors this is faster than to zero them and add."""
+    for title, program, target in (("chain of 1,000 ops of one element, ns an op", "chain", 25),
                                 ("MLP 16-16-16-1, batch 1, us a step", "mlp", 40)):
         ours, peer = (command(program, p, threads=bench.threads) for p in ("", "tuned"))
         m = bench.measure([ours, peer])
-        yield Row(f"{title}: PyTorch / ours", m.median(ours), m.median(peer), m.ratio(peer, ours), bar)
+        yield Row(f"{title}: PyTorch / ours", m.median(ours), m.median(peer), m.ratio(peer, ours), target)
+
+
+def neighbors(bench):
+    """The share of its quiet speed that a step keeps while other programs keep both cores busy. Programs of ordinary
+    priority are entitled to half of the cores, so 0.5 is their fair share then."""
+    asked = {"layers": 3, "heads": 4, "hidden": 128, "vocab": 2048, "batch": 8, "seq_len": 128, "calls": 10}
+    ours, peer = (command("gpt2", p, threads=bench.threads, **asked) for p in ("", "tuned"))
+    places = {"quiet": (0, 0), "two loops of priority 19": (2, 19), "two loops of the same priority": (2, 0)}
+    found = bench.measure_beside([ours, peer], places)
+    quiet = found.pop("quiet")
+    for name, m in found.items():
+        kept = {c: quiet.median(c) / m.median(c) for c in (ours, peer)}
+        yield Row(f"GPT of 3 layers beside {name}, share of its quiet speed: ours, PyTorch's, ours / PyTorch's",
+                  kept[ours], kept[peer], kept[ours] / kept[peer], 1)
 
 
 def start(bench):
-    """From the start of the program to the end of its first three steps: "ready" comes behind them."""
+    """From the start of the program to the end of its first three steps, after which it prints "ready"."""
     tiny = command("gpt2", layers=2, heads=2, hidden=32, vocab=64, seq_len=16, threads=bench.threads)
     times = []
     for _ in range(bench.rounds or 11):
@@ -111,19 +125,19 @@ WIDTH, COUNT = 1024, 4 << 20
 def kernels(bench):
     flat = {"rows": COUNT // WIDTH, "columns": WIDTH, "calls": 10}
     classes = {"rows": COUNT // WIDTH, "vocab": WIDTH, "calls": 10}
-    for title, program, options, bar, moved in (("GELU", "gelu", flat, 2, 2), ("softmax", "softmax", flat, 1.3, 2),
+    for title, program, options, target, moved in (("GELU", "gelu", flat, 2, 2), ("softmax", "softmax", flat, 1.3, 2),
                                                 ("layer norm", "norm", flat, 1.3, 2),
                                                 ("cross-entropy", "loss", classes, 1.3, 1)):
         ours, peer, copy = command(program, **options), command(program, "tuned", **options), command("copy", **flat)
         m = bench.measure([ours, peer, copy], 21)
         yield Row(f"{title}, 4 Mi floats, 1 thread, ms: PyTorch / ours", m.median(ours), m.median(peer),
-                  m.ratio(peer, ours), bar)
+                  m.ratio(peer, ours), target)
         yield Row(f"{title}: its rate / memcpy's", m.median(ours), m.median(copy), m.ratio(copy, ours, moved / 2), 0.85)
     yield from adamw(bench)
 
 
 def adamw(bench):
-    """Of all parameters of GPT-2: reads four arrays, writes three; a copy reads one and writes one."""
+    """AdamW of all parameters of GPT-2 reads four arrays and writes three; a copy reads one and writes one."""
     ours, peer = command("adamw"), command("adamw", "tuned")
     copy = command("copy", rows=parameters(12) // WIDTH, columns=WIDTH)
     m = bench.measure([ours, peer, copy])
@@ -141,36 +155,36 @@ LAYERS = (("qkv", ROWS_OF_STEP, 3 * HIDDEN, HIDDEN), ("projection", ROWS_OF_STEP
 
 
 def forms(rows, out, width):
-    """A linear layer's three products, as m, n, k."""
+    """The three products of a linear layer, as m, n, k."""
     yield "forward", "nt", rows, out, width
     yield "input's gradient", "nn", rows, width, out
     yield "weight's gradient", "tn", out, width, rows
 
 
 def products(bench):
-    for dtype, libraries, bar in (("f32", ("openblas", "onednn"), 0.95), ("bf16", ("torch", "onednn"), 1.0)):
+    for dtype, libraries, target in (("f32", ("openblas", "onednn"), 0.95), ("bf16", ("torch", "onednn"), 1.0)):
         for layer, *sizes in LAYERS:
             for what, form, m, n, k in forms(*sizes):
                 options = {"dtype": dtype, "form": form, "rows": m, "columns": n, "inner": k, "threads": bench.threads,
                            "calls": max(1, int(2e9 / (m * n * k)))}
                 title = f"product {dtype}, {layer}, {what} [{m}, {n}, {k}], ms: best of {', '.join(libraries)} / ours"
-                yield best(bench, title, "gemm", options, libraries, bar, 9)
+                yield best(bench, title, "gemm", options, libraries, target, 9)
 
 
-def best(bench, title, program, options, libraries, bar, rounds):
-    """Ours beside the fastest of the libraries."""
+def best(bench, title, program, options, libraries, target, rounds):
+    """Our time next to that of the fastest library."""
     ours = command(program, **options)
     if options["dtype"] == "bf16" and not bench.bf16:
         return alone(bench, title, ours)
     others = [command(program, "tuned", library=name, **options) for name in libraries]
     m = bench.measure([ours, *others], rounds)
     fastest = min(others, key=m.median)
-    return Row(title, m.median(ours), m.median(fastest), m.ratio(fastest, ours), bar,
+    return Row(title, m.median(ours), m.median(fastest), m.ratio(fastest, ours), target,
                bf16=options["dtype"] == "bf16")
 
 
 def generation(bench):
-    """The weights of 12 layers' last products, 113 MB in float32: no cache has them."""
+    """The weights of the last products of 12 layers, 113 MB in float32, which no cache holds."""
     options = {"dtype": "f32", "columns": HIDDEN, "inner": 4 * HIDDEN, "layers": 12, "threads": bench.threads}
     ours = command("linear", rows=1, **options)
     read = command("read", rows=12 * HIDDEN, columns=4 * HIDDEN, threads=bench.threads)
@@ -182,7 +196,7 @@ def generation(bench):
 
 
 def attention(bench):
-    for dtype, bar in (("f32", 1.8), ("bf16", 1.5)):
+    for dtype, target in (("f32", 1.8), ("bf16", 1.5)):
         for length in (256, 512, 1024, 2048, 4096):
             options = {"dtype": dtype, "batch": max(1, 1024 // length), "seq_len": length, "threads": bench.threads,
                        "calls": max(1, 4096 // length)}
@@ -193,7 +207,7 @@ def attention(bench):
                 yield alone(bench, title, *ours)
                 continue
             m = bench.measure(ours + peer, 7)
-            yield Row(title, sum(map(m.median, ours)), sum(map(m.median, peer)), m.ratio(peer, ours), bar,
+            yield Row(title, sum(map(m.median, ours)), sum(map(m.median, peer)), m.ratio(peer, ours), target,
                       bf16=dtype == "bf16")
 
 
@@ -206,9 +220,9 @@ def parameters(layers):
 
 
 def theory(layers, rows, recompute):
-    """16 bytes a parameter; what a layer saves in float32 without masks and scores, 64 s b h bytes (Korthikanti et al.,
-    arXiv 2205.05198), or with recomputation its input and one layer's; the last norm's input and the head's; a chunk of
-    logits."""
+    """Returns the least peak in bytes: 16 per parameter; what a layer saves in float32 without masks and scores, which
+    is 64 s b h (Korthikanti et al., arXiv 2205.05198), or with recomputation its input and what one layer saves; the
+    inputs of the last norm and of the head; and a chunk of logits."""
     layer, its_input = 64 * rows * HIDDEN, 4 * rows * HIDDEN
     saved = layers * its_input + layer if recompute else layers * layer
     return 16 * parameters(layers) + saved + 2 * its_input + 4 * min(rows, MOST_ROWS) * VOCAB
@@ -243,11 +257,11 @@ def tape(bench):
     yield Row("tapes of 1 k to 1 M ops: largest / smallest", said, "", max(times) / min(times), 1.6, most=True)
     held = [m[c, "rss"] - m[c, "peak"] for c in commands]
     node = (held[3] - held[2]) / (sizes[3] - sizes[2])
-    yield Row("bytes of a node with its handles, beside the tensor's own", node, "", node, 384, most=True)
+    yield Row("bytes of a node with its handles, without the tensor's own", node, "", node, 384, most=True)
 
 
 def layers(bench):
-    """The shallow models in more rounds: what their steps differ by is little beside what they have in common."""
+    """Shallow models take more rounds, because their steps differ by little compared with what they have in common."""
     slopes = []
     for counts, rounds in (((2, 6, 12), 21), ((12, 24, 48), 7)):
         commands = [command("gpt2", layers=n, threads=bench.threads) for n in counts]
@@ -258,5 +272,5 @@ def layers(bench):
               "", max(slopes) / min(slopes), 1.05, most=True)
 
 
-ROWS = {f.__name__: f for f in (steps, threads, small, start, kernels, products, generation, attention, memory, tape,
+ROWS = {f.__name__: f for f in (steps, threads, small, neighbors, start, kernels, products, generation, attention, memory, tape,
                                 layers)}

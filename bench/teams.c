@@ -1,3 +1,4 @@
+/* Teams of ranks on threads: how they wait for their round, and how a round is measured. */
 #include "teams.h"
 
 #include <stdio.h>
@@ -81,7 +82,7 @@ static void *run_team(void *arg) {
     team *t = arg;
     tg_ranks_run(t->ranks, run_rank, t, TG_RANKS(.config = TG_CONFIG(.threads = t->threads, .seed = 1),
                                                  .message = t->message, .message_size = sizeof t->message));
-    report(t, TEAM_ROUNDS - 1, 0); /* so that nobody waits for a team that failed */
+    report(t, TEAM_ROUNDS - 1, 0); /* so that no rank waits for a team that failed */
     return NULL;
 }
 

@@ -14,21 +14,21 @@ typedef struct team {
     const char *name;
     int ranks, threads, tp;
     bool sp;
-    /* Optional, of each rank: before the model is made and after it is gone; before the round's step. */
+    /* Optional callbacks of each rank: before the model is made, after it is freed, and before the step of a round. */
     void (*open)(tg_comm *world), (*close)(tg_comm *world);
     void (*before)(tg_comm *world, int round);
 
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    int given, done; /* rounds; given -1: no more */
-    double ms[TEAM_ROUNDS], loss; /* of each round's step, on rank 0; of the first */
+    int given, done; /* number of rounds; given -1: no more */
+    double ms[TEAM_ROUNDS], loss; /* ms of each round's step on rank 0; loss of the first */
     char message[1024];
 } team;
 
 bool team_start(team *t);
-bool team_play(team *t, int round); /* one round; false when a rank has failed */
-void team_end(team *t);             /* prints what failed */
+bool team_play(team *t, int round); /* plays one round; false if a rank has failed */
+void team_end(team *t);             /* prints errors of ranks */
 double median(const double *v, int n);
 
 #endif

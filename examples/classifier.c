@@ -1,9 +1,8 @@
-/* classifier [ENGLISH GERMAN FRENCH]: tells which language a word is of, from its letters.
+/* classifier [ENGLISH GERMAN FRENCH]: recognizes the language of a word from its letters.
  *
- * The word lists are those of Debian's packages wamerican, wngerman and wfrench. A word is the bag of its runs of one
- * to four letters, hashed into a table of embeddings; their sum goes through an MLP. One word in ten is held out, and
- * the share of those that is told right must be above 85 %. Ends with status 77 where a list is missing.
- */
+ * The word lists are those of Debian's packages wamerican, wngerman and wfrench. A word is the bag of its runs of
+ * one to four letters, hashed into a table of embeddings; their sum goes through an MLP. One word in ten is held
+ * out, and more than 85 % of those must be recognized. Ends with status 77 if a list is missing. */
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -98,7 +97,7 @@ static void load(tg_tensor *runs, tg_tensor *languages, const word *words) {
     tg_write(languages, language, sizeof language);
 }
 
-/* The share of n words, a multiple of BATCH, that is told right. */
+/* Returns the share of n words, a multiple of BATCH, that are recognized. */
 static double accuracy(tg_tape *t, tg_tensor *const *p, tg_tensor *runs, tg_tensor *languages, const word *w, int n) {
     double sum = 0;
     tg_tape_set_grad_mode(t, false);
@@ -139,7 +138,7 @@ int main(int argc, char **argv) {
         tg_tape_reset(t);
     }
     double share = accuracy(t, p, runs, languages, words + TRAIN, HELD_OUT);
-    printf("%.1f %% of %d words held out are told right\n", 100 * share, HELD_OUT);
+    printf("%.1f %% of %d words held out are recognized\n", 100 * share, HELD_OUT);
     bool failed = tg_ctx_status(ctx) != TG_OK;
     if (failed) fprintf(stderr, "%s\n", tg_ctx_message(ctx));
     tg_optim_free(opt);

@@ -21,7 +21,7 @@ static tg_status to_host(void *user, tg_tape *t, tg_tensor *x, void **packed) {
     if (bytes < 4096) return TG_OK; /* not worth the way */
     parcel *p = malloc(sizeof *p + bytes);
     if (!p) return TG_ERR_MEMORY;
-    *p = (parcel){.coming = tg_download(x, p->data, bytes), .bytes = bytes}; /* beside the device's own work */
+    *p = (parcel){.coming = tg_download(x, p->data, bytes), .bytes = bytes}; /* in parallel with the device */
     *packed = p;
     return TG_OK;
 }

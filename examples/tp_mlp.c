@@ -4,7 +4,7 @@
  *     tp_mlp 2                        two threads
  *     tapegrad run -n 2 -- tp_mlp     two processes
  *     mpirun -n 2 tp_mlp              the same, started by MPI
- *     tp_mlp 2 wrong                  what a program is told that would have trained wrongly
+ *     tp_mlp 2 wrong                  the error message of a program that would train wrongly
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -7,7 +7,7 @@ fortunes=/usr/share/games/fortunes
 
 say() { printf '%s\n' "$*" >&2; }
 
-# Whether a Debian package, or what it would bring, is there.
+# Succeeds if a Debian package, or what it would provide, is installed.
 have() {
     case $1 in
     gcc) command -v "${CC:-cc}" ;;
@@ -27,7 +27,7 @@ have() {
     esac >/dev/null 2>&1
 }
 
-# need PACKAGE...: installs those that are missing, or prints the one command to run and ends with status 2.
+# need PACKAGE...: installs the packages that are missing, or prints the command for that and ends with status 2.
 need() {
     local missing=() package as_root=()
     for package in "$@"; do
@@ -52,12 +52,12 @@ need() {
         apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 }
 
-# shellcheck disable=SC2034 # used by those who include this
+# shellcheck disable=SC2034 # used by scripts that include this
 build_needs=(gcc libc6-dev meson ninja-build pkg-config libjansson-dev libdw-dev)
 # shellcheck disable=SC2034
 test_needs=(check g++ valgrind wamerican wngerman wfrench)
 
-# The kernels of device cuda take nvcc a minute or two: they are built where there is a GPU, and for that one.
+# nvcc takes a minute or two for the kernels of device cuda: they are built if there is a GPU, and for that GPU only.
 # shellcheck disable=SC2034
 cuda_options=(-Dcuda=disabled)
 if gpu_arch=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null) && [ -n "$gpu_arch" ]; then
@@ -65,8 +65,8 @@ if gpu_arch=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/nu
     cuda_options=(-Dcuda=auto "-Dgpu_arch=$gpu_arch")
 fi
 
-# configure NAME [MESON OPTION...]: makes the build directory NAME once, or again where these options were not asked of
-# it yet; ninja keeps it up to date from then on.
+# configure NAME [MESON OPTION...]: makes the build directory NAME, and again if it was made with other options; ninja
+# keeps it up to date from then on.
 configure() {
     local dir=$root/$1 option again=()
     shift
@@ -85,7 +85,7 @@ configure() {
     rm -f "$dir.log"
 }
 
-# build NAME [TARGET...]
+# build NAME [TARGET...]: builds targets, or everything, in the build directory NAME.
 build() {
     local dir=$root/$1
     shift
@@ -96,7 +96,7 @@ build() {
     }
 }
 
-# The text of Debian's fortunes: files in the order of their names; beside each lie an index (.dat) and a link (.u8).
+# Prints the text of Debian's fortunes in the order of file names, without the index (.dat) and link (.u8) of each file.
 fortunes_text() {
     local file
     for file in "$fortunes"/*; do
@@ -104,8 +104,8 @@ fortunes_text() {
     done
 }
 
-# environment NAME PACKAGE...: a virtual environment of Python with these packages, the newest of PyPI, made once;
-# sets python.
+# environment NAME PACKAGE...: makes a virtual environment of Python once, with the newest of these packages on PyPI,
+# and sets python.
 environment() {
     local dir=$root/build/$1
     shift

@@ -2,7 +2,6 @@
 #include "base/thread_pool.h"
 
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <unistd.h>
@@ -11,13 +10,14 @@
 #include "base/os.h"
 #include "base/runtime.h"
 
-/* How long a thread waits awake before it sleeps. It first spins for PAUSES pauses, some tens of microseconds, which
- * covers the serial stretches between the kernels of a step. Then it yields the core to other threads for AWAKE
- * seconds, which is longer than the threads' parts of a job differ: a virtual machine's core that sleeps between
- * kernels does half its work for the next 50 ms (docs/performance.md). In a pool with more threads than cores,
- * threads sleep at once. */
-enum { PAUSES = 2000 };
-static const double AWAKE = 2e-3; /* seconds */
+/* How long a thread waits awake before it sleeps. It spins and never yields its core: where programs of lower priority
+ * run, each yield would give one of them a whole time slice. AWAKE is longer than the threads' parts of a kernel
+ * usually differ, because a core of a virtual machine that sleeps between kernels does half its work for the next
+ * 50 ms. It is shorter than the time slice of a thread that has been preempted, because spinning until such a thread
+ * runs again uses up this program's own share of the core (docs/performance.md has the measurements). In a pool with
+ * more threads than cores, threads sleep at once. */
+static const double AWAKE = 0.5e-3; /* seconds */
+enum { PAUSES = 64 };               /* between two looks at the clock */
 
 typedef struct worker {
     tg_pool *pool;
@@ -73,14 +73,15 @@ static bool is_over(const tg_pool *p, unsigned round) {
 /* Returns whether the condition became true while the thread was awake. */
 static inline bool await_awake(const tg_pool *p, bool (*there)(const tg_pool *p, unsigned round), unsigned round) {
     if (!p->stays_awake) return there(p, round);
-    for (int i = 0; i < PAUSES; i++) {
-        if (there(p, round)) return true;
-        pause_briefly();
-    }
-    for (double until = tg_system_now() + AWAKE; tg_system_now() < until;) {
-        if (there(p, round)) return true;
-        sched_yield();
-    }
+    double now = 0, until = 0;
+    do {
+        for (int i = 0; i < PAUSES; i++) {
+            if (there(p, round)) return true;
+            pause_briefly();
+        }
+        now = tg_system_now();
+        if (until == 0) until = now + AWAKE;
+    } while (now < until);
     return there(p, round);
 }
 

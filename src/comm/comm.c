@@ -16,24 +16,24 @@ tg_status tg_comm_missed(const tg_comm *c, tg_status s) {
 
 bool tg_comm_ok(const tg_comm *c) { return c && c->ops && tg_ok(c->ctx); }
 
-tg_note tg_transfer_note(const tg_transfer *t, int size) {
-    return (tg_note){.kind = (uint8_t)t->kind,
-                     .dtype = (uint8_t)t->dtype,
-                     .op = (uint8_t)t->op,
-                     .root = t->root,
-                     .size = size,
-                     .count = t->count,
-                     .site = (uint64_t)(uintptr_t)t->site};
+tg_call_entry tg_transfer_entry(const tg_transfer *t, int size) {
+    return (tg_call_entry){.kind = (uint8_t)t->kind,
+                           .dtype = (uint8_t)t->dtype,
+                           .op = (uint8_t)t->op,
+                           .root = t->root,
+                           .size = size,
+                           .count = t->count,
+                           .site = (uint64_t)(uintptr_t)t->site};
 }
 
 tg_comm *tg_comm_or_inert(tg_comm *c) { return c ? c : (tg_comm *)&inert; }
 
-tg_comm *tg_comm_make(tg_ctx *ctx, const tg_comm_ops *ops, void *state, int rank, int size, tg_board *board) {
+tg_comm *tg_comm_make(tg_ctx *ctx, const tg_comm_ops *ops, void *state, int rank, int size, tg_recorder *recorder) {
     tg_comm *c = tg_host_alloc(ctx, sizeof *c);
-    if (c && !board) board = tg_board_new(ctx, NULL, 1, rank, size, 0, true);
-    if (!c || !board) {
+    if (c && !recorder) recorder = tg_recorder_new(ctx, NULL, 1, rank, size, 0, true);
+    if (!c || !recorder) {
         tg_host_free(ctx, c, sizeof *c);
-        tg_board_unref(ctx, board);
+        tg_recorder_unref(ctx, recorder);
         return NULL;
     }
     *c = (tg_comm){.ctx = ctx,
@@ -42,7 +42,7 @@ tg_comm *tg_comm_make(tg_ctx *ctx, const tg_comm_ops *ops, void *state, int rank
                    .rank = rank,
                    .size = size,
                    .axis = TG_MAX_AXES,
-                   .board = board,
+                   .recorder = recorder,
                    .counts = TG_COMM_INFO()};
     c->live.next = c->live.prev = &c->live;
     return c;
@@ -50,7 +50,7 @@ tg_comm *tg_comm_make(tg_ctx *ctx, const tg_comm_ops *ops, void *state, int rank
 
 /* ---- Listening for errors: a caller's transport is notified by its abort slot; ours register listeners ---- */
 
-static void hear_skip(tg_listener *l) {
+static void hear_missed(tg_listener *l) {
     tg_comm *c = (tg_comm *)l;
     if (c->aborted || c->ended || !c->ops->abort) return;
     c->aborted = true;
@@ -60,7 +60,7 @@ static void hear_skip(tg_listener *l) {
 static void listen(tg_comm *c) {
     if (!c->ops->abort) return;
     c->listens = true;
-    c->listener = (tg_listener){.skipped = hear_skip};
+    c->listener = (tg_listener){.skipped = hear_missed};
     tg_ctx_listen(c->ctx, &c->listener);
 }
 
@@ -118,7 +118,7 @@ void tg_comm_free(tg_comm *c) {
     if (c->listens) tg_ctx_unlisten(c->ctx, &c->listener);
     leave_parent(c);
     c->ops->close(ctx, c->state);
-    tg_board_unref(ctx, c->board);
+    tg_recorder_unref(ctx, c->recorder);
     for (tg_comm_request *r = c->free, *next; r; r = next) {
         next = r->next;
         tg_host_free(ctx, r, sizeof *r);
@@ -135,8 +135,8 @@ void tg_comm_free_all(tg_comm *c) {
 
 static tg_comm *group_of(tg_comm *c, void *state, const tg_comm_ops *ops, int rank, int n, const char *name,
                          tg_axis axis) {
-    c->board->refs++;
-    tg_comm *g = tg_comm_make(c->ctx, ops, state, rank, n, c->board);
+    c->recorder->refs++;
+    tg_comm *g = tg_comm_make(c->ctx, ops, state, rank, n, c->recorder);
     if (!g) {
         ops->close(c->ctx, state);
         return tg_comm_or_inert(NULL);

@@ -39,16 +39,16 @@ tg_status tg_control_failed(tg_control *c, bool arrived) {
 
 void tg_quote(const tg_quoted *q, char *buf, size_t n, size_t *at) {
     tg_text(buf, n, at, "rank %d called ", q->rank);
-    tg_note_call(&q->note, buf, n, at);
+    tg_call_entry_text(&q->entry, buf, n, at);
     tg_text(buf, n, at, " from %s", q->site);
 }
 
 void tg_control_mismatch(tg_control *c, const tg_wait *w, const tg_quoted *a, const tg_quoted *b) {
     char text[TG_FAILURE_TEXT];
     size_t at = 0;
-    if (a->note.sequence)
-        tg_text(text, sizeof text, &at, "the ranks disagree about call %llu of group \"%s\": ",
-                (unsigned long long)a->note.sequence, c->name);
+    if (a->entry.sequence)
+        tg_text(text, sizeof text, &at,
+                "the ranks disagree about call %llu of group \"%s\": ", (unsigned long long)a->entry.sequence, c->name);
     else
         tg_text(text, sizeof text, &at, "the ranks disagree about a message in group \"%s\": ", c->name);
     tg_quote(a->member < b->member ? a : b, text, sizeof text, &at);
@@ -128,15 +128,15 @@ static void check_member(tg_control *c, const tg_wait *w, int i) {
 /* ---- The deadline ---- */
 
 static void describe_awaited(tg_control *c, const tg_wait *w, char *buf, size_t n, size_t *at) {
-    tg_note note = {0};
-    char site[TG_SITE_ROOM] = "";
+    tg_call_entry entry = {0};
+    char site[TG_SITE_BYTES] = "";
     tg_text(buf, n, at, "the deadline of %g s has passed in ", c->ctx->run.deadline);
-    if (!c->ops->call(c, w, &note, site, sizeof site)) {
+    if (!c->ops->call(c, w, &entry, site, sizeof site)) {
         tg_text(buf, n, at, "a call that waits for one of the %d before it in group \"%s\"", c->ops->places, c->name);
         return;
     }
-    tg_note_call(&note, buf, n, at);
-    tg_text(buf, n, at, ", call %llu of group \"%s\", from %s", (unsigned long long)note.sequence, c->name, site);
+    tg_call_entry_text(&entry, buf, n, at);
+    tg_text(buf, n, at, ", call %llu of group \"%s\", from %s", (unsigned long long)entry.sequence, c->name, site);
 }
 
 static void pass_deadline(tg_control *c, const tg_wait *w) {

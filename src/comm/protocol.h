@@ -10,7 +10,7 @@
 
 typedef struct tg_control tg_control;
 
-enum { TG_FAILURE_TEXT = TG_BOX_WORDS * 8, TG_SITE_ROOM = 192 };
+enum { TG_FAILURE_TEXT = TG_SHARED_TEXT_WORDS * 8, TG_SITE_BYTES = 192 };
 
 /* What a rank waits for in a group. */
 typedef struct tg_wait {
@@ -45,7 +45,7 @@ typedef struct tg_control_ops {
     void (*error_of)(tg_control *c, int i, char *buf, size_t n); /* the message of member i's error */
     void (*last_call)(tg_control *c, int i, char *buf, size_t n, size_t *at);
     /* Writes the call of w and where it was made. Returns false if this rank only waits for a slot. */
-    bool (*call)(tg_control *c, const tg_wait *w, tg_note *note, char *site, size_t n);
+    bool (*call)(tg_control *c, const tg_wait *w, tg_call_entry *entry, char *site, size_t n);
 
     /* Whether the group has ended for w; NULL: for all its calls. */
     bool (*ended)(tg_control *c, const tg_wait *w);
@@ -101,8 +101,8 @@ static inline uint64_t tg_control_missed(const tg_control *c) { return c->ctx->r
 /* A call of one member, as an error quotes it. */
 typedef struct tg_quoted {
     int member, rank; /* in the group, in the world */
-    tg_note note;
-    char site[TG_SITE_ROOM];
+    tg_call_entry entry;
+    char site[TG_SITE_BYTES];
 } tg_quoted;
 
 /* "rank 1 called barrier() from main.c:7" */

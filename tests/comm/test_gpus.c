@@ -105,8 +105,8 @@ static tg_status sum_of_one(tg_ctx *ctx, tg_comm *world, void *group) {
     if (tg_ctx_status(ctx) != TG_OK) return tg_ctx_status(ctx);
     tg_transfer t = {.size = sizeof t, .kind = TG_ALL_REDUCE, .dtype = TG_F32, .op = TG_REDUCE_SUM, .count = EACH,
                      .src = tg_data(x), .dst = tg_data(y)};
-    tg_note note = tg_transfer_note(&t, 1);
-    t.record = tg_card_post(world->board, &note);
+    tg_call_entry entry = tg_transfer_entry(&t, 1);
+    t.record = tg_recorder_post(world->recorder, &entry);
     tg_status s = tg_nccl_transport.start(ctx, group, &t, &request);
     if (s == TG_OK) s = tg_nccl_transport.wait(ctx, group, request);
     if (request) tg_nccl_transport.drop(ctx, group, request);

@@ -74,7 +74,7 @@ static int breaks(void *user, void *data, size_t bytes) { return (void)user, (vo
 
 static tg_status refusals(void *arg, tg_ctx *ctx, tg_comm *host) {
     (void)arg;
-    REFUSED(ctx, TG_ERR_IO, "the caller's broadcast answered 7", tg_comm_nccl_new_by(ctx, 0, 2, breaks, NULL));
+    REFUSED(ctx, TG_ERR_IO, "the caller's broadcast returned 7", tg_comm_nccl_new_by(ctx, 0, 2, breaks, NULL));
     REFUSED(ctx, TG_ERR_ARGUMENT, "rank 2 of 2", tg_comm_nccl_new_by(ctx, 2, 2, breaks, NULL));
     REFUSED(ctx, TG_ERR_ARGUMENT, "broadcast is NULL", tg_comm_nccl_new_by(ctx, 0, 2, NULL, NULL));
     setenv("NCCL_COMM_ID", "127.0.0.1:4000", 1);

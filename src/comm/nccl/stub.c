@@ -1,7 +1,5 @@
-/* The constructors of NCCL's communicators, in every build: where NCCL is not there they say so. */
-
+/* The constructors of NCCL's communicators. A build without NCCL has them too: there they fail. */
 #include <stdlib.h>
-
 
 #include <tapegrad/nccl.h>
 

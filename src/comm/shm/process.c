@@ -123,13 +123,13 @@ static struct flock byte_of(int rank, short type) {
 bool tg_process_alive(const tg_vantage *v, int rank) {
     struct flock f = byte_of(rank, F_WRLCK);
     if (!tg_of_processes(v) || rank == v->me) return true;
-    int state = atomic_load_explicit(&v->region->card[rank].state, memory_order_acquire);
+    int state = atomic_load_explicit(&v->region->rank_slot[rank].state, memory_order_acquire);
     if (state == TG_RANK_AWAITED || state == TG_RANK_RETURNED) return true;
     return fcntl(v->fd, F_GETLK, &f) != 0 || f.l_type != F_UNLCK;
 }
 
 int64_t tg_process_pid(const tg_vantage *v, int rank) {
-    return atomic_load_explicit(&v->region->card[rank].pid, memory_order_relaxed);
+    return atomic_load_explicit(&v->region->rank_slot[rank].pid, memory_order_relaxed);
 }
 
 void tg_process_close(tg_process *p) {
@@ -147,11 +147,11 @@ static tg_status claim(tg_ctx *ctx, tg_region *r, int fd, int rank) {
     struct flock f = byte_of(rank, F_WRLCK);
     if (rank < 0 || rank >= r->size)
         return tg_fail(ctx, TG_ERR_ARGUMENT, "rank %d of a launcher's %d", rank, r->size);
-    if (atomic_load_explicit(&r->card[rank].state, memory_order_acquire) != TG_RANK_AWAITED)
+    if (atomic_load_explicit(&r->rank_slot[rank].state, memory_order_acquire) != TG_RANK_AWAITED)
         return tg_fail(ctx, TG_ERR_STATE, "rank %d has a communicator already, or has had one", rank);
     if (fcntl(fd, F_SETLK, &f) != 0)
         return tg_fail(ctx, TG_ERR_STATE, "rank %d is taken by another process", rank);
-    atomic_store_explicit(&r->card[rank].pid, (int64_t)getpid(), memory_order_relaxed);
+    atomic_store_explicit(&r->rank_slot[rank].pid, (int64_t)getpid(), memory_order_relaxed);
     return TG_OK;
 }
 

@@ -85,7 +85,7 @@ static void cuda_close(tg_ctx *ctx, void *dev) {
     if (c->queued) cudaEventDestroy(c->queued);
     if (c->beside) cudaStreamDestroy(c->beside);
     if (c->compute) cudaStreamDestroy(c->compute);
-    cudaGetLastError(); /* what of this failed is nobody's any more */
+    cudaGetLastError(); /* errors of these calls are ignored */
     tg_host_free(ctx, c, sizeof *c);
 }
 

@@ -21,8 +21,8 @@ void tg_cuda_fault_close(tg_cuda *c);
 /* Queues the copy of the word to the host; records its error once the stream has reached the copy. */
 tg_status tg_cuda_fault_fetch(tg_cuda *c);
 tg_status tg_cuda_fault_tell(tg_cuda *c);
-/* The slot: reports what the last call's fetch found and queues the next fetch. The host is then at most one step
- * behind. */
+/* The slot: reports what the last call's fetch found and queues the next fetch. So the host lags by at most one
+ * step. */
 tg_status tg_cuda_poll(tg_ctx *ctx);
 
 #endif
