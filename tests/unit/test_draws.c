@@ -35,6 +35,7 @@ static tg_ctx *rank_of(const grid_case *c, const int *rank) {
         g->rank[a] = rank[a];
         g->axes |= (uint32_t)(c->size[a] > 1) << a;
     }
+    ctx->run.has_peers = g->axes != 0;
     g->draws_local = c->megatron;
     if (c->megatron) tg_rng_add(ctx, "model-parallel-rng", SEED); /* what varies over tp draws from it */
     return ctx;
