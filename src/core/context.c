@@ -165,7 +165,7 @@ static tg_status configure(tg_ctx *ctx, const tg_device_ops *ops, const tg_confi
     ctx->run.heap = tg_heap_new(&source);
     if (ctx->run.heap) return TG_OK;
     ctx->run.ops->close(ctx, ctx->run.device_state);
-    return tg_fail(ctx, TG_ERR_MEMORY, "tg_ctx_new: no memory for the heap");
+    return tg_fail(ctx, TG_ERR_MEMORY, "tg_ctx_new: out of memory for the allocator");
 }
 
 /* Reads the allocator of the config first: any other fault of the config is reported in a context that was allocated

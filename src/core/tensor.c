@@ -405,12 +405,12 @@ static tg_status check_interval(tg_ctx *ctx, tg_dtype t, double lo, double hi) {
         return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_uniform: [%g, %g), expected finite lo <= hi", lo, hi);
     if (isinf(tg_uniform_nearest(t, lo)) || isinf(tg_uniform_nearest(t, hi)) ||
         isinf(tg_uniform_nearest(tg_accumulate_dtype(t), hi - lo)))
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_uniform: [%g, %g), expected ends and a width within the range of %s",
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_uniform: [%g, %g), expected bounds and a width within the range of %s",
                        lo, hi, tg_dtype_name(t));
     tg_uniform_ends(t, lo, hi, &least, &below);
     if (lo < hi && least >= hi)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_uniform: [%.17g, %.17g), expected an interval with a number of %s",
-                       lo, hi, tg_dtype_name(t));
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_uniform: [%.17g, %.17g) contains no number of dtype %s; widen it", lo,
+                       hi, tg_dtype_name(t));
     return TG_OK;
 }
 

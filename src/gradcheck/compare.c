@@ -150,10 +150,12 @@ static void say_left_out(tg_diff *d) {
     if (r->failed || !(r->kinks + r->unsure)) return;
     const char *things = d->projections ? "directions" : "elements";
     if (r->kinks)
-        tg_diff_say(kinks, sizeof kinks, "%lld of %lld %s left out, at a kink: the one-sided differences disagree. ",
+        tg_diff_say(kinks, sizeof kinks,
+                    "%lld of %lld %s are at a kink and were left out: the one-sided differences disagree. ",
                     (long long)r->kinks, (long long)r->checked, things);
     if (r->unsure)
-        tg_diff_say(unsure, sizeof unsure, "%lld of %lld %s cannot be told: the differences are too uncertain there. ",
+        tg_diff_say(unsure, sizeof unsure,
+                    "%lld of %lld %s could not be checked: the differences are too uncertain there. ",
                     (long long)r->unsure, (long long)r->checked, things);
     bool all = r->unsure + r->kinks == r->checked;
     r->failed = d->strict ? r->unsure || all : r->unsure && all;
@@ -168,8 +170,8 @@ static void say_faint(tg_diff *d) {
     if (r->failed || d->seen || d->atol == 0 || r->kinks + r->unsure == r->checked) return;
     r->faint = true;
     tg_diff_say(r->report + at, sizeof r->report - at,
-                "%s%s: no gradient reaches atol, %g: any other as small would have passed too. Scale the function, or "
-                "give a smaller atol",
+                "%s%s: no gradient reaches atol, %g, so any other as small would have passed too. Scale the function, "
+                "or use a smaller atol",
                 at ? ". " : "", d->name, d->atol);
 }
 

@@ -79,9 +79,9 @@ static void check(plain *p, const double *x) {
 static const char *refused(plain *p, const double *x, int64_t n, int64_t m, const tg_gradcheck_opts *opts) {
     const char *what;
     if (!p->fn || !p->grad) return "the function or its gradient is NULL";
-    if (n < 0 || m < 0 || (n && !x)) return "expected n and m of 0 or more, and x";
+    if (n < 0 || m < 0 || (n && !x)) return "expected n and m of 0 or more, and x that is not NULL";
     if (!tg_diff_options(&p->d, opts, &what)) return what;
-    return p->d.taped ? "taped: a plain function has no taped ops; tg_gradcheck has" : NULL;
+    return p->d.taped ? "taped: a plain function records no ops; use tg_gradcheck" : NULL;
 }
 
 static tg_status check_plain(tg_plain_fn fn, tg_plain_grad_fn grad, void *state, const double *x, int64_t n, int64_t m,
@@ -100,8 +100,8 @@ static tg_status check_plain(tg_plain_fn fn, tg_plain_grad_fn grad, void *state,
     int64_t room = tg_diff_room(&p.d);
     double *arrays = room < 0 ? NULL : calloc((size_t)room + 1, sizeof *arrays);
     if (!arrays) {
-        snprintf(found->report, sizeof found->report, "tg_gradcheck_fn: no memory for %lld inputs and %lld outputs",
-                 (long long)n, (long long)m);
+        snprintf(found->report, sizeof found->report,
+                 "tg_gradcheck_fn: out of memory for %lld inputs and %lld outputs", (long long)n, (long long)m);
         return TG_ERR_MEMORY;
     }
     tg_diff_arrays(&p.d, arrays);

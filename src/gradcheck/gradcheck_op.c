@@ -45,8 +45,7 @@ static tg_status check_refused(tg_check_run *r, tg_case *c) {
     if (got == wanted)
         tg_ctx_clear(ctx);
     else if (got == TG_OK)
-        tg_diff_fail(&r->d, "unknown", "the call is accepted, expected it to be refused with %s",
-                     tg_status_name(wanted));
+        tg_diff_fail(&r->d, "unknown", "the call was accepted; it must be refused with %s", tg_status_name(wanted));
     if (got != TG_OK || !r->d.result->failed) return tg_ctx_status(ctx);
     return tg_fail(ctx, TG_ERR_GRADIENT, "%s", r->d.result->report);
 }
@@ -78,7 +77,8 @@ static tg_status check_op(tg_ctx *ctx, const tg_op *op, int sample, tg_gradcheck
     if (!s)
         return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gradcheck_op: %s has no sample %d", op ? op->name : "NULL", sample);
     if (s->ranks > 1)
-        return tg_fail(ctx, TG_ERR_UNSUPPORTED, "tg_gradcheck_op: sample %d of %s is for %d ranks", sample, op->name,
+        return tg_fail(ctx, TG_ERR_UNSUPPORTED,
+                       "tg_gradcheck_op: sample %d of %s needs %d ranks, but it would run on one", sample, op->name,
                        s->ranks);
     tg_check_run r = {.d = {.result = found}, .ctx = ctx};
     const char *what;

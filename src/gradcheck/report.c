@@ -61,7 +61,8 @@ static json_t *inputs_of(tg_ctx *ctx, const subject *s) {
     int64_t n = 0;
     for (int i = 0; i < s->n_in; i++) n += tg_numel(s->in[i]);
     if (n > MOST_ELEMENTS || s->n_in > MOST_INPUTS) {
-        tg_fail(ctx, TG_ERR_SHAPE, "%d inputs of %lld elements, %d of %d at most fit into a report", s->n_in,
+        tg_fail(ctx, TG_ERR_SHAPE,
+                "%d inputs have %lld elements, but a report can have at most %d inputs with %d elements", s->n_in,
                 (long long)n, (int)MOST_INPUTS, (int)MOST_ELEMENTS);
         return NULL;
     }
@@ -148,7 +149,8 @@ static tg_status read_number(const tg_json *j, const json_t *v, double *out) {
     else if (s && !strcmp(s, "nan")) *out = NAN;
     else if (s && !strcmp(s, "inf")) *out = INFINITY;
     else if (s && !strcmp(s, "-inf")) *out = -INFINITY;
-    else return tg_fail(j->ctx, TG_ERR_FORMAT, "'%s': \"values\" holds something that is no number", j->path);
+    else
+        return tg_fail(j->ctx, TG_ERR_FORMAT, "'%s': \"values\" contains an element that is not a number", j->path);
     return TG_OK;
 }
 
@@ -189,7 +191,8 @@ static tg_status open_report(tg_json *root, tg_ctx *ctx, const char *path) {
     TG_TRY(tg_json_load(root, ctx, path));
     tg_status s = tg_json_string(root, "format", &format);
     if (s == TG_OK && strcmp(format, format_name) != 0)
-        s = tg_fail(ctx, TG_ERR_FORMAT, "'%s' is \"%.40s\", expected the report of a gradient check", path, format);
+        s = tg_fail(ctx, TG_ERR_FORMAT, "'%s' has the format \"%.40s\", expected the report of a gradient check", path,
+                    format);
     if (s == TG_OK) s = tg_json_int(root, "version", VERSION, VERSION, &version);
     if (s != TG_OK) tg_json_free(root);
     return s;
@@ -200,12 +203,12 @@ static tg_status read_shape(const tg_json *j, tg_shape *shape) {
     *shape = (tg_shape){0};
     TG_TRY(tg_json_array(j, "shape", &dims));
     if (json_array_size(dims) > TG_MAX_DIMS)
-        return tg_fail(j->ctx, TG_ERR_FORMAT, "'%s': a shape of %zu dims", j->path, json_array_size(dims));
+        return tg_fail(j->ctx, TG_ERR_FORMAT, "'%s': a shape has too many dims (%zu)", j->path, json_array_size(dims));
     int64_t n = 1;
     for (size_t i = 0; i < json_array_size(dims); i++) {
         int64_t size = json_integer_value(json_array_get(dims, i));
         if (!json_is_integer(json_array_get(dims, i)) || size < 0 || __builtin_mul_overflow(n, size, &n))
-            return tg_fail(j->ctx, TG_ERR_FORMAT, "'%s': dim %zu of a shape is no size", j->path, i);
+            return tg_fail(j->ctx, TG_ERR_FORMAT, "'%s': dim %zu of a shape is not a size", j->path, i);
         shape->dim[shape->ndim++] = size;
     }
     return TG_OK;
@@ -219,7 +222,7 @@ static tg_status read_dtype(const tg_json *j, tg_dtype *dtype) {
             *dtype = (tg_dtype)d;
             return TG_OK;
         }
-    return tg_fail(j->ctx, TG_ERR_FORMAT, "'%s': there is no dtype \"%.20s\"", j->path, name);
+    return tg_fail(j->ctx, TG_ERR_FORMAT, "'%s': the dtype \"%.20s\" is unknown", j->path, name);
 }
 
 static tg_status fill_from(const tg_json *j, const json_t *values, tg_tensor *x) {
@@ -242,7 +245,7 @@ static tg_status read_input(const tg_json *root, json_t *object, tg_tensor **in,
     tg_dtype dtype = TG_F64;
     bool grad;
     json_t *values;
-    if (!json_is_object(object)) return tg_fail(j.ctx, TG_ERR_FORMAT, "'%s': an input is no object", j.path);
+    if (!json_is_object(object)) return tg_fail(j.ctx, TG_ERR_FORMAT, "'%s': an input is not an object", j.path);
     if (tg_json_has(&j, "same_as")) {
         int64_t first;
         TG_TRY(tg_json_int(&j, "same_as", 0, at - 1, &first));
@@ -298,7 +301,8 @@ static tg_status replay(const tg_json *root, tg_tape *t, tg_fn fn, void *state, 
     tg_tensor *in[MOST_INPUTS];
     json_t *inputs;
     if (tg_json_has(root, "op"))
-        return tg_fail(root->ctx, TG_ERR_ARGUMENT, "'%s' is of an op: tg_gradcheck_replay_op repeats it", root->path);
+        return tg_fail(root->ctx, TG_ERR_ARGUMENT, "'%s' is the report of an op; repeat it with tg_gradcheck_replay_op",
+                       root->path);
     TG_TRY(tg_json_array(root, "inputs", &inputs));
     size_t n = json_array_size(inputs), made = 0;
     if (n == 0 || n > MOST_INPUTS) return tg_fail(root->ctx, TG_ERR_FORMAT, "'%s': %zu inputs", root->path, n);
@@ -332,16 +336,18 @@ static tg_status replay_op(const tg_json *root, const tg_op *op, tg_gradcheck_in
     tg_rng now;
     int64_t sample, n_samples;
     if (!tg_json_has(root, "op"))
-        return tg_fail(root->ctx, TG_ERR_ARGUMENT, "'%s' is of a function: tg_gradcheck_replay repeats it", root->path);
+        return tg_fail(root->ctx, TG_ERR_ARGUMENT,
+                       "'%s' is the report of a function; repeat it with tg_gradcheck_replay", root->path);
     TG_TRY(tg_json_string(root, "op", &name));
     if (!op && !(op = tg_op_find(name)))
-        return tg_fail(root->ctx, TG_ERR_ARGUMENT, "'%s': there is no op '%.60s'", root->path, name);
+        return tg_fail(root->ctx, TG_ERR_ARGUMENT,
+                       "'%s': the library has no op '%.60s'; give the op to tg_gradcheck_replay_op", root->path, name);
     TG_TRY(tg_json_int(root, "n_samples", 1, INT32_MAX, &n_samples));
     TG_TRY(tg_json_int(root, "sample", 0, n_samples - 1, &sample));
     TG_TRY(read_options(root, &o));
     if (strcmp(name, op->name) != 0 || n_samples != op->n_samples)
-        return tg_fail(root->ctx, TG_ERR_ARGUMENT, "'%s' is of %.60s with %lld samples, and %s has %d", root->path,
-                       name, (long long)n_samples, op->name, op->n_samples);
+        return tg_fail(root->ctx, TG_ERR_ARGUMENT, "'%s' is the report of op %.60s with %lld samples, but op %s has %d",
+                       root->path, name, (long long)n_samples, op->name, op->n_samples);
     TG_TRY(enter_stream(root, &now));
     return leave_stream(root, &now, tg_gradcheck_op(root->ctx, op, (int)sample, result, &o));
 }

@@ -164,7 +164,7 @@ void tg_optim_free(tg_optim *o) {
 tg_status tg_optim_check_items(tg_optim *o, const char *who) {
     for (int i = 0; i < o->n; i++)
         if (tg_ref_get(o->ctx, o->item[i].ref) != o->item[i].param)
-            return tg_fail(o->ctx, TG_ERR_HANDLE, "%s: parameter %d was dropped; it must outlive its optimiser", who,
+            return tg_fail(o->ctx, TG_ERR_HANDLE, "%s: parameter %d was dropped; it must outlive its optimizer", who,
                            i);
     return TG_OK;
 }
@@ -236,7 +236,7 @@ tg_status tg_optim_assign(tg_optim *o, int group, tg_tensor *const *params, int 
             TG_TRY(tg_check(o->ctx, params[i], "tg_optim_assign"));
             while (j < o->n && o->item[j].param != params[i]) j++;
             if (j == o->n)
-                return tg_fail(o->ctx, TG_ERR_ARGUMENT, "tg_optim_assign: parameter %d is not this optimiser's", i);
+                return tg_fail(o->ctx, TG_ERR_ARGUMENT, "tg_optim_assign: parameter %d is not this optimizer's", i);
             if (pass) o->item[j].group = group;
         }
     return TG_OK;

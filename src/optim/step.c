@@ -98,7 +98,8 @@ static tg_status find_sets(tg_optim *o, square_sets *s) {
     for (int i = 0; i < o->n; i++) {
         int k = set_of(s, &o->item[i]);
         if (k < 0)
-            return tg_fail(o->ctx, TG_ERR_UNSUPPORTED, "the norm: parameters lie on more than %d sets of axes",
+            return tg_fail(o->ctx, TG_ERR_UNSUPPORTED,
+                           "the gradient norm: parameters are sharded over more than %d different sets of axes",
                            TG_STEP_SUMS);
         s->count[k]++;
     }
@@ -307,7 +308,8 @@ static tg_status clip(tg_optim *o, double max_norm, double *norm, const void *si
     TG_TRY(tg_recording_refuse(o->ctx, "tg_optim_clip", TG_RECORDING_READ, site));
     TG_TRY(check_gradients(o, "tg_optim_clip"));
     if (!(max_norm >= 0))
-        return tg_fail(o->ctx, TG_ERR_ARGUMENT, "tg_optim_clip: max_norm %g, expected 0 (none) or more", max_norm);
+        return tg_fail(o->ctx, TG_ERR_ARGUMENT, "tg_optim_clip: max_norm is %g, expected 0 (no clipping) or more",
+                       max_norm);
     TG_TRY(measure(o));
     if (!o->ctx->meta)
         TG_TRY(
@@ -329,7 +331,8 @@ double tg_optim_clip(tg_optim *o, double max_norm) {
 tg_status tg_optim_set_clip(tg_optim *o, double max_norm) {
     TG_TRY(tg_optim_check(o));
     if (!(max_norm >= 0))
-        return tg_fail(o->ctx, TG_ERR_ARGUMENT, "tg_optim_set_clip: max_norm %g, expected 0 (none) or more", max_norm);
+        return tg_fail(o->ctx, TG_ERR_ARGUMENT, "tg_optim_set_clip: max_norm is %g, expected 0 (no clipping) or more",
+                       max_norm);
     TG_TRY(put(o, TG_STEP_MAX_NORM, &max_norm, 1));
     o->max_norm = max_norm;
     return TG_OK;
@@ -387,7 +390,7 @@ tg_tensor *tg_scale_loss(tg_tape *t, tg_tensor *loss, tg_optim *o) {
         return tg_tape_inert(t, &loss, 1);
     tg_ctx *ctx = t->ctx;
     if (!o || o->ctx != ctx) {
-        tg_fail(ctx, o ? TG_ERR_HANDLE : TG_ERR_ARGUMENT, "tg_scale_loss: the optimiser is %s",
+        tg_fail(ctx, o ? TG_ERR_HANDLE : TG_ERR_ARGUMENT, "tg_scale_loss: the optimizer is %s",
                 o ? "of another context" : "NULL");
         return tg_inert(ctx);
     }
@@ -415,12 +418,12 @@ tg_status tg_optim_send_rate(tg_optim *o, int group) { return put(o, TG_STEP_LR 
 tg_status tg_optim_set_lr_of(tg_optim *o, int group, double lr) {
     TG_TRY(tg_optim_check(o));
     if (group < 0 || group >= o->n_groups)
-        return tg_fail(o->ctx, TG_ERR_ARGUMENT, "tg_optim_set_lr_of: group %d; expected 0 to %d", group,
+        return tg_fail(o->ctx, TG_ERR_ARGUMENT, "tg_optim_set_lr_of: group is %d, expected 0 to %d", group,
                        o->n_groups - 1);
     if (!tg_optim_rate(o->ctx, lr, "tg_optim_set_lr_of")) return o->ctx->run.status;
     if (o->group[group].schedule.size)
         return tg_fail(o->ctx, TG_ERR_STATE,
-                       "tg_optim_set_lr_of: group %d has a schedule, which sets its rate; make the group without one",
+                       "tg_optim_set_lr_of: group %d has a schedule, which sets its rate; add a group without one",
                        group);
     TG_TRY(put(o, TG_STEP_LR + group, &lr, 1));
     o->group[group].lr = lr;
@@ -432,7 +435,8 @@ double tg_optim_lr(const tg_optim *o) { return o ? o->lr : NAN; }
 tg_status tg_optim_set_steps(tg_optim *o, int64_t steps) {
     TG_TRY(tg_optim_check(o));
     if (steps < 0)
-        return tg_fail(o->ctx, TG_ERR_ARGUMENT, "tg_optim_set_steps: %lld steps, expected 0 or more", (long long)steps);
+        return tg_fail(o->ctx, TG_ERR_ARGUMENT, "tg_optim_set_steps: steps is %lld, expected 0 or more",
+                       (long long)steps);
     return put(o, TG_STEP_COUNT, &(const double){(double)steps}, 1);
 }
 

@@ -156,8 +156,10 @@ static tg_status lie_of(tg_ctx *ctx, int ndim, const int64_t *shape, const tg_pl
         int64_t size = shape[i]; /* grows to the global size, from the minor axis to the major one */
         for (int k = l->n[i] - 1; k >= 0; k--) {
             if (size % tg_placement_chunks(l->cuts[i][k].p))
-                return tg_fail(ctx, TG_ERR_SHAPE, "random draws: dim %d of size %lld is sharded in %lld chunks", i,
-                               (long long)size, (long long)tg_placement_chunks(l->cuts[i][k].p));
+                return tg_fail(
+                    ctx, TG_ERR_SHAPE,
+                    "random draws: dim %d has size %lld on this rank; it must be a multiple of its %lld chunks", i,
+                    (long long)size, (long long)tg_placement_chunks(l->cuts[i][k].p));
             size *= l->cuts[i][k].size;
         }
         l->numel *= size;
@@ -183,8 +185,10 @@ static int digits_of(const lie *l, digits *d) {
 
 static tg_status draws_of(tg_ctx *ctx, const digits *d, tg_draws *out) {
     if (d->n > TG_DRAW_DIGITS)
-        return tg_fail(ctx, TG_ERR_UNSUPPORTED, "random draws: the shards of so many dims take more than %d digits",
-                       TG_DRAW_DIGITS);
+        return tg_fail(
+            ctx, TG_ERR_UNSUPPORTED,
+            "random draws: the positions of this shard in the global tensor need more than %d digits; shard fewer dims",
+            TG_DRAW_DIGITS);
     *out = (tg_draws){.rng = ctx->rng, .moved = tg_capture_moved(ctx, &ctx->rng)};
     out->rng.counter += (uint64_t)d->base;
     if (d->n == 0 || (d->n == 1 && d->step[0] == 1)) return TG_OK;
@@ -215,8 +219,8 @@ static tg_status stream_of(tg_ctx *ctx, const tg_placement *at, bool expert, tg_
     const char *name = expert || experts ? "expert-parallel-rng" : "model-parallel-rng";
     if ((*out = tg_rng_named(ctx, name))) return TG_OK;
     return tg_fail(ctx, TG_ERR_STATE,
-                   "random draws: with TG_RNG_MEGATRON what varies over %s draws from stream \"%s\", which is not "
-                   "there: tg_rng_seed_parallel makes it",
+                   "random draws: with TG_RNG_MEGATRON a tensor that varies over %s draws from stream \"%s\", which "
+                   "does not exist; call tg_rng_seed_parallel first",
                    experts ? "etp or ep" : "tp", name);
 }
 
@@ -235,10 +239,10 @@ tg_status tg_draws_take(tg_ctx *ctx, int ndim, const int64_t *shape, const tg_pl
     TG_TRY(lie_of(ctx, ndim, shape, at, &l));
     int bad = l.numel ? digits_of(&l, &d) : -1;
     if (bad >= 0)
-        return tg_fail(ctx, TG_ERR_UNSUPPORTED,
-                       "random draws: dim %d is sharded by %d axes whose chunks cut each other: let the axes come in "
-                       "the other order",
-                       bad, l.n[bad]);
+        return tg_fail(
+            ctx, TG_ERR_UNSUPPORTED,
+            "random draws: dim %d is sharded by %d axes whose chunks cut each other; place the axes in the other order",
+            bad, l.n[bad]);
     if (l.numel) TG_TRY(draws_of(ctx, &d, out));
     ctx->rng.counter += (uint64_t)l.numel;
     return TG_OK;

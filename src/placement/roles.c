@@ -42,9 +42,9 @@ tg_status tg_call_role(tg_call *c, int i, int d, int j) {
     if (!c) return TG_ERR_ARGUMENT;
     if (i < 0 || i >= c->n_in || d < 0 || d >= TG_MAX_DIMS || j < TG_SUMMED || j >= TG_MAX_DIMS)
         return tg_call_fail(c, TG_ERR_ARGUMENT,
-                            "tg_call_role: dim %d of input %d becomes %d; expected an input of %d, and output dims, "
-                            "TG_WHOLE or TG_SUMMED",
-                            d, i, j, c->n_in);
+                            "tg_call_role: input is %d, dim %d and role %d; expected one of the %d inputs, a dim from "
+                            "0 to %d, and an output dim, TG_WHOLE or TG_SUMMED",
+                            i, d, j, c->n_in, TG_MAX_DIMS - 1);
     if (!heard(c)) return TG_OK;
     tg_rules *r = tg_rules_of(c);
     if (!r) return c->ctx->run.status;
@@ -60,7 +60,8 @@ tg_status tg_call_linear(tg_call *c, uint32_t set) {
     if (r->n_sets < 0) r->n_sets = 0;
     if (!set) return TG_OK; /* states that there is none */
     if (r->n_sets == TG_MAX_SETS)
-        return tg_call_fail(c, TG_ERR_ARGUMENT, "tg_call_linear: more than %d sets of inputs", TG_MAX_SETS);
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "tg_call_linear: an op may state at most %d sets of inputs",
+                            TG_MAX_SETS);
     r->set[r->n_sets++] = set;
     return TG_OK;
 }

@@ -1,4 +1,4 @@
-/* The message transport over a message layer of this file, which can hold messages of one rank to another back. So
+/* The message transport over a message layer in this file, which can delay messages of one rank to another. So
  * messages of different ranks arrive in orders that are rare elsewhere. */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -13,7 +13,7 @@
 
 enum { RANKS = 4, ROOM = 64 };
 
-/* ---- The layer ---- */
+/* ---- The message layer ---- */
 
 typedef struct letter {
     struct letter *next;
@@ -31,7 +31,7 @@ typedef struct wish {
 typedef struct wires {
     pthread_mutex_t lock;
     letter *box[RANKS];
-    atomic_bool held; /* what holder sends to waiter stays on its way */
+    atomic_bool held; /* messages from holder to waiter are delayed */
     int holder, waiter;
 } wires;
 
@@ -65,7 +65,7 @@ static int line_receive(void *state, void *data, size_t room, int from, int tag,
     return 0;
 }
 
-/* The first letter for a wish; later ones of its sender stay behind it. */
+/* Finds the first message for a receive; later ones of its sender stay queued after it. */
 static letter *take(line *l, const wish *r, bool held) {
     wires *w = l->w;
     letter **at = &w->box[l->me], *m;
@@ -92,7 +92,7 @@ static int deliver(line *l, tg_p2p_landed_fn landed) {
     return 0;
 }
 
-/* No letter comes meanwhile: it would land in a later receive than the next one does. */
+/* No message arrives meanwhile: it would match a later receive than the next one. */
 static int line_poll(void *state, tg_p2p_landed_fn landed) {
     line *l = state;
     while (l->n_sent) landed(l->sent[--l->n_sent], 0);
@@ -122,7 +122,7 @@ static const tg_p2p_ops line_ops = {.size = sizeof(tg_p2p_ops), .name = "letters
 
 typedef struct rank_end {
     tg_status opened, status, after;
-    char message[1024], later[1024]; /* and after */
+    char message[1024], later[1024]; /* after the first error, and at the end */
 } rank_end;
 
 typedef struct world {
@@ -138,7 +138,7 @@ typedef struct rank_arg {
     int me;
 } rank_arg;
 
-/* Ranks 0 and 1 disagree about a message, while the others wait at a barrier: 0 finds out, and tells all. */
+/* Ranks 0 and 1 disagree about a message while the others wait at a barrier: rank 0 finds out and reports it to all. */
 static void disagree(tg_ctx *ctx, tg_comm *c, int me) {
     tg_tensor *x = tg_zeros(ctx, TG_F64, TG_SHAPE(me ? 6 : 5));
     if (me > 1)
@@ -188,7 +188,7 @@ static void run_ranks(world *all, void *(*rank)(void *)) {
         for (letter *m = all->w.box[r], *next; m; m = next) next = m->next, free(m);
 }
 
-/* Rank 3 hears of it from rank 1, or 2, which have failed for it, and never from rank 0. */
+/* Rank 3 is informed by rank 1 or 2, which have failed because of it, and never by rank 0. */
 START_TEST(a_disagreement_is_one_for_all_in_whatever_order_they_hear) {
     world all = {.w = {.lock = PTHREAD_MUTEX_INITIALIZER, .holder = 0, .waiter = 3}};
     run_ranks(&all, one_rank);
@@ -234,7 +234,7 @@ START_TEST(who_leaves_while_messages_may_still_come_says_so_to_the_layer) {
 }
 END_TEST
 
-/* Rank 0 comes late: who waits for it looks whether it lives. */
+/* Rank 0 comes late; a rank that waits for it checks that it is alive. */
 static void *comes_late(void *user) {
     rank_arg a = *(rank_arg *)user;
     rank_end *end = &a.all->end[a.me];

@@ -1,11 +1,11 @@
-/* The contract of prepare and fault_sum, against the sentences of step.h. */
+/* The contract of prepare and fault_sum, compared with the sentences of step.h. */
 #include <math.h>
 #include <string.h>
 #include <tapegrad/step.h>
 
 #include "contract/device_contract.h"
 
-/* What prepare has to leave, by the rules spelt out; and where they apply to this call. */
+/* Expected results of prepare, by the rules written out, and whether they apply to this call. */
 static void prepare_reference(const tg_prepare_args *a, const double *sums, double fault, double *s,
                               double *words) {
     double squares = 0, limit = isnan(a->max_norm) ? s[TG_STEP_MAX_NORM] : a->max_norm;
@@ -36,7 +36,7 @@ static void prepare_reference(const tg_prepare_args *a, const double *sums, doub
     s[TG_STEP_SCALE] *= a->growth;
 }
 
-/* Doubles on the device. */
+/* Makes an array of doubles on the device. */
 typedef struct numbers {
     mirror m;
     double want[TG_STEP_GROUPS * TG_STEP_WORD];
@@ -54,7 +54,7 @@ static void numbers_check(contract *c, numbers *x, int n, const char *what, int 
                        "prepare %d: %s %d: %g, expected %g", step, what, i, contract_get(&x->m, i), x->want[i]);
 }
 
-/* A run of steps, each from the state that the one before left on the device. */
+/* Runs several steps, each from the state that the previous one has left on the device. */
 static void prepare_run(contract *c, tg_prepare_args a, double lr, double max_norm, double scale, bool overflows) {
     numbers sums = numbers_of(c, TG_STEP_SUMS), state = numbers_of(c, TG_STEP_STATE);
     numbers words = numbers_of(c, TG_STEP_GROUPS * TG_STEP_WORD), fault = numbers_of(c, 1);
@@ -87,7 +87,7 @@ static void prepare_run(contract *c, tg_prepare_args a, double lr, double max_no
     contract_drop(c, &fault.m);
 }
 
-/* Nothing is wrong with the data: the sum stays. That it becomes NaN where something is, tests of ranks show. */
+/* Without an error in data the sum is unchanged. Tests of ranks show that it becomes NaN otherwise. */
 void contract_fault_sum(contract *c) {
     if (!c->ops->fault_sum) return;
     numbers sum = numbers_of(c, 2);

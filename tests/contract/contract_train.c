@@ -84,7 +84,7 @@ static void adamw_reference(const tg_adamw_args *a, double *p, double grad, doub
     *p = (a->decoupled ? 1 - lr * a->weight_decay : 1) * *p - lr / unbias1 * *m / (sqrt(*v / unbias2) + a->eps);
 }
 
-/* One parameter of a call: what it holds, and what it must hold after. */
+/* One parameter of a call: its values before, and the expected values after. */
 typedef struct adamw_run {
     mirror x[ARRAYS], step;
     double *want[ARRAYS];
@@ -147,7 +147,7 @@ void contract_adamw(contract *c) {
     }
 }
 
-/* Many parameters in one call, of any dtype, some of them without elements or skipped: more than a launch may hold. */
+/* Many parameters in one call, more than a launch can have, of any dtype, some without elements or skipped. */
 void contract_adamw_list(contract *c) {
     enum { MOST = 300 };
     static const int lengths[] = {0, 2, 17, 40, MOST};

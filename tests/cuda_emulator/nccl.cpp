@@ -105,7 +105,7 @@ ncclResult_t init_rank(Call &call, ncclComm_t *out, int ranks, const ncclUniqueI
     if (ranks < 1 || ranks > max_ranks || rank < 0 || rank >= ranks)
         return fail(nullptr, ncclInvalidArgument, "rank " + std::to_string(rank) + " of " + std::to_string(ranks));
     auto c = std::make_shared<Comm>();
-    if (!configure(*c, config, true)) return fail(nullptr, ncclInvalidArgument, "a config that was not initialised");
+    if (!configure(*c, config, true)) return fail(nullptr, ncclInvalidArgument, "a config that was not initialized");
     c->rank = rank;
     c->device = current_device();
     std::string name(id.internal, strnlen(id.internal, sizeof id.internal));
@@ -154,7 +154,7 @@ ncclResult_t split(Call &call, const CommPtr &parent, int color, int key, ncclCo
     if (color < 0 && color != NCCL_SPLIT_NOCOLOR) return fail(parent.get(), ncclInvalidArgument, "a negative color");
     auto c = std::make_shared<Comm>();
     if (!configure(*c, config, parent->blocking))
-        return fail(parent.get(), ncclInvalidArgument, "a config that was not initialised");
+        return fail(parent.get(), ncclInvalidArgument, "a config that was not initialized");
     uint32_t number = parent->splits++;
     auto &s = parent->team->member(parent->rank).splits[number % max_splits];
     s.color = color;

@@ -49,7 +49,7 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max, unsigned 
     return fuzz_below(&state, 2) ? fuzz_mutate(data, size, max, &state) : LLVMFuzzerMutate(data, size, max);
 }
 
-/* The sine of the first input, squared, is every result: right for every input that has a sine. */
+/* Every result is the square of the sine of the first input: right for every input that has a sine. */
 static tg_status function(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
     (void)n_in, (void)state;
     tg_tensor *s = tg_sin(t, in[0]);
@@ -57,7 +57,7 @@ static tg_status function(void *state, tg_tape *t, tg_tensor *const *in, int n_i
     return tg_ctx_status(tg_tape_ctx(t));
 }
 
-/* A report may ask for as many projections or results as an int holds, which take as long. */
+/* A report may ask for as many projections or results as an int allows, which would take too long. */
 static bool is_short(tg_ctx *ctx) {
     tg_json j, options;
     int64_t projections = 0, outputs = 0;

@@ -1,5 +1,5 @@
-/* What ops refuse besides dead tensors: shapes that do not fit, dims and sizes out of range, numbers that are none,
- * option structs without a size, data out of range, and aliasing in place. */
+/* Arguments that ops refuse, other than wrong tensors: shapes that do not match, dims and sizes out of range,
+ * invalid numbers, option structs without a size, data out of range, and aliasing in place. */
 #include "misuse/misuse.h"
 
 #include <tapegrad/ops.h>
@@ -151,7 +151,7 @@ static void broadcasts(misuse_world *b) {
     tg_drop(odd);
 }
 
-/* Every op that takes a dim, or dims: out of range at both ends. */
+/* Every op that takes a dim or dims, with values out of range at both ends. */
 #define ONE_DIM(d) (tg_dims){1, {d}}
 
 static void dims(misuse_world *b) {
@@ -198,7 +198,7 @@ static void dims(misuse_world *b) {
         INERT(tg_unfold, SHAPE, says, tg_unfold(t, b->x, d, 1, 1));
         INERT(tg_pad, SHAPE, says, tg_pad(t, b->x, d, 1, 1, 0));
         INERT(tg_index_select, SHAPE, says, tg_index_select(t, b->x, d, b->ids));
-        if (d == 2) continue; /* of three, in the result */
+        if (d == 2) continue; /* the result has three dims */
         INERT(tg_unsqueeze, SHAPE, "it must be from -3 to 2", tg_unsqueeze(t, b->x, d == -3 ? -4 : d));
         INERT(tg_stack, SHAPE, "it must be from -3 to 2", tg_stack(t, &b->x, 1, d == -3 ? -4 : d));
     }
@@ -281,7 +281,7 @@ static void layouts(misuse_world *b) {
     INERT(tg_full, SHAPE, "overflows", tg_full(t, TG_F32, TG_SHAPE(INT64_MAX, 4), 0));
     INERT(tg_full, SHAPE, "expected 0 or more", tg_full(t, TG_F32, TG_SHAPE(-1), 0));
     INERT(tg_full, SHAPE, "expected 0 to 8", tg_full(t, TG_F32, nine, 0));
-    INERT(tg_full, MEMORY, "bytes asked for", tg_full(t, TG_F32, TG_SHAPE((int64_t)1 << 50), 0));
+    INERT(tg_full, MEMORY, "bytes were asked for", tg_full(t, TG_F32, TG_SHAPE((int64_t)1 << 50), 0));
     tg_drop(full8);
     tg_drop(columns);
 }

@@ -1,5 +1,5 @@
-/* Ranks and communicators. What ranks do to each other has tests of its own (parallel/); here are the calls, on a plan
- * of three ranks and on a group of one. */
+/* Ranks and communicators: wrong calls on a plan of three ranks and on a group of one. Tests in tests/comm cover
+ * what ranks do to each other. */
 #include <tapegrad/parallel.h>
 #include <tapegrad/ranks.h>
 #include <tapegrad/transport.h>
@@ -66,7 +66,7 @@ static bool is_inert_comm(tg_comm *c) {
            tg_comm_barrier(c) != TG_OK && !tg_comm_all_reduce(c, none, none, TG_REDUCE_SUM);
 }
 
-/* The state is closed once, whatever is wrong. */
+/* The state is closed exactly once, whatever is wrong. */
 static bool refused_on(misuse_world *b, tg_comm_ops ops, int rank, int size, int closes) {
     int closed = 0;
     tg_comm *c = tg_comm_new_on(b->ctx, &ops, &closed, rank, size);
@@ -101,7 +101,7 @@ static void transports(misuse_world *b) {
     GIVES(tg_comm_launched_new, STATE, "tapegrad run", is_inert_comm(tg_comm_launched_new(b->ctx)));
 }
 
-/* ---- What they are ---- */
+/* ---- Queries ---- */
 
 static void questions(misuse_world *b, tg_comm *c) {
     tg_comm_info no_size = {.size = 0};
@@ -129,7 +129,8 @@ static void questions(misuse_world *b, tg_comm *c) {
 
 /* ---- Collectives ---- */
 
-/* One with x in each of its places: no communicator, no tensor, tensors that are none of the context's any more. */
+/* Rows for a collective with x as one of its arguments: no communicator, no tensor, handles that are no longer
+ * tensors. */
 #define COLLECTIVE(symbol, with_x, with_null)                                                     \
     do {                                                                                          \
         tg_comm *c = NULL;                                                                        \
@@ -175,7 +176,7 @@ static bool of_a_transpose(misuse_world *b, tg_comm *c) {
     return refused;
 }
 
-/* dst and src that share some bytes, but not one's place in the other. */
+/* dst and src that overlap other than as one's part in the other. */
 static bool overlaps(misuse_world *b, tg_comm *c) {
     float *p = tg_host_data(b->x);
     tg_tensor *x = tg_wrap(b->ctx, TG_F32, TG_SHAPE(3), NULL, p, NULL, NULL);

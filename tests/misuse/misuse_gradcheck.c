@@ -44,7 +44,7 @@ static void plain_grad(void *state, const double *x, int64_t n, const double *gy
 
 static void tensors(misuse_world *b) {
     GIVES(tg_gradcheck, HANDLE, "freed", tg_gradcheck(b->freed, square, NULL, &b->x, 1, 1, NULL, NULL) != TG_OK);
-    tg_tape *t = tg_tape_new(b->ctx); /* in the freed one's memory */
+    tg_tape *t = tg_tape_new(b->ctx); /* reuses the memory of the freed tape */
     tg_tensor *p = tg_param_new(b->ctx, "p", TG_F64, TG_SHAPE(2), 1), *none = NULL;
     tg_gradcheck_opts zero = {0}, later = {.size = sizeof later + 8};
     FAILS(tg_gradcheck, ARGUMENT, "the tape is NULL", tg_gradcheck(NULL, square, NULL, &p, 1, 1, NULL, NULL));
@@ -57,7 +57,7 @@ static void tensors(misuse_world *b) {
     CHECK(ARGUMENT, "70000 outputs", square, &p, 1, 70000, NULL);
     CHECK(ARGUMENT, "the tensor is NULL", square, &none, 1, 1, NULL);
     CHECK(DTYPE, "no input is float64", square, &b->w, 1, 1, NULL);
-    CHECK(STATE, "the tape's", square, &b->elsewhere, 1, 1, NULL);
+    CHECK(STATE, "belongs to the tape", square, &b->elsewhere, 1, 1, NULL);
     CHECK(HANDLE, "another context", square, &b->foreign, 1, 1, NULL);
     EACH_DEAD(x) CHECK(HANDLE, "the tensor", square, &x, 1, 1, NULL);
     CHECK(ARGUMENT, "eps: expected a step", square, &p, 1, 1, TG_GRADCHECK(.eps = NAN));
@@ -69,7 +69,7 @@ static void tensors(misuse_world *b) {
     CHECK(ARGUMENT, "size is 0", square, &p, 1, 1, &zero);
     CHECK(ARGUMENT, "this library knows", square, &p, 1, 1, &later);
     CHECK(DATA, "the function returned TG_ERR_DATA", refuses, &p, 1, 1, NULL);
-    CHECK(ARGUMENT, "the function set no output", leaves_out, &p, 1, 1, NULL);
+    CHECK(ARGUMENT, "the function did not set output", leaves_out, &p, 1, 1, NULL);
     CHECK(STATE, "depends on an input that needs a gradient", constant, &p, 1, 1, NULL);
     tg_tape_free(t);
     tg_drop(p);
@@ -93,7 +93,7 @@ static void plains(misuse_world *b) {
     QUIET(tg_gradcheck_fn, refused(plain, plain_grad, NULL, 1, 1, NULL, TG_ERR_ARGUMENT, "and x"));
     QUIET(tg_gradcheck_fn, refused(plain, plain_grad, x, -1, 1, NULL, TG_ERR_ARGUMENT, "0 or more"));
     QUIET(tg_gradcheck_fn, refused(plain, plain_grad, x, 1, -1, NULL, TG_ERR_ARGUMENT, "0 or more"));
-    QUIET(tg_gradcheck_fn, refused(plain, plain_grad, x, INT64_MAX, 1, NULL, TG_ERR_MEMORY, "no memory"));
+    QUIET(tg_gradcheck_fn, refused(plain, plain_grad, x, INT64_MAX, 1, NULL, TG_ERR_MEMORY, "out of memory"));
     QUIET(tg_gradcheck_fn, refused(plain, plain_grad, x, 1, 1, &nan, TG_ERR_ARGUMENT, "eps"));
     QUIET(tg_gradcheck_fn, refused(plain, plain_grad, x, 1, 1, &zero, TG_ERR_ARGUMENT, "size is 0"));
     QUIET(tg_gradcheck_fn, refused(plain, plain_grad, x, 1, 1, &later, TG_ERR_ARGUMENT, "this library knows"));

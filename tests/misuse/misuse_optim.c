@@ -1,11 +1,11 @@
-/* Optimisers and schedules. */
+/* Optimizers and schedules. */
 #include <tapegrad/optim.h>
 #include <tapegrad/backward.h>
 #include <tapegrad/ops.h>
 
 #include "misuse/misuse.h"
 
-/* An optimiser that could not be made: every call on it does nothing, and it may be freed. */
+/* Checks an inert optimizer: every call on it does nothing, and it may be freed. */
 static bool no_optimizer(tg_optim *o) {
     bool good = o && tg_optim_state_count(o) == 0 && tg_optim_step(o) != TG_OK && tg_optim_zero_grad(o) != TG_OK;
     tg_optim_free(o);
@@ -14,7 +14,7 @@ static bool no_optimizer(tg_optim *o) {
 
 #define NONE(symbol, code, says, call) GIVES(symbol, code, says, no_optimizer(call))
 
-/* ---- Making ---- */
+/* ---- Creation ---- */
 
 #define PARAMETERS(symbol, opts)                                                                                       \
     do {                                                                                                               \
@@ -74,9 +74,9 @@ static void making(misuse_world *b) {
     ADAM(ARGUMENT, "weight_decay -3", .weight_decay = -3);
 }
 
-/* ---- One that works ---- */
+/* ---- Calls on a valid optimizer ---- */
 
-/* A parameter that has gone: nothing reads it, and no other parameter is stepped. */
+/* A dropped parameter: nothing reads it, and no other parameter is stepped. */
 static bool without_its_parameter(misuse_world *b) {
     tg_tensor *p[] = {tg_param_new(b->ctx, "p", TG_DTYPE_DEFAULT, TG_SHAPE(2), 0),
                       tg_param_new(b->ctx, "q", TG_DTYPE_DEFAULT, TG_SHAPE(2), 0)};
@@ -102,7 +102,7 @@ static bool without_its_parameter(misuse_world *b) {
     return good;
 }
 
-/* Its state is the optimiser's, not the caller's to drop or discard. */
+/* Its state belongs to the optimizer; the caller cannot drop or discard it. */
 static bool keeps_its_state(misuse_world *b) {
     tg_tensor *p = tg_param_new(b->ctx, "p", TG_DTYPE_DEFAULT, TG_SHAPE(2), 0);
     tg_optim *o = tg_adamw_new(b->ctx, &p, 1, NULL);
@@ -160,7 +160,7 @@ static void groups(misuse_world *b) {
     FAILS(tg_optim_assign, ARGUMENT, "-1 parameters", tg_optim_assign(o, 0, &p, -1));
     FAILS(tg_optim_assign, ARGUMENT, "1 parameters", tg_optim_assign(o, 0, NULL, 1));
     FAILS(tg_optim_assign, ARGUMENT, "the tensor is NULL", tg_optim_assign(o, 0, &none, 1));
-    FAILS(tg_optim_assign, ARGUMENT, "parameter 0 is not this optimiser's", tg_optim_assign(o, 0, &other, 1));
+    FAILS(tg_optim_assign, ARGUMENT, "parameter 0 is not this optimizer's", tg_optim_assign(o, 0, &other, 1));
     DEAD_STATUS(tg_optim_assign, tg_optim_assign(o, 0, &x, 1));
     tg_optim_free(o);
     tg_optim_free(full);
@@ -181,17 +181,17 @@ static void steps(misuse_world *b) {
     FAILS(tg_optim_set_lr, ARGUMENT, "learning rate inf", tg_optim_set_lr(o, INFINITY));
     QUIET(tg_optim_set_lr_of, tg_optim_set_lr_of(NULL, 0, 1) == TG_ERR_ARGUMENT);
     FAILS(tg_optim_set_lr_of, ARGUMENT, "learning rate nan", tg_optim_set_lr_of(o, 0, NAN));
-    FAILS(tg_optim_set_lr_of, ARGUMENT, "group -1", tg_optim_set_lr_of(o, -1, 1));
-    FAILS(tg_optim_set_lr_of, ARGUMENT, "group 1; expected 0 to 0", tg_optim_set_lr_of(o, 1, 1));
+    FAILS(tg_optim_set_lr_of, ARGUMENT, "group is -1, expected 0 to 0", tg_optim_set_lr_of(o, -1, 1));
+    FAILS(tg_optim_set_lr_of, ARGUMENT, "group is 1, expected 0 to 0", tg_optim_set_lr_of(o, 1, 1));
     int scheduled = tg_optim_add_group(o, TG_GROUP(.schedule = TG_SCHEDULE(.lr = 1)));
     FAILS(tg_optim_set_lr_of, STATE, "has a schedule", tg_optim_set_lr_of(o, scheduled, 1));
     QUIET(tg_optim_lr, isnan(tg_optim_lr(NULL)) && tg_optim_lr(o) == 0.5);
     QUIET(tg_optim_steps, tg_optim_steps(NULL) == 0 && tg_optim_steps(o) == 0);
     QUIET(tg_optim_clip, isnan(tg_optim_clip(NULL, 1)));
-    GIVES(tg_optim_clip, ARGUMENT, "max_norm -1", isnan(tg_optim_clip(o, -1)));
-    GIVES(tg_optim_clip, ARGUMENT, "max_norm nan", isnan(tg_optim_clip(o, NAN)));
+    GIVES(tg_optim_clip, ARGUMENT, "max_norm is -1, expected 0 (no clipping) or more", isnan(tg_optim_clip(o, -1)));
+    GIVES(tg_optim_clip, ARGUMENT, "max_norm is nan, expected 0 (no clipping) or more", isnan(tg_optim_clip(o, NAN)));
     QUIET(tg_optim_set_steps, tg_optim_set_steps(NULL, 1) == TG_ERR_ARGUMENT);
-    FAILS(tg_optim_set_steps, ARGUMENT, "-1 steps, expected 0 or more", tg_optim_set_steps(o, -1));
+    FAILS(tg_optim_set_steps, ARGUMENT, "steps is -1, expected 0 or more", tg_optim_set_steps(o, -1));
     QUIET(tg_optim_state_count, tg_optim_state_count(NULL) == 0 && tg_optim_state_count(o) == 2);
     QUIET(tg_optim_state, misuse_inert(tg_optim_state(NULL, 0, NULL)));
     QUIET(tg_optim_state, keeps_its_state(b));
@@ -212,8 +212,8 @@ static void scales(misuse_world *b) {
     tg_optim *o = tg_adamw_new(b->ctx, &p, 1, NULL);
     tg_loss_scale unset = {.initial = 2}, later = {.size = sizeof later + 8};
     QUIET(tg_optim_set_clip, tg_optim_set_clip(NULL, 1) == TG_ERR_ARGUMENT);
-    FAILS(tg_optim_set_clip, ARGUMENT, "max_norm -1", tg_optim_set_clip(o, -1));
-    FAILS(tg_optim_set_clip, ARGUMENT, "max_norm nan", tg_optim_set_clip(o, NAN));
+    FAILS(tg_optim_set_clip, ARGUMENT, "max_norm is -1, expected 0 (no clipping) or more", tg_optim_set_clip(o, -1));
+    FAILS(tg_optim_set_clip, ARGUMENT, "max_norm is nan, expected 0 (no clipping) or more", tg_optim_set_clip(o, NAN));
     QUIET(tg_optim_norm, isnan(tg_optim_norm(NULL)) && isnan(tg_optim_norm(o)));
     QUIET(tg_optim_scale, no_scale(NULL) && tg_optim_scale(o) == 1);
     QUIET(tg_optim_set_scale, tg_optim_set_scale(NULL, NULL) == TG_ERR_ARGUMENT);
@@ -238,9 +238,9 @@ static void scales(misuse_world *b) {
     SCALE("fixed is set", .fixed = true, .min = 1);
     SCALE("fixed is set", .fixed = true, .interval = 1000);
     SCALE("fixed is set", .fixed = true, .hysteresis = 2);
-    QUIET(tg_optim_scale, tg_optim_scale(o) == 1); /* what was refused has changed nothing */
+    QUIET(tg_optim_scale, tg_optim_scale(o) == 1); /* the refused calls have changed nothing */
     tg_optim_set_scale(o, TG_LOSS_SCALE(0));
-    INERT(tg_scale_loss, ARGUMENT, "the optimiser is NULL", tg_scale_loss(b->t, b->x, NULL));
+    INERT(tg_scale_loss, ARGUMENT, "the optimizer is NULL", tg_scale_loss(b->t, b->x, NULL));
     OP(tg_scale_loss, tg_scale_loss(t, x, o));
     tg_optim_free(o);
     tg_drop(p);

@@ -1,5 +1,5 @@
-/* Ranks over a layer of messages: what its constructor refuses. Layers that carry messages have tests of their own
- * (parallel/). */
+/* Ranks over a message layer: calls that its constructor refuses. Message layers that work have tests of their own
+ * (comm/). */
 #include <tapegrad/p2p.h>
 
 #include "misuse/misuse.h"
@@ -39,7 +39,7 @@ static const tg_p2p_ops table = {.size = sizeof(tg_p2p_ops),
 
 static bool is_inert_comm(tg_comm *c) { return c && tg_comm_size(c) == 1 && tg_comm_barrier(c) != TG_OK; }
 
-/* The state is closed once, whatever is wrong. */
+/* The state is closed exactly once, whatever is wrong. */
 static bool refused(tg_ctx *ctx, const tg_p2p_ops *ops, tg_p2p_phase p, int rank, int size, int closes) {
     silent s = {.phase = p};
     return is_inert_comm(tg_comm_p2p_new(ctx, ops, &s, rank, size)) && s.closed == closes;

@@ -1,9 +1,10 @@
-/* Convolutions, pools, batch norm, triangular systems: every place with every wrong tensor, and what they refuse. */
+/* Convolutions, pooling, batch norm and triangular systems: each operand with every wrong tensor, and arguments that
+ * they refuse. */
 #include "misuse/misuse.h"
 
 #include <tapegrad/ops.h>
 
-/* Optional places: every handle but NULL. */
+/* Optional operands: every handle except NULL. */
 #define OPTIONAL(symbol, call)                                                    \
     for (int i_ = 0; i_ < MISUSE_HANDLES; i_++) {                                    \
         const misuse_handle *h_ = &b->handle[i_];                                    \

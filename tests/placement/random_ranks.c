@@ -138,7 +138,7 @@ static tg_shape without(tg_shape s, int d) {
     return s;
 }
 
-/* Two neighbours become one dim, or one dim two: once or twice. */
+/* Two neighbors become one dim, or one dim two: once or twice. */
 static tg_shape reshaped(maker *m, tg_shape s) {
     for (int turn = 1 + below(m, 2); turn > 0; turn--) {
         int d = below(m, (int)s.ndim), f = 1 + below(m, 3);

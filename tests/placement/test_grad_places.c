@@ -221,7 +221,7 @@ END_TEST
 
 /* ---- Mappings, tangents, padding ---- */
 
-/* What is R meets each rank's own: the mapping's derivative gets a share, which is labelled so. */
+/* What is R meets each rank's own: the mapping's derivative gets a share, which is labeled so. */
 static tg_status own_factors(void *arg, tg_ctx *ctx, tg_comm *world) {
     int n = tg_comm_size(world), r = tg_comm_rank(world);
     (void)arg;

@@ -93,7 +93,7 @@ START_TEST(minor_axes_cut_within_chunks) {
     tg_place(g.p, half, TG_TP, TG_SHARD_ZIGZAG(0));
     ck_assert_int_eq(tg_ctx_status(g.ctx), TG_OK);
     tg_place(g.p, half, TG_DP, TG_I); /* which leaves nothing that could cut it */
-    ck_refused(g, TG_ERR_SHAPE, "dim 0 of f64[1] does not come in 2 chunks");
+    ck_refused(g, TG_ERR_SHAPE, "dim 0 of f64[1] is not divisible in 2 chunks");
     tg_place(g.p, half, TG_DP, TG_SHARD(0));
     ck_place(half, "tp V0:z, dp V0");
     tg_tensor *w = tg_param_new_placed(g.p, "w", TG_F64, TG_SHAPE(4), 1,
@@ -145,7 +145,7 @@ START_TEST(gradients_lie_dually) {
     ck_place(tg_grad_of(x), "dp V0");
     ck_assert_int_eq(tg_read_f64(tg_grad_of(x), v, 12), TG_OK);
     tg_read_f64(tg_grad_of(w), v, 6);
-    ck_refused(g, TG_ERR_STATE, "tg_grads_finalize makes it whole");
+    ck_refused(g, TG_ERR_STATE, "call tg_grads_finalize first");
     tg_optim *o = tg_adamw_new(g.ctx, &w, 1, NULL);
     tg_optim_step(o);
     ck_refused(g, TG_ERR_STATE, "call tg_grads_finalize after the last backward");
@@ -248,7 +248,7 @@ START_TEST(hooks_see_the_dual_placement) {
     tg_write_f64(x, &v, 1);
     tg_place(g.p, x, TG_TP, TG_R);
     tg_place(g.p, x, TG_DP, TG_SHARD(0));
-    ck_refused(g, TG_ERR_SHAPE, "has no dim");
+    ck_refused(g, TG_ERR_SHAPE, "has no such dim");
     tg_place(g.p, x, TG_DP, TG_V);
     tg_set_requires_grad(x, true);
     tg_on_grad(x, look, at[0]);
@@ -420,10 +420,10 @@ static tg_status claims(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_write_f64(w, v, 2);
     if (axis == TG_DP) { /* ranks may use other parameters, so nothing is compared before */
         tg_backward(t, tg_sum(t, tg_square(t, w), TG_ALL_DIMS, false));
-        REFUSED(ctx, TG_ERR_PLACEMENT, "w f64[2] is R on axis dp, but has other bytes on ranks 0 and 1",
+        REFUSED(ctx, TG_ERR_PLACEMENT, "w f64[2] is R on axis dp, but its bytes differ between ranks 0 and 1",
                 tg_grads_finalize(p, &w, 1, NULL));
     } else {
-        REFUSED(ctx, TG_ERR_PLACEMENT, "w f64[2] is R on axis tp, but has other bytes on ranks 0 and 1",
+        REFUSED(ctx, TG_ERR_PLACEMENT, "w f64[2] is R on axis tp, but its bytes differ between ranks 0 and 1",
                 tg_square(t, w));
     }
     tg_comm_barrier(world);

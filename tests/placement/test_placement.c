@@ -27,6 +27,7 @@ static void begin_sizes(int tp, int dp, int cp) {
         g->size[placing_axis[i]] = sizes[i];
         if (sizes[i] > 1) g->axes |= 1u << placing_axis[i];
     }
+    ctx->run.has_peers = g->axes != 0;
 }
 
 static void begin(void) { begin_sizes(2, 2, 2); }

@@ -32,7 +32,7 @@ typedef struct setup {
 typedef struct share {
     char name[64];
     tg_shape shape, global;
-    int64_t bytes, grad_bytes, state_bytes; /* state: of all tensors that the optimiser has for it */
+    int64_t bytes, grad_bytes, state_bytes; /* state: of all tensors that the optimizer has for it */
     bool alike; /* its gradient and its moments have its shape */
 } share;
 
@@ -155,7 +155,7 @@ static tg_status run_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_optim_step(o);
     out->parameters = reported(ctx, "parameters");
     out->gradients = reported(ctx, "gradients");
-    out->optimizer = reported(ctx, "optimiser state");
+    out->optimizer = reported(ctx, "optimizer state");
     if (tg_ctx_status(ctx) == TG_OK) take_shares(gpt, o, out);
     take_logits(gpt, t, ids, out);
     tg_tape_free(t);
@@ -240,7 +240,7 @@ static void check_rank(const setup *s, int rank, const rank_share *got, const ra
             (double)parameters);
     verdict(got->gradients == gradients, s, rank, "live bytes of", "gradients", (double)got->gradients,
             (double)gradients);
-    verdict(got->optimizer == states, s, rank, "live bytes of", "the optimiser", (double)got->optimizer,
+    verdict(got->optimizer == states, s, rank, "live bytes of", "the optimizer", (double)got->optimizer,
             (double)states);
     verdict(got->logits_shape.dim[2] * s->tp == s->vocab && got->logits_shape.dim[0] == LENGTH, s, rank, "the width of",
             "logits", (double)got->logits_shape.dim[2], (double)(s->vocab / s->tp));

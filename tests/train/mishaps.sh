@@ -162,7 +162,7 @@ done
 # Names in files do not reach the terminal as they are.
 cp -r base named
 sed -i 's/"model_type": "gpt2"/"model_type": "\\u001b[31mred\\n"/' named/config.json
-refuses 1 'model_type "\x1b[31mred\n"' eval --model named --data book
+refuses 1 'model_type is "\x1b[31mred\n"' eval --model named --data book
 
 # Terminals.
 if script -qec true /dev/null >/dev/null 2>&1; then # a terminal can be had

@@ -73,7 +73,7 @@ static inline void run_open(run *r, const options *o) {
     r->t = tg_tape_new(r->ctx);
 }
 
-/* Up to the optimiser's step. */
+/* Up to the optimizer's step. */
 static inline void run_gradients(run *r, int i) {
     tg_tensor *loss = tg_gpt_loss(r->gpt, r->t, r->ids, r->target, TG_LOSS_MEAN);
     tg_backward(r->t, tg_scale_loss(r->t, loss, r->opt));

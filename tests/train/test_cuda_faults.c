@@ -25,7 +25,7 @@ static const char *file(const char *name) {
 
 /* A run in stages, each of which can be repeated after a failure. */
 typedef struct snapshot {
-    unsigned char bytes[1 << 17]; /* of parameters and the optimiser's state */
+    unsigned char bytes[1 << 17]; /* of parameters and the optimizer's state */
     size_t n;
     int64_t steps;
 } snapshot;
@@ -73,7 +73,7 @@ static void begin(faults *f, int i) {
     run_open(&f->r, &f->o);
 }
 
-/* A step of the optimiser that fails on its way has stepped some parameters: one goes on from what was saved. */
+/* A step of the optimizer that fails on its way has stepped some parameters: one goes on from what was saved. */
 static void step(faults *f, int i) {
     static snapshot before[STEPS + 1]; /* those of the run in which nothing fails */
     run *r = &f->r;

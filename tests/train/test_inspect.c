@@ -90,7 +90,7 @@ static void compare_step(const model *m) {
     const json_t *said = json_object_get(all, "memory");
     ck_assert_int_eq(value_of(all, "parameters"), tg_module_numel(gpt));
     ck_assert_int_eq(value_of(said, "peak_bytes"), memory.peak);
-    static const char *const categories[] = {"parameters", "gradients", "optimiser", "saved", "temporaries", "buffers",
+    static const char *const categories[] = {"parameters", "gradients", "optimizer", "saved", "temporaries", "buffers",
                                              "captured"};
     for (int c = 0; c < TG_MEM_CATEGORIES; c++)
         ck_assert_int_eq(value_of(said, categories[c]), memory.peak_by_category[c]);

@@ -224,7 +224,7 @@ START_TEST(a_config_that_means_another_model_is_refused) {
          TG_ERR_UNSUPPORTED, "scale_attn_by_inverse_layer_idx"},
         {"gpt2", "\"scale_attn_weights\": true", "\"scale_attn_weights\": false", TG_ERR_UNSUPPORTED,
          "scale_attn_weights"},
-        {"gpt2", "\"n_head\": 4", "\"n_head\": 5", TG_ERR_ARGUMENT, "5 heads"},
+        {"gpt2", "\"n_head\": 4", "\"n_head\": 5", TG_ERR_ARGUMENT, "heads = 5"},
         {"gpt2", "\"n_layer\": 2", "\"n_layer\": 3", TG_ERR_FORMAT, "transformer.h.2."},
         {"gpt2", "\"n_layer\": 2", "\"n_layer\": 2.5", TG_ERR_FORMAT, "n_layer"},
         {"gpt2", "\"n_layer\": 2,", "", TG_ERR_FORMAT, "n_layer"},
@@ -234,7 +234,7 @@ START_TEST(a_config_that_means_another_model_is_refused) {
         {"llama", "\"mlp_bias\": false", "\"mlp_bias\": true", TG_ERR_UNSUPPORTED, "mlp_bias"},
         {"llama", "\"rope_type\": \"default\"", "\"rope_type\": \"llama3\"", TG_ERR_UNSUPPORTED, "\"llama3\""},
         {"llama", "\"rope_type\": \"default\"", "\"type\": \"linear\"", TG_ERR_UNSUPPORTED, "\"linear\""},
-        {"llama", "\"num_key_value_heads\": 2", "\"num_key_value_heads\": 3", TG_ERR_ARGUMENT, "3 key-value heads"},
+        {"llama", "\"num_key_value_heads\": 2", "\"num_key_value_heads\": 3", TG_ERR_ARGUMENT, "kv_heads is 3"},
         {"llama", "\"vocab_size\": 61", "\"vocab_size\": \"61\"", TG_ERR_FORMAT, "vocab_size"},
         {"llama", "}", "", TG_ERR_FORMAT, "not JSON"},
     };

@@ -121,7 +121,7 @@ done
 fails_twice() {
     ! "$tapegrad" gradcheck sin --rtol 1e-18 --atol 1e-300 --report y.json >printed &&
         grep -q "report: 'y.json'" printed && ! "$tapegrad" gradcheck --replay y.json >again &&
-        grep -q '^fails again: sin (matrix): 15 of 15 elements cannot be told' again
+        grep -q '^fails again: sin (matrix): 15 of 15 elements could not be checked' again
 }
 holds "a failed gradient check is repeated from its report" fails_twice
 mkfifo pipe

@@ -145,7 +145,7 @@ START_TEST(a_lent_gradient_is_neither_discarded_nor_made_a_leaf) {
         tg_on_grad(y, hooks[i], NULL);
         ck_assert(tg_backward(t, tg_sum(t, tg_square(t, y), TG_ALL_DIMS, false)) != TG_OK);
         ck_assert(lent_status == TG_ERR_STATE);
-        ck_says("is lent until");
+        ck_says("is lent to a hook, observer or op");
         tg_ctx_clear(ctx);
         end();
     }

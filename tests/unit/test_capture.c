@@ -309,8 +309,8 @@ static const struct {
     [REPLAYS] = {"captures do not nest", TG_ERR_STATE},
     [CLIPS] = {"tg_optim_clip: the step that tg_graph_new records reads a value of the device", TG_ERR_UNSUPPORTED},
     [RATES] = {"tg_graph_new: the step", TG_ERR_UNSUPPORTED},
-    [FORKS] = {"leaves 1 forks of random streams open, and began with 0", TG_ERR_STATE},
-    [CLEARS] = {"cleared an error", TG_ERR_STATE},
+    [FORKS] = {"ends with 1 open forks of random streams, but began with 0", TG_ERR_STATE},
+    [CLEARS] = {"cleared the error", TG_ERR_STATE},
     [FAILS] = {"the step failed with TG_ERR_IO", TG_ERR_CALLBACK},
     [ENDS] = {"tg_ctx_free: a step is being captured", TG_ERR_STATE},
 };
@@ -406,14 +406,14 @@ START_TEST(gradients_are_as_they_were_recorded) {
     feed(a), feed(b);
     tg_graph *first = tg_graph_new(b->ctx, accumulate, b);
     ck_fine(b->ctx);
-    cannot_replay(first, b->ctx, "has a gradient, and the step was recorded without: it would overwrite");
+    cannot_replay(first, b->ctx, "has a gradient, but the step was recorded without, so it would overwrite");
     tg_graph *more = tg_graph_new(b->ctx, accumulate, b);
     tg_graph_replay(more);
     for (int i = 0; i < 3; i++) accumulate(a, a->ctx);
     descend(a, 0.1), descend(b, 0.1);
     tg_tape_reset(a->t), tg_tape_reset(b->t);
     ck_assert(bits_of(a) == bits_of(b));
-    cannot_replay(more, b->ctx, "has no gradient, and the step was recorded with one");
+    cannot_replay(more, b->ctx, "has no gradient, but the step was recorded with one");
     tg_graph_replay(first);
     tg_graph_replay(more);
     for (int i = 0; i < 2; i++) accumulate(a, a->ctx);
@@ -438,7 +438,7 @@ START_TEST(what_a_backward_needs_is_not_overwritten) {
     ck_assert_int_eq(tg_graph_replay(g), TG_OK);
     tg_rng_add(w->ctx, "other", 9);
     tg_rng_fork(w->ctx, "other");
-    cannot_replay(g, w->ctx, "another random stream draws");
+    cannot_replay(g, w->ctx, "the current random stream is not");
     tg_rng_join(w->ctx);
     ck_assert_int_eq(tg_graph_replay(g), TG_OK);
     tg_tape_free(t);

@@ -58,7 +58,7 @@ static int64_t flipping_pread(void *user, int fd, void *buf, size_t n, int64_t o
     return got;
 }
 
-/* A model and its optimiser, saved, then changed; `values` are those that loading must not touch. */
+/* A model and its optimizer, saved, then changed; `values` are those that loading must not touch. */
 typedef struct checkpoint {
     flip flip;
     tg_file_ops ops;
@@ -294,8 +294,8 @@ START_TEST(both_kinds_of_checksum_belong_together) {
     static const struct {
         const char *metadata, *words;
     } rows[] = {
-        {SUMS ZEROS "\"", "have no \"tapegrad.xxh64.header\", which belongs to \"tapegrad.xxh64\""},
-        {SUM ZEROS "\"", "have no \"tapegrad.xxh64\", which belongs to \"tapegrad.xxh64.header\""},
+        {SUMS ZEROS "\"", "have no \"tapegrad.xxh64.header\", which must accompany \"tapegrad.xxh64\""},
+        {SUM ZEROS "\"", "have no \"tapegrad.xxh64\", which must accompany \"tapegrad.xxh64.header\""},
         {SUMS ZEROS "\"," SUM ZEROS "\"", "the header's checksum is"},
         {SUMS ZEROS "\"," SUM "00\"", "is not a checksum of 16 digits"},
         {SUMS ZEROS "\"," SUM "\\u0030000000000000000\"", "is not a checksum of 16 digits"},
@@ -352,7 +352,7 @@ START_TEST(checksums_are_the_librarys_own) {
     tg_safetensors_close(f);
     for (int i = 0; i < 2; i++) {
         tg_safetensors_save(w.ctx, in(&w, "c"), &x, 1, &own[i], 1);
-        expect_error(w.ctx, TG_ERR_ARGUMENT, "the library keeps the metadata key 'tapegrad.xxh64");
+        expect_error(w.ctx, TG_ERR_ARGUMENT, "the metadata key 'tapegrad.xxh64");
     }
     ck_assert_int_eq(entries_in(w.dir), 2);
     ck_assert_int_eq(tg_safetensors_save(w.ctx, in(&w, "none"), NULL, 0, NULL, 0), TG_OK);

@@ -85,7 +85,7 @@ START_TEST(a_failure_repeats_from_its_file) {
     ck_assert_msg(tg_gradcheck_replay(t, path, drawn, &right, &again) == TG_OK, "%s", tg_ctx_message(ctx));
     ck_assert(!again.failed && again.checked == first.checked);
     ck_assert(tg_gradcheck_replay_op(ctx, path, NULL, &again) == TG_ERR_ARGUMENT);
-    ck_in("is of a function", tg_ctx_message(ctx));
+    ck_in("is the report of a function", tg_ctx_message(ctx));
     tg_ctx_clear(ctx);
     end_with_file();
 }
@@ -160,15 +160,15 @@ START_TEST(damaged_files_are_refused) {
     } edits[] = {
         {"\"tapegrad gradcheck\"", "\"something\"", "expected the report of a gradient check"},
         {"\"version\": 1", "\"version\": 2", "\"version\""},
-        {"\"dtype\": \"f64\"", "\"dtype\": \"f65\"", "there is no dtype \"f65\""},
+        {"\"dtype\": \"f64\"", "\"dtype\": \"f65\"", "the dtype \"f65\" is unknown"},
         {"\"requires_grad\": true", "\"requires_grad\": 1", "true or false"},
         {"\"outputs\": 1", "\"outputs\": 0", "\"outputs\""},
         {"\"seed\": 11", "\"seed\": \"x\"", "\"seed\""},
         {"\"rtol\": ", "\"rtol\": null, \"other\": ", "\"rtol\""},
         {"\"values\": [", "\"values\": [1, ", "values for a shape"},
         {"\"values\": [", "\"values\": [\"much\", ", "values for a shape"},
-        {"7.0", "\"much\"", "no number"},
-        {"\"inputs\": [", "\"inputs\": [3, ", "an input is no object"},
+        {"7.0", "\"much\"", "not a number"},
+        {"\"inputs\": [", "\"inputs\": [3, ", "an input is not an object"},
         {"\"inputs\"", "\"imputs\"", "\"inputs\""},
     };
     ck_assert(fail_with(SCALED, path, NULL) == TG_ERR_GRADIENT);
@@ -215,13 +215,13 @@ START_TEST(an_ops_failure_repeats) {
     ck_assert_str_eq(again.cause, first.cause);
     tg_ctx_clear(ctx);
     ck_assert(tg_gradcheck_replay_op(ctx, path, NULL, &again) == TG_ERR_ARGUMENT); /* a user's */
-    ck_in("there is no op 'probe'", tg_ctx_message(ctx));
+    ck_in("the library has no op 'probe'", tg_ctx_message(ctx));
     tg_ctx_clear(ctx);
     ck_assert(tg_gradcheck_replay_op(ctx, path, tg_op_find("mul"), &again) == TG_ERR_ARGUMENT);
-    ck_in("is of probe with 1 samples, and mul has", tg_ctx_message(ctx));
+    ck_in("report of op probe with 1 samples, but op mul has", tg_ctx_message(ctx));
     tg_ctx_clear(ctx);
     ck_assert(tg_gradcheck_replay(t, path, drawn, NULL, &again) == TG_ERR_ARGUMENT);
-    ck_in("is of an op", tg_ctx_message(ctx));
+    ck_in("is the report of an op", tg_ctx_message(ctx));
     tg_ctx_clear(ctx);
     end_with_file();
 }

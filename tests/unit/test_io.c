@@ -221,7 +221,7 @@ START_TEST(malformed_json_is_refused_with_its_place) {
         expect_error(w.ctx, TG_ERR_FORMAT, rows[i].words);
     }
     ck_assert_int_ne(tg_json_load(&j, w.ctx, put_file(&w, "bad.json", "{\"a\":1\0}", 8)), TG_OK);
-    expect_error(w.ctx, TG_ERR_FORMAT, "a byte of zero at offset 6");
+    expect_error(w.ctx, TG_ERR_FORMAT, "a zero byte at offset 6");
     workplace_free(&w);
 }
 END_TEST
@@ -313,7 +313,7 @@ START_TEST(token_files_are_checked_whole_and_again) {
     tg_tokens_read(t, 2, 4, out);
     expect_error(w.ctx, TG_ERR_IO, "ends at offset 3, expected 3 more bytes");
     tg_tokens_read(t, N - 3, 3, out);
-    expect_error(w.ctx, TG_ERR_ARGUMENT, "3 tokens from 3145725");
+    expect_error(w.ctx, TG_ERR_ARGUMENT, "3 tokens from token 3145725");
     tg_tokens_close(t);
     free(text);
     workplace_free(&w);
@@ -343,7 +343,7 @@ START_TEST(checkpoints_come_and_go_by_step) {
     ck_assert_uint_eq(tg_checkpoints_path(c, 20, path, sizeof path), strlen(path));
     ck_assert_int_eq(entries_in(path), 2);
     ck_assert_ptr_null(tg_checkpoints_begin(c, 20));
-    expect_error(w.ctx, TG_ERR_STATE, "is there already");
+    expect_error(w.ctx, TG_ERR_STATE, "exists already");
     ck_assert_int_eq(tg_checkpoints_keep(c, 2), TG_OK);
     ck_assert_int_eq(entries_in(in(&w, "run")), 3); /* and the lock */
     ck_assert_int_eq(tg_checkpoints_newest(c), 20);

@@ -173,7 +173,7 @@ START_TEST(wraps_of_one_memory_share_bytes) {
     ck_status(TG_ERR_STATE);
     tg_ctx_clear(ctx);
     ck_assert(data[2] == 3 && data[0] == 1);
-    tg_copy_(t, high, low); /* neighbours do not */
+    tg_copy_(t, high, low); /* neighbors do not */
     tg_add_(t, low, tg_slice(t, middle, 0, 2, 3, 1));
     ck_status(TG_OK);
     ck_assert(data[4] == 1 && data[7] == 4 && data[0] == 2 && data[3] == 5);

@@ -440,7 +440,7 @@ START_TEST(bad_lists_are_refused) {
     } rows[] = {
         {{{NULL, x}}, 1, NULL, 0, TG_ERR_ARGUMENT, "the name of tensor 0 is NULL"},
         {{{"a", x}, {"\xc3", x}}, 2, NULL, 0, TG_ERR_ARGUMENT, "the name of tensor 1 is not UTF-8 from its byte 0"},
-        {{{"__metadata__", x}}, 1, NULL, 0, TG_ERR_ARGUMENT, "keeps the name '__metadata__'"},
+        {{{"__metadata__", x}}, 1, NULL, 0, TG_ERR_ARGUMENT, "reserves the name '__metadata__'"},
         {{{"a", x}, {"a", x}}, 2, NULL, 0, TG_ERR_ARGUMENT, "the name 'a' is given twice"},
         {{{"a", NULL}}, 1, NULL, 0, TG_ERR_ARGUMENT, "(tensor 'a')"},
         {{{"a", dead}}, 1, NULL, 0, TG_ERR_HANDLE, "(tensor 'a')"},

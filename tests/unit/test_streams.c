@@ -106,9 +106,9 @@ START_TEST(names_and_seeds_are_unique) {
     tg_ctx *ctx = new_ctx();
     tg_rng_add(ctx, "a", 11);
     tg_rng_add(ctx, "a", 12);
-    expect_error(ctx, TG_ERR_ARGUMENT, "\"a\" is there already");
+    expect_error(ctx, TG_ERR_ARGUMENT, "\"a\" exists already");
     tg_rng_add(ctx, "b", 11);
-    expect_error(ctx, TG_ERR_ARGUMENT, "\"b\" would have the seed of \"a\", 11");
+    expect_error(ctx, TG_ERR_ARGUMENT, "\"b\" and \"a\" would both have the seed 11");
     tg_rng_fork(ctx, "b");
     tg_rng_join(ctx);
     expect_error(ctx, TG_ERR_ARGUMENT, "no random stream is named \"b\"");
@@ -215,10 +215,10 @@ static void two_layers(bool recompute, bool inside, float *grad, tg_rng *left) {
     tg_ctx_free(ctx);
 }
 
-/* ---- The default stream, seeded anew inside a fork ---- */
+/* ---- The default stream, seeded again inside a fork ---- */
 
 static void count_warnings(void *user, tg_log_level level, const char *message) {
-    if (level == TG_LOG_WARNING && strstr(message, "the default random stream was seeded anew")) ++*(int *)user;
+    if (level == TG_LOG_WARNING && strstr(message, "the default random stream was seeded again")) ++*(int *)user;
 }
 
 START_TEST(a_default_stream_that_moves_inside_a_fork_is_told) {
@@ -371,11 +371,12 @@ START_TEST(ranks_are_seeded_by_the_formulas) {
     tg_rng_seed_ranks(ctx, 0, 0, 0, 0);
     expect_error(ctx, TG_ERR_ARGUMENT, "the seed is 0");
     tg_rng_seed_ranks(ctx, 5, 6, 17, 0); /* 5 + 2718 + 6 = 5 + 1024 + 1700 */
-    expect_error(ctx, TG_ERR_ARGUMENT, "\"expert-parallel-rng\" would have the seed of \"model-parallel-rng\", 2729");
+    expect_error(ctx, TG_ERR_ARGUMENT,
+                 "\"expert-parallel-rng\" and \"model-parallel-rng\" would both have the seed 2729");
     ck_assert_int_eq((int64_t)seed_of(ctx, "model-parallel-rng"), 2725); /* nothing has changed */
     tg_rng_add(ctx, "mine", 2800);
     tg_rng_seed_ranks(ctx, 82, 0, 0, 0);
-    expect_error(ctx, TG_ERR_ARGUMENT, "\"model-parallel-rng\" would have the seed of \"mine\", 2800");
+    expect_error(ctx, TG_ERR_ARGUMENT, "\"model-parallel-rng\" and \"mine\" would both have the seed 2800");
     tg_ctx_free(ctx);
 }
 END_TEST

@@ -36,7 +36,8 @@ static tg_status params_of(const tg_tape *t, tg_comm *c, const tg_sp_opts *given
 static tg_status gather_from_sp_infer(tg_call *c) {
     bool invariant = tg_mapping_of(c)->invariant;
     TG_TRY(tg_mapping_join(c));
-    return tg_mapping_convert(c, tg_mapping_from(c), invariant ? tg_at_i : tg_at_r, "gather along the sharded dim");
+    return tg_mapping_convert(c, tg_mapping_from(c), invariant ? tg_at_i : tg_at_r,
+                              "gather along the dim that is sharded");
 }
 
 static tg_status gather_from_sp_forward(tg_call *c) { return tg_collective_copy_gather(c, c->out[0], c->in[0]); }
@@ -79,7 +80,7 @@ tg_tensor *tg_gather_from_sp(tg_tape *t, tg_tensor *x, tg_comm *c, const tg_sp_o
 static tg_status reduce_scatter_to_sp_infer(tg_call *c) {
     TG_TRY(tg_mapping_cut(c));
     return tg_mapping_convert(c, tg_at_p, tg_mapping_to(c),
-                              "what is the same on every rank is cut by tg_scatter_to_sp (I) or tg_shard (R)");
+                              "cut a tensor that is the same on every rank with tg_scatter_to_sp (I) or tg_shard (R)");
 }
 
 static tg_status reduce_scatter_to_sp_forward(tg_call *c) {

@@ -61,16 +61,16 @@ static tg_status check_next(const tg_module *row, const tg_module *column, const
     tg_ctx *ctx = row->ctx;
     if (row->ops != &row_ops || !column || column->ops != &column_ops || column->ctx != ctx)
         return tg_fail(ctx, TG_ERR_ARGUMENT,
-                       "tg_inference_next: a %s and a %s; expected an inference_row and an inference_column of one "
-                       "context",
+                       "tg_inference_next: row is a \"%s\" and column a \"%s\", expected an inference_row and an "
+                       "inference_column of one context",
                        tg_module_kind(row), tg_module_kind(column));
     if (!t || t->ctx != ctx)
         return tg_fail(ctx, t ? TG_ERR_HANDLE : TG_ERR_ARGUMENT, "tg_inference_next: %s",
                        t ? "tape and modules are of different contexts" : "the tape is NULL");
     if (!residual || !*residual)
-        return tg_fail(ctx, TG_ERR_ARGUMENT,
-                       "tg_inference_next: the residual is NULL, to which the row layer's output "
-                       "is added before the norm");
+        return tg_fail(
+            ctx, TG_ERR_ARGUMENT,
+            "tg_inference_next: residual or *residual is NULL; the row layer's output is added to it before the norm");
     return TG_OK;
 }
 
@@ -102,10 +102,10 @@ tg_tensor *tg_inference_next(tg_module *row, tg_module *column, tg_tape *t, tg_t
 /* Refuses what is set although the layer does not use it. */
 static tg_status check_unused(tg_ctx *ctx, const char *who, bool row, const tg_inference_opts *o) {
     if (row && (o->norm || o->norm_eps != 0))
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: %s is an option of the column layer; the row layer has no norm", who,
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: %s is set, but it is an option of the column layer only", who,
                        o->norm ? "norm" : "norm_eps");
     if (o->weight && o->std != 0)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: std is %g, but no weight is drawn, as one is given; leave it 0", who,
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: std is %g, expected 0, because the weight is given", who,
                        o->std);
     return TG_OK;
 }
@@ -121,8 +121,8 @@ static tg_status complete(const tg_parallel *p, const char *who, bool row, tg_in
         return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: norm_eps is %g, expected a positive number", who, o->norm_eps);
     if (tg_parallel_size(p, TG_TP) > 1 && !tg_is_sequence_parallel(p))
         return tg_fail(ctx, TG_ERR_STATE,
-                       "%s: tp has %d ranks without sequence parallelism, which its gather and reduce-scatter need; "
-                       "expected TG_PARALLEL(.sequence_parallel = true)",
+                       "%s: tp has %d ranks but no sequence parallelism, which the layer's gather and reduce-scatter "
+                       "need; set TG_PARALLEL(.sequence_parallel = true)",
                        who, tg_parallel_size(p, TG_TP));
     return TG_OK;
 }
@@ -161,8 +161,8 @@ static tg_module *make(const tg_parallel *p, const tg_module_ops *ops, int64_t i
     tg_ctx *ctx = tg_parallel_ctx(p);
     bool good = tg_ok(ctx) && tg_layer_divide(p, ops->kind, row ? "in" : "out", row ? in : out, TG_TP) == TG_OK;
     if (good && (row ? out : in) <= 0)
-        good = tg_fail(ctx, TG_ERR_ARGUMENT, "%s: %lld to %lld, expected positive numbers", ops->kind, (long long)in,
-                       (long long)out) == TG_OK;
+        good = tg_fail(ctx, TG_ERR_ARGUMENT, "%s: in is %lld and out %lld, expected 1 or more", ops->kind,
+                       (long long)in, (long long)out) == TG_OK;
     if (!good || complete(p, ops->kind, row, &o, given) != TG_OK) return tg_layer_checked(NULL);
     inference *s = tg_host_alloc(ctx, sizeof *s);
     if (!s) return tg_layer_checked(NULL);

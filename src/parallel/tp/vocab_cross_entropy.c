@@ -7,24 +7,28 @@
 #include "parallel/tp/vocab.h"
 
 static const char gone[] = "vocab_parallel_cross_entropy, in place";
-static const char gathered[] = "gathered logits are tg_cross_entropy's, and the target the same on every rank";
+static const char gathered[] = "pass whole logits to tg_cross_entropy; the target must be the same on every rank";
 
 /* Fails unless the logits alone own their bytes: backward will write the gradient over them. */
 static tg_status check_in_place(tg_call *c) {
     const tg_tensor *x = c->in[0];
     if (!((const tg_loss_params *)c->params)->in_place) return TG_OK;
     if (x->storage->extra && x->storage->extra->buffer)
-        return tg_call_fail(c, TG_ERR_STATE, "in place: the logits lie in a named buffer, whose bytes stay with it");
+        return tg_call_fail(
+            c, TG_ERR_STATE,
+            "in_place is set, but the logits lie in a named buffer, which keeps its bytes; unset in_place");
     bool own = x->node && x->tape == c->tape && x->storage->temporary && !(x->flags & TG_F_VIEW);
     if (own && x->flags & TG_F_CONTIGUOUS && atomic_load(&x->storage->refs) == 1) return TG_OK;
     return tg_call_fail(c, TG_ERR_STATE,
-                        "in place: the logits are a leaf, a view, or other live handles share their bytes");
+                        "in_place is set, but the logits are a leaf, a view, not contiguous, or share their bytes with "
+                        "another handle; unset in_place");
 }
 
 static tg_status vocab_cross_entropy_infer(tg_call *c) {
     const tg_tensor *x = c->in[0];
     TG_TRY(tg_need_float(c, 0));
-    if (x->ndim < 1) return tg_call_fail(c, TG_ERR_SHAPE, "expected logits [.., v] of 1 or more dims");
+    if (x->ndim < 1)
+        return tg_call_fail(c, TG_ERR_SHAPE, "the logits are a scalar, expected [.., v/n] of 1 or more dims");
     TG_TRY(tg_vocab_shard(c, x->shape[x->ndim - 1]));
     TG_TRY(tg_loss_infer(c, x->shape[x->ndim - 1]));
     if (c->needs) TG_TRY(check_in_place(c));

@@ -22,7 +22,7 @@ static tg_tensor *forward(tg_module *m, tg_tape *t, tg_tensor *ids) {
     if (tg_ok(m->ctx) && tg_is_alive(ids) && ids->ndim != 2) {
         char what[160];
         tg_describe(ids, what, sizeof what);
-        tg_fail(m->ctx, TG_ERR_SHAPE, "vocab_embedding: the ids are %s, expected [b, s]", what);
+        tg_fail(m->ctx, TG_ERR_SHAPE, "vocab_embedding: ids is %s, expected 2 dims, [b, s]", what);
     }
     ids = tg_transpose(t, ids, 0, 1);
     if (tg_comm_size(s->comm) == 1) return tg_embedding(t, table, ids);

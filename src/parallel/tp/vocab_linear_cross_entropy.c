@@ -9,12 +9,15 @@ static tg_status vocab_linear_infer(tg_call *c) {
     const tg_loss_params *p = c->params;
     const tg_tensor *w = c->in[1];
     TG_TRY(tg_mapping_check(c));
-    if (p->in_place) return tg_call_fail(c, TG_ERR_ARGUMENT, "in place: there are no logits whose memory it could be");
+    if (p->in_place)
+        return tg_call_fail(c, TG_ERR_ARGUMENT,
+                            "in_place is set, but this op keeps no logits to overwrite; unset in_place");
     TG_TRY(tg_vocab_shard(c, w->ndim ? w->shape[0] : 0));
     TG_TRY(tg_head_infer(c));
     tg_placement to = tg_loss_by_partition(p) ? tg_at_v : tg_at_i;
-    TG_TRY(tg_call_convert(c, 0, tg_at_r, 0, to, p->comm, "give x to tg_copy_to_tp first"));
-    return tg_vocab_convert(c, 1, 0, "w is this rank's rows of the vocabulary, and the target the same on every rank");
+    TG_TRY(tg_call_convert(c, 0, tg_at_r, 0, to, p->comm, "pass x to tg_copy_to_tp first"));
+    return tg_vocab_convert(c, 1, 0,
+                            "w must be this rank's rows of the vocabulary, and the target the same on every rank");
 }
 
 static tg_status vocab_linear_forward(tg_call *c) {

@@ -30,10 +30,10 @@ tg_status tg_vocab_shard(tg_call *c, int64_t v) {
     int64_t all;
     TG_TRY(tg_mapping_check(c));
     if (__builtin_mul_overflow(v, (int64_t)tg_comm_size(p->comm), &all))
-        return tg_call_fail(c, TG_ERR_SHAPE, "the vocabulary overflows");
+        return tg_call_fail(c, TG_ERR_SHAPE, "the size of the whole vocabulary is too large for 64 bits");
     if (p->classes < 0 || p->classes > all)
         return tg_call_fail(c, TG_ERR_ARGUMENT,
-                            "%lld classes: expected 1 to the %lld columns of all ranks, or 0 for all",
+                            "classes is %lld, expected 1 to %lld, the columns of all ranks, or 0 for all of them",
                             (long long)p->classes, (long long)all);
     if (p->classes == 0) p->classes = all;
     p->first = tg_comm_rank(p->comm) * v;
@@ -196,7 +196,8 @@ tg_tensor *tg_vocab_taped(tg_tape *t, const tg_node *n, tg_tensor *logits) {
     tg_tensor *target = tg_node_input(n, tg_node_inputs(n) - 1);
     if (tg_loss_by_partition(p)) {
         tg_fail(t->ctx, TG_ERR_UNSUPPORTED,
-                "%s: with the smoothing of partitions its loss is no sum over the ranks, and has no taped derivative",
+                "%s: TG_SMOOTHING_MEGATRON_PARTITION has no second derivative, because its loss is not a sum over the "
+                "ranks; use another smoothing",
                 n->op->name);
         return tg_inert(t->ctx);
     }
