@@ -226,7 +226,7 @@ static void configs(misuse_world *b, tg_module *(*make)(tg_ctx *ctx, const tg_gp
     CONFIG(ARGUMENT, "GPT-2 learns its positions", SMALL, .rope_base = 10000);
     CONFIG(ARGUMENT, "tied is set", SMALL, .tied = true);
     CONFIG(ARGUMENT, "untied is set", SMALL, .arch = TG_LLAMA, .untied = true);
-    CONFIG(ARGUMENT, "Llama has none", SMALL, .arch = TG_LLAMA, .dropout = 0.1);
+    CONFIG(ARGUMENT, "a Llama model has none", SMALL, .arch = TG_LLAMA, .dropout = 0.1);
 #undef CONFIG
 }
 
