@@ -459,7 +459,7 @@ static tg_status experts(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_tensor *x = grad_leaf(made(ctx, X, TG_SHAPE(S, H)));
     tg_place(p, x, TG_ETP, TG_R);
     tg_place(p, x, TG_EP, TG_V);
-    tg_place(p, x, TG_TP, TG_I); /* on the other grid, as dispatched tokens have left this one */
+    tg_place(p, x, TG_TP, TG_I); /* an axis of the dense grid */
     tg_place(p, x, TG_DP, TG_I);
     tg_module *up = tg_nn_column_linear(p, H, F, TG_PLINEAR(.expert = true)),
               *down = tg_nn_row_linear(p, F, H, TG_PLINEAR(.expert = true, .skip_bias_add = true));

@@ -5,11 +5,11 @@
 #include "placement/placement_losses.h"
 
 typedef struct row {
-    const char *op, *in, *out; /* out: "R/V0", what is I at the end left out; or "!text" */
+    const char *op, *in, *out; /* out: "R/V0", where a trailing I may be omitted; or "!text" of an error */
 } row;
 
 static const row families[] = {
-    /* Values that are the same on every rank. */
+    /* Tensors that are equal on every rank. */
     {"tanh", "I[2, 3]", "I"},
     {"tanh", "R[2, 3]", "R"},
     {"tanh", "R-[2, 3]", "I"},
@@ -18,7 +18,7 @@ static const row families[] = {
     {"add", "I[2, 3] R-[3]", "I"},
     {"add", "I[2, 3] R[2, 3]", "!tg_copy_to_tp"},
     {"linear_bias", "R[4, 3] R[2, 3] I[2]", "!a share of it"},
-    {"lt", "I[2, 3] R[2, 3]", "I"}, /* no gradient flows */
+    {"lt", "I[2, 3] R[2, 3]", "I"}, /* no gradient passes */
     {"detach", "R[2, 3]", "I"},
     {"argmax_0", "R[2, 3]", "I"},
     {"to_i64", "R[2, 3]", "I"},
@@ -65,7 +65,7 @@ static const row families[] = {
     {"dropout", "V0[2, 3]", "V0"},
     {"swiglu", "R[2, 3] P[2, 3]", "P"},
     {"swiglu", "P[2, 3] R[2, 3]", "!not linear"},
-    /* Shards that meet. */
+    /* Several shards as operands. */
     {"add", "V0[2, 3] V0[2, 3]", "V0"},
     {"add", "V0[2, 3] V1[2, 3]", "!different parts"},
     {"add", "V0:z[4, 3] V0[4, 3]", "!layout"},
@@ -85,7 +85,7 @@ static const row families[] = {
     {"mul", "V[2, 3] R[3]", "V"},
     {"mul", "V-[2, 3] I[3]", "!tg_copy_to_tp"},
     {"lt", "V0[2, 3] I[1, 3]", "V0"},
-    /* Products of matrices. */
+    /* Matrix products. */
     {"matmul", "V0[4, 3] R[3, 2]", "V0"},
     {"matmul", "R[4, 3] V1[3, 2]", "V1"},
     {"matmul", "V1[4, 3] V0[3, 2]", "P"},
@@ -169,7 +169,7 @@ static const row families[] = {
     {"batch_followed", "V0[4, 3] I-[3] I-[3]", "!whole of the dim"},
     {"batch_followed", "V[4, 3] I-[3] I-[3]", "!each rank would update it"},
     {"batch_followed", "V[4, 3] V-[3] V-[3]", "V"},
-    /* Convolutions, pools, triangles. */
+    /* Convolutions, pooling, triangles. */
     {"conv1d", "V0[2, 4, 6] R[4, 4, 3]", "V0"},
     {"conv1d", "R[2, 4, 6] V0[4, 4, 3]", "V1"},
     {"conv1d", "V1[2, 4, 6] V1[4, 4, 3]", "P"},
@@ -381,7 +381,7 @@ static const row shapes[] = {
     {"concat_0", "V0[2, 3] V1[2, 3]", "!equal contiguous shards"},
     {"concat_0", "V1[2, 3] V0[2, 3]", "!whole of the dim"},
     {"concat_0", "V0/V0[2, 3] V0/V0[2, 3]", "!equal contiguous shards"},
-    {"concat_0", "V0:z[2, 3]", "V0:z"}, /* of one */
+    {"concat_0", "V0:z[2, 3]", "V0:z"}, /* of one tensor */
     {"concat_1", "V[2, 3] V0[2, 3]", "V"},
     {"concat_0", "P[2, 3] P[2, 3]", "P"},
     {"concat_0", "P[2, 3] R[2, 3]", "!not linear"},
@@ -420,9 +420,9 @@ static const row shapes[] = {
     {"to_24", "V0[1, 24]", "V0"},
     {"to_2_1_12", "V1[2, 12]", "V2"},
     {"named_1", "V1[2, 12]", "V1"},
-    {"named_1", "V0[2, 12]", "V0"}, /* the name is of another group */
+    {"named_1", "V0[2, 12]", "V0"}, /* the name is that of another group */
     {"named_1", "V0[24]", "!cut the chunks"},
-    /* behind other dims, and back */
+    /* after other dims, and back */
     {"to_24", "V1[2, 12]", "V0:s2"},
     {"to_24", "V1:s3[2, 12]", "V0:s6"},
     {"to_24", "V1[2, 3, 4]", "V0:s2"},

@@ -17,7 +17,7 @@ typedef struct groups {
     tg_parallel *p;
 } groups;
 
-/* A rank of a plan of tp 2 x dp 2: nothing moves, so one rank is enough. */
+/* A rank of a plan of tp 2 x dp 2. Nothing moves, so one rank is enough. */
 static groups begin(void) {
     groups g = {.ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .dtype = TG_F64))};
     g.t = tg_tape_new(g.ctx);
@@ -56,14 +56,14 @@ START_TEST(what_a_leaf_is) {
               *given = tg_from_host(g.ctx, TG_F64, TG_SHAPE(2, 3), v);
     ck_place(made, "");
     ck_place(given, "tp V, dp V");
-    tg_write_f64(made, v, 6); /* the caller's from now on */
+    tg_write_f64(made, v, 6); /* from now on its values are the caller's */
     ck_place(made, "tp V, dp V");
     tg_tensor *declared = tg_from_host(g.ctx, TG_F64, TG_SHAPE(2, 3), v);
     tg_place(g.p, declared, TG_TP, TG_I);
     ck_place(declared, "dp V");
     tg_place(g.p, declared, TG_DP, TG_I);
     ck_place(declared, "");
-    tg_write_f64(declared, v, 6); /* what was declared stays */
+    tg_write_f64(declared, v, 6); /* a declared placement remains */
     ck_place(declared, "");
     tg_tensor *w = tg_param_new(g.ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(2, 3), 0);
     tg_place(g.p, w, TG_TP, TG_SHARD_STRIDED(-1, 3));
@@ -73,7 +73,7 @@ START_TEST(what_a_leaf_is) {
     ck_place(w, "tp V1:s3, dp R");
     ck_assert_int_eq(tg_global_shape(w).dim[1], 6);
     ck_assert_int_eq(tg_global_shape(w).dim[0], 2);
-    tg_place(g.p, w, TG_CP, TG_P); /* an axis of one rank takes any placement, but a parameter not this one */
+    tg_place(g.p, w, TG_CP, TG_P); /* allowed on an axis of one rank, but not for a parameter */
     ck_refused(g, TG_ERR_PLACEMENT, "would be P");
     tg_tensor *x = tg_zeros(g.ctx, TG_F64, TG_SHAPE(4));
     ck_assert_int_eq(tg_place(g.p, x, TG_CP, TG_P), TG_OK);
@@ -82,7 +82,7 @@ START_TEST(what_a_leaf_is) {
 }
 END_TEST
 
-/* The chunks of an axis are those of what it has cut, which axes placed after it may cut further. */
+/* The chunks of an axis are those of the part that it divides; axes that are placed later may divide them further. */
 START_TEST(minor_axes_cut_within_chunks) {
     groups g = begin(); /* rank 1 of tp and of dp */
     tg_tensor *x = tg_zeros(g.ctx, TG_F64, TG_SHAPE(1, 2)), *half = tg_zeros(g.ctx, TG_F64, TG_SHAPE(1));
@@ -92,7 +92,7 @@ START_TEST(minor_axes_cut_within_chunks) {
     ck_place(tg_reshape(g.t, x, TG_SHAPE(2)), "tp V0, dp V0:s2");
     tg_place(g.p, half, TG_TP, TG_SHARD_ZIGZAG(0));
     ck_assert_int_eq(tg_ctx_status(g.ctx), TG_OK);
-    tg_place(g.p, half, TG_DP, TG_I); /* which leaves nothing that could cut it */
+    tg_place(g.p, half, TG_DP, TG_I); /* so that no axis divides it further */
     ck_refused(g, TG_ERR_SHAPE, "dim 0 of f64[1] is not divisible in 2 chunks");
     tg_place(g.p, half, TG_DP, TG_SHARD(0));
     ck_place(half, "tp V0:z, dp V0");
@@ -170,7 +170,7 @@ START_TEST(gradients_lie_dually) {
 }
 END_TEST
 
-/* d (c sum x) / dx on one rank, for a leaf that lies so on both axes. */
+/* d (c sum x) / dx on one rank, for a leaf with this placement on both axes. */
 static double seeded(groups *g, tg_placement tp, tg_placement dp) {
     tg_tensor *x = tg_zeros(g->ctx, TG_F64, TG_SHAPE(2)), *grad;
     double v[2] = {0};
@@ -258,7 +258,7 @@ START_TEST(hooks_see_the_dual_placement) {
     ck_assert_str_eq(at[0], "tp P, dp V");
     ck_assert_str_eq(at[1], "tp P, dp V");
     tg_remove_hook(x, twice);
-    tg_on_grad(x, replace, NULL); /* ones are not a share of anything */
+    tg_on_grad(x, replace, NULL); /* ones are a share of nothing */
     tg_backward(g.t, tg_square(g.t, x));
     ck_refused(g, TG_ERR_PLACEMENT, "a gradient hook's result: on axis tp");
     end(&g);
@@ -308,14 +308,14 @@ START_TEST(a_recomputation_places_alike_in_both_runs) {
     for (int i = 0; i < 3; i++) ck_assert_str_eq(r.at[0][i], r.at[1][i]);
     ck_assert_str_eq(r.at[0][0], "tp R, dp V0");
     tg_tape_reset(g.t);
-    tg_tensor *v = tg_param_new(g.ctx, "v", TG_DTYPE_DEFAULT, TG_SHAPE(2, 3), 1); /* I meets V0 */
+    tg_tensor *v = tg_param_new(g.ctx, "v", TG_DTYPE_DEFAULT, TG_SHAPE(2, 3), 1); /* I is used with V0 */
     in[1] = v;
     tg_place(g.p, v, TG_TP, TG_R);
     tg_recompute(g.t, layer, &(run){0}, in, 2, out, 2, NULL);
     ck_refused(g, TG_ERR_PLACEMENT, "linear: on axis dp");
     run off = {.off = true}; /* but not without grad */
     ck_assert_int_eq(tg_recompute(g.t, layer, &off, in, 2, out, 2, NULL), TG_OK);
-    ck_place(out[0], "dp V0"); /* nothing of tp is R where nothing needs a gradient */
+    ck_place(out[0], "dp V0"); /* without a gradient nothing becomes R on tp */
     end(&g);
 }
 END_TEST
@@ -331,7 +331,7 @@ START_TEST(without_grad_equal_is_equal) {
     ck_refused(g, TG_ERR_PLACEMENT, "linear: on axis dp its inputs are V0 without gradient, I");
     tg_tape_set_grad_mode(g.t, false);
     ck_place(tg_linear(g.t, x, w, NULL), "dp V0");
-    tg_tanh(g.t, p); /* values are wrong all the same */
+    tg_tanh(g.t, p); /* values are wrong nevertheless */
     ck_refused(g, TG_ERR_PLACEMENT, "reduce");
     tg_tape_set_grad_mode(g.t, true);
     end(&g);
@@ -347,7 +347,7 @@ START_TEST(a_claim_says_its_name) {
     tg_set_requires_grad(x, true);
     tg_tensor *y = tg_assume_placement(g.t, x, g.p, TG_DP, TG_I);
     ck_place(y, "tp V0");
-    ck_assert_int_eq(tg_placement_of(y, TG_TP).order, 0); /* closes up */
+    ck_assert_int_eq(tg_placement_of(y, TG_TP).order, 0); /* the orders are renumbered */
     ck_assert_int_eq(tg_placement_of(x, TG_TP).order, 1);
     ck_place(tg_assume_placement(g.t, y, g.p, TG_DP, TG_SHARD(-2)), "tp V0, dp V0");
     tg_tape_dump(g.t, TG_TEXT, dump, sizeof dump);
@@ -368,7 +368,7 @@ static void step(groups *g, tg_tensor *x, tg_tensor *w) {
     tg_tape_reset(g->t);
 }
 
-/* dp cuts dim 0 first, and tp what it left: so does the gradient lie, whichever axis the claim took off. */
+/* dp divides dim 0 first, and tp the rest. The gradient has the same placement, whichever axis the claim removed. */
 START_TEST(the_gradient_of_a_claim_has_its_axes_in_their_order) {
     static const tg_axis taken[] = {TG_DP, TG_TP};
     for (int i = 0; i < 2; i++) {
@@ -418,7 +418,7 @@ static tg_status claims(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_tensor *w = tg_param_new(ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(2), 0);
     tg_place(p, w, axis, TG_R);
     tg_write_f64(w, v, 2);
-    if (axis == TG_DP) { /* ranks may use other parameters, so nothing is compared before */
+    if (axis == TG_DP) { /* ranks may use other parameters, so they are not compared before */
         tg_backward(t, tg_sum(t, tg_square(t, w), TG_ALL_DIMS, false));
         REFUSED(ctx, TG_ERR_PLACEMENT, "w f64[2] is R on axis dp, but its bytes differ between ranks 0 and 1",
                 tg_grads_finalize(p, &w, 1, NULL));

@@ -14,7 +14,7 @@
 
 static tg_ctx *ctx;
 static tg_tape *t;
-static const tg_parallel groups; /* whose ranks are told to the context alone */
+static const tg_parallel groups; /* only the context knows its ranks */
 #define GROUPS (&groups)
 
 static void begin_sizes(int tp, int dp, int cp) {
@@ -55,7 +55,7 @@ static tg_tensor *uneven_split_of(tg_tensor *x) {
     return out[0];
 }
 
-/* A result that a table can look at: outputs are otherwise of the op alone. */
+/* Returns a result that a row can examine, since other outputs belong to the op. */
 #define CALLS(X)                                                                                                       \
     X(tanh, tg_tanh(t, x[0]))                                                                                          \
     X(neg, tg_neg(t, x[0]))                                                                                            \
@@ -230,7 +230,7 @@ static tg_tensor *run(const row *r) {
     return NULL;
 }
 
-/* "R/I" and "R" are one text. */
+/* Compares placements as text: "R/I" equals "R". */
 static bool same_text(const char *got, const char *want) {
     size_t n = strlen(got);
     return !strncmp(got, want, n) && (want[n] == 0 || strspn(want + n, "/I") == strlen(want + n));

@@ -53,7 +53,7 @@ static tg_status probe(void *state, tg_tape *tape, tg_tensor *const *in, int n_i
     return tg_apply(tape, &probe_op, &r->params, in, n_in, out, n_out, &r->count, NULL, TG_SITE);
 }
 
-/* Of z too: its cotangent would hide that only y's share of ga is wrong. */
+/* Includes z: its cotangent would hide that only y's share of ga is wrong. */
 static tg_status probe_y(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
     tg_tensor *both[2];
     tg_status s = probe(state, tape, in, n_in, both, 2);
@@ -101,7 +101,7 @@ START_TEST(without_extras_only_numbers_count) {
 }
 END_TEST
 
-/* Numbers become #, so that the words can be compared. */
+/* Replaces numbers with #, so that the words can be compared. */
 static void blank_numbers(const char *text, char *out) {
     for (const char *at = text; *at;) {
         size_t n = strspn(at, "0123456789.");
@@ -138,15 +138,15 @@ START_TEST(a_report_reads_well) {
 }
 END_TEST
 
-/* ---- Registered ops, a user's own too ---- */
+/* ---- Ops of the table and user-defined ops ---- */
 
 START_TEST(samples_of_a_users_op) {
     begin();
     tg_gradcheck_info r = TG_GRADCHECK_INFO();
     ck_assert_msg(tg_gradcheck_op(ctx, &probe_op, 0, &r, NULL) == TG_OK && r.checked == 12, "%s", tg_ctx_message(ctx));
     ck_assert_msg(tg_gradcheck_op(ctx, &probe_op, 1, &r, NULL) == TG_OK && r.checked == 12, "%s", tg_ctx_message(ctx));
-    ck_assert(r.worst < 1e-2); /* of the registry's 1e-6: the differences give ten digits */
-    ck_assert(tg_gradcheck_op(ctx, &probe_op, 2, &r, NULL) == TG_OK && !r.failed && !r.checked); /* it is refused */
+    ck_assert(r.worst < 1e-2); /* of the table's 1e-6: differences give ten digits */
+    ck_assert(tg_gradcheck_op(ctx, &probe_op, 2, &r, NULL) == TG_OK && !r.failed && !r.checked); /* the op refuses it */
     const probe_params wrong = {.fault = SCALED};
     tg_sample sample = probe_samples[2];
     tg_op op = probe_op;
@@ -186,7 +186,7 @@ static tg_status sharp(void *state, tg_tape *tape, tg_tensor *const *in, int n_i
 START_TEST(kinks_are_said_and_do_not_fail) {
     begin();
     tg_gradcheck_info r = TG_GRADCHECK_INFO();
-    /* 1e-7 is not the kink, which a step small enough tells; 3 and 3 are both the largest. */
+    /* 1e-7 is not at the kink, as a small enough step shows; 3 and 3 are both the maximum. */
     tg_tensor *in[] = {leaf_of(TG_SHAPE(2, 2), (double[]){1, 0, 1e-7, -2}), leaf_of(TG_SHAPE(3), (double[]){3, 1, 3})};
     ck_assert_msg(tg_gradcheck(t, sharp, NULL, in, 2, 3, &r, NULL) == TG_OK, "%s", tg_ctx_message(ctx));
     ck_assert(!r.failed && r.checked == 7 && r.kinks == 3 && r.unsure == 0);
@@ -194,8 +194,8 @@ START_TEST(kinks_are_said_and_do_not_fail) {
                                "disagree. The first: input "
                                "0, f64[2, 2], element [0, 1]: at a kink");
     tg_gradcheck(t, sharp, NULL, in, 2, 3, &r, TG_GRADCHECK(.projections = 1));
-    /* The direction through 0 and 1e-7 crosses two kinks, which are nearer to each other than any step: so nothing at
-     * all is told, which fails. */
+    /* The direction through 0 and 1e-7 crosses two kinks that are closer to each other than any step, so nothing can
+     * be compared, which fails. */
     ck_assert_msg(r.failed && r.checked == 2 && r.kinks == 1 && r.unsure == 1, "%s", r.report);
     tg_ctx_clear(ctx);
     ck_in("1 of 2 directions are at a kink", r.report);
@@ -228,9 +228,9 @@ START_TEST(what_is_only_steep_is_no_kink) {
 }
 END_TEST
 
-/* ---- What cannot be told ---- */
+/* ---- Uncertain differences ---- */
 
-/* x^2 in so few digits that its slope is known to 1e-3 at best; and 1 / x, which may not be looked at from 0. */
+/* x^2 in so few digits that its slope is known to 1e-3 at best; and 1 / x, whose differences must not reach 0. */
 static void coarse(void *state, const double *x, int64_t n, double *y, int64_t m) {
     (void)m;
     for (int64_t i = 0; i < n; i++) y[i] = round(*(double *)state * x[i] * x[i]) / *(double *)state;
@@ -255,13 +255,13 @@ START_TEST(unsure_is_neither_right_nor_wrong) {
     tg_gradcheck_info r = TG_GRADCHECK_INFO();
     double digits = 1e5;
     const double x[] = {1.7, 0.83, -0.61};
-    /* Half as much again is wrong whatever the noise; the others are as right as can be seen. */
+    /* An error of one half is wrong whatever the noise; the others are as right as can be determined. */
     ck_assert(tg_gradcheck_fn(coarse, coarse_grad, &digits, x, 3, 3, &r, TG_GRADCHECK(.rtol = 1e-6)) ==
               TG_ERR_GRADIENT);
     ck_in("x, element [0]: backward gives", r.report);
     ck_in("1 of 3 elements wrong", r.report);
     ck_assert(r.unsure == 2 && r.kinks == 0);
-    /* Of the others alone nothing can be told, which fails; a tolerance as wide as the noise passes. */
+    /* With only the others nothing can be compared, which fails; a tolerance as wide as the noise passes. */
     ck_assert(tg_gradcheck_fn(coarse, coarse_grad, &digits, x, 3, 3, &r, TG_GRADCHECK(.rtol = 1, .atol = 1)) == TG_OK);
     digits = 1e14;
     ck_assert(tg_gradcheck_fn(coarse, coarse_grad, &digits, x, 3, 3, &r, TG_GRADCHECK(.rtol = 1e-5)) ==
@@ -340,7 +340,7 @@ START_TEST(plain_functions_and_their_errors) {
         ck_in("mean square: ", r.report);
         ck_in(plain_faults[i].says, r.report);
     }
-    plain p = {.fault = SCALED}; /* a single number has a factor, which tells nothing */
+    plain p = {.fault = SCALED}; /* a single number always has a factor, so none is reported */
     tg_gradcheck_fn(mean_square, mean_square_grad, &p, x, 1, 1, &r, NULL);
     ck_in("no simple pattern", r.report);
     ck_assert_str_eq(r.cause, "formula");
@@ -352,7 +352,7 @@ END_TEST
 START_TEST(defaults_and_tolerances) {
     begin();
     tg_gradcheck_info r = TG_GRADCHECK_INFO();
-    ck_assert(check_fault(SCALED, NULL, &r) == TG_OK); /* 1e-4 off, of a tolerance of 1e-3 */
+    ck_assert(check_fault(SCALED, NULL, &r) == TG_OK); /* an error of 1e-4 with a tolerance of 1e-3 */
     ck_assert(r.worst > 0.05 && r.worst < 1);
     ck_assert(check_fault(SCALED, TG_GRADCHECK(.rtol = 1e-5, .atol = 1e-7), &r) == TG_ERR_GRADIENT);
     tg_ctx_clear(ctx);
@@ -438,7 +438,7 @@ START_TEST(what_cannot_be_checked_is_refused) {
 }
 END_TEST
 
-/* ---- What a check leaves as it was ---- */
+/* ---- State that a check leaves unchanged ---- */
 
 static tg_status noise(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
     (void)state, (void)n_in, (void)n_out;
@@ -455,7 +455,7 @@ static tg_status hand_through(void *state, tg_tape *tape, tg_tensor *const *in, 
     return tg_ctx_status(tg_tape_ctx(tape));
 }
 
-/* What no op uses comes onto the tape when backward begins. */
+/* A tensor that no op uses is recorded when backward begins. */
 START_TEST(inputs_that_are_results) {
     begin();
     tg_tensor *in[] = {tg_param_new(ctx, "a", TG_DTYPE_DEFAULT, TG_SHAPE(3, 4), 1),
@@ -497,7 +497,7 @@ static tg_status product(void *state, tg_tape *tape, tg_tensor *const *in, int n
     return tg_ctx_status(tg_tape_ctx(tape));
 }
 
-/* One tensor for two inputs is one input; rows that share their memory cannot be moved apart. */
+/* One tensor for two inputs is one input; rows that share memory cannot be moved separately. */
 START_TEST(inputs_that_share_memory) {
     begin();
     tg_gradcheck_info r = TG_GRADCHECK_INFO();
@@ -516,7 +516,7 @@ START_TEST(inputs_that_share_memory) {
 }
 END_TEST
 
-/* ---- The differences themselves ---- */
+/* ---- The differences ---- */
 
 static tg_status point(tg_diff *d, int moved, double *y) {
     (void)moved;
@@ -532,8 +532,7 @@ static double slope_of(int f, double x) {
     return df[f];
 }
 
-/* The error estimate is there to be believed: over many functions, points and steps it holds but for rare exceptions.
- */
+/* The error estimate is reliable: over many functions, points and steps it holds with rare exceptions. */
 START_TEST(error_estimates_hold) {
     int trials = 0, exceeded = 0;
     uint64_t state = 1;

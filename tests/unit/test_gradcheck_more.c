@@ -37,9 +37,9 @@ START_TEST(what_lies_below_atol_is_said) {
 }
 END_TEST
 
-/* ---- What rounding hides ---- */
+/* ---- Rounding ---- */
 
-static double bf16(double x) { /* to eight bits, ties to even */
+static double bf16(double x) { /* rounds to eight bits, ties to even */
     int e;
     double m = frexp(x, &e);
     return ldexp(nearbyint(ldexp(m, 8)), e - 8);
@@ -61,8 +61,8 @@ static double bf16(double x) { /* to eight bits, ties to even */
 
 typedef struct hidden {
     double (*f)(double x), (*df)(double x);
-    double by, rtol; /* the gradient is wrong by this factor */
-    bool sum, both;  /* one output, the sum; or the sum and x itself */
+    double by, rtol; /* by: factor by which the gradient is wrong */
+    bool sum, both;  /* sum: the only output is the sum; both: the sum and x itself */
     const char *name;
 } hidden;
 
@@ -93,7 +93,7 @@ static void hidden_gradient(void *state, const double *x, int64_t n, const doubl
         gx[i] = h->by * (h->df(x[i]) * gy[h->sum || h->both ? 0 : i] + (h->both ? gy[i + 1] : 0));
 }
 
-/* Of so many points, at how many the check calls a gradient wrong. */
+/* Returns at how many of the points the check reports a wrong gradient. */
 static int count_wrong(hidden h, int points, double spread, tg_gradcheck_info *r) {
     enum { N = 4 };
     uint64_t random = 1;
@@ -159,16 +159,16 @@ static double steep_slope(double x) { return 20 * exp(20 * x) + 50 * cos(50 * x)
 static double whole(double x) { return round(x); }
 static double whole_slope(double x) { return (void)x, 1; }
 
-/* Huge outputs beside an element's own add no noise to it; nor do kinks and steps of f itself, or coarse rounding,
- * excuse what is wrong by more than they could. */
+/* Huge other outputs add no noise to an element's own. Kinks and steps of f, or coarse rounding, excuse no error
+ * that is larger than they can explain. */
 START_TEST(what_is_wrong_stays_wrong) {
     const struct {
         hidden h;
-        int most; /* points where what is wrong cannot be told, or does not show */
+        int most; /* number of points at which an error cannot be found */
     } rows[] = {
         {{exp20_of, exp20_slope, 1.01, 0, false, false, "exp 20 x"}, 0},
         {{steep, steep_slope, 1.001, 1e-6, false, false, "steep"}, 0},
-        {{bend, bend_slope, 1.001, 1e-6, false, false, "relu"}, 20}, /* all are below 0, or nearly */
+        {{bend, bend_slope, 1.001, 1e-6, false, false, "relu"}, 20}, /* all are below 0, or nearly all */
         {{single_of, single_slope, 1.1, 1e-6, false, false, "float32 inside"}, 2},
         {{whole, whole_slope, 1.5, 0, false, false, "round"}, 0},
     };
@@ -180,7 +180,7 @@ START_TEST(what_is_wrong_stays_wrong) {
 }
 END_TEST
 
-/* ---- Classes beside what cannot be told ---- */
+/* ---- Causes next to uncertain elements ---- */
 
 static double corner(double x) { return fabs(x - 0.3); }
 static double corner_slope(double x) { return x < 0.3 ? -1 : 1; }
@@ -201,7 +201,7 @@ START_TEST(kinks_do_not_change_the_class) {
 }
 END_TEST
 
-/* A corner at 0, and one beside it that large steps have across, which then show neither. */
+/* A kink at 0, and one nearby that large steps reach across and that hides both. */
 static double two_corners(double x) { return x + 0.313455 * fabs(x) - 0.405867 * fabs(x - 9.83254e-5) + 0.9 * x * x; }
 static double two_slopes(double x) {
     return 1 + 0.313455 * (x < 0 ? -1 : 1) - 0.405867 * (x < 9.83254e-5 ? -1 : 1) + 1.8 * x;
@@ -216,7 +216,7 @@ START_TEST(a_kink_beside_another_is_one) {
 }
 END_TEST
 
-/* 1 % too much in one element, whichever it is of many. */
+/* One element, any of many, is 1 % too large. */
 static void one_is_more(void *state, const double *x, int64_t n, const double *gy, int64_t m, double *gx) {
     hidden_gradient(&(hidden){.df = sine_slope, .by = 1, .sum = true}, x, n, gy, m, gx);
     gx[*(int64_t *)state] *= 1.01;
@@ -238,9 +238,9 @@ START_TEST(one_wrong_among_many_is_no_factor) {
 }
 END_TEST
 
-/* ---- Derivatives as taped ops ---- */
+/* ---- Recorded derivatives ---- */
 
-/* x^2, by the host. */
+/* x^2, computed by the host. */
 typedef enum taped_fault { TAPED_RIGHT, VJP_FACTOR, VJP_CUT, JVP_SIGN, NO_JVP } taped_fault;
 
 static tg_status own_infer(tg_call *c) {
@@ -268,7 +268,7 @@ static tg_status own_backward(tg_call *c) {
 
 static taped_fault fault_of(const tg_node *n) { return *(const taped_fault *)tg_node_params(n); }
 
-/* Cut, the first derivative is right and the second is not. */
+/* If the graph is cut, the first derivative is right and the second is wrong. */
 static tg_status own_vjp(tg_tape *tape, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
     tg_tensor *x = tg_node_input(n, 0);
     if (fault_of(n) == VJP_CUT) x = tg_detach(tape, x);
@@ -317,7 +317,7 @@ START_TEST(taped_derivatives_are_checked) {
         ck_assert_msg(!r.failed || !strcmp(r.cause, rows[i].cause), "%d: %s, %s", i, r.cause, r.report);
         tg_ctx_clear(ctx);
     }
-    for (int i = 0; i < tg_op_count(); i++) { /* of the table's own, one sample each */
+    for (int i = 0; i < tg_op_count(); i++) { /* ops of the table, one sample each */
         const tg_op *op = tg_op_at(i);
         if (strcmp(op->name, "matmul") && strcmp(op->name, "softmax") && strcmp(op->name, "sum") &&
             strcmp(op->name, "layer_norm") && strcmp(op->name, "dropout") && strcmp(op->name, "mul"))

@@ -28,7 +28,7 @@ static void end_with_file(void) {
     end();
 }
 
-/* ---- A function of three inputs, which draws, and whose gradient may be wrong ---- */
+/* ---- A function of three inputs that draws random numbers, and whose gradient may be wrong ---- */
 
 typedef struct run {
     probe_params params;
@@ -72,7 +72,7 @@ START_TEST(a_failure_repeats_from_its_file) {
     ck_in(path, tg_ctx_message(ctx));
     tg_ctx_clear(ctx);
     end();
-    begin(); /* in a context that has drawn otherwise */
+    begin(); /* in a context with other random streams */
     tg_rng rng = {.seed = 5, .counter = 1}, after;
     tg_rng_set(ctx, NULL, &rng);
     ck_assert(tg_gradcheck_replay(t, path, drawn, &wrong, &again) == TG_ERR_GRADIENT);
@@ -214,7 +214,7 @@ START_TEST(an_ops_failure_repeats) {
     ck_assert_str_eq(again.report, first.report);
     ck_assert_str_eq(again.cause, first.cause);
     tg_ctx_clear(ctx);
-    ck_assert(tg_gradcheck_replay_op(ctx, path, NULL, &again) == TG_ERR_ARGUMENT); /* a user's */
+    ck_assert(tg_gradcheck_replay_op(ctx, path, NULL, &again) == TG_ERR_ARGUMENT); /* a user-defined op */
     ck_in("the library has no op 'probe'", tg_ctx_message(ctx));
     tg_ctx_clear(ctx);
     ck_assert(tg_gradcheck_replay_op(ctx, path, tg_op_find("mul"), &again) == TG_ERR_ARGUMENT);

@@ -9,7 +9,7 @@
 
 #define ck_near(a, b) ck_assert_double_eq_tol(a, b, 1e-12 * (1 + fabs((double)(b))))
 
-/* Gives x the gradient g. */
+/* Sets the gradient of x to g. */
 static void give(tg_tensor *x, double g) { tg_backward(t, tg_scale(t, tg_sum(t, x, TG_ALL_DIMS, false), g)); }
 
 static double value(tg_tensor *x) {
@@ -62,7 +62,7 @@ START_TEST(sgd_is_its_formula) {
 }
 END_TEST
 
-/* Decay stays on matrices alone, in every group that has one, at the group's own rate. */
+/* Only matrices keep weight decay, in every group that has it, at the group's own rate. */
 START_TEST(vectors_do_not_decay) {
     begin();
     tg_tensor *p[4];
@@ -82,7 +82,7 @@ START_TEST(vectors_do_not_decay) {
 }
 END_TEST
 
-/* A group steps as an optimizer made with its numbers does. */
+/* A group steps like an optimizer made with its options. */
 START_TEST(a_group_has_its_own_numbers) {
     begin();
     tg_tensor *both[2], *alone;
@@ -117,7 +117,7 @@ START_TEST(a_group_has_its_own_numbers) {
 }
 END_TEST
 
-/* The rate of a schedule is that of the step which is taken: one that is skipped does not count. */
+/* The rate of a schedule is that of the step that is made; a skipped step does not count. */
 START_TEST(a_group_follows_its_schedule) {
     begin();
     tg_tensor *x[32];
@@ -192,7 +192,7 @@ static void steps(tg_optim *o, tg_tensor *x, int n) {
     }
 }
 
-/* Five steps move the master by less than bfloat16 can show; a restored run must go on from there. */
+/* Five steps change the master by less than bfloat16 can represent; a restored run must continue from the master. */
 START_TEST(masters_come_back_in_any_order) {
     begin();
     tg_tensor *x;
@@ -214,7 +214,7 @@ START_TEST(masters_come_back_in_any_order) {
         ck_assert(value(master_of(again)) == expected);
         tg_optim_free(again);
     }
-    tg_write_f64(x, &(double){3}, 1); /* and a parameter that was written alone is the new truth */
+    tg_write_f64(x, &(double){3}, 1); /* a parameter that was written alone replaces its master */
     steps(o, x, 1);
     ck_assert(value(master_of(o)) > 2.99 && value(x) == 3);
     tg_optim_free(o);

@@ -19,7 +19,7 @@ static void expect_error(tg_ctx *ctx, tg_status status, const char *says) {
     tg_ctx_clear(ctx);
 }
 
-/* The next n draws of the stream that draws now, as integers. */
+/* Returns the next n draws of the current stream as integers. */
 static void draw(tg_ctx *ctx, int n, float *x) {
     tg_tensor *u = tg_uniform(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(n), 0, 1);
     tg_read(u, x, (size_t)n * sizeof *x);
@@ -48,7 +48,7 @@ START_TEST(forks_go_on_where_they_were_left) {
     tg_rng_fork(ctx, "b");
     draw(ctx, 2, x);
     ck_assert(same(x, b, 2));
-    tg_rng_fork(ctx, "a"); /* nested: the one outside goes on after it */
+    tg_rng_fork(ctx, "a"); /* nested: the outer one continues after it */
     draw(ctx, 4, x);
     ck_assert(same(x, a + 3, 4));
     tg_rng_join(ctx);
@@ -82,7 +82,7 @@ START_TEST(states_are_values) {
     ck_assert(before.seed == 11 && before.counter == 0);
     tg_rng_fork(ctx, "a");
     draw(ctx, 4, first);
-    tg_rng_get(ctx, "a", &after); /* of the one that draws, by name and without */
+    tg_rng_get(ctx, "a", &after); /* of the current stream, by name and without */
     tg_rng_get(ctx, NULL, &inside);
     ck_assert(after.counter == 4 && !memcmp(&after, &inside, sizeof after));
     tg_rng_set(ctx, "a", &before);
@@ -125,7 +125,7 @@ START_TEST(names_and_seeds_are_unique) {
 }
 END_TEST
 
-/* Forks and joins go in pairs whatever happens between. */
+/* Every fork needs a join, whatever happens in between. */
 START_TEST(errors_leave_forks_in_pairs) {
     tg_ctx *ctx = new_ctx();
     float a[16], base[16], x[4];
@@ -136,7 +136,7 @@ START_TEST(errors_leave_forks_in_pairs) {
     tg_rng_fork(ctx, "a");
     tg_rng_join(ctx);
     tg_ctx_clear(ctx);
-    draw(ctx, 2, x); /* of a, as the failed fork stays with it */
+    draw(ctx, 2, x); /* of a, which stays current after the failed fork */
     ck_assert(same(x, a, 2));
     tg_rng_join(ctx);
     draw(ctx, 2, x);
@@ -239,7 +239,7 @@ START_TEST(a_default_stream_that_moves_inside_a_fork_is_told) {
     tg_rng_fork(ctx, "b");
     tg_rng_seed_ranks(ctx, 40, 0, 0, 0);
     tg_rng_join(ctx);
-    ck_assert_int_eq(told, 0); /* it is the fork outside that goes back to it */
+    ck_assert_int_eq(told, 0); /* only the join of the outer fork returns to it */
     tg_rng_join(ctx);
     ck_assert_int_eq(told, 1);
     tg_rng_fork(ctx, "a");
@@ -264,7 +264,7 @@ START_TEST(recomputation_restores_every_stream) {
 }
 END_TEST
 
-/* Streams that come and go between the two runs do not matter to the function. */
+/* Streams that are added or removed between the two runs do not affect the function. */
 START_TEST(recomputation_while_streams_come_and_go) {
     tg_tensor *w, *y;
     tg_ctx *ctx = layer_ctx(&w);
@@ -365,7 +365,7 @@ START_TEST(ranks_are_seeded_by_the_formulas) {
     tg_rng_seed_ranks(ctx, 7, 0, 0, 0);
     expect_error(ctx, TG_ERR_STATE, "\"model-parallel-rng\" is forked");
     tg_rng_join(ctx);
-    tg_rng_seed_ranks(ctx, 7, 0, 0, 0); /* anew */
+    tg_rng_seed_ranks(ctx, 7, 0, 0, 0); /* again */
     ck_assert(seed_of(ctx, NULL) == 7 && seed_of(ctx, "data-parallel-rng") == 7);
     ck_assert(seed_of(ctx, "model-parallel-rng") == 2725 && seed_of(ctx, "expert-parallel-rng") == 1031);
     tg_rng_seed_ranks(ctx, 0, 0, 0, 0);

@@ -26,11 +26,11 @@ START_TEST(a_scope_discards_what_nobody_kept) {
     tg_scope_open(t, "layer");
     tg_tensor *a = tg_add(t, p, x), *b = tg_neg(t, a), *c = tg_exp(t, b), *y = tg_add(t, c, x);
     tg_scope_close(t, &y, 1);
-    /* exp saves its output; y is the output; a and b go */
+    /* exp saves its output; y is the output; a and b are discarded */
     ck_assert(tg_storage_state_of(a) == TG_DISCARDED && tg_storage_state_of(b) == TG_DISCARDED);
     ck_assert(tg_storage_state_of(c) == TG_PRESENT && tg_storage_state_of(y) == TG_PRESENT);
     ck_assert_int_eq(live() - before, 2 * 832);
-    ck_assert_int_eq(tg_dim(a, 0), 100); /* the handle and its shape stay */
+    ck_assert_int_eq(tg_dim(a, 0), 100); /* the handle and its shape remain */
     double v[100];
     ck_assert(tg_read(a, v, sizeof v) == TG_ERR_DISCARDED);
     ck_says("tg_scope_close");
@@ -39,7 +39,7 @@ START_TEST(a_scope_discards_what_nobody_kept) {
     ck_status(TG_ERR_DISCARDED);
     tg_ctx_clear(ctx);
     tg_backward(t, tg_sum(t, y, TG_ALL_DIMS, false));
-    ck_assert(tg_storage_state_of(c) == TG_DISCARDED); /* consumed */
+    ck_assert(tg_storage_state_of(c) == TG_DISCARDED); /* freed by backward */
     char site[256];
     tg_node_site(tg_node_of(y), site, sizeof site);
     ck_assert(strncmp(site, "layer, ", 7) == 0);
@@ -145,11 +145,11 @@ START_TEST(a_gradient_is_kept_for_its_nodes_when_its_leaf_ends) {
     tg_tensor *g = tg_grad_of(p), *y = tg_mul(t, g, w);
     tg_drop(p);
     ck_assert(!tg_is_alive(g));
-    for (int i = 0; i < 200; i++) leaf(100); /* which would be found in its slot */
+    for (int i = 0; i < 200; i++) leaf(100); /* which would get its slot */
     tg_backward(t, y);
     ck_assert(grad(w) == 6);
     tg_tape_reset(t);
-    tg_tensor *in = tg_tape_input(t, w); /* whose gradient ends with t */
+    tg_tensor *in = tg_tape_input(t, w); /* its gradient ends with t */
     tg_backward(t, tg_square(t, in));
     y = tg_mul(u, tg_grad_of(in), w);
     tg_tape_reset(t);
@@ -167,7 +167,7 @@ END_TEST
 START_TEST(what_an_op_in_place_took_over_is_no_longer_saved) {
     begin();
     tg_tensor *w = leaf(1), *v = leaf(2), *b = tg_add_(t, tg_exp(t, w), v), *kept = tg_keep(b);
-    ck_assert(tg_discard(b) == TG_OK); /* exp had saved it as it was */
+    ck_assert(tg_discard(b) == TG_OK); /* exp had saved the earlier value */
     tg_drop(kept);
     b = tg_relu_(t, tg_exp(t, w));
     kept = tg_keep(b);
@@ -200,7 +200,7 @@ typedef struct fn_state {
     int runs;
     double dropout;
     bool grows;
-    struct fn_state *inner; /* recomputed inside */
+    struct fn_state *inner; /* recomputed within this one */
 } fn_state;
 
 static tg_status block(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
@@ -230,7 +230,7 @@ static double run_block(fn_state *s, tg_tensor *x, tg_tensor *w, bool recompute,
         tg_recompute(t, block, s, &x, 1, &y, 1, TG_RECOMPUTE(.name = "block"));
     else
         block(s, t, &x, 1, &y, 1);
-    tg_tensor *loss = tg_sum(t, tg_mul(t, y, w), TG_ALL_DIMS, false); /* w again, outside */
+    tg_tensor *loss = tg_sum(t, tg_mul(t, y, w), TG_ALL_DIMS, false); /* w again, outside of the function */
     double value = tg_item(loss);
     tg_backward(t, loss);
     tg_read(tg_grad_of(w), gw, 4 * sizeof *gw);
@@ -273,7 +273,7 @@ START_TEST(recomputation_saves_only_its_inputs) {
     fn_state s = {.w = w};
     int64_t before = live();
     tg_recompute(t, block, &s, &x, 1, &y, 1, NULL);
-    ck_assert_int_eq(live() - before, 8000); /* the output alone */
+    ck_assert_int_eq(live() - before, 8000); /* only the output */
     ck_assert_int_eq(tg_node_inputs(tg_node_of(y)), 2);
     ck_assert(tg_node_input(tg_node_of(y), 1) == w);
     end();
@@ -293,7 +293,7 @@ START_TEST(a_second_run_that_differs_is_found) {
     tg_tape_reset(t);
     s = (fn_state){.w = w, .dropout = 0.5};
     tg_recompute(t, block, &s, &x, 1, &y, 1,
-                 TG_RECOMPUTE(.keep_rng = true)); /* draws other masks: check mode sees it */
+                 TG_RECOMPUTE(.keep_rng = true)); /* draws other masks, which check mode reports */
     ck_assert(tg_backward(t, tg_sum(t, y, TG_ALL_DIMS, false)) == TG_ERR_STATE);
     ck_says("bits");
     tg_ctx_clear(ctx);
@@ -323,7 +323,7 @@ START_TEST(a_dump_names_ops_shapes_and_sites) {
 }
 END_TEST
 
-/* The number behind the first `key` at or behind `at`. */
+/* Returns the number after the first `key` at or after `at`. */
 static unsigned long long number_after(const char *at, const char *key) {
     at = strstr(at, key);
     ck_assert(at);
@@ -368,7 +368,7 @@ START_TEST(the_report_names_the_peak) {
 }
 END_TEST
 
-/* The first number of each row after the heading; one row sums up what is smaller than the 40 largest. */
+/* Sums the first number of each row after the heading; one row stands for everything smaller than the 40 largest. */
 static int64_t sum_of_rows(const char *text, int *rows) {
     int64_t sum = 0;
     *rows = 0;
@@ -380,7 +380,7 @@ static int64_t sum_of_rows(const char *text, int *rows) {
     return sum;
 }
 
-/* Whether or not there are more blocks than a trace has room for. */
+/* With and without more blocks than a trace can list. */
 START_TEST(the_report_adds_up) {
     for (int n = 30; n <= 9000; n *= 300) {
         begin();
@@ -388,7 +388,7 @@ START_TEST(the_report_adds_up) {
         for (int i = 0; i < n; i++) tg_zeros(ctx, TG_F64, TG_SHAPE(1 + i % 7));
         tg_memory_info m = TG_MEMORY_INFO();
         tg_memory_query(ctx, &m);
-        tg_zeros(ctx, TG_F64, TG_SHAPE(1000000)); /* a peak, of which it is itself no part yet */
+        tg_zeros(ctx, TG_F64, TG_SHAPE(1000000)); /* causes a peak that does not yet include it */
         char text[16384];
         int rows;
         ck_assert(tg_memory_report(ctx, text, sizeof text) < sizeof text);
