@@ -35,7 +35,7 @@ static tg_status put(tg_optim *o, int first, const double *v, int n) {
 
 /* Reads the state, also after an error. Returns false if it could not be read; s is then that of an optimizer
  * without steps. */
-static bool look(const tg_optim *o, double s[TG_STEP_STATE]) {
+static bool read_state(const tg_optim *o, double s[TG_STEP_STATE]) {
     static const double before[TG_STEP_STATE] = {[TG_STEP_NORM] = NAN, [TG_STEP_SCALE] = 1};
     memcpy(s, before, sizeof before);
     if (!o || !o->state) return false;
@@ -314,7 +314,7 @@ static tg_status clip(tg_optim *o, double max_norm, double *norm, const void *si
     if (!o->ctx->meta)
         TG_TRY(
             o->ctx->run.ops->copy(o->ctx, sums, tg_data(o->sums), (size_t)o->n_sums * sizeof *sums, TG_COPY_TO_HOST));
-    if (!look(o, state)) return o->ctx->run.status;
+    if (!read_state(o, state)) return o->ctx->run.status;
     for (int i = 0; i < o->n_sums; i++) total += sums[i];
     *norm = sqrt(total) / state[TG_STEP_SCALE];
     o->summed = true;
@@ -340,7 +340,7 @@ tg_status tg_optim_set_clip(tg_optim *o, double max_norm) {
 
 double tg_optim_norm(const tg_optim *o) {
     double s[TG_STEP_STATE];
-    return look(o, s) ? s[TG_STEP_NORM] : NAN;
+    return read_state(o, s) ? s[TG_STEP_NORM] : NAN;
 }
 
 /* ---- The scale of the loss ---- */
@@ -382,7 +382,7 @@ tg_status tg_optim_set_scale(tg_optim *o, const tg_loss_scale *given) {
 
 double tg_optim_scale(const tg_optim *o) {
     double s[TG_STEP_STATE];
-    return look(o, s) ? s[TG_STEP_SCALE] : NAN;
+    return read_state(o, s) ? s[TG_STEP_SCALE] : NAN;
 }
 
 tg_tensor *tg_scale_loss(tg_tape *t, tg_tensor *loss, tg_optim *o) {
@@ -442,6 +442,6 @@ tg_status tg_optim_set_steps(tg_optim *o, int64_t steps) {
 
 int64_t tg_optim_steps(const tg_optim *o) {
     double s[TG_STEP_STATE];
-    look(o, s);
+    read_state(o, s);
     return (int64_t)s[TG_STEP_COUNT];
 }

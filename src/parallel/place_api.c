@@ -201,8 +201,8 @@ tg_tensor *tg_assume_placement(tg_tape *t, tg_tensor *x, const tg_parallel *p, t
 /* ---- For mapping ops ---- */
 
 tg_status tg_call_convert(tg_call *c, int i, tg_placement from, int o, tg_placement to, const tg_comm *comm,
-                          const char *mend) {
+                          const char *remedy) {
     if (!c) return TG_ERR_ARGUMENT;
     if (!comm) return tg_call_fail(c, TG_ERR_ARGUMENT, "the communicator is NULL");
-    return tg_call_convert_on(c, i, from, o, to, tg_comm_axis(comm), mend);
+    return tg_call_convert_on(c, i, from, o, to, tg_comm_axis(comm), remedy);
 }

@@ -10,7 +10,7 @@ static const tg_placement invariant = {.kind = TG_INVARIANT};
 static bool sharded(tg_placement p) { return p.kind == TG_VARYING && p.layout != TG_OPAQUE; }
 
 tg_status tg_call_convert_on(tg_call *c, int i, tg_placement from, int o, tg_placement to, tg_axis axis,
-                             const char *mend) {
+                             const char *remedy) {
     if (!c) return TG_ERR_ARGUMENT;
     if (i < 0 || i >= c->n_in || o < 0 || o >= c->n_out)
         return tg_call_fail(c, TG_ERR_ARGUMENT,
@@ -22,7 +22,7 @@ tg_status tg_call_convert_on(tg_call *c, int i, tg_placement from, int o, tg_pla
     if (r->n_conversions == TG_MAX_CONVERSIONS)
         return tg_call_fail(c, TG_ERR_ARGUMENT, "tg_call_convert: an op may state at most %d conversions",
                             TG_MAX_CONVERSIONS);
-    r->conversion[r->n_conversions++] = (tg_conversion){i, o, axis, from, to, mend};
+    r->conversion[r->n_conversions++] = (tg_conversion){i, o, axis, from, to, remedy};
     return TG_OK;
 }
 
@@ -71,7 +71,7 @@ static tg_status refuse_input(tg_call *c, const tg_conversion *v) {
     char want[24], why[96];
     tg_placement_name(v->from, want, sizeof want);
     snprintf(why, sizeof why, "input %d must be %s on this axis", v->in, want);
-    return tg_placement_refuse(c, v->axis, why, v->mend ? v->mend : "docs/placements.md lists the mappings");
+    return tg_placement_refuse(c, v->axis, why, v->remedy ? v->remedy : "docs/placements.md lists the mappings");
 }
 
 /* Refuses a conversion that moves data along a dim which another axis shards too. Only the minor axis of a dim may
@@ -108,17 +108,17 @@ static tg_status check_result(tg_call *c, const tg_conversion *v) {
 /* An opaque input is usually a leaf whose bytes the caller wrote, which counts as different on every rank. The
  * remedy is then a declaration. */
 static tg_status refuse_varying(tg_call *c, tg_axis axis, int i) {
-    char mend[192], name[16] = "";
+    char remedy[192], name[16] = "";
     for (int k = 0; tg_axis_name(axis)[k] && k < 15; k++) name[k] = (char)toupper((unsigned char)tg_axis_name(axis)[k]);
     if (at_of(c->in[i], axis).layout == TG_OPAQUE)
-        snprintf(mend, sizeof mend,
+        snprintf(remedy, sizeof remedy,
                  "if it is, declare the leaf that input %d comes from before its first use: tg_place(p, leaf, TG_%s, "
                  "TG_I); else gather it (tg_gather_from)",
                  i, name);
     else
-        snprintf(mend, sizeof mend, "gather input %d (tg_gather_from)", i);
+        snprintf(remedy, sizeof remedy, "gather input %d (tg_gather_from)", i);
     return tg_placement_refuse(
-        c, axis, "an input that is not converted must be the same on every rank, and is not known to be", mend);
+        c, axis, "an input that is not converted must be the same on every rank, and is not known to be", remedy);
 }
 
 /* Checks the inputs that no conversion names: each must be the same on every rank of the axis, and need no gradient. */

@@ -58,7 +58,7 @@ static tg_placement at(const on_axis *o, int i) {
     return p ? p->at[o->axis] : invariant;
 }
 
-static void look(on_axis *o) {
+static void read_inputs(on_axis *o) {
     for (int i = 0; i < o->c->n_in; i++) {
         if (!o->c->in[i]) continue;
         tg_placement p = at(o, i);
@@ -85,18 +85,18 @@ static void inputs_text(const on_axis *o, char *buf, size_t n) {
     if (o->c->n_in > 6) tg_text(buf, n, &end, " and %d more", o->c->n_in - 6);
 }
 
-tg_status tg_placement_refuse(const tg_call *c, tg_axis axis, const char *why, const char *mend) {
+tg_status tg_placement_refuse(const tg_call *c, tg_axis axis, const char *why, const char *remedy) {
     char inputs[256] = "";
     const tg_rules *r = impl(c)->rules;
     if (r && r->loose) return TG_ERR_PLACEMENT;
     on_axis o = {.c = (tg_call *)c, .axis = axis, .gradients = gives_gradients(c)};
     inputs_text(&o, inputs, sizeof inputs);
     return tg_call_fail((tg_call *)c, TG_ERR_PLACEMENT, "on axis %s its inputs are %s: %s; %s", tg_axis_name(axis),
-                        inputs, why, mend);
+                        inputs, why, remedy);
 }
 
-static tg_status refuse(const on_axis *o, const char *why, const char *mend) {
-    return tg_placement_refuse(o->c, o->axis, why, mend);
+static tg_status refuse(const on_axis *o, const char *why, const char *remedy) {
+    return tg_placement_refuse(o->c, o->axis, why, remedy);
 }
 
 /* Returns the remedy for an op that needs a whole dim: the op over shards that replaces it, if there is one. */
@@ -114,7 +114,7 @@ static const char *twin_of(const tg_op *op) {
 
 /* The mean of a cross-entropy is over the dims of its target, the last input. They are also the dims of the first
  * input before its last one. */
-static const char *mend_of(const on_axis *o, int i) {
+static const char *remedy_of(const on_axis *o, int i) {
     const char *name = o->c->op->name;
     bool loss = strstr(name, "cross_entropy") != NULL;
     if (loss && (i == o->c->n_in - 1 || (i == 0 && at(o, i).dim < o->c->in[i]->ndim - 1)))
@@ -237,7 +237,7 @@ static tg_status check_roles(const on_axis *o, int first) {
     for (int i = 0; i < o->c->n_in; i++) {
         if (!o->c->in[i] || at(o, i).kind != TG_VARYING) continue;
         int mine = o->r->role[i][at(o, i).dim];
-        if (mine == TG_WHOLE) return refuse(o, "the op needs the whole of the dim that is sharded", mend_of(o, i));
+        if (mine == TG_WHOLE) return refuse(o, "the op needs the whole of the dim that is sharded", remedy_of(o, i));
         if (mine != role)
             return refuse(o, "the sharded dims play different parts in the op",
                           "gather one of them, or shard both along the same dim");
@@ -290,7 +290,7 @@ static tg_status strict(const on_axis *o, tg_placement *to) {
  * one is. Computed rank by rank it is right, and so are the gradients of inputs that are V, R or P, which are each
  * rank's own. This does not hold for I inputs with gradient. */
 static tg_status derive(on_axis *o, tg_placement *to) {
-    look(o);
+    read_inputs(o);
     o->r->loose = o->c->tape->derives && !o->invariant;
     tg_status s = strict(o, to);
     bool opaque = o->r->loose && s == TG_ERR_PLACEMENT && tg_ok(o->c->ctx);
@@ -360,7 +360,7 @@ static tg_status derive_all(tg_call *c, tg_rules *r, bool gradients) {
     return place_outputs(c, r, to);
 }
 
-static bool lies_alike(const tg_ctx *ctx, const tg_placements *p, const tg_placements *q) {
+static bool same_placements(const tg_ctx *ctx, const tg_placements *p, const tg_placements *q) {
     for (int a = 0; a < TG_MAX_AXES; a++) {
         tg_placement x = p ? p->at[a] : invariant, y = q ? q->at[a] : invariant;
         bool same_valued = x.kind <= TG_REPLICATED && y.kind <= TG_REPLICATED;
@@ -374,7 +374,7 @@ static bool lies_alike(const tg_ctx *ctx, const tg_placements *p, const tg_place
 static tg_status check_inplace(tg_call *c) {
     char is[128], becomes[128];
     const tg_tensor *a = c->in[0];
-    if (!c->op->inplace || a->tape || lies_alike(c->ctx, a->place, c->out[0]->place)) return TG_OK;
+    if (!c->op->inplace || a->tape || same_placements(c->ctx, a->place, c->out[0]->place)) return TG_OK;
     tg_place_text(c->ctx, a->place, is, sizeof is);
     tg_place_text(c->ctx, c->out[0]->place, becomes, sizeof becomes);
     return tg_call_fail(c, TG_ERR_PLACEMENT,

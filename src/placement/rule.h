@@ -21,7 +21,7 @@ typedef struct tg_conversion {
     int in, out;
     tg_axis axis;
     tg_placement from, to;
-    const char *mend;
+    const char *remedy;
 } tg_conversion;
 
 struct tg_rules {
@@ -53,8 +53,8 @@ void tg_rules_sets(const tg_call *c, tg_rules *r);
 void tg_rules_roles(const tg_call *c, tg_rules *r);
 
 /* Refuses the call with TG_ERR_PLACEMENT. The message has the axis, the inputs' placements, what would go wrong
- * (`why`) and the remedy (`mend`). If the rules are loose, records nothing and returns TG_ERR_PLACEMENT. */
-tg_status tg_placement_refuse(const tg_call *c, tg_axis axis, const char *why, const char *mend);
+ * (`why`) and how to avoid it (`remedy`). If the rules are loose, records nothing and returns TG_ERR_PLACEMENT. */
+tg_status tg_placement_refuse(const tg_call *c, tg_axis axis, const char *why, const char *remedy);
 /* Whether input i needs a gradient; and whether the op will also give it one. In the first run of a recomputation
  * they return what the second run will. */
 bool tg_call_asks_gradient(const tg_call *c, int i);
@@ -75,7 +75,7 @@ const tg_placements *tg_place_returned(tg_ctx *ctx, const tg_placements *p, tg_a
 
 /* tg_call_convert with an axis instead of a communicator. Does nothing on an axis of one rank. */
 tg_status tg_call_convert_on(tg_call *c, int i, tg_placement from, int o, tg_placement to, tg_axis axis,
-                             const char *mend);
+                             const char *remedy);
 /* Whether statements have an effect: without a grid these functions do nothing. */
 static inline bool tg_call_places(const tg_call *c) { return tg_grid_axes(c->ctx) != 0; }
 /* States that every dim d of input i becomes output dim d + shift. */

@@ -118,7 +118,7 @@ CALL(role_of_no_dim, tg_call_role(c, 0, 8, 0))
 CALL(role_to_no_dim, tg_call_role(c, 0, 0, 8))
 CALL(role_unknown, tg_call_role(c, 0, 0, -3))
 CALL(role_too_far, tg_call_role(c, 0, 0, 5))
-CALL(convert_null, tg_call_convert(c, 0, TG_I, 0, TG_R, NULL, "mend"))
+CALL(convert_null, tg_call_convert(c, 0, TG_I, 0, TG_R, NULL, "remedy"))
 
 static tg_status five_sets(tg_call *c) {
     TG_TRY(same(c));

@@ -53,7 +53,7 @@ tg_status tg_collective_copy_place(tg_call *c, tg_array whole, tg_array part, bo
 
 /* ---- Staging buffers: the parts rank by rank ---- */
 
-static bool lies_by_rank(const tg_mapping_params *p, const tg_tensor *x, int dim) {
+static bool is_by_rank(const tg_mapping_params *p, const tg_tensor *x, int dim) {
     int64_t before = 1;
     for (int d = 0; d < dim; d++) before *= x->shape[d];
     return before <= 1 && tg_placement_chunks(p->shard) == 1;
@@ -83,7 +83,7 @@ static tg_status copy_parts(tg_call *c, const tg_tensor *stage, const tg_tensor 
 
 tg_status tg_collective_copy_gather(tg_call *c, tg_tensor *dst, tg_tensor *src) {
     const tg_mapping_params *p = tg_mapping_of(c);
-    bool direct = lies_by_rank(p, dst, p->dim);
+    bool direct = is_by_rank(p, dst, p->dim);
     tg_tensor *to = direct ? dst : staging(c, dst);
     TG_TRY(tg_ctx_status(c->ctx));
     tg_collective_args a = {.kind = TG_ALL_GATHER, .dst = to, .src = src, .recv = p->counts};
@@ -95,7 +95,7 @@ tg_status tg_collective_copy_gather(tg_call *c, tg_tensor *dst, tg_tensor *src) 
 
 tg_status tg_collective_copy_reduce_scatter(tg_call *c, tg_tensor *dst, tg_tensor *src) {
     const tg_mapping_params *p = tg_mapping_of(c);
-    if (!lies_by_rank(p, src, p->dim)) {
+    if (!is_by_rank(p, src, p->dim)) {
         tg_tensor *stage = staging(c, src);
         TG_TRY(tg_ctx_status(c->ctx));
         TG_TRY(copy_parts(c, stage, src, p->dim, true));
@@ -107,8 +107,8 @@ tg_status tg_collective_copy_reduce_scatter(tg_call *c, tg_tensor *dst, tg_tenso
 
 tg_status tg_collective_copy_exchange(tg_call *c, tg_tensor *dst, tg_tensor *src, int join, int cut) {
     const tg_mapping_params *p = tg_mapping_of(c);
-    bool direct = lies_by_rank(p, dst, join);
-    if (!lies_by_rank(p, src, cut)) {
+    bool direct = is_by_rank(p, dst, join);
+    if (!is_by_rank(p, src, cut)) {
         tg_tensor *stage = staging(c, src);
         TG_TRY(tg_ctx_status(c->ctx));
         TG_TRY(copy_parts(c, stage, src, cut, true));

@@ -40,7 +40,7 @@ tg_status tg_mapping_join(tg_call *c);
 tg_placement tg_mapping_from(const tg_call *c);
 /* Returns the placement of a part; opaque if the parts are uneven. */
 tg_placement tg_mapping_to(const tg_call *c);
-tg_status tg_mapping_convert(tg_call *c, tg_placement from, tg_placement to, const char *mend);
+tg_status tg_mapping_convert(tg_call *c, tg_placement from, tg_placement to, const char *remedy);
 /* Sets *counts to rows times `each` elements for every rank, and *rows to a copy that the tape owns. */
 tg_status tg_mapping_counts(tg_call *c, const int64_t **rows, int64_t each, const int64_t **counts);
 

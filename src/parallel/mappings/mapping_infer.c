@@ -149,8 +149,8 @@ tg_placement tg_mapping_to(const tg_call *c) {
     return p->splits ? tg_at_v : p->shard;
 }
 
-tg_status tg_mapping_convert(tg_call *c, tg_placement from, tg_placement to, const char *mend) {
-    return tg_call_convert(c, 0, from, 0, to, tg_mapping_of(c)->comm, mend);
+tg_status tg_mapping_convert(tg_call *c, tg_placement from, tg_placement to, const char *remedy) {
+    return tg_call_convert(c, 0, from, 0, to, tg_mapping_of(c)->comm, remedy);
 }
 
 /* ---- Recording ---- */

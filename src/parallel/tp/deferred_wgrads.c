@@ -161,7 +161,7 @@ static tg_status add_product(const wgrad *i, const tg_tensor *x) {
 }
 
 /* Runs the hooks of w once no list holds a gradient of it any more. */
-static tg_status tell(tg_wgrads *d, tg_tensor *w) {
+static tg_status run_hooks(tg_wgrads *d, tg_tensor *w) {
     if (w->ext->deferred || !tg_hooks_any(w, true)) return TG_OK;
     tg_tensor *sum = tg_gradient_of(w);
     return tg_hooks_run(d->tape, w, &sum, true);
@@ -183,7 +183,7 @@ static tg_status run(tg_wgrads *d) {
         if (i->comm) tg_storage_discard(x->storage, "tg_wgrads_run", i->site);
         forget(i);
         done++;
-        s = tell(d, w);
+        s = run_hooks(d, w);
     }
     if (done) memmove(d->item, d->item + done, (size_t)(d->n - done) * sizeof *d->item);
     d->n -= done;

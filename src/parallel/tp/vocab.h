@@ -12,9 +12,9 @@
 tg_loss_params tg_vocab_params(tg_comm *c, const tg_vocab_opts *opts);
 /* Sets which classes this rank's v columns are. Called before tg_loss_infer. */
 tg_status tg_vocab_shard(tg_call *c, int64_t v);
-/* States that input i is a shard of the vocabulary along dim. Called after tg_loss_infer. `mend` is the remedy that
- * a refusal quotes. */
-tg_status tg_vocab_convert(tg_call *c, int i, int dim, const char *mend);
+/* States that input i is a shard of the vocabulary along dim. Called after tg_loss_infer. A refusal quotes
+ * `remedy`. */
+tg_status tg_vocab_convert(tg_call *c, int i, int dim, const char *remedy);
 /* Makes a temporary [2 or 3, rows of the target] for the numbers that ranks exchange. *parts is its part from row 1
  * on, for tg_loss_forward. */
 tg_status tg_vocab_rows(tg_call *c, tg_tensor **rows, tg_tensor **parts);

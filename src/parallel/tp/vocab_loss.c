@@ -43,10 +43,10 @@ tg_status tg_vocab_shard(tg_call *c, int64_t v) {
     return TG_OK;
 }
 
-tg_status tg_vocab_convert(tg_call *c, int i, int dim, const char *mend) {
+tg_status tg_vocab_convert(tg_call *c, int i, int dim, const char *remedy) {
     const tg_loss_params *p = params_of(c);
     tg_placement from = {.kind = TG_VARYING, .layout = TG_CONTIGUOUS, .dim = (int8_t)dim};
-    return tg_call_convert(c, i, from, 0, tg_loss_by_partition(p) ? tg_at_v : tg_at_i, p->comm, mend);
+    return tg_call_convert(c, i, from, 0, tg_loss_by_partition(p) ? tg_at_v : tg_at_i, p->comm, remedy);
 }
 
 /* ---- The temporary rows: sum of exp, parts, means of partitions; [rows of the target] each ---- */
