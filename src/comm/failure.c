@@ -66,7 +66,7 @@ void tg_control_fail_by(tg_control *c, const tg_wait *w, int i, const char *afte
     size_t at = 0;
     c->ops->error_of(c, i, message, sizeof message);
     c->ops->member(c, w, i, &view);
-    if (view.status == TG_ERR_REMOTE && view.cause >= 0) {
+    if (view.cause >= 0) {
         tg_control_fail(c, w, TG_ERR_REMOTE, view.cause, message);
         return;
     }

@@ -294,6 +294,7 @@ static tg_status rank_open(tg_p2p_rank *self) {
     self->peer = tg_host_alloc(ctx, (size_t)self->size * sizeof *self->peer);
     self->recorder = tg_recorder_new(ctx, NULL, 1, self->me, self->size, 0, false);
     if (!self->peer || !self->recorder) return ctx->run.status;
+    for (int i = 0; i < self->size; i++) self->peer[i].cause = -1;
     TG_TRY(await_layer(self));
     TG_TRY(tg_p2p_open(self));
     self->listener = tg_p2p_listener();
