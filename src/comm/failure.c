@@ -26,9 +26,9 @@ tg_status tg_control_failed(tg_control *c, bool arrived) {
     c->notified = true;
     *c->cause = end.culprit == c->me ? -1 : end.culprit;
     if (status == TG_ERR_ABORTED)
-        tg_fail(c->ctx, status, "group \"%s\" was aborted (%s); tg_comm_recover begins anew", c->name, end.text);
+        tg_fail(c->ctx, status, "group \"%s\" was aborted (%s); call tg_comm_recover to go on", c->name, end.text);
     else if (status == TG_ERR_REMOTE && end.status == TG_ERR_TIMEOUT)
-        tg_fail(c->ctx, status, "rank %d has given up waiting for this one: %s", end.reporter, end.text);
+        tg_fail(c->ctx, status, "rank %d has stopped waiting for this rank: %s", end.reporter, end.text);
     else
         tg_fail(c->ctx, status, "%s", end.text);
     *c->cause = -1;
