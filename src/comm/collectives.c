@@ -49,7 +49,10 @@ tg_work *tg_comm_recv(tg_comm *c, tg_tensor *dst, int from) {
 
 static tg_status set_batch(tg_comm *c, bool open, const char *who) {
     if (!tg_comm_ok(c)) return c ? tg_ctx_status(c->ctx) : TG_ERR_ARGUMENT;
-    if (c->batch == open) return tg_fail(c->ctx, TG_ERR_STATE, "%s: %s", who, open ? "one is open" : "none is open");
+    if (c->batch == open)
+        return tg_fail(c->ctx, TG_ERR_STATE, "%s: %s", who,
+                       open ? "a batch is open already; call tg_comm_batch_close first"
+                            : "no batch is open; call tg_comm_batch_open first");
     c->batch = open;
     return c->ops->batch ? c->ops->batch(c->ctx, c->state, open) : TG_OK;
 }

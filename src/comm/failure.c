@@ -26,9 +26,9 @@ tg_status tg_control_failed(tg_control *c, bool arrived) {
     c->notified = true;
     *c->cause = end.culprit == c->me ? -1 : end.culprit;
     if (status == TG_ERR_ABORTED)
-        tg_fail(c->ctx, status, "group \"%s\" was aborted (%s); tg_comm_recover begins anew", c->name, end.text);
+        tg_fail(c->ctx, status, "group \"%s\" was aborted (%s); call tg_comm_recover to go on", c->name, end.text);
     else if (status == TG_ERR_REMOTE && end.status == TG_ERR_TIMEOUT)
-        tg_fail(c->ctx, status, "rank %d has given up waiting for this one: %s", end.reporter, end.text);
+        tg_fail(c->ctx, status, "rank %d has stopped waiting for this rank: %s", end.reporter, end.text);
     else
         tg_fail(c->ctx, status, "%s", end.text);
     *c->cause = -1;
@@ -66,7 +66,7 @@ void tg_control_fail_by(tg_control *c, const tg_wait *w, int i, const char *afte
     size_t at = 0;
     c->ops->error_of(c, i, message, sizeof message);
     c->ops->member(c, w, i, &view);
-    if (view.status == TG_ERR_REMOTE && view.cause >= 0) {
+    if (view.cause >= 0) {
         tg_control_fail(c, w, TG_ERR_REMOTE, view.cause, message);
         return;
     }

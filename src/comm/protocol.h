@@ -28,7 +28,7 @@ typedef struct tg_member_view {
     bool missed;       /* after errors it has missed more calls of the group than this rank has */
     bool alive;        /* it has shown a sign of life since the wait began */
     tg_status status;  /* of its context */
-    int cause;         /* the rank whose failure that status is; -1: its own */
+    int cause;         /* the rank that caused its latest error, even if cleared; -1: itself */
     double failed_for; /* Seconds since this rank first saw the error */
     uint64_t calls;    /* that it has made */
 } tg_member_view;

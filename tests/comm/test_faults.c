@@ -81,7 +81,7 @@ static tg_status victim(const plot *p, tg_ctx *ctx, tg_comm *c, world_end *end) 
     default:
         sleep_past_others(end, VICTIM, n);
         EXPECT(ctx, call(TG_BARRIER, ctx, c) == TG_ERR_REMOTE);
-        EXPECT(ctx, strstr(tg_ctx_message(ctx), "has given up waiting for this one"));
+        EXPECT(ctx, strstr(tg_ctx_message(ctx), "has stopped waiting for this rank"));
     }
     tg_ctx_clear(ctx);
     EXPECT(ctx, call(TG_BARRIER, ctx, c) == TG_ERR_ABORTED);

@@ -82,7 +82,7 @@ static void transports(misuse_world *b) {
     tg_comm_ops later = table();
     later.size = sizeof later + 8;
     QUIET(tg_comm_new_on, is_inert_comm(tg_comm_new_on(NULL, NULL, NULL, 0, 1)));
-    GIVES(tg_comm_new_on, ARGUMENT, "the table is NULL", is_inert_comm(tg_comm_new_on(b->ctx, NULL, NULL, 0, 1)));
+    GIVES(tg_comm_new_on, ARGUMENT, "ops is NULL", is_inert_comm(tg_comm_new_on(b->ctx, NULL, NULL, 0, 1)));
     GIVES(tg_comm_new_on, ARGUMENT, "later version", refused_on(b, later, 0, 1, 1));
     GIVES(tg_comm_new_on, ARGUMENT, "required slot", refused_on(b, without(offsetof(tg_comm_ops, name)), 0, 1, 1));
     GIVES(tg_comm_new_on, ARGUMENT, "required slot", refused_on(b, without(offsetof(tg_comm_ops, start)), 0, 1, 1));
@@ -190,13 +190,13 @@ static void arguments(misuse_world *b, tg_comm *c) {
     GIVES(tg_comm_all_reduce, SHAPE, "dst has 3 elements, expected 6 (as src)",
           !tg_comm_all_reduce(c, b->v, b->x, TG_REDUCE_SUM));
     GIVES(tg_comm_all_reduce, DTYPE, "expected one dtype", !tg_comm_all_reduce(c, b->ids, b->x, TG_REDUCE_SUM));
-    GIVES(tg_comm_all_reduce, ARGUMENT, "reduction 9", !tg_comm_all_reduce(c, b->x, b->x, (tg_reduce_op)9));
-    GIVES(tg_comm_all_reduce, DTYPE, "average of i64", average_of_integers(b, c));
+    GIVES(tg_comm_all_reduce, ARGUMENT, "op is 9", !tg_comm_all_reduce(c, b->x, b->x, (tg_reduce_op)9));
+    GIVES(tg_comm_all_reduce, DTYPE, "TG_REDUCE_AVG and src has dtype i64", average_of_integers(b, c));
     GIVES(tg_comm_all_reduce, SHAPE, "not contiguous", of_a_transpose(b, c));
     GIVES(tg_comm_all_reduce, ARGUMENT, "overlap", overlaps(b, c));
     GIVES(tg_comm_all_gather, SHAPE, "expected 9", !tg_comm_all_gather(c, b->x, b->v));
     GIVES(tg_comm_reduce_scatter, SHAPE, "expected 18", !tg_comm_reduce_scatter(c, b->x, b->x, TG_REDUCE_SUM));
-    GIVES(tg_comm_reduce_scatter, ARGUMENT, "reduction -1",
+    GIVES(tg_comm_reduce_scatter, ARGUMENT, "op is -1",
           !tg_comm_reduce_scatter(c, b->v, b->x, (tg_reduce_op)-1));
     GIVES(tg_comm_broadcast, ARGUMENT, "root is 3, expected 0 to 2", !tg_comm_broadcast(c, b->x, 3));
     GIVES(tg_comm_broadcast, ARGUMENT, "root is -1", !tg_comm_broadcast(c, b->x, -1));
@@ -205,17 +205,17 @@ static void arguments(misuse_world *b, tg_comm *c) {
     GIVES(tg_comm_scatter, ARGUMENT, "root is -1", !tg_comm_scatter(c, b->x, NULL, -1));
     GIVES(tg_comm_scatter, ARGUMENT, "src is given, expected NULL on rank 1", !tg_comm_scatter(c, b->x, b->x, 0));
     GIVES(tg_comm_send, ARGUMENT, "which is this rank", !tg_comm_send(c, b->x, 1));
-    GIVES(tg_comm_send, ARGUMENT, "the peer is 3", !tg_comm_send(c, b->x, 3));
+    GIVES(tg_comm_send, ARGUMENT, "to is 3", !tg_comm_send(c, b->x, 3));
     GIVES(tg_comm_recv, ARGUMENT, "which is this rank", !tg_comm_recv(c, b->x, 1));
-    GIVES(tg_comm_recv, ARGUMENT, "the peer is -1", !tg_comm_recv(c, b->x, -1));
+    GIVES(tg_comm_recv, ARGUMENT, "from is -1", !tg_comm_recv(c, b->x, -1));
     GIVES(tg_comm_all_to_all, SHAPE, "a multiple of 3", !tg_comm_all_to_all(c, b->ids, NULL, b->ids, NULL));
     GIVES(tg_comm_all_to_all, SHAPE, "dst has 3 elements", !tg_comm_all_to_all(c, b->v, NULL, b->x, NULL));
-    GIVES(tg_comm_all_to_all, ARGUMENT, "send counts are NULL", !tg_comm_all_to_all(c, b->x, right, b->x, NULL));
-    GIVES(tg_comm_all_to_all, ARGUMENT, "recv counts are NULL", !tg_comm_all_to_all(c, b->x, NULL, b->x, right));
+    GIVES(tg_comm_all_to_all, ARGUMENT, "send_counts is NULL", !tg_comm_all_to_all(c, b->x, right, b->x, NULL));
+    GIVES(tg_comm_all_to_all, ARGUMENT, "recv_counts is NULL", !tg_comm_all_to_all(c, b->x, NULL, b->x, right));
     GIVES(tg_comm_all_to_all, SHAPE, "add up to 5", !tg_comm_all_to_all(c, b->x, right, b->x, less));
     GIVES(tg_comm_all_to_all, SHAPE, "add up to 5", !tg_comm_all_to_all(c, b->x, less, b->x, right));
     GIVES(tg_comm_all_to_all, ARGUMENT, "-2", !tg_comm_all_to_all(c, b->x, right, b->x, negative));
-    GIVES(tg_comm_all_to_all, ARGUMENT, "in place", !tg_comm_all_to_all(c, b->x, right, b->x, others));
+    GIVES(tg_comm_all_to_all, ARGUMENT, "are the same memory", !tg_comm_all_to_all(c, b->x, right, b->x, others));
 }
 
 static void uneven(misuse_world *b, tg_comm *c) {
@@ -256,8 +256,8 @@ static void batches(misuse_world *b, tg_comm *c) {
     QUIET(tg_comm_barrier, tg_comm_barrier(NULL) == TG_ERR_ARGUMENT);
     QUIET(tg_comm_batch_open, tg_comm_batch_open(NULL) == TG_ERR_ARGUMENT);
     QUIET(tg_comm_batch_close, tg_comm_batch_close(NULL) == TG_ERR_ARGUMENT);
-    FAILS(tg_comm_batch_close, STATE, "none is open", tg_comm_batch_close(c));
-    MISUSE_ONCE(tg_comm_batch_open, open_twice(c) == TG_ERR_STATE, b->ctx, TG_ERR_STATE, "one is open");
+    FAILS(tg_comm_batch_close, STATE, "no batch is open", tg_comm_batch_close(c));
+    MISUSE_ONCE(tg_comm_batch_open, open_twice(c) == TG_ERR_STATE, b->ctx, TG_ERR_STATE, "a batch is open already");
     MISUSE_ONCE(tg_comm_barrier, barrier_in_a_batch(c) == TG_ERR_STATE, b->ctx, TG_ERR_STATE, "a batch");
 }
 

@@ -55,7 +55,7 @@ void misuse_p2p(misuse_world *b) {
     const tg_p2p_ops later = {.size = sizeof later + 8};
     tg_ctx *hasty = tg_ctx_new(TG_CONFIG(.threads = 1, .deadline = 0.01));
     QUIET(tg_comm_p2p_new, refused(NULL, &table, TG_P2P_OPEN, 0, 2, 1) && refused(NULL, NULL, TG_P2P_OPEN, 0, 2, 0));
-    GIVES(tg_comm_p2p_new, ARGUMENT, "the table is NULL", refused(b->ctx, NULL, TG_P2P_OPEN, 0, 2, 0));
+    GIVES(tg_comm_p2p_new, ARGUMENT, "ops is NULL", refused(b->ctx, NULL, TG_P2P_OPEN, 0, 2, 0));
     GIVES(tg_comm_p2p_new, ARGUMENT, "later version", refused(b->ctx, &later, TG_P2P_OPEN, 0, 2, 0));
     tg_p2p_ops other = table;
     other.size = offsetof(tg_p2p_ops, phase);
@@ -74,12 +74,12 @@ void misuse_p2p(misuse_world *b) {
     GIVES(tg_comm_p2p_new, ARGUMENT, "rank 2 of 2", refused(b->ctx, &table, TG_P2P_OPEN, 2, 2, 1));
     GIVES(tg_comm_p2p_new, ARGUMENT, "rank -1 of 2", refused(b->ctx, &table, TG_P2P_OPEN, -1, 2, 1));
     GIVES(tg_comm_p2p_new, ARGUMENT, "rank 0 of 0", refused(b->ctx, &table, TG_P2P_OPEN, 0, 0, 1));
-    GIVES(tg_comm_p2p_new, UNSUPPORTED, "1025 ranks", refused(b->ctx, &table, TG_P2P_OPEN, 0, 1025, 1));
-    GIVES(tg_comm_p2p_new, STATE, "none has ended", refused(b->ctx, &table, TG_P2P_ENDED, 0, 2, 1));
+    GIVES(tg_comm_p2p_new, UNSUPPORTED, "size is 1025", refused(b->ctx, &table, TG_P2P_OPEN, 0, 1025, 1));
+    GIVES(tg_comm_p2p_new, STATE, "\"none\" has ended", refused(b->ctx, &table, TG_P2P_ENDED, 0, 2, 1));
     GIVES(tg_comm_p2p_new, IO, "none: receiving failed: the line is cut (7)",
           refused(b->ctx, &table, TG_P2P_OPEN, 0, 2, 1));
     QUIET(tg_comm_p2p_new, refused(hasty, &table, TG_P2P_OPENING, 0, 2, 1) &&
                                 tg_ctx_status(hasty) == TG_ERR_TIMEOUT &&
-                                strstr(tg_ctx_message(hasty), "before all ranks of none were here"));
+                                strstr(tg_ctx_message(hasty), "before all ranks of none have connected"));
     tg_ctx_free(hasty);
 }

@@ -155,7 +155,7 @@ static void symmetric(misuse_world *b) {
     tg_symmetric *s = tg_symmetric_new(c, 64);
     tg_tensor *x = b->x;
     QUIET(tg_symmetric_new, !tg_symmetric_new(NULL, 64));
-    GIVES(tg_symmetric_new, ARGUMENT, "too many", !tg_symmetric_new(c, SIZE_MAX));
+    GIVES(tg_symmetric_new, ARGUMENT, "expected at most", !tg_symmetric_new(c, SIZE_MAX));
     QUIET(tg_symmetric_free, (tg_symmetric_free(NULL), true));
     QUIET(tg_symmetric_take, !tg_symmetric_take(NULL, b->t, &f32, &one, 1, &x) && misuse_inert(x));
     QUIET(tg_symmetric_take, !tg_symmetric_take(s, NULL, &f32, &one, 1, &x) && misuse_inert(x));

@@ -18,7 +18,8 @@ static void schedule_of(int i, char *text, size_t n) {
         snprintf(text, n, "%d", i - 1);
 }
 
-/* Rows that several blocks reduce, a gradient of columns, an ordered scatter: what the tiny model is too small for. */
+/* Cases for which the tiny model is too small: rows that several blocks reduce, a gradient of columns, an ordered
+ * scatter. */
 static uint64_t wide_step(tg_ctx *ctx, tg_tape *t) {
     enum { ROWS = 70, COLUMNS = 9000, TAKEN = 50 };
     int64_t ids[TAKEN];

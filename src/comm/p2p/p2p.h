@@ -278,6 +278,7 @@ struct tg_p2p_call {
     tg_p2p_group *g;
     tg_p2p_request *request; /* of this rank; NULL: it has not arrived */
     uint64_t sequence;
+    uint64_t collectives; /* of a send or a receive: those of the group before it */
     bool ready; /* all have arrived and agree */
     bool pair;  /* a send or a receive */
     bool lost;  /* another rank has given it up */
@@ -303,6 +304,8 @@ static inline tg_p2p_side *tg_p2p_side_of(const tg_p2p_call *c, int member) { re
 static inline tg_p2p_call *tg_p2p_call_at(tg_p2p_group *g, uint64_t sequence) {
     return &g->calls[sequence % (uint64_t)(2 * g->window)];
 }
+/* Returns the call's number as errors quote it, from 0. A send or a receive has that of the next collective. */
+static inline uint64_t tg_p2p_number(const tg_p2p_call *c) { return c->pair ? c->collectives : c->sequence; }
 /* Returns the first collective that is lost if the call fails. Sends and receives have numbers of their own. */
 static inline uint64_t tg_p2p_lost_from(const tg_p2p_call *c) { return c->pair ? c->g->sequence : c->sequence; }
 /* Returns the place of a send or a receive; NULL: none yet. */

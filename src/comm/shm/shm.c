@@ -339,7 +339,8 @@ static void post_failure(tg_listener *l) {
     uint64_t order = 1 + atomic_fetch_add_explicit(&self->view.region->failures, 1, memory_order_relaxed);
     tg_shared_text_write(&rank_slot->failure, self->ctx->run.message);
     atomic_store_explicit(&rank_slot->order, order, memory_order_relaxed);
-    atomic_store_explicit(&rank_slot->cause, self->cause, memory_order_relaxed);
+    int cause = self->ctx->run.status == TG_ERR_REMOTE ? self->cause : -1;
+    atomic_store_explicit(&rank_slot->cause, cause, memory_order_relaxed);
     atomic_store_explicit(&rank_slot->status, (int)self->ctx->run.status, memory_order_relaxed);
     atomic_store_explicit(&rank_slot->state, TG_RANK_FAILED, memory_order_release);
 }

@@ -49,7 +49,7 @@ static void run_rank(rank_thread *t, tg_ctx *ctx) {
     if (tg_ctx_status(ctx) != TG_OK)
         fail_rank(t, tg_ctx_status(ctx), tg_ctx_message(ctx));
     else if (s != TG_OK)
-        fail_rank(t, s, text);
+        fail_rank(t, s, text), atomic_store(&t->region->rank_slot[t->rank].cause, -1);
     post_return(t);
     tg_comm_free_all(world);
 }
