@@ -211,7 +211,7 @@ def scans_and_order(o, cases):
     tg, row = o.tg, o.row
 
     def both(f):
-        """The result, and the places that come beside it."""
+        """Returns the result and its positions."""
         def run(x):
             places = o.handles(1)
             return [f(x, places), places[0]]
