@@ -164,24 +164,24 @@ static void layers(misuse_world *b) {
     const int64_t most = INT64_MAX;
     tg_ctx *ctx = b->ctx;
     QUIET(tg_nn_linear, no_module(tg_nn_linear(NULL, 2, 2, true, 1)));
-    NONE(tg_nn_linear, ARGUMENT, "sizes 0 and 2", tg_nn_linear(ctx, 0, 2, true, 1));
-    NONE(tg_nn_linear, ARGUMENT, "expected positive ones", tg_nn_linear(ctx, 2, -1, true, 1));
+    NONE(tg_nn_linear, ARGUMENT, "in is 0", tg_nn_linear(ctx, 0, 2, true, 1));
+    NONE(tg_nn_linear, ARGUMENT, "expected 1 or more", tg_nn_linear(ctx, 2, -1, true, 1));
     NONE(tg_nn_linear, SHAPE, "overflows", tg_nn_linear(ctx, most, most, true, 1));
     NONE(tg_nn_linear, ARGUMENT, "std is nan", tg_nn_linear(ctx, 2, 2, true, NAN));
     NONE(tg_nn_linear, ARGUMENT, "std is -1", tg_nn_linear(ctx, 2, 2, false, -1));
     QUIET(tg_nn_embedding, no_module(tg_nn_embedding(NULL, 2, 2, 1)));
-    NONE(tg_nn_embedding, ARGUMENT, "expected positive ones", tg_nn_embedding(ctx, -2, 2, 1));
+    NONE(tg_nn_embedding, ARGUMENT, "expected 1 or more", tg_nn_embedding(ctx, -2, 2, 1));
     NONE(tg_nn_embedding, SHAPE, "overflows", tg_nn_embedding(ctx, most, 2, 1));
     NONE(tg_nn_embedding, ARGUMENT, "std is inf", tg_nn_embedding(ctx, 2, 2, INFINITY));
     QUIET(tg_nn_layer_norm, no_module(tg_nn_layer_norm(NULL, 2, 1e-5)));
-    NONE(tg_nn_layer_norm, ARGUMENT, "expected positive ones", tg_nn_layer_norm(ctx, 0, 1e-5));
+    NONE(tg_nn_layer_norm, ARGUMENT, "expected 1 or more", tg_nn_layer_norm(ctx, 0, 1e-5));
     NONE(tg_nn_layer_norm, SHAPE, "overflows", tg_nn_layer_norm(ctx, most, 1e-5));
-    NONE(tg_nn_layer_norm, ARGUMENT, "eps nan", tg_nn_layer_norm(ctx, 2, NAN));
-    NONE(tg_nn_layer_norm, ARGUMENT, "eps -1", tg_nn_layer_norm(ctx, 2, -1));
+    NONE(tg_nn_layer_norm, ARGUMENT, "eps is nan", tg_nn_layer_norm(ctx, 2, NAN));
+    NONE(tg_nn_layer_norm, ARGUMENT, "eps is -1", tg_nn_layer_norm(ctx, 2, -1));
     QUIET(tg_nn_rms_norm, no_module(tg_nn_rms_norm(NULL, 2, 1e-5)));
-    NONE(tg_nn_rms_norm, ARGUMENT, "expected positive ones", tg_nn_rms_norm(ctx, -1, 1e-5));
+    NONE(tg_nn_rms_norm, ARGUMENT, "expected 1 or more", tg_nn_rms_norm(ctx, -1, 1e-5));
     NONE(tg_nn_rms_norm, SHAPE, "overflows", tg_nn_rms_norm(ctx, most, 1e-5));
-    NONE(tg_nn_rms_norm, ARGUMENT, "eps inf", tg_nn_rms_norm(ctx, 2, INFINITY));
+    NONE(tg_nn_rms_norm, ARGUMENT, "eps is inf", tg_nn_rms_norm(ctx, 2, INFINITY));
 }
 
 /* ---- Configs: all functions that take one refuse the same ---- */
