@@ -80,7 +80,7 @@ START_TEST(brought_by_a_leaf) {
     tg_tensor *before = tg_scale(t, w, 2);
     tg_tape_find_nan(t, BOTH);
     tg_neg(t, before);
-    ck_found("neg: input 0 brought", "it was made before tg_tape_find_nan looked");
+    ck_found("neg: input 0 brought", "it was made before tg_tape_find_nan was set");
     tg_tensor *mask = tg_ne(t, x, tg_full(t, TG_F64, TG_SHAPE(), 0)); /* no element is used */
     ck_assert(tg_is_alive(tg_where(t, mask, w, tg_full(t, TG_F64, TG_SHAPE(), 0))));
     end();
@@ -291,7 +291,7 @@ START_TEST(watchers) {
     d.fail_at = "square";
     ck_assert(!tg_is_alive(tg_square(t, x)));
     ck_status(TG_ERR_CALLBACK);
-    ck_says("the watcher failed with TG_ERR_DATA at op square");
+    ck_says("the observer failed with TG_ERR_DATA at op square");
     tg_ctx_clear(ctx);
     tg_tape_observe(t, NULL, NULL);
     d.text[0] = 0;
