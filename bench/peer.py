@@ -116,13 +116,13 @@ def chain(options):
 def mlp(options):
     steps, width = 100, 16
     model = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1))
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True if options.tuned else None)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True if options.tuned else None)
     x, y = torch.randn(1, width), torch.randn(1, 1)
 
     def step():  # gradients are freed: with so few elements that is faster than to zero them and to add to them
         F.mse_loss(model(x), y).backward()
-        optimiser.step()
-        optimiser.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
 
     options.calls = steps
     return per_call(step, options, 1e6)
@@ -173,7 +173,7 @@ class GPT2(nn.Module):
 def gpt2_parts(options):
     model = GPT2(options)
     run = torch.compile(model) if options.compile else model
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True if options.tuned else None)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True if options.tuned else None)
     ids, target = torch.randint(options.vocab, (2, options.batch, options.seq_len))
 
     def gradients():
@@ -181,24 +181,24 @@ def gpt2_parts(options):
             loss = run(ids, target)
         loss.backward()
 
-    return optimiser, gradients
+    return optimizer, gradients
 
 
 def gpt2(options):
-    optimiser, gradients = gpt2_parts(options)
+    optimizer, gradients = gpt2_parts(options)
 
     def step():
         gradients()
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=not options.tuned or options.device == "cuda")
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=not options.tuned or options.device == "cuda")
 
     return per_call(step, options)
 
 
 def adamw(options):
-    optimiser, gradients = gpt2_parts(options)
+    optimizer, gradients = gpt2_parts(options)
     gradients()
-    return per_call(optimiser.step, options)
+    return per_call(optimizer.step, options)
 
 
 # ---- Kernels: milliseconds a call ----

@@ -190,7 +190,7 @@ static bool count_layer(const train_options *o, const findings *f, tg_comm_info 
 
 /* ---- Printing ---- */
 
-static const char *const categories[] = {"parameters",  "gradients", "optimiser", "saved",
+static const char *const categories[] = {"parameters",  "gradients", "optimizer", "saved",
                                          "temporaries", "buffers",   "captured"};
 _Static_assert(sizeof categories / sizeof categories[0] == TG_MEM_CATEGORIES, "a category has no name");
 

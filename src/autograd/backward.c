@@ -35,6 +35,20 @@ void tg_pass_mark(tg_pass *p) {
     }
 }
 
+bool tg_pass_leads_on(const tg_pass *p, const tg_node *n) {
+    if (p->all) return n->n_in; /* an op whose inputs need no gradient records no node */
+    tg_node **src = tg_node_src(n);
+    for (int i = 0; i < n->n_in; i++)
+        if (tg_pass_needs(p, src[i])) return true;
+    return false;
+}
+
+void tg_pass_note_due(const tg_pass *p, tg_node *n) {
+    tg_node **src = tg_node_src(n);
+    for (int i = 0; i < n->n_in; i++)
+        if (tg_pass_needs(p, src[i])) src[i]->flags |= TG_N_DUE;
+}
+
 /* ---- Roots ---- */
 
 static tg_tensor *seed_of(tg_tensor *root, tg_tensor *given, const char *who) {
@@ -130,10 +144,27 @@ static tg_status call_backward(tg_pass *p, tg_node *n, tg_tensor **gout, tg_tens
                         site);
 }
 
-/* Allocates arrays of n_in and n_out entries for one call: on the stack if they are short, else in the tape's
- * scratch. */
+/* Returns whether all ranks meet in the node, so that it runs even without a gradient. */
+static bool must_meet(const tg_node *n) { return n->flags & TG_N_DUE && n->op->collective; }
+
+static tg_status zero_outputs(tg_node *n) {
+    for (int i = 0; i < n->n_out; i++) {
+        tg_slot *s = &tg_node_slots(n)[i];
+        const tg_tensor *x = tg_node_out(n)[i];
+        if (s->g || !tg_is_float(x->dtype)) continue;
+        s->g = tg_temp_empty(x->ctx, x->dtype, x->ndim, x->shape, TG_MEM_TEMPORARY);
+        if (!s->g) return x->ctx->run.status;
+        TG_TRY(x->ctx->run.ops->fill(x->ctx, tg_array_of(s->g), 0));
+    }
+    return TG_OK;
+}
+
+/* Runs the backward of an op. The arrays of n_in and n_out entries are on the stack if they are short, else in the
+ * tape's scratch. */
 static tg_status run_op(tg_pass *p, tg_node *n) {
     enum { FEW = 8 };
+    if (!n->op->backward) return tg_fail(p->t->ctx, TG_ERR_UNSUPPORTED, "op %s has no backward", n->op->name);
+    if (TG_UNLIKELY(must_meet(n))) TG_TRY(zero_outputs(n));
     tg_tensor *few[2 * FEW];
     tg_grad_sink few_sinks[FEW];
     uint8_t few_modes[FEW];
@@ -179,7 +210,9 @@ static tg_status finish_outputs(tg_pass *p, tg_node *n, bool *any) {
     return TG_OK;
 }
 
-static tg_status run_leaf(tg_pass *p, tg_node *n) {
+/* Hands the gradient of a leaf to its target, or adds it to the leaf's buffer, and runs the hooks of the complete
+ * gradient. */
+static tg_status deliver_leaf(tg_pass *p, tg_node *n) {
     tg_tensor *x = tg_node_out(n)[0], *g = tg_node_slots(n)[0].g;
     tg_target *target = p->o->n_targets ? tg_pass_target(p, n, 0) : NULL;
     if (p->o->targets) {
@@ -206,66 +239,45 @@ static tg_status run_leaf(tg_pass *p, tg_node *n) {
     return reached && sum && tg_hooks_any(x, true) ? tg_hooks_run(p->t, x, &sum, true) : TG_OK;
 }
 
-bool tg_pass_leads_on(const tg_pass *p, const tg_node *n) {
-    tg_node **src = tg_node_src(n);
-    for (int i = 0; i < n->n_in; i++)
-        if (tg_pass_needs(p, src[i])) return true;
+/* ---- The pass ---- */
+
+/* Returns whether there may be something to do at a node: a gradient, the hooks of a leaf, or ranks to meet. */
+static bool is_reached(const tg_node *n) {
+    if (n->flags & (TG_N_LEAF | TG_N_DUE)) return true;
+    for (int i = 0; i < n->n_out; i++)
+        if (tg_node_slots(n)[i].g || tg_node_slots(n)[i].pending) return true;
     return false;
 }
 
-void tg_pass_note_due(const tg_pass *p, tg_node *n) {
-    tg_node **src = tg_node_src(n);
-    for (int i = 0; i < n->n_in; i++)
-        if (tg_pass_needs(p, src[i])) src[i]->flags |= TG_N_DUE;
+static void drop_slots(tg_node *n) {
+    n->flags &= ~TG_N_DUE;
+    for (int i = 0; i < n->n_out; i++) tg_slot_drop(&tg_node_slots(n)[i]);
 }
 
-static tg_status zero_outputs(tg_node *n) {
-    for (int i = 0; i < n->n_out; i++) {
-        tg_slot *s = &tg_node_slots(n)[i];
-        const tg_tensor *x = tg_node_out(n)[i];
-        if (s->g || !tg_is_float(x->dtype)) continue;
-        s->g = tg_temp_empty(x->ctx, x->dtype, x->ndim, x->shape, TG_MEM_TEMPORARY);
-        if (!s->g) return x->ctx->run.status;
-        TG_TRY(x->ctx->run.ops->fill(x->ctx, tg_array_of(s->g), 0));
-    }
-    return TG_OK;
+static void release_saved(const tg_pass *p, tg_node *n) {
+    if (!p->o->retain)
+        tg_node_release(p->t, n);
+    else if (TG_UNLIKELY(p->t->listeners != NULL))
+        tg_saved_repack(p->t, n);
 }
-
-/* Sets *ran if the op's backward ran, or failed to run. */
-static tg_status run_node(tg_pass *p, tg_node *n, bool *ran) {
-    bool any = false;
-    TG_TRY(finish_outputs(p, n, &any));
-    if (n->flags & TG_N_LEAF) return tg_pass_needs(p, n) ? run_leaf(p, n) : TG_OK;
-    if (TG_UNLIKELY(n->flags & TG_N_DUE && n->op->collective)) {
-        TG_TRY(zero_outputs(n));
-        any = true;
-    }
-    if (!any || !tg_pass_leads_on(p, n)) return TG_OK;
-    TG_TRY(tg_node_ready(n));
-    if (!n->op->backward)
-        return tg_fail(p->t->ctx, TG_ERR_UNSUPPORTED, "op %s has no backward", n->op->name);
-    *ran = true;
-    return run_op(p, n);
-}
-
-/* ---- The pass ---- */
 
 static tg_status run_nodes(tg_pass *p) {
     for (tg_node *n = p->t->last; n; n = n->prev) {
-        if (!p->all && n->pass != p->id) {
-            for (int i = 0; i < n->n_out; i++) tg_slot_drop(&tg_node_slots(n)[i]);
+        bool any = false, runs = false;
+        if (!tg_pass_needs(p, n) || !is_reached(n)) {
+            drop_slots(n);
             continue;
         }
-        bool reached = n->flags & (TG_N_LEAF | TG_N_DUE);
-        for (int i = 0; i < n->n_out && !reached; i++) reached = tg_node_slots(n)[i].g || tg_node_slots(n)[i].pending;
-        if (!reached) continue;
-        bool ran = false;
         if (TG_UNLIKELY(p->t->collectives)) tg_pass_note_due(p, n);
-        TG_TRY(run_node(p, n, &ran));
-        n->flags &= ~TG_N_DUE;
-        for (int i = 0; i < n->n_out; i++) tg_slot_drop(&tg_node_slots(n)[i]);
-        if (ran && !p->o->retain) tg_node_release(p->t, n);
-        if (TG_UNLIKELY(p->t->listeners != NULL) && ran && p->o->retain) tg_saved_repack(p->t, n);
+        TG_TRY(finish_outputs(p, n, &any));
+        if (n->flags & TG_N_LEAF) {
+            TG_TRY(deliver_leaf(p, n));
+        } else if ((runs = (any || must_meet(n)) && tg_pass_leads_on(p, n))) {
+            TG_TRY(tg_node_ready(n));
+            TG_TRY(run_op(p, n));
+        }
+        drop_slots(n);
+        if (runs) release_saved(p, n);
     }
     return TG_OK;
 }
@@ -273,8 +285,8 @@ static tg_status run_nodes(tg_pass *p) {
 /* Called after an error: clears everything of the pass, so that the next one starts clean. */
 static void forget_pass(tg_tape *t) {
     for (tg_node *n = t->last; n; n = n->prev) {
-        for (int i = 0; i < n->n_out; i++) tg_slot_drop(&tg_node_slots(n)[i]);
-        n->flags &= ~(TG_N_REACHED | TG_N_DUE);
+        drop_slots(n);
+        n->flags &= ~TG_N_REACHED;
     }
 }
 

@@ -9,44 +9,11 @@
 #include "autograd/targets.h"
 #include "core/work.h"
 
-/* ---- Choosing the destination ---- */
-
 static tg_pass *pass_of(const tg_call *c) { return ((tg_call_impl *)c->impl)->pass; }
 static tg_grad_sink *sink(const tg_call *c, int i) { return &pass_of(c)->sinks[i]; }
-static tg_node *source(const tg_call *c, int i) { return tg_node_src(((tg_call_impl *)c->impl)->node)[i]; }
-static tg_slot *slot_of(const tg_call *c, int i) { return &tg_node_slots(source(c, i))[c->in[i]->out]; }
+static tg_node **sources(const tg_call *c) { return tg_node_src(((tg_call_impl *)c->impl)->node); }
 
-/* Returns a leaf's buffer if contributions may go to it directly, and whether it already holds a value; otherwise
- * NULL. */
-static tg_tensor *direct_buffer(const tg_pass *p, tg_node *n, bool *holds) {
-    tg_tensor *x = tg_node_out(n)[0];
-    if (!(n->flags & TG_N_LEAF) || (tg_hooks_any(x, false) && tg_pass_hooks(p, x))) return NULL;
-    tg_target *target = p->o->n_targets ? tg_pass_target(p, n, 0) : NULL;
-    if (target) {
-        *holds = target->reached || target->mode == TG_GRAD_ADD;
-        return target->g;
-    }
-    tg_tensor *g = tg_gradient_buffer(x);
-    *holds = x->ext && x->ext->has_grad;
-    return g;
-}
-
-static tg_grad_sink_kind sink_kind(tg_pass *p, tg_call *c, int i, uint8_t *mode) {
-    tg_node *n = source(c, i);
-    bool holds;
-    *mode = TG_GRAD_WRITE;
-    if (n->flags & TG_N_BUSY) return TG_SINK_SIDE;
-    tg_tensor *leaf = direct_buffer(p, n, &holds);
-    if (!leaf) {
-        *mode = slot_of(c, i)->g ? TG_GRAD_ADD : TG_GRAD_WRITE;
-        return TG_SINK_SLOT;
-    }
-    if (leaf->dtype != c->in[i]->dtype && !c->op->sums_f32) return TG_SINK_SIDE;
-    /* this node itself may have saved it and still read it */
-    if (TG_UNLIKELY(leaf->storage->saves)) return TG_SINK_SIDE;
-    *mode = holds ? TG_GRAD_ADD : TG_GRAD_WRITE;
-    return TG_SINK_LEAF;
-}
+/* ---- Making the buffers ---- */
 
 /* In check mode a gradient that will be written is first filled with NaN. This exposes an op that reads it, or that
  * leaves a part of it unwritten. */
@@ -61,15 +28,27 @@ static tg_tensor *fresh(tg_call *c, int i) {
     return begun(c, tg_temp_empty(c->ctx, x->dtype, x->ndim, x->shape, TG_MEM_TEMPORARY));
 }
 
+/* Returns the sink's buffer. NULL after recording the error: the caller's op may have dropped or replaced the leaf's
+ * buffer in its backward. */
+static tg_tensor *buffer_of(const tg_grad_sink *r, tg_node *n) {
+    if (r->target) return r->buffer;
+    tg_tensor *x = tg_node_out(n)[0], *g = tg_gradient_buffer(x);
+    if (!g || g->serial == r->serial) return g;
+    char what[160];
+    tg_describe(x, what, sizeof what);
+    tg_fail(x->ctx, TG_ERR_HANDLE, "the main_grad of %s was replaced while an op computed a gradient for it", what);
+    return NULL;
+}
+
 static tg_tensor *leaf_buffer(const tg_call *c, int i) {
-    bool holds;
-    tg_tensor *g = direct_buffer(pass_of(c), source(c, i), &holds);
-    return holds ? g : begun(c, g);
+    const tg_grad_sink *r = sink(c, i);
+    tg_tensor *g = buffer_of(r, sources(c)[i]);
+    return r->adds ? g : begun(c, g);
 }
 
 /* Returns the slot's buffer, copied first if it is shared. */
 static tg_tensor *slot_buffer(tg_call *c, int i) {
-    tg_slot *s = slot_of(c, i);
+    tg_slot *s = sink(c, i)->slot;
     if (!s->g) return s->g = fresh(c, i);
     if (tg_storage_is_own(s->g->storage) && s->g->flags & TG_F_CONTIGUOUS) return s->g;
     tg_tensor *own = fresh(c, i);
@@ -91,74 +70,109 @@ static tg_tensor *materialize(tg_call *c, int i) {
     }
 }
 
-tg_status tg_sinks_open(tg_pass *p, tg_call *c) {
-    uint8_t *mode = (uint8_t *)c->gin_mode;
-    /* initialize all of them first: tg_sinks_close reads all, even after an error */
-    for (int i = 0; i < c->n_in; i++) {
-        p->sinks[i] = (tg_grad_sink){TG_SINK_NONE, NULL};
-        c->gin[i] = NULL;
-        mode[i] = TG_GRAD_NONE;
+/* ---- Opening ---- */
+
+/* Finds the buffer in which the gradient of leaf n accumulates. A leaf that has hooks, and a target without a buffer,
+ * have none: their slot is the destination. */
+static tg_status find_buffer(const tg_pass *p, tg_node *n, tg_grad_sink *r) {
+    tg_tensor *x = tg_node_out(n)[0];
+    if (tg_hooks_any(x, false) && tg_pass_hooks(p, x)) return TG_OK;
+    if (p->o->n_targets && (r->target = tg_pass_target(p, n, 0))) {
+        r->buffer = r->target->g;
+        r->adds = r->target->reached || r->target->mode == TG_GRAD_ADD;
+        return TG_OK;
     }
-    for (int i = 0; i < c->n_in; i++) {
-        if (!tg_pass_needs(p, source(c, i))) continue;
-        c->needs |= 1u << (i < 31 ? i : 31);
-        p->sinks[i].kind = sink_kind(p, c, i, &mode[i]);
-        source(c, i)->flags |= TG_N_BUSY;
-        if (tg_bit(c->op->passes, i)) continue;
-        c->gin[i] = materialize(c, i);
-        if (TG_UNLIKELY(!c->gin[i])) return c->ctx->run.status;
-    }
+    r->buffer = tg_gradient_buffer(x);
+    if (!r->buffer) return x->ctx->run.status;
+    r->serial = r->buffer->serial;
+    r->adds = x->ext->has_grad;
+    if (!r->adds) n->flags &= ~TG_N_REACHED; /* a hook has zeroed what an earlier node of this pass had added */
     return TG_OK;
 }
 
-static void leaf_reached(const tg_pass *p, tg_node *n) {
-    tg_target *target = p->o->n_targets ? tg_pass_target(p, n, 0) : NULL;
+/* Decides where the gradient of x, an output of n, goes. */
+static tg_status choose(tg_pass *p, const tg_call *c, const tg_tensor *x, tg_node *n, tg_grad_sink *r) {
+    *r = (tg_grad_sink){.kind = TG_SINK_SLOT, .slot = &tg_node_slots(n)[x->out]};
+    if (n->flags & TG_N_LEAF) TG_TRY(find_buffer(p, n, r));
+    if (!r->buffer) r->adds = r->slot->g;
+    if (n->flags & TG_N_BUSY) {
+        r->kind = TG_SINK_SIDE;
+    } else if (r->buffer) {
+        /* The node itself may have saved the leaf's gradient and still read it. */
+        bool direct = (r->buffer->dtype == x->dtype || c->op->sums_f32) && !r->buffer->storage->saves;
+        r->kind = direct ? TG_SINK_LEAF : TG_SINK_SIDE;
+    }
+    n->flags |= TG_N_BUSY;
+    return TG_OK;
+}
+
+tg_status tg_sinks_open(tg_pass *p, tg_call *c) {
+    tg_node **src = sources(c);
+    uint8_t *mode = (uint8_t *)c->gin_mode;
+    tg_status s = TG_OK;
+    for (int i = 0; i < c->n_in; i++) {
+        tg_grad_sink *r = &p->sinks[i];
+        r->kind = TG_SINK_NONE;
+        c->gin[i] = NULL;
+        mode[i] = TG_GRAD_NONE;
+        /* After an error, the loop goes on: tg_sinks_close reads every kind. */
+        if (s != TG_OK || !tg_pass_needs(p, src[i])) continue;
+        c->needs |= 1u << (i < 31 ? i : 31);
+        s = choose(p, c, c->in[i], src[i], r);
+        mode[i] = r->adds && r->kind != TG_SINK_SIDE ? TG_GRAD_ADD : TG_GRAD_WRITE;
+        if (s != TG_OK || tg_bit(c->op->passes, i)) continue;
+        c->gin[i] = materialize(c, i);
+        if (TG_UNLIKELY(!c->gin[i])) s = c->ctx->run.status;
+    }
+    return s;
+}
+
+/* ---- Closing ---- */
+
+static void note_delivered(const tg_grad_sink *r, tg_node *n) {
     n->flags |= TG_N_REACHED;
-    if (target)
-        target->reached = true;
+    if (r->target)
+        r->target->reached = true;
     else
         tg_gradient_reached(tg_node_out(n)[0]);
 }
 
-/* Adds a side buffer to its destination, and frees it. */
-static tg_status settle_side(tg_pass *p, tg_call *c, int i) {
-    tg_tensor *g = sink(c, i)->side;
-    tg_node *n = source(c, i);
-    bool holds;
-    sink(c, i)->side = NULL;
+/* Adds the side buffer to its destination, and frees it. A leaf holds a value if it did when the call opened, or if an
+ * earlier sink of the call has delivered one. */
+static tg_status settle(tg_grad_sink *r, tg_node *n) {
+    tg_tensor *g = r->side;
+    r->side = NULL;
     if (!g) return TG_OK;
-    tg_tensor *leaf = direct_buffer(p, n, &holds);
-    if (!leaf) return tg_slot_add(slot_of(c, i), g);
-    tg_status s = tg_gradient_put(leaf, g, holds);
+    if (!r->buffer) return tg_slot_add(r->slot, g);
+    tg_tensor *sum = buffer_of(r, n);
+    tg_status s = sum ? tg_gradient_put(sum, g, r->adds || n->flags & TG_N_REACHED) : g->ctx->run.status;
     tg_temp_free(g);
-    leaf_reached(p, n);
+    if (s == TG_OK) note_delivered(r, n);
     return s;
 }
 
 tg_status tg_sinks_close(tg_pass *p, tg_call *c) {
-    tg_status status = c->ctx->run.status;
+    tg_node **src = sources(c);
+    tg_status ran = c->ctx->run.status, s = ran;
     for (int i = 0; i < c->n_in; i++) {
-        if (p->sinks[i].kind == TG_SINK_NONE) continue;
-        source(c, i)->flags &= ~TG_N_BUSY;
-        if (status == TG_OK && p->sinks[i].kind == TG_SINK_LEAF) leaf_reached(p, source(c, i));
-    }
-    for (int i = 0; i < c->n_in; i++) {
-        if (p->sinks[i].kind != TG_SINK_SIDE) continue;
-        if (status == TG_OK)
-            status = settle_side(p, c, i);
+        tg_grad_sink *r = &p->sinks[i];
+        if (r->kind == TG_SINK_NONE) continue;
+        src[i]->flags &= ~TG_N_BUSY;
+        if (r->kind == TG_SINK_LEAF && ran == TG_OK) note_delivered(r, src[i]);
+        if (r->kind != TG_SINK_SIDE) continue;
+        if (s == TG_OK)
+            s = settle(r, src[i]);
         else
-            tg_temp_free(p->sinks[i].side);
+            tg_temp_free(r->side);
     }
-    return status;
+    return s;
 }
 
 tg_tensor *tg_sink_gradient(const tg_call *c, int i) {
-    tg_grad_sink_kind kind = sink(c, i)->kind;
-    bool holds = false;
-    if (kind == TG_SINK_NONE) return NULL;
-    bool summed = kind == TG_SINK_LEAF || kind == TG_SINK_SIDE;
-    tg_tensor *leaf = summed ? direct_buffer(pass_of(c), source(c, i), &holds) : NULL;
-    return !leaf ? slot_of(c, i)->g : holds ? leaf : NULL;
+    const tg_grad_sink *r = sink(c, i);
+    if (r->kind == TG_SINK_NONE) return NULL;
+    if (r->kind == TG_SINK_DONE || !r->buffer) return r->slot->g;
+    return r->adds || sources(c)[i]->flags & TG_N_REACHED ? r->buffer : NULL;
 }
 
 /* ---- Functions for an op's backward ---- */
@@ -197,33 +211,30 @@ tg_status tg_call_pass(tg_call *c, int i, tg_tensor *g) {
         if (c->ctx->run.status != TG_OK) return c->ctx->run.status;
         return tg_gradient_put(gin, g, c->gin_mode[i] == TG_GRAD_ADD);
     }
-    tg_slot *s = slot_of(c, i);
-    tg_tensor *share =
-        tg_gradient_alias(g);
+    tg_tensor *share = tg_gradient_alias(g);
     if (!share) return c->ctx->run.status;
-    if (s->g) tg_temp_free(s->g);
-    s->g = share;
+    tg_temp_free(r->slot->g);
+    r->slot->g = share;
     c->gin[i] = NULL;
     r->kind = TG_SINK_DONE;
     return TG_OK;
 }
 
 bool tg_call_accumulates(const tg_call *c, int i) {
-    const tg_pass *p = pass_of(c);
-    if (sink(c, i)->kind != TG_SINK_LEAF) return false;
-    const tg_target *target = p->o->n_targets ? tg_pass_target(p, source(c, i), 0) : NULL;
-    return target ? target->accumulates : !p->o->targets;
+    const tg_grad_sink *r = sink(c, i);
+    return r->kind == TG_SINK_LEAF && (!r->target || r->target->accumulates);
 }
 
 void tg_call_decline(tg_call *c, int i) {
     tg_grad_sink *r = sink(c, i);
-    if (r->kind == TG_SINK_SLOT && c->gin_mode[i] != TG_GRAD_ADD) { /* otherwise the slot keeps its value */
-        tg_temp_free(slot_of(c, i)->g);
-        slot_of(c, i)->g = NULL;
+    if (r->kind == TG_SINK_SLOT && !r->adds) { /* otherwise the slot keeps its value */
+        tg_temp_free(r->slot->g);
+        r->slot->g = NULL;
     }
-    if (r->side) tg_temp_free(r->side);
+    tg_temp_free(r->side);
+    r->side = NULL;
     c->gin[i] = NULL;
-    *r = (tg_grad_sink){TG_SINK_DONE, NULL};
+    r->kind = TG_SINK_DONE;
 }
 
 tg_status tg_call_in_flight(tg_call *c, int i, tg_tensor *g, tg_work *w) {
@@ -238,20 +249,12 @@ tg_status tg_call_in_flight(tg_call *c, int i, tg_tensor *g, tg_work *w) {
     if (w) TG_TRY(tg_work_fills(w, g->storage));
     if (r->kind == TG_SINK_NONE) return TG_OK;
     tg_pending *p = tg_tape_alloc(c->tape, sizeof *p);
-    tg_tensor *share =
-        p ? tg_gradient_alias(g) : NULL;
+    tg_tensor *share = p ? tg_gradient_alias(g) : NULL;
     if (!share) return c->ctx->run.status;
     *p = (tg_pending){NULL, share};
-    tg_slot *s = slot_of(c, i);
-    if (r->kind == TG_SINK_SLOT && c->gin_mode[i] == TG_GRAD_WRITE && s->g) {
-        tg_temp_free(s->g);
-        s->g = NULL;
-    }
-    if (r->side) tg_temp_free(r->side);
-    tg_pending **end = &s->pending;
+    tg_call_decline(c, i);
+    tg_pending **end = &r->slot->pending;
     while (*end) end = &(*end)->next;
     *end = p;
-    c->gin[i] = NULL;
-    *r = (tg_grad_sink){TG_SINK_DONE, NULL};
     return TG_OK;
 }

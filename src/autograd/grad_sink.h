@@ -11,12 +11,18 @@ typedef enum tg_grad_sink_kind {
     /* a buffer that is added afterwards: for a tensor that is given twice, for another dtype than its leaf's, or for
      * a leaf whose gradient nodes have saved */
     TG_SINK_SIDE,
-    TG_SINK_DONE, /* passed on already, or in flight */
+    TG_SINK_DONE, /* passed on already, declined, or in flight */
 } tg_grad_sink_kind;
 
+/* Where the gradient of one input goes. tg_sinks_open decides it; the rest of the call only reads it. */
 typedef struct tg_grad_sink {
-    tg_grad_sink_kind kind;
-    tg_tensor *side;
+    uint8_t kind;      /* tg_grad_sink_kind */
+    bool adds;         /* the destination held a value when the call opened */
+    tg_slot *slot;     /* the slot of the input */
+    tg_tensor *buffer; /* the buffer in which the leaf or the target accumulates. NULL: the slot is the destination */
+    uint64_t serial;   /* serial of the leaf's buffer: the op's backward may drop or replace it */
+    tg_target *target; /* the target whose buffer it is. NULL: it is the leaf's own */
+    tg_tensor *side;   /* the side buffer. NULL: there is none yet, or it has been added */
 } tg_grad_sink;
 
 /* Decides where each input's gradient goes. Makes the buffers, except for inputs to which the op passes a gradient

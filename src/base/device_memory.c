@@ -24,9 +24,9 @@ tg_status tg_memory_fail(tg_ctx *ctx, size_t bytes, const char *what) {
     if (r->memory_limit > 0)
         snprintf(limit, sizeof limit, ", the limit is %lld", (long long)r->memory_limit);
     return tg_fail(ctx, TG_ERR_MEMORY,
-                   "out of memory on device \"%s\": %zu bytes%s asked for%s, %lld of workspaces, %lld live "
-                   "(parameters %lld, gradients %lld, optimiser %lld, saved activations %lld, temporaries %lld, named "
-                   "buffers %lld, captured steps %lld)",
+                   "out of memory on device \"%s\": %zu bytes%s were asked for%s; workspaces have %lld, live tensors "
+                   "%lld (parameters %lld, gradients %lld, optimizer %lld, saved activations %lld, temporaries %lld, "
+                   "named buffers %lld, captured steps %lld)",
                    r->ops->name, bytes, what, limit, (long long)tg_workspace_bytes(ctx), (long long)m.live,
                    (long long)m.by_category[0], (long long)m.by_category[1], (long long)m.by_category[2],
                    (long long)m.by_category[3], (long long)m.by_category[4], (long long)m.by_category[5],

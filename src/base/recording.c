@@ -13,6 +13,6 @@ tg_status tg_recording_refuse(tg_ctx *ctx, const char *who, const char *what, co
     tg_describe_site(site, where, sizeof where);
     return tg_fail(ctx, TG_ERR_UNSUPPORTED,
                    "%s: the step that tg_graph_new records %s (called from %s); do it outside of the step, before or "
-                   "behind tg_graph_replay",
+                   "after tg_graph_replay",
                    who, what, where);
 }

@@ -33,12 +33,13 @@ void tg_struct_init(void *s, size_t size) {
 
 tg_status tg_size_check(tg_ctx *ctx, size_t size, size_t known, const char *who) {
     if (size < sizeof size)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: the struct's size is %zu; its TG_ macro, or tg_struct_init, sets it",
-                       who, size);
+        return tg_fail(ctx, TG_ERR_ARGUMENT,
+                       "%s: the struct's size is %zu; initialize it with its TG_ macro or tg_struct_init", who, size);
     if (size > known)
         return tg_fail(
             ctx, TG_ERR_ARGUMENT,
-            "%s: the struct's size is %zu, this library knows %zu: it is a later version's, or its size was never set",
+            "%s: the struct's size is %zu, but this library knows %zu; it is of a later version, or its size was not "
+            "set",
             who, size, known);
     return TG_OK;
 }
@@ -46,7 +47,9 @@ tg_status tg_size_check(tg_ctx *ctx, size_t size, size_t known, const char *who)
 tg_status tg_table_check(tg_ctx *ctx, size_t size, size_t known, const char *who) {
     TG_TRY(tg_size_check(ctx, size, known, who));
     return size == known ? TG_OK
-                         : tg_fail(ctx, TG_ERR_ARGUMENT, "%s: the table's size is %zu, expected %zu", who, size, known);
+                         : tg_fail(ctx, TG_ERR_ARGUMENT,
+                                   "%s: the table's size is %zu, expected %zu; set .size = sizeof of the table", who,
+                                   size, known);
 }
 
 tg_status tg_options(tg_ctx *ctx, void *to, size_t known, const void *from, const char *who) {

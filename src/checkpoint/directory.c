@@ -195,9 +195,9 @@ static tg_status require_absent(tg_checkpoints *c, int64_t step) {
     if (!path) return tg_io_enter(c->ctx);
     tg_status s = TG_OK;
     if (lstat(path, &st) == 0)
-        s = tg_fail(c->ctx, TG_ERR_STATE, "tg_checkpoints_begin: '%s' is there already", path);
+        s = tg_fail(c->ctx, TG_ERR_STATE, "tg_checkpoints_begin: '%s' exists already", path);
     else if (errno != ENOENT)
-        s = tg_file_fail(c->ctx, "look at", path, -1);
+        s = tg_file_fail(c->ctx, "get the status of", path, -1);
     tg_host_strfree(c->ctx, path);
     return s;
 }

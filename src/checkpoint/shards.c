@@ -66,8 +66,8 @@ static tg_status check_place(const tg_shards *s, const char *key, const tg_tenso
     if (whole) return tg_place_check_shards(x, p, 0, who);
     tg_place_text(s->ctx, p, text, sizeof text);
     return tg_fail(s->ctx, TG_ERR_PLACEMENT,
-                   "%s: '%.128s' is %s; only what is the same on every rank, or a shard with a layout, has a place in "
-                   "the global state: place it so (tg_place), or tg_as_shard first",
+                   "%s: '%.128s' is %s, but the global state can have only tensors that are equal on every rank and "
+                   "shards with a layout; place it (tg_place), or call tg_as_shard first",
                    who, key, text);
 }
 
@@ -75,7 +75,7 @@ static tg_status check_key(const tg_shards *s, const char *key, const char *who)
     if (!key || !*key || strlen(key) >= TG_SHARDS_KEY)
         return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: the key is %s, expected 1 to %d bytes", who,
                        key ? *key ? "too long" : "empty" : "NULL", TG_SHARDS_KEY - 1);
-    if (find(s, key)) return tg_fail(s->ctx, TG_ERR_STATE, "%s: the key '%.128s' is there already", who, key);
+    if (find(s, key)) return tg_fail(s->ctx, TG_ERR_STATE, "%s: the key '%.128s' exists already", who, key);
     return TG_OK;
 }
 
@@ -139,7 +139,7 @@ static const char *name_of(const tg_shards *s, const tg_tensor *param) {
 static tg_status add_item(tg_shards *s, const char *prefix, const tg_optim *o, const tg_optim_item *it) {
     char key[TG_SHARDS_KEY], suffix[64];
     if (tg_ref_get(s->ctx, it->ref) != it->param)
-        return tg_fail(s->ctx, TG_ERR_HANDLE, "tg_shards_add_optim: a parameter of the optimiser was dropped");
+        return tg_fail(s->ctx, TG_ERR_HANDLE, "tg_shards_add_optim: a parameter of the optimizer was dropped");
     for (int k = 0; k <= TG_OPTIM_STATES; k++) {
         bool master = k == TG_OPTIM_STATES;
         tg_tensor *x = master ? it->master : it->state[k];
@@ -162,13 +162,14 @@ tg_status tg_shards_add_optim(tg_shards *s, const char *prefix, tg_optim *o) {
     TG_TRY(enter(s));
     if (!o || o->ctx != s->ctx)
         return tg_fail(s->ctx, o ? TG_ERR_HANDLE : TG_ERR_ARGUMENT, "tg_shards_add_optim: %s",
-                       o ? "the optimiser is of another context" : "the optimiser is NULL");
+                       o ? "the optimizer is of another context" : "the optimizer is NULL");
     if (s->n_steps == TG_LEN(s->steps))
-        return tg_fail(s->ctx, TG_ERR_STATE, "tg_shards_add_optim: more than %d optimisers", TG_LEN(s->steps));
+        return tg_fail(s->ctx, TG_ERR_STATE, "tg_shards_add_optim: a list can have at most %d optimizers",
+                       TG_LEN(s->steps));
     TG_TRY(join(s, key, prefix, "steps", ""));
     for (int i = 0; i < s->n_steps; i++)
         if (strcmp(s->steps[i].key, key) == 0)
-            return tg_fail(s->ctx, TG_ERR_STATE, "tg_shards_add_optim: the key '%.128s' is there already", key);
+            return tg_fail(s->ctx, TG_ERR_STATE, "tg_shards_add_optim: the key '%.128s' exists already", key);
     char *copy = tg_host_strdup(s->ctx, key);
     int n = s->n;
     tg_status status = copy ? TG_OK : s->ctx->run.status;
@@ -214,7 +215,9 @@ tg_status tg_shards_at(const tg_shards *s, int i, tg_shard_info *out) {
     TG_TRY(enter(s));
     if (!out) return tg_fail(s->ctx, TG_ERR_ARGUMENT, "tg_shards_at: out is NULL");
     TG_TRY(tg_size_check(s->ctx, out->size, sizeof *out, "tg_shards_at"));
-    if (i < 0 || i >= s->n) return tg_fail(s->ctx, TG_ERR_ARGUMENT, "tg_shards_at: tensor %d of %d", i, s->n);
+    if (i < 0 || i >= s->n)
+        return tg_fail(s->ctx, TG_ERR_ARGUMENT, "tg_shards_at: index %d is out of range; the list has %d tensors", i,
+                       s->n);
     TG_TRY(tg_shards_check(s, "tg_shards_at"));
     const tg_shard_item *e = &s->item[i];
     tg_shard_info info = {.size = out->size, .key = e->key, .tensor = e->x, .global = tg_shard_global(e->like)};

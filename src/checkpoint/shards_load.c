@@ -101,7 +101,7 @@ static tg_status check_entry(source *f, const tg_shard_item *i) {
     tg_shape_text((int)g.ndim, g.dim, wants, sizeof wants);
     return tg_fail(ctx, TG_ERR_FORMAT, "'%s': tensor '%.128s' is %s%s, expected %s%s%s", f->dir, i->key, e->dtype_name,
                    has, tg_dtype_name((tg_dtype)i->x->dtype), wants,
-                   same || i->rows != TG_NONE ? "" : "; tg_shards_set_rows where they differ by padding");
+                   same || i->rows != TG_NONE ? "" : "; call tg_shards_set_rows if they differ by padding");
 }
 
 static const char *steps_text(const source *f, const char *key) {

@@ -17,7 +17,7 @@ enum { AXES = TG_LEN(axes), WORDS = 3, ROW = AXES + WORDS, DIGITS = 22 }; /* DIG
 tg_status tg_shards_add_rng(tg_shards *s) {
     if (!s) return TG_ERR_ARGUMENT;
     TG_TRY(s->ctx->run.status);
-    if (s->rng) return tg_fail(s->ctx, TG_ERR_STATE, "tg_shards_add_rng: the random streams are there already");
+    if (s->rng) return tg_fail(s->ctx, TG_ERR_STATE, "tg_shards_add_rng: the random streams were added already");
     s->rng = true;
     return TG_OK;
 }
@@ -142,8 +142,8 @@ static tg_status check_known(const tg_shards *s, const char *dir, const tg_safet
     for (int i = 0; i < tg_safetensors_metadata_count(file); i++) {
         const char *key = tg_safetensors_metadata_at(file, i)->key;
         if (!strncmp(key, "rng/", 4) && !tg_rng_named(s->ctx, key + 4))
-            return tg_fail(s->ctx, TG_ERR_FORMAT, "'%s' has a random stream '%.128s' that this context has not", dir,
-                           key + 4);
+            return tg_fail(s->ctx, TG_ERR_FORMAT, "'%s' has a random stream '%.128s' that this context does not have",
+                           dir, key + 4);
     }
     return TG_OK;
 }

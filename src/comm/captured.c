@@ -17,7 +17,7 @@ typedef struct part {
 } part;
 
 typedef struct call {
-    tg_note note;
+    tg_call_entry entry;
     int64_t bytes;
     int part;
 } call;
@@ -27,7 +27,7 @@ typedef struct replay {
     tg_ctx *ctx;
     part *parts;
     call *calls;
-    int n_parts, room_parts, n_calls, room_calls;
+    int n_parts, parts_capacity, n_calls, calls_capacity;
 } replay;
 
 /* ---- Begin and end ---- */
@@ -35,8 +35,8 @@ typedef struct replay {
 static void count(const replay *r) {
     for (int i = 0; i < r->n_calls; i++)
         for (tg_comm *c = r->parts[r->calls[i].part].c; c; c = c->parent) {
-            c->counts.calls[r->calls[i].note.kind]++;
-            c->counts.bytes[r->calls[i].note.kind] += r->calls[i].bytes;
+            c->counts.calls[r->calls[i].entry.kind]++;
+            c->counts.bytes[r->calls[i].entry.kind] += r->calls[i].bytes;
         }
 }
 
@@ -49,18 +49,19 @@ static tg_status begin_part(part *p, const void *site) {
     if (!p->collectives) return TG_OK;
     if (!tg_comm_ok(c)) return c->ctx->run.status;
     if (c->batch)
-        return tg_fail(c->ctx, TG_ERR_STATE, "tg_graph_replay: a batch of sends and receives is open; close it first");
-    tg_note note = {.kind = TG_REPLAY,
-                    .dtype = TG_U8,
-                    .size = c->size,
-                    .count = signed_count(p),
-                    .site = (uint64_t)(uintptr_t)site,
-                    .sequence = ++c->sequence};
-    tg_transfer t = {.size = sizeof t, .kind = (tg_collective)TG_REPLAY, .dtype = TG_U8,
-                     .count = note.count, .site = site};
+        return tg_fail(c->ctx, TG_ERR_STATE,
+                       "tg_graph_replay: a batch of sends and receives is open; call tg_comm_batch_close first");
+    tg_call_entry entry = {.kind = TG_REPLAY,
+                           .dtype = TG_U8,
+                           .size = c->size,
+                           .count = signed_count(p),
+                           .site = (uint64_t)(uintptr_t)site,
+                           .sequence = ++c->sequence};
+    tg_transfer t = {
+        .size = sizeof t, .kind = (tg_collective)TG_REPLAY, .dtype = TG_U8, .count = entry.count, .site = site};
     size_t at = 0;
-    tg_text(note.group, sizeof note.group, &at, "%s", *c->name ? c->name : "world");
-    t.record = tg_card_post(c->board, &note);
+    tg_text(entry.group, sizeof entry.group, &at, "%s", *c->name ? c->name : "world");
+    t.record = tg_recorder_post(c->recorder, &entry);
     p->request = NULL;
     p->begun = true;
     if (c->ops->batch) TG_TRY(c->ops->batch(c->ctx, c->state, true)); /* so that it ends after the launch */
@@ -99,8 +100,8 @@ static tg_status begin(tg_rider *rider, const void *site) {
 
 static void free_replay(tg_rider *rider) {
     replay *r = (replay *)rider;
-    tg_host_free(r->ctx, r->parts, (size_t)r->room_parts * sizeof *r->parts);
-    tg_host_free(r->ctx, r->calls, (size_t)r->room_calls * sizeof *r->calls);
+    tg_host_free(r->ctx, r->parts, (size_t)r->parts_capacity * sizeof *r->parts);
+    tg_host_free(r->ctx, r->calls, (size_t)r->calls_capacity * sizeof *r->calls);
     tg_host_free(r->ctx, r, sizeof *r);
 }
 
@@ -115,28 +116,28 @@ static replay *replay_of(tg_ctx *ctx) {
 static part *part_of(replay *r, tg_comm *c) {
     for (int i = 0; i < r->n_parts; i++)
         if (r->parts[i].c == c) return &r->parts[i];
-    if (!tg_host_grow(r->ctx, (void **)&r->parts, r->n_parts, &r->room_parts, sizeof *r->parts)) return NULL;
+    if (!tg_host_grow(r->ctx, (void **)&r->parts, r->n_parts, &r->parts_capacity, sizeof *r->parts)) return NULL;
     r->parts[r->n_parts] = (part){.c = c, .digest = 2166136261u};
     return &r->parts[r->n_parts++];
 }
 
-static void digest(part *p, const tg_note *note, bool even) {
-    const int64_t words[] = {note->kind, note->dtype, note->op, note->root, even ? note->count : -1};
+static void digest(part *p, const tg_call_entry *entry, bool even) {
+    const int64_t words[] = {entry->kind, entry->dtype, entry->op, entry->root, even ? entry->count : -1};
     for (int i = 0; i < TG_LEN(words); i++)
         for (int k = 0; k < 64; k += 8) p->digest = (p->digest ^ (uint32_t)(words[i] >> k & 255)) * 16777619u;
 }
 
-tg_status tg_replay_note(tg_comm *c, const tg_note *note, int64_t bytes, bool even) {
+tg_status tg_replay_add(tg_comm *c, const tg_call_entry *entry, int64_t bytes, bool even) {
     tg_ctx *ctx = c->ctx;
     replay *r = replay_of(ctx);
     part *p = r ? part_of(r, c) : NULL;
-    if (!p || !tg_host_grow(ctx, (void **)&r->calls, r->n_calls, &r->room_calls, sizeof *r->calls))
+    if (!p || !tg_host_grow(ctx, (void **)&r->calls, r->n_calls, &r->calls_capacity, sizeof *r->calls))
         return ctx->run.status;
-    r->calls[r->n_calls++] = (call){.note = *note, .bytes = bytes, .part = (int)(p - r->parts)};
+    r->calls[r->n_calls++] = (call){.entry = *entry, .bytes = bytes, .part = (int)(p - r->parts)};
     r->rider.collectives++;
-    if (note->kind == TG_SEND || note->kind == TG_RECV) return TG_OK;
+    if (entry->kind == TG_SEND || entry->kind == TG_RECV) return TG_OK;
     p->collectives++;
-    digest(p, note, even);
+    digest(p, entry, even);
     return TG_OK;
 }
 
@@ -156,14 +157,14 @@ static bool ends_with_transport(tg_rider *rider, const void *ops) {
     return false;
 }
 
-#define ENDED "a communicator of the step has ended or begun anew"
+#define ENDED "a communicator of the step has ended or recovered"
 
 void tg_replays_end(tg_comm *c) { tg_graphs_end(c->ctx, ends_with, c, ENDED); }
 void tg_replays_end_all(tg_ctx *ctx, const tg_comm_ops *ops) { tg_graphs_end(ctx, ends_with_transport, ops, ENDED); }
 
 typedef struct listing {
-    const tg_note *note;
-    void (*fn)(void *user, const tg_note *call);
+    const tg_call_entry *entry;
+    void (*fn)(void *user, const tg_call_entry *call);
     void *user;
     bool done;
 } listing;
@@ -173,14 +174,15 @@ static void list_calls(tg_rider *rider, const void *arg) {
     listing *l = (listing *)(uintptr_t)arg;
     for (int i = 0; i < r->n_parts && !l->done; i++) {
         const part *p = &r->parts[i];
-        if (signed_count(p) != l->note->count) continue;
+        if (signed_count(p) != l->entry->count) continue;
         l->done = true;
         for (int k = 0; k < r->n_calls; k++)
-            if (r->calls[k].part == i) l->fn(l->user, &r->calls[k].note);
+            if (r->calls[k].part == i) l->fn(l->user, &r->calls[k].entry);
     }
 }
 
-void tg_replay_each(tg_ctx *ctx, const tg_note *note, void (*fn)(void *user, const tg_note *call), void *user) {
-    listing l = {note, fn, user, false};
+void tg_replay_each(tg_ctx *ctx, const tg_call_entry *entry, void (*fn)(void *user, const tg_call_entry *call),
+                    void *user) {
+    listing l = {entry, fn, user, false};
     tg_graphs_riders(ctx, list_calls, &l);
 }

@@ -26,8 +26,8 @@ tg_work *tg_comm_broadcast(tg_comm *c, tg_tensor *x, int root) {
     return START(c, .kind = TG_BROADCAST, .dst = x, .root = root);
 }
 
-tg_work *tg_comm_all_to_all(tg_comm *c, tg_tensor *dst, const int64_t *recv_counts, tg_tensor *src,
-                            const int64_t *send_counts) {
+tg_work *tg_comm_all_to_all(tg_comm *c, tg_tensor *dst, tg_tensor *src, const int64_t *send_counts,
+                            const int64_t *recv_counts) {
     return given(c, dst,
                  START(c, .kind = TG_ALL_TO_ALL, .dst = dst, .src = src, .send = send_counts, .recv = recv_counts));
 }
@@ -56,7 +56,10 @@ tg_work *tg_comm_recv(tg_comm *c, tg_tensor *dst, int from) {
 
 static tg_status set_batch(tg_comm *c, bool open, const char *who) {
     if (!tg_comm_ok(c)) return c ? tg_ctx_status(c->ctx) : TG_ERR_ARGUMENT;
-    if (c->batch == open) return tg_fail(c->ctx, TG_ERR_STATE, "%s: %s", who, open ? "one is open" : "none is open");
+    if (c->batch == open)
+        return tg_fail(c->ctx, TG_ERR_STATE, "%s: %s", who,
+                       open ? "a batch is open already; call tg_comm_batch_close first"
+                            : "no batch is open; call tg_comm_batch_open first");
     c->batch = open;
     return c->ops->batch ? c->ops->batch(c->ctx, c->state, open) : TG_OK;
 }

@@ -16,24 +16,24 @@ tg_status tg_comm_missed(const tg_comm *c, tg_status s) {
 
 bool tg_comm_ok(const tg_comm *c) { return c && c->ops && tg_ok(c->ctx); }
 
-tg_note tg_transfer_note(const tg_transfer *t, int size) {
-    return (tg_note){.kind = (uint8_t)t->kind,
-                     .dtype = (uint8_t)t->dtype,
-                     .op = (uint8_t)t->op,
-                     .root = t->root,
-                     .size = size,
-                     .count = t->count,
-                     .site = (uint64_t)(uintptr_t)t->site};
+tg_call_entry tg_transfer_entry(const tg_transfer *t, int size) {
+    return (tg_call_entry){.kind = (uint8_t)t->kind,
+                           .dtype = (uint8_t)t->dtype,
+                           .op = (uint8_t)t->op,
+                           .root = t->root,
+                           .size = size,
+                           .count = t->count,
+                           .site = (uint64_t)(uintptr_t)t->site};
 }
 
 tg_comm *tg_comm_or_inert(tg_comm *c) { return c ? c : (tg_comm *)&inert; }
 
-tg_comm *tg_comm_make(tg_ctx *ctx, const tg_comm_ops *ops, void *state, int rank, int size, tg_board *board) {
+tg_comm *tg_comm_make(tg_ctx *ctx, const tg_comm_ops *ops, void *state, int rank, int size, tg_recorder *recorder) {
     tg_comm *c = tg_host_alloc(ctx, sizeof *c);
-    if (c && !board) board = tg_board_new(ctx, NULL, 1, rank, size, 0, true);
-    if (!c || !board) {
+    if (c && !recorder) recorder = tg_recorder_new(ctx, NULL, 1, rank, size, 0, true);
+    if (!c || !recorder) {
         tg_host_free(ctx, c, sizeof *c);
-        tg_board_unref(ctx, board);
+        tg_recorder_unref(ctx, recorder);
         return NULL;
     }
     *c = (tg_comm){.ctx = ctx,
@@ -42,7 +42,7 @@ tg_comm *tg_comm_make(tg_ctx *ctx, const tg_comm_ops *ops, void *state, int rank
                    .rank = rank,
                    .size = size,
                    .axis = TG_MAX_AXES,
-                   .board = board,
+                   .recorder = recorder,
                    .counts = TG_COMM_INFO()};
     c->live.next = c->live.prev = &c->live;
     return c;
@@ -50,7 +50,7 @@ tg_comm *tg_comm_make(tg_ctx *ctx, const tg_comm_ops *ops, void *state, int rank
 
 /* ---- Listening for errors: a caller's transport is notified by its abort slot; ours register listeners ---- */
 
-static void hear_skip(tg_listener *l) {
+static void hear_missed(tg_listener *l) {
     tg_comm *c = (tg_comm *)l;
     if (c->aborted || c->ended || !c->ops->abort) return;
     c->aborted = true;
@@ -60,15 +60,17 @@ static void hear_skip(tg_listener *l) {
 static void listen(tg_comm *c) {
     if (!c->ops->abort) return;
     c->listens = true;
-    c->listener = (tg_listener){.skipped = hear_skip};
+    c->listener = (tg_listener){.skipped = hear_missed};
     tg_ctx_listen(c->ctx, &c->listener);
 }
 
 static tg_status check_table(tg_ctx *ctx, const tg_comm_ops *ops, int rank, int size) {
-    if (!ops) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_comm_new_on: the table is NULL");
+    if (!ops) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_comm_new_on: ops is NULL, expected the table of a transport");
     TG_TRY(tg_table_check(ctx, ops->size, sizeof *ops, "tg_comm_new_on: the table"));
     if (!ops->name || !ops->start || !ops->test || !ops->wait || !ops->drop || !ops->split || !ops->close)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_comm_new_on: the table lacks a required slot");
+        return tg_fail(
+            ctx, TG_ERR_ARGUMENT,
+            "tg_comm_new_on: the table lacks a required slot: name, start, test, wait, drop, split or close");
     if (size < 1 || rank < 0 || rank >= size)
         return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_comm_new_on: rank %d of %d, expected 0 <= rank < size", rank, size);
     return TG_OK;
@@ -118,7 +120,7 @@ void tg_comm_free(tg_comm *c) {
     if (c->listens) tg_ctx_unlisten(c->ctx, &c->listener);
     leave_parent(c);
     c->ops->close(ctx, c->state);
-    tg_board_unref(ctx, c->board);
+    tg_recorder_unref(ctx, c->recorder);
     for (tg_comm_request *r = c->free, *next; r; r = next) {
         next = r->next;
         tg_host_free(ctx, r, sizeof *r);
@@ -135,8 +137,8 @@ void tg_comm_free_all(tg_comm *c) {
 
 static tg_comm *group_of(tg_comm *c, void *state, const tg_comm_ops *ops, int rank, int n, const char *name,
                          tg_axis axis) {
-    c->board->refs++;
-    tg_comm *g = tg_comm_make(c->ctx, ops, state, rank, n, c->board);
+    c->recorder->refs++;
+    tg_comm *g = tg_comm_make(c->ctx, ops, state, rank, n, c->recorder);
     if (!g) {
         ops->close(c->ctx, state);
         return tg_comm_or_inert(NULL);
@@ -233,7 +235,7 @@ static tg_status check_split(const tg_comm *c, tg_axis axis) {
         return tg_fail(c->ctx, TG_ERR_ARGUMENT, "tg_comm_split: axis %d, expected an axis or TG_MAX_AXES", (int)axis);
     if (c->ops->silent && c->size > 1)
         return tg_fail(c->ctx, TG_ERR_UNSUPPORTED,
-                       "tg_comm_split: transport \"%s\" cannot ask the other ranks for their colors; use "
+                       "tg_comm_split: transport \"%s\" cannot exchange the colors of the ranks; use "
                        "tg_parallel_new",
                        c->ops->name);
     return TG_OK;
@@ -300,7 +302,7 @@ static void end_with_parent(tg_comm *c) {
     for (tg_comm *child = c->child; child; child = child->sibling) end_with_parent(child);
     c->ended = true;
     if (c->ops->abort && !c->aborted)
-        c->ops->abort(c->ctx, c->state, "the communicator that this group was split from begins anew");
+        c->ops->abort(c->ctx, c->state, "the communicator that this group was split from recovers");
     c->aborted = true;
     tg_comm_finish_all(c);
 }
@@ -310,7 +312,9 @@ tg_status tg_comm_recover(tg_comm *c) {
     int rank = c->rank, size = c->size;
     if (c->size == 1 || c->ops->silent) return TG_OK;
     if (!c->ops->recover)
-        return tg_fail(c->ctx, TG_ERR_UNSUPPORTED, "tg_comm_recover: transport \"%s\" cannot begin anew", c->ops->name);
+        return tg_fail(c->ctx, TG_ERR_UNSUPPORTED,
+                       "tg_comm_recover: transport \"%s\" has no slot recover; create a new communicator",
+                       c->ops->name);
     for (tg_comm *child = c->child; child; child = child->sibling) end_with_parent(child);
     tg_comm_finish_all(c);
     tg_ctx_clear(c->ctx); /* clears errors of those calls, which the caller knows to be lost */

@@ -22,7 +22,7 @@ typedef struct tg_collective_args {
 tg_work *tg_comm_start(tg_comm *c, const tg_collective_args *a);
 
 /* Returns the flight-recorder entry of a call in a group of `size` ranks. */
-tg_note tg_transfer_note(const tg_transfer *t, int size);
+tg_call_entry tg_transfer_entry(const tg_transfer *t, int size);
 
 /* The kind of the call by which ranks record and compare the replay of a captured step; it is not a collective of
  * its own. Its count holds the number of the group's collectives in the low bits and a digest of them above. */
@@ -31,13 +31,14 @@ static inline int64_t tg_replay_calls(int64_t count) { return count & ((1 << TG_
 
 /* captured.c: adds a call to the step that is being captured; each replay will make it. even: all ranks have the
  * same count. */
-tg_status tg_replay_note(tg_comm *c, const tg_note *note, int64_t bytes, bool even);
+tg_status tg_replay_add(tg_comm *c, const tg_call_entry *entry, int64_t bytes, bool even);
 /* Called when c ends or recovers: frees the calls that were recorded with it; replaying them is refused from then
  * on. */
 void tg_replays_end(tg_comm *c);
 void tg_replays_end_all(tg_ctx *ctx, const tg_comm_ops *ops); /* for all that use this transport */
 /* Calls fn for each call of the replay that `note` records, if this context still has its graph. */
-void tg_replay_each(tg_ctx *ctx, const tg_note *note, void (*fn)(void *user, const tg_note *call), void *user);
+void tg_replay_each(tg_ctx *ctx, const tg_call_entry *entry, void (*fn)(void *user, const tg_call_entry *call),
+                    void *user);
 
 /* Forms a group of these n ranks of c, in this order; this rank is one of them. The ranks exchange nothing, as all
  * members know the list. Collective over the members only, which form groups of the same list in the same order.
@@ -52,7 +53,7 @@ typedef struct tg_comm_request {
     tg_comm *comm;
     void *request; /* of the transport */
     tg_work *work;
-    uint64_t note;  /* its index in the flight recorder; 0: none */
+    uint64_t entry;   /* its index in the flight recorder; 0: none */
     tg_status status; /* result of the wait */
     bool waited;
     bool ownerless; /* no storage owns the work */
@@ -71,7 +72,7 @@ struct tg_comm {
     bool reserved; /* requests for works that no storage owns are allocated */
     bool ended; /* it ended when the communicator that it was split from recovered */
     uint64_t sequence; /* collectives of this group so far */
-    tg_board *board;
+    tg_recorder *recorder;
     char name[32];
     tg_comm *parent, *child, *sibling; /* what it was split from; its first split; the parent's next split */
     tg_comm_info counts;
@@ -92,8 +93,8 @@ bool tg_comm_ok(const tg_comm *c);
 /* Called with the status s of an attempt to call c. If s is an error, this rank has missed the call, and its peers
  * are notified so that they do not wait for it. Returns s. */
 tg_status tg_comm_missed(const tg_comm *c, tg_status s);
-/* Takes over the caller's reference to the board; NULL: makes a board of its own. */
-tg_comm *tg_comm_make(tg_ctx *ctx, const tg_comm_ops *ops, void *state, int rank, int size, tg_board *board);
+/* Takes over the caller's reference to the recorder; NULL: makes a recorder of its own. */
+tg_comm *tg_comm_make(tg_ctx *ctx, const tg_comm_ops *ops, void *state, int rank, int size, tg_recorder *recorder);
 tg_comm *tg_comm_or_inert(tg_comm *c); /* c, or the inert communicator if c is NULL */
 void tg_comm_free_all(tg_comm *c); /* frees the groups split from c, then c */
 /* Makes a call over host memory, without tensors, and waits for it. */

@@ -6,16 +6,16 @@
 #include "comm/comm.h"
 
 /* A call while it is being dispatched. */
-typedef struct entry {
+typedef struct dispatch {
     tg_comm *c;
     const tg_collective_args *a;
     const char *name;
     tg_transfer t;
-} entry;
+} dispatch;
 
 /* ---- Checks ---- */
 
-static tg_status check_tensor(const entry *e, const tg_tensor *x, const char *role, bool wanted) {
+static tg_status check_tensor(const dispatch *e, const tg_tensor *x, const char *role, bool wanted) {
     tg_ctx *ctx = e->c->ctx;
     char what[160];
     if (!wanted && !x) return TG_OK;
@@ -25,22 +25,24 @@ static tg_status check_tensor(const entry *e, const tg_tensor *x, const char *ro
     TG_TRY(tg_check(ctx, x, e->name));
     if (TG_LIKELY(x->dtype <= TG_BOOL && x->flags & TG_F_CONTIGUOUS)) return TG_OK;
     tg_describe(x, what, sizeof what);
-    if (x->dtype > TG_BOOL) return tg_fail(ctx, TG_ERR_DTYPE, "%s: %s %s: no collective takes it", e->name, role, what);
+    if (x->dtype > TG_BOOL)
+        return tg_fail(ctx, TG_ERR_DTYPE, "%s: %s %s has a dtype that collectives do not move; cast it first (tg_cast)",
+                       e->name, role, what);
     return tg_fail(ctx, TG_ERR_SHAPE, "%s: %s %s is not contiguous; copy it first (tg_contiguous)", e->name, role,
                    what);
 }
 
-static bool has_dst(const entry *e) {
+static bool has_dst(const dispatch *e) {
     tg_collective k = e->a->kind;
     return k == TG_GATHER ? e->c->rank == e->a->root : k != TG_SEND && k != TG_BARRIER;
 }
 
-static bool has_src(const entry *e) {
+static bool has_src(const dispatch *e) {
     tg_collective k = e->a->kind;
     return k == TG_SCATTER ? e->c->rank == e->a->root : k != TG_RECV && k != TG_BARRIER && k != TG_BROADCAST;
 }
 
-static tg_status check_tensors(const entry *e) {
+static tg_status check_tensors(const dispatch *e) {
     const tg_collective_args *a = e->a;
     TG_TRY(check_tensor(e, a->dst, a->kind == TG_BROADCAST ? "x" : "dst", has_dst(e)));
     TG_TRY(check_tensor(e, a->src, "src", has_src(e)));
@@ -50,36 +52,40 @@ static tg_status check_tensors(const entry *e) {
     return TG_OK;
 }
 
-static tg_status check_scalars(const entry *e) {
+static tg_status check_scalars(const dispatch *e) {
     const tg_collective_args *a = e->a;
     tg_ctx *ctx = e->c->ctx;
     int n = e->c->size;
     bool rooted = a->kind == TG_BROADCAST || a->kind == TG_GATHER || a->kind == TG_SCATTER;
     bool paired = a->kind == TG_SEND || a->kind == TG_RECV;
+    const char *peer = a->kind == TG_SEND ? "to" : "from";
     if ((rooted || paired) && (a->root < 0 || a->root >= n))
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: %s is %d, expected 0 to %d", e->name, rooted ? "root" : "the peer",
-                       a->root, n - 1);
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: %s is %d, expected 0 to %d", e->name, rooted ? "root" : peer, a->root,
+                       n - 1);
     if (paired && a->root == e->c->rank)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: the peer is %d, which is this rank", e->name, a->root);
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: %s is %d, which is this rank; expected another", e->name, peer,
+                       a->root);
     if (e->c->batch && !paired)
-        return tg_fail(ctx, TG_ERR_STATE, "%s: a batch of sends and receives is open; close it first", e->name);
+        return tg_fail(ctx, TG_ERR_STATE, "%s: a batch of sends and receives is open; call tg_comm_batch_close first",
+                       e->name);
     return TG_OK;
 }
 
-static tg_status check_reduction(const entry *e) {
+static tg_status check_reduction(const dispatch *e) {
     const tg_collective_args *a = e->a;
     if (a->kind != TG_ALL_REDUCE && a->kind != TG_REDUCE_SCATTER) return TG_OK;
     if ((unsigned)a->op > TG_REDUCE_AVG)
-        return tg_fail(e->c->ctx, TG_ERR_ARGUMENT, "%s: reduction %d is unknown", e->name, (int)a->op);
+        return tg_fail(e->c->ctx, TG_ERR_ARGUMENT, "%s: op is %d, expected TG_REDUCE_SUM, MAX, MIN or AVG", e->name,
+                       (int)a->op);
     if (a->op == TG_REDUCE_AVG && !tg_is_float(a->src->dtype))
-        return tg_fail(e->c->ctx, TG_ERR_DTYPE, "%s: the average of %s, expected floats", e->name,
-                       tg_dtype_name(a->src->dtype));
+        return tg_fail(e->c->ctx, TG_ERR_DTYPE, "%s: op is TG_REDUCE_AVG and src has dtype %s, expected a float dtype",
+                       e->name, tg_dtype_name(a->src->dtype));
     return TG_OK;
 }
 
 /* ---- Sizes ---- */
 
-static tg_status check_counts(const entry *e, const int64_t *counts, int64_t numel, const char *role) {
+static tg_status check_counts(const dispatch *e, const int64_t *counts, int64_t numel, const char *role) {
     int64_t sum = 0;
     for (int r = 0; r < e->c->size; r++) {
         if (counts[r] < 0)
@@ -88,18 +94,20 @@ static tg_status check_counts(const entry *e, const int64_t *counts, int64_t num
         if (__builtin_add_overflow(sum, counts[r], &sum)) sum = INT64_MAX;
     }
     if (sum == numel) return TG_OK;
-    return tg_fail(e->c->ctx, TG_ERR_SHAPE, "%s: the counts add up to %lld elements, %s has %lld", e->name,
+    return tg_fail(e->c->ctx, TG_ERR_SHAPE,
+                   "%s: the counts add up to %lld elements but %s has %lld; expected equal numbers", e->name,
                    (long long)sum, role, (long long)numel);
 }
 
-static tg_status check_size(const entry *e, const tg_tensor *x, const char *role, int64_t expected, const char *why) {
+static tg_status check_size(const dispatch *e, const tg_tensor *x, const char *role, int64_t expected,
+                            const char *why) {
     if (x->numel == expected) return TG_OK;
     return tg_fail(e->c->ctx, TG_ERR_SHAPE, "%s: %s has %lld elements, expected %lld (%s)", e->name, role,
                    (long long)x->numel, (long long)expected, why);
 }
 
 /* Sizes the n parts of `whole`. counts, if given, are the sizes of the parts. */
-static tg_status size_parts(entry *e, const tg_tensor *whole, const char *whole_role, const tg_tensor *part,
+static tg_status size_parts(dispatch *e, const tg_tensor *whole, const char *whole_role, const tg_tensor *part,
                             const char *part_role, const int64_t *counts) {
     e->t.count = part->numel;
     if (!counts) {
@@ -111,11 +119,12 @@ static tg_status size_parts(entry *e, const tg_tensor *whole, const char *whole_
     return check_size(e, part, part_role, counts[e->c->rank], "this rank's count");
 }
 
-static tg_status size_all_to_all(entry *e) {
+static tg_status size_all_to_all(dispatch *e) {
     const tg_collective_args *a = e->a;
     if (!a->send != !a->recv)
-        return tg_fail(e->c->ctx, TG_ERR_ARGUMENT, "%s: %s counts are NULL and the others are not", e->name,
-                       a->send ? "recv" : "send");
+        return tg_fail(e->c->ctx, TG_ERR_ARGUMENT,
+                       "%s: %s is NULL and the other counts are not; expected both or neither", e->name,
+                       a->send ? "recv_counts" : "send_counts");
     if (a->send) {
         TG_TRY(check_counts(e, a->send, a->src->numel, "src"));
         return check_counts(e, a->recv, a->dst->numel, "dst");
@@ -127,7 +136,7 @@ static tg_status size_all_to_all(entry *e) {
     return check_size(e, a->dst, "dst", a->src->numel, "as src");
 }
 
-static tg_status size_call(entry *e) {
+static tg_status size_call(dispatch *e) {
     const tg_collective_args *a = e->a;
     switch (a->kind) {
     case TG_ALL_REDUCE: e->t.count = a->src->numel; return check_size(e, a->dst, "dst", a->src->numel, "as src");
@@ -154,7 +163,7 @@ static int64_t before(const int64_t *counts, int64_t count, int rank) {
 }
 
 /* Returns the offset in elements from dst to src that an in-place call must have. */
-static int64_t in_place_at(const entry *e) {
+static int64_t in_place_at(const dispatch *e) {
     switch (e->a->kind) {
     case TG_ALL_GATHER: return before(e->t.recv, e->t.count, e->c->rank);
     case TG_REDUCE_SCATTER: return -before(e->t.send, e->t.count, e->c->rank);
@@ -164,25 +173,26 @@ static int64_t in_place_at(const entry *e) {
     }
 }
 
-static tg_status check_overlap(const entry *e) {
+static tg_status check_overlap(const dispatch *e) {
     const char *d = e->t.dst, *s = e->t.src;
     if (!d || !s) return TG_OK;
     int64_t size = (int64_t)tg_dtype_size(e->t.dtype);
     const char *d_end = d + e->a->dst->numel * size, *s_end = s + e->a->src->numel * size;
     if (d == d_end || s == s_end || d >= s_end || s >= d_end) return TG_OK;
     if (s - d != in_place_at(e) * size)
-        return tg_fail(e->c->ctx, TG_ERR_ARGUMENT, "%s: dst and src overlap, and are not one in the place of the other",
-                       e->name);
+        return tg_fail(
+            e->c->ctx, TG_ERR_ARGUMENT,
+            "%s: dst and src overlap; expected separate memory, or the same place as an in-place call has it", e->name);
     if (e->t.send && e->t.recv && memcmp(e->t.send, e->t.recv, (size_t)e->c->size * sizeof *e->t.send))
-        return tg_fail(e->c->ctx, TG_ERR_ARGUMENT, "%s: in place with counts to send that are not those to receive",
-                       e->name);
+        return tg_fail(e->c->ctx, TG_ERR_ARGUMENT,
+                       "%s: dst and src are the same memory, so send_counts and recv_counts must be equal", e->name);
     return TG_OK;
 }
 
 /* Waits for pending works: those that fill src or dst, as src must have its value and a storage has at most one
  * work; and those that still read dst. A receive does not wait for readers of dst: that could be a wait for the
  * other half of its own message, so the caller must take care there. */
-static tg_status settle(entry *e) {
+static tg_status settle(dispatch *e) {
     tg_tensor *d = e->a->dst, *s = e->a->src;
     const tg_comm_ops *ops = e->c->ops;
     tg_ctx *ctx = e->c->ctx;
@@ -201,7 +211,7 @@ static tg_status settle(entry *e) {
 
 /* ---- Dispatch ---- */
 
-static tg_status check_entry(entry *e) {
+static tg_status check_dispatch(dispatch *e) {
     TG_TRY(check_scalars(e));
     TG_TRY(check_tensors(e));
     TG_TRY(check_reduction(e));
@@ -210,14 +220,14 @@ static tg_status check_entry(entry *e) {
 }
 
 /* In a group of one rank, dst receives src. */
-static tg_status copy_own(const entry *e) {
+static tg_status copy_own(const dispatch *e) {
     tg_ctx *ctx = e->c->ctx;
     if (!e->t.dst || !e->t.src || e->t.dst == e->t.src) return TG_OK;
     size_t bytes = (size_t)e->a->dst->numel * tg_dtype_size(e->t.dtype);
     return ctx->run.ops->copy(ctx, e->t.dst, e->t.src, bytes, TG_COPY_DEVICE);
 }
 
-static int64_t payload(const entry *e) {
+static int64_t payload(const dispatch *e) {
     const tg_tensor *d = e->a->dst, *s = e->a->src;
     switch (e->a->kind) {
     case TG_BARRIER: return 0;
@@ -229,7 +239,7 @@ static int64_t payload(const entry *e) {
     }
 }
 
-static void count_call(const entry *e) {
+static void count_call(const dispatch *e) {
     int64_t bytes = payload(e) * (int64_t)tg_dtype_size(e->t.dtype);
     for (tg_comm *c = e->c; c; c = c->parent) {
         c->counts.calls[e->a->kind]++;
@@ -237,51 +247,50 @@ static void count_call(const entry *e) {
     }
 }
 
-static tg_note note_of(const entry *e, uint64_t sequence) {
+static tg_call_entry entry_of(const dispatch *e, uint64_t sequence) {
     const tg_comm *c = e->c;
-    tg_note note = tg_transfer_note(&e->t, c->size);
-    note.sequence = sequence;
+    tg_call_entry entry = tg_transfer_entry(&e->t, c->size);
+    entry.sequence = sequence;
     size_t at = 0;
-    tg_text(note.group, sizeof note.group, &at, "%s", *c->name ? c->name : "world");
-    return note;
+    tg_text(entry.group, sizeof entry.group, &at, "%s", *c->name ? c->name : "world");
+    return entry;
 }
 
 /* Records the call. It also counts as a heartbeat, as a rank that makes calls is alive. */
-static void note_call(const entry *e, tg_comm_request *r) {
+static void record_call(const dispatch *e, tg_comm_request *r) {
     tg_comm *c = e->c;
     uint64_t beats = atomic_load_explicit(c->ctx->run.heartbeat, memory_order_relaxed);
     atomic_store_explicit(c->ctx->run.heartbeat, beats + 1, memory_order_relaxed);
     bool alone = e->a->kind == TG_SEND || e->a->kind == TG_RECV;
-    tg_note note = note_of(e, alone ? c->sequence : ++c->sequence);
-    r->note = tg_card_post(c->board, &note);
+    tg_call_entry entry = entry_of(e, alone ? c->sequence : ++c->sequence);
+    r->entry = tg_recorder_post(c->recorder, &entry);
 }
 
 /* No data move now. The replays are counted, compared and recorded. */
-static tg_status start_captured(entry *e, tg_comm_request *r) {
+static tg_status start_captured(dispatch *e, tg_comm_request *r) {
     tg_comm *c = e->c;
-    tg_note note = note_of(e, 0);
+    tg_call_entry entry = entry_of(e, 0);
     if (e->a->kind == TG_BARRIER) return tg_recording_refuse(c->ctx, e->name, TG_RECORDING_WAIT, e->a->site);
     if (!c->ops->queued)
         return tg_fail(c->ctx, TG_ERR_UNSUPPORTED, "%s: transport \"%s\" cannot be captured: the host moves its data",
                        e->name, c->ops->name);
-    TG_TRY(tg_replay_note(c, &note, payload(e) * (int64_t)tg_dtype_size(e->t.dtype),
-                          !e->t.send && !e->t.recv));
+    TG_TRY(tg_replay_add(c, &entry, payload(e) * (int64_t)tg_dtype_size(e->t.dtype), !e->t.send && !e->t.recv));
     return r->status = c->ops->start(c->ctx, c->state, &e->t, &r->request);
 }
 
-static tg_status start(entry *e, tg_comm_request *r) {
+static tg_status start(dispatch *e, tg_comm_request *r) {
     tg_comm *c = e->c;
     if (c->size == 1) return copy_own(e);
     if (c->ctx->capture) return start_captured(e, r);
-    note_call(e, r);
-    e->t.record = r->note;
+    record_call(e, r);
+    e->t.record = r->entry;
     r->status = c->ops->start(c->ctx, c->state, &e->t, &r->request);
     if (r->status == TG_OK) count_call(e);
     return r->status;
 }
 
 /* Hands the work over to dst's storage. A work without dst belongs to the communicator until it is found done. */
-static tg_work *give_away(const entry *e, tg_comm_request *r) {
+static tg_work *give_away(const dispatch *e, tg_comm_request *r) {
     tg_work *w = r->work;
     if (e->a->src && (!e->a->dst || e->a->dst->storage != e->a->src->storage)) tg_work_reads(w, e->a->src->storage);
     if (!e->a->dst) {
@@ -311,13 +320,15 @@ tg_work *tg_comm_start(tg_comm *c, const tg_collective_args *a) {
     if (!c) return no_comm(a);
     if (!tg_comm_ok(c)) return miss(c);
     const tg_tensor *any = a->dst ? a->dst : a->src;
-    entry e = {.c = c, .a = a, .name = tg_collective_name(a->kind)};
+    dispatch e = {.c = c, .a = a, .name = tg_collective_name(a->kind)};
     e.t = (tg_transfer){.size = sizeof e.t, .kind = a->kind, .op = a->op, .root = a->root, .site = a->site};
     e.t.dtype = any ? (tg_dtype)any->dtype : TG_U8;
     if (c->ended)
-        tg_fail(c->ctx, TG_ERR_ABORTED, "%s: group \"%s\" has ended, as what it was split from has begun anew", e.name,
-                c->name);
-    if (c->ended || check_entry(&e) != TG_OK) return miss(c);
+        tg_fail(
+            c->ctx, TG_ERR_ABORTED,
+            "%s: group \"%s\" has ended because the communicator that it was split from has recovered; split it again",
+            e.name, c->name);
+    if (c->ended || check_dispatch(&e) != TG_OK) return miss(c);
     tg_comm_reap(c);
     if (!a->dst && a->kind != TG_BARRIER && reserve(c) != TG_OK) return miss(c);
     tg_comm_request *r = tg_comm_request_new(c);
@@ -338,8 +349,8 @@ static tg_status request_wait(tg_ctx *ctx, void *self) {
     tg_comm_request *r = self;
     tg_comm *c = r->comm;
     if (!r->request) return TG_OK;
-    _Atomic uint64_t *waiting = &c->board->card[c->board->me].waiting;
-    atomic_store_explicit(waiting, r->note, memory_order_relaxed);
+    _Atomic uint64_t *waiting = &c->recorder->rank_slot[c->recorder->me].waiting;
+    atomic_store_explicit(waiting, r->entry, memory_order_relaxed);
     r->status = c->ops->wait(ctx, c->state, r->request);
     r->waited = true;
     atomic_store_explicit(waiting, 0, memory_order_relaxed);
@@ -353,10 +364,10 @@ static void end_request(tg_comm_request *r) {
     tg_comm *c = r->comm;
     if (r->request && !r->waited) r->status = c->ops->wait(c->ctx, c->state, r->request); /* for the flight recorder */
     if (r->request) c->ops->drop(c->ctx, c->state, r->request);
-    if (r->note && !(c->ops->queued && r->request))
-        tg_card_settle(c->board, r->note, r->status == TG_OK ? TG_CALL_DONE : TG_CALL_FAILED);
+    if (r->entry && !(c->ops->queued && r->request))
+        tg_recorder_settle(c->recorder, r->entry, r->status == TG_OK ? TG_CALL_DONE : TG_CALL_FAILED);
     r->request = NULL;
-    r->note = 0;
+    r->entry = 0;
 }
 
 static void request_free(void *self) {
@@ -438,7 +449,7 @@ void tg_comm_finish_all(tg_comm *c) {
 tg_status tg_comm_exchange(tg_comm *c, tg_transfer *call) {
     void *request = NULL;
     call->size = sizeof *call;
-    if (call->site) tg_board_keep_site(c->board, (uint64_t)(uintptr_t)call->site);
+    if (call->site) tg_recorder_keep_site(c->recorder, (uint64_t)(uintptr_t)call->site);
     TG_TRY(c->ops->start(c->ctx, c->state, call, &request));
     tg_status s = request ? c->ops->wait(c->ctx, c->state, request) : TG_OK;
     if (request) c->ops->drop(c->ctx, c->state, request);

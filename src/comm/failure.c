@@ -26,9 +26,9 @@ tg_status tg_control_failed(tg_control *c, bool arrived) {
     c->notified = true;
     *c->cause = end.culprit == c->me ? -1 : end.culprit;
     if (status == TG_ERR_ABORTED)
-        tg_fail(c->ctx, status, "group \"%s\" was aborted (%s); tg_comm_recover begins anew", c->name, end.text);
+        tg_fail(c->ctx, status, "group \"%s\" was aborted (%s); call tg_comm_recover to go on", c->name, end.text);
     else if (status == TG_ERR_REMOTE && end.status == TG_ERR_TIMEOUT)
-        tg_fail(c->ctx, status, "rank %d has given up waiting for this one: %s", end.reporter, end.text);
+        tg_fail(c->ctx, status, "rank %d has stopped waiting for this rank: %s", end.reporter, end.text);
     else
         tg_fail(c->ctx, status, "%s", end.text);
     *c->cause = -1;
@@ -39,16 +39,16 @@ tg_status tg_control_failed(tg_control *c, bool arrived) {
 
 void tg_quote(const tg_quoted *q, char *buf, size_t n, size_t *at) {
     tg_text(buf, n, at, "rank %d called ", q->rank);
-    tg_note_call(&q->note, buf, n, at);
+    tg_call_entry_text(&q->entry, buf, n, at);
     tg_text(buf, n, at, " from %s", q->site);
 }
 
 void tg_control_mismatch(tg_control *c, const tg_wait *w, const tg_quoted *a, const tg_quoted *b) {
     char text[TG_FAILURE_TEXT];
     size_t at = 0;
-    if (a->note.sequence)
-        tg_text(text, sizeof text, &at, "the ranks disagree about call %llu of group \"%s\": ",
-                (unsigned long long)a->note.sequence, c->name);
+    if (a->entry.sequence)
+        tg_text(text, sizeof text, &at,
+                "the ranks disagree about call %llu of group \"%s\": ", (unsigned long long)a->entry.sequence, c->name);
     else
         tg_text(text, sizeof text, &at, "the ranks disagree about a message in group \"%s\": ", c->name);
     tg_quote(a->member < b->member ? a : b, text, sizeof text, &at);
@@ -66,7 +66,7 @@ void tg_control_fail_by(tg_control *c, const tg_wait *w, int i, const char *afte
     size_t at = 0;
     c->ops->error_of(c, i, message, sizeof message);
     c->ops->member(c, w, i, &view);
-    if (view.status == TG_ERR_REMOTE && view.cause >= 0) {
+    if (view.cause >= 0) {
         tg_control_fail(c, w, TG_ERR_REMOTE, view.cause, message);
         return;
     }
@@ -108,7 +108,8 @@ void tg_control_abandon(tg_control *c, const char *why) {
 
 /* Ends the group if member i can no longer arrive. An error counts only after a while, as the peer may be about to
  * clear it, just as this rank has cleared its own. A member that has missed a call which this rank has not missed is
- * out of step for good. The view is read before the check that the member has not arrived is repeated. */
+ * out of step for good; this is checked first, as what the member did later, such as leaving, followed from it. The
+ * view is read before the check that the member has not arrived is repeated. */
 static void check_member(tg_control *c, const tg_wait *w, int i) {
     const double patience = 0.1;
     tg_member_view view = {.cause = -1};
@@ -128,15 +129,15 @@ static void check_member(tg_control *c, const tg_wait *w, int i) {
 /* ---- The deadline ---- */
 
 static void describe_awaited(tg_control *c, const tg_wait *w, char *buf, size_t n, size_t *at) {
-    tg_note note = {0};
-    char site[TG_SITE_ROOM] = "";
+    tg_call_entry entry = {0};
+    char site[TG_SITE_BYTES] = "";
     tg_text(buf, n, at, "the deadline of %g s has passed in ", c->ctx->run.deadline);
-    if (!c->ops->call(c, w, &note, site, sizeof site)) {
+    if (!c->ops->call(c, w, &entry, site, sizeof site)) {
         tg_text(buf, n, at, "a call that waits for one of the %d before it in group \"%s\"", c->ops->places, c->name);
         return;
     }
-    tg_note_call(&note, buf, n, at);
-    tg_text(buf, n, at, ", call %llu of group \"%s\", from %s", (unsigned long long)note.sequence, c->name, site);
+    tg_call_entry_text(&entry, buf, n, at);
+    tg_text(buf, n, at, ", call %llu of group \"%s\", from %s", (unsigned long long)entry.sequence, c->name, site);
 }
 
 static void pass_deadline(tg_control *c, const tg_wait *w) {

@@ -1,25 +1,25 @@
-/* The flight recorder of a node: a slot (tg_card) for each rank, with its latest calls, its current activity, and the
- * reason of its failure. All slots form a board.
+/* The flight recorder: a slot (tg_rank_slot) for each rank, with its latest calls, its current activity, and the
+ * reason of its failure.
  *
  * A slot is written by its rank alone, except for the bell. Any rank may read it at any time, also from other
  * processes. Therefore all fields are atomic, and a reader that meets a write in progress reads again. */
-#ifndef TG_BOARD_H
-#define TG_BOARD_H
+#ifndef TG_FLIGHT_RECORDER_H
+#define TG_FLIGHT_RECORDER_H
 
 #include <stdalign.h>
 
 #include "core/context.h"
 
-enum { TG_LINE = 64, TG_RING = 256, TG_SITES = 128, TG_SITE_TEXT = 120, TG_BOX_WORDS = 192 };
+enum { TG_LINE = 64, TG_RING = 256, TG_SITES = 128, TG_SITE_TEXT = 120, TG_SHARED_TEXT_WORDS = 192 };
 
 /* Text that other ranks may read while its owner writes it. */
-typedef struct tg_text_box {
+typedef struct tg_shared_text {
     _Atomic uint32_t version; /* odd while the text is being written */
-    _Atomic uint64_t word[TG_BOX_WORDS];
-} tg_text_box;
+    _Atomic uint64_t word[TG_SHARED_TEXT_WORDS];
+} tg_shared_text;
 
-void tg_box_write(tg_text_box *b, const char *text);
-void tg_box_read(const tg_text_box *b, char *text, size_t n);
+void tg_shared_text_write(tg_shared_text *b, const char *text);
+void tg_shared_text_read(const tg_shared_text *b, char *text, size_t n);
 
 typedef enum tg_rank_state {
     TG_RANK_AWAITED, /* it has not started yet */
@@ -31,7 +31,7 @@ typedef enum tg_rank_state {
 enum { TG_CALL_STARTED, TG_CALL_DONE, TG_CALL_FAILED };
 
 /* The entry of one call. */
-typedef struct tg_note {
+typedef struct tg_call_entry {
     uint64_t index; /* 1 + how many calls the rank made before it; 0: none */
     uint8_t kind, dtype, op, state;
     int32_t root, size; /* size: ranks in the group */
@@ -39,11 +39,11 @@ typedef struct tg_note {
     uint64_t site, sequence; /* sequence: the call's number in its group */
     char group[16];
     uint64_t began, ended; /* nanoseconds of CLOCK_MONOTONIC */
-} tg_note;
+} tg_call_entry;
 
-enum { TG_NOTE_WORDS = sizeof(tg_note) / sizeof(uint64_t) };
+enum { TG_ENTRY_WORDS = sizeof(tg_call_entry) / sizeof(uint64_t) };
 
-typedef struct tg_card {
+typedef struct tg_rank_slot {
     alignas(TG_LINE) _Atomic uint64_t heartbeat;
     _Atomic uint64_t busy; /* id of the group whose members' memory this rank uses now; 0: none */
     alignas(TG_LINE) _Atomic uint32_t bell, sleeping; /* futex: rung to wake the rank when something has happened */
@@ -51,55 +51,56 @@ typedef struct tg_card {
     _Atomic int cause;        /* the rank that caused this rank's failure; -1: itself */
     _Atomic uint64_t order;   /* of its failure among all failures */
     _Atomic uint64_t calls;   /* collectives it has started */
-    _Atomic uint64_t skips;   /* calls that it has missed after errors */
+    _Atomic uint64_t missed_calls; /* calls that it has missed after errors */
     _Atomic uint64_t waiting; /* index of the call it waits for; 0: it does not wait */
     _Atomic uint64_t blocked; /* the same call as peers see it (shm/deadlock.c) */
     _Atomic int64_t pid;
-    tg_text_box failure;
+    tg_shared_text failure;
     struct {
-        _Atomic uint64_t word[TG_NOTE_WORDS]; /* the first is 0 while the others are being written */
+        _Atomic uint64_t word[TG_ENTRY_WORDS]; /* the first is 0 while the others are being written */
     } ring[TG_RING];
     struct {
         _Atomic uint64_t site; /* 0: free; set after the text is written */
         char text[TG_SITE_TEXT];
     } sites[TG_SITES];
-} tg_card;
+} tg_rank_slot;
 
 /* The rank slots that one rank can see. */
-typedef struct tg_board {
+typedef struct tg_recorder {
     int refs;
-    tg_card *card; /* the first is that of rank `first` */
+    tg_rank_slot *rank_slot; /* the first is that of rank `first` */
     int n, first, size; /* number of slots; the first one's rank; all ranks */
     int me; /* index of this rank's slot */
     bool threads; /* all ranks share a process, so code addresses mean the same */
     bool own;
-} tg_board;
+} tg_recorder;
 
-/* cards NULL: the board gets one slot of its own, for rank `first` of `size`. */
-tg_board *tg_board_new(tg_ctx *ctx, tg_card *cards, int n, int first, int size, int me, bool threads);
-void tg_board_unref(tg_ctx *ctx, tg_board *b);
+/* rank_slots NULL: the recorder gets one slot of its own, for rank `first` of `size`. */
+tg_recorder *tg_recorder_new(tg_ctx *ctx, tg_rank_slot *rank_slots, int n, int first, int size, int me, bool threads);
+void tg_recorder_unref(tg_ctx *ctx, tg_recorder *b);
 
 /* ---- Entries of calls ---- */
 
-uint64_t tg_board_now(void); /* nanoseconds */
+uint64_t tg_recorder_now(void); /* nanoseconds */
 /* Adds a call to the rank's own slot. Returns its index. */
-uint64_t tg_card_post(tg_board *b, tg_note *note);
-void tg_board_keep_site(tg_board *b, uint64_t site); /* so that other ranks can describe it */
-void tg_card_settle(tg_board *b, uint64_t index, int state);
-bool tg_card_note(const tg_card *c, uint64_t index, tg_note *note); /* false: overwritten since */
-bool tg_card_last(const tg_card *c, tg_note *note);
+uint64_t tg_recorder_post(tg_recorder *b, tg_call_entry *entry);
+void tg_recorder_keep_site(tg_recorder *b, uint64_t site); /* so that other ranks can describe it */
+void tg_recorder_settle(tg_recorder *b, uint64_t index, int state);
+bool tg_rank_slot_entry(const tg_rank_slot *c, uint64_t index, tg_call_entry *entry); /* false: overwritten since */
+bool tg_rank_slot_last(const tg_rank_slot *c, tg_call_entry *entry);
 
 /* ---- Texts (flight_text.c) ---- */
 
 /* Writes a call as "all_reduce(f32, 5 elements, sum)". */
-void tg_note_call(const tg_note *note, char *buf, size_t n, size_t *at);
-void tg_card_site(const tg_card *c, uint64_t site, char *buf, size_t n); /* as the rank itself has described it */
+void tg_call_entry_text(const tg_call_entry *entry, char *buf, size_t n, size_t *at);
+/* Writes a call site as the rank itself has described it. */
+void tg_rank_slot_site(const tg_rank_slot *c, uint64_t site, char *buf, size_t n);
 /* Writes where the rank of slot i made a call. */
-void tg_board_site(const tg_board *b, int i, uint64_t site, char *buf, size_t n);
+void tg_recorder_site(const tg_recorder *b, int i, uint64_t site, char *buf, size_t n);
 /* Writes the entries of all ranks. Returns the length as snprintf does. ctx: the context of this rank, for the calls
  * of replayed steps; may be NULL. */
-size_t tg_board_record(const tg_board *b, tg_ctx *ctx, tg_format format, char *buf, size_t n);
+size_t tg_recorder_print(const tg_recorder *b, tg_ctx *ctx, tg_format format, char *buf, size_t n);
 /* Writes the last call of slot i's rank and what the rank does now. */
-void tg_board_last(const tg_board *b, int i, char *buf, size_t n, size_t *at);
+void tg_recorder_last_call(const tg_recorder *b, int i, char *buf, size_t n, size_t *at);
 
 #endif

@@ -80,20 +80,20 @@ static void put_json(sink *s, const char *text) {
 
 /* ---- Names ---- */
 
-static const char *reduction_name(const tg_note *note) {
+static const char *reduction_name(const tg_call_entry *entry) {
     static const char *const names[] = {"sum", "max", "min", "avg"};
-    return note->kind == TG_ALL_REDUCE || note->kind == TG_REDUCE_SCATTER ? names[note->op & 3] : NULL;
+    return entry->kind == TG_ALL_REDUCE || entry->kind == TG_REDUCE_SCATTER ? names[entry->op & 3] : NULL;
 }
 
-static bool has_root(const tg_note *note) {
-    return note->kind == TG_BROADCAST || note->kind == TG_GATHER || note->kind == TG_SCATTER;
+static bool has_root(const tg_call_entry *entry) {
+    return entry->kind == TG_BROADCAST || entry->kind == TG_GATHER || entry->kind == TG_SCATTER;
 }
 
-static bool has_peer(const tg_note *note) { return note->kind == TG_SEND || note->kind == TG_RECV; }
+static bool has_peer(const tg_call_entry *entry) { return entry->kind == TG_SEND || entry->kind == TG_RECV; }
 
-static const char *call_state(const tg_note *note) {
+static const char *call_state(const tg_call_entry *entry) {
     static const char *const names[] = {"started", "done", "failed", "?"};
-    return names[note->state & 3];
+    return names[entry->state & 3];
 }
 
 static const char *rank_state(int state) {
@@ -101,18 +101,18 @@ static const char *rank_state(int state) {
     return names[state & 3];
 }
 
-static void put_site(sink *s, const tg_board *b, int i, uint64_t site, void (*write_text)(sink *, const char *)) {
+static void put_site(sink *s, const tg_recorder *b, int i, uint64_t site, void (*write_text)(sink *, const char *)) {
     char text[192];
     if (!s->safe && (b->threads || i == b->me)) {
         tg_describe_site((const void *)(uintptr_t)site, text, sizeof text);
         write_text(s, text);
         return;
     }
-    tg_card_site(&b->card[i], site, text, sizeof text);
+    tg_rank_slot_site(&b->rank_slot[i], site, text, sizeof text);
     write_text(s, text);
 }
 
-void tg_card_site(const tg_card *c, uint64_t site, char *buf, size_t n) {
+void tg_rank_slot_site(const tg_rank_slot *c, uint64_t site, char *buf, size_t n) {
     for (uint64_t i = 0, at = site >> 2; site && i < 8; i++, at++) {
         if (atomic_load_explicit(&c->sites[at % TG_SITES].site, memory_order_acquire) != site) continue;
         size_t k = strnlen(c->sites[at % TG_SITES].text, TG_SITE_TEXT - 1);
@@ -127,41 +127,41 @@ void tg_card_site(const tg_card *c, uint64_t site, char *buf, size_t n) {
     for (int shift = 60; shift >= 0; shift -= 4) put_char(&s, "0123456789abcdef"[site >> shift & 15]);
 }
 
-void tg_board_site(const tg_board *b, int i, uint64_t site, char *buf, size_t n) {
+void tg_recorder_site(const tg_recorder *b, int i, uint64_t site, char *buf, size_t n) {
     if (b->threads || i == b->me)
         tg_describe_site((const void *)(uintptr_t)site, buf, n);
     else
-        tg_card_site(&b->card[i], site, buf, n);
+        tg_rank_slot_site(&b->rank_slot[i], site, buf, n);
 }
 
 /* ---- Phrases for errors ---- */
 
-void tg_note_call(const tg_note *note, char *buf, size_t n, size_t *at) {
-    const char *op = reduction_name(note);
-    tg_text(buf, n, at, "%s(", tg_collective_name(note->kind));
-    if (note->kind == TG_REPLAY) 
-        tg_text(buf, n, at, "%lld collectives, digest %llx", (long long)tg_replay_calls(note->count),
-                (unsigned long long)note->count >> TG_REPLAY_BITS);
-    if (note->kind < TG_BARRIER)
-        tg_text(buf, n, at, "%s, %lld elements", tg_dtype_name(note->dtype), (long long)note->count);
+void tg_call_entry_text(const tg_call_entry *entry, char *buf, size_t n, size_t *at) {
+    const char *op = reduction_name(entry);
+    tg_text(buf, n, at, "%s(", tg_collective_name(entry->kind));
+    if (entry->kind == TG_REPLAY)
+        tg_text(buf, n, at, "%lld collectives, digest %llx", (long long)tg_replay_calls(entry->count),
+                (unsigned long long)entry->count >> TG_REPLAY_BITS);
+    if (entry->kind < TG_BARRIER)
+        tg_text(buf, n, at, "%s, %lld elements", tg_dtype_name(entry->dtype), (long long)entry->count);
     if (op) tg_text(buf, n, at, ", %s", op);
-    if (has_root(note)) tg_text(buf, n, at, ", root %d", note->root);
-    if (has_peer(note)) tg_text(buf, n, at, ", %s %d", note->kind == TG_SEND ? "to" : "from", note->root);
+    if (has_root(entry)) tg_text(buf, n, at, ", root %d", entry->root);
+    if (has_peer(entry)) tg_text(buf, n, at, ", %s %d", entry->kind == TG_SEND ? "to" : "from", entry->root);
     tg_text(buf, n, at, ")");
 }
 
-void tg_board_last(const tg_board *b, int i, char *buf, size_t n, size_t *at) {
-    tg_note note;
+void tg_recorder_last_call(const tg_recorder *b, int i, char *buf, size_t n, size_t *at) {
+    tg_call_entry entry;
     char site[192];
-    if (!tg_card_last(&b->card[i], &note)) {
+    if (!tg_rank_slot_last(&b->rank_slot[i], &entry)) {
         tg_text(buf, n, at, "it has made no call yet");
         return;
     }
-    tg_board_site(b, i, note.site, site, sizeof site);
+    tg_recorder_site(b, i, entry.site, site, sizeof site);
     tg_text(buf, n, at, "its last call was ");
-    tg_note_call(&note, buf, n, at);
-    tg_text(buf, n, at, ", call %llu of %s, %s, from %s", (unsigned long long)note.sequence, note.group,
-            call_state(&note), site);
+    tg_call_entry_text(&entry, buf, n, at);
+    tg_text(buf, n, at, ", call %llu of %s, %s, from %s", (unsigned long long)entry.sequence, entry.group,
+            call_state(&entry), site);
 }
 
 /* ---- The recorder as text ---- */
@@ -169,106 +169,107 @@ void tg_board_last(const tg_board *b, int i, char *buf, size_t n, size_t *at) {
 /* A call within a replay. */
 typedef struct replayed {
     sink *s;
-    const tg_board *b;
+    const tg_recorder *b;
     int i;
     bool any;
 } replayed;
 
-static void text_note(sink *s, const tg_board *b, int i, const tg_note *note);
-static void json_note(sink *s, const tg_board *b, int i, const tg_note *note);
+static void text_entry(sink *s, const tg_recorder *b, int i, const tg_call_entry *entry);
+static void json_entry(sink *s, const tg_recorder *b, int i, const tg_call_entry *entry);
 
-static void replayed_text(void *user, const tg_note *call) {
+static void replayed_text(void *user, const tg_call_entry *call) {
     replayed *r = user;
     put(r->s, "    ");
-    text_note(r->s, r->b, r->i, call);
+    text_entry(r->s, r->b, r->i, call);
 }
 
-static void replayed_json(void *user, const tg_note *call) {
+static void replayed_json(void *user, const tg_call_entry *call) {
     replayed *r = user;
     if (r->any) put(r->s, ", ");
     r->any = true;
-    json_note(r->s, r->b, r->i, call);
+    json_entry(r->s, r->b, r->i, call);
 }
 
 /* The list of a replay's calls is local to this rank, and a signal handler must not read it. */
-static void replayed_of(sink *s, const tg_board *b, int i, const tg_note *note,
-                        void (*fn)(void *user, const tg_note *call)) {
+static void replayed_of(sink *s, const tg_recorder *b, int i, const tg_call_entry *entry,
+                        void (*fn)(void *user, const tg_call_entry *call)) {
     replayed r = {s, b, i, false};
-    if (note->kind == TG_REPLAY && i == b->me && !s->safe && s->ctx) tg_replay_each(s->ctx, note, fn, &r);
+    if (entry->kind == TG_REPLAY && i == b->me && !s->safe && s->ctx) tg_replay_each(s->ctx, entry, fn, &r);
 }
 
-static void text_note(sink *s, const tg_board *b, int i, const tg_note *note) {
+static void text_entry(sink *s, const tg_recorder *b, int i, const tg_call_entry *entry) {
     put(s, "  ");
-    put_number(s, note->index);
+    put_number(s, entry->index);
     put(s, "  ");
-    put(s, note->group);
+    put(s, entry->group);
     put_char(s, '#');
-    put_number(s, note->sequence);
+    put_number(s, entry->sequence);
     put_char(s, ' ');
-    put(s, tg_collective_name(note->kind));
-    if (note->kind == TG_REPLAY) put(s, " of "), put_signed(s, tg_replay_calls(note->count)), put(s, " collectives");
-    if (note->kind < TG_BARRIER) {
+    put(s, tg_collective_name(entry->kind));
+    if (entry->kind == TG_REPLAY) put(s, " of "), put_signed(s, tg_replay_calls(entry->count)), put(s, " collectives");
+    if (entry->kind < TG_BARRIER) {
         put_char(s, ' ');
-        put(s, tg_dtype_name(note->dtype));
+        put(s, tg_dtype_name(entry->dtype));
         put_char(s, '[');
-        put_signed(s, note->count);
+        put_signed(s, entry->count);
         put_char(s, ']');
     }
-    if (reduction_name(note)) put(s, " "), put(s, reduction_name(note));
-    if (has_root(note)) put(s, " root "), put_signed(s, note->root);
-    if (has_peer(note)) put(s, note->kind == TG_SEND ? " to " : " from "), put_signed(s, note->root);
+    if (reduction_name(entry)) put(s, " "), put(s, reduction_name(entry));
+    if (has_root(entry)) put(s, " root "), put_signed(s, entry->root);
+    if (has_peer(entry)) put(s, entry->kind == TG_SEND ? " to " : " from "), put_signed(s, entry->root);
     put(s, "  ");
-    put(s, call_state(note));
-    if (note->ended) put(s, " in "), put_micro(s, note->ended - note->began), put(s, " us");
+    put(s, call_state(entry));
+    if (entry->ended) put(s, " in "), put_micro(s, entry->ended - entry->began), put(s, " us");
     put(s, "  ");
-    put_site(s, b, i, note->site, put);
+    put_site(s, b, i, entry->site, put);
     put_char(s, '\n');
-    replayed_of(s, b, i, note, replayed_text);
+    replayed_of(s, b, i, entry, replayed_text);
 }
 
-static void json_note(sink *s, const tg_board *b, int i, const tg_note *note) {
-    const char *op = reduction_name(note);
-    put(s, "{\"index\": "), put_number(s, note->index);
-    put(s, ", \"group\": "), put_json(s, note->group);
-    put(s, ", \"size\": "), put_signed(s, note->size);
-    put(s, ", \"sequence\": "), put_number(s, note->sequence);
-    put(s, ", \"kind\": "), put_json(s, tg_collective_name(note->kind));
-    put(s, ", \"dtype\": "), put_json(s, note->kind >= TG_BARRIER ? "" : tg_dtype_name(note->dtype));
+static void json_entry(sink *s, const tg_recorder *b, int i, const tg_call_entry *entry) {
+    const char *op = reduction_name(entry);
+    put(s, "{\"index\": "), put_number(s, entry->index);
+    put(s, ", \"group\": "), put_json(s, entry->group);
+    put(s, ", \"size\": "), put_signed(s, entry->size);
+    put(s, ", \"sequence\": "), put_number(s, entry->sequence);
+    put(s, ", \"kind\": "), put_json(s, tg_collective_name(entry->kind));
+    put(s, ", \"dtype\": "), put_json(s, entry->kind >= TG_BARRIER ? "" : tg_dtype_name(entry->dtype));
     put(s, ", \"count\": ");
-    put_signed(s, note->kind == TG_REPLAY ? tg_replay_calls(note->count) : note->count);
+    put_signed(s, entry->kind == TG_REPLAY ? tg_replay_calls(entry->count) : entry->count);
     put(s, ", \"reduction\": "), put_json(s, op ? op : "");
-    put(s, ", \"root\": "), put_signed(s, has_root(note) || has_peer(note) ? note->root : -1);
-    put(s, ", \"state\": "), put_json(s, call_state(note));
-    put(s, ", \"began_ns\": "), put_number(s, note->began);
-    put(s, ", \"ended_ns\": "), put_number(s, note->ended);
-    put(s, ", \"site\": "), put_site(s, b, i, note->site, put_json);
-    if (note->kind == TG_REPLAY) put(s, ", \"calls\": ["), replayed_of(s, b, i, note, replayed_json), put_char(s, ']');
+    put(s, ", \"root\": "), put_signed(s, has_root(entry) || has_peer(entry) ? entry->root : -1);
+    put(s, ", \"state\": "), put_json(s, call_state(entry));
+    put(s, ", \"began_ns\": "), put_number(s, entry->began);
+    put(s, ", \"ended_ns\": "), put_number(s, entry->ended);
+    put(s, ", \"site\": "), put_site(s, b, i, entry->site, put_json);
+    if (entry->kind == TG_REPLAY)
+        put(s, ", \"calls\": ["), replayed_of(s, b, i, entry, replayed_json), put_char(s, ']');
     put_char(s, '}');
 }
 
-static void put_notes(sink *s, const tg_board *b, int i, bool json) {
-    uint64_t last = atomic_load_explicit(&b->card[i].calls, memory_order_acquire);
+static void put_entries(sink *s, const tg_recorder *b, int i, bool json) {
+    uint64_t last = atomic_load_explicit(&b->rank_slot[i].calls, memory_order_acquire);
     bool any = false;
     for (uint64_t k = last > TG_RING - 1 ? last - TG_RING + 1 : 1; k <= last; k++) {
-        tg_note note;
-        if (!tg_card_note(&b->card[i], k, &note)) continue;
+        tg_call_entry entry;
+        if (!tg_rank_slot_entry(&b->rank_slot[i], k, &entry)) continue;
         if (json) {
             put(s, any ? ",\n    " : "\n    ");
-            json_note(s, b, i, &note);
+            json_entry(s, b, i, &entry);
         } else {
-            text_note(s, b, i, &note);
+            text_entry(s, b, i, &entry);
         }
         any = true;
     }
 }
 
-static void put_rank(sink *s, const tg_board *b, int i, bool json) {
-    const tg_card *c = &b->card[i];
+static void put_rank(sink *s, const tg_recorder *b, int i, bool json) {
+    const tg_rank_slot *c = &b->rank_slot[i];
     char failure[1024] = "";
     int state = atomic_load_explicit(&c->state, memory_order_acquire);
     int status = atomic_load_explicit(&c->status, memory_order_acquire);
     uint64_t waiting = atomic_load_explicit(&c->waiting, memory_order_relaxed);
-    if (status) tg_box_read(&c->failure, failure, sizeof failure);
+    if (status) tg_shared_text_read(&c->failure, failure, sizeof failure);
     put(s, json ? "{\"rank\": " : "rank "), put_signed(s, b->first + i);
     put(s, json ? ", \"of\": " : " of "), put_signed(s, b->size);
     put(s, json ? ", \"state\": \"" : ": "), put(s, rank_state(state)), put(s, json ? "\"" : "");
@@ -284,11 +285,11 @@ static void put_rank(sink *s, const tg_board *b, int i, bool json) {
         if (status) put(s, ", "), put(s, tg_status_name((tg_status)status)), put(s, ": "), put(s, failure);
         put_char(s, '\n');
     }
-    put_notes(s, b, i, json);
+    put_entries(s, b, i, json);
     if (json) put(s, "]}");
 }
 
-static void put_board(sink *s, const tg_board *b, bool json) {
+static void put_recorder(sink *s, const tg_recorder *b, bool json) {
     put(s, json ? "{\"ranks\": [\n  " : "");
     for (int i = 0; i < b->n; i++) {
         if (json && i) put(s, ",\n  ");
@@ -298,24 +299,24 @@ static void put_board(sink *s, const tg_board *b, bool json) {
     flush(s);
 }
 
-size_t tg_board_record(const tg_board *b, tg_ctx *ctx, tg_format format, char *buf, size_t n) {
+size_t tg_recorder_print(const tg_recorder *b, tg_ctx *ctx, tg_format format, char *buf, size_t n) {
     sink s = {.buf = buf, .n = buf ? n : 0, .fd = -1, .ctx = ctx};
     if (s.n) buf[0] = 0;
-    put_board(&s, b, format == TG_JSON);
+    put_recorder(&s, b, format == TG_JSON);
     return s.at;
 }
 
 size_t tg_comm_record(tg_comm *c, tg_format format, char *buf, size_t n) {
     if (buf && n) buf[0] = 0;
-    if (!c || !c->board) return 0;
+    if (!c || !c->recorder) return 0;
     if (format != TG_TEXT && format != TG_JSON) {
         tg_fail(c->ctx, TG_ERR_ARGUMENT, "tg_comm_record: format %d, expected TG_TEXT or TG_JSON", (int)format);
         return 0;
     }
-    return tg_board_record(c->board, c->ctx, format, buf, n);
+    return tg_recorder_print(c->recorder, c->ctx, format, buf, n);
 }
 
 void tg_comm_record_dump(const tg_comm *c, int fd) {
     sink s = {.fd = fd, .safe = true};
-    if (c && c->board && fd >= 0) put_board(&s, c->board, false);
+    if (c && c->recorder && fd >= 0) put_recorder(&s, c->recorder, false);
 }

@@ -1,6 +1,8 @@
 /* The failure protocol of all transports, in two roles. A control knows which members of a group have arrived and which
- * have failed; a mover moves bytes. Each transport implements both as the two tables below. The code on top is common
- * to all transports: waiting, checking the peers, the text of every error, deadlocks and recovery.
+ * have failed; a mover moves bytes. Shared memory and messages implement both as the two tables below. NCCL is a mover
+ * whose control asks the control of its host communicator. The code on top is common to all transports: waiting,
+ * checking the peers, the text of every error, deadlocks and recovery. tests/comm/test_failure_texts.c compares the
+ * texts.
  *
  * All slots return at once. Only the context's thread calls them. */
 #ifndef TG_PROTOCOL_H
@@ -10,7 +12,7 @@
 
 typedef struct tg_control tg_control;
 
-enum { TG_FAILURE_TEXT = TG_BOX_WORDS * 8, TG_SITE_ROOM = 192 };
+enum { TG_FAILURE_TEXT = TG_SHARED_TEXT_WORDS * 8, TG_SITE_BYTES = 192 };
 
 /* What a rank waits for in a group. */
 typedef struct tg_wait {
@@ -28,7 +30,7 @@ typedef struct tg_member_view {
     bool missed;       /* after errors it has missed more calls of the group than this rank has */
     bool alive;        /* it has shown a sign of life since the wait began */
     tg_status status;  /* of its context */
-    int cause;         /* the rank whose failure that status is; -1: its own */
+    int cause;         /* the rank that caused its latest error, even if cleared; -1: itself */
     double failed_for; /* Seconds since this rank first saw the error */
     uint64_t calls;    /* that it has made */
 } tg_member_view;
@@ -45,13 +47,13 @@ typedef struct tg_control_ops {
     void (*error_of)(tg_control *c, int i, char *buf, size_t n); /* the message of member i's error */
     void (*last_call)(tg_control *c, int i, char *buf, size_t n, size_t *at);
     /* Writes the call of w and where it was made. Returns false if this rank only waits for a slot. */
-    bool (*call)(tg_control *c, const tg_wait *w, tg_note *note, char *site, size_t n);
+    bool (*call)(tg_control *c, const tg_wait *w, tg_call_entry *entry, char *site, size_t n);
 
     /* Whether the group has ended for w; NULL: for all its calls. */
     bool (*ended)(tg_control *c, const tg_wait *w);
     bool (*claim)(tg_control *c); /* whether this rank is the first to end it, and will publish why */
     void (*publish)(tg_control *c, const tg_wait *w, tg_status status, int culprit, const char *text);
-    void (*end)(tg_control *c, tg_group_end *end, char *buf, size_t n); /* buf: room for the text */
+    void (*end)(tg_control *c, tg_group_end *end, char *buf, size_t n); /* buf: receives the text */
 
     /* Waiting */
     void (*prepare)(tg_control *c, int round);          /* optional; before progress is made for the round-th time */
@@ -101,8 +103,8 @@ static inline uint64_t tg_control_missed(const tg_control *c) { return c->ctx->r
 /* A call of one member, as an error quotes it. */
 typedef struct tg_quoted {
     int member, rank; /* in the group, in the world */
-    tg_note note;
-    char site[TG_SITE_ROOM];
+    tg_call_entry entry;
+    char site[TG_SITE_BYTES];
 } tg_quoted;
 
 /* "rank 1 called barrier() from main.c:7" */
@@ -134,10 +136,17 @@ tg_status tg_control_watch(tg_control *c, void *request, double waited);
 
 /* ---- deadlock.c ---- */
 
-/* Ends two groups that are deadlocked: this rank waits in one, a peer in the other, and neither will make the call
- * that the other waits for. first, second: the calls as errors quote them; `names`: the names of their groups. */
-void tg_control_deadlock(tg_control *mine, const tg_wait *w, tg_control *other, const tg_wait *w_other,
-                         const char *const names[2], const char *first, const char *second);
+/* A rank that waits in a call of a group. */
+typedef struct tg_blocked {
+    int rank; /* of the world */
+    const char *group;
+    const char *call; /* as tg_quote writes it */
+} tg_blocked;
+
+/* Ends two groups that are deadlocked: this rank (own) waits in `mine`, and peer in `other`. Neither will make the call
+ * that the other waits for. */
+void tg_control_deadlock(tg_control *mine, const tg_wait *w, const tg_blocked *own, tg_control *other,
+                         const tg_wait *w_other, const tg_blocked *peer);
 
 /* ---- recover.c ---- */
 

@@ -28,8 +28,8 @@ bool tg_signature_equal(const tg_signature *a, const tg_signature *b) {
            a->count == b->count && a->counts == b->counts;
 }
 
-tg_note tg_signature_note(const tg_signature *s, int64_t count, int peer, uint64_t sequence) {
-    return (tg_note){
+tg_call_entry tg_signature_entry(const tg_signature *s, int64_t count, int peer, uint64_t sequence) {
+    return (tg_call_entry){
         .kind = s->kind,
         .dtype = s->dtype,
         .op = s->op,

@@ -18,7 +18,7 @@ tg_signature tg_signature_of(const tg_transfer *t, int size, uint64_t missed);
 /* Compares all but the missed calls, whose difference is another error. */
 bool tg_signature_equal(const tg_signature *a, const tg_signature *b);
 /* The call of a signature as errors quote it. peer: the other rank of a send or a receive. sequence counts from 0. */
-tg_note tg_signature_note(const tg_signature *s, int64_t count, int peer, uint64_t sequence);
+tg_call_entry tg_signature_entry(const tg_signature *s, int64_t count, int peer, uint64_t sequence);
 
 /* Writes where the parts of these sizes begin: n + 1 numbers. Returns at, or NULL where counts is NULL. */
 int64_t *tg_parts_begin(int64_t *at, const int64_t *counts, int n);

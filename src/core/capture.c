@@ -135,7 +135,8 @@ static tg_status note_draws(tg_graph *g) {
     tg_ctx *ctx = g->ctx;
     if (ctx->streams.forks != g->forks || ctx->streams.forks_missed || tg_rng_id(ctx, &ctx->rng) != g->current)
         return tg_fail(ctx, TG_ERR_STATE,
-                       "tg_graph_new: the step leaves %d forks of random streams open, and began with %d",
+                       "tg_graph_new: the step ends with %d open forks of random streams, but began with %d; match "
+                       "each tg_rng_fork with tg_rng_join",
                        ctx->streams.forks + ctx->streams.forks_missed, g->forks);
     for (int i = 0; i < g->n_streams; i++)
         g->streams[i].drawn = tg_rng_by_id(ctx, g->streams[i].id)->counter - g->streams[i].before.counter;
@@ -151,7 +152,9 @@ static tg_status send_streams(tg_graph *g, bool first) {
         const tg_rng *now = first ? &s->before : tg_rng_by_id(ctx, s->id);
         if (!s->draws) continue;
         if (!now)
-            return tg_fail(ctx, TG_ERR_STATE, "tg_graph_replay: a random stream that the step draws from was removed");
+            return tg_fail(ctx, TG_ERR_STATE,
+                           "tg_graph_replay: a random stream that the step draws from was removed; capture the step "
+                           "again");
         g->words[i] = (tg_rng){now->seed, now->stream, now->counter - s->before.counter};
         any = true;
     }
@@ -181,7 +184,9 @@ static tg_status run_fn(tg_graph *g) {
     tg_ctx *ctx = g->ctx;
     TG_TRY(call_fn(g, "tg_graph_new"));
     if (g->recording.refused)
-        return tg_fail(ctx, TG_ERR_STATE, "tg_graph_new: the step cleared an error of what cannot be captured");
+        return tg_fail(ctx, TG_ERR_STATE,
+                       "tg_graph_new: the step cleared the error of a call that cannot be captured; remove that call "
+                       "from the step");
     TG_TRY(tg_works_settle(ctx, NULL, NULL)); /* works on other streams must end within the recording */
     return note_draws(g);
 }
@@ -339,7 +344,7 @@ static tg_status check_uses(const tg_graph *g) {
         if (tg_storage_maker(s)) tg_describe(tg_storage_maker(s), what, sizeof what);
         return tg_fail(g->ctx, TG_ERR_STATE,
                        "tg_graph_replay: the step writes %s, which a node has saved for backward; run that backward, "
-                       "or reset its tape, before",
+                       "or reset its tape, first",
                        what);
     }
     return TG_OK;
@@ -353,10 +358,10 @@ static tg_status check_gradients(const tg_graph *g) {
         if (TG_LIKELY(x->serial != l->ref.serial || !x->ext || !l->read || x->ext->has_grad == l->before.has)) continue;
         tg_describe(x, what, sizeof what);
         return tg_fail(g->ctx, TG_ERR_STATE,
-                       "tg_graph_replay: %s has %s gradient, and the step was recorded %s: it %s; zero gradients "
+                       "tg_graph_replay: %s has %s gradient, but the step was recorded %s, so it %s; zero gradients "
                        "within the step, or capture one for each case",
                        what, l->before.has ? "no" : "a", l->before.has ? "with one" : "without",
-                       l->before.has ? "would add to what is not there" : "would overwrite it");
+                       l->before.has ? "would add to a gradient that does not exist" : "would overwrite it");
     }
     return TG_OK;
 }
@@ -382,8 +387,8 @@ static tg_status check_replay(const tg_graph *g) {
     if (!g->recorded) return TG_OK;
     if (tg_rng_id(ctx, &ctx->rng) != g->current)
         return tg_fail(ctx, TG_ERR_STATE,
-                       "tg_graph_replay: another random stream draws now than when the step was recorded "
-                       "(tg_rng_fork)");
+                       "tg_graph_replay: the current random stream is not the one of the recording; call tg_rng_fork "
+                       "or tg_rng_join as before tg_graph_new");
     TG_TRY(check_uses(g));
     return check_gradients(g);
 }
@@ -436,7 +441,7 @@ void tg_graph_free(tg_graph *g) {
     if (!g || g == &inert) return;
     tg_ctx *ctx = g->ctx;
     if (g->running) {
-        tg_fail(ctx, TG_ERR_STATE, "tg_graph_free: the graph's own step is running");
+        tg_fail(ctx, TG_ERR_STATE, "tg_graph_free: called by the graph's own step; free the graph after it");
         return;
     }
     free_recorded(g);

@@ -132,6 +132,10 @@ static tg_status choose_isa(tg_ctx *ctx, const tg_config *config) {
 }
 
 static tg_status configure(tg_ctx *ctx, const tg_device_ops *ops, const tg_config *config) {
+    if (ops && config->device)
+        return tg_fail(ctx, TG_ERR_ARGUMENT,
+                       "tg_ctx_new_on: the config's device is \"%s\", but the table is the device; leave it NULL",
+                       config->device);
     if (config->threads < 0 || config->threads > 1024)
         return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_ctx_new: threads is %d, expected 0 (all) to 1024", config->threads);
     if (config->dtype && !tg_is_float(config->dtype))
@@ -162,7 +166,7 @@ static tg_status configure(tg_ctx *ctx, const tg_device_ops *ops, const tg_confi
     ctx->run.heap = tg_heap_new(&source);
     if (ctx->run.heap) return TG_OK;
     ctx->run.ops->close(ctx, ctx->run.device_state);
-    return tg_fail(ctx, TG_ERR_MEMORY, "tg_ctx_new: no memory for the heap");
+    return tg_fail(ctx, TG_ERR_MEMORY, "tg_ctx_new: out of memory for the allocator");
 }
 
 /* Reads the allocator of the config first: any other fault of the config is reported in a context that was allocated

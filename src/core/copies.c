@@ -67,8 +67,8 @@ static tg_status more_pages(tg_ctx *ctx, int size, int n) {
     char *piece = made == n ? ctx->run.ops->host_alloc(ctx, bytes) : NULL;
     if (!piece) {
         while (made) tg_host_free(ctx, fresh[--made], sizeof(copy));
-        return tg_fail(ctx, TG_ERR_MEMORY, "out of memory: %zu bytes of the host that device \"%s\" reaches", bytes,
-                       ctx->run.ops->name);
+        return tg_fail(ctx, TG_ERR_MEMORY, "out of memory: %zu bytes of host memory that device \"%s\" can access",
+                       bytes, ctx->run.ops->name);
     }
     for (int i = 0; i < n; i++) {
         *fresh[i] = (copy){.ctx = ctx, .page = piece + bytes_of(size) * (size_t)i, .size = size, .sibling = all->all,

@@ -89,7 +89,7 @@ void tg_trace_free(tg_ctx *ctx) { tg_host_free(ctx, ctx->trace, sizeof *ctx->tra
 
 /* ---- The report ---- */
 
-static const char *const category_names[TG_MEM_CATEGORIES] = {"parameters",        "gradients",   "optimiser state",
+static const char *const category_names[TG_MEM_CATEGORIES] = {"parameters",        "gradients",   "optimizer state",
                                                               "saved activations", "temporaries", "named buffers",
                                                               "captured steps"};
 

@@ -61,12 +61,13 @@ bool tg_rng_is_common(const tg_ctx *ctx) {
 
 static tg_status check_new(tg_ctx *ctx, const char *name, uint64_t seed) {
     if (!name || !*name) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_rng_add: the name is %s", name ? "empty" : "NULL");
-    if (find(ctx, name)) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_rng_add: stream \"%s\" is there already", name);
+    if (find(ctx, name)) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_rng_add: a stream named \"%s\" exists already", name);
     for (const tg_named_rng *r = ctx->streams.first; r; r = r->next)
         if (r->seed == seed)
             return tg_fail(ctx, TG_ERR_ARGUMENT,
-                           "tg_rng_add: \"%s\" would have the seed of \"%s\", %llu, and draw the same numbers", name,
-                           r->name, (unsigned long long)seed);
+                           "tg_rng_add: \"%s\" and \"%s\" would both have the seed %llu and draw the same numbers; "
+                           "choose another seed",
+                           name, r->name, (unsigned long long)seed);
     return TG_OK;
 }
 
@@ -233,7 +234,7 @@ static void warn_if_moved(tg_ctx *ctx) {
     bool same = now->seed == then->seed && now->stream == then->stream && now->counter == then->counter;
     if (same || !ctx->log) return;
     ctx->log(ctx->log_user, TG_LOG_WARNING,
-             "tg_rng_join: the default random stream was seeded anew between the fork and its join");
+             "tg_rng_join: the default random stream was seeded again between tg_rng_fork and its tg_rng_join");
 }
 
 tg_status tg_rng_join(tg_ctx *ctx) {
@@ -243,8 +244,9 @@ tg_status tg_rng_join(tg_ctx *ctx) {
         return ctx->run.status;
     }
     if (!ctx->streams.forks)
-        return ctx->run.status != TG_OK ? ctx->run.status
-                                        : tg_fail(ctx, TG_ERR_STATE, "tg_rng_join: no stream is forked");
+        return ctx->run.status != TG_OK
+                   ? ctx->run.status
+                   : tg_fail(ctx, TG_ERR_STATE, "tg_rng_join: no stream is forked; call tg_rng_fork first");
     draw_from(ctx, ctx->streams.below[--ctx->streams.forks]);
     if (!ctx->streams.forks) warn_if_moved(ctx);
     return ctx->run.status;
@@ -281,7 +283,8 @@ static tg_status check_seeds(tg_ctx *ctx, const uint64_t *seed) {
         if (same)
             return tg_fail(
                 ctx, TG_ERR_ARGUMENT,
-                "tg_rng_seed_parallel: \"%s\" would have the seed of \"%s\", %llu, and draw the same numbers",
+                "tg_rng_seed_parallel: \"%s\" and \"%s\" would both have the seed %llu and draw the same numbers; "
+                "choose another seed",
                 rank_streams[i], same, (unsigned long long)seed[i]);
     }
     return TG_OK;

@@ -233,8 +233,8 @@ tg_status tg_storage_need_slow(tg_storage *s, const tg_tensor *x) {
     tg_describe_site(s->by_site, where, sizeof where);
     return tg_fail(
         s->ctx, TG_ERR_DISCARDED,
-        "the bytes of %s were discarded by %s, called from %s; tg_keep it before, or, of what a backward gives back, "
-        "run that one with .retain",
+        "the bytes of %s were discarded by %s, called from %s; call tg_keep before, or, if a backward has freed it, "
+        "run that backward with .retain",
         what, s->by ? s->by : "its owner", where);
 }
 
@@ -256,11 +256,12 @@ static tg_status may_discard(tg_tensor *x, const char *who) {
     if (!tg_ok(ctx)) return tg_ctx_status(ctx);
     TG_TRY(tg_check(ctx, x, who));
     TG_TRY(tg_refuse_lent(x, who));
-    if (!x->storage->block) return tg_fail(ctx, TG_ERR_STATE, "%s: these bytes are the caller's, or gone already", who);
+    if (!x->storage->block)
+        return tg_fail(ctx, TG_ERR_STATE, "%s: the tensor's memory belongs to the caller or is discarded already", who);
     if (x->storage->saves)
-        return tg_fail(ctx, TG_ERR_STATE, "%s: a node has saved these bytes for backward", who);
+        return tg_fail(ctx, TG_ERR_STATE, "%s: a node has saved the tensor for backward; discard it after that", who);
     if (x->storage->category == TG_MEM_PARAMETER || x->storage->category == TG_MEM_OPTIMIZER)
-        return tg_fail(ctx, TG_ERR_STATE, "%s: the bytes of a parameter or optimiser are not discarded", who);
+        return tg_fail(ctx, TG_ERR_STATE, "%s: the memory of parameters and optimizers cannot be discarded", who);
     return TG_OK;
 }
 

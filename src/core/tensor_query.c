@@ -10,12 +10,12 @@ bool tg_is_alive(const tg_tensor *x) {
 static tg_status refuse(tg_ctx *ctx, const tg_tensor *x, const char *what) {
     if (!x) return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: the tensor is NULL", what);
     if (x == &x->ctx->inert)
-        return tg_fail(ctx, TG_ERR_HANDLE, "%s: the tensor is inert: the call that should have made it %s", what,
+        return tg_fail(ctx, TG_ERR_HANDLE, "%s: the tensor is inert: the call that should have created it %s", what,
                        x->ctx == &tg_dead_ctx ? "was given no tape or context" : "failed");
     if (x->ctx != ctx) return tg_fail(ctx, TG_ERR_HANDLE, "%s: the tensor belongs to another context", what);
     if (x->serial == TG_SERIAL_RESET)
-        return tg_fail(ctx, TG_ERR_HANDLE, "%s: the tensor ended when its tape was reset or freed; tg_keep keeps one",
-                       what);
+        return tg_fail(ctx, TG_ERR_HANDLE,
+                       "%s: the tensor was freed when its tape was reset or freed; tg_keep keeps a tensor", what);
     if (!x->serial) return tg_fail(ctx, TG_ERR_HANDLE, "%s: the tensor was dropped", what);
     if (x->flags & TG_F_SUPERSEDED)
         return tg_fail(ctx, TG_ERR_HANDLE,
@@ -62,7 +62,8 @@ tg_status tg_set_name(tg_tensor *x, const char *name) {
 
 tg_status tg_refuse_lent(const tg_tensor *x, const char *who) {
     if (!tg_is_lent(x)) return TG_OK;
-    return tg_fail(x->ctx, TG_ERR_STATE, "%s: the tensor is lent until the hook, watch or op that has it returns", who);
+    return tg_fail(x->ctx, TG_ERR_STATE,
+                   "%s: the tensor is lent to a hook, observer or op; change it after that has returned", who);
 }
 
 tg_status tg_set_requires_grad(tg_tensor *x, bool on) {

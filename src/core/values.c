@@ -21,8 +21,9 @@ static tg_status enter(tg_tensor *x, const char *who, bool read, const void *sit
 static tg_status whole(tg_tensor *x, const char *who) {
     if (TG_LIKELY(!(x->flags & TG_F_PARTIAL))) return TG_OK;
     return tg_fail(x->ctx, TG_ERR_STATE,
-                   "%s: this gradient is one rank's share of a sum; tg_grads_finalize makes it whole, and tg_grad_share "
-                   "reads the share", who);
+                   "%s: this gradient is one rank's share of a sum; call tg_grads_finalize first, or read the share "
+                   "(tg_grad_share)",
+                   who);
 }
 
 /* Copies between x and a row-major host buffer of another dtype, through a row-major staging tensor if needed. */
@@ -51,7 +52,7 @@ double tg_item(tg_tensor *x) {
     if (x->numel != 1) {
         char what[160];
         tg_describe(x, what, sizeof what);
-        tg_fail(x->ctx, TG_ERR_SHAPE, "tg_item: %s, expected one element", what);
+        tg_fail(x->ctx, TG_ERR_SHAPE, "tg_item: the tensor is %s, expected one element", what);
         return NAN;
     }
     double v;
@@ -77,9 +78,11 @@ tg_status tg_read(tg_tensor *x, void *dst, size_t bytes) {
 static tg_status writable(tg_tensor *x, const char *who, const void *site) {
     for (int i = 0; i < x->ndim; i++)
         if (x->stride[i] == 0 && x->shape[i] > 1)
-            return tg_fail(x->ctx, TG_ERR_STATE, "%s: dim %d is expanded: its elements share memory", who, i);
+            return tg_fail(x->ctx, TG_ERR_STATE,
+                           "%s: dim %d is expanded, so its elements share memory; write to a copy", who, i);
     if (tg_shares_elements(x))
-        return tg_fail(x->ctx, TG_ERR_STATE, "%s: the tensor's strides overlap: its elements share memory", who);
+        return tg_fail(x->ctx, TG_ERR_STATE,
+                       "%s: the tensor's strides overlap, so its elements share memory; write to a copy", who);
     TG_TRY(tg_storage_await_readers(x->storage));
     tg_storage_wrote(x->storage, who, site);
     tg_tensor_given(x);

@@ -76,7 +76,7 @@ static tg_status leave_kink(tg_diff *d, int part, int64_t k, const tg_slope *s) 
  * error by more than the tolerance. It is right if they agree within the tolerance and the error is at most the
  * tolerance. Otherwise the pair is unsure, and its expected value stays NaN, so that no cause is derived from it. */
 static tg_status weigh(tg_diff *d, int part, int64_t k, double got, tg_slope *s, tally *t) {
-    tg_gradcheck_result *r = d->result;
+    tg_gradcheck_info *r = d->result;
     double tolerance = d->atol + d->rtol * fabs(s->value), off = fabs(got - s->value);
     d->got[k] = got;
     d->expected[k] = NAN;
@@ -145,15 +145,17 @@ static tg_status compare_directions(tg_diff *d, int part, tally *t) {
 /* Reports what was left out. This is a failure if nothing could be compared and not all elements are at kinks; with
  * d->strict also if one is unsure or nothing could be compared. */
 static void say_left_out(tg_diff *d) {
-    tg_gradcheck_result *r = d->result;
+    tg_gradcheck_info *r = d->result;
     char kinks[160] = "", unsure[160] = "";
     if (r->failed || !(r->kinks + r->unsure)) return;
     const char *things = d->projections ? "directions" : "elements";
     if (r->kinks)
-        tg_diff_say(kinks, sizeof kinks, "%lld of %lld %s left out, at a kink: the one-sided differences disagree. ",
+        tg_diff_say(kinks, sizeof kinks,
+                    "%lld of %lld %s are at a kink and were left out: the one-sided differences disagree. ",
                     (long long)r->kinks, (long long)r->checked, things);
     if (r->unsure)
-        tg_diff_say(unsure, sizeof unsure, "%lld of %lld %s cannot be told: the differences are too uncertain there. ",
+        tg_diff_say(unsure, sizeof unsure,
+                    "%lld of %lld %s could not be checked: the differences are too uncertain there. ",
                     (long long)r->unsure, (long long)r->checked, things);
     bool all = r->unsure + r->kinks == r->checked;
     r->failed = d->strict ? r->unsure || all : r->unsure && all;
@@ -163,13 +165,13 @@ static void say_left_out(tg_diff *d) {
 
 /* Reports that no compared value reaches the absolute tolerance, which would then accept other small gradients too. */
 static void say_faint(tg_diff *d) {
-    tg_gradcheck_result *r = d->result;
+    tg_gradcheck_info *r = d->result;
     size_t at = strlen(r->report);
     if (r->failed || d->seen || d->atol == 0 || r->kinks + r->unsure == r->checked) return;
     r->faint = true;
     tg_diff_say(r->report + at, sizeof r->report - at,
-                "%s%s: no gradient reaches atol, %g: any other as small would have passed too. Scale the function, or "
-                "give a smaller atol",
+                "%s%s: no gradient reaches atol, %g, so any other as small would have passed too. Scale the function, "
+                "or use a smaller atol",
                 at ? ". " : "", d->name, d->atol);
 }
 

@@ -57,7 +57,7 @@ static const char *say_ratio(double ratio, bool common, char *buf, size_t size) 
         return "sign";
     }
     if (near(ratio, 2, 2))
-        tg_diff_say(buf, size, "a factor 2 too much: counted twice, or a missing 1/n where n is 2");
+        tg_diff_say(buf, size, "too large by a factor 2: counted twice, or a missing 1/n where n is 2");
     else if (near(ratio, 0.5, 0.5))
         tg_diff_say(buf, size, "a factor 2 is missing (1/2 of what it should be)");
     else if (whole && times > 2)
@@ -222,7 +222,7 @@ static const char *of_elements(tg_diff *d, int part, int64_t worst, double scale
         return "transpose";
     }
     if (moved(d, p->n, scale)) {
-        tg_diff_say(buf, size, "the right values in wrong places: an index, an offset, an order of dims");
+        tg_diff_say(buf, size, "the right values in wrong places: a wrong index, offset or order of dims");
         return "places";
     }
     if ((other = belongs_to(d, part, p->n, scale)) >= 0) {
@@ -235,16 +235,16 @@ static const char *of_elements(tg_diff *d, int part, int64_t worst, double scale
     }
     if (3 * count_right(d, p->n, scale) >= count_told(d, p->n)) {
         say_region(d, p, region, sizeof region);
-        tg_diff_say(buf, size, "some elements alone are wrong%s: a branch, a bound, an overlap, an edge", region);
+        tg_diff_say(buf, size, "only some elements are wrong%s: a branch, a bound, an overlap, an edge", region);
         return "part";
     }
     if ((dim = dim_along(d, p, FACTOR, scale)) >= 0) {
-        tg_diff_say(buf, size,
-                    "a factor that is missing, or too much, and one along dim %d: a weight, a scale of rows", dim);
+        tg_diff_say(buf, size, "a missing or extra factor that is constant along dim %d: a weight, a scale of rows",
+                    dim);
         return "scale";
     }
     if ((dim = dim_along(d, p, TERM, scale)) >= 0) {
-        tg_diff_say(buf, size, "a term that is missing, or too much, and one along dim %d: a mean, a sum over it", dim);
+        tg_diff_say(buf, size, "a missing or extra term that is constant along dim %d: a mean, a sum over it", dim);
         return "term";
     }
     return NULL;
@@ -253,21 +253,20 @@ static const char *of_elements(tg_diff *d, int part, int64_t worst, double scale
 const char *tg_diff_cause(tg_diff *d, int part, int64_t n, int64_t worst, char *buf, size_t size) {
     int64_t pairs;
     double scale = largest(d, d->expected, n), ratio = common_ratio(d, n, scale, &pairs);
-    tg_diff_say(buf, size, "no simple one: a formula, a constant in it, or what it reads (another saved tensor)");
+    tg_diff_say(buf, size, "no simple pattern: a wrong formula or constant, or it reads another saved tensor");
     for (int64_t i = 0; i < n; i++) {
         if (isfinite(d->got[i])) continue;
         if (d->computes_nan) {
-            tg_diff_say(buf, size,
-                        "backward computes it: 0 / 0, a root, power or logarithm of what it is not made for");
+            tg_diff_say(buf, size, "backward computes it: 0 / 0, or a root, power or logarithm outside of its domain");
             return "nan";
         }
-        tg_diff_say(buf, size,
-                    "elements that were never written, or memory read that should be overwritten (%g)", d->got[i]);
+        tg_diff_say(buf, size, "elements were never written, or memory was read that should be overwritten (%g)",
+                    d->got[i]);
         return "unwritten";
     }
     if (largest(d, d->got, n) == 0) {
         tg_diff_say(buf, size,
-                    "the gradient is zero: it was never written, or the graph is cut (a detach, a constant)");
+                    "the gradient is zero: it was never written, or the graph is cut (by a detach or a constant)");
         return "zero";
     }
     if (scale == 0) {

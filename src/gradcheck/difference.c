@@ -27,9 +27,10 @@ static double tolerance(double given, double usual) { return given == 0 ? usual 
 
 /* Returns what is wrong with the size at the start of the caller's options, or NULL. */
 static const char *wrong_size(size_t size) {
-    if (size < sizeof size) return "the options' size is 0; TG_GRADCHECK, or tg_struct_init, sets it";
+    if (size < sizeof size) return "the options' size is 0; initialize them with TG_GRADCHECK or tg_struct_init";
     if (size <= sizeof(tg_gradcheck_opts)) return NULL;
-    return "the options' size is larger than this library knows: a later version's, or never set";
+    return "the options' size is larger than this library knows; they are of a later version, or their size was not "
+           "set";
 }
 
 bool tg_diff_options(tg_diff *d, const tg_gradcheck_opts *given, const char **what) {
@@ -82,7 +83,7 @@ void tg_diff_cotangent(tg_diff *d) {
 }
 
 void tg_diff_fail(tg_diff *d, const char *cause, const char *format, ...) {
-    tg_gradcheck_result *r = d->result;
+    tg_gradcheck_info *r = d->result;
     if (r->failed) return;
     r->failed = true;
     r->cause = cause;

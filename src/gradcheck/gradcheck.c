@@ -21,7 +21,7 @@ tg_status tg_check_record(tg_check_run *r, bool grad) {
     TG_TRY(r->ctx->run.status);
     if (s != TG_OK) return tg_fail(r->ctx, s, "%s: the function returned %s", r->d.name, tg_status_name(s));
     for (int i = 0; i < r->n_out; i++) {
-        if (!r->out[i]) return tg_fail(r->ctx, TG_ERR_ARGUMENT, "%s: the function set no output %d", r->d.name, i);
+        if (!r->out[i]) return tg_fail(r->ctx, TG_ERR_ARGUMENT, "%s: the function did not set output %d", r->d.name, i);
         TG_TRY(tg_check(r->ctx, r->out[i], r->d.name));
     }
     for (int i = 0; i < r->n_roots; i++) r->roots[i] = r->out[r->root[i]];
@@ -195,7 +195,7 @@ static tg_status with_arrays(tg_check_run *r) {
     TG_TRY(tg_check_record(r, true));
     TG_TRY(find_roots(r));
     int64_t room = tg_diff_room(&r->d);
-    if (room < 0) return tg_fail(r->ctx, TG_ERR_SHAPE, "%s: too many elements", r->d.name);
+    if (room < 0) return tg_fail(r->ctx, TG_ERR_SHAPE, "%s: the inputs and outputs have too many elements", r->d.name);
     size_t bytes = ((size_t)room + 1) * sizeof(double);
     double *arrays = tg_host_alloc(r->ctx, bytes);
     if (!arrays) return r->ctx->run.status;
@@ -256,32 +256,49 @@ static tg_status check_inputs(tg_ctx *ctx, tg_tensor *const *in, int n_in) {
         TG_TRY(tg_check(ctx, in[i], "tg_gradcheck: an input"));
         if (in[i]->tape)
             return tg_fail(ctx, TG_ERR_STATE,
-                           "tg_gradcheck: input %d is the tape's, and would end when it is reset; expected leaves of "
-                           "the context", i);
+                           "tg_gradcheck: input %d belongs to the tape and would be freed when the tape is reset; "
+                           "expected leaves of the context",
+                           i);
         wide |= in[i]->dtype == TG_F64;
         any |= in[i]->dtype == TG_F64 && in[i]->flags & TG_F_REQUIRES_GRAD;
     }
     if (any) return TG_OK;
     if (wide)
         return tg_fail(ctx, TG_ERR_STATE, "tg_gradcheck: no float64 input needs a gradient (tg_set_requires_grad)");
-    return tg_fail(ctx, TG_ERR_DTYPE, "tg_gradcheck: no input is float64, whose digits differences need");
+    return tg_fail(ctx, TG_ERR_DTYPE, "tg_gradcheck: no input is float64, whose precision differences need");
 }
 
-tg_status tg_gradcheck(tg_tape *t, tg_fn fn, void *state, tg_tensor *const *in, int n_in, int n_out,
-                       const tg_gradcheck_opts *opts, tg_gradcheck_result *result) {
-    tg_gradcheck_result own;
-    if (!result) result = &own;
-    *result = (tg_gradcheck_result){.size = sizeof *result};
-    TG_TRY(tg_tape_check_with(t, in, n_in, "tg_gradcheck"));
-    tg_check_run r = {.d = {.result = result}, .ctx = t->ctx, .t = t, .fn = fn, .state = state,
+tg_status tg_gradcheck_info_check(tg_ctx *ctx, const tg_gradcheck_info *info, const char *who) {
+    return info ? tg_size_check(ctx, info->size, sizeof *info, who) : TG_OK;
+}
+
+tg_status tg_gradcheck_info_give(tg_gradcheck_info *info, const tg_gradcheck_info *found, tg_status s) {
+    if (!info) return s;
+    size_t size = info->size;
+    memcpy(info, found, size);
+    info->size = size;
+    return s;
+}
+
+static tg_status check_function(tg_tape *t, tg_fn fn, void *state, tg_tensor *const *in, int n_in, int n_out,
+                                tg_gradcheck_info *found, const tg_gradcheck_opts *opts) {
+    tg_check_run r = {.d = {.result = found}, .ctx = t->ctx, .t = t, .fn = fn, .state = state,
                       .in = in, .at = in, .n_in = n_in, .n_out = n_out};
     const char *what;
     if (!tg_diff_options(&r.d, opts, &what)) return tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_gradcheck: %s", what);
     if (!fn || !in || n_in <= 0 || n_out <= 0 || n_in > 65535 || n_out > 65535)
         return tg_fail(t->ctx, TG_ERR_ARGUMENT,
-                       "tg_gradcheck: %d inputs and %d outputs, expected a function and one or more of each", n_in,
-                       n_out);
+                       "tg_gradcheck: %d inputs and %d outputs were given, expected a function and 1 to 65535 of each",
+                       n_in, n_out);
     if (tg_tape_held(t)) return tg_fail(t->ctx, TG_ERR_STATE, "tg_gradcheck: %s", tg_tape_held(t));
     TG_TRY(check_inputs(t->ctx, in, n_in));
     return tg_check_tensors(&r);
+}
+
+tg_status tg_gradcheck(tg_tape *t, tg_fn fn, void *state, tg_tensor *const *in, int n_in, int n_out,
+                       tg_gradcheck_info *info, const tg_gradcheck_opts *opts) {
+    tg_gradcheck_info found = TG_GRADCHECK_INFO();
+    TG_TRY(tg_tape_check_with(t, in, n_in, "tg_gradcheck"));
+    TG_TRY(tg_gradcheck_info_check(t->ctx, info, "tg_gradcheck"));
+    return tg_gradcheck_info_give(info, &found, check_function(t, fn, state, in, n_in, n_out, &found, opts));
 }

@@ -6,6 +6,7 @@
 #include <tapegrad/gradcheck.h>
 
 #include "base/host_memory.h"
+#include "gradcheck/difference.h"
 #include "io/json.h"
 
 static const char format_name[] = "tapegrad gradcheck";
@@ -60,7 +61,8 @@ static json_t *inputs_of(tg_ctx *ctx, const subject *s) {
     int64_t n = 0;
     for (int i = 0; i < s->n_in; i++) n += tg_numel(s->in[i]);
     if (n > MOST_ELEMENTS || s->n_in > MOST_INPUTS) {
-        tg_fail(ctx, TG_ERR_SHAPE, "%d inputs of %lld elements, %d of %d at most fit into a report", s->n_in,
+        tg_fail(ctx, TG_ERR_SHAPE,
+                "%d inputs have %lld elements, but a report can have at most %d inputs with %d elements", s->n_in,
                 (long long)n, (int)MOST_INPUTS, (int)MOST_ELEMENTS);
         return NULL;
     }
@@ -81,7 +83,7 @@ static json_t *options_of(const tg_gradcheck_opts *given) {
                      o.strict, "taped", o.taped, "name", o.name ? word(o.name) : json_null());
 }
 
-static json_t *report_of(tg_ctx *ctx, const subject *s, const tg_gradcheck_opts *opts, const tg_gradcheck_result *r) {
+static json_t *report_of(tg_ctx *ctx, const subject *s, const tg_gradcheck_opts *opts, const tg_gradcheck_info *r) {
     tg_rng rng;
     if (tg_rng_get(ctx, NULL, &rng) != TG_OK) return NULL;
     json_t *root = json_pack(
@@ -107,7 +109,7 @@ static json_t *report_of(tg_ctx *ctx, const subject *s, const tg_gradcheck_opts 
 
 /* Writes the report of a failed check. The check's failure is the context's error before and after this call. */
 static tg_status write_report(tg_ctx *ctx, const char *path, const subject *s, const tg_gradcheck_opts *opts,
-                              const tg_gradcheck_result *r) {
+                              const tg_gradcheck_info *r) {
     char why[256];
     tg_ctx_clear(ctx);
     json_t *root = report_of(ctx, s, opts, r);
@@ -119,22 +121,24 @@ static tg_status write_report(tg_ctx *ctx, const char *path, const subject *s, c
     return tg_fail(ctx, TG_ERR_GRADIENT, "%s (no report: %s)", r->report, *why ? why : "no memory");
 }
 
-tg_status tg_gradcheck_report(const char *path, tg_tape *t, tg_fn fn, void *state, tg_tensor *const *in, int n_in,
-                              int n_out, const tg_gradcheck_opts *opts, tg_gradcheck_result *result) {
-    tg_gradcheck_result own;
-    if (!result) result = &own;
-    tg_status s = tg_gradcheck(t, fn, state, in, n_in, n_out, opts, result);
-    if (s != TG_ERR_GRADIENT || !result->failed || !path) return s;
-    return write_report(tg_tape_ctx(t), path, &(subject){.in = in, .n_in = n_in, .n_out = n_out}, opts, result);
+tg_status tg_gradcheck_report(tg_tape *t, const char *path, tg_fn fn, void *state, tg_tensor *const *in, int n_in,
+                              int n_out, tg_gradcheck_info *info, const tg_gradcheck_opts *opts) {
+    tg_gradcheck_info found = TG_GRADCHECK_INFO();
+    TG_TRY(tg_gradcheck_info_check(tg_tape_ctx(t), info, "tg_gradcheck_report"));
+    tg_status s = tg_gradcheck(t, fn, state, in, n_in, n_out, &found, opts);
+    if (s == TG_ERR_GRADIENT && found.failed && path)
+        s = write_report(tg_tape_ctx(t), path, &(subject){.in = in, .n_in = n_in, .n_out = n_out}, opts, &found);
+    return tg_gradcheck_info_give(info, &found, s);
 }
 
-tg_status tg_gradcheck_report_op(const char *path, tg_ctx *ctx, const tg_op *op, int sample,
-                                 const tg_gradcheck_opts *opts, tg_gradcheck_result *result) {
-    tg_gradcheck_result own;
-    if (!result) result = &own;
-    tg_status s = tg_gradcheck_op(ctx, op, sample, opts, result);
-    if (s != TG_ERR_GRADIENT || !result->failed || !path) return s;
-    return write_report(ctx, path, &(subject){.op = op, .sample = sample}, opts, result);
+tg_status tg_gradcheck_report_op(tg_ctx *ctx, const char *path, const tg_op *op, int sample,
+                                 tg_gradcheck_info *info, const tg_gradcheck_opts *opts) {
+    tg_gradcheck_info found = TG_GRADCHECK_INFO();
+    TG_TRY(tg_gradcheck_info_check(ctx, info, "tg_gradcheck_report_op"));
+    tg_status s = tg_gradcheck_op(ctx, op, sample, &found, opts);
+    if (s == TG_ERR_GRADIENT && found.failed && path)
+        s = write_report(ctx, path, &(subject){.op = op, .sample = sample}, opts, &found);
+    return tg_gradcheck_info_give(info, &found, s);
 }
 
 /* ---- Reading ---- */
@@ -145,7 +149,8 @@ static tg_status read_number(const tg_json *j, const json_t *v, double *out) {
     else if (s && !strcmp(s, "nan")) *out = NAN;
     else if (s && !strcmp(s, "inf")) *out = INFINITY;
     else if (s && !strcmp(s, "-inf")) *out = -INFINITY;
-    else return tg_fail(j->ctx, TG_ERR_FORMAT, "'%s': \"values\" holds something that is no number", j->path);
+    else
+        return tg_fail(j->ctx, TG_ERR_FORMAT, "'%s': \"values\" contains an element that is not a number", j->path);
     return TG_OK;
 }
 
@@ -186,7 +191,8 @@ static tg_status open_report(tg_json *root, tg_ctx *ctx, const char *path) {
     TG_TRY(tg_json_load(root, ctx, path));
     tg_status s = tg_json_string(root, "format", &format);
     if (s == TG_OK && strcmp(format, format_name) != 0)
-        s = tg_fail(ctx, TG_ERR_FORMAT, "'%s' is \"%.40s\", expected the report of a gradient check", path, format);
+        s = tg_fail(ctx, TG_ERR_FORMAT, "'%s' has the format \"%.40s\", expected the report of a gradient check", path,
+                    format);
     if (s == TG_OK) s = tg_json_int(root, "version", VERSION, VERSION, &version);
     if (s != TG_OK) tg_json_free(root);
     return s;
@@ -197,12 +203,12 @@ static tg_status read_shape(const tg_json *j, tg_shape *shape) {
     *shape = (tg_shape){0};
     TG_TRY(tg_json_array(j, "shape", &dims));
     if (json_array_size(dims) > TG_MAX_DIMS)
-        return tg_fail(j->ctx, TG_ERR_FORMAT, "'%s': a shape of %zu dims", j->path, json_array_size(dims));
+        return tg_fail(j->ctx, TG_ERR_FORMAT, "'%s': a shape has too many dims (%zu)", j->path, json_array_size(dims));
     int64_t n = 1;
     for (size_t i = 0; i < json_array_size(dims); i++) {
         int64_t size = json_integer_value(json_array_get(dims, i));
         if (!json_is_integer(json_array_get(dims, i)) || size < 0 || __builtin_mul_overflow(n, size, &n))
-            return tg_fail(j->ctx, TG_ERR_FORMAT, "'%s': dim %zu of a shape is no size", j->path, i);
+            return tg_fail(j->ctx, TG_ERR_FORMAT, "'%s': dim %zu of a shape is not a size", j->path, i);
         shape->dim[shape->ndim++] = size;
     }
     return TG_OK;
@@ -216,7 +222,7 @@ static tg_status read_dtype(const tg_json *j, tg_dtype *dtype) {
             *dtype = (tg_dtype)d;
             return TG_OK;
         }
-    return tg_fail(j->ctx, TG_ERR_FORMAT, "'%s': there is no dtype \"%.20s\"", j->path, name);
+    return tg_fail(j->ctx, TG_ERR_FORMAT, "'%s': the dtype \"%.20s\" is unknown", j->path, name);
 }
 
 static tg_status fill_from(const tg_json *j, const json_t *values, tg_tensor *x) {
@@ -239,7 +245,7 @@ static tg_status read_input(const tg_json *root, json_t *object, tg_tensor **in,
     tg_dtype dtype = TG_F64;
     bool grad;
     json_t *values;
-    if (!json_is_object(object)) return tg_fail(j.ctx, TG_ERR_FORMAT, "'%s': an input is no object", j.path);
+    if (!json_is_object(object)) return tg_fail(j.ctx, TG_ERR_FORMAT, "'%s': an input is not an object", j.path);
     if (tg_json_has(&j, "same_as")) {
         int64_t first;
         TG_TRY(tg_json_int(&j, "same_as", 0, at - 1, &first));
@@ -273,7 +279,7 @@ static tg_status enter_stream(const tg_json *root, tg_rng *now) {
 }
 
 static tg_status leave_stream(const tg_json *root, const tg_rng *now, tg_status s) {
-    tg_gradcheck_result r;
+    tg_gradcheck_info r;
     snprintf(r.report, sizeof r.report, "%s", tg_ctx_message(root->ctx));
     if (s != TG_OK) tg_ctx_clear(root->ctx); /* a context with an error would refuse the stream */
     TG_TRY(tg_rng_set(root->ctx, NULL, now));
@@ -281,21 +287,22 @@ static tg_status leave_stream(const tg_json *root, const tg_rng *now, tg_status 
 }
 
 static tg_status run_with(const tg_json *root, tg_tape *t, tg_fn fn, void *state, tg_tensor *const *in, int n_in,
-                          tg_gradcheck_result *result) {
+                          tg_gradcheck_info *result) {
     tg_gradcheck_opts o;
     tg_rng now;
     int64_t n_out;
     TG_TRY(read_options(root, &o));
     TG_TRY(tg_json_int(root, "outputs", 1, INT32_MAX, &n_out));
     TG_TRY(enter_stream(root, &now));
-    return leave_stream(root, &now, tg_gradcheck(t, fn, state, in, n_in, (int)n_out, &o, result));
+    return leave_stream(root, &now, tg_gradcheck(t, fn, state, in, n_in, (int)n_out, result, &o));
 }
 
-static tg_status replay(const tg_json *root, tg_tape *t, tg_fn fn, void *state, tg_gradcheck_result *result) {
+static tg_status replay(const tg_json *root, tg_tape *t, tg_fn fn, void *state, tg_gradcheck_info *result) {
     tg_tensor *in[MOST_INPUTS];
     json_t *inputs;
     if (tg_json_has(root, "op"))
-        return tg_fail(root->ctx, TG_ERR_ARGUMENT, "'%s' is of an op: tg_gradcheck_replay_op repeats it", root->path);
+        return tg_fail(root->ctx, TG_ERR_ARGUMENT, "'%s' is the report of an op; repeat it with tg_gradcheck_replay_op",
+                       root->path);
     TG_TRY(tg_json_array(root, "inputs", &inputs));
     size_t n = json_array_size(inputs), made = 0;
     if (n == 0 || n > MOST_INPUTS) return tg_fail(root->ctx, TG_ERR_FORMAT, "'%s': %zu inputs", root->path, n);
@@ -310,48 +317,48 @@ static tg_status replay(const tg_json *root, tg_tape *t, tg_fn fn, void *state, 
     return s;
 }
 
-tg_status tg_gradcheck_replay(const char *path, tg_tape *t, tg_fn fn, void *state, tg_gradcheck_result *result) {
+tg_status tg_gradcheck_replay(tg_tape *t, const char *path, tg_fn fn, void *state, tg_gradcheck_info *info) {
     tg_ctx *ctx = tg_tape_ctx(t);
-    tg_gradcheck_result own;
+    tg_gradcheck_info found = TG_GRADCHECK_INFO();
     tg_json root;
-    if (!result) result = &own;
-    *result = (tg_gradcheck_result){.size = sizeof *result};
     if (!ctx) return TG_ERR_ARGUMENT;
     TG_TRY(tg_io_enter(ctx));
+    TG_TRY(tg_gradcheck_info_check(ctx, info, "tg_gradcheck_replay"));
     TG_TRY(open_report(&root, ctx, path));
-    tg_status s = replay(&root, t, fn, state, result);
+    tg_status s = replay(&root, t, fn, state, &found);
     tg_json_free(&root);
-    return s;
+    return tg_gradcheck_info_give(info, &found, s);
 }
 
-static tg_status replay_op(const tg_json *root, const tg_op *op, tg_gradcheck_result *result) {
+static tg_status replay_op(const tg_json *root, const tg_op *op, tg_gradcheck_info *result) {
     const char *name;
     tg_gradcheck_opts o;
     tg_rng now;
     int64_t sample, n_samples;
     if (!tg_json_has(root, "op"))
-        return tg_fail(root->ctx, TG_ERR_ARGUMENT, "'%s' is of a function: tg_gradcheck_replay repeats it", root->path);
+        return tg_fail(root->ctx, TG_ERR_ARGUMENT,
+                       "'%s' is the report of a function; repeat it with tg_gradcheck_replay", root->path);
     TG_TRY(tg_json_string(root, "op", &name));
     if (!op && !(op = tg_op_find(name)))
-        return tg_fail(root->ctx, TG_ERR_ARGUMENT, "'%s': there is no op '%.60s'", root->path, name);
+        return tg_fail(root->ctx, TG_ERR_ARGUMENT,
+                       "'%s': the library has no op '%.60s'; give the op to tg_gradcheck_replay_op", root->path, name);
     TG_TRY(tg_json_int(root, "n_samples", 1, INT32_MAX, &n_samples));
     TG_TRY(tg_json_int(root, "sample", 0, n_samples - 1, &sample));
     TG_TRY(read_options(root, &o));
     if (strcmp(name, op->name) != 0 || n_samples != op->n_samples)
-        return tg_fail(root->ctx, TG_ERR_ARGUMENT, "'%s' is of %.60s with %lld samples, and %s has %d", root->path,
-                       name, (long long)n_samples, op->name, op->n_samples);
+        return tg_fail(root->ctx, TG_ERR_ARGUMENT, "'%s' is the report of op %.60s with %lld samples, but op %s has %d",
+                       root->path, name, (long long)n_samples, op->name, op->n_samples);
     TG_TRY(enter_stream(root, &now));
-    return leave_stream(root, &now, tg_gradcheck_op(root->ctx, op, (int)sample, &o, result));
+    return leave_stream(root, &now, tg_gradcheck_op(root->ctx, op, (int)sample, result, &o));
 }
 
-tg_status tg_gradcheck_replay_op(const char *path, tg_ctx *ctx, const tg_op *op, tg_gradcheck_result *result) {
-    tg_gradcheck_result own;
+tg_status tg_gradcheck_replay_op(tg_ctx *ctx, const char *path, const tg_op *op, tg_gradcheck_info *info) {
+    tg_gradcheck_info found = TG_GRADCHECK_INFO();
     tg_json root;
-    if (!result) result = &own;
-    *result = (tg_gradcheck_result){.size = sizeof *result};
     TG_TRY(tg_io_enter(ctx));
+    TG_TRY(tg_gradcheck_info_check(ctx, info, "tg_gradcheck_replay_op"));
     TG_TRY(open_report(&root, ctx, path));
-    tg_status s = replay_op(&root, op, result);
+    tg_status s = replay_op(&root, op, &found);
     tg_json_free(&root);
-    return s;
+    return tg_gradcheck_info_give(info, &found, s);
 }

@@ -106,7 +106,7 @@ static tg_status refuse_other(tg_ctx *ctx, const char *path, const struct stat *
 
 static tg_status require_regular(tg_file *f) {
     struct stat st;
-    if (fstat(f->fd, &st) != 0) return tg_file_fail(f->ctx, "look at", f->path, -1);
+    if (fstat(f->fd, &st) != 0) return tg_file_fail(f->ctx, "get the status of", f->path, -1);
     TG_TRY(refuse_other(f->ctx, f->path, &st, "a regular file"));
     f->size = st.st_size;
     return TG_OK;

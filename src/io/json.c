@@ -12,7 +12,7 @@ tg_status tg_json_parse(tg_json *j, tg_ctx *ctx, const char *path, const char *t
     const char *zero = bytes ? memchr(text, 0, bytes) : NULL;
     *j = (tg_json){.ctx = ctx, .path = path};
     if (zero) /* jansson ignores a zero byte after a number */
-        return tg_fail(ctx, TG_ERR_FORMAT, "'%s' is not JSON: a byte of zero at offset %zu", path,
+        return tg_fail(ctx, TG_ERR_FORMAT, "'%s' is not JSON: it has a zero byte at offset %zu", path,
                        (size_t)(zero - text));
     j->object = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &e);
     if (json_is_object(j->object)) return TG_OK;

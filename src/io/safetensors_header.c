@@ -378,7 +378,7 @@ static tg_status check_sums(const reader *r) {
     uint64_t n = r->n;
     if (!r->sums && !r->sum) return TG_OK;
     if (!r->sums || !r->sum)
-        return refuse(r, 0, "the metadata have no \"%s\", which belongs to \"%s\"",
+        return refuse(r, 0, "the metadata have no \"%s\", which must accompany \"%s\"",
                       r->sums ? TG_SAFETENSORS_SUM : TG_SAFETENSORS_SUMS,
                       r->sums ? TG_SAFETENSORS_SUMS : TG_SAFETENSORS_SUM);
     if (strlen(r->sum) != sizeof digits || memcmp(r->sum, r->text + r->sum_at, sizeof digits) != 0)

@@ -29,7 +29,7 @@ static tg_status check_metadata(const job *j, int i) {
     TG_TRY(check_string(j, key, "the key of metadata", i));
     TG_TRY(check_string(j, j->metadata[i].value, "the value of metadata", i));
     if (strcmp(key, TG_SAFETENSORS_SUMS) != 0 && strcmp(key, TG_SAFETENSORS_SUM) != 0) return TG_OK;
-    return tg_fail(j->ctx, TG_ERR_ARGUMENT, "tg_safetensors_save: the library keeps the metadata key '%s' for itself",
+    return tg_fail(j->ctx, TG_ERR_ARGUMENT, "tg_safetensors_save: the metadata key '%s' is reserved for checksums",
                    key);
 }
 
@@ -37,8 +37,7 @@ static tg_status check_tensor(const job *j, int i) {
     const tg_named_tensor *t = &j->tensors[i];
     TG_TRY(check_string(j, t->name, "the name of tensor", i));
     if (strcmp(t->name, "__metadata__") == 0)
-        return tg_fail(j->ctx, TG_ERR_ARGUMENT,
-                       "tg_safetensors_save: the format keeps the name '__metadata__' for itself");
+        return tg_fail(j->ctx, TG_ERR_ARGUMENT, "tg_safetensors_save: the format reserves the name '__metadata__'");
     if (!j->later && tg_check(j->ctx, t->tensor, "tg_safetensors_save") != TG_OK)
         return tg_fail_note(j->ctx, " (tensor '%.128s')", t->name);
     if (!tg_safetensors_dtype_of(t->tensor->dtype))

@@ -120,7 +120,8 @@ tg_status tg_tokens_read(tg_tokens *t, int64_t first, int64_t n, int64_t *out) {
     if (!t) return TG_ERR_ARGUMENT;
     TG_TRY(tg_io_enter(t->file.ctx));
     if (first < 0 || n < 0 || first > t->count || n > t->count - first || (!out && n > 0))
-        return tg_fail(t->file.ctx, TG_ERR_ARGUMENT, "tg_tokens_read: %lld tokens from %lld%s, '%s' has %lld",
+        return tg_fail(t->file.ctx, TG_ERR_ARGUMENT,
+                       "tg_tokens_read: %lld tokens from token %lld on%s were asked for, but '%s' has %lld",
                        (long long)n, (long long)first, out ? "" : " into NULL", t->file.path, (long long)t->count);
     /* The packed tokens are read into the end of out and widened from the start. Token i is unpacked before out[i]
      * is written, so no packed token is overwritten before it is read. */

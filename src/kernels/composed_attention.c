@@ -45,7 +45,8 @@ static tg_status head_open(tg_ctx *ctx, const tg_attention_args *a, head *h) {
     h->seen = tg_mask_rules_of(a);
     if (h->seen.more && !tg_ctx_ops(ctx)->host)
         return tg_ctx_fail(ctx, TG_ERR_UNSUPPORTED,
-                           "attention composed with a window, lengths or packing: the host cannot read this device");
+                           "attention: this device has no attention slot, and without one windows, lengths and packing "
+                           "need memory that the host can read");
     return TG_OK;
 }
 

@@ -54,16 +54,17 @@ static tg_status check_parallel(tg_ctx *ctx, const tg_gpt_config *c) {
         return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: wgrad is %d, expected TG_WGRAD_FUSED, _PLAIN or _DEFERRED",
                        (int)c->wgrad);
     if (c->parallel && tg_parallel_ctx(c->parallel) != ctx)
-        return tg_fail(ctx, TG_ERR_HANDLE, "tg_gpt_new: the tg_parallel is of another context");
+        return tg_fail(ctx, TG_ERR_HANDLE, "tg_gpt_new: parallel belongs to another context than the model");
     if (c->heads % tp)
-        return tg_fail(ctx, TG_ERR_SHAPE, "tg_gpt_new: %lld heads are not divisible by tp = %d", (long long)c->heads,
-                       tp);
+        return tg_fail(ctx, TG_ERR_SHAPE, "tg_gpt_new: heads is %lld, expected a multiple of tp = %d",
+                       (long long)c->heads, tp);
     if (c->kv_heads < tp ? tp % c->kv_heads : c->kv_heads % tp)
         return tg_fail(ctx, TG_ERR_SHAPE,
-                       "tg_gpt_new: %lld key-value heads and tp = %d: one must be divisible by the other",
+                       "tg_gpt_new: kv_heads is %lld and tp is %d, expected one to be a multiple of the other",
                        (long long)c->kv_heads, tp);
     if (c->ffn % tp)
-        return tg_fail(ctx, TG_ERR_SHAPE, "tg_gpt_new: ffn %lld is not divisible by tp = %d", (long long)c->ffn, tp);
+        return tg_fail(ctx, TG_ERR_SHAPE, "tg_gpt_new: ffn is %lld, expected a multiple of tp = %d", (long long)c->ffn,
+                       tp);
     return TG_OK;
 }
 
@@ -72,14 +73,30 @@ static tg_status check_stages(tg_ctx *ctx, const tg_gpt_config *c) {
     int pp = tg_parallel_size(c->parallel, TG_PP);
     if (pp == 1) return TG_OK;
     return tg_fail(ctx, TG_ERR_UNSUPPORTED,
-                   "tg_gpt_new: the groups of .parallel have pp = %d; pipeline stages of a GPT are not supported yet: "
-                   "make the groups with pp 1, or build each stage from tg_nn_transformer_layer",
+                   "tg_gpt_new: parallel has pp = %d, but pipeline stages of a GPT are not supported; make the groups "
+                   "with pp 1, or build each stage from tg_nn_transformer_layer",
                    pp);
 }
 
 int64_t tg_gpt_rows(const tg_gpt_config *c) {
     int64_t unit = 128 * (int64_t)tg_gpt_tp(c);
     return tg_gpt_tp(c) == 1 ? c->vocab : (c->vocab + unit - 1) / unit * unit;
+}
+
+/* Refuses what is set although the architecture does not use it. */
+static tg_status check_unused(tg_ctx *ctx, const tg_gpt_config *c) {
+    bool gpt2 = c->arch == TG_GPT2;
+    if (gpt2 ? c->tied : c->untied)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: %s is set, but %s; leave it false", gpt2 ? "tied" : "untied",
+                       gpt2 ? "the output of a GPT-2 is tied unless untied is set"
+                            : "a Llama has an output matrix of its own unless tied is set");
+    if (gpt2 && c->rope_base != 0)
+        return tg_fail(ctx, TG_ERR_ARGUMENT,
+                       "tg_gpt_new: rope_base is %g, expected 0, because GPT-2 learns its positions", c->rope_base);
+    if (!gpt2 && c->dropout > 0)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: dropout is %g, expected 0, because a Llama model has none",
+                       c->dropout);
+    return TG_OK;
 }
 
 tg_status tg_gpt_complete(tg_ctx *ctx, tg_gpt_config *c) {
@@ -90,36 +107,39 @@ tg_status tg_gpt_complete(tg_ctx *ctx, tg_gpt_config *c) {
     TG_TRY(positive(ctx, "positions", c->positions));
     bool gpt2 = c->arch == TG_GPT2;
     if (!gpt2 && c->arch != TG_LLAMA)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: arch %d, expected TG_GPT2 or TG_LLAMA", (int)c->arch);
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: arch is %d, expected TG_GPT2 or TG_LLAMA", (int)c->arch);
+    TG_TRY(check_unused(ctx, c));
     if (!c->head_dim && c->hidden % c->heads)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: hidden %lld is not a multiple of %lld heads; give head_dim",
+        return tg_fail(ctx, TG_ERR_ARGUMENT,
+                       "tg_gpt_new: hidden is %lld, which is not a multiple of heads = %lld; set head_dim",
                        (long long)c->hidden, (long long)c->heads);
     if (!c->head_dim) c->head_dim = c->hidden / c->heads;
     if (!c->kv_heads) c->kv_heads = c->heads;
     if (!c->ffn) c->ffn = gpt2 ? 4 * c->hidden : (8 * c->hidden / 3 + 63) / 64 * 64;
     if (c->norm_eps == 0) c->norm_eps = gpt2 ? 1e-5 : 1e-6;
-    if (c->rope_base == 0) c->rope_base = 10000;
+    if (c->rope_base == 0 && !gpt2) c->rope_base = 10000;
     if (c->init_std == 0) c->init_std = 0.02;
     TG_TRY(positive(ctx, "head_dim", c->head_dim));
     TG_TRY(positive(ctx, "ffn", c->ffn));
     if (c->head_dim >= ((int64_t)1 << 40) / c->heads)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: %lld heads of %lld are too large", (long long)c->heads,
-                       (long long)c->head_dim);
+        return tg_fail(ctx, TG_ERR_ARGUMENT,
+                       "tg_gpt_new: heads is %lld and head_dim %lld, expected a product below 2^40",
+                       (long long)c->heads, (long long)c->head_dim);
     if (c->kv_heads < 0 || c->heads % c->kv_heads)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: %lld heads are not a multiple of %lld key-value heads",
-                       (long long)c->heads, (long long)c->kv_heads);
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: kv_heads is %lld, expected a divisor of heads = %lld",
+                       (long long)c->kv_heads, (long long)c->heads);
     if (gpt2 && (c->kv_heads != c->heads || c->head_dim * c->heads != c->hidden))
         return tg_fail(ctx, TG_ERR_ARGUMENT,
-                       "tg_gpt_new: %lld key-value heads of %lld; GPT-2 has %lld of hidden / heads, as its files do",
+                       "tg_gpt_new: kv_heads is %lld and head_dim %lld; GPT-2 needs %lld, its heads, and hidden / "
+                       "heads: leave both 0",
                        (long long)c->kv_heads, (long long)c->head_dim, (long long)c->heads);
-    if (!gpt2 && c->dropout > 0)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: dropout %g; Llama has none", c->dropout);
     TG_TRY(check_parallel(ctx, c));
     if (!gpt2 && c->head_dim % 2)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: head_dim %lld is odd; rotary positions need pairs",
+        return tg_fail(ctx, TG_ERR_ARGUMENT,
+                       "tg_gpt_new: head_dim is %lld, expected an even number, because rotary positions use pairs",
                        (long long)c->head_dim);
-    if (!(c->dropout >= 0 && c->dropout < 1) || !(c->norm_eps > 0) || !(c->init_std > 0) || !(c->rope_base > 0) ||
-        !isfinite(c->norm_eps + c->init_std + c->rope_base))
+    if (!(c->dropout >= 0 && c->dropout < 1) || !(c->norm_eps > 0) || !(c->init_std > 0) ||
+        !(gpt2 || c->rope_base > 0) || !isfinite(c->norm_eps + c->init_std + c->rope_base))
         return tg_fail(ctx, TG_ERR_ARGUMENT,
                        "tg_gpt_new: dropout %g, norm_eps %g, init_std %g, rope_base %g; expected dropout in [0, 1), "
                        "the others positive and finite",
@@ -218,7 +238,9 @@ tg_tensor *tg_gpt_head(const tg_module *gpt) {
     const char *words = c->arch == TG_GPT2 ? "wte" : "embed_tokens";
     tg_tensor *w =
         is_tied(c) ? tg_module_own_at(body_of(gpt), words, "weight") : tg_module_own_at(gpt, "lm_head", "weight");
-    if (!w) tg_fail(gpt->ctx, TG_ERR_STATE, "the gpt has no output matrix: the module that had it was replaced");
+    if (!w)
+        tg_fail(gpt->ctx, TG_ERR_STATE,
+                "gpt: the output matrix is missing, because the module that had it was replaced or freed");
     return w;
 }
 
@@ -283,8 +305,8 @@ static tg_status check_ids(const tg_module *gpt, tg_tensor *ids, int64_t offset)
     if (ids->dtype != TG_I64 || ids->ndim != 2)
         return tg_fail(ctx, TG_ERR_SHAPE, "gpt: ids are %s, expected i64[batch, sequence]", what);
     if (offset + ids->shape[1] > c->positions)
-        return tg_fail(ctx, TG_ERR_SHAPE, "gpt: ids are %s from position %lld on, the model has %lld positions", what,
-                       (long long)offset, (long long)c->positions);
+        return tg_fail(ctx, TG_ERR_SHAPE, "gpt: ids are %s from position %lld on, but the model has %lld positions",
+                       what, (long long)offset, (long long)c->positions);
     return TG_OK;
 }
 
@@ -304,7 +326,8 @@ static tg_status enter(const tg_module *gpt, const tg_tape *t, const char *who) 
     if (!gpt) return TG_ERR_ARGUMENT;
     if (gpt->ctx->run.status != TG_OK) return gpt->ctx->run.status;
     if (gpt->ops != &gpt_ops)
-        return tg_fail(gpt->ctx, TG_ERR_ARGUMENT, "%s: the module is a %s, not a gpt", who, gpt->ops->kind);
+        return tg_fail(gpt->ctx, TG_ERR_ARGUMENT, "%s: the module is a \"%s\", expected a gpt (tg_gpt_new)", who,
+                       gpt->ops->kind);
     if (t && t->ctx != gpt->ctx)
         return tg_fail(gpt->ctx, TG_ERR_HANDLE, "%s: tape and model are of different contexts", who);
     return t ? TG_OK : tg_fail(gpt->ctx, TG_ERR_ARGUMENT, "%s: the tape is NULL", who);
@@ -369,7 +392,7 @@ static tg_status check_target(tg_ctx *ctx, const tg_tensor *ids, const tg_tensor
         return TG_OK;
     tg_describe(ids, want, sizeof want);
     tg_describe(target, got, sizeof got);
-    return tg_fail(ctx, TG_ERR_SHAPE, "tg_gpt_loss: target is %s, expected %s, as ids", got, want);
+    return tg_fail(ctx, TG_ERR_SHAPE, "tg_gpt_loss: target is %s, expected %s like ids", got, want);
 }
 
 static tg_tensor *loss_of_logits(const tg_gpt_config *c, tg_tape *t, tg_tensor *y, tg_tensor *to,
@@ -412,14 +435,14 @@ tg_gpt_cache *tg_gpt_cache_new(tg_module *gpt, int64_t batch, int64_t positions)
     const tg_gpt_config *c = tg_gpt_config_of(gpt);
     if (!c || batch <= 0 || positions <= 0 || positions > c->positions) {
         tg_fail(ctx, TG_ERR_ARGUMENT,
-                "tg_gpt_cache_new: batch %lld, %lld positions; expected a gpt, a positive batch, and positions up to "
-                "the model's",
+                "tg_gpt_cache_new: batch is %lld and positions %lld, expected a gpt, a batch of 1 or more, and 1 to "
+                "the model's number of positions",
                 (long long)batch, (long long)positions);
         return NULL;
     }
     if (tg_gpt_tp(c) > 1 && tg_is_sequence_parallel(c->parallel)) {
         tg_fail(ctx, TG_ERR_STATE,
-                "tg_gpt_cache_new: the model's layers are sequence-parallel, which one token at a time cannot be; make "
+                "tg_gpt_cache_new: the model is sequence-parallel, but a single token cannot be split over ranks; make "
                 "its groups without sequence_parallel");
         return NULL;
     }
@@ -460,7 +483,8 @@ static tg_tensor *next(tg_module *gpt, tg_tape *t, tg_gpt_cache *c, tg_tensor *i
     if (enter(gpt, t, "tg_gpt_next") != TG_OK) return tg_inert(gpt ? gpt->ctx : &tg_dead_ctx);
     tg_ctx *ctx = gpt->ctx;
     if (!c || c->gpt != gpt)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_next: the cache is not this model's"), tg_inert(ctx);
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_next: the cache is NULL or belongs to another model"),
+               tg_inert(ctx);
     if (tg_check(ctx, ids, "tg_gpt_next: ids") != TG_OK) return tg_inert(ctx);
     if (ids->ndim != 2 || ids->shape[0] != c->batch || ids->shape[1] < 1 || c->length + ids->shape[1] > c->positions) {
         char what[160];

@@ -27,7 +27,10 @@ static const tg_module_ops attention_ops, layer_ops;
 /* Whether m is the library's own layer. Another module in its place cannot use a cache. */
 static bool is_own(const tg_module *m, const tg_module_ops *ops) {
     if (!m || m->ops == ops) return m;
-    tg_fail(m->ctx, TG_ERR_UNSUPPORTED, "a %s in the place of a %s cannot use a cache", tg_module_kind(m), ops->kind);
+    tg_fail(m->ctx, TG_ERR_UNSUPPORTED,
+            "tg_gpt_next: a \"%s\" has replaced the \"%s\" of a layer, and only the library's own can use a cache; use "
+            "tg_gpt_logits",
+            tg_module_kind(m), ops->kind);
     return false;
 }
 

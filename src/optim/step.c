@@ -35,7 +35,7 @@ static tg_status put(tg_optim *o, int first, const double *v, int n) {
 
 /* Reads the state, also after an error. Returns false if it could not be read; s is then that of an optimizer
  * without steps. */
-static bool look(const tg_optim *o, double s[TG_STEP_STATE]) {
+static bool read_state(const tg_optim *o, double s[TG_STEP_STATE]) {
     static const double before[TG_STEP_STATE] = {[TG_STEP_NORM] = NAN, [TG_STEP_SCALE] = 1};
     memcpy(s, before, sizeof before);
     if (!o || !o->state) return false;
@@ -50,14 +50,14 @@ static bool look(const tg_optim *o, double s[TG_STEP_STATE]) {
 tg_status tg_optim_device_open(tg_optim *o) {
     tg_ctx *ctx = o->ctx;
     const double begin[TG_STEP_STATE] = {[TG_STEP_NORM] = NAN, [TG_STEP_SCALE] = 1};
-    const int64_t words = TG_STEP_GROUPS * TG_STEP_WORD;
+    const int64_t scalars = TG_STEP_GROUPS * TG_STEP_SCALARS;
     o->list = tg_host_alloc(ctx, (size_t)o->n * sizeof *o->list);
     o->squares = doubles(ctx, o->n);
     o->sums = doubles(ctx, TG_STEP_SUMS);
     if (ctx->run.ops->fault_sum) o->fault = doubles(ctx, 1);
     o->state = doubles(ctx, TG_STEP_STATE);
-    o->words = doubles(ctx, words);
-    if (tg_ok(ctx)) o->words32 = tg_owned_empty(ctx, TG_F32, 1, &words, TG_MEM_OPTIMIZER);
+    o->scalars = doubles(ctx, scalars);
+    if (tg_ok(ctx)) o->scalars32 = tg_owned_empty(ctx, TG_F32, 1, &scalars, TG_MEM_OPTIMIZER);
     if (tg_ok(ctx)) o->scale32 = tg_owned_empty(ctx, TG_F32, 0, NULL, TG_MEM_OPTIMIZER);
     o->scale_view = part_of_state(o, TG_STEP_SCALE, 0, 1);
     o->scale_state = part_of_state(o, TG_STEP_SCALE, 1, 3);
@@ -68,8 +68,8 @@ tg_status tg_optim_device_open(tg_optim *o) {
 
 void tg_optim_device_close(tg_optim *o) {
     tg_optim_drop_state(o->scale_state);
-    tg_tensor *const all[] = {o->scale_view, o->scale32, o->words32, o->words, o->state, o->fault, o->sums,
-                              o->squares};
+    tg_tensor *const all[] = {o->scale_view, o->scale32, o->scalars32, o->scalars,
+                              o->state,      o->fault,   o->sums,      o->squares};
     for (int i = 0; i < TG_LEN(all); i++)
         if (all[i]) tg_drop(all[i]);
     tg_host_free(o->ctx, o->list, (size_t)o->n * sizeof *o->list);
@@ -98,7 +98,8 @@ static tg_status find_sets(tg_optim *o, square_sets *s) {
     for (int i = 0; i < o->n; i++) {
         int k = set_of(s, &o->item[i]);
         if (k < 0)
-            return tg_fail(o->ctx, TG_ERR_UNSUPPORTED, "the norm: parameters lie on more than %d sets of axes",
+            return tg_fail(o->ctx, TG_ERR_UNSUPPORTED,
+                           "the gradient norm: parameters are sharded over more than %d different sets of axes",
                            TG_STEP_SUMS);
         s->count[k]++;
     }
@@ -232,7 +233,7 @@ static tg_status prepare(tg_optim *o, bool normed) {
                          .n_sums = normed ? o->n_sums : 0,
                          .n_groups = o->n_groups,
                          .state = tg_data(o->state),
-                         .words = tg_data(o->words),
+                         .scalars = tg_data(o->scalars),
                          .max_norm = o->summed ? o->next_norm : NAN,
                          .dynamic = tg_optim_scale_moves(o),
                          .growth = o->scale.growth,
@@ -307,12 +308,13 @@ static tg_status clip(tg_optim *o, double max_norm, double *norm, const void *si
     TG_TRY(tg_recording_refuse(o->ctx, "tg_optim_clip", TG_RECORDING_READ, site));
     TG_TRY(check_gradients(o, "tg_optim_clip"));
     if (!(max_norm >= 0))
-        return tg_fail(o->ctx, TG_ERR_ARGUMENT, "tg_optim_clip: max_norm %g, expected 0 (none) or more", max_norm);
+        return tg_fail(o->ctx, TG_ERR_ARGUMENT, "tg_optim_clip: max_norm is %g, expected 0 (no clipping) or more",
+                       max_norm);
     TG_TRY(measure(o));
     if (!o->ctx->meta)
         TG_TRY(
             o->ctx->run.ops->copy(o->ctx, sums, tg_data(o->sums), (size_t)o->n_sums * sizeof *sums, TG_COPY_TO_HOST));
-    if (!look(o, state)) return o->ctx->run.status;
+    if (!read_state(o, state)) return o->ctx->run.status;
     for (int i = 0; i < o->n_sums; i++) total += sums[i];
     *norm = sqrt(total) / state[TG_STEP_SCALE];
     o->summed = true;
@@ -329,7 +331,8 @@ double tg_optim_clip(tg_optim *o, double max_norm) {
 tg_status tg_optim_set_clip(tg_optim *o, double max_norm) {
     TG_TRY(tg_optim_check(o));
     if (!(max_norm >= 0))
-        return tg_fail(o->ctx, TG_ERR_ARGUMENT, "tg_optim_set_clip: max_norm %g, expected 0 (none) or more", max_norm);
+        return tg_fail(o->ctx, TG_ERR_ARGUMENT, "tg_optim_set_clip: max_norm is %g, expected 0 (no clipping) or more",
+                       max_norm);
     TG_TRY(put(o, TG_STEP_MAX_NORM, &max_norm, 1));
     o->max_norm = max_norm;
     return TG_OK;
@@ -337,13 +340,18 @@ tg_status tg_optim_set_clip(tg_optim *o, double max_norm) {
 
 double tg_optim_norm(const tg_optim *o) {
     double s[TG_STEP_STATE];
-    return look(o, s) ? s[TG_STEP_NORM] : NAN;
+    return read_state(o, s) ? s[TG_STEP_NORM] : NAN;
 }
 
 /* ---- The scale of the loss ---- */
 
 static tg_status scale_opts(tg_ctx *ctx, const tg_loss_scale *given, tg_loss_scale *s) {
     TG_TRY(tg_options(ctx, s, sizeof *s, given, "tg_optim_set_scale: the options"));
+    if (s->fixed && (s->growth != 0 || s->backoff != 0 || s->min != 0 || s->interval != 0 || s->hysteresis != 0))
+        return tg_fail(ctx, TG_ERR_ARGUMENT,
+                       "tg_optim_set_scale: fixed is set, but growth %g, backoff %g, min %g, interval %lld and "
+                       "hysteresis %lld are of a scale that moves; leave them 0",
+                       s->growth, s->backoff, s->min, (long long)s->interval, (long long)s->hysteresis);
     if (s->initial == 0) s->initial = 0x1p32;
     if (s->growth == 0) s->growth = 2;
     if (s->backoff == 0) s->backoff = 0.5;
@@ -374,7 +382,7 @@ tg_status tg_optim_set_scale(tg_optim *o, const tg_loss_scale *given) {
 
 double tg_optim_scale(const tg_optim *o) {
     double s[TG_STEP_STATE];
-    return look(o, s) ? s[TG_STEP_SCALE] : NAN;
+    return read_state(o, s) ? s[TG_STEP_SCALE] : NAN;
 }
 
 tg_tensor *tg_scale_loss(tg_tape *t, tg_tensor *loss, tg_optim *o) {
@@ -382,7 +390,7 @@ tg_tensor *tg_scale_loss(tg_tape *t, tg_tensor *loss, tg_optim *o) {
         return tg_tape_inert(t, &loss, 1);
     tg_ctx *ctx = t->ctx;
     if (!o || o->ctx != ctx) {
-        tg_fail(ctx, o ? TG_ERR_HANDLE : TG_ERR_ARGUMENT, "tg_scale_loss: the optimiser is %s",
+        tg_fail(ctx, o ? TG_ERR_HANDLE : TG_ERR_ARGUMENT, "tg_scale_loss: the optimizer is %s",
                 o ? "of another context" : "NULL");
         return tg_inert(ctx);
     }
@@ -410,12 +418,12 @@ tg_status tg_optim_send_rate(tg_optim *o, int group) { return put(o, TG_STEP_LR 
 tg_status tg_optim_set_lr_of(tg_optim *o, int group, double lr) {
     TG_TRY(tg_optim_check(o));
     if (group < 0 || group >= o->n_groups)
-        return tg_fail(o->ctx, TG_ERR_ARGUMENT, "tg_optim_set_lr_of: group %d; expected 0 to %d", group,
+        return tg_fail(o->ctx, TG_ERR_ARGUMENT, "tg_optim_set_lr_of: group is %d, expected 0 to %d", group,
                        o->n_groups - 1);
     if (!tg_optim_rate(o->ctx, lr, "tg_optim_set_lr_of")) return o->ctx->run.status;
     if (o->group[group].schedule.size)
         return tg_fail(o->ctx, TG_ERR_STATE,
-                       "tg_optim_set_lr_of: group %d has a schedule, which sets its rate; make the group without one",
+                       "tg_optim_set_lr_of: group %d has a schedule, which sets its rate; add a group without one",
                        group);
     TG_TRY(put(o, TG_STEP_LR + group, &lr, 1));
     o->group[group].lr = lr;
@@ -427,12 +435,13 @@ double tg_optim_lr(const tg_optim *o) { return o ? o->lr : NAN; }
 tg_status tg_optim_set_steps(tg_optim *o, int64_t steps) {
     TG_TRY(tg_optim_check(o));
     if (steps < 0)
-        return tg_fail(o->ctx, TG_ERR_ARGUMENT, "tg_optim_set_steps: %lld steps, expected 0 or more", (long long)steps);
+        return tg_fail(o->ctx, TG_ERR_ARGUMENT, "tg_optim_set_steps: steps is %lld, expected 0 or more",
+                       (long long)steps);
     return put(o, TG_STEP_COUNT, &(const double){(double)steps}, 1);
 }
 
 int64_t tg_optim_steps(const tg_optim *o) {
     double s[TG_STEP_STATE];
-    look(o, s);
+    read_state(o, s);
     return (int64_t)s[TG_STEP_COUNT];
 }

@@ -32,8 +32,9 @@ static inline const tg_grid *tg_grid_of(const tg_ctx *ctx) {
     const tg_grid *g = tg_grid_own(ctx);
     return g ? g : &tg_no_grid;
 }
-/* The axes that have more than one rank, as bits. */
-static inline uint32_t tg_grid_axes(const tg_ctx *ctx) { return tg_grid_of(ctx)->axes; }
+/* The axes that have more than one rank, as bits. Every op asks, so a context without peers is answered by one byte of
+ * its runtime. */
+static inline uint32_t tg_grid_axes(const tg_ctx *ctx) { return ctx->run.has_peers ? tg_grid_own(ctx)->axes : 0; }
 /* Whether the grid has more than one rank. Pipeline stages count, though pp is no placement axis. */
 static inline bool tg_grid_has_peers(const tg_ctx *ctx) {
     return tg_grid_axes(ctx) || tg_grid_of(ctx)->size[TG_PP] > 1;

@@ -16,7 +16,7 @@ enum { BATCH = 2, LENGTH = 32, HIDDEN = 64, HEADS = 4, VOCAB = 256, ACTIVATION =
 
 typedef struct step {
     int64_t nodes, allocations;
-    counted at; /* forward, backward and the optimiser's step */
+    counted at; /* forward, backward and the optimizer's step */
 } step;
 
 /* ---- An allocator that counts ---- */
@@ -40,7 +40,7 @@ static tg_tensor *some_ids(tg_ctx *ctx, int k) {
     return tg_from_host(ctx, TG_I64, TG_SHAPE(BATCH, LENGTH), ids);
 }
 
-/* The third one: what lives longer than a step has been made. */
+/* Counts the third step: by then everything that lives longer than a step exists. */
 static bool count_step(int layers, tg_dtype dtype, step *s) {
     const tg_device_ops device = counting_device();
     int64_t allocations = 0, before = 0;
@@ -94,7 +94,7 @@ static const table tables[] = {
       {"activations moved by passes", 53.434, 28.157},
       {"activations moved by products", 88.141, 27},
       {"activations moved by attention", 12.25, 0},
-      {"calls of the optimiser's step", 12, 6},
+      {"calls of the optimizer's step", 12, 6},
       {"its bytes a parameter of a layer", 32.002, 11.887},
       {"allocations", 0, 0}}},
     {TG_BF16,
@@ -104,7 +104,7 @@ static const table tables[] = {
       {"activations moved by passes", 53.774, 37.767},
       {"activations moved by products", 100.141, 35},
       {"activations moved by attention", 12.5, 0},
-      {"calls of the optimiser's step", 12, 6},
+      {"calls of the optimizer's step", 12, 6},
       {"its bytes a parameter of a layer", 34.002, 12.63},
       {"allocations", 0, 0}}},
 };
@@ -128,7 +128,7 @@ static double value_of(const step *s, int row, tg_dtype dtype) {
 
 static int passed, failed;
 
-/* Figures that fall are to be committed, or what rises again would pass. */
+/* A figure that falls must be committed, or a later rise would pass. */
 static void verdict(const char *dtype, const char *what, const char *of, double is, double committed) {
     bool more = is > committed * 1.001 + 1e-9, old = is < committed * 0.95 - 1e-9;
     if (more || old)

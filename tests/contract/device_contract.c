@@ -8,7 +8,7 @@
 #include <string.h>
 #include <tapegrad/device.h>
 
-/* What lies beside the elements of a mirror is this, and stays. */
+/* The bytes around the elements of a mirror have this value, which must not change. */
 enum { BESIDE = 0xa5 };
 
 contract contract_of(tg_ctx *ctx) {
@@ -124,7 +124,7 @@ int64_t contract_offset(const mirror *m, int64_t i) {
     return at;
 }
 
-/* A 16-bit float with this many bits of exponent, as a number. */
+/* Converts a 16-bit float with this many bits of exponent to a number. */
 static double half_value(uint16_t h, int exponent_bits) {
     int digits = 15 - exponent_bits, bias = (1 << (exponent_bits - 1)) - 1;
     int e = (h & 0x7fff) >> digits, top = (1 << exponent_bits) - 1;
@@ -136,7 +136,8 @@ static double half_value(uint16_t h, int exponent_bits) {
     return h & 0x8000 ? -v : v;
 }
 
-/* v to a float of this many bits after the first and this least and greatest exponent, ties to even. */
+/* Rounds v to a float with this many bits after the leading one and this smallest and largest exponent, ties to
+ * even. */
 static double rounded_float(double v, int digits, int least, int greatest) {
     if (v == 0 || !isfinite(v)) return v;
     int e = ilogb(v) < least ? least : ilogb(v);

@@ -1,5 +1,5 @@
-/* What writers of ops, devices and communicators call: formulas, workspaces, tg_apply, the functions of a call, works,
- * discards with a refill, the op table. */
+/* Functions for writers of ops, devices and communicators: formulas, workspaces, tg_apply, the functions of a call,
+ * works, discards with a refill, the op table. */
 #include "misuse/misuse.h"
 
 #include <tapegrad/backward.h>
@@ -38,6 +38,9 @@ static void devices(misuse_world *b) {
     QUIET(tg_ctx_new_on, new_on(&beside, "lacks a slot that copy_beside needs"));
     QUIET(tg_ctx_new_on, new_on(&small, "size is 0"));
     QUIET(tg_ctx_new_on, new_on(&later, "this library knows"));
+    tg_ctx *named = tg_ctx_new_on(tg_ctx_ops(b->ctx), TG_CONFIG(.device = "cpu", .threads = 1));
+    QUIET(tg_ctx_new_on, tg_ctx_status(named) == TG_ERR_ARGUMENT && strstr(tg_ctx_message(named), "leave it NULL"));
+    tg_ctx_free(named);
     QUIET(tg_ctx_ops, !tg_ctx_ops(NULL));
     QUIET(tg_ctx_device_state, !tg_ctx_device_state(NULL));
     QUIET(tg_parallel_run, (tg_parallel_run(NULL, 4, NULL, NULL), tg_parallel_run(b->ctx, -1, NULL, NULL), true));
@@ -51,7 +54,7 @@ static void devices(misuse_world *b) {
     QUIET(tg_array_of, !tg_array_of(b->gone).data && tg_array_of(b->gone).numel == 6);
 }
 
-/* ---- An op whose functions are the row's ---- */
+/* ---- An op whose functions are those of the row ---- */
 
 typedef tg_status (*call_fn)(tg_call *c);
 typedef struct probe {
@@ -83,7 +86,7 @@ static void probe_end(void *state) { ((probe *)state)->ended++; }
 static const tg_op probe_op = {.size = sizeof(tg_op), .name = "probe", .n_in = 1, .n_out = 1, .infer = probe_infer,
                                .forward = probe_forward, .backward = probe_backward};
 
-/* Records the op, runs its backward; the state ends once, and the output of a refused op is inert. */
+/* Records the op and runs its backward. The state must end exactly once, and the output of a refused op be inert. */
 static bool probes(misuse_world *b, const tg_op *op, probe p) {
     tg_tape *t = tg_tape_new(b->ctx);
     tg_tensor *y = b->x, *in[] = {b->w};
@@ -100,7 +103,7 @@ static bool probes(misuse_world *b, const tg_op *op, probe p) {
 static const int64_t two[] = {2, 3}, minus[] = {2, -3}, huge[] = {INT64_MAX, 4}, nine[9] = {1, 1, 1, 1, 1, 1, 1, 1, 1};
 static const int64_t rows[] = {3, 1}, back[] = {-3, 1}, wide[] = {INT64_MAX / 2, 1};
 
-/* A tensor or the call's error. */
+/* Returns TG_OK for a tensor, or the call's error. */
 static tg_status made(tg_call *c, const tg_tensor *x) { return misuse_inert(x) ? tg_ctx_status(c->ctx) : TG_OK; }
 
 #define CALL(name, expr) \
@@ -293,7 +296,7 @@ static tg_status refill(void *user, tg_ctx *ctx, void *dst, size_t bytes) {
 
 static void count(void *user) { ++*(int *)user; }
 
-/* What could not be discarded ends its user at once, and once. */
+/* If a tensor cannot be discarded, the user state is freed at once and exactly once. */
 static bool discards(tg_tensor *x, bool with_refill) {
     int ended = 0;
     return tg_discard_with(x, with_refill ? refill : NULL, count, &ended) != TG_OK && ended == 1;
@@ -310,12 +313,12 @@ static tg_status unpack(void *user, void *packed, tg_tensor *x) {
 }
 
 static void packers(misuse_world *b) {
-    const tg_packer good = *TG_PACKER(.pack = pack, .unpack = unpack), sizeless = {.pack = pack, .unpack = unpack};
+    const tg_pack_ops good = *TG_PACK_OPS(.pack = pack, .unpack = unpack), sizeless = {.pack = pack, .unpack = unpack};
     QUIET(tg_tape_pack, tg_tape_pack(NULL, &good) == TG_ERR_ARGUMENT);
     FAILS(tg_tape_pack, HANDLE, "freed", tg_tape_pack(b->freed, &good));
     FAILS(tg_tape_pack, ARGUMENT, "the struct's size is 0", tg_tape_pack(b->t, &sizeless));
-    FAILS(tg_tape_pack, ARGUMENT, "needs pack and unpack", tg_tape_pack(b->t, TG_PACKER(.pack = pack)));
-    FAILS(tg_tape_pack, ARGUMENT, "needs pack and unpack", tg_tape_pack(b->t, TG_PACKER(.unpack = unpack)));
+    FAILS(tg_tape_pack, ARGUMENT, "needs pack and unpack", tg_tape_pack(b->t, TG_PACK_OPS(.pack = pack)));
+    FAILS(tg_tape_pack, ARGUMENT, "needs pack and unpack", tg_tape_pack(b->t, TG_PACK_OPS(.unpack = unpack)));
     QUIET(tg_pack, tg_pack(NULL) == TG_ERR_ARGUMENT);
     DEAD_STATUS(tg_pack, tg_pack(x));
 }
@@ -327,7 +330,7 @@ static void works(misuse_world *b) {
                       bad = {.size = sizeof bad, .name = "radio", .wait = broken};
     static float data[2];
     tg_tensor *wrapped = tg_wrap(b->ctx, TG_F32, TG_SHAPE(2), NULL, data, NULL, NULL);
-    tg_tensor *saved = tg_exp(b->t, b->w), *p = tg_param(b->ctx, "p", TG_SHAPE(2), 0);
+    tg_tensor *saved = tg_exp(b->t, b->w), *p = tg_param_new(b->ctx, "p", TG_DTYPE_DEFAULT, TG_SHAPE(2), 0);
     QUIET(tg_work_new, !tg_work_new(NULL, &good, NULL));
     GIVES(tg_work_new, ARGUMENT, "the table is NULL", !tg_work_new(b->ctx, NULL, NULL));
     GIVES(tg_work_new, ARGUMENT, "wait", !tg_work_new(b->ctx, &no_wait, NULL));
@@ -342,8 +345,8 @@ static void works(misuse_world *b) {
     QUIET(tg_discard_with, discards(NULL, true));
     GIVES(tg_discard_with, ARGUMENT, "refill is NULL", discards(b->x, false));
     GIVES(tg_discard_with, STATE, "parameter", discards(p, true));
-    GIVES(tg_discard_with, STATE, "the caller's", discards(wrapped, true));
-    GIVES(tg_discard_with, STATE, "saved these bytes", discards(saved, true));
+    GIVES(tg_discard_with, STATE, "belongs to the caller", discards(wrapped, true));
+    GIVES(tg_discard_with, STATE, "has saved the tensor", discards(saved, true));
     EACH_DEAD(x) GIVES(tg_discard_with, HANDLE, "the tensor", discards(x, true));
     tg_drop(wrapped);
     tg_drop(p);

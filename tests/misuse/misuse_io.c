@@ -1,5 +1,4 @@
-/* Files. What is wrong inside them has tests of its own (unit/test_safetensors.c, unit/test_io.c); here are the calls.
- */
+/* Files: wrong calls. Damaged files have tests of their own (unit/test_safetensors.c, unit/test_io.c). */
 #define _GNU_SOURCE
 #include <sys/stat.h>
 #include <unistd.h>
@@ -19,7 +18,7 @@ static path path_of(const misuse_world *b, const char *name) {
     return p;
 }
 
-/* In the world's directory; good until the end of the expression. */
+/* Returns a path in the world's directory, valid until the end of the expression. */
 #define at(b, file) (path_of(b, file).name)
 
 static void files(misuse_world *b) {
@@ -115,7 +114,7 @@ static void writes(misuse_world *b) {
     FAILS(tg_safetensors_save, ARGUMENT, "value of metadata 0 is NULL",
           tg_safetensors_save(b->ctx, path, named, 1, &no_value, 1));
     FAILS(tg_safetensors_save, ARGUMENT, "'k' is given twice", tg_safetensors_save(b->ctx, path, named, 1, twice, 2));
-    FAILS(tg_safetensors_save, ARGUMENT, "keeps the metadata key 'tapegrad.xxh64'",
+    FAILS(tg_safetensors_save, ARGUMENT, "the metadata key 'tapegrad.xxh64' is reserved",
           tg_safetensors_save(b->ctx, path, named, 1, &sums, 1));
     FAILS(tg_safetensors_save, IO, "no/such", tg_safetensors_save(b->ctx, at(b, "no/such"), named, 1, NULL, 0));
     QUIET(tg_safetensors_save, saves(b, b->x, NULL, TG_ERR_ARGUMENT, "name of tensor 0 is NULL"));
@@ -157,9 +156,9 @@ static void tokens(misuse_world *b) {
     QUIET(tg_tokens_close, (tg_tokens_close(NULL), true));
     QUIET(tg_tokens_count, tg_tokens_count(NULL) == 0 && tg_tokens_count(t) == 3);
     QUIET(tg_tokens_read, tg_tokens_read(NULL, 0, 1, out) == TG_ERR_ARGUMENT);
-    FAILS(tg_tokens_read, ARGUMENT, "1 tokens from -1", tg_tokens_read(t, -1, 1, out));
-    FAILS(tg_tokens_read, ARGUMENT, "-1 tokens from 0", tg_tokens_read(t, 0, -1, out));
-    FAILS(tg_tokens_read, ARGUMENT, "4 tokens from 0", tg_tokens_read(t, 0, 4, out));
+    FAILS(tg_tokens_read, ARGUMENT, "1 tokens from token -1", tg_tokens_read(t, -1, 1, out));
+    FAILS(tg_tokens_read, ARGUMENT, "-1 tokens from token 0", tg_tokens_read(t, 0, -1, out));
+    FAILS(tg_tokens_read, ARGUMENT, "4 tokens from token 0", tg_tokens_read(t, 0, 4, out));
     FAILS(tg_tokens_read, ARGUMENT, "has 3", tg_tokens_read(t, 2, INT64_MAX, out));
     FAILS(tg_tokens_read, ARGUMENT, "has 3", tg_tokens_read(t, INT64_MAX, 1, out));
     FAILS(tg_tokens_read, ARGUMENT, "into NULL", tg_tokens_read(t, 0, 1, NULL));
@@ -193,7 +192,7 @@ static void checkpoints(misuse_world *b) {
     tg_checkpoints_begin(c, 3);
     GIVES(tg_checkpoints_begin, STATE, "another checkpoint has begun", !tg_checkpoints_begin(c, 4));
     tg_checkpoints_commit(c);
-    GIVES(tg_checkpoints_begin, STATE, "is there already", !tg_checkpoints_begin(c, 3));
+    GIVES(tg_checkpoints_begin, STATE, "exists already", !tg_checkpoints_begin(c, 3));
     QUIET(tg_checkpoints_keep, tg_checkpoints_keep(NULL, 1) == TG_ERR_ARGUMENT);
     FAILS(tg_checkpoints_keep, ARGUMENT, "n is -1, expected 0 or more", tg_checkpoints_keep(c, -1));
     QUIET(tg_checkpoints_newest, tg_checkpoints_newest(c) == 3);

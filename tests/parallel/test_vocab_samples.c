@@ -12,8 +12,8 @@
 
 enum { INPUTS = 3 };
 
-/* sharded: the input of which each rank has a part, along its dim 0 or its last one. summed: of what the ranks have the
- * sum counts, of the result or of input 0's gradient. */
+/* sharded: index of the input of which each rank has a part, along dim 0 or the last dim. sums_...: the sum over
+ * ranks counts, of the result or of input 0's gradient. */
 typedef struct twin {
     const char *name, *whole;
     int sharded;
@@ -28,7 +28,7 @@ static const twin twins[] = {
 
 typedef struct rank_seen {
     seen in[INPUTS], grad[INPUTS], y;
-    double forth, back; /* <c, J v> and <J^T c, v>, v a tangent of the input that is sharded */
+    double forth, back; /* <c, J v> and <J^T c, v>, where v is a tangent of the sharded input */
     int rank;
     tg_status status;
 } rank_seen;
@@ -43,7 +43,7 @@ typedef struct sample_run {
 
 static double cotangent(int64_t i) { return (double)((i * 37 + 11) % 31 - 15) / 8; }
 
-/* In float64 create_graph gives what the backward gives. */
+/* In float64 create_graph gives the same gradients as backward. */
 static tg_status check_taped(tg_tape *t, tg_tensor *y, tg_tensor *seed, tg_tensor **in, int n, int sharded,
                              rank_seen *out) {
     tg_ctx *ctx = tg_tape_ctx(t);
@@ -79,7 +79,7 @@ static tg_status check_taped(tg_tape *t, tg_tensor *y, tg_tensor *seed, tg_tenso
     return TG_OK;
 }
 
-/* Forward, and backward from the same cotangents. */
+/* Runs forward, and backward from the same cotangents. */
 static tg_status record_one(tg_tape *t, const tg_op *op, const void *params, tg_tensor **in, int n, int sharded,
                             rank_seen *out) {
     tg_tensor *y = NULL;
@@ -98,12 +98,12 @@ static tg_status record_one(tg_tape *t, const tg_op *op, const void *params, tg_
     return tg_ctx_status(ctx);
 }
 
-/* A case whose input that is sharded has values of this rank's own. */
+/* A case whose sharded input has values of this rank. */
 static tg_status sample_rank(void *arg, tg_ctx *ctx, tg_comm *c) {
     sample_run *m = arg;
     int me = tg_comm_rank(c);
     union {
-        tg_loss_params loss;
+        tg_row_loss_params loss;
         tg_mapping_params mapping;
     } params;
     tg_case same, own;
@@ -131,7 +131,7 @@ static tg_status sample_rank(void *arg, tg_ctx *ctx, tg_comm *c) {
 
 /* ---- The same on one rank ---- */
 
-/* The shards side by side, of which only so many places along the dim count. */
+/* Joins the shards; only `places` indices along the dim count. */
 static void join_shards(const sample_run *m, const seen *x, int64_t places, tg_shape *shape, double *v) {
     int d = m->twin->last_dim ? x->ndim - 1 : 0;
     int64_t outer = 1, n = 0, rows = x->shape[d], inner = 1;
@@ -167,7 +167,7 @@ static double close_to(tg_dtype d) { return d == TG_F64 ? 1e-12 : d == TG_F32 ? 
                       got_, want_);                                                                                    \
     } while (0)
 
-/* Element i of the gradient of the sharded input is one rank's; 0 in padding. */
+/* Element i of the gradient of the sharded input equals one rank's; in padding it is 0. */
 static void check_shards(const sample_run *m, const seen *whole, int64_t places) {
     const seen *x = &m->at[0].in[m->twin->sharded];
     int d = m->twin->last_dim ? x->ndim - 1 : 0;
@@ -207,11 +207,11 @@ static void check_one_rank(const sample_run *m) {
     const tg_sample *s = tg_sample_at(m->op, m->sample);
     const seen *x = &m->at[0].in[m->twin->sharded];
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .dtype = TG_F64));
-    tg_loss_params params = {.size = 0};
+    tg_row_loss_params params = {.size = 0};
     int64_t places = m->ranks * x->shape[m->twin->last_dim ? x->ndim - 1 : 0];
     tg_tensor *in[INPUTS];
     if (m->op->params_size == sizeof params) {
-        params = *(const tg_loss_params *)s->params;
+        params = *(const tg_row_loss_params *)s->params;
         if (params.classes) places = params.classes;
         params.in_place = false;
     }
@@ -253,7 +253,7 @@ START_TEST(samples) {
         for (int i = 0; i < op->n_samples; i++) {
             const tg_sample *s = tg_sample_at(op, i);
             if (s->ranks <= 1 || s->slow || s->bench) continue;
-            if (s->refused == TG_ERR_DATA && ranks_on_gpus()) continue; /* told later there */
+            if (s->refused == TG_ERR_DATA && ranks_on_gpus()) continue; /* reported later there */
             for (tg_dtype d = TG_F32; d <= TG_F16; d++) check_sample(&twins[k], i, d);
             ran++;
         }
@@ -262,7 +262,7 @@ START_TEST(samples) {
 }
 END_TEST
 
-/* Every op of the table that has samples for several ranks is run by a program of this directory. */
+/* A program of this directory runs every op of the table that has samples for several ranks. */
 START_TEST(every_op_of_several_ranks_is_run) {
     for (int i = 0; i < tg_op_count(); i++) {
         const tg_op *op = tg_op_at(i);

@@ -25,7 +25,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 @dataclasses.dataclass
 class Recipe:
-    """What both sides are told."""
+    """Options of both sides."""
 
     steps: int
     batch: int
@@ -77,16 +77,16 @@ def make_optimizer(model, r):
 
 def train_torch(model, tokens, order, r):
     """The losses and gradient norms of all steps."""
-    optimiser = make_optimizer(model, r)
+    optimizer = make_optimizer(model, r)
     curve = []
     for step in range(1, r.steps + 1):
-        for group in optimiser.param_groups:
+        for group in optimizer.param_groups:
             group["lr"] = r.lr_of(step)
         loss = loss_of(model, *batch_at(tokens, order[step - 1], r.seq_len))
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), r.clip)
-        optimiser.step()
+        optimizer.step()
         curve.append((loss.item(), norm.item()))
     return np.array(curve)
 

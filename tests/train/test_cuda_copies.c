@@ -29,7 +29,8 @@ static void saw(int device, const void *stream, const char *what) {
     trace.stream[trace.n++] = stream;
 }
 
-/* The first one from there on that is, or is not, on the stream (NULL: on any); trace.n: there is none. */
+/* Returns the first operation from there on that is, or is not, on the stream (NULL: on any); trace.n: there is
+ * none. */
 static int find(int from, const char *what, const void *stream, bool there) {
     for (int i = from; i < trace.n; i++)
         if (strstr(trace.what[i], what) && (!stream || (trace.stream[i] == stream) == there)) return i;
@@ -73,7 +74,7 @@ END_TEST
 
 static float value_of(int i, int step) { return (float)(i % 100 + 3 * step); }
 
-/* Steps that send, compute, fetch, and give memory back; what was fetched is right where no error is there. */
+/* Runs steps that upload, compute, download and free; without an error the downloaded values must be right. */
 static void send_and_fetch(tg_ctx *ctx, tg_tape *t) {
     static float v[ELEMENTS], got[STEPS_OF_COPIES][ELEMENTS];
     double sum[STEPS_OF_COPIES];
@@ -111,7 +112,7 @@ static void check_leaks(const faulty *host, const char *behind) {
     ck_assert_str_eq(emulator_message(), "");
 }
 
-/* The nth call, or allocation of the host, fails; the steps are then repeated. Whether there was an nth one. */
+/* The nth call, or host allocation, fails; then the steps are repeated. Returns whether there was an nth one. */
 static bool fails_at(long n, bool allocation) {
     faulty host = {0};
     char behind[160] = "nothing";

@@ -33,7 +33,8 @@ static const model models[] = {
     {"--arch llama --precision fp64", CONFIG(.arch = TG_LLAMA), TG_F64},
 };
 
-/* What the program said of an op is what the tape's nodes of that op come to; returns how many these are. */
+/* Compares the program's figures of an op with the sums over the tape's nodes of that op. Returns the number of
+ * nodes. */
 static int64_t compare_op(const json_t *row, tg_tape *t, int64_t *flops) {
     const char *name = json_string_value(json_object_get(row, "op"));
     int64_t count = 0, op_flops = 0, saved = 0;
@@ -69,7 +70,7 @@ static void compare_step(const model *m) {
     tg_module *gpt = tg_gpt_new(ctx, &m->config);
     tg_tensor *params[64], *ids = tg_zeros(ctx, TG_I64, TG_SHAPE(BATCH, SEQ)),
                            *target = tg_zeros(ctx, TG_I64, TG_SHAPE(BATCH, SEQ));
-    for (int next = 0; next < 2; next++) tg_zeros(ctx, TG_I64, TG_SHAPE(BATCH, SEQ)); /* what is sent meanwhile */
+    for (int next = 0; next < 2; next++) tg_zeros(ctx, TG_I64, TG_SHAPE(BATCH, SEQ)); /* the next inputs */
     int n = tg_module_params(gpt, params, 64);
     tg_optim *optim = tg_adamw_new(ctx, params, n, NULL);
     tg_optim_no_decay_1d(optim);
@@ -90,7 +91,7 @@ static void compare_step(const model *m) {
     const json_t *said = json_object_get(all, "memory");
     ck_assert_int_eq(value_of(all, "parameters"), tg_module_numel(gpt));
     ck_assert_int_eq(value_of(said, "peak_bytes"), memory.peak);
-    static const char *const categories[] = {"parameters", "gradients", "optimiser", "saved", "temporaries", "buffers",
+    static const char *const categories[] = {"parameters", "gradients", "optimizer", "saved", "temporaries", "buffers",
                                              "captured"};
     for (int c = 0; c < TG_MEM_CATEGORIES; c++)
         ck_assert_int_eq(value_of(said, categories[c]), memory.peak_by_category[c]);

@@ -31,7 +31,7 @@ static const char *const models[] = {"--arch gpt2 --dropout 0.1", "--arch llama 
 
 enum { STEPS = 2 };
 
-/* What rank 0 finds. */
+/* Results of rank 0. */
 typedef struct real {
     train_options o;
     int64_t parameters;
@@ -94,7 +94,7 @@ static void trained(real *out, const char *options) {
     ck_assert_msg(s == TG_OK, "%s: %s", options, message);
 }
 
-/* ---- The two ---- */
+/* ---- Comparison ---- */
 
 static void compare_sent(const char *options, const json_t *all, const tg_comm_info *step, const tg_comm_info *layer) {
     size_t i, found = 0;
@@ -116,7 +116,7 @@ static void compare_sent(const char *options, const json_t *all, const tg_comm_i
 }
 
 static void compare_memory(const char *options, const json_t *all, const tg_memory_info *m) {
-    static const char *const categories[] = {"parameters", "gradients", "optimiser", "saved", "temporaries", "buffers",
+    static const char *const categories[] = {"parameters", "gradients", "optimizer", "saved", "temporaries", "buffers",
                                              "captured"};
     const json_t *said = json_object_get(all, "memory");
     ck_assert_msg(value_of(said, "peak_bytes") == m->peak, "%s: peak %lld on paper, %lld on ranks", options,
@@ -127,7 +127,7 @@ static void compare_memory(const char *options, const json_t *all, const tg_memo
                       (long long)m->peak_by_category[c]);
 }
 
-/* One composition: a step with three layers, and what the third one sent. */
+/* Tests one composition: a step with three layers, and the communication of the third. */
 static void compare(const char *model, const char *composition) {
     char options[2][512];
     static real three, two;

@@ -63,7 +63,7 @@ typedef struct answer {
     double factor;
 } answer;
 
-/* Works on the host, and answers with the one buffer. */
+/* A hook that works on the host and always returns the same buffer. */
 static tg_status scaled(void *user, tg_tape *tape, tg_tensor *x, tg_tensor **g) {
     const answer *a = user;
     double v[2];
@@ -90,9 +90,9 @@ START_TEST(hooks_may_answer_with_one_buffer) {
 }
 END_TEST
 
-/* ---- What was recorded ---- */
+/* ---- Recorded constants ---- */
 
-/* In f(x, w) = sum(layer_norm(x, w) w^2) the norm's w is a constant where it was recorded as one. */
+/* In f(x, w) = sum(layer_norm(x, w) w^2) the norm's w is a constant if it was recorded as one. */
 static tg_tensor *frozen_within(tg_tensor *x, tg_tensor *w) {
     tg_tensor *q = tg_square(t, w);
     tg_set_requires_grad(w, false);
@@ -120,7 +120,7 @@ START_TEST(derivatives_are_those_of_what_was_recorded) {
 }
 END_TEST
 
-/* ---- What is lent ---- */
+/* ---- Lent tensors ---- */
 
 static tg_status lent_status;
 
@@ -145,7 +145,7 @@ START_TEST(a_lent_gradient_is_neither_discarded_nor_made_a_leaf) {
         tg_on_grad(y, hooks[i], NULL);
         ck_assert(tg_backward(t, tg_sum(t, tg_square(t, y), TG_ALL_DIMS, false)) != TG_OK);
         ck_assert(lent_status == TG_ERR_STATE);
-        ck_says("is lent until");
+        ck_says("is lent to a hook, observer or op");
         tg_ctx_clear(ctx);
         end();
     }
@@ -177,7 +177,8 @@ static tg_status discards_seed(void *user, tg_tape *tape, tg_tensor *x, tg_tenso
 
 START_TEST(a_seed_that_is_discarded_meanwhile_is_missed) {
     begin();
-    tg_tensor *x = pair(1, 2), *seed = tg_randn(ctx, TG_SHAPE(2), 1), *y = tg_square(t, tg_square(t, x));
+    tg_tensor *x = pair(1, 2), *seed = tg_randn(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(2), 1),
+              *y = tg_square(t, tg_square(t, x));
     tg_tensor *z = tg_square(t, x), *roots[] = {y, z}, *seeds[] = {seed, seed};
     tg_on_grad(z, discards_seed, seed);
     ck_assert(tg_backward_with(t, roots, 2, TG_BACKWARD(.seeds = seeds)) == TG_ERR_DISCARDED);
@@ -219,7 +220,7 @@ START_TEST(no_tensor_takes_a_dropped_leafs_place_on_its_tape) {
     tg_tensor *x = leaf(1.5), *other = NULL;
     tg_backward(t, x);
     tg_drop(x);
-    for (int i = 0; i < 1000 && other != x; i++) other = tg_randn(ctx, TG_SHAPE(), 1);
+    for (int i = 0; i < 1000 && other != x; i++) other = tg_randn(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(), 1);
     ck_assert_ptr_ne(other, x);
     ck_assert(tg_backward(t, other) == TG_ERR_STATE);
     tg_ctx_clear(ctx);
@@ -229,7 +230,7 @@ END_TEST
 
 /* ---- Refills ---- */
 
-/* Fails the first time, and says so in the context alone. */
+/* Fails the first time, and reports it only through the context. */
 static tg_status refill(void *user, tg_ctx *of, void *dst, size_t bytes) {
     int *tries = user;
     if (!(*tries)++) {
@@ -315,7 +316,7 @@ START_TEST(a_step_does_not_free_its_graph) {
 }
 END_TEST
 
-/* In check mode what an op's backward leaves unwritten is NaN, in a leaf's gradient too. */
+/* In check mode an element that an op's backward does not write is NaN, also in a leaf's gradient. */
 static tg_status same_infer(tg_call *c) {
     tg_shape s = tg_shape_of(c->in[0]);
     return tg_call_out(c, 0, tg_dtype_of(c->in[0]), s.ndim, s.dim);
@@ -328,7 +329,7 @@ static const tg_op forgetful = {.size = sizeof forgetful, .name = "forgetful", .
 START_TEST(what_a_backward_leaves_unwritten_is_nan) {
     begin();
     tg_tensor *x = pair(1, 2), *y;
-    for (int i = 0; i < 2; i++) { /* also where an earlier gradient's bytes are there */
+    for (int i = 0; i < 2; i++) { /* also if the memory of an earlier gradient exists */
         tg_apply(t, &forgetful, NULL, &x, 1, &y, 1, NULL, NULL, TG_SITE);
         tg_backward_with(t, &y, 1, TG_BACKWARD(.seeds = &x));
         double v[2];

@@ -64,7 +64,7 @@ START_TEST(a_hook_of_a_recomputed_weight_sees_the_whole_gradient_once) {
 }
 END_TEST
 
-/* h^3 as h^2 h, with hooks on h and h^2. */
+/* Computes h^3 as h^2 h, with hooks on h and h^2. */
 static tg_status hooked(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
     (void)n_in, (void)n_out;
     tg_tensor *y = tg_square(tape, in[0]);
@@ -103,7 +103,7 @@ START_TEST(hooks_that_a_recomputed_function_sets_run_in_every_backward) {
 }
 END_TEST
 
-/* 10 x^2 through a tape that the function makes for itself, in both runs. */
+/* Computes 10 x^2 with a tape that the function creates for itself in both runs. */
 static tg_status on_own_tape(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
     (void)n_in, (void)n_out;
     tg_tape *own = tg_tape_new(ctx);
@@ -158,7 +158,7 @@ START_TEST(hooks_that_a_second_run_would_set_otherwise_are_refused) {
     ck_assert(tg_recompute(t, hook_elsewhere, &on_input, &frozen, 1, &y, 1, NULL) == TG_ERR_STATE);
     ck_says("needs no gradient");
     tg_ctx_clear(ctx);
-    ck_assert(tg_on_grad(x, tenfold, &(seen){0})); /* and outside it is taken */
+    ck_assert(tg_on_grad(x, tenfold, &(seen){0})); /* outside it is accepted */
     end();
 }
 END_TEST
@@ -213,7 +213,7 @@ static tg_status add_to(void *state, tg_tape *tape, tg_tensor *const *in, int n_
     return tg_ctx_status(ctx);
 }
 
-/* At once, as without recomputation: nothing has been written yet. */
+/* Refused at once, as without recomputation: nothing has been written yet. */
 START_TEST(a_recomputed_function_overwrites_nothing_that_backward_would_refuse) {
     begin();
     double two = 2;
@@ -364,7 +364,7 @@ START_TEST(a_tape_takes_only_its_own_bytes) {
 }
 END_TEST
 
-/* ---- Gradients that are a tape's tensors ---- */
+/* ---- Gradients that are tensors of a tape ---- */
 
 static tg_status replace(void *user, tg_tape *tape, tg_tensor *x, tg_tensor **g) {
     (void)tape, (void)x;
@@ -392,7 +392,7 @@ END_TEST
 static tg_status name_it(void *user, tg_tape *tape, tg_tensor *x, tg_tensor **g) {
     (void)user, (void)tape, (void)x;
     tg_status s = tg_set_name(*g, "the gradient");
-    tg_drop(*g); /* which is not the hook's to drop */
+    tg_drop(*g); /* which the hook must not drop */
     return s;
 }
 
@@ -442,7 +442,7 @@ static void give(void *full, void *p, size_t bytes) {
 
 START_TEST(scopes_stay_in_pairs_where_an_open_or_a_close_fails) {
     bool full = false;
-    static char name[1 << 17]; /* more than the tape has room for */
+    static char name[1 << 17]; /* larger than the tape has memory for */
     memset(name, 'n', sizeof name - 1);
     ctx = tg_ctx_new(TG_CONFIG(.device = test_device(), .threads = 1, .allocator = {take, give, &full}));
     t = tg_tape_new(ctx);
@@ -458,7 +458,7 @@ START_TEST(scopes_stay_in_pairs_where_an_open_or_a_close_fails) {
     tg_ctx_clear(ctx);
     tg_scope_close(t, NULL, 0);
     ck_assert_int_eq(tg_scope_close(t, NULL, 0), TG_OK);
-    ck_assert_int_eq(tg_scope_close(t, NULL, 0), TG_ERR_STATE); /* that was the outer one */
+    ck_assert_int_eq(tg_scope_close(t, NULL, 0), TG_ERR_STATE); /* the last one was the outer scope */
     tg_ctx_clear(ctx);
     end();
 }

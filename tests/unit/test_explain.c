@@ -22,7 +22,7 @@ START_TEST(gradients_that_are_there) {
     ck_assert(strstr(said, "op exp") && strstr(said, "op square"));
     ck_explains(y, y, "lies in [1, 1]", "");
     ck_assert(!tg_has_grad(x));
-    ck_assert(tg_backward(t, y) == TG_OK); /* nothing was consumed */
+    ck_assert(tg_backward(t, y) == TG_OK); /* nothing was freed */
     end();
 }
 END_TEST
@@ -116,9 +116,9 @@ START_TEST(zeros_of_a_hook_are_the_hook_s) {
     tg_tensor *v = leaf(2), *u = tg_square(t, v);
     ck_assert(tg_on_grad(v, zeros, NULL));
     ck_explains(u, v, "is 0 in every element", "before its hooks the gradient reaches 4");
-    ck_explains(u, v, "is 0 in every element", "before its hooks the gradient reaches 4"); /* it has left no hook */
+    ck_explains(u, v, "is 0 in every element", "before its hooks the gradient reaches 4"); /* no hook remains */
     tg_tensor *a = leaf_of(TG_SHAPE(2), (const double[]){-1, -2}), *r = tg_relu(t, a);
-    ck_assert(tg_on_grad(a, zeros, NULL)); /* of zeros that were there before */
+    ck_assert(tg_on_grad(a, zeros, NULL)); /* of zeros that existed before */
     ck_explains(r, a, "is 0 in every element", "It became 0 in op relu");
     end();
 }

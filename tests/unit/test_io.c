@@ -46,7 +46,7 @@ START_TEST(what_is_no_regular_file_is_not_replaced) {
 }
 END_TEST
 
-/* Also closes that fail and a directory that cannot be synced: then the new file stands complete. */
+/* Includes closes that fail, and a directory that cannot be synced: then the new file is complete. */
 START_TEST(any_failing_call_leaves_the_old_file_or_the_new) {
     faulty f = {.error = ENOSPC};
     tg_file_ops ops = faulty_ops(&f);
@@ -221,7 +221,7 @@ START_TEST(malformed_json_is_refused_with_its_place) {
         expect_error(w.ctx, TG_ERR_FORMAT, rows[i].words);
     }
     ck_assert_int_ne(tg_json_load(&j, w.ctx, put_file(&w, "bad.json", "{\"a\":1\0}", 8)), TG_OK);
-    expect_error(w.ctx, TG_ERR_FORMAT, "a byte of zero at offset 6");
+    expect_error(w.ctx, TG_ERR_FORMAT, "a zero byte at offset 6");
     workplace_free(&w);
 }
 END_TEST
@@ -295,7 +295,7 @@ START_TEST(bad_token_files_are_refused) {
 }
 END_TEST
 
-/* An id that is out of range beyond the first chunk of the pass, and files that change after it. */
+/* An invalid id after the first chunk, and files that change after the check. */
 START_TEST(token_files_are_checked_whole_and_again) {
     enum { N = 3 << 20 };
     workplace w = workplace_new(NULL);
@@ -313,7 +313,7 @@ START_TEST(token_files_are_checked_whole_and_again) {
     tg_tokens_read(t, 2, 4, out);
     expect_error(w.ctx, TG_ERR_IO, "ends at offset 3, expected 3 more bytes");
     tg_tokens_read(t, N - 3, 3, out);
-    expect_error(w.ctx, TG_ERR_ARGUMENT, "3 tokens from 3145725");
+    expect_error(w.ctx, TG_ERR_ARGUMENT, "3 tokens from token 3145725");
     tg_tokens_close(t);
     free(text);
     workplace_free(&w);
@@ -343,7 +343,7 @@ START_TEST(checkpoints_come_and_go_by_step) {
     ck_assert_uint_eq(tg_checkpoints_path(c, 20, path, sizeof path), strlen(path));
     ck_assert_int_eq(entries_in(path), 2);
     ck_assert_ptr_null(tg_checkpoints_begin(c, 20));
-    expect_error(w.ctx, TG_ERR_STATE, "is there already");
+    expect_error(w.ctx, TG_ERR_STATE, "exists already");
     ck_assert_int_eq(tg_checkpoints_keep(c, 2), TG_OK);
     ck_assert_int_eq(entries_in(in(&w, "run")), 3); /* and the lock */
     ck_assert_int_eq(tg_checkpoints_newest(c), 20);
@@ -381,7 +381,7 @@ START_TEST(the_unfinished_and_the_foreign_are_not_checkpoints) {
     put_file(&w, ".step-0000000009.tmp/part", "x", 1);
     tg_checkpoints *c = tg_checkpoints_open(w.ctx, w.dir);
     ck_assert_int_eq(tg_checkpoints_newest(c), -1);
-    ck_assert_int_eq(entries_in(w.dir), (int)COUNT(names)); /* the unfinished one has gone, the lock has come */
+    ck_assert_int_eq(entries_in(w.dir), (int)COUNT(names)); /* no unfinished one, but the lock */
     tg_checkpoints_close(c);
     workplace_free(&w);
 }
@@ -448,7 +448,7 @@ START_TEST(null_is_an_empty_object) {
 }
 END_TEST
 
-/* Calls with wrong arguments: each records TG_ERR_ARGUMENT, and changes nothing on the disk. */
+/* Each call records TG_ERR_ARGUMENT and changes nothing on the disk. */
 static void save_to_null(tg_ctx *ctx, const char *dir) {
     (void)dir, tg_file_save(ctx, NULL, "x", 1);
 }
@@ -557,7 +557,7 @@ static int note_directory(void *user, const char *path, int flags, int mode) {
 
 START_TEST(a_new_directory_is_put_into_the_one_that_it_lies_in) {
     static const char *const names[] = {"ck", "ck2/", "ck3///"};
-    char opened[512]; /* to be synced */
+    char opened[512]; /* directories that were opened to be synced */
     const tg_file_ops ops = {.size = sizeof ops, .open = note_directory, .user = opened};
     workplace w = workplace_new(TG_CONFIG(.files = &ops));
     for (size_t i = 0; i < COUNT(names); i++) {

@@ -9,7 +9,7 @@
 
 enum { STREAMS = 65536, WORDS = 4 * STREAMS };
 
-/* Where cuRAND's number i comes from. */
+/* Returns the position of cuRAND's number i. */
 static uint32_t ours(uint64_t seed, uint64_t i) {
     tg_rng rng = {.seed = seed, .stream = i / 4 % STREAMS, .counter = i / WORDS * 4 + i % 4};
     return tg_philox_word(&rng, 0, 0);

@@ -11,7 +11,7 @@
 typedef enum follow_mode { FOLLOWS, STAYS, FAILS } follow_mode;
 typedef struct follow_params {
     follow_mode mode;
-    int *writes; /* counts */
+    int *writes; /* counts the writes */
 } follow_params;
 
 static const follow_params *params(const tg_call *c) { return c->params; }
@@ -21,7 +21,7 @@ static tg_status follow_infer(tg_call *c) {
     return tg_call_out(c, 0, tg_dtype_of(c->in[0]), tg_ndim(c->in[0]), c->in[0]->shape);
 }
 
-/* y = x, and the buffer becomes x. */
+/* y = x, and the buffer gets the value of x. */
 static tg_status follow_forward(tg_call *c) {
     size_t bytes = (size_t)tg_numel(c->in[0]) * sizeof(double);
     if (c->writes) {
@@ -68,7 +68,7 @@ START_TEST(who_has_saved_a_buffer_is_told) {
     ck_status(TG_ERR_VERSION);
     ck_says("overwritten by follow");
     tg_ctx_clear(ctx);
-    tg_backward(t, follow_as(&keeps_op, FOLLOWS, x, buffer)); /* it keeps what it has written */
+    tg_backward(t, follow_as(&keeps_op, FOLLOWS, x, buffer)); /* it saves what it has written */
     ck_status(TG_OK);
     ck_assert(grad(x) == 1);
     y = follow_as(&keeps_op, FOLLOWS, x, buffer);
@@ -89,7 +89,7 @@ START_TEST(a_call_that_leaves_it_alone_changes_nothing) {
     tg_backward(t, y);
     ck_status(TG_OK);
     y = tg_mul(t, x, buffer);
-    follow_as(&follow_op, FAILS, x, buffer); /* which may have been half way */
+    follow_as(&follow_op, FAILS, x, buffer); /* which may have written a part */
     ck_status(TG_ERR_IO);
     tg_ctx_clear(ctx);
     tg_backward(t, y);

@@ -1,5 +1,5 @@
-/* MPI as a layer of messages (tapegrad/p2p.h): non-blocking ones from one rank to another, and nothing else of MPI. A
- * library of its own, over the public interface alone, so that libtapegrad itself needs no MPI. */
+/* MPI as a message layer (tapegrad/p2p.h). It uses only non-blocking messages between two ranks. It is a library of
+ * its own over the public interface, so that libtapegrad itself does not need MPI. */
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,14 +8,14 @@
 #include <tapegrad/p2p.h>
 #include <tapegrad/mpi.h>
 
-enum { FIRST_ROOM = 128 };
+enum { FIRST_CAPACITY = 128 };
 
-/* What flies: request i of token i. */
+/* MPI requests in flight: request i belongs to token i. */
 typedef struct layer {
     MPI_Comm comm;
     MPI_Request opening; /* of comm */
     bool open, broken;
-    int flying, room;
+    int flying, capacity;
     MPI_Request *requests;
     MPI_Status *statuses;
     int *landed;
@@ -25,23 +25,23 @@ typedef struct layer {
     } *of;
 } layer;
 
-/* ---- What flies ---- */
+/* ---- Requests in flight ---- */
 
-static bool widen(void *array, size_t room, size_t each) {
+static bool widen(void *array, size_t capacity, size_t each) {
     void *old, *now;
     memcpy(&old, array, sizeof old);
-    now = realloc(old, room * each);
+    now = realloc(old, capacity * each);
     if (now) memcpy(array, &now, sizeof now);
     return now != NULL;
 }
 
 static int make_room(layer *l) {
-    if (l->flying < l->room) return MPI_SUCCESS;
-    size_t room = l->room ? 2 * (size_t)l->room : FIRST_ROOM;
-    if (!widen(&l->requests, room, sizeof *l->requests) || !widen(&l->statuses, room, sizeof *l->statuses) ||
-        !widen(&l->landed, room, sizeof *l->landed) || !widen(&l->of, room, sizeof *l->of))
+    if (l->flying < l->capacity) return MPI_SUCCESS;
+    size_t capacity = l->capacity ? 2 * (size_t)l->capacity : FIRST_CAPACITY;
+    if (!widen(&l->requests, capacity, sizeof *l->requests) || !widen(&l->statuses, capacity, sizeof *l->statuses) ||
+        !widen(&l->landed, capacity, sizeof *l->landed) || !widen(&l->of, capacity, sizeof *l->of))
         return MPI_ERR_NO_MEM;
-    l->room = (int)room;
+    l->capacity = (int)capacity;
     return MPI_SUCCESS;
 }
 
@@ -63,16 +63,16 @@ static int mpi_send(void *state, const void *data, size_t bytes, int to, int tag
     return flies(l, error, token, false);
 }
 
-static int mpi_receive(void *state, void *data, size_t room, int from, int tag, void *token) {
+static int mpi_receive(void *state, void *data, size_t capacity, int from, int tag, void *token) {
     layer *l = state;
     int error = make_room(l);
     if (error == MPI_SUCCESS)
-        error = MPI_Irecv(data, (int)room, MPI_BYTE, from < 0 ? MPI_ANY_SOURCE : from, tag, l->comm,
+        error = MPI_Irecv(data, (int)capacity, MPI_BYTE, from < 0 ? MPI_ANY_SOURCE : from, tag, l->comm,
                           &l->requests[l->flying]);
     return flies(l, error, token, true);
 }
 
-static void land(layer *l, int n, tg_p2p_landed landed) {
+static void land(layer *l, int n, tg_p2p_landed_fn landed) {
     int kept = 0, bytes;
     for (int i = 0; i < n; i++) {
         MPI_Get_count(&l->statuses[i], MPI_BYTE, &bytes);
@@ -86,9 +86,9 @@ static void land(layer *l, int n, tg_p2p_landed landed) {
     l->flying = kept;
 }
 
-/* A test that finds nothing may have fetched what the next one finds (Open MPI's does, and one that finds something
- * fetches nothing), so two in a row tell that nothing has come. */
-static int mpi_poll(void *state, tg_p2p_landed landed) {
+/* Tests twice. With Open MPI, a test that finds nothing may have fetched what the next test finds, and a test that
+ * finds something fetches nothing. So only two empty tests in a row show that nothing has arrived. */
+static int mpi_poll(void *state, tg_p2p_landed_fn landed) {
     layer *l = state;
     for (int empty = 0; empty < 2;) {
         int n = 0, error = MPI_Testsome(l->flying, l->requests, &n, l->landed, l->statuses);
@@ -129,8 +129,8 @@ static tg_p2p_phase mpi_phase(void *state) {
     return TG_P2P_OPEN;
 }
 
-/* Whether nothing flies any more. */
-static bool ground(layer *l, bool over, tg_p2p_landed landed) {
+/* Returns whether no request is in flight. */
+static bool ground(layer *l, bool over, tg_p2p_landed_fn landed) {
     bool all = true;
     for (int i = 0; i < l->flying; i++) {
         bool back = over || (l->of[i].incoming && MPI_Cancel(&l->requests[i]) == MPI_SUCCESS &&
@@ -141,8 +141,9 @@ static bool ground(layer *l, bool over, tg_p2p_landed landed) {
     return all;
 }
 
-/* A communicator that messages may still come for is kept: MPI would give them to the next one of its number. */
-static void mpi_close(void *state, bool quiet, tg_p2p_landed landed) {
+/* Keeps a communicator for which messages may still arrive: MPI could give them to the next communicator with its
+ * number. */
+static void mpi_close(void *state, bool quiet, tg_p2p_landed_fn landed) {
     layer *l = state;
     bool over = mpi_phase(l) == TG_P2P_ENDED;
     if (ground(l, over, landed) && quiet && !over && l->open && !l->broken) MPI_Comm_free(&l->comm);
@@ -178,7 +179,7 @@ static tg_status check_mpi(tg_ctx *ctx, MPI_Comm comm) {
     return TG_OK;
 }
 
-/* With a communicator of its own, so that our messages meet nobody else's. */
+/* Duplicates the communicator, so that our messages cannot match those of the caller. */
 static layer *layer_new(tg_ctx *ctx, MPI_Comm comm) {
     layer *l = calloc(1, sizeof *l);
     if (l && MPI_Comm_idup(comm, &l->comm, &l->opening) == MPI_SUCCESS) return l;
@@ -191,7 +192,7 @@ tg_comm *tg_comm_mpi_new(tg_ctx *ctx, MPI_Comm comm) {
     int rank = 0, size = 1;
     bool good = ctx && tg_ctx_status(ctx) == TG_OK && check_mpi(ctx, comm) == TG_OK;
     layer *l = good ? layer_new(ctx, comm) : NULL;
-    if (!l) return tg_comm_p2p_new(ctx, &mpi_ops, NULL, 0, 1); /* the inert one */
+    if (!l) return tg_comm_p2p_new(ctx, &mpi_ops, NULL, 0, 1); /* returns an inert communicator */
     MPI_Comm_rank(comm, &rank);
     MPI_Comm_size(comm, &size);
     return tg_comm_p2p_new(ctx, &mpi_ops, l, rank, size);

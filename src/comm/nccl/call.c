@@ -1,4 +1,4 @@
-/* Calls, from start to end. */
+/* NCCL's calls from start to end, and the slots of the transport. */
 #include <sched.h>
 
 #include "base/host_memory.h"
@@ -14,15 +14,24 @@ static tg_status explain(tg_nccl_group *g, ncclResult_t r, const char *call) {
                    more && *more ? ": " : "", more ? more : "");
 }
 
-/* Success alone says little: of a window and of a split NCCL returns it while a thread of its own goes on. */
+static tg_status pass_deadline(tg_nccl_group *g, const char *call) {
+    return tg_fail(g->self->ctx, TG_ERR_TIMEOUT,
+                   "the deadline of %g s has passed in %s of group \"%s\": NCCL waits for its other ranks, which have "
+                   "not all made this call",
+                   g->self->ctx->run.deadline, call, g->name);
+}
+
+/* ncclSuccess is not the end: for a window and a split NCCL returns it while a thread of its own goes on. */
 tg_status tg_nccl_settle(tg_nccl_group *g, ncclResult_t r, const char *call) {
     if (r == ncclSuccess && g->comm) r = ncclInProgress;
     double since = r == ncclInProgress ? tg_system_now() : 0;
     while (r == ncclInProgress) {
-        ncclResult_t asked = ncclCommGetAsyncError(g->comm, &r);
-        if (asked != ncclSuccess) r = asked;
+        ncclResult_t queried = ncclCommGetAsyncError(g->comm, &r);
+        if (queried != ncclSuccess) r = queried;
         if (r != ncclInProgress) break;
-        TG_TRY(tg_nccl_look_at(g, tg_system_now() - since));
+        double waited = tg_system_now() - since;
+        TG_TRY(tg_nccl_watch_group(g, waited));
+        if (waited > g->self->ctx->run.deadline) return pass_deadline(g, call);
         sched_yield();
     }
     return r == ncclSuccess ? TG_OK : explain(g, r, call);
@@ -42,8 +51,8 @@ static tg_status one_more(tg_nccl_rank *self) {
     return TG_OK;
 }
 
-/* How many are on their way at once depends on the ranks' pace: some more than were needed so far are at hand, so that
- * a steady step never allocates. */
+/* Takes a free call. The number in flight depends on how fast the peers are. Some more than were needed so far are kept
+ * free, so that a steady step never allocates. */
 static tg_nccl_call *call_new(tg_nccl_group *g) {
     enum { MORE = 32 };
     tg_nccl_rank *self = g->self;
@@ -70,26 +79,26 @@ void tg_nccl_calls_free(tg_nccl_rank *self) {
     self->free = NULL;
 }
 
-/* Forgets the request at the control once all ranks have made the call; an error says that they will not. */
-static tg_status ask_control(tg_nccl_call *c) {
-    const tg_comm *control = c->group->control;
+/* Drops the request of the host communicator once all ranks have made the call, or never will, which is an error. */
+static tg_status query_host(tg_nccl_call *c) {
+    const tg_comm *host = c->group->host;
     tg_ctx *ctx = c->group->self->ctx;
-    if (!control->ops->test(ctx, control->state, c->control)) return TG_OK;
-    tg_status s = control->ops->wait(ctx, control->state, c->control);
-    control->ops->drop(ctx, control->state, c->control);
-    c->control = NULL;
+    if (!host->ops->test(ctx, host->state, c->host_request)) return TG_OK;
+    tg_status s = host->ops->wait(ctx, host->state, c->host_request);
+    host->ops->drop(ctx, host->state, c->host_request);
+    c->host_request = NULL;
     return s;
 }
 
-/* Whether all ranks have made the call. */
+/* Returns whether all ranks have made the call. */
 static bool has_met(tg_nccl_call *c) {
-    if (c->control && ask_control(c) != TG_OK) tg_nccl_abort_all(c->group->self);
-    return !c->control;
+    if (c->host_request && query_host(c) != TG_OK) tg_nccl_abort_all(c->group->self, NULL);
+    return !c->host_request;
 }
 
 static void finish(tg_nccl_call *c, bool done) {
     tg_nccl_group *g = c->group;
-    tg_card_settle(g->self->board, c->record, done ? TG_CALL_DONE : TG_CALL_FAILED);
+    tg_recorder_settle(g->self->recorder, c->record, done ? TG_CALL_DONE : TG_CALL_FAILED);
     c->finished = true;
     if (c->dropped) call_free(c);
 }
@@ -98,18 +107,18 @@ static bool is_done(const tg_nccl_call *c) {
     return c->captured || tg_cuda_answer(cudaEventQuery(c->done)) == cudaSuccess;
 }
 
-/* Those behind many that others have yet to make are left for later. */
+/* Stops at the fourth call that other ranks have yet to make: later ones cannot be over much sooner. */
 void tg_nccl_progress(tg_nccl_group *g) {
     enum { PATIENCE = 4 };
     int unmet = 0;
     if (g->self->progressing) return;
     g->self->progressing = true;
-    for (tg_nccl_call **at = &g->first, *c; (c = *at) && (unmet < PATIENCE || g->self->failed);) {
-        if (g->self->cuda->capturing && !c->captured) { /* the device cannot be asked */
+    for (tg_nccl_call **at = &g->first, *c; (c = *at) && (unmet < PATIENCE || g->self->aborted);) {
+        if (g->self->cuda->capturing && !c->captured) { /* a query is not allowed during capture */
             at = &c->next;
             continue;
         }
-        bool met = has_met(c), over = met && (g->self->failed || (c->launched && is_done(c)));
+        bool met = has_met(c), over = met && (g->self->aborted || (c->launched && is_done(c)));
         unmet += !met;
         if (!over) {
             at = &c->next;
@@ -117,44 +126,44 @@ void tg_nccl_progress(tg_nccl_group *g) {
         }
         *at = c->next;
         if (!c->next) g->end = at;
-        finish(c, c->launched && !g->self->failed);
+        finish(c, c->launched && !g->self->aborted);
     }
     g->self->progressing = false;
 }
 
 /* ---- The slots ---- */
 
-/* The other ranks get to know of the call, and this one of theirs: what disagrees with a call that is there already is
- * not launched. */
+/* Starts the call on the host communicator, without data. If it disagrees with a call that another rank has made
+ * already, it fails and is not launched. Calls of a captured step are compared when the step is replayed. */
 static tg_status meet(tg_nccl_group *g, const tg_transfer *t, tg_nccl_call *c) {
-    const tg_comm *control = g->control;
+    const tg_comm *host = g->host;
     tg_transfer bare = *t;
     bare.src = bare.dst = NULL;
-    if (!control || c->captured) return TG_OK; /* replays meet */
-    TG_TRY(control->ops->start(g->self->ctx, control->state, &bare, &c->control));
-    return ask_control(c);
+    if (!host || c->captured) return TG_OK;
+    TG_TRY(host->ops->start(g->self->ctx, host->state, &bare, &c->host_request));
+    return query_host(c);
 }
 
-/* What is sent in place would be received over while it is sent. */
+/* Copies the source of an all-to-all in place, as the received parts overwrite it while it is sent. */
 static tg_status copy_src(tg_nccl_group *g, const tg_transfer *t, tg_nccl_call *c) {
     tg_ctx *ctx = g->self->ctx;
-    int64_t n = t->send ? 0 : t->count * g->size;
-    for (int r = 0; t->send && r < g->size; r++) n += t->send[r];
+    int64_t n = t->send ? 0 : t->count * g->control.size;
+    for (int r = 0; t->send && r < g->control.size; r++) n += t->send[r];
     if (t->kind != TG_ALL_TO_ALL || t->src != t->dst || !n) return TG_OK;
     size_t bytes = (size_t)n * tg_dtype_size(t->dtype);
     TG_TRY(tg_cuda_scratch_take(ctx, bytes, &c->scratch));
     return ctx->run.ops->copy(ctx, c->scratch.data, t->src, bytes, TG_COPY_DEVICE);
 }
 
-/* One call that is in no list yet, or those of a batch (NULL), as one launch; so are the parts of a call. While NCCL
- * settles, calls before them may end and leave the list. */
+/* Launches one call that is in no list yet, or all calls of a batch (one NULL), as one group of NCCL's calls. While
+ * NCCL settles, older calls may end and leave the list. */
 static tg_status submit(tg_nccl_group *g, tg_nccl_call *one, const char *what) {
     tg_nccl_rank *self = g->self;
     TG_TRY(tg_cuda_follow(self->ctx, self->cuda->compute, self->ready, g->stream));
     ncclResult_t r = ncclGroupStart(), end = ncclSuccess;
     bool begun = r == ncclSuccess;
     for (tg_nccl_call *c = one ? one : g->first; c && (r == ncclSuccess || r == ncclInProgress); c = c->next)
-        if (!c->launched) r = tg_nccl_ask(g, &c->asked);
+        if (!c->launched) r = tg_nccl_enqueue(g, &c->transfer);
     if (begun) end = ncclGroupEnd();
     if (r == ncclSuccess || r == ncclInProgress) r = end;
     TG_TRY(tg_nccl_settle(g, r, what));
@@ -167,26 +176,28 @@ static tg_status submit(tg_nccl_group *g, tg_nccl_call *one, const char *what) {
 }
 
 static tg_status launch(tg_nccl_group *g, const tg_transfer *t, tg_nccl_call *c) {
-    c->asked = *t;
+    c->transfer = *t;
     if (g->batch) return TG_OK;
     TG_TRY(copy_src(g, t, c));
-    if (c->scratch.data) c->asked.src = c->scratch.data;
+    if (c->scratch.data) c->transfer.src = c->scratch.data;
     return submit(g, c, tg_collective_name(t->kind));
 }
 
 static tg_status nccl_start(tg_ctx *ctx, void *state, const tg_transfer *t, void **request) {
     tg_nccl_group *g = state;
-    if (g->self->failed) return tg_nccl_aborted(g);
+    if (g->self->aborted) return tg_control_failed(&g->control, false);
     tg_nccl_progress(g);
     tg_nccl_call *c = ctx->run.status == TG_OK ? call_new(g) : NULL;
     if (!c) return ctx->run.status;
     c->record = t->record;
-    c->note = tg_transfer_note(t, g->size);
+    c->entry = tg_transfer_entry(t, g->control.size);
+    c->entry.sequence = g->sequence + 1;
     c->captured = g->self->cuda->capturing != NULL;
+    if (!c->captured && t->kind != TG_SEND && t->kind != TG_RECV) g->sequence++;
     tg_status s = meet(g, t, c);
     if (s == TG_OK) s = launch(g, t, c);
-    if (s != TG_OK) tg_nccl_abort_all(g->self);
-    *g->end = c; /* also of a failed one: what it has begun ends with the others */
+    if (s != TG_OK) tg_nccl_abort_all(g->self, NULL);
+    *g->end = c; /* a failed call too: the part that it has begun ends with the others */
     g->end = &c->next;
     if (s != TG_OK) {
         c->dropped = true;
@@ -202,26 +213,27 @@ static bool nccl_test(tg_ctx *ctx, void *state, void *request) {
     (void)ctx;
     tg_nccl_call *c = request;
     if (!c->finished) tg_nccl_progress(state);
-    return c->finished || ((tg_nccl_group *)state)->self->failed;
+    return c->finished || ((tg_nccl_group *)state)->self->aborted;
 }
 
-/* Who reads it next, reads it on the compute stream. */
+/* Makes the compute stream, which reads the result, wait for the call. */
 static tg_status put_in_order(tg_nccl_call *c) {
     tg_nccl_rank *self = c->group->self;
     if (c->ordered) return TG_OK;
-    if (self->failed) return tg_nccl_aborted(c->group);
+    if (self->aborted) return tg_control_failed(&c->group->control, true);
     if (!c->launched)
-        return tg_fail(self->ctx, TG_ERR_STATE, "%s: waiting for it in an open batch; close it first",
-                       tg_collective_name(c->note.kind));
+        return tg_fail(self->ctx, TG_ERR_STATE,
+                       "%s: its result is waited for while its batch is open; call tg_comm_batch_close first",
+                       tg_collective_name(c->entry.kind));
     c->ordered = true;
     return tg_cuda_check(self->ctx, cudaStreamWaitEvent(self->cuda->compute, c->done, 0), "cudaStreamWaitEvent");
 }
 
-/* The hosts meet. */
+/* Waits for the other hosts, not only for their GPUs. */
 static tg_status wait_barrier(tg_nccl_group *g, tg_nccl_call *c) {
-    if (!c->control) return g->control ? TG_OK : tg_cuda_await(g->self->cuda, c->done);
-    tg_status s = g->control->ops->wait(g->self->ctx, g->control->state, c->control);
-    if (s != TG_OK) tg_nccl_abort_all(g->self);
+    if (!c->host_request) return g->host ? TG_OK : tg_cuda_await(g->self->cuda, c->done);
+    tg_status s = g->host->ops->wait(g->self->ctx, g->host->state, c->host_request);
+    if (s != TG_OK) tg_nccl_abort_all(g->self, NULL);
     return s;
 }
 
@@ -229,14 +241,14 @@ static tg_status nccl_wait(tg_ctx *ctx, void *state, void *request) {
     (void)ctx;
     tg_nccl_call *c = request;
     TG_TRY(put_in_order(c));
-    return c->note.kind == TG_BARRIER ? wait_barrier(state, c) : TG_OK;
+    return c->entry.kind == TG_BARRIER ? wait_barrier(state, c) : TG_OK;
 }
 
 static void nccl_drop(tg_ctx *ctx, void *state, void *request) {
     (void)state;
     tg_nccl_call *c = request;
-    if (!c->group->self->failed) put_in_order(c);
-    tg_cuda_scratch_give(ctx, &c->scratch); /* in the order of the compute stream */
+    if (!c->group->self->aborted) put_in_order(c);
+    tg_cuda_scratch_give(ctx, &c->scratch); /* its next use is later on the compute stream */
     c->dropped = true;
     if (c->finished) call_free(c);
 }
@@ -246,16 +258,16 @@ static tg_status nccl_batch(tg_ctx *ctx, void *state, bool open) {
     bool was_open = g->batch;
     tg_status s = TG_OK;
     g->batch = open;
-    if (g->self->failed) return tg_nccl_aborted(g);
+    if (g->self->aborted) return tg_control_failed(&g->control, false);
     if (was_open && !open)
         s = ctx->run.status == TG_OK ? submit(g, NULL, "a batch of sends and receives") : ctx->run.status;
-    if (s != TG_OK) tg_nccl_abort_all(g->self);
+    if (s != TG_OK) tg_nccl_abort_all(g->self, NULL);
     return s;
 }
 
 static void nccl_abort(tg_ctx *ctx, void *state, const char *why) {
-    (void)ctx, (void)why;
-    tg_nccl_abort_all(((tg_nccl_group *)state)->self);
+    (void)ctx;
+    tg_nccl_abort_all(((tg_nccl_group *)state)->self, why);
 }
 
 const tg_comm_ops tg_nccl_transport = {

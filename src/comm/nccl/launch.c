@@ -1,7 +1,7 @@
-/* What each collective is for NCCL. */
+/* Translates each collective into NCCL's calls. */
 #include "comm/nccl/nccl.h"
 
-/* One call as NCCL has it. */
+/* One call in NCCL's terms. */
 typedef struct order {
     tg_nccl_group *g;
     const tg_transfer *t;
@@ -29,7 +29,7 @@ static ncclRedOp_t op_of(tg_reduce_op op, tg_dtype d) {
     return op == TG_REDUCE_MIN ? ncclMin : op == TG_REDUCE_AVG ? ncclAvg : ncclSum;
 }
 
-/* Elements for (from) rank r, and what lies before them. */
+/* Returns the elements to or from rank r. */
 static int64_t count_of(const int64_t *counts, int64_t equal, int r) { return counts ? counts[r] : equal; }
 
 static size_t begin_of(const order *o, const int64_t *counts, int r) {
@@ -38,9 +38,9 @@ static size_t begin_of(const order *o, const int64_t *counts, int r) {
     return (size_t)sum * o->size;
 }
 
-#define ASK(call)                             \
-    do {                                      \
-        ncclResult_t r_ = (call);             \
+#define TRY_NCCL(call)                                            \
+    do {                                                          \
+        ncclResult_t r_ = (call);                                 \
         if (r_ != ncclSuccess && r_ != ncclInProgress) return r_; \
     } while (0)
 
@@ -54,11 +54,11 @@ static ncclResult_t recv(const order *o, char *data, int64_t n, int from) {
 
 static ncclResult_t all_gather(const order *o) {
     const int64_t *counts = o->t->recv;
-    for (int r = 0; counts && r < o->g->size; r++) {
+    for (int r = 0; counts && r < o->g->control.size; r++) {
         char *part = o->dst + begin_of(o, counts, r);
         if (counts[r])
-            ASK(ncclBroadcast(r == o->g->rank ? o->src : part, part, (size_t)counts[r], o->type, r, o->g->comm,
-                              o->g->stream));
+            TRY_NCCL(ncclBroadcast(r == o->g->control.rank ? o->src : part, part, (size_t)counts[r], o->type, r,
+                                   o->g->comm, o->g->stream));
     }
     if (counts || !o->t->count) return ncclSuccess;
     return ncclAllGather(o->src, o->dst, (size_t)o->t->count, o->type, o->g->comm, o->g->stream);
@@ -66,50 +66,51 @@ static ncclResult_t all_gather(const order *o) {
 
 static ncclResult_t reduce_scatter(const order *o) {
     const int64_t *counts = o->t->send;
-    for (int r = 0; counts && r < o->g->size; r++)
+    for (int r = 0; counts && r < o->g->control.size; r++)
         if (counts[r])
-            ASK(ncclReduce(o->src + begin_of(o, counts, r), r == o->g->rank ? o->dst : NULL, (size_t)counts[r], o->type,
-                           o->op, r, o->g->comm, o->g->stream));
+            TRY_NCCL(ncclReduce(o->src + begin_of(o, counts, r), r == o->g->control.rank ? o->dst : NULL,
+                                (size_t)counts[r], o->type, o->op, r, o->g->comm, o->g->stream));
     if (counts || !o->t->count) return ncclSuccess;
     return ncclReduceScatter(o->src, o->dst, (size_t)o->t->count, o->type, o->op, o->g->comm, o->g->stream);
 }
 
 static ncclResult_t all_to_all(const order *o) {
     const tg_transfer *t = o->t;
-    for (int r = 0; r < o->g->size; r++) {
-        ASK(send(o, o->src + begin_of(o, t->send, r), count_of(t->send, t->count, r), r));
-        ASK(recv(o, o->dst + begin_of(o, t->recv, r), count_of(t->recv, t->count, r), r));
+    for (int r = 0; r < o->g->control.size; r++) {
+        TRY_NCCL(send(o, o->src + begin_of(o, t->send, r), count_of(t->send, t->count, r), r));
+        TRY_NCCL(recv(o, o->dst + begin_of(o, t->recv, r), count_of(t->recv, t->count, r), r));
     }
     return ncclSuccess;
 }
 
 static ncclResult_t gather(const order *o) {
     const tg_transfer *t = o->t;
-    bool root = o->g->rank == t->root, in_place = root && o->src == o->dst + begin_of(o, NULL, t->root);
-    if (!in_place) ASK(send(o, o->src, t->count, t->root));
-    for (int r = 0; root && r < o->g->size; r++)
-        if (r != t->root || !in_place) ASK(recv(o, o->dst + begin_of(o, NULL, r), t->count, r));
+    bool root = o->g->control.rank == t->root, in_place = root && o->src == o->dst + begin_of(o, NULL, t->root);
+    if (!in_place) TRY_NCCL(send(o, o->src, t->count, t->root));
+    for (int r = 0; root && r < o->g->control.size; r++)
+        if (r != t->root || !in_place) TRY_NCCL(recv(o, o->dst + begin_of(o, NULL, r), t->count, r));
     return ncclSuccess;
 }
 
 static ncclResult_t scatter(const order *o) {
     const tg_transfer *t = o->t;
-    bool root = o->g->rank == t->root, in_place = root && o->dst == o->src + begin_of(o, NULL, t->root);
-    for (int r = 0; root && r < o->g->size; r++)
-        if (r != t->root || !in_place) ASK(send(o, o->src + begin_of(o, NULL, r), t->count, r));
+    bool root = o->g->control.rank == t->root, in_place = root && o->dst == o->src + begin_of(o, NULL, t->root);
+    for (int r = 0; root && r < o->g->control.size; r++)
+        if (r != t->root || !in_place) TRY_NCCL(send(o, o->src + begin_of(o, NULL, r), t->count, r));
     return in_place ? ncclSuccess : recv(o, o->dst, t->count, t->root);
 }
 
 static ncclResult_t barrier(const order *o) {
-    void *token = o->g->token; /* with a control the ranks meet there */
+    void *token = o->g->token; /* NULL: the ranks meet on the host communicator */
     return token ? ncclAllReduce(token, token, 1, ncclInt64, ncclSum, o->g->comm, o->g->stream) : ncclSuccess;
 }
 
-static ncclResult_t ask(const order *o) {
+static ncclResult_t enqueue(const order *o) {
     const tg_transfer *t = o->t;
     size_t n = (size_t)t->count;
     switch ((int)t->kind) {
-    case TG_REPLAY: return ncclSuccess; /* the graph has its calls */
+    case TG_REPLAY:
+        return ncclSuccess; /* the graph contains the calls */
     case TG_ALL_REDUCE:
         return n ? ncclAllReduce(o->src, o->dst, n, o->type, o->op, o->g->comm, o->g->stream) : ncclSuccess;
     case TG_BROADCAST:
@@ -125,7 +126,7 @@ static ncclResult_t ask(const order *o) {
     }
 }
 
-ncclResult_t tg_nccl_ask(tg_nccl_group *g, const tg_transfer *t) {
+ncclResult_t tg_nccl_enqueue(tg_nccl_group *g, const tg_transfer *t) {
     order o = {g, t, type_of(t->dtype), op_of(t->op, t->dtype), tg_dtype_size(t->dtype), t->src, t->dst};
-    return ask(&o);
+    return enqueue(&o);
 }

@@ -1,14 +1,15 @@
-/* NCCL as a transport: ranks with a GPU each.
+/* NCCL as a transport, for ranks that have one GPU each.
  *
- * A call goes onto its communicator's own stream, after what the compute stream has queued, and an event follows it.
- * Waiting for the call is the compute stream's waiting for that event: the host goes on at once, and products that are
- * queued in between run beside it. The host meets the device in its own waits (kernels/cuda/order.h) alone; there this
- * transport looks after its calls, with the context's deadline.
+ * A call is queued on its communicator's own stream, after the work that the compute stream holds, and an event marks
+ * its end. To wait for the call means that the compute stream waits for that event: the host goes on at once, and
+ * products that are queued in between run next to the call. The host meets the device only in its own waits
+ * (kernels/cuda/streams.h). There this transport checks its calls and the context's deadline.
  *
- * Beside each communicator stands a group of the same ranks on a host transport, the control: every call is made there,
- * too, without bytes, before NCCL gets it. So calls are compared, ranks that fail or leave are named, and the record is
- * the same, by the code that does this for every other transport; and a rank that finds a disagreement has not launched
- * its part, so that nothing moves. */
+ * Each communicator has a host communicator of the same ranks. Every call is started there too, without data, before
+ * NCCL gets it. So the code that serves all transports compares the calls, names the ranks that fail or leave, and
+ * writes the record. A rank that finds a disagreement has not launched its part, so no data moves. The common code sees
+ * this transport as a mover (comm/protocol.h) whose control asks the host communicator. Without a host communicator,
+ * the control answers that all ranks have come. */
 #ifndef TG_NCCL_TRANSPORT_H
 #define TG_NCCL_TRANSPORT_H
 
@@ -17,75 +18,82 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/streams.h"
 #include "comm/nccl/world.h"
+#include "comm/protocol.h"
 
 typedef struct tg_nccl_rank tg_nccl_rank;
 typedef struct tg_nccl_group tg_nccl_group;
 typedef struct tg_nccl_window tg_nccl_window;
 
-/* A call on its way: from its start until it is done on all ranks, and its owner has dropped it. */
+/* A call in flight, from its start until it is done on all ranks and its owner has dropped it. */
 typedef struct tg_nccl_call {
     tg_nccl_group *group;
-    tg_note note;     /* for errors */
-    uint64_t record;  /* its number in the record */
-    void *control;    /* its request there; NULL: all ranks have made the call */
+    tg_call_entry entry; /* for errors */
+    uint64_t record;     /* its index in the flight recorder */
+    void *host_request;  /* of the host communicator; NULL: all ranks have made the call */
     cudaEvent_t done;
-    tg_transfer asked; /* good until it is launched: of an open batch, at its end */
+    tg_transfer transfer; /* valid until the call is launched, which an open batch delays to its end */
     tg_cuda_scratch scratch;
-    bool launched;    /* done has been recorded */
-    bool ordered;     /* the compute stream waits for it */
+    bool launched; /* `done` has been recorded */
+    bool ordered;  /* the compute stream waits for it */
     bool finished, dropped;
-    bool captured;    /* it runs when its graph is replayed, not now */
+    bool captured; /* it runs when its graph is replayed, not now */
     struct tg_nccl_call *next;
 } tg_nccl_call;
 
 /* A communicator's state. */
 struct tg_nccl_group {
+    tg_control control; /* first */
     tg_nccl_rank *self;
     tg_nccl_group *next;
-    tg_comm *control; /* NULL: there is none */
-    bool world;       /* control is the caller's */
-    ncclComm_t comm;  /* NULL: aborted */
+    tg_comm *host;   /* NULL: none */
+    bool world;      /* the caller owns host */
+    ncclComm_t comm; /* NULL: aborted */
     cudaStream_t stream;
-    int rank, size;
+    uint64_t sequence;          /* collectives so far */
     tg_nccl_call *first, **end; /* in the order of their start */
     bool batch;
     tg_nccl_window *windows;
-    void *token; /* 8 bytes on the device, for a barrier without control */
-    char name[48];
+    void *token;        /* 8 bytes on the device, for a barrier without a host communicator */
+    char name[32];      /* in errors */
+    char nccl_name[48]; /* in NCCL's own messages */
 };
 
-/* What the communicators of one rank share. */
+/* The state that the communicators of one rank share. They all end together: the kernel of one may wait for that of
+ * another. */
 struct tg_nccl_rank {
-    tg_cuda_watch watch; /* first: it is what the device calls */
+    tg_cuda_watch watch; /* first, as the device holds a pointer to it */
     tg_listener listener;
     tg_ctx *ctx;
     tg_cuda *cuda;
-    tg_board *board;
-    cudaEvent_t ready; /* what the compute stream had queued at the last start */
+    tg_recorder *recorder;
+    cudaEvent_t ready; /* the end of the compute stream's work at the last start */
     tg_nccl_group *groups;
     tg_nccl_call *free;
-    double looked; /* how long the host had waited at the last look */
-    bool failed;   /* all communicators have been aborted */
-    bool progressing; /* waits within it lead back to it */
+    int me, cause;    /* number in the world; see tg_control */
+    double checked;   /* seconds that the host had waited at the last check */
+    tg_status status; /* why the communicators end; TG_OK: they do not */
+    char failure[TG_FAILURE_TEXT];
+    bool aborted;     /* they are aborted */
+    bool progressing; /* tg_nccl_progress is on the stack: waits inside it call it again */
 };
 
-/* ---- group.c, besides world.h ---- */
+/* ---- group.c, in addition to world.h ---- */
 
 tg_status tg_nccl_split(tg_ctx *ctx, void *state, const int *ranks, int n, int rank, const char *name, bool all,
                         void **group);
 void tg_nccl_close(tg_ctx *ctx, void *state);
 tg_status tg_nccl_recover(tg_ctx *ctx, void *state, int *rank, int *size);
 
-/* ---- ask.c ---- */
+/* ---- launch.c ---- */
 
-/* Asks NCCL for a collective, within a group of its calls. */
-ncclResult_t tg_nccl_ask(tg_nccl_group *g, const tg_transfer *t);
+/* Enqueues a collective. The caller has opened a group of NCCL's calls. */
+ncclResult_t tg_nccl_enqueue(tg_nccl_group *g, const tg_transfer *t);
 
 /* ---- call.c ---- */
 
-/* Waits until what NCCL was asked for has been done; records an error. */
+/* Waits until NCCL has done what `call`, which returned r, has started. */
 tg_status tg_nccl_settle(tg_nccl_group *g, ncclResult_t r, const char *call);
-/* Finds out which calls are over. */
+/* Finds the calls that are over and ends them. */
 void tg_nccl_progress(tg_nccl_group *g);
 void tg_nccl_calls_free(tg_nccl_rank *self);
 
@@ -94,18 +102,26 @@ void tg_nccl_calls_free(tg_nccl_rank *self);
 void *tg_nccl_window_alloc(tg_ctx *ctx, void *state, size_t bytes, void **window);
 tg_status tg_nccl_window_join(tg_ctx *ctx, void *state, void *window);
 void tg_nccl_window_free(tg_ctx *ctx, void *window);
-void tg_nccl_windows_end(tg_nccl_group *g); /* the communicator is about to end, or has: their memory stays */
+/* Deregisters the windows of a communicator that ends. Their memory stays. */
+void tg_nccl_windows_end(tg_nccl_group *g);
 
-/* ---- fail.c ---- */
+/* ---- control.c ---- */
 
-/* The peers are told of the context's error; every communicator is marked, then they are freed, but not while a step is
- * recorded: NCCL frees none that a graph knows. */
-void tg_nccl_abort_all(tg_nccl_rank *self);
-void tg_nccl_abort_end(tg_nccl_rank *self); /* that freeing, where it is still to be done */
-/* Records that the group was aborted before. */
-tg_status tg_nccl_aborted(tg_nccl_group *g);
-tg_status tg_nccl_look(tg_cuda_watch *w, double waited);
-/* Looks after one group while the host waits for NCCL to do what it was asked. */
-tg_status tg_nccl_look_at(tg_nccl_group *g, double waited);
+extern const tg_control_ops tg_nccl_control;
+extern const tg_mover_ops tg_nccl_mover;
+static inline tg_nccl_group *tg_nccl_of(tg_control *c) { return (tg_nccl_group *)c; }
+/* Called by the device while the host waits for it. Advances the calls, and aborts all communicators if one of them
+ * fails. */
+tg_status tg_nccl_watch(tg_cuda_watch *w, double waited);
+/* Does the same for one communicator while the host waits for NCCL. */
+tg_status tg_nccl_watch_group(tg_nccl_group *g, double waited);
+
+/* ---- abort.c ---- */
+
+/* Notifies the peers of the context's error, or of `why` if there is none, and aborts all communicators of the rank.
+ * While a step is captured they are only marked, as NCCL cannot free a communicator that a graph uses. */
+void tg_nccl_abort_all(tg_nccl_rank *self, const char *why);
+/* Frees communicators that are only marked, if no step is being captured. */
+void tg_nccl_abort_end(tg_nccl_rank *self);
 
 #endif

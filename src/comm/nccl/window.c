@@ -1,4 +1,5 @@
-/* Windows: memory that NCCL knows on all ranks of a communicator, and whose collectives it moves without copies. */
+/* Windows: memory that is registered with NCCL on all ranks of a communicator, so that its collectives need no
+ * copies. */
 #include "base/host_memory.h"
 #include "comm/nccl/nccl.h"
 
@@ -7,7 +8,7 @@ struct tg_nccl_window {
     tg_nccl_group *group; /* NULL: it has ended */
     void *data;
     size_t bytes;
-    ncclWindow_t window; /* NULL: NCCL cannot have one here; its collectives then move this memory as any other */
+    ncclWindow_t window; /* NULL: NCCL cannot register memory here, and moves it like any other */
     tg_nccl_window *next;
 };
 
@@ -17,7 +18,7 @@ void *tg_nccl_window_alloc(tg_ctx *ctx, void *state, size_t bytes, void **window
     if (!w) return NULL;
     *w = (tg_nccl_window){.ctx = ctx, .group = g, .bytes = bytes, .next = g->windows};
     if (ncclMemAlloc(&w->data, bytes) != ncclSuccess || !w->data) {
-        cudaGetLastError(); /* the caller does without */
+        cudaGetLastError(); /* clears the error: the caller works without a window */
         tg_host_free(ctx, w, sizeof *w);
         return NULL;
     }
@@ -29,10 +30,10 @@ tg_status tg_nccl_window_join(tg_ctx *ctx, void *state, void *window) {
     tg_nccl_group *g = state;
     tg_nccl_window *w = window;
     (void)ctx;
-    if (g->self->failed) return tg_nccl_aborted(g);
+    if (g->self->aborted) return tg_control_failed(&g->control, false);
     ncclResult_t r = ncclCommWindowRegister(g->comm, w->data, w->bytes, &w->window, NCCL_WIN_COLL_SYMMETRIC);
     tg_status s = tg_nccl_settle(g, r, "ncclCommWindowRegister");
-    if (s != TG_OK) tg_nccl_abort_all(g->self); /* the others wait for this rank */
+    if (s != TG_OK) tg_nccl_abort_all(g->self, NULL); /* the other ranks wait for this one */
     return s;
 }
 
@@ -50,7 +51,7 @@ void tg_nccl_windows_end(tg_nccl_group *g) {
     g->windows = NULL;
 }
 
-/* What is queued may still use it: the caller's rank has only let it go in the order of its compute stream. */
+/* Waits for the compute stream first: the caller has released the memory in the order of that stream only. */
 void tg_nccl_window_free(tg_ctx *ctx, void *window) {
     tg_nccl_window *w = window;
     tg_cuda *c = tg_cuda_of(ctx);

@@ -1,4 +1,4 @@
-/* What the library sees of NCCL as a transport: without the headers of CUDA. */
+/* What the library uses of NCCL as a transport, without CUDA's headers. */
 #ifndef TG_NCCL_WORLD_H
 #define TG_NCCL_WORLD_H
 
@@ -8,7 +8,7 @@
 
 extern const tg_comm_ops tg_nccl_transport;
 
-/* The world of a rank; control or broadcast, the other is NULL. NULL after recording the error. */
-tg_comm *tg_nccl_world(tg_ctx *ctx, tg_comm *control, int rank, int size, tg_nccl_broadcast_fn broadcast, void *user);
+/* Makes the communicator of all ranks. Either host or broadcast is NULL. Returns NULL after recording an error. */
+tg_comm *tg_nccl_world(tg_ctx *ctx, tg_comm *host, int rank, int size, tg_nccl_broadcast_fn broadcast, void *user);
 
 #endif

@@ -1,12 +1,12 @@
-/* What the layer does for the transport: messages and pieces that fly, and finding out what has landed. */
+/* Sending and receiving through the message layer: buffers, and the messages in them. */
 #include "base/host_memory.h"
 #include "comm/p2p/p2p.h"
 
 enum { MESSAGE_TAG = 0, ANYBODY = -1 };
 
-/* ---- What flies ---- */
+/* ---- Sending and receiving ---- */
 
-/* The first error of the layer ends everything that needs it. */
+/* Records an error of the layer. The first one ends everything that needs the layer. */
 static tg_status check(tg_p2p_rank *self, const char *call, int error) {
     char text[256] = "";
     if (!error) return TG_OK;
@@ -15,57 +15,57 @@ static tg_status check(tg_p2p_rank *self, const char *call, int error) {
     return tg_fail(self->ctx, TG_ERR_IO, "%s: %s failed: %s", self->layer->name, call, text);
 }
 
-tg_status tg_p2p_receive(tg_p2p_rank *self, tg_p2p_box *box, size_t room, int source, int tag) {
-    TG_TRY(check(self, "receiving", self->layer->receive(self->state, box->data, room, source, tag, box)));
-    box->flying = true;
+tg_status tg_p2p_receive(tg_p2p_rank *self, tg_p2p_buffer *buffer, size_t capacity, int source, int tag) {
+    TG_TRY(check(self, "receiving", self->layer->receive(self->state, buffer->data, capacity, source, tag, buffer)));
+    buffer->flying = true;
     return TG_OK;
 }
 
-tg_status tg_p2p_send(tg_p2p_rank *self, tg_p2p_box *box, size_t bytes, int to, int tag) {
-    TG_TRY(check(self, "sending", self->layer->send(self->state, box->data, bytes, to, tag, box)));
-    box->flying = true;
+tg_status tg_p2p_send(tg_p2p_rank *self, tg_p2p_buffer *buffer, size_t bytes, int to, int tag) {
+    TG_TRY(check(self, "sending", self->layer->send(self->state, buffer->data, bytes, to, tag, buffer)));
+    buffer->flying = true;
     return TG_OK;
 }
 
 static void landed(void *token, size_t bytes) {
-    tg_p2p_box *box = token;
-    box->bytes = bytes;
-    box->flying = false;
+    tg_p2p_buffer *buffer = token;
+    buffer->bytes = bytes;
+    buffer->flying = false;
 }
 
 void tg_p2p_poll(tg_p2p_rank *self) {
     if (!self->broken) check(self, "polling", self->layer->poll(self->state, landed));
 }
 
-/* ---- Messages out ---- */
+/* ---- Outgoing messages ---- */
 
-/* A box and its message in one piece of memory; all of them are linked, too, through `all`. */
+/* A buffer and its message in one block of memory. All of them are also linked through `all`. */
 typedef struct sheet {
-    tg_p2p_box box;
+    tg_p2p_buffer buffer;
     struct sheet *all;
     _Alignas(16) char bytes[TG_P2P_MESSAGE];
 } sheet;
 
 static sheet *sheet_of(tg_p2p_message *m) { return (sheet *)((char *)m - offsetof(sheet, bytes)); }
 
-/* Those that have landed are found again when there is no free one. */
+/* Collects the buffers that have landed. Called when no free one is left. */
 static void collect(tg_p2p_rank *self) {
     self->out = NULL;
     for (sheet *s = (sheet *)self->all_out; s; s = s->all) {
-        if (s->box.flying) continue;
-        s->box.next = self->out;
-        self->out = &s->box;
+        if (s->buffer.flying) continue;
+        s->buffer.next = self->out;
+        self->out = &s->buffer;
     }
 }
 
 static bool sheet_new(tg_p2p_rank *self) {
     sheet *s = tg_host_alloc(self->ctx, sizeof *s);
     if (!s) return false;
-    s->box.data = s->bytes;
+    s->buffer.data = s->bytes;
     s->all = (sheet *)self->all_out;
-    self->all_out = &s->box;
-    s->box.next = self->out;
-    self->out = &s->box;
+    self->all_out = &s->buffer;
+    s->buffer.next = self->out;
+    self->out = &s->buffer;
     self->n_out++;
     return true;
 }
@@ -74,7 +74,7 @@ static sheet *sheet_take(tg_p2p_rank *self) {
     if (!self->out) collect(self);
     if (!self->out && !sheet_new(self)) return NULL;
     sheet *s = (sheet *)self->out;
-    self->out = s->box.next;
+    self->out = s->buffer.next;
     return s;
 }
 
@@ -98,30 +98,31 @@ void tg_p2p_write(tg_p2p_message *m, const char *text) {
 }
 
 void tg_p2p_post(tg_p2p_rank *self, tg_p2p_message *m, int to) {
-    if (m) tg_p2p_send(self, &sheet_of(m)->box, sizeof *m + m->text + m->payload, to, MESSAGE_TAG);
+    if (m) tg_p2p_send(self, &sheet_of(m)->buffer, sizeof *m + m->text + m->payload, to, MESSAGE_TAG);
 }
 
 void tg_p2p_refuse(tg_p2p_rank *self, int to, int tag) {
     sheet *s = self->broken ? NULL : sheet_take(self);
-    if (s) tg_p2p_send(self, &s->box, 0, to, tag);
+    if (s) tg_p2p_send(self, &s->buffer, 0, to, tag);
 }
 
 bool tg_p2p_sent(const tg_p2p_rank *self) {
     for (const sheet *s = (const sheet *)self->all_out; s; s = s->all)
-        if (s->box.flying) return false;
+        if (s->buffer.flying) return false;
     return true;
 }
 
-/* ---- Messages in ---- */
+/* ---- Incoming messages ---- */
 
-/* From anybody, in the order in which they were posted: so messages of one rank keep theirs. */
+/* Receives from any rank. Receives complete in the order in which they were posted, so messages of one rank keep
+ * their order. */
 static tg_status listen(tg_p2p_rank *self, int i) {
     return tg_p2p_receive(self, &self->in[i], TG_P2P_MESSAGE, ANYBODY, MESSAGE_TAG);
 }
 
 const tg_p2p_message *tg_p2p_next(tg_p2p_rank *self) {
-    const tg_p2p_box *box = &self->in[self->next_in];
-    return self->broken || box->flying ? NULL : box->data;
+    const tg_p2p_buffer *buffer = &self->in[self->next_in];
+    return self->broken || buffer->flying ? NULL : buffer->data;
 }
 
 void tg_p2p_taken(tg_p2p_rank *self) {
@@ -130,7 +131,7 @@ void tg_p2p_taken(tg_p2p_rank *self) {
     listen(self, i);
 }
 
-/* ---- Begin and end ---- */
+/* ---- Open and close ---- */
 
 tg_status tg_p2p_open(tg_p2p_rank *self) {
     enum { OUT = 32 };
@@ -143,14 +144,14 @@ tg_status tg_p2p_open(tg_p2p_rank *self) {
     return TG_OK;
 }
 
-/* What has not been sent by now never will be: its memory is the layer's, if that goes on. */
+/* Leaks buffers that the layer has not sent by now, as it may still read them. */
 void tg_p2p_close(tg_p2p_rank *self) {
     tg_ctx *ctx = self->ctx;
     bool listening = false;
     if (self->state) self->layer->close(self->state, self->quiet, landed);
     for (sheet *s = (sheet *)self->all_out, *next; s; s = next) {
         next = s->all;
-        if (!s->box.flying) tg_host_free(ctx, s, sizeof *s);
+        if (!s->buffer.flying) tg_host_free(ctx, s, sizeof *s);
     }
     for (int i = 0; i < TG_P2P_RECEIVES; i++) listening |= self->in[i].flying;
     if (!listening) tg_host_free(ctx, self->in[0].data, (size_t)TG_P2P_RECEIVES * TG_P2P_MESSAGE);

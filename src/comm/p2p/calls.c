@@ -1,4 +1,4 @@
-/* Calls: arriving at one, comparing what the members say of it, and what they ask of each other. */
+/* Calls: arriving at one, comparing it with the members' calls, and the messages about it. */
 #include "base/text.h"
 #include "comm/p2p/p2p.h"
 
@@ -18,27 +18,29 @@ static uint64_t balance_of(const tg_p2p_call *c) {
     return sum;
 }
 
-/* As the door has described it for the record. */
+/* Writes the call site as dispatch has described it in the flight recorder. */
 void tg_p2p_site(const tg_p2p_rank *self, const void *site, char *buf, size_t n) {
     size_t at = 0;
     if (site)
-        tg_card_site(&self->board->card[self->board->me], (uint64_t)(uintptr_t)site, buf, n);
+        tg_rank_slot_site(&self->recorder->rank_slot[self->recorder->me], (uint64_t)(uintptr_t)site, buf, n);
     else
         tg_text(buf, n, &at, "the library");
 }
 
 /* ---- Disagreement ---- */
 
-/* Of an all-to-all pairs agree; of a message its length. */
+/* Compares with that member's call. An all-to-all also compares what the pair exchanges. A message compares its
+ * length and dtype. */
 bool tg_p2p_agree(const tg_p2p_call *c, int member) {
     const tg_p2p_side *o = tg_p2p_side_of(c, member);
-    if (c->mail) return o->count == c->t.count && o->signature.dtype == c->signature.dtype;
+    if (c->pair) return o->count == c->t.count && o->signature.dtype == c->signature.dtype;
     if (!tg_signature_equal(&c->signature, &o->signature)) return false;
     tg_pair_counts ours = {tg_part_size(c->send_at, c->t.count, member), tg_part_size(c->recv_at, c->t.count, member)};
     return c->t.kind != TG_ALL_TO_ALL || tg_pair_agrees(ours, (tg_pair_counts){o->to_me, o->from_me});
 }
 
-/* Of those who have missed different numbers of calls the one with more is to blame. */
+/* Compares the missed calls first: if the two ranks have missed different numbers of calls, the one with more fails
+ * the group. */
 static void compare(tg_p2p_call *c, int member) {
     tg_p2p_group *g = c->g;
     const tg_p2p_side *o = tg_p2p_side_of(c, member);
@@ -58,12 +60,12 @@ static tg_status keep_transfer(tg_p2p_call *c, const tg_transfer *t) {
     int n = c->g->control.size;
     c->t = *t;
     c->t.send = c->t.recv = NULL;
-    if (c->mail) return TG_OK;
+    if (c->pair) return TG_OK;
     c->send_at = tg_parts_begin(c->begins, t->send, n);
     c->recv_at = tg_parts_begin(c->begins + n + 1, t->recv, n);
     if (t->kind != TG_ALL_TO_ALL || t->src != t->dst || !t->src) return TG_OK;
     size_t bytes = (size_t)(c->send_at ? c->send_at[n] : t->count * n) * tg_p2p_element(c);
-    c->t.src = c->copy = tg_p2p_copy_of(c->g, t->src, bytes); /* others read it after this rank has written over it */
+    c->t.src = c->copy = tg_p2p_copy_of(c->g, t->src, bytes); /* members read src after this rank has overwritten it */
     return c->copy ? TG_OK : c->g->self->ctx->run.status;
 }
 
@@ -72,10 +74,10 @@ static void place_begin(tg_p2p_call *c, uint64_t sequence) {
     c->sequence = sequence;
 }
 
-/* Tells a member that this rank has arrived, with what it takes if that is little. */
+/* Notifies a member that this rank has arrived. The message contains the member's data if they are few. */
 static void tell(tg_p2p_call *c, int member, const char *site) {
     tg_p2p_group *g = c->g;
-    tg_p2p_message *m = tg_p2p_draft(g->self, c->mail ? TG_P2P_SEND : TG_P2P_CALL, g);
+    tg_p2p_message *m = tg_p2p_draft(g->self, c->pair ? TG_P2P_SEND : TG_P2P_CALL, g);
     if (!m) return;
     tg_p2p_flow f = tg_p2p_out(c, member, 0);
     m->sequence = c->sequence;
@@ -107,12 +109,13 @@ static void arrive(tg_p2p_call *c) {
         if (i != g->control.rank) compare(c, i);
 }
 
-static tg_status start_mail(tg_p2p_group *g, const tg_transfer *t, tg_p2p_request *r) {
+static tg_status start_pair_call(tg_p2p_group *g, const tg_transfer *t, tg_p2p_request *r) {
     bool send = t->kind == TG_SEND;
-    tg_p2p_mails *mails = send ? &g->member[t->root].send : &g->member[t->root].recv;
-    tg_p2p_call *c = tg_p2p_mail_place(g, t->root, send, mails->next);
+    tg_p2p_pair_calls *pair_calls = send ? &g->member[t->root].send : &g->member[t->root].recv;
+    tg_p2p_call *c = tg_p2p_pair_place(g, t->root, send, pair_calls->next);
     if (!c) return g->self->ctx->run.status;
-    place_begin(c, mails->next++);
+    place_begin(c, pair_calls->next++);
+    c->collectives = g->sequence;
     r->call = c;
     c->request = r;
     keep_transfer(c, t);
@@ -128,7 +131,7 @@ static tg_status start_mail(tg_p2p_group *g, const tg_transfer *t, tg_p2p_reques
 
 tg_status tg_p2p_start(tg_p2p_group *g, const tg_transfer *t, tg_p2p_request *r) {
     uint64_t sequence = g->sequence, window = (uint64_t)g->window;
-    if (t->kind == TG_SEND || t->kind == TG_RECV) return start_mail(g, t, r);
+    if (t->kind == TG_SEND || t->kind == TG_RECV) return start_pair_call(g, t, r);
     tg_p2p_call *before = sequence < window ? NULL : tg_p2p_call_at(g, sequence - window);
     TG_TRY(tg_control_wait(&g->control, NULL, before, sequence));
     tg_p2p_call *c = tg_p2p_call_at(g, sequence);
@@ -144,7 +147,7 @@ tg_status tg_p2p_start(tg_p2p_group *g, const tg_transfer *t, tg_p2p_request *r)
 }
 
 void tg_p2p_settle(tg_p2p_call *c) {
-    int n = c->mail ? 1 : c->g->control.size;
+    int n = c->pair ? 1 : c->g->control.size;
     if (c->request) c->request->done = true;
     if (c->copy) tg_p2p_copy_end(c->g, c->copy);
     c->request = NULL;
@@ -160,7 +163,7 @@ void tg_p2p_settle(tg_p2p_call *c) {
     }
 }
 
-/* ---- What the others say ---- */
+/* ---- Messages of the members ---- */
 
 static void keep_side(tg_p2p_call *c, const tg_p2p_message *m) {
     tg_p2p_side *s = tg_p2p_side_of(c, m->member);
@@ -177,32 +180,32 @@ static void keep_side(tg_p2p_call *c, const tg_p2p_message *m) {
 
 static void keep_last(tg_p2p_member *member, const tg_p2p_message *m) {
     size_t at = 0;
-    member->last = tg_signature_note(&m->signature, m->count, 0, m->sequence);
+    member->last = tg_signature_entry(&m->signature, m->count, 0, m->sequence);
     tg_text(member->site, sizeof member->site, &at, "%s", m->body);
 }
 
 void tg_p2p_arrival(tg_p2p_group *g, const tg_p2p_message *m) {
-    bool mail = m->kind == TG_P2P_SEND;
-    if (g->failed && !mail && m->sequence >= g->failed_at) return;
-    tg_p2p_call *c = mail ? tg_p2p_mail_place(g, m->member, false, m->sequence) : tg_p2p_call_at(g, m->sequence);
+    bool pair = m->kind == TG_P2P_SEND;
+    if (g->failed && !pair && m->sequence >= g->failed_at) return;
+    tg_p2p_call *c = pair ? tg_p2p_pair_place(g, m->member, false, m->sequence) : tg_p2p_call_at(g, m->sequence);
     if (!c) return;
     place_begin(c, m->sequence);
-    if (!mail) keep_last(&g->member[m->member], m);
+    if (!pair) keep_last(&g->member[m->member], m);
     keep_side(c, m);
     c->arrived++;
     compare(c, m->member);
 }
 
-/* Null where the call is not this rank's any more, as its group has failed. */
-static tg_p2p_call *asked_call(tg_p2p_group *g, const tg_p2p_message *m) {
-    tg_p2p_mails *mails = &g->member[m->member].send;
-    tg_p2p_call *c = m->mail ? tg_p2p_mail_at(mails, m->sequence) : tg_p2p_call_at(g, m->sequence);
+/* Returns the call that a request is for, or NULL if this rank has given it up since its group failed. */
+static tg_p2p_call *requested_call(tg_p2p_group *g, const tg_p2p_message *m) {
+    tg_p2p_pair_calls *pair_calls = &g->member[m->member].send;
+    tg_p2p_call *c = m->pair ? tg_p2p_pair_at(pair_calls, m->sequence) : tg_p2p_call_at(g, m->sequence);
     return c && c->request && c->sequence == m->sequence && !tg_p2p_over(c) ? c : NULL;
 }
 
-void tg_p2p_asked(tg_p2p_rank *self, const tg_p2p_message *m) {
+void tg_p2p_requested(tg_p2p_rank *self, const tg_p2p_message *m) {
     tg_p2p_group *g = tg_p2p_find(self, m);
-    tg_p2p_call *c = g ? asked_call(g, m) : NULL;
+    tg_p2p_call *c = g ? requested_call(g, m) : NULL;
     if (!c) {
         tg_p2p_refuse(self, m->rank, m->tag);
         return;
@@ -210,11 +213,11 @@ void tg_p2p_asked(tg_p2p_rank *self, const tg_p2p_message *m) {
     tg_p2p_side *s = tg_p2p_side_of(c, m->member);
     s->tag[m->phase][s->wanted[m->phase]++ % TG_P2P_PIECES] = m->tag;
     c->owed++;
-    if (c->mail) c->arrived = 1;
+    if (c->pair) c->arrived = 1;
 }
 
-void tg_p2p_mail_taken(tg_p2p_group *g, const tg_p2p_message *m) {
-    tg_p2p_mails *mails = &g->member[m->member].send;
-    tg_p2p_call *c = tg_p2p_mail_at(mails, m->sequence);
+void tg_p2p_send_taken(tg_p2p_group *g, const tg_p2p_message *m) {
+    tg_p2p_pair_calls *pair_calls = &g->member[m->member].send;
+    tg_p2p_call *c = tg_p2p_pair_at(pair_calls, m->sequence);
     if (c && c->request && c->sequence == m->sequence) c->arrived = 1;
 }

@@ -1,10 +1,10 @@
-/* The control of the transport between nodes: what the messages of the other ranks have said of them. */
+/* The control of the transport between nodes: states the facts that the members' messages contain. */
 #include "base/text.h"
 #include "base/os.h"
 #include "comm/p2p/p2p.h"
 #include "comm/shm/shm.h"
 
-/* NULL: there is none. */
+/* Returns the call of w; NULL: none. */
 static tg_p2p_call *call_of(const tg_wait *w) {
     return !w ? NULL : w->request ? ((tg_p2p_request *)w->request)->call : w->place;
 }
@@ -45,7 +45,7 @@ static void view_member(tg_control *c, const tg_wait *w, int i, tg_member_view *
         .rank = m->rank,
         .returned = p->gone || (m->left && g->world),
         .left = m->left,
-        .missed = m->skips > tg_control_missed(c),
+        .missed = m->missed_calls > tg_control_missed(c),
         .alive = w && p->heard > w->since,
         .status = p->status,
         .cause = p->cause,
@@ -63,18 +63,19 @@ static void error_of(tg_control *c, int i, char *buf, size_t n) {
 
 static void last_call(tg_control *c, int i, char *buf, size_t n, size_t *at) {
     const tg_p2p_member *m = &tg_p2p_of(c)->member[i];
+    const char *name = *c->name ? c->name : "world";
     if (!m->last.sequence) {
         tg_text(buf, n, at, "it has made no call in it yet");
         return;
     }
     tg_text(buf, n, at, "its last call was ");
-    tg_note_call(&m->last, buf, n, at);
-    tg_text(buf, n, at, ", call %llu of the group, from %s", (unsigned long long)m->last.sequence, m->site);
+    tg_call_entry_text(&m->last, buf, n, at);
+    tg_text(buf, n, at, ", call %llu of %s, from %s", (unsigned long long)m->last.sequence, name, m->site);
 }
 
-static bool describe_call(tg_control *c, const tg_wait *w, tg_note *note, char *site, size_t n) {
+static bool describe_call(tg_control *c, const tg_wait *w, tg_call_entry *entry, char *site, size_t n) {
     const tg_p2p_call *call = call_of(w);
-    *note = tg_signature_note(&call->signature, call->t.count, call->peer, call->sequence);
+    *entry = tg_signature_entry(&call->signature, call->t.count, call->peer, tg_p2p_number(call));
     tg_p2p_site(tg_p2p_of(c)->self, call->t.site, site, n < TG_P2P_SITE ? n : TG_P2P_SITE);
     return true;
 }
@@ -83,7 +84,7 @@ static bool describe_call(tg_control *c, const tg_wait *w, tg_note *note, char *
 
 static void begin(tg_control *c, const tg_wait *w) {
     tg_p2p_rank *self = tg_p2p_of(c)->self;
-    self->first_question = self->questions + 1;
+    self->first_probe = self->probes + 1;
     self->waits_for = call_of(w);
 }
 
@@ -110,7 +111,7 @@ static const char *broken(tg_control *c) {
     return self->broken ? self->layer->name : NULL;
 }
 
-/* Members that differ are quoted when all have arrived, or after a while. */
+/* Reports a disagreement when all members have arrived, or after a while. */
 static void settle(tg_control *c, const tg_wait *w) {
     const double patience = 0.1;
     tg_p2p_call *call = call_of(w);
@@ -128,8 +129,8 @@ static void check(tg_control *c, const tg_wait *w) {
 static void say(tg_p2p_group *g, tg_p2p_kind kind, const bool *list) {
     for (int i = 0; i < g->control.size; i++) {
         int rank = g->member[i].rank;
-        bool told = i == g->control.rank || g->self->peer[rank].gone;
-        tg_p2p_message *m = told ? NULL : tg_p2p_draft(g->self, kind, g);
+        bool silent = i == g->control.rank || g->self->peer[rank].gone;
+        tg_p2p_message *m = silent ? NULL : tg_p2p_draft(g->self, kind, g);
         if (!m) continue;
         if (list) memcpy(m->body, list, (size_t)g->control.size);
         m->payload = list ? (uint32_t)g->control.size : 0;

@@ -1,15 +1,15 @@
-/* Ranks that wait for each other in different calls, so that none will ever make the other's: no comparison of
- * signatures can see that. A rank that has waited for a while asks those for whom it waits whether they wait, too; who
- * does, and has not made the call, passes the question on to those for whom it waits (Chandy, Misra and Haas, 1983).
- * Where it comes home, nothing can have moved in the meantime: each waits until the next one has made the call that it
- * has not. */
+/* Deadlock detection: ranks wait for each other in different calls, so that none will ever make the other's call.
+ * Comparing signatures cannot detect this. A rank that has waited for a while sends a probe to the ranks that it
+ * waits for. A rank that receives a probe, waits too and has not made the sender's call passes the probe on to the
+ * ranks that it waits for (Chandy, Misra and Haas, 1983). If a probe returns to the rank that sent it, no rank of
+ * the cycle can have gone on in the meantime: each waits for a call that the next one has not made. */
 #include "base/text.h"
 #include "base/os.h"
 #include "comm/p2p/p2p.h"
 #include "comm/shm/shm.h"
 
-/* Asks on behalf of `of`, whose question it is. */
-static void ask(const tg_p2p_call *c, int of, uint64_t question) {
+/* Sends a probe of rank `of` to the members that this rank waits for. */
+static void send_probes(const tg_p2p_call *c, int of, uint64_t probe) {
     tg_p2p_group *g = c->g;
     char text[512];
     size_t at = 0;
@@ -19,63 +19,62 @@ static void ask(const tg_p2p_call *c, int of, uint64_t question) {
     for (int i = 0; i < g->control.size; i++) {
         tg_p2p_message *m = tg_p2p_awaited(c, i) ? tg_p2p_draft(g->self, TG_P2P_PROBE, g) : NULL;
         if (!m) continue;
-        m->mail = c->mail;
+        m->pair = c->pair;
         m->phase = c->t.kind == TG_RECV;
         m->sequence = c->sequence;
         m->cause = of;
-        m->count = (int64_t)question;
+        m->count = (int64_t)probe;
         tg_p2p_write(m, text);
         tg_p2p_post(g->self, m, g->member[i].rank);
     }
 }
 
-/* Seldom, as those who are late will find all the questions. */
+/* Probes seldom, at doubling intervals, as a late rank finds all probes at once. */
 void tg_p2p_probe(const tg_p2p_call *c, double since) {
     const double first = 0.1;
     tg_p2p_rank *self = c->g->self;
     double waited = tg_system_now() - since;
-    if (waited < first || (self->asked > since && waited < 2 * (self->asked - since))) return;
-    self->asked = tg_system_now();
-    ask(c, self->me, ++self->questions);
+    if (waited < first || (self->probed > since && waited < 2 * (self->probed - since))) return;
+    self->probed = tg_system_now();
+    send_probes(c, self->me, ++self->probes);
 }
 
-/* Whether this rank has made its own part of the call in which the sender waits. */
+/* Returns whether this rank has made its own part of the call in which the sender waits. */
 static bool has_answered(const tg_p2p_group *g, const tg_p2p_message *m) {
     const tg_p2p_member *from = &g->member[m->member];
-    if (!m->mail) return g->sequence > m->sequence;
+    if (!m->pair) return g->sequence > m->sequence;
     return (m->phase ? from->send.next : from->recv.next) > m->sequence;
 }
 
-/* The lower rank's call is quoted first. The other rank knows of both groups when its call fails. */
+/* Ends both groups. The other ranks of the cycle learn of both when their calls fail. */
 static void fail_both(tg_p2p_call *c, tg_p2p_group *other, const tg_p2p_message *m) {
     tg_p2p_group *g = c->g;
-    bool first = g->self->me < m->rank;
-    const char *const names[] = {first ? g->name : other->name, first ? other->name : g->name};
-    tg_wait w = {.place = c}, w_other = {.sequence = m->mail ? other->sequence : m->sequence};
+    tg_wait w = {.place = c}, w_other = {.sequence = m->pair ? other->sequence : m->sequence};
     char text[TG_P2P_FAILURE / 2];
     size_t at = 0;
-    tg_quoted own;
-    tg_p2p_quote(c, g->control.rank, c->peer, &own);
-    tg_quote(&own, text, sizeof text, &at);
-    tg_control_deadlock(&g->control, &w, &other->control, &w_other, names, first ? text : m->body,
-                        first ? m->body : text);
+    tg_quoted quoted;
+    tg_p2p_quote(c, g->control.rank, c->peer, &quoted);
+    tg_quote(&quoted, text, sizeof text, &at);
+    tg_blocked own = {g->self->me, g->name, text}, peer = {m->rank, other->name, m->body};
+    tg_control_deadlock(&g->control, &w, &own, &other->control, &w_other, &peer);
 }
 
-/* After an error: the sender will find that out, and go on. What it has missed itself it said before it asked. */
+/* Returns whether this rank has missed calls, after an error, that the member has not. The sender will notice this
+ * and go on. It announced its own missed calls before it sent the probe. */
 static bool has_missed_more(const tg_p2p_group *g, int member) {
-    return tg_control_missed(&g->control) > g->member[member].skips;
+    return tg_control_missed(&g->control) > g->member[member].missed_calls;
 }
 
 void tg_p2p_probed(tg_p2p_group *g, const tg_p2p_message *m) {
     tg_p2p_rank *self = g->self;
     tg_p2p_call *c = self->waits_for;
-    uint64_t question = (uint64_t)m->count;
+    uint64_t probe = (uint64_t)m->count;
     if (!c || g->failed || tg_p2p_over(c) || has_answered(g, m) || has_missed_more(g, m->member)) return;
     if (m->cause != self->me) {
-        if (self->peer[m->cause].question >= question) return; /* passed on before */
-        self->peer[m->cause].question = question;
-        ask(c, m->cause, question);
-    } else if (question >= self->first_question) {
+        if (self->peer[m->cause].probe >= probe) return; /* this probe was passed on before */
+        self->peer[m->cause].probe = probe;
+        send_probes(c, m->cause, probe);
+    } else if (probe >= self->first_probe) {
         fail_both(c, g, m);
     }
 }

@@ -1,5 +1,5 @@
-/* How a group of the transport between nodes ends on this rank, how its members hear of it, and what this rank says to
- * all ranks of its own context. */
+/* Failures over the transport between nodes: how a group ends on this rank, how the members are notified, and what
+ * this rank announces to all ranks about its own context. */
 #include "base/host_memory.h"
 #include "base/text.h"
 #include "base/os.h"
@@ -10,8 +10,8 @@
 
 static void refuse_all(tg_p2p_group *g, tg_p2p_call *c) {
     for (int i = 0; i < g->control.size && c->owed; i++) {
-        tg_p2p_side *s = &c->side[c->mail ? 0 : i];
-        int rank = g->member[c->mail ? c->peer : i].rank;
+        tg_p2p_side *s = &c->side[c->pair ? 0 : i];
+        int rank = g->member[c->pair ? c->peer : i].rank;
         for (int phase = 0; phase < TG_P2P_PHASES; phase++)
             for (; s->served[phase] < s->wanted[phase]; c->owed--)
                 tg_p2p_refuse(g->self, rank, s->tag[phase][s->served[phase]++ % TG_P2P_PIECES]);
@@ -20,10 +20,10 @@ static void refuse_all(tg_p2p_group *g, tg_p2p_call *c) {
 
 bool tg_p2p_over(const tg_p2p_call *c) {
     if (!c->g->failed) return false;
-    return c->lost || (c->mail ? !c->arrived : c->sequence >= c->g->failed_at);
+    return c->lost || (c->pair ? !c->arrived : c->sequence >= c->g->failed_at);
 }
 
-/* What is under way lands in the transport's buffers, and nobody looks at it. */
+/* Gives up the calls that are over. Pieces under way land in the transport's buffers and are ignored. */
 static void give_up(tg_p2p_group *g) {
     for (tg_p2p_request *r = g->self->first; r; r = r->next)
         if (r->group == g && tg_p2p_over(r->call)) refuse_all(g, r->call);
@@ -37,8 +37,8 @@ static void give_up(tg_p2p_group *g) {
 static void tell_members(tg_p2p_group *g) {
     for (int i = 0; i < g->control.size; i++) {
         int rank = g->member[i].rank;
-        bool skip = i == g->control.rank || g->self->peer[rank].gone;
-        tg_p2p_message *m = skip ? NULL : tg_p2p_draft(g->self, TG_P2P_FAIL, g);
+        bool silent = i == g->control.rank || g->self->peer[rank].gone;
+        tg_p2p_message *m = silent ? NULL : tg_p2p_draft(g->self, TG_P2P_FAIL, g);
         if (!m) continue;
         m->status = (int32_t)g->status;
         m->cause = g->culprit;
@@ -63,8 +63,7 @@ void tg_p2p_fail(tg_p2p_group *g, tg_status status, int culprit, int reporter, c
     if (reporter == g->self->me) tell_members(g);
 }
 
-/* A disagreement is one for all members, so that each passes it on before the others can hear that it has failed for
- * it: from the one who found it they may hear later. It may be one of two groups. */
+/* Passes a disagreement on to the members, as p2p.h says. */
 void tg_p2p_pass_on(tg_p2p_rank *self) {
     for (tg_p2p_group *g = self->groups; g; g = g->next) {
         if (!g->failed || g->closed || g->passed_on || g->status != TG_ERR_MISMATCH) continue;
@@ -77,12 +76,12 @@ void tg_p2p_pass_on(tg_p2p_rank *self) {
 
 void tg_p2p_quote(const tg_p2p_call *c, int member, int peer, tg_quoted *q) {
     const tg_p2p_group *g = c->g;
-    const tg_p2p_side *side = c->mail && member == g->control.rank ? NULL : tg_p2p_side_of(c, member);
+    const tg_p2p_side *side = c->pair && member == g->control.rank ? NULL : tg_p2p_side_of(c, member);
     size_t at = 0;
     *q = (tg_quoted){.member = member, .rank = g->member[member].rank};
-    q->note = side ? tg_signature_note(&side->signature, side->count, peer, c->sequence)
-                   : tg_signature_note(&c->signature, c->t.count, peer, c->sequence);
-    if (c->mail) q->note.sequence = 0;
+    q->entry = side ? tg_signature_entry(&side->signature, side->count, peer, c->sequence)
+                    : tg_signature_entry(&c->signature, c->t.count, peer, c->sequence);
+    if (c->pair) q->entry.sequence = 0;
     if (side)
         tg_text(q->site, sizeof q->site, &at, "%s", side->site);
     else
@@ -97,18 +96,18 @@ static void mismatch(tg_p2p_call *c, int a, int b) {
     tg_control_mismatch(&c->g->control, &w, &one, &two);
 }
 
-/* The first who has arrived, and the first who differs from it; pairs that differ only in what they exchange know that
- * alone. */
+/* Reports the first member that has arrived and the first one that differs from it. Only the two members of a pair
+ * know that they differ in what they exchange. */
 void tg_p2p_settle_dispute(tg_p2p_call *c) {
     int first = 0;
-    while (!c->mail && !c->side[first].arrived) first++;
-    for (int i = first + 1; !c->mail && i < c->g->control.size; i++)
+    while (!c->pair && !c->side[first].arrived) first++;
+    for (int i = first + 1; !c->pair && i < c->g->control.size; i++)
         if (c->side[i].arrived && !tg_signature_equal(&c->side[first].signature, &c->side[i].signature)) {
             mismatch(c, first, i);
             return;
         }
     for (int i = 0; i < c->g->control.size && !c->g->failed; i++)
-        if (c->mail ? i == c->peer : i != c->g->control.rank && c->side[i].arrived && !tg_p2p_agree(c, i))
+        if (c->pair ? i == c->peer : i != c->g->control.rank && c->side[i].arrived && !tg_p2p_agree(c, i))
             mismatch(c, c->g->control.rank, i);
 }
 
@@ -116,7 +115,7 @@ void tg_p2p_settle_dispute(tg_p2p_call *c) {
 
 bool tg_p2p_awaited(const tg_p2p_call *c, int member) {
     if (member == c->g->control.rank) return false;
-    return c->mail ? member == c->peer && !c->arrived : !c->side[member].arrived;
+    return c->pair ? member == c->peer && !c->arrived : !c->side[member].arrived;
 }
 
 /* ---- This rank's context ---- */
@@ -133,10 +132,10 @@ static void announce(tg_p2p_rank *self, tg_p2p_kind kind) {
     }
 }
 
-static void announce_skips(tg_p2p_rank *self) {
+static void announce_missed(tg_p2p_rank *self) {
     for (tg_p2p_group *g = self->groups; g; g = g->next)
         for (int i = 0; !g->closed && i < g->control.size; i++) {
-            tg_p2p_message *m = i == g->control.rank ? NULL : tg_p2p_draft(self, TG_P2P_SKIP, g);
+            tg_p2p_message *m = i == g->control.rank ? NULL : tg_p2p_draft(self, TG_P2P_MISSED, g);
             if (!m) continue;
             m->sequence = tg_control_missed(&g->control);
             tg_p2p_post(self, m, g->member[i].rank);
@@ -150,7 +149,7 @@ void tg_p2p_peer_failed(tg_p2p_rank *self, int rank, tg_status status, int cause
     if (p->failure) tg_text(p->failure, TG_P2P_FAILURE, &at, "%s", text);
     p->since = tg_system_now();
     p->status = status;
-    p->cause = cause;
+    p->cause = status == TG_ERR_REMOTE ? cause : -1;
 }
 
 static bool may_speak(tg_p2p_rank *self) {
@@ -158,8 +157,8 @@ static bool may_speak(tg_p2p_rank *self) {
     return !self->announce;
 }
 
-/* Peers that wait for this rank learn of its failure at once; or, if another thread found it, when this one is here
- * again. */
+/* Announces the error at once, so that peers that wait for this rank fail. If another thread has recorded it, the
+ * next poll announces it. */
 static void post_failure(tg_listener *l) {
     tg_p2p_rank *self = (tg_p2p_rank *)l;
     if (!may_speak(self)) return;
@@ -167,28 +166,29 @@ static void post_failure(tg_listener *l) {
     announce(self, TG_P2P_FAILED);
 }
 
-/* Of calls missed the first counts, while the error is there; afterwards how many there were. */
+/* Announces that the error was cleared, and first how many calls this rank has missed. While the error was there,
+ * only the first missed call was announced. */
 static void post_recovery(tg_listener *l) {
     tg_p2p_rank *self = (tg_p2p_rank *)l;
-    if (self->skipped) announce_skips(self);
-    self->skipped = self->announce = false;
+    if (self->missed) announce_missed(self);
+    self->missed = self->announce = false;
     self->peer[self->me].status = TG_OK;
     announce(self, TG_P2P_CLEARED);
 }
 
-static void post_skip(tg_listener *l) {
+static void post_missed(tg_listener *l) {
     tg_p2p_rank *self = (tg_p2p_rank *)l;
-    if (self->skipped || !may_speak(self)) return;
-    self->skipped = true;
-    announce_skips(self);
+    if (self->missed || !may_speak(self)) return;
+    self->missed = true;
+    announce_missed(self);
 }
 
-/* A wait for ranks of the node: those of others may need this one meanwhile. */
+/* Makes progress while this rank waits for ranks of its node: ranks of other nodes may need it meanwhile. */
 static void while_idle(tg_listener *l) {
     tg_p2p_rank *self = (tg_p2p_rank *)l;
     if (pthread_equal(pthread_self(), self->thread)) tg_p2p_progress(self);
 }
 
 tg_listener tg_p2p_listener(void) {
-    return (tg_listener){.failed = post_failure, .cleared = post_recovery, .skipped = post_skip, .idle = while_idle};
+    return (tg_listener){.failed = post_failure, .cleared = post_recovery, .skipped = post_missed, .idle = while_idle};
 }

@@ -1,4 +1,4 @@
-/* What goes from whom to whom in a collective, as elements of src and dst. */
+/* The data that each rank of a collective sends to each other, as elements of src and dst. */
 #include "comm/p2p/p2p.h"
 
 static const tg_p2p_flow nothing = {NULL, 0};
@@ -26,7 +26,7 @@ static tg_p2p_flow part(const tg_p2p_call *c, const void *base, const int64_t *a
     return flow(c, base, tg_part_begin(at, c->t.count, i), tg_part_size(at, c->t.count, i));
 }
 
-/* What member i sums of an all-reduce: equal parts but for one element. */
+/* Returns the part of an all-reduce that member i sums. Parts differ by at most one element. */
 static tg_p2p_flow share(const tg_p2p_call *c, const void *base, int i) {
     int64_t each = c->t.count / c->g->control.size, rest = c->t.count % c->g->control.size;
     return flow(c, base, each * i + (i < rest ? i : rest), each + (i < rest));

@@ -1,17 +1,17 @@
-/* Groups of the transport between nodes: how members name them alike, and their memory. */
+/* Groups of the transport between nodes: their keys, their memory, and messages that came before their group. */
 #include "base/host_memory.h"
 #include "base/text.h"
 #include "comm/p2p/p2p.h"
 
-/* ---- Names ---- */
+/* ---- Keys ---- */
 
 static uint64_t mix(uint64_t h, uint64_t x) {
     h = (h ^ x) * 0x9E3779B97F4A7C15u;
     return h ^ (h >> 29);
 }
 
-/* The n-th group of one list, split from one group, has one name on all its members: they form such groups in one
- * order. */
+/* Finds the count of groups with this base. Members form groups of one list, split from one group, in the same
+ * order, so the n-th such group has one key on all its members. */
 static tg_p2p_base *base_of(tg_p2p_rank *self, uint64_t base) {
     for (tg_p2p_base *b = self->bases; b; b = b->next)
         if (b->base == base) return b;
@@ -36,7 +36,7 @@ static tg_status name_group(tg_p2p_rank *self, const tg_p2p_key *parent, const i
 
 static size_t round_up(size_t n) { return (n + 63) / 64 * 64; }
 
-/* Fewer of everything where there are many members. */
+/* Sizes the group's buffers: the more members, the smaller they are. */
 static void size_group(tg_p2p_group *g) {
     enum { BUFFERS = 8 << 20, LARGEST = 128 << 10, SMALLEST = 4 << 10 };
     size_t all = (size_t)g->control.size * TG_P2P_PIECES * (TG_P2P_PHASES + 1);
@@ -62,11 +62,11 @@ tg_p2p_call *tg_p2p_calls_new(tg_p2p_group *g, int n, int members, size_t *bytes
     return calls;
 }
 
-/* ---- Places of messages ---- */
+/* ---- Places of sends and receives ---- */
 
 static bool is_taken(const tg_p2p_call *c) { return c->request || c->arrived; }
 
-/* n calls more for the messages of that member. */
+/* Allocates n more calls for sends to that member, or receives from it. */
 static tg_p2p_call *block_new(tg_p2p_group *g, int n, int member) {
     tg_p2p_block *b = tg_host_alloc(g->self->ctx, sizeof *b);
     if (!b) return NULL;
@@ -76,41 +76,41 @@ static tg_p2p_call *block_new(tg_p2p_group *g, int n, int member) {
         return NULL;
     }
     for (int i = 0; i < n; i++) {
-        b->calls[i].mail = true;
+        b->calls[i].pair = true;
         b->calls[i].peer = member;
     }
     g->blocks = b;
     return b->calls;
 }
 
-/* Twice the places. What had one of its own has one again. */
-static bool grow(tg_p2p_group *g, tg_p2p_mails *m, int member) {
+/* Doubles the places. Calls that are in use keep a place of their own. */
+static bool grow(tg_p2p_group *g, tg_p2p_pair_calls *m, int member) {
     tg_ctx *ctx = g->self->ctx;
-    uint64_t room = m->room ? 2 * m->room : TG_P2P_MAILS, n = room - m->room, at = 0;
-    tg_p2p_call **call = tg_host_alloc(ctx, room * sizeof(tg_p2p_call *));
+    uint64_t capacity = m->capacity ? 2 * m->capacity : TG_P2P_PAIR_CALLS, n = capacity - m->capacity, at = 0;
+    tg_p2p_call **call = tg_host_alloc(ctx, capacity * sizeof(tg_p2p_call *));
     tg_p2p_call *more = call ? block_new(g, (int)n, member) : NULL;
     if (!more) {
-        tg_host_free(ctx, call, room * sizeof(tg_p2p_call *));
+        tg_host_free(ctx, call, capacity * sizeof(tg_p2p_call *));
         return false;
     }
-    for (uint64_t i = 0; i < room; i++) call[i] = NULL;
-    for (uint64_t i = 0; i < m->room; i++)
-        if (is_taken(m->call[i])) call[m->call[i]->sequence % room] = m->call[i];
-    for (uint64_t i = 0, old = 0; i < room; i++) {
+    for (uint64_t i = 0; i < capacity; i++) call[i] = NULL;
+    for (uint64_t i = 0; i < m->capacity; i++)
+        if (is_taken(m->call[i])) call[m->call[i]->sequence % capacity] = m->call[i];
+    for (uint64_t i = 0, old = 0; i < capacity; i++) {
         if (call[i]) continue;
-        while (old < m->room && is_taken(m->call[old])) old++;
-        call[i] = old < m->room ? m->call[old++] : &more[at++];
+        while (old < m->capacity && is_taken(m->call[old])) old++;
+        call[i] = old < m->capacity ? m->call[old++] : &more[at++];
     }
-    tg_host_free(ctx, m->call, m->room * sizeof(tg_p2p_call *));
+    tg_host_free(ctx, m->call, m->capacity * sizeof(tg_p2p_call *));
     m->call = call;
-    m->room = room;
+    m->capacity = capacity;
     return true;
 }
 
-tg_p2p_call *tg_p2p_mail_place(tg_p2p_group *g, int member, bool send, uint64_t sequence) {
-    tg_p2p_mails *m = send ? &g->member[member].send : &g->member[member].recv;
+tg_p2p_call *tg_p2p_pair_place(tg_p2p_group *g, int member, bool send, uint64_t sequence) {
+    tg_p2p_pair_calls *m = send ? &g->member[member].send : &g->member[member].recv;
     for (;;) {
-        tg_p2p_call *c = tg_p2p_mail_at(m, sequence);
+        tg_p2p_call *c = tg_p2p_pair_at(m, sequence);
         if (c && (!is_taken(c) || c->sequence == sequence)) return c;
         if (!grow(g, m, member)) return NULL;
     }
@@ -125,12 +125,12 @@ tg_status tg_p2p_buffers(tg_p2p_group *g) {
     for (int i = 0; i < g->control.size; i++)
         for (int k = 0; k < EACH; k++, p += g->piece) {
             int phase = k / TG_P2P_PIECES, which = k % TG_P2P_PIECES;
-            *(phase < TG_P2P_PHASES ? &g->member[i].in[phase][which].box.data : &g->member[i].out[which].data) = p;
+            *(phase < TG_P2P_PHASES ? &g->member[i].in[phase][which].buffer.data : &g->member[i].out[which].data) = p;
         }
     return TG_OK;
 }
 
-/* ---- Copies of what a call overwrites in place ---- */
+/* ---- Copies of data that a call overwrites in place ---- */
 
 static bool fits(const tg_p2p_copy *c, size_t bytes) { return !c->used && c->bytes >= bytes; }
 
@@ -155,7 +155,7 @@ void tg_p2p_copy_end(tg_p2p_group *g, const void *data) {
         if (c->data == data) c->used = false;
 }
 
-/* ---- Messages that came before the group ---- */
+/* ---- Messages that came before their group ---- */
 
 static bool same_key(const tg_p2p_key *a, const tg_p2p_key *b) {
     return a->base == b->base && a->ordinal == b->ordinal;
@@ -176,7 +176,8 @@ tg_p2p_group *tg_p2p_find(tg_p2p_rank *self, const tg_p2p_message *m) {
     for (tg_p2p_group *g = self->groups; g; g = g->next)
         if (same_key(&g->key, &m->group)) return g->closed ? NULL : g;
     tg_p2p_base *b = base_of(self, m->group.base);
-    if (m->kind != TG_P2P_ASK && m->kind != TG_P2P_PROBE && (!b || m->group.ordinal >= b->made)) keep_early(self, m);
+    if (m->kind != TG_P2P_REQUEST && m->kind != TG_P2P_PROBE && (!b || m->group.ordinal >= b->made))
+        keep_early(self, m);
     return NULL;
 }
 
@@ -194,13 +195,13 @@ static void take_early(tg_p2p_rank *self, tg_p2p_group *g) {
     }
 }
 
-/* ---- Begin and end ---- */
+/* ---- Start and end ---- */
 
 static bool flies(const tg_p2p_group *g) {
     for (int i = 0; i < g->control.size; i++)
         for (int k = 0; k < TG_P2P_PIECES; k++) {
             const tg_p2p_member *m = &g->member[i];
-            if (m->in[0][k].box.flying || m->in[1][k].box.flying || m->out[k].flying) return true;
+            if (m->in[0][k].buffer.flying || m->in[1][k].buffer.flying || m->out[k].flying) return true;
         }
     return false;
 }
@@ -208,8 +209,8 @@ static bool flies(const tg_p2p_group *g) {
 static void group_free(tg_p2p_group *g) {
     tg_ctx *ctx = g->self->ctx;
     for (int i = 0; i < g->control.size; i++) {
-        tg_host_free(ctx, g->member[i].send.call, g->member[i].send.room * sizeof(tg_p2p_call *));
-        tg_host_free(ctx, g->member[i].recv.call, g->member[i].recv.room * sizeof(tg_p2p_call *));
+        tg_host_free(ctx, g->member[i].send.call, g->member[i].send.capacity * sizeof(tg_p2p_call *));
+        tg_host_free(ctx, g->member[i].recv.call, g->member[i].recv.capacity * sizeof(tg_p2p_call *));
     }
     for (tg_p2p_block *b = g->blocks, *next; b; b = next) {
         next = b->next;
@@ -221,7 +222,7 @@ static void group_free(tg_p2p_group *g) {
         tg_host_free(ctx, c, sizeof *c + c->bytes);
     }
     tg_host_free(ctx, g->calls, g->calls_bytes);
-    if (!flies(g)) tg_host_free(ctx, g->buffers, g->buffer_bytes); /* else it is the layer's for good */
+    if (!flies(g)) tg_host_free(ctx, g->buffers, g->buffer_bytes); /* otherwise the layer keeps it for good */
     tg_host_free(ctx, g, g->bytes);
 }
 

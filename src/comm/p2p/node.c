@@ -1,5 +1,5 @@
-/* Ranks that are processes of one node meet in its memory: the layer tells them where, and whether all of them could
- * open it. */
+/* Ranks that are processes of one node meet in its shared memory. They exchange over the layer where it is, and
+ * whether all of them could open it. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@
 #include "comm/p2p/p2p.h"
 #include "comm/shm/shm.h"
 
-/* What each rank says of itself: its node, and the file that it has made for the others there. */
+/* What each rank sends the others: its node, and the file that it has made for the ranks of its node. */
 typedef struct address {
     int64_t node, pid, fd, inode;
 } address;
@@ -23,7 +23,7 @@ static uint64_t mix_text(uint64_t h, const char *text, ssize_t n) {
     return h;
 }
 
-/* The boot of a machine, and the processes that this one can see there. */
+/* Returns a number for this node: a digest of the machine's boot and of the processes that this one can see. */
 static int64_t this_node(void) {
     char text[256];
     uint64_t h = 14695981039346656037u;
@@ -37,7 +37,7 @@ static int64_t this_node(void) {
     return (int64_t)(h >> 1);
 }
 
-/* TG_MPI_NODES, for tests: as many nodes, over which the ranks are spread as if they were such. */
+/* Returns the number of nodes that TG_MPI_NODES simulates for tests; the ranks are spread over them. */
 static int64_t node_of(const tg_comm *world) {
     const char *text = getenv("TG_MPI_NODES");
     long nodes = text ? strtol(text, NULL, 10) : 0;
@@ -59,8 +59,8 @@ static int members_of(const address *all, int n, int rank) {
     return members;
 }
 
-/* Whether ranks of this node are threads of one process: its locks on the file would not tell of each of them, so they
- * do without. */
+/* Returns whether ranks of this node are threads of one process. These do not meet in shared memory, as the locks on
+ * its file belong to the process. */
 static bool are_threads(const address *all, int n, int rank) {
     for (int i = 0; i < n; i++)
         for (int k = 0; all[i].node == all[rank].node && k < i; k++)
@@ -68,8 +68,8 @@ static bool are_threads(const address *all, int n, int rank) {
     return false;
 }
 
-/* A descriptor of our own, which other programs do not inherit: the kernel drops a process's locks on a file with the
- * first descriptor that it closes. */
+/* Opens a descriptor of our own, which other programs do not inherit. The kernel drops a process's locks on a file
+ * when the process closes any descriptor of it. */
 static int open_file(const address *a) {
     char path[64];
     struct stat file;
@@ -103,7 +103,7 @@ static tg_status tell(tg_comm *world, const void *mine, void *all, int64_t words
     return tg_comm_exchange(world, &call);
 }
 
-/* Whether all ranks of this rank's node could open its file; in one: whether all ranks are there. */
+/* Returns whether all ranks of this rank's node could open its file. *in_one: whether these are all ranks. */
 static tg_status all_can(tg_comm *world, const address *all, int fd, bool *can, bool *in_one) {
     size_t bytes = (size_t)world->size * sizeof(int64_t);
     int64_t mine = can_be_mapped(fd), *each = tg_host_alloc(world->ctx, bytes);

@@ -1,4 +1,4 @@
-/* The slots of the transport between nodes, and its world. */
+/* The slots of the transport between nodes, and its world communicator. */
 
 #include "base/host_memory.h"
 #include "base/os.h"
@@ -31,14 +31,14 @@ static void request_start(tg_p2p_request *r) {
     self->last = r;
 }
 
-/* A communicator of one node goes to that node's transport. */
-#define NODE(seat, slot, ...) (seat)->self->node->ops->slot((seat)->self->ctx, (seat)->inner, __VA_ARGS__)
+/* Calls a slot of the node's transport, for a communicator whose ranks are of one node. */
+#define NODE(handle, slot, ...) (handle)->self->node->ops->slot((handle)->self->ctx, (handle)->inner, __VA_ARGS__)
 
 static tg_status p2p_start(tg_ctx *ctx, void *state, const tg_transfer *t, void **request) {
-    tg_p2p_seat *seat = state;
-    if (seat->inner) return NODE(seat, start, t, request);
-    tg_p2p_group *g = seat->g;
-    tg_p2p_progress(g->self); /* news of a failure */
+    tg_p2p_handle *handle = state;
+    if (handle->inner) return NODE(handle, start, t, request);
+    tg_p2p_group *g = handle->g;
+    tg_p2p_progress(g->self); /* a failure may have been announced */
     if (g->failed) return tg_control_failed(&g->control, false);
     tg_p2p_request *r = request_new(g);
     if (!r) return ctx->run.status;
@@ -54,48 +54,48 @@ static tg_status p2p_start(tg_ctx *ctx, void *state, const tg_transfer *t, void 
 
 static bool p2p_test(tg_ctx *ctx, void *state, void *request) {
     (void)ctx;
-    tg_p2p_seat *seat = state;
+    tg_p2p_handle *handle = state;
     tg_p2p_request *r = request;
-    if (seat->inner) return NODE(seat, test, request);
-    if (!r->done) tg_p2p_progress(seat->self);
-    return r->done || tg_p2p_over(r->call) || seat->self->broken;
+    if (handle->inner) return NODE(handle, test, request);
+    if (!r->done) tg_p2p_progress(handle->self);
+    return r->done || tg_p2p_over(r->call) || handle->self->broken;
 }
 
 static tg_status p2p_wait(tg_ctx *ctx, void *state, void *request) {
     (void)ctx;
-    tg_p2p_seat *seat = state;
-    return seat->inner ? NODE(seat, wait, request) : tg_control_wait(&seat->g->control, request, NULL, 0);
+    tg_p2p_handle *handle = state;
+    return handle->inner ? NODE(handle, wait, request) : tg_control_wait(&handle->g->control, request, NULL, 0);
 }
 
 static tg_status p2p_look(tg_ctx *ctx, void *state, void *request, double waited) {
     (void)ctx;
-    tg_p2p_seat *seat = state;
-    return seat->inner ? NODE(seat, look, request, waited) : tg_control_watch(&seat->g->control, request, waited);
+    tg_p2p_handle *handle = state;
+    return handle->inner ? NODE(handle, look, request, waited) : tg_control_watch(&handle->g->control, request, waited);
 }
 
 static void p2p_drop(tg_ctx *ctx, void *state, void *request) {
     (void)ctx;
-    tg_p2p_seat *seat = state;
+    tg_p2p_handle *handle = state;
     tg_p2p_request *r = request;
-    if (seat->inner) {
-        NODE(seat, drop, request);
+    if (handle->inner) {
+        NODE(handle, drop, request);
         return;
     }
-    if (!r->done && tg_control_wait(&seat->g->control, r, NULL, 0) != TG_OK && !r->done) tg_p2p_forget(r);
+    if (!r->done && tg_control_wait(&handle->g->control, r, NULL, 0) != TG_OK && !r->done) tg_p2p_forget(r);
     request_free(r);
 }
 
 static void p2p_abort(tg_ctx *ctx, void *state, const char *why) {
     (void)ctx;
-    tg_p2p_seat *seat = state;
-    if (seat->inner)
-        NODE(seat, abort, why);
+    tg_p2p_handle *handle = state;
+    if (handle->inner)
+        NODE(handle, abort, why);
     else
-        tg_p2p_fail(seat->g, TG_ERR_ABORTED, seat->self->me, seat->self->me, why, seat->g->sequence);
+        tg_p2p_fail(handle->g, TG_ERR_ABORTED, handle->self->me, handle->self->me, why, handle->g->sequence);
 }
 
-static tg_status recover(tg_p2p_seat *seat, int *rank, int *size) {
-    tg_p2p_group *old = seat->g, *g = NULL;
+static tg_status recover(tg_p2p_handle *handle, int *rank, int *size) {
+    tg_p2p_group *old = handle->g, *g = NULL;
     tg_ctx *ctx = old->self->ctx;
     size_t bytes = (size_t)old->control.size * sizeof(int);
     int n = 0, mine = -1, *ranks = tg_host_alloc(ctx, bytes);
@@ -106,7 +106,7 @@ static tg_status recover(tg_p2p_seat *seat, int *rank, int *size) {
     if (!g) return ctx->run.status;
     g->world = old->world;
     tg_p2p_group_close(old);
-    seat->g = g;
+    handle->g = g;
     *rank = mine;
     *size = n;
     return TG_OK;
@@ -114,24 +114,24 @@ static tg_status recover(tg_p2p_seat *seat, int *rank, int *size) {
 
 static tg_status p2p_recover(tg_ctx *ctx, void *state, int *rank, int *size) {
     (void)ctx;
-    tg_p2p_seat *seat = state;
-    return seat->inner ? NODE(seat, recover, rank, size) : recover(seat, rank, size);
+    tg_p2p_handle *handle = state;
+    return handle->inner ? NODE(handle, recover, rank, size) : recover(handle, rank, size);
 }
 
 /* ---- Groups ---- */
 
-/* A state for a group, which is closed where there is no memory for one. */
-static tg_p2p_seat *seat_new(tg_p2p_rank *self, tg_p2p_group *g, void *inner) {
-    tg_p2p_seat *seat = tg_host_alloc(self->ctx, sizeof *seat);
-    if (seat) {
-        *seat = (tg_p2p_seat){.self = self, .g = g, .inner = inner};
+/* Makes a communicator's state. If there is no memory for it, closes the group. */
+static tg_p2p_handle *handle_new(tg_p2p_rank *self, tg_p2p_group *g, void *inner) {
+    tg_p2p_handle *handle = tg_host_alloc(self->ctx, sizeof *handle);
+    if (handle) {
+        *handle = (tg_p2p_handle){.self = self, .g = g, .inner = inner};
         self->open++;
     } else if (g) {
         tg_p2p_group_close(g);
     } else {
         self->node->ops->close(self->ctx, inner);
     }
-    return seat;
+    return handle;
 }
 
 static bool are_of_this_node(const tg_p2p_rank *self, const int *ranks, int n) {
@@ -141,37 +141,38 @@ static bool are_of_this_node(const tg_p2p_rank *self, const int *ranks, int n) {
     return true;
 }
 
-/* ranks: of the world. */
-static tg_p2p_seat *split(const tg_p2p_seat *seat, const int *ranks, int n, int rank, const char *name, bool all) {
-    tg_p2p_rank *self = seat->self;
+/* Splits by ranks of the world. */
+static tg_p2p_handle *split(const tg_p2p_handle *handle, const int *ranks, int n, int rank, const char *name,
+                            bool all) {
+    tg_p2p_rank *self = handle->self;
     void *inner = NULL;
     if (are_of_this_node(self, ranks, n)) {
         tg_status s = self->node->ops->split(self->ctx, self->node->state, ranks, n, rank, name, all, &inner);
-        return s == TG_OK ? seat_new(self, NULL, inner) : NULL;
+        return s == TG_OK ? handle_new(self, NULL, inner) : NULL;
     }
-    tg_p2p_group *g = tg_p2p_group_new(self, &seat->g->key, ranks, n, rank, name);
-    return g ? seat_new(self, g, NULL) : NULL;
+    tg_p2p_group *g = tg_p2p_group_new(self, &handle->g->key, ranks, n, rank, name);
+    return g ? handle_new(self, g, NULL) : NULL;
 }
 
-static tg_p2p_seat *split_inner(const tg_p2p_seat *seat, const int *ranks, int n, int rank, const char *name,
-                                 bool all) {
+static tg_p2p_handle *split_inner(const tg_p2p_handle *handle, const int *ranks, int n, int rank, const char *name,
+                                  bool all) {
     void *inner = NULL;
-    tg_status s = NODE(seat, split, ranks, n, rank, name, all, &inner);
-    return s == TG_OK ? seat_new(seat->self, NULL, inner) : NULL;
+    tg_status s = NODE(handle, split, ranks, n, rank, name, all, &inner);
+    return s == TG_OK ? handle_new(handle->self, NULL, inner) : NULL;
 }
 
 static tg_status p2p_split(tg_ctx *ctx, void *state, const int *ranks, int n, int rank, const char *name, bool all,
                             void **group) {
-    tg_p2p_seat *seat = state;
+    tg_p2p_handle *handle = state;
     size_t bytes = (size_t)n * sizeof(int);
-    if (seat->inner) {
-        *group = split_inner(seat, ranks, n, rank, name, all);
+    if (handle->inner) {
+        *group = split_inner(handle, ranks, n, rank, name, all);
         return *group ? TG_OK : ctx->run.status;
     }
     int *of_world = tg_host_alloc(ctx, bytes);
     if (!of_world) return ctx->run.status;
-    for (int i = 0; i < n; i++) of_world[i] = seat->g->member[ranks[i]].rank;
-    *group = split(seat, of_world, n, rank, name, all);
+    for (int i = 0; i < n; i++) of_world[i] = handle->g->member[ranks[i]].rank;
+    *group = split(handle, of_world, n, rank, name, all);
     tg_host_free(ctx, of_world, bytes);
     return *group ? TG_OK : ctx->run.status;
 }
@@ -190,8 +191,8 @@ static bool all_gone(tg_p2p_rank *self) {
     return tg_p2p_sent(self);
 }
 
-/* A rank says goodbye when nobody owes it anything any more, and then answers what others ask until they have said it
- * too: after that nothing comes. */
+/* Says goodbye once the other ranks owe this one nothing. It answers their requests until all of them have said
+ * goodbye too; after that no message comes. */
 static void say_goodbye(tg_p2p_rank *self) {
     if (phase_of(self) == TG_P2P_ENDED || self->broken) return;
     bool landed = tg_p2p_until(self, everything_landed);
@@ -210,9 +211,9 @@ static void rank_free(tg_p2p_rank *self) {
         tg_host_free(ctx, r, sizeof *r);
     }
     tg_p2p_groups_free(self);
-    if (self->board && ctx->run.heartbeat == &self->board->card->heartbeat)
+    if (self->recorder && ctx->run.heartbeat == &self->recorder->rank_slot->heartbeat)
         ctx->run.heartbeat = &ctx->run.own_heartbeat;
-    tg_board_unref(ctx, self->board);
+    tg_recorder_unref(ctx, self->recorder);
     for (int i = 0; self->peer && i < self->size; i++) tg_host_free(ctx, self->peer[i].failure, TG_P2P_FAILURE);
     tg_host_free(ctx, self->nodes, (size_t)self->size * sizeof *self->nodes);
     tg_host_free(ctx, self->peer, (size_t)self->size * sizeof *self->peer);
@@ -220,13 +221,13 @@ static void rank_free(tg_p2p_rank *self) {
 }
 
 static void p2p_close(tg_ctx *ctx, void *state) {
-    tg_p2p_seat *seat = state;
-    tg_p2p_rank *self = seat->self;
-    if (seat->inner)
-        self->node->ops->close(ctx, seat->inner);
+    tg_p2p_handle *handle = state;
+    tg_p2p_rank *self = handle->self;
+    if (handle->inner)
+        self->node->ops->close(ctx, handle->inner);
     else
-        tg_p2p_group_close(seat->g);
-    tg_host_free(ctx, seat, sizeof *seat);
+        tg_p2p_group_close(handle->g);
+    tg_host_free(ctx, handle, sizeof *handle);
     if (--self->open) return;
     say_goodbye(self);
     rank_free(self);
@@ -250,15 +251,17 @@ const tg_comm_ops tg_p2p_transport = {
 /* ---- The world ---- */
 
 static tg_status check_layer(tg_ctx *ctx, const tg_p2p_ops *ops, const void *state, int rank, int size) {
-    if (!ops) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_comm_p2p_new: the table is NULL");
+    if (!ops)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_comm_p2p_new: ops is NULL, expected the table of a message layer");
     TG_TRY(tg_table_check(ctx, ops->size, sizeof *ops, "tg_comm_p2p_new: the table"));
     if (!ops->name || !ops->send || !ops->receive || !ops->poll || !ops->explain || !ops->close)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_comm_p2p_new: the table lacks a required slot");
-    if (!state) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_comm_p2p_new: state is NULL");
+        return tg_fail(ctx, TG_ERR_ARGUMENT,
+                       "tg_comm_p2p_new: the table lacks a required slot: name, send, receive, poll, explain or close");
+    if (!state) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_comm_p2p_new: state is NULL, expected the state of the layer");
     if (size < 1 || rank < 0 || rank >= size)
         return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_comm_p2p_new: rank %d of %d, expected 0 <= rank < size", rank, size);
     if (size > TG_MAX_RANKS)
-        return tg_fail(ctx, TG_ERR_UNSUPPORTED, "tg_comm_p2p_new: %d ranks, at most %d", size, TG_MAX_RANKS);
+        return tg_fail(ctx, TG_ERR_UNSUPPORTED, "tg_comm_p2p_new: size is %d, expected at most %d", size, TG_MAX_RANKS);
     return TG_OK;
 }
 
@@ -266,10 +269,12 @@ static tg_status await_layer(const tg_p2p_rank *self) {
     double start = tg_system_now();
     for (int round = 0; phase_of(self) != TG_P2P_OPEN; round++) {
         if (phase_of(self) == TG_P2P_ENDED)
-            return tg_fail(self->ctx, TG_ERR_STATE, "tg_comm_p2p_new: %s has ended", self->layer->name);
+            return tg_fail(self->ctx, TG_ERR_STATE,
+                           "tg_comm_p2p_new: the message layer \"%s\" has ended; expected one that is open",
+                           self->layer->name);
         if (tg_system_now() - start > self->ctx->run.deadline)
             return tg_fail(self->ctx, TG_ERR_TIMEOUT,
-                           "tg_comm_p2p_new: deadline of %g s passed before all ranks of %s were here",
+                           "tg_comm_p2p_new: the deadline of %g s has passed before all ranks of %s have connected",
                            self->ctx->run.deadline, self->layer->name);
         tg_p2p_rest(self, round);
     }
@@ -291,33 +296,35 @@ static tg_status rank_open(tg_p2p_rank *self) {
     self->spins = tg_system_cores() >= self->size * (ctx->run.threads > 0 ? ctx->run.threads : 1) ? 500 : 20;
     self->early_end = &self->early;
     self->peer = tg_host_alloc(ctx, (size_t)self->size * sizeof *self->peer);
-    self->board = tg_board_new(ctx, NULL, 1, self->me, self->size, 0, false);
-    if (!self->peer || !self->board) return ctx->run.status;
+    self->recorder = tg_recorder_new(ctx, NULL, 1, self->me, self->size, 0, false);
+    if (!self->peer || !self->recorder) return ctx->run.status;
+    for (int i = 0; i < self->size; i++) self->peer[i].cause = -1;
     TG_TRY(await_layer(self));
     TG_TRY(tg_p2p_open(self));
     self->listener = tg_p2p_listener();
     tg_ctx_listen(ctx, &self->listener);
-    ctx->run.heartbeat = &self->board->card->heartbeat;
+    ctx->run.heartbeat = &self->recorder->rank_slot->heartbeat;
     return TG_OK;
 }
 
 static tg_comm *world(tg_p2p_rank *self) {
     tg_ctx *ctx = self->ctx;
     tg_p2p_group *g = rank_open(self) == TG_OK ? world_group(self) : NULL;
-    tg_p2p_seat *seat = g ? seat_new(self, g, NULL) : NULL;
-    if (!seat) {
+    tg_p2p_handle *handle = g ? handle_new(self, g, NULL) : NULL;
+    if (!handle) {
         rank_free(self);
         return NULL;
     }
-    self->board->refs++;
-    tg_comm *c = tg_comm_make(ctx, &self->table, seat, self->me, self->size, self->board);
-    if (!c) p2p_close(ctx, seat);
+    self->recorder->refs++;
+    tg_comm *c = tg_comm_make(ctx, &self->table, handle, self->me, self->size, self->recorder);
+    if (!c) p2p_close(ctx, handle);
     return c;
 }
 
-/* Where all ranks have met in the memory of one node, nothing is left for the layer to do. */
+/* Learns which ranks share a node. If all ranks have met in the memory of one node, its communicator replaces this
+ * one. */
 static tg_comm *settle(tg_comm *c) {
-    tg_p2p_rank *self = ((tg_p2p_seat *)c->state)->self;
+    tg_p2p_rank *self = ((tg_p2p_handle *)c->state)->self;
     tg_comm *node = NULL;
     bool in_one = false;
     size_t bytes = (size_t)c->size * sizeof(int);
@@ -343,7 +350,7 @@ tg_comm *tg_comm_p2p_new(tg_ctx *ctx, const tg_p2p_ops *ops, void *state, int ra
     bool valid = tg_ok(ctx) && check_layer(ctx, ops, state, rank, size) == TG_OK;
     tg_p2p_rank *self = valid ? tg_host_alloc(ctx, sizeof *self) : NULL;
     if (!self) {
-        /* A table of another version has the slot at the same place: later ones are added behind it. */
+        /* A table of another version has close at the same offset, as new slots are only added at the end. */
         bool closes = ops && ops->size >= offsetof(tg_p2p_ops, close) + sizeof ops->close && ops->close;
         if (closes && state) ops->close(state, false, nothing_landed);
         return tg_comm_or_inert(NULL);

@@ -1,14 +1,15 @@
-/* The transport between nodes: over non-blocking messages of a layer (tapegrad/p2p.h), which may be MPI.
+/* The transport between nodes, over a layer of non-blocking messages (tapegrad/p2p.h), which may be MPI.
  *
- * Two kinds of traffic. Messages are small: a rank that starts a collective tells every member so, with its signature,
- * its call site and, where they are few, the bytes that this member takes. Pieces are what is larger: when all members
- * have arrived and agree, each asks the others for what it needs, piece by piece, and whoever is asked answers, with a
- * piece or, if the group has failed, with nothing. Pieces pass through buffers of the transport at both ends: nobody's
- * tensors are touched by a message still under way when a call is given up, and what arrives has been asked for, so
- * that there is room for it. Only what a rank itself has started, and only while it is in a call of the library, moves.
+ * There are two kinds of traffic. Messages are small. A rank that starts a collective sends every member a message
+ * with the call's signature, its call site and, if they are few, the bytes that this member takes. Larger data travel
+ * in pieces: when all members have arrived and agree, each requests what it needs from the others, piece by piece. The
+ * answer to a request is a piece or, if the group has failed, an empty one. Pieces pass through buffers of the
+ * transport at both ends. So no message that is still under way touches a tensor after its call is given up, and every
+ * piece that arrives was requested and has a buffer. A rank moves only data of calls that it has started itself, and
+ * only while it is in a call of the library.
  *
- * Every rank does the sums of its own part, over the ranks in their order, element by element with the kernels of the
- * shared-memory transport: so all transports give the same bits. */
+ * Every rank sums its own part, over the ranks in their order, element by element, with the kernels of the
+ * shared-memory transport. So all transports give the same bits. */
 #ifndef TG_P2P_H
 #define TG_P2P_H
 
@@ -21,73 +22,73 @@
 
 enum {
     TG_P2P_MESSAGE = 2048, /* bytes of a message at most */
-    TG_P2P_RECEIVES = 32,  /* that may arrive before this rank looks */
+    TG_P2P_RECEIVES = 32,  /* messages that may arrive between two polls */
     TG_P2P_SITE = TG_SITE_TEXT,
     TG_P2P_FAILURE = 1536, /* bytes of an error's text */
-    TG_P2P_PIECES = 2, /* under way from one member to another, of each phase */
-    TG_P2P_PHASES = 2, /* an all-reduce sums its parts, then gathers them */
-    TG_P2P_MAILS = 32  /* places for messages from one member to another, at first */
+    TG_P2P_PIECES = 2,     /* pieces under way from one member to another, for each phase */
+    TG_P2P_PHASES = 2,     /* an all-reduce sums its parts, then gathers them */
+    TG_P2P_PAIR_CALLS = 32 /* sends from one member to another that have a place, at first */
 };
 
 typedef struct tg_p2p_rank tg_p2p_rank;
 typedef struct tg_p2p_group tg_p2p_group;
 typedef struct tg_p2p_call tg_p2p_call;
 
-/* ---- buffers.c: what the layer sends and receives ---- */
+/* ---- buffers.c: sending and receiving through the layer ---- */
 
-/* A buffer, which the layer reads or fills while it flies. */
-typedef struct tg_p2p_box {
+/* A buffer. While it flies, the layer reads or fills it. */
+typedef struct tg_p2p_buffer {
     void *data;
-    size_t bytes; /* that have arrived */
+    size_t bytes; /* bytes that have arrived */
     bool flying;
-    struct tg_p2p_box *next;
-} tg_p2p_box;
+    struct tg_p2p_buffer *next;
+} tg_p2p_buffer;
 
-/* A group's name, which all its members work out alike: what it was split from and its members, and how many such
- * groups there were before. */
+/* Identifies a group on all its members without an exchange. base: a digest of the parent and the members; ordinal:
+ * the number of earlier groups with this digest. */
 typedef struct tg_p2p_key {
     uint64_t base, ordinal;
 } tg_p2p_key;
 
 typedef enum tg_p2p_kind {
-    TG_P2P_CALL,  /* the sender has arrived at a collective */
-    TG_P2P_SEND,  /* ... at a send to the receiver */
-    TG_P2P_TAKEN, /* a send whose bytes came with it has met its receive */
-    TG_P2P_ASK,   /* for the next piece of what the receiver has for the sender */
-    TG_P2P_FAIL,  /* the group has failed */
-    TG_P2P_LEAVE, /* the sender has freed its communicator */
-    TG_P2P_SKIP,  /* the sender has missed calls */
-    TG_P2P_COME,  /* to tg_comm_recover */
-    TG_P2P_DECIDE, /* who is still there */
-    TG_P2P_FAILED, /* the sender's context holds an error */
-    TG_P2P_CLEARED,
-    TG_P2P_PROBE, /* whether the receiver waits, too: deadlock.c */
-    TG_P2P_BYE, /* the sender's last message */
+    TG_P2P_CALL,    /* the sender has arrived at a collective */
+    TG_P2P_SEND,    /* the sender has arrived at a send to the receiver */
+    TG_P2P_TAKEN,   /* a send whose bytes came with its message has met its receive */
+    TG_P2P_REQUEST, /* requests the next piece of the receiver's data for the sender */
+    TG_P2P_FAIL,    /* the group has failed */
+    TG_P2P_LEAVE,   /* the sender has freed its communicator */
+    TG_P2P_MISSED,  /* the number of calls that the sender has missed */
+    TG_P2P_COME,    /* the sender has come to tg_comm_recover */
+    TG_P2P_DECIDE,  /* the members that form the next group */
+    TG_P2P_FAILED,  /* the sender's context holds an error */
+    TG_P2P_CLEARED, /* it holds none any more */
+    TG_P2P_PROBE,   /* asks whether the receiver waits too (deadlock.c) */
+    TG_P2P_BYE,     /* the sender's last message */
 } tg_p2p_kind;
 
 typedef struct tg_p2p_message {
-    uint8_t kind, mail, phase, whole;
-    int32_t rank, member;  /* of the sender: in the world, in the group */
-    int32_t tag;           /* of the answer */
-    int32_t status, cause; /* of a failure */
-    uint32_t text, payload; /* bytes in the body: a text with its 0, then what the receiver takes of a call */
+    uint8_t kind, pair, phase, whole;
+    int32_t rank, member;   /* the sender's number in the world and in the group */
+    int32_t tag;            /* of the answer */
+    int32_t status, cause;  /* of a failure */
+    uint32_t text, payload; /* bytes in the body: a text and its 0, then data for the receiver */
     tg_p2p_key group;
     uint64_t sequence;
     tg_signature signature;
-    int64_t count, to_you, from_you; /* elements of a call: in all, and of an all-to-all for and from the receiver */
-    uint64_t balance; /* of an all-to-all: see tg_p2p_call */
+    int64_t count, to_you, from_you; /* elements: of the call; of an all-to-all, to and from the receiver */
+    uint64_t balance;                /* of an all-to-all: see tg_p2p_call */
     char body[];
 } tg_p2p_message;
 
 /* What this rank knows of another. */
 typedef struct tg_p2p_peer {
-    bool gone;        /* has said BYE */
-    double since, heard; /* when its error was seen first; when its last message came */
-    tg_status status; /* of its context */
-    int cause;        /* the rank whose failure that was */
-    int tag;          /* of the last piece that was asked of it */
-    uint64_t question; /* of its own, the last that this rank has passed on */
-    char *failure;    /* TG_P2P_FAILURE bytes, from its first failure on. This rank has its own place */
+    bool gone;           /* it has sent BYE */
+    double since, heard; /* times when its error was first seen, and when its last message came */
+    tg_status status;    /* of its context */
+    int cause;           /* the rank that caused that failure */
+    int tag;             /* of the last piece that was requested from it */
+    uint64_t probe;      /* the last probe of its own that this rank has passed on */
+    char *failure;       /* TG_P2P_FAILURE bytes; NULL before its first failure. This rank has an entry too */
 } tg_p2p_peer;
 
 typedef struct tg_p2p_request {
@@ -104,78 +105,79 @@ typedef struct tg_p2p_early {
     tg_p2p_message *m;
 } tg_p2p_early;
 
+/* The number of groups that this rank has made with this base. */
 typedef struct tg_p2p_base {
     struct tg_p2p_base *next;
     uint64_t base, made;
 } tg_p2p_base;
 
-/* One rank: what its communicators share. */
+/* The state of one rank that its communicators share. */
 struct tg_p2p_rank {
-    tg_listener listener; /* first: it is what the context calls */
+    tg_listener listener; /* first, as the context holds a pointer to it */
     tg_ctx *ctx;
-    tg_comm_ops table; /* of its communicators: the layer gives the name */
+    tg_comm_ops table; /* of its communicators; its name is the layer's */
     const tg_p2p_ops *layer;
-    void *state; /* of the layer; NULL: closed */
-    pthread_t thread; /* that may call it */
+    void *state;      /* of the layer; NULL: closed */
+    pthread_t thread; /* the thread that may call the layer */
     int me, size, spins;
-    int cause;     /* the rank whose failure this one's context has recorded */
-    int open;      /* communicators */
-    tg_comm *node; /* of the ranks of this node, which have their numbers of the world; NULL: there is none */
-    int64_t *nodes; /* of all ranks; NULL before they have said so */
-    bool broken;   /* a call of the layer has failed */
-    bool quiet;    /* nothing will come any more */
-    bool skipped;  /* since the last error was cleared */
-    tg_board *board;
-    bool announce; /* a failure that another thread has recorded */
-    tg_p2p_call *waits_for; /* now; and this rank's questions about it (deadlock.c): */
-    uint64_t questions, first_question; /* so far; of this wait */
-    double asked; /* the last one */
+    int cause;      /* the rank whose failure this rank's context is recording; -1: its own */
+    int open;       /* communicators */
+    tg_comm *node;  /* of the ranks of this node, numbered as in the world; NULL: none */
+    int64_t *nodes; /* the node of each rank; NULL until the ranks have exchanged them */
+    bool broken;    /* a call of the layer has failed */
+    bool quiet;     /* no message can come any more */
+    bool missed;    /* this rank has missed a call since its last error was cleared */
+    tg_recorder *recorder;
+    bool announce;                /* another thread has recorded a failure, which the next poll announces */
+    tg_p2p_call *waits_for;       /* the call that this rank waits for now; NULL: none */
+    uint64_t probes, first_probe; /* probes that it has sent so far; the first one of this wait (deadlock.c) */
+    double probed;                /* time of its last probe */
     tg_p2p_peer *peer;
     tg_p2p_group *groups;
     tg_p2p_early *early, **early_end;
     tg_p2p_base *bases;
-    tg_p2p_request *first, *last, *free; /* in flight, in the order of their start */
-    tg_p2p_box in[TG_P2P_RECEIVES];
+    tg_p2p_request *first, *last, *free; /* in flight, in the order of their start; and free ones */
+    tg_p2p_buffer in[TG_P2P_RECEIVES];
     int next_in;
-    tg_p2p_box *out, *all_out; /* free ones, linked by next; and all, each in a tg_p2p_sheet */
+    tg_p2p_buffer *out, *all_out; /* free buffers, linked by next; all buffers, each in a tg_p2p_sheet */
     int n_out;
 };
 
 tg_status tg_p2p_open(tg_p2p_rank *self);
 void tg_p2p_close(tg_p2p_rank *self);
-tg_status tg_p2p_receive(tg_p2p_rank *self, tg_p2p_box *box, size_t room, int source, int tag);
-tg_status tg_p2p_send(tg_p2p_rank *self, tg_p2p_box *box, size_t bytes, int to, int tag);
-/* An empty message; NULL after an error. */
+tg_status tg_p2p_receive(tg_p2p_rank *self, tg_p2p_buffer *buffer, size_t capacity, int source, int tag);
+tg_status tg_p2p_send(tg_p2p_rank *self, tg_p2p_buffer *buffer, size_t bytes, int to, int tag);
+/* Returns an empty message, or NULL after an error. */
 tg_p2p_message *tg_p2p_draft(tg_p2p_rank *self, tg_p2p_kind kind, const tg_p2p_group *g);
-/* Adds text to a draft. */
+/* Writes the text of a draft. */
 void tg_p2p_write(tg_p2p_message *m, const char *text);
 void tg_p2p_post(tg_p2p_rank *self, tg_p2p_message *m, int to);
-/* Answers an ask with nothing. */
+/* Answers a request with an empty piece. */
 void tg_p2p_refuse(tg_p2p_rank *self, int to, int tag);
-/* Finds out what has landed. */
+/* Polls the layer: buffers that have landed no longer fly. */
 void tg_p2p_poll(tg_p2p_rank *self);
-/* The oldest message that was not taken; NULL when there is none. tg_p2p_taken gives its place back. */
+/* Returns the oldest message that has arrived, or NULL if there is none. tg_p2p_taken releases it. */
 const tg_p2p_message *tg_p2p_next(tg_p2p_rank *self);
 void tg_p2p_taken(tg_p2p_rank *self);
-/* Whether everything that was sent has left. */
+/* Returns whether the layer has sent everything. */
 bool tg_p2p_sent(const tg_p2p_rank *self);
 
 /* ---- Groups (group.c) ---- */
 
-/* A piece on its way from a member. It is free when it neither flies nor has a call. */
+/* A piece that a member sends. It is free when it does not fly and has no call. */
 typedef struct tg_p2p_piece {
-    tg_p2p_box box;
-    tg_p2p_call *call; /* that asked for it; NULL: given up since */
+    tg_p2p_buffer buffer;
+    tg_p2p_call *call; /* the call that requested it; NULL: none, or one that was given up since */
     int64_t index;
 } tg_p2p_piece;
 
-/* Sends from one member to another, or receives; the n-th of the one meets the n-th of the other. */
-typedef struct tg_p2p_mails {
-    uint64_t next, room;
-    tg_p2p_call **call; /* `room` places, by number; NULL before the first. There are more when one is taken */
-} tg_p2p_mails;
+/* The sends from one member to another, or the receives. The n-th send meets the n-th receive. */
+typedef struct tg_p2p_pair_calls {
+    uint64_t next, capacity;
+    tg_p2p_call **call; /* `capacity` places, by number; NULL before the first. They double when one is taken */
+} tg_p2p_pair_calls;
 
-/* Calls of messages, which stay where they are as long as the group is there. */
+/* A block of calls for sends and receives. Blocks stay at their address as long as the group exists. */
 typedef struct tg_p2p_block {
     struct tg_p2p_block *next;
     tg_p2p_call *calls;
@@ -185,12 +187,12 @@ typedef struct tg_p2p_block {
 typedef struct tg_p2p_member {
     int rank; /* of the world */
     bool left, came;
-    uint64_t skips;  /* calls that it has missed after errors */
-    tg_note last;    /* the last call that it was seen to make; its sequence is 0 before */
+    uint64_t missed_calls; /* calls that it has missed after errors */
+    tg_call_entry last;    /* its last call that this rank knows of; sequence 0: none */
     char site[TG_P2P_SITE];
     tg_p2p_piece in[TG_P2P_PHASES][TG_P2P_PIECES];
-    tg_p2p_box out[TG_P2P_PIECES];
-    tg_p2p_mails send, recv;
+    tg_p2p_buffer out[TG_P2P_PIECES];
+    tg_p2p_pair_calls send, recv;
 } tg_p2p_member;
 
 /* Bytes that a call keeps until it is done. */
@@ -201,32 +203,32 @@ typedef struct tg_p2p_copy {
     char data[];
 } tg_p2p_copy;
 
-/* A communicator's state: its group, another one after tg_comm_recover; or, where all members are of one node, its
- * state in that node's transport. */
-typedef struct tg_p2p_seat {
+/* A communicator's state. g is its group, which tg_comm_recover replaces. If all members are of one node, inner is its
+ * state in that node's transport instead. */
+typedef struct tg_p2p_handle {
     tg_p2p_rank *self;
     tg_p2p_group *g;
     void *inner;
-} tg_p2p_seat;
+} tg_p2p_handle;
 
 struct tg_p2p_group {
     tg_control control; /* first */
     tg_p2p_rank *self;
     tg_p2p_group *next;
     tg_p2p_key key;
-    int window;         /* collectives that may be in flight; twice as many have a place */
-    size_t few;         /* bytes that travel with a message */
-    size_t piece;       /* bytes */
-    uint64_t sequence;  /* of the next collective */
-    bool held[TG_P2P_PHASES]; /* an older call could not yet ask for all that it needs: younger ones wait */
-    bool world; /* of all ranks, or what tg_comm_recover has made of it */
+    int window;               /* collectives that may be in flight; there are places for twice as many */
+    size_t few;               /* bytes of data that travel with a message, at most */
+    size_t piece;             /* bytes of a piece */
+    uint64_t sequence;        /* of the next collective */
+    bool held[TG_P2P_PHASES]; /* an older call could not request all that it needs yet, so younger ones wait */
+    bool world;               /* it has all ranks, or those that recovery has left */
     bool closed, failed;
-    bool passed_on; /* its disagreement, to the other members */
+    bool passed_on; /* this rank has passed a disagreement on to the other members */
     tg_status status;
     int culprit, reporter; /* ranks of the world; -1: none */
-    uint64_t failed_at;    /* the first collective that is lost: those before it go on */
-    bool decided;           /* who is still there after tg_comm_recover: */
-    bool *list;             /* of the members that are */
+    uint64_t failed_at;    /* the first collective that is lost; earlier ones go on */
+    bool decided;          /* in recovery: the list holds */
+    bool *list;            /* in recovery: whether each member is present */
     char name[32], failure[TG_P2P_FAILURE];
     size_t bytes, buffer_bytes, calls_bytes;
     char *buffers; /* of the pieces; NULL before the first */
@@ -236,88 +238,93 @@ struct tg_p2p_group {
     tg_p2p_member member[];
 };
 
-/* The group of these ranks of the world, in this order. parent NULL: the world's. NULL after recording the error. */
+/* Makes the group of these ranks of the world, in this order. parent NULL: it is the world's. Returns NULL after
+ * recording the error. */
 tg_p2p_group *tg_p2p_group_new(tg_p2p_rank *self, const tg_p2p_key *parent, const int *ranks, int n, int rank,
                                const char *name);
 void tg_p2p_group_close(tg_p2p_group *g);
-/* Frees closed groups whose pieces have landed; false: those of some have not. */
+/* Frees the closed groups whose pieces have landed. Returns whether no closed group is left. */
 bool tg_p2p_groups_sweep(tg_p2p_rank *self);
-void tg_p2p_groups_free(tg_p2p_rank *self); /* with everything that belongs to them, after the layer has closed */
-tg_status tg_p2p_buffers(tg_p2p_group *g); /* makes them */
+/* Frees all groups and everything that belongs to them, after the layer has closed. */
+void tg_p2p_groups_free(tg_p2p_rank *self);
+/* Allocates the buffers of the group's pieces, at its first call. */
+tg_status tg_p2p_buffers(tg_p2p_group *g);
 void *tg_p2p_copy_of(tg_p2p_group *g, const void *data, size_t bytes);
 void tg_p2p_copy_end(tg_p2p_group *g, const void *data);
-/* Room for calls with so many members; NULL after recording the error. */
+/* Allocates n calls with so many members. Returns NULL after recording the error. */
 tg_p2p_call *tg_p2p_calls_new(tg_p2p_group *g, int n, int members, size_t *bytes);
-/* The place of a message, which is its own until tg_p2p_settle; NULL after recording the error. */
-tg_p2p_call *tg_p2p_mail_place(tg_p2p_group *g, int member, bool send, uint64_t sequence);
-/* The group that a message is for. NULL: unknown; the message was kept if the group may yet be formed. */
+/* Returns the call of a send or a receive, which is reserved until tg_p2p_settle; NULL after recording the error. */
+tg_p2p_call *tg_p2p_pair_place(tg_p2p_group *g, int member, bool send, uint64_t sequence);
+/* Returns the group that a message is for. NULL: unknown; the message is kept if the group may yet be formed. */
 tg_p2p_group *tg_p2p_find(tg_p2p_rank *self, const tg_p2p_message *m);
 
 /* ---- Calls (calls.c) ---- */
 
-/* What is known of one member's part of a call. */
+/* One member's part of a call, as far as it is known. */
 typedef struct tg_p2p_side {
     bool arrived;
     tg_signature signature;
     int64_t count, to_me, from_me;
     uint64_t balance;
-    int64_t asked[TG_P2P_PHASES];     /* pieces, of this member by us */
-    int64_t wanted[TG_P2P_PHASES];    /* pieces, by this member of us; */
-    int64_t served[TG_P2P_PHASES];    /* those that it has got, */
-    int tag[TG_P2P_PHASES][TG_P2P_PIECES]; /* and how the others go */
-    char *few; /* what came with its message */
+    int64_t requested[TG_P2P_PHASES];      /* pieces that this rank has requested from the member */
+    int64_t wanted[TG_P2P_PHASES];         /* pieces that the member has requested from this rank */
+    int64_t served[TG_P2P_PHASES];         /* pieces of these that were sent */
+    int tag[TG_P2P_PHASES][TG_P2P_PIECES]; /* tags of the pieces that were not */
+    char *few;                             /* data that came with its message */
     char site[TG_P2P_SITE];
 } tg_p2p_side;
 
 struct tg_p2p_call {
     tg_p2p_group *g;
-    tg_p2p_request *request; /* this rank's; NULL: it has not arrived */
+    tg_p2p_request *request; /* of this rank; NULL: it has not arrived */
     uint64_t sequence;
+    uint64_t collectives; /* of a send or a receive: those of the group before it */
     bool ready; /* all have arrived and agree */
-    bool mail;
-    bool lost; /* another rank has given it up */
-    int peer;  /* of a mail */
+    bool pair;  /* a send or a receive */
+    bool lost;  /* another rank has given it up */
+    int peer;   /* of a send or a receive: the other rank */
     int arrived;
-    /* A digest of what this rank sends less one of what it expects to receive, by pairs. If all pairs agree the sum
-     * over the ranks is 0; so those who have no part in a pair that does not, wait for its word. */
+    /* Of an all-to-all: a digest of what this rank sends to each member, minus one of what it expects from each. If all
+     * pairs agree, the sum over the ranks is 0. If it is not, members of pairs that agree wait for the report of a pair
+     * that does not. */
     uint64_t balance;
-    bool disputed; /* a member says something else; who, is quoted when all have arrived, or have had their time */
+    bool disputed; /* a member's call differs; it is reported when all have arrived, or after a while */
     tg_transfer t;
     int64_t *send_at, *recv_at; /* where parts begin: size + 1 numbers, in `begins` */
     int64_t *begins;
     void *copy; /* of src */
     tg_signature signature;
-    int64_t in, out;        /* pieces that have yet to come, and to go */
-    int64_t sums, summed;   /* pieces of the part that this rank sums */
-    int64_t owed;           /* pieces asked of us that have not gone */
-    tg_p2p_side *side;      /* by member; of a mail one */
+    int64_t in, out;      /* pieces that have yet to arrive, and to be sent */
+    int64_t sums, summed; /* pieces of the part that this rank sums; those that it has summed */
+    int64_t owed;         /* pieces requested from this rank that it has not sent */
+    tg_p2p_side *side;    /* one for each member; a send or a receive has one */
 };
 
-static inline tg_p2p_side *tg_p2p_side_of(const tg_p2p_call *c, int member) {
-    return &c->side[c->mail ? 0 : member];
-}
+static inline tg_p2p_side *tg_p2p_side_of(const tg_p2p_call *c, int member) { return &c->side[c->pair ? 0 : member]; }
 static inline tg_p2p_call *tg_p2p_call_at(tg_p2p_group *g, uint64_t sequence) {
     return &g->calls[sequence % (uint64_t)(2 * g->window)];
 }
-/* What is lost with it: messages have numbers of their own. */
-static inline uint64_t tg_p2p_lost_from(const tg_p2p_call *c) { return c->mail ? c->g->sequence : c->sequence; }
-/* NULL: there is none. */
-static inline tg_p2p_call *tg_p2p_mail_at(const tg_p2p_mails *m, uint64_t sequence) {
-    return m->room ? m->call[sequence % m->room] : NULL;
+/* Returns the call's number as errors quote it, from 0. A send or a receive has that of the next collective. */
+static inline uint64_t tg_p2p_number(const tg_p2p_call *c) { return c->pair ? c->collectives : c->sequence; }
+/* Returns the first collective that is lost if the call fails. Sends and receives have numbers of their own. */
+static inline uint64_t tg_p2p_lost_from(const tg_p2p_call *c) { return c->pair ? c->g->sequence : c->sequence; }
+/* Returns the place of a send or a receive; NULL: none yet. */
+static inline tg_p2p_call *tg_p2p_pair_at(const tg_p2p_pair_calls *m, uint64_t sequence) {
+    return m->capacity ? m->call[sequence % m->capacity] : NULL;
 }
 
 tg_status tg_p2p_start(tg_p2p_group *g, const tg_transfer *t, tg_p2p_request *r);
-/* A message for the group. */
+/* Handles a message for the group. The next three do so for one kind of message. */
 void tg_p2p_deliver(tg_p2p_group *g, const tg_p2p_message *m);
 void tg_p2p_arrival(tg_p2p_group *g, const tg_p2p_message *m);
-void tg_p2p_asked(tg_p2p_rank *self, const tg_p2p_message *m);
-void tg_p2p_mail_taken(tg_p2p_group *g, const tg_p2p_message *m);
-/* The call is over for this rank: its place is free. */
+void tg_p2p_requested(tg_p2p_rank *self, const tg_p2p_message *m);
+void tg_p2p_send_taken(tg_p2p_group *g, const tg_p2p_message *m);
+/* Ends the call for this rank and frees its place. */
 void tg_p2p_settle(tg_p2p_call *c);
-/* Where this rank made a call. */
+/* Writes where this rank made a call. */
 void tg_p2p_site(const tg_p2p_rank *self, const void *site, char *buf, size_t n);
 
-/* ---- flow.c: what goes from whom to whom ---- */
+/* ---- flow.c: the data that each rank sends to each other ---- */
 
 typedef struct tg_p2p_flow {
     char *data;
@@ -326,63 +333,68 @@ typedef struct tg_p2p_flow {
 
 size_t tg_p2p_element(const tg_p2p_call *c);
 bool tg_p2p_sums(const tg_p2p_call *c);
-bool tg_p2p_whole(const tg_p2p_call *c); /* an all-reduce so small that everybody sums everything */
+/* Returns whether an all-reduce is so small that every rank sums all of it. */
+bool tg_p2p_whole(const tg_p2p_call *c);
 tg_p2p_flow tg_p2p_out(const tg_p2p_call *c, int to, int phase);
-/* data is NULL where what comes is summed. */
+/* data is NULL if what arrives is summed. */
 tg_p2p_flow tg_p2p_in(const tg_p2p_call *c, int from, int phase);
-/* The sum's place, and this rank's own share of it. */
+/* Returns the place of the sum. *own: this rank's own share of it. */
 tg_p2p_flow tg_p2p_sum(const tg_p2p_call *c, const char **own);
 bool tg_p2p_few(const tg_p2p_call *c, tg_p2p_flow f, int phase);
-int64_t tg_p2p_piece_count(const tg_p2p_call *c, tg_p2p_flow f); /* pieces */
+int64_t tg_p2p_piece_count(const tg_p2p_call *c, tg_p2p_flow f);
 tg_p2p_flow tg_p2p_piece_of(const tg_p2p_call *c, tg_p2p_flow f, int64_t index);
 
 /* ---- pieces.c: the pieces ---- */
 
-void tg_p2p_begin(tg_p2p_call *c); /* all have arrived and agree */
-/* What can be done for the call now. */
+/* Begins to move the data of a call at which all members have arrived and agree. */
+void tg_p2p_begin(tg_p2p_call *c);
+/* Does what can be done for the call now. */
 void tg_p2p_advance(tg_p2p_call *c);
 void tg_p2p_land(tg_p2p_group *g);
 
 /* ---- node.c ---- */
 
-/* The ranks of each node meet in its memory, if they can: *node. nodes: room for one for each rank. in_one: all can in
- * one. */
+/* Lets the ranks of each node meet in its memory. *node: their communicator; NULL: they cannot. nodes: has space for
+ * one number for each rank. *in_one: whether all ranks have met in one node. */
 tg_status tg_p2p_meet(tg_comm *world, tg_comm **node, int64_t *nodes, bool *in_one);
 
 /* ---- progress.c ---- */
 
 void tg_p2p_progress(tg_p2p_rank *self);
-/* Takes a call that cannot be finished out of what is in flight. */
+/* Removes a call that cannot be finished from those in flight. */
 void tg_p2p_forget(tg_p2p_request *r);
-void tg_p2p_rest(const tg_p2p_rank *self, int round); /* longer and longer */
-/* Makes progress until there, or the deadline of the context: false. */
+/* Rests, longer with each round. */
+void tg_p2p_rest(const tg_p2p_rank *self, int round);
+/* Makes progress until there() returns true. Returns false if the context's deadline passes first. */
 bool tg_p2p_until(tg_p2p_rank *self, bool (*there)(tg_p2p_rank *self));
 
 /* ---- failure.c ---- */
 
-/* Whether the call will not be finished: its group has failed. A call before the one that failed goes on, as members
- * who have done it already may be the ones who failed; so does a message whose other half is there. */
+/* Returns whether the call cannot be finished because its group has failed. A call before the one that failed goes on:
+ * a member may have finished it and failed after it. A message whose other half is here goes on too. */
 bool tg_p2p_over(const tg_p2p_call *c);
-/* The first failure is kept; `from`, the first collective that is lost, may sink. reporter: a member that has found it;
- * where it is this rank the others are told. */
+/* Ends the group. The first failure is kept; only `from`, the first collective that is lost, may decrease later.
+ * reporter: the member that found the failure; if it is this rank, it notifies the others. */
 void tg_p2p_fail(tg_p2p_group *g, tg_status status, int culprit, int reporter, const char *text, uint64_t from);
-/* Tells the members of every group that has failed for a disagreement why, before they can hear that this rank has
- * failed for it: from the rank that found it they may hear later. It may be one of two groups. */
+/* Sends the members of every group that has failed for a disagreement its reason, before they learn that this rank has
+ * failed for it. A message of the rank that found it may arrive later than that of this rank. A disagreement may be
+ * about two groups. */
 void tg_p2p_pass_on(tg_p2p_rank *self);
-/* Whether the call still waits for that member to arrive. */
+/* Returns whether the call still waits for that member to arrive. */
 bool tg_p2p_awaited(const tg_p2p_call *c, int member);
-/* What that member, which has arrived, has called; peer: a message's other rank. */
+/* Fills *q with the call of a member that has arrived. peer: the other rank of a send or a receive. */
 void tg_p2p_quote(const tg_p2p_call *c, int member, int peer, tg_quoted *q);
-/* Ends the group where members disagree about the call: all of them in the same words, once all have arrived. */
+/* Ends the group if members disagree about the call. Once all have arrived, all make the same text. */
 void tg_p2p_settle_dispute(tg_p2p_call *c);
-bool tg_p2p_agree(const tg_p2p_call *c, int member); /* one that has arrived with this rank */
-/* What the context's errors mean to the other ranks. */
+/* Returns whether that member, which has arrived, agrees with this rank. */
+bool tg_p2p_agree(const tg_p2p_call *c, int member);
+/* Returns the listener that announces the context's errors to the other ranks. */
 tg_listener tg_p2p_listener(void);
 void tg_p2p_peer_failed(tg_p2p_rank *self, int rank, tg_status status, int cause, const char *text);
 
 /* ---- deadlock.c ---- */
 
-/* Asks those for whom the call has waited since then whether they wait, too. */
+/* Asks the members that the call has awaited since that time whether they wait too. */
 void tg_p2p_probe(const tg_p2p_call *c, double since);
 void tg_p2p_probed(tg_p2p_group *g, const tg_p2p_message *m);
 

@@ -1,9 +1,9 @@
-/* Pieces of a call that all have arrived at: asking for them, serving them, and what is done with those that have
+/* Pieces of a call at which all members have arrived: requesting them, serving them, and using those that have
  * landed. */
 #include "kernels/cpu/rank_sums.h"
 #include "comm/p2p/p2p.h"
 
-/* ---- What this rank sums ---- */
+/* ---- Sums ---- */
 
 static void sum(const tg_p2p_call *c, const void *const *src, tg_p2p_flow to) {
     void *dst = to.data;
@@ -11,7 +11,7 @@ static void sum(const tg_p2p_call *c, const void *const *src, tg_p2p_flow to) {
     if (to.n) kernel(c->t.op, src, c->g->control.size, &dst, 1, to.n);
 }
 
-/* All shares came with the messages. */
+/* Sums shares that all came with the messages. */
 static void sum_few(tg_p2p_call *c) {
     const void *src[TG_MAX_RANKS];
     const char *own;
@@ -23,7 +23,7 @@ static void sum_few(tg_p2p_call *c) {
 static tg_p2p_piece *landed(const tg_p2p_call *c, int from, int phase, int64_t index) {
     for (int k = 0; k < TG_P2P_PIECES; k++) {
         tg_p2p_piece *p = &c->g->member[from].in[phase][k];
-        if (p->call == c && p->index == index && !p->box.flying) return p;
+        if (p->call == c && p->index == index && !p->buffer.flying) return p;
     }
     return NULL;
 }
@@ -35,7 +35,7 @@ static bool sum_next(tg_p2p_call *c) {
     for (int i = 0; i < c->g->control.size; i++) {
         const tg_p2p_piece *p = i == c->g->control.rank ? NULL : landed(c, i, 0, c->summed);
         if (i != c->g->control.rank && !p) return false;
-        src[i] = p ? p->box.data : own + c->summed * (int64_t)c->g->piece;
+        src[i] = p ? p->buffer.data : own + c->summed * (int64_t)c->g->piece;
     }
     sum(c, src, to);
     for (int i = 0; i < c->g->control.size; i++)
@@ -45,13 +45,13 @@ static bool sum_next(tg_p2p_call *c) {
     return true;
 }
 
-/* ---- The beginning ---- */
+/* ---- Start ---- */
 
 static void take_few(tg_p2p_call *c, int from, tg_p2p_flow f) {
     if (f.data) memcpy(f.data, tg_p2p_side_of(c, from)->few, (size_t)f.n * tg_p2p_element(c));
 }
 
-/* Either its bytes are here, or its pieces are counted. */
+/* Copies the bytes that came with the member's message, or counts the pieces that have to come. */
 static void expect(tg_p2p_call *c, int member) {
     for (int phase = 0; phase < TG_P2P_PHASES; phase++) {
         tg_p2p_flow in = tg_p2p_in(c, member, phase), out = tg_p2p_out(c, member, phase);
@@ -63,7 +63,7 @@ static void expect(tg_p2p_call *c, int member) {
     }
 }
 
-static void begin_mail(tg_p2p_call *c) {
+static void begin_pair_call(tg_p2p_call *c) {
     tg_p2p_rank *self = c->g->self;
     bool recv = c->t.kind == TG_RECV;
     tg_p2p_flow f = recv ? tg_p2p_in(c, c->peer, 0) : tg_p2p_out(c, c->peer, 0);
@@ -78,8 +78,8 @@ void tg_p2p_begin(tg_p2p_call *c) {
     int me = c->g->control.rank;
     const char *own;
     c->ready = true;
-    if (c->mail) {
-        begin_mail(c);
+    if (c->pair) {
+        begin_pair_call(c);
         return;
     }
     for (int i = 0; i < c->g->control.size; i++)
@@ -96,35 +96,35 @@ void tg_p2p_begin(tg_p2p_call *c) {
     if (to.data && from.data && to.data != from.data) memcpy(to.data, from.data, (size_t)to.n * tg_p2p_element(c));
 }
 
-/* ---- Asking ---- */
+/* ---- Requests ---- */
 
 static tg_p2p_piece *free_piece(tg_p2p_group *g, int from, int phase) {
     for (int k = 0; k < TG_P2P_PIECES; k++) {
         tg_p2p_piece *p = &g->member[from].in[phase][k];
-        if (!p->call && !p->box.flying) return p;
+        if (!p->call && !p->buffer.flying) return p;
     }
     return NULL;
 }
 
-/* A tag of its own for each of the few that may be under way. */
+/* Returns a tag for the next piece. Each of the few pieces under way has its own. */
 static int next_tag(tg_p2p_peer *peer) {
     enum { TAGS = 32000 };
     peer->tag = peer->tag % TAGS + 1;
     return peer->tag;
 }
 
-static bool ask(tg_p2p_call *c, int from, int phase) {
+static bool request_piece(tg_p2p_call *c, int from, int phase) {
     tg_p2p_group *g = c->g;
     tg_p2p_piece *p = free_piece(g, from, phase);
     int rank = g->member[from].rank;
     if (!p) return false;
     int tag = next_tag(&g->self->peer[rank]);
-    if (tg_p2p_receive(g->self, &p->box, g->piece, rank, tag) != TG_OK) return false;
+    if (tg_p2p_receive(g->self, &p->buffer, g->piece, rank, tag) != TG_OK) return false;
     p->call = c;
-    p->index = tg_p2p_side_of(c, from)->asked[phase]++;
-    tg_p2p_message *m = tg_p2p_draft(g->self, TG_P2P_ASK, g);
+    p->index = tg_p2p_side_of(c, from)->requested[phase]++;
+    tg_p2p_message *m = tg_p2p_draft(g->self, TG_P2P_REQUEST, g);
     if (m) {
-        m->mail = c->mail;
+        m->pair = c->pair;
         m->phase = (uint8_t)phase;
         m->tag = tag;
         m->sequence = c->sequence;
@@ -133,30 +133,30 @@ static bool ask(tg_p2p_call *c, int from, int phase) {
     return true;
 }
 
-/* Whether all has been asked for. */
-static bool ask_member(tg_p2p_call *c, int from, int phase) {
+/* Requests pieces from the member. Returns whether all were requested. */
+static bool request_from(tg_p2p_call *c, int from, int phase) {
     tg_p2p_flow f = tg_p2p_in(c, from, phase);
     int64_t pieces = tg_p2p_few(c, f, phase) ? 0 : tg_p2p_piece_count(c, f);
-    while (tg_p2p_side_of(c, from)->asked[phase] < pieces)
-        if (!ask(c, from, phase)) return false;
+    while (tg_p2p_side_of(c, from)->requested[phase] < pieces)
+        if (!request_piece(c, from, phase)) return false;
     return true;
 }
 
-/* Calls ask in their order: a sum holds pieces of some members while it waits for those of others. */
-static void ask_all(tg_p2p_call *c) {
+/* Requests pieces in the order of the calls: a sum holds pieces of some members while it waits for those of others. */
+static void request_all(tg_p2p_call *c) {
     tg_p2p_group *g = c->g;
     for (int phase = 0; phase < TG_P2P_PHASES; phase++) {
         bool all = true;
         if (g->held[phase]) continue;
         for (int i = 0; i < g->control.size; i++)
-            if (i != g->control.rank) all &= ask_member(c, i, phase);
+            if (i != g->control.rank) all &= request_from(c, i, phase);
         g->held[phase] = !all;
     }
 }
 
 /* ---- Serving ---- */
 
-static tg_p2p_box *free_out(tg_p2p_member *m) {
+static tg_p2p_buffer *free_out(tg_p2p_member *m) {
     for (int k = 0; k < TG_P2P_PIECES; k++)
         if (!m->out[k].flying) return &m->out[k];
     return NULL;
@@ -165,13 +165,13 @@ static tg_p2p_box *free_out(tg_p2p_member *m) {
 static bool serve(tg_p2p_call *c, int to, int phase) {
     tg_p2p_side *side = tg_p2p_side_of(c, to);
     tg_p2p_member *m = &c->g->member[to];
-    tg_p2p_box *box = free_out(m);
+    tg_p2p_buffer *buffer = free_out(m);
     int64_t index = side->served[phase];
-    if (index >= side->wanted[phase] || !box || (phase && index >= c->summed)) return false;
+    if (index >= side->wanted[phase] || !buffer || (phase && index >= c->summed)) return false;
     tg_p2p_flow f = tg_p2p_piece_of(c, tg_p2p_out(c, to, phase), index);
     size_t bytes = (size_t)f.n * tg_p2p_element(c);
-    memcpy(box->data, f.data, bytes);
-    if (tg_p2p_send(c->g->self, box, bytes, m->rank, side->tag[phase][index % TG_P2P_PIECES]) != TG_OK) return false;
+    memcpy(buffer->data, f.data, bytes);
+    if (tg_p2p_send(c->g->self, buffer, bytes, m->rank, side->tag[phase][index % TG_P2P_PIECES]) != TG_OK) return false;
     side->served[phase]++;
     c->owed--;
     c->out--;
@@ -185,21 +185,23 @@ static void serve_member(tg_p2p_call *c, int to) {
 
 /* ---- Landing ---- */
 
-/* A sum takes its pieces when those of all members are there; what nobody waits for any more is dropped. */
+/* Uses a piece that has landed. A sum waits for the pieces of all members. A piece whose call was given up is
+ * dropped. */
 static void land(tg_p2p_group *g, int from, int phase, tg_p2p_piece *p) {
     tg_p2p_call *c = p->call;
-    if (!c || p->box.flying) return;
+    if (!c || p->buffer.flying) return;
     tg_p2p_flow f = tg_p2p_piece_of(c, tg_p2p_in(c, from, phase), p->index);
     size_t bytes = (size_t)f.n * tg_p2p_element(c);
-    if (p->box.bytes == 0) {
-        p->call = NULL; /* refused: the word that the group has failed is here, or on its way */
+    if (p->buffer.bytes == 0) {
+        p->call = NULL; /* refused: the message that the group has failed is here or on its way */
         c->lost = true;
-    } else if ((size_t)p->box.bytes != bytes) {
+    } else if ((size_t)p->buffer.bytes != bytes) {
         p->call = NULL;
         c->lost = true;
-        tg_p2p_fail(g, TG_ERR_INTERNAL, -1, g->self->me, "a piece has not the size that was asked for", c->sequence);
+        tg_p2p_fail(g, TG_ERR_INTERNAL, -1, g->self->me, "a piece has arrived with another size than requested",
+                    c->sequence);
     } else if (f.data) {
-        memcpy(f.data, p->box.data, bytes);
+        memcpy(f.data, p->buffer.data, bytes);
         p->call = NULL;
         c->in--;
     }
@@ -213,13 +215,13 @@ void tg_p2p_land(tg_p2p_group *g) {
 
 static bool is_balanced(const tg_p2p_call *c) {
     uint64_t sum = 0;
-    for (int i = 0; !c->mail && i < c->g->control.size; i++) sum += c->side[i].balance;
+    for (int i = 0; !c->pair && i < c->g->control.size; i++) sum += c->side[i].balance;
     return sum == 0;
 }
 
 static bool agreed(tg_p2p_call *c) {
     if (c->ready) return true;
-    if (c->arrived < (c->mail ? 1 : c->g->control.size)) return false;
+    if (c->arrived < (c->pair ? 1 : c->g->control.size)) return false;
     if (!c->disputed && is_balanced(c)) return true;
     tg_p2p_settle_dispute(c);
     return false;
@@ -231,10 +233,10 @@ void tg_p2p_advance(tg_p2p_call *c) {
     if (c->in || c->out) {
         if (tg_p2p_buffers(c->g) != TG_OK) return;
         while (c->summed < c->sums && sum_next(c)) continue;
-        if (c->mail && c->t.kind == TG_RECV) ask_member(c, c->peer, 0);
-        if (!c->mail) ask_all(c);
+        if (c->pair && c->t.kind == TG_RECV) request_from(c, c->peer, 0);
+        if (!c->pair) request_all(c);
         for (int i = 0; i < c->g->control.size && c->owed; i++)
-            if (i != c->g->control.rank && (!c->mail || i == c->peer)) serve_member(c, i);
+            if (i != c->g->control.rank && (!c->pair || i == c->peer)) serve_member(c, i);
     }
     if (!c->in && !c->out && c->summed == c->sums) tg_p2p_settle(c);
 }

@@ -1,4 +1,5 @@
-/* The mover of the transport between nodes: progress of this rank's calls, and what it does while nothing comes. */
+/* The mover of the transport between nodes: handles messages, advances this rank's calls, and rests while nothing
+ * arrives. */
 #include <time.h>
 
 #include "base/os.h"
@@ -11,10 +12,10 @@ void tg_p2p_deliver(tg_p2p_group *g, const tg_p2p_message *m) {
     switch (m->kind) {
     case TG_P2P_CALL:
     case TG_P2P_SEND: tg_p2p_arrival(g, m); break;
-    case TG_P2P_TAKEN: tg_p2p_mail_taken(g, m); break;
+    case TG_P2P_TAKEN: tg_p2p_send_taken(g, m); break;
     case TG_P2P_FAIL: tg_p2p_fail(g, (tg_status)m->status, m->cause, m->rank, m->body, m->sequence); break;
     case TG_P2P_LEAVE: g->member[m->member].left = true; break;
-    case TG_P2P_SKIP: g->member[m->member].skips = m->sequence; break;
+    case TG_P2P_MISSED: g->member[m->member].missed_calls = m->sequence; break;
     case TG_P2P_COME:
     case TG_P2P_DECIDE: tg_p2p_came(g, m); break;
     case TG_P2P_PROBE: tg_p2p_probed(g, m); break;
@@ -26,7 +27,7 @@ static void deliver(tg_p2p_rank *self, const tg_p2p_message *m) {
     tg_p2p_group *g;
     self->peer[m->rank].heard = tg_system_now();
     switch (m->kind) {
-    case TG_P2P_ASK: tg_p2p_asked(self, m); break;
+    case TG_P2P_REQUEST: tg_p2p_requested(self, m); break;
     case TG_P2P_FAILED: tg_p2p_peer_failed(self, m->rank, (tg_status)m->status, m->cause, m->body); break;
     case TG_P2P_CLEARED: self->peer[m->rank].status = TG_OK; break;
     case TG_P2P_BYE: self->peer[m->rank].gone = true; break;
@@ -109,5 +110,5 @@ static bool is_done(tg_control *c, const tg_wait *w) {
     return r ? r->done : !place || !place->request;
 }
 
-/* Nobody touches this rank's tensors: pieces land in buffers of the transport. */
+/* There is no quiesce: peers never touch this rank's tensors, as pieces land in buffers of the transport. */
 const tg_mover_ops tg_p2p_mover = {.advance = advance, .done = is_done};

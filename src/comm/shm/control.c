@@ -27,7 +27,7 @@ static void publish(tg_control *c, const tg_wait *w, tg_status status, int culpr
     s->g->status = status;
     s->g->culprit = culprit;
     s->g->reporter = c->me;
-    tg_box_write(&s->g->failure, text);
+    tg_shared_text_write(&s->g->failure, text);
     atomic_store_explicit(&s->g->failed, TG_GROUP_FAILED, memory_order_seq_cst);
     tg_shm_ring(s);
 }
@@ -38,24 +38,25 @@ static void end_of(tg_control *c, tg_group_end *end, char *buf, size_t n) {
     tg_group *g = tg_shm_of(c)->g;
     for (int i = 0; i < 1000000 && atomic_load_explicit(&g->failed, memory_order_acquire) == TG_GROUP_FAILING; i++)
         sched_yield();
-    if (atomic_load_explicit(&g->failed, memory_order_acquire) == TG_GROUP_FAILED) tg_box_read(&g->failure, buf, n);
+    if (atomic_load_explicit(&g->failed, memory_order_acquire) == TG_GROUP_FAILED)
+        tg_shared_text_read(&g->failure, buf, n);
     *end = (tg_group_end){g->status, g->culprit, g->reporter, buf};
 }
 
 /* ---- Disagreement ---- */
 
-tg_note tg_shm_post_note(const tg_post *p, uint64_t sequence) {
-    tg_note note = tg_signature_note(&p->signature, p->count, -1, sequence);
-    note.site = p->site;
-    return note;
+tg_call_entry tg_shm_post_entry(const tg_post *p, uint64_t sequence) {
+    tg_call_entry entry = tg_signature_entry(&p->signature, p->count, -1, sequence);
+    entry.site = p->site;
+    return entry;
 }
 
-void tg_shm_quote(const tg_shm_group *s, int member, const tg_note *note, tg_quoted *q) {
-    *q = (tg_quoted){.member = member, .rank = tg_group_member(s->g, member)->rank, .note = *note};
-    tg_board_site(s->self->board, q->rank, note->site, q->site, sizeof q->site);
+void tg_shm_quote(const tg_shm_group *s, int member, const tg_call_entry *entry, tg_quoted *q) {
+    *q = (tg_quoted){.member = member, .rank = tg_group_member(s->g, member)->rank, .entry = *entry};
+    tg_recorder_site(s->self->recorder, q->rank, entry->site, q->site, sizeof q->site);
 }
 
-void tg_shm_mismatch(tg_shm_group *s, int a, int b, const tg_note *of_a, const tg_note *of_b) {
+void tg_shm_mismatch(tg_shm_group *s, int a, int b, const tg_call_entry *of_a, const tg_call_entry *of_b) {
     tg_quoted one, two;
     tg_shm_quote(s, a, of_a, &one);
     tg_shm_quote(s, b, of_b, &two);
@@ -66,7 +67,7 @@ void tg_shm_mismatch(tg_shm_group *s, int a, int b, const tg_note *of_a, const t
 
 bool tg_shm_has_arrived(const tg_shm_request *r, int member) {
     if (!r) return false;
-    if (tg_shm_is_mail(r)) return member != r->peer || tg_shm_mail_answered(r);
+    if (tg_shm_is_message(r)) return member != r->peer || tg_shm_message_answered(r);
     return atomic_load_explicit(&r->slot->post[member].posted, memory_order_acquire) == r->sequence + 1;
 }
 
@@ -76,52 +77,54 @@ static bool awaits(tg_control *c, const tg_wait *w, int i) {
 
 /* Returns the calls of the group that the member has missed; 0 before the member has joined. */
 static uint64_t missed_by(const tg_shm_group *s, int member) {
-    uint64_t before = atomic_load_explicit(&tg_group_member(s->g, member)->skips, memory_order_acquire);
-    return before ? atomic_load_explicit(&tg_shm_card(s, member)->skips, memory_order_acquire) - (before - 1) : 0;
+    uint64_t before = atomic_load_explicit(&tg_group_member(s->g, member)->missed_calls, memory_order_acquire);
+    return before
+               ? atomic_load_explicit(&tg_shm_rank_slot(s, member)->missed_calls, memory_order_acquire) - (before - 1)
+               : 0;
 }
 
 bool tg_shm_has_missed_more(const tg_shm_group *s, int a, int b) { return missed_by(s, a) > missed_by(s, b); }
 
 /* Returns the seconds since this wait first saw a peer that holds an error. */
-static double failed_for(tg_shm_group *s, const tg_card *card) {
-    if (atomic_load_explicit(&card->status, memory_order_acquire) == TG_OK) return 0;
+static double failed_for(tg_shm_group *s, const tg_rank_slot *rank_slot) {
+    if (atomic_load_explicit(&rank_slot->status, memory_order_acquire) == TG_OK) return 0;
     if (s->failed_since == 0) s->failed_since = tg_system_now();
     return tg_system_now() - s->failed_since;
 }
 
 static void view_member(tg_control *c, const tg_wait *w, int i, tg_member_view *view) {
     tg_shm_group *s = tg_shm_of(c);
-    const tg_card *card = tg_shm_card(s, i);
+    const tg_rank_slot *rank_slot = tg_shm_rank_slot(s, i);
     const tg_member *m = tg_group_member(s->g, i);
     (void)w;
     *view = (tg_member_view){
         .rank = m->rank,
-        .returned = atomic_load_explicit(&card->state, memory_order_acquire) == TG_RANK_RETURNED,
+        .returned = atomic_load_explicit(&rank_slot->state, memory_order_acquire) == TG_RANK_RETURNED,
         .left = atomic_load_explicit(&m->gone, memory_order_acquire),
         .missed = tg_shm_has_missed_more(s, i, c->rank),
-        .alive = atomic_load_explicit(&card->heartbeat, memory_order_relaxed) != s->pairs[2 * c->size + i],
-        .failed_for = failed_for(s, card),
-        .calls = atomic_load_explicit(&card->calls, memory_order_relaxed),
+        .alive = atomic_load_explicit(&rank_slot->heartbeat, memory_order_relaxed) != s->pairs[2 * c->size + i],
+        .failed_for = failed_for(s, rank_slot),
+        .calls = atomic_load_explicit(&rank_slot->calls, memory_order_relaxed),
     };
-    view->status = (tg_status)atomic_load_explicit(&card->status, memory_order_acquire);
-    view->cause = atomic_load_explicit(&card->cause, memory_order_relaxed);
+    view->status = (tg_status)atomic_load_explicit(&rank_slot->status, memory_order_acquire);
+    view->cause = atomic_load_explicit(&rank_slot->cause, memory_order_relaxed);
 }
 
 static void error_of(tg_control *c, int i, char *buf, size_t n) {
-    tg_box_read(&tg_shm_card(tg_shm_of(c), i)->failure, buf, n);
+    tg_shared_text_read(&tg_shm_rank_slot(tg_shm_of(c), i)->failure, buf, n);
 }
 
 static void last_call(tg_control *c, int i, char *buf, size_t n, size_t *at) {
     const tg_shm_group *s = tg_shm_of(c);
-    tg_board_last(s->self->board, tg_group_member(s->g, i)->rank, buf, n, at);
+    tg_recorder_last_call(s->self->recorder, tg_group_member(s->g, i)->rank, buf, n, at);
 }
 
-static bool call_of(tg_control *c, const tg_wait *w, tg_note *note, char *site, size_t n) {
+static bool call_of(tg_control *c, const tg_wait *w, tg_call_entry *entry, char *site, size_t n) {
     const tg_shm_request *r = request_of(w);
     (void)c;
     if (!r) return false;
-    *note = r->note;
-    tg_describe_site((const void *)(uintptr_t)r->note.site, site, n);
+    *entry = r->entry;
+    tg_describe_site((const void *)(uintptr_t)r->entry.site, site, n);
     return true;
 }
 
@@ -141,7 +144,7 @@ static void check_processes(tg_shm_group *s) {
 
 static bool any_failed(const tg_shm_group *s) {
     for (int i = 0; i < s->control.size; i++)
-        if (atomic_load_explicit(&tg_shm_card(s, i)->status, memory_order_relaxed) != TG_OK) return true;
+        if (atomic_load_explicit(&tg_shm_rank_slot(s, i)->status, memory_order_relaxed) != TG_OK) return true;
     return false;
 }
 
@@ -162,23 +165,23 @@ static inline void pause_briefly(void) {
 }
 
 /* Sleeps until the bell is rung. The timeout is short, as a peer that dies does not ring. */
-static void sleep_until_rung(tg_card *card, uint32_t bell, long nanoseconds) {
+static void sleep_until_rung(tg_rank_slot *rank_slot, uint32_t bell, long nanoseconds) {
     struct timespec t = {.tv_nsec = nanoseconds};
-    syscall(SYS_futex, &card->bell, FUTEX_WAIT, bell, &t, NULL, 0);
+    syscall(SYS_futex, &rank_slot->bell, FUTEX_WAIT, bell, &t, NULL, 0);
 }
 
 /* Reads the bell and sets this rank's sleeping flag before the last attempt to make progress. */
 static void prepare(tg_control *c, int round) {
     tg_shm_rank *self = tg_shm_of(c)->self;
-    tg_card *card = tg_shm_own_card(self);
-    self->bell = atomic_load_explicit(&card->bell, memory_order_acquire);
-    if (round >= c->patience) atomic_store_explicit(&card->sleeping, 1, memory_order_seq_cst);
+    tg_rank_slot *rank_slot = tg_shm_own_rank_slot(self);
+    self->bell = atomic_load_explicit(&rank_slot->bell, memory_order_acquire);
+    if (round >= c->patience) atomic_store_explicit(&rank_slot->sleeping, 1, memory_order_seq_cst);
 }
 
 static void remember_heartbeats(tg_shm_group *s) {
     uint64_t *beats = s->pairs + 2 * s->control.size;
     for (int i = 0; i < s->control.size; i++)
-        beats[i] = atomic_load_explicit(&tg_shm_card(s, i)->heartbeat, memory_order_relaxed);
+        beats[i] = atomic_load_explicit(&tg_shm_rank_slot(s, i)->heartbeat, memory_order_relaxed);
 }
 
 static void begin(tg_control *c, const tg_wait *w) {
@@ -186,44 +189,45 @@ static void begin(tg_control *c, const tg_wait *w) {
     s->failed_since = 0;
     remember_heartbeats(s);
     if (w->request)
-        atomic_store_explicit(&tg_shm_own_card(s->self)->blocked, tg_shm_blocked_in(w->request), memory_order_release);
+        atomic_store_explicit(&tg_shm_own_rank_slot(s->self)->blocked, tg_shm_blocked_in(w->request),
+                              memory_order_release);
 }
 
 static void over(tg_control *c, const tg_wait *w) {
-    tg_card *card = tg_shm_own_card(tg_shm_of(c)->self);
+    tg_rank_slot *rank_slot = tg_shm_own_rank_slot(tg_shm_of(c)->self);
     if (w->since == 0) return;
-    atomic_store_explicit(&card->sleeping, 0, memory_order_relaxed);
-    atomic_store_explicit(&card->blocked, 0, memory_order_release);
+    atomic_store_explicit(&rank_slot->sleeping, 0, memory_order_relaxed);
+    atomic_store_explicit(&rank_slot->blocked, 0, memory_order_release);
 }
 
 /* When the host waits elsewhere, the state that begin() sets up stays in the group until over(). */
 static void watch(tg_control *c, const tg_wait *w) {
     tg_shm_group *s = tg_shm_of(c);
     const tg_shm_request *r = request_of(w);
-    tg_card *card = tg_shm_own_card(s->self);
+    tg_rank_slot *rank_slot = tg_shm_own_rank_slot(s->self);
     if (s->watched == r) return;
     s->watched = r;
     s->failed_since = 0;
     if (r) remember_heartbeats(s);
-    uint64_t blocked = atomic_load_explicit(&card->blocked, memory_order_relaxed);
+    uint64_t blocked = atomic_load_explicit(&rank_slot->blocked, memory_order_relaxed);
     if (!r && (uint32_t)(blocked >> 32) != (uint32_t)s->g->id) return; /* the word describes a call of another group */
-    atomic_store_explicit(&card->waiting, r ? r->record : 0, memory_order_relaxed);
-    atomic_store_explicit(&card->blocked, r ? tg_shm_blocked_in(r) : 0, memory_order_release);
+    atomic_store_explicit(&rank_slot->waiting, r ? r->record : 0, memory_order_relaxed);
+    atomic_store_explicit(&rank_slot->blocked, r ? tg_shm_blocked_in(r) : 0, memory_order_release);
 }
 
 /* Spins, then sleeps. A yield would give a program of lower priority a whole time slice of this rank's core. */
 static void rest(tg_control *c, const tg_wait *w, int round) {
     enum { NAP = 2000000 };
     tg_shm_group *s = tg_shm_of(c);
-    tg_card *card = tg_shm_own_card(s->self);
+    tg_rank_slot *rank_slot = tg_shm_own_rank_slot(s->self);
     if (!w) {
-        sleep_until_rung(card, atomic_load_explicit(&card->bell, memory_order_acquire), NAP / 2);
+        sleep_until_rung(rank_slot, atomic_load_explicit(&rank_slot->bell, memory_order_acquire), NAP / 2);
     } else if (round < s->self->spins) {
         pause_briefly();
     } else {
         bool soon = tg_system_now() - w->since < 0.1;
-        if (!tg_shm_has_failed(s)) sleep_until_rung(card, s->self->bell, soon ? NAP : 4 * NAP);
-        atomic_store_explicit(&card->sleeping, 0, memory_order_relaxed);
+        if (!tg_shm_has_failed(s)) sleep_until_rung(rank_slot, s->self->bell, soon ? NAP : 4 * NAP);
+        atomic_store_explicit(&rank_slot->sleeping, 0, memory_order_relaxed);
     }
 }
 
@@ -242,7 +246,7 @@ static bool is_expected(tg_control *c, int i) {
     tg_shm_group *s = tg_shm_of(c);
     const tg_member *m = tg_group_member(s->g, i);
     return !has_come(m) && !has_left(m) &&
-           atomic_load_explicit(&tg_shm_card(s, i)->state, memory_order_acquire) != TG_RANK_RETURNED &&
+           atomic_load_explicit(&tg_shm_rank_slot(s, i)->state, memory_order_acquire) != TG_RANK_RETURNED &&
            tg_process_alive(&s->self->view, m->rank);
 }
 

@@ -10,9 +10,9 @@ static uint32_t number_bits(uint64_t n) { return (uint32_t)n & ((1u << NUMBER_BI
 
 uint64_t tg_shm_blocked_in(const tg_shm_request *r) {
     uint64_t call = (r->sequence + 1) & (MESSAGE - 1);
-    if (tg_shm_is_mail(r))
+    if (tg_shm_is_message(r))
         call = MESSAGE | (r->kind == TG_RECV ? RECEIVES : 0) | (uint32_t)r->peer << NUMBER_BITS |
-               number_bits(r->match >> TG_MAIL_NUMBER);
+               number_bits(r->match >> TG_MESSAGE_NUMBER);
     return r->s->g->id << 32 | call;
 }
 
@@ -45,29 +45,32 @@ static bool one_will_find_out(const tg_shm_group *s, int member, const tg_shm_gr
            (there >= 0 && tg_shm_has_missed_more(other, other->control.rank, there));
 }
 
-static void fail_both(tg_shm_group *s, tg_shm_group *other, int member, const tg_note *mine, const tg_note *theirs) {
-    const char *const names[] = {s->g->name, other->g->name};
-    char first[TG_FAILURE_TEXT / 2], second[TG_FAILURE_TEXT / 2];
+static void fail_both(tg_shm_group *s, tg_shm_group *other, int member, const tg_call_entry *mine,
+                      const tg_call_entry *theirs) {
+    char ours[TG_FAILURE_TEXT / 2], others[TG_FAILURE_TEXT / 2];
     size_t at = 0, to = 0;
     tg_quoted one, two;
     tg_shm_quote(s, s->control.rank, mine, &one);
     tg_shm_quote(s, member, theirs, &two);
-    tg_quote(&one, first, sizeof first, &at);
-    tg_quote(&two, second, sizeof second, &to);
-    tg_control_deadlock(&s->control, NULL, &other->control, NULL, names, first, second);
+    tg_quote(&one, ours, sizeof ours, &at);
+    tg_quote(&two, others, sizeof others, &to);
+    tg_blocked own = {one.rank, s->g->name, ours}, peer = {two.rank, other->g->name, others};
+    tg_control_deadlock(&s->control, NULL, &own, &other->control, NULL, &peer);
 }
 
 void tg_shm_check_deadlock(tg_control *c, const tg_wait *w, int member) {
     tg_shm_group *s = tg_shm_of(c);
     const tg_shm_request *r = w->request;
-    const tg_card *card = tg_shm_card(s, member);
+    const tg_rank_slot *rank_slot = tg_shm_rank_slot(s, member);
     int rank = tg_group_member(s->g, member)->rank;
-    uint64_t blocked = atomic_load_explicit(&card->blocked, memory_order_acquire);
+    uint64_t blocked = atomic_load_explicit(&rank_slot->blocked, memory_order_acquire);
     tg_shm_group *other = blocked ? group_of(s->self, blocked >> 32) : NULL;
-    tg_note theirs;
+    tg_call_entry theirs;
     if (!other || !r || tg_shm_has_failed(other) || has_answered(other, (uint32_t)blocked, rank)) return;
     if (one_will_find_out(s, member, other, rank)) return;
-    if (!tg_card_note(card, atomic_load_explicit(&card->waiting, memory_order_acquire), &theirs)) return;
-    if (tg_shm_has_arrived(r, member) || atomic_load_explicit(&card->blocked, memory_order_acquire) != blocked) return;
-    fail_both(s, other, member, &r->note, &theirs);
+    if (!tg_rank_slot_entry(rank_slot, atomic_load_explicit(&rank_slot->waiting, memory_order_acquire), &theirs))
+        return;
+    if (tg_shm_has_arrived(r, member)) return;
+    if (atomic_load_explicit(&rank_slot->blocked, memory_order_acquire) != blocked) return;
+    fail_both(s, other, member, &r->entry, &theirs);
 }

@@ -26,23 +26,23 @@ void tg_launch_close(tg_launch *l) {
 }
 
 void tg_launch_ended(const tg_launch *l, int rank, int wait_status) {
-    tg_card *card = &l->region->card[rank];
+    tg_rank_slot *rank_slot = &l->region->rank_slot[rank];
     char text[96];
     size_t at = 0;
-    int state = atomic_load_explicit(&card->state, memory_order_acquire);
-    if (state == TG_RANK_RETURNED || atomic_load_explicit(&card->status, memory_order_acquire) != TG_OK)
+    int state = atomic_load_explicit(&rank_slot->state, memory_order_acquire);
+    if (state == TG_RANK_RETURNED || atomic_load_explicit(&rank_slot->status, memory_order_acquire) != TG_OK)
         return; /* the rank has reported its own end */
     if (WIFSIGNALED(wait_status))
         tg_text(text, sizeof text, &at, "its process was killed by signal %d", WTERMSIG(wait_status));
     else
         tg_text(text, sizeof text, &at, "its process has ended with exit status %d", WEXITSTATUS(wait_status));
-    tg_box_write(&card->failure, text);
-    atomic_store_explicit(&card->status, TG_ERR_REMOTE, memory_order_relaxed);
-    atomic_store_explicit(&card->cause, -1, memory_order_relaxed);
-    if (state == TG_RANK_AWAITED) atomic_store_explicit(&card->state, TG_RANK_RETURNED, memory_order_release);
+    tg_shared_text_write(&rank_slot->failure, text);
+    atomic_store_explicit(&rank_slot->status, TG_ERR_REMOTE, memory_order_relaxed);
+    atomic_store_explicit(&rank_slot->cause, -1, memory_order_relaxed);
+    if (state == TG_RANK_AWAITED) atomic_store_explicit(&rank_slot->state, TG_RANK_RETURNED, memory_order_release);
 }
 
 size_t tg_launch_record(const tg_launch *l, tg_format format, char *buf, size_t n) {
-    tg_board b = {.card = l->region->card, .n = l->n, .size = l->n, .me = -1};
-    return tg_board_record(&b, NULL, format, buf, n);
+    tg_recorder b = {.rank_slot = l->region->rank_slot, .n = l->n, .size = l->n, .me = -1};
+    return tg_recorder_print(&b, NULL, format, buf, n);
 }

@@ -1,23 +1,23 @@
-/* Sends and receives. Each half of a message is posted in its rank's own array of message slots (tg_mail) if one is
- * free. Once both halves are posted, the first rank that waits moves the message. A half that found no free slot can
- * only be moved by its own rank. */
+/* Sends and receives. Each half of a message is posted in its rank's own array of message slots (tg_message_slot) if
+ * one is free. Once both halves are posted, the first rank that waits moves the message. A half that found no free slot
+ * can only be moved by its own rank. */
 #include "comm/shm/shm.h"
 
 /* Returns the key of the n-th message between two members. Sender and receiver each compute their own and the
  * other's key. */
 static uint64_t key_of(bool send, int peer, uint64_t n) {
-    return 1 | (uint64_t)send << 1 | (uint64_t)peer << 2 | n << TG_MAIL_NUMBER;
+    return 1 | (uint64_t)send << 1 | (uint64_t)peer << 2 | n << TG_MESSAGE_NUMBER;
 }
 
-static uint64_t state_of(const tg_mail *m) { return atomic_load_explicit(&m->state, memory_order_acquire); }
+static uint64_t state_of(const tg_message_slot *m) { return atomic_load_explicit(&m->state, memory_order_acquire); }
 static int phase(uint64_t state) { return (int)(state & 3); }
 
-static tg_mail *free_mail(tg_shm_group *s) {
-    tg_mail *box = tg_group_mails(s->g, s->control.rank);
-    if (s->boxed == TG_MAILS) return NULL;
-    for (int i = 0; i < TG_MAILS; i++) {
-        tg_mail *m = &box[(s->mails + (uint64_t)i) % TG_MAILS];
-        if (phase(state_of(m)) == TG_MAIL_FREE) return m;
+static tg_message_slot *free_slot(tg_shm_group *s) {
+    tg_message_slot *slots = tg_group_message_slots(s->g, s->control.rank);
+    if (s->slots_used == TG_MESSAGE_SLOTS) return NULL;
+    for (int i = 0; i < TG_MESSAGE_SLOTS; i++) {
+        tg_message_slot *m = &slots[(s->messages + (uint64_t)i) % TG_MESSAGE_SLOTS];
+        if (phase(state_of(m)) == TG_MESSAGE_FREE) return m;
     }
     return NULL;
 }
@@ -32,18 +32,18 @@ static void count_unposted(tg_shm_request *r, bool waits) {
 /* Posts the half in a message slot if one is free. */
 static bool put(tg_shm_request *r) {
     tg_shm_group *s = r->s;
-    if (r->mail || r->moved) return r->mail;
-    tg_mail *m = free_mail(s);
+    if (r->message || r->moved) return r->message;
+    tg_message_slot *m = free_slot(s);
     if (!m) return false;
-    s->mails++;
-    s->boxed++;
+    s->messages++;
+    s->slots_used++;
     atomic_store_explicit(&m->data, r->data, memory_order_relaxed);
-    atomic_store_explicit(&m->count, r->note.count, memory_order_relaxed);
-    atomic_store_explicit(&m->site, r->note.site, memory_order_relaxed);
-    atomic_store_explicit(&m->dtype, r->note.dtype, memory_order_relaxed);
-    r->mail = m;
+    atomic_store_explicit(&m->count, r->entry.count, memory_order_relaxed);
+    atomic_store_explicit(&m->site, r->entry.site, memory_order_relaxed);
+    atomic_store_explicit(&m->dtype, r->entry.dtype, memory_order_relaxed);
+    r->message = m;
     uint64_t was = atomic_load_explicit(&m->state, memory_order_relaxed);
-    atomic_store_explicit(&m->state, (was & ~(uint64_t)3) + 4 + TG_MAIL_POSTED, memory_order_release);
+    atomic_store_explicit(&m->state, (was & ~(uint64_t)3) + 4 + TG_MESSAGE_POSTED, memory_order_release);
     atomic_store_explicit(&m->key, r->key, memory_order_release);
     atomic_fetch_add_explicit(&tg_group_member(s->g, s->control.rank)->posts, 1, memory_order_release);
     if (r->unposted) count_unposted(r, false);
@@ -51,7 +51,7 @@ static bool put(tg_shm_request *r) {
     return true;
 }
 
-void tg_shm_post_mail(tg_shm_group *s, const tg_transfer *t, tg_shm_request *r) {
+void tg_shm_post_message(tg_shm_group *s, const tg_transfer *t, tg_shm_request *r) {
     bool send = t->kind == TG_SEND;
     uint64_t n = s->pairs[2 * t->root + send]++;
     const void *data = send ? t->src : t->dst;
@@ -63,31 +63,31 @@ void tg_shm_post_mail(tg_shm_group *s, const tg_transfer *t, tg_shm_request *r) 
 
 /* Finds the other half of the message. Its key identifies the message and is never used again. If the state is
  * unchanged after the key is read, the key belongs to that use of the slot. */
-static tg_mail *other_half(const tg_shm_request *r, uint64_t *state) {
-    tg_mail *box = tg_group_mails(r->s->g, r->peer);
-    for (int i = 0; i < TG_MAILS; i++) {
-        *state = state_of(&box[i]);
-        if (phase(*state) == TG_MAIL_POSTED && atomic_load_explicit(&box[i].key, memory_order_acquire) == r->match &&
-            state_of(&box[i]) == *state)
-            return &box[i];
+static tg_message_slot *other_half(const tg_shm_request *r, uint64_t *state) {
+    tg_message_slot *slots = tg_group_message_slots(r->s->g, r->peer);
+    for (int i = 0; i < TG_MESSAGE_SLOTS; i++) {
+        *state = state_of(&slots[i]);
+        if (phase(*state) == TG_MESSAGE_POSTED &&
+            atomic_load_explicit(&slots[i].key, memory_order_acquire) == r->match && state_of(&slots[i]) == *state)
+            return &slots[i];
     }
     return NULL;
 }
 
 /* The same for repeated calls, as many messages may wait at a time: skips the search unless the peer has posted
  * since. */
-static tg_mail *new_half(tg_shm_request *r, uint64_t *state) {
+static tg_message_slot *new_half(tg_shm_request *r, uint64_t *state) {
     const tg_member *peer = tg_group_member(r->s->g, r->peer);
     uint64_t posts = atomic_load_explicit(&peer->posts, memory_order_acquire);
-    if (posts == r->missed) return NULL;
-    tg_mail *m = other_half(r, state);
-    if (!m) r->missed = posts;
+    if (posts == r->searched) return NULL;
+    tg_message_slot *m = other_half(r, state);
+    if (!m) r->searched = posts;
     return m;
 }
 
-/* What the rank that moves a message knows of one half. mail is NULL if the half found no slot. */
+/* What the rank that moves a message knows of one half. message is NULL if the half found no slot. */
 typedef struct half {
-    tg_mail *mail;
+    tg_message_slot *message;
     tg_shared data;
     int64_t count;
     uint64_t site;
@@ -95,8 +95,8 @@ typedef struct half {
 } half;
 
 /* If take() then finds that the slot is in another use, the copy is discarded. */
-static half half_of(tg_mail *m) {
-    return (half){.mail = m,
+static half half_of(tg_message_slot *m) {
+    return (half){.message = m,
                   .data = atomic_load_explicit(&m->data, memory_order_relaxed),
                   .count = atomic_load_explicit(&m->count, memory_order_relaxed),
                   .site = atomic_load_explicit(&m->site, memory_order_relaxed),
@@ -104,63 +104,64 @@ static half half_of(tg_mail *m) {
 }
 
 static half own_half(const tg_shm_request *r) {
-    return (half){r->mail, r->data, r->note.count, r->note.site, r->note.dtype};
+    return (half){r->message, r->data, r->entry.count, r->entry.site, r->entry.dtype};
 }
 
-static tg_note half_note(const tg_shm_group *s, const half *h, bool send, int peer) {
-    return (tg_note){.kind = send ? TG_SEND : TG_RECV,
-                     .dtype = h->dtype,
-                     .root = peer,
-                     .size = s->control.size,
-                     .count = h->count,
-                     .site = h->site};
+static tg_call_entry half_entry(const tg_shm_group *s, const half *h, bool send, int peer) {
+    return (tg_call_entry){.kind = send ? TG_SEND : TG_RECV,
+                           .dtype = h->dtype,
+                           .root = peer,
+                           .size = s->control.size,
+                           .count = h->count,
+                           .site = h->site};
 }
 
-static void mail_mismatch(const tg_shm_request *r, const half *own, const half *other) {
+static void message_mismatch(const tg_shm_request *r, const half *own, const half *other) {
     tg_shm_group *s = r->s;
     bool sends = r->kind == TG_SEND;
-    tg_note mine = half_note(s, own, sends, r->peer), theirs = half_note(s, other, !sends, s->control.rank);
+    tg_call_entry mine = half_entry(s, own, sends, r->peer), theirs = half_entry(s, other, !sends, s->control.rank);
     tg_shm_mismatch(s, s->control.rank, r->peer, &mine, &theirs);
 }
 
 /* The state of the receiver's half decides which rank moves the message. No other rank can see a half that is in no
  * slot. */
-static bool take(tg_mail *recv, uint64_t state) {
-    return !recv || (phase(state) == TG_MAIL_POSTED && atomic_compare_exchange_strong_explicit(
-                                                           &recv->state, &state, state - TG_MAIL_POSTED + TG_MAIL_TAKEN,
-                                                           memory_order_acq_rel, memory_order_relaxed));
+static bool take(tg_message_slot *recv, uint64_t state) {
+    return !recv ||
+           (phase(state) == TG_MESSAGE_POSTED &&
+            atomic_compare_exchange_strong_explicit(&recv->state, &state, state - TG_MESSAGE_POSTED + TG_MESSAGE_TAKEN,
+                                                    memory_order_acq_rel, memory_order_relaxed));
 }
 
-static void delivered(tg_mail *m) {
+static void delivered(tg_message_slot *m) {
     if (!m) return;
     uint64_t was = atomic_load_explicit(&m->state, memory_order_relaxed);
-    atomic_store_explicit(&m->state, (was & ~(uint64_t)3) + TG_MAIL_DONE, memory_order_release);
+    atomic_store_explicit(&m->state, (was & ~(uint64_t)3) + TG_MESSAGE_DONE, memory_order_release);
 }
 
-static bool move(tg_shm_request *r, tg_mail *found, uint64_t mine, uint64_t theirs) {
+static bool move(tg_shm_request *r, tg_message_slot *found, uint64_t mine, uint64_t theirs) {
     const tg_vantage *v = &r->s->self->view;
     bool sends = r->kind == TG_SEND;
     half own = own_half(r), other = half_of(found), *send = sends ? &own : &other, *recv = sends ? &other : &own;
-    if (!take(recv->mail, sends ? theirs : mine)) return false;
+    if (!take(recv->message, sends ? theirs : mine)) return false;
     if (send->count != recv->count || send->dtype != recv->dtype) {
-        mail_mismatch(r, &own, &other);
+        message_mismatch(r, &own, &other);
         return false;
     }
     size_t bytes = (size_t)send->count * tg_dtype_size(send->dtype);
     if (bytes && recv->data && send->data) memcpy(tg_at(v, recv->data), tg_at(v, send->data), bytes);
     r->moved = true;
     if (r->unposted) count_unposted(r, false);
-    delivered(send->mail);
-    delivered(recv->mail);
+    delivered(send->message);
+    delivered(recv->message);
     return true;
 }
 
-bool tg_shm_try_mail(tg_shm_request *r) {
+bool tg_shm_try_message(tg_shm_request *r) {
     tg_shm_group *s = r->s;
-    uint64_t mine = put(r) ? state_of(r->mail) : TG_MAIL_POSTED, theirs;
-    if (tg_shm_mail_done(r)) return true;
-    if (phase(mine) != TG_MAIL_POSTED) return false;
-    tg_mail *other = new_half(r, &theirs);
+    uint64_t mine = put(r) ? state_of(r->message) : TG_MESSAGE_POSTED, theirs;
+    if (tg_shm_message_done(r)) return true;
+    if (phase(mine) != TG_MESSAGE_POSTED) return false;
+    tg_message_slot *other = new_half(r, &theirs);
     if (!other || !tg_shm_enter(s)) return false;
     bool moved = move(r, other, mine, theirs);
     tg_shm_exit(s);
@@ -168,23 +169,23 @@ bool tg_shm_try_mail(tg_shm_request *r) {
     return moved;
 }
 
-bool tg_shm_mail_done(const tg_shm_request *r) {
-    return r->mail ? phase(state_of(r->mail)) == TG_MAIL_DONE : r->moved;
+bool tg_shm_message_done(const tg_shm_request *r) {
+    return r->message ? phase(state_of(r->message)) == TG_MESSAGE_DONE : r->moved;
 }
 
 /* Returns true if our half is no longer waiting, if the peer's half is posted, or if it may be among those that the
  * peer has not posted. */
-bool tg_shm_mail_answered(const tg_shm_request *r) {
+bool tg_shm_message_answered(const tg_shm_request *r) {
     uint64_t state;
     const tg_member *peer = tg_group_member(r->s->g, r->peer);
     if (atomic_load_explicit(&peer->unposted, memory_order_acquire)) return true;
-    return r->moved || (r->mail && phase(state_of(r->mail)) != TG_MAIL_POSTED) || other_half(r, &state);
+    return r->moved || (r->message && phase(state_of(r->message)) != TG_MESSAGE_POSTED) || other_half(r, &state);
 }
 
-void tg_shm_end_mail(tg_shm_request *r) {
-    if (!r->mail) return;
-    r->s->boxed--;
-    uint64_t was = atomic_load_explicit(&r->mail->state, memory_order_relaxed);
-    atomic_store_explicit(&r->mail->key, 0, memory_order_relaxed);
-    atomic_store_explicit(&r->mail->state, was & ~(uint64_t)3, memory_order_release);
+void tg_shm_end_message(tg_shm_request *r) {
+    if (!r->message) return;
+    r->s->slots_used--;
+    uint64_t was = atomic_load_explicit(&r->message->state, memory_order_relaxed);
+    atomic_store_explicit(&r->message->key, 0, memory_order_relaxed);
+    atomic_store_explicit(&r->message->state, was & ~(uint64_t)3, memory_order_release);
 }

@@ -14,10 +14,10 @@
 void tg_shm_ring(tg_shm_group *s) {
     atomic_thread_fence(memory_order_seq_cst);
     for (int i = 0; i < s->control.size; i++) {
-        tg_card *card = tg_shm_card(s, i);
-        if (i == s->control.rank || !atomic_load_explicit(&card->sleeping, memory_order_seq_cst)) continue;
-        atomic_fetch_add_explicit(&card->bell, 1, memory_order_seq_cst);
-        syscall(SYS_futex, &card->bell, FUTEX_WAKE, 1, NULL, NULL, 0);
+        tg_rank_slot *rank_slot = tg_shm_rank_slot(s, i);
+        if (i == s->control.rank || !atomic_load_explicit(&rank_slot->sleeping, memory_order_seq_cst)) continue;
+        atomic_fetch_add_explicit(&rank_slot->bell, 1, memory_order_seq_cst);
+        syscall(SYS_futex, &rank_slot->bell, FUTEX_WAKE, 1, NULL, NULL, 0);
     }
 }
 
@@ -30,7 +30,7 @@ static void leave(tg_shm_group *s, tg_slot *slot) {
     atomic_store_explicit(&slot->left, 0, memory_order_relaxed);
     for (int i = 0; i < s->control.size; i++) atomic_store_explicit(&slot->post[i].next, 0, memory_order_relaxed);
     atomic_store_explicit(&slot->done, 0, memory_order_relaxed);
-    atomic_fetch_add_explicit(&slot->turn, 1, memory_order_release);
+    atomic_fetch_add_explicit(&slot->generation, 1, memory_order_release);
     tg_shm_ring(s);
 }
 
@@ -41,8 +41,8 @@ static bool is_ready(const tg_shm_request *r) {
 static void settled(tg_shm_request *r) {
     tg_shm_rank *self = r->s->self;
     tg_shm_unstage(r, true);
-    if (tg_shm_is_mail(r))
-        tg_shm_end_mail(r);
+    if (tg_shm_is_message(r))
+        tg_shm_end_message(r);
     else
         leave(r->s, r->slot);
     *(r->prev ? &r->prev->next : &self->first) = r->next;
@@ -53,9 +53,9 @@ static void settled(tg_shm_request *r) {
 bool tg_shm_check(tg_shm_request *r) {
     const tg_slot *slot = r->slot;
     if (r->done) return true;
-    bool done = tg_shm_is_mail(r) ? tg_shm_mail_done(r)
-                                  : is_ready(r) && atomic_load_explicit(&slot->done, memory_order_acquire) ==
-                                                       slot->parts * slot->pieces;
+    bool done = tg_shm_is_message(r) ? tg_shm_message_done(r)
+                                     : is_ready(r) && atomic_load_explicit(&slot->done, memory_order_acquire) ==
+                                                          slot->parts * slot->pieces;
     if (done) settled(r);
     return done;
 }
@@ -63,8 +63,8 @@ bool tg_shm_check(tg_shm_request *r) {
 void tg_shm_progress(tg_shm_rank *self) {
     for (tg_shm_request *r = self->first, *next; r; r = next) {
         next = r->next;
-        if (tg_shm_is_mail(r))
-            tg_shm_try_mail(r);
+        if (tg_shm_is_message(r))
+            tg_shm_try_message(r);
         else if (is_ready(r))
             tg_shm_run(r->s, r->slot);
         tg_shm_check(r);
@@ -79,11 +79,11 @@ static bool is_done(tg_control *c, const tg_wait *w) {
     const tg_slot *slot = w->place;
     (void)c;
     if (w->request) return tg_shm_check(w->request);
-    return atomic_load_explicit(&slot->turn, memory_order_acquire) == w->sequence / TG_CALLS;
+    return atomic_load_explicit(&slot->generation, memory_order_acquire) == w->sequence / TG_CALLS;
 }
 
 static bool works_here(tg_shm_group *s, int i) {
-    return atomic_load_explicit(&tg_shm_card(s, i)->busy, memory_order_seq_cst) == s->g->id &&
+    return atomic_load_explicit(&tg_shm_rank_slot(s, i)->busy, memory_order_seq_cst) == s->g->id &&
            tg_process_alive(&s->self->view, tg_group_member(s->g, i)->rank);
 }
 

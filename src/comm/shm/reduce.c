@@ -7,15 +7,15 @@
 enum { LEAST_PIECE = 8 << 10, MOST_PIECE = 64 << 10, PIECES = 4 };
 
 bool tg_shm_enter(tg_shm_group *s) {
-    tg_card *card = &s->self->view.region->card[s->self->view.me];
-    atomic_store_explicit(&card->busy, s->g->id, memory_order_seq_cst);
+    tg_rank_slot *rank_slot = &s->self->view.region->rank_slot[s->self->view.me];
+    atomic_store_explicit(&rank_slot->busy, s->g->id, memory_order_seq_cst);
     if (!atomic_load_explicit(&s->g->failed, memory_order_seq_cst)) return true;
     tg_shm_exit(s);
     return false;
 }
 
 void tg_shm_exit(tg_shm_group *s) {
-    atomic_store_explicit(&s->self->view.region->card[s->self->view.me].busy, 0, memory_order_release);
+    atomic_store_explicit(&s->self->view.region->rank_slot[s->self->view.me].busy, 0, memory_order_release);
 }
 
 /* ---- Parts ---- */

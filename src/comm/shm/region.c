@@ -13,23 +13,28 @@ static const uint64_t MAGIC = 0x6e67657267706174;
 
 /* Returns a digest of the struct sizes: programs of different versions must not share a region. */
 static uint64_t layout(void) {
-    return sizeof(tg_region) ^ sizeof(tg_card) << 12 ^ sizeof(tg_group) << 32 ^ sizeof(tg_slot) << 44 ^
+    return sizeof(tg_region) ^ sizeof(tg_rank_slot) << 12 ^ sizeof(tg_group) << 32 ^ sizeof(tg_slot) << 44 ^
            sizeof(tg_post) << 52;
 }
 
-static size_t cards_bytes(int n) { return sizeof(tg_region) + (size_t)n * sizeof(tg_card); }
+static size_t rank_slots_bytes(int n) { return sizeof(tg_region) + (size_t)n * sizeof(tg_rank_slot); }
+
+static void begin_rank_slots(tg_region *r, int n) {
+    r->size = n;
+    for (int i = 0; i < n; i++) atomic_store_explicit(&r->rank_slot[i].cause, -1, memory_order_relaxed);
+}
 
 /* ---- Regions of threads ---- */
 
 tg_region *tg_region_new(int n, const tg_allocator *allocator) {
-    size_t bytes = cards_bytes(n);
+    size_t bytes = rank_slots_bytes(n);
     tg_region *r = allocator->alloc(allocator->user, bytes, TG_LINE);
     if (!r) return NULL;
     memset(r, 0, bytes);
     r->magic = MAGIC;
     r->bytes = bytes;
-    r->size = n;
     r->allocator = *allocator;
+    begin_rank_slots(r, n);
     pthread_mutex_init(&r->lock, NULL);
     return r;
 }
@@ -72,8 +77,8 @@ static void lay_out(tg_region *r, int n) {
     pthread_mutexattr_setrobust(&shared, PTHREAD_MUTEX_ROBUST);
     pthread_mutex_init(&r->lock, &shared);
     pthread_mutexattr_destroy(&shared);
-    r->size = n;
-    r->heap_next = whole_pages(cards_bytes(n));
+    begin_rank_slots(r, n);
+    r->heap_next = whole_pages(rank_slots_bytes(n));
     r->heap_end = r->arenas = r->heap_next + whole_pages(heap_bytes);
     r->arena_bytes = arena_bytes(n);
     r->bytes = r->arenas + (size_t)n * r->arena_bytes;
@@ -82,7 +87,7 @@ static void lay_out(tg_region *r, int n) {
 }
 
 static bool write_file(int fd, int n) {
-    size_t bytes = whole_pages(cards_bytes(n));
+    size_t bytes = whole_pages(rank_slots_bytes(n));
     if (ftruncate(fd, (off_t)bytes) != 0) return false;
     tg_region *r = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (r == MAP_FAILED) return false;
@@ -143,7 +148,7 @@ static void *take(const tg_vantage *v, size_t bytes) {
     return tg_at(v, r->heap_next - bytes);
 }
 
-static void give(const tg_vantage *v, void *p, size_t bytes) {
+static void release_memory(const tg_vantage *v, void *p, size_t bytes) {
     tg_region *r = v->region;
     if (!tg_of_processes(v)) {
         r->allocator.free(r->allocator.user, p, bytes);
@@ -165,8 +170,8 @@ static size_t whole_lines(size_t bytes) { return (bytes + TG_LINE - 1) / TG_LINE
 static tg_group *group_new(const tg_vantage *v, const tg_group *parent, const int *ranks, int n, const char *name) {
     tg_region *r = v->region;
     size_t slot = whole_lines(sizeof(tg_slot) + (size_t)n * sizeof(tg_post));
-    size_t slots = whole_lines(sizeof(tg_group)), mails = slots + TG_CALLS * slot;
-    size_t members = mails + (size_t)n * TG_MAILS * sizeof(tg_mail);
+    size_t slots = whole_lines(sizeof(tg_group)), messages = slots + TG_CALLS * slot;
+    size_t members = messages + (size_t)n * TG_MESSAGE_SLOTS * sizeof(tg_message_slot);
     size_t lists = members + (size_t)n * sizeof(tg_member);
     size_t bytes = whole_lines(lists + (size_t)n * (size_t)n * sizeof(bool));
     tg_group *g = take(v, bytes);
@@ -179,7 +184,7 @@ static tg_group *group_new(const tg_vantage *v, const tg_group *parent, const in
     g->size = n;
     g->culprit = g->reporter = -1;
     g->at_slots = slots;
-    g->at_mails = mails;
+    g->at_message_slots = messages;
     g->at_members = members;
     g->at_lists = lists;
     size_t at = 0;
@@ -214,7 +219,7 @@ tg_group *tg_group_join(tg_ctx *ctx, const tg_vantage *v, const tg_group *parent
     if (!g) g = group_new(v, parent, ranks, n, name);
     if (g) {
         tg_group_member(g, mine)->joined = true;
-        atomic_store_explicit(&tg_group_member(g, mine)->skips, 1 + ctx->run.missed, memory_order_release);
+        atomic_store_explicit(&tg_group_member(g, mine)->missed_calls, 1 + ctx->run.missed, memory_order_release);
         g->joined++;
     }
     pthread_mutex_unlock(&r->lock);
@@ -245,7 +250,7 @@ void tg_group_leave(const tg_vantage *v, tg_group *g, int mine) {
     bool last = ++g->left + g->lost == g->size;
     if (last) {
         unlink_group(v, g);
-        give(v, g, g->bytes);
+        release_memory(v, g, g->bytes);
     }
     pthread_mutex_unlock(&r->lock);
 }

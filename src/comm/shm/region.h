@@ -11,8 +11,8 @@
 
 enum {
     TG_MAX_RANKS = 1024,
-    TG_CALLS = 32, /* calls of one group in flight; a rank that starts one more waits for the oldest */
-    TG_MAILS = 64  /* message slots: sends and receives of one rank in one group */
+    TG_CALLS = 32,        /* calls of one group in flight; a rank that starts one more waits for the oldest */
+    TG_MESSAGE_SLOTS = 64 /* message slots: sends and receives of one rank in one group */
 };
 
 typedef uint64_t tg_shared; /* 0: nothing */
@@ -33,7 +33,7 @@ typedef struct tg_post {
  * in its cache. The call is done when all pieces are. The last member to see that prepares the slot for the call
  * TG_CALLS later. */
 typedef struct tg_slot {
-    alignas(TG_LINE) _Atomic uint64_t turn; /* generation: call s may use the slot when this is s / TG_CALLS */
+    alignas(TG_LINE) _Atomic uint64_t generation; /* generation: call s may use the slot when this is s / TG_CALLS */
     _Atomic uint64_t ready;                 /* 1 + the sequence number, once all have arrived and agree */
     _Atomic int first;                      /* 1 + the member with whom the others compare */
     _Atomic int arrived, left;
@@ -43,8 +43,8 @@ typedef struct tg_slot {
 } tg_slot;
 
 /* A message slot: a send or a receive that waits for its other half. */
-typedef struct tg_mail {
-    _Atomic uint64_t state; /* counts the uses and holds a tg_mail_state, so no two uses have equal values */
+typedef struct tg_message_slot {
+    _Atomic uint64_t state; /* counts the uses and holds a tg_message_state, so no two uses have equal values */
     _Atomic uint64_t key;   /* identifies the message of the pair; 0: none */
     /* These may be read before it is known that they belong to this use. A reader that then finds another state
      * discards them. */
@@ -52,9 +52,9 @@ typedef struct tg_mail {
     _Atomic int64_t count;
     _Atomic uint64_t site;
     _Atomic uint8_t dtype;
-} tg_mail;
+} tg_message_slot;
 
-enum { TG_MAIL_FREE, TG_MAIL_POSTED, TG_MAIL_TAKEN, TG_MAIL_DONE };
+enum { TG_MESSAGE_FREE, TG_MESSAGE_POSTED, TG_MESSAGE_TAKEN, TG_MESSAGE_DONE };
 
 typedef struct tg_group {
     uint64_t id;
@@ -64,10 +64,10 @@ typedef struct tg_group {
     _Atomic int failed;     /* a tg_group_state */
     tg_status status;
     int culprit, reporter; /* ranks of the world; -1: none */
-    tg_text_box failure;
+    tg_shared_text failure;
     char name[32];
     _Atomic int decided; /* 1 + the member whose list of present ranks is valid */
-    size_t at_slots, at_mails, at_members, at_lists; /* offsets in bytes */
+    size_t at_slots, at_message_slots, at_members, at_lists; /* offsets in bytes */
 } tg_group;
 
 enum { TG_GROUP_WHOLE, TG_GROUP_FAILING, TG_GROUP_FAILED };
@@ -77,7 +77,7 @@ typedef struct tg_member {
     bool joined;
     _Atomic bool gone;  /* it has freed its communicator */
     _Atomic bool came;  /* it has called tg_comm_recover */
-    _Atomic uint64_t skips; /* 1 + its context's missed calls when it joined; 0: not joined yet */
+    _Atomic uint64_t missed_calls; /* 1 + its context's missed calls when it joined; 0: not joined yet */
     _Atomic int unposted;   /* messages that it has started and that found no message slot */
     _Atomic uint64_t posts; /* messages that it has posted in a slot so far */
 } tg_member;
@@ -94,7 +94,7 @@ typedef struct tg_region {
     tg_shared heap_next, heap_end, heap_free;
     tg_shared arenas; /* one for each rank, consecutive; pages exist once they are touched */
     size_t arena_bytes;
-    tg_card card[];
+    tg_rank_slot rank_slot[];
 } tg_region;
 
 /* One rank's view of the region. */
@@ -109,8 +109,8 @@ static inline void *tg_at(const tg_vantage *v, tg_shared r) { return r ? (void *
 static inline tg_slot *tg_group_slot(tg_group *g, uint64_t sequence) {
     return (tg_slot *)((char *)g + g->at_slots + (sequence % TG_CALLS) * g->slot_bytes);
 }
-static inline tg_mail *tg_group_mails(tg_group *g, int member) {
-    return (tg_mail *)((char *)g + g->at_mails) + (size_t)member * TG_MAILS;
+static inline tg_message_slot *tg_group_message_slots(tg_group *g, int member) {
+    return (tg_message_slot *)((char *)g + g->at_message_slots) + (size_t)member * TG_MESSAGE_SLOTS;
 }
 static inline tg_member *tg_group_member(tg_group *g, int i) {
     return (tg_member *)((char *)g + g->at_members) + i;

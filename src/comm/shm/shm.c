@@ -25,8 +25,8 @@ static tg_shm_request *request_new(tg_shm_group *s, const tg_transfer *t) {
     tg_shm_request *r = self->free;
     self->free = r->next;
     *r = (tg_shm_request){.s = s, .kind = t->kind, .peer = t->root, .sequence = s->next, .record = t->record};
-    r->note = tg_transfer_note(t, s->control.size);
-    r->note.sequence = s->next + 1;
+    r->entry = tg_transfer_entry(t, s->control.size);
+    r->entry.sequence = s->next + 1;
     return r;
 }
 
@@ -54,7 +54,7 @@ static tg_shared begins(tg_shm_group *s, uint64_t sequence, const int64_t *count
     return (tg_shared)((uintptr_t)tg_parts_begin(at, counts, s->control.size) - s->self->view.base);
 }
 
-static tg_status begins_room(tg_shm_group *s, const tg_transfer *t) {
+static tg_status reserve_begins(tg_shm_group *s, const tg_transfer *t) {
     if ((!t->send && !t->recv) || s->begins) return TG_OK;
     s->begins_bytes = sizeof(int64_t) * TG_CALLS * 2 * (size_t)(s->control.size + 1);
     if (!s->self->process) {
@@ -84,7 +84,7 @@ static void fill_post(tg_shm_group *s, tg_post *p, const tg_transfer *t, uint64_
 }
 
 static void mismatch(tg_shm_group *s, const tg_slot *slot, uint64_t sequence, int a, int b) {
-    tg_note one = tg_shm_post_note(&slot->post[a], sequence), two = tg_shm_post_note(&slot->post[b], sequence);
+    tg_call_entry one = tg_shm_post_entry(&slot->post[a], sequence), two = tg_shm_post_entry(&slot->post[b], sequence);
     tg_shm_mismatch(s, a, b, &one, &two);
 }
 
@@ -113,26 +113,29 @@ static bool has_posted(const tg_slot *slot, int member, uint64_t sequence) {
 }
 
 /* Checks that each member sends what the other expects. The later of two members does so before any data of theirs
- * may move. Fence: if two arrive at the same time, at least one sees the other. */
+ * may move. Fence: if two arrive at the same time, at least one sees the other. The counts are in the members' memory,
+ * which a member whose group fails must not free meanwhile. */
 static void compare_pairs(tg_shm_group *s, tg_slot *slot, uint64_t sequence) {
     const tg_post *mine = &slot->post[s->control.rank];
     const tg_vantage *v = &s->self->view;
-    if (mine->signature.kind != TG_ALL_TO_ALL) return;
+    if (mine->signature.kind != TG_ALL_TO_ALL || !tg_shm_enter(s)) return;
     atomic_thread_fence(memory_order_seq_cst);
-    for (int i = 0; i < s->control.size; i++) {
+    int other = -1;
+    for (int i = 0; i < s->control.size && other < 0; i++) {
         if (i == s->control.rank || !has_posted(slot, i, sequence)) continue;
-        if (tg_pair_agrees(pair_of(v, mine, i), pair_of(v, &slot->post[i], s->control.rank))) continue;
-        mismatch(s, slot, sequence, s->control.rank, i);
-        return;
+        if (!tg_pair_agrees(pair_of(v, mine, i), pair_of(v, &slot->post[i], s->control.rank))) other = i;
     }
+    tg_shm_exit(s);
+    if (other >= 0) mismatch(s, slot, sequence, s->control.rank, other);
 }
 
 static void arrive(tg_shm_group *s, tg_slot *slot, uint64_t sequence) {
     compare(s, slot, sequence);
-    if (!tg_shm_has_failed(s)) compare_pairs(s, slot, sequence);
+    compare_pairs(s, slot, sequence);
     if (atomic_fetch_add_explicit(&slot->arrived, 1, memory_order_acq_rel) + 1 < s->control.size) return;
-    if (tg_shm_has_failed(s)) return;
+    if (!tg_shm_enter(s)) return;
     tg_shm_cut(s, slot);
+    tg_shm_exit(s);
     atomic_store_explicit(&slot->ready, sequence + 1, memory_order_release);
     if (slot->parts * slot->pieces <= 1) tg_shm_run(s, slot);
     tg_shm_ring(s);
@@ -141,8 +144,8 @@ static void arrive(tg_shm_group *s, tg_slot *slot, uint64_t sequence) {
 static tg_status post(tg_shm_group *s, const tg_transfer *t, tg_shm_request *r) {
     uint64_t sequence = s->next;
     tg_slot *slot = tg_group_slot(s->g, sequence);
-    TG_TRY(begins_room(s, t));
-    if (atomic_load_explicit(&slot->turn, memory_order_acquire) != sequence / TG_CALLS)
+    TG_TRY(reserve_begins(s, t));
+    if (atomic_load_explicit(&slot->generation, memory_order_acquire) != sequence / TG_CALLS)
         TG_TRY(tg_control_wait(&s->control, NULL, slot, sequence));
     s->next++;
     r->slot = slot;
@@ -157,8 +160,8 @@ static tg_status post(tg_shm_group *s, const tg_transfer *t, tg_shm_request *r) 
 static tg_status post_call(tg_shm_group *s, const tg_transfer *given, tg_shm_request *r) {
     tg_transfer t = *given;
     if (s->self->process) TG_TRY(tg_shm_stage(s, &t, r));
-    if (!tg_shm_is_mail(r)) return post(s, &t, r);
-    tg_shm_post_mail(s, &t, r);
+    if (!tg_shm_is_message(r)) return post(s, &t, r);
+    tg_shm_post_message(s, &t, r);
     request_start(r);
     return TG_OK;
 }
@@ -263,7 +266,7 @@ static void rank_free(tg_shm_rank *self) {
         next = r->next;
         tg_host_free(ctx, r, sizeof *r);
     }
-    tg_board_unref(ctx, self->board);
+    tg_recorder_unref(ctx, self->recorder);
     if (self->process) tg_process_close(self->process);
     tg_host_free(ctx, self, sizeof *self);
 }
@@ -301,7 +304,7 @@ static void renew(tg_shm_group *s, tg_group *g, int rank, int size) {
     memset(s->pairs, 0, s->pairs_bytes);
     s->g = g;
     s->control = control_of(s, rank, size);
-    s->next = s->mails = 0;
+    s->next = s->messages = 0;
 }
 
 static tg_status shm_recover(tg_ctx *ctx, void *state, int *rank, int *size) {
@@ -330,52 +333,53 @@ const tg_comm_ops tg_processes_transport = TRANSPORT("shm");
 /* ---- The rank slot ---- */
 
 static tg_shm_rank *rank_of(tg_listener *l) { return (tg_shm_rank *)l; }
-static tg_card *card_of(const tg_shm_rank *self) { return &self->view.region->card[self->view.me]; }
 
 /* Publishes the context's first error in the rank slot at once, so that peers that wait for this rank find it. */
 static void post_failure(tg_listener *l) {
     const tg_shm_rank *self = rank_of(l);
-    tg_card *card = card_of(self);
-    if (atomic_load_explicit(&card->state, memory_order_relaxed) == TG_RANK_RETURNED) return;
+    tg_rank_slot *rank_slot = tg_shm_own_rank_slot(self);
+    if (atomic_load_explicit(&rank_slot->state, memory_order_relaxed) == TG_RANK_RETURNED) return;
     uint64_t order = 1 + atomic_fetch_add_explicit(&self->view.region->failures, 1, memory_order_relaxed);
-    tg_box_write(&card->failure, self->ctx->run.message);
-    atomic_store_explicit(&card->order, order, memory_order_relaxed);
-    atomic_store_explicit(&card->cause, self->cause, memory_order_relaxed);
-    atomic_store_explicit(&card->status, (int)self->ctx->run.status, memory_order_relaxed);
-    atomic_store_explicit(&card->state, TG_RANK_FAILED, memory_order_release);
+    tg_shared_text_write(&rank_slot->failure, self->ctx->run.message);
+    atomic_store_explicit(&rank_slot->order, order, memory_order_relaxed);
+    int cause = self->ctx->run.status == TG_ERR_REMOTE ? self->cause : -1;
+    atomic_store_explicit(&rank_slot->cause, cause, memory_order_relaxed);
+    atomic_store_explicit(&rank_slot->status, (int)self->ctx->run.status, memory_order_relaxed);
+    atomic_store_explicit(&rank_slot->state, TG_RANK_FAILED, memory_order_release);
 }
 
 /* Keeps the error's text: a peer may notice later that this rank has missed a call. */
 static void post_recovery(tg_listener *l) {
-    tg_card *card = card_of(rank_of(l));
-    if (atomic_load_explicit(&card->state, memory_order_relaxed) == TG_RANK_RETURNED) return;
-    atomic_store_explicit(&card->order, 0, memory_order_relaxed);
-    atomic_store_explicit(&card->status, TG_OK, memory_order_relaxed);
-    atomic_store_explicit(&card->state, TG_RANK_RUNNING, memory_order_release);
+    tg_rank_slot *rank_slot = tg_shm_own_rank_slot(rank_of(l));
+    if (atomic_load_explicit(&rank_slot->state, memory_order_relaxed) == TG_RANK_RETURNED) return;
+    atomic_store_explicit(&rank_slot->order, 0, memory_order_relaxed);
+    atomic_store_explicit(&rank_slot->status, TG_OK, memory_order_relaxed);
+    atomic_store_explicit(&rank_slot->state, TG_RANK_RUNNING, memory_order_release);
 }
 
-static void post_skip(tg_listener *l) {
+static void post_missed(tg_listener *l) {
     const tg_shm_rank *self = rank_of(l);
-    atomic_store_explicit(&card_of(self)->skips, self->ctx->run.missed, memory_order_release);
+    atomic_store_explicit(&tg_shm_own_rank_slot(self)->missed_calls, self->ctx->run.missed, memory_order_release);
 }
 
 /* ---- The world ---- */
 
 static void sign_on(tg_shm_rank *self) {
     tg_ctx *ctx = self->ctx;
-    tg_card *card = card_of(self);
-    ctx->run.heartbeat = &card->heartbeat;
-    self->listener = (tg_listener){.failed = post_failure, .cleared = post_recovery, .skipped = post_skip};
+    tg_rank_slot *rank_slot = tg_shm_own_rank_slot(self);
+    ctx->run.heartbeat = &rank_slot->heartbeat;
+    self->listener = (tg_listener){.failed = post_failure, .cleared = post_recovery, .skipped = post_missed};
     tg_ctx_listen(ctx, &self->listener);
-    atomic_store_explicit(&card->skips, ctx->run.missed, memory_order_relaxed);
-    atomic_store_explicit(&card->state, TG_RANK_RUNNING, memory_order_release);
+    atomic_store_explicit(&rank_slot->missed_calls, ctx->run.missed, memory_order_relaxed);
+    atomic_store_explicit(&rank_slot->state, TG_RANK_RUNNING, memory_order_release);
 }
 
 static void sign_off(tg_shm_rank *self) {
     tg_ctx *ctx = self->ctx;
     tg_ctx_unlisten(ctx, &self->listener);
     ctx->run.heartbeat = &ctx->run.own_heartbeat;
-    if (self->process) atomic_store_explicit(&card_of(self)->state, TG_RANK_RETURNED, memory_order_release);
+    if (self->process)
+        atomic_store_explicit(&tg_shm_own_rank_slot(self)->state, TG_RANK_RETURNED, memory_order_release);
 }
 
 static tg_group *join_world(tg_ctx *ctx, const tg_vantage *view) {
@@ -397,14 +401,18 @@ static int spins_of(const tg_ctx *ctx, int ranks) {
 static tg_shm_group *world_state(tg_ctx *ctx, const tg_vantage *view, tg_process *process) {
     int n = view->region->size;
     tg_shm_rank *self = tg_host_alloc(ctx, sizeof *self);
-    tg_board *board = self ? tg_board_new(ctx, view->region->card, n, 0, n, view->me, !process) : NULL;
-    tg_group *g = board ? join_world(ctx, view) : NULL;
-    if (board)
-        *self = (tg_shm_rank){.ctx = ctx, .view = *view, .board = board, .process = process, .cause = -1,
+    tg_recorder *recorder = self ? tg_recorder_new(ctx, view->region->rank_slot, n, 0, n, view->me, !process) : NULL;
+    tg_group *g = recorder ? join_world(ctx, view) : NULL;
+    if (recorder)
+        *self = (tg_shm_rank){.ctx = ctx,
+                              .view = *view,
+                              .recorder = recorder,
+                              .process = process,
+                              .cause = -1,
                               .spins = spins_of(ctx, n)};
     tg_shm_group *s = g ? group_state(self, g, view->me, n) : NULL;
     if (s) return s;
-    tg_board_unref(ctx, board);
+    tg_recorder_unref(ctx, recorder);
     tg_host_free(ctx, self, sizeof *self);
     return NULL;
 }
@@ -417,8 +425,8 @@ tg_comm *tg_shm_world(tg_ctx *ctx, const tg_vantage *view, tg_process *process) 
         return NULL;
     }
     sign_on(s->self);
-    s->self->board->refs++;
-    tg_comm *c = tg_comm_make(ctx, ops, s, view->me, view->region->size, s->self->board);
+    s->self->recorder->refs++;
+    tg_comm *c = tg_comm_make(ctx, ops, s, view->me, view->region->size, s->self->recorder);
     if (!c) shm_close(ctx, s);
     return c;
 }

@@ -19,7 +19,7 @@ typedef struct tg_shm_rank {
     tg_listener listener; /* first, as the context holds a pointer to it */
     tg_ctx *ctx;
     tg_vantage view;
-    tg_board *board;
+    tg_recorder *recorder;
     tg_process *process; /* NULL: a thread */
     double polled;       /* when the processes of peers were last checked */
     tg_shm_group *group; /* list of its communicators' states */
@@ -36,8 +36,8 @@ struct tg_shm_group {
     tg_shm_rank *self;
     tg_group *g;
     uint64_t next;     /* sequence number of the next collective */
-    uint64_t mails;    /* sends and receives posted so far */
-    int boxed;         /* those that have a message slot */
+    uint64_t messages; /* sends and receives posted so far */
+    int slots_used;    /* those that have a message slot */
     double failed_since; /* when this wait first saw a peer that holds an error; 0: none */
     const tg_shm_request *watched; /* the call for which the host waits elsewhere */
     size_t pairs_bytes;
@@ -54,13 +54,13 @@ struct tg_shm_request {
     uint64_t sequence;
     tg_collective kind;
     int peer;
-    tg_note note;   /* for errors */
+    tg_call_entry entry; /* for errors */
     uint64_t record; /* its index in the flight recorder */
     tg_slot *slot;  /* of a collective */
-    tg_mail *mail;  /* of a send or receive; NULL: it waits for a free message slot */
+    tg_message_slot *message; /* of a send or receive; NULL: it waits for a free message slot */
     tg_shared data; /* of a send or receive: data, key of its own half, key of the other half */
     uint64_t key, match;
-    uint64_t missed; /* value of the peer's `posts` up to which the other half was not found */
+    uint64_t searched;    /* value of the peer's `posts` up to which the other half was not found */
     bool unposted, moved; /* of a message: it has no slot; this rank has moved it */
     bool done;
     tg_block *staged_src, *staged_dst; /* copies in shared memory of data that lie elsewhere */
@@ -85,16 +85,16 @@ void tg_shm_exit(tg_shm_group *s);
 
 /* ---- messages.c ---- */
 
-enum { TG_MAIL_NUMBER = 16 }; /* shift of the message's number within its pair in a key */
+enum { TG_MESSAGE_NUMBER = 16 }; /* shift of the message's number within its pair in a key */
 
-static inline bool tg_shm_is_mail(const tg_shm_request *r) { return r->kind == TG_SEND || r->kind == TG_RECV; }
-void tg_shm_post_mail(tg_shm_group *s, const tg_transfer *t, tg_shm_request *r);
+static inline bool tg_shm_is_message(const tg_shm_request *r) { return r->kind == TG_SEND || r->kind == TG_RECV; }
+void tg_shm_post_message(tg_shm_group *s, const tg_transfer *t, tg_shm_request *r);
 /* Moves the message if both halves are posted. Returns whether it has been moved. */
-bool tg_shm_try_mail(tg_shm_request *r);
-bool tg_shm_mail_done(const tg_shm_request *r);
+bool tg_shm_try_message(tg_shm_request *r);
+bool tg_shm_message_done(const tg_shm_request *r);
 /* Returns whether the peer has made its half of the message. */
-bool tg_shm_mail_answered(const tg_shm_request *r);
-void tg_shm_end_mail(tg_shm_request *r);
+bool tg_shm_message_answered(const tg_shm_request *r);
+void tg_shm_end_message(tg_shm_request *r);
 
 /* ---- progress.c ---- */
 
@@ -102,10 +102,12 @@ void tg_shm_end_mail(tg_shm_request *r);
 void tg_shm_progress(tg_shm_rank *self);
 bool tg_shm_check(tg_shm_request *r); /* returns whether it is done */
 void tg_shm_ring(tg_shm_group *s);    /* wakes the members that sleep */
-static inline tg_card *tg_shm_card(const tg_shm_group *s, int member) {
-    return &s->self->view.region->card[tg_group_member(s->g, member)->rank];
+static inline tg_rank_slot *tg_shm_rank_slot(const tg_shm_group *s, int member) {
+    return &s->self->view.region->rank_slot[tg_group_member(s->g, member)->rank];
 }
-static inline tg_card *tg_shm_own_card(const tg_shm_rank *self) { return &self->view.region->card[self->view.me]; }
+static inline tg_rank_slot *tg_shm_own_rank_slot(const tg_shm_rank *self) {
+    return &self->view.region->rank_slot[self->view.me];
+}
 static inline bool tg_shm_has_failed(const tg_shm_group *s) {
     return atomic_load_explicit(&s->g->failed, memory_order_acquire) != TG_GROUP_WHOLE;
 }
@@ -117,9 +119,9 @@ extern const tg_mover_ops tg_shm_mover;
 static inline tg_shm_group *tg_shm_of(tg_control *c) { return (tg_shm_group *)c; }
 int tg_shm_patience(const tg_shm_rank *self);
 /* Two members disagree about a call, or about a message between them. */
-void tg_shm_mismatch(tg_shm_group *s, int a, int b, const tg_note *of_a, const tg_note *of_b);
-tg_note tg_shm_post_note(const tg_post *p, uint64_t sequence);
-void tg_shm_quote(const tg_shm_group *s, int member, const tg_note *note, tg_quoted *q);
+void tg_shm_mismatch(tg_shm_group *s, int a, int b, const tg_call_entry *of_a, const tg_call_entry *of_b);
+tg_call_entry tg_shm_post_entry(const tg_post *p, uint64_t sequence);
+void tg_shm_quote(const tg_shm_group *s, int member, const tg_call_entry *entry, tg_quoted *q);
 /* Returns whether member a has missed more of the group's calls after errors than b. */
 bool tg_shm_has_missed_more(const tg_shm_group *s, int a, int b);
 /* Returns whether the member has made its part of the call that r waits for. */

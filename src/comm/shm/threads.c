@@ -22,8 +22,8 @@ typedef struct rank_thread {
 /* ---- One rank ---- */
 
 static void fail_rank(rank_thread *t, tg_status status, const char *message) {
-    tg_card *card = &t->region->card[t->rank];
-    uint64_t order = atomic_load_explicit(&card->order, memory_order_relaxed);
+    tg_rank_slot *rank_slot = &t->region->rank_slot[t->rank];
+    uint64_t order = atomic_load_explicit(&rank_slot->order, memory_order_relaxed);
     size_t at = 0;
     t->status = status;
     t->order = order ? order : 1 + atomic_fetch_add_explicit(&t->region->failures, 1, memory_order_relaxed);
@@ -31,12 +31,12 @@ static void fail_rank(rank_thread *t, tg_status status, const char *message) {
 }
 
 static void post_return(rank_thread *t) {
-    tg_card *card = &t->region->card[t->rank];
+    tg_rank_slot *rank_slot = &t->region->rank_slot[t->rank];
     if (t->status != TG_OK) {
-        tg_box_write(&card->failure, t->message);
-        atomic_store_explicit(&card->status, (int)t->status, memory_order_relaxed);
+        tg_shared_text_write(&rank_slot->failure, t->message);
+        atomic_store_explicit(&rank_slot->status, (int)t->status, memory_order_relaxed);
     }
-    atomic_store_explicit(&card->state, TG_RANK_RETURNED, memory_order_release);
+    atomic_store_explicit(&rank_slot->state, TG_RANK_RETURNED, memory_order_release);
 }
 
 static void run_rank(rank_thread *t, tg_ctx *ctx) {
@@ -49,7 +49,7 @@ static void run_rank(rank_thread *t, tg_ctx *ctx) {
     if (tg_ctx_status(ctx) != TG_OK)
         fail_rank(t, tg_ctx_status(ctx), tg_ctx_message(ctx));
     else if (s != TG_OK)
-        fail_rank(t, s, text);
+        fail_rank(t, s, text), atomic_store(&t->region->rank_slot[t->rank].cause, -1);
     post_return(t);
     tg_comm_free_all(world);
 }
@@ -90,10 +90,10 @@ static tg_status run_all(rank_thread *t, int n, const tg_ranks_opts *o) {
     for (; started < n; started++)
         if ((error = pthread_create(&t[started].thread, NULL, rank_main, &t[started]))) break;
     for (int i = started; i < n; i++) { /* the other ranks must not wait for ranks that did not start */
-        tg_card *card = &t[i].region->card[i];
-        tg_box_write(&card->failure, "its thread could not be started");
-        atomic_store_explicit(&card->status, TG_ERR_MEMORY, memory_order_relaxed);
-        atomic_store_explicit(&card->state, TG_RANK_RETURNED, memory_order_release);
+        tg_rank_slot *rank_slot = &t[i].region->rank_slot[i];
+        tg_shared_text_write(&rank_slot->failure, "its thread could not be started");
+        atomic_store_explicit(&rank_slot->status, TG_ERR_MEMORY, memory_order_relaxed);
+        atomic_store_explicit(&rank_slot->state, TG_RANK_RETURNED, memory_order_release);
     }
     for (int i = 0; i < started; i++) pthread_join(t[i].thread, NULL);
     if (started == n) return first_failure(t, n, o);
@@ -134,6 +134,7 @@ tg_status tg_ranks_run(int n, tg_rank_fn fn, void *arg, const tg_ranks_opts *giv
     if (given && (given->size < sizeof(size_t) || given->size > sizeof o)) return TG_ERR_ARGUMENT;
     if (given) memcpy(&o, given, given->size);
     if (o.message && o.message_size) o.message[0] = 0;
+    if (o.message && !o.message_size) return TG_ERR_ARGUMENT;
     TG_TRY(check_options(n, fn, &o));
     if (o.config && (o.config->size < sizeof(size_t) || o.config->size > sizeof config)) {
         say(&o, "%d ranks: %s", n, "the config's size was never set, or is a later version's");

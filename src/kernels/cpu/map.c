@@ -156,7 +156,7 @@ static void map_planned(tg_ctx *ctx, const tg_map_kernels *k, tg_map_plan *m, tg
 }
 
 static tg_status wrong_formula(tg_ctx *ctx, tg_formula f, int n_in) {
-    return tg_ctx_fail(ctx, TG_ERR_ARGUMENT, "map: formula %d (%s) takes %d inputs, %d were given", f,
+    return tg_ctx_fail(ctx, TG_ERR_ARGUMENT, "map: formula %d (%s) takes %d inputs, but %d were given", f,
                        tg_formula_name(f), tg_formula_inputs(f), n_in);
 }
 

@@ -167,7 +167,8 @@ static tg_status run_fused(tg_ctx *ctx, const tg_gemm *g, bool *done) {
         tg_cuda_operands o = {.a = place(&g->b, &w, i), .b = place(&g->a, &w, i), .d = place(&g->c, &w, i),
                               .aux = place(&g->pre, &w, i), .bias = g->bias, .alpha = g->alpha, .beta = g->beta};
         TG_TRY(tg_cuda_plan_run(ctx, plan, &o, &refused));
-        if (refused && i > 0) return tg_ctx_fail(ctx, TG_ERR_DEVICE, "cublasLtMatmul: a part of a batch was refused");
+        if (refused && i > 0)
+            return tg_ctx_fail(ctx, TG_ERR_DEVICE, "cublasLtMatmul: cuBLASLt refused a part of the batch");
         *done = !refused;
     }
     return TG_OK;
@@ -261,7 +262,7 @@ tg_status tg_cuda_gemm(tg_ctx *ctx, const tg_gemm *g) {
     tg_cuda_scratch a = {NULL, NULL}, b = {NULL, NULL};
     if (g->m <= 0 || g->n <= 0 || g->batch[0] <= 0 || g->batch[1] <= 0) return TG_OK;
     if (!is_float(g->a.dtype) || !is_float(g->c.dtype))
-        return tg_ctx_fail(ctx, TG_ERR_DTYPE, "a product of %s into %s on device \"cuda\": floats only",
+        return tg_ctx_fail(ctx, TG_ERR_DTYPE, "a product of %s into %s on device \"cuda\": expected float dtypes",
                            tg_dtype_name(g->a.dtype), tg_dtype_name(g->c.dtype));
     tg_gemm t = seen_by_rows(g);
     tg_status s = t.k > 0 ? straighten(ctx, &t.a, t.batch, t.m, t.k, &a) : TG_OK;

@@ -119,7 +119,7 @@ void choose_path(MapJob &job, MapDims &m, int quad) {
 extern "C" tg_status tg_cuda_map(tg_ctx *ctx, tg_formula f, tg_array out, const tg_array *in, int n_in,
                                  const double p[2], bool add) {
     if (f < 0 || f >= tg_formula_count() || n_in != tg_formula_inputs(f))
-        return tg_ctx_fail(ctx, TG_ERR_ARGUMENT, "map: formula %d (%s) takes %d inputs, %d were given", f,
+        return tg_ctx_fail(ctx, TG_ERR_ARGUMENT, "map: formula %d (%s) takes %d inputs, but %d were given", f,
                            tg_formula_name(f), tg_formula_inputs(f), n_in);
     if (out.numel == 0) return TG_OK;
     int compute = tg::compute_type(f, out, in, n_in, add);

@@ -175,7 +175,7 @@ extern "C" tg_status tg_cuda_reduce(tg_ctx *ctx, tg_reduction kind, tg_array out
     using namespace tg;
     bool arg = kind == TG_ARGMAX || kind == TG_ARGMIN;
     if (arg && out.dtype != TG_I64 && out.dtype != TG_I32)
-        return tg_ctx_fail(ctx, TG_ERR_DTYPE, "reduce: positions are i64 or i32, not %s",
+        return tg_ctx_fail(ctx, TG_ERR_DTYPE, "reduce: positions are %s, expected i64 or i32",
                            tg_dtype_name((tg_dtype)out.dtype));
     int compute = compute_type(in.dtype, arg ? in.dtype : out.dtype);
     int quad = compute == TG_F32 ? Quad<float>::size : Quad<double>::size;

@@ -221,7 +221,7 @@ template <class T, int W, int KEPT, int N> struct Share {
 
 template <class T, int W, int N> struct Share<T, W, 0, N> {
     T *cache;
-    int64_t chunks; /* element i of chunk c is cache[i chunks + c]: neighbours in a warp, neighbours in a bank */
+    int64_t chunks; /* element i of chunk c is cache[i chunks + c]: neighbors in a warp, neighbors in a bank */
     __device__ Share(T *room, int64_t n) : cache(room), chunks(n / W) {}
     template <class F> __device__ void read(const Sources<N> &s, const Group &g, F f) {
         for (int64_t j = (int64_t)g.thread * W; j < g.n; j += (int64_t)g.threads * W) {

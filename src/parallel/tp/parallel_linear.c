@@ -34,31 +34,43 @@ tg_status tg_layer_divide(const tg_parallel *p, const char *who, const char *wha
 static tg_status check_options(tg_plinear *s, const char *who, int shard) {
     const tg_plinear_opts *o = &s->o;
     if (o->weight && o->no_weight)
-        return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: a weight is given and no_weight is set; choose one", who);
+        return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: weight is given and no_weight is set; expected one of them", who);
+    if ((o->weight || o->no_weight) && o->no_init)
+        return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: no_init is set, but %s; leave it false", who,
+                       o->weight ? "the weight is given, and keeps its values" : "no_weight leaves nothing to draw");
+    if ((o->weight || o->no_weight || o->no_init) && o->std != 0)
+        return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: std is %g, expected 0, because the layer draws no weight", who,
+                       o->std);
     if (shard ? o->gather_output : o->input_is_whole)
-        return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: %s is an option of the %s layer", who,
+        return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: %s is set, but it is an option of the %s layer only", who,
                        shard ? "gather_output" : "input_is_whole", shard ? "column" : "row");
+    if (shard && o->no_dgrad_reduce)
+        return tg_fail(s->ctx, TG_ERR_ARGUMENT,
+                       "%s: no_dgrad_reduce is set, but it is an option of the column layer only", who);
     if (o->input_is_whole && s->sp)
         return tg_fail(s->ctx, TG_ERR_STATE,
-                       "%s: input_is_whole scatters x over tp, but under sequence parallelism x is no longer the same "
-                       "on every rank; expected an input that is sharded on its last dim",
+                       "%s: input_is_whole is set, but under sequence parallelism x is not the same on every rank; "
+                       "expected x sharded on its last dim, and input_is_whole false",
                        who);
     if (shard && s->expert_comm && !o->skip_bias_add && !o->no_bias)
-        return tg_fail(
-            s->ctx, TG_ERR_STATE,
-            "%s: the output of an expert is reduced outside, after which alone a bias may be added; expected "
-            "skip_bias_add or no_bias",
-            who);
+        return tg_fail(s->ctx, TG_ERR_STATE,
+                       "%s: the output of an expert is reduced outside of the layer, so the layer cannot add a bias; "
+                       "set skip_bias_add or no_bias",
+                       who);
+    if (o->deferred_wgrads < TG_NONE)
+        return tg_fail(s->ctx, TG_ERR_ARGUMENT,
+                       "%s: deferred_wgrads is %d, expected 0 or more, or TG_NONE for no limit", who,
+                       o->deferred_wgrads);
     if (o->strides < 0 || (shard ? s->local_in : s->local_out) % (o->strides ? o->strides : 1))
-        return tg_fail(s->ctx, TG_ERR_SHAPE, "%s: %d strides, expected a divisor of this rank's %lld", who, o->strides,
-                       (long long)(shard ? s->local_in : s->local_out));
+        return tg_fail(s->ctx, TG_ERR_SHAPE, "%s: strides is %d, expected 0 or more, and a divisor of this rank's %lld",
+                       who, o->strides, (long long)(shard ? s->local_in : s->local_out));
     return TG_OK;
 }
 
 static void note_no_sp(const tg_plinear *s, const char *who) {
     char text[160];
     if (!s->ctx->log || !s->p->o.sequence_parallel || s->o.expert || tg_parallel_size(s->p, TG_TP) > 1) return;
-    snprintf(text, sizeof text, "%s: sequence_parallel is turned off, as tp has one rank", who);
+    snprintf(text, sizeof text, "%s: sequence_parallel has no effect, because tp has one rank", who);
     s->ctx->log(s->ctx->log_user, TG_LOG_WARNING, text);
 }
 
@@ -87,8 +99,8 @@ static tg_tensor *param(const tg_plinear *s, const char *name, tg_shape shape, d
     const tg_place_at dense[] = {{TG_TP, at}, {TG_DP, TG_R}, {TG_CP, TG_R}};
     const tg_place_at expert[] = {{TG_EP, TG_SHARD(0)}, {TG_ETP, at}, {TG_EDP, TG_R}};
     if (s->o.expert) shape.dim[0] *= tg_parallel_size(s->p, TG_EP);
-    return tg_param_placed(s->p, name, TG_DTYPE_DEFAULT, shape, s->o.no_init ? 0 : std, s->o.expert ? expert : dense,
-                           s->o.expert ? TG_LEN(expert) : TG_LEN(dense));
+    return tg_param_new_placed(s->p, name, TG_DTYPE_DEFAULT, shape, s->o.no_init ? 0 : std,
+                               s->o.expert ? expert : dense, s->o.expert ? TG_LEN(expert) : TG_LEN(dense));
 }
 
 static tg_status check_weight(const tg_plinear *s, const char *who, const tg_tensor *w) {
@@ -149,7 +161,7 @@ tg_tensor *tg_plinear_weight(const tg_module *m, tg_tensor *given) {
     tg_tensor *own = tg_module_own(m, "weight");
     if (!own)
         tg_fail(s->ctx, TG_ERR_ARGUMENT,
-                "%s: no weight was given, and the layer was made with no_weight; expected one by tg_plinear_apply",
+                "%s: the layer was made with no_weight and this call gives none; pass a weight to tg_plinear_apply",
                 m->ops->kind);
     return own;
 }
@@ -160,13 +172,15 @@ tg_tensor *tg_plinear_bias(const tg_module *m) {
 
 static tg_status check_apply(const tg_module *m, const tg_tape *t, int gather) {
     if (!tg_plinear_p(m))
-        return tg_fail(m->ctx, TG_ERR_ARGUMENT, "tg_plinear_apply: a %s, expected a column or row linear layer",
+        return tg_fail(m->ctx, TG_ERR_ARGUMENT,
+                       "tg_plinear_apply: the module is a \"%s\", expected a column or row linear layer",
                        tg_module_kind(m));
     if (!t || t->ctx != m->ctx)
         return tg_fail(m->ctx, t ? TG_ERR_HANDLE : TG_ERR_ARGUMENT, "tg_plinear_apply: %s",
                        t ? "tape and module are of different contexts" : "the tape is NULL");
     if (gather > 0 && m->ops == &tg_row_linear_ops)
-        return tg_fail(m->ctx, TG_ERR_ARGUMENT, "tg_plinear_apply: gather_output is an option of the column layer");
+        return tg_fail(m->ctx, TG_ERR_ARGUMENT,
+                       "tg_plinear_apply: gather_output is above 0, but only a column layer can gather its output");
     return TG_OK;
 }
 

@@ -1,0 +1,130 @@
+/* NCCL's control: asks the host communicator which ranks have come and which have failed, and NCCL whether the GPUs
+ * have failed. A rank's communicators have one failure, which is the rank's. */
+#include "base/os.h"
+#include "base/text.h"
+#include "comm/nccl/nccl.h"
+
+static tg_nccl_call *call_of(const tg_wait *w) { return w ? w->request : NULL; }
+
+/* ---- The end of the groups ---- */
+
+static bool has_ended(tg_control *c, const tg_wait *w) { return (void)w, tg_nccl_of(c)->self->status != TG_OK; }
+static bool claim(tg_control *c) { return !has_ended(c, NULL); }
+
+static void publish(tg_control *c, const tg_wait *w, tg_status status, int culprit, const char *text) {
+    tg_nccl_rank *self = tg_nccl_of(c)->self;
+    size_t at = 0;
+    (void)w, (void)culprit;
+    self->status = status;
+    tg_text(self->failure, sizeof self->failure, &at, "%s", text);
+}
+
+static void end_of(tg_control *c, tg_group_end *end, char *buf, size_t n) {
+    const tg_nccl_rank *self = tg_nccl_of(c)->self;
+    size_t at = 0;
+    tg_text(buf, n, &at, "%s", self->failure);
+    *end = (tg_group_end){.status = self->status, .culprit = -1, .reporter = c->me, .text = buf};
+}
+
+/* ---- Facts ---- */
+
+/* The host communicator checks its members by itself, in check(). */
+static bool awaits(tg_control *c, const tg_wait *w, int i) { return (void)c, (void)w, (void)i, false; }
+
+static bool describe_call(tg_control *c, const tg_wait *w, tg_call_entry *entry, char *site, size_t n) {
+    (void)c;
+    *entry = call_of(w)->entry;
+    tg_describe_site((const void *)(uintptr_t)entry->site, site, n);
+    return true;
+}
+
+static const tg_nccl_call *oldest(const tg_nccl_group *g) {
+    for (const tg_nccl_call *c = g->first; c; c = c->next)
+        if (c->launched) return c;
+    return NULL;
+}
+
+/* Returns the first call that other ranks have yet to make and that holds up the compute stream. A call for which
+ * nothing waits holds up nothing. NULL: none. */
+static const tg_nccl_call *awaited(const tg_nccl_group *g) {
+    const tg_nccl_call *first = NULL;
+    for (const tg_nccl_call *c = g->first; c; c = c->next) {
+        if (!first && c->host_request) first = c;
+        if (first && c->ordered) return first; /* itself, or a later one on the group's stream */
+    }
+    return NULL;
+}
+
+/* ---- Checks ---- */
+
+static tg_status check_host(tg_nccl_group *g, const tg_nccl_call *c, double waited) {
+    const tg_comm *host = g->host;
+    if (!host || !host->ops->look) return TG_OK;
+    return host->ops->look(g->self->ctx, host->state, c ? c->host_request : NULL, waited);
+}
+
+static tg_status check_nccl(tg_nccl_group *g) {
+    ncclResult_t state = ncclSuccess, r = g->comm ? ncclCommGetAsyncError(g->comm, &state) : ncclSuccess;
+    if (r == ncclSuccess) r = state;
+    if (r == ncclSuccess || r == ncclInProgress) return TG_OK;
+    return tg_fail(g->self->ctx, r == ncclRemoteError ? TG_ERR_REMOTE : TG_ERR_DEVICE, "group \"%s\": %s: %s", g->name,
+                   ncclGetErrorString(r), ncclGetLastError(g->comm));
+}
+
+static void check(tg_control *c, const tg_wait *w) {
+    tg_nccl_group *g = tg_nccl_of(c);
+    tg_status s = check_host(g, awaited(g), w ? tg_system_now() - w->since : 0);
+    if (s == TG_OK) s = check_nccl(g);
+    if (s != TG_OK) tg_control_fail(c, w, s, -1, c->ctx->run.message);
+}
+
+/* The checks need no preparation: check() prepares those of the host communicator. */
+static void watch(tg_control *c, const tg_wait *w) { (void)c, (void)w; }
+static void over(tg_control *c, const tg_wait *w) { (void)c, (void)w; }
+
+/* ---- While the host waits elsewhere ---- */
+
+static tg_status watch_call(tg_nccl_group *g, const tg_nccl_call *c, double waited) {
+    tg_status s = tg_control_watch(&g->control, (void *)(uintptr_t)c, waited);
+    if (s == TG_OK) return TG_OK;
+    tg_nccl_abort_all(g->self, NULL);
+    return g->self->ctx->run.status;
+}
+
+tg_status tg_nccl_watch_group(tg_nccl_group *g, double waited) { return watch_call(g, NULL, waited); }
+
+tg_status tg_nccl_watch(tg_cuda_watch *w, double waited) {
+    const double period = 0.001;
+    tg_nccl_rank *self = (tg_nccl_rank *)w;
+    tg_status s = TG_OK;
+    bool too_soon = waited > period && waited - self->checked < period;
+    if (self->aborted || self->cuda->capturing || too_soon) return TG_OK;
+    self->checked = waited;
+    for (tg_nccl_group *g = self->groups; g && s == TG_OK; g = g->next) {
+        if (waited < 0)
+            check_host(g, NULL, -1);
+        else if (g->first)
+            s = watch_call(g, oldest(g), waited);
+    }
+    return s;
+}
+
+/* ---- The tables ---- */
+
+static void advance(tg_control *c) { tg_nccl_progress(tg_nccl_of(c)); }
+static bool is_finished(tg_control *c, const tg_wait *w) { return (void)c, call_of(w)->finished; }
+
+const tg_control_ops tg_nccl_control = {
+    .unfinished = "; this rank has called it, and the GPUs have not finished it",
+    .awaits = awaits,
+    .call = describe_call,
+    .ended = has_ended,
+    .claim = claim,
+    .publish = publish,
+    .end = end_of,
+    .over = over,
+    .watch = watch,
+    .check = check,
+};
+
+const tg_mover_ops tg_nccl_mover = {.advance = advance, .done = is_finished};
