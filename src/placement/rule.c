@@ -91,7 +91,7 @@ tg_status tg_placement_refuse(const tg_call *c, tg_axis axis, const char *why, c
     if (r && r->loose) return TG_ERR_PLACEMENT;
     on_axis o = {.c = (tg_call *)c, .axis = axis, .gradients = gives_gradients(c)};
     inputs_text(&o, inputs, sizeof inputs);
-    look(&o);
+    read_inputs(&o);
     tg_placement_remedy(c, axis, o.invariant && (o.varying | o.partial | o.replicated), remedy, advice, sizeof advice);
     return tg_call_fail((tg_call *)c, TG_ERR_PLACEMENT, "on axis %s its inputs are %s: %s; %s", tg_axis_name(axis),
                         inputs, why, advice);
