@@ -13,7 +13,7 @@ typedef struct norm_state {
 } norm_state;
 
 static tg_tensor *constant(tg_ctx *ctx, const char *name, int64_t n, double value) {
-    tg_tensor *p = tg_param(ctx, name, (tg_shape){1, {n}}, 0);
+    tg_tensor *p = tg_param_new(ctx, name, TG_DTYPE_DEFAULT, (tg_shape){1, {n}}, 0);
     if (tg_ok(ctx) && value != 0) ctx->run.ops->fill(ctx, tg_array_of(p), value);
     return p;
 }
@@ -51,8 +51,8 @@ tg_module *tg_linear_module(tg_ctx *ctx, const tg_module_ops *ops, void *state, 
     bool good = positive(ctx, "tg_nn_linear", "in", in) && positive(ctx, "tg_nn_linear", "out", out);
     tg_module *m = tg_module_new(good ? ctx : NULL, ops, state);
     if (!tg_module_ok(m)) return m;
-    add(m, "weight", tg_param(ctx, "weight", (tg_shape){2, {out, in}}, std));
-    if (bias) add(m, "bias", tg_param(ctx, "bias", (tg_shape){1, {out}}, 0));
+    add(m, "weight", tg_param_new(ctx, "weight", TG_DTYPE_DEFAULT, (tg_shape){2, {out, in}}, std));
+    if (bias) add(m, "bias", tg_param_new(ctx, "bias", TG_DTYPE_DEFAULT, (tg_shape){1, {out}}, 0));
     return checked(m);
 }
 
@@ -75,7 +75,7 @@ tg_module *tg_nn_embedding(tg_ctx *ctx, int64_t vocab, int64_t hidden, double st
     bool good = positive(ctx, "tg_nn_embedding", "vocab", vocab) && positive(ctx, "tg_nn_embedding", "hidden", hidden);
     tg_module *m = tg_module_new(good ? ctx : NULL, &embedding_ops, NULL);
     if (!tg_module_ok(m)) return m;
-    add(m, "weight", tg_param(ctx, "weight", (tg_shape){2, {vocab, hidden}}, std));
+    add(m, "weight", tg_param_new(ctx, "weight", TG_DTYPE_DEFAULT, (tg_shape){2, {vocab, hidden}}, std));
     return checked(m);
 }
 

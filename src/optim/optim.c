@@ -95,6 +95,9 @@ tg_optim *tg_sgd_new(tg_ctx *ctx, tg_tensor *const *params, int n, const tg_sgd_
                 "tg_sgd_new: momentum is %g, dampening %g and weight_decay %g%s; expected momentum in [0, 1), "
                 "dampening in [0, 1], weight_decay 0 or more, and for nesterov momentum above 0 and dampening 0",
                 opts.momentum, opts.dampening, opts.weight_decay, opts.nesterov ? ", nesterov" : "");
+    if (tg_ok(ctx) && opts.dampening > 0 && opts.momentum == 0)
+        tg_fail(ctx, TG_ERR_ARGUMENT, "tg_sgd_new: dampening is %g, but momentum is 0, without which it does nothing",
+                opts.dampening);
     tg_optim *o = make(ctx, &tg_sgd_method, params, n, "tg_sgd_new");
     if (!o) return made(NULL);
     o->sgd = opts;
@@ -183,28 +186,31 @@ static int add_group(tg_optim *o, const tg_optim_group_t *g, const char *who) {
 static tg_status check_group(const tg_optim *o, const tg_group_opts *given, const tg_optim_group_t *g) {
     tg_ctx *ctx = o->ctx;
     if (!(g->lr_scale >= 0 && g->weight_decay >= 0) || isinf(g->lr_scale + g->weight_decay))
-        return tg_fail(ctx, TG_ERR_ARGUMENT,
-                       "tg_optim_group: lr_scale %g, weight_decay %g; expected finite numbers, 0 or more, or TG_NONE",
-                       g->lr_scale, g->weight_decay);
+        return tg_fail(
+            ctx, TG_ERR_ARGUMENT,
+            "tg_optim_add_group: lr_scale %g, weight_decay %g; expected finite numbers, 0 or more, or TG_NONE",
+            g->lr_scale, g->weight_decay);
     if (o->method != &tg_adam_method && (given->beta1 != 0 || given->beta2 != 0 || given->eps != 0))
         return tg_fail(ctx, TG_ERR_ARGUMENT,
-                       "tg_optim_group: beta1 %g, beta2 %g, eps %g; %s has none of them: leave them 0", given->beta1,
-                       given->beta2, given->eps, o->method->name);
+                       "tg_optim_add_group: beta1 %g, beta2 %g, eps %g; %s has none of them: leave them 0",
+                       given->beta1, given->beta2, given->eps, o->method->name);
     if (!(g->beta1 >= 0 && g->beta1 < 1 && g->beta2 >= 0 && g->beta2 < 1 && g->eps >= 0 && isfinite(g->eps)))
-        return tg_fail(ctx, TG_ERR_ARGUMENT,
-                       "tg_optim_group: betas %g and %g, eps %g; expected betas in [0, 1), and eps finite, 0 or more",
-                       g->beta1, g->beta2, g->eps);
+        return tg_fail(
+            ctx, TG_ERR_ARGUMENT,
+            "tg_optim_add_group: betas %g and %g, eps %g; expected betas in [0, 1), and eps finite, 0 or more",
+            g->beta1, g->beta2, g->eps);
     if (g->schedule.size && !tg_schedule_ok(&g->schedule))
-        return tg_fail(ctx, TG_ERR_ARGUMENT,
-                       "tg_optim_group: the schedule (lr %g, min_lr %g, %lld steps) is not valid: tg_schedule_lr gives "
-                       "NaN for it",
-                       g->schedule.lr, g->schedule.min_lr, (long long)g->schedule.steps);
+        return tg_fail(
+            ctx, TG_ERR_ARGUMENT,
+            "tg_optim_add_group: the schedule (lr %g, min_lr %g, %lld steps) is not valid: tg_schedule_lr gives "
+            "NaN for it",
+            g->schedule.lr, g->schedule.min_lr, (long long)g->schedule.steps);
     return TG_OK;
 }
 
-int tg_optim_group(tg_optim *o, const tg_group_opts *given) {
+int tg_optim_add_group(tg_optim *o, const tg_group_opts *given) {
     tg_group_opts opts;
-    if (tg_optim_check(o) != TG_OK || tg_options(o->ctx, &opts, sizeof opts, given, "tg_optim_group: the options"))
+    if (tg_optim_check(o) != TG_OK || tg_options(o->ctx, &opts, sizeof opts, given, "tg_optim_add_group: the options"))
         return -1;
     const tg_optim_group_t *first = &o->group[0];
     tg_optim_group_t g = {.lr_scale = given_or(opts.lr_scale, 1),
@@ -214,9 +220,9 @@ int tg_optim_group(tg_optim *o, const tg_group_opts *given) {
                           .eps = given_or(opts.eps, first->eps),
                           .lr = o->lr};
     if (opts.schedule &&
-        tg_options(o->ctx, &g.schedule, sizeof g.schedule, opts.schedule, "tg_optim_group: the schedule"))
+        tg_options(o->ctx, &g.schedule, sizeof g.schedule, opts.schedule, "tg_optim_add_group: the schedule"))
         return -1;
-    return check_group(o, &opts, &g) == TG_OK ? add_group(o, &g, "tg_optim_group") : -1;
+    return check_group(o, &opts, &g) == TG_OK ? add_group(o, &g, "tg_optim_add_group") : -1;
 }
 
 tg_status tg_optim_assign(tg_optim *o, int group, tg_tensor *const *params, int n) {

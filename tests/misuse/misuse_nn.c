@@ -104,7 +104,7 @@ static bool owners(misuse_world *b) {
 
 static bool same_name_twice(misuse_world *b) {
     tg_module *m = tg_nn_linear(b->ctx, 2, 2, true, 0);
-    tg_tensor *p = tg_param(b->ctx, "p", TG_SHAPE(1), 0);
+    tg_tensor *p = tg_param_new(b->ctx, "p", TG_DTYPE_DEFAULT, TG_SHAPE(1), 0);
     bool good = tg_module_add_param(m, "weight", p) == TG_ERR_STATE && tg_module_param_count(m) == 2;
     tg_ctx_clear(b->ctx);
     tg_drop(p);
@@ -221,8 +221,12 @@ static void configs(misuse_world *b, tg_module *(*make)(tg_ctx *ctx, const tg_gp
     CONFIG(ARGUMENT, "norm_eps inf", SMALL, .norm_eps = INFINITY);
     CONFIG(ARGUMENT, "init_std -1", SMALL, .init_std = -1);
     CONFIG(ARGUMENT, "init_std inf", SMALL, .init_std = INFINITY);
-    CONFIG(ARGUMENT, "rope_base -1", SMALL, .rope_base = -1);
-    CONFIG(ARGUMENT, "rope_base inf", SMALL, .rope_base = INFINITY);
+    CONFIG(ARGUMENT, "rope_base -1", SMALL, .arch = TG_LLAMA, .rope_base = -1);
+    CONFIG(ARGUMENT, "rope_base inf", SMALL, .arch = TG_LLAMA, .rope_base = INFINITY);
+    CONFIG(ARGUMENT, "GPT-2 learns its positions", SMALL, .rope_base = 10000);
+    CONFIG(ARGUMENT, "tied is set", SMALL, .tied = true);
+    CONFIG(ARGUMENT, "untied is set", SMALL, .arch = TG_LLAMA, .untied = true);
+    CONFIG(ARGUMENT, "a Llama model has none", SMALL, .arch = TG_LLAMA, .dropout = 0.1);
 #undef CONFIG
 }
 
