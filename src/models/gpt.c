@@ -56,8 +56,8 @@ static tg_status check_parallel(tg_ctx *ctx, const tg_gpt_config *c, const char 
     if (c->parallel && tg_parallel_ctx(c->parallel) != ctx)
         return tg_fail(ctx, TG_ERR_HANDLE, "%s: parallel belongs to another context than the model", who);
     if (c->heads % tp)
-        return tg_fail(ctx, TG_ERR_SHAPE, "%s: heads is %lld, expected a multiple of tp = %d", who,
-                       (long long)c->heads, tp);
+        return tg_fail(ctx, TG_ERR_SHAPE, "%s: heads is %lld, expected a multiple of tp = %d", who, (long long)c->heads,
+                       tp);
     if (c->kv_heads < tp ? tp % c->kv_heads : c->kv_heads % tp)
         return tg_fail(ctx, TG_ERR_SHAPE,
                        "%s: kv_heads is %lld and tp is %d, expected one to be a multiple of the other", who,
@@ -91,8 +91,8 @@ static tg_status check_unused(tg_ctx *ctx, const tg_gpt_config *c, const char *w
                        gpt2 ? "the output of a GPT-2 is tied unless untied is set"
                             : "a Llama has an output matrix of its own unless tied is set");
     if (gpt2 && c->rope_base != 0)
-        return tg_fail(ctx, TG_ERR_ARGUMENT,
-                       "%s: rope_base is %g, expected 0, because GPT-2 learns its positions", who, c->rope_base);
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: rope_base is %g, expected 0, because GPT-2 learns its positions", who,
+                       c->rope_base);
     if (!gpt2 && c->dropout > 0)
         return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: dropout is %g, expected 0, because a Llama model has none", who,
                        c->dropout);
@@ -122,17 +122,16 @@ tg_status tg_gpt_complete(tg_ctx *ctx, tg_gpt_config *c, const char *who) {
     TG_TRY(positive(ctx, who, "head_dim", c->head_dim));
     TG_TRY(positive(ctx, who, "ffn", c->ffn));
     if (c->head_dim >= ((int64_t)1 << 40) / c->heads)
-        return tg_fail(ctx, TG_ERR_ARGUMENT,
-                       "%s: heads is %lld and head_dim %lld, expected a product below 2^40", who,
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: heads is %lld and head_dim %lld, expected a product below 2^40", who,
                        (long long)c->heads, (long long)c->head_dim);
     if (c->kv_heads < 0 || c->heads % c->kv_heads)
         return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: kv_heads is %lld, expected a divisor of heads = %lld", who,
                        (long long)c->kv_heads, (long long)c->heads);
     if (gpt2 && (c->kv_heads != c->heads || c->head_dim * c->heads != c->hidden))
-        return tg_fail(ctx, TG_ERR_ARGUMENT,
-                       "%s: kv_heads is %lld and head_dim %lld; GPT-2 needs %lld, its heads, and hidden / "
-                       "heads: leave both 0", who,
-                       (long long)c->kv_heads, (long long)c->head_dim, (long long)c->heads);
+        return tg_fail(
+            ctx, TG_ERR_ARGUMENT,
+            "%s: kv_heads is %lld and head_dim %lld; GPT-2 needs %lld, its heads, and hidden / heads: leave both 0",
+            who, (long long)c->kv_heads, (long long)c->head_dim, (long long)c->heads);
     TG_TRY(check_parallel(ctx, c, who));
     if (!gpt2 && c->head_dim % 2)
         return tg_fail(ctx, TG_ERR_ARGUMENT,
@@ -141,9 +140,9 @@ tg_status tg_gpt_complete(tg_ctx *ctx, tg_gpt_config *c, const char *who) {
     if (!(c->dropout >= 0 && c->dropout < 1) || !(c->norm_eps > 0) || !(c->init_std > 0) ||
         !(gpt2 || c->rope_base > 0) || !isfinite(c->norm_eps + c->init_std + c->rope_base))
         return tg_fail(ctx, TG_ERR_ARGUMENT,
-                       "%s: dropout %g, norm_eps %g, init_std %g, rope_base %g; expected dropout in [0, 1), "
-                       "the others positive and finite", who,
-                       c->dropout, c->norm_eps, c->init_std, c->rope_base);
+                       "%s: dropout %g, norm_eps %g, init_std %g, rope_base %g; expected dropout in [0, 1), the others "
+                       "positive and finite",
+                       who, c->dropout, c->norm_eps, c->init_std, c->rope_base);
     return TG_OK;
 }
 
@@ -195,7 +194,8 @@ static tg_module *empty_gpt(tg_ctx *ctx, const tg_gpt_config *given) {
     if (!given) tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: the config is NULL");
     tg_options(ctx, &c, sizeof c, given, "tg_gpt_new: the config");
     c.size = sizeof c;
-    if (ctx->run.status != TG_OK || tg_gpt_complete(ctx, &c, "tg_gpt_new") != TG_OK || check_stages(ctx, &c) != TG_OK) return NULL;
+    if (ctx->run.status != TG_OK || tg_gpt_complete(ctx, &c, "tg_gpt_new") != TG_OK || check_stages(ctx, &c) != TG_OK)
+        return NULL;
     size_t bytes = sizeof(gpt_state) + (size_t)c.layers * sizeof(layer_fn);
     gpt_state *s = tg_host_alloc(ctx, bytes);
     if (!s) return NULL;
