@@ -31,10 +31,10 @@ static tg_status put(tg_tensor *to, tg_tensor *from) {
 static tg_status step_of(void *state, tg_ctx *ctx) {
     step *s = state;
     for (int i = 0; i < s->calls; i++) tg_comm_all_reduce(s->world, s->sum, tg_scale(s->t, s->x, 2), TG_REDUCE_SUM);
-    tg_tensor *beside = tg_square(s->t, s->x);
+    tg_tensor *product = tg_square(s->t, s->x);
     if (s->pair) tg_comm_all_reduce(s->pair, s->both, s->x, TG_REDUCE_SUM);
     if (s->meets) tg_comm_barrier(s->world);
-    tg_tensor *y = tg_add(s->t, tg_add(s->t, tg_tape_input(s->t, s->sum), tg_tape_input(s->t, s->both)), beside);
+    tg_tensor *y = tg_add(s->t, tg_add(s->t, tg_tape_input(s->t, s->sum), tg_tape_input(s->t, s->both)), product);
     put(s->out, y);
     tg_tape_reset(s->t);
     return tg_ctx_status(ctx);

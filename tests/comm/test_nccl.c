@@ -15,23 +15,23 @@
 
 enum { RANKS = 4, ROOM = 256 };
 
-typedef struct board {
+typedef struct exchange {
     pthread_barrier_t all;
     char data[ROOM];
-} board;
+} exchange;
 
-typedef struct seat {
-    board *b;
+typedef struct member {
+    exchange *e;
     int rank;
-} seat;
+} member;
 
 static int share(void *user, void *data, size_t bytes) {
-    const seat *s = user;
+    const member *s = user;
     if (bytes > ROOM) return 1;
-    if (s->rank == 0) memcpy(s->b->data, data, bytes);
-    pthread_barrier_wait(&s->b->all);
-    memcpy(data, s->b->data, bytes);
-    pthread_barrier_wait(&s->b->all);
+    if (s->rank == 0) memcpy(s->e->data, data, bytes);
+    pthread_barrier_wait(&s->e->all);
+    memcpy(data, s->e->data, bytes);
+    pthread_barrier_wait(&s->e->all);
     return 0;
 }
 
@@ -45,7 +45,7 @@ static double sum_of_ranks(tg_ctx *ctx, tg_comm *c, double mine) {
 
 static tg_status by_exchange(void *arg, tg_ctx *ctx, tg_comm *host) {
     int me = tg_comm_rank(host);
-    seat s = {arg, me};
+    member s = {arg, me};
     tg_comm *c = tg_comm_nccl_new_by(ctx, me, RANKS, share, &s);
     EXPECT(ctx, !strcmp(tg_comm_transport(c), "nccl") && tg_comm_size(c) == RANKS && tg_comm_rank(c) == me);
     EXPECT(ctx, sum_of_ranks(ctx, c, me) == 6 && tg_comm_barrier(c) == TG_OK);
@@ -63,7 +63,7 @@ static tg_status by_exchange(void *arg, tg_ctx *ctx, tg_comm *host) {
 
 /* Other ranks cannot compare its calls, but its own errors are reported as usual. */
 START_TEST(ranks_meet_by_the_callers_exchange) {
-    board b;
+    exchange b;
     pthread_barrier_init(&b.all, NULL, RANKS);
     on_ranks(RANKS, by_exchange, &b);
     pthread_barrier_destroy(&b.all);

@@ -336,7 +336,7 @@ START_TEST(a_callers_transport_hears_of_missed_calls) {
     tg_ctx_clear(ctx);
     tg_comm_free(group);
     tg_comm_free(world);
-    tg_ctx_fail(ctx, TG_ERR_IO, "nobody hears this");
+    tg_ctx_fail(ctx, TG_ERR_IO, "an error before any call");
     ck_assert(p.aborts == 3 && p.freed == 2);
     tg_ctx_free(ctx);
 }

@@ -174,8 +174,8 @@ static tg_status fail_and_train(void *arg, tg_ctx *ctx, tg_comm *world) {
     if (r) tg_ctx_fail(ctx, TG_ERR_IO, "the dog ate the batch");
     backward(ctx, t, &m, 0, 4, true);
     tg_grads_finalize(p, m.all, 5, NULL);
-    bool told = r ? tg_ctx_status(ctx) == TG_ERR_IO : strstr(tg_ctx_message(ctx), "the dog ate the batch") != NULL;
-    if (!told) return tg_ctx_fail(ctx, TG_ERR_INTERNAL, "the failure was not told");
+    bool reported = r ? tg_ctx_status(ctx) == TG_ERR_IO : strstr(tg_ctx_message(ctx), "the dog ate the batch") != NULL;
+    if (!reported) return tg_ctx_fail(ctx, TG_ERR_INTERNAL, "the failure was not reported");
     tg_ctx_clear(ctx);
     tg_tape_reset(t);
     tg_parallel_recover(p);

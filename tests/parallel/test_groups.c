@@ -156,9 +156,9 @@ static tg_status fail_and_go_on(void *arg, tg_ctx *ctx, tg_comm *world) {
         return tg_ctx_fail(ctx, TG_ERR_INTERNAL, "unexpected"), TG_ERR_INTERNAL;
     tg_ctx_clear(ctx);
     double sum = sum_over(ctx, tg_parallel_comm(p, TG_DP), 1);
-    bool told = tg_ctx_status(ctx) == TG_ERR_ABORTED || tg_ctx_status(ctx) == TG_ERR_REMOTE;
+    bool reported = tg_ctx_status(ctx) == TG_ERR_ABORTED || tg_ctx_status(ctx) == TG_ERR_REMOTE;
     /* Rank 2 may have reached the world's call after it failed: then it has missed as many calls as rank 0. */
-    if (rank == 3 ? !told : rank != 1 && !told && sum != 2)
+    if (rank == 3 ? !reported : rank != 1 && !reported && sum != 2)
         return tg_ctx_fail(ctx, TG_ERR_INTERNAL, "rank %d: a sum of %g", rank, sum), TG_ERR_INTERNAL;
     tg_ctx_clear(ctx);
     tg_comm *tp = tg_parallel_comm(p, TG_TP);
@@ -321,9 +321,9 @@ static tg_status leave_out(void *arg, tg_ctx *ctx, tg_comm *world) {
     }
     meet_and_read(&m, which);
     tg_status s = tg_ctx_status(ctx);
-    bool told = s == (wrong ? TG_ERR_ABORTED : TG_ERR_REMOTE) && strstr(tg_ctx_message(ctx), "a bad sample");
-    if (told) tg_ctx_clear(ctx);
-    if (!told) return tg_ctx_fail(ctx, TG_ERR_INTERNAL, "call %d, rank %d went on", which, wrong), TG_ERR_INTERNAL;
+    bool reported = s == (wrong ? TG_ERR_ABORTED : TG_ERR_REMOTE) && strstr(tg_ctx_message(ctx), "a bad sample");
+    if (reported) tg_ctx_clear(ctx);
+    if (!reported) return tg_ctx_fail(ctx, TG_ERR_INTERNAL, "call %d, rank %d went on", which, wrong), TG_ERR_INTERNAL;
     tg_tape_reset(m.t);
     if (tg_parallel_recover(p) == TG_OK && sum_over(ctx, tg_parallel_comm(p, TG_TP), 1) != 2)
         tg_ctx_fail(ctx, TG_ERR_INTERNAL, "another sum after the recovery");

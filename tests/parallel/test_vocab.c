@@ -252,10 +252,11 @@ static void check_one_rank(const shared *s) {
     tg_read_f64(y, loss, tg_numel(y));
     ck_assert_msg(seeded(t, y, &s->k, false) == TG_OK, "%s: %s", s->k.name, tg_ctx_message(ctx));
     tg_read_f64(tg_grad_of(x), g, ROWS * n);
-    for (int64_t r = 0; r < tg_numel(y); r++) NEAR(&s->k, s->got[0].loss[r], loss[r], "beside one rank, loss", r);
+    for (int64_t r = 0; r < tg_numel(y); r++)
+        NEAR(&s->k, s->got[0].loss[r], loss[r], "compared with one rank, loss", r);
     for (int64_t i = 0; i < ROWS * n && !s->k.linear; i++) {
         int rank = (int)(i % n / s->k.columns);
-        NEAR(&s->k, s->got[rank].glogits[i / n][i % n], g[i], "beside one rank, gradient", i);
+        NEAR(&s->k, s->got[rank].glogits[i / n][i % n], g[i], "compared with one rank, gradient", i);
     }
     tg_tape_free(t);
     tg_ctx_free(ctx);

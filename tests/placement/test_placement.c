@@ -81,7 +81,7 @@ static tg_tensor *uneven_split_of(tg_tensor *x) {
     X(outer, tg_outer(t, x[0], x[1]))                                                                                  \
     X(dot, tg_dot(t, x[0], x[1]))                                                                                      \
     X(heads, tg_einsum(t, "bqh,bkh->bqk", x[0], x[1]))                                                                 \
-    X(crossed, tg_einsum(t, "ij,ji->", x[0], x[1]))                                                                    \
+    X(swapped_sum, tg_einsum(t, "ij,ji->", x[0], x[1]))                                                                \
     X(lone, tg_einsum(t, "ij,jk->k", x[0], x[1]))                                                                      \
     X(trace, tg_einsum(t, "ii,j->j", x[0], x[1]))                                                                      \
     X(linear, tg_linear(t, x[0], x[1], NULL))                                                                          \

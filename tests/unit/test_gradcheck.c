@@ -15,12 +15,12 @@
 
 /* ---- Errors of a backward ---- */
 
-typedef struct planted {
+typedef struct seeded {
     fault fault;
     const char *says;
-} planted;
+} seeded;
 
-static const planted faults[] = {
+static const seeded faults[] = {
     {TWICE, "Likely cause: too large by a factor 2"},
     {NEGATED, "Likely cause: the sign is wrong"},
     {NO_MEAN, "Likely cause: 9 times too large everywhere: a missing 1/n where n is 9"},
@@ -313,7 +313,7 @@ static void mean_square_grad(void *state, const double *x, int64_t n, const doub
 }
 
 START_TEST(plain_functions_and_their_errors) {
-    static const planted plain_faults[] = {
+    static const seeded plain_faults[] = {
         {TWICE, "x, element [2]: backward gives"},
         {TWICE, "too large by a factor 2"},
         {NEGATED, "the sign is wrong"},

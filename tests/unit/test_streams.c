@@ -222,9 +222,9 @@ static void count_warnings(void *user, tg_log_level level, const char *message) 
 }
 
 START_TEST(a_default_stream_that_moves_inside_a_fork_is_told) {
-    int told = 0;
+    int warnings = 0;
     float x[4];
-    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .seed = 3, .log = count_warnings, .log_user = &told));
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .seed = 3, .log = count_warnings, .log_user = &warnings));
     tg_rng_add(ctx, "a", 11);
     tg_rng_add(ctx, "b", 12);
     draw(ctx, 2, x);
@@ -234,19 +234,19 @@ START_TEST(a_default_stream_that_moves_inside_a_fork_is_told) {
     draw(ctx, 2, x);
     tg_rng_join(ctx);
     tg_rng_join(ctx);
-    ck_assert_int_eq(told, 0);
+    ck_assert_int_eq(warnings, 0);
     tg_rng_fork(ctx, "a");
     tg_rng_fork(ctx, "b");
     tg_rng_seed_ranks(ctx, 40, 0, 0, 0);
     tg_rng_join(ctx);
-    ck_assert_int_eq(told, 0); /* only the join of the outer fork returns to it */
+    ck_assert_int_eq(warnings, 0); /* only the join of the outer fork returns to it */
     tg_rng_join(ctx);
-    ck_assert_int_eq(told, 1);
+    ck_assert_int_eq(warnings, 1);
     tg_rng_fork(ctx, "a");
     tg_rng_join(ctx);
     draw(ctx, 2, x);
     tg_rng_seed_ranks(ctx, 41, 0, 0, 0);
-    ck_assert_int_eq(told, 1);
+    ck_assert_int_eq(warnings, 1);
     expect_ok(ctx);
     tg_ctx_free(ctx);
 }
