@@ -52,7 +52,7 @@ typedef struct floor_step {
     int n, room, n_made, room_made;
     pass *passes;
     tg_tensor **made;
-    double word[TG_STEP_WORD];
+    double scalars[TG_STEP_SCALARS];
     layer *layers;
     int64_t n_layers;
     weight head;
@@ -200,12 +200,19 @@ static void loss(floor_step *f) {
     }
 }
 
-/* The first two doubles of the word are learning rate and clip factor. With a rate of 0 the weights do not change. */
+/* The first two doubles of the scalars are learning rate and clip factor. With a rate of 0 the weights do not change.
+ */
 static void adamw(floor_step *f, tg_tensor *w, tg_tensor *g) {
     pass *p = next_pass(f, "AdamW", ADAMW);
     tg_shape shape = tg_shape_of(w);
-    p->adamw = (tg_adamw_args){.param = tg_array_of(w), .grad = tg_array_of(g), .beta1 = 0.9, .beta2 = 0.999,
-                               .eps = 1e-8, .weight_decay = 0.01, .decoupled = true, .step = f->word};
+    p->adamw = (tg_adamw_args){.param = tg_array_of(w),
+                               .grad = tg_array_of(g),
+                               .beta1 = 0.9,
+                               .beta2 = 0.999,
+                               .eps = 1e-8,
+                               .weight_decay = 0.01,
+                               .decoupled = true,
+                               .step = f->scalars};
     p->adamw.m = tg_array_of(buffer(f, TG_F32, shape));
     p->adamw.v = tg_array_of(buffer(f, TG_F32, shape));
     if (tg_dtype_of(w) != TG_F32) p->adamw.master = tg_array_of(buffer(f, TG_F32, shape));
@@ -293,8 +300,12 @@ static void *floor_open(tg_ctx *ctx, const bench_options *o) {
     }
     floor_step *f = malloc(sizeof *f);
     if (!f) return NULL;
-    *f = (floor_step){.ctx = ctx, .b = o->batch, .t = o->seq_len, .rows = o->batch * o->seq_len, .n_layers = o->layers,
-                      .word = {0, 1, 0.1, 0.001, 0}};
+    *f = (floor_step){.ctx = ctx,
+                      .b = o->batch,
+                      .t = o->seq_len,
+                      .rows = o->batch * o->seq_len,
+                      .n_layers = o->layers,
+                      .scalars = {0, 1, 0.1, 0.001, 0}};
     f->room = (int)(ROOM * (o->layers + 1 + f->rows / CHUNK));
     f->room_made = (int)(ROOM * (o->layers + 1));
     f->passes = malloc((size_t)f->room * sizeof *f->passes);

@@ -30,7 +30,7 @@ typedef struct tg_p2p_ops {
     /* Required. send and receive give the memory to the layer until poll reports its token as landed. from -1: any
      * rank. */
     int (*send)(void *state, const void *data, size_t bytes, int to, int tag, void *token);
-    int (*receive)(void *state, void *data, size_t room, int from, int tag, void *token);
+    int (*receive)(void *state, void *data, size_t capacity, int from, int tag, void *token);
     /* calls landed for every operation that completed since the last poll */
     int (*poll)(void *state, tg_p2p_landed landed);
     void (*explain)(void *state, int error, char *buf, size_t n);

@@ -64,10 +64,11 @@ static size_t node_bytes(const tg_call *c, bool extra) {
 
 /* A gradient that is lent to a hook ends when the hook returns, so a node cannot keep it. */
 static tg_status refuse_lent(tg_call *c, int i) {
-    return tg_call_fail(c, TG_ERR_HANDLE,
-                        "input %d is lent to a hook or a watch until that returns, and backward would need it later; "
-                        "tg_keep it, or leave grad mode off",
-                        i);
+    return tg_call_fail(
+        c, TG_ERR_HANDLE,
+        "input %d is lent to a hook or an observer until that returns, and backward would need it later; "
+        "tg_keep it, or leave grad mode off",
+        i);
 }
 
 /* Stores, for each input, the node whose slot receives its gradient. */

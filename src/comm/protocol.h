@@ -1,6 +1,8 @@
 /* The failure protocol of all transports, in two roles. A control knows which members of a group have arrived and which
- * have failed; a mover moves bytes. Each transport implements both as the two tables below. The code on top is common
- * to all transports: waiting, checking the peers, the text of every error, deadlocks and recovery.
+ * have failed; a mover moves bytes. Shared memory and messages implement both as the two tables below. NCCL is a mover
+ * whose control asks the control of its host communicator. The code on top is common to all transports: waiting,
+ * checking the peers, the text of every error, deadlocks and recovery. tests/comm/test_failure_texts.c compares the
+ * texts.
  *
  * All slots return at once. Only the context's thread calls them. */
 #ifndef TG_PROTOCOL_H
@@ -51,7 +53,7 @@ typedef struct tg_control_ops {
     bool (*ended)(tg_control *c, const tg_wait *w);
     bool (*claim)(tg_control *c); /* whether this rank is the first to end it, and will publish why */
     void (*publish)(tg_control *c, const tg_wait *w, tg_status status, int culprit, const char *text);
-    void (*end)(tg_control *c, tg_group_end *end, char *buf, size_t n); /* buf: room for the text */
+    void (*end)(tg_control *c, tg_group_end *end, char *buf, size_t n); /* buf: receives the text */
 
     /* Waiting */
     void (*prepare)(tg_control *c, int round);          /* optional; before progress is made for the round-th time */

@@ -186,7 +186,7 @@ static tg_status max_pool_backward(tg_call *c) {
     return sums ? tg_op_map(c, TG_FN_id, x, TG_T1(to), 1, 0, 0, tg_adds(c, 0)) : TG_OK;
 }
 
-/* ---- The same computation as taped ops ---- */
+/* ---- The same computation as recorded ops ---- */
 
 /* The positions as a tensor of the tape, with the placement of the result. */
 static tg_tensor *kept_places(tg_tape *t, const tg_node *n) {

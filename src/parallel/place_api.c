@@ -1,5 +1,5 @@
 /* The public functions of placements: tg_place declares one for a leaf, tg_placement_of and others read them off any
- * tensor, tg_assume_placement replaces one. Also tg_call_convert, for mapping ops. */
+ * tensor, tg_assume_placement replaces one. */
 #include <tapegrad/derivatives.h>
 
 #include "ops/common/op.h"
@@ -196,13 +196,4 @@ tg_tensor *tg_assume_placement(tg_tape *t, tg_tensor *x, const tg_parallel *p, t
     for (int i = 0, n = axes_of(p, axis, at); i < n; i++)
         x = TG_RECORD(t, tg_op_assume_placement, (&(assume_params){.axis = at[i], .to = to}), x);
     return x;
-}
-
-/* ---- For mapping ops ---- */
-
-tg_status tg_call_convert(tg_call *c, int i, tg_placement from, int o, tg_placement to, const tg_comm *comm,
-                          const char *remedy) {
-    if (!c) return TG_ERR_ARGUMENT;
-    if (!comm) return tg_call_fail(c, TG_ERR_ARGUMENT, "the communicator is NULL");
-    return tg_call_convert_on(c, i, from, o, to, tg_comm_axis(comm), remedy);
 }

@@ -5,13 +5,17 @@
 #include <ctype.h>
 #include <stdio.h>
 
+#include <tapegrad/comm.h>
+
 static const tg_placement invariant = {.kind = TG_INVARIANT};
 
 static bool sharded(tg_placement p) { return p.kind == TG_VARYING && p.layout != TG_OPAQUE; }
 
-tg_status tg_call_convert_on(tg_call *c, int i, tg_placement from, int o, tg_placement to, tg_axis axis,
-                             const char *remedy) {
+tg_status tg_call_convert(tg_call *c, int i, tg_placement from, int o, tg_placement to, const tg_comm *comm,
+                          const char *remedy) {
     if (!c) return TG_ERR_ARGUMENT;
+    if (!comm) return tg_call_fail(c, TG_ERR_ARGUMENT, "the communicator is NULL");
+    tg_axis axis = tg_comm_axis(comm);
     if (i < 0 || i >= c->n_in || o < 0 || o >= c->n_out)
         return tg_call_fail(c, TG_ERR_ARGUMENT,
                             "tg_call_convert: input is %d and output %d; the call has %d inputs and %d outputs", i, o,

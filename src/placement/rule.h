@@ -73,9 +73,6 @@ const tg_placements *tg_place_returned(tg_ctx *ctx, const tg_placements *p, tg_a
 
 /* ---- For infer, in addition to tg_call_role and tg_call_linear of op.h ---- */
 
-/* tg_call_convert with an axis instead of a communicator. Does nothing on an axis of one rank. */
-tg_status tg_call_convert_on(tg_call *c, int i, tg_placement from, int o, tg_placement to, tg_axis axis,
-                             const char *remedy);
 /* Whether statements have an effect: without a grid these functions do nothing. */
 static inline bool tg_call_places(const tg_call *c) { return tg_grid_axes(c->ctx) != 0; }
 /* States that every dim d of input i becomes output dim d + shift. */

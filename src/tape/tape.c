@@ -40,7 +40,7 @@ static tg_status next_slab(tg_tape *t) {
 
 /* Returns the position in the slot that the current generation of handles uses. */
 static tg_tensor *place_in(const tg_tape *t, tg_handle_slot *s) {
-    return t->generation ? (tg_tensor *)((tg_head *)s + 1) : &s->first;
+    return t->generation ? (tg_tensor *)((tg_tombstone *)s + 1) : &s->first;
 }
 
 tg_tensor *tg_tape_handle(tg_tape *t) {

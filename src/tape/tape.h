@@ -18,9 +18,9 @@ enum { TG_SLAB_HANDLES = 128 };
 
 typedef struct tg_handle_slot {
     tg_tensor first;
-    tg_head more;
+    tg_tombstone more;
 } tg_handle_slot;
-_Static_assert(offsetof(tg_tensor, other) == sizeof(tg_head), "the tombstone of place 1 is other of place 0");
+_Static_assert(offsetof(tg_tensor, other) == sizeof(tg_tombstone), "the tombstone of place 1 is other of place 0");
 
 typedef struct tg_slab {
     struct tg_slab *next;
@@ -92,7 +92,7 @@ struct tg_op_event;
 typedef struct tg_observer {
     const tg_observer_ops *ops; /* NULL: the tape is not observed */
     int kinds;                  /* bit mask of tg_tape_find_nan */
-    tg_status (*fn)(void *user, tg_tape *t, const struct tg_op_event *seen); /* of tg_tape_observe; NULL: none */
+    tg_status (*fn)(void *user, tg_tape *t, const struct tg_op_event *event); /* of tg_tape_observe; NULL: none */
     void *user;
     int64_t count; /* number of forward calls observed since the reset */
 } tg_observer;
@@ -107,7 +107,7 @@ struct tg_tape {
     bool in_backward;
     /* number of running functions of the caller that use it, not counting those implied by at_work and in_backward */
     int busy;
-    struct tg_pass *taped; /* the innermost reverse pass whose derivatives are being recorded */
+    struct tg_pass *grad_graph; /* the innermost reverse pass whose derivatives are being recorded */
     uint32_t tangents;     /* pass number of the running tg_jvp; 0: none */
     bool derives;          /* the vjp or jvp of an op is running: placements are less strict (src/placement/rule.h) */
     bool collects;    /* first run of a recomputation: only the leaves that it uses are recorded */

@@ -122,7 +122,7 @@ static inline tg_status count_attention_grad(tg_ctx *c, const tg_attention_args 
 }
 
 static inline tg_status count_prepare(tg_ctx *c, const tg_prepare_args *a) {
-    note(OPTIMIZER, (int64_t)sizeof(double) * (a->n_sums + TG_STEP_STATE * 2 + a->n_groups * TG_STEP_WORD));
+    note(OPTIMIZER, (int64_t)sizeof(double) * (a->n_sums + TG_STEP_STATE * 2 + a->n_groups * TG_STEP_SCALARS));
     return tg_cpu_device.prepare(c, a);
 }
 

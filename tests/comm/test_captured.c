@@ -222,7 +222,7 @@ static void ck_ends(int n, world_fn fn, tg_status status, const char *says, tg_s
     }
 }
 
-START_TEST(ranks_that_disagree_are_told) {
+START_TEST(ranks_that_disagree_are_reported) {
     ck_ends(2, other_steps, TG_ERR_MISMATCH, "replay(2 collectives", TG_ERR_MISMATCH);
     ck_ends(4, other_steps, TG_ERR_MISMATCH, "replay(1 collectives", TG_ERR_REMOTE);
     ck_ends(2, one_calls, TG_ERR_MISMATCH, "all_reduce(f32, 300 elements", TG_ERR_MISMATCH);
@@ -335,7 +335,7 @@ static tg_status lacks_one(void *arg, tg_ctx *ctx, tg_comm *world, world_end *en
     return status;
 }
 
-START_TEST(what_cannot_be_replayed_is_refused) {
+START_TEST(calls_that_cannot_be_replayed_are_refused) {
     for (int bucketed = 1; bucketed <= 2; bucketed++) {
         const world_end *end = run_world(THREADS, 2, lacks_one, &bucketed, NULL);
         ck_assert_msg(end->status[0] == TG_ERR_UNSUPPORTED && end->status[1] == TG_ERR_REMOTE, "%s; %s",
@@ -349,7 +349,7 @@ START_TEST(what_cannot_be_replayed_is_refused) {
 END_TEST
 
 int main(void) {
-    const TTest *tests[] = {replays_are_steps_of_all_ranks, ranks_that_disagree_are_told,
-                            data_parallel_steps_are_replayed, what_cannot_be_replayed_is_refused};
+    const TTest *tests[] = {replays_are_steps_of_all_ranks, ranks_that_disagree_are_reported,
+                            data_parallel_steps_are_replayed, calls_that_cannot_be_replayed_are_refused};
     return tg_check_main("replays", tests, sizeof tests / sizeof *tests);
 }

@@ -287,7 +287,7 @@ static tg_status quarrels(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
     return tg_ctx_status(ctx);
 }
 
-START_TEST(ranks_that_disagree_are_told) {
+START_TEST(ranks_that_disagree_are_reported) {
     for (int kind = 0; kind < WORLD_KINDS; kind++)
         for (int n = 2; n <= most(); n += 2)
             for (quarrel q = 0; q < QUARRELS; q++) {
@@ -357,7 +357,7 @@ static tg_status one_is_refused(void *arg, tg_ctx *ctx, tg_comm *c, world_end *e
     return TG_OK;
 }
 
-START_TEST(an_error_of_one_rank_is_told_even_when_it_was_cleared) {
+START_TEST(an_error_of_one_rank_is_reported_even_when_it_was_cleared) {
     for (int kind = 0; kind < WORLD_KINDS; kind++)
         for (int n = 2; n <= most(); n += 2)
             for (int i = 0; i < 10; i++) expect_world((world_kind)kind, n, one_is_refused, NULL);
@@ -536,9 +536,9 @@ int main(void) {
                                   a_process_is_killed,
                                   a_process_is_stopped,
 #endif
-                                  ranks_that_disagree_are_told,
+                                  ranks_that_disagree_are_reported,
                                   errors_that_all_ranks_make_keep_them_in_step,
-                                  an_error_of_one_rank_is_told_even_when_it_was_cleared,
+                                  an_error_of_one_rank_is_reported_even_when_it_was_cleared,
 #ifndef TG_WORLD_NCCL
                                   the_first_failure_is_the_one_that_is_reported,
                                   every_allocation_may_fail,

@@ -345,7 +345,7 @@ static void what_is_in_buckets(tg_ctx *ctx, tg_parallel *p, tg_tape *t, const mo
 }
 
 /* On a plan no rank waits for another, so that an error of one rank can be examined and cleared. */
-START_TEST(what_is_not_whole_is_not_used) {
+START_TEST(gradients_that_are_not_whole_are_not_used) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.dtype = TG_F64));
     tg_comm *world = tg_comm_plan_new(ctx, 0, 2);
     tg_parallel *p = tg_parallel_new(world, NULL);
@@ -512,7 +512,7 @@ int main(void) {
                             buckets_begin_anew_after_a_failure,
                             buckets_of_several_objects_start_in_one_order,
                             buckets_of_a_dropped_parameter_claim_no_other,
-                            what_is_not_whole_is_not_used,
+                            gradients_that_are_not_whole_are_not_used,
                             shares_of_a_count_are_summed_once,
                             a_count_is_that_of_all_stages,
                             a_count_is_the_ranks_own,

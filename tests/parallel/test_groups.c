@@ -332,7 +332,7 @@ static tg_status leave_out(void *arg, tg_ctx *ctx, tg_comm *world) {
     return tg_ctx_status(ctx);
 }
 
-START_TEST(who_leaves_out_a_call_that_ranks_meet_in_is_out_of_step) {
+START_TEST(a_rank_that_skips_a_collective_call_is_out_of_step) {
     for (meets which = 0; which < MEETS; which++) {
         char message[1024] = "";
         const tg_config *config = TG_CONFIG(.threads = 1, .seed = 3, .deadline = 60);
@@ -403,7 +403,7 @@ static void (*const wrong_calls[])(model *m) = {wrong_count,   wrong_options, wr
                                                 no_tape_data,  no_tape_linear, wrong_linear,      frozen_fused,
                                                 frozen_waits,  wrong_split,   wrong_grid,        second_grid};
 
-START_TEST(who_is_refused_for_its_arguments_has_left_out_the_call) {
+START_TEST(a_rank_with_refused_arguments_has_skipped_the_call) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "meta", .seed = 3, .threads = 1));
     tg_comm *world = tg_comm_plan_new(ctx, 0, 2);
     tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = 2));
@@ -464,11 +464,15 @@ START_TEST(grids_that_do_not_fit_are_refused) {
 END_TEST
 
 int main(void) {
-    const TTest *tests[] = {groups_are_those_worked_out_by_hand, groups_part_the_world, wrong_orders_have_no_groups,
-                            every_rank_is_in_its_groups, grids_that_do_not_fit_are_refused,
-                            a_grid_recovers_from_a_failure, a_grid_goes_on_with_the_ranks_that_are_left,
-                            who_leaves_out_a_call_that_ranks_meet_in_is_out_of_step,
+    const TTest *tests[] = {groups_are_those_worked_out_by_hand,
+                            groups_part_the_world,
+                            wrong_orders_have_no_groups,
+                            every_rank_is_in_its_groups,
+                            grids_that_do_not_fit_are_refused,
+                            a_grid_recovers_from_a_failure,
+                            a_grid_goes_on_with_the_ranks_that_are_left,
+                            a_rank_that_skips_a_collective_call_is_out_of_step,
                             a_data_parallel_rank_may_leave_out_a_micro_batch,
-                            who_is_refused_for_its_arguments_has_left_out_the_call};
+                            a_rank_with_refused_arguments_has_skipped_the_call};
     return tg_check_main("groups", tests, sizeof tests / sizeof *tests);
 }

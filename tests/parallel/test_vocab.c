@@ -325,7 +325,7 @@ START_TEST(losses) {
 }
 END_TEST
 
-START_TEST(losses_of_products) {
+START_TEST(losses_of_products_equal_plain_loops) {
     for (int i = 0; i < TG_LEN(cases); i++) {
         loss_case k = cases[i];
         k.linear = true;
@@ -575,7 +575,7 @@ END_TEST
 
 int main(void) {
     const TTest *const tests[] = {losses,
-                                  losses_of_products,
+                                  losses_of_products_equal_plain_loops,
                                   in_place_gives_the_logits_bytes_away,
                                   in_place_of_bytes_that_others_have_too,
                                   ignored_rows_may_hold_anything,

@@ -103,7 +103,7 @@ static tg_status sample_rank(void *arg, tg_ctx *ctx, tg_comm *c) {
     sample_run *m = arg;
     int me = tg_comm_rank(c);
     union {
-        tg_loss_params loss;
+        tg_row_loss_params loss;
         tg_mapping_params mapping;
     } params;
     tg_case same, own;
@@ -207,11 +207,11 @@ static void check_one_rank(const sample_run *m) {
     const tg_sample *s = tg_sample_at(m->op, m->sample);
     const seen *x = &m->at[0].in[m->pair->sharded];
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .dtype = TG_F64));
-    tg_loss_params params = {.size = 0};
+    tg_row_loss_params params = {.size = 0};
     int64_t places = m->ranks * x->shape[m->pair->last_dim ? x->ndim - 1 : 0];
     tg_tensor *in[INPUTS];
     if (m->op->params_size == sizeof params) {
-        params = *(const tg_loss_params *)s->params;
+        params = *(const tg_row_loss_params *)s->params;
         if (params.classes) places = params.classes;
         params.in_place = false;
     }

@@ -216,7 +216,7 @@ static int check_share(const setup *s, int rank, const share *got, const share *
     return over;
 }
 
-/* Bytes of the optimizer in addition to the moments: the words of all possible groups, in float64 and float32, and a
+/* Bytes of the optimizer in addition to the moments: the scalars of all possible groups, in float64 and float32, and a
  * few numbers for itself and for each parameter, of any size. */
 static int64_t beside_moments(const rank_share *r) {
     int64_t n = r->optimizer;
@@ -227,8 +227,8 @@ static int64_t beside_moments(const rank_share *r) {
 /* The allocator's account equals that of the tensors, to the byte. */
 static void check_rank(const setup *s, int rank, const rank_share *got, const rank_share *one) {
     int64_t parameters = 0, gradients = 0, states = beside_moments(one);
-    int64_t words = TG_STEP_GROUPS * TG_STEP_WORD * (int64_t)(sizeof(double) + sizeof(float));
-    int64_t numbers = 1024 + words + 16 * one->n;
+    int64_t scalars = TG_STEP_GROUPS * TG_STEP_SCALARS * (int64_t)(sizeof(double) + sizeof(float));
+    int64_t numbers = 1024 + scalars + 16 * one->n;
     verdict(states >= 0 && states <= numbers, s, rank, "bytes in addition to", "moments", (double)states,
             (double)numbers);
     verdict(got->n == one->n && got->n <= TENSORS, s, rank, "the number of", "parameters", got->n, one->n);

@@ -37,7 +37,7 @@ static int find(int from, const char *what, const void *stream, bool there) {
     return trace.n;
 }
 
-START_TEST(copies_run_beside_kernels) {
+START_TEST(copies_run_in_parallel_with_kernels) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "cuda", .threads = 1));
     tg_tape *t = tg_tape_new(ctx);
     static float v[ELEMENTS], got[ELEMENTS];
@@ -153,7 +153,7 @@ START_TEST(every_allocation_for_a_copy_may_fail) {
 END_TEST
 
 int main(void) {
-    const TTest *const tests[] = {copies_run_beside_kernels, every_call_of_a_copy_may_fail,
+    const TTest *const tests[] = {copies_run_in_parallel_with_kernels, every_call_of_a_copy_may_fail,
                                   every_allocation_for_a_copy_may_fail};
     return tg_check_main("cuda_copies", tests, sizeof tests / sizeof *tests);
 }

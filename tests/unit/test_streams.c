@@ -221,7 +221,7 @@ static void count_warnings(void *user, tg_log_level level, const char *message) 
     if (level == TG_LOG_WARNING && strstr(message, "the default random stream was seeded again")) ++*(int *)user;
 }
 
-START_TEST(a_default_stream_that_moves_inside_a_fork_is_told) {
+START_TEST(a_default_stream_that_moves_inside_a_fork_is_reported) {
     int warnings = 0;
     float x[4];
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .seed = 3, .log = count_warnings, .log_user = &warnings));
@@ -288,7 +288,7 @@ START_TEST(recomputation_while_streams_come_and_go) {
 }
 END_TEST
 
-START_TEST(a_function_must_join_what_it_forks) {
+START_TEST(a_function_must_join_its_forks) {
     tg_tensor *w, *y;
     tg_ctx *ctx = layer_ctx(&w);
     tg_tape *t = tg_tape_new(ctx);
@@ -403,10 +403,10 @@ int main(void) {
                                   states_are_values,
                                   names_and_seeds_are_unique,
                                   errors_leave_forks_in_pairs,
-                                  a_default_stream_that_moves_inside_a_fork_is_told,
+                                  a_default_stream_that_moves_inside_a_fork_is_reported,
                                   recomputation_restores_every_stream,
                                   recomputation_while_streams_come_and_go,
-                                  a_function_must_join_what_it_forks,
+                                  a_function_must_join_its_forks,
                                   gradcheck_draws_the_same_in_every_run,
                                   forks_allocate_nothing,
                                   ranks_are_seeded_by_the_formulas,

@@ -1,4 +1,4 @@
-/* The control of the transport between nodes: knows of the members what their messages have said. */
+/* The control of the transport between nodes: states the facts that the members' messages contain. */
 #include "base/text.h"
 #include "base/os.h"
 #include "comm/p2p/p2p.h"

@@ -97,8 +97,8 @@ static tg_status embedding_backward(tg_call *c) {
 static tg_status embedding_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
     const tg_mapping_params *p = tg_node_params(n);
     tg_tensor *table = tg_node_input(n, 0), *elsewhere;
-    tg_tensor *at = tg_vocab_local(t, tg_node_input(n, 1), tg_comm_rank(p->comm) * table->shape[0], table->shape[0],
-                                   &elsewhere);
+    tg_tensor *at = tg_vocab_local_ids(t, tg_node_input(n, 1), tg_comm_rank(p->comm) * table->shape[0], table->shape[0],
+                                       &elsewhere);
     tg_tensor *rows = tg_embedding(t, tg_as_opaque(t, table, p->comm), at);
     out[0] = tg_as_partial(t, tg_masked_fill(t, rows, tg_unsqueeze(t, elsewhere, -1), 0), p->comm);
     return TG_OK;
