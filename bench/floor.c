@@ -227,9 +227,11 @@ static void step_weight(floor_step *f, const weight *w) {
 
 static weight make_weight(floor_step *f, const char *name, int64_t out, int64_t in, bool bias) {
     weight w = {.name = name, .out = out, .in = in};
-    w.w = note(f, tg_randn(f->ctx, TG_SHAPE(out, in), 1 / sqrt((double)in)));
+    w.w = note(f, tg_randn(f->ctx, TG_DTYPE_DEFAULT, TG_SHAPE(out, in), 1 / sqrt((double)in)));
     w.g = buffer(f, TG_F32, TG_SHAPE(out, in));
-    if (bias) w.bias = note(f, tg_randn(f->ctx, TG_SHAPE(out), 0.02)), w.gbias = buffer(f, TG_F32, TG_SHAPE(1, out));
+    if (bias)
+        w.bias = note(f, tg_randn(f->ctx, TG_DTYPE_DEFAULT, TG_SHAPE(out), 0.02)),
+        w.gbias = buffer(f, TG_F32, TG_SHAPE(1, out));
     return w;
 }
 
@@ -239,7 +241,7 @@ static layer make_layer(floor_step *f) {
         .mix = make_weight(f, "attention's projection", H, H, true),
         .up = make_weight(f, "up", FFN, H, true),
         .down = make_weight(f, "down", H, FFN, true),
-        .x = note(f, tg_randn(f->ctx, TG_SHAPE(f->rows, H), 1)),
+        .x = note(f, tg_randn(f->ctx, TG_DTYPE_DEFAULT, TG_SHAPE(f->rows, H), 1)),
         .n1 = activation(f, H),
         .parts = activation(f, 3 * H),
         .scores = buffer(f, TG_DTYPE_DEFAULT, TG_SHAPE(f->b, HEADS, f->t, f->t)),
@@ -260,7 +262,7 @@ static void make_shared(floor_step *f) {
     f->gh = activation(f, FFN);
     f->gparts = activation(f, 3 * H);
     f->gmixed = activation(f, H);
-    f->last = note(f, tg_randn(f->ctx, TG_SHAPE(f->rows, H), 1));
+    f->last = note(f, tg_randn(f->ctx, TG_DTYPE_DEFAULT, TG_SHAPE(f->rows, H), 1));
     f->gscores = buffer(f, TG_DTYPE_DEFAULT, TG_SHAPE(f->b, HEADS, f->t, f->t));
     f->logits = buffer(f, TG_F32, TG_SHAPE(chunk, GPT2_VOCAB));
     f->glogits = tg_dtype_of(f->g) == TG_F32 ? f->logits : buffer(f, TG_DTYPE_DEFAULT, TG_SHAPE(chunk, GPT2_VOCAB));

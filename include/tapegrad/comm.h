@@ -57,11 +57,11 @@ TG_API tg_work *tg_comm_all_gather(tg_comm *c, tg_tensor *dst, tg_tensor *src);
 /* src has n times dst's elements */
 TG_API tg_work *tg_comm_reduce_scatter(tg_comm *c, tg_tensor *dst, tg_tensor *src, tg_reduce_op op);
 TG_API tg_work *tg_comm_broadcast(tg_comm *c, tg_tensor *x, int root);
-/* Sends part r of src to rank r and receives part r of dst from it. Counts are in elements, one for each rank; the
- * parts lie one after another. Both NULL: equal parts. For unequal parts of an all-gather or a reduce-scatter see
- * the next two functions. */
-TG_API tg_work *tg_comm_all_to_all(tg_comm *c, tg_tensor *dst, const int64_t *recv_counts, tg_tensor *src,
-                                   const int64_t *send_counts);
+/* Sends part r of src to rank r and receives part r of dst from it. Part r of src has send_counts[r] elements and part
+ * r of dst recv_counts[r]; the parts lie one after another. Both counts NULL: equal parts. For unequal parts of an
+ * all-gather or a reduce-scatter see the next two functions. */
+TG_API tg_work *tg_comm_all_to_all(tg_comm *c, tg_tensor *dst, tg_tensor *src, const int64_t *send_counts,
+                                   const int64_t *recv_counts);
 /* All-gather and reduce-scatter of unequal parts: counts[r] elements come from (go to) rank r. Every rank passes the
  * same counts. */
 TG_API tg_work *tg_comm_all_gather_v(tg_comm *c, tg_tensor *dst, tg_tensor *src, const int64_t *counts);

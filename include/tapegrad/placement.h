@@ -43,24 +43,24 @@ TG_API size_t tg_placement_text(const tg_tensor *x, char *buf, size_t n); /* wri
  * the local sizes of x allow the placement (TG_ERR_SHAPE). Its name appears in dumps and errors. */
 TG_API tg_tensor *tg_assume_placement(tg_tape *t, tg_tensor *x, const tg_parallel *p, tg_axis axis, tg_placement to);
 
-/* One entry of the last arguments of tg_param_placed: an axis and the placement on it. */
+/* One entry of the last arguments of tg_param_new_placed: an axis and the placement on it. */
 typedef struct tg_place_at {
     tg_axis axis;
     tg_placement placement;
 } tg_place_at;
 
-/* Gives the last two arguments of tg_param_placed: TG_PLACES({TG_TP, TG_SHARD(0)}, {TG_DP, TG_R}). */
+/* Gives the last two arguments of tg_param_new_placed: TG_PLACES({TG_TP, TG_SHARD(0)}, {TG_DP, TG_R}). */
 #define TG_PLACES(...)                  \
     (const tg_place_at[]){__VA_ARGS__}, \
         (int)(sizeof((const tg_place_at[]){__VA_ARGS__}) / sizeof(tg_place_at))
 
-/* Creates this rank's part of a parameter with the given global shape and the n placements at[]; the local shape
- * follows from them. Values are drawn by global coordinates: the shards of any tp, joined, equal the parameter of one
- * rank bit for bit. With TG_RNG_MEGATRON each shard is drawn from the stream of its rank, or from the expert stream if
- * at[] names an axis of the expert grid. If several axes shard one dim, the first of them in at[] is the major one.
- * Fails with TG_ERR_SHAPE if a sharded dim is not a multiple of the axis's ranks. */
-TG_API tg_tensor *tg_param_placed(const tg_parallel *p, const char *name, tg_dtype dtype, tg_shape global, double std,
-                                  const tg_place_at *at, int n);
+/* Creates this rank's part of a parameter, as tg_param_new does, with the given global shape and the n placements at[];
+ * the local shape follows from them. Values are drawn by global coordinates: the shards of any tp, joined, equal the
+ * parameter of one rank bit for bit. With TG_RNG_MEGATRON each shard is drawn from the stream of its rank, or from the
+ * expert stream if at[] names an axis of the expert grid. If several axes shard one dim, the first of them in at[] is
+ * the major one. Fails with TG_ERR_SHAPE if a sharded dim is not a multiple of the axis's ranks. */
+TG_API tg_tensor *tg_param_new_placed(const tg_parallel *p, const char *name, tg_dtype dtype, tg_shape global,
+                                      double std, const tg_place_at *at, int n);
 
 /* Reshapes like tg_reshape, and states which dim of the result x's shard becomes. Needed where the sizes leave that
  * open: with one head per rank, [s, b, h/n] sharded along dim 2 becomes [s, b, 1, h/n] sharded along dim 2, not 3. */

@@ -72,14 +72,14 @@ typedef struct tg_packed tg_packed;
 /* The state of packing that is kept with a tape. */
 typedef struct packing {
     tg_tape_listener listener;
-    tg_packer packer; /* pack NULL: no packer is set */
+    tg_pack_ops packer; /* pack NULL: no packer is set */
     tg_packed *packed; /* list of packed storages that have not been dropped */
 } packing;
 
 struct tg_packed {
     packing *of;
     struct tg_packed *next, *prev; /* neighbors in the tape's list */
-    tg_packer by;
+    tg_pack_ops by;
     void *packed;
     tg_storage *storage; /* the storage whose extra refers to this */
     uint8_t dtype;
@@ -255,7 +255,7 @@ static void close_scope(tg_tape_listener *l, uint64_t serial, const void *site) 
 static void reset(tg_tape_listener *l, bool freed) {
     packing *of = (packing *)l;
     unpack_all(of);
-    if (freed) of->packer = (tg_packer){0};
+    if (freed) of->packer = (tg_pack_ops){0};
 }
 
 static const tg_tape_listener_ops packing_ops = {
@@ -277,8 +277,8 @@ void tg_saved_repack(const tg_tape *t, const tg_node *n) {
 
 /* ---- Public functions ---- */
 
-tg_status tg_tape_pack(tg_tape *t, const tg_packer *given) {
-    tg_packer p;
+tg_status tg_tape_pack(tg_tape *t, const tg_pack_ops *given) {
+    tg_pack_ops p;
     TG_TRY(tg_tape_check(t, "tg_tape_pack"));
     TG_TRY(tg_options(t->ctx, &p, sizeof p, given, "tg_tape_pack: the packer"));
     if (given && (!p.pack || !p.unpack))

@@ -20,8 +20,8 @@ tg_work *tg_comm_broadcast(tg_comm *c, tg_tensor *x, int root) {
     return START(c, .kind = TG_BROADCAST, .dst = x, .root = root);
 }
 
-tg_work *tg_comm_all_to_all(tg_comm *c, tg_tensor *dst, const int64_t *recv_counts, tg_tensor *src,
-                            const int64_t *send_counts) {
+tg_work *tg_comm_all_to_all(tg_comm *c, tg_tensor *dst, tg_tensor *src, const int64_t *send_counts,
+                            const int64_t *recv_counts) {
     return START(c, .kind = TG_ALL_TO_ALL, .dst = dst, .src = src, .send = send_counts, .recv = recv_counts);
 }
 

@@ -83,6 +83,22 @@ int64_t tg_gpt_rows(const tg_gpt_config *c) {
     return tg_gpt_tp(c) == 1 ? c->vocab : (c->vocab + unit - 1) / unit * unit;
 }
 
+/* Refuses what is set although the architecture does not use it. */
+static tg_status check_unused(tg_ctx *ctx, const tg_gpt_config *c) {
+    bool gpt2 = c->arch == TG_GPT2;
+    if (gpt2 ? c->tied : c->untied)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: %s is set, but %s; leave it false", gpt2 ? "tied" : "untied",
+                       gpt2 ? "the output of a GPT-2 is tied unless untied is set"
+                            : "a Llama has an output matrix of its own unless tied is set");
+    if (gpt2 && c->rope_base != 0)
+        return tg_fail(ctx, TG_ERR_ARGUMENT,
+                       "tg_gpt_new: rope_base is %g, expected 0, because GPT-2 learns its positions", c->rope_base);
+    if (!gpt2 && c->dropout > 0)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: dropout is %g, expected 0, because a Llama model has none",
+                       c->dropout);
+    return TG_OK;
+}
+
 tg_status tg_gpt_complete(tg_ctx *ctx, tg_gpt_config *c) {
     TG_TRY(positive(ctx, "vocab", c->vocab));
     TG_TRY(positive(ctx, "layers", c->layers));
@@ -92,6 +108,7 @@ tg_status tg_gpt_complete(tg_ctx *ctx, tg_gpt_config *c) {
     bool gpt2 = c->arch == TG_GPT2;
     if (!gpt2 && c->arch != TG_LLAMA)
         return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: arch is %d, expected TG_GPT2 or TG_LLAMA", (int)c->arch);
+    TG_TRY(check_unused(ctx, c));
     if (!c->head_dim && c->hidden % c->heads)
         return tg_fail(ctx, TG_ERR_ARGUMENT,
                        "tg_gpt_new: hidden is %lld, which is not a multiple of heads = %lld; set head_dim",
@@ -100,7 +117,7 @@ tg_status tg_gpt_complete(tg_ctx *ctx, tg_gpt_config *c) {
     if (!c->kv_heads) c->kv_heads = c->heads;
     if (!c->ffn) c->ffn = gpt2 ? 4 * c->hidden : (8 * c->hidden / 3 + 63) / 64 * 64;
     if (c->norm_eps == 0) c->norm_eps = gpt2 ? 1e-5 : 1e-6;
-    if (c->rope_base == 0) c->rope_base = 10000;
+    if (c->rope_base == 0 && !gpt2) c->rope_base = 10000;
     if (c->init_std == 0) c->init_std = 0.02;
     TG_TRY(positive(ctx, "head_dim", c->head_dim));
     TG_TRY(positive(ctx, "ffn", c->ffn));
@@ -116,16 +133,13 @@ tg_status tg_gpt_complete(tg_ctx *ctx, tg_gpt_config *c) {
                        "tg_gpt_new: kv_heads is %lld and head_dim %lld; GPT-2 needs %lld, its heads, and hidden / "
                        "heads: leave both 0",
                        (long long)c->kv_heads, (long long)c->head_dim, (long long)c->heads);
-    if (!gpt2 && c->dropout > 0)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: dropout is %g, expected 0, because a Llama model has none",
-                       c->dropout);
     TG_TRY(check_parallel(ctx, c));
     if (!gpt2 && c->head_dim % 2)
         return tg_fail(ctx, TG_ERR_ARGUMENT,
                        "tg_gpt_new: head_dim is %lld, expected an even number, because rotary positions use pairs",
                        (long long)c->head_dim);
-    if (!(c->dropout >= 0 && c->dropout < 1) || !(c->norm_eps > 0) || !(c->init_std > 0) || !(c->rope_base > 0) ||
-        !isfinite(c->norm_eps + c->init_std + c->rope_base))
+    if (!(c->dropout >= 0 && c->dropout < 1) || !(c->norm_eps > 0) || !(c->init_std > 0) ||
+        !(gpt2 || c->rope_base > 0) || !isfinite(c->norm_eps + c->init_std + c->rope_base))
         return tg_fail(ctx, TG_ERR_ARGUMENT,
                        "tg_gpt_new: dropout %g, norm_eps %g, init_std %g, rope_base %g; expected dropout in [0, 1), "
                        "the others positive and finite",

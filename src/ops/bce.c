@@ -190,6 +190,6 @@ const tg_op tg_op_bce_with_logits = {
  * mean divides by the number of elements whatever the weights are, as in PyTorch. */
 tg_tensor *tg_bce_with_logits(tg_tape *t, tg_tensor *x, tg_tensor *y, tg_tensor *w, tg_tensor *pw,
                               const tg_loss_opts *opts) {
-    tg_elementwise_loss_params p = tg_elementwise_loss_params_of(opts);
+    tg_elementwise_loss_params p = tg_elementwise_loss_params_of(opts, 0);
     return TG_RECORD(t, tg_op_bce_with_logits, &p, x, y, w, pw);
 }

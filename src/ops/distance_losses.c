@@ -86,7 +86,7 @@ const tg_op tg_op_l1 = {
 /* Returns |x - y|, reduced by mean, sum, or not at all. The gradient is 0 where x and y are equal. The loss is
  * float32 for 16-bit inputs, as all losses are; the mean of no elements is NaN. */
 tg_tensor *tg_l1(tg_tape *t, tg_tensor *x, tg_tensor *y, const tg_loss_opts *opts) {
-    tg_elementwise_loss_params p = tg_elementwise_loss_params_of(opts);
+    tg_elementwise_loss_params p = tg_elementwise_loss_params_of(opts, 0);
     return TG_RECORD(t, tg_op_l1, &p, x, y);
 }
 
@@ -114,7 +114,7 @@ const tg_op tg_op_smooth_l1 = {
 /* Returns the absolute difference of x and y, replaced by a parabola within beta >= 0 of zero. With beta 0 it is
  * tg_l1. */
 tg_tensor *tg_smooth_l1(tg_tape *t, tg_tensor *x, tg_tensor *y, double beta, const tg_loss_opts *opts) {
-    tg_elementwise_loss_params p = tg_elementwise_loss_params_of(opts);
+    tg_elementwise_loss_params p = tg_elementwise_loss_params_of(opts, 0);
     p.width = beta;
     return TG_RECORD(t, tg_op_smooth_l1, &p, x, y);
 }
@@ -139,7 +139,7 @@ const tg_op tg_op_huber = {
 
 /* Returns half the squared difference within delta > 0 and a straight line beyond: delta times tg_smooth_l1. */
 tg_tensor *tg_huber(tg_tape *t, tg_tensor *x, tg_tensor *y, double delta, const tg_loss_opts *opts) {
-    tg_elementwise_loss_params p = tg_elementwise_loss_params_of(opts);
+    tg_elementwise_loss_params p = tg_elementwise_loss_params_of(opts, 0);
     p.width = delta;
     return TG_RECORD(t, tg_op_huber, &p, x, y);
 }
@@ -234,6 +234,6 @@ const tg_op tg_op_kl_div = {
  * TG_LOSS_BATCH_MEAN is the mathematical definition for a batch of distributions along dim 0; the default mean is
  * over all elements, as in PyTorch. */
 tg_tensor *tg_kl_div(tg_tape *t, tg_tensor *x, tg_tensor *y, const tg_loss_opts *opts) {
-    tg_elementwise_loss_params p = tg_elementwise_loss_params_of(opts);
+    tg_elementwise_loss_params p = tg_elementwise_loss_params_of(opts, TG_LOSS_USES_LOG_TARGET);
     return TG_RECORD(t, tg_op_kl_div, &p, x, y);
 }

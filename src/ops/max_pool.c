@@ -286,6 +286,7 @@ static max_pool_params params_of(int dims, const int64_t *size, const tg_pool_op
     max_pool_params p = {.w = tg_windows_of(dims, size, o.stride, size, o.padding, o.dilation)};
     p.w.given = o.size;
     p.w.known = sizeof o;
+    if (o.exclude_padding) p.w.unused = "exclude_padding";
     return p;
 }
 

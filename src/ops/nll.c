@@ -287,6 +287,6 @@ const tg_op tg_op_nll = {
  * target outside [0, v) fails with TG_ERR_DATA. w [v] weighs the classes, 1 if NULL. The mean divides by the sum of
  * the weights of the rows that count, as in PyTorch; without such rows it is NaN with gradient 0. */
 tg_tensor *tg_nll(tg_tape *t, tg_tensor *x, tg_tensor *target, tg_tensor *w, const tg_loss_opts *opts) {
-    tg_elementwise_loss_params p = tg_elementwise_loss_params_of(opts);
+    tg_elementwise_loss_params p = tg_elementwise_loss_params_of(opts, TG_LOSS_USES_IGNORE_INDEX);
     return TG_RECORD(t, tg_op_nll, &p, x, target, w);
 }

@@ -63,7 +63,7 @@ static tg_tensor *filled(const tg_parallel *p, const char *name, int k, tg_dtype
     double v[8192];
     for (int i = 0; i < n_at; i++)
         if (at_[i].placement.kind == TG_VARYING) mine.dim[at_[i].placement.dim] /= tg_parallel_size(p, at_[i].axis);
-    tg_tensor *x = tg_param_of(ctx, name, dtype, mine, 0);
+    tg_tensor *x = tg_param_new(ctx, name, dtype, mine, 0);
     for (int i = 0; i < n_at; i++) tg_place(p, x, at_[i].axis, at_[i].placement);
     int64_t inner = 1;
     for (int d = 1; d < mine.ndim; d++) inner *= mine.dim[d];

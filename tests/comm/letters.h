@@ -76,7 +76,7 @@ static inline letter *take_letter(line *l, const receiving *r, bool held) {
     return m;
 }
 
-static inline int deliver_letters(line *l, tg_p2p_landed landed) {
+static inline int deliver_letters(line *l, tg_p2p_landed_fn landed) {
     bool held = l->me == l->w->waiter && atomic_load(&l->w->held);
     for (int i = 0; i < l->n_receives; i++) {
         receiving r = l->receives[i];
@@ -94,7 +94,7 @@ static inline int deliver_letters(line *l, tg_p2p_landed landed) {
 }
 
 /* Holds the lock: a letter that came meanwhile would land in a later receive than the next one. */
-static inline int line_poll(void *state, tg_p2p_landed landed) {
+static inline int line_poll(void *state, tg_p2p_landed_fn landed) {
     line *l = state;
     while (l->n_sent) landed(l->sent[--l->n_sent], 0);
     pthread_mutex_lock(&l->w->lock);
@@ -108,7 +108,7 @@ static inline void line_explain(void *state, int error, char *buf, size_t n) {
     snprintf(buf, n, error == 1 ? "no capacity" : "a letter is too long");
 }
 
-static inline void line_close(void *state, bool quiet, tg_p2p_landed landed) {
+static inline void line_close(void *state, bool quiet, tg_p2p_landed_fn landed) {
     line *l = state;
     l->quiet = quiet;
     while (l->n_sent) landed(l->sent[--l->n_sent], 0);

@@ -260,8 +260,8 @@ static tg_status step_of_shares(void *state, tg_ctx *ctx) {
 static tg_status open_shares(shares *s, tg_ctx *ctx, tg_comm *world, int bucketed) {
     double rows = HIGH;
     *s = (shares){.p = tg_parallel_new(world, NULL), .t = tg_tape_new(ctx)};
-    s->w1 = tg_param_of(ctx, "w1", TG_F32, TG_SHAPE(WIDE, WIDE), 0.5);
-    s->w2 = tg_param_of(ctx, "w2", TG_F32, TG_SHAPE(WIDE, WIDE), 0.5);
+    s->w1 = tg_param_new(ctx, "w1", TG_F32, TG_SHAPE(WIDE, WIDE), 0.5);
+    s->w2 = tg_param_new(ctx, "w2", TG_F32, TG_SHAPE(WIDE, WIDE), 0.5);
     s->x = tg_zeros(ctx, TG_F32, TG_SHAPE(HIGH, WIDE));
     s->tokens = tg_zeros(ctx, TG_F64, TG_SHAPE());
     tg_tensor *params[] = {s->w1, s->w2};

@@ -289,7 +289,7 @@ static tg_status swapped(tg_ctx *ctx, tg_comm *c, tg_dtype d, bool outside) {
     int64_t counts[MOST], all = 0, at = 0;
     for (int r = 0; r < n; r++) all += counts[r] = (me + r) % 3 ? 3000 + 211 * (me + r) : 0;
     tg_tensor *x = tensor(ctx, d, all, me, outside);
-    tg_comm_all_to_all(c, x, counts, x, counts);
+    tg_comm_all_to_all(c, x, x, counts, counts);
     for (int r = 0; r < n; at += counts[r], r++) {
         int64_t from = 0;
         for (int b = 0; b < me; b++) from += (r + b) % 3 ? 3000 + 211 * (r + b) : 0;
@@ -311,7 +311,7 @@ static tg_status exchanged(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
         tg_dtype d = dtypes[k % DTYPES];
         bool outside = k / DTYPES && me % 2;
         tg_tensor *x = tensor(ctx, d, out, me, outside), *y = tensor(ctx, d, in, NOTHING, outside);
-        tg_comm_all_to_all(c, y, recv, x, send);
+        tg_comm_all_to_all(c, y, x, send, recv);
         at = 0;
         for (int r = 0; r < n; at += lane(r, me), r++) {
             int64_t from = 0;
@@ -321,7 +321,7 @@ static tg_status exchanged(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
         /* Parts of equal size, in place only on ranks of even number. */
         tg_tensor *e = tensor(ctx, d, 9001 * n, me, outside);
         tg_tensor *f = me % 2 ? tensor(ctx, d, 9001 * n, NOTHING, outside) : e;
-        tg_comm_all_to_all(c, f, NULL, e, NULL);
+        tg_comm_all_to_all(c, f, e, NULL, NULL);
         for (int r = 0; r < n; r++) EXPECT(ctx, holds(f, 9001 * r, r, 9001 * me, 9001));
         EXPECT(ctx, swapped(ctx, c, d, outside) == TG_OK);
         tg_drop(x), tg_drop(y), tg_drop(e);

@@ -118,7 +118,7 @@ static tg_status pairs_differ(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end
     bool other = tg_comm_rank(c) == VICTIM;
     const int64_t send[] = {other ? 2 : 3, other ? 4 : 3}, recv[] = {3, other ? 4 : 3};
     tg_tensor *x = numbers(ctx, TG_F64, recv[0] + recv[1]);
-    tg_comm_all_to_all(c, x, recv, numbers(ctx, TG_F64, 6), send);
+    tg_comm_all_to_all(c, x, numbers(ctx, TG_F64, 6), send, recv);
     return finish(ctx, x);
 }
 

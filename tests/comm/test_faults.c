@@ -20,7 +20,7 @@ static tg_status call(tg_collective kind, tg_ctx *ctx, tg_comm *c) {
     case TG_ALL_GATHER: w = tg_comm_all_gather(c, all, x); break;
     case TG_REDUCE_SCATTER: w = tg_comm_reduce_scatter(c, x, all, TG_REDUCE_SUM); break;
     case TG_BROADCAST: w = tg_comm_broadcast(c, x, 0); break;
-    case TG_ALL_TO_ALL: w = tg_comm_all_to_all(c, all, NULL, all, NULL); break;
+    case TG_ALL_TO_ALL: w = tg_comm_all_to_all(c, all, all, NULL, NULL); break;
     case TG_GATHER: w = tg_comm_gather(c, me ? NULL : all, x, 0); break;
     case TG_SCATTER: w = tg_comm_scatter(c, x, me ? NULL : all, 0); break;
     case TG_SEND: w = tg_comm_send(c, x, VICTIM); break;
@@ -230,7 +230,7 @@ static void disagree(quarrel q, tg_ctx *ctx, tg_comm *c, double *room) {
         for (int r = 0; r < n; r++) turned[r] = r == VICTIM && other ? 4 : me < 2 ? 3 : 0;
         int64_t in = 0;
         for (int r = 0; r < n; r++) in += turned[r];
-        tg_work_wait(tg_comm_all_to_all(c, tg_zeros(ctx, d, TG_SHAPE(in)), turned, x, counts));
+        tg_work_wait(tg_comm_all_to_all(c, tg_zeros(ctx, d, TG_SHAPE(in)), x, counts, turned));
         break;
     case MESSAGE:
         if (other) tg_work_wait(tg_comm_send(c, x, 0));

@@ -67,7 +67,7 @@ static tg_status collectives(tg_ctx *ctx, tg_comm *c, tg_dtype dtype) {
         if (!holds(all, EACH * r, r, n, 0)) wrong = "all_gather";
     tg_comm_reduce_scatter(c, y, wide, TG_REDUCE_SUM);
     if (!holds(y, 0, -1, n, (int64_t)EACH * me)) wrong = "reduce_scatter";
-    tg_comm_all_to_all(c, all, NULL, wide, NULL);
+    tg_comm_all_to_all(c, all, wide, NULL, NULL);
     for (int r = 0; r < n; r++)
         if (!holds(all, EACH * r, r, n, (int64_t)EACH * me)) wrong = "all_to_all";
     tg_comm_broadcast(c, x, n - 1);

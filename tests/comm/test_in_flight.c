@@ -36,7 +36,8 @@ static tg_status shared_gradient(void *arg, tg_ctx *ctx, tg_comm *world) {
     (void)arg;
     tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = RANKS));
     tg_comm *tp = tg_parallel_comm(p, TG_TP);
-    tg_tensor *a = tg_param(ctx, "a", TG_SHAPE(N), 1), *b = tg_param(ctx, "b", TG_SHAPE(N), 1);
+    tg_tensor *a = tg_param_new(ctx, "a", TG_DTYPE_DEFAULT, TG_SHAPE(N), 1),
+              *b = tg_param_new(ctx, "b", TG_DTYPE_DEFAULT, TG_SHAPE(N), 1);
     tg_place(p, b, TG_TP, TG_R);
     tg_on_accumulated(b, note, NULL);
     tg_tape *t = tg_tape_new(ctx);
@@ -131,7 +132,7 @@ static tg_status gradient_read(void *arg, tg_ctx *ctx, tg_comm *world) {
     double bytes[N] = {0};
     const double four = 4;
     tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = RANKS));
-    tg_tensor *w = tg_param(ctx, "w", TG_SHAPE(N), 1), *sum = tg_zeros(ctx, TG_F64, TG_SHAPE(N));
+    tg_tensor *w = tg_param_new(ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(N), 1), *sum = tg_zeros(ctx, TG_F64, TG_SHAPE(N));
     if (k->in == MAIN_GRAD) tg_set_main_grad(w, tg_zeros(ctx, TG_F64, TG_SHAPE(N)));
     if (k->in == CALLERS) tg_set_main_grad(w, tg_wrap(ctx, TG_F64, TG_SHAPE(N), NULL, bytes, NULL, NULL));
     give(ctx, w, 1);
@@ -181,7 +182,7 @@ static tg_tensor *tensor_of(const step_case *k, tg_tensor *w, tg_optim *o) {
 
 static tg_status stepped(void *arg, tg_ctx *ctx, tg_comm *world) {
     const step_case *k = arg;
-    tg_tensor *w = tg_param_of(ctx, "w", k->dtype, TG_SHAPE(N), 0);
+    tg_tensor *w = tg_param_new(ctx, "w", k->dtype, TG_SHAPE(N), 0);
     give(ctx, w, 1);
     tg_optim *o = k->made_after ? NULL : sgd(ctx, w);
     tg_tensor *x = tensor_of(k, w, o), *sum = tg_zeros(ctx, tg_dtype_of(x), TG_SHAPE(N));
@@ -218,7 +219,7 @@ static tg_status scale_sent(void *arg, tg_ctx *ctx, tg_comm *world) {
     (void)arg;
     const char *name;
     bool late = tg_comm_rank(world) == LATE;
-    tg_tensor *w = tg_param(ctx, "w", TG_SHAPE(N), 0), *sum = tg_zeros(ctx, TG_F64, TG_SHAPE(3));
+    tg_tensor *w = tg_param_new(ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(N), 0), *sum = tg_zeros(ctx, TG_F64, TG_SHAPE(3));
     tg_optim *o = sgd(ctx, w);
     tg_optim_set_scale(o, TG_LOSS_SCALE(.initial = late ? 8 : 2));
     tg_tensor *x = tg_optim_state(o, tg_optim_state_count(o) - 1, &name);

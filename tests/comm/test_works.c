@@ -119,7 +119,7 @@ static tg_status steady(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
     for (int i = 0; i < WARM + STEPS; i++) {
         if (i == WARM) before = tg_memory_query(ctx, &m) == TG_OK ? m.host_allocations : 0;
         tg_comm_all_reduce(c, x, x, TG_REDUCE_AVG);
-        tg_comm_all_to_all(c, y, counts, x, counts);
+        tg_comm_all_to_all(c, y, x, counts, counts);
         tg_comm_reduce_scatter_v(c, part, y, counts, TG_REDUCE_SUM);
         tg_comm_all_gather_v(c, y, part, counts);
         tg_comm_batch_open(c);
@@ -197,7 +197,7 @@ static tg_status counts_of(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
     tg_comm_all_gather(whole, all, x);
     tg_comm_reduce_scatter(c, x, all, TG_REDUCE_SUM);
     tg_comm_broadcast(whole, x, 0);
-    tg_comm_all_to_all(c, all, NULL, all, NULL);
+    tg_comm_all_to_all(c, all, all, NULL, NULL);
     tg_comm_barrier(c);
     EXPECT(ctx, counted(whole, TG_ALL_REDUCE, !alone, alone ? 0 : 96));
     EXPECT(ctx, counted(c, TG_ALL_REDUCE, alone ? 0 : 2, alone ? 0 : 192));

@@ -115,7 +115,7 @@ START_TEST(cuda_steps_nothing_after_bad_data) {
     if (!ctx) return;
     double before[20], after[20];
     tg_tape *t = tg_tape_new(ctx);
-    tg_tensor *table = tg_param(ctx, "table", TG_SHAPE(5, 4), 1);
+    tg_tensor *table = tg_param_new(ctx, "table", TG_DTYPE_DEFAULT, TG_SHAPE(5, 4), 1);
     tg_optim *o = tg_adamw_new(ctx, &table, 1, TG_ADAMW(.lr = 0.1));
     for (int64_t bad = 1; bad >= 0; bad--) {
         tg_tensor *ids = tg_from_host(ctx, TG_I64, TG_SHAPE(3), (const int64_t[]){1, bad ? 5 : 2, 4});

@@ -228,15 +228,15 @@ static bool may_lack_slope(const program *p) {
 static void check_differences(reference *f) {
     int64_t n = differences_of(f);
     double *x = malloc((size_t)n * sizeof *x + 1), *at = x;
-    tg_gradcheck_result found;
+    tg_gradcheck_info found = TG_GRADCHECK_INFO();
     for (int k = 0; k < f->n_leaves; k++) {
         if (tg_dtype_of(f->leaf[k]) != TG_F64) continue;
         if (tg_numel(f->leaf[k])) tg_read_f64(f->leaf[k], at, tg_numel(f->leaf[k]));
         at += tg_numel(f->leaf[k]);
     }
-    tg_status s = tg_gradcheck_fn(plain_value, plain_gradient, f, x, n, 1,
+    tg_status s = tg_gradcheck_fn(plain_value, plain_gradient, f, x, n, 1, &found,
                                   TG_GRADCHECK(.projections = 1, .no_extras = true, .seed = f->p.seed, .rtol = 1e-4,
-                                               .atol = 1e-6 * (1 + f->largest)), &found);
+                                               .atol = 1e-6 * (1 + f->largest)));
     bool wrong = s != TG_OK && !(found.cause && !strcmp(found.cause, "unknown"));
     fuzz_must(!wrong, "differences: %s", found.report);
     free(x);
@@ -384,7 +384,7 @@ static void run_program(reference *f, tg_ctx *ctx, tg_tape *t) {
     fuzz_must(n == f->n_leaves, "%d leaves, plain %d", n, f->n_leaves);
     for (int step = 0; step < (f->p.again ? 2 : 1); step++) {
         restart(ctx, &f->p);
-        if (f->p.packed) tg_tape_pack(t, TG_PACKER(.pack = pack, .unpack = unpack, .drop = unpacked));
+        if (f->p.packed) tg_tape_pack(t, TG_PACK_OPS(.pack = pack, .unpack = unpack, .drop = unpacked));
         run_fancy(&r);
         must_be_well(ctx, "the program");
         check_sinks(f, &r);

@@ -83,11 +83,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     tg_tape *t = tg_tape_new(ctx);
     file_put(&disk, "a.json", data, size);
     if (is_short(ctx)) {
-        tg_gradcheck_result r = {.size = sizeof r};
+        tg_gradcheck_info r = TG_GRADCHECK_INFO();
         tg_rng before, after;
         tg_rng_get(ctx, NULL, &before);
-        if (tg_gradcheck_replay("a.json", t, function, NULL, &r) != TG_OK) fuzz_refused(ctx, reasons, COUNT(reasons));
-        if (tg_gradcheck_replay_op("a.json", ctx, NULL, &r) != TG_OK) fuzz_refused(ctx, reasons, COUNT(reasons));
+        if (tg_gradcheck_replay(t, "a.json", function, NULL, &r) != TG_OK) fuzz_refused(ctx, reasons, COUNT(reasons));
+        if (tg_gradcheck_replay_op(ctx, "a.json", NULL, &r) != TG_OK) fuzz_refused(ctx, reasons, COUNT(reasons));
         fuzz_must(tg_tape_nodes(t) == 0, "%lld nodes are left", (long long)tg_tape_nodes(t));
         tg_rng_get(ctx, NULL, &after);
         fuzz_must(!memcmp(&before, &after, sizeof before), "the random stream is another");

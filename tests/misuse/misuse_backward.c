@@ -103,7 +103,7 @@ static bool grad(misuse_world *b, tg_tensor *input, int n, const tg_grad_opts *o
 }
 
 static void grads(misuse_world *b) {
-    tg_tensor *g, *none = NULL, *other = tg_param(b->ctx, "other", TG_SHAPE(2), 0);
+    tg_tensor *g, *none = NULL, *other = tg_param_new(b->ctx, "other", TG_DTYPE_DEFAULT, TG_SHAPE(2), 0);
     tg_grad_opts zero = {0}, later = {.size = sizeof later + 1};
     GIVES(tg_backward_with, HANDLE, "another tape", leaf_of_another_tape(b, false));
     FAILS(tg_grad, ARGUMENT, "the tape is NULL", tg_grad(NULL, &b->r, 1, &b->w, 1, &g, NULL));
@@ -151,7 +151,7 @@ static bool buffer_gone(misuse_world *b, bool dropped) {
 
 /* A discarded gradient cannot be added to; after zeroing it is created again. */
 static bool gradient_discarded(misuse_world *b) {
-    tg_tensor *p = tg_param(b->ctx, "p", TG_SHAPE(), 0);
+    tg_tensor *p = tg_param_new(b->ctx, "p", TG_DTYPE_DEFAULT, TG_SHAPE(), 0);
     tg_tape *t = tg_tape_new(b->ctx);
     tg_backward(t, tg_exp(t, p));
     tg_discard(tg_grad_of(p));

@@ -36,6 +36,7 @@ static void ranks(misuse_world *b) {
     QUIET(tg_ranks_run, ranks_of_size(0) == TG_ERR_ARGUMENT && ranks_of_size(1 << 20) == TG_ERR_ARGUMENT);
     QUIET(tg_ranks_run, tg_ranks_run(0, does_nothing, NULL, TG_RANKS(.message = one, .message_size = sizeof one)) &&
                             strlen(one) == 3);
+    QUIET(tg_ranks_run, tg_ranks_run(2, does_nothing, NULL, TG_RANKS(.message = one)) == TG_ERR_ARGUMENT);
     QUIET(tg_ranks_run, tg_ranks_run(2, does_nothing, NULL, NULL) == TG_OK);
 }
 
@@ -153,7 +154,7 @@ static void every_collective(misuse_world *b, tg_comm *plan) {
     COLLECTIVE(tg_comm_reduce_scatter, tg_comm_reduce_scatter(c, x, x, TG_REDUCE_SUM),
                tg_comm_reduce_scatter(c, NULL, x, TG_REDUCE_SUM));
     COLLECTIVE(tg_comm_broadcast, tg_comm_broadcast(c, x, 0), tg_comm_broadcast(c, NULL, 0));
-    COLLECTIVE(tg_comm_all_to_all, tg_comm_all_to_all(c, x, NULL, x, NULL),
+    COLLECTIVE(tg_comm_all_to_all, tg_comm_all_to_all(c, x, x, NULL, NULL),
                tg_comm_all_to_all(c, x, NULL, NULL, NULL));
     COLLECTIVE(tg_comm_all_gather_v, tg_comm_all_gather_v(c, x, x, n), tg_comm_all_gather_v(c, x, NULL, n));
     COLLECTIVE(tg_comm_reduce_scatter_v, tg_comm_reduce_scatter_v(c, x, x, n, TG_REDUCE_SUM),
@@ -208,14 +209,14 @@ static void arguments(misuse_world *b, tg_comm *c) {
     GIVES(tg_comm_send, ARGUMENT, "to is 3", !tg_comm_send(c, b->x, 3));
     GIVES(tg_comm_recv, ARGUMENT, "which is this rank", !tg_comm_recv(c, b->x, 1));
     GIVES(tg_comm_recv, ARGUMENT, "from is -1", !tg_comm_recv(c, b->x, -1));
-    GIVES(tg_comm_all_to_all, SHAPE, "a multiple of 3", !tg_comm_all_to_all(c, b->ids, NULL, b->ids, NULL));
-    GIVES(tg_comm_all_to_all, SHAPE, "dst has 3 elements", !tg_comm_all_to_all(c, b->v, NULL, b->x, NULL));
-    GIVES(tg_comm_all_to_all, ARGUMENT, "send_counts is NULL", !tg_comm_all_to_all(c, b->x, right, b->x, NULL));
-    GIVES(tg_comm_all_to_all, ARGUMENT, "recv_counts is NULL", !tg_comm_all_to_all(c, b->x, NULL, b->x, right));
-    GIVES(tg_comm_all_to_all, SHAPE, "add up to 5", !tg_comm_all_to_all(c, b->x, right, b->x, less));
-    GIVES(tg_comm_all_to_all, SHAPE, "add up to 5", !tg_comm_all_to_all(c, b->x, less, b->x, right));
-    GIVES(tg_comm_all_to_all, ARGUMENT, "-2", !tg_comm_all_to_all(c, b->x, right, b->x, negative));
-    GIVES(tg_comm_all_to_all, ARGUMENT, "are the same memory", !tg_comm_all_to_all(c, b->x, right, b->x, others));
+    GIVES(tg_comm_all_to_all, SHAPE, "a multiple of 3", !tg_comm_all_to_all(c, b->ids, b->ids, NULL, NULL));
+    GIVES(tg_comm_all_to_all, SHAPE, "dst has 3 elements", !tg_comm_all_to_all(c, b->v, b->x, NULL, NULL));
+    GIVES(tg_comm_all_to_all, ARGUMENT, "send_counts is NULL", !tg_comm_all_to_all(c, b->x, b->x, NULL, right));
+    GIVES(tg_comm_all_to_all, ARGUMENT, "recv_counts is NULL", !tg_comm_all_to_all(c, b->x, b->x, right, NULL));
+    GIVES(tg_comm_all_to_all, SHAPE, "add up to 5", !tg_comm_all_to_all(c, b->x, b->x, less, right));
+    GIVES(tg_comm_all_to_all, SHAPE, "add up to 5", !tg_comm_all_to_all(c, b->x, b->x, right, less));
+    GIVES(tg_comm_all_to_all, ARGUMENT, "-2", !tg_comm_all_to_all(c, b->x, b->x, negative, right));
+    GIVES(tg_comm_all_to_all, ARGUMENT, "are the same memory", !tg_comm_all_to_all(c, b->x, b->x, others, right));
 }
 
 static void uneven(misuse_world *b, tg_comm *c) {

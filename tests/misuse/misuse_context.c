@@ -63,7 +63,7 @@ static tg_status free_context(void *user, tg_tape *t, tg_tensor *x, tg_tensor **
 static bool survives_a_free_in_a_hook(void) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1));
     tg_tape *t = tg_tape_new(ctx);
-    tg_tensor *w = tg_param(ctx, "w", TG_SHAPE(), 1);
+    tg_tensor *w = tg_param_new(ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(), 1);
     tg_on_grad(w, free_context, ctx);
     tg_backward(t, tg_square(t, w));
     bool refused = tg_ctx_status(ctx) == TG_ERR_STATE && strstr(tg_ctx_message(ctx), "tg_ctx_free");

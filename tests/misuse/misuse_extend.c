@@ -38,6 +38,9 @@ static void devices(misuse_world *b) {
     QUIET(tg_ctx_new_on, new_on(&copies, "lacks a slot that copy_beside needs"));
     QUIET(tg_ctx_new_on, new_on(&small, "size is 0"));
     QUIET(tg_ctx_new_on, new_on(&later, "this library knows"));
+    tg_ctx *named = tg_ctx_new_on(tg_ctx_ops(b->ctx), TG_CONFIG(.device = "cpu", .threads = 1));
+    QUIET(tg_ctx_new_on, tg_ctx_status(named) == TG_ERR_ARGUMENT && strstr(tg_ctx_message(named), "leave it NULL"));
+    tg_ctx_free(named);
     QUIET(tg_ctx_ops, !tg_ctx_ops(NULL));
     QUIET(tg_ctx_device_state, !tg_ctx_device_state(NULL));
     QUIET(tg_parallel_run, (tg_parallel_run(NULL, 4, NULL, NULL), tg_parallel_run(b->ctx, -1, NULL, NULL), true));
@@ -310,12 +313,12 @@ static tg_status unpack(void *user, void *packed, tg_tensor *x) {
 }
 
 static void packers(misuse_world *b) {
-    const tg_packer good = *TG_PACKER(.pack = pack, .unpack = unpack), sizeless = {.pack = pack, .unpack = unpack};
+    const tg_pack_ops good = *TG_PACK_OPS(.pack = pack, .unpack = unpack), sizeless = {.pack = pack, .unpack = unpack};
     QUIET(tg_tape_pack, tg_tape_pack(NULL, &good) == TG_ERR_ARGUMENT);
     FAILS(tg_tape_pack, HANDLE, "freed", tg_tape_pack(b->freed, &good));
     FAILS(tg_tape_pack, ARGUMENT, "the struct's size is 0", tg_tape_pack(b->t, &sizeless));
-    FAILS(tg_tape_pack, ARGUMENT, "needs pack and unpack", tg_tape_pack(b->t, TG_PACKER(.pack = pack)));
-    FAILS(tg_tape_pack, ARGUMENT, "needs pack and unpack", tg_tape_pack(b->t, TG_PACKER(.unpack = unpack)));
+    FAILS(tg_tape_pack, ARGUMENT, "needs pack and unpack", tg_tape_pack(b->t, TG_PACK_OPS(.pack = pack)));
+    FAILS(tg_tape_pack, ARGUMENT, "needs pack and unpack", tg_tape_pack(b->t, TG_PACK_OPS(.unpack = unpack)));
     QUIET(tg_pack, tg_pack(NULL) == TG_ERR_ARGUMENT);
     DEAD_STATUS(tg_pack, tg_pack(x));
 }
@@ -327,7 +330,7 @@ static void works(misuse_world *b) {
                       bad = {.size = sizeof bad, .name = "radio", .wait = broken};
     static float data[2];
     tg_tensor *wrapped = tg_wrap(b->ctx, TG_F32, TG_SHAPE(2), NULL, data, NULL, NULL);
-    tg_tensor *saved = tg_exp(b->t, b->w), *p = tg_param(b->ctx, "p", TG_SHAPE(2), 0);
+    tg_tensor *saved = tg_exp(b->t, b->w), *p = tg_param_new(b->ctx, "p", TG_DTYPE_DEFAULT, TG_SHAPE(2), 0);
     QUIET(tg_work_new, !tg_work_new(NULL, &good, NULL));
     GIVES(tg_work_new, ARGUMENT, "the table is NULL", !tg_work_new(b->ctx, NULL, NULL));
     GIVES(tg_work_new, ARGUMENT, "wait", !tg_work_new(b->ctx, &no_wait, NULL));

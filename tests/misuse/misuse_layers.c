@@ -49,8 +49,8 @@ static void placed(misuse_world *b, const tg_parallel *p) {
     const tg_shape shape = TG_SHAPE(4, 3), wide = {.ndim = 9};
     const tg_place_at rows = {TG_TP, TG_SHARD(0)}, twice[2] = {{TG_TP, TG_I}, {TG_TP, TG_R}},
                       far = {TG_TP, TG_SHARD(2)}, none = {TG_PP, TG_I}, partial = {TG_TP, TG_P};
-#define PLACED(code, says, ...) INERT(tg_param_placed, code, says, tg_param_placed(p, "w", __VA_ARGS__))
-    QUIET(tg_param_placed, misuse_inert(tg_param_placed(NULL, "w", TG_F32, shape, 1, &rows, 1)));
+#define PLACED(code, says, ...) INERT(tg_param_new_placed, code, says, tg_param_new_placed(p, "w", __VA_ARGS__))
+    QUIET(tg_param_new_placed, misuse_inert(tg_param_new_placed(NULL, "w", TG_F32, shape, 1, &rows, 1)));
     PLACED(ARGUMENT, "std is nan", TG_F32, shape, NAN, &rows, 1);
     PLACED(ARGUMENT, "std is -1", TG_F32, shape, -1, &rows, 1);
     PLACED(ARGUMENT, "-1 placements", TG_F32, shape, 1, &rows, -1);
@@ -88,6 +88,11 @@ static void layers(misuse_world *b, const tg_parallel *p) {
         NONE(symbol, SHAPE, "expected [2, 2]", symbol(p, 2, 2, TG_PLINEAR(.weight = b->x)));                           \
         NONE(symbol, HANDLE, "another context", symbol(p, 2, 2, TG_PLINEAR(.weight = b->foreign)));                    \
         NONE(symbol, ARGUMENT, "no_weight is set", symbol(p, 3, 2, TG_PLINEAR(.weight = b->x, .no_weight = true)));    \
+        NONE(symbol, ARGUMENT, "std is 1, expected 0", symbol(p, 3, 2, TG_PLINEAR(.weight = b->x, .std = 1)));         \
+        NONE(symbol, ARGUMENT, "std is 1, expected 0", symbol(p, 3, 2, TG_PLINEAR(.no_weight = true, .std = 1)));      \
+        NONE(symbol, ARGUMENT, "std is 1, expected 0", symbol(p, 3, 2, TG_PLINEAR(.no_init = true, .std = 1)));        \
+        NONE(symbol, ARGUMENT, "the weight is given", symbol(p, 3, 2, TG_PLINEAR(.weight = b->x, .no_init = true)));   \
+        NONE(symbol, ARGUMENT, "nothing to draw", symbol(p, 3, 2, TG_PLINEAR(.no_weight = true, .no_init = true)));    \
         EACH_DEAD(x) NONE(symbol, HANDLE, "the tensor", symbol(p, 3, 2, TG_PLINEAR(.weight = x)));                     \
     } while (0)
     EITHER(tg_nn_column_linear);
@@ -95,6 +100,8 @@ static void layers(misuse_world *b, const tg_parallel *p) {
     NONE(tg_nn_column_linear, ARGUMENT, "input_is_whole is",
          tg_nn_column_linear(p, 2, 2, TG_PLINEAR(.input_is_whole = true)));
     NONE(tg_nn_row_linear, ARGUMENT, "gather_output is", tg_nn_row_linear(p, 2, 2, TG_PLINEAR(.gather_output = true)));
+    NONE(tg_nn_row_linear, ARGUMENT, "no_dgrad_reduce is set, but it is an option of the column layer",
+         tg_nn_row_linear(p, 2, 2, TG_PLINEAR(.no_dgrad_reduce = true)));
     QUIET(tg_nn_vocab_embedding, no_module(tg_nn_vocab_embedding(NULL, 2, 2, 1, NULL)));
     NONE(tg_nn_vocab_embedding, ARGUMENT, "vocab is 0", tg_nn_vocab_embedding(p, 0, 2, 1, NULL));
     NONE(tg_nn_vocab_embedding, ARGUMENT, "hidden is -2", tg_nn_vocab_embedding(p, 2, -2, 1, NULL));
@@ -143,12 +150,18 @@ static void forward_only(misuse_world *b, const tg_parallel *p) {
         NONE(symbol, ARGUMENT, "expected", symbol(p, 2, -1, NULL));                                                    \
         NONE(symbol, ARGUMENT, "size is 0", symbol(p, 2, 2, &zero));                                                   \
         NONE(symbol, ARGUMENT, "this library knows", symbol(p, 2, 2, &later));                                         \
-        NONE(symbol, ARGUMENT, "norm_eps is nan", symbol(p, 2, 2, TG_INFERENCE(.norm_eps = NAN)));                     \
         NONE(symbol, ARGUMENT, "std is -1", symbol(p, 2, 2, TG_INFERENCE(.std = -1)));                                 \
         NONE(symbol, SHAPE, "expected [2, 2]", symbol(p, 2, 2, TG_INFERENCE(.weight = b->x)));                         \
+        NONE(symbol, ARGUMENT, "std is 1, expected 0", symbol(p, 3, 2, TG_INFERENCE(.weight = b->x, .std = 1)));       \
     } while (0)
     FORWARD_ONLY(tg_nn_inference_column);
     FORWARD_ONLY(tg_nn_inference_row);
+    NONE(tg_nn_inference_column, ARGUMENT, "norm_eps is nan",
+         tg_nn_inference_column(p, 2, 2, TG_INFERENCE(.norm_eps = NAN)));
+    NONE(tg_nn_inference_row, ARGUMENT, "norm_eps is set, but it is an option of the column layer",
+         tg_nn_inference_row(p, 2, 2, TG_INFERENCE(.norm_eps = 1e-5)));
+    NONE(tg_nn_inference_row, ARGUMENT, "norm is set, but it is an option of the column layer",
+         tg_nn_inference_row(p, 3, 3, TG_INFERENCE(.norm = b->v)));
     NONE(tg_nn_inference_column, SHAPE, "the norm given is",
          tg_nn_inference_column(p, 2, 2, TG_INFERENCE(.norm = b->v)));
     QUIET(tg_inference_next, misuse_inert(tg_inference_next(NULL, c, b->t, two, &res)));

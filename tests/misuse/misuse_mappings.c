@@ -82,16 +82,18 @@ static void given_parts(misuse_world *b, tg_comm *c, tg_comm *far) {
     INERT(tg_reduce_scatter_to_sp, SHAPE, "expected 3, the sum of the splits",
           tg_reduce_scatter_to_sp(b->t, b->x, c, TG_SP(.splits = three)));
     INERT(tg_reduce_scatter_to_sp, SHAPE, "dim 0 has size 3", tg_reduce_scatter_to_sp(b->t, b->v, c, NULL));
+    INERT(tg_reduce_scatter_to_sp, ARGUMENT, "only tg_gather_from_sp uses it",
+          tg_reduce_scatter_to_sp(b->t, b->x, c, TG_SP(.invariant = true)));
 }
 
 static void exchanges(misuse_world *b, tg_comm *c, tg_comm *far) {
     const int64_t one[] = {1, 1}, three[] = {2, 1}, huge[] = {INT64_MAX / 4, INT64_MAX / 4};
     MAPPING(tg_all_to_all, NULL, NULL, c);
-    INERT(tg_all_to_all, ARGUMENT, "the rows to send are given", tg_all_to_all(b->t, b->x, NULL, one, c));
-    INERT(tg_all_to_all, ARGUMENT, "the rows to receive are given", tg_all_to_all(b->t, b->x, one, NULL, c));
-    INERT(tg_all_to_all, SHAPE, "dim 0 has 2 rows", tg_all_to_all(b->t, b->x, one, three, c));
+    INERT(tg_all_to_all, ARGUMENT, "the rows to send are given", tg_all_to_all(b->t, b->x, one, NULL, c));
+    INERT(tg_all_to_all, ARGUMENT, "the rows to receive are given", tg_all_to_all(b->t, b->x, NULL, one, c));
+    INERT(tg_all_to_all, SHAPE, "dim 0 has 2 rows", tg_all_to_all(b->t, b->x, three, one, c));
     INERT(tg_all_to_all, SHAPE, "a multiple of the 2 ranks", tg_all_to_all(b->t, b->v, NULL, NULL, c));
-    INERT(tg_all_to_all, SHAPE, "", tg_all_to_all(b->t, b->x, huge, one, c));
+    INERT(tg_all_to_all, SHAPE, "", tg_all_to_all(b->t, b->x, one, huge, c));
     MAPPING(tg_reshard, 1, 0, c);
     INERT(tg_reshard, ARGUMENT, "cat and split are both dim 1", tg_reshard(b->t, b->x, 1, -1, c));
     INERT(tg_reshard, SHAPE, "dim 1 has size 3", tg_reshard(b->t, b->x, 0, 1, c));
@@ -154,7 +156,8 @@ static void vocabulary(misuse_world *b, tg_comm *c, tg_comm *far) {
         INERT(symbol, ARGUMENT, "this library knows", symbol(b->t, __VA_ARGS__, b->ids, c, &later));                \
         INERT(symbol, ARGUMENT, "smoothing is 2",                                                                   \
               symbol(b->t, __VA_ARGS__, b->ids, c, TG_VOCAB(.label_smoothing = 2)));                                \
-        INERT(symbol, ARGUMENT, "smoothing is 7", symbol(b->t, __VA_ARGS__, b->ids, c, TG_VOCAB(.smoothing = 7)));  \
+        INERT(symbol, ARGUMENT, "smoothing_kind is 7",                                                              \
+              symbol(b->t, __VA_ARGS__, b->ids, c, TG_VOCAB(.smoothing_kind = 7)));                                 \
         INERT(symbol, ARGUMENT, "classes is 99", symbol(b->t, __VA_ARGS__, b->ids, c, TG_VOCAB(.classes = 99)));       \
         INERT(symbol, ARGUMENT, "classes is -1", symbol(b->t, __VA_ARGS__, b->ids, c, TG_VOCAB(.classes = -1)));     \
         INERT(symbol, DATA, "is 9; it must be from 0 to", symbol(b->t, __VA_ARGS__, ids, c, NULL));                    \

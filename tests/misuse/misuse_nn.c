@@ -104,7 +104,7 @@ static bool owners(misuse_world *b) {
 
 static bool same_name_twice(misuse_world *b) {
     tg_module *m = tg_nn_linear(b->ctx, 2, 2, true, 0);
-    tg_tensor *p = tg_param(b->ctx, "p", TG_SHAPE(1), 0);
+    tg_tensor *p = tg_param_new(b->ctx, "p", TG_DTYPE_DEFAULT, TG_SHAPE(1), 0);
     bool good = tg_module_add_param(m, "weight", p) == TG_ERR_STATE && tg_module_param_count(m) == 2;
     tg_ctx_clear(b->ctx);
     tg_drop(p);
@@ -164,24 +164,24 @@ static void layers(misuse_world *b) {
     const int64_t most = INT64_MAX;
     tg_ctx *ctx = b->ctx;
     QUIET(tg_nn_linear, no_module(tg_nn_linear(NULL, 2, 2, true, 1)));
-    NONE(tg_nn_linear, ARGUMENT, "sizes 0 and 2", tg_nn_linear(ctx, 0, 2, true, 1));
-    NONE(tg_nn_linear, ARGUMENT, "expected positive ones", tg_nn_linear(ctx, 2, -1, true, 1));
+    NONE(tg_nn_linear, ARGUMENT, "in is 0", tg_nn_linear(ctx, 0, 2, true, 1));
+    NONE(tg_nn_linear, ARGUMENT, "expected 1 or more", tg_nn_linear(ctx, 2, -1, true, 1));
     NONE(tg_nn_linear, SHAPE, "overflows", tg_nn_linear(ctx, most, most, true, 1));
     NONE(tg_nn_linear, ARGUMENT, "std is nan", tg_nn_linear(ctx, 2, 2, true, NAN));
     NONE(tg_nn_linear, ARGUMENT, "std is -1", tg_nn_linear(ctx, 2, 2, false, -1));
     QUIET(tg_nn_embedding, no_module(tg_nn_embedding(NULL, 2, 2, 1)));
-    NONE(tg_nn_embedding, ARGUMENT, "expected positive ones", tg_nn_embedding(ctx, -2, 2, 1));
+    NONE(tg_nn_embedding, ARGUMENT, "expected 1 or more", tg_nn_embedding(ctx, -2, 2, 1));
     NONE(tg_nn_embedding, SHAPE, "overflows", tg_nn_embedding(ctx, most, 2, 1));
     NONE(tg_nn_embedding, ARGUMENT, "std is inf", tg_nn_embedding(ctx, 2, 2, INFINITY));
     QUIET(tg_nn_layer_norm, no_module(tg_nn_layer_norm(NULL, 2, 1e-5)));
-    NONE(tg_nn_layer_norm, ARGUMENT, "expected positive ones", tg_nn_layer_norm(ctx, 0, 1e-5));
+    NONE(tg_nn_layer_norm, ARGUMENT, "expected 1 or more", tg_nn_layer_norm(ctx, 0, 1e-5));
     NONE(tg_nn_layer_norm, SHAPE, "overflows", tg_nn_layer_norm(ctx, most, 1e-5));
-    NONE(tg_nn_layer_norm, ARGUMENT, "eps nan", tg_nn_layer_norm(ctx, 2, NAN));
-    NONE(tg_nn_layer_norm, ARGUMENT, "eps -1", tg_nn_layer_norm(ctx, 2, -1));
+    NONE(tg_nn_layer_norm, ARGUMENT, "eps is nan", tg_nn_layer_norm(ctx, 2, NAN));
+    NONE(tg_nn_layer_norm, ARGUMENT, "eps is -1", tg_nn_layer_norm(ctx, 2, -1));
     QUIET(tg_nn_rms_norm, no_module(tg_nn_rms_norm(NULL, 2, 1e-5)));
-    NONE(tg_nn_rms_norm, ARGUMENT, "expected positive ones", tg_nn_rms_norm(ctx, -1, 1e-5));
+    NONE(tg_nn_rms_norm, ARGUMENT, "expected 1 or more", tg_nn_rms_norm(ctx, -1, 1e-5));
     NONE(tg_nn_rms_norm, SHAPE, "overflows", tg_nn_rms_norm(ctx, most, 1e-5));
-    NONE(tg_nn_rms_norm, ARGUMENT, "eps inf", tg_nn_rms_norm(ctx, 2, INFINITY));
+    NONE(tg_nn_rms_norm, ARGUMENT, "eps is inf", tg_nn_rms_norm(ctx, 2, INFINITY));
 }
 
 /* ---- Configs: all functions that take one refuse the same ---- */
@@ -221,8 +221,12 @@ static void configs(misuse_world *b, tg_module *(*make)(tg_ctx *ctx, const tg_gp
     CONFIG(ARGUMENT, "norm_eps inf", SMALL, .norm_eps = INFINITY);
     CONFIG(ARGUMENT, "init_std -1", SMALL, .init_std = -1);
     CONFIG(ARGUMENT, "init_std inf", SMALL, .init_std = INFINITY);
-    CONFIG(ARGUMENT, "rope_base -1", SMALL, .rope_base = -1);
-    CONFIG(ARGUMENT, "rope_base inf", SMALL, .rope_base = INFINITY);
+    CONFIG(ARGUMENT, "rope_base -1", SMALL, .arch = TG_LLAMA, .rope_base = -1);
+    CONFIG(ARGUMENT, "rope_base inf", SMALL, .arch = TG_LLAMA, .rope_base = INFINITY);
+    CONFIG(ARGUMENT, "GPT-2 learns its positions", SMALL, .rope_base = 10000);
+    CONFIG(ARGUMENT, "tied is set", SMALL, .tied = true);
+    CONFIG(ARGUMENT, "untied is set", SMALL, .arch = TG_LLAMA, .untied = true);
+    CONFIG(ARGUMENT, "a Llama model has none", SMALL, .arch = TG_LLAMA, .dropout = 0.1);
 #undef CONFIG
 }
 

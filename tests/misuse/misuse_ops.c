@@ -163,7 +163,7 @@ static void indexing(misuse_world *b) {
     OP(tg_index_select, tg_index_select(t, b->x, 0, x));
     OP(tg_masked_select, tg_masked_select(t, x, b->mask, 1));
     OP(tg_masked_select, tg_masked_select(t, b->x, x, 1));
-    OP(tg_one_hot, tg_one_hot(t, x, 4, TG_F32));
+    OP(tg_one_hot, tg_one_hot(t, TG_F32, x, 4));
     OP(tg_embedding, tg_embedding(t, x, b->ids));
     OP(tg_embedding, tg_embedding(t, b->x, x));
 }
@@ -340,8 +340,8 @@ static void dtypes(misuse_world *b) {
           "input 0 is f32 and input 1 is f64; they must have one dtype (tg_cast converts)",
           tg_einsum(b->t, "ij,ij->", b->x, d));
     INERT(tg_one_hot, DTYPE,
-          "input 0 holds indices but is f32; it must be i64 or i32", tg_one_hot(b->t, b->v, 4, TG_F32));
-    INERT(tg_one_hot, DTYPE, "tensors of dtype f4e2m1 cannot be made", tg_one_hot(b->t, b->ids, 4, TG_F4E2M1));
+          "input 0 holds indices but is f32; it must be i64 or i32", tg_one_hot(b->t, TG_F32, b->v, 4));
+    INERT(tg_one_hot, DTYPE, "tensors of dtype f4e2m1 cannot be made", tg_one_hot(b->t, TG_F4E2M1, b->ids, 4));
     INERT(tg_gather, DTYPE, "input 1 holds indices but is f32; it must be i64 or i32", tg_gather(b->t, b->x, 0, b->x));
     INERT(tg_scatter_add, DTYPE,
           "input 1 holds indices but is bool; it must be i64 or i32", tg_scatter_add(b->t, b->x, 0, b->mask, b->x));

@@ -53,7 +53,7 @@ static void groups(misuse_world *b) {
 static void gradients(misuse_world *b) {
     tg_comm *world = tg_comm_self_new(b->ctx);
     tg_parallel *p = tg_parallel_new(world, NULL);
-    tg_tensor *w = tg_param(b->ctx, "w", TG_SHAPE(2), 1);
+    tg_tensor *w = tg_param_new(b->ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(2), 1);
     tg_tensor *none = NULL, *twice[] = {w, w};
     tg_finalize_opts zero = {0};
     QUIET(tg_grads_finalize, tg_grads_finalize(NULL, &w, 1, NULL) == TG_ERR_ARGUMENT);

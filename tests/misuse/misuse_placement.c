@@ -16,7 +16,7 @@ static tg_status places(misuse_world *b, tg_axis axis, tg_placement to) {
 }
 
 static tg_status places_param(misuse_world *b, tg_placement to) {
-    tg_tensor *x = tg_param(b->ctx, "p", TG_SHAPE(2), 0);
+    tg_tensor *x = tg_param_new(b->ctx, "p", TG_DTYPE_DEFAULT, TG_SHAPE(2), 0);
     tg_status s = tg_place(P, x, TG_TP, to);
     tg_drop(x);
     return s;
@@ -65,20 +65,23 @@ static void read_off(misuse_world *b) {
 
 static void parameters(misuse_world *b) {
     const tg_shape two_by_three = TG_SHAPE(2, 3);
-#define PARAM(shape, std, ...) tg_param_placed(P, "p", TG_F32, shape, std, TG_PLACES(__VA_ARGS__))
-    QUIET(tg_param_placed, misuse_inert(tg_param_placed(NULL, "p", TG_F32, two_by_three, 0, NULL, 0)));
-    INERT(tg_param_placed, ARGUMENT, "std is -1", PARAM(two_by_three, -1, {TG_TP, TG_R}));
-    INERT(tg_param_placed, ARGUMENT, "std is nan", PARAM(two_by_three, NAN, {TG_TP, TG_R}));
-    INERT(tg_param_placed, ARGUMENT, "std is inf", PARAM(two_by_three, INFINITY, {TG_TP, TG_R}));
-    INERT(tg_param_placed, DTYPE, "i64", tg_param_placed(P, "p", TG_I64, two_by_three, 0, NULL, 0));
-    INERT(tg_param_placed, DTYPE, "expected one of", tg_param_placed(P, "p", (tg_dtype)99, two_by_three, 0, NULL, 0));
-    INERT(tg_param_placed, SHAPE, "-3", PARAM(TG_SHAPE(2, -3), 0, {TG_TP, TG_R}));
-    INERT(tg_param_placed, SHAPE, "in 2 chunks", PARAM(two_by_three, 0, {TG_TP, TG_SHARD_ZIGZAG(0)}));
-    INERT(tg_param_placed, PLACEMENT, "would be P", PARAM(two_by_three, 0, {TG_TP, TG_P}));
-    INERT(tg_param_placed, ARGUMENT, "axis is 3, which has no placements", PARAM(two_by_three, 0, {TG_PP, TG_R}));
-    INERT(tg_param_placed, ARGUMENT, "axis is 8, which", PARAM(two_by_three, 0, {TG_MAX_AXES, TG_SHARD(0)}));
-    INERT(tg_param_placed, ARGUMENT, "-1 placements", tg_param_placed(P, NULL, TG_F32, two_by_three, 0, NULL, -1));
-    INERT(tg_param_placed, ARGUMENT, "1 placements", tg_param_placed(P, NULL, TG_F32, two_by_three, 0, NULL, 1));
+#define PARAM(shape, std, ...) tg_param_new_placed(P, "p", TG_F32, shape, std, TG_PLACES(__VA_ARGS__))
+    QUIET(tg_param_new_placed, misuse_inert(tg_param_new_placed(NULL, "p", TG_F32, two_by_three, 0, NULL, 0)));
+    INERT(tg_param_new_placed, ARGUMENT, "std is -1", PARAM(two_by_three, -1, {TG_TP, TG_R}));
+    INERT(tg_param_new_placed, ARGUMENT, "std is nan", PARAM(two_by_three, NAN, {TG_TP, TG_R}));
+    INERT(tg_param_new_placed, ARGUMENT, "std is inf", PARAM(two_by_three, INFINITY, {TG_TP, TG_R}));
+    INERT(tg_param_new_placed, DTYPE, "i64", tg_param_new_placed(P, "p", TG_I64, two_by_three, 0, NULL, 0));
+    INERT(tg_param_new_placed, DTYPE, "expected one of",
+          tg_param_new_placed(P, "p", (tg_dtype)99, two_by_three, 0, NULL, 0));
+    INERT(tg_param_new_placed, SHAPE, "-3", PARAM(TG_SHAPE(2, -3), 0, {TG_TP, TG_R}));
+    INERT(tg_param_new_placed, SHAPE, "in 2 chunks", PARAM(two_by_three, 0, {TG_TP, TG_SHARD_ZIGZAG(0)}));
+    INERT(tg_param_new_placed, PLACEMENT, "would be P", PARAM(two_by_three, 0, {TG_TP, TG_P}));
+    INERT(tg_param_new_placed, ARGUMENT, "axis is 3, which has no placements", PARAM(two_by_three, 0, {TG_PP, TG_R}));
+    INERT(tg_param_new_placed, ARGUMENT, "axis is 8, which", PARAM(two_by_three, 0, {TG_MAX_AXES, TG_SHARD(0)}));
+    INERT(tg_param_new_placed, ARGUMENT, "-1 placements",
+          tg_param_new_placed(P, NULL, TG_F32, two_by_three, 0, NULL, -1));
+    INERT(tg_param_new_placed, ARGUMENT, "1 placements",
+          tg_param_new_placed(P, NULL, TG_F32, two_by_three, 0, NULL, 1));
 }
 
 static void reshaped(misuse_world *b) {

@@ -105,7 +105,7 @@ static void scopes(misuse_world *b) {
 static void discards(misuse_world *b) {
     static float data[2];
     tg_tensor *wrapped = tg_wrap(b->ctx, TG_F32, TG_SHAPE(2), NULL, data, NULL, NULL);
-    tg_tensor *p = tg_param(b->ctx, "p", TG_SHAPE(2), 0);
+    tg_tensor *p = tg_param_new(b->ctx, "p", TG_DTYPE_DEFAULT, TG_SHAPE(2), 0);
     QUIET(tg_discard, tg_discard(NULL) == TG_ERR_ARGUMENT);
     FAILS(tg_discard, STATE, "parameter", tg_discard(p));
     FAILS(tg_discard, STATE, "has saved the tensor", tg_discard(b->w));

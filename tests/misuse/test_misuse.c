@@ -18,10 +18,10 @@ static tg_tensor *filled(tg_ctx *ctx, tg_dtype dtype, tg_shape shape, const void
 static void make_tensors(misuse_world *b) {
     static const int64_t ids[] = {0, 1};
     static const bool mask[6] = {true, false, true};
-    b->w = tg_param(b->ctx, "w", TG_SHAPE(2, 3), 1);
-    b->x = tg_randn(b->ctx, TG_SHAPE(2, 3), 1);
-    b->v = tg_randn(b->ctx, TG_SHAPE(3), 1);
-    b->cube = tg_randn(b->ctx, TG_SHAPE(2, 3, 4), 1);
+    b->w = tg_param_new(b->ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(2, 3), 1);
+    b->x = tg_randn(b->ctx, TG_DTYPE_DEFAULT, TG_SHAPE(2, 3), 1);
+    b->v = tg_randn(b->ctx, TG_DTYPE_DEFAULT, TG_SHAPE(3), 1);
+    b->cube = tg_randn(b->ctx, TG_DTYPE_DEFAULT, TG_SHAPE(2, 3, 4), 1);
     b->ids = filled(b->ctx, TG_I64, TG_SHAPE(2), ids);
     b->mask = filled(b->ctx, TG_BOOL, TG_SHAPE(2, 3), mask);
     b->foreign = tg_zeros(b->far, TG_F32, TG_SHAPE(2, 3));

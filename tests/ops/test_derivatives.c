@@ -38,7 +38,8 @@ static bool record_sample(record *r, tg_ctx *ctx, tg_tape *t, const tg_op *op, i
 }
 
 static tg_tensor *noise(tg_ctx *ctx, const tg_tensor *like) {
-    tg_tensor *x = tg_zeros(ctx, tg_dtype_of(like), tg_shape_of(like)), *drawn = tg_randn(ctx, tg_shape_of(like), 1);
+    tg_tensor *x = tg_zeros(ctx, tg_dtype_of(like), tg_shape_of(like)),
+              *drawn = tg_randn(ctx, TG_DTYPE_DEFAULT, tg_shape_of(like), 1);
     values v = read_values(drawn);
     if (v.n) tg_write_f64(x, v.at, v.n);
     free(v.at);
@@ -144,7 +145,7 @@ static void check_second(tally *y, tg_ctx *ctx, const tg_op *op, int i) {
     record r = {0};
     tg_tape *t = tg_tape_new(ctx);
     if (record_sample(&r, ctx, t, op, i, TG_F64)) {
-        tg_gradcheck_result result;
+        tg_gradcheck_info result = TG_GRADCHECK_INFO();
         int n = 0;
         for (int k = 0; k < r.c.n_in; k++)
             if (r.c.in[k]) in[n++] = r.c.in[k];
@@ -155,8 +156,8 @@ static void check_second(tally *y, tg_ctx *ctx, const tg_op *op, int i) {
         tg_status got = TG_OK;
         if (any_second(&r, t, in, n + r.n_roots))
             got = tg_gradcheck(
-                t, gradients, &r, in, n + r.n_roots, r.n_in,
-                TG_GRADCHECK(.eps = 1e-5, .atol = 1e-6, .rtol = 1e-5, .no_extras = true, .name = op->name), &result);
+                t, gradients, &r, in, n + r.n_roots, r.n_in, &result,
+                TG_GRADCHECK(.eps = 1e-5, .atol = 1e-6, .rtol = 1e-5, .no_extras = true, .name = op->name));
         verdict(y, got == TG_OK, op, s, "second derivative: %s", tg_ctx_message(ctx));
         drop_all(in + n, r.n_roots);
     }

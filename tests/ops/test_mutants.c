@@ -172,17 +172,17 @@ typedef struct score {
 } score;
 
 static tg_status check(tg_ctx *ctx, const tg_op *op, int sample, kind k, int which, witness *seen,
-                       tg_gradcheck_result *r) {
+                       tg_gradcheck_info *r) {
     mutant m = {.op = *op, .of = op, .kind = k, .which = which, .seen = seen};
     m.op.backward = mutant_backward;
     m.op.passes = 0; /* so that every gin is allocated before the call */
     *seen = (witness){0};
-    return tg_gradcheck_op(ctx, &m.op, sample, NULL, r);
+    return tg_gradcheck_op(ctx, &m.op, sample, r, NULL);
 }
 
 static void check_mutant(score *y, tg_ctx *ctx, const tg_op *op, int sample, kind k, int which) {
     witness seen;
-    tg_gradcheck_result r;
+    tg_gradcheck_info r = TG_GRADCHECK_INFO();
     tg_status status = check(ctx, op, sample, k, which, &seen, &r);
     if (!seen.differs) {
         y->equivalent++;
@@ -204,7 +204,7 @@ static void check_op(score *y, tg_ctx *ctx, const tg_op *op) {
     for (int i = 0; i < op->n_samples && op->backward; i++) {
         const tg_sample *s = tg_sample_at(op, i);
         witness seen;
-        tg_gradcheck_result r;
+        tg_gradcheck_info r = TG_GRADCHECK_INFO();
         if (s->refused || !small(s)) continue;
         tg_status status = check(ctx, op, i, NOTHING, 0, &seen, &r);
         verdict(&y->tally, status == TG_OK && !seen.differs, op, s, "unchanged: %s", tg_ctx_message(ctx));

@@ -78,7 +78,7 @@ static tg_status uneven(void *arg, tg_ctx *ctx, tg_comm *c) {
     }
     tg_tape *t = tg_tape_new(ctx);
     tg_tensor *x = grad_leaf(tg_from_host(ctx, TG_F64, TG_SHAPE(rows, W), v));
-    tg_tensor *y = tg_all_to_all(t, x, recv, send, c);
+    tg_tensor *y = tg_all_to_all(t, x, send, recv, c);
     EXPECT(ctx, tg_dim(y, 0) == comes && tg_dim(y, 1) == W);
     tg_read_f64(y, got, comes * W);
     for (int64_t q = 0, at_row = 0; q < n; q++)
@@ -375,10 +375,10 @@ static block make_block(tg_ctx *ctx, int n) {
     tg_tensor *ids = tg_zeros(ctx, TG_I64, TG_SHAPE(S)), *target = tg_zeros(ctx, TG_I64, TG_SHAPE(S));
     return (block){ids,
                    target,
-                   grad_leaf(tg_randn(ctx, TG_SHAPE(VOCAB / n, H), 1)),
-                   grad_leaf(tg_randn(ctx, TG_SHAPE(F / n, H), 1)),
-                   grad_leaf(tg_randn(ctx, TG_SHAPE(H, F / n), 1)),
-                   grad_leaf(tg_randn(ctx, TG_SHAPE(VOCAB / n, H), 1))};
+                   grad_leaf(tg_randn(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(VOCAB / n, H), 1)),
+                   grad_leaf(tg_randn(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(F / n, H), 1)),
+                   grad_leaf(tg_randn(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(H, F / n), 1)),
+                   grad_leaf(tg_randn(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(VOCAB / n, H), 1))};
 }
 
 /* Sequence parallelism: shards of rows between the parallel regions, all rows within them. */

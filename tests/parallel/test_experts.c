@@ -123,7 +123,7 @@ static tg_status parameters_lie(tg_ctx *ctx, const tg_parallel *p, const grid *g
 static tg_status rows_lie(tg_ctx *ctx, const tg_parallel *p, const alone *a) {
     tg_tensor *w[2];
     for (int i = 0; i < 2; i++)
-        w[i] = tg_param_placed(i ? a->p : p, "w", TG_F64, TG_SHAPE(8, 3), 1, TG_PLACES({TG_EDP, TG_SHARD(0)}));
+        w[i] = tg_param_new_placed(i ? a->p : p, "w", TG_F64, TG_SHAPE(8, 3), 1, TG_PLACES({TG_EDP, TG_SHARD(0)}));
     EXPECT(ctx, off(w[0], w[1], 0, tg_parallel_rank(p, TG_EDP), tg_parallel_size(p, TG_EDP)) == 0);
     tg_drop(w[0]), tg_drop(w[1]);
     return tg_ctx_status(ctx);

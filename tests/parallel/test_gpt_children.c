@@ -75,7 +75,7 @@ typedef struct job {
 
 static tg_module *gpt_of(tg_ctx *ctx, const job *j, const tg_parallel *p) {
     return tg_gpt_new(ctx, TG_GPT(.arch = j->at->arch, .vocab = VOCAB, .layers = 1, .heads = 2, .hidden = HIDDEN,
-                                  .ffn = FFN, .positions = POSITIONS, .untied = true, .init_std = 0.2,
+                                  .ffn = FFN, .positions = POSITIONS, .untied = j->at->arch == TG_GPT2, .init_std = 0.2,
                                   .recompute = j->recompute, .parallel = p));
 }
 

@@ -24,9 +24,12 @@ typedef struct model {
 } model;
 
 static model make(tg_ctx *ctx, const tg_parallel *p) {
-    model m = {tg_param(ctx, "w1", TG_SHAPE(HIDDEN, IN), 0.5), tg_param(ctx, "b1", TG_SHAPE(HIDDEN), 0.5),
-               tg_param(ctx, "w2", TG_SHAPE(1, HIDDEN), 0.5), tg_param(ctx, "b2", TG_SHAPE(1), 0.5),
-               tg_param(ctx, "unused", TG_SHAPE(3), 0.5), {NULL}};
+    model m = {tg_param_new(ctx, "w1", TG_DTYPE_DEFAULT, TG_SHAPE(HIDDEN, IN), 0.5),
+               tg_param_new(ctx, "b1", TG_DTYPE_DEFAULT, TG_SHAPE(HIDDEN), 0.5),
+               tg_param_new(ctx, "w2", TG_DTYPE_DEFAULT, TG_SHAPE(1, HIDDEN), 0.5),
+               tg_param_new(ctx, "b2", TG_DTYPE_DEFAULT, TG_SHAPE(1), 0.5),
+               tg_param_new(ctx, "unused", TG_DTYPE_DEFAULT, TG_SHAPE(3), 0.5),
+               {NULL}};
     tg_tensor *all[] = {m.w1, m.b1, m.w2, m.b2, m.unused};
     memcpy(m.all, all, sizeof all);
     for (int i = 0; p && i < 5; i++) tg_place(p, all[i], TG_DP, TG_R);
@@ -231,7 +234,7 @@ static tg_status use_objects(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_buckets *b[OBJECTS];
     tg_tape *t = tg_tape_new(ctx);
     for (int i = 0; i < OBJECTS; i++) {
-        w[i] = tg_param(ctx, "w", TG_SHAPE(EACH), 0.5);
+        w[i] = tg_param_new(ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(EACH), 0.5);
         tg_place(p, w[i], TG_DP, TG_R);
         b[i] = tg_buckets_new(p, &w[i], 1, 0);
     }
@@ -272,11 +275,13 @@ static tg_status reuse(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_parallel *p = tg_parallel_new(world, NULL);
     tg_tape *t = tg_tape_new(ctx);
     tg_tensor *ones = tg_from_host(ctx, TG_F64, TG_SHAPE(EACH), one), *w[2];
-    for (int i = 0; i < 2; i++) tg_place(p, w[i] = tg_param(ctx, "old", TG_SHAPE(EACH), 0.5), TG_DP, TG_R);
+    for (int i = 0; i < 2; i++)
+        tg_place(p, w[i] = tg_param_new(ctx, "old", TG_DTYPE_DEFAULT, TG_SHAPE(EACH), 0.5), TG_DP, TG_R);
     tg_buckets *b = tg_buckets_new(p, w, 2, 0), *again = NULL;
     tg_tensor *gone = w[0], *same = NULL;
     tg_drop(gone);
-    for (int i = 0; i < HANDLES && same != gone; i++) same = tg_param(ctx, "new", TG_SHAPE(EACH), 0.5);
+    for (int i = 0; i < HANDLES && same != gone; i++)
+        same = tg_param_new(ctx, "new", TG_DTYPE_DEFAULT, TG_SHAPE(EACH), 0.5);
     if (same != gone) return tg_ctx_fail(ctx, TG_ERR_INTERNAL, "the handle was not given again");
     tg_place(p, same, TG_DP, TG_R);
     if (*(const bool *)arg) again = tg_buckets_new(p, &same, 1, 0);
@@ -371,7 +376,7 @@ START_TEST(gradients_that_are_not_whole_are_not_used) {
                   "%s", tg_ctx_message(ctx));
     tg_buckets_free(b);
     what_is_in_buckets(ctx, p, t, &m);
-    tg_tensor *stray = tg_param(ctx, "stray", TG_SHAPE(2), 1);
+    tg_tensor *stray = tg_param_new(ctx, "stray", TG_DTYPE_DEFAULT, TG_SHAPE(2), 1);
     ck_assert_ptr_null(tg_buckets_new(p, &stray, 1, 0));
     ck_assert(refused(ctx, TG_ERR_PLACEMENT, "R on dp"));
     tg_optim_free(o);
@@ -402,7 +407,7 @@ static tg_status count_shards(void *arg, tg_ctx *ctx, tg_comm *world) {
     (void)arg;
     double g = 0;
     tg_parallel *p = tg_parallel_new(world, NULL);
-    tg_tensor *w = tg_param(ctx, "w", TG_SHAPE(1), 0.5);
+    tg_tensor *w = tg_param_new(ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(1), 0.5);
     tg_place(p, w, TG_DP, TG_R);
     tg_tape *t = tg_tape_new(ctx);
     give(t, w, 2);
@@ -425,7 +430,7 @@ static tg_status count_of_stages(void *arg, tg_ctx *ctx, tg_comm *world) {
     const int *given = arg; /* how the first stage gives no count; 2: nor does the last */
     tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.pp = 2));
     bool last = tg_parallel_rank(p, TG_PP) == 1;
-    tg_tensor *w = tg_param_placed(p, "w", TG_F64, TG_SHAPE(1), 1, TG_PLACES({TG_DP, TG_R}));
+    tg_tensor *w = tg_param_new_placed(p, "w", TG_F64, TG_SHAPE(1), 1, TG_PLACES({TG_DP, TG_R}));
     double mine = last && *given < 2 ? 3 + 2 * tg_parallel_rank(p, TG_DP) : 0, g = 0, n = tg_parallel_size(p, TG_DP);
     tg_tensor *count = tg_from_host(ctx, TG_F64, TG_SHAPE(), &mine);
     tg_tape *t = tg_tape_new(ctx);
@@ -456,7 +461,7 @@ START_TEST(a_count_is_the_ranks_own) {
     tg_comm *world = tg_comm_plan_new(ctx, 0, 4);
     tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = 2));
     tg_tape *t = tg_tape_new(ctx);
-    tg_tensor *w = tg_param(ctx, "w", TG_SHAPE(1), 0.5);
+    tg_tensor *w = tg_param_new(ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(1), 0.5);
     tg_place(p, w, TG_DP, TG_R);
     tg_tensor *declared = tg_zeros(ctx, TG_F64, TG_SHAPE());
     tg_place(p, declared, TG_DP, TG_R);
@@ -491,7 +496,8 @@ static tg_status compare_in_flight(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_parallel *p = tg_parallel_new(world, NULL);
     tg_comm *dp = tg_parallel_comm(p, TG_DP);
     const double mine = tg_comm_rank(dp);
-    tg_tensor *w[] = {tg_param(ctx, "w", TG_SHAPE(1), 0.5), tg_param(ctx, "unused", TG_SHAPE(1), 0)};
+    tg_tensor *w[] = {tg_param_new(ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(1), 0.5),
+                      tg_param_new(ctx, "unused", TG_DTYPE_DEFAULT, TG_SHAPE(1), 0)};
     for (int i = 0; i < 2; i++) tg_place(p, w[i], TG_DP, TG_R);
     tg_write_f64(w[1], &mine, 1);
     if (tg_comm_rank(dp)) nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);

@@ -133,8 +133,8 @@ static mlp mlp_new(const tg_parallel *p, const mlp_plan *o) {
     r.input_is_whole = o->gather;
     mlp m = {0};
     if (o->given) {
-        m.w[0] = tg_param_placed(p, "up", TG_F64, TG_SHAPE(F, H), 0.3, TG_PLACES({TG_TP, TG_SHARD(0)}));
-        m.w[1] = tg_param_placed(p, "down", TG_F64, TG_SHAPE(H, F), 0.3, TG_PLACES({TG_TP, TG_SHARD(1)}));
+        m.w[0] = tg_param_new_placed(p, "up", TG_F64, TG_SHAPE(F, H), 0.3, TG_PLACES({TG_TP, TG_SHARD(0)}));
+        m.w[1] = tg_param_new_placed(p, "down", TG_F64, TG_SHAPE(H, F), 0.3, TG_PLACES({TG_TP, TG_SHARD(1)}));
     }
     m.up = tg_nn_column_linear(p, H, F, &c);
     m.down = tg_nn_row_linear(p, F, H, &r);
@@ -556,7 +556,7 @@ START_TEST(no_sequence_parallelism_on_one_rank) {
     tg_module *m = tg_nn_column_linear(p, H, F, NULL);
     ck_assert_msg(strstr(said, "has no effect"), "\"%s\"", said);
     tg_tape *t = tg_tape_new(ctx);
-    tg_tensor *y = tg_module_forward(m, t, tg_randn(ctx, TG_SHAPE(S, H), 1));
+    tg_tensor *y = tg_module_forward(m, t, tg_randn(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(S, H), 1));
     ck_assert(tg_dim(y, 0) == S && tg_dim(y, 1) == F && tg_ctx_status(ctx) == TG_OK);
     tg_tape_free(t);
     tg_module_free(m);

@@ -166,7 +166,8 @@ END_TEST
 static tg_status lean(void *arg, tg_ctx *ctx, tg_comm *world) {
     enum { WIDE = 512 };
     (void)arg;
-    tg_tensor *x = grad_leaf(tg_randn(ctx, TG_SHAPE(4, WIDE), 1)), *w = tg_param(ctx, "w", TG_SHAPE(WIDE, WIDE), 1);
+    tg_tensor *x = grad_leaf(tg_randn(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(4, WIDE), 1)),
+              *w = tg_param_new(ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(WIDE, WIDE), 1);
     tg_tensor *main = tg_zeros(ctx, TG_F64, TG_SHAPE(WIDE, WIDE));
     tg_set_main_grad(w, main);
     tg_tape *t = tg_tape_new(ctx);

@@ -24,9 +24,9 @@ typedef struct model {
 static model model_of(tg_ctx *ctx, tg_comm *world, int tp) {
     model m = {.ctx = ctx, .t = tg_tape_new(ctx), .p = tg_parallel_new(world, TG_PARALLEL(.tp = tp)), .tp = tp};
     m.dp = tg_parallel_size(m.p, TG_DP);
-    m.param[0] = tg_param_placed(m.p, "w", TG_F64, TG_SHAPE(ROWS, COLS), 1,
-                                 TG_PLACES({TG_TP, TG_SHARD(0)}, {TG_DP, TG_R}));
-    m.param[1] = tg_param_placed(m.p, "v", TG_F64, TG_SHAPE(COLS), 1, TG_PLACES({TG_DP, TG_R}));
+    m.param[0] =
+        tg_param_new_placed(m.p, "w", TG_F64, TG_SHAPE(ROWS, COLS), 1, TG_PLACES({TG_TP, TG_SHARD(0)}, {TG_DP, TG_R}));
+    m.param[1] = tg_param_new_placed(m.p, "v", TG_F64, TG_SHAPE(COLS), 1, TG_PLACES({TG_DP, TG_R}));
     m.o = tg_adamw_new(ctx, m.param, 2, TG_ADAMW(.lr = 0.1));
     return m;
 }
@@ -130,8 +130,8 @@ END_TEST
 static model stage_of(tg_ctx *ctx, tg_comm *world, int tp, int pp) {
     model m = {.ctx = ctx, .t = tg_tape_new(ctx), .tp = tp, .dp = 1};
     m.p = tg_parallel_new(world, TG_PARALLEL(.tp = tp, .pp = pp));
-    m.param[0] = tg_param_placed(m.p, "w", TG_F64, TG_SHAPE(ROWS, COLS), 1, TG_PLACES({TG_TP, TG_SHARD(0)}));
-    m.param[1] = tg_param_placed(m.p, "v", TG_F64, TG_SHAPE(COLS), 1, NULL, 0);
+    m.param[0] = tg_param_new_placed(m.p, "w", TG_F64, TG_SHAPE(ROWS, COLS), 1, TG_PLACES({TG_TP, TG_SHARD(0)}));
+    m.param[1] = tg_param_new_placed(m.p, "v", TG_F64, TG_SHAPE(COLS), 1, NULL, 0);
     bool first = tg_parallel_rank(m.p, TG_PP) == 0;
     m.o = tg_sgd_new(ctx, first ? m.param : m.param + 1, first ? 2 : 1, TG_SGD(.lr = 1));
     return m;

@@ -181,7 +181,8 @@ static tg_status shards_differ(tg_ctx *ctx, const tg_parallel *p) {
                     drawn(ctx, "expert-parallel-rng") == experts);
     tg_rng first = {.seed = 50 + 2718 + (uint64_t)tg_parallel_rank(p, TG_TP)};
     tg_ctx *alone = tg_ctx_new(TG_CONFIG(.threads = 1, .dtype = TG_F64, .seed = first.seed));
-    tg_tensor *w = tg_module_find(m[0], "weight"), *same = tg_param(alone, "w", tg_shape_of(w), 0.02);
+    tg_tensor *w = tg_module_find(m[0], "weight"),
+              *same = tg_param_new(alone, "w", TG_DTYPE_DEFAULT, tg_shape_of(w), 0.02);
     EXPECT(ctx, off(w, same, -1, 0, 1) == 0);
     tg_ctx_free(alone);
     for (int i = 0; i < 5; i++) tg_module_free(m[i]);
@@ -192,8 +193,8 @@ static tg_status shards_differ(tg_ctx *ctx, const tg_parallel *p) {
 static tg_status wholes_are_equal(tg_ctx *ctx, const tg_parallel *p) {
     tg_comm *tp = tg_parallel_comm(p, TG_TP);
     int64_t model = drawn(ctx, "model-parallel-rng"), before = drawn(ctx, NULL);
-    tg_tensor *w = tg_param_placed(p, "w", TG_F64, TG_SHAPE(5, 5), 1, TG_PLACES({TG_TP, TG_R}, {TG_DP, TG_R})),
-              *x = tg_randn(ctx, TG_SHAPE(30), 1);
+    tg_tensor *w = tg_param_new_placed(p, "w", TG_F64, TG_SHAPE(5, 5), 1, TG_PLACES({TG_TP, TG_R}, {TG_DP, TG_R})),
+              *x = tg_randn(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(30), 1);
     tg_tape *t = tg_tape_new(ctx);
     EXPECT(ctx, apart(tp, w) == 0 && apart(tp, x) == 0 && apart(tp, tg_dropout(t, x, 0.5)) == 0);
     EXPECT(ctx, drawn(ctx, "model-parallel-rng") == model && drawn(ctx, NULL) == before + 25 + 30 + 30);

@@ -16,8 +16,8 @@ typedef struct result {
 static tg_tensor *placed(const tg_parallel *p, const char *name, int k, tg_shape shape, int dim) {
     tg_ctx *ctx = tg_parallel_ctx(p);
     int r = tg_comm_rank(tg_parallel_comm(p, TG_TP)), n = tg_parallel_size(p, TG_TP);
-    tg_tensor *x = dim < 0 ? tg_param(ctx, name, shape, 1)
-                           : tg_param_placed(p, name, TG_F64, shape, 1, TG_PLACES({TG_TP, TG_SHARD((int8_t)dim)}));
+    tg_tensor *x = dim < 0 ? tg_param_new(ctx, name, TG_DTYPE_DEFAULT, shape, 1)
+                           : tg_param_new_placed(p, name, TG_F64, shape, 1, TG_PLACES({TG_TP, TG_SHARD((int8_t)dim)}));
     tg_tensor *values = dim < 0 ? made(ctx, k, shape) : part(ctx, k, shape, dim, r, n);
     double v[HIDDEN * IN];
     tg_read_f64(values, v, tg_numel(values));

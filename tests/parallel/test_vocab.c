@@ -98,7 +98,7 @@ typedef struct shared {
 } shared;
 
 static tg_vocab_opts options(const loss_case *k) {
-    return *TG_VOCAB(.ignore_index = k->ignore, .label_smoothing = k->smoothing, .smoothing = k->kind,
+    return *TG_VOCAB(.ignore_index = k->ignore, .label_smoothing = k->smoothing, .smoothing_kind = k->kind,
                      .reduction = k->reduction, .classes = k->classes);
 }
 
@@ -247,7 +247,7 @@ static void check_one_rank(const shared *s) {
     for (int r = 0; r < ROWS; r++) memcpy(v + r * n, s->x[r], (size_t)n * sizeof *v);
     tg_tensor *x = leaf(ctx, 0, ROWS, n, v);
     tg_tensor *y = tg_cross_entropy(t, x, targets(ctx, &s->k),
-                                    TG_CROSS_ENTROPY(.ignore_index = s->k.ignore, .smoothing = s->k.smoothing,
+                                    TG_CROSS_ENTROPY(.ignore_index = s->k.ignore, .label_smoothing = s->k.smoothing,
                                                      .reduction = s->k.reduction, .smoothing_kind = s->k.kind));
     tg_read_f64(y, loss, tg_numel(y));
     ck_assert_msg(seeded(t, y, &s->k, false) == TG_OK, "%s: %s", s->k.name, tg_ctx_message(ctx));
@@ -340,7 +340,7 @@ static tg_status in_place_rank(void *arg, tg_ctx *ctx, tg_comm *c) {
     enum { N = 1 << 15 };
     double *g = arg;
     tg_tape *t = tg_tape_new(ctx);
-    tg_tensor *x = grad_leaf(tg_randn(ctx, TG_SHAPE(4, N), 1));
+    tg_tensor *x = grad_leaf(tg_randn(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(4, N), 1));
     tg_tensor *target = tg_from_host(ctx, TG_I64, TG_SHAPE(4), (const int64_t[]){0, N + 1, N - 1, 7});
     const tg_vocab_opts *o = TG_VOCAB(.label_smoothing = 0.1);
     tg_memory_info m = TG_MEMORY_INFO();
@@ -553,7 +553,8 @@ static tg_status two_axes(void *arg, tg_ctx *ctx, tg_comm *world) {
     RUN(tg_place(p, w, TG_TP, TG_SHARD(0)));
     RUN(tg_place(p, w, TG_DP, TG_R));
     const tg_vocab_opts *none = TG_VOCAB(.reduction = TG_LOSS_NONE), *sum = TG_VOCAB(.reduction = TG_LOSS_SUM);
-    const tg_vocab_opts *partition = TG_VOCAB(.reduction = TG_LOSS_SUM, .smoothing = TG_SMOOTHING_MEGATRON_PARTITION);
+    const tg_vocab_opts *partition =
+        TG_VOCAB(.reduction = TG_LOSS_SUM, .smoothing_kind = TG_SMOOTHING_MEGATRON_PARTITION);
     tg_tensor *y = tg_vocab_parallel_cross_entropy(t, x, target, tp, none);
     EXPECT(ctx, !strcmp(text_of(y, text), "dp V0"));
     EXPECT(ctx, !strcmp(text_of(tg_vocab_parallel_cross_entropy(t, x, target, tp, sum), text), "dp P"));

@@ -164,7 +164,7 @@ static tg_status penalty(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_comm *dp = tg_parallel_comm(p, TG_DP);
     tg_tape *t = tg_tape_new(ctx);
     tg_tensor *x = part(ctx, 1, TG_SHAPE(ROWS, 2), 0, r, n), *g;
-    tg_tensor *w = tg_param_placed(p, "w", TG_F64, TG_SHAPE(1, 2), 0, TG_PLACES({TG_DP, TG_R}));
+    tg_tensor *w = tg_param_new_placed(p, "w", TG_F64, TG_SHAPE(1, 2), 0, TG_PLACES({TG_DP, TG_R}));
     RUN(tg_write_f64(w, (double[]){0.5, -0.25}, 2));
     tg_tensor *loss = tg_sum(t, tg_square(t, tg_linear(t, x, w, NULL)), TG_ALL_DIMS, false);
     RUN(tg_grad(t, &loss, 1, &w, 1, &g, TG_GRAD(.create_graph = true)));

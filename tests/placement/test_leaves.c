@@ -52,7 +52,8 @@ static const char *text(const tg_tensor *x) {
 START_TEST(leaves_have_default_or_declared_placements) {
     groups g = begin();
     double v[6] = {1, 2, 3, 4, 5, 6};
-    tg_tensor *made = tg_randn(g.ctx, TG_SHAPE(2, 3), 1), *given = tg_from_host(g.ctx, TG_F64, TG_SHAPE(2, 3), v);
+    tg_tensor *made = tg_randn(g.ctx, TG_DTYPE_DEFAULT, TG_SHAPE(2, 3), 1),
+              *given = tg_from_host(g.ctx, TG_F64, TG_SHAPE(2, 3), v);
     ck_place(made, "");
     ck_place(given, "tp V, dp V");
     tg_write_f64(made, v, 6); /* from now on its values are the caller's */
@@ -64,7 +65,7 @@ START_TEST(leaves_have_default_or_declared_placements) {
     ck_place(declared, "");
     tg_write_f64(declared, v, 6); /* a declared placement remains */
     ck_place(declared, "");
-    tg_tensor *w = tg_param(g.ctx, "w", TG_SHAPE(2, 3), 0);
+    tg_tensor *w = tg_param_new(g.ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(2, 3), 0);
     tg_place(g.p, w, TG_TP, TG_SHARD_STRIDED(-1, 3));
     tg_place(g.p, w, TG_DP, TG_R);
     ck_place(w, "tp V1:s3, dp R");
@@ -95,14 +96,14 @@ START_TEST(minor_axes_cut_within_chunks) {
     ck_refused(g, TG_ERR_SHAPE, "dim 0 of f64[1] is not divisible in 2 chunks");
     tg_place(g.p, half, TG_DP, TG_SHARD(0));
     ck_place(half, "tp V0:z, dp V0");
-    tg_tensor *w = tg_param_placed(g.p, "w", TG_F64, TG_SHAPE(4), 1,
-                                   TG_PLACES({TG_DP, TG_SHARD_STRIDED(0, 2)}, {TG_TP, TG_SHARD(0)}));
+    tg_tensor *w = tg_param_new_placed(g.p, "w", TG_F64, TG_SHAPE(4), 1,
+                                       TG_PLACES({TG_DP, TG_SHARD_STRIDED(0, 2)}, {TG_TP, TG_SHARD(0)}));
     ck_place(w, "tp V0, dp V0:s2");
-    tg_param_placed(g.p, "w", TG_F64, TG_SHAPE(4), 1, TG_PLACES({TG_TP, TG_SHARD(0)}, {TG_DP, TG_SHARD_ZIGZAG(0)}));
+    tg_param_new_placed(g.p, "w", TG_F64, TG_SHAPE(4), 1, TG_PLACES({TG_TP, TG_SHARD(0)}, {TG_DP, TG_SHARD_ZIGZAG(0)}));
     ck_refused(g, TG_ERR_SHAPE, "dim 0 of size 1 on a rank of dp does not come in 2 chunks");
     tg_ctx *one = tg_ctx_new(TG_CONFIG(.threads = 1, .dtype = TG_F64));
     double whole[4], mine = 0;
-    tg_read_f64(tg_param(one, "w", TG_SHAPE(4), 1), whole, 4);
+    tg_read_f64(tg_param_new(one, "w", TG_DTYPE_DEFAULT, TG_SHAPE(4), 1), whole, 4);
     tg_read_f64(w, &mine, 1);
     ck_assert_double_eq(mine, whole[3]);
     tg_ctx_free(one);
@@ -112,7 +113,8 @@ END_TEST
 
 START_TEST(placements_go_with_the_bytes) {
     groups g = begin();
-    tg_tensor *w = tg_param(g.ctx, "w", TG_SHAPE(2, 3), 1), *x = tg_zeros(g.ctx, TG_F64, TG_SHAPE(4, 3));
+    tg_tensor *w = tg_param_new(g.ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(2, 3), 1),
+              *x = tg_zeros(g.ctx, TG_F64, TG_SHAPE(4, 3));
     tg_place(g.p, w, TG_DP, TG_R);
     tg_place(g.p, x, TG_DP, TG_SHARD(0));
     tg_tensor *y = tg_linear(g.t, x, w, NULL), *kept = tg_keep(y);
@@ -131,7 +133,8 @@ END_TEST
 
 START_TEST(gradients_have_the_dual_placement) {
     groups g = begin();
-    tg_tensor *w = tg_param(g.ctx, "w", TG_SHAPE(2, 3), 1), *x = tg_zeros(g.ctx, TG_F64, TG_SHAPE(4, 3)), *grad;
+    tg_tensor *w = tg_param_new(g.ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(2, 3), 1),
+              *x = tg_zeros(g.ctx, TG_F64, TG_SHAPE(4, 3)), *grad;
     tg_place(g.p, w, TG_DP, TG_R);
     tg_place(g.p, x, TG_DP, TG_SHARD(0));
     tg_set_requires_grad(x, true);
@@ -287,7 +290,8 @@ static tg_status layer(void *state, tg_tape *t, tg_tensor *const *in, int n_in, 
 
 START_TEST(a_recomputation_places_alike_in_both_runs) {
     groups g = begin();
-    tg_tensor *x = tg_zeros(g.ctx, TG_F64, TG_SHAPE(4, 3)), *w = tg_param(g.ctx, "w", TG_SHAPE(2, 3), 1), *out[2];
+    tg_tensor *x = tg_zeros(g.ctx, TG_F64, TG_SHAPE(4, 3)),
+              *w = tg_param_new(g.ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(2, 3), 1), *out[2];
     tg_place(g.p, w, TG_TP, TG_R);
     tg_place(g.p, x, TG_TP, TG_R);
     tg_place(g.p, x, TG_DP, TG_SHARD(0));
@@ -304,7 +308,7 @@ START_TEST(a_recomputation_places_alike_in_both_runs) {
     for (int i = 0; i < 3; i++) ck_assert_str_eq(r.at[0][i], r.at[1][i]);
     ck_assert_str_eq(r.at[0][0], "tp R, dp V0");
     tg_tape_reset(g.t);
-    tg_tensor *v = tg_param(g.ctx, "v", TG_SHAPE(2, 3), 1); /* I is used with V0 */
+    tg_tensor *v = tg_param_new(g.ctx, "v", TG_DTYPE_DEFAULT, TG_SHAPE(2, 3), 1); /* I is used with V0 */
     in[1] = v;
     tg_place(g.p, v, TG_TP, TG_R);
     tg_recompute(g.t, layer, &(run){0}, in, 2, out, 2, NULL);
@@ -318,7 +322,8 @@ END_TEST
 
 START_TEST(without_grad_equal_is_equal) {
     groups g = begin();
-    tg_tensor *w = tg_param(g.ctx, "w", TG_SHAPE(2, 3), 1), *x = tg_zeros(g.ctx, TG_F64, TG_SHAPE(4, 3));
+    tg_tensor *w = tg_param_new(g.ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(2, 3), 1),
+              *x = tg_zeros(g.ctx, TG_F64, TG_SHAPE(4, 3));
     tg_tensor *p = tg_zeros(g.ctx, TG_F64, TG_SHAPE(4, 3));
     tg_place(g.p, x, TG_DP, TG_SHARD(0));
     tg_place(g.p, p, TG_DP, TG_P);
@@ -386,7 +391,8 @@ END_TEST
 
 START_TEST(a_steady_step_allocates_nothing_for_placements) {
     groups g = begin();
-    tg_tensor *x = tg_zeros(g.ctx, TG_F64, TG_SHAPE(4, 3)), *w = tg_param(g.ctx, "w", TG_SHAPE(2, 3), 1);
+    tg_tensor *x = tg_zeros(g.ctx, TG_F64, TG_SHAPE(4, 3)),
+              *w = tg_param_new(g.ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(2, 3), 1);
     tg_place(g.p, x, TG_DP, TG_SHARD(0));
     tg_place(g.p, w, TG_DP, TG_R);
     tg_memory_info m = TG_MEMORY_INFO();
@@ -409,7 +415,7 @@ static tg_status claims(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_tape *t = tg_tape_new(ctx);
     double v[2] = {1, tg_comm_rank(world)};
     tg_axis axis = *what == 't' ? TG_TP : TG_DP;
-    tg_tensor *w = tg_param(ctx, "w", TG_SHAPE(2), 0);
+    tg_tensor *w = tg_param_new(ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(2), 0);
     tg_place(p, w, axis, TG_R);
     tg_write_f64(w, v, 2);
     if (axis == TG_DP) { /* ranks may use other parameters, so they are not compared before */

@@ -143,7 +143,7 @@ static tg_tensor *uneven_split_of(tg_tensor *x) {
     X(tril, tg_tril(t, x[0], 0))                                                                                       \
     X(diag, tg_diag(t, x[0], 0))                                                                                       \
     X(masked_select, tg_masked_select(t, x[0], x[1], 0))                                                               \
-    X(one_hot, tg_one_hot(t, x[0], 4, TG_F32))                                                                         \
+    X(one_hot, tg_one_hot(t, TG_F32, x[0], 4))                                                                         \
     X(concat_0, tg_concat(t, x, n, 0))                                                                                 \
     X(concat_1, tg_concat(t, x, n, 1))                                                                                 \
     X(stack_0, tg_stack(t, x, n, 0))                                                                                   \

@@ -222,7 +222,7 @@ END_TEST
 
 START_TEST(main_grad_takes_the_sum) {
     begin();
-    tg_tensor *w = tg_param_of(ctx, "w", TG_BF16, TG_SHAPE(4), 1), *flat = tg_zeros(ctx, TG_F32, TG_SHAPE(4));
+    tg_tensor *w = tg_param_new(ctx, "w", TG_BF16, TG_SHAPE(4), 1), *flat = tg_zeros(ctx, TG_F32, TG_SHAPE(4));
     tg_set_main_grad(w, flat);
     for (int i = 0; i < 3; i++) tg_backward(t, tg_sum(t, tg_mul(t, w, w), TG_ALL_DIMS, false));
     double g[4], v[4];
@@ -251,7 +251,7 @@ START_TEST(writes_to_saved_tensors_are_found) {
     ck_says("square");
     tg_ctx_clear(ctx);
     tg_tape_reset(t);
-    tg_tensor *w = tg_param(ctx, "w", TG_SHAPE(), 1), *l = tg_square(t, w);
+    tg_tensor *w = tg_param_new(ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(), 1), *l = tg_square(t, w);
     double v = 4;
     tg_write(w, &v, sizeof v);
     ck_assert(tg_backward(t, l) == TG_ERR_VERSION);

@@ -177,7 +177,8 @@ static tg_status discards_seed(void *user, tg_tape *tape, tg_tensor *x, tg_tenso
 
 START_TEST(a_seed_that_is_discarded_meanwhile_is_missed) {
     begin();
-    tg_tensor *x = pair(1, 2), *seed = tg_randn(ctx, TG_SHAPE(2), 1), *y = tg_square(t, tg_square(t, x));
+    tg_tensor *x = pair(1, 2), *seed = tg_randn(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(2), 1),
+              *y = tg_square(t, tg_square(t, x));
     tg_tensor *z = tg_square(t, x), *roots[] = {y, z}, *seeds[] = {seed, seed};
     tg_on_grad(z, discards_seed, seed);
     ck_assert(tg_backward_with(t, roots, 2, TG_BACKWARD(.seeds = seeds)) == TG_ERR_DISCARDED);
@@ -219,7 +220,7 @@ START_TEST(no_tensor_takes_a_dropped_leafs_place_on_its_tape) {
     tg_tensor *x = leaf(1.5), *other = NULL;
     tg_backward(t, x);
     tg_drop(x);
-    for (int i = 0; i < 1000 && other != x; i++) other = tg_randn(ctx, TG_SHAPE(), 1);
+    for (int i = 0; i < 1000 && other != x; i++) other = tg_randn(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(), 1);
     ck_assert_ptr_ne(other, x);
     ck_assert(tg_backward(t, other) == TG_ERR_STATE);
     tg_ctx_clear(ctx);

@@ -124,7 +124,7 @@ static tg_status draw_step(void *state, tg_ctx *ctx) {
     tg_drop(d->y), tg_drop(d->named);
     d->y = tg_keep(tg_dropout(d->t, d->x, 0.5));
     tg_rng_fork(ctx, "other");
-    d->named = tg_uniform(ctx, TG_SHAPE(3), 0, 1); /* an odd number of draws */
+    d->named = tg_uniform(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(3), 0, 1); /* an odd number of draws */
     tg_rng_join(ctx);
     tg_tape_reset(d->t);
     return tg_ctx_status(ctx);
@@ -135,7 +135,7 @@ START_TEST(named_streams_go_on) {
     for (int how = 0; how < 2; how++) {
         tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = test_device(), .seed = 3, .threads = 1));
         tg_rng_add(ctx, "other", 9);
-        draw d = {.t = tg_tape_new(ctx), .x = tg_uniform(ctx, TG_SHAPE(16), 1, 2)};
+        draw d = {.t = tg_tape_new(ctx), .x = tg_uniform(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(16), 1, 2)};
         tg_graph *g = NULL;
         for (int i = 0; i < 6; i++) {
             if (how == 0)
@@ -161,7 +161,7 @@ START_TEST(a_stream_that_went_is_missed) {
     if (!on_device()) return; /* the CPU calls the step, which reports it itself */
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = test_device(), .seed = 3, .threads = 1));
     tg_rng_add(ctx, "other", 9);
-    draw d = {.t = tg_tape_new(ctx), .x = tg_uniform(ctx, TG_SHAPE(16), 1, 2)};
+    draw d = {.t = tg_tape_new(ctx), .x = tg_uniform(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(16), 1, 2)};
     tg_graph *g = tg_graph_new(ctx, draw_step, &d);
     ck_assert_int_eq(tg_graph_replay(g), TG_OK);
     ck_assert_int_eq(tg_rng_remove(ctx, "other"), TG_OK);

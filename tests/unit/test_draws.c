@@ -115,7 +115,7 @@ static int64_t *numbers(const grid_case *c, const int *rank, int64_t *total) {
 static float *one_rank(int64_t n) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.seed = SEED, .threads = 1));
     float *x = calloc((size_t)n + 1, sizeof *x);
-    tg_read(tg_uniform(ctx, TG_SHAPE(n), 0, 1), x, (size_t)n * sizeof *x);
+    tg_read(tg_uniform(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(n), 0, 1), x, (size_t)n * sizeof *x);
     ck_assert_int_eq(tg_ctx_status(ctx), TG_OK);
     tg_ctx_free(ctx);
     return x;
@@ -342,7 +342,7 @@ static void draws_lie_in(tg_dtype dtype, double lo, double hi, double least, dou
     static double x[N];
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.seed = SEED, .threads = 1, .dtype = dtype));
     double min = INFINITY, max = -INFINITY;
-    tg_read_f64(tg_uniform(ctx, TG_SHAPE(N), lo, hi), x, N);
+    tg_read_f64(tg_uniform(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(N), lo, hi), x, N);
     ck_assert_int_eq(tg_ctx_status(ctx), TG_OK);
     for (int i = 0; i < N; i++) {
         min = fmin(min, x[i]);

@@ -12,7 +12,8 @@
 
 START_TEST(params_are_typed_and_copied) {
     begin();
-    tg_tensor *a = tg_param(ctx, "a", TG_SHAPE(2, 3), 1), *b = tg_param(ctx, "b", TG_SHAPE(3), 1), *out[2];
+    tg_tensor *a = tg_param_new(ctx, "a", TG_DTYPE_DEFAULT, TG_SHAPE(2, 3), 1),
+              *b = tg_param_new(ctx, "b", TG_DTYPE_DEFAULT, TG_SHAPE(3), 1), *out[2];
     probe_params p = {.power = 3};
     ck_assert(tg_apply(t, &probe_op, &p, (tg_tensor *[]){a, b}, 2, out, 2, NULL, NULL, TG_SITE) == TG_OK);
     p.power = 7; /* the tape has its own copy */
@@ -83,7 +84,7 @@ static tg_tensor *counted(tg_tape *tape, tg_tensor *x, counter *s) {
 
 START_TEST(a_state_lives_as_long_as_its_node) {
     begin();
-    tg_tensor *x = tg_param(ctx, "x", TG_SHAPE(3), 1);
+    tg_tensor *x = tg_param_new(ctx, "x", TG_DTYPE_DEFAULT, TG_SHAPE(3), 1);
     counter first = {0}, second = {0}, third = {0};
     tg_tensor *y = counted(t, x, &first);
     tg_tensor *loss = tg_sum(t, counted(t, y, &second), TG_ALL_DIMS, false);
@@ -104,7 +105,7 @@ END_TEST
 START_TEST(a_state_ends_with_the_context) {
     begin();
     counter s = {0};
-    counted(t, tg_param(ctx, "x", TG_SHAPE(3), 1), &s);
+    counted(t, tg_param_new(ctx, "x", TG_DTYPE_DEFAULT, TG_SHAPE(3), 1), &s);
     ck_assert(s.destroyed == 0);
     tg_ctx_free(ctx); /* frees its tape too */
     ck_assert(s.destroyed == 1);
@@ -113,7 +114,8 @@ END_TEST
 
 START_TEST(without_a_node_a_state_ends_with_the_call) {
     begin();
-    tg_tensor *x = tg_param(ctx, "x", TG_SHAPE(3), 1), *data = tg_randn(ctx, TG_SHAPE(3), 1);
+    tg_tensor *x = tg_param_new(ctx, "x", TG_DTYPE_DEFAULT, TG_SHAPE(3), 1),
+              *data = tg_randn(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(3), 1);
     counter no_gradient = {0}, no_grad_mode = {0}, no_tape = {0}, failed_before = {0};
     counted(t, data, &no_gradient);
     ck_assert(no_gradient.calls == 1 && no_gradient.destroyed == 1);
@@ -135,7 +137,7 @@ END_TEST
 
 START_TEST(a_failed_call_ends_its_state_once) {
     begin();
-    tg_tensor *x = tg_param(ctx, "x", TG_SHAPE(3), 1);
+    tg_tensor *x = tg_param_new(ctx, "x", TG_DTYPE_DEFAULT, TG_SHAPE(3), 1);
     counter infer = {.infer = TG_ERR_SHAPE}, forward = {.forward = TG_ERR_DATA},
             backward = {.backward = TG_ERR_UNSUPPORTED};
     ck_assert(!tg_is_alive(counted(t, x, &infer)) && infer.destroyed == 1);
@@ -161,7 +163,7 @@ END_TEST
 
 START_TEST(ops_without_parts_are_refused) {
     begin();
-    tg_tensor *x = tg_param(ctx, "x", TG_SHAPE(3), 1), *out;
+    tg_tensor *x = tg_param_new(ctx, "x", TG_DTYPE_DEFAULT, TG_SHAPE(3), 1), *out;
     tg_op small = counted_op, nameless = counted_op, shapeless = counted_op, forward_only = counted_op;
     small.size = 8;
     nameless.name = NULL;
@@ -196,7 +198,7 @@ static tg_status takes_input(tg_call *c) {
 
 START_TEST(outputs_are_those_that_infer_makes_and_forward_fills) {
     begin();
-    tg_tensor *x = tg_param(ctx, "x", TG_SHAPE(3), 1), *out;
+    tg_tensor *x = tg_param_new(ctx, "x", TG_DTYPE_DEFAULT, TG_SHAPE(3), 1), *out;
     tg_op empty = counted_op, swaps = counted_op, hands = counted_op;
     empty.forward = NULL;
     counter s = {0};
@@ -293,7 +295,8 @@ static tg_status nothing(tg_call *c) {
 START_TEST(no_function_frees_its_own_tape_or_context) {
     begin();
     for (deed d = RESET; d <= FREE_CTX; d++) {
-        tg_tensor *x = tg_param(ctx, "x", TG_SHAPE(3), 1), *out, *one = tg_zeros(ctx, TG_F64, TG_SHAPE(3));
+        tg_tensor *x = tg_param_new(ctx, "x", TG_DTYPE_DEFAULT, TG_SHAPE(3), 1), *out,
+                  *one = tg_zeros(ctx, TG_F64, TG_SHAPE(3));
         tg_op op = counted_op, pushes = {.size = sizeof pushes, .name = "pushes", .n_in = 1, .n_out = 1,
                                          .params_size = sizeof d, .infer = tiny_infer, .forward = nothing,
                                          .backward = nothing, .jvp = ends_jvp};

@@ -101,7 +101,7 @@ ON_EACH(the_scale_follows_the_table, TG_F64)
 static void a_fixed_scale_stays_on(void) {
     tg_tensor *x = leaf(2);
     tg_optim *o = tg_sgd_new(ctx, &x, 1, TG_SGD(.lr = 0.5));
-    tg_optim_set_scale(o, TG_LOSS_SCALE(.initial = 0.25, .fixed = true, .interval = 1));
+    tg_optim_set_scale(o, TG_LOSS_SCALE(.initial = 0.25, .fixed = true));
     ck_assert_int_eq(tg_optim_state_count(o), 2);
     step_with(o, x, 3);
     step_with(o, x, INFINITY);
@@ -325,9 +325,12 @@ typedef struct net {
 } net;
 
 static net net_of(double initial, int64_t interval) {
-    net n = {.x = tg_zeros(ctx, TG_F16, TG_SHAPE(ROWS, IN)), .y = tg_zeros(ctx, TG_F16, TG_SHAPE(ROWS, 1)),
-             .p = {tg_param(ctx, "fc1.weight", TG_SHAPE(WIDTH, IN), 0.5), tg_param(ctx, "fc1.bias", TG_SHAPE(WIDTH), 0),
-                   tg_param(ctx, "fc2.weight", TG_SHAPE(1, WIDTH), 0.25), tg_param(ctx, "fc2.bias", TG_SHAPE(1), 0)}};
+    net n = {.x = tg_zeros(ctx, TG_F16, TG_SHAPE(ROWS, IN)),
+             .y = tg_zeros(ctx, TG_F16, TG_SHAPE(ROWS, 1)),
+             .p = {tg_param_new(ctx, "fc1.weight", TG_DTYPE_DEFAULT, TG_SHAPE(WIDTH, IN), 0.5),
+                   tg_param_new(ctx, "fc1.bias", TG_DTYPE_DEFAULT, TG_SHAPE(WIDTH), 0),
+                   tg_param_new(ctx, "fc2.weight", TG_DTYPE_DEFAULT, TG_SHAPE(1, WIDTH), 0.25),
+                   tg_param_new(ctx, "fc2.bias", TG_DTYPE_DEFAULT, TG_SHAPE(1), 0)}};
     double x[ROWS * IN], y[ROWS];
     for (int i = 0; i < ROWS * IN; i++) x[i] = sin(1.7 * i + 0.3);
     for (int i = 0; i < ROWS; i++) y[i] = x[i * IN] * x[i * IN + 1] + 0.5 * x[i * IN + 2];

@@ -233,7 +233,8 @@ START_TEST(class_weights_are_applied) {
     }
     tg_tensor *y = tg_cross_entropy(t, x, target, TG_CROSS_ENTROPY(.weight = w));
     expect_values(y, (const double[]){plain / 5}, 1, 1e-15, "the mean");
-    y = tg_cross_entropy(t, x, target, TG_CROSS_ENTROPY(.weight = w, .reduction = TG_LOSS_SUM, .smoothing = 0.25));
+    y = tg_cross_entropy(t, x, target,
+                         TG_CROSS_ENTROPY(.weight = w, .reduction = TG_LOSS_SUM, .label_smoothing = 0.25));
     expect_values(y, (const double[]){0.75 * plain + 0.25 * spread}, 1, 1e-14, "smoothed");
     y = tg_cross_entropy(t, x, target, TG_CROSS_ENTROPY(.weight = w, .ignore_index = 2));
     expect_values(y, (const double[]){p[1][0]}, 1, 1e-15, "one row ignored");

@@ -68,7 +68,7 @@ START_TEST(vectors_do_not_decay) {
     tg_tensor *p[4];
     for (int i = 0; i < 4; i++) p[i] = leaf_of(i % 2 ? TG_SHAPE(1) : TG_SHAPE(1, 1), &(double){1});
     tg_optim *o = tg_adamw_new(ctx, p, 4, TG_ADAMW(.lr = 0.1, .weight_decay = 0.5));
-    int slow = tg_optim_group(o, TG_GROUP(.lr_scale = 0.1, .weight_decay = 0.2));
+    int slow = tg_optim_add_group(o, TG_GROUP(.lr_scale = 0.1, .weight_decay = 0.2));
     tg_optim_assign(o, slow, p + 2, 2);
     tg_optim_no_decay_1d(o);
     for (int i = 0; i < 4; i++) give(p[i], 0);
@@ -91,9 +91,9 @@ START_TEST(a_group_has_its_own_numbers) {
     tg_optim *o = tg_adamw_new(ctx, both, 2, TG_ADAMW(.lr = 0.1, .weight_decay = 0.5));
     tg_optim *a = tg_adamw_new(ctx, &alone, 1,
                                TG_ADAMW(.lr = 0.04, .beta1 = 0.5, .beta2 = 0.7, .eps = 1e-2, .weight_decay = TG_NONE));
-    int own = tg_optim_group(o, TG_GROUP(.lr_scale = 0.5, .weight_decay = TG_NONE, .beta1 = 0.5, .beta2 = 0.7,
+    int own = tg_optim_add_group(o, TG_GROUP(.lr_scale = 0.5, .weight_decay = TG_NONE, .beta1 = 0.5, .beta2 = 0.7,
                                          .eps = 1e-2));
-    int same = tg_optim_group(o, NULL);
+    int same = tg_optim_add_group(o, NULL);
     tg_optim_assign(o, own, &both[1], 1);
     tg_optim_assign(o, same, &both[0], 1);
     tg_optim_set_lr_of(o, own, 0.08);
@@ -126,7 +126,7 @@ START_TEST(a_group_follows_its_schedule) {
     tg_optim *o = tg_sgd_new(ctx, x, 32, TG_SGD(.lr = 0.5));
     tg_optim_set_clip(o, INFINITY);
     for (int i = 1; i < 32; i++)
-        ck_assert(tg_optim_group(o, TG_GROUP(.lr_scale = i, .schedule = i % 2 ? s : NULL)) == i);
+        ck_assert(tg_optim_add_group(o, TG_GROUP(.lr_scale = i, .schedule = i % 2 ? s : NULL)) == i);
     for (int i = 1; i < 32; i++) tg_optim_assign(o, i, &x[i], 1);
     double want[32] = {0};
     int64_t taken = 0;

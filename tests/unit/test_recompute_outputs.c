@@ -87,7 +87,7 @@ static void chain(bool replay, bool hook, bool early, double *gx, double *gw, in
         ck_assert_int_eq(tg_storage_state_of(turned), TG_PRESENT); /* all are restored at once */
         ck_assert(s1.runs == 2 && s2.runs == 2);
     }
-    tg_randn(ctx, TG_SHAPE(5), 1); /* advances the stream */
+    tg_randn(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(5), 1); /* advances the stream */
     tg_backward(t, tg_sum(t, sum, TG_ALL_DIMS, false));
     ck_status(TG_OK);
     *runs = s1.runs == s2.runs ? s1.runs : -1;

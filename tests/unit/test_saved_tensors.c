@@ -42,10 +42,10 @@ static void end_one(void *user, void *packed) {
     free(packed);
 }
 
-static tg_packer packer_on(shelf *s) { return *TG_PACKER(.pack = put, .unpack = get, .drop = end_one, .user = s); }
+static tg_pack_ops packer_on(shelf *s) { return *TG_PACK_OPS(.pack = put, .unpack = get, .drop = end_one, .user = s); }
 
 static void use(shelf *s) {
-    tg_packer p = packer_on(s);
+    tg_pack_ops p = packer_on(s);
     ck_assert(tg_tape_pack(t, &p) == TG_OK);
 }
 
@@ -361,7 +361,7 @@ START_TEST(packers_may_record_ops) {
     tg_tensor *x = ramp(3, 4);
     tg_backward(t, scoped(x));
     gradient(x, plain);
-    tg_tape_pack(t, TG_PACKER(.pack = keep_half, .unpack = give_half, .drop = drop_half, .user = &n));
+    tg_tape_pack(t, TG_PACK_OPS(.pack = keep_half, .unpack = give_half, .drop = drop_half, .user = &n));
     tg_tensor *y = scoped(x);
     int64_t nodes = tg_tape_nodes(t);
     tg_backward(t, y);
@@ -397,7 +397,7 @@ START_TEST(within_recomputation) {
 }
 END_TEST
 
-static double gpt_step(tg_ctx *c, const tg_packer *p, int recompute, double *norm) {
+static double gpt_step(tg_ctx *c, const tg_pack_ops *p, int recompute, double *norm) {
     tg_module *gpt = tg_gpt_new(c, TG_GPT(.arch = TG_LLAMA, .vocab = 32, .layers = 2, .heads = 2, .hidden = 16,
                                           .positions = 8, .recompute = (tg_gpt_recompute)recompute));
     tg_tape *tape = tg_tape_new(c);
@@ -424,7 +424,7 @@ START_TEST(a_model) {
     for (int recompute = 0; recompute < 3; recompute++) {
         double loss[2], norm[2];
         shelf s = {0};
-        tg_packer p = packer_on(&s);
+        tg_pack_ops p = packer_on(&s);
         for (int i = 0; i < 2; i++) {
             ctx = tg_ctx_new(TG_CONFIG(.device = test_device(), .seed = 5, .threads = 1));
             loss[i] = gpt_step(ctx, i ? &p : NULL, recompute, &norm[i]);

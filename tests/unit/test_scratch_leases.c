@@ -145,7 +145,7 @@ static tg_status inner(void *state, tg_tape *t, tg_tensor *const *in, int n_in, 
 START_TEST(a_recomputation_has_its_own) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = test_device(), .threads = 1));
     tg_tape *t = tg_tape_new(ctx);
-    tg_tensor *w = tg_param(ctx, "w", TG_SHAPE(), 1), *y, *outer;
+    tg_tensor *w = tg_param_new(ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(), 1), *y, *outer;
     void *seen[3] = {NULL};
     for (int step = 0; step < 3; step++) {
         outer = lease_floats(t, 32);
@@ -292,7 +292,7 @@ END_TEST
 START_TEST(leases_are_ordinary_tensors) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = test_device(), .threads = 1));
     tg_tape *t = tg_tape_new(ctx);
-    tg_tensor *w = tg_param(ctx, "w", TG_SHAPE(4), 1), *x = lease_floats(t, 4);
+    tg_tensor *w = tg_param_new(ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(4), 1), *x = lease_floats(t, 4);
     ctx->run.ops->fill(ctx, tg_array_of(x), 3);
     tg_tensor *loss = tg_sum(t, tg_mul(t, w, x), TG_ALL_DIMS, false);
     ck_assert_int_eq(tg_discard(x), TG_ERR_STATE);

@@ -473,7 +473,7 @@ static void check_hessian(tg_gpt_arch arch) {
     tg_tensor **p = malloc((size_t)n * sizeof *p), **v = malloc((size_t)n * sizeof *v);
     tg_tensor **hv = malloc((size_t)n * sizeof *hv);
     tg_module_params(m, p, n);
-    for (int i = 0; i < n; i++) v[i] = tg_randn(ctx, tg_shape_of(p[i]), 1);
+    for (int i = 0; i < n; i++) v[i] = tg_randn(ctx, TG_DTYPE_DEFAULT, tg_shape_of(p[i]), 1);
     ck_assert_msg(tg_hvp(t, model_loss(m, ids, target), p, n, v, hv) == TG_OK, "%s", tg_ctx_message(ctx));
     double **product = malloc((size_t)n * sizeof *product);
     for (int i = 0; i < n; i++) {

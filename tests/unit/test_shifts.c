@@ -56,11 +56,11 @@ static tg_tensor *one_a_row(tg_tensor *x) {
     return tg_cross_entropy(t, x, target(), TG_CROSS_ENTROPY(.reduction = TG_LOSS_NONE));
 }
 static tg_tensor *smoothed(tg_tensor *x) {
-    return tg_cross_entropy(t, x, target(), TG_CROSS_ENTROPY(.reduction = TG_LOSS_NONE, .smoothing = 0.25));
+    return tg_cross_entropy(t, x, target(), TG_CROSS_ENTROPY(.reduction = TG_LOSS_NONE, .label_smoothing = 0.25));
 }
 static tg_tensor *weighed(tg_tensor *x) {
     return tg_cross_entropy(t, x, target(),
-                            TG_CROSS_ENTROPY(.reduction = TG_LOSS_NONE, .smoothing = 0.25, .weight = weights()));
+                            TG_CROSS_ENTROPY(.reduction = TG_LOSS_NONE, .label_smoothing = 0.25, .weight = weights()));
 }
 
 /* Returns the result, the gradient, and a gradient of its squares. */

@@ -17,7 +17,8 @@ static tg_ctx *ctx_new(void) { return tg_ctx_new(TG_CONFIG(.seed = 3, .threads =
 START_TEST(first_error_sticks) {
     tg_ctx *ctx = ctx_new();
     tg_tape *t = tg_tape_new(ctx);
-    tg_tensor *a = tg_randn(ctx, TG_SHAPE(2, 3), 1), *b = tg_randn(ctx, TG_SHAPE(4, 5), 1);
+    tg_tensor *a = tg_randn(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(2, 3), 1),
+              *b = tg_randn(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(4, 5), 1);
     tg_tensor *bad = tg_add(t, a, b);
     ck_status(ctx, TG_ERR_SHAPE);
     ck_says(ctx, "add");
@@ -31,7 +32,7 @@ START_TEST(first_error_sticks) {
     tg_matmul(t, bad, b);
     tg_backward(t, bad);
     ck_assert(isnan(tg_item(bad)));
-    ck_assert(tg_randn(ctx, TG_SHAPE(1), 1) == bad);
+    ck_assert(tg_randn(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(1), 1) == bad);
     ck_assert_str_eq(tg_ctx_message(ctx), first);
     tg_ctx_clear(ctx);
     ck_status(ctx, TG_OK);
@@ -48,7 +49,8 @@ END_TEST
 START_TEST(a_failed_call_changes_nothing) {
     tg_ctx *ctx = ctx_new();
     tg_tape *t = tg_tape_new(ctx);
-    tg_tensor *p = tg_param(ctx, "p", TG_SHAPE(3, 3), 1), *q = tg_randn(ctx, TG_SHAPE(2, 2), 1);
+    tg_tensor *p = tg_param_new(ctx, "p", TG_DTYPE_DEFAULT, TG_SHAPE(3, 3), 1),
+              *q = tg_randn(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(2, 2), 1);
     tg_mul(t, p, p);
     tg_memory_info before = TG_MEMORY_INFO(), after = TG_MEMORY_INFO();
     tg_rng r0, r1;
@@ -73,7 +75,7 @@ END_TEST
 START_TEST(stale_handles_are_recognized) {
     tg_ctx *ctx = ctx_new();
     tg_tape *t = tg_tape_new(ctx);
-    tg_tensor *x = tg_randn(ctx, TG_SHAPE(2), 1), *y = tg_neg(t, x);
+    tg_tensor *x = tg_randn(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(2), 1), *y = tg_neg(t, x);
     tg_ref ref = tg_ref_of(y);
     ck_assert(tg_ref_get(ctx, ref) == y);
     tg_tape_reset(t);
@@ -146,7 +148,7 @@ END_TEST
 START_TEST(foreign_tensors_are_refused) {
     tg_ctx *a = ctx_new(), *b = ctx_new();
     tg_tape *ta = tg_tape_new(a), *tb = tg_tape_new(b), *tb2 = tg_tape_new(b);
-    tg_tensor *x = tg_randn(a, TG_SHAPE(2), 1), *y = tg_randn(b, TG_SHAPE(2), 1);
+    tg_tensor *x = tg_randn(a, TG_DTYPE_DEFAULT, TG_SHAPE(2), 1), *y = tg_randn(b, TG_DTYPE_DEFAULT, TG_SHAPE(2), 1);
     tg_add(tb, y, x);
     ck_status(b, TG_ERR_HANDLE);
     ck_says(b, "another context");
@@ -170,7 +172,7 @@ START_TEST(a_context_that_cannot_be_made_is_dead) {
     ck_says(ctx, "abacus");
     tg_tape *t = tg_tape_new(ctx);
     ck_assert_ptr_nonnull(t);
-    tg_tensor *x = tg_randn(ctx, TG_SHAPE(2), 1);
+    tg_tensor *x = tg_randn(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(2), 1);
     ck_assert(!tg_is_alive(tg_neg(t, x)));
     tg_ctx_clear(ctx);
     ck_status(ctx, TG_ERR_DEVICE); /* a dead context stays dead */
@@ -190,7 +192,8 @@ static void count(void *user) { ++*(int *)user; }
 START_TEST(a_limit_of_memory_is_kept) {
     tg_ctx *c = tg_ctx_new(TG_CONFIG(.threads = 1, .memory = 1 << 20));
     tg_tape *tape = tg_tape_new(c);
-    tg_tensor *w = tg_param(c, "w", TG_SHAPE(150000), 1), *small = tg_zeros(c, TG_F32, TG_SHAPE(1000));
+    tg_tensor *w = tg_param_new(c, "w", TG_DTYPE_DEFAULT, TG_SHAPE(150000), 1),
+              *small = tg_zeros(c, TG_F32, TG_SHAPE(1000));
     ck_assert_msg(tg_ctx_status(c) == TG_OK, "%s", tg_ctx_message(c));
     ck_assert(!tg_is_alive(tg_exp(tape, w)) && tg_ctx_status(c) == TG_ERR_MEMORY);
     ck_assert_msg(strstr(tg_ctx_message(c), "600000 bytes were asked for, the limit is 1048576; ") &&
@@ -334,7 +337,7 @@ static void in_turns(void *user, int64_t n, tg_range_fn body, void *arg) {
 static void product(tg_ctx *ctx, double *y) {
     enum { SIDE = 160 };
     tg_tape *t = tg_tape_new(ctx);
-    tg_tensor *x = tg_uniform(ctx, TG_SHAPE(SIDE, SIDE), -1, 1);
+    tg_tensor *x = tg_uniform(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(SIDE, SIDE), -1, 1);
     tg_tensor *sums = tg_sum(t, tg_softmax(t, tg_matmul(t, x, x), 1), TG_DIMS(0), false);
     tg_read_f64(tg_mul(t, sums, tg_slice(t, tg_reshape(t, x, TG_SHAPE(SIDE * SIDE)), 0, 0, SIDE, 1)), y, SIDE);
     tg_tape_free(t);

@@ -21,7 +21,7 @@ static void expect_error(tg_ctx *ctx, tg_status status, const char *says) {
 
 /* Returns the next n draws of the current stream as integers. */
 static void draw(tg_ctx *ctx, int n, float *x) {
-    tg_tensor *u = tg_uniform(ctx, TG_SHAPE(n), 0, 1);
+    tg_tensor *u = tg_uniform(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(n), 0, 1);
     tg_read(u, x, (size_t)n * sizeof *x);
     tg_drop(u);
 }
@@ -178,7 +178,7 @@ static tg_status drops(void *state, tg_tape *t, tg_tensor *const *in, int n_in, 
 
 static tg_ctx *layer_ctx(tg_tensor **w) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .seed = 3, .check = true));
-    *w = tg_param(ctx, "w", TG_SHAPE(64), 1);
+    *w = tg_param_new(ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(64), 1);
     tg_rng_add(ctx, "a", 11);
     tg_rng_add(ctx, "b", 12);
     return ctx;
@@ -314,7 +314,7 @@ START_TEST(gradcheck_draws_the_same_in_every_run) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .dtype = TG_F64));
     tg_rng_add(ctx, "a", 11);
     tg_rng_add(ctx, "b", 12);
-    tg_tensor *w = tg_param(ctx, "w", TG_SHAPE(20), 1);
+    tg_tensor *w = tg_param_new(ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(20), 1);
     tg_tape *t = tg_tape_new(ctx);
     tg_gradcheck(t, noisy, NULL, &w, 1, 1, NULL, NULL);
     expect_ok(ctx);

@@ -20,7 +20,8 @@ static int64_t live(void) {
 
 START_TEST(a_scope_discards_unkept_tensors) {
     begin();
-    tg_tensor *p = tg_param(ctx, "p", TG_SHAPE(100), 1), *x = tg_randn(ctx, TG_SHAPE(100), 1);
+    tg_tensor *p = tg_param_new(ctx, "p", TG_DTYPE_DEFAULT, TG_SHAPE(100), 1),
+              *x = tg_randn(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(100), 1);
     int64_t before = live();
     tg_scope_open(t, "layer");
     tg_tensor *a = tg_add(t, p, x), *b = tg_neg(t, a), *c = tg_exp(t, b), *y = tg_add(t, c, x);
@@ -50,7 +51,7 @@ END_TEST
 
 START_TEST(views_of_outputs_and_outer_tensors_survive_a_scope) {
     begin();
-    tg_tensor *x = tg_randn(ctx, TG_SHAPE(2, 3), 1), *outer = tg_neg(t, x);
+    tg_tensor *x = tg_randn(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(2, 3), 1), *outer = tg_neg(t, x);
     tg_scope_open(t, NULL);
     tg_tensor *y = tg_square(t, outer), *v = tg_transpose(t, y, 0, 1);
     tg_scope_open(t, "inner");
@@ -77,13 +78,13 @@ static tg_status refill(void *user, tg_ctx *c, void *dst, size_t bytes) {
 
 START_TEST(discards_and_refills) {
     begin();
-    tg_tensor *x = tg_randn(ctx, TG_SHAPE(8), 1), *y = tg_neg(t, x);
+    tg_tensor *x = tg_randn(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(8), 1), *y = tg_neg(t, x);
     int fills = 0;
     ck_assert(tg_discard_with(y, refill, NULL, &fills) == TG_OK);
     ck_assert(tg_storage_state_of(y) == TG_DISCARDED);
     ck_assert(tg_item(tg_sum(t, y, TG_ALL_DIMS, false)) == 56);
     ck_assert_int_eq(fills, 1);
-    tg_tensor *p = tg_param(ctx, "p", TG_SHAPE(8), 1), *e = tg_exp(t, p);
+    tg_tensor *p = tg_param_new(ctx, "p", TG_DTYPE_DEFAULT, TG_SHAPE(8), 1), *e = tg_exp(t, p);
     ck_assert(tg_discard(e) == TG_ERR_STATE);
     ck_says("saved");
     tg_ctx_clear(ctx);
@@ -95,7 +96,8 @@ END_TEST
 
 START_TEST(parameters_collect_gradients_of_several_tapes) {
     begin();
-    tg_tensor *w = tg_param(ctx, "w", TG_SHAPE(3), 1), *x = tg_randn(ctx, TG_SHAPE(3), 1);
+    tg_tensor *w = tg_param_new(ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(3), 1),
+              *x = tg_randn(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(3), 1);
     tg_tape *s[4];
     tg_tensor *mid[4], *in[4], *out[4];
     for (int i = 0; i < 4; i++) { /* two stages, four micro-batches */
@@ -122,7 +124,8 @@ END_TEST
 
 START_TEST(a_parameter_dropped_too_early_is_kept_for_its_nodes) {
     begin();
-    tg_tensor *w = tg_param(ctx, "w", TG_SHAPE(3), 1), *x = tg_param(ctx, "x", TG_SHAPE(3), 1);
+    tg_tensor *w = tg_param_new(ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(3), 1),
+              *x = tg_param_new(ctx, "x", TG_DTYPE_DEFAULT, TG_SHAPE(3), 1);
     tg_tensor *y = tg_sum(t, tg_mul(t, w, x), TG_ALL_DIMS, false);
     tg_drop(w);
     ck_assert(!tg_is_alive(w));
@@ -238,7 +241,8 @@ static double run_block(fn_state *s, tg_tensor *x, tg_tensor *w, bool recompute,
 }
 
 static void same_with_and_without(fn_state *s, bool frozen) {
-    tg_tensor *w = tg_param(ctx, "w", TG_SHAPE(4), 0.3), *x = tg_param(ctx, "x", TG_SHAPE(4), 0.3);
+    tg_tensor *w = tg_param_new(ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(4), 0.3),
+              *x = tg_param_new(ctx, "x", TG_DTYPE_DEFAULT, TG_SHAPE(4), 0.3);
     tg_set_requires_grad(x, !frozen);
     double gx[2][4] = {{0}}, gw[2][4];
     double a = run_block(s, x, w, false, frozen ? NULL : gx[0], gw[0]);
@@ -264,7 +268,8 @@ END_TEST
 
 START_TEST(recomputation_saves_only_its_inputs) {
     begin();
-    tg_tensor *w = tg_param(ctx, "w", TG_SHAPE(1000), 0.1), *x = tg_param(ctx, "x", TG_SHAPE(1000), 0.1), *y;
+    tg_tensor *w = tg_param_new(ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(1000), 0.1),
+              *x = tg_param_new(ctx, "x", TG_DTYPE_DEFAULT, TG_SHAPE(1000), 0.1), *y;
     fn_state s = {.w = w};
     int64_t before = live();
     tg_recompute(t, block, &s, &x, 1, &y, 1, NULL);
@@ -277,7 +282,8 @@ END_TEST
 
 START_TEST(a_second_run_that_differs_is_found) {
     begin();
-    tg_tensor *w = tg_param(ctx, "w", TG_SHAPE(4), 0.1), *x = tg_param(ctx, "x", TG_SHAPE(4), 0.1), *y;
+    tg_tensor *w = tg_param_new(ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(4), 0.1),
+              *x = tg_param_new(ctx, "x", TG_DTYPE_DEFAULT, TG_SHAPE(4), 0.1), *y;
     fn_state s = {.w = w, .grows = true};
     tg_recompute(t, block, &s, &x, 1, &y, 1, TG_RECOMPUTE(.name = "grower"));
     tg_tensor *loss = tg_sum(t, y, TG_ALL_DIMS, false);
@@ -297,7 +303,7 @@ END_TEST
 
 START_TEST(a_dump_names_ops_shapes_and_sites) {
     begin();
-    tg_tensor *w = tg_param(ctx, "weights", TG_SHAPE(4), 0.1);
+    tg_tensor *w = tg_param_new(ctx, "weights", TG_DTYPE_DEFAULT, TG_SHAPE(4), 0.1);
     tg_tape_set_timing(t, true);
     tg_backward_with(t, (tg_tensor *[]){tg_sum(t, tg_exp(t, w), TG_ALL_DIMS, false)}, 1, TG_BACKWARD(.retain = true));
     char text[4096], json[4096];
@@ -327,9 +333,10 @@ static unsigned long long number_after(const char *at, const char *key) {
 START_TEST(json_lists_the_edges_of_the_graph_in_utf8) {
     begin();
     static char json[8192], dot[8192];
-    tg_tensor *w = tg_param(ctx, "caf\xC3\xA9 caf\xE9 \xF0\x9F", TG_SHAPE(4), 0.1);
-    tg_tensor *d = tg_param(ctx, "d", TG_SHAPE(4), 0.1);
-    tg_tensor *e = tg_exp(t, w), *y = tg_mul(t, tg_mul(t, e, d), tg_param(ctx, "f", TG_SHAPE(4), 0.1));
+    tg_tensor *w = tg_param_new(ctx, "caf\xC3\xA9 caf\xE9 \xF0\x9F", TG_DTYPE_DEFAULT, TG_SHAPE(4), 0.1);
+    tg_tensor *d = tg_param_new(ctx, "d", TG_DTYPE_DEFAULT, TG_SHAPE(4), 0.1);
+    tg_tensor *e = tg_exp(t, w),
+              *y = tg_mul(t, tg_mul(t, e, d), tg_param_new(ctx, "f", TG_DTYPE_DEFAULT, TG_SHAPE(4), 0.1));
     tg_drop(d); /* it has no serial number any more */
     ck_assert(tg_is_alive(y) && tg_tape_dump(t, TG_JSON, json, sizeof json) == strlen(json));
     ck_assert_msg(strstr(json, "caf\xC3\xA9 caf\\ufffd \\ufffd\\ufffd"), "%s", json);
@@ -351,7 +358,7 @@ END_TEST
 START_TEST(the_report_names_the_peak) {
     begin();
     tg_memory_set_trace(ctx, true);
-    tg_tensor *w = tg_param(ctx, "big.weight", TG_SHAPE(100000), 0.1);
+    tg_tensor *w = tg_param_new(ctx, "big.weight", TG_DTYPE_DEFAULT, TG_SHAPE(100000), 0.1);
     tg_backward(t, tg_sum(t, tg_exp(t, w), TG_ALL_DIMS, false));
     char text[16384];
     ck_assert(tg_memory_report(ctx, text, sizeof text) < sizeof text);

@@ -134,6 +134,7 @@ tg_status tg_ranks_run(int n, tg_rank_fn fn, void *arg, const tg_ranks_opts *giv
     if (given && (given->size < sizeof(size_t) || given->size > sizeof o)) return TG_ERR_ARGUMENT;
     if (given) memcpy(&o, given, given->size);
     if (o.message && o.message_size) o.message[0] = 0;
+    if (o.message && !o.message_size) return TG_ERR_ARGUMENT;
     TG_TRY(check_options(n, fn, &o));
     if (o.config && (o.config->size < sizeof(size_t) || o.config->size > sizeof config)) {
         say(&o, "%d ranks: %s", n, "the config's size was never set, or is a later version's");

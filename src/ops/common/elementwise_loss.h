@@ -15,7 +15,11 @@ typedef struct tg_elementwise_loss_params {
     int64_t ignore_index;
     double width;  /* of the curved middle of losses that are straight outside; 0: none */
     double factor; /* of every number; set by infer */
+    const char *unused; /* the name of an option that is set although the loss does not use it; NULL: none */
 } tg_elementwise_loss_params;
+
+/* The options that not every loss uses. */
+enum { TG_LOSS_USES_IGNORE_INDEX = 1, TG_LOSS_USES_LOG_TARGET = 2 };
 
 /* The params of a sample. */
 #define TG_LOSS_P(reduction_, ...)                                                                          \
@@ -23,7 +27,8 @@ typedef struct tg_elementwise_loss_params {
         .size = sizeof(size_t), .known = sizeof(size_t), .reduction = TG_LOSS_##reduction_, __VA_ARGS__     \
     }
 
-tg_elementwise_loss_params tg_elementwise_loss_params_of(const tg_loss_opts *opts);
+/* Reads the caller's options. `uses` is a sum of the above. */
+tg_elementwise_loss_params tg_elementwise_loss_params_of(const tg_loss_opts *opts, unsigned uses);
 /* Checks the options; `last` is the last reduction that the loss supports. */
 tg_status tg_elementwise_loss_check(tg_call *c, tg_loss_reduction last);
 /* Checks that inputs 0 and 1 are floats of one dtype and shape and that further inputs broadcast to them. The result

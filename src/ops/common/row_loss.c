@@ -24,7 +24,7 @@ tg_row_loss_params tg_row_loss_params_of(const tg_cross_entropy_opts *opts) {
     return (tg_row_loss_params){.size = o.size,
                                 .known = sizeof o,
                                 .ignore_index = tg_row_loss_ignore_index(o.ignore_index),
-                                .smoothing = o.smoothing,
+                                .smoothing = o.label_smoothing,
                                 .kind = o.smoothing_kind,
                                 .reduction = o.reduction,
                                 .weighted = o.weight != NULL};
@@ -43,10 +43,10 @@ static tg_status check_options(tg_call *c) {
     const tg_row_loss_params *p = c->params;
     TG_TRY(tg_size_check(c->ctx, p->size, p->known, "the options"));
     if (!(p->smoothing >= 0 && p->smoothing <= 1))
-        return tg_call_fail(c, TG_ERR_ARGUMENT, "smoothing is %g; it must be from 0 to 1", p->smoothing);
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "label_smoothing is %g; it must be from 0 to 1", p->smoothing);
     if (p->kind < TG_SMOOTHING_TORCH || p->kind > TG_SMOOTHING_MEGATRON_PARTITION)
         return tg_call_fail(c, TG_ERR_ARGUMENT,
-                            "the kind of smoothing is %d; it must be TG_SMOOTHING_TORCH, _MEGATRON or "
+                            "smoothing_kind is %d; it must be TG_SMOOTHING_TORCH, _MEGATRON or "
                             "_MEGATRON_PARTITION", (int)p->kind);
     if (p->ignore_index < -exact_in_double || p->ignore_index > exact_in_double)
         return tg_call_fail(c, TG_ERR_ARGUMENT, "ignore_index is %lld; its magnitude must be at most 2^53",

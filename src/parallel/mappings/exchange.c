@@ -102,10 +102,11 @@ const tg_op tg_op_all_to_all = {TG_MAPPING("AllToAll", "rows to and from every r
                                 .backward = all_to_all_backward, .vjp = all_to_all_vjp, .jvp = tg_jvp_linear,
                                 TG_SAMPLES(all_to_all_samples)};
 
-/* Exchanges rows of x [rows, ..]. send[r] rows, in order, go to rank r, and recv[r] rows come from it, in order of
- * r. Both NULL: equal parts. */
-tg_tensor *tg_all_to_all(tg_tape *t, tg_tensor *x, const int64_t *recv, const int64_t *send, tg_comm *c) {
-    return TG_MAP(t, tg_op_all_to_all, x, .comm = c, .recv = recv, .splits = send);
+/* Exchanges rows of x [rows, ..]. send_counts[r] rows, in order, go to rank r, and recv_counts[r] rows come from it, in
+ * order of r. Both NULL: equal parts. */
+tg_tensor *tg_all_to_all(tg_tape *t, tg_tensor *x, const int64_t *send_counts, const int64_t *recv_counts,
+                         tg_comm *c) {
+    return TG_MAP(t, tg_op_all_to_all, x, .comm = c, .recv = recv_counts, .splits = send_counts);
 }
 
 /* ---- reshard: Va -> Vb; its backward is the reverse ---- */

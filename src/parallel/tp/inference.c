@@ -99,9 +99,22 @@ tg_tensor *tg_inference_next(tg_module *row, tg_module *column, tg_tape *t, tg_t
 
 /* ---- Creation ---- */
 
-static tg_status complete(const tg_parallel *p, const char *who, tg_inference_opts *o, const tg_inference_opts *given) {
+/* Refuses what is set although the layer does not use it. */
+static tg_status check_unused(tg_ctx *ctx, const char *who, bool row, const tg_inference_opts *o) {
+    if (row && (o->norm || o->norm_eps != 0))
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: %s is set, but it is an option of the column layer only", who,
+                       o->norm ? "norm" : "norm_eps");
+    if (o->weight && o->std != 0)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: std is %g, expected 0, because the weight is given", who,
+                       o->std);
+    return TG_OK;
+}
+
+static tg_status complete(const tg_parallel *p, const char *who, bool row, tg_inference_opts *o,
+                          const tg_inference_opts *given) {
     tg_ctx *ctx = tg_parallel_ctx(p);
     TG_TRY(tg_options(ctx, o, sizeof *o, given, who));
+    TG_TRY(check_unused(ctx, who, row, o));
     if (o->norm_eps == 0) o->norm_eps = 1e-6;
     if (o->std == 0) o->std = 0.02;
     if (!(o->norm_eps > 0 && isfinite(o->norm_eps)))
@@ -130,8 +143,8 @@ static void add(tg_module *m, const tg_parallel *p, const char *name, tg_tensor 
     if (at.kind == TG_VARYING) local.dim[at.dim] /= tg_parallel_size(p, TG_TP);
     if (!given)
         tg_layer_add(m, name,
-                     tg_param_placed(p, name, TG_DTYPE_DEFAULT, shape, std,
-                                     TG_PLACES({TG_TP, at}, {TG_DP, TG_R}, {TG_CP, TG_R})));
+                     tg_param_new_placed(p, name, TG_DTYPE_DEFAULT, shape, std,
+                                         TG_PLACES({TG_TP, at}, {TG_DP, TG_R}, {TG_CP, TG_R})));
     else if (check_given(m->ctx, m->ops->kind, name, given, local) == TG_OK)
         tg_module_add_param(m, name, given);
 }
@@ -150,7 +163,7 @@ static tg_module *make(const tg_parallel *p, const tg_module_ops *ops, int64_t i
     if (good && (row ? out : in) <= 0)
         good = tg_fail(ctx, TG_ERR_ARGUMENT, "%s: in is %lld and out %lld, expected 1 or more", ops->kind,
                        (long long)in, (long long)out) == TG_OK;
-    if (!good || complete(p, ops->kind, &o, given) != TG_OK) return tg_layer_checked(NULL);
+    if (!good || complete(p, ops->kind, row, &o, given) != TG_OK) return tg_layer_checked(NULL);
     inference *s = tg_host_alloc(ctx, sizeof *s);
     if (!s) return tg_layer_checked(NULL);
     *s = (inference){ctx, tg_parallel_comm(p, TG_TP), tg_is_sequence_parallel(p), o.norm_eps};

@@ -35,9 +35,18 @@ static tg_status check_options(tg_plinear *s, const char *who, int shard) {
     const tg_plinear_opts *o = &s->o;
     if (o->weight && o->no_weight)
         return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: weight is given and no_weight is set; expected one of them", who);
+    if ((o->weight || o->no_weight) && o->no_init)
+        return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: no_init is set, but %s; leave it false", who,
+                       o->weight ? "the weight is given, and keeps its values" : "no_weight leaves nothing to draw");
+    if ((o->weight || o->no_weight || o->no_init) && o->std != 0)
+        return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: std is %g, expected 0, because the layer draws no weight", who,
+                       o->std);
     if (shard ? o->gather_output : o->input_is_whole)
         return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: %s is set, but it is an option of the %s layer only", who,
                        shard ? "gather_output" : "input_is_whole", shard ? "column" : "row");
+    if (shard && o->no_dgrad_reduce)
+        return tg_fail(s->ctx, TG_ERR_ARGUMENT,
+                       "%s: no_dgrad_reduce is set, but it is an option of the column layer only", who);
     if (o->input_is_whole && s->sp)
         return tg_fail(s->ctx, TG_ERR_STATE,
                        "%s: input_is_whole is set, but under sequence parallelism x is not the same on every rank; "
@@ -90,8 +99,8 @@ static tg_tensor *param(const tg_plinear *s, const char *name, tg_shape shape, d
     const tg_place_at dense[] = {{TG_TP, at}, {TG_DP, TG_R}, {TG_CP, TG_R}};
     const tg_place_at expert[] = {{TG_EP, TG_SHARD(0)}, {TG_ETP, at}, {TG_EDP, TG_R}};
     if (s->o.expert) shape.dim[0] *= tg_parallel_size(s->p, TG_EP);
-    return tg_param_placed(s->p, name, TG_DTYPE_DEFAULT, shape, s->o.no_init ? 0 : std, s->o.expert ? expert : dense,
-                           s->o.expert ? TG_LEN(expert) : TG_LEN(dense));
+    return tg_param_new_placed(s->p, name, TG_DTYPE_DEFAULT, shape, s->o.no_init ? 0 : std,
+                               s->o.expert ? expert : dense, s->o.expert ? TG_LEN(expert) : TG_LEN(dense));
 }
 
 static tg_status check_weight(const tg_plinear *s, const char *who, const tg_tensor *w) {

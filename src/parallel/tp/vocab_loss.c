@@ -17,7 +17,7 @@ tg_row_loss_params tg_vocab_loss_params(tg_comm *c, const tg_vocab_opts *opts) {
                                 .known = sizeof o,
                                 .ignore_index = tg_row_loss_ignore_index(o.ignore_index),
                                 .smoothing = o.label_smoothing,
-                                .kind = o.smoothing,
+                                .kind = o.smoothing_kind,
                                 .reduction = o.reduction,
                                 .in_place = o.in_place,
                                 .classes = o.classes};

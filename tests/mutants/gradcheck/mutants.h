@@ -7,7 +7,7 @@
 typedef struct mutant {
     const char *op;
     int input;          /* number of the input whose gradient is wrong */
-    const char *cause;  /* cause that the report must have: tg_gradcheck_result.cause */
+    const char *cause;  /* cause that the report must have: tg_gradcheck_info.cause */
     const char *what, *where;
     const tg_op *mutated; /* the op itself; NULL: one of the following replaces that of the device */
     tg_formula formula;

@@ -100,9 +100,9 @@ typedef struct finds {
 } finds;
 
 static void check_sample(tg_ctx *ctx, const mutant *p, const tg_op *op, int i, uint64_t seed, finds *f) {
-    tg_gradcheck_result r = {.size = sizeof r};
+    tg_gradcheck_info r = TG_GRADCHECK_INFO();
     char input[32];
-    tg_status status = tg_gradcheck_op(ctx, op, i, TG_GRADCHECK(.seed = seed), &r);
+    tg_status status = tg_gradcheck_op(ctx, op, i, &r, TG_GRADCHECK(.seed = seed));
     f->samples++;
     if (status == TG_ERR_GRADIENT) {
         size_t at = strlen(f->causes), length = strlen(op->name);
