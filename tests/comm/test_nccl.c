@@ -20,18 +20,18 @@ typedef struct exchange {
     char data[ROOM];
 } exchange;
 
-typedef struct member {
-    exchange *e;
+typedef struct party {
+    exchange *b;
     int rank;
-} member;
+} party;
 
 static int share(void *user, void *data, size_t bytes) {
-    const member *s = user;
+    const party *s = user;
     if (bytes > ROOM) return 1;
-    if (s->rank == 0) memcpy(s->e->data, data, bytes);
-    pthread_barrier_wait(&s->e->all);
-    memcpy(data, s->e->data, bytes);
-    pthread_barrier_wait(&s->e->all);
+    if (s->rank == 0) memcpy(s->b->data, data, bytes);
+    pthread_barrier_wait(&s->b->all);
+    memcpy(data, s->b->data, bytes);
+    pthread_barrier_wait(&s->b->all);
     return 0;
 }
 
@@ -45,7 +45,7 @@ static double sum_of_ranks(tg_ctx *ctx, tg_comm *c, double mine) {
 
 static tg_status by_exchange(void *arg, tg_ctx *ctx, tg_comm *host) {
     int me = tg_comm_rank(host);
-    member s = {arg, me};
+    party s = {arg, me};
     tg_comm *c = tg_comm_nccl_new_by(ctx, me, RANKS, share, &s);
     EXPECT(ctx, !strcmp(tg_comm_transport(c), "nccl") && tg_comm_size(c) == RANKS && tg_comm_rank(c) == me);
     EXPECT(ctx, sum_of_ranks(ctx, c, me) == 6 && tg_comm_barrier(c) == TG_OK);
