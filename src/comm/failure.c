@@ -108,7 +108,8 @@ void tg_control_abandon(tg_control *c, const char *why) {
 
 /* Ends the group if member i can no longer arrive. An error counts only after a while, as the peer may be about to
  * clear it, just as this rank has cleared its own. A member that has missed a call which this rank has not missed is
- * out of step for good. The view is read before the check that the member has not arrived is repeated. */
+ * out of step for good; this is checked first, as what the member did later, such as leaving, followed from it. The
+ * view is read before the check that the member has not arrived is repeated. */
 static void check_member(tg_control *c, const tg_wait *w, int i) {
     const double patience = 0.1;
     tg_member_view view = {.cause = -1};

@@ -136,10 +136,17 @@ tg_status tg_control_watch(tg_control *c, void *request, double waited);
 
 /* ---- deadlock.c ---- */
 
-/* Ends two groups that are deadlocked: this rank waits in one, a peer in the other, and neither will make the call
- * that the other waits for. first, second: the calls as errors quote them; `names`: the names of their groups. */
-void tg_control_deadlock(tg_control *mine, const tg_wait *w, tg_control *other, const tg_wait *w_other,
-                         const char *const names[2], const char *first, const char *second);
+/* A rank that waits in a call of a group. */
+typedef struct tg_blocked {
+    int rank; /* of the world */
+    const char *group;
+    const char *call; /* as tg_quote writes it */
+} tg_blocked;
+
+/* Ends two groups that are deadlocked: this rank (own) waits in `mine`, and peer in `other`. Neither will make the call
+ * that the other waits for. */
+void tg_control_deadlock(tg_control *mine, const tg_wait *w, const tg_blocked *own, tg_control *other,
+                         const tg_wait *w_other, const tg_blocked *peer);
 
 /* ---- recover.c ---- */
 

@@ -54,9 +54,9 @@ static void store(tg_dtype d, void *p, int64_t i, double v) {
 
 /* Returns the value after rounding to the dtype. */
 static double element(tg_dtype d, int rank, int64_t i) {
-    uint64_t room;
-    store(d, &room, 0, value(d, rank, i));
-    return load(d, &room, 0);
+    uint64_t value_bytes;
+    store(d, &value_bytes, 0, value(d, rank, i));
+    return load(d, &value_bytes, 0);
 }
 
 static double step(tg_dtype d, tg_reduce_op op, double a, double b) {
@@ -69,11 +69,11 @@ static double step(tg_dtype d, tg_reduce_op op, double a, double b) {
 /* Returns the expected result after rounding to the dtype. */
 static double reduced(tg_dtype d, tg_reduce_op op, int n, int64_t i) {
     double sum = element(d, 0, i);
-    uint64_t room;
+    uint64_t value_bytes;
     for (int r = 1; r < n; r++) sum = step(d, op, sum, element(d, r, i));
     if (op == TG_REDUCE_AVG) sum = d == TG_F64 ? sum / n : (double)((float)sum / (float)n);
-    store(d, &room, 0, sum);
-    return load(d, &room, 0);
+    store(d, &value_bytes, 0, sum);
+    return load(d, &value_bytes, 0);
 }
 
 /* ---- Tensors ---- */

@@ -204,16 +204,17 @@ static const char *const quarrel_says[QUARRELS][2] = {
 };
 
 /* Returns a tensor over the buffer, which the host can read afterwards; on a GPU a copy of it. */
-static tg_tensor *over(tg_ctx *ctx, tg_dtype d, int64_t n, double *room) {
-    return on_gpus ? tg_from_host(ctx, d, TG_SHAPE(n), room) : tg_wrap(ctx, d, TG_SHAPE(n), NULL, room, NULL, NULL);
+static tg_tensor *over(tg_ctx *ctx, tg_dtype d, int64_t n, double *numbers) {
+    return on_gpus ? tg_from_host(ctx, d, TG_SHAPE(n), numbers)
+                   : tg_wrap(ctx, d, TG_SHAPE(n), NULL, numbers, NULL, NULL);
 }
 
-static void disagree(quarrel q, tg_ctx *ctx, tg_comm *c, double *room) {
+static void disagree(quarrel q, tg_ctx *ctx, tg_comm *c, double *numbers) {
     int n = tg_comm_size(c), me = tg_comm_rank(c);
     bool other = me == VICTIM;
     int64_t counts[MOST], turned[MOST];
     tg_dtype d = q == DTYPE && other ? TG_I64 : TG_F64;
-    tg_tensor *x = over(ctx, d, q == COUNT && other ? 5 : 6, room);
+    tg_tensor *x = over(ctx, d, q == COUNT && other ? 5 : 6, numbers);
     for (int r = 0; r < n; r++) counts[r] = turned[r] = r < 2 ? 3 : 0;
     switch (q) {
     case DTYPE:
@@ -234,7 +235,8 @@ static void disagree(quarrel q, tg_ctx *ctx, tg_comm *c, double *room) {
         break;
     case MESSAGE:
         if (other) tg_work_wait(tg_comm_send(c, x, 0));
-        else if (me == 0) tg_comm_recv(c, x = over(ctx, d, 5, room), 1);
+        else if (me == 0)
+            tg_comm_recv(c, x = over(ctx, d, 5, numbers), 1);
         else tg_comm_barrier(c);
         break;
     case GROUPS: { /* one rank makes its calls in another order */
@@ -280,10 +282,10 @@ static void disagree(quarrel q, tg_ctx *ctx, tg_comm *c, double *room) {
 static tg_status quarrels(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
     quarrel q = *(quarrel *)arg;
     int me = tg_comm_rank(c);
-    double room[6] = {me, me, me, me, me, me};
-    disagree(q, ctx, c, room);
+    double numbers[6] = {me, me, me, me, me, me};
+    disagree(q, ctx, c, numbers);
     end->word[me] = 1;
-    for (int i = 0; i < 6; i++) end->word[me] &= room[i] == me;
+    for (int i = 0; i < 6; i++) end->word[me] &= numbers[i] == me;
     return tg_ctx_status(ctx);
 }
 

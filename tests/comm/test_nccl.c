@@ -15,18 +15,18 @@
 
 enum { RANKS = 4, ROOM = 256 };
 
-typedef struct board {
+typedef struct exchange {
     pthread_barrier_t all;
     char data[ROOM];
-} board;
+} exchange;
 
-typedef struct seat {
-    board *b;
+typedef struct party {
+    exchange *b;
     int rank;
-} seat;
+} party;
 
 static int share(void *user, void *data, size_t bytes) {
-    const seat *s = user;
+    const party *s = user;
     if (bytes > ROOM) return 1;
     if (s->rank == 0) memcpy(s->b->data, data, bytes);
     pthread_barrier_wait(&s->b->all);
@@ -45,7 +45,7 @@ static double sum_of_ranks(tg_ctx *ctx, tg_comm *c, double mine) {
 
 static tg_status by_exchange(void *arg, tg_ctx *ctx, tg_comm *host) {
     int me = tg_comm_rank(host);
-    seat s = {arg, me};
+    party s = {arg, me};
     tg_comm *c = tg_comm_nccl_new_by(ctx, me, RANKS, share, &s);
     EXPECT(ctx, !strcmp(tg_comm_transport(c), "nccl") && tg_comm_size(c) == RANKS && tg_comm_rank(c) == me);
     EXPECT(ctx, sum_of_ranks(ctx, c, me) == 6 && tg_comm_barrier(c) == TG_OK);
@@ -63,7 +63,7 @@ static tg_status by_exchange(void *arg, tg_ctx *ctx, tg_comm *host) {
 
 /* Other ranks cannot compare its calls, but its own errors are reported as usual. */
 START_TEST(ranks_meet_by_the_callers_exchange) {
-    board b;
+    exchange b;
     pthread_barrier_init(&b.all, NULL, RANKS);
     on_ranks(RANKS, by_exchange, &b);
     pthread_barrier_destroy(&b.all);
@@ -87,7 +87,7 @@ static tg_status refusals(void *arg, tg_ctx *ctx, tg_comm *host) {
     return tg_ctx_status(ctx);
 }
 
-START_TEST(what_is_refused) { on_ranks(1, refusals, NULL); }
+START_TEST(invalid_calls_are_refused) { on_ranks(1, refusals, NULL); }
 END_TEST
 
 static tg_status host_memory_moves(void *arg, tg_ctx *ctx, tg_comm *world) {
@@ -149,7 +149,7 @@ static tg_status column_backward(void *arg, tg_ctx *ctx, tg_comm *world) {
     return tg_ctx_status(ctx);
 }
 
-START_TEST(a_collective_runs_beside_a_product) {
+START_TEST(a_collective_runs_in_parallel_with_a_product) {
     on_ranks(2, column_backward, NULL);
     int reduce = after(0, "AllReduce", NULL, true);
     ck_assert_msg(reduce < trace.n, "no all-reduce among %d events", trace.n);
@@ -265,8 +265,11 @@ END_TEST
 
 int main(void) {
     setenv("TG_TEST_DEVICE", "cuda", 1);
-    const TTest *const tests[] = {ranks_meet_by_the_callers_exchange, what_is_refused, its_host_is_a_host,
-                                  a_collective_runs_beside_a_product, symmetric_buffers_are_windows,
+    const TTest *const tests[] = {ranks_meet_by_the_callers_exchange,
+                                  invalid_calls_are_refused,
+                                  its_host_is_a_host,
+                                  a_collective_runs_in_parallel_with_a_product,
+                                  symmetric_buffers_are_windows,
                                   without_memory_for_a_window_there_is_none};
     return tg_check_main("nccl", tests, sizeof tests / sizeof *tests);
 }

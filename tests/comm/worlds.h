@@ -97,7 +97,7 @@ typedef struct world_job {
 
 /* Buffer of this thread for data of a GPU that the host reads. */
 typedef struct reading {
-    void *room;
+    void *data;
     size_t bytes;
 } reading;
 
@@ -111,12 +111,12 @@ static inline const void *elements(tg_tensor *x) {
     reading *r = reading_of_thread();
     size_t n = (size_t)tg_numel(x) * tg_dtype_size(tg_dtype_of(x));
     if (!on_gpus) return tg_host_data(x);
-    if (n > r->bytes) r->room = realloc(r->room, r->bytes = n);
-    return tg_read(x, r->room, n) == TG_OK ? r->room : NULL;
+    if (n > r->bytes) r->data = realloc(r->data, r->bytes = n);
+    return tg_read(x, r->data, n) == TG_OK ? r->data : NULL;
 }
 
 static inline void reading_ends(void) {
-    free(reading_of_thread()->room);
+    free(reading_of_thread()->data);
     *reading_of_thread() = (reading){NULL, 0};
 }
 

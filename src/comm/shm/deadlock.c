@@ -54,9 +54,8 @@ static void fail_both(tg_shm_group *s, tg_shm_group *other, int member, const tg
     tg_shm_quote(s, member, theirs, &two);
     tg_quote(&one, ours, sizeof ours, &at);
     tg_quote(&two, others, sizeof others, &to);
-    bool first = one.rank < two.rank;
-    const char *const names[] = {first ? s->g->name : other->g->name, first ? other->g->name : s->g->name};
-    tg_control_deadlock(&s->control, NULL, &other->control, NULL, names, first ? ours : others, first ? others : ours);
+    tg_blocked own = {one.rank, s->g->name, ours}, peer = {two.rank, other->g->name, others};
+    tg_control_deadlock(&s->control, NULL, &own, &other->control, NULL, &peer);
 }
 
 void tg_shm_check_deadlock(tg_control *c, const tg_wait *w, int member) {
