@@ -36,7 +36,7 @@ static tg_status reduce_from_tp_infer(tg_call *c) {
                               "join a shard with tg_gather_from; a tensor that is I or R is not an addend of a sum");
 }
 
-static tg_status sum_forward(tg_call *c) { return tg_collective_copy_sum(c, c->out[0], c->in[0]); }
+static tg_status sum_forward(tg_call *c) { return tg_collective_copy_sum(c, tg_mapping_of(c), c->out[0], c->in[0]); }
 
 static tg_status reduce_from_tp_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
     return tg_mapping_vjp(t, n, gout, gin, &tg_op_copy_to_tp, NULL);
@@ -91,8 +91,9 @@ static tg_status all_reduce_max_infer(tg_call *c) {
 }
 
 static tg_status all_reduce_max_forward(tg_call *c) {
-    return tg_collective_start(c, (tg_collective_args){
-                          .kind = TG_ALL_REDUCE, .dst = c->out[0], .src = c->in[0], .op = TG_REDUCE_MAX});
+    return tg_collective_start(
+        c, tg_mapping_of(c)->comm,
+        (tg_collective_args){.kind = TG_ALL_REDUCE, .dst = c->out[0], .src = c->in[0], .op = TG_REDUCE_MAX});
 }
 
 #define FROZEN(...) {.shape = TG_S_SHAPE(__VA_ARGS__), .frozen = true}
@@ -140,7 +141,7 @@ static tg_status broadcast_infer(tg_call *c) {
 static tg_status spread(tg_call *c, tg_tensor *dst, const tg_tensor *x) {
     if (is_root(c)) TG_TRY(tg_op_copy(c, tg_array_of(dst), tg_array_of(x), false));
     tg_collective_args a = {.kind = TG_BROADCAST, .dst = dst, .root = tg_mapping_of(c)->root};
-    return tg_collective_start(c, a);
+    return tg_collective_start(c, tg_mapping_of(c)->comm, a);
 }
 
 static tg_status broadcast_forward(tg_call *c) { return spread(c, c->out[0], c->in[0]); }

@@ -7,11 +7,13 @@
 /* Functions that several ops with different names share. */
 
 static tg_status own_forward(tg_call *c) {
-    return tg_collective_copy_part(c, tg_array_of(c->out[0]), tg_array_of(c->in[0]));
+    return tg_collective_copy_part(c, tg_mapping_of(c), tg_array_of(c->out[0]), tg_array_of(c->in[0]));
 }
-static tg_status gather_forward(tg_call *c) { return tg_collective_copy_gather(c, c->out[0], c->in[0]); }
+static tg_status gather_forward(tg_call *c) {
+    return tg_collective_copy_gather(c, tg_mapping_of(c), c->out[0], c->in[0]);
+}
 static tg_status reduce_scatter_forward(tg_call *c) {
-    return tg_collective_copy_reduce_scatter(c, c->out[0], c->in[0]);
+    return tg_collective_copy_reduce_scatter(c, tg_mapping_of(c), c->out[0], c->in[0]);
 }
 
 static tg_status scatter_infer(tg_call *c) {
@@ -214,7 +216,7 @@ static tg_status unshard_infer(tg_call *c) {
 
 static tg_status unshard_forward(tg_call *c) {
     TG_TRY(tg_ctx_ops(c->ctx)->fill(c->ctx, tg_array_of(c->out[0]), 0));
-    return tg_collective_copy_place(c, tg_array_of(c->out[0]), tg_array_of(c->in[0]), false);
+    return tg_collective_copy_place(c, tg_mapping_of(c), tg_array_of(c->out[0]), tg_array_of(c->in[0]), false);
 }
 
 static tg_status unshard_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {

@@ -53,7 +53,7 @@ static tg_status all_to_all_infer(tg_call *c) {
 
 static tg_status exchange(tg_call *c, tg_tensor *dst, tg_tensor *src, const int64_t *recv, const int64_t *send) {
     tg_collective_args a = {.kind = TG_ALL_TO_ALL, .dst = dst, .src = src, .recv = recv, .send = send};
-    return tg_collective_start(c, a);
+    return tg_collective_start(c, tg_mapping_of(c)->comm, a);
 }
 
 static tg_status all_to_all_forward(tg_call *c) {
@@ -139,14 +139,14 @@ static tg_status reshard_infer(tg_call *c) {
 
 static tg_status reshard_forward(tg_call *c) {
     const tg_mapping_params *p = tg_mapping_of(c);
-    return tg_collective_copy_exchange(c, c->out[0], c->in[0], p->dim, p->cut);
+    return tg_collective_copy_exchange(c, p, c->out[0], c->in[0], p->dim, p->cut);
 }
 
 static tg_status reshard_backward(tg_call *c) {
     const tg_mapping_params *p = tg_mapping_of(c);
     tg_tensor *g = tg_mapping_gradient(c);
     TG_TRY(tg_ctx_status(c->ctx));
-    TG_TRY(tg_collective_copy_exchange(c, g, c->gout[0], p->cut, p->dim));
+    TG_TRY(tg_collective_copy_exchange(c, p, g, c->gout[0], p->cut, p->dim));
     return tg_mapping_give(c, g);
 }
 

@@ -40,7 +40,9 @@ static tg_status gather_from_sp_infer(tg_call *c) {
                               "gather along the dim that is sharded");
 }
 
-static tg_status gather_from_sp_forward(tg_call *c) { return tg_collective_copy_gather(c, c->out[0], c->in[0]); }
+static tg_status gather_from_sp_forward(tg_call *c) {
+    return tg_collective_copy_gather(c, tg_mapping_of(c), c->out[0], c->in[0]);
+}
 
 static tg_status gather_from_sp_backward(tg_call *c) {
     return tg_mapping_of(c)->invariant ? tg_mapping_own(c) : tg_mapping_reduce_scatter(c);
@@ -84,7 +86,7 @@ static tg_status reduce_scatter_to_sp_infer(tg_call *c) {
 }
 
 static tg_status reduce_scatter_to_sp_forward(tg_call *c) {
-    return tg_collective_copy_reduce_scatter(c, c->out[0], c->in[0]);
+    return tg_collective_copy_reduce_scatter(c, tg_mapping_of(c), c->out[0], c->in[0]);
 }
 
 static tg_status reduce_scatter_to_sp_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {

@@ -67,7 +67,8 @@ tg_status tg_vocab_loss_rows(tg_call *c, tg_tensor **rows, tg_tensor **parts) {
 }
 
 static tg_status reduce_now(tg_call *c, tg_tensor *dst, tg_tensor *src, tg_reduce_op op) {
-    TG_TRY(tg_collective_start(c, (tg_collective_args){.kind = TG_ALL_REDUCE, .dst = dst, .src = src, .op = op}));
+    TG_TRY(tg_collective_start(c, params_of(c)->comm,
+                               (tg_collective_args){.kind = TG_ALL_REDUCE, .dst = dst, .src = src, .op = op}));
     return tg_storage_need(dst->storage, dst);
 }
 
