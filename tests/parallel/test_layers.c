@@ -121,7 +121,7 @@ typedef struct mlp {
 
 static mlp mlp_new(const tg_parallel *p, const mlp_plan *o) {
     tg_plinear_opts c = {.size = sizeof c,
-                         .std = 0.3,
+                         .std = o->given ? 0 : 0.3,
                          .gather_output = o->gather,
                          .skip_bias_add = o->skip,
                          .no_bias = o->no_bias,
@@ -407,7 +407,7 @@ static tg_status wrong(void *arg, tg_ctx *ctx, tg_comm *world) {
             tg_nn_row_linear(p, F, H, TG_PLINEAR(.expert = true)));
     REFUSED(ctx, TG_ERR_ARGUMENT, "deferred_wgrads is -3",
             tg_nn_column_linear(p, H, F, TG_PLINEAR(.deferred_wgrads = -3)));
-    tg_module *m = tg_nn_column_linear(p, H, F, TG_PLINEAR(.no_weight = true, .std = 0.1));
+    tg_module *m = tg_nn_column_linear(p, H, F, TG_PLINEAR(.no_weight = true));
     REFUSED(ctx, TG_ERR_ARGUMENT, "this call gives none", tg_module_forward(m, t, x));
     REFUSED(ctx, TG_ERR_SHAPE, "the weight given is f64[3, 4], expected [12, 12]", tg_plinear_apply(m, t, x, w, -1));
     tg_module_free(m);
@@ -480,7 +480,7 @@ static tg_status experts(void *arg, tg_ctx *ctx, tg_comm *world) {
     return tg_ctx_status(ctx);
 }
 
-START_TEST(experts_meet_nobody) { on_ranks(4, experts, NULL); }
+START_TEST(an_experts_layers_do_not_communicate) { on_ranks(4, experts, NULL); }
 END_TEST
 
 /* ---- Forward only ---- */
@@ -575,7 +575,7 @@ int main(void) {
         an_embedding_is_scattered_as_asked_for,
         wrong_options_say_what_was_expected,
         gathered_on_request_and_tied,
-        experts_meet_nobody,
+        an_experts_layers_do_not_communicate,
         no_sequence_parallelism_on_one_rank,
         layers_that_only_run_forward,
         forward_only_needs_sequence_parallelism,

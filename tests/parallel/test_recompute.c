@@ -98,7 +98,7 @@ static void on_checking_ranks(int n, tg_rank_fn fn) {
     ck_assert_msg(s == TG_OK, "%d ranks: %s: %s", n, tg_status_name(s), message);
 }
 
-START_TEST(functions_with_collectives) {
+START_TEST(functions_with_collectives_are_recomputed) {
     for (int n = 1; n <= 4; n++) {
         on_ranks(n, every_way, NULL);
         on_checking_ranks(n, every_way);
@@ -246,7 +246,7 @@ static tg_status refuses_shards(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_comm *user = tg_comm_split(world, 0, 0, "all", TG_AXIS_USER);
     tg_comm *const no_axis[] = {world, user, tg_parallel_model(p)};
     for (int i = 0; i < 3; i++)
-        REFUSED(ctx, TG_ERR_PLACEMENT, "is of no axis of the grid",
+        REFUSED(ctx, TG_ERR_PLACEMENT, "is no axis of the grid",
                 tg_recompute(t, tanh_of, NULL, &x, 1, &out, 1, TG_RECOMPUTE(.distribute = no_axis[i])));
     tg_comm_free(user);
     tg_tape_free(t);
@@ -300,8 +300,11 @@ START_TEST(a_steady_step_allocates_nothing) { on_ranks(3, steady, NULL); }
 END_TEST
 
 int main(void) {
-    const TTest *const tests[] = {functions_with_collectives, derivatives_of_functions_with_collectives,
-                                  ranks_meet_in_backward_where_only_one_needs_it, inputs_that_are_kept_whole,
-                                  check_mode_finds_inputs_that_differ, a_steady_step_allocates_nothing};
+    const TTest *const tests[] = {functions_with_collectives_are_recomputed,
+                                  derivatives_of_functions_with_collectives,
+                                  ranks_meet_in_backward_where_only_one_needs_it,
+                                  inputs_that_are_kept_whole,
+                                  check_mode_finds_inputs_that_differ,
+                                  a_steady_step_allocates_nothing};
     return tg_check_main("recompute", tests, sizeof tests / sizeof *tests);
 }
