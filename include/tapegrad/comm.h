@@ -51,8 +51,8 @@ TG_API tg_status tg_comm_recover(tg_comm *c);
  * may be dropped or discarded, and its tape reset; a library call that changes src waits for the work. dst and src
  * are contiguous and have one dtype (any of the eight); dst may equal src. Sums are ordered by rank, and 16-bit sums
  * accumulate in float32. AVG needs floats. On a group of size 1, src is copied to dst and nothing is sent. A leaf that
- * was not placed is VARYING after a reduce-scatter, all-to-all, scatter or receive into it, as after tg_write: ranks may
- * have other bytes there (tg_place). */
+ * was not placed is VARYING after a reduce-scatter, all-to-all, scatter or receive into it, as after tg_write: ranks
+ * may have other bytes there (tg_place). */
 TG_API tg_work *tg_comm_all_reduce(tg_comm *c, tg_tensor *dst, tg_tensor *src, tg_reduce_op op);
 /* dst has n times src's elements, ordered by rank */
 TG_API tg_work *tg_comm_all_gather(tg_comm *c, tg_tensor *dst, tg_tensor *src);

@@ -86,8 +86,8 @@ void tg_placement_remedy(const tg_call *c, tg_axis axis, bool meets, const char 
     if (leaf) tg_describe(leaf, what, sizeof what);
     if (leaf && data)
         tg_text(buf, n, &end,
-                "declare the leaf that input %d comes from, %s, as R before its first use, tg_place(p, leaf, %s, TG_R), "
-                "or all parameters of a module by tg_module_replicate; else ",
+                "declare the leaf that input %d comes from, %s, as R before its first use, tg_place(p, leaf, %s, "
+                "TG_R), or all parameters of a module by tg_module_replicate; else ",
                 input, what, name);
     else if (leaf || (input = opaque_input(c, axis)) >= 0)
         tg_text(buf, n, &end,

@@ -530,8 +530,10 @@ START_TEST(a_refusal_names_the_leaf_that_was_not_declared) {
     double v[12] = {0};
     int64_t ids[2] = {0, 1};
     tg_comm *c = tg_parallel_comm(g.p, TG_TP);
-    tg_tensor *x = tg_from_host(g.ctx, TG_F64, TG_SHAPE(2, 2, 3), v), *w = tg_param_new(g.ctx, "w", TG_F64, TG_SHAPE(4, 3), 1);
-    tg_tensor *id = tg_from_host(g.ctx, TG_I64, TG_SHAPE(1, 2), ids), *norm = tg_param_new(g.ctx, "norm", TG_F64, TG_SHAPE(3), 1);
+    tg_tensor *x = tg_from_host(g.ctx, TG_F64, TG_SHAPE(2, 2, 3), v);
+    tg_tensor *w = tg_param_new(g.ctx, "w", TG_F64, TG_SHAPE(4, 3), 1);
+    tg_tensor *id = tg_from_host(g.ctx, TG_I64, TG_SHAPE(1, 2), ids);
+    tg_tensor *norm = tg_param_new(g.ctx, "norm", TG_F64, TG_SHAPE(3), 1);
     tg_module *column = tg_nn_column_linear(g.p, 3, 4, NULL), *row = tg_nn_row_linear(g.p, 6, 4, NULL);
     tg_module *table = tg_nn_vocab_embedding(g.p, 4, 3, 1, NULL);
     tg_set_name(x, "x");
@@ -568,10 +570,12 @@ START_TEST(a_refusal_names_the_leaf_that_is_I_on_dp) {
     tg_place(g.p, x, TG_DP, TG_I);
     tg_set_requires_grad(x, true);
     tg_module_forward(column, g.t, x);
-    ck_refused(g, TG_ERR_PLACEMENT, "declare the leaf that input 0 comes from, x f64[2, 2, 3], as R before its first use, "
-                                    "tg_place(p, leaf, TG_DP, TG_R), or all parameters of a module by tg_module_replicate");
+    ck_refused(g, TG_ERR_PLACEMENT,
+               "declare the leaf that input 0 comes from, x f64[2, 2, 3], as R before its first use, tg_place(p, leaf, "
+               "TG_DP, TG_R), or all parameters of a module by tg_module_replicate");
     tg_module_forward(column, g.t, tg_linear(g.t, tg_detach(g.t, x), w, NULL));
-    ck_refused(g, TG_ERR_PLACEMENT, "declare the leaf that input 0 comes from, w f64[3, 3], as R before its first use, ");
+    ck_refused(g, TG_ERR_PLACEMENT,
+               "declare the leaf that input 0 comes from, w f64[3, 3], as R before its first use, ");
     tg_module_free(column);
     end(&g);
 }
