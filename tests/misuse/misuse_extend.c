@@ -192,7 +192,7 @@ static void calls_of_infer(misuse_world *b) {
     INFER(tg_call_temp, SHAPE, "9 dims", temp_nine);
     INFER(tg_call_temp, SHAPE, "overflows", temp_huge);
     INFER(tg_call_temp, DTYPE, "expected one of", temp_dtype);
-    INFER(tg_call_draw, ARGUMENT, "-1 draws, expected 0 or more", draw_minus);
+    INFER(tg_call_draw, ARGUMENT, "n is -1, expected 0 or more", draw_minus);
     INFER(tg_call_draws, ARGUMENT, "the tensor is NULL", draws_of_none);
     INFER(tg_call_draw, DATA, "refused the call with TG_ERR_DATA", draws_and_fails);
     QUIET(tg_call_out_in_flight, tg_call_out_in_flight(NULL, 0, NULL) == TG_ERR_ARGUMENT);
@@ -319,8 +319,8 @@ static void packers(misuse_world *b) {
     QUIET(tg_tape_pack, tg_tape_pack(NULL, &good) == TG_ERR_ARGUMENT);
     FAILS(tg_tape_pack, HANDLE, "freed", tg_tape_pack(b->freed, &good));
     FAILS(tg_tape_pack, ARGUMENT, "the struct's size is 0", tg_tape_pack(b->t, &sizeless));
-    FAILS(tg_tape_pack, ARGUMENT, "needs pack and unpack", tg_tape_pack(b->t, TG_PACK_OPS(.pack = pack)));
-    FAILS(tg_tape_pack, ARGUMENT, "needs pack and unpack", tg_tape_pack(b->t, TG_PACK_OPS(.unpack = unpack)));
+    FAILS(tg_tape_pack, ARGUMENT, "pack or unpack of the packer", tg_tape_pack(b->t, TG_PACK_OPS(.pack = pack)));
+    FAILS(tg_tape_pack, ARGUMENT, "pack or unpack of the packer", tg_tape_pack(b->t, TG_PACK_OPS(.unpack = unpack)));
     QUIET(tg_pack, tg_pack(NULL) == TG_ERR_ARGUMENT);
     DEAD_STATUS(tg_pack, tg_pack(x));
 }
