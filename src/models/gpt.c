@@ -38,32 +38,32 @@ static const tg_module_ops list_ops = {.size = sizeof(tg_module_ops), .kind = "l
 
 /* ---- Config ---- */
 
-static tg_status positive(tg_ctx *ctx, const char *name, int64_t v) {
+static tg_status positive(tg_ctx *ctx, const char *who, const char *name, int64_t v) {
     const int64_t most = ((int64_t)1 << 40) - 1;
     if (v > 0 && v <= most) return TG_OK;
-    return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: %s is %lld, expected 1 to %lld", name, (long long)v,
+    return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: %s is %lld, expected 1 to %lld", who, name, (long long)v,
                    (long long)most);
 }
 
-static tg_status check_parallel(tg_ctx *ctx, const tg_gpt_config *c) {
+static tg_status check_parallel(tg_ctx *ctx, const tg_gpt_config *c, const char *who) {
     int tp = tg_gpt_tp(c);
     if ((unsigned)c->recompute > TG_GPT_DISTRIBUTED)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: recompute is %d, expected TG_GPT_KEEP to TG_GPT_DISTRIBUTED",
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: recompute is %d, expected TG_GPT_KEEP to TG_GPT_DISTRIBUTED", who,
                        (int)c->recompute);
     if ((unsigned)c->wgrad > TG_WGRAD_DEFERRED)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: wgrad is %d, expected TG_WGRAD_FUSED, _PLAIN or _DEFERRED",
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: wgrad is %d, expected TG_WGRAD_FUSED, _PLAIN or _DEFERRED", who,
                        (int)c->wgrad);
     if (c->parallel && tg_parallel_ctx(c->parallel) != ctx)
-        return tg_fail(ctx, TG_ERR_HANDLE, "tg_gpt_new: parallel belongs to another context than the model");
+        return tg_fail(ctx, TG_ERR_HANDLE, "%s: parallel belongs to another context than the model", who);
     if (c->heads % tp)
-        return tg_fail(ctx, TG_ERR_SHAPE, "tg_gpt_new: heads is %lld, expected a multiple of tp = %d",
-                       (long long)c->heads, tp);
+        return tg_fail(ctx, TG_ERR_SHAPE, "%s: heads is %lld, expected a multiple of tp = %d", who, (long long)c->heads,
+                       tp);
     if (c->kv_heads < tp ? tp % c->kv_heads : c->kv_heads % tp)
         return tg_fail(ctx, TG_ERR_SHAPE,
-                       "tg_gpt_new: kv_heads is %lld and tp is %d, expected one to be a multiple of the other",
+                       "%s: kv_heads is %lld and tp is %d, expected one to be a multiple of the other", who,
                        (long long)c->kv_heads, tp);
     if (c->ffn % tp)
-        return tg_fail(ctx, TG_ERR_SHAPE, "tg_gpt_new: ffn is %lld, expected a multiple of tp = %d", (long long)c->ffn,
+        return tg_fail(ctx, TG_ERR_SHAPE, "%s: ffn is %lld, expected a multiple of tp = %d", who, (long long)c->ffn,
                        tp);
     return TG_OK;
 }
@@ -84,34 +84,34 @@ int64_t tg_gpt_rows(const tg_gpt_config *c) {
 }
 
 /* Refuses what is set although the architecture does not use it. */
-static tg_status check_unused(tg_ctx *ctx, const tg_gpt_config *c) {
+static tg_status check_unused(tg_ctx *ctx, const tg_gpt_config *c, const char *who) {
     bool gpt2 = c->arch == TG_GPT2;
     if (gpt2 ? c->tied : c->untied)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: %s is set, but %s; leave it false", gpt2 ? "tied" : "untied",
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: %s is set, but %s; leave it false", who, gpt2 ? "tied" : "untied",
                        gpt2 ? "the output of a GPT-2 is tied unless untied is set"
                             : "a Llama has an output matrix of its own unless tied is set");
     if (gpt2 && c->rope_base != 0)
-        return tg_fail(ctx, TG_ERR_ARGUMENT,
-                       "tg_gpt_new: rope_base is %g, expected 0, because GPT-2 learns its positions", c->rope_base);
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: rope_base is %g, expected 0, because GPT-2 learns its positions", who,
+                       c->rope_base);
     if (!gpt2 && c->dropout > 0)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: dropout is %g, expected 0, because a Llama model has none",
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: dropout is %g, expected 0, because a Llama model has none", who,
                        c->dropout);
     return TG_OK;
 }
 
-tg_status tg_gpt_complete(tg_ctx *ctx, tg_gpt_config *c) {
-    TG_TRY(positive(ctx, "vocab", c->vocab));
-    TG_TRY(positive(ctx, "layers", c->layers));
-    TG_TRY(positive(ctx, "heads", c->heads));
-    TG_TRY(positive(ctx, "hidden", c->hidden));
-    TG_TRY(positive(ctx, "positions", c->positions));
+tg_status tg_gpt_complete(tg_ctx *ctx, tg_gpt_config *c, const char *who) {
+    TG_TRY(positive(ctx, who, "vocab", c->vocab));
+    TG_TRY(positive(ctx, who, "layers", c->layers));
+    TG_TRY(positive(ctx, who, "heads", c->heads));
+    TG_TRY(positive(ctx, who, "hidden", c->hidden));
+    TG_TRY(positive(ctx, who, "positions", c->positions));
     bool gpt2 = c->arch == TG_GPT2;
     if (!gpt2 && c->arch != TG_LLAMA)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: arch is %d, expected TG_GPT2 or TG_LLAMA", (int)c->arch);
-    TG_TRY(check_unused(ctx, c));
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: arch is %d, expected TG_GPT2 or TG_LLAMA", who, (int)c->arch);
+    TG_TRY(check_unused(ctx, c, who));
     if (!c->head_dim && c->hidden % c->heads)
         return tg_fail(ctx, TG_ERR_ARGUMENT,
-                       "tg_gpt_new: hidden is %lld, which is not a multiple of heads = %lld; set head_dim",
+                       "%s: hidden is %lld, which is not a multiple of heads = %lld; set head_dim", who,
                        (long long)c->hidden, (long long)c->heads);
     if (!c->head_dim) c->head_dim = c->hidden / c->heads;
     if (!c->kv_heads) c->kv_heads = c->heads;
@@ -119,31 +119,30 @@ tg_status tg_gpt_complete(tg_ctx *ctx, tg_gpt_config *c) {
     if (c->norm_eps == 0) c->norm_eps = gpt2 ? 1e-5 : 1e-6;
     if (c->rope_base == 0 && !gpt2) c->rope_base = 10000;
     if (c->init_std == 0) c->init_std = 0.02;
-    TG_TRY(positive(ctx, "head_dim", c->head_dim));
-    TG_TRY(positive(ctx, "ffn", c->ffn));
+    TG_TRY(positive(ctx, who, "head_dim", c->head_dim));
+    TG_TRY(positive(ctx, who, "ffn", c->ffn));
     if (c->head_dim >= ((int64_t)1 << 40) / c->heads)
-        return tg_fail(ctx, TG_ERR_ARGUMENT,
-                       "tg_gpt_new: heads is %lld and head_dim %lld, expected a product below 2^40",
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: heads is %lld and head_dim %lld, expected a product below 2^40", who,
                        (long long)c->heads, (long long)c->head_dim);
     if (c->kv_heads < 0 || c->heads % c->kv_heads)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: kv_heads is %lld, expected a divisor of heads = %lld",
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: kv_heads is %lld, expected a divisor of heads = %lld", who,
                        (long long)c->kv_heads, (long long)c->heads);
     if (gpt2 && (c->kv_heads != c->heads || c->head_dim * c->heads != c->hidden))
-        return tg_fail(ctx, TG_ERR_ARGUMENT,
-                       "tg_gpt_new: kv_heads is %lld and head_dim %lld; GPT-2 needs %lld, its heads, and hidden / "
-                       "heads: leave both 0",
-                       (long long)c->kv_heads, (long long)c->head_dim, (long long)c->heads);
-    TG_TRY(check_parallel(ctx, c));
+        return tg_fail(
+            ctx, TG_ERR_ARGUMENT,
+            "%s: kv_heads is %lld and head_dim %lld; GPT-2 needs %lld, its heads, and hidden / heads: leave both 0",
+            who, (long long)c->kv_heads, (long long)c->head_dim, (long long)c->heads);
+    TG_TRY(check_parallel(ctx, c, who));
     if (!gpt2 && c->head_dim % 2)
         return tg_fail(ctx, TG_ERR_ARGUMENT,
-                       "tg_gpt_new: head_dim is %lld, expected an even number, because rotary positions use pairs",
+                       "%s: head_dim is %lld, expected an even number, because rotary positions use pairs", who,
                        (long long)c->head_dim);
     if (!(c->dropout >= 0 && c->dropout < 1) || !(c->norm_eps > 0) || !(c->init_std > 0) ||
         !(gpt2 || c->rope_base > 0) || !isfinite(c->norm_eps + c->init_std + c->rope_base))
         return tg_fail(ctx, TG_ERR_ARGUMENT,
-                       "tg_gpt_new: dropout %g, norm_eps %g, init_std %g, rope_base %g; expected dropout in [0, 1), "
-                       "the others positive and finite",
-                       c->dropout, c->norm_eps, c->init_std, c->rope_base);
+                       "%s: dropout %g, norm_eps %g, init_std %g, rope_base %g; expected dropout in [0, 1), the others "
+                       "positive and finite",
+                       who, c->dropout, c->norm_eps, c->init_std, c->rope_base);
     return TG_OK;
 }
 
@@ -195,7 +194,8 @@ static tg_module *empty_gpt(tg_ctx *ctx, const tg_gpt_config *given) {
     if (!given) tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: the config is NULL");
     tg_options(ctx, &c, sizeof c, given, "tg_gpt_new: the config");
     c.size = sizeof c;
-    if (ctx->run.status != TG_OK || tg_gpt_complete(ctx, &c) != TG_OK || check_stages(ctx, &c) != TG_OK) return NULL;
+    if (ctx->run.status != TG_OK || tg_gpt_complete(ctx, &c, "tg_gpt_new") != TG_OK || check_stages(ctx, &c) != TG_OK)
+        return NULL;
     size_t bytes = sizeof(gpt_state) + (size_t)c.layers * sizeof(layer_fn);
     gpt_state *s = tg_host_alloc(ctx, bytes);
     if (!s) return NULL;

@@ -188,23 +188,22 @@ static tg_status check_group(const tg_optim *o, const tg_group_opts *given, cons
     if (!(g->lr_scale >= 0 && g->weight_decay >= 0) || isinf(g->lr_scale + g->weight_decay))
         return tg_fail(
             ctx, TG_ERR_ARGUMENT,
-            "tg_optim_add_group: lr_scale %g, weight_decay %g; expected finite numbers, 0 or more, or TG_NONE",
+            "tg_optim_add_group: lr_scale is %g and weight_decay %g, expected finite numbers, 0 or more, or TG_NONE",
             g->lr_scale, g->weight_decay);
     if (o->method != &tg_adam_method && (given->beta1 != 0 || given->beta2 != 0 || given->eps != 0))
         return tg_fail(ctx, TG_ERR_ARGUMENT,
-                       "tg_optim_add_group: beta1 %g, beta2 %g, eps %g; %s has none of them: leave them 0",
+                       "tg_optim_add_group: beta1 is %g, beta2 %g and eps %g, but %s has none of them; leave them 0",
                        given->beta1, given->beta2, given->eps, o->method->name);
     if (!(g->beta1 >= 0 && g->beta1 < 1 && g->beta2 >= 0 && g->beta2 < 1 && g->eps >= 0 && isfinite(g->eps)))
         return tg_fail(
             ctx, TG_ERR_ARGUMENT,
-            "tg_optim_add_group: betas %g and %g, eps %g; expected betas in [0, 1), and eps finite, 0 or more",
+            "tg_optim_add_group: beta1 is %g, beta2 %g and eps %g, expected betas in [0, 1), and eps finite, 0 or more",
             g->beta1, g->beta2, g->eps);
     if (g->schedule.size && !tg_schedule_ok(&g->schedule))
-        return tg_fail(
-            ctx, TG_ERR_ARGUMENT,
-            "tg_optim_add_group: the schedule (lr %g, min_lr %g, %lld steps) is not valid: tg_schedule_lr gives "
-            "NaN for it",
-            g->schedule.lr, g->schedule.min_lr, (long long)g->schedule.steps);
+        return tg_fail(ctx, TG_ERR_ARGUMENT,
+                       "tg_optim_add_group: the schedule (lr %g, min_lr %g, %lld steps) is invalid, so tg_schedule_lr "
+                       "returns NaN; see schedule.h for the ranges",
+                       g->schedule.lr, g->schedule.min_lr, (long long)g->schedule.steps);
     return TG_OK;
 }
 

@@ -299,7 +299,7 @@ static tg_status other_keys(void *arg, tg_ctx *ctx, tg_comm *world) {
     return tg_ctx_status(ctx);
 }
 
-START_TEST(keys_must_agree) { on_ranks(1, other_keys, NULL); }
+START_TEST(keys_of_files_and_list_must_agree) { on_ranks(1, other_keys, NULL); }
 END_TEST
 
 /* A rank whose list has another shape stops all ranks before any value changes. */
@@ -322,7 +322,7 @@ static tg_status one_differs(void *arg, tg_ctx *ctx, tg_comm *world) {
     return right ? TG_OK : tg_ctx_fail(ctx, TG_ERR_INTERNAL, "a rank got %s", tg_status_name(got));
 }
 
-START_TEST(nobody_changes_where_one_refuses) { on_ranks(2, one_differs, NULL); }
+START_TEST(no_rank_changes_if_one_refuses) { on_ranks(2, one_differs, NULL); }
 END_TEST
 
 /* A damaged byte is found by the rank that verifies its tensor, before any value changes. */
@@ -346,7 +346,7 @@ static tg_status one_is_damaged(void *arg, tg_ctx *ctx, tg_comm *world) {
     return right ? TG_OK : tg_ctx_fail(ctx, TG_ERR_INTERNAL, "a rank got %s: %s", tg_status_name(got), says);
 }
 
-START_TEST(nobody_changes_where_bytes_are_damaged) {
+START_TEST(no_rank_changes_if_bytes_are_damaged) {
     char dir[256], damaged[256], path[300];
     in_root(dir, sizeof dir, "saved", 2);
     in_root(damaged, sizeof damaged, "damaged", 0);
@@ -485,9 +485,9 @@ int main(void) {
         the_file_is_global_and_without_padding,
         rows_of_padding_are_zero,
         each_tensor_says_where_it_lies,
-        keys_must_agree,
-        nobody_changes_where_one_refuses,
-        nobody_changes_where_bytes_are_damaged,
+        keys_of_files_and_list_must_agree,
+        no_rank_changes_if_one_refuses,
+        no_rank_changes_if_bytes_are_damaged,
         stages_have_a_file_each,
         files_of_one_save_belong_together,
         a_failed_save_leaves_the_old_files,

@@ -31,10 +31,10 @@ static tg_status put(tg_tensor *to, tg_tensor *from) {
 static tg_status step_of(void *state, tg_ctx *ctx) {
     step *s = state;
     for (int i = 0; i < s->calls; i++) tg_comm_all_reduce(s->world, s->sum, tg_scale(s->t, s->x, 2), TG_REDUCE_SUM);
-    tg_tensor *beside = tg_square(s->t, s->x);
+    tg_tensor *product = tg_square(s->t, s->x);
     if (s->pair) tg_comm_all_reduce(s->pair, s->both, s->x, TG_REDUCE_SUM);
     if (s->meets) tg_comm_barrier(s->world);
-    tg_tensor *y = tg_add(s->t, tg_add(s->t, tg_tape_input(s->t, s->sum), tg_tape_input(s->t, s->both)), beside);
+    tg_tensor *y = tg_add(s->t, tg_add(s->t, tg_tape_input(s->t, s->sum), tg_tape_input(s->t, s->both)), product);
     put(s->out, y);
     tg_tape_reset(s->t);
     return tg_ctx_status(ctx);
@@ -335,7 +335,7 @@ static tg_status lacks_one(void *arg, tg_ctx *ctx, tg_comm *world, world_end *en
     return status;
 }
 
-START_TEST(what_cannot_be_replayed_is_refused) {
+START_TEST(calls_that_cannot_be_replayed_are_refused) {
     for (int bucketed = 1; bucketed <= 2; bucketed++) {
         const world_end *end = run_world(THREADS, 2, lacks_one, &bucketed, NULL);
         ck_assert_msg(end->status[0] == TG_ERR_UNSUPPORTED && end->status[1] == TG_ERR_REMOTE, "%s; %s",
@@ -350,6 +350,6 @@ END_TEST
 
 int main(void) {
     const TTest *tests[] = {replays_are_steps_of_all_ranks, ranks_that_disagree_are_reported,
-                            data_parallel_steps_are_replayed, what_cannot_be_replayed_is_refused};
+                            data_parallel_steps_are_replayed, calls_that_cannot_be_replayed_are_refused};
     return tg_check_main("replays", tests, sizeof tests / sizeof *tests);
 }

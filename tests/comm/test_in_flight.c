@@ -90,7 +90,7 @@ static tg_status overwritten(void *arg, tg_ctx *ctx, tg_comm *world) {
     return tg_ctx_status(ctx);
 }
 
-START_TEST(what_a_gather_reads_is_not_overwritten) {
+START_TEST(data_that_a_gather_reads_are_not_overwritten) {
     for (writer w = RELU; w < WRITERS; w++) {
         if (w == WRAPPED && ranks_on_gpus()) continue;
         atomic_store(&gone_on, false);
@@ -201,7 +201,7 @@ static tg_status stepped(void *arg, tg_ctx *ctx, tg_comm *world) {
     return tg_ctx_status(ctx);
 }
 
-START_TEST(a_step_waits_for_what_fills_and_reads_its_tensors) {
+START_TEST(a_step_waits_for_works_that_use_its_tensors) {
     static const step_case cases[] = {
         {TG_BF16, PARAM, true, true, 2},       {TG_F64, PARAM, true, false, 2},  {TG_BF16, PARAM, true, false, 2},
         {TG_BF16, MASTER, true, false, 2},     {TG_F64, PARAM, false, false, 0}, {TG_BF16, MASTER, false, false, 0},
@@ -243,9 +243,9 @@ START_TEST(a_scale_of_the_loss_that_is_sent_is_waited_for) {
 END_TEST
 
 int main(void) {
-    const TTest *const tests[] = {a_gradient_that_is_read_is_not_added_into, what_a_gather_reads_is_not_overwritten,
-                                  a_gradient_that_is_read_waits_for_its_next_writer,
-                                  a_step_waits_for_what_fills_and_reads_its_tensors,
-                                  a_scale_of_the_loss_that_is_sent_is_waited_for};
+    const TTest *const tests[] = {
+        a_gradient_that_is_read_is_not_added_into, data_that_a_gather_reads_are_not_overwritten,
+        a_gradient_that_is_read_waits_for_its_next_writer, a_step_waits_for_works_that_use_its_tensors,
+        a_scale_of_the_loss_that_is_sent_is_waited_for};
     return tg_check_main("in_flight", tests, sizeof tests / sizeof *tests);
 }

@@ -87,7 +87,7 @@ static tg_status refusals(void *arg, tg_ctx *ctx, tg_comm *host) {
     return tg_ctx_status(ctx);
 }
 
-START_TEST(what_is_refused) { on_ranks(1, refusals, NULL); }
+START_TEST(invalid_calls_are_refused) { on_ranks(1, refusals, NULL); }
 END_TEST
 
 static tg_status host_memory_moves(void *arg, tg_ctx *ctx, tg_comm *world) {
@@ -149,7 +149,7 @@ static tg_status column_backward(void *arg, tg_ctx *ctx, tg_comm *world) {
     return tg_ctx_status(ctx);
 }
 
-START_TEST(a_collective_runs_beside_a_product) {
+START_TEST(a_collective_runs_in_parallel_with_a_product) {
     on_ranks(2, column_backward, NULL);
     int reduce = after(0, "AllReduce", NULL, true);
     ck_assert_msg(reduce < trace.n, "no all-reduce among %d events", trace.n);
@@ -265,8 +265,11 @@ END_TEST
 
 int main(void) {
     setenv("TG_TEST_DEVICE", "cuda", 1);
-    const TTest *const tests[] = {ranks_meet_by_the_callers_exchange, what_is_refused, its_host_is_a_host,
-                                  a_collective_runs_beside_a_product, symmetric_buffers_are_windows,
+    const TTest *const tests[] = {ranks_meet_by_the_callers_exchange,
+                                  invalid_calls_are_refused,
+                                  its_host_is_a_host,
+                                  a_collective_runs_in_parallel_with_a_product,
+                                  symmetric_buffers_are_windows,
                                   without_memory_for_a_window_there_is_none};
     return tg_check_main("nccl", tests, sizeof tests / sizeof *tests);
 }

@@ -50,7 +50,7 @@ static tg_status busy_rank(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
     return tg_ctx_status(ctx);
 }
 
-START_TEST(whoever_waits_works) {
+START_TEST(waiting_ranks_do_the_work) {
     for (int kind = 0; kind < WORLD_KINDS; kind++)
         for (int n = 2; n <= 4; n++) expect_world((world_kind)kind, n, busy_rank, NULL);
 }
@@ -239,7 +239,7 @@ START_TEST(a_plan_moves_nothing_and_counts_all) {
 }
 END_TEST
 
-START_TEST(self_copies) {
+START_TEST(a_group_of_one_copies) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1));
     tg_comm *c = tg_comm_self_new(ctx);
     tg_tensor *x = filled(ctx, 10, 4), *y = filled(ctx, 10, 0);
@@ -336,7 +336,7 @@ START_TEST(a_callers_transport_hears_of_missed_calls) {
     tg_ctx_clear(ctx);
     tg_comm_free(group);
     tg_comm_free(world);
-    tg_ctx_fail(ctx, TG_ERR_IO, "nobody hears this");
+    tg_ctx_fail(ctx, TG_ERR_IO, "an error before any call");
     ck_assert(p.aborts == 3 && p.freed == 2);
     tg_ctx_free(ctx);
 }
@@ -396,21 +396,21 @@ static tg_status recorded(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
     return tg_ctx_status(ctx);
 }
 
-START_TEST(the_record) { each_world(3, recorded, NULL); }
+START_TEST(the_flight_record_lists_calls) { each_world(3, recorded, NULL); }
 END_TEST
 
 int main(void) {
     const TTest *const tests[] = {works_are_read_in_any_order,
-                                  whoever_waits_works,
+                                  waiting_ranks_do_the_work,
                                   bytes_stay_as_long_as_a_work_needs_them,
                                   a_communicator_ends_with_its_works_done,
                                   a_steady_step_allocates_nothing,
                                   groups_are_splits,
                                   calls_and_bytes_are_counted,
                                   a_plan_moves_nothing_and_counts_all,
-                                  self_copies,
+                                  a_group_of_one_copies,
                                   device_memory_is_refused,
                                   a_callers_transport_hears_of_missed_calls,
-                                  the_record};
+                                  the_flight_record_lists_calls};
     return tg_check_main("works", tests, sizeof tests / sizeof *tests);
 }

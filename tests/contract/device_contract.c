@@ -84,7 +84,7 @@ mirror contract_make(contract *c, tg_dtype dtype, int ndim, const int64_t *shape
     return m;
 }
 
-static bool beside_is_whole(const mirror *m) {
+static bool surroundings_are_whole(const mirror *m) {
     size_t size = size_of(m->on.dtype), other = 0;
     char *is_element = calloc(1, m->bytes);
     for (int64_t i = 0; i < m->on.numel; i++) memset(is_element + contract_offset(m, i) * (int64_t)size, 1, size);
@@ -106,7 +106,7 @@ void contract_push(contract *c, mirror *m) {
 void contract_pull(contract *c, mirror *m) {
     c->ops->copy(c->ctx, m->host, m->base, m->bytes, TG_COPY_TO_HOST);
     c->ops->sync(c->ctx);
-    contract_check(c, beside_is_whole(m), "%s, layout strides from %lld: written beside the elements",
+    contract_check(c, surroundings_are_whole(m), "%s, layout strides from %lld: bytes around the elements were written",
                    tg_dtype_name((tg_dtype)m->on.dtype), (long long)(m->on.ndim ? m->stride[0] : 0));
 }
 

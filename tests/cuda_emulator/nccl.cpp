@@ -32,9 +32,9 @@ ncclResult_t refuse_rank(Comm &c, const std::string &why) {
 
 ncclResult_t enter(Comm &c, int rank) {
     Team &team = *c.team;
-    int32_t nobody = 0;
+    int32_t none = 0;
     team.member(rank).device = c.device;
-    if (!team.member(rank).process.compare_exchange_strong(nobody, getpid()))
+    if (!team.member(rank).process.compare_exchange_strong(none, getpid()))
         return refuse_rank(c, "rank " + std::to_string(rank) + " joins twice");
     for (int r = 0; r < team.ranks(); r++)
         if (r != rank && team.member(r).process == getpid() && team.member(r).device == c.device)

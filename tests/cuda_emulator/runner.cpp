@@ -438,8 +438,8 @@ uint64_t wait_in_warp(int kind, unsigned mask, uint64_t value, unsigned lane, co
 void forget_stream(void *fiber) {
     auto it = pools.find(fiber);
     if (!fiber || it == pools.end()) return;
-    Pool &old = it->second, &nobody = pools[nullptr];
-    for (auto *from : {&old.idle, &old.spent}) nobody.idle.insert(nobody.idle.end(), from->begin(), from->end());
+    Pool &old = it->second, &unused = pools[nullptr];
+    for (auto *from : {&old.idle, &old.spent}) unused.idle.insert(unused.idle.end(), from->begin(), from->end());
     pools.erase(it);
 }
 

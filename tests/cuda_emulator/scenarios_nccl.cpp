@@ -353,31 +353,31 @@ bool reordered() {
 
 // An all-reduce that waits for rank 3, which never calls; another one of another communicator is queued after it on
 // another stream.
-bool behind_one_that_hangs(Rank &r, ncclComm_t *other, cudaStream_t *behind) {
+bool after_one_that_hangs(Rank &r, ncclComm_t *other, cudaStream_t *later) {
     cudaEvent_t e;
     emulator_timeout_ms(500);
     FINE(ncclCommSplit(r.comm, 0, r.rank, other, nullptr));
     if (r.rank == 3) return true;
-    FINE(cudaStreamCreateWithFlags(behind, cudaStreamNonBlocking));
+    FINE(cudaStreamCreateWithFlags(later, cudaStreamNonBlocking));
     FINE(cudaEventCreateWithFlags(&e, cudaEventDisableTiming));
     RIGHT(all_reduce(r, filled<float>(count, 1), count, r.comm));
     FINE(cudaEventRecord(e, r.stream));
-    FINE(cudaStreamWaitEvent(*behind, e, 0));
+    FINE(cudaStreamWaitEvent(*later, e, 0));
     float *x = filled<float>(count, 1);
-    return ncclAllReduce(x, x, count, ncclFloat32, ncclSum, *other, *behind) == ncclSuccess;
+    return ncclAllReduce(x, x, count, ncclFloat32, ncclSum, *other, *later) == ncclSuccess;
 }
 
 bool abort_both(bool together) {
     return as_processes(
         [together](Rank &r) {
             ncclComm_t other = nullptr;
-            cudaStream_t behind = nullptr;
-            RIGHT(behind_one_that_hangs(r, &other, &behind));
+            cudaStream_t later = nullptr;
+            RIGHT(after_one_that_hangs(r, &other, &later));
             if (together) FINE(ncclGroupStart());
             FINE(ncclCommAbort(other));
             FINE(ncclCommAbort(r.comm));
             if (together) FINE(ncclGroupEnd());
-            return !behind || cudaStreamSynchronize(behind) == cudaSuccess;
+            return !later || cudaStreamSynchronize(later) == cudaSuccess;
         },
         ranks); // no rank is killed; the communicator was destroyed
 }

@@ -69,7 +69,7 @@ const Check checks[] = {
     {"a kernel given memory of the host", "host_pointer", "memory of the host", "", always},
     {"a copy that reaches outside", "copy_outside", "a copy from", "", always},
     {"too much dynamic shared memory", "shared_too_much", "bytes of dynamic shared memory", "", always},
-    {"a failed call that nobody looked at", "unchecked_failure", "wrong", "TG_EMULATOR_FAIL_AT=4", always},
+    {"a failed call whose error is not checked", "unchecked_failure", "wrong", "TG_EMULATOR_FAIL_AT=4", always},
     {"the number of calls", "streams", "fallible calls", "TG_EMULATOR_FAIL_AT=count", always},
     {"an operand that reaches outside", "gemm_outside", "reaches outside its device allocation", "", always},
     {"a workspace used by two streams", "workspace_shared", "wrong", "TG_EMULATOR_SCHEDULE=3", not_tsan},

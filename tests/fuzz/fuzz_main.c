@@ -22,13 +22,13 @@ static uint64_t mutations; /* state of LLVMFuzzerMutate */
 /* What is being run, for the message if the process ends. */
 static char running[64];
 
-static void tell(void) {
+static void report(void) {
     size_t n = write(STDERR_FILENO, running, strlen(running)) < 0 ? 1 : 0;
     (void)n;
 }
 
-static void told(int number) {
-    tell();
+static void report_and_end(int number) {
+    report();
     signal(number, SIG_DFL);
     raise(number);
 }
@@ -109,8 +109,8 @@ int main(int argc, char **argv) {
         else add_file(argv[i]);
     }
     if (getenv("TG_TEST_QUICK")) runs /= 4;
-    signal(SIGABRT, told);
-    if (__sanitizer_set_death_callback) __sanitizer_set_death_callback(tell);
+    signal(SIGABRT, report_and_end);
+    if (__sanitizer_set_death_callback) __sanitizer_set_death_callback(report);
     if (runs || n_pool == seeds) seeds = 0;
     for (int i = seeds; i < n_pool && !from; i++) run(pool[i].data, pool[i].size, "seed", i);
     for (long long i = from; i < from + runs; i++) run_mutation(i);

@@ -53,11 +53,11 @@ static void placed(misuse_world *b, const tg_parallel *p) {
     QUIET(tg_param_new_placed, misuse_inert(tg_param_new_placed(NULL, "w", TG_F32, shape, 1, &rows, 1)));
     PLACED(ARGUMENT, "std is nan", TG_F32, shape, NAN, &rows, 1);
     PLACED(ARGUMENT, "std is -1", TG_F32, shape, -1, &rows, 1);
-    PLACED(ARGUMENT, "-1 placements", TG_F32, shape, 1, &rows, -1);
-    PLACED(ARGUMENT, "1 placements at", TG_F32, shape, 1, NULL, 1);
-    PLACED(ARGUMENT, "axis tp is placed twice", TG_F32, shape, 1, twice, 2);
+    PLACED(ARGUMENT, "n is -1", TG_F32, shape, 1, &rows, -1);
+    PLACED(ARGUMENT, "n is 1", TG_F32, shape, 1, NULL, 1);
+    PLACED(ARGUMENT, "axis tp is given twice", TG_F32, shape, 1, twice, 2);
     PLACED(ARGUMENT, "axis is 3, which has no placements", TG_F32, shape, 1, &none, 1);
-    PLACED(SHAPE, "dim 2 of 2", TG_F32, shape, 1, &far, 1);
+    PLACED(SHAPE, "shards dim 2, but", TG_F32, shape, 1, &far, 1);
     PLACED(SHAPE, "dims", TG_F32, wide, 1, &rows, 1);
     PLACED(DTYPE, "expected a float", TG_I64, shape, 1, &rows, 1);
     PLACED(PLACEMENT, "parameter w f32[4, 3] would be P", TG_F32, shape, 1, &partial, 1);

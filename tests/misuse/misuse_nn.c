@@ -270,7 +270,7 @@ static bool no_loss(misuse_world *b, tg_module *m, tg_tensor *ids, tg_tensor *ta
 
 static void model(misuse_world *b) {
     tg_module *m = tg_gpt_new(b->ctx, TG_GPT(SMALL)), *linear = tg_nn_linear(b->ctx, 3, 2, true, 1);
-    tg_module *twin = tg_gpt_new(b->ctx, TG_GPT(SMALL));
+    tg_module *other = tg_gpt_new(b->ctx, TG_GPT(SMALL));
     tg_gpt_cache *c = tg_gpt_cache_new(m, 1, 8);
     tg_tape *t = b->t;
     const int64_t far[2] = {0, 77};
@@ -306,13 +306,13 @@ static void model(misuse_world *b) {
     QUIET(tg_gpt_cache_length, tg_gpt_cache_length(NULL) == 0);
     QUIET(tg_gpt_next, misuse_inert(tg_gpt_next(NULL, t, c, ids)));
     INERT(tg_gpt_next, ARGUMENT, "the cache is NULL or belongs to another model", tg_gpt_next(m, t, NULL, ids));
-    INERT(tg_gpt_next, ARGUMENT, "the cache is NULL or belongs to another model", tg_gpt_next(twin, t, c, ids));
+    INERT(tg_gpt_next, ARGUMENT, "the cache is NULL or belongs to another model", tg_gpt_next(other, t, c, ids));
     INERT(tg_gpt_next, ARGUMENT, "the tape is NULL", tg_gpt_next(m, NULL, c, ids));
     IDS(tg_gpt_next, tg_gpt_next(m, t, c, x));
     QUIET(tg_gpt_cache_length, tg_gpt_cache_length(c) == 0);
     tg_gpt_cache_free(c);
     tg_module_free(m);
-    tg_module_free(twin);
+    tg_module_free(other);
     tg_module_free(linear);
     tg_drop(ids);
     tg_drop(long_ids);

@@ -74,13 +74,13 @@ static void parameters(misuse_world *b) {
     INERT(tg_param_new_placed, DTYPE, "expected one of",
           tg_param_new_placed(P, "p", (tg_dtype)99, two_by_three, 0, NULL, 0));
     INERT(tg_param_new_placed, SHAPE, "-3", PARAM(TG_SHAPE(2, -3), 0, {TG_TP, TG_R}));
-    INERT(tg_param_new_placed, SHAPE, "in 2 chunks", PARAM(two_by_three, 0, {TG_TP, TG_SHARD_ZIGZAG(0)}));
+    INERT(tg_param_new_placed, SHAPE, "of 2 chunks", PARAM(two_by_three, 0, {TG_TP, TG_SHARD_ZIGZAG(0)}));
     INERT(tg_param_new_placed, PLACEMENT, "would be P", PARAM(two_by_three, 0, {TG_TP, TG_P}));
     INERT(tg_param_new_placed, ARGUMENT, "axis is 3, which has no placements", PARAM(two_by_three, 0, {TG_PP, TG_R}));
     INERT(tg_param_new_placed, ARGUMENT, "axis is 8, which", PARAM(two_by_three, 0, {TG_MAX_AXES, TG_SHARD(0)}));
-    INERT(tg_param_new_placed, ARGUMENT, "-1 placements",
+    INERT(tg_param_new_placed, ARGUMENT, "n is -1",
           tg_param_new_placed(P, NULL, TG_F32, two_by_three, 0, NULL, -1));
-    INERT(tg_param_new_placed, ARGUMENT, "1 placements",
+    INERT(tg_param_new_placed, ARGUMENT, "n is 1",
           tg_param_new_placed(P, NULL, TG_F32, two_by_three, 0, NULL, 1));
 }
 

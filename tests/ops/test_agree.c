@@ -86,7 +86,7 @@ static void check_dtype(tally *y, const world *w, const tg_op *op, int i, tg_dty
     o.grid = dtype;
     run_sample(w->best, op, i, &o, &high);
     margin m = margin_of(w->best, op, i, dtype, &high);
-    if (!w->only_cuda) check_run(y, w->best, op, i, dtype, &high, &m, "beside float64");
+    if (!w->only_cuda) check_run(y, w->best, op, i, dtype, &high, &m, "compared with float64");
     if (!w->only_cuda && (dtype == TG_F32 || dtype == TG_F64)) {
         for (int k = 0; k < ISAS; k++)
             if (w->isa[k]) check_run(y, w->isa[k], op, i, dtype, &high, &m, tg_ctx_isa(w->isa[k]));

@@ -59,7 +59,7 @@ static void check_refused(tally *y, tg_ctx *ctx, const tg_op *op, int i, tg_dtyp
     tg_ctx_clear(ctx);
     state after = look(ctx, t);
     verdict(y, got == TG_OK || !memcmp(&before, &after, sizeof before), op, s,
-            "left behind: %lld bytes, %lld nodes, %lld draws", (long long)(after.live - before.live),
+            "not freed: %lld bytes, %lld nodes, %lld draws", (long long)(after.live - before.live),
             (long long)(after.nodes - before.nodes), (long long)(after.rng.counter - before.rng.counter));
     verdict(y, tg_is_alive(tg_neg(t, x)), op, s, "the tape cannot be used after tg_ctx_clear: %s", tg_ctx_message(ctx));
     tg_tape_free(t);
@@ -110,10 +110,10 @@ static void check_writes(tally *y, tg_ctx *ctx, const tg_op *op, int i, int *cha
     verdict(y, status == TG_OK, op, s, "%s", tg_ctx_message(ctx));
     for (int k = 0; k < c.n_in && status == TG_OK; k++) {
         if (!given[k] || tg_check_hash(given[k], &now) != TG_OK) continue;
-        bool differs = now != hash[k], told = given[k]->storage->version != version[k];
+        bool differs = now != hash[k], reported = given[k]->storage->version != version[k];
         *changed += differs && op->writes;
-        verdict(y, !differs || (told && (s->aliases || names_as_written(op, k))), op, s,
-                "forward changes input %d%s", k, told ? "" : ", and leaves its version");
+        verdict(y, !differs || (reported && (s->aliases || names_as_written(op, k))), op, s,
+                "forward changes input %d%s", k, reported ? "" : ", and leaves its version");
     }
     tg_tape_free(t);
     tg_case_close(&c);

@@ -244,7 +244,7 @@ static tg_status integers(void *arg, tg_ctx *ctx, tg_comm *c) {
     return tg_ctx_status(ctx);
 }
 
-START_TEST(integers_move_too) { on_ranks(2, integers, NULL); }
+START_TEST(mappings_move_integers_too) { on_ranks(2, integers, NULL); }
 END_TEST
 
 /* ---- In flight: rank 1 calls only after rank 0 has seen that its own call did not wait ---- */
@@ -316,7 +316,7 @@ static tg_status recomputed(void *arg, tg_ctx *ctx, tg_comm *c) {
     return tg_ctx_status(ctx);
 }
 
-START_TEST(mappings_recompute) {
+START_TEST(mappings_work_in_recomputations) {
     on_ranks(2, recomputed, NULL);
     on_ranks(3, recomputed, NULL);
 }
@@ -440,11 +440,10 @@ START_TEST(a_steady_step_allocates_nothing) {
 END_TEST
 
 int main(void) {
-    const TTest *const tests[] = {a_group_of_one_returns_the_input, rows_in_uneven_parts,
-                                  rows_and_columns_change_places,   utilities_of_megatron_core,
-                                  data_of_rank_0_on_every_rank,     broadcast_data_lie_on_other_axes_as_before,
-                                  integers_move_too,
-                                  communication_does_not_wait,      mappings_recompute,
-                                  results_in_named_buffers,         a_steady_step_allocates_nothing};
+    const TTest *const tests[] = {
+        a_group_of_one_returns_the_input, rows_in_uneven_parts,           rows_and_columns_change_places,
+        utilities_of_megatron_core,       data_of_rank_0_on_every_rank,   broadcast_data_lie_on_other_axes_as_before,
+        mappings_move_integers_too,       communication_does_not_wait,    mappings_work_in_recomputations,
+        results_in_named_buffers,         a_steady_step_allocates_nothing};
     return tg_check_main("exchange", tests, sizeof tests / sizeof tests[0]);
 }

@@ -199,7 +199,7 @@ static tg_status follows_advice(void *arg, tg_ctx *ctx, tg_comm *world) {
     return TG_OK;
 }
 
-START_TEST(what_a_refusal_advises_mends) {
+START_TEST(the_remedy_in_a_message_works) {
     job *j = calloc(1, sizeof *j);
     on_ranks(2, follows_advice, j);
     on_ranks(4, follows_advice, j);
@@ -209,6 +209,6 @@ END_TEST
 
 int main(void) {
     const TTest *tests[] = {logits_and_generation_are_one_ranks, ids_of_padding_are_no_tokens,
-                            sequence_parallel_layers_have_no_cache, what_a_refusal_advises_mends};
+                            sequence_parallel_layers_have_no_cache, the_remedy_in_a_message_works};
     return tg_check_main("gpt_next", tests, sizeof tests / sizeof *tests);
 }

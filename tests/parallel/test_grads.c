@@ -177,8 +177,8 @@ static tg_status fail_and_train(void *arg, tg_ctx *ctx, tg_comm *world) {
     if (r) tg_ctx_fail(ctx, TG_ERR_IO, "the dog ate the batch");
     backward(ctx, t, &m, 0, 4, true);
     tg_grads_finalize(p, m.all, 5, NULL);
-    bool told = r ? tg_ctx_status(ctx) == TG_ERR_IO : strstr(tg_ctx_message(ctx), "the dog ate the batch") != NULL;
-    if (!told) return tg_ctx_fail(ctx, TG_ERR_INTERNAL, "the failure was not told");
+    bool reported = r ? tg_ctx_status(ctx) == TG_ERR_IO : strstr(tg_ctx_message(ctx), "the dog ate the batch") != NULL;
+    if (!reported) return tg_ctx_fail(ctx, TG_ERR_INTERNAL, "the failure was not reported");
     tg_ctx_clear(ctx);
     tg_tape_reset(t);
     tg_parallel_recover(p);
@@ -350,7 +350,7 @@ static void what_is_in_buckets(tg_ctx *ctx, tg_parallel *p, tg_tape *t, const mo
 }
 
 /* On a plan no rank waits for another, so that an error of one rank can be examined and cleared. */
-START_TEST(what_is_not_whole_is_not_used) {
+START_TEST(gradients_that_are_not_whole_are_not_used) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.dtype = TG_F64));
     tg_comm *world = tg_comm_plan_new(ctx, 0, 2);
     tg_parallel *p = tg_parallel_new(world, NULL);
@@ -518,7 +518,7 @@ int main(void) {
                             buckets_begin_anew_after_a_failure,
                             buckets_of_several_objects_start_in_one_order,
                             buckets_of_a_dropped_parameter_claim_no_other,
-                            what_is_not_whole_is_not_used,
+                            gradients_that_are_not_whole_are_not_used,
                             shares_of_a_count_are_summed_once,
                             a_count_is_that_of_all_stages,
                             a_count_is_the_ranks_own,

@@ -156,9 +156,9 @@ static tg_status fail_and_go_on(void *arg, tg_ctx *ctx, tg_comm *world) {
         return tg_ctx_fail(ctx, TG_ERR_INTERNAL, "unexpected"), TG_ERR_INTERNAL;
     tg_ctx_clear(ctx);
     double sum = sum_over(ctx, tg_parallel_comm(p, TG_DP), 1);
-    bool told = tg_ctx_status(ctx) == TG_ERR_ABORTED || tg_ctx_status(ctx) == TG_ERR_REMOTE;
+    bool reported = tg_ctx_status(ctx) == TG_ERR_ABORTED || tg_ctx_status(ctx) == TG_ERR_REMOTE;
     /* Rank 2 may have reached the world's call after it failed: then it has missed as many calls as rank 0. */
-    if (rank == 3 ? !told : rank != 1 && !told && sum != 2)
+    if (rank == 3 ? !reported : rank != 1 && !reported && sum != 2)
         return tg_ctx_fail(ctx, TG_ERR_INTERNAL, "rank %d: a sum of %g", rank, sum), TG_ERR_INTERNAL;
     tg_ctx_clear(ctx);
     tg_comm *tp = tg_parallel_comm(p, TG_TP);
@@ -321,9 +321,9 @@ static tg_status leave_out(void *arg, tg_ctx *ctx, tg_comm *world) {
     }
     meet_and_read(&m, which);
     tg_status s = tg_ctx_status(ctx);
-    bool told = s == (wrong ? TG_ERR_ABORTED : TG_ERR_REMOTE) && strstr(tg_ctx_message(ctx), "a bad sample");
-    if (told) tg_ctx_clear(ctx);
-    if (!told) return tg_ctx_fail(ctx, TG_ERR_INTERNAL, "call %d, rank %d went on", which, wrong), TG_ERR_INTERNAL;
+    bool reported = s == (wrong ? TG_ERR_ABORTED : TG_ERR_REMOTE) && strstr(tg_ctx_message(ctx), "a bad sample");
+    if (reported) tg_ctx_clear(ctx);
+    if (!reported) return tg_ctx_fail(ctx, TG_ERR_INTERNAL, "call %d, rank %d went on", which, wrong), TG_ERR_INTERNAL;
     tg_tape_reset(m.t);
     if (tg_parallel_recover(p) == TG_OK && sum_over(ctx, tg_parallel_comm(p, TG_TP), 1) != 2)
         tg_ctx_fail(ctx, TG_ERR_INTERNAL, "another sum after the recovery");
@@ -332,7 +332,7 @@ static tg_status leave_out(void *arg, tg_ctx *ctx, tg_comm *world) {
     return tg_ctx_status(ctx);
 }
 
-START_TEST(who_leaves_out_a_call_that_ranks_meet_in_is_out_of_step) {
+START_TEST(a_rank_that_skips_a_collective_call_is_out_of_step) {
     for (meets which = 0; which < MEETS; which++) {
         char message[1024] = "";
         const tg_config *config = TG_CONFIG(.threads = 1, .seed = 3, .deadline = 60);
@@ -403,7 +403,7 @@ static void (*const wrong_calls[])(model *m) = {wrong_count,   wrong_options, wr
                                                 no_tape_data,  no_tape_linear, wrong_linear,      frozen_fused,
                                                 frozen_waits,  wrong_split,   wrong_grid,        second_grid};
 
-START_TEST(who_is_refused_for_its_arguments_has_left_out_the_call) {
+START_TEST(a_rank_with_refused_arguments_has_skipped_the_call) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "meta", .seed = 3, .threads = 1));
     tg_comm *world = tg_comm_plan_new(ctx, 0, 2);
     tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = 2));
@@ -464,11 +464,15 @@ START_TEST(grids_that_do_not_fit_are_refused) {
 END_TEST
 
 int main(void) {
-    const TTest *tests[] = {groups_are_those_worked_out_by_hand, groups_part_the_world, wrong_orders_have_no_groups,
-                            every_rank_is_in_its_groups, grids_that_do_not_fit_are_refused,
-                            a_grid_recovers_from_a_failure, a_grid_goes_on_with_the_ranks_that_are_left,
-                            who_leaves_out_a_call_that_ranks_meet_in_is_out_of_step,
+    const TTest *tests[] = {groups_are_those_worked_out_by_hand,
+                            groups_part_the_world,
+                            wrong_orders_have_no_groups,
+                            every_rank_is_in_its_groups,
+                            grids_that_do_not_fit_are_refused,
+                            a_grid_recovers_from_a_failure,
+                            a_grid_goes_on_with_the_ranks_that_are_left,
+                            a_rank_that_skips_a_collective_call_is_out_of_step,
                             a_data_parallel_rank_may_leave_out_a_micro_batch,
-                            who_is_refused_for_its_arguments_has_left_out_the_call};
+                            a_rank_with_refused_arguments_has_skipped_the_call};
     return tg_check_main("groups", tests, sizeof tests / sizeof *tests);
 }

@@ -480,7 +480,7 @@ static tg_status experts(void *arg, tg_ctx *ctx, tg_comm *world) {
     return tg_ctx_status(ctx);
 }
 
-START_TEST(experts_meet_nobody) { on_ranks(4, experts, NULL); }
+START_TEST(an_experts_layers_do_not_communicate) { on_ranks(4, experts, NULL); }
 END_TEST
 
 /* ---- Forward only ---- */
@@ -575,7 +575,7 @@ int main(void) {
         an_embedding_is_scattered_as_asked_for,
         wrong_options_say_what_was_expected,
         gathered_on_request_and_tied,
-        experts_meet_nobody,
+        an_experts_layers_do_not_communicate,
         no_sequence_parallelism_on_one_rank,
         layers_that_only_run_forward,
         forward_only_needs_sequence_parallelism,

@@ -90,7 +90,7 @@ static tg_status shares(void *arg, tg_ctx *ctx, tg_comm *world) {
     return tg_ctx_status(ctx);
 }
 
-START_TEST(shares_add_up) { on_ranks(3, shares, NULL); }
+START_TEST(shares_sum_to_the_whole) { on_ranks(3, shares, NULL); }
 END_TEST
 
 /* ---- Kept memory, and refused calls ---- */
@@ -121,7 +121,7 @@ static tg_status keeping(void *arg, tg_ctx *ctx, tg_comm *world) {
     return tg_ctx_status(ctx);
 }
 
-START_TEST(what_is_saved_and_refused) { on_ranks(2, keeping, NULL); }
+START_TEST(inputs_are_kept_and_wrong_calls_are_refused) { on_ranks(2, keeping, NULL); }
 END_TEST
 
 /* The gathered rows are in the buffer "mpu", which must not be in use meanwhile. */
@@ -252,7 +252,7 @@ static void check_events(const char *const *expected, int n) {
     events.n = 0;
 }
 
-START_TEST(communication_runs_beside_products) {
+START_TEST(communication_runs_in_parallel_with_products) {
     static tg_device_ops device;
     tg_ctx *plain = tg_ctx_new(NULL);
     device = *tg_ctx_ops(plain);
@@ -469,11 +469,11 @@ END_TEST
 int main(void) {
     const TTest *const tests[] = {
         column_against_one_rank,
-        shares_add_up,
-        what_is_saved_and_refused,
+        shares_sum_to_the_whole,
+        inputs_are_kept_and_wrong_calls_are_refused,
         rows_lie_in_the_named_buffer,
         no_second_weight_and_no_allocation,
-        communication_runs_beside_products,
+        communication_runs_in_parallel_with_products,
         waiting_gradients_are_the_same,
         waiting_in_a_recomputation,
         waiting_has_limits,

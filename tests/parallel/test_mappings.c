@@ -282,7 +282,7 @@ static void check_op(const tg_op *op) {
     }
 }
 
-START_TEST(values_and_adjoints) {
+START_TEST(values_and_adjoints_are_right) {
     int ops = 0;
     for (int i = 0; i < tg_op_count(); i++) {
         if (!is_mapping(tg_op_at(i))) continue;
@@ -346,6 +346,6 @@ START_TEST(wrong_backwards_are_found) {
 END_TEST
 
 int main(void) {
-    const TTest *const tests[] = {values_and_adjoints, wrong_backwards_are_found};
+    const TTest *const tests[] = {values_and_adjoints_are_right, wrong_backwards_are_found};
     return tg_check_main("mappings", tests, sizeof tests / sizeof tests[0]);
 }

@@ -118,7 +118,7 @@ static tg_status norm_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     return tg_ctx_status(ctx);
 }
 
-START_TEST(a_step_measures_what_is_asked_for) {
+START_TEST(a_step_measures_the_requested_norm) {
     on_ranks(2, norm_rank, &(int){2});
     on_ranks(4, norm_rank, &(int){2});
 }
@@ -270,7 +270,7 @@ START_TEST(a_rank_misses_the_norm) {
 END_TEST
 
 int main(void) {
-    const TTest *tests[] = {all_ranks_skip_alike, a_step_measures_what_is_asked_for, stages_have_one_norm,
+    const TTest *tests[] = {all_ranks_skip_alike, a_step_measures_the_requested_norm, stages_have_one_norm,
                             all_ranks_skip_a_step_of_wrong_data, a_rank_misses_the_norm};
     return tg_check_main("overflow", tests, sizeof tests / sizeof *tests);
 }

@@ -98,7 +98,7 @@ static void on_checking_ranks(int n, tg_rank_fn fn) {
     ck_assert_msg(s == TG_OK, "%d ranks: %s: %s", n, tg_status_name(s), message);
 }
 
-START_TEST(functions_with_collectives) {
+START_TEST(functions_with_collectives_are_recomputed) {
     for (int n = 1; n <= 4; n++) {
         on_ranks(n, every_way, NULL);
         on_checking_ranks(n, every_way);
@@ -301,8 +301,11 @@ START_TEST(a_steady_step_allocates_nothing) { on_ranks(3, steady, NULL); }
 END_TEST
 
 int main(void) {
-    const TTest *const tests[] = {functions_with_collectives, derivatives_of_functions_with_collectives,
-                                  ranks_meet_in_backward_where_only_one_needs_it, inputs_that_are_kept_whole,
-                                  check_mode_finds_inputs_that_differ, a_steady_step_allocates_nothing};
+    const TTest *const tests[] = {functions_with_collectives_are_recomputed,
+                                  derivatives_of_functions_with_collectives,
+                                  ranks_meet_in_backward_where_only_one_needs_it,
+                                  inputs_that_are_kept_whole,
+                                  check_mode_finds_inputs_that_differ,
+                                  a_steady_step_allocates_nothing};
     return tg_check_main("recompute", tests, sizeof tests / sizeof *tests);
 }

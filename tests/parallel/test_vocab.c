@@ -252,10 +252,11 @@ static void check_one_rank(const shared *s) {
     tg_read_f64(y, loss, tg_numel(y));
     ck_assert_msg(seeded(t, y, &s->k, false) == TG_OK, "%s: %s", s->k.name, tg_ctx_message(ctx));
     tg_read_f64(tg_grad_of(x), g, ROWS * n);
-    for (int64_t r = 0; r < tg_numel(y); r++) NEAR(&s->k, s->got[0].loss[r], loss[r], "beside one rank, loss", r);
+    for (int64_t r = 0; r < tg_numel(y); r++)
+        NEAR(&s->k, s->got[0].loss[r], loss[r], "compared with one rank, loss", r);
     for (int64_t i = 0; i < ROWS * n && !s->k.linear; i++) {
         int rank = (int)(i % n / s->k.columns);
-        NEAR(&s->k, s->got[rank].glogits[i / n][i % n], g[i], "beside one rank, gradient", i);
+        NEAR(&s->k, s->got[rank].glogits[i / n][i % n], g[i], "compared with one rank, gradient", i);
     }
     tg_tape_free(t);
     tg_ctx_free(ctx);
@@ -324,7 +325,7 @@ START_TEST(losses) {
 }
 END_TEST
 
-START_TEST(losses_of_products) {
+START_TEST(losses_of_products_equal_plain_loops) {
     for (int i = 0; i < TG_LEN(cases); i++) {
         loss_case k = cases[i];
         k.linear = true;
@@ -575,7 +576,7 @@ END_TEST
 
 int main(void) {
     const TTest *const tests[] = {losses,
-                                  losses_of_products,
+                                  losses_of_products_equal_plain_loops,
                                   in_place_gives_the_logits_bytes_away,
                                   in_place_of_bytes_that_others_have_too,
                                   ignored_rows_may_hold_anything,

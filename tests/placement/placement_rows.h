@@ -336,7 +336,7 @@ static const row shapes[] = {
     {"heads", "V2[2, 3, 4] V2[2, 5, 4]", "P"},
     {"heads", "P[2, 3, 4] R[2, 5, 4]", "P"},
     {"heads", "I[2, 3, 4] V1[2, 5, 4]", "!"},
-    {"crossed", "V0[2, 3] V1[3, 2]", "!whole of the dim"},
+    {"swapped_sum", "V0[2, 3] V1[3, 2]", "!whole of the dim"},
     {"lone", "V0[2, 3] R[3, 4]", "!whole of the dim"},
     {"lone", "V1[2, 3] V0[3, 4]", "P"},
     {"lone", "R[2, 3] V1[3, 4]", "V0"},

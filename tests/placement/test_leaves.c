@@ -49,7 +49,7 @@ static const char *text(const tg_tensor *x) {
         tg_ctx_clear((g).ctx);                                                                                         \
     } while (0)
 
-START_TEST(what_a_leaf_is) {
+START_TEST(leaves_have_default_or_declared_placements) {
     groups g = begin();
     double v[6] = {1, 2, 3, 4, 5, 6};
     tg_tensor *made = tg_randn(g.ctx, TG_DTYPE_DEFAULT, TG_SHAPE(2, 3), 1),
@@ -100,7 +100,7 @@ START_TEST(minor_axes_cut_within_chunks) {
                                        TG_PLACES({TG_DP, TG_SHARD_STRIDED(0, 2)}, {TG_TP, TG_SHARD(0)}));
     ck_place(w, "tp V0, dp V0:s2");
     tg_param_new_placed(g.p, "w", TG_F64, TG_SHAPE(4), 1, TG_PLACES({TG_TP, TG_SHARD(0)}, {TG_DP, TG_SHARD_ZIGZAG(0)}));
-    ck_refused(g, TG_ERR_SHAPE, "dim 0 of size 1 on a rank of dp does not come in 2 chunks");
+    ck_refused(g, TG_ERR_SHAPE, "dim 0 has size 1 on a rank of dp, expected a multiple of 2 chunks");
     tg_ctx *one = tg_ctx_new(TG_CONFIG(.threads = 1, .dtype = TG_F64));
     double whole[4], mine = 0;
     tg_read_f64(tg_param_new(one, "w", TG_DTYPE_DEFAULT, TG_SHAPE(4), 1), whole, 4);
@@ -131,7 +131,7 @@ START_TEST(placements_go_with_the_bytes) {
 }
 END_TEST
 
-START_TEST(gradients_lie_dually) {
+START_TEST(gradients_have_the_dual_placement) {
     groups g = begin();
     tg_tensor *w = tg_param_new(g.ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(2, 3), 1),
               *x = tg_zeros(g.ctx, TG_F64, TG_SHAPE(4, 3)), *grad;
@@ -444,11 +444,17 @@ START_TEST(check_mode_compares_claims) {
 END_TEST
 
 int main(void) {
-    const TTest *const tests[] = {what_a_leaf_is, minor_axes_cut_within_chunks, placements_go_with_the_bytes,
-                                  gradients_lie_dually, roots_are_seeded_by_placement,
-                                  a_callers_seed_has_the_dual_placement, hooks_see_the_dual_placement,
-                                  a_recomputation_places_alike_in_both_runs, without_grad_equal_is_equal,
-                                  a_claim_says_its_name, the_gradient_of_a_claim_has_its_axes_in_their_order,
+    const TTest *const tests[] = {leaves_have_default_or_declared_placements,
+                                  minor_axes_cut_within_chunks,
+                                  placements_go_with_the_bytes,
+                                  gradients_have_the_dual_placement,
+                                  roots_are_seeded_by_placement,
+                                  a_callers_seed_has_the_dual_placement,
+                                  hooks_see_the_dual_placement,
+                                  a_recomputation_places_alike_in_both_runs,
+                                  without_grad_equal_is_equal,
+                                  a_claim_says_its_name,
+                                  the_gradient_of_a_claim_has_its_axes_in_their_order,
                                   a_steady_step_allocates_nothing_for_placements,
                                   check_mode_compares_claims};
     return tg_check_main("leaves", tests, TG_LEN(tests));

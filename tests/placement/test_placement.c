@@ -81,7 +81,7 @@ static tg_tensor *uneven_split_of(tg_tensor *x) {
     X(outer, tg_outer(t, x[0], x[1]))                                                                                  \
     X(dot, tg_dot(t, x[0], x[1]))                                                                                      \
     X(heads, tg_einsum(t, "bqh,bkh->bqk", x[0], x[1]))                                                                 \
-    X(crossed, tg_einsum(t, "ij,ji->", x[0], x[1]))                                                                    \
+    X(swapped_sum, tg_einsum(t, "ij,ji->", x[0], x[1]))                                                                \
     X(lone, tg_einsum(t, "ij,jk->k", x[0], x[1]))                                                                      \
     X(trace, tg_einsum(t, "ii,j->j", x[0], x[1]))                                                                      \
     X(linear, tg_linear(t, x[0], x[1], NULL))                                                                          \
@@ -256,14 +256,15 @@ static void check_rows(const row *rows, int n) {
     }
 }
 
-START_TEST(families_of_ops) { check_rows(families, TG_LEN(families)); }
+START_TEST(each_family_of_ops_follows_the_rule) { check_rows(families, TG_LEN(families)); }
 END_TEST
-START_TEST(ops_on_shapes) { check_rows(shapes, TG_LEN(shapes)); }
+START_TEST(ops_on_shapes_follow_the_rule) { check_rows(shapes, TG_LEN(shapes)); }
 END_TEST
-START_TEST(several_axes) { check_rows(axes, TG_LEN(axes)); }
+START_TEST(the_rule_holds_on_several_axes) { check_rows(axes, TG_LEN(axes)); }
 END_TEST
 
 int main(void) {
-    const TTest *const tests[] = {families_of_ops, ops_on_shapes, several_axes};
+    const TTest *const tests[] = {each_family_of_ops_follows_the_rule, ops_on_shapes_follow_the_rule,
+                                  the_rule_holds_on_several_axes};
     return tg_check_main("placement", tests, TG_LEN(tests));
 }

@@ -150,7 +150,7 @@ static job *job_new(const char *overruled) {
     return j;
 }
 
-START_TEST(what_is_accepted_is_one_rank) {
+START_TEST(accepted_programs_equal_one_rank) {
     job *j = job_new(NULL);
     double *room = calloc((size_t)2 * NODES * RANKS * ELEMENTS, sizeof *room);
     totals sum = {0};
@@ -227,6 +227,6 @@ START_TEST(a_broken_rule_is_found) {
 END_TEST
 
 int main(void) {
-    const TTest *const tests[] = {what_is_accepted_is_one_rank, a_broken_rule_is_found};
+    const TTest *const tests[] = {accepted_programs_equal_one_rank, a_broken_rule_is_found};
     return tg_check_main("random programs", tests, TG_LEN(tests));
 }

@@ -229,7 +229,8 @@ static void check_rank(const setup *s, int rank, const rank_share *got, const ra
     int64_t parameters = 0, gradients = 0, states = beside_moments(one);
     int64_t scalars = TG_STEP_GROUPS * TG_STEP_SCALARS * (int64_t)(sizeof(double) + sizeof(float));
     int64_t numbers = 1024 + scalars + 16 * one->n;
-    verdict(states >= 0 && states <= numbers, s, rank, "bytes beside", "moments", (double)states, (double)numbers);
+    verdict(states >= 0 && states <= numbers, s, rank, "bytes in addition to", "moments", (double)states,
+            (double)numbers);
     verdict(got->n == one->n && got->n <= TENSORS, s, rank, "the number of", "parameters", got->n, one->n);
     for (int i = 0; i < one->n; i++) {
         int over = check_share(s, rank, &got->of[i], &one->of[i]);

@@ -36,7 +36,7 @@ typedef struct faults {
     tg_rng rng;
     uint64_t bits;
     double logits[TOKENS][VOCAB];
-    int told;
+    int reported;
     bool noting;             /* nothing fails: the state before each stage is stored */
     const snapshot *back_to; /* the state from which to repeat, if not the one that the failure has left */
 } faults;
@@ -163,7 +163,7 @@ static void stage(faults *f, void (*run_it)(faults *, int), int i, bool fresh) {
     if (tg_ctx_status(f->r.ctx) == TG_OK) return;
     check_told(f);
     ck_assert_msg(!failed_before, "fails again, after %s: %s", emulator_failed(), tg_ctx_message(f->r.ctx));
-    f->told++;
+    f->reported++;
     if (fresh) {
         run_close(&f->r);
     } else {
@@ -215,23 +215,23 @@ static bool may_be_silent(const char *call) {
 
 static void fail_every_call(const options *o, long one_in) {
     faults noted = all_stages(o, 0, true), right = all_stages(o, 0, false);
-    long calls = emulator_calls(), silent = 0, told = 0, failed = 0;
+    long calls = emulator_calls(), silent = 0, reported = 0, failed = 0;
     turns t = turns_of("failing calls", one_in);
-    ck_assert(right.bits != 0 && right.bits == noted.bits && right.told == 0 && calls > 500);
+    ck_assert(right.bits != 0 && right.bits == noted.bits && right.reported == 0 && calls > 500);
     for (long n = 1; n <= calls; n++) {
         if (!its_turn(&t, n)) continue;
         faults f = all_stages(o, n, false);
         const char *call = emulator_failed();
         ck_assert_msg(call != NULL, "call %ld of %ld never came", n, calls);
-        ck_assert_msg(f.told || may_be_silent(call), "call %ld, %s, fails in silence", n, call);
+        ck_assert_msg(f.reported || may_be_silent(call), "call %ld, %s, fails in silence", n, call);
         ck_assert_msg(f.bits == right.bits, "other parameters after call %ld, %s", n, call);
         ck_assert_msg(!memcmp(f.logits, right.logits, sizeof f.logits), "other logits after call %ld, %s", n, call);
         failed++;
-        told += f.told;
-        silent += !f.told;
+        reported += f.reported;
+        silent += !f.reported;
     }
-    printf("%ld of %ld calls failed: %ld told, %ld of ends\n", failed, calls, told, silent);
-    ck_assert(told > 5 * silent);
+    printf("%ld of %ld calls failed: %ld reported, %ld frees\n", failed, calls, reported, silent);
+    ck_assert(reported > 5 * silent);
 }
 
 START_TEST(every_call_may_fail_gpt2) {

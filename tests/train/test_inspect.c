@@ -102,12 +102,12 @@ static void compare_step(const model *m) {
     tg_ctx_free(ctx);
 }
 
-START_TEST(inspect_says_what_a_step_takes) {
+START_TEST(inspect_predicts_a_step) {
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) compare_step(&models[i]);
 }
 END_TEST
 
 int main(void) {
-    const TTest *tests[] = {inspect_says_what_a_step_takes};
+    const TTest *tests[] = {inspect_predicts_a_step};
     return tg_check_main("inspect", tests, sizeof tests / sizeof *tests);
 }

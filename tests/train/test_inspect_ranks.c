@@ -150,13 +150,13 @@ static void compare(const char *model, const char *composition) {
     json_decref(all);
 }
 
-START_TEST(inspect_says_what_a_step_on_ranks_takes_and_sends) {
+START_TEST(inspect_predicts_a_step_on_ranks) {
     for (size_t i = 0; i < sizeof compositions / sizeof *compositions; i++)
         for (size_t k = 0; k < sizeof models / sizeof *models; k++) compare(models[k], compositions[i]);
 }
 END_TEST
 
 int main(void) {
-    const TTest *tests[] = {inspect_says_what_a_step_on_ranks_takes_and_sends};
+    const TTest *tests[] = {inspect_predicts_a_step_on_ranks};
     return tg_check_main("inspect_ranks", tests, sizeof tests / sizeof *tests);
 }

@@ -84,7 +84,7 @@ static void same_bits(tg_module *a, tg_module *b) {
     }
 }
 
-START_TEST(what_is_saved_loads_as_it_was) {
+START_TEST(a_saved_model_loads_unchanged) {
     static const struct { const char *dir; tg_dtype dtype;
     } rows[] = {
         {REFERENCE "gpt2", TG_F32},
@@ -109,7 +109,7 @@ START_TEST(what_is_saved_loads_as_it_was) {
 END_TEST
 
 /* The files of transformers and those that this library writes of them contain the same tensors, bit for bit. */
-START_TEST(the_file_holds_what_the_original_holds) {
+START_TEST(the_file_has_the_tensors_of_the_original) {
     static const char *const dirs[] = {REFERENCE "gpt2", REFERENCE "llama"};
     for (size_t i = 0; i < COUNT(dirs); i++) {
         workplace w = workplace_new(TG_CONFIG(.threads = 1));
@@ -284,9 +284,12 @@ END_TEST
 
 int main(void) {
     const TTest *const tests[] = {
-        a_directory_of_transformers_gives_its_logits, what_is_saved_loads_as_it_was,
-        the_file_holds_what_the_original_holds,       other_tensors_than_the_model_has_are_refused,
-        a_config_that_means_another_model_is_refused, missing_files_are_refused,
+        a_directory_of_transformers_gives_its_logits,
+        a_saved_model_loads_unchanged,
+        the_file_has_the_tensors_of_the_original,
+        other_tensors_than_the_model_has_are_refused,
+        a_config_that_means_another_model_is_refused,
+        missing_files_are_refused,
         the_names_of_older_files_are_read,
     };
     return tg_check_main("reference", tests, COUNT(tests));

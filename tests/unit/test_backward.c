@@ -35,7 +35,7 @@ static tg_status grad_hook(void *user, tg_tape *tape, tg_tensor *x, tg_tensor **
     return tg_is_alive(y) ? TG_OK : tg_ctx_status(ctx);
 }
 
-START_TEST(a_node_does_not_keep_what_a_hook_is_lent) {
+START_TEST(a_node_does_not_keep_a_lent_tensor) {
     begin();
     tg_tensor *x = leaf(3), *kept = NULL;
     uint64_t id = tg_on_grad(x, grad_hook, NULL);
@@ -237,7 +237,7 @@ START_TEST(main_grad_takes_the_sum) {
 }
 END_TEST
 
-START_TEST(writing_what_was_saved_is_found) {
+START_TEST(writes_to_saved_tensors_are_found) {
     begin();
     tg_tensor *x = leaf(2), *y = tg_scale(t, x, 3), *z = tg_square(t, y);
     tg_tensor *y2 = tg_add_(t, y, tg_full(t, TG_F64, TG_SHAPE(), 1));
@@ -269,7 +269,7 @@ START_TEST(writing_what_was_saved_is_found) {
 }
 END_TEST
 
-START_TEST(in_place_rules) {
+START_TEST(in_place_ops_follow_their_rules) {
     begin();
     tg_tensor *x = leaf(2), *one = tg_full(t, TG_F64, TG_SHAPE(), 1);
     tg_add_(t, x, one);
@@ -425,7 +425,7 @@ START_TEST(a_failed_backward_leaves_a_usable_tape) {
 END_TEST
 
 int main(void) {
-    const TTest *tests[] = {a_node_does_not_keep_what_a_hook_is_lent,
+    const TTest *tests[] = {a_node_does_not_keep_a_lent_tensor,
                             a_tensor_used_twice_gets_both,
                             two_views_of_a_gradient_are_summed,
                             backward_twice_doubles,
@@ -436,8 +436,8 @@ int main(void) {
                             hooks_see_and_replace_complete_gradients,
                             accumulated_hook_fires_once_after_the_last_use,
                             main_grad_takes_the_sum,
-                            writing_what_was_saved_is_found,
-                            in_place_rules,
+                            writes_to_saved_tensors_are_found,
+                            in_place_ops_follow_their_rules,
                             contributions_in_flight_are_waited_for_by_readers,
                             outputs_in_flight_are_waited_for_by_readers,
                             a_failed_backward_leaves_a_usable_tape};

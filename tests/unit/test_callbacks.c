@@ -101,7 +101,7 @@ static tg_tensor *frozen_within(tg_tensor *x, tg_tensor *w) {
     return tg_sum(t, tg_mul(t, y, q), TG_ALL_DIMS, false);
 }
 
-START_TEST(derivatives_are_those_of_what_was_recorded) {
+START_TEST(derivatives_are_those_of_recorded_ops) {
     begin();
     tg_tensor *x = pair(0.3, -1.2), *w = pair(0.7, 1.9), *v = tg_from_host(ctx, TG_F64, TG_SHAPE(2), (double[]){1, 1});
     tg_tensor *l = frozen_within(x, w), *g, *tangent;
@@ -187,7 +187,7 @@ START_TEST(a_seed_that_is_discarded_meanwhile_is_missed) {
 }
 END_TEST
 
-START_TEST(a_gradient_is_not_dropped_by_who_borrows_it) {
+START_TEST(a_borrower_cannot_drop_a_gradient) {
     begin();
     tg_tensor *x = pair(1, 2);
     tg_backward(t, tg_sum(t, tg_square(t, x), TG_ALL_DIMS, false));
@@ -326,7 +326,7 @@ static tg_status fill_nothing(tg_call *c) { return (void)c, TG_OK; }
 static const tg_op forgetful = {.size = sizeof forgetful, .name = "forgetful", .formula = "x", .n_in = 1, .n_out = 1,
                                 .infer = same_infer, .forward = fill_nothing, .backward = fill_nothing};
 
-START_TEST(what_a_backward_leaves_unwritten_is_nan) {
+START_TEST(unwritten_gradients_are_nan) {
     begin();
     tg_tensor *x = pair(1, 2), *y;
     for (int i = 0; i < 2; i++) { /* also if the memory of an earlier gradient exists */
@@ -346,17 +346,17 @@ int main(void) {
                             a_tangent_may_be_written_again,
                             gradients_share_no_bytes,
                             hooks_may_answer_with_one_buffer,
-                            derivatives_are_those_of_what_was_recorded,
+                            derivatives_are_those_of_recorded_ops,
                             a_lent_gradient_is_neither_discarded_nor_made_a_leaf,
                             nor_is_one_that_a_watch_sees,
                             a_seed_that_is_discarded_meanwhile_is_missed,
-                            a_gradient_is_not_dropped_by_who_borrows_it,
+                            a_borrower_cannot_drop_a_gradient,
                             a_root_that_is_a_leaf_may_be_dropped_in_its_hook,
                             no_tensor_takes_a_dropped_leafs_place_on_its_tape,
                             a_refill_that_failed_is_tried_again,
                             a_recomputation_with_a_constant_result_is_explained,
                             the_name_of_a_recomputation_is_copied,
                             a_step_does_not_free_its_graph,
-                            what_a_backward_leaves_unwritten_is_nan};
+                            unwritten_gradients_are_nan};
     return tg_check_main("callbacks", tests, sizeof tests / sizeof *tests);
 }

@@ -349,7 +349,7 @@ static tg_status wrong_step(void *state, tg_ctx *ctx) {
     return tg_ctx_status(ctx);
 }
 
-START_TEST(what_cannot_be_replayed_is_refused) {
+START_TEST(calls_that_cannot_be_replayed_are_refused) {
     if (!on_device()) return; /* the CPU calls the step */
     world *a = world_new(), *b = world_new();
     tg_rng_add(b->ctx, "there", 4);
@@ -424,7 +424,7 @@ START_TEST(gradients_are_as_they_were_recorded) {
 }
 END_TEST
 
-START_TEST(what_a_backward_needs_is_not_overwritten) {
+START_TEST(tensors_that_backward_needs_are_not_overwritten) {
     if (!on_device()) return;
     world *w = world_new();
     eager(w, 1);
@@ -489,7 +489,7 @@ START_TEST(any_call_of_a_capture_may_fail) {
         emulator_fail_at(n);
         g = tg_graph_new(b->ctx, step_of, b);
         if (!emulator_failed()) break;
-        ck_assert_msg(tg_ctx_status(b->ctx) != TG_OK, "%s failed, and nobody noticed", emulator_failed());
+        ck_assert_msg(tg_ctx_status(b->ctx) != TG_OK, "%s failed without an error", emulator_failed());
         emulator_fail_at(0);
         tg_ctx_clear(b->ctx);
         tg_tape_reset(b->t);
@@ -566,9 +566,9 @@ int main(void) {
                             an_input_that_was_dropped_stays_the_graphs,
                             a_graph_gives_its_memory_back,
                             a_steady_replay_allocates_nothing,
-                            what_cannot_be_replayed_is_refused,
+                            calls_that_cannot_be_replayed_are_refused,
                             gradients_are_as_they_were_recorded,
-                            what_a_backward_needs_is_not_overwritten,
+                            tensors_that_backward_needs_are_not_overwritten,
                             errors_in_data_are_named,
 #ifdef TG_CUDA_EMULATOR
                             any_call_of_a_capture_may_fail,

@@ -57,13 +57,13 @@ static void steps_of(int64_t n) {
     end(ctx, t);
 }
 
-START_TEST(what_is_sent_is_there_for_its_readers) {
+START_TEST(uploads_arrive_before_they_are_read) {
     steps_of(SMALL);
     steps_of(LARGE);
 }
 END_TEST
 
-START_TEST(what_is_sent_waits_for_earlier_readers) {
+START_TEST(uploads_wait_for_earlier_readers) {
     tg_ctx *ctx = new_ctx();
     tg_tape *t = tg_tape_new(ctx);
     tg_tensor *x = tg_zeros(ctx, TG_F32, TG_SHAPE(LARGE)), *y[MANY];
@@ -111,7 +111,7 @@ START_TEST(parts_and_other_layouts_are_sent_too) {
 END_TEST
 
 /* A downloaded tensor is then overwritten, discarded or dropped, and its memory used for something else. */
-START_TEST(what_is_fetched_is_of_its_moment) {
+START_TEST(downloads_have_the_values_of_the_call) {
     tg_ctx *ctx = new_ctx();
     tg_tape *t = tg_tape_new(ctx);
     tg_tensor *x = tg_zeros(ctx, TG_F32, TG_SHAPE(LARGE));
@@ -221,7 +221,7 @@ START_TEST(a_steady_step_allocates_nothing) {
 }
 END_TEST
 
-START_TEST(nobody_need_wait) {
+START_TEST(copies_that_are_not_waited_for_are_safe) {
     tg_ctx *ctx = new_ctx();
     float *own = malloc(LARGE * sizeof *own);
     tg_tensor *x = tg_zeros(ctx, TG_F32, TG_SHAPE(LARGE)), *y = tg_zeros(ctx, TG_F32, TG_SHAPE(SMALL));
@@ -264,7 +264,7 @@ static void run_fetching(world *w, int steps) {
     tg_graph_free(g);
 }
 
-START_TEST(captured_steps_read_what_was_sent) {
+START_TEST(captured_steps_read_uploaded_inputs) {
     enum { STEPS = 8 };
     world *called = world_new(), *captured = world_new();
     eager(called, STEPS);
@@ -307,15 +307,10 @@ START_TEST(a_captured_step_copies_nothing) {
 END_TEST
 
 int main(void) {
-    const TTest *const tests[] = {what_is_sent_is_there_for_its_readers,
-                                  what_is_sent_waits_for_earlier_readers,
-                                  parts_and_other_layouts_are_sent_too,
-                                  what_is_fetched_is_of_its_moment,
-                                  values_are_converted_as_by_a_read,
-                                  bytes_go_to_the_host_and_come_back,
-                                  a_steady_step_allocates_nothing,
-                                  nobody_need_wait,
-                                  captured_steps_read_what_was_sent,
-                                  a_captured_step_copies_nothing};
+    const TTest *const tests[] = {uploads_arrive_before_they_are_read,  uploads_wait_for_earlier_readers,
+                                  parts_and_other_layouts_are_sent_too, downloads_have_the_values_of_the_call,
+                                  values_are_converted_as_by_a_read,    bytes_go_to_the_host_and_come_back,
+                                  a_steady_step_allocates_nothing,      copies_that_are_not_waited_for_are_safe,
+                                  captured_steps_read_uploaded_inputs,  a_captured_step_copies_nothing};
     return tg_check_main("copies", tests, sizeof tests / sizeof *tests);
 }

@@ -173,7 +173,7 @@ static void check_pair(tg_ctx *ctx, tg_dtype dtype, size_t i, double tol) {
     tg_drop(b);
 }
 
-START_TEST(special_values) {
+START_TEST(special_values_are_right) {
     static const tg_dtype dtypes[] = {TG_F64, TG_F32};
     int worlds = 0;
     for (int d = 0; d < 2; d++)
@@ -317,6 +317,6 @@ START_TEST(integers_are_clamped_and_moved) {
 END_TEST
 
 int main(void) {
-    const TTest *const tests[] = {special_values, float32_is_accurate, integers_are_clamped_and_moved};
+    const TTest *const tests[] = {special_values_are_right, float32_is_accurate, integers_are_clamped_and_moved};
     return tg_check_main("elementwise", tests, sizeof tests / sizeof *tests);
 }

@@ -59,7 +59,7 @@ START_TEST(infinities_are_no_numbers_below_none) {
 }
 END_TEST
 
-START_TEST(none_at_all) {
+START_TEST(nothing_to_reduce_is_handled) {
     begin();
     tg_tensor *x = leaf(1), *other = leaf(2), *unused = leaf(3), *y = tg_square(t, x);
     tg_tensor *data = tg_zeros(ctx, TG_F64, TG_SHAPE(2)), *ids = tg_zeros(ctx, TG_I64, TG_SHAPE(2));
@@ -79,7 +79,7 @@ END_TEST
 
 /* ---- Ops that ran without recording ---- */
 
-START_TEST(uses_without_recording_are_told) {
+START_TEST(uses_without_recording_are_reported) {
     begin();
     tg_tensor *x = leaf(1), *w = leaf(2), *unused = leaf(3), *y = tg_square(t, x);
     tg_tensor *h = tg_exp(t, leaf(2)), *mask = tg_gt(t, w, x);
@@ -144,9 +144,9 @@ START_TEST(time_grows_with_the_nodes) {
 END_TEST
 
 int main(void) {
-    const TTest *tests[] = {gradients_that_are_there, zeros_and_their_cause, numbers_that_are_none,
-                            infinities_are_no_numbers_below_none, none_at_all,
-                            uses_without_recording_are_told, zeros_of_a_hook_are_the_hook_s,
-                            time_grows_with_the_nodes};
+    const TTest *tests[] = {gradients_that_are_there,       zeros_and_their_cause,
+                            numbers_that_are_none,          infinities_are_no_numbers_below_none,
+                            nothing_to_reduce_is_handled,   uses_without_recording_are_reported,
+                            zeros_of_a_hook_are_the_hook_s, time_grows_with_the_nodes};
     return tg_check_main("explain", tests, sizeof tests / sizeof *tests);
 }

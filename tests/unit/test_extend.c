@@ -292,7 +292,7 @@ static tg_status nothing(tg_call *c) {
     return TG_OK;
 }
 
-START_TEST(no_function_ends_what_runs_it) {
+START_TEST(no_function_frees_its_own_tape_or_context) {
     begin();
     for (deed d = RESET; d <= FREE_CTX; d++) {
         tg_tensor *x = tg_param_new(ctx, "x", TG_DTYPE_DEFAULT, TG_SHAPE(3), 1), *out,
@@ -400,10 +400,15 @@ START_TEST(works_end_with_their_wait_or_their_context) {
 END_TEST
 
 int main(void) {
-    const TTest *tests[] = {params_are_typed_and_copied,       a_state_lives_as_long_as_its_node,
-                            a_state_ends_with_the_context,     without_a_node_a_state_ends_with_the_call,
-                            a_failed_call_ends_its_state_once, ops_without_parts_are_refused,
-                            outputs_are_those_that_infer_makes_and_forward_fills, no_function_ends_what_runs_it,
-                            forwards_record_no_nodes,          works_end_with_their_wait_or_their_context};
+    const TTest *tests[] = {params_are_typed_and_copied,
+                            a_state_lives_as_long_as_its_node,
+                            a_state_ends_with_the_context,
+                            without_a_node_a_state_ends_with_the_call,
+                            a_failed_call_ends_its_state_once,
+                            ops_without_parts_are_refused,
+                            outputs_are_those_that_infer_makes_and_forward_fills,
+                            no_function_frees_its_own_tape_or_context,
+                            forwards_record_no_nodes,
+                            works_end_with_their_wait_or_their_context};
     return tg_check_main("extend", tests, sizeof tests / sizeof *tests);
 }

@@ -212,7 +212,7 @@ static void try_small_shapes(tg_ctx *one, tg_ctx *two, tg_dtype d, uint64_t kind
         try_product(one, two, d, sizes[i / n / n], sizes[i / n % n], sizes[i % n], i * 7919 + kind);
 }
 
-START_TEST(small_shapes) { for_each_kind(try_small_shapes); }
+START_TEST(small_products_are_right) { for_each_kind(try_small_shapes); }
 END_TEST
 
 /* Several blocks of K, several chunks of rows and of columns, long strips. */
@@ -224,7 +224,7 @@ static void try_large_shapes(tg_ctx *one, tg_ctx *two, tg_dtype d, uint64_t kind
         try_product(one, two, d, shapes[i][0], shapes[i][1], shapes[i][2], i * 231 + kind * 17);
 }
 
-START_TEST(large_shapes) { for_each_kind(try_large_shapes); }
+START_TEST(large_products_are_right) { for_each_kind(try_large_shapes); }
 END_TEST
 
 /* Whole tiles whose sums are written to the output directly, with one and several blocks of K: each scale, with and
@@ -240,7 +240,7 @@ static void try_plain(tg_ctx *one, tg_ctx *two, tg_dtype d, uint64_t kind) {
     }
 }
 
-START_TEST(plain_tiles) { for_each_kind(try_plain); }
+START_TEST(whole_tiles_are_written_directly) { for_each_kind(try_plain); }
 END_TEST
 
 /* The batch at once on two threads, and then each of its products by itself on one. */
@@ -276,6 +276,7 @@ START_TEST(batch_is_its_products) { for_each_kind(try_batches); }
 END_TEST
 
 int main(void) {
-    const TTest *const tests[] = {small_shapes, large_shapes, plain_tiles, batch_is_its_products};
+    const TTest *const tests[] = {small_products_are_right, large_products_are_right, whole_tiles_are_written_directly,
+                                  batch_is_its_products};
     return tg_check_main("gemm", tests, sizeof tests / sizeof tests[0]);
 }

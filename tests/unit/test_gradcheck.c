@@ -15,12 +15,12 @@
 
 /* ---- Errors of a backward ---- */
 
-typedef struct planted {
+typedef struct seeded {
     fault fault;
     const char *says;
-} planted;
+} seeded;
 
-static const planted faults[] = {
+static const seeded faults[] = {
     {TWICE, "Likely cause: too large by a factor 2"},
     {NEGATED, "Likely cause: the sign is wrong"},
     {NO_MEAN, "Likely cause: 9 times too large everywhere: a missing 1/n where n is 9"},
@@ -219,7 +219,7 @@ static void steep_grad(void *state, const double *x, int64_t n, const double *gy
     for (int64_t i = 0; i < n; i++) gx[i] = gy[i] * ((x[i] < 0 ? -1 : 1) + 20 * exp(20 * x[i]) + 50 * cos(50 * x[i]));
 }
 
-START_TEST(what_is_only_steep_is_no_kink) {
+START_TEST(a_steep_slope_is_no_kink) {
     tg_gradcheck_info r = TG_GRADCHECK_INFO();
     const double x[] = {0.3, -0.7, 1, 1e-3, -0.5};
     ck_assert_msg(tg_gradcheck_fn(steep, steep_grad, NULL, x, 5, 5, &r, TG_GRADCHECK(.rtol = 1e-5)) == TG_OK, "%s",
@@ -314,7 +314,7 @@ static void mean_square_grad(void *state, const double *x, int64_t n, const doub
 }
 
 START_TEST(plain_functions_and_their_errors) {
-    static const planted plain_faults[] = {
+    static const seeded plain_faults[] = {
         {TWICE, "x, element [2]: backward gives"},
         {TWICE, "too large by a factor 2"},
         {NEGATED, "the sign is wrong"},
@@ -349,7 +349,7 @@ END_TEST
 
 /* ---- Options ---- */
 
-START_TEST(defaults_and_tolerances) {
+START_TEST(tolerances_have_documented_defaults) {
     begin();
     tg_gradcheck_info r = TG_GRADCHECK_INFO();
     ck_assert(check_fault(SCALED, NULL, &r) == TG_OK); /* an error of 1e-4 with a tolerance of 1e-3 */
@@ -363,7 +363,7 @@ START_TEST(defaults_and_tolerances) {
 }
 END_TEST
 
-START_TEST(random_directions) {
+START_TEST(random_directions_find_errors) {
     begin();
     tg_gradcheck_info r = TG_GRADCHECK_INFO(), other = TG_GRADCHECK_INFO();
     ck_assert(check_fault(RIGHT, TG_GRADCHECK(.projections = 5), &r) == TG_OK && r.checked == 10);
@@ -401,7 +401,7 @@ static tg_status cut(void *state, tg_tape *tape, tg_tensor *const *in, int n_in,
     return TG_OK;
 }
 
-START_TEST(what_cannot_be_checked_is_refused) {
+START_TEST(uncheckable_functions_are_refused) {
     begin();
     tg_tensor *x = leaf_of(TG_SHAPE(3), (double[]){1, 2, 3}), *y = tg_neg(t, x);
     tg_tensor *single = tg_zeros(ctx, TG_F32, TG_SHAPE(3)), *frozen = tg_zeros(ctx, TG_F64, TG_SHAPE(3));
@@ -566,11 +566,20 @@ START_TEST(error_estimates_hold) {
 END_TEST
 
 int main(void) {
-    const TTest *tests[] = {every_error_is_found_and_named, without_extras_only_numbers_count, a_report_reads_well,
-                            samples_of_a_users_op, kinks_are_said_and_do_not_fail, what_is_only_steep_is_no_kink,
-                            unsure_is_neither_right_nor_wrong, plain_functions_and_their_errors,
-                            defaults_and_tolerances, random_directions,
-                            what_cannot_be_checked_is_refused, inputs_that_are_results, nothing_of_the_callers_changes,
-                            inputs_that_share_memory, error_estimates_hold};
+    const TTest *tests[] = {every_error_is_found_and_named,
+                            without_extras_only_numbers_count,
+                            a_report_reads_well,
+                            samples_of_a_users_op,
+                            kinks_are_said_and_do_not_fail,
+                            a_steep_slope_is_no_kink,
+                            unsure_is_neither_right_nor_wrong,
+                            plain_functions_and_their_errors,
+                            tolerances_have_documented_defaults,
+                            random_directions_find_errors,
+                            uncheckable_functions_are_refused,
+                            inputs_that_are_results,
+                            nothing_of_the_callers_changes,
+                            inputs_that_share_memory,
+                            error_estimates_hold};
     return tg_check_main("gradcheck", tests, sizeof tests / sizeof *tests);
 }

@@ -21,7 +21,7 @@ static tg_status tiny(void *state, tg_tape *tape, tg_tensor *const *in, int n_in
     return TG_OK;
 }
 
-START_TEST(what_lies_below_atol_is_said) {
+START_TEST(gradients_below_atol_are_reported) {
     begin();
     tg_tensor *x = leaf_of(TG_SHAPE(3), (const double[]){1, 2, 3});
     tg_gradcheck_info r = TG_GRADCHECK_INFO();
@@ -109,7 +109,7 @@ static int count_wrong(hidden h, int points, double spread, tg_gradcheck_info *r
     return wrong;
 }
 
-START_TEST(what_rounding_hides_is_unsure) {
+START_TEST(elements_hidden_by_rounding_are_unsure) {
     static const hidden rows[] = {
 #define X(name, f, df, rtol) {name##_of, name##_slope, 1, rtol, false, false, #name},
         HIDDEN(X)
@@ -142,7 +142,7 @@ static tg_status lost_sum(void *state, tg_tape *tape, tg_tensor *const *in, int 
     return tg_ctx_status(tg_tape_ctx(tape));
 }
 
-START_TEST(what_rounding_hides_from_tensors_is_unsure) {
+START_TEST(tensor_elements_hidden_by_rounding_are_unsure) {
     begin();
     tg_tensor *x = leaf_of(TG_SHAPE(3), (const double[]){4, 0.1, -0.3}), *w = leaf_of(TG_SHAPE(3), (double[]){1, 2, 3});
     tg_gradcheck_info r = TG_GRADCHECK_INFO();
@@ -161,7 +161,7 @@ static double whole_slope(double x) { return (void)x, 1; }
 
 /* Huge other outputs add no noise to an element's own. Kinks and steps of f, or coarse rounding, excuse no error
  * that is larger than they can explain. */
-START_TEST(what_is_wrong_stays_wrong) {
+START_TEST(wrong_gradients_are_found_next_to_noise) {
     const struct {
         hidden h;
         int most; /* number of points at which an error cannot be found */
@@ -207,7 +207,7 @@ static double two_slopes(double x) {
     return 1 + 0.313455 * (x < 0 ? -1 : 1) - 0.405867 * (x < 9.83254e-5 ? -1 : 1) + 1.8 * x;
 }
 
-START_TEST(a_kink_beside_another_is_one) {
+START_TEST(a_kink_near_another_is_found) {
     hidden h = {.f = two_corners, .df = two_slopes, .by = 1};
     tg_gradcheck_info r = TG_GRADCHECK_INFO();
     tg_status s = tg_gradcheck_fn(hidden_values, hidden_gradient, &h, &(double){0}, 1, 1, &r,
@@ -330,9 +330,13 @@ START_TEST(taped_derivatives_are_checked) {
 END_TEST
 
 int main(void) {
-    const TTest *tests[] = {what_lies_below_atol_is_said, what_rounding_hides_is_unsure,
-                            what_rounding_hides_from_tensors_is_unsure, what_is_wrong_stays_wrong,
-                            kinks_do_not_change_the_class, a_kink_beside_another_is_one,
-                            one_wrong_among_many_is_no_factor, taped_derivatives_are_checked};
+    const TTest *tests[] = {gradients_below_atol_are_reported,
+                            elements_hidden_by_rounding_are_unsure,
+                            tensor_elements_hidden_by_rounding_are_unsure,
+                            wrong_gradients_are_found_next_to_noise,
+                            kinks_do_not_change_the_class,
+                            a_kink_near_another_is_found,
+                            one_wrong_among_many_is_no_factor,
+                            taped_derivatives_are_checked};
     return tg_check_main("gradcheck_more", tests, sizeof tests / sizeof *tests);
 }

@@ -117,7 +117,7 @@ START_TEST(a_tensor_given_twice_is_one_again) {
 }
 END_TEST
 
-START_TEST(what_passes_writes_nothing_and_what_cannot_be_written_says_so) {
+START_TEST(passed_checks_write_nothing_and_failed_writes_are_reported) {
     begin_with_file();
     tg_gradcheck_info r = TG_GRADCHECK_INFO();
     ck_assert_msg(fail_with(RIGHT, path, &r) == TG_OK, "%s", tg_ctx_message(ctx));
@@ -232,7 +232,7 @@ END_TEST
 static int asserted;
 #define assert(truth) (asserted += !(truth))
 
-START_TEST(macros_for_tests) {
+START_TEST(macros_for_tests_report_failures) {
     begin();
     run right = {.params = {.fault = RIGHT}}, wrong = {.params = {.fault = SCALED}};
     tg_tensor *in[3];
@@ -250,8 +250,11 @@ START_TEST(macros_for_tests) {
 END_TEST
 
 int main(void) {
-    const TTest *tests[] = {a_failure_repeats_from_its_file, a_tensor_given_twice_is_one_again,
-                            what_passes_writes_nothing_and_what_cannot_be_written_says_so, damaged_files_are_refused,
-                            an_ops_failure_repeats, macros_for_tests};
+    const TTest *tests[] = {a_failure_repeats_from_its_file,
+                            a_tensor_given_twice_is_one_again,
+                            passed_checks_write_nothing_and_failed_writes_are_reported,
+                            damaged_files_are_refused,
+                            an_ops_failure_repeats,
+                            macros_for_tests_report_failures};
     return tg_check_main("gradcheck_report", tests, sizeof tests / sizeof *tests);
 }

@@ -370,7 +370,7 @@ START_TEST(bytes_outside_of_live_tensors_are_closed) {
         tg_tensor *x = tg_zeros(ctx, TG_F32, TG_SHAPE(elements[i]));
         const char *p = tg_host_data(x);
         ck_assert(!closed(p) && !closed(p + bytes - 1));
-        ck_assert_msg(closed(p + bytes), "behind %zu bytes nobody is caught", bytes);
+        ck_assert_msg(closed(p + bytes), "an access after %zu bytes is not caught", bytes);
         tg_drop(x);
         ck_assert_msg(closed(p) && closed(p + bytes - 1), "freed, %zu bytes may still be touched", bytes);
         x = tg_zeros(ctx, TG_F32, TG_SHAPE(elements[i]));

@@ -26,7 +26,7 @@ START_TEST(a_saved_file_replaces_the_old_one) {
 }
 END_TEST
 
-START_TEST(what_is_no_regular_file_is_not_replaced) {
+START_TEST(only_regular_files_are_replaced) {
     workplace w = workplace_new(NULL);
     struct stat st;
     ck_assert_int_eq(mkfifo(in(&w, "pipe"), 0600), 0);
@@ -102,7 +102,7 @@ START_TEST(short_and_interrupted_transfers_are_continued) {
 }
 END_TEST
 
-START_TEST(what_cannot_be_read_is_named) {
+START_TEST(unreadable_files_are_named) {
     workplace w = workplace_new(NULL);
     char *data;
     size_t n;
@@ -142,7 +142,7 @@ END_TEST
 static const char document[] = "{\"n\": 12, \"eps\": 1e-5, \"one\": 1, \"tie\": true, \"act\": \"gelu\", \"none\": "
                                "null, \"o\": {\"x\": 3}, \"a\": [1, 2]}";
 
-START_TEST(json_getters_give_what_is_there) {
+START_TEST(json_getters_return_values) {
     workplace w = workplace_new(NULL);
     tg_json j, o;
     int64_t n = 0, x = 0;
@@ -573,13 +573,13 @@ END_TEST
 int main(void) {
     const TTest *const tests[] = {
         a_saved_file_replaces_the_old_one,
-        what_is_no_regular_file_is_not_replaced,
+        only_regular_files_are_replaced,
         any_failing_call_leaves_the_old_file_or_the_new,
         a_full_disk_is_reported_with_path_and_offset,
         short_and_interrupted_transfers_are_continued,
-        what_cannot_be_read_is_named,
+        unreadable_files_are_named,
         utf8_is_checked,
-        json_getters_give_what_is_there,
+        json_getters_return_values,
         json_getters_name_key_expected_and_found,
         malformed_json_is_refused_with_its_place,
         saved_json_reads_back_and_is_short,

@@ -97,7 +97,7 @@ static const tg_op slow = {.size = sizeof(tg_op),
                            .forward = slow_forward,
                            .backward = slow_backward};
 
-START_TEST(a_work_that_nobody_reads_is_aborted) {
+START_TEST(a_work_that_is_never_read_is_aborted) {
     begin();
     tg_tensor *x = leaf(2), *w = leaf(3), *y = tg_square(t, x), *u = tg_exp(t, w), *z;
     work_log log = {0};
@@ -208,7 +208,7 @@ START_TEST(main_grads_are_held_and_not_saved) {
 }
 END_TEST
 
-START_TEST(who_has_saved_a_gradient_is_told_when_more_is_added) {
+START_TEST(nodes_that_saved_a_gradient_notice_additions) {
     begin();
     tg_tensor *p = leaf(3), *w = leaf(5);
     tg_backward(t, tg_square(t, p));
@@ -485,12 +485,12 @@ END_TEST
 int main(void) {
     const TTest *tests[] = {hooks_come_and_go_while_they_run,
                             a_hook_that_removes_itself_and_fails,
-                            a_work_that_nobody_reads_is_aborted,
+                            a_work_that_is_never_read_is_aborted,
                             wrapped_memory_is_held_while_anything_refers_to_it,
                             a_wrapped_leaf_is_held_by_its_nodes,
                             wraps_of_one_memory_share_bytes,
                             main_grads_are_held_and_not_saved,
-                            who_has_saved_a_gradient_is_told_when_more_is_added,
+                            nodes_that_saved_a_gradient_notice_additions,
                             backward_may_read_the_gradient_to_which_it_adds,
                             a_reset_ends_the_handles_of_its_tape_alone,
                             a_restored_stream_draws_the_same,

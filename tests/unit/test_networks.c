@@ -1,5 +1,5 @@
 /* Convolutions compared with plain loops, pooling at ties and NaN, running statistics of batch norm through modes
- * and recomputation, class weights, products with factors that do not exist. TG_TEST_DEVICE names another device. */
+ * and recomputation, class weights, matrices without a Cholesky factor. TG_TEST_DEVICE names another device. */
 #include <math.h>
 
 #include <tapegrad/extend.h>
@@ -218,7 +218,7 @@ END_TEST
 
 /* ---- Losses, factors ---- */
 
-START_TEST(classes_weigh) {
+START_TEST(class_weights_are_applied) {
     begin();
     const double v[] = {0, 1, 2, 3, 0, 1}, weights[] = {1, 2, 4};
     const int64_t classes[] = {2, 0};
@@ -292,7 +292,7 @@ START_TEST(a_probability_of_0_moves_the_gradient) {
 }
 END_TEST
 
-START_TEST(what_has_no_factor_is_named) {
+START_TEST(matrices_without_a_factor_are_named) {
     begin();
     const double v[] = {4, 2, 0, 2, 5, 4, 0, 4, 3, 4, 2, 0, 2, 5, 0, 0, 0, 1}; /* of the first: 3 - 4^2 / (5 - 1) < 0 */
     tg_tensor *a = leaf_of(TG_SHAPE(2, 3, 3), v);
@@ -309,9 +309,10 @@ START_TEST(what_has_no_factor_is_named) {
 END_TEST
 
 int main(void) {
-    const TTest *const tests[] = {convolutions_are_their_sums, ties_and_nan_of_max_pool, padding_counts_or_does_not,
-                                  running_statistics_follow, statistics_of_a_node_are_its_own,
-                                  recomputation_moves_statistics_once, classes_weigh, ignored_rows_may_hold_anything,
-                                  a_probability_of_0_moves_the_gradient, what_has_no_factor_is_named};
+    const TTest *const tests[] = {
+        convolutions_are_their_sums, ties_and_nan_of_max_pool,         padding_counts_or_does_not,
+        running_statistics_follow,   statistics_of_a_node_are_its_own, recomputation_moves_statistics_once,
+        class_weights_are_applied,   ignored_rows_may_hold_anything,   a_probability_of_0_moves_the_gradient,
+        matrices_without_a_factor_are_named};
     return tg_check_main("networks", tests, sizeof tests / sizeof *tests);
 }

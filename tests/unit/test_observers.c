@@ -29,7 +29,7 @@ static void ck_found(const char *first, const char *then) {
 
 /* ---- Forward ---- */
 
-START_TEST(made_forward) {
+START_TEST(a_nan_made_in_forward_is_found) {
     begin_finding(BOTH);
     const double v[] = {2, -1, 3, 4};
     tg_tensor *x = leaf_of(TG_SHAPE(2, 2), v);
@@ -47,7 +47,7 @@ START_TEST(made_forward) {
 }
 END_TEST
 
-START_TEST(only_what_was_asked) {
+START_TEST(only_requested_kinds_are_found) {
     begin_finding(TG_FIND_NAN);
     tg_tensor *x = leaf(0), *y = tg_reciprocal(t, x);
     ck_status(TG_OK);
@@ -87,7 +87,7 @@ START_TEST(brought_by_a_leaf) {
 }
 END_TEST
 
-START_TEST(any_tensor) {
+START_TEST(any_tensor_is_described) {
     begin_finding(BOTH);
     tg_tensor *none = tg_zeros(ctx, TG_F64, TG_SHAPE(0, 3)), *ids = tg_zeros(ctx, TG_I64, TG_SHAPE(2));
     ck_assert(tg_is_alive(tg_exp(t, none)) && tg_is_alive(tg_add(t, ids, ids)));
@@ -108,7 +108,7 @@ END_TEST
 
 /* ---- Backward ---- */
 
-START_TEST(made_backward) {
+START_TEST(a_nan_made_in_backward_is_found) {
     begin_finding(BOTH);
     const double v[] = {4, 0, 9};
     tg_tensor *x = leaf_of(TG_SHAPE(3), v);
@@ -143,7 +143,7 @@ static tg_status spoil_unseen(void *user, tg_tape *tape, tg_tensor *x, tg_tensor
     return TG_OK;
 }
 
-START_TEST(came_from_elsewhere) {
+START_TEST(a_nan_from_elsewhere_is_named) {
     begin_finding(BOTH);
     const double bad = NAN;
     tg_tensor *x = leaf(2), *y = tg_square(t, x), *seed = tg_from_host(ctx, TG_F64, TG_SHAPE(), &bad);
@@ -163,7 +163,7 @@ START_TEST(came_from_elsewhere) {
 }
 END_TEST
 
-START_TEST(accumulated_before) {
+START_TEST(a_nan_accumulated_before_is_named) {
     begin_finding(BOTH);
     const double bad = INFINITY;
     tg_tensor *x = leaf(2), *g = tg_zeros(ctx, TG_F64, TG_SHAPE());
@@ -211,7 +211,7 @@ START_TEST(recomputed) {
 }
 END_TEST
 
-START_TEST(differentiated_twice) {
+START_TEST(recorded_derivatives_are_searched) {
     begin_finding(BOTH);
     tg_tensor *x = leaf(0), *y = tg_sqrt(t, x), *g;
     tg_grad(t, &y, 1, &x, 1, &g, TG_GRAD(.create_graph = true));
@@ -375,15 +375,15 @@ START_TEST(nodes_without_state) {
 END_TEST
 
 int main(void) {
-    const TTest *tests[] = {made_forward,
-                            only_what_was_asked,
+    const TTest *tests[] = {a_nan_made_in_forward_is_found,
+                            only_requested_kinds_are_found,
                             brought_by_a_leaf,
-                            any_tensor,
-                            made_backward,
-                            came_from_elsewhere,
-                            accumulated_before,
+                            any_tensor_is_described,
+                            a_nan_made_in_backward_is_found,
+                            a_nan_from_elsewhere_is_named,
+                            a_nan_accumulated_before_is_named,
                             recomputed,
-                            differentiated_twice,
+                            recorded_derivatives_are_searched,
                             on_ranks,
                             watchers,
                             a_backward_after_one_that_failed,

@@ -221,7 +221,7 @@ START_TEST(inputs_and_leaves_stay) {
 }
 END_TEST
 
-START_TEST(what_others_keep_stays) {
+START_TEST(shared_results_stay) {
     begin();
     tg_tensor *x = vector(0), *a;
     fn_state s = {.w = vector(1)};
@@ -238,7 +238,7 @@ START_TEST(what_others_keep_stays) {
 }
 END_TEST
 
-START_TEST(what_was_overwritten_before_the_close_stays) {
+START_TEST(results_overwritten_before_the_close_stay) {
     begin();
     tg_tensor *x = vector(0), *a;
     fn_state s = {.w = vector(1)};
@@ -461,7 +461,7 @@ START_TEST(a_second_run_that_fails_or_differs) {
 }
 END_TEST
 
-START_TEST(overwriting_what_came_back_is_found) {
+START_TEST(overwriting_a_restored_result_is_found) {
     begin();
     tg_tensor *x = vector(0), *w = vector(1), *a;
     fn_state s = {.w = w};
@@ -483,8 +483,8 @@ int main(void) {
                                   the_hook_replays_in_forward_order,
                                   the_bytes_are_given_back_and_taken_again,
                                   inputs_and_leaves_stay,
-                                  what_others_keep_stays,
-                                  what_was_overwritten_before_the_close_stays,
+                                  shared_results_stay,
+                                  results_overwritten_before_the_close_stay,
                                   results_that_no_gradient_reaches,
                                   a_retained_tape_runs_twice,
                                   a_replay_inside_a_recomputation,
@@ -493,6 +493,6 @@ int main(void) {
                                   a_leased_result,
                                   wrong_calls_are_refused,
                                   a_second_run_that_fails_or_differs,
-                                  overwriting_what_came_back_is_found};
+                                  overwriting_a_restored_result_is_found};
     return tg_check_main("replay", tests, sizeof tests / sizeof *tests);
 }

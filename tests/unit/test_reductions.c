@@ -136,7 +136,7 @@ static void check_row(tg_ctx *ctx, tg_dtype dtype, size_t i, double tol) {
     tg_drop(x);
 }
 
-START_TEST(special_values) {
+START_TEST(special_values_are_right) {
     const tg_dtype dtype[] = {TG_F64, TG_F32};
     const double tol[] = {1e-14, 1e-6};
     for (int d = 0; d < 2; d++) {
@@ -218,7 +218,7 @@ static tg_status product_gradient(void *state, tg_tape *t, tg_tensor *const *in,
     return s;
 }
 
-START_TEST(products_beside_zeros) {
+START_TEST(products_with_zeros_have_right_derivatives) {
     const double v[] = {1.5, -2, 0.5, 0, 3, 2, 0, 0, -1, 0, 0, 0};
     tg_ctx *ctx = open_ctx(TG_F64);
     const tg_fn f[] = {product, product_gradient};
@@ -287,7 +287,7 @@ static void check_pair(tg_ctx *ctx, tg_dtype dtype, size_t i, double tol) {
     tg_drop(in[1]);
 }
 
-START_TEST(special_pairs) {
+START_TEST(special_pairs_are_right) {
     tg_ctx *ctx = open_ctx(TG_F64);
     for (size_t i = 0; i < sizeof pair / sizeof *pair; i++) check_pair(ctx, TG_F64, i, 1e-14);
     tg_ctx_free(ctx);
@@ -295,7 +295,7 @@ START_TEST(special_pairs) {
 END_TEST
 
 /* Small losses keep their digits in float32. */
-START_TEST(far_logits) {
+START_TEST(far_logits_lose_nothing) {
     tg_ctx *ctx = open_ctx(TG_F32);
     tg_tape *t = tg_tape_new(ctx);
     const double x[] = {-20, 20, -8, 8, 0.5, -70}, y[] = {0, 1, 0, 1, 0.25, 0};
@@ -349,7 +349,7 @@ START_TEST(targets) {
 END_TEST
 
 /* The mean over no rows is NaN, and has no gradient. */
-START_TEST(no_targets) {
+START_TEST(rows_without_targets_are_handled) {
     tg_ctx *ctx = open_ctx(TG_F64);
     tg_tape *t = tg_tape_new(ctx);
     const int64_t ids[] = {-100, -100};
@@ -368,7 +368,7 @@ END_TEST
 
 /* ---- Bools and positions ---- */
 
-START_TEST(places_and_masks) {
+START_TEST(positions_and_masks_are_right) {
     tg_ctx *ctx = open_ctx(TG_F64);
     tg_tape *t = tg_tape_new(ctx);
     const double v[] = {3, 1, 1, 2, NAN, 0};
@@ -393,7 +393,14 @@ START_TEST(places_and_masks) {
 END_TEST
 
 int main(void) {
-    const TTest *tests[] = {special_values, log_sums_far_from_0, equal_elements_are_their_mean, products_beside_zeros,
-                            special_pairs, far_logits, targets, no_targets, places_and_masks};
+    const TTest *tests[] = {special_values_are_right,
+                            log_sums_far_from_0,
+                            equal_elements_are_their_mean,
+                            products_with_zeros_have_right_derivatives,
+                            special_pairs_are_right,
+                            far_logits_lose_nothing,
+                            targets,
+                            rows_without_targets_are_handled,
+                            positions_and_masks_are_right};
     return tg_check_main("reductions", tests, sizeof tests / sizeof *tests);
 }

@@ -307,7 +307,7 @@ static const struct {
     {"{}\v", 0, "found the byte 0x0b"},
 };
 
-START_TEST(malformed_headers_are_refused_with_what_and_where) {
+START_TEST(malformed_headers_are_refused_with_reason_and_offset) {
     workplace w = workplace_new(NULL);
     int files = open_files();
     for (size_t i = 0; i < COUNT(malformed); i++) {
@@ -536,7 +536,7 @@ int main(void) {
         destinations_must_fit,
         a_bool_is_0_or_1,
         other_devices,
-        malformed_headers_are_refused_with_what_and_where,
+        malformed_headers_are_refused_with_reason_and_offset,
         unusual_headers_are_accepted,
         malformed_lengths_are_refused,
         damaged_files_never_do_worse_than_fail,

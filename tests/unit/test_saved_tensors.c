@@ -74,7 +74,7 @@ static void gradient(tg_tensor *x, double *g) {
 
 /* ---- Scopes ---- */
 
-START_TEST(packed_in_scopes) {
+START_TEST(scopes_pack_saved_tensors) {
     begin();
     shelf s = {0};
     double plain[12], packed[12];
@@ -121,7 +121,7 @@ START_TEST(memory_is_given_back) {
 }
 END_TEST
 
-START_TEST(what_stays) {
+START_TEST(small_or_returned_tensors_stay) {
     begin();
     shelf s = {.least = 100};
     tg_tensor *x = ramp(2, 3);
@@ -147,7 +147,7 @@ START_TEST(what_stays) {
 }
 END_TEST
 
-START_TEST(readers_get_what_is_given) {
+START_TEST(readers_get_unpacked_values) {
     begin();
     shelf s = {.scale = 2};
     double v;
@@ -167,7 +167,7 @@ END_TEST
 
 /* ---- tg_pack ---- */
 
-START_TEST(packed_by_hand) {
+START_TEST(tg_pack_packs_one_tensor) {
     begin();
     shelf s = {0};
     tg_tensor *x = leaf(2), *a = tg_exp(t, x), *unused = tg_neg(t, x);
@@ -248,7 +248,7 @@ START_TEST(read_by_another_tape) {
 }
 END_TEST
 
-START_TEST(a_context_ends_with_what_is_packed) {
+START_TEST(a_context_can_end_with_packed_tensors) {
     begin();
     shelf s = {0};
     tg_tensor *x = leaf(0.5);
@@ -282,7 +282,7 @@ START_TEST(retained) {
 }
 END_TEST
 
-START_TEST(differentiated_twice) {
+START_TEST(recorded_derivatives_are_searched) {
     begin();
     shelf s = {0};
     tg_tensor *x = leaf(0.5), *g, *gg;
@@ -354,7 +354,7 @@ static void drop_half(void *user, void *packed) {
     tg_drop(packed);
 }
 
-START_TEST(packed_by_ops) {
+START_TEST(packers_may_record_ops) {
     begin();
     int n = 0;
     double plain[12], packed[12];
@@ -440,18 +440,18 @@ START_TEST(a_model) {
 END_TEST
 
 int main(void) {
-    const TTest *tests[] = {packed_in_scopes,
+    const TTest *tests[] = {scopes_pack_saved_tensors,
                             memory_is_given_back,
-                            what_stays,
-                            readers_get_what_is_given,
-                            packed_by_hand,
+                            small_or_returned_tensors_stay,
+                            readers_get_unpacked_values,
+                            tg_pack_packs_one_tensor,
                             kept_beyond_the_packer,
                             read_by_another_tape,
-                            a_context_ends_with_what_is_packed,
+                            a_context_can_end_with_packed_tensors,
                             retained,
-                            differentiated_twice,
+                            recorded_derivatives_are_searched,
                             failures,
-                            packed_by_ops,
+                            packers_may_record_ops,
                             within_recomputation,
                             a_model};
     return tg_check_main("pack", tests, sizeof tests / sizeof *tests);

@@ -55,7 +55,7 @@ static void check_gradient(tg_tape *t, tg_tensor *x, tg_tensor *y, const double 
 }
 
 /* Gradients of products without a zero, with one, and with two. */
-START_TEST(products_beside_zeros) {
+START_TEST(products_with_zeros_have_right_derivatives) {
     const double x[] = {1, 2, 4, 2, 2, 0, 4, 2, 0, 2, 0, 4};
     const double y[] = {1, 2, 8, 16, 2, 0, 0, 0, 0, 0, 0, 0};
     const double g[] = {1 + 2 * 2 + 3 * 8 + 4 * 16, 2 + 3 * 4 + 4 * 8,       3 * 2 + 4 * 4, 4 * 8,
@@ -108,7 +108,7 @@ START_TEST(floats_run_in_float64) {
 }
 END_TEST
 
-START_TEST(sums_either_way) {
+START_TEST(scans_run_in_both_directions) {
     const double x[] = {1, 2, 3, 4, 5, 6}, across[] = {1, 3, 6, 4, 9, 15}, down[] = {1, 2, 3, 5, 7, 9};
     const double g[] = {6, 5, 3, 15, 11, 6}, g_down[] = {5, 7, 9, 4, 5, 6};
     for (int d = 0; d < 4; d++) {
@@ -257,8 +257,14 @@ START_TEST(devices_that_do_not_sort_say_so) {
 END_TEST
 
 int main(void) {
-    const TTest *const tests[] = {products_beside_zeros, floats_run_in_float64, sums_either_way, order_of_ties_and_nan,
-                                  medians,               the_last_one_lands, draws_from_classes,
-                                  noise_is_gumbels,      devices_that_do_not_sort_say_so};
+    const TTest *const tests[] = {products_with_zeros_have_right_derivatives,
+                                  floats_run_in_float64,
+                                  scans_run_in_both_directions,
+                                  order_of_ties_and_nan,
+                                  medians,
+                                  the_last_one_lands,
+                                  draws_from_classes,
+                                  noise_is_gumbels,
+                                  devices_that_do_not_sort_say_so};
     return tg_check_main("scans", tests, sizeof tests / sizeof *tests);
 }

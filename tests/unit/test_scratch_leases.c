@@ -262,7 +262,7 @@ static float at(tg_ctx *ctx, const float *p) {
     return v;
 }
 
-START_TEST(check_mode_poisons_what_is_given_back) {
+START_TEST(check_mode_poisons_returned_buffers) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = test_device(), .threads = 1, .check = true));
     tg_tape *t = tg_tape_new(ctx);
     tg_tensor *x = lease_floats(t, 8), *dst = tg_zeros(ctx, TG_F32, TG_SHAPE(8));
@@ -328,7 +328,7 @@ int main(void) {
                                   another_tape_has_its_own,
                                   works_of_the_holder_before_are_waited_for,
                                   growing_waits_too,
-                                  check_mode_poisons_what_is_given_back,
+                                  check_mode_poisons_returned_buffers,
                                   leases_are_ordinary_tensors,
                                   meta_leases_count};
     return tg_check_main("leases", tests, sizeof tests / sizeof *tests);

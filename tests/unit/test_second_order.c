@@ -16,7 +16,7 @@ static tg_tensor *derivative(tg_tensor *y, tg_tensor *x) {
     return g;
 }
 
-START_TEST(any_order) {
+START_TEST(derivatives_of_any_order_are_right) {
     begin();
     tg_tensor *x = leaf(0.7), *y = tg_sin(t, x);
     const double expected[] = {cos(0.7), -sin(0.7), -cos(0.7), sin(0.7), cos(0.7)};
@@ -235,7 +235,7 @@ static void linear_derivatives(linear_fn f, bool frozen_x, bool overwrite, doubl
     tg_tape_reset(t);
 }
 
-START_TEST(linears_with_activations_read_only_what_they_have_saved) {
+START_TEST(linears_with_activations_read_only_saved_tensors) {
     const linear_fn linears[] = {tg_linear_relu, tg_linear_gelu, tg_linear_gelu_tanh, tg_linear_silu};
     begin();
     for (int k = 0; k < 8; k++) {
@@ -249,7 +249,7 @@ START_TEST(linears_with_activations_read_only_what_they_have_saved) {
 }
 END_TEST
 
-START_TEST(in_place_keeps_what_it_needs) {
+START_TEST(in_place_ops_keep_what_their_backward_needs) {
     begin();
     tg_tensor *x = leaf(2), *z = leaf(3);
     tg_tensor *a = tg_square(t, x);
@@ -327,7 +327,7 @@ static void check_edge(edge_fn f, const char *name, tg_dtype dtype, double a, do
 }
 
 /* Inputs and results of nodes that a later op overwrites; derivatives need only their shapes. */
-START_TEST(what_is_overwritten_keeps_its_shape) {
+START_TEST(overwritten_tensors_keep_their_shape) {
     begin();
     const double v[] = {1, 2, 3, 4, 5, 6};
     for (int which = 0; which < 3; which++) {
@@ -421,7 +421,7 @@ START_TEST(a_power_of_0_has_its_second_derivative) {
 END_TEST
 
 /* Results of tg_grad and tg_jvp belong to the tape, as without create_graph. */
-START_TEST(results_are_nobody_elses) {
+START_TEST(results_belong_to_the_tape) {
     begin();
     tg_tensor *x = leaf(2), *z = leaf(5), *y = tg_add(t, x, z), *seed = leaf(7), *in[] = {x, z}, *g[2], *d;
     tg_grad(t, &y, 1, in, 2, g, TG_GRAD(.seeds = &seed, .create_graph = true));
@@ -531,7 +531,7 @@ static tg_status wrong_vjp(tg_tape *tape, const tg_node *n, tg_tensor *const *go
     return TG_OK;
 }
 
-START_TEST(what_an_op_has_not_is_refused) {
+START_TEST(missing_slots_are_refused) {
     begin();
     tg_tensor *x = leaf(1), *y, *g, *one = tg_full(t, TG_F64, TG_SHAPE(), 1);
     tg_op bare = {.size = sizeof bare,
@@ -576,7 +576,7 @@ START_TEST(a_slice_with_steps_needs_no_more_dims) {
 END_TEST
 
 int main(void) {
-    const TTest *tests[] = {any_order,
+    const TTest *tests[] = {derivatives_of_any_order_are_right,
                             clamp_has_its_slopes_on_the_tape,
                             tangents_go_forward_and_can_be_differentiated,
                             a_result_may_be_the_input,
@@ -585,16 +585,16 @@ int main(void) {
                             through_a_recomputation,
                             a_recomputation_hands_leaves_through,
                             tangents_within_a_recomputation_are_refused,
-                            linears_with_activations_read_only_what_they_have_saved,
-                            in_place_keeps_what_it_needs,
-                            what_is_overwritten_keeps_its_shape,
+                            linears_with_activations_read_only_saved_tensors,
+                            in_place_ops_keep_what_their_backward_needs,
+                            overwritten_tensors_keep_their_shape,
                             edges_are_those_of_backward,
                             the_arcs_end_upright,
                             a_power_of_0_has_its_second_derivative,
-                            results_are_nobody_elses,
+                            results_belong_to_the_tape,
                             products_are_there_without_grad,
                             a_slice_with_steps_needs_no_more_dims,
                             hessian_of_a_transformer,
-                            what_an_op_has_not_is_refused};
+                            missing_slots_are_refused};
     return tg_check_main("taped", tests, sizeof tests / sizeof *tests);
 }

@@ -74,7 +74,7 @@ static void losses_of(tg_tensor *(*f)(tg_tensor *), double offset, tg_tensor *go
     ck_assert_int_eq(tg_grad(t, &squares, 1, &x, 1, &got[2], NULL), TG_OK);
 }
 
-START_TEST(losses_do_not_see_what_logits_share) {
+START_TEST(losses_ignore_a_constant_added_to_all_logits) {
     tg_tensor *(*const f[])(tg_tensor *) = {log_softmax, one_a_row, smoothed, weighed};
     const char *const names[] = {"log_softmax", "cross_entropy", "smoothed cross_entropy", "weighed cross_entropy"};
     begin();
@@ -96,7 +96,7 @@ static void head_of(double offset, tg_tensor *got[3]) {
     ck_assert_int_eq(tg_grad(t, got, 1, in, 2, got + 1, NULL), TG_OK);
 }
 
-START_TEST(a_head_does_not_see_what_logits_share) {
+START_TEST(a_head_ignores_a_constant_added_to_all_logits) {
     tg_tensor *here[3], *there[3];
     begin();
     head_of(0, here);
@@ -117,7 +117,7 @@ static void attention_of(double offset, tg_tensor *got[4]) {
     ck_assert_int_eq(tg_grad(t, &sum, 1, in, 3, got + 1, TG_GRAD(.retain = true)), TG_OK);
 }
 
-START_TEST(attention_does_not_see_what_scores_share) {
+START_TEST(attention_ignores_a_constant_added_to_all_scores) {
     tg_tensor *here[4], *there[4];
     const char *const names[] = {"attention", "its gradient of q", "its gradient of k", "its gradient of v"};
     begin();
@@ -129,7 +129,8 @@ START_TEST(attention_does_not_see_what_scores_share) {
 END_TEST
 
 int main(void) {
-    const TTest *const tests[] = {losses_do_not_see_what_logits_share, a_head_does_not_see_what_logits_share,
-                                  attention_does_not_see_what_scores_share};
+    const TTest *const tests[] = {losses_ignore_a_constant_added_to_all_logits,
+                                  a_head_ignores_a_constant_added_to_all_logits,
+                                  attention_ignores_a_constant_added_to_all_scores};
     return tg_check_main("shifts", tests, sizeof tests / sizeof *tests);
 }

@@ -221,10 +221,10 @@ static void count_warnings(void *user, tg_log_level level, const char *message) 
     if (level == TG_LOG_WARNING && strstr(message, "the default random stream was seeded again")) ++*(int *)user;
 }
 
-START_TEST(a_default_stream_that_moves_inside_a_fork_is_told) {
-    int told = 0;
+START_TEST(a_default_stream_that_moves_inside_a_fork_is_reported) {
+    int warnings = 0;
     float x[4];
-    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .seed = 3, .log = count_warnings, .log_user = &told));
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .seed = 3, .log = count_warnings, .log_user = &warnings));
     tg_rng_add(ctx, "a", 11);
     tg_rng_add(ctx, "b", 12);
     draw(ctx, 2, x);
@@ -234,19 +234,19 @@ START_TEST(a_default_stream_that_moves_inside_a_fork_is_told) {
     draw(ctx, 2, x);
     tg_rng_join(ctx);
     tg_rng_join(ctx);
-    ck_assert_int_eq(told, 0);
+    ck_assert_int_eq(warnings, 0);
     tg_rng_fork(ctx, "a");
     tg_rng_fork(ctx, "b");
     tg_rng_seed_ranks(ctx, 40, 0, 0, 0);
     tg_rng_join(ctx);
-    ck_assert_int_eq(told, 0); /* only the join of the outer fork returns to it */
+    ck_assert_int_eq(warnings, 0); /* only the join of the outer fork returns to it */
     tg_rng_join(ctx);
-    ck_assert_int_eq(told, 1);
+    ck_assert_int_eq(warnings, 1);
     tg_rng_fork(ctx, "a");
     tg_rng_join(ctx);
     draw(ctx, 2, x);
     tg_rng_seed_ranks(ctx, 41, 0, 0, 0);
-    ck_assert_int_eq(told, 1);
+    ck_assert_int_eq(warnings, 1);
     expect_ok(ctx);
     tg_ctx_free(ctx);
 }
@@ -288,7 +288,7 @@ START_TEST(recomputation_while_streams_come_and_go) {
 }
 END_TEST
 
-START_TEST(a_function_must_join_what_it_forks) {
+START_TEST(a_function_must_join_its_forks) {
     tg_tensor *w, *y;
     tg_ctx *ctx = layer_ctx(&w);
     tg_tape *t = tg_tape_new(ctx);
@@ -403,10 +403,10 @@ int main(void) {
                                   states_are_values,
                                   names_and_seeds_are_unique,
                                   errors_leave_forks_in_pairs,
-                                  a_default_stream_that_moves_inside_a_fork_is_told,
+                                  a_default_stream_that_moves_inside_a_fork_is_reported,
                                   recomputation_restores_every_stream,
                                   recomputation_while_streams_come_and_go,
-                                  a_function_must_join_what_it_forks,
+                                  a_function_must_join_its_forks,
                                   gradcheck_draws_the_same_in_every_run,
                                   forks_allocate_nothing,
                                   ranks_are_seeded_by_the_formulas,

@@ -18,7 +18,7 @@ static int64_t live(void) {
     return m.live;
 }
 
-START_TEST(a_scope_discards_what_nobody_kept) {
+START_TEST(a_scope_discards_unkept_tensors) {
     begin();
     tg_tensor *p = tg_param_new(ctx, "p", TG_DTYPE_DEFAULT, TG_SHAPE(100), 1),
               *x = tg_randn(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(100), 1);
@@ -164,7 +164,7 @@ START_TEST(a_gradient_is_kept_for_its_nodes_when_its_leaf_ends) {
 }
 END_TEST
 
-START_TEST(what_an_op_in_place_took_over_is_no_longer_saved) {
+START_TEST(tensors_taken_over_in_place_are_no_longer_saved) {
     begin();
     tg_tensor *w = leaf(1), *v = leaf(2), *b = tg_add_(t, tg_exp(t, w), v), *kept = tg_keep(b);
     ck_assert(tg_discard(b) == TG_OK); /* exp had saved the earlier value */
@@ -330,7 +330,7 @@ static unsigned long long number_after(const char *at, const char *key) {
     return strtoull(at + strlen(key), NULL, 10);
 }
 
-START_TEST(json_tells_what_feeds_what_in_utf8) {
+START_TEST(json_lists_the_edges_of_the_graph_in_utf8) {
     begin();
     static char json[8192], dot[8192];
     tg_tensor *w = tg_param_new(ctx, "caf\xC3\xA9 caf\xE9 \xF0\x9F", TG_DTYPE_DEFAULT, TG_SHAPE(4), 0.1);
@@ -400,18 +400,19 @@ START_TEST(the_report_adds_up) {
 END_TEST
 
 int main(void) {
-    const TTest *tests[] = {a_scope_discards_what_nobody_kept,
+    const TTest *tests[] = {a_scope_discards_unkept_tensors,
                             views_of_outputs_and_outer_tensors_survive_a_scope,
                             discards_and_refills,
                             parameters_collect_gradients_of_several_tapes,
                             a_parameter_dropped_too_early_is_kept_for_its_nodes,
                             a_gradient_is_kept_for_its_nodes_when_its_leaf_ends,
-                            what_an_op_in_place_took_over_is_no_longer_saved,
+                            tensors_taken_over_in_place_are_no_longer_saved,
                             a_scope_has_its_own_copy_of_its_name,
                             recomputed_gradients_are_the_same,
                             recomputation_saves_only_its_inputs,
                             a_second_run_that_differs_is_found,
-                            a_dump_names_ops_shapes_and_sites, json_tells_what_feeds_what_in_utf8,
+                            a_dump_names_ops_shapes_and_sites,
+                            json_lists_the_edges_of_the_graph_in_utf8,
                             the_report_names_the_peak,
                             the_report_adds_up};
     return tg_check_main("tape", tests, sizeof tests / sizeof *tests);

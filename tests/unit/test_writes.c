@@ -59,7 +59,7 @@ static tg_tensor *follow_as(const tg_op *op, follow_mode mode, tg_tensor *x, tg_
 
 static tg_tensor *follow(tg_tensor *x, tg_tensor *buffer) { return follow_as(&follow_op, FOLLOWS, x, buffer); }
 
-START_TEST(who_has_saved_a_buffer_is_told) {
+START_TEST(nodes_that_saved_a_buffer_notice_writes) {
     begin();
     tg_tensor *x = leaf(3), *buffer = tg_zeros(ctx, TG_F64, TG_SHAPE());
     tg_tensor *y = tg_mul(t, x, buffer);
@@ -153,7 +153,7 @@ START_TEST(derivatives_do_not_write) {
 }
 END_TEST
 
-START_TEST(what_cannot_be_written_is_refused) {
+START_TEST(unwritable_buffers_are_refused) {
     begin();
     tg_tensor *x = leaf(3), *w = leaf(1), *out = NULL;
     follow(x, w);
@@ -201,8 +201,11 @@ START_TEST(an_op_in_place_that_failed_has_written) {
 END_TEST
 
 int main(void) {
-    const TTest *tests[] = {who_has_saved_a_buffer_is_told, a_call_that_leaves_it_alone_changes_nothing,
-                            a_second_run_leaves_it_as_the_first_has_made_it, derivatives_do_not_write,
-                            what_cannot_be_written_is_refused, an_op_in_place_that_failed_has_written};
+    const TTest *tests[] = {nodes_that_saved_a_buffer_notice_writes,
+                            a_call_that_leaves_it_alone_changes_nothing,
+                            a_second_run_leaves_it_as_the_first_has_made_it,
+                            derivatives_do_not_write,
+                            unwritable_buffers_are_refused,
+                            an_op_in_place_that_failed_has_written};
     return tg_check_main("writes", tests, sizeof tests / sizeof *tests);
 }

@@ -99,6 +99,10 @@ tg_tensor *tg_inference_next(tg_module *row, tg_module *column, tg_tape *t, tg_t
 
 /* ---- Creation ---- */
 
+static const char *maker_of(const tg_module_ops *ops) {
+    return ops == &column_ops ? "tg_nn_inference_column" : "tg_nn_inference_row";
+}
+
 /* Refuses what is set although the layer does not use it. */
 static tg_status check_unused(tg_ctx *ctx, const char *who, bool row, const tg_inference_opts *o) {
     if (row && (o->norm || o->norm_eps != 0))
@@ -145,7 +149,7 @@ static void add(tg_module *m, const tg_parallel *p, const char *name, tg_tensor 
         tg_layer_add(m, name,
                      tg_param_new_placed(p, name, TG_DTYPE_DEFAULT, shape, std,
                                          TG_PLACES({TG_TP, at}, {TG_DP, TG_R}, {TG_CP, TG_R})));
-    else if (check_given(m->ctx, m->ops->kind, name, given, local) == TG_OK)
+    else if (check_given(m->ctx, maker_of(m->ops), name, given, local) == TG_OK)
         tg_module_add_param(m, name, given);
 }
 
@@ -159,11 +163,11 @@ static tg_module *make(const tg_parallel *p, const tg_module_ops *ops, int64_t i
                        const tg_inference_opts *given) {
     tg_inference_opts o;
     tg_ctx *ctx = tg_parallel_ctx(p);
-    bool good = tg_ok(ctx) && tg_layer_divide(p, ops->kind, row ? "in" : "out", row ? in : out, TG_TP) == TG_OK;
+    bool good = tg_ok(ctx) && tg_layer_divide(p, maker_of(ops), row ? "in" : "out", row ? in : out, TG_TP) == TG_OK;
     if (good && (row ? out : in) <= 0)
-        good = tg_fail(ctx, TG_ERR_ARGUMENT, "%s: in is %lld and out %lld, expected 1 or more", ops->kind,
+        good = tg_fail(ctx, TG_ERR_ARGUMENT, "%s: in is %lld and out %lld, expected 1 or more", maker_of(ops),
                        (long long)in, (long long)out) == TG_OK;
-    if (!good || complete(p, ops->kind, row, &o, given) != TG_OK) return tg_layer_checked(NULL);
+    if (!good || complete(p, maker_of(ops), row, &o, given) != TG_OK) return tg_layer_checked(NULL);
     inference *s = tg_host_alloc(ctx, sizeof *s);
     if (!s) return tg_layer_checked(NULL);
     *s = (inference){ctx, tg_parallel_comm(p, TG_TP), tg_is_sequence_parallel(p), o.norm_eps};

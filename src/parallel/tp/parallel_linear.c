@@ -116,12 +116,16 @@ static tg_status check_weight(const tg_plinear *s, const char *who, const tg_ten
                    (long long)s->out);
 }
 
+static const char *maker_of(const tg_module_ops *ops) {
+    return ops == &tg_column_linear_ops ? "tg_nn_column_linear" : "tg_nn_row_linear";
+}
+
 static void add_params(tg_module *m, int shard) {
     tg_plinear *s = m->state;
     double std = s->o.std == 0 ? 0.02 : s->o.std;
     tg_placement at = s->o.strides > 1 ? TG_SHARD_STRIDED((int8_t)shard, s->o.strides) : TG_SHARD((int8_t)shard);
     if (s->o.weight) {
-        if (check_weight(s, m->ops->kind, s->o.weight) == TG_OK) tg_module_add_param(m, "weight", s->o.weight);
+        if (check_weight(s, maker_of(m->ops), s->o.weight) == TG_OK) tg_module_add_param(m, "weight", s->o.weight);
     } else if (!s->o.no_weight) {
         tg_layer_add(m, "weight", param(s, "weight", (tg_shape){2, {s->out, s->in}}, std, at));
     }
@@ -142,7 +146,7 @@ tg_module *tg_plinear_new(const tg_parallel *p, const tg_module_ops *ops, int64_
     tg_plinear *s = tg_ok(ctx) ? tg_host_alloc(ctx, sizeof *s) : NULL;
     if (!s) return tg_layer_checked(NULL);
     *s = (tg_plinear){.ctx = ctx, .p = p, .in = in, .out = out};
-    if (complete(s, ops->kind, shard, opts) != TG_OK) {
+    if (complete(s, maker_of(ops), shard, opts) != TG_OK) {
         tg_plinear_free(s);
         return tg_layer_checked(NULL);
     }

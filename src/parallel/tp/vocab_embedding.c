@@ -60,10 +60,10 @@ static tg_status clear_padding(tg_tensor *table, int64_t vocab, int64_t rows, do
 static tg_status check(const tg_parallel *p, int64_t rows, int64_t hidden, tg_vocab_embedding_opts *o,
                        const tg_vocab_embedding_opts *given) {
     tg_ctx *ctx = tg_parallel_ctx(p);
-    TG_TRY(tg_options(ctx, o, sizeof *o, given, "vocab_embedding: the options"));
-    TG_TRY(tg_layer_divide(p, ops.kind, "vocab", rows, TG_TP));
+    TG_TRY(tg_options(ctx, o, sizeof *o, given, "tg_nn_vocab_embedding: the options"));
+    TG_TRY(tg_layer_divide(p, "tg_nn_vocab_embedding", "vocab", rows, TG_TP));
     if (hidden > 0) return TG_OK;
-    return tg_fail(ctx, TG_ERR_ARGUMENT, "vocab_embedding: hidden is %lld, expected a positive number",
+    return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_nn_vocab_embedding: hidden is %lld, expected a positive number",
                    (long long)hidden);
 }
 
