@@ -180,7 +180,7 @@ tg_tensor *tg_sink_gradient(const tg_call *c, int i) {
 static tg_status enter(tg_call *c, int i, const char *who) {
     if (!c) return TG_ERR_ARGUMENT;
     if (!pass_of(c))
-        return tg_call_fail(c, TG_ERR_STATE, "%s is called outside of a backward; an op may call it in one", who);
+        return tg_call_fail(c, TG_ERR_STATE, "%s may only be called in a backward, and none is running", who);
     if (i < 0 || i >= c->n_in)
         return tg_call_fail(c, TG_ERR_ARGUMENT, "%s: the index of the input is %d, expected 0 to %d", who, i,
                             c->n_in - 1);
