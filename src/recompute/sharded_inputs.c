@@ -114,11 +114,10 @@ tg_status tg_distribute_check(tg_ctx *ctx, const tg_tensor *x, tg_comm *c, const
     char what[160];
     tg_describe(x, what, sizeof what);
     if ((unsigned)axis >= TG_MAX_AXES || !(tg_grid_axes(ctx) >> axis & 1))
-        return tg_fail(
-            ctx, TG_ERR_PLACEMENT,
-            "%s: .distribute is \"%s\", which is of no axis of the grid, so input 0, %s, may differ between its "
-            "ranks; pass the communicator of an axis (tg_parallel_comm)",
-            who, tg_comm_name(c), what);
+        return tg_fail(ctx, TG_ERR_PLACEMENT,
+                       "%s: distribute over \"%s\", which is no axis of the grid, so it is unknown whether input 0, "
+                       "%s, is the same on its ranks; pass the communicator of an axis (tg_parallel_comm)",
+                       who, tg_comm_name(c), what);
     if (tg_place_on(x, axis).kind <= TG_REPLICATED) return TG_OK;
     return tg_fail(
         ctx, TG_ERR_PLACEMENT,

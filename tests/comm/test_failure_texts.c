@@ -409,6 +409,14 @@ static void run_over(transport t, const situation *s, world_end *end) {
         *end = *run_world(t == OVER_THREADS ? THREADS : PROCESSES, s->ranks, s->fn, NULL, &config);
 }
 
+/* Returns whether the text is the expected one, passed on by another rank. Over NCCL all groups of a rank end together,
+ * so of a rank with several groups the host may first check one that the other rank has ended for this reason. */
+static bool is_passed_on(const char *text, const char *expected, int rank) {
+    char prefix[32];
+    snprintf(prefix, sizeof prefix, "rank %d failed: ", !rank);
+    return on_gpus && !strncmp(text, prefix, strlen(prefix)) && !strcmp(text + strlen(prefix), expected);
+}
+
 static void expect_equal(const situation *s, transport t, const world_end *reference, const world_end *end) {
     for (int r = 0; r < s->ranks; r++) {
         char expected[sizeof reference->message[0]], text[sizeof expected];
@@ -421,6 +429,7 @@ static void expect_equal(const situation *s, transport t, const world_end *refer
         snprintf(text, sizeof text, "%s", end->message[r]);
         /* A rank records a call over NCCL as done at its next call, and until then as started. */
         if (on_gpus) replace(text, sizeof text, ", started, from", ", done, from");
+        if (is_passed_on(text, expected, r) && end->status[r] == TG_ERR_REMOTE) continue;
         ck_assert_msg(!strcmp(text, expected), "%s, rank %d over %s%s: \"%s\"\nexpected \"%s\"", s->name, r,
                       on_gpus ? "NCCL over " : "", transport_names[t], text, expected);
         ck_assert_msg(end->status[r] == reference->status[r], "%s, rank %d over %s%s: %s, expected %s", s->name, r,

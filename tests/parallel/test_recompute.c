@@ -247,7 +247,7 @@ static tg_status refuses_shards(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_comm *user = tg_comm_split(world, 0, 0, "all", TG_AXIS_USER);
     tg_comm *const no_axis[] = {world, user, tg_parallel_model(p)};
     for (int i = 0; i < 3; i++)
-        REFUSED(ctx, TG_ERR_PLACEMENT, "is of no axis of the grid",
+        REFUSED(ctx, TG_ERR_PLACEMENT, "is no axis of the grid",
                 tg_recompute(t, tanh_of, NULL, &x, 1, &out, 1, TG_RECOMPUTE(.distribute = no_axis[i])));
     tg_comm_free(user);
     tg_tape_free(t);
