@@ -102,10 +102,12 @@ void contract_prepare(contract *c) {
     tg_prepare_args a = {.n_groups = 1, .lr_scale = {1, 0.5, 0, 2, 3, 4, 5, 6}};
     for (int g = 0; g < TG_STEP_GROUPS; g++) a.beta1[g] = 0.9 - 0.02 * g, a.beta2[g] = 0.95 - 0.01 * g;
     for (int g = 8; g < TG_STEP_GROUPS; g++) a.lr_scale[g] = 1.0 / g;
-    for (int g = 0; g < 15; g++)
+    for (int g = 0; g < 15; g++) {
+        bool wsd = g % 5 == TG_DECAY_WSD;
         a.schedule[3 + g] = *TG_SCHEDULE(.lr = 1 + g, .min_lr = 0.25, .start_lr = 0.5, .warmup = 2 * (g % 3),
-                                         .steps = 30, .decay = (tg_decay)(g % 5), .wsd = (tg_wsd)(g % 4),
-                                         .wsd_steps = 12);
+                                         .steps = 30, .decay = (tg_decay)(g % 5), .wsd = (tg_wsd)(wsd ? g % 4 : 0),
+                                         .wsd_steps = wsd ? 12 : 0);
+    }
     prepare_run(c, a, 0.1, 0, 1, false);
     a.n_sums = 1, a.n_groups = TG_STEP_GROUPS;
     prepare_run(c, a, 0.1, 2, 1, true);

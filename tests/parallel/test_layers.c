@@ -121,7 +121,7 @@ typedef struct mlp {
 
 static mlp mlp_new(const tg_parallel *p, const mlp_plan *o) {
     tg_plinear_opts c = {.size = sizeof c,
-                         .std = 0.3,
+                         .std = o->given ? 0 : 0.3,
                          .gather_output = o->gather,
                          .skip_bias_add = o->skip,
                          .no_bias = o->no_bias,
@@ -407,7 +407,7 @@ static tg_status wrong(void *arg, tg_ctx *ctx, tg_comm *world) {
             tg_nn_row_linear(p, F, H, TG_PLINEAR(.expert = true)));
     REFUSED(ctx, TG_ERR_ARGUMENT, "deferred_wgrads is -3",
             tg_nn_column_linear(p, H, F, TG_PLINEAR(.deferred_wgrads = -3)));
-    tg_module *m = tg_nn_column_linear(p, H, F, TG_PLINEAR(.no_weight = true, .std = 0.1));
+    tg_module *m = tg_nn_column_linear(p, H, F, TG_PLINEAR(.no_weight = true));
     REFUSED(ctx, TG_ERR_ARGUMENT, "this call gives none", tg_module_forward(m, t, x));
     REFUSED(ctx, TG_ERR_SHAPE, "the weight given is f64[3, 4], expected [12, 12]", tg_plinear_apply(m, t, x, w, -1));
     tg_module_free(m);
