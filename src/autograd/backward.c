@@ -88,7 +88,9 @@ tg_node *tg_root_node(tg_tape *t, tg_tensor *root, int i, const char *who) {
     if (!node && root->flags & TG_F_REQUIRES_GRAD) return tg_tape_leaf(t, root);
     /* only other results of its op need a gradient */
     if (root->node && !(root->flags & TG_F_REQUIRES_GRAD)) node = NULL;
-    if (!node) tg_fail(t->ctx, TG_ERR_STATE, "%s: root %d depends on nothing that needs a gradient", who, i);
+    if (!node)
+        tg_fail(t->ctx, TG_ERR_STATE,
+                "%s: root %d depends on nothing that needs a gradient; tg_set_requires_grad marks a leaf", who, i);
     return node;
 }
 
@@ -163,7 +165,9 @@ static tg_status zero_outputs(tg_node *n) {
  * tape's scratch. */
 static tg_status run_op(tg_pass *p, tg_node *n) {
     enum { FEW = 8 };
-    if (!n->op->backward) return tg_fail(p->t->ctx, TG_ERR_UNSUPPORTED, "op %s has no backward", n->op->name);
+    if (!n->op->backward)
+        return tg_fail(p->t->ctx, TG_ERR_UNSUPPORTED,
+                       "op %s has no backward function; tg_detach its inputs, or give it one", n->op->name);
     if (TG_UNLIKELY(must_meet(n))) TG_TRY(zero_outputs(n));
     tg_tensor *few[2 * FEW];
     tg_grad_sink few_sinks[FEW];

@@ -43,7 +43,7 @@ tg_status tg_node_ready(const tg_node *n) {
     char site[160];
     tg_describe_site(tg_scope_site(n->scope, n->site), site, sizeof site);
     return tg_fail(tg_node_out(n)[0]->ctx, TG_ERR_STATE,
-                   "op %s (called from %s) has given back what it saved: an earlier backward consumed it; run that one "
+                   "op %s (called from %s) no longer has what it saved: an earlier backward released it; run that one "
                    "with .retain = true",
                    n->op->name, site);
 }
@@ -175,7 +175,8 @@ static tg_status pack_bytes(packing *of, const tg_tensor *x, const void *site) {
     if (status == TG_OK) status = t->ctx->run.status;
     if (status != TG_OK) {
         if (packed && of->packer.drop) of->packer.drop(of->packer.user, packed);
-        return tg_fail(t->ctx, TG_ERR_CALLBACK, "the packer of what is saved failed with %s", tg_status_name(status));
+        return tg_fail(t->ctx, TG_ERR_CALLBACK, "tg_tape_pack: the packer of saved tensors failed with %s",
+                       tg_status_name(status));
     }
     if (packed && kept && of->packer.drop) of->packer.drop(of->packer.user, packed);
     if (!packed || kept) return TG_OK;
@@ -282,7 +283,8 @@ tg_status tg_tape_pack(tg_tape *t, const tg_pack_ops *given) {
     TG_TRY(tg_tape_check(t, "tg_tape_pack"));
     TG_TRY(tg_options(t->ctx, &p, sizeof p, given, "tg_tape_pack: the packer"));
     if (given && (!p.pack || !p.unpack))
-        return tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_tape_pack: the packer needs pack and unpack");
+        return tg_fail(t->ctx, TG_ERR_ARGUMENT,
+                       "tg_tape_pack: pack or unpack of the packer is NULL, expected two functions");
     packing *of = (packing *)(given ? tg_tape_listen(t, &packing_ops) : tg_tape_listener_of(t, &packing_ops));
     if (of) of->packer = p;
     return t->ctx->run.status;

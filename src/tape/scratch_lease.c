@@ -26,7 +26,7 @@ static tg_status refuse(tg_tape *t, const tg_buffer *b, const void *site) {
     asker_text(b, first, sizeof first);
     asker_text(&asker, second, sizeof second);
     return tg_fail(t->ctx, TG_ERR_STATE,
-                   "tg_lease: buffer \"%s\" %s, leased by %s, is still open and asked for by %s: tg_discard it before",
+                   "tg_lease: buffer \"%s\" %s, leased by %s, is still open and asked for by %s; tg_discard it first",
                    b->name, tg_dtype_name(b->dtype), first, second);
 }
 

@@ -164,8 +164,8 @@ static void calls_of_infer(misuse_world *b) {
 #define INFER(symbol, code, says, fn) GIVES(symbol, code, says, probes(b, &probe_op, (probe){.infer = fn}))
     INFER(tg_call_out, INTERNAL, "output 1 of 1", out_beyond);
     INFER(tg_call_out, INTERNAL, "output -1 of 1", out_before);
-    INFER(tg_call_out, INTERNAL, "each once", out_twice);
-    INFER(tg_call_out, INTERNAL, "left output 0 unset", out_never);
+    INFER(tg_call_out, INTERNAL, "each index once", out_twice);
+    INFER(tg_call_out, INTERNAL, "made no output 0", out_never);
     INFER(tg_call_out, SHAPE, "dim 1 is -3, expected 0 or more", out_minus);
     INFER(tg_call_out, SHAPE, "overflows", out_huge);
     INFER(tg_call_out, SHAPE, "9 dims, expected 0 to 8", out_nine);
@@ -173,8 +173,10 @@ static void calls_of_infer(misuse_world *b) {
     INFER(tg_call_out, ARGUMENT, "the shape is NULL", out_null);
     INFER(tg_call_out, DTYPE, "expected one of", out_dtype);
     INFER(tg_call_outputs, ARGUMENT, "room for 1", outputs_fixed);
-    GIVES(tg_call_outputs, ARGUMENT, "-1 outputs, room for 1", probes(b, &variadic, (probe){.infer = outputs_minus}));
-    GIVES(tg_call_outputs, ARGUMENT, "2 outputs, room for 1", probes(b, &variadic, (probe){.infer = outputs_many}));
+    GIVES(tg_call_outputs, ARGUMENT, "sets -1 outputs, but the call has room for 1",
+          probes(b, &variadic, (probe){.infer = outputs_minus}));
+    GIVES(tg_call_outputs, ARGUMENT, "sets 2 outputs, but the call has room for 1",
+          probes(b, &variadic, (probe){.infer = outputs_many}));
     INFER(tg_call_view, INTERNAL, "output 1 of 1", view_beyond);
     INFER(tg_call_view, SHAPE, "outside the bytes", view_outside);
     INFER(tg_call_view, SHAPE, "outside the bytes", view_before);
@@ -190,7 +192,7 @@ static void calls_of_infer(misuse_world *b) {
     INFER(tg_call_temp, SHAPE, "9 dims", temp_nine);
     INFER(tg_call_temp, SHAPE, "overflows", temp_huge);
     INFER(tg_call_temp, DTYPE, "expected one of", temp_dtype);
-    INFER(tg_call_draw, ARGUMENT, "-1 draws, expected 0 or more", draw_minus);
+    INFER(tg_call_draw, ARGUMENT, "n is -1, expected 0 or more", draw_minus);
     INFER(tg_call_draws, ARGUMENT, "the tensor is NULL", draws_of_none);
     INFER(tg_call_draw, DATA, "refused the call with TG_ERR_DATA", draws_and_fails);
     QUIET(tg_call_out_in_flight, tg_call_out_in_flight(NULL, 0, NULL) == TG_ERR_ARGUMENT);
@@ -204,11 +206,11 @@ static void calls_of_infer(misuse_world *b) {
 
 static void calls_of_backward(misuse_world *b) {
 #define BACKWARD(symbol, code, says, fn) GIVES(symbol, code, says, probes(b, &probe_op, (probe){.backward = fn}))
-    BACKWARD(tg_call_gin, ARGUMENT, "input 1 of 1", gin_beyond);
-    BACKWARD(tg_call_gin, ARGUMENT, "input -1 of 1", gin_before);
-    BACKWARD(tg_call_pass, ARGUMENT, "input 1 of 1", pass_beyond);
+    BACKWARD(tg_call_gin, ARGUMENT, "the input is 1, expected 0 to 0", gin_beyond);
+    BACKWARD(tg_call_gin, ARGUMENT, "the input is -1, expected 0 to 0", gin_before);
+    BACKWARD(tg_call_pass, ARGUMENT, "the input is 1, expected 0 to 0", pass_beyond);
     BACKWARD(tg_call_pass, ARGUMENT, "the tensor is NULL", pass_null);
-    BACKWARD(tg_call_pass, ARGUMENT, "input 7 of 1", pass_dead);
+    BACKWARD(tg_call_pass, ARGUMENT, "the input is 7, expected 0 to 0", pass_dead);
     BACKWARD(tg_call_pass, SHAPE, "f32[6], expected w f32[2, 3]", pass_shape);
     BACKWARD(tg_call_view_of, SHAPE, "outside the bytes", view_of_outside);
     BACKWARD(tg_call_view_of, ARGUMENT, "the tensor is NULL", view_of_null);
@@ -317,8 +319,8 @@ static void packers(misuse_world *b) {
     QUIET(tg_tape_pack, tg_tape_pack(NULL, &good) == TG_ERR_ARGUMENT);
     FAILS(tg_tape_pack, HANDLE, "freed", tg_tape_pack(b->freed, &good));
     FAILS(tg_tape_pack, ARGUMENT, "the struct's size is 0", tg_tape_pack(b->t, &sizeless));
-    FAILS(tg_tape_pack, ARGUMENT, "needs pack and unpack", tg_tape_pack(b->t, TG_PACK_OPS(.pack = pack)));
-    FAILS(tg_tape_pack, ARGUMENT, "needs pack and unpack", tg_tape_pack(b->t, TG_PACK_OPS(.unpack = unpack)));
+    FAILS(tg_tape_pack, ARGUMENT, "pack or unpack of the packer", tg_tape_pack(b->t, TG_PACK_OPS(.pack = pack)));
+    FAILS(tg_tape_pack, ARGUMENT, "pack or unpack of the packer", tg_tape_pack(b->t, TG_PACK_OPS(.unpack = unpack)));
     QUIET(tg_pack, tg_pack(NULL) == TG_ERR_ARGUMENT);
     DEAD_STATUS(tg_pack, tg_pack(x));
 }

@@ -230,7 +230,8 @@ static tg_status kept_whole(void *arg, tg_ctx *ctx, tg_comm *c) {
     RUN(tg_recompute(t, tanh_of, NULL, &h, 1, &out, 1, o));
     tg_tape_reset(t); /* no backward: the part is freed with the tape */
     EXPECT(ctx, saved(ctx) == 0);
-    REFUSED(ctx, TG_ERR_ARGUMENT, "distribute needs an input", tg_recompute(t, tanh_of, NULL, NULL, 0, &out, 1, o));
+    REFUSED(ctx, TG_ERR_ARGUMENT, ".distribute is set and input 0 is NULL",
+            tg_recompute(t, tanh_of, NULL, NULL, 0, &out, 1, o));
     tg_tape_free(t);
     return tg_ctx_status(ctx);
 }
@@ -241,7 +242,7 @@ static tg_status refuses_shards(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_tensor *x = grad_leaf(made(ctx, 1, TG_SHAPE(4, 3))), *out;
     RUN(tg_place(p, x, TG_TP, TG_SHARD(0)));
     tg_tape *t = tg_tape_new(ctx);
-    REFUSED(ctx, TG_ERR_PLACEMENT, "is not the same on its ranks",
+    REFUSED(ctx, TG_ERR_PLACEMENT, "differs between the ranks",
             tg_recompute(t, tanh_of, NULL, &x, 1, &out, 1, TG_RECOMPUTE(.distribute = tg_parallel_comm(p, TG_TP))));
     tg_comm *user = tg_comm_split(world, 0, 0, "all", TG_AXIS_USER);
     tg_comm *const no_axis[] = {world, user, tg_parallel_model(p)};

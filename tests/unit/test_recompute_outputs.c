@@ -472,7 +472,7 @@ START_TEST(overwriting_a_restored_result_is_found) {
     double v[N] = {0};
     tg_write_f64(a, v, N);
     tg_backward(t, tg_sum(t, y, TG_ALL_DIMS, false));
-    ck_status(TG_ERR_VERSION), ck_says("act: output 0 was overwritten after it came back by a replay");
+    ck_status(TG_ERR_VERSION), ck_says("act: output 0 was overwritten after a replay had recreated it");
     tg_ctx_clear(ctx);
     end();
 }

@@ -311,7 +311,7 @@ START_TEST(failures) {
     tg_tensor *x = leaf(1);
     use(&s);
     scoped(x);
-    ck_ended(TG_ERR_CALLBACK, "the packer of what is saved failed with TG_ERR_IO");
+    ck_ended(TG_ERR_CALLBACK, "the packer of saved tensors failed with TG_ERR_IO");
     ck_assert_int_eq(s.dropped, 1);
     s = (shelf){.fail_unpack = TG_ERR_IO};
     tg_backward(t, scoped(x));
