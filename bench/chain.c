@@ -18,7 +18,7 @@ typedef struct chain {
 static chain *chain_new(tg_ctx *ctx, int64_t ops) {
     chain *c = malloc(sizeof *c);
     if (!c) return NULL;
-    *c = (chain){tg_param(ctx, "x", TG_SHAPE(1), 1), tg_zeros(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(1)),
+    *c = (chain){tg_param_new(ctx, "x", TG_DTYPE_DEFAULT, TG_SHAPE(1), 1), tg_zeros(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(1)),
                  tg_zeros(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(1)), tg_tape_new(ctx), ops};
     tg_write_f64(c->a, &(double){0.999}, 1);
     tg_write_f64(c->b, &(double){0.001}, 1);

@@ -52,7 +52,7 @@ typedef struct floor_step {
     int n, room, n_made, room_made;
     pass *passes;
     tg_tensor **made;
-    double word[TG_STEP_WORD];
+    double scalars[TG_STEP_SCALARS];
     layer *layers;
     int64_t n_layers;
     weight head;
@@ -200,12 +200,19 @@ static void loss(floor_step *f) {
     }
 }
 
-/* The first two doubles of the word are learning rate and clip factor. With a rate of 0 the weights do not change. */
+/* The first two doubles of the scalars are learning rate and clip factor. With a rate of 0 the weights do not change.
+ */
 static void adamw(floor_step *f, tg_tensor *w, tg_tensor *g) {
     pass *p = next_pass(f, "AdamW", ADAMW);
     tg_shape shape = tg_shape_of(w);
-    p->adamw = (tg_adamw_args){.param = tg_array_of(w), .grad = tg_array_of(g), .beta1 = 0.9, .beta2 = 0.999,
-                               .eps = 1e-8, .weight_decay = 0.01, .decoupled = true, .step = f->word};
+    p->adamw = (tg_adamw_args){.param = tg_array_of(w),
+                               .grad = tg_array_of(g),
+                               .beta1 = 0.9,
+                               .beta2 = 0.999,
+                               .eps = 1e-8,
+                               .weight_decay = 0.01,
+                               .decoupled = true,
+                               .step = f->scalars};
     p->adamw.m = tg_array_of(buffer(f, TG_F32, shape));
     p->adamw.v = tg_array_of(buffer(f, TG_F32, shape));
     if (tg_dtype_of(w) != TG_F32) p->adamw.master = tg_array_of(buffer(f, TG_F32, shape));
@@ -220,9 +227,11 @@ static void step_weight(floor_step *f, const weight *w) {
 
 static weight make_weight(floor_step *f, const char *name, int64_t out, int64_t in, bool bias) {
     weight w = {.name = name, .out = out, .in = in};
-    w.w = note(f, tg_randn(f->ctx, TG_SHAPE(out, in), 1 / sqrt((double)in)));
+    w.w = note(f, tg_randn(f->ctx, TG_DTYPE_DEFAULT, TG_SHAPE(out, in), 1 / sqrt((double)in)));
     w.g = buffer(f, TG_F32, TG_SHAPE(out, in));
-    if (bias) w.bias = note(f, tg_randn(f->ctx, TG_SHAPE(out), 0.02)), w.gbias = buffer(f, TG_F32, TG_SHAPE(1, out));
+    if (bias)
+        w.bias = note(f, tg_randn(f->ctx, TG_DTYPE_DEFAULT, TG_SHAPE(out), 0.02)),
+        w.gbias = buffer(f, TG_F32, TG_SHAPE(1, out));
     return w;
 }
 
@@ -232,7 +241,7 @@ static layer make_layer(floor_step *f) {
         .mix = make_weight(f, "attention's projection", H, H, true),
         .up = make_weight(f, "up", FFN, H, true),
         .down = make_weight(f, "down", H, FFN, true),
-        .x = note(f, tg_randn(f->ctx, TG_SHAPE(f->rows, H), 1)),
+        .x = note(f, tg_randn(f->ctx, TG_DTYPE_DEFAULT, TG_SHAPE(f->rows, H), 1)),
         .n1 = activation(f, H),
         .parts = activation(f, 3 * H),
         .scores = buffer(f, TG_DTYPE_DEFAULT, TG_SHAPE(f->b, HEADS, f->t, f->t)),
@@ -253,7 +262,7 @@ static void make_shared(floor_step *f) {
     f->gh = activation(f, FFN);
     f->gparts = activation(f, 3 * H);
     f->gmixed = activation(f, H);
-    f->last = note(f, tg_randn(f->ctx, TG_SHAPE(f->rows, H), 1));
+    f->last = note(f, tg_randn(f->ctx, TG_DTYPE_DEFAULT, TG_SHAPE(f->rows, H), 1));
     f->gscores = buffer(f, TG_DTYPE_DEFAULT, TG_SHAPE(f->b, HEADS, f->t, f->t));
     f->logits = buffer(f, TG_F32, TG_SHAPE(chunk, GPT2_VOCAB));
     f->glogits = tg_dtype_of(f->g) == TG_F32 ? f->logits : buffer(f, TG_DTYPE_DEFAULT, TG_SHAPE(chunk, GPT2_VOCAB));
@@ -293,8 +302,12 @@ static void *floor_open(tg_ctx *ctx, const bench_options *o) {
     }
     floor_step *f = malloc(sizeof *f);
     if (!f) return NULL;
-    *f = (floor_step){.ctx = ctx, .b = o->batch, .t = o->seq_len, .rows = o->batch * o->seq_len, .n_layers = o->layers,
-                      .word = {0, 1, 0.1, 0.001, 0}};
+    *f = (floor_step){.ctx = ctx,
+                      .b = o->batch,
+                      .t = o->seq_len,
+                      .rows = o->batch * o->seq_len,
+                      .n_layers = o->layers,
+                      .scalars = {0, 1, 0.1, 0.001, 0}};
     f->room = (int)(ROOM * (o->layers + 1 + f->rows / CHUNK));
     f->room_made = (int)(ROOM * (o->layers + 1));
     f->passes = malloc((size_t)f->room * sizeof *f->passes);

@@ -54,7 +54,7 @@ static inline tg_array held(kernel *k, tg_tensor *x) {
     return tg_array_of(x);
 }
 
-static inline tg_array normal(kernel *k, tg_shape s) { return held(k, tg_randn(k->ctx, s, 1)); }
+static inline tg_array normal(kernel *k, tg_shape s) { return held(k, tg_randn(k->ctx, TG_DTYPE_DEFAULT, s, 1)); }
 static inline tg_array empty(kernel *k, tg_dtype dtype, tg_shape s) { return held(k, tg_zeros(k->ctx, dtype, s)); }
 
 #define KERNEL_ROW(kernel_, name_, summary_)                                                                 \

@@ -21,13 +21,13 @@ static void *mlp_open(tg_ctx *ctx, const bench_options *o) {
     (void)o;
     mlp *m = malloc(sizeof *m);
     if (!m) return NULL;
-    *m = (mlp){.ctx = ctx, .t = tg_tape_new(ctx), .x = tg_randn(ctx, TG_SHAPE(1, WIDTH), 1),
-               .y = tg_randn(ctx, TG_SHAPE(1, 1), 1)};
+    *m = (mlp){.ctx = ctx, .t = tg_tape_new(ctx), .x = tg_randn(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(1, WIDTH), 1),
+               .y = tg_randn(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(1, 1), 1)};
     tg_tensor *params[2 * LAYERS];
     for (int i = 0; i < LAYERS; i++) {
         int64_t out = i + 1 < LAYERS ? WIDTH : 1;
-        params[2 * i] = m->w[i] = tg_param(ctx, "w", TG_SHAPE(out, WIDTH), 0.25);
-        params[2 * i + 1] = m->b[i] = tg_param(ctx, "b", TG_SHAPE(out), 0);
+        params[2 * i] = m->w[i] = tg_param_new(ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(out, WIDTH), 0.25);
+        params[2 * i + 1] = m->b[i] = tg_param_new(ctx, "b", TG_DTYPE_DEFAULT, TG_SHAPE(out), 0);
     }
     m->optim = tg_adamw_new(ctx, params, 2 * LAYERS, TG_ADAMW(.lr = 1e-3));
     return m;

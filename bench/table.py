@@ -98,7 +98,7 @@ def neighbors(bench):
     quiet = found.pop("quiet")
     for name, m in found.items():
         kept = {c: quiet.median(c) / m.median(c) for c in (ours, peer)}
-        yield Row(f"GPT of 3 layers beside {name}, share of its quiet speed: ours, PyTorch's, ours / PyTorch's",
+        yield Row(f"GPT of 3 layers next to {name}, share of its undisturbed speed: ours, PyTorch's, ours / PyTorch's",
                   kept[ours], kept[peer], kept[ours] / kept[peer], 1)
 
 

@@ -120,11 +120,11 @@ int main(int argc, char **argv) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.seed = 1));
     tg_tensor *runs = tg_zeros(ctx, TG_I32, TG_SHAPE(BATCH, RUNS)), *languages = tg_zeros(ctx, TG_I64, TG_SHAPE(BATCH));
     tg_tensor *p[PARAMS] = {
-        [TABLE] = tg_param(ctx, "embedding.weight", TG_SHAPE(BUCKETS, WIDTH), 0.1),
-        [W1] = tg_param(ctx, "fc1.weight", TG_SHAPE(HIDDEN, WIDTH), 0.2),
-        [B1] = tg_param(ctx, "fc1.bias", TG_SHAPE(HIDDEN), 0),
-        [W2] = tg_param(ctx, "fc2.weight", TG_SHAPE(LANGUAGES, HIDDEN), 0.1),
-        [B2] = tg_param(ctx, "fc2.bias", TG_SHAPE(LANGUAGES), 0),
+        [TABLE] = tg_param_new(ctx, "embedding.weight", TG_F32, TG_SHAPE(BUCKETS, WIDTH), 0.1),
+        [W1] = tg_param_new(ctx, "fc1.weight", TG_F32, TG_SHAPE(HIDDEN, WIDTH), 0.2),
+        [B1] = tg_param_new(ctx, "fc1.bias", TG_F32, TG_SHAPE(HIDDEN), 0),
+        [W2] = tg_param_new(ctx, "fc2.weight", TG_F32, TG_SHAPE(LANGUAGES, HIDDEN), 0.1),
+        [B2] = tg_param_new(ctx, "fc2.bias", TG_F32, TG_SHAPE(LANGUAGES), 0),
     };
     tg_optim *opt = tg_adamw_new(ctx, p, PARAMS, TG_ADAMW(.lr = 5e-3));
     tg_tape *t = tg_tape_new(ctx);

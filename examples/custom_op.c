@@ -100,8 +100,8 @@ static tg_tensor *charbonnier(tg_tape *t, tg_tensor *x, double eps) {
 static bool check(tg_ctx *ctx) {
     bool right = true;
     for (int i = 0; i < charbonnier_op.n_samples; i++) {
-        tg_gradcheck_result r;
-        right &= tg_gradcheck_op(ctx, &charbonnier_op, i, NULL, &r) == TG_OK;
+        tg_gradcheck_info r = TG_GRADCHECK_INFO();
+        right &= tg_gradcheck_op(ctx, &charbonnier_op, i, &r, NULL) == TG_OK;
         printf("charbonnier (%s): %s\n", samples[i].note, r.failed ? r.report : "ok");
     }
     return right;
@@ -120,7 +120,8 @@ static double fit(tg_ctx *ctx, bool robust) {
     }
     tg_tensor *xs = tg_from_host(ctx, TG_F32, TG_SHAPE(POINTS, 1), x);
     tg_tensor *ys = tg_from_host(ctx, TG_F32, TG_SHAPE(POINTS, 1), y);
-    tg_tensor *p[] = {tg_param(ctx, "slope", TG_SHAPE(1, 1), 0), tg_param(ctx, "offset", TG_SHAPE(1), 0)};
+    tg_tensor *p[] = {tg_param_new(ctx, "slope", TG_F32, TG_SHAPE(1, 1), 0),
+                      tg_param_new(ctx, "offset", TG_F32, TG_SHAPE(1), 0)};
     tg_optim *opt = tg_adam_new(ctx, p, 2, TG_ADAMW(.lr = 0.05));
     tg_tape *t = tg_tape_new(ctx);
     for (int step = 0; step < 1000; step++) {

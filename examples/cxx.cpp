@@ -33,14 +33,15 @@ context make_context(uint64_t seed) {
 class linear {
   public:
     linear(const context &ctx, int64_t in, int64_t out, double std)
-        : parameters{tg_param(ctx.get(), "weight", TG_SHAPE(out, in), std),
-                     tg_param(ctx.get(), "bias", TG_SHAPE(out), 0)} {}
+        : parameters{tg_param_new(ctx.get(), "weight", TG_F32, TG_SHAPE(out, in), std),
+                     tg_param_new(ctx.get(), "bias", TG_F32, TG_SHAPE(out), 0)} {}
     tg_tensor *operator()(tg_tape *t, tg_tensor *x) const { return tg_linear(t, x, parameters[0], parameters[1]); }
     tg_tensor *parameters[2];
 };
 
 double train(const context &ctx) {
-    tg_tensor *x = tg_randn(ctx.get(), TG_SHAPE(64, 8), 1), *y = tg_randn(ctx.get(), TG_SHAPE(64, 1), 1);
+    tg_tensor *x = tg_randn(ctx.get(), TG_F32, TG_SHAPE(64, 8), 1),
+              *y = tg_randn(ctx.get(), TG_F32, TG_SHAPE(64, 1), 1);
     linear fc1(ctx, 8, 32, 0.35), fc2(ctx, 32, 1, 0.18);
     tg_tensor *p[] = {fc1.parameters[0], fc1.parameters[1], fc2.parameters[0], fc2.parameters[1]};
     auto opts = tg_make<tg_adamw_opts>();

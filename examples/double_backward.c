@@ -51,9 +51,12 @@ static tg_tensor *newton(tg_tape *t, tg_tensor *loss, tg_tensor *w) {
 
 int main(void) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.seed = 1, .dtype = TG_F64));
-    tg_tensor *x = tg_randn(ctx, TG_SHAPE(ROWS, WIDTH), 1.0), *y = tg_randn(ctx, TG_SHAPE(ROWS, 1), 1.0);
-    tg_tensor *p[] = {tg_param(ctx, "fc1.weight", TG_SHAPE(16, 8), 0.35), tg_param(ctx, "fc1.bias", TG_SHAPE(16), 0),
-                      tg_param(ctx, "fc2.weight", TG_SHAPE(1, 16), 0.25), tg_param(ctx, "fc2.bias", TG_SHAPE(1), 0)};
+    tg_tensor *x = tg_randn(ctx, TG_F64, TG_SHAPE(ROWS, WIDTH), 1.0),
+              *y = tg_randn(ctx, TG_F64, TG_SHAPE(ROWS, 1), 1.0);
+    tg_tensor *p[] = {tg_param_new(ctx, "fc1.weight", TG_F64, TG_SHAPE(16, 8), 0.35),
+                      tg_param_new(ctx, "fc1.bias", TG_F64, TG_SHAPE(16), 0),
+                      tg_param_new(ctx, "fc2.weight", TG_F64, TG_SHAPE(1, 16), 0.25),
+                      tg_param_new(ctx, "fc2.bias", TG_F64, TG_SHAPE(1), 0)};
     tg_optim *opt = tg_adamw_new(ctx, p, 4, TG_ADAMW(.lr = 1e-2));
     tg_tape *t = tg_tape_new(ctx);
     for (int step = 0; step < STEPS; step++) {

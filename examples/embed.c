@@ -26,7 +26,8 @@ static tg_status fit(tg_ctx *ctx, float *x, float *y, int64_t n, int64_t n_y, do
     tg_tape *t = tg_tape_new(ctx);
     tg_tensor *xs = tg_wrap(ctx, TG_F32, TG_SHAPE(n, 1), NULL, x, NULL, NULL);
     tg_tensor *ys = tg_wrap(ctx, TG_F32, TG_SHAPE(n_y, 1), NULL, y, NULL, NULL);
-    tg_tensor *p[] = {tg_param(ctx, "slope", TG_SHAPE(1, 1), 0), tg_param(ctx, "offset", TG_SHAPE(1), 0)};
+    tg_tensor *p[] = {tg_param_new(ctx, "slope", TG_F32, TG_SHAPE(1, 1), 0),
+                      tg_param_new(ctx, "offset", TG_F32, TG_SHAPE(1), 0)};
     tg_optim *opt = tg_sgd_new(ctx, p, 2, TG_SGD(.lr = 0.1));
     for (int step = 0; step < 300 && tg_ctx_status(ctx) == TG_OK; step++) {
         tg_backward(t, tg_mse(t, tg_linear(t, xs, p[0], p[1]), ys));

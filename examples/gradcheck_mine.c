@@ -39,8 +39,8 @@ static void diagonal_only(void *state, const double *x, int64_t n, const double 
 
 static bool passes(const char *name, tg_plain_grad_fn grad) {
     double T = 4, x[N] = {0.5, -1, 2, 0, 1};
-    tg_gradcheck_result r;
-    tg_status s = tg_gradcheck_fn(softmax, grad, &T, x, N, N, TG_GRADCHECK(.name = name, .rtol = 1e-6), &r);
+    tg_gradcheck_info r = TG_GRADCHECK_INFO();
+    tg_status s = tg_gradcheck_fn(softmax, grad, &T, x, N, N, &r, TG_GRADCHECK(.name = name, .rtol = 1e-6));
     if (s == TG_OK)
         printf("%s: %lld derivatives are right, within %.2g of the tolerance\n\n", name, (long long)r.checked, r.worst);
     else

@@ -6,9 +6,11 @@
 
 int main(void) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "cpu", .seed = 1));
-    tg_tensor *x = tg_randn(ctx, TG_SHAPE(64, 8), 1.0), *y = tg_randn(ctx, TG_SHAPE(64, 1), 1.0);
-    tg_tensor *p[] = {tg_param(ctx, "fc1.weight", TG_SHAPE(32, 8), 0.35), tg_param(ctx, "fc1.bias", TG_SHAPE(32), 0),
-                      tg_param(ctx, "fc2.weight", TG_SHAPE(1, 32), 0.18), tg_param(ctx, "fc2.bias", TG_SHAPE(1), 0)};
+    tg_tensor *x = tg_randn(ctx, TG_F32, TG_SHAPE(64, 8), 1.0), *y = tg_randn(ctx, TG_F32, TG_SHAPE(64, 1), 1.0);
+    tg_tensor *p[] = {tg_param_new(ctx, "fc1.weight", TG_F32, TG_SHAPE(32, 8), 0.35),
+                      tg_param_new(ctx, "fc1.bias", TG_F32, TG_SHAPE(32), 0),
+                      tg_param_new(ctx, "fc2.weight", TG_F32, TG_SHAPE(1, 32), 0.18),
+                      tg_param_new(ctx, "fc2.bias", TG_F32, TG_SHAPE(1), 0)};
     tg_optim *opt = tg_adamw_new(ctx, p, 4, TG_ADAMW(.lr = 1e-2));
     tg_tape *t = tg_tape_new(ctx);
 

@@ -51,7 +51,7 @@ int main(int argc, char **argv) {
     int64_t plain, packed;
     double worst = 0;
     if (!a || !packed_step(device, NULL, a, &plain) ||
-        !packed_step(device, TG_PACKER(.pack = to_host, .unpack = from_host, .drop = forget), b, &packed))
+        !packed_step(device, TG_PACK_OPS(.pack = to_host, .unpack = from_host, .drop = forget), b, &packed))
         return 1;
     for (size_t i = 0; i < (size_t)WEIGHTS * EACH; i++) worst = fmax(worst, fabs(a[i] - b[i]));
     printf("kept on the device: %9lld bytes at the peak\n", (long long)plain);

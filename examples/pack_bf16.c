@@ -48,7 +48,7 @@ int main(int argc, char **argv) {
     int64_t plain, packed;
     double error = 0, norm = 0;
     if (!a || !packed_step(device, NULL, a, &plain) ||
-        !packed_step(device, TG_PACKER(.pack = halve, .unpack = widen, .drop = forget), b, &packed))
+        !packed_step(device, TG_PACK_OPS(.pack = halve, .unpack = widen, .drop = forget), b, &packed))
         return 1;
     for (size_t i = 0; i < (size_t)WEIGHTS * EACH; i++) {
         error += pow(a[i] - b[i], 2);

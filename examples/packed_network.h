@@ -17,11 +17,11 @@ static tg_tensor *block(tg_tape *t, tg_tensor *x, tg_tensor *const *w) {
 }
 
 /* One step, with a packer or NULL; the weights' gradients, and the peak of the device's memory. */
-static bool packed_step(const char *device, const tg_packer *packer, float *grads, int64_t *peak) {
+static bool packed_step(const char *device, const tg_pack_ops *packer, float *grads, int64_t *peak) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = device, .seed = 3));
-    tg_tensor *w[WEIGHTS], *x = tg_randn(ctx, TG_SHAPE(ROWS, WIDTH), 1);
+    tg_tensor *w[WEIGHTS], *x = tg_randn(ctx, TG_F32, TG_SHAPE(ROWS, WIDTH), 1);
     for (int i = 0; i < WEIGHTS; i++)
-        w[i] = tg_param(ctx, "w", i % 2 ? TG_SHAPE(WIDTH, 4 * WIDTH) : TG_SHAPE(4 * WIDTH, WIDTH), 0.1);
+        w[i] = tg_param_new(ctx, "w", TG_F32, i % 2 ? TG_SHAPE(WIDTH, 4 * WIDTH) : TG_SHAPE(4 * WIDTH, WIDTH), 0.1);
     tg_tape *t = tg_tape_new(ctx);
     tg_tape_pack(t, packer);
     tg_memory_reset_peak(ctx);

@@ -28,13 +28,13 @@ static tg_status train(void *arg, tg_ctx *ctx, tg_comm *world) {
     const bool *wrong = arg;
     tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = tg_comm_size(world)));
     tg_comm *tp = tg_parallel_comm(p, TG_TP);
-    tg_tensor *x = tg_randn(ctx, TG_SHAPE(BATCH, IN), 1), *y = tg_randn(ctx, TG_SHAPE(BATCH, 1), 1);
+    tg_tensor *x = tg_randn(ctx, TG_F32, TG_SHAPE(BATCH, IN), 1), *y = tg_randn(ctx, TG_F32, TG_SHAPE(BATCH, 1), 1);
     /* Of the global shapes; each rank gets its part, and every number of ranks the same numbers. */
     tg_tensor *w[] = {
-        tg_param_placed(p, "fc1.weight", TG_F32, TG_SHAPE(HIDDEN, IN), 0.35, TG_PLACES({TG_TP, TG_SHARD(0)})),
-        tg_param_placed(p, "fc1.bias", TG_F32, TG_SHAPE(HIDDEN), 0, TG_PLACES({TG_TP, TG_SHARD(0)})),
-        tg_param_placed(p, "fc2.weight", TG_F32, TG_SHAPE(1, HIDDEN), 0.18, TG_PLACES({TG_TP, TG_SHARD(1)})),
-        tg_param(ctx, "fc2.bias", TG_SHAPE(1), 0),
+        tg_param_new_placed(p, "fc1.weight", TG_F32, TG_SHAPE(HIDDEN, IN), 0.35, TG_PLACES({TG_TP, TG_SHARD(0)})),
+        tg_param_new_placed(p, "fc1.bias", TG_F32, TG_SHAPE(HIDDEN), 0, TG_PLACES({TG_TP, TG_SHARD(0)})),
+        tg_param_new_placed(p, "fc2.weight", TG_F32, TG_SHAPE(1, HIDDEN), 0.18, TG_PLACES({TG_TP, TG_SHARD(1)})),
+        tg_param_new(ctx, "fc2.bias", TG_F32, TG_SHAPE(1), 0),
     };
     tg_optim *opt = tg_adamw_new(ctx, w, 4, TG_ADAMW(.lr = 1e-2));
     tg_tape *t = tg_tape_new(ctx);

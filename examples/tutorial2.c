@@ -8,7 +8,7 @@ int main(int argc, char **argv) {
     text s = read_text(argc > 1 ? argv[1] : "LICENSE");
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.seed = 1));
     tg_tape *t = tg_tape_new(ctx);
-    tg_tensor *table = tg_param(ctx, "table", TG_SHAPE(VOCABULARY, VOCABULARY), 0.01);
+    tg_tensor *table = tg_param_new(ctx, "table", TG_F32, TG_SHAPE(VOCABULARY, VOCABULARY), 0.01);
     tg_tensor *last = tg_zeros(ctx, TG_I32, TG_SHAPE(BATCH)), *next = tg_zeros(ctx, TG_I64, TG_SHAPE(BATCH));
     tg_optim *opt = tg_sgd_new(ctx, &table, 1, TG_SGD(.lr = 20));
 

@@ -11,11 +11,11 @@ enum { WIDTH = 16, HIDDEN = 128 };
 enum { EMBEDDING, W1, B1, W2, B2, PARAMS };
 
 static inline void make_params(tg_ctx *ctx, tg_tensor *p[PARAMS]) {
-    p[EMBEDDING] = tg_param(ctx, "embedding", TG_SHAPE(VOCABULARY, WIDTH), 1);
-    p[W1] = tg_param(ctx, "fc1.weight", TG_SHAPE(HIDDEN, CONTEXT * WIDTH), 0.09);
-    p[B1] = tg_param(ctx, "fc1.bias", TG_SHAPE(HIDDEN), 0);
-    p[W2] = tg_param(ctx, "fc2.weight", TG_SHAPE(VOCABULARY, HIDDEN), 0.09);
-    p[B2] = tg_param(ctx, "fc2.bias", TG_SHAPE(VOCABULARY), 0);
+    p[EMBEDDING] = tg_param_new(ctx, "embedding", TG_F32, TG_SHAPE(VOCABULARY, WIDTH), 1);
+    p[W1] = tg_param_new(ctx, "fc1.weight", TG_F32, TG_SHAPE(HIDDEN, CONTEXT * WIDTH), 0.09);
+    p[B1] = tg_param_new(ctx, "fc1.bias", TG_F32, TG_SHAPE(HIDDEN), 0);
+    p[W2] = tg_param_new(ctx, "fc2.weight", TG_F32, TG_SHAPE(VOCABULARY, HIDDEN), 0.09);
+    p[B2] = tg_param_new(ctx, "fc2.bias", TG_F32, TG_SHAPE(VOCABULARY), 0);
 }
 
 /* ids [n, CONTEXT] -> logits [n, VOCABULARY] */

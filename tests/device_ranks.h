@@ -29,7 +29,7 @@ static inline tg_status run_on_gpu(void *arg, tg_ctx *ctx, tg_comm *host) {
     return s;
 }
 
-/* As tg_ranks_run. */
+/* Like tg_ranks_run. */
 static inline tg_status run_ranks(int n, tg_rank_fn fn, void *arg, const tg_ranks_opts *given) {
     tg_config config = *TG_CONFIG(.threads = 1);
     tg_ranks_opts o = *given;

@@ -22,8 +22,8 @@ static inline tg_status poke(tg_ctx *ctx, void *to, const void *from, size_t byt
     return tg_ctx_ops(ctx)->copy(ctx, to, from, bytes, TG_COPY_FROM_HOST);
 }
 
-/* float64 arrays of a call of an op that the host runs: themselves on the CPU; elsewhere copies, of which release
- * writes back those that were changed. */
+/* Float64 arrays of an op that the host runs: on the CPU the tensors' own memory, elsewhere copies. release writes
+ * copies back that were changed. */
 typedef struct reached {
     tg_ctx *ctx;
     int n;
@@ -33,7 +33,7 @@ typedef struct reached {
     } of[12];
 } reached;
 
-/* The elements of x, by its strides, which are not negative. */
+/* Returns x's elements in host memory: on the CPU themselves, else a copy of their span. Strides are not negative. */
 static inline double *reach(reached *r, const tg_tensor *x) {
     tg_array a = tg_array_of(x);
     size_t span = 1;
@@ -45,7 +45,7 @@ static inline double *reach(reached *r, const tg_tensor *x) {
         span += (size_t)((a.shape[d] - 1) * a.stride[d]);
         n *= a.shape[d];
     }
-    size_t held = span < (size_t)n ? (size_t)n : span; /* more than there is where an op ignores strides of 0 */
+    size_t held = span < (size_t)n ? (size_t)n : span; /* more than exists if an op ignores strides of 0 */
     double *data = calloc(2 * held, sizeof *data);
     peek(r->ctx, data, a.data, span * sizeof *data);
     memcpy(data + held, data, span * sizeof *data);

@@ -12,7 +12,7 @@
 #include "check_main.h"
 #include "device_ranks.h"
 
-/* A rank's check: the function returns an error, so that the other ranks are not left waiting. */
+/* Fails a rank by returning an error, so that the other ranks are not left waiting. */
 #define EXPECT(ctx, truth)                                                                                             \
     do {                                                                                                               \
         if (tg_ctx_status(ctx) != TG_OK) return tg_ctx_status(ctx);                                                    \
@@ -23,7 +23,7 @@
         tg_status run_ = (expr);                                                                                       \
         if (run_ != TG_OK) return run_;                                                                                \
     } while (0)
-/* The call fails with code and a message that says so; nothing is left of the error. */
+/* Checks that a call fails with the code and a message that contains the text, and clears the error. */
 #define REFUSED(ctx, code, says, call)                                                                                 \
     do {                                                                                                               \
         if (tg_ctx_status(ctx) != TG_OK) return tg_ctx_status(ctx);                                                    \
@@ -46,7 +46,7 @@ static inline void on_ranks(int n, tg_rank_fn fn, void *arg) {
     ck_assert_msg(s == TG_OK, "%d ranks: %s: %s", n, tg_status_name(s), message);
 }
 
-/* Memory that is taken from now on holds NaN: what is not written is found. */
+/* Memory that is taken from now on contains NaN, so that elements that are never written are found. */
 static inline tg_tape *tape_on_nans(tg_ctx *ctx) {
     tg_tape *t = tg_tape_new(ctx);
     tg_full(t, TG_F64, TG_SHAPE(1 << 16), NAN);
@@ -54,7 +54,7 @@ static inline tg_tape *tape_on_nans(tg_ctx *ctx) {
     return t;
 }
 
-/* Element i of tensor number k. */
+/* Value of element i of tensor number k. */
 static inline double at(int k, int64_t i) { return sin((double)(i + 1) * (0.7 + 0.13 * k) + k); }
 
 static inline tg_tensor *made(tg_ctx *ctx, int k, tg_shape shape) {
@@ -65,7 +65,7 @@ static inline tg_tensor *made(tg_ctx *ctx, int k, tg_shape shape) {
     return tg_from_host(ctx, TG_F64, shape, v);
 }
 
-/* Part r of n of dim d of tensor number k, whose whole shape it is. */
+/* Makes part r of n along dim d of tensor number k, whose global shape is given. */
 static inline tg_tensor *part(tg_ctx *ctx, int k, tg_shape shape, int d, int r, int n) {
     double v[8192];
     int64_t outer = 1, inner = 1, rows = shape.dim[d] / n, at_v = 0;
@@ -78,7 +78,8 @@ static inline tg_tensor *part(tg_ctx *ctx, int k, tg_shape shape, int d, int r, 
     return tg_from_host(ctx, TG_F64, shape, v);
 }
 
-/* The largest difference of x from whole, or from its part r of n along d (d < 0: from all of it). NaN on an error. */
+/* Returns the largest difference of x from `whole`, or from its part r of n along d (d < 0: all of it). NaN on an
+ * error. */
 static inline double off(tg_tensor *x, tg_tensor *whole, int d, int r, int n) {
     double a[8192], b[8192], most = 0;
     tg_shape s = tg_shape_of(whole);

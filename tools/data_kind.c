@@ -1,4 +1,4 @@
-/* What a file of tokens looks like, from its first bytes, and a checksum that tells it from others. */
+/* The probable kind of a file of tokens, from its first bytes, and a checksum that distinguishes files. */
 #include <string.h>
 
 #include "data_kind.h"

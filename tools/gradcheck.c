@@ -56,7 +56,7 @@ typedef struct tally {
     int samples, failures;
     int64_t checked, kinks, unsure;
     double worst;
-    tg_gradcheck_result first; /* failure */
+    tg_gradcheck_info first; /* failure */
 } tally;
 
 static bool wanted(const gradcheck_options *o, const tg_sample *s) {
@@ -70,14 +70,13 @@ static const tg_sample *sample_at(const tg_op *op, int i) {
 
 /* Checks a sample. The first failure of all is written to a file, which the message names. */
 static void check_sample(gradcheck_options *o, tg_ctx *ctx, const tg_op *op, int i, tally *t) {
-    tg_gradcheck_result r = {.size = sizeof r};
+    tg_gradcheck_info r = TG_GRADCHECK_INFO();
     char usual[128], *path = usual;
     snprintf(usual, sizeof usual, "gradcheck-%s-%d.json", op->name, i);
-    tg_status s = tg_gradcheck_report_op(o->reported ? NULL : o->report ? o->report : path, ctx, op, i,
+    tg_status s = tg_gradcheck_report_op(ctx, o->reported ? NULL : o->report ? o->report : path, op, i, &r,
                                          TG_GRADCHECK(.eps = o->eps, .atol = o->atol, .rtol = o->rtol,
                                                       .projections = (int)o->projections, .seed = (uint64_t)o->seed,
-                                                      .strict = o->strict, .taped = o->taped),
-                                         &r);
+                                                      .strict = o->strict, .taped = o->taped));
     if (s != TG_OK) {
         r.failed = true;
         o->reported |= s == TG_ERR_GRADIENT; /* other errors write no report */
@@ -164,13 +163,13 @@ static int replay(const gradcheck_options *o) {
     json_t *report = json_loadf(f, 0, NULL); /* tg_gradcheck_replay_op prints what is wrong in it */
     fclose(f);
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = device_of(o, report), .threads = (int)o->threads));
-    tg_gradcheck_result r;
+    tg_gradcheck_info r = TG_GRADCHECK_INFO();
     json_decref(report);
     if (!check(ctx)) {
         tg_ctx_free(ctx);
         return 1;
     }
-    tg_status s = tg_gradcheck_replay_op(o->replay, ctx, NULL, &r);
+    tg_status s = tg_gradcheck_replay_op(ctx, o->replay, NULL, &r);
     if (s != TG_OK && s != TG_ERR_GRADIENT) check(ctx);
     else printf("%s: %s\n", s == TG_OK ? "passes" : "fails again", s == TG_OK ? o->replay : tg_ctx_message(ctx));
     tg_ctx_free(ctx);

@@ -237,7 +237,10 @@ int train_options_check(const train_options *o, const parsed *p) {
 }
 
 tg_schedule train_schedule(const train_options *o) {
-    return *TG_SCHEDULE(.lr = o->lr, .min_lr = o->min_lr, .warmup = o->warmup, .steps = o->steps,
-                        .decay = (tg_decay)o->schedule, .wsd = (tg_wsd)o->wsd_decay,
-                        .wsd_steps = o->wsd_steps ? o->wsd_steps : o->steps / 10);
+    tg_schedule s = *TG_SCHEDULE(.lr = o->lr, .min_lr = o->min_lr, .warmup = o->warmup, .steps = o->steps,
+                                 .decay = (tg_decay)o->schedule);
+    if (s.decay != TG_DECAY_WSD) return s;
+    s.wsd = (tg_wsd)o->wsd_decay;
+    s.wsd_steps = o->wsd_steps ? o->wsd_steps : o->steps / 10;
+    return s;
 }

@@ -33,9 +33,10 @@ static bool open_optimizer(trainer *r, const train_options *o) {
     tg_optim_no_decay_1d(r->optim);
     tg_optim_set_clip(r->optim, o->clip > 0 ? o->clip : INFINITY); /* the norm is computed in any case */
     r->scaled = train_scales(o);
-    if (r->scaled)
-        tg_optim_set_scale(r->optim, TG_LOSS_SCALE(.initial = o->loss_scale > 0 ? o->loss_scale : o->initial_scale,
-                                                   .fixed = o->loss_scale > 0, .min = o->min_scale,
+    if (r->scaled && o->loss_scale > 0)
+        tg_optim_set_scale(r->optim, TG_LOSS_SCALE(.initial = o->loss_scale, .fixed = true));
+    else if (r->scaled)
+        tg_optim_set_scale(r->optim, TG_LOSS_SCALE(.initial = o->initial_scale, .min = o->min_scale,
                                                    .interval = o->scale_window, .hysteresis = o->hysteresis));
     return check(r->ctx);
 }

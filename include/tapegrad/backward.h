@@ -49,6 +49,11 @@ TG_API tg_status tg_grad(tg_tape *t, tg_tensor *const *roots, int n_roots, tg_te
 TG_API bool tg_has_grad(const tg_tensor *x);
 /* Returns the accumulated gradient of a leaf, borrowed. Fails with TG_ERR_STATE if there is none. */
 TG_API tg_tensor *tg_grad_of(tg_tensor *x);
+/* Returns a copy of this rank's share of the gradient of a leaf; tg_drop frees it. The gradient of a tensor that is
+ * REPLICATED on an axis is a share of a sum until tg_grads_finalize, and reading tg_grad_of is refused that long. The
+ * copy is PARTIAL there, and can be read and used like any other tensor. Where the gradient is no share, the copy is
+ * the gradient. Fails with TG_ERR_STATE if there is no gradient, or if it has been summed. */
+TG_API tg_tensor *tg_grad_share(tg_tensor *x);
 /* Clears the gradient of a leaf: x then has none, and the next contribution overwrites the memory, which is kept. */
 TG_API tg_status tg_zero_grad(tg_tensor *x);
 /* Makes buf the place where the gradient of leaf x is accumulated, for example a view of a flat buffer. buf has the

@@ -50,18 +50,20 @@ TG_API tg_status tg_comm_recover(tg_comm *c);
  * for a call without dst, such as a send, until 32 more such calls. The work keeps src's bytes while it runs: src
  * may be dropped or discarded, and its tape reset; a library call that changes src waits for the work. dst and src
  * are contiguous and have one dtype (any of the eight); dst may equal src. Sums are ordered by rank, and 16-bit sums
- * accumulate in float32. AVG needs floats. On a group of size 1, src is copied to dst and nothing is sent. */
+ * accumulate in float32. AVG needs floats. On a group of size 1, src is copied to dst and nothing is sent. A leaf that
+ * was not placed is VARYING after a reduce-scatter, all-to-all, scatter or receive into it, as after tg_write: ranks
+ * may have other bytes there (tg_place). */
 TG_API tg_work *tg_comm_all_reduce(tg_comm *c, tg_tensor *dst, tg_tensor *src, tg_reduce_op op);
 /* dst has n times src's elements, ordered by rank */
 TG_API tg_work *tg_comm_all_gather(tg_comm *c, tg_tensor *dst, tg_tensor *src);
 /* src has n times dst's elements */
 TG_API tg_work *tg_comm_reduce_scatter(tg_comm *c, tg_tensor *dst, tg_tensor *src, tg_reduce_op op);
 TG_API tg_work *tg_comm_broadcast(tg_comm *c, tg_tensor *x, int root);
-/* Sends part r of src to rank r and receives part r of dst from it. Counts are in elements, one for each rank; the
- * parts lie one after another. Both NULL: equal parts. For unequal parts of an all-gather or a reduce-scatter see
- * the next two functions. */
-TG_API tg_work *tg_comm_all_to_all(tg_comm *c, tg_tensor *dst, const int64_t *recv_counts, tg_tensor *src,
-                                   const int64_t *send_counts);
+/* Sends part r of src to rank r and receives part r of dst from it. Part r of src has send_counts[r] elements and part
+ * r of dst recv_counts[r]; the parts lie one after another. Both counts NULL: equal parts. For unequal parts of an
+ * all-gather or a reduce-scatter see the next two functions. */
+TG_API tg_work *tg_comm_all_to_all(tg_comm *c, tg_tensor *dst, tg_tensor *src, const int64_t *send_counts,
+                                   const int64_t *recv_counts);
 /* All-gather and reduce-scatter of unequal parts: counts[r] elements come from (go to) rank r. Every rank passes the
  * same counts. */
 TG_API tg_work *tg_comm_all_gather_v(tg_comm *c, tg_tensor *dst, tg_tensor *src, const int64_t *counts);

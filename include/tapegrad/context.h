@@ -62,8 +62,8 @@ TG_API tg_ctx *tg_ctx_new(const tg_config *config);
 TG_API void tg_ctx_free(tg_ctx *ctx);
 
 /* Creates a context on the caller's own device, which must outlive the context. There is no registry: a device is
- * always an argument. config->device is ignored. Refuses a table that is NULL, has another version's size, or lacks a
- * required slot. */
+ * always an argument, and config->device must be NULL. Refuses a table that is NULL, has another version's size, or
+ * lacks a required slot. */
 TG_API tg_ctx *tg_ctx_new_on(const tg_device_ops *ops, const tg_config *config);
 
 /* Return the number of threads (0 for NULL), and the names of the device and of the CPU kernels ("" for NULL). */

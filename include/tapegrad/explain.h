@@ -61,12 +61,12 @@ typedef struct tg_op_event {
 /* An observer. It may read the event's tensors and record ops in no-grad mode, which are not observed. If it returns
  * another status than TG_OK the op fails with TG_ERR_CALLBACK. t is the observed tape, or that of a recomputation in
  * it. */
-typedef tg_status (*tg_observe_fn)(void *user, tg_tape *t, const tg_op_event *seen);
+typedef tg_status (*tg_observe_fn)(void *user, tg_tape *t, const tg_op_event *event);
 /* Calls fn after every op of the tape from now on, including views. NULL as fn ends this. */
 TG_API tg_status tg_tape_observe(tg_tape *t, tg_observe_fn fn, void *user);
 /* Writes the path of scopes and the call site of the op, such as "layers.2, called from model.c:31". Returns the
  * length of the whole text. */
-TG_API size_t tg_op_event_site(const tg_op_event *seen, char *buf, size_t n);
+TG_API size_t tg_op_event_site(const tg_op_event *event, char *buf, size_t n);
 
 #ifdef __cplusplus
 }

@@ -44,10 +44,10 @@ typedef struct tg_gpt_config {
     int64_t head_dim;  /* 0: hidden / heads; LLAMA only */
     double dropout;    /* embedding, attention, residual; GPT2 only. TG_RNG_MEGATRON: call tg_rng_seed_parallel */
     double norm_eps;   /* 0: 1e-5 (GPT2), 1e-6 (LLAMA) */
-    double rope_base;  /* 0: 10000 */
+    double rope_base;  /* 0: 10000; LLAMA only */
     double init_std;   /* 0: 0.02; residual projections have std / sqrt(2 layers) */
-    bool untied;       /* GPT2: an output matrix of its own */
-    bool tied;         /* LLAMA: the embedding is the output matrix */
+    bool untied;       /* an output matrix of its own; GPT2 only */
+    bool tied;         /* the embedding is the output matrix; LLAMA only */
     tg_gpt_recompute recompute;
     tg_gpt_wgrad wgrad;
     /* Shards the model over tp and places its parameters on every axis. heads and ffn must be multiples of tp. The

@@ -37,7 +37,7 @@ typedef struct tg_gradcheck_opts {
 
 #define TG_GRADCHECK(...) (&(tg_gradcheck_opts){.size = sizeof(tg_gradcheck_opts), __VA_ARGS__})
 
-typedef struct tg_gradcheck_result {
+typedef struct tg_gradcheck_info {
     size_t size;
     int64_t checked, kinks, unsure; /* numbers of elements or directions; checked includes kinks and unsure */
     double worst; /* largest |analytic - numerical| / (atol + rtol |numerical|) of the compared ones */
@@ -51,7 +51,9 @@ typedef struct tg_gradcheck_result {
     /* After a failure: input, element, both values, error estimate, likely cause. Otherwise: which elements were left
      * out, and a warning if the check is faint; "" if there is nothing to say. */
     char report[1536];
-} tg_gradcheck_result;
+} tg_gradcheck_info;
+
+#define TG_GRADCHECK_INFO() ((tg_gradcheck_info){.size = sizeof(tg_gradcheck_info)})
 
 /* Checks the gradients of fn with respect to every float64 input that requires one, with random cotangents for every
  * float64 output that depends on them. in[n_in] are leaves of t's context, of any shape; n_in and n_out are 1 to
@@ -63,26 +65,27 @@ typedef struct tg_gradcheck_result {
  *
  * Returns TG_ERR_GRADIENT if the check fails; the context's message is then the report. TG_ERR_STATE: an input
  * belongs to a tape, or no float64 input requires a gradient, or no output depends on one. TG_ERR_DTYPE: no input is
- * float64. TG_ERR_ARGUMENT: invalid options or numbers. opts and result may be NULL; result is filled in every case. */
+ * float64. TG_ERR_ARGUMENT: invalid options or numbers. info, which TG_GRADCHECK_INFO() initializes, and opts may be
+ * NULL; info is filled if the arguments are valid, whatever the result. */
 TG_API tg_status tg_gradcheck(tg_tape *t, tg_fn fn, void *state, tg_tensor *const *in, int n_in, int n_out,
-                              const tg_gradcheck_opts *opts, tg_gradcheck_result *result);
+                              tg_gradcheck_info *info, const tg_gradcheck_opts *opts);
 
 /* A function of n doubles that writes its m results to y, and its backward, which writes gx[n] for the cotangent
  * gy[m]. */
 typedef void (*tg_plain_fn)(void *state, const double *x, int64_t n, double *y, int64_t m);
 typedef void (*tg_plain_grad_fn)(void *state, const double *x, int64_t n, const double *gy, int64_t m, double *gx);
-/* Checks such a pair of functions at x[n] (n, m >= 0). It needs no context. result must not be NULL: its report also
+/* Checks such a pair of functions at x[n] (n, m >= 0). It needs no context. info must not be NULL: its report also
  * holds the message of an invalid argument (TG_ERR_ARGUMENT) or of missing memory (TG_ERR_MEMORY). Returns
  * TG_ERR_GRADIENT if the check fails. */
 TG_API tg_status tg_gradcheck_fn(tg_plain_fn fn, tg_plain_grad_fn grad, void *state, const double *x, int64_t n,
-                                 int64_t m, const tg_gradcheck_opts *opts, tg_gradcheck_result *result);
+                                 int64_t m, tg_gradcheck_info *info, const tg_gradcheck_opts *opts);
 
 /* Checks sample 0 <= sample < op->n_samples of an op (extend.h) with float64 inputs. Unless opts says otherwise,
  * rtol is the sample's own (1e-6 if it has none), and atol is a thousandth of rtol. A sample that the op must refuse
  * passes if the call is refused with the sample's status. Returns TG_OK without a check if nothing is
- * differentiable, and TG_ERR_UNSUPPORTED for a sample of several ranks. opts and result may be NULL. */
-TG_API tg_status tg_gradcheck_op(tg_ctx *ctx, const tg_op *op, int sample, const tg_gradcheck_opts *opts,
-                                 tg_gradcheck_result *result);
+ * differentiable, and TG_ERR_UNSUPPORTED for a sample of several ranks. info and opts may be NULL. */
+TG_API tg_status tg_gradcheck_op(tg_ctx *ctx, const tg_op *op, int sample, tg_gradcheck_info *info,
+                                 const tg_gradcheck_opts *opts);
 
 /* ---- Reports ----
  *
@@ -94,15 +97,15 @@ TG_API tg_status tg_gradcheck_op(tg_ctx *ctx, const tg_op *op, int sample, const
 
 /* Run tg_gradcheck or tg_gradcheck_op, and write a report to path if the check fails. The context's message then names
  * the report, or says why it could not be written. NULL as path: no report. */
-TG_API tg_status tg_gradcheck_report(const char *path, tg_tape *t, tg_fn fn, void *state, tg_tensor *const *in,
-                                     int n_in, int n_out, const tg_gradcheck_opts *opts, tg_gradcheck_result *result);
-TG_API tg_status tg_gradcheck_report_op(const char *path, tg_ctx *ctx, const tg_op *op, int sample,
-                                        const tg_gradcheck_opts *opts, tg_gradcheck_result *result);
+TG_API tg_status tg_gradcheck_report(tg_tape *t, const char *path, tg_fn fn, void *state, tg_tensor *const *in,
+                                     int n_in, int n_out, tg_gradcheck_info *info, const tg_gradcheck_opts *opts);
+TG_API tg_status tg_gradcheck_report_op(tg_ctx *ctx, const char *path, const tg_op *op, int sample,
+                                        tg_gradcheck_info *info, const tg_gradcheck_opts *opts);
 /* Repeat the check of a report, and return what tg_gradcheck or tg_gradcheck_op returns. fn and state must be those of
  * the first run. NULL as op: the op of the library's table that has the report's name. TG_ERR_ARGUMENT: the report
- * is of the other kind, the op does not exist, or it has another name or number of samples. result may be NULL. */
-TG_API tg_status tg_gradcheck_replay(const char *path, tg_tape *t, tg_fn fn, void *state, tg_gradcheck_result *result);
-TG_API tg_status tg_gradcheck_replay_op(const char *path, tg_ctx *ctx, const tg_op *op, tg_gradcheck_result *result);
+ * is of the other kind, the op does not exist, or it has another name or number of samples. info may be NULL. */
+TG_API tg_status tg_gradcheck_replay(tg_tape *t, const char *path, tg_fn fn, void *state, tg_gradcheck_info *info);
+TG_API tg_status tg_gradcheck_replay_op(tg_ctx *ctx, const char *path, const tg_op *op, tg_gradcheck_info *info);
 
 /* ---- In tests ----
  *
@@ -117,14 +120,21 @@ TG_API tg_status tg_gradcheck_replay_op(const char *path, tg_ctx *ctx, const tg_
     if (!(ok)) fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, message);                         \
     assert((ok) && "the gradient is right")
 #define TG_GRADCHECK_CK(ok, message) ck_assert_msg(ok, "%s", message)
-#define TG_GRADCHECK_WITH(verdict, t, ...)                                                          \
-    do {                                                                                            \
-        tg_tape *const tg_gradcheck_t_ = (t);                                                       \
-        tg_gradcheck_result tg_gradcheck_r_;                                                        \
-        bool tg_gradcheck_ok_ = tg_gradcheck(tg_gradcheck_t_, __VA_ARGS__, &tg_gradcheck_r_) == TG_OK; \
-        if (tg_gradcheck_ok_ && *tg_gradcheck_r_.report) fprintf(stderr, "%s\n", tg_gradcheck_r_.report); \
-        verdict(tg_gradcheck_ok_, tg_ctx_message(tg_tape_ctx(tg_gradcheck_t_)));                    \
+#define TG_GRADCHECK_WITH(verdict, t, ...)                                                                     \
+    do {                                                                                                       \
+        tg_tape *const tg_gradcheck_t_ = (t);                                                                  \
+        tg_gradcheck_info tg_gradcheck_r_;                                                                     \
+        tg_struct_init(&tg_gradcheck_r_, sizeof tg_gradcheck_r_);                                              \
+        bool tg_gradcheck_ok_ = tg_gradcheck_into_(&tg_gradcheck_r_, tg_gradcheck_t_, __VA_ARGS__) == TG_OK;   \
+        if (tg_gradcheck_ok_ && *tg_gradcheck_r_.report) fprintf(stderr, "%s\n", tg_gradcheck_r_.report);      \
+        verdict(tg_gradcheck_ok_, tg_ctx_message(tg_tape_ctx(tg_gradcheck_t_)));                               \
     } while (0)
+
+/* Calls tg_gradcheck for TG_GRADCHECK_WITH, whose arguments may contain commas, with info first. */
+static inline tg_status tg_gradcheck_into_(tg_gradcheck_info *info, tg_tape *t, tg_fn fn, void *state,
+                                           tg_tensor *const *in, int n_in, int n_out, const tg_gradcheck_opts *opts) {
+    return tg_gradcheck(t, fn, state, in, n_in, n_out, info, opts);
+}
 
 #ifdef __cplusplus
 }

@@ -78,9 +78,12 @@ TG_API const char *tg_safetensors_metadata(const tg_safetensors *f, const char *
 /* Reads the named tensor into dst, which must have its shape (TG_ERR_SHAPE) and may have any strides that do not make
  * elements share memory (TG_ERR_STATE). The dtypes must be equal (TG_ERR_DTYPE), unless convert is true and both are
  * floats: then values are rounded to nearest even. A missing name fails with TG_ERR_DATA. On device "meta" only these
- * checks are made. After a read error dst may contain a part of the tensor, or damaged bytes. */
+ * checks are made. After a read error dst may contain a part of the tensor, or damaged bytes. Over ranks a parameter,
+ * and a leaf that was placed, keep their placement; another leaf becomes VARYING, as with tg_write, because each rank
+ * may have a file of its own (tg_place). */
 TG_API tg_status tg_safetensors_read(tg_safetensors *f, const char *name, tg_tensor *dst, bool convert);
-/* Returns a new tensor of the context with the file's dtype and shape; inert on error. */
+/* Returns a new tensor of the context with the file's dtype and shape; inert on error. Over ranks it is VARYING, as
+ * with tg_from_host. */
 TG_API tg_tensor *tg_safetensors_load(tg_safetensors *f, const char *name);
 
 typedef struct tg_named_tensor {

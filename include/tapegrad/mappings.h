@@ -18,8 +18,10 @@ extern "C" {
  * itself. c NULL fails with TG_ERR_ARGUMENT, a wrong placement of x with TG_ERR_PLACEMENT. d is a dim; negative d
  * counts from the end. */
 
-/* Rows of dim 0: send[r] go to rank r, recv[r] come from it; both NULL: equal parts. V -> V, backward the reverse. */
-TG_API tg_tensor *tg_all_to_all(tg_tape *t, tg_tensor *x, const int64_t *recv, const int64_t *send, tg_comm *c);
+/* Exchanges rows of dim 0: send_counts[r] rows go to rank r, and recv_counts[r] rows come from it. Both NULL: equal
+ * parts. V -> V; backward is the reverse exchange. */
+TG_API tg_tensor *tg_all_to_all(tg_tape *t, tg_tensor *x, const int64_t *send_counts, const int64_t *recv_counts,
+                                tg_comm *c);
 TG_API tg_tensor *tg_all_reduce(tg_tape *t, tg_tensor *x, tg_comm *c);            /* P -> R    all-reduce */
 TG_API tg_tensor *tg_scatter_to(tg_tape *t, tg_tensor *x, int d, tg_comm *c);     /* I -> Vd   all-gather */
 TG_API tg_tensor *tg_shard(tg_tape *t, tg_tensor *x, int d, tg_comm *c);          /* R -> Vd   own part in zeros */

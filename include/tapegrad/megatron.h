@@ -19,8 +19,8 @@ TG_API tg_tensor *tg_gather_from_tp(tg_tape *t, tg_tensor *x, tg_comm *c);  /* V
 TG_API tg_tensor *tg_scatter_to_sp(tg_tape *t, tg_tensor *x, tg_comm *c);   /* I -> V0           all-gather */
 typedef struct tg_sp_opts {
     size_t size;
-    /* Gather: true converts V0 -> I, and backward keeps this rank's part. false converts V0 -> R, and backward
-     * reduce-scatters. */
+    /* tg_gather_from_sp: true converts V0 -> I, and backward keeps this rank's part. false converts V0 -> R, and
+     * backward reduce-scatters. tg_reduce_scatter_to_sp refuses it. */
     bool invariant;
     /* Rows of each rank, as many numbers as c has ranks; NULL: equal parts. The side with these parts is opaque. x may
      * also be a contiguous shard, but not a strided or zigzag one (TG_ERR_PLACEMENT). */
@@ -61,7 +61,7 @@ TG_API bool tg_is_tp_duplicate(const tg_parallel *p, const tg_tensor *x);
 
 typedef struct tg_inference_opts {
     size_t size;
-    double std, norm_eps;     /* standard deviation of the weight; eps of the norm. 0: 0.02, 1e-6 */
+    double std, norm_eps;     /* standard deviation of the layer's own weight; eps of the norm, column. 0: 0.02, 1e-6 */
     tg_tensor *weight, *norm; /* tied, for example a trained model's; NULL: the layer makes its own. norm: column */
 } tg_inference_opts;
 #define TG_INFERENCE(...) (&(tg_inference_opts){.size = sizeof(tg_inference_opts), __VA_ARGS__})

@@ -193,8 +193,8 @@ enum { TG_WHOLE = -1, TG_SUMMED = -2 };
 TG_API tg_status tg_call_role(tg_call *c, int i, int d, int j);
 TG_API tg_status tg_call_linear(tg_call *c, uint32_t set);
 /* For ops of TG_FAMILY_CUSTOM that map a placement to another: requires that input i is `from` on comm's axis, and
- * gives output o the placement `to` there. Otherwise the op fails with TG_ERR_PLACEMENT, and the message quotes `mend`,
- * which says what to do instead.
+ * gives output o the placement `to` there. Otherwise the op fails with TG_ERR_PLACEMENT, and the message quotes
+ * `remedy`, which says what to do instead.
  *
  * Inputs that no conversion names must be the same on every rank of the axis, and need no gradient. Other axes follow
  * the rule, by the roles and linear sets that infer states. If infer states none and the op has one input, they pass
@@ -203,7 +203,7 @@ TG_API tg_status tg_call_linear(tg_call *c, uint32_t set);
  * op may state 8 conversions.
  */
 TG_API tg_status tg_call_convert(tg_call *c, int i, tg_placement from, int o, tg_placement to, const tg_comm *comm,
-                                 const char *mend);
+                                 const char *remedy);
 /* Records an error that names the op and the dtype and shape of every input. TG_OK counts as TG_ERR_INTERNAL. */
 TG_API tg_status tg_call_fail(tg_call *c, tg_status s, const char *format, ...) TG_PRINTF(3, 4);
 

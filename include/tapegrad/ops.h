@@ -189,11 +189,11 @@ TG_API tg_tensor *tg_embedding(tg_tape *t, tg_tensor *table, tg_tensor *ids); /*
  * for another number of elements it fails with TG_ERR_DATA. */
 TG_API tg_tensor *tg_masked_select(tg_tape *t, tg_tensor *x, tg_tensor *mask, int64_t count);
 
-/* ---- New tensors ---- */
+/* ---- New tensors: their dtype stands right after the tape; TG_DTYPE_DEFAULT is the context's ---- */
 TG_API tg_tensor *tg_arange(tg_tape *t, tg_dtype dtype, double start, double stop, double step);
 TG_API tg_tensor *tg_full(tg_tape *t, tg_dtype dtype, tg_shape shape, double value);
 /* ids [..] -> [.., classes]: 1 at each id, 0 elsewhere */
-TG_API tg_tensor *tg_one_hot(tg_tape *t, tg_tensor *ids, int64_t classes, tg_dtype dtype);
+TG_API tg_tensor *tg_one_hot(tg_tape *t, tg_dtype dtype, tg_tensor *ids, int64_t classes);
 
 /* ---- Networks ---- */
 TG_API tg_tensor *tg_softmax(tg_tape *t, tg_tensor *x, int dim);
@@ -297,7 +297,7 @@ typedef enum tg_smoothing {
 typedef struct tg_cross_entropy_opts {
     size_t size;
     int64_t ignore_index; /* target of rows without a loss; 0: -100; TG_IGNORE_ZERO: class 0 */
-    double smoothing;     /* in [0, 1] */
+    double label_smoothing;      /* in [0, 1] */
     tg_loss_reduction reduction; /* TG_LOSS_MEAN: over the rows that are not ignored */
     tg_smoothing smoothing_kind;
     tg_tensor *weight; /* tg_cross_entropy only: weight of each class, [v], no gradient; NULL: all 1 */

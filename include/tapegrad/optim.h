@@ -22,7 +22,7 @@ typedef struct tg_sgd_opts {
     size_t size;
     double lr; /* 0: parameters do not change until tg_optim_set_lr */
     double momentum, dampening, weight_decay; /* in [0, 1), in [0, 1], 0 or more */
-    bool nesterov;                            /* needs momentum > 0 and dampening 0 */
+    bool nesterov; /* needs momentum > 0 and dampening 0. dampening needs momentum > 0 too. */
 } tg_sgd_opts;
 
 typedef struct tg_adamw_opts {
@@ -60,7 +60,7 @@ typedef struct tg_group_opts {
  * 0, which holds every parameter and has the options that the optimizer was made with; it may have up to 32 groups
  * (TG_STEP_GROUPS). A group with a schedule takes its rate of each step from it, on the device: a skipped step does not
  * count, and captured steps follow it. */
-TG_API int tg_optim_group(tg_optim *o, const tg_group_opts *opts);
+TG_API int tg_optim_add_group(tg_optim *o, const tg_group_opts *opts);
 /* Moves n of the optimizer's parameters into a group. */
 TG_API tg_status tg_optim_assign(tg_optim *o, int group, tg_tensor *const *params, int n);
 /* Removes weight decay from biases and other parameters with ndim < 2: moves them from each group with a decay to a
@@ -101,7 +101,7 @@ TG_API double tg_optim_clip(tg_optim *o, double max_norm);
 typedef struct tg_loss_scale {
     size_t size;
     double initial; /* 0: 2^32, Megatron-Core's default */
-    bool fixed;     /* the scale never changes */
+    bool fixed;     /* the scale never changes; leave the options below 0 */
     double growth, backoff, min; /* 0: 2, 0.5, 1 */
     int64_t interval, hysteresis; /* 0: 1000, 2 */
 } tg_loss_scale;

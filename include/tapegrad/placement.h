@@ -27,11 +27,18 @@ extern "C" {
  *
  * The library cannot verify the claim, except in check mode. There it compares I and R leaves over the axis: on tp and
  * cp at their first use, on dp in tg_grads_finalize. Without a declaration, parameters and tensors that the library
- * filled are I. The caller's bytes (tg_from_host, tg_wrap, tg_write) are V on tp, cp and dp, and I on the axes of the
- * expert grid. pp has no placements. A parameter must not be P, nor V without a layout. If several axes shard one dim,
- * the axis placed first is the major one, and the others may divide its chunks. On an axis of one rank any placement is
- * accepted and ignored. Fails with TG_ERR_STATE if the leaf is placed on an axis twice; etp and tp may be the same axis
- * (tg_parallel_opts).
+ * filled are I. Bytes that may differ between ranks are V on tp, cp and dp, and I on the axes of the expert grid:
+ * - those of the caller (tg_from_host, tg_wrap, tg_write) and of a file (tg_safetensors_load, tg_safetensors_read);
+ * - those that tg_comm_scatter, tg_comm_reduce_scatter, tg_comm_all_to_all and tg_comm_recv deliver;
+ * - random numbers (tg_randn, tg_uniform) from a stream whose seed the caller has chosen on each rank: one that
+ *   tg_rng_add made, the default stream after tg_rng_set with another seed, and the streams that tg_rng_seed_parallel
+ *   seeds by rank. Numbers from the default stream are I, so tg_config must have one seed on all ranks.
+ * Bytes written through tg_host_data are not noticed: declare such a leaf.
+ *
+ * pp has no placements. A parameter must not be P, nor V without a layout. If several axes shard one dim, the axis
+ * placed first is the major one, and the others may divide its chunks. On an axis of one rank any placement is accepted
+ * and ignored. Placing a leaf on an axis again with the same placement has no effect, with another one it fails with
+ * TG_ERR_STATE; etp and tp may be the same axis (tg_parallel_opts).
  */
 TG_API tg_status tg_place(const tg_parallel *p, tg_tensor *leaf, tg_axis axis, tg_placement placement);
 /* Return the placement of x on an axis, and the shape of the global tensor. They work on any tensor: the result of an
@@ -43,24 +50,24 @@ TG_API size_t tg_placement_text(const tg_tensor *x, char *buf, size_t n); /* wri
  * the local sizes of x allow the placement (TG_ERR_SHAPE). Its name appears in dumps and errors. */
 TG_API tg_tensor *tg_assume_placement(tg_tape *t, tg_tensor *x, const tg_parallel *p, tg_axis axis, tg_placement to);
 
-/* One entry of the last arguments of tg_param_placed: an axis and the placement on it. */
+/* One entry of the last arguments of tg_param_new_placed: an axis and the placement on it. */
 typedef struct tg_place_at {
     tg_axis axis;
     tg_placement placement;
 } tg_place_at;
 
-/* Gives the last two arguments of tg_param_placed: TG_PLACES({TG_TP, TG_SHARD(0)}, {TG_DP, TG_R}). */
+/* Gives the last two arguments of tg_param_new_placed: TG_PLACES({TG_TP, TG_SHARD(0)}, {TG_DP, TG_R}). */
 #define TG_PLACES(...)                  \
     (const tg_place_at[]){__VA_ARGS__}, \
         (int)(sizeof((const tg_place_at[]){__VA_ARGS__}) / sizeof(tg_place_at))
 
-/* Creates this rank's part of a parameter with the given global shape and the n placements at[]; the local shape
- * follows from them. Values are drawn by global coordinates: the shards of any tp, joined, equal the parameter of one
- * rank bit for bit. With TG_RNG_MEGATRON each shard is drawn from the stream of its rank, or from the expert stream if
- * at[] names an axis of the expert grid. If several axes shard one dim, the first of them in at[] is the major one.
- * Fails with TG_ERR_SHAPE if a sharded dim is not a multiple of the axis's ranks. */
-TG_API tg_tensor *tg_param_placed(const tg_parallel *p, const char *name, tg_dtype dtype, tg_shape global, double std,
-                                  const tg_place_at *at, int n);
+/* Creates this rank's part of a parameter, as tg_param_new does, with the given global shape and the n placements at[];
+ * the local shape follows from them. Values are drawn by global coordinates: the shards of any tp, joined, equal the
+ * parameter of one rank bit for bit. With TG_RNG_MEGATRON each shard is drawn from the stream of its rank, or from the
+ * expert stream if at[] names an axis of the expert grid. If several axes shard one dim, the first of them in at[] is
+ * the major one. Fails with TG_ERR_SHAPE if a sharded dim is not a multiple of the axis's ranks. */
+TG_API tg_tensor *tg_param_new_placed(const tg_parallel *p, const char *name, tg_dtype dtype, tg_shape global,
+                                      double std, const tg_place_at *at, int n);
 
 /* Reshapes like tg_reshape, and states which dim of the result x's shard becomes. Needed where the sizes leave that
  * open: with one head per rank, [s, b, h/n] sharded along dim 2 becomes [s, b, 1, h/n] sharded along dim 2, not 3. */

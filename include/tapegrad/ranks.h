@@ -19,7 +19,7 @@ typedef struct tg_ranks_opts {
     /* Receives the error of the rank that failed first, as "rank 2: ..."; the lowest rank among equals. NULL: not
      * wanted. */
     char *message;
-    size_t message_size;     /* size of message in bytes; a longer text is cut */
+    size_t message_size;     /* size of message in bytes, 1 or more; a longer text is cut */
 } tg_ranks_opts;
 
 #define TG_RANKS(...) (&(tg_ranks_opts){.size = sizeof(tg_ranks_opts), __VA_ARGS__})

@@ -24,8 +24,8 @@ typedef struct tg_schedule {
     double lr, min_lr, start_lr; /* start_lr: rate at step 0 of the warm-up. 0 <= min_lr <= lr. */
     int64_t warmup, steps;       /* in steps. The decay ends at step `steps`, which counts the warm-up too. */
     tg_decay decay;
-    tg_wsd wsd;
-    int64_t wsd_steps; /* length of the decay of TG_DECAY_WSD, 0 to steps */
+    tg_wsd wsd;        /* form of the decay of TG_DECAY_WSD; 0 with the others */
+    int64_t wsd_steps; /* length of the decay of TG_DECAY_WSD, 0 to steps; 0 with the others */
 } tg_schedule;
 
 #define TG_SCHEDULE(...) (&(tg_schedule){.size = sizeof(tg_schedule), __VA_ARGS__})

@@ -1,10 +1,10 @@
 /* An optimizer's step on a device: the arguments of the slots prepare and adamw. device.h includes this header, for
  * those who write a device.
  *
- * The numbers that change from step to step are on the device, in float64: the optimizer's state, and the words of each
- * group of parameters. The host writes the state between steps (tg_optim_set_lr and others). prepare computes the words
- * from the state, and the state after the step. The host decides nothing within a step, so a step can be captured and
- * replayed.
+ * The numbers that change from step to step are on the device, in float64: the optimizer's state, and the scalars of
+ * each group of parameters. The host writes the state between steps (tg_optim_set_lr and others). prepare computes the
+ * scalars from the state, and the state after the step. The host decides nothing within a step, so a step can be
+ * captured and replayed.
  */
 #ifndef TAPEGRAD_STEP_H
 #define TAPEGRAD_STEP_H
@@ -32,18 +32,18 @@ typedef enum tg_step_state {
     TG_STEP_STATE = TG_STEP_LR + TG_STEP_GROUPS /* how many numbers these are */
 } tg_step_state;
 
-/* The words of a group: what one step needs of it. */
-typedef enum tg_step_word {
-    TG_WORD_LR,          /* learning rate of this step */
-    TG_WORD_COEFFICIENT, /* factor of the gradients: clips them and divides by the loss scale */
-    TG_WORD_UNBIAS1,     /* 1 - beta1^t */
-    TG_WORD_UNBIAS2,     /* 1 - beta2^t */
-    TG_WORD_SKIP,        /* not 0: the step changes nothing */
-    TG_WORD_FIRST,       /* 1 in the first step */
-    TG_STEP_WORD         /* how many numbers these are */
-} tg_step_word;
+/* The scalars of a group: what one step needs of it. */
+typedef enum tg_step_scalar {
+    TG_SCALAR_LR,          /* learning rate of this step */
+    TG_SCALAR_COEFFICIENT, /* factor of the gradients: clips them and divides by the loss scale */
+    TG_SCALAR_UNBIAS1,     /* 1 - beta1^t */
+    TG_SCALAR_UNBIAS2,     /* 1 - beta2^t */
+    TG_SCALAR_SKIP,        /* not 0: the step changes nothing */
+    TG_SCALAR_FIRST,       /* 1 in the first step */
+    TG_STEP_SCALARS         /* how many numbers these are */
+} tg_step_scalar;
 
-/* The preparation of one step. It computes the words of each group, and the state after the step.
+/* The preparation of one step. It computes the scalars of each group, and the state after the step.
  * - Norm: with n_sums > 0 it is the root of their sum, divided by the loss scale. A step whose norm is not finite is
  *   skipped. max_norm, unless it is NaN, replaces the state's limit in this step.
  * - Rate: that of the group's schedule, evaluated at the number of this step; or the state's, for a group without one.
@@ -58,7 +58,7 @@ struct tg_prepare_args {
     const double *fault; /* [1], on the device: what slot fault_sum left, summed over all ranks; NULL: no other rank */
     int n_sums, n_groups;
     double *state; /* [TG_STEP_STATE], on the device */
-    double *words; /* [n_groups, TG_STEP_WORD], on the device */
+    double *scalars; /* [n_groups, TG_STEP_SCALARS], on the device */
     double lr_scale[TG_STEP_GROUPS], beta1[TG_STEP_GROUPS], beta2[TG_STEP_GROUPS];
     tg_schedule schedule[TG_STEP_GROUPS]; /* size 0: the group has none */
     double max_norm;
@@ -73,7 +73,7 @@ struct tg_adamw_args {
     tg_array param, grad, m, v, master;
     double beta1, beta2, eps, weight_decay;
     bool decoupled; /* AdamW; false: Adam with the decay added to the gradient */
-    const double *step; /* [TG_STEP_WORD], on the device: the words of the parameter's group */
+    const double *step; /* [TG_STEP_SCALARS], on the device: the scalars of the parameter's group */
 };
 
 #ifdef __cplusplus

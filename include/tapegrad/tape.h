@@ -62,7 +62,7 @@ typedef tg_status (*tg_fn)(void *state, tg_tape *t, tg_tensor *const *in, int n_
 /* Callbacks that store saved tensors in another form until backward needs them, for example on the host or in fewer
  * bits. Each callback gets x as a one-dimensional tensor of all elements of a storage, whatever the shapes of the
  * tensors on it. */
-typedef struct tg_packer {
+typedef struct tg_pack_ops {
     size_t size;
     /* Stores what unpack will need, and sets *packed to it; then the bytes of x are released. If *packed stays NULL, as
      * it is at the call, x is left as it is. May record no-grad ops on t, and keep a result with tg_keep. */
@@ -74,15 +74,15 @@ typedef struct tg_packer {
      * tape is reset. May be NULL. */
     void (*drop)(void *user, void *packed);
     void *user; /* must stay valid until the tape is reset */
-} tg_packer;
+} tg_pack_ops;
 
-#define TG_PACKER(...) (&(tg_packer){.size = sizeof(tg_packer), __VA_ARGS__})
+#define TG_PACK_OPS(...) (&(tg_pack_ops){.size = sizeof(tg_pack_ops), __VA_ARGS__})
 
 /* Sets the tape's packer; p is copied. From now on tg_scope_close packs each tensor that was made in the scope, that a
  * node saved, and that is not an output. p NULL: saved tensors stay as they are (default). The tapes of recomputations
  * are not affected. Within a captured step, packing fails with TG_ERR_STATE. A pack callback that fails makes the call
  * that packs fail with TG_ERR_CALLBACK. */
-TG_API tg_status tg_tape_pack(tg_tape *t, const tg_packer *p);
+TG_API tg_status tg_tape_pack(tg_tape *t, const tg_pack_ops *p);
 /* Packs x now, where no scope does. Call it after the last use of x in forward. Does nothing if no node has saved x, or
  * if the tape of x has no packer. */
 TG_API tg_status tg_pack(tg_tensor *x);

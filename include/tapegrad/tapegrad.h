@@ -10,7 +10,8 @@
  * inert tensor, which the next call refuses.
  *
  * Ownership:
- * - what a *_new function returns is released by the matching *_free;
+ * - what a *_new function returns is released by the *_free function of its type, such as tg_comm_free or
+ *   tg_module_free; a parameter (tg_param_new) is a tensor, and is released by tg_drop;
  * - what tg_keep returns is released by tg_drop;
  * - everything else is borrowed. A tensor created on a context lives until tg_drop or tg_ctx_free. A tensor that an op
  *   returns lives until its tape is reset.

@@ -11,6 +11,9 @@ extern "C" {
 
 /* ---- Creation: the context owns these tensors, which live until tg_drop or tg_ctx_free ---- */
 
+/* The dtype stands right after the context, and after the name if there is one; TG_DTYPE_DEFAULT is the context's
+ * default dtype. Functions that draw numbers need a float dtype; otherwise TG_ERR_DTYPE. */
+
 /* Creates a tensor filled with zeros. */
 TG_API tg_tensor *tg_zeros(tg_ctx *ctx, tg_dtype dtype, tg_shape shape);
 /* Creates a tensor and fills it with prod(shape) elements of `dtype`, read from host memory in row-major order. */
@@ -21,16 +24,14 @@ TG_API tg_tensor *tg_from_host(tg_ctx *ctx, tg_dtype dtype, tg_shape shape, cons
  * (TG_ERR_DEVICE). */
 TG_API tg_tensor *tg_wrap(tg_ctx *ctx, tg_dtype dtype, tg_shape shape, const int64_t *strides, void *data,
                           void (*release)(void *user), void *user);
-/* Creates a tensor of the default dtype, normal with mean 0 and standard deviation std. */
-TG_API tg_tensor *tg_randn(tg_ctx *ctx, tg_shape shape, double std);
-/* Creates a tensor of the default dtype, uniform in [lo, hi). Fails with TG_ERR_ARGUMENT unless lo <= hi and both are
- * finite. */
-TG_API tg_tensor *tg_uniform(tg_ctx *ctx, tg_shape shape, double lo, double hi);
+/* Creates a tensor of normal numbers with mean 0 and standard deviation std. */
+TG_API tg_tensor *tg_randn(tg_ctx *ctx, tg_dtype dtype, tg_shape shape, double std);
+/* Creates a tensor of uniform numbers in [lo, hi). Fails with TG_ERR_ARGUMENT unless lo <= hi and both are finite. */
+TG_API tg_tensor *tg_uniform(tg_ctx *ctx, tg_dtype dtype, tg_shape shape, double lo, double hi);
 /* Creates a parameter: a leaf that requires a gradient. Its values are normal with standard deviation std; std 0:
  * zeros. Its gradient is accumulated in float32, or in the parameter's dtype if that is wider. name is copied; NULL:
- * "". tg_param uses the context's default dtype. */
-TG_API tg_tensor *tg_param(tg_ctx *ctx, const char *name, tg_shape shape, double std);
-TG_API tg_tensor *tg_param_of(tg_ctx *ctx, const char *name, tg_dtype dtype, tg_shape shape, double std);
+ * "". */
+TG_API tg_tensor *tg_param_new(tg_ctx *ctx, const char *name, tg_dtype dtype, tg_shape shape, double std);
 
 /* Returns a new handle on the same bytes, owned by the context, so it outlives the tape of x. Release it with tg_drop.
  * No gradient flows through it. */
@@ -90,7 +91,8 @@ TG_API tg_status tg_write(tg_tensor *x, const void *src, size_t bytes);
 TG_API tg_status tg_read_f64(tg_tensor *x, double *dst, int64_t n);
 TG_API tg_status tg_write_f64(tg_tensor *x, const double *src, int64_t n);
 /* Returns a pointer to the bytes of x. CPU only; NULL on an error. Valid until the next call that takes the tape or the
- * context of x. */
+ * context of x. The library does not notice writes through the pointer: if the bytes may then differ between ranks,
+ * declare the leaf's placement (tg_place). */
 TG_API void *tg_host_data(tg_tensor *x);
 
 /* Releases the bytes of x now. The handle and its shape stay valid; a later read of its values fails with

@@ -21,8 +21,8 @@ TG_API tg_tensor *tg_vocab_parallel_embedding(tg_tape *t, tg_tensor *table, tg_t
 typedef struct tg_vocab_opts {
     size_t size;
     int64_t ignore_index; /* rows with this target do not count. 0: -100; TG_IGNORE_ZERO: class 0 */
-    double label_smoothing;
-    tg_smoothing smoothing;
+    double label_smoothing; /* in [0, 1] */
+    tg_smoothing smoothing_kind;
     tg_loss_reduction reduction;
     bool in_place; /* write the gradient over the logits, which are then discarded; a second backward fails */
     int64_t classes; /* columns from this one on (over all ranks) are padding and do not count. 0: no padding */
@@ -84,7 +84,7 @@ TG_API tg_tensor *tg_linear_with_frozen_weight(tg_tape *t, tg_tensor *x, tg_tens
 typedef struct tg_plinear_opts {
     size_t size;
     bool no_bias;
-    double std;            /* standard deviation of the weight's normal distribution. 0: 0.02 */
+    double std;            /* standard deviation of the weight that the layer draws. 0: 0.02 */
     int strides;           /* blocks of the sharded dim, each over all ranks: 2 for gate and up, 3 for q, k, v. 0: 1 */
     bool gather_output;    /* column: the output is [.., out] I instead of [.., out/n] V */
     bool input_is_whole;   /* row: x is I, and the layer scatters it; not with sequence parallelism */

@@ -18,10 +18,11 @@ static tg_status check_arity(tg_tape *t, const tg_op *op, int n_in, int n_out) {
     if (TG_UNLIKELY(op->size != sizeof *op)) return tg_table_check(t->ctx, op->size, sizeof *op, "tg_apply: the op");
     if (!op->name || !op->infer) return tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_apply: the op needs a name and infer");
     if (n_in < 0 || n_in > MAX_LIST || (op->n_in >= 0 ? n_in != op->n_in : n_in < -op->n_in))
-        return tg_fail(t->ctx, TG_ERR_ARGUMENT, "%s: %d inputs, expected %s%d", op->name, n_in,
+        return tg_fail(t->ctx, TG_ERR_ARGUMENT, "%s: the call has %d inputs, expected %s%d", op->name, n_in,
                        op->n_in < 0 ? "at least " : "", op->n_in < 0 ? -op->n_in : op->n_in);
     if (n_out < 0 || n_out > MAX_LIST || (op->n_out >= 0 && n_out != op->n_out))
-        return tg_fail(t->ctx, TG_ERR_ARGUMENT, "%s: room for %d outputs, expected %d", op->name, n_out, op->n_out);
+        return tg_fail(t->ctx, TG_ERR_ARGUMENT, "%s: the call has room for %d outputs, expected %d", op->name, n_out,
+                       op->n_out);
     return TG_OK;
 }
 
@@ -64,10 +65,11 @@ static size_t node_bytes(const tg_call *c, bool extra) {
 
 /* A gradient that is lent to a hook ends when the hook returns, so a node cannot keep it. */
 static tg_status refuse_lent(tg_call *c, int i) {
-    return tg_call_fail(c, TG_ERR_HANDLE,
-                        "input %d is lent to a hook or a watch until that returns, and backward would need it later; "
-                        "tg_keep it, or leave grad mode off",
-                        i);
+    return tg_call_fail(
+        c, TG_ERR_HANDLE,
+        "input %d is lent to a hook or an observer until that returns, and backward would need it later; "
+        "tg_keep it, or leave grad mode off",
+        i);
 }
 
 /* Stores, for each input, the node whose slot receives its gradient. */
@@ -194,7 +196,9 @@ static tg_status infer(tg_call *c, const void *params) {
     if (TG_UNLIKELY(s != TG_OK))
         return tg_fail(c->ctx, s, "%s: infer refused the call with %s", c->op->name, tg_status_name(s));
     for (int i = 0; i < c->n_out; i++)
-        if (TG_UNLIKELY(!c->out[i])) return tg_call_fail(c, TG_ERR_INTERNAL, "infer left output %d unset", i);
+        if (TG_UNLIKELY(!c->out[i]))
+            return tg_call_fail(c, TG_ERR_INTERNAL,
+                                "infer made no output %d; expected tg_call_out or tg_call_view for each output", i);
     impl(c)->made = c->ctx->serial;
     return check_outputs(c, "infer");
 }

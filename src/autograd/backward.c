@@ -88,7 +88,9 @@ tg_node *tg_root_node(tg_tape *t, tg_tensor *root, int i, const char *who) {
     if (!node && root->flags & TG_F_REQUIRES_GRAD) return tg_tape_leaf(t, root);
     /* only other results of its op need a gradient */
     if (root->node && !(root->flags & TG_F_REQUIRES_GRAD)) node = NULL;
-    if (!node) tg_fail(t->ctx, TG_ERR_STATE, "%s: root %d depends on nothing that needs a gradient", who, i);
+    if (!node)
+        tg_fail(t->ctx, TG_ERR_STATE,
+                "%s: root %d depends on nothing that needs a gradient; tg_set_requires_grad marks a leaf", who, i);
     return node;
 }
 
@@ -138,7 +140,7 @@ static tg_status call_backward(tg_pass *p, tg_node *n, tg_tensor **gout, tg_tens
     if (n->flags & TG_N_TIMED) tg_node_extra_of(n)->backward_s = tg_system_now() - start;
     if (s == TG_OK) return TG_OK;
     char site[160], path[160];
-    tg_describe_site(n->site, site, sizeof site);
+    tg_describe_site(tg_scope_site(n->scope, n->site), site, sizeof site);
     tg_scope_path(n->scope, path, sizeof path);
     return tg_fail_note(ctx, " (in the backward of op %s, called from %s%s%s)", n->op->name, path, *path ? ", " : "",
                         site);
@@ -163,7 +165,9 @@ static tg_status zero_outputs(tg_node *n) {
  * tape's scratch. */
 static tg_status run_op(tg_pass *p, tg_node *n) {
     enum { FEW = 8 };
-    if (!n->op->backward) return tg_fail(p->t->ctx, TG_ERR_UNSUPPORTED, "op %s has no backward", n->op->name);
+    if (!n->op->backward)
+        return tg_fail(p->t->ctx, TG_ERR_UNSUPPORTED,
+                       "op %s has no backward function; tg_detach its inputs, or give it one", n->op->name);
     if (TG_UNLIKELY(must_meet(n))) TG_TRY(zero_outputs(n));
     tg_tensor *few[2 * FEW];
     tg_grad_sink few_sinks[FEW];

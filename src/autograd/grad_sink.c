@@ -179,8 +179,11 @@ tg_tensor *tg_sink_gradient(const tg_call *c, int i) {
 
 static tg_status enter(tg_call *c, int i, const char *who) {
     if (!c) return TG_ERR_ARGUMENT;
-    if (!pass_of(c)) return tg_call_fail(c, TG_ERR_STATE, "%s is called in a backward only", who);
-    if (i < 0 || i >= c->n_in) return tg_call_fail(c, TG_ERR_ARGUMENT, "%s: input %d of %d", who, i, c->n_in);
+    if (!pass_of(c))
+        return tg_call_fail(c, TG_ERR_STATE, "%s may only be called in a backward, and none is running", who);
+    if (i < 0 || i >= c->n_in)
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "%s: the index of the input is %d, expected 0 to %d", who, i,
+                            c->n_in - 1);
     return TG_OK;
 }
 
@@ -240,7 +243,8 @@ void tg_call_decline(tg_call *c, int i) {
 tg_status tg_call_in_flight(tg_call *c, int i, tg_tensor *g, tg_work *w) {
     tg_status status = check_gradient(c, i, g, "tg_call_in_flight");
     if (status == TG_OK && !w && g->storage->state != TG_IN_FLIGHT)
-        return tg_call_fail(c, TG_ERR_ARGUMENT, "tg_call_in_flight: the work is NULL, and no other fills the gradient");
+        return tg_call_fail(c, TG_ERR_ARGUMENT,
+                            "tg_call_in_flight: the work is NULL, expected one: no other work fills the gradient");
     if (status != TG_OK) {
         if (w) tg_work_abandon(w);
         return status;

@@ -196,22 +196,53 @@ tg_status tg_gradient_need_whole(const tg_tensor *x, const char *who) {
 
 bool tg_has_grad(const tg_tensor *x) { return tg_is_alive(x) && tg_gradient_of(x); }
 
-tg_tensor *tg_grad_of(tg_tensor *x) {
-    if (!x) return tg_inert(&tg_dead_ctx);
+/* The gradient of a caller's leaf, placed; NULL after recording the error. */
+static tg_tensor *gradient_for(tg_tensor *x, const char *who) {
     tg_ctx *ctx = x->ctx;
-    if (!tg_ok(ctx) || tg_check(ctx, x, "tg_grad_of") != TG_OK) return tg_inert(ctx);
+    if (!tg_ok(ctx) || tg_check(ctx, x, who) != TG_OK) return NULL;
     tg_tensor *g = tg_gradient_of(x);
     if (g) {
         g->flags |= TG_F_GRADIENT;
+        g->flags &= (uint16_t)~TG_F_GIVEN; /* a main_grad that the caller has filled is placed as a gradient now */
         tg_gradient_place(x);
         return g;
     }
     char what[160];
     tg_describe(x, what, sizeof what);
-    tg_fail(ctx, TG_ERR_STATE, "tg_grad_of: %s has no gradient: %s", what,
+    tg_fail(ctx, TG_ERR_STATE, "%s: %s has no gradient: %s", who, what,
             x->node ? "it is not a leaf (tg_grad gives gradients of results)"
             : x->flags & TG_F_REQUIRES_GRAD ? "no backward has reached it since it was zeroed"
                                             : "it does not need one");
+    return NULL;
+}
+
+tg_tensor *tg_grad_of(tg_tensor *x) {
+    if (!x) return tg_inert(&tg_dead_ctx);
+    tg_tensor *g = gradient_for(x, "tg_grad_of");
+    return g ? g : tg_inert(x->ctx);
+}
+
+static tg_tensor *refuse_summed(const tg_tensor *x) {
+    char what[160];
+    tg_describe(x, what, sizeof what);
+    tg_fail(x->ctx, TG_ERR_STATE,
+            "tg_grad_share: tg_grads_finalize has summed the gradient of %s, and the share is gone; call tg_grad_share "
+            "before it, or read the sum (tg_grad_of)",
+            what);
+    return tg_inert(x->ctx);
+}
+
+tg_tensor *tg_grad_share(tg_tensor *x) {
+    if (!x) return tg_inert(&tg_dead_ctx);
+    tg_ctx *ctx = x->ctx;
+    tg_tensor *g = gradient_for(x, "tg_grad_share");
+    if (!g || tg_gradient_need_drained(x, "tg_grad_share") != TG_OK) return tg_inert(ctx);
+    if (x->ext->summed) return refuse_summed(x);
+    tg_tensor *share = tg_owned_empty(ctx, (tg_dtype)g->dtype, g->ndim, g->shape, TG_MEM_TEMPORARY);
+    if (!share) return tg_inert(ctx);
+    share->place = g->place;
+    if (tg_storage_need(g->storage, g) == TG_OK && tg_gradient_put(share, g, false) == TG_OK) return share;
+    tg_owned_free(share);
     return tg_inert(ctx);
 }
 

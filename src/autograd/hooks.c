@@ -107,8 +107,8 @@ static tg_status replace(tg_tape *t, tg_tensor *x, tg_tensor **g, tg_tensor *by)
     }
     TG_TRY(tg_placement_fits(x, by, "a gradient hook's result"));
     /* Copied, because the hook may reuse its tensor for another gradient. */
-    if (t->taped) {
-        *g = t->taped->o->graph->own(t, by);
+    if (t->grad_graph) {
+        *g = t->grad_graph->o->graph->own(t, by);
         return ctx->run.status;
     }
     tg_tensor *temp = tg_gradient_copy(by);
@@ -127,10 +127,10 @@ static tg_status hook_failed(const tg_tensor *x, tg_status s) {
 
 tg_status tg_hooks_run(tg_tape *t, tg_tensor *x, tg_tensor **g, bool accumulated) {
     if (!x->ext) return TG_OK;
-    bool grad = tg_tape_set_grad_mode(t, t->taped != NULL);
+    bool grad = tg_tape_set_grad_mode(t, t->grad_graph != NULL);
     tg_status s = TG_OK;
     const bool placed = tg_grid_axes(t->ctx);
-    if (TG_UNLIKELY(placed) && !accumulated && !t->taped) (*g)->place = tg_placement_of_gradient(x, false);
+    if (TG_UNLIKELY(placed) && !accumulated && !t->grad_graph) (*g)->place = tg_placement_of_gradient(x, false);
     if (TG_UNLIKELY(placed) && accumulated) tg_gradient_place(x);
     x->ext->hooks_running++;
     t->busy++; /* hooks of a delayed gradient run outside of backward */

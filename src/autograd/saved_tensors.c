@@ -10,7 +10,7 @@
 static tg_status saved_changed(const tg_node *n, const tg_tensor *x, const char *which, int i) {
     char site[160], by_site[160] = "";
     const tg_storage *s = x->storage;
-    tg_describe_site(n->site, site, sizeof site);
+    tg_describe_site(tg_scope_site(n->scope, n->site), site, sizeof site);
     if (s && s->by_site) tg_describe_site(s->by_site, by_site, sizeof by_site);
     return tg_fail(x->ctx, TG_ERR_VERSION,
                    "%s of op %s (called from %s), saved for backward as %s %d, was overwritten by %s%s%s",
@@ -41,9 +41,9 @@ tg_status tg_node_check_saved(const tg_node *n) {
 tg_status tg_node_ready(const tg_node *n) {
     if (TG_LIKELY(!(n->flags & TG_N_CONSUMED))) return tg_node_check_saved(n);
     char site[160];
-    tg_describe_site(n->site, site, sizeof site);
+    tg_describe_site(tg_scope_site(n->scope, n->site), site, sizeof site);
     return tg_fail(tg_node_out(n)[0]->ctx, TG_ERR_STATE,
-                   "op %s (called from %s) has given back what it saved: an earlier backward consumed it; run that one "
+                   "op %s (called from %s) no longer has what it saved: an earlier backward released it; run that one "
                    "with .retain = true",
                    n->op->name, site);
 }
@@ -72,14 +72,14 @@ typedef struct tg_packed tg_packed;
 /* The state of packing that is kept with a tape. */
 typedef struct packing {
     tg_tape_listener listener;
-    tg_packer packer; /* pack NULL: no packer is set */
+    tg_pack_ops packer; /* pack NULL: no packer is set */
     tg_packed *packed; /* list of packed storages that have not been dropped */
 } packing;
 
 struct tg_packed {
     packing *of;
     struct tg_packed *next, *prev; /* neighbors in the tape's list */
-    tg_packer by;
+    tg_pack_ops by;
     void *packed;
     tg_storage *storage; /* the storage whose extra refers to this */
     uint8_t dtype;
@@ -175,7 +175,8 @@ static tg_status pack_bytes(packing *of, const tg_tensor *x, const void *site) {
     if (status == TG_OK) status = t->ctx->run.status;
     if (status != TG_OK) {
         if (packed && of->packer.drop) of->packer.drop(of->packer.user, packed);
-        return tg_fail(t->ctx, TG_ERR_CALLBACK, "the packer of what is saved failed with %s", tg_status_name(status));
+        return tg_fail(t->ctx, TG_ERR_CALLBACK, "tg_tape_pack: the packer of saved tensors failed with %s",
+                       tg_status_name(status));
     }
     if (packed && kept && of->packer.drop) of->packer.drop(of->packer.user, packed);
     if (!packed || kept) return TG_OK;
@@ -255,7 +256,7 @@ static void close_scope(tg_tape_listener *l, uint64_t serial, const void *site) 
 static void reset(tg_tape_listener *l, bool freed) {
     packing *of = (packing *)l;
     unpack_all(of);
-    if (freed) of->packer = (tg_packer){0};
+    if (freed) of->packer = (tg_pack_ops){0};
 }
 
 static const tg_tape_listener_ops packing_ops = {
@@ -277,12 +278,13 @@ void tg_saved_repack(const tg_tape *t, const tg_node *n) {
 
 /* ---- Public functions ---- */
 
-tg_status tg_tape_pack(tg_tape *t, const tg_packer *given) {
-    tg_packer p;
+tg_status tg_tape_pack(tg_tape *t, const tg_pack_ops *given) {
+    tg_pack_ops p;
     TG_TRY(tg_tape_check(t, "tg_tape_pack"));
     TG_TRY(tg_options(t->ctx, &p, sizeof p, given, "tg_tape_pack: the packer"));
     if (given && (!p.pack || !p.unpack))
-        return tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_tape_pack: the packer needs pack and unpack");
+        return tg_fail(t->ctx, TG_ERR_ARGUMENT,
+                       "tg_tape_pack: pack or unpack of the packer is NULL, expected two functions");
     packing *of = (packing *)(given ? tg_tape_listen(t, &packing_ops) : tg_tape_listener_of(t, &packing_ops));
     if (of) of->packer = p;
     return t->ctx->run.status;

@@ -27,7 +27,7 @@ static bool share_bytes(const tg_tensor *a, const tg_tensor *b) {
 
 tg_status tg_call_check_inplace(tg_call *c) {
     tg_tensor *a = c->n_in ? c->in[0] : NULL;
-    if (!a) return tg_call_fail(c, TG_ERR_ARGUMENT, "in place, and input 0 is absent");
+    if (!a) return tg_call_fail(c, TG_ERR_ARGUMENT, "input 0 is absent, and the op is to overwrite it");
     if (a->flags & TG_F_VIEW)
         return tg_call_fail(c, TG_ERR_STATE, "in place on a view; use the op that returns a new tensor");
     if (!a->node && a->flags & TG_F_REQUIRES_GRAD && tg_is_grad_on(c->tape))
@@ -43,7 +43,8 @@ tg_status tg_call_check_inplace(tg_call *c) {
             "in place on a tensor whose bytes other live handles share (views, tg_keep, tg_tape_input)");
     for (int i = 1; i < c->n_in; i++)
         if (c->in[i] && share_bytes(c->in[i], a))
-            return tg_call_fail(c, TG_ERR_STATE, "in place: input %d shares the overwritten bytes", i);
+            return tg_call_fail(c, TG_ERR_STATE, "input %d shares the overwritten bytes of input 0; pass a copy of it",
+                                i);
     return tg_storage_await_readers(a->storage);
 }
 
@@ -56,15 +57,22 @@ void tg_call_open_writes(tg_call *c) {
 static tg_status check_written(tg_call *c, int i) {
     const tg_tensor *a = c->in[i];
     if (a->flags & (TG_F_REQUIRES_GRAD | TG_F_DIFFERENTIABLE))
-        return tg_call_fail(c, TG_ERR_ARGUMENT, "input %d needs a gradient, and forward writes it", i);
+        return tg_call_fail(c, TG_ERR_ARGUMENT,
+                            "forward writes input %d, which needs a gradient; expected a tensor that needs none", i);
     if (tg_shares_elements(a))
-        return tg_call_fail(c, TG_ERR_ARGUMENT, "input %d is one element in many places, and forward writes it", i);
+        return tg_call_fail(c, TG_ERR_ARGUMENT,
+                            "forward writes input %d, some of whose elements share memory; pass a contiguous tensor",
+                            i);
     for (int k = 0; k < c->n_in; k++)
         if (k != i && c->in[k] && share_bytes(c->in[k], a))
-            return tg_call_fail(c, TG_ERR_ARGUMENT, "inputs %d and %d share bytes, and forward writes them", k, i);
+            return tg_call_fail(c, TG_ERR_ARGUMENT,
+                                "inputs %d and %d share bytes that forward writes; pass separate tensors", k, i);
     for (int k = 0; k < c->n_out; k++)
         if (c->out[k]->storage == a->storage)
-            return tg_call_fail(c, TG_ERR_ARGUMENT, "output %d lies on input %d, which forward writes", k, i);
+            return tg_call_fail(
+                c, TG_ERR_ARGUMENT,
+                "output %d shares the bytes of input %d, which forward writes; infer must use tg_call_out for it", k,
+                i);
     return TG_OK;
 }
 

@@ -6,6 +6,15 @@
 #include "base/runtime.h"
 #include "base/text.h"
 
+/* The linker places these before and after the code of the file that this object is linked into. */
+extern const char __ehdr_start[] __attribute__((visibility("hidden"), weak));
+extern const char etext[] __attribute__((visibility("hidden"), weak));
+
+bool tg_site_is_own(const void *site) {
+    uintptr_t at = (uintptr_t)site, first = (uintptr_t)__ehdr_start, end = (uintptr_t)etext;
+    return first && at >= first && at < end;
+}
+
 static const char *base_name(const char *path) {
     const char *slash = strrchr(path, '/');
     return slash ? slash + 1 : path;

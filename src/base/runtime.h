@@ -101,6 +101,8 @@ static inline void tg_ctx_idle(tg_ctx *ctx) {
 
 /* ---- Call sites (call_site.c) ---- */
 
+/* Returns whether a return address lies in this library, where that is another file than the program. */
+bool tg_site_is_own(const void *site);
 /* Describes a return address as "file.c:12", or as tg_describe_symbol does if there is no debug information. Returns
  * the length of the whole text. */
 size_t tg_describe_site(const void *site, char *buf, size_t n);

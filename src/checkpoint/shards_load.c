@@ -156,14 +156,14 @@ static tg_status check_all(source *f) {
 /* ---- The data ---- */
 
 /* Reads the file's rows into the first rows of `whole`, and sets the others to zero. */
-static tg_status read_whole(source *f, const tg_shard_item *i, tg_tensor *whole) {
+static tg_status read_whole(source *f, const tg_shard_item *i, tg_tensor *whole, const void *site) {
     tg_ctx *ctx = f->s->ctx;
     tg_shape g = tg_shard_in_file(i);
     tg_tensor *rows =
         tg_temp_new(ctx, whole->dtype, (int)g.ndim, g.dim, NULL, tg_storage_ref(whole->storage), whole->offset);
     if (!rows) return ctx->run.status;
     tg_status s = rows->numel == whole->numel ? TG_OK : ctx->run.ops->fill(ctx, tg_array_of(whole), 0);
-    if (s == TG_OK) s = tg_safetensors_read(find(f, i->key), i->key, rows, false);
+    if (s == TG_OK) s = tg_safetensors_fill(find(f, i->key), i->key, rows, false, site);
     tg_temp_free(rows);
     return s;
 }
@@ -173,10 +173,10 @@ static tg_status read_part(source *f, const tg_shard_item *i, const void *site) 
     tg_axis axes[TG_MAX_AXES];
     tg_shape g = tg_shard_global(i->like);
     if (!tg_shard_axes(i->like, axes) && (i->rows == TG_NONE || i->rows == g.dim[0]))
-        return tg_safetensors_read(find(f, i->key), i->key, i->x, false);
+        return tg_safetensors_fill(find(f, i->key), i->key, i->x, false, site);
     tg_tensor *whole = tg_temp_empty(ctx, i->x->dtype, (int)g.ndim, g.dim, TG_MEM_TEMPORARY);
     if (!whole) return ctx->run.status;
-    tg_status s = read_whole(f, i, whole);
+    tg_status s = read_whole(f, i, whole, site);
     if (s == TG_OK) s = tg_storage_may_change(i->x);
     if (s == TG_OK) tg_storage_wrote(i->x->storage, "tg_shards_load", site);
     if (s == TG_OK) s = tg_shard_copy(i->like, tg_grid_of(ctx)->rank, whole, i->x, false);

@@ -49,7 +49,8 @@ static tg_status begin_part(part *p, const void *site) {
     if (!p->collectives) return TG_OK;
     if (!tg_comm_ok(c)) return c->ctx->run.status;
     if (c->batch)
-        return tg_fail(c->ctx, TG_ERR_STATE, "tg_graph_replay: a batch of sends and receives is open; close it first");
+        return tg_fail(c->ctx, TG_ERR_STATE,
+                       "tg_graph_replay: a batch of sends and receives is open; call tg_comm_batch_close first");
     tg_call_entry entry = {.kind = TG_REPLAY,
                            .dtype = TG_U8,
                            .size = c->size,
@@ -156,7 +157,7 @@ static bool ends_with_transport(tg_rider *rider, const void *ops) {
     return false;
 }
 
-#define ENDED "a communicator of the step has ended or begun anew"
+#define ENDED "a communicator of the step has ended or recovered"
 
 void tg_replays_end(tg_comm *c) { tg_graphs_end(c->ctx, ends_with, c, ENDED); }
 void tg_replays_end_all(tg_ctx *ctx, const tg_comm_ops *ops) { tg_graphs_end(ctx, ends_with_transport, ops, ENDED); }

@@ -65,10 +65,12 @@ static void listen(tg_comm *c) {
 }
 
 static tg_status check_table(tg_ctx *ctx, const tg_comm_ops *ops, int rank, int size) {
-    if (!ops) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_comm_new_on: the table is NULL");
+    if (!ops) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_comm_new_on: ops is NULL, expected the table of a transport");
     TG_TRY(tg_table_check(ctx, ops->size, sizeof *ops, "tg_comm_new_on: the table"));
     if (!ops->name || !ops->start || !ops->test || !ops->wait || !ops->drop || !ops->split || !ops->close)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_comm_new_on: the table lacks a required slot");
+        return tg_fail(
+            ctx, TG_ERR_ARGUMENT,
+            "tg_comm_new_on: the table lacks a required slot: name, start, test, wait, drop, split or close");
     if (size < 1 || rank < 0 || rank >= size)
         return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_comm_new_on: rank %d of %d, expected 0 <= rank < size", rank, size);
     return TG_OK;
@@ -233,7 +235,7 @@ static tg_status check_split(const tg_comm *c, tg_axis axis) {
         return tg_fail(c->ctx, TG_ERR_ARGUMENT, "tg_comm_split: axis %d, expected an axis or TG_MAX_AXES", (int)axis);
     if (c->ops->silent && c->size > 1)
         return tg_fail(c->ctx, TG_ERR_UNSUPPORTED,
-                       "tg_comm_split: transport \"%s\" cannot ask the other ranks for their colors; use "
+                       "tg_comm_split: transport \"%s\" cannot exchange the colors of the ranks; use "
                        "tg_parallel_new",
                        c->ops->name);
     return TG_OK;
@@ -300,7 +302,7 @@ static void end_with_parent(tg_comm *c) {
     for (tg_comm *child = c->child; child; child = child->sibling) end_with_parent(child);
     c->ended = true;
     if (c->ops->abort && !c->aborted)
-        c->ops->abort(c->ctx, c->state, "the communicator that this group was split from begins anew");
+        c->ops->abort(c->ctx, c->state, "the communicator that this group was split from recovers");
     c->aborted = true;
     tg_comm_finish_all(c);
 }
@@ -310,7 +312,9 @@ tg_status tg_comm_recover(tg_comm *c) {
     int rank = c->rank, size = c->size;
     if (c->size == 1 || c->ops->silent) return TG_OK;
     if (!c->ops->recover)
-        return tg_fail(c->ctx, TG_ERR_UNSUPPORTED, "tg_comm_recover: transport \"%s\" cannot begin anew", c->ops->name);
+        return tg_fail(c->ctx, TG_ERR_UNSUPPORTED,
+                       "tg_comm_recover: transport \"%s\" has no slot recover; create a new communicator",
+                       c->ops->name);
     for (tg_comm *child = c->child; child; child = child->sibling) end_with_parent(child);
     tg_comm_finish_all(c);
     tg_ctx_clear(c->ctx); /* clears errors of those calls, which the caller knows to be lost */

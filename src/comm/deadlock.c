@@ -4,15 +4,17 @@
 #include "base/text.h"
 #include "comm/protocol.h"
 
-/* Claims both groups before publishing either: otherwise a member of the published group would fail and end the
- * other group for a different reason. */
-void tg_control_deadlock(tg_control *mine, const tg_wait *w, tg_control *other, const tg_wait *w_other,
-                         const char *const names[2], const char *first, const char *second) {
+/* Quotes the lower rank first, so that any rank that finds the deadlock makes the same text. Claims both groups before
+ * publishing either: otherwise a member of the published group would fail and end the other group for a different
+ * reason. */
+void tg_control_deadlock(tg_control *mine, const tg_wait *w, const tg_blocked *own, tg_control *other,
+                         const tg_wait *w_other, const tg_blocked *peer) {
+    const tg_blocked *first = own->rank < peer->rank ? own : peer, *second = first == own ? peer : own;
     char text[TG_FAILURE_TEXT];
     size_t at = 0;
     tg_text(text, sizeof text, &at,
             "the ranks disagree about what comes next, and wait for each other: in group \"%s\" %s, in group \"%s\" %s",
-            names[0], first, names[1], second);
+            first->group, first->call, second->group, second->call);
     bool other_is_ours = other->ops->claim(other), mine_is_ours = mine->ops->claim(mine);
     if (mine_is_ours) mine->ops->publish(mine, w, TG_ERR_MISMATCH, -1, text);
     if (other_is_ours) other->ops->publish(other, w_other, TG_ERR_MISMATCH, -1, text);

@@ -25,7 +25,9 @@ static tg_status check_tensor(const dispatch *e, const tg_tensor *x, const char 
     TG_TRY(tg_check(ctx, x, e->name));
     if (TG_LIKELY(x->dtype <= TG_BOOL && x->flags & TG_F_CONTIGUOUS)) return TG_OK;
     tg_describe(x, what, sizeof what);
-    if (x->dtype > TG_BOOL) return tg_fail(ctx, TG_ERR_DTYPE, "%s: %s %s: no collective takes it", e->name, role, what);
+    if (x->dtype > TG_BOOL)
+        return tg_fail(ctx, TG_ERR_DTYPE, "%s: %s %s has a dtype that collectives do not move; cast it first (tg_cast)",
+                       e->name, role, what);
     return tg_fail(ctx, TG_ERR_SHAPE, "%s: %s %s is not contiguous; copy it first (tg_contiguous)", e->name, role,
                    what);
 }
@@ -56,13 +58,16 @@ static tg_status check_scalars(const dispatch *e) {
     int n = e->c->size;
     bool rooted = a->kind == TG_BROADCAST || a->kind == TG_GATHER || a->kind == TG_SCATTER;
     bool paired = a->kind == TG_SEND || a->kind == TG_RECV;
+    const char *peer = a->kind == TG_SEND ? "to" : "from";
     if ((rooted || paired) && (a->root < 0 || a->root >= n))
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: %s is %d, expected 0 to %d", e->name, rooted ? "root" : "the peer",
-                       a->root, n - 1);
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: %s is %d, expected 0 to %d", e->name, rooted ? "root" : peer, a->root,
+                       n - 1);
     if (paired && a->root == e->c->rank)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: the peer is %d, which is this rank", e->name, a->root);
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: %s is %d, which is this rank; expected another", e->name, peer,
+                       a->root);
     if (e->c->batch && !paired)
-        return tg_fail(ctx, TG_ERR_STATE, "%s: a batch of sends and receives is open; close it first", e->name);
+        return tg_fail(ctx, TG_ERR_STATE, "%s: a batch of sends and receives is open; call tg_comm_batch_close first",
+                       e->name);
     return TG_OK;
 }
 
@@ -70,10 +75,11 @@ static tg_status check_reduction(const dispatch *e) {
     const tg_collective_args *a = e->a;
     if (a->kind != TG_ALL_REDUCE && a->kind != TG_REDUCE_SCATTER) return TG_OK;
     if ((unsigned)a->op > TG_REDUCE_AVG)
-        return tg_fail(e->c->ctx, TG_ERR_ARGUMENT, "%s: reduction %d is unknown", e->name, (int)a->op);
+        return tg_fail(e->c->ctx, TG_ERR_ARGUMENT, "%s: op is %d, expected TG_REDUCE_SUM, MAX, MIN or AVG", e->name,
+                       (int)a->op);
     if (a->op == TG_REDUCE_AVG && !tg_is_float(a->src->dtype))
-        return tg_fail(e->c->ctx, TG_ERR_DTYPE, "%s: the average of %s, expected floats", e->name,
-                       tg_dtype_name(a->src->dtype));
+        return tg_fail(e->c->ctx, TG_ERR_DTYPE, "%s: op is TG_REDUCE_AVG and src has dtype %s, expected a float dtype",
+                       e->name, tg_dtype_name(a->src->dtype));
     return TG_OK;
 }
 
@@ -88,7 +94,8 @@ static tg_status check_counts(const dispatch *e, const int64_t *counts, int64_t 
         if (__builtin_add_overflow(sum, counts[r], &sum)) sum = INT64_MAX;
     }
     if (sum == numel) return TG_OK;
-    return tg_fail(e->c->ctx, TG_ERR_SHAPE, "%s: the counts add up to %lld elements, %s has %lld", e->name,
+    return tg_fail(e->c->ctx, TG_ERR_SHAPE,
+                   "%s: the counts add up to %lld elements but %s has %lld; expected equal numbers", e->name,
                    (long long)sum, role, (long long)numel);
 }
 
@@ -115,8 +122,9 @@ static tg_status size_parts(dispatch *e, const tg_tensor *whole, const char *who
 static tg_status size_all_to_all(dispatch *e) {
     const tg_collective_args *a = e->a;
     if (!a->send != !a->recv)
-        return tg_fail(e->c->ctx, TG_ERR_ARGUMENT, "%s: %s counts are NULL and the others are not", e->name,
-                       a->send ? "recv" : "send");
+        return tg_fail(e->c->ctx, TG_ERR_ARGUMENT,
+                       "%s: %s is NULL and the other counts are not; expected both or neither", e->name,
+                       a->send ? "recv_counts" : "send_counts");
     if (a->send) {
         TG_TRY(check_counts(e, a->send, a->src->numel, "src"));
         return check_counts(e, a->recv, a->dst->numel, "dst");
@@ -172,11 +180,12 @@ static tg_status check_overlap(const dispatch *e) {
     const char *d_end = d + e->a->dst->numel * size, *s_end = s + e->a->src->numel * size;
     if (d == d_end || s == s_end || d >= s_end || s >= d_end) return TG_OK;
     if (s - d != in_place_at(e) * size)
-        return tg_fail(e->c->ctx, TG_ERR_ARGUMENT, "%s: dst and src overlap, and are not one in the place of the other",
-                       e->name);
+        return tg_fail(
+            e->c->ctx, TG_ERR_ARGUMENT,
+            "%s: dst and src overlap; expected separate memory, or the same place as an in-place call has it", e->name);
     if (e->t.send && e->t.recv && memcmp(e->t.send, e->t.recv, (size_t)e->c->size * sizeof *e->t.send))
-        return tg_fail(e->c->ctx, TG_ERR_ARGUMENT, "%s: in place with counts to send that are not those to receive",
-                       e->name);
+        return tg_fail(e->c->ctx, TG_ERR_ARGUMENT,
+                       "%s: dst and src are the same memory, so send_counts and recv_counts must be equal", e->name);
     return TG_OK;
 }
 
@@ -315,8 +324,10 @@ tg_work *tg_comm_start(tg_comm *c, const tg_collective_args *a) {
     e.t = (tg_transfer){.size = sizeof e.t, .kind = a->kind, .op = a->op, .root = a->root, .site = a->site};
     e.t.dtype = any ? (tg_dtype)any->dtype : TG_U8;
     if (c->ended)
-        tg_fail(c->ctx, TG_ERR_ABORTED, "%s: group \"%s\" has ended, as what it was split from has begun anew", e.name,
-                c->name);
+        tg_fail(
+            c->ctx, TG_ERR_ABORTED,
+            "%s: group \"%s\" has ended because the communicator that it was split from has recovered; split it again",
+            e.name, c->name);
     if (c->ended || check_dispatch(&e) != TG_OK) return miss(c);
     tg_comm_reap(c);
     if (!a->dst && a->kind != TG_BARRIER && reserve(c) != TG_OK) return miss(c);

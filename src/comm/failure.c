@@ -26,9 +26,9 @@ tg_status tg_control_failed(tg_control *c, bool arrived) {
     c->notified = true;
     *c->cause = end.culprit == c->me ? -1 : end.culprit;
     if (status == TG_ERR_ABORTED)
-        tg_fail(c->ctx, status, "group \"%s\" was aborted (%s); tg_comm_recover begins anew", c->name, end.text);
+        tg_fail(c->ctx, status, "group \"%s\" was aborted (%s); call tg_comm_recover to go on", c->name, end.text);
     else if (status == TG_ERR_REMOTE && end.status == TG_ERR_TIMEOUT)
-        tg_fail(c->ctx, status, "rank %d has given up waiting for this one: %s", end.reporter, end.text);
+        tg_fail(c->ctx, status, "rank %d has stopped waiting for this rank: %s", end.reporter, end.text);
     else
         tg_fail(c->ctx, status, "%s", end.text);
     *c->cause = -1;
@@ -66,7 +66,7 @@ void tg_control_fail_by(tg_control *c, const tg_wait *w, int i, const char *afte
     size_t at = 0;
     c->ops->error_of(c, i, message, sizeof message);
     c->ops->member(c, w, i, &view);
-    if (view.status == TG_ERR_REMOTE && view.cause >= 0) {
+    if (view.cause >= 0) {
         tg_control_fail(c, w, TG_ERR_REMOTE, view.cause, message);
         return;
     }
@@ -108,7 +108,8 @@ void tg_control_abandon(tg_control *c, const char *why) {
 
 /* Ends the group if member i can no longer arrive. An error counts only after a while, as the peer may be about to
  * clear it, just as this rank has cleared its own. A member that has missed a call which this rank has not missed is
- * out of step for good. The view is read before the check that the member has not arrived is repeated. */
+ * out of step for good; this is checked first, as what the member did later, such as leaving, followed from it. The
+ * view is read before the check that the member has not arrived is repeated. */
 static void check_member(tg_control *c, const tg_wait *w, int i) {
     const double patience = 0.1;
     tg_member_view view = {.cause = -1};

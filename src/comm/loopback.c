@@ -1,5 +1,5 @@
 /* Transports without peers: self, a group of one rank; and plan, which stands for one rank of a group of any size,
- * counts the calls and moves no data. */
+ * counts the calls and moves no data. They need no control (protocol.h), as none of their calls waits. */
 #include "comm/comm.h"
 
 /* Dispatch copies in a group of one rank, so no call arrives here. */

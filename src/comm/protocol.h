@@ -1,6 +1,8 @@
 /* The failure protocol of all transports, in two roles. A control knows which members of a group have arrived and which
- * have failed; a mover moves bytes. Each transport implements both as the two tables below. The code on top is common
- * to all transports: waiting, checking the peers, the text of every error, deadlocks and recovery.
+ * have failed; a mover moves bytes. Shared memory and messages implement both as the two tables below. NCCL is a mover
+ * whose control asks the control of its host communicator. The code on top is common to all transports: waiting,
+ * checking the peers, the text of every error, deadlocks and recovery. tests/comm/test_failure_texts.c compares the
+ * texts.
  *
  * All slots return at once. Only the context's thread calls them. */
 #ifndef TG_PROTOCOL_H
@@ -28,7 +30,7 @@ typedef struct tg_member_view {
     bool missed;       /* after errors it has missed more calls of the group than this rank has */
     bool alive;        /* it has shown a sign of life since the wait began */
     tg_status status;  /* of its context */
-    int cause;         /* the rank whose failure that status is; -1: its own */
+    int cause;         /* the rank that caused its latest error, even if cleared; -1: itself */
     double failed_for; /* Seconds since this rank first saw the error */
     uint64_t calls;    /* that it has made */
 } tg_member_view;
@@ -51,7 +53,7 @@ typedef struct tg_control_ops {
     bool (*ended)(tg_control *c, const tg_wait *w);
     bool (*claim)(tg_control *c); /* whether this rank is the first to end it, and will publish why */
     void (*publish)(tg_control *c, const tg_wait *w, tg_status status, int culprit, const char *text);
-    void (*end)(tg_control *c, tg_group_end *end, char *buf, size_t n); /* buf: room for the text */
+    void (*end)(tg_control *c, tg_group_end *end, char *buf, size_t n); /* buf: receives the text */
 
     /* Waiting */
     void (*prepare)(tg_control *c, int round);          /* optional; before progress is made for the round-th time */
@@ -134,10 +136,17 @@ tg_status tg_control_watch(tg_control *c, void *request, double waited);
 
 /* ---- deadlock.c ---- */
 
-/* Ends two groups that are deadlocked: this rank waits in one, a peer in the other, and neither will make the call
- * that the other waits for. first, second: the calls as errors quote them; `names`: the names of their groups. */
-void tg_control_deadlock(tg_control *mine, const tg_wait *w, tg_control *other, const tg_wait *w_other,
-                         const char *const names[2], const char *first, const char *second);
+/* A rank that waits in a call of a group. */
+typedef struct tg_blocked {
+    int rank; /* of the world */
+    const char *group;
+    const char *call; /* as tg_quote writes it */
+} tg_blocked;
+
+/* Ends two groups that are deadlocked: this rank (own) waits in `mine`, and peer in `other`. Neither will make the call
+ * that the other waits for. */
+void tg_control_deadlock(tg_control *mine, const tg_wait *w, const tg_blocked *own, tg_control *other,
+                         const tg_wait *w_other, const tg_blocked *peer);
 
 /* ---- recover.c ---- */
 

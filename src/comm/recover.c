@@ -50,9 +50,14 @@ tg_status tg_control_regroup(tg_control *c, int *ranks, int *n, int *mine) {
     tg_control_abandon(c, "a rank has called tg_comm_recover");
     if (c->mover->quiesce) c->mover->quiesce(c);
     const bool *list = agree(c);
-    if (!list) return tg_fail(c->ctx, TG_ERR_TIMEOUT, "tg_comm_recover: the other ranks have not come");
+    if (!list)
+        return tg_fail(c->ctx, TG_ERR_TIMEOUT,
+                       "tg_comm_recover: the other ranks have not called it within two deadlines of %g s",
+                       c->ctx->run.deadline);
     number(c, list, ranks, n, mine);
     if (*mine >= 0) return TG_OK;
-    return tg_fail(c->ctx, TG_ERR_ABORTED,
-                   "tg_comm_recover: the other ranks have begun anew without this one, which came too late");
+    return tg_fail(
+        c->ctx, TG_ERR_ABORTED,
+        "tg_comm_recover: the other ranks have recovered without this rank, which called it too late; create a new "
+        "communicator");
 }

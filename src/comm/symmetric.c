@@ -93,7 +93,8 @@ tg_symmetric *tg_symmetric_new(tg_comm *c, size_t bytes) {
     if (!tg_comm_ok(c)) return NULL;
     tg_ctx *ctx = c->ctx;
     if (bytes > PTRDIFF_MAX / 2) {
-        tg_fail(ctx, TG_ERR_ARGUMENT, "tg_symmetric_new: %zu bytes: too many", bytes);
+        tg_fail(ctx, TG_ERR_ARGUMENT, "tg_symmetric_new: bytes is %zu, expected at most %zu", bytes,
+                (size_t)PTRDIFF_MAX / 2);
         return NULL;
     }
     tg_symmetric *s = tg_host_alloc(ctx, sizeof *s);

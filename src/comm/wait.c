@@ -9,7 +9,9 @@ static tg_status check_group(tg_control *c, const tg_wait *w, bool arrived) {
         return tg_control_failed(c, arrived);
     }
     const char *broken = c->ops->broken ? c->ops->broken(c) : NULL;
-    return broken ? tg_fail(c->ctx, TG_ERR_ABORTED, "%s has failed before", broken) : TG_OK;
+    return broken ? tg_fail(c->ctx, TG_ERR_ABORTED,
+                            "the message layer \"%s\" has failed before; create a new communicator", broken)
+                  : TG_OK;
 }
 
 static void check_peers(tg_control *c, tg_wait *w) {

@@ -20,7 +20,7 @@ typedef struct gradient {
 typedef struct leaf {
     tg_ref ref;
     bool read; /* what the step does depends on it */
-    gradient before, behind;
+    gradient before, after;
 } leaf;
 
 /* A random stream that existed before the step. */
@@ -268,7 +268,7 @@ static void undo(tg_graph *g) {
 static void note_gradients(tg_graph *g) {
     for (int i = 0; i < g->n_leaves; i++) {
         const tg_tensor *x = g->leaves[i].ref.tensor;
-        if (x->serial == g->leaves[i].ref.serial && x->ext) g->leaves[i].behind = gradient_now(x);
+        if (x->serial == g->leaves[i].ref.serial && x->ext) g->leaves[i].after = gradient_now(x);
     }
 }
 
@@ -410,7 +410,7 @@ static tg_status replay(tg_graph *g, const void *site) {
     move_streams(g);
     for (int i = 0; i < g->n_leaves; i++) {
         const tg_tensor *x = g->leaves[i].ref.tensor;
-        if (x->serial == g->leaves[i].ref.serial && x->ext) gradient_set(x, g->leaves[i].behind);
+        if (x->serial == g->leaves[i].ref.serial && x->ext) gradient_set(x, g->leaves[i].after);
     }
     return TG_OK;
 }

@@ -132,6 +132,10 @@ static tg_status choose_isa(tg_ctx *ctx, const tg_config *config) {
 }
 
 static tg_status configure(tg_ctx *ctx, const tg_device_ops *ops, const tg_config *config) {
+    if (ops && config->device)
+        return tg_fail(ctx, TG_ERR_ARGUMENT,
+                       "tg_ctx_new_on: the config's device is \"%s\", but the table is the device; leave it NULL",
+                       config->device);
     if (config->threads < 0 || config->threads > 1024)
         return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_ctx_new: threads is %d, expected 0 (all) to 1024", config->threads);
     if (config->dtype && !tg_is_float(config->dtype))
@@ -150,6 +154,7 @@ static tg_status configure(tg_ctx *ctx, const tg_device_ops *ops, const tg_confi
     ctx->check = config->check;
     ctx->run.memory_limit = config->memory;
     ctx->rng = (tg_rng){.seed = config->seed};
+    ctx->streams.seed = config->seed;
     ctx->log = config->log;
     ctx->log_user = config->log_user;
     ctx->files = config->files;

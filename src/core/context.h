@@ -42,6 +42,7 @@ struct tg_ctx {
         struct tg_named_rng **below;          /* the stream that drew before each open fork */
         tg_rng base;                          /* the default stream, while another one draws */
         tg_rng outside;                       /* the default stream when the outermost open fork began */
+        uint64_t seed;                        /* of the default stream, as the library seeded it on every rank */
         uint64_t ids;                         /* number of ids assigned to streams so far */
         int forks, room, forks_missed;        /* open forks; capacity of `below`; forks opened under an error */
     } streams;

@@ -51,6 +51,12 @@ uint64_t tg_rng_id(const tg_ctx *ctx, const tg_rng *state) {
     return r ? r->id : 0;
 }
 
+bool tg_rng_is_common(const tg_ctx *ctx) {
+    const tg_named_rng *r = ctx->streams.current;
+    bool common = r ? r->common : true;
+    return common && ctx->rng.seed == (r ? r->seed : ctx->streams.seed) && !ctx->rng.stream;
+}
+
 /* ---- Names ---- */
 
 static tg_status check_new(tg_ctx *ctx, const char *name, uint64_t seed) {
@@ -285,7 +291,7 @@ static tg_status check_seeds(tg_ctx *ctx, const uint64_t *seed) {
 }
 
 /* Megatron-Core's formulas (core/tensor_parallel/random.py): ranks have streams of their own. */
-tg_status tg_rng_seed_ranks(tg_ctx *ctx, uint64_t seed, int tp, int ep, int etp) {
+tg_status tg_rng_seed_ranks(tg_ctx *ctx, uint64_t seed, bool own, int tp, int ep, int etp) {
     const uint64_t seeds[RANK_STREAMS] = {seed, seed + 2718 + (uint64_t)tp,
                                           seed + 1024 + 100 * (uint64_t)ep + (uint64_t)etp};
     TG_TRY(tg_recording_refuse(ctx, "tg_rng_seed_parallel", TG_RECORDING_STREAM, NULL));
@@ -295,8 +301,10 @@ tg_status tg_rng_seed_ranks(tg_ctx *ctx, uint64_t seed, int tp, int ep, int etp)
         tg_named_rng *r = find(ctx, rank_streams[i]);
         if (!r && !(r = add(ctx, rank_streams[i]))) return ctx->run.status;
         r->seed = seeds[i];
+        r->common = i == 0 || !own;
         r->rng = (tg_rng){.seed = seeds[i]};
     }
     *state_of(ctx, NULL) = (tg_rng){.seed = seed};
+    ctx->streams.seed = seed;
     return TG_OK;
 }

@@ -9,6 +9,7 @@ typedef struct tg_named_rng {
     char *name;
     uint64_t id;   /* unique; never used again for another stream */
     uint64_t seed; /* the seed that it was added with */
+    bool common;   /* tg_rng_seed_parallel gave it one seed on all ranks */
     tg_rng rng;    /* its state while another stream draws */
 } tg_named_rng;
 
@@ -35,8 +36,12 @@ void tg_rng_states_save(const tg_ctx *ctx, tg_rng_states *to);
 void tg_rng_states_load(tg_ctx *ctx, const tg_rng_states *from);
 /* Closes the forks above this number, after a function failed between a fork and its join. */
 void tg_rng_unwind(tg_ctx *ctx, int forks);
-/* Creates the streams of tg_rng_seed_parallel for explicit ranks, the first of which is the tensor-parallel rank. */
-tg_status tg_rng_seed_ranks(tg_ctx *ctx, uint64_t seed, int tp, int ep, int etp);
+/* Creates the streams of tg_rng_seed_parallel for explicit ranks, the first of which is the tensor-parallel rank. own:
+ * ranks have seeds of their own. */
+tg_status tg_rng_seed_ranks(tg_ctx *ctx, uint64_t seed, bool own, int tp, int ep, int etp);
+/* Returns whether the stream that draws now has the same seed on every rank, as far as this rank can know: the
+ * library seeded it, and the caller has not set another one. */
+bool tg_rng_is_common(const tg_ctx *ctx);
 void tg_rngs_free(tg_ctx *ctx);
 
 #endif

@@ -5,6 +5,7 @@
 #include "base/host_memory.h"
 #include "base/text.h"
 #include "core/context.h"
+#include "core/rng.h"
 #include "kernels/uniform.h"
 
 /* ---- Shapes ---- */
@@ -284,6 +285,13 @@ void tg_temp_free(tg_tensor *x) {
     if (s) tg_storage_unref(s);
 }
 
+void tg_tensor_given(tg_tensor *x) {
+    const tg_ext *e = x->ext;
+    if (!x->tape && !(x->flags & (TG_F_PARAM | TG_F_GRADIENT)) && !(e && (e->placed || e->grad_of)))
+        x->flags |= TG_F_GIVEN;
+    x->flags &= (uint16_t)~TG_F_COMPARED;
+}
+
 /* ---- Creation on a context ---- */
 
 static tg_tensor *made(const tg_ctx *ctx, tg_tensor *x) { return x ? x : tg_inert(ctx); }
@@ -381,19 +389,32 @@ tg_tensor *tg_wrap(tg_ctx *ctx, tg_dtype dtype, tg_shape shape, const int64_t *s
     return made(ctx ? ctx : &tg_dead_ctx, x);
 }
 
-tg_tensor *tg_randn(tg_ctx *ctx, tg_shape shape, double std) {
-    TG_ENTER(ctx);
+/* Draws from a stream that the caller may have seeded by rank: the numbers then may differ between ranks. */
+static tg_status draw(tg_tensor *x, tg_random kind, double a, double b) {
+    if (!tg_rng_is_common(x->ctx)) tg_tensor_given(x);
+    return tg_fill_random(x, kind, a, b);
+}
+
+/* Checks the dtype and the standard deviation of a tensor of normal numbers. */
+static tg_status check_normal(tg_ctx *ctx, tg_dtype dtype, double std, const char *who) {
     if (!(std >= 0) || isinf(std))
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_randn: std is %g, expected a finite number, 0 or more", std),
-               tg_inert(ctx);
-    tg_tensor *x = make(ctx, TG_DTYPE_DEFAULT, &shape, TG_MEM_TEMPORARY, "tg_randn");
-    return filled(ctx, x, x ? tg_fill_random(x, TG_RANDOM_NORMAL, 0, std) : TG_OK);
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: std is %g, expected a finite number, 0 or more", who, std);
+    if (dtype && !tg_is_float(dtype))
+        return tg_fail(ctx, TG_ERR_DTYPE, "%s: dtype %s, expected a float", who, tg_dtype_name(dtype));
+    return TG_OK;
+}
+
+tg_tensor *tg_randn(tg_ctx *ctx, tg_dtype dtype, tg_shape shape, double std) {
+    TG_ENTER(ctx);
+    if (check_normal(ctx, dtype, std, "tg_randn") != TG_OK) return tg_inert(ctx);
+    tg_tensor *x = make(ctx, dtype, &shape, TG_MEM_TEMPORARY, "tg_randn");
+    return filled(ctx, x, x ? draw(x, TG_RANDOM_NORMAL, 0, std) : TG_OK);
 }
 
 /* 16-bit floats are drawn in float32, so the interval may be wider than their largest number. */
-static tg_status check_interval(tg_ctx *ctx, double lo, double hi) {
-    tg_dtype t = ctx->dtype;
+static tg_status check_interval(tg_ctx *ctx, tg_dtype t, double lo, double hi) {
     double least, below;
+    if (!tg_is_float(t)) return tg_fail(ctx, TG_ERR_DTYPE, "tg_uniform: dtype %s, expected a float", tg_dtype_name(t));
     if (!(lo <= hi) || isinf(lo) || isinf(hi))
         return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_uniform: [%g, %g), expected finite lo <= hi", lo, hi);
     if (isinf(tg_uniform_nearest(t, lo)) || isinf(tg_uniform_nearest(t, hi)) ||
@@ -407,11 +428,11 @@ static tg_status check_interval(tg_ctx *ctx, double lo, double hi) {
     return TG_OK;
 }
 
-tg_tensor *tg_uniform(tg_ctx *ctx, tg_shape shape, double lo, double hi) {
+tg_tensor *tg_uniform(tg_ctx *ctx, tg_dtype dtype, tg_shape shape, double lo, double hi) {
     TG_ENTER(ctx);
-    if (check_interval(ctx, lo, hi) != TG_OK) return tg_inert(ctx);
-    tg_tensor *x = make(ctx, TG_DTYPE_DEFAULT, &shape, TG_MEM_TEMPORARY, "tg_uniform");
-    return filled(ctx, x, x ? tg_fill_random(x, TG_RANDOM_UNIFORM, lo, hi) : TG_OK);
+    if (check_interval(ctx, dtype ? dtype : ctx->dtype, lo, hi) != TG_OK) return tg_inert(ctx);
+    tg_tensor *x = make(ctx, dtype, &shape, TG_MEM_TEMPORARY, "tg_uniform");
+    return filled(ctx, x, x ? draw(x, TG_RANDOM_UNIFORM, lo, hi) : TG_OK);
 }
 
 static tg_status begin_param(tg_tensor *x, const char *name, double std) {
@@ -422,19 +443,11 @@ static tg_status begin_param(tg_tensor *x, const char *name, double std) {
     return tg_fill_random(x, TG_RANDOM_NORMAL, 0, std);
 }
 
-tg_tensor *tg_param_of(tg_ctx *ctx, const char *name, tg_dtype dtype, tg_shape shape, double std) {
+tg_tensor *tg_param_new(tg_ctx *ctx, const char *name, tg_dtype dtype, tg_shape shape, double std) {
     TG_ENTER(ctx);
-    if (!(std >= 0) || isinf(std))
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_param: std is %g, expected a finite number, 0 or more", std),
-               tg_inert(ctx);
-    if (dtype && !tg_is_float(dtype))
-        return tg_fail(ctx, TG_ERR_DTYPE, "tg_param: dtype %s, expected a float", tg_dtype_name(dtype)), tg_inert(ctx);
-    tg_tensor *x = make(ctx, dtype, &shape, TG_MEM_PARAMETER, "tg_param");
+    if (check_normal(ctx, dtype, std, "tg_param_new") != TG_OK) return tg_inert(ctx);
+    tg_tensor *x = make(ctx, dtype, &shape, TG_MEM_PARAMETER, "tg_param_new");
     return filled(ctx, x, x ? begin_param(x, name ? name : "", std) : TG_OK);
-}
-
-tg_tensor *tg_param(tg_ctx *ctx, const char *name, tg_shape shape, double std) {
-    return tg_param_of(ctx, name, TG_DTYPE_DEFAULT, shape, std);
 }
 
 /* The bytes now belong to the caller and stay: the state that would refill them may end before they do. */

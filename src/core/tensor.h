@@ -29,10 +29,10 @@ enum {
 };
 
 /* The first bytes of a handle. If a tape's handle has ended, nothing else of it may be read. */
-typedef struct tg_head {
+typedef struct tg_tombstone {
     uint64_t serial; /* of the handle, or TG_SERIAL_NONE or TG_SERIAL_RESET */
     tg_ctx *ctx;
-} tg_head;
+} tg_tombstone;
 
 /* NONE: the handle was dropped, and lives on only for the nodes that use it. RESET: it ended when its tape was
  * reset. FIRST: the lowest serial of a live handle. */
@@ -41,9 +41,9 @@ enum { TG_SERIAL_NONE, TG_SERIAL_RESET, TG_SERIAL_FIRST };
 /* The slot of a handle stays allocated until the context ends, so that a stale pointer can be recognized: after the
  * handle has ended, the serial in its slot is NONE or that of another handle. */
 struct tg_tensor {
-    uint64_t serial; /* as in tg_head */
+    uint64_t serial; /* as in tg_tombstone */
     tg_ctx *ctx;
-    tg_head other; /* on a tape: the head of the handle that shares this one's memory (tape/tape.h) */
+    tg_tombstone other; /* on a tape: the head of the handle that shares this one's memory (tape/tape.h) */
     tg_tape *tape; /* NULL: owned by the context */
     tg_storage *storage;
     int64_t offset, numel; /* in elements */
@@ -126,6 +126,9 @@ int64_t tg_row_major(int ndim, const int64_t *shape, int64_t *stride);
 bool tg_is_row_major(int ndim, const int64_t *shape, const int64_t *stride);
 /* Returns whether elements share memory: a dim is expanded, or several indices have the same address. */
 bool tg_shares_elements(const tg_tensor *x);
+/* Notes that the bytes of x have come from outside of this rank's program, so that they may differ between ranks. A
+ * leaf that was placed, a parameter and a gradient keep their placement. */
+void tg_tensor_given(tg_tensor *x);
 size_t tg_shape_text(int ndim, const int64_t *shape, char *buf, size_t n); /* "[2, 3]" */
 /* Returns the address of the first element; NULL on device meta, and if the bytes are discarded. */
 static inline void *tg_data(const tg_tensor *x) {

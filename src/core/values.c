@@ -20,7 +20,9 @@ static tg_status enter(tg_tensor *x, const char *who, bool read, const void *sit
 /* Before tg_grads_finalize, the gradient of a tensor that is REPLICATED on an axis is one rank's share of the sum. */
 static tg_status whole(tg_tensor *x, const char *who) {
     if (TG_LIKELY(!(x->flags & TG_F_PARTIAL))) return TG_OK;
-    return tg_fail(x->ctx, TG_ERR_STATE, "%s: this gradient is one rank's share of a sum; call tg_grads_finalize first",
+    return tg_fail(x->ctx, TG_ERR_STATE,
+                   "%s: this gradient is one rank's share of a sum; call tg_grads_finalize first, or read the share "
+                   "(tg_grad_share)",
                    who);
 }
 
@@ -83,10 +85,7 @@ static tg_status writable(tg_tensor *x, const char *who, const void *site) {
                        "%s: the tensor's strides overlap, so its elements share memory; write to a copy", who);
     TG_TRY(tg_storage_await_readers(x->storage));
     tg_storage_wrote(x->storage, who, site);
-    /* What the caller writes may differ between ranks, unless a placement was declared. */
-    if (!x->tape && !(x->flags & (TG_F_PARAM | TG_F_GRADIENT)) && !(x->ext && (x->ext->placed || x->ext->grad_of)))
-        x->flags |= TG_F_GIVEN;
-    x->flags &= (uint16_t)~TG_F_COMPARED;
+    tg_tensor_given(x);
     return TG_OK;
 }
 

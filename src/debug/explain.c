@@ -114,7 +114,7 @@ typedef struct step {
     tg_tensor *x, *g;
     tg_range r;
     tg_range came; /* if hooked: the values before the tensor's own hooks ran */
-    uint64_t look;
+    uint64_t probe; /* the hook that measures the values before the tensor's own hooks; 0: none */
     bool hooked;
 } step;
 
@@ -135,25 +135,25 @@ static int64_t list_way(tg_tape *t, const tg_node *from, const tg_tensor *x, uin
 }
 
 /* A hook that runs before the tensor's own hooks. */
-static tg_status look(void *user, tg_tape *t, tg_tensor *x, tg_tensor **grad) {
+static tg_status probe(void *user, tg_tape *t, tg_tensor *x, tg_tensor **grad) {
     step *s = user;
     (void)t, (void)x;
     s->hooked = true;
     return tg_range_of(*grad, &s->came);
 }
 
-static tg_status set_looks(way *w) {
+static tg_status add_probes(way *w) {
     for (int64_t i = 0; i < w->n; i++) {
         step *s = &w->steps[i];
         if (TG_LIKELY(!tg_hooks_any(s->x, false))) continue;
-        if (!(s->look = tg_hook_first(s->x, look, s))) return s->x->ctx->run.status;
+        if (!(s->probe = tg_hook_first(s->x, probe, s))) return s->x->ctx->run.status;
     }
     return TG_OK;
 }
 
-static void end_looks(way *w) {
+static void remove_probes(way *w) {
     for (int64_t i = 0; i < w->n; i++)
-        if (w->steps[i].look) tg_hook_drop(w->steps[i].x, w->steps[i].look);
+        if (w->steps[i].probe) tg_hook_drop(w->steps[i].x, w->steps[i].probe);
 }
 
 static tg_status measure(tg_tape *t, tg_tensor *root, way *w) {
@@ -167,10 +167,10 @@ static tg_status measure(tg_tape *t, tg_tensor *root, way *w) {
         w->by_x[i] = (tg_keyed){in[i], i};
     }
     tg_keyed_sort(w->by_x, n);
-    tg_status s = set_looks(w);
+    tg_status s = add_probes(w);
     if (s == TG_OK)
         s = tg_grad(t, &root, 1, in, (int)n, g, TG_GRAD(.seeds = &ones, .retain = true, .allow_unused = true));
-    end_looks(w);
+    remove_probes(w);
     for (int64_t i = 0; i < n && s == TG_OK; i++) {
         w->steps[i].g = g[i];
         s = tg_range_of(g[i], &w->steps[i].r);

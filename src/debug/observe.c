@@ -14,10 +14,10 @@
 #include "debug/tensor_stats.h"
 
 /* Text about one or two tensors for an error, short enough for the context's message. */
-typedef struct words {
+typedef struct report {
     char text[1200];
     size_t at;
-} words;
+} report;
 
 #define SAY(w, ...) tg_text((w)->text, sizeof(w)->text, &(w)->at, __VA_ARGS__)
 
@@ -33,7 +33,7 @@ static const char *name_of_kinds(int kinds) {
 }
 
 /* Writes ", x f32[4]: 1 NaN, 0 infinite, the numbers in [0, 2]" */
-static tg_status say_range(words *w, const tg_tensor *x) {
+static tg_status say_range(report *w, const tg_tensor *x) {
     char what[160];
     tg_range r;
     TG_TRY(tg_range_of(x, &r));
@@ -43,11 +43,11 @@ static tg_status say_range(words *w, const tg_tensor *x) {
     return TG_OK;
 }
 
-static tg_status say_inputs(words *w, const tg_call *c) {
+static tg_status say_inputs(report *w, const tg_call *c) {
     enum { MOST = 4 };
-    for (int i = 0, told = 0; i < c->n_in && told < MOST; i++) {
+    for (int i = 0, named = 0; i < c->n_in && named < MOST; i++) {
         if (!c->in[i] || !tg_is_float(c->in[i]->dtype)) continue;
-        told++;
+        named++;
         SAY(w, "; input %d, ", i);
         if (i == 0 && c->op->inplace)
             SAY(w, "was overwritten by it");
@@ -59,7 +59,7 @@ static tg_status say_inputs(words *w, const tg_call *c) {
     return TG_OK;
 }
 
-static tg_status refuse(words *w, tg_ctx *ctx) {
+static tg_status refuse(report *w, tg_ctx *ctx) {
     const tg_comm *world = tg_grid_of(ctx)->world;
     if (world && tg_comm_size(world) > 1) SAY(w, ", on rank %d", tg_comm_rank(world));
     return tg_fail(ctx, TG_ERR_DATA, "%s", w->text);
@@ -68,7 +68,7 @@ static tg_status refuse(words *w, tg_ctx *ctx) {
 /* ---- Forward ---- */
 
 /* Returns the tensor that a view was made from, through any number of views. */
-static const tg_tensor *seen_through(const tg_tensor *x) {
+static const tg_tensor *viewed_tensor(const tg_tensor *x) {
     while (x->node && !x->node->op->forward && x->node->n_in == 1 && x->flags & TG_F_VIEW) x = tg_node_in(x->node)[0];
     return x;
 }
@@ -88,13 +88,13 @@ static tg_status culprit(const tg_call *c, int *input, int *kinds) {
 }
 
 static tg_status report_forward(tg_call *c, int out, int kinds) {
-    words w = {.at = 0};
+    report w = {.at = 0};
     int input;
     TG_TRY(culprit(c, &input, &kinds));
     if (input >= 0) {
-        const tg_tensor *x = seen_through(c->in[input]);
+        const tg_tensor *x = viewed_tensor(c->in[input]);
         SAY(&w, "%s: input %d brought %s: %s; result %d, ", c->op->name, input, name_of_kinds(kinds),
-            x->tape && !(x->flags & TG_F_LEAF) ? "it was made before tg_tape_find_nan looked, or written by the host"
+            x->tape && !(x->flags & TG_F_LEAF) ? "it was made before tg_tape_find_nan was set, or written by the host"
                                                : "it is a leaf, which no op has made",
             out);
     } else {
@@ -120,7 +120,7 @@ static tg_status search_results(tg_call *c) {
 /* ---- Backward ---- */
 
 static tg_status report_gradient(tg_call *c, int input, const tg_tensor *g, int kinds) {
-    words w = {.at = 0};
+    report w = {.at = 0};
     SAY(&w, "the backward of %s made %s: the gradient of input %d, ", c->op->name, name_of_kinds(kinds), input);
     TG_TRY(say_range(&w, g));
     for (int i = 0; i < c->n_out && i < 2; i++) {
@@ -135,7 +135,7 @@ static tg_status report_gradient(tg_call *c, int input, const tg_tensor *g, int 
 /* The contributions of ops contained no such value, so it has come from elsewhere. */
 static tg_status search_came(tg_call *c) {
     for (int i = 0; i < c->n_out; i++) {
-        words w = {.at = 0};
+        report w = {.at = 0};
         int kinds;
         if (!c->gout[i]) continue;
         TG_TRY(tg_kinds_in(c->gout[i], &kinds));
@@ -150,7 +150,7 @@ static tg_status search_came(tg_call *c) {
 
 static tg_status search_accumulated(tg_call *c) {
     for (int i = 0; i < c->n_in; i++) {
-        words w = {.at = 0};
+        report w = {.at = 0};
         char what[160];
         int kinds;
         /* For a leaf that sums in another dtype, the op writes a side buffer, which is added afterwards. */
@@ -184,23 +184,23 @@ static tg_status search_gradients(tg_call *c) {
 static void update(tg_tape *t);
 
 /* Ops that the caller's function records are not shown to it in turn, and record no nodes. */
-static tg_status show(tg_call *c, tg_op_event *seen) {
+static tg_status show(tg_call *c, tg_op_event *event) {
     tg_tape *t = c->tape;
-    seen->size = sizeof *seen;
-    seen->op = c->op->name;
-    seen->n_in = c->n_in;
-    seen->n_out = c->n_out;
-    seen->in = c->in;
-    seen->out = c->out;
-    seen->call = c;
+    event->size = sizeof *event;
+    event->op = c->op->name;
+    event->n_in = c->n_in;
+    event->n_out = c->n_out;
+    event->in = c->in;
+    event->out = c->out;
+    event->call = c;
     bool grad = t->grad;
     t->observer.ops = NULL;
     t->grad = false;
-    tg_status s = t->observer.fn(t->observer.user, t, seen);
+    tg_status s = t->observer.fn(t->observer.user, t, event);
     t->grad = grad;
     update(t);
     if (s == TG_OK) return t->ctx->run.status;
-    return tg_fail(t->ctx, TG_ERR_CALLBACK, "the watcher failed with %s at op %s", tg_status_name(s), c->op->name);
+    return tg_fail(t->ctx, TG_ERR_CALLBACK, "the observer failed with %s at op %s", tg_status_name(s), c->op->name);
 }
 
 /* Gradients are shown as separate tensors without a placement, even if they are one rank's share of a sum. */
@@ -280,12 +280,12 @@ tg_status tg_tape_observe(tg_tape *t, tg_observe_fn fn, void *user) {
     return TG_OK;
 }
 
-size_t tg_op_event_site(const tg_op_event *seen, char *buf, size_t n) {
+size_t tg_op_event_site(const tg_op_event *event, char *buf, size_t n) {
     size_t at = 0;
     char path[192], site[192];
     if (!buf) n = 0;
     if (n) buf[0] = 0;
-    const tg_call *c = seen ? seen->call : NULL;
+    const tg_call *c = event ? event->call : NULL;
     if (!c) return 0;
     const tg_node *node = node_at_work(c);
     tg_scope_path(node ? node->scope : c->tape->scope, path, sizeof path);

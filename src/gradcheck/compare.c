@@ -76,7 +76,7 @@ static tg_status leave_kink(tg_diff *d, int part, int64_t k, const tg_slope *s) 
  * error by more than the tolerance. It is right if they agree within the tolerance and the error is at most the
  * tolerance. Otherwise the pair is unsure, and its expected value stays NaN, so that no cause is derived from it. */
 static tg_status weigh(tg_diff *d, int part, int64_t k, double got, tg_slope *s, tally *t) {
-    tg_gradcheck_result *r = d->result;
+    tg_gradcheck_info *r = d->result;
     double tolerance = d->atol + d->rtol * fabs(s->value), off = fabs(got - s->value);
     d->got[k] = got;
     d->expected[k] = NAN;
@@ -145,7 +145,7 @@ static tg_status compare_directions(tg_diff *d, int part, tally *t) {
 /* Reports what was left out. This is a failure if nothing could be compared and not all elements are at kinks; with
  * d->strict also if one is unsure or nothing could be compared. */
 static void say_left_out(tg_diff *d) {
-    tg_gradcheck_result *r = d->result;
+    tg_gradcheck_info *r = d->result;
     char kinks[160] = "", unsure[160] = "";
     if (r->failed || !(r->kinks + r->unsure)) return;
     const char *things = d->projections ? "directions" : "elements";
@@ -165,7 +165,7 @@ static void say_left_out(tg_diff *d) {
 
 /* Reports that no compared value reaches the absolute tolerance, which would then accept other small gradients too. */
 static void say_faint(tg_diff *d) {
-    tg_gradcheck_result *r = d->result;
+    tg_gradcheck_info *r = d->result;
     size_t at = strlen(r->report);
     if (r->failed || d->seen || d->atol == 0 || r->kinks + r->unsure == r->checked) return;
     r->faint = true;

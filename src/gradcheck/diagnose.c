@@ -6,11 +6,11 @@
 
 /* Returns whether element i was compared. Elements at a kink or in noise have no expected value: they neither
  * support nor contradict a pattern. */
-static bool told(const tg_diff *d, int64_t i) { return !isnan(d->expected[i]); }
+static bool compared(const tg_diff *d, int64_t i) { return !isnan(d->expected[i]); }
 
-static int64_t count_told(const tg_diff *d, int64_t n) {
+static int64_t count_compared(const tg_diff *d, int64_t n) {
     int64_t count = 0;
-    for (int64_t i = 0; i < n; i++) count += told(d, i);
+    for (int64_t i = 0; i < n; i++) count += compared(d, i);
     return count;
 }
 
@@ -18,7 +18,7 @@ static int64_t count_told(const tg_diff *d, int64_t n) {
 static double largest(const tg_diff *d, const double *v, int64_t n) {
     double most = 0;
     for (int64_t i = 0; i < n; i++)
-        if (told(d, i)) most = fmax(most, fabs(v[i]));
+        if (compared(d, i)) most = fmax(most, fabs(v[i]));
     return most;
 }
 
@@ -34,14 +34,14 @@ static double common_ratio(const tg_diff *d, int64_t n, double scale, int64_t *p
     double dot = 0, norm = 0;
     *pairs = 0;
     for (int64_t i = 0; i < n; i++) {
-        if (!told(d, i)) continue;
+        if (!compared(d, i)) continue;
         dot += got[i] * expected[i];
         norm += expected[i] * expected[i];
         *pairs += fabs(expected[i]) > 1e-4 * scale;
     }
     double ratio = dot / norm, error = 0, left = 0;
     for (int64_t i = 0; i < n; i++) {
-        if (!told(d, i)) continue;
+        if (!compared(d, i)) continue;
         if (!near(got[i], ratio * expected[i], fabs(ratio) * scale)) return NAN;
         error += (got[i] - expected[i]) * (got[i] - expected[i]);
         left += (got[i] - ratio * expected[i]) * (got[i] - ratio * expected[i]);
@@ -83,7 +83,7 @@ static bool transposed(const tg_diff *d, const tg_diff_part *p, double scale) {
     if (rows < 2 || columns < 2) return false;
     for (int64_t k = 0; k < p->n; k++) {
         int64_t matrix = k - k % (rows * columns), i = k % (rows * columns) / columns, j = k % columns;
-        if (told(d, k) && !near(d->got[matrix + j * rows + i], d->expected[k], scale)) return false;
+        if (compared(d, k) && !near(d->got[matrix + j * rows + i], d->expected[k], scale)) return false;
     }
     return true;
 }
@@ -98,11 +98,11 @@ static bool among(const double *values, int64_t n, double v, double scale) {
  * was not compared, because it may belong there. */
 static bool moved(const tg_diff *d, int64_t n, double scale) {
     enum { MOST = 512 }; /* every value is compared with every other */
-    int64_t count = n > MOST ? 0 : count_told(d, n), strange = 0;
+    int64_t count = n > MOST ? 0 : count_compared(d, n), strange = 0;
     if (count < 3) return false;
     for (int64_t i = 0; i < n; i++) {
-        strange += told(d, i) && !among(d->expected, n, d->got[i], scale);
-        if (told(d, i) && !among(d->got, n, d->expected[i], scale)) return false;
+        strange += compared(d, i) && !among(d->expected, n, d->got[i], scale);
+        if (compared(d, i) && !among(d->got, n, d->expected[i], scale)) return false;
     }
     return strange <= n - count;
 }
@@ -134,14 +134,14 @@ typedef enum relation { FACTOR, TERM } relation;
 /* Returns the factor or term of element k, or NaN if it has none: then it was not compared, or is 0 as it should be.
  * Infinity: it should be 0 and is not, so it has no factor. */
 static double relate(const tg_diff *d, relation r, int64_t k, double scale) {
-    if (r == TERM || !told(d, k)) return d->got[k] - d->expected[k];
+    if (r == TERM || !compared(d, k)) return d->got[k] - d->expected[k];
     if (fabs(d->expected[k]) > 1e-4 * scale) return d->got[k] / d->expected[k];
     return near(d->got[k], 0, scale) ? NAN : INFINITY;
 }
 
 /* Returns whether the factor or term is constant along each line of dim. */
 static bool constant_along(const tg_diff *d, const tg_diff_part *p, int dim, relation r, double scale) {
-    int64_t inner = 1, size = p->shape.dim[dim], told = 0;
+    int64_t inner = 1, size = p->shape.dim[dim], pairs = 0;
     for (int i = dim + 1; i < p->shape.ndim; i++) inner *= p->shape.dim[i];
     for (int64_t line = 0; line < p->n / size; line++) {
         double first = NAN;
@@ -149,11 +149,11 @@ static bool constant_along(const tg_diff *d, const tg_diff_part *p, int dim, rel
             double v = relate(d, r, line / inner * inner * size + line % inner + i * inner, scale);
             if (isinf(v)) return false;
             if (!isnan(v) && !isnan(first) && !near(v, first, r == TERM ? 1e-2 * scale : fabs(first))) return false;
-            told += !isnan(v) && !isnan(first);
+            pairs += !isnan(v) && !isnan(first);
             if (isnan(first)) first = v;
         }
     }
-    return told >= 2;
+    return pairs >= 2;
 }
 
 static int dim_along(const tg_diff *d, const tg_diff_part *p, relation r, double scale) {
@@ -184,7 +184,7 @@ static void say_region(const tg_diff *d, const tg_diff_part *p, char *buf, size_
         bool one = p->shape.dim[dim] > 1;
         for (int64_t i = 0; i < p->n && one; i++) {
             int64_t index = i / inner % p->shape.dim[dim];
-            if (!told(d, i) || right(d, i)) continue;
+            if (!compared(d, i) || right(d, i)) continue;
             one = at < 0 || at == index;
             at = index;
         }
@@ -233,7 +233,7 @@ static const char *of_elements(tg_diff *d, int part, int64_t worst, double scale
         tg_diff_say(buf, size, "a missing broadcast sum: one term of the sum over the outputs that this element feeds");
         return "sum";
     }
-    if (3 * count_right(d, p->n, scale) >= count_told(d, p->n)) {
+    if (3 * count_right(d, p->n, scale) >= count_compared(d, p->n)) {
         say_region(d, p, region, sizeof region);
         tg_diff_say(buf, size, "only some elements are wrong%s: a branch, a bound, an overlap, an edge", region);
         return "part";

@@ -83,7 +83,7 @@ void tg_diff_cotangent(tg_diff *d) {
 }
 
 void tg_diff_fail(tg_diff *d, const char *cause, const char *format, ...) {
-    tg_gradcheck_result *r = d->result;
+    tg_gradcheck_info *r = d->result;
     if (r->failed) return;
     r->failed = true;
     r->cause = cause;

@@ -40,7 +40,7 @@ typedef struct tg_diff {
     double *got, *expected; /* [pairs of the largest part] gradient and differences; expected is NaN where uncertain */
     int64_t seen;       /* number of compared pairs in which a value reaches atol */
     char left_out[640]; /* text that names the first elements that were not compared, and why */
-    tg_gradcheck_result *result;
+    tg_gradcheck_info *result;
 } tg_diff;
 
 /* A derivative along a coordinate or direction. */
@@ -77,7 +77,7 @@ tg_status tg_diff_confirm(tg_diff *d, int part, int64_t i, double got, tg_slope 
 /* Compares gx with differences for every part, and fills d->result. */
 tg_status tg_diff_compare(tg_diff *d);
 /* Finds the likely cause of the differences between n pairs of got and expected, of which pair `worst` differs most.
- * Returns its class (tg_gradcheck_result.cause) and writes a description to buf. */
+ * Returns its class (tg_gradcheck_info.cause) and writes a description to buf. */
 const char *tg_diff_cause(tg_diff *d, int part, int64_t n, int64_t worst, char *buf, size_t size);
 /* Records a failure in d->result. Only the first one is kept. */
 void tg_diff_fail(tg_diff *d, const char *cause, const char *format, ...) TG_PRINTF(3, 4);
@@ -86,5 +86,10 @@ void tg_diff_place(const tg_diff *d, int part, int64_t k, char *buf, size_t size
 /* Calls vsnprintf and ignores its result: text that does not fit is cut off. */
 void tg_diff_say(char *buf, size_t size, const char *format, ...) TG_PRINTF(3, 4);
 double tg_diff_largest(const double *v, int64_t n); /* largest magnitude; NaN if an element is NaN */
+
+/* Checks the size of the caller's info, which may be NULL. */
+tg_status tg_gradcheck_info_check(tg_ctx *ctx, const tg_gradcheck_info *info, const char *who);
+/* Copies what was found to the caller's info, as far as its size goes, and returns s. */
+tg_status tg_gradcheck_info_give(tg_gradcheck_info *info, const tg_gradcheck_info *found, tg_status s);
 
 #endif

@@ -268,13 +268,21 @@ static tg_status check_inputs(tg_ctx *ctx, tg_tensor *const *in, int n_in) {
     return tg_fail(ctx, TG_ERR_DTYPE, "tg_gradcheck: no input is float64, whose precision differences need");
 }
 
-tg_status tg_gradcheck(tg_tape *t, tg_fn fn, void *state, tg_tensor *const *in, int n_in, int n_out,
-                       const tg_gradcheck_opts *opts, tg_gradcheck_result *result) {
-    tg_gradcheck_result own;
-    if (!result) result = &own;
-    *result = (tg_gradcheck_result){.size = sizeof *result};
-    TG_TRY(tg_tape_check_with(t, in, n_in, "tg_gradcheck"));
-    tg_check_run r = {.d = {.result = result}, .ctx = t->ctx, .t = t, .fn = fn, .state = state,
+tg_status tg_gradcheck_info_check(tg_ctx *ctx, const tg_gradcheck_info *info, const char *who) {
+    return info ? tg_size_check(ctx, info->size, sizeof *info, who) : TG_OK;
+}
+
+tg_status tg_gradcheck_info_give(tg_gradcheck_info *info, const tg_gradcheck_info *found, tg_status s) {
+    if (!info) return s;
+    size_t size = info->size;
+    memcpy(info, found, size);
+    info->size = size;
+    return s;
+}
+
+static tg_status check_function(tg_tape *t, tg_fn fn, void *state, tg_tensor *const *in, int n_in, int n_out,
+                                tg_gradcheck_info *found, const tg_gradcheck_opts *opts) {
+    tg_check_run r = {.d = {.result = found}, .ctx = t->ctx, .t = t, .fn = fn, .state = state,
                       .in = in, .at = in, .n_in = n_in, .n_out = n_out};
     const char *what;
     if (!tg_diff_options(&r.d, opts, &what)) return tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_gradcheck: %s", what);
@@ -285,4 +293,12 @@ tg_status tg_gradcheck(tg_tape *t, tg_fn fn, void *state, tg_tensor *const *in, 
     if (tg_tape_held(t)) return tg_fail(t->ctx, TG_ERR_STATE, "tg_gradcheck: %s", tg_tape_held(t));
     TG_TRY(check_inputs(t->ctx, in, n_in));
     return tg_check_tensors(&r);
+}
+
+tg_status tg_gradcheck(tg_tape *t, tg_fn fn, void *state, tg_tensor *const *in, int n_in, int n_out,
+                       tg_gradcheck_info *info, const tg_gradcheck_opts *opts) {
+    tg_gradcheck_info found = TG_GRADCHECK_INFO();
+    TG_TRY(tg_tape_check_with(t, in, n_in, "tg_gradcheck"));
+    TG_TRY(tg_gradcheck_info_check(t->ctx, info, "tg_gradcheck"));
+    return tg_gradcheck_info_give(info, &found, check_function(t, fn, state, in, n_in, n_out, &found, opts));
 }

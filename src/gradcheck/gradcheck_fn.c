@@ -84,30 +84,35 @@ static const char *refused(plain *p, const double *x, int64_t n, int64_t m, cons
     return p->d.taped ? "taped: a plain function records no ops; use tg_gradcheck" : NULL;
 }
 
-tg_status tg_gradcheck_fn(tg_plain_fn fn, tg_plain_grad_fn grad, void *state, const double *x, int64_t n, int64_t m,
-                          const tg_gradcheck_opts *opts, tg_gradcheck_result *result) {
-    if (!result) return TG_ERR_ARGUMENT;
-    *result = (tg_gradcheck_result){.size = sizeof *result};
+static tg_status check_plain(tg_plain_fn fn, tg_plain_grad_fn grad, void *state, const double *x, int64_t n, int64_t m,
+                             tg_gradcheck_info *found, const tg_gradcheck_opts *opts) {
     plain p = {
-        .d = {.value = value, .gradient = gradient_for, .n = n, .m = m, .n_parts = 1, .result = result},
+        .d = {.value = value, .gradient = gradient_for, .n = n, .m = m, .n_parts = 1, .result = found},
         .fn = fn, .grad = grad, .state = state};
     p.part = (tg_diff_part){.n = n, .shape = {.ndim = 1, .dim = {n}}, .name = "x"};
     p.d.parts = &p.part;
     p.d.self = &p;
     const char *what = refused(&p, x, n, m, opts);
     if (what) {
-        snprintf(result->report, sizeof result->report, "tg_gradcheck_fn: %s", what);
+        snprintf(found->report, sizeof found->report, "tg_gradcheck_fn: %s", what);
         return TG_ERR_ARGUMENT;
     }
     int64_t room = tg_diff_room(&p.d);
     double *arrays = room < 0 ? NULL : calloc((size_t)room + 1, sizeof *arrays);
     if (!arrays) {
-        snprintf(result->report, sizeof result->report,
+        snprintf(found->report, sizeof found->report,
                  "tg_gradcheck_fn: out of memory for %lld inputs and %lld outputs", (long long)n, (long long)m);
         return TG_ERR_MEMORY;
     }
     tg_diff_arrays(&p.d, arrays);
     check(&p, x);
     free(arrays);
-    return result->failed ? TG_ERR_GRADIENT : TG_OK;
+    return found->failed ? TG_ERR_GRADIENT : TG_OK;
+}
+
+tg_status tg_gradcheck_fn(tg_plain_fn fn, tg_plain_grad_fn grad, void *state, const double *x, int64_t n, int64_t m,
+                          tg_gradcheck_info *info, const tg_gradcheck_opts *opts) {
+    tg_gradcheck_info found = TG_GRADCHECK_INFO();
+    if (!info || tg_gradcheck_info_check(NULL, info, "tg_gradcheck_fn") != TG_OK) return TG_ERR_ARGUMENT;
+    return tg_gradcheck_info_give(info, &found, check_plain(fn, grad, state, x, n, m, &found, opts));
 }

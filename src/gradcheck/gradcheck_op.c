@@ -71,12 +71,8 @@ static tg_status check_sample(tg_check_run *r, const tg_op *op, int sample) {
     return s;
 }
 
-tg_status tg_gradcheck_op(tg_ctx *ctx, const tg_op *op, int sample, const tg_gradcheck_opts *opts,
-                          tg_gradcheck_result *result) {
-    tg_gradcheck_result own;
-    if (!result) result = &own;
-    *result = (tg_gradcheck_result){.size = sizeof *result};
-    if (!tg_ok(ctx)) return ctx ? tg_ctx_status(ctx) : TG_ERR_ARGUMENT;
+static tg_status check_op(tg_ctx *ctx, const tg_op *op, int sample, tg_gradcheck_info *found,
+                          const tg_gradcheck_opts *opts) {
     const tg_sample *s = tg_sample_at(op, sample);
     if (!s)
         return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gradcheck_op: %s has no sample %d", op ? op->name : "NULL", sample);
@@ -84,7 +80,7 @@ tg_status tg_gradcheck_op(tg_ctx *ctx, const tg_op *op, int sample, const tg_gra
         return tg_fail(ctx, TG_ERR_UNSUPPORTED,
                        "tg_gradcheck_op: sample %d of %s needs %d ranks, but it would run on one", sample, op->name,
                        s->ranks);
-    tg_check_run r = {.d = {.result = result}, .ctx = ctx};
+    tg_check_run r = {.d = {.result = found}, .ctx = ctx};
     const char *what;
     char name[160];
     if (!tg_diff_options(&r.d, opts, &what)) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gradcheck_op: %s", what);
@@ -94,4 +90,12 @@ tg_status tg_gradcheck_op(tg_ctx *ctx, const tg_op *op, int sample, const tg_gra
         r.d.name = name;
     }
     return check_sample(&r, op, sample);
+}
+
+tg_status tg_gradcheck_op(tg_ctx *ctx, const tg_op *op, int sample, tg_gradcheck_info *info,
+                          const tg_gradcheck_opts *opts) {
+    tg_gradcheck_info found = TG_GRADCHECK_INFO();
+    if (!tg_ok(ctx)) return ctx ? tg_ctx_status(ctx) : TG_ERR_ARGUMENT;
+    TG_TRY(tg_gradcheck_info_check(ctx, info, "tg_gradcheck_op"));
+    return tg_gradcheck_info_give(info, &found, check_op(ctx, op, sample, &found, opts));
 }

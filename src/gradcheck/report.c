@@ -6,6 +6,7 @@
 #include <tapegrad/gradcheck.h>
 
 #include "base/host_memory.h"
+#include "gradcheck/difference.h"
 #include "io/json.h"
 
 static const char format_name[] = "tapegrad gradcheck";
@@ -82,7 +83,7 @@ static json_t *options_of(const tg_gradcheck_opts *given) {
                      o.strict, "taped", o.taped, "name", o.name ? word(o.name) : json_null());
 }
 
-static json_t *report_of(tg_ctx *ctx, const subject *s, const tg_gradcheck_opts *opts, const tg_gradcheck_result *r) {
+static json_t *report_of(tg_ctx *ctx, const subject *s, const tg_gradcheck_opts *opts, const tg_gradcheck_info *r) {
     tg_rng rng;
     if (tg_rng_get(ctx, NULL, &rng) != TG_OK) return NULL;
     json_t *root = json_pack(
@@ -108,7 +109,7 @@ static json_t *report_of(tg_ctx *ctx, const subject *s, const tg_gradcheck_opts 
 
 /* Writes the report of a failed check. The check's failure is the context's error before and after this call. */
 static tg_status write_report(tg_ctx *ctx, const char *path, const subject *s, const tg_gradcheck_opts *opts,
-                              const tg_gradcheck_result *r) {
+                              const tg_gradcheck_info *r) {
     char why[256];
     tg_ctx_clear(ctx);
     json_t *root = report_of(ctx, s, opts, r);
@@ -120,22 +121,24 @@ static tg_status write_report(tg_ctx *ctx, const char *path, const subject *s, c
     return tg_fail(ctx, TG_ERR_GRADIENT, "%s (no report: %s)", r->report, *why ? why : "no memory");
 }
 
-tg_status tg_gradcheck_report(const char *path, tg_tape *t, tg_fn fn, void *state, tg_tensor *const *in, int n_in,
-                              int n_out, const tg_gradcheck_opts *opts, tg_gradcheck_result *result) {
-    tg_gradcheck_result own;
-    if (!result) result = &own;
-    tg_status s = tg_gradcheck(t, fn, state, in, n_in, n_out, opts, result);
-    if (s != TG_ERR_GRADIENT || !result->failed || !path) return s;
-    return write_report(tg_tape_ctx(t), path, &(subject){.in = in, .n_in = n_in, .n_out = n_out}, opts, result);
+tg_status tg_gradcheck_report(tg_tape *t, const char *path, tg_fn fn, void *state, tg_tensor *const *in, int n_in,
+                              int n_out, tg_gradcheck_info *info, const tg_gradcheck_opts *opts) {
+    tg_gradcheck_info found = TG_GRADCHECK_INFO();
+    TG_TRY(tg_gradcheck_info_check(tg_tape_ctx(t), info, "tg_gradcheck_report"));
+    tg_status s = tg_gradcheck(t, fn, state, in, n_in, n_out, &found, opts);
+    if (s == TG_ERR_GRADIENT && found.failed && path)
+        s = write_report(tg_tape_ctx(t), path, &(subject){.in = in, .n_in = n_in, .n_out = n_out}, opts, &found);
+    return tg_gradcheck_info_give(info, &found, s);
 }
 
-tg_status tg_gradcheck_report_op(const char *path, tg_ctx *ctx, const tg_op *op, int sample,
-                                 const tg_gradcheck_opts *opts, tg_gradcheck_result *result) {
-    tg_gradcheck_result own;
-    if (!result) result = &own;
-    tg_status s = tg_gradcheck_op(ctx, op, sample, opts, result);
-    if (s != TG_ERR_GRADIENT || !result->failed || !path) return s;
-    return write_report(ctx, path, &(subject){.op = op, .sample = sample}, opts, result);
+tg_status tg_gradcheck_report_op(tg_ctx *ctx, const char *path, const tg_op *op, int sample,
+                                 tg_gradcheck_info *info, const tg_gradcheck_opts *opts) {
+    tg_gradcheck_info found = TG_GRADCHECK_INFO();
+    TG_TRY(tg_gradcheck_info_check(ctx, info, "tg_gradcheck_report_op"));
+    tg_status s = tg_gradcheck_op(ctx, op, sample, &found, opts);
+    if (s == TG_ERR_GRADIENT && found.failed && path)
+        s = write_report(ctx, path, &(subject){.op = op, .sample = sample}, opts, &found);
+    return tg_gradcheck_info_give(info, &found, s);
 }
 
 /* ---- Reading ---- */
@@ -276,7 +279,7 @@ static tg_status enter_stream(const tg_json *root, tg_rng *now) {
 }
 
 static tg_status leave_stream(const tg_json *root, const tg_rng *now, tg_status s) {
-    tg_gradcheck_result r;
+    tg_gradcheck_info r;
     snprintf(r.report, sizeof r.report, "%s", tg_ctx_message(root->ctx));
     if (s != TG_OK) tg_ctx_clear(root->ctx); /* a context with an error would refuse the stream */
     TG_TRY(tg_rng_set(root->ctx, NULL, now));
@@ -284,17 +287,17 @@ static tg_status leave_stream(const tg_json *root, const tg_rng *now, tg_status 
 }
 
 static tg_status run_with(const tg_json *root, tg_tape *t, tg_fn fn, void *state, tg_tensor *const *in, int n_in,
-                          tg_gradcheck_result *result) {
+                          tg_gradcheck_info *result) {
     tg_gradcheck_opts o;
     tg_rng now;
     int64_t n_out;
     TG_TRY(read_options(root, &o));
     TG_TRY(tg_json_int(root, "outputs", 1, INT32_MAX, &n_out));
     TG_TRY(enter_stream(root, &now));
-    return leave_stream(root, &now, tg_gradcheck(t, fn, state, in, n_in, (int)n_out, &o, result));
+    return leave_stream(root, &now, tg_gradcheck(t, fn, state, in, n_in, (int)n_out, result, &o));
 }
 
-static tg_status replay(const tg_json *root, tg_tape *t, tg_fn fn, void *state, tg_gradcheck_result *result) {
+static tg_status replay(const tg_json *root, tg_tape *t, tg_fn fn, void *state, tg_gradcheck_info *result) {
     tg_tensor *in[MOST_INPUTS];
     json_t *inputs;
     if (tg_json_has(root, "op"))
@@ -314,21 +317,20 @@ static tg_status replay(const tg_json *root, tg_tape *t, tg_fn fn, void *state, 
     return s;
 }
 
-tg_status tg_gradcheck_replay(const char *path, tg_tape *t, tg_fn fn, void *state, tg_gradcheck_result *result) {
+tg_status tg_gradcheck_replay(tg_tape *t, const char *path, tg_fn fn, void *state, tg_gradcheck_info *info) {
     tg_ctx *ctx = tg_tape_ctx(t);
-    tg_gradcheck_result own;
+    tg_gradcheck_info found = TG_GRADCHECK_INFO();
     tg_json root;
-    if (!result) result = &own;
-    *result = (tg_gradcheck_result){.size = sizeof *result};
     if (!ctx) return TG_ERR_ARGUMENT;
     TG_TRY(tg_io_enter(ctx));
+    TG_TRY(tg_gradcheck_info_check(ctx, info, "tg_gradcheck_replay"));
     TG_TRY(open_report(&root, ctx, path));
-    tg_status s = replay(&root, t, fn, state, result);
+    tg_status s = replay(&root, t, fn, state, &found);
     tg_json_free(&root);
-    return s;
+    return tg_gradcheck_info_give(info, &found, s);
 }
 
-static tg_status replay_op(const tg_json *root, const tg_op *op, tg_gradcheck_result *result) {
+static tg_status replay_op(const tg_json *root, const tg_op *op, tg_gradcheck_info *result) {
     const char *name;
     tg_gradcheck_opts o;
     tg_rng now;
@@ -347,17 +349,16 @@ static tg_status replay_op(const tg_json *root, const tg_op *op, tg_gradcheck_re
         return tg_fail(root->ctx, TG_ERR_ARGUMENT, "'%s' is the report of op %.60s with %lld samples, but op %s has %d",
                        root->path, name, (long long)n_samples, op->name, op->n_samples);
     TG_TRY(enter_stream(root, &now));
-    return leave_stream(root, &now, tg_gradcheck_op(root->ctx, op, (int)sample, &o, result));
+    return leave_stream(root, &now, tg_gradcheck_op(root->ctx, op, (int)sample, result, &o));
 }
 
-tg_status tg_gradcheck_replay_op(const char *path, tg_ctx *ctx, const tg_op *op, tg_gradcheck_result *result) {
-    tg_gradcheck_result own;
+tg_status tg_gradcheck_replay_op(tg_ctx *ctx, const char *path, const tg_op *op, tg_gradcheck_info *info) {
+    tg_gradcheck_info found = TG_GRADCHECK_INFO();
     tg_json root;
-    if (!result) result = &own;
-    *result = (tg_gradcheck_result){.size = sizeof *result};
     TG_TRY(tg_io_enter(ctx));
+    TG_TRY(tg_gradcheck_info_check(ctx, info, "tg_gradcheck_replay_op"));
     TG_TRY(open_report(&root, ctx, path));
-    tg_status s = replay_op(&root, op, result);
+    tg_status s = replay_op(&root, op, &found);
     tg_json_free(&root);
-    return s;
+    return tg_gradcheck_info_give(info, &found, s);
 }

@@ -117,7 +117,7 @@ static tg_status gradient_fn(void *state, tg_tape *t, tg_tensor *const *in, int 
 
 static tg_status check_second(tg_check_run *r) {
     tg_diff *d = &r->d;
-    tg_gradcheck_result result = {.size = sizeof result};
+    tg_gradcheck_info result = {.size = sizeof result};
     char name[192];
     snprintf(name, sizeof name, "%s: its gradient", d->name);
     tg_check_run second = {.d = {.result = &result, .name = name, .eps = d->eps, .atol = d->atol, .rtol = d->rtol,

@@ -235,14 +235,20 @@ tg_status tg_safetensors_verify(tg_safetensors *f, int first, int stride) {
     return s;
 }
 
-tg_status tg_safetensors_read(tg_safetensors *f, const char *name, tg_tensor *dst, bool convert) {
+tg_status tg_safetensors_fill(tg_safetensors *f, const char *name, tg_tensor *dst, bool convert, const void *site) {
     if (!f) return TG_ERR_ARGUMENT;
     tg_ctx *ctx = f->file.ctx;
     TG_TRY(tg_io_enter(ctx));
     const tg_safetensors_entry *e = require(f, name, "tg_safetensors_read");
     if (!e) return tg_io_enter(ctx);
     TG_TRY(tg_check(ctx, dst, "tg_safetensors_read"));
-    return read_entry(f, e, dst, convert, TG_SITE);
+    return read_entry(f, e, dst, convert, site);
+}
+
+tg_status tg_safetensors_read(tg_safetensors *f, const char *name, tg_tensor *dst, bool convert) {
+    TG_TRY(tg_safetensors_fill(f, name, dst, convert, TG_SITE));
+    tg_tensor_given(dst);
+    return TG_OK;
 }
 
 tg_tensor *tg_safetensors_load(tg_safetensors *f, const char *name) {
@@ -252,6 +258,7 @@ tg_tensor *tg_safetensors_load(tg_safetensors *f, const char *name) {
     const tg_safetensors_entry *e = require(f, name, "tg_safetensors_load");
     if (!e || tg_shape_check(ctx, &e->shape, e->dtype, "tg_safetensors_load") != TG_OK) return tg_inert(ctx);
     tg_tensor *x = tg_owned_empty(ctx, e->dtype, (int)e->shape.ndim, e->shape.dim, TG_MEM_TEMPORARY);
+    if (x) tg_tensor_given(x); /* another rank's file may hold other bytes */
     if (x && read_entry(f, e, x, false, TG_SITE) == TG_OK) return x;
     if (x) tg_owned_free(x);
     return tg_inert(ctx);

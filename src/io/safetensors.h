@@ -45,6 +45,9 @@ tg_status tg_safetensors_parse(tg_safetensors *f, const char *header, size_t n);
 /* Checks that the named tensor exists and can be read into one of that shape and dtype, as tg_safetensors_read does. */
 tg_status tg_safetensors_expect(tg_safetensors *f, const char *name, const tg_shape *shape, tg_dtype dtype,
                                 bool convert);
+/* Does what tg_safetensors_read does for the library's own state, which is equal on every rank or placed: dst keeps its
+ * placement. */
+tg_status tg_safetensors_fill(tg_safetensors *f, const char *name, tg_tensor *dst, bool convert, const void *site);
 /* Reads the tensors first, first + stride, ... only to compare their checksums, if the file has any. A caller that
  * does this before it changes anything will not find damage halfway. */
 tg_status tg_safetensors_verify(tg_safetensors *f, int first, int stride);

@@ -284,19 +284,20 @@ tg_status tg_composed_dropout(tg_ctx *ctx, tg_array y, tg_array x, double p, con
 
 tg_status tg_composed_prepare(tg_ctx *ctx, const tg_prepare_args *a) {
     const tg_device_ops *ops = tg_ctx_ops(ctx);
-    double sums[TG_STEP_SUMS] = {0}, state[TG_STEP_STATE] = {0}, words[TG_STEP_GROUPS * TG_STEP_WORD], fault = 0;
+    double sums[TG_STEP_SUMS] = {0}, state[TG_STEP_STATE] = {0}, scalars[TG_STEP_GROUPS * TG_STEP_SCALARS], fault = 0;
     tg_prepare_args here = *a;
     here.sums = sums;
     here.fault = &fault;
     here.state = state;
-    here.words = words;
+    here.scalars = scalars;
     if (a->n_sums)
         TG_TRY(ops->copy(ctx, sums, a->sums, (size_t)a->n_sums * sizeof *sums, TG_COPY_TO_HOST));
     if (a->fault) TG_TRY(ops->copy(ctx, &fault, a->fault, sizeof fault, TG_COPY_TO_HOST));
     TG_TRY(ops->copy(ctx, state, a->state, sizeof state, TG_COPY_TO_HOST));
     tg_prepare_step(&here, false);
     TG_TRY(ops->copy(ctx, a->state, state, sizeof state, TG_COPY_FROM_HOST));
-    return ops->copy(ctx, a->words, words, (size_t)a->n_groups * TG_STEP_WORD * sizeof *words, TG_COPY_FROM_HOST);
+    return ops->copy(ctx, a->scalars, scalars, (size_t)a->n_groups * TG_STEP_SCALARS * sizeof *scalars,
+                     TG_COPY_FROM_HOST);
 }
 
 /* Values that change from step to step are read on the device, each as an array of one element. */
@@ -304,31 +305,31 @@ static tg_status step_one(tg_ctx *ctx, const tg_adamw_args *a) {
     tg_array param = a->master.data ? a->master : a->param;
     tg_dtype d = compute_of(&a->param);
     int64_t n = a->param.numel;
-    view step[TG_STEP_WORD], g, m, v, factor;
+    view step[TG_STEP_SCALARS], g, m, v, factor;
     arena w;
     if (!n)
         return TG_OK;
     TG_TRY(arena_open(ctx, &w, COMPOSED_ROWS, 3 * taken(n, d) + taken(1, TG_F64)));
-    for (int i = 0; i < TG_STEP_WORD; i++)
+    for (int i = 0; i < TG_STEP_SCALARS; i++)
         view_dense(&step[i], (void *)(uintptr_t)(a->step + i), TG_F64, 1, (const int64_t[]){1});
     view_dense(&factor, take(&w, 1, TG_F64), TG_F64, 1, (const int64_t[]){1});
     view_dense(&g, take(&w, n, d), d, a->param.ndim, a->param.shape);
     view_dense(&m, take(&w, n, d), d, a->param.ndim, a->param.shape);
     view_dense(&v, take(&w, n, d), d, a->param.ndim, a->param.shape);
-    MAP(mul, g.a, a->grad, step[TG_WORD_COEFFICIENT].a);
+    MAP(mul, g.a, a->grad, step[TG_SCALAR_COEFFICIENT].a);
     if (!a->decoupled)
         MAP_P(linear_sum, g.a, 1, a->weight_decay, false, g.a, param);
-    MAP_P(affine, factor.a, a->decoupled ? -a->weight_decay : 0, 1, false, step[TG_WORD_LR].a);
+    MAP_P(affine, factor.a, a->decoupled ? -a->weight_decay : 0, 1, false, step[TG_SCALAR_LR].a);
     MAP_P(linear_sum, m.a, a->beta1, 1 - a->beta1, false, a->m, g.a);
     MAP_P(square_sum, v.a, a->beta2, 1 - a->beta2, false, a->v, g.a);
-    MAP(where, a->m, step[TG_WORD_SKIP].a, a->m, m.a);
-    MAP(where, a->v, step[TG_WORD_SKIP].a, a->v, v.a);
-    MAP_P(sqrt_div, v.a, a->eps, 0, false, v.a, step[TG_WORD_UNBIAS2].a);
-    MAP(div_div, m.a, m.a, v.a, step[TG_WORD_UNBIAS1].a);
-    MAP(mul_mul_sub, g.a, param, factor.a, m.a, step[TG_WORD_LR].a);
+    MAP(where, a->m, step[TG_SCALAR_SKIP].a, a->m, m.a);
+    MAP(where, a->v, step[TG_SCALAR_SKIP].a, a->v, v.a);
+    MAP_P(sqrt_div, v.a, a->eps, 0, false, v.a, step[TG_SCALAR_UNBIAS2].a);
+    MAP(div_div, m.a, m.a, v.a, step[TG_SCALAR_UNBIAS1].a);
+    MAP(mul_mul_sub, g.a, param, factor.a, m.a, step[TG_SCALAR_LR].a);
     if (a->master.data)
-        MAP(where, a->param, step[TG_WORD_SKIP].a, a->param, g.a);
-    MAP(where, param, step[TG_WORD_SKIP].a, param, g.a);
+        MAP(where, a->param, step[TG_SCALAR_SKIP].a, a->param, g.a);
+    MAP(where, param, step[TG_SCALAR_SKIP].a, param, g.a);
     return TG_OK;
 }
 

@@ -46,13 +46,13 @@ TG_PREPARE_FN void tg_prepare_step(const tg_prepare_args *a, bool found) {
     bool skip = overflow || bad;
     if (a->n_sums && !overflow && limit > 0 && limit < norm + 1e-6) clip = limit / (norm + 1e-6);
     for (int g = 0; g < a->n_groups; g++) {
-        double *w = a->words + g * TG_STEP_WORD;
-        w[TG_WORD_LR] = tg_prepare_rate(a, g, t);
-        w[TG_WORD_COEFFICIENT] = clip / scale;
-        w[TG_WORD_UNBIAS1] = 1 - pow(a->beta1[g], t);
-        w[TG_WORD_UNBIAS2] = 1 - pow(a->beta2[g], t);
-        w[TG_WORD_SKIP] = skip ? 1 : 0;
-        w[TG_WORD_FIRST] = t == 1 ? 1 : 0;
+        double *w = a->scalars + g * TG_STEP_SCALARS;
+        w[TG_SCALAR_LR] = tg_prepare_rate(a, g, t);
+        w[TG_SCALAR_COEFFICIENT] = clip / scale;
+        w[TG_SCALAR_UNBIAS1] = 1 - pow(a->beta1[g], t);
+        w[TG_SCALAR_UNBIAS2] = 1 - pow(a->beta2[g], t);
+        w[TG_SCALAR_SKIP] = skip ? 1 : 0;
+        w[TG_SCALAR_FIRST] = t == 1 ? 1 : 0;
     }
     if (a->dynamic && a->n_sums && !bad) tg_prepare_scale(a, overflow);
     if (!skip) s[TG_STEP_COUNT] = t;

@@ -97,7 +97,7 @@
     X(gelu_tanh, 1, tg_gelu_tanh_of(a))                                           \
     X(gelu_tanh_d, 2, a * tg_gelu_tanh_slope(b))                  /* g, x */      \
     X(gelu, 1, tg_gelu_of(a))                                                     \
-    X(gelu_d, 2, a * tg_gelu_slope(b))                            /* g, x */      \
+    X(gelu_d, 2, a * tg_gelu_d(b))                            /* g, x */          \
     X(leaky_relu, 1, a > 0 ? a : a * p)                                           \
     X(leaky_relu_d, 2, b > 0 ? a : a * p)                         /* g, x */      \
     X(elu, 1, a > 0 ? a : p * TG_M(expm1)(a))                                     \
@@ -243,7 +243,7 @@ TG_SCALAR tg_gelu_of(T x) {
     return x * TG_M(normal_cdf)(x);
 }
 
-TG_SCALAR tg_gelu_slope(T x) {
+TG_SCALAR tg_gelu_d(T x) {
     T phi = (T)0.39894228040143268 * TG_M(exp)((T)-0.5 * x * x);
     return TG_M(normal_cdf)(x) + x * phi;
 }

@@ -38,32 +38,33 @@ static const tg_module_ops list_ops = {.size = sizeof(tg_module_ops), .kind = "l
 
 /* ---- Config ---- */
 
-static tg_status positive(tg_ctx *ctx, const char *name, int64_t v) {
+static tg_status positive(tg_ctx *ctx, const char *who, const char *name, int64_t v) {
     const int64_t most = ((int64_t)1 << 40) - 1;
     if (v > 0 && v <= most) return TG_OK;
-    return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: %s is %lld, expected 1 to %lld", name, (long long)v,
+    return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: %s is %lld, expected 1 to %lld", who, name, (long long)v,
                    (long long)most);
 }
 
-static tg_status check_parallel(tg_ctx *ctx, const tg_gpt_config *c) {
+static tg_status check_parallel(tg_ctx *ctx, const tg_gpt_config *c, const char *who) {
     int tp = tg_gpt_tp(c);
     if ((unsigned)c->recompute > TG_GPT_DISTRIBUTED)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: recompute is %d, expected TG_GPT_KEEP to TG_GPT_DISTRIBUTED",
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: recompute is %d, expected TG_GPT_KEEP to TG_GPT_DISTRIBUTED", who,
                        (int)c->recompute);
     if ((unsigned)c->wgrad > TG_WGRAD_DEFERRED)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: wgrad is %d, expected TG_WGRAD_FUSED, _PLAIN or _DEFERRED",
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: wgrad is %d, expected TG_WGRAD_FUSED, _PLAIN or _DEFERRED", who,
                        (int)c->wgrad);
     if (c->parallel && tg_parallel_ctx(c->parallel) != ctx)
-        return tg_fail(ctx, TG_ERR_HANDLE, "tg_gpt_new: the tg_parallel is of another context");
+        return tg_fail(ctx, TG_ERR_HANDLE, "%s: parallel belongs to another context than the model", who);
     if (c->heads % tp)
-        return tg_fail(ctx, TG_ERR_SHAPE, "tg_gpt_new: %lld heads are not divisible by tp = %d", (long long)c->heads,
+        return tg_fail(ctx, TG_ERR_SHAPE, "%s: heads is %lld, expected a multiple of tp = %d", who, (long long)c->heads,
                        tp);
     if (c->kv_heads < tp ? tp % c->kv_heads : c->kv_heads % tp)
         return tg_fail(ctx, TG_ERR_SHAPE,
-                       "tg_gpt_new: %lld key-value heads and tp = %d: one must be divisible by the other",
+                       "%s: kv_heads is %lld and tp is %d, expected one to be a multiple of the other", who,
                        (long long)c->kv_heads, tp);
     if (c->ffn % tp)
-        return tg_fail(ctx, TG_ERR_SHAPE, "tg_gpt_new: ffn %lld is not divisible by tp = %d", (long long)c->ffn, tp);
+        return tg_fail(ctx, TG_ERR_SHAPE, "%s: ffn is %lld, expected a multiple of tp = %d", who, (long long)c->ffn,
+                       tp);
     return TG_OK;
 }
 
@@ -72,8 +73,8 @@ static tg_status check_stages(tg_ctx *ctx, const tg_gpt_config *c) {
     int pp = tg_parallel_size(c->parallel, TG_PP);
     if (pp == 1) return TG_OK;
     return tg_fail(ctx, TG_ERR_UNSUPPORTED,
-                   "tg_gpt_new: the groups of .parallel have pp = %d; pipeline stages of a GPT are not supported yet: "
-                   "make the groups with pp 1, or build each stage from tg_nn_transformer_layer",
+                   "tg_gpt_new: parallel has pp = %d, but pipeline stages of a GPT are not supported; make the groups "
+                   "with pp 1, or build each stage from tg_nn_transformer_layer",
                    pp);
 }
 
@@ -82,48 +83,66 @@ int64_t tg_gpt_rows(const tg_gpt_config *c) {
     return tg_gpt_tp(c) == 1 ? c->vocab : (c->vocab + unit - 1) / unit * unit;
 }
 
-tg_status tg_gpt_complete(tg_ctx *ctx, tg_gpt_config *c) {
-    TG_TRY(positive(ctx, "vocab", c->vocab));
-    TG_TRY(positive(ctx, "layers", c->layers));
-    TG_TRY(positive(ctx, "heads", c->heads));
-    TG_TRY(positive(ctx, "hidden", c->hidden));
-    TG_TRY(positive(ctx, "positions", c->positions));
+/* Refuses what is set although the architecture does not use it. */
+static tg_status check_unused(tg_ctx *ctx, const tg_gpt_config *c, const char *who) {
+    bool gpt2 = c->arch == TG_GPT2;
+    if (gpt2 ? c->tied : c->untied)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: %s is set, but %s; leave it false", who, gpt2 ? "tied" : "untied",
+                       gpt2 ? "the output of a GPT-2 is tied unless untied is set"
+                            : "a Llama has an output matrix of its own unless tied is set");
+    if (gpt2 && c->rope_base != 0)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: rope_base is %g, expected 0, because GPT-2 learns its positions", who,
+                       c->rope_base);
+    if (!gpt2 && c->dropout > 0)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: dropout is %g, expected 0, because a Llama model has none", who,
+                       c->dropout);
+    return TG_OK;
+}
+
+tg_status tg_gpt_complete(tg_ctx *ctx, tg_gpt_config *c, const char *who) {
+    TG_TRY(positive(ctx, who, "vocab", c->vocab));
+    TG_TRY(positive(ctx, who, "layers", c->layers));
+    TG_TRY(positive(ctx, who, "heads", c->heads));
+    TG_TRY(positive(ctx, who, "hidden", c->hidden));
+    TG_TRY(positive(ctx, who, "positions", c->positions));
     bool gpt2 = c->arch == TG_GPT2;
     if (!gpt2 && c->arch != TG_LLAMA)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: arch %d, expected TG_GPT2 or TG_LLAMA", (int)c->arch);
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: arch is %d, expected TG_GPT2 or TG_LLAMA", who, (int)c->arch);
+    TG_TRY(check_unused(ctx, c, who));
     if (!c->head_dim && c->hidden % c->heads)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: hidden %lld is not a multiple of %lld heads; give head_dim",
+        return tg_fail(ctx, TG_ERR_ARGUMENT,
+                       "%s: hidden is %lld, which is not a multiple of heads = %lld; set head_dim", who,
                        (long long)c->hidden, (long long)c->heads);
     if (!c->head_dim) c->head_dim = c->hidden / c->heads;
     if (!c->kv_heads) c->kv_heads = c->heads;
     if (!c->ffn) c->ffn = gpt2 ? 4 * c->hidden : (8 * c->hidden / 3 + 63) / 64 * 64;
     if (c->norm_eps == 0) c->norm_eps = gpt2 ? 1e-5 : 1e-6;
-    if (c->rope_base == 0) c->rope_base = 10000;
+    if (c->rope_base == 0 && !gpt2) c->rope_base = 10000;
     if (c->init_std == 0) c->init_std = 0.02;
-    TG_TRY(positive(ctx, "head_dim", c->head_dim));
-    TG_TRY(positive(ctx, "ffn", c->ffn));
+    TG_TRY(positive(ctx, who, "head_dim", c->head_dim));
+    TG_TRY(positive(ctx, who, "ffn", c->ffn));
     if (c->head_dim >= ((int64_t)1 << 40) / c->heads)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: %lld heads of %lld are too large", (long long)c->heads,
-                       (long long)c->head_dim);
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: heads is %lld and head_dim %lld, expected a product below 2^40", who,
+                       (long long)c->heads, (long long)c->head_dim);
     if (c->kv_heads < 0 || c->heads % c->kv_heads)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: %lld heads are not a multiple of %lld key-value heads",
-                       (long long)c->heads, (long long)c->kv_heads);
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: kv_heads is %lld, expected a divisor of heads = %lld", who,
+                       (long long)c->kv_heads, (long long)c->heads);
     if (gpt2 && (c->kv_heads != c->heads || c->head_dim * c->heads != c->hidden))
-        return tg_fail(ctx, TG_ERR_ARGUMENT,
-                       "tg_gpt_new: %lld key-value heads of %lld; GPT-2 has %lld of hidden / heads, as its files do",
-                       (long long)c->kv_heads, (long long)c->head_dim, (long long)c->heads);
-    if (!gpt2 && c->dropout > 0)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: dropout %g; Llama has none", c->dropout);
-    TG_TRY(check_parallel(ctx, c));
+        return tg_fail(
+            ctx, TG_ERR_ARGUMENT,
+            "%s: kv_heads is %lld and head_dim %lld; GPT-2 needs %lld, its heads, and hidden / heads: leave both 0",
+            who, (long long)c->kv_heads, (long long)c->head_dim, (long long)c->heads);
+    TG_TRY(check_parallel(ctx, c, who));
     if (!gpt2 && c->head_dim % 2)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: head_dim %lld is odd; rotary positions need pairs",
-                       (long long)c->head_dim);
-    if (!(c->dropout >= 0 && c->dropout < 1) || !(c->norm_eps > 0) || !(c->init_std > 0) || !(c->rope_base > 0) ||
-        !isfinite(c->norm_eps + c->init_std + c->rope_base))
         return tg_fail(ctx, TG_ERR_ARGUMENT,
-                       "tg_gpt_new: dropout %g, norm_eps %g, init_std %g, rope_base %g; expected dropout in [0, 1), "
-                       "the others positive and finite",
-                       c->dropout, c->norm_eps, c->init_std, c->rope_base);
+                       "%s: head_dim is %lld, expected an even number, because rotary positions use pairs", who,
+                       (long long)c->head_dim);
+    if (!(c->dropout >= 0 && c->dropout < 1) || !(c->norm_eps > 0) || !(c->init_std > 0) ||
+        !(gpt2 || c->rope_base > 0) || !isfinite(c->norm_eps + c->init_std + c->rope_base))
+        return tg_fail(ctx, TG_ERR_ARGUMENT,
+                       "%s: dropout %g, norm_eps %g, init_std %g, rope_base %g; expected dropout in [0, 1), the others "
+                       "positive and finite",
+                       who, c->dropout, c->norm_eps, c->init_std, c->rope_base);
     return TG_OK;
 }
 
@@ -175,7 +194,8 @@ static tg_module *empty_gpt(tg_ctx *ctx, const tg_gpt_config *given) {
     if (!given) tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: the config is NULL");
     tg_options(ctx, &c, sizeof c, given, "tg_gpt_new: the config");
     c.size = sizeof c;
-    if (ctx->run.status != TG_OK || tg_gpt_complete(ctx, &c) != TG_OK || check_stages(ctx, &c) != TG_OK) return NULL;
+    if (ctx->run.status != TG_OK || tg_gpt_complete(ctx, &c, "tg_gpt_new") != TG_OK || check_stages(ctx, &c) != TG_OK)
+        return NULL;
     size_t bytes = sizeof(gpt_state) + (size_t)c.layers * sizeof(layer_fn);
     gpt_state *s = tg_host_alloc(ctx, bytes);
     if (!s) return NULL;
@@ -218,7 +238,9 @@ tg_tensor *tg_gpt_head(const tg_module *gpt) {
     const char *words = c->arch == TG_GPT2 ? "wte" : "embed_tokens";
     tg_tensor *w =
         is_tied(c) ? tg_module_own_at(body_of(gpt), words, "weight") : tg_module_own_at(gpt, "lm_head", "weight");
-    if (!w) tg_fail(gpt->ctx, TG_ERR_STATE, "the gpt has no output matrix: the module that had it was replaced");
+    if (!w)
+        tg_fail(gpt->ctx, TG_ERR_STATE,
+                "gpt: the output matrix is missing, because the module that had it was replaced or freed");
     return w;
 }
 
@@ -283,8 +305,8 @@ static tg_status check_ids(const tg_module *gpt, tg_tensor *ids, int64_t offset)
     if (ids->dtype != TG_I64 || ids->ndim != 2)
         return tg_fail(ctx, TG_ERR_SHAPE, "gpt: ids are %s, expected i64[batch, sequence]", what);
     if (offset + ids->shape[1] > c->positions)
-        return tg_fail(ctx, TG_ERR_SHAPE, "gpt: ids are %s from position %lld on, the model has %lld positions", what,
-                       (long long)offset, (long long)c->positions);
+        return tg_fail(ctx, TG_ERR_SHAPE, "gpt: ids are %s from position %lld on, but the model has %lld positions",
+                       what, (long long)offset, (long long)c->positions);
     return TG_OK;
 }
 
@@ -304,7 +326,8 @@ static tg_status enter(const tg_module *gpt, const tg_tape *t, const char *who) 
     if (!gpt) return TG_ERR_ARGUMENT;
     if (gpt->ctx->run.status != TG_OK) return gpt->ctx->run.status;
     if (gpt->ops != &gpt_ops)
-        return tg_fail(gpt->ctx, TG_ERR_ARGUMENT, "%s: the module is a %s, not a gpt", who, gpt->ops->kind);
+        return tg_fail(gpt->ctx, TG_ERR_ARGUMENT, "%s: the module is a \"%s\", expected a gpt (tg_gpt_new)", who,
+                       gpt->ops->kind);
     if (t && t->ctx != gpt->ctx)
         return tg_fail(gpt->ctx, TG_ERR_HANDLE, "%s: tape and model are of different contexts", who);
     return t ? TG_OK : tg_fail(gpt->ctx, TG_ERR_ARGUMENT, "%s: the tape is NULL", who);
@@ -344,12 +367,17 @@ static tg_tensor *leave(const tg_module *gpt, tg_tensor *y) {
     return y;
 }
 
-static tg_tensor *logits(tg_module *gpt, tg_tape *t, tg_tensor *ids) {
+static tg_tensor *logits(tg_module *gpt, tg_tape *t, tg_tensor *ids, const void *site) {
     if (enter(gpt, t, "tg_gpt_logits") != TG_OK) return tg_inert(gpt ? gpt->ctx : &tg_dead_ctx);
-    return tg_transpose(t, logits_of(gpt, t, tg_gpt_trunk(gpt, t, ids, NULL)), 0, 1);
+    tg_scope *s = tg_site_open(t, site);
+    tg_tensor *y = tg_transpose(t, logits_of(gpt, t, tg_gpt_trunk(gpt, t, ids, NULL)), 0, 1);
+    tg_site_close(t, s);
+    return y;
 }
 
-tg_tensor *tg_gpt_logits(tg_module *gpt, tg_tape *t, tg_tensor *ids) { return leave(gpt, logits(gpt, t, ids)); }
+tg_tensor *tg_gpt_logits(tg_module *gpt, tg_tape *t, tg_tensor *ids) {
+    return leave(gpt, logits(gpt, t, ids, TG_SITE));
+}
 
 /* Checks target before anything is recorded. The trunk checks ids. */
 static tg_status check_target(tg_ctx *ctx, const tg_tensor *ids, const tg_tensor *target, tg_loss_reduction reduction) {
@@ -364,7 +392,7 @@ static tg_status check_target(tg_ctx *ctx, const tg_tensor *ids, const tg_tensor
         return TG_OK;
     tg_describe(ids, want, sizeof want);
     tg_describe(target, got, sizeof got);
-    return tg_fail(ctx, TG_ERR_SHAPE, "tg_gpt_loss: target is %s, expected %s, as ids", got, want);
+    return tg_fail(ctx, TG_ERR_SHAPE, "tg_gpt_loss: target is %s, expected %s like ids", got, want);
 }
 
 static tg_tensor *loss_of_logits(const tg_gpt_config *c, tg_tape *t, tg_tensor *y, tg_tensor *to,
@@ -375,8 +403,6 @@ static tg_tensor *loss_of_logits(const tg_gpt_config *c, tg_tape *t, tg_tensor *
 }
 
 static tg_tensor *loss_of(tg_module *gpt, tg_tape *t, tg_tensor *ids, tg_tensor *target, tg_loss_reduction reduction) {
-    if (enter(gpt, t, "tg_gpt_loss") != TG_OK) return tg_inert(gpt ? gpt->ctx : &tg_dead_ctx);
-    if (check_target(gpt->ctx, ids, target, reduction) != TG_OK) return tg_inert(gpt->ctx);
     const tg_gpt_config *c = &state_of(gpt)->c;
     tg_tensor *x = tg_gpt_trunk(gpt, t, ids, NULL), *to = tg_transpose(t, target, 0, 1);
     if (head_is_given(gpt)) return loss_of_logits(c, t, tg_module_run(gpt, "lm_head", t, x), to, reduction);
@@ -387,8 +413,18 @@ static tg_tensor *loss_of(tg_module *gpt, tg_tape *t, tg_tensor *ids, tg_tensor 
                                                   TG_VOCAB(.reduction = reduction, .classes = c->vocab));
 }
 
+static tg_tensor *checked_loss(tg_module *gpt, tg_tape *t, tg_tensor *ids, tg_tensor *target,
+                               tg_loss_reduction reduction, const void *site) {
+    if (enter(gpt, t, "tg_gpt_loss") != TG_OK) return tg_inert(gpt ? gpt->ctx : &tg_dead_ctx);
+    if (check_target(gpt->ctx, ids, target, reduction) != TG_OK) return tg_inert(gpt->ctx);
+    tg_scope *s = tg_site_open(t, site);
+    tg_tensor *y = loss_of(gpt, t, ids, target, reduction);
+    tg_site_close(t, s);
+    return y;
+}
+
 tg_tensor *tg_gpt_loss(tg_module *gpt, tg_tape *t, tg_tensor *ids, tg_tensor *target, tg_loss_reduction reduction) {
-    return leave(gpt, loss_of(gpt, t, ids, target, reduction));
+    return leave(gpt, checked_loss(gpt, t, ids, target, reduction, TG_SITE));
 }
 
 /* ---- Generation ---- */
@@ -399,14 +435,14 @@ tg_gpt_cache *tg_gpt_cache_new(tg_module *gpt, int64_t batch, int64_t positions)
     const tg_gpt_config *c = tg_gpt_config_of(gpt);
     if (!c || batch <= 0 || positions <= 0 || positions > c->positions) {
         tg_fail(ctx, TG_ERR_ARGUMENT,
-                "tg_gpt_cache_new: batch %lld, %lld positions; expected a gpt, a positive batch, and positions up to "
-                "the model's",
+                "tg_gpt_cache_new: batch is %lld and positions %lld, expected a gpt, a batch of 1 or more, and 1 to "
+                "the model's number of positions",
                 (long long)batch, (long long)positions);
         return NULL;
     }
     if (tg_gpt_tp(c) > 1 && tg_is_sequence_parallel(c->parallel)) {
         tg_fail(ctx, TG_ERR_STATE,
-                "tg_gpt_cache_new: the model's layers are sequence-parallel, which one token at a time cannot be; make "
+                "tg_gpt_cache_new: the model is sequence-parallel, but a single token cannot be split over ranks; make "
                 "its groups without sequence_parallel");
         return NULL;
     }
@@ -436,18 +472,19 @@ void tg_gpt_cache_free(tg_gpt_cache *c) {
 int64_t tg_gpt_cache_length(const tg_gpt_cache *c) { return c ? c->length : 0; }
 
 /* Computes the logits of the last position only: [n, b, h] -> [b, vocab]. */
-static tg_tensor *next_logits(tg_module *gpt, tg_tape *t, tg_gpt_cache *c, tg_tensor *ids) {
-    if (tg_scope_open(t, "generate") != TG_OK) return tg_scope_close(t, NULL, 0), tg_inert(c->ctx);
+static tg_tensor *next_logits(tg_module *gpt, tg_tape *t, tg_gpt_cache *c, tg_tensor *ids, const void *site) {
+    if (tg_scope_open_at(t, "generate", site) != TG_OK) return tg_scope_close(t, NULL, 0), tg_inert(c->ctx);
     tg_tensor *x = tg_gpt_trunk(gpt, t, ids, c);
     tg_tensor *y = logits_of(gpt, t, tg_select(t, x, 0, tg_dim(ids, 1) - 1));
     return tg_scope_close(t, &y, 1) == TG_OK ? y : tg_inert(c->ctx);
 }
 
-static tg_tensor *next(tg_module *gpt, tg_tape *t, tg_gpt_cache *c, tg_tensor *ids) {
+static tg_tensor *next(tg_module *gpt, tg_tape *t, tg_gpt_cache *c, tg_tensor *ids, const void *site) {
     if (enter(gpt, t, "tg_gpt_next") != TG_OK) return tg_inert(gpt ? gpt->ctx : &tg_dead_ctx);
     tg_ctx *ctx = gpt->ctx;
     if (!c || c->gpt != gpt)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_next: the cache is not this model's"), tg_inert(ctx);
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_next: the cache is NULL or belongs to another model"),
+               tg_inert(ctx);
     if (tg_check(ctx, ids, "tg_gpt_next: ids") != TG_OK) return tg_inert(ctx);
     if (ids->ndim != 2 || ids->shape[0] != c->batch || ids->shape[1] < 1 || c->length + ids->shape[1] > c->positions) {
         char what[160];
@@ -460,7 +497,7 @@ static tg_tensor *next(tg_module *gpt, tg_tape *t, tg_gpt_cache *c, tg_tensor *i
     }
     int64_t n = ids->shape[1];
     bool grad = tg_tape_set_grad_mode(t, false), training = tg_tape_set_training(t, false);
-    tg_tensor *y = next_logits(gpt, t, c, ids);
+    tg_tensor *y = next_logits(gpt, t, c, ids, site);
     tg_tape_set_grad_mode(t, grad);
     tg_tape_set_training(t, training);
     if (ctx->run.status == TG_OK) c->length += n;
@@ -468,5 +505,5 @@ static tg_tensor *next(tg_module *gpt, tg_tape *t, tg_gpt_cache *c, tg_tensor *i
 }
 
 tg_tensor *tg_gpt_next(tg_module *gpt, tg_tape *t, tg_gpt_cache *c, tg_tensor *ids) {
-    return leave(gpt, next(gpt, t, c, ids));
+    return leave(gpt, next(gpt, t, c, ids, TG_SITE));
 }

@@ -40,8 +40,8 @@ static inline tg_comm *tg_gpt_tp_comm(const tg_gpt_config *c) { return tg_parall
 /* Returns the number of rows of the embedding and of the output matrix: the vocabulary and its padding. */
 int64_t tg_gpt_rows(const tg_gpt_config *c);
 
-/* Checks the config and fills in its defaults. */
-tg_status tg_gpt_complete(tg_ctx *ctx, tg_gpt_config *c);
+/* Checks the config and fills in its defaults. `who` is the call that messages name. */
+tg_status tg_gpt_complete(tg_ctx *ctx, tg_gpt_config *c, const char *who);
 /* x [s, b, h] -> [s, b, h]. Inert if m is NULL or not a layer of the library. */
 tg_tensor *tg_transformer_layer(tg_module *m, tg_tape *t, tg_tensor *x, const tg_past *past);
 /* ids [b, n] at positions from `offset` on -> the output of the last norm, [n, b, h]. */

@@ -22,7 +22,7 @@ static tg_status optional_positive(const tg_json *j, const char *key, double *ou
     if (!tg_json_has(j, key)) return TG_OK;
     TG_TRY(tg_json_real(j, key, out));
     if (*out > 0) return TG_OK;
-    return tg_fail(j->ctx, TG_ERR_UNSUPPORTED, "'%s': \"%s\" is %g, supported are numbers above 0", j->path, key, *out);
+    return tg_fail(j->ctx, TG_ERR_UNSUPPORTED, "'%s': \"%s\" is %g, expected a number above 0", j->path, key, *out);
 }
 
 static tg_status optional_int(const tg_json *j, const char *key, int64_t *out) {
@@ -39,7 +39,8 @@ static tg_status must_be(const tg_json *j, const char *key, const char *value, c
     if (!tg_json_has(j, key)) return TG_OK;
     TG_TRY(tg_json_string(j, key, &s));
     if (strcmp(s, value) == 0 || (or_value && strcmp(s, or_value) == 0)) return TG_OK;
-    return tg_fail(j->ctx, TG_ERR_UNSUPPORTED, "'%s': \"%s\" is \"%s\", supported is \"%s\"", j->path, key, s, value);
+    return tg_fail(j->ctx, TG_ERR_UNSUPPORTED, "'%s': \"%s\" is \"%s\", but only \"%s\" is supported", j->path, key, s,
+                   value);
 }
 
 static tg_status must_be_bool(const tg_json *j, const char *key, bool value) {
@@ -70,8 +71,8 @@ static tg_status read_gpt2(const tg_json *j, tg_gpt_config *c) {
     c->untied = !tied;
     if (attn == c->dropout && embd == c->dropout) return TG_OK;
     return tg_fail(j->ctx, TG_ERR_UNSUPPORTED,
-                   "'%s': resid_pdrop %g, attn_pdrop %g and embd_pdrop %g differ; one dropout is supported", j->path,
-                   c->dropout, attn, embd);
+                   "'%s': resid_pdrop %g, attn_pdrop %g and embd_pdrop %g differ, but only one dropout is supported",
+                   j->path, c->dropout, attn, embd);
 }
 
 static tg_status read_rope_of(const tg_json *j, const char *key, tg_gpt_config *c) {
@@ -116,8 +117,8 @@ static tg_status read_config(tg_ctx *ctx, const char *path, tg_gpt_config *c) {
     bool gpt2 = strcmp(type, "gpt2") == 0;
     c->arch = gpt2 ? TG_GPT2 : TG_LLAMA;
     if (s == TG_OK && !gpt2 && strcmp(type, "llama") != 0)
-        s = tg_fail(ctx, TG_ERR_UNSUPPORTED, "'%s': model_type \"%s\", supported are \"gpt2\" and \"llama\"", path,
-                    type);
+        s = tg_fail(ctx, TG_ERR_UNSUPPORTED,
+                    "'%s': model_type is \"%s\", but only \"gpt2\" and \"llama\" are supported", path, type);
     if (s == TG_OK) s = gpt2 ? read_gpt2(&j, c) : read_llama(&j, c);
     tg_json_free(&j);
     return s;
@@ -254,7 +255,7 @@ static tg_status load_part(tg_module *gpt, tg_safetensors *f, tg_tensor *p, cons
     tg_status s = part ? ctx->run.ops->fill(ctx, tg_array_of(whole), 0) : TG_OK; /* padding is not in the file */
     tg_tensor *view = s == TG_OK ? as_stored(gpt, whole, true_rows(gpt, p, path), path) : NULL;
     if (view) {
-        s = tg_safetensors_read(f, stored, view, true);
+        s = tg_safetensors_fill(f, stored, view, true, NULL);
         tg_temp_free(view);
     }
     if (part && s == TG_OK && view) s = tg_storage_may_change(p);
@@ -269,8 +270,9 @@ static tg_status check_weights(tg_module *gpt, tg_safetensors *f, const char *pa
     tg_ctx *ctx = gpt->ctx;
     for (int i = 0; i < tg_safetensors_count(f); i++)
         if (!known(gpt, tg_safetensors_at(f, i)->name))
-            return tg_fail(ctx, TG_ERR_FORMAT, "'%s': tensor \"%s\" is not one of the model that config.json describes",
-                           path, tg_safetensors_at(f, i)->name);
+            return tg_fail(ctx, TG_ERR_FORMAT,
+                           "'%s': tensor \"%s\" does not belong to the model that config.json describes", path,
+                           tg_safetensors_at(f, i)->name);
     for (int i = 0, n = tg_module_param_count(gpt); i < n; i++) {
         const char *name;
         tg_tensor *p = tg_module_param(gpt, i, &name);
@@ -377,7 +379,8 @@ tg_status tg_gpt_load_weights(tg_module *gpt, const char *dir) {
     tg_ctx *ctx = gpt->ctx;
     TG_TRY(ctx->run.status);
     if (!tg_gpt_config_of(gpt) || !dir)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_load_weights: expected a gpt and a directory");
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_load_weights: %s",
+                       dir ? "the module is not a gpt" : "dir is NULL");
     char *path = tg_format_path(ctx, "%s/model.safetensors", dir);
     tg_safetensors *f = path ? tg_safetensors_open(ctx, path) : NULL;
     if (f) load_weights(gpt, f, path);
@@ -402,7 +405,7 @@ tg_status tg_gpt_save(tg_module *gpt, const char *dir) {
     tg_ctx *ctx = gpt->ctx;
     TG_TRY(ctx->run.status);
     if (!tg_gpt_config_of(gpt) || !dir)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_save: expected a gpt and a directory");
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_save: %s", dir ? "the module is not a gpt" : "dir is NULL");
     if (!tg_gpt_head(gpt)) return ctx->run.status;
     const tg_parallel *p = tg_gpt_config_of(gpt)->parallel;
     bool writes = !p || tg_shards_writer(&(const tg_shards){.ctx = ctx, .p = p});

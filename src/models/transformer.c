@@ -27,7 +27,10 @@ static const tg_module_ops attention_ops, layer_ops;
 /* Whether m is the library's own layer. Another module in its place cannot use a cache. */
 static bool is_own(const tg_module *m, const tg_module_ops *ops) {
     if (!m || m->ops == ops) return m;
-    tg_fail(m->ctx, TG_ERR_UNSUPPORTED, "a %s in the place of a %s cannot use a cache", tg_module_kind(m), ops->kind);
+    tg_fail(m->ctx, TG_ERR_UNSUPPORTED,
+            "tg_gpt_next: a \"%s\" has replaced the \"%s\" of a layer, and only the library's own can use a cache; use "
+            "tg_gpt_logits",
+            tg_module_kind(m), ops->kind);
     return false;
 }
 
@@ -198,14 +201,15 @@ static const tg_module_ops layer_ops = {
     .size = sizeof(tg_module_ops), .kind = "transformer_layer", .forward = layer_forward, .free = state_free};
 
 /* Creates an empty module whose state holds the completed config, to which *c then points. */
-static tg_module *begin(tg_ctx *ctx, const tg_module_ops *ops, const tg_gpt_config *given, const tg_gpt_config **c) {
+static tg_module *begin(tg_ctx *ctx, const tg_module_ops *ops, const char *who, const tg_gpt_config *given,
+                        const tg_gpt_config **c) {
     if (!tg_ok(ctx)) return NULL;
     tg_layer_state *s = tg_host_alloc(ctx, sizeof *s);
     if (!s) return NULL;
     s->ctx = ctx;
-    tg_options(ctx, &s->c, sizeof s->c, given, ops->kind);
-    if (!given) tg_fail(ctx, TG_ERR_ARGUMENT, "%s: the config is NULL", ops->kind);
-    if (ctx->run.status == TG_OK) tg_gpt_complete(ctx, &s->c);
+    tg_options(ctx, &s->c, sizeof s->c, given, who);
+    if (!given) tg_fail(ctx, TG_ERR_ARGUMENT, "%s: the config is NULL", who);
+    if (ctx->run.status == TG_OK) tg_gpt_complete(ctx, &s->c, who);
     tg_module *m = ctx->run.status == TG_OK ? tg_module_new(ctx, ops, s) : NULL;
     if (!m) {
         state_free(s);
@@ -242,7 +246,7 @@ static tg_module *projection(tg_ctx *ctx, const tg_gpt_config *c, projection_kin
 
 tg_module *tg_nn_attention(tg_ctx *ctx, const tg_gpt_config *given) {
     const tg_gpt_config *c;
-    tg_module *m = begin(ctx, &attention_ops, given, &c);
+    tg_module *m = begin(ctx, &attention_ops, "tg_nn_attention", given, &c);
     if (!m) return finish(ctx, m);
     int64_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim, h = c->hidden;
     if (c->arch == TG_GPT2) {
@@ -264,7 +268,7 @@ tg_module *tg_nn_attention(tg_ctx *ctx, const tg_gpt_config *given) {
 
 tg_module *tg_nn_mlp(tg_ctx *ctx, const tg_gpt_config *given) {
     const tg_gpt_config *c;
-    tg_module *m = begin(ctx, &mlp_ops, given, &c);
+    tg_module *m = begin(ctx, &mlp_ops, "tg_nn_mlp", given, &c);
     if (!m) return finish(ctx, m);
     if (c->arch == TG_GPT2) {
         tg_module_add_child(m, "c_fc", projection(ctx, c, COLUMN, c->hidden, c->ffn, 1, c->init_std));
@@ -284,7 +288,7 @@ static tg_module *norm(tg_ctx *ctx, const tg_gpt_config *c) {
 
 tg_module *tg_nn_transformer_layer(tg_ctx *ctx, const tg_gpt_config *given) {
     const tg_gpt_config *c;
-    tg_module *m = begin(ctx, &layer_ops, given, &c);
+    tg_module *m = begin(ctx, &layer_ops, "tg_nn_transformer_layer", given, &c);
     if (!m) return finish(ctx, m);
     bool gpt2 = c->arch == TG_GPT2;
     tg_module_add_child(m, gpt2 ? "ln_1" : "input_layernorm", norm(ctx, c));

@@ -13,7 +13,7 @@ typedef struct norm_state {
 } norm_state;
 
 static tg_tensor *constant(tg_ctx *ctx, const char *name, int64_t n, double value) {
-    tg_tensor *p = tg_param(ctx, name, (tg_shape){1, {n}}, 0);
+    tg_tensor *p = tg_param_new(ctx, name, TG_DTYPE_DEFAULT, (tg_shape){1, {n}}, 0);
     if (tg_ok(ctx) && value != 0) ctx->run.ops->fill(ctx, tg_array_of(p), value);
     return p;
 }
@@ -30,11 +30,9 @@ static tg_module *checked(tg_module *m) {
     return tg_module_new(ctx, NULL, NULL); /* inert, because the context has an error */
 }
 
-static bool sizes(tg_ctx *ctx, const char *who, int64_t a, int64_t b) {
-    if (a > 0 && b > 0) return true;
-    if (tg_ok(ctx))
-        tg_fail(ctx, TG_ERR_ARGUMENT, "%s: sizes %lld and %lld, expected positive ones", who, (long long)a,
-                (long long)b);
+static bool positive(tg_ctx *ctx, const char *who, const char *name, int64_t size) {
+    if (size > 0) return true;
+    if (tg_ok(ctx)) tg_fail(ctx, TG_ERR_ARGUMENT, "%s: %s is %lld, expected 1 or more", who, name, (long long)size);
     return false;
 }
 
@@ -50,10 +48,11 @@ bool tg_is_own_linear(const tg_module *m) { return m && m->ops == &linear_ops; }
 
 tg_module *tg_linear_module(tg_ctx *ctx, const tg_module_ops *ops, void *state, int64_t in, int64_t out, bool bias,
                             double std) {
-    tg_module *m = tg_module_new(sizes(ctx, "tg_nn_linear", in, out) ? ctx : NULL, ops, state);
+    bool good = positive(ctx, "tg_nn_linear", "in", in) && positive(ctx, "tg_nn_linear", "out", out);
+    tg_module *m = tg_module_new(good ? ctx : NULL, ops, state);
     if (!tg_module_ok(m)) return m;
-    add(m, "weight", tg_param(ctx, "weight", (tg_shape){2, {out, in}}, std));
-    if (bias) add(m, "bias", tg_param(ctx, "bias", (tg_shape){1, {out}}, 0));
+    add(m, "weight", tg_param_new(ctx, "weight", TG_DTYPE_DEFAULT, (tg_shape){2, {out, in}}, std));
+    if (bias) add(m, "bias", tg_param_new(ctx, "bias", TG_DTYPE_DEFAULT, (tg_shape){1, {out}}, 0));
     return checked(m);
 }
 
@@ -73,9 +72,10 @@ static const tg_module_ops embedding_ops = {
 bool tg_is_own_embedding(const tg_module *m) { return m && m->ops == &embedding_ops; }
 
 tg_module *tg_nn_embedding(tg_ctx *ctx, int64_t vocab, int64_t hidden, double std) {
-    tg_module *m = tg_module_new(sizes(ctx, "tg_nn_embedding", vocab, hidden) ? ctx : NULL, &embedding_ops, NULL);
+    bool good = positive(ctx, "tg_nn_embedding", "vocab", vocab) && positive(ctx, "tg_nn_embedding", "hidden", hidden);
+    tg_module *m = tg_module_new(good ? ctx : NULL, &embedding_ops, NULL);
     if (!tg_module_ok(m)) return m;
-    add(m, "weight", tg_param(ctx, "weight", (tg_shape){2, {vocab, hidden}}, std));
+    add(m, "weight", tg_param_new(ctx, "weight", TG_DTYPE_DEFAULT, (tg_shape){2, {vocab, hidden}}, std));
     return checked(m);
 }
 
@@ -99,10 +99,11 @@ static const tg_module_ops layer_norm_ops = {
 static const tg_module_ops rms_norm_ops = {
     .size = sizeof(tg_module_ops), .kind = "rms_norm", .forward = rms_norm_forward, .free = norm_free};
 
-static tg_module *norm_new(tg_ctx *ctx, const tg_module_ops *ops, int64_t hidden, double eps, bool bias) {
+static tg_module *norm_new(tg_ctx *ctx, const tg_module_ops *ops, const char *who, int64_t hidden, double eps,
+                           bool bias) {
     if (tg_ok(ctx) && !(eps >= 0 && isfinite(eps)))
-        tg_fail(ctx, TG_ERR_ARGUMENT, "%s: eps %g, expected a finite number, 0 or more", ops->kind, eps);
-    norm_state *s = sizes(ctx, ops->kind, hidden, 1) && tg_ok(ctx) ? tg_host_alloc(ctx, sizeof *s) : NULL;
+        tg_fail(ctx, TG_ERR_ARGUMENT, "%s: eps is %g, expected a finite number, 0 or more", who, eps);
+    norm_state *s = positive(ctx, who, "hidden", hidden) && tg_ok(ctx) ? tg_host_alloc(ctx, sizeof *s) : NULL;
     if (s) *s = (norm_state){ctx, eps};
     tg_module *m = tg_module_new(s ? ctx : NULL, ops, s);
     if (!tg_module_ok(m)) return m;
@@ -112,8 +113,8 @@ static tg_module *norm_new(tg_ctx *ctx, const tg_module_ops *ops, int64_t hidden
 }
 
 tg_module *tg_nn_layer_norm(tg_ctx *ctx, int64_t hidden, double eps) {
-    return norm_new(ctx, &layer_norm_ops, hidden, eps, true);
+    return norm_new(ctx, &layer_norm_ops, "tg_nn_layer_norm", hidden, eps, true);
 }
 tg_module *tg_nn_rms_norm(tg_ctx *ctx, int64_t hidden, double eps) {
-    return norm_new(ctx, &rms_norm_ops, hidden, eps, false);
+    return norm_new(ctx, &rms_norm_ops, "tg_nn_rms_norm", hidden, eps, false);
 }

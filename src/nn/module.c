@@ -16,7 +16,8 @@ static tg_status check_table(tg_ctx *ctx, const tg_module_ops *ops) {
 
 tg_module *tg_module_new(tg_ctx *ctx, const tg_module_ops *ops, void *state) {
     bool readable = ops && ops->size == sizeof *ops, good = tg_ok(ctx) && check_table(ctx, ops) == TG_OK;
-    if (good && !ops->kind) good = tg_fail(ctx, TG_ERR_ARGUMENT, "tg_module_new: the table needs a kind") == TG_OK;
+    if (good && !ops->kind)
+        good = tg_fail(ctx, TG_ERR_ARGUMENT, "tg_module_new: the table's kind is NULL, expected a name") == TG_OK;
     tg_module *m = good ? tg_host_alloc(ctx, sizeof *m) : NULL;
     if (!m) {
         if (readable && ops->free && state) ops->free(state);
@@ -85,11 +86,12 @@ static tg_module_entry *find_entry(const tg_module *m, const char *name, size_t 
 static tg_module_entry *add_entry(tg_module *m, const char *name, const char *who) {
     tg_ctx *ctx = m->ctx;
     if (!name || !*name || strchr(name, '.')) {
-        tg_fail(ctx, TG_ERR_ARGUMENT, "%s: name \"%s\", expected one without dots", who, name ? name : "(NULL)");
+        tg_fail(ctx, TG_ERR_ARGUMENT, "%s: the name is \"%s\", expected 1 or more characters without dots", who,
+                name ? name : "(NULL)");
         return NULL;
     }
     if (find_entry(m, name, strlen(name))) {
-        tg_fail(ctx, TG_ERR_STATE, "%s: the module has a \"%s\" already", who, name);
+        tg_fail(ctx, TG_ERR_STATE, "%s: the module already has a \"%s\"; choose another name", who, name);
         return NULL;
     }
     tg_module_entry *e = tg_host_alloc(ctx, sizeof *e);
@@ -128,7 +130,7 @@ static bool placed_already(const tg_module *m, const tg_module *child) {
 tg_status tg_module_add_child(tg_module *m, const char *name, tg_module *child) {
     if (placed_already(m, child)) {
         if (tg_module_ok(m))
-            tg_fail(m->ctx, TG_ERR_STATE, "tg_module_add_child: \"%s\" is in a module already, or holds this one",
+            tg_fail(m->ctx, TG_ERR_STATE, "tg_module_add_child: \"%s\" is already in a module, or contains this one",
                     name ? name : "");
         return m ? m->ctx->run.status : TG_ERR_ARGUMENT;
     }
@@ -159,11 +161,12 @@ tg_module *tg_module_child(const tg_module *m, const char *name) {
 
 static bool has_forward(const tg_module *m) {
     if (m->ops && m->ops->forward) return true;
-    tg_fail(m->ctx, TG_ERR_UNSUPPORTED, "tg_module_forward: a %s has no forward of one input", tg_module_kind(m));
+    tg_fail(m->ctx, TG_ERR_UNSUPPORTED, "tg_module_forward: a module of kind \"%s\" has no forward function",
+            tg_module_kind(m));
     return false;
 }
 
-static tg_tensor *forward(tg_module *m, tg_tape *t, tg_tensor *x) {
+static tg_tensor *forward(tg_module *m, tg_tape *t, tg_tensor *x, const void *site) {
     tg_ctx *ctx = m->ctx;
     if (ctx->run.status != TG_OK) return tg_inert(ctx);
     if (!has_forward(m)) return tg_inert(ctx);
@@ -172,14 +175,14 @@ static tg_tensor *forward(tg_module *m, tg_tape *t, tg_tensor *x) {
                 t ? "tape and module are of different contexts" : "the tape is NULL");
         return tg_inert(ctx);
     }
-    if (tg_scope_open(t, m->ops->kind) != TG_OK) return tg_scope_close(t, NULL, 0), tg_inert(ctx);
+    if (tg_scope_open_at(t, m->ops->kind, site) != TG_OK) return tg_scope_close(t, NULL, 0), tg_inert(ctx);
     tg_tensor *y = m->ops->forward(m, t, x);
     return tg_scope_close(t, &y, 1) == TG_OK ? y : tg_inert(ctx);
 }
 
 tg_tensor *tg_module_forward(tg_module *m, tg_tape *t, tg_tensor *x) {
     if (!m) return tg_inert(&tg_dead_ctx);
-    tg_tensor *y = forward(m, t, x);
+    tg_tensor *y = forward(m, t, x, TG_SITE);
     tg_ctx_may_skip(m->ctx);
     return y;
 }
@@ -238,7 +241,8 @@ tg_tensor *tg_module_param(const tg_module *m, int i, const char **path) {
     tg_module_cursor *c = &((tg_module *)m)->seen;
     if (i < c->i) c->at = NULL;
     if (i < 0 || !go_to_param(m, c, i)) {
-        tg_fail(m->ctx, TG_ERR_ARGUMENT, "tg_module_param: parameter %d of %d", i, tg_module_param_count(m));
+        tg_fail(m->ctx, TG_ERR_ARGUMENT, "tg_module_param: index %d is out of range; the module has %d parameters", i,
+                tg_module_param_count(m));
         return tg_inert(m->ctx);
     }
     if (path) {

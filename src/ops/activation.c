@@ -21,10 +21,10 @@ static tg_status backward_by(tg_call *c, tg_formula f) {
 }
 
 /* Defines the op that runs formula `name` forward and `name`_d backward. */
-#define ACTIVATION(name_, text, infer_, taped, samples_)                                                    \
+#define ACTIVATION(name_, text, infer_, recorded, samples_)                                                 \
     static tg_status name_##_forward(tg_call *c) { return forward_by(c, TG_FN_##name_); }                   \
     static tg_status name_##_backward(tg_call *c) { return backward_by(c, TG_FN_##name_##_d); }             \
-    TG_VJP(name_##_vjp, taped(t, g, x, tg_node_params(n)))                                                  \
+    TG_VJP(name_##_vjp, recorded(t, g, x, tg_node_params(n)))                                               \
     const tg_op tg_op_##name_ = {                                                                           \
         .size = sizeof(tg_op), .name = #name_, .formula = text, .n_in = 1, .n_out = 1,                      \
         .params_size = sizeof(activation_params), .saves_in = 1, .family = TG_FAMILY_POINTWISE,             \
@@ -33,7 +33,7 @@ static tg_status backward_by(tg_call *c, tg_formula f) {
 
 /* ---- leaky_relu ---- */
 
-static tg_tensor *leaky_relu_taped(tg_tape *t, tg_tensor *g, tg_tensor *x, const activation_params *a) {
+static tg_tensor *leaky_relu_gradient(tg_tape *t, tg_tensor *g, tg_tensor *x, const activation_params *a) {
     return tg_where(t, tg_above(t, x, 0), g, tg_scale(t, g, a->p));
 }
 
@@ -44,7 +44,7 @@ static const tg_sample leaky_relu_samples[] = {
      .in = {TG_S_IN(-3, -0.3, 3, 5)}},
 };
 
-ACTIVATION(leaky_relu, "x > 0 ? x : slope x", tg_infer_float, leaky_relu_taped, leaky_relu_samples)
+ACTIVATION(leaky_relu, "x > 0 ? x : slope x", tg_infer_float, leaky_relu_gradient, leaky_relu_samples)
 
 /* Returns x where x is above 0 and slope x elsewhere. The gradient at 0 is slope. */
 tg_tensor *tg_leaky_relu(tg_tape *t, tg_tensor *x, double slope) {
@@ -54,7 +54,7 @@ tg_tensor *tg_leaky_relu(tg_tape *t, tg_tensor *x, double slope) {
 /* ---- elu ---- */
 
 /* The exponential never sees a value above 0: where it overflowed, its own derivative would be NaN. */
-static tg_tensor *elu_taped(tg_tape *t, tg_tensor *g, tg_tensor *x, const activation_params *a) {
+static tg_tensor *elu_gradient(tg_tape *t, tg_tensor *g, tg_tensor *x, const activation_params *a) {
     tg_tensor *slope = tg_scale(t, tg_exp(t, tg_clamp(t, x, -INFINITY, 0)), a->p);
     return tg_where(t, tg_above(t, x, 0), g, tg_mul(t, g, slope));
 }
@@ -66,7 +66,7 @@ static const tg_sample elu_samples[] = {
      .in = {TG_S_IN(-3, -0.3, 3, 5)}},
 };
 
-ACTIVATION(elu, "x > 0 ? x : alpha (e^x - 1)", tg_infer_float, elu_taped, elu_samples)
+ACTIVATION(elu, "x > 0 ? x : alpha (e^x - 1)", tg_infer_float, elu_gradient, elu_samples)
 
 /* Returns x where x is above 0 and alpha (e^x - 1) elsewhere. The gradient at 0 is alpha. */
 tg_tensor *tg_elu(tg_tape *t, tg_tensor *x, double alpha) {
@@ -84,7 +84,7 @@ static tg_status softplus_infer(tg_call *c) {
     return tg_infer_float(c);
 }
 
-static tg_tensor *softplus_taped(tg_tape *t, tg_tensor *g, tg_tensor *x, const activation_params *a) {
+static tg_tensor *softplus_gradient(tg_tape *t, tg_tensor *g, tg_tensor *x, const activation_params *a) {
     tg_tensor *z = tg_scale(t, x, a->p);
     return tg_where(t, tg_above(t, z, a->q), g, tg_mul(t, g, tg_sigmoid(t, z)));
 }
@@ -101,7 +101,7 @@ static const tg_sample softplus_samples[] = {
      .in = {TG_S(3)}, .refused = TG_ERR_ARGUMENT},
 };
 
-ACTIVATION(softplus, "ln(1 + e^(beta x)) / beta; x where beta x > threshold", softplus_infer, softplus_taped,
+ACTIVATION(softplus, "ln(1 + e^(beta x)) / beta; x where beta x > threshold", softplus_infer, softplus_gradient,
            softplus_samples)
 
 /* Returns ln(1 + e^(beta x)) / beta, and x itself where beta x is above threshold (commonly 20; infinity is

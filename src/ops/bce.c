@@ -7,11 +7,11 @@
 
 enum { X, Y, W, PW };
 
-static tg_status bce_infer(tg_call *c) { return tg_losses_infer(c, TG_LOSS_NONE); }
+static tg_status bce_infer(tg_call *c) { return tg_elementwise_loss_infer(c, TG_LOSS_NONE); }
 
 /* Computes ln(1 + e^x) and ln(1 + e^-x) in two buffers. Large |x| stays exact: there e^-|x| vanishes next to 1. */
 static tg_status softpluses(tg_call *c, const tg_tensor *x, tg_tensor *plus, tg_tensor *minus) {
-    tg_tensor *e = tg_losses_temp(c), *one = tg_losses_temp(c);
+    tg_tensor *e = tg_elementwise_loss_temp(c), *one = tg_elementwise_loss_temp(c);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_PUT(abs, e, x);
     TG_PUT(neg, e, e);
@@ -37,7 +37,7 @@ static tg_status shares(tg_call *c, const tg_tensor **v, tg_tensor *not) {
     TG_PUT_P(affine, -1, 1, not, y);
     *v = y;
     if (!c->in[PW]) return TG_OK;
-    tg_tensor *product = tg_losses_temp(c);
+    tg_tensor *product = tg_elementwise_loss_temp(c);
     *v = product;
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_PUT(mul, product, y, c->in[PW]);
@@ -46,7 +46,7 @@ static tg_status shares(tg_call *c, const tg_tensor **v, tg_tensor *not) {
 
 /* The factor that the weights w multiply. */
 static tg_status unweighted(tg_call *c, const tg_tensor *loss, const tg_tensor *plus, const tg_tensor *minus) {
-    tg_tensor *not = tg_losses_temp(c);
+    tg_tensor *not = tg_elementwise_loss_temp(c);
     const tg_tensor *v;
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(shares(c, &v, not));
@@ -55,17 +55,19 @@ static tg_status unweighted(tg_call *c, const tg_tensor *loss, const tg_tensor *
 }
 
 static tg_status bce_forward(tg_call *c) {
-    tg_tensor *loss = tg_losses_buffer(c), *plus = tg_losses_temp(c), *minus = tg_losses_temp(c);
+    tg_tensor *loss = tg_elementwise_loss_buffer(c), *plus = tg_elementwise_loss_temp(c),
+              *minus = tg_elementwise_loss_temp(c);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(softpluses(c, c->in[X], plus, minus));
     TG_TRY(unweighted(c, loss, plus, minus));
     if (c->in[W]) TG_PUT(mul, loss, loss, c->in[W]);
-    return tg_losses_reduce(c, loss);
+    return tg_elementwise_loss_reduce(c, loss);
 }
 
 /* gx = g ((1 - y) sigmoid(x) - v sigmoid(-x)). */
 static tg_status grad_x(tg_call *c, const tg_tensor *g) {
-    tg_tensor *slope = tg_losses_temp(c), *mirrored = tg_losses_temp(c), *not = tg_losses_temp(c);
+    tg_tensor *slope = tg_elementwise_loss_temp(c), *mirrored = tg_elementwise_loss_temp(c),
+              *not = tg_elementwise_loss_temp(c);
     const tg_tensor *v;
     if (!c->gin_mode[X]) return TG_OK;
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
@@ -79,7 +81,7 @@ static tg_status grad_x(tg_call *c, const tg_tensor *g) {
 
 /* gy = g (pw softplus(-x) - softplus(x)); gpw = g y softplus(-x). */
 static tg_status grad_y(tg_call *c, const tg_tensor *g, const tg_tensor *plus, const tg_tensor *minus) {
-    tg_tensor *t = tg_losses_temp(c);
+    tg_tensor *t = tg_elementwise_loss_temp(c);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     if (c->gin_mode[Y]) {
         if (c->in[PW]) TG_PUT(mul, t, minus, c->in[PW]);
@@ -92,16 +94,16 @@ static tg_status grad_y(tg_call *c, const tg_tensor *g, const tg_tensor *plus, c
 }
 
 static tg_status bce_backward(tg_call *c) {
-    tg_tensor *g = tg_losses_gradient(c, 1), *weighted = g;
+    tg_tensor *g = tg_elementwise_loss_gradient(c, 1), *weighted = g;
     if (c->in[W] && tg_ok(c->ctx)) {
-        weighted = tg_losses_temp(c);
+        weighted = tg_elementwise_loss_temp(c);
         if (!tg_ok(c->ctx)) return c->ctx->run.status;
         TG_PUT(mul, weighted, c->in[W], g);
     }
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(grad_x(c, weighted));
     if (!c->gin_mode[Y] && !c->gin_mode[W] && !c->gin_mode[PW]) return TG_OK;
-    tg_tensor *plus = tg_losses_temp(c), *minus = tg_losses_temp(c);
+    tg_tensor *plus = tg_elementwise_loss_temp(c), *minus = tg_elementwise_loss_temp(c);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(softpluses(c, c->in[X], plus, minus));
     TG_TRY(grad_y(c, weighted, plus, minus));
@@ -119,15 +121,15 @@ static tg_status bce_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
     tg_tensor *v = in[PW] ? tg_mul(t, y, tg_wide(t, in[PW])) : y;
     tg_tensor *loss = tg_add(t, tg_mul(t, v, softplus(t, tg_neg(t, x))), tg_mul(t, tg_one_minus(t, y), softplus(t, x)));
     if (in[W]) loss = tg_mul(t, loss, tg_wide(t, in[W]));
-    out[0] = tg_losses_taped(t, n, loss);
+    out[0] = tg_elementwise_loss_compose(t, n, loss);
     return TG_OK;
 }
 
 TG_COMPOSED(bce)
 
-#define MEAN TG_LOSSES(MEAN, .width = 0)
-#define SUM TG_LOSSES(SUM, .width = 0)
-#define EACH TG_LOSSES(NONE, .width = 0)
+#define MEAN TG_LOSS_P(MEAN, .width = 0)
+#define SUM TG_LOSS_P(SUM, .width = 0)
+#define EACH TG_LOSS_P(NONE, .width = 0)
 #define P(...) TG_S_IN(0, 1, __VA_ARGS__)
 #define CONSTANT(...) {.shape = TG_S_SHAPE(__VA_ARGS__), .lo = 0, .hi = 1, .frozen = true}
 
@@ -171,7 +173,7 @@ const tg_op tg_op_bce_with_logits = {
     .formula = "-w (pw y log(sigmoid(x)) + (1 - y) log(1 - sigmoid(x)))",
     .n_in = 4,
     .n_out = 1,
-    .params_size = sizeof(tg_losses_params),
+    .params_size = sizeof(tg_elementwise_loss_params),
     .saves_in = 15,
     .optional = 12,
     .family = TG_FAMILY_LOSS,
@@ -188,6 +190,6 @@ const tg_op tg_op_bce_with_logits = {
  * mean divides by the number of elements whatever the weights are, as in PyTorch. */
 tg_tensor *tg_bce_with_logits(tg_tape *t, tg_tensor *x, tg_tensor *y, tg_tensor *w, tg_tensor *pw,
                               const tg_loss_opts *opts) {
-    tg_losses_params p = tg_losses_params_of(opts);
+    tg_elementwise_loss_params p = tg_elementwise_loss_params_of(opts, 0);
     return TG_RECORD(t, tg_op_bce_with_logits, &p, x, y, w, pw);
 }

@@ -347,7 +347,7 @@ static tg_status conv_backward(tg_call *c) {
     return tg_ctx_ops(c->ctx)->reduce(c->ctx, TG_SUM, sum, tg_array_of(c->gout[0]), 1, tg_adds(c, B));
 }
 
-/* ---- The same computation as taped ops ---- */
+/* ---- The same computation as recorded ops ---- */
 
 static tg_status conv_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin);
 
@@ -371,7 +371,7 @@ static const tg_op conv_of[TENSORS] = {
     CONV_OF(Y, "conv", "a convolution without bias", conv_infer),
 };
 
-static tg_tensor *taped(tg_tape *t, const conv_params *like, int result, tg_tensor *const d[TENSORS]) {
+static tg_tensor *record_conv(tg_tape *t, const conv_params *like, int result, tg_tensor *const d[TENSORS]) {
     conv_params p = *like;
     p.result = result;
     return TG_RECORD(t, conv_of[result], &p, d[other(result, 0)], d[other(result, 1)]);
@@ -383,7 +383,7 @@ static tg_status conv_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, 
     for (int i = 0; i < 2; i++) d[other(p->result, i)] = tg_node_in(n)[i];
     d[p->result] = gout[0];
     for (int i = 0; i < 2; i++)
-        if (tg_node_needs_grad(n, i)) gin[i] = taped(t, p, other(p->result, i), d);
+        if (tg_node_needs_grad(n, i)) gin[i] = record_conv(t, p, other(p->result, i), d);
     if (tg_node_inputs(n) > B && tg_node_needs_grad(n, B)) {
         tg_tensor *by_channel = tg_sum(t, gout[0], TG_DIMS(-1), false);
         if (p->w.dims == 2) by_channel = tg_sum(t, by_channel, TG_DIMS(-1), false);
@@ -400,7 +400,7 @@ static tg_status conv_biased_jvp(tg_tape *t, const tg_node *n, tg_tensor *const 
         tg_tensor *d[TENSORS] = {[X] = in[X], [W] = in[W]};
         if (!din[i]) continue;
         d[i] = din[i];
-        tg_tensor *by = taped(t, p, Y, d);
+        tg_tensor *by = record_conv(t, p, Y, d);
         y = y ? tg_add(t, y, by) : by;
     }
     if (!din[B]) {

@@ -63,7 +63,7 @@ static tg_tensor *with_dim(tg_call *c, tg_tensor *r) {
 
 static tg_status cosine_forward(tg_call *c) {
     const tg_tensor *cosine = c->saved[COSINE];
-    tg_tensor *product = tg_losses_temp(c), *nx, *ny, *y = with_dim(c, c->out[0]);
+    tg_tensor *product = tg_elementwise_loss_temp(c), *nx, *ny, *y = with_dim(c, c->out[0]);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     for (int i = 0; i < 2; i++) {
         TG_TRY(along(c, TG_SUMSQ, c->saved[i], c->in[i]));

@@ -6,11 +6,12 @@
 
 /* ---- l1, smooth_l1, huber: with d = x - y and m = d clamped to the middle, m (d - m / 2); without one |d| ---- */
 
-static const tg_losses_params *params(const tg_call *c) { return c->params; }
+static const tg_elementwise_loss_params *params(const tg_call *c) { return c->params; }
 
 static tg_status distance_forward(tg_call *c) {
     double w = params(c)->width;
-    tg_tensor *loss = tg_losses_buffer(c), *d = tg_losses_temp(c), *middle = w ? tg_losses_temp(c) : NULL;
+    tg_tensor *loss = tg_elementwise_loss_buffer(c), *d = tg_elementwise_loss_temp(c),
+              *middle = w ? tg_elementwise_loss_temp(c) : NULL;
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_PUT(sub, d, c->in[0], c->in[1]);
     if (w) {
@@ -20,14 +21,14 @@ static tg_status distance_forward(tg_call *c) {
     } else {
         TG_PUT(abs, loss, d);
     }
-    return tg_losses_reduce(c, loss);
+    return tg_elementwise_loss_reduce(c, loss);
 }
 
 /* gx = g m, or g sign(d); gy = -gx. */
 static tg_status distance_backward(tg_call *c) {
     double w = params(c)->width;
     tg_formula slope = w ? TG_FN_mul : TG_FN_abs_d;
-    tg_tensor *d = tg_losses_temp(c), *g = tg_losses_gradient(c, 1);
+    tg_tensor *d = tg_elementwise_loss_temp(c), *g = tg_elementwise_loss_gradient(c, 1);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_PUT(sub, d, c->in[0], c->in[1]);
     if (w) TG_PUT_P(clamp, -w, w, d, d);
@@ -38,7 +39,7 @@ static tg_status distance_backward(tg_call *c) {
 }
 
 static tg_status distance_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
-    double w = ((const tg_losses_params *)tg_node_params(n))->width;
+    double w = ((const tg_elementwise_loss_params *)tg_node_params(n))->width;
     tg_tensor *d = tg_sub(t, tg_wide(t, tg_node_in(n)[0]), tg_wide(t, tg_node_in(n)[1])), *loss;
     if (w) {
         tg_tensor *middle = tg_clamp(t, d, -w, w);
@@ -46,55 +47,55 @@ static tg_status distance_compose(tg_tape *t, const tg_node *n, tg_tensor **out)
     } else {
         loss = tg_abs(t, d);
     }
-    out[0] = tg_losses_taped(t, n, loss);
+    out[0] = tg_elementwise_loss_compose(t, n, loss);
     return TG_OK;
 }
 
 TG_COMPOSED(distance)
 
 static tg_status l1_infer(tg_call *c) {
-    ((tg_losses_params *)c->params)->width = 0;
-    return tg_losses_infer(c, TG_LOSS_NONE);
+    ((tg_elementwise_loss_params *)c->params)->width = 0;
+    return tg_elementwise_loss_infer(c, TG_LOSS_NONE);
 }
 
 #define ANY(layout_, ...) TG_LOSS_IN(TG_SAMPLE_##layout_, __VA_ARGS__)
 #define CONSTANT(...) {.shape = TG_S_SHAPE(__VA_ARGS__), .frozen = true}
 #define PLAIN(...)                                                                                                   \
     TG_PAIR_SAMPLES(ANY, ANY, __VA_ARGS__),                                                                          \
-    {.note = "a constant target", .params = TG_LOSSES(MEAN, __VA_ARGS__), .n_in = 2,                                 \
+    {.note = "a constant target", .params = TG_LOSS_P(MEAN, __VA_ARGS__), .n_in = 2,                                 \
      .in = {TG_S(2, 3), CONSTANT(2, 3)}},                                                                            \
-    {.note = "scalars", .params = TG_LOSSES(NONE, __VA_ARGS__), .n_in = 2, .in = {TG_S_SCALAR, TG_S_SCALAR}},        \
-    {.note = "batch_mean", .params = TG_LOSSES(BATCH_MEAN, __VA_ARGS__), .n_in = 2, .in = {TG_S(2, 3), TG_S(2, 3)},  \
+    {.note = "scalars", .params = TG_LOSS_P(NONE, __VA_ARGS__), .n_in = 2, .in = {TG_S_SCALAR, TG_S_SCALAR}},        \
+    {.note = "batch_mean", .params = TG_LOSS_P(BATCH_MEAN, __VA_ARGS__), .n_in = 2, .in = {TG_S(2, 3), TG_S(2, 3)},  \
      .refused = TG_ERR_ARGUMENT}
 #define WIDTH(note_, width_, status_)                                                                                \
-    {.note = note_, .params = TG_LOSSES(MEAN, .width = width_), .n_in = 2, .in = {TG_S(2, 3), TG_S(2, 3)},           \
+    {.note = note_, .params = TG_LOSS_P(MEAN, .width = width_), .n_in = 2, .in = {TG_S(2, 3), TG_S(2, 3)},           \
      .refused = TG_##status_}
 #define MIDDLES                                                                                        \
     WIDTH("all in the middle", 10, OK),                                                                \
-    {.note = "all outside", .params = TG_LOSSES(NONE, .width = 0.25), .n_in = 2,                                 \
+    {.note = "all outside", .params = TG_LOSS_P(NONE, .width = 0.25), .n_in = 2,                       \
      .in = {TG_S_IN(1, 2, 2, 3), TG_S_IN(-2, -1, 2, 3)}}
 
 static const tg_sample l1_samples[] = {PLAIN(.width = 0)};
 
 const tg_op tg_op_l1 = {
     .size = sizeof(tg_op), .name = "l1", .formula = "|x - y|", .n_in = 2, .n_out = 1,
-    .params_size = sizeof(tg_losses_params), .saves_in = 3, .family = TG_FAMILY_LOSS, .infer = l1_infer,
+    .params_size = sizeof(tg_elementwise_loss_params), .saves_in = 3, .family = TG_FAMILY_LOSS, .infer = l1_infer,
     .forward = distance_forward, .backward = distance_backward, .vjp = distance_vjp, .jvp = distance_jvp,
     TG_SAMPLES(l1_samples)};
 
 /* Returns |x - y|, reduced by mean, sum, or not at all. The gradient is 0 where x and y are equal. The loss is
  * float32 for 16-bit inputs, as all losses are; the mean of no elements is NaN. */
 tg_tensor *tg_l1(tg_tape *t, tg_tensor *x, tg_tensor *y, const tg_loss_opts *opts) {
-    tg_losses_params p = tg_losses_params_of(opts);
+    tg_elementwise_loss_params p = tg_elementwise_loss_params_of(opts, 0);
     return TG_RECORD(t, tg_op_l1, &p, x, y);
 }
 
 static tg_status smooth_l1_infer(tg_call *c) {
-    tg_losses_params *p = c->params;
+    tg_elementwise_loss_params *p = c->params;
     if (!(p->width >= 0 && isfinite(p->width)))
         return tg_call_fail(c, TG_ERR_ARGUMENT, "beta is %g; it must be finite and 0 or more", p->width);
     p->factor = p->width ? 1 / p->width : 1;
-    return tg_losses_infer(c, TG_LOSS_NONE);
+    return tg_elementwise_loss_infer(c, TG_LOSS_NONE);
 }
 
 static const tg_sample smooth_l1_samples[] = {
@@ -105,22 +106,23 @@ static const tg_sample smooth_l1_samples[] = {
 const tg_op tg_op_smooth_l1 = {
     .size = sizeof(tg_op), .name = "smooth_l1",
     .formula = "d = |x - y|: d < beta ? d^2 / (2 beta) : d - beta / 2", .n_in = 2, .n_out = 1,
-    .params_size = sizeof(tg_losses_params), .saves_in = 3, .family = TG_FAMILY_LOSS, .infer = smooth_l1_infer,
+    .params_size = sizeof(tg_elementwise_loss_params), .saves_in = 3, .family = TG_FAMILY_LOSS,
+    .infer = smooth_l1_infer,
     .forward = distance_forward, .backward = distance_backward, .vjp = distance_vjp, .jvp = distance_jvp,
     TG_SAMPLES(smooth_l1_samples)};
 
 /* Returns the absolute difference of x and y, replaced by a parabola within beta >= 0 of zero. With beta 0 it is
  * tg_l1. */
 tg_tensor *tg_smooth_l1(tg_tape *t, tg_tensor *x, tg_tensor *y, double beta, const tg_loss_opts *opts) {
-    tg_losses_params p = tg_losses_params_of(opts);
+    tg_elementwise_loss_params p = tg_elementwise_loss_params_of(opts, 0);
     p.width = beta;
     return TG_RECORD(t, tg_op_smooth_l1, &p, x, y);
 }
 
 static tg_status huber_infer(tg_call *c) {
-    const tg_losses_params *p = c->params;
+    const tg_elementwise_loss_params *p = c->params;
     if (!(p->width > 0)) return tg_call_fail(c, TG_ERR_ARGUMENT, "delta is %g; it must be greater than 0", p->width);
-    return tg_losses_infer(c, TG_LOSS_NONE);
+    return tg_elementwise_loss_infer(c, TG_LOSS_NONE);
 }
 
 static const tg_sample huber_samples[] = {
@@ -131,20 +133,20 @@ static const tg_sample huber_samples[] = {
 const tg_op tg_op_huber = {
     .size = sizeof(tg_op), .name = "huber",
     .formula = "d = |x - y|: d < delta ? d^2 / 2 : delta (d - delta / 2)", .n_in = 2, .n_out = 1,
-    .params_size = sizeof(tg_losses_params), .saves_in = 3, .family = TG_FAMILY_LOSS, .infer = huber_infer,
+    .params_size = sizeof(tg_elementwise_loss_params), .saves_in = 3, .family = TG_FAMILY_LOSS, .infer = huber_infer,
     .forward = distance_forward, .backward = distance_backward, .vjp = distance_vjp, .jvp = distance_jvp,
     TG_SAMPLES(huber_samples)};
 
 /* Returns half the squared difference within delta > 0 and a straight line beyond: delta times tg_smooth_l1. */
 tg_tensor *tg_huber(tg_tape *t, tg_tensor *x, tg_tensor *y, double delta, const tg_loss_opts *opts) {
-    tg_losses_params p = tg_losses_params_of(opts);
+    tg_elementwise_loss_params p = tg_elementwise_loss_params_of(opts, 0);
     p.width = delta;
     return TG_RECORD(t, tg_op_huber, &p, x, y);
 }
 
 /* ---- kl_div: with q the target's probability, q (log q - x), and 0 where q is 0 ---- */
 
-static tg_status kl_div_infer(tg_call *c) { return tg_losses_infer(c, TG_LOSS_BATCH_MEAN); }
+static tg_status kl_div_infer(tg_call *c) { return tg_elementwise_loss_infer(c, TG_LOSS_BATCH_MEAN); }
 
 /* Computes *q and its logarithm; the target is one of the two. */
 static tg_status probabilities(tg_call *c, tg_tensor *temp, const tg_tensor **q, const tg_tensor **log_q) {
@@ -156,19 +158,20 @@ static tg_status probabilities(tg_call *c, tg_tensor *temp, const tg_tensor **q,
 }
 
 static tg_status kl_div_forward(tg_call *c) {
-    tg_tensor *loss = tg_losses_buffer(c), *temp = tg_losses_temp(c);
+    tg_tensor *loss = tg_elementwise_loss_buffer(c), *temp = tg_elementwise_loss_temp(c);
     const tg_tensor *q, *log_q;
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(probabilities(c, temp, &q, &log_q));
     TG_PUT(sub_mul, loss, log_q, c->in[0], q);
     TG_PUT(where_da, loss, q, loss);
-    return tg_losses_reduce(c, loss);
+    return tg_elementwise_loss_reduce(c, loss);
 }
 
 /* gx = -g q; gy = g (log q - x + 1), times q where y is a logarithm; 0 where q is 0. */
 static tg_status kl_div_backward(tg_call *c) {
-    tg_tensor *temp = tg_losses_temp(c), *slope = tg_losses_temp(c), *g = tg_losses_gradient(c, 1);
-    tg_tensor *minus = c->gin_mode[0] ? tg_losses_gradient(c, -1) : NULL;
+    tg_tensor *temp = tg_elementwise_loss_temp(c), *slope = tg_elementwise_loss_temp(c),
+              *g = tg_elementwise_loss_gradient(c, 1);
+    tg_tensor *minus = c->gin_mode[0] ? tg_elementwise_loss_gradient(c, -1) : NULL;
     const tg_tensor *q, *log_q;
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(probabilities(c, temp, &q, &log_q));
@@ -189,12 +192,12 @@ static tg_tensor *beside_zero(tg_tape *t, tg_tensor *x, tg_tensor *y) {
 }
 
 static tg_status kl_div_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
-    bool log = ((const tg_losses_params *)tg_node_params(n))->log_target;
+    bool log = ((const tg_elementwise_loss_params *)tg_node_params(n))->log_target;
     tg_tensor *x = tg_wide(t, tg_node_in(n)[0]), *y = tg_wide(t, tg_node_in(n)[1]);
     tg_tensor *none = tg_equals(t, log ? tg_exp(t, y) : y, 0), *some = tg_masked_fill(t, y, none, 1);
     tg_tensor *loss = tg_mul(t, log ? tg_exp(t, some) : some, tg_sub(t, log ? some : tg_log(t, some), x));
     loss = log ? tg_masked_fill(t, loss, none, 0) : tg_where(t, none, beside_zero(t, x, y), loss);
-    out[0] = tg_losses_taped(t, n, loss);
+    out[0] = tg_elementwise_loss_compose(t, n, loss);
     return TG_OK;
 }
 
@@ -206,23 +209,23 @@ TG_COMPOSED(kl_div)
 
 static const tg_sample kl_div_samples[] = {
     TG_PAIR_SAMPLES(LOGARITHM, PROBABILITY, .log_target = false),
-    {.note = "logarithms", .params = TG_LOSSES(MEAN, .log_target = true), .n_in = 2,
+    {.note = "logarithms", .params = TG_LOSS_P(MEAN, .log_target = true), .n_in = 2,
      .in = {LOGARITHM(ROWS, 3, 4), LOGARITHM(ROWS, 3, 4)}},
-    {.note = "logarithms, one an element", .params = TG_LOSSES(NONE, .log_target = true), .n_in = 2,
+    {.note = "logarithms, one an element", .params = TG_LOSS_P(NONE, .log_target = true), .n_in = 2,
      .in = {LOGARITHM(STRIDED, 3, 4), LOGARITHM(TRANSPOSED, 3, 4)}},
-    {.note = "mean over the batch", .params = TG_LOSSES(BATCH_MEAN, .log_target = false), .n_in = 2,
+    {.note = "mean over the batch", .params = TG_LOSS_P(BATCH_MEAN, .log_target = false), .n_in = 2,
      .in = {LOGARITHM(ROWS, 3, 4), PROBABILITY(ROWS, 3, 4)}},
-    {.note = "logarithms, mean over the batch", .params = TG_LOSSES(BATCH_MEAN, .log_target = true), .n_in = 2,
+    {.note = "logarithms, mean over the batch", .params = TG_LOSS_P(BATCH_MEAN, .log_target = true), .n_in = 2,
      .in = {LOGARITHM(ROWS, 2, 2, 3), LOGARITHM(ROWS, 2, 2, 3)}},
-    {.note = "a constant target", .params = TG_LOSSES(SUM, .log_target = false), .n_in = 2,
+    {.note = "a constant target", .params = TG_LOSS_P(SUM, .log_target = false), .n_in = 2,
      .in = {LOGARITHM(ROWS, 3), {.shape = TG_S_SHAPE(3), .lo = 0.1, .hi = 1, .frozen = true}}},
-    {.note = "no batch", .params = TG_LOSSES(BATCH_MEAN, .log_target = false), .n_in = 2,
+    {.note = "no batch", .params = TG_LOSS_P(BATCH_MEAN, .log_target = false), .n_in = 2,
      .in = {TG_S_SCALAR, TG_S_SCALAR}, .refused = TG_ERR_SHAPE},
 };
 
 const tg_op tg_op_kl_div = {
     .size = sizeof(tg_op), .name = "kl_div", .formula = "y (log(y) - x)", .n_in = 2, .n_out = 1,
-    .params_size = sizeof(tg_losses_params), .saves_in = 3, .family = TG_FAMILY_LOSS, .infer = kl_div_infer,
+    .params_size = sizeof(tg_elementwise_loss_params), .saves_in = 3, .family = TG_FAMILY_LOSS, .infer = kl_div_infer,
     .forward = kl_div_forward, .backward = kl_div_backward, .vjp = kl_div_vjp, .jvp = kl_div_jvp,
     TG_SAMPLES(kl_div_samples)};
 
@@ -231,6 +234,6 @@ const tg_op tg_op_kl_div = {
  * TG_LOSS_BATCH_MEAN is the mathematical definition for a batch of distributions along dim 0; the default mean is
  * over all elements, as in PyTorch. */
 tg_tensor *tg_kl_div(tg_tape *t, tg_tensor *x, tg_tensor *y, const tg_loss_opts *opts) {
-    tg_losses_params p = tg_losses_params_of(opts);
+    tg_elementwise_loss_params p = tg_elementwise_loss_params_of(opts, TG_LOSS_USES_LOG_TARGET);
     return TG_RECORD(t, tg_op_kl_div, &p, x, y);
 }

@@ -356,7 +356,7 @@ static tg_status einsum_backward(tg_call *c) {
     return sum_products(c, c->gin[1], &of[B], c->in[0], &of[A], g, &of[Y], tg_adds(c, 1));
 }
 
-/* ---- The same computation as taped ops ---- */
+/* ---- The same computation as recorded ops ---- */
 
 extern const tg_op tg_op_einsum;
 

@@ -56,7 +56,7 @@ static tg_status group_norm_compose(tg_tape *t, const tg_node *n, tg_tensor **ou
     const tg_channel_norm k = tg_channel_norm_of(x, p->groups, 0, p->eps);
     const int64_t *s = k.shape;
     tg_tensor *h = tg_reshape(t, tg_wide(t, x), TG_SHAPE(s[0], s[1], s[2] * s[3]));
-    h = tg_reshape(t, tg_norm_taped(t, h, NULL, NULL, p->eps, false), TG_SHAPE(s[0], s[1] * s[2], s[3]));
+    h = tg_reshape(t, tg_norm_compose(t, h, NULL, NULL, p->eps, false), TG_SHAPE(s[0], s[1] * s[2], s[3]));
     if (in[W]) h = tg_mul(t, h, tg_unsqueeze(t, tg_wide(t, in[W]), 1));
     if (in[B]) h = tg_add(t, h, tg_unsqueeze(t, tg_wide(t, in[B]), 1));
     out[0] = tg_cast(t, tg_reshape(t, h, tg_shape_kept(x)), (tg_dtype)x->dtype);

@@ -94,12 +94,12 @@ static tg_status gather_backward(tg_call *c) {
     return put_add(c, gx, tg_array_of(c->gout[0]), tg_array_of(c->in[1]), dim);
 }
 
-static tg_tensor *put_taped(tg_tape *t, const tg_node *n, tg_tensor *g, tg_tensor *index) {
+static tg_tensor *put_gradient(tg_tape *t, const tg_node *n, tg_tensor *g, tg_tensor *index) {
     tg_tensor *x = tg_node_in(n)[0];
     return tg_scatter_add(t, tg_zeros_like(t, x), ((const index_params *)tg_node_params(n))->dim, index, g);
 }
 
-TG_VJP(gather_vjp, put_taped(t, n, g, tg_node_in(n)[1]))
+TG_VJP(gather_vjp, put_gradient(t, n, g, tg_node_in(n)[1]))
 
 static const tg_sample gather_samples[] = {
     {.note = "columns", .params = &(const index_params){1}, .n_in = 2, .in = {TG_S(3, 5), TG_S_INDEX(5, 3, 4)}},
@@ -426,7 +426,7 @@ static tg_tensor *index_like(tg_tape *t, const tg_node *n, const tg_tensor *g) {
     return tg_expand(t, tg_reshape(t, tg_node_in(n)[1], shape), tg_shape_of(g));
 }
 
-TG_VJP(index_select_vjp, put_taped(t, n, g, index_like(t, n, g)))
+TG_VJP(index_select_vjp, put_gradient(t, n, g, index_like(t, n, g)))
 
 static const tg_sample index_select_samples[] = {
     {.note = "rows, some twice", .params = &(const index_params){0}, .n_in = 2, .in = {TG_S(3, 4), TG_S_INDEX(3, 7)}},
@@ -517,14 +517,14 @@ static tg_status embedding_backward(tg_call *c) {
     return put_add(c, tg_array_of(c->gin[0]), from, ids, 0);
 }
 
-static tg_tensor *embedding_taped(tg_tape *t, const tg_node *n, tg_tensor *g) {
+static tg_tensor *embedding_gradient(tg_tape *t, const tg_node *n, tg_tensor *g) {
     tg_tensor *table = tg_node_in(n)[0], *ids = tg_node_in(n)[1];
     int64_t h = table->shape[1];
     tg_tensor *index = tg_expand(t, tg_reshape(t, ids, TG_SHAPE(ids->numel, 1)), TG_SHAPE(ids->numel, h));
     return tg_scatter_add(t, tg_zeros_like(t, table), 0, index, tg_reshape(t, g, TG_SHAPE(ids->numel, h)));
 }
 
-TG_VJP(embedding_vjp, embedding_taped(t, n, g))
+TG_VJP(embedding_vjp, embedding_gradient(t, n, g))
 
 static const tg_sample embedding_samples[] = {
     {.note = "ids of two dims", .n_in = 2, .in = {TG_S(7, 3), TG_S_INDEX(7, 2, 4)}},

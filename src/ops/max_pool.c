@@ -186,7 +186,7 @@ static tg_status max_pool_backward(tg_call *c) {
     return sums ? tg_op_map(c, TG_FN_id, x, TG_T1(to), 1, 0, 0, tg_adds(c, 0)) : TG_OK;
 }
 
-/* ---- The same computation as taped ops ---- */
+/* ---- The same computation as recorded ops ---- */
 
 /* The positions as a tensor of the tape, with the placement of the result. */
 static tg_tensor *kept_places(tg_tape *t, const tg_node *n) {
@@ -286,6 +286,7 @@ static max_pool_params params_of(int dims, const int64_t *size, const tg_pool_op
     max_pool_params p = {.w = tg_windows_of(dims, size, o.stride, size, o.padding, o.dilation)};
     p.w.given = o.size;
     p.w.known = sizeof o;
+    if (o.exclude_padding) p.w.unused = "exclude_padding";
     return p;
 }
 

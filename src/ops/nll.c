@@ -9,7 +9,7 @@ enum { TOTAL }; /* private saved buffer: the sum of the weights of rows that cou
 
 static const int64_t exact_in_double = (int64_t)1 << 53; /* limit of the device's fill, which takes a double */
 
-static const tg_losses_params *params(const tg_call *c) { return c->params; }
+static const tg_elementwise_loss_params *params(const tg_call *c) { return c->params; }
 
 static tg_status need_target(tg_call *c) {
     const tg_tensor *x = c->in[X], *target = c->in[TARGET];
@@ -38,8 +38,8 @@ static tg_status state_rows(tg_call *c) {
 
 static tg_status nll_infer(tg_call *c) {
     const tg_tensor *x = c->in[X], *target = c->in[TARGET];
-    TG_TRY(tg_losses_check(c, TG_LOSS_NONE));
-    const tg_losses_params *p = params(c);
+    TG_TRY(tg_elementwise_loss_check(c, TG_LOSS_NONE));
+    const tg_elementwise_loss_params *p = params(c);
     TG_TRY(tg_need_float(c, X));
     if (x->ndim < 1) return tg_call_fail(c, TG_ERR_SHAPE, "x is a scalar; it must be log-probabilities [.., v] with 1 "
                                          "or more dims");
@@ -193,7 +193,7 @@ static tg_status nll_backward(tg_call *c) {
 }
 
 static tg_status nll_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
-    const tg_losses_params *p = tg_node_params(n);
+    const tg_elementwise_loss_params *p = tg_node_params(n);
     tg_tensor *const *in = tg_node_in(n), *x = tg_wide(t, in[X]);
     tg_tensor *ignored = tg_equals(t, in[TARGET], (double)p->ignore_index);
     tg_tensor *at = tg_masked_fill(t, in[TARGET], ignored, 0);
@@ -214,7 +214,7 @@ static tg_status nll_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
 
 TG_COMPOSED(nll)
 
-#define OPTS(reduction_, ignore_) TG_LOSSES(reduction_, .ignore_index = (ignore_))
+#define OPTS(reduction_, ignore_) TG_LOSS_P(reduction_, .ignore_index = (ignore_))
 #define WEIGHTS(...) TG_S_IN(0.5, 2, __VA_ARGS__)
 
 static const tg_sample nll_samples[] = {
@@ -257,7 +257,7 @@ static const tg_sample nll_samples[] = {
      .in = {TG_S(4, 5), TG_S_INDEX(5, 4), WEIGHTS(4)}, .refused = TG_ERR_SHAPE},
     {.note = "no classes", .params = OPTS(MEAN, -100), .n_in = 3,
      .in = {TG_S(2, 0), TG_S_INDEX(1, 2), TG_S_ABSENT}, .refused = TG_ERR_SHAPE},
-    {.note = "no such reduction", .params = TG_LOSSES(BATCH_MEAN, .ignore_index = -100), .n_in = 3,
+    {.note = "no such reduction", .params = TG_LOSS_P(BATCH_MEAN, .ignore_index = -100), .n_in = 3,
      .in = {TG_S(4, 5), TG_S_INDEX(5, 4), TG_S_ABSENT}, .refused = TG_ERR_ARGUMENT},
     {.note = "512 rows of 50257", .params = OPTS(MEAN, -100), .n_in = 3,
      .in = {TG_S(512, 50257), TG_S_INDEX(50257, 512), TG_S_ABSENT}, .bench = true},
@@ -269,7 +269,7 @@ const tg_op tg_op_nll = {
     .formula = "-w[target] x[target]",
     .n_in = 3,
     .n_out = 1,
-    .params_size = sizeof(tg_losses_params),
+    .params_size = sizeof(tg_elementwise_loss_params),
     .saves_in = 7,
     .saves_out = 1,
     .optional = 4,
@@ -287,6 +287,6 @@ const tg_op tg_op_nll = {
  * target outside [0, v) fails with TG_ERR_DATA. w [v] weighs the classes, 1 if NULL. The mean divides by the sum of
  * the weights of the rows that count, as in PyTorch; without such rows it is NaN with gradient 0. */
 tg_tensor *tg_nll(tg_tape *t, tg_tensor *x, tg_tensor *target, tg_tensor *w, const tg_loss_opts *opts) {
-    tg_losses_params p = tg_losses_params_of(opts);
+    tg_elementwise_loss_params p = tg_elementwise_loss_params_of(opts, TG_LOSS_USES_IGNORE_INDEX);
     return TG_RECORD(t, tg_op_nll, &p, x, target, w);
 }

@@ -83,7 +83,7 @@ static tg_status norm_backward(tg_call *c) {
 static tg_status norm_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
     const norm_params *p = tg_node_params(n);
     tg_tensor *const *in = tg_node_in(n);
-    out[0] = tg_norm_taped(t, in[0], in[1], n->n_in > 2 ? in[2] : NULL, p->eps, p->rms);
+    out[0] = tg_norm_compose(t, in[0], in[1], n->n_in > 2 ? in[2] : NULL, p->eps, p->rms);
     return TG_OK;
 }
 

@@ -81,6 +81,6 @@ const tg_op tg_op_one_hot = {
 
 /* Returns ids [..] as [.., classes] in any dtype that tensors are made in: 1 at the id and 0 elsewhere. An id
  * outside [0, classes) is a data error. */
-tg_tensor *tg_one_hot(tg_tape *t, tg_tensor *ids, int64_t classes, tg_dtype dtype) {
+tg_tensor *tg_one_hot(tg_tape *t, tg_dtype dtype, tg_tensor *ids, int64_t classes) {
     return TG_RECORD(t, tg_op_one_hot, (&(one_hot_params){classes, dtype}), ids);
 }

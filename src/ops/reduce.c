@@ -84,17 +84,17 @@ static tg_status spread(tg_call *c, double scale) {
     return tg_op_pass_view(c, 0, g, 0, x->ndim, x->shape, e.stride);
 }
 
-/* ---- The same computation as taped ops ---- */
+/* ---- The same computation as recorded ops ---- */
 
-tg_tensor *tg_reduce_kept_taped(tg_tape *t, const tg_node *n, tg_tensor *r) {
+tg_tensor *tg_reduce_kept_recorded(tg_tape *t, const tg_node *n, tg_tensor *r) {
     const tg_reduce_params *p = tg_node_params(n);
     tg_shape shape = {.ndim = tg_node_in(n)[0]->ndim};
     tg_reduce_shape(tg_node_in(n)[0], p->mask, true, shape.dim);
     return tg_reshape(t, r, shape);
 }
 
-static tg_tensor *spread_taped(tg_tape *t, const tg_node *n, tg_tensor *g, double scale) {
-    tg_tensor *wide = tg_expand(t, tg_reduce_kept_taped(t, n, g), tg_shape_kept(tg_node_in(n)[0]));
+static tg_tensor *spread_gradient(tg_tape *t, const tg_node *n, tg_tensor *g, double scale) {
+    tg_tensor *wide = tg_expand(t, tg_reduce_kept_recorded(t, n, g), tg_shape_kept(tg_node_in(n)[0]));
     return scale == 1 ? wide : tg_scale(t, wide, scale);
 }
 
@@ -119,7 +119,7 @@ static tg_status sum_forward(tg_call *c) { return tg_reduce_run(c, TG_SUM, c->ou
 
 static tg_status sum_backward(tg_call *c) { return spread(c, 1); }
 
-TG_VJP(sum_vjp, spread_taped(t, n, g, 1))
+TG_VJP(sum_vjp, spread_gradient(t, n, g, 1))
 
 static const tg_sample sum_samples[] = {
     TG_REDUCE_SAMPLES, TG_SMALL_SAMPLES,
@@ -145,7 +145,7 @@ static tg_status mean_forward(tg_call *c) {
 
 static tg_status mean_backward(tg_call *c) { return spread(c, 1.0 / (double)tg_reduce_group(c, c->in[0])); }
 
-TG_VJP(mean_vjp, spread_taped(t, n, g, 1.0 / (double)tg_reduce_node_group(n)))
+TG_VJP(mean_vjp, spread_gradient(t, n, g, 1.0 / (double)tg_reduce_node_group(n)))
 
 static const tg_sample mean_samples[] = {
     TG_REDUCE_SAMPLES, TG_SMALL_SAMPLES,
@@ -182,15 +182,15 @@ static tg_status extremum_backward(tg_call *c) {
     return tg_op_map(c, TG_FN_mul, c->gin[0], TG_T2(ties, share), 2, 0, 0, tg_adds(c, 0));
 }
 
-static tg_tensor *extremum_taped(tg_tape *t, const tg_node *n, tg_tensor *g) {
+static tg_tensor *extremum_gradient(tg_tape *t, const tg_node *n, tg_tensor *g) {
     const tg_reduce_params *p = tg_node_params(n);
-    tg_tensor *x = tg_node_in(n)[0], *ties = tg_eq(t, x, tg_reduce_kept_taped(t, n, tg_node_out(n)[0]));
-    tg_tensor *all = tg_wide(t, tg_reduce_kept_taped(t, n, g));
+    tg_tensor *x = tg_node_in(n)[0], *ties = tg_eq(t, x, tg_reduce_kept_recorded(t, n, tg_node_out(n)[0]));
+    tg_tensor *all = tg_wide(t, tg_reduce_kept_recorded(t, n, g));
     tg_tensor *share = tg_div(t, all, tg_cast(t, tg_sum(t, ties, p->dims, true), (tg_dtype)all->dtype));
     return tg_cast(t, tg_mul(t, tg_cast(t, ties, (tg_dtype)all->dtype), share), (tg_dtype)g->dtype);
 }
 
-TG_VJP(extremum_vjp, extremum_taped(t, n, g))
+TG_VJP(extremum_vjp, extremum_gradient(t, n, g))
 
 static const tg_sample extremum_samples[] = {
     TG_REDUCE_SAMPLES, TG_SMALL_SAMPLES,
@@ -279,12 +279,12 @@ static tg_tensor *logsumexp_shares(tg_tape *t, const tg_node *n) {
     return tg_div(t, e, tg_clamp(t, tg_sum(t, e, p->dims, true), least_mass, most_mass));
 }
 
-static tg_tensor *logsumexp_taped(tg_tape *t, const tg_node *n, tg_tensor *g) {
-    tg_tensor *wide = tg_wide(t, tg_reduce_kept_taped(t, n, g));
+static tg_tensor *logsumexp_gradient(tg_tape *t, const tg_node *n, tg_tensor *g) {
+    tg_tensor *wide = tg_wide(t, tg_reduce_kept_recorded(t, n, g));
     return tg_cast(t, tg_mul(t, logsumexp_shares(t, n), wide), (tg_dtype)g->dtype);
 }
 
-TG_VJP(logsumexp_vjp, logsumexp_taped(t, n, g))
+TG_VJP(logsumexp_vjp, logsumexp_gradient(t, n, g))
 
 /* An element that is inf, whose slope is inf, keeps a tangent of 0 as 0. */
 static tg_status logsumexp_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout) {

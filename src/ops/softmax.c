@@ -38,19 +38,19 @@ static tg_status softmax_backward(tg_call *c) {
 }
 
 /* The Jacobian of softmax is symmetric, so its vjp is also its jvp. */
-static tg_tensor *softmax_taped(tg_tape *t, const tg_node *n, tg_tensor *g, tg_tensor *y) {
+static tg_tensor *softmax_gradient(tg_tape *t, const tg_node *n, tg_tensor *g, tg_tensor *y) {
     tg_dims dim = TG_DIMS(((const softmax_params *)tg_node_params(n))->dim);
     return tg_mul(t, y, tg_sub(t, g, tg_sum(t, tg_mul(t, g, y), dim, true)));
 }
 
-TG_VJP(softmax_vjp, softmax_taped(t, n, g, y))
+TG_VJP(softmax_vjp, softmax_gradient(t, n, g, y))
 
-static tg_tensor *log_softmax_taped(tg_tape *t, const tg_node *n, tg_tensor *g, tg_tensor *y) {
+static tg_tensor *log_softmax_gradient(tg_tape *t, const tg_node *n, tg_tensor *g, tg_tensor *y) {
     tg_dims dim = TG_DIMS(((const softmax_params *)tg_node_params(n))->dim);
     return tg_sub(t, g, tg_mul(t, tg_exp(t, y), tg_sum(t, g, dim, true)));
 }
 
-TG_VJP(log_softmax_vjp, log_softmax_taped(t, n, g, y))
+TG_VJP(log_softmax_vjp, log_softmax_gradient(t, n, g, y))
 
 #define SAMPLE(log_, dim_, note_, ...) \
     {.note = note_, .params = &(const softmax_params){dim_, log_}, .n_in = 1, __VA_ARGS__}

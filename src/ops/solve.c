@@ -160,9 +160,9 @@ static tg_status triangular_solve_backward(tg_call *c) {
     return tg_op_map(c, TG_FN_where_da, c->gin[0], TG_T2(mask, ga), 2, 0, 0, tg_adds(c, 0));
 }
 
-/* ---- The same computation as taped ops ---- */
+/* ---- The same computation as recorded ops ---- */
 
-static tg_tensor *taped(tg_tape *t, const solve_params *p, tg_tensor *a, tg_tensor *b, bool transpose) {
+static tg_tensor *record_solve(tg_tape *t, const solve_params *p, tg_tensor *a, tg_tensor *b, bool transpose) {
     return tg_triangular_solve(t, a, b, TG_SOLVE(.upper = p->upper, .unit = p->unit, .transpose = transpose));
 }
 
@@ -174,7 +174,7 @@ static tg_tensor *triangle(tg_tape *t, const solve_params *p, tg_tensor *x) {
 
 static tg_status triangular_solve_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
     const solve_params *p = tg_node_params(n);
-    tg_tensor *y = tg_node_out(n)[0], *gb = taped(t, p, tg_node_in(n)[0], gout[0], !p->transpose);
+    tg_tensor *y = tg_node_out(n)[0], *gb = record_solve(t, p, tg_node_in(n)[0], gout[0], !p->transpose);
     if (tg_node_needs_grad(n, 1)) gin[1] = gb;
     if (!tg_node_needs_grad(n, 0)) return TG_OK;
     tg_tensor *ga = p->transpose ? tg_matmul(t, y, tg_solve_flipped(t, gb)) : tg_matmul(t, gb, tg_solve_flipped(t, y));
@@ -191,7 +191,7 @@ static tg_status triangular_solve_jvp(tg_tape *t, const tg_node *n, tg_tensor *c
         tg_tensor *moved = tg_matmul(t, p->transpose ? tg_solve_flipped(t, da) : da, tg_node_out(n)[0]);
         b = b ? tg_sub(t, b, moved) : tg_neg(t, moved);
     }
-    dout[0] = taped(t, p, tg_node_in(n)[0], b, p->transpose);
+    dout[0] = record_solve(t, p, tg_node_in(n)[0], b, p->transpose);
     return TG_OK;
 }
 

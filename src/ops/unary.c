@@ -1,6 +1,6 @@
 /* Element-wise ops of one tensor: y = f(x). UNARY_X and UNARY_Y each define an op and its public function from rows
  * of kernels/scalar.h. The gradient's row takes (g, x) or (g, y), and the op saves x or y accordingly. The last
- * argument of the macros is the same gradient as taped ops. */
+ * argument of the macros is the same gradient as recorded ops. */
 #include <math.h>
 
 #include "ops/common/derive.h"
@@ -17,24 +17,24 @@ static tg_status number_infer(tg_call *c) {
 }
 
 /* y = name(x): forward is formula `name`, and the gradient is formula `grad` of g and x or y. */
-#define UNARY(name_, text, infer_, grad, x_saved, y_saved, saved, samples_, taped)                         \
+#define UNARY(name_, text, infer_, grad, x_saved, y_saved, saved, samples_, recorded)                      \
     static tg_status name_##_forward(tg_call *c) {                                                         \
         return tg_op_map(c, TG_FN_##name_, c->out[0], TG_T1(c->in[0]), 1, 0, 0, false);                    \
     }                                                                                                      \
     static tg_status name_##_backward(tg_call *c) {                                                        \
         return tg_op_map_grad(c, 0, TG_FN_##grad, TG_T2(c->gout[0], saved), 2, 0, 0);                      \
     }                                                                                                      \
-    TG_VJP(name_##_vjp, taped)                                                                             \
+    TG_VJP(name_##_vjp, recorded)                                                                          \
     const tg_op tg_op_##name_ = {                                                                          \
         .size = sizeof(tg_op), .name = #name_, .formula = text, .n_in = 1, .n_out = 1,                     \
         .saves_in = x_saved, .saves_out = y_saved, .family = TG_FAMILY_POINTWISE, .sums_f32 = true,        \
         .infer = infer_, .forward = name_##_forward, .backward = name_##_backward, .vjp = name_##_vjp,     \
         .jvp = tg_jvp_pointwise, TG_SAMPLES(samples_)};                                                    \
     tg_tensor *tg_##name_(tg_tape *t, tg_tensor *x) { return TG_RECORD(t, tg_op_##name_, NULL, x); }
-#define UNARY_X(name, text, infer, grad, samples, taped) \
-    UNARY(name, text, infer, grad, 1, 0, c->in[0], samples, taped)
-#define UNARY_Y(name, text, infer, grad, samples, taped) \
-    UNARY(name, text, infer, grad, 0, 1, c->out[0], samples, taped)
+#define UNARY_X(name, text, infer, grad, samples, recorded) \
+    UNARY(name, text, infer, grad, 1, 0, c->in[0], samples, recorded)
+#define UNARY_Y(name, text, infer, grad, samples, recorded) \
+    UNARY(name, text, infer, grad, 0, 1, c->out[0], samples, recorded)
 
 /* ---- Integers too ---- */
 
@@ -198,11 +198,11 @@ static tg_status pow_scalar_backward(tg_call *c) {
 }
 
 /* The slope of power 0 is 0, not 0 times infinity at 0. */
-static tg_tensor *pow_scalar_taped(tg_tape *t, tg_tensor *g, tg_tensor *x, double p) {
+static tg_tensor *pow_scalar_gradient(tg_tape *t, tg_tensor *g, tg_tensor *x, double p) {
     return p == 0 ? tg_zeros_like(t, x) : tg_mul(t, g, tg_scale(t, tg_pow_scalar(t, x, p - 1), p));
 }
 
-TG_VJP(pow_scalar_vjp, pow_scalar_taped(t, g, x, ((const pow_params *)tg_node_params(n))->p))
+TG_VJP(pow_scalar_vjp, pow_scalar_gradient(t, g, x, ((const pow_params *)tg_node_params(n))->p))
 
 static const tg_sample pow_scalar_samples[] = {
     RANGES(&(const pow_params){2.5}, 0.2, 3, 1, 4),
@@ -248,11 +248,11 @@ static tg_status clamp_backward(tg_call *c) {
     return tg_op_map_grad(c, 0, TG_FN_clamp_d, TG_T2(c->gout[0], c->in[0]), 2, p->lo, p->hi);
 }
 
-static tg_tensor *clamp_taped(tg_tape *t, tg_tensor *g, tg_tensor *x, const clamp_params *p) {
+static tg_tensor *clamp_gradient(tg_tape *t, tg_tensor *g, tg_tensor *x, const clamp_params *p) {
     return tg_masked_fill(t, g, tg_ne(t, x, tg_clamp(t, x, p->lo, p->hi)), 0);
 }
 
-TG_VJP(clamp_vjp, clamp_taped(t, g, x, tg_node_params(n)))
+TG_VJP(clamp_vjp, clamp_gradient(t, g, x, tg_node_params(n)))
 
 static const tg_sample clamp_samples[] = {
     RANGES((&(const clamp_params){-4, 1.5}), -3, 1.4, 1.6, 3),

@@ -56,14 +56,14 @@ static tg_status var_backward(tg_call *c) {
     return tg_op_map(c, TG_FN_sub_scaled, c->gin[0], TG_T3(x, c->saved[MEAN], g), 3, scale, 0, tg_adds(c, 0));
 }
 
-static tg_tensor *var_taped(tg_tape *t, const tg_node *n, tg_tensor *g) {
+static tg_tensor *var_gradient(tg_tape *t, const tg_node *n, tg_tensor *g) {
     const tg_reduce_params *p = tg_node_params(n);
     tg_tensor *x = tg_node_in(n)[0], *mean = tg_mean(t, x, p->dims, true);
     double scale = 2.0 / (double)(tg_reduce_node_group(n) - p->correction);
-    return tg_scale(t, tg_mul(t, tg_sub(t, x, mean), tg_reduce_kept_taped(t, n, g)), scale);
+    return tg_scale(t, tg_mul(t, tg_sub(t, x, mean), tg_reduce_kept_recorded(t, n, g)), scale);
 }
 
-TG_VJP(var_vjp, var_taped(t, n, g))
+TG_VJP(var_vjp, var_gradient(t, n, g))
 
 #define WITH(correction_) &(const tg_reduce_params){.dims = {.n = -1}, .correction = (correction_)}
 #define ROWS_WITH(correction_) &(const tg_reduce_params){.dims = TG_LIST(1), .correction = (correction_)}

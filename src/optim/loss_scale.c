@@ -22,6 +22,11 @@ tg_status tg_optim_refresh_scale(tg_optim *o, const char *by, const void *site) 
 
 static tg_status scale_opts(tg_ctx *ctx, const tg_loss_scale *given, tg_loss_scale *s) {
     TG_TRY(tg_options(ctx, s, sizeof *s, given, "tg_optim_set_scale: the options"));
+    if (s->fixed && (s->growth != 0 || s->backoff != 0 || s->min != 0 || s->interval != 0 || s->hysteresis != 0))
+        return tg_fail(ctx, TG_ERR_ARGUMENT,
+                       "tg_optim_set_scale: fixed is set, but growth %g, backoff %g, min %g, interval %lld and "
+                       "hysteresis %lld are of a scale that moves; leave them 0",
+                       s->growth, s->backoff, s->min, (long long)s->interval, (long long)s->hysteresis);
     if (s->initial == 0) s->initial = 0x1p32;
     if (s->growth == 0) s->growth = 2;
     if (s->backoff == 0) s->backoff = 0.5;

@@ -18,35 +18,35 @@ static tg_status map(tg_ctx *ctx, tg_formula f, tg_array out, const tg_array *in
  * a step allocates nothing. The momentum and the parameter are written last, and only if the step is not skipped. */
 static tg_status sgd_item(tg_optim *o, tg_optim_item *it, const tg_tensor *grad) {
     tg_ctx *ctx = o->ctx;
-    const tg_tensor *words = it->state[1]->dtype == TG_F64 ? o->words : o->words32;
+    const tg_tensor *scalars = it->state[1]->dtype == TG_F64 ? o->scalars : o->scalars32;
     tg_array p = tg_array_of(it->master ? it->master : it->param), m = tg_array_of(it->state[0]);
-    tg_array d = tg_array_of(it->state[1]), word[TG_STEP_WORD];
+    tg_array d = tg_array_of(it->state[1]), scalar[TG_STEP_SCALARS];
     double decay = o->group[it->group].weight_decay, mu = o->sgd.momentum;
-    for (int i = 0; i < TG_STEP_WORD; i++) word[i] = tg_array_spread(words, it->group * TG_STEP_WORD + i, &d);
-    MAP(mul, d, 0, 0, tg_array_of(grad), word[TG_WORD_COEFFICIENT]);
+    for (int i = 0; i < TG_STEP_SCALARS; i++) scalar[i] = tg_array_spread(scalars, it->group * TG_STEP_SCALARS + i, &d);
+    MAP(mul, d, 0, 0, tg_array_of(grad), scalar[TG_SCALAR_COEFFICIENT]);
     if (decay > 0) MAP(linear_sum, d, 1, decay, d, p);
     if (mu > 0) {
-        if (o->sgd.dampening > 0) MAP(mul, d, 0, 0, d, word[TG_WORD_FIRST]);
-        MAP(sum_unless, m, mu, 1, word[TG_WORD_SKIP], m, d);
+        if (o->sgd.dampening > 0) MAP(mul, d, 0, 0, d, scalar[TG_SCALAR_FIRST]);
+        MAP(sum_unless, m, mu, 1, scalar[TG_SCALAR_SKIP], m, d);
         if (o->sgd.nesterov) MAP(linear_sum, d, 1, mu, d, m);
     }
-    MAP(mul, d, 0, 0, mu > 0 && !o->sgd.nesterov ? m : d, word[TG_WORD_LR]);
-    MAP(sum_unless, p, 1, -1, word[TG_WORD_SKIP], p, d);
+    MAP(mul, d, 0, 0, mu > 0 && !o->sgd.nesterov ? m : d, scalar[TG_SCALAR_LR]);
+    MAP(sum_unless, p, 1, -1, scalar[TG_SCALAR_SKIP], p, d);
     return it->master ? tg_gradient_put(it->param, it->master, false) : TG_OK;
 }
 
-/* Completes the words for SGD. TG_WORD_FIRST becomes the share of a direction that the momentum takes. words32 are
- * all words in float32, for parameters that are stepped in float32. */
+/* Completes the scalars for SGD. TG_SCALAR_FIRST becomes the share of a direction that the momentum takes. scalars32
+ * are all scalars in float32, for parameters that are stepped in float32. */
 static tg_status sgd_words(tg_optim *o) {
     tg_ctx *ctx = o->ctx;
-    const int64_t groups = o->n_groups, all = groups * TG_STEP_WORD, stride = TG_STEP_WORD;
-    tg_array words = tg_array_of(o->words), narrow = tg_array_of(o->words32);
-    words.shape = narrow.shape = &all;
-    words.numel = narrow.numel = all;
-    tg_array first = tg_array_spread(o->words, TG_WORD_FIRST, &words);
+    const int64_t groups = o->n_groups, all = groups * TG_STEP_SCALARS, stride = TG_STEP_SCALARS;
+    tg_array scalars = tg_array_of(o->scalars), narrow = tg_array_of(o->scalars32);
+    scalars.shape = narrow.shape = &all;
+    scalars.numel = narrow.numel = all;
+    tg_array first = tg_array_spread(o->scalars, TG_SCALAR_FIRST, &scalars);
     first.shape = &groups, first.stride = &stride, first.numel = groups;
     if (o->sgd.dampening > 0) MAP(affine, first, o->sgd.dampening, 1 - o->sgd.dampening, first);
-    MAP(id, narrow, 0, 0, words);
+    MAP(id, narrow, 0, 0, scalars);
     return TG_OK;
 }
 
@@ -76,7 +76,7 @@ static tg_adamw_args adam_args(const tg_optim *o, const tg_optim_item *it, const
                            .eps = group->eps,
                            .weight_decay = group->weight_decay,
                            .decoupled = o->decoupled,
-                           .step = tg_array_spread(o->words, it->group * TG_STEP_WORD, &(tg_array){0}).data};
+                           .step = tg_array_spread(o->scalars, it->group * TG_STEP_SCALARS, &(tg_array){0}).data};
 }
 
 static tg_status adam_step(tg_optim *o) {

@@ -18,17 +18,17 @@ tg_status tg_optim_check(const tg_optim *o) {
 
 static tg_status check_params(tg_ctx *ctx, tg_tensor *const *params, int n, const char *who) {
     if (n <= 0 || !params)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: %d parameters at %p, expected one or more", who, n,
-                       (const void *)params);
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: n is %d and params is %p, expected an array of 1 or more parameters",
+                       who, n, (const void *)params);
     for (int i = 0; i < n; i++) {
         TG_TRY(tg_check(ctx, params[i], who));
         char what[160];
         tg_describe(params[i], what, sizeof what);
         if (params[i]->tape || !(params[i]->flags & TG_F_REQUIRES_GRAD))
             return tg_fail(ctx, TG_ERR_STATE,
-                           "%s: parameter %d, %s, is not a leaf of the context that needs a gradient", who, i, what);
+                           "%s: parameter %d, %s, must be a leaf of the context that needs a gradient", who, i, what);
         if (!(params[i]->flags & TG_F_CONTIGUOUS))
-            return tg_fail(ctx, TG_ERR_STATE, "%s: parameter %d, %s, is not contiguous", who, i, what);
+            return tg_fail(ctx, TG_ERR_STATE, "%s: parameter %d, %s, must be contiguous", who, i, what);
         for (int j = 0; j < i; j++)
             if (params[j] == params[i])
                 return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: parameter %d, %s, is given twice", who, i, what);
@@ -79,7 +79,7 @@ static tg_optim *made(tg_optim *o) { return o ? o : (tg_optim *)&inert; }
 
 bool tg_optim_rate(tg_ctx *ctx, double lr, const char *who) {
     if (lr >= 0 && !isinf(lr)) return true;
-    if (tg_ok(ctx)) tg_fail(ctx, TG_ERR_ARGUMENT, "%s: learning rate %g, expected a finite number, 0 or more", who, lr);
+    if (tg_ok(ctx)) tg_fail(ctx, TG_ERR_ARGUMENT, "%s: lr is %g, expected a finite number, 0 or more", who, lr);
     return false;
 }
 
@@ -92,10 +92,12 @@ tg_optim *tg_sgd_new(tg_ctx *ctx, tg_tensor *const *params, int n, const tg_sgd_
         !(opts.momentum >= 0 && opts.momentum < 1 && opts.weight_decay >= 0 && isfinite(opts.weight_decay) &&
           opts.dampening >= 0 && opts.dampening <= 1 && (!opts.nesterov || (opts.momentum > 0 && opts.dampening == 0))))
         tg_fail(ctx, TG_ERR_ARGUMENT,
-                "tg_sgd_new: momentum %g, dampening %g, weight_decay %g%s; expected momentum in [0, 1), dampening in "
-                "[0, 1], "
-                "decay 0 or more, and for Nesterov momentum without dampening",
+                "tg_sgd_new: momentum is %g, dampening %g and weight_decay %g%s; expected momentum in [0, 1), "
+                "dampening in [0, 1], weight_decay 0 or more, and for nesterov momentum above 0 and dampening 0",
                 opts.momentum, opts.dampening, opts.weight_decay, opts.nesterov ? ", nesterov" : "");
+    if (tg_ok(ctx) && opts.dampening > 0 && opts.momentum == 0)
+        tg_fail(ctx, TG_ERR_ARGUMENT, "tg_sgd_new: dampening is %g, but momentum is 0, without which it does nothing",
+                opts.dampening);
     tg_optim *o = make(ctx, &tg_sgd_method, params, n, "tg_sgd_new");
     if (!o) return made(NULL);
     o->sgd = opts;
@@ -119,7 +121,8 @@ static tg_optim *adam_new(tg_ctx *ctx, tg_tensor *const *params, int n, const tg
     if (tg_ok(ctx) && !(opts.beta1 >= 0 && opts.beta1 < 1 && opts.beta2 >= 0 && opts.beta2 < 1 && opts.eps >= 0 &&
                         opts.weight_decay >= 0 && isfinite(opts.eps + opts.weight_decay)))
         tg_fail(ctx, TG_ERR_ARGUMENT,
-                "%s: betas %g and %g, eps %g, weight_decay %g; expected betas in [0, 1), the others finite, 0 or more",
+                "%s: beta1 is %g, beta2 %g, eps %g and weight_decay %g; expected betas in [0, 1), the others finite, 0 "
+                "or more",
                 who, opts.beta1, opts.beta2, opts.eps, opts.weight_decay);
     tg_optim *o = make(ctx, &tg_adam_method, params, n, who);
     if (!o) return made(NULL);
@@ -161,8 +164,8 @@ void tg_optim_free(tg_optim *o) {
 tg_status tg_optim_check_items(tg_optim *o, const char *who) {
     for (int i = 0; i < o->n; i++)
         if (tg_ref_get(o->ctx, o->item[i].ref) != o->item[i].param)
-            return tg_fail(o->ctx, TG_ERR_HANDLE, "%s: parameter %d was dropped; it must outlive its optimizer", who,
-                           i);
+            return tg_fail(o->ctx, TG_ERR_HANDLE, "%s: parameter %d was dropped; parameters must outlive the optimizer",
+                           who, i);
     return TG_OK;
 }
 
@@ -199,28 +202,30 @@ static int add_group(tg_optim *o, const tg_optim_group_t *g, const char *who) {
 static tg_status check_group(const tg_optim *o, const tg_group_opts *given, const tg_optim_group_t *g) {
     tg_ctx *ctx = o->ctx;
     if (!(g->lr_scale >= 0 && g->weight_decay >= 0) || isinf(g->lr_scale + g->weight_decay))
-        return tg_fail(ctx, TG_ERR_ARGUMENT,
-                       "tg_optim_group: lr_scale %g, weight_decay %g; expected finite numbers, 0 or more, or TG_NONE",
-                       g->lr_scale, g->weight_decay);
+        return tg_fail(
+            ctx, TG_ERR_ARGUMENT,
+            "tg_optim_add_group: lr_scale is %g and weight_decay %g, expected finite numbers, 0 or more, or TG_NONE",
+            g->lr_scale, g->weight_decay);
     if (o->method != &tg_adam_method && (given->beta1 != 0 || given->beta2 != 0 || given->eps != 0))
         return tg_fail(ctx, TG_ERR_ARGUMENT,
-                       "tg_optim_group: beta1 %g, beta2 %g, eps %g; %s has none of them: leave them 0", given->beta1,
-                       given->beta2, given->eps, o->method->name);
+                       "tg_optim_add_group: beta1 is %g, beta2 %g and eps %g, but %s has none of them; leave them 0",
+                       given->beta1, given->beta2, given->eps, o->method->name);
     if (!(g->beta1 >= 0 && g->beta1 < 1 && g->beta2 >= 0 && g->beta2 < 1 && g->eps >= 0 && isfinite(g->eps)))
-        return tg_fail(ctx, TG_ERR_ARGUMENT,
-                       "tg_optim_group: betas %g and %g, eps %g; expected betas in [0, 1), and eps finite, 0 or more",
-                       g->beta1, g->beta2, g->eps);
+        return tg_fail(
+            ctx, TG_ERR_ARGUMENT,
+            "tg_optim_add_group: beta1 is %g, beta2 %g and eps %g, expected betas in [0, 1), and eps finite, 0 or more",
+            g->beta1, g->beta2, g->eps);
     if (g->schedule.size && !tg_schedule_ok(&g->schedule))
         return tg_fail(ctx, TG_ERR_ARGUMENT,
-                       "tg_optim_group: the schedule (lr %g, min_lr %g, %lld steps) is not valid: tg_schedule_lr gives "
-                       "NaN for it",
+                       "tg_optim_add_group: the schedule (lr %g, min_lr %g, %lld steps) is invalid, so tg_schedule_lr "
+                       "returns NaN; see schedule.h for the ranges",
                        g->schedule.lr, g->schedule.min_lr, (long long)g->schedule.steps);
     return TG_OK;
 }
 
-int tg_optim_group(tg_optim *o, const tg_group_opts *given) {
+int tg_optim_add_group(tg_optim *o, const tg_group_opts *given) {
     tg_group_opts opts;
-    if (tg_optim_check(o) != TG_OK || tg_options(o->ctx, &opts, sizeof opts, given, "tg_optim_group: the options"))
+    if (tg_optim_check(o) != TG_OK || tg_options(o->ctx, &opts, sizeof opts, given, "tg_optim_add_group: the options"))
         return -1;
     const tg_optim_group_t *first = &o->group[0];
     tg_optim_group_t g = {.lr_scale = given_or(opts.lr_scale, 1),
@@ -230,23 +235,26 @@ int tg_optim_group(tg_optim *o, const tg_group_opts *given) {
                           .eps = given_or(opts.eps, first->eps),
                           .lr = o->lr};
     if (opts.schedule &&
-        tg_options(o->ctx, &g.schedule, sizeof g.schedule, opts.schedule, "tg_optim_group: the schedule"))
+        tg_options(o->ctx, &g.schedule, sizeof g.schedule, opts.schedule, "tg_optim_add_group: the schedule"))
         return -1;
-    return check_group(o, &opts, &g) == TG_OK ? add_group(o, &g, "tg_optim_group") : -1;
+    return check_group(o, &opts, &g) == TG_OK ? add_group(o, &g, "tg_optim_add_group") : -1;
 }
 
 tg_status tg_optim_assign(tg_optim *o, int group, tg_tensor *const *params, int n) {
     TG_TRY(tg_optim_check(o));
     if (group < 0 || group >= o->n_groups || n < 0 || (n && !params))
-        return tg_fail(o->ctx, TG_ERR_ARGUMENT, "tg_optim_assign: group %d of %d, %d parameters", group, o->n_groups,
-                       n);
+        return tg_fail(o->ctx, TG_ERR_ARGUMENT,
+                       "tg_optim_assign: group is %d of %d groups and n is %d, expected a group that exists and an "
+                       "array of n parameters, 0 or more",
+                       group, o->n_groups, n);
     for (int pass = 0; pass < 2; pass++) /* first find all of them, then move them */
         for (int i = 0; i < n; i++) {
             int j = 0;
             TG_TRY(tg_check(o->ctx, params[i], "tg_optim_assign"));
             while (j < o->n && o->item[j].param != params[i]) j++;
             if (j == o->n)
-                return tg_fail(o->ctx, TG_ERR_ARGUMENT, "tg_optim_assign: parameter %d is not this optimizer's", i);
+                return tg_fail(o->ctx, TG_ERR_ARGUMENT,
+                               "tg_optim_assign: parameter %d does not belong to this optimizer", i);
             if (pass) o->item[j].group = group;
         }
     return TG_OK;
@@ -303,6 +311,7 @@ tg_tensor *tg_optim_state(tg_optim *o, int i, const char **name) {
         if (name) *name = TG_OPTIM_SCALE_NAME;
         return o->scale_state;
     }
-    tg_fail(o->ctx, TG_ERR_ARGUMENT, "tg_optim_state: state %d of %d", i, tg_optim_state_count(o));
+    tg_fail(o->ctx, TG_ERR_ARGUMENT, "tg_optim_state: index %d is out of range; the optimizer has %d state tensors", i,
+            tg_optim_state_count(o));
     return tg_inert(o->ctx);
 }

@@ -26,7 +26,7 @@ typedef struct tg_optim_item {
 } tg_optim_item;
 
 /* A method: the states that it keeps for each parameter, and its step of all parameters with a gradient. When the
- * step runs the words of step.h are prepared. */
+ * step runs the scalars of step.h are prepared. */
 typedef struct tg_optim_method {
     const char *name;
     int n_states;
@@ -46,10 +46,10 @@ struct tg_optim {
     int n, n_groups, n_sums;
     size_t bytes; /* of this struct with its items */
     /* On the device, in float64: the sums of squares of each gradient [n], and of those on the same axes
-     * [TG_STEP_SUMS]; the state, and the words of the groups (step.h). scale_view and scale_state are views of the
-     * state: of the scale, and of the scale with its two counters. In float32: words32, and scale32, the scale when
+     * [TG_STEP_SUMS]; the state, and the scalars of the groups (step.h). scale_view and scale_state are views of the
+     * state: of the scale, and of the scale with its two counters. In float32: scalars32, and scale32, the scale when
      * the state had version scale_version. */
-    tg_tensor *squares, *sums, *state, *words, *words32, *scale_view, *scale_state, *scale32;
+    tg_tensor *squares, *sums, *state, *scalars, *scalars32, *scale_view, *scale_state, *scale32;
     tg_tensor *fault; /* [1]: whether any rank found an error in the step's data (slot fault_sum) */
     uint32_t scale_version;
     tg_adamw_args *list; /* [n], of one call */

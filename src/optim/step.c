@@ -60,7 +60,7 @@ static tg_status prepare(tg_optim *o, bool normed) {
                          .n_sums = normed ? o->n_sums : 0,
                          .n_groups = o->n_groups,
                          .state = tg_data(o->state),
-                         .words = tg_data(o->words),
+                         .scalars = tg_data(o->scalars),
                          .max_norm = o->summed ? o->next_norm : NAN,
                          .dynamic = tg_optim_scale_moves(o),
                          .growth = o->scale.growth,

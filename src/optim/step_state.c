@@ -37,14 +37,14 @@ bool tg_optim_read(const tg_optim *o, double s[TG_STEP_STATE]) {
 tg_status tg_optim_device_open(tg_optim *o) {
     tg_ctx *ctx = o->ctx;
     const double begin[TG_STEP_STATE] = {[TG_STEP_NORM] = NAN, [TG_STEP_SCALE] = 1};
-    const int64_t words = TG_STEP_GROUPS * TG_STEP_WORD;
+    const int64_t scalars = TG_STEP_GROUPS * TG_STEP_SCALARS;
     o->list = tg_host_alloc(ctx, (size_t)o->n * sizeof *o->list);
     o->squares = doubles(ctx, o->n);
     o->sums = doubles(ctx, TG_STEP_SUMS);
     if (ctx->run.ops->fault_sum) o->fault = doubles(ctx, 1);
     o->state = doubles(ctx, TG_STEP_STATE);
-    o->words = doubles(ctx, words);
-    if (tg_ok(ctx)) o->words32 = tg_owned_empty(ctx, TG_F32, 1, &words, TG_MEM_OPTIMIZER);
+    o->scalars = doubles(ctx, scalars);
+    if (tg_ok(ctx)) o->scalars32 = tg_owned_empty(ctx, TG_F32, 1, &scalars, TG_MEM_OPTIMIZER);
     if (tg_ok(ctx)) o->scale32 = tg_owned_empty(ctx, TG_F32, 0, NULL, TG_MEM_OPTIMIZER);
     o->scale_view = part_of_state(o, TG_STEP_SCALE, 0, 1);
     o->scale_state = part_of_state(o, TG_STEP_SCALE, 1, 3);
@@ -55,8 +55,8 @@ tg_status tg_optim_device_open(tg_optim *o) {
 
 void tg_optim_device_close(tg_optim *o) {
     tg_optim_drop_state(o->scale_state);
-    tg_tensor *const all[] = {o->scale_view, o->scale32, o->words32, o->words, o->state, o->fault, o->sums,
-                              o->squares};
+    tg_tensor *const all[] = {o->scale_view, o->scale32, o->scalars32, o->scalars,
+                              o->state,      o->fault,   o->sums,      o->squares};
     for (int i = 0; i < TG_LEN(all); i++)
         if (all[i]) tg_drop(all[i]);
     tg_host_free(o->ctx, o->list, (size_t)o->n * sizeof *o->list);

@@ -91,14 +91,14 @@ static tg_status grid_make(tg_ctx *ctx, grid *g, const char *order, const char *
         if (!known || find(g->names, i, g->names[i]) >= 0) g->n = -1;
     }
     if (g->n < 0)
-        return tg_fail(ctx, TG_ERR_ARGUMENT,
-                       "tg_parallel_new: the order \"%s\" is not a list of tp, cp, ep, dp and pp, each once, with '-' "
-                       "between",
-                       order);
+        return tg_fail(
+            ctx, TG_ERR_ARGUMENT,
+            "tg_parallel_new: order is \"%s\", expected a list of tp, cp, ep, dp and pp, each once, with '-' between",
+            order);
     for (int j = 0; j < GRID; j++) {
         int at = find(g->names, g->n, name[j]);
         if (at < 0 && size[j] != 1)
-            return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_parallel_new: %s is %d, and the order \"%s\" does not name it",
+            return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_parallel_new: %s is %d, but order \"%s\" does not name it",
                            name[j], size[j], order);
         if (at < 0) strcpy(g->names[at = g->n++], name[j]);
         g->sizes[at] = size[j];
@@ -141,8 +141,9 @@ static tg_status check_sizes(tg_ctx *ctx, tg_parallel_opts *o, int world) {
     static const char *const name[] = {"tp", "cp", "pp", "etp", "ep"};
     for (int i = 0; i < TG_LEN(size); i++)
         if (*size[i] < 0 || *size[i] > world)
-            return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_parallel_new: %s is %d, expected 1 to the world's %d (0: default)",
-                           name[i], *size[i], world);
+            return tg_fail(ctx, TG_ERR_ARGUMENT,
+                           "tg_parallel_new: %s is %d, expected 1 to %d, the ranks of the world (0: default)", name[i],
+                           *size[i], world);
     if (!o->tp) o->tp = 1;
     if (!o->cp) o->cp = 1;
     if (!o->pp) o->pp = 1;
@@ -190,8 +191,8 @@ static tg_status check_pipelines(tg_ctx *ctx, const tg_parallel_opts *o, const g
     TG_TRY(same_groups(ctx, dense, expert, "pp", world, &same));
     if (same) return TG_OK;
     return tg_fail(ctx, TG_ERR_ARGUMENT,
-                   "tg_parallel_new: with the order \"%s\" the pipelines of the dense and the expert grid differ; put "
-                   "pp last, or choose etp x ep = tp x cp x (a part of dp)",
+                   "tg_parallel_new: with order \"%s\" the pipelines of the dense and of the expert grid differ; put "
+                   "pp last, or choose etp x ep = tp x cp x (a divisor of dp)",
                    o->order);
 }
 
@@ -290,14 +291,15 @@ static tg_parallel *make(tg_comm *world, const tg_parallel_opts *given) {
     if (!tg_ok(ctx)) return NULL;
     tg_options(ctx, &o, sizeof o, given, "tg_parallel_new: the options");
     if (tg_grid_of(ctx)->owner)
-        tg_fail(ctx, TG_ERR_STATE, "tg_parallel_new: the context has one already; tg_parallel_free it first");
+        tg_fail(ctx, TG_ERR_STATE,
+                "tg_parallel_new: the context already has a tg_parallel; call tg_parallel_free on it first");
     if (ctx->run.status != TG_OK || check_sizes(ctx, &o, tg_comm_size(world)) != TG_OK) return NULL;
     if (!tg_grid_open(ctx)) return NULL;
     tg_parallel *p = tg_host_alloc(ctx, sizeof *p);
     if (!p) return NULL;
     *p = (tg_parallel){.ctx = ctx, .world = world, .o = o};
     if (strlen(o.order) >= sizeof p->order)
-        tg_fail(ctx, TG_ERR_ARGUMENT, "tg_parallel_new: the order \"%s\" is too long", o.order);
+        tg_fail(ctx, TG_ERR_ARGUMENT, "tg_parallel_new: order \"%s\" is too long", o.order);
     else
         p->o.order = strcpy(p->order, o.order);
     if (ctx->run.status == TG_OK) make_groups(p);
@@ -331,8 +333,8 @@ tg_status tg_parallel_recover(tg_parallel *p) {
     int world = tg_comm_size(p->world), model = p->o.tp * p->o.cp * p->o.pp, experts = p->o.etp * p->o.ep * p->o.pp;
     if (world % model || world % experts)
         return tg_fail(p->ctx, TG_ERR_STATE,
-                       "tg_parallel_recover: %d ranks are left, which the grid (tp x cp x pp = %d, etp x ep x pp = %d) "
-                       "does not divide; free it, and make another over the world",
+                       "tg_parallel_recover: %d ranks are left, expected a multiple of tp x cp x pp = %d and of etp x "
+                       "ep x pp = %d; free the tg_parallel, and create another over the world",
                        world, model, experts);
     TG_TRY(make_groups(p));
     for (tg_parallel_listener *l = p->listeners; l; l = l->next) TG_TRY(l->recovered(l));
@@ -366,8 +368,8 @@ tg_status tg_rng_seed_parallel(const tg_parallel *p, uint64_t seed) {
     if (!p) return TG_ERR_ARGUMENT;
     if (!tg_ok(p->ctx)) return tg_ctx_status(p->ctx);
     bool own = p->o.rng == TG_RNG_MEGATRON;
-    return tg_rng_seed_ranks(p->ctx, seed, own ? tg_parallel_rank(p, TG_TP) : 0, own ? tg_parallel_rank(p, TG_EP) : 0,
-                             own ? tg_parallel_rank(p, TG_ETP) : 0);
+    return tg_rng_seed_ranks(p->ctx, seed, own, own ? tg_parallel_rank(p, TG_TP) : 0,
+                             own ? tg_parallel_rank(p, TG_EP) : 0, own ? tg_parallel_rank(p, TG_ETP) : 0);
 }
 
 tg_comm *tg_parallel_dp_cp(const tg_parallel *p) { return p ? p->dp_cp : NULL; }

@@ -1,4 +1,4 @@
-/* tg_param_placed: creates this rank's part of a parameter from its global shape and placements. */
+/* tg_param_new_placed: creates this rank's part of a parameter from its global shape and placements. */
 #include <math.h>
 
 #include <tapegrad/parallel.h>
@@ -8,17 +8,20 @@
 
 static tg_status check_at(const tg_parallel *p, tg_ctx *ctx, const tg_place_at *at, int n, double std) {
     if (n < 0 || n > TG_MAX_AXES || (n && !at))
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_param_placed: %d placements at %p, expected 0 to %d", n,
+        return tg_fail(ctx, TG_ERR_ARGUMENT,
+                       "tg_param_new_placed: n is %d and at is %p, expected an array of 0 to %d placements", n,
                        (const void *)at, TG_MAX_AXES);
     if (!(std >= 0) || isinf(std))
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_param_placed: std is %g, expected a finite number, 0 or more", std);
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_param_new_placed: std is %g, expected a finite number, 0 or more",
+                       std);
     for (int i = 0; i < n; i++)
         for (int k = 0; k < i; k++)
             if (at[k].axis == at[i].axis)
-                return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_param_placed: axis %s is placed twice",
+                return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_param_new_placed: axis %s is given twice",
                                tg_axis_name(at[i].axis));
-    return tg_grid_of(ctx)->owner == p ? TG_OK
-                              : tg_fail(ctx, TG_ERR_ARGUMENT, "tg_param_placed: the groups are not the context's");
+    return tg_grid_of(ctx)->owner == p
+               ? TG_OK
+               : tg_fail(ctx, TG_ERR_ARGUMENT, "tg_param_new_placed: p is not the tg_parallel of its context");
 }
 
 /* Reduces *s from the global shape to the shape of this rank's part. */
@@ -27,16 +30,18 @@ static tg_status cut(const tg_parallel *p, tg_ctx *ctx, tg_shape *s, tg_place_at
     int n = tg_parallel_size(p, at.axis), d = to.dim < 0 ? to.dim + (int)s->ndim : to.dim;
     if (to.kind != TG_VARYING || to.layout == TG_OPAQUE) return TG_OK;
     if (d < 0 || d >= s->ndim)
-        return tg_fail(ctx, TG_ERR_SHAPE, "tg_param_placed: dim %d of %d would be sharded over %s", to.dim,
+        return tg_fail(ctx, TG_ERR_SHAPE,
+                       "tg_param_new_placed: the placement shards dim %d, but the shape has %d dims (axis %s)", to.dim,
                        (int)s->ndim, tg_axis_name(at.axis));
     if (s->dim[d] % n)
-        return tg_fail(ctx, TG_ERR_SHAPE, "tg_param_placed: dim %d is %lld, expected a multiple of the %d ranks of %s",
-                       d, (long long)s->dim[d], n, tg_axis_name(at.axis));
+        return tg_fail(ctx, TG_ERR_SHAPE,
+                       "tg_param_new_placed: dim %d is %lld, expected a multiple of the %d ranks of %s", d,
+                       (long long)s->dim[d], n, tg_axis_name(at.axis));
     s->dim[d] /= n;
     int64_t chunks = tg_placement_chunks(to);
     if (chunks > 0 && s->dim[d] % chunks == 0) return TG_OK;
     return tg_fail(ctx, TG_ERR_SHAPE,
-                   "tg_param_placed: dim %d of size %lld on a rank of %s does not come in %lld chunks", d,
+                   "tg_param_new_placed: dim %d has size %lld on a rank of %s, expected a multiple of %lld chunks", d,
                    (long long)s->dim[d], tg_axis_name(at.axis), (long long)chunks);
 }
 
@@ -49,15 +54,18 @@ static tg_status fill(const tg_parallel *p, tg_tensor *x, const tg_place_at *at,
     return std > 0 ? tg_fill_random_placed(x, TG_RANDOM_NORMAL, 0, std, expert) : TG_OK;
 }
 
-tg_tensor *tg_param_placed(const tg_parallel *p, const char *name, tg_dtype dtype, tg_shape global, double std,
-                           const tg_place_at *at, int n) {
+tg_tensor *tg_param_new_placed(const tg_parallel *p, const char *name, tg_dtype dtype, tg_shape global, double std,
+                               const tg_place_at *at, int n) {
     tg_ctx *ctx = tg_parallel_ctx(p);
     if (!tg_ok(ctx)) return tg_inert(ctx ? ctx : &tg_dead_ctx);
     tg_status s = check_at(p, ctx, at, n, std);
-    if (s == TG_OK) s = tg_shape_check(ctx, &global, dtype ? dtype : ctx->dtype, "tg_param_placed");
+    if (s == TG_OK) s = tg_shape_check(ctx, &global, dtype ? dtype : ctx->dtype, "tg_param_new_placed");
+    if (s == TG_OK && dtype && !tg_is_float(dtype))
+        s = tg_fail(ctx, TG_ERR_DTYPE, "tg_param_new_placed: dtype is %s, expected a floating-point dtype",
+                    tg_dtype_name(dtype));
     for (int i = 0; i < n && s == TG_OK; i++) s = cut(p, ctx, &global, at[i]);
     if (s != TG_OK) return tg_inert(ctx);
-    tg_tensor *x = tg_param_of(ctx, name, dtype, global, 0);
+    tg_tensor *x = tg_param_new(ctx, name, dtype, global, 0);
     if (!tg_ok(ctx)) return x;
     if (fill(p, x, at, n, std) == TG_OK) return x;
     tg_drop(x);

@@ -1,5 +1,5 @@
 /* The public functions of placements: tg_place declares one for a leaf, tg_placement_of and others read them off any
- * tensor, tg_assume_placement replaces one. Also tg_call_convert, for mapping ops. */
+ * tensor, tg_assume_placement replaces one. */
 #include <tapegrad/derivatives.h>
 
 #include "ops/common/op.h"
@@ -44,12 +44,12 @@ size_t tg_placement_text(const tg_tensor *x, char *buf, size_t n) {
 
 static tg_status check_grid(const tg_parallel *p, const tg_ctx *ctx, tg_axis axis, const char *who) {
     if (!p || tg_grid_of(ctx)->owner != p)
-        return tg_fail((tg_ctx *)ctx, TG_ERR_ARGUMENT, "%s: the groups at %p are not those of the tensor's context",
+        return tg_fail((tg_ctx *)ctx, TG_ERR_ARGUMENT, "%s: the tg_parallel at %p is not that of the tensor's context",
                        who, (const void *)p);
     if ((unsigned)axis >= TG_MAX_AXES || axis == TG_PP)
         return tg_fail((tg_ctx *)ctx, TG_ERR_ARGUMENT,
-                       "%s: axis %d places nothing; expected tp, cp, dp, etp, ep, edp or "
-                       "the user's",
+                       "%s: axis is %d, which has no placements; expected TG_TP, TG_CP, TG_DP, TG_ETP, TG_EP, TG_EDP "
+                       "or TG_AXIS_USER",
                        who, (int)axis);
     return TG_OK;
 }
@@ -59,13 +59,34 @@ static tg_status check_placement(const tg_tensor *x, tg_placement *to, uint32_t 
     char what[160];
     tg_describe(x, what, sizeof what);
     if (to->kind > TG_PARTIAL || (to->kind == TG_VARYING && to->layout > TG_ZIGZAG))
-        return tg_fail(x->ctx, TG_ERR_ARGUMENT, "%s: kind %d, layout %d; expected TG_I, TG_R, TG_P, TG_V or a shard",
-                       who, to->kind, to->layout);
+        return tg_fail(x->ctx, TG_ERR_ARGUMENT,
+                       "%s: the placement has kind %d and layout %d, expected TG_I, TG_R, TG_P, TG_V or a shard", who,
+                       to->kind, to->layout);
     if (to->kind != TG_VARYING || to->layout == TG_OPAQUE) return TG_OK;
     if (to->dim < 0) to->dim = (int8_t)(to->dim + x->ndim);
     if (to->dim < 0 || to->dim >= x->ndim)
-        return tg_fail(x->ctx, TG_ERR_SHAPE, "%s: %s has no dim to be sharded there", who, what);
+        return tg_fail(x->ctx, TG_ERR_SHAPE, "%s: %s has no such dim to shard", who, what);
     return tg_place_check_shard(x, NULL, *to, yet, who);
+}
+
+static bool is_placed(const tg_tensor *x, tg_axis axis) { return x->ext && x->ext->placed >> axis & 1; }
+
+/* Whether x was declared so before. The order of axes that share a dim is that of the first declarations. */
+static bool placed_alike(const tg_tensor *x, tg_axis axis, tg_placement to) {
+    tg_placement is = tg_place_on(x, axis);
+    is.order = to.order = 0;
+    return is_placed(x, axis) && tg_placement_same(is, to);
+}
+
+static tg_status refuse_second(const tg_tensor *x, tg_axis axis, tg_axis asked, tg_placement to) {
+    char what[160], is[24], wanted[24];
+    tg_describe(x, what, sizeof what);
+    tg_placement_name(tg_place_on(x, axis), is, sizeof is);
+    tg_placement_name(to, wanted, sizeof wanted);
+    return tg_fail(x->ctx, TG_ERR_STATE,
+                   "tg_place: %s was placed on axis %s%s%s%s already: it is %s there, and cannot become %s", what,
+                   tg_axis_name(axis), axis == asked ? "" : ", which is ", axis == asked ? "" : tg_axis_name(asked),
+                   axis == asked ? "" : " here,", is, wanted);
 }
 
 /* `asked` is the axis that the caller named, which may be another name of `axis`. */
@@ -73,17 +94,16 @@ static tg_status check_leaf(const tg_tensor *x, tg_axis axis, tg_axis asked, tg_
     char what[160];
     tg_describe(x, what, sizeof what);
     if (x->node || !(x->flags & TG_F_LEAF))
-        return tg_fail(x->ctx, TG_ERR_STATE, "tg_place: %s is no leaf: the rule placed it", what);
-    if (x->ext && x->ext->placed >> axis & 1)
-        return tg_fail(x->ctx, TG_ERR_STATE, "tg_place: %s was placed on axis %s%s%s%s already", what,
-                       tg_axis_name(axis), axis == asked ? "" : ", which is ", axis == asked ? "" : tg_axis_name(asked),
-                       axis == asked ? "" : " here,");
+        return tg_fail(x->ctx, TG_ERR_STATE, "tg_place: %s is not a leaf; the placement rule has placed it", what);
+    if (is_placed(x, axis)) return refuse_second(x, axis, asked, to);
     if (x->ext && (x->ext->pins || x->ext->leaf_tape))
-        return tg_fail(x->ctx, TG_ERR_STATE, "tg_place: %s was used before it was placed", what);
+        return tg_fail(x->ctx, TG_ERR_STATE, "tg_place: %s was already used by an op; place it before its first use",
+                       what);
     bool opaque = to.kind == TG_VARYING && to.layout == TG_OPAQUE;
     if (x->flags & TG_F_PARAM && (to.kind == TG_PARTIAL || opaque))
-        return tg_fail(x->ctx, TG_ERR_PLACEMENT, "tg_place: parameter %s would be %s; a parameter is I, R or a shard",
-                       what, opaque ? "opaque" : "P");
+        return tg_fail(x->ctx, TG_ERR_PLACEMENT,
+                       "tg_place: parameter %s would be %s; a parameter must be I, R or a shard", what,
+                       opaque ? "opaque" : "P");
     return TG_OK;
 }
 
@@ -112,7 +132,11 @@ tg_status tg_place(const tg_parallel *p, tg_tensor *leaf, tg_axis axis, tg_place
     uint32_t yet = tg_grid_axes(ctx) & ~((leaf->ext ? leaf->ext->placed : 0) | 1u << at[0] | 1u << at[n - 1]);
     TG_TRY(check_placement(leaf, &placement, yet, "tg_place"));
     if (n == 2 && placement.kind == TG_VARYING && placement.layout == TG_ZIGZAG)
-        return tg_fail(ctx, TG_ERR_UNSUPPORTED, "tg_place: a zigzag over edp, which is dp and cp here; place those");
+        return tg_fail(ctx, TG_ERR_UNSUPPORTED,
+                       "tg_place: a zigzag shard over edp is not supported, because edp is dp and cp here; place it on "
+                       "those axes");
+    bool again = placed_alike(leaf, at[0], placement) && placed_alike(leaf, at[n - 1], placement);
+    if (again) return TG_OK;
     for (int i = 0; i < n; i++) TG_TRY(check_leaf(leaf, at[i], axis, placement));
     for (int i = 0; i < n; i++) TG_TRY(declare(leaf, at[i], placement, i + 1 < n ? yet | 1u << at[1] : yet));
     return TG_OK;
@@ -166,7 +190,7 @@ static const tg_sample assume_samples[] = {
 const tg_op tg_op_assume_placement = {
     .size = sizeof(tg_op),
     .name = "assume_placement",
-    .formula = "x, as if it lay otherwise over the ranks",
+    .formula = "x with another placement",
     .n_in = 1,
     .n_out = 1,
     .params_size = sizeof(assume_params),
@@ -191,13 +215,4 @@ tg_tensor *tg_assume_placement(tg_tape *t, tg_tensor *x, const tg_parallel *p, t
     for (int i = 0, n = axes_of(p, axis, at); i < n; i++)
         x = TG_RECORD(t, tg_op_assume_placement, (&(assume_params){.axis = at[i], .to = to}), x);
     return x;
-}
-
-/* ---- For mapping ops ---- */
-
-tg_status tg_call_convert(tg_call *c, int i, tg_placement from, int o, tg_placement to, const tg_comm *comm,
-                          const char *mend) {
-    if (!c) return TG_ERR_ARGUMENT;
-    if (!comm) return tg_call_fail(c, TG_ERR_ARGUMENT, "the communicator is NULL");
-    return tg_call_convert_on(c, i, from, o, to, tg_comm_axis(comm), mend);
 }

@@ -18,7 +18,8 @@ tg_status tg_module_replicate(tg_module *m, const tg_parallel *p) {
     if (!m || !p) return TG_ERR_ARGUMENT;
     TG_TRY(m->ctx->run.status);
     if (tg_parallel_ctx(p) != m->ctx)
-        return tg_fail(m->ctx, TG_ERR_HANDLE, "tg_module_replicate: the tg_parallel is of another context");
+        return tg_fail(m->ctx, TG_ERR_HANDLE,
+                       "tg_module_replicate: the tg_parallel belongs to another context than the module");
     for (int i = 0, n = tg_module_param_count(m); i < n; i++) {
         tg_tensor *x = tg_module_param(m, i, NULL);
         if (of_experts(x)) continue;

@@ -11,9 +11,12 @@ static tg_status check_take(const tg_symmetric *s, tg_tape *t, const tg_dtype *d
                             tg_tensor **out) {
     TG_TRY(tg_tape_check(t, "tg_symmetric_take"));
     if (t->ctx != s->ctx)
-        return tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_symmetric_take: the buffer is of another context");
+        return tg_fail(t->ctx, TG_ERR_ARGUMENT,
+                       "tg_symmetric_take: the buffer belongs to another context than the tape");
     if (n < 0 || (n && (!dtypes || !shapes || !out)))
-        return tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_symmetric_take: %d tensors; dtypes, shapes or out is NULL", n);
+        return tg_fail(t->ctx, TG_ERR_ARGUMENT,
+                       "tg_symmetric_take: n is %d, and dtypes, shapes or out is NULL; expected arrays of n, 0 or more",
+                       n);
     for (int i = 0; i < n; i++) TG_TRY(tg_shape_check(t->ctx, &shapes[i], dtypes[i], "tg_symmetric_take"));
     return TG_OK;
 }

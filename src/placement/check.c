@@ -46,8 +46,8 @@ static tg_status differs(const tg_tensor *x, tg_axis axis, int rank) {
     tg_describe(x, what, sizeof what);
     tg_placement_name(tg_place_on(x, axis), is, sizeof is);
     return tg_fail(x->ctx, TG_ERR_PLACEMENT,
-                   "%s is %s on axis %s, but has other bytes on ranks 0 and %d of it: place it as it is (tg_place), or "
-                   "make it equal (tg_broadcast_data)",
+                   "%s is %s on axis %s, but its bytes differ between ranks 0 and %d; declare its true placement "
+                   "(tg_place), or make it equal (tg_broadcast_data)",
                    what, is, tg_axis_name(axis), rank);
 }
 
@@ -105,7 +105,7 @@ tg_status tg_placement_compare_over(tg_tensor *x, tg_comm *c, const char *who) {
     if (wrong < 0) return TG_OK;
     tg_describe(x, what, sizeof what);
     return tg_fail(x->ctx, TG_ERR_PLACEMENT,
-                   "%s: %s has other bytes on ranks 0 and %d of \"%s\", who would get back parts of each other's; "
-                   "distribute what is the same on all of them",
+                   "%s: the bytes of %s differ between ranks 0 and %d of \"%s\", so ranks would get parts of each "
+                   "other's tensors; distribute a tensor that is the same on all of them",
                    who, what, (int)wrong, tg_comm_name(c));
 }

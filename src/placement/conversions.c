@@ -2,25 +2,30 @@
  * that statement. */
 #include "placement/rule.h"
 
-#include <ctype.h>
 #include <stdio.h>
+
+#include <tapegrad/comm.h>
 
 static const tg_placement invariant = {.kind = TG_INVARIANT};
 
 static bool sharded(tg_placement p) { return p.kind == TG_VARYING && p.layout != TG_OPAQUE; }
 
-tg_status tg_call_convert_on(tg_call *c, int i, tg_placement from, int o, tg_placement to, tg_axis axis,
-                             const char *mend) {
+tg_status tg_call_convert(tg_call *c, int i, tg_placement from, int o, tg_placement to, const tg_comm *comm,
+                          const char *remedy) {
     if (!c) return TG_ERR_ARGUMENT;
+    if (!comm) return tg_call_fail(c, TG_ERR_ARGUMENT, "the communicator is NULL");
+    tg_axis axis = tg_comm_axis(comm);
     if (i < 0 || i >= c->n_in || o < 0 || o >= c->n_out)
-        return tg_call_fail(c, TG_ERR_ARGUMENT, "tg_call_convert: input %d of %d, output %d of %d", i, c->n_in, o,
-                            c->n_out);
+        return tg_call_fail(c, TG_ERR_ARGUMENT,
+                            "tg_call_convert: input is %d and output %d; the call has %d inputs and %d outputs", i, o,
+                            c->n_in, c->n_out);
     if ((unsigned)axis >= TG_MAX_AXES || !(tg_grid_axes(c->ctx) >> axis & 1)) return TG_OK;
     tg_rules *r = tg_rules_of(c);
     if (!r) return c->ctx->run.status;
     if (r->n_conversions == TG_MAX_CONVERSIONS)
-        return tg_call_fail(c, TG_ERR_ARGUMENT, "tg_call_convert: more than %d conversions", TG_MAX_CONVERSIONS);
-    r->conversion[r->n_conversions++] = (tg_conversion){i, o, axis, from, to, mend};
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "tg_call_convert: an op may state at most %d conversions",
+                            TG_MAX_CONVERSIONS);
+    r->conversion[r->n_conversions++] = (tg_conversion){i, o, axis, from, to, remedy};
     return TG_OK;
 }
 
@@ -68,9 +73,8 @@ static bool accepts(const tg_call *c, int i, tg_placement from, tg_placement is)
 static tg_status refuse_input(tg_call *c, const tg_conversion *v) {
     char want[24], why[96];
     tg_placement_name(v->from, want, sizeof want);
-    snprintf(why, sizeof why, "input %d must be %s there", v->in, want);
-    return tg_placement_refuse(c, v->axis, why,
-                               v->mend ? v->mend : "docs/placements.md has the mapping that leads there");
+    snprintf(why, sizeof why, "input %d must be %s on this axis", v->in, want);
+    return tg_placement_refuse(c, v->axis, why, v->remedy ? v->remedy : "docs/placements.md lists the mappings");
 }
 
 /* Refuses a conversion that moves data along a dim which another axis shards too. Only the minor axis of a dim may
@@ -79,14 +83,14 @@ static tg_status check_sharers(tg_call *c, const tg_conversion *v) {
     const tg_tensor *x = c->in[v->in], *y = c->out[v->out];
     tg_placement is = at_of(x, v->axis);
     if (sharded(is) && is.order != sharers(c->ctx, x->place, is.dim, v->axis))
-        return tg_placement_refuse(c, v->axis, "another axis shards the dim within this one's shards",
+        return tg_placement_refuse(c, v->axis, "another axis shards the same dim within the shards of this one",
                                    "convert the minor axis first");
     for (int d = 0; !sharded(is) && d < x->ndim; d++) {
         bool claims = is.kind == TG_VARYING && sharded(v->to) && v->to.dim == d;
         bool moves = claims || c->dims >> d & 1 || (d < y->ndim && x->shape[d] != y->shape[d]);
         bool adds = is.kind != TG_VARYING && sharded(v->to) && v->to.dim == d;
         if (moves && !adds && sharers(c->ctx, x->place, d, v->axis))
-            return tg_placement_refuse(c, v->axis, "another axis shards a dim along which each rank's own rows move",
+            return tg_placement_refuse(c, v->axis, "another axis shards a dim along which rows move between ranks",
                                        "gather that axis first");
     }
     return TG_OK;
@@ -97,24 +101,18 @@ static tg_status check_result(tg_call *c, const tg_conversion *v) {
     int64_t chunks = tg_placement_chunks(v->to);
     if (!sharded(v->to)) return TG_OK;
     if (v->to.dim < 0 || v->to.dim >= y->ndim || chunks < 1 || y->shape[v->to.dim] % chunks)
-        return tg_call_fail(c, TG_ERR_PLACEMENT, "on axis %s output %d would be sharded along dim %d in %lld chunks",
-                            tg_axis_name(v->axis), v->out, v->to.dim, (long long)chunks);
+        return tg_call_fail(
+            c, TG_ERR_PLACEMENT,
+            "on axis %s output %d would be sharded along dim %d in %lld chunks, which its shape does not allow",
+            tg_axis_name(v->axis), v->out, v->to.dim, (long long)chunks);
     return TG_OK;
 }
 
-/* An opaque input is usually a leaf whose bytes the caller wrote, which counts as different on every rank. The
- * remedy is then a declaration. */
 static tg_status refuse_varying(tg_call *c, tg_axis axis, int i) {
-    char mend[192], name[16] = "";
-    for (int k = 0; tg_axis_name(axis)[k] && k < 15; k++) name[k] = (char)toupper((unsigned char)tg_axis_name(axis)[k]);
-    if (at_of(c->in[i], axis).layout == TG_OPAQUE)
-        snprintf(mend, sizeof mend,
-                 "if it is, declare the leaf that input %d comes from before its first use, tg_place(p, leaf, TG_%s, "
-                 "TG_I); else gather it (tg_gather_from)", i, name);
-    else
-        snprintf(mend, sizeof mend, "gather input %d (tg_gather_from)", i);
-    return tg_placement_refuse(c, axis, "an input beside the converted one is not known to be the same on every rank",
-                               mend);
+    char remedy[64];
+    snprintf(remedy, sizeof remedy, "gather input %d (tg_gather_from)", i);
+    return tg_placement_refuse(
+        c, axis, "an input that is not converted must be the same on every rank, and is not known to be", remedy);
 }
 
 /* Checks the inputs that no conversion names: each must be the same on every rank of the axis, and need no gradient. */
@@ -123,7 +121,8 @@ static tg_status check_others(tg_call *c, tg_axis axis, uint32_t named) {
         if (!c->in[i] || tg_bit(named, i)) continue;
         if (at_of(c->in[i], axis).kind > TG_REPLICATED) return refuse_varying(c, axis, i);
         if (tg_call_differentiable(c, i))
-            return tg_placement_refuse(c, axis, "an input beside the converted one needs a gradient", "detach it");
+            return tg_placement_refuse(c, axis, "an input that is not converted must not need a gradient",
+                                       "tg_detach it");
     }
     return TG_OK;
 }

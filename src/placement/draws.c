@@ -118,7 +118,7 @@ static bool push_dim(digits *d, const cut *cuts, int n, int64_t local, int64_t s
 /* ---- Placed tensors ---- */
 
 /* How the axes cut a tensor, and the row-major steps of its dims in the global tensor. */
-typedef struct lie {
+typedef struct layout {
     int ndim;
     const int64_t *shape;
     cut cuts[TG_MAX_DIMS][TG_MAX_AXES];
@@ -126,7 +126,7 @@ typedef struct lie {
     int64_t step[TG_MAX_DIMS];
     int64_t base, numel; /* first draw, and number of draws over all ranks; opaque tensors are stacked by rank */
     int64_t pieces[TG_MAX_DIMS], piece[TG_MAX_DIMS]; /* pieces[d] > 0: draw only piece[d] of dim d */
-} lie;
+} layout;
 
 /* Lists the axes that shard dim d, major first, and returns how many there are. */
 static int cuts_of(const tg_ctx *ctx, const tg_placement *at, int d, cut *cuts) {
@@ -140,7 +140,7 @@ static int cuts_of(const tg_ctx *ctx, const tg_placement *at, int d, cut *cuts) 
     return n;
 }
 
-static void stack(const tg_ctx *ctx, const tg_placement *at, lie *l) {
+static void stack(const tg_ctx *ctx, const tg_placement *at, layout *l) {
     for (int a = 0; a < TG_MAX_AXES; a++) {
         if (!(tg_grid_axes(ctx) >> a & 1) || at[a].kind != TG_VARYING || at[a].layout != TG_OPAQUE) continue;
         l->base += tg_grid_of(ctx)->rank[a] * l->numel;
@@ -148,16 +148,18 @@ static void stack(const tg_ctx *ctx, const tg_placement *at, lie *l) {
     }
 }
 
-static tg_status lie_of(tg_ctx *ctx, int ndim, const int64_t *shape, const tg_placement *at, lie *l) {
-    *l = (lie){.ndim = ndim, .shape = shape, .numel = 1};
+static tg_status layout_of(tg_ctx *ctx, int ndim, const int64_t *shape, const tg_placement *at, layout *l) {
+    *l = (layout){.ndim = ndim, .shape = shape, .numel = 1};
     for (int i = ndim - 1; i >= 0; i--) {
         l->n[i] = cuts_of(ctx, at, i, l->cuts[i]);
         l->step[i] = l->numel;
         int64_t size = shape[i]; /* grows to the global size, from the minor axis to the major one */
         for (int k = l->n[i] - 1; k >= 0; k--) {
             if (size % tg_placement_chunks(l->cuts[i][k].p))
-                return tg_fail(ctx, TG_ERR_SHAPE, "random draws: dim %d of size %lld is sharded in %lld chunks", i,
-                               (long long)size, (long long)tg_placement_chunks(l->cuts[i][k].p));
+                return tg_fail(
+                    ctx, TG_ERR_SHAPE,
+                    "random draws: dim %d has size %lld on this rank; it must be a multiple of its %lld chunks", i,
+                    (long long)size, (long long)tg_placement_chunks(l->cuts[i][k].p));
             size *= l->cuts[i][k].size;
         }
         l->numel *= size;
@@ -167,7 +169,7 @@ static tg_status lie_of(tg_ctx *ctx, int ndim, const int64_t *shape, const tg_pl
 }
 
 /* Returns -1, or the first dim whose pieces are not an affine function of digits. */
-static int digits_of(const lie *l, digits *d) {
+static int digits_of(const layout *l, digits *d) {
     *d = (digits){.base = l->base};
     for (int i = 0; i < l->ndim; i++) {
         if (l->pieces[i]) {
@@ -183,8 +185,10 @@ static int digits_of(const lie *l, digits *d) {
 
 static tg_status draws_of(tg_ctx *ctx, const digits *d, tg_draws *out) {
     if (d->n > TG_DRAW_DIGITS)
-        return tg_fail(ctx, TG_ERR_UNSUPPORTED, "random draws: the shards of so many dims take more than %d digits",
-                       TG_DRAW_DIGITS);
+        return tg_fail(
+            ctx, TG_ERR_UNSUPPORTED,
+            "random draws: the positions of this shard in the global tensor need more than %d digits; shard fewer dims",
+            TG_DRAW_DIGITS);
     *out = (tg_draws){.rng = ctx->rng, .moved = tg_capture_moved(ctx, &ctx->rng)};
     out->rng.counter += (uint64_t)d->base;
     if (d->n == 0 || (d->n == 1 && d->step[0] == 1)) return TG_OK;
@@ -215,13 +219,13 @@ static tg_status stream_of(tg_ctx *ctx, const tg_placement *at, bool expert, tg_
     const char *name = expert || experts ? "expert-parallel-rng" : "model-parallel-rng";
     if ((*out = tg_rng_named(ctx, name))) return TG_OK;
     return tg_fail(ctx, TG_ERR_STATE,
-                   "random draws: with TG_RNG_MEGATRON what varies over %s draws from stream \"%s\", which is not "
-                   "there: tg_rng_seed_parallel makes it",
+                   "random draws: with TG_RNG_MEGATRON a tensor that varies over %s draws from stream \"%s\", which "
+                   "does not exist; call tg_rng_seed_parallel first",
                    experts ? "etp or ep" : "tp", name);
 }
 
 tg_status tg_draws_take(tg_ctx *ctx, int ndim, const int64_t *shape, const tg_placement *at, tg_draws *out) {
-    lie l;
+    layout l;
     digits d;
     tg_rng *from;
     *out = (tg_draws){.n = 0};
@@ -232,13 +236,13 @@ tg_status tg_draws_take(tg_ctx *ctx, int ndim, const int64_t *shape, const tg_pl
         from->counter += (uint64_t)tg_row_major(ndim, shape, NULL);
         return TG_OK;
     }
-    TG_TRY(lie_of(ctx, ndim, shape, at, &l));
+    TG_TRY(layout_of(ctx, ndim, shape, at, &l));
     int bad = l.numel ? digits_of(&l, &d) : -1;
     if (bad >= 0)
-        return tg_fail(ctx, TG_ERR_UNSUPPORTED,
-                       "random draws: dim %d is sharded by %d axes whose chunks cut each other: let the axes come in "
-                       "the other order",
-                       bad, l.n[bad]);
+        return tg_fail(
+            ctx, TG_ERR_UNSUPPORTED,
+            "random draws: dim %d is sharded by %d axes whose chunks cut each other; place the axes in the other order",
+            bad, l.n[bad]);
     if (l.numel) TG_TRY(draws_of(ctx, &d, out));
     ctx->rng.counter += (uint64_t)l.numel;
     return TG_OK;
@@ -259,7 +263,7 @@ static tg_status fill(tg_tensor *x, tg_array part, tg_random kind, double a, dou
 }
 
 /* Fills the part of x that l->piece selects. */
-static tg_status fill_part(tg_tensor *x, const lie *l, tg_random kind, double a, double b) {
+static tg_status fill_part(tg_tensor *x, const layout *l, tg_random kind, double a, double b) {
     digits d;
     tg_draws draws;
     int64_t shape[TG_MAX_DIMS], offset = 0;
@@ -279,7 +283,7 @@ static tg_status fill_part(tg_tensor *x, const lie *l, tg_random kind, double a,
 }
 
 /* Goes on to the next part; returns false after the last one. */
-static bool next_part(lie *l) {
+static bool next_part(layout *l) {
     for (int i = l->ndim - 1; i >= 0; i--) {
         if (!l->pieces[i]) continue;
         if (++l->piece[i] < l->pieces[i]) return true;
@@ -292,12 +296,12 @@ static bool next_part(lie *l) {
 tg_status tg_fill_random_placed(tg_tensor *x, tg_random kind, double a, double b, bool expert) {
     tg_ctx *ctx = x->ctx;
     const tg_placements *p = tg_place_of(x);
-    lie l;
+    layout l;
     digits d;
     tg_rng *from;
     TG_TRY(stream_of(ctx, p ? p->at : NULL, expert, &from));
     if (!placed(ctx, p ? p->at : NULL)) return tg_fill_random_from(x, from, kind, a, b);
-    TG_TRY(lie_of(ctx, x->ndim, x->shape, p->at, &l));
+    TG_TRY(layout_of(ctx, x->ndim, x->shape, p->at, &l));
     if (!l.numel) return TG_OK;
     for (int i; (i = digits_of(&l, &d)) >= 0;) l.pieces[i] = l.shape[i] / piece_of(l.cuts[i], l.n[i], l.shape[i]);
     do TG_TRY(fill_part(x, &l, kind, a, b));

@@ -34,7 +34,7 @@ tg_rules *tg_rules_of(tg_call *c) {
 }
 
 /* Without a grid nothing is placed, and the statements of ops are not kept. */
-static bool heard(const tg_call *c) { return tg_grid_axes(c->ctx) != 0; }
+static bool has_axes(const tg_call *c) { return tg_grid_axes(c->ctx) != 0; }
 
 /* ---- Statements of infer ---- */
 
@@ -42,10 +42,10 @@ tg_status tg_call_role(tg_call *c, int i, int d, int j) {
     if (!c) return TG_ERR_ARGUMENT;
     if (i < 0 || i >= c->n_in || d < 0 || d >= TG_MAX_DIMS || j < TG_SUMMED || j >= TG_MAX_DIMS)
         return tg_call_fail(c, TG_ERR_ARGUMENT,
-                            "tg_call_role: dim %d of input %d becomes %d; expected an input of %d, and output dims, "
-                            "TG_WHOLE or TG_SUMMED",
-                            d, i, j, c->n_in);
-    if (!heard(c)) return TG_OK;
+                            "tg_call_role: input is %d, dim %d and role %d; expected one of the %d inputs, a dim from "
+                            "0 to %d, and an output dim, TG_WHOLE or TG_SUMMED",
+                            i, d, j, c->n_in, TG_MAX_DIMS - 1);
+    if (!has_axes(c)) return TG_OK;
     tg_rules *r = tg_rules_of(c);
     if (!r) return c->ctx->run.status;
     r->role[i][d] = (int8_t)j;
@@ -54,30 +54,31 @@ tg_status tg_call_role(tg_call *c, int i, int d, int j) {
 
 tg_status tg_call_linear(tg_call *c, uint32_t set) {
     if (!c) return TG_ERR_ARGUMENT;
-    if (!heard(c)) return TG_OK;
+    if (!has_axes(c)) return TG_OK;
     tg_rules *r = tg_rules_of(c);
     if (!r) return c->ctx->run.status;
     if (r->n_sets < 0) r->n_sets = 0;
     if (!set) return TG_OK; /* states that there is none */
     if (r->n_sets == TG_MAX_SETS)
-        return tg_call_fail(c, TG_ERR_ARGUMENT, "tg_call_linear: more than %d sets of inputs", TG_MAX_SETS);
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "tg_call_linear: an op may state at most %d sets of inputs",
+                            TG_MAX_SETS);
     r->set[r->n_sets++] = set;
     return TG_OK;
 }
 
 tg_status tg_call_free(tg_call *c, int i, int shift) {
-    for (int d = 0; heard(c) && c->in[i] && d < c->in[i]->ndim; d++) TG_TRY(tg_call_role(c, i, d, d + shift));
+    for (int d = 0; has_axes(c) && c->in[i] && d < c->in[i]->ndim; d++) TG_TRY(tg_call_role(c, i, d, d + shift));
     return TG_OK;
 }
 
 tg_status tg_call_within(tg_call *c, uint32_t mask) {
-    tg_rules *r = heard(c) ? tg_rules_of(c) : NULL;
+    tg_rules *r = has_axes(c) ? tg_rules_of(c) : NULL;
     if (r) r->within = mask;
     return c->ctx->run.status;
 }
 
 tg_status tg_call_stretch(tg_call *c, uint32_t mask) {
-    tg_rules *r = heard(c) ? tg_rules_of(c) : NULL;
+    tg_rules *r = has_axes(c) ? tg_rules_of(c) : NULL;
     if (r) {
         r->stretch = mask;
         r->stretched_dims = ~0u;

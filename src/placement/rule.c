@@ -58,7 +58,7 @@ static tg_placement at(const on_axis *o, int i) {
     return p ? p->at[o->axis] : invariant;
 }
 
-static void look(on_axis *o) {
+static void read_inputs(on_axis *o) {
     for (int i = 0; i < o->c->n_in; i++) {
         if (!o->c->in[i]) continue;
         tg_placement p = at(o, i);
@@ -85,18 +85,20 @@ static void inputs_text(const on_axis *o, char *buf, size_t n) {
     if (o->c->n_in > 6) tg_text(buf, n, &end, " and %d more", o->c->n_in - 6);
 }
 
-tg_status tg_placement_refuse(const tg_call *c, tg_axis axis, const char *why, const char *mend) {
-    char inputs[256] = "";
+tg_status tg_placement_refuse(const tg_call *c, tg_axis axis, const char *why, const char *remedy) {
+    char inputs[256] = "", advice[768] = "";
     const tg_rules *r = impl(c)->rules;
     if (r && r->loose) return TG_ERR_PLACEMENT;
     on_axis o = {.c = (tg_call *)c, .axis = axis, .gradients = gives_gradients(c)};
     inputs_text(&o, inputs, sizeof inputs);
+    read_inputs(&o);
+    tg_placement_remedy(c, axis, o.invariant && (o.varying | o.partial | o.replicated), remedy, advice, sizeof advice);
     return tg_call_fail((tg_call *)c, TG_ERR_PLACEMENT, "on axis %s its inputs are %s: %s; %s", tg_axis_name(axis),
-                        inputs, why, mend);
+                        inputs, why, advice);
 }
 
-static tg_status refuse(const on_axis *o, const char *why, const char *mend) {
-    return tg_placement_refuse(o->c, o->axis, why, mend);
+static tg_status refuse(const on_axis *o, const char *why, const char *remedy) {
+    return tg_placement_refuse(o->c, o->axis, why, remedy);
 }
 
 /* Returns the remedy for an op that needs a whole dim: the op over shards that replaces it, if there is one. */
@@ -114,12 +116,12 @@ static const char *twin_of(const tg_op *op) {
 
 /* The mean of a cross-entropy is over the dims of its target, the last input. They are also the dims of the first
  * input before its last one. */
-static const char *mend_of(const on_axis *o, int i) {
+static const char *remedy_of(const on_axis *o, int i) {
     const char *name = o->c->op->name;
     bool loss = strstr(name, "cross_entropy") != NULL;
     if (loss && (i == o->c->n_in - 1 || (i == 0 && at(o, i).dim < o->c->in[i]->ndim - 1)))
-        return "the rows of all ranks have one mean: take TG_LOSS_SUM, and divide by the tokens of all ranks "
-               "(tg_grads_finalize does)";
+        return "a rank cannot average over the rows of all ranks: take TG_LOSS_SUM, and divide by the tokens of all "
+               "ranks (tg_grads_finalize does)";
     return twin_of(o->c->op);
 }
 
@@ -135,15 +137,17 @@ static bool is_linear(const on_axis *o) {
 
 static tg_status partial(const on_axis *o, tg_placement *to) {
     if (!is_linear(o))
-        return refuse(o, "the op is not linear in exactly the tensors that are P, so its sum over ranks is another one",
+        return refuse(o,
+                      "the op is not linear in exactly the tensors that are P, so the sum of its results over ranks "
+                      "would be wrong",
                       "reduce them first (tg_reduce_from_tp, tg_all_reduce, tg_reduce_scatter), or make the other "
                       "addend P (tg_i_to_p)");
     if (o->varying)
-        return refuse(o, "a share of a sum would meet another tensor on every rank",
-                      "reduce what is P first (tg_reduce_from_tp, tg_all_reduce, tg_reduce_scatter)");
+        return refuse(o, "a share of a sum would be combined with a different tensor on every rank",
+                      "reduce the P tensor first (tg_reduce_from_tp, tg_all_reduce, tg_reduce_scatter)");
     if (o->invariant)
-        return refuse(o, "the gradient of what is I would be one rank's share of it",
-                      "give what is I to tg_copy_to_tp first, or declare the parameter R (tg_place)");
+        return refuse(o, "the gradient of the I tensor would be only one rank's share of it",
+                      "pass the I tensor to tg_copy_to_tp first, or declare the parameter R (tg_place)");
     *to = (tg_placement){.kind = TG_PARTIAL};
     return TG_OK;
 }
@@ -200,10 +204,10 @@ static tg_status meet_whole(const on_axis *o, int i, int d, int j) {
     bool stretches = tg_bit(o->r->stretch, i) && o->r->stretched_dims >> j & 1;
     if (one && stretches && !(o->r->alike & o->varying && tg_bit(o->r->alike, i))) return TG_OK;
     return refuse(o,
-                  one && !stretches ? "the op does not stretch a dim of size 1 over a shard"
+                  one && !stretches ? "the op does not broadcast a dim of size 1 over a shard"
                                     : "a whole dim meets a shard of it",
-                  "split the whole operand (tg_shard), gather the shard (tg_gather_from, tg_all_gather), or say "
-                  "tg_as_opaque where each rank's own meaning is wanted");
+                  "split the whole operand (tg_shard), gather the shard (tg_gather_from, tg_all_gather), or use "
+                  "tg_as_opaque if the op is meant rank by rank");
 }
 
 static tg_status pass_shards(const on_axis *o, int first, tg_placement *to) {
@@ -235,10 +239,10 @@ static tg_status check_roles(const on_axis *o, int first) {
     for (int i = 0; i < o->c->n_in; i++) {
         if (!o->c->in[i] || at(o, i).kind != TG_VARYING) continue;
         int mine = o->r->role[i][at(o, i).dim];
-        if (mine == TG_WHOLE) return refuse(o, "the op needs the whole of the dim that is sharded", mend_of(o, i));
+        if (mine == TG_WHOLE) return refuse(o, "the op needs the whole of the dim that is sharded", remedy_of(o, i));
         if (mine != role)
             return refuse(o, "the sharded dims play different parts in the op",
-                          "gather one of them, or shard it along the dim that the other one has");
+                          "gather one of them, or shard both along the same dim");
         if (role >= 0 && role >= o->c->out[0]->ndim)
             return tg_call_fail(o->c, TG_ERR_INTERNAL, "dim %d of input %d becomes dim %d of %d", at(o, i).dim, i, role,
                                 o->c->out[0]->ndim);
@@ -255,8 +259,8 @@ static int first_of(const on_axis *o) {
 static tg_status varying(const on_axis *o, tg_placement *to) {
     int first = first_of(o);
     if (o->invariant)
-        return refuse(o, "every rank would have another gradient for what is I",
-                      "give what is I to tg_copy_to_tp first, or declare the parameter R (tg_place)");
+        return refuse(o, "the gradient of the I tensor would differ between ranks",
+                      "pass the I tensor to tg_copy_to_tp first, or declare the parameter R (tg_place)");
     if (o->opaque) {
         *to = (tg_placement){.kind = TG_VARYING, .layout = TG_OPAQUE};
         return TG_OK;
@@ -276,8 +280,9 @@ static tg_status strict(const on_axis *o, tg_placement *to) {
     if (o->partial) return partial(o, to);
     if (o->varying) return varying(o, to);
     if (o->invariant && o->replicated)
-        return refuse(o, "the gradient of one would be whole on every rank, and of the other a share of it",
-                      "give what is I to tg_copy_to_tp first");
+        return refuse(
+            o, "the gradient of the I tensor would be whole on every rank, but that of the R tensor a share of it",
+            "pass the I tensor to tg_copy_to_tp first");
     *to = (tg_placement){.kind = o->replicated ? TG_REPLICATED : TG_INVARIANT};
     return TG_OK;
 }
@@ -287,7 +292,7 @@ static tg_status strict(const on_axis *o, tg_placement *to) {
  * one is. Computed rank by rank it is right, and so are the gradients of inputs that are V, R or P, which are each
  * rank's own. This does not hold for I inputs with gradient. */
 static tg_status derive(on_axis *o, tg_placement *to) {
-    look(o);
+    read_inputs(o);
     o->r->loose = o->c->tape->derives && !o->invariant;
     tg_status s = strict(o, to);
     bool opaque = o->r->loose && s == TG_ERR_PLACEMENT && tg_ok(o->c->ctx);
@@ -357,7 +362,7 @@ static tg_status derive_all(tg_call *c, tg_rules *r, bool gradients) {
     return place_outputs(c, r, to);
 }
 
-static bool lies_alike(const tg_ctx *ctx, const tg_placements *p, const tg_placements *q) {
+static bool same_placements(const tg_ctx *ctx, const tg_placements *p, const tg_placements *q) {
     for (int a = 0; a < TG_MAX_AXES; a++) {
         tg_placement x = p ? p->at[a] : invariant, y = q ? q->at[a] : invariant;
         bool same_valued = x.kind <= TG_REPLICATED && y.kind <= TG_REPLICATED;
@@ -371,12 +376,12 @@ static bool lies_alike(const tg_ctx *ctx, const tg_placements *p, const tg_place
 static tg_status check_inplace(tg_call *c) {
     char is[128], becomes[128];
     const tg_tensor *a = c->in[0];
-    if (!c->op->inplace || a->tape || lies_alike(c->ctx, a->place, c->out[0]->place)) return TG_OK;
+    if (!c->op->inplace || a->tape || same_placements(c->ctx, a->place, c->out[0]->place)) return TG_OK;
     tg_place_text(c->ctx, a->place, is, sizeof is);
     tg_place_text(c->ctx, c->out[0]->place, becomes, sizeof becomes);
     return tg_call_fail(c, TG_ERR_PLACEMENT,
-                        "in place, a tensor of the context that is %s would become %s; place it so (tg_place) before "
-                        "its first use",
+                        "the in-place op would change the placement of a tensor of the context from %s to %s; declare "
+                        "that placement (tg_place) before the first use of the tensor",
                         *is ? is : "I", *becomes ? becomes : "I");
 }
 

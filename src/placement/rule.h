@@ -21,7 +21,7 @@ typedef struct tg_conversion {
     int in, out;
     tg_axis axis;
     tg_placement from, to;
-    const char *mend;
+    const char *remedy;
 } tg_conversion;
 
 struct tg_rules {
@@ -53,8 +53,11 @@ void tg_rules_sets(const tg_call *c, tg_rules *r);
 void tg_rules_roles(const tg_call *c, tg_rules *r);
 
 /* Refuses the call with TG_ERR_PLACEMENT. The message has the axis, the inputs' placements, what would go wrong
- * (`why`) and the remedy (`mend`). If the rules are loose, records nothing and returns TG_ERR_PLACEMENT. */
-tg_status tg_placement_refuse(const tg_call *c, tg_axis axis, const char *why, const char *mend);
+ * (`why`) and how to avoid it (`remedy`). If the rules are loose, records nothing and returns TG_ERR_PLACEMENT. */
+tg_status tg_placement_refuse(const tg_call *c, tg_axis axis, const char *why, const char *remedy);
+/* Writes a remedy. If the cause can be a leaf that tg_place did not declare, or declared I on a data axis, it begins
+ * with that leaf and the call. meets: an input that is I needs a gradient, and another one is not I. */
+void tg_placement_remedy(const tg_call *c, tg_axis axis, bool meets, const char *remedy, char *buf, size_t n);
 /* Whether input i needs a gradient; and whether the op will also give it one. In the first run of a recomputation
  * they return what the second run will. */
 bool tg_call_asks_gradient(const tg_call *c, int i);
@@ -73,9 +76,6 @@ const tg_placements *tg_place_returned(tg_ctx *ctx, const tg_placements *p, tg_a
 
 /* ---- For infer, in addition to tg_call_role and tg_call_linear of op.h ---- */
 
-/* tg_call_convert with an axis instead of a communicator. Does nothing on an axis of one rank. */
-tg_status tg_call_convert_on(tg_call *c, int i, tg_placement from, int o, tg_placement to, tg_axis axis,
-                             const char *mend);
 /* Whether statements have an effect: without a grid these functions do nothing. */
 static inline bool tg_call_places(const tg_call *c) { return tg_grid_axes(c->ctx) != 0; }
 /* States that every dim d of input i becomes output dim d + shift. */

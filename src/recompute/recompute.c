@@ -45,8 +45,9 @@ static tg_status check_same(tg_ctx *ctx, const tg_recompute_params *p, tg_tensor
             return tg_fail(ctx, TG_ERR_SHAPE, "%s: output %d was %s in the first run and is %s in the second", p->name,
                            i, want, got);
         if (tg_place_of(again[i]) != first[i]->place)
-            return tg_fail(ctx, TG_ERR_PLACEMENT, "%s: output %d, %s, lies otherwise over the ranks in the second run",
-                           p->name, i, want);
+            return tg_fail(ctx, TG_ERR_PLACEMENT,
+                           "%s: output %d, %s, has another placement in the second run than in the first", p->name, i,
+                           want);
         uint64_t bits = p->bits && p->bits[i] ? hash_bytes(again[i]) : 0;
         if (bits && bits != p->bits[i])
             return tg_fail(

@@ -94,8 +94,8 @@ static tg_status bring_back(replay_run *r) {
             continue;
         if (x->storage->bytes != y->storage->bytes || x->offset != y->offset ||
             memcmp(x->stride, y->stride, y->ndim * sizeof *y->stride))
-            return tg_fail(y->ctx, TG_ERR_STATE, "%s: output %d lies otherwise in memory in the second run", r->p->name,
-                           i);
+            return tg_fail(y->ctx, TG_ERR_STATE, "%s: output %d has other strides in the second run than in the first",
+                           r->p->name, i);
         TG_TRY(tg_storage_need(x->storage, x));
         TG_TRY(tg_storage_share(y->storage, x->storage));
         y->storage->extra->restore = NULL;
@@ -174,7 +174,7 @@ static tg_status check_results(const replay_run *r) {
         const tg_tensor *y = tg_node_out(r->node)[i];
         if (!r->version[i] || (y->storage && y->storage->version + 1 == r->version[i])) continue;
         return tg_fail(r->replay->t->ctx, TG_ERR_VERSION,
-                       "%s: output %d was overwritten after it came back by a replay", r->p->name, i);
+                       "%s: output %d was overwritten after a replay had recreated it", r->p->name, i);
     }
     return TG_OK;
 }

@@ -57,7 +57,9 @@ static tg_status gather(tg_storage *s, const kept_part *p, tg_tensor *whole) {
     enum { MAX_RANKS = 1024 };
     int64_t counts[MAX_RANKS], first;
     int n = tg_comm_size(p->comm);
-    if (n > MAX_RANKS) return tg_fail(s->ctx, TG_ERR_UNSUPPORTED, "an input distributed over %d ranks", n);
+    if (n > MAX_RANKS)
+        return tg_fail(s->ctx, TG_ERR_UNSUPPORTED, "tg_recompute: .distribute has %d ranks, expected at most %d", n,
+                       MAX_RANKS);
     for (int r = 0; r < n; r++) counts[r] = share_of(whole->numel, r, n, &first);
     tg_work *w = whole->numel % n ? tg_comm_all_gather_v(p->comm, whole, p->part, counts)
                                   : tg_comm_all_gather(p->comm, whole, p->part);
@@ -103,21 +105,25 @@ static tg_tensor *own_part(const tg_tensor *x, const tg_comm *c) {
 
 tg_status tg_distribute_check(tg_ctx *ctx, const tg_tensor *x, tg_comm *c, const char *who) {
     tg_axis axis = tg_comm_axis(c);
-    if (!x) return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: distribute needs an input", who);
-    if (tg_comm_ctx(c) != ctx) return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: distribute is of another context", who);
+    if (!x)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: .distribute is set and input 0 is NULL, expected the tensor to split",
+                       who);
+    if (tg_comm_ctx(c) != ctx)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: .distribute is a communicator of another context", who);
     if (tg_comm_size(c) == 1 || !tg_grid_axes(ctx)) return TG_OK;
     char what[160];
     tg_describe(x, what, sizeof what);
     if ((unsigned)axis >= TG_MAX_AXES || !(tg_grid_axes(ctx) >> axis & 1))
         return tg_fail(ctx, TG_ERR_PLACEMENT,
-                       "%s: distribute over \"%s\", which is of no axis of the grid: nobody knows whether input 0, %s, "
-                       "is the same on its ranks; take the communicator of an axis (tg_parallel_comm)",
+                       "%s: distribute over \"%s\", which is no axis of the grid, so it is unknown whether input 0, "
+                       "%s, is the same on its ranks; pass the communicator of an axis (tg_parallel_comm)",
                        who, tg_comm_name(c), what);
     if (tg_place_on(x, axis).kind <= TG_REPLICATED) return TG_OK;
-    return tg_fail(ctx, TG_ERR_PLACEMENT,
-                   "%s: distribute over %s: input 0, %s, is not the same on its ranks, who would lose what the others "
-                   "do not have; do without",
-                   who, tg_axis_name(axis), what);
+    return tg_fail(
+        ctx, TG_ERR_PLACEMENT,
+        "%s: .distribute is over axis %s, on which input 0, %s, differs between the ranks, so no rank could get "
+        "it back from the others; unset .distribute",
+        who, tg_axis_name(axis), what);
 }
 
 tg_status tg_distribute(tg_tape *t, tg_tensor *x, tg_comm *c) {

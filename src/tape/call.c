@@ -22,10 +22,15 @@ static void describe_inputs(const tg_call *c, char *buf, size_t n) {
     if (c->n_in > 8) tg_text(buf, n, &at, " and %d more", c->n_in - 8);
 }
 
+const void *tg_call_site(const tg_call *c) {
+    const tg_node *n = impl(c)->node;
+    return tg_scope_site(n ? n->scope : c->tape->scope, impl(c)->site);
+}
+
 tg_status tg_call_explain(tg_call *c) {
     char inputs[768], site[192], path[192];
     describe_inputs(c, inputs, sizeof inputs);
-    tg_describe_site(impl(c)->site, site, sizeof site);
+    tg_describe_site(tg_call_site(c), site, sizeof site);
     tg_scope_path(c->tape->scope, path, sizeof path);
     return tg_fail_note(c->ctx, " (op %s%s%s, called from %s%s%s)", c->op->name ? c->op->name : "?",
                         *inputs ? " of " : "", inputs, path, *path ? ", " : "", site);
@@ -47,7 +52,8 @@ tg_status tg_call_fail(tg_call *c, tg_status s, const char *format, ...) {
 tg_status tg_call_outputs(tg_call *c, int n) {
     if (!c) return TG_ERR_ARGUMENT;
     if (c->op->n_out >= 0 || n < 0 || n > c->n_out)
-        return tg_call_fail(c, TG_ERR_ARGUMENT, "%d outputs, room for %d", n, c->n_out);
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "tg_call_outputs: the op sets %d outputs, but the call has room for %d",
+                            n, c->n_out);
     c->n_out = n;
     return TG_OK;
 }
@@ -88,7 +94,8 @@ static tg_status check_shape(tg_call *c, tg_dtype dtype, int ndim, const int64_t
 
 static tg_status check_output(tg_call *c, int i, tg_dtype dtype, int ndim, const int64_t *shape) {
     if (i < 0 || i >= c->n_out || c->out[i])
-        return tg_call_fail(c, TG_ERR_INTERNAL, "infer sets output %d of %d, each once", i, c->n_out);
+        return tg_call_fail(c, TG_ERR_INTERNAL, "infer makes output %d of %d outputs; expected each index once", i,
+                            c->n_out);
     return check_shape(c, dtype, ndim, shape);
 }
 
@@ -106,7 +113,8 @@ static tg_status check_view(tg_call *c, const tg_tensor *x, int64_t offset, int 
                (step < 0 ? __builtin_add_overflow(first, step, &first) : __builtin_add_overflow(last, step, &last));
     }
     if (empty || (!over && first >= 0 && last < (int64_t)(x->storage->bytes / tg_dtype_size(x->dtype)))) return TG_OK;
-    return tg_call_fail(c, TG_ERR_SHAPE, "the view reaches outside the bytes of its tensor");
+    return tg_call_fail(c, TG_ERR_SHAPE,
+                        "the view reaches outside the bytes of its tensor; check its offset, shape and strides");
 }
 
 /* Output 0 of an in-place op is a new handle on the storage of input 0. */
@@ -160,7 +168,8 @@ tg_status tg_call_save(tg_call *c, int i, tg_dtype dtype, int ndim, const int64_
     enum { MAX_SAVED = 8 };
     if (!c) return TG_ERR_ARGUMENT;
     if (i != c->n_saved || i >= MAX_SAVED)
-        return tg_call_fail(c, TG_ERR_INTERNAL, "saved buffers are declared in order, at most 8");
+        return tg_call_fail(c, TG_ERR_INTERNAL,
+                            "tg_call_save: saved buffers must be declared in order from 0, and there are at most 8");
     TG_TRY(check_shape(c, dtype, ndim, shape));
     tg_tensor *x = tg_temp_empty(c->ctx, dtype, ndim, shape, TG_MEM_SAVED);
     if (!x) return c->ctx->run.status;
@@ -172,7 +181,9 @@ tg_status tg_call_out_in_flight(tg_call *c, int i, tg_work *w) {
     if (!c || !w) return c ? c->ctx->run.status : TG_ERR_ARGUMENT;
     if (impl(c)->pass || i < 0 || i >= c->n_out || !c->out[i] || c->out[i]->flags & TG_F_VIEW) {
         tg_work_abandon(w);
-        return tg_call_fail(c, TG_ERR_ARGUMENT, "tg_call_out_in_flight: output %d of %d, in a forward", i, c->n_out);
+        return tg_call_fail(c, TG_ERR_ARGUMENT,
+                            "tg_call_out_in_flight: output %d of %d outputs is no new output of a running forward", i,
+                            c->n_out);
     }
     return tg_work_fills(w, c->out[i]->storage);
 }
@@ -181,7 +192,7 @@ tg_rng tg_call_draw(tg_call *c, int64_t n) {
     if (!c) return (tg_rng){0};
     tg_rng at = c->ctx->rng;
     if (n < 0)
-        tg_call_fail(c, TG_ERR_ARGUMENT, "%lld draws, expected 0 or more", (long long)n);
+        tg_call_fail(c, TG_ERR_ARGUMENT, "tg_call_draw: n is %lld, expected 0 or more", (long long)n);
     else
         c->ctx->rng.counter += (uint64_t)n;
     return at;

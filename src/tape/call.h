@@ -20,7 +20,7 @@ typedef struct tg_call_impl {
 void tg_call_temps_free(tg_call *c);
 /* Appends the name of the op, its inputs, its scope and its call site to the context's error. */
 tg_status tg_call_explain(tg_call *c);
-/* Returns the call site of the public function that records, or recorded, the op. */
-static inline const void *tg_call_site(const tg_call *c) { return ((const tg_call_impl *)c->impl)->site; }
+/* Returns the caller's line from which the op is, or was, recorded (tg_scope_site). */
+const void *tg_call_site(const tg_call *c);
 
 #endif

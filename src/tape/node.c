@@ -55,5 +55,6 @@ size_t tg_node_site(const tg_node *n, char *buf, size_t size) {
     if (!n || n->flags & TG_N_LEAF) return 0;
     at = tg_scope_path(n->scope, buf, size);
     if (at) tg_text(buf, size, &at, ", ");
-    return at + tg_describe_site(n->site, at < size ? buf + at : NULL, at < size ? size - at : 0);
+    const void *site = tg_scope_site(n->scope, n->site);
+    return at + tg_describe_site(site, at < size ? buf + at : NULL, at < size ? size - at : 0);
 }

@@ -12,7 +12,7 @@ static void set_asker(tg_tape *t, tg_buffer *b, const void *site) {
 static void asker_text(const tg_buffer *b, char *buf, size_t n) {
     char site[160], path[160];
     size_t at = 0;
-    tg_describe_site(b->site, site, sizeof site);
+    tg_describe_site(tg_scope_site(b->scope, b->site), site, sizeof site);
     tg_scope_path(b->scope, path, sizeof path);
     tg_text(buf, n, &at, "%s%s%s%s%s", b->op ? "op " : "", b->op ? b->op : "", b->op ? ", called from " : "", path,
             *path ? ", " : "");
@@ -26,7 +26,7 @@ static tg_status refuse(tg_tape *t, const tg_buffer *b, const void *site) {
     asker_text(b, first, sizeof first);
     asker_text(&asker, second, sizeof second);
     return tg_fail(t->ctx, TG_ERR_STATE,
-                   "tg_lease: buffer \"%s\" %s, leased by %s, is still open and asked for by %s: tg_discard it before",
+                   "tg_lease: buffer \"%s\" %s, leased by %s, is still open and asked for by %s; tg_discard it first",
                    b->name, tg_dtype_name(b->dtype), first, second);
 }
 

@@ -40,7 +40,7 @@ static tg_status next_slab(tg_tape *t) {
 
 /* Returns the position in the slot that the current generation of handles uses. */
 static tg_tensor *place_in(const tg_tape *t, tg_handle_slot *s) {
-    return t->generation ? (tg_tensor *)((tg_head *)s + 1) : &s->first;
+    return t->generation ? (tg_tensor *)((tg_tombstone *)s + 1) : &s->first;
 }
 
 tg_tensor *tg_tape_handle(tg_tape *t) {
@@ -163,7 +163,7 @@ static void tapes_release(tg_ctx *ctx, void *state) {
 static bool tape_maker(const tg_tensor *x, tg_maker *out) {
     if (!x->node) return false;
     out->op = x->node->op->name;
-    out->site = x->node->site;
+    out->site = tg_scope_site(x->node->scope, x->node->site);
     tg_scope_path(x->node->scope, out->scope, sizeof out->scope);
     return true;
 }
@@ -432,11 +432,11 @@ const char *tg_tape_text(tg_tape *t, const char *text) {
 }
 
 /* The name is copied: nodes keep their scope and report it even after it has closed. */
-static tg_status open_scope(tg_tape *t, const char *name) {
+static tg_status open_scope(tg_tape *t, const char *name, const void *site) {
     TG_TRY(tg_tape_check(t, "tg_scope_open"));
     tg_scope *s = tg_tape_alloc(t, sizeof *s);
     if (!s) return t->ctx->run.status;
-    *s = (tg_scope){.parent = t->scope, .from = t->at, .serial = t->ctx->serial};
+    *s = (tg_scope){.parent = t->scope, .site = site, .from = t->at, .serial = t->ctx->serial};
     if (name && !(s->name = tg_tape_text(t, name))) return t->ctx->run.status;
     t->scope = s;
     return TG_OK;
@@ -444,10 +444,29 @@ static tg_status open_scope(tg_tape *t, const char *name) {
 
 /* Every open needs a close, even under an error and if the error is cleared between the two, so failed opens are
  * counted. */
-tg_status tg_scope_open(tg_tape *t, const char *name) {
-    tg_status status = open_scope(t, name);
+tg_status tg_scope_open_at(tg_tape *t, const char *name, const void *site) {
+    tg_status status = open_scope(t, name, site);
     if (status != TG_OK && t && t->epoch) t->scopes_missed++;
     return status;
+}
+
+tg_status tg_scope_open(tg_tape *t, const char *name) { return tg_scope_open_at(t, name, TG_SITE); }
+
+tg_scope *tg_site_open(tg_tape *t, const void *site) {
+    return open_scope(t, NULL, site) == TG_OK ? t->scope : NULL;
+}
+
+void tg_site_close(tg_tape *t, const tg_scope *s) {
+    if (s) t->scope = s->parent;
+}
+
+const void *tg_scope_site(const tg_scope *s, const void *site) {
+    const void *outside = site;
+    while (s && tg_site_is_own(outside)) {
+        outside = s->site;
+        s = s->parent;
+    }
+    return tg_site_is_own(outside) ? site : outside;
 }
 
 static void mark_outputs(tg_tensor *const *outputs, int n, bool on) {

@@ -18,9 +18,9 @@ enum { TG_SLAB_HANDLES = 128 };
 
 typedef struct tg_handle_slot {
     tg_tensor first;
-    tg_head more;
+    tg_tombstone more;
 } tg_handle_slot;
-_Static_assert(offsetof(tg_tensor, other) == sizeof(tg_head), "the tombstone of place 1 is other of place 0");
+_Static_assert(offsetof(tg_tensor, other) == sizeof(tg_tombstone), "the tombstone of place 1 is other of place 0");
 
 typedef struct tg_slab {
     struct tg_slab *next;
@@ -48,6 +48,7 @@ typedef struct tg_mark {
 struct tg_scope {
     struct tg_scope *parent;
     const char *name;
+    const void *site; /* of the public function that opened it */
     tg_cursor from;
     uint64_t serial; /* serial of the last handle made before the scope */
 };
@@ -92,7 +93,7 @@ struct tg_op_event;
 typedef struct tg_observer {
     const tg_observer_ops *ops; /* NULL: the tape is not observed */
     int kinds;                  /* bit mask of tg_tape_find_nan */
-    tg_status (*fn)(void *user, tg_tape *t, const struct tg_op_event *seen); /* of tg_tape_observe; NULL: none */
+    tg_status (*fn)(void *user, tg_tape *t, const struct tg_op_event *event); /* of tg_tape_observe; NULL: none */
     void *user;
     int64_t count; /* number of forward calls observed since the reset */
 } tg_observer;
@@ -107,7 +108,7 @@ struct tg_tape {
     bool in_backward;
     /* number of running functions of the caller that use it, not counting those implied by at_work and in_backward */
     int busy;
-    struct tg_pass *taped; /* the innermost reverse pass whose derivatives are being recorded */
+    struct tg_pass *grad_graph; /* the innermost reverse pass whose derivatives are being recorded */
     uint32_t tangents;     /* pass number of the running tg_jvp; 0: none */
     bool derives;          /* the vjp or jvp of an op is running: placements are less strict (src/placement/rule.h) */
     bool collects;    /* first run of a recomputation: only the leaves that it uses are recorded */
@@ -178,6 +179,15 @@ tg_node *tg_tape_leaf(tg_tape *t, tg_tensor *x);
 /* tg_tape_input without its checks, for a tensor that a node of another tape keeps, even if the tensor was dropped. */
 tg_tensor *tg_tape_enter(tg_tape *t, const tg_tensor *x);
 size_t tg_scope_path(const tg_scope *s, char *buf, size_t n);
+/* tg_scope_open with the call site of the public function that opens the scope. */
+tg_status tg_scope_open_at(tg_tape *t, const char *name, const void *site);
+/* Remember the caller's line while a layer runs that opens no scope of its own. open returns NULL after recording an
+ * error, and close takes that. */
+tg_scope *tg_site_open(tg_tape *t, const void *site);
+void tg_site_close(tg_tape *t, const tg_scope *s);
+/* Returns the caller's line that led to a call: its site, or, where that lies in this library because a layer made the
+ * call, the site of the innermost scope that was opened from outside. */
+const void *tg_scope_site(const tg_scope *s, const void *site);
 /* Returns the tape's listener of this kind, or NULL if it has none. */
 tg_tape_listener *tg_tape_listener_of(const tg_tape *t, const tg_tape_listener_ops *ops);
 /* The same, but the first call creates the listener, with zeros after its header. NULL after recording the error. */

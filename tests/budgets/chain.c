@@ -8,7 +8,7 @@ int main(int argc, char **argv) {
     int times = argc > 1 ? atoi(argv[1]) : 1;
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .isa = "portable"));
     tg_tape *t = tg_tape_new(ctx);
-    tg_tensor *x = tg_param(ctx, "x", TG_SHAPE(1), 1), *a = tg_zeros(ctx, TG_F32, TG_SHAPE(1)),
+    tg_tensor *x = tg_param_new(ctx, "x", TG_DTYPE_DEFAULT, TG_SHAPE(1), 1), *a = tg_zeros(ctx, TG_F32, TG_SHAPE(1)),
               *b = tg_zeros(ctx, TG_F32, TG_SHAPE(1));
     tg_write_f64(a, &(double){0.999}, 1);
     tg_write_f64(b, &(double){0.001}, 1);

@@ -29,7 +29,7 @@ static inline void note(kind k, int64_t bytes) {
     so_far.bytes[k] += bytes;
 }
 
-/* What is added to is read besides. */
+/* An output that is added to is read too. */
 static inline int64_t written(tg_array a, bool add) { return bytes_in(a) * (add ? 2 : 1); }
 
 static inline tg_status count_copy(tg_ctx *c, void *dst, const void *src, size_t bytes, tg_copy_kind k) {
@@ -55,7 +55,7 @@ static inline tg_status count_iota(tg_ctx *c, tg_array out, double start, double
     return tg_cpu_device.iota(c, out, start, step);
 }
 
-/* Of the norm of an optimizer's step too. */
+/* Also used for the norm of an optimizer's step. */
 static inline tg_status count_reduce(tg_ctx *c, tg_reduction r, tg_array out, tg_array in, double scale, bool add) {
     note(r == TG_SUMSQ ? OPTIMIZER : PASSES, written(out, add) + bytes_in(in));
     return tg_cpu_device.reduce(c, r, out, in, scale, add);
@@ -122,7 +122,7 @@ static inline tg_status count_attention_grad(tg_ctx *c, const tg_attention_args 
 }
 
 static inline tg_status count_prepare(tg_ctx *c, const tg_prepare_args *a) {
-    note(OPTIMIZER, (int64_t)sizeof(double) * (a->n_sums + TG_STEP_STATE * 2 + a->n_groups * TG_STEP_WORD));
+    note(OPTIMIZER, (int64_t)sizeof(double) * (a->n_sums + TG_STEP_STATE * 2 + a->n_groups * TG_STEP_SCALARS));
     return tg_cpu_device.prepare(c, a);
 }
 
@@ -135,7 +135,8 @@ static inline tg_status count_adamw(tg_ctx *c, const tg_adamw_args *a, int n) {
     return tg_cpu_device.adamw(c, a, n);
 }
 
-/* What is not counted is left out, so that it is composed of what is; random makes parameters, before a step. */
+/* Slots that are not counted are NULL, so that they are composed of counted ones; random makes parameters before a
+ * step. */
 static inline tg_device_ops counting_device(void) {
     tg_device_ops d = tg_cpu_device;
     d.name = "counting";

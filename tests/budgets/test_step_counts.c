@@ -40,7 +40,7 @@ static tg_tensor *some_ids(tg_ctx *ctx, int k) {
     return tg_from_host(ctx, TG_I64, TG_SHAPE(BATCH, LENGTH), ids);
 }
 
-/* The third one: what lives longer than a step has been made. */
+/* Counts the third step: by then everything that lives longer than a step exists. */
 static bool count_step(int layers, tg_dtype dtype, step *s) {
     const tg_device_ops device = counting_device();
     int64_t allocations = 0, before = 0;
@@ -128,7 +128,7 @@ static double value_of(const step *s, int row, tg_dtype dtype) {
 
 static int passed, failed;
 
-/* Figures that fall are to be committed, or what rises again would pass. */
+/* A figure that falls must be committed, or a later rise would pass. */
 static void verdict(const char *dtype, const char *what, const char *of, double is, double committed) {
     bool more = is > committed * 1.001 + 1e-9, old = is < committed * 0.95 - 1e-9;
     if (more || old)

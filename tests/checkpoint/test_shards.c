@@ -55,7 +55,7 @@ typedef struct grid {
     int ranks, tp, cp;
 } grid;
 
-/* A parameter whose values are those of tensor number k at this rank's global places. */
+/* Creates a parameter with the values of tensor number k at this rank's places in the global tensor. */
 static tg_tensor *filled(const tg_parallel *p, const char *name, int k, tg_dtype dtype, tg_shape whole,
                          const tg_place_at *at_, int n_at, double scale) {
     tg_ctx *ctx = tg_parallel_ctx(p);
@@ -63,7 +63,7 @@ static tg_tensor *filled(const tg_parallel *p, const char *name, int k, tg_dtype
     double v[8192];
     for (int i = 0; i < n_at; i++)
         if (at_[i].placement.kind == TG_VARYING) mine.dim[at_[i].placement.dim] /= tg_parallel_size(p, at_[i].axis);
-    tg_tensor *x = tg_param_of(ctx, name, dtype, mine, 0);
+    tg_tensor *x = tg_param_new(ctx, name, dtype, mine, 0);
     for (int i = 0; i < n_at; i++) tg_place(p, x, at_[i].axis, at_[i].placement);
     int64_t inner = 1;
     for (int d = 1; d < mine.ndim; d++) inner *= mine.dim[d];
@@ -72,7 +72,7 @@ static tg_tensor *filled(const tg_parallel *p, const char *name, int k, tg_dtype
         int64_t rows = mine.ndim ? mine.dim[0] : 1;
         int64_t width = 1;
         for (int d = 1; d < whole.ndim; d++) width *= whole.dim[d];
-        for (int q = n_at - 1; q >= 0; q--) { /* the axis placed last is the minor one */
+        for (int q = n_at - 1; q >= 0; q--) { /* the axis that was placed last is the innermost */
             tg_placement pl = at_[q].placement;
             int64_t n = tg_parallel_size(p, at_[q].axis), r = tg_parallel_rank(p, at_[q].axis);
             if (pl.kind != TG_VARYING) continue;
@@ -101,7 +101,7 @@ typedef struct state {
 
 static const tg_module_ops box = {.size = sizeof(tg_module_ops), .kind = "box"};
 
-/* The same program for every grid; values differ by scale, steps by steps. */
+/* Builds the same program for every grid; `scale` changes the values, `steps` the number of steps. */
 static state state_new(const tg_parallel *p, double scale, int steps) {
     tg_ctx *ctx = tg_parallel_ctx(p);
     state s = {0};
@@ -148,7 +148,7 @@ static void state_free(state *s) {
 
 typedef struct job {
     grid g;
-    const char *from, *to; /* loads from one, where it is not NULL, then saves to the other */
+    const char *from, *to; /* loads from `from` unless it is NULL, then saves to `to` */
 } job;
 
 static tg_status load_and_save(void *arg, tg_ctx *ctx, tg_comm *world) {
@@ -187,7 +187,7 @@ START_TEST(any_ranks_load_what_any_ranks_saved) {
 }
 END_TEST
 
-/* ---- What the file holds ---- */
+/* ---- The contents of the file ---- */
 
 START_TEST(the_file_is_global_and_without_padding) {
     char dir[256], path[300];
@@ -256,7 +256,7 @@ static tg_status information(void *arg, tg_ctx *ctx, tg_comm *world) {
 START_TEST(each_tensor_says_where_it_lies) { on_ranks(4, information, NULL); }
 END_TEST
 
-/* ---- What is refused, and changes nothing ---- */
+/* ---- Refused files, which change nothing ---- */
 
 static tg_status refuse(tg_ctx *ctx, tg_comm *world, tg_shards *s, tg_tensor *x, const char *dir, const char *says) {
     double before[8192], after[8192];
@@ -268,7 +268,7 @@ static tg_status refuse(tg_ctx *ctx, tg_comm *world, tg_shards *s, tg_tensor *x,
     return TG_OK;
 }
 
-/* One rank: after an error ranks would have to recover. */
+/* One rank only: after an error several ranks would have to recover. */
 static tg_status other_keys(void *arg, tg_ctx *ctx, tg_comm *world) {
     (void)arg;
     char dir[256];
@@ -299,10 +299,10 @@ static tg_status other_keys(void *arg, tg_ctx *ctx, tg_comm *world) {
     return tg_ctx_status(ctx);
 }
 
-START_TEST(keys_must_agree) { on_ranks(1, other_keys, NULL); }
+START_TEST(keys_of_files_and_list_must_agree) { on_ranks(1, other_keys, NULL); }
 END_TEST
 
-/* A rank whose list differs in shape stops all of them before any value changes. */
+/* A rank whose list has another shape stops all ranks before any value changes. */
 static tg_status one_differs(void *arg, tg_ctx *ctx, tg_comm *world) {
     (void)arg;
     char dir[256];
@@ -322,10 +322,10 @@ static tg_status one_differs(void *arg, tg_ctx *ctx, tg_comm *world) {
     return right ? TG_OK : tg_ctx_fail(ctx, TG_ERR_INTERNAL, "a rank got %s", tg_status_name(got));
 }
 
-START_TEST(nobody_changes_where_one_refuses) { on_ranks(2, one_differs, NULL); }
+START_TEST(no_rank_changes_if_one_refuses) { on_ranks(2, one_differs, NULL); }
 END_TEST
 
-/* A damaged byte is seen by the rank that looks at its tensor, before any value changes. */
+/* A damaged byte is found by the rank that verifies its tensor, before any value changes. */
 static tg_status one_is_damaged(void *arg, tg_ctx *ctx, tg_comm *world) {
     const char *dir = arg;
     double before[8192], after[8192];
@@ -333,7 +333,7 @@ static tg_status one_is_damaged(void *arg, tg_ctx *ctx, tg_comm *world) {
     state s = state_new(p, -3, 0);
     tg_read_f64(s.x[4], before, tg_numel(s.x[4]));
     tg_status got = tg_shards_load(s.s, dir);
-    bool looks = tg_comm_rank(world) == 1; /* at tensors 1, 3, ... */
+    bool looks = tg_comm_rank(world) == 1; /* verifies tensors 1, 3, ... */
     bool right = looks ? got == TG_ERR_DATA && strstr(tg_ctx_message(ctx), "the file is damaged")
                        : got == TG_ERR_REMOTE;
     char says[700];
@@ -346,7 +346,7 @@ static tg_status one_is_damaged(void *arg, tg_ctx *ctx, tg_comm *world) {
     return right ? TG_OK : tg_ctx_fail(ctx, TG_ERR_INTERNAL, "a rank got %s: %s", tg_status_name(got), says);
 }
 
-START_TEST(nobody_changes_where_bytes_are_damaged) {
+START_TEST(no_rank_changes_if_bytes_are_damaged) {
     char dir[256], damaged[256], path[300];
     in_root(dir, sizeof dir, "saved", 2);
     in_root(damaged, sizeof damaged, "damaged", 0);
@@ -394,7 +394,7 @@ static tg_status pipeline(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = j->tp, .pp = j->pp));
     tg_shards *s = tg_shards_new(p);
     tg_tensor *x[3] = {NULL};
-    for (int k = 0; k < 3; k++) { /* 0 and 1: of a stage; 2: of both */
+    for (int k = 0; k < 3; k++) { /* 0 and 1 belong to one stage, 2 to both */
         char key[16];
         if (k < 2 && j->pp == 2 && k != tg_parallel_rank(p, TG_PP)) continue;
         x[k] = filled(p, "w", k, TG_F64, TG_SHAPE(8, 4), TG_PLACES({TG_TP, TG_SHARD(0)}), j->from ? -3 : 1);
@@ -421,7 +421,7 @@ START_TEST(stages_have_a_file_each) {
 }
 END_TEST
 
-/* A file of another save among them is found. */
+/* A file of another save among them is detected. */
 START_TEST(files_of_one_save_belong_together) {
     char two[256], again[256], from[320], to[320], message[1024];
     in_root(two, sizeof two, "stages", 2);
@@ -485,9 +485,9 @@ int main(void) {
         the_file_is_global_and_without_padding,
         rows_of_padding_are_zero,
         each_tensor_says_where_it_lies,
-        keys_must_agree,
-        nobody_changes_where_one_refuses,
-        nobody_changes_where_bytes_are_damaged,
+        keys_of_files_and_list_must_agree,
+        no_rank_changes_if_one_refuses,
+        no_rank_changes_if_bytes_are_damaged,
         stages_have_a_file_each,
         files_of_one_save_belong_together,
         a_failed_save_leaves_the_old_files,

@@ -16,7 +16,7 @@ static void remove_state(const char *dir) {
 
 enum { DRAWN = 77 };
 
-/* Streams as rank r of tp has left them, or as a new run of another seed finds them. */
+/* Sets the streams as rank r of tp leaves them, or as a new run with another seed has them. */
 static void seed_streams(tg_ctx *ctx, int tp_rank, int rank, bool used) {
     tg_rng own = {.seed = 100 + (uint64_t)tp_rank, .stream = used, .counter = used ? 10 * (uint64_t)rank + 5 : 1};
     tg_rng_set(ctx, NULL, &(tg_rng){.seed = used ? 9 : 8, .counter = used ? DRAWN : 0});
@@ -27,7 +27,7 @@ static void seed_streams(tg_ctx *ctx, int tp_rank, int rank, bool used) {
 typedef struct draws {
     int tp;
     const char *from, *to;
-    uint64_t seed[8], counter[8]; /* of "own", by rank, when it was loaded */
+    uint64_t seed[8], counter[8]; /* state of "own" by rank, after loading */
 } draws;
 
 static tg_status streams(void *arg, tg_ctx *ctx, tg_comm *world) {
@@ -39,7 +39,7 @@ static tg_status streams(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_shards_add_rng(s);
     seed_streams(ctx, tg_parallel_rank(p, TG_TP), rank, j->to);
     if (j->to) tg_shards_save(s, j->to);
-    tg_rng_fork(ctx, "own"); /* whichever draws when it is loaded */
+    tg_rng_fork(ctx, "own"); /* loading must work whichever stream is current */
     if (j->from) tg_shards_load(s, j->from);
     tg_rng_join(ctx);
     tg_rng_get(ctx, NULL, &all);
@@ -54,7 +54,7 @@ static tg_status streams(void *arg, tg_ctx *ctx, tg_comm *world) {
     return tg_ctx_status(ctx);
 }
 
-/* Each place goes on with its own state; among other tp ranks behind all of them. */
+/* Each position continues with its own state; with another number of tp ranks, after all of them. */
 START_TEST(streams_go_on_where_they_were) {
     char dir[] = "/tmp/tapegrad-streams-XXXXXX";
     ck_assert(mkdtemp(dir) != NULL);
@@ -69,7 +69,7 @@ START_TEST(streams_go_on_where_they_were) {
 }
 END_TEST
 
-/* What a file says of streams, and what is said of it: a context of one rank with stream "own". */
+/* Streams in a file, and the expected message, for a context of one rank with the stream "own". */
 START_TEST(streams_must_fit) {
     static const char fine[] = "9 0 77", own[] = "1 1 1 1 0 0 0 0 100 1 5";
     static const struct { const char *all, *key, *text, *said; } rows[] = {

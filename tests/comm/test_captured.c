@@ -15,7 +15,7 @@ typedef struct step {
     tg_comm *world, *pair; /* pair: NULL in small worlds */
     tg_tape *t;
     tg_tensor *x, *sum, *both, *out; /* static */
-    int calls;                       /* that differ between ranks, where a test wants that */
+    int calls;                       /* number of calls, which may differ between ranks if a test wants that */
     bool meets;
 } step;
 
@@ -27,14 +27,14 @@ static tg_status put(tg_tensor *to, tg_tensor *from) {
     return tg_ctx_ops(ctx)->map(ctx, TG_FN_id, out, &in, 1, none, false);
 }
 
-/* out = the sum over all ranks of 2 x, and of x over the pair; a product runs beside the first one. */
+/* out = the sum over all ranks of 2 x, plus that of x over the pair; a product runs in parallel with the first sum. */
 static tg_status step_of(void *state, tg_ctx *ctx) {
     step *s = state;
     for (int i = 0; i < s->calls; i++) tg_comm_all_reduce(s->world, s->sum, tg_scale(s->t, s->x, 2), TG_REDUCE_SUM);
-    tg_tensor *beside = tg_square(s->t, s->x);
+    tg_tensor *product = tg_square(s->t, s->x);
     if (s->pair) tg_comm_all_reduce(s->pair, s->both, s->x, TG_REDUCE_SUM);
     if (s->meets) tg_comm_barrier(s->world);
-    tg_tensor *y = tg_add(s->t, tg_add(s->t, tg_tape_input(s->t, s->sum), tg_tape_input(s->t, s->both)), beside);
+    tg_tensor *y = tg_add(s->t, tg_add(s->t, tg_tape_input(s->t, s->sum), tg_tape_input(s->t, s->both)), product);
     put(s->out, y);
     tg_tape_reset(s->t);
     return tg_ctx_status(ctx);
@@ -135,7 +135,7 @@ static tg_status other_steps(void *arg, tg_ctx *ctx, tg_comm *world, world_end *
     s.calls = 2;
     tg_graph *two = tg_graph_new(ctx, step_of, &s);
     if (tg_ctx_status(ctx) != TG_OK) return tg_ctx_status(ctx); /* another rank is ahead */
-    for (int i = 0; i < 2; i++) { /* the first one's data may be there before its comparison is looked at */
+    for (int i = 0; i < 2; i++) { /* the data of the first may arrive before its comparison is checked */
         tg_graph_replay(tg_comm_rank(world) == 1 ? two : one);
         tg_read(s.out, out, sizeof out);
     }
@@ -144,7 +144,7 @@ static tg_status other_steps(void *arg, tg_ctx *ctx, tg_comm *world, world_end *
     return status;
 }
 
-/* Rank 1 calls its step. */
+/* Rank 1 calls its step instead of replaying it. */
 static tg_status one_calls(void *arg, tg_ctx *ctx, tg_comm *world, world_end *end) {
     step s;
     float out[N];
@@ -169,7 +169,7 @@ static tg_status fails(void *state, tg_ctx *ctx) {
     return tg_ctx_fail(ctx, TG_ERR_IO, "no more of this");
 }
 
-/* Rank 1 fails while it captures: the others learn it in their first replay. */
+/* Rank 1 fails while it captures; the others get an error in their first replay. */
 static tg_status one_fails(void *arg, tg_ctx *ctx, tg_comm *world, world_end *end) {
     step s;
     float out[N];
@@ -222,7 +222,7 @@ static void ck_ends(int n, world_fn fn, tg_status status, const char *says, tg_s
     }
 }
 
-START_TEST(ranks_that_disagree_are_told) {
+START_TEST(ranks_that_disagree_are_reported) {
     ck_ends(2, other_steps, TG_ERR_MISMATCH, "replay(2 collectives", TG_ERR_MISMATCH);
     ck_ends(4, other_steps, TG_ERR_MISMATCH, "replay(1 collectives", TG_ERR_REMOTE);
     ck_ends(2, one_calls, TG_ERR_MISMATCH, "all_reduce(f32, 300 elements", TG_ERR_MISMATCH);
@@ -234,14 +234,14 @@ END_TEST
 
 enum { WIDE = 6, HIGH = 5 };
 
-/* One has w2's gradient in its buckets, or left for tg_grads_finalize to sum. */
+/* One variant has w2's gradient in its buckets, the other leaves it for tg_grads_finalize to sum. */
 typedef struct shares {
     tg_parallel *p;
     tg_buckets *b;
     tg_tape *t;
     tg_tensor *w1, *w2, *x, *tokens; /* x [HIGH, WIDE] */
-    tg_tensor *sum[2];               /* gradients of the last step, whole */
-    bool lacks;                      /* w2's, on this rank */
+    tg_tensor *sum[2];               /* summed gradients of the last step */
+    bool lacks;                      /* this rank has no gradient of w2 */
 } shares;
 
 static tg_status step_of_shares(void *state, tg_ctx *ctx) {
@@ -260,8 +260,8 @@ static tg_status step_of_shares(void *state, tg_ctx *ctx) {
 static tg_status open_shares(shares *s, tg_ctx *ctx, tg_comm *world, int bucketed) {
     double rows = HIGH;
     *s = (shares){.p = tg_parallel_new(world, NULL), .t = tg_tape_new(ctx)};
-    s->w1 = tg_param_of(ctx, "w1", TG_F32, TG_SHAPE(WIDE, WIDE), 0.5);
-    s->w2 = tg_param_of(ctx, "w2", TG_F32, TG_SHAPE(WIDE, WIDE), 0.5);
+    s->w1 = tg_param_new(ctx, "w1", TG_F32, TG_SHAPE(WIDE, WIDE), 0.5);
+    s->w2 = tg_param_new(ctx, "w2", TG_F32, TG_SHAPE(WIDE, WIDE), 0.5);
     s->x = tg_zeros(ctx, TG_F32, TG_SHAPE(HIGH, WIDE));
     s->tokens = tg_zeros(ctx, TG_F64, TG_SHAPE());
     tg_tensor *params[] = {s->w1, s->w2};
@@ -284,7 +284,7 @@ static void feed_shares(shares *s, int me, int round) {
     tg_write(s->x, x, sizeof x);
 }
 
-/* Called and replayed in turn, the same inputs give the same bits. */
+/* Alternating calls and replays on the same inputs give the same bits. */
 static tg_status replays_of_shares(void *arg, tg_ctx *ctx, tg_comm *world, world_end *end) {
     enum { ROUNDS = 6 };
     shares s;
@@ -319,7 +319,7 @@ START_TEST(data_parallel_steps_are_replayed) {
 }
 END_TEST
 
-/* Rank 0 has no gradient of w2, and would have to read whether another one has. */
+/* Rank 0 has no gradient of w2, so the host would have to read whether another rank has one. */
 static tg_status lacks_one(void *arg, tg_ctx *ctx, tg_comm *world, world_end *end) {
     shares s;
     float sum[WIDE * WIDE];
@@ -335,7 +335,7 @@ static tg_status lacks_one(void *arg, tg_ctx *ctx, tg_comm *world, world_end *en
     return status;
 }
 
-START_TEST(what_cannot_be_replayed_is_refused) {
+START_TEST(calls_that_cannot_be_replayed_are_refused) {
     for (int bucketed = 1; bucketed <= 2; bucketed++) {
         const world_end *end = run_world(THREADS, 2, lacks_one, &bucketed, NULL);
         ck_assert_msg(end->status[0] == TG_ERR_UNSUPPORTED && end->status[1] == TG_ERR_REMOTE, "%s; %s",
@@ -349,7 +349,7 @@ START_TEST(what_cannot_be_replayed_is_refused) {
 END_TEST
 
 int main(void) {
-    const TTest *tests[] = {replays_are_steps_of_all_ranks, ranks_that_disagree_are_told,
-                            data_parallel_steps_are_replayed, what_cannot_be_replayed_is_refused};
+    const TTest *tests[] = {replays_are_steps_of_all_ranks, ranks_that_disagree_are_reported,
+                            data_parallel_steps_are_replayed, calls_that_cannot_be_replayed_are_refused};
     return tg_check_main("replays", tests, sizeof tests / sizeof *tests);
 }

@@ -52,11 +52,11 @@ static void store(tg_dtype d, void *p, int64_t i, double v) {
     }
 }
 
-/* As stored. */
+/* Returns the value after rounding to the dtype. */
 static double element(tg_dtype d, int rank, int64_t i) {
-    uint64_t room;
-    store(d, &room, 0, value(d, rank, i));
-    return load(d, &room, 0);
+    uint64_t value_bytes;
+    store(d, &value_bytes, 0, value(d, rank, i));
+    return load(d, &value_bytes, 0);
 }
 
 static double step(tg_dtype d, tg_reduce_op op, double a, double b) {
@@ -66,21 +66,21 @@ static double step(tg_dtype d, tg_reduce_op op, double a, double b) {
     return d == TG_F64 || !tg_is_float(d) ? a + b : (double)((float)a + (float)b);
 }
 
-/* As it must come out, stored. */
+/* Returns the expected result after rounding to the dtype. */
 static double reduced(tg_dtype d, tg_reduce_op op, int n, int64_t i) {
     double sum = element(d, 0, i);
-    uint64_t room;
+    uint64_t value_bytes;
     for (int r = 1; r < n; r++) sum = step(d, op, sum, element(d, r, i));
     if (op == TG_REDUCE_AVG) sum = d == TG_F64 ? sum / n : (double)((float)sum / (float)n);
-    store(d, &room, 0, sum);
-    return load(d, &room, 0);
+    store(d, &value_bytes, 0, sum);
+    return load(d, &value_bytes, 0);
 }
 
 /* ---- Tensors ---- */
 
-enum { NOTHING = 99 }; /* the rank whose values nobody expects */
+enum { NOTHING = 99 }; /* stands for the rank whose result is not checked */
 
-/* outside: memory of the test's own, which the ranks do not share. */
+/* outside: in memory of the test, which the ranks do not share. */
 static tg_tensor *tensor(tg_ctx *ctx, tg_dtype d, int64_t n, int rank, bool outside) {
     size_t bytes = (size_t)n * tg_dtype_size(d);
     void *p = malloc(bytes ? bytes : 1);
@@ -91,7 +91,7 @@ static tg_tensor *tensor(tg_ctx *ctx, tg_dtype d, int64_t n, int rank, bool outs
     return x;
 }
 
-/* Element i of x from at on is element i of rank r from `from` on. */
+/* Expects elements at, at + 1, ... of x to be elements from, from + 1, ... of rank r. */
 static bool holds(tg_tensor *x, int64_t at, int rank, int64_t from, int64_t n) {
     tg_dtype d = tg_dtype_of(x);
     const void *p = elements(x);
@@ -100,7 +100,7 @@ static bool holds(tg_tensor *x, int64_t at, int rank, int64_t from, int64_t n) {
     return true;
 }
 
-/* NCCL adds in an order of its own, and rounds 16-bit sums at each rank. */
+/* NCCL sums in its own order, and rounds 16-bit sums at each rank. */
 static bool is_sum(tg_dtype d, double got, double expected) {
     double scale = d == TG_BF16 ? 0x1p-7 : d == TG_F16 ? 0x1p-10 : d == TG_F32 ? 0x1p-22 : d == TG_F64 ? 0x1p-51 : 0;
     return on_gpus ? fabs(got - expected) <= scale * MOST * 1428 : got == expected;
@@ -126,7 +126,7 @@ static tg_status all_reduces(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end)
         tg_dtype d = dtypes[k % DTYPES];
         tg_reduce_op op = (tg_reduce_op)(k / DTYPES % 4);
         int64_t count = sizes[k / DTYPES / 4 % some_sizes()];
-        int how = k / DTYPES / 4 / some_sizes(); /* out of place, in place, outside */
+        int how = k / DTYPES / 4 / some_sizes(); /* out of place, in place, memory outside */
         if (op == TG_REDUCE_AVG && !tg_is_float(d)) continue;
         tg_tensor *x = tensor(ctx, d, count, me, how == 2 && me != 1);
         tg_tensor *y = how == 1 ? x : tensor(ctx, d, count, NOTHING, how == 2 && me != 2);
@@ -142,7 +142,7 @@ static tg_status all_reduces(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end)
 START_TEST(all_reduce) { each_world(most(), all_reduces, NULL); }
 END_TEST
 
-/* Uneven parts, some of them empty. */
+/* Parts of unequal size, some of them empty. */
 static int64_t part(int r) { return r == 1 ? 0 : 3001 + 1717 * r; }
 
 static int64_t parts(int n, int64_t *counts) {
@@ -183,7 +183,7 @@ static tg_status scattered(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
 START_TEST(reduce_scatter) { each_world(most(), scattered, NULL); }
 END_TEST
 
-/* Each rank sums in the same order, so they hold the same bits, on either transport. */
+/* Every rank sums in the same order, so all get the same bits over either transport. */
 static tg_status same_bits(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
     (void)arg;
     int me = tg_comm_rank(c);
@@ -225,7 +225,7 @@ static tg_status nans(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
     return tg_ctx_status(ctx);
 }
 
-/* On GPUs the sums alone: NCCL's comparisons pass over NaN. */
+/* On GPUs only sums are tested, because NCCL's comparisons ignore NaN. */
 START_TEST(nan_wins_over_numbers) { each_world(most(), nans, NULL); }
 END_TEST
 
@@ -283,13 +283,13 @@ static tg_status rooted(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
 START_TEST(broadcast_gather_and_scatter) { each_world(most(), rooted, NULL); }
 END_TEST
 
-/* Unequal parts, in place: what two ranks send each other is equally long. */
+/* Parts of unequal size, in place: the parts that two ranks exchange are equally long. */
 static tg_status swapped(tg_ctx *ctx, tg_comm *c, tg_dtype d, bool outside) {
     int n = tg_comm_size(c), me = tg_comm_rank(c);
     int64_t counts[MOST], all = 0, at = 0;
     for (int r = 0; r < n; r++) all += counts[r] = (me + r) % 3 ? 3000 + 211 * (me + r) : 0;
     tg_tensor *x = tensor(ctx, d, all, me, outside);
-    tg_comm_all_to_all(c, x, counts, x, counts);
+    tg_comm_all_to_all(c, x, x, counts, counts);
     for (int r = 0; r < n; at += counts[r], r++) {
         int64_t from = 0;
         for (int b = 0; b < me; b++) from += (r + b) % 3 ? 3000 + 211 * (r + b) : 0;
@@ -299,7 +299,7 @@ static tg_status swapped(tg_ctx *ctx, tg_comm *c, tg_dtype d, bool outside) {
     return tg_ctx_status(ctx);
 }
 
-/* What rank a sends to rank b. */
+/* Returns the number of elements that rank a sends to rank b. */
 static int64_t lane(int a, int b) { return (a + 2 * b) % 3 ? 5000 + 311 * a + 17 * b : 0; }
 
 static tg_status exchanged(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
@@ -311,17 +311,17 @@ static tg_status exchanged(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
         tg_dtype d = dtypes[k % DTYPES];
         bool outside = k / DTYPES && me % 2;
         tg_tensor *x = tensor(ctx, d, out, me, outside), *y = tensor(ctx, d, in, NOTHING, outside);
-        tg_comm_all_to_all(c, y, recv, x, send);
+        tg_comm_all_to_all(c, y, x, send, recv);
         at = 0;
         for (int r = 0; r < n; at += lane(r, me), r++) {
             int64_t from = 0;
             for (int b = 0; b < me; b++) from += lane(r, b);
             EXPECT(ctx, holds(y, at, r, from, lane(r, me)));
         }
-        /* Equal parts, in place on the even ranks alone. */
+        /* Parts of equal size, in place only on ranks of even number. */
         tg_tensor *e = tensor(ctx, d, 9001 * n, me, outside);
         tg_tensor *f = me % 2 ? tensor(ctx, d, 9001 * n, NOTHING, outside) : e;
-        tg_comm_all_to_all(c, f, NULL, e, NULL);
+        tg_comm_all_to_all(c, f, e, NULL, NULL);
         for (int r = 0; r < n; r++) EXPECT(ctx, holds(f, 9001 * r, r, 9001 * me, 9001));
         EXPECT(ctx, swapped(ctx, c, d, outside) == TG_OK);
         tg_drop(x), tg_drop(y), tg_drop(e);
@@ -361,7 +361,7 @@ static tg_status rings(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
 START_TEST(rings_of_messages) { each_world(most(), rings, NULL); }
 END_TEST
 
-/* More than there is room for at once; they come in the order in which they were sent. */
+/* More messages than fit at once arrive in the order in which they were sent. */
 static tg_status floods(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
     (void)arg, (void)end;
     enum { MESSAGES = 500 };
@@ -371,7 +371,7 @@ static tg_status floods(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
         if (me) {
             tg_tensor *x = tg_from_host(ctx, TG_F64, TG_SHAPE(1), &(double){i});
             EXPECT(ctx, tg_comm_send(c, x, 0));
-            tg_drop(x); /* the send holds its bytes */
+            tg_drop(x); /* the send keeps its memory */
         } else {
             tg_comm_recv(c, one, 1);
             EXPECT(ctx, tg_item(one) == i);
@@ -384,7 +384,7 @@ static tg_status floods(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
 START_TEST(many_messages) { each_world(most(), floods, NULL); }
 END_TEST
 
-/* Two ranks start more than there is room for, all their sends before their first receive: neither waits. */
+/* Two ranks start more messages than fit, and all sends before the first receive: neither deadlocks. */
 static tg_status crossing(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
     (void)arg, (void)end;
     enum { MESSAGES = 150 };
@@ -411,7 +411,7 @@ static tg_status crossing(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
 START_TEST(a_batch_of_any_size) { each_world(most(), crossing, NULL); }
 END_TEST
 
-/* Who has sent may go: the message stays. */
+/* The sender may end; its message remains. */
 static tg_status last_words(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
     (void)arg, (void)end;
     int n = tg_comm_size(c), me = tg_comm_rank(c);

@@ -10,7 +10,7 @@
 
 enum { KINDS = TG_BARRIER + 1, VICTIM = 1 };
 
-/* Makes one call of the kind and waits for it. A message is what all others receive from the victim, or send to it. */
+/* Makes one call of the kind and waits for it. A message goes from the victim to all others, or from them to it. */
 static tg_status call(tg_collective kind, tg_ctx *ctx, tg_comm *c) {
     int n = tg_comm_size(c), me = tg_comm_rank(c);
     tg_tensor *x = filled(ctx, 40, me), *all = filled(ctx, 40 * n, me);
@@ -20,7 +20,7 @@ static tg_status call(tg_collective kind, tg_ctx *ctx, tg_comm *c) {
     case TG_ALL_GATHER: w = tg_comm_all_gather(c, all, x); break;
     case TG_REDUCE_SCATTER: w = tg_comm_reduce_scatter(c, x, all, TG_REDUCE_SUM); break;
     case TG_BROADCAST: w = tg_comm_broadcast(c, x, 0); break;
-    case TG_ALL_TO_ALL: w = tg_comm_all_to_all(c, all, NULL, all, NULL); break;
+    case TG_ALL_TO_ALL: w = tg_comm_all_to_all(c, all, all, NULL, NULL); break;
     case TG_GATHER: w = tg_comm_gather(c, me ? NULL : all, x, 0); break;
     case TG_SCATTER: w = tg_comm_scatter(c, x, me ? NULL : all, 0); break;
     case TG_SEND: w = tg_comm_send(c, x, VICTIM); break;
@@ -33,7 +33,7 @@ static tg_status call(tg_collective kind, tg_ctx *ctx, tg_comm *c) {
     return tg_ctx_status(ctx);
 }
 
-/* ---- Ranks that are lost ---- */
+/* ---- Lost ranks ---- */
 
 typedef enum fault { RETURNS, FAILS, SLEEPS, KILLED, STOPPED, FAULTS } fault;
 
@@ -43,8 +43,9 @@ typedef struct plot {
     double deadline;
 } plot;
 
-/* Whether the others are to run into their deadline. If the machine stands still for so long a rank may find that its
- * peers have given up, or that the victim is late for the barrier before: no fault of anybody's. */
+/* Returns whether the other ranks are expected to run into their deadline. If the machine is suspended for that
+ * long, a rank may find that its peers have given up, or that the victim is late for the previous barrier; neither
+ * is an error. */
 static bool is_timed(const plot *p) { return p->fault == SLEEPS || p->fault == STOPPED; }
 
 static double patience(const plot *p) {
@@ -75,12 +76,12 @@ static tg_status victim(const plot *p, tg_ctx *ctx, tg_comm *c, world_end *end) 
     case STOPPED: kill(getpid(), SIGSTOP); break;
     case FAILS:
         tg_ctx_fail(ctx, TG_ERR_IO, "the dog ate it");
-        sleep_past_others(end, VICTIM, n); /* what is cleared before they look is another story */
+        sleep_past_others(end, VICTIM, n); /* clearing the error before the others see it is another test */
         break;
     default:
         sleep_past_others(end, VICTIM, n);
         EXPECT(ctx, call(TG_BARRIER, ctx, c) == TG_ERR_REMOTE);
-        EXPECT(ctx, strstr(tg_ctx_message(ctx), "has given up waiting for this one"));
+        EXPECT(ctx, strstr(tg_ctx_message(ctx), "has stopped waiting for this rank"));
     }
     tg_ctx_clear(ctx);
     EXPECT(ctx, call(TG_BARRIER, ctx, c) == TG_ERR_ABORTED);
@@ -117,19 +118,20 @@ static tg_status loses_a_rank(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end
     return tg_ctx_status(ctx);
 }
 
-/* A GPU that only sends to another one, or receives from it, goes on without the others. */
+/* A GPU that only sends to another one, or only receives from it, does not wait for the others. */
 static bool goes_on(int kind, int n) { return on_gpus && n > 2 && (kind == TG_GATHER || kind == TG_SCATTER); }
 
-/* In how many ranks: of GPUs that the emulator does two are enough for a quick look. */
+/* Returns the largest number of ranks to test; two emulated GPUs are enough for the short test. */
 static int most(void) { return on_gpus && getenv("TG_TEST_QUICK") ? 2 : 4; }
 
-/* Every kind in every world when TG_LONG is set; else each kind that waits for a deadline in some of them. */
+/* Returns whether a case is left out. With TG_LONG every kind is tested in every world, otherwise those that wait for
+ * a deadline only in some. */
 static bool left_out(fault f, int world, int kind) {
     return (f == SLEEPS || f == STOPPED) && !getenv("TG_LONG") && (kind + world) % 3;
 }
 
-/* Whether all that is left ended well, and in time; what is late is worth another try, since the machine may have stood
- * still, and so is what went wrong where time decides. */
+/* Returns whether the remaining ranks ended correctly and in time. A late or time-dependent failure is tried again,
+ * because the machine may have been suspended. */
 static bool ended_well(const plot *p, const world_end *end, world_kind kind, int n, bool last_try) {
     for (int r = 0; r < n; r++) {
         if (r == VICTIM && (p->fault == KILLED || p->fault == STOPPED)) continue;
@@ -170,7 +172,7 @@ START_TEST(a_rank_fails) { lose_ranks(FAILS, both, 2); }
 END_TEST
 START_TEST(a_rank_sleeps) { lose_ranks(SLEEPS, both, 2); }
 END_TEST
-#ifndef TG_WORLD_MPI /* whose launcher ends the job */
+#ifndef TG_WORLD_MPI /* MPI's launcher ends the job */
 static const world_kind processes[] = {PROCESSES};
 
 START_TEST(a_process_is_killed) { lose_ranks(KILLED, processes, 1); }
@@ -179,7 +181,7 @@ START_TEST(a_process_is_stopped) { lose_ranks(STOPPED, processes, 1); }
 END_TEST
 #endif
 
-/* ---- Ranks that disagree ---- */
+/* ---- Ranks with different calls ---- */
 
 typedef enum quarrel {
     KIND, DTYPE, COUNT, REDUCTION, ROOT, PARTS, PAIRS, ORDER, MESSAGE, GROUPS, SKIPPED, SPLIT, EXTRA, QUARRELS
@@ -201,17 +203,18 @@ static const char *const quarrel_says[QUARRELS][2] = {
     {"in group \"one\" rank 1 called all_reduce(f64, 6 elements, sum)", "called barrier()"},
 };
 
-/* A tensor over the room, which the host can look at afterwards; on a GPU a copy of it. */
-static tg_tensor *over(tg_ctx *ctx, tg_dtype d, int64_t n, double *room) {
-    return on_gpus ? tg_from_host(ctx, d, TG_SHAPE(n), room) : tg_wrap(ctx, d, TG_SHAPE(n), NULL, room, NULL, NULL);
+/* Returns a tensor over the buffer, which the host can read afterwards; on a GPU a copy of it. */
+static tg_tensor *over(tg_ctx *ctx, tg_dtype d, int64_t n, double *numbers) {
+    return on_gpus ? tg_from_host(ctx, d, TG_SHAPE(n), numbers)
+                   : tg_wrap(ctx, d, TG_SHAPE(n), NULL, numbers, NULL, NULL);
 }
 
-static void disagree(quarrel q, tg_ctx *ctx, tg_comm *c, double *room) {
+static void disagree(quarrel q, tg_ctx *ctx, tg_comm *c, double *numbers) {
     int n = tg_comm_size(c), me = tg_comm_rank(c);
     bool other = me == VICTIM;
     int64_t counts[MOST], turned[MOST];
     tg_dtype d = q == DTYPE && other ? TG_I64 : TG_F64;
-    tg_tensor *x = over(ctx, d, q == COUNT && other ? 5 : 6, room);
+    tg_tensor *x = over(ctx, d, q == COUNT && other ? 5 : 6, numbers);
     for (int r = 0; r < n; r++) counts[r] = turned[r] = r < 2 ? 3 : 0;
     switch (q) {
     case DTYPE:
@@ -228,20 +231,21 @@ static void disagree(quarrel q, tg_ctx *ctx, tg_comm *c, double *room) {
         for (int r = 0; r < n; r++) turned[r] = r == VICTIM && other ? 4 : me < 2 ? 3 : 0;
         int64_t in = 0;
         for (int r = 0; r < n; r++) in += turned[r];
-        tg_work_wait(tg_comm_all_to_all(c, tg_zeros(ctx, d, TG_SHAPE(in)), turned, x, counts));
+        tg_work_wait(tg_comm_all_to_all(c, tg_zeros(ctx, d, TG_SHAPE(in)), x, counts, turned));
         break;
     case MESSAGE:
         if (other) tg_work_wait(tg_comm_send(c, x, 0));
-        else if (me == 0) tg_comm_recv(c, x = over(ctx, d, 5, room), 1);
+        else if (me == 0)
+            tg_comm_recv(c, x = over(ctx, d, 5, numbers), 1);
         else tg_comm_barrier(c);
         break;
-    case GROUPS: { /* one makes its calls in another order */
+    case GROUPS: { /* one rank makes its calls in another order */
         tg_comm *one = tg_comm_split(c, 0, 0, "one", TG_MAX_AXES), *two = tg_comm_split(c, 0, 0, "two", TG_MAX_AXES);
         tg_comm_barrier(other ? two : one);
         tg_comm_barrier(other ? one : two);
         break;
     }
-    case SKIPPED: /* one leaves out a call and goes on to a message */
+    case SKIPPED: /* one rank omits a call and continues with a message */
         if (other)
             tg_comm_recv(c, x, 0);
         else
@@ -253,7 +257,7 @@ static void disagree(quarrel q, tg_ctx *ctx, tg_comm *c, double *room) {
         else
             tg_comm_all_reduce(c, x, x, TG_REDUCE_SUM);
         break;
-    case EXTRA: { /* one makes a call more, which nobody reads, and which the others' next call would pass for */
+    case EXTRA: { /* one rank makes an additional call, which the others could mistake for their next one */
         tg_comm *one = tg_comm_split(c, 0, 0, "one", TG_MAX_AXES);
         tg_tensor *y = tg_zeros(ctx, d, TG_SHAPE(6)), *z = tg_zeros(ctx, d, TG_SHAPE(6));
         tg_comm_all_reduce(one, y, y, TG_REDUCE_SUM);
@@ -274,31 +278,32 @@ static void disagree(quarrel q, tg_ctx *ctx, tg_comm *c, double *room) {
     elements(x);
 }
 
-/* Nothing has moved, and everybody knows the two calls. */
+/* No data have moved, and every rank's message has both calls. */
 static tg_status quarrels(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
     quarrel q = *(quarrel *)arg;
     int me = tg_comm_rank(c);
-    double room[6] = {me, me, me, me, me, me};
-    disagree(q, ctx, c, room);
+    double numbers[6] = {me, me, me, me, me, me};
+    disagree(q, ctx, c, numbers);
     end->word[me] = 1;
-    for (int i = 0; i < 6; i++) end->word[me] &= room[i] == me;
+    for (int i = 0; i < 6; i++) end->word[me] &= numbers[i] == me;
     return tg_ctx_status(ctx);
 }
 
-START_TEST(ranks_that_disagree_are_told) {
+START_TEST(ranks_that_disagree_are_reported) {
     for (int kind = 0; kind < WORLD_KINDS; kind++)
         for (int n = 2; n <= most(); n += 2)
             for (quarrel q = 0; q < QUARRELS; q++) {
-                if (on_gpus && q == EXTRA) continue; /* nobody waits for it there but its rank, at its end */
+                if (on_gpus && q == EXTRA) continue; /* on GPUs only its rank waits for it, at the end */
                 const world_end *end = run_world((world_kind)kind, n, quarrels, &q, NULL);
                 for (int r = 0; r < n; r++) {
                     const char *m = end->message[r], *one = strstr(m, "rank 0 called "),
                                *two = strstr(m, "rank 1 called ");
-                    /* Of several groups a GPU's host may look first at one that another rank has ended with this. */
+                    /* With several groups a GPU's host may first check one that another rank has ended with this
+                     * error. */
                     bool passed_on = on_gpus && end->status[r] == TG_ERR_REMOTE;
                     ck_assert_msg(end->status[r] == TG_ERR_MISMATCH || passed_on, "quarrel %d, %d %s: rank %d: %s: %s",
                                   q, n, world_names[kind], r, tg_status_name(end->status[r]), m);
-                    bool one_text = q != GROUPS && q != EXTRA; /* else each pair has its own */
+                    bool one_text = q != GROUPS && q != EXTRA; /* else each pair has its own text */
                     ck_assert_msg(!one_text || on_gpus || !strcmp(m, end->message[0]), "%s; %s", m, end->message[0]);
                     ck_assert_msg(q == PARTS || q == PAIRS || n > 2 || (one && two), "%s", m);
                     ck_assert_msg(strstr(m, quarrel_says[q][0]) && strstr(m, quarrel_says[q][1]) && strstr(m, " from "),
@@ -310,9 +315,9 @@ START_TEST(ranks_that_disagree_are_told) {
 }
 END_TEST
 
-/* ---- Errors of one rank's own ---- */
+/* ---- Local errors of one rank ---- */
 
-/* All are refused alike, and are in step after it. */
+/* The call fails on all ranks, which are in step afterwards. */
 static tg_status all_are_refused(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
     (void)arg, (void)end;
     for (int i = 0; i < 50; i++) {
@@ -333,7 +338,7 @@ START_TEST(errors_that_all_ranks_make_keep_them_in_step) {
 }
 END_TEST
 
-/* One is refused, clears its error, and goes on: it has missed a call. */
+/* The call fails on one rank, which clears its error and continues: it has missed a call. */
 static tg_status one_is_refused(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
     (void)arg, (void)end;
     int me = tg_comm_rank(c);
@@ -354,7 +359,7 @@ static tg_status one_is_refused(void *arg, tg_ctx *ctx, tg_comm *c, world_end *e
     return TG_OK;
 }
 
-START_TEST(an_error_of_one_rank_is_told_even_when_it_was_cleared) {
+START_TEST(an_error_of_one_rank_is_reported_even_when_it_was_cleared) {
     for (int kind = 0; kind < WORLD_KINDS; kind++)
         for (int n = 2; n <= most(); n += 2)
             for (int i = 0; i < 10; i++) expect_world((world_kind)kind, n, one_is_refused, NULL);
@@ -362,7 +367,7 @@ START_TEST(an_error_of_one_rank_is_told_even_when_it_was_cleared) {
 END_TEST
 
 #ifndef TG_WORLD_NCCL
-/* The rank that failed first is the one to be named, however far the news has traveled. */
+/* The message names the rank that failed first, however many ranks have passed it on. */
 static tg_status chain(void *arg, tg_ctx *ctx, tg_comm *c) {
     (void)arg;
     int n = tg_comm_size(c), me = tg_comm_rank(c);
@@ -387,7 +392,7 @@ START_TEST(the_first_failure_is_the_one_that_is_reported) {
 }
 END_TEST
 
-/* ---- Anything may fail, once ---- */
+/* ---- Every operation fails once ---- */
 
 typedef struct miser {
     _Atomic int64_t calls, live;
@@ -427,7 +432,8 @@ static tg_status a_bit_of_all(void *arg, tg_ctx *ctx, tg_comm *c) {
     return tg_ctx_status(ctx);
 }
 
-/* Each allocation of a world's life: nobody hangs, nothing leaks, and the error is the one of memory. */
+/* Each allocation during the life of a world fails in turn: no rank hangs, nothing leaks, and the error is
+ * TG_ERR_MEMORY. */
 START_TEST(every_allocation_may_fail) {
     char message[512];
     int64_t failures = 0;
@@ -448,14 +454,14 @@ START_TEST(every_allocation_may_fail) {
 END_TEST
 #endif
 
-/* A transport whose n-th call fails: the door's own hook. */
+/* A transport whose n-th call fails. */
 typedef struct gate {
     tg_comm_ops ops;
     const tg_comm_ops *real;
     int calls, fails_at;
 } gate;
 
-static _Thread_local gate gate_of_rank; /* a table has no room for state of its own */
+static _Thread_local gate gate_of_rank; /* thread-local, since a transport's table has no state of its own */
 
 static tg_status gated_start(tg_ctx *ctx, void *state, const tg_transfer *t, void **request) {
     gate *g = &gate_of_rank;
@@ -498,7 +504,7 @@ START_TEST(every_call_may_fail) {
 }
 END_TEST
 
-/* The victim leaves while rank 0's call of the pair stands behind one of the world, which it has not made. */
+/* The victim leaves while rank 0's call on the pair is queued after one on the world that the victim has not made. */
 static tg_status behind_each_other(void *arg, tg_ctx *ctx, tg_comm *world, world_end *end) {
     (void)arg, (void)end;
     tg_comm *pair = tg_comm_split(world, 0, tg_comm_rank(world), "pair", TG_MAX_AXES);
@@ -532,9 +538,9 @@ int main(void) {
                                   a_process_is_killed,
                                   a_process_is_stopped,
 #endif
-                                  ranks_that_disagree_are_told,
+                                  ranks_that_disagree_are_reported,
                                   errors_that_all_ranks_make_keep_them_in_step,
-                                  an_error_of_one_rank_is_told_even_when_it_was_cleared,
+                                  an_error_of_one_rank_is_reported_even_when_it_was_cleared,
 #ifndef TG_WORLD_NCCL
                                   the_first_failure_is_the_one_that_is_reported,
                                   every_allocation_may_fail,

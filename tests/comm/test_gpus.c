@@ -41,7 +41,7 @@ static tg_tensor *filled(tg_ctx *ctx, tg_dtype dtype, int64_t n, int rank) {
     return x;
 }
 
-/* What rank `from`, or with from < 0 the sum over all of n, has from position `first` on lies at `at`. */
+/* Checks that the data at `at` are rank `from`'s (from < 0: the sum over all n) from position `first` on. */
 static bool holds(tg_tensor *x, int64_t at, int from, int n, int64_t first) {
     int64_t all = tg_numel(x);
     double *v = malloc((size_t)all * sizeof *v);
@@ -49,7 +49,7 @@ static bool holds(tg_tensor *x, int64_t at, int from, int n, int64_t first) {
     for (int64_t i = 0; ok && i < EACH; i++) {
         double want = 0;
         for (int r = from < 0 ? 0 : from; r < (from < 0 ? n : from + 1); r++) want += value(r, first + i);
-        ok = v[at + i] == want; /* small integers: exact in any dtype and order */
+        ok = v[at + i] == want; /* small integers are exact in any dtype and order */
     }
     free(v);
     return ok;
@@ -67,7 +67,7 @@ static tg_status collectives(tg_ctx *ctx, tg_comm *c, tg_dtype dtype) {
         if (!holds(all, EACH * r, r, n, 0)) wrong = "all_gather";
     tg_comm_reduce_scatter(c, y, wide, TG_REDUCE_SUM);
     if (!holds(y, 0, -1, n, (int64_t)EACH * me)) wrong = "reduce_scatter";
-    tg_comm_all_to_all(c, all, NULL, wide, NULL);
+    tg_comm_all_to_all(c, all, wide, NULL, NULL);
     for (int r = 0; r < n; r++)
         if (!holds(all, EACH * r, r, n, (int64_t)EACH * me)) wrong = "all_to_all";
     tg_comm_broadcast(c, x, n - 1);
@@ -98,7 +98,7 @@ static tg_status rank(void *arg, tg_ctx *ctx, tg_comm *host) {
 
 static int alone(void *user, void *data, size_t bytes) { return (void)user, (void)data, (void)bytes, 0; }
 
-/* An all-reduce as NCCL's transport gets it: a communicator of one rank would not ask it. */
+/* An all-reduce as NCCL's transport gets it; a communicator of one rank would not call the transport. */
 static tg_status sum_of_one(tg_ctx *ctx, tg_comm *world, void *group) {
     tg_tensor *x = filled(ctx, TG_F32, EACH, 5), *y = tg_zeros(ctx, TG_F32, TG_SHAPE(EACH));
     void *request = NULL;
@@ -124,7 +124,7 @@ static tg_status window_of_one(tg_ctx *ctx, tg_comm *world) {
     return s;
 }
 
-/* NCCL's own life of a communicator: begun, split, with a window, finalised. */
+/* The life of a communicator in NCCL itself: created, split, with a window, finalized. */
 static tg_status one_rank(tg_ctx *ctx) {
     void *part = NULL;
     tg_comm *world = tg_ctx_status(ctx) == TG_OK ? tg_nccl_world(ctx, NULL, 0, 1, alone, NULL) : NULL;

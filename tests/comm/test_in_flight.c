@@ -22,7 +22,7 @@ static tg_status note(void *user, tg_tape *t, tg_tensor *x, tg_tensor **grad) {
     return TG_OK;
 }
 
-/* Until the other rank has gone on, or must have: it does not always say so. */
+/* Waits until the other rank has continued, or must have: it does not always report it. */
 static void be_late(const tg_comm *c) {
     enum { MOST = 2000 };
     const struct timespec nap = {.tv_nsec = 1000000}, while_it_goes_on = {.tv_nsec = 20000000};
@@ -30,12 +30,14 @@ static void be_late(const tg_comm *c) {
     if (tg_comm_rank(c) == LATE) nanosleep(&while_it_goes_on, NULL);
 }
 
-/* add gives one gradient to both of its inputs. The all-reduce of the one reads it; square adds into the other's. */
+/* add gives one gradient to both of its inputs. An all-reduce reads it for one of them while square adds to that of
+ * the other. */
 static tg_status shared_gradient(void *arg, tg_ctx *ctx, tg_comm *world) {
     (void)arg;
     tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = RANKS));
     tg_comm *tp = tg_parallel_comm(p, TG_TP);
-    tg_tensor *a = tg_param(ctx, "a", TG_SHAPE(N), 1), *b = tg_param(ctx, "b", TG_SHAPE(N), 1);
+    tg_tensor *a = tg_param_new(ctx, "a", TG_DTYPE_DEFAULT, TG_SHAPE(N), 1),
+              *b = tg_param_new(ctx, "b", TG_DTYPE_DEFAULT, TG_SHAPE(N), 1);
     tg_place(p, b, TG_TP, TG_R);
     tg_on_accumulated(b, note, NULL);
     tg_tape *t = tg_tape_new(ctx);
@@ -63,7 +65,7 @@ START_TEST(a_gradient_that_is_read_is_not_added_into) {
 }
 END_TEST
 
-typedef enum writer { RELU, WRITE, WRAPPED, WRITERS } writer; /* WRAPPED: memory of the caller's */
+typedef enum writer { RELU, WRITE, WRAPPED, WRITERS } writer; /* WRAPPED: memory of the caller */
 
 static tg_status overwritten(void *arg, tg_ctx *ctx, tg_comm *world) {
     writer w = *(const writer *)arg;
@@ -88,7 +90,7 @@ static tg_status overwritten(void *arg, tg_ctx *ctx, tg_comm *world) {
     return tg_ctx_status(ctx);
 }
 
-START_TEST(what_a_gather_reads_is_not_overwritten) {
+START_TEST(data_that_a_gather_reads_are_not_overwritten) {
     for (writer w = RELU; w < WRITERS; w++) {
         if (w == WRAPPED && ranks_on_gpus()) continue;
         atomic_store(&gone_on, false);
@@ -97,7 +99,7 @@ START_TEST(what_a_gather_reads_is_not_overwritten) {
 }
 END_TEST
 
-/* ---- Gradients and what an optimizer has ---- */
+/* ---- Gradients and optimizers ---- */
 
 static bool all_are(tg_tensor *x, double v) {
     double got[N];
@@ -119,7 +121,7 @@ static void give(tg_ctx *ctx, tg_tensor *w, double g) {
     tg_tape_free(t);
 }
 
-/* What comes while a sum reads a gradient; where it lies. */
+/* What happens to a gradient while a sum reads it, and where it is stored. */
 typedef struct gradient_case {
     enum { ADDED, WRITTEN, DIVIDED } then;
     enum { ITS_OWN, MAIN_GRAD, CALLERS } in;
@@ -130,7 +132,7 @@ static tg_status gradient_read(void *arg, tg_ctx *ctx, tg_comm *world) {
     double bytes[N] = {0};
     const double four = 4;
     tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = RANKS));
-    tg_tensor *w = tg_param(ctx, "w", TG_SHAPE(N), 1), *sum = tg_zeros(ctx, TG_F64, TG_SHAPE(N));
+    tg_tensor *w = tg_param_new(ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(N), 1), *sum = tg_zeros(ctx, TG_F64, TG_SHAPE(N));
     if (k->in == MAIN_GRAD) tg_set_main_grad(w, tg_zeros(ctx, TG_F64, TG_SHAPE(N)));
     if (k->in == CALLERS) tg_set_main_grad(w, tg_wrap(ctx, TG_F64, TG_SHAPE(N), NULL, bytes, NULL, NULL));
     give(ctx, w, 1);
@@ -159,13 +161,13 @@ START_TEST(a_gradient_that_is_read_waits_for_its_next_writer) {
 }
 END_TEST
 
-/* A step of SGD with momentum 1/2, at rate 1, from a gradient of 1 and a parameter of 0, while a collective reads or
- * fills a tensor of the optimizer's: 3 on the late rank, which sends it, and 7 on the other. */
+/* A step of SGD with momentum 1/2 and rate 1, from a gradient of 1 and a parameter of 0, while a collective reads or
+ * fills a tensor of the optimizer: its value is 3 on the late rank, which sends it, and 7 on the other. */
 typedef struct step_case {
     tg_dtype dtype;
     enum { PARAM, MASTER, MOMENTUM } of;
-    bool fills, made_after; /* the optimizer is made once the collective has begun */
-    double want;            /* the parameter, where fills */
+    bool fills, made_after; /* the optimizer is made after the collective has begun */
+    double want;            /* expected parameter if `fills` */
 } step_case;
 
 static tg_optim *sgd(tg_ctx *ctx, tg_tensor *w) {
@@ -180,7 +182,7 @@ static tg_tensor *tensor_of(const step_case *k, tg_tensor *w, tg_optim *o) {
 
 static tg_status stepped(void *arg, tg_ctx *ctx, tg_comm *world) {
     const step_case *k = arg;
-    tg_tensor *w = tg_param_of(ctx, "w", k->dtype, TG_SHAPE(N), 0);
+    tg_tensor *w = tg_param_new(ctx, "w", k->dtype, TG_SHAPE(N), 0);
     give(ctx, w, 1);
     tg_optim *o = k->made_after ? NULL : sgd(ctx, w);
     tg_tensor *x = tensor_of(k, w, o), *sum = tg_zeros(ctx, tg_dtype_of(x), TG_SHAPE(N));
@@ -199,7 +201,7 @@ static tg_status stepped(void *arg, tg_ctx *ctx, tg_comm *world) {
     return tg_ctx_status(ctx);
 }
 
-START_TEST(a_step_waits_for_what_fills_and_reads_its_tensors) {
+START_TEST(a_step_waits_for_works_that_use_its_tensors) {
     static const step_case cases[] = {
         {TG_BF16, PARAM, true, true, 2},       {TG_F64, PARAM, true, false, 2},  {TG_BF16, PARAM, true, false, 2},
         {TG_BF16, MASTER, true, false, 2},     {TG_F64, PARAM, false, false, 0}, {TG_BF16, MASTER, false, false, 0},
@@ -212,12 +214,12 @@ START_TEST(a_step_waits_for_what_fills_and_reads_its_tensors) {
 }
 END_TEST
 
-/* The scale of the loss is a state as others are: the late rank's 8, where the other has 2. */
+/* The loss scale is a state like others: it becomes the late rank's 8 where the other rank has 2. */
 static tg_status scale_sent(void *arg, tg_ctx *ctx, tg_comm *world) {
     (void)arg;
     const char *name;
     bool late = tg_comm_rank(world) == LATE;
-    tg_tensor *w = tg_param(ctx, "w", TG_SHAPE(N), 0), *sum = tg_zeros(ctx, TG_F64, TG_SHAPE(3));
+    tg_tensor *w = tg_param_new(ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(N), 0), *sum = tg_zeros(ctx, TG_F64, TG_SHAPE(3));
     tg_optim *o = sgd(ctx, w);
     tg_optim_set_scale(o, TG_LOSS_SCALE(.initial = late ? 8 : 2));
     tg_tensor *x = tg_optim_state(o, tg_optim_state_count(o) - 1, &name);
@@ -241,9 +243,9 @@ START_TEST(a_scale_of_the_loss_that_is_sent_is_waited_for) {
 END_TEST
 
 int main(void) {
-    const TTest *const tests[] = {a_gradient_that_is_read_is_not_added_into, what_a_gather_reads_is_not_overwritten,
-                                  a_gradient_that_is_read_waits_for_its_next_writer,
-                                  a_step_waits_for_what_fills_and_reads_its_tensors,
-                                  a_scale_of_the_loss_that_is_sent_is_waited_for};
+    const TTest *const tests[] = {
+        a_gradient_that_is_read_is_not_added_into, data_that_a_gather_reads_are_not_overwritten,
+        a_gradient_that_is_read_waits_for_its_next_writer, a_step_waits_for_works_that_use_its_tensors,
+        a_scale_of_the_loss_that_is_sent_is_waited_for};
     return tg_check_main("in_flight", tests, sizeof tests / sizeof *tests);
 }

@@ -1,5 +1,5 @@
-/* What only NCCL has: a communicator made through the caller's exchange, refused arguments, and collectives that run
- * while a product is computed. */
+/* Properties of NCCL only: a communicator made with the caller's exchange function, refused arguments, and
+ * collectives that run while a product is computed. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -11,22 +11,22 @@
 #include "cuda_emulator/control.h"
 #include "on_ranks.h"
 
-/* ---- By the caller's exchange ---- */
+/* ---- With the caller's exchange function ---- */
 
 enum { RANKS = 4, ROOM = 256 };
 
-typedef struct board {
+typedef struct exchange {
     pthread_barrier_t all;
     char data[ROOM];
-} board;
+} exchange;
 
-typedef struct seat {
-    board *b;
+typedef struct party {
+    exchange *b;
     int rank;
-} seat;
+} party;
 
 static int share(void *user, void *data, size_t bytes) {
-    const seat *s = user;
+    const party *s = user;
     if (bytes > ROOM) return 1;
     if (s->rank == 0) memcpy(s->b->data, data, bytes);
     pthread_barrier_wait(&s->b->all);
@@ -45,7 +45,7 @@ static double sum_of_ranks(tg_ctx *ctx, tg_comm *c, double mine) {
 
 static tg_status by_exchange(void *arg, tg_ctx *ctx, tg_comm *host) {
     int me = tg_comm_rank(host);
-    seat s = {arg, me};
+    party s = {arg, me};
     tg_comm *c = tg_comm_nccl_new_by(ctx, me, RANKS, share, &s);
     EXPECT(ctx, !strcmp(tg_comm_transport(c), "nccl") && tg_comm_size(c) == RANKS && tg_comm_rank(c) == me);
     EXPECT(ctx, sum_of_ranks(ctx, c, me) == 6 && tg_comm_barrier(c) == TG_OK);
@@ -61,9 +61,9 @@ static tg_status by_exchange(void *arg, tg_ctx *ctx, tg_comm *host) {
     return tg_ctx_status(ctx);
 }
 
-/* Nobody else can compare its calls, but its own errors are told as ever. */
+/* Other ranks cannot compare its calls, but its own errors are reported as usual. */
 START_TEST(ranks_meet_by_the_callers_exchange) {
-    board b;
+    exchange b;
     pthread_barrier_init(&b.all, NULL, RANKS);
     on_ranks(RANKS, by_exchange, &b);
     pthread_barrier_destroy(&b.all);
@@ -87,7 +87,7 @@ static tg_status refusals(void *arg, tg_ctx *ctx, tg_comm *host) {
     return tg_ctx_status(ctx);
 }
 
-START_TEST(what_is_refused) { on_ranks(1, refusals, NULL); }
+START_TEST(invalid_calls_are_refused) { on_ranks(1, refusals, NULL); }
 END_TEST
 
 static tg_status host_memory_moves(void *arg, tg_ctx *ctx, tg_comm *world) {
@@ -96,7 +96,7 @@ static tg_status host_memory_moves(void *arg, tg_ctx *ctx, tg_comm *world) {
     return tg_ctx_status(ctx);
 }
 
-/* NCCL over NCCL is none. */
+/* A communicator of NCCL cannot be made over NCCL. */
 START_TEST(its_host_is_a_host) { on_ranks(2, host_memory_moves, NULL); }
 END_TEST
 
@@ -111,7 +111,7 @@ static struct {
     const void *stream[EVENTS];
 } trace;
 
-/* What rank 0's GPU is given, in order. */
+/* Operations of rank 0's GPU, in order. */
 static void saw(int device, const void *stream, const char *what) {
     if (device != 0 || !atomic_load(&trace.on) || trace.n == EVENTS) return;
     snprintf(trace.what[trace.n], sizeof trace.what[0], "%s", what);
@@ -124,7 +124,8 @@ static int after(int from, const char *what, const void *stream, bool there) {
     return trace.n;
 }
 
-/* A column layer's backward: the all-reduce of the input's gradient runs beside the weight's. */
+/* A column layer's backward: the all-reduce of the input's gradient runs in parallel with the product of the
+ * weight's. */
 static tg_status column_backward(void *arg, tg_ctx *ctx, tg_comm *world) {
     (void)arg;
     int me = tg_comm_rank(world);
@@ -148,7 +149,7 @@ static tg_status column_backward(void *arg, tg_ctx *ctx, tg_comm *world) {
     return tg_ctx_status(ctx);
 }
 
-START_TEST(a_collective_runs_beside_a_product) {
+START_TEST(a_collective_runs_in_parallel_with_a_product) {
     on_ranks(2, column_backward, NULL);
     int reduce = after(0, "AllReduce", NULL, true);
     ck_assert_msg(reduce < trace.n, "no all-reduce among %d events", trace.n);
@@ -183,7 +184,7 @@ static void put(tg_tensor *x, double value) {
     tg_write_f64(x, v, tg_numel(x));
 }
 
-/* Collectives within the window: the emulator compares the places that ranks give. */
+/* Collectives within the window; the emulator compares the offsets that ranks give. */
 static tg_status use_window(tg_ctx *ctx, tg_comm *c, tg_symmetric *s, tg_tape *t) {
     int n = tg_comm_size(c), me = tg_comm_rank(c);
     const tg_dtype dtypes[] = {TG_F32, TG_F32, TG_BF16};
@@ -204,7 +205,7 @@ static tg_status use_window(tg_ctx *ctx, tg_comm *c, tg_symmetric *s, tg_tape *t
     tg_tape_reset(t);
     EXPECT(ctx, tg_symmetric_take(s, t, dtypes, shapes, 1, &y));
     put(y, 2);
-    tg_comm_all_reduce(c, y, y, TG_REDUCE_SUM); /* in flight until its reader comes */
+    tg_comm_all_reduce(c, y, y, TG_REDUCE_SUM); /* in flight until it is read */
     return tg_ctx_status(ctx);
 }
 
@@ -213,7 +214,7 @@ static tg_status with_windows(void *arg, tg_ctx *ctx, tg_comm *world) {
     int me = tg_comm_rank(world);
     tg_tape *t = tg_tape_new(ctx);
     tg_memory_info m = TG_MEMORY_INFO();
-    for (int round = 0; round < 3; round++) { /* each rank asks for another size: all get the least */
+    for (int round = 0; round < 3; round++) { /* each rank asks for another size; all get the smallest */
         tg_symmetric *s = tg_symmetric_new(world, (size_t)(8192 + 100 * me));
         RUN(use_window(ctx, world, s, t));
         tg_memory_query(ctx, &m);
@@ -227,7 +228,7 @@ static tg_status with_windows(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_symmetric *s = tg_symmetric_new(half, 8192), *all = tg_symmetric_new(world, 8192);
     RUN(use_window(ctx, half, s, t));
     tg_comm_free(half);
-    tg_symmetric_free(s); /* behind its communicator */
+    tg_symmetric_free(s); /* after its communicator */
     RUN(use_window(ctx, world, all, t));
     tg_symmetric_free(all);
     tg_tape_free(t);
@@ -249,10 +250,10 @@ static tg_status without_room(void *arg, tg_ctx *ctx, tg_comm *world) {
     const tg_dtype dtype = TG_F32;
     const tg_shape shape = TG_SHAPE(8);
     tg_tensor *x;
-    tg_symmetric *s = tg_symmetric_new(world, me == 1 ? (size_t)1 << 40 : (size_t)1 << 39); /* more than there is */
+    tg_symmetric *s = tg_symmetric_new(world, me == 1 ? (size_t)1 << 40 : (size_t)1 << 39); /* more than exists */
     EXPECT(ctx, s && !tg_symmetric_take(s, t, &dtype, &shape, 1, &x) && !tg_is_alive(x));
     tg_symmetric_free(s);
-    s = tg_symmetric_new(world, me == 1 ? 0 : 4096); /* one wants none: none has any */
+    s = tg_symmetric_new(world, me == 1 ? 0 : 4096); /* one rank asks for none, so none gets any */
     EXPECT(ctx, s && !tg_symmetric_take(s, t, &dtype, &shape, 1, &x));
     tg_symmetric_free(s);
     tg_tape_free(t);
@@ -264,8 +265,11 @@ END_TEST
 
 int main(void) {
     setenv("TG_TEST_DEVICE", "cuda", 1);
-    const TTest *const tests[] = {ranks_meet_by_the_callers_exchange, what_is_refused, its_host_is_a_host,
-                                  a_collective_runs_beside_a_product, symmetric_buffers_are_windows,
+    const TTest *const tests[] = {ranks_meet_by_the_callers_exchange,
+                                  invalid_calls_are_refused,
+                                  its_host_is_a_host,
+                                  a_collective_runs_in_parallel_with_a_product,
+                                  symmetric_buffers_are_windows,
                                   without_memory_for_a_window_there_is_none};
     return tg_check_main("nccl", tests, sizeof tests / sizeof *tests);
 }

@@ -1,128 +1,18 @@
-/* The message transport over a message layer of this file, which can hold messages of one rank to another back. So
- * messages of different ranks arrive in orders that are rare elsewhere. */
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
+/* The transport between nodes over the message layer of letters.h: disagreements that ranks hear of in different
+ * orders, ranks that leave early or come late, and nodes whose ranks are threads. */
 #include <time.h>
 
-#include <tapegrad/p2p.h>
-
 #include "check_main.h"
+#include "comm/letters.h"
 #include "core/context.h"
 
-enum { RANKS = 4, ROOM = 64 };
-
-/* ---- The layer ---- */
-
-typedef struct letter {
-    struct letter *next;
-    int from, tag;
-    size_t bytes;
-    char data[];
-} letter;
-
-typedef struct wish {
-    void *data, *token;
-    size_t room;
-    int from, tag;
-} wish;
-
-typedef struct wires {
-    pthread_mutex_t lock;
-    letter *box[RANKS];
-    atomic_bool held; /* what holder sends to waiter stays on its way */
-    int holder, waiter;
-} wires;
-
-typedef struct line {
-    wires *w;
-    int me, n_wishes, n_sent;
-    bool quiet; /* at the end */
-    wish wishes[ROOM];
-    void *sent[ROOM];
-} line;
-
-static int line_send(void *state, const void *data, size_t bytes, int to, int tag, void *token) {
-    line *l = state;
-    letter *m = malloc(sizeof *m + bytes);
-    if (!m || l->n_sent == ROOM) return free(m), 1;
-    *m = (letter){.from = l->me, .tag = tag, .bytes = bytes};
-    memcpy(m->data, data, bytes);
-    l->sent[l->n_sent++] = token;
-    pthread_mutex_lock(&l->w->lock);
-    letter **end = &l->w->box[to];
-    while (*end) end = &(*end)->next;
-    *end = m;
-    pthread_mutex_unlock(&l->w->lock);
-    return 0;
-}
-
-static int line_receive(void *state, void *data, size_t room, int from, int tag, void *token) {
-    line *l = state;
-    if (l->n_wishes == ROOM) return 1;
-    l->wishes[l->n_wishes++] = (wish){data, token, room, from, tag};
-    return 0;
-}
-
-/* The first letter for a wish; later ones of its sender stay behind it. */
-static letter *take(line *l, const wish *r, bool held) {
-    wires *w = l->w;
-    letter **at = &w->box[l->me], *m;
-    while ((m = *at) && (m->tag != r->tag || (r->from >= 0 && m->from != r->from) || (held && m->from == w->holder)))
-        at = &m->next;
-    if (m) *at = m->next;
-    return m;
-}
-
-static int deliver(line *l, tg_p2p_landed landed) {
-    bool held = l->me == l->w->waiter && atomic_load(&l->w->held);
-    for (int i = 0; i < l->n_wishes; i++) {
-        wish r = l->wishes[i];
-        letter *m = take(l, &r, held);
-        if (!m) continue;
-        size_t n = m->bytes;
-        if (n <= r.room) memcpy(r.data, m->data, n);
-        free(m);
-        if (n > r.room) return 2;
-        memmove(&l->wishes[i], &l->wishes[i + 1], (size_t)(--l->n_wishes - i) * sizeof r);
-        i--;
-        landed(r.token, n);
-    }
-    return 0;
-}
-
-/* No letter comes meanwhile: it would land in a later receive than the next one does. */
-static int line_poll(void *state, tg_p2p_landed landed) {
-    line *l = state;
-    while (l->n_sent) landed(l->sent[--l->n_sent], 0);
-    pthread_mutex_lock(&l->w->lock);
-    int error = deliver(l, landed);
-    pthread_mutex_unlock(&l->w->lock);
-    return error;
-}
-
-static void line_explain(void *state, int error, char *buf, size_t n) {
-    (void)state;
-    snprintf(buf, n, error == 1 ? "no room" : "a letter is too long");
-}
-
-static void line_close(void *state, bool quiet, tg_p2p_landed landed) {
-    line *l = state;
-    l->quiet = quiet;
-    while (l->n_sent) landed(l->sent[--l->n_sent], 0);
-    while (l->n_wishes) landed(l->wishes[--l->n_wishes].token, 0);
-}
-
-static const tg_p2p_ops line_ops = {.size = sizeof(tg_p2p_ops), .name = "letters", .send = line_send,
-                                     .receive = line_receive, .poll = line_poll, .explain = line_explain,
-                                     .close = line_close};
+enum { RANKS = LETTER_RANKS };
 
 /* ---- Ranks ---- */
 
 typedef struct rank_end {
     tg_status opened, status, after;
-    char message[1024], later[1024]; /* and after */
+    char message[1024], later[1024]; /* the second is that of `after` */
 } rank_end;
 
 typedef struct world {
@@ -130,7 +20,7 @@ typedef struct world {
     line lines[RANKS];
     rank_end end[RANKS];
     atomic_int started, left;
-    bool late; /* rank 0 */
+    bool late; /* rank 0 leaves late */
 } world;
 
 typedef struct rank_arg {
@@ -138,7 +28,7 @@ typedef struct rank_arg {
     int me;
 } rank_arg;
 
-/* Ranks 0 and 1 disagree about a message, while the others wait at a barrier: 0 finds out, and tells all. */
+/* Ranks 0 and 1 disagree about a message while the others wait at a barrier. Rank 0 finds out and notifies all. */
 static void disagree(tg_ctx *ctx, tg_comm *c, int me) {
     tg_tensor *x = tg_zeros(ctx, TG_F64, TG_SHAPE(me ? 6 : 5));
     if (me > 1)
@@ -161,7 +51,7 @@ static void *one_rank(void *user) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .deadline = 60));
     tg_comm *c = tg_comm_p2p_new(ctx, &line_ops, &all->lines[a.me], a.me, RANKS);
     end->opened = tg_comm_barrier(c);
-    if (a.me == all->w.waiter) atomic_store(&all->w.held, true); /* its barrier is over */
+    if (a.me == all->w.waiter) atomic_store(&all->w.held, true); /* its own barrier is over */
     atomic_fetch_add(&all->started, 1);
     while (atomic_load(&all->started) < RANKS) nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
     disagree(ctx, c, a.me);
@@ -184,12 +74,11 @@ static void run_ranks(world *all, void *(*rank)(void *)) {
         ck_assert_int_eq(pthread_create(&thread[r], NULL, rank, &arg[r]), 0);
     }
     for (int r = 0; r < RANKS; r++) pthread_join(thread[r], NULL);
-    for (int r = 0; r < RANKS; r++)
-        for (letter *m = all->w.box[r], *next; m; m = next) next = m->next, free(m);
+    wires_free(&all->w);
 }
 
-/* Rank 3 hears of it from rank 1, or 2, which have failed for it, and never from rank 0. */
-START_TEST(a_disagreement_is_one_for_all_in_whatever_order_they_hear) {
+/* Rank 3 hears of it from rank 1 or 2, which have failed for it, and not from rank 0. */
+START_TEST(all_ranks_report_a_disagreement_alike_in_any_order_of_messages) {
     world all = {.w = {.lock = PTHREAD_MUTEX_INITIALIZER, .holder = 0, .waiter = 3}};
     run_ranks(&all, one_rank);
     for (int r = 0; r < RANKS; r++) {
@@ -206,7 +95,7 @@ START_TEST(a_disagreement_is_one_for_all_in_whatever_order_they_hear) {
 }
 END_TEST
 
-/* Rank 0 frees its communicator when the others have given it up. */
+/* Rank 0 frees its communicator after the others have stopped waiting for it. */
 static void *leaves(void *user) {
     rank_arg a = *(rank_arg *)user;
     world *all = a.all;
@@ -222,7 +111,7 @@ static void *leaves(void *user) {
     return NULL;
 }
 
-START_TEST(who_leaves_while_messages_may_still_come_says_so_to_the_layer) {
+START_TEST(a_rank_that_leaves_early_says_so_to_the_layer) {
     for (int late = 0; late < 2; late++) {
         world all = {.w = {.lock = PTHREAD_MUTEX_INITIALIZER}, .late = late};
         run_ranks(&all, leaves);
@@ -234,7 +123,7 @@ START_TEST(who_leaves_while_messages_may_still_come_says_so_to_the_layer) {
 }
 END_TEST
 
-/* Rank 0 comes late: who waits for it looks whether it lives. */
+/* Rank 0 comes late, so that the others check whether it is alive. */
 static void *comes_late(void *user) {
     rank_arg a = *(rank_arg *)user;
     rank_end *end = &a.all->end[a.me];
@@ -267,8 +156,7 @@ END_TEST
 
 int main(void) {
     setenv("TG_MPI_NODES", "4", 1); /* a node for each rank */
-    const TTest *tests[] = {a_disagreement_is_one_for_all_in_whatever_order_they_hear,
-                            who_leaves_while_messages_may_still_come_says_so_to_the_layer,
-                            threads_of_one_node_meet_through_the_layer};
-    return tg_check_main("link", tests, sizeof tests / sizeof *tests);
+    const TTest *tests[] = {all_ranks_report_a_disagreement_alike_in_any_order_of_messages,
+                            a_rank_that_leaves_early_says_so_to_the_layer, threads_of_one_node_meet_through_the_layer};
+    return tg_check_main("p2p", tests, sizeof tests / sizeof *tests);
 }

@@ -8,7 +8,7 @@ static tg_status takes(void *arg, tg_ctx *ctx, tg_comm *c) {
     (void)arg;
     tg_tape *t = tg_tape_new(ctx);
     int n = tg_comm_size(c), me = tg_comm_rank(c);
-    /* Each rank asks for another size: all get the least. */
+    /* Each rank asks for another size; all get the smallest. */
     tg_symmetric *s = tg_symmetric_new(c, (size_t)(1024 + 64 * me));
     const tg_dtype dtypes[] = {TG_U8, TG_F64, TG_BF16};
     const tg_shape shapes[] = {TG_SHAPE(5), TG_SHAPE(2, 8), TG_SHAPE(3)};
@@ -17,7 +17,7 @@ static tg_status takes(void *arg, tg_ctx *ctx, tg_comm *c) {
     char *p = tg_host_data(x[0]);
     EXPECT(ctx, (char *)tg_host_data(x[1]) == p + 16 && (char *)tg_host_data(x[2]) == p + 16 + 128);
     EXPECT(ctx, tg_ndim(x[1]) == 2 && tg_dtype_of(x[2]) == TG_BF16);
-    EXPECT(ctx, !tg_symmetric_take(s, t, dtypes, shapes, 1, &y) && !tg_is_alive(y)); /* open */
+    EXPECT(ctx, !tg_symmetric_take(s, t, dtypes, shapes, 1, &y) && !tg_is_alive(y)); /* still in use */
     for (int i = 0; i < 3; i++) tg_discard(x[i]);
     const tg_shape most = TG_SHAPE(128), more = TG_SHAPE(129);
     EXPECT(ctx, tg_symmetric_take(s, t, &dtypes[1], &most, 1, &y) && (char *)tg_host_data(y) == p);
@@ -27,7 +27,7 @@ static tg_status takes(void *arg, tg_ctx *ctx, tg_comm *c) {
     double *v = tg_host_data(y);
     for (int i = 0; i < 128; i++) v[i] = me + 1;
     tg_comm_all_reduce(c, y, y, TG_REDUCE_SUM);
-    tg_symmetric_free(s); /* the tensor keeps the bytes */
+    tg_symmetric_free(s); /* the tensor keeps the memory */
     v = tg_host_data(y);
     EXPECT(ctx, v && v[127] == n * (n + 1) / 2);
     s = tg_symmetric_new(c, 64);

@@ -35,7 +35,7 @@ static tg_status many_at_once(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end
 START_TEST(works_are_read_in_any_order) { each_world(4, many_at_once, NULL); }
 END_TEST
 
-/* Who computes does not hold the others up: what it has posted is done by those who wait. */
+/* A rank that computes does not delay the others: the waiting ranks complete the operations that it has posted. */
 static tg_status busy_rank(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
     (void)arg;
     int n = tg_comm_size(c), me = tg_comm_rank(c);
@@ -44,19 +44,19 @@ static tg_status busy_rank(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
     tg_comm_barrier(c);
     tg_work *w = tg_comm_all_reduce(c, x, x, TG_REDUCE_SUM);
     if (me == 0) sleep_past_others(end, 0, n);
-    EXPECT(ctx, me || tg_work_test(w)); /* done by others */
+    EXPECT(ctx, me || tg_work_test(w)); /* completed by other ranks */
     EXPECT(ctx, all_are(x, n * (n - 1) / 2));
     atomic_store(&end->past[me], true);
     return tg_ctx_status(ctx);
 }
 
-START_TEST(whoever_waits_works) {
+START_TEST(waiting_ranks_do_the_work) {
     for (int kind = 0; kind < WORLD_KINDS; kind++)
         for (int n = 2; n <= 4; n++) expect_world((world_kind)kind, n, busy_rank, NULL);
 }
 END_TEST
 
-/* Handles go while their bytes are in use. */
+/* Handles are freed while their memory is in use. */
 static tg_status dropped(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
     (void)arg, (void)end;
     enum { N = 200000 };
@@ -68,8 +68,8 @@ static tg_status dropped(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
         tg_comm_all_reduce(c, y, x, TG_REDUCE_SUM);
         tg_comm_all_reduce(c, z, s, TG_REDUCE_SUM);
         tg_drop(x);
-        tg_tape_reset(t);                             /* s has gone */
-        tg_tensor *over = filled(ctx, N, -1); /* in their memory, were it free */
+        tg_tape_reset(t);                             /* s has been freed */
+        tg_tensor *over = filled(ctx, N, -1); /* takes their memory if it is free */
         EXPECT(ctx, all_are(y, n * (n - 1) / 2) && all_are(z, 3 * n * (n - 1) / 2));
         tg_drop(y), tg_drop(z), tg_drop(over);
         tg_tensor *gone = filled(ctx, N, me);
@@ -83,7 +83,7 @@ static tg_status dropped(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
 START_TEST(bytes_stay_as_long_as_a_work_needs_them) { each_world(4, dropped, NULL); }
 END_TEST
 
-/* A communicator that ends finishes what it has begun. */
+/* A communicator that is freed completes what it has begun. */
 static tg_status freed(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
     (void)arg, (void)end;
     int n = tg_comm_size(c), me = tg_comm_rank(c);
@@ -104,11 +104,11 @@ static tg_status freed(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
 START_TEST(a_communicator_ends_with_its_works_done) { each_world(4, freed, NULL); }
 END_TEST
 
-/* How many messages wait at once depends on the ranks' pace: a late step may find a deeper moment than those before it,
-   and adds one to a pool. One that takes something anew takes it in each step. */
+/* The number of waiting messages depends on the pace of the ranks: a late step may reach a higher maximum and add
+ * one message to a pool. A real leak would add one in each step. */
 static tg_status steady(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
     (void)arg, (void)end;
-    /* Hosts may be so many calls ahead of each other's GPUs, whose requests come by the dozen. */
+    /* Hosts may be this many calls ahead of each other's GPUs, whose requests are allocated by the dozen. */
     const int WARM = 10, STEPS = on_gpus ? 120 : 50, DEEPER = on_gpus ? 3 * TG_CALLS : 10;
     int n = tg_comm_size(c), me = tg_comm_rank(c);
     int64_t counts[MOST], before = 0;
@@ -119,7 +119,7 @@ static tg_status steady(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
     for (int i = 0; i < WARM + STEPS; i++) {
         if (i == WARM) before = tg_memory_query(ctx, &m) == TG_OK ? m.host_allocations : 0;
         tg_comm_all_reduce(c, x, x, TG_REDUCE_AVG);
-        tg_comm_all_to_all(c, y, counts, x, counts);
+        tg_comm_all_to_all(c, y, x, counts, counts);
         tg_comm_reduce_scatter_v(c, part, y, counts, TG_REDUCE_SUM);
         tg_comm_all_gather_v(c, y, part, counts);
         tg_comm_batch_open(c);
@@ -140,7 +140,7 @@ END_TEST
 static tg_status grouped(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
     (void)arg, (void)end;
     int n = tg_comm_size(c), me = tg_comm_rank(c);
-    tg_comm *half = tg_comm_split(c, me % 2, -me, "half", TG_TP); /* backwards */
+    tg_comm *half = tg_comm_split(c, me % 2, -me, "half", TG_TP); /* in reverse order */
     int members = (n + 1 - me % 2) / 2;
     EXPECT(ctx, tg_comm_size(half) == members && tg_comm_rank(half) == members - 1 - me / 2);
     EXPECT(ctx, !strcmp(tg_comm_name(half), "half") && tg_comm_axis(half) == TG_TP && tg_comm_ctx(half) == ctx);
@@ -151,13 +151,13 @@ static tg_status grouped(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
     const double *p = elements(all);
     for (int i = 0; i < members; i++) EXPECT(ctx, p && p[i] == 2 * (members - 1 - i) + me % 2);
     EXPECT(ctx, all_are(y, n - 1));
-    /* Some are in no group; those of a group need not ask the others. */
+    /* Some ranks are in no group; the members of a group need not communicate with them. */
     tg_comm *some = tg_comm_split(c, me == n - 1 ? -1 : 3, 0, "some", TG_MAX_AXES);
     EXPECT(ctx, me == n - 1 ? !some : tg_comm_size(some) == n - 1 && tg_comm_rank(some) == me);
     int pair[] = {n - 1, 0};
     tg_comm *ends = n > 2 && (me == 0 || me == n - 1) ? tg_comm_split_known(c, pair, 2, "ends", TG_PP, false) : NULL;
     if (ends) {
-        tg_comm *again = tg_comm_split_known(c, pair, 2, "again", TG_PP, false); /* another group of the same two */
+        tg_comm *again = tg_comm_split_known(c, pair, 2, "again", TG_PP, false); /* the same two ranks */
         tg_tensor *e = filled(ctx, 3, me), *f = filled(ctx, 3, -me);
         tg_comm_all_reduce(ends, e, e, TG_REDUCE_SUM);
         tg_comm_all_reduce(again, f, f, TG_REDUCE_SUM);
@@ -167,7 +167,7 @@ static tg_status grouped(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
     tg_comm_free(ends);
     tg_comm_free(some);
     tg_comm *inner = tg_comm_split(half, 0, 0, "inner", TG_MAX_AXES);
-    tg_comm_free(half); /* a group outlives what it was split from */
+    tg_comm_free(half); /* a group outlives its parent */
     EXPECT(ctx, tg_comm_barrier(inner) == TG_OK);
     tg_comm_free(inner);
     return tg_ctx_status(ctx);
@@ -197,7 +197,7 @@ static tg_status counts_of(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
     tg_comm_all_gather(whole, all, x);
     tg_comm_reduce_scatter(c, x, all, TG_REDUCE_SUM);
     tg_comm_broadcast(whole, x, 0);
-    tg_comm_all_to_all(c, all, NULL, all, NULL);
+    tg_comm_all_to_all(c, all, all, NULL, NULL);
     tg_comm_barrier(c);
     EXPECT(ctx, counted(whole, TG_ALL_REDUCE, !alone, alone ? 0 : 96));
     EXPECT(ctx, counted(c, TG_ALL_REDUCE, alone ? 0 : 2, alone ? 0 : 192));
@@ -214,7 +214,7 @@ static tg_status counts_of(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
 START_TEST(calls_and_bytes_are_counted) { each_world(4, counts_of, NULL); }
 END_TEST
 
-/* A plan of any rank and size counts what the real one does, on device meta too. */
+/* A plan of any rank and size counts what a real communicator does, on device meta too. */
 START_TEST(a_plan_moves_nothing_and_counts_all) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "meta"));
     tg_comm *c = tg_comm_plan_new(ctx, 5, 64);
@@ -239,7 +239,7 @@ START_TEST(a_plan_moves_nothing_and_counts_all) {
 }
 END_TEST
 
-START_TEST(self_copies) {
+START_TEST(a_group_of_one_copies) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1));
     tg_comm *c = tg_comm_self_new(ctx);
     tg_tensor *x = filled(ctx, 10, 4), *y = filled(ctx, 10, 0);
@@ -261,7 +261,7 @@ static tg_status on_meta(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
 }
 
 START_TEST(device_memory_is_refused) {
-    if (on_gpus) return; /* theirs is what NCCL moves */
+    if (on_gpus) return; /* NCCL counts what it moves itself */
     const world_end *end = run_world(THREADS, 2, on_meta, NULL, TG_CONFIG(.device = "meta"));
     ck_assert(end->status[0] == TG_ERR_DEVICE && end->status[1] == TG_ERR_DEVICE);
     ck_assert_ptr_nonnull(strstr(end->message[0], "\"meta\""));
@@ -314,7 +314,7 @@ static const tg_comm_ops phones = {.size = sizeof phones,
                                    .abort = phone_abort,
                                    .recover = phone_recover};
 
-/* Its world and every group of it are told once that this rank misses a call, and why. */
+/* The world and every group of it are informed once that this rank misses a call, and why. */
 START_TEST(a_callers_transport_hears_of_missed_calls) {
     phone p = {0};
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .deadline = 7));
@@ -324,7 +324,7 @@ START_TEST(a_callers_transport_hears_of_missed_calls) {
     tg_tensor *x = filled(ctx, 3, 1);
     ck_assert(tg_comm_all_reduce(world, x, x, TG_REDUCE_SUM) && p.aborts == 0);
     tg_ctx_fail(ctx, TG_ERR_IO, "the dog ate it");
-    ck_assert_int_eq(p.aborts, 0); /* nobody waits for this rank yet */
+    ck_assert_int_eq(p.aborts, 0); /* no rank waits for this one yet */
     tg_comm_all_reduce(world, x, x, TG_REDUCE_SUM);
     tg_comm_barrier(group);
     ck_assert(p.aborts == 2 && strstr(p.why, "the dog ate it"));
@@ -336,13 +336,13 @@ START_TEST(a_callers_transport_hears_of_missed_calls) {
     tg_ctx_clear(ctx);
     tg_comm_free(group);
     tg_comm_free(world);
-    tg_ctx_fail(ctx, TG_ERR_IO, "nobody hears this");
+    tg_ctx_fail(ctx, TG_ERR_IO, "an error before any call");
     ck_assert(p.aborts == 3 && p.freed == 2);
     tg_ctx_free(ctx);
 }
 END_TEST
 
-/* ---- The record ---- */
+/* ---- The flight record ---- */
 
 static tg_status recorded(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
     (void)arg, (void)end;
@@ -359,13 +359,13 @@ static tg_status recorded(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
     size_t length = tg_comm_record(c, TG_JSON, text, ROOM);
     EXPECT(ctx, length == strlen(text) && (n > 1 || length == tg_comm_record(c, TG_JSON, NULL, 0)));
     json_t *j = json_loads(text, 0, NULL), *ranks = json_object_get(j, "ranks");
-    int first = is_between_nodes(c) ? me : 0, last = is_between_nodes(c) ? me : n - 1; /* of this node */
+    int first = is_between_nodes(c) ? me : 0, last = is_between_nodes(c) ? me : n - 1; /* ranks of this node */
     EXPECT(ctx, json_array_size(ranks) == (size_t)(last - first + 1));
     for (int r = first; n > 1 && r <= last; r++) {
         json_t *rank = json_array_get(ranks, (size_t)(r - first)), *calls = json_object_get(rank, "record");
         size_t count = json_array_size(calls);
         EXPECT(ctx, count >= 255 && json_integer_value(json_object_get(rank, "rank")) == r);
-        bool seen = false; /* the broadcast, as it was called */
+        bool seen = false; /* the broadcast is listed as it was called */
         for (size_t i = 0; i < count; i++) {
             json_t *call = json_array_get(calls, i);
             const char *site = json_string_value(json_object_get(call, "site"));
@@ -396,21 +396,21 @@ static tg_status recorded(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
     return tg_ctx_status(ctx);
 }
 
-START_TEST(the_record) { each_world(3, recorded, NULL); }
+START_TEST(the_flight_record_lists_calls) { each_world(3, recorded, NULL); }
 END_TEST
 
 int main(void) {
     const TTest *const tests[] = {works_are_read_in_any_order,
-                                  whoever_waits_works,
+                                  waiting_ranks_do_the_work,
                                   bytes_stay_as_long_as_a_work_needs_them,
                                   a_communicator_ends_with_its_works_done,
                                   a_steady_step_allocates_nothing,
                                   groups_are_splits,
                                   calls_and_bytes_are_counted,
                                   a_plan_moves_nothing_and_counts_all,
-                                  self_copies,
+                                  a_group_of_one_copies,
                                   device_memory_is_refused,
                                   a_callers_transport_hears_of_missed_calls,
-                                  the_record};
+                                  the_flight_record_lists_calls};
     return tg_check_main("works", tests, sizeof tests / sizeof *tests);
 }

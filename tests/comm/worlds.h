@@ -29,7 +29,8 @@ typedef enum world_kind { THREADS, PROCESSES, WORLD_KINDS } world_kind;
 enum { MOST = 8 };
 
 #ifdef TG_WORLD_NCCL
-static const bool on_gpus = true;
+/* A test may clear it to compare with ranks of the host. */
+static bool on_gpus = true;
 #else
 static const bool on_gpus = false;
 #endif
@@ -41,17 +42,17 @@ static const char *const world_names[WORLD_KINDS] = {"threads", "ranks of MPI"};
 static const char *const world_names[WORLD_KINDS] = {"threads", "processes"};
 #endif
 
-/* What became of each rank: the status that its function returned, and the message of its context then. */
+/* The result of each rank: the status that its function returned, and the message of its context then. */
 typedef struct world_end {
     tg_status status[MOST];
     char message[MOST][1200];
-    double seconds[MOST]; /* that a rank has measured */
-    uint64_t word[MOST];  /* that a rank has left here */
-    atomic_bool ended[MOST]; /* by itself */
-    atomic_bool past[MOST]; /* a point of its own: see sleep_past_others */
+    double seconds[MOST]; /* measured by the rank */
+    uint64_t word[MOST];  /* left by the rank for the test */
+    atomic_bool ended[MOST]; /* the rank has returned */
+    atomic_bool past[MOST]; /* the rank has reached its point: see sleep_past_others */
 } world_end;
 
-/* The body of a rank: it reads its world's end to write into it. */
+/* The function of a rank. It writes its result into the world's end. */
 typedef tg_status (*world_fn)(void *arg, tg_ctx *ctx, tg_comm *world, world_end *end);
 
 static inline double seconds_now(void) {
@@ -65,13 +66,13 @@ static inline void sleep_for(double seconds) {
     while (nanosleep(&t, &t) != 0 && errno == EINTR) continue;
 }
 
-/* Sleeps until every other rank has set its past[], or ended; as one would that knows nothing of them. */
+/* Sleeps until every other rank has set its past[] or returned, like a rank that is unaware of them. */
 static inline void sleep_past_others(world_end *end, int me, int n) {
     for (int r = 0; r < n; r++)
         while (r != me && !atomic_load(&end->past[r]) && !atomic_load(&end->ended[r])) sleep_for(0.002);
 }
 
-/* A rank's check: it returns an error, so that the other ranks are not left waiting. */
+/* Fails a rank by returning an error, so that the other ranks are not left waiting. */
 #define EXPECT(ctx, truth)                                                                                    \
     do {                                                                                                      \
         if (!(truth))                                                                                         \
@@ -94,9 +95,9 @@ typedef struct world_job {
     world_end *end;
 } world_job;
 
-/* Room of this thread for what the host reads of a GPU. */
+/* Buffer of this thread for data of a GPU that the host reads. */
 typedef struct reading {
-    void *room;
+    void *data;
     size_t bytes;
 } reading;
 
@@ -105,17 +106,17 @@ static inline reading *reading_of_thread(void) {
     return &r;
 }
 
-/* x's elements as the host reads them: good until this thread asks again. NULL on an error. */
+/* Returns x's elements for the host, valid until this thread's next call. NULL on an error. */
 static inline const void *elements(tg_tensor *x) {
     reading *r = reading_of_thread();
     size_t n = (size_t)tg_numel(x) * tg_dtype_size(tg_dtype_of(x));
     if (!on_gpus) return tg_host_data(x);
-    if (n > r->bytes) r->room = realloc(r->room, r->bytes = n);
-    return tg_read(x, r->room, n) == TG_OK ? r->room : NULL;
+    if (n > r->bytes) r->data = realloc(r->data, r->bytes = n);
+    return tg_read(x, r->data, n) == TG_OK ? r->data : NULL;
 }
 
 static inline void reading_ends(void) {
-    free(reading_of_thread()->room);
+    free(reading_of_thread()->data);
     *reading_of_thread() = (reading){NULL, 0};
 }
 
@@ -135,7 +136,7 @@ static inline tg_status world_rank(void *arg, tg_ctx *ctx, tg_comm *host) {
 #ifdef TG_WORLD_MPI
 static inline void end_mpi(void) { MPI_Finalize(); }
 
-/* How many ranks there are at most; which one this is. */
+/* The largest number of ranks, and this process's rank. */
 static inline int mpi_ranks(int *me) {
     int begun, level, n;
     MPI_Initialized(&begun);
@@ -148,7 +149,7 @@ static inline int mpi_ranks(int *me) {
     return n;
 }
 
-/* Without taking the cores from those who still work, as MPI's own waits do. */
+/* Waits without using the cores of ranks that still work, unlike MPI's own waits. */
 static inline void await_others(void) {
     MPI_Request all;
     MPI_Ibarrier(MPI_COMM_WORLD, &all);
@@ -171,7 +172,7 @@ static inline void run_processes(int n, world_job *job, const tg_config *config)
     await_others();
 }
 
-/* Threads are rank 0's. */
+/* Rank 0 runs the threads. */
 static inline void run_threads(int n, world_job *job, const tg_config *config) {
     int me;
     mpi_ranks(&me);
@@ -179,7 +180,7 @@ static inline void run_threads(int n, world_job *job, const tg_config *config) {
     await_others();
 }
 
-/* All are on this machine, whatever nodes they were told of, and children of one launcher. */
+/* All ranks are on this machine, whatever nodes they were assigned to, and are children of one launcher. */
 static inline world_end *shared_end(void) {
     char name[64];
     int me;
@@ -197,12 +198,12 @@ static inline world_end *shared_end(void) {
 static inline void clear_end(world_end *end) {
     int me;
     mpi_ranks(&me);
-    await_others(); /* who read what the last world left */
+    await_others(); /* they read the results of the last world */
     if (me == 0) memset(end, 0, sizeof *end);
     await_others();
 }
 
-/* Between nodes a rank's data wait for it. */
+/* Between nodes a rank's data wait for the rank. */
 static inline bool is_between_nodes(const tg_comm *c) { return !strcmp(tg_comm_transport(c), "mpi"); }
 
 static inline int most_ranks(int wanted) {
@@ -222,13 +223,13 @@ static inline void run_threads(int n, world_job *job, const tg_config *config) {
 
 static inline bool is_between_nodes(const tg_comm *c) { return (void)c, false; }
 
-/* What the emulator does for many GPUs takes long. */
+/* The emulator is slow with many GPUs. */
 static inline int most_ranks(int wanted) {
     enum { FEW = 3 };
     return on_gpus && getenv("TG_TEST_QUICK") && wanted > FEW ? FEW : wanted;
 }
 
-/* In a build of scripts/coverage: writes what was counted. */
+/* In a build of scripts/coverage, writes the counters. */
 extern void __gcov_dump(void) __attribute__((weak));
 
 static inline void world_child(const tg_launch *l, int rank, const tg_config *config, world_job *job) {
@@ -245,7 +246,7 @@ static inline void world_child(const tg_launch *l, int rank, const tg_config *co
     _exit(0);
 }
 
-/* A child that has not ended when all others have is stopped, or stuck. */
+/* A child that has not ended when all others have is stopped or stuck. */
 static inline void await_children(const tg_launch *l, int n, const pid_t *pid) {
     const double patience = 120;
     double until = seconds_now() + patience;

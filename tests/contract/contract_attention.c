@@ -12,16 +12,16 @@ enum { Q, K, V, OUT, GOUT, GQ, GK, GV, HEADS, MASK = HEADS, GMASK, SINK, GSINK, 
 typedef struct attention_case {
     mirror m[ARRAYS], top, mass;
     bool has[ARRAYS];
-    double *v[ARRAYS], *p, *keep; /* values; probabilities and dropout's factors of one head, [sq, sk] */
-    int64_t full[4], repeated[2][4]; /* the mask's shape with all it repeats; strides, of it and of its gradient */
+    double *v[ARRAYS], *p, *keep; /* values; probabilities and dropout factors of one head, [sq, sk] */
+    int64_t full[4], repeated[2][4]; /* shape of the mask after broadcasting; strides of the mask and its gradient */
     int64_t batch, heads, groups, sq, sk, dk, dv;
     tg_attention_args a;
     double slack;
 } attention_case;
 
 enum { EXTRAS = 96 };
-/* Heads alone; with masks, windows, lengths and sinks; with great scores; with a mask that all keys share, of which
- * there are several tiles. */
+/* Kinds: heads only; with masks, windows, lengths and sinks; with large scores; with a mask that all keys share,
+ * over several tiles. */
 typedef enum kind_of_case { PLAIN, WITH_EXTRAS, FAR, ONE_COLUMN } kind_of_case;
 
 static const int64_t sizes[] = {1, 3, 8, 20, 32, 64, 65, 128, 200, 256};
@@ -29,7 +29,7 @@ static const int64_t lengths[] = {1, 2, 5, 16, 33, 64, 65, 100, 130};
 
 static int64_t pick(contract *c, const int64_t *from, int n) { return from[contract_roll(c, n)]; }
 
-/* Rows by heads, or heads by rows as one projection writes them. */
+/* Rows grouped by heads, or heads grouped by rows as a projection writes them. */
 static mirror make_heads(contract *c, tg_dtype t, int64_t b, int64_t h, int64_t s, int64_t d) {
     int64_t shape[4] = {b, h, s, d}, other[4] = {b, s, h, d}, stride;
     if (contract_roll(c, 2)) return contract_make(c, t, 4, shape, contract_roll(c, 2) ? ROWS : STRIDED);
@@ -41,7 +41,7 @@ static mirror make_heads(contract *c, tg_dtype t, int64_t b, int64_t h, int64_t 
     return m;
 }
 
-/* Takes the mirror's values over. */
+/* Copies the mirror's values. */
 static void keep_values(contract *c, attention_case *k, int i) {
     contract_push(c, &k->m[i]);
     k->has[i] = true;
@@ -49,7 +49,7 @@ static void keep_values(contract *c, attention_case *k, int i) {
     for (int64_t j = 0; j < k->m[i].on.numel; j++) k->v[i][j] = contract_get(&k->m[i], j);
 }
 
-/* A mask, or its gradient, as the slot has it. */
+/* Returns a mask or its gradient in the form of the slot. */
 static tg_array repeated(attention_case *k, int i) {
     tg_array a = k->m[i].on;
     a.shape = k->full;
@@ -124,7 +124,7 @@ static void make_extras(contract *c, attention_case *k, tg_dtype t) {
     k->a.right = contract_roll(c, 2) ? contract_roll(c, 4) : contract_roll(c, k->sk + 1);
 }
 
-/* Scores of about 2^17, which float32 holds without rounding in whatever order they are summed. */
+/* Makes scores of about 2^17, which float32 holds without rounding in any order of summation. */
 static void go_far(contract *c, attention_case *k) {
     for (int i = Q; i <= K; i++) {
         for (int64_t j = 0; j < k->m[i].on.numel; j++) {
@@ -137,7 +137,7 @@ static void go_far(contract *c, attention_case *k) {
     k->slack *= 5;
 }
 
-/* With more than heads these are small, so that there may be many cases. */
+/* Cases with more than heads are small, so that there can be many. */
 static void attention_make(contract *c, attention_case *k, tg_dtype t, kind_of_case kind) {
     bool small = kind == WITH_EXTRAS || kind == ONE_COLUMN;
     *k = (attention_case){.batch = 1 + contract_roll(c, 2), .groups = 1 + contract_roll(c, 2)};
@@ -179,7 +179,7 @@ static void attention_drop(contract *c, attention_case *k) {
     free(k->keep);
 }
 
-/* Where the mask, or its gradient, has what is for a score: dims that it repeats have one place. */
+/* Returns the position in the mask or its gradient for a score; dims that are broadcast have one position. */
 static int64_t place_in_mask(const attention_case *k, int64_t head, int64_t i, int64_t j) {
     const int64_t at[4] = {head / k->heads, head % k->heads, i, j}, *shape = k->m[MASK].shape;
     int64_t place = 0;
@@ -201,7 +201,7 @@ static bool sees(const attention_case *k, int64_t b, int64_t i, int64_t j) {
     return !(k->a.right_bound && j > place + k->a.right) && !(k->a.left_bound && j < place - k->a.left);
 }
 
-/* What is added to a score: -inf where the key is not seen. */
+/* Returns what is added to a score: -inf if the key is hidden. */
 static double bias(const attention_case *k, int64_t head, int64_t i, int64_t j) {
     if (!sees(k, head / k->heads, i, j)) return -(double)INFINITY;
     if (!k->has[MASK]) return 0;
@@ -219,7 +219,7 @@ static const double *row(const attention_case *k, int which, int64_t head, int64
     return k->v[which] + (head * n + i) * d;
 }
 
-/* What the slots pass on of each row. */
+/* What the slots pass on for each row. */
 typedef struct terms {
     double *top, *mass;
 } terms;
@@ -234,7 +234,8 @@ static void terms_free(terms w) {
     free(w.mass);
 }
 
-/* Of one head among batch x heads, and its group's keys: probabilities and factors; and its rows' terms. */
+/* Computes for one head of batch x heads, with its group's keys, the probabilities, the factors and the terms of its
+ * rows. */
 static void probabilities(attention_case *k, int64_t head, int64_t group, terms w) {
     double sink = k->has[SINK] ? k->v[SINK][head % k->heads] : -(double)INFINITY;
     for (int64_t i = 0; i < k->sq; i++) {
@@ -275,7 +276,7 @@ static void forward_reference(attention_case *k, terms w) {
 static void check_heads(contract *c, const attention_case *k, mirror *m, const double *want, double slack,
                         const char *what) {
     contract_pull(c, m);
-    if (m->on.dtype == TG_F32 && slack < 1e-6) slack = 1e-6; /* beside float64 */
+    if (m->on.dtype == TG_F32 && slack < 1e-6) slack = 1e-6; /* relative to float64 */
     for (int64_t i = 0; i < m->on.numel; i++) {
         double got = contract_get(m, i), w = want[i];
         contract_check(c, got == w || fabs(got - w) <= slack * (1 + fabs(w)),
@@ -291,7 +292,7 @@ static void check_heads(contract *c, const attention_case *k, mirror *m, const d
     }
 }
 
-/* Where a row sees no key its greatest score is anything. */
+/* The maximum score of a row that sees no key may be anything. */
 static void check_terms(contract *c, attention_case *k, terms w) {
     double slack = k->top.on.dtype == TG_F64 ? k->slack : 2e-4;
     contract_pull(c, &k->top);
@@ -322,7 +323,7 @@ void contract_attention(contract *c) {
     for (int k = 0; c->ops->attention && k < 8; k++) attention_forward_case(c, floats[k % 2], FAR);
 }
 
-/* Adds a head's shares to the gradients; p, keep and terms are made for it. */
+/* Adds the shares of one head to the gradients; p, keep and terms are those of this head. */
 static void backward_reference(attention_case *k, int64_t head, int64_t group, terms w) {
     for (int64_t i = 0; i < k->sq; i++) {
         const double *gout = row(k, GOUT, head, i, k->sq, k->dv), *out = row(k, OUT, head, i, k->sq, k->dv);
@@ -346,7 +347,7 @@ static void backward_reference(attention_case *k, int64_t head, int64_t group, t
     }
 }
 
-/* Some of the gradients, written or added. */
+/* Requests some of the gradients, written or added. */
 static void want_gradients(contract *c, attention_case *k) {
     const int which[] = {GQ, GK, GV, GMASK, GSINK};
     tg_array *to[] = {&k->a.gq, &k->a.gk, &k->a.gv, &k->a.gmask, &k->a.gsink};
@@ -380,7 +381,7 @@ static void attention_grad_case(contract *c, tg_dtype t, kind_of_case kind) {
         backward_reference(&k, head, group_of(&k, head), w);
     }
     contract_check(c, c->ops->attention_grad(c->ctx, &k.a) == TG_OK, "attention_grad: status");
-    double sums = kind == FAR ? 64 * k.slack : 2 * k.slack; /* of what cancels, times 512 and 256 */
+    double sums = kind == FAR ? 64 * k.slack : 2 * k.slack; /* terms that cancel, times 512 and 256 */
     if (k.a.gq.data) check_heads(c, &k, &k.m[GQ], k.v[GQ], sums, "gradient of queries");
     if (k.a.gk.data) check_heads(c, &k, &k.m[GK], k.v[GK], sums, "gradient of keys");
     if (k.a.gv.data) check_heads(c, &k, &k.m[GV], k.v[GV], 2 * k.slack, "gradient of values");

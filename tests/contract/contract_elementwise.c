@@ -31,7 +31,7 @@ static const dims shapes[] = {
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 static const tg_dtype floats[] = {TG_F32, TG_F64, TG_BF16, TG_F16}, whole[] = {TG_I64, TG_I32, TG_U8, TG_BOOL};
-/* Integers take whole parameters. */
+/* Integers take integer parameters. */
 static const double real_p[2] = {0.5, 1.25}, whole_p[2] = {1, 2};
 
 static tg_array seen(mirror *m) {
@@ -55,13 +55,13 @@ void contract_memory(contract *c) {
     c->ops->free(c->ctx, b, 100);
 }
 
-/* The narrower of the dtypes that take part decides how close the result must be. */
+/* The narrowest dtype that takes part decides how close the result must be. */
 static tg_dtype coarsest(tg_dtype a, tg_dtype b) {
     static const int rank[TG_DTYPE_COUNT] = {[TG_F64] = 0, [TG_F32] = 1, [TG_F16] = 2, [TG_BF16] = 3};
     return rank[a] > rank[b] ? a : b;
 }
 
-/* One case of map: random shape, layouts and dtypes. */
+/* Tests one case of map with random shape, layouts and dtypes. */
 static void map_case(contract *c, tg_formula f, const tg_dtype *in_types, int types, tg_dtype out_type, bool aliased) {
     int n = tg_formula_inputs(f);
     const dims *s = &shapes[contract_roll(c, SHAPES)];
@@ -108,7 +108,7 @@ void contract_map(contract *c) {
     for (tg_formula f = 0; f < tg_formula_count(); f++) {
         for (int k = 0; k < 4; k++) /* one dtype */
             for (int times = 0; times < 2; times++) map_case(c, f, &floats[k], 1, floats[k], false);
-        for (int times = 0; times < 3; times++) /* any mixture of floats */
+        for (int times = 0; times < 3; times++) /* any mixture of float dtypes */
             map_case(c, f, floats, 4, floats[contract_roll(c, 4)], false);
         map_case(c, f, whole, 4, TG_F64, false);
     }
@@ -238,7 +238,7 @@ static double normal_of(const tg_rng *rng, uint64_t i) {
     return sqrt(-2 * log((first + 0.5) * 0x1p-32)) * cos(2 * 3.14159265358979323846 * second * 0x1p-32);
 }
 
-/* Digits of any extents and strides: a plain stream, runs of consecutive draws, draws far apart. */
+/* Draw positions of any extents and strides: a plain stream, runs of consecutive draws, draws far apart. */
 static tg_draws some_draws(contract *c) {
     static const int64_t extents[] = {1, 2, 3, 5, 16, 45, 700}, strides[] = {0, 1, 2, 64, 1000, (int64_t)1 << 33};
     tg_draws d = {.rng = {.seed = 0x123456789abcdef0u, .stream = 5}, .n = (int)contract_roll(c, TG_DRAW_DIGITS + 1)};
@@ -252,7 +252,7 @@ static tg_draws some_draws(contract *c) {
     return d;
 }
 
-/* The draw of position i, without rng.counter. */
+/* Returns the draw of position i, without rng.counter. */
 static uint64_t draw_of(const tg_draws *d, int64_t i) {
     uint64_t at = 0;
     for (int k = d->n - 1; k >= 0; k--) {

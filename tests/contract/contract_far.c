@@ -19,7 +19,7 @@ static tg_array *lay(spread *s, void *data, tg_dtype dtype, int64_t columns, int
     return &s->on;
 }
 
-/* The bytes of a row of the wide array. */
+/* Bytes of a row of the wide array. */
 static bool row_is(contract *c, const char *at, const uint8_t *want) {
     uint8_t got[COLUMNS];
     return c->ops->copy(c->ctx, got, at, sizeof got, TG_COPY_TO_HOST) == TG_OK && !memcmp(got, want, sizeof got);
@@ -38,7 +38,7 @@ static void far_copies(contract *c, char *wide, char *close) {
     c->ops->map(c->ctx, TG_FN_id, *again, all, 1, none, false);
     c->ops->copy(c->ctx, back, close + 256, sizeof back, TG_COPY_TO_HOST);
     contract_check(c, !memcmp(back, here, sizeof here), "map from far rows");
-    /* The far step as the inner one, as a transposed array has it. */
+    /* The large stride is the inner one, as in a transposed array. */
     lay(&t, wide, TG_U8, 2, 1, far);
     lay(&n, close, TG_U8, 2, 1, COLUMNS);
     c->ops->fill(c->ctx, *all, 7);
@@ -49,7 +49,7 @@ static void far_copies(contract *c, char *wide, char *close) {
     contract_check(c, row_is(c, wide, back) && row_is(c, wide + far, back + COLUMNS), "map and fill of far columns");
 }
 
-/* What [all] holds now is 7, but for two elements of each row. */
+/* [all] contains 7 now, except for two elements of each row. */
 static void far_sums(contract *c, char *wide, char *close) {
     spread w, whole, rows, index, one;
     int64_t sums[COLUMNS], want = 0, which[ROWS_HERE] = {1, 0}, huge = ((int64_t)1 << 32) + 1;
@@ -70,7 +70,7 @@ static void far_sums(contract *c, char *wide, char *close) {
     c->ops->copy(c->ctx, sums, close, sizeof sums, TG_COPY_TO_HOST);
     for (int i = 0; i < COLUMNS; i++)
         contract_check(c, sums[i] == held[i] + held[COLUMNS + i], "the sum over far rows, column %d", i);
-    c->ops->copy(c->ctx, close, which, sizeof which, TG_COPY_FROM_HOST); /* the rows, exchanged */
+    c->ops->copy(c->ctx, close, which, sizeof which, TG_COPY_FROM_HOST); /* exchanges the rows */
     lay(&index, close, TG_I64, COLUMNS, 1, 0);
     lay(&one, close + 64, TG_U8, COLUMNS, COLUMNS, 1);
     c->ops->take(c->ctx, one.on, *all, index.on, 0, NULL);
@@ -80,7 +80,7 @@ static void far_sums(contract *c, char *wide, char *close) {
     c->ops->put_add(c->ctx, *all, one.on, index.on, 0, NULL);
     for (int i = 0; i < N; i++) held[i] = (uint8_t)(2 * held[i]);
     contract_check(c, row_is(c, wide, held) && row_is(c, wide + far, held + COLUMNS), "put_add into far rows");
-    /* An index beyond 2^32, of a dim that is expanded. */
+    /* An index beyond 2^32 into a dim that is expanded. */
     c->ops->copy(c->ctx, close, &huge, sizeof huge, TG_COPY_FROM_HOST);
     lay(&index, close, TG_I64, COLUMNS, 0, 0);
     lay(&w, wide, TG_U8, COLUMNS, 0, 1);

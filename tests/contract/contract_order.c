@@ -10,12 +10,12 @@ enum { TYPES = sizeof types / sizeof *types, FLOATS = 4 };
 
 static const char *name(const mirror *m) { return tg_dtype_name((tg_dtype)m->on.dtype); }
 
-/* An output may not be expanded. */
+/* An output must not be expanded. */
 static layout some_layout(contract *c, bool out) { return (layout)contract_roll(c, out ? EXPANDED : LAYOUTS); }
 
 /* ---- Scan ---- */
 
-/* One row, in double, from its first element or from its last; x and want have a step. */
+/* Scans one row in double, from its first or last element; x and want have a stride. */
 static void scan_row(const double *x, double *want, int64_t n, bool prod, bool back) {
     double so_far = prod;
     for (int64_t k = 0; k < n; k++) {
@@ -24,7 +24,7 @@ static void scan_row(const double *x, double *want, int64_t n, bool prod, bool b
     }
 }
 
-/* Factors near 1, so that products neither vanish nor grow; whole numbers are 1 or -1 then, or 0 and 1. */
+/* Factors near 1, so that products neither vanish nor grow; for integers they are 1 or -1, or 0 and 1. */
 static void near_one(contract *c, mirror *x) {
     tg_dtype t = (tg_dtype)x->on.dtype;
     for (int64_t i = 0; i < x->on.numel; i++) {
@@ -35,7 +35,7 @@ static void near_one(contract *c, mirror *x) {
     }
 }
 
-/* Sums of 16-bit floats may be wanted in float32. */
+/* Sums of 16-bit floats may be requested in float32. */
 static tg_dtype result_of(contract *c, tg_dtype t) {
     if (t > TG_F16) return TG_I64;
     return (t == TG_BF16 || t == TG_F16) && contract_roll(c, 2) ? TG_F32 : t;
@@ -84,7 +84,7 @@ void contract_scan(contract *c) {
     }
 }
 
-/* Rows of which parts are scanned apart, and rows enough for threads. */
+/* Rows whose parts are scanned separately, and enough rows for threads. */
 void contract_scan_long(contract *c) {
     static const int64_t shapes[][3] = {{1, 1, 8191}, {1, 1, 8193}, {2, 1, 20001}, {1, 300, 400}, {0, 2, 5}, {2, 0, 9}};
     for (int k = 0; c->ops->scan && k < 6 * 6; k++)
@@ -93,7 +93,7 @@ void contract_scan_long(contract *c) {
 
 /* ---- Sort ---- */
 
-/* Equal elements, both zeros, infinities and NaN. */
+/* Values with equal elements, both zeros, infinities and NaN. */
 static void with_ties(contract *c, mirror *x) {
     static const double odd[] = {0, -0.0, 1, 1, -1, INFINITY, -INFINITY, NAN};
     for (int64_t i = 0; i < x->on.numel; i++) {
@@ -107,7 +107,7 @@ static bool comes_before(double a, double b, bool falling) {
     return falling ? a > b : a < b;
 }
 
-/* Row by row by insertion: stable. */
+/* Sorts each row by insertion, which is stable. */
 static void sort_reference(const mirror *x, int64_t r, int64_t n, bool falling, double *v, int64_t *at) {
     for (int64_t i = 0; i < n; i++) {
         double mine = contract_get(x, r * n + i);

@@ -39,7 +39,7 @@ static long double joined(tg_reduction kind, long double a, double x) {
     }
 }
 
-/* The position in out, row-major, of in's element i when the dims in mask are reduced. */
+/* Returns the row-major position in out of in's element i if the dims in mask are reduced. */
 static int64_t kept_position(const mirror *in, unsigned mask, int64_t i) {
     int64_t at = 0, step = 1;
     for (int d = in->on.ndim - 1; d >= 0; d--) {
@@ -52,7 +52,7 @@ static int64_t kept_position(const mirror *in, unsigned mask, int64_t i) {
     return at;
 }
 
-/* Each element's share of the rounding error, relative to the sum of sizes. */
+/* Bound of the rounding error per element, relative to the sum of magnitudes. */
 static double slack(tg_dtype t) {
     return t == TG_F64 ? 1e-13 : t == TG_BF16 ? 1e-2 : t == TG_F16 ? 2e-3 : 1e-6;
 }
@@ -112,7 +112,7 @@ void contract_reduce(contract *c) {
             }
 }
 
-/* NaN wins, wherever it stands. */
+/* A NaN at any position makes the result NaN. */
 void contract_reduce_nan(contract *c) {
     for (int k = 0; k < 60; k++) {
         int64_t n = 1 + contract_roll(c, 1300), one = 1, at = contract_roll(c, n);
@@ -242,7 +242,7 @@ void contract_gemm(contract *c) {
                           types[t] != TG_F64 && times & 1 ? TG_F32 : types[t]);
 }
 
-/* An index array that broadcasts along some dims, values in [lo, hi). */
+/* Makes an index array that broadcasts along some dims, with values in [lo, hi). */
 static mirror index_of(contract *c, const int64_t *shape, int dim, bool rows, int64_t lo, int64_t hi) {
     mirror m = contract_make(c, contract_roll(c, 2) ? TG_I64 : TG_I32, 3, shape, ROWS);
     for (int d = 0; rows && d < 3; d++) m.stride[d] = d == dim ? 1 : 0;
@@ -251,7 +251,7 @@ static mirror index_of(contract *c, const int64_t *shape, int dim, bool rows, in
     return m;
 }
 
-/* The element of the indexed array that element i of an array of index's shape goes with; -1: out of range. */
+/* Returns the element of the indexed array that belongs to element i of an array of index's shape; -1: out of range. */
 static int64_t partner(const mirror *index, const mirror *big, int dim, int64_t i) {
     int64_t at[3], rest = i, chosen = (int64_t)contract_get(index, i);
     for (int d = 2; d >= 0; d--) {
@@ -263,9 +263,9 @@ static int64_t partner(const mirror *index, const mirror *big, int dim, int64_t 
     return (at[0] * big->shape[1] + at[1]) * big->shape[2] + at[2];
 }
 
-/* What the elements of an array become when others are added, exactly: devices may round after each or at the end. */
+/* Exact sums of an array and what is added to its elements; devices may round after each term or at the end. */
 typedef struct sums {
-    double *sum, *size, *terms; /* size: of the terms without their signs */
+    double *sum, *size, *terms; /* size: sum of magnitudes */
 } sums;
 
 static sums sums_of(const mirror *m) {
@@ -278,7 +278,7 @@ static sums sums_of(const mirror *m) {
     return s;
 }
 
-/* At once, or, from a device that has poll, at the next wait. */
+/* Reported at once, or, by a device that has poll, at the next wait. */
 static void check_first_bad(contract *c, mirror *bad, int64_t first_bad) {
     if (!c->ops->poll) {
         contract_pull(c, bad);
@@ -299,7 +299,7 @@ enum { TAKE, PUT_ADD, PUT };
 
 static void take_case(contract *c, int slot, int dim, bool rows, bool stray) {
     static const tg_dtype value_types[] = {TG_F32, TG_F64, TG_BF16, TG_F16, TG_I64, TG_I32, TG_U8};
-    /* An embedding has many rows. */
+    /* An embedding with many rows. */
     int64_t most = rows && dim == 0 ? 120 : 20;
     bool put = slot != TAKE;
     int64_t shape[3] = {1 + contract_roll(c, most), 1 + contract_roll(c, 20), 1 + contract_roll(c, 300)};
@@ -365,7 +365,7 @@ void contract_put_add(contract *c) {
     for (int k = 0; k < 120; k++) take_case(c, PUT_ADD, k % 3, k % 2, k % 5 == 0);
 }
 
-/* Of several that go to one element the last is there. */
+/* Of several values for one element the last remains. */
 void contract_put(contract *c) {
     for (int k = 0; c->ops->put && k < 120; k++) take_case(c, PUT, k % 3, k % 2, k % 5 == 0);
 }

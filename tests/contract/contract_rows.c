@@ -22,14 +22,14 @@ static mirror random_rows(contract *c, tg_dtype t, int64_t rows, int64_t n, bool
     return m;
 }
 
-/* The values of m as they were pushed. */
+/* Returns the values of m as they were pushed. */
 static double *values(const mirror *m) {
     double *v = malloc(sizeof *v * (size_t)(m->on.numel + 1));
     for (int64_t i = 0; i < m->on.numel; i++) v[i] = contract_get(m, i);
     return v;
 }
 
-/* m against want, which is freed; old, where not NULL, is what it held and is to be added to. */
+/* Compares m with want, which is freed. If old is not NULL it has the earlier values, to which want is added. */
 static void check_values(contract *c, mirror *m, double *want, const double *old, double slack, const char *what) {
     contract_pull(c, m);
     for (int64_t i = 0; i < m->on.numel; i++) {
@@ -51,17 +51,17 @@ static double log_sum_exp(const double *x, int64_t n) {
     return max + log(sum);
 }
 
-/* Numbers that begin at 2^17: float32 holds them by 64ths. */
+/* Numbers from 2^17 on, which float32 represents in steps of 1/64. */
 enum { FAR = 1 << 17 };
 
 static void go_far(mirror *m) {
     for (int64_t i = 0; i < m->on.numel; i++) {
         double v = contract_get(m, i);
-        if (v < FAR / 2) contract_set(m, i, FAR + floor(v * 64) / 64); /* else of a repeated element */
+        if (v < FAR / 2) contract_set(m, i, FAR + floor(v * 64) / 64); /* else it is a repeated element */
     }
 }
 
-/* In place: rows of x become softmax or its logarithm. */
+/* Replaces rows of x by their softmax or its logarithm. */
 static void softmax_reference(double *x, int64_t rows, int64_t n, bool log) {
     for (int64_t r = 0; r < rows; r++, x += n) {
         double z = log_sum_exp(x, n);
@@ -124,7 +124,7 @@ enum { X, W, B, Y, MEAN, RSTD, GY, GX, GW, GB, ARRAYS };
 
 typedef struct norm_case {
     mirror m[ARRAYS];
-    double *v[ARRAYS]; /* what they held */
+    double *v[ARRAYS]; /* earlier values */
     tg_norm_args a;
     int64_t rows, n;
     double slack;

@@ -84,7 +84,7 @@ static void adamw_reference(const tg_adamw_args *a, double *p, double grad, doub
     *p = (a->decoupled ? 1 - lr * a->weight_decay : 1) * *p - lr / unbias1 * *m / (sqrt(*v / unbias2) + a->eps);
 }
 
-/* One parameter of a call: what it holds, and what it must hold after. */
+/* One parameter of a call: its values before, and the expected values after. */
 typedef struct adamw_run {
     mirror x[ARRAYS], step;
     double *want[ARRAYS];
@@ -95,11 +95,11 @@ typedef struct adamw_run {
 static void adamw_begin(contract *c, adamw_run *r, int64_t n, tg_dtype t, bool master, bool skip) {
     tg_dtype state = t == TG_F64 ? TG_F64 : TG_F32, gradient = contract_roll(c, 2) ? t : state;
     tg_dtype of[ARRAYS] = {t, gradient, state, state, state};
-    const double steps[TG_STEP_WORD] = {lr, clip, unbias1, unbias2, skip ? 1 : 0, 1};
+    const double steps[TG_STEP_SCALARS] = {lr, clip, unbias1, unbias2, skip ? 1 : 0, 1};
     layout l = contract_roll(c, 3) ? ROWS : SHIFTED;
     r->skip = skip;
-    r->step = contract_make(c, TG_F64, 1, (int64_t[]){TG_STEP_WORD}, ROWS);
-    for (int i = 0; i < TG_STEP_WORD; i++) contract_set(&r->step, i, steps[i]);
+    r->step = contract_make(c, TG_F64, 1, (int64_t[]){TG_STEP_SCALARS}, ROWS);
+    for (int i = 0; i < TG_STEP_SCALARS; i++) contract_set(&r->step, i, steps[i]);
     contract_push(c, &r->step);
     for (int k = 0; k < ARRAYS; k++) {
         r->x[k] = contract_make(c, of[k], 1, &n, l);
@@ -147,7 +147,7 @@ void contract_adamw(contract *c) {
     }
 }
 
-/* Many parameters in one call, of any dtype, some of them without elements or skipped: more than a launch may hold. */
+/* Many parameters in one call, more than a launch can have, of any dtype, some without elements or skipped. */
 void contract_adamw_list(contract *c) {
     enum { MOST = 300 };
     static const int lengths[] = {0, 2, 17, 40, MOST};

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <tapegrad/device.h>
 
-/* What lies beside the elements of a mirror is this, and stays. */
+/* The bytes around the elements of a mirror have this value, which must not change. */
 enum { BESIDE = 0xa5 };
 
 contract contract_of(tg_ctx *ctx) {
@@ -84,7 +84,7 @@ mirror contract_make(contract *c, tg_dtype dtype, int ndim, const int64_t *shape
     return m;
 }
 
-static bool beside_is_whole(const mirror *m) {
+static bool surroundings_are_whole(const mirror *m) {
     size_t size = size_of(m->on.dtype), other = 0;
     char *is_element = calloc(1, m->bytes);
     for (int64_t i = 0; i < m->on.numel; i++) memset(is_element + contract_offset(m, i) * (int64_t)size, 1, size);
@@ -106,7 +106,7 @@ void contract_push(contract *c, mirror *m) {
 void contract_pull(contract *c, mirror *m) {
     c->ops->copy(c->ctx, m->host, m->base, m->bytes, TG_COPY_TO_HOST);
     c->ops->sync(c->ctx);
-    contract_check(c, beside_is_whole(m), "%s, layout strides from %lld: written beside the elements",
+    contract_check(c, surroundings_are_whole(m), "%s, layout strides from %lld: bytes around the elements were written",
                    tg_dtype_name((tg_dtype)m->on.dtype), (long long)(m->on.ndim ? m->stride[0] : 0));
 }
 
@@ -124,7 +124,7 @@ int64_t contract_offset(const mirror *m, int64_t i) {
     return at;
 }
 
-/* A 16-bit float with this many bits of exponent, as a number. */
+/* Converts a 16-bit float with this many bits of exponent to a number. */
 static double half_value(uint16_t h, int exponent_bits) {
     int digits = 15 - exponent_bits, bias = (1 << (exponent_bits - 1)) - 1;
     int e = (h & 0x7fff) >> digits, top = (1 << exponent_bits) - 1;
@@ -136,7 +136,8 @@ static double half_value(uint16_t h, int exponent_bits) {
     return h & 0x8000 ? -v : v;
 }
 
-/* v to a float of this many bits after the first and this least and greatest exponent, ties to even. */
+/* Rounds v to a float with this many bits after the leading one and this smallest and largest exponent, ties to
+ * even. */
 static double rounded_float(double v, int digits, int least, int greatest) {
     if (v == 0 || !isfinite(v)) return v;
     int e = ilogb(v) < least ? least : ilogb(v);

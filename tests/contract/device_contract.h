@@ -46,44 +46,44 @@ typedef struct contract {
     const tg_device_ops *ops;
     uint64_t dice;
     int64_t checks, failures;
-    char message[256]; /* of the first failure */
+    char message[256]; /* text of the first failure */
 } contract;
 
 #define CONTRACT_DECLARE(part) void contract_##part(contract *c);
 CONTRACT_PARTS(CONTRACT_DECLARE)
 #undef CONTRACT_DECLARE
 
-/* For the parts. */
+/* Functions for the parts of the contract. */
 
-/* SHIFTED: row-major, from one element after where memory is aligned. */
+/* SHIFTED: row-major, beginning one element after aligned memory. */
 typedef enum layout { ROWS, TRANSPOSED, STRIDED, SHIFTED, EXPANDED, LAYOUTS } layout;
 
-/* An array on the device with its bytes mirrored on the host. */
+/* An array on the device, and a mirror of its bytes on the host. */
 typedef struct mirror {
-    tg_array on; /* as the device sees it */
-    char *host, *base; /* on the host and on the device, from the first byte on */
+    tg_array on; /* the device's array */
+    char *host, *base; /* first byte on the host and on the device */
     size_t bytes;
-    int64_t shift; /* elements before the first */
+    int64_t shift; /* number of elements before the first */
     int64_t shape[TG_MAX_DIMS], stride[TG_MAX_DIMS];
 } mirror;
 
 contract contract_of(tg_ctx *ctx);
 void contract_check(contract *c, bool ok, const char *format, ...) TG_PRINTF(3, 4);
-/* Values within the dtype's tolerance of each other, or both NaN. */
+/* Returns whether two values agree within the tolerance of the dtype, or are both NaN. */
 bool contract_close(tg_dtype dtype, double got, double want);
-int64_t contract_roll(contract *c, int64_t n); /* in [0, n) */
+int64_t contract_roll(contract *c, int64_t n); /* random, in [0, n) */
 double contract_value(contract *c, tg_dtype dtype);
 
-/* Filled with values of contract_value, not yet on the device: contract_push sends it. */
+/* Makes an array with values of contract_value on the host only; contract_push sends it. */
 mirror contract_make(contract *c, tg_dtype dtype, int ndim, const int64_t *shape, layout l);
 void contract_push(contract *c, mirror *m);
 void contract_pull(contract *c, mirror *m);
 void contract_drop(contract *c, mirror *m);
-/* By row-major position. */
+/* Access by row-major position. */
 int64_t contract_offset(const mirror *m, int64_t i);
 double contract_get(const mirror *m, int64_t i);
 void contract_set(mirror *m, int64_t i, double v);
-/* Rounds to nearest even, or as C to integers. */
+/* Rounds to nearest even; to integers like C. */
 double contract_rounded(tg_dtype dtype, double v);
 
 #endif

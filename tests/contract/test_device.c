@@ -39,7 +39,7 @@ static void run_part(part_fn part) {
     END_TEST
 CONTRACT_PARTS(TEST_PART)
 
-/* What is composed of required slots keeps the contract of the slot. */
+/* Slots that are composed of required slots satisfy the same contract. */
 START_TEST(composed_scan_and_put) {
     tg_device_ops ops = tg_cpu_device;
     ops.scan = tg_composed_scan;
@@ -57,7 +57,8 @@ START_TEST(composed_scan_and_put) {
 END_TEST
 
 #ifdef TG_HAVE_CUDA
-/* A context of a GPU, or of its double. Where nvcc built the library and there is no GPU: NULL, after saying so. */
+/* Returns a context on a GPU or the emulator. NULL, after printing it, if nvcc built the library and there is no
+ * GPU. */
 static tg_ctx *cuda_ctx(void) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "cuda", .threads = 1));
     if (tg_ctx_status(ctx) == TG_OK) return ctx;
@@ -85,7 +86,7 @@ static void run_on_cuda(part_fn part) {
     END_TEST
 CONTRACT_PARTS(TEST_ON_CUDA)
 
-/* Who never waits hears of an error in data two resets later. */
+/* A program that never waits gets an error in data two resets later. */
 START_TEST(cuda_tells_of_bad_data) {
     tg_ctx *ctx = cuda_ctx();
     if (!ctx) return;
@@ -108,13 +109,13 @@ START_TEST(cuda_tells_of_bad_data) {
 }
 END_TEST
 
-/* Gradients of bad data step nothing. */
+/* Gradients of invalid data do not change parameters. */
 START_TEST(cuda_steps_nothing_after_bad_data) {
     tg_ctx *ctx = cuda_ctx();
     if (!ctx) return;
     double before[20], after[20];
     tg_tape *t = tg_tape_new(ctx);
-    tg_tensor *table = tg_param(ctx, "table", TG_SHAPE(5, 4), 1);
+    tg_tensor *table = tg_param_new(ctx, "table", TG_DTYPE_DEFAULT, TG_SHAPE(5, 4), 1);
     tg_optim *o = tg_adamw_new(ctx, &table, 1, TG_ADAMW(.lr = 0.1));
     for (int64_t bad = 1; bad >= 0; bad--) {
         tg_tensor *ids = tg_from_host(ctx, TG_I64, TG_SHAPE(3), (const int64_t[]){1, bad ? 5 : 2, 4});
@@ -140,7 +141,7 @@ END_TEST
 #define CUDA_TESTS
 #endif
 
-/* What a big map, reduction, random fill and put_add leave, as bytes. */
+/* Returns the resulting bytes of a large map, reduction, random fill and put_add. */
 static void big_results(int threads, float *y, int64_t n) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = threads));
     const tg_device_ops *ops = tg_ctx_ops(ctx);

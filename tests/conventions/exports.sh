@@ -8,4 +8,4 @@ nm -D --defined-only "$1" | awk '
         if (!seen) { print "exports nothing"; bad = 1 }
         exit bad
     }'
-readelf -d "$1" | grep -q 'SONAME.*\[libtapegrad\(-mpi\)\?\.so\.[0-9][0-9]*\]'
+readelf -d "$1" | grep -q 'SONAME.*\[libtapegrad\(-mpi\)\?\.so\.[0-9][0-9.]*\]'

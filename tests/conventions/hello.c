@@ -6,7 +6,7 @@
 int main(void) {
     tg_ctx *ctx = tg_ctx_new(NULL);
     tg_tape *t = tg_tape_new(ctx);
-    tg_tensor *w = tg_param(ctx, "w", TG_SHAPE(3), 0);
+    tg_tensor *w = tg_param_new(ctx, "w", TG_F32, TG_SHAPE(3), 0);
     tg_backward(
         t, tg_sum(t, tg_mul(t, w, tg_from_host(ctx, TG_F32, TG_SHAPE(3), (float[]){1, 2, 3})), TG_ALL_DIMS, false));
     float g[3] = {0};

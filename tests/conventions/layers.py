@@ -72,7 +72,7 @@ class Layers:
 
 
 def named_file(source, user, name):
-    """The file that an #include names: beside its user, in include/, or in src/. None: there is none."""
+    """Returns the file that an #include names: next to the including file, in include/, or in src/. None: there is none."""
     for folder in (user.parent, source / 'include', source / 'src'):
         if (folder / name).is_file():
             return (folder / name).resolve().relative_to(source).as_posix()

@@ -1,6 +1,6 @@
-// capture.cpp - graphs by capture: what capturing streams are given becomes nodes instead of being queued. A launch
-// gives each stream of the capture a lane, in which its nodes run in the order that the nodes before them allow; the
-// schedule chooses among lanes as among streams.
+// capture.cpp - graphs by capture. Operations on capturing streams become nodes instead of being queued. A launch gives
+// each stream of the capture a lane, in which its nodes run after the nodes that they depend on; the schedule chooses
+// among lanes as among streams.
 #include "emulator.h"
 
 struct CUgraph_st {
@@ -17,7 +17,7 @@ struct CUgraph_st {
 struct CUgraphExec_st {
     CUgraph_st graph;
     std::vector<cudaStream_t> lanes;
-    emu::MarkPtr last; /* launches of one graph come one after the other */
+    emu::MarkPtr last; /* launches of one graph run in sequence */
 };
 
 namespace emu {
@@ -25,11 +25,11 @@ namespace emu {
 struct Capture {
     cudaStream_t origin;
     cudaStreamCaptureMode mode;
-    int owner; /* the thread that began it */
+    int owner; /* thread that began the capture */
     bool valid;
     CUgraph_st graph;
     std::vector<cudaStream_t> members;
-    std::vector<bool> followed; /* nodes that others come after */
+    std::vector<bool> followed; /* nodes on which others depend */
 };
 
 namespace {
@@ -67,7 +67,7 @@ void leave(Capture &c) {
     captures.erase(&c);
 }
 
-// All work must lead back to the stream in which the capture began.
+// All work must be joined with the stream on which the capture began.
 bool joined(Capture &c) {
     std::set<int> reached(c.origin->tail.begin(), c.origin->tail.end());
     for (int n = static_cast<int>(c.graph.nodes.size()) - 1; n >= 0; n--) {
@@ -89,7 +89,7 @@ cudaError_t end_capture(cudaStream_t s, cudaGraph_t *graph) {
                     : !joined(*c) ? cudaErrorStreamCaptureUnjoined
                                   : cudaSuccess;
     leave(*c);
-    CUgraph_st recorded = std::move(c->graph); // events may keep the capture, but nothing of what it has recorded
+    CUgraph_st recorded = std::move(c->graph); // events may keep the capture, but not its nodes
     if (e != cudaSuccess) return e;
     recorded.lanes = static_cast<int>(c->members.size());
     recorded.device = s->device;
@@ -258,12 +258,12 @@ cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) {
 
 cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *count) {
     Call c(__func__);
-    if (nodes) return c.end(cudaErrorNotSupported); // only how many there are
+    if (nodes) return c.end(cudaErrorNotSupported); // returns only their number
     *count = graph->nodes.size();
     return c.end();
 }
 
-// A launch that has not ended goes on.
+// An unfinished launch continues.
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
     Call c(__func__);
     bool refused = c.refused(cudaErrorUnknown);

@@ -1,5 +1,5 @@
-// collectives.cpp - operations between ranks. Each is queued on a stream. When it runs it offers its data, checks that the
-// other ranks call the same, and ends when all have arrived.
+// collectives.cpp - operations between ranks. Each is queued on a stream. When it runs it publishes its data, checks
+// that the other ranks call the same, and ends when all have arrived.
 #include "comm.h"
 #include <csignal>
 #include <unistd.h>
@@ -23,7 +23,7 @@ void break_comm(Comm &c, const std::string &text) {
     report(text, c.device);
 }
 
-// Of those that have come, one that calls something else; or one that will not come.
+// Finds a rank that calls something else, or one that will not call.
 bool mismatched(Comm &c, const Signature &own, uint64_t number) {
     for (int r = 0; r < c.team->ranks(); r++) {
         Member &m = c.team->member(r);
@@ -53,7 +53,7 @@ bool all_arrived(Comm &c, uint64_t number) {
     return true;
 }
 
-// Sums with a factor are compared as such: each rank has a number of its own for them, and a factor of its own.
+// Sums with a factor are compared only as such, because each rank has its own number and factor for them.
 Signature agreed(Signature s) {
     if (s.op >= ncclNumOps) s.op = ncclNumOps;
     return s;
@@ -89,7 +89,7 @@ struct Progress {
 
 bool run_collective(Comm &c, const Signature &s, uint64_t number, Buffers b, Progress &p) {
     if (c.aborted || c.state != ncclSuccess) return true;
-    if (c.completed != number) return false; // those of one communicator come one after the other
+    if (c.completed != number) return false; // operations of one communicator run in sequence
     if (!p.given) give(c, s, number, b.in);
     p.given = true;
     order_acquire(&c.team->shared());
@@ -101,7 +101,7 @@ bool run_collective(Comm &c, const Signature &s, uint64_t number, Buffers b, Pro
     return true;
 }
 
-// An earlier collective of the own rank, or the same of the others.
+// Waits for an earlier collective of this rank, or for this one on the others.
 std::vector<Key> missing_keys(Comm &c, uint64_t number) {
     if (c.completed < number) return {{c.team.get(), number - 1, c.rank}};
     std::vector<Key> keys;
@@ -174,7 +174,7 @@ struct Letter {
     std::string text() const { return std::to_string(count) + " of type " + std::to_string(type); }
 };
 
-// Ends when the peer has taken it: that a receive is missing must show.
+// Ends when the peer has received it, so that a missing receive is found.
 bool run_send(Comm &c, const Letter &l, uint64_t number, Progress &p) {
     if (c.aborted || c.state != ncclSuccess) return true;
     Mailbox &m = c.team->shared().mail[c.rank][l.peer];

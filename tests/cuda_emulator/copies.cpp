@@ -5,7 +5,7 @@ namespace emu {
 
 namespace {
 
-// A matrix of bytes in memory: rows of WIDTH, PITCH apart.
+// A matrix of bytes in memory: rows of WIDTH bytes, PITCH apart.
 struct Area {
     const void *at;
     size_t pitch;
@@ -49,7 +49,7 @@ bool kind_fits(cudaMemcpyKind kind, Place to, Place from) {
 
 bool capturing(cudaStream_t s) { return s->capture != nullptr; }
 
-// Waits where the host may use its side as soon as the call returns.
+// Waits if the host may use its memory as soon as the call returns.
 cudaError_t copy(Call &c, Area to, Area from, size_t width, size_t height, cudaMemcpyKind kind, cudaStream_t stream,
                  bool wait_for_it) {
     if (!width || !height) return cudaSuccess;
@@ -101,8 +101,8 @@ cudaError_t fill(void *p, int value, size_t pitch, size_t width, size_t height, 
     return push(stream, std::move(op));
 }
 
-// What an operation that has not run still names may not be freed: the real call happens to wait for the device, but
-// only for its own, and no other library's. A program that cleans up after a failure may rely on that.
+// Memory that a queued operation uses must not be freed. The real call happens to wait for the device, but only for
+// this one. A program that cleans up after a failure may rely on that.
 cudaError_t free_now(Call &c, void *p) {
     Block *b = find_block(p);
     if (!b || b->base != p || b->dying) return cudaErrorInvalidValue;
@@ -137,7 +137,7 @@ cudaError_t cudaFree(void *p) {
     return refused ? c.error : c.end(e);
 }
 
-// In the order of the stream: what another stream does with it must be ordered by events.
+// Frees in the order of the stream; uses by other streams must be ordered by events.
 cudaError_t cudaMallocAsync(void **p, size_t n, cudaStream_t) {
     Call c(__func__);
     return c.refused(cudaErrorMemoryAllocation) ? c.error : c.end(allocate(p, n, current_device()));

@@ -24,7 +24,7 @@ struct Form {
     long long stride;
 };
 
-// In the memory of x a column comes after the other, LD apart.
+// Columns of x are LD elements apart.
 bool matrix_of(const Form &f, Matrix *m) {
     bool plain = f.transposed == CUBLAS_OP_N;
     int64_t ld = f.ld;

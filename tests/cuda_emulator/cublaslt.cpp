@@ -1,5 +1,5 @@
-// cublaslt.cpp - cuBLASLt: descriptors with their attributes, and products with epilogues. What the real library
-// refuses is refused here: mixtures of types, shapes that do not fit, buffers less aligned than was said.
+// cublaslt.cpp - cuBLASLt: descriptors with their attributes, and products with epilogues. It refuses what the real
+// library refuses: mixtures of types, shapes that do not match, buffers with less alignment than stated.
 #include "gemm.h"
 #include <cublasLt.h>
 
@@ -32,7 +32,7 @@ struct Preference {
     float waves;
 };
 
-// An algorithm is the number of one and what the heuristic assumed for it.
+// An algorithm: its number, and what the heuristic assumed for it.
 struct Algorithm {
     uint32_t magic, number, align[4];
     uint64_t workspace, problem;
@@ -145,7 +145,7 @@ cublasStatus_t get(Field f, void *value, size_t size, size_t *written) {
     return CUBLAS_STATUS_SUCCESS;
 }
 
-// Handles point to what the calls made; the library's own types are opaque.
+// Handles point to objects of the emulator; the library's own types are opaque.
 template <class T, class Handle> T &of(Handle h) { return *reinterpret_cast<T *>(h); }
 
 template <class T, class Handle> cublasStatus_t make(const char *name, Handle *h, const T &value) {
@@ -164,7 +164,7 @@ template <class T, class Handle> cublasStatus_t destroy(Handle h) {
     return CUBLAS_STATUS_SUCCESS;
 }
 
-// The rows of the real library's table of supported types that training needs.
+// Rows that training needs of the real library's table of supported types.
 struct Types {
     cublasComputeType_t compute;
     cudaDataType scale, ab, cd;
@@ -242,7 +242,7 @@ bool uses_bias(const Description &d) {
            d.epilogue == CUBLASLT_EPILOGUE_BGRADB;
 }
 
-// INVALID_VALUE: what is wrong for any library; NOT_SUPPORTED: what another version might do.
+// INVALID_VALUE: wrong in any version; NOT_SUPPORTED: another version might do it.
 cublasStatus_t epilogue_status(const Problem &p) {
     const Description &d = p.op;
     if (!epilogue_known(d.epilogue)) return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -294,7 +294,7 @@ cublasStatus_t problem_status(const Problem &p) {
     return epilogue_status(p);
 }
 
-// Tells whether an algorithm was asked for a problem of these types and transpositions.
+// Returns whether an algorithm was requested for a problem of these types and transpositions.
 uint64_t signature(const Problem &p) {
     uint64_t s = p.op.epilogue;
     for (uint64_t x :

@@ -1,6 +1,6 @@
 // deadlock.cpp - finds operations that wait for each other. A stream's first operation waits for an operation that is
-// queued after the first one of another stream, and so on in a circle: whatever the host does, none can go on. This finds
-// ranks that call the operations of two communicators in two orders, at once.
+// queued after the first one of another stream, and so on in a circle: whatever the host does, none can go on. This
+// finds ranks that call the operations of two communicators in two orders, at once.
 #include "emulator.h"
 
 namespace emu {
@@ -9,7 +9,7 @@ namespace {
 
 using Waits = std::map<cudaStream_t, std::set<cudaStream_t>>;
 
-// In which streams, behind the first operation, something will be done.
+// Streams in which an operation that others need is queued after the first one.
 struct Holders {
     std::map<Key, cudaStream_t> keys;
     std::map<const Mark *, cudaStream_t> marks;
@@ -19,7 +19,7 @@ Holders find_holders() {
     Holders h;
     for (cudaStream_t s : all_streams())
         for (size_t i = 0; i < s->queue.size(); i++) {
-            h.marks[s->queue[i].mark.get()] = s; // the first one has not ended either
+            h.marks[s->queue[i].mark.get()] = s; // the first one has not ended yet either
             if (i == 0) continue;
             for (const Key &k : s->queue[i].keys) h.keys[k] = s;
         }

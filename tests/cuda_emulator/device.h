@@ -1,6 +1,6 @@
-/* device.h - CUDA's device side for a host compiler: a .cu file that is compiled by it, with include/cuda_runtime.h in
- * place of the toolkit's, runs its kernels on the CPU. Kernels are launched by TG_LAUNCH and take dynamic shared memory by TG_DYN_SHARED; code
- * that the host cannot run (PTX, tensor cores, cooperative groups) needs a portable twin. */
+/* device.h - CUDA's device side for a host compiler: a .cu file that is compiled with include/cuda_runtime.h in place of
+ * the toolkit's runs its kernels on the CPU. Kernels are launched by TG_LAUNCH and get dynamic shared memory from
+ * TG_DYN_SHARED. Code that the host cannot run (PTX, tensor cores, cooperative groups) needs a portable version. */
 #ifndef TG_CUDA_EMULATOR_DEVICE_H
 #define TG_CUDA_EMULATOR_DEVICE_H
 
@@ -11,8 +11,8 @@
 #include <cstring>
 #include <type_traits>
 
-/* Static shared arrays lie in one section, so that the runner can fill them with NaN before every block: what was read
- * without having been set shows. */
+/* Static shared arrays are in one section, so that the runner can fill them with NaN before every block; reads of
+ * elements that were never set are then visible. */
 #undef __shared__
 #define __shared__ static __attribute__((section("emulator_shared")))
 #undef __launch_bounds__
@@ -31,7 +31,7 @@ struct Thread {
     const char *file;
     int line;
     int kind;
-    unsigned mask, lane; /* of a warp's operation: who takes part, whose value is read */
+    unsigned mask, lane; /* for a warp's operation: the lanes that take part, and the lane whose value is read */
     uint64_t value, result;
     void *fiber;
 };
@@ -49,8 +49,8 @@ uint64_t wait_in_warp(int kind, unsigned mask, uint64_t value, unsigned lane, co
 template <class T> struct Same { using type = T; };
 template <class T> using same = typename Same<T>::type;
 
-/* What one thread of a launch does: the kernel with its arguments. Every kernel has one of these, and every file of
- * kernels is compiled with this header: hence nothing of the standard library's. */
+/* The work of one thread of a launch: the kernel with its arguments. There is one class for each kernel, and every
+ * file of kernels includes this header, so it uses nothing of the standard library. */
 struct Body {
     virtual ~Body() {}
     virtual void run() const = 0;
@@ -67,10 +67,10 @@ struct Launch {
     dim3 grid, block;
     size_t shared;
     cudaStream_t stream;
-    const void *const *pointers; /* its arguments that are pointers; not kept */
+    const void *const *pointers; /* pointer arguments of the kernel; not kept */
     int n_pointers;
 };
-void launch_kernel(const Launch &launch, Body *body); /* which becomes the emulator's */
+void launch_kernel(const Launch &launch, Body *body); /* takes ownership of body */
 
 template <class T> void note_pointer(const T &, const void **, int *) {}
 template <class T> void note_pointer(T *const &p, const void **to, int *n) { to[(*n)++] = p; }
@@ -94,7 +94,7 @@ template <class T> T shuffle(unsigned mask, T value, unsigned lane, const char *
     return value;
 }
 
-/* The lane that a shuffle among WIDTH lanes reads: TO, or the own one where TO lies outside the segment. */
+/* Returns the lane that a shuffle among WIDTH lanes reads: TO, or the lane itself if TO is outside of the segment. */
 inline unsigned lane_in_segment(int to, int width) {
     int own = static_cast<int>(current->linear & 31), first = own & ~(width - 1);
     return static_cast<unsigned>(to < first || to >= first + width ? own : to);
@@ -226,7 +226,7 @@ inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fsub_rn(float a, float b) { return a - b; }
 inline float __fmul_rn(float a, float b) {
-    volatile float product = a * b; /* keeps the host compiler from contracting it into an addition */
+    volatile float product = a * b; /* keeps the host compiler from contracting it into a fused multiply-add */
     return product;
 }
 inline double __dmul_rn(double a, double b) {

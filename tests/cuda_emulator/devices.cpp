@@ -39,7 +39,7 @@ const Attribute attributes[] = {
     {cudaDevAttrClockRate, 1980000},
 };
 
-// The errors that the emulator gives; other codes have no words here.
+// The errors that the emulator returns; other codes have no text.
 struct ErrorName {
     cudaError_t e;
     const char *name, *text;

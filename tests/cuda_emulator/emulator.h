@@ -1,5 +1,5 @@
-/* emulator.h - what the parts of the emulator share: the lock, calls, queues of operations, device memory, errors. All
- * functions here need the lock (class Call takes it) unless they say otherwise. */
+/* emulator.h - state that the parts of the emulator share: the lock, calls, queues of operations, device memory,
+ * errors. All functions here need the lock (class Call takes it) unless their comment says otherwise. */
 #ifndef TG_CUDA_EMULATOR_EMULATOR_H
 #define TG_CUDA_EMULATOR_EMULATOR_H
 
@@ -32,16 +32,16 @@ struct Settings {
     std::string nccl_dir;
 };
 Settings &settings();
-unsigned draw(unsigned below); /* of the schedule's seed */
+unsigned draw(unsigned below); /* a random number below `below`, from the schedule's seed */
 
-/* Whether the present call, of this name, is the one that is to fail. */
+/* Returns whether this call, of this name, is the one that must fail. */
 bool injected(const char *call);
 
-/* Counts of handles that are there. */
+/* Numbers of live handles. */
 void count_live(const char *kind, int by);
 
-/* A line of text on stderr and in emulator_message. report also makes the device fail all further calls, as an illegal
- * access does; device -1: all devices. */
+/* Write a line to stderr and to emulator_message. report also makes all further calls of the device fail, as after
+ * an illegal access; device -1: all devices. */
 void say(const std::string &text);
 void report(const std::string &text, int device);
 cudaError_t sticky(int device);
@@ -53,19 +53,19 @@ using Lock = std::unique_lock<std::mutex>;
 std::mutex &mutex();
 std::condition_variable &changed();
 
-/* The completion of one queued operation, for whatever waits for it. */
+/* The completion of one queued operation, on which others may wait. */
 struct Mark {
     bool done = false;
 };
 using MarkPtr = std::shared_ptr<Mark>;
 
-/* Device memory that an operation was given. */
+/* Device memory that an operation uses. */
 struct Name {
     const void *at;
-    uint64_t block; /* the number of its allocation */
+    uint64_t block; /* number of the allocation */
 };
 
-/* What an operation between ranks does for others: its number in something that they share, and whose it is. */
+/* A dependency between ranks: an operation's number in a shared object, and its rank. */
 struct Key {
     const void *of;
     uint64_t number;
@@ -77,13 +77,13 @@ struct Key {
 
 struct Op {
     std::string what;
-    std::function<bool()> run;        /* false: not yet, try again */
-    std::function<std::string()> why; /* what it still waits for */
-    std::function<void(Op &)> issue;  /* sets what is new each time it is queued: graphs queue an operation often */
-    std::vector<Key> keys;            /* what it does for others once its turn comes */
-    std::function<std::vector<Key>()> needs; /* what others have not done yet for it */
+    std::function<bool()> run;        /* returns false if it must be tried again later */
+    std::function<std::string()> why; /* returns what it still waits for */
+    std::function<void(Op &)> issue;  /* sets what changes each time it is queued, which a graph does often */
+    std::vector<Key> keys;            /* keys that it provides when it is first in its queue */
+    std::function<std::vector<Key>()> needs; /* keys that other operations have not provided yet */
     std::vector<Name> names;
-    bool host = false; /* host code: runs without the lock, may not touch the device */
+    bool host = false; /* host code: runs without the lock, must not use the device */
     int device = 0;
     MarkPtr mark;
     std::vector<MarkPtr> after;
@@ -92,39 +92,39 @@ struct Op {
 struct Capture;
 using CapturePtr = std::shared_ptr<Capture>;
 
-cudaStream_t stream_of(cudaStream_t s); /* NULL and the named handles: the default stream of the device */
+cudaStream_t stream_of(cudaStream_t s); /* NULL and the predefined handles mean the device's default stream */
 bool stream_alive(cudaStream_t s);
 const std::set<cudaStream_t> &all_streams();
 cudaStream_t new_stream(int device, unsigned flags, int priority, bool lane);
-void drop_stream(cudaStream_t s); /* when its queue is empty */
+void drop_stream(cudaStream_t s); /* destroys it when its queue is empty */
 
-/* Queues an operation, or records it where the stream is being captured. */
+/* Queues an operation, or records it if the stream is being captured. */
 cudaError_t push(cudaStream_t s, Op op);
-/* Queues it though (a replay does): after also what is given. */
+/* Queues it in any case, as a replay does, and after the given marks. */
 MarkPtr enqueue(cudaStream_t s, Op op, std::vector<MarkPtr> after);
-void run_some();      /* as the schedule says */
-void run_asked();     /* the same, by a host that asks how far things are */
-bool step();          /* runs one operation; false where none can go on */
+void run_some();      /* runs operations as the schedule says */
+void run_asked();     /* the same, for a host that polls */
+bool step();          /* runs one operation; false if none can run */
 void find_deadlock(); /* deadlock.cpp: reports operations that can never go on */
 cudaError_t wait(Lock &lock, const MarkPtr &mark, int device);
 cudaError_t wait_device(Lock &lock, int device);
 bool inside_host_function();
-int device_now(); /* of the running operation, for errors */
+int device_now(); /* device of the running operation, for errors */
 
-/* The memory order that ThreadSanitizer is told. */
+/* Memory order for ThreadSanitizer. */
 void order_release(const void *what);
 void order_acquire(const void *what);
-/* An access by uninstrumented code, for it to check. */
+/* Reports an access of uninstrumented code to ThreadSanitizer. */
 void note_read(const void *p, size_t n);
 void note_write(void *p, size_t n);
 
-/* One call of the API: holds the lock. */
+/* One call of the API. It holds the lock. */
 class Call {
   public:
-    /* unsafe: such a call makes a capture invalid */
+    /* unsafe: such a call invalidates a capture */
     explicit Call(const char *name, bool unsafe = false) : lock(mutex()), name_(name), unsafe_(unsafe) {}
-    /* Whether the call must end at once, with `error` as its result: asked to fail (then with this error), made by a
-     * host function, refused by a capture, or after a failure of the device. */
+    /* Returns whether the call must end at once with `error` as its result: it was asked to fail (then with this
+     * error), a host function made it, a capture refuses it, or the device has failed. */
     bool refused(cudaError_t injected_error);
     cudaError_t end(cudaError_t e); /* sets the last error */
     cudaError_t end() { return end(cudaSuccess); }
@@ -144,8 +144,8 @@ void set_last_error(cudaError_t e);
 /* capture.cpp */
 
 bool capture_record(cudaStream_t s, Op &op, cudaError_t *error); /* false: the stream is not being captured */
-cudaError_t capture_refuses();                                   /* an unsafe call by this thread; makes it invalid */
-cudaError_t capture_breaks(cudaStream_t s);                      /* a call that a capturing stream does not allow */
+cudaError_t capture_refuses();                                   /* an unsafe call of this thread: ends its capture */
+cudaError_t capture_breaks(cudaStream_t s);                      /* a call that is not allowed on a capturing stream */
 cudaError_t
 capture_implicit(cudaStream_t s); /* use of the default stream while a stream that orders with it captures */
 void capture_event(cudaEvent_t e, cudaStream_t s);
@@ -155,26 +155,26 @@ cudaError_t capture_wait(cudaStream_t s, cudaEvent_t e, bool *captured);
 
 struct Block {
     char *base;
-    size_t size, span; /* as asked for; with the red zone */
+    size_t size, span; /* requested size; with the red zone */
     int device;
     uint64_t number;
-    bool dying; /* freed in the order of a stream, but not yet */
+    bool dying; /* to be freed by a queued operation */
 };
-Block *find_block(const void *p);     /* that is alive, the end of it included */
-bool in_heap(const void *p);          /* of any device, at any time; needs no lock */
-bool inside(const void *p, size_t n); /* one live allocation holds all of it */
+Block *find_block(const void *p);     /* finds a live block; its end counts too */
+bool in_heap(const void *p);          /* of any device; needs no lock */
+bool inside(const void *p, size_t n); /* whether one live allocation contains all of it */
 bool is_pinned(const void *p, size_t n);
-std::string describe(const void *p, size_t n); /* where it lies, in words */
+std::string describe(const void *p, size_t n); /* describes its place in words */
 cudaError_t allocate(void **p, size_t n, int device);
-bool release(Block *b); /* at once; false: was damaged */
+bool release(Block *b); /* at once; false: it was damaged */
 void check_red_zones();
 size_t used(int device);
 std::vector<Name> names_of(std::initializer_list<const void *> pointers);
-bool names_alive(const Op &op); /* else it is reported */
-void show_memory();             /* to device code: pairs with hide_memory */
+bool names_alive(const Op &op); /* reports memory that is not alive */
+void show_memory();             /* makes it accessible to device code; pairs with hide_memory */
 void hide_memory();
 bool peers(int from, int to);
-bool first_queued_use(uint64_t block, std::string *what); /* an operation that has not run and names it */
+bool first_queued_use(uint64_t block, std::string *what); /* finds a queued operation that uses it */
 
 /* runner.cpp */
 

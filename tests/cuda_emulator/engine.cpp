@@ -17,10 +17,10 @@ int running_device;
 
 using Clock = std::chrono::steady_clock;
 
-bool on_stream; // in the context that ThreadSanitizer has for a stream
+bool on_stream; // in ThreadSanitizer's context of a stream
 
-// There, nothing that the emulator itself does is looked at, also not by the functions of the C library: what an
-// operation reads and writes is said by note_read and note_write.
+// In this context ThreadSanitizer ignores what the emulator does, also in functions of the C library. note_read and
+// note_write report the reads and writes of an operation.
 void ignore_accesses(bool on) {
     if (on) {
         AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
@@ -55,16 +55,16 @@ bool can_begin(cudaStream_t s) {
     return true;
 }
 
-// Runs the operation as the stream itself: to ThreadSanitizer a stream is a thread, ordered with others by events only.
+// Runs the operation as the stream: to ThreadSanitizer a stream is a thread, which only events order with others.
 bool run_on_stream(cudaStream_t s, Op &op) {
     void *caller = enter_stream(s);
-    order_acquire(op.mark.get()); // released by who queued it
+    order_acquire(op.mark.get()); // released by the thread that queued it
     for (const MarkPtr &m : op.after) order_acquire(m.get());
     if (op.host && under_tsan()) ignore_accesses(false);
     bool done = op.run();
     if (op.host && under_tsan()) ignore_accesses(true);
     if (done) {
-        op.run = nullptr; // what it kept is freed as part of it
+        op.run = nullptr; // frees what it kept, as a part of the operation
         op.issue = nullptr;
         order_release(op.mark.get());
     }
@@ -116,7 +116,7 @@ std::string what_waits() {
     return text;
 }
 
-// Work of the default stream comes after that of all blocking streams, and theirs after its.
+// Work of the default stream is ordered after that of all blocking streams, and theirs after its.
 void after_default(cudaStream_t s, std::vector<MarkPtr> *after) {
     if (s->lane) return;
     for (cudaStream_t o : streams) {
@@ -130,7 +130,7 @@ void after_default(cudaStream_t s, std::vector<MarkPtr> *after) {
 } // namespace
 
 std::mutex &mutex() {
-    static std::mutex m; // needs no code to begin, so no thread can meet it half made
+    static std::mutex m; // constant-initialized, so no thread sees it half constructed
     return m;
 }
 
@@ -229,13 +229,13 @@ bool step() {
     unsigned first = settings().schedule == Schedule::random ? draw(n) : 0;
     for (unsigned i = 0; i < n; i++) {
         cudaStream_t s = all[(i + first) % n];
-        // A host function runs without the lock: streams may be gone afterwards.
+        // A host function runs without the lock, so streams may be destroyed afterwards.
         if (streams.count(s) && can_begin(s) && run_front(s)) return true;
     }
     return false;
 }
 
-// A host that asks again and again waits.
+// A host that polls is waiting.
 void run_asked() {
     if (settings().schedule == Schedule::lazy)
         step();
@@ -262,7 +262,7 @@ cudaError_t wait(Lock &lock, const MarkPtr &mark, int device) {
         }
         if (idle % 64 == 1) find_deadlock();
         hide_memory();
-        // Ranks that are other processes do not wake this one.
+        // Ranks in other processes do not wake this one.
         changed().wait_for(lock, std::chrono::microseconds(++idle < 50 ? 20 : 1000));
         if (Clock::now() - since > std::chrono::milliseconds(settings().timeout_ms)) report(what_waits(), device);
     }

@@ -47,7 +47,7 @@ void store(void *p, int64_t i, cudaDataType type, double v) {
     }
 }
 
-// WIDTH rows of M side by side, K after K: out[panel][k][row]; rows past the end are 0. M is rows x K by its strides.
+// Packs WIDTH rows of M, K after K: out[panel][k][row]; rows past the end are 0. M is rows x K by its strides.
 template <class T, class From, class Convert>
 void pack_as(std::vector<T> &out, const From *p, const Matrix &m, int64_t width, Convert convert) {
     int64_t panels = (m.rows + width - 1) / width;
@@ -79,7 +79,7 @@ template <class T> struct Vector;
 template <> struct Vector<float> { typedef float type __attribute__((vector_size(32))); };
 template <> struct Vector<double> { typedef double type __attribute__((vector_size(32))); };
 
-// One block of panel_rows x panel_columns sums, K after K.
+// Computes one block of panel_rows x panel_columns sums, K after K.
 template <class T>
 inline __attribute__((always_inline)) void multiply_block(const T *a, const T *b, int64_t k, T *out) {
     using V = typename Vector<T>::type;
@@ -195,7 +195,7 @@ template <class T> void finish_batch(const Product &p, const T *sums, int64_t ba
         store(p.bias.at, batch * p.bias.batch + static_cast<int64_t>(i), p.bias.type, gradient[i]);
 }
 
-// The sums of M's rows along K, for BGRADA and BGRADB.
+// Sums M's rows along K, for BGRADA and BGRADB.
 void sum_rows(const Matrix &m, const Matrix &out, int64_t batch) {
     for (int64_t i = 0; i < m.rows; i++) {
         double sum = 0;
@@ -229,7 +229,7 @@ template <class T> void run_as(const Product &p) {
 
 void note_matrix(const Matrix &m, int64_t batches, bool written) {
     if (!m.at) return;
-    // Whole runs along the direction in which elements are adjacent.
+    // Processes whole runs in the direction in which elements are adjacent.
     bool by_column = m.row == 1;
     int64_t runs = by_column ? m.columns : m.rows, length = by_column ? m.rows : m.columns;
     int64_t stride = by_column ? m.column : m.row;
@@ -311,7 +311,7 @@ cudaError_t queue_product(const char *what, Product p, cudaStream_t stream) {
     op.names = names_of({p.a.at, p.b.at, p.d.at, p.bias.at, p.aux, p.workspace});
     op.run = [p] {
         note_accesses(p);
-        // whoever shares the workspace too early is seen
+        // so that a product that shares the workspace too early is found
         if (p.workspace) memset(p.workspace, 0xff, std::min<size_t>(p.workspace_size, 64 << 10));
         p.wide ? run_as<double>(p) : run_as<float>(p);
         return true;

@@ -7,7 +7,7 @@
 
 namespace emu {
 
-/* Element (i, j) of batch b lies at b * batch + i * row + j * column. */
+/* Element (i, j) of batch b is at b * batch + i * row + j * column. */
 struct Matrix {
     void *at;
     cudaDataType type;
@@ -22,11 +22,11 @@ struct Product {
     bool wide;         /* sums in double */
     const void *alpha, *beta;
     bool scalars_on_device;
-    double alpha_value, beta_value; /* otherwise */
+    double alpha_value, beta_value; /* else in float */
     Activation activation;
     Matrix bias;                                            /* a column; at == NULL: none */
-    bool bias_gradient_d, bias_gradient_a, bias_gradient_b; /* the sums that bias receives instead */
-    void *aux; /* the input of GELU, in `aux_type`, or bits of where ReLU let pass */
+    bool bias_gradient_d, bias_gradient_a, bias_gradient_b; /* bias receives these sums instead */
+    void *aux; /* the input of GELU in `aux_type`, or a bit mask of where ReLU passes */
     cudaDataType aux_type;
     int64_t aux_ld, aux_batch;
     bool aux_written;
@@ -34,13 +34,13 @@ struct Product {
     size_t workspace_size;
 };
 
-size_t bytes_of(cudaDataType type); /* 0: a type that is not known here */
+size_t bytes_of(cudaDataType type); /* 0: an unsupported type */
 size_t span_of(const Matrix &m, int64_t batches);
 
-/* Empty when all that the product touches lies in allocations of the stream's device. */
+/* Returns "" if everything that the product uses is in allocations of the stream's device. */
 std::string out_of_bounds(const Product &p, int device);
 
-/* Queues it. */
+/* Queues the product. */
 cudaError_t queue_product(const char *what, Product p, cudaStream_t stream);
 
 } // namespace emu

@@ -66,7 +66,7 @@ __global__ void atomics(unsigned long long *out, double *sum, int *most) {
     atomicExch(out + 2, 9ull);
 }
 
-// Votes, shuffles of all kinds and counting barriers, each compared with what it must be; wrong[0] counts.
+// Votes, all kinds of shuffles and counting barriers, each compared with the expected result; wrong[0] counts errors.
 __global__ void warp_operations(int *wrong) {
     unsigned lane = threadIdx.x & 31;
     int bad = 0;
@@ -93,7 +93,7 @@ __global__ void bug_unset(float *y) {
     __shared__ float s[33];
     s[threadIdx.x] = 1;
     __syncthreads();
-    y[threadIdx.x] = s[threadIdx.x + 1]; // the last was never written
+    y[threadIdx.x] = s[threadIdx.x + 1]; // the last element was never written
 }
 
 __global__ void bug_diverge(float *y) {
@@ -105,10 +105,10 @@ __global__ void bug_diverge(float *y) {
 
 __global__ void bug_past_end(float *y) { y[threadIdx.x + 1] = 1.0f; }
 
-// Both blocks write all of y: who is last is not defined.
+// Both blocks write all of y; which one is last is undefined.
 __global__ void bug_blocks_race(float *y) { y[threadIdx.x] = static_cast<float>(blockIdx.x); }
 
-// A warp writes its part anew before all have read the last.
+// A warp overwrites its part before all have read the previous one.
 __global__ void bug_reused(float *y) {
     __shared__ float part[32];
     float sum = 0;

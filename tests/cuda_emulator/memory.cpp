@@ -16,17 +16,17 @@ const size_t page = 4096, huge_page = 2 << 20, red_zone = 64, reserve = static_c
 const unsigned char nan_byte = 0xff;
 char *heap, *heap_top;
 std::map<char *, Block> blocks;
-std::vector<std::pair<char *, size_t>> holes; // what was freed, in order; used again only when the range is full
+std::vector<std::pair<char *, size_t>> holes; // freed memory, in order; reused only when the range is full
 std::map<int, size_t> used_bytes;
 std::map<char *, size_t> pinned;
-std::vector<std::pair<char *, size_t>> runs; // of live memory
+std::vector<std::pair<char *, size_t>> runs; // ranges of live memory
 bool runs_known, shown;
-size_t costs; // of the guard, over all blocks
+size_t costs; // cost of the guard over all blocks
 uint64_t next_number = 1;
 std::set<std::pair<int, int>> peer_access;
 struct sigaction other_handler;
 
-// Says whose memory it was before the handler that was there before, or the default, ends the process.
+// Reports whose memory it was, and then calls the previous handler or the default one, which ends the process.
 void on_fault(int signal, siginfo_t *info, void *) {
     const char *at = static_cast<const char *>(info->si_addr);
     if (in_heap(at)) {
@@ -88,7 +88,7 @@ void protect(bool show) {
     shown = show;
 }
 
-// What it costs to take a block's memory away and give it back goes by pages, of which huge ones make few.
+// The cost to hide and show a block's memory grows with its pages; there are few huge ones.
 size_t guard_cost(size_t span) {
     static const bool huge = [] {
         char text[64] = "";
@@ -108,7 +108,7 @@ void fill_red_zone(Block &b) {
     for (size_t i = b.size; i < b.span; i++) p[i] = nan_byte;
 }
 
-// By words, as every wait looks at all of them.
+// By words, because every wait checks all of them.
 bool damaged(const Block &b) {
     const volatile auto *p = reinterpret_cast<const volatile unsigned char *>(b.base);
     const volatile auto *words = reinterpret_cast<const volatile uint64_t *>(b.base);
@@ -172,7 +172,7 @@ cudaError_t allocate(void **p, size_t n, int device) {
     if (span > huge_page) madvise(base, span, MADV_HUGEPAGE);
     show_memory();
     Block b{base, n, span, device, next_number++, false};
-    const size_t most = static_cast<size_t>(1) << 30; // of larger ones the ends alone, so that they take no memory
+    const size_t most = static_cast<size_t>(1) << 30; // of larger blocks only the ends, so that they take no memory
     memset(base, nan_byte, n > most ? huge_page : n);
     if (n > most) memset(base + n - huge_page, nan_byte, huge_page);
     fill_red_zone(b);
@@ -190,7 +190,7 @@ bool release(Block *b) {
     show_memory();
     bool whole = !damaged(*b);
     if (!whole) report_damage(*b);
-    note_write(b->base, b->size); // as free does: a use that is not ordered before it is a race
+    note_write(b->base, b->size); // like free: a use that is not ordered before it is a race
     if (under_asan()) __asan_unpoison_memory_region(b->base, b->span);
     mmap(b->base, b->span, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
     holes.push_back({b->base, b->span});
@@ -261,7 +261,7 @@ cudaError_t cudaMallocHost(void **p, size_t n) {
 
 cudaError_t cudaHostAlloc(void **p, size_t n, unsigned) { return cudaMallocHost(p, n); }
 
-// Waits for the device, as the real one does.
+// Waits for the device, like the real call.
 cudaError_t cudaFreeHost(void *p) {
     Call c(__func__, true);
     if (!p) return c.end();

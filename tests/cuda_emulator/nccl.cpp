@@ -1,4 +1,4 @@
-// nccl.cpp - communicators: how they begin, split and end; groups; memory.
+// nccl.cpp - creation, splits and destruction of communicators; groups; memory.
 #include "comm.h"
 #include <chrono>
 #include <unistd.h>
@@ -10,8 +10,8 @@ namespace {
 thread_local std::string last_error;
 thread_local int group_depth;
 thread_local std::vector<Request> group;
-thread_local std::vector<CommPtr> joining; // busy since a call in the group, to be waited for at its end
-thread_local std::vector<CommPtr> leaving; // aborted in the group, likewise
+thread_local std::vector<CommPtr> joining; // created in the group; waited for at its end
+thread_local std::vector<CommPtr> leaving; // aborted in the group; waited for at its end
 
 template <class F> ncclResult_t wait_until(Call &call, int device, const std::string &what, F condition) {
     auto since = std::chrono::steady_clock::now();
@@ -26,15 +26,15 @@ template <class F> ncclResult_t wait_until(Call &call, int device, const std::st
 }
 
 ncclResult_t refuse_rank(Comm &c, const std::string &why) {
-    c.team->close_name(); // nobody can meet there any more
+    c.team->close_name(); // no rank can join any more
     return fail(&c, ncclInvalidUsage, why);
 }
 
 ncclResult_t enter(Comm &c, int rank) {
     Team &team = *c.team;
-    int32_t nobody = 0;
+    int32_t none = 0;
     team.member(rank).device = c.device;
-    if (!team.member(rank).process.compare_exchange_strong(nobody, getpid()))
+    if (!team.member(rank).process.compare_exchange_strong(none, getpid()))
         return refuse_rank(c, "rank " + std::to_string(rank) + " joins twice");
     for (int r = 0; r < team.ranks(); r++)
         if (r != rank && team.member(r).process == getpid() && team.member(r).device == c.device)
@@ -44,7 +44,7 @@ ncclResult_t enter(Comm &c, int rank) {
     return ncclSuccess;
 }
 
-// Whether all have come, as far as is seen now.
+// Returns whether all ranks have joined by now.
 bool is_ready(Comm &c) {
     if (c.ready) return true;
     if (c.join && !c.join()) return false;
@@ -115,7 +115,7 @@ ncclResult_t init_rank(Call &call, ncclComm_t *out, int ranks, const ncclUniqueI
     return e == ncclSuccess ? begin(call, c, out) : e;
 }
 
-// Whether all ranks have called the split, and the communicator has its team.
+// Returns whether all ranks have called the split, and the communicator has its team.
 bool join_child(Comm &child, Comm &parent, uint32_t number, int color) {
     Team &team = *parent.team;
     auto own = team.member(parent.rank).splits[number % max_splits].key;
@@ -134,7 +134,7 @@ bool join_child(Comm &child, Comm &parent, uint32_t number, int color) {
     return child.team != nullptr;
 }
 
-// Whether the part is there: only then is it given to who has called the split.
+// Returns whether the new communicator exists; only then the caller of the split gets it.
 bool has_split(Comm &parent, const CommPtr &child, ncclComm_t *out) {
     bool ready = is_ready(*child);
     if (!ready && child->state == ncclSuccess) return false;
@@ -146,7 +146,7 @@ bool has_split(Comm &parent, const CommPtr &child, ncclComm_t *out) {
     return true;
 }
 
-// It is the parent that is busy with it.
+// The parent is busy meanwhile.
 ncclResult_t split(Call &call, const CommPtr &parent, int color, int key, ncclComm_t *out, const ncclConfig_t *config) {
     *out = nullptr;
     ncclResult_t e = usable(*parent);
@@ -172,7 +172,7 @@ struct Members {
     std::vector<bool> over;
 };
 
-// All parts of a group on one stream go on side by side.
+// All operations of a group on one stream proceed together.
 void issue_group(const std::vector<Request> &requests, Op &op) {
     auto m = std::make_shared<Members>();
     for (const Request &r : requests) m->parts.push_back(r.issue());
@@ -213,7 +213,7 @@ ncclResult_t launch(const std::vector<Request> &requests) {
     }
     Comm &c = *requests[0].comm;
     cudaStream_t stream = requests[0].stream;
-    std::vector<std::shared_ptr<int>> recorded; // held as long as a graph has the operation
+    std::vector<std::shared_ptr<int>> recorded; // kept as long as a graph has the operation
     for (const Request &r : requests)
         if (stream->capture) recorded.push_back(r.comm->recorded);
     op.issue = [requests, recorded](Op &o) { issue_group(requests, o); };
@@ -240,7 +240,7 @@ ncclResult_t launch_group(std::vector<Request> requests) {
     return result;
 }
 
-// As the real one, it waits for the kernels that have begun, and for the end of all graphs that know the communicator.
+// Like the real call, it waits for kernels that have begun, and until all graphs with the communicator are destroyed.
 void finish_leaving(Call &call, Comm &c) {
     wait_until(call, c.device,
                "an aborted communicator " + std::string(c.in_graphs() ? "is known to a graph" : "has kernels that stay"),
@@ -294,7 +294,7 @@ ncclResult_t drain(Call &call, Comm &c) {
 
 void drop(ncclComm_t comm) {
     end_windows(*comm->state);
-    comm->state->pending = nullptr; // which may hold it
+    comm->state->pending = nullptr; // which may keep it alive
     delete comm;
     count_live("nccl", -1);
 }
@@ -352,7 +352,7 @@ ncclResult_t go_on_until(Call &call, const CommPtr &c, std::function<bool()> con
 }
 
 ncclResult_t submit(Request r) {
-    r.stream = stream_of(r.stream); // the default stream of the device that is current now
+    r.stream = stream_of(r.stream); // the default stream of the current device
     if (!group_depth) return launch({std::move(r)});
     group.push_back(std::move(r));
     return ncclSuccess;
@@ -441,7 +441,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
     return state.blocking ? drain(c, state) : ncclInProgress;
 }
 
-// As the real one, it first waits for what was called; the others then see that this rank has left.
+// Like the real call, it first waits for its operations; the others then see that this rank has left.
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     Call c(__func__);
     if (!comm) return ncclSuccess;
@@ -454,15 +454,15 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     return refused ? ncclUnhandledCudaError : e;
 }
 
-// Its operations end without results; those of other ranks go on waiting. In a group all are marked before any is waited
-// for.
+// Its operations end without results; those of other ranks continue to wait. In a group all are marked before any is
+// waited for.
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
     Call c(__func__);
     if (!comm) return ncclSuccess;
     bool refused = c.refused(cudaErrorUnknown);
     CommPtr state = comm->state;
     state->aborted = true;
-    state->deferred.clear(); // which hold the communicator
+    state->deferred.clear(); // which keep the communicator alive
     drop(comm);
     changed().notify_all();
     run_some();
@@ -518,7 +518,7 @@ ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataTyp
 ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm) {
     Call c(__func__);
     Comm &state = *comm->state;
-    // What was called with it may not have run: only the number becomes free for nobody.
+    // Operations that use it may not have run yet, so its number is not reused.
     bool known = state.factors.count(op) || state.device_factors.count(op);
     return known ? ncclSuccess : fail(&state, ncclInvalidArgument, "an operation that is not known");
 }

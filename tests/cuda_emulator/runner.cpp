@@ -11,7 +11,7 @@ uint3 emu::block_index;
 dim3 emu::block_size, emu::grid_size;
 unsigned char *emu::dynamic_shared;
 
-// The section of all static shared arrays: empty where no kernel has one.
+// The section of all static shared arrays; empty if no kernel has one.
 extern "C" char __start_emulator_shared[] __attribute__((weak)), __stop_emulator_shared[] __attribute__((weak));
 
 extern "C" void emulator_switch_stack(void **save, void *to);
@@ -38,18 +38,18 @@ struct Fiber {
     void *tsan;
 };
 
-// Fibers that wait for threads. To ThreadSanitizer a fiber has done all that it did before: so each stream has fibers
-// of its own, or a race between streams would look like the work of one thread; and none is used twice in a block.
+// Fibers that are free. To ThreadSanitizer a fiber is one thread over its whole life. So each stream has its own
+// fibers, or a race between streams would look like the work of one thread; and no fiber is used twice in a block.
 struct Pool {
     std::vector<Fiber *> idle, spent;
-    char start, end, barrier, warp[32]; // what it may take to be ordered
+    char start, end, barrier, warp[32]; // addresses that stand for an order
 };
 
 std::vector<Thread> threads;
-// Threads take turns in groups: all together, or each warp by itself, which then runs as far as it can before another.
+// Threads run in groups: all together, or each warp by itself, which then runs as far as it can before the next one.
 struct Turn {
-    size_t end;          // of those before it and its own, in thread_order
-    size_t first, after; // its warps: these threads
+    size_t end;          // end of its threads in thread_order
+    size_t first, after; // the threads of its warps
 };
 std::vector<Turn> turns;
 std::vector<unsigned> thread_order, block_order;
@@ -59,7 +59,7 @@ Pool *pool;
 size_t fibers_made;
 const size_t most_fibers = 6000; // of the 8128 threads that ThreadSanitizer knows
 Fiber scheduler, *active, *left; // the fiber that runs, and the one that ran before it
-// The turn goes on with the threads of thread_order that have not begun, then with those from `cursor` that are ready.
+// A turn continues with threads of thread_order that have not begun, then with ready ones from `cursor` on.
 size_t next_fresh, cursor, end_turn;
 size_t n_finished, n_at_warp;
 const Body *thread_body;
@@ -72,7 +72,7 @@ void release(void *p) {
     if (under_tsan()) __tsan_release(p);
 }
 
-// AddressSanitizer tells the stack of the one that it came from: the scheduler's is known by this alone.
+// AddressSanitizer returns the stack of the previous fiber, which is the only way to know the scheduler's.
 void arrived(void *save) {
     if (!under_asan()) return;
     bool from_scheduler = left == &scheduler;
@@ -104,11 +104,11 @@ Fiber *next_in_turn() {
     return &scheduler;
 }
 
-// No way back to the scheduler between two threads: that would be twice the switches. To ThreadSanitizer though a fiber
-// begins with what is known where it is made, and lists are kept outside of what it watches.
+// Fibers switch to each other without the scheduler, which halves the number of switches. To ThreadSanitizer a fiber is
+// ordered after the place where it is created, and lists are not instrumented.
 Fiber *next_or_scheduler() { return under_tsan() ? &scheduler : next_in_turn(); }
 
-// A fiber runs fresh threads one after the other; one that waits keeps its fiber, and the others get another.
+// A fiber runs new threads in sequence. A thread that waits keeps its fiber, and the next ones get another.
 void fiber_main() {
     Fiber *self = active;
     arrived(nullptr);
@@ -141,7 +141,7 @@ Fiber *make_fiber() {
         mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
     mprotect(stack, 4096, PROT_NONE);
     auto *f = new Fiber{nullptr, stack, size, nullptr};
-    auto **sp = reinterpret_cast<void **>(stack + size - 64 - 192 * (fibers_made++ % 64)); // spread over sets of caches
+    auto **sp = reinterpret_cast<void **>(stack + size - 64 - 192 * (fibers_made++ % 64)); // spread over cache sets
     sp -= (reinterpret_cast<uintptr_t>(sp) & 15) / 8;
     *--sp = nullptr; // aligns the stack as at a call
     *--sp = reinterpret_cast<void *>(fiber_main);
@@ -151,7 +151,7 @@ Fiber *make_fiber() {
     return f;
 }
 
-// One that no stream or another stream has: without its past.
+// Takes a fiber of no stream or of another one, without its history.
 Fiber *other_fiber() {
     for (auto &p : pools) {
         if (&p.second == pool || p.second.idle.empty() || (p.first && fibers_made < most_fibers)) continue;
@@ -185,7 +185,7 @@ struct Warp {
     size_t size;
 };
 
-// Whether all lanes that the mask of T names have come to the same place.
+// Returns whether all lanes in the mask of T have reached the same place.
 bool gathered(const Warp &w, const Thread &t, std::string *error) {
     bool all = true;
     for (unsigned l = 0; l < 32; l++) {
@@ -278,7 +278,7 @@ uint64_t wait_here(int state, const char *file, int line, void *order) {
     return t->result;
 }
 
-// Runs these threads until all of them wait for the block or have finished; false, with the reason, where none can.
+// Runs these threads until all of them wait for the block or have finished; false, with the reason, if none can run.
 bool run_turn(const Turn &turn, size_t begin, std::string *error) {
     end_turn = turn.end;
     for (bool some = true; some;) {
@@ -303,7 +303,7 @@ bool run_block(std::string *error) {
     for (;;) {
         size_t begin = 0;
         for (const Turn &turn : turns) {
-            if (!run_turn(turn, begin, error)) return false; // the fibers of this block are given up
+            if (!run_turn(turn, begin, error)) return false; // the fibers of this block are abandoned
             begin = turn.end;
         }
         if (n_finished == n) break;
@@ -313,8 +313,8 @@ bool run_block(std::string *error) {
     return true;
 }
 
-// Static shared memory. All of it is filled when a grid begins; between its blocks only what the first block changed,
-// for the arrays of all kernels together are large.
+// Static shared memory. All of it is filled when a grid begins, but between its blocks only what the first block has
+// changed, because the arrays of all kernels together are large.
 struct SharedFill {
     std::vector<std::pair<size_t, size_t>> changed;
     bool known = false;
@@ -349,8 +349,8 @@ struct SharedFill {
     }
 };
 
-// To ThreadSanitizer the static shared arrays are new memory for each grid: else those of two streams, which nothing
-// orders, would race in what on a GPU is not the same memory. Its interface for Java's heap is what says so.
+// To ThreadSanitizer the static shared arrays are new memory for each grid. Otherwise grids of two streams would race
+// in them, although on a GPU they have different memory. Its interface for Java's heap expresses this.
 void renew_shared() {
     const uintptr_t align = 8;
     auto at = reinterpret_cast<uintptr_t>(__start_emulator_shared) & ~(align - 1);
@@ -379,7 +379,7 @@ void arrange(std::vector<unsigned> &v, size_t n, unsigned order, OrderDraw *rand
     for (size_t i = n; order > 1 && i > 1; i--) std::swap(v[i - 1], v[random->below(static_cast<unsigned>(i))]);
 }
 
-// By warps where they take turns: the warps are arranged, and the lanes of each.
+// If warps take turns, the warps are ordered, and the lanes of each.
 void arrange_threads(size_t n, unsigned order, OrderDraw *random) {
     arrange(thread_order, n, order, random);
     turns.assign(1, Turn{n, 0, n});
@@ -398,7 +398,7 @@ void arrange_threads(size_t n, unsigned order, OrderDraw *random) {
 
 uint3 position(unsigned i, dim3 of) { return uint3{i % of.x, i / of.x % of.y, i / of.x / of.y}; }
 
-// Most grids have blocks like those of the one before.
+// Most grids have blocks of the same size as the previous grid.
 void make_threads(dim3 block, OrderDraw *random) {
     static dim3 made(0, 0, 0);
     static OrderDraw before, after;
@@ -431,15 +431,15 @@ uint64_t wait_in_warp(int kind, unsigned mask, uint64_t value, unsigned lane, co
     t->mask = mask;
     t->value = value;
     t->lane = lane;
-    // A shuffle or vote orders no memory, __syncwarp does.
+    // A shuffle or vote does not order memory, but __syncwarp does.
     return wait_here(at_warp, file, line, kind == wait_warp ? &pool->warp[t->linear >> 5 & 31] : nullptr);
 }
 
 void forget_stream(void *fiber) {
     auto it = pools.find(fiber);
     if (!fiber || it == pools.end()) return;
-    Pool &old = it->second, &nobody = pools[nullptr];
-    for (auto *from : {&old.idle, &old.spent}) nobody.idle.insert(nobody.idle.end(), from->begin(), from->end());
+    Pool &old = it->second, &unused = pools[nullptr];
+    for (auto *from : {&old.idle, &old.spent}) unused.idle.insert(unused.idle.end(), from->begin(), from->end());
     pools.erase(it);
 }
 
@@ -455,7 +455,7 @@ void run_grid(const std::string &name, dim3 grid, dim3 block, size_t shared, con
     pool = &pools[scheduler.tsan];
     make_threads(block, &random);
     arrange(block_order, blocks, order, &random);
-    // malloc, so that AddressSanitizer sees its ends
+    // malloc, so that AddressSanitizer knows its bounds
     std::unique_ptr<void, void (*)(void *)> dynamic(aligned_alloc(64, (shared + 127) & ~static_cast<size_t>(63)), free);
     dynamic_shared = static_cast<unsigned char *>(dynamic.get());
     if (under_asan())

@@ -1,5 +1,5 @@
-/* sanitizers.h - what the sanitizers' runtimes offer, where a program has one. The emulator itself is not instrumented:
- * its bookkeeping crosses fibers and threads under a lock of its own. */
+/* sanitizers.h - functions of the sanitizers' runtimes, if a program has one. The emulator itself is not
+ * instrumented, because its state is used by fibers and threads under a lock of its own. */
 #ifndef TG_CUDA_EMULATOR_SANITIZERS_H
 #define TG_CUDA_EMULATOR_SANITIZERS_H
 

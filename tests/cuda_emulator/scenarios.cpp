@@ -1,5 +1,5 @@
-// scenarios.cpp - the runtime: kernels, streams, events, memory. Those after the row without a name are wrong
-// on purpose.
+// scenarios.cpp - the runtime: kernels, streams, events, memory. Scenarios after the row without a name are wrong on
+// purpose.
 #include "scenarios.h"
 #include "control.h"
 #include "kernels.h"
@@ -80,7 +80,7 @@ bool device_functions() {
     return true;
 }
 
-// Two streams that take turns, ordered by events where told.
+// Two streams that take turns, ordered by events if `wait` is true.
 bool take_turns(bool wait) {
     enum { n = 4096 };
     std::vector<float> one(n, 1);
@@ -232,7 +232,7 @@ bool threads_of_ranks() {
     return good[0] && good[1] && good[2] && good[3];
 }
 
-// Each call of a program fails in turn; the program ends with the error, or the call was one of those that free.
+// Each call of a program fails in turn. The program ends with the error, unless the call was one that frees.
 bool every_failure() {
     for (long n = 1; n < 100; n++) {
         emulator_fail_at(n);
@@ -251,7 +251,7 @@ bool every_failure() {
     return false;
 }
 
-bool unchecked_failure() // of the launch
+bool unchecked_failure() // the launch fails
 {
     float *x = on_device(std::vector<float>(16, 1));
     k_scale(x, 2, 16, nullptr);

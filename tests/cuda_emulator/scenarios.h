@@ -8,13 +8,13 @@
 
 struct Scenario {
     const char *name;
-    bool (*run)(); /* whether all came out right */
+    bool (*run)(); /* returns whether all results were right */
 };
 
 extern const std::vector<Scenario> runtime_scenarios, capture_scenarios, product_scenarios, nccl_scenarios,
     window_scenarios;
 
-/* Ends the scenario as wrong, saying where. */
+/* Fails the scenario and says where. */
 #define RIGHT(condition)                                                                                               \
     do {                                                                                                               \
         if (!(condition)) {                                                                                            \
@@ -24,7 +24,7 @@ extern const std::vector<Scenario> runtime_scenarios, capture_scenarios, product
     } while (0)
 #define FINE(call) RIGHT((call) == 0)
 
-/* Device memory with these values, or unset. */
+/* Allocates device memory with these values, or unset. */
 template <class T> T *on_device(const std::vector<T> &values) {
     void *p = nullptr;
     if (cudaMalloc(&p, values.size() * sizeof(T)) != cudaSuccess) return nullptr;

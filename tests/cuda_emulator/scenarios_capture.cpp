@@ -23,7 +23,7 @@ bool make(Rig *r) {
     return r->x && r->y;
 }
 
-// y += x; x *= 2 on another stream, after it; y += x.
+// y += x; then x *= 2 on another stream; then y += x.
 bool record(const Rig &r, cudaGraph_t *graph) {
     FINE(cudaStreamBeginCapture(r.a, cudaStreamCaptureModeThreadLocal));
     FINE(k_axpy(1, r.x, r.y, n, r.a));
@@ -52,7 +52,7 @@ bool graphs() {
     RIGHT(nodes == 3);
     FINE(cudaGraphInstantiate(&exec, graph, 0));
     FINE(cudaGraphDestroy(graph));
-    RIGHT(on_host(r.y, n)[0] == 1); // nothing ran yet
+    RIGHT(on_host(r.y, n)[0] == 1); // nothing has run yet
     for (int i = 0; i < 3; i++) FINE(cudaGraphLaunch(exec, r.a));
     FINE(cudaStreamSynchronize(r.a));
     RIGHT(on_host(r.x, n)[n - 1] == 8 && on_host(r.y, n)[n - 1] == 1 + 3 + 6 + 12);

@@ -49,7 +49,7 @@ bool as_threads(const Body &body) {
     return good[0] && good[1] && good[2] && good[3];
 }
 
-// A process that ends by a signal is as it should be where told so.
+// A process may end by a signal if the test expects it.
 bool as_processes(const Body &body, int killed) {
     ncclUniqueId id;
     FINE(ncclGetUniqueId(&id));
@@ -200,7 +200,7 @@ ncclResult_t poll(ncclComm_t comm, int *answers) {
     return e;
 }
 
-// Before the host has polled, what it called is not in the stream.
+// Until the host polls, its operations are not in the stream.
 bool polled_rank(const ncclUniqueId &id, int rank) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
@@ -220,7 +220,7 @@ bool polled_rank(const ncclUniqueId &id, int rank) {
     RIGHT(answers == 3);
     FINE(cudaStreamSynchronize(s));
     RIGHT(on_host(x, 8)[0] == 4);
-    FINE(ncclCommSplit(comm, rank / 2, rank, &half, nullptr)); // which says nothing: the parent is busy with it
+    FINE(ncclCommSplit(comm, rank / 2, rank, &half, nullptr)); // returns success although the parent is busy
     RIGHT(!half && ncclAllReduce(x, x, 8, ncclFloat32, ncclSum, comm, s) == ncclInvalidArgument);
     FINE(poll(comm, &answers));
     RIGHT(half);
@@ -289,7 +289,7 @@ bool registered_memory() {
     return ncclCommDestroy(comm) == ncclSuccess;
 }
 
-// One rank dies. The others' operations stay as they are until they abort.
+// One rank dies. The others' operations remain until they abort.
 bool killed_process() {
     return as_processes(
         [](Rank &r) {
@@ -339,7 +339,7 @@ bool missing_process() {
         3);
 }
 
-// Two communicators, which half of the ranks use in another order.
+// Two communicators that half of the ranks use in another order.
 bool reordered() {
     return as_threads([](Rank &r) {
         ncclComm_t other;
@@ -351,38 +351,39 @@ bool reordered() {
     });
 }
 
-// An all-reduce that waits for rank 3, which never comes; behind it, on another stream, one of another communicator.
-bool behind_one_that_hangs(Rank &r, ncclComm_t *other, cudaStream_t *behind) {
+// An all-reduce that waits for rank 3, which never calls; another one of another communicator is queued after it on
+// another stream.
+bool after_one_that_hangs(Rank &r, ncclComm_t *other, cudaStream_t *later) {
     cudaEvent_t e;
     emulator_timeout_ms(500);
     FINE(ncclCommSplit(r.comm, 0, r.rank, other, nullptr));
     if (r.rank == 3) return true;
-    FINE(cudaStreamCreateWithFlags(behind, cudaStreamNonBlocking));
+    FINE(cudaStreamCreateWithFlags(later, cudaStreamNonBlocking));
     FINE(cudaEventCreateWithFlags(&e, cudaEventDisableTiming));
     RIGHT(all_reduce(r, filled<float>(count, 1), count, r.comm));
     FINE(cudaEventRecord(e, r.stream));
-    FINE(cudaStreamWaitEvent(*behind, e, 0));
+    FINE(cudaStreamWaitEvent(*later, e, 0));
     float *x = filled<float>(count, 1);
-    return ncclAllReduce(x, x, count, ncclFloat32, ncclSum, *other, *behind) == ncclSuccess;
+    return ncclAllReduce(x, x, count, ncclFloat32, ncclSum, *other, *later) == ncclSuccess;
 }
 
 bool abort_both(bool together) {
     return as_processes(
         [together](Rank &r) {
             ncclComm_t other = nullptr;
-            cudaStream_t behind = nullptr;
-            RIGHT(behind_one_that_hangs(r, &other, &behind));
+            cudaStream_t later = nullptr;
+            RIGHT(after_one_that_hangs(r, &other, &later));
             if (together) FINE(ncclGroupStart());
             FINE(ncclCommAbort(other));
             FINE(ncclCommAbort(r.comm));
             if (together) FINE(ncclGroupEnd());
-            return !behind || cudaStreamSynchronize(behind) == cudaSuccess;
+            return !later || cudaStreamSynchronize(later) == cudaSuccess;
         },
-        ranks); // nobody is killed; the communicator has ended
+        ranks); // no rank is killed; the communicator was destroyed
 }
 
 bool aborted_together() { return abort_both(true); }
-bool aborted_apart() { return abort_both(false); } // the first one's end waits for a kernel that the second one's ends
+bool aborted_apart() { return abort_both(false); } // the first abort waits for a kernel that the second one ends
 
 bool ended_with_graph() {
     ncclUniqueId id;
@@ -400,7 +401,7 @@ bool ended_with_graph() {
     return ncclCommDestroy(comm) == ncclSuccess;
 }
 
-// Each sends before it receives, without a group.
+// Each rank sends before it receives, without a group.
 bool sends_first() {
     return as_threads([](Rank &r) {
         float *x = filled<float>(count, 1), *y = unset_on_device<float>(count);
@@ -410,7 +411,7 @@ bool sends_first() {
     });
 }
 
-// The kernel that uses the sum does not wait for the stream that makes it.
+// The kernel that uses the sum does not wait for the stream that computes it.
 bool sum_not_awaited() {
     return as_threads([](Rank &r) {
         float *x = filled<float>(count, 1);

@@ -1,4 +1,4 @@
-// scenarios_products.cpp - cuBLAS and cuBLASLt against naive sums.
+// scenarios_products.cpp - cuBLAS and cuBLASLt compared with naive sums.
 #include "scenarios.h"
 #include "control.h"
 #include <cublasLt.h>
@@ -15,7 +15,7 @@ using Values = std::vector<double>;
 
 size_t size_of(cudaDataType t) { return t == CUDA_R_64F ? 8 : t == CUDA_R_32F ? 4 : 2; }
 
-// Values that all types hold exactly.
+// Values that are exact in all types.
 Values values(size_t n, int seed) {
     Values v(n);
     for (size_t i = 0; i < n; i++)
@@ -117,7 +117,7 @@ template <class T> cublasStatus_t set(cublasLtMatmulDesc_t op, cublasLtMatmulDes
     return cublasLtMatmulDescSetAttribute(op, what, &value, sizeof value);
 }
 
-// A call of cublasLtMatmul with everything it takes.
+// A call of cublasLtMatmul with all its arguments.
 struct Call {
     cublasLtHandle_t h;
     cublasLtMatmulDesc_t op;
@@ -280,7 +280,7 @@ bool epilogues() {
     return true;
 }
 
-// ReLU's mask, written by one product, is what the next one lets through.
+// One product writes ReLU's mask, and the next one applies it.
 bool relu_masks() {
     Case x{CUDA_R_32F, CUDA_R_32F, 40, 6, 9, 1, false, false, 1, 0, CUBLASLT_EPILOGUE_RELU_AUX};
     Call c;
@@ -305,7 +305,7 @@ bool relu_masks() {
     return true;
 }
 
-// What the real library refuses. A refusal prints nothing unless it comes from the product itself.
+// Calls that the real library refuses. A refusal prints nothing unless the product itself refuses.
 bool product_refusals() {
     Case x{CUDA_R_32F, CUDA_R_32F, 8, 8, 8, 1, false, false, 1, 0, CUBLASLT_EPILOGUE_GELU_AUX};
     Call c;
@@ -357,12 +357,12 @@ bool gemm_outside() {
     Call c;
     RIGHT(prepare(x, &c));
     FINE(ask(&c));
-    c.b = stored(8, 7, 1, 0, x.ab, 2); // a column too few
+    c.b = stored(8, 7, 1, 0, x.ab, 2); // one column is missing
     RIGHT(multiply(x, c, nullptr) == CUBLAS_STATUS_EXECUTION_FAILED);
     return true;
 }
 
-// Two products share one workspace on two streams: only its owner may count on what it holds.
+// Two products share one workspace on two streams, although only one at a time may use it.
 bool workspace_shared() {
     cudaStream_t s, t;
     Case x{CUDA_R_32F, CUDA_R_32F, 8, 8, 8, 1, false, false, 1, 0, CUBLASLT_EPILOGUE_DEFAULT};
@@ -383,7 +383,7 @@ bool workspace_shared() {
     return true;
 }
 
-// Not a test: prints what a product of 256 costs.
+// Not a test: prints the time of a product of 256.
 bool product_speed() {
     Case x{CUDA_R_32F, CUDA_R_32F, 256, 256, 256, 1, false, false, 1, 0, CUBLASLT_EPILOGUE_DEFAULT};
     Call c;

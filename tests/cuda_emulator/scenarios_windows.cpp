@@ -18,7 +18,7 @@ struct Rank {
 };
 
 ncclResult_t settled(ncclComm_t comm, ncclResult_t r) {
-    if (r == ncclSuccess) r = ncclInProgress; // which success does not deny
+    if (r == ncclSuccess) r = ncclInProgress; // which may follow success
     while (r == ncclInProgress)
         if (ncclCommGetAsyncError(comm, &r) != ncclSuccess) return ncclInternalError;
     return r;
@@ -73,7 +73,7 @@ bool fill(Rank &r) {
     return cudaMemcpy(r.memory, ones.data(), bytes, cudaMemcpyHostToDevice) == cudaSuccess;
 }
 
-// In place too, where what a rank gives lies elsewhere on each.
+// Also in place, where the offset of the input differs between ranks.
 bool windows() {
     bool good = on_ranks(
         [](Rank &r) {

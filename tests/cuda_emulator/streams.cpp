@@ -11,7 +11,7 @@ std::set<cudaEvent_t> events;
 long launches;
 const size_t shared_default = 48 << 10, shared_most = 227 << 10;
 
-// Empty where the configuration is one that a device takes.
+// Returns "" if a device accepts the configuration.
 std::string wrong_launch(const Launch &l) {
     size_t threads = static_cast<size_t>(l.block.x) * l.block.y * l.block.z;
     if (!threads || threads > 1024 || l.block.z > 64) return "a block of " + std::to_string(threads) + " threads";
@@ -24,7 +24,7 @@ std::string wrong_launch(const Launch &l) {
            " at most until cudaFuncSetAttribute allows more";
 }
 
-// Empty where the device can reach all that the kernel is pointed to.
+// Returns "" if the device can access all pointers of the kernel.
 std::string wrong_pointer(const Launch &l, int device) {
     for (int i = 0; i < l.n_pointers; i++) {
         const void *p = l.pointers[i];
@@ -53,7 +53,7 @@ cudaError_t new_event(cudaEvent_t *e, unsigned flags) {
 
 bool recorded(cudaEvent_t e) { return e->mark != nullptr; }
 
-// Who asks again and again waits: work goes on, also where it is lazy, or is told what it will never get.
+// A host that polls is waiting: queued work runs, also in a lazy schedule, or an impossible wait is reported.
 cudaError_t still_running() {
     static unsigned asked;
     if (++asked % 64 == 0 && !step()) find_deadlock();
@@ -130,7 +130,7 @@ void launch_kernel(const Launch &l, Body *body) {
     op.what = "kernel " + name;
     for (int i = 0; i < l.n_pointers; i++)
         for (const Name &n : names_of({l.pointers[i]})) op.names.push_back(n);
-    // The operation is its last owner: it ends in the order of its stream, which the thread here knows nothing of.
+    // The operation is the last owner, and frees in the order of its stream, which is unrelated to this thread.
     op.run = [=, kept = std::move(kept)] { return run_grid(name, grid, block, shared, *kept), true; };
     c.end(push(s, std::move(op)));
 }
@@ -179,7 +179,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *s, unsigned flags, int pr
     return create_stream(__func__, s, flags, priority);
 }
 
-// Its work still runs; the handle may not be used any more.
+// Its work still runs, but the handle must not be used any more.
 cudaError_t cudaStreamDestroy(cudaStream_t s) {
     Call c(__func__);
     if (!stream_alive(s) || s->is_default) return c.end(cudaErrorInvalidResourceHandle);

@@ -1,4 +1,4 @@
-// team.cpp - the file that ranks share, and what collectives do with its data.
+// team.cpp - the file that ranks share, and the arithmetic of collectives on its data.
 #include "team.h"
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -20,7 +20,7 @@ const char *const type_names[ncclNumTypes] = {"int8",    "uint8",   "int32",   "
 
 size_t pages(size_t n) { return (n + 4095) / 4096 * 4096; }
 
-// A type as it lies in memory, and the one in which it is added up.
+// A type in memory, and the type of its sums.
 template <class T> struct Plain {
     using Stored = T;
     using Sum = T;
@@ -138,7 +138,7 @@ std::shared_ptr<Team> Team::open(const std::string &name, int ranks) {
     std::shared_ptr<Team> team = known.lock();
     if (team) return team->ranks_ == ranks ? team : nullptr;
     size_t n = static_cast<size_t>(ranks);
-    size_t size = pages(sizeof(Header)) + 2 * n * slot_size + n * n * letter_size; // of which little is ever touched
+    size_t size = pages(sizeof(Header)) + 2 * n * slot_size + n * n * letter_size; // of which little is ever used
     int file = ::open(name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (file < 0) return nullptr;
     void *map = MAP_FAILED;

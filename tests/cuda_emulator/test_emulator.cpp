@@ -1,5 +1,5 @@
-// test_emulator.cpp - what the emulator finds, and that it is silent about what is right: each scenario runs in a process
-// of its own, with settings in its environment, and its output is searched.
+// test_emulator.cpp - tests that the emulator finds errors, and reports none in correct programs. Each scenario runs in
+// its own process, with settings in its environment, and its output is searched.
 #include "scenarios.h"
 #include <cstdlib>
 #include <cstring>
@@ -33,7 +33,7 @@ namespace {
 enum Where { always, plain_only, asan_only, tsan_only, not_tsan };
 
 struct Check {
-    const char *what, *scenario, *found; /* found: in the output; NULL: the scenario is right and nothing is said */
+    const char *what, *scenario, *found; /* found: text in the output; NULL: the scenario is correct */
     const char *environment;             /* NAME=VALUE, separated by spaces */
     Where where;
 };
@@ -69,7 +69,7 @@ const Check checks[] = {
     {"a kernel given memory of the host", "host_pointer", "memory of the host", "", always},
     {"a copy that reaches outside", "copy_outside", "a copy from", "", always},
     {"too much dynamic shared memory", "shared_too_much", "bytes of dynamic shared memory", "", always},
-    {"a failed call that nobody looked at", "unchecked_failure", "wrong", "TG_EMULATOR_FAIL_AT=4", always},
+    {"a failed call whose error is not checked", "unchecked_failure", "wrong", "TG_EMULATOR_FAIL_AT=4", always},
     {"the number of calls", "streams", "fallible calls", "TG_EMULATOR_FAIL_AT=count", always},
     {"an operand that reaches outside", "gemm_outside", "reaches outside its device allocation", "", always},
     {"a workspace used by two streams", "workspace_shared", "wrong", "TG_EMULATOR_SCHEDULE=3", not_tsan},
@@ -157,7 +157,7 @@ void expect_right(const Scenario &s, const std::string &environment) {
     judge(output == "right\n", std::string(s.name) + " with " + environment, output);
 }
 
-// Those before the row without a name; under ThreadSanitizer, which is slow and needs few schedules, in three.
+// Scenarios before the row without a name; ThreadSanitizer is slow and needs few schedules, so it runs three.
 void check_right(const std::vector<Scenario> &scenarios) {
     const char *schedules[] = {"eager", "lazy", "1", "2", "3", "4"};
     int turn = 0;
@@ -187,7 +187,7 @@ int main(int argc, char **argv) {
             if (const Scenario *s = find(*in, argv[1])) return puts(s->run() ? "right" : "wrong") < 0;
         return printf("no scenario %s\n", argv[1]), 2;
     }
-    setenv("ASAN_OPTIONS", "detect_leaks=0", 1); // fibers that a failed kernel gave up
+    setenv("ASAN_OPTIONS", "detect_leaks=0", 1); // fibers that a failed kernel has abandoned
     for (auto *in : all) check_right(*in);
     for (const Check &c : checks) {
         if (!applies(c.where)) continue;

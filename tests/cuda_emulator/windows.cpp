@@ -1,4 +1,4 @@
-// windows.cpp - memory that NCCL knows: allocations, registrations, and windows, which all ranks of a communicator make
+// windows.cpp - memory of NCCL: allocations, registrations, and windows, which all ranks of a communicator create
 // together.
 #include "comm.h"
 
@@ -25,7 +25,7 @@ ncclResult_t deregister_memory(Comm &c, void *handle) {
     return ncclSuccess;
 }
 
-// Whether all ranks have registered their part, and alike.
+// Returns whether all ranks have registered their part, with equal sizes.
 bool have_registered(Comm &c, uint32_t number, size_t size, int flags) {
     for (int r = 0; r < c.team->ranks(); r++) {
         auto &w = c.team->member(r).windows[number % max_windows];
@@ -47,7 +47,7 @@ bool have_registered(Comm &c, uint32_t number, size_t size, int flags) {
     return true;
 }
 
-// Where P lies in a symmetric window: its number and the offset, as one; 0: in none.
+// Returns the place of P in a symmetric window, its number and offset combined; 0: in none.
 int64_t place_in(const Comm &c, const void *p) {
     for (const auto &entry : c.windows) {
         const Window &w = entry.second;

@@ -18,13 +18,13 @@
 
 enum { FILES = 8, FILE_NAME = 64 };
 
-/* Each file has its memfd for good; one without a name is free. */
+/* Each file keeps its memfd; one without a name is free. */
 typedef struct files {
     struct {
         char name[FILE_NAME];
         int fd;
     } at[FILES];
-    int open; /* descriptors that were given out, less those closed */
+    int open; /* open descriptors */
 } files;
 
 static inline int file_find(const files *f, const char *name) {
@@ -65,7 +65,7 @@ static inline int file_open(void *user, const char *path, int flags, int mode) {
     files *f = user;
     (void)mode;
     int i = file_find(f, path);
-    if (flags & O_DIRECTORY) i = 0; /* to be synced, which does nothing */
+    if (flags & O_DIRECTORY) i = 0; /* opened to be synced, which does nothing */
     else if (i >= 0 && flags & O_EXCL) return errno = EEXIST, -1;
     else if (i < 0 && flags & O_CREAT) i = file_make(f, path);
     if (i < 0) return errno = ENOENT, -1;
@@ -110,7 +110,7 @@ static inline int file_mkdir(void *user, const char *path, int mode) {
     (&(tg_file_ops){.size = sizeof(tg_file_ops), .open = file_open, .close = file_close, .fsync = file_sync,          \
                     .rename = file_rename, .unlink = file_unlink, .mkdir = file_mkdir, .user = (f)})
 
-/* An allocator that has no more than `limit` bytes, and knows how many it has given. */
+/* An allocator with a limit of `limit` bytes that counts what it has given. */
 typedef struct budget {
     size_t limit, held, peak;
 } budget;

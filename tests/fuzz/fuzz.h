@@ -15,17 +15,17 @@
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
-/* ---- Of a target ---- */
+/* ---- Functions of a target ---- */
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-/* A mutation of data, of at most max bytes. */
+/* Mutates data of at most max bytes. */
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max, unsigned seed);
-/* Seed number i, of at most max bytes; 0: there are no more. */
+/* Writes seed number i of at most max bytes and returns its size; 0: there are no more. */
 size_t fuzz_seed(int i, uint8_t *out, size_t max);
-/* What stands in files of this kind, up to a NULL. */
+/* Words that occur in files of this kind, up to a NULL. */
 extern const char *const fuzz_words[];
 
-/* ---- Of libFuzzer, or of fuzz_main.c ---- */
+/* ---- Functions of libFuzzer, or of fuzz_main.c ---- */
 
 size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t max);
 
@@ -33,7 +33,7 @@ size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t max);
 
 enum { FUZZ_MAX = 4096 }; /* bytes of an input */
 
-/* Numbers of a stream of its own: splitmix64 (Steele et al., OOPSLA 2014). */
+/* Returns the next random number of a stream: splitmix64 (Steele et al., OOPSLA 2014). */
 static inline uint64_t fuzz_random(uint64_t *state) {
     uint64_t z = *state += 0x9E3779B97F4A7C15u;
     z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
@@ -43,14 +43,16 @@ static inline uint64_t fuzz_random(uint64_t *state) {
 
 static inline size_t fuzz_below(uint64_t *state, size_t n) { return n ? (size_t)(fuzz_random(state) % n) : 0; }
 
-/* One mutation of bytes: bits, numbers, words of the target, pieces moved, doubled and cut. */
+/* Makes one mutation of bytes: flips bits, changes numbers, inserts words of the target, moves, doubles or cuts
+ * pieces. */
 size_t fuzz_mutate(uint8_t *data, size_t size, size_t max, uint64_t *state);
 
-/* What must hold for every input. */
+/* Fails unless the condition holds, as it must for every input. */
 #define fuzz_must(holds, ...) ((holds) ? (void)0 : fuzz_fail(__FILE__, __LINE__, #holds, __VA_ARGS__))
 _Noreturn void fuzz_fail(const char *file, int line, const char *what, const char *format, ...) TG_PRINTF(4, 5);
 
-/* A refusal is one of these statuses, and says something; then the context can be used again. */
+/* Checks that a refusal has one of these statuses and a message, and clears it so that the context can be used
+ * again. */
 static inline void fuzz_refused(tg_ctx *ctx, const tg_status *allowed, size_t n) {
     tg_status s = tg_ctx_status(ctx);
     bool known = false;

@@ -1,6 +1,6 @@
-/* Any text as a config.json: refused with a reason, or it makes a model on device meta, of which a step is recorded. A
- * small one is made on the CPU too: it has a loss and gradients, and the directory that it is saved to gives it back.
- * And any text as JSON: what is read is written and read again as the same. */
+/* Takes any text as a config.json. It is refused with a reason, or it makes a model on device meta, and a step of it
+ * is recorded. A small model is also made on the CPU: it has a loss and gradients, and can be saved and loaded
+ * again. Also takes any text as JSON: what can be read can be written and read again as the same. */
 #define _GNU_SOURCE
 #include <math.h>
 
@@ -69,17 +69,18 @@ static void check_json(tg_ctx *ctx, const uint8_t *text, size_t size) {
 
 /* ---- Models ---- */
 
-/* What may be wrong with a config: as a file, as a model, or too large. */
+/* Statuses of a config that is wrong as a file, as a model, or too large. */
 static const tg_status reasons[] = {TG_ERR_FORMAT, TG_ERR_UNSUPPORTED, TG_ERR_ARGUMENT, TG_ERR_SHAPE, TG_ERR_MEMORY};
 
 static void check_config(const tg_gpt_config *c) {
     fuzz_must(c && c->vocab > 0 && c->layers > 0 && c->heads > 0 && c->hidden > 0 && c->positions > 0 && c->ffn > 0 &&
                   c->head_dim > 0 && c->kv_heads > 0 && c->heads % c->kv_heads == 0, "the config is not complete");
     fuzz_must(c->dropout >= 0 && c->dropout < 1 && c->norm_eps > 0 && isfinite(c->norm_eps) && c->init_std > 0 &&
-                  isfinite(c->init_std) && c->rope_base > 0 && isfinite(c->rope_base), "the config has bad numbers");
+                  isfinite(c->init_std) && isfinite(c->rope_base) &&
+                  (c->arch == TG_GPT2 ? c->rope_base == 0 : c->rope_base > 0), "the config has bad numbers");
 }
 
-/* Loss and gradients of two tokens; false: refused. */
+/* Computes loss and gradients of two tokens; false: refused. */
 static bool step(tg_ctx *ctx, tg_module *gpt, double *loss) {
     int64_t n = tg_gpt_config_of(gpt)->positions < 2 ? 1 : 2, zeros[2] = {0};
     tg_tape *t = tg_tape_new(ctx);
@@ -93,7 +94,7 @@ static bool step(tg_ctx *ctx, tg_module *gpt, double *loss) {
     return good;
 }
 
-/* Saved and loaded: the same parameters. */
+/* Saves and loads the model; the parameters must be the same. */
 static void save_and_load(tg_ctx *ctx, tg_module *gpt) {
     float was[4096], is[4096];
     tg_gpt_save(gpt, "m");
@@ -124,7 +125,8 @@ static void check_small(files *disk) {
     fuzz_must(!memory.held, "%zu bytes are left", memory.held);
 }
 
-/* A config names a million layers in a few bytes: there is no memory for them here, which is one reason to refuse. */
+/* A config of a few bytes can name a million layers. There is no memory for them here, which is a valid reason to
+ * refuse. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static files disk;
     if (size > FUZZ_MAX) return 0;

@@ -19,24 +19,24 @@ static input pool[SEEDS];
 static int n_pool;
 static uint64_t mutations; /* state of LLVMFuzzerMutate */
 
-/* What is run, for those who read of its end. */
+/* What is being run, for the message if the process ends. */
 static char running[64];
 
-static void tell(void) {
+static void report(void) {
     size_t n = write(STDERR_FILENO, running, strlen(running)) < 0 ? 1 : 0;
     (void)n;
 }
 
-static void told(int number) {
-    tell();
+static void report_and_end(int number) {
+    report();
     signal(number, SIG_DFL);
     raise(number);
 }
 
-/* Of the sanitizers, where they are. */
+/* Functions of the sanitizers, if they are linked. */
 void __sanitizer_set_death_callback(void (*callback)(void)) __attribute__((weak));
 
-static const char *dir; /* of --write */
+static const char *dir; /* directory of --write */
 
 static void write_input(const uint8_t *data, size_t size, const char *kind, long long number) {
     char path[512];
@@ -52,7 +52,7 @@ static void run(const uint8_t *data, size_t size, const char *kind, long long nu
         return;
     }
     snprintf(running, sizeof running, "the input was %s %lld\n", kind, number);
-    uint8_t *own = malloc(size ? size : 1); /* of exactly this size, for sanitizers to see */
+    uint8_t *own = malloc(size ? size : 1); /* of exactly this size, so that sanitizers see accesses beyond it */
     if (size) memcpy(own, data, size);
     LLVMFuzzerTestOneInput(own, size);
     free(own);
@@ -77,7 +77,7 @@ size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t max) {
     return fuzz_mutate(data, size, max, &mutations);
 }
 
-/* Mutation number i: a seed, sometimes with the end of another, mutated a few times. */
+/* Makes mutation number i: a seed, sometimes with the end of another one, mutated a few times. */
 static void run_mutation(long long i) {
     uint8_t data[FUZZ_MAX];
     uint64_t state = (uint64_t)i * 0xD1B54A32D192ED03u;
@@ -109,8 +109,8 @@ int main(int argc, char **argv) {
         else add_file(argv[i]);
     }
     if (getenv("TG_TEST_QUICK")) runs /= 4;
-    signal(SIGABRT, told);
-    if (__sanitizer_set_death_callback) __sanitizer_set_death_callback(tell);
+    signal(SIGABRT, report_and_end);
+    if (__sanitizer_set_death_callback) __sanitizer_set_death_callback(report);
     if (runs || n_pool == seeds) seeds = 0;
     for (int i = seeds; i < n_pool && !from; i++) run(pool[i].data, pool[i].size, "seed", i);
     for (long long i = from; i < from + runs; i++) run_mutation(i);

@@ -1,6 +1,6 @@
-/* Random programs (program.h) on the plain route and as they say: the same values, the same gradients, nothing left
- * behind. The plain gradient is held against forward mode, which goes the other way through the same nodes, and, where
- * the bytes ask for it, against finite differences of the plain route. */
+/* Random programs (program.h), run in the plain way and in the way that their bytes say: values and gradients are
+ * the same, and nothing is left behind. The plain gradient is compared with forward mode, which goes through the
+ * same nodes in the other direction, and, if the bytes ask for it, with finite differences of the plain run. */
 #include <tapegrad/derivatives.h>
 #include <tapegrad/gradcheck.h>
 
@@ -19,22 +19,22 @@ size_t fuzz_seed(int i, uint8_t *out, size_t max) {
     return n;
 }
 
-/* Calls of 12 bytes behind a head of 4: moved, doubled, left out, or some byte of one changes. */
+/* Mutates the calls of 12 bytes after a head of 4: moves, doubles or drops one, or changes a byte. */
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max, unsigned seed) {
     uint64_t state = seed;
     size_t n = size >= 4 ? (size - 4) / 12 : 0, a = 4 + 12 * fuzz_below(&state, n), b = 4 + 12 * fuzz_below(&state, n);
     uint8_t one[12];
     if (n < 2 || !fuzz_below(&state, 8)) return fuzz_mutate(data, size, max, &state);
     switch (fuzz_below(&state, 8)) {
-    case 0: /* changes places */
+    case 0: /* moves to another place */
         memcpy(one, data + a, 12);
         memmove(data + a, data + b, 12);
         memcpy(data + b, one, 12);
         return size;
-    case 1: /* goes */
+    case 1: /* is removed */
         memmove(data + a, data + a + 12, size - a - 12);
         return size - 12;
-    case 2: /* comes, and is another's double or new */
+    case 2: /* is inserted: a copy or a new one */
         if (size + 12 > max || n >= CALLS) return size;
         memcpy(one, data + b, 12);
         for (int k = 0; k < 12 && fuzz_below(&state, 2); k++)
@@ -45,7 +45,7 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max, unsigned 
     case 3:
         data[fuzz_below(&state, 4)] ^= (uint8_t)(1 << fuzz_below(&state, 8));
         return size;
-    case 4: /* another op */
+    case 4: /* changes its op */
         data[a + 1] = (uint8_t)fuzz_random(&state);
         data[a + 2] = (uint8_t)fuzz_random(&state);
         return size;
@@ -57,7 +57,7 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max, unsigned 
     }
 }
 
-/* ---- The plain route's results ---- */
+/* ---- Results of the plain run ---- */
 
 typedef struct reference {
     program p;
@@ -65,9 +65,9 @@ typedef struct reference {
     tg_tensor *leaf[MOST_LEAVES];
     int n_leaves;
     double *grad[MOST_LEAVES]; /* NULL: none */
-    double *value[LEAVES];     /* of sinks */
-    double largest;            /* gradient */
-    bool finite;               /* and no value so large that rounding shows */
+    double *value[LEAVES];     /* values of sinks */
+    double largest;            /* of the gradients */
+    bool finite;               /* all finite, and none so large that rounding matters */
 } reference;
 
 static double *read_all(tg_tensor *x) {
@@ -82,7 +82,7 @@ static void restart(tg_ctx *ctx, const program *p) {
     tg_rng_set(ctx, NULL, &rng);
 }
 
-/* The sum of all sinks times their cotangents. */
+/* Returns the sum of all sinks times their cotangents. */
 static tg_tensor *total(run *r, tg_tape *t) {
     tg_tensor *sum = NULL;
     for (int k = 0; k < r->p->n_sinks; k++) {
@@ -98,7 +98,7 @@ static void must_be_well(tg_ctx *ctx, const char *what) {
     fuzz_must(tg_ctx_status(ctx) == TG_OK, "%s: %s: %s", what, tg_status_name(tg_ctx_status(ctx)), tg_ctx_message(ctx));
 }
 
-/* Directions of all leaves, and what they give forward. */
+/* Directions of all leaves, and their images in forward mode. */
 static double forward_mode(reference *f, tg_tensor *root, double *const *direction) {
     tg_tensor *din[MOST_LEAVES], *leaf[MOST_LEAVES], *dout = NULL;
     int n = 0;
@@ -140,7 +140,7 @@ static void check_forward(reference *f, tg_tensor *root) {
               "forward mode gives %.15g, backward %.15g", got, dot);
 }
 
-/* Beyond it rounding may decide what a program gives: attention exponentiates products of values. */
+/* With larger values rounding may decide the result: attention exponentiates products of values. */
 static double largest_value(const program *p) {
     for (int i = 0; i < p->n; i++)
         if (p->call[i].kind == CALL_OP && !strcmp(p->call[i].op->name, "attention")) return 1e2;
@@ -169,7 +169,7 @@ static void take_gradients(reference *f) {
     }
 }
 
-/* ---- Finite differences of the plain route ---- */
+/* ---- Finite differences of the plain run ---- */
 
 static int64_t differences_of(const reference *f) {
     int64_t n = 0;
@@ -194,7 +194,7 @@ static void plain_value(void *state, const double *x, int64_t n, double *y, int6
     move_leaves(f, x);
     tg_tape_set_grad_mode(f->r.tape, false);
     run_plain(&f->r, false);
-    *y = tg_ctx_status(f->r.ctx) == TG_OK ? tg_item(total(&f->r, f->r.tape)) : NAN; /* outside of some domain */
+    *y = tg_ctx_status(f->r.ctx) == TG_OK ? tg_item(total(&f->r, f->r.tape)) : NAN; /* outside of the domain of an op */
     tg_ctx_clear(f->r.ctx);
     tg_tape_set_grad_mode(f->r.tape, true);
 }
@@ -208,9 +208,10 @@ static void plain_gradient(void *state, const double *x, int64_t n, const double
     }
 }
 
-/* Elements may be equal, as repeated ones are, and those of earlier results to the last bit. Then the deviation that a
- * norm divides by is rounding alone; and of three the middle one follows a direction smoothly that moves two of them
- * one way and the third the other, which its gradient at any one of them cannot say. */
+/* Elements may be equal, like repeated ones, and those of earlier results to the last bit. Then the deviation by
+ * which a norm divides is only rounding. And the median of three equal elements has a smooth derivative along a
+ * direction that moves two of them one way and the third the other way, which its gradient at any one of them cannot
+ * express. */
 static bool may_lack_slope(const program *p) {
     for (int i = 0; i < p->n; i++) {
         const call *c = &p->call[i];
@@ -223,27 +224,27 @@ static bool may_lack_slope(const program *p) {
     return false;
 }
 
-/* Along one direction of all leaves. Where nothing can be told, as beside a jump, nothing is. */
+/* Compares along one direction of all leaves. If differences are inconclusive, as near a jump, nothing is compared. */
 static void check_differences(reference *f) {
     int64_t n = differences_of(f);
     double *x = malloc((size_t)n * sizeof *x + 1), *at = x;
-    tg_gradcheck_result found;
+    tg_gradcheck_info found = TG_GRADCHECK_INFO();
     for (int k = 0; k < f->n_leaves; k++) {
         if (tg_dtype_of(f->leaf[k]) != TG_F64) continue;
         if (tg_numel(f->leaf[k])) tg_read_f64(f->leaf[k], at, tg_numel(f->leaf[k]));
         at += tg_numel(f->leaf[k]);
     }
-    tg_status s = tg_gradcheck_fn(plain_value, plain_gradient, f, x, n, 1,
+    tg_status s = tg_gradcheck_fn(plain_value, plain_gradient, f, x, n, 1, &found,
                                   TG_GRADCHECK(.projections = 1, .no_extras = true, .seed = f->p.seed, .rtol = 1e-4,
-                                               .atol = 1e-6 * (1 + f->largest)), &found);
+                                               .atol = 1e-6 * (1 + f->largest)));
     bool wrong = s != TG_OK && !(found.cause && !strcmp(found.cause, "unknown"));
     fuzz_must(!wrong, "differences: %s", found.report);
     free(x);
 }
 
-/* ---- The program as it says ---- */
+/* ---- The program as its bytes say ---- */
 
-/* What a program overwrites in place that a node has saved is refused, by backward. */
+/* If a program overwrites in place what a node has saved, backward refuses it. */
 static bool overwrote(const run *r) {
     if (tg_ctx_status(r->ctx) != TG_ERR_VERSION || !r->bold) return false;
     tg_ctx_clear(r->ctx);
@@ -300,7 +301,7 @@ static roots roots_of(const reference *f, const run *r) {
     return o;
 }
 
-/* Backward, as the program says; how many times it ran. */
+/* Runs backward as the program says. Returns how many times it ran. */
 static int backward(const program *p, const run *r, const roots *o) {
     int times = p->twice ? 2 : 1;
     for (int k = 0; k < times; k++) {
@@ -325,7 +326,7 @@ static void check_backward(const reference *f, const run *r, const roots *o, tg_
     must_be_well(r->ctx, "gradients of the program");
 }
 
-/* Some ops' vjp reads an input that the op need not keep, as a bias: a scope may have discarded it. */
+/* Some ops' vjp reads an input that the op need not save, such as a bias; a scope may have discarded it. */
 static bool went_with_a_scope(const run *r) {
     bool scopes = false;
     for (int i = 0; i < r->p->n; i++) scopes |= r->p->call[i].segment == SEGMENT_SCOPE;
@@ -334,7 +335,7 @@ static bool went_with_a_scope(const run *r) {
     return true;
 }
 
-/* Gradients as tensors of the tape, recorded themselves. */
+/* Computes gradients as recorded tensors of the tape. */
 static void check_graph(const reference *f, const run *r, const roots *o, tg_tensor *const *leaf) {
     tg_tensor *g[MOST_LEAVES];
     tg_grad(r->tape, o->root, o->n, leaf, f->n_leaves, g,
@@ -372,7 +373,7 @@ static void unpacked(void *user, void *p) {
     free(p);
 }
 
-/* ---- The whole ---- */
+/* ---- One program ---- */
 
 static void run_program(reference *f, tg_ctx *ctx, tg_tape *t) {
     run r;
@@ -383,7 +384,7 @@ static void run_program(reference *f, tg_ctx *ctx, tg_tape *t) {
     fuzz_must(n == f->n_leaves, "%d leaves, plain %d", n, f->n_leaves);
     for (int step = 0; step < (f->p.again ? 2 : 1); step++) {
         restart(ctx, &f->p);
-        if (f->p.packed) tg_tape_pack(t, TG_PACKER(.pack = pack, .unpack = unpack, .drop = unpacked));
+        if (f->p.packed) tg_tape_pack(t, TG_PACK_OPS(.pack = pack, .unpack = unpack, .drop = unpacked));
         run_fancy(&r);
         must_be_well(ctx, "the program");
         check_sinks(f, &r);
@@ -424,7 +425,7 @@ static void close_reference(reference *f) {
     for (int k = 0; k < f->p.n_sinks; k++) free(f->value[k]);
 }
 
-/* A context and its tape, used by all programs; live: what it holds between them. */
+/* A context and its tape, shared by all programs. live: bytes that it has between programs. */
 typedef struct place {
     tg_ctx *ctx;
     tg_tape *tape;

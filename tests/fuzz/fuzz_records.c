@@ -23,7 +23,7 @@ const char *const fuzz_words[] = {
     "\"every\":", "\"values\":", "\"name\":", "\"tapegrad_record\":1", "null", "true", "{", "}", "[", "]", ",", "\n",
     "9223372036854775807", "4294967296", "7f", "7fc0", "ff", NULL};
 
-/* An input: where the second file begins (2 bytes, of its lines' bytes), and the lines of both. */
+/* An input: the position at which the second file begins (2 bytes, in bytes of lines), and the lines of both. */
 enum { HEAD = 2 };
 
 size_t fuzz_seed(int i, uint8_t *out, size_t max) {
@@ -51,7 +51,7 @@ size_t fuzz_seed(int i, uint8_t *out, size_t max) {
 
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max, unsigned seed) {
     uint64_t state = seed;
-    if (size > HEAD && fuzz_below(&state, 2)) { /* a digit for another, that lines stay whole */
+    if (size > HEAD && fuzz_below(&state, 2)) { /* changes a digit, so that lines stay complete */
         for (size_t i = HEAD + fuzz_below(&state, size - HEAD); i < size; i++)
             if (data[i] >= '0' && data[i] <= '9') {
                 data[i] = (uint8_t)"0123456789abcdef"[fuzz_below(&state, 16)];
@@ -61,7 +61,7 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max, unsigned 
     return fuzz_below(&state, 2) ? fuzz_mutate(data, size, max, &state) : LLVMFuzzerMutate(data, size, max);
 }
 
-/* ---- What the program's files say ---- */
+/* ---- Output of the program's files ---- */
 
 static char said[4096];
 
@@ -98,7 +98,7 @@ int print_json(json_t *json) {
 
 /* ---- Two files ---- */
 
-/* In its place with the line that a record ends with, so that damage is seen in the lines and not in their hash. */
+/* Writes a file with the correct last line, so that damage is found in the lines and not by their hash. */
 static void put(int fd, const uint8_t *lines, size_t n) {
     char end[80];
     uint64_t hash = 0;

@@ -34,7 +34,7 @@ static const struct {
     {"{" T("x", "U8", "[1,1,1,1,1,1,1,3]", "[0,3]") "," T("", "U8", "[0,9223372036854775807]", "[3,3]") "}   ", 3},
 };
 
-/* As this library writes it, with checksums. */
+/* Writes a file as this library does, with checksums. */
 static size_t saved_seed(uint8_t *out, size_t max) {
     static const double v[] = {1, 2, 3};
     files disk = {.open = 0};
@@ -62,7 +62,7 @@ size_t fuzz_seed(int i, uint8_t *out, size_t max) {
     return 8 + n + seeds[i].data;
 }
 
-/* The header's checksum, of the bytes as they are now, where it stands as the library writes it. */
+/* Computes the header's checksum again, if it is where the library writes it. */
 static void sum_again(uint8_t *data, size_t header) {
     static const char key[] = "\"tapegrad.xxh64.header\":\"";
     uint8_t *at = memmem(data + 8, header, key, sizeof key - 1);
@@ -73,7 +73,7 @@ static void sum_again(uint8_t *data, size_t header) {
     for (int i = 15; i >= 0; i--, sum >>= 4) at[i] = (uint8_t)"0123456789abcdef"[sum & 15];
 }
 
-/* Mostly the header changes, and its length stands before it; sometimes the data, or anything at all. */
+/* Mutates mostly the header, with its length updated; sometimes the data, or anything. */
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max, unsigned seed) {
     uint64_t n = 0, state = seed;
     uint8_t header[FUZZ_MAX];
@@ -94,7 +94,7 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max, unsigned 
     return 8 + (size_t)now + rest;
 }
 
-/* ---- The same question to another reader ---- */
+/* ---- The same file for another reader ---- */
 
 static int bits_of(const char *dtype) {
     static const struct {
@@ -109,7 +109,7 @@ static int bits_of(const char *dtype) {
     return 0;
 }
 
-/* The bytes of a tensor, -1 where they are no whole number, or too many. */
+/* Returns the bytes of a tensor; -1 if they are no whole number or too many. */
 static int64_t bytes_of(const json_t *shape, int bits) {
     int64_t n = bits;
     bool empty = false;
@@ -144,7 +144,7 @@ static int by_place(const void *a, const void *b) {
     return (x->end > y->end) - (x->end < y->end);
 }
 
-/* The count of tensors, or -1. */
+/* Returns the number of tensors, or -1. */
 static int count_tensors(const json_t *root, int64_t data) {
     static range at[FUZZ_MAX];
     int n = 0;
@@ -171,14 +171,14 @@ static bool has_sums(const json_t *root) {
     return json_object_get(m, "tapegrad.xxh64") || json_object_get(m, "tapegrad.xxh64.header");
 }
 
-/* The count of tensors; -1: it is no such file. sums: it may be refused for its checksums; or for a 0 that is written
- * as -0. */
+/* Returns the number of tensors; -1: it is no such file. *sums: the library may refuse the file for its checksums,
+ * or for a 0 that is written as -0. */
 static int expected(const uint8_t *data, size_t size, bool *sums) {
     uint64_t n = 0;
     if (size < 8) return -1;
     memcpy(&n, data, 8);
     if (n > size - 8 || !n || data[8] != '{') return -1;
-    if (memchr(data + 8, 0, (size_t)n)) return -1; /* jansson 2.14 passes over a zero behind a number */
+    if (memchr(data + 8, 0, (size_t)n)) return -1; /* jansson 2.14 ignores a zero byte after a number */
     json_t *root = json_loadb((const char *)data + 8, (size_t)n, JSON_REJECT_DUPLICATES, NULL);
     int count = json_is_object(root) ? count_tensors(root, (int64_t)(size - 8 - n)) : -1;
     *sums = has_sums(root) || memmem(data + 8, (size_t)n, "-0", 2);
@@ -186,12 +186,12 @@ static int expected(const uint8_t *data, size_t size, bool *sums) {
     return count;
 }
 
-/* ---- What is accepted ---- */
+/* ---- Accepted files ---- */
 
 static const tg_status reasons[] = {TG_ERR_FORMAT};
 static const tg_status unreadable[] = {TG_ERR_DATA, TG_ERR_UNSUPPORTED, TG_ERR_SHAPE, TG_ERR_DTYPE};
 
-/* The tensor with the file's bytes; NULL where this library has no such type, or the bytes are no values of it. */
+/* Returns the tensor with the file's bytes; NULL if the library has no such type, or the bytes are no values of it. */
 static tg_tensor *load(tg_ctx *ctx, tg_safetensors *f, const tg_safetensors_entry *e, const uint8_t *file, bool sums) {
     uint8_t bytes[FUZZ_MAX];
     size_t n = (size_t)(e->end - e->begin);
@@ -209,7 +209,7 @@ static tg_tensor *load(tg_ctx *ctx, tg_safetensors *f, const tg_safetensors_entr
     return x;
 }
 
-/* Written again and opened again: the same tensors, of the same bytes, and the same metadata. */
+/* Writes the file and opens it again: tensors, bytes and metadata must be the same. */
 static void write_again(tg_ctx *ctx, tg_safetensors *f, const tg_named_tensor *x, int n) {
     static tg_metadata metadata[FUZZ_MAX];
     int n_metadata = tg_safetensors_metadata_count(f);

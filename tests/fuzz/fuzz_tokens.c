@@ -8,7 +8,7 @@ enum { HEAD = 5, INDEX_HEAD = 34 };
 
 const char *const fuzz_words[] = {"MMIDIDX", "\x01", "\x04", "\x05", "\x08", NULL};
 
-/* An index of sequences of these lengths, of tokens of `width` bytes. */
+/* Writes an index of sequences of these lengths, of tokens of `width` bytes. */
 static size_t index_of(uint8_t *out, uint8_t code, size_t width, const int32_t *length, size_t n) {
     uint64_t words[] = {n, n + 1}, version = 1, at = 0;
     memset(out, 0, INDEX_HEAD);
@@ -41,7 +41,7 @@ size_t fuzz_seed(int i, uint8_t *out, size_t max) {
     return HEAD + n + tokens * seeds[i].width;
 }
 
-/* The index keeps its length beside it, where that is what changes. */
+/* Keeps the stored length of the index right if a mutation changes it. */
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max, unsigned seed) {
     uint64_t state = seed;
     uint8_t index[FUZZ_MAX];
@@ -57,7 +57,7 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max, unsigned 
     return HEAD + now + rest;
 }
 
-/* ---- What is accepted ---- */
+/* ---- Accepted files ---- */
 
 static int64_t token(const uint8_t *bytes, int64_t i, int width) {
     uint64_t v = 0;
@@ -71,7 +71,7 @@ static int width_of(int format, const uint8_t *index) {
 }
 
 static void read_window(tg_ctx *ctx, tg_tokens *t, int64_t first, int64_t n, const uint8_t *bytes, int width) {
-    int64_t *out = malloc((size_t)n * sizeof *out + 1); /* of exactly this size, for sanitizers to see */
+    int64_t *out = malloc((size_t)n * sizeof *out + 1); /* exact size for sanitizers */
     tg_tokens_read(t, first, n, n ? out : NULL);
     fuzz_must(tg_ctx_status(ctx) == TG_OK, "%lld from %lld: %s", (long long)n, (long long)first, tg_ctx_message(ctx));
     for (int64_t i = 0; i < n; i++)

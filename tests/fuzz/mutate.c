@@ -13,7 +13,7 @@ _Noreturn void fuzz_fail(const char *file, int line, const char *what, const cha
     abort();
 }
 
-/* Where there is room, n bytes at `at` are moved up by k. */
+/* Moves n bytes at `at` up by k, if there is room. */
 static size_t open_gap(uint8_t *data, size_t size, size_t max, size_t at, size_t k) {
     if (k > max - size) return size;
     memmove(data + at + k, data + at, size - at);
@@ -31,7 +31,7 @@ static size_t cut(uint8_t *data, size_t size, size_t at, size_t n) {
     return size - n;
 }
 
-/* A number of 1 to 8 bytes on an edge of something, little-endian. */
+/* Writes a little-endian number of 1 to 8 bytes near the limits of some type. */
 static void edge(uint8_t *data, size_t size, uint64_t *state) {
     static const int64_t edges[] = {0,     1,     -1,        2,         7,         8,         9,       16,
                                     127,   128,   255,       256,       4096,      32767,     32768,   65535,
@@ -42,7 +42,7 @@ static void edge(uint8_t *data, size_t size, uint64_t *state) {
     memcpy(data + fuzz_below(state, size - width + 1), &v, width);
 }
 
-/* Digits stand for numbers in text: another digit, or a longer number. */
+/* Changes a number in text: another digit, or a longer number. */
 static size_t digit(uint8_t *data, size_t size, size_t max, uint64_t *state) {
     static const char *const numbers[] = {"0", "1", "-1", "00", "1e3", "0.5", "4294967296", "9223372036854775807",
                                           "9223372036854775808", "18446744073709551616", "1e999"};
@@ -71,7 +71,7 @@ static size_t word(uint8_t *data, size_t size, size_t max, uint64_t *state) {
     return size;
 }
 
-/* A piece of the input once more, somewhere else. */
+/* Copies a piece of the input to another place. */
 static size_t copy(uint8_t *data, size_t size, size_t max, uint64_t *state) {
     uint8_t piece[256];
     size_t from = fuzz_below(state, size), n = 1 + fuzz_below(state, size - from), at = fuzz_below(state, size + 1);
@@ -99,7 +99,7 @@ size_t fuzz_mutate(uint8_t *data, size_t size, size_t max, uint64_t *state) {
     case 4:
         return cut(data, size, at, 1 + fuzz_below(state, size - at < 16 ? size - at : 16));
     case 5:
-        return fuzz_below(state, 4) ? size : at; /* the rest is gone */
+        return fuzz_below(state, 4) ? size : at; /* the rest is cut off */
     case 6:
         edge(data, size, state);
         return size;

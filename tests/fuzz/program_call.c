@@ -9,7 +9,7 @@ static int64_t numel_of(const tg_shape *s) {
     return n;
 }
 
-/* The elements of x in order, the first `need` of them, or all over again. */
+/* Returns the first `need` elements of x in order, repeated if there are fewer. */
 static tg_tensor *resize(tg_tape *t, tg_tensor *x, int64_t need) {
     int64_t n = tg_numel(x);
     x = tg_reshape(t, x, TG_SHAPE(n));
@@ -17,7 +17,7 @@ static tg_tensor *resize(tg_tape *t, tg_tensor *x, int64_t need) {
     return tg_numel(x) == need ? x : tg_slice(t, x, 0, 0, need, 1);
 }
 
-/* Smoothly, and so that chains of ops stay in range. */
+/* Maps smoothly into the domain, so that chains of ops stay in range. */
 static tg_tensor *tame(tg_tape *t, tg_tensor *x, double lo, double hi) {
     if (lo == 0 && hi == 0) return tg_scale(t, tg_tanh(t, x), 1.5);
     return tg_add_scalar(t, tg_scale(t, tg_sigmoid(t, x), 0.96 * (hi - lo)), lo + 0.02 * (hi - lo));
@@ -38,7 +38,7 @@ static tg_tensor *value_at(const run *r, tg_tensor *const *v, int k) {
     return r->c[k / TG_SAMPLE_INPUTS].in[k % TG_SAMPLE_INPUTS];
 }
 
-/* The values that call i may use, the last ones first. */
+/* Lists the values that call i may use, the latest first. */
 static int usable(const run *r, int i, bool leaves, int *out) {
     const program *p = r->p;
     int n = 0;
@@ -53,14 +53,14 @@ static int usable(const run *r, int i, bool leaves, int *out) {
     return n;
 }
 
-/* What a byte chooses; -1: the sample's own. */
+/* Returns the value that a byte chooses; -1: the sample's own input. */
 static int choose(const run *r, int i, uint8_t byte, bool own) {
     int from[VALUES], n = usable(r, i, own, from);
     if (!n || (own && byte < 96)) return -1;
     return from[byte % n];
 }
 
-/* The first time: which values call i takes. */
+/* In the first run, decides which values call i takes. */
 static void decide(run *r, int i) {
     call *c = &r->p->call[i];
     const tg_sample *s = c->kind == CALL_OP ? r->c[i].sample : NULL;
@@ -68,7 +68,7 @@ static void decide(run *r, int i) {
     if (s) {
         for (int j = 0; j < s->n_in; j++) {
             const tg_sample_input *in = &s->in[j];
-            /* What a function moves, as running statistics, it may not read otherwise when it runs once more. */
+            /* A recomputed function must not read elsewhere what it updates, such as running statistics. */
             bool moved = c->op->writes >> j & 1;
             bool may = in->kind == TG_SAMPLE_FLOAT && !in->frozen && (!in->dtype || in->dtype == TG_F64) && !moved;
             int k = may && (j == 0 || !s->aliases) ? choose(r, i, c->choice[j % 3], true) : -1;
@@ -107,12 +107,12 @@ static void call_op(const run *r, tg_tape *t, tg_tensor *const *v, int i, tg_ten
     if (tg_apply(t, c->op, k->sample->params, in, k->n_in, out, n, NULL, NULL, TG_SITE) == TG_OK || r->plain ||
         tg_ctx_status(ctx) != TG_ERR_SHAPE || c->refused || strcmp(c->op->name, "view"))
         return;
-    tg_ctx_clear(ctx); /* a layout that has no such view */
+    tg_ctx_clear(ctx); /* this layout has no such view */
     in[0] = tg_contiguous(t, in[0]);
     tg_apply(t, c->op, k->sample->params, in, k->n_in, out, n, NULL, NULL, TG_SITE);
 }
 
-/* Any dims and places, which may be none of x's. */
+/* Any dims and indices, even if x does not have them. */
 static tg_tensor *view_of(tg_tape *t, tg_tensor *x, const uint8_t *a) {
     int n = tg_ndim(x), d = (int)(a[1] % 10) - 1, e = (int)(a[2] % 9) - 1;
     int64_t size = tg_dim(x, d);
@@ -170,13 +170,13 @@ static tg_tensor *apply_aside(tg_tape *t, int which, tg_tensor *x, tg_tensor *y)
         return tg_mul(t, x, y);
     case 3:
         return tg_relu(t, x);
-    default: /* whose gradient x gets as zeros */
+    default: /* x gets zeros as its gradient */
         return tg_copy_(t, tg_scale(t, x, 1), y);
     }
 }
 
-/* In place where that is allowed: else on a copy, as it is for everybody whom the recorder refuses. A function that is
- * recomputed does not try: what is allowed differs between its runs, and a copy turns -0 to 0. */
+/* Calls in place if that is allowed, else on a copy. A recomputed function does not try in place, because its two
+ * runs may differ in what is allowed, and a copy turns -0 into 0. */
 static tg_tensor *call_inplace(run *r, tg_tape *t, tg_tensor *const *v, int i) {
     const call *c = &r->p->call[i];
     tg_ctx *ctx = tg_tape_ctx(t);
@@ -219,7 +219,7 @@ bool call_run(run *r, tg_tape *t, tg_tensor **v, int i) {
     return true;
 }
 
-/* ---- The plain route ---- */
+/* ---- The plain run ---- */
 
 void run_plain(run *r, bool decides) {
     program *p = r->p;

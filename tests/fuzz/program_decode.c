@@ -1,4 +1,4 @@
-/* Bytes as a program: a head of 4, then 12 for each call. */
+/* Decoding of bytes into a program: a head of 4 bytes, then 12 for each call. */
 #include "program.h"
 
 enum { HEAD = 4, CALL = 12, MOST_CASES = 4096 };
@@ -58,7 +58,7 @@ bool program_decode(program *p, const uint8_t *data, size_t size) {
     for (int i = 0; i < p->n; i++) {
         const call *c = &p->call[i];
         decode_call(&p->call[i], data + HEAD + CALL * i, i, p->n);
-        /* Which differences do not see. */
+        /* finite differences do not see a detach */
         bool cuts = c->no_grad || c->kind == CALL_DETACH || (c->kind == CALL_OP && !strcmp(c->op->name, "detach"));
         if (cuts) p->differences = false;
     }

@@ -41,13 +41,13 @@ tg_tensor *cotangent(tg_ctx *ctx, const tg_tensor *like, int sink) {
 
 /* ---- Segments ---- */
 
-/* Calls from..until-1: what comes in from before, and what is used behind. */
+/* Calls from .. until - 1: the values that they take from before, and those that are used after them. */
 typedef struct segment {
     run *r;
     int from, until, depth, n_in, n_out, in[LEAVES], out[LEAVES];
 } segment;
 
-/* depth: of segments around; the first call does not begin one again. */
+/* depth: number of enclosing segments; the first call does not begin one again. */
 static void range(run *r, tg_tape *t, tg_tensor **v, int from, int until, int depth);
 
 static void look_at(segment *s, tg_tensor *const *v) {
@@ -73,7 +73,7 @@ static bool uses_leaf(const run *r, int i) {
     return false;
 }
 
-/* Whether a function of these calls has an input or a leaf, as a recomputation needs. */
+/* Returns whether a function of these calls has an input or a leaf, as a recomputation needs. */
 static bool has_input(const segment *s) {
     if (s->n_in) return true;
     for (int i = s->from; i < s->until; i++)
@@ -109,7 +109,7 @@ static void recompute(segment *given, tg_tape *t, tg_tensor **v, bool replays) {
     for (int k = 0; k < given->n_out; k++) v[given->out[k]] = out[k];
 }
 
-/* ---- Bytes that come back by a refill ---- */
+/* ---- Refills of discarded bytes ---- */
 
 typedef struct kept {
     size_t bytes;
@@ -133,7 +133,7 @@ static void discard(tg_tensor *x) {
     if (tg_discard_with(x, refill, free, k) == TG_ERR_STATE) tg_ctx_clear(x->ctx); /* a node has saved it */
 }
 
-/* ---- The whole ---- */
+/* ---- The whole program ---- */
 
 static void run_segment(run *r, tg_tape *t, tg_tensor **v, int from, int until, int depth) {
     const call *c = &r->p->call[from];
@@ -153,7 +153,7 @@ static void run_segment(run *r, tg_tape *t, tg_tensor **v, int from, int until, 
         if (tg_ctx_status(r->ctx) == TG_OK) discard(out[k]);
 }
 
-/* A call that the plain route saw refused is refused here too; within a function it is left out. */
+/* A call that was refused in the plain run must be refused here too; within a function it is omitted. */
 static void refused_too(run *r, tg_tape *t, tg_tensor **v, int i) {
     const call *c = &r->p->call[i];
     bool refused = !call_run(r, t, v, i);

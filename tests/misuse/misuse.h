@@ -1,10 +1,10 @@
-/* Bad input, row by row: what a wrong call must answer, and that it leaves no trace.
+/* Wrong calls, row by row: the error that each must give, and that it leaves no trace.
  *
- * A row names the exported function that it is about, makes one wrong call, and says which error the context must then
- * hold and what its message must contain. Around every row the frame looks at bytes, nodes, random streams, versions
- * and values, which must be as before, and trains one step, which must give the usual gradient. tests/misuse/symbols.sh
- * compares the names of the rows with the library's exports: a function that does no more than record the op of its
- * name may do with those of misuse_table. */
+ * A row names the exported function that it is about, makes one wrong call, and says which error the context must
+ * then have and what its message must contain. Around every row the frame compares bytes, nodes, random streams,
+ * versions and values, which must be the same as before, and trains one step, which must give the usual gradient.
+ * tests/misuse/symbols.sh compares the names of the rows with the library's exports. A function that only records
+ * the op of its name is covered by the rows of misuse_table. */
 #ifndef TG_TESTS_MISUSE_H
 #define TG_TESTS_MISUSE_H
 
@@ -18,16 +18,16 @@
 
 enum { MISUSE_WATCHED = 8, MISUSE_HANDLES = 13 };
 
-/* A tape and a tensor that do not go together, and the error that says so. */
+/* A tape and a tensor that do not match, and the error that reports it. */
 typedef struct misuse_handle {
     tg_tape *tape;
     tg_tensor *x;
-    tg_ctx *ctx; /* that records the error; NULL: there is none to record it in */
+    tg_ctx *ctx; /* context that records the error; NULL: there is none */
     tg_status status;
     const char *says;
 } misuse_handle;
 
-/* What must be the same after a row as before it. */
+/* State that must be the same after a row as before it. */
 typedef struct misuse_state {
     int64_t live, far_live, nodes, far_nodes;
     tg_rng rng;
@@ -42,26 +42,26 @@ typedef struct misuse_world {
     tg_tape *freed, *inert_t;
     tg_tensor *w, *x, *v, *ids, *mask,
         *cube; /* f32[2, 3] that needs a gradient, f32[2, 3], f32[3], i64[2], bool[2, 3], f32[2, 3, 4] */
-    tg_tensor *r;                             /* of t: w squared */
+    tg_tensor *r;                             /* result on t: the square of w */
     tg_tensor *inert, *reset, *reset_next, *dropped, *overwritten, *elsewhere, *foreign, *gone;
-    misuse_handle handle[MISUSE_HANDLES]; /* the last one is of a tensor whose bytes were discarded */
-    const char *dir;                /* for files: empty, removed at the end */
+    misuse_handle handle[MISUSE_HANDLES]; /* the last handle is a tensor whose memory was discarded */
+    const char *dir;                /* directory for files: empty, removed at the end */
     misuse_state before;
     int passed, failed, n_symbols;
-    const char *symbol[8192]; /* of every row */
+    const char *symbol[8192]; /* names of all rows */
     int n_ops;
-    const char *op[512]; /* that misuse_table has run */
+    const char *op[512]; /* ops that misuse_table has run */
     bool quiet;
 } misuse_world;
 
 void misuse_begin(misuse_world *b);
-/* truth: that the call answered as its row says. */
+/* Checks a row. truth: the call returned what its row says. */
 void misuse_end(misuse_world *b, const char *symbol, const char *file, int line, bool truth, tg_ctx *ctx,
                 tg_status status, const char *says);
-/* What is listed: the function that a row is about; the op that misuse_table has run. */
+/* Add a name to a list: the function that a row is about, or an op that misuse_table has run. */
 void misuse_names(misuse_world *b, const char *symbol);
 void misuse_covers(misuse_world *b, const char *op);
-/* The same call again while an older error sticks: misuse_stick, the call, misuse_stuck. */
+/* Makes the same call again while the context has an older error: misuse_stick, the call, misuse_stuck. */
 void misuse_stick(misuse_world *b);
 void misuse_stuck(misuse_world *b, const char *symbol, const char *file, int line);
 
@@ -83,15 +83,15 @@ static inline bool misuse_inert(const tg_tensor *x) { return x && !tg_is_alive(x
         misuse_stuck(b, #symbol, __FILE__, __LINE__);                                    \
     } while (0)
 
-/* The call returns the error's status; or an inert tensor; or what `truth` says of its answer. */
+/* A row whose call returns the error's status, an inert tensor, or what `truth` says. */
 #define FAILS(symbol, code, says, call) MISUSE_TWICE(symbol, (call) == TG_ERR_##code, b->ctx, TG_ERR_##code, says)
 #define INERT(symbol, code, says, call) MISUSE_TWICE(symbol, misuse_inert(call), b->ctx, TG_ERR_##code, says)
 #define GIVES(symbol, code, says, truth) MISUSE_TWICE(symbol, truth, b->ctx, TG_ERR_##code, says)
-/* No error: the function has none, or no context to record it in, or makes its own. */
+/* A row without an error: the function gives none, has no context to record it in, or makes its own. */
 #define QUIET(symbol, truth) MISUSE_ONCE(symbol, truth, NULL, TG_OK, "")
 
-/* An op with x, of the tape t, in one of its places: every wrong pair of tape and tensor is refused. A view does not
- * read, so it takes a tensor whose bytes have gone. */
+/* Rows for an op with x, on tape t, as one of its operands: every wrong pair of tape and tensor is refused. A view
+ * does not read, so it accepts a tensor whose memory was discarded. */
 #define MISUSE_OP(symbol, n, answer)                                                     \
     for (int i_ = 0; i_ < (n); i_++) {                                                \
         const misuse_handle *h_ = &b->handle[i_];                                        \
@@ -103,7 +103,7 @@ static inline bool misuse_inert(const tg_tensor *x) { return x && !tg_is_alive(x
 #define OP(symbol, call) MISUSE_OP(symbol, MISUSE_HANDLES, misuse_inert(call))
 #define VIEW(symbol, call) MISUSE_OP(symbol, MISUSE_HANDLES - 1, misuse_inert(call))
 
-/* The handles that are no tensor of b->ctx any more, in turn. */
+/* Iterates over the handles that are no longer tensors of b->ctx. */
 #define EACH_DEAD(x)                                                                                                 \
     for (tg_tensor **at_ = (tg_tensor *[]){b->inert, b->reset, b->reset_next, b->dropped, b->overwritten, NULL}, *x; \
          (x = *at_); at_++)
@@ -111,7 +111,7 @@ static inline bool misuse_inert(const tg_tensor *x) { return x && !tg_is_alive(x
 #define DEAD_TENSOR(symbol, call) EACH_DEAD(x) INERT(symbol, HANDLE, "the tensor", call)
 #define DEAD_QUIET(symbol, truth) EACH_DEAD(x) QUIET(symbol, truth)
 
-/* One for each header, or a part of it. */
+/* One function for each header, or part of a header. */
 void misuse_context(misuse_world *b);
 void misuse_tensor(misuse_world *b);
 void misuse_tape(misuse_world *b);
@@ -119,9 +119,9 @@ void misuse_capture(misuse_world *b);
 void misuse_backward(misuse_world *b);
 void misuse_derivatives(misuse_world *b);
 void misuse_ops(misuse_world *b);
-void misuse_table(misuse_world *b); /* every op by tg_apply */
+void misuse_table(misuse_world *b); /* every op through tg_apply */
 void misuse_windows(misuse_world *b);
-void misuse_arguments(misuse_world *b); /* of ops */
+void misuse_arguments(misuse_world *b); /* arguments of ops */
 void misuse_extend(misuse_world *b);
 void misuse_gradcheck(misuse_world *b);
 void misuse_nn(misuse_world *b);
@@ -132,7 +132,7 @@ void misuse_parallel(misuse_world *b);
 void misuse_placement(misuse_world *b);
 void misuse_mappings(misuse_world *b);
 void misuse_p2p(misuse_world *b);
-void misuse_mpi(misuse_world *b); /* nothing where there is no MPI */
+void misuse_mpi(misuse_world *b); /* does nothing without MPI */
 void misuse_layers(misuse_world *b);
 
 #endif

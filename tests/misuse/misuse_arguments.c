@@ -1,5 +1,5 @@
-/* What ops refuse besides dead tensors: shapes that do not fit, dims and sizes out of range, numbers that are none,
- * option structs without a size, data out of range, and aliasing in place. */
+/* Arguments that ops refuse, other than wrong tensors: shapes that do not match, dims and sizes out of range,
+ * invalid numbers, option structs without a size, data out of range, and aliasing in place. */
 #include "misuse/misuse.h"
 
 #include <tapegrad/ops.h>
@@ -46,13 +46,24 @@ static void numbers(misuse_world *b) {
     INERT(tg_l1, ARGUMENT, "reduction is 3", tg_l1(t, b->x, b->x, TG_LOSS(.reduction = TG_LOSS_BATCH_MEAN)));
     INERT(tg_kl_div, ARGUMENT, "reduction is 4", tg_kl_div(t, b->x, b->x, TG_LOSS(.reduction = (tg_loss_reduction)4)));
     INERT(tg_nll, ARGUMENT, "ignore_index is", tg_nll(t, b->x, b->ids, NULL, TG_LOSS(.ignore_index = INT64_MAX)));
+    INERT(tg_nll, ARGUMENT, "option log_target is set", tg_nll(t, b->x, b->ids, NULL, TG_LOSS(.log_target = true)));
+    INERT(tg_kl_div, ARGUMENT, "option ignore_index is set", tg_kl_div(t, b->x, b->x, TG_LOSS(.ignore_index = 1)));
+#define UNUSED(symbol, ...)                                                                                            \
+    do {                                                                                                               \
+        INERT(symbol, ARGUMENT, "option ignore_index is set", symbol(t, __VA_ARGS__, TG_LOSS(.ignore_index = 1)));     \
+        INERT(symbol, ARGUMENT, "option log_target is set", symbol(t, __VA_ARGS__, TG_LOSS(.log_target = true)));      \
+    } while (0)
+    UNUSED(tg_l1, b->x, b->x);
+    UNUSED(tg_smooth_l1, b->x, b->x, 1);
+    UNUSED(tg_huber, b->x, b->x, 1);
+    UNUSED(tg_bce_with_logits, b->x, b->x, NULL, NULL);
     INERT(tg_full, ARGUMENT, "the value is 0.5", tg_full(t, TG_I32, TG_SHAPE(2), 0.5));
     INERT(tg_full, ARGUMENT, "the value is nan", tg_full(t, TG_I64, TG_SHAPE(2), NAN));
     INERT(tg_full, ARGUMENT, "from 0 to 255", tg_full(t, TG_U8, TG_SHAPE(2), 256));
     INERT(tg_repeat, ARGUMENT, "times is -1; it must be 0 or more", tg_repeat(t, b->x, 0, -1));
     INERT(tg_unfold, ARGUMENT, "size is 0 and step is 1; both must be 1 or more", tg_unfold(t, b->x, 0, 0, 1));
     INERT(tg_unfold, ARGUMENT, "size is 1 and step is -2; both must be 1 or more", tg_unfold(t, b->x, 0, 1, -2));
-    INERT(tg_one_hot, ARGUMENT, "classes is -1; it must be 0 or more", tg_one_hot(t, b->ids, -1, TG_F32));
+    INERT(tg_one_hot, ARGUMENT, "classes is -1; it must be 0 or more", tg_one_hot(t, TG_F32, b->ids, -1));
     INERT(tg_masked_select, ARGUMENT, "count is -1; it must be 0 or more", tg_masked_select(t, b->x, b->mask, -1));
     INERT(tg_pad, ARGUMENT, "the value is 0.5", tg_pad(t, b->ids, 0, 1, 1, 0.5));
     INERT(tg_masked_fill, ARGUMENT, "the value is 0.5", tg_masked_fill(t, b->ids, b->mask, 0.5));
@@ -140,7 +151,7 @@ static void broadcasts(misuse_world *b) {
     tg_drop(odd);
 }
 
-/* Every op that takes a dim, or dims: out of range at both ends. */
+/* Every op that takes a dim or dims, with values out of range at both ends. */
 #define ONE_DIM(d) (tg_dims){1, {d}}
 
 static void dims(misuse_world *b) {
@@ -187,7 +198,7 @@ static void dims(misuse_world *b) {
         INERT(tg_unfold, SHAPE, says, tg_unfold(t, b->x, d, 1, 1));
         INERT(tg_pad, SHAPE, says, tg_pad(t, b->x, d, 1, 1, 0));
         INERT(tg_index_select, SHAPE, says, tg_index_select(t, b->x, d, b->ids));
-        if (d == 2) continue; /* of three, in the result */
+        if (d == 2) continue; /* the result has three dims */
         INERT(tg_unsqueeze, SHAPE, "it must be from -3 to 2", tg_unsqueeze(t, b->x, d == -3 ? -4 : d));
         INERT(tg_stack, SHAPE, "it must be from -3 to 2", tg_stack(t, &b->x, 1, d == -3 ? -4 : d));
     }
@@ -266,7 +277,7 @@ static void layouts(misuse_world *b) {
     INERT(tg_diag, SHAPE, "overflows", tg_diag(t, b->v, INT64_MIN));
     INERT(tg_diag, SHAPE, "overflows", tg_diag(t, b->v, INT64_MAX));
     INERT(tg_diag, SHAPE, "overflows", tg_diag(t, b->v, INT64_MAX / 2));
-    INERT(tg_one_hot, SHAPE, "overflows", tg_one_hot(t, b->ids, INT64_MAX, TG_F32));
+    INERT(tg_one_hot, SHAPE, "overflows", tg_one_hot(t, TG_F32, b->ids, INT64_MAX));
     INERT(tg_full, SHAPE, "overflows", tg_full(t, TG_F32, TG_SHAPE(INT64_MAX, 4), 0));
     INERT(tg_full, SHAPE, "expected 0 or more", tg_full(t, TG_F32, TG_SHAPE(-1), 0));
     INERT(tg_full, SHAPE, "expected 0 to 8", tg_full(t, TG_F32, nine, 0));
@@ -362,10 +373,10 @@ static void losses(misuse_world *b) {
     INERT(tg_cross_entropy, ARGUMENT, "size is 0", tg_cross_entropy(t, b->x, b->ids, &zero));
     INERT(tg_cross_entropy, ARGUMENT, "this library knows", tg_cross_entropy(t, b->x, b->ids, &later));
     INERT(tg_cross_entropy, ARGUMENT, "smoothing is 2",
-          tg_cross_entropy(t, b->x, b->ids, TG_CROSS_ENTROPY(.smoothing = 2)));
+          tg_cross_entropy(t, b->x, b->ids, TG_CROSS_ENTROPY(.label_smoothing = 2)));
     INERT(tg_cross_entropy, ARGUMENT, "smoothing is nan",
-          tg_cross_entropy(t, b->x, b->ids, TG_CROSS_ENTROPY(.smoothing = NAN)));
-    INERT(tg_cross_entropy, ARGUMENT, "the kind of smoothing is 3",
+          tg_cross_entropy(t, b->x, b->ids, TG_CROSS_ENTROPY(.label_smoothing = NAN)));
+    INERT(tg_cross_entropy, ARGUMENT, "smoothing_kind is 3",
           tg_cross_entropy(t, b->x, b->ids, TG_CROSS_ENTROPY(.smoothing_kind = 3)));
     INERT(tg_cross_entropy, ARGUMENT, "reduction is 9",
           tg_cross_entropy(t, b->x, b->ids, TG_CROSS_ENTROPY(.reduction = 9)));
@@ -380,7 +391,7 @@ static void losses(misuse_world *b) {
     INERT(tg_cross_entropy, SHAPE, "1 or more dims", tg_cross_entropy(t, scalar, b->ids, NULL));
     INERT(tg_linear_cross_entropy, ARGUMENT, "size is 0", tg_linear_cross_entropy(t, b->x, b->x, b->ids, &zero));
     INERT(tg_linear_cross_entropy, ARGUMENT, "smoothing is -1",
-          tg_linear_cross_entropy(t, b->x, b->x, b->ids, TG_CROSS_ENTROPY(.smoothing = -1)));
+          tg_linear_cross_entropy(t, b->x, b->x, b->ids, TG_CROSS_ENTROPY(.label_smoothing = -1)));
     INERT(tg_linear_cross_entropy, SHAPE,
           "x must be [.., h] and w [v, h] with the same h", tg_linear_cross_entropy(t, b->x, b->cube, b->ids, NULL));
     tg_drop(scalar);
@@ -410,8 +421,8 @@ static void data(misuse_world *b) {
     INERT(tg_scatter, DATA, "index 9 is out of range; it must be from 0 to 2", tg_scatter(t, b->v, 0, ids, src));
     INERT(tg_scatter, SHAPE,
           "index and src have different shapes; they must be equal", tg_scatter(t, b->v, 0, ids, b->v));
-    INERT(tg_one_hot, DATA, "index 9 is out of range; it must be from 0 to 3", tg_one_hot(t, ids, 4, TG_F32));
-    INERT(tg_one_hot, DATA, "index -1 is out of range; it must be from 0 to 3", tg_one_hot(t, low, 4, TG_F32));
+    INERT(tg_one_hot, DATA, "index 9 is out of range; it must be from 0 to 3", tg_one_hot(t, TG_F32, ids, 4));
+    INERT(tg_one_hot, DATA, "index -1 is out of range; it must be from 0 to 3", tg_one_hot(t, TG_F32, low, 4));
     INERT(tg_masked_select, DATA,
           "the mask selects 2 elements but count is 5; they must be equal", tg_masked_select(t, b->x, b->mask, 5));
     INERT(tg_cross_entropy, DATA,

@@ -6,7 +6,7 @@
 
 /* ---- Roots, seeds, inputs ---- */
 
-/* On a tape of its own, with a graph that a backward could run: y = w^2. Nothing may reach w's gradient. */
+/* Calls on a tape of its own, with a graph that a backward could run: y = w^2. Nothing may reach w's gradient. */
 static bool backward(misuse_world *b, tg_tensor *seed, tg_tensor *input, int n, const tg_backward_opts *fixed) {
     tg_tape *t = tg_tape_new(b->ctx);
     tg_tensor *y = tg_square(t, b->w), *seeds[] = {seed};
@@ -79,7 +79,7 @@ static void backwards(misuse_world *b) {
     EACH_DEAD(x) GIVES(tg_backward_with, HANDLE, "the tensor", backward(b, b->x, x, 1, NULL));
 }
 
-/* A leaf of one tape is no input of another one's backward. */
+/* A leaf of one tape cannot be an input of the backward of another. */
 static bool leaf_of_another_tape(misuse_world *b, bool by_grad) {
     tg_tape *t = tg_tape_new(b->ctx), *u = tg_tape_new(b->ctx);
     tg_tensor *in = tg_tape_input(u, b->w), *y = tg_sum(t, tg_square(t, b->w), TG_ALL_DIMS, false), *g = NULL;
@@ -103,7 +103,7 @@ static bool grad(misuse_world *b, tg_tensor *input, int n, const tg_grad_opts *o
 }
 
 static void grads(misuse_world *b) {
-    tg_tensor *g, *none = NULL, *other = tg_param(b->ctx, "other", TG_SHAPE(2), 0);
+    tg_tensor *g, *none = NULL, *other = tg_param_new(b->ctx, "other", TG_DTYPE_DEFAULT, TG_SHAPE(2), 0);
     tg_grad_opts zero = {0}, later = {.size = sizeof later + 1};
     GIVES(tg_backward_with, HANDLE, "another tape", leaf_of_another_tape(b, false));
     FAILS(tg_grad, ARGUMENT, "the tape is NULL", tg_grad(NULL, &b->r, 1, &b->w, 1, &g, NULL));
@@ -131,7 +131,7 @@ static void grads(misuse_world *b) {
     tg_drop(other);
 }
 
-/* ---- A leaf's gradient ---- */
+/* ---- Gradients of leaves ---- */
 
 static bool buffer_gone(misuse_world *b, bool dropped) {
     tg_tensor *buf = tg_zeros(b->ctx, TG_F32, TG_SHAPE(2, 3));
@@ -149,9 +149,9 @@ static bool buffer_gone(misuse_world *b, bool dropped) {
     return good && strstr(message, dropped ? "was dropped" : "tg_discard");
 }
 
-/* A discarded gradient cannot be added to; once zeroed it is made anew. */
+/* A discarded gradient cannot be added to; after zeroing it is created again. */
 static bool gradient_discarded(misuse_world *b) {
-    tg_tensor *p = tg_param(b->ctx, "p", TG_SHAPE(), 0);
+    tg_tensor *p = tg_param_new(b->ctx, "p", TG_DTYPE_DEFAULT, TG_SHAPE(), 0);
     tg_tape *t = tg_tape_new(b->ctx);
     tg_backward(t, tg_exp(t, p));
     tg_discard(tg_grad_of(p));
@@ -174,6 +174,11 @@ static void gradients(misuse_world *b) {
     INERT(tg_grad_of, STATE, "not a leaf", tg_grad_of(b->r));
     DEAD_TENSOR(tg_grad_of, tg_grad_of(x));
     QUIET(tg_grad_of, gradient_discarded(b));
+    QUIET(tg_grad_share, misuse_inert(tg_grad_share(NULL)));
+    INERT(tg_grad_share, STATE, "it does not need one", tg_grad_share(b->x));
+    INERT(tg_grad_share, STATE, "no backward has reached it", tg_grad_share(b->w));
+    INERT(tg_grad_share, STATE, "not a leaf", tg_grad_share(b->r));
+    DEAD_TENSOR(tg_grad_share, tg_grad_share(x));
     QUIET(tg_zero_grad, tg_zero_grad(NULL) == TG_ERR_ARGUMENT);
     FAILS(tg_zero_grad, STATE, "not a leaf", tg_zero_grad(b->r));
     DEAD_STATUS(tg_zero_grad, tg_zero_grad(x));
@@ -205,7 +210,7 @@ static tg_status gives(void *user, tg_tape *t, tg_tensor *x, tg_tensor **g) {
     return TG_OK;
 }
 
-/* A hook whose result is no gradient of its tensor. */
+/* A hook whose result does not match its tensor's gradient. */
 static bool replaced_by(misuse_world *b, tg_tensor *by) {
     tg_tape *t = tg_tape_new(b->ctx);
     tg_tensor *y = tg_square(t, b->w);

@@ -17,7 +17,7 @@ static tg_status later(void *state, tg_ctx *ctx) {
 
 static tg_status refuse(tg_ctx *ctx) { return (void)ctx, TG_OK; }
 
-/* A device that can begin a recording, and no more; and one that cannot. */
+/* A device that can begin a recording but not end it, and one that cannot begin it. */
 static bool captures_on(misuse_world *b, bool begins, tg_status status, const char *says) {
     tg_device_ops other = *tg_ctx_ops(b->ctx);
     other.name = "other";

@@ -1,5 +1,5 @@
-/* Ranks and communicators. What ranks do to each other has tests of its own (parallel/); here are the calls, on a plan
- * of three ranks and on a group of one. */
+/* Ranks and communicators: wrong calls on a plan of three ranks and on a group of one. Tests in tests/comm cover
+ * what ranks do to each other. */
 #include <tapegrad/parallel.h>
 #include <tapegrad/ranks.h>
 #include <tapegrad/transport.h>
@@ -36,6 +36,7 @@ static void ranks(misuse_world *b) {
     QUIET(tg_ranks_run, ranks_of_size(0) == TG_ERR_ARGUMENT && ranks_of_size(1 << 20) == TG_ERR_ARGUMENT);
     QUIET(tg_ranks_run, tg_ranks_run(0, does_nothing, NULL, TG_RANKS(.message = one, .message_size = sizeof one)) &&
                             strlen(one) == 3);
+    QUIET(tg_ranks_run, tg_ranks_run(2, does_nothing, NULL, TG_RANKS(.message = one)) == TG_ERR_ARGUMENT);
     QUIET(tg_ranks_run, tg_ranks_run(2, does_nothing, NULL, NULL) == TG_OK);
 }
 
@@ -65,7 +66,7 @@ static bool is_inert_comm(tg_comm *c) {
            tg_comm_barrier(c) != TG_OK && !tg_comm_all_reduce(c, none, none, TG_REDUCE_SUM);
 }
 
-/* The state is closed once, whatever is wrong. */
+/* The state is closed exactly once, whatever is wrong. */
 static bool refused_on(misuse_world *b, tg_comm_ops ops, int rank, int size, int closes) {
     int closed = 0;
     tg_comm *c = tg_comm_new_on(b->ctx, &ops, &closed, rank, size);
@@ -82,7 +83,7 @@ static void transports(misuse_world *b) {
     tg_comm_ops later = table();
     later.size = sizeof later + 8;
     QUIET(tg_comm_new_on, is_inert_comm(tg_comm_new_on(NULL, NULL, NULL, 0, 1)));
-    GIVES(tg_comm_new_on, ARGUMENT, "the table is NULL", is_inert_comm(tg_comm_new_on(b->ctx, NULL, NULL, 0, 1)));
+    GIVES(tg_comm_new_on, ARGUMENT, "ops is NULL", is_inert_comm(tg_comm_new_on(b->ctx, NULL, NULL, 0, 1)));
     GIVES(tg_comm_new_on, ARGUMENT, "later version", refused_on(b, later, 0, 1, 1));
     GIVES(tg_comm_new_on, ARGUMENT, "required slot", refused_on(b, without(offsetof(tg_comm_ops, name)), 0, 1, 1));
     GIVES(tg_comm_new_on, ARGUMENT, "required slot", refused_on(b, without(offsetof(tg_comm_ops, start)), 0, 1, 1));
@@ -100,7 +101,7 @@ static void transports(misuse_world *b) {
     GIVES(tg_comm_launched_new, STATE, "tapegrad run", is_inert_comm(tg_comm_launched_new(b->ctx)));
 }
 
-/* ---- What they are ---- */
+/* ---- Queries ---- */
 
 static void questions(misuse_world *b, tg_comm *c) {
     tg_comm_info no_size = {.size = 0};
@@ -128,7 +129,8 @@ static void questions(misuse_world *b, tg_comm *c) {
 
 /* ---- Collectives ---- */
 
-/* One with x in each of its places: no communicator, no tensor, tensors that are none of the context's any more. */
+/* Rows for a collective with x as one of its arguments: no communicator, no tensor, handles that are no longer
+ * tensors. */
 #define COLLECTIVE(symbol, with_x, with_null)                                                     \
     do {                                                                                          \
         tg_comm *c = NULL;                                                                        \
@@ -152,7 +154,7 @@ static void every_collective(misuse_world *b, tg_comm *plan) {
     COLLECTIVE(tg_comm_reduce_scatter, tg_comm_reduce_scatter(c, x, x, TG_REDUCE_SUM),
                tg_comm_reduce_scatter(c, NULL, x, TG_REDUCE_SUM));
     COLLECTIVE(tg_comm_broadcast, tg_comm_broadcast(c, x, 0), tg_comm_broadcast(c, NULL, 0));
-    COLLECTIVE(tg_comm_all_to_all, tg_comm_all_to_all(c, x, NULL, x, NULL),
+    COLLECTIVE(tg_comm_all_to_all, tg_comm_all_to_all(c, x, x, NULL, NULL),
                tg_comm_all_to_all(c, x, NULL, NULL, NULL));
     COLLECTIVE(tg_comm_all_gather_v, tg_comm_all_gather_v(c, x, x, n), tg_comm_all_gather_v(c, x, NULL, n));
     COLLECTIVE(tg_comm_reduce_scatter_v, tg_comm_reduce_scatter_v(c, x, x, n, TG_REDUCE_SUM),
@@ -174,7 +176,7 @@ static bool of_a_transpose(misuse_world *b, tg_comm *c) {
     return refused;
 }
 
-/* dst and src that share some bytes, but not one's place in the other. */
+/* dst and src that overlap other than as one's part in the other. */
 static bool overlaps(misuse_world *b, tg_comm *c) {
     float *p = tg_host_data(b->x);
     tg_tensor *x = tg_wrap(b->ctx, TG_F32, TG_SHAPE(3), NULL, p, NULL, NULL);
@@ -189,13 +191,13 @@ static void arguments(misuse_world *b, tg_comm *c) {
     GIVES(tg_comm_all_reduce, SHAPE, "dst has 3 elements, expected 6 (as src)",
           !tg_comm_all_reduce(c, b->v, b->x, TG_REDUCE_SUM));
     GIVES(tg_comm_all_reduce, DTYPE, "expected one dtype", !tg_comm_all_reduce(c, b->ids, b->x, TG_REDUCE_SUM));
-    GIVES(tg_comm_all_reduce, ARGUMENT, "reduction 9", !tg_comm_all_reduce(c, b->x, b->x, (tg_reduce_op)9));
-    GIVES(tg_comm_all_reduce, DTYPE, "average of i64", average_of_integers(b, c));
+    GIVES(tg_comm_all_reduce, ARGUMENT, "op is 9", !tg_comm_all_reduce(c, b->x, b->x, (tg_reduce_op)9));
+    GIVES(tg_comm_all_reduce, DTYPE, "TG_REDUCE_AVG and src has dtype i64", average_of_integers(b, c));
     GIVES(tg_comm_all_reduce, SHAPE, "not contiguous", of_a_transpose(b, c));
     GIVES(tg_comm_all_reduce, ARGUMENT, "overlap", overlaps(b, c));
     GIVES(tg_comm_all_gather, SHAPE, "expected 9", !tg_comm_all_gather(c, b->x, b->v));
     GIVES(tg_comm_reduce_scatter, SHAPE, "expected 18", !tg_comm_reduce_scatter(c, b->x, b->x, TG_REDUCE_SUM));
-    GIVES(tg_comm_reduce_scatter, ARGUMENT, "reduction -1",
+    GIVES(tg_comm_reduce_scatter, ARGUMENT, "op is -1",
           !tg_comm_reduce_scatter(c, b->v, b->x, (tg_reduce_op)-1));
     GIVES(tg_comm_broadcast, ARGUMENT, "root is 3, expected 0 to 2", !tg_comm_broadcast(c, b->x, 3));
     GIVES(tg_comm_broadcast, ARGUMENT, "root is -1", !tg_comm_broadcast(c, b->x, -1));
@@ -204,17 +206,17 @@ static void arguments(misuse_world *b, tg_comm *c) {
     GIVES(tg_comm_scatter, ARGUMENT, "root is -1", !tg_comm_scatter(c, b->x, NULL, -1));
     GIVES(tg_comm_scatter, ARGUMENT, "src is given, expected NULL on rank 1", !tg_comm_scatter(c, b->x, b->x, 0));
     GIVES(tg_comm_send, ARGUMENT, "which is this rank", !tg_comm_send(c, b->x, 1));
-    GIVES(tg_comm_send, ARGUMENT, "the peer is 3", !tg_comm_send(c, b->x, 3));
+    GIVES(tg_comm_send, ARGUMENT, "to is 3", !tg_comm_send(c, b->x, 3));
     GIVES(tg_comm_recv, ARGUMENT, "which is this rank", !tg_comm_recv(c, b->x, 1));
-    GIVES(tg_comm_recv, ARGUMENT, "the peer is -1", !tg_comm_recv(c, b->x, -1));
-    GIVES(tg_comm_all_to_all, SHAPE, "a multiple of 3", !tg_comm_all_to_all(c, b->ids, NULL, b->ids, NULL));
-    GIVES(tg_comm_all_to_all, SHAPE, "dst has 3 elements", !tg_comm_all_to_all(c, b->v, NULL, b->x, NULL));
-    GIVES(tg_comm_all_to_all, ARGUMENT, "send counts are NULL", !tg_comm_all_to_all(c, b->x, right, b->x, NULL));
-    GIVES(tg_comm_all_to_all, ARGUMENT, "recv counts are NULL", !tg_comm_all_to_all(c, b->x, NULL, b->x, right));
-    GIVES(tg_comm_all_to_all, SHAPE, "add up to 5", !tg_comm_all_to_all(c, b->x, right, b->x, less));
-    GIVES(tg_comm_all_to_all, SHAPE, "add up to 5", !tg_comm_all_to_all(c, b->x, less, b->x, right));
-    GIVES(tg_comm_all_to_all, ARGUMENT, "-2", !tg_comm_all_to_all(c, b->x, right, b->x, negative));
-    GIVES(tg_comm_all_to_all, ARGUMENT, "in place", !tg_comm_all_to_all(c, b->x, right, b->x, others));
+    GIVES(tg_comm_recv, ARGUMENT, "from is -1", !tg_comm_recv(c, b->x, -1));
+    GIVES(tg_comm_all_to_all, SHAPE, "a multiple of 3", !tg_comm_all_to_all(c, b->ids, b->ids, NULL, NULL));
+    GIVES(tg_comm_all_to_all, SHAPE, "dst has 3 elements", !tg_comm_all_to_all(c, b->v, b->x, NULL, NULL));
+    GIVES(tg_comm_all_to_all, ARGUMENT, "send_counts is NULL", !tg_comm_all_to_all(c, b->x, b->x, NULL, right));
+    GIVES(tg_comm_all_to_all, ARGUMENT, "recv_counts is NULL", !tg_comm_all_to_all(c, b->x, b->x, right, NULL));
+    GIVES(tg_comm_all_to_all, SHAPE, "add up to 5", !tg_comm_all_to_all(c, b->x, b->x, less, right));
+    GIVES(tg_comm_all_to_all, SHAPE, "add up to 5", !tg_comm_all_to_all(c, b->x, b->x, right, less));
+    GIVES(tg_comm_all_to_all, ARGUMENT, "-2", !tg_comm_all_to_all(c, b->x, b->x, negative, right));
+    GIVES(tg_comm_all_to_all, ARGUMENT, "are the same memory", !tg_comm_all_to_all(c, b->x, b->x, others, right));
 }
 
 static void uneven(misuse_world *b, tg_comm *c) {
@@ -255,8 +257,8 @@ static void batches(misuse_world *b, tg_comm *c) {
     QUIET(tg_comm_barrier, tg_comm_barrier(NULL) == TG_ERR_ARGUMENT);
     QUIET(tg_comm_batch_open, tg_comm_batch_open(NULL) == TG_ERR_ARGUMENT);
     QUIET(tg_comm_batch_close, tg_comm_batch_close(NULL) == TG_ERR_ARGUMENT);
-    FAILS(tg_comm_batch_close, STATE, "none is open", tg_comm_batch_close(c));
-    MISUSE_ONCE(tg_comm_batch_open, open_twice(c) == TG_ERR_STATE, b->ctx, TG_ERR_STATE, "one is open");
+    FAILS(tg_comm_batch_close, STATE, "no batch is open", tg_comm_batch_close(c));
+    MISUSE_ONCE(tg_comm_batch_open, open_twice(c) == TG_ERR_STATE, b->ctx, TG_ERR_STATE, "a batch is open already");
     MISUSE_ONCE(tg_comm_barrier, barrier_in_a_batch(c) == TG_ERR_STATE, b->ctx, TG_ERR_STATE, "a batch");
 }
 

@@ -5,7 +5,7 @@
 
 #include "misuse/misuse.h"
 
-/* ---- Contexts that cannot be made ---- */
+/* ---- Contexts that cannot be created ---- */
 
 static bool ends_dead(tg_ctx *ctx, tg_status status, const char *says) {
     tg_tape *t = tg_tape_new(ctx);
@@ -52,7 +52,7 @@ static void contexts(misuse_world *b) {
     QUIET(tg_ctx_free, (tg_ctx_free(NULL), true));
 }
 
-/* ---- Freeing a context from inside ---- */
+/* ---- Freeing a context from a callback ---- */
 
 static tg_status free_context(void *user, tg_tape *t, tg_tensor *x, tg_tensor **g) {
     (void)t, (void)x, (void)g;
@@ -63,7 +63,7 @@ static tg_status free_context(void *user, tg_tape *t, tg_tensor *x, tg_tensor **
 static bool survives_a_free_in_a_hook(void) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1));
     tg_tape *t = tg_tape_new(ctx);
-    tg_tensor *w = tg_param(ctx, "w", TG_SHAPE(), 1);
+    tg_tensor *w = tg_param_new(ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(), 1);
     tg_on_grad(w, free_context, ctx);
     tg_backward(t, tg_square(t, w));
     bool refused = tg_ctx_status(ctx) == TG_ERR_STATE && strstr(tg_ctx_message(ctx), "tg_ctx_free");
@@ -150,7 +150,7 @@ static void streams(misuse_world *b) {
     FAILS(tg_rng_join, STATE, "no stream is forked", tg_rng_join(b->ctx));
     QUIET(tg_rng_join, tg_rng_join(NULL) == TG_ERR_ARGUMENT);
     QUIET(tg_rng_fork, tg_rng_fork(NULL, "noise") == TG_ERR_ARGUMENT);
-    /* A failed fork has its join. */
+    /* A failed fork still has its join. */
     FAILS(tg_rng_fork, ARGUMENT, "no random stream is named \"hum\"",
           (tg_rng_fork(b->ctx, "hum"), tg_rng_join(b->ctx)));
     FAILS(tg_rng_fork, ARGUMENT, "the name is NULL", (tg_rng_fork(b->ctx, NULL), tg_rng_join(b->ctx)));

@@ -1,4 +1,4 @@
-/* tg_jvp, tg_hvp, and what the vjp and jvp slots of an op call. */
+/* tg_jvp, tg_hvp, and the functions that the vjp and jvp slots of an op call. */
 #include "misuse/misuse.h"
 
 #include <tapegrad/explain.h>
@@ -6,7 +6,7 @@
 #include <tapegrad/derivatives.h>
 #include <tapegrad/ops.h>
 
-/* y = sum(w^2) on a tape of its own; a tangent, or a vector, for w. */
+/* Calls with y = sum(w^2) on a tape of its own, and a tangent or vector for w. */
 static bool push(misuse_world *b, tg_tensor *out, tg_tensor *input, int n, tg_tensor *tangent) {
     tg_tape *t = tg_tape_new(b->ctx);
     tg_tensor *y = tg_sum(t, tg_square(t, b->w), TG_ALL_DIMS, false), *in[] = {input, input}, *din[] = {tangent, NULL};

@@ -1,5 +1,5 @@
-/* What writers of ops, devices and communicators call: formulas, workspaces, tg_apply, the functions of a call, works,
- * discards with a refill, the op table. */
+/* Functions for writers of ops, devices and communicators: formulas, workspaces, tg_apply, the functions of a call,
+ * works, discards with a refill, the op table. */
 #include "misuse/misuse.h"
 
 #include <tapegrad/backward.h>
@@ -21,9 +21,9 @@ static tg_status copies_nothing(tg_ctx *ctx, void *dst, const void *src, size_t 
 
 static void devices(misuse_world *b) {
     const double in[4] = {0};
-    tg_device_ops lacks = *tg_ctx_ops(b->ctx), small = lacks, later = lacks, beside = lacks;
+    tg_device_ops lacks = *tg_ctx_ops(b->ctx), small = lacks, later = lacks, copies = lacks;
     lacks.gemm = NULL;
-    beside.copy_beside = copies_nothing;
+    copies.copy_beside = copies_nothing;
     small.size = 0;
     later.size += 8;
     QUIET(tg_formula_count, tg_formula_count() > 0);
@@ -35,9 +35,12 @@ static void devices(misuse_world *b) {
     QUIET(tg_formula_eval, isnan(tg_formula_eval(0, NULL, NULL)));
     QUIET(tg_ctx_new_on, new_on(NULL, "the device table is NULL"));
     QUIET(tg_ctx_new_on, new_on(&lacks, "lacks a required slot"));
-    QUIET(tg_ctx_new_on, new_on(&beside, "lacks a slot that copy_beside needs"));
+    QUIET(tg_ctx_new_on, new_on(&copies, "lacks a slot that copy_beside needs"));
     QUIET(tg_ctx_new_on, new_on(&small, "size is 0"));
     QUIET(tg_ctx_new_on, new_on(&later, "this library knows"));
+    tg_ctx *named = tg_ctx_new_on(tg_ctx_ops(b->ctx), TG_CONFIG(.device = "cpu", .threads = 1));
+    QUIET(tg_ctx_new_on, tg_ctx_status(named) == TG_ERR_ARGUMENT && strstr(tg_ctx_message(named), "leave it NULL"));
+    tg_ctx_free(named);
     QUIET(tg_ctx_ops, !tg_ctx_ops(NULL));
     QUIET(tg_ctx_device_state, !tg_ctx_device_state(NULL));
     QUIET(tg_parallel_run, (tg_parallel_run(NULL, 4, NULL, NULL), tg_parallel_run(b->ctx, -1, NULL, NULL), true));
@@ -51,7 +54,7 @@ static void devices(misuse_world *b) {
     QUIET(tg_array_of, !tg_array_of(b->gone).data && tg_array_of(b->gone).numel == 6);
 }
 
-/* ---- An op whose functions are the row's ---- */
+/* ---- An op whose functions are those of the row ---- */
 
 typedef tg_status (*call_fn)(tg_call *c);
 typedef struct probe {
@@ -83,7 +86,7 @@ static void probe_end(void *state) { ((probe *)state)->ended++; }
 static const tg_op probe_op = {.size = sizeof(tg_op), .name = "probe", .n_in = 1, .n_out = 1, .infer = probe_infer,
                                .forward = probe_forward, .backward = probe_backward};
 
-/* Records the op, runs its backward; the state ends once, and the output of a refused op is inert. */
+/* Records the op and runs its backward. The state must end exactly once, and the output of a refused op be inert. */
 static bool probes(misuse_world *b, const tg_op *op, probe p) {
     tg_tape *t = tg_tape_new(b->ctx);
     tg_tensor *y = b->x, *in[] = {b->w};
@@ -100,7 +103,7 @@ static bool probes(misuse_world *b, const tg_op *op, probe p) {
 static const int64_t two[] = {2, 3}, minus[] = {2, -3}, huge[] = {INT64_MAX, 4}, nine[9] = {1, 1, 1, 1, 1, 1, 1, 1, 1};
 static const int64_t rows[] = {3, 1}, back[] = {-3, 1}, wide[] = {INT64_MAX / 2, 1};
 
-/* A tensor or the call's error. */
+/* Returns TG_OK for a tensor, or the call's error. */
 static tg_status made(tg_call *c, const tg_tensor *x) { return misuse_inert(x) ? tg_ctx_status(c->ctx) : TG_OK; }
 
 #define CALL(name, expr) \
@@ -161,8 +164,8 @@ static void calls_of_infer(misuse_world *b) {
 #define INFER(symbol, code, says, fn) GIVES(symbol, code, says, probes(b, &probe_op, (probe){.infer = fn}))
     INFER(tg_call_out, INTERNAL, "output 1 of 1", out_beyond);
     INFER(tg_call_out, INTERNAL, "output -1 of 1", out_before);
-    INFER(tg_call_out, INTERNAL, "each once", out_twice);
-    INFER(tg_call_out, INTERNAL, "left output 0 unset", out_never);
+    INFER(tg_call_out, INTERNAL, "each index once", out_twice);
+    INFER(tg_call_out, INTERNAL, "made no output 0", out_never);
     INFER(tg_call_out, SHAPE, "dim 1 is -3, expected 0 or more", out_minus);
     INFER(tg_call_out, SHAPE, "overflows", out_huge);
     INFER(tg_call_out, SHAPE, "9 dims, expected 0 to 8", out_nine);
@@ -170,8 +173,10 @@ static void calls_of_infer(misuse_world *b) {
     INFER(tg_call_out, ARGUMENT, "the shape is NULL", out_null);
     INFER(tg_call_out, DTYPE, "expected one of", out_dtype);
     INFER(tg_call_outputs, ARGUMENT, "room for 1", outputs_fixed);
-    GIVES(tg_call_outputs, ARGUMENT, "-1 outputs, room for 1", probes(b, &variadic, (probe){.infer = outputs_minus}));
-    GIVES(tg_call_outputs, ARGUMENT, "2 outputs, room for 1", probes(b, &variadic, (probe){.infer = outputs_many}));
+    GIVES(tg_call_outputs, ARGUMENT, "sets -1 outputs, but the call has room for 1",
+          probes(b, &variadic, (probe){.infer = outputs_minus}));
+    GIVES(tg_call_outputs, ARGUMENT, "sets 2 outputs, but the call has room for 1",
+          probes(b, &variadic, (probe){.infer = outputs_many}));
     INFER(tg_call_view, INTERNAL, "output 1 of 1", view_beyond);
     INFER(tg_call_view, SHAPE, "outside the bytes", view_outside);
     INFER(tg_call_view, SHAPE, "outside the bytes", view_before);
@@ -187,7 +192,7 @@ static void calls_of_infer(misuse_world *b) {
     INFER(tg_call_temp, SHAPE, "9 dims", temp_nine);
     INFER(tg_call_temp, SHAPE, "overflows", temp_huge);
     INFER(tg_call_temp, DTYPE, "expected one of", temp_dtype);
-    INFER(tg_call_draw, ARGUMENT, "-1 draws, expected 0 or more", draw_minus);
+    INFER(tg_call_draw, ARGUMENT, "n is -1, expected 0 or more", draw_minus);
     INFER(tg_call_draws, ARGUMENT, "the tensor is NULL", draws_of_none);
     INFER(tg_call_draw, DATA, "refused the call with TG_ERR_DATA", draws_and_fails);
     QUIET(tg_call_out_in_flight, tg_call_out_in_flight(NULL, 0, NULL) == TG_ERR_ARGUMENT);
@@ -201,11 +206,11 @@ static void calls_of_infer(misuse_world *b) {
 
 static void calls_of_backward(misuse_world *b) {
 #define BACKWARD(symbol, code, says, fn) GIVES(symbol, code, says, probes(b, &probe_op, (probe){.backward = fn}))
-    BACKWARD(tg_call_gin, ARGUMENT, "input 1 of 1", gin_beyond);
-    BACKWARD(tg_call_gin, ARGUMENT, "input -1 of 1", gin_before);
-    BACKWARD(tg_call_pass, ARGUMENT, "input 1 of 1", pass_beyond);
+    BACKWARD(tg_call_gin, ARGUMENT, "the input is 1, expected 0 to 0", gin_beyond);
+    BACKWARD(tg_call_gin, ARGUMENT, "the input is -1, expected 0 to 0", gin_before);
+    BACKWARD(tg_call_pass, ARGUMENT, "the input is 1, expected 0 to 0", pass_beyond);
     BACKWARD(tg_call_pass, ARGUMENT, "the tensor is NULL", pass_null);
-    BACKWARD(tg_call_pass, ARGUMENT, "input 7 of 1", pass_dead);
+    BACKWARD(tg_call_pass, ARGUMENT, "the input is 7, expected 0 to 0", pass_dead);
     BACKWARD(tg_call_pass, SHAPE, "f32[6], expected w f32[2, 3]", pass_shape);
     BACKWARD(tg_call_view_of, SHAPE, "outside the bytes", view_of_outside);
     BACKWARD(tg_call_view_of, ARGUMENT, "the tensor is NULL", view_of_null);
@@ -293,7 +298,7 @@ static tg_status refill(void *user, tg_ctx *ctx, void *dst, size_t bytes) {
 
 static void count(void *user) { ++*(int *)user; }
 
-/* What could not be discarded ends its user at once, and once. */
+/* If a tensor cannot be discarded, the user state is freed at once and exactly once. */
 static bool discards(tg_tensor *x, bool with_refill) {
     int ended = 0;
     return tg_discard_with(x, with_refill ? refill : NULL, count, &ended) != TG_OK && ended == 1;
@@ -310,12 +315,12 @@ static tg_status unpack(void *user, void *packed, tg_tensor *x) {
 }
 
 static void packers(misuse_world *b) {
-    const tg_packer good = *TG_PACKER(.pack = pack, .unpack = unpack), sizeless = {.pack = pack, .unpack = unpack};
+    const tg_pack_ops good = *TG_PACK_OPS(.pack = pack, .unpack = unpack), sizeless = {.pack = pack, .unpack = unpack};
     QUIET(tg_tape_pack, tg_tape_pack(NULL, &good) == TG_ERR_ARGUMENT);
     FAILS(tg_tape_pack, HANDLE, "freed", tg_tape_pack(b->freed, &good));
     FAILS(tg_tape_pack, ARGUMENT, "the struct's size is 0", tg_tape_pack(b->t, &sizeless));
-    FAILS(tg_tape_pack, ARGUMENT, "needs pack and unpack", tg_tape_pack(b->t, TG_PACKER(.pack = pack)));
-    FAILS(tg_tape_pack, ARGUMENT, "needs pack and unpack", tg_tape_pack(b->t, TG_PACKER(.unpack = unpack)));
+    FAILS(tg_tape_pack, ARGUMENT, "pack or unpack of the packer", tg_tape_pack(b->t, TG_PACK_OPS(.pack = pack)));
+    FAILS(tg_tape_pack, ARGUMENT, "pack or unpack of the packer", tg_tape_pack(b->t, TG_PACK_OPS(.unpack = unpack)));
     QUIET(tg_pack, tg_pack(NULL) == TG_ERR_ARGUMENT);
     DEAD_STATUS(tg_pack, tg_pack(x));
 }
@@ -327,7 +332,7 @@ static void works(misuse_world *b) {
                       bad = {.size = sizeof bad, .name = "radio", .wait = broken};
     static float data[2];
     tg_tensor *wrapped = tg_wrap(b->ctx, TG_F32, TG_SHAPE(2), NULL, data, NULL, NULL);
-    tg_tensor *saved = tg_exp(b->t, b->w), *p = tg_param(b->ctx, "p", TG_SHAPE(2), 0);
+    tg_tensor *saved = tg_exp(b->t, b->w), *p = tg_param_new(b->ctx, "p", TG_DTYPE_DEFAULT, TG_SHAPE(2), 0);
     QUIET(tg_work_new, !tg_work_new(NULL, &good, NULL));
     GIVES(tg_work_new, ARGUMENT, "the table is NULL", !tg_work_new(b->ctx, NULL, NULL));
     GIVES(tg_work_new, ARGUMENT, "wait", !tg_work_new(b->ctx, &no_wait, NULL));

@@ -40,12 +40,12 @@ static void plain_grad(void *state, const double *x, int64_t n, const double *gy
 /* ---- A function of tensors ---- */
 
 #define CHECK(code, says, fn, in, n_in, n_out, opts) \
-    GIVES(tg_gradcheck, code, says, tg_gradcheck(t, fn, NULL, in, n_in, n_out, opts, NULL) != TG_OK)
+    GIVES(tg_gradcheck, code, says, tg_gradcheck(t, fn, NULL, in, n_in, n_out, NULL, opts) != TG_OK)
 
 static void tensors(misuse_world *b) {
     GIVES(tg_gradcheck, HANDLE, "freed", tg_gradcheck(b->freed, square, NULL, &b->x, 1, 1, NULL, NULL) != TG_OK);
-    tg_tape *t = tg_tape_new(b->ctx); /* in the freed one's memory */
-    tg_tensor *p = tg_param_of(b->ctx, "p", TG_F64, TG_SHAPE(2), 1), *none = NULL;
+    tg_tape *t = tg_tape_new(b->ctx); /* reuses the memory of the freed tape */
+    tg_tensor *p = tg_param_new(b->ctx, "p", TG_F64, TG_SHAPE(2), 1), *none = NULL;
     tg_gradcheck_opts zero = {0}, later = {.size = sizeof later + 8};
     FAILS(tg_gradcheck, ARGUMENT, "the tape is NULL", tg_gradcheck(NULL, square, NULL, &p, 1, 1, NULL, NULL));
     CHECK(ARGUMENT, "expected a function", NULL, &p, 1, 1, NULL);
@@ -79,8 +79,8 @@ static void tensors(misuse_world *b) {
 
 static bool refused(tg_plain_fn fn, tg_plain_grad_fn grad, const double *x, int64_t n, int64_t m,
                     const tg_gradcheck_opts *opts, tg_status status, const char *says) {
-    tg_gradcheck_result r;
-    return tg_gradcheck_fn(fn, grad, NULL, x, n, m, opts, &r) == status && strstr(r.report, says);
+    tg_gradcheck_info r = TG_GRADCHECK_INFO();
+    return tg_gradcheck_fn(fn, grad, NULL, x, n, m, &r, opts) == status && strstr(r.report, says);
 }
 
 static void plains(misuse_world *b) {
@@ -97,6 +97,9 @@ static void plains(misuse_world *b) {
     QUIET(tg_gradcheck_fn, refused(plain, plain_grad, x, 1, 1, &nan, TG_ERR_ARGUMENT, "eps"));
     QUIET(tg_gradcheck_fn, refused(plain, plain_grad, x, 1, 1, &zero, TG_ERR_ARGUMENT, "size is 0"));
     QUIET(tg_gradcheck_fn, refused(plain, plain_grad, x, 1, 1, &later, TG_ERR_ARGUMENT, "this library knows"));
+    tg_gradcheck_info unset = {0}, wide = {.size = sizeof wide + 8};
+    QUIET(tg_gradcheck_fn, tg_gradcheck_fn(plain, plain_grad, NULL, x, 1, 1, &unset, NULL) == TG_ERR_ARGUMENT);
+    QUIET(tg_gradcheck_fn, tg_gradcheck_fn(plain, plain_grad, NULL, x, 1, 1, &wide, NULL) == TG_ERR_ARGUMENT);
 }
 
 static void samples(misuse_world *b) {
@@ -107,8 +110,12 @@ static void samples(misuse_world *b) {
     FAILS(tg_gradcheck_op, ARGUMENT, "neg has no sample -1", tg_gradcheck_op(b->ctx, neg, -1, NULL, NULL));
     FAILS(tg_gradcheck_op, ARGUMENT, "neg has no sample 9999", tg_gradcheck_op(b->ctx, neg, 9999, NULL, NULL));
     FAILS(tg_gradcheck_op, ARGUMENT, "eps: expected a step",
-          tg_gradcheck_op(b->ctx, neg, 0, TG_GRADCHECK(.eps = 2), NULL));
-    FAILS(tg_gradcheck_op, ARGUMENT, "size is 0", tg_gradcheck_op(b->ctx, neg, 0, &zero, NULL));
+          tg_gradcheck_op(b->ctx, neg, 0, NULL, TG_GRADCHECK(.eps = 2)));
+    FAILS(tg_gradcheck_op, ARGUMENT, "size is 0", tg_gradcheck_op(b->ctx, neg, 0, NULL, &zero));
+    tg_gradcheck_info unset = {0}, wide = {.size = sizeof wide + 8};
+    FAILS(tg_gradcheck_op, ARGUMENT, "tg_gradcheck_op: the struct's size is 0",
+          tg_gradcheck_op(b->ctx, neg, 0, &unset, NULL));
+    FAILS(tg_gradcheck_op, ARGUMENT, "this library knows", tg_gradcheck_op(b->ctx, neg, 0, &wide, NULL));
 }
 
 /* ---- Reports ---- */
@@ -116,25 +123,33 @@ static void samples(misuse_world *b) {
 static void reports(misuse_world *b) {
     const tg_op *neg = tg_op_find("neg");
     tg_tape *t = tg_tape_new(b->ctx);
-    tg_tensor *p = tg_param_of(b->ctx, "p", TG_F64, TG_SHAPE(2), 1);
+    tg_tensor *p = tg_param_new(b->ctx, "p", TG_F64, TG_SHAPE(2), 1);
+    tg_gradcheck_info unset = {0};
     char path[512];
     snprintf(path, sizeof path, "%s/damaged.json", b->dir);
+    FAILS(tg_gradcheck, ARGUMENT, "size is 0", tg_gradcheck(t, square, NULL, &p, 1, 1, &unset, NULL));
+    FAILS(tg_gradcheck_report, ARGUMENT, "size is 0",
+          tg_gradcheck_report(t, path, square, NULL, &p, 1, 1, &unset, NULL));
+    FAILS(tg_gradcheck_report_op, ARGUMENT, "size is 0",
+          tg_gradcheck_report_op(b->ctx, path, neg, 0, &unset, NULL));
+    FAILS(tg_gradcheck_replay, ARGUMENT, "size is 0", tg_gradcheck_replay(t, path, square, NULL, &unset));
+    FAILS(tg_gradcheck_replay_op, ARGUMENT, "size is 0", tg_gradcheck_replay_op(b->ctx, path, neg, &unset));
     tg_file_save(b->ctx, path, "{\"format\": \"another\"}", 21);
     FAILS(tg_gradcheck_report, ARGUMENT, "the tape is NULL",
-          tg_gradcheck_report(path, NULL, square, NULL, &p, 1, 1, NULL, NULL));
+          tg_gradcheck_report(NULL, path, square, NULL, &p, 1, 1, NULL, NULL));
     GIVES(tg_gradcheck_report, ARGUMENT, "expected a function",
-          tg_gradcheck_report(path, t, NULL, NULL, &p, 1, 1, NULL, NULL) != TG_OK);
-    QUIET(tg_gradcheck_report_op, tg_gradcheck_report_op(path, NULL, neg, 0, NULL, NULL) == TG_ERR_ARGUMENT);
+          tg_gradcheck_report(t, path, NULL, NULL, &p, 1, 1, NULL, NULL) != TG_OK);
+    QUIET(tg_gradcheck_report_op, tg_gradcheck_report_op(NULL, path, neg, 0, NULL, NULL) == TG_ERR_ARGUMENT);
     FAILS(tg_gradcheck_report_op, ARGUMENT, "neg has no sample -1",
-          tg_gradcheck_report_op(path, b->ctx, neg, -1, NULL, NULL));
-    QUIET(tg_gradcheck_replay, tg_gradcheck_replay(path, NULL, square, NULL, NULL) == TG_ERR_ARGUMENT);
-    FAILS(tg_gradcheck_replay, ARGUMENT, "path is NULL", tg_gradcheck_replay(NULL, t, square, NULL, NULL));
-    FAILS(tg_gradcheck_replay, FORMAT, "damaged.json", tg_gradcheck_replay(path, t, square, NULL, NULL));
-    FAILS(tg_gradcheck_replay, IO, "no/such", tg_gradcheck_replay("no/such", t, square, NULL, NULL));
-    QUIET(tg_gradcheck_replay_op, tg_gradcheck_replay_op(path, NULL, neg, NULL) == TG_ERR_ARGUMENT);
-    FAILS(tg_gradcheck_replay_op, ARGUMENT, "path is NULL", tg_gradcheck_replay_op(NULL, b->ctx, neg, NULL));
-    FAILS(tg_gradcheck_replay_op, FORMAT, "damaged.json", tg_gradcheck_replay_op(path, b->ctx, NULL, NULL));
-    FAILS(tg_gradcheck_replay_op, IO, "no/such", tg_gradcheck_replay_op("no/such", b->ctx, neg, NULL));
+          tg_gradcheck_report_op(b->ctx, path, neg, -1, NULL, NULL));
+    QUIET(tg_gradcheck_replay, tg_gradcheck_replay(NULL, path, square, NULL, NULL) == TG_ERR_ARGUMENT);
+    FAILS(tg_gradcheck_replay, ARGUMENT, "path is NULL", tg_gradcheck_replay(t, NULL, square, NULL, NULL));
+    FAILS(tg_gradcheck_replay, FORMAT, "damaged.json", tg_gradcheck_replay(t, path, square, NULL, NULL));
+    FAILS(tg_gradcheck_replay, IO, "no/such", tg_gradcheck_replay(t, "no/such", square, NULL, NULL));
+    QUIET(tg_gradcheck_replay_op, tg_gradcheck_replay_op(NULL, path, neg, NULL) == TG_ERR_ARGUMENT);
+    FAILS(tg_gradcheck_replay_op, ARGUMENT, "path is NULL", tg_gradcheck_replay_op(b->ctx, NULL, neg, NULL));
+    FAILS(tg_gradcheck_replay_op, FORMAT, "damaged.json", tg_gradcheck_replay_op(b->ctx, path, NULL, NULL));
+    FAILS(tg_gradcheck_replay_op, IO, "no/such", tg_gradcheck_replay_op(b->ctx, "no/such", neg, NULL));
     tg_tape_free(t);
     tg_drop(p);
 }

@@ -1,5 +1,4 @@
-/* Files. What is wrong inside them has tests of its own (unit/test_safetensors.c, unit/test_io.c); here are the calls.
- */
+/* Files: wrong calls. Damaged files have tests of their own (unit/test_safetensors.c, unit/test_io.c). */
 #define _GNU_SOURCE
 #include <sys/stat.h>
 #include <unistd.h>
@@ -19,7 +18,7 @@ static path path_of(const misuse_world *b, const char *name) {
     return p;
 }
 
-/* In the world's directory; good until the end of the expression. */
+/* Returns a path in the world's directory, valid until the end of the expression. */
 #define at(b, file) (path_of(b, file).name)
 
 static void files(misuse_world *b) {

@@ -20,7 +20,7 @@ static void linear(misuse_world *b) {
         INERT(symbol, SHAPE, "they must be equal", symbol(b->t, b->cube, w, NULL, c, NULL));                           \
         INERT(symbol, SHAPE, "b must be a vector of 2", symbol(b->t, b->x, w, b->v, c, NULL));                         \
         INERT(symbol, DTYPE, "it must be f32", symbol(b->t, b->ids, w, NULL, c, NULL));                                \
-        INERT(symbol, ARGUMENT, "choose one", symbol(b->t, b->x, w, NULL, NULL, both));                                \
+        INERT(symbol, ARGUMENT, "are both set", symbol(b->t, b->x, w, NULL, NULL, both));                              \
         INERT(symbol, ARGUMENT, "the communicator is NULL",                                                            \
               symbol(b->t, b->x, w, NULL, NULL, TG_LINEAR_GRAD(.allreduce_dgrad = true)));                             \
         INERT(symbol, ARGUMENT, "size is 0", symbol(b->t, b->x, w, NULL, c, &zero));                                   \
@@ -28,16 +28,16 @@ static void linear(misuse_world *b) {
     } while (0)
     LINEAR(tg_linear_with_grad_accumulation);
     LINEAR(tg_linear_with_frozen_weight);
-    INERT(tg_linear_with_grad_accumulation, STATE, "expected a leaf, or no fusion",
+    INERT(tg_linear_with_grad_accumulation, STATE, "fused_wgrad is set",
           tg_linear_with_grad_accumulation(b->t, b->x, b->r, NULL, c, TG_LINEAR_GRAD(.fused_wgrad = true)));
-    INERT(tg_linear_with_frozen_weight, ARGUMENT, "no gradient to fuse",
+    INERT(tg_linear_with_frozen_weight, ARGUMENT, "fused_wgrad is set, but a frozen weight has no gradient",
           tg_linear_with_frozen_weight(b->t, b->x, w, NULL, c, TG_LINEAR_GRAD(.fused_wgrad = true)));
     tg_comm_free(c);
 }
 
 static void waiting(misuse_world *b) {
     QUIET(tg_wgrads_new, !tg_wgrads_new(NULL, 1));
-    GIVES(tg_wgrads_new, ARGUMENT, "limit -2", !tg_wgrads_new(b->ctx, -2));
+    GIVES(tg_wgrads_new, ARGUMENT, "limit is -2", !tg_wgrads_new(b->ctx, -2));
     QUIET(tg_wgrads_free, (tg_wgrads_free(NULL), true));
     QUIET(tg_wgrads_count, tg_wgrads_count(NULL) == 0);
     QUIET(tg_wgrads_run, tg_wgrads_run(NULL) == TG_ERR_ARGUMENT);
@@ -49,18 +49,18 @@ static void placed(misuse_world *b, const tg_parallel *p) {
     const tg_shape shape = TG_SHAPE(4, 3), wide = {.ndim = 9};
     const tg_place_at rows = {TG_TP, TG_SHARD(0)}, twice[2] = {{TG_TP, TG_I}, {TG_TP, TG_R}},
                       far = {TG_TP, TG_SHARD(2)}, none = {TG_PP, TG_I}, partial = {TG_TP, TG_P};
-#define PLACED(code, says, ...) INERT(tg_param_placed, code, says, tg_param_placed(p, "w", __VA_ARGS__))
-    QUIET(tg_param_placed, misuse_inert(tg_param_placed(NULL, "w", TG_F32, shape, 1, &rows, 1)));
+#define PLACED(code, says, ...) INERT(tg_param_new_placed, code, says, tg_param_new_placed(p, "w", __VA_ARGS__))
+    QUIET(tg_param_new_placed, misuse_inert(tg_param_new_placed(NULL, "w", TG_F32, shape, 1, &rows, 1)));
     PLACED(ARGUMENT, "std is nan", TG_F32, shape, NAN, &rows, 1);
     PLACED(ARGUMENT, "std is -1", TG_F32, shape, -1, &rows, 1);
-    PLACED(ARGUMENT, "-1 placements", TG_F32, shape, 1, &rows, -1);
-    PLACED(ARGUMENT, "1 placements at", TG_F32, shape, 1, NULL, 1);
-    PLACED(ARGUMENT, "axis tp is placed twice", TG_F32, shape, 1, twice, 2);
-    PLACED(ARGUMENT, "places nothing", TG_F32, shape, 1, &none, 1);
-    PLACED(SHAPE, "dim 2 of 2", TG_F32, shape, 1, &far, 1);
+    PLACED(ARGUMENT, "n is -1", TG_F32, shape, 1, &rows, -1);
+    PLACED(ARGUMENT, "n is 1", TG_F32, shape, 1, NULL, 1);
+    PLACED(ARGUMENT, "axis tp is given twice", TG_F32, shape, 1, twice, 2);
+    PLACED(ARGUMENT, "axis is 3, which has no placements", TG_F32, shape, 1, &none, 1);
+    PLACED(SHAPE, "shards dim 2, but", TG_F32, shape, 1, &far, 1);
     PLACED(SHAPE, "dims", TG_F32, wide, 1, &rows, 1);
     PLACED(DTYPE, "expected a float", TG_I64, shape, 1, &rows, 1);
-    PLACED(PLACEMENT, "a parameter is I, R or a shard", TG_F32, shape, 1, &partial, 1);
+    PLACED(PLACEMENT, "parameter w f32[4, 3] would be P", TG_F32, shape, 1, &partial, 1);
 }
 
 static bool no_module(tg_module *m) {
@@ -82,12 +82,17 @@ static void layers(misuse_world *b, const tg_parallel *p) {
         NONE(symbol, ARGUMENT, "size is 0", symbol(p, 2, 2, &zero));                                                   \
         NONE(symbol, ARGUMENT, "this library knows", symbol(p, 2, 2, &later));                                         \
         NONE(symbol, ARGUMENT, "std is nan", symbol(p, 2, 2, TG_PLINEAR(.std = NAN)));                                 \
-        NONE(symbol, ARGUMENT, "limit -2", symbol(p, 2, 2, TG_PLINEAR(.deferred_wgrads = -2)));                        \
-        NONE(symbol, SHAPE, "-1 strides", symbol(p, 2, 2, TG_PLINEAR(.strides = -1)));                                 \
-        NONE(symbol, SHAPE, "3 strides", symbol(p, 2, 2, TG_PLINEAR(.strides = 3)));                                   \
+        NONE(symbol, ARGUMENT, "deferred_wgrads is -2", symbol(p, 2, 2, TG_PLINEAR(.deferred_wgrads = -2)));           \
+        NONE(symbol, SHAPE, "strides is -1", symbol(p, 2, 2, TG_PLINEAR(.strides = -1)));                              \
+        NONE(symbol, SHAPE, "strides is 3", symbol(p, 2, 2, TG_PLINEAR(.strides = 3)));                                \
         NONE(symbol, SHAPE, "expected [2, 2]", symbol(p, 2, 2, TG_PLINEAR(.weight = b->x)));                           \
         NONE(symbol, HANDLE, "another context", symbol(p, 2, 2, TG_PLINEAR(.weight = b->foreign)));                    \
-        NONE(symbol, ARGUMENT, "choose one", symbol(p, 3, 2, TG_PLINEAR(.weight = b->x, .no_weight = true)));          \
+        NONE(symbol, ARGUMENT, "no_weight is set", symbol(p, 3, 2, TG_PLINEAR(.weight = b->x, .no_weight = true)));    \
+        NONE(symbol, ARGUMENT, "std is 1, expected 0", symbol(p, 3, 2, TG_PLINEAR(.weight = b->x, .std = 1)));         \
+        NONE(symbol, ARGUMENT, "std is 1, expected 0", symbol(p, 3, 2, TG_PLINEAR(.no_weight = true, .std = 1)));      \
+        NONE(symbol, ARGUMENT, "std is 1, expected 0", symbol(p, 3, 2, TG_PLINEAR(.no_init = true, .std = 1)));        \
+        NONE(symbol, ARGUMENT, "the weight is given", symbol(p, 3, 2, TG_PLINEAR(.weight = b->x, .no_init = true)));   \
+        NONE(symbol, ARGUMENT, "nothing to draw", symbol(p, 3, 2, TG_PLINEAR(.no_weight = true, .no_init = true)));    \
         EACH_DEAD(x) NONE(symbol, HANDLE, "the tensor", symbol(p, 3, 2, TG_PLINEAR(.weight = x)));                     \
     } while (0)
     EITHER(tg_nn_column_linear);
@@ -95,6 +100,8 @@ static void layers(misuse_world *b, const tg_parallel *p) {
     NONE(tg_nn_column_linear, ARGUMENT, "input_is_whole is",
          tg_nn_column_linear(p, 2, 2, TG_PLINEAR(.input_is_whole = true)));
     NONE(tg_nn_row_linear, ARGUMENT, "gather_output is", tg_nn_row_linear(p, 2, 2, TG_PLINEAR(.gather_output = true)));
+    NONE(tg_nn_row_linear, ARGUMENT, "no_dgrad_reduce is set, but it is an option of the column layer",
+         tg_nn_row_linear(p, 2, 2, TG_PLINEAR(.no_dgrad_reduce = true)));
     QUIET(tg_nn_vocab_embedding, no_module(tg_nn_vocab_embedding(NULL, 2, 2, 1, NULL)));
     NONE(tg_nn_vocab_embedding, ARGUMENT, "vocab is 0", tg_nn_vocab_embedding(p, 0, 2, 1, NULL));
     NONE(tg_nn_vocab_embedding, ARGUMENT, "hidden is -2", tg_nn_vocab_embedding(p, 2, -2, 1, NULL));
@@ -104,7 +111,7 @@ static void layers(misuse_world *b, const tg_parallel *p) {
     QUIET(tg_wgrads_drain, tg_wgrads_drain(NULL) == TG_ERR_ARGUMENT);
     QUIET(tg_wgrads_drain, tg_wgrads_drain(box) == TG_OK);
     QUIET(tg_plinear_apply, misuse_inert(tg_plinear_apply(NULL, b->t, b->x, NULL, -1)));
-    INERT(tg_plinear_apply, ARGUMENT, "a linear, expected a column or row linear",
+    INERT(tg_plinear_apply, ARGUMENT, "the module is a \"linear\", expected a column or row linear layer",
           tg_plinear_apply(box, b->t, b->x, NULL, -1));
     tg_module_free(box);
 }
@@ -116,15 +123,15 @@ static void calls(misuse_world *b, const tg_parallel *p) {
     INERT(tg_plinear_apply, ARGUMENT, "the tape is NULL", tg_plinear_apply(m, NULL, b->x, NULL, -1));
     INERT(tg_plinear_apply, HANDLE, "different contexts", tg_plinear_apply(m, b->far_t, b->foreign, NULL, -1));
     INERT(tg_plinear_apply, HANDLE, "freed", tg_plinear_apply(m, b->freed, b->x, NULL, -1));
-    INERT(tg_plinear_apply, ARGUMENT, "an option of the column layer", tg_plinear_apply(r, b->t, b->x, NULL, 1));
-    INERT(tg_plinear_apply, ARGUMENT, "no weight was given", tg_plinear_apply(bare, b->t, b->x, NULL, -1));
+    INERT(tg_plinear_apply, ARGUMENT, "gather_output is above 0", tg_plinear_apply(r, b->t, b->x, NULL, 1));
+    INERT(tg_plinear_apply, ARGUMENT, "this call gives none", tg_plinear_apply(bare, b->t, b->x, NULL, -1));
     INERT(tg_plinear_apply, SHAPE, "expected [2, 3]", tg_plinear_apply(m, b->t, b->x, b->cube, -1));
     INERT(tg_plinear_apply, ARGUMENT, "the tensor is NULL", tg_plinear_apply(m, b->t, NULL, NULL, -1));
     INERT(tg_plinear_apply, SHAPE,
           "x has 4 columns but w has 3; they must be equal", tg_plinear_apply(m, b->t, b->cube, NULL, -1));
     DEAD_TENSOR(tg_plinear_apply, tg_plinear_apply(m, b->t, x, NULL, -1));
     DEAD_TENSOR(tg_plinear_apply, tg_plinear_apply(r, b->t, b->x, x, -1));
-    INERT(tg_nn_vocab_embedding, SHAPE, "expected [b, s]", tg_module_forward(e, b->t, b->ids));
+    INERT(tg_nn_vocab_embedding, SHAPE, "ids is i64[2], expected 2 dims, [b, s]", tg_module_forward(e, b->t, b->ids));
     DEAD_TENSOR(tg_nn_vocab_embedding, tg_module_forward(e, b->t, x));
     tg_module_free(m);
     tg_module_free(r);
@@ -143,12 +150,18 @@ static void forward_only(misuse_world *b, const tg_parallel *p) {
         NONE(symbol, ARGUMENT, "expected", symbol(p, 2, -1, NULL));                                                    \
         NONE(symbol, ARGUMENT, "size is 0", symbol(p, 2, 2, &zero));                                                   \
         NONE(symbol, ARGUMENT, "this library knows", symbol(p, 2, 2, &later));                                         \
-        NONE(symbol, ARGUMENT, "norm_eps is nan", symbol(p, 2, 2, TG_INFERENCE(.norm_eps = NAN)));                     \
         NONE(symbol, ARGUMENT, "std is -1", symbol(p, 2, 2, TG_INFERENCE(.std = -1)));                                 \
         NONE(symbol, SHAPE, "expected [2, 2]", symbol(p, 2, 2, TG_INFERENCE(.weight = b->x)));                         \
+        NONE(symbol, ARGUMENT, "std is 1, expected 0", symbol(p, 3, 2, TG_INFERENCE(.weight = b->x, .std = 1)));       \
     } while (0)
     FORWARD_ONLY(tg_nn_inference_column);
     FORWARD_ONLY(tg_nn_inference_row);
+    NONE(tg_nn_inference_column, ARGUMENT, "norm_eps is nan",
+         tg_nn_inference_column(p, 2, 2, TG_INFERENCE(.norm_eps = NAN)));
+    NONE(tg_nn_inference_row, ARGUMENT, "norm_eps is set, but it is an option of the column layer",
+         tg_nn_inference_row(p, 2, 2, TG_INFERENCE(.norm_eps = 1e-5)));
+    NONE(tg_nn_inference_row, ARGUMENT, "norm is set, but it is an option of the column layer",
+         tg_nn_inference_row(p, 3, 3, TG_INFERENCE(.norm = b->v)));
     NONE(tg_nn_inference_column, SHAPE, "the norm given is",
          tg_nn_inference_column(p, 2, 2, TG_INFERENCE(.norm = b->v)));
     QUIET(tg_inference_next, misuse_inert(tg_inference_next(NULL, c, b->t, two, &res)));
@@ -156,8 +169,8 @@ static void forward_only(misuse_world *b, const tg_parallel *p) {
     INERT(tg_inference_next, ARGUMENT, "expected an inference_row", tg_inference_next(r, NULL, b->t, two, &res));
     INERT(tg_inference_next, ARGUMENT, "the tape is NULL", tg_inference_next(r, c, NULL, two, &res));
     INERT(tg_inference_next, HANDLE, "different contexts", tg_inference_next(r, c, b->far_t, two, &res));
-    INERT(tg_inference_next, ARGUMENT, "the residual is NULL", tg_inference_next(r, c, b->t, two, &none));
-    INERT(tg_inference_next, ARGUMENT, "the residual is NULL", tg_inference_next(r, c, b->t, two, NULL));
+    INERT(tg_inference_next, ARGUMENT, "residual or *residual is NULL", tg_inference_next(r, c, b->t, two, &none));
+    INERT(tg_inference_next, ARGUMENT, "residual or *residual is NULL", tg_inference_next(r, c, b->t, two, NULL));
     DEAD_TENSOR(tg_inference_next, tg_inference_next(r, c, b->t, x, &res));
     tg_drop(two);
     tg_module_free(c);

@@ -14,7 +14,7 @@
         VIEW(symbol, symbol(t, x, __VA_ARGS__));                                                      \
         REFUSED(symbol, __VA_ARGS__);                                                                 \
     } while (0)
-/* c is NULL, or of another context, in the place of the last argument that is called c. */
+/* Calls with NULL, or a communicator of another context, as the last argument, which is named c. */
 #define REFUSED(symbol, ...)                                                                          \
     do {                                                                                              \
         tg_comm *given = c;                                                                           \
@@ -32,8 +32,8 @@ static void same_shape(misuse_world *b, tg_comm *c, tg_comm *far) {
     MAPPING(tg_all_reduce_max, c);
     INERT(tg_all_reduce_max, PLACEMENT, "tg_detach it first", tg_all_reduce_max(b->t, b->w, c));
     MAPPING(tg_broadcast, 0, c);
-    INERT(tg_broadcast, ARGUMENT, "root 2: expected 0 to 1", tg_broadcast(b->t, b->x, 2, c));
-    INERT(tg_broadcast, ARGUMENT, "root -1: expected 0 to 1", tg_broadcast(b->t, b->x, -1, c));
+    INERT(tg_broadcast, ARGUMENT, "root is 2, expected a rank from 0 to 1", tg_broadcast(b->t, b->x, 2, c));
+    INERT(tg_broadcast, ARGUMENT, "root is -1, expected a rank from 0 to 1", tg_broadcast(b->t, b->x, -1, c));
     MAPPED_VIEW(tg_as_partial, c);
     MAPPED_VIEW(tg_as_opaque, c);
     MAPPED_VIEW(tg_as_shard, 0, c);
@@ -46,14 +46,14 @@ static void same_shape(misuse_world *b, tg_comm *c, tg_comm *far) {
 
 static void cut(misuse_world *b, tg_comm *c, tg_comm *far) {
     MAPPING(tg_scatter_to_tp, c);
-    INERT(tg_scatter_to_tp, SHAPE, "dim 1 has size 3: expected one divisible by the 2 ranks",
+    INERT(tg_scatter_to_tp, SHAPE, "dim 1 has size 3, expected a multiple of the 2 ranks of group \"\"",
           tg_scatter_to_tp(b->t, b->x, c));
     MAPPING(tg_gather_from_tp, c);
     MAPPING(tg_scatter_to_sp, c);
     INERT(tg_scatter_to_sp, SHAPE, "dim 0 has size 3", tg_scatter_to_sp(b->t, b->v, c));
     MAPPING(tg_all_gather_last_dim, c);
     MAPPING(tg_reduce_scatter_last_dim, c);
-    INERT(tg_reduce_scatter_last_dim, SHAPE, "divisible by the 2 ranks", tg_reduce_scatter_last_dim(b->t, b->x, c));
+    INERT(tg_reduce_scatter_last_dim, SHAPE, "dim 1 has size 3", tg_reduce_scatter_last_dim(b->t, b->x, c));
     MAPPING(tg_scatter_to, 0, c);
     INERT(tg_scatter_to, SHAPE, "dim 2 is out of range", tg_scatter_to(b->t, b->x, 2, c));
     MAPPING(tg_gather_from, 0, c);
@@ -74,26 +74,28 @@ static void given_parts(misuse_world *b, tg_comm *c, tg_comm *far) {
     INERT(tg_gather_from_sp, ARGUMENT, "this library knows", tg_gather_from_sp(b->t, b->x, c, &later));
     INERT(tg_gather_from_sp, SHAPE, "expected 2, this rank's split",
           tg_gather_from_sp(b->t, b->v, c, TG_SP(.splits = three)));
-    INERT(tg_gather_from_sp, ARGUMENT, "rank 1 has -1 rows", tg_gather_from_sp(b->t, b->x, c, TG_SP(.splits = minus)));
-    INERT(tg_gather_from_sp, ARGUMENT, "rank 1 has 9223372036854775807 rows",
+    INERT(tg_gather_from_sp, ARGUMENT, "of rank 1 is -1", tg_gather_from_sp(b->t, b->x, c, TG_SP(.splits = minus)));
+    INERT(tg_gather_from_sp, ARGUMENT, "the number of rows of rank 1 is 9223372036854775807, expected 0 or more",
           tg_gather_from_sp(b->t, b->x, c, TG_SP(.splits = huge)));
     MAPPING(tg_reduce_scatter_to_sp, c, NULL);
     INERT(tg_reduce_scatter_to_sp, ARGUMENT, "size is 0", tg_reduce_scatter_to_sp(b->t, b->x, c, &zero));
     INERT(tg_reduce_scatter_to_sp, SHAPE, "expected 3, the sum of the splits",
           tg_reduce_scatter_to_sp(b->t, b->x, c, TG_SP(.splits = three)));
     INERT(tg_reduce_scatter_to_sp, SHAPE, "dim 0 has size 3", tg_reduce_scatter_to_sp(b->t, b->v, c, NULL));
+    INERT(tg_reduce_scatter_to_sp, ARGUMENT, "only tg_gather_from_sp uses it",
+          tg_reduce_scatter_to_sp(b->t, b->x, c, TG_SP(.invariant = true)));
 }
 
 static void exchanges(misuse_world *b, tg_comm *c, tg_comm *far) {
     const int64_t one[] = {1, 1}, three[] = {2, 1}, huge[] = {INT64_MAX / 4, INT64_MAX / 4};
     MAPPING(tg_all_to_all, NULL, NULL, c);
-    INERT(tg_all_to_all, ARGUMENT, "the rows to send are given", tg_all_to_all(b->t, b->x, NULL, one, c));
-    INERT(tg_all_to_all, ARGUMENT, "the rows to receive are given", tg_all_to_all(b->t, b->x, one, NULL, c));
-    INERT(tg_all_to_all, SHAPE, "expected 3, those to send", tg_all_to_all(b->t, b->x, one, three, c));
+    INERT(tg_all_to_all, ARGUMENT, "the rows to send are given", tg_all_to_all(b->t, b->x, one, NULL, c));
+    INERT(tg_all_to_all, ARGUMENT, "the rows to receive are given", tg_all_to_all(b->t, b->x, NULL, one, c));
+    INERT(tg_all_to_all, SHAPE, "dim 0 has 2 rows", tg_all_to_all(b->t, b->x, three, one, c));
     INERT(tg_all_to_all, SHAPE, "a multiple of the 2 ranks", tg_all_to_all(b->t, b->v, NULL, NULL, c));
-    INERT(tg_all_to_all, SHAPE, "", tg_all_to_all(b->t, b->x, huge, one, c));
+    INERT(tg_all_to_all, SHAPE, "", tg_all_to_all(b->t, b->x, one, huge, c));
     MAPPING(tg_reshard, 1, 0, c);
-    INERT(tg_reshard, ARGUMENT, "dim 1 both", tg_reshard(b->t, b->x, 1, -1, c));
+    INERT(tg_reshard, ARGUMENT, "cat and split are both dim 1", tg_reshard(b->t, b->x, 1, -1, c));
     INERT(tg_reshard, SHAPE, "dim 1 has size 3", tg_reshard(b->t, b->x, 0, 1, c));
     INERT(tg_reshard, SHAPE, "dim 2 is out of range", tg_reshard(b->t, b->x, 2, 1, c));
     MAPPING(tg_all_to_all_sp2hp, c);
@@ -106,19 +108,19 @@ static void utilities(misuse_world *b, tg_comm *c, tg_comm *far) {
     int64_t first, last;
     EACH_DEAD(x) FAILS(tg_split_last_dim, HANDLE, "tg_split_last_dim", tg_split_last_dim(b->t, x, 3, false, out));
     FAILS(tg_split_last_dim, ARGUMENT, "the tape is NULL", tg_split_last_dim(NULL, b->x, 3, false, out));
-    FAILS(tg_split_last_dim, SHAPE, "not divisible in 2 parts", tg_split_last_dim(b->t, b->x, 2, true, out));
-    FAILS(tg_split_last_dim, ARGUMENT, "0 parts", tg_split_last_dim(b->t, b->x, 0, true, out));
-    FAILS(tg_split_last_dim, ARGUMENT, "and room", tg_split_last_dim(b->t, b->x, 3, true, NULL));
+    FAILS(tg_split_last_dim, SHAPE, "must be a multiple of n = 2", tg_split_last_dim(b->t, b->x, 2, true, out));
+    FAILS(tg_split_last_dim, ARGUMENT, "n is 0", tg_split_last_dim(b->t, b->x, 0, true, out));
+    FAILS(tg_split_last_dim, ARGUMENT, "n is 3", tg_split_last_dim(b->t, b->x, 3, true, NULL));
     MAPPING(tg_split_1d, c);
     MAPPING(tg_gather_1d, 6, c);
-    INERT(tg_gather_1d, ARGUMENT, "-1 elements", tg_gather_1d(b->t, b->v, -1, c));
+    INERT(tg_gather_1d, ARGUMENT, "numel is -1, expected 0 or more", tg_gather_1d(b->t, b->v, -1, c));
     INERT(tg_gather_1d, SHAPE, "this rank's split", tg_gather_1d(b->t, b->v, 9, c));
     QUIET(tg_vocab_range, tg_vocab_range(NULL, 8, 0, 2, &first, &last) == TG_ERR_ARGUMENT);
-    FAILS(tg_vocab_range, SHAPE, "a vocabulary of 9 is not divisible by 2",
+    FAILS(tg_vocab_range, SHAPE, "vocab is 9, expected a multiple of the 2 ranks; pad it",
           tg_vocab_range(b->ctx, 9, 0, 2, &first, &last));
-    FAILS(tg_vocab_range, ARGUMENT, "rank 2 of 2", tg_vocab_range(b->ctx, 8, 2, 2, &first, &last));
-    FAILS(tg_vocab_range, ARGUMENT, "rank 0 of 0", tg_vocab_range(b->ctx, 8, 0, 0, &first, &last));
-    FAILS(tg_vocab_range, ARGUMENT, "vocabulary -8", tg_vocab_range(b->ctx, -8, 0, 2, &first, &last));
+    FAILS(tg_vocab_range, ARGUMENT, "rank is 2, n 2 and vocab 8", tg_vocab_range(b->ctx, 8, 2, 2, &first, &last));
+    FAILS(tg_vocab_range, ARGUMENT, "rank is 0, n 0 and vocab 8", tg_vocab_range(b->ctx, 8, 0, 0, &first, &last));
+    FAILS(tg_vocab_range, ARGUMENT, "rank is 0, n 2 and vocab -8", tg_vocab_range(b->ctx, -8, 0, 2, &first, &last));
 }
 
 static void data(misuse_world *b, tg_comm *c, tg_comm *far) {
@@ -127,8 +129,8 @@ static void data(misuse_world *b, tg_comm *c, tg_comm *far) {
     QUIET(tg_broadcast_data, tg_broadcast_data(NULL, x, 2, TG_F32, NULL) == TG_ERR_ARGUMENT);
     FAILS(tg_broadcast_data, ARGUMENT, "the communicator is NULL", tg_broadcast_data(b->t, x, 2, TG_F32, NULL));
     FAILS(tg_broadcast_data, ARGUMENT, "of another context", tg_broadcast_data(b->t, x, 2, TG_F32, far));
-    FAILS(tg_broadcast_data, ARGUMENT, "-1 tensors", tg_broadcast_data(b->t, x, -1, TG_F32, c));
-    FAILS(tg_broadcast_data, ARGUMENT, "1 tensors", tg_broadcast_data(b->t, NULL, 1, TG_F32, c));
+    FAILS(tg_broadcast_data, ARGUMENT, "n is -1", tg_broadcast_data(b->t, x, -1, TG_F32, c));
+    FAILS(tg_broadcast_data, ARGUMENT, "n is 1", tg_broadcast_data(b->t, NULL, 1, TG_F32, c));
     FAILS(tg_broadcast_data, DTYPE, "expected one of", tg_broadcast_data(b->t, x, 2, (tg_dtype)0, c));
     FAILS(tg_broadcast_data, DTYPE, "tensor 0 of rank 0 is f32, expected i64",
           tg_broadcast_data(b->t, x, 2, TG_I64, c));
@@ -142,7 +144,7 @@ static void vocabulary(misuse_world *b, tg_comm *c, tg_comm *far) {
     OP(tg_vocab_parallel_embedding, tg_vocab_parallel_embedding(t, b->x, x, c));
     INERT(tg_vocab_parallel_embedding, ARGUMENT, "is NULL", tg_vocab_parallel_embedding(b->t, b->x, b->ids, NULL));
     INERT(tg_vocab_parallel_embedding, ARGUMENT, "of another", tg_vocab_parallel_embedding(b->t, b->x, b->ids, far));
-    INERT(tg_vocab_parallel_embedding, SHAPE, "expected [v/n, h]", tg_vocab_parallel_embedding(b->t, b->v, b->ids, c));
+    INERT(tg_vocab_parallel_embedding, SHAPE, "has 1 dims", tg_vocab_parallel_embedding(b->t, b->v, b->ids, c));
     INERT(tg_vocab_parallel_embedding, DTYPE, "indices", tg_vocab_parallel_embedding(b->t, b->x, b->v, c));
     INERT(tg_vocab_parallel_embedding, DATA, "index 9 is out of range",
           tg_vocab_parallel_embedding(b->t, b->x, ids, c));
@@ -154,23 +156,24 @@ static void vocabulary(misuse_world *b, tg_comm *c, tg_comm *far) {
         INERT(symbol, ARGUMENT, "this library knows", symbol(b->t, __VA_ARGS__, b->ids, c, &later));                \
         INERT(symbol, ARGUMENT, "smoothing is 2",                                                                   \
               symbol(b->t, __VA_ARGS__, b->ids, c, TG_VOCAB(.label_smoothing = 2)));                                \
-        INERT(symbol, ARGUMENT, "smoothing is 7", symbol(b->t, __VA_ARGS__, b->ids, c, TG_VOCAB(.smoothing = 7)));  \
-        INERT(symbol, ARGUMENT, "99 classes", symbol(b->t, __VA_ARGS__, b->ids, c, TG_VOCAB(.classes = 99)));       \
-        INERT(symbol, ARGUMENT, "-1 classes", symbol(b->t, __VA_ARGS__, b->ids, c, TG_VOCAB(.classes = -1)));       \
+        INERT(symbol, ARGUMENT, "smoothing_kind is 7",                                                              \
+              symbol(b->t, __VA_ARGS__, b->ids, c, TG_VOCAB(.smoothing_kind = 7)));                                 \
+        INERT(symbol, ARGUMENT, "classes is 99", symbol(b->t, __VA_ARGS__, b->ids, c, TG_VOCAB(.classes = 99)));       \
+        INERT(symbol, ARGUMENT, "classes is -1", symbol(b->t, __VA_ARGS__, b->ids, c, TG_VOCAB(.classes = -1)));     \
         INERT(symbol, DATA, "is 9; it must be from 0 to", symbol(b->t, __VA_ARGS__, ids, c, NULL));                    \
         INERT(symbol, DTYPE, "it must be i64", symbol(b->t, __VA_ARGS__, b->v, c, NULL));                           \
     } while (0)
     OP(tg_vocab_parallel_cross_entropy, tg_vocab_parallel_cross_entropy(t, x, b->ids, c, NULL));
     OP(tg_vocab_parallel_cross_entropy, tg_vocab_parallel_cross_entropy(t, b->x, x, c, NULL));
     LOSS(tg_vocab_parallel_cross_entropy, b->x);
-    INERT(tg_vocab_parallel_cross_entropy, STATE, "in place: the logits are a leaf",
+    INERT(tg_vocab_parallel_cross_entropy, STATE, "in_place is set",
           tg_vocab_parallel_cross_entropy(b->t, b->w, b->ids, c, TG_VOCAB(.in_place = true)));
 #define LINEAR(x_, w_, ids_) tg_vocab_parallel_linear_cross_entropy(t, x_, w_, ids_, c, NULL)
     OP(tg_vocab_parallel_linear_cross_entropy, LINEAR(x, b->x, b->ids));
     OP(tg_vocab_parallel_linear_cross_entropy, LINEAR(b->x, x, b->ids));
     OP(tg_vocab_parallel_linear_cross_entropy, LINEAR(b->x, b->x, x));
     LOSS(tg_vocab_parallel_linear_cross_entropy, b->x, b->x);
-    INERT(tg_vocab_parallel_linear_cross_entropy, ARGUMENT, "there are no logits",
+    INERT(tg_vocab_parallel_linear_cross_entropy, ARGUMENT, "in_place is set, but this op keeps no logits to overwrite",
           tg_vocab_parallel_linear_cross_entropy(b->t, b->x, b->x, b->ids, c, TG_VOCAB(.in_place = true)));
     tg_drop(ids);
 }

@@ -1,5 +1,5 @@
-/* Ranks of MPI, in a process that has not begun MPI, and of NCCL, in a context without a GPU. With them there are tests
- * of their own (parallel/). */
+/* Ranks of MPI in a process that has not initialized MPI, and of NCCL in a context without a GPU. Their correct use
+ * has tests of its own (comm/). */
 #include <tapegrad/nccl.h>
 
 #include "misuse/misuse.h"
@@ -8,7 +8,7 @@ static bool is_inert_comm(tg_comm *c) { return c && tg_comm_size(c) == 1 && tg_c
 
 static int no_broadcast(void *user, void *data, size_t bytes) { return (void)user, (void)data, (void)bytes, 1; }
 
-/* Built with NCCL or without, in other words. */
+/* The message differs with and without NCCL. */
 static void misuse_nccl(misuse_world *b) {
     QUIET(tg_comm_nccl_new, is_inert_comm(tg_comm_nccl_new(NULL)));
     QUIET(tg_comm_nccl_new_by, is_inert_comm(tg_comm_nccl_new_by(NULL, 0, 2, no_broadcast, NULL)));

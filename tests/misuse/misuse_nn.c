@@ -4,7 +4,7 @@
 
 #include "misuse/misuse.h"
 
-/* A module that could not be made: every call on it does nothing, and it may be freed. */
+/* Checks an inert module: every call on it does nothing, and it may be freed. */
 static bool no_module(tg_module *m) {
     bool good = m && tg_module_param_count(m) == 0 && tg_module_numel(m) == 0 && !tg_module_child(m, "weight") &&
                 !tg_module_find(m, "weight");
@@ -37,7 +37,7 @@ static void modules(misuse_world *b) {
     GIVES(tg_module_new, ARGUMENT, "the table is NULL", ends_its_state(b->ctx, NULL, false));
     GIVES(tg_module_new, ARGUMENT, "size is 0", ends_its_state(b->ctx, &size, false));
     GIVES(tg_module_new, ARGUMENT, "this library knows", ends_its_state(b->ctx, &later, false));
-    GIVES(tg_module_new, ARGUMENT, "a kind", ends_its_state(b->ctx, &kind, true));
+    GIVES(tg_module_new, ARGUMENT, "the table's kind is NULL, expected a name", ends_its_state(b->ctx, &kind, true));
     QUIET(tg_module_free, (tg_module_free(NULL), true));
     QUIET(tg_module_ctx, !tg_module_ctx(NULL));
     QUIET(tg_module_state, !tg_module_state(NULL));
@@ -60,7 +60,7 @@ static bool refuses_param(misuse_world *b, tg_tensor *p, const char *name, tg_st
     return good;
 }
 
-/* The child is ended by a failed call, but for one that is in a module already. */
+/* A failed call frees the child, unless the child is in a module already. */
 static bool refuses_child(misuse_world *b, tg_ctx *of, const char *name, tg_status status) {
     int state;
     tg_module *m = tg_module_new(b->ctx, &box, NULL);
@@ -89,7 +89,7 @@ static bool one_parent(misuse_world *b) {
     return good && ended == 1;
 }
 
-/* A child that is freed leaves its parent; a parameter is its modules', so dropping it does nothing. */
+/* A child that is freed is removed from its parent. A parameter belongs to its modules, so dropping it does nothing. */
 static bool owners(misuse_world *b) {
     tg_module *m = tg_module_new(b->ctx, &box, NULL), *c = tg_nn_linear(b->ctx, 2, 2, false, 0);
     tg_module_add_child(m, "c", c);
@@ -104,7 +104,7 @@ static bool owners(misuse_world *b) {
 
 static bool same_name_twice(misuse_world *b) {
     tg_module *m = tg_nn_linear(b->ctx, 2, 2, true, 0);
-    tg_tensor *p = tg_param(b->ctx, "p", TG_SHAPE(1), 0);
+    tg_tensor *p = tg_param_new(b->ctx, "p", TG_DTYPE_DEFAULT, TG_SHAPE(1), 0);
     bool good = tg_module_add_param(m, "weight", p) == TG_ERR_STATE && tg_module_param_count(m) == 2;
     tg_ctx_clear(b->ctx);
     tg_drop(p);
@@ -133,14 +133,14 @@ static void adding(misuse_world *b) {
     QUIET(tg_module_free, owners(b));
 }
 
-/* ---- Looking, forward ---- */
+/* ---- Queries, forward ---- */
 
 static void forwards(misuse_world *b) {
     tg_module *m = tg_nn_linear(b->ctx, 3, 2, true, 1), *container = tg_module_new(b->ctx, &box, NULL);
     tg_tensor *two[2] = {NULL, NULL};
     QUIET(tg_module_param, misuse_inert(tg_module_param(NULL, 0, NULL)));
-    INERT(tg_module_param, ARGUMENT, "parameter -1 of 2", tg_module_param(m, -1, NULL));
-    INERT(tg_module_param, ARGUMENT, "parameter 2 of 2", tg_module_param(m, 2, NULL));
+    INERT(tg_module_param, ARGUMENT, "index -1 is out of range", tg_module_param(m, -1, NULL));
+    INERT(tg_module_param, ARGUMENT, "index 2 is out of range", tg_module_param(m, 2, NULL));
     QUIET(tg_module_params, tg_module_params(m, two, 1) == 2 && two[0] && !two[1]);
     QUIET(tg_module_params, tg_module_params(m, NULL, 9) == 2 && tg_module_params(m, two, -1) == 2);
     QUIET(tg_module_find, !tg_module_find(m, NULL) && !tg_module_find(m, "") && !tg_module_find(m, "weight.more"));
@@ -149,7 +149,7 @@ static void forwards(misuse_world *b) {
     INERT(tg_module_forward, ARGUMENT, "the tape is NULL", tg_module_forward(m, NULL, b->x));
     INERT(tg_module_forward, HANDLE, "different contexts", tg_module_forward(m, b->far_t, b->foreign));
     INERT(tg_module_forward, HANDLE, "freed", tg_module_forward(m, b->freed, b->x));
-    INERT(tg_module_forward, UNSUPPORTED, "a box has no forward", tg_module_forward(container, b->t, b->x));
+    INERT(tg_module_forward, UNSUPPORTED, "\"box\" has no forward function", tg_module_forward(container, b->t, b->x));
     INERT(tg_module_forward, ARGUMENT, "the tensor is NULL", tg_module_forward(m, b->t, NULL));
     INERT(tg_module_forward, SHAPE,
           "x has 4 columns but w has 3; they must be equal", tg_module_forward(m, b->t, b->cube));
@@ -164,27 +164,27 @@ static void layers(misuse_world *b) {
     const int64_t most = INT64_MAX;
     tg_ctx *ctx = b->ctx;
     QUIET(tg_nn_linear, no_module(tg_nn_linear(NULL, 2, 2, true, 1)));
-    NONE(tg_nn_linear, ARGUMENT, "sizes 0 and 2", tg_nn_linear(ctx, 0, 2, true, 1));
-    NONE(tg_nn_linear, ARGUMENT, "expected positive ones", tg_nn_linear(ctx, 2, -1, true, 1));
+    NONE(tg_nn_linear, ARGUMENT, "in is 0", tg_nn_linear(ctx, 0, 2, true, 1));
+    NONE(tg_nn_linear, ARGUMENT, "expected 1 or more", tg_nn_linear(ctx, 2, -1, true, 1));
     NONE(tg_nn_linear, SHAPE, "overflows", tg_nn_linear(ctx, most, most, true, 1));
     NONE(tg_nn_linear, ARGUMENT, "std is nan", tg_nn_linear(ctx, 2, 2, true, NAN));
     NONE(tg_nn_linear, ARGUMENT, "std is -1", tg_nn_linear(ctx, 2, 2, false, -1));
     QUIET(tg_nn_embedding, no_module(tg_nn_embedding(NULL, 2, 2, 1)));
-    NONE(tg_nn_embedding, ARGUMENT, "expected positive ones", tg_nn_embedding(ctx, -2, 2, 1));
+    NONE(tg_nn_embedding, ARGUMENT, "expected 1 or more", tg_nn_embedding(ctx, -2, 2, 1));
     NONE(tg_nn_embedding, SHAPE, "overflows", tg_nn_embedding(ctx, most, 2, 1));
     NONE(tg_nn_embedding, ARGUMENT, "std is inf", tg_nn_embedding(ctx, 2, 2, INFINITY));
     QUIET(tg_nn_layer_norm, no_module(tg_nn_layer_norm(NULL, 2, 1e-5)));
-    NONE(tg_nn_layer_norm, ARGUMENT, "expected positive ones", tg_nn_layer_norm(ctx, 0, 1e-5));
+    NONE(tg_nn_layer_norm, ARGUMENT, "expected 1 or more", tg_nn_layer_norm(ctx, 0, 1e-5));
     NONE(tg_nn_layer_norm, SHAPE, "overflows", tg_nn_layer_norm(ctx, most, 1e-5));
-    NONE(tg_nn_layer_norm, ARGUMENT, "eps nan", tg_nn_layer_norm(ctx, 2, NAN));
-    NONE(tg_nn_layer_norm, ARGUMENT, "eps -1", tg_nn_layer_norm(ctx, 2, -1));
+    NONE(tg_nn_layer_norm, ARGUMENT, "eps is nan", tg_nn_layer_norm(ctx, 2, NAN));
+    NONE(tg_nn_layer_norm, ARGUMENT, "eps is -1", tg_nn_layer_norm(ctx, 2, -1));
     QUIET(tg_nn_rms_norm, no_module(tg_nn_rms_norm(NULL, 2, 1e-5)));
-    NONE(tg_nn_rms_norm, ARGUMENT, "expected positive ones", tg_nn_rms_norm(ctx, -1, 1e-5));
+    NONE(tg_nn_rms_norm, ARGUMENT, "expected 1 or more", tg_nn_rms_norm(ctx, -1, 1e-5));
     NONE(tg_nn_rms_norm, SHAPE, "overflows", tg_nn_rms_norm(ctx, most, 1e-5));
-    NONE(tg_nn_rms_norm, ARGUMENT, "eps inf", tg_nn_rms_norm(ctx, 2, INFINITY));
+    NONE(tg_nn_rms_norm, ARGUMENT, "eps is inf", tg_nn_rms_norm(ctx, 2, INFINITY));
 }
 
-/* ---- Configs: all makers that take one refuse the same ---- */
+/* ---- Configs: all functions that take one refuse the same ---- */
 
 #define SMALL .vocab = 5, .layers = 1, .heads = 2, .hidden = 4, .positions = 8
 
@@ -206,27 +206,31 @@ static void configs(misuse_world *b, tg_module *(*make)(tg_ctx *ctx, const tg_gp
     CONFIG(ARGUMENT, "heads is 0", .vocab = 5, .layers = 1, .hidden = 4, .positions = 8);
     CONFIG(ARGUMENT, "hidden is 0", .vocab = 5, .layers = 1, .heads = 2, .positions = 8);
     CONFIG(ARGUMENT, "positions is 0", .vocab = 5, .layers = 1, .heads = 2, .hidden = 4);
-    CONFIG(ARGUMENT, "not a multiple of 3 heads", .vocab = 5, .layers = 1, .heads = 3, .hidden = 4, .positions = 8);
-    CONFIG(ARGUMENT, "heads of 549755813888", .vocab = 5, .layers = 1, .heads = big, .hidden = 4, .head_dim = big,
+    CONFIG(ARGUMENT, "not a multiple of heads = 3", .vocab = 5, .layers = 1, .heads = 3, .hidden = 4, .positions = 8);
+    CONFIG(ARGUMENT, "a product below 2^40", .vocab = 5, .layers = 1, .heads = big, .hidden = 4, .head_dim = big,
            .positions = 8);
-    CONFIG(ARGUMENT, "not a multiple of 3 key-value heads", SMALL, .kv_heads = 3);
-    CONFIG(ARGUMENT, "key-value heads", SMALL, .kv_heads = -1);
-    CONFIG(ARGUMENT, "arch 7, expected", SMALL, .arch = (tg_gpt_arch)7);
+    CONFIG(ARGUMENT, "kv_heads is 3, expected a divisor of heads = 2", SMALL, .kv_heads = 3);
+    CONFIG(ARGUMENT, "kv_heads is -1, expected a divisor of heads = 2", SMALL, .kv_heads = -1);
+    CONFIG(ARGUMENT, "arch is 7, expected TG_GPT2 or TG_LLAMA", SMALL, .arch = (tg_gpt_arch)7);
     CONFIG(ARGUMENT, "ffn is -4", SMALL, .ffn = -4);
     CONFIG(ARGUMENT, "head_dim is -2", SMALL, .head_dim = -2);
-    CONFIG(ARGUMENT, "head_dim 3 is odd", SMALL, .arch = TG_LLAMA, .head_dim = 3);
+    CONFIG(ARGUMENT, "head_dim is 3", SMALL, .arch = TG_LLAMA, .head_dim = 3);
     CONFIG(ARGUMENT, "dropout 1", SMALL, .dropout = 1);
     CONFIG(ARGUMENT, "dropout nan", SMALL, .dropout = NAN);
     CONFIG(ARGUMENT, "norm_eps nan", SMALL, .norm_eps = NAN);
     CONFIG(ARGUMENT, "norm_eps inf", SMALL, .norm_eps = INFINITY);
     CONFIG(ARGUMENT, "init_std -1", SMALL, .init_std = -1);
     CONFIG(ARGUMENT, "init_std inf", SMALL, .init_std = INFINITY);
-    CONFIG(ARGUMENT, "rope_base -1", SMALL, .rope_base = -1);
-    CONFIG(ARGUMENT, "rope_base inf", SMALL, .rope_base = INFINITY);
+    CONFIG(ARGUMENT, "rope_base -1", SMALL, .arch = TG_LLAMA, .rope_base = -1);
+    CONFIG(ARGUMENT, "rope_base inf", SMALL, .arch = TG_LLAMA, .rope_base = INFINITY);
+    CONFIG(ARGUMENT, "GPT-2 learns its positions", SMALL, .rope_base = 10000);
+    CONFIG(ARGUMENT, "tied is set", SMALL, .tied = true);
+    CONFIG(ARGUMENT, "untied is set", SMALL, .arch = TG_LLAMA, .untied = true);
+    CONFIG(ARGUMENT, "a Llama model has none", SMALL, .arch = TG_LLAMA, .dropout = 0.1);
 #undef CONFIG
 }
 
-/* Named once for each of the makers that configs runs over. */
+/* Names each of the functions that `configs` tests. */
 static void parts(misuse_world *b) {
     configs(b, tg_gpt_new);
     configs(b, tg_nn_attention);
@@ -256,7 +260,7 @@ static void parts(misuse_world *b) {
     } while (0);                                                                                  \
     DEAD_TENSOR(symbol, call)
 
-/* What is wrong with the classes is seen by the last op alone: the others stay on their tape. */
+/* Only the last op finds what is wrong with the classes; the nodes before it stay on the tape. */
 static bool no_loss(misuse_world *b, tg_module *m, tg_tensor *ids, tg_tensor *target) {
     tg_tape *t = tg_tape_new(b->ctx);
     bool inert = misuse_inert(tg_gpt_loss(m, t, ids, target, TG_LOSS_MEAN));
@@ -266,7 +270,7 @@ static bool no_loss(misuse_world *b, tg_module *m, tg_tensor *ids, tg_tensor *ta
 
 static void model(misuse_world *b) {
     tg_module *m = tg_gpt_new(b->ctx, TG_GPT(SMALL)), *linear = tg_nn_linear(b->ctx, 3, 2, true, 1);
-    tg_module *twin = tg_gpt_new(b->ctx, TG_GPT(SMALL));
+    tg_module *other = tg_gpt_new(b->ctx, TG_GPT(SMALL));
     tg_gpt_cache *c = tg_gpt_cache_new(m, 1, 8);
     tg_tape *t = b->t;
     const int64_t far[2] = {0, 77};
@@ -274,13 +278,13 @@ static void model(misuse_world *b) {
     tg_tensor *no_ids = tg_from_host(b->ctx, TG_I64, TG_SHAPE(1, 2), far);
     QUIET(tg_gpt_config_of, !tg_gpt_config_of(NULL) && !tg_gpt_config_of(linear));
     QUIET(tg_gpt_logits, misuse_inert(tg_gpt_logits(NULL, t, ids)));
-    INERT(tg_gpt_logits, ARGUMENT, "a linear, not a gpt", tg_gpt_logits(linear, t, ids));
+    INERT(tg_gpt_logits, ARGUMENT, "the module is a \"linear\"", tg_gpt_logits(linear, t, ids));
     INERT(tg_gpt_logits, ARGUMENT, "the tape is NULL", tg_gpt_logits(m, NULL, ids));
     INERT(tg_gpt_logits, HANDLE, "different contexts", tg_gpt_logits(m, b->far_t, ids));
     INERT(tg_gpt_logits, HANDLE, "freed", tg_gpt_logits(m, b->freed, ids));
     IDS(tg_gpt_logits, tg_gpt_logits(m, t, x));
     QUIET(tg_gpt_loss, misuse_inert(tg_gpt_loss(NULL, t, ids, ids, TG_LOSS_MEAN)));
-    INERT(tg_gpt_loss, ARGUMENT, "a linear, not a gpt", tg_gpt_loss(linear, t, ids, ids, TG_LOSS_SUM));
+    INERT(tg_gpt_loss, ARGUMENT, "the module is a \"linear\"", tg_gpt_loss(linear, t, ids, ids, TG_LOSS_SUM));
     INERT(tg_gpt_loss, ARGUMENT, "the tape is NULL", tg_gpt_loss(m, NULL, ids, ids, TG_LOSS_MEAN));
     INERT(tg_gpt_loss, ARGUMENT, "reduction is 5", tg_gpt_loss(m, t, ids, ids, (tg_loss_reduction)5));
     INERT(tg_gpt_loss, ARGUMENT, "the tensor is NULL", tg_gpt_loss(m, t, ids, NULL, TG_LOSS_MEAN));
@@ -293,22 +297,22 @@ static void model(misuse_world *b) {
     IDS(tg_gpt_loss, tg_gpt_loss(m, t, x, x, TG_LOSS_MEAN));
     QUIET(tg_gpt_cache_new, !tg_gpt_cache_new(NULL, 1, 1));
     GIVES(tg_gpt_cache_new, ARGUMENT, "expected a gpt", !tg_gpt_cache_new(linear, 1, 1));
-    GIVES(tg_gpt_cache_new, ARGUMENT, "batch 0", !tg_gpt_cache_new(m, 0, 1));
-    GIVES(tg_gpt_cache_new, ARGUMENT, "batch -1", !tg_gpt_cache_new(m, -1, 1));
-    GIVES(tg_gpt_cache_new, ARGUMENT, "0 positions", !tg_gpt_cache_new(m, 1, 0));
-    GIVES(tg_gpt_cache_new, ARGUMENT, "up to the model's", !tg_gpt_cache_new(m, 1, 9));
+    GIVES(tg_gpt_cache_new, ARGUMENT, "batch is 0 and positions 1", !tg_gpt_cache_new(m, 0, 1));
+    GIVES(tg_gpt_cache_new, ARGUMENT, "batch is -1 and positions 1", !tg_gpt_cache_new(m, -1, 1));
+    GIVES(tg_gpt_cache_new, ARGUMENT, "batch is 1 and positions 0", !tg_gpt_cache_new(m, 1, 0));
+    GIVES(tg_gpt_cache_new, ARGUMENT, "batch is 1 and positions 9", !tg_gpt_cache_new(m, 1, 9));
     GIVES(tg_gpt_cache_new, SHAPE, "overflows", !tg_gpt_cache_new(m, INT64_MAX, 8));
     QUIET(tg_gpt_cache_free, (tg_gpt_cache_free(NULL), true));
     QUIET(tg_gpt_cache_length, tg_gpt_cache_length(NULL) == 0);
     QUIET(tg_gpt_next, misuse_inert(tg_gpt_next(NULL, t, c, ids)));
-    INERT(tg_gpt_next, ARGUMENT, "not this model's", tg_gpt_next(m, t, NULL, ids));
-    INERT(tg_gpt_next, ARGUMENT, "not this model's", tg_gpt_next(twin, t, c, ids));
+    INERT(tg_gpt_next, ARGUMENT, "the cache is NULL or belongs to another model", tg_gpt_next(m, t, NULL, ids));
+    INERT(tg_gpt_next, ARGUMENT, "the cache is NULL or belongs to another model", tg_gpt_next(other, t, c, ids));
     INERT(tg_gpt_next, ARGUMENT, "the tape is NULL", tg_gpt_next(m, NULL, c, ids));
     IDS(tg_gpt_next, tg_gpt_next(m, t, c, x));
     QUIET(tg_gpt_cache_length, tg_gpt_cache_length(c) == 0);
     tg_gpt_cache_free(c);
     tg_module_free(m);
-    tg_module_free(twin);
+    tg_module_free(other);
     tg_module_free(linear);
     tg_drop(ids);
     tg_drop(long_ids);
@@ -324,7 +328,8 @@ static void write_file(const misuse_world *b, const char *name, const char *text
     if (f && fputs(text, f) >= 0) fclose(f);
 }
 
-/* A config's 0 is a default, a file's is not; rotary positions that are scaled are not computed, under either key. */
+/* 0 in a tg_gpt_config means a default, but in a file it does not. Scaled rotary positions are refused under either
+ * key. */
 static void numbers_of_files(misuse_world *b, const char *config) {
     static const char gpt2[] = "{\"model_type\": \"gpt2\", \"vocab_size\": 5, \"n_embd\": 4, \"n_layer\": 1, "
                                "\"n_head\": 1, \"n_positions\": 3";
@@ -334,15 +339,15 @@ static void numbers_of_files(misuse_world *b, const char *config) {
     static const struct {
         const char *model, *rest, *message;
     } rows[] = {
-        {gpt2, "\"layer_norm_epsilon\": 0.0}", "\"layer_norm_epsilon\" is 0, supported are numbers above 0"},
-        {gpt2, "\"initializer_range\": 0}", "\"initializer_range\" is 0, supported"},
-        {llama, "\"rms_norm_eps\": 0}", "\"rms_norm_eps\" is 0, supported"},
-        {llama, "\"rope_theta\": 0}", "\"rope_theta\" is 0, supported"},
-        {llama, "\"rope_parameters\": {\"rope_theta\": 0}}", "\"rope_theta\" is 0, supported"},
+        {gpt2, "\"layer_norm_epsilon\": 0.0}", "\"layer_norm_epsilon\" is 0, expected a number above 0"},
+        {gpt2, "\"initializer_range\": 0}", "\"initializer_range\" is 0, expected"},
+        {llama, "\"rms_norm_eps\": 0}", "\"rms_norm_eps\" is 0, expected"},
+        {llama, "\"rope_theta\": 0}", "\"rope_theta\" is 0, expected"},
+        {llama, "\"rope_parameters\": {\"rope_theta\": 0}}", "\"rope_theta\" is 0, expected"},
         {llama, "\"rope_parameters\": {\"rope_type\": \"default\"}, \"rope_scaling\": {\"rope_type\": \"linear\"}}",
-         "\"rope_type\" is \"linear\", supported is \"default\""},
+         "\"rope_type\" is \"linear\", but only \"default\" is supported"},
         {llama, "\"rope_parameters\": {\"rope_type\": \"yarn\"}, \"rope_scaling\": {\"type\": \"default\"}}",
-         "\"rope_type\" is \"yarn\", supported is \"default\""},
+         "\"rope_type\" is \"yarn\", but only \"default\" is supported"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char text[512];
@@ -364,19 +369,19 @@ static void directories(misuse_world *b) {
     NONE(tg_gpt_from_config, ARGUMENT, "the path is NULL", tg_gpt_from_config(b->ctx, NULL));
     NONE(tg_gpt_from_config, IO, "config.json", tg_gpt_from_config(b->ctx, config));
     write_file(b, "config.json", "{\"model_type\": \"bert\", \"vocab_size\": 5}");
-    NONE(tg_gpt_from_config, UNSUPPORTED, "\"bert\", supported are", tg_gpt_from_config(b->ctx, config));
+    NONE(tg_gpt_from_config, UNSUPPORTED, "model_type is \"bert\"", tg_gpt_from_config(b->ctx, config));
     write_file(b, "config.json", "{\"model_type\": \"gpt2\", \"vocab_size\": -5}");
     NONE(tg_gpt_from_config, FORMAT, "vocab_size", tg_gpt_from_config(b->ctx, config));
     numbers_of_files(b, config);
     write_file(b, "config.json", "{");
     NONE(tg_gpt_load, FORMAT, "config.json", tg_gpt_load(b->ctx, b->dir));
     QUIET(tg_gpt_load_weights, tg_gpt_load_weights(NULL, b->dir) == TG_ERR_ARGUMENT);
-    FAILS(tg_gpt_load_weights, ARGUMENT, "expected a gpt", tg_gpt_load_weights(linear, b->dir));
-    FAILS(tg_gpt_load_weights, ARGUMENT, "a directory", tg_gpt_load_weights(m, NULL));
+    FAILS(tg_gpt_load_weights, ARGUMENT, "the module is not a gpt", tg_gpt_load_weights(linear, b->dir));
+    FAILS(tg_gpt_load_weights, ARGUMENT, "dir is NULL", tg_gpt_load_weights(m, NULL));
     FAILS(tg_gpt_load_weights, IO, "model.safetensors", tg_gpt_load_weights(m, b->dir));
     QUIET(tg_gpt_save, tg_gpt_save(NULL, b->dir) == TG_ERR_ARGUMENT);
-    FAILS(tg_gpt_save, ARGUMENT, "expected a gpt", tg_gpt_save(linear, b->dir));
-    FAILS(tg_gpt_save, ARGUMENT, "a directory", tg_gpt_save(m, NULL));
+    FAILS(tg_gpt_save, ARGUMENT, "the module is not a gpt", tg_gpt_save(linear, b->dir));
+    FAILS(tg_gpt_save, ARGUMENT, "dir is NULL", tg_gpt_save(m, NULL));
     FAILS(tg_gpt_save, IO, "no/such/model.safetensors", tg_gpt_save(m, nowhere));
     tg_module_free(m);
     tg_module_free(linear);

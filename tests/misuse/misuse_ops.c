@@ -1,5 +1,5 @@
-/* Every op, in each of its places, with every wrong pair of tape and tensor; and operands of a wrong dtype. The
- * tensors of the world stand in the other places. */
+/* Every op with every wrong pair of tape and tensor as each of its operands; and operands of a wrong dtype. The
+ * other operands are tensors of the world. */
 #include "misuse/misuse.h"
 
 #include <tapegrad/ops.h>
@@ -163,12 +163,12 @@ static void indexing(misuse_world *b) {
     OP(tg_index_select, tg_index_select(t, b->x, 0, x));
     OP(tg_masked_select, tg_masked_select(t, x, b->mask, 1));
     OP(tg_masked_select, tg_masked_select(t, b->x, x, 1));
-    OP(tg_one_hot, tg_one_hot(t, x, 4, TG_F32));
+    OP(tg_one_hot, tg_one_hot(t, TG_F32, x, 4));
     OP(tg_embedding, tg_embedding(t, x, b->ids));
     OP(tg_embedding, tg_embedding(t, b->x, x));
 }
 
-/* Optional places: every handle but NULL. */
+/* Optional operands: every handle except NULL. */
 #define OPTIONAL(symbol, call)                                                                  \
     for (int i_ = 0; i_ < MISUSE_HANDLES; i_++) {                                                  \
         const misuse_handle *h_ = &b->handle[i_];                                                  \
@@ -244,7 +244,7 @@ static void networks(misuse_world *b) {
     tg_drop(q);
 }
 
-/* Makers have a tape alone. */
+/* Ops without operands have only a tape. */
 #define TAPE(symbol, call)                                                                       \
     do {                                                                                         \
         tg_tape *t = NULL;                                                                       \
@@ -258,7 +258,7 @@ static void networks(misuse_world *b) {
 static void makers(misuse_world *b) {
     TAPE(tg_arange, tg_arange(t, TG_F32, 0, 3, 1));
     TAPE(tg_full, tg_full(t, TG_F32, TG_SHAPE(2), 1));
-    /* What they return without one is refused by the next that has a tape, or a tensor of a context. */
+    /* Without a tape they return a tensor that the next op refuses, if that has a tape or a tensor of a context. */
     tg_tensor *made = tg_full(NULL, TG_F32, TG_SHAPE(2, 3), 1), *leased = tg_lease(NULL, "x", TG_F32, TG_SHAPE(2, 3));
     INERT(tg_add, HANDLE, "inert: the call that should have created it was given no tape", tg_add(b->t, made, b->x));
     INERT(tg_add, HANDLE, "inert: the call that should have created it was given no tape", tg_add(b->t, b->x, leased));
@@ -340,8 +340,8 @@ static void dtypes(misuse_world *b) {
           "input 0 is f32 and input 1 is f64; they must have one dtype (tg_cast converts)",
           tg_einsum(b->t, "ij,ij->", b->x, d));
     INERT(tg_one_hot, DTYPE,
-          "input 0 holds indices but is f32; it must be i64 or i32", tg_one_hot(b->t, b->v, 4, TG_F32));
-    INERT(tg_one_hot, DTYPE, "tensors of dtype f4e2m1 cannot be made", tg_one_hot(b->t, b->ids, 4, TG_F4E2M1));
+          "input 0 holds indices but is f32; it must be i64 or i32", tg_one_hot(b->t, TG_F32, b->v, 4));
+    INERT(tg_one_hot, DTYPE, "tensors of dtype f4e2m1 cannot be made", tg_one_hot(b->t, TG_F4E2M1, b->ids, 4));
     INERT(tg_gather, DTYPE, "input 1 holds indices but is f32; it must be i64 or i32", tg_gather(b->t, b->x, 0, b->x));
     INERT(tg_scatter_add, DTYPE,
           "input 1 holds indices but is bool; it must be i64 or i32", tg_scatter_add(b->t, b->x, 0, b->mask, b->x));

@@ -5,7 +5,7 @@
 
 #include "misuse/misuse.h"
 
-/* An optimizer that could not be made: every call on it does nothing, and it may be freed. */
+/* Checks an inert optimizer: every call on it does nothing, and it may be freed. */
 static bool no_optimizer(tg_optim *o) {
     bool good = o && tg_optim_state_count(o) == 0 && tg_optim_step(o) != TG_OK && tg_optim_zero_grad(o) != TG_OK;
     tg_optim_free(o);
@@ -14,19 +14,19 @@ static bool no_optimizer(tg_optim *o) {
 
 #define NONE(symbol, code, says, call) GIVES(symbol, code, says, no_optimizer(call))
 
-/* ---- Making ---- */
+/* ---- Creation ---- */
 
 #define PARAMETERS(symbol, opts)                                                                                       \
     do {                                                                                                               \
         tg_tensor *twice[] = {b->w, b->w}, *none = NULL;                                                               \
         QUIET(symbol, no_optimizer(symbol(NULL, &b->w, 1, opts)));                                                     \
-        NONE(symbol, ARGUMENT, "expected one or more", symbol(b->ctx, NULL, 1, opts));                                 \
-        NONE(symbol, ARGUMENT, "0 parameters", symbol(b->ctx, &b->w, 0, opts));                                        \
-        NONE(symbol, ARGUMENT, "-1 parameters", symbol(b->ctx, &b->w, -1, opts));                                      \
+        NONE(symbol, ARGUMENT, "expected an array of 1 or more", symbol(b->ctx, NULL, 1, opts));                       \
+        NONE(symbol, ARGUMENT, "n is 0", symbol(b->ctx, &b->w, 0, opts));                                              \
+        NONE(symbol, ARGUMENT, "n is -1", symbol(b->ctx, &b->w, -1, opts));                                            \
         NONE(symbol, ARGUMENT, "the tensor is NULL", symbol(b->ctx, &none, 1, opts));                                  \
         NONE(symbol, ARGUMENT, "parameter 1, w f32[2, 3], is given twice", symbol(b->ctx, twice, 2, opts));            \
-        NONE(symbol, STATE, "not a leaf of the context", symbol(b->ctx, &b->x, 1, opts));                              \
-        NONE(symbol, STATE, "not a leaf of the context", symbol(b->ctx, &b->r, 1, opts));                              \
+        NONE(symbol, STATE, "must be a leaf of the context", symbol(b->ctx, &b->x, 1, opts));                          \
+        NONE(symbol, STATE, "must be a leaf of the context", symbol(b->ctx, &b->r, 1, opts));                          \
         NONE(symbol, HANDLE, "another context", symbol(b->ctx, &b->foreign, 1, opts));                                 \
         EACH_DEAD(x) NONE(symbol, HANDLE, "the tensor", symbol(b->ctx, &x, 1, opts));                                  \
     } while (0)
@@ -49,19 +49,20 @@ static void making(misuse_world *b) {
     NONE(tg_adam_new, ARGUMENT, "size is 0", tg_adam_new(b->ctx, &b->w, 1, &adam0));
     NONE(tg_adamw_new, ARGUMENT, "size is 0", tg_adamw_new(b->ctx, &b->w, 1, &adam0));
     NONE(tg_adamw_new, ARGUMENT, "this library knows", tg_adamw_new(b->ctx, &b->w, 1, &adam_later));
-    SGD(ARGUMENT, "learning rate nan", .lr = NAN);
-    SGD(ARGUMENT, "learning rate inf", .lr = INFINITY);
-    SGD(ARGUMENT, "learning rate -1", .lr = -1);
-    SGD(ARGUMENT, "momentum 1", .lr = 1, .momentum = 1);
-    SGD(ARGUMENT, "momentum nan", .lr = 1, .momentum = NAN);
+    SGD(ARGUMENT, "lr is nan", .lr = NAN);
+    SGD(ARGUMENT, "lr is inf", .lr = INFINITY);
+    SGD(ARGUMENT, "lr is -1", .lr = -1);
+    SGD(ARGUMENT, "momentum is 1", .lr = 1, .momentum = 1);
+    SGD(ARGUMENT, "momentum is nan", .lr = 1, .momentum = NAN);
     SGD(ARGUMENT, "dampening 2", .lr = 1, .dampening = 2);
+    SGD(ARGUMENT, "but momentum is 0", .lr = 1, .dampening = 0.5);
     SGD(ARGUMENT, "weight_decay -1", .lr = 1, .weight_decay = -1);
     SGD(ARGUMENT, "weight_decay inf", .lr = 1, .weight_decay = INFINITY);
     SGD(ARGUMENT, "weight_decay nan", .lr = 1, .weight_decay = NAN);
-    SGD(ARGUMENT, "momentum without dampening", .lr = 1, .nesterov = true);
-    ADAM(ARGUMENT, "learning rate nan", .lr = NAN);
-    ADAM(ARGUMENT, "learning rate -2", .lr = -2);
-    ADAM(ARGUMENT, "betas 1 and", .beta1 = 1);
+    SGD(ARGUMENT, "for nesterov momentum above 0", .lr = 1, .nesterov = true);
+    ADAM(ARGUMENT, "lr is nan", .lr = NAN);
+    ADAM(ARGUMENT, "lr is -2", .lr = -2);
+    ADAM(ARGUMENT, "beta1 is 1", .beta1 = 1);
     ADAM(ARGUMENT, "betas in [0, 1)", .beta1 = NAN);
     ADAM(ARGUMENT, "betas in [0, 1)", .beta2 = -0.5);
     ADAM(ARGUMENT, "betas in [0, 1)", .beta2 = NAN);
@@ -73,11 +74,12 @@ static void making(misuse_world *b) {
     ADAM(ARGUMENT, "weight_decay -3", .weight_decay = -3);
 }
 
-/* ---- One that works ---- */
+/* ---- Calls on a valid optimizer ---- */
 
-/* A parameter that has gone: nothing reads it, and no other parameter is stepped. */
+/* A dropped parameter: nothing reads it, and no other parameter is stepped. */
 static bool without_its_parameter(misuse_world *b) {
-    tg_tensor *p[] = {tg_param(b->ctx, "p", TG_SHAPE(2), 0), tg_param(b->ctx, "q", TG_SHAPE(2), 0)};
+    tg_tensor *p[] = {tg_param_new(b->ctx, "p", TG_DTYPE_DEFAULT, TG_SHAPE(2), 0),
+                      tg_param_new(b->ctx, "q", TG_DTYPE_DEFAULT, TG_SHAPE(2), 0)};
     tg_optim *o = tg_adamw_new(b->ctx, p, 2, NULL);
     tg_tape *t = tg_tape_new(b->ctx);
     double before[2], after[2];
@@ -100,9 +102,9 @@ static bool without_its_parameter(misuse_world *b) {
     return good;
 }
 
-/* Its state is the optimizer's, not the caller's to drop or discard. */
+/* Its state belongs to the optimizer; the caller cannot drop or discard it. */
 static bool keeps_its_state(misuse_world *b) {
-    tg_tensor *p = tg_param(b->ctx, "p", TG_SHAPE(2), 0);
+    tg_tensor *p = tg_param_new(b->ctx, "p", TG_DTYPE_DEFAULT, TG_SHAPE(2), 0);
     tg_optim *o = tg_adamw_new(b->ctx, &p, 1, NULL);
     tg_tensor *m = tg_optim_state(o, 0, NULL);
     tg_drop(m);
@@ -120,44 +122,45 @@ static bool keeps_its_state(misuse_world *b) {
     return good;
 }
 
-#define GROUP(o, code, says, ...) GIVES(tg_optim_group, code, says, tg_optim_group(o, TG_GROUP(__VA_ARGS__)) < 0)
+#define GROUP(o, code, says, ...)                                                                                      \
+    GIVES(tg_optim_add_group, code, says, tg_optim_add_group(o, TG_GROUP(__VA_ARGS__)) < 0)
 
 static void groups(misuse_world *b) {
-    tg_tensor *p = tg_param(b->ctx, "p", TG_SHAPE(2), 1), *other = tg_param(b->ctx, "other", TG_SHAPE(2), 1),
-              *none = NULL;
+    tg_tensor *p = tg_param_new(b->ctx, "p", TG_DTYPE_DEFAULT, TG_SHAPE(2), 1),
+              *other = tg_param_new(b->ctx, "other", TG_DTYPE_DEFAULT, TG_SHAPE(2), 1), *none = NULL;
     tg_optim *o = tg_adamw_new(b->ctx, &p, 1, NULL), *full = tg_adamw_new(b->ctx, &p, 1, NULL);
     tg_optim *sgd = tg_sgd_new(b->ctx, &p, 1, TG_SGD(.lr = 1));
     tg_group_opts opts0 = {0}, later = {.size = sizeof later + 8};
     tg_schedule schedule0 = {0};
-    while (tg_optim_group(full, NULL) >= 0) continue;
+    while (tg_optim_add_group(full, NULL) >= 0) continue;
     tg_ctx_clear(b->ctx);
     QUIET(tg_optim_free, (tg_optim_free(NULL), true));
-    QUIET(tg_optim_group, tg_optim_group(NULL, NULL) < 0);
-    GIVES(tg_optim_group, ARGUMENT, "size is 0", tg_optim_group(o, &opts0) < 0);
-    GIVES(tg_optim_group, ARGUMENT, "this library knows", tg_optim_group(o, &later) < 0);
-    GROUP(o, ARGUMENT, "lr_scale -2", .lr_scale = -2);
-    GROUP(o, ARGUMENT, "lr_scale nan", .lr_scale = NAN);
-    GROUP(o, ARGUMENT, "lr_scale inf", .lr_scale = INFINITY);
+    QUIET(tg_optim_add_group, tg_optim_add_group(NULL, NULL) < 0);
+    GIVES(tg_optim_add_group, ARGUMENT, "size is 0", tg_optim_add_group(o, &opts0) < 0);
+    GIVES(tg_optim_add_group, ARGUMENT, "this library knows", tg_optim_add_group(o, &later) < 0);
+    GROUP(o, ARGUMENT, "lr_scale is -2", .lr_scale = -2);
+    GROUP(o, ARGUMENT, "lr_scale is nan", .lr_scale = NAN);
+    GROUP(o, ARGUMENT, "lr_scale is inf", .lr_scale = INFINITY);
     GROUP(o, ARGUMENT, "weight_decay -2", .weight_decay = -2);
     GROUP(o, ARGUMENT, "weight_decay nan", .weight_decay = NAN);
     GROUP(o, ARGUMENT, "weight_decay inf", .weight_decay = INFINITY);
-    GROUP(o, ARGUMENT, "betas 1 and", .beta1 = 1);
+    GROUP(o, ARGUMENT, "beta1 is 1", .beta1 = 1);
     GROUP(o, ARGUMENT, "betas in [0, 1)", .beta2 = NAN);
     GROUP(o, ARGUMENT, "eps inf", .eps = INFINITY);
     GROUP(o, ARGUMENT, "size is 0", .schedule = &schedule0);
-    GROUP(o, ARGUMENT, "tg_schedule_lr gives NaN", .schedule = TG_SCHEDULE(.lr = -1));
+    GROUP(o, ARGUMENT, "tg_schedule_lr returns NaN", .schedule = TG_SCHEDULE(.lr = -1));
     GROUP(sgd, ARGUMENT, "sgd has none", .beta1 = 0.5);
     GROUP(sgd, ARGUMENT, "sgd has none", .eps = TG_NONE);
     GROUP(full, ARGUMENT, "at most 32 groups", .lr_scale = 1);
     FAILS(tg_optim_no_decay_1d, ARGUMENT, "at most 32 groups", tg_optim_no_decay_1d(full));
     QUIET(tg_optim_no_decay_1d, tg_optim_no_decay_1d(NULL) == TG_ERR_ARGUMENT);
     QUIET(tg_optim_assign, tg_optim_assign(NULL, 0, &p, 1) == TG_ERR_ARGUMENT);
-    FAILS(tg_optim_assign, ARGUMENT, "group -1 of 1", tg_optim_assign(o, -1, &p, 1));
-    FAILS(tg_optim_assign, ARGUMENT, "group 1 of 1", tg_optim_assign(o, 1, &p, 1));
-    FAILS(tg_optim_assign, ARGUMENT, "-1 parameters", tg_optim_assign(o, 0, &p, -1));
-    FAILS(tg_optim_assign, ARGUMENT, "1 parameters", tg_optim_assign(o, 0, NULL, 1));
+    FAILS(tg_optim_assign, ARGUMENT, "group is -1", tg_optim_assign(o, -1, &p, 1));
+    FAILS(tg_optim_assign, ARGUMENT, "group is 1 of 1", tg_optim_assign(o, 1, &p, 1));
+    FAILS(tg_optim_assign, ARGUMENT, "n is -1", tg_optim_assign(o, 0, &p, -1));
+    FAILS(tg_optim_assign, ARGUMENT, "n is 1", tg_optim_assign(o, 0, NULL, 1));
     FAILS(tg_optim_assign, ARGUMENT, "the tensor is NULL", tg_optim_assign(o, 0, &none, 1));
-    FAILS(tg_optim_assign, ARGUMENT, "parameter 0 is not this optimizer's", tg_optim_assign(o, 0, &other, 1));
+    FAILS(tg_optim_assign, ARGUMENT, "parameter 0 does not belong", tg_optim_assign(o, 0, &other, 1));
     DEAD_STATUS(tg_optim_assign, tg_optim_assign(o, 0, &x, 1));
     tg_optim_free(o);
     tg_optim_free(full);
@@ -167,33 +170,33 @@ static void groups(misuse_world *b) {
 }
 
 static void steps(misuse_world *b) {
-    tg_tensor *p = tg_param(b->ctx, "p", TG_SHAPE(2), 1);
+    tg_tensor *p = tg_param_new(b->ctx, "p", TG_DTYPE_DEFAULT, TG_SHAPE(2), 1);
     tg_optim *o = tg_adamw_new(b->ctx, &p, 1, TG_ADAMW(.lr = 0.5));
     QUIET(tg_optim_step, tg_optim_step(NULL) == TG_ERR_ARGUMENT);
     QUIET(tg_optim_step, without_its_parameter(b));
     QUIET(tg_optim_zero_grad, tg_optim_zero_grad(NULL) == TG_ERR_ARGUMENT);
     QUIET(tg_optim_set_lr, tg_optim_set_lr(NULL, 1) == TG_ERR_ARGUMENT);
-    FAILS(tg_optim_set_lr, ARGUMENT, "learning rate nan", tg_optim_set_lr(o, NAN));
-    FAILS(tg_optim_set_lr, ARGUMENT, "learning rate -1", tg_optim_set_lr(o, -1));
-    FAILS(tg_optim_set_lr, ARGUMENT, "learning rate inf", tg_optim_set_lr(o, INFINITY));
+    FAILS(tg_optim_set_lr, ARGUMENT, "lr is nan", tg_optim_set_lr(o, NAN));
+    FAILS(tg_optim_set_lr, ARGUMENT, "lr is -1", tg_optim_set_lr(o, -1));
+    FAILS(tg_optim_set_lr, ARGUMENT, "lr is inf", tg_optim_set_lr(o, INFINITY));
     QUIET(tg_optim_set_lr_of, tg_optim_set_lr_of(NULL, 0, 1) == TG_ERR_ARGUMENT);
-    FAILS(tg_optim_set_lr_of, ARGUMENT, "learning rate nan", tg_optim_set_lr_of(o, 0, NAN));
-    FAILS(tg_optim_set_lr_of, ARGUMENT, "group -1", tg_optim_set_lr_of(o, -1, 1));
-    FAILS(tg_optim_set_lr_of, ARGUMENT, "group 1; expected 0 to 0", tg_optim_set_lr_of(o, 1, 1));
-    int scheduled = tg_optim_group(o, TG_GROUP(.schedule = TG_SCHEDULE(.lr = 1)));
+    FAILS(tg_optim_set_lr_of, ARGUMENT, "lr is nan", tg_optim_set_lr_of(o, 0, NAN));
+    FAILS(tg_optim_set_lr_of, ARGUMENT, "group is -1, expected 0 to 0", tg_optim_set_lr_of(o, -1, 1));
+    FAILS(tg_optim_set_lr_of, ARGUMENT, "group is 1, expected 0 to 0", tg_optim_set_lr_of(o, 1, 1));
+    int scheduled = tg_optim_add_group(o, TG_GROUP(.schedule = TG_SCHEDULE(.lr = 1)));
     FAILS(tg_optim_set_lr_of, STATE, "has a schedule", tg_optim_set_lr_of(o, scheduled, 1));
     QUIET(tg_optim_lr, isnan(tg_optim_lr(NULL)) && tg_optim_lr(o) == 0.5);
     QUIET(tg_optim_steps, tg_optim_steps(NULL) == 0 && tg_optim_steps(o) == 0);
     QUIET(tg_optim_clip, isnan(tg_optim_clip(NULL, 1)));
-    GIVES(tg_optim_clip, ARGUMENT, "max_norm -1", isnan(tg_optim_clip(o, -1)));
-    GIVES(tg_optim_clip, ARGUMENT, "max_norm nan", isnan(tg_optim_clip(o, NAN)));
+    GIVES(tg_optim_clip, ARGUMENT, "max_norm is -1, expected 0 (no clipping) or more", isnan(tg_optim_clip(o, -1)));
+    GIVES(tg_optim_clip, ARGUMENT, "max_norm is nan, expected 0 (no clipping) or more", isnan(tg_optim_clip(o, NAN)));
     QUIET(tg_optim_set_steps, tg_optim_set_steps(NULL, 1) == TG_ERR_ARGUMENT);
-    FAILS(tg_optim_set_steps, ARGUMENT, "-1 steps, expected 0 or more", tg_optim_set_steps(o, -1));
+    FAILS(tg_optim_set_steps, ARGUMENT, "steps is -1, expected 0 or more", tg_optim_set_steps(o, -1));
     QUIET(tg_optim_state_count, tg_optim_state_count(NULL) == 0 && tg_optim_state_count(o) == 2);
     QUIET(tg_optim_state, misuse_inert(tg_optim_state(NULL, 0, NULL)));
     QUIET(tg_optim_state, keeps_its_state(b));
-    INERT(tg_optim_state, ARGUMENT, "state -1 of 2", tg_optim_state(o, -1, NULL));
-    INERT(tg_optim_state, ARGUMENT, "state 2 of 2", tg_optim_state(o, 2, NULL));
+    INERT(tg_optim_state, ARGUMENT, "index -1 is out of range", tg_optim_state(o, -1, NULL));
+    INERT(tg_optim_state, ARGUMENT, "index 2 is out of range", tg_optim_state(o, 2, NULL));
     tg_optim_free(o);
     tg_drop(p);
 }
@@ -205,12 +208,12 @@ static void steps(misuse_world *b) {
 static bool no_scale(const tg_optim *o) { return isnan(tg_optim_scale(o)) && isnan(tg_optim_norm(o)); }
 
 static void scales(misuse_world *b) {
-    tg_tensor *p = tg_param(b->ctx, "p", TG_SHAPE(2), 1);
+    tg_tensor *p = tg_param_new(b->ctx, "p", TG_DTYPE_DEFAULT, TG_SHAPE(2), 1);
     tg_optim *o = tg_adamw_new(b->ctx, &p, 1, NULL);
     tg_loss_scale unset = {.initial = 2}, later = {.size = sizeof later + 8};
     QUIET(tg_optim_set_clip, tg_optim_set_clip(NULL, 1) == TG_ERR_ARGUMENT);
-    FAILS(tg_optim_set_clip, ARGUMENT, "max_norm -1", tg_optim_set_clip(o, -1));
-    FAILS(tg_optim_set_clip, ARGUMENT, "max_norm nan", tg_optim_set_clip(o, NAN));
+    FAILS(tg_optim_set_clip, ARGUMENT, "max_norm is -1, expected 0 (no clipping) or more", tg_optim_set_clip(o, -1));
+    FAILS(tg_optim_set_clip, ARGUMENT, "max_norm is nan, expected 0 (no clipping) or more", tg_optim_set_clip(o, NAN));
     QUIET(tg_optim_norm, isnan(tg_optim_norm(NULL)) && isnan(tg_optim_norm(o)));
     QUIET(tg_optim_scale, no_scale(NULL) && tg_optim_scale(o) == 1);
     QUIET(tg_optim_set_scale, tg_optim_set_scale(NULL, NULL) == TG_ERR_ARGUMENT);
@@ -230,7 +233,12 @@ static void scales(misuse_world *b) {
     SCALE("min nan", .min = NAN);
     SCALE("interval -3", .interval = -3);
     SCALE("hysteresis -1", .hysteresis = -1);
-    QUIET(tg_optim_scale, tg_optim_scale(o) == 1); /* what was refused has changed nothing */
+    SCALE("fixed is set", .fixed = true, .growth = 2);
+    SCALE("fixed is set", .fixed = true, .backoff = 0.5);
+    SCALE("fixed is set", .fixed = true, .min = 1);
+    SCALE("fixed is set", .fixed = true, .interval = 1000);
+    SCALE("fixed is set", .fixed = true, .hysteresis = 2);
+    QUIET(tg_optim_scale, tg_optim_scale(o) == 1); /* the refused calls have changed nothing */
     tg_optim_set_scale(o, TG_LOSS_SCALE(0));
     INERT(tg_scale_loss, ARGUMENT, "the optimizer is NULL", tg_scale_loss(b->t, b->x, NULL));
     OP(tg_scale_loss, tg_scale_loss(t, x, o));
@@ -267,6 +275,8 @@ static void schedules(misuse_world *b) {
     SCHEDULE(.decay = TG_DECAY_WSD, .wsd = (tg_wsd)7, .wsd_steps = 9);
     SCHEDULE(.decay = TG_DECAY_WSD, .wsd_steps = 11);
     SCHEDULE(.decay = TG_DECAY_WSD, .wsd_steps = -1);
+    SCHEDULE(.decay = TG_DECAY_COSINE, .wsd_steps = 5);
+    SCHEDULE(.decay = TG_DECAY_LINEAR, .wsd = TG_WSD_COSINE);
 }
 
 void misuse_optim(misuse_world *b) {

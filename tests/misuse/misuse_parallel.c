@@ -5,7 +5,7 @@
 
 #include "misuse/misuse.h"
 
-/* On one rank of two that exist on paper. */
+/* On one rank of a plan of two. */
 static void groups(misuse_world *b) {
     tg_comm *world = tg_comm_plan_new(b->ctx, 0, 2);
     tg_parallel_opts zero = {0}, later = {.size = sizeof later + 8};
@@ -20,14 +20,14 @@ static void groups(misuse_world *b) {
     NEW(ARGUMENT, "pp is 5", TG_PARALLEL(.pp = 5));
     NEW(ARGUMENT, "is not divisible by tp x cp x pp = 2 x 2 x 1", TG_PARALLEL(.tp = 2, .cp = 2));
     NEW(ARGUMENT, "is not divisible by etp x ep x pp = 2 x 2 x 1", TG_PARALLEL(.tp = 2, .ep = 2));
-    NEW(ARGUMENT, "is not a list of", TG_PARALLEL(.order = "tp,dp"));
+    NEW(ARGUMENT, "order is \"tp,dp\"", TG_PARALLEL(.order = "tp,dp"));
     NEW(ARGUMENT, "does not name it", TG_PARALLEL(.tp = 2, .order = "dp-pp"));
     NEW(ARGUMENT, "rng is 9", TG_PARALLEL(.rng = (tg_rng_mode)9));
     NEW(UNSUPPORTED, "interleaved stages are not supported yet", TG_PARALLEL(.vp = 2));
     NEW(ARGUMENT, "vp is -1", TG_PARALLEL(.vp = -1));
     tg_comm *alone = tg_comm_self_new(b->ctx);
     tg_parallel *p = tg_parallel_new(alone, NULL);
-    NEW(STATE, "has one already", NULL);
+    NEW(STATE, "the context already has a tg_parallel; call tg_parallel_free on it first", NULL);
     QUIET(tg_parallel_free, (tg_parallel_free(NULL), true));
     QUIET(tg_parallel_ctx, tg_ctx_status(tg_parallel_ctx(NULL)) != TG_OK && tg_parallel_ctx(p) == b->ctx);
     QUIET(tg_parallel_world, !tg_parallel_world(NULL));
@@ -53,22 +53,22 @@ static void groups(misuse_world *b) {
 static void gradients(misuse_world *b) {
     tg_comm *world = tg_comm_self_new(b->ctx);
     tg_parallel *p = tg_parallel_new(world, NULL);
-    tg_tensor *w = tg_param(b->ctx, "w", TG_SHAPE(2), 1);
+    tg_tensor *w = tg_param_new(b->ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(2), 1);
     tg_tensor *none = NULL, *twice[] = {w, w};
     tg_finalize_opts zero = {0};
     QUIET(tg_grads_finalize, tg_grads_finalize(NULL, &w, 1, NULL) == TG_ERR_ARGUMENT);
 #define FINALIZE(code, says, ...) GIVES(tg_grads_finalize, code, says, tg_grads_finalize(p, __VA_ARGS__) != TG_OK)
-    FINALIZE(ARGUMENT, "-1 parameters", &w, -1, NULL);
-    FINALIZE(ARGUMENT, "1 parameters at", NULL, 1, NULL);
+    FINALIZE(ARGUMENT, "n is -1", &w, -1, NULL);
+    FINALIZE(ARGUMENT, "n is 1", NULL, 1, NULL);
     FINALIZE(ARGUMENT, "a parameter", &none, 1, NULL);
     FINALIZE(STATE, "not a leaf", &b->x, 1, NULL);
     FINALIZE(ARGUMENT, "size is 0", &w, 1, &zero);
     FINALIZE(SHAPE, "expected one", &w, 1, TG_FINALIZE(.tokens = b->x));
     QUIET(tg_buckets_new, !tg_buckets_new(NULL, &w, 1, 0));
 #define BUCKETS(code, says, ...) GIVES(tg_buckets_new, code, says, !tg_buckets_new(p, __VA_ARGS__))
-    BUCKETS(ARGUMENT, "0 parameters", &w, 0, 0);
-    BUCKETS(ARGUMENT, "1 parameters at", NULL, 1, 0);
-    BUCKETS(ARGUMENT, "-2 elements", &w, 1, -2);
+    BUCKETS(ARGUMENT, "n is 0", &w, 0, 0);
+    BUCKETS(ARGUMENT, "n is 1", NULL, 1, 0);
+    BUCKETS(ARGUMENT, "elements is -2, expected 0 (default) or more, or TG_NONE (one bucket)", &w, 1, -2);
     BUCKETS(ARGUMENT, "a parameter", &none, 1, 0);
     BUCKETS(ARGUMENT, "given twice", twice, 2, 0);
     QUIET(tg_buckets_free, (tg_buckets_free(NULL), true));

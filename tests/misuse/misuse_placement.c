@@ -1,4 +1,4 @@
-/* Placements: declared at leaves, stated by ops. The world's context is rank 0 of two on a tp axis meanwhile. */
+/* Placements: declared for leaves, stated by ops. Meanwhile the world's context is rank 0 of two on a tp axis. */
 #include <tapegrad/parallel.h>
 #include <tapegrad/op.h>
 
@@ -7,7 +7,7 @@
 
 #define P (tg_grid_of(b->ctx)->owner)
 
-/* A leaf of its own for every call, as a leaf is placed once. */
+/* Creates a new leaf for every call, because a leaf can be placed only once. */
 static tg_status places(misuse_world *b, tg_axis axis, tg_placement to) {
     tg_tensor *x = tg_zeros(b->ctx, TG_F32, TG_SHAPE(2, 3));
     tg_status s = tg_place(P, x, axis, to);
@@ -16,7 +16,7 @@ static tg_status places(misuse_world *b, tg_axis axis, tg_placement to) {
 }
 
 static tg_status places_param(misuse_world *b, tg_placement to) {
-    tg_tensor *x = tg_param(b->ctx, "p", TG_SHAPE(2), 0);
+    tg_tensor *x = tg_param_new(b->ctx, "p", TG_DTYPE_DEFAULT, TG_SHAPE(2), 0);
     tg_status s = tg_place(P, x, TG_TP, to);
     tg_drop(x);
     return s;
@@ -25,7 +25,7 @@ static tg_status places_param(misuse_world *b, tg_placement to) {
 static tg_status places_twice(misuse_world *b) {
     tg_tensor *x = tg_zeros(b->ctx, TG_F32, TG_SHAPE(2, 3));
     tg_place(P, x, TG_TP, TG_R);
-    tg_status s = tg_place(P, x, TG_TP, TG_R);
+    tg_status s = tg_place(P, x, TG_TP, TG_I);
     tg_drop(x);
     return s;
 }
@@ -33,20 +33,20 @@ static tg_status places_twice(misuse_world *b) {
 static void declared(misuse_world *b) {
     const tg_placement unknown = {.kind = 9}, no_layout = {.kind = TG_VARYING, .layout = 7};
     QUIET(tg_place, tg_place(P, NULL, TG_TP, TG_R) == TG_ERR_ARGUMENT);
-    FAILS(tg_place, ARGUMENT, "not those of the tensor's context", tg_place(NULL, b->x, TG_TP, TG_R));
-    FAILS(tg_place, ARGUMENT, "axis 3 places nothing", places(b, TG_PP, TG_R));
-    FAILS(tg_place, ARGUMENT, "places nothing", places(b, TG_MAX_AXES, TG_R));
-    FAILS(tg_place, ARGUMENT, "places nothing", places(b, (tg_axis)-1, TG_R));
+    FAILS(tg_place, ARGUMENT, "is not that of the tensor's context", tg_place(NULL, b->x, TG_TP, TG_R));
+    FAILS(tg_place, ARGUMENT, "axis is 3, which has no placements", places(b, TG_PP, TG_R));
+    FAILS(tg_place, ARGUMENT, "axis is 8, which has no placements", places(b, TG_MAX_AXES, TG_R));
+    FAILS(tg_place, ARGUMENT, "axis is -1, which has no placements", places(b, (tg_axis)-1, TG_R));
     FAILS(tg_place, ARGUMENT, "kind 9", places(b, TG_TP, unknown));
     FAILS(tg_place, ARGUMENT, "layout 7", places(b, TG_TP, no_layout));
-    FAILS(tg_place, SHAPE, "has no dim to be sharded", places(b, TG_TP, TG_SHARD(2)));
-    FAILS(tg_place, SHAPE, "has no dim to be sharded", places(b, TG_TP, TG_SHARD(-3)));
+    FAILS(tg_place, SHAPE, "f32[2, 3] has no such dim to shard", places(b, TG_TP, TG_SHARD(2)));
+    FAILS(tg_place, SHAPE, "f32[2, 3] has no such dim to shard", places(b, TG_TP, TG_SHARD(-3)));
     FAILS(tg_place, SHAPE, "in 2 chunks", places(b, TG_TP, TG_SHARD_STRIDED(1, 2)));
     FAILS(tg_place, SHAPE, "in 0 chunks", places(b, TG_TP, TG_SHARD_STRIDED(0, 0)));
     FAILS(tg_place, SHAPE, "in 2 chunks", places(b, TG_TP, TG_SHARD_ZIGZAG(1)));
-    FAILS(tg_place, STATE, "placed on axis tp already", places_twice(b));
-    FAILS(tg_place, STATE, "the rule placed it", tg_place(P, b->r, TG_TP, TG_R));
-    FAILS(tg_place, STATE, "used before it was placed", tg_place(P, b->w, TG_TP, TG_R));
+    FAILS(tg_place, STATE, "placed on axis tp already: it is R there, and cannot become I", places_twice(b));
+    FAILS(tg_place, STATE, "f32[2, 3] is not a leaf; the placement rule has placed it", tg_place(P, b->r, TG_TP, TG_R));
+    FAILS(tg_place, STATE, "w f32[2, 3] was already used by an op", tg_place(P, b->w, TG_TP, TG_R));
     FAILS(tg_place, PLACEMENT, "would be P", places_param(b, TG_P));
     FAILS(tg_place, PLACEMENT, "would be opaque", places_param(b, TG_V));
     EACH_DEAD(x) FAILS(tg_place, HANDLE, "the tensor", tg_place(P, x, TG_TP, TG_R));
@@ -65,20 +65,23 @@ static void read_off(misuse_world *b) {
 
 static void parameters(misuse_world *b) {
     const tg_shape two_by_three = TG_SHAPE(2, 3);
-#define PARAM(shape, std, ...) tg_param_placed(P, "p", TG_F32, shape, std, TG_PLACES(__VA_ARGS__))
-    QUIET(tg_param_placed, misuse_inert(tg_param_placed(NULL, "p", TG_F32, two_by_three, 0, NULL, 0)));
-    INERT(tg_param_placed, ARGUMENT, "std is -1", PARAM(two_by_three, -1, {TG_TP, TG_R}));
-    INERT(tg_param_placed, ARGUMENT, "std is nan", PARAM(two_by_three, NAN, {TG_TP, TG_R}));
-    INERT(tg_param_placed, ARGUMENT, "std is inf", PARAM(two_by_three, INFINITY, {TG_TP, TG_R}));
-    INERT(tg_param_placed, DTYPE, "i64", tg_param_placed(P, "p", TG_I64, two_by_three, 0, NULL, 0));
-    INERT(tg_param_placed, DTYPE, "expected one of", tg_param_placed(P, "p", (tg_dtype)99, two_by_three, 0, NULL, 0));
-    INERT(tg_param_placed, SHAPE, "-3", PARAM(TG_SHAPE(2, -3), 0, {TG_TP, TG_R}));
-    INERT(tg_param_placed, SHAPE, "in 2 chunks", PARAM(two_by_three, 0, {TG_TP, TG_SHARD_ZIGZAG(0)}));
-    INERT(tg_param_placed, PLACEMENT, "would be P", PARAM(two_by_three, 0, {TG_TP, TG_P}));
-    INERT(tg_param_placed, ARGUMENT, "places nothing", PARAM(two_by_three, 0, {TG_PP, TG_R}));
-    INERT(tg_param_placed, ARGUMENT, "places nothing", PARAM(two_by_three, 0, {TG_MAX_AXES, TG_SHARD(0)}));
-    INERT(tg_param_placed, ARGUMENT, "-1 placements", tg_param_placed(P, NULL, TG_F32, two_by_three, 0, NULL, -1));
-    INERT(tg_param_placed, ARGUMENT, "1 placements", tg_param_placed(P, NULL, TG_F32, two_by_three, 0, NULL, 1));
+#define PARAM(shape, std, ...) tg_param_new_placed(P, "p", TG_F32, shape, std, TG_PLACES(__VA_ARGS__))
+    QUIET(tg_param_new_placed, misuse_inert(tg_param_new_placed(NULL, "p", TG_F32, two_by_three, 0, NULL, 0)));
+    INERT(tg_param_new_placed, ARGUMENT, "std is -1", PARAM(two_by_three, -1, {TG_TP, TG_R}));
+    INERT(tg_param_new_placed, ARGUMENT, "std is nan", PARAM(two_by_three, NAN, {TG_TP, TG_R}));
+    INERT(tg_param_new_placed, ARGUMENT, "std is inf", PARAM(two_by_three, INFINITY, {TG_TP, TG_R}));
+    INERT(tg_param_new_placed, DTYPE, "i64", tg_param_new_placed(P, "p", TG_I64, two_by_three, 0, NULL, 0));
+    INERT(tg_param_new_placed, DTYPE, "expected one of",
+          tg_param_new_placed(P, "p", (tg_dtype)99, two_by_three, 0, NULL, 0));
+    INERT(tg_param_new_placed, SHAPE, "-3", PARAM(TG_SHAPE(2, -3), 0, {TG_TP, TG_R}));
+    INERT(tg_param_new_placed, SHAPE, "of 2 chunks", PARAM(two_by_three, 0, {TG_TP, TG_SHARD_ZIGZAG(0)}));
+    INERT(tg_param_new_placed, PLACEMENT, "would be P", PARAM(two_by_three, 0, {TG_TP, TG_P}));
+    INERT(tg_param_new_placed, ARGUMENT, "axis is 3, which has no placements", PARAM(two_by_three, 0, {TG_PP, TG_R}));
+    INERT(tg_param_new_placed, ARGUMENT, "axis is 8, which", PARAM(two_by_three, 0, {TG_MAX_AXES, TG_SHARD(0)}));
+    INERT(tg_param_new_placed, ARGUMENT, "n is -1",
+          tg_param_new_placed(P, NULL, TG_F32, two_by_three, 0, NULL, -1));
+    INERT(tg_param_new_placed, ARGUMENT, "n is 1",
+          tg_param_new_placed(P, NULL, TG_F32, two_by_three, 0, NULL, 1));
 }
 
 static void reshaped(misuse_world *b) {
@@ -96,13 +99,13 @@ static void assumed(misuse_world *b) {
     INERT(tg_assume_placement, ARGUMENT, "the tape is NULL", tg_assume_placement(NULL, b->x, P, TG_TP, TG_R));
     INERT(tg_assume_placement, HANDLE, "freed", tg_assume_placement(b->freed, b->x, P, TG_TP, TG_R));
     INERT(tg_assume_placement, HANDLE, "tg_tape_input", tg_assume_placement(b->t, b->elsewhere, P, TG_TP, TG_R));
-    INERT(tg_assume_placement, ARGUMENT, "the groups", tg_assume_placement(b->t, b->x, NULL, TG_TP, TG_R));
-    INERT(tg_assume_placement, ARGUMENT, "places nothing", tg_assume_placement(b->t, b->x, P, TG_PP, TG_R));
+    INERT(tg_assume_placement, ARGUMENT, "is not that of", tg_assume_placement(b->t, b->x, NULL, TG_TP, TG_R));
+    INERT(tg_assume_placement, ARGUMENT, "has no placements", tg_assume_placement(b->t, b->x, P, TG_PP, TG_R));
     INERT(tg_assume_placement, ARGUMENT, "kind 9", tg_assume_placement(b->t, b->x, P, TG_TP, unknown));
-    INERT(tg_assume_placement, SHAPE, "no dim", tg_assume_placement(b->t, b->x, P, TG_TP, TG_SHARD(4)));
+    INERT(tg_assume_placement, SHAPE, "no such dim", tg_assume_placement(b->t, b->x, P, TG_TP, TG_SHARD(4)));
 }
 
-/* ---- What infer states ---- */
+/* ---- Statements of infer ---- */
 
 static tg_status same(tg_call *c) { return tg_call_out(c, 0, TG_F32, 2, tg_array_of(c->in[0]).shape); }
 static tg_status fill(tg_call *c) { return tg_ctx_ops(c->ctx)->fill(c->ctx, tg_array_of(c->out[0]), 1); }
@@ -115,7 +118,7 @@ CALL(role_of_no_dim, tg_call_role(c, 0, 8, 0))
 CALL(role_to_no_dim, tg_call_role(c, 0, 0, 8))
 CALL(role_unknown, tg_call_role(c, 0, 0, -3))
 CALL(role_too_far, tg_call_role(c, 0, 0, 5))
-CALL(convert_null, tg_call_convert(c, 0, TG_I, 0, TG_R, NULL, "mend"))
+CALL(convert_null, tg_call_convert(c, 0, TG_I, 0, TG_R, NULL, "remedy"))
 
 static tg_status five_sets(tg_call *c) {
     TG_TRY(same(c));
@@ -137,13 +140,13 @@ static void stated(misuse_world *b) {
     QUIET(tg_call_role, tg_call_role(NULL, 0, 0, 0) == TG_ERR_ARGUMENT);
     QUIET(tg_call_linear, tg_call_linear(NULL, 1) == TG_ERR_ARGUMENT);
     QUIET(tg_call_convert, tg_call_convert(NULL, 0, TG_I, 0, TG_R, NULL, NULL) == TG_ERR_ARGUMENT);
-    GIVES(tg_call_role, ARGUMENT, "dim 0 of input 1", refused(b, role_beyond));
-    GIVES(tg_call_role, ARGUMENT, "dim 0 of input -1", refused(b, role_before));
-    GIVES(tg_call_role, ARGUMENT, "dim 8 of input 0", refused(b, role_of_no_dim));
-    GIVES(tg_call_role, ARGUMENT, "becomes 8", refused(b, role_to_no_dim));
-    GIVES(tg_call_role, ARGUMENT, "becomes -3", refused(b, role_unknown));
+    GIVES(tg_call_role, ARGUMENT, "input is 1, dim 0 and role 0", refused(b, role_beyond));
+    GIVES(tg_call_role, ARGUMENT, "input is -1, dim 0 and role 0", refused(b, role_before));
+    GIVES(tg_call_role, ARGUMENT, "input is 0, dim 8 and role 0", refused(b, role_of_no_dim));
+    GIVES(tg_call_role, ARGUMENT, "input is 0, dim 0 and role 8", refused(b, role_to_no_dim));
+    GIVES(tg_call_role, ARGUMENT, "input is 0, dim 0 and role -3", refused(b, role_unknown));
     GIVES(tg_call_role, INTERNAL, "becomes dim 5 of 2", refused(b, role_too_far));
-    GIVES(tg_call_linear, ARGUMENT, "more than 4 sets", refused(b, five_sets));
+    GIVES(tg_call_linear, ARGUMENT, "an op may state at most 4 sets of inputs", refused(b, five_sets));
     GIVES(tg_call_convert, ARGUMENT, "the communicator is NULL", refused(b, convert_null));
 }
 

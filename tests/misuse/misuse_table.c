@@ -1,9 +1,9 @@
-/* Every op of the table, whoever adds one: each of its places with every wrong pair of tape and tensor. What a public
- * function does besides recording its op has rows of its own (misuse_ops.c, misuse_arguments.c). */
+/* Every op of the table, including ops that are added later: each operand with every wrong pair of tape and tensor.
+ * If a public function does more than record its op, misuse_ops.c and misuse_arguments.c have rows for that. */
 #include "catalog/samples.h"
 #include "misuse/misuse.h"
 
-/* The first sample that one rank runs and that is not refused; -1: there is none. */
+/* Returns the first sample for one rank that is not refused; -1: there is none. */
 static int plain_sample(const tg_op *op) {
     for (int i = 0; i < op->n_samples; i++) {
         const tg_sample *s = tg_sample_at(op, i);
@@ -12,7 +12,7 @@ static int plain_sample(const tg_op *op) {
     return -1;
 }
 
-/* A view does not read, so it takes a tensor whose bytes have gone; an optional place, none. */
+/* A view does not read, so it accepts a tensor whose memory was discarded; an optional operand accepts NULL. */
 static bool refuses(const misuse_world *b, const tg_op *op, int place, int k) {
     bool view = !op->forward, optional = op->optional >> (place < 31 ? place : 31) & 1;
     return !(view && b->handle[k].status == TG_ERR_DISCARDED) &&

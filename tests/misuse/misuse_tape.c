@@ -1,4 +1,4 @@
-/* Tapes, their modes and scopes, discards, recomputation, and what can be asked of a tape and its nodes. */
+/* Tapes, their modes and scopes, discards, recomputation, and queries about tapes and nodes. */
 #include <tapegrad/parallel.h>
 #include <tapegrad/backward.h>
 #include <tapegrad/explain.h>
@@ -30,7 +30,7 @@ static tg_status end_tape(void *user, tg_tape *t, tg_tensor *x, tg_tensor **g) {
     return TG_OK;
 }
 
-/* A tape cannot end while its backward runs. */
+/* A tape cannot be reset or freed while its backward runs. */
 static bool survives(misuse_world *b, bool by_free) {
     tg_tape *t = tg_tape_new(b->ctx);
     tg_tensor *y = tg_square(t, b->w);
@@ -82,7 +82,7 @@ static bool closes_with(misuse_world *b, tg_tensor *x, int n, tg_status status) 
     tg_tensor *y = tg_neg(t, b->x);
     bool refused = tg_scope_close(t, n == 1 ? &x : NULL, n) == status && tg_storage_state_of(y) == TG_PRESENT;
     tg_ctx_clear(b->ctx);
-    bool good = refused && tg_scope_close(t, NULL, 0) == TG_ERR_STATE; /* it has closed all the same */
+    bool good = refused && tg_scope_close(t, NULL, 0) == TG_ERR_STATE; /* the scope is closed nevertheless */
     tg_ctx_clear(b->ctx);
     tg_tape_free(t);
     return good;
@@ -105,7 +105,7 @@ static void scopes(misuse_world *b) {
 static void discards(misuse_world *b) {
     static float data[2];
     tg_tensor *wrapped = tg_wrap(b->ctx, TG_F32, TG_SHAPE(2), NULL, data, NULL, NULL);
-    tg_tensor *p = tg_param(b->ctx, "p", TG_SHAPE(2), 0);
+    tg_tensor *p = tg_param_new(b->ctx, "p", TG_DTYPE_DEFAULT, TG_SHAPE(2), 0);
     QUIET(tg_discard, tg_discard(NULL) == TG_ERR_ARGUMENT);
     FAILS(tg_discard, STATE, "parameter", tg_discard(p));
     FAILS(tg_discard, STATE, "has saved the tensor", tg_discard(b->w));
@@ -128,7 +128,7 @@ static bool leased_twice(misuse_world *b) {
 
 static bool lease_quietly(misuse_world *b) {
     tg_tape *t = tg_tape_new(b->ctx);
-    tg_lease(t, "x", TG_F32, TG_SHAPE(2)); /* its bytes stay with the context, and are there before the rows */
+    tg_lease(t, "x", TG_F32, TG_SHAPE(2)); /* allocated before the rows, since its memory stays with the context */
     tg_tape_free(t);
     return true;
 }
@@ -155,12 +155,12 @@ static void symmetric(misuse_world *b) {
     tg_symmetric *s = tg_symmetric_new(c, 64);
     tg_tensor *x = b->x;
     QUIET(tg_symmetric_new, !tg_symmetric_new(NULL, 64));
-    GIVES(tg_symmetric_new, ARGUMENT, "too many", !tg_symmetric_new(c, SIZE_MAX));
+    GIVES(tg_symmetric_new, ARGUMENT, "expected at most", !tg_symmetric_new(c, SIZE_MAX));
     QUIET(tg_symmetric_free, (tg_symmetric_free(NULL), true));
     QUIET(tg_symmetric_take, !tg_symmetric_take(NULL, b->t, &f32, &one, 1, &x) && misuse_inert(x));
     QUIET(tg_symmetric_take, !tg_symmetric_take(s, NULL, &f32, &one, 1, &x) && misuse_inert(x));
     GIVES(tg_symmetric_take, HANDLE, "freed", !tg_symmetric_take(s, b->freed, &f32, &one, 1, &x));
-    GIVES(tg_symmetric_take, ARGUMENT, "-1 tensors", !tg_symmetric_take(s, b->t, &f32, &one, -1, &x));
+    GIVES(tg_symmetric_take, ARGUMENT, "n is -1, and dtypes", !tg_symmetric_take(s, b->t, &f32, &one, -1, &x));
     GIVES(tg_symmetric_take, ARGUMENT, "is NULL", !tg_symmetric_take(s, b->t, NULL, &one, 1, &x));
     GIVES(tg_symmetric_take, SHAPE, "dim 0 is -1", !tg_symmetric_take(s, b->t, &f32, &minus, 1, &x));
     GIVES(tg_symmetric_take, DTYPE, "expected one of", !tg_symmetric_take(s, b->t, &none, &one, 1, &x));
@@ -193,7 +193,7 @@ static tg_status leaves_out(void *state, tg_tape *t, tg_tensor *const *in, int n
     return TG_OK;
 }
 
-/* A failed call gives inert outputs and ends the state, once. */
+/* A failed call gives inert outputs and ends the state exactly once. */
 static bool recompute(misuse_world *b, tg_tape *t, tg_fn fn, tg_tensor *const *in, int n_in, int n_out,
                       const tg_recompute_opts *opts) {
     tg_tensor *y = b->x;
@@ -265,7 +265,7 @@ static void replays(misuse_world *b) {
     DEAD_STATUS(tg_replay_close, tg_replay_close(r, x));
 }
 
-/* Others have the tape's memory by then. */
+/* By then the tape's memory has been reused. */
 static tg_replay *ended_replay(misuse_world *b, tg_tape *t, int steps) {
     for (int i = 0; i < steps; i++) tg_tape_reset(t);
     tg_replay *r = tg_replay_open(t);
@@ -291,7 +291,7 @@ static void ended_replays(misuse_world *b) {
     }
 }
 
-/* ---- Looking ---- */
+/* ---- Queries ---- */
 
 static void looking(misuse_world *b) {
     char buf[8] = "kept";

@@ -1,13 +1,13 @@
-/* Tensors on a context, what can be asked of a handle, and values. */
+/* Tensors of a context, queries about handles, and values. */
 #include "misuse/misuse.h"
 
 #include <tapegrad/backward.h>
 #include <tapegrad/device.h>
 #include <tapegrad/work.h>
 
-/* ---- Makers ---- */
+/* ---- Creation ---- */
 
-/* The rows that every maker of a shape must refuse. `make` stands for the call with a shape s. */
+/* Rows that every constructor with a shape must refuse. `make` stands for the call with a shape s. */
 #define MAKER(symbol, on, make)                                                                  \
     do {                                                                                         \
         tg_shape s = TG_SHAPE(2);                                                                \
@@ -34,36 +34,41 @@ static void makers(misuse_world *b) {
     MAKER(tg_zeros, c, tg_zeros(c, TG_F32, s));
     MAKER(tg_from_host, c, tg_from_host(c, TG_F32, s, data));
     MAKER(tg_wrap, c, tg_wrap(c, TG_F32, s, NULL, (void *)data, NULL, NULL));
-    MAKER(tg_randn, c, tg_randn(c, s, 1));
-    MAKER(tg_uniform, c, tg_uniform(c, s, 0, 1));
-    MAKER(tg_param, c, tg_param(c, "p", s, 1));
-    MAKER(tg_param_of, c, tg_param_of(c, "p", TG_F64, s, 1));
+    MAKER(tg_randn, c, tg_randn(c, TG_F32, s, 1));
+    MAKER(tg_uniform, c, tg_uniform(c, TG_F32, s, 0, 1));
+    MAKER(tg_param_new, c, tg_param_new(c, "p", TG_F32, s, 1));
     INERT(tg_zeros, DTYPE, "f8e4m3", tg_zeros(ctx, TG_F8E4M3, TG_SHAPE(2)));
     INERT(tg_zeros, DTYPE, "expected one of", tg_zeros(ctx, (tg_dtype)99, TG_SHAPE(2)));
     INERT(tg_zeros, DTYPE, "expected one of", tg_zeros(ctx, (tg_dtype)-1, TG_SHAPE(2)));
     INERT(tg_zeros, MEMORY, "bytes were asked for", tg_zeros(ctx, TG_F32, TG_SHAPE((int64_t)1 << 50)));
     INERT(tg_from_host, ARGUMENT, "data is NULL", tg_from_host(ctx, TG_F32, TG_SHAPE(2), NULL));
     INERT(tg_from_host, DTYPE, "expected one of", tg_from_host(ctx, TG_F4E2M1, TG_SHAPE(2), data));
-    INERT(tg_randn, ARGUMENT, "std is nan", tg_randn(ctx, TG_SHAPE(2), NAN));
-    INERT(tg_randn, ARGUMENT, "std is -1", tg_randn(ctx, TG_SHAPE(2), -1));
-    INERT(tg_randn, ARGUMENT, "std is inf", tg_randn(ctx, TG_SHAPE(2), INFINITY));
-    INERT(tg_uniform, ARGUMENT, "expected finite lo <= hi", tg_uniform(ctx, TG_SHAPE(2), 1, 0));
-    INERT(tg_uniform, ARGUMENT, "expected finite lo <= hi", tg_uniform(ctx, TG_SHAPE(2), NAN, 1));
-    INERT(tg_uniform, ARGUMENT, "expected finite lo <= hi", tg_uniform(ctx, TG_SHAPE(2), 0, INFINITY));
-    INERT(tg_uniform, ARGUMENT, "within the range of f32", tg_uniform(ctx, TG_SHAPE(2), 0, 1e39));
-    INERT(tg_uniform, ARGUMENT, "within the range of f32", tg_uniform(ctx, TG_SHAPE(2), -3e38, 3e38));
-    INERT(tg_uniform, ARGUMENT, "contains no number of dtype f32", tg_uniform(ctx, TG_SHAPE(2), 1 + 1e-9, 1 + 2e-9));
-    INERT(tg_param, ARGUMENT, "std is nan", tg_param(ctx, "p", TG_SHAPE(2), NAN));
-    INERT(tg_param, ARGUMENT, "std is -0.5", tg_param(ctx, NULL, TG_SHAPE(2), -0.5));
-    INERT(tg_param_of, DTYPE, "i64, expected a float", tg_param_of(ctx, "p", TG_I64, TG_SHAPE(2), 1));
-    INERT(tg_param_of, DTYPE, "expected a float", tg_param_of(ctx, "p", (tg_dtype)99, TG_SHAPE(2), 1));
+    INERT(tg_randn, ARGUMENT, "std is nan", tg_randn(ctx, TG_F32, TG_SHAPE(2), NAN));
+    INERT(tg_randn, ARGUMENT, "std is -1", tg_randn(ctx, TG_F32, TG_SHAPE(2), -1));
+    INERT(tg_randn, ARGUMENT, "std is inf", tg_randn(ctx, TG_F32, TG_SHAPE(2), INFINITY));
+    INERT(tg_randn, DTYPE, "i64, expected a float", tg_randn(ctx, TG_I64, TG_SHAPE(2), 1));
+    INERT(tg_randn, DTYPE, "expected a float", tg_randn(ctx, (tg_dtype)99, TG_SHAPE(2), 1));
+    INERT(tg_uniform, DTYPE, "bool, expected a float", tg_uniform(ctx, TG_BOOL, TG_SHAPE(2), 0, 1));
+    INERT(tg_uniform, DTYPE, "expected a float", tg_uniform(ctx, (tg_dtype)99, TG_SHAPE(2), 0, 1));
+    INERT(tg_uniform, ARGUMENT, "within the range of f64", tg_uniform(ctx, TG_F64, TG_SHAPE(2), -1e308, 1e308));
+    INERT(tg_uniform, ARGUMENT, "expected finite lo <= hi", tg_uniform(ctx, TG_F32, TG_SHAPE(2), 1, 0));
+    INERT(tg_uniform, ARGUMENT, "expected finite lo <= hi", tg_uniform(ctx, TG_F32, TG_SHAPE(2), NAN, 1));
+    INERT(tg_uniform, ARGUMENT, "expected finite lo <= hi", tg_uniform(ctx, TG_F32, TG_SHAPE(2), 0, INFINITY));
+    INERT(tg_uniform, ARGUMENT, "within the range of f32", tg_uniform(ctx, TG_F32, TG_SHAPE(2), 0, 1e39));
+    INERT(tg_uniform, ARGUMENT, "within the range of f32", tg_uniform(ctx, TG_F32, TG_SHAPE(2), -3e38, 3e38));
+    INERT(tg_uniform, ARGUMENT, "contains no number of dtype f32",
+          tg_uniform(ctx, TG_F32, TG_SHAPE(2), 1 + 1e-9, 1 + 2e-9));
+    INERT(tg_param_new, ARGUMENT, "std is nan", tg_param_new(ctx, "p", TG_F32, TG_SHAPE(2), NAN));
+    INERT(tg_param_new, ARGUMENT, "std is -0.5", tg_param_new(ctx, NULL, TG_F32, TG_SHAPE(2), -0.5));
+    INERT(tg_param_new, DTYPE, "i64, expected a float", tg_param_new(ctx, "p", TG_I64, TG_SHAPE(2), 1));
+    INERT(tg_param_new, DTYPE, "expected a float", tg_param_new(ctx, "p", (tg_dtype)99, TG_SHAPE(2), 1));
 }
 
 /* ---- Memory of the caller ---- */
 
 static void count(void *user) { ++*(int *)user; }
 
-/* What could not be wrapped is released at once, and once. */
+/* Memory that cannot be wrapped is released at once and exactly once. */
 static bool released(tg_tensor *x, int *n) {
     bool once = *n == 1;
     *n = 0;
@@ -180,7 +185,7 @@ static void reads(misuse_world *b) {
     GIVES(tg_host_data, DISCARDED, "tg_discard", !tg_host_data(b->gone));
 }
 
-/* A tensor may be written from its own bytes. */
+/* A tensor may be written from its own memory. */
 static bool writes_from_itself(misuse_world *b) {
     float data[4] = {1, 2, 3, 4}, got[3];
     tg_tensor *x = tg_wrap(b->ctx, TG_F32, TG_SHAPE(3), NULL, data + 1, NULL, NULL);
@@ -195,7 +200,7 @@ static void overlapping(misuse_world *b) {
     static const double d[6] = {0}, e[24] = {0};
     static const int64_t near[] = {1, 1}, far[] = {2, 3}, apart[] = {3, 2}, cube[] = {4, 1, 6}, free_cube[] = {9, 1, 3};
     tg_ctx *ctx = b->ctx;
-    tg_tensor *x = tg_wrap(ctx, TG_F32, TG_SHAPE(2, 3), near, data, NULL, NULL); /* a row is the one before, moved */
+    tg_tensor *x = tg_wrap(ctx, TG_F32, TG_SHAPE(2, 3), near, data, NULL, NULL); /* each row is the last, shifted */
     FAILS(tg_write_f64, STATE, "strides overlap", tg_write_f64(x, d, 6));
     x = tg_wrap(ctx, TG_F32, TG_SHAPE(2, 3), far, data, NULL, NULL); /* 0 3 6, 2 5 8 */
     QUIET(tg_write_f64, tg_write_f64(x, d, 6) == TG_OK);

@@ -1,9 +1,10 @@
-/* Convolutions, pools, batch norm, triangular systems: every place with every wrong tensor, and what they refuse. */
+/* Convolutions, pooling, batch norm and triangular systems: each operand with every wrong tensor, and arguments that
+ * they refuse. */
 #include "misuse/misuse.h"
 
 #include <tapegrad/ops.h>
 
-/* Optional places: every handle but NULL. */
+/* Optional operands: every handle except NULL. */
 #define OPTIONAL(symbol, call)                                                    \
     for (int i_ = 0; i_ < MISUSE_HANDLES; i_++) {                                    \
         const misuse_handle *h_ = &b->handle[i_];                                    \
@@ -104,6 +105,23 @@ static void of_windows(misuse_world *b, const images *m) {
     INERT(tg_avg_pool2d, ARGUMENT, "this library knows", tg_avg_pool2d(t, m->x, 2, 2, &pool));
 }
 
+/* Options that compile, and that the op does not use. */
+static void of_unused(misuse_world *b, const images *m) {
+    tg_tape *t = b->t;
+    tg_tensor *line = tg_zeros(b->ctx, TG_F32, TG_SHAPE(1, 2, 4)), *taps = tg_zeros(b->ctx, TG_F32, TG_SHAPE(2, 2, 2));
+    INERT(tg_max_pool1d, ARGUMENT, "option exclude_padding is set",
+          tg_max_pool1d(t, line, 2, TG_POOL(.exclude_padding = true)));
+    INERT(tg_max_pool2d, ARGUMENT, "option exclude_padding is set",
+          tg_max_pool2d(t, m->x, 2, 2, TG_POOL(.exclude_padding = true)));
+    INERT(tg_max_pool1d, ARGUMENT, "option dilation[1] is set", tg_max_pool1d(t, line, 2, TG_POOL(.dilation = {1, 1})));
+    INERT(tg_avg_pool1d, ARGUMENT, "option stride[1] is set", tg_avg_pool1d(t, line, 2, TG_POOL(.stride = {2, 2})));
+    INERT(tg_avg_pool1d, ARGUMENT, "dilation is set", tg_avg_pool1d(t, line, 2, TG_POOL(.dilation = {2})));
+    INERT(tg_conv1d, ARGUMENT, "option padding[1] is set",
+          tg_conv1d(t, line, taps, NULL, TG_CONV(.padding = {1, 1})));
+    tg_drop(line);
+    tg_drop(taps);
+}
+
 static void of_norm(misuse_world *b) {
     tg_tape *t = b->t;
     tg_tensor *g = tg_zeros(b->ctx, TG_F32, TG_SHAPE(3)), *one = tg_zeros(b->ctx, TG_F32, TG_SHAPE(1, 3));
@@ -153,6 +171,7 @@ void misuse_windows(misuse_world *b) {
     places(b, &m);
     dtypes(b, &m);
     of_windows(b, &m);
+    of_unused(b, &m);
     of_norm(b);
     of_triangles(b, &m);
     tg_drop(m.x);

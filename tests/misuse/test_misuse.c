@@ -1,4 +1,4 @@
-/* The frame of the bad-input rows: the world that they act on, and what is looked at around each of them. */
+/* The frame of the misuse rows: the world that they act on, and the state that is compared around each of them. */
 #define _GNU_SOURCE
 #include <ftw.h>
 #include <unistd.h>
@@ -18,22 +18,22 @@ static tg_tensor *filled(tg_ctx *ctx, tg_dtype dtype, tg_shape shape, const void
 static void make_tensors(misuse_world *b) {
     static const int64_t ids[] = {0, 1};
     static const bool mask[6] = {true, false, true};
-    b->w = tg_param(b->ctx, "w", TG_SHAPE(2, 3), 1);
-    b->x = tg_randn(b->ctx, TG_SHAPE(2, 3), 1);
-    b->v = tg_randn(b->ctx, TG_SHAPE(3), 1);
-    b->cube = tg_randn(b->ctx, TG_SHAPE(2, 3, 4), 1);
+    b->w = tg_param_new(b->ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(2, 3), 1);
+    b->x = tg_randn(b->ctx, TG_DTYPE_DEFAULT, TG_SHAPE(2, 3), 1);
+    b->v = tg_randn(b->ctx, TG_DTYPE_DEFAULT, TG_SHAPE(3), 1);
+    b->cube = tg_randn(b->ctx, TG_DTYPE_DEFAULT, TG_SHAPE(2, 3, 4), 1);
     b->ids = filled(b->ctx, TG_I64, TG_SHAPE(2), ids);
     b->mask = filled(b->ctx, TG_BOOL, TG_SHAPE(2, 3), mask);
     b->foreign = tg_zeros(b->far, TG_F32, TG_SHAPE(2, 3));
 }
 
-/* A slot that was dropped is used again in the end: so a new one for every row. */
+/* Makes a new dropped tensor for every row, because the slot of a dropped one is eventually reused. */
 static void drop_one(misuse_world *b) {
     b->dropped = tg_zeros(b->ctx, TG_F32, TG_SHAPE(2, 3));
     tg_drop(b->dropped);
 }
 
-/* A handle of the last step, in whose room one of this step lives; of an even or of an odd step. */
+/* A handle of the last step, whose slot a tensor of this step uses; of an even or an odd step. */
 static tg_tensor *make_reset(misuse_world *b, bool odd) {
     tg_tape *ended = tg_tape_new(b->ctx);
     if (odd) tg_tape_reset(ended);
@@ -103,7 +103,7 @@ static void close_world(misuse_world *b) {
     nftw(b->dir, remove_one, 8, FTW_DEPTH | FTW_PHYS);
 }
 
-/* ---- What must not change ---- */
+/* ---- State that must not change ---- */
 
 static uint64_t hash(const tg_tensor *x) {
     uint64_t h = 14695981039346656037u;
@@ -172,7 +172,7 @@ void misuse_begin(misuse_world *b) {
     b->before = look(b);
 }
 
-/* What is wrong with the errors that the contexts hold. */
+/* Returns what is wrong with the contexts' errors. */
 static const char *wrong_error(const misuse_world *b, const tg_ctx *ctx, tg_status status, const char *says) {
     if (tg_ctx_status(b->ctx) != (ctx == b->ctx ? status : TG_OK)) return tg_status_name(tg_ctx_status(b->ctx));
     if (tg_ctx_status(b->far) != (ctx == b->far ? status : TG_OK)) return "the other context's status";

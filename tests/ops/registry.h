@@ -1,4 +1,4 @@
-/* Shared by the programs that run from the op table: the loop over its samples, one run of a sample with results and
+/* Shared by the programs that run over the op table: the loop over its samples, one run of a sample with results and
  * gradients as doubles, and the count of verdicts. */
 #ifndef TG_TEST_REGISTRY_H
 #define TG_TEST_REGISTRY_H
@@ -41,8 +41,8 @@ static inline int conclude(const tally *t) {
 
 /* ---- The table ---- */
 
-/* argv[1], where given, is the one op to run. A quick run takes half of them, by turns, or as small a part as the
- * program says, and on a device that is not the CPU a sixth: sanitizers are slow. */
+/* argv[1], if given, is the only op to run. A quick run takes half of the ops, in turn, or the part that the program
+ * says, and a sixth on other devices than the CPU, because sanitizers are slow. */
 #ifndef QUICK_PART
 #define QUICK_PART 2
 #endif
@@ -54,7 +54,7 @@ static inline bool chosen(const tg_op *op, int argc, char **argv) {
     return !getenv("TG_TEST_QUICK") || side % (getenv("TG_TEST_DEVICE") ? 6 : QUICK_PART) == 1;
 }
 
-/* The long suite takes slow samples too. Those of several ranks are tests/parallel's. */
+/* The long suite includes slow samples. Programs in tests/parallel run those of several ranks. */
 static inline bool small(const tg_sample *s) { return !s->bench && s->ranks <= 1 && (!s->slow || getenv("TG_LONG")); }
 
 /* ---- One run ---- */
@@ -69,7 +69,7 @@ typedef struct values {
 typedef struct outcome {
     int n_out;
     values out[TG_CASE_OUTPUTS];
-    values grad[TG_SAMPLE_INPUTS]; /* at NULL where the input has none */
+    values grad[TG_SAMPLE_INPUTS]; /* NULL if the input has none */
 } outcome;
 
 static inline void outcome_free(outcome *o) {
@@ -85,7 +85,7 @@ static inline values read_values(tg_tensor *x) {
     return v;
 }
 
-/* Number k of the cotangents: a sum of few powers of two, so that every dtype can hold it. */
+/* Returns number k of the cotangents: a sum of few powers of two, which is exact in every dtype. */
 static inline double cotangent(int64_t k) { return (double)((k * 37 + 11) % 31 - 15) / 8; }
 
 static inline tg_tensor *make_seed(tg_ctx *ctx, const tg_tensor *like, double scale) {
@@ -104,7 +104,7 @@ static inline int count_out(const tg_case *c, tg_tensor *const *out) {
     return n;
 }
 
-/* The outputs that a backward can start from, each with a seed of the context. */
+/* Lists the outputs from which a backward can start, each with a cotangent of the context. */
 static inline int seed_all(tg_case *c, tg_tensor *const *out, int n_out, tg_tensor **roots, tg_tensor **seeds) {
     int n = 0;
     for (int i = 0; i < n_out; i++) {
@@ -119,7 +119,7 @@ static inline void drop_all(tg_tensor **x, int n) {
     for (int i = 0; i < n; i++) tg_drop(x[i]);
 }
 
-/* Forward and backward of one sample. */
+/* Runs forward and backward of one sample. */
 static inline tg_status run_sample(tg_ctx *ctx, const tg_op *op, int i, const tg_case_opts *opts, outcome *o) {
     tg_case c;
     tg_tensor *out[TG_CASE_OUTPUTS], *roots[TG_CASE_OUTPUTS], *seeds[TG_CASE_OUTPUTS];
@@ -143,7 +143,7 @@ static inline tg_status run_sample(tg_ctx *ctx, const tg_op *op, int i, const tg
     return tg_ctx_status(ctx);
 }
 
-/* ---- Comparing ---- */
+/* ---- Comparison ---- */
 
 static inline double largest(const values *v) {
     double most = 0;
@@ -152,8 +152,8 @@ static inline double largest(const values *v) {
     return most;
 }
 
-/* How far two results may be apart: tol of the largest element, or of `floor` where that is more, and what the sample's
- * condition adds. Bits count where all are 0. */
+/* Tolerance between two results: tol times the largest element or `floor`, whichever is larger, plus what the
+ * condition of the sample adds. If all are 0 the bits must be equal. */
 typedef struct margin {
     double tol, floor;
     double out[TG_CASE_OUTPUTS], grad[TG_SAMPLE_INPUTS];
@@ -164,7 +164,7 @@ static inline bool agrees(double a, double b, double within) {
     return within > 0 && (a == b || fabs(a - b) <= within);
 }
 
-/* The first element that differs, or -1; 0 where even the shapes do. */
+/* Returns the first element that differs, or -1; 0 if even the shapes differ. */
 static inline int64_t first_difference(const values *a, const values *b, double within) {
     if (a->n != b->n || !a->at != !b->at || memcmp(&a->shape, &b->shape, sizeof a->shape)) return 0;
     for (int64_t i = 0; a->at && i < a->n; i++)
@@ -180,7 +180,7 @@ static inline bool agree_one(tally *t, const tg_op *op, const tg_sample *s, cons
                    (long long)at, there ? a->at[at] : NAN, there ? b->at[at] : NAN, within);
 }
 
-/* All results and gradients. */
+/* Compares all results and gradients. */
 static inline void agree(tally *t, const tg_op *op, const tg_sample *s, const outcome *a, const outcome *b,
                          const margin *m, const char *what) {
     if (!verdict(t, a->n_out == b->n_out, op, s, "%s: %d outputs, expected %d", what, a->n_out, b->n_out)) return;

@@ -10,9 +10,9 @@
 
 static tg_case_opts opts_of(tg_dtype dtype) { return (tg_case_opts){.dtype = dtype, .seed = 5}; }
 
-/* ---- What rounding may do ---- */
+/* ---- Tolerances for rounding ---- */
 
-/* The unit roundoff. */
+/* Returns the unit roundoff. */
 static double roundoff(tg_dtype d) {
     return d == TG_F64 ? 0x1p-53 : d == TG_F32 ? 0x1p-24 : d == TG_BF16 ? 0x1p-8 : 0x1p-11;
 }
@@ -34,9 +34,9 @@ static double furthest(const values *a, const values *b) {
     return most;
 }
 
-/* What moving the inputs by a dtype's rounding does to the float64 results: an ill-conditioned sample moves them far,
- * and nobody can ask for more. Elsewhere the tolerance is a few roundings of the largest element; sums of 16-bit dtypes
- * run in float32, so only that one's error grows with their length. */
+/* Computes how much the float64 results change if the inputs are rounded to a dtype: an ill-conditioned sample
+ * changes a lot, and no implementation could do better. For others the tolerance is a few roundings of the largest
+ * element. Sums of 16-bit dtypes run in float32, so only the float32 error grows with their length. */
 static margin margin_of(tg_ctx *ctx, const tg_op *op, int i, tg_dtype dtype, const outcome *base) {
     tg_dtype arithmetic = dtype == TG_F64 ? TG_F64 : TG_F32;
     margin m = {.tol = 8 * roundoff(dtype) + 4 * roundoff(arithmetic) * sqrt((double)longest(tg_sample_at(op, i))),
@@ -61,7 +61,7 @@ enum { ISAS = 3 };
 typedef struct world {
     tg_ctx *best, *two, *isa[ISAS], *bare, *meta, *real, *cuda;
     tg_device_ops required;
-    bool no_cuda; /* and there should be */
+    bool no_cuda; /* device cuda is missing although it should exist */
     bool only_cuda;
 } world;
 
@@ -79,14 +79,14 @@ static void check_run(tally *y, tg_ctx *ctx, const tg_op *op, int i, tg_dtype dt
     tg_ctx_clear(ctx);
 }
 
-/* Inputs of 16 bits are rounded first, so that float64 sees the same ones. */
+/* Inputs are rounded to 16 bits first, so that float64 uses the same values. */
 static void check_dtype(tally *y, const world *w, const tg_op *op, int i, tg_dtype dtype) {
     tg_case_opts o = opts_of(TG_F64);
     outcome high;
     o.grid = dtype;
     run_sample(w->best, op, i, &o, &high);
     margin m = margin_of(w->best, op, i, dtype, &high);
-    if (!w->only_cuda) check_run(y, w->best, op, i, dtype, &high, &m, "beside float64");
+    if (!w->only_cuda) check_run(y, w->best, op, i, dtype, &high, &m, "compared with float64");
     if (!w->only_cuda && (dtype == TG_F32 || dtype == TG_F64)) {
         for (int k = 0; k < ISAS; k++)
             if (w->isa[k]) check_run(y, w->isa[k], op, i, dtype, &high, &m, tg_ctx_isa(w->isa[k]));
@@ -106,7 +106,7 @@ static void check_threads(tally *y, const world *w, const tg_op *op, int i) {
     tg_ctx_clear(w->best);
 }
 
-/* Big samples too, where they fit: small ones give a second thread nothing to do. */
+/* Includes large samples if they fit, because small ones give a second thread nothing to do. */
 static bool fits_threads(const tg_sample *s) { return !s->refused && s->ranks <= 1 && longest(s) <= 1 << 21; }
 
 /* ---- Meta ---- */
@@ -127,7 +127,7 @@ static void measure(tg_ctx *ctx, footprint *f, int moment) {
     memcpy(f->by_category[moment], m.by_category, sizeof f->by_category[moment]);
 }
 
-/* Nothing is read here: reading takes memory of its own. */
+/* Reads nothing, because reading takes memory. */
 static tg_status tread(tg_ctx *ctx, const tg_op *op, int i, footprint *f) {
     tg_case c;
     tg_tensor *out[TG_CASE_OUTPUTS], *roots[TG_CASE_OUTPUTS], *seeds[TG_CASE_OUTPUTS];

@@ -13,8 +13,8 @@ typedef struct sums {
 } sums;
 
 static void check(sums *y, tg_ctx *ctx, const tg_op *op, int i, uint64_t seed) {
-    tg_gradcheck_result r;
-    tg_status status = tg_gradcheck_op(ctx, op, i, TG_GRADCHECK(.seed = seed, .no_extras = seed % 8 != 0), &r);
+    tg_gradcheck_info r = TG_GRADCHECK_INFO();
+    tg_status status = tg_gradcheck_op(ctx, op, i, &r, TG_GRADCHECK(.seed = seed, .no_extras = seed % 8 != 0));
     verdict(&y->tally, status == TG_OK, op, tg_sample_at(op, i), "seed %llu: %s", (unsigned long long)seed,
             tg_ctx_message(ctx));
     y->checked += r.checked;

@@ -12,7 +12,7 @@ enum { ROOM = TG_CASE_OUTPUTS + TG_SAMPLE_INPUTS };
 
 /* ---- One recorded call ---- */
 
-/* Inputs that need a gradient, once each, and the outputs that have one. */
+/* Lists the inputs that require a gradient, once each, and the outputs that have one. */
 typedef struct record {
     tg_case c;
     tg_tensor *out[TG_CASE_OUTPUTS], *roots[TG_CASE_OUTPUTS], *in[TG_SAMPLE_INPUTS];
@@ -38,7 +38,8 @@ static bool record_sample(record *r, tg_ctx *ctx, tg_tape *t, const tg_op *op, i
 }
 
 static tg_tensor *noise(tg_ctx *ctx, const tg_tensor *like) {
-    tg_tensor *x = tg_zeros(ctx, tg_dtype_of(like), tg_shape_of(like)), *drawn = tg_randn(ctx, tg_shape_of(like), 1);
+    tg_tensor *x = tg_zeros(ctx, tg_dtype_of(like), tg_shape_of(like)),
+              *drawn = tg_randn(ctx, TG_DTYPE_DEFAULT, tg_shape_of(like), 1);
     values v = read_values(drawn);
     if (v.n) tg_write_f64(x, v.at, v.n);
     free(v.at);
@@ -63,7 +64,7 @@ static double dot(tg_tensor *const *a, tg_tensor *const *b, int n, double *size)
 
 /* ---- First derivatives ---- */
 
-/* Of the largest element: 16-bit compositions round at every op. */
+/* Tolerance relative to the largest element: compositions in 16-bit dtypes round at every op. */
 static double close_to(tg_dtype d) { return d == TG_F64 ? 1e-11 : d == TG_F32 ? 1e-4 : d == TG_F16 ? 2e-2 : 0.1; }
 
 static void check_first(tally *y, tg_ctx *ctx, const tg_op *op, int i, tg_dtype dtype) {
@@ -79,7 +80,7 @@ static void check_first(tally *y, tg_ctx *ctx, const tg_op *op, int i, tg_dtype 
         for (int k = 0; k < r.n_in; k++) tangent[k] = noise(ctx, r.in[k]);
         tg_grad_opts way = {.size = sizeof way, .seeds = seed, .retain = true};
         if (tg_grad(t, r.roots, r.n_roots, r.in, r.n_in, plain, &way) ==
-            TG_ERR_STATE) { /* an input has no part in it */
+            TG_ERR_STATE) { /* the result does not depend on an input */
             tg_ctx_clear(ctx);
             way.allow_unused = true;
             tg_grad(t, r.roots, r.n_roots, r.in, r.n_in, plain, &way);
@@ -111,7 +112,7 @@ static void check_first(tally *y, tg_ctx *ctx, const tg_op *op, int i, tg_dtype 
 
 /* ---- Second derivatives ---- */
 
-/* in[] are the case's inputs that are not absent, then the cotangents; out[] the gradients. */
+/* in[] are the inputs of the case that are not absent, followed by the cotangents; out[] are the gradients. */
 static tg_status gradients(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
     const record *given = state;
     record r = *given;
@@ -129,7 +130,7 @@ static tg_status gradients(void *state, tg_tape *t, tg_tensor *const *in, int n_
     return s;
 }
 
-/* Gradients that are the same everywhere have no derivative to check. */
+/* Constant gradients have no derivative to check. */
 static bool any_second(record *r, tg_tape *t, tg_tensor *const *in, int n_in) {
     tg_tensor *out[TG_SAMPLE_INPUTS];
     bool any = false;
@@ -144,7 +145,7 @@ static void check_second(tally *y, tg_ctx *ctx, const tg_op *op, int i) {
     record r = {0};
     tg_tape *t = tg_tape_new(ctx);
     if (record_sample(&r, ctx, t, op, i, TG_F64)) {
-        tg_gradcheck_result result;
+        tg_gradcheck_info result = TG_GRADCHECK_INFO();
         int n = 0;
         for (int k = 0; k < r.c.n_in; k++)
             if (r.c.in[k]) in[n++] = r.c.in[k];
@@ -155,8 +156,8 @@ static void check_second(tally *y, tg_ctx *ctx, const tg_op *op, int i) {
         tg_status got = TG_OK;
         if (any_second(&r, t, in, n + r.n_roots))
             got = tg_gradcheck(
-                t, gradients, &r, in, n + r.n_roots, r.n_in,
-                TG_GRADCHECK(.eps = 1e-5, .atol = 1e-6, .rtol = 1e-5, .no_extras = true, .name = op->name), &result);
+                t, gradients, &r, in, n + r.n_roots, r.n_in, &result,
+                TG_GRADCHECK(.eps = 1e-5, .atol = 1e-6, .rtol = 1e-5, .no_extras = true, .name = op->name));
         verdict(y, got == TG_OK, op, s, "second derivative: %s", tg_ctx_message(ctx));
         drop_all(in + n, r.n_roots);
     }

@@ -10,9 +10,9 @@
 #include "tape/tape.h"
 #include "autograd/gradients.h"
 
-/* ---- What can be wrong ---- */
+/* ---- Kinds of mutants ---- */
 
-/* X(NAME, what it does, to which of the call's tensors, what the report must say) */
+/* X(NAME, description, kind of tensor that it acts on, text that the report must contain) */
 #define MUTANTS(X)                                                                                                     \
     X(NOTHING, "nothing", GRADIENT, "")                                                                                \
     X(SCALED, "gin times 1.001", GRADIENT, "")                                                                         \
@@ -47,17 +47,17 @@ static const struct {
 #undef X
 };
 
-/* What one check of a mutant has seen. */
+/* State of one check of a mutant. */
 typedef struct witness {
     bool differs;
-    int n[TARGETS]; /* tensors of the call */
+    int n[TARGETS]; /* numbers of tensors of the call */
 } witness;
 
 typedef struct mutant {
-    tg_op op; /* the original, but for its backward */
+    tg_op op; /* the original with another backward */
     const tg_op *of;
     kind kind;
-    int which; /* input, output or saved buffer */
+    int which; /* index of the input, output or saved buffer */
     witness *seen;
 } mutant;
 
@@ -65,14 +65,14 @@ typedef struct mutant {
 
 static double *doubles(const tg_tensor *x) { return tg_array_of(x).data; }
 
-/* Where element k of a gradient lies once its last two dims are swapped; k itself unless they are equal. */
+/* Returns the place of element k of a gradient after swapping the last two dims; k itself unless these are equal. */
 static int64_t across(const tg_tensor *g, int64_t k) {
     int64_t n = tg_dim(g, -1), at = n > 0 ? k % (n * n) : 0;
     if (tg_ndim(g) < 2 || tg_dim(g, -2) != n) return k;
     return k - at + at % n * n + at / n;
 }
 
-/* Another input's gradient of input i's shape; its own where there is none. */
+/* Returns the gradient of another input with the shape of input i; its own if there is none. */
 static const tg_tensor *another(const tg_call *c, tg_tensor *const *pure, int i) {
     for (int step = 1; step < c->n_in; step++) {
         const tg_tensor *g = pure[(i + step) % c->n_in];
@@ -83,7 +83,7 @@ static const tg_tensor *another(const tg_call *c, tg_tensor *const *pure, int i)
     return pure[i];
 }
 
-/* Gives input i's gradient, wrongly where this mutant says so. */
+/* Returns input i's gradient, modified if this mutant does that. */
 static void give(const mutant *m, const tg_call *c, tg_tensor *const *pure, int i) {
     kind what = mutation[m->kind].target == GRADIENT && m->which == i ? m->kind : NOTHING;
     const tg_tensor *x = pure[i];
@@ -95,15 +95,15 @@ static void give(const mutant *m, const tg_call *c, tg_tensor *const *pure, int 
         double part = what == SCALED ? 1.001 * g[k] : what == ZEROED ? 0 : what == NEGATED ? -g[k]
                     : what == TRANSPOSED ? g[across(x, k)] : what == SWAPPED ? other[k] : g[k];
         double wrong = what == UNFINISHED && k == n - 1 ? to[k] : adds_now ? to[k] + part : part;
-        /* Less than the tolerance of the check is no difference. */
+        /* A change below the tolerance of the check is not counted. */
         m->seen->differs |= !(fabs(wrong - right) <= 1e-9 + 1e-6 * fabs(right));
         to[k] = wrong;
     }
 }
 
-/* ---- Memory that is not the backward's ---- */
+/* ---- Writes to other memory ---- */
 
-/* Zeroes the first element, at every run: not what a second run changes, but what the first one did must be seen. */
+/* Zeroes the first element at every run: the check must notice what the first run changed, not only a second one. */
 static void spoil(const mutant *m, const tg_tensor *x) {
     char zero[8] = {0};
     if (!x || !tg_numel(x) || tg_storage_state_of(x) != TG_PRESENT) return;
@@ -117,7 +117,7 @@ static void spoil_one(const mutant *m, const tg_call *c) {
     switch (m->kind) {
     case SPOILS_INPUT: spoil(m, c->in[m->which]); break;
     case SPOILS_OUTPUT: spoil(m, c->out[m->which]); break;
-    case SPOILS_SAVED: /* a last backward may work in them */
+    case SPOILS_SAVED: /* the last backward may use them as work space */
         if (tg_call_retains(c)) spoil(m, c->saved[m->which]);
         break;
     case SPOILS_COTANGENT: spoil(m, c->gout[m->which]); break;
@@ -127,7 +127,7 @@ static void spoil_one(const mutant *m, const tg_call *c) {
 
 /* ---- The backward of every mutant ---- */
 
-/* The op's own gradients, added to zeros apart. */
+/* Computes the op's own gradients, each added to zeros. */
 static tg_status run_original(const mutant *m, tg_call *c, tg_tensor **pure) {
     uint8_t modes[TG_SAMPLE_INPUTS];
     tg_call original = *c;
@@ -154,7 +154,7 @@ static tg_status mutant_backward(tg_call *c) {
         if (!pure[i]) continue;
         if (tg_dtype_of(pure[i]) == TG_F64)
             give(m, c, pure, i);
-        else /* gradcheck looks at float64 alone */
+        else /* gradcheck uses only float64 */
             status = tg_gradient_put(c->gin[i], pure[i], c->gin_mode[i] == TG_GRAD_ADD);
     }
     if (status != TG_OK) return status;
@@ -172,17 +172,17 @@ typedef struct score {
 } score;
 
 static tg_status check(tg_ctx *ctx, const tg_op *op, int sample, kind k, int which, witness *seen,
-                       tg_gradcheck_result *r) {
+                       tg_gradcheck_info *r) {
     mutant m = {.op = *op, .of = op, .kind = k, .which = which, .seen = seen};
     m.op.backward = mutant_backward;
-    m.op.passes = 0; /* every gin is made before the call */
+    m.op.passes = 0; /* so that every gin is allocated before the call */
     *seen = (witness){0};
-    return tg_gradcheck_op(ctx, &m.op, sample, NULL, r);
+    return tg_gradcheck_op(ctx, &m.op, sample, r, NULL);
 }
 
 static void check_mutant(score *y, tg_ctx *ctx, const tg_op *op, int sample, kind k, int which) {
     witness seen;
-    tg_gradcheck_result r;
+    tg_gradcheck_info r = TG_GRADCHECK_INFO();
     tg_status status = check(ctx, op, sample, k, which, &seen, &r);
     if (!seen.differs) {
         y->equivalent++;
@@ -191,20 +191,20 @@ static void check_mutant(score *y, tg_ctx *ctx, const tg_op *op, int sample, kin
         y->caught +=
             verdict(&y->tally, status == TG_ERR_GRADIENT, op, s, "%s (%d) is not caught: %s, %g tolerances off",
                     mutation[k].text, which, tg_status_name(status), r.worst);
-        /* One tensor given twice has the sum of a right and a wrong gradient. */
+        /* A tensor that is given twice has the sum of a right and a wrong gradient. */
         verdict(&y->tally, s->aliases || strstr(r.report, mutation[k].says), op, s,
                 "%s (%d): expected \"%s\" in \"%s\"", mutation[k].text, which, mutation[k].says, r.report);
     }
     tg_ctx_clear(ctx);
 }
 
-/* Before its mutants, the op itself behind the same wrapper, which must pass. */
+/* Before its mutants, the op itself must pass in the same wrapper. */
 static void check_op(score *y, tg_ctx *ctx, const tg_op *op) {
     score before = *y;
     for (int i = 0; i < op->n_samples && op->backward; i++) {
         const tg_sample *s = tg_sample_at(op, i);
         witness seen;
-        tg_gradcheck_result r;
+        tg_gradcheck_info r = TG_GRADCHECK_INFO();
         if (s->refused || !small(s)) continue;
         tg_status status = check(ctx, op, i, NOTHING, 0, &seen, &r);
         verdict(&y->tally, status == TG_OK && !seen.differs, op, s, "unchanged: %s", tg_ctx_message(ctx));

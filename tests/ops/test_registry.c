@@ -25,7 +25,7 @@ static state look(tg_ctx *ctx, tg_tape *t) {
     return s;
 }
 
-/* The error is the expected one, names the op, and nothing is left of the call. */
+/* Checks that the error is the expected one and names the op, and that nothing is left of the call. */
 static void check_refused(tally *y, tg_ctx *ctx, const tg_op *op, int i, tg_dtype dtype) {
     const tg_sample *s = tg_sample_at(op, i);
     tg_case c;
@@ -38,7 +38,7 @@ static void check_refused(tally *y, tg_ctx *ctx, const tg_op *op, int i, tg_dtyp
     for (int k = 0; k < c.n_in; k++) given[k] = c.in[k];
     state before = look(ctx, t);
     tg_status got = tg_apply(t, op, s->params, given, c.n_in, out, c.n_out, NULL, NULL, TG_SITE);
-    bool later = s->refused == TG_ERR_DATA && tg_ctx_ops(ctx)->poll; /* the device tells when somebody waits */
+    bool later = s->refused == TG_ERR_DATA && tg_ctx_ops(ctx)->poll; /* the device reports it at a later wait */
     if (later && got == TG_OK) {
         tg_status found = tg_ctx_ops(ctx)->sync(ctx);
         verdict(y, found == TG_ERR_DATA && strstr(tg_ctx_message(ctx), op->name), op, s,
@@ -59,7 +59,7 @@ static void check_refused(tally *y, tg_ctx *ctx, const tg_op *op, int i, tg_dtyp
     tg_ctx_clear(ctx);
     state after = look(ctx, t);
     verdict(y, got == TG_OK || !memcmp(&before, &after, sizeof before), op, s,
-            "left behind: %lld bytes, %lld nodes, %lld draws", (long long)(after.live - before.live),
+            "not freed: %lld bytes, %lld nodes, %lld draws", (long long)(after.live - before.live),
             (long long)(after.nodes - before.nodes), (long long)(after.rng.counter - before.rng.counter));
     verdict(y, tg_is_alive(tg_neg(t, x)), op, s, "the tape cannot be used after tg_ctx_clear: %s", tg_ctx_message(ctx));
     tg_tape_free(t);
@@ -68,12 +68,12 @@ static void check_refused(tally *y, tg_ctx *ctx, const tg_op *op, int i, tg_dtyp
     tg_ctx_clear(ctx);
 }
 
-/* ---- Gradients by differences ---- */
+/* ---- Gradients and finite differences ---- */
 
 static void check_gradient(tally *y, tg_ctx *ctx, const tg_op *op, int i, int64_t *elements) {
     const tg_sample *s = tg_sample_at(op, i);
-    tg_gradcheck_result r;
-    tg_status status = tg_gradcheck_op(ctx, op, i, NULL, &r);
+    tg_gradcheck_info r = TG_GRADCHECK_INFO();
+    tg_status status = tg_gradcheck_op(ctx, op, i, &r, NULL);
     verdict(y, status == TG_OK, op, s, "%s", r.failed ? r.report : tg_ctx_message(ctx));
     verdict(y, status != TG_OK || r.worst <= 1, op, s,
             "off by %.3g tolerances, within the error estimate of the differences", r.worst);
@@ -83,13 +83,13 @@ static void check_gradient(tally *y, tg_ctx *ctx, const tg_op *op, int i, int64_
     tg_ctx_clear(ctx);
 }
 
-/* ---- What forward writes ---- */
+/* ---- Writes of forward ---- */
 
 static bool names_as_written(const tg_op *op, int k) {
     return (op->inplace && k == 0) || op->writes >> (k < 31 ? k : 31) & 1;
 }
 
-/* Forward changes no input but those that the op names, and whose versions say so. Counts those that change. */
+/* Forward changes only inputs that the op names, and updates their versions. Counts the changed inputs. */
 static void check_writes(tally *y, tg_ctx *ctx, const tg_op *op, int i, int *changed) {
     const tg_sample *s = tg_sample_at(op, i);
     tg_case c;
@@ -98,7 +98,7 @@ static void check_writes(tally *y, tg_ctx *ctx, const tg_op *op, int i, int *cha
     uint32_t version[TG_SAMPLE_INPUTS];
     tg_case_open(&c, ctx, op, i, &(tg_case_opts){.dtype = TG_F64, .seed = 1});
     tg_tape *t = tg_tape_new(ctx);
-    tg_tape_set_grad_mode(t, false); /* ops in place take leaves then */
+    tg_tape_set_grad_mode(t, false); /* without gradients, ops in place accept leaves */
     tg_status status = tg_ctx_status(ctx);
     for (int k = 0; k < c.n_in && status == TG_OK; k++) {
         given[k] = c.in[k];
@@ -110,27 +110,27 @@ static void check_writes(tally *y, tg_ctx *ctx, const tg_op *op, int i, int *cha
     verdict(y, status == TG_OK, op, s, "%s", tg_ctx_message(ctx));
     for (int k = 0; k < c.n_in && status == TG_OK; k++) {
         if (!given[k] || tg_check_hash(given[k], &now) != TG_OK) continue;
-        bool differs = now != hash[k], told = given[k]->storage->version != version[k];
+        bool differs = now != hash[k], reported = given[k]->storage->version != version[k];
         *changed += differs && op->writes;
-        verdict(y, !differs || (told && (s->aliases || names_as_written(op, k))), op, s,
-                "forward changes input %d%s", k, told ? "" : ", and leaves its version");
+        verdict(y, !differs || (reported && (s->aliases || names_as_written(op, k))), op, s,
+                "forward changes input %d%s", k, reported ? "" : ", and leaves its version");
     }
     tg_tape_free(t);
     tg_case_close(&c);
     tg_ctx_clear(ctx);
 }
 
-/* ---- Where gradients go ---- */
+/* ---- Destinations of gradients ---- */
 
 typedef enum route {
-    ROUTE_LEAF,     /* straight into the leaf's buffer */
-    ROUTE_SLOT,     /* inputs are results: into fresh memory, NaN in check mode */
-    ROUTE_SLOT_ADD, /* the same, where a later op's contribution is already */
+    ROUTE_LEAF,     /* directly into the leaf's buffer */
+    ROUTE_SLOT,     /* inputs are results: into new memory, which is NaN in check mode */
+    ROUTE_SLOT_ADD, /* the same, added to the contribution of a later op */
 } route;
 
 typedef enum seed_layout { SEED_ROWS, SEED_STRIDED, SEED_TRANSPOSED, SEED_EXPANDED, SEED_ONES } seed_layout;
 
-/* A cotangent in another layout. Expanded ones are all equal, like the gradient of a sum. */
+/* Returns a cotangent in another layout. Elements of expanded ones are equal, like those of the gradient of a sum. */
 static tg_tensor *seed_as(tg_tape *t, const tg_tensor *root, tg_tensor *seed, seed_layout layout) {
     tg_ctx *ctx = tg_tape_ctx(t);
     tg_shape shape = tg_shape_of(root);
@@ -154,7 +154,7 @@ static tg_tensor *seed_as(tg_tape *t, const tg_tensor *root, tg_tensor *seed, se
     return g;
 }
 
-/* Every input that needs a gradient becomes the result of an op; extra[] are ops on it recorded later. */
+/* Makes every input that requires a gradient the result of an op. extra[] are ops on it that are recorded later. */
 static void route_inputs(tg_tape *t, const tg_case *c, route way, tg_tensor **in) {
     for (int k = 0; k < c->n_in; k++) {
         in[k] = c->in[k];
@@ -205,7 +205,7 @@ static void check_same(tally *y, tg_ctx *ctx, const tg_op *op, const tg_sample *
     tg_ctx_clear(ctx);
 }
 
-/* Adding 3 times the cotangent beside the op's own gradient. */
+/* Adds 3 times the cotangent to the op's own gradient. */
 static void add_users(outcome *o) {
     for (int k = 0; k < TG_SAMPLE_INPUTS; k++)
         for (int64_t i = 0; o->grad[k].at && i < o->grad[k].n; i++) o->grad[k].at[i] += 3 * cotangent(i);
@@ -236,7 +236,7 @@ static void check_routes(tally *y, tg_ctx *ctx, const tg_op *op, int i) {
 
 /* ---- Modes of the tape ---- */
 
-/* Without grad the same bits and no node; in evaluation mode it runs. */
+/* Without gradients the op gives the same bits and records no node; in evaluation mode it runs. */
 static void check_modes(tally *y, tg_ctx *ctx, const tg_op *op, int i) {
     const tg_sample *s = tg_sample_at(op, i);
     tg_case c;
@@ -268,7 +268,7 @@ static void check_modes(tally *y, tg_ctx *ctx, const tg_op *op, int i) {
     tg_case_close(&c);
 }
 
-/* Its outputs, from the random numbers of the start. */
+/* Computes the outputs with the random numbers from the start. */
 static outcome results_of(tg_case *c, tg_tape *t, tg_tensor *const *in, const void *params, tg_tensor **out) {
     outcome o = {0};
     tg_rng_set(c->ctx, NULL, &(tg_rng){.seed = 7});
@@ -278,8 +278,8 @@ static outcome results_of(tg_case *c, tg_tape *t, tg_tensor *const *in, const vo
     return o;
 }
 
-/* The derivative of a linear op, or of one linear in each input, is the op again, recorded with the params that infer
- * has settled. */
+/* The derivative of a linear op, or of one that is linear in each input, is the op itself, recorded with the params
+ * as infer has completed them. */
 static void check_params(tally *y, tg_ctx *ctx, const tg_op *op, int i) {
     const tg_sample *s = tg_sample_at(op, i);
     tg_case c;
@@ -300,7 +300,7 @@ static void check_params(tally *y, tg_ctx *ctx, const tg_op *op, int i) {
     tg_ctx_clear(ctx);
 }
 
-/* ---- On paper ---- */
+/* ---- Device meta ---- */
 
 typedef struct account {
     int n_out;
@@ -308,7 +308,7 @@ typedef struct account {
     int64_t nodes, saved, live, gradients;
 } account;
 
-/* What a sample makes and keeps, forward and backward. */
+/* Nodes and bytes that a sample creates and keeps, forward and backward. */
 static account account_of(tg_ctx *ctx, const tg_op *op, int i) {
     tg_case c;
     account a = {0};
@@ -338,7 +338,7 @@ static account account_of(tg_ctx *ctx, const tg_op *op, int i) {
     return a;
 }
 
-/* Device meta knows shapes, nodes and bytes as a real one does. */
+/* Device meta has the same shapes, nodes and bytes as a real device. */
 static void check_on_paper(tally *y, tg_ctx *plain, tg_ctx *paper, const tg_op *op, int i) {
     const tg_sample *s = tg_sample_at(op, i);
     account real = account_of(plain, op, i), meta = account_of(paper, op, i);

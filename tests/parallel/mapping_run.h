@@ -1,5 +1,5 @@
-/* Runs one sample of a mapping on thread ranks: inputs drawn by placement, forward, backward. The values of every rank
- * are copied to memory that the test reads after the ranks have ended. */
+/* Runs one sample of a mapping on thread ranks: inputs drawn by placement, forward, backward. The values of every
+ * rank are copied to memory that the test reads after the ranks have ended. */
 #ifndef TG_MAPPING_RUN_H
 #define TG_MAPPING_RUN_H
 
@@ -25,8 +25,8 @@ typedef struct seen {
 } seen;
 
 typedef struct rank_record {
-    seen x, y, u, gx, vjp; /* input, result, its cotangent, the input's gradient; the same by vjp */
-    bool changed;          /* backward has written an input or a cotangent */
+    seen x, y, u, gx, vjp; /* input, result, its cotangent, the input's gradient, and this gradient by vjp */
+    bool changed;          /* backward has changed an input or a cotangent */
 } rank_record;
 
 typedef enum seed_layout { SEED_ROWS, SEED_TRANSPOSED } seed_layout;
@@ -35,10 +35,10 @@ typedef struct mapping_run {
     const tg_op *op;
     tg_status (*backward)(tg_call *c); /* NULL: the op's own */
     int sample, ranks;
-    char from, to; /* placements: I R V P; to 0: as params say */
+    char from, to; /* placements: I R V P; to 0: as the params say */
     tg_dtype dtype;
     seed_layout layout;
-    bool add; /* a later op's contribution is there already */
+    bool add; /* adds to the contribution of a later op */
     tg_status status;
     char message[512];
     rank_record at[MOST_RANKS];
@@ -60,7 +60,7 @@ static inline bool same_seen(const seen *a, const seen *b) {
            !memcmp(a->v, b->v, (size_t)a->n * sizeof *a->v);
 }
 
-/* Sums of few powers of two, which every dtype holds. */
+/* Values are sums of few powers of two, which are exact in every dtype. */
 static inline double number(int64_t i, int salt) { return (double)(((i + 1) * 37 + salt * 101) % 61 - 30) / 16; }
 
 static inline tg_tensor *make_cotangent(tg_tape *t, const tg_tensor *y, seed_layout layout, int salt) {
@@ -81,7 +81,7 @@ static inline tg_tensor *make_cotangent(tg_tape *t, const tg_tensor *y, seed_lay
     return u;
 }
 
-/* The op and sample of this rank: its communicator, its draws, and its own rows where parts are uneven. */
+/* Prepares the op and sample of this rank: its communicator, its draws, and its own rows if parts are uneven. */
 typedef struct own_case {
     tg_op op;
     tg_sample sample;
@@ -145,7 +145,7 @@ static inline tg_status mapping_rank(void *arg, tg_ctx *ctx, tg_comm *comm) {
     own_case o;
     if (open_own(&o, m, ctx, comm) != TG_OK) return tg_ctx_status(ctx);
     tg_tape *t = tg_tape_new(ctx);
-    tg_full(t, TG_F64, TG_SHAPE(1 << 14), NAN); /* memory taken from now on holds NaN: what is not written is found */
+    tg_full(t, TG_F64, TG_SHAPE(1 << 14), NAN); /* later memory holds NaN: finds unwritten elements */
     tg_tape_reset(t);
     tg_tensor *x = m->add ? tg_scale(t, o.c.in[0], 1) : o.c.in[0], *y = NULL;
     see(&m->at[me].x, o.c.in[0]);
@@ -158,7 +158,7 @@ static inline tg_status mapping_rank(void *arg, tg_ctx *ctx, tg_comm *comm) {
     return tg_ctx_status(ctx);
 }
 
-/* to: what the params of the sample say where the table leaves it open. */
+/* to: taken from the params of the sample if the table does not say it. */
 static inline char result_of(const tg_op *op, int sample) {
     const tg_mapping_params *p = tg_sample_at(op, sample)->params;
     return p->invariant ? 'I' : 'R';

@@ -1,6 +1,6 @@
-/* What a layer of a GPT sends and keeps on tensor-parallel ranks: collectives are counted, and bytes in the allocator
- * compared with the formulas of docs/parallel.md (Korthikanti et al., arXiv 2205.05198). A step recorded on device meta
- * must give the same numbers as a run. */
+/* Communication and memory of a GPT layer on tensor-parallel ranks: collectives are counted, and bytes in the
+ * allocator are compared with the formulas of docs/parallel.md (Korthikanti et al., arXiv 2205.05198). A step
+ * recorded on device meta must give the same numbers as a run. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,10 +20,10 @@ typedef struct row {
     int tp;
     bool sp;
     tg_gpt_recompute recompute;
-    double whole, split; /* bytes a layer keeps, in s b h: whole + split / tp */
+    double whole, split; /* bytes that a layer keeps, in units of s b h: whole + split / tp */
 } row;
 
-/* 16-bit activations without masks, which are drawn again, and without the s x s terms, which are never held. */
+/* 16-bit activations, without masks, which are drawn again, and without s x s terms, which are never stored. */
 static const row rows[] = {
     {1, false, TG_GPT_KEEP, 34, 0},         {2, false, TG_GPT_KEEP, 10, 24},
     {4, false, TG_GPT_KEEP, 10, 24},        {2, true, TG_GPT_KEEP, 0, 34},
@@ -40,7 +40,7 @@ typedef struct sent {
 typedef struct job {
     const row *r;
     int layers;
-    sent *out; /* of rank 0 */
+    sent *out; /* counts of rank 0 */
 } job;
 
 static int passed, failed;
@@ -52,7 +52,7 @@ static void verdict(bool good, const row *r, const char *what, double got, doubl
                what, got, want);
 }
 
-/* A step's forward and backward. On device meta nothing is computed. */
+/* Runs forward and backward of a step; on device meta nothing is computed. */
 static tg_status run_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     const job *j = arg;
     const row *r = j->r;
@@ -105,8 +105,8 @@ static int64_t calls(const tg_comm_info *a, const tg_comm_info *b, tg_collective
     return a->calls[k] - b->calls[k];
 }
 
-/* Two all-reduces each way; with sequence parallelism each is an all-gather and a reduce-scatter, and each of the two
- * column-parallel layers gathers its input once more in backward. */
+/* Two all-reduces in each direction. With sequence parallelism each is an all-gather and a reduce-scatter, and both
+ * column-parallel layers gather their input once more in backward. */
 static void check_collectives(const row *r, const sent *three, const sent *two) {
     bool whole = r->recompute == TG_GPT_FULL || r->recompute == TG_GPT_DISTRIBUTED;
     int64_t n = r->tp > 1;
@@ -117,7 +117,7 @@ static void check_collectives(const row *r, const sent *three, const sent *two) 
             r->sp ? 0 : 2.0 * (double)n);
     verdict(gathers == (r->sp ? 2 : 0), r, "forward all-gathers a layer", (double)gathers, r->sp ? 2 : 0);
     verdict(scatters == (r->sp ? 2 : 0), r, "forward reduce-scatters a layer", (double)scatters, r->sp ? 2 : 0);
-    if (whole || r->recompute == TG_GPT_SELECTIVE) return; /* backward runs some of forward again */
+    if (whole || r->recompute == TG_GPT_SELECTIVE) return; /* backward runs a part of forward again */
     reduces = calls(&three->all, &two->all, TG_ALL_REDUCE) - reduces;
     gathers = calls(&three->all, &two->all, TG_ALL_GATHER) - gathers;
     scatters = calls(&three->all, &two->all, TG_REDUCE_SCATTER) - scatters;

@@ -1,4 +1,4 @@
-/* Cases of mappings that their samples do not have: groups of one rank, uneven parts, exchanges, results in flight,
+/* Cases of mappings that samples do not cover: groups of one rank, uneven parts, exchanges, results in flight,
  * placements. */
 #include "on_ranks.h"
 
@@ -15,7 +15,7 @@ static tg_status alone(void *arg, tg_ctx *ctx, tg_comm *c) {
     (void)arg;
     tg_tape *t = tg_tape_new(ctx);
     tg_tensor *x = grad_leaf(made(ctx, 1, TG_SHAPE(3, 5))), *inert = tg_copy_to_tp(NULL, x, c);
-    if (tg_ctx_status(ctx) == TG_ERR_ARGUMENT) tg_ctx_clear(ctx); /* there is no tape */
+    if (tg_ctx_status(ctx) == TG_ERR_ARGUMENT) tg_ctx_clear(ctx); /* without a tape */
     else return tg_ctx_fail(ctx, TG_ERR_INTERNAL, "no tape, and no error");
     EXPECT(ctx, !tg_is_alive(inert));
     tg_tensor *const all[] = {tg_copy_to_tp(t, x, c),
@@ -58,9 +58,9 @@ END_TEST
 
 /* ---- All-to-all of uneven parts ---- */
 
-/* Rows that rank r sends to rank q. */
+/* Number of rows that rank r sends to rank q. */
 static int64_t rows_to(int r, int q) { return (r * 2 + q * 3) % 4; }
-/* Element i of row j of those. */
+/* Element i of row j of these rows. */
 static double sent(int r, int q, int64_t j, int64_t i) { return 1000 * r + 100 * q + 10 * (double)j + (double)i; }
 
 static tg_status uneven(void *arg, tg_ctx *ctx, tg_comm *c) {
@@ -78,13 +78,13 @@ static tg_status uneven(void *arg, tg_ctx *ctx, tg_comm *c) {
     }
     tg_tape *t = tg_tape_new(ctx);
     tg_tensor *x = grad_leaf(tg_from_host(ctx, TG_F64, TG_SHAPE(rows, W), v));
-    tg_tensor *y = tg_all_to_all(t, x, recv, send, c);
+    tg_tensor *y = tg_all_to_all(t, x, send, recv, c);
     EXPECT(ctx, tg_dim(y, 0) == comes && tg_dim(y, 1) == W);
     tg_read_f64(y, got, comes * W);
     for (int64_t q = 0, at_row = 0; q < n; q++)
         for (int64_t j = 0; j < recv[q]; j++, at_row++)
             for (int64_t i = 0; i < W; i++) EXPECT(ctx, got[at_row * W + i] == sent((int)q, me, j, i));
-    /* The gradient of sum(y^2) / 2 is what was sent. */
+    /* The gradient of sum(y^2) / 2 equals the sent values. */
     RUN(tg_backward(t, tg_scale(t, tg_sum(t, tg_square(t, y), TG_ALL_DIMS, false), 0.5)));
     tg_read_f64(tg_grad_of(x), got, rows * W);
     for (int64_t i = 0; i < rows * W; i++) EXPECT(ctx, got[i] == v[i]);
@@ -97,7 +97,7 @@ START_TEST(rows_in_uneven_parts) {
 }
 END_TEST
 
-/* ---- Rows and columns change places ---- */
+/* ---- Rows are exchanged for columns ---- */
 
 static tg_status rows_and_columns(void *arg, tg_ctx *ctx, tg_comm *c) {
     (void)arg;
@@ -173,7 +173,7 @@ static tg_status data(void *arg, tg_ctx *ctx, tg_comm *c) {
         tg_tensor *want = i ? made(ctx, i, shapes[i]) : tg_transpose(t, made(ctx, 0, TG_SHAPE(4, 3)), 0, 1);
         EXPECT(ctx, !tg_numel(want) || off(x[i], want, -1, 0, 1) == 0);
     }
-    tg_tensor *ids[2] = {NULL}; /* the second is of another dtype: every rank hears of it */
+    tg_tensor *ids[2] = {NULL}; /* the second has another dtype: every rank reports it */
     if (first)
         ids[0] = tg_from_host(ctx, TG_I64, TG_SHAPE(2), (const int64_t[]){4, 5}), ids[1] = made(ctx, 1, TG_SHAPE(2));
     REFUSED(ctx, TG_ERR_DTYPE, "tensor 1 of rank 0 is f64, expected i64", tg_broadcast_data(t, ids, 2, TG_I64, c));
@@ -187,7 +187,7 @@ static tg_status data(void *arg, tg_ctx *ctx, tg_comm *c) {
     return tg_ctx_status(ctx);
 }
 
-/* On the axes of the group all have the same; on the others each group has its own. */
+/* All ranks of a group get the same; each group has its own. */
 static tg_status sent_over_one_axis(void *arg, tg_ctx *ctx, tg_comm *world) {
     (void)arg;
     tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = 2));
@@ -244,10 +244,10 @@ static tg_status integers(void *arg, tg_ctx *ctx, tg_comm *c) {
     return tg_ctx_status(ctx);
 }
 
-START_TEST(integers_move_too) { on_ranks(2, integers, NULL); }
+START_TEST(mappings_move_integers_too) { on_ranks(2, integers, NULL); }
 END_TEST
 
-/* ---- In flight: rank 1 comes only when rank 0 has seen that its own call did not wait ---- */
+/* ---- In flight: rank 1 calls only after rank 0 has seen that its own call did not wait ---- */
 
 typedef tg_tensor *(*mapping_fn)(tg_tape *t, tg_tensor *x, tg_comm *c);
 static tg_tensor *gather_rows(tg_tape *t, tg_tensor *x, tg_comm *c) { return tg_gather_from_sp(t, x, c, NULL); }
@@ -316,7 +316,7 @@ static tg_status recomputed(void *arg, tg_ctx *ctx, tg_comm *c) {
     return tg_ctx_status(ctx);
 }
 
-START_TEST(mappings_recompute) {
+START_TEST(mappings_work_in_recomputations) {
     on_ranks(2, recomputed, NULL);
     on_ranks(3, recomputed, NULL);
 }
@@ -342,7 +342,7 @@ static tg_status buffered(void *arg, tg_ctx *ctx, tg_comm *c) {
         EXPECT(ctx, off(y, whole, -1, 0, 1) == 0 && in_buffers(ctx) > 0);
         EXPECT(ctx, step == 0 || in_buffers(ctx) == bytes);
         bytes = in_buffers(ctx);
-        /* Another result on the same bytes would change this one. */
+        /* Another result in the same memory would change this one. */
         REFUSED(ctx, TG_ERR_STATE, "op GatherFromSequenceParallelRegion", tg_gather_from_sp(t, x, c, in_mpu));
         tg_tensor *z = tg_scale(t, y, 2);
         RUN(tg_discard(y));
@@ -363,7 +363,7 @@ START_TEST(results_in_named_buffers) {
 }
 END_TEST
 
-/* ---- A step of mappings: memory, and what a plan says of it ---- */
+/* ---- A step of mappings: memory, and a plan's counts ---- */
 
 enum { S = 12, H = 6, F = 12, VOCAB = 24 };
 
@@ -375,13 +375,13 @@ static block make_block(tg_ctx *ctx, int n) {
     tg_tensor *ids = tg_zeros(ctx, TG_I64, TG_SHAPE(S)), *target = tg_zeros(ctx, TG_I64, TG_SHAPE(S));
     return (block){ids,
                    target,
-                   grad_leaf(tg_randn(ctx, TG_SHAPE(VOCAB / n, H), 1)),
-                   grad_leaf(tg_randn(ctx, TG_SHAPE(F / n, H), 1)),
-                   grad_leaf(tg_randn(ctx, TG_SHAPE(H, F / n), 1)),
-                   grad_leaf(tg_randn(ctx, TG_SHAPE(VOCAB / n, H), 1))};
+                   grad_leaf(tg_randn(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(VOCAB / n, H), 1)),
+                   grad_leaf(tg_randn(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(F / n, H), 1)),
+                   grad_leaf(tg_randn(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(H, F / n), 1)),
+                   grad_leaf(tg_randn(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(VOCAB / n, H), 1))};
 }
 
-/* Sequence parallelism: rows between the sharded regions, all of them within. */
+/* Sequence parallelism: shards of rows between the parallel regions, all rows within them. */
 static tg_status step_of(const block *b, tg_tape *t, tg_comm *c) {
     tg_tensor *x = tg_reduce_scatter_to_sp(t, tg_vocab_parallel_embedding(t, b->table, b->ids, c), c, NULL);
     tg_tensor *h = tg_tanh(t, tg_linear(t, tg_gather_from_sp(t, x, c, NULL), b->up, NULL));
@@ -440,11 +440,10 @@ START_TEST(a_steady_step_allocates_nothing) {
 END_TEST
 
 int main(void) {
-    const TTest *const tests[] = {a_group_of_one_returns_the_input, rows_in_uneven_parts,
-                                  rows_and_columns_change_places,   utilities_of_megatron_core,
-                                  data_of_rank_0_on_every_rank,     broadcast_data_lie_on_other_axes_as_before,
-                                  integers_move_too,
-                                  communication_does_not_wait,      mappings_recompute,
-                                  results_in_named_buffers,         a_steady_step_allocates_nothing};
+    const TTest *const tests[] = {
+        a_group_of_one_returns_the_input, rows_in_uneven_parts,           rows_and_columns_change_places,
+        utilities_of_megatron_core,       data_of_rank_0_on_every_rank,   broadcast_data_lie_on_other_axes_as_before,
+        mappings_move_integers_too,       communication_does_not_wait,    mappings_work_in_recomputations,
+        results_in_named_buffers,         a_steady_step_allocates_nothing};
     return tg_check_main("exchange", tests, sizeof tests / sizeof tests[0]);
 }

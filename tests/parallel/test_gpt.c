@@ -26,7 +26,7 @@ typedef struct composition {
     tg_gpt_wgrad wgrad;
 } composition;
 
-/* What one rank gives. */
+/* Results of one rank. */
 typedef struct reference {
     double loss;
     int n;
@@ -38,7 +38,7 @@ typedef struct reference {
 typedef struct job {
     const composition *c;
     reference *want;
-    double *bits; /* of every rank: sums of gradients, to compare two runs */
+    double *bits; /* sums of gradients of every rank, to compare two runs */
 } job;
 
 static int passed, failed;
@@ -94,16 +94,16 @@ static void one_rank(const composition *given, reference *out) {
     tg_ctx_free(ctx);
 }
 
-/* ---- A rank's shard against the whole ---- */
+/* ---- A rank's shard compared with the whole ---- */
 
-/* Where the index of a shard's dim lies in the whole one. */
+/* Returns the index in the whole dim of an index of a shard's dim. */
 static int64_t global_index(tg_placement p, int rank, int size, int64_t local, int64_t n) {
     if (p.layout == TG_CONTIGUOUS) return rank * n + local;
     int64_t part = n / p.chunks;
     return (local / part * size + rank) * part + local % part;
 }
 
-/* A gradient lies as its parameter; rows beyond the whole ones are padding, and zero. */
+/* A gradient has the placement of its parameter; rows beyond those of the whole are padding, and zero. */
 static tg_status compare(tg_ctx *ctx, const tg_parallel *p, tg_tensor *x, int i, const reference *want, double *sum) {
     tg_placement at = tg_placement_of(x, TG_TP);
     int64_t n = tg_numel(x), rows = tg_ndim(x) == 2 ? tg_dim(x, 0) : n, columns = n / rows;
@@ -148,7 +148,7 @@ static tg_status run_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     int n = tg_module_param_count(gpt);
     tg_tensor *params[64];
     tg_module_params(gpt, params, 64);
-    /* As the trainer does; of another size under sequence parallelism. */
+    /* Like the trainer does; of another size under sequence parallelism. */
     tg_buckets *b = c->dp > 1 ? tg_buckets_new(p, params, n, c->sp ? 1000 : 0) : NULL;
     tg_tensor *loss = tg_gpt_loss(gpt, t, x, y, TG_LOSS_SUM);
     tg_backward(t, loss);
@@ -189,7 +189,7 @@ static void try(const composition *c) {
     for (int i = 0; i < want.n; i++) free(want.g[i]);
 }
 
-/* ---- The products ---- */
+/* ---- Combinations of options ---- */
 
 static void all(void) {
     for (int i = 0; i < 2 * 3 * 2 * 2 * 4 * 3 * 2 * 3; i++) {
@@ -208,7 +208,7 @@ static void all(void) {
     }
 }
 
-/* Every pair of values of two options stands in some row. */
+/* Every pair of values of two options occurs in some row. */
 static const composition pairs[] = {
     {TG_GPT2, 1, 2, 0, false, true, false, TG_GPT_KEEP, TG_WGRAD_FUSED},
     {TG_GPT2, 2, 1, 0, false, false, false, TG_GPT_KEEP, TG_WGRAD_FUSED},
@@ -233,7 +233,7 @@ int main(void) {
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
         composition c = pairs[i];
         try(&c);
-        c.batch_is_opaque = true; /* as undeclared data lie */
+        c.batch_is_opaque = true; /* like undeclared data */
         if (!c.dropout && c.dp > 1) try(&c);
     }
     printf("%d passed, %d failed\n", passed, failed);

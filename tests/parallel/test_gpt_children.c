@@ -1,6 +1,6 @@
-/* A GPT's children that a user has put in the place of the library's own: each is called, learns, and changes what the
- * model computes, on one rank and on tensor-parallel ranks alike. And what a GPT refuses or honors without tensor
- * parallelism: pipeline stages, and weight gradients that wait. */
+/* Children of a GPT that replace the library's own: each is called, learns, and changes what the model computes, on
+ * one rank and on tensor-parallel ranks. Also options that a GPT refuses or accepts without tensor parallelism:
+ * pipeline stages, and deferred weight gradients. */
 #include <tapegrad/gpt.h>
 #include <tapegrad/ops.h>
 #include <tapegrad/optim.h>
@@ -12,7 +12,8 @@ enum { VOCAB = 256, POSITIONS = 8, HIDDEN = 8, FFN = 32, RANK = 2, BATCH = 2, LE
 
 /* ---- A low-rank adapter ---- */
 
-/* y = base(x) + x a^T b^T; for an embedding the rows x of a, times b^T. a [RANK, in], or [in, RANK]; b [out, RANK]. */
+/* y = base(x) + x a^T b^T; for an embedding (rows x of a) b^T. a is [RANK, in], or [in, RANK] for an embedding; b
+ * [out, RANK]. */
 static tg_tensor *lora_forward(tg_module *m, tg_tape *t, tg_tensor *x) {
     tg_tensor *a = tg_module_find(m, "a"), *b = tg_module_find(m, "b"), *y;
     bool rows = tg_dtype_of(x) == TG_I64;
@@ -28,7 +29,7 @@ static tg_tensor *param(tg_module *m, const char *name, int k, tg_shape shape) {
     return p;
 }
 
-/* Wraps base, which it owns; b is 0, so that nothing changes yet. */
+/* Wraps base, and owns it; b is 0 at first, so that nothing changes yet. */
 static tg_module *lora(tg_ctx *ctx, tg_module *base, int64_t in, int64_t out, bool rows) {
     tg_module *m = tg_module_new(ctx, &lora_ops, NULL);
     param(m, "a", 3, rows ? TG_SHAPE(in, RANK) : TG_SHAPE(RANK, in));
@@ -38,7 +39,7 @@ static tg_module *lora(tg_ctx *ctx, tg_module *base, int64_t in, int64_t out, bo
     return m;
 }
 
-/* ---- The places ---- */
+/* ---- The replaced children ---- */
 
 typedef struct place {
     tg_gpt_arch arch;
@@ -68,17 +69,17 @@ static tg_module *at_path(tg_module *m, const char *path) {
 typedef struct job {
     const place *at;
     tg_gpt_recompute recompute;
-    /* Of one rank: the child's weight, the loss without and with the adapter, and b's gradient there. */
+    /* Results of one rank: the child's weight, the loss without and with the adapter, and b's gradient. */
     double weight[VOCAB * HIDDEN], loss[2], grad;
 } job;
 
 static tg_module *gpt_of(tg_ctx *ctx, const job *j, const tg_parallel *p) {
     return tg_gpt_new(ctx, TG_GPT(.arch = j->at->arch, .vocab = VOCAB, .layers = 1, .heads = 2, .hidden = HIDDEN,
-                                  .ffn = FFN, .positions = POSITIONS, .untied = true, .init_std = 0.2,
+                                  .ffn = FFN, .positions = POSITIONS, .untied = j->at->arch == TG_GPT2, .init_std = 0.2,
                                   .recompute = j->recompute, .parallel = p));
 }
 
-/* A layer of the same weights as the child has, which leaves and is freed. Whole on every rank. */
+/* A layer with the same weights as the child, which is removed and freed. All of it on every rank. */
 static tg_status replace(tg_module *gpt, const place *at, const double *weight, const double *bias) {
     tg_ctx *ctx = tg_module_ctx(gpt);
     tg_module *parent = at_path(gpt, at->parent);
@@ -108,7 +109,7 @@ static data data_of(tg_ctx *ctx, const tg_parallel *p) {
     return d;
 }
 
-/* The loss of both ways to it: the fused one, and by the logits. They agree. */
+/* Computes the loss in two ways, fused and from the logits, which must agree. */
 static double loss_now(tg_module *gpt, tg_tape *t, data d) {
     double loss = tg_item(tg_gpt_loss(gpt, t, d.ids, d.next, TG_LOSS_MEAN));
     tg_tensor *y = tg_gpt_logits(gpt, t, d.ids);
@@ -119,7 +120,7 @@ static double loss_now(tg_module *gpt, tg_tape *t, data d) {
 
 static bool close_to(double a, double b) { return fabs(a - b) <= 1e-9 * (1e-3 + fabs(b)); }
 
-/* The last token's logits, by the cache. */
+/* Computes the last token's logits with the cache. */
 static bool generates(tg_module *gpt, tg_tape *t, data d) {
     tg_gpt_cache *c = tg_gpt_cache_new(gpt, BATCH, POSITIONS);
     double whole[BATCH * LENGTH * VOCAB], last[BATCH * VOCAB], off = 0;
@@ -142,7 +143,7 @@ static tg_status child_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_module *gpt = gpt_of(ctx, j, p);
     tg_tape *t = tg_tape_new(ctx);
     data d = data_of(ctx, p);
-    /* The library's own child as it is on one rank, with an adapter that does nothing yet. */
+    /* The library's own child as on one rank, with an adapter that does nothing yet. */
     double bias[FFN] = {0}, b[VOCAB * RANK] = {0}, start = loss_now(gpt, t, d);
     const tg_module *own = tg_module_child(at_path(gpt, at->parent), at->name);
     if (one) RUN(tg_read_f64(tg_module_find(own, "weight"), j->weight, at->in * at->out));
@@ -150,7 +151,7 @@ static tg_status child_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_place(p, tg_module_find(tg_module_child(at_path(gpt, at->parent), at->name), "a"), TG_TP, TG_I);
     tg_place(p, b_of(gpt, at), TG_TP, TG_I);
     EXPECT(ctx, close_to(loss_now(gpt, t, d), start));
-    /* Its b gets the gradient that differences have, and changes the output. */
+    /* b gets the gradient that finite differences give, and changes the output. */
     tg_backward(t, tg_gpt_loss(gpt, t, d.ids, d.next, TG_LOSS_MEAN));
     double g[VOCAB * RANK], up, down;
     RUN(tg_read_f64(tg_grad_of(b_of(gpt, at)), g, at->out * RANK));
@@ -177,13 +178,13 @@ START_TEST(a_child_in_place_of_the_librarys_own_is_called) {
         for (int r = TG_GPT_KEEP; r <= TG_GPT_SELECTIVE; r++) {
             job j = {.at = &places[i], .recompute = (tg_gpt_recompute)r};
             on_ranks(1, child_rank, &j);
-            /* c_fc between column and row layers gives a shard: a whole layer does not fit there. */
+            /* Between column and row layers c_fc gives a shard, so a layer that is whole does not fit there. */
             if (strcmp(places[i].name, "c_fc")) on_ranks(2, child_rank, &j);
         }
 }
 END_TEST
 
-/* ---- Weight gradients that wait, without tensor parallelism ---- */
+/* ---- Deferred weight gradients without tensor parallelism ---- */
 
 static tg_status deferred_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     static const tg_gpt_wgrad kinds[] = {TG_WGRAD_PLAIN, TG_WGRAD_FUSED, TG_WGRAD_DEFERRED};
@@ -235,7 +236,7 @@ static tg_status stages_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     const tg_gpt_config *c = TG_GPT(.vocab = VOCAB, .layers = 2, .heads = 2, .hidden = HIDDEN, .positions = POSITIONS,
                                     .parallel = p);
     REFUSED(ctx, TG_ERR_UNSUPPORTED, "pp = 2", tg_gpt_new(ctx, c));
-    tg_module *layer = tg_nn_transformer_layer(ctx, c); /* what a stage is made of */
+    tg_module *layer = tg_nn_transformer_layer(ctx, c); /* a stage consists of such layers */
     EXPECT(ctx, tg_module_param_count(layer) > 0);
     tg_module_free(layer);
     tg_parallel_free(p);

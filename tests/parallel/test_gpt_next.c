@@ -1,5 +1,5 @@
-/* GPT generation on tensor-parallel ranks: logits, and generation with a cache, equal one rank's without the columns of
- * padding; invalid ids are refused with one rank's message. */
+/* GPT generation on tensor-parallel ranks: logits, and generation with a cache, equal one rank's, without the
+ * padding columns. Invalid ids are refused with one rank's message. */
 #include <stdlib.h>
 
 #include <tapegrad/nn.h>
@@ -12,9 +12,9 @@ enum { BATCH = 2, LENGTH = 8, VOCAB = 50, PROMPT = 3, NUMBERS = BATCH * LENGTH *
 
 typedef struct job {
     tg_gpt_arch arch;
-    int64_t kv_heads, bad; /* an id in the place of another; 0: none */
+    int64_t kv_heads, bad; /* bad: a wrong id that replaces another; 0: none */
     bool sp;
-    double logits[NUMBERS], next[NUMBERS]; /* one rank's: next [s - PROMPT + 1][b, vocab] */
+    double logits[NUMBERS], next[NUMBERS]; /* one rank's results: next [s - PROMPT + 1][b, vocab] */
     char refusal[128];
 } job;
 
@@ -24,7 +24,7 @@ static tg_module *make(tg_ctx *ctx, const job *j, const tg_parallel *p) {
                                   .init_std = 0.2, .parallel = p));
 }
 
-/* Tokens [first, first + n) of both sequences. */
+/* Returns the tokens [first, first + n) of both sequences. */
 static tg_tensor *tokens(tg_ctx *ctx, const job *j, const tg_parallel *p, int first, int n) {
     int64_t ids[BATCH * LENGTH];
     for (int b = 0; b < BATCH; b++)
@@ -46,7 +46,8 @@ static tg_status logits_are(tg_tensor *y, double *want, bool first) {
     return TG_OK;
 }
 
-/* The logits of all at once, then of a prompt and one token after the other. first: they are what others compare to. */
+/* Computes the logits of all tokens at once, and then of a prompt and one token after the other. first: these are
+ * the reference. */
 static tg_status read_all(tg_ctx *ctx, job *j, const tg_parallel *p, bool first) {
     tg_tape *t = tg_tape_new(ctx);
     tg_module *gpt = make(ctx, j, p);
@@ -60,7 +61,7 @@ static tg_status read_all(tg_ctx *ctx, job *j, const tg_parallel *p, bool first)
         at += n;
     }
     if (s == TG_OK && tg_gpt_cache_length(c) != LENGTH) s = TG_ERR_INTERNAL;
-    for (int b = 0; b < BATCH && s == TG_OK; b++) /* the last of the one are the last of the other */
+    for (int b = 0; b < BATCH && s == TG_OK; b++) /* the last logits of one are the last of the other */
         for (int v = 0; v < VOCAB; v++) {
             double one = j->logits[((b + 1) * LENGTH - 1) * VOCAB + v];
             double other = j->next[((LENGTH - PROMPT) * BATCH + b) * VOCAB + v];
@@ -96,9 +97,9 @@ START_TEST(logits_and_generation_are_one_ranks) {
 }
 END_TEST
 
-/* ---- What is refused ---- */
+/* ---- Refused calls ---- */
 
-/* The message up to where it names the op, which is another on several ranks. */
+/* Returns the message up to the name of the op, which is another one on several ranks. */
 static const char *before_op(const char *message, char *buf, size_t n) {
     snprintf(buf, n, "%.*s", (int)strcspn(message, "("), message);
     char *colon = strchr(buf, ':');
@@ -119,7 +120,7 @@ static tg_status refuses(tg_ctx *ctx, job *j, const tg_parallel *p, char *says, 
     return s;
 }
 
-/* All ranks refuse it by themselves, so that none waits. */
+/* Each rank refuses it by itself, so that no rank waits. */
 static tg_status refuses_on_ranks(void *arg, tg_ctx *ctx, tg_comm *world) {
     job *j = arg;
     char says[128];
@@ -131,7 +132,7 @@ static tg_status refuses_on_ranks(void *arg, tg_ctx *ctx, tg_comm *world) {
                        j->refusal);
 }
 
-/* On GPUs data errors are told later, and otherwise. */
+/* On GPUs errors in data are reported later and with another message. */
 START_TEST(ids_of_padding_are_no_tokens) {
     if (ranks_on_gpus()) return;
     static const int64_t bad[] = {50, 77, 255, 511, 100000, -1};
@@ -172,7 +173,7 @@ START_TEST(sequence_parallel_layers_have_no_cache) {
 }
 END_TEST
 
-/* ---- What a refusal advises ---- */
+/* ---- The remedy that a message gives ---- */
 
 static tg_status loses(tg_ctx *ctx, tg_tape *t, tg_module *gpt, tg_tensor *ids, tg_loss_reduction reduction) {
     tg_tensor *loss = tg_gpt_loss(gpt, t, ids, ids, reduction);
@@ -198,7 +199,7 @@ static tg_status follows_advice(void *arg, tg_ctx *ctx, tg_comm *world) {
     return TG_OK;
 }
 
-START_TEST(what_a_refusal_advises_mends) {
+START_TEST(the_remedy_in_a_message_works) {
     job *j = calloc(1, sizeof *j);
     on_ranks(2, follows_advice, j);
     on_ranks(4, follows_advice, j);
@@ -208,6 +209,6 @@ END_TEST
 
 int main(void) {
     const TTest *tests[] = {logits_and_generation_are_one_ranks, ids_of_padding_are_no_tokens,
-                            sequence_parallel_layers_have_no_cache, what_a_refusal_advises_mends};
+                            sequence_parallel_layers_have_no_cache, the_remedy_in_a_message_works};
     return tg_check_main("gpt_next", tests, sizeof tests / sizeof *tests);
 }

@@ -1,4 +1,5 @@
-/* Gradients over data-parallel ranks: buckets, tg_grads_finalize, norms, against one rank with the whole batch. */
+/* Gradients over data-parallel ranks: buckets, tg_grads_finalize and norms are compared with one rank and the whole
+ * batch. */
 #include <math.h>
 #include <string.h>
 #include <time.h>
@@ -16,16 +17,19 @@
 
 enum { ROWS = 12, IN = 5, HIDDEN = 7 };
 
-/* Two linear layers; b2 is used only where `wide`; "unused" by nobody. */
+/* Two linear layers. b2 is used only if `wide` is true, and "unused" never. */
 typedef struct model {
     tg_tensor *w1, *b1, *w2, *b2, *unused;
     tg_tensor *all[5];
 } model;
 
 static model make(tg_ctx *ctx, const tg_parallel *p) {
-    model m = {tg_param(ctx, "w1", TG_SHAPE(HIDDEN, IN), 0.5), tg_param(ctx, "b1", TG_SHAPE(HIDDEN), 0.5),
-               tg_param(ctx, "w2", TG_SHAPE(1, HIDDEN), 0.5), tg_param(ctx, "b2", TG_SHAPE(1), 0.5),
-               tg_param(ctx, "unused", TG_SHAPE(3), 0.5), {NULL}};
+    model m = {tg_param_new(ctx, "w1", TG_DTYPE_DEFAULT, TG_SHAPE(HIDDEN, IN), 0.5),
+               tg_param_new(ctx, "b1", TG_DTYPE_DEFAULT, TG_SHAPE(HIDDEN), 0.5),
+               tg_param_new(ctx, "w2", TG_DTYPE_DEFAULT, TG_SHAPE(1, HIDDEN), 0.5),
+               tg_param_new(ctx, "b2", TG_DTYPE_DEFAULT, TG_SHAPE(1), 0.5),
+               tg_param_new(ctx, "unused", TG_DTYPE_DEFAULT, TG_SHAPE(3), 0.5),
+               {NULL}};
     tg_tensor *all[] = {m.w1, m.b1, m.w2, m.b2, m.unused};
     memcpy(m.all, all, sizeof all);
     for (int i = 0; p && i < 5; i++) tg_place(p, all[i], TG_DP, TG_R);
@@ -37,7 +41,7 @@ static void fill(double *x, double *y) {
     for (int i = 0; i < ROWS; i++) y[i] = cos(0.7 * i);
 }
 
-/* The sum of squared errors of rows [first, end). */
+/* Computes the sum of squared errors of rows [first, end). */
 static void backward(tg_ctx *ctx, tg_tape *t, const model *m, int first, int end, bool bias) {
     double x[ROWS * IN], y[ROWS];
     fill(x, y);
@@ -85,7 +89,7 @@ static void whole(gradients *out, double scale) {
 
 typedef struct setting {
     int64_t bucket; /* elements; -2: no buckets */
-    bool tokens, idle; /* the last rank has no rows at all */
+    bool tokens, idle; /* idle: the last rank has no rows */
     gradients want;
 } setting;
 
@@ -103,7 +107,7 @@ static tg_status compare(tg_ctx *ctx, const gradients *got, const gradients *wan
     return TG_OK;
 }
 
-/* Rank 0 alone has the rows that use b2; the others two micro-batches of the rest. */
+/* Only rank 0 has the rows that use b2; the others have two micro-batches of the rest. */
 static tg_status train(void *arg, tg_ctx *ctx, tg_comm *world) {
     const setting *s = arg;
     tg_parallel *p = tg_parallel_new(world, NULL);
@@ -114,7 +118,7 @@ static tg_status train(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_tensor *tokens = tg_zeros(ctx, TG_F64, TG_SHAPE());
     double mine = r == n ? 0 : r == 0 ? 4 + (n == 1 ? 8 : 0) : 8.0 / (n - 1);
     tg_write_f64(tokens, &mine, 1);
-    for (int step = 0; step < 3; step++) { /* the same each time: nothing is left of the step before */
+    for (int step = 0; step < 3; step++) { /* the same each time: nothing of the previous step remains */
         gradients got;
         int width = n > 1 ? 8 / (n - 1) : 8, first = n > 1 ? 4 + (r - 1) * width : 4;
         tg_buckets_set_reduce(b, r == 0 && n > 1);
@@ -161,7 +165,7 @@ START_TEST(data_parallel_gradients_are_one_ranks) {
 }
 END_TEST
 
-/* A step in which one rank fails while the other's sums have begun; then the same step again, whole. */
+/* One rank fails in a step while the other's sums have begun; then the same step is complete. */
 static tg_status fail_and_train(void *arg, tg_ctx *ctx, tg_comm *world) {
     const setting *s = arg;
     gradients got;
@@ -173,8 +177,8 @@ static tg_status fail_and_train(void *arg, tg_ctx *ctx, tg_comm *world) {
     if (r) tg_ctx_fail(ctx, TG_ERR_IO, "the dog ate the batch");
     backward(ctx, t, &m, 0, 4, true);
     tg_grads_finalize(p, m.all, 5, NULL);
-    bool told = r ? tg_ctx_status(ctx) == TG_ERR_IO : strstr(tg_ctx_message(ctx), "the dog ate the batch") != NULL;
-    if (!told) return tg_ctx_fail(ctx, TG_ERR_INTERNAL, "the failure was not told");
+    bool reported = r ? tg_ctx_status(ctx) == TG_ERR_IO : strstr(tg_ctx_message(ctx), "the dog ate the batch") != NULL;
+    if (!reported) return tg_ctx_fail(ctx, TG_ERR_INTERNAL, "the failure was not reported");
     tg_ctx_clear(ctx);
     tg_tape_reset(t);
     tg_parallel_recover(p);
@@ -184,7 +188,7 @@ static tg_status fail_and_train(void *arg, tg_ctx *ctx, tg_comm *world) {
     read(ctx, &m, &got);
     if (tg_ctx_status(ctx) == TG_OK) compare(ctx, &got, &s->want);
     tg_tape_free(t);
-    tg_parallel_free(p); /* before the buckets, which only hold gradients then */
+    tg_parallel_free(p); /* before the buckets, which then only own gradients */
     tg_buckets_free(b);
     return tg_ctx_status(ctx);
 }
@@ -200,13 +204,13 @@ START_TEST(buckets_begin_anew_after_a_failure) {
 }
 END_TEST
 
-/* ---- Several objects of buckets ---- */
+/* ---- Several sets of buckets ---- */
 
 enum { OBJECTS = 3, EACH = 4 };
 
-/* Parameter i has the gradient 10^i from each rank that uses it; the last used has its own first. */
+/* Parameter i gets the gradient 10^i from each rank that uses it; the gradient of the last one used comes first. */
 typedef struct use {
-    const char *order[2]; /* of the ranks: which parameters, one after the other */
+    const char *order[2]; /* parameters that each rank uses, in order */
     double want[OBJECTS];
 } use;
 
@@ -230,7 +234,7 @@ static tg_status use_objects(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_buckets *b[OBJECTS];
     tg_tape *t = tg_tape_new(ctx);
     for (int i = 0; i < OBJECTS; i++) {
-        w[i] = tg_param(ctx, "w", TG_SHAPE(EACH), 0.5);
+        w[i] = tg_param_new(ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(EACH), 0.5);
         tg_place(p, w[i], TG_DP, TG_R);
         b[i] = tg_buckets_new(p, &w[i], 1, 0);
     }
@@ -253,7 +257,7 @@ static tg_status use_objects(void *arg, tg_ctx *ctx, tg_comm *world) {
     return tg_ctx_status(ctx);
 }
 
-/* Their buckets are of one size, so that no signature tells them apart. */
+/* Their buckets have one size, so that signatures do not distinguish them. */
 START_TEST(buckets_of_several_objects_start_in_one_order) {
     static const use uses[] = {
         {{"abc", "abc"}, {2, 20, 200}}, {{"abc", "cba"}, {2, 20, 200}}, {{"bca", "acb"}, {2, 20, 200}},
@@ -264,18 +268,20 @@ START_TEST(buckets_of_several_objects_start_in_one_order) {
 }
 END_TEST
 
-/* A parameter is dropped and its buckets stay; the next ones get its handle. */
+/* A parameter is dropped while its buckets remain; new ones get its handle. */
 static tg_status reuse(void *arg, tg_ctx *ctx, tg_comm *world) {
     enum { HANDLES = 5000 };
     static const double one[EACH] = {1, 1, 1, 1};
     tg_parallel *p = tg_parallel_new(world, NULL);
     tg_tape *t = tg_tape_new(ctx);
     tg_tensor *ones = tg_from_host(ctx, TG_F64, TG_SHAPE(EACH), one), *w[2];
-    for (int i = 0; i < 2; i++) tg_place(p, w[i] = tg_param(ctx, "old", TG_SHAPE(EACH), 0.5), TG_DP, TG_R);
+    for (int i = 0; i < 2; i++)
+        tg_place(p, w[i] = tg_param_new(ctx, "old", TG_DTYPE_DEFAULT, TG_SHAPE(EACH), 0.5), TG_DP, TG_R);
     tg_buckets *b = tg_buckets_new(p, w, 2, 0), *again = NULL;
     tg_tensor *gone = w[0], *same = NULL;
     tg_drop(gone);
-    for (int i = 0; i < HANDLES && same != gone; i++) same = tg_param(ctx, "new", TG_SHAPE(EACH), 0.5);
+    for (int i = 0; i < HANDLES && same != gone; i++)
+        same = tg_param_new(ctx, "new", TG_DTYPE_DEFAULT, TG_SHAPE(EACH), 0.5);
     if (same != gone) return tg_ctx_fail(ctx, TG_ERR_INTERNAL, "the handle was not given again");
     tg_place(p, same, TG_DP, TG_R);
     if (*(const bool *)arg) again = tg_buckets_new(p, &same, 1, 0);
@@ -312,7 +318,7 @@ static bool refused(tg_ctx *ctx, tg_status s, const char *says) {
     return true;
 }
 
-/* A step ends all sums, and says so before it starts one. */
+/* A step completes all sums, and reports it before it starts another one. */
 static void what_is_in_buckets(tg_ctx *ctx, tg_parallel *p, tg_tape *t, const model *m) {
     tg_comm_info before = TG_COMM_INFO(), after = TG_COMM_INFO();
     for (int i = 0; i < 5; i++) tg_zero_grad(m->all[i]);
@@ -321,9 +327,9 @@ static void what_is_in_buckets(tg_ctx *ctx, tg_parallel *p, tg_tape *t, const mo
     backward(ctx, t, m, 0, 4, true);
     tg_comm_query(tg_parallel_world(p), &before);
     tg_grads_finalize(p, m->all, 3, NULL);
-    ck_assert(refused(ctx, TG_ERR_STATE, "b2 f64[1] is in buckets and not among the parameters"));
+    ck_assert(refused(ctx, TG_ERR_STATE, "b2 f64[1] is in buckets but not in params"));
     tg_grads_finalize(p, m->all + 4, 1, NULL);
-    ck_assert(refused(ctx, TG_ERR_STATE, "is in buckets and not among the parameters"));
+    ck_assert(refused(ctx, TG_ERR_STATE, "is in buckets but not in params"));
     tg_comm_query(tg_parallel_world(p), &after);
     ck_assert_int_eq(before.calls[TG_ALL_REDUCE], after.calls[TG_ALL_REDUCE]);
     tg_zero_grad(m->b2);
@@ -334,43 +340,43 @@ static void what_is_in_buckets(tg_ctx *ctx, tg_parallel *p, tg_tape *t, const mo
     tg_buckets_set_reduce(b, true);
     backward(ctx, t, m, 0, 4, true);
     ck_assert_ptr_null(tg_buckets_new(p, m->all + 4, 1, 0));
-    ck_assert(refused(ctx, TG_ERR_STATE, "sums of this step have begun"));
+    ck_assert(refused(ctx, TG_ERR_STATE, "sums of this step have started"));
     tg_buckets_set_reduce(b, false);
     backward(ctx, t, m, 0, 4, true);
-    ck_assert(tg_ctx_status(ctx) != TG_OK && strstr(tg_ctx_message(ctx), "came after its bucket's sum had started"));
+    ck_assert(tg_ctx_status(ctx) != TG_OK && strstr(tg_ctx_message(ctx), "after the sum of its bucket had started"));
     tg_ctx_clear(ctx);
     tg_tape_reset(t);
     tg_buckets_free(b);
 }
 
-/* On a plan nobody waits for anybody, so an error of one rank can be looked at and cleared. */
-START_TEST(what_is_not_whole_is_not_used) {
+/* On a plan no rank waits for another, so that an error of one rank can be examined and cleared. */
+START_TEST(gradients_that_are_not_whole_are_not_used) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.dtype = TG_F64));
     tg_comm *world = tg_comm_plan_new(ctx, 0, 2);
     tg_parallel *p = tg_parallel_new(world, NULL);
     tg_tape *t = tg_tape_new(ctx);
     model m = make(ctx, p);
     tg_optim *o = tg_adamw_new(ctx, m.all, 5, NULL);
-    ck_assert_int_eq(tg_grads_finalize(p, m.all, 5, NULL), TG_OK); /* of a rank that had nothing to do */
+    ck_assert_int_eq(tg_grads_finalize(p, m.all, 5, NULL), TG_OK); /* a rank that had nothing to do */
     backward(ctx, t, &m, 0, 4, true);
     tg_tensor *twice[] = {m.w1, m.b1, m.w1};
     tg_grads_finalize(p, twice, 3, NULL);
     ck_assert(refused(ctx, TG_ERR_ARGUMENT, "parameter 2 is given twice"));
     ck_assert_int_eq(tg_grads_finalize(p, m.all, 5, NULL), TG_OK);
     tg_grads_finalize(p, m.all, 5, NULL);
-    ck_assert(refused(ctx, TG_ERR_STATE, "no backward has run since the last one"));
+    ck_assert(refused(ctx, TG_ERR_STATE, "no backward has run since the last call"));
     tg_buckets *b = tg_buckets_new(p, m.all, 4, 1);
     ck_assert_ptr_nonnull(b);
     ck_assert_ptr_null(tg_buckets_new(p, m.all, 4, 1));
     ck_assert(refused(ctx, TG_ERR_STATE, "in buckets already"));
     backward(ctx, t, &m, 0, 4, true);
     backward(ctx, t, &m, 0, 4, true);
-    ck_assert_msg(refused(ctx, TG_ERR_CALLBACK, "came after its bucket's sum had started") ||
-                      refused(ctx, TG_ERR_STATE, "came after its bucket's sum had started"),
+    ck_assert_msg(refused(ctx, TG_ERR_CALLBACK, "after the sum of its bucket had started") ||
+                      refused(ctx, TG_ERR_STATE, "after the sum of its bucket had started"),
                   "%s", tg_ctx_message(ctx));
     tg_buckets_free(b);
     what_is_in_buckets(ctx, p, t, &m);
-    tg_tensor *stray = tg_param(ctx, "stray", TG_SHAPE(2), 1);
+    tg_tensor *stray = tg_param_new(ctx, "stray", TG_DTYPE_DEFAULT, TG_SHAPE(2), 1);
     ck_assert_ptr_null(tg_buckets_new(p, &stray, 1, 0));
     ck_assert(refused(ctx, TG_ERR_PLACEMENT, "R on dp"));
     tg_optim_free(o);
@@ -385,7 +391,7 @@ END_TEST
 
 enum { COUNTED = 4 };
 
-/* Half of a mask of ones over axis, added up: P there. */
+/* Half of a mask of ones, summed over an axis: P there. */
 static tg_tensor *count_of_shards(tg_tape *t, const tg_parallel *p, tg_axis axis) {
     const double ones[COUNTED / 2] = {1, 1};
     tg_tensor *mask = tg_from_host(tg_parallel_ctx(p), TG_F64, TG_SHAPE(COUNTED / 2), ones);
@@ -401,7 +407,7 @@ static tg_status count_shards(void *arg, tg_ctx *ctx, tg_comm *world) {
     (void)arg;
     double g = 0;
     tg_parallel *p = tg_parallel_new(world, NULL);
-    tg_tensor *w = tg_param(ctx, "w", TG_SHAPE(1), 0.5);
+    tg_tensor *w = tg_param_new(ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(1), 0.5);
     tg_place(p, w, TG_DP, TG_R);
     tg_tape *t = tg_tape_new(ctx);
     give(t, w, 2);
@@ -417,14 +423,14 @@ static tg_status count_shards(void *arg, tg_ctx *ctx, tg_comm *world) {
 START_TEST(shares_of_a_count_are_summed_once) { on_ranks(2, count_shards, NULL); }
 END_TEST
 
-/* On a plan, as above. */
-/* Only the last stage computes a loss. The first gives no count, or a count of 0; the sum divides on both. The sum over
- * all stages being 0 divides by 1. */
+/* On a plan, see above. */
+/* Only the last stage computes a loss. The first stage gives no count, or a count of 0; both stages divide by the
+ * sum. If the sum over all stages is 0 they divide by 1. */
 static tg_status count_of_stages(void *arg, tg_ctx *ctx, tg_comm *world) {
-    const int *given = arg; /* how the first stage says that it has none; 2: nor has the last */
+    const int *given = arg; /* how the first stage gives no count; 2: nor does the last */
     tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.pp = 2));
     bool last = tg_parallel_rank(p, TG_PP) == 1;
-    tg_tensor *w = tg_param_placed(p, "w", TG_F64, TG_SHAPE(1), 1, TG_PLACES({TG_DP, TG_R}));
+    tg_tensor *w = tg_param_new_placed(p, "w", TG_F64, TG_SHAPE(1), 1, TG_PLACES({TG_DP, TG_R}));
     double mine = last && *given < 2 ? 3 + 2 * tg_parallel_rank(p, TG_DP) : 0, g = 0, n = tg_parallel_size(p, TG_DP);
     tg_tensor *count = tg_from_host(ctx, TG_F64, TG_SHAPE(), &mine);
     tg_tape *t = tg_tape_new(ctx);
@@ -455,16 +461,16 @@ START_TEST(a_count_is_the_ranks_own) {
     tg_comm *world = tg_comm_plan_new(ctx, 0, 4);
     tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = 2));
     tg_tape *t = tg_tape_new(ctx);
-    tg_tensor *w = tg_param(ctx, "w", TG_SHAPE(1), 0.5);
+    tg_tensor *w = tg_param_new(ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(1), 0.5);
     tg_place(p, w, TG_DP, TG_R);
     tg_tensor *declared = tg_zeros(ctx, TG_F64, TG_SHAPE());
     tg_place(p, declared, TG_DP, TG_R);
     give(t, w, 1);
     tg_grads_finalize(p, &w, 1, TG_FINALIZE(.tokens = count_of_shards(t, p, TG_TP)));
-    ck_assert(refused(ctx, TG_ERR_PLACEMENT, "tokens is P on axis tp, so that each rank would divide by its share"));
+    ck_assert(refused(ctx, TG_ERR_PLACEMENT, "tokens is P on axis tp, so each rank would divide by its share"));
     tg_tensor *summed = tg_reduce_from_tp(t, count_of_shards(t, p, TG_DP), tg_parallel_comm(p, TG_DP));
     tg_grads_finalize(p, &w, 1, TG_FINALIZE(.tokens = summed));
-    ck_assert(refused(ctx, TG_ERR_PLACEMENT, "tokens is I on axis dp, one count on all its ranks"));
+    ck_assert(refused(ctx, TG_ERR_PLACEMENT, "tokens is I on axis dp, the same count on all its ranks"));
     tg_grads_finalize(p, &w, 1, TG_FINALIZE(.tokens = declared));
     ck_assert(refused(ctx, TG_ERR_PLACEMENT, "tokens is R on axis dp"));
     tg_tensor *own[] = {tg_zeros(ctx, TG_F64, TG_SHAPE()), tg_from_host(ctx, TG_F64, TG_SHAPE(), &four),
@@ -484,13 +490,14 @@ END_TEST
 
 /* ---- Check mode ---- */
 
-/* Ranks begin with different bytes, and rank 1 sends its own, late: after the other could have compared them. */
+/* Ranks begin with different bytes, and rank 1 sends its own late: after the other could have compared them. */
 static tg_status compare_in_flight(void *arg, tg_ctx *ctx, tg_comm *world) {
     (void)arg;
     tg_parallel *p = tg_parallel_new(world, NULL);
     tg_comm *dp = tg_parallel_comm(p, TG_DP);
     const double mine = tg_comm_rank(dp);
-    tg_tensor *w[] = {tg_param(ctx, "w", TG_SHAPE(1), 0.5), tg_param(ctx, "unused", TG_SHAPE(1), 0)};
+    tg_tensor *w[] = {tg_param_new(ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(1), 0.5),
+                      tg_param_new(ctx, "unused", TG_DTYPE_DEFAULT, TG_SHAPE(1), 0)};
     for (int i = 0; i < 2; i++) tg_place(p, w[i], TG_DP, TG_R);
     tg_write_f64(w[1], &mine, 1);
     if (tg_comm_rank(dp)) nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
@@ -511,7 +518,7 @@ int main(void) {
                             buckets_begin_anew_after_a_failure,
                             buckets_of_several_objects_start_in_one_order,
                             buckets_of_a_dropped_parameter_claim_no_other,
-                            what_is_not_whole_is_not_used,
+                            gradients_that_are_not_whole_are_not_used,
                             shares_of_a_count_are_summed_once,
                             a_count_is_that_of_all_stages,
                             a_count_is_the_ranks_own,

@@ -16,7 +16,7 @@
 
 #include "check_main.h"
 
-/* ---- On paper ---- */
+/* ---- On a plan ---- */
 
 static void expect_groups(const char *order, const int *sizes, const char *axes, int groups, int members,
                           const int *expected) {
@@ -26,7 +26,7 @@ static void expect_groups(const char *order, const int *sizes, const char *axes,
     ck_assert_mem_eq(out, expected, (size_t)(groups * members) * sizeof *out);
 }
 
-/* Worked out by hand: 8 ranks, tp fastest, then cp, ep, dp, pp. */
+/* Expected groups of 8 ranks, computed by hand: tp fastest, then cp, ep, dp, pp. */
 START_TEST(groups_are_those_worked_out_by_hand) {
     const char *order = "tp-cp-ep-dp-pp";
     const int sizes[] = {2, 1, 1, 2, 2};
@@ -43,7 +43,7 @@ START_TEST(groups_are_those_worked_out_by_hand) {
 }
 END_TEST
 
-/* Whatever the order: each rank is in one group, and a group's members differ on its axes alone. */
+/* For any order, each rank is in one group, and the members of a group differ only on its axes. */
 START_TEST(groups_part_the_world) {
     static const char *const orders[] = {"tp-cp-dp-pp", "pp-tp-dp-cp", "dp-cp-pp-tp"};
     static const char *const axes[] = {"tp", "dp", "tp-cp", "pp-dp", "tp-cp-dp-pp"};
@@ -77,7 +77,7 @@ END_TEST
 
 /* ---- On ranks ---- */
 
-/* A group's members, asked for by a sum of bits. */
+/* Identifies the members of a group by a sum of bits. */
 static int64_t members_of(tg_comm *c) {
     int64_t bit = (int64_t)1 << tg_comm_rank(c), all = 0;
     tg_tensor *x = tg_from_host(tg_comm_ctx(c), TG_I64, TG_SHAPE(1), &bit);
@@ -140,8 +140,9 @@ static double sum_over(tg_ctx *ctx, tg_comm *c, double v) {
     return sum;
 }
 
-/* Rank 1 fails before a collective; all clear, and go on in the same grid. Where it is late, rank 3 has long been
- * asleep in the call that rank 1 misses: whoever looks first must see that, and not two who wait for each other. */
+/* Rank 1 fails before a collective; all ranks clear the error and continue in the same grid. If rank 1 is late, rank
+ * 3 has slept for long in the call that rank 1 misses. The first rank that checks must find this, and not two ranks
+ * that wait for each other. */
 static tg_status fail_and_go_on(void *arg, tg_ctx *ctx, tg_comm *world) {
     const struct timespec while_others_sleep = {.tv_nsec = 30000000};
     bool late = *(const bool *)arg;
@@ -155,9 +156,9 @@ static tg_status fail_and_go_on(void *arg, tg_ctx *ctx, tg_comm *world) {
         return tg_ctx_fail(ctx, TG_ERR_INTERNAL, "unexpected"), TG_ERR_INTERNAL;
     tg_ctx_clear(ctx);
     double sum = sum_over(ctx, tg_parallel_comm(p, TG_DP), 1);
-    bool told = tg_ctx_status(ctx) == TG_ERR_ABORTED || tg_ctx_status(ctx) == TG_ERR_REMOTE;
-    /* Rank 2 may have come to the world's call when it had failed: then it has missed no less than rank 0 has. */
-    if (rank == 3 ? !told : rank != 1 && !told && sum != 2)
+    bool reported = tg_ctx_status(ctx) == TG_ERR_ABORTED || tg_ctx_status(ctx) == TG_ERR_REMOTE;
+    /* Rank 2 may have reached the world's call after it failed: then it has missed as many calls as rank 0. */
+    if (rank == 3 ? !reported : rank != 1 && !reported && sum != 2)
         return tg_ctx_fail(ctx, TG_ERR_INTERNAL, "rank %d: a sum of %g", rank, sum), TG_ERR_INTERNAL;
     tg_ctx_clear(ctx);
     tg_comm *tp = tg_parallel_comm(p, TG_TP);
@@ -176,7 +177,7 @@ START_TEST(a_grid_recovers_from_a_failure) {
 }
 END_TEST
 
-/* Rank 3 is gone for good: three ranks do not fill a grid of tp 2, but one of dp 3. */
+/* Rank 3 is lost: three ranks do not fill a grid of tp 2, but one of dp 3. */
 static tg_status lose_one(void *arg, tg_ctx *ctx, tg_comm *world) {
     int tp = *(const int *)arg;
     tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = tp));
@@ -206,9 +207,9 @@ START_TEST(a_grid_goes_on_with_the_ranks_that_are_left) {
 }
 END_TEST
 
-/* ---- What is left out after an error ---- */
+/* ---- Calls that are skipped after an error ---- */
 
-/* Calls in which ranks of tp meet; those from FIRST_OF_SP on under sequence parallelism. */
+/* Calls in which tp ranks communicate; those from FIRST_OF_SP on under sequence parallelism. */
 typedef enum meets {
     FORWARD, APPLY, LOSS, LOGITS, NEXT, RECOMPUTE, REPLAY, DATA, BACKWARD, STEP, DRAIN, INFER, MEETS,
     FIRST_OF_SP = DRAIN
@@ -255,7 +256,7 @@ static void make_model(model *m, tg_ctx *ctx, tg_parallel *p) {
         m->infer_column = tg_nn_inference_column(p, 8, 8, NULL);
     }
     if (sp) tg_backward(m->t, tg_sum(m->t, tg_module_forward(m->column, m->t, m->rows), TG_ALL_DIMS, false));
-    m->graph = tg_graph_new(ctx, step_of, m); /* calls it once */
+    m->graph = tg_graph_new(ctx, step_of, m); /* calls the step once */
     tg_set_requires_grad(m->whole, true);
     m->root = tg_sum(m->t, tg_copy_to_tp(m->t, m->whole, m->tp), TG_ALL_DIMS, false);
 }
@@ -304,7 +305,7 @@ static void meet_and_read(model *m, meets which) {
     if (y) tg_read_f64(y, room, tg_numel(y));
 }
 
-/* Rank 1 leaves the call out, clears its error, and makes the same call, which its peer's could be taken for. */
+/* Rank 1 skips the call, clears its error, and makes the same call, which could be mistaken for its peer's. */
 static tg_status leave_out(void *arg, tg_ctx *ctx, tg_comm *world) {
     meets which = *(const meets *)arg;
     tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = 2, .sequence_parallel = which >= FIRST_OF_SP));
@@ -320,9 +321,9 @@ static tg_status leave_out(void *arg, tg_ctx *ctx, tg_comm *world) {
     }
     meet_and_read(&m, which);
     tg_status s = tg_ctx_status(ctx);
-    bool told = s == (wrong ? TG_ERR_ABORTED : TG_ERR_REMOTE) && strstr(tg_ctx_message(ctx), "a bad sample");
-    if (told) tg_ctx_clear(ctx);
-    if (!told) return tg_ctx_fail(ctx, TG_ERR_INTERNAL, "call %d, rank %d went on", which, wrong), TG_ERR_INTERNAL;
+    bool reported = s == (wrong ? TG_ERR_ABORTED : TG_ERR_REMOTE) && strstr(tg_ctx_message(ctx), "a bad sample");
+    if (reported) tg_ctx_clear(ctx);
+    if (!reported) return tg_ctx_fail(ctx, TG_ERR_INTERNAL, "call %d, rank %d went on", which, wrong), TG_ERR_INTERNAL;
     tg_tape_reset(m.t);
     if (tg_parallel_recover(p) == TG_OK && sum_over(ctx, tg_parallel_comm(p, TG_TP), 1) != 2)
         tg_ctx_fail(ctx, TG_ERR_INTERNAL, "another sum after the recovery");
@@ -331,7 +332,7 @@ static tg_status leave_out(void *arg, tg_ctx *ctx, tg_comm *world) {
     return tg_ctx_status(ctx);
 }
 
-START_TEST(who_leaves_out_a_call_that_ranks_meet_in_is_out_of_step) {
+START_TEST(a_rank_that_skips_a_collective_call_is_out_of_step) {
     for (meets which = 0; which < MEETS; which++) {
         char message[1024] = "";
         const tg_config *config = TG_CONFIG(.threads = 1, .seed = 3, .deadline = 60);
@@ -342,8 +343,8 @@ START_TEST(who_leaves_out_a_call_that_ranks_meet_in_is_out_of_step) {
 }
 END_TEST
 
-/* How often it was out of step after the call was left out; on a plan, where nobody has to be told, of tensors without
- * elements, as nothing arrives there. */
+/* Returns how often it was out of step after it skipped the call. On a plan no rank needs to be informed, nor for
+ * tensors without elements, of which nothing arrives. */
 static uint64_t skips_of(meets which, int ranks, const tg_parallel_opts *o) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "meta", .seed = 3, .threads = 1));
     tg_comm *world = tg_comm_plan_new(ctx, 0, ranks);
@@ -367,7 +368,7 @@ static uint64_t skips_of(meets which, int ranks, const tg_parallel_opts *o) {
 START_TEST(a_data_parallel_rank_may_leave_out_a_micro_batch) {
     for (meets which = 0; which < MEETS; which++) {
         ck_assert_uint_eq(skips_of(which, 1, NULL), 0);
-        ck_assert(!skips_of(which, 2, NULL) == (which != STEP)); /* which sums gradients, too */
+        ck_assert(!skips_of(which, 2, NULL) == (which != STEP)); /* a step sums gradients too */
         ck_assert_uint_gt(skips_of(which, 2, TG_PARALLEL(.tp = 2, .sequence_parallel = which >= FIRST_OF_SP)), 0);
     }
 }
@@ -429,12 +430,12 @@ static void wrong_split(model *m) { tg_comm_free(tg_comm_split(m->tp, 0, 0, "", 
 static void wrong_grid(model *m) { tg_parallel_new(tg_parallel_world(m->p), TG_PARALLEL(.tp = 3)); }
 static void second_grid(model *m) { tg_parallel_new(tg_parallel_world(m->p), TG_PARALLEL(.tp = 2)); }
 
-/* Wrong arguments of one rank alone: calls that the others make. */
+/* Arguments that are wrong on only one rank, in calls that the others make. */
 static void (*const wrong_calls[])(model *m) = {wrong_count,   wrong_options, wrong_part_options, no_tape_gather,
                                                 no_tape_data,  no_tape_linear, wrong_linear,      frozen_fused,
                                                 frozen_waits,  wrong_split,   wrong_grid,        second_grid};
 
-START_TEST(who_is_refused_for_its_arguments_has_left_out_the_call) {
+START_TEST(a_rank_with_refused_arguments_has_skipped_the_call) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "meta", .seed = 3, .threads = 1));
     tg_comm *world = tg_comm_plan_new(ctx, 0, 2);
     tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = 2));
@@ -468,9 +469,9 @@ START_TEST(grids_that_do_not_fit_are_refused) {
         {{.ep = 3}, "not divisible by etp x ep x pp"},
         {{.tp = -1}, "tp is -1"},
         {{.order = "tp-dp-pp", .cp = 2}, "does not name it"},
-        {{.order = "tp-xp"}, "is not a list of"},
-        {{.order = "tp-tp"}, "is not a list of"},
-        {{.order = "tp--dp"}, "is not a list of"},
+        {{.order = "tp-xp"}, "expected a list of"},
+        {{.order = "tp-tp"}, "expected a list of"},
+        {{.order = "tp--dp"}, "expected a list of"},
         {{.rng = (tg_rng_mode)7}, "rng is 7"},
         {{.order = "dp-pp-tp", .tp = 2, .pp = 2, .etp = 1}, "differ"},
     };
@@ -486,7 +487,7 @@ START_TEST(grids_that_do_not_fit_are_refused) {
     tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = 2));
     ck_assert_int_eq(tg_parallel_rank(p, TG_TP), 1);
     tg_parallel_free(tg_parallel_new(world, NULL));
-    ck_assert_ptr_nonnull(strstr(tg_ctx_message(ctx), "has one already"));
+    ck_assert_ptr_nonnull(strstr(tg_ctx_message(ctx), "already has a tg_parallel"));
     tg_ctx_clear(ctx);
     tg_parallel_free(p);
     tg_comm_free(world);
@@ -495,12 +496,16 @@ START_TEST(grids_that_do_not_fit_are_refused) {
 END_TEST
 
 int main(void) {
-    const TTest *tests[] = {groups_are_those_worked_out_by_hand, groups_part_the_world, wrong_orders_have_no_groups,
-                            every_rank_is_in_its_groups, grids_that_do_not_fit_are_refused,
-                            a_grid_recovers_from_a_failure, a_grid_goes_on_with_the_ranks_that_are_left,
-                            who_leaves_out_a_call_that_ranks_meet_in_is_out_of_step,
+    const TTest *tests[] = {groups_are_those_worked_out_by_hand,
+                            groups_part_the_world,
+                            wrong_orders_have_no_groups,
+                            every_rank_is_in_its_groups,
+                            grids_that_do_not_fit_are_refused,
+                            a_grid_recovers_from_a_failure,
+                            a_grid_goes_on_with_the_ranks_that_are_left,
+                            a_rank_that_skips_a_collective_call_is_out_of_step,
                             a_data_parallel_rank_may_leave_out_a_micro_batch,
                             pipeline_stages_may_meet_in_a_captured_step,
-                            who_is_refused_for_its_arguments_has_left_out_the_call};
+                            a_rank_with_refused_arguments_has_skipped_the_call};
     return tg_check_main("groups", tests, sizeof tests / sizeof *tests);
 }

@@ -9,7 +9,7 @@
 
 enum { S = 8, B = 2, H = 12, F = 24, V = 16, X = 1 };
 
-/* A world of its own for one rank, in which the same calls make the same parameters. */
+/* A world of one rank, in which the same calls make the same parameters. */
 typedef struct alone {
     tg_ctx *ctx;
     tg_comm *self;
@@ -36,7 +36,7 @@ static tg_status alone_close(tg_ctx *ctx, alone *a) {
 
 /* ---- Parameters ---- */
 
-/* mine is the part of whole that its placement on an axis says. Strided parts are put together chunk by chunk. */
+/* Checks that mine is the part of whole that its placement on an axis says. Strided parts are joined chunk by chunk. */
 static bool is_part(tg_tensor *mine, tg_tensor *whole, tg_axis axis, int r, int n, double within) {
     tg_placement at = tg_placement_of(mine, axis);
     if (n == 1 || at.kind != TG_VARYING) return off(mine, whole, -1, 0, 1) <= within;
@@ -106,22 +106,22 @@ END_TEST
 
 typedef struct mlp_plan {
     layout l;
-    bool gather; /* the column layer gathers: the row layer scatters again */
-    bool skip;   /* biases are added outside */
+    bool gather; /* the column layer gathers and the row layer scatters */
+    bool skip;   /* biases are added by the caller */
     bool no_bias, fused, deferred;
-    bool given; /* weights are given at each call */
+    bool given; /* weights are passed to each call */
 } mlp_plan;
 
 typedef struct mlp {
     tg_module *up, *down;
-    tg_tensor *w[2]; /* of no module, where weights are given */
+    tg_tensor *w[2]; /* of no module, if weights are passed */
     tg_tensor *params[4];
     int n;
 } mlp;
 
 static mlp mlp_new(const tg_parallel *p, const mlp_plan *o) {
     tg_plinear_opts c = {.size = sizeof c,
-                         .std = 0.3,
+                         .std = o->given ? 0 : 0.3,
                          .gather_output = o->gather,
                          .skip_bias_add = o->skip,
                          .no_bias = o->no_bias,
@@ -133,8 +133,8 @@ static mlp mlp_new(const tg_parallel *p, const mlp_plan *o) {
     r.input_is_whole = o->gather;
     mlp m = {0};
     if (o->given) {
-        m.w[0] = tg_param_placed(p, "up", TG_F64, TG_SHAPE(F, H), 0.3, TG_PLACES({TG_TP, TG_SHARD(0)}));
-        m.w[1] = tg_param_placed(p, "down", TG_F64, TG_SHAPE(H, F), 0.3, TG_PLACES({TG_TP, TG_SHARD(1)}));
+        m.w[0] = tg_param_new_placed(p, "up", TG_F64, TG_SHAPE(F, H), 0.3, TG_PLACES({TG_TP, TG_SHARD(0)}));
+        m.w[1] = tg_param_new_placed(p, "down", TG_F64, TG_SHAPE(H, F), 0.3, TG_PLACES({TG_TP, TG_SHARD(1)}));
     }
     m.up = tg_nn_column_linear(p, H, F, &c);
     m.down = tg_nn_row_linear(p, F, H, &r);
@@ -143,7 +143,7 @@ static mlp mlp_new(const tg_parallel *p, const mlp_plan *o) {
         m.params[m.n++] = o->given ? m.w[i] : tg_module_find(layer, "weight");
         if (!o->no_bias) m.params[m.n++] = tg_module_find(layer, "bias");
     }
-    for (int i = 0; i < m.n; i++) { /* biases begin at zero, where nothing would be seen of them */
+    for (int i = 0; i < m.n; i++) { /* biases begin at zero, which would hide their effect */
         double v[4096];
         if (tg_ndim(m.params[i]) != 1 || tg_ctx_status(tg_ctx_of(m.params[i])) != TG_OK) continue;
         int64_t n = tg_numel(m.params[i]), of = tg_global_shape(m.params[i]).dim[0];
@@ -182,7 +182,7 @@ static tg_status mlp_on_ranks(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_tensor *x = grad_leaf(sp ? part(ctx, X, TG_SHAPE(S, B, H), 0, r, n) : made(ctx, X, TG_SHAPE(S, B, H)));
     tg_tensor *x1 = grad_leaf(made(a.ctx, X, TG_SHAPE(S, B, H)));
     tg_place(p, x, TG_TP, sp ? TG_SHARD(0) : TG_I);
-    for (int step = 0; step < 2; step++) { /* gradients add up, and what waits waits for both */
+    for (int step = 0; step < 2; step++) { /* gradients accumulate, and deferred ones are kept over both */
         tg_tensor *loss = mlp_loss(&mine, t, x, o), *loss1 = mlp_loss(&one, a.t, x1, o);
         double sum = tg_item(loss), whole = tg_item(loss1);
         if (sp) {
@@ -222,13 +222,13 @@ START_TEST(an_mlp_with_every_option) {
         for (int i = 0; i < 128; i++) {
             mlp_plan o = {{n, i & 1}, i & 2, i & 4, i & 8, i & 16, i & 32, i & 64};
             if (o.gather && (o.l.sp || (o.skip && !o.no_bias))) continue;
-            if (n == 4 && (i * 37 + 11) % 5) continue; /* a part of them is enough */
+            if (n == 4 && (i * 37 + 11) % 5) continue; /* a part of the cases is enough */
             on_ranks(n, mlp_on_ranks, &o);
         }
 }
 END_TEST
 
-/* Inside a recomputation ranks meet again in backward, and what waits waits. */
+/* Within a recomputation ranks communicate again in backward, and deferred gradients wait. */
 typedef struct again {
     mlp *m;
     const mlp_plan *o;
@@ -284,7 +284,7 @@ START_TEST(layers_in_a_recomputation) {
 }
 END_TEST
 
-/* ---- Token and data parallel: the whole of a small language model's ends ---- */
+/* ---- Tensor and data parallel: the first and last layers of a small language model ---- */
 
 static tg_status ends(void *arg, tg_ctx *ctx, tg_comm *world) {
     const layout *l = arg;
@@ -335,7 +335,7 @@ START_TEST(embedding_and_head_over_data_and_tensor_ranks) {
 }
 END_TEST
 
-/* ---- The embedding's sum, all-reduced or reduce-scattered as asked for ---- */
+/* ---- The embedding's sum, all-reduced or reduce-scattered on request ---- */
 
 static tg_status scattered(void *arg, tg_ctx *ctx, tg_comm *world) {
     const layout *l = arg;
@@ -379,7 +379,7 @@ START_TEST(an_embedding_is_scattered_as_asked_for) {
 }
 END_TEST
 
-/* ---- What is refused ---- */
+/* ---- Refused calls ---- */
 
 static tg_status wrong(void *arg, tg_ctx *ctx, tg_comm *world) {
     (void)arg;
@@ -391,8 +391,8 @@ static tg_status wrong(void *arg, tg_ctx *ctx, tg_comm *world) {
             tg_nn_column_linear(p, H, 9, NULL));
     REFUSED(ctx, TG_ERR_SHAPE, "in is 7, expected a multiple of the 2 ranks of tp", tg_nn_row_linear(p, 7, H, NULL));
     REFUSED(ctx, TG_ERR_SHAPE, "vocab is 15, expected a multiple", tg_nn_vocab_embedding(p, 15, H, 1, NULL));
-    REFUSED(ctx, TG_ERR_SHAPE, "5 strides", tg_nn_column_linear(p, H, F, TG_PLINEAR(.strides = 5)));
-    REFUSED(ctx, TG_ERR_STATE, "under sequence parallelism x is no longer the same",
+    REFUSED(ctx, TG_ERR_SHAPE, "strides is 5", tg_nn_column_linear(p, H, F, TG_PLINEAR(.strides = 5)));
+    REFUSED(ctx, TG_ERR_STATE, "under sequence parallelism x is not the same",
             tg_nn_row_linear(p, F, H, TG_PLINEAR(.input_is_whole = true)));
     REFUSED(ctx, TG_ERR_ARGUMENT, "an option of the column layer",
             tg_nn_row_linear(p, F, H, TG_PLINEAR(.gather_output = true)));
@@ -401,13 +401,14 @@ static tg_status wrong(void *arg, tg_ctx *ctx, tg_comm *world) {
     REFUSED(ctx, TG_ERR_SHAPE,
             "the weight given is f64[3, 4], expected [12, 12]: [out / tp, in] of a layer from 12 to 24",
             tg_nn_column_linear(p, H, F, TG_PLINEAR(.weight = w)));
-    REFUSED(ctx, TG_ERR_ARGUMENT, "choose one",
+    REFUSED(ctx, TG_ERR_ARGUMENT, "no_weight is set",
             tg_nn_column_linear(p, H, F, TG_PLINEAR(.weight = w, .no_weight = true)));
-    REFUSED(ctx, TG_ERR_STATE, "expected skip_bias_add or no_bias",
+    REFUSED(ctx, TG_ERR_STATE, "set skip_bias_add or no_bias",
             tg_nn_row_linear(p, F, H, TG_PLINEAR(.expert = true)));
-    REFUSED(ctx, TG_ERR_ARGUMENT, "limit -3", tg_nn_column_linear(p, H, F, TG_PLINEAR(.deferred_wgrads = -3)));
-    tg_module *m = tg_nn_column_linear(p, H, F, TG_PLINEAR(.no_weight = true, .std = 0.1));
-    REFUSED(ctx, TG_ERR_ARGUMENT, "no weight was given", tg_module_forward(m, t, x));
+    REFUSED(ctx, TG_ERR_ARGUMENT, "deferred_wgrads is -3",
+            tg_nn_column_linear(p, H, F, TG_PLINEAR(.deferred_wgrads = -3)));
+    tg_module *m = tg_nn_column_linear(p, H, F, TG_PLINEAR(.no_weight = true));
+    REFUSED(ctx, TG_ERR_ARGUMENT, "this call gives none", tg_module_forward(m, t, x));
     REFUSED(ctx, TG_ERR_SHAPE, "the weight given is f64[3, 4], expected [12, 12]", tg_plinear_apply(m, t, x, w, -1));
     tg_module_free(m);
     tg_tape_free(t);
@@ -420,7 +421,7 @@ static tg_status wrong(void *arg, tg_ctx *ctx, tg_comm *world) {
 START_TEST(wrong_options_say_what_was_expected) { on_ranks(2, wrong, NULL); }
 END_TEST
 
-/* ---- Run time: a gathered output on request; an expert's layers meet nobody ---- */
+/* ---- Options of a call: a gathered output; an expert's layers do not communicate ---- */
 
 static tg_status on_request(void *arg, tg_ctx *ctx, tg_comm *world) {
     (void)arg;
@@ -458,7 +459,7 @@ static tg_status experts(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_tensor *x = grad_leaf(made(ctx, X, TG_SHAPE(S, H)));
     tg_place(p, x, TG_ETP, TG_R);
     tg_place(p, x, TG_EP, TG_V);
-    tg_place(p, x, TG_TP, TG_I); /* of the other grid: dispatched tokens have left it */
+    tg_place(p, x, TG_TP, TG_I); /* an axis of the dense grid */
     tg_place(p, x, TG_DP, TG_I);
     tg_module *up = tg_nn_column_linear(p, H, F, TG_PLINEAR(.expert = true)),
               *down = tg_nn_row_linear(p, F, H, TG_PLINEAR(.expert = true, .skip_bias_add = true));
@@ -479,12 +480,12 @@ static tg_status experts(void *arg, tg_ctx *ctx, tg_comm *world) {
     return tg_ctx_status(ctx);
 }
 
-START_TEST(experts_meet_nobody) { on_ranks(4, experts, NULL); }
+START_TEST(an_experts_layers_do_not_communicate) { on_ranks(4, experts, NULL); }
 END_TEST
 
 /* ---- Forward only ---- */
 
-/* Two blocks of a column and a row layer, with a residual around each. */
+/* Two blocks of a column and a row layer, each with a residual connection. */
 static tg_tensor *two_blocks(tg_module *const m[4], tg_tape *t, tg_tensor *x, bool fused) {
     tg_tensor *r = x, *h = tg_module_forward(m[0], t, x);
     if (fused) {
@@ -533,7 +534,7 @@ END_TEST
 static tg_status forward_without_sp(void *arg, tg_ctx *ctx, tg_comm *world) {
     (void)arg;
     tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = 2));
-    REFUSED(ctx, TG_ERR_STATE, "without sequence parallelism", tg_nn_inference_column(p, H, F, NULL));
+    REFUSED(ctx, TG_ERR_STATE, "no sequence parallelism", tg_nn_inference_column(p, H, F, NULL));
     REFUSED(ctx, TG_ERR_SHAPE, "out is 9, expected a multiple of the 2", tg_nn_inference_column(p, H, 9, NULL));
     REFUSED(ctx, TG_ERR_SHAPE, "in is 9, expected a multiple of the 2", tg_nn_inference_row(p, 9, H, NULL));
     tg_parallel_free(p);
@@ -553,9 +554,9 @@ START_TEST(no_sequence_parallelism_on_one_rank) {
     tg_comm *self = tg_comm_self_new(ctx);
     tg_parallel *p = tg_parallel_new(self, TG_PARALLEL(.sequence_parallel = true));
     tg_module *m = tg_nn_column_linear(p, H, F, NULL);
-    ck_assert_msg(strstr(said, "turned off"), "\"%s\"", said);
+    ck_assert_msg(strstr(said, "has no effect"), "\"%s\"", said);
     tg_tape *t = tg_tape_new(ctx);
-    tg_tensor *y = tg_module_forward(m, t, tg_randn(ctx, TG_SHAPE(S, H), 1));
+    tg_tensor *y = tg_module_forward(m, t, tg_randn(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(S, H), 1));
     ck_assert(tg_dim(y, 0) == S && tg_dim(y, 1) == F && tg_ctx_status(ctx) == TG_OK);
     tg_tape_free(t);
     tg_module_free(m);
@@ -574,7 +575,7 @@ int main(void) {
         an_embedding_is_scattered_as_asked_for,
         wrong_options_say_what_was_expected,
         gathered_on_request_and_tied,
-        experts_meet_nobody,
+        an_experts_layers_do_not_communicate,
         no_sequence_parallelism_on_one_rank,
         layers_that_only_run_forward,
         forward_only_needs_sequence_parallelism,

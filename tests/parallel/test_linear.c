@@ -1,5 +1,5 @@
-/* The linear layer whose communication overlaps with products: compared with tg_linear on one rank, the order of its
- * events, and deferred weight gradients. */
+/* The linear layer whose communication overlaps with products: compared with tg_linear on one rank; the order of its
+ * events; deferred weight gradients. */
 #include <tapegrad/extend.h>
 #include <tapegrad/optim.h>
 #include <tapegrad/tensor_parallel.h>
@@ -14,7 +14,7 @@ typedef struct plan {
     bool sp, reduce, bias, fused, strided, frozen;
 } plan;
 
-/* The whole layer on this rank: gradients of leaves[]. */
+/* Runs the layer on this rank and computes the gradients of leaves[]. */
 static tg_status reference(tg_ctx *ctx, tg_tensor *leaf[3], const plan *p) {
     tg_tape *t = tg_tape_new(ctx);
     leaf[0] = grad_leaf(made(ctx, X, TG_SHAPE(S, B, IN)));
@@ -26,7 +26,7 @@ static tg_status reference(tg_ctx *ctx, tg_tensor *leaf[3], const plan *p) {
     return tg_ctx_status(ctx);
 }
 
-/* A transposition behind the layer hands it a gradient that is not row-major. */
+/* A transposition after the layer gives it a gradient that is not row-major. */
 static tg_status backward(tg_tape *t, tg_tensor *y, tg_tensor *gy, bool strided) {
     if (strided) {
         y = tg_contiguous(t, tg_transpose(t, y, 0, 2));
@@ -72,7 +72,7 @@ START_TEST(column_against_one_rank) {
 }
 END_TEST
 
-/* Without communication the input's gradient is this rank's share: the shares add up. */
+/* Without communication the input's gradient is this rank's share; the shares sum to the whole. */
 static tg_status shares(void *arg, tg_ctx *ctx, tg_comm *world) {
     (void)arg;
     int n = tg_comm_size(world), r = tg_comm_rank(world);
@@ -90,10 +90,10 @@ static tg_status shares(void *arg, tg_ctx *ctx, tg_comm *world) {
     return tg_ctx_status(ctx);
 }
 
-START_TEST(shares_add_up) { on_ranks(3, shares, NULL); }
+START_TEST(shares_sum_to_the_whole) { on_ranks(3, shares, NULL); }
 END_TEST
 
-/* ---- What is kept, and what is refused ---- */
+/* ---- Kept memory, and refused calls ---- */
 
 static int64_t saved(const tg_tensor *y) { return tg_node_saved_bytes(tg_node_of(y)); }
 
@@ -104,27 +104,27 @@ static tg_status keeping(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_linear_grad_opts *sp = TG_LINEAR_GRAD(.sequence_parallel = true);
     tg_tensor *rows = tg_scale(t, x, 1);
     EXPECT(ctx, saved(tg_linear_with_grad_accumulation(t, rows, w, NULL, world, sp)) == 8 * S * B * IN);
-    tg_tensor *cold = made(ctx, W, TG_SHAPE(OUT, IN)); /* the context's own bytes cost nothing more */
+    tg_tensor *cold = made(ctx, W, TG_SHAPE(OUT, IN)); /* the context's own memory needs nothing in addition */
     EXPECT(ctx, saved(tg_linear_with_frozen_weight(t, rows, cold, NULL, world, sp)) == 0);
     EXPECT(ctx, saved(tg_linear_with_grad_accumulation(t, rows, cold, NULL, world, sp)) == 0);
-    REFUSED(ctx, TG_ERR_ARGUMENT, "a frozen weight has no gradient to fuse",
+    REFUSED(ctx, TG_ERR_ARGUMENT, "a frozen weight has no gradient",
             tg_linear_with_frozen_weight(t, rows, w, NULL, world, TG_LINEAR_GRAD(.fused_wgrad = true)));
-    REFUSED(ctx, TG_ERR_ARGUMENT, "choose one",
+    REFUSED(ctx, TG_ERR_ARGUMENT, "are both set",
             tg_linear_with_grad_accumulation(t, rows, w, NULL, world,
                                              TG_LINEAR_GRAD(.sequence_parallel = true, .allreduce_dgrad = true)));
     REFUSED(ctx, TG_ERR_ARGUMENT, "communicator is NULL",
             tg_linear_with_grad_accumulation(t, rows, w, NULL, NULL, TG_LINEAR_GRAD(.allreduce_dgrad = true)));
     REFUSED(
-        ctx, TG_ERR_STATE, "expected a leaf, or no fusion",
+        ctx, TG_ERR_STATE, "expected a leaf, or fused_wgrad false",
         tg_linear_with_grad_accumulation(t, rows, tg_scale(t, w, 2), NULL, world, TG_LINEAR_GRAD(.fused_wgrad = true)));
     tg_tape_free(t);
     return tg_ctx_status(ctx);
 }
 
-START_TEST(what_is_saved_and_refused) { on_ranks(2, keeping, NULL); }
+START_TEST(inputs_are_kept_and_wrong_calls_are_refused) { on_ranks(2, keeping, NULL); }
 END_TEST
 
-/* The gathered rows lie in the buffer "mpu", which may not be somebody else's meanwhile. */
+/* The gathered rows are in the buffer "mpu", which must not be in use meanwhile. */
 static tg_status buffered(void *arg, tg_ctx *ctx, tg_comm *world) {
     (void)arg;
     tg_tensor *x = grad_leaf(made(ctx, X, TG_SHAPE(S, B, IN))), *w = grad_leaf(made(ctx, W, TG_SHAPE(OUT, IN)));
@@ -161,11 +161,13 @@ START_TEST(rows_lie_in_the_named_buffer) {
 }
 END_TEST
 
-/* The weight's gradient is added where it lies: no memory of its size is taken, from the second step on none at all. */
+/* The weight's gradient is accumulated in place: no memory of its size is allocated, and none at all from the second
+ * step on. */
 static tg_status lean(void *arg, tg_ctx *ctx, tg_comm *world) {
     enum { WIDE = 512 };
     (void)arg;
-    tg_tensor *x = grad_leaf(tg_randn(ctx, TG_SHAPE(4, WIDE), 1)), *w = tg_param(ctx, "w", TG_SHAPE(WIDE, WIDE), 1);
+    tg_tensor *x = grad_leaf(tg_randn(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(4, WIDE), 1)),
+              *w = tg_param_new(ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(WIDE, WIDE), 1);
     tg_tensor *main = tg_zeros(ctx, TG_F64, TG_SHAPE(WIDE, WIDE));
     tg_set_main_grad(w, main);
     tg_tape *t = tg_tape_new(ctx);
@@ -196,7 +198,7 @@ END_TEST
 
 /* ---- The order of events ---- */
 
-/* A device that notes its products, and a transport that notes its calls and does nothing. */
+/* A device that records its products, and a transport that records its calls and does nothing. */
 static struct {
     int n;
     const char *what[32];
@@ -250,7 +252,7 @@ static void check_events(const char *const *expected, int n) {
     events.n = 0;
 }
 
-START_TEST(communication_runs_beside_products) {
+START_TEST(communication_runs_in_parallel_with_products) {
     static tg_device_ops device;
     tg_ctx *plain = tg_ctx_new(NULL);
     device = *tg_ctx_ops(plain);
@@ -263,7 +265,7 @@ START_TEST(communication_runs_beside_products) {
     tg_tensor *x = grad_leaf(made(ctx, X, TG_SHAPE(S, IN))), *w = grad_leaf(made(ctx, W, TG_SHAPE(OUT, IN)));
     tg_tensor *b = grad_leaf(made(ctx, BIAS, TG_SHAPE(OUT)));
 
-    /* x is a result, so that somebody reads its gradient: the op that made it, after this one has run. */
+    /* x is a result, so the op that made it reads its gradient after this one has run. */
     tg_tensor *y =
         tg_linear_with_grad_accumulation(t, tg_square(t, x), w, b, c, TG_LINEAR_GRAD(.allreduce_dgrad = true));
     check_events((const char *[]){"product"}, 1);
@@ -281,7 +283,7 @@ START_TEST(communication_runs_beside_products) {
         6);
     tg_tape_reset(t);
 
-    /* Waiting weight gradients: the next rows are on their way while one product runs. */
+    /* Deferred weight gradients: the next rows are sent while a product runs. */
     tg_wgrads *d = tg_wgrads_new(ctx, TG_NONE);
     for (int i = 0; i < 3; i++) {
         y = tg_linear_with_grad_accumulation(t, tg_square(t, x), w, b, c,
@@ -303,7 +305,7 @@ START_TEST(communication_runs_beside_products) {
 }
 END_TEST
 
-/* ---- Weight gradients that wait ---- */
+/* ---- Deferred weight gradients ---- */
 
 typedef struct wait_plan {
     int batches, limit, sp, fused;
@@ -315,7 +317,7 @@ static tg_status count_hook(void *user, tg_tape *t, tg_tensor *x, tg_tensor **gr
     return TG_OK;
 }
 
-/* Micro-batches of different lengths, each with a tape of its own that ends before the drain. */
+/* Micro-batches of different lengths, each with its own tape that is freed before the drain. */
 static tg_status micro_batches(tg_ctx *ctx, tg_comm *world, tg_tensor *w, tg_tensor *b, const wait_plan *p,
                                tg_wgrads *d) {
     for (int i = 0; i < p->batches; i++) {
@@ -354,7 +356,7 @@ static tg_status waiting(void *arg, tg_ctx *ctx, tg_comm *world) {
     EXPECT(ctx, tg_wgrads_count(d) == 0 && fired == (now ? 1 : p->batches));
     double apart = off(tg_grad_of(w[1]), tg_grad_of(w[0]), -1, 0, 1);
     EXPECT(ctx, now == p->batches ? apart == 0 : apart < 1e-10);
-    RUN(tg_wgrads_run(d)); /* nothing waits: nothing happens */
+    RUN(tg_wgrads_run(d)); /* nothing is deferred, so nothing happens */
     EXPECT(ctx, fired == (now ? 1 : p->batches) && off(tg_grad_of(w[1]), tg_grad_of(w[0]), -1, 0, 1) == apart);
     tg_wgrads_free(d);
     return tg_ctx_status(ctx);
@@ -371,7 +373,7 @@ START_TEST(waiting_gradients_are_the_same) {
 }
 END_TEST
 
-/* One layer inside a recomputation, twice on a tape, once more at once: the hook runs after all of it. */
+/* One layer within a recomputation, twice on a tape, and once more undeferred: the hook runs after all of it. */
 typedef struct inner {
     tg_tensor *w;
     tg_wgrads *d;
@@ -418,7 +420,7 @@ START_TEST(waiting_in_a_recomputation) {
 }
 END_TEST
 
-/* What the caller asked for now does not wait; what waits notices that its tensors were overwritten. */
+/* A gradient that is requested now is not deferred; deferred ones detect that their tensors were overwritten. */
 START_TEST(waiting_has_limits) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .dtype = TG_F64));
     tg_tape *t = tg_tape_new(ctx);
@@ -438,7 +440,7 @@ START_TEST(waiting_has_limits) {
     double v[S * IN] = {0};
     ck_assert(tg_write(x, v, sizeof v) == TG_OK);
     ck_assert(tg_wgrads_run(d) == TG_ERR_VERSION);
-    ck_assert_msg(strstr(tg_ctx_message(ctx), "drain before"), "%s", tg_ctx_message(ctx));
+    ck_assert_msg(strstr(tg_ctx_message(ctx), "call tg_wgrads_run before"), "%s", tg_ctx_message(ctx));
     tg_ctx_clear(ctx);
     tg_wgrads_free(d);
     d = tg_wgrads_new(ctx, TG_NONE);
@@ -450,7 +452,7 @@ START_TEST(waiting_has_limits) {
     tg_ctx_clear(ctx);
     tg_wgrads_free(d);
 
-    /* A list that has gone takes nothing. */
+    /* A freed list accepts nothing. */
     d = tg_wgrads_new(ctx, TG_NONE);
     w = grad_leaf(made(ctx, W, TG_SHAPE(OUT, IN)));
     y = tg_linear_with_grad_accumulation(t, x, w, NULL, NULL, TG_LINEAR_GRAD(.deferred = d));
@@ -467,11 +469,11 @@ END_TEST
 int main(void) {
     const TTest *const tests[] = {
         column_against_one_rank,
-        shares_add_up,
-        what_is_saved_and_refused,
+        shares_sum_to_the_whole,
+        inputs_are_kept_and_wrong_calls_are_refused,
         rows_lie_in_the_named_buffer,
         no_second_weight_and_no_allocation,
-        communication_runs_beside_products,
+        communication_runs_in_parallel_with_products,
         waiting_gradients_are_the_same,
         waiting_in_a_recomputation,
         waiting_has_limits,

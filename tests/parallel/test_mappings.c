@@ -1,7 +1,7 @@
-/* Every mapping on all of its samples, on the number of thread ranks that each sample asks for. Results are compared
- * with plain loops, and each op with its backward by the adjoint test, <u, forward(v)> = <backward(u), v>: u and v are
- * drawn by placement; pairs of INVARIANT tensors count once, others are summed over the ranks. Seeded wrong backwards
- * must be found by that test. */
+/* Every mapping on all of its samples, on the number of thread ranks that each sample needs. Results are compared
+ * with plain loops, and each op with its backward by the adjoint test <u, forward(v)> = <backward(u), v>. u and v
+ * are drawn by placement; pairs of INVARIANT tensors count once, others are summed over the ranks. The adjoint test
+ * must find seeded wrong backwards. */
 #include "parallel/mapping_run.h"
 
 #include <tapegrad/op.h>
@@ -24,7 +24,7 @@ typedef enum kind {
     ON_ROOT
 } kind;
 
-/* What each op does with values, and between which placements. to 0: as params say. */
+/* What each op does with values, and its placements. to 0: as the params say. */
 static const struct row {
     const char *name;
     kind kind;
@@ -74,7 +74,7 @@ static double tolerance(tg_dtype d) { return d == TG_F64 ? 1e-12 : d == TG_F32 ?
 
 /* ---- Plain loops ---- */
 
-/* Which rank has place i of a dim of `size` that is whole, and where in its part. */
+/* Returns the rank that has index i of a whole dim of `size`, and the index in its part. */
 static void owner(const mapping_run *m, int64_t size, int64_t i, int *rank, int64_t *at) {
     const tg_mapping_params *p = tg_sample_at(m->op, m->sample)->params;
     int64_t n = m->ranks, k = p->shard.layout == TG_STRIDED ? p->shard.chunks : p->shard.layout == TG_ZIGZAG ? 2 : 1;
@@ -98,7 +98,7 @@ static void owner(const mapping_run *m, int64_t size, int64_t i, int *rank, int6
 
 static int dim_of(int d, const seen *s) { return d < 0 ? d + s->ndim : d; }
 
-/* The index of element i of a in row-major order, along dim; and the element with another index there, in b. */
+/* Returns the index along dim of element i of a in row-major order, or the element of b with another index there. */
 static int64_t along(const seen *a, int dim, int64_t i) {
     for (int d = a->ndim - 1; d > dim; d--) i /= a->shape[d];
     return i % a->shape[dim];
@@ -118,7 +118,7 @@ static double sum_at(const mapping_run *m, int64_t i) {
     return sum;
 }
 
-/* Rows of an exchange with equal parts or as the sample says; every rank has the same sizes. */
+/* Numbers of rows of an exchange, equal or as the sample says; the same on every rank. */
 static double exchanged(const mapping_run *m, const seen *y, int me, int64_t i) {
     int64_t each = y->shape[0] / m->ranks, row = along(y, 0, i), from = row / each;
     int64_t in = me * each + row % each;
@@ -133,7 +133,7 @@ static double resharded(const mapping_run *m, const tg_mapping_params *p, const 
     return x->v[moved(y, i, x, dims, to, 2)];
 }
 
-/* Element i of what rank me must have. */
+/* Returns the expected element i of rank me. */
 static double expected(const mapping_run *m, kind k, int me, int64_t i) {
     const tg_mapping_params *p = tg_sample_at(m->op, m->sample)->params;
     const seen *x = &m->at[me].x, *y = &m->at[me].y;
@@ -169,7 +169,7 @@ static double expected(const mapping_run *m, kind k, int me, int64_t i) {
     default:
         break;
     }
-    for (int64_t j = 0; j < x->n; j++) { /* PART and PART_OF_SUM: the element of the whole that is this one */
+    for (int64_t j = 0; j < x->n; j++) { /* PART and PART_OF_SUM: the element of the whole tensor */
         owner(m, x->shape[dim], along(x, dim, j), &rank, &at);
         if (rank == me && moved(x, j, y, &dim, &at, 1) == i) return k == PART ? x->v[j] : sum_at(m, j);
     }
@@ -200,7 +200,7 @@ static double dot(const seen *a, const seen *b) {
     return sum;
 }
 
-/* Of a tensor of a placement with its cotangent, over the ranks. */
+/* Returns the product of a tensor and its cotangent over the ranks, by placement. */
 static double pairing(const mapping_run *m, char placement, size_t a, size_t b) {
     double sum = 0;
     for (int r = 0; r < (placement == 'I' ? 1 : m->ranks); r++) {
@@ -228,7 +228,7 @@ static bool adjoint(const mapping_run *m, char *why, size_t n) {
 
 /* ---- Every op, every sample ---- */
 
-static mapping_run run; /* NOLINT: large; a test's own */
+static mapping_run run; /* NOLINT: large, and only in a test */
 
 static void check_run(const struct row *row) {
     char why[128] = "";
@@ -248,7 +248,7 @@ static void check_run(const struct row *row) {
     }
 }
 
-/* A contribution of 3 times another cotangent was there already. */
+/* A contribution of 3 times another cotangent existed before. */
 static void check_added(const struct row *row) {
     static rank_record before[MOST_RANKS];
     memcpy(before, run.at, sizeof before);
@@ -282,7 +282,7 @@ static void check_op(const tg_op *op) {
     }
 }
 
-START_TEST(values_and_adjoints) {
+START_TEST(values_and_adjoints_are_right) {
     int ops = 0;
     for (int i = 0; i < tg_op_count(); i++) {
         if (!is_mapping(tg_op_at(i))) continue;
@@ -295,12 +295,12 @@ END_TEST
 
 /* ---- Wrong backwards ---- */
 
-/* How an op changes sizes: those of one group can have each other's backward. */
+/* How an op changes sizes: ops of one group can have each other's backward. */
 static int shape_group(kind k) {
     return k == PART || k == PART_OF_SUM ? 1 : k == JOIN || k == IN_ZEROS ? 2 : k == RESHARD ? 3 : 0;
 }
 
-/* Of shares only the sum counts. */
+/* Only the sum of shares counts. */
 static bool same_gradients(const rank_record *a, const rank_record *b, int ranks, bool shares) {
     for (int r = 0; r < ranks; r++)
         if (!shares && !same_seen(&a[r].gx, &b[r].gx)) return false;
@@ -312,7 +312,8 @@ static bool same_gradients(const rank_record *a, const rank_record *b, int ranks
     return true;
 }
 
-/* Whether the first sample of op with another's backward is found out; *same: it was no other function there. */
+/* Returns whether the first sample of op finds the backward of another op wrong. *same: that backward is the same
+ * function there. */
 static bool finds(const struct row *row, const tg_op *other, bool *same) {
     static rank_record right[MOST_RANKS];
     const tg_op *op = tg_op_find(row->name);
@@ -345,6 +346,6 @@ START_TEST(wrong_backwards_are_found) {
 END_TEST
 
 int main(void) {
-    const TTest *const tests[] = {values_and_adjoints, wrong_backwards_are_found};
+    const TTest *const tests[] = {values_and_adjoints_are_right, wrong_backwards_are_found};
     return tg_check_main("mappings", tests, sizeof tests / sizeof tests[0]);
 }

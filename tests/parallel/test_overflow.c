@@ -1,5 +1,5 @@
-/* Norms and overflows over a grid: if one rank's gradients overflow, all ranks skip the step, and they clip alike and
- * keep one loss scale. */
+/* Norms and overflows over a grid: if one rank's gradients overflow, all ranks skip the step, clip by the same
+ * factor, and keep the same loss scale. */
 #include <tapegrad/ops.h>
 #include <tapegrad/optim.h>
 #include <tapegrad/backward.h>
@@ -24,9 +24,9 @@ typedef struct model {
 static model model_of(tg_ctx *ctx, tg_comm *world, int tp) {
     model m = {.ctx = ctx, .t = tg_tape_new(ctx), .p = tg_parallel_new(world, TG_PARALLEL(.tp = tp)), .tp = tp};
     m.dp = tg_parallel_size(m.p, TG_DP);
-    m.param[0] = tg_param_placed(m.p, "w", TG_F64, TG_SHAPE(ROWS, COLS), 1,
-                                 TG_PLACES({TG_TP, TG_SHARD(0)}, {TG_DP, TG_R}));
-    m.param[1] = tg_param_placed(m.p, "v", TG_F64, TG_SHAPE(COLS), 1, TG_PLACES({TG_DP, TG_R}));
+    m.param[0] =
+        tg_param_new_placed(m.p, "w", TG_F64, TG_SHAPE(ROWS, COLS), 1, TG_PLACES({TG_TP, TG_SHARD(0)}, {TG_DP, TG_R}));
+    m.param[1] = tg_param_new_placed(m.p, "v", TG_F64, TG_SHAPE(COLS), 1, TG_PLACES({TG_DP, TG_R}));
     m.o = tg_adamw_new(ctx, m.param, 2, TG_ADAMW(.lr = 0.1));
     return m;
 }
@@ -38,7 +38,7 @@ static void model_free(model *m) {
     tg_parallel_free(m->p);
 }
 
-/* On this rank each gradient gets g; the whole one is dp g where all give the same. */
+/* Each gradient on this rank gets g; the sum is dp g if all ranks give the same. */
 static tg_status give(model *m, double g) {
     double values[ROWS * COLS];
     for (int i = 0; i < ROWS * COLS; i++) values[i] = g;
@@ -57,7 +57,7 @@ static double norm_of(const model *m, double g) { return m->dp * g * sqrt(ROWS *
 
 static bool near_to(double a, double b) { return fabs(a - b) <= 1e-12 * fabs(b); }
 
-/* Overflows of one rank, in turn: on that scale and count, with no parameter changed, are all. */
+/* One rank overflows, each in turn: all ranks have that scale and count, and no parameter changes. */
 static tg_status overflow_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     int me = tg_comm_rank(world), n = tg_comm_size(world);
     model m = model_of(ctx, world, *(int *)arg);
@@ -74,7 +74,7 @@ static tg_status overflow_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
         tg_read_f64(m.param[0], after, mine);
         taken += !bad;
         if (bad) scale /= 2;
-        if (i % 3 == 0 && i) scale *= 2; /* two in a row: the last of three, and the first of the next */
+        if (i % 3 == 0 && i) scale *= 2; /* two in a row: the last of three and the first of the next three */
         EXPECT(ctx, (memcmp(before, after, (size_t)mine * sizeof *before) == 0) == bad);
         EXPECT(ctx, bad ? !isfinite(tg_optim_norm(m.o)) : near_to(tg_optim_norm(m.o), norm_of(&m, 0.5)));
         EXPECT(ctx, tg_optim_steps(m.o) == taken);
@@ -92,7 +92,7 @@ START_TEST(all_ranks_skip_alike) {
 }
 END_TEST
 
-/* The norm that a step measures, and the one that is asked for. */
+/* Compares the norm that a step measures with the requested one. */
 static tg_status norm_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     double v[2][ROWS * COLS];
     for (int set = 0; set < 2; set++) {
@@ -118,7 +118,7 @@ static tg_status norm_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     return tg_ctx_status(ctx);
 }
 
-START_TEST(a_step_measures_what_is_asked_for) {
+START_TEST(a_step_measures_the_requested_norm) {
     on_ranks(2, norm_rank, &(int){2});
     on_ranks(4, norm_rank, &(int){2});
 }
@@ -126,18 +126,18 @@ END_TEST
 
 /* ---- Pipeline stages ---- */
 
-/* Stage 0 has both parameters, the others have the second alone: other sets of axes on each stage. */
+/* Stage 0 has both parameters, and the others only the second one: stages have other sets of axes. */
 static model stage_of(tg_ctx *ctx, tg_comm *world, int tp, int pp) {
     model m = {.ctx = ctx, .t = tg_tape_new(ctx), .tp = tp, .dp = 1};
     m.p = tg_parallel_new(world, TG_PARALLEL(.tp = tp, .pp = pp));
-    m.param[0] = tg_param_placed(m.p, "w", TG_F64, TG_SHAPE(ROWS, COLS), 1, TG_PLACES({TG_TP, TG_SHARD(0)}));
-    m.param[1] = tg_param_placed(m.p, "v", TG_F64, TG_SHAPE(COLS), 1, NULL, 0);
+    m.param[0] = tg_param_new_placed(m.p, "w", TG_F64, TG_SHAPE(ROWS, COLS), 1, TG_PLACES({TG_TP, TG_SHARD(0)}));
+    m.param[1] = tg_param_new_placed(m.p, "v", TG_F64, TG_SHAPE(COLS), 1, NULL, 0);
     bool first = tg_parallel_rank(m.p, TG_PP) == 0;
     m.o = tg_sgd_new(ctx, first ? m.param : m.param + 1, first ? 2 : 1, TG_SGD(.lr = 1));
     return m;
 }
 
-/* The norm is that of all stages, whether a step measures it or tg_optim_clip does. An overflow of one stage is one of
+/* The norm is that of all stages, whether a step or tg_optim_clip measures it. An overflow of one stage is one of
  * all. */
 static tg_status stages_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     int tp = *(int *)arg, pp = tg_comm_size(world) / tp;
@@ -173,7 +173,7 @@ END_TEST
 
 /* ---- Errors in data that one rank finds ---- */
 
-/* On the CPU: a device that finds such errors late, as a GPU does. */
+/* A device on the CPU that finds errors in data late, like a GPU. */
 static _Thread_local bool found;
 static _Thread_local tg_device_ops late;
 
@@ -183,7 +183,7 @@ static tg_status add_found(tg_ctx *ctx, double *sum) {
     return TG_OK;
 }
 
-/* A wrong id on this rank, which its device notes. */
+/* A wrong id on this rank, which its device detects. */
 static void look_up_wrong_id(tg_ctx *ctx, tg_tape *t) {
     if (tg_ctx_ops(ctx)->host) {
         found = true;
@@ -196,7 +196,7 @@ static void look_up_wrong_id(tg_ctx *ctx, tg_tape *t) {
     tg_drop(id);
 }
 
-/* The rank whose data was wrong learns of it when it reads. */
+/* The rank with the wrong data gets the error when it reads. */
 static tg_status read_after(tg_ctx *ctx, tg_tensor *x, double *v, int64_t n, bool wrong) {
     if (wrong && !tg_ctx_ops(ctx)->host) {
         if (tg_read_f64(x, v, n) != TG_ERR_DATA)
@@ -249,7 +249,7 @@ START_TEST(all_ranks_skip_a_step_of_wrong_data) {
 }
 END_TEST
 
-/* A rank that cannot step leaves nobody in the norm's sums. */
+/* A rank that cannot step does not leave the others waiting in the sums of the norm. */
 static tg_status missing_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     model m = model_of(ctx, world, *(int *)arg);
     tg_optim_set_clip(m.o, 1);
@@ -270,7 +270,7 @@ START_TEST(a_rank_misses_the_norm) {
 END_TEST
 
 int main(void) {
-    const TTest *tests[] = {all_ranks_skip_alike, a_step_measures_what_is_asked_for, stages_have_one_norm,
+    const TTest *tests[] = {all_ranks_skip_alike, a_step_measures_the_requested_norm, stages_have_one_norm,
                             all_ranks_skip_a_step_of_wrong_data, a_rank_misses_the_norm};
     return tg_check_main("overflow", tests, sizeof tests / sizeof *tests);
 }

@@ -15,7 +15,7 @@ typedef struct block {
     int runs;
 } block;
 
-/* A column and a row layer in one: all-reduced both ways. */
+/* A column and a row layer in one, all-reduced in both directions. */
 static tg_status parallel_block(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
     (void)n_in, (void)n_out;
     block *b = state;
@@ -39,7 +39,7 @@ static int64_t saved(tg_ctx *ctx) {
 
 typedef enum how { PLAIN, RECOMPUTED, DISTRIBUTED, REPLAYED, HOWS } how;
 
-/* Three blocks one after another; the gradients of x and w. */
+/* Runs three blocks in sequence and computes the gradients of x and w. */
 static tg_status blocks(tg_ctx *ctx, tg_comm *c, how how, double *gx, double *gw, int64_t *bytes) {
     int n = tg_comm_size(c), me = tg_comm_rank(c);
     tg_tensor *x = grad_leaf(made(ctx, 1, TG_SHAPE(ROWS, COLUMNS))),
@@ -47,7 +47,7 @@ static tg_status blocks(tg_ctx *ctx, tg_comm *c, how how, double *gx, double *gw
     tg_tape *t = tg_tape_new(ctx);
     block b[3];
     tg_rng_set(ctx, NULL, &(tg_rng){.seed = 11});
-    tg_tensor *y = tg_tanh(t, x); /* a result, whose bytes may go */
+    tg_tensor *y = tg_tanh(t, x); /* a result, whose memory may be freed */
     for (int i = 0; i < 3; i++) {
         b[i] = (block){.c = c, .w = w};
         tg_tensor *in = y;
@@ -81,7 +81,7 @@ static tg_status every_way(void *arg, tg_ctx *ctx, tg_comm *world) {
         for (int i = 0; i < N; i++) EXPECT(ctx, fabs(hx[i] - gx[i]) <= 1e-14);
         for (int i = 0; i < 4 * COLUMNS; i++) EXPECT(ctx, fabs(hw[i] - gw[i]) <= 1e-14);
     }
-    /* tanh saves its result, so the first input stays; of the other two a part is left. */
+    /* tanh saves its result, so the first input stays; a part of the other two remains. */
     int n = tg_comm_size(world), most = (N + n - 1) / n, left = N - tg_comm_rank(world) * most;
     int64_t own = (left > most ? most : left < 0 ? 0 : left) * 8, whole = (N * 8 + 63) / 64 * 64;
     int64_t one = own ? (own + 63) / 64 * 64 : 64;
@@ -98,7 +98,7 @@ static void on_checking_ranks(int n, tg_rank_fn fn) {
     ck_assert_msg(s == TG_OK, "%d ranks: %s: %s", n, tg_status_name(s), message);
 }
 
-START_TEST(functions_with_collectives) {
+START_TEST(functions_with_collectives_are_recomputed) {
     for (int n = 1; n <= 4; n++) {
         on_ranks(n, every_way, NULL);
         on_checking_ranks(n, every_way);
@@ -108,7 +108,8 @@ END_TEST
 
 /* ---- Derivatives on the tape ---- */
 
-/* The gradients of x and w as ops, and the first's square's by w, of a function whose inputs lie over the ranks. */
+/* Recorded gradients of x and w, and the gradient by w of the square of the first, of a function with distributed
+ * inputs. */
 static tg_status derivatives(tg_ctx *ctx, tg_parallel *p, bool recomputed, double *got) {
     tg_comm *c = tg_parallel_comm(p, TG_TP);
     int n = tg_comm_size(c);
@@ -197,7 +198,7 @@ START_TEST(ranks_meet_in_backward_where_only_one_needs_it) {
 }
 END_TEST
 
-/* ---- What is kept whole, and what is refused ---- */
+/* ---- Inputs that stay whole, and refused calls ---- */
 
 static tg_status tanh_of(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
     (void)state, (void)n_in, (void)n_out;
@@ -211,7 +212,7 @@ static tg_status kept_whole(void *arg, tg_ctx *ctx, tg_comm *c) {
     tg_tape *t = tg_tape_new(ctx);
     const tg_recompute_opts *o = TG_RECOMPUTE(.distribute = c);
     tg_tensor *h = tg_neg(t, x), *view = tg_transpose(t, tg_neg(t, x), 0, 1), *both = tg_tanh(t, x);
-    RUN(tg_recompute(t, tanh_of, NULL, &x, 1, &out, 1, o)); /* the caller's */
+    RUN(tg_recompute(t, tanh_of, NULL, &x, 1, &out, 1, o)); /* memory of the caller */
     EXPECT(ctx, tg_storage_state_of(x) == TG_PRESENT);
     RUN(tg_recompute(t, tanh_of, NULL, &view, 1, &out, 1, o)); /* not row-major */
     EXPECT(ctx, tg_storage_state_of(view) == TG_PRESENT);
@@ -227,9 +228,10 @@ static tg_status kept_whole(void *arg, tg_ctx *ctx, tg_comm *c) {
     tg_tape_reset(t);
     h = tg_neg(t, x);
     RUN(tg_recompute(t, tanh_of, NULL, &h, 1, &out, 1, o));
-    tg_tape_reset(t); /* no backward: the part goes with the tape */
+    tg_tape_reset(t); /* no backward: the part is freed with the tape */
     EXPECT(ctx, saved(ctx) == 0);
-    REFUSED(ctx, TG_ERR_ARGUMENT, "distribute needs an input", tg_recompute(t, tanh_of, NULL, NULL, 0, &out, 1, o));
+    REFUSED(ctx, TG_ERR_ARGUMENT, ".distribute is set and input 0 is NULL",
+            tg_recompute(t, tanh_of, NULL, NULL, 0, &out, 1, o));
     tg_tape_free(t);
     return tg_ctx_status(ctx);
 }
@@ -240,12 +242,12 @@ static tg_status refuses_shards(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_tensor *x = grad_leaf(made(ctx, 1, TG_SHAPE(4, 3))), *out;
     RUN(tg_place(p, x, TG_TP, TG_SHARD(0)));
     tg_tape *t = tg_tape_new(ctx);
-    REFUSED(ctx, TG_ERR_PLACEMENT, "is not the same on its ranks",
+    REFUSED(ctx, TG_ERR_PLACEMENT, "differs between the ranks",
             tg_recompute(t, tanh_of, NULL, &x, 1, &out, 1, TG_RECOMPUTE(.distribute = tg_parallel_comm(p, TG_TP))));
     tg_comm *user = tg_comm_split(world, 0, 0, "all", TG_AXIS_USER);
     tg_comm *const no_axis[] = {world, user, tg_parallel_model(p)};
     for (int i = 0; i < 3; i++)
-        REFUSED(ctx, TG_ERR_PLACEMENT, "is of no axis of the grid",
+        REFUSED(ctx, TG_ERR_PLACEMENT, "is no axis of the grid",
                 tg_recompute(t, tanh_of, NULL, &x, 1, &out, 1, TG_RECOMPUTE(.distribute = no_axis[i])));
     tg_comm_free(user);
     tg_tape_free(t);
@@ -260,7 +262,7 @@ START_TEST(inputs_that_are_kept_whole) {
 }
 END_TEST
 
-/* Without a grid nobody knows what is the same on all ranks; check mode looks. */
+/* Without a grid the library does not know which tensors are equal on all ranks; check mode compares them. */
 static tg_status other_inputs(void *arg, tg_ctx *ctx, tg_comm *world) {
     (void)arg;
     tg_tensor *x = grad_leaf(part(ctx, 1, TG_SHAPE(8, 3), 0, tg_comm_rank(world), 2)), *out;
@@ -276,7 +278,7 @@ START_TEST(check_mode_finds_inputs_that_differ) {
     const tg_config *config = TG_CONFIG(.threads = 1, .dtype = TG_F64, .deadline = 60, .check = true);
     tg_status s = run_ranks(2, other_inputs, NULL,
                                TG_RANKS(.config = config, .message = message, .message_size = sizeof message));
-    ck_assert_msg(s == TG_ERR_PLACEMENT && strstr(message, "has other bytes on ranks 0 and 1"), "%s: %s",
+    ck_assert_msg(s == TG_ERR_PLACEMENT && strstr(message, "differ between ranks 0 and 1"), "%s: %s",
                   tg_status_name(s), message);
 }
 END_TEST
@@ -299,8 +301,11 @@ START_TEST(a_steady_step_allocates_nothing) { on_ranks(3, steady, NULL); }
 END_TEST
 
 int main(void) {
-    const TTest *const tests[] = {functions_with_collectives, derivatives_of_functions_with_collectives,
-                                  ranks_meet_in_backward_where_only_one_needs_it, inputs_that_are_kept_whole,
-                                  check_mode_finds_inputs_that_differ, a_steady_step_allocates_nothing};
+    const TTest *const tests[] = {functions_with_collectives_are_recomputed,
+                                  derivatives_of_functions_with_collectives,
+                                  ranks_meet_in_backward_where_only_one_needs_it,
+                                  inputs_that_are_kept_whole,
+                                  check_mode_finds_inputs_that_differ,
+                                  a_steady_step_allocates_nothing};
     return tg_check_main("recompute", tests, sizeof tests / sizeof *tests);
 }

@@ -27,7 +27,7 @@ static tg_status noise(void *state, tg_tape *t, tg_tensor *const *in, int n_in, 
     return tg_ctx_status(ctx);
 }
 
-/* y and the gradient of x of the noise on x; p NULL: on one rank. */
+/* Computes y, and the gradient of x from noise on x; p NULL: on one rank. */
 static tg_status run_noise(tg_ctx *ctx, const setup *s, const tg_parallel *p, tg_tensor *x, tg_tape *t, tg_tensor **y) {
     tg_set_requires_grad(x, true);
     if (s->recompute)
@@ -42,7 +42,7 @@ static tg_status run_noise(tg_ctx *ctx, const setup *s, const tg_parallel *p, tg
     return tg_ctx_status(ctx);
 }
 
-/* The columns of a part of the whole that one rank computes. */
+/* The columns of a part of the tensor that one rank computes. */
 static tg_status one_rank(const setup *s, tg_tensor **y, tg_tensor **g, tg_ctx **alone, tg_tape **t) {
     *alone = tg_ctx_new(TG_CONFIG(.threads = 1, .dtype = TG_F64, .seed = 1));
     *t = tg_tape_new(*alone);
@@ -112,7 +112,7 @@ static tg_status megatron_mode(void *arg, tg_ctx *ctx, tg_comm *world) {
     RUN(has_seed(ctx, "data-parallel-rng", 50));
     RUN(has_seed(ctx, "model-parallel-rng", (uint64_t)(50 + 2718 + tp)));
     RUN(has_seed(ctx, "expert-parallel-rng", (uint64_t)(50 + 1024 + 100 * ep + etp)));
-    /* A shard draws as a tensor of its own. */
+    /* A shard draws like a tensor of its own. */
     tg_tensor *x = part(ctx, 1, TG_SHAPE(ROWS, COLUMNS), 1, tp, 2);
     RUN(tg_place(p, x, TG_TP, TG_SHARD(1)));
     tg_tape *t = tg_tape_new(ctx);
@@ -139,7 +139,7 @@ END_TEST
 
 /* ---- Megatron's mode: equal outside the tensor-parallel region, different inside ---- */
 
-/* The share of x's elements that are not the same on all ranks of c. NaN on an error. */
+/* Returns the share of x's elements that differ between the ranks of c. NaN on an error. */
 static double apart(tg_comm *c, tg_tensor *x) {
     double most[8192], least[8192], n = (double)tg_numel(x), other = 0;
     tg_tensor *a = tg_zeros(tg_ctx_of(x), TG_F64, tg_shape_of(x)), *b = tg_zeros(tg_ctx_of(x), TG_F64, tg_shape_of(x));
@@ -159,7 +159,8 @@ static int64_t drawn(tg_ctx *ctx, const char *name) {
     return (int64_t)s.counter;
 }
 
-/* Layers of a region: another shard on each tp (etp) rank, the same on each dp rank; they leave the default stream. */
+/* Layers of a region: another shard on each tp (etp) rank, the same on each dp rank. They do not use the default
+ * stream. */
 static tg_status shards_differ(tg_ctx *ctx, const tg_parallel *p) {
     const tg_plinear_opts dense = {.size = sizeof dense, .no_bias = true},
                           expert = {.size = sizeof expert, .no_bias = true, .expert = true};
@@ -180,19 +181,20 @@ static tg_status shards_differ(tg_ctx *ctx, const tg_parallel *p) {
                     drawn(ctx, "expert-parallel-rng") == experts);
     tg_rng first = {.seed = 50 + 2718 + (uint64_t)tg_parallel_rank(p, TG_TP)};
     tg_ctx *alone = tg_ctx_new(TG_CONFIG(.threads = 1, .dtype = TG_F64, .seed = first.seed));
-    tg_tensor *w = tg_module_find(m[0], "weight"), *same = tg_param(alone, "w", tg_shape_of(w), 0.02);
+    tg_tensor *w = tg_module_find(m[0], "weight"),
+              *same = tg_param_new(alone, "w", TG_DTYPE_DEFAULT, tg_shape_of(w), 0.02);
     EXPECT(ctx, off(w, same, -1, 0, 1) == 0);
     tg_ctx_free(alone);
     for (int i = 0; i < 5; i++) tg_module_free(m[i]);
     return tg_ctx_status(ctx);
 }
 
-/* What is the same on every tp rank stays so, and draws from the default stream. */
+/* Tensors that are equal on every tp rank stay so, and draw from the default stream. */
 static tg_status wholes_are_equal(tg_ctx *ctx, const tg_parallel *p) {
     tg_comm *tp = tg_parallel_comm(p, TG_TP);
     int64_t model = drawn(ctx, "model-parallel-rng"), before = drawn(ctx, NULL);
-    tg_tensor *w = tg_param_placed(p, "w", TG_F64, TG_SHAPE(5, 5), 1, TG_PLACES({TG_TP, TG_R}, {TG_DP, TG_R})),
-              *x = tg_randn(ctx, TG_SHAPE(30), 1);
+    tg_tensor *w = tg_param_new_placed(p, "w", TG_F64, TG_SHAPE(5, 5), 1, TG_PLACES({TG_TP, TG_R}, {TG_DP, TG_R})),
+              *x = tg_randn(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(30), 1);
     tg_tape *t = tg_tape_new(ctx);
     EXPECT(ctx, apart(tp, w) == 0 && apart(tp, x) == 0 && apart(tp, tg_dropout(t, x, 0.5)) == 0);
     EXPECT(ctx, drawn(ctx, "model-parallel-rng") == model && drawn(ctx, NULL) == before + 25 + 30 + 30);
@@ -201,7 +203,7 @@ static tg_status wholes_are_equal(tg_ctx *ctx, const tg_parallel *p) {
     return tg_ctx_status(ctx);
 }
 
-/* Heads of attention, rows of sequence parallelism, and an op by an explicit fork. */
+/* Heads of attention, rows of sequence parallelism, and an op with an explicit fork. */
 static tg_status dropout_differs(tg_ctx *ctx, const tg_parallel *p) {
     tg_comm *tp = tg_parallel_comm(p, TG_TP);
     int64_t before = drawn(ctx, NULL);
@@ -225,7 +227,7 @@ static tg_status dropout_differs(tg_ctx *ctx, const tg_parallel *p) {
     return tg_ctx_status(ctx);
 }
 
-/* Padding takes no draws: of a rank's stream its own, of the one of all ranks all. */
+/* Padding takes no draws: from a rank's own stream only its elements are drawn, from the common one all elements. */
 static tg_status padding_takes_none(tg_ctx *ctx, const tg_parallel *p) {
     const char *name = tg_parallel_rng(p) == TG_RNG_MEGATRON ? "model-parallel-rng" : NULL;
     int r = tg_parallel_rank(p, TG_TP), rows = name ? r == 0 ? 4 : 1 : 5; /* rows 5, 6 and 7 of 8 are padding */
@@ -246,9 +248,9 @@ static tg_status apart_inside(void *arg, tg_ctx *ctx, tg_comm *world) {
     const tg_parallel_opts *o = arg;
     tg_parallel *p = tg_parallel_new(world, o);
     if (o->rng == TG_RNG_MEGATRON) {
-        REFUSED(ctx, TG_ERR_STATE, "\"model-parallel-rng\", which is not there: tg_rng_seed_parallel makes it",
+        REFUSED(ctx, TG_ERR_STATE, "\"model-parallel-rng\", which does not exist; call tg_rng_seed_parallel first",
                 tg_nn_column_linear(p, 6, 8, NULL));
-        REFUSED(ctx, TG_ERR_STATE, "\"expert-parallel-rng\", which is not there",
+        REFUSED(ctx, TG_ERR_STATE, "\"expert-parallel-rng\", which does not exist",
                 tg_nn_column_linear(p, 6, 8, TG_PLINEAR(.expert = true)));
         RUN(tg_rng_seed_parallel(p, 50));
         RUN(shards_differ(ctx, p));
@@ -270,8 +272,8 @@ END_TEST
 
 /* ---- A model in that mode ---- */
 
-/* The loss of a model with dropout, and a sum over the gradients of its whole parameters, which are the same on all tp
- * ranks although their shards and masks differ. */
+/* Computes the loss of a model with dropout, and a sum over the gradients of its whole parameters, which is the same
+ * on all tp ranks although shards and masks differ. */
 static tg_status model_once(tg_ctx *ctx, const tg_parallel *p, tg_gpt_recompute how, double *loss, double *sum) {
     enum { LENGTH = 8, VOCAB = 17 };
     int64_t ids[2 * LENGTH];

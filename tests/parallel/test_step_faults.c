@@ -1,4 +1,4 @@
-/* Anything may fail once: every allocation and every collective of one rank of a tensor-parallel training step fails in
+/* Single failures: every allocation and every collective of one rank of a tensor-parallel training step fails in
  * turn. Every rank ends with an error, no rank hangs, and nothing leaks. */
 #include <stdatomic.h>
 #include <stdio.h>
@@ -17,7 +17,7 @@
 
 enum { VOCAB = 40, LENGTH = 8, BATCH = 2 };
 
-/* ---- An allocator, and a transport, that refuse one call of the thread that asks them to ---- */
+/* ---- An allocator and a transport that fail one call of a thread ---- */
 
 static atomic_llong live;
 static _Thread_local int64_t allocations, fail_allocation;
@@ -47,8 +47,8 @@ static tg_status start(tg_ctx *ctx, void *state, const tg_transfer *call, void *
 /* ---- One rank's step ---- */
 
 typedef struct job {
-    int64_t allocation, collective; /* of rank 1, to be refused; 0: none */
-    int64_t allocations, collectives; /* that a step without a failure makes there */
+    int64_t allocation, collective; /* number of rank 1's call that fails; 0: none */
+    int64_t allocations, collectives; /* numbers of calls of a step without failure */
     int ended; /* ranks that ended with an error */
     bool sp;
 } job;
@@ -110,7 +110,7 @@ static void try(job *j) {
     atomic_store(&ended, 0);
     tg_status s = tg_ranks_run(2, run_rank, j, TG_RANKS(.config = config, .message = message,
                                                         .message_size = sizeof message));
-    /* How often a rank allocates depends a little on how long it waits: the last of them may not come. */
+    /* The number of allocations depends a little on how long a rank waits, so the last of them may not occur. */
     bool refuse = j->allocation ? j->allocations >= j->allocation : j->collective > 0;
     refused += refuse;
     verdict((s != TG_OK) == refuse, j, "status", message);

@@ -12,12 +12,12 @@ typedef struct result {
     double pushed[PARAMS][S * OUT], hv[PARAMS][S * IN + HIDDEN * IN + OUT * HIDDEN];
 } result;
 
-/* The parameter's part on this rank, of tensor number k. */
+/* The part on this rank of a parameter that is tensor number k. */
 static tg_tensor *placed(const tg_parallel *p, const char *name, int k, tg_shape shape, int dim) {
     tg_ctx *ctx = tg_parallel_ctx(p);
     int r = tg_comm_rank(tg_parallel_comm(p, TG_TP)), n = tg_parallel_size(p, TG_TP);
-    tg_tensor *x = dim < 0 ? tg_param(ctx, name, shape, 1)
-                           : tg_param_placed(p, name, TG_F64, shape, 1, TG_PLACES({TG_TP, TG_SHARD((int8_t)dim)}));
+    tg_tensor *x = dim < 0 ? tg_param_new(ctx, name, TG_DTYPE_DEFAULT, shape, 1)
+                           : tg_param_new_placed(p, name, TG_F64, shape, 1, TG_PLACES({TG_TP, TG_SHARD((int8_t)dim)}));
     tg_tensor *values = dim < 0 ? made(ctx, k, shape) : part(ctx, k, shape, dim, r, n);
     double v[HIDDEN * IN];
     tg_read_f64(values, v, tg_numel(values));
@@ -88,7 +88,7 @@ START_TEST(tangents_of_any_parameter) {
 }
 END_TEST
 
-/* A tangent lies as its input does, or as what is the same on every rank. */
+/* A tangent has the placement of its input, or is equal on every rank. */
 static tg_status elsewhere(void *arg, tg_ctx *ctx, tg_comm *world) {
     int *refused = arg;
     tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = tg_comm_size(world)));

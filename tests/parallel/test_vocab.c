@@ -16,13 +16,13 @@ enum { ROWS = 9, WIDTH = 3, MOST_RANKS = 4, MOST_CLASSES = 32, IGNORED = -100 };
 typedef struct loss_case {
     const char *name;
     int ranks, columns; /* of each rank */
-    double smoothing, scale, offset; /* the last two: of the logits, the offset where not linear */
+    double smoothing, scale, offset; /* of the logits; offset: where the loss is not linear */
     tg_smoothing kind;
     tg_loss_reduction reduction;
-    int64_t classes, ignore; /* as the options */
+    int64_t classes, ignore; /* as in the options */
     tg_dtype dtype;          /* 0: float64 */
     bool linear;
-    bool masked; /* a rank's logits of each row are -inf, but the target's */
+    bool masked; /* the logits of one rank are -inf in each row, except the target's */
 } loss_case;
 
 static int64_t classes_of(const loss_case *k) { return k->classes ? k->classes : (int64_t)k->ranks * k->columns; }
@@ -34,10 +34,10 @@ static int64_t target_of(const loss_case *k, int r) {
 
 static bool counts(const loss_case *k, int r) { return target_of(k, r) != (k->ignore == TG_IGNORE_ZERO ? 0 : IGNORED); }
 
-/* The cotangent of row r's loss, or of the one loss. */
+/* Returns the cotangent of row r's loss, or of the single loss. */
 static double cotangent(const loss_case *k, int r) { return k->reduction == TG_LOSS_NONE ? 0.25 * (r + 1) : 1.5; }
 
-/* What the loss of a row says to the target's probabilities: the weight of class j, as rank sees it. */
+/* Returns the weight of class j in the target distribution of a row, as seen by a rank. */
 static double weight(const loss_case *k, int64_t target, int64_t j, int rank) {
     double a = k->smoothing, n = (double)classes_of(k), v = k->columns;
     switch (k->kind) {
@@ -53,7 +53,7 @@ static double weight(const loss_case *k, int64_t target, int64_t j, int rank) {
 }
 
 typedef struct result {
-    double loss[ROWS], glogits[ROWS][MOST_CLASSES]; /* of one loss: at 0 */
+    double loss[ROWS], glogits[ROWS][MOST_CLASSES]; /* a single loss is at index 0 */
 } result;
 
 static double log_sum_exp(const double *x, int64_t n) {
@@ -78,7 +78,7 @@ static void reference(const loss_case *k, double x[ROWS][MOST_CLASSES], int rank
             if (w != 0) loss -= w * (x[r][j] - z);
             out->glogits[r][j] = -w * g;
         }
-        /* Of a partition the weights need not add up to 1, and Megatron-Core's gradient takes them as if they did. */
+        /* In a partition the weights need not sum to 1; Megatron-Core's gradient treats them as if they did. */
         for (int64_t j = 0; j < n; j++)
             out->glogits[r][j] += exp(x[r][j] - z) * g * (k->kind == TG_SMOOTHING_MEGATRON_PARTITION ? 1 : all);
         out->loss[r] = loss;
@@ -91,14 +91,14 @@ static void reference(const loss_case *k, double x[ROWS][MOST_CLASSES], int rank
 
 typedef struct shared {
     loss_case k;
-    double x[ROWS][MOST_CLASSES]; /* logits, as the dtype holds them */
+    double x[ROWS][MOST_CLASSES]; /* logits, rounded to the dtype */
     double h[ROWS][WIDTH], w[MOST_CLASSES][WIDTH];
     result got[MOST_RANKS];
     double gh[MOST_RANKS][ROWS][WIDTH], gw[MOST_CLASSES][WIDTH];
 } shared;
 
 static tg_vocab_opts options(const loss_case *k) {
-    return *TG_VOCAB(.ignore_index = k->ignore, .label_smoothing = k->smoothing, .smoothing = k->kind,
+    return *TG_VOCAB(.ignore_index = k->ignore, .label_smoothing = k->smoothing, .smoothing_kind = k->kind,
                      .reduction = k->reduction, .classes = k->classes);
 }
 
@@ -108,7 +108,7 @@ static tg_tensor *targets(tg_ctx *ctx, const loss_case *k) {
     return tg_from_host(ctx, TG_I64, TG_SHAPE(ROWS), v);
 }
 
-/* A leaf of the case's dtype. */
+/* Makes a leaf of the case's dtype. */
 static tg_tensor *leaf(tg_ctx *ctx, tg_dtype dtype, int64_t rows, int64_t n, const double *v) {
     tg_tensor *x = tg_zeros(ctx, dtype ? dtype : TG_F64, TG_SHAPE(rows, n));
     tg_write_f64(x, v, rows * n);
@@ -177,7 +177,7 @@ static tg_status loss_rank(void *arg, tg_ctx *ctx, tg_comm *c) {
     return tg_ctx_status(ctx);
 }
 
-/* ---- Comparing ---- */
+/* ---- Comparison ---- */
 
 static double tolerance(const loss_case *k) {
     switch (k->dtype) {
@@ -199,7 +199,7 @@ static double tolerance(const loss_case *k) {
         ck_assert_msg(near_, "%s: %s %d is %.17g, expected %.17g", (k)->name, what, (int)(i), got_, want_);            \
     } while (0)
 
-/* To what bfloat16 holds, so that every dtype sees the same numbers. */
+/* Rounds to bfloat16, so that every dtype has the same numbers. */
 static double held(double v) {
     int e;
     double m = frexp(v, &e);
@@ -238,7 +238,7 @@ static void check_products(const shared *s, const result *want) {
         }
 }
 
-/* With plain loops, and, where it means the same, with tg_cross_entropy. */
+/* Compares with plain loops and, if the meaning is the same, with tg_cross_entropy. */
 static void check_one_rank(const shared *s) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .dtype = TG_F64));
     tg_tape *t = tg_tape_new(ctx);
@@ -247,15 +247,16 @@ static void check_one_rank(const shared *s) {
     for (int r = 0; r < ROWS; r++) memcpy(v + r * n, s->x[r], (size_t)n * sizeof *v);
     tg_tensor *x = leaf(ctx, 0, ROWS, n, v);
     tg_tensor *y = tg_cross_entropy(t, x, targets(ctx, &s->k),
-                                    TG_CROSS_ENTROPY(.ignore_index = s->k.ignore, .smoothing = s->k.smoothing,
+                                    TG_CROSS_ENTROPY(.ignore_index = s->k.ignore, .label_smoothing = s->k.smoothing,
                                                      .reduction = s->k.reduction, .smoothing_kind = s->k.kind));
     tg_read_f64(y, loss, tg_numel(y));
     ck_assert_msg(seeded(t, y, &s->k, false) == TG_OK, "%s: %s", s->k.name, tg_ctx_message(ctx));
     tg_read_f64(tg_grad_of(x), g, ROWS * n);
-    for (int64_t r = 0; r < tg_numel(y); r++) NEAR(&s->k, s->got[0].loss[r], loss[r], "beside one rank, loss", r);
+    for (int64_t r = 0; r < tg_numel(y); r++)
+        NEAR(&s->k, s->got[0].loss[r], loss[r], "compared with one rank, loss", r);
     for (int64_t i = 0; i < ROWS * n && !s->k.linear; i++) {
         int rank = (int)(i % n / s->k.columns);
-        NEAR(&s->k, s->got[rank].glogits[i / n][i % n], g[i], "beside one rank, gradient", i);
+        NEAR(&s->k, s->got[rank].glogits[i / n][i % n], g[i], "compared with one rank, gradient", i);
     }
     tg_tape_free(t);
     tg_ctx_free(ctx);
@@ -324,7 +325,7 @@ START_TEST(losses) {
 }
 END_TEST
 
-START_TEST(losses_of_products) {
+START_TEST(losses_of_products_equal_plain_loops) {
     for (int i = 0; i < TG_LEN(cases); i++) {
         loss_case k = cases[i];
         k.linear = true;
@@ -339,7 +340,7 @@ static tg_status in_place_rank(void *arg, tg_ctx *ctx, tg_comm *c) {
     enum { N = 1 << 15 };
     double *g = arg;
     tg_tape *t = tg_tape_new(ctx);
-    tg_tensor *x = grad_leaf(tg_randn(ctx, TG_SHAPE(4, N), 1));
+    tg_tensor *x = grad_leaf(tg_randn(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(4, N), 1));
     tg_tensor *target = tg_from_host(ctx, TG_I64, TG_SHAPE(4), (const int64_t[]){0, N + 1, N - 1, 7});
     const tg_vocab_opts *o = TG_VOCAB(.label_smoothing = 0.1);
     tg_memory_info m = TG_MEMORY_INFO();
@@ -376,11 +377,11 @@ static tg_status in_place_rank(void *arg, tg_ctx *ctx, tg_comm *c) {
 
 static tg_status exponentials(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
     (void)state, (void)n_in;
-    for (int i = 0; i < n_out; i++) out[i] = tg_exp(t, in[i]); /* which saves what it made */
+    for (int i = 0; i < n_out; i++) out[i] = tg_exp(t, in[i]); /* exp saves its result */
     return TG_OK;
 }
 
-/* Logits that came back by a replay, whose function has saved them, and logits in a named buffer. */
+/* Logits that a replay has restored and whose function has saved them, and logits in a named buffer. */
 static tg_status in_place_elsewhere(void *arg, tg_ctx *ctx, tg_comm *c) {
     (void)arg;
     double g[2][8];
@@ -459,7 +460,7 @@ static tg_status out_of_range_rank(void *arg, tg_ctx *ctx, tg_comm *c) {
     return tg_ctx_status(ctx);
 }
 
-/* On GPUs data errors are told later, and the registry's tests look for them. */
+/* On GPUs errors in data are reported later; the tests of the registry check them. */
 START_TEST(every_rank_sees_a_class_out_of_range) {
     if (!ranks_on_gpus()) on_ranks(4, out_of_range_rank, NULL);
 }
@@ -508,7 +509,7 @@ START_TEST(chunks_agree_with_whole_logits) {
 }
 END_TEST
 
-/* On a device without bytes and a communicator that only counts. */
+/* On device meta with a communicator that only counts. */
 START_TEST(no_rank_holds_its_whole_logits) {
     enum { N = 16384, V = 16384, H = 64 };
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1));
@@ -552,7 +553,8 @@ static tg_status two_axes(void *arg, tg_ctx *ctx, tg_comm *world) {
     RUN(tg_place(p, w, TG_TP, TG_SHARD(0)));
     RUN(tg_place(p, w, TG_DP, TG_R));
     const tg_vocab_opts *none = TG_VOCAB(.reduction = TG_LOSS_NONE), *sum = TG_VOCAB(.reduction = TG_LOSS_SUM);
-    const tg_vocab_opts *partition = TG_VOCAB(.reduction = TG_LOSS_SUM, .smoothing = TG_SMOOTHING_MEGATRON_PARTITION);
+    const tg_vocab_opts *partition =
+        TG_VOCAB(.reduction = TG_LOSS_SUM, .smoothing_kind = TG_SMOOTHING_MEGATRON_PARTITION);
     tg_tensor *y = tg_vocab_parallel_cross_entropy(t, x, target, tp, none);
     EXPECT(ctx, !strcmp(text_of(y, text), "dp V0"));
     EXPECT(ctx, !strcmp(text_of(tg_vocab_parallel_cross_entropy(t, x, target, tp, sum), text), "dp P"));
@@ -561,7 +563,7 @@ static tg_status two_axes(void *arg, tg_ctx *ctx, tg_comm *world) {
                     !strcmp(text_of(tg_vocab_parallel_linear_cross_entropy(t, h, w, target, tp, sum), text), "dp P"));
     EXPECT(ctx, !strcmp(text_of(tg_vocab_parallel_embedding(t, w, target, tp), text), "tp P, dp V0"));
     REFUSED(ctx, TG_ERR_PLACEMENT, "on axis dp", tg_vocab_parallel_cross_entropy(t, x, target, tp, NULL));
-    REFUSED(ctx, TG_ERR_PLACEMENT, "gathered logits", tg_vocab_parallel_cross_entropy(t, h, target, tp, sum));
+    REFUSED(ctx, TG_ERR_PLACEMENT, "pass whole logits", tg_vocab_parallel_cross_entropy(t, h, target, tp, sum));
     REFUSED(ctx, TG_ERR_PLACEMENT, "tg_copy_to_tp",
             tg_vocab_parallel_linear_cross_entropy(t, tg_r_to_i(t, h, tp), w, target, tp, sum));
     tg_tape_free(t);
@@ -574,7 +576,7 @@ END_TEST
 
 int main(void) {
     const TTest *const tests[] = {losses,
-                                  losses_of_products,
+                                  losses_of_products_equal_plain_loops,
                                   in_place_gives_the_logits_bytes_away,
                                   in_place_of_bytes_that_others_have_too,
                                   ignored_rows_may_hold_anything,

@@ -1,4 +1,5 @@
-/* The embedding of a sharded vocabulary, on thread ranks: rows and gradients against plain loops over all rows. */
+/* The embedding of a sharded vocabulary on thread ranks: rows and gradients are compared with plain loops over all
+ * rows. */
 #include "on_ranks.h"
 
 #include <tapegrad/backward.h>

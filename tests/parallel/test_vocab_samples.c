@@ -12,15 +12,15 @@
 
 enum { INPUTS = 3 };
 
-/* sharded: the input of which each rank has a part, along its dim 0 or its last one. summed: of what the ranks have the
- * sum counts, of the result or of input 0's gradient. */
-typedef struct twin {
+/* sharded: index of the input of which each rank has a part, along dim 0 or the last dim. sums_...: the sum over
+ * ranks counts, of the result or of input 0's gradient. */
+typedef struct pair {
     const char *name, *whole;
     int sharded;
     bool last_dim, sums_result, sums_gradient;
-} twin;
+} pair;
 
-static const twin twins[] = {
+static const pair pairs[] = {
     {"vocab_parallel_embedding", "embedding", 0, false, true, false},
     {"vocab_parallel_cross_entropy", "cross_entropy", 0, true, false, false},
     {"vocab_parallel_linear_cross_entropy", "linear_cross_entropy", 1, false, false, true},
@@ -28,13 +28,13 @@ static const twin twins[] = {
 
 typedef struct rank_seen {
     seen in[INPUTS], grad[INPUTS], y;
-    double forth, back; /* <c, J v> and <J^T c, v>, v a tangent of the input that is sharded */
+    double forth, back; /* <c, J v> and <J^T c, v>, where v is a tangent of the sharded input */
     int rank;
     tg_status status;
 } rank_seen;
 
 typedef struct sample_run {
-    const twin *twin;
+    const pair *pair;
     const tg_op *op;
     int sample, ranks;
     tg_dtype dtype;
@@ -43,7 +43,7 @@ typedef struct sample_run {
 
 static double cotangent(int64_t i) { return (double)((i * 37 + 11) % 31 - 15) / 8; }
 
-/* In float64 create_graph gives what the backward gives. */
+/* In float64 create_graph gives the same gradients as backward. */
 static tg_status check_taped(tg_tape *t, tg_tensor *y, tg_tensor *seed, tg_tensor **in, int n, int sharded,
                              rank_seen *out) {
     tg_ctx *ctx = tg_tape_ctx(t);
@@ -79,7 +79,7 @@ static tg_status check_taped(tg_tape *t, tg_tensor *y, tg_tensor *seed, tg_tenso
     return TG_OK;
 }
 
-/* Forward, and backward from the same cotangents. */
+/* Runs forward, and backward from the same cotangents. */
 static tg_status record_one(tg_tape *t, const tg_op *op, const void *params, tg_tensor **in, int n, int sharded,
                             rank_seen *out) {
     tg_tensor *y = NULL;
@@ -98,12 +98,12 @@ static tg_status record_one(tg_tape *t, const tg_op *op, const void *params, tg_
     return tg_ctx_status(ctx);
 }
 
-/* A case whose input that is sharded has values of this rank's own. */
+/* A case whose sharded input has values of this rank. */
 static tg_status sample_rank(void *arg, tg_ctx *ctx, tg_comm *c) {
     sample_run *m = arg;
     int me = tg_comm_rank(c);
     union {
-        tg_loss_params loss;
+        tg_row_loss_params loss;
         tg_mapping_params mapping;
     } params;
     tg_case same, own;
@@ -116,12 +116,12 @@ static tg_status sample_rank(void *arg, tg_ctx *ctx, tg_comm *c) {
     RUN(tg_case_open(&own, ctx, m->op, m->sample, &o));
     tg_tensor *in[INPUTS];
     for (int i = 0; i < s->n_in; i++) {
-        in[i] = i == m->twin->sharded ? own.in[i] : same.in[i];
+        in[i] = i == m->pair->sharded ? own.in[i] : same.in[i];
         see(&m->at[me].in[i], in[i]);
     }
     m->at[me].rank = me;
     tg_tape *t = tg_tape_new(ctx);
-    tg_status status = record_one(t, m->op, &params, in, s->n_in, m->twin->sharded, &m->at[me]);
+    tg_status status = record_one(t, m->op, &params, in, s->n_in, m->pair->sharded, &m->at[me]);
     if (m->at[me].status != TG_OK) tg_ctx_clear(ctx);
     tg_tape_free(t);
     tg_case_close(&own);
@@ -131,9 +131,9 @@ static tg_status sample_rank(void *arg, tg_ctx *ctx, tg_comm *c) {
 
 /* ---- The same on one rank ---- */
 
-/* The shards side by side, of which only so many places along the dim count. */
+/* Joins the shards; only `places` indices along the dim count. */
 static void join_shards(const sample_run *m, const seen *x, int64_t places, tg_shape *shape, double *v) {
-    int d = m->twin->last_dim ? x->ndim - 1 : 0;
+    int d = m->pair->last_dim ? x->ndim - 1 : 0;
     int64_t outer = 1, n = 0, rows = x->shape[d], inner = 1;
     for (int k = 0; k < d; k++) outer *= x->shape[k];
     for (int k = d + 1; k < x->ndim; k++) inner *= x->shape[k];
@@ -141,7 +141,7 @@ static void join_shards(const sample_run *m, const seen *x, int64_t places, tg_s
     for (int64_t o = 0; o < outer; o++)
         for (int64_t j = 0; j < places; j++)
             for (int64_t k = 0; k < inner; k++)
-                v[n++] = m->at[j / rows].in[m->twin->sharded].v[(o * rows + j % rows) * inner + k];
+                v[n++] = m->at[j / rows].in[m->pair->sharded].v[(o * rows + j % rows) * inner + k];
 }
 
 static tg_tensor *put_together(tg_ctx *ctx, const sample_run *m, int i, int64_t places) {
@@ -150,9 +150,9 @@ static tg_tensor *put_together(tg_ctx *ctx, const sample_run *m, int i, int64_t 
     tg_shape shape = {.ndim = x->ndim};
     double v[MOST_RANKS * MOST_NUMEL];
     memcpy(shape.dim, x->shape, sizeof x->shape);
-    if (i == m->twin->sharded) join_shards(m, x, places, &shape, v);
+    if (i == m->pair->sharded) join_shards(m, x, places, &shape, v);
     tg_tensor *y = tg_zeros(ctx, dtype, shape);
-    if (tg_numel(y)) tg_write_f64(y, i == m->twin->sharded ? v : x->v, tg_numel(y));
+    if (tg_numel(y)) tg_write_f64(y, i == m->pair->sharded ? v : x->v, tg_numel(y));
     return dtype == TG_F64 ? grad_leaf(y) : y;
 }
 
@@ -167,17 +167,17 @@ static double close_to(tg_dtype d) { return d == TG_F64 ? 1e-12 : d == TG_F32 ? 
                       got_, want_);                                                                                    \
     } while (0)
 
-/* Element i of the gradient of the sharded input is one rank's; 0 in padding. */
+/* Element i of the gradient of the sharded input equals one rank's; in padding it is 0. */
 static void check_shards(const sample_run *m, const seen *whole, int64_t places) {
-    const seen *x = &m->at[0].in[m->twin->sharded];
-    int d = m->twin->last_dim ? x->ndim - 1 : 0;
+    const seen *x = &m->at[0].in[m->pair->sharded];
+    int d = m->pair->last_dim ? x->ndim - 1 : 0;
     int64_t inner = 1, rows = x->shape[d];
     for (int k = d + 1; k < x->ndim; k++) inner *= x->shape[k];
     for (int r = 0; r < m->ranks; r++)
         for (int64_t i = 0; i < x->n; i++) {
             int64_t o = i / inner / rows, j = r * rows + i / inner % rows,
                     at_whole = (o * places + j) * inner + i % inner;
-            SAME(m, "gradient", i, m->at[r].grad[m->twin->sharded].v[i], j < places ? whole->v[at_whole] : 0);
+            SAME(m, "gradient", i, m->at[r].grad[m->pair->sharded].v[i], j < places ? whole->v[at_whole] : 0);
         }
 }
 
@@ -186,17 +186,17 @@ static void compare(const sample_run *m, const rank_seen *one, int64_t places) {
         for (int r = 0; r < m->ranks; r++) {
             double sum = 0;
             for (int q = 0; q < m->ranks; q++) sum += m->at[q].y.v[i];
-            SAME(m, "result", i, m->twin->sums_result ? sum : m->at[r].y.v[i], one->y.v[i]);
+            SAME(m, "result", i, m->pair->sums_result ? sum : m->at[r].y.v[i], one->y.v[i]);
         }
-    for (int64_t i = 0; m->twin->sums_gradient && i < one->grad[0].n; i++) {
+    for (int64_t i = 0; m->pair->sums_gradient && i < one->grad[0].n; i++) {
         double sum = 0;
         for (int q = 0; q < m->ranks; q++) sum += m->at[q].grad[0].v[i];
         SAME(m, "gradient of input 0,", i, sum, one->grad[0].v[i]);
     }
-    check_shards(m, &one->grad[m->twin->sharded], places);
+    check_shards(m, &one->grad[m->pair->sharded], places);
     double forth = 0, back = 0;
     for (int r = 0; r < m->ranks; r++) {
-        forth += m->twin->sums_result || r == 0 ? m->at[r].forth : 0;
+        forth += m->pair->sums_result || r == 0 ? m->at[r].forth : 0;
         back += m->at[r].back;
     }
     SAME(m, "<c, J v>, not <J^T c, v>,", 0, forth, back);
@@ -205,17 +205,17 @@ static void compare(const sample_run *m, const rank_seen *one, int64_t places) {
 static void check_one_rank(const sample_run *m) {
     static rank_seen one;
     const tg_sample *s = tg_sample_at(m->op, m->sample);
-    const seen *x = &m->at[0].in[m->twin->sharded];
+    const seen *x = &m->at[0].in[m->pair->sharded];
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .dtype = TG_F64));
-    tg_loss_params params = {.size = 0};
-    int64_t places = m->ranks * x->shape[m->twin->last_dim ? x->ndim - 1 : 0];
+    tg_row_loss_params params = {.size = 0};
+    int64_t places = m->ranks * x->shape[m->pair->last_dim ? x->ndim - 1 : 0];
     tg_tensor *in[INPUTS];
     if (m->op->params_size == sizeof params) {
-        params = *(const tg_loss_params *)s->params;
+        params = *(const tg_row_loss_params *)s->params;
         if (params.classes) places = params.classes;
         params.in_place = false;
     }
-    const tg_op *whole = tg_op_find(m->twin->whole);
+    const tg_op *whole = tg_op_find(m->pair->whole);
     int n = 0;
     for (int i = 0; i < s->n_in; i++) {
         if (whole->optional >> n & 1) in[n++] = NULL;
@@ -223,17 +223,17 @@ static void check_one_rank(const sample_run *m) {
     }
     tg_tape *t = tg_tape_new(ctx);
     memset(&one, 0, sizeof one);
-    tg_status status = record_one(t, whole, &params, in, n, m->twin->sharded, &one);
+    tg_status status = record_one(t, whole, &params, in, n, m->pair->sharded, &one);
     ck_assert_msg(status == TG_OK && one.status == TG_OK, "%s: %s", m->op->name, tg_ctx_message(ctx));
     compare(m, &one, places);
     tg_tape_free(t);
     tg_ctx_free(ctx);
 }
 
-static void check_sample(const twin *w, int sample, tg_dtype dtype) {
+static void check_sample(const pair *w, int sample, tg_dtype dtype) {
     static sample_run m;
     memset(&m, 0, sizeof m);
-    m.twin = w;
+    m.pair = w;
     m.op = tg_op_find(w->name);
     m.sample = sample;
     m.dtype = dtype;
@@ -248,13 +248,13 @@ static void check_sample(const twin *w, int sample, tg_dtype dtype) {
 
 START_TEST(samples) {
     int ran = 0;
-    for (int k = 0; k < TG_LEN(twins); k++) {
-        const tg_op *op = tg_op_find(twins[k].name);
+    for (int k = 0; k < TG_LEN(pairs); k++) {
+        const tg_op *op = tg_op_find(pairs[k].name);
         for (int i = 0; i < op->n_samples; i++) {
             const tg_sample *s = tg_sample_at(op, i);
             if (s->ranks <= 1 || s->slow || s->bench) continue;
-            if (s->refused == TG_ERR_DATA && ranks_on_gpus()) continue; /* told later there */
-            for (tg_dtype d = TG_F32; d <= TG_F16; d++) check_sample(&twins[k], i, d);
+            if (s->refused == TG_ERR_DATA && ranks_on_gpus()) continue; /* reported later there */
+            for (tg_dtype d = TG_F32; d <= TG_F16; d++) check_sample(&pairs[k], i, d);
             ran++;
         }
     }
@@ -262,14 +262,14 @@ START_TEST(samples) {
 }
 END_TEST
 
-/* Every op of the table that has samples for several ranks is run by a program of this directory. */
+/* A program of this directory runs every op of the table that has samples for several ranks. */
 START_TEST(every_op_of_several_ranks_is_run) {
     for (int i = 0; i < tg_op_count(); i++) {
         const tg_op *op = tg_op_at(i);
         bool here = op->family == TG_FAMILY_CUSTOM && op->params_size == sizeof(tg_mapping_params) && op->n_in == 1;
-        for (int k = 0; k < TG_LEN(twins); k++) here |= !strcmp(op->name, twins[k].name);
+        for (int k = 0; k < TG_LEN(pairs); k++) here |= !strcmp(op->name, pairs[k].name);
         for (int s = 0; s < op->n_samples && !here; s++)
-            ck_assert_msg(tg_sample_at(op, s)->ranks <= 1, "nobody runs %s on ranks", op->name);
+            ck_assert_msg(tg_sample_at(op, s)->ranks <= 1, "no test runs %s on ranks", op->name);
     }
 }
 END_TEST

@@ -40,7 +40,7 @@ static inline tg_placement placing_parse_one(const char **s) {
     return p;
 }
 
-/* Reads one leaf; *s is left behind it and the blanks after it. */
+/* Reads one leaf and moves *s past it and the following blanks. */
 static inline placing_leaf placing_parse(const char **s) {
     placing_leaf l = {.grad = true, .dtype = TG_F64};
     if ((l.backwards = **s == '^')) ++*s;
@@ -62,7 +62,7 @@ static inline placing_leaf placing_parse(const char **s) {
     return l;
 }
 
-/* A leaf of zeros. */
+/* Makes a leaf of zeros. */
 static inline tg_tensor *placing_make(tg_ctx *ctx, const tg_parallel *p, const placing_leaf *l) {
     tg_tensor *x = tg_zeros(ctx, l->dtype, l->shape);
     for (int k = 0; k < l->n; k++) {

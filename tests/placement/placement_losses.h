@@ -26,7 +26,7 @@
     {"loss_rows", "V0[4, 3] V0[4]i", "V0"},                                                                            \
     {"loss_rows", "V0[4, 3] I[4]i", "!whole dim meets a shard"},                                                       \
     {"loss_rows", "V1[4, 3] I[4]i", "!tg_vocab_parallel_cross_entropy"},                                               \
-    {"loss_rows", "V0[1, 3] I[1]i", "!does not stretch"},                                                              \
+    {"loss_rows", "V0[1, 3] I[1]i", "!does not broadcast"},                                                            \
     {"loss_mean", "V0[4, 3] V0[4]i", "!take TG_LOSS_SUM"},                                                             \
     {"loss_mean", "V1[4, 3] I[4]i", "!tg_vocab_parallel_cross_entropy"},                                               \
     {"loss_mean", "V[4, 3] V[4]i", "V"},                                                                               \
@@ -47,7 +47,7 @@
     {"l1_sum", "P[4, 3] R-[4, 3]", "!not linear"},                                                                     \
     {"l1_each", "V0[4, 3] V0[4, 3]", "V0"},                                                                            \
     {"l1_each", "V0[4, 3] V1[4, 3]", "!"},                                                                             \
-    {"l1_each", "V0[1, 3] R[1, 3]", "!does not stretch"},                                                              \
+    {"l1_each", "V0[1, 3] R[1, 3]", "!does not broadcast"},                                                            \
     {"bce_sum", "V0[4, 3] V0[4, 3] R[3]", "P"},                                                                        \
     {"bce_sum", "V0[4, 3] V0[4, 3] I[3]", "!declare the parameter R"},                                                 \
     {"bce_sum", "V0[4, 3] V0[4, 3] V0[3]", "!whole of the dim"},                                                       \

@@ -5,11 +5,11 @@
 #include "placement/placement_losses.h"
 
 typedef struct row {
-    const char *op, *in, *out; /* out: "R/V0", what is I at the end left out; or "!text" */
+    const char *op, *in, *out; /* out: "R/V0", where a trailing I may be omitted; or "!text" of an error */
 } row;
 
 static const row families[] = {
-    /* Values that are the same on every rank. */
+    /* Tensors that are equal on every rank. */
     {"tanh", "I[2, 3]", "I"},
     {"tanh", "R[2, 3]", "R"},
     {"tanh", "R-[2, 3]", "I"},
@@ -18,7 +18,7 @@ static const row families[] = {
     {"add", "I[2, 3] R-[3]", "I"},
     {"add", "I[2, 3] R[2, 3]", "!tg_copy_to_tp"},
     {"linear_bias", "R[4, 3] R[2, 3] I[2]", "!a share of it"},
-    {"lt", "I[2, 3] R[2, 3]", "I"}, /* no gradient flows */
+    {"lt", "I[2, 3] R[2, 3]", "I"}, /* no gradient passes */
     {"detach", "R[2, 3]", "I"},
     {"argmax_0", "R[2, 3]", "I"},
     {"to_i64", "R[2, 3]", "I"},
@@ -48,15 +48,15 @@ static const row families[] = {
     {"mul", "P[2, 3] I-[2, 3]", "P"},
     {"mul", "P[2, 3] I[2, 3]", "!tg_copy_to_tp"},
     {"mul", "P[2, 3] P[2, 3]", "!not linear"},
-    {"mul", "P[2, 3] V-[2, 3]", "!reduce what is P first"},
-    {"mul", "P[2, 3] V0[2, 3]", "!reduce what is P first"},
+    {"mul", "P[2, 3] V-[2, 3]", "!reduce the P tensor first"},
+    {"mul", "P[2, 3] V0[2, 3]", "!reduce the P tensor first"},
     {"div", "P[2, 3] R[2, 3]", "P"},
     {"div", "R[2, 3] P[2, 3]", "!not linear"},
     {"div", "P[2, 3] P-[2, 3]", "!not linear"},
     {"maximum", "P[2, 3] R-[2, 3]", "!not linear"},
     {"where", "I[2, 3]b P[2, 3] P[2, 3]", "P"},
     {"where", "I[2, 3]b P[2, 3] R[2, 3]", "!not linear"},
-    {"where", "V[2, 3]b P[2, 3] P[2, 3]", "!reduce what is P first"},
+    {"where", "V[2, 3]b P[2, 3] P[2, 3]", "!reduce the P tensor first"},
     {"fill_0", "P[2, 3] I[2, 3]b", "P"},
     {"fill_9", "P[2, 3] I[2, 3]b", "!not linear"},
     {"fill_0", "I[2, 3] V[2, 3]b", "!tg_copy_to_tp"},
@@ -65,7 +65,7 @@ static const row families[] = {
     {"dropout", "V0[2, 3]", "V0"},
     {"swiglu", "R[2, 3] P[2, 3]", "P"},
     {"swiglu", "P[2, 3] R[2, 3]", "!not linear"},
-    /* Shards that meet. */
+    /* Several shards as operands. */
     {"add", "V0[2, 3] V0[2, 3]", "V0"},
     {"add", "V0[2, 3] V1[2, 3]", "!different parts"},
     {"add", "V0:z[4, 3] V0[4, 3]", "!layout"},
@@ -80,12 +80,12 @@ static const row families[] = {
     {"add", "V0[1, 3] R[3, 1]", "!whole dim meets a shard"},
     {"add", "V0[1, 3] V0[4, 3]", "!differ in size"},
     {"add", "V0[2, 3] R/V0[1, 3]", "!whole dim meets a shard"}, /* of global size 2 */
-    {"swiglu", "V0[1, 3] R[1, 3]", "!does not stretch"},
+    {"swiglu", "V0[1, 3] R[1, 3]", "!does not broadcast"},
     {"mul", "V0[2, 3] V[2, 3]", "V"},
     {"mul", "V[2, 3] R[3]", "V"},
     {"mul", "V-[2, 3] I[3]", "!tg_copy_to_tp"},
     {"lt", "V0[2, 3] I[1, 3]", "V0"},
-    /* Products of matrices. */
+    /* Matrix products. */
     {"matmul", "V0[4, 3] R[3, 2]", "V0"},
     {"matmul", "R[4, 3] V1[3, 2]", "V1"},
     {"matmul", "V1[4, 3] V0[3, 2]", "P"},
@@ -169,7 +169,7 @@ static const row families[] = {
     {"batch_followed", "V0[4, 3] I-[3] I-[3]", "!whole of the dim"},
     {"batch_followed", "V[4, 3] I-[3] I-[3]", "!each rank would update it"},
     {"batch_followed", "V[4, 3] V-[3] V-[3]", "V"},
-    /* Convolutions, pools, triangles. */
+    /* Convolutions, pooling, triangles. */
     {"conv1d", "V0[2, 4, 6] R[4, 4, 3]", "V0"},
     {"conv1d", "R[2, 4, 6] V0[4, 4, 3]", "V1"},
     {"conv1d", "V1[2, 4, 6] V1[4, 4, 3]", "P"},
@@ -253,8 +253,8 @@ static const row families[] = {
     {"causal", "V1[2, 4, 3, 2] R[2, 1, 3, 2] R[2, 1, 3, 2]", "V1"},   /* one head of keys for all */
     {"causal", "V1[2, 4, 3, 2] R[2, 2, 3, 2] R[2, 2, 3, 2]", "!whole dim meets a shard"},
     {"causal", "V1[2, 4, 3, 2] R[2, 1, 3, 2] V1[2, 1, 3, 2]", "!whole dim meets a shard"},
-    {"causal", "R[2, 1, 3, 2] V1[2, 1, 3, 2] V1[2, 1, 3, 2]", "!does not stretch"},
-    {"causal", "V0[1, 4, 3, 2] R[1, 4, 3, 2] R[1, 4, 3, 2]", "!does not stretch"},
+    {"causal", "R[2, 1, 3, 2] V1[2, 1, 3, 2] V1[2, 1, 3, 2]", "!does not broadcast"},
+    {"causal", "V0[1, 4, 3, 2] R[1, 4, 3, 2] R[1, 4, 3, 2]", "!does not broadcast"},
     {"attention", "V2[2, 4, 3, 2] R[2, 4, 3, 2] R[2, 4, 3, 2]", "V2"},
     {"attention", "V2:z[2, 4, 2, 2] R[2, 4, 3, 2] R[2, 4, 3, 2]", "V2:z"},
     {"causal", "V2[2, 4, 3, 2] R[2, 4, 3, 2] R[2, 4, 3, 2]", "!whole of the dim"},
@@ -286,7 +286,7 @@ static const row families[] = {
     {"windowed", "V1[2, 4, 3, 2] V1[2, 4, 3, 2] V1[2, 4, 3, 2]", "V1"},
     /* In place. */
     {"add_", "V0[2, 3] R[3]", "V0"},
-    {"add_", "R[1, 3] V0[1, 3]", "!does not stretch"}, /* [1, 3] cannot become [2, 3] */
+    {"add_", "R[1, 3] V0[1, 3]", "!does not broadcast"}, /* [1, 3] cannot become [2, 3] */
     {"add_", "P[2, 3] P[2, 3]", "P"},
     {"mul_", "P[2, 3] R[2, 3]", "P"},
     {"relu_", "P[2, 3]", "!not linear"},
@@ -297,7 +297,7 @@ static const row families[] = {
     {"copy_", "V0[2, 3] V0[2, 3]", "V0"},
     {"copy_", "V0[2, 3] R[3]", "V0"},
     {"copy_", "V0[2, 3] R[2, 3]", "!whole dim meets a shard"},
-    {"buffer_add_", "I-[3] V-[3]", "!would become tp V"},
+    {"buffer_add_", "I-[3] V-[3]", "!to tp V"},
     {"buffer_add_", "V-[3] V-[3]", "V"},
     {"buffer_add_", "R-[3] I-[3]", "R"},
 };
@@ -336,7 +336,7 @@ static const row shapes[] = {
     {"heads", "V2[2, 3, 4] V2[2, 5, 4]", "P"},
     {"heads", "P[2, 3, 4] R[2, 5, 4]", "P"},
     {"heads", "I[2, 3, 4] V1[2, 5, 4]", "!"},
-    {"crossed", "V0[2, 3] V1[3, 2]", "!whole of the dim"},
+    {"swapped_sum", "V0[2, 3] V1[3, 2]", "!whole of the dim"},
     {"lone", "V0[2, 3] R[3, 4]", "!whole of the dim"},
     {"lone", "V1[2, 3] V0[3, 4]", "P"},
     {"lone", "R[2, 3] V1[3, 4]", "V0"},
@@ -368,7 +368,7 @@ static const row shapes[] = {
     {"stack_0", "V0[2, 3] V0[2, 3]", "V1"},
     {"stack_1", "V0[2, 3] V0[2, 3]", "V0"},
     {"stack_0", "V0[2, 3] R[2, 3]", "!whole dim meets a shard"},
-    {"stack_0", "V0[1, 3] R[1, 3]", "!does not stretch"},
+    {"stack_0", "V0[1, 3] R[1, 3]", "!does not broadcast"},
     {"stack_0", "P[2, 3] P[2, 3]", "P"},
     {"stack_0", "P[2, 3] R[2, 3]", "!not linear"},
     {"concat_0", "V1[2, 3] V1[4, 3]", "V1"},
@@ -381,7 +381,7 @@ static const row shapes[] = {
     {"concat_0", "V0[2, 3] V1[2, 3]", "!equal contiguous shards"},
     {"concat_0", "V1[2, 3] V0[2, 3]", "!whole of the dim"},
     {"concat_0", "V0/V0[2, 3] V0/V0[2, 3]", "!equal contiguous shards"},
-    {"concat_0", "V0:z[2, 3]", "V0:z"}, /* of one */
+    {"concat_0", "V0:z[2, 3]", "V0:z"}, /* of one tensor */
     {"concat_1", "V[2, 3] V0[2, 3]", "V"},
     {"concat_0", "P[2, 3] P[2, 3]", "P"},
     {"concat_0", "P[2, 3] R[2, 3]", "!not linear"},
@@ -420,19 +420,19 @@ static const row shapes[] = {
     {"to_24", "V0[1, 24]", "V0"},
     {"to_2_1_12", "V1[2, 12]", "V2"},
     {"named_1", "V1[2, 12]", "V1"},
-    {"named_1", "V0[2, 12]", "V0"}, /* the name is of another group */
+    {"named_1", "V0[2, 12]", "V0"}, /* the name is that of another group */
     {"named_1", "V0[24]", "!cut the chunks"},
-    /* behind other dims, and back */
+    /* after other dims, and back */
     {"to_24", "V1[2, 12]", "V0:s2"},
     {"to_24", "V1:s3[2, 12]", "V0:s6"},
     {"to_24", "V1[2, 3, 4]", "V0:s2"},
     {"to_24", "V2[2, 3, 4]", "V0:s6"},
     {"to_2_12", "V2[2, 3, 4]", "V1:s3"},
-    {"to_24", "V1:z[2, 12]", "!joined behind"},
-    {"to_24", "V1/V1[2, 12]", "!joined behind"},
-    {"to_24", "V0/V1[2, 12]", "!joined behind"},
+    {"to_24", "V1:z[2, 12]", "!joined after"},
+    {"to_24", "V1/V1[2, 12]", "!joined after"},
+    {"to_24", "V0/V1[2, 12]", "!joined after"},
     {"to_24", "V0/V0[2, 12]", "V0/V0"},
-    {"to_24", "V1/V0[1, 24]", "!joined behind"}, /* a shard of size 1 is before it */
+    {"to_24", "V1/V0[1, 24]", "!joined after"}, /* a shard of size 1 is before it */
     {"to_2_12", "V0:s2[24]", "V1"},
     {"to_3_8", "V0:s3[24]", "V1"},
     {"to_2_12", "V0:s4[24]", "!cut the chunks"},

@@ -1,9 +1,8 @@
-/* Programs over ranks against the same programs on one rank.
+/* Programs over ranks, compared with the same programs on one rank.
  *
- * A program makes its leaves from what they are globally, and gives a tensor. On one rank mappings are identities, so
- * the program itself is its reference there; on several, values and gradients must be the same, read as the placements
- * of root and leaves say.
- */
+ * A program makes its leaves from their global values, and returns a tensor. On one rank mappings are identities, so
+ * there the program is its own reference. On several ranks values and gradients must be the same, interpreted by the
+ * placements of root and leaves. */
 #ifndef TG_TEST_PROGRAMS_H
 #define TG_TEST_PROGRAMS_H
 
@@ -27,8 +26,8 @@
 enum { P_LEAVES = 40, P_ELEMENTS = 4096, P_AXES = 3 };
 static const tg_axis p_axis[P_AXES] = {TG_TP, TG_DP, TG_CP};
 
-/* Placements of one leaf, in the order of placing: P_AT({TG_TP, TG_SHARD(0)}, ...). What is opaque is cut along its
- * dim too, contiguously: each rank has its own of what one rank has together. */
+/* Placements of one leaf, in the order of placing: P_AT({TG_TP, TG_SHARD(0)}, ...). An opaque tensor is divided
+ * along its dim too, contiguously: together the ranks have what one rank has. */
 typedef struct p_places {
     int n;
     tg_place_at at[4];
@@ -48,7 +47,7 @@ typedef struct p_world {
     tg_tape *t;
     tg_parallel *p;
     tg_comm *tp, *dp, *cp;
-    int m; /* ranks of the compared run: sizes are multiples of it */
+    int m; /* number of ranks of the compared run; sizes are multiples of it */
     int n_leaves;
     p_leaf leaf[P_LEAVES];
 } p_world;
@@ -66,7 +65,7 @@ typedef struct p_job {
     p_program program;
     int tp, cp, ranks;
     p_reference *ref;
-    bool writes_reference, refused, erased; /* refused: TG_ERR_PLACEMENT when recorded; erased: without placements */
+    bool writes_reference, refused, erased; /* refused: with TG_ERR_PLACEMENT; erased: no placements */
 } p_job;
 
 /* ---- Leaves ---- */
@@ -75,7 +74,7 @@ static inline int64_t p_chunks(tg_placement p) {
     return p.layout == TG_STRIDED ? p.chunks : p.layout == TG_ZIGZAG ? 2 : 1;
 }
 
-/* Where element i of this rank's part of dim d, of size local, lies in the whole dim: minor axes first. */
+/* Returns the index in the whole dim of element i of this rank's part of dim d, of size local: inner axes first. */
 static inline int64_t p_place(const p_world *w, const p_places *places, int d, int64_t local, int64_t i) {
     for (int k = places->n - 1; k >= 0; k--) {
         tg_placement p = places->at[k].placement;
@@ -89,7 +88,7 @@ static inline int64_t p_place(const p_world *w, const p_places *places, int d, i
     return i;
 }
 
-/* The number in the whole tensor of element i of this rank's part. */
+/* Returns the number in the whole tensor of element i of this rank's part. */
 static inline int64_t p_index(const p_world *w, const p_leaf *l, const tg_shape *local, int64_t i) {
     int64_t at = 0, step = 1;
     for (int d = (int)local->ndim - 1; d >= 0; d--) {
@@ -109,7 +108,7 @@ static inline tg_shape p_local(const p_world *w, const p_leaf *l) {
     return s;
 }
 
-/* What this rank has of an addend: shares that differ, and add up to 1. */
+/* Returns this rank's share of an addend; shares differ and sum to 1. */
 static inline double p_share(const p_world *w, const p_places *places) {
     double share = 1;
     for (int k = 0; k < places->n; k++) {
@@ -148,7 +147,7 @@ static inline tg_tensor *p_make(p_world *w, tg_dtype dtype, tg_shape whole, p_pl
     l->x = tg_zeros(w->ctx, dtype, local);
     tg_write_f64(l->x, v, n);
     for (int i = 0; i < places.n; i++) tg_place(w->p, l->x, places.at[i].axis, places.at[i].placement);
-    for (int i = 0; i < P_AXES; i++) { /* what is not named is I */
+    for (int i = 0; i < P_AXES; i++) { /* axes that are not named are I */
         bool named = false;
         for (int j = 0; j < places.n; j++) named |= places.at[j].axis == p_axis[i];
         if (!named) tg_place(w->p, l->x, p_axis[i], TG_I);
@@ -157,7 +156,7 @@ static inline tg_tensor *p_make(p_world *w, tg_dtype dtype, tg_shape whole, p_pl
     return l->x;
 }
 
-/* On tp alone: a leaf with gradient, a constant, ids below a number, a mask. */
+/* Leaves on tp only: a leaf with gradient, a constant, ids below a number, a mask. */
 static inline tg_tensor *leaf(p_world *w, tg_placement at, tg_shape whole) {
     return p_make(w, TG_F64, whole, P_AT({TG_TP, at}), true, p_number, 0);
 }
@@ -170,7 +169,7 @@ static inline tg_tensor *ids(p_world *w, tg_placement at, tg_shape whole, int64_
 static inline tg_tensor *mask(p_world *w, tg_placement at, tg_shape whole) {
     return p_make(w, TG_BOOL, whole, P_AT({TG_TP, at}), false, p_bit, 0);
 }
-/* On several axes. */
+/* Leaves on several axes. */
 static inline tg_tensor *leaf_at(p_world *w, tg_shape whole, p_places places) {
     return p_make(w, TG_F64, whole, places, true, p_number, 0);
 }
@@ -181,7 +180,7 @@ static inline tg_tensor *ids_at(p_world *w, tg_shape whole, p_places places, int
     return p_make(w, TG_I64, whole, places, false, p_id, (double)below);
 }
 
-/* ---- A scalar of what a program gave ---- */
+/* ---- A scalar from a program's result ---- */
 
 static inline tg_tensor *p_root(p_world *w, tg_tensor *y) {
     for (int i = 0; i < P_AXES; i++)
@@ -191,7 +190,7 @@ static inline tg_tensor *p_root(p_world *w, tg_tensor *y) {
     return tg_sum(w->t, tg_square(w->t, y), TG_ALL_DIMS, false);
 }
 
-/* The value that the root denotes. */
+/* Returns the value that the root denotes. */
 static inline double p_value_of(p_world *w, tg_tensor *root) {
     tg_tensor *x = tg_zeros(w->ctx, TG_F64, TG_SHAPE());
     double v = tg_item(root);
@@ -248,7 +247,7 @@ static inline tg_status p_check(p_world *w, const p_job *job, tg_tensor *y) {
     return w->ctx->run.status;
 }
 
-/* A wrong program is refused by placements, and by nothing else. */
+/* A wrong program fails for its placements, and for no other reason. */
 static inline tg_status p_refused(p_world *w, const p_job *job) {
     char text[600];
     tg_status got = w->ctx->run.status;
@@ -295,7 +294,7 @@ static inline void p_run(p_job job) {
     ck_assert_msg(s == TG_OK, "%s, %d ranks: %s", job.name, job.writes_reference ? 1 : job.ranks, message);
 }
 
-/* The program on a grid tp x cp x (what is left: dp), against itself on one rank: the error of the comparison. */
+/* Compares the program on a grid tp x cp x dp (the rest of the ranks) with itself on one rank. */
 static inline tg_status p_against(const char *name, p_program program, int tp, int cp, int ranks, char *message,
                                   size_t n) {
     p_reference ref = {0};
@@ -314,7 +313,7 @@ static inline void p_compare(const char *name, p_program program, int tp, int cp
     ck_assert_msg(s == TG_OK, "%s, %d ranks: %s", name, ranks, message);
 }
 
-/* Also without placements: it would be refused on one rank too. */
+/* Also runs without placements; it would be refused on one rank too. */
 static inline void p_refuse(const char *name, p_program program, int tp, int cp, int ranks, bool also) {
     p_job job = {.name = name, .program = program, .tp = tp, .cp = cp, .ranks = ranks, .refused = true};
     p_run(job);

@@ -1,9 +1,8 @@
-/* Random programs over the op table: what a program is, and its one-rank reference.
+/* Random programs over the op table: the representation of a program, and its one-rank reference.
  *
- * A program is a list of nodes, each a leaf or an op on earlier nodes. Ranks build it op by op: what the rule refuses
- * is left out, what it accepts is kept with the placement that it gave. The reference then computes what those
- * placements denote: the op on whole tensors, or, where the result is opaque, the op on what each rank has.
- */
+ * A program is a list of nodes, each a leaf or an op on earlier nodes. Ranks build it op by op: an op that the rule
+ * refuses is omitted, and an accepted one is kept with the placement that it got. The reference then computes what
+ * those placements denote: the op on whole tensors or, if the result is opaque, the op on the data of each rank. */
 #ifndef TG_TEST_RANDOM_H
 #define TG_TEST_RANDOM_H
 
@@ -38,15 +37,15 @@ enum {
 
 typedef struct node {
     int op, n_in, in[INPUTS];
-    int arg[4];          /* dims, counts and choices, as the op reads them */
+    int arg[4];          /* dims, counts and choices; their meaning depends on the op */
     int axis;            /* of a mapping */
-    tg_shape local;      /* on one rank */
-    tg_shape whole;      /* what is denoted, on each coordinate of the axes where it is opaque */
-    tg_shape target;     /* of a reshape or an expansion, on one rank */
+    tg_shape local;      /* shape on one rank */
+    tg_shape whole;      /* denoted shape, on each coordinate of the axes on which it is opaque */
+    tg_shape target;     /* shape after a reshape or an expansion, on one rank */
     tg_dtype dtype;
-    int64_t below;       /* of indices */
+    int64_t below;       /* bound of indices */
     tg_placement at[AXES];
-    bool grad, sink;     /* a leaf with gradient; nobody uses it */
+    bool grad, sink;     /* grad: a leaf with gradient; sink: no node uses it */
     double coefficient;
 } node;
 
@@ -58,7 +57,8 @@ typedef struct program {
 
 extern const char *const random_op_names[OP_COUNT];
 
-/* The call of one op, of one rank or on whole tensors: target is what a reshape makes. comm NULL: no mapping. */
+/* Calls one op, with data of one rank or on whole tensors. target is the result's shape of a reshape. comm NULL: no
+ * mapping. */
 tg_tensor *random_apply(tg_tape *t, const node *nd, tg_tensor **x, const tg_shape *target, tg_comm *comm);
 
 /* ---- Places ---- */
@@ -67,9 +67,9 @@ static inline bool is_shard(tg_placement p) { return p.kind == TG_VARYING && p.l
 static inline bool is_opaque(tg_placement p) { return p.kind == TG_VARYING && p.layout == TG_OPAQUE; }
 
 int64_t random_numel(const tg_shape *s);
-/* The number in the whole tensor of element i of the part that the rank at c has. */
+/* Returns the number in the whole tensor of element i of the part of the rank at coordinate c. */
 int64_t random_index(const program *p, const node *nd, const int *c, int64_t i);
-/* Element i of what leaf number k denotes, at the coordinates where it is opaque. */
+/* Returns element i of what leaf number k denotes, at the coordinates on which it is opaque. */
 double random_value(const program *p, int k, const node *nd, const int *c, int64_t i);
 double random_coefficient(const node *nd, const program *p, const int *c, int64_t i);
 
@@ -77,39 +77,40 @@ double random_coefficient(const node *nd, const program *p, const int *c, int64_
 
 enum { BATCH = 8, LOCAL = 256 };
 
-/* What the ranks found of one program. */
+/* Results of one program on the ranks. */
 typedef struct result {
     program program[RANKS];
-    double root[RANKS][NODES], tangent[RANKS][NODES]; /* of every sink; tangents along the leaves themselves */
+    double root[RANKS][NODES], tangent[RANKS][NODES]; /* of every sink; the tangents are along the leaves' own values */
     double grad[RANKS][NODES][LOCAL], second[RANKS][NODES][LOCAL];
     bool overruled, done;
 } result;
 
-/* Programs that the same ranks run one after another. */
+/* Programs that the same ranks run in sequence. */
 typedef struct job {
     uint64_t seed;
     int first, n, n_axes, ranks;
-    const char *overruled; /* refusals that say so are overruled; NULL: none, and there are second derivatives */
+    const char *overruled; /* refusals with this text are overruled; NULL: none, and second derivatives are computed */
     pthread_barrier_t barrier;
     result result[BATCH];
 } job;
 
-/* A rank's part of a job: tg_ranks_run's function, of a job. */
+/* The function of a rank, for tg_ranks_run; its argument is a job. */
 tg_status random_on_rank(void *arg, tg_ctx *ctx, tg_comm *world);
 
 /* ---- The reference ---- */
 
 typedef struct reference {
-    double root[NODES];                   /* of every sink: what it denotes, times coefficients, summed */
-    double tangent[NODES];                /* the same along the leaves themselves */
-    double *grad[NODES][RANKS];           /* of every leaf with gradient, at each coordinate, or the first */
-    double *second[NODES][RANKS];         /* the gradient of all these gradients' squares, summed */
+    double root[NODES];                   /* of every sink: the denoted value times coefficients, summed */
+    double tangent[NODES];                /* the same along the leaves' own values */
+    double *grad[NODES][RANKS];           /* of every leaf with gradient, at each coordinate, or only the first */
+    double *second[NODES][RANKS];         /* gradient of the sum of squares of all these gradients */
     bool finite;
 } reference;
 
-/* False: the program means nothing on one rank; says then has the error. room: for gradients. */
+/* Computes the reference. Returns false if the program has no meaning on one rank; says then has the error. room:
+ * memory for gradients. */
 bool random_reference(const program *p, reference *r, double *room, char *says, size_t n);
-/* A coordinate's number, of the axes where nd is opaque. */
+/* Returns the number of a coordinate among the axes on which nd is opaque. */
 int random_slot(const program *p, const node *nd, const int *c);
 
 #endif

@@ -1,4 +1,4 @@
-/* Making a random program on the ranks, op by op, and running it backward there. */
+/* Building of a random program on the ranks, op by op, and its backward there. */
 #include "placement/random.h"
 #include "placement/placing.h"
 
@@ -8,7 +8,7 @@
 #include <tapegrad/mappings.h>
 #include <tapegrad/ops.h>
 
-/* One rank's work. */
+/* State of one rank. */
 typedef struct maker {
     job *j;
     result *r;
@@ -52,7 +52,7 @@ static tg_placement some_place(maker *m, const tg_shape *s, tg_dtype dtype) {
     return some_shard(m, s);
 }
 
-/* Shares that differ and add up to 1. */
+/* Makes shares that differ and sum to 1. */
 static double share(const maker *m, const node *nd) {
     double f = 1;
     for (int a = 0; a < m->p->n_axes; a++)
@@ -67,7 +67,7 @@ static void note_places(maker *m, node *nd, const tg_tensor *x) {
     for (int a = 0; a < m->p->n_axes; a++) nd->at[a] = tg_placement_of(x, axis_of[a]);
 }
 
-/* A new leaf of this local shape, placed at random; its number, or -1 where there is no room. */
+/* Adds a leaf of this local shape with a random placement. Returns its number, or -1 if there is no room. */
 static int make_leaf(maker *m, tg_shape local, tg_dtype dtype, int64_t limit) {
     double v[LOCAL];
     if (m->p->n == NODES || random_numel(&local) > LOCAL) return -1;
@@ -100,7 +100,7 @@ static tg_shape some_shape(maker *m, int ndim) {
 
 static const tg_shape *shape_of(const maker *m, int k) { return &m->p->node[k].local; }
 
-/* A float of at least so many dims. */
+/* Returns a float node of at least this many dims. */
 static int pick(maker *m, int ndim) {
     for (int i = 0; i < 12 && m->p->n; i++) {
         int k = chance(m, 60) ? m->p->n - 1 - below(m, m->p->n > 5 ? 5 : m->p->n) : below(m, m->p->n);
@@ -113,7 +113,7 @@ static bool alike(const tg_shape *a, const tg_shape *b) {
     return a->ndim == b->ndim && !memcmp(a->dim, b->dim, (size_t)a->ndim * sizeof *a->dim);
 }
 
-/* One of this shape: an earlier one, or a new leaf. */
+/* Returns a node of this shape: an earlier one, or a new leaf. */
 static int fitting(maker *m, tg_shape s) {
     for (int i = 0; i < 8 && chance(m, 60); i++) {
         int k = below(m, m->p->n);
@@ -122,7 +122,7 @@ static int fitting(maker *m, tg_shape s) {
     return make_leaf(m, s, TG_F64, 0);
 }
 
-/* A shape that broadcasts to s. */
+/* Returns a shape that broadcasts to s. */
 static tg_shape stretching(maker *m, tg_shape s) {
     int drop = chance(m, 30) ? below(m, (int)s.ndim + 1) : 0;
     tg_shape t = {.ndim = s.ndim - drop};
@@ -138,7 +138,7 @@ static tg_shape without(tg_shape s, int d) {
     return s;
 }
 
-/* Two neighbors become one dim, or one dim two: once or twice. */
+/* Joins two neighboring dims or splits one, once or twice. */
 static tg_shape reshaped(maker *m, tg_shape s) {
     for (int turn = 1 + below(m, 2); turn > 0; turn--) {
         int d = below(m, (int)s.ndim), f = 1 + below(m, 3);
@@ -223,7 +223,7 @@ static void plan_shape(maker *m, node *nd) {
     case OP_SLICE:
         nd->arg[1] = chance(m, 30) ? 0 : below(m, (int)size);
         nd->arg[2] = chance(m, 30) ? -1 : nd->arg[1] + 1 + below(m, (int)size - nd->arg[1]);
-        if (nd->arg[1] == 0 && nd->arg[2] == size) nd->arg[2] = -1; /* all of it, however much that is */
+        if (nd->arg[1] == 0 && nd->arg[2] == size) nd->arg[2] = -1; /* all of it, whatever its size */
         break;
     case OP_SELECT:
         nd->arg[1] = below(m, (int)size);
@@ -315,8 +315,8 @@ static void plan(maker *m, node *nd) {
 
 /* ---- One op ---- */
 
-/* What a rule without the refusal might say: the first placement that is not the same on every rank, dims from the
- * right. */
+/* The placement that a rule without the refusal might give: the first one that is not equal on every rank, dims from
+ * the right. */
 static void overrule(maker *m, const node *nd, tg_tensor *y) {
     tg_placement at[TG_MAX_AXES] = {{0}};
     for (int a = 0; a < m->p->n_axes; a++) {
@@ -345,7 +345,7 @@ static bool is_overruled(maker *m, const node *nd) {
            strstr(tg_ctx_message(m->ctx), text);
 }
 
-/* False: an error that is none of the rule's, and none of shapes. */
+/* Returns false for an error that is neither the rule's nor one of shapes. */
 static bool add_op(maker *m) {
     node nd = {.op = 1 + below(m, OP_COUNT - 1), .coefficient = 0.3 + 0.01 * below(m, 100)};
     plan(m, &nd);
@@ -362,7 +362,7 @@ static bool add_op(maker *m) {
         tg_grid_own(m->ctx)->axes = axes;
         if (tg_ok(m->ctx)) {
             overrule(m, &nd, y);
-            if (m->p == m->r->program) m->r->overruled = true; /* rank 0 says so for all */
+            if (m->p == m->r->program) m->r->overruled = true; /* rank 0 reports it for all */
         }
     }
     tg_status s = tg_ctx_status(m->ctx);
@@ -376,7 +376,7 @@ static bool add_op(maker *m) {
     m->p->refused += s == TG_ERR_PLACEMENT;
     m->p->unshaped += s == TG_ERR_SHAPE;
     if (s == TG_ERR_PLACEMENT || s == TG_ERR_SHAPE || s == TG_ERR_DTYPE || s == TG_ERR_ARGUMENT) tg_ctx_clear(m->ctx);
-    pthread_barrier_wait(&m->j->barrier); /* nobody meets a rank that has not cleared yet */
+    pthread_barrier_wait(&m->j->barrier); /* so that no rank communicates with one that has not cleared its error yet */
     return tg_ok(m->ctx);
 }
 
@@ -389,7 +389,8 @@ static void find_sinks(program *p) {
     for (int k = 0; k < p->n; k++) p->node[k].sink = !used[k] && p->node[k].op != OP_LEAF && p->node[k].dtype == TG_F64;
 }
 
-/* The sum of y times coefficients, which lie as y does: shares and replicas have the same ones on every rank. */
+/* Returns the sum of y times coefficients with y's placement: shares and replicas have the same coefficients on
+ * every rank. */
 static tg_tensor *weighted(maker *m, int k) {
     const node *nd = &m->p->node[k];
     double v[ELEMENTS];
@@ -405,7 +406,7 @@ static tg_tensor *weighted(maker *m, int k) {
     return tg_sum(m->t, tg_mul(m->t, m->x[k], w), TG_ALL_DIMS, false);
 }
 
-/* A gradient that is not a share. */
+/* Returns whether a gradient is no share. */
 static tg_tensor *whole(maker *m, tg_tensor *g) {
     for (int a = 0; a < m->p->n_axes; a++)
         if (tg_placement_of(g, axis_of[a]).kind == TG_PARTIAL)
@@ -413,7 +414,7 @@ static tg_tensor *whole(maker *m, tg_tensor *g) {
     return g;
 }
 
-/* Roots along the leaves: tangents lie as what they are tangents of. */
+/* Roots along the leaves; a tangent has the placement of its leaf. */
 static tg_status push(maker *m, tg_tensor **roots, const int *root_of, int n, tg_tensor **leaves, int n_leaves) {
     tg_tensor *d[NODES];
     int rank = (int)(m->p - m->r->program);
@@ -422,7 +423,7 @@ static tg_status push(maker *m, tg_tensor **roots, const int *root_of, int n, tg
     return m->ctx->run.status;
 }
 
-/* Gradients on the graph, each of the dual placement; and the gradients of their squares, summed. */
+/* Recorded gradients, each with the dual placement, and the gradients of the sum of their squares. */
 static tg_status differentiate_twice(maker *m, tg_tensor **roots, int n, tg_tensor **leaves, const int *node_of,
                                      int n_leaves) {
     tg_tensor *g[NODES], *squares[NODES], *h[NODES];

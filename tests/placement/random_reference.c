@@ -212,7 +212,8 @@ int64_t random_numel(const tg_shape *s) {
     return n;
 }
 
-/* Where element i of a part of dim d, of size local, lies in the whole dim; axis `without` does not cut it. */
+/* Returns the index in the whole dim of element i of a part of dim d, of size local; axis `without` does not divide
+ * it. */
 static int64_t place(const program *p, const node *nd, const int *c, int d, int64_t local, int64_t i, int without) {
     for (int order = AXES - 1; order >= 0; order--)
         for (int a = 0; a < p->n_axes; a++) {
@@ -255,7 +256,7 @@ double random_coefficient(const node *nd, const program *p, const int *c, int64_
     return cos((double)i * nd->coefficient + 1.3 * random_slot(p, nd, c)) + 0.2;
 }
 
-/* ---- What a program denotes ---- */
+/* ---- The denotation of a program ---- */
 
 typedef struct meaning {
     const program *p;
@@ -265,7 +266,7 @@ typedef struct meaning {
     bool no_grad[RANKS];
 } meaning;
 
-/* The part of x, which nd describes, that coordinate r of axis a has of it. */
+/* Returns the part that coordinate r of axis a has of x, which nd describes. */
 static tg_tensor *restrict_to(meaning *m, tg_tensor *x, node *nd, int a, int r) {
     tg_placement at = nd->at[a];
     int d = at.dim, b = 1 - a;
@@ -283,7 +284,7 @@ static tg_tensor *restrict_to(meaning *m, tg_tensor *x, node *nd, int a, int r) 
     return tg_index_select(m->t, x, d, where);
 }
 
-/* Input i of a result that is opaque as `out` says, at coordinate c. */
+/* Returns input i of a result that is opaque as `out` says, at coordinate c. */
 static tg_tensor *input(meaning *m, int i, const node *out, const int *c) {
     node nd = m->p->node[i];
     tg_tensor *x = m->value[i][random_slot(m->p, &nd, c)];
@@ -292,7 +293,7 @@ static tg_tensor *input(meaning *m, int i, const node *out, const int *c) {
     return x;
 }
 
-/* What each rank of the mapping's axis has. */
+/* Returns the data of each rank of the mapping's axis. */
 static void all_of(meaning *m, const node *nd, const int *c, tg_tensor **x) {
     for (int r = 0; r < m->p->size[nd->axis]; r++) {
         int at[AXES] = {c[0], c[1]};
@@ -301,7 +302,7 @@ static void all_of(meaning *m, const node *nd, const int *c, tg_tensor **x) {
     }
 }
 
-/* The exchange of what is each rank's own: part r along `cut` of everybody's, joined along the other dim. */
+/* Exchanges opaque data: part r along `cut` of every rank's, joined along the other dim. */
 static tg_tensor *exchanged(meaning *m, const node *nd, tg_tensor **x, int n, int r) {
     tg_tensor *got[RANKS];
     for (int k = 0; k < n; k++) got[k] = part_of(m->t, x[k], nd->arg[1], n, r);
@@ -312,7 +313,7 @@ static tg_tensor *convert(meaning *m, const node *nd, const int *c) {
     const node *in = &m->p->node[nd->in[0]];
     tg_tensor *x[RANKS] = {NULL}, *sum;
     int n = m->p->size[nd->axis], r = c[nd->axis];
-    if (!is_opaque(in->at[nd->axis])) return input(m, nd->in[0], nd, c); /* the same, read otherwise */
+    if (!is_opaque(in->at[nd->axis])) return input(m, nd->in[0], nd, c); /* the same data with another meaning */
     all_of(m, nd, c, x);
     switch (nd->op) {
     case OP_GATHER_FROM:
@@ -359,7 +360,7 @@ static tg_tensor *node_at(meaning *m, int k, const int *c) {
     return random_apply(m->t, nd, x, &nd->whole, NULL);
 }
 
-/* Calls fn at every coordinate of the axes where nd is opaque. */
+/* Calls fn at every coordinate of the axes on which nd is opaque. */
 #define EACH_COORDINATE(p, nd, c)                                                                                      \
     for (int c[AXES] = {0, 0}; c[0] < (is_opaque((nd)->at[0]) ? (p)->size[0] : 1); c[0]++)                             \
         for (c[1] = 0; c[1] < ((p)->n_axes > 1 && is_opaque((nd)->at[1]) ? (p)->size[1] : 1); c[1]++)
@@ -387,7 +388,8 @@ static tg_tensor *weighted(meaning *m, int k, const int *c) {
     return tg_sum(m->t, tg_mul(m->t, m->value[k][random_slot(m->p, nd, c)], w), TG_ALL_DIMS, false);
 }
 
-/* The roots' tangents along the leaves, and the gradient of the squares of all leaves' gradients, with room for it. */
+/* Computes the roots' tangents along the leaves, and the gradient of the squares of all leaves' gradients, into
+ * room. */
 static double *differentiate_taped(meaning *m, tg_tensor **roots, const int *root_of, int n, reference *r,
                                    double *room) {
     tg_tensor *leaf[NODES * RANKS], *g[NODES * RANKS], *squares[NODES * RANKS], *h[NODES * RANKS], *d[NODES * RANKS];
@@ -421,7 +423,7 @@ static double *differentiate_taped(meaning *m, tg_tensor **roots, const int *roo
     return room;
 }
 
-/* Values and gradients of the sum of all sinks; where the room goes on. */
+/* Computes values and gradients of the sum of all sinks. Returns where the rest of the room begins. */
 static double *differentiate(meaning *m, reference *r, double *room) {
     tg_tensor *roots[NODES * RANKS];
     int n = 0, root_of[NODES * RANKS];

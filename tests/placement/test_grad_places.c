@@ -1,5 +1,5 @@
-/* Recorded derivatives have the placements of backward's gradients, whatever the ops between require. Programs that use
- * them give one rank's numbers, or are refused. */
+/* Recorded derivatives have the placements of backward's gradients, whatever the ops in between require. Programs
+ * that use them give one rank's numbers or are refused. */
 #include "on_ranks.h"
 
 #include <tapegrad/derivatives.h>
@@ -24,9 +24,9 @@ static const char *place_of(const tg_tensor *x, char text[64]) {
                                lies_, want);                                                                           \
     } while (0)
 
-/* ---- Gradients whose own gradients are one rank's ---- */
+/* ---- Gradients whose own gradients are local to a rank ---- */
 
-/* x [rows, 4] and ids [rows] are this rank's rows, w [4, 4] is R. */
+/* x [rows, 4] and ids [rows] are rows of this rank, w [4, 4] is R. */
 typedef tg_tensor *(*rows_fn)(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *ids);
 
 static const tg_loss_opts *summed(void) {
@@ -76,11 +76,11 @@ static const struct {
 
 typedef struct job {
     int op;
-    bool opaque; /* the rows are each rank's own */
+    bool opaque; /* the rows are opaque */
     double x[RANKS][ROWS * COLS], w[RANKS][COLS * COLS];
 } job;
 
-/* Roots of the squares of both gradients. */
+/* Roots that are the squares of both gradients. */
 static tg_status squared(tg_tape *t, tg_tensor *const *g, tg_comm *tp, tg_tensor **roots, int *n) {
     *n = 0;
     for (int i = 0; i < 2; i++) {
@@ -156,7 +156,7 @@ END_TEST
 
 /* ---- Penalties on gradients ---- */
 
-/* The gradient of what is R is a share: its square is no square of the gradient, and is refused. */
+/* The gradient of an R tensor is a share. The square of a share is not the square of the gradient, and is refused. */
 static tg_status penalty(void *arg, tg_ctx *ctx, tg_comm *world) {
     double(*out)[2] = arg;
     int n = tg_comm_size(world), r = tg_comm_rank(world);
@@ -164,7 +164,7 @@ static tg_status penalty(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_comm *dp = tg_parallel_comm(p, TG_DP);
     tg_tape *t = tg_tape_new(ctx);
     tg_tensor *x = part(ctx, 1, TG_SHAPE(ROWS, 2), 0, r, n), *g;
-    tg_tensor *w = tg_param_placed(p, "w", TG_F64, TG_SHAPE(1, 2), 0, TG_PLACES({TG_DP, TG_R}));
+    tg_tensor *w = tg_param_new_placed(p, "w", TG_F64, TG_SHAPE(1, 2), 0, TG_PLACES({TG_DP, TG_R}));
     RUN(tg_write_f64(w, (double[]){0.5, -0.25}, 2));
     tg_tensor *loss = tg_sum(t, tg_square(t, tg_linear(t, x, w, NULL)), TG_ALL_DIMS, false);
     RUN(tg_grad(t, &loss, 1, &w, 1, &g, TG_GRAD(.create_graph = true)));
@@ -179,7 +179,7 @@ static tg_status penalty(void *arg, tg_ctx *ctx, tg_comm *world) {
     return tg_ctx_status(ctx);
 }
 
-/* The gradient of a shard is one, where every rank has the same numbers too. */
+/* The gradient of a shard is a shard, also if every rank has the same numbers. */
 static tg_status penalty_of_shards(void *arg, tg_ctx *ctx, tg_comm *world) {
     double(*out)[2] = arg, all[ROWS * COLS];
     int n = tg_comm_size(world), r = tg_comm_rank(world);
@@ -197,7 +197,7 @@ static tg_status penalty_of_shards(void *arg, tg_ctx *ctx, tg_comm *world) {
     out[r][0] = tg_item(sum);
     RUN(tg_backward(t, sum));
     RUN(tg_read_f64(tg_grad_of(x), all, tg_numel(x)));
-    out[r][1] = all[0]; /* as all of its column */
+    out[r][1] = all[0]; /* equal to the rest of its column */
     tg_tape_free(t);
     tg_parallel_free(p);
     return tg_ctx_status(ctx);
@@ -221,7 +221,7 @@ END_TEST
 
 /* ---- Mappings, tangents, padding ---- */
 
-/* What is R meets each rank's own: the mapping's derivative gets a share, which is labeled so. */
+/* An R tensor is used with local data: the derivative of the mapping is a share, and is labeled so. */
 static tg_status own_factors(void *arg, tg_ctx *ctx, tg_comm *world) {
     int n = tg_comm_size(world), r = tg_comm_rank(world);
     (void)arg;
@@ -251,7 +251,7 @@ static tg_status own_factors(void *arg, tg_ctx *ctx, tg_comm *world) {
 START_TEST(mappings_get_gradients_as_they_are_placed) { on_ranks(3, own_factors, NULL); }
 END_TEST
 
-/* d (a b) where a and b are the halves of x, a shard of both. */
+/* d (a b), where a and b are the halves of x, each a shard. */
 static tg_status halves(void *arg, tg_ctx *ctx, tg_comm *world) {
     int n = tg_comm_size(world), r = tg_comm_rank(world);
     (void)arg;
@@ -276,7 +276,7 @@ static tg_status halves(void *arg, tg_ctx *ctx, tg_comm *world) {
 START_TEST(tangents_of_parts_of_a_shard) { on_ranks(2, halves, NULL); }
 END_TEST
 
-/* Of 4 columns 2 are padding: the second rank has no class, and derivatives that are 0. */
+/* Two of 4 columns are padding: the second rank has no class, and its derivatives are 0. */
 static tg_status padded(void *arg, tg_ctx *ctx, tg_comm *world) {
     int64_t classes[2] = {0, 1};
     (void)arg;
@@ -293,7 +293,7 @@ static tg_status padded(void *arg, tg_ctx *ctx, tg_comm *world) {
     LIES(g, "tp V1");
     EXPECT(ctx, off(g, plain, -1, 0, 1) < 1e-14);
     tg_tensor *sum = tg_sum(t, tg_square(t, g), TG_ALL_DIMS, false), *h;
-    RUN(tg_grad(t, &sum, 1, &x, 1, &h, TG_GRAD(.create_graph = true))); /* in which both ranks meet */
+    RUN(tg_grad(t, &sum, 1, &x, 1, &h, TG_GRAD(.create_graph = true))); /* both ranks communicate in it */
     LIES(h, "tp V1");
     EXPECT(ctx, tg_comm_rank(world) == 0 || off(h, tg_zeros(ctx, TG_F64, TG_SHAPE(2, 2)), -1, 0, 1) == 0);
     tg_tape_free(t);
@@ -304,9 +304,9 @@ static tg_status padded(void *arg, tg_ctx *ctx, tg_comm *world) {
 START_TEST(a_rank_of_padding_alone) { on_ranks(2, padded, NULL); }
 END_TEST
 
-/* ---- What would be another's derivative ---- */
+/* ---- Derivatives that would need another rank ---- */
 
-/* The seed is the same on every rank and needs a gradient, which would be a sum over ranks: nothing makes that sum. */
+/* The seed is equal on every rank and requires a gradient, which would be a sum over ranks; no op computes that sum. */
 static tg_status needing_seed(void *arg, tg_ctx *ctx, tg_comm *world) {
     (void)arg;
     tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = tg_comm_size(world)));

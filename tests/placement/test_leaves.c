@@ -9,62 +9,25 @@
 
 #include "core/context.h"
 #include "on_ranks.h"
+#include "placement/plan_groups.h"
 
-typedef struct groups {
-    tg_ctx *ctx;
-    tg_tape *t;
-    tg_comm *world;
-    tg_parallel *p;
-} groups;
-
-/* A rank of a plan of tp 2 x dp 2: nothing moves, so one rank is enough. */
-static groups begin(void) {
-    groups g = {.ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .dtype = TG_F64))};
-    g.t = tg_tape_new(g.ctx);
-    g.world = tg_comm_plan_new(g.ctx, 3, 4);
-    g.p = tg_parallel_new(g.world, TG_PARALLEL(.tp = 2));
-    ck_assert_msg(tg_ctx_status(g.ctx) == TG_OK, "%s", tg_ctx_message(g.ctx));
-    return g;
-}
-
-static void end(groups *g) {
-    ck_assert_msg(tg_ctx_status(g->ctx) == TG_OK, "%s", tg_ctx_message(g->ctx));
-    tg_tape_free(g->t);
-    tg_parallel_free(g->p);
-    tg_comm_free(g->world);
-    tg_ctx_free(g->ctx);
-}
-
-static const char *text(const tg_tensor *x) {
-    static _Thread_local char buf[64];
-    tg_placement_text(x, buf, sizeof buf);
-    return buf;
-}
-
-#define ck_place(x, want) ck_assert_str_eq(text(x), want)
-#define ck_refused(g, code, says)                                                                                      \
-    do {                                                                                                               \
-        const char *message_ = tg_ctx_message((g).ctx);                                                                \
-        ck_assert_msg(tg_ctx_status((g).ctx) == (code) && strstr(message_, says), "%s", message_);                     \
-        tg_ctx_clear((g).ctx);                                                                                         \
-    } while (0)
-
-START_TEST(what_a_leaf_is) {
+START_TEST(leaves_have_default_or_declared_placements) {
     groups g = begin();
     double v[6] = {1, 2, 3, 4, 5, 6};
-    tg_tensor *made = tg_randn(g.ctx, TG_SHAPE(2, 3), 1), *given = tg_from_host(g.ctx, TG_F64, TG_SHAPE(2, 3), v);
+    tg_tensor *made = tg_randn(g.ctx, TG_DTYPE_DEFAULT, TG_SHAPE(2, 3), 1),
+              *given = tg_from_host(g.ctx, TG_F64, TG_SHAPE(2, 3), v);
     ck_place(made, "");
     ck_place(given, "tp V, dp V");
-    tg_write_f64(made, v, 6); /* the caller's from now on */
+    tg_write_f64(made, v, 6); /* from now on its values are the caller's */
     ck_place(made, "tp V, dp V");
     tg_tensor *declared = tg_from_host(g.ctx, TG_F64, TG_SHAPE(2, 3), v);
     tg_place(g.p, declared, TG_TP, TG_I);
     ck_place(declared, "dp V");
     tg_place(g.p, declared, TG_DP, TG_I);
     ck_place(declared, "");
-    tg_write_f64(declared, v, 6); /* what was declared stays */
+    tg_write_f64(declared, v, 6); /* a declared placement remains */
     ck_place(declared, "");
-    tg_tensor *w = tg_param(g.ctx, "w", TG_SHAPE(2, 3), 0);
+    tg_tensor *w = tg_param_new(g.ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(2, 3), 0);
     tg_place(g.p, w, TG_TP, TG_SHARD_STRIDED(-1, 3));
     tg_place(g.p, w, TG_DP, TG_R);
     ck_place(w, "tp V1:s3, dp R");
@@ -72,7 +35,7 @@ START_TEST(what_a_leaf_is) {
     ck_place(w, "tp V1:s3, dp R");
     ck_assert_int_eq(tg_global_shape(w).dim[1], 6);
     ck_assert_int_eq(tg_global_shape(w).dim[0], 2);
-    tg_place(g.p, w, TG_CP, TG_P); /* an axis of one rank takes any placement, but a parameter not this one */
+    tg_place(g.p, w, TG_CP, TG_P); /* allowed on an axis of one rank, but not for a parameter */
     ck_refused(g, TG_ERR_PLACEMENT, "would be P");
     tg_tensor *x = tg_zeros(g.ctx, TG_F64, TG_SHAPE(4));
     ck_assert_int_eq(tg_place(g.p, x, TG_CP, TG_P), TG_OK);
@@ -81,7 +44,7 @@ START_TEST(what_a_leaf_is) {
 }
 END_TEST
 
-/* The chunks of an axis are those of what it has cut, which axes placed after it may cut further. */
+/* The chunks of an axis are those of the part that it divides; axes that are placed later may divide them further. */
 START_TEST(minor_axes_cut_within_chunks) {
     groups g = begin(); /* rank 1 of tp and of dp */
     tg_tensor *x = tg_zeros(g.ctx, TG_F64, TG_SHAPE(1, 2)), *half = tg_zeros(g.ctx, TG_F64, TG_SHAPE(1));
@@ -91,18 +54,18 @@ START_TEST(minor_axes_cut_within_chunks) {
     ck_place(tg_reshape(g.t, x, TG_SHAPE(2)), "tp V0, dp V0:s2");
     tg_place(g.p, half, TG_TP, TG_SHARD_ZIGZAG(0));
     ck_assert_int_eq(tg_ctx_status(g.ctx), TG_OK);
-    tg_place(g.p, half, TG_DP, TG_I); /* which leaves nothing that could cut it */
-    ck_refused(g, TG_ERR_SHAPE, "dim 0 of f64[1] does not come in 2 chunks");
+    tg_place(g.p, half, TG_DP, TG_I); /* so that no axis divides it further */
+    ck_refused(g, TG_ERR_SHAPE, "dim 0 of f64[1] is not divisible in 2 chunks");
     tg_place(g.p, half, TG_DP, TG_SHARD(0));
     ck_place(half, "tp V0:z, dp V0");
-    tg_tensor *w = tg_param_placed(g.p, "w", TG_F64, TG_SHAPE(4), 1,
-                                   TG_PLACES({TG_DP, TG_SHARD_STRIDED(0, 2)}, {TG_TP, TG_SHARD(0)}));
+    tg_tensor *w = tg_param_new_placed(g.p, "w", TG_F64, TG_SHAPE(4), 1,
+                                       TG_PLACES({TG_DP, TG_SHARD_STRIDED(0, 2)}, {TG_TP, TG_SHARD(0)}));
     ck_place(w, "tp V0, dp V0:s2");
-    tg_param_placed(g.p, "w", TG_F64, TG_SHAPE(4), 1, TG_PLACES({TG_TP, TG_SHARD(0)}, {TG_DP, TG_SHARD_ZIGZAG(0)}));
-    ck_refused(g, TG_ERR_SHAPE, "dim 0 of size 1 on a rank of dp does not come in 2 chunks");
+    tg_param_new_placed(g.p, "w", TG_F64, TG_SHAPE(4), 1, TG_PLACES({TG_TP, TG_SHARD(0)}, {TG_DP, TG_SHARD_ZIGZAG(0)}));
+    ck_refused(g, TG_ERR_SHAPE, "dim 0 has size 1 on a rank of dp, expected a multiple of 2 chunks");
     tg_ctx *one = tg_ctx_new(TG_CONFIG(.threads = 1, .dtype = TG_F64));
     double whole[4], mine = 0;
-    tg_read_f64(tg_param(one, "w", TG_SHAPE(4), 1), whole, 4);
+    tg_read_f64(tg_param_new(one, "w", TG_DTYPE_DEFAULT, TG_SHAPE(4), 1), whole, 4);
     tg_read_f64(w, &mine, 1);
     ck_assert_double_eq(mine, whole[3]);
     tg_ctx_free(one);
@@ -112,7 +75,8 @@ END_TEST
 
 START_TEST(placements_go_with_the_bytes) {
     groups g = begin();
-    tg_tensor *w = tg_param(g.ctx, "w", TG_SHAPE(2, 3), 1), *x = tg_zeros(g.ctx, TG_F64, TG_SHAPE(4, 3));
+    tg_tensor *w = tg_param_new(g.ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(2, 3), 1),
+              *x = tg_zeros(g.ctx, TG_F64, TG_SHAPE(4, 3));
     tg_place(g.p, w, TG_DP, TG_R);
     tg_place(g.p, x, TG_DP, TG_SHARD(0));
     tg_tensor *y = tg_linear(g.t, x, w, NULL), *kept = tg_keep(y);
@@ -129,9 +93,10 @@ START_TEST(placements_go_with_the_bytes) {
 }
 END_TEST
 
-START_TEST(gradients_lie_dually) {
+START_TEST(gradients_have_the_dual_placement) {
     groups g = begin();
-    tg_tensor *w = tg_param(g.ctx, "w", TG_SHAPE(2, 3), 1), *x = tg_zeros(g.ctx, TG_F64, TG_SHAPE(4, 3)), *grad;
+    tg_tensor *w = tg_param_new(g.ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(2, 3), 1),
+              *x = tg_zeros(g.ctx, TG_F64, TG_SHAPE(4, 3)), *grad;
     tg_place(g.p, w, TG_DP, TG_R);
     tg_place(g.p, x, TG_DP, TG_SHARD(0));
     tg_set_requires_grad(x, true);
@@ -142,7 +107,11 @@ START_TEST(gradients_lie_dually) {
     ck_place(tg_grad_of(x), "dp V0");
     ck_assert_int_eq(tg_read_f64(tg_grad_of(x), v, 12), TG_OK);
     tg_read_f64(tg_grad_of(w), v, 6);
-    ck_refused(g, TG_ERR_STATE, "call tg_grads_finalize first");
+    ck_refused(g, TG_ERR_STATE, "call tg_grads_finalize first, or read the share (tg_grad_share)");
+    tg_tensor *share = tg_grad_share(w);
+    ck_place(share, "dp P");
+    ck_assert_int_eq(tg_read_f64(share, v, 6), TG_OK);
+    ck_assert_int_eq(tg_read_f64(tg_grad_share(x), v, 12), TG_OK); /* no share: the gradient */
     tg_optim *o = tg_adamw_new(g.ctx, &w, 1, NULL);
     tg_optim_step(o);
     ck_refused(g, TG_ERR_STATE, "call tg_grads_finalize after the last backward");
@@ -154,6 +123,9 @@ START_TEST(gradients_lie_dually) {
     ck_assert_int_eq(tg_grads_finalize(g.p, &w, 1, NULL), TG_OK);
     ck_place(tg_grad_of(w), "");
     ck_assert_int_eq(tg_read_f64(tg_grad_of(w), v, 6), TG_OK);
+    tg_grad_share(w);
+    ck_refused(g, TG_ERR_STATE, "has summed the gradient of w f64[2, 3], and the share is gone");
+    ck_place(share, "dp P"); /* a copy, which nobody has summed */
     tg_backward_with(g.t, &loss, 1, TG_BACKWARD(.retain = true)); /* a share cannot be added to a sum */
     ck_refused(g, TG_ERR_STATE, "zero it before the next backward");
     ck_assert_int_eq(tg_optim_step(o), TG_OK);
@@ -167,7 +139,7 @@ START_TEST(gradients_lie_dually) {
 }
 END_TEST
 
-/* d (c sum x) / dx on one rank, for a leaf that lies so on both axes. */
+/* d (c sum x) / dx on one rank, for a leaf with this placement on both axes. */
 static double seeded(groups *g, tg_placement tp, tg_placement dp) {
     tg_tensor *x = tg_zeros(g->ctx, TG_F64, TG_SHAPE(2)), *grad;
     double v[2] = {0};
@@ -245,7 +217,7 @@ START_TEST(hooks_see_the_dual_placement) {
     tg_write_f64(x, &v, 1);
     tg_place(g.p, x, TG_TP, TG_R);
     tg_place(g.p, x, TG_DP, TG_SHARD(0));
-    ck_refused(g, TG_ERR_SHAPE, "has no dim");
+    ck_refused(g, TG_ERR_SHAPE, "has no such dim");
     tg_place(g.p, x, TG_DP, TG_V);
     tg_set_requires_grad(x, true);
     tg_on_grad(x, look, at[0]);
@@ -255,7 +227,7 @@ START_TEST(hooks_see_the_dual_placement) {
     ck_assert_str_eq(at[0], "tp P, dp V");
     ck_assert_str_eq(at[1], "tp P, dp V");
     tg_remove_hook(x, twice);
-    tg_on_grad(x, replace, NULL); /* ones are not a share of anything */
+    tg_on_grad(x, replace, NULL); /* ones are a share of nothing */
     tg_backward(g.t, tg_square(g.t, x));
     ck_refused(g, TG_ERR_PLACEMENT, "a gradient hook's result: on axis tp");
     end(&g);
@@ -287,7 +259,8 @@ static tg_status layer(void *state, tg_tape *t, tg_tensor *const *in, int n_in, 
 
 START_TEST(a_recomputation_places_alike_in_both_runs) {
     groups g = begin();
-    tg_tensor *x = tg_zeros(g.ctx, TG_F64, TG_SHAPE(4, 3)), *w = tg_param(g.ctx, "w", TG_SHAPE(2, 3), 1), *out[2];
+    tg_tensor *x = tg_zeros(g.ctx, TG_F64, TG_SHAPE(4, 3)),
+              *w = tg_param_new(g.ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(2, 3), 1), *out[2];
     tg_place(g.p, w, TG_TP, TG_R);
     tg_place(g.p, x, TG_TP, TG_R);
     tg_place(g.p, x, TG_DP, TG_SHARD(0));
@@ -304,21 +277,22 @@ START_TEST(a_recomputation_places_alike_in_both_runs) {
     for (int i = 0; i < 3; i++) ck_assert_str_eq(r.at[0][i], r.at[1][i]);
     ck_assert_str_eq(r.at[0][0], "tp R, dp V0");
     tg_tape_reset(g.t);
-    tg_tensor *v = tg_param(g.ctx, "v", TG_SHAPE(2, 3), 1); /* I meets V0 */
+    tg_tensor *v = tg_param_new(g.ctx, "v", TG_DTYPE_DEFAULT, TG_SHAPE(2, 3), 1); /* I is used with V0 */
     in[1] = v;
     tg_place(g.p, v, TG_TP, TG_R);
     tg_recompute(g.t, layer, &(run){0}, in, 2, out, 2, NULL);
     ck_refused(g, TG_ERR_PLACEMENT, "linear: on axis dp");
     run off = {.off = true}; /* but not without grad */
     ck_assert_int_eq(tg_recompute(g.t, layer, &off, in, 2, out, 2, NULL), TG_OK);
-    ck_place(out[0], "dp V0"); /* nothing of tp is R where nothing needs a gradient */
+    ck_place(out[0], "dp V0"); /* without a gradient nothing becomes R on tp */
     end(&g);
 }
 END_TEST
 
 START_TEST(without_grad_equal_is_equal) {
     groups g = begin();
-    tg_tensor *w = tg_param(g.ctx, "w", TG_SHAPE(2, 3), 1), *x = tg_zeros(g.ctx, TG_F64, TG_SHAPE(4, 3));
+    tg_tensor *w = tg_param_new(g.ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(2, 3), 1),
+              *x = tg_zeros(g.ctx, TG_F64, TG_SHAPE(4, 3));
     tg_tensor *p = tg_zeros(g.ctx, TG_F64, TG_SHAPE(4, 3));
     tg_place(g.p, x, TG_DP, TG_SHARD(0));
     tg_place(g.p, p, TG_DP, TG_P);
@@ -326,7 +300,7 @@ START_TEST(without_grad_equal_is_equal) {
     ck_refused(g, TG_ERR_PLACEMENT, "linear: on axis dp its inputs are V0 without gradient, I");
     tg_tape_set_grad_mode(g.t, false);
     ck_place(tg_linear(g.t, x, w, NULL), "dp V0");
-    tg_tanh(g.t, p); /* values are wrong all the same */
+    tg_tanh(g.t, p); /* values are wrong nevertheless */
     ck_refused(g, TG_ERR_PLACEMENT, "reduce");
     tg_tape_set_grad_mode(g.t, true);
     end(&g);
@@ -342,7 +316,7 @@ START_TEST(a_claim_says_its_name) {
     tg_set_requires_grad(x, true);
     tg_tensor *y = tg_assume_placement(g.t, x, g.p, TG_DP, TG_I);
     ck_place(y, "tp V0");
-    ck_assert_int_eq(tg_placement_of(y, TG_TP).order, 0); /* closes up */
+    ck_assert_int_eq(tg_placement_of(y, TG_TP).order, 0); /* the orders are renumbered */
     ck_assert_int_eq(tg_placement_of(x, TG_TP).order, 1);
     ck_place(tg_assume_placement(g.t, y, g.p, TG_DP, TG_SHARD(-2)), "tp V0, dp V0");
     tg_tape_dump(g.t, TG_TEXT, dump, sizeof dump);
@@ -363,7 +337,7 @@ static void step(groups *g, tg_tensor *x, tg_tensor *w) {
     tg_tape_reset(g->t);
 }
 
-/* dp cuts dim 0 first, and tp what it left: so does the gradient lie, whichever axis the claim took off. */
+/* dp divides dim 0 first, and tp the rest. The gradient has the same placement, whichever axis the claim removed. */
 START_TEST(the_gradient_of_a_claim_has_its_axes_in_their_order) {
     static const tg_axis taken[] = {TG_DP, TG_TP};
     for (int i = 0; i < 2; i++) {
@@ -386,7 +360,8 @@ END_TEST
 
 START_TEST(a_steady_step_allocates_nothing_for_placements) {
     groups g = begin();
-    tg_tensor *x = tg_zeros(g.ctx, TG_F64, TG_SHAPE(4, 3)), *w = tg_param(g.ctx, "w", TG_SHAPE(2, 3), 1);
+    tg_tensor *x = tg_zeros(g.ctx, TG_F64, TG_SHAPE(4, 3)),
+              *w = tg_param_new(g.ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(2, 3), 1);
     tg_place(g.p, x, TG_DP, TG_SHARD(0));
     tg_place(g.p, w, TG_DP, TG_R);
     tg_memory_info m = TG_MEMORY_INFO();
@@ -409,15 +384,15 @@ static tg_status claims(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_tape *t = tg_tape_new(ctx);
     double v[2] = {1, tg_comm_rank(world)};
     tg_axis axis = *what == 't' ? TG_TP : TG_DP;
-    tg_tensor *w = tg_param(ctx, "w", TG_SHAPE(2), 0);
+    tg_tensor *w = tg_param_new(ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(2), 0);
     tg_place(p, w, axis, TG_R);
     tg_write_f64(w, v, 2);
-    if (axis == TG_DP) { /* ranks may use other parameters, so nothing is compared before */
+    if (axis == TG_DP) { /* ranks may use other parameters, so they are not compared before */
         tg_backward(t, tg_sum(t, tg_square(t, w), TG_ALL_DIMS, false));
-        REFUSED(ctx, TG_ERR_PLACEMENT, "w f64[2] is R on axis dp, but has other bytes on ranks 0 and 1",
+        REFUSED(ctx, TG_ERR_PLACEMENT, "w f64[2] is R on axis dp, but its bytes differ between ranks 0 and 1",
                 tg_grads_finalize(p, &w, 1, NULL));
     } else {
-        REFUSED(ctx, TG_ERR_PLACEMENT, "w f64[2] is R on axis tp, but has other bytes on ranks 0 and 1",
+        REFUSED(ctx, TG_ERR_PLACEMENT, "w f64[2] is R on axis tp, but its bytes differ between ranks 0 and 1",
                 tg_square(t, w));
     }
     tg_comm_barrier(world);
@@ -438,11 +413,17 @@ START_TEST(check_mode_compares_claims) {
 END_TEST
 
 int main(void) {
-    const TTest *const tests[] = {what_a_leaf_is, minor_axes_cut_within_chunks, placements_go_with_the_bytes,
-                                  gradients_lie_dually, roots_are_seeded_by_placement,
-                                  a_callers_seed_has_the_dual_placement, hooks_see_the_dual_placement,
-                                  a_recomputation_places_alike_in_both_runs, without_grad_equal_is_equal,
-                                  a_claim_says_its_name, the_gradient_of_a_claim_has_its_axes_in_their_order,
+    const TTest *const tests[] = {leaves_have_default_or_declared_placements,
+                                  minor_axes_cut_within_chunks,
+                                  placements_go_with_the_bytes,
+                                  gradients_have_the_dual_placement,
+                                  roots_are_seeded_by_placement,
+                                  a_callers_seed_has_the_dual_placement,
+                                  hooks_see_the_dual_placement,
+                                  a_recomputation_places_alike_in_both_runs,
+                                  without_grad_equal_is_equal,
+                                  a_claim_says_its_name,
+                                  the_gradient_of_a_claim_has_its_axes_in_their_order,
                                   a_steady_step_allocates_nothing_for_placements,
                                   check_mode_compares_claims};
     return tg_check_main("leaves", tests, TG_LEN(tests));

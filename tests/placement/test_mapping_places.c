@@ -6,7 +6,7 @@
 
 #include "parallel/mappings/mapping.h"
 
-/* from: of I R P, S a shard along dim 0 and V opaque, those that the op takes where x needs a gradient. */
+/* from: the placements that the op accepts if x requires a gradient: I, R, P, S (a shard along dim 0), V (opaque). */
 static const struct row {
     const char *name, *from, *to;
     tg_mapping_params params;
@@ -49,10 +49,10 @@ static tg_placement placement_of(char c) {
     return c == 'I' ? TG_I : c == 'R' ? TG_R : c == 'P' ? TG_P : c == 'V' ? TG_V : TG_SHARD(0);
 }
 
-/* x is V of both kinds where one row takes an opaque one and another a shard. */
+/* If one row accepts an opaque tensor and another a shard, x is V in both ways. */
 static bool takes(const struct row *r, char from) {
     if (strchr(r->from, from)) return true;
-    return !strcmp(r->name, "reshard") && from == 'V'; /* rank by rank */
+    return !strcmp(r->name, "reshard") && from == 'V'; /* on each rank separately */
 }
 
 static tg_status one(const struct row *r, char from, const tg_parallel *p, tg_tape *t) {
@@ -88,7 +88,7 @@ static tg_status every_placement(void *arg, tg_ctx *ctx, tg_comm *world) {
 START_TEST(placements_are_converted) { on_ranks(2, every_placement, NULL); }
 END_TEST
 
-/* The part of tensor number 1, [3, 12], that rank me of n has along dim 1, cut in k chunks a rank. */
+/* The part along dim 1 of tensor number 1, [3, 12], that rank me of n has, divided into k chunks per rank. */
 static tg_tensor *strided(tg_ctx *ctx, int me, int n, int k) {
     double v[36];
     int w = 12 / n / k, width = 12 / n;
@@ -108,7 +108,8 @@ static tg_tensor *zigzag(tg_ctx *ctx, int me, int n) {
     return grad_leaf(tg_from_host(ctx, TG_F64, TG_SHAPE(3, width), v));
 }
 
-/* The vjp of y's op, of the whole as the gradient (as shares of it where that is P), is x in x's layout. */
+/* The vjp of y's op, applied to the whole tensor as the gradient (or to shares of it, if that is P), is x in x's
+ * layout. */
 static tg_status check_vjp(const tg_parallel *p, tg_tape *t, tg_tensor *x, tg_tensor *y, tg_placement gradient) {
     tg_ctx *ctx = tg_tape_ctx(t);
     tg_tensor *u = made(ctx, 1, TG_SHAPE(3, 12)), *g = NULL;
@@ -137,7 +138,7 @@ static tg_status layouts(void *arg, tg_ctx *ctx, tg_comm *world) {
         tg_tensor *y = way % 2 ? tg_all_gather(t, x, 1, c) : tg_gather_from(t, x, 1, c);
         EXPECT(ctx, off(y, whole, -1, 0, 1) == 0);
         RUN(check_vjp(p, t, x, y, way % 2 ? TG_P : TG_I));
-        /* A root that is R is seeded 1/n: the gradient of sum(y^2) / 2 is x either way. */
+        /* An R root is seeded with 1/n; the gradient of sum(y^2) / 2 is x in both cases. */
         RUN(tg_backward(t, tg_scale(t, tg_sum(t, tg_square(t, y), TG_ALL_DIMS, false), 0.5)));
         double most = off(tg_grad_of(x), x, -1, 0, 1);
         EXPECT(ctx, most < 1e-14);
@@ -153,7 +154,7 @@ START_TEST(layouts_come_from_placements) {
 }
 END_TEST
 
-/* Given parts are rows in the ranks' order, which a strided or zigzag shard does not have. */
+/* Parts that are passed in are rows in the order of ranks, which a strided or zigzag shard does not have. */
 static tg_status splits_of_chunks(void *arg, tg_ctx *ctx, tg_comm *world) {
     (void)arg;
     tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = 2));
@@ -176,7 +177,7 @@ static tg_status splits_of_chunks(void *arg, tg_ctx *ctx, tg_comm *world) {
 START_TEST(given_parts_of_chunks_are_refused) { on_ranks(2, splits_of_chunks, NULL); }
 END_TEST
 
-/* What is beside the axis stays. */
+/* Placements on other axes stay. */
 static tg_status two_axes(void *arg, tg_ctx *ctx, tg_comm *world) {
     (void)arg;
     tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = 2));

@@ -17,7 +17,7 @@
 
 /* ---- Data parallel: w R, the batch opaque or a shard ---- */
 
-/* The mean of each rank's rows, scaled by 1/n: the roots add up to the mean of all. */
+/* The mean of each rank's rows, scaled by 1/n; the roots sum to the mean of all. */
 static tg_tensor *dp_opaque(p_world *w) {
     tg_tape *t = w->t;
     int n = tg_comm_size(w->tp);
@@ -33,7 +33,7 @@ static tg_tensor *dp_shard(p_world *w) {
     return tg_scale(t, sum, 1.0 / (8 * w->m));
 }
 
-/* Parameters in shards, gathered where they are used: gradients come back reduced and scattered. */
+/* Parameters are shards that are gathered for use; their gradients are reduced and scattered. */
 static tg_tensor *dp_sharded_parameters(p_world *w) {
     tg_tape *t = w->t;
     tg_tensor *x = C(S(0), 4 * w->m, 3), *w1 = tg_all_gather(t, L(S(0), 2 * w->m, 3), 0, w->tp);
@@ -41,7 +41,7 @@ static tg_tensor *dp_sharded_parameters(p_world *w) {
     return tg_sum(t, tg_square(t, LINEAR(tg_linear_gelu(t, x, w1, NULL), w2)), ALL, false);
 }
 
-/* Each rank counts what its mask leaves: the sum over ranks of sums, over the sum over ranks of counts. */
+/* Each rank counts the tokens that its mask leaves: the sum over ranks of sums, divided by that of counts. */
 static tg_tensor *dp_unequal_counts(p_world *w) {
     tg_tape *t = w->t;
     tg_tensor *x = C(S(0), 4 * w->m, 3), *m = C(S(0), 4 * w->m), *kept = tg_square(t, m);
@@ -66,7 +66,7 @@ static tg_tensor *tp_gathered(p_world *w) {
     return tg_softmax(t, tg_gather_from_tp(t, y, w->tp), -1);
 }
 
-/* A root that is R is seeded 1/n; the same after r_to_i is I. */
+/* An R root is seeded with 1/n; the same value after r_to_i is I. */
 static tg_tensor *replicated_root(p_world *w) {
     tg_tape *t = w->t;
     return tg_mean(t, tg_square(t, tg_linear(t, L(R, 4, 3), L(R, 2, 3), L(R, 2))), ALL, false);
@@ -89,20 +89,20 @@ static tg_tensor *logsumexp_of_shards(p_world *w) {
     return tg_add(t, tg_log(t, sum), m);
 }
 
-/* ---- Experts: rows go to the ranks that have them ---- */
+/* ---- Experts: rows go to the ranks that own the experts ---- */
 
 static tg_tensor *experts(p_world *w) {
     tg_tape *t = w->t;
     int n = w->m;
     tg_tensor *x = L(S(0), 4 * n * n, 3), *gate = tg_sigmoid(t, LINEAR(x, L(R, 1, 3)));
     tg_tensor *there = tg_all_to_all(t, tg_as_opaque(t, x, w->tp), NULL, NULL, w->tp);
-    tg_tensor *weight = L(S(0), 2 * n, 3), *own = weight; /* every rank's two rows of it */
+    tg_tensor *weight = L(S(0), 2 * n, 3), *own = weight; /* its two rows on every rank */
     if (tg_comm_size(w->tp) > 1) own = tg_as_opaque(t, weight, w->tp);
     tg_tensor *y;
     if (tg_comm_size(w->tp) > 1) {
         y = LINEAR(there, own);
         y = tg_as_shard(t, tg_all_to_all(t, y, NULL, NULL, w->tp), 0, w->tp);
-    } else { /* what went to expert e is block e of every rank's rows */
+    } else { /* rows for expert e are block e of every rank's rows */
         tg_tensor *rows = tg_reshape(t, x, TG_SHAPE(n, n, 4, 3)), *all = tg_reshape(t, weight, TG_SHAPE(1, n, 2, 3));
         y = tg_reshape(t, tg_matmul(t, rows, tg_transpose(t, all, 2, 3)), TG_SHAPE(4 * n * n, 2));
     }
@@ -121,7 +121,7 @@ static tg_tensor *attend(p_world *w, tg_tensor *q, tg_tensor *k, tg_tensor *v, b
     }
     tg_tensor *sum = NULL, *scores = NULL, *kk = tg_as_opaque(t, k, w->tp), *vv = tg_as_opaque(t, v, w->tp);
     tg_tensor *qq = tg_scale(t, tg_as_opaque(t, q, w->tp), 1 / sqrt(3));
-    for (int i = 0; i < n; i++) { /* values are small: no shift by a maximum */
+    for (int i = 0; i < n; i++) { /* values are small, so no maximum is subtracted */
         tg_tensor *e = tg_exp(t, tg_matmul(t, qq, tg_transpose(t, kk, 2, 3)));
         tg_tensor *part = tg_matmul(t, e, vv), *weight = tg_sum(t, e, TG_DIMS(3), true);
         sum = sum ? tg_add(t, sum, part) : part;
@@ -141,14 +141,14 @@ static tg_tensor *cp_gathered(p_world *w) {
     return attend(w, q, k, v, false);
 }
 
-/* ---- A GPT: tp, with sequence parallelism or without, beside dp ---- */
+/* ---- A GPT: tp, with and without sequence parallelism, together with dp ---- */
 
 enum { BLOCKS = 2, HEAD = 2, SEQ = 8 };
 
 typedef struct gpt {
     p_world *w;
     bool sp, tied;
-    tg_placement batch; /* of ids and targets on dp */
+    tg_placement batch; /* placement of ids and targets on dp */
     double dropout;     /* draws of shards are those of one rank; of opaque batches they cannot be */
     int64_t hidden, ffn, vocab;
 } gpt;
@@ -156,7 +156,7 @@ typedef struct gpt {
 static tg_tensor *weight_of(const gpt *g, tg_placement tp, tg_shape shape) {
     return leaf_at(g->w, shape, P_AT({TG_TP, tp}, {TG_DP, R}));
 }
-/* What meets the residual stream: shards of the sequence under sequence parallelism. */
+/* Activations next to the residual stream: shards of the sequence under sequence parallelism. */
 static tg_placement stream(const gpt *g) { return g->sp ? R : I; }
 
 static tg_tensor *enter(const gpt *g, tg_tensor *x) {
@@ -206,7 +206,7 @@ static tg_tensor *block(const gpt *g, tg_tensor *x) {
     return tg_add(t, x, tg_dropout(t, gated_mlp(g, enter(g, n2)), g->dropout));
 }
 
-/* Sums: the losses of all ranks' rows add up, whatever the batch is. */
+/* The losses of all ranks' rows are summed, for any placement of the batch. */
 static tg_tensor *run_gpt(const gpt *g) {
     p_world *w = g->w;
     tg_tape *t = w->t;
@@ -238,7 +238,7 @@ GPT(gpt_untied_shards, false, false, S(1))
 GPT(gpt_sp, true, true, P_ALONG(1))
 GPT(gpt_sp_shards, true, false, S(1))
 
-/* The output of sequence parallelism gathered to I: every rank has the whole gradient. */
+/* The output of sequence parallelism is gathered to I, so every rank has the whole gradient. */
 static tg_tensor *sp_gathered_to_i(p_world *w) {
     tg_tape *t = w->t;
     tg_tensor *x = tg_rms_norm(t, L(S(0), 2 * w->m, 3), L(R, 3), 1e-5);
@@ -302,7 +302,7 @@ START_TEST(gpt_over_tp_and_dp) {
         p_compare(gpts[i].name, gpts[i].program, 2, 1, 2); /* tp */
         p_compare(gpts[i].name, gpts[i].program, 1, 1, 2); /* dp */
         p_compare(gpts[i].name, gpts[i].program, 2, 1, 4);
-        p_compare(gpts[i].name, gpts[i].program, 4, 1, 4); /* one head a rank */
+        p_compare(gpts[i].name, gpts[i].program, 4, 1, 4); /* one head per rank */
     }
 }
 END_TEST

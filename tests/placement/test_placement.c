@@ -14,7 +14,7 @@
 
 static tg_ctx *ctx;
 static tg_tape *t;
-static const tg_parallel groups; /* whose ranks are told to the context alone */
+static const tg_parallel groups; /* only the context knows its ranks */
 #define GROUPS (&groups)
 
 static void begin_sizes(int tp, int dp, int cp) {
@@ -27,6 +27,7 @@ static void begin_sizes(int tp, int dp, int cp) {
         g->size[placing_axis[i]] = sizes[i];
         if (sizes[i] > 1) g->axes |= 1u << placing_axis[i];
     }
+    ctx->run.has_peers = g->axes != 0;
 }
 
 static void begin(void) { begin_sizes(2, 2, 2); }
@@ -54,7 +55,7 @@ static tg_tensor *uneven_split_of(tg_tensor *x) {
     return out[0];
 }
 
-/* A result that a table can look at: outputs are otherwise of the op alone. */
+/* Returns a result that a row can examine, since other outputs belong to the op. */
 #define CALLS(X)                                                                                                       \
     X(tanh, tg_tanh(t, x[0]))                                                                                          \
     X(neg, tg_neg(t, x[0]))                                                                                            \
@@ -80,7 +81,7 @@ static tg_tensor *uneven_split_of(tg_tensor *x) {
     X(outer, tg_outer(t, x[0], x[1]))                                                                                  \
     X(dot, tg_dot(t, x[0], x[1]))                                                                                      \
     X(heads, tg_einsum(t, "bqh,bkh->bqk", x[0], x[1]))                                                                 \
-    X(crossed, tg_einsum(t, "ij,ji->", x[0], x[1]))                                                                    \
+    X(swapped_sum, tg_einsum(t, "ij,ji->", x[0], x[1]))                                                                \
     X(lone, tg_einsum(t, "ij,jk->k", x[0], x[1]))                                                                      \
     X(trace, tg_einsum(t, "ii,j->j", x[0], x[1]))                                                                      \
     X(linear, tg_linear(t, x[0], x[1], NULL))                                                                          \
@@ -142,7 +143,7 @@ static tg_tensor *uneven_split_of(tg_tensor *x) {
     X(tril, tg_tril(t, x[0], 0))                                                                                       \
     X(diag, tg_diag(t, x[0], 0))                                                                                       \
     X(masked_select, tg_masked_select(t, x[0], x[1], 0))                                                               \
-    X(one_hot, tg_one_hot(t, x[0], 4, TG_F32))                                                                         \
+    X(one_hot, tg_one_hot(t, TG_F32, x[0], 4))                                                                         \
     X(concat_0, tg_concat(t, x, n, 0))                                                                                 \
     X(concat_1, tg_concat(t, x, n, 1))                                                                                 \
     X(stack_0, tg_stack(t, x, n, 0))                                                                                   \
@@ -229,7 +230,7 @@ static tg_tensor *run(const row *r) {
     return NULL;
 }
 
-/* "R/I" and "R" are one text. */
+/* Compares placements as text: "R/I" equals "R". */
 static bool same_text(const char *got, const char *want) {
     size_t n = strlen(got);
     return !strncmp(got, want, n) && (want[n] == 0 || strspn(want + n, "/I") == strlen(want + n));
@@ -255,14 +256,15 @@ static void check_rows(const row *rows, int n) {
     }
 }
 
-START_TEST(families_of_ops) { check_rows(families, TG_LEN(families)); }
+START_TEST(each_family_of_ops_follows_the_rule) { check_rows(families, TG_LEN(families)); }
 END_TEST
-START_TEST(ops_on_shapes) { check_rows(shapes, TG_LEN(shapes)); }
+START_TEST(ops_on_shapes_follow_the_rule) { check_rows(shapes, TG_LEN(shapes)); }
 END_TEST
-START_TEST(several_axes) { check_rows(axes, TG_LEN(axes)); }
+START_TEST(the_rule_holds_on_several_axes) { check_rows(axes, TG_LEN(axes)); }
 END_TEST
 
 int main(void) {
-    const TTest *const tests[] = {families_of_ops, ops_on_shapes, several_axes};
+    const TTest *const tests[] = {each_family_of_ops_follows_the_rule, ops_on_shapes_follow_the_rule,
+                                  the_rule_holds_on_several_axes};
     return tg_check_main("placement", tests, TG_LEN(tests));
 }

@@ -1,5 +1,5 @@
-/* Wrong programs that placements must refuse, each with its correct twin. The wrong one is refused when it is recorded,
- * for its placements alone; the correct one gives one rank's values and gradients. docs/placements.md lists them. */
+/* Wrong programs that placements must refuse, each with a correct version. Recording the wrong one fails, only
+ * because of its placements; the correct one gives one rank's values and gradients. docs/placements.md lists them. */
 #include "placement/programs.h"
 
 #include <tapegrad/megatron.h>
@@ -11,7 +11,8 @@
 #define S(d) TG_SHARD(d)
 #define SHAPE TG_SHAPE
 
-/* One row a program: what is wrong, what is right. x, y, h, w ... are leaves made in order, n is the axis size. */
+/* One program per row: the wrong version and the correct one. x, y, h, w ... are leaves made in this order, n is the
+ * size of the axis. */
 #define PAIR(name, wrong, right)                                                           \
     static tg_tensor *wrong_##name(p_world *w) {                                           \
         tg_tape *t = w->t;                                                                 \
@@ -31,7 +32,7 @@
 #define REDUCE(x) tg_reduce_from_tp(t, x, w->tp)
 #define LINEAR(x, y) tg_linear(t, x, y, NULL)
 
-/* ---- What is the same on every rank meets what is not ---- */
+/* ---- Tensors that are equal on every rank used with others ---- */
 
 PAIR(invariant_meets_shard, LINEAR(L(I, 2, 3), L(S(0), 2 * n, 3)), LINEAR(COPY(L(I, 2, 3)), L(S(0), 2 * n, 3)))
 PAIR(invariant_meets_batch, LINEAR(C(S(0), 2 * n, 3), L(I, 2, 3)), LINEAR(C(S(0), 2 * n, 3), L(R, 2, 3)))
@@ -147,7 +148,7 @@ PAIR(fill_of_partial, tg_masked_fill(t, L(P, 2, 3), mask(w, I, SHAPE(2, 3)), -9)
 PAIR(beside_partial, tg_concat(t, (tg_tensor *[]){L(P, 2, 3), L(R, 2, 3)}, 2, 0),
      tg_concat(t, (tg_tensor *[]){tg_all_reduce(t, L(P, 2, 3), w->tp), L(R, 2, 3)}, 2, 0))
 
-/* x - max(x) of what is each rank's own. */
+/* x - max(x) of opaque data. */
 static tg_tensor *shifted(p_world *w, bool right) {
     tg_tensor *x = L(V, 2 * w->m, 3), *from = right ? tg_detach(w->t, x) : x;
     return tg_sub(w->t, x, tg_all_reduce_max(w->t, tg_max(w->t, from, TG_DIMS(0), false), w->tp));
@@ -159,7 +160,7 @@ PAIR(nothing_to_reduce, REDUCE(tg_matmul(t, L(S(0), 2 * n, 3), L(R, 3, 2))),
 PAIR(shard_as_addend, tg_as_partial(t, L(S(0), 2 * n, 3), w->tp), tg_sum(t, L(S(0), 2 * n, 3), TG_DIMS(0), false))
 PAIR(scatter_of_replicated, tg_scatter_to(t, L(R, 2 * n, 3), 0, w->tp), tg_shard(t, L(R, 2 * n, 3), 0, w->tp))
 
-/* ---- Two axes: tp of 2, and cp or dp ---- */
+/* ---- Two axes: tp of 2 ranks, and cp or dp ---- */
 
 #define BOTH(a, at_a, b, at_b, ...) leaf_at(w, SHAPE(__VA_ARGS__), P_AT({a, at_a}, {b, at_b}))
 
@@ -212,7 +213,7 @@ START_TEST(their_twins_are_one_rank) {
 }
 END_TEST
 
-/* ---- The comparison finds what is wrong ---- */
+/* ---- The comparison finds wrong programs ---- */
 
 #define CLAIM(x, at) tg_assume_placement(w->t, x, w->p, TG_TP, at)
 

@@ -10,15 +10,15 @@
 #include "placement/random.h"
 #include "placement/placing.h"
 
-/* ---- Against one rank ---- */
+/* ---- Comparison with one rank ---- */
 
 static void coordinates(const program *p, int rank, int *c) {
     c[0] = rank % p->size[0];
     c[1] = p->n_axes > 1 ? rank / p->size[0] : 0;
 }
 
-/* What a root, or its tangent, denotes: the sum over the axes where it is P or varies; on the others all ranks have the
- * same. */
+/* Returns what a root or its tangent denotes: the sum over the axes on which it is P or varies; on the others all
+ * ranks have the same. */
 static bool denoted(const job *j, const result *z, double (*of)[NODES], int k, double *sum) {
     const program *p = &z->program[0];
     const node *nd = &p->node[k];
@@ -37,7 +37,7 @@ static bool denoted(const job *j, const result *z, double (*of)[NODES], int k, d
     return true;
 }
 
-/* got: of every rank; ref: at every coordinate. */
+/* got: results of every rank; ref: at every coordinate. */
 static bool compare_leaf(const job *j, const result *z, double (*got)[NODES][LOCAL], double *const *ref, int k,
                          const char *what, char *says, size_t n) {
     const program *p = &z->program[0];
@@ -86,7 +86,7 @@ typedef struct totals {
     int programs, accepted, refused, infinite, by_op[OP_COUNT];
 } totals;
 
-/* Whether a program that the ranks ran is the same on one. */
+/* Returns whether a program gives the same on the ranks and on one. */
 static bool check_program(const job *j, result *z, double *room, totals *sum, char *says, size_t n) {
     const program *p = &z->program[0];
     reference ref;
@@ -104,7 +104,8 @@ static bool check_program(const job *j, result *z, double *room, totals *sum, ch
     return !ref.finite || compare(j, z, &ref, says, n);
 }
 
-/* Runs a batch from program `first` on; the number of the first that differs, or fails on some rank, or -1. */
+/* Runs a batch from program `first` on. Returns the number of the first program that differs or fails on some rank,
+ * or -1. */
 static int run_batch(job *j, int first, double *room, totals *sum, char *says, size_t n) {
     static const int ranks[] = {2, 3, 4, 4}, n_axes[] = {1, 1, 1, 2};
     const tg_config *config = TG_CONFIG(.threads = 1, .dtype = TG_F64, .seed = 7, .deadline = 30);
@@ -149,7 +150,7 @@ static job *job_new(const char *overruled) {
     return j;
 }
 
-START_TEST(what_is_accepted_is_one_rank) {
+START_TEST(accepted_programs_equal_one_rank) {
     job *j = job_new(NULL);
     double *room = calloc((size_t)2 * NODES * RANKS * ELEMENTS, sizeof *room);
     totals sum = {0};
@@ -172,33 +173,33 @@ START_TEST(what_is_accepted_is_one_rank) {
 }
 END_TEST
 
-/* What the rule says when it refuses, and the batch that finds what is wrong when that is overruled: of the usual seed,
- * and as the generator is. Where it does not, the ones behind it are searched. */
+/* Texts of refusals, and the batch (with the usual seed and the current generator) that finds an error if the
+ * refusal is overruled. If it finds none, the following batches are searched. */
 static const struct {
     const char *says;
     int batch;
 } refusals[] = {
     {"not linear in exactly", 0},
-    {"a share of a sum would meet", 0},
-    {"would be one rank's share of it", 0},
-    {"every rank would have another gradient", 0},
-    {"the gradient of one would be whole", 0},
+    {"a share of a sum would be combined", 0},
+    {"would be only one rank's share of it", 0},
+    {"the I tensor would differ between ranks", 0},
+    {"would be whole on every rank", 0},
     {"would be added once on every rank", 3},
     {"not sharded alike along the dim that is summed", 1},
     {"a whole dim meets a shard", 0},
-    {"does not stretch a dim of size 1", 0},
+    {"does not broadcast a dim of size 1", 0},
     {"the shards differ in dim, layout or order", 3},
     {"the shards differ in size", 13},
     {"needs the whole of the dim", 0},
     {"play different parts", 0},
-    {"would be joined behind", 10},
+    {"would be joined after", 10},
     {"cut the chunks of the shard", 175},
     {"no counterpart in the new shape", 155},
     {"equal contiguous shards", 1},
     {"pieces of every rank's shard", 3},
 };
 
-/* Some program differs from one rank where a refusal is overruled. */
+/* If a refusal is overruled, some program differs from one rank. */
 static bool finds(const char *refusal, int batch, double *room, int *found) {
     totals sum = {0};
     char says[1600];
@@ -226,6 +227,6 @@ START_TEST(a_broken_rule_is_found) {
 END_TEST
 
 int main(void) {
-    const TTest *const tests[] = {what_is_accepted_is_one_rank, a_broken_rule_is_found};
+    const TTest *const tests[] = {accepted_programs_equal_one_rank, a_broken_rule_is_found};
     return tg_check_main("random programs", tests, TG_LEN(tests));
 }

@@ -1,6 +1,6 @@
-/* What a tensor-parallel rank holds after a training step: of sharded tensors exactly 1 / tp of one rank's, in shapes,
- * bytes and the allocator's account of parameters, gradients and moments; of all other tensors the whole; of logits 1 /
- * tp. The figures come from real steps on thread ranks. */
+/* Memory of a tensor-parallel rank after a training step. Of sharded tensors it has exactly 1 / tp of one rank's, in
+ * shapes, bytes and the allocator's account of parameters, gradients and moments; of logits 1 / tp; of all other
+ * tensors the whole. The figures come from real steps on thread ranks. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +17,8 @@
 
 #include "device_ranks.h"
 
-/* Every shard on 4 ranks is a multiple of the allocator's 64 bytes, the vocabulary of 128 tp: nothing is rounded. */
+/* Every shard on 4 ranks is a multiple of the allocator's 64 bytes, and the vocabulary one of 128 tp, so nothing is
+ * rounded. */
 enum { BATCH = 2, LENGTH = 32, HIDDEN = 128, HEADS = 8, LAYERS = 2, VOCAB = 512, TENSORS = 64 };
 
 typedef struct setup {
@@ -28,26 +29,26 @@ typedef struct setup {
     int64_t vocab;
 } setup;
 
-/* A parameter and what belongs to it, on one rank. */
+/* A parameter with its gradient and state on one rank. */
 typedef struct share {
     char name[64];
     tg_shape shape, global;
-    int64_t bytes, grad_bytes, state_bytes; /* state: of all tensors that the optimizer has for it */
+    int64_t bytes, grad_bytes, state_bytes; /* state_bytes: all tensors of the optimizer for it */
     bool alike; /* its gradient and its moments have its shape */
 } share;
 
 typedef struct rank_share {
     int n;
     share of[TENSORS];
-    int64_t parameters, gradients, optimizer; /* live, as the report says */
-    int64_t saved;         /* behind the forward pass, likewise */
-    int64_t logits, logits_freed; /* of tg_gpt_logits, before they are gathered: bytes; what freeing them gives back */
+    int64_t parameters, gradients, optimizer; /* live bytes in the report */
+    int64_t saved;         /* live bytes after the forward pass in the report */
+    int64_t logits, logits_freed; /* bytes before the gather; bytes that freeing them releases */
     tg_shape logits_shape;
 } rank_share;
 
 typedef struct job {
     const setup *s;
-    rank_share *out; /* of each rank */
+    rank_share *out; /* results of each rank */
 } job;
 
 static int passed, failed;
@@ -69,7 +70,7 @@ static bool same_shape(tg_shape a, tg_shape b) {
     return same;
 }
 
-/* The live bytes of a category in the report. */
+/* Returns the live bytes of a category in the report. */
 static int64_t reported(tg_ctx *ctx, const char *category) {
     char text[8192];
     long long live = -1;
@@ -107,7 +108,7 @@ static void take_shares(tg_module *gpt, tg_optim *o, rank_share *out) {
     }
 }
 
-/* The product with the output matrix, which is the last one on the tape. */
+/* Finds the product with the output matrix, which is the last one on the tape. */
 static void take_logits(tg_module *gpt, tg_tape *t, tg_tensor *ids, rank_share *out) {
     tg_ctx *ctx = tg_tape_ctx(t);
     tg_tensor *logits = NULL;
@@ -165,7 +166,7 @@ static tg_status run_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     return tg_ctx_status(ctx);
 }
 
-/* What each rank has; to free. */
+/* Returns the results of each rank, to be freed. */
 static rank_share *run(const setup *s) {
     char message[1024] = "";
     rank_share *out = calloc((size_t)s->tp, sizeof *out);
@@ -177,7 +178,7 @@ static rank_share *run(const setup *s) {
     return out;
 }
 
-/* ---- Against one rank ---- */
+/* ---- Comparison with one rank ---- */
 
 static bool ends_in_one_of(const char *name, const char *const *endings) {
     for (; *endings; endings++)
@@ -185,7 +186,7 @@ static bool ends_in_one_of(const char *name, const char *const *endings) {
     return false;
 }
 
-/* The dim that is sharded, by the parameter's name as the published checkpoints have it; -1: none. */
+/* Returns the dim that is sharded, by the parameter's name in published checkpoints; -1: none. */
 static int sharded_dim(const char *name) {
     static const char *const rows[] = {"wte.weight", "c_attn.weight", "c_attn.bias", "c_fc.weight", "c_fc.bias",
                                        "embed_tokens.weight", "q_proj.weight", "k_proj.weight", "v_proj.weight",
@@ -195,7 +196,7 @@ static int sharded_dim(const char *name) {
     return ends_in_one_of(name, columns) ? 1 : -1;
 }
 
-/* Returns how many ranks the parameter is shared out over. */
+/* Returns the number of ranks over which the parameter is sharded. */
 static int check_share(const setup *s, int rank, const share *got, const share *one) {
     int dim = sharded_dim(one->name), over = dim < 0 ? 1 : s->tp;
     tg_shape want = one->shape;
@@ -215,20 +216,21 @@ static int check_share(const setup *s, int rank, const share *got, const share *
     return over;
 }
 
-/* What the optimizer has in addition to the moments: the words of all groups that there may be, in float64 and float32,
- * and a few numbers for itself and for each parameter, of any size. */
+/* Bytes of the optimizer in addition to the moments: the scalars of all possible groups, in float64 and float32, and a
+ * few numbers for itself and for each parameter, of any size. */
 static int64_t beside_moments(const rank_share *r) {
     int64_t n = r->optimizer;
     for (int i = 0; i < r->n && i < TENSORS; i++) n -= r->of[i].state_bytes;
     return n;
 }
 
-/* The allocator's account is that of the tensors, to the byte. */
+/* The allocator's account equals that of the tensors, to the byte. */
 static void check_rank(const setup *s, int rank, const rank_share *got, const rank_share *one) {
     int64_t parameters = 0, gradients = 0, states = beside_moments(one);
-    int64_t words = TG_STEP_GROUPS * TG_STEP_WORD * (int64_t)(sizeof(double) + sizeof(float));
-    int64_t numbers = 1024 + words + 16 * one->n;
-    verdict(states >= 0 && states <= numbers, s, rank, "bytes beside", "moments", (double)states, (double)numbers);
+    int64_t scalars = TG_STEP_GROUPS * TG_STEP_SCALARS * (int64_t)(sizeof(double) + sizeof(float));
+    int64_t numbers = 1024 + scalars + 16 * one->n;
+    verdict(states >= 0 && states <= numbers, s, rank, "bytes in addition to", "moments", (double)states,
+            (double)numbers);
     verdict(got->n == one->n && got->n <= TENSORS, s, rank, "the number of", "parameters", got->n, one->n);
     for (int i = 0; i < one->n; i++) {
         int over = check_share(s, rank, &got->of[i], &one->of[i]);
@@ -248,7 +250,7 @@ static void check_rank(const setup *s, int rank, const rank_share *got, const ra
             (double)got->logits_freed, (double)(one->logits / s->tp));
 }
 
-/* What the loss keeps of the logits: what another vocabulary's step keeps more than this one's. */
+/* Logits that the loss keeps: the difference between steps with two sizes of the vocabulary. */
 static void check_kept_logits(const setup *s, const rank_share *got, const rank_share *one,
                               const rank_share *one_wide) {
     setup wide = *s;

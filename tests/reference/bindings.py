@@ -5,7 +5,7 @@ import pathlib
 import re
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-HEADERS = [ROOT / "include/tapegrad" / name for name in ("tapegrad.h", "ops.h")]
+HEADERS = sorted((ROOT / "include/tapegrad").glob("*.h"))
 MAX_DIMS = 8
 
 POINTER = ctypes.c_void_p
@@ -49,7 +49,7 @@ def _structs(text):
     found = {}
     for body, name in re.findall(r"typedef struct tg_\w+ \{\n(.*?)\n\} (tg_\w+);", text, re.S):
         fields = []
-        for line in body.split("\n"):
+        for line in filter(str.strip, body.split("\n")):  # what comments leave is blank
             field = re.match(r"\s*(?:const )?(\w+) (\*?(?:const )?\*?)(\w+(?:, \w+)*)(?:\[(\d+)\])?;", line)
             if not field:
                 break

@@ -17,7 +17,7 @@ import hf
 HERE = pathlib.Path(__file__).resolve().parent
 VOCAB, POSITIONS, BATCH, LENGTH = 61, 24, 2, 19
 
-# Values that are nobody's defaults, so that a key that is not read shows.
+# Values that differ from all defaults, so that a key that is not read is noticed.
 MODELS = {
     "gpt2": (hf.gpt2_config(VOCAB, 2, 4, 32, POSITIONS, n_inner=72, layer_norm_epsilon=3e-4), torch.float32),
     "llama": (hf.llama_config(VOCAB, 2, 4, 2, 32, 40, POSITIONS, rms_norm_eps=2e-4,

@@ -155,7 +155,7 @@ def fill(o):
         lambda x: x.masked_select(x > -9), [N(3, 5)])
     row("arange", lambda: tg.arange(5, 2, 11, 3), lambda: torch.arange(2, 11, 3), [])
     row("full", lambda: tg.full(1, shape(2, 3), 1.5), lambda: torch.full((2, 3), 1.5), [])
-    row("one_hot", lambda i: tg.one_hot(i, 6, 5), lambda i: F.one_hot(i, 6), [I(6, 4)])
+    row("one_hot", lambda i: tg.one_hot(5, i, 6), lambda i: F.one_hot(i, 6), [I(6, 4)])
 
     networks(o)
     losses(o)
@@ -211,7 +211,7 @@ def scans_and_order(o, cases):
     tg, row = o.tg, o.row
 
     def both(f):
-        """The result, and the places that come beside it."""
+        """Returns the result and its positions."""
         def run(x):
             places = o.handles(1)
             return [f(x, places), places[0]]
@@ -307,11 +307,11 @@ def losses(o):
     for k, name in reductions:
         for s in (0.0, 0.2):
             row("cross_entropy", lambda x, t, k=k, s=s: tg.cross_entropy(
-                    x, t, tg.opts("cross_entropy", reduction=k, smoothing=s, ignore_index=1)),
+                    x, t, tg.opts("cross_entropy", reduction=k, label_smoothing=s, ignore_index=1)),
                 lambda x, t, n=name, s=s: F.cross_entropy(x, t, reduction=n, label_smoothing=s, ignore_index=1),
                 [N(6, 5), I(5, 6)])
             row("cross_entropy", lambda x, w, t, k=k, s=s: tg.cross_entropy(
-                    x, t, tg.opts("cross_entropy", reduction=k, smoothing=s, weight=w, ignore_index=3)),
+                    x, t, tg.opts("cross_entropy", reduction=k, label_smoothing=s, weight=w, ignore_index=3)),
                 lambda x, w, t, n=name, s=s: F.cross_entropy(x, t, w, reduction=n, label_smoothing=s, ignore_index=3),
                 [N(6, 5), U(0.5, 2, 5, frozen=True), I(5, 6)])
         row("linear_cross_entropy", lambda x, w, t, k=k: tg.linear_cross_entropy(

@@ -25,7 +25,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 @dataclasses.dataclass
 class Recipe:
-    """What both sides are told."""
+    """Options of both sides."""
 
     steps: int
     batch: int

@@ -1,4 +1,4 @@
-/* A library for LD_PRELOAD: a clock that goes back by a second at each reading. */
+/* A library for LD_PRELOAD: a clock that goes back by one second at each reading. */
 #include <stdatomic.h>
 #include <time.h>
 

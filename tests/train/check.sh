@@ -9,8 +9,8 @@ cd "$work" || exit 1
 export LC_ALL=C
 passed=0 failed=0
 
-# turn: succeeds; but where TG_TEST_SHARE_name=N is set for the script of that name, in one of N calls, chosen by
-# TG_TEST_TURN.
+# turn: succeeds. If TG_TEST_SHARE_name=N is set for the script of that name, it succeeds in one of N calls, which
+# TG_TEST_TURN chooses.
 share=$(printenv "TG_TEST_SHARE_$(basename "$0" .sh)" || echo 1)
 calls=${TG_TEST_TURN:-0}
 turn() {
@@ -18,34 +18,34 @@ turn() {
     [ $((calls % share)) = 0 ]
 }
 
-# A model whose steps take no time.
+# A model whose steps take almost no time.
 tiny="--layers 1 --hidden 16 --heads 2 --seq-len 16 --batch 4 --threads 1"
 
 pass() { passed=$((passed + 1)); }
 
-# wrong WHAT: a check has failed; what the program printed, where it was kept, follows.
+# wrong WHAT: reports a failed check, and what the program printed, if it was kept.
 wrong() {
     failed=$((failed + 1))
     echo "wrong: $*"
     if [ -s printed ]; then sed 's/^/    /' printed | head -n 20; fi
 }
 
-# holds WHAT COMMAND...
+# holds WHAT COMMAND...: checks that the command succeeds; WHAT is the statement that it proves.
 holds() {
     what=$1
     shift
     if "$@"; then pass; else wrong "$what"; fi
 }
 
-# runs COMMAND...: the program ends with status 0; its output is in `printed`.
+# runs COMMAND...: checks that the program ends with status 0; its output is in `printed`.
 runs() {
     "$tapegrad" "$@" >printed 2>&1 </dev/null
     status=$?
     if [ $status = 0 ]; then pass; else wrong "status $status: tapegrad $*"; fi
 }
 
-# refuses STATUS TEXT COMMAND...: the program ends so, with one line "tapegrad COMMAND: ...", which contains TEXT, on
-# stderr (and where help is, for status 2), and leaves no run in x behind.
+# refuses STATUS TEXT COMMAND...: checks that the program ends with STATUS, prints one line "tapegrad COMMAND: ..." with
+# TEXT to stderr (and how to get help, for status 2), and leaves no run in x.
 refuses() {
     want=$1 expected=$2
     shift 2
@@ -60,23 +60,23 @@ refuses() {
     elif [ "$(grep -c . printed)" != "$want" ]; then
         wrong "expected $want line(s): tapegrad $*"
     elif [ -e x ]; then
-        wrong "x is left behind: tapegrad $*"
+        wrong "it leaves x: tapegrad $*"
         rm -rf x
     else
         pass
     fi
 }
 
-# metrics DIR: its lines without what depends on the clock.
+# metrics DIR: prints the lines of metrics.jsonl without values that depend on the clock.
 metrics() { sed 's/"tokens_per_s": [^,]*, //' "$1/metrics.jsonl"; }
 
-# number KEY FILE: the numbers of that key, one a line.
+# number KEY FILE: prints the numbers of that key, one a line.
 number() { sed -n "s/.*\"$1\": \([-+.0-9e]*\).*/\1/p" "$2"; }
 
-# Before a command with `&` that is to be interrupted: a shell has what it starts so ignore SIGINT.
+# Used before a command with `&` that will be interrupted, because a shell makes such commands ignore SIGINT.
 interruptible="env --default-signal=INT"
 
-# while_alive PID COMMAND...: waits until it holds, as long as that child lives.
+# while_alive PID COMMAND...: waits until the command succeeds, as long as that child lives.
 while_alive() {
     child_of_test=$1
     shift
@@ -97,7 +97,7 @@ same_run() {
         cmp "$1/model.safetensors" "$2/model.safetensors" && cmp "$1/config.json" "$2/config.json"
 }
 
-# eventually COMMAND...: it holds within a minute.
+# eventually COMMAND...: succeeds if the command succeeds within a minute.
 eventually() {
     for _ in $(seq 3000); do
         if "$@"; then return; fi
@@ -113,7 +113,7 @@ finish() {
     exit
 }
 
-# same_steps DIR OTHER: the same bits; a graph has memory of its own, so that peaks may differ.
+# same_steps DIR OTHER: checks that the bits are the same; peaks may differ, because a graph has its own memory.
 same_steps() {
     for key in loss val_loss grad_norm; do
         number $key "$1/metrics.jsonl" >left

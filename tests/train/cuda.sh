@@ -6,7 +6,7 @@ model="--layers 2 --hidden 32 --heads 4 --seq-len 16 --batch 4 --threads 1"
 steps=100
 [ -z "${TG_TEST_QUICK:-}" ] || steps=20
 
-# follows DIR OTHER: every loss, validation loss and norm is the other's within 1e-4 of itself.
+# follows DIR OTHER: every loss, validation loss and norm equals the other's with a relative error of at most 1e-4.
 follows() {
     [ "$(wc -l <"$1/metrics.jsonl")" = "$(wc -l <"$2/metrics.jsonl")" ] &&
         for key in loss val_loss grad_norm; do
@@ -39,7 +39,7 @@ for arch in "gpt2 --dropout 0.1" "llama --kv-heads 2"; do
     holds "$arch: eval" near "$mine" "$(number loss printed)" 1e-4
 done
 
-# In float16: overflows at first, on both; a run goes on in the middle of a window.
+# In float16 both overflow at first; a run resumes in the middle of a window.
 if turn; then
     half="--data $text $model --steps 40 --precision fp16 --initial-loss-scale 16777216 --loss-scale-window 9"
     rm -rf cpu gpu again

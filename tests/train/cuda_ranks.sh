@@ -1,5 +1,5 @@
 #!/bin/sh
-# cuda_ranks.sh PROGRAM TEXT: ranks with a GPU each (of the emulator) train as one rank does, and their captured steps
+# cuda_ranks.sh PROGRAM TEXT: ranks with a GPU each (of the emulator) train like one rank, and their captured steps
 # give the bits of called ones.
 # shellcheck source=tests/train/check.sh disable=SC2086
 . "$(dirname "$0")/check.sh"

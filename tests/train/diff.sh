@@ -5,7 +5,7 @@
 tr '\n' ' ' <"$text" >plain
 run="--data plain $tiny --steps 3 --checkpoint-every 0"
 
-# records NAME OPTION...: a run that records its second step.
+# records NAME OPTION...: makes a run that records its second step.
 records() {
     name=$1
     shift
@@ -13,7 +13,7 @@ records() {
     runs train $run --out "$name" --record "$name.rec" --record-step 2 "$@"
 }
 
-# ends STATUS TEXT COMMAND...: it ends so, and says so.
+# ends STATUS TEXT COMMAND...: checks that the program ends with STATUS and prints TEXT.
 ends() {
     want=$1 expected=$2
     shift 2
@@ -31,27 +31,27 @@ ends() {
 # Equal runs.
 records a
 runs train $run --out plainly
-holds "recording changes nothing" cmp a/model.safetensors plainly/model.safetensors
+holds "recording does not change the model" cmp a/model.safetensors plainly/model.safetensors
 records b --threads 2
-holds "its two files" test "$(echo *.rec*)" = "a.rec b.rec"
+holds "each run writes one file" test "$(echo *.rec*)" = "a.rec b.rec"
 ends 0 "the runs are equal: " diff a.rec b.rec
 ends 0 "the runs are equal: " diff a.rec a.rec --all
 ends 0 '"differing": 0,' diff a.rec b.rec --json
 
 "$tapegrad" diff a.rec b.rec >/dev/full 2>printed
-holds "status 2 where nobody hears that they are" test $? = 2
-holds "the reason" grep -q "^tapegrad diff: cannot write to standard output" printed
+holds "the status is 2 if equality cannot be printed" test $? = 2
+holds "the reason is printed" grep -q "^tapegrad diff: cannot write to standard output" printed
 
-# Others.
+# Different runs.
 records c --lr 1.001e-3
 ends 1 "the first that differs is op 1 of " diff a.rec c.rec
-holds "where they part" grep -q "^  input 0, transformer.wte.weight f32\[256, 16\], differs already" printed
-holds "how far" grep -Eq '^  result 0, f32\[16, 4, 16\]: .* elements differ, the most by [0-9]+ ulp, at \[' printed
-holds "how many" grep -Eq '^[0-9]+ of the [0-9]+ ops differ, the most by [0-9]+ ulp, in op [0-9]+$' printed
+holds "the first difference is named" grep -q "^  input 0, transformer.wte.weight f32\[256, 16\], differs already" printed
+holds "the size of the difference is printed" grep -Eq '^  result 0, f32\[16, 4, 16\]: .* elements differ, the most by [0-9]+ ulp, at \[' printed
+holds "the number of different ops is printed" grep -Eq '^[0-9]+ of the [0-9]+ ops differ, the most by [0-9]+ ulp, in op [0-9]+$' printed
 ends 0 "the runs are equal within " diff a.rec c.rec --ulp 9000000000000000000
-holds "what is not equal is said" grep -Eq '^[0-9]+ tensors differ in their bytes, by no more than --ulp' printed
+holds "tensors that are not equal are counted" grep -Eq '^[0-9]+ tensors differ in their bytes, by no more than --ulp' printed
 ends 1 "gradient of input 0, transformer.wte.weight f32[256, 16]" diff a.rec c.rec --all
-holds "forward, then backward" sh -c 'sed -n "/the backward of/,\$p" printed | grep -c "^op" >n && [ "$(cat n)" -gt 9 ] &&
+holds "forward ops come before backward ops" sh -c 'sed -n "/the backward of/,\$p" printed | grep -c "^op" >n && [ "$(cat n)" -gt 9 ] &&
     ! sed -n "/the backward of/,\$p" printed | grep "^op" | grep -v "the backward of"'
 ends 1 '"pass": "backward",' diff a.rec c.rec --all --json
 records d --record-values 0
@@ -64,10 +64,10 @@ ends 1 " of 1 elements differ of those that are recorded" diff few.rec one.rec -
 records half --precision fp16 --loss-scale 8 --record-step 1
 records halves --precision fp16 --loss-scale 16 --record-step 1
 ends 1 "the first that differs is op " diff half.rec halves.rec
-holds "the scaled loss" grep -q "^the first that differs is op [0-9]* of [0-9]*, mul " printed
-holds "its inputs" grep -q "^  input 1, f32\[\], differs already" printed
+holds "the scaled loss is the first difference" grep -q "^the first that differs is op [0-9]* of [0-9]*, mul " printed
+holds "its inputs are compared" grep -q "^  input 1, f32\[\], differs already" printed
 
-# Other programs.
+# Runs of different programs.
 records deep --layers 2
 ends 2 "the runs are of different programs: op " diff a.rec deep.rec
 records again --recompute full
@@ -77,10 +77,10 @@ ends 2 "input 0 is transformer.wte.weight f32[256, 16], and transformer.wte.weig
 ends 2 "the runs are of different programs" diff a.rec half.rec
 ends 0 "the runs are equal" diff again.rec again.rec
 
-# Ranks have a file each.
+# Each rank writes a file.
 rm -f ./*.rec.*
 records ranks --ranks 2
-holds "a file a rank" test "$(echo ranks.rec*)" = "ranks.rec.0 ranks.rec.1"
+holds "each rank writes a file" test "$(echo ranks.rec*)" = "ranks.rec.0 ranks.rec.1"
 ends 0 "the runs are equal" diff ranks.rec.0 ranks.rec.0
 ends 1 "differs" diff ranks.rec.0 ranks.rec.1
 records parts --ranks 2 --tp 2 --sp
@@ -88,17 +88,17 @@ records others --ranks 2 --tp 2 --sp --threads 2
 ends 0 "the runs are equal" diff parts.rec.0 others.rec.0
 ends 0 "the runs are equal" diff parts.rec.1 others.rec.1
 
-# Two runs that give their records one name: the one that ends last has it.
-"$tapegrad" train $run --out twin --record same.rec --steps 300 --record-step 290 >printed 2>&1 &
-twin=$!
-holds "it has begun its record" while_alive $twin sh -c 'ls same.rec.part* >/dev/null 2>&1'
+# Two runs whose records have one name: the record of the run that ends last remains.
+"$tapegrad" train $run --out second --record same.rec --steps 300 --record-step 290 >printed 2>&1 &
+second=$!
+holds "the run has begun its record" while_alive $second sh -c 'ls same.rec.part* >/dev/null 2>&1'
 runs train $run --out sister --record same.rec
-wait $twin
-holds "both end well" test $? = 0
+wait $second
+holds "both runs succeed" test $? = 0
 ends 0 "the runs are equal" diff same.rec same.rec
-holds "nothing else is left" test "$(echo same.rec*)" = same.rec
+holds "no other file remains" test "$(echo same.rec*)" = same.rec
 
-# Files that are none.
+# Files that are not records.
 head -c 4000 a.rec >torn.rec
 ends 2 "its end is missing" diff torn.rec a.rec
 sed '$d' a.rec >endless.rec
@@ -119,7 +119,7 @@ piped() {
     cat a.rec | "$tapegrad" diff /dev/stdin a.rec >printed 2>&1
     [ $? = 2 ] && grep -q "'/dev/stdin' is not a regular file" printed
 }
-holds "a pipe" piped
+holds "a pipe is refused" piped
 ends 2 "expected two FILEs" diff a.rec
 ends 2 "'c.rec' is one word too many; expected FILE FILE" diff a.rec b.rec c.rec
 
@@ -133,13 +133,13 @@ ln -s /dev/null nowhere
 for file in pipe nowhere; do
     refuses 1 "cannot write '$file': it is a device, pipe or socket" train $run --out x --record $file
 done
-holds "the pipe is as it was" test -p pipe
-holds "the link is as it was" test -h nowhere
+holds "the pipe remains" test -p pipe
+holds "the link remains" test -h nowhere
 refuses 1 "made a" train $run --out x --record y --record-step 3 --find-nan --precision fp16 --loss-scale 1e12
-holds "nothing is left of it" test "$(echo y*)" = "y*"
+holds "no file of the run remains" test "$(echo y*)" = "y*"
 runs train $run --out resumed --checkpoint-every 2 --record first.rec
 "$tapegrad" train --resume --out resumed --record y --record-step 2 >printed 2>&1
-holds "a step that is over" grep -q "the run goes on after step 3" printed
+holds "a step before the resumed one is refused" grep -q "the run goes on after step 3" printed
 runs train --resume --out resumed --steps 4 --record fourth.rec
 ends 1 "ops differ" diff first.rec fourth.rec
 finish

@@ -44,7 +44,7 @@ refuses 1 "cannot make the directory 'odd/x': Not a directory" train --data "$te
 refuses 1 "cannot make the directory 'odd/checkpoints'" train --data "$text" --out odd
 refuses 1 "cannot open 'none/config.json'" train --data "$text" --out x --init none
 
-# A whole run, and what must not happen to it.
+# A complete run, and errors that must not change it.
 runs train --data "$text" --out whole $tiny --steps 20 --checkpoint-every 10 --val-every 10
 cp -r whole before
 refuses 1 "'whole' holds a run already" train --data "$text" --out whole
@@ -59,9 +59,9 @@ head -c 1 even >one
 refuses 1 "has one token" eval --model whole --data one
 refuses 2 "id 2, at character 3, is not a whole number from 0 to 255" generate --model whole --prompt-ids 1,256
 runs train --resume --out whole
-holds "a run that is done changes nothing" same_run whole before
+holds "resuming a run that has ended changes nothing" same_run whole before
 
-# An order may grow and change behind the steps done, but not before. offsets N BYTE: N of them.
+# An order may grow, and change after the steps done, but not before. offsets N BYTE: prints N offsets.
 offsets() { for _ in $(seq "$1"); do printf '\000%b\000\000\000\000\000\000' "$2"; done; }
 offsets 8 '\001' >order
 runs train --data "$text" --out ordered $tiny --steps 2 --val-every 0 --order order
@@ -76,9 +76,9 @@ sed -i '/"order": "[0-9]*"/d; s/\("hash": "[0-9]*"\),/\1/' $state/state.json
 "$SEAL" ${state%/*}/step-0000000002
 runs train --resume --out unordered --steps 4 # of before orders had a checksum
 
-# Bytes that are lost, or more than there were, and bits that have turned: the message names the file.
+# Files that are cut short or too long, and flipped bits: the message names the file.
 last=checkpoints/step-0000000020
-# damaged FILE cut|longer|PART: of `hurt`, a copy of the run; PART: of 7, where in the file a bit turns.
+# damaged FILE cut|longer|PART: damages a file of `hurt`, a copy of the run; PART of 7 is the place of a flipped bit.
 damaged() {
     rm -rf hurt
     cp -r before hurt
@@ -118,9 +118,9 @@ done
 damaged $last/state.json longer
 rm -r hurt/checkpoints/step-0000000020
 runs train --resume --out hurt --steps 20
-holds "without the damaged checkpoint the one before it goes on" same_run hurt before
+holds "without the damaged checkpoint the run resumes from the previous one" same_run hurt before
 
-# Files of other checkpoints, which are whole: of a run of the same shape, of another step.
+# Undamaged files of other checkpoints: of a run of the same shape, and of another step.
 runs train --data "$text" --out other $tiny --steps 20 --checkpoint-every 10 --val-every 10 --seed 2
 for file in model.safetensors state-00000.safetensors; do
     damaged $last/$file longer
@@ -132,7 +132,7 @@ rm -r hurt/$last
 mv hurt/checkpoints/step-0000000010 hurt/$last
 refuses 1 "step-0000000020' holds the checkpoint of step 10" train --resume --out hurt --steps 30
 
-# A disk that is full: files of at most a few thousand bytes. The last checkpoint is still there, and goes on.
+# A full disk: files of at most a few thousand bytes. The last checkpoint remains, and the run can resume from it.
 # shellcheck disable=SC2317 # it is called by holds
 full() (
     ulimit -f 8
@@ -140,17 +140,17 @@ full() (
     refuses 1 "$@"
     [ $failed = 0 ]
 )
-holds "a new run" full "File too large" train --data "$text" --out small $tiny --steps 5 --checkpoint-every 5
-holds "nothing has a checkpoint's name" test "$(ls small/checkpoints)" = ""
-holds "a save" full "File too large" train --resume --out whole --steps 40
-holds "the old checkpoints are there" test "$(echo whole/checkpoints/*)" = \
+holds "a new run fails" full "File too large" train --data "$text" --out small $tiny --steps 5 --checkpoint-every 5
+holds "no file has a checkpoint's name" test "$(ls small/checkpoints)" = ""
+holds "a save fails" full "File too large" train --resume --out whole --steps 40
+holds "the old checkpoints remain" test "$(echo whole/checkpoints/*)" = \
     "whole/checkpoints/step-0000000010 whole/checkpoints/step-0000000020"
-holds "nothing temporary is left" test -z "$(find whole -name '*tmp*')"
+holds "no temporary file remains" test -z "$(find whole -name '*tmp*')"
 runs train --resume --out whole --steps 40
 runs train --resume --out before --steps 40
-holds "the run goes on as if the disk had never been full" same_run whole before
+holds "the resumed run equals an undisturbed one" same_run whole before
 
-# The same with a disk of its own, where we may mount one.
+# The same on a small disk, if the test may mount one.
 mkdir disk
 if mount -t tmpfs -o size=256k none disk 2>/dev/null; then
     trap 'umount "$work/disk"; rm -rf "$work"' EXIT
@@ -163,11 +163,11 @@ if mount -t tmpfs -o size=256k none disk 2>/dev/null; then
     holds "with room again it goes on as if nothing had been" same_run freed never
 fi
 
-# Weights that have grown beyond a precision: there is no next token.
+# Weights that overflow in a precision: there is no next token.
 runs train --data "$text" --out wild $tiny --steps 9 --lr 1e6 --min-lr 1e6 --warmup 0 --checkpoint-every 0
 refuses 1 "is NaN, expected a finite number" generate --model wild --prompt abc --tokens 3 --precision fp16
 
-# Output that nobody can take.
+# Standard output that cannot be written.
 for command in "ops" "ops --json" "train --help" "inspect --layers 1" "eval --model whole --data even" \
     "generate --model whole --prompt a --tokens 9"; do
     "$tapegrad" $command >/dev/full 2>printed
@@ -175,15 +175,15 @@ for command in "ops" "ops --json" "train --help" "inspect --layers 1" "eval --mo
     holds "the reason: $command" grep -q "cannot write to standard output" printed
 done
 
-# Closed output goes nowhere, and least of all into the run's files.
+# Closed output is lost, and is not written into the run's files.
 runs train --data "$text" --out heard $tiny --steps 5 --checkpoint-every 0
 "$tapegrad" train --data "$text" --out unheard $tiny --steps 5 --checkpoint-every 0 <&- >&- 2>&-
-holds "status 0 with closed output" test $? = 0
-holds "the metrics are whole" same_run heard unheard
-holds "no text is in the lock" test ! -s unheard/checkpoints/.lock
+holds "the status is 0 with closed output" test $? = 0
+holds "the metrics are complete" same_run heard unheard
+holds "the lock file is empty" test ! -s unheard/checkpoints/.lock
 "$tapegrad" train --data "$text" --out unseen $tiny --steps 5 --checkpoint-every 0 >&- 2>printed
-holds "nor without standard output alone" test ! -s unseen/checkpoints/.lock
+holds "the lock file is empty if only standard output is closed" test ! -s unseen/checkpoints/.lock
 "$tapegrad" generate --model whole --prompt abc --tokens 5000 2>printed | head -c 3 >three
-holds "a closed pipe" test "$(cat three)" = abc
-holds "a closed pipe is no error" test ! -s printed
+holds "a closed pipe gets the complete lines" test "$(cat three)" = abc
+holds "a closed pipe causes no message" test ! -s printed
 finish

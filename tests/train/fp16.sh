@@ -3,7 +3,7 @@
 # shellcheck source=tests/train/check.sh disable=SC2086
 . "$(dirname "$0")/check.sh"
 
-# trains DIR STEPS OPTION...
+# trains DIR STEPS OPTION...: trains in float16.
 trains() {
     dir=$1 steps=$2
     shift 2
@@ -15,26 +15,26 @@ scale_at() { number loss_scale "$1/metrics.jsonl" | sed -n "$2p"; }
 skipped() { grep -c '"grad_norm": null' "$1/metrics.jsonl"; }
 
 trains whole 60
-holds "float32 has no scale" sh -c '! grep -q loss_scale whole/metrics.jsonl'
+holds "float32 has no loss scale" sh -c '! grep -q loss_scale whole/metrics.jsonl'
 trains half 60 --precision fp16
-holds "it learns as in float32" near "$(last loss whole)" "$(last loss half)" 5e-2
+holds "it learns like float32" near "$(last loss whole)" "$(last loss half)" 5e-2
 holds "its model has 16 bits" grep -q '"torch_dtype": "float16"' half/config.json
-holds "every line has the scale" test "$(number loss_scale half/metrics.jsonl | wc -l)" = 60
+holds "every line of the metrics has the scale" test "$(number loss_scale half/metrics.jsonl | wc -l)" = 60
 runs eval --model half --data "$text" --json --precision fp16
-holds "eval in float16" near "$(last val_loss half)" "$(number loss printed)" 0.5
+holds "eval in float16 gives about the validation loss" near "$(last val_loss half)" "$(number loss printed)" 0.5
 runs generate --model half --prompt a --tokens 4 --precision fp16
 
-# The scale falls to where nothing overflows, and grows again.
+# The scale falls until nothing overflows, and grows again.
 trains a 60 --precision fp16 --initial-loss-scale 1073741824 --loss-scale-window 7
-holds "two overflows, the default, before it falls" test "$(scale_at a 1),$(scale_at a 2)" = "1073741824,536870912"
+holds "the scale falls after two overflows, the default" test "$(scale_at a 1),$(scale_at a 2)" = "1073741824,536870912"
 n=$(skipped a)
 holds "the first steps are skipped" test "$(head -n "$n" a/metrics.jsonl | grep -c '"grad_norm": null')" -ge 5
-holds "later ones are not" less "$n" 30
-holds "it learns all the same" less "$(last loss a)" 5.3
+holds "later steps are not skipped" less "$n" 30
+holds "it learns nevertheless" less "$(last loss a)" 5.3
 trains b 60 --precision fp16 --initial-loss-scale 4 --loss-scale-window 5 --hysteresis 1
-holds "it grows" test "$(scale_at b 4),$(scale_at b 5),$(scale_at b 60)" = "4,8,16384"
+holds "the scale grows" test "$(scale_at b 4),$(scale_at b 5),$(scale_at b 60)" = "4,8,16384"
 trains b 10 --precision fp16 --loss-scale 128
-holds "a fixed one stays" test "$(number loss_scale b/metrics.jsonl | sort -u)" = 128
+holds "a fixed scale does not change" test "$(number loss_scale b/metrics.jsonl | sort -u)" = 128
 for scale in "--loss-scale 1e30" "--initial-loss-scale 1e30 --min-loss-scale 1e29"; do
     rm -rf b
     "$tapegrad" train --data "$text" --out b $tiny --steps 60 --precision fp16 $scale >printed 2>&1
@@ -42,9 +42,9 @@ for scale in "--loss-scale 1e30" "--initial-loss-scale 1e30 --min-loss-scale 1e2
     holds "and said to be ($scale)" grep -q "10 such steps in a row" printed
 done
 
-# A stop in the middle of a window, and where overflows have used up the hysteresis.
+# Stops in the middle of a window, and after overflows have used up the hysteresis.
 trains b 60 --precision fp16 --initial-loss-scale 1073741824 --loss-scale-window 7 --checkpoint-every 1 --keep 60
-holds "the same bits twice" same_run a b
+holds "two runs give the same bits" same_run a b
 for step in 1 3 11 25 38; do
     rm -rf c
     cp -r b c
@@ -57,7 +57,7 @@ holds "a scale that is too high is named" grep -q "10 such steps in a row; try a
 refuses 1 "--precision is fp32, but the run in --out was begun with fp16" train --resume --out c --precision fp32
 refuses 1 "--loss-scale is 8, but the run in --out was begun with 0" train --resume --out c --loss-scale 8
 
-# Ranks find the overflows of each other.
+# Ranks skip a step if one of them overflows.
 for on in "--ranks 2" "--ranks 2 --tp 2" "--ranks 4 --tp 2 --sp"; do
     trains c 60 --precision fp16 --initial-loss-scale 1073741824 --loss-scale-window 7 $on
     holds "$on: it learns as on one rank" near "$(last loss a)" "$(last loss c)" 0.1
@@ -69,9 +69,9 @@ for on in "--ranks 2" "--ranks 2 --tp 2" "--ranks 4 --tp 2 --sp"; do
     holds "$on: the same bits twice" same_run c d
     rm -r d/checkpoints/step-*5[0-9] d/checkpoints/step-*60
     runs train --resume --out d $on
-    holds "$on: the same bits behind a stop" same_run c d
+    holds "$on: the same bits after a stop" same_run c d
 done
 rm -r d/checkpoints/step-*5[0-9] d/checkpoints/step-*60
 runs train --resume --out d --ranks 1 --tp 1
-holds "another number of ranks goes on with the scale" near "$(last loss a)" "$(last loss d)" 0.1
+holds "another number of ranks continues with the scale" near "$(last loss a)" "$(last loss d)" 0.1
 finish

@@ -8,7 +8,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 passed=0 failed=0
 
-# holds WHAT COMMAND...
+# holds WHAT COMMAND...: checks that the command succeeds.
 holds() {
     local what=$1
     shift
@@ -21,7 +21,7 @@ holds() {
     fi
 }
 
-# check DIR ARGUMENT...: its result is $result.
+# check DIR ARGUMENT...: runs scripts/gpu-check; the output file is $result.
 check() {
     local programs=$1
     shift
@@ -42,7 +42,7 @@ for row in 'copy' 'product of' 'layer norm, backward' 'softmax and loss' 'AdamW'
 done
 holds 'nothing is judged' [ -z "$(grep -E 'PASS|not met' "$result")" ]
 
-# A build directory of programs that are none.
+# A build directory of programs that do not work.
 mkdir -p "$work/b/tools" "$work/b/bench" "$work/b/tests"
 printf '#!/bin/sh\necho the last words\nexit 3\n' >"$work/b/tools/tapegrad"
 printf '#!/bin/sh\nread x\n' >"$work/b/bench/tapegrad-bench"

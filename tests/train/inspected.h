@@ -9,7 +9,7 @@
 
 #include <check.h>
 
-/* Of a model in some shape, the options of each. The caller's to json_decref. */
+/* Runs inspect with the options and returns its JSON, which the caller frees with json_decref. */
 static inline json_t *inspected(const char *model, const char *shape) {
     char command[4096];
     const char *program = getenv("TAPEGRAD");

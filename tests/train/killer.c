@@ -3,7 +3,7 @@
  * TG_KILL_COUNT=FILE: appends the number of calls to FILE when a process ends. TG_KILL_TRACE=FILE: writes a line for
  * each call except writes, with the path. */
 #define _GNU_SOURCE
-#undef _FILE_OFFSET_BITS /* it would give two of these one name */
+#undef _FILE_OFFSET_BITS /* it would give two of these functions one name */
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -41,7 +41,7 @@ static void die(void) {
     for (;;) pause();
 }
 
-/* The file's or the directory's. */
+/* Path of the file or directory. */
 static const char *path_of(int fd) {
     static _Thread_local char path[4096];
     char link[64];
@@ -51,7 +51,7 @@ static const char *path_of(int fd) {
     return path;
 }
 
-/* The system's function, by the type that its name has here. */
+/* The system's function; its type is that of the function of this name here. */
 #define REAL(name) (__extension__(__typeof__(&name)) dlsym(RTLD_NEXT, #name))
 
 #define WRITING(name, offset_type)                                                                                     \

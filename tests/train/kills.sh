@@ -22,7 +22,7 @@ command_of() {
     esac
 }
 
-# A whole run of each kind; its seconds, and the calls of the process that makes most.
+# An undisturbed run of each kind: its seconds, and the calls of the process that makes most.
 for kind in 0 1 2 3 4; do
     mkdir whole$kind
     cd whole$kind || exit 1
@@ -35,14 +35,14 @@ for kind in 0 1 2 3 4; do
     rm -f calls
 done
 
-# Numbers from 0 to 1, more than are needed (Park and Miller's generator).
+# More numbers from 0 to 1 than are needed (Park and Miller's generator).
 awk -v s="$seed" -v n="$points" 'BEGIN {
     for (n = 20 * n + 20; n > 0; n--) { s = s * 16807 % 2147483647; print s / 2147483647 }
 }' >draws
 exec 3<draws
 
-# is_killed PART: the run in cut, begun or resumed, at the drawn part of that part of a whole one's calls or time; else it
-# came to its end.
+# is_killed PART: starts or resumes the run in cut, and kills it at a drawn moment within that part of the calls or time
+# of an undisturbed run. Fails if the run ended before.
 is_killed() {
     read -r drawn <&3 || drawn=0.5
     mkdir -p cut
@@ -56,7 +56,7 @@ is_killed() {
     { ! (cd cut && "$@" "$tapegrad" $(command_of $kind) --resume) >printed 2>&1 </dev/null; } 2>/dev/null
 }
 
-# The ranks of a launcher that is gone may live a moment longer.
+# The ranks of a killed launcher may live a moment longer.
 is_free() { [ ! -e cut/run/checkpoints/.lock ] || flock -n cut/run/checkpoints/.lock true; }
 
 same_bytes() {
@@ -69,7 +69,7 @@ while [ $kills -lt "$points" ]; do
     [ -z "$killer" ] || [ $((turn / 4 % 2)) = 1 ] || how=calls
     turn=$((turn + 1))
     rm -rf cut
-    is_killed 1 || continue # the moment was behind its end: another is drawn
+    is_killed 1 || continue # the moment was after its end, so another is drawn
     kills=$((kills + 1))
     eventually is_free
     [ -z "$(find cut \( -name '*tmp*' -o -name '.step-*' \))" ] || saving=$((saving + 1))
@@ -86,8 +86,8 @@ while [ $kills -lt "$points" ]; do
     holds "the same bytes ($how, kind $kind, drawn $drawn)" same_bytes whole$kind/run cut/run
     holds "nothing is left over" test -z "$(find cut \( -name '*tmp*' -o -name '.step-*' \))"
 done
-# Without checkpoints, at each of the calls by which the model gets its place: the run begins again, but for one that was
-# done, whose config.json is there.
+# Without checkpoints, killed at each of the calls that put the model in its place: the run begins again, unless it was
+# complete, which its config.json shows.
 kind=4
 for before in $(if [ -n "$killer" ]; then seq 0 14; fi); do
     rm -rf cut
@@ -109,13 +109,13 @@ for before in $(if [ -n "$killer" ]; then seq 0 14; fi); do
     cd ..
     holds "the same bytes, $before calls before the last" same_bytes whole4/run cut/run
 done
-# in_order LINE...: the calls of the trace, with others between them.
+# in_order LINE...: checks that the trace has these calls in this order, with others in between.
 in_order() {
     printf '%s\n' "$@" >expected
     awk 'NR == FNR { line[n = NR] = $0; next } at < n && $0 == line[at + 1] { at++ }
         END { if (at < n) print "not in order: " line[at + 1]; exit at < n }' expected trace
 }
-# A name is on the disk before what counts on it, also where the power fails.
+# A name is synced to the disk before anything that relies on it, in case the power fails.
 if [ -n "$killer" ]; then
     LD_PRELOAD=$killer TG_KILL_TRACE=$work/trace runs train --out new --data $text $tiny --steps 2 --val-every 0 \
         --checkpoint-every 1 --record step --record-step 2

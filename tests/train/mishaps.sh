@@ -8,7 +8,7 @@ head -c 3000 "$text" >book
 run="--data book $tiny --steps 20 --val-every 0 --checkpoint-every 10"
 runs train $run --out base
 
-# warns TEXT COMMAND...: it ends with status 0, and standard error says so.
+# warns TEXT COMMAND...: checks that the program ends with status 0 and prints TEXT to standard error.
 warns() {
     expected=$1
     shift
@@ -16,7 +16,7 @@ warns() {
     holds "status 0: $*" test $? = 0
     holds "it warns '$expected': $*" grep -qF -e "$expected" printed
 }
-# silent COMMAND...: it ends with status 0, and standard error is empty.
+# silent COMMAND...: checks that the program ends with status 0 and prints nothing to standard error.
 silent() {
     "$tapegrad" "$@" >out 2>printed </dev/null
     holds "status 0: $*" test $? = 0
@@ -32,7 +32,7 @@ refuses 1 "own tokenizer (its tokenizer.json) and give the ids with --data-forma
 tr '\n' ' ' <book | sed 's/./&\x00/g' >book.u16
 silent eval --model wide --data book.u16 --data-format u16
 
-# Data that are none.
+# Files that are not data.
 gzip -c book >book.gz
 warns "--data 'book.gz' begins as a file that is compressed by gzip" eval --model base --data book.gz
 head -c 200 book | tr 'e' '\000' >zeros
@@ -40,7 +40,7 @@ warns "--data 'zeros' is not text: byte" eval --model base --data zeros
 warns "decompress it first (gunzip)" train --data book.gz --out zipped $tiny --steps 1 --val-every 0 --checkpoint-every 0
 silent eval --model base --data book
 
-# The two files of a model belong together.
+# The two files of a model must belong together.
 cp -r base edited
 sed -i 's/"layer_norm_epsilon": [^,]*/"layer_norm_epsilon": 0.5/' edited/config.json
 warns "\"layer_norm_epsilon\" is 0.5, was 1e-5" eval --model edited --data book
@@ -63,10 +63,10 @@ warns "its newest checkpoint is taken, 'going/checkpoints/step-0000000020'" gene
 warns "the run in 'going' has not ended" eval --model going --data book
 cp out going.loss
 silent eval --model base --data book
-holds "the loss of that checkpoint" cmp out going.loss
+holds "the loss is that of the checkpoint" cmp out going.loss
 
-# Ranks that were started differently. $TAPEGRAD_RANK is each one's own.
-# differ TEXT COMMAND: ranks that run the command of a shell are refused by the message of rank 1.
+# Ranks that were started differently. $TAPEGRAD_RANK is the rank's number.
+# differ TEXT COMMAND: ranks run a shell command that differs between them, and rank 1 prints TEXT.
 differ() {
     "$tapegrad" run -n 2 -- sh -c "$2" >out 2>printed </dev/null
     holds "status 1: $2" test $? = 1
@@ -111,24 +111,24 @@ refuses 1 "the checkpoint's --data is 'book', given in the directory '$work/tree
 runs train --resume --out elsewhere --steps 12 --data tome
 mv tome book
 
-# Hangups save as other signals do, and closed pipes end nothing.
+# A hangup saves like other signals, and a closed pipe does not end a run.
 $interruptible "$tapegrad" run -n 2 -- "$tapegrad" train $run --out hung --steps 1000000 --checkpoint-every 0 >printed 2>&1 &
 child=$!
-holds "it starts" while_alive $child test -s hung/metrics.jsonl
+holds "the run starts" while_alive $child test -s hung/metrics.jsonl
 kill -s HUP $child
 wait $child
 holds "SIGHUP ends it with status 129" test $? = 129
-holds "with a checkpoint" test -n "$(ls hung/checkpoints)"
+holds "it leaves a checkpoint" test -n "$(ls hung/checkpoints)"
 "$tapegrad" run -n 1 -- "$tapegrad" train $run --out piped --log-every 1 2>printed | head -n 1 >out
 until_there piped/config.json
-holds "without its reader it goes on" same_run piped base
-holds "and says so once" test "$(grep -c 'cannot write to standard output (Broken pipe)' printed)" = 1
+holds "the run continues without a reader" same_run piped base
+holds "the warning is printed once" test "$(grep -c 'cannot write to standard output (Broken pipe)' printed)" = 1
 if [ -e /dev/full ]; then
     "$tapegrad" train $run --out full >/dev/full 2>printed
     holds "a full output fails no run" test $? = 0
 fi
 
-# A damaged checkpoint: the message names the newest whole one, and how to go on from it.
+# A damaged checkpoint: the message names the newest undamaged one, and the command to resume from it.
 runs train $run --out hurt --steps 30 --keep 9
 for file in state.json state-00000.safetensors model.safetensors; do
     rm -rf x
@@ -143,30 +143,30 @@ done
 refuses 1 "'damaged' has no checkpoint of that step" train --resume --out damaged --resume-step 11
 refuses 2 "--resume-step is for --resume" train $run --out x --resume-step 11
 runs train --resume --out damaged --resume-step 10
-holds "later ones are set aside" test -d damaged/checkpoints/step-0000000030.unused
+holds "later checkpoints are renamed" test -d damaged/checkpoints/step-0000000030.unused
 rm -r damaged/checkpoints/*.unused
-holds "the same bits" same_run damaged hurt
+holds "the bits are the same" same_run damaged hurt
 
-# A refused run leaves nothing in a directory that was there.
+# A refused run leaves nothing in an existing directory.
 mkdir there
 refuses 1 "expected at least --seq-len + 1" train $run --out there --seq-len 5000
-holds "nothing is in it" test -z "$(ls -A there)"
+holds "the directory is empty" test -z "$(ls -A there)"
 
-# What a rank's program has started ends with it.
+# Processes that a rank's program has started end with it.
 "$tapegrad" run -n 2 -- sh -c 'sleep 300 & echo $! >>started' >printed 2>&1
 holds "the launcher ends" test $? = 0
 for pid in $(cat started); do
     holds "what a rank has started ends" eventually sh -c "! kill -0 $pid 2>/dev/null || grep -q '^State:.*Z' /proc/$pid/status"
 done
 
-# Names in files do not reach the terminal as they are.
+# Names in files are escaped before they reach the terminal.
 cp -r base named
 sed -i 's/"model_type": "gpt2"/"model_type": "\\u001b[31mred\\n"/' named/config.json
-refuses 1 'model_type "\x1b[31mred\n"' eval --model named --data book
+refuses 1 'model_type is "\x1b[31mred\n"' eval --model named --data book
 
 # Terminals.
 if script -qec true /dev/null >/dev/null 2>&1; then # a terminal can be had
-    # shown ENVIRONMENT...: what a terminal of 30 columns gets.
+    # shown ENVIRONMENT...: stores the output of a terminal with 30 columns.
     shown() {
         rm -rf seen
         env "$@" script -qec "stty cols 30; '$tapegrad' train $run --out seen --steps 50 --log-every 50" /dev/null >printed </dev/null
@@ -187,6 +187,6 @@ if [ -n "${BACKWARD:-}" ]; then
     LD_PRELOAD=$BACKWARD runs train $run --out back --log-every 5
     holds "its rate is not known" grep -q '^step 10/20  .*  ? tokens/s  ETA ?$' printed
     holds "nor in the metrics" grep -q '"tokens_per_s": null' back/metrics.jsonl
-    holds "the same bits" cmp back/model.safetensors base/model.safetensors
+    holds "the bits are the same" cmp back/model.safetensors base/model.safetensors
 fi
 finish

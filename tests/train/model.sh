@@ -10,7 +10,7 @@ runs $train --out gpt2 --heads 2
 runs $train --out llama --arch llama --heads 4 --kv-heads 2
 runs train --data "$text" --out wide $tiny --vocab 300 --steps 3
 
-# says MODEL OPTION...: what it generates.
+# says MODEL OPTION...: stores the text that the model generates.
 says() {
     model=$1
     shift
@@ -37,7 +37,7 @@ for model in gpt2 llama; do
     holds "$model: ids are bytes" cmp greedy again
     says $model --prompt 'The ' --tokens 0 >again
     holds "$model: nothing to add" test "$(cat again)" = "The "
-    # Without a cache each token is the likeliest behind all before it: ask for one at a time.
+    # Without a cache each token is the likeliest after all previous ones: generate one at a time.
     prompt='The '
     for _ in 1 2 3 4 5 6 7 8; do
         prompt=$(says $model --prompt "$prompt" --tokens 1 --temperature 0; echo .) # the dot keeps newlines
@@ -50,7 +50,7 @@ done
 refuses 2 "has a vocabulary of 300 ids, and --prompt gives the 256 bytes: give --prompt-ids" generate --model wide --prompt a
 runs generate --model wide --prompt-ids 299 --tokens 5
 
-# The whole validation of train is the loss of eval on those bytes, where the windows agree.
+# The whole validation of train equals the loss of eval on the same bytes, if the windows are the same.
 head -c 3302 "$text" >part
 runs train --data part --out fit $tiny --seq-len 33 --steps 10 --val-fraction 0.5 --val-batches 0
 tail -c 1651 part >end
@@ -61,15 +61,15 @@ runs eval --model fit --data part
 cp printed all
 runs eval --model fit --data part --threads 1
 holds "eval prints the same for any threads" cmp all printed
-holds "its lines" test "$(cut -d' ' -f1 printed | tr '\n' ' ')" = "tokens loss perplexity bits/byte "
+holds "it prints four lines" test "$(cut -d' ' -f1 printed | tr '\n' ' ')" = "tokens loss perplexity bits/byte "
 runs eval --model fit --data part --precision bf16
 runs train --data part --out mad $tiny --steps 3 --lr 100 --weight-decay 0 --warmup 0 --checkpoint-every 0
 runs eval --model mad --data part --json
-holds "a perplexity without end" grep -q '"perplexity": null' printed
+holds "an infinite perplexity is null in JSON" grep -q '"perplexity": null' printed
 runs eval --model mad --data part
-holds "as text" grep -q '^perplexity  inf' printed
+holds "an infinite perplexity is printed as inf" grep -q '^perplexity  inf' printed
 
-# The memory that inspect foretells is that of the real step.
+# The memory that inspect predicts equals that of the real step.
 for options in "" "--arch llama --heads 4 --kv-heads 2" "--precision bf16" "--precision fp64 --recompute full" \
     "--accumulate 2" "--dropout 0.1" "--arch llama --recompute full --accumulate 4"; do
     shape="--layers 3 --hidden 32 --heads 4 --seq-len 24 --batch 4 $options"
@@ -89,11 +89,11 @@ done
 runs ops
 holds "the table ends with the count" test "$(($(wc -l <printed) - 2))" = "$(sed -n 's/^\([0-9]*\) ops$/\1/p' printed)"
 runs ops --markdown
-holds "a row of the table" grep -q '^| `matmul` | ' printed
+holds "the table has a row for matmul" grep -q '^| `matmul` | ' printed
 runs ops --json
-holds "JSON" grep -q '"name": "matmul"' printed
+holds "the JSON has matmul" grep -q '"name": "matmul"' printed
 runs gradcheck matmul
-holds "samples" grep -Eq '^[0-9]+ passed, 0 failed$' printed
+holds "all samples pass" grep -Eq '^[0-9]+ passed, 0 failed$' printed
 cp printed samples # its last line is not this test's
 runs gradcheck mul --projections 2 --seed 3 --threads 1
 finish

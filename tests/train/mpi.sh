@@ -11,7 +11,7 @@ launch=$(realpath "$(dirname "$0")/../comm/mpi.sh") mlp=$(realpath "$3")
 run="--data $text --layers 2 --hidden 32 --heads 4 --seq-len 16 --batch 8 --threads 1 --dropout 0.1"
 run="$run --val-every 10 --checkpoint-every 10 --steps 20"
 
-# over RANKS NODES PROGRAM...: under mpirun; what it prints is in `printed`.
+# over RANKS NODES PROGRAM...: runs a program under mpirun; its output is in `printed`.
 over() {
     ranks=$1
     export TG_MPI_NODES="$2"
@@ -19,7 +19,7 @@ over() {
     "$launch" "$ranks" "$@" >printed 2>&1 </dev/null
 }
 
-# Losses and model, and every byte of the checkpoints, but for what was asked for.
+# Losses, model, and every byte of the checkpoints except the options.
 options() { find "$1/checkpoints" -name state.json | sort | xargs sed '/"out":/d; /"ranks":/d; /"xxh64":/d'; }
 same_files() {
     options "$1" >left && options "$2" >right && cmp left right &&
@@ -43,15 +43,15 @@ for ranks in 2 4; do
     done
 done
 
-holds "they go on from the checkpoint" over 2 2 "$tapegrad" train --resume --comm mpi --out mpi --steps 25 --tp 2
-holds "with as many steps" test "$(wc -l <mpi/metrics.jsonl)" = 25
+holds "they resume from the checkpoint" over 2 2 "$tapegrad" train --resume --comm mpi --out mpi --steps 25 --tp 2
+holds "the metrics have all steps" test "$(wc -l <mpi/metrics.jsonl)" = 25
 over 2 2 "$tapegrad" train --out x $run --ranks 2
-holds "the launcher gives the world" grep -q -e "--ranks is for ranks that are threads" printed
+holds "--ranks is refused under a launcher" grep -q -e "--ranks is for ranks that are threads" printed
 over 2 2 "$tapegrad" train --out x $run --tp 3
-holds "what does not divide is refused" grep -q "tp" printed
+holds "sizes that are not divisible are refused" grep -q "tp" printed
 refuses 2 "needs mpirun" train --data "$text" --out x --comm mpi
 
-# One of them is killed: mpirun ends the others, who leave their record of calls.
+# One rank is killed: mpirun ends the others, which print their record of calls.
 waits_in_tp='^  [0-9]*  tp#[0-9]* [a-z_]* .*  \(started\|failed in [0-9.]* us\)  '
 for nodes in 1 2; do
     rm -rf lost
@@ -80,5 +80,5 @@ for ranks in 2 4; do
 done
 over 2 2 "$mlp" wrong
 holds "a wrong program fails" test $? = 1
-holds "and is told why" grep -q "on axis tp its inputs are P, I" printed
+holds "the error is printed" grep -q "on axis tp its inputs are P, I" printed
 finish

@@ -10,7 +10,7 @@ steps=100
 run="--data $text $model --val-every $((steps / 2)) --checkpoint-every $((steps / 2)) --steps $steps"
 
 # follows DIR [TOLERANCE]: every loss, validation loss and norm of the gradients (before clipping; AdamW hides a wrong
-# scale from the losses) of the run is one rank's within 1e-3, or the tolerance, of itself.
+# scale from the losses) of the run equals one rank's with a relative error of at most 1e-3, or the tolerance.
 follows() {
     [ "$(wc -l <"$1/metrics.jsonl")" = "$(wc -l <one/metrics.jsonl)" ] &&
         for key in loss val_loss grad_norm; do
@@ -22,7 +22,7 @@ follows() {
         done
 }
 
-# peaks_as DIR OPTION...: every step's peak is the one that inspect says.
+# peaks_as DIR OPTION...: checks that every step's peak of memory is the one that inspect prints.
 peaks_as() {
     number peak_bytes "$1/metrics.jsonl" | sort -u >left
     shift
@@ -47,24 +47,24 @@ for ranks in "--ranks 2" "--ranks 2 --tp 2" "--ranks 4 --tp 2 --sp" "--ranks 4 -
     holds "$ranks: the model is as large" grep -q ": 34176 parameters" printed
 done
 
-# Ranks that are processes: the bits of threads.
+# Ranks that are processes give the bits of threads.
 runs run -n 2 -- "$tapegrad" train --out shm $run --tp 2
 holds "processes give the bits of threads" same_run many2 shm
 runs run -n 4 -- "$tapegrad" train --resume --out shm --steps $((steps + 10)) --tp 4
-holds "four processes go on from two" test "$(wc -l <shm/metrics.jsonl)" = $((steps + 10))
+holds "four processes resume a run of two" test "$(wc -l <shm/metrics.jsonl)" = $((steps + 10))
 
-# One of them is killed: the other is told, and the launcher says which.
+# One rank is killed: the other one gets an error, and the launcher names it.
 "$tapegrad" run -n 2 -- "$tapegrad" train --out lost $run --tp 2 --steps 1000000 --checkpoint-every 0 --deadline 60 >printed 2>&1 &
 launcher=$!
-holds "they start" while_alive $launcher test -s lost/metrics.jsonl
+holds "the ranks start" while_alive $launcher test -s lost/metrics.jsonl
 victim=$(pgrep -P $launcher | tail -n 1)
 kill -KILL "$victim"
 wait $launcher
 holds "the launcher fails with the rank" test $? = 137
 holds "the rank is named" grep -q "^tapegrad run: rank 1 was ended by signal 9" printed
-holds "its peer is told" grep -q "^tapegrad train: .*rank 1" printed
+holds "its peer reports an error" grep -q "^tapegrad train: .*rank 1" printed
 
-# The launcher is killed: no rank stays behind.
+# The launcher is killed: no rank remains.
 ended() { [ ! -e "/proc/$1" ] || grep -q '^State:[[:space:]]*[XZ]' "/proc/$1/status"; }
 "$tapegrad" run -n 2 -- "$tapegrad" train --out orphans $run --tp 2 --steps 1000000 --checkpoint-every 0 >printed 2>&1 &
 launcher=$!
@@ -77,7 +77,7 @@ for pid in $ranks; do
 done
 holds "there were two ranks" test "$(echo "$ranks" | wc -w)" = 2
 
-# What one composition saved another goes on from.
+# Any composition of ranks resumes the checkpoint of another.
 more=$(($(wc -l <one/metrics.jsonl) + 10))
 cp -r one ended && runs train --resume --out ended --steps $more
 number loss ended/metrics.jsonl >whole
@@ -97,16 +97,16 @@ done
 runs eval --model many4 --data "$text" --json
 mine=$(number loss printed)
 runs eval --model one --data "$text" --json
-holds "the models are one" near "$mine" "$(number loss printed)" 1e-4
+holds "the models are equal" near "$mine" "$(number loss printed)" 1e-4
 runs generate --model many3 --prompt "The" --tokens 5
 
-# Micro-batches, of which each data-parallel rank has its part.
+# Micro-batches, of each of which a data-parallel rank has a part.
 rm -rf one many
 runs train --out one $run --accumulate 4 --steps 20
 runs train --out many $run --accumulate 4 --steps 20 --ranks 4 --tp 2
-holds "micro-batches on ranks" follows many
+holds "micro-batches on ranks give one rank's numbers" follows many
 
-# In float64, where nothing but the arithmetic's last bits may differ.
+# In float64, where only the last bits may differ.
 exactly="$run --precision fp64 --steps 20 --accumulate 2"
 rm -rf one many
 runs train --out one $exactly
@@ -122,7 +122,7 @@ llama="--data $text --arch llama --kv-heads 2 --layers 2 --hidden 32 --heads 4 -
 rm -rf one many
 runs train --out one $llama
 runs train --out many $llama --ranks 4 --tp 4 --sp
-holds "llama with replicated key-value heads" follows many
+holds "llama with replicated key-value heads gives one rank's numbers" follows many
 
 refuses 2 "--ranks 4 is not divisible by --tp 3" train --data "$text" --out x $model --steps 3 --ranks 4 --tp 3
 refuses 2 "--heads 4 is not divisible by --tp 8" train --data "$text" --out x $model --steps 3 --ranks 8 --tp 8

@@ -5,24 +5,24 @@
 . "$(dirname "$0")/check.sh"
 run="--data $text $tiny --dropout 0.1 --steps 200 --val-every 50 --checkpoint-every 7 --keep 4"
 
-# interrupt SIGNAL STATUS: ends a run that would take very long.
+# interrupt SIGNAL STATUS: interrupts a run that would take very long.
 interrupt() {
     rm -rf long
     $interruptible "$tapegrad" train --out long $run --steps 1000000 --checkpoint-every 0 >log 2>&1 &
     child=$!
-    holds "it starts" while_alive $child test -s long/metrics.jsonl
+    holds "the run starts" while_alive $child test -s long/metrics.jsonl
     refuses 1 "is in use by another run" train --resume --out long
     refuses 1 "is in use by another run" train --out long $run
     kill -s "$1" $child
     wait $child
     holds "SIG$1 ends it with status $2" test $? = "$2"
-    holds "it says how to go on" grep -q "^interrupted after step [0-9]*; to go on: .* --resume --out long" log
+    holds "the command to resume is printed" grep -q "^interrupted after step [0-9]*; to go on: .* --resume --out long" log
     step=$(sed -n 's/^interrupted after step \([0-9]*\);.*/\1/p' log)
-    holds "the metrics end with the step" test "$(wc -l <long/metrics.jsonl)" = "$step"
+    holds "the metrics end with the last step" test "$(wc -l <long/metrics.jsonl)" = "$step"
     holds "it leaves a model" test -s long/model.safetensors
     holds "it leaves a checkpoint" test -d "long/checkpoints/step-$(printf %010d "$step")"
 }
-# ignores COMMAND...: a background job's SIGINT, which was ignored when it began, ends no run: the second one does.
+# ignores COMMAND...: SIGINT does not end a background job that began with SIGINT ignored; another signal does.
 ignores() {
     rm -rf long
     "$@" train --out long $run --steps 1000000 --checkpoint-every 0 >log 2>&1 &
@@ -44,16 +44,16 @@ interrupt INT 130
 interrupt TERM 143
 more=$((step + 20))
 runs train --resume --out long --steps $more --warmup 10 --lr 1e-3
-holds "the metrics go on" test "$(wc -l <long/metrics.jsonl)" = $more
+holds "the metrics continue" test "$(wc -l <long/metrics.jsonl)" = $more
 
 milliseconds() { echo $(($(date +%s%N) / 1000000)); }
 random() { od -An -N2 -tu2 /dev/urandom | tr -d ' '; }
 
 most=${TG_LONG:+60}
-# killed_often OPTION...: a run in `often` that is killed up to six times (sixty in the long suite), at moments spread
-# over the time that a whole one takes, and resumed until it is done.
-# (--foreground: timeout awaits its child, which holds the lock until it is gone. --preserve-status: where the moment comes
-# as the run is ending, it has the run's status and not 124.)
+# killed_often OPTION...: kills a run in `often` up to six times (sixty in the long suite), at moments spread over the
+# time of an undisturbed run, and resumes it until it ends.
+# (--foreground: timeout waits for its child, which has the lock until it ends. --preserve-status: if the moment comes
+# while the run is ending, timeout returns the run's status and not 124.)
 killed_often() {
     kills=0
     rm -rf often
@@ -72,47 +72,47 @@ for variant in "" "--arch llama --accumulate 2 --dropout 0" "--precision bf16 --
     time=$(milliseconds)
     runs train --out whole $run $variant
     time=$(($(milliseconds) - time))
-    holds "killed, it ends in the end ($variant)" killed_often $variant
-    holds "the same bits behind $kills kills ($variant)" same_run whole often
-    holds "nothing temporary is left" test -z "$(find often -name '*tmp*')"
+    holds "the killed run is completed ($variant)" killed_often $variant
+    holds "the same bits after $kills kills ($variant)" same_run whole often
+    holds "no temporary file remains" test -z "$(find often -name '*tmp*')"
 done
 
-# Killed behind the last checkpoint, before the oldest one is removed and the model is in its place.
+# Killed after the last checkpoint, before the oldest one is removed and the model is in its place.
 rm often/model.safetensors often/config.json
 cp -r often/checkpoints/*189 often/checkpoints/step-0000000175
 runs train --resume --out often
-holds "what was missing is there" same_run whole often
-holds "no checkpoint too many is there" test "$(echo often/checkpoints/*)" = "$(echo whole/checkpoints/* | sed s/whole/often/g)"
+holds "the missing files are restored" same_run whole often
+holds "no superfluous checkpoint remains" test "$(echo often/checkpoints/*)" = "$(echo whole/checkpoints/* | sed s/whole/often/g)"
 
-# The last line is torn, and checkpoints are older than the metrics.
+# The last line is incomplete, and checkpoints are older than the metrics.
 rm -r often/checkpoints/*196 often/checkpoints/*200
 truncate -s -5 often/metrics.jsonl
 runs train --resume --out often
-holds "it goes on from an older checkpoint" same_run whole often
+holds "it resumes from an older checkpoint" same_run whole often
 refuses 1 "has done 200 steps" train --resume --out often --steps 199
 runs train --data "$text" --out older $tiny --steps 20 --checkpoint-every 10 --val-every 0
 cp -r older newer
 rm -r newer/checkpoints/*20
 truncate -s -5 newer/metrics.jsonl
 runs train --resume --out newer
-holds "torn metrics are mended" same_run older newer
+holds "incomplete metrics are repaired" same_run older newer
 rm -r newer/checkpoints/*20 newer/metrics.jsonl
 runs train --resume --out newer
-holds "lost metrics are said" grep -q "warning: 'newer/metrics.jsonl' has no line for step 1" printed
-holds "and the steps that follow are written" test "$(wc -l <newer/metrics.jsonl)" = 10
+holds "missing metrics are reported" grep -q "warning: 'newer/metrics.jsonl' has no line for step 1" printed
+holds "the following steps are written" test "$(wc -l <newer/metrics.jsonl)" = 10
 
-# A damaged line, a missing one, one of a wrong step, and one that is there twice take no good ones with them.
-cp -r older mended
-rm -r mended/checkpoints/*20
-sed -i '3s/.*/{"step": 3, "lo/; 5d; 6s/6/9/; 8{p}' mended/metrics.jsonl
-runs train --resume --out mended
-holds "the damage is said" grep -q "'mended/metrics.jsonl' has no line for step 3, though the checkpoint has done it; \
+# A damaged line, a missing one, one of a wrong step, and a repeated one do not affect good lines.
+cp -r older repaired
+rm -r repaired/checkpoints/*20
+sed -i '3s/.*/{"step": 3, "lo/; 5d; 6s/6/9/; 8{p}' repaired/metrics.jsonl
+runs train --resume --out repaired
+holds "the damage is reported" grep -q "'repaired/metrics.jsonl' has no line for step 3, though the checkpoint has done it; \
 steps without one: 3 of 10, damaged lines removed: 3" printed
 metrics older | sed '3d; 5,6d' >left
-metrics mended >right
-holds "all good lines are there, once" cmp left right
-holds "nothing temporary is left" test -z "$(find mended -name '*tmp*')"
-rm -r mended/checkpoints/*20 mended/metrics.jsonl
-ln -s /dev/full mended/metrics.jsonl
-refuses 1 "'mended/metrics.jsonl' is a device, pipe or socket, expected a regular file" train --resume --out mended
+metrics repaired >right
+holds "each good line remains once" cmp left right
+holds "no temporary file remains" test -z "$(find repaired -name '*tmp*')"
+rm -r repaired/checkpoints/*20 repaired/metrics.jsonl
+ln -s /dev/full repaired/metrics.jsonl
+refuses 1 "'repaired/metrics.jsonl' is a device, pipe or socket, expected a regular file" train --resume --out repaired
 finish

@@ -6,14 +6,15 @@
 model="--layers 2 --hidden 32 --heads 4 --seq-len 16 --batch 8 --threads 1 --dropout 0.2"
 run="--data $text $model --steps 30 --val-every 10 --checkpoint-every 12 --keep 9"
 
-# stopped: `cut` is the run in `whole` as it was after step 12.
+# stopped: makes `cut` the run in `whole` as it was after step 12.
 stopped() {
     rm -rf cut
     cp -r whole cut
     rm -r cut/checkpoints/*24 cut/checkpoints/*30 cut/model.safetensors cut/config.json cut/loss.svg
     head -n 12 whole/metrics.jsonl >cut/metrics.jsonl
 }
-# seeds NAME: those of the stream in the last checkpoint, by rank: behind four sizes and each rank's four places.
+# seeds NAME: prints the seeds of the stream in the last checkpoint, by rank. They follow four sizes and the four
+# positions of each rank.
 seeds() {
     LC_ALL=C sed 's/,/\n/g' whole/checkpoints/*30/state-00000.safetensors |
         LC_ALL=C sed -n "s/^.*\"rng\\/$1\": *\"\([0-9 ]*\)\".*/\1/p" |
@@ -27,30 +28,30 @@ for rng in global megatron; do
         runs train --out whole $run $ranks --rng $rng
         stopped
         runs train --resume --out cut
-        holds "$rng: $ranks goes on with the same bits" same_run whole cut
+        holds "$rng: $ranks resumes with the same bits" same_run whole cut
     done
 done
 
-# Megatron's streams are the ranks' own.
+# Megatron's streams differ between ranks.
 rm -rf whole
 runs train --out whole $run --ranks 4 --tp 2 --rng megatron
-holds "streams by rank" test "$(seeds model-parallel-rng)" = "2719 2720 2719 2720 "
-holds "streams outside" test "$(seeds data-parallel-rng)" = "1 1 1 1 "
+holds "the model-parallel stream has a seed for each tp rank" test "$(seeds model-parallel-rng)" = "2719 2720 2719 2720 "
+holds "the data-parallel stream has one seed" test "$(seeds data-parallel-rng)" = "1 1 1 1 "
 stopped
 "$tapegrad" run -n 4 -- "$tapegrad" train --resume --out cut --ranks 1 >printed 2>&1
-holds "the launcher gives the world" grep -q "a launcher gives the number of ranks" printed
+holds "--ranks is refused under a launcher" grep -q "a launcher gives the number of ranks" printed
 runs run -n 4 -- "$tapegrad" train --resume --out cut
-holds "processes go on with the bits of threads" same_run whole cut
+holds "processes resume with the bits of threads" same_run whole cut
 
-# Other ranks go on as well.
+# Other numbers of ranks resume too.
 for ranks in "--ranks 2 --tp 2" "--ranks 4 --tp 4" "--ranks 1 --tp 1"; do
     stopped
     runs train --resume --out cut $ranks
-    holds "megatron: goes on with $ranks" test "$(wc -l <cut/metrics.jsonl)" = 30
+    holds "megatron: resumes with $ranks" test "$(wc -l <cut/metrics.jsonl)" = 30
 done
 
-# lost STREAM OPTION...: a run that goes on from a checkpoint with that stream's counter another one has other losses
-# from there on, so that the checks above see a stream that is not restored. Sealed as it is it has the same ones.
+# lost STREAM OPTION...: a run that resumes from a checkpoint with another counter of that stream has other losses. So the
+# checks above would find a stream that is not restored. With unchanged streams the losses are the same.
 lost() {
     stream=$1
     shift
@@ -62,16 +63,16 @@ lost() {
     cp -r cut sealed
     "$SEAL" sealed/checkpoints/*4
     runs train --resume --out sealed
-    holds "$stream: sealed, it goes on with the same bits" same_run whole sealed
+    holds "$stream: unchanged, it resumes with the same bits" same_run whole sealed
     state=$(echo cut/checkpoints/*4/state-00000.safetensors)
     cp "$state" kept
     sed -i "s#\(\"$stream\":\"[0-9 ]* \)[0-9]\([0-9]*\"\)#\19\2#" "$state"
-    holds "$stream: its counter is another one" test "$(cmp -l kept "$state" | wc -l)" = 1
+    holds "$stream: its counter has changed" test "$(cmp -l kept "$state" | wc -l)" = 1
     "$SEAL" cut/checkpoints/*4
     runs train --resume --out cut
     number loss whole/metrics.jsonl | tail -n 4 >left
     number loss cut/metrics.jsonl | tail -n 4 >right
-    holds "$stream: a lost stream is seen" sh -c 'test -s left && test -s right && ! cmp -s left right'
+    holds "$stream: a lost stream is found" sh -c 'test -s left && test -s right && ! cmp -s left right'
 }
 lost rng
 lost rng/model-parallel-rng --ranks 2 --tp 2 --rng megatron

@@ -1,5 +1,5 @@
-/* seal CHECKPOINT: recomputes the checksums of a checkpoint whose files were changed by a test: those of the files'
- * headers, in the files and in state.json, and state.json's own. So the test reaches the code after the checks. */
+/* seal CHECKPOINT: recomputes the checksums of a checkpoint whose files a test has changed: those of the files'
+ * headers, in the files and in state.json, and that of state.json itself. So tests reach the code after the checks. */
 #define _GNU_SOURCE
 #include <inttypes.h>
 #include <stdbool.h>
@@ -13,7 +13,7 @@ enum { MOST = 1 << 20, DIGITS = 16 };
 typedef struct file {
     FILE *f;
     char text[MOST];
-    size_t n; /* of a file of tensors, its header's */
+    size_t n; /* length; for a file of tensors that of its header */
 } file;
 
 static bool open_file(file *s, const char *dir, const char *name) {
@@ -30,7 +30,7 @@ static bool close_file(file *s) {
     return !fclose(s->f) && good;
 }
 
-/* The digits behind that key; NULL: there is none. */
+/* Returns the digits after that key; NULL: there are none. */
 static char *digits(file *s, const char *key) {
     char *at = memmem(s->text, s->n, key, strlen(key));
     return at ? at + strlen(key) : (fprintf(stderr, "seal: no %s\n", key), NULL);
@@ -42,7 +42,7 @@ static void put(char *at, uint64_t sum) {
     memcpy(at, text, DIGITS);
 }
 
-/* A checksum of all that counts itself as zeros. */
+/* Computes a checksum in which its own digits count as zeros. */
 static bool seal(file *s, const char *key) {
     char *at = digits(s, key);
     if (!at) return false;

@@ -12,7 +12,7 @@
 
 enum { BATCH = 2, SEQ = 8, VOCAB = 19, STEPS = 3 };
 
-/* An allocator that fails its nth call, and knows what is outstanding. */
+/* An allocator that fails its nth call, and counts allocated memory. */
 typedef struct faulty {
     int64_t calls, fail_at;
     int64_t blocks;
@@ -40,7 +40,7 @@ typedef struct run {
     tg_tape *t;
     tg_tensor *ids, *target;
     double loss[STEPS];
-    uint64_t bits; /* of the parameters at the end */
+    uint64_t bits; /* bits of the parameters at the end */
     tg_memory_info memory;
 } run;
 
@@ -73,7 +73,7 @@ static inline void run_open(run *r, const options *o) {
     r->t = tg_tape_new(r->ctx);
 }
 
-/* Up to the optimizer's step. */
+/* Runs forward and backward, without the optimizer's step. */
 static inline void run_gradients(run *r, int i) {
     tg_tensor *loss = tg_gpt_loss(r->gpt, r->t, r->ids, r->target, TG_LOSS_MEAN);
     tg_backward(r->t, tg_scale_loss(r->t, loss, r->opt));
@@ -96,7 +96,7 @@ static inline uint64_t tensor_bits(tg_tensor *x, uint64_t h) {
     return h;
 }
 
-/* 0 after an error. */
+/* Returns 0 after an error. */
 static inline uint64_t parameter_bits(const run *r) {
     uint64_t h = 1469598103934665603u;
     for (int i = 0; i < tg_module_param_count(r->gpt); i++) h = tensor_bits(tg_module_param(r->gpt, i, NULL), h);

@@ -29,14 +29,15 @@ static void saw(int device, const void *stream, const char *what) {
     trace.stream[trace.n++] = stream;
 }
 
-/* The first one from there on that is, or is not, on the stream (NULL: on any); trace.n: there is none. */
+/* Returns the first operation from there on that is, or is not, on the stream (NULL: on any); trace.n: there is
+ * none. */
 static int find(int from, const char *what, const void *stream, bool there) {
     for (int i = from; i < trace.n; i++)
         if (strstr(trace.what[i], what) && (!stream || (trace.stream[i] == stream) == there)) return i;
     return trace.n;
 }
 
-START_TEST(copies_run_beside_kernels) {
+START_TEST(copies_run_in_parallel_with_kernels) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "cuda", .threads = 1));
     tg_tape *t = tg_tape_new(ctx);
     static float v[ELEMENTS], got[ELEMENTS];
@@ -46,8 +47,8 @@ START_TEST(copies_run_beside_kernels) {
     emulator_watch(saw);
     trace.on = true;
     tg_upload(x, v, sizeof v);
-    tg_tensor *beside = tg_scale(t, y, 2), *reader = tg_scale(t, x, 2);
-    tg_work *w = tg_download(beside, got, sizeof got);
+    tg_tensor *source = tg_scale(t, y, 2), *reader = tg_scale(t, x, 2);
+    tg_work *w = tg_download(source, got, sizeof got);
     tg_scale(t, reader, 3);
     trace.on = false;
     emulator_watch(NULL);
@@ -63,7 +64,7 @@ START_TEST(copies_run_beside_kernels) {
                   wait);
     ck_assert_msg(find(up, "a wait for an event", copies, true) < down && down < trace.n, "a copy back at %d", down);
     ck_assert_msg(third < trace.n && find(down, "a wait for an event", copies, false) == trace.n,
-                  "the kernel behind a copy back waits for it");
+                  "the kernel after a copy back waits for it");
     tg_tape_free(t);
     tg_ctx_free(ctx);
 }
@@ -73,7 +74,7 @@ END_TEST
 
 static float value_of(int i, int step) { return (float)(i % 100 + 3 * step); }
 
-/* Steps that send, compute, fetch, and give memory back; what was fetched is right where no error is there. */
+/* Runs steps that upload, compute, download and free; without an error the downloaded values must be right. */
 static void send_and_fetch(tg_ctx *ctx, tg_tape *t) {
     static float v[ELEMENTS], got[STEPS_OF_COPIES][ELEMENTS];
     double sum[STEPS_OF_COPIES];
@@ -102,19 +103,19 @@ static void send_and_fetch(tg_ctx *ctx, tg_tape *t) {
     }
 }
 
-static void check_leaks(const faulty *host, const char *behind) {
+static void check_leaks(const faulty *host, const char *failure) {
     static const char *const kinds[] = {"stream", "event", "memory", "pinned"};
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
-        ck_assert_msg(emulator_live(kinds[k]) == 0, "%ld of kind %s leak behind %s", emulator_live(kinds[k]), kinds[k],
-                      behind);
-    ck_assert_msg(host->blocks == 0, "%lld blocks of host memory leak behind %s", (long long)host->blocks, behind);
+        ck_assert_msg(emulator_live(kinds[k]) == 0, "%ld of kind %s leak after %s", emulator_live(kinds[k]), kinds[k],
+                      failure);
+    ck_assert_msg(host->blocks == 0, "%lld blocks of host memory leak after %s", (long long)host->blocks, failure);
     ck_assert_str_eq(emulator_message(), "");
 }
 
-/* The nth call, or allocation of the host, fails; the steps are then repeated. Whether there was an nth one. */
+/* The nth call, or host allocation, fails; then the steps are repeated. Returns whether there was an nth one. */
 static bool fails_at(long n, bool allocation) {
     faulty host = {0};
-    char behind[160] = "nothing";
+    char failure[160] = "nothing";
     const tg_allocator allocator = {faulty_alloc, faulty_free, &host};
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "cuda", .threads = 1, .allocator = allocator));
     tg_tape *t = tg_tape_new(ctx);
@@ -123,17 +124,17 @@ static bool fails_at(long n, bool allocation) {
     emulator_fail_at(allocation ? 0 : n);
     send_and_fetch(ctx, t);
     bool failed = tg_ctx_status(ctx) != TG_OK;
-    if (failed) snprintf(behind, sizeof behind, "%s", tg_ctx_message(ctx));
+    if (failed) snprintf(failure, sizeof failure, "%s", tg_ctx_message(ctx));
     ck_assert_msg(!emulator_failed() || failed, "%s fails in silence", emulator_failed());
     bool reached = allocation ? host.calls >= host.fail_at : emulator_failed() != NULL;
     emulator_fail_at(0);
     tg_ctx_clear(ctx);
     tg_tape_reset(t);
     send_and_fetch(ctx, t);
-    ck_assert_msg(tg_ctx_status(ctx) == TG_OK, "repeated behind %s: %s", behind, tg_ctx_message(ctx));
+    ck_assert_msg(tg_ctx_status(ctx) == TG_OK, "repeated after %s: %s", failure, tg_ctx_message(ctx));
     tg_tape_free(t);
     tg_ctx_free(ctx);
-    check_leaks(&host, behind);
+    check_leaks(&host, failure);
     return reached;
 }
 
@@ -152,7 +153,7 @@ START_TEST(every_allocation_for_a_copy_may_fail) {
 END_TEST
 
 int main(void) {
-    const TTest *const tests[] = {copies_run_beside_kernels, every_call_of_a_copy_may_fail,
+    const TTest *const tests[] = {copies_run_in_parallel_with_kernels, every_call_of_a_copy_may_fail,
                                   every_allocation_for_a_copy_may_fail};
     return tg_check_main("cuda_copies", tests, sizeof tests / sizeof *tests);
 }

@@ -1,5 +1,5 @@
-/* On the emulator: every fallible call of CUDA and cuBLASLt fails in turn while a GPT trains, is saved, goes on from
- * its files, and generates. Each failure is reported with the name of the call; nothing hangs or leaks; and after
+/* On the emulator: every fallible call of CUDA and cuBLASLt fails in turn while a GPT trains, is saved, is loaded
+ * again, and generates. Each failure is reported with the name of the call; nothing hangs or leaks; and after
  * tg_ctx_clear the repeated step gives the same bits (invariant 13). */
 #include "check_main.h"
 
@@ -25,7 +25,7 @@ static const char *file(const char *name) {
 
 /* A run in stages, each of which can be repeated after a failure. */
 typedef struct snapshot {
-    unsigned char bytes[1 << 17]; /* of parameters and the optimizer's state */
+    unsigned char bytes[1 << 17]; /* parameters and the optimizer's state */
     size_t n;
     int64_t steps;
 } snapshot;
@@ -36,9 +36,9 @@ typedef struct faults {
     tg_rng rng;
     uint64_t bits;
     double logits[TOKENS][VOCAB];
-    int told;
-    bool noting;             /* nothing fails: what stages begin with is noted */
-    const snapshot *back_to; /* where to begin again, if not where the failure left the run */
+    int reported;
+    bool noting;             /* nothing fails: the state before each stage is stored */
+    const snapshot *back_to; /* the state from which to repeat, if not the one that the failure has left */
 } faults;
 
 static tg_tensor *state_of(const run *r, int i) {
@@ -73,9 +73,10 @@ static void begin(faults *f, int i) {
     run_open(&f->r, &f->o);
 }
 
-/* A step of the optimizer that fails on its way has stepped some parameters: one goes on from what was saved. */
+/* An optimizer step that fails in the middle has stepped some parameters, so the run continues from the stored
+ * state. */
 static void step(faults *f, int i) {
-    static snapshot before[STEPS + 1]; /* those of the run in which nothing fails */
+    static snapshot before[STEPS + 1]; /* states of the run without failures */
     run *r = &f->r;
     if (f->noting) take(&before[i], r);
     run_gradients(r, i % STEPS);
@@ -106,7 +107,7 @@ static void save(faults *f, int i) {
     tg_safetensors_save(f->r.ctx, file("optim.safetensors"), states, n, NULL, 0);
 }
 
-/* Another context goes on where the first was. */
+/* Another context continues at the first one's state. */
 static void resume(faults *f, int i) {
     (void)i;
     tg_named_tensor states[STATES];
@@ -142,8 +143,8 @@ static void bits(faults *f, int i) {
     f->bits = parameter_bits(&f->r);
 }
 
-/* What the call that failed, if one has, left behind is told, and in its words. Memory is the heap's to tell of; what
- * cuBLASLt answers has a name of its own. */
+/* If a call has failed, the error names it. The heap reports failures of memory, and cuBLASLt's results have other
+ * names. */
 static void check_told(const faults *f) {
     const char *call = emulator_failed(), *message = tg_ctx_message(f->r.ctx);
     ck_assert_msg(call != NULL, "fails, though no call did: %s", message);
@@ -152,7 +153,7 @@ static void check_told(const faults *f) {
     ck_assert_msg(named, "%s failed, and the message is: %s", call, message);
 }
 
-/* Repeats a stage that fails, once. `fresh`: it makes the context. */
+/* Repeats a stage that fails, once. `fresh`: the stage makes the context. */
 static void stage(faults *f, void (*run_it)(faults *, int), int i, bool fresh) {
     bool failed_before = emulator_failed() != NULL;
     f->back_to = NULL;
@@ -162,7 +163,7 @@ static void stage(faults *f, void (*run_it)(faults *, int), int i, bool fresh) {
     if (tg_ctx_status(f->r.ctx) == TG_OK) return;
     check_told(f);
     ck_assert_msg(!failed_before, "fails again, after %s: %s", emulator_failed(), tg_ctx_message(f->r.ctx));
-    f->told++;
+    f->reported++;
     if (fresh) {
         run_close(&f->r);
     } else {
@@ -201,7 +202,8 @@ static faults all_stages(const options *o, long fail_at, bool noting) {
     return f;
 }
 
-/* Ends of things: nobody is left to be told, and all is let go in spite of them. cudaSetDevice: by the close. */
+/* Calls that free something may fail silently: no error can be reported, and everything is freed nevertheless.
+ * cudaSetDevice is called when the device is closed. */
 static bool may_be_silent(const char *call) {
     static const char *const ends[] = {"cudaFree",          "cudaFreeHost",          "cudaEventDestroy",
                                        "cudaStreamDestroy", "cudaStreamSynchronize", "cublasLtDestroy",
@@ -213,23 +215,23 @@ static bool may_be_silent(const char *call) {
 
 static void fail_every_call(const options *o, long one_in) {
     faults noted = all_stages(o, 0, true), right = all_stages(o, 0, false);
-    long calls = emulator_calls(), silent = 0, told = 0, failed = 0;
+    long calls = emulator_calls(), silent = 0, reported = 0, failed = 0;
     turns t = turns_of("failing calls", one_in);
-    ck_assert(right.bits != 0 && right.bits == noted.bits && right.told == 0 && calls > 500);
+    ck_assert(right.bits != 0 && right.bits == noted.bits && right.reported == 0 && calls > 500);
     for (long n = 1; n <= calls; n++) {
         if (!its_turn(&t, n)) continue;
         faults f = all_stages(o, n, false);
         const char *call = emulator_failed();
         ck_assert_msg(call != NULL, "call %ld of %ld never came", n, calls);
-        ck_assert_msg(f.told || may_be_silent(call), "call %ld, %s, fails in silence", n, call);
+        ck_assert_msg(f.reported || may_be_silent(call), "call %ld, %s, fails in silence", n, call);
         ck_assert_msg(f.bits == right.bits, "other parameters after call %ld, %s", n, call);
         ck_assert_msg(!memcmp(f.logits, right.logits, sizeof f.logits), "other logits after call %ld, %s", n, call);
         failed++;
-        told += f.told;
-        silent += !f.told;
+        reported += f.reported;
+        silent += !f.reported;
     }
-    printf("%ld of %ld calls failed: %ld told, %ld of ends\n", failed, calls, told, silent);
-    ck_assert(told > 5 * silent);
+    printf("%ld of %ld calls failed: %ld reported, %ld frees\n", failed, calls, reported, silent);
+    ck_assert(reported > 5 * silent);
 }
 
 START_TEST(every_call_may_fail_gpt2) {

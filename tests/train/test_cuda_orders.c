@@ -18,15 +18,18 @@ static void schedule_of(int i, char *text, size_t n) {
         snprintf(text, n, "%d", i - 1);
 }
 
-/* Rows that several blocks reduce, a gradient of columns, an ordered scatter: what the tiny model is too small for. */
+/* Cases for which the tiny model is too small: rows that several blocks reduce, a gradient of columns, an ordered
+ * scatter. */
 static uint64_t wide_step(tg_ctx *ctx, tg_tape *t) {
     enum { ROWS = 70, COLUMNS = 9000, TAKEN = 50 };
     int64_t ids[TAKEN];
     for (int i = 0; i < TAKEN; i++) ids[i] = i * 7 % 5;
     tg_rng rng = {.seed = 3};
     tg_rng_set(ctx, NULL, &rng);
-    tg_tensor *w = tg_param(ctx, "w", TG_SHAPE(COLUMNS), 1), *table = tg_param(ctx, "table", TG_SHAPE(5, 33), 1);
-    tg_tensor *x = tg_randn(ctx, TG_SHAPE(ROWS, COLUMNS), 1), *at = tg_from_host(ctx, TG_I64, TG_SHAPE(TAKEN), ids);
+    tg_tensor *w = tg_param_new(ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(COLUMNS), 1),
+              *table = tg_param_new(ctx, "table", TG_DTYPE_DEFAULT, TG_SHAPE(5, 33), 1);
+    tg_tensor *x = tg_randn(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(ROWS, COLUMNS), 1),
+              *at = tg_from_host(ctx, TG_I64, TG_SHAPE(TAKEN), ids);
     tg_set_requires_grad(x, true);
     tg_tensor *y = tg_softmax(t, tg_rms_norm(t, x, w, 1e-5), -1);
     tg_tensor *loss = tg_add(t, tg_sum(t, tg_square(t, y), TG_ALL_DIMS, false),

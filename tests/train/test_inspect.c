@@ -33,7 +33,8 @@ static const model models[] = {
     {"--arch llama --precision fp64", CONFIG(.arch = TG_LLAMA), TG_F64},
 };
 
-/* What the program said of an op is what the tape's nodes of that op come to; returns how many these are. */
+/* Compares the program's figures of an op with the sums over the tape's nodes of that op. Returns the number of
+ * nodes. */
 static int64_t compare_op(const json_t *row, tg_tape *t, int64_t *flops) {
     const char *name = json_string_value(json_object_get(row, "op"));
     int64_t count = 0, op_flops = 0, saved = 0;
@@ -69,7 +70,7 @@ static void compare_step(const model *m) {
     tg_module *gpt = tg_gpt_new(ctx, &m->config);
     tg_tensor *params[64], *ids = tg_zeros(ctx, TG_I64, TG_SHAPE(BATCH, SEQ)),
                            *target = tg_zeros(ctx, TG_I64, TG_SHAPE(BATCH, SEQ));
-    for (int next = 0; next < 2; next++) tg_zeros(ctx, TG_I64, TG_SHAPE(BATCH, SEQ)); /* what is sent meanwhile */
+    for (int next = 0; next < 2; next++) tg_zeros(ctx, TG_I64, TG_SHAPE(BATCH, SEQ)); /* the next inputs */
     int n = tg_module_params(gpt, params, 64);
     tg_optim *optim = tg_adamw_new(ctx, params, n, NULL);
     tg_optim_no_decay_1d(optim);
@@ -101,12 +102,12 @@ static void compare_step(const model *m) {
     tg_ctx_free(ctx);
 }
 
-START_TEST(inspect_says_what_a_step_takes) {
+START_TEST(inspect_predicts_a_step) {
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) compare_step(&models[i]);
 }
 END_TEST
 
 int main(void) {
-    const TTest *tests[] = {inspect_says_what_a_step_takes};
+    const TTest *tests[] = {inspect_predicts_a_step};
     return tg_check_main("inspect", tests, sizeof tests / sizeof *tests);
 }

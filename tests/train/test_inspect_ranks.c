@@ -31,7 +31,7 @@ static const char *const models[] = {"--arch gpt2 --dropout 0.1", "--arch llama 
 
 enum { STEPS = 2 };
 
-/* What rank 0 finds. */
+/* Results of rank 0. */
 typedef struct real {
     train_options o;
     int64_t parameters;
@@ -94,7 +94,7 @@ static void trained(real *out, const char *options) {
     ck_assert_msg(s == TG_OK, "%s: %s", options, message);
 }
 
-/* ---- The two ---- */
+/* ---- Comparison ---- */
 
 static void compare_sent(const char *options, const json_t *all, const tg_comm_info *step, const tg_comm_info *layer) {
     size_t i, found = 0;
@@ -127,7 +127,7 @@ static void compare_memory(const char *options, const json_t *all, const tg_memo
                       (long long)m->peak_by_category[c]);
 }
 
-/* One composition: a step with three layers, and what the third one sent. */
+/* Tests one composition: a step with three layers, and the communication of the third. */
 static void compare(const char *model, const char *composition) {
     char options[2][512];
     static real three, two;
@@ -150,13 +150,13 @@ static void compare(const char *model, const char *composition) {
     json_decref(all);
 }
 
-START_TEST(inspect_says_what_a_step_on_ranks_takes_and_sends) {
+START_TEST(inspect_predicts_a_step_on_ranks) {
     for (size_t i = 0; i < sizeof compositions / sizeof *compositions; i++)
         for (size_t k = 0; k < sizeof models / sizeof *models; k++) compare(models[k], compositions[i]);
 }
 END_TEST
 
 int main(void) {
-    const TTest *tests[] = {inspect_says_what_a_step_on_ranks_takes_and_sends};
+    const TTest *tests[] = {inspect_predicts_a_step_on_ranks};
     return tg_check_main("inspect_ranks", tests, sizeof tests / sizeof *tests);
 }

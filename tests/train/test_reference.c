@@ -28,7 +28,7 @@ static double *values(tg_tensor *x) {
     return v;
 }
 
-/* The largest difference, as a share of the largest logit of PyTorch. */
+/* Returns the largest difference relative to PyTorch's largest logit. */
 static double error_of(tg_module *gpt, const char *model) {
     tg_ctx *ctx = tg_module_ctx(gpt);
     tg_tape *t = tg_tape_new(ctx);
@@ -84,7 +84,7 @@ static void same_bits(tg_module *a, tg_module *b) {
     }
 }
 
-START_TEST(what_is_saved_loads_as_it_was) {
+START_TEST(a_saved_model_loads_unchanged) {
     static const struct { const char *dir; tg_dtype dtype;
     } rows[] = {
         {REFERENCE "gpt2", TG_F32},
@@ -108,8 +108,8 @@ START_TEST(what_is_saved_loads_as_it_was) {
 }
 END_TEST
 
-/* What transformers wrote and what we write of it hold the same tensors, bit for bit. */
-START_TEST(the_file_holds_what_the_original_holds) {
+/* The files of transformers and those that this library writes of them contain the same tensors, bit for bit. */
+START_TEST(the_file_has_the_tensors_of_the_original) {
     static const char *const dirs[] = {REFERENCE "gpt2", REFERENCE "llama"};
     for (size_t i = 0; i < COUNT(dirs); i++) {
         workplace w = workplace_new(TG_CONFIG(.threads = 1));
@@ -135,9 +135,9 @@ START_TEST(the_file_holds_what_the_original_holds) {
 }
 END_TEST
 
-/* ---- What is refused ---- */
+/* ---- Refused models ---- */
 
-/* The workplace's directory cannot be loaded, for this reason, and nothing of the attempt stays. */
+/* The directory cannot be loaded, for this reason, and nothing remains of the attempt. */
 static void refused(workplace *w, tg_status s, const char *words) {
     int files = open_files();
     tg_module *gpt = tg_gpt_load(w->ctx, w->dir);
@@ -166,7 +166,7 @@ static void copy_model(workplace *w, const char *model) {
     copy_file(w, from, "model.safetensors");
 }
 
-/* The model's weights, but: `name` left out (shape.ndim < 0), or of the given shape, or added. */
+/* Writes the model's weights with `name` omitted (shape.ndim < 0), of the given shape, or added. */
 static void with_tensor(workplace *w, const char *model, const char *name, tg_shape shape) {
     tg_named_tensor all[64];
     char path[256];
@@ -203,7 +203,7 @@ START_TEST(other_tensors_than_the_model_has_are_refused) {
 }
 END_TEST
 
-/* Puts `now` in the place of `was` in config.json. */
+/* Replaces `was` with `now` in config.json. */
 static void edit_config(workplace *w, const char *was, const char *now) {
     char text[4096], edited[4096];
     size_t n = get_file(w, "config.json", text, sizeof text - 1);
@@ -224,7 +224,7 @@ START_TEST(a_config_that_means_another_model_is_refused) {
          TG_ERR_UNSUPPORTED, "scale_attn_by_inverse_layer_idx"},
         {"gpt2", "\"scale_attn_weights\": true", "\"scale_attn_weights\": false", TG_ERR_UNSUPPORTED,
          "scale_attn_weights"},
-        {"gpt2", "\"n_head\": 4", "\"n_head\": 5", TG_ERR_ARGUMENT, "5 heads"},
+        {"gpt2", "\"n_head\": 4", "\"n_head\": 5", TG_ERR_ARGUMENT, "heads = 5"},
         {"gpt2", "\"n_layer\": 2", "\"n_layer\": 3", TG_ERR_FORMAT, "transformer.h.2."},
         {"gpt2", "\"n_layer\": 2", "\"n_layer\": 2.5", TG_ERR_FORMAT, "n_layer"},
         {"gpt2", "\"n_layer\": 2,", "", TG_ERR_FORMAT, "n_layer"},
@@ -234,7 +234,7 @@ START_TEST(a_config_that_means_another_model_is_refused) {
         {"llama", "\"mlp_bias\": false", "\"mlp_bias\": true", TG_ERR_UNSUPPORTED, "mlp_bias"},
         {"llama", "\"rope_type\": \"default\"", "\"rope_type\": \"llama3\"", TG_ERR_UNSUPPORTED, "\"llama3\""},
         {"llama", "\"rope_type\": \"default\"", "\"type\": \"linear\"", TG_ERR_UNSUPPORTED, "\"linear\""},
-        {"llama", "\"num_key_value_heads\": 2", "\"num_key_value_heads\": 3", TG_ERR_ARGUMENT, "3 key-value heads"},
+        {"llama", "\"num_key_value_heads\": 2", "\"num_key_value_heads\": 3", TG_ERR_ARGUMENT, "kv_heads is 3"},
         {"llama", "\"vocab_size\": 61", "\"vocab_size\": \"61\"", TG_ERR_FORMAT, "vocab_size"},
         {"llama", "}", "", TG_ERR_FORMAT, "not JSON"},
     };
@@ -259,7 +259,7 @@ START_TEST(missing_files_are_refused) {
 }
 END_TEST
 
-/* Published GPT-2 files leave out the prefix and hold causal masks; some store the tied matrix twice. */
+/* Published GPT-2 files omit the prefix and contain causal masks; some contain the tied matrix twice. */
 START_TEST(the_names_of_older_files_are_read) {
     workplace w = workplace_new(TG_CONFIG(.threads = 1));
     copy_model(&w, "gpt2");
@@ -284,9 +284,12 @@ END_TEST
 
 int main(void) {
     const TTest *const tests[] = {
-        a_directory_of_transformers_gives_its_logits, what_is_saved_loads_as_it_was,
-        the_file_holds_what_the_original_holds,       other_tensors_than_the_model_has_are_refused,
-        a_config_that_means_another_model_is_refused, missing_files_are_refused,
+        a_directory_of_transformers_gives_its_logits,
+        a_saved_model_loads_unchanged,
+        the_file_has_the_tensors_of_the_original,
+        other_tensors_than_the_model_has_are_refused,
+        a_config_that_means_another_model_is_refused,
+        missing_files_are_refused,
         the_names_of_older_files_are_read,
     };
     return tg_check_main("reference", tests, COUNT(tests));

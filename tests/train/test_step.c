@@ -42,7 +42,7 @@ START_TEST(the_same_bits_every_time_and_for_any_threads) {
             ck_assert_msg(a.bits == c.bits, "variant %d differs with %d threads", v, threads);
         }
     }
-    ck_assert(whole(&variants[0]).bits == whole(&variants[2]).bits); /* recomputed or not */
+    ck_assert(whole(&variants[0]).bits == whole(&variants[2]).bits); /* with and without recomputation */
 }
 END_TEST
 

@@ -9,27 +9,27 @@ no_command() {
     "$tapegrad" "$@" >/dev/null 2>printed
     [ $? = 2 ] && grep -q '^usage: tapegrad COMMAND' printed
 }
-holds "no command" no_command
-holds "an unknown command" no_command trian
+holds "a missing command is refused" no_command
+holds "an unknown command is refused" no_command trian
 holds "the nearest command is named" grep -q "did you mean 'train'" printed
 
 for command in train generate eval inspect gradcheck diff ops; do
     runs $command --help
     holds "help of $command fits 80 columns" test "$(awk 'length > 80' printed | wc -l)" = 0
-    holds "help of $command" grep -q "^usage: tapegrad $command" printed
+    holds "--help prints the help of $command" grep -q "^usage: tapegrad $command" printed
     cp printed by_option
     runs help $command
-    holds "help $command" cmp by_option printed
+    holds "help $command prints the same" cmp by_option printed
     refuses 2 "there is no option --nonsense" $command --nonsense 1
     refuses 2 "'-x' is not an option" $command -x
 done
 runs train --help
-# An option with the lines of its help as one line.
+# Prints each option and its help as one line.
 awk '/^                              / { sub(/^ +/, " "); line = line $0; next } { print line; line = $0 } END { print line }' printed >joined
 mv joined printed
 for default in 'arch gpt2|llama .*\[gpt2\]' 'steps N .*\[[0-9]*\]' 'lr X .*\[[0-9.e-]*\]' 'beta2 X .*\[[0-9.]*\]' \
     'precision fp32|bf16|fp16|fp64 .*\[fp32\]' 'loss-scale X .*\[0\]' 'initial-loss-scale X .*\[65536\]' 'recompute none|full|selective|distributed .*\[none\]' 'checkpoint-every N .*\[[0-9]*\]'; do
-    holds "help says --$default" grep -q -e "^  --$default" printed
+    holds "the help has --$default" grep -q -e "^  --$default" printed
 done
 
 refuses 2 "did you mean --steps?" train $run --stpes 3
@@ -90,7 +90,7 @@ refuses 2 "--init is '" train --data "$text" --out x --init "$(printf 'init\377'
 refuses 2 "--model DIR, the model, is missing" generate --prompt a
 refuses 1 "cannot open 'y/config.json'" generate --model y --prompt -h
 runs generate --model y -h
-holds "-h behind a value is no value" grep -q "^usage: tapegrad generate" printed
+holds "-h after a value is no value" grep -q "^usage: tapegrad generate" printed
 refuses 2 "'relu' is one word too many; expected" gradcheck softmax relu
 refuses 2 "expected one of --prompt and --prompt-ids" generate --model y
 refuses 2 "expected one of --prompt and --prompt-ids" generate --model y --prompt a --prompt-ids 1
@@ -108,9 +108,9 @@ for batch in 16384 8192; do # forward, and the sum alone
     refuses 1 "a step takes more than 9223372036854775807 FLOPs or bytes" inspect $gpt3 --batch $batch --json
 done
 runs inspect $gpt3 --batch 4096
-holds "FLOPs that fit" grep -q "^FLOPs       8907916000452673536 a step" printed
-# Less than a second, where no walk over the parameters begins again for each of them.
-holds "many layers" timeout 30 "$tapegrad" inspect --layers 1600 --hidden 8 --json >printed 2>&1
+holds "FLOPs that fit 64 bits are printed" grep -q "^FLOPs       8907916000452673536 a step" printed
+# Takes less than a second, unless a walk over the parameters begins again for each of them.
+holds "inspect of many layers is fast" timeout 30 "$tapegrad" inspect --layers 1600 --hidden 8 --json >printed 2>&1
 refuses 2 "there is no op 'ad'; did you mean 'add'?" gradcheck ad
 refuses 1 "argmax has no gradient" gradcheck argmax
 refuses 1 "cannot open 'y.json'" gradcheck --replay y.json
@@ -129,7 +129,7 @@ keeps_pipe() {
     ! "$tapegrad" gradcheck sin --rtol 1e-18 --atol 1e-300 --report pipe >printed && [ -p pipe ] &&
         grep -q "no report: 'pipe' is a device, pipe or socket, expected a regular file or a new one" printed
 }
-holds "a report replaces regular files alone" keeps_pipe
+holds "a report replaces only regular files" keeps_pipe
 damaged() {
     head -c 200 y.json >z.json
     ! "$tapegrad" gradcheck --replay z.json 2>printed && grep -q "'z.json' is not JSON" printed

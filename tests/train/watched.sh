@@ -5,15 +5,15 @@
 tr '\n' ' ' <"$text" >plain
 run="--data plain $tiny --steps 6 --checkpoint-every 0"
 
-# What is found, and that looking changes nothing.
+# The first NaN is found, and the search changes no results.
 runs train $run --out plainly
 runs train $run --out looking --find-nan
-holds "the same model" cmp plainly/model.safetensors looking/model.safetensors
+holds "the model is the same" cmp plainly/model.safetensors looking/model.safetensors
 runs train $run --out recomputed --find-nan --recompute full
-holds "the same model, recomputed" cmp plainly/model.safetensors recomputed/model.safetensors
+holds "the model is the same with recomputation" cmp plainly/model.safetensors recomputed/model.safetensors
 runs train $run --out split --ranks 2 --tp 2 --sp
 runs train $run --out split_looking --find-nan --ranks 2 --tp 2 --sp
-holds "the same model, on ranks" cmp split/model.safetensors split_looking/model.safetensors
+holds "the model is the same on ranks" cmp split/model.safetensors split_looking/model.safetensors
 refuses 1 "the backward of linear_cross_entropy made a" \
     train $run --out x --find-nan --precision fp16 --loss-scale 1e12
 cp -r plainly poisoned

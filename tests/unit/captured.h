@@ -26,7 +26,7 @@ typedef struct world {
     int n;
     tg_tape *t;
     tg_tensor *ids[MICRO], *target[MICRO]; /* static inputs */
-    tg_tensor *loss[MICRO];                /* static, too: of the last step */
+    tg_tensor *loss[MICRO];                /* static too, of the last step */
     tg_optim *adamw; /* NULL: gradient descent */
     int steps;
     double losses[LOSSES];
@@ -52,7 +52,7 @@ static inline world *world_new(void) {
     return w;
 }
 
-/* AdamW that clips, whose rate changes with every step. */
+/* AdamW with clipping and a learning rate that changes with every step. */
 static inline void with_adamw(world *w, bool scaled) {
     w->adamw = tg_adamw_new(w->ctx, w->p, w->n, TG_ADAMW(.lr = 1e-2));
     tg_optim_set_clip(w->adamw, 1);
@@ -67,7 +67,7 @@ static inline void world_free(world *w) {
     free(w);
 }
 
-/* The batch of the step to come. */
+/* Prepares the batch of the next step. */
 static inline void feed(world *w) {
     int64_t ids[BATCH * SEQ], target[BATCH * SEQ];
     if (w->adamw) tg_optim_set_lr(w->adamw, 1e-2 / (1 + w->steps));
@@ -81,7 +81,7 @@ static inline void feed(world *w) {
     }
 }
 
-/* to (+)= from, on the device. */
+/* Computes to = from or to += from on the device. */
 static inline tg_status put(tg_tensor *to, tg_tensor *from, bool add) {
     const double none[2] = {0, 0};
     tg_ctx *ctx = tg_ctx_of(to);
@@ -91,7 +91,7 @@ static inline tg_status put(tg_tensor *to, tg_tensor *from, bool add) {
     return tg_ctx_ops(ctx)->map(ctx, TG_FN_id, out, &in, 1, none, add);
 }
 
-/* p -= rate grad, in work of the device alone. */
+/* Computes p -= rate grad on the device only. */
 static inline tg_status descend(world *w, double rate) {
     tg_tape_set_grad_mode(w->t, false);
     for (int i = 0; i < w->n && tg_ctx_status(w->ctx) == TG_OK; i++) {
@@ -102,7 +102,7 @@ static inline tg_status descend(world *w, double rate) {
     return tg_ctx_status(w->ctx);
 }
 
-/* One training step: a tg_graph_new's function. */
+/* One training step, as a function for tg_graph_new. */
 static inline tg_status step_of(void *state, tg_ctx *ctx) {
     world *w = state;
     for (int m = 0; m < MICRO; m++) {
@@ -163,7 +163,7 @@ static inline uint64_t bits_of(world *w) {
     return h;
 }
 
-/* All that two runs of as many steps must have alike. */
+/* State that two runs with the same number of steps must have in common. */
 static inline void ck_same_run(world *a, world *b) {
     tg_rng ra, rb;
     ck_assert_int_eq(a->steps, b->steps);

@@ -14,18 +14,18 @@
 typedef enum layout { ROWS, STRIDED, TRANSPOSED, LAYOUTS } layout;
 
 typedef struct array {
-    tg_array a; /* first: &x.a is what the slots take */
+    tg_array a; /* first member, so that &x.a is what slots take */
     int64_t shape[4], stride[4];
     size_t bytes;
 } array;
 
-/* What a test runs on, and the digest of every output that it has checked. */
+/* The context of a test, and the digest of every output that it has checked. */
 typedef struct bench {
     tg_ctx *ctx;
     const tg_device_ops *ops;
     tg_dtype dtype;
     layout layout;
-    double slack; /* of the tolerance */
+    double slack; /* factor of the tolerance */
     uint64_t digest;
 } bench;
 
@@ -72,7 +72,7 @@ static inline int64_t array_at(const array *x, int64_t i) {
     return at;
 }
 
-/* Element i in row-major order. */
+/* Returns element i in row-major order. */
 static inline double get(const array *x, int64_t i) {
     int64_t at = array_at(x, i);
     switch (x->a.dtype) {
@@ -95,7 +95,7 @@ static inline void set(array *x, int64_t i, double v) {
     }
 }
 
-/* Signed values in about [-2, 2), another series for every seed. */
+/* Fills an array with values in about [-2, 2), other ones for every seed. */
 static inline array *fill_array(array *x, uint32_t seed) {
     uint32_t s = seed * 2654435761u + 12345;
     for (int64_t i = 0; i < x->a.numel; i++) {
@@ -115,7 +115,7 @@ static inline double tolerance(tg_dtype d) {
     return d == TG_F64 ? 1e-12 : d == TG_BF16 ? 1.0 / 128 : d == TG_F16 ? 1.0 / 512 : 2e-5;
 }
 
-/* Every element of got is near want (row-major doubles), and its memory enters the digest. */
+/* Checks that every element of got is near want (row-major doubles), and adds its memory to the digest. */
 static inline void expect(bench *t, const array *got, const double *want, const char *what) {
     double tol = t->slack * tolerance((tg_dtype)got->a.dtype);
     for (int64_t i = 0; i < got->a.numel; i++) {

@@ -34,7 +34,7 @@ static inline uint64_t run_on(tg_ctx *ctx, const tg_device_ops *ops, void (*case
     return t.digest;
 }
 
-/* Every case on every instruction set that this machine has, with 1 and 2 threads, and composed. */
+/* Runs every case on every instruction set of this machine, with 1 and 2 threads, and composed. */
 static inline void run(void (*cases)(bench *t)) {
     static const char *const isas[] = {"portable", "avx2", "avx512"};
     for (size_t i = 0; i < sizeof isas / sizeof isas[0]; i++) {
@@ -58,7 +58,7 @@ static inline void run(void (*cases)(bench *t)) {
     }
 }
 
-/* What an output holds before it is added to (else NaN), and what must be in it then. */
+/* Values of an output before it is added to (else NaN), and the expected values. */
 enum { BEFORE = 3 };
 
 static inline array *output(const bench *t, bool add, tg_dtype d, const array *like) {

@@ -20,7 +20,7 @@
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
-/* A system whose fail-th call fails with `error`, and which moves at most `most` bytes at a time. */
+/* System calls of which the fail-th fails with `error`, and which transfer at most `most` bytes at a time. */
 typedef struct faulty {
     int calls, fail, error;
     size_t most;
@@ -49,7 +49,7 @@ static inline int faulty_open(void *user, const char *path, int flags, int mode)
 }
 
 static inline int faulty_close(void *user, int fd) {
-    int closed = close(fd); /* a close that reports an error has closed all the same */
+    int closed = close(fd); /* a close that reports an error has closed the file nevertheless */
     return fails(user) ? -1 : closed;
 }
 
@@ -90,7 +90,7 @@ static inline tg_file_ops faulty_ops(faulty *f) {
                          .user = f};
 }
 
-/* An allocator whose fail-th call fails and that counts what is held. */
+/* An allocator whose fail-th call fails, and which counts the allocated bytes. */
 typedef struct counted {
     int calls, fail, held;
     size_t bytes, peak;
@@ -164,7 +164,7 @@ static inline size_t get_file(workplace *w, const char *name, char *buf, size_t 
     return got;
 }
 
-/* Names in a directory, the two dots not counted. */
+/* Counts the names in a directory, without the two dots. */
 static inline int entries_in(const char *path) {
     int n = -2;
     DIR *d = opendir(path);
@@ -178,7 +178,7 @@ static inline int open_files(void) {
     return entries_in("/proc/self/fd");
 }
 
-/* The context has failed so, and its message holds these words; then it is cleared. */
+/* Checks that the context has this error and its message contains these words, and clears it. */
 static inline void expect_error(tg_ctx *ctx, tg_status s, const char *words) {
     ck_assert_msg(tg_ctx_status(ctx) == s, "%s (%s), expected %s", tg_status_name(tg_ctx_status(ctx)),
                   tg_ctx_message(ctx), tg_status_name(s));

@@ -11,21 +11,21 @@
 
 typedef enum fault {
     RIGHT,
-    TWICE,         /* ga twice what it should be */
-    NEGATED,       /* ga's sign */
+    TWICE,         /* ga is twice the right value */
+    NEGATED,       /* ga has the wrong sign */
     NO_MEAN,       /* ga without 1 / n */
-    TRANSPOSED,    /* ga with its dims swapped */
-    NO_SUM,        /* gb from the last row alone */
-    CUT,           /* ga zero */
+    TRANSPOSED,    /* ga has its dims exchanged */
+    NO_SUM,        /* gb comes only from the last row */
+    CUT,           /* ga is zero */
     SCALED,        /* ga times 1.0001 */
-    ONE_WRONG,     /* one element of ga */
-    OVERWRITES,    /* WRITE for ADD */
-    ACCUMULATES,   /* ADD for WRITE */
-    UNFINISHED,    /* an element of ga not written */
-    CONSTANT,      /* ga not linear in the cotangent */
-    FLAT,          /* reads a cotangent as if it had no strides */
-    UNDEFINED,     /* takes an undefined cotangent for ones */
-    WRITES_INPUT,  /* the same value each time */
+    ONE_WRONG,     /* one element of ga is wrong */
+    OVERWRITES,    /* writes if asked to add */
+    ACCUMULATES,   /* adds if asked to write */
+    UNFINISHED,    /* does not write one element of ga */
+    CONSTANT,      /* ga is not linear in the cotangent */
+    FLAT,          /* ignores the strides of a cotangent */
+    UNDEFINED,     /* takes an undefined cotangent as ones */
+    WRITES_INPUT,  /* always writes the same value */
     WRITES_OUTPUT,
     WRITES_SAVED,
     WRITES_COTANGENT,
@@ -50,7 +50,7 @@ static tg_status probe_infer(tg_call *c) {
     return status == TG_OK ? tg_call_out(c, 1, TG_F64, 0, NULL) : status;
 }
 
-/* state, where there is one, counts the calls. */
+/* If there is a state, it counts the calls. */
 static double probe_count(const tg_call *c) { return c->state ? (double)++*(int *)c->state : 0; }
 
 static tg_status probe_forward(tg_call *c) {
@@ -69,7 +69,7 @@ static tg_status probe_forward(tg_call *c) {
     return release(&r);
 }
 
-/* Element i of y's cotangent, which may have any strides. */
+/* Returns element i of y's cotangent, which may have any strides. */
 static double probe_gy(const tg_call *c, reached *r, int64_t i) {
     if (!c->gout[0]) return 0;
     tg_array g = tg_array_of(c->gout[0]);
@@ -78,7 +78,7 @@ static double probe_gy(const tg_call *c, reached *r, int64_t i) {
     return gy[i / g.shape[1] * g.stride[0] + i % g.shape[1] * g.stride[1]];
 }
 
-/* What the fault makes of element i of ga, which should be g. */
+/* Returns the faulty value of element i of ga, whose right value is g. */
 static double probe_fault(const tg_call *c, reached *r, int64_t i, double g) {
     const double *slope = reach(r, c->saved[0]);
     int64_t n = tg_numel(c->in[0]), columns = tg_dim(c->in[0], 1), across = i % columns * columns + i / columns;

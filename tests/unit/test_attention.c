@@ -1,5 +1,5 @@
-/* Attention and its gradient against loops over doubles that hold every score: blocks and their edges, causal and not,
- * grouped queries, dropout, keys of another number than queries, interleaved heads. */
+/* Attention and its gradient, compared with loops over doubles that keep every score: blocks and their edges, causal
+ * or not, grouped queries, dropout, other numbers of keys than of queries, interleaved heads. */
 #include "check_main.h"
 #include "fused_run.h"
 #include "kernels/philox.h"
@@ -11,7 +11,7 @@ typedef struct shape {
     bool placed;
 } shape;
 
-/* Where the heads of a shard with digits of its own draw: 2 of 4 heads, and their queries in two chunks of 8. */
+/* Draw positions of a shard: 2 of 4 heads, and their queries in two chunks of 8. */
 static tg_draws draws_of(const shape *c) {
     tg_draws d = {.rng = {.seed = 5, .stream = 2, .counter = 9}};
     if (!c->placed) return d;
@@ -23,7 +23,8 @@ static tg_draws draws_of(const shape *c) {
     return d;
 }
 
-/* [b, heads, s, d], laid out [s, b, heads, d] unless the layout says otherwise: as attention's operands mostly lie. */
+/* An operand [b, heads, s, d], stored as [s, b, heads, d] unless the layout says otherwise, like most operands of
+ * attention. */
 static array *heads(const bench *t, tg_dtype d, int64_t b, int64_t h, int64_t s, int64_t n) {
     array *x = ARRAY(d, t->layout, b, h, s, n);
     if (t->layout == ROWS) {
@@ -35,7 +36,7 @@ static array *heads(const bench *t, tg_dtype d, int64_t b, int64_t h, int64_t s,
     return x;
 }
 
-/* One head's rows: index of element (i, j) of head (b, h). */
+/* Returns the index of element (i, j) of head (b, h). */
 static int64_t at(const array *x, int64_t b, int64_t h, int64_t i, int64_t j) {
     return ((b * x->shape[1] + h) * x->shape[2] + i) * x->shape[3] + j;
 }
@@ -54,7 +55,8 @@ typedef struct problem {
     double *out, *top, *mass, *gq, *gk, *gv; /* expected */
 } problem;
 
-/* Row (b, h, i): p[j], and keep[j] of the dropout; its greatest score and the sum of exponentials. */
+/* Computes for row (b, h, i) the probabilities p[j], the dropout factors keep[j], the maximum score and the sum of
+ * exponentials. */
 static void probabilities(const problem *m, int64_t b, int64_t h, int64_t i, double *p, double *keep) {
     const shape *c = m->c;
     int64_t g = h / (c->h / c->g), row = ((b * c->h + h) * c->sq + i) * c->sk;
@@ -159,7 +161,7 @@ static void run_shape(bench *t, const shape *c) {
     ck_assert_int_eq(t->ops->attention(t->ctx, &a), TG_OK);
     expect(t, out, m.out, "attention");
     for (int64_t i = 0; i < top->a.numel; i++)
-        if (m.mass[i] == 0) m.top[i] = get(top, i); /* no key is seen: it is anything */
+        if (m.mass[i] == 0) m.top[i] = get(top, i); /* without a visible key it may be anything */
     expect(t, top, m.top, "attention top");
     expect(t, mass, m.mass, "attention mass");
     ck_assert_int_eq(t->ops->attention_grad(t->ctx, &a), TG_OK);
@@ -186,7 +188,7 @@ static void run_shapes(bench *t) {
         {.b = 1, .h = 2, .g = 2, .sq = 0, .sk = 3, .dk = 4, .dv = 4, .causal = true},
         {.b = 0, .h = 2, .g = 2, .sq = 2, .sk = 3, .dk = 4, .dv = 4},
     };
-    t->slack = 4; /* a 16-bit output enters its own gradient */
+    t->slack = 4; /* a 16-bit output is used in its own gradient */
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
         run_shape(t, &shapes[i]);
 }

@@ -26,7 +26,7 @@ static tg_status hook(void *user, tg_tape *tape, tg_tensor *x, tg_tensor **g) {
     return r->fail;
 }
 
-/* Records something of g that needs a gradient. */
+/* A hook that records an op on g with a gradient. */
 static tg_status grad_hook(void *user, tg_tape *tape, tg_tensor *x, tg_tensor **g) {
     tg_tensor **kept = user, *own = kept ? *kept = tg_keep(*g) : *g;
     bool before = tg_tape_set_grad_mode(tape, true);
@@ -35,7 +35,7 @@ static tg_status grad_hook(void *user, tg_tape *tape, tg_tensor *x, tg_tensor **
     return tg_is_alive(y) ? TG_OK : tg_ctx_status(ctx);
 }
 
-START_TEST(a_node_does_not_keep_what_a_hook_is_lent) {
+START_TEST(a_node_does_not_keep_a_lent_tensor) {
     begin();
     tg_tensor *x = leaf(3), *kept = NULL;
     uint64_t id = tg_on_grad(x, grad_hook, NULL);
@@ -67,7 +67,7 @@ START_TEST(a_tensor_used_twice_gets_both) {
 }
 END_TEST
 
-/* Both are views of the one gradient, laid out as nobody may add into. */
+/* Both are views of one gradient, in a layout that must not be added to. */
 START_TEST(two_views_of_a_gradient_are_summed) {
     begin();
     const double v[6] = {1, 2, 3, 4, 5, 6}, seed[6] = {1, -2, 3, 5, 7, 11};
@@ -115,7 +115,7 @@ START_TEST(roots_seeds_and_chosen_inputs) {
     ck_assert(tg_grad(t, &sum, 1, in, 2, g, NULL) == TG_OK);
     ck_near(tg_item(g[0]), 1);
     ck_near(tg_item(g[1]), 9);
-    ck_assert(!tg_has_grad(x)); /* tg_grad accumulates nowhere */
+    ck_assert(!tg_has_grad(x)); /* tg_grad accumulates no gradient */
     end();
 }
 END_TEST
@@ -146,7 +146,7 @@ START_TEST(an_input_given_twice_has_one_gradient) {
     ck_assert(tg_item(g[0]) == 27 && tg_item(g[1]) == 3 && g[2] == g[0]);
     ck_assert(tg_grad(t, &y, 1, three, 3, g, TG_GRAD(.create_graph = true)) == TG_OK);
     ck_assert(tg_item(g[0]) == 27 && tg_item(g[1]) == 3 && tg_item(g[2]) == 27);
-    for (int i = 0; i < MANY; i++) in[i] = i % 3 ? leaf(i) : i ? in[0] : leaf(0); /* more than are looked through */
+    for (int i = 0; i < MANY; i++) in[i] = i % 3 ? leaf(i) : i ? in[0] : leaf(0); /* more inputs than are searched */
     tg_tensor *sum = in[0];
     for (int i = 0; i < MANY; i++) sum = tg_add(t, sum, tg_scale(t, in[i], i));
     ck_assert(tg_grad(t, &sum, 1, in, MANY, g, TG_GRAD(.retain = true)) == TG_OK);
@@ -214,7 +214,7 @@ START_TEST(accumulated_hook_fires_once_after_the_last_use) {
     ck_assert_int_eq(r.calls, 1);
     ck_near(r.seen, 3 * 3 * 4);
     tg_tape_reset(t);
-    tg_backward(t, tg_square(t, x)); /* does not reach w */
+    tg_backward(t, tg_square(t, x)); /* does not depend on w */
     ck_assert_int_eq(r.calls, 1);
     end();
 }
@@ -222,7 +222,7 @@ END_TEST
 
 START_TEST(main_grad_takes_the_sum) {
     begin();
-    tg_tensor *w = tg_param_of(ctx, "w", TG_BF16, TG_SHAPE(4), 1), *flat = tg_zeros(ctx, TG_F32, TG_SHAPE(4));
+    tg_tensor *w = tg_param_new(ctx, "w", TG_BF16, TG_SHAPE(4), 1), *flat = tg_zeros(ctx, TG_F32, TG_SHAPE(4));
     tg_set_main_grad(w, flat);
     for (int i = 0; i < 3; i++) tg_backward(t, tg_sum(t, tg_mul(t, w, w), TG_ALL_DIMS, false));
     double g[4], v[4];
@@ -237,7 +237,7 @@ START_TEST(main_grad_takes_the_sum) {
 }
 END_TEST
 
-START_TEST(writing_what_was_saved_is_found) {
+START_TEST(writes_to_saved_tensors_are_found) {
     begin();
     tg_tensor *x = leaf(2), *y = tg_scale(t, x, 3), *z = tg_square(t, y);
     tg_tensor *y2 = tg_add_(t, y, tg_full(t, TG_F64, TG_SHAPE(), 1));
@@ -251,7 +251,7 @@ START_TEST(writing_what_was_saved_is_found) {
     ck_says("square");
     tg_ctx_clear(ctx);
     tg_tape_reset(t);
-    tg_tensor *w = tg_param(ctx, "w", TG_SHAPE(), 1), *l = tg_square(t, w);
+    tg_tensor *w = tg_param_new(ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(), 1), *l = tg_square(t, w);
     double v = 4;
     tg_write(w, &v, sizeof v);
     ck_assert(tg_backward(t, l) == TG_ERR_VERSION);
@@ -259,7 +259,7 @@ START_TEST(writing_what_was_saved_is_found) {
     ck_says("w ");
     tg_ctx_clear(ctx);
     tg_tape_reset(t);
-    tg_tensor *e = tg_exp(t, x), *twice = tg_scale(t, e, 2); /* which saves what it made */
+    tg_tensor *e = tg_exp(t, x), *twice = tg_scale(t, e, 2); /* exp saves its result */
     tg_write(e, &v, sizeof v);
     ck_assert(tg_backward(t, twice) == TG_ERR_VERSION);
     ck_says("exp");
@@ -269,7 +269,7 @@ START_TEST(writing_what_was_saved_is_found) {
 }
 END_TEST
 
-START_TEST(in_place_rules) {
+START_TEST(in_place_ops_follow_their_rules) {
     begin();
     tg_tensor *x = leaf(2), *one = tg_full(t, TG_F64, TG_SHAPE(), 1);
     tg_add_(t, x, one);
@@ -295,7 +295,7 @@ START_TEST(in_place_rules) {
 }
 END_TEST
 
-/* ---- A user's op whose gradient a delayed work fills ---- */
+/* ---- A user-defined op whose gradient a delayed work fills ---- */
 
 typedef struct delayed {
     tg_tensor *g;
@@ -322,7 +322,7 @@ static tg_status remote_forward(tg_call *c) {
     return release(&r);
 }
 
-/* The work writes 10 g where nobody may look before it is waited for. */
+/* The work writes 10 g, which must not be read before it is waited for. */
 static tg_status remote_backward(tg_call *c) {
     delayed *d = c->state;
     tg_tensor *g = tg_call_temp(c, TG_F64, 0, NULL);
@@ -368,7 +368,7 @@ START_TEST(contributions_in_flight_are_waited_for_by_readers) {
 }
 END_TEST
 
-/* Its output is ten times the input, once somebody has waited for it. */
+/* Its output is ten times the input after it has been waited for. */
 static tg_status late_forward(tg_call *c) {
     delayed *d = c->state;
     const double nothing = NAN;
@@ -397,7 +397,7 @@ START_TEST(outputs_in_flight_are_waited_for_by_readers) {
     ck_near(tg_item(y), 30);
     ck_assert_int_eq(a.waits, 1);
     delayed_op(&late, x, &b);
-    tg_tape_reset(t); /* nobody has read it */
+    tg_tape_reset(t); /* nothing has read it */
     ck_assert(b.waits <= 1);
     x = tg_full(t, TG_F64, TG_SHAPE(), 3);
     delayed_op(&late, x, &refused);
@@ -425,7 +425,7 @@ START_TEST(a_failed_backward_leaves_a_usable_tape) {
 END_TEST
 
 int main(void) {
-    const TTest *tests[] = {a_node_does_not_keep_what_a_hook_is_lent,
+    const TTest *tests[] = {a_node_does_not_keep_a_lent_tensor,
                             a_tensor_used_twice_gets_both,
                             two_views_of_a_gradient_are_summed,
                             backward_twice_doubles,
@@ -436,8 +436,8 @@ int main(void) {
                             hooks_see_and_replace_complete_gradients,
                             accumulated_hook_fires_once_after_the_last_use,
                             main_grad_takes_the_sum,
-                            writing_what_was_saved_is_found,
-                            in_place_rules,
+                            writes_to_saved_tensors_are_found,
+                            in_place_ops_follow_their_rules,
                             contributions_in_flight_are_waited_for_by_readers,
                             outputs_in_flight_are_waited_for_by_readers,
                             a_failed_backward_leaves_a_usable_tape};

@@ -63,7 +63,7 @@ typedef struct answer {
     double factor;
 } answer;
 
-/* Works on the host, and answers with the one buffer. */
+/* A hook that works on the host and always returns the same buffer. */
 static tg_status scaled(void *user, tg_tape *tape, tg_tensor *x, tg_tensor **g) {
     const answer *a = user;
     double v[2];
@@ -90,9 +90,9 @@ START_TEST(hooks_may_answer_with_one_buffer) {
 }
 END_TEST
 
-/* ---- What was recorded ---- */
+/* ---- Recorded constants ---- */
 
-/* In f(x, w) = sum(layer_norm(x, w) w^2) the norm's w is a constant where it was recorded as one. */
+/* In f(x, w) = sum(layer_norm(x, w) w^2) the norm's w is a constant if it was recorded as one. */
 static tg_tensor *frozen_within(tg_tensor *x, tg_tensor *w) {
     tg_tensor *q = tg_square(t, w);
     tg_set_requires_grad(w, false);
@@ -101,7 +101,7 @@ static tg_tensor *frozen_within(tg_tensor *x, tg_tensor *w) {
     return tg_sum(t, tg_mul(t, y, q), TG_ALL_DIMS, false);
 }
 
-START_TEST(derivatives_are_those_of_what_was_recorded) {
+START_TEST(derivatives_are_those_of_recorded_ops) {
     begin();
     tg_tensor *x = pair(0.3, -1.2), *w = pair(0.7, 1.9), *v = tg_from_host(ctx, TG_F64, TG_SHAPE(2), (double[]){1, 1});
     tg_tensor *l = frozen_within(x, w), *g, *tangent;
@@ -120,7 +120,7 @@ START_TEST(derivatives_are_those_of_what_was_recorded) {
 }
 END_TEST
 
-/* ---- What is lent ---- */
+/* ---- Lent tensors ---- */
 
 static tg_status lent_status;
 
@@ -177,7 +177,8 @@ static tg_status discards_seed(void *user, tg_tape *tape, tg_tensor *x, tg_tenso
 
 START_TEST(a_seed_that_is_discarded_meanwhile_is_missed) {
     begin();
-    tg_tensor *x = pair(1, 2), *seed = tg_randn(ctx, TG_SHAPE(2), 1), *y = tg_square(t, tg_square(t, x));
+    tg_tensor *x = pair(1, 2), *seed = tg_randn(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(2), 1),
+              *y = tg_square(t, tg_square(t, x));
     tg_tensor *z = tg_square(t, x), *roots[] = {y, z}, *seeds[] = {seed, seed};
     tg_on_grad(z, discards_seed, seed);
     ck_assert(tg_backward_with(t, roots, 2, TG_BACKWARD(.seeds = seeds)) == TG_ERR_DISCARDED);
@@ -186,7 +187,7 @@ START_TEST(a_seed_that_is_discarded_meanwhile_is_missed) {
 }
 END_TEST
 
-START_TEST(a_gradient_is_not_dropped_by_who_borrows_it) {
+START_TEST(a_borrower_cannot_drop_a_gradient) {
     begin();
     tg_tensor *x = pair(1, 2);
     tg_backward(t, tg_sum(t, tg_square(t, x), TG_ALL_DIMS, false));
@@ -219,7 +220,7 @@ START_TEST(no_tensor_takes_a_dropped_leafs_place_on_its_tape) {
     tg_tensor *x = leaf(1.5), *other = NULL;
     tg_backward(t, x);
     tg_drop(x);
-    for (int i = 0; i < 1000 && other != x; i++) other = tg_randn(ctx, TG_SHAPE(), 1);
+    for (int i = 0; i < 1000 && other != x; i++) other = tg_randn(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(), 1);
     ck_assert_ptr_ne(other, x);
     ck_assert(tg_backward(t, other) == TG_ERR_STATE);
     tg_ctx_clear(ctx);
@@ -229,7 +230,7 @@ END_TEST
 
 /* ---- Refills ---- */
 
-/* Fails the first time, and says so in the context alone. */
+/* Fails the first time, and reports it only through the context. */
 static tg_status refill(void *user, tg_ctx *of, void *dst, size_t bytes) {
     int *tries = user;
     if (!(*tries)++) {
@@ -315,7 +316,7 @@ START_TEST(a_step_does_not_free_its_graph) {
 }
 END_TEST
 
-/* In check mode what an op's backward leaves unwritten is NaN, in a leaf's gradient too. */
+/* In check mode an element that an op's backward does not write is NaN, also in a leaf's gradient. */
 static tg_status same_infer(tg_call *c) {
     tg_shape s = tg_shape_of(c->in[0]);
     return tg_call_out(c, 0, tg_dtype_of(c->in[0]), s.ndim, s.dim);
@@ -325,10 +326,10 @@ static tg_status fill_nothing(tg_call *c) { return (void)c, TG_OK; }
 static const tg_op forgetful = {.size = sizeof forgetful, .name = "forgetful", .formula = "x", .n_in = 1, .n_out = 1,
                                 .infer = same_infer, .forward = fill_nothing, .backward = fill_nothing};
 
-START_TEST(what_a_backward_leaves_unwritten_is_nan) {
+START_TEST(unwritten_gradients_are_nan) {
     begin();
     tg_tensor *x = pair(1, 2), *y;
-    for (int i = 0; i < 2; i++) { /* also where an earlier gradient's bytes are there */
+    for (int i = 0; i < 2; i++) { /* also if the memory of an earlier gradient exists */
         tg_apply(t, &forgetful, NULL, &x, 1, &y, 1, NULL, NULL, TG_SITE);
         tg_backward_with(t, &y, 1, TG_BACKWARD(.seeds = &x));
         double v[2];
@@ -345,17 +346,17 @@ int main(void) {
                             a_tangent_may_be_written_again,
                             gradients_share_no_bytes,
                             hooks_may_answer_with_one_buffer,
-                            derivatives_are_those_of_what_was_recorded,
+                            derivatives_are_those_of_recorded_ops,
                             a_lent_gradient_is_neither_discarded_nor_made_a_leaf,
                             nor_is_one_that_a_watch_sees,
                             a_seed_that_is_discarded_meanwhile_is_missed,
-                            a_gradient_is_not_dropped_by_who_borrows_it,
+                            a_borrower_cannot_drop_a_gradient,
                             a_root_that_is_a_leaf_may_be_dropped_in_its_hook,
                             no_tensor_takes_a_dropped_leafs_place_on_its_tape,
                             a_refill_that_failed_is_tried_again,
                             a_recomputation_with_a_constant_result_is_explained,
                             the_name_of_a_recomputation_is_copied,
                             a_step_does_not_free_its_graph,
-                            what_a_backward_leaves_unwritten_is_nan};
+                            unwritten_gradients_are_nan};
     return tg_check_main("callbacks", tests, sizeof tests / sizeof *tests);
 }

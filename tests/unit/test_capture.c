@@ -17,10 +17,10 @@ START_TEST(replays_are_steps) {
     replay(b, g, 29);
     ck_same_run(a, b);
     eager(a, 3);
-    eager(b, 3); /* called steps go on from replayed ones, */
+    eager(b, 3); /* called steps continue after replayed ones, */
     ck_same_run(a, b);
     eager(a, 2);
-    replay(b, g, 2); /* and the other way round */
+    replay(b, g, 2); /* and replayed ones after called ones */
     ck_same_run(a, b);
     tg_graph_free(g);
     eager(a, 1);
@@ -31,7 +31,7 @@ START_TEST(replays_are_steps) {
 }
 END_TEST
 
-/* The step's number, its rate, the clip and the scale of the loss go on by themselves. */
+/* The step number, the learning rate, the clip factor and the loss scale continue in replays. */
 START_TEST(the_optimizer_goes_on) {
     for (int scaled = 0; scaled < 2; scaled++) {
         world *a = world_new(), *b = world_new();
@@ -51,7 +51,7 @@ START_TEST(the_optimizer_goes_on) {
         tg_optim_set_clip(a->adamw, 0.5);
         tg_optim_set_clip(b->adamw, 0.5);
         eager(a, 2);
-        replay(b, g, 2); /* with what was set since */
+        replay(b, g, 2); /* with the values set since */
         ck_same_run(a, b);
         world_free(a);
         world_free(b);
@@ -59,7 +59,7 @@ START_TEST(the_optimizer_goes_on) {
 }
 END_TEST
 
-/* No step has run before: gradients are made within the recording. */
+/* No step has run before, so gradients are created within the recording. */
 START_TEST(the_first_step_may_be_captured) {
     world *a = world_new(), *b = world_new();
     eager(a, 5);
@@ -92,11 +92,11 @@ START_TEST(two_graphs_take_turns) {
     eager(b, 1);
     ck_same_run(a, b);
     world_free(a);
-    world_free(b); /* which frees h */
+    world_free(b); /* frees h too */
 }
 END_TEST
 
-/* Random streams may be set between replays, as a checkpoint that is resumed does. */
+/* Random streams may be set between replays, as when a run resumes from a checkpoint. */
 START_TEST(replays_draw_from_where_the_stream_is) {
     world *a = world_new(), *b = world_new();
     tg_rng to = {.seed = 77, .counter = 1002};
@@ -124,7 +124,7 @@ static tg_status draw_step(void *state, tg_ctx *ctx) {
     tg_drop(d->y), tg_drop(d->named);
     d->y = tg_keep(tg_dropout(d->t, d->x, 0.5));
     tg_rng_fork(ctx, "other");
-    d->named = tg_uniform(ctx, TG_SHAPE(3), 0, 1); /* an odd number of draws */
+    d->named = tg_uniform(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(3), 0, 1); /* an odd number of draws */
     tg_rng_join(ctx);
     tg_tape_reset(d->t);
     return tg_ctx_status(ctx);
@@ -135,7 +135,7 @@ START_TEST(named_streams_go_on) {
     for (int how = 0; how < 2; how++) {
         tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = test_device(), .seed = 3, .threads = 1));
         tg_rng_add(ctx, "other", 9);
-        draw d = {.t = tg_tape_new(ctx), .x = tg_uniform(ctx, TG_SHAPE(16), 1, 2)};
+        draw d = {.t = tg_tape_new(ctx), .x = tg_uniform(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(16), 1, 2)};
         tg_graph *g = NULL;
         for (int i = 0; i < 6; i++) {
             if (how == 0)
@@ -158,10 +158,10 @@ START_TEST(named_streams_go_on) {
 END_TEST
 
 START_TEST(a_stream_that_went_is_missed) {
-    if (!on_device()) return; /* the CPU calls the step, which says so itself */
+    if (!on_device()) return; /* the CPU calls the step, which reports it itself */
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = test_device(), .seed = 3, .threads = 1));
     tg_rng_add(ctx, "other", 9);
-    draw d = {.t = tg_tape_new(ctx), .x = tg_uniform(ctx, TG_SHAPE(16), 1, 2)};
+    draw d = {.t = tg_tape_new(ctx), .x = tg_uniform(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(16), 1, 2)};
     tg_graph *g = tg_graph_new(ctx, draw_step, &d);
     ck_assert_int_eq(tg_graph_replay(g), TG_OK);
     ck_assert_int_eq(tg_rng_remove(ctx, "other"), TG_OK);
@@ -175,7 +175,7 @@ END_TEST
 
 /* ---- Memory ---- */
 
-/* What was dropped or made since does not get the bytes that the graph uses. */
+/* Tensors that were dropped or created since do not get memory that the graph uses. */
 START_TEST(memory_of_a_graph_is_its_own) {
     world *a = world_new(), *b = world_new();
     eager(a, 6);
@@ -229,7 +229,7 @@ START_TEST(an_input_that_was_dropped_stays_the_graphs) {
     tg_read(s.y, got, sizeof got);
     ck_assert(got[0] == 6 && got[1] == 8);
     tg_tensor *y = s.y;
-    tg_graph_free(g); /* what the caller keeps outlives it */
+    tg_graph_free(g); /* tensors that the caller keeps outlive it */
     tg_tensor *more = tg_from_host(ctx, TG_F32, TG_SHAPE(1000), (float[1000]){9, 9, 9});
     tg_read(y, got, sizeof got);
     ck_assert(got[0] == 6 && got[1] == 8);
@@ -276,7 +276,7 @@ START_TEST(a_steady_replay_allocates_nothing) {
 }
 END_TEST
 
-/* ---- What is refused ---- */
+/* ---- Refused calls ---- */
 
 typedef struct wrong {
     world *w;
@@ -349,7 +349,7 @@ static tg_status wrong_step(void *state, tg_ctx *ctx) {
     return tg_ctx_status(ctx);
 }
 
-START_TEST(what_cannot_be_replayed_is_refused) {
+START_TEST(calls_that_cannot_be_replayed_are_refused) {
     if (!on_device()) return; /* the CPU calls the step */
     world *a = world_new(), *b = world_new();
     tg_rng_add(b->ctx, "there", 4);
@@ -367,7 +367,7 @@ START_TEST(what_cannot_be_replayed_is_refused) {
             ck_assert_msg(strstr(tg_ctx_message(b->ctx), "test_capture"), "%s", tg_ctx_message(b->ctx));
         tg_ctx_clear(b->ctx);
         tg_tape_reset(b->t);
-        tg_item(s.kept); /* of the step that has not been */
+        tg_item(s.kept); /* of the step that has not run */
         ck_assert_int_eq(tg_ctx_status(b->ctx), TG_ERR_DISCARDED);
         ck_assert(strstr(tg_ctx_message(b->ctx), "a tg_graph_new that failed"));
         tg_ctx_clear(b->ctx);
@@ -399,7 +399,7 @@ static void cannot_replay(tg_graph *g, tg_ctx *ctx, const char *says) {
     tg_ctx_clear(ctx);
 }
 
-/* A step that leaves gradients behind: the one that begins them and those that add are two recordings. */
+/* A step that leaves gradients: the one that creates them and those that add to them are two recordings. */
 START_TEST(gradients_are_as_they_were_recorded) {
     if (!on_device()) return;
     world *a = world_new(), *b = world_new();
@@ -424,7 +424,7 @@ START_TEST(gradients_are_as_they_were_recorded) {
 }
 END_TEST
 
-START_TEST(what_a_backward_needs_is_not_overwritten) {
+START_TEST(tensors_that_backward_needs_are_not_overwritten) {
     if (!on_device()) return;
     world *w = world_new();
     eager(w, 1);
@@ -446,13 +446,13 @@ START_TEST(what_a_backward_needs_is_not_overwritten) {
 }
 END_TEST
 
-/* Errors in a replay's data are told with the op and the place where the step was recorded. */
+/* Errors in a replay's data are reported with the op and the call site of the recording. */
 START_TEST(errors_in_data_are_named) {
     if (!on_device()) return;
     world *w = world_new();
     eager(w, 1);
     tg_graph *g = captured(w);
-    for (int i = 0; i < 600; i++) accumulate(w, w->ctx); /* the device's own list of calls has forgotten it */
+    for (int i = 0; i < 600; i++) accumulate(w, w->ctx); /* more calls than the device remembers */
     for (int i = 0; i < w->n; i++) tg_zero_grad(w->p[i]);
     replay(w, g, 1);
     int64_t bad[BATCH * SEQ] = {1, 2, 3, VOCAB + 7};
@@ -466,22 +466,22 @@ START_TEST(errors_in_data_are_named) {
 }
 END_TEST
 
-/* ---- Failures, where the emulator of CUDA makes them ---- */
+/* ---- Failures, which the CUDA emulator makes ---- */
 
 #ifdef TG_CUDA_EMULATOR
 #include "cuda_emulator/control.h"
 
-/* Every n-th call fails: quick runs take some of them. */
+/* Lets the n-th call fail, for each n; quick runs take some of them. */
 static long stride(void) { return getenv("TG_TEST_QUICK") ? 9 : 1; }
 
 START_TEST(any_call_of_a_capture_may_fail) {
     if (!on_device()) return;
-    long graphs = emulator_live("graph"); /* of tests that have failed */
+    long graphs = emulator_live("graph"); /* left by tests that have failed */
     world *a = world_new(), *b = world_new();
     eager(a, 6);
     eager(b, 1);
     tg_graph *g = captured(b);
-    tg_graph_free(g); /* the memory that another one needs is there */
+    tg_graph_free(g); /* releases memory that another graph needs */
     feed(b);
     int64_t live = memory_of(b->ctx).live;
     int failures = 0;
@@ -489,7 +489,7 @@ START_TEST(any_call_of_a_capture_may_fail) {
         emulator_fail_at(n);
         g = tg_graph_new(b->ctx, step_of, b);
         if (!emulator_failed()) break;
-        ck_assert_msg(tg_ctx_status(b->ctx) != TG_OK, "%s failed, and nobody noticed", emulator_failed());
+        ck_assert_msg(tg_ctx_status(b->ctx) != TG_OK, "%s failed without an error", emulator_failed());
         emulator_fail_at(0);
         tg_ctx_clear(b->ctx);
         tg_tape_reset(b->t);
@@ -534,7 +534,7 @@ START_TEST(any_call_of_a_replay_may_fail) {
 }
 END_TEST
 
-/* The device's memory does not grow with steps, nor by graphs that come and go. */
+/* The device's memory does not grow with steps, nor with graphs that are created and freed. */
 START_TEST(device_memory_is_steady) {
     if (!on_device()) return;
     long graphs = emulator_live("graph");
@@ -566,9 +566,9 @@ int main(void) {
                             an_input_that_was_dropped_stays_the_graphs,
                             a_graph_gives_its_memory_back,
                             a_steady_replay_allocates_nothing,
-                            what_cannot_be_replayed_is_refused,
+                            calls_that_cannot_be_replayed_are_refused,
                             gradients_are_as_they_were_recorded,
-                            what_a_backward_needs_is_not_overwritten,
+                            tensors_that_backward_needs_are_not_overwritten,
                             errors_in_data_are_named,
 #ifdef TG_CUDA_EMULATOR
                             any_call_of_a_capture_may_fail,

@@ -64,7 +64,7 @@ START_TEST(a_hook_of_a_recomputed_weight_sees_the_whole_gradient_once) {
 }
 END_TEST
 
-/* h^3 as h^2 h, with hooks on h and h^2. */
+/* Computes h^3 as h^2 h, with hooks on h and h^2. */
 static tg_status hooked(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
     (void)n_in, (void)n_out;
     tg_tensor *y = tg_square(tape, in[0]);
@@ -103,7 +103,7 @@ START_TEST(hooks_that_a_recomputed_function_sets_run_in_every_backward) {
 }
 END_TEST
 
-/* 10 x^2 through a tape that the function makes for itself, in both runs. */
+/* Computes 10 x^2 with a tape that the function creates for itself in both runs. */
 static tg_status on_own_tape(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
     (void)n_in, (void)n_out;
     tg_tape *own = tg_tape_new(ctx);
@@ -158,7 +158,7 @@ START_TEST(hooks_that_a_second_run_would_set_otherwise_are_refused) {
     ck_assert(tg_recompute(t, hook_elsewhere, &on_input, &frozen, 1, &y, 1, NULL) == TG_ERR_STATE);
     ck_says("needs no gradient");
     tg_ctx_clear(ctx);
-    ck_assert(tg_on_grad(x, tenfold, &(seen){0})); /* and outside it is taken */
+    ck_assert(tg_on_grad(x, tenfold, &(seen){0})); /* outside it is accepted */
     end();
 }
 END_TEST
@@ -170,7 +170,7 @@ static tg_status skip(void *state, tg_tape *tape, tg_tensor *const *in, int n_in
     return TG_OK;
 }
 
-START_TEST(what_a_recomputed_function_hands_through_has_its_gradient) {
+START_TEST(passed_through_inputs_of_a_recomputation_have_gradients) {
     begin();
     tg_tensor *x = leaf(3), *w = leaf(2), *y[2];
     tg_recompute(t, skip, w, &x, 1, y, 2, NULL);
@@ -213,7 +213,7 @@ static tg_status add_to(void *state, tg_tape *tape, tg_tensor *const *in, int n_
     return tg_ctx_status(ctx);
 }
 
-/* At once, as without recomputation: nothing has been written yet. */
+/* Refused at once, as without recomputation: nothing has been written yet. */
 START_TEST(a_recomputed_function_overwrites_nothing_that_backward_would_refuse) {
     begin();
     double two = 2;
@@ -266,7 +266,7 @@ START_TEST(a_result_that_needs_no_gradient_is_no_root) {
 }
 END_TEST
 
-START_TEST(what_needed_a_gradient_when_it_was_recorded_gets_one) {
+START_TEST(tensors_that_needed_a_gradient_when_recorded_get_one) {
     begin();
     for (int how = 0; how < 4; how++) {
         tg_tensor *x = leaf(3), *w = leaf(2), *y;
@@ -305,7 +305,7 @@ static tg_status count_call(void *user, tg_tape *tape, tg_tensor *x, tg_tensor *
     return TG_OK;
 }
 
-START_TEST(a_weight_that_no_root_used_is_not_told_of_a_gradient) {
+START_TEST(hooks_of_unused_weights_are_not_called) {
     begin();
     tg_tensor *x = leaf(3), *w = leaf(2), *v = leaf(7), *y[2];
     use u = {w, v};
@@ -338,7 +338,7 @@ static tg_status as_row(void *state, tg_tape *tape, tg_tensor *const *in, int n_
     return TG_OK;
 }
 
-START_TEST(a_scope_takes_only_what_was_made_inside) {
+START_TEST(a_scope_takes_only_tensors_made_inside) {
     begin();
     tg_tensor *x = leaf_of(TG_SHAPE(2), (double[]){1, 2}), *a = tg_exp(t, x), *y;
     tg_scope_open(t, "inside");
@@ -364,7 +364,7 @@ START_TEST(a_tape_takes_only_its_own_bytes) {
 }
 END_TEST
 
-/* ---- Gradients that are a tape's tensors ---- */
+/* ---- Gradients that are tensors of a tape ---- */
 
 static tg_status replace(void *user, tg_tape *tape, tg_tensor *x, tg_tensor **g) {
     (void)tape, (void)x;
@@ -372,7 +372,7 @@ static tg_status replace(void *user, tg_tape *tape, tg_tensor *x, tg_tensor **g)
     return TG_OK;
 }
 
-START_TEST(a_gradient_may_be_what_a_node_has_saved) {
+START_TEST(a_gradient_may_be_a_saved_tensor) {
     begin();
     tg_tensor *w = leaf(1), *x = leaf(2), *s = tg_exp(t, w), *y = tg_square(t, x), *z = tg_neg(t, y);
     tg_tensor *roots[] = {z, tg_add(t, s, s)}, *seeds[] = {s, NULL};
@@ -392,7 +392,7 @@ END_TEST
 static tg_status name_it(void *user, tg_tape *tape, tg_tensor *x, tg_tensor **g) {
     (void)user, (void)tape, (void)x;
     tg_status s = tg_set_name(*g, "the gradient");
-    tg_drop(*g); /* which is not the hook's to drop */
+    tg_drop(*g); /* which the hook must not drop */
     return s;
 }
 
@@ -442,7 +442,7 @@ static void give(void *full, void *p, size_t bytes) {
 
 START_TEST(scopes_stay_in_pairs_where_an_open_or_a_close_fails) {
     bool full = false;
-    static char name[1 << 17]; /* more than the tape has room for */
+    static char name[1 << 17]; /* larger than the tape has memory for */
     memset(name, 'n', sizeof name - 1);
     ctx = tg_ctx_new(TG_CONFIG(.device = test_device(), .threads = 1, .allocator = {take, give, &full}));
     t = tg_tape_new(ctx);
@@ -458,7 +458,7 @@ START_TEST(scopes_stay_in_pairs_where_an_open_or_a_close_fails) {
     tg_ctx_clear(ctx);
     tg_scope_close(t, NULL, 0);
     ck_assert_int_eq(tg_scope_close(t, NULL, 0), TG_OK);
-    ck_assert_int_eq(tg_scope_close(t, NULL, 0), TG_ERR_STATE); /* that was the outer one */
+    ck_assert_int_eq(tg_scope_close(t, NULL, 0), TG_ERR_STATE); /* the last one was the outer scope */
     tg_ctx_clear(ctx);
     end();
 }
@@ -535,17 +535,17 @@ int main(void) {
                             hooks_that_a_recomputed_function_sets_run_in_every_backward,
                             a_recomputed_function_may_have_a_tape_with_hooks,
                             hooks_that_a_second_run_would_set_otherwise_are_refused,
-                            what_a_recomputed_function_hands_through_has_its_gradient,
+                            passed_through_inputs_of_a_recomputation_have_gradients,
                             a_recomputed_function_may_read_the_grad_mode,
                             a_recomputed_function_overwrites_nothing_that_backward_would_refuse,
                             a_result_that_needs_no_gradient_is_no_root,
-                            what_needed_a_gradient_when_it_was_recorded_gets_one,
+                            tensors_that_needed_a_gradient_when_recorded_get_one,
                             a_weight_that_no_root_used_has_no_gradient,
-                            a_weight_that_no_root_used_is_not_told_of_a_gradient,
+                            hooks_of_unused_weights_are_not_called,
                             an_input_may_be_dropped_before_the_second_run,
-                            a_scope_takes_only_what_was_made_inside,
+                            a_scope_takes_only_tensors_made_inside,
                             a_tape_takes_only_its_own_bytes,
-                            a_gradient_may_be_what_a_node_has_saved,
+                            a_gradient_may_be_a_saved_tensor,
                             a_hook_may_name_its_gradient,
                             a_gradient_of_one_input_leaves_the_rest_to_a_backward,
                             scopes_stay_in_pairs_under_an_error,

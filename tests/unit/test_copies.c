@@ -1,6 +1,6 @@
-/* Copies that run next to the device's work: uploads arrive before they are read, downloads have the values of the
- * moment of the call, and memory freed meanwhile is used again only after the copy. On the CPU, where copies are
- * immediate, and on the device that TG_TEST_DEVICE names. */
+/* Copies that run in parallel with the device's work: uploads arrive before they are read, downloads have the values
+ * at the time of the call, and memory that is freed meanwhile is reused only after the copy. On the CPU, where
+ * copies are immediate, and on the device that TG_TEST_DEVICE names. */
 #include <stdio.h>
 
 #include "captured.h"
@@ -25,7 +25,7 @@ static bool is(const float *v, int64_t n, int step, float scale) {
     return true;
 }
 
-/* The source changes as soon as the call has returned. */
+/* Changes the source as soon as the call has returned. */
 static void upload(tg_tensor *x, float *v, int step) {
     size_t bytes = (size_t)tg_numel(x) * sizeof *v;
     fill(v, tg_numel(x), step);
@@ -33,7 +33,7 @@ static void upload(tg_tensor *x, float *v, int step) {
     memset(v, 0x7f, bytes);
 }
 
-/* What is sent, or read again; what is fetched. */
+/* Values that are uploaded or read again, and values that are downloaded. */
 static float v[LARGE], got[MANY * LARGE];
 
 static void end(tg_ctx *ctx, tg_tape *t) {
@@ -57,13 +57,13 @@ static void steps_of(int64_t n) {
     end(ctx, t);
 }
 
-START_TEST(what_is_sent_is_there_for_its_readers) {
+START_TEST(uploads_arrive_before_they_are_read) {
     steps_of(SMALL);
     steps_of(LARGE);
 }
 END_TEST
 
-START_TEST(what_is_sent_waits_for_earlier_readers) {
+START_TEST(uploads_wait_for_earlier_readers) {
     tg_ctx *ctx = new_ctx();
     tg_tape *t = tg_tape_new(ctx);
     tg_tensor *x = tg_zeros(ctx, TG_F32, TG_SHAPE(LARGE)), *y[MANY];
@@ -72,7 +72,7 @@ START_TEST(what_is_sent_waits_for_earlier_readers) {
         y[i] = tg_scale(t, x, 3);
     }
     upload(x, v, 77);
-    upload(x, v, 78); /* nobody reads the one before */
+    upload(x, v, 78); /* the previous upload is never read */
     for (int i = 0; i < MANY; i++) {
         tg_read(y[i], v, LARGE * sizeof *v);
         ck_assert_msg(is(v, LARGE, i, 3), "upload %d", i);
@@ -81,7 +81,7 @@ START_TEST(what_is_sent_waits_for_earlier_readers) {
     ck_assert(is(v, LARGE, 78, 1));
     tg_tensor *gone = tg_zeros(ctx, TG_F32, TG_SHAPE(LARGE));
     upload(gone, v, 1);
-    tg_drop(gone); /* in flight: its memory is used again behind the copy */
+    tg_drop(gone); /* in flight: its memory is reused after the copy */
     tg_tensor *next = tg_zeros(ctx, TG_F32, TG_SHAPE(LARGE));
     tg_read(next, v, LARGE * sizeof *v);
     for (int i = 0; i < LARGE; i++) ck_assert(v[i] == 0);
@@ -110,8 +110,8 @@ START_TEST(parts_and_other_layouts_are_sent_too) {
 }
 END_TEST
 
-/* What is fetched is then written to, discarded or dropped, and its memory used for something else. */
-START_TEST(what_is_fetched_is_of_its_moment) {
+/* A downloaded tensor is then overwritten, discarded or dropped, and its memory used for something else. */
+START_TEST(downloads_have_the_values_of_the_call) {
     tg_ctx *ctx = new_ctx();
     tg_tape *t = tg_tape_new(ctx);
     tg_tensor *x = tg_zeros(ctx, TG_F32, TG_SHAPE(LARGE));
@@ -124,7 +124,7 @@ START_TEST(what_is_fetched_is_of_its_moment) {
         if (i % 3 == 0) tg_discard(y);
         if (i % 3 == 1) tg_tape_reset(t);
         if (i % 3 == 2) tg_mul_(t, y, x);
-        tg_tensor *other = tg_zeros(ctx, TG_F32, TG_SHAPE(LARGE)); /* on memory that was given back, say */
+        tg_tensor *other = tg_zeros(ctx, TG_F32, TG_SHAPE(LARGE)); /* possibly in memory that was released */
         tg_drop(other);
     }
     for (int i = MANY - 1; i >= 0; i--) {
@@ -158,7 +158,7 @@ START_TEST(values_are_converted_as_by_a_read) {
 }
 END_TEST
 
-/* Bytes that wait on the host for backward: away with them, and back when they are needed. */
+/* Memory that waits on the host for backward: it is sent away, and returned when it is needed. */
 START_TEST(bytes_go_to_the_host_and_come_back) {
     tg_ctx *ctx = new_ctx();
     float *kept[MANY];
@@ -188,7 +188,7 @@ START_TEST(bytes_go_to_the_host_and_come_back) {
         reserved = m.reserved;
     }
     ck_assert_int_eq(m.live, 0);
-    ck_assert_int_lt(m.peak, (int64_t)8 * LARGE * 4); /* a few copies are under way, the rest was given back */
+    ck_assert_int_lt(m.peak, (int64_t)8 * LARGE * 4); /* a few copies are under way, and the rest was released */
     end(ctx, NULL);
 }
 END_TEST
@@ -221,7 +221,7 @@ START_TEST(a_steady_step_allocates_nothing) {
 }
 END_TEST
 
-START_TEST(nobody_need_wait) {
+START_TEST(copies_that_are_not_waited_for_are_safe) {
     tg_ctx *ctx = new_ctx();
     float *own = malloc(LARGE * sizeof *own);
     tg_tensor *x = tg_zeros(ctx, TG_F32, TG_SHAPE(LARGE)), *y = tg_zeros(ctx, TG_F32, TG_SHAPE(SMALL));
@@ -231,12 +231,12 @@ START_TEST(nobody_need_wait) {
     while (!tg_work_test(w)) {}
     upload(x, own, 5);
     memset(own, 1, LARGE * sizeof *own);
-    free(own); /* what is not waited for writes nothing on a device that copies beside its work */
+    free(own); /* a copy that is not waited for writes nothing on such a device */
     tg_ctx_free(ctx);
 }
 END_TEST
 
-/* The next step's inputs are sent, and the last one's losses fetched, while replays run. */
+/* The next step's inputs are uploaded, and the last one's losses downloaded, while replays run. */
 static void run_fetching(world *w, int steps) {
     tg_graph *g = NULL;
     tg_work *work[LOSSES];
@@ -264,7 +264,7 @@ static void run_fetching(world *w, int steps) {
     tg_graph_free(g);
 }
 
-START_TEST(captured_steps_read_what_was_sent) {
+START_TEST(captured_steps_read_uploaded_inputs) {
     enum { STEPS = 8 };
     world *called = world_new(), *captured = world_new();
     eager(called, STEPS);
@@ -307,15 +307,10 @@ START_TEST(a_captured_step_copies_nothing) {
 END_TEST
 
 int main(void) {
-    const TTest *const tests[] = {what_is_sent_is_there_for_its_readers,
-                                  what_is_sent_waits_for_earlier_readers,
-                                  parts_and_other_layouts_are_sent_too,
-                                  what_is_fetched_is_of_its_moment,
-                                  values_are_converted_as_by_a_read,
-                                  bytes_go_to_the_host_and_come_back,
-                                  a_steady_step_allocates_nothing,
-                                  nobody_need_wait,
-                                  captured_steps_read_what_was_sent,
-                                  a_captured_step_copies_nothing};
+    const TTest *const tests[] = {uploads_arrive_before_they_are_read,  uploads_wait_for_earlier_readers,
+                                  parts_and_other_layouts_are_sent_too, downloads_have_the_values_of_the_call,
+                                  values_are_converted_as_by_a_read,    bytes_go_to_the_host_and_come_back,
+                                  a_steady_step_allocates_nothing,      copies_that_are_not_waited_for_are_safe,
+                                  captured_steps_read_uploaded_inputs,  a_captured_step_copies_nothing};
     return tg_check_main("copies", tests, sizeof tests / sizeof *tests);
 }

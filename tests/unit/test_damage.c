@@ -15,7 +15,7 @@ enum { PAGE = 4096 };
 
 /* ---- The checksum ---- */
 
-/* The values of the reference implementation (libxxhash 0.8.1), over the bytes of its own sanity check. */
+/* Values of the reference implementation (libxxhash 0.8.1) over the bytes of its own sanity check. */
 START_TEST(the_checksum_is_xxh64) {
     static const struct {
         size_t n;
@@ -45,7 +45,7 @@ END_TEST
 
 /* ---- A checkpoint ---- */
 
-/* What is read has a bit of the byte at `at` turned; -1: none. */
+/* Reads have a flipped bit in the byte at `at`; -1: none. */
 typedef struct flip {
     int64_t at;
     int bit;
@@ -58,7 +58,7 @@ static int64_t flipping_pread(void *user, int fd, void *buf, size_t n, int64_t o
     return got;
 }
 
-/* A model and its optimizer, saved, then changed; `values` are those that loading must not touch. */
+/* A model and its optimizer that were saved and then changed. Loading must not change `values`. */
 typedef struct checkpoint {
     flip flip;
     tg_file_ops ops;
@@ -91,7 +91,7 @@ static bool untouched(const checkpoint *c) {
     return same;
 }
 
-/* Every element has a value of its own. */
+/* Every element has another value. */
 static void fill(checkpoint *c, float scale) {
     float *at = c->values;
     for (int64_t i = 0; i < c->numel; i++) at[i] = scale * (float)(i + 1) / 64;
@@ -148,7 +148,7 @@ static int64_t size_of(checkpoint *c, const char *name) {
     return st.st_size;
 }
 
-/* Where the data begin. */
+/* Returns the offset at which the data begin. */
 static int64_t data_of(checkpoint *c, const char *name) {
     uint64_t n;
     ck_assert_uint_eq(get_file(&c->w, name, (char *)&n, sizeof n), sizeof n);
@@ -165,7 +165,7 @@ static void refused(checkpoint *c, int file, tg_status expected, const char *wor
 
 /* ---- Bits ---- */
 
-/* Quickly one bit of each byte. */
+/* A quick run flips one bit of each byte. */
 START_TEST(any_bit_of_a_header_is_missed) {
     bool quick = getenv("TG_TEST_QUICK") != NULL;
     checkpoint c;
@@ -183,7 +183,7 @@ START_TEST(any_bit_of_a_header_is_missed) {
 }
 END_TEST
 
-/* The first bytes and the last of each tensor, and one of each page between. */
+/* Bytes at both ends of each tensor, and one of each page between. */
 START_TEST(a_bit_of_any_page_is_missed) {
     checkpoint c;
     checkpoint_new(&c);
@@ -210,7 +210,7 @@ START_TEST(a_bit_of_any_page_is_missed) {
 }
 END_TEST
 
-/* A caller who reads tensors one by one is told of the one that is damaged, and may read the others. */
+/* A caller who reads tensors one by one gets an error for the damaged one, and may read the others. */
 START_TEST(other_tensors_are_read_all_the_same) {
     checkpoint c;
     checkpoint_new(&c);
@@ -261,9 +261,9 @@ START_TEST(any_other_length_is_refused) {
 }
 END_TEST
 
-/* ---- What fits the model in part ---- */
+/* ---- Files that match the model in part ---- */
 
-/* The misshapen tensor is the file's last. */
+/* The tensor with the wrong shape is the last one of the file. */
 START_TEST(a_model_of_another_shape_changes_nothing) {
     checkpoint c;
     checkpoint_new(&c);
@@ -284,7 +284,7 @@ START_TEST(a_model_of_another_shape_changes_nothing) {
 }
 END_TEST
 
-/* ---- The checksums' own metadata ---- */
+/* ---- The metadata of checksums ---- */
 
 #define SUMS  "\"tapegrad.xxh64\":\""
 #define SUM   "\"tapegrad.xxh64.header\":\""
@@ -317,7 +317,7 @@ START_TEST(both_kinds_of_checksum_belong_together) {
 }
 END_TEST
 
-/* A file whose header fits its checksum, which says of another number of tensors. */
+/* A file whose header matches its checksum, but has checksums for another number of tensors. */
 START_TEST(each_tensor_has_a_checksum) {
     workplace w = workplace_new(NULL);
     char bytes[512] = {0};
@@ -332,7 +332,7 @@ START_TEST(each_tensor_has_a_checksum) {
 }
 END_TEST
 
-/* Who copies a file's metadata to another does not copy its checksums; and nobody else writes such. */
+/* Copying a file's metadata to another file does not copy its checksums, and only the library writes such metadata. */
 START_TEST(checksums_are_the_librarys_own) {
     static const float data[] = {1, 2, 3};
     static const tg_metadata metadata[] = {{"format", "pt"}, {"tapegrad", "x"}, {"z", ""}},

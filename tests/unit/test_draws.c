@@ -14,7 +14,7 @@
 enum { AXES = 3, MAX = 4096, SEED = 77 };
 
 typedef struct grid_case {
-    int size[AXES]; /* of tp, cp and dp */
+    int size[AXES]; /* sizes of tp, cp and dp */
     tg_placement at[TG_MAX_AXES];
     tg_shape local, global;
     bool megatron;
@@ -35,8 +35,9 @@ static tg_ctx *rank_of(const grid_case *c, const int *rank) {
         g->rank[a] = rank[a];
         g->axes |= (uint32_t)(c->size[a] > 1) << a;
     }
+    ctx->run.has_peers = g->axes != 0;
     g->draws_local = c->megatron;
-    if (c->megatron) tg_rng_add(ctx, "model-parallel-rng", SEED); /* what varies over tp draws from it */
+    if (c->megatron) tg_rng_add(ctx, "model-parallel-rng", SEED); /* tensors that vary over tp draw from it */
     return ctx;
 }
 
@@ -48,7 +49,7 @@ typedef struct positions {
 
 static int64_t chunks_of(tg_placement p) { return p.layout == TG_STRIDED ? p.chunks : p.layout == TG_ZIGZAG ? 2 : 1; }
 
-/* The rank's share of a list: the chunks of its layout, one after another. */
+/* Returns the rank's part of a list: the chunks of its layout in sequence. */
 static void keep_share(positions *x, tg_placement p, int rank, int size) {
     int64_t chunks = chunks_of(p), length = x->n / (chunks * size), n = 0;
     positions all = *x;
@@ -59,7 +60,7 @@ static void keep_share(positions *x, tg_placement p, int rank, int size) {
     x->n = n;
 }
 
-/* Where along dim d of the global tensor the rank's elements are. */
+/* Returns the positions along dim d of the global tensor of the rank's elements. */
 static positions along(const grid_case *c, const int *rank, int d) {
     positions x = {.n = c->global.dim[d]};
     for (int64_t i = 0; i < x.n; i++) x.at[i] = i;
@@ -77,7 +78,7 @@ static int64_t numel_of(const tg_shape *s) {
     return n;
 }
 
-/* What stands before the rank's tensor where opaque ones are stacked, and how many draws all of them take. */
+/* Returns the number of draws before the rank's tensor if opaque tensors are stacked, and of all of them. */
 static int64_t stacked(const grid_case *c, const int *rank, int64_t *total) {
     int64_t base = 0;
     *total = numel_of(&c->global);
@@ -89,7 +90,7 @@ static int64_t stacked(const grid_case *c, const int *rank, int64_t *total) {
     return base;
 }
 
-/* The draw number of each element of the rank's tensor, row-major. */
+/* Returns the number of the draw of each element of the rank's tensor, row-major. */
 static int64_t *numbers(const grid_case *c, const int *rank, int64_t *total) {
     int64_t n = numel_of(&c->local), *out = calloc((size_t)n + 1, sizeof *out), base = stacked(c, rank, total);
     positions at[TG_MAX_DIMS];
@@ -110,17 +111,17 @@ static int64_t *numbers(const grid_case *c, const int *rank, int64_t *total) {
     return out;
 }
 
-/* Uniforms by draw number: the whole of what one rank draws. */
+/* All uniforms by number, as one rank draws them. */
 static float *one_rank(int64_t n) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.seed = SEED, .threads = 1));
     float *x = calloc((size_t)n + 1, sizeof *x);
-    tg_read(tg_uniform(ctx, TG_SHAPE(n), 0, 1), x, (size_t)n * sizeof *x);
+    tg_read(tg_uniform(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(n), 0, 1), x, (size_t)n * sizeof *x);
     ck_assert_int_eq(tg_ctx_status(ctx), TG_OK);
     tg_ctx_free(ctx);
     return x;
 }
 
-/* ---- Each way to draw ---- */
+/* ---- Each function that draws ---- */
 
 typedef tg_tensor *(*draw_fn)(tg_ctx *ctx, tg_tape *t, tg_tensor *x);
 
@@ -130,7 +131,7 @@ static tg_tensor *by_fill(tg_ctx *ctx, tg_tape *t, tg_tensor *x) {
     return x;
 }
 
-/* Ones that stay: those whose uniform is at least a half. */
+/* Dropout of ones: those whose uniform is at least one half stay. */
 static tg_tensor *by_dropout(tg_ctx *ctx, tg_tape *t, tg_tensor *x) {
     ctx->run.ops->fill(ctx, tg_array_of(x), 1);
     return tg_dropout(t, x, 0.5);
@@ -141,7 +142,7 @@ static tg_tensor *by_gumbel(tg_ctx *ctx, tg_tape *t, tg_tensor *x) {
     return tg_gumbel(t, x);
 }
 
-/* false: the draws are no digits. */
+/* Returns false if the draws are not a plain count of positions. */
 static bool run_rank(const grid_case *c, const int *rank, draw_fn draw, float *got, uint64_t *moved) {
     tg_ctx *ctx = rank_of(c, rank);
     tg_tape *t = tg_tape_new(ctx);
@@ -215,7 +216,7 @@ static tg_placement any_place(int ndim, int order) {
     return p;
 }
 
-/* Local sizes that every axis can cut in its chunks: multiples of 6, where something is cut. */
+/* Local sizes that every axis can divide into its chunks: multiples of 6 if something is divided. */
 static grid_case any_case(void) {
     grid_case c = {.local = {.ndim = dice(5)}, .megatron = dice(10) == 0};
     static const int orders[6][AXES] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
@@ -254,7 +255,7 @@ START_TEST(shards_put_together_are_one_ranks_tensor) {
 }
 END_TEST
 
-/* What models drop out must not be refused: sequences on cp and tp, batches on dp. */
+/* Tensors that models apply dropout to must not be refused: sequences on cp and tp, batches on dp. */
 START_TEST(usual_placements_are_served) {
     const grid_case cases[] = {
         {.size = {2, 1, 2},
@@ -285,7 +286,7 @@ END_TEST
 
 /* ---- Attention ---- */
 
-/* All queries and keys alike, so that the result is the mean of the kept values, one of each key. */
+/* All queries and keys are equal, so the result is the mean of the kept values, one per key. */
 static void attention_rank(const grid_case *c, const int *rank, tg_shape q, tg_shape k, const tg_placement *at_k,
                            float *out, uint64_t *moved) {
     tg_ctx *ctx = rank_of(c, rank);
@@ -306,7 +307,7 @@ static void attention_rank(const grid_case *c, const int *rank, tg_shape q, tg_s
     tg_ctx_free(ctx);
 }
 
-/* Batch on dp, heads on tp, the queries' sequence on cp in a zigzag. */
+/* The batch on dp, heads on tp, and the queries' sequence on cp in zigzag. */
 START_TEST(attention_drops_by_global_coordinates) {
     enum { B = 2, H = 4, SQ = 8, SK = 5 };
     const tg_placement heads = {.kind = TG_VARYING, .layout = TG_CONTIGUOUS, .dim = 1},
@@ -335,13 +336,13 @@ END_TEST
 
 /* ---- Intervals ---- */
 
-/* All of n draws lie in [lo, hi), and some at the bounds least and most. */
+/* All n draws lie in [lo, hi), and some at the extremes `least` and `most`. */
 static void draws_lie_in(tg_dtype dtype, double lo, double hi, double least, double most) {
     enum { N = 100000 };
     static double x[N];
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.seed = SEED, .threads = 1, .dtype = dtype));
     double min = INFINITY, max = -INFINITY;
-    tg_read_f64(tg_uniform(ctx, TG_SHAPE(N), lo, hi), x, N);
+    tg_read_f64(tg_uniform(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(N), lo, hi), x, N);
     ck_assert_int_eq(tg_ctx_status(ctx), TG_OK);
     for (int i = 0; i < N; i++) {
         min = fmin(min, x[i]);

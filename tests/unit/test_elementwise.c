@@ -11,7 +11,7 @@
 static const char *const isas[] = {"portable", "avx2", "avx512"};
 enum { ISAS = sizeof isas / sizeof *isas };
 
-/* NULL where this machine has no such thing. */
+/* NULL if this machine does not have it. */
 static tg_ctx *open_ctx(tg_dtype dtype, const char *isa) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = getenv("TG_TEST_DEVICE"), .dtype = dtype, .isa = isa, .threads = 1));
     if (tg_ctx_status(ctx) == TG_OK) return ctx;
@@ -98,7 +98,7 @@ typedef tg_tensor *(*function2)(tg_tape *t, tg_tensor *a, tg_tensor *b);
 
 static tg_tensor *quarter(tg_tape *t, tg_tensor *a, tg_tensor *b) { return tg_lerp_scalar(t, a, b, 0.25); }
 
-/* a, b, f(a, b), and its slopes by a and b. */
+/* a, b, f(a, b), and its derivatives by a and b. */
 static const struct {
     const char *name;
     function2 f;
@@ -140,7 +140,7 @@ static tg_tensor *leaf(tg_ctx *ctx, tg_dtype dtype, double v) {
     return x;
 }
 
-/* Zeros have a sign in values, but none in slopes. */
+/* Zeros have a sign in values, but not in derivatives. */
 static void check_row(tg_ctx *ctx, tg_dtype dtype, size_t i, double tol) {
     tg_tape *t = tg_tape_new(ctx);
     tg_tensor *x = leaf(ctx, dtype, row[i].x), *y = row[i].f(t, x);
@@ -173,7 +173,7 @@ static void check_pair(tg_ctx *ctx, tg_dtype dtype, size_t i, double tol) {
     tg_drop(b);
 }
 
-START_TEST(special_values) {
+START_TEST(special_values_are_right) {
     static const tg_dtype dtypes[] = {TG_F64, TG_F32};
     int worlds = 0;
     for (int d = 0; d < 2; d++)
@@ -192,7 +192,7 @@ END_TEST
 
 /* ---- Accuracy ---- */
 
-/* How far float32 may be from float64, in units of the last place. */
+/* Allowed distance of float32 from float64 in units of the last place. */
 static const struct {
     const char *name;
     function f;
@@ -206,7 +206,7 @@ static const struct {
     WITHIN(tg_ceil, -INF, INF, 0),
 };
 
-/* Every STEP-th number of float32, both signs: all magnitudes alike. */
+/* Every STEP-th float32 number of both signs, equally many of each magnitude. */
 enum { STEP = 32749 };
 
 static int64_t numbers(float *narrow, double *wide, double lo, double hi) {
@@ -252,7 +252,7 @@ static void check_within(tg_ctx *ctx, tg_ctx *wide, size_t i) {
         double off = fabs(y[k] - want[k]) / last_place(want[k]);
         if (y[k] != want[k] && !(off <= worst)) worst = off, at = xx[k];
     }
-    if (getenv("TG_TEST_DEVICE") && most > 0) most = 5; /* CUDA promises no more than 4 of some functions */
+    if (getenv("TG_TEST_DEVICE") && most > 0) most = 5; /* CUDA guarantees at most 4 for some functions */
     ck_assert_msg(worst <= most, "%s is off by %.2f units at %.9g, %s", within[i].name, worst, at,
                   tg_ctx_isa(ctx));
     free(x), free(y), free(xx), free(want);
@@ -298,7 +298,7 @@ START_TEST(integers_are_clamped_and_moved) {
     tg_write_f64(u, small, 4);
     ck_integers(tg_clamp(t, u, 1, 250), TG_U8, 4, (const double[]){1, 1, 200, 250});
     ck_integers(tg_add_scalar(t, tg_clamp(t, u, 0, 9), 3), TG_U8, 4, (const double[]){3, 4, 12, 12});
-    tg_write(most, &(int64_t){INT64_MAX}, sizeof(int64_t)); /* beyond what a double tells apart */
+    tg_write(most, &(int64_t){INT64_MAX}, sizeof(int64_t)); /* not representable as a double */
     int64_t kept;
     ck_assert(tg_read(tg_clamp(t, most, 0, INFINITY), &kept, sizeof kept) == TG_OK && kept == INT64_MAX);
     ck_assert(!tg_requires_grad(tg_clamp(t, u, 1, 2)) && tg_ctx_status(ctx) == TG_OK);
@@ -317,6 +317,6 @@ START_TEST(integers_are_clamped_and_moved) {
 END_TEST
 
 int main(void) {
-    const TTest *const tests[] = {special_values, float32_is_accurate, integers_are_clamped_and_moved};
+    const TTest *const tests[] = {special_values_are_right, float32_is_accurate, integers_are_clamped_and_moved};
     return tg_check_main("elementwise", tests, sizeof tests / sizeof *tests);
 }

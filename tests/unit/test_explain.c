@@ -22,7 +22,7 @@ START_TEST(gradients_that_are_there) {
     ck_assert(strstr(said, "op exp") && strstr(said, "op square"));
     ck_explains(y, y, "lies in [1, 1]", "");
     ck_assert(!tg_has_grad(x));
-    ck_assert(tg_backward(t, y) == TG_OK); /* nothing was consumed */
+    ck_assert(tg_backward(t, y) == TG_OK); /* nothing was freed */
     end();
 }
 END_TEST
@@ -59,7 +59,7 @@ START_TEST(infinities_are_no_numbers_below_none) {
 }
 END_TEST
 
-START_TEST(none_at_all) {
+START_TEST(nothing_to_reduce_is_handled) {
     begin();
     tg_tensor *x = leaf(1), *other = leaf(2), *unused = leaf(3), *y = tg_square(t, x);
     tg_tensor *data = tg_zeros(ctx, TG_F64, TG_SHAPE(2)), *ids = tg_zeros(ctx, TG_I64, TG_SHAPE(2));
@@ -79,7 +79,7 @@ END_TEST
 
 /* ---- Ops that ran without recording ---- */
 
-START_TEST(uses_without_recording_are_told) {
+START_TEST(uses_without_recording_are_reported) {
     begin();
     tg_tensor *x = leaf(1), *w = leaf(2), *unused = leaf(3), *y = tg_square(t, x);
     tg_tensor *h = tg_exp(t, leaf(2)), *mask = tg_gt(t, w, x);
@@ -116,9 +116,9 @@ START_TEST(zeros_of_a_hook_are_the_hook_s) {
     tg_tensor *v = leaf(2), *u = tg_square(t, v);
     ck_assert(tg_on_grad(v, zeros, NULL));
     ck_explains(u, v, "is 0 in every element", "before its hooks the gradient reaches 4");
-    ck_explains(u, v, "is 0 in every element", "before its hooks the gradient reaches 4"); /* it has left no hook */
+    ck_explains(u, v, "is 0 in every element", "before its hooks the gradient reaches 4"); /* no hook remains */
     tg_tensor *a = leaf_of(TG_SHAPE(2), (const double[]){-1, -2}), *r = tg_relu(t, a);
-    ck_assert(tg_on_grad(a, zeros, NULL)); /* of zeros that were there before */
+    ck_assert(tg_on_grad(a, zeros, NULL)); /* of zeros that existed before */
     ck_explains(r, a, "is 0 in every element", "It became 0 in op relu");
     end();
 }
@@ -144,9 +144,9 @@ START_TEST(time_grows_with_the_nodes) {
 END_TEST
 
 int main(void) {
-    const TTest *tests[] = {gradients_that_are_there, zeros_and_their_cause, numbers_that_are_none,
-                            infinities_are_no_numbers_below_none, none_at_all,
-                            uses_without_recording_are_told, zeros_of_a_hook_are_the_hook_s,
-                            time_grows_with_the_nodes};
+    const TTest *tests[] = {gradients_that_are_there,       zeros_and_their_cause,
+                            numbers_that_are_none,          infinities_are_no_numbers_below_none,
+                            nothing_to_reduce_is_handled,   uses_without_recording_are_reported,
+                            zeros_of_a_hook_are_the_hook_s, time_grows_with_the_nodes};
     return tg_check_main("explain", tests, sizeof tests / sizeof *tests);
 }

@@ -12,7 +12,8 @@
 
 START_TEST(params_are_typed_and_copied) {
     begin();
-    tg_tensor *a = tg_param(ctx, "a", TG_SHAPE(2, 3), 1), *b = tg_param(ctx, "b", TG_SHAPE(3), 1), *out[2];
+    tg_tensor *a = tg_param_new(ctx, "a", TG_DTYPE_DEFAULT, TG_SHAPE(2, 3), 1),
+              *b = tg_param_new(ctx, "b", TG_DTYPE_DEFAULT, TG_SHAPE(3), 1), *out[2];
     probe_params p = {.power = 3};
     ck_assert(tg_apply(t, &probe_op, &p, (tg_tensor *[]){a, b}, 2, out, 2, NULL, NULL, TG_SITE) == TG_OK);
     p.power = 7; /* the tape has its own copy */
@@ -36,7 +37,7 @@ END_TEST
 /* y = x times the number of calls so far, forward and backward, which the state counts. */
 typedef struct counter {
     int calls, destroyed;
-    tg_status infer, forward, backward; /* what they return */
+    tg_status infer, forward, backward; /* statuses that they return */
 } counter;
 
 static tg_status counted_infer(tg_call *c) {
@@ -83,12 +84,12 @@ static tg_tensor *counted(tg_tape *tape, tg_tensor *x, counter *s) {
 
 START_TEST(a_state_lives_as_long_as_its_node) {
     begin();
-    tg_tensor *x = tg_param(ctx, "x", TG_SHAPE(3), 1);
+    tg_tensor *x = tg_param_new(ctx, "x", TG_DTYPE_DEFAULT, TG_SHAPE(3), 1);
     counter first = {0}, second = {0}, third = {0};
     tg_tensor *y = counted(t, x, &first);
     tg_tensor *loss = tg_sum(t, counted(t, y, &second), TG_ALL_DIMS, false);
     tg_backward_with(t, &loss, 1, TG_BACKWARD(.retain = true));
-    tg_backward(t, loss); /* consumes what ops have saved, not a state */
+    tg_backward(t, loss); /* frees what ops have saved, but not a state */
     ck_assert(first.calls == 3 && first.destroyed == 0 && second.calls == 3 && second.destroyed == 0);
     tg_tape_reset(t);
     ck_assert(first.destroyed == 1 && second.destroyed == 1);
@@ -104,16 +105,17 @@ END_TEST
 START_TEST(a_state_ends_with_the_context) {
     begin();
     counter s = {0};
-    counted(t, tg_param(ctx, "x", TG_SHAPE(3), 1), &s);
+    counted(t, tg_param_new(ctx, "x", TG_DTYPE_DEFAULT, TG_SHAPE(3), 1), &s);
     ck_assert(s.destroyed == 0);
-    tg_ctx_free(ctx); /* and its tape with it */
+    tg_ctx_free(ctx); /* frees its tape too */
     ck_assert(s.destroyed == 1);
 }
 END_TEST
 
 START_TEST(without_a_node_a_state_ends_with_the_call) {
     begin();
-    tg_tensor *x = tg_param(ctx, "x", TG_SHAPE(3), 1), *data = tg_randn(ctx, TG_SHAPE(3), 1);
+    tg_tensor *x = tg_param_new(ctx, "x", TG_DTYPE_DEFAULT, TG_SHAPE(3), 1),
+              *data = tg_randn(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(3), 1);
     counter no_gradient = {0}, no_grad_mode = {0}, no_tape = {0}, failed_before = {0};
     counted(t, data, &no_gradient);
     ck_assert(no_gradient.calls == 1 && no_gradient.destroyed == 1);
@@ -135,7 +137,7 @@ END_TEST
 
 START_TEST(a_failed_call_ends_its_state_once) {
     begin();
-    tg_tensor *x = tg_param(ctx, "x", TG_SHAPE(3), 1);
+    tg_tensor *x = tg_param_new(ctx, "x", TG_DTYPE_DEFAULT, TG_SHAPE(3), 1);
     counter infer = {.infer = TG_ERR_SHAPE}, forward = {.forward = TG_ERR_DATA},
             backward = {.backward = TG_ERR_UNSUPPORTED};
     ck_assert(!tg_is_alive(counted(t, x, &infer)) && infer.destroyed == 1);
@@ -157,11 +159,11 @@ START_TEST(a_failed_call_ends_its_state_once) {
 }
 END_TEST
 
-/* ---- What a table entry must have ---- */
+/* ---- Required members of an op table ---- */
 
 START_TEST(ops_without_parts_are_refused) {
     begin();
-    tg_tensor *x = tg_param(ctx, "x", TG_SHAPE(3), 1), *out;
+    tg_tensor *x = tg_param_new(ctx, "x", TG_DTYPE_DEFAULT, TG_SHAPE(3), 1), *out;
     tg_op small = counted_op, nameless = counted_op, shapeless = counted_op, forward_only = counted_op;
     small.size = 8;
     nameless.name = NULL;
@@ -172,7 +174,7 @@ START_TEST(ops_without_parts_are_refused) {
         ck_assert(tg_apply(t, ops[i], NULL, &x, 1, &out, 1, &s, destroy, TG_SITE) == TG_ERR_ARGUMENT);
         ck_assert(!tg_is_alive(out) && s.destroyed == 1);
     }
-    /* Without a backward it runs, and its result needs no gradient. */
+    /* Without a backward the op runs, and its result requires no gradient. */
     forward_only.backward = NULL;
     counter s = {0};
     ck_assert(tg_apply(t, &forward_only, NULL, &x, 1, &out, 1, &s, destroy, TG_SITE) == TG_OK);
@@ -196,7 +198,7 @@ static tg_status takes_input(tg_call *c) {
 
 START_TEST(outputs_are_those_that_infer_makes_and_forward_fills) {
     begin();
-    tg_tensor *x = tg_param(ctx, "x", TG_SHAPE(3), 1), *out;
+    tg_tensor *x = tg_param_new(ctx, "x", TG_DTYPE_DEFAULT, TG_SHAPE(3), 1), *out;
     tg_op empty = counted_op, swaps = counted_op, hands = counted_op;
     empty.forward = NULL;
     counter s = {0};
@@ -222,7 +224,7 @@ START_TEST(outputs_are_those_that_infer_makes_and_forward_fills) {
 }
 END_TEST
 
-/* ---- Ends from within ---- */
+/* ---- Freeing from a callback ---- */
 
 typedef enum deed { RESET, FREE, FREE_CTX } deed;
 
@@ -255,7 +257,7 @@ static tg_status ends_jvp(tg_tape *tape, const tg_node *n, tg_tensor *const *din
     return TG_OK;
 }
 
-/* On the tape that it was given, or on the one outside of it. */
+/* On the tape that it gets, or on the outer one. */
 static tg_status ends_inner(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
     (void)n_in, (void)n_out;
     end_it(tape, *(deed *)state);
@@ -290,10 +292,11 @@ static tg_status nothing(tg_call *c) {
     return TG_OK;
 }
 
-START_TEST(no_function_ends_what_runs_it) {
+START_TEST(no_function_frees_its_own_tape_or_context) {
     begin();
     for (deed d = RESET; d <= FREE_CTX; d++) {
-        tg_tensor *x = tg_param(ctx, "x", TG_SHAPE(3), 1), *out, *one = tg_zeros(ctx, TG_F64, TG_SHAPE(3));
+        tg_tensor *x = tg_param_new(ctx, "x", TG_DTYPE_DEFAULT, TG_SHAPE(3), 1), *out,
+                  *one = tg_zeros(ctx, TG_F64, TG_SHAPE(3));
         tg_op op = counted_op, pushes = {.size = sizeof pushes, .name = "pushes", .n_in = 1, .n_out = 1,
                                          .params_size = sizeof d, .infer = tiny_infer, .forward = nothing,
                                          .backward = nothing, .jvp = ends_jvp};
@@ -332,7 +335,7 @@ START_TEST(no_function_ends_what_runs_it) {
         op.infer = tiny_infer;
         op.forward = nothing;
         ck_assert(tg_apply(t, &op, NULL, &x, 1, &out, 1, &d, ends_state, TG_SITE) == TG_OK);
-        tg_tape_reset(t); /* which ends the state, which would end the tape */
+        tg_tape_reset(t); /* ends the state, whose destructor would free the tape */
         ck_held(d);
         tg_tape_reset(t);
     }
@@ -340,7 +343,7 @@ START_TEST(no_function_ends_what_runs_it) {
 }
 END_TEST
 
-/* Its forward is made of other ops, and fails where its state says so. */
+/* Its forward consists of other ops, and fails where the state says so. */
 static tg_status composed_forward(tg_call *c) {
     ck_assert(!tg_is_grad_on(c->tape) && !tg_tape_set_grad_mode(c->tape, true) && !tg_is_grad_on(c->tape));
     tg_tensor *y = tg_square(c->tape, c->in[0]);
@@ -397,10 +400,15 @@ START_TEST(works_end_with_their_wait_or_their_context) {
 END_TEST
 
 int main(void) {
-    const TTest *tests[] = {params_are_typed_and_copied,       a_state_lives_as_long_as_its_node,
-                            a_state_ends_with_the_context,     without_a_node_a_state_ends_with_the_call,
-                            a_failed_call_ends_its_state_once, ops_without_parts_are_refused,
-                            outputs_are_those_that_infer_makes_and_forward_fills, no_function_ends_what_runs_it,
-                            forwards_record_no_nodes,          works_end_with_their_wait_or_their_context};
+    const TTest *tests[] = {params_are_typed_and_copied,
+                            a_state_lives_as_long_as_its_node,
+                            a_state_ends_with_the_context,
+                            without_a_node_a_state_ends_with_the_call,
+                            a_failed_call_ends_its_state_once,
+                            ops_without_parts_are_refused,
+                            outputs_are_those_that_infer_makes_and_forward_fills,
+                            no_function_frees_its_own_tape_or_context,
+                            forwards_record_no_nodes,
+                            works_end_with_their_wait_or_their_context};
     return tg_check_main("extend", tests, sizeof tests / sizeof *tests);
 }

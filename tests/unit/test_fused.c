@@ -58,7 +58,7 @@ START_TEST(softmax) {
 }
 END_TEST
 
-/* A row of -inf is NaN, as 0/0 is; a NaN makes its row NaN, and no other. */
+/* A row of -inf gives NaN, like 0/0. A NaN makes only its own row NaN. */
 static void softmax_special(bench *t) {
     for (int64_t n = 5; n <= 1500; n += 1495) {
         array *x = fill_with(ARRAY(t->dtype, t->layout, 3, n), 1), *y = output(t, false, t->dtype, x);
@@ -88,7 +88,7 @@ typedef struct norm_case {
     bool rms, w, b, add;
 } norm_case;
 
-/* want: y, gx, gw, gb. */
+/* want: expected y, gx, gw, gb. */
 static void norm_reference(const norm_case *c, const tg_norm_args *a, const array *x, const array *gy, const array *w,
                            const array *b, double *want[4]) {
     int64_t n = c->n;
@@ -166,7 +166,7 @@ START_TEST(norm) {
 }
 END_TEST
 
-/* Rows on lines of the cache. */
+/* Rows that begin at cache lines. */
 static array *rows_on_lines(tg_dtype d, int64_t rows, int64_t n) {
     array *x = ARRAY(d, ROWS, rows, n);
     free(x->a.data);
@@ -175,9 +175,10 @@ static array *rows_on_lines(tg_dtype d, int64_t rows, int64_t n) {
     return x;
 }
 
-/* An output that goes past the caches has the bits of its rows in one that does not, the rest of a tile with them. */
+/* An output that is written past the caches has the same bits in its rows as one that is not, including the rest of
+ * a tile. */
 static void large_norm(bench *t) {
-    enum { N = 1024 + TG_STREAM_LINE, FEW = 3 }; /* a tile, and the rest */
+    enum { N = 1024 + TG_STREAM_LINE, FEW = 3 }; /* a tile and a rest */
     int64_t rows = TG_STREAM_FROM / (N * tg_dtype_bits(t->dtype) / 8) + 1;
     if (t->layout != ROWS || (t->dtype != TG_F32 && t->dtype != TG_F64) || t->ops == &composed)
         return;
@@ -212,7 +213,7 @@ typedef struct entropy_case {
 
 enum { IGNORED = -100 };
 
-/* Loss of row r, or element i of its gradient. */
+/* Returns the loss of row r, or element i of its gradient. */
 static double entropy_loss(const array *x, int64_t r, int64_t n, int64_t target, double s) {
     double z = row_lse(x, r, n), mean = 0;
     for (int64_t i = 0; i < n; i++)
@@ -249,9 +250,9 @@ static void run_entropy(bench *t, const entropy_case *c) {
         set(target, 3, (double)c->n);
         set(target, 4, -1);
     }
-    for (int64_t i = 0; c->masked && i < x->a.numel; i++) /* a class, the target, a row that is ignored, and one not */
+    for (int64_t i = 0; c->masked && i < x->a.numel; i++) /* a class, the target, and two rows, one ignored */
         if (i == 1 || i == c->n + 7 % c->n || i >= 2 * c->n) set(x, i, -INFINITY);
-    gloss->stride[0] = 0; /* one value for all rows, as the gradient of a mean is */
+    gloss->stride[0] = 0; /* one value for all rows, like the gradient of a mean */
     gloss->a.contiguous = false;
     if (c->rows)
         set(gloss, 0, 0.25);
@@ -271,15 +272,15 @@ static void run_entropy(bench *t, const entropy_case *c) {
     array_free(top), array_free(mass);
 }
 
-/* What the part of a row's loss in columns [first, last) gains with its logits less a top that is `by` above theirs. */
+/* Returns how much the part of a row's loss from columns [first, last) changes if its maximum is `by` above theirs. */
 static double lowered(const array *target, int64_t r, int64_t first, int64_t last, int64_t n, double s, double by) {
     double k = get(target, r), weight = s * (double)(last - first) / (double)n;
     if (k >= (double)first && k < (double)last) weight += 1 - s;
     return weight != 0 ? weight * by : 0;
 }
 
-/* The columns of a whole vocabulary in two shards, the second perhaps of none: the parts of the loss and the
- * log-sum-exp over both make what the whole slot computes, and so do the gradients. */
+/* The columns of a vocabulary in two shards, the second of which may be empty. The parts of the loss and of the
+ * log-sum-exp combine to what the slot computes on the whole, and so do the gradients. */
 static void run_shards(bench *t, int64_t rows, int64_t n, int64_t cut, double s) {
     tg_dtype acc = wide(t->dtype);
     array *x = fill_array(ARRAY(t->dtype, ROWS, rows, n), 1), *target = ARRAY(TG_I64, ROWS, rows);
@@ -330,7 +331,7 @@ static void run_shards(bench *t, int64_t rows, int64_t n, int64_t cut, double s)
     for (int k = 0; k < 2; k++) array_free(loss[k]), array_free(top[k]), array_free(mass[k]);
 }
 
-/* A shard of which every logit is -inf: it has no part but what makes the loss infinite. */
+/* A shard whose logits are all -inf only makes the loss of its targets infinite. */
 static void run_masked_shard(bench *t, double s) {
     enum { N = 6 };
     tg_dtype acc = wide(t->dtype);

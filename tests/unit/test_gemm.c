@@ -32,7 +32,7 @@ static double read_number(const void *p, int64_t i, tg_dtype d) {
     }
 }
 
-/* v is exact in d: a few bits around the point, or NaN. */
+/* Makes v exact in d: a few bits around the point, or NaN. */
 static void write_number(void *p, int64_t i, tg_dtype d, double v) {
     float f = (float)v;
     uint32_t b;
@@ -50,7 +50,7 @@ static void write_number(void *p, int64_t i, tg_dtype d, double v) {
     }
 }
 
-/* A matrix with memory of its own. Layouts: rows, columns, rows with gaps, both strides above one. */
+/* A matrix with its own memory. Layouts: rows, columns, rows with gaps, both strides above one. */
 enum { LAYOUTS = 4 };
 typedef struct matrix {
     tg_matrix v;
@@ -96,7 +96,7 @@ static double epsilon(tg_dtype d) {
     return d == TG_F64 ? 0x1p-52 : d == TG_F32 ? 0x1p-23 : d == TG_F16 ? 0x1p-10 : 0x1p-7;
 }
 
-/* Compares one element; c_before is C as it was. */
+/* Compares one element; c_before is C before the call. */
 static void check_element(const tg_gemm *g, const void *c_before, int64_t u, int64_t v, int64_t i, int64_t j) {
     double sum = 0, size = 0;
     for (int64_t q = 0; q < g->k; q++) {
@@ -122,7 +122,7 @@ static void check_element(const tg_gemm *g, const void *c_before, int64_t u, int
                      (int)g->k, (int)i, (int)j, (int)v, got, want, g->act, tg_dtype_name(g->a.dtype));
 }
 
-/* All elements, or a fixed draw of them where naive loops would take too long. */
+/* Compares all elements, or a fixed sample of them if naive loops would take too long. */
 static void check_product(const tg_gemm *g, const void *c_before, uint64_t *seed) {
     int64_t all = g->m * g->n * g->batch[0] * g->batch[1];
     bool draw = (double)all * (double)g->k > 1e5;
@@ -133,7 +133,7 @@ static void check_product(const tg_gemm *g, const void *c_before, uint64_t *seed
     }
 }
 
-/* What lies between the elements of C has kept its bytes. */
+/* Checks that the bytes between the elements of C are unchanged. */
 static void check_gaps(const tg_gemm *g, const matrix *c, const void *before) {
     char *touched = calloc(c->numel, 1);
     for (int64_t u = 0; u < g->batch[0]; u++)
@@ -146,7 +146,7 @@ static void check_gaps(const tg_gemm *g, const matrix *c, const void *before) {
     free(touched);
 }
 
-/* One product in the variant of this number: every choice has its own period. */
+/* Runs one product in the variant of this number; every choice has its own period. */
 static void try_product(tg_ctx *one, tg_ctx *two, tg_dtype d, int64_t m, int64_t n, int64_t k, uint64_t number) {
     static const struct { double alpha, beta; } scales[] = {{1, 0}, {1, 1}, {0.5, 0}, {-0.5, 2}, {1, 0.25}};
     uint64_t seed = number;
@@ -182,7 +182,7 @@ static void try_product(tg_ctx *one, tg_ctx *two, tg_dtype d, int64_t m, int64_t
 static const char *const isas[] = {"portable", "avx2", "avx512", NULL};
 static const tg_dtype dtypes[] = {TG_F32, TG_F64, TG_BF16, TG_F16};
 
-/* Two contexts of one instruction set, with one thread and two; false where this machine lacks it. */
+/* Makes two contexts of one instruction set, with one thread and two; false if this machine lacks it. */
 static bool open_pair(const char *isa, tg_ctx *pair[2]) {
     for (int i = 0; i < 2; i++) pair[i] = tg_ctx_new(TG_CONFIG(.isa = isa, .threads = i + 1));
     if (tg_ctx_status(pair[0]) == TG_OK && tg_ctx_status(pair[1]) == TG_OK) return true;
@@ -201,10 +201,10 @@ static void for_each_kind(void (*body)(tg_ctx *one, tg_ctx *two, tg_dtype d, uin
     }
 }
 
-/* Under sanitizers a product in nine. */
+/* Sanitizers run one product in nine. */
 static uint64_t stride(void) { return getenv("TG_TEST_QUICK") ? 9 : 1; }
 
-/* A seventh of all triples of these sizes, another one for each dtype and instruction set. */
+/* Runs a seventh of all triples of these sizes, another one for each dtype and instruction set. */
 static void try_small_shapes(tg_ctx *one, tg_ctx *two, tg_dtype d, uint64_t kind) {
     static const int64_t sizes[] = {0, 1, 2, 3, 5, 16, 31, 64, 97, 130};
     const uint64_t n = sizeof sizes / sizeof *sizes;
@@ -212,7 +212,7 @@ static void try_small_shapes(tg_ctx *one, tg_ctx *two, tg_dtype d, uint64_t kind
         try_product(one, two, d, sizes[i / n / n], sizes[i / n % n], sizes[i % n], i * 7919 + kind);
 }
 
-START_TEST(small_shapes) { for_each_kind(try_small_shapes); }
+START_TEST(small_products_are_right) { for_each_kind(try_small_shapes); }
 END_TEST
 
 /* Several blocks of K, several chunks of rows and of columns, long strips. */
@@ -224,11 +224,11 @@ static void try_large_shapes(tg_ctx *one, tg_ctx *two, tg_dtype d, uint64_t kind
         try_product(one, two, d, shapes[i][0], shapes[i][1], shapes[i][2], i * 231 + kind * 17);
 }
 
-START_TEST(large_shapes) { for_each_kind(try_large_shapes); }
+START_TEST(large_products_are_right) { for_each_kind(try_large_shapes); }
 END_TEST
 
-/* Whole tiles whose sums go to the output at once, with one block of K and with several: each scale, with a bias and
- * without. */
+/* Whole tiles whose sums are written to the output directly, with one and several blocks of K: each scale, with and
+ * without a bias. */
 static void try_plain(tg_ctx *one, tg_ctx *two, tg_dtype d, uint64_t kind) {
     bool seen[5][2] = {0};
     for (uint64_t number = kind % 3, found = 0; found < 10; number++) {
@@ -240,10 +240,10 @@ static void try_plain(tg_ctx *one, tg_ctx *two, tg_dtype d, uint64_t kind) {
     }
 }
 
-START_TEST(plain_tiles) { for_each_kind(try_plain); }
+START_TEST(whole_tiles_are_written_directly) { for_each_kind(try_plain); }
 END_TEST
 
-/* The batch at once on two threads, then each of its products alone on one. */
+/* The batch at once on two threads, and then each of its products by itself on one. */
 static void try_batch(tg_ctx *one, tg_ctx *two, tg_dtype d, int64_t m, int64_t n, int64_t k) {
     const int64_t batch[2] = {3, 7};
     uint64_t seed = 5;
@@ -276,6 +276,7 @@ START_TEST(batch_is_its_products) { for_each_kind(try_batches); }
 END_TEST
 
 int main(void) {
-    const TTest *const tests[] = {small_shapes, large_shapes, plain_tiles, batch_is_its_products};
+    const TTest *const tests[] = {small_products_are_right, large_products_are_right, whole_tiles_are_written_directly,
+                                  batch_is_its_products};
     return tg_check_main("gemm", tests, sizeof tests / sizeof tests[0]);
 }

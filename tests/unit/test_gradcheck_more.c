@@ -21,25 +21,25 @@ static tg_status tiny(void *state, tg_tape *tape, tg_tensor *const *in, int n_in
     return TG_OK;
 }
 
-START_TEST(what_lies_below_atol_is_said) {
+START_TEST(gradients_below_atol_are_reported) {
     begin();
     tg_tensor *x = leaf_of(TG_SHAPE(3), (const double[]){1, 2, 3});
-    tg_gradcheck_result r;
+    tg_gradcheck_info r = TG_GRADCHECK_INFO();
     double by = 1e-9;
-    ck_assert(tg_gradcheck(t, tiny, &by, &x, 1, 1, TG_GRADCHECK(.name = "tiny"), &r) == TG_OK);
+    ck_assert(tg_gradcheck(t, tiny, &by, &x, 1, 1, &r, TG_GRADCHECK(.name = "tiny")) == TG_OK);
     ck_assert_msg(r.faint && strstr(r.report, "tiny: no gradient reaches atol, 1e-05"), "%s", r.report);
-    ck_assert(tg_gradcheck(t, tiny, &by, &x, 1, 1, TG_GRADCHECK(.atol = 1e-12), &r) == TG_OK);
+    ck_assert(tg_gradcheck(t, tiny, &by, &x, 1, 1, &r, TG_GRADCHECK(.atol = 1e-12)) == TG_OK);
     ck_assert_msg(!r.faint && !*r.report, "%s", r.report);
-    ck_assert(tg_gradcheck(t, tiny, &by, &x, 1, 1, TG_GRADCHECK(.atol = TG_NONE), &r) == TG_OK && !r.faint);
+    ck_assert(tg_gradcheck(t, tiny, &by, &x, 1, 1, &r, TG_GRADCHECK(.atol = TG_NONE)) == TG_OK && !r.faint);
     by = 1;
-    ck_assert(tg_gradcheck(t, tiny, &by, &x, 1, 1, NULL, &r) == TG_OK && !r.faint && !*r.report);
+    ck_assert(tg_gradcheck(t, tiny, &by, &x, 1, 1, &r, NULL) == TG_OK && !r.faint && !*r.report);
     end();
 }
 END_TEST
 
-/* ---- What rounding hides ---- */
+/* ---- Rounding ---- */
 
-static double bf16(double x) { /* to eight bits, ties to even */
+static double bf16(double x) { /* rounds to eight bits, ties to even */
     int e;
     double m = frexp(x, &e);
     return ldexp(nearbyint(ldexp(m, 8)), e - 8);
@@ -61,8 +61,8 @@ static double bf16(double x) { /* to eight bits, ties to even */
 
 typedef struct hidden {
     double (*f)(double x), (*df)(double x);
-    double by, rtol; /* the gradient is wrong by this factor */
-    bool sum, both;  /* one output, the sum; or the sum and x itself */
+    double by, rtol; /* by: factor by which the gradient is wrong */
+    bool sum, both;  /* sum: the only output is the sum; both: the sum and x itself */
     const char *name;
 } hidden;
 
@@ -93,30 +93,30 @@ static void hidden_gradient(void *state, const double *x, int64_t n, const doubl
         gx[i] = h->by * (h->df(x[i]) * gy[h->sum || h->both ? 0 : i] + (h->both ? gy[i + 1] : 0));
 }
 
-/* Of so many points, at how many the check calls a gradient wrong. */
-static int count_wrong(hidden h, int points, double spread, tg_gradcheck_result *r) {
+/* Returns at how many of the points the check reports a wrong gradient. */
+static int count_wrong(hidden h, int points, double spread, tg_gradcheck_info *r) {
     enum { N = 4 };
     uint64_t random = 1;
     int wrong = 0;
     double x[N];
     for (int k = 0; k < points; k++) {
         for (int i = 0; i < N; i++) x[i] = spread * tg_sample_normal(&random);
-        tg_gradcheck_fn(hidden_values, hidden_gradient, &h, x, N, h.sum ? 1 : h.both ? N + 1 : N,
-                        TG_GRADCHECK(.name = h.name, .rtol = h.rtol, .seed = (uint64_t)k), r);
+        tg_gradcheck_fn(hidden_values, hidden_gradient, &h, x, N, h.sum ? 1 : h.both ? N + 1 : N, r,
+                        TG_GRADCHECK(.name = h.name, .rtol = h.rtol, .seed = (uint64_t)k));
         wrong += r->failed && strcmp(r->cause, "unknown");
         if (wrong && h.by == 1) break;
     }
     return wrong;
 }
 
-START_TEST(what_rounding_hides_is_unsure) {
+START_TEST(elements_hidden_by_rounding_are_unsure) {
     static const hidden rows[] = {
 #define X(name, f, df, rtol) {name##_of, name##_slope, 1, rtol, false, false, #name},
         HIDDEN(X)
 #undef X
     };
     const double spreads[] = {1, 0.03, 30};
-    tg_gradcheck_result r;
+    tg_gradcheck_info r = TG_GRADCHECK_INFO();
     for (int i = 0; i < LEN(rows); i++)
         for (int k = 0; k < 6; k++) {
             hidden h = rows[i];
@@ -128,7 +128,7 @@ START_TEST(what_rounding_hides_is_unsure) {
     ck_assert_msg(count_wrong(both, 100, 2, &r) == 0, "%s", r.report);
     hidden lost = {exp20_of, exp20_slope, 1, 0, true, false, "lost"};
     const double x[] = {2, 0.1};
-    tg_gradcheck_fn(hidden_values, hidden_gradient, &lost, x, 2, 1, TG_GRADCHECK(.name = "lost"), &r);
+    tg_gradcheck_fn(hidden_values, hidden_gradient, &lost, x, 2, 1, &r, TG_GRADCHECK(.name = "lost"));
     ck_assert_msg(!r.failed && r.unsure == 1 && r.checked == 2, "%s", r.report);
     ck_in("x, element [1]: differences 0 +- ", r.report);
 }
@@ -142,11 +142,11 @@ static tg_status lost_sum(void *state, tg_tape *tape, tg_tensor *const *in, int 
     return tg_ctx_status(tg_tape_ctx(tape));
 }
 
-START_TEST(what_rounding_hides_from_tensors_is_unsure) {
+START_TEST(tensor_elements_hidden_by_rounding_are_unsure) {
     begin();
     tg_tensor *x = leaf_of(TG_SHAPE(3), (const double[]){4, 0.1, -0.3}), *w = leaf_of(TG_SHAPE(3), (double[]){1, 2, 3});
-    tg_gradcheck_result r;
-    ck_assert_msg(tg_gradcheck(t, lost_sum, NULL, (tg_tensor *[]){x, w}, 2, 2, NULL, &r) == TG_OK, "%s", r.report);
+    tg_gradcheck_info r = TG_GRADCHECK_INFO();
+    ck_assert_msg(tg_gradcheck(t, lost_sum, NULL, (tg_tensor *[]){x, w}, 2, 2, &r, NULL) == TG_OK, "%s", r.report);
     ck_assert_msg(r.checked == 6 && r.unsure == 2 && r.kinks == 0, "%s", r.report);
     end();
 }
@@ -159,20 +159,20 @@ static double steep_slope(double x) { return 20 * exp(20 * x) + 50 * cos(50 * x)
 static double whole(double x) { return round(x); }
 static double whole_slope(double x) { return (void)x, 1; }
 
-/* Huge outputs beside an element's own add no noise to it; nor do kinks and steps of f itself, or coarse rounding,
- * excuse what is wrong by more than they could. */
-START_TEST(what_is_wrong_stays_wrong) {
+/* Huge other outputs add no noise to an element's own. Kinks and steps of f, or coarse rounding, excuse no error
+ * that is larger than they can explain. */
+START_TEST(wrong_gradients_are_found_next_to_noise) {
     const struct {
         hidden h;
-        int most; /* points where what is wrong cannot be told, or does not show */
+        int most; /* number of points at which an error cannot be found */
     } rows[] = {
         {{exp20_of, exp20_slope, 1.01, 0, false, false, "exp 20 x"}, 0},
         {{steep, steep_slope, 1.001, 1e-6, false, false, "steep"}, 0},
-        {{bend, bend_slope, 1.001, 1e-6, false, false, "relu"}, 20}, /* all are below 0, or nearly */
+        {{bend, bend_slope, 1.001, 1e-6, false, false, "relu"}, 20}, /* all are below 0, or nearly all */
         {{single_of, single_slope, 1.1, 1e-6, false, false, "float32 inside"}, 2},
         {{whole, whole_slope, 1.5, 0, false, false, "round"}, 0},
     };
-    tg_gradcheck_result r;
+    tg_gradcheck_info r = TG_GRADCHECK_INFO();
     for (int i = 0; i < LEN(rows); i++) {
         int wrong = count_wrong(rows[i].h, 100, 1, &r);
         ck_assert_msg(wrong >= 100 - rows[i].most, "%s: found at %d points of 100", rows[i].h.name, wrong);
@@ -180,7 +180,7 @@ START_TEST(what_is_wrong_stays_wrong) {
 }
 END_TEST
 
-/* ---- Classes beside what cannot be told ---- */
+/* ---- Causes next to uncertain elements ---- */
 
 static double corner(double x) { return fabs(x - 0.3); }
 static double corner_slope(double x) { return x < 0.3 ? -1 : 1; }
@@ -188,35 +188,35 @@ static double corner_slope(double x) { return x < 0.3 ? -1 : 1; }
 START_TEST(kinks_do_not_change_the_class) {
     const double x[] = {0.1, 0.5, 0.3, 0.9, 0.3, 0.3, 0.3};
     hidden h = {corner, corner_slope, -1, 0, false, false, "corner"};
-    tg_gradcheck_result r;
+    tg_gradcheck_info r = TG_GRADCHECK_INFO();
     for (int n = 1; n <= LEN(x); n++) {
-        tg_gradcheck_fn(hidden_values, hidden_gradient, &h, x, n, n, NULL, &r);
+        tg_gradcheck_fn(hidden_values, hidden_gradient, &h, x, n, n, &r, NULL);
         ck_assert_msg(r.failed && !strcmp(r.cause, "sign"), "%d: %s, %s", n, r.cause, r.report);
         ck_assert(r.kinks == (n > 2) + (n > 4) + (n > 5) + (n > 6));
     }
     hidden lost = {exp20_of, exp20_slope, -1, 0, true, false, "lost"};
     const double at[] = {2, 0.1, 1.9};
-    tg_gradcheck_fn(hidden_values, hidden_gradient, &lost, at, 3, 1, NULL, &r);
+    tg_gradcheck_fn(hidden_values, hidden_gradient, &lost, at, 3, 1, &r, NULL);
     ck_assert_msg(r.failed && !strcmp(r.cause, "sign") && r.unsure == 1, "%s, %s", r.cause, r.report);
 }
 END_TEST
 
-/* A corner at 0, and one beside it that large steps have across, which then show neither. */
+/* A kink at 0, and one nearby that large steps reach across and that hides both. */
 static double two_corners(double x) { return x + 0.313455 * fabs(x) - 0.405867 * fabs(x - 9.83254e-5) + 0.9 * x * x; }
 static double two_slopes(double x) {
     return 1 + 0.313455 * (x < 0 ? -1 : 1) - 0.405867 * (x < 9.83254e-5 ? -1 : 1) + 1.8 * x;
 }
 
-START_TEST(a_kink_beside_another_is_one) {
+START_TEST(a_kink_near_another_is_found) {
     hidden h = {.f = two_corners, .df = two_slopes, .by = 1};
-    tg_gradcheck_result r;
-    tg_status s = tg_gradcheck_fn(hidden_values, hidden_gradient, &h, &(double){0}, 1, 1,
-                                  TG_GRADCHECK(.projections = 1, .no_extras = true), &r);
+    tg_gradcheck_info r = TG_GRADCHECK_INFO();
+    tg_status s = tg_gradcheck_fn(hidden_values, hidden_gradient, &h, &(double){0}, 1, 1, &r,
+                                  TG_GRADCHECK(.projections = 1, .no_extras = true));
     ck_assert_msg(s == TG_OK && r.kinks == 1, "%s", r.report);
 }
 END_TEST
 
-/* 1 % too much in one element, whichever it is of many. */
+/* One element, any of many, is 1 % too large. */
 static void one_is_more(void *state, const double *x, int64_t n, const double *gy, int64_t m, double *gx) {
     hidden_gradient(&(hidden){.df = sine_slope, .by = 1, .sum = true}, x, n, gy, m, gx);
     gx[*(int64_t *)state] *= 1.01;
@@ -231,16 +231,16 @@ START_TEST(one_wrong_among_many_is_no_factor) {
     double x[MANY];
     for (int i = 0; i < MANY; i++) x[i] = 0.1 + 1.3 * i / MANY;
     for (int64_t i = 0; i < MANY; i += 199) {
-        tg_gradcheck_result r;
-        tg_gradcheck_fn(sum_of_sines, one_is_more, &i, x, MANY, 1, NULL, &r);
+        tg_gradcheck_info r = TG_GRADCHECK_INFO();
+        tg_gradcheck_fn(sum_of_sines, one_is_more, &i, x, MANY, 1, &r, NULL);
         ck_assert_msg(r.failed && strcmp(r.cause, "factor"), "%d: %s, %s", (int)i, r.cause, r.report);
     }
 }
 END_TEST
 
-/* ---- Derivatives as taped ops ---- */
+/* ---- Recorded derivatives ---- */
 
-/* x^2, by the host. */
+/* x^2, computed by the host. */
 typedef enum taped_fault { TAPED_RIGHT, VJP_FACTOR, VJP_CUT, JVP_SIGN, NO_JVP } taped_fault;
 
 static tg_status own_infer(tg_call *c) {
@@ -268,7 +268,7 @@ static tg_status own_backward(tg_call *c) {
 
 static taped_fault fault_of(const tg_node *n) { return *(const taped_fault *)tg_node_params(n); }
 
-/* Cut, the first derivative is right and the second is not. */
+/* If the graph is cut, the first derivative is right and the second is wrong. */
 static tg_status own_vjp(tg_tape *tape, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
     tg_tensor *x = tg_node_input(n, 0);
     if (fault_of(n) == VJP_CUT) x = tg_detach(tape, x);
@@ -306,23 +306,23 @@ START_TEST(taped_derivatives_are_checked) {
     };
     begin();
     tg_tensor *x = leaf_of(TG_SHAPE(3), (const double[]){1, -2, 3});
-    tg_gradcheck_result r;
+    tg_gradcheck_info r = TG_GRADCHECK_INFO();
     for (int i = 0; i < LEN(rows); i++) {
         taped_fault fault = rows[i].fault;
-        ck_assert_msg(tg_gradcheck(t, own, &fault, &x, 1, 1, TG_GRADCHECK(.name = "own"), &r) == TG_OK, "%s", r.report);
-        tg_status s = tg_gradcheck(t, own, &fault, &x, 1, 1, TG_GRADCHECK(.name = "own", .taped = true), &r);
+        ck_assert_msg(tg_gradcheck(t, own, &fault, &x, 1, 1, &r, TG_GRADCHECK(.name = "own")) == TG_OK, "%s", r.report);
+        tg_status s = tg_gradcheck(t, own, &fault, &x, 1, 1, &r, TG_GRADCHECK(.name = "own", .taped = true));
         ck_assert_msg(s == rows[i].status && r.failed == (s == TG_ERR_GRADIENT), "%d: %s, %s", i, tg_status_name(s),
                       tg_ctx_message(ctx));
         ck_in(rows[i].says, tg_ctx_message(ctx));
         ck_assert_msg(!r.failed || !strcmp(r.cause, rows[i].cause), "%d: %s, %s", i, r.cause, r.report);
         tg_ctx_clear(ctx);
     }
-    for (int i = 0; i < tg_op_count(); i++) { /* of the table's own, one sample each */
+    for (int i = 0; i < tg_op_count(); i++) { /* ops of the table, one sample each */
         const tg_op *op = tg_op_at(i);
         if (strcmp(op->name, "matmul") && strcmp(op->name, "softmax") && strcmp(op->name, "sum") &&
             strcmp(op->name, "layer_norm") && strcmp(op->name, "dropout") && strcmp(op->name, "mul"))
             continue;
-        ck_assert_msg(tg_gradcheck_op(ctx, op, 0, TG_GRADCHECK(.taped = true), &r) == TG_OK, "%s: %s", op->name,
+        ck_assert_msg(tg_gradcheck_op(ctx, op, 0, &r, TG_GRADCHECK(.taped = true)) == TG_OK, "%s: %s", op->name,
                       tg_ctx_message(ctx));
     }
     end();
@@ -330,9 +330,13 @@ START_TEST(taped_derivatives_are_checked) {
 END_TEST
 
 int main(void) {
-    const TTest *tests[] = {what_lies_below_atol_is_said, what_rounding_hides_is_unsure,
-                            what_rounding_hides_from_tensors_is_unsure, what_is_wrong_stays_wrong,
-                            kinks_do_not_change_the_class, a_kink_beside_another_is_one,
-                            one_wrong_among_many_is_no_factor, taped_derivatives_are_checked};
+    const TTest *tests[] = {gradients_below_atol_are_reported,
+                            elements_hidden_by_rounding_are_unsure,
+                            tensor_elements_hidden_by_rounding_are_unsure,
+                            wrong_gradients_are_found_next_to_noise,
+                            kinks_do_not_change_the_class,
+                            a_kink_near_another_is_found,
+                            one_wrong_among_many_is_no_factor,
+                            taped_derivatives_are_checked};
     return tg_check_main("gradcheck_more", tests, sizeof tests / sizeof *tests);
 }

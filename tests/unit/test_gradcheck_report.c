@@ -28,7 +28,7 @@ static void end_with_file(void) {
     end();
 }
 
-/* ---- A function of three inputs, which draws, and whose gradient may be wrong ---- */
+/* ---- A function of three inputs that draws random numbers, and whose gradient may be wrong ---- */
 
 typedef struct run {
     probe_params params;
@@ -51,40 +51,40 @@ static void inputs(tg_tensor **in) {
     in[2] = tg_from_host(ctx, TG_I64, TG_SHAPE(3), rows);
 }
 
-static tg_status fail_with(fault f, const char *to, tg_gradcheck_result *r) {
+static tg_status fail_with(fault f, const char *to, tg_gradcheck_info *r) {
     run state = {.params = {.fault = f}};
     tg_tensor *in[3];
     inputs(in);
     tg_rng rng = {.seed = 11, .counter = 40};
     ck_assert_int_eq(tg_rng_set(ctx, NULL, &rng), TG_OK);
     const tg_gradcheck_opts *o = TG_GRADCHECK(.name = "drawn \"rows\"", .rtol = 1e-5, .seed = 0xFFFFFFFFFFFFFFF0u);
-    tg_status s = tg_gradcheck_report(to, t, drawn, &state, in, 3, 1, o, r);
+    tg_status s = tg_gradcheck_report(t, to, drawn, &state, in, 3, 1, r, o);
     for (int i = 0; i < 3; i++) tg_drop(in[i]);
     return s;
 }
 
 START_TEST(a_failure_repeats_from_its_file) {
     begin_with_file();
-    tg_gradcheck_result first, again;
+    tg_gradcheck_info first = TG_GRADCHECK_INFO(), again = TG_GRADCHECK_INFO();
     run right = {.params = {.fault = RIGHT}}, wrong = {.params = {.fault = SCALED}};
     ck_assert(fail_with(SCALED, path, &first) == TG_ERR_GRADIENT && first.failed);
     ck_in(first.report, tg_ctx_message(ctx));
     ck_in(path, tg_ctx_message(ctx));
     tg_ctx_clear(ctx);
     end();
-    begin(); /* in a context that has drawn otherwise */
+    begin(); /* in a context with other random streams */
     tg_rng rng = {.seed = 5, .counter = 1}, after;
     tg_rng_set(ctx, NULL, &rng);
-    ck_assert(tg_gradcheck_replay(path, t, drawn, &wrong, &again) == TG_ERR_GRADIENT);
+    ck_assert(tg_gradcheck_replay(t, path, drawn, &wrong, &again) == TG_ERR_GRADIENT);
     ck_assert_str_eq(again.report, first.report);
     ck_assert_str_eq(again.cause, first.cause);
     ck_assert(again.worst == first.worst && again.checked == first.checked);
     tg_ctx_clear(ctx);
     tg_rng_get(ctx, NULL, &after);
     ck_assert_mem_eq(&rng, &after, sizeof rng);
-    ck_assert_msg(tg_gradcheck_replay(path, t, drawn, &right, &again) == TG_OK, "%s", tg_ctx_message(ctx));
+    ck_assert_msg(tg_gradcheck_replay(t, path, drawn, &right, &again) == TG_OK, "%s", tg_ctx_message(ctx));
     ck_assert(!again.failed && again.checked == first.checked);
-    ck_assert(tg_gradcheck_replay_op(path, ctx, NULL, &again) == TG_ERR_ARGUMENT);
+    ck_assert(tg_gradcheck_replay_op(ctx, path, NULL, &again) == TG_ERR_ARGUMENT);
     ck_in("is the report of a function", tg_ctx_message(ctx));
     tg_ctx_clear(ctx);
     end_with_file();
@@ -102,14 +102,14 @@ static tg_status of_two(void *state, tg_tape *tape, tg_tensor *const *in, int n_
 
 START_TEST(a_tensor_given_twice_is_one_again) {
     begin_with_file();
-    tg_gradcheck_result first, again;
+    tg_gradcheck_info first = TG_GRADCHECK_INFO(), again = TG_GRADCHECK_INFO();
     run wrong = {.params = {.fault = SCALED}};
     tg_tensor *x = leaf_of(TG_SHAPE(3), (double[]){0.3, -0.7, 2}), *in[] = {x, x};
     const tg_gradcheck_opts *o = TG_GRADCHECK(.rtol = 1e-5);
-    ck_assert(tg_gradcheck_report(path, t, of_two, &wrong, in, 2, 1, o, &first) == TG_ERR_GRADIENT);
+    ck_assert(tg_gradcheck_report(t, path, of_two, &wrong, in, 2, 1, &first, o) == TG_ERR_GRADIENT);
     ck_in("(report: ", tg_ctx_message(ctx));
     tg_ctx_clear(ctx);
-    ck_assert(tg_gradcheck_replay(path, t, of_two, &wrong, &again) == TG_ERR_GRADIENT);
+    ck_assert(tg_gradcheck_replay(t, path, of_two, &wrong, &again) == TG_ERR_GRADIENT);
     ck_assert_str_eq(again.report, first.report);
     ck_assert(again.checked == first.checked && again.worst == first.worst);
     tg_ctx_clear(ctx);
@@ -117,9 +117,9 @@ START_TEST(a_tensor_given_twice_is_one_again) {
 }
 END_TEST
 
-START_TEST(what_passes_writes_nothing_and_what_cannot_be_written_says_so) {
+START_TEST(passed_checks_write_nothing_and_failed_writes_are_reported) {
     begin_with_file();
-    tg_gradcheck_result r;
+    tg_gradcheck_info r = TG_GRADCHECK_INFO();
     ck_assert_msg(fail_with(RIGHT, path, &r) == TG_OK, "%s", tg_ctx_message(ctx));
     ck_assert(access(path, F_OK) != 0);
     ck_assert(fail_with(SCALED, "/no/such/directory/x.json", &r) == TG_ERR_GRADIENT);
@@ -149,7 +149,7 @@ static void read_report(void) {
 static tg_status replay_text(const char *data, size_t bytes) {
     run wrong = {.params = {.fault = SCALED}};
     tg_file_save(ctx, path, data, bytes);
-    return tg_gradcheck_replay(path, t, drawn, &wrong, NULL);
+    return tg_gradcheck_replay(t, path, drawn, &wrong, NULL);
 }
 
 START_TEST(damaged_files_are_refused) {
@@ -200,27 +200,27 @@ END_TEST
 
 START_TEST(an_ops_failure_repeats) {
     begin_with_file();
-    tg_gradcheck_result first, again;
+    tg_gradcheck_info first = TG_GRADCHECK_INFO(), again = TG_GRADCHECK_INFO();
     const probe_params wrong = {.fault = NEGATED};
     tg_sample sample = probe_samples[0];
     tg_op op = probe_op;
     sample.params = &wrong;
     op.samples = &sample;
     op.n_samples = 1;
-    ck_assert(tg_gradcheck_report_op(path, ctx, &op, 0, TG_GRADCHECK(.seed = 9), &first) == TG_ERR_GRADIENT);
+    ck_assert(tg_gradcheck_report_op(ctx, path, &op, 0, &first, TG_GRADCHECK(.seed = 9)) == TG_ERR_GRADIENT);
     ck_in(path, tg_ctx_message(ctx));
     tg_ctx_clear(ctx);
-    ck_assert(tg_gradcheck_replay_op(path, ctx, &op, &again) == TG_ERR_GRADIENT);
+    ck_assert(tg_gradcheck_replay_op(ctx, path, &op, &again) == TG_ERR_GRADIENT);
     ck_assert_str_eq(again.report, first.report);
     ck_assert_str_eq(again.cause, first.cause);
     tg_ctx_clear(ctx);
-    ck_assert(tg_gradcheck_replay_op(path, ctx, NULL, &again) == TG_ERR_ARGUMENT); /* a user's */
+    ck_assert(tg_gradcheck_replay_op(ctx, path, NULL, &again) == TG_ERR_ARGUMENT); /* a user-defined op */
     ck_in("the library has no op 'probe'", tg_ctx_message(ctx));
     tg_ctx_clear(ctx);
-    ck_assert(tg_gradcheck_replay_op(path, ctx, tg_op_find("mul"), &again) == TG_ERR_ARGUMENT);
+    ck_assert(tg_gradcheck_replay_op(ctx, path, tg_op_find("mul"), &again) == TG_ERR_ARGUMENT);
     ck_in("report of op probe with 1 samples, but op mul has", tg_ctx_message(ctx));
     tg_ctx_clear(ctx);
-    ck_assert(tg_gradcheck_replay(path, t, drawn, NULL, &again) == TG_ERR_ARGUMENT);
+    ck_assert(tg_gradcheck_replay(t, path, drawn, NULL, &again) == TG_ERR_ARGUMENT);
     ck_in("is the report of an op", tg_ctx_message(ctx));
     tg_ctx_clear(ctx);
     end_with_file();
@@ -232,7 +232,7 @@ END_TEST
 static int asserted;
 #define assert(truth) (asserted += !(truth))
 
-START_TEST(macros_for_tests) {
+START_TEST(macros_for_tests_report_failures) {
     begin();
     run right = {.params = {.fault = RIGHT}}, wrong = {.params = {.fault = SCALED}};
     tg_tensor *in[3];
@@ -250,8 +250,11 @@ START_TEST(macros_for_tests) {
 END_TEST
 
 int main(void) {
-    const TTest *tests[] = {a_failure_repeats_from_its_file, a_tensor_given_twice_is_one_again,
-                            what_passes_writes_nothing_and_what_cannot_be_written_says_so, damaged_files_are_refused,
-                            an_ops_failure_repeats, macros_for_tests};
+    const TTest *tests[] = {a_failure_repeats_from_its_file,
+                            a_tensor_given_twice_is_one_again,
+                            passed_checks_write_nothing_and_failed_writes_are_reported,
+                            damaged_files_are_refused,
+                            an_ops_failure_repeats,
+                            macros_for_tests_report_failures};
     return tg_check_main("gradcheck_report", tests, sizeof tests / sizeof *tests);
 }

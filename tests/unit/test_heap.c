@@ -196,7 +196,7 @@ START_TEST(a_new_peak_is_reported_once_it_is_a_64th_higher) {
 }
 END_TEST
 
-/* A model beside the heap: what is live, filled with a byte that nobody else may change. */
+/* A model of the heap: the live blocks, filled with a byte that nothing else may change. */
 enum { SLOTS = 400 };
 typedef struct model {
     tg_block *block[SLOTS];
@@ -277,8 +277,8 @@ START_TEST(random_work_agrees_with_a_model) {
 }
 END_TEST
 
-/* Like a training step: activations grow, are freed in reverse while gradients come and go, and the parameters' own
- * gradients stay from the first step on. */
+/* Like a training step: activations grow and are freed in reverse while gradients are allocated and freed; the
+ * parameters' gradients remain from the first step on. */
 static void training_step(tg_heap *h, tg_block **gradient, int layers) {
     tg_block *saved[64][4];
     for (int l = 0; l < layers; l++)
@@ -304,8 +304,8 @@ START_TEST(a_steady_step_takes_nothing_from_the_source) {
 }
 END_TEST
 
-/* The same requests with the nth call of the source refused: the request that meets it changes nothing, and succeeds
- * when it is repeated. Returns false when n is beyond the last call. */
+/* Makes the same requests while the nth call of the source fails. The request that meets it changes nothing, and
+ * succeeds when it is repeated. Returns false if n is beyond the last call. */
 static bool survives(int n) {
     counted c = {.refuse = n};
     tg_heap *h = heap_on(&c);
@@ -343,7 +343,7 @@ START_TEST(any_refusal_is_survived) {
 END_TEST
 
 #if TG_SHADOWED
-/* What the checker says of one byte. */
+/* Returns what the checker reports for one byte. */
 static bool closed(const char *p) {
 #ifdef TG_SHADOW_ADDRESS
     return __asan_address_is_poisoned(p);
@@ -370,7 +370,7 @@ START_TEST(bytes_outside_of_live_tensors_are_closed) {
         tg_tensor *x = tg_zeros(ctx, TG_F32, TG_SHAPE(elements[i]));
         const char *p = tg_host_data(x);
         ck_assert(!closed(p) && !closed(p + bytes - 1));
-        ck_assert_msg(closed(p + bytes), "behind %zu bytes nobody is caught", bytes);
+        ck_assert_msg(closed(p + bytes), "an access after %zu bytes is not caught", bytes);
         tg_drop(x);
         ck_assert_msg(closed(p) && closed(p + bytes - 1), "freed, %zu bytes may still be touched", bytes);
         x = tg_zeros(ctx, TG_F32, TG_SHAPE(elements[i]));

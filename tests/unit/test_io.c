@@ -26,7 +26,7 @@ START_TEST(a_saved_file_replaces_the_old_one) {
 }
 END_TEST
 
-START_TEST(what_is_no_regular_file_is_not_replaced) {
+START_TEST(only_regular_files_are_replaced) {
     workplace w = workplace_new(NULL);
     struct stat st;
     ck_assert_int_eq(mkfifo(in(&w, "pipe"), 0600), 0);
@@ -46,7 +46,7 @@ START_TEST(what_is_no_regular_file_is_not_replaced) {
 }
 END_TEST
 
-/* Also closes that fail and a directory that cannot be synced: then the new file stands complete. */
+/* Includes closes that fail, and a directory that cannot be synced: then the new file is complete. */
 START_TEST(any_failing_call_leaves_the_old_file_or_the_new) {
     faulty f = {.error = ENOSPC};
     tg_file_ops ops = faulty_ops(&f);
@@ -102,7 +102,7 @@ START_TEST(short_and_interrupted_transfers_are_continued) {
 }
 END_TEST
 
-START_TEST(what_cannot_be_read_is_named) {
+START_TEST(unreadable_files_are_named) {
     workplace w = workplace_new(NULL);
     char *data;
     size_t n;
@@ -142,7 +142,7 @@ END_TEST
 static const char document[] = "{\"n\": 12, \"eps\": 1e-5, \"one\": 1, \"tie\": true, \"act\": \"gelu\", \"none\": "
                                "null, \"o\": {\"x\": 3}, \"a\": [1, 2]}";
 
-START_TEST(json_getters_give_what_is_there) {
+START_TEST(json_getters_return_values) {
     workplace w = workplace_new(NULL);
     tg_json j, o;
     int64_t n = 0, x = 0;
@@ -295,7 +295,7 @@ START_TEST(bad_token_files_are_refused) {
 }
 END_TEST
 
-/* An id that is out of range beyond the first chunk of the pass, and files that change after it. */
+/* An invalid id after the first chunk, and files that change after the check. */
 START_TEST(token_files_are_checked_whole_and_again) {
     enum { N = 3 << 20 };
     workplace w = workplace_new(NULL);
@@ -381,7 +381,7 @@ START_TEST(the_unfinished_and_the_foreign_are_not_checkpoints) {
     put_file(&w, ".step-0000000009.tmp/part", "x", 1);
     tg_checkpoints *c = tg_checkpoints_open(w.ctx, w.dir);
     ck_assert_int_eq(tg_checkpoints_newest(c), -1);
-    ck_assert_int_eq(entries_in(w.dir), (int)COUNT(names)); /* the unfinished one has gone, the lock has come */
+    ck_assert_int_eq(entries_in(w.dir), (int)COUNT(names)); /* no unfinished one, but the lock */
     tg_checkpoints_close(c);
     workplace_free(&w);
 }
@@ -448,7 +448,7 @@ START_TEST(null_is_an_empty_object) {
 }
 END_TEST
 
-/* Calls with wrong arguments: each records TG_ERR_ARGUMENT, and changes nothing on the disk. */
+/* Each call records TG_ERR_ARGUMENT and changes nothing on the disk. */
 static void save_to_null(tg_ctx *ctx, const char *dir) {
     (void)dir, tg_file_save(ctx, NULL, "x", 1);
 }
@@ -557,7 +557,7 @@ static int note_directory(void *user, const char *path, int flags, int mode) {
 
 START_TEST(a_new_directory_is_put_into_the_one_that_it_lies_in) {
     static const char *const names[] = {"ck", "ck2/", "ck3///"};
-    char opened[512]; /* to be synced */
+    char opened[512]; /* directories that were opened to be synced */
     const tg_file_ops ops = {.size = sizeof ops, .open = note_directory, .user = opened};
     workplace w = workplace_new(TG_CONFIG(.files = &ops));
     for (size_t i = 0; i < COUNT(names); i++) {
@@ -573,13 +573,13 @@ END_TEST
 int main(void) {
     const TTest *const tests[] = {
         a_saved_file_replaces_the_old_one,
-        what_is_no_regular_file_is_not_replaced,
+        only_regular_files_are_replaced,
         any_failing_call_leaves_the_old_file_or_the_new,
         a_full_disk_is_reported_with_path_and_offset,
         short_and_interrupted_transfers_are_continued,
-        what_cannot_be_read_is_named,
+        unreadable_files_are_named,
         utf8_is_checked,
-        json_getters_give_what_is_there,
+        json_getters_return_values,
         json_getters_name_key_expected_and_found,
         malformed_json_is_refused_with_its_place,
         saved_json_reads_back_and_is_short,

@@ -14,7 +14,7 @@
 
 typedef struct actor {
     int calls;
-    uint64_t removes[2]; /* hooks of the tensor, 0: none */
+    uint64_t removes[2]; /* hooks to remove from the tensor; 0: none */
     struct actor *adds;
     tg_status result;
 } actor;
@@ -39,7 +39,7 @@ START_TEST(hooks_come_and_go_while_they_run) {
     tg_on_grad(x, act, &last);
     tg_backward(t, tg_square(t, x));
     ck_assert(first.calls == 1 && gone.calls == 0 && last.calls == 1 && late.calls == 1);
-    ck_assert(tg_remove_hook(x, first.removes[0]) == TG_ERR_ARGUMENT); /* it has gone */
+    ck_assert(tg_remove_hook(x, first.removes[0]) == TG_ERR_ARGUMENT); /* it was removed already */
     tg_ctx_clear(ctx);
     tg_backward(t, tg_square(t, x));
     ck_assert(first.calls == 1 && gone.calls == 0 && last.calls == 2 && late.calls == 2);
@@ -97,13 +97,13 @@ static const tg_op slow = {.size = sizeof(tg_op),
                            .forward = slow_forward,
                            .backward = slow_backward};
 
-START_TEST(a_work_that_nobody_reads_is_aborted) {
+START_TEST(a_work_that_is_never_read_is_aborted) {
     begin();
     tg_tensor *x = leaf(2), *w = leaf(3), *y = tg_square(t, x), *u = tg_exp(t, w), *z;
     work_log log = {0};
     actor fails = {.result = TG_ERR_IO};
     tg_apply(t, &slow, NULL, &y, 1, &z, 1, &log, NULL, TG_SITE);
-    uint64_t id = tg_on_grad(u, act, &fails); /* after slow's backward, before y's gradient is read */
+    uint64_t id = tg_on_grad(u, act, &fails); /* runs after slow's backward, and before y's gradient is read */
     ck_assert(tg_backward(t, tg_add(t, z, u)) == TG_ERR_CALLBACK);
     ck_assert(log.waits == 0 && log.aborts == 1 && log.frees == 1);
     tg_ctx_clear(ctx);
@@ -122,7 +122,7 @@ END_TEST
 static void count(void *user) { ++*(int *)user; }
 
 START_TEST(wrapped_memory_is_held_while_anything_refers_to_it) {
-    if (!test_on_host()) return; /* tg_wrap is of the CPU's contexts */
+    if (!test_on_host()) return; /* tg_wrap needs a context on the CPU */
     begin();
     double data[2] = {1, 2};
     int released = 0;
@@ -135,13 +135,13 @@ START_TEST(wrapped_memory_is_held_while_anything_refers_to_it) {
     tg_drop(kept);
     ck_assert_int_eq(released, 1);
     tg_wrap(ctx, TG_F64, TG_SHAPE(2), NULL, data, count, &released);
-    end(); /* the context ends the rest */
+    end(); /* the context frees the rest */
     ck_assert_int_eq(released, 2);
 }
 END_TEST
 
 START_TEST(a_wrapped_leaf_is_held_by_its_nodes) {
-    if (!test_on_host()) return; /* tg_wrap is of the CPU's contexts */
+    if (!test_on_host()) return; /* tg_wrap needs a context on the CPU */
     begin();
     double data = 3;
     int released = 0;
@@ -159,7 +159,7 @@ START_TEST(a_wrapped_leaf_is_held_by_its_nodes) {
 END_TEST
 
 START_TEST(wraps_of_one_memory_share_bytes) {
-    if (!test_on_host()) return; /* tg_wrap is of the CPU's contexts */
+    if (!test_on_host()) return; /* tg_wrap needs a context on the CPU */
     begin();
     double data[8] = {1, 2, 3, 4, 5, 6, 7, 8};
     tg_tensor *low = tg_wrap(ctx, TG_F64, TG_SHAPE(4), NULL, data, NULL, NULL);
@@ -173,7 +173,7 @@ START_TEST(wraps_of_one_memory_share_bytes) {
     ck_status(TG_ERR_STATE);
     tg_ctx_clear(ctx);
     ck_assert(data[2] == 3 && data[0] == 1);
-    tg_copy_(t, high, low); /* neighbors do not */
+    tg_copy_(t, high, low); /* adjacent memory does not overlap */
     tg_add_(t, low, tg_slice(t, middle, 0, 2, 3, 1));
     ck_status(TG_OK);
     ck_assert(data[4] == 1 && data[7] == 4 && data[0] == 2 && data[3] == 5);
@@ -184,19 +184,19 @@ END_TEST
 /* ---- Accumulation buffers ---- */
 
 START_TEST(main_grads_are_held_and_not_saved) {
-    if (!test_on_host()) return; /* tg_wrap is of the CPU's contexts */
+    if (!test_on_host()) return; /* tg_wrap needs a context on the CPU */
     begin();
     tg_tensor *flat = tg_zeros(ctx, TG_F32, TG_SHAPE(4));
     float *all = tg_host_data(flat);
     tg_tensor *buf[2], *w[2];
     for (int i = 0; i < 2; i++) { /* views of a flat buffer */
         buf[i] = tg_wrap(ctx, TG_F32, TG_SHAPE(2), NULL, all + 2 * i, NULL, NULL);
-        w[i] = tg_param_of(ctx, "w", TG_BF16, TG_SHAPE(2), 1);
+        w[i] = tg_param_new(ctx, "w", TG_BF16, TG_SHAPE(2), 1);
         tg_set_main_grad(w[i], buf[i]);
     }
     tg_tensor *loss = tg_sum(t, tg_add(t, w[0], w[1]), TG_ALL_DIMS, false);
     const float ones[2] = {1, 1};
-    tg_write(buf[0], ones, sizeof ones); /* no version of it is checked */
+    tg_write(buf[0], ones, sizeof ones); /* its versions are not checked */
     tg_backward_with(t, &loss, 1, TG_BACKWARD(.retain = true));
     tg_backward(t, loss);
     for (int i = 0; i < 4; i++) ck_assert(all[i] == 2);
@@ -208,7 +208,7 @@ START_TEST(main_grads_are_held_and_not_saved) {
 }
 END_TEST
 
-START_TEST(who_has_saved_a_gradient_is_told_when_more_is_added) {
+START_TEST(nodes_that_saved_a_gradient_notice_additions) {
     begin();
     tg_tensor *p = leaf(3), *w = leaf(5);
     tg_backward(t, tg_square(t, p));
@@ -245,7 +245,7 @@ START_TEST(backward_may_read_the_gradient_to_which_it_adds) {
 }
 END_TEST
 
-/* ---- Tapes beside each other ---- */
+/* ---- Several tapes ---- */
 
 START_TEST(a_reset_ends_the_handles_of_its_tape_alone) {
     begin();
@@ -254,11 +254,11 @@ START_TEST(a_reset_ends_the_handles_of_its_tape_alone) {
               *c = tg_mul(u, in, b);
     tg_ref old = tg_ref_of(a);
     tg_tape_reset(t);
-    ck_assert(!tg_is_alive(a) && tg_is_alive(b) && tg_is_alive(in) && tg_item(in) == 4); /* the bytes are held */
+    ck_assert(!tg_is_alive(a) && tg_is_alive(b) && tg_is_alive(in) && tg_item(in) == 4); /* its memory is kept */
     tg_backward(u, c);
     ck_assert(grad(x) == 4 * 4 && grad(in) == 4);
     tg_tape_reset(t);
-    tg_tensor *again = tg_square(t, x); /* of the first slab once more */
+    tg_tensor *again = tg_square(t, x); /* reuses the first slab */
     ck_assert(tg_is_alive(again) && !tg_is_alive(tg_ref_get(ctx, old)));
     end();
 }
@@ -270,7 +270,7 @@ START_TEST(a_restored_stream_draws_the_same) {
     begin();
     tg_rng rng;
     double a[64], b[64];
-    tg_randn(ctx, TG_SHAPE(7), 1);
+    tg_randn(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(7), 1);
     tg_rng_get(ctx, NULL, &rng);
     tg_tensor *x = tg_full(t, TG_F64, TG_SHAPE(64), 1);
     tg_read(tg_dropout(t, x, 0.5), a, sizeof a);
@@ -285,7 +285,7 @@ END_TEST
 
 START_TEST(a_step_with_an_infinite_norm_changes_nothing) {
     begin();
-    tg_tensor *p = tg_param(ctx, "p", TG_SHAPE(2), 1);
+    tg_tensor *p = tg_param_new(ctx, "p", TG_DTYPE_DEFAULT, TG_SHAPE(2), 1);
     tg_optim *o = tg_adamw_new(ctx, &p, 1, NULL);
     double before[2], after[2];
     tg_read(p, before, sizeof before);
@@ -301,7 +301,7 @@ END_TEST
 
 /* ---- Modules ---- */
 
-/* The parameters of m by name, in order and from the last one back. */
+/* Lists the parameters of m by name, forward and backward. */
 static void expect_paths(const tg_module *m, const char *const *paths, int n) {
     ck_assert_int_eq(tg_module_param_count(m), n);
     for (int k = 0; k < 2 * n; k++) {
@@ -333,7 +333,7 @@ START_TEST(parameters_are_those_that_a_module_has_now) {
     tg_module_add_child(root, "last", last);
     PATHS(root, "a", "child.b", "child.inner.c", "last.d");
     ck_assert_int_eq(tg_module_numel(root), 4);
-    tg_module_add_param(inner, "e", leaf(2)); /* behind where the walk over root is, and before */
+    tg_module_add_param(inner, "e", leaf(2)); /* after the position of the walk over root, and before it */
     PATHS(root, "a", "child.b", "child.inner.c", "child.inner.e", "last.d");
     PATHS(inner, "c", "e");
     tg_tensor *tied = tg_module_param(root, 2, NULL);
@@ -344,7 +344,7 @@ START_TEST(parameters_are_those_that_a_module_has_now) {
     PATHS(root, "a", "child.b", "last.d", "last.tied");
     tg_module_add_child(child, "again", list_of("f"));
     PATHS(root, "a", "child.b", "child.again.f", "last.d", "last.tied");
-    tg_module_free(last); /* which was the last */
+    tg_module_free(last); /* it was the last one */
     tg_module_add_param(root, "g", leaf(3));
     PATHS(root, "a", "child.b", "child.again.f", "g");
     tg_module_free(root);
@@ -352,9 +352,9 @@ START_TEST(parameters_are_those_that_a_module_has_now) {
 }
 END_TEST
 
-/* ---- Children that have left ---- */
+/* ---- Removed children ---- */
 
-/* The module of that path. */
+/* Returns the module with that path. */
 static tg_module *at_path(tg_module *m, const char *path) {
     char name[64];
     while (*path) {
@@ -373,7 +373,7 @@ static void expect_missing(const char *says) {
     tg_tape_reset(t);
 }
 
-/* A model without the child of that path, which the module that says so needs. */
+/* A model without the child of that path: the module that needs it reports that. */
 static void without(tg_gpt_arch arch, tg_gpt_recompute recompute, const char *path, const char *says) {
     const int64_t numbers[] = {1, 2, 3};
     tg_module *m = tg_gpt_new(ctx, TG_GPT(.arch = arch, .vocab = 5, .layers = 2, .heads = 2, .hidden = 8,
@@ -430,7 +430,7 @@ static tg_tensor *twice(tg_module *m, tg_tape *tape, tg_tensor *x) {
     return tg_add(tape, x, x);
 }
 
-/* Of another kind: it runs where it has a forward, and takes no cache. */
+/* A child of another kind: it runs if it has a forward, and takes no cache. */
 START_TEST(another_module_in_a_childs_place) {
     static const tg_module_ops ops = {.size = sizeof ops, .kind = "twice", .forward = twice};
     static const char *const paths[] = {"transformer.h", "transformer.h.0"}, *const names[] = {"0", "attn"};
@@ -447,7 +447,7 @@ START_TEST(another_module_in_a_childs_place) {
         ck_assert_msg(tg_ctx_status(ctx) == TG_OK, "%s", tg_ctx_message(ctx));
         tg_gpt_next(m, t, cache, ids);
         ck_assert_int_eq(tg_ctx_status(ctx), TG_ERR_UNSUPPORTED);
-        ck_assert_ptr_nonnull(strstr(tg_ctx_message(ctx), "a twice in the place of a"));
+        ck_assert_ptr_nonnull(strstr(tg_ctx_message(ctx), "a \"twice\" has replaced the"));
         tg_ctx_clear(ctx);
         tg_tape_reset(t);
         tg_module_free(at_path(m, "transformer.wte"));
@@ -463,7 +463,7 @@ START_TEST(another_module_in_a_childs_place) {
 }
 END_TEST
 
-/* A norm that is to run again in backward, and has been freed since. */
+/* A norm that would run again in backward, but has been freed. */
 START_TEST(a_norm_that_is_gone_in_backward) {
     const int64_t numbers[] = {1, 2, 3};
     begin();
@@ -485,12 +485,12 @@ END_TEST
 int main(void) {
     const TTest *tests[] = {hooks_come_and_go_while_they_run,
                             a_hook_that_removes_itself_and_fails,
-                            a_work_that_nobody_reads_is_aborted,
+                            a_work_that_is_never_read_is_aborted,
                             wrapped_memory_is_held_while_anything_refers_to_it,
                             a_wrapped_leaf_is_held_by_its_nodes,
                             wraps_of_one_memory_share_bytes,
                             main_grads_are_held_and_not_saved,
-                            who_has_saved_a_gradient_is_told_when_more_is_added,
+                            nodes_that_saved_a_gradient_notice_additions,
                             backward_may_read_the_gradient_to_which_it_adds,
                             a_reset_ends_the_handles_of_its_tape_alone,
                             a_restored_stream_draws_the_same,

@@ -20,7 +20,7 @@ static tg_status count_copy(tg_ctx *c, void *dst, const void *src, size_t bytes,
     return tg_cpu_device.copy(c, dst, src, bytes, kind);
 }
 
-/* False: there is no such device. */
+/* Returns false if there is no such device. */
 static bool open_on(int device, tg_dtype dtype) {
     const tg_config *config = TG_CONFIG(.seed = 5, .threads = 1, .dtype = dtype);
     bare = counted = tg_cpu_device;
@@ -40,7 +40,7 @@ static bool open_on(int device, tg_dtype dtype) {
 }
 enum { CPU, BARE, COUNTED, CUDA, DEVICES };
 
-/* A function that takes a device, as a test of each. */
+/* Runs a function that takes a device as a test on each device. */
 #define ON_EACH(name, dtype)                               \
     START_TEST(name) {                                     \
         for (int device = 0; device < DEVICES; device++) { \
@@ -51,7 +51,7 @@ enum { CPU, BARE, COUNTED, CUDA, DEVICES };
     }                                                      \
     END_TEST
 
-/* ---- The scale's sequence ---- */
+/* ---- The sequence of scales ---- */
 
 static void scale_state(tg_optim *o, double s[3]) {
     const char *name;
@@ -60,7 +60,7 @@ static void scale_state(tg_optim *o, double s[3]) {
     tg_read_f64(x, s, 3);
 }
 
-/* One step in which the gradient of x is g. */
+/* Runs one step in which the gradient of x is g. */
 static void step_with(tg_optim *o, tg_tensor *x, double g) {
     tg_backward(t, tg_scale_loss(t, tg_scale(t, tg_sum(t, x, TG_ALL_DIMS, false), g), o));
     tg_optim_step(o);
@@ -68,7 +68,7 @@ static void step_with(tg_optim *o, tg_tensor *x, double g) {
     tg_tape_reset(t);
 }
 
-/* Worked out by hand: scale 64, times 2 after 3 clean steps, by 2 from the second overflow on, at least 8. */
+/* Computed by hand: scale 64, doubled after 3 clean steps, halved from the second overflow on, at least 8. */
 static const struct {
     double g, scale, clean, hysteresis;
     int steps;
@@ -97,11 +97,11 @@ static void the_scale_follows_the_table_on(void) {
 }
 ON_EACH(the_scale_follows_the_table, TG_F64)
 
-/* What is fixed stays, and an overflow skips all the same. */
+/* A fixed scale does not change, but an overflow skips the step nevertheless. */
 static void a_fixed_scale_stays_on(void) {
     tg_tensor *x = leaf(2);
     tg_optim *o = tg_sgd_new(ctx, &x, 1, TG_SGD(.lr = 0.5));
-    tg_optim_set_scale(o, TG_LOSS_SCALE(.initial = 0.25, .fixed = true, .interval = 1));
+    tg_optim_set_scale(o, TG_LOSS_SCALE(.initial = 0.25, .fixed = true));
     ck_assert_int_eq(tg_optim_state_count(o), 2);
     step_with(o, x, 3);
     step_with(o, x, INFINITY);
@@ -139,7 +139,7 @@ static tg_optim *method(int k, tg_tensor **p, int n) {
     }
 }
 
-/* float32, float64 and float16, which has a master. */
+/* Parameters in float32, float64 and float16, which has a master. */
 static void make_params(tg_tensor *p[PARAMS]) {
     static const double v[3][4] = {{1, -0.0, 0.25, -3}, {2, 1, -0.0, 0.125}, {-1, 0.5, -0.0, 7}};
     static const tg_dtype dtypes[PARAMS] = {TG_F32, TG_F64, TG_F16};
@@ -158,14 +158,14 @@ static void backward_of(tg_tensor *const *p, tg_optim *o, double g) {
     tg_tape_reset(t);
 }
 
-/* Everything of p and o, as doubles, which show each bit but that of a NaN. */
+/* Returns the whole state of p and o as doubles, which show each bit except those of a NaN. */
 static int contents(tg_tensor *const *p, tg_optim *o, double *v) {
     int n = 0;
     for (int i = 0; i < PARAMS; i++, n += 4) tg_read_f64(p[i], v + n, 4);
     for (int i = 0; i < tg_optim_state_count(o); i++) {
         const char *name;
         tg_tensor *x = tg_optim_state(o, i, &name);
-        if (strcmp(name, "loss_scale") == 0 || strstr(name, "direction")) continue; /* which is scratch */
+        if (strcmp(name, "loss_scale") == 0 || strstr(name, "direction")) continue; /* scratch memory */
         tg_read_f64(x, v + n, 4);
         n += 4;
     }
@@ -195,7 +195,7 @@ static void a_skipped_step_changes_no_bit_on(void) {
 }
 ON_EACH(a_skipped_step_changes_no_bit, TG_F64)
 
-/* A power of two comes out of the gradients without rounding. */
+/* A scale that is a power of two is removed from the gradients without rounding. */
 static void a_scale_is_taken_out_on(void) {
     for (int k = 0; k < METHODS; k++) {
         double v[2][64];
@@ -221,7 +221,7 @@ static void a_scale_is_taken_out_on(void) {
 }
 ON_EACH(a_scale_is_taken_out, TG_F64)
 
-/* Clipping that was set, and clipping that was asked for, are one. */
+/* Clipping by tg_optim_set_clip and by tg_optim_clip give the same. */
 static void clipping_is_the_device_s_on(void) {
     for (int k = 0; k < METHODS; k++) {
         double v[2][64], norm = 0;
@@ -260,7 +260,7 @@ static void a_limit_is_one_or_none_on(void) {
     tg_optim_set_clip(o, 2);
     step_with(o, x, 4);
     ck_assert(tg_item(x) == -8 - 4 * (2 / (4 + 1e-6)));
-    tg_backward(t, tg_scale(t, x, 4)); /* asked for: its limit is this step's, and only this one's */
+    tg_backward(t, tg_scale(t, x, 4)); /* tg_optim_clip: its limit holds for this step only */
     ck_assert(tg_optim_clip(o, 0) == 4);
     tg_optim_step(o);
     tg_optim_zero_grad(o);
@@ -275,7 +275,7 @@ static void a_limit_is_one_or_none_on(void) {
 }
 ON_EACH(a_limit_is_one_or_none, TG_F64)
 
-/* Whatever a step decides, the device decides. */
+/* The device alone makes the decisions of a step. */
 START_TEST(a_step_copies_nothing) {
     for (int k = 0; k < METHODS; k++) {
         ck_assert(open_on(COUNTED, TG_F64));
@@ -325,9 +325,12 @@ typedef struct net {
 } net;
 
 static net net_of(double initial, int64_t interval) {
-    net n = {.x = tg_zeros(ctx, TG_F16, TG_SHAPE(ROWS, IN)), .y = tg_zeros(ctx, TG_F16, TG_SHAPE(ROWS, 1)),
-             .p = {tg_param(ctx, "fc1.weight", TG_SHAPE(WIDTH, IN), 0.5), tg_param(ctx, "fc1.bias", TG_SHAPE(WIDTH), 0),
-                   tg_param(ctx, "fc2.weight", TG_SHAPE(1, WIDTH), 0.25), tg_param(ctx, "fc2.bias", TG_SHAPE(1), 0)}};
+    net n = {.x = tg_zeros(ctx, TG_F16, TG_SHAPE(ROWS, IN)),
+             .y = tg_zeros(ctx, TG_F16, TG_SHAPE(ROWS, 1)),
+             .p = {tg_param_new(ctx, "fc1.weight", TG_DTYPE_DEFAULT, TG_SHAPE(WIDTH, IN), 0.5),
+                   tg_param_new(ctx, "fc1.bias", TG_DTYPE_DEFAULT, TG_SHAPE(WIDTH), 0),
+                   tg_param_new(ctx, "fc2.weight", TG_DTYPE_DEFAULT, TG_SHAPE(1, WIDTH), 0.25),
+                   tg_param_new(ctx, "fc2.bias", TG_DTYPE_DEFAULT, TG_SHAPE(1), 0)}};
     double x[ROWS * IN], y[ROWS];
     for (int i = 0; i < ROWS * IN; i++) x[i] = sin(1.7 * i + 0.3);
     for (int i = 0; i < ROWS; i++) y[i] = x[i * IN] * x[i * IN + 1] + 0.5 * x[i * IN + 2];
@@ -360,7 +363,7 @@ static void net_free(net *n) {
     tg_drop(n->y);
 }
 
-/* The first scales overflow; the first that does not trains, and it grows again. */
+/* The first scales overflow. The first one that does not trains, and the scale grows again. */
 static void training_overflows_and_recovers_on(void) {
     net n = net_of(0x1p40, 50);
     double first = train(&n, 1);
@@ -375,9 +378,9 @@ static void training_overflows_and_recovers_on(void) {
 }
 ON_EACH(training_overflows_and_recovers, TG_F16)
 
-/* In the middle of a growth interval, and with hysteresis used up. */
+/* In the middle of a growth interval, with the hysteresis used up. */
 static void a_run_goes_on_bit_for_bit_on(void) {
-    enum { STATES = 13 }; /* m, v and master of each parameter; and the scale */
+    enum { STATES = 13 }; /* m, v and master of each parameter, and the scale */
     static const int64_t sizes[] = {WIDTH * IN, WIDTH, WIDTH, 1};
     double state[STATES][WIDTH * IN], param[4][WIDTH * IN], v[2][4][WIDTH * IN], s[2][3];
     net n = net_of(0x1p24, 7);

@@ -4,7 +4,7 @@
 
 #include "io_fixture.h"
 
-/* An index of n sequences with these lengths and pointers, in tokens of a dtype's code. */
+/* Writes an index of n sequences with these lengths and pointers, for tokens of the dtype with this code. */
 static size_t put_index(unsigned char *to, int code, int n, const int32_t *length, const int64_t *pointer) {
     const uint64_t header[] = {1, (uint64_t)n, 1};
     size_t at = 0;

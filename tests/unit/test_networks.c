@@ -1,5 +1,5 @@
-/* Convolutions compared with plain loops, pools at ties and NaN, running statistics of batch norm through modes and
- * recomputation, class weights, factors that do not exist. TG_TEST_DEVICE names another device. */
+/* Convolutions compared with plain loops, pooling at ties and NaN, running statistics of batch norm through modes
+ * and recomputation, class weights, matrices without a Cholesky factor. TG_TEST_DEVICE names another device. */
 #include <math.h>
 
 #include <tapegrad/extend.h>
@@ -33,7 +33,7 @@ static int64_t windows_of(const conv_case *k, int d) {
     return (in + 2 * k->opts.padding[d] - (size - 1) * k->opts.dilation[d] - 1) / k->opts.stride[d] + 1;
 }
 
-/* Element (o, p, q) of image i, by the definition. */
+/* Returns element (o, p, q) of image i by the definition. */
 static double conv_at(const conv_case *k, const double *x, const double *w, int64_t i, int64_t o, int64_t p,
                       int64_t q) {
     int64_t each = k->c / k->opts.groups, first = o / (k->o / k->opts.groups) * each;
@@ -131,7 +131,7 @@ static tg_status norm_of(void *state, tg_tape *tape, tg_tensor *const *in, int n
     return tg_ctx_status(ctx);
 }
 
-/* Of channels (1, 3) and (2, 8): means 2 and 5, unbiased variances 2 and 18. */
+/* Statistics of the channels (1, 3) and (2, 8): means 2 and 5, unbiased variances 2 and 18. */
 static norm open_norm(tg_tensor **x) {
     const double v[] = {1, 2, 3, 8}, ones[] = {1, 1};
     *x = leaf_of(TG_SHAPE(2, 2), v);
@@ -164,8 +164,8 @@ START_TEST(running_statistics_follow) {
 }
 END_TEST
 
-/* What a step moves is seen by a node that has saved it, and the derivatives of one of evaluation mode are those of the
- * statistics that it had. */
+/* A node that has saved what a step updates detects the change. Derivatives in evaluation mode are those of the
+ * statistics at that time. */
 START_TEST(statistics_of_a_node_are_its_own) {
     begin();
     tg_tensor *x, *g, *again;
@@ -191,7 +191,7 @@ START_TEST(statistics_of_a_node_are_its_own) {
 }
 END_TEST
 
-/* The second run of a recomputation, and of one within it, moves nothing. */
+/* The second run of a recomputation, also of a nested one, updates nothing. */
 static tg_status norm_within(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
     return tg_recompute(tape, norm_of, state, in, n_in, out, n_out, NULL);
 }
@@ -218,7 +218,7 @@ END_TEST
 
 /* ---- Losses, factors ---- */
 
-START_TEST(classes_weigh) {
+START_TEST(class_weights_are_applied) {
     begin();
     const double v[] = {0, 1, 2, 3, 0, 1}, weights[] = {1, 2, 4};
     const int64_t classes[] = {2, 0};
@@ -233,7 +233,8 @@ START_TEST(classes_weigh) {
     }
     tg_tensor *y = tg_cross_entropy(t, x, target, TG_CROSS_ENTROPY(.weight = w));
     expect_values(y, (const double[]){plain / 5}, 1, 1e-15, "the mean");
-    y = tg_cross_entropy(t, x, target, TG_CROSS_ENTROPY(.weight = w, .reduction = TG_LOSS_SUM, .smoothing = 0.25));
+    y = tg_cross_entropy(t, x, target,
+                         TG_CROSS_ENTROPY(.weight = w, .reduction = TG_LOSS_SUM, .label_smoothing = 0.25));
     expect_values(y, (const double[]){0.75 * plain + 0.25 * spread}, 1, 1e-14, "smoothed");
     y = tg_cross_entropy(t, x, target, TG_CROSS_ENTROPY(.weight = w, .ignore_index = 2));
     expect_values(y, (const double[]){p[1][0]}, 1, 1e-15, "one row ignored");
@@ -244,7 +245,7 @@ START_TEST(classes_weigh) {
 }
 END_TEST
 
-/* As in backward, what stands in an ignored row reaches nothing. */
+/* As in backward, an ignored row contributes nothing. */
 START_TEST(ignored_rows_may_hold_anything) {
     const double v[] = {1, 2, 3, NAN, 1, INFINITY}, along[] = {1, 1, 2, 1, 1, 1};
     begin();
@@ -271,7 +272,7 @@ START_TEST(ignored_rows_may_hold_anything) {
 }
 END_TEST
 
-/* d gx / dy of y (ln(y) - x) is -1 at y = 0 too, and d gy / dx with it, where gx and gy themselves are 0. */
+/* d gx / dy of y (ln(y) - x) is -1 at y = 0 too, and so is d gy / dx, although gx and gy themselves are 0 there. */
 START_TEST(a_probability_of_0_moves_the_gradient) {
     const double v[] = {-1, -3, -INFINITY}, probability[] = {0, 0.25, 0};
     begin();
@@ -291,7 +292,7 @@ START_TEST(a_probability_of_0_moves_the_gradient) {
 }
 END_TEST
 
-START_TEST(what_has_no_factor_is_named) {
+START_TEST(matrices_without_a_factor_are_named) {
     begin();
     const double v[] = {4, 2, 0, 2, 5, 4, 0, 4, 3, 4, 2, 0, 2, 5, 0, 0, 0, 1}; /* of the first: 3 - 4^2 / (5 - 1) < 0 */
     tg_tensor *a = leaf_of(TG_SHAPE(2, 3, 3), v);
@@ -308,9 +309,10 @@ START_TEST(what_has_no_factor_is_named) {
 END_TEST
 
 int main(void) {
-    const TTest *const tests[] = {convolutions_are_their_sums, ties_and_nan_of_max_pool, padding_counts_or_does_not,
-                                  running_statistics_follow, statistics_of_a_node_are_its_own,
-                                  recomputation_moves_statistics_once, classes_weigh, ignored_rows_may_hold_anything,
-                                  a_probability_of_0_moves_the_gradient, what_has_no_factor_is_named};
+    const TTest *const tests[] = {
+        convolutions_are_their_sums, ties_and_nan_of_max_pool,         padding_counts_or_does_not,
+        running_statistics_follow,   statistics_of_a_node_are_its_own, recomputation_moves_statistics_once,
+        class_weights_are_applied,   ignored_rows_may_hold_anything,   a_probability_of_0_moves_the_gradient,
+        matrices_without_a_factor_are_named};
     return tg_check_main("networks", tests, sizeof tests / sizeof *tests);
 }

@@ -18,7 +18,7 @@ static void begin_finding(int kinds) {
     ck_assert(tg_tape_find_nan(t, kinds) == TG_OK);
 }
 
-/* Each error is looked at, and ended: the tape goes on. */
+/* Checks an error and clears it; the tape remains usable. */
 static void ck_found(const char *first, const char *then) {
     ck_status(TG_ERR_DATA);
     ck_says(first);
@@ -29,7 +29,7 @@ static void ck_found(const char *first, const char *then) {
 
 /* ---- Forward ---- */
 
-START_TEST(made_forward) {
+START_TEST(a_nan_made_in_forward_is_found) {
     begin_finding(BOTH);
     const double v[] = {2, -1, 3, 4};
     tg_tensor *x = leaf_of(TG_SHAPE(2, 2), v);
@@ -47,7 +47,7 @@ START_TEST(made_forward) {
 }
 END_TEST
 
-START_TEST(only_what_was_asked) {
+START_TEST(only_requested_kinds_are_found) {
     begin_finding(TG_FIND_NAN);
     tg_tensor *x = leaf(0), *y = tg_reciprocal(t, x);
     ck_status(TG_OK);
@@ -57,7 +57,7 @@ START_TEST(only_what_was_asked) {
     ck_assert(tg_is_alive(tg_log(t, tg_add_scalar(t, x, -1))));
     tg_log(t, x);
     ck_found("log made an infinity", "");
-    const double v[] = {0, -1}; /* NaN beside it does not hide it */
+    const double v[] = {0, -1}; /* a NaN next to it does not hide it */
     tg_log(t, leaf_of(TG_SHAPE(2), v));
     ck_found("log made an infinity", "1 NaN, 1 infinite;");
     tg_tape_find_nan(t, 0);
@@ -80,14 +80,14 @@ START_TEST(brought_by_a_leaf) {
     tg_tensor *before = tg_scale(t, w, 2);
     tg_tape_find_nan(t, BOTH);
     tg_neg(t, before);
-    ck_found("neg: input 0 brought", "it was made before tg_tape_find_nan looked");
-    tg_tensor *mask = tg_ne(t, x, tg_full(t, TG_F64, TG_SHAPE(), 0)); /* none is used */
+    ck_found("neg: input 0 brought", "it was made before tg_tape_find_nan was set");
+    tg_tensor *mask = tg_ne(t, x, tg_full(t, TG_F64, TG_SHAPE(), 0)); /* no element is used */
     ck_assert(tg_is_alive(tg_where(t, mask, w, tg_full(t, TG_F64, TG_SHAPE(), 0))));
     end();
 }
 END_TEST
 
-START_TEST(any_tensor) {
+START_TEST(any_tensor_is_described) {
     begin_finding(BOTH);
     tg_tensor *none = tg_zeros(ctx, TG_F64, TG_SHAPE(0, 3)), *ids = tg_zeros(ctx, TG_I64, TG_SHAPE(2));
     ck_assert(tg_is_alive(tg_exp(t, none)) && tg_is_alive(tg_add(t, ids, ids)));
@@ -108,12 +108,12 @@ END_TEST
 
 /* ---- Backward ---- */
 
-START_TEST(made_backward) {
+START_TEST(a_nan_made_in_backward_is_found) {
     begin_finding(BOTH);
     const double v[] = {4, 0, 9};
     tg_tensor *x = leaf_of(TG_SHAPE(3), v);
     tg_set_name(x, "x");
-    for (int step = 0; step < 2; step++) { /* resets do not end it */
+    for (int step = 0; step < 2; step++) { /* the setting outlasts resets */
         tg_backward(t, tg_sum(t, tg_sqrt(t, x), TG_ALL_DIMS, false));
         ck_assert_msg(strstr(tg_ctx_message(ctx), "in the backward of op sqrt"), "%s", tg_ctx_message(ctx));
         ck_found("the backward of sqrt made an infinity: the gradient of input 0, f64[3]: 0 NaN, 1 infinite, the "
@@ -121,7 +121,7 @@ START_TEST(made_backward) {
                  "; input 0, x f64[3]: 0 NaN, 0 infinite, all in [0, 9]");
         tg_zero_grad(x);
     }
-    /* of a result: through the slot's own buffer */
+    /* gradient of a result, in the slot's own buffer */
     tg_backward(t, tg_sum(t, tg_sqrt(t, tg_scale(t, x, 2)), TG_ALL_DIMS, false));
     ck_found("the backward of sqrt made an infinity", "");
     tg_tensor *y = tg_sum(t, tg_square(t, x), TG_ALL_DIMS, false);
@@ -143,7 +143,7 @@ static tg_status spoil_unseen(void *user, tg_tape *tape, tg_tensor *x, tg_tensor
     return TG_OK;
 }
 
-START_TEST(came_from_elsewhere) {
+START_TEST(a_nan_from_elsewhere_is_named) {
     begin_finding(BOTH);
     const double bad = NAN;
     tg_tensor *x = leaf(2), *y = tg_square(t, x), *seed = tg_from_host(ctx, TG_F64, TG_SHAPE(), &bad);
@@ -154,7 +154,7 @@ START_TEST(came_from_elsewhere) {
     tg_backward(t, tg_scale(t, y, 3));
     ck_found("the gradient of result 0 of square has a NaN", "");
     y = tg_square(t, x);
-    tg_on_grad(y, spoil, NULL); /* what a hook records is seen as any op */
+    tg_on_grad(y, spoil, NULL); /* ops that a hook records are observed like any op */
     tg_backward(t, tg_scale(t, y, 3));
     ck_assert(tg_ctx_status(ctx) == TG_ERR_CALLBACK || tg_ctx_status(ctx) == TG_ERR_DATA);
     tg_ctx_clear(ctx);
@@ -163,7 +163,7 @@ START_TEST(came_from_elsewhere) {
 }
 END_TEST
 
-START_TEST(accumulated_before) {
+START_TEST(a_nan_accumulated_before_is_named) {
     begin_finding(BOTH);
     const double bad = INFINITY;
     tg_tensor *x = leaf(2), *g = tg_zeros(ctx, TG_F64, TG_SHAPE());
@@ -174,7 +174,7 @@ START_TEST(accumulated_before) {
     tg_write(g, &bad, sizeof bad);
     tg_backward(t, tg_square(t, x));
     ck_found("the gradient of x f64[] had an infinity before this backward: f64[]: 0 NaN, 1 infinite", "");
-    tg_zero_grad(x); /* what is overwritten does no harm */
+    tg_zero_grad(x); /* a value that is overwritten is ignored */
     ck_assert(tg_backward(t, tg_square(t, x)) == TG_OK && grad(x) == 4);
     tg_tape_reset(t);
     const float huge = INFINITY; /* added to after the op has written */
@@ -191,7 +191,7 @@ START_TEST(accumulated_before) {
 }
 END_TEST
 
-/* ---- Within others ---- */
+/* ---- Nested in other features ---- */
 
 static tg_status root_of_log(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
     (void)state, (void)n_in, (void)n_out;
@@ -211,7 +211,7 @@ START_TEST(recomputed) {
 }
 END_TEST
 
-START_TEST(differentiated_twice) {
+START_TEST(recorded_derivatives_are_searched) {
     begin_finding(BOTH);
     tg_tensor *x = leaf(0), *y = tg_sqrt(t, x), *g;
     tg_grad(t, &y, 1, &x, 1, &g, TG_GRAD(.create_graph = true));
@@ -245,7 +245,7 @@ START_TEST(on_ranks) {
 }
 END_TEST
 
-/* ---- A watcher ---- */
+/* ---- An observer ---- */
 
 typedef struct diary {
     char text[1024];
@@ -291,7 +291,7 @@ START_TEST(watchers) {
     d.fail_at = "square";
     ck_assert(!tg_is_alive(tg_square(t, x)));
     ck_status(TG_ERR_CALLBACK);
-    ck_says("the watcher failed with TG_ERR_DATA at op square");
+    ck_says("the observer failed with TG_ERR_DATA at op square");
     tg_ctx_clear(ctx);
     tg_tape_observe(t, NULL, NULL);
     d.text[0] = 0;
@@ -307,8 +307,8 @@ static tg_status fail_once(void *user, tg_tape *tape, const tg_op_event *s) {
     return s->backward && (*failures)++ == 0 ? TG_ERR_DATA : TG_OK;
 }
 
-/* The head's backward makes the gradient of its logits in the memory of those that it has kept, and here fails behind
- * that. In two chunks of rows. */
+/* The head's backward computes the gradient of its logits in the memory of its saved logits, and fails afterwards
+ * here. In two chunks of rows. */
 START_TEST(a_backward_after_one_that_failed) {
     enum { ROWS = 515, CLASSES = 2049 };
     double v[CLASSES], gx[2][ROWS], gw[2][CLASSES];
@@ -375,15 +375,15 @@ START_TEST(nodes_without_state) {
 END_TEST
 
 int main(void) {
-    const TTest *tests[] = {made_forward,
-                            only_what_was_asked,
+    const TTest *tests[] = {a_nan_made_in_forward_is_found,
+                            only_requested_kinds_are_found,
                             brought_by_a_leaf,
-                            any_tensor,
-                            made_backward,
-                            came_from_elsewhere,
-                            accumulated_before,
+                            any_tensor_is_described,
+                            a_nan_made_in_backward_is_found,
+                            a_nan_from_elsewhere_is_named,
+                            a_nan_accumulated_before_is_named,
                             recomputed,
-                            differentiated_twice,
+                            recorded_derivatives_are_searched,
                             on_ranks,
                             watchers,
                             a_backward_after_one_that_failed,

@@ -9,7 +9,7 @@
 
 #define ck_near(a, b) ck_assert_double_eq_tol(a, b, 1e-12 * (1 + fabs((double)(b))))
 
-/* Gives x the gradient g. */
+/* Sets the gradient of x to g. */
 static void give(tg_tensor *x, double g) { tg_backward(t, tg_scale(t, tg_sum(t, x, TG_ALL_DIMS, false), g)); }
 
 static double value(tg_tensor *x) {
@@ -62,13 +62,13 @@ START_TEST(sgd_is_its_formula) {
 }
 END_TEST
 
-/* Decay stays on matrices alone, in every group that has one, at the group's own rate. */
+/* Only matrices keep weight decay, in every group that has it, at the group's own rate. */
 START_TEST(vectors_do_not_decay) {
     begin();
     tg_tensor *p[4];
     for (int i = 0; i < 4; i++) p[i] = leaf_of(i % 2 ? TG_SHAPE(1) : TG_SHAPE(1, 1), &(double){1});
     tg_optim *o = tg_adamw_new(ctx, p, 4, TG_ADAMW(.lr = 0.1, .weight_decay = 0.5));
-    int slow = tg_optim_group(o, TG_GROUP(.lr_scale = 0.1, .weight_decay = 0.2));
+    int slow = tg_optim_add_group(o, TG_GROUP(.lr_scale = 0.1, .weight_decay = 0.2));
     tg_optim_assign(o, slow, p + 2, 2);
     tg_optim_no_decay_1d(o);
     for (int i = 0; i < 4; i++) give(p[i], 0);
@@ -82,7 +82,7 @@ START_TEST(vectors_do_not_decay) {
 }
 END_TEST
 
-/* A group steps as an optimizer made with its numbers does. */
+/* A group steps like an optimizer made with its options. */
 START_TEST(a_group_has_its_own_numbers) {
     begin();
     tg_tensor *both[2], *alone;
@@ -91,9 +91,9 @@ START_TEST(a_group_has_its_own_numbers) {
     tg_optim *o = tg_adamw_new(ctx, both, 2, TG_ADAMW(.lr = 0.1, .weight_decay = 0.5));
     tg_optim *a = tg_adamw_new(ctx, &alone, 1,
                                TG_ADAMW(.lr = 0.04, .beta1 = 0.5, .beta2 = 0.7, .eps = 1e-2, .weight_decay = TG_NONE));
-    int own = tg_optim_group(o, TG_GROUP(.lr_scale = 0.5, .weight_decay = TG_NONE, .beta1 = 0.5, .beta2 = 0.7,
+    int own = tg_optim_add_group(o, TG_GROUP(.lr_scale = 0.5, .weight_decay = TG_NONE, .beta1 = 0.5, .beta2 = 0.7,
                                          .eps = 1e-2));
-    int same = tg_optim_group(o, NULL);
+    int same = tg_optim_add_group(o, NULL);
     tg_optim_assign(o, own, &both[1], 1);
     tg_optim_assign(o, same, &both[0], 1);
     tg_optim_set_lr_of(o, own, 0.08);
@@ -117,7 +117,7 @@ START_TEST(a_group_has_its_own_numbers) {
 }
 END_TEST
 
-/* The rate of a schedule is that of the step which is taken: one that is skipped does not count. */
+/* The rate of a schedule is that of the step that is made; a skipped step does not count. */
 START_TEST(a_group_follows_its_schedule) {
     begin();
     tg_tensor *x[32];
@@ -126,7 +126,7 @@ START_TEST(a_group_follows_its_schedule) {
     tg_optim *o = tg_sgd_new(ctx, x, 32, TG_SGD(.lr = 0.5));
     tg_optim_set_clip(o, INFINITY);
     for (int i = 1; i < 32; i++)
-        ck_assert(tg_optim_group(o, TG_GROUP(.lr_scale = i, .schedule = i % 2 ? s : NULL)) == i);
+        ck_assert(tg_optim_add_group(o, TG_GROUP(.lr_scale = i, .schedule = i % 2 ? s : NULL)) == i);
     for (int i = 1; i < 32; i++) tg_optim_assign(o, i, &x[i], 1);
     double want[32] = {0};
     int64_t taken = 0;
@@ -192,7 +192,7 @@ static void steps(tg_optim *o, tg_tensor *x, int n) {
     }
 }
 
-/* Five steps move the master by less than bfloat16 can show; a restored run must go on from there. */
+/* Five steps change the master by less than bfloat16 can represent; a restored run must continue from the master. */
 START_TEST(masters_come_back_in_any_order) {
     begin();
     tg_tensor *x;
@@ -214,7 +214,7 @@ START_TEST(masters_come_back_in_any_order) {
         ck_assert(value(master_of(again)) == expected);
         tg_optim_free(again);
     }
-    tg_write_f64(x, &(double){3}, 1); /* and a parameter that was written alone is the new truth */
+    tg_write_f64(x, &(double){3}, 1); /* a parameter that was written alone replaces its master */
     steps(o, x, 1);
     ck_assert(value(master_of(o)) > 2.99 && value(x) == 3);
     tg_optim_free(o);

@@ -9,7 +9,7 @@
 
 enum { STREAMS = 65536, WORDS = 4 * STREAMS };
 
-/* Where cuRAND's number i comes from. */
+/* Returns the position of cuRAND's number i. */
 static uint32_t ours(uint64_t seed, uint64_t i) {
     tg_rng rng = {.seed = seed, .stream = i / 4 % STREAMS, .counter = i / WORDS * 4 + i % 4};
     return tg_philox_word(&rng, 0, 0);
@@ -36,7 +36,7 @@ START_TEST(streams_and_blocks) {
 }
 END_TEST
 
-START_TEST(far_along) {
+START_TEST(a_stream_far_along_equals_curands) {
     same_from(42, 4, 1000);
     same_from(42, (uint64_t)WORDS * 5 - 8, 1000);
     same_from(42, ((uint64_t)1 << 50) + 12, 1000); /* past 2^32 blocks */
@@ -44,6 +44,6 @@ START_TEST(far_along) {
 END_TEST
 
 int main(void) {
-    const TTest *const tests[] = {streams_and_blocks, far_along};
+    const TTest *const tests[] = {streams_and_blocks, a_stream_far_along_equals_curands};
     return tg_check_main("philox_curand", tests, sizeof tests / sizeof *tests);
 }

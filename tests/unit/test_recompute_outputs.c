@@ -59,7 +59,7 @@ static tg_tensor *total(tg_tensor *y) { return tg_sum(t, tg_square(t, y), TG_ALL
 
 /* ---- Values and gradients ---- */
 
-/* Two chained layers, each result used by a product that saves it and by a view. The gradients of x and w. */
+/* Two chained layers; a product that saves it and a view use each result. Computes the gradients of x and w. */
 static void chain(bool replay, bool hook, bool early, double *gx, double *gw, int *runs) {
     begin();
     tg_tensor *x = vector(0), *w = vector(1), *a, *b;
@@ -84,10 +84,10 @@ static void chain(bool replay, bool hook, bool early, double *gx, double *gw, in
     if (early) {
         double v[N];
         tg_read_f64(flat, v, N);
-        ck_assert_int_eq(tg_storage_state_of(turned), TG_PRESENT); /* all come back at once */
+        ck_assert_int_eq(tg_storage_state_of(turned), TG_PRESENT); /* all are restored at once */
         ck_assert(s1.runs == 2 && s2.runs == 2);
     }
-    tg_randn(ctx, TG_SHAPE(5), 1); /* the streams have moved on */
+    tg_randn(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(5), 1); /* advances the stream */
     tg_backward(t, tg_sum(t, sum, TG_ALL_DIMS, false));
     ck_status(TG_OK);
     *runs = s1.runs == s2.runs ? s1.runs : -1;
@@ -109,7 +109,7 @@ START_TEST(the_same_bits_and_two_runs) {
 }
 END_TEST
 
-/* The hook brings them back before the node of the hook tensor runs, in the order of the forward pass. */
+/* The hook restores them before the node of its tensor runs, in the order of the forward pass. */
 typedef struct ordered {
     int number, *next, seen[2];
 } ordered;
@@ -148,7 +148,7 @@ START_TEST(the_hook_replays_in_forward_order) {
 }
 END_TEST
 
-/* ---- What is discarded, and what is not ---- */
+/* ---- Discarded results, and others ---- */
 
 START_TEST(the_bytes_are_given_back_and_taken_again) {
     begin();
@@ -172,7 +172,7 @@ START_TEST(the_bytes_are_given_back_and_taken_again) {
     ck_assert_int_eq(s.runs, 2);
     ck_assert_int_eq(tg_storage_state_of(a), TG_DISCARDED);
     ck_status(TG_OK);
-    tg_read_f64(a, v, N); /* backward has passed it: it does not come back a third time */
+    tg_read_f64(a, v, N); /* backward is past it, so it is not restored a third time */
     ck_status(TG_ERR_DISCARDED);
     tg_ctx_clear(ctx);
     end();
@@ -215,13 +215,13 @@ START_TEST(inputs_and_leaves_stay) {
     y = tg_mul(t, out[3], tg_mul(t, out[0], out[2]));
     z = tg_mul(t, tg_reshape(t, out[1], TG_SHAPE(N)), out[4]);
     tg_backward(t, tg_add(t, tg_sum(t, y, TG_ALL_DIMS, false), tg_sum(t, z, TG_ALL_DIMS, false)));
-    expect_near(x, gx); /* one node adds its results' shares before those of others */
+    expect_near(x, gx); /* a node adds the shares of its results before those of others */
     expect_near(w, gw);
     end();
 }
 END_TEST
 
-START_TEST(what_others_keep_stays) {
+START_TEST(shared_results_stay) {
     begin();
     tg_tensor *x = vector(0), *a;
     fn_state s = {.w = vector(1)};
@@ -238,7 +238,7 @@ START_TEST(what_others_keep_stays) {
 }
 END_TEST
 
-START_TEST(what_was_overwritten_before_the_close_stays) {
+START_TEST(results_overwritten_before_the_close_stay) {
     begin();
     tg_tensor *x = vector(0), *a;
     fn_state s = {.w = vector(1)};
@@ -267,7 +267,7 @@ START_TEST(what_was_overwritten_before_the_close_stays) {
 }
 END_TEST
 
-/* A result that nothing has read is not brought back for its gradient's sake alone. */
+/* A result that was never read is not restored only for its gradient. */
 START_TEST(results_that_no_gradient_reaches) {
     begin();
     tg_tensor *x = vector(0), *w = vector(1), *a, *b;
@@ -282,7 +282,7 @@ START_TEST(results_that_no_gradient_reaches) {
     int64_t before = live();
     tg_read_f64(b, (double[N]){0}, N);
     ck_assert(s1.runs == 2 && s2.runs == 2 && live() > before);
-    tg_tape_reset(t); /* ends the second runs that no backward went through */
+    tg_tape_reset(t); /* cancels second runs that no backward needed */
     ck_assert(s1.ended == 1 && s2.ended == 1);
     ck_assert_int_lt(live(), before);
     end();
@@ -312,7 +312,7 @@ START_TEST(a_retained_tape_runs_twice) {
 }
 END_TEST
 
-/* ---- With recomputation, without grad, in steady state ---- */
+/* ---- With recomputation, without gradients, in a steady state ---- */
 
 static tg_status with_replay(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
     (void)n_in, (void)n_out;
@@ -358,7 +358,7 @@ START_TEST(without_grad_it_only_runs) {
     tg_replay_close(r, a);
     ck_assert_int_eq(tg_storage_state_of(a), TG_PRESENT);
     tg_tape_set_grad_mode(t, true);
-    /* Nothing needs a gradient: the result stays, as nobody could bring it back. */
+    /* Nothing requires a gradient: the result is kept, because it could not be restored. */
     tg_tensor *c = tg_zeros(ctx, TG_F64, TG_SHAPE(4, 6));
     frozen.w = tg_zeros(ctx, TG_F64, TG_SHAPE(4, 6));
     r = tg_replay_open(t);
@@ -388,7 +388,7 @@ START_TEST(a_steady_step_allocates_nothing) {
 }
 END_TEST
 
-/* A result in a named buffer goes back to it, and comes back beside it. */
+/* A result in a named buffer is returned to the buffer, and restored elsewhere. */
 static tg_status leases(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
     (void)state, (void)n_in, (void)n_out;
     tg_tensor *b = tg_lease(tape, "replay", TG_F64, TG_SHAPE(4, 6));
@@ -461,7 +461,7 @@ START_TEST(a_second_run_that_fails_or_differs) {
 }
 END_TEST
 
-START_TEST(overwriting_what_came_back_is_found) {
+START_TEST(overwriting_a_restored_result_is_found) {
     begin();
     tg_tensor *x = vector(0), *w = vector(1), *a;
     fn_state s = {.w = w};
@@ -472,7 +472,7 @@ START_TEST(overwriting_what_came_back_is_found) {
     double v[N] = {0};
     tg_write_f64(a, v, N);
     tg_backward(t, tg_sum(t, y, TG_ALL_DIMS, false));
-    ck_status(TG_ERR_VERSION), ck_says("act: output 0 was overwritten after it came back by a replay");
+    ck_status(TG_ERR_VERSION), ck_says("act: output 0 was overwritten after a replay had recreated it");
     tg_ctx_clear(ctx);
     end();
 }
@@ -483,8 +483,8 @@ int main(void) {
                                   the_hook_replays_in_forward_order,
                                   the_bytes_are_given_back_and_taken_again,
                                   inputs_and_leaves_stay,
-                                  what_others_keep_stays,
-                                  what_was_overwritten_before_the_close_stays,
+                                  shared_results_stay,
+                                  results_overwritten_before_the_close_stay,
                                   results_that_no_gradient_reaches,
                                   a_retained_tape_runs_twice,
                                   a_replay_inside_a_recomputation,
@@ -493,6 +493,6 @@ int main(void) {
                                   a_leased_result,
                                   wrong_calls_are_refused,
                                   a_second_run_that_fails_or_differs,
-                                  overwriting_what_came_back_is_found};
+                                  overwriting_a_restored_result_is_found};
     return tg_check_main("replay", tests, sizeof tests / sizeof *tests);
 }

@@ -4,11 +4,11 @@
 
 #include "io_fixture.h"
 
-/* One tensor's part of a header. */
+/* The part of a header for one tensor. */
 #define T(name, dtype, shape, offsets)                                                                                 \
     "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
 
-/* A file of this header and n zero bytes of data. */
+/* Writes a file with this header and n zero bytes of data. */
 static const char *put_header(workplace *w, const char *header, size_t n) {
     char bytes[4096] = {0};
     uint64_t length = strlen(header);
@@ -91,7 +91,7 @@ START_TEST(shapes_strides_names_and_metadata_come_back) {
 }
 END_TEST
 
-/* Over several pieces: written from a transposed tensor, read into a transposed one of another dtype. */
+/* Several pieces: written from a transposed tensor, and read into a transposed one of another dtype. */
 START_TEST(large_tensors_pass_in_pieces) {
     enum { R = 300, C = 1100 };
     static const int64_t shapes[][3] = {{R, C, 1}, {1, R, C}, {R * C, 1, 1}, {2, 1, R * C / 2}, {R, 1, C}};
@@ -114,7 +114,7 @@ START_TEST(large_tensors_pass_in_pieces) {
         tg_read(rows, to, R * C * sizeof *to);
         tg_read_f64(narrow, got, R * C);
         ck_assert_mem_eq(got, to, R * C * sizeof *to);
-        int wrong = 0; /* an assertion for each element would take seconds */
+        int wrong = 0; /* an assertion per element would take seconds */
         for (int64_t i = 0; i < R * C; i++) {
             int64_t c = i % s[2], b = i / s[2] % s[1], a = i / s[2] / s[1];
             wrong += to[i] != from[a * strides[0] + b * strides[1] + c * strides[2]];
@@ -134,7 +134,7 @@ START_TEST(large_tensors_pass_in_pieces) {
 END_TEST
 
 START_TEST(values_are_converted_only_when_asked) {
-    static const double values[] = {1.0, 1.00390625, 65504, -0.0}; /* the second lies half-way between bfloat16s */
+    static const double values[] = {1.0, 1.00390625, 65504, -0.0}; /* the second is between two bfloat16 numbers */
     static const double rounded[] = {1.0, 1.0, 65536, -0.0};
     double back[4];
     int64_t ids[4] = {0};
@@ -203,7 +203,7 @@ START_TEST(a_bool_is_0_or_1) {
 }
 END_TEST
 
-/* Meta checks shapes and reads nothing; a device whose bytes the host cannot reach goes through a buffer. */
+/* Device meta checks shapes and reads nothing. A device whose memory the host cannot access uses a buffer. */
 START_TEST(other_devices) {
     static const float data[] = {1, 2, 3};
     workplace w = workplace_new(NULL);
@@ -307,7 +307,7 @@ static const struct {
     {"{}\v", 0, "found the byte 0x0b"},
 };
 
-START_TEST(malformed_headers_are_refused_with_what_and_where) {
+START_TEST(malformed_headers_are_refused_with_reason_and_offset) {
     workplace w = workplace_new(NULL);
     int files = open_files();
     for (size_t i = 0; i < COUNT(malformed); i++) {
@@ -366,8 +366,8 @@ START_TEST(malformed_lengths_are_refused) {
 }
 END_TEST
 
-/* Refused or read, with every bit of the header flipped in turn and at every length: under a sanitizer, nothing else.
- */
+/* With every bit of the header flipped in turn, and at every length, a file is refused or read; sanitizers find
+ * nothing else. */
 START_TEST(damaged_files_never_do_worse_than_fail) {
     static const char header[] =
         "{\"__metadata__\":{\"k\":\"\\u00e9\"}," T("a", "F32", "[2,1]", "[0,8]") "," T("b", "U8", "[3]", "[8,11]") "}";
@@ -394,7 +394,7 @@ START_TEST(damaged_files_never_do_worse_than_fail) {
 }
 END_TEST
 
-/* Headers of the shortest members there can be: memory stays within a few times their length. */
+/* Headers of the shortest possible members: memory stays within a few times their length. */
 START_TEST(a_header_takes_a_few_times_its_length) {
     enum { MEMBERS = 20000, LONGEST = 64 };
     static const char *const members[] = {"\"%x\":\"\"", T("%x", "U8", "[0]", "[0,0]")};
@@ -423,7 +423,7 @@ START_TEST(a_header_takes_a_few_times_its_length) {
 }
 END_TEST
 
-/* ---- Saving what cannot be saved ---- */
+/* ---- Refused saves ---- */
 
 START_TEST(bad_lists_are_refused) {
     static const tg_metadata twice[] = {{"k", "1"}, {"k", "2"}}, missing[] = {{"k", NULL}}, bytes[] = {{"k", "\xff"}};
@@ -457,7 +457,7 @@ START_TEST(bad_lists_are_refused) {
 }
 END_TEST
 
-/* ---- Anything may fail, once ---- */
+/* ---- Every operation fails once ---- */
 
 static tg_status save_and_load(tg_ctx *ctx, const char *path) {
     static const float data[] = {1, 2, 3, 4, 5, 6};
@@ -499,7 +499,7 @@ START_TEST(any_failing_allocation_is_survived) {
         ck_assert_int_eq(save_and_load(w.ctx, in(&w, "a")), TG_OK);
         int once = c.held;
         ck_assert_int_eq(save_and_load(w.ctx, in(&w, "a")), TG_OK);
-        ck_assert_int_eq(c.held, once); /* what the context keeps, it keeps once */
+        ck_assert_int_eq(c.held, once); /* the context keeps memory only once */
         ck_assert_int_ge(once, held);
         workplace_free(&w);
         ck_assert_int_eq(c.held, 0);
@@ -536,7 +536,7 @@ int main(void) {
         destinations_must_fit,
         a_bool_is_0_or_1,
         other_devices,
-        malformed_headers_are_refused_with_what_and_where,
+        malformed_headers_are_refused_with_reason_and_offset,
         unusual_headers_are_accepted,
         malformed_lengths_are_refused,
         damaged_files_never_do_worse_than_fail,

@@ -8,12 +8,12 @@
 #include <tapegrad/nn.h>
 #include <tapegrad/gpt.h>
 
-/* A copy on the host of what has so many elements or more. */
+/* Packs tensors with at least this many elements as copies on the host. */
 typedef struct shelf {
     int64_t least;
     int packed, unpacked, dropped;
     tg_status fail_pack, fail_unpack;
-    double scale; /* of what is given back; 0: 1 */
+    double scale; /* factor of unpacked values; 0: 1 */
 } shelf;
 
 static tg_status put(void *user, tg_tape *tape, tg_tensor *x, void **packed) {
@@ -42,10 +42,10 @@ static void end_one(void *user, void *packed) {
     free(packed);
 }
 
-static tg_packer packer_on(shelf *s) { return *TG_PACKER(.pack = put, .unpack = get, .drop = end_one, .user = s); }
+static tg_pack_ops packer_on(shelf *s) { return *TG_PACK_OPS(.pack = put, .unpack = get, .drop = end_one, .user = s); }
 
 static void use(shelf *s) {
-    tg_packer p = packer_on(s);
+    tg_pack_ops p = packer_on(s);
     ck_assert(tg_tape_pack(t, &p) == TG_OK);
 }
 
@@ -58,7 +58,7 @@ static tg_tensor *ramp(int rows, int cols) {
     return x;
 }
 
-/* exp saves its result, square its input; the outer square its input, which is an output of the scope. */
+/* exp saves its result, and square its input; the outer square saves its input, which is an output of the scope. */
 static tg_tensor *scoped(tg_tensor *x) {
     tg_scope_open(t, "part");
     tg_tensor *y = tg_square(t, tg_exp(t, x));
@@ -74,7 +74,7 @@ static void gradient(tg_tensor *x, double *g) {
 
 /* ---- Scopes ---- */
 
-START_TEST(packed_in_scopes) {
+START_TEST(scopes_pack_saved_tensors) {
     begin();
     shelf s = {0};
     double plain[12], packed[12];
@@ -82,9 +82,9 @@ START_TEST(packed_in_scopes) {
     tg_backward(t, scoped(x));
     gradient(x, plain);
     use(&s);
-    for (int step = 1; step <= 2; step++) { /* resets do not end it */
+    for (int step = 1; step <= 2; step++) { /* the setting outlasts resets */
         tg_tensor *y = scoped(x);
-        ck_assert_int_eq(s.packed, step); /* exp's result alone */
+        ck_assert_int_eq(s.packed, step); /* only the result of exp */
         ck_assert_int_eq(s.unpacked, step - 1);
         tg_backward(t, y);
         ck_assert_int_eq(s.unpacked, step);
@@ -115,22 +115,22 @@ START_TEST(memory_is_given_back) {
     }
     ck_assert_int_eq(live[0] - live[1], 64 * 64 * 8);
     ck_assert_int_eq(s.packed, 1);
-    ck_assert_int_eq(s.dropped, 1); /* by the reset: no backward ran */
+    ck_assert_int_eq(s.dropped, 1); /* by the reset, because no backward ran */
     ck_assert_int_eq(s.unpacked, 0);
     end();
 }
 END_TEST
 
-START_TEST(what_stays) {
+START_TEST(small_or_returned_tensors_stay) {
     begin();
     shelf s = {.least = 100};
     tg_tensor *x = ramp(2, 3);
     use(&s);
-    tg_backward(t, scoped(x)); /* too small for this shelf */
+    tg_backward(t, scoped(x)); /* too small to be packed */
     ck_assert_int_eq(s.packed + s.dropped, 0);
     s.least = 0;
     tg_tape_reset(t);
-    tg_scope_open(t, "part"); /* made before, or an output */
+    tg_scope_open(t, "part"); /* created before, or an output */
     tg_tensor *a = tg_exp(t, x);
     tg_scope_open(t, NULL);
     tg_tensor *b = tg_square(t, a);
@@ -147,7 +147,7 @@ START_TEST(what_stays) {
 }
 END_TEST
 
-START_TEST(readers_get_what_is_given) {
+START_TEST(readers_get_unpacked_values) {
     begin();
     shelf s = {.scale = 2};
     double v;
@@ -165,16 +165,16 @@ START_TEST(readers_get_what_is_given) {
 }
 END_TEST
 
-/* ---- By hand ---- */
+/* ---- tg_pack ---- */
 
-START_TEST(packed_by_hand) {
+START_TEST(tg_pack_packs_one_tensor) {
     begin();
     shelf s = {0};
     tg_tensor *x = leaf(2), *a = tg_exp(t, x), *unused = tg_neg(t, x);
-    ck_assert(tg_pack(a) == TG_OK && tg_storage_state_of(a) == TG_PRESENT); /* there is no packer */
+    ck_assert(tg_pack(a) == TG_OK && tg_storage_state_of(a) == TG_PRESENT); /* without a packer */
     use(&s);
     ck_assert(tg_pack(x) == TG_OK && tg_pack(unused) == TG_OK);
-    ck_assert_int_eq(s.packed, 0); /* the context's, and what no node has saved */
+    ck_assert_int_eq(s.packed, 0); /* tensors of the context, and tensors that no node has saved */
     tg_tensor *y = tg_sin(t, a);
     ck_assert(tg_pack(a) == TG_OK && tg_pack(a) == TG_OK);
     ck_assert_int_eq(s.packed, 1);
@@ -196,7 +196,7 @@ START_TEST(kept_beyond_the_packer) {
     tg_tensor *a = tg_exp(t, x), *y = tg_square(t, a);
     tg_pack(a);
     tg_tensor *k = tg_keep(a);
-    ck_assert(s->unpacked == 1 && s->dropped == 1); /* the bytes are the caller's */
+    ck_assert(s->unpacked == 1 && s->dropped == 1); /* the memory belongs to the caller */
     for (int i = 1; i <= 2; i++) {
         ck_assert(tg_backward_with(t, &y, 1, TG_BACKWARD(.retain = i < 2)) == TG_OK);
         ck_assert(fabs(grad(x) - i * 2 * exp(1)) < 1e-12);
@@ -212,7 +212,7 @@ START_TEST(kept_beyond_the_packer) {
 }
 END_TEST
 
-/* A tape that has packed something ends without a backward, and another one reads it: the packer has ended then. */
+/* A tape that has packed something ends without a backward, and another tape reads it after the packer has ended. */
 START_TEST(read_by_another_tape) {
     enum { WAYS = 3 };
     for (int way = 0; way < WAYS; way++) {
@@ -229,7 +229,7 @@ START_TEST(read_by_another_tape) {
         tg_tape_reset(t);
         if (way == 2) ck_status(TG_ERR_CALLBACK);
         tg_ctx_clear(ctx);
-        ck_assert_int_eq(s->unpacked, way != 1); /* b has gone with the tape */
+        ck_assert_int_eq(s->unpacked, way != 1); /* b was freed with the tape */
         ck_assert_int_eq(s->dropped, 2);
         tg_tape_pack(t, NULL);
         free(s);
@@ -248,7 +248,7 @@ START_TEST(read_by_another_tape) {
 }
 END_TEST
 
-START_TEST(a_context_ends_with_what_is_packed) {
+START_TEST(a_context_can_end_with_packed_tensors) {
     begin();
     shelf s = {0};
     tg_tensor *x = leaf(0.5);
@@ -277,12 +277,12 @@ START_TEST(retained) {
         ck_assert(tg_storage_state_of(a) == TG_DISCARDED);
         ck_assert_int_eq(s.dropped, i == 3);
     }
-    ck_assert_int_eq(s.unpacked, 5); /* for each node that had saved it; in the last pass once */
+    ck_assert_int_eq(s.unpacked, 5); /* for each node that had saved it; once in the last pass */
     end();
 }
 END_TEST
 
-START_TEST(differentiated_twice) {
+START_TEST(recorded_derivatives_are_searched) {
     begin();
     shelf s = {0};
     tg_tensor *x = leaf(0.5), *g, *gg;
@@ -311,7 +311,7 @@ START_TEST(failures) {
     tg_tensor *x = leaf(1);
     use(&s);
     scoped(x);
-    ck_ended(TG_ERR_CALLBACK, "the packer of what is saved failed with TG_ERR_IO");
+    ck_ended(TG_ERR_CALLBACK, "the packer of saved tensors failed with TG_ERR_IO");
     ck_assert_int_eq(s.dropped, 1);
     s = (shelf){.fail_unpack = TG_ERR_IO};
     tg_backward(t, scoped(x));
@@ -334,11 +334,11 @@ START_TEST(failures) {
 }
 END_TEST
 
-/* ---- With others ---- */
+/* ---- Together with other features ---- */
 
 static tg_status keep_half(void *user, tg_tape *tape, tg_tensor *x, void **packed) {
     ++*(int *)user;
-    *packed = tg_keep(tg_cast(tape, x, TG_F32)); /* recorded, without grad */
+    *packed = tg_keep(tg_cast(tape, x, TG_F32)); /* recorded without gradients */
     return TG_OK;
 }
 
@@ -354,14 +354,14 @@ static void drop_half(void *user, void *packed) {
     tg_drop(packed);
 }
 
-START_TEST(packed_by_ops) {
+START_TEST(packers_may_record_ops) {
     begin();
     int n = 0;
     double plain[12], packed[12];
     tg_tensor *x = ramp(3, 4);
     tg_backward(t, scoped(x));
     gradient(x, plain);
-    tg_tape_pack(t, TG_PACKER(.pack = keep_half, .unpack = give_half, .drop = drop_half, .user = &n));
+    tg_tape_pack(t, TG_PACK_OPS(.pack = keep_half, .unpack = give_half, .drop = drop_half, .user = &n));
     tg_tensor *y = scoped(x);
     int64_t nodes = tg_tape_nodes(t);
     tg_backward(t, y);
@@ -397,7 +397,7 @@ START_TEST(within_recomputation) {
 }
 END_TEST
 
-static double gpt_step(tg_ctx *c, const tg_packer *p, int recompute, double *norm) {
+static double gpt_step(tg_ctx *c, const tg_pack_ops *p, int recompute, double *norm) {
     tg_module *gpt = tg_gpt_new(c, TG_GPT(.arch = TG_LLAMA, .vocab = 32, .layers = 2, .heads = 2, .hidden = 16,
                                           .positions = 8, .recompute = (tg_gpt_recompute)recompute));
     tg_tape *tape = tg_tape_new(c);
@@ -424,7 +424,7 @@ START_TEST(a_model) {
     for (int recompute = 0; recompute < 3; recompute++) {
         double loss[2], norm[2];
         shelf s = {0};
-        tg_packer p = packer_on(&s);
+        tg_pack_ops p = packer_on(&s);
         for (int i = 0; i < 2; i++) {
             ctx = tg_ctx_new(TG_CONFIG(.device = test_device(), .seed = 5, .threads = 1));
             loss[i] = gpt_step(ctx, i ? &p : NULL, recompute, &norm[i]);
@@ -440,18 +440,18 @@ START_TEST(a_model) {
 END_TEST
 
 int main(void) {
-    const TTest *tests[] = {packed_in_scopes,
+    const TTest *tests[] = {scopes_pack_saved_tensors,
                             memory_is_given_back,
-                            what_stays,
-                            readers_get_what_is_given,
-                            packed_by_hand,
+                            small_or_returned_tensors_stay,
+                            readers_get_unpacked_values,
+                            tg_pack_packs_one_tensor,
                             kept_beyond_the_packer,
                             read_by_another_tape,
-                            a_context_ends_with_what_is_packed,
+                            a_context_can_end_with_packed_tensors,
                             retained,
-                            differentiated_twice,
+                            recorded_derivatives_are_searched,
                             failures,
-                            packed_by_ops,
+                            packers_may_record_ops,
                             within_recomputation,
                             a_model};
     return tg_check_main("pack", tests, sizeof tests / sizeof *tests);

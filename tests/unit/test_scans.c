@@ -35,7 +35,7 @@ static tg_tensor *leaf(tg_ctx *ctx, tg_dtype dtype, tg_shape shape, const double
     return x;
 }
 
-/* Every number of these tests is exact in 16 bits. */
+/* All numbers of these tests are exact in 16 bits. */
 static void check_values(tg_tensor *x, const double *want, const char *what) {
     double got[MOST];
     int64_t n = tg_numel(x);
@@ -46,7 +46,7 @@ static void check_values(tg_tensor *x, const double *want, const char *what) {
                       (int)i, got[i], want[i]);
 }
 
-/* The sum over y, weighted with 1, 2, 3 ..., is what x's gradient is of. */
+/* Gradients are those of the sum of y weighted with 1, 2, 3 ... */
 static void check_gradient(tg_tape *t, tg_tensor *x, tg_tensor *y, const double *want, const char *what) {
     tg_dtype dtype = tg_dtype_of(y);
     tg_tensor *weights = tg_reshape(t, tg_arange(t, dtype, 1, (double)tg_numel(y) + 1, 1), tg_shape_of(y));
@@ -54,8 +54,8 @@ static void check_gradient(tg_tape *t, tg_tensor *x, tg_tensor *y, const double 
     check_values(tg_grad_of(x), want, what);
 }
 
-/* Gradients of products: without a zero, beside one, and beside two. */
-START_TEST(products_beside_zeros) {
+/* Gradients of products without a zero, with one, and with two. */
+START_TEST(products_with_zeros_have_right_derivatives) {
     const double x[] = {1, 2, 4, 2, 2, 0, 4, 2, 0, 2, 0, 4};
     const double y[] = {1, 2, 8, 16, 2, 0, 0, 0, 0, 0, 0, 0};
     const double g[] = {1 + 2 * 2 + 3 * 8 + 4 * 16, 2 + 3 * 4 + 4 * 8,       3 * 2 + 4 * 4, 4 * 8,
@@ -72,7 +72,8 @@ START_TEST(products_beside_zeros) {
 }
 END_TEST
 
-/* Two rows of numbers that no float32 sum, or product, goes through: n of each along dim, `other` side by side. */
+/* Two rows of numbers that no float32 sum or product can combine exactly: n of each along dim, `other` next to each
+ * other. */
 static void check_wide(int dim, int64_t n, int64_t other) {
     enum { COUNT = 40 * 40 };
     static double x[2][COUNT], got[COUNT];
@@ -107,7 +108,7 @@ START_TEST(floats_run_in_float64) {
 }
 END_TEST
 
-START_TEST(sums_either_way) {
+START_TEST(scans_run_in_both_directions) {
     const double x[] = {1, 2, 3, 4, 5, 6}, across[] = {1, 3, 6, 4, 9, 15}, down[] = {1, 2, 3, 5, 7, 9};
     const double g[] = {6, 5, 3, 15, 11, 6}, g_down[] = {5, 7, 9, 4, 5, 6};
     for (int d = 0; d < 4; d++) {
@@ -124,7 +125,7 @@ START_TEST(sums_either_way) {
 }
 END_TEST
 
-/* Equals keep their order either way, NaN is the greatest, -0 equals 0. */
+/* Equal elements keep their order in both directions, NaN is the greatest, and -0 equals 0. */
 START_TEST(order_of_ties_and_nan) {
     const double x[] = {2, NAN, 1, 2, -INFINITY, NAN, 1, INFINITY};
     const double up[] = {-INFINITY, 1, 1, 2, 2, INFINITY, NAN, NAN}, up_at[] = {4, 2, 6, 0, 3, 7, 1, 5};
@@ -151,7 +152,7 @@ START_TEST(order_of_ties_and_nan) {
 }
 END_TEST
 
-/* Of four the lower of the middle two; a NaN wins, the first of several. */
+/* The median of four is the lower of the middle two; a NaN is the result, the first of several. */
 START_TEST(medians) {
     const double x[] = {3, 1, 4, 2, 1, NAN, 0, NAN, 5, 5, 5, 5}, y[] = {2, NAN, 5}, at[] = {3, 1, 1};
     const double g[] = {0, 0, 0, 1, 0, 2, 0, 0, 0, 3, 0, 0};
@@ -169,7 +170,7 @@ START_TEST(medians) {
 }
 END_TEST
 
-/* The last that lands is there, and has the gradient; 40 places are sorted where few are searched. */
+/* The last value written remains, and gets the gradient; 40 positions are sorted, while a few are searched. */
 START_TEST(the_last_one_lands) {
     const double x[] = {1, 2, 3, 4}, src[] = {10, 20, 30, 40, 50}, y[] = {40, 2, 3, 50};
     const double gx[] = {0, 2, 3, 0}, gs[] = {0, 0, 0, 1, 4};
@@ -191,7 +192,7 @@ START_TEST(the_last_one_lands) {
 }
 END_TEST
 
-/* One-hot to the last bit, while the gradient is the soft result's, of the same draws. */
+/* The result is exactly one-hot, while the gradient is that of the soft result of the same draws. */
 START_TEST(draws_from_classes) {
     const double x[] = {0, 1, -1, 0.5, 2, 0, 0, 0, 0, -3, 3, 1};
     double hot[12], soft[12], g_hot[12], g_soft[12];
@@ -214,7 +215,7 @@ START_TEST(draws_from_classes) {
 }
 END_TEST
 
-/* Of 200,000 elements the mean and the variance, within six deviations of theirs: Euler's constant and pi^2 / 6. */
+/* Mean and variance of 200,000 elements are within six standard deviations of Euler's constant and pi^2 / 6. */
 START_TEST(noise_is_gumbels) {
     enum { N = 200000 };
     double *v = malloc(sizeof *v * N), sum = 0, squares = 0;
@@ -256,8 +257,14 @@ START_TEST(devices_that_do_not_sort_say_so) {
 END_TEST
 
 int main(void) {
-    const TTest *const tests[] = {products_beside_zeros, floats_run_in_float64, sums_either_way, order_of_ties_and_nan,
-                                  medians,               the_last_one_lands, draws_from_classes,
-                                  noise_is_gumbels,      devices_that_do_not_sort_say_so};
+    const TTest *const tests[] = {products_with_zeros_have_right_derivatives,
+                                  floats_run_in_float64,
+                                  scans_run_in_both_directions,
+                                  order_of_ties_and_nan,
+                                  medians,
+                                  the_last_one_lands,
+                                  draws_from_classes,
+                                  noise_is_gumbels,
+                                  devices_that_do_not_sort_say_so};
     return tg_check_main("scans", tests, sizeof tests / sizeof *tests);
 }

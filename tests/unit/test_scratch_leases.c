@@ -67,7 +67,7 @@ static tg_status doubled_infer(tg_call *c) {
     return tg_call_out(c, 0, (tg_dtype)x->dtype, x->ndim, x->shape);
 }
 
-/* Holds the buffer open from its forward on. */
+/* An op that keeps the buffer from its forward on. */
 static tg_status doubled_forward(tg_call *c) {
     tg_tensor *b = tg_lease(c->tape, "mpu", TG_F32, TG_SHAPE(8));
     return tg_is_alive(b) ? tg_ctx_ops(c->ctx)->fill(c->ctx, tg_array_of(c->out[0]), 2) : tg_ctx_status(c->ctx);
@@ -97,7 +97,7 @@ START_TEST(an_open_lease_is_not_given_twice) {
     tg_discard(held);
     tg_scope_open(t, "layer");
     ck_assert(tg_is_alive(doubled(t, x)));
-    tg_scope_close(t, NULL, 0); /* a scope takes the lease back as it does a temporary */
+    tg_scope_close(t, NULL, 0); /* a scope returns the lease like a temporary */
     tg_scope_open(t, "first");
     ck_assert(tg_is_alive(doubled(t, x)));
     tg_scope_open(t, "second");
@@ -114,7 +114,7 @@ START_TEST(an_open_lease_is_not_given_twice) {
 }
 END_TEST
 
-/* A view, or tg_keep, holds the bytes as the lease itself does. */
+/* A view, or tg_keep, keeps the memory like the lease itself. */
 START_TEST(bytes_that_others_hold_are_not_had_again) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = test_device(), .threads = 1));
     tg_tape *t = tg_tape_new(ctx);
@@ -145,7 +145,7 @@ static tg_status inner(void *state, tg_tape *t, tg_tensor *const *in, int n_in, 
 START_TEST(a_recomputation_has_its_own) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = test_device(), .threads = 1));
     tg_tape *t = tg_tape_new(ctx);
-    tg_tensor *w = tg_param(ctx, "w", TG_SHAPE(), 1), *y, *outer;
+    tg_tensor *w = tg_param_new(ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(), 1), *y, *outer;
     void *seen[3] = {NULL};
     for (int step = 0; step < 3; step++) {
         outer = lease_floats(t, 32);
@@ -155,7 +155,7 @@ START_TEST(a_recomputation_has_its_own) {
         if (step == 1) tg_discard(outer);
         tg_backward(t, y);
         ck_assert_msg(tg_ctx_status(ctx) == TG_OK, "%s", tg_ctx_message(ctx));
-        ck_assert((seen[0] == first_run) == (step != 1)); /* the first that is free */
+        ck_assert((seen[0] == first_run) == (step != 1)); /* the first buffer that is free */
         tg_tape_reset(t);
     }
     ck_assert_int_eq(buffer_bytes(ctx), 256);
@@ -202,7 +202,7 @@ static void late_free(void *self) {
 
 static const tg_work_ops late = {.size = sizeof(tg_work_ops), .name = "late", .wait = late_wait, .free = late_free};
 
-/* One that reads src and fills dst. */
+/* Starts a work that reads src and fills dst. */
 static void start_work(tg_ctx *ctx, tg_tensor *dst, tg_tensor *src, tg_status *result) {
     tg_work *w = tg_work_new(ctx, &late, result);
     if (src) tg_work_reads(w, src->storage);
@@ -238,7 +238,7 @@ START_TEST(works_of_the_holder_before_are_waited_for) {
 }
 END_TEST
 
-/* A larger lease moves the buffer; what still reads the smaller one keeps it until it ends. */
+/* A larger lease moves the buffer. A work that still reads the smaller one keeps that until it ends. */
 START_TEST(growing_waits_too) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = test_device(), .threads = 1));
     tg_tape *t = tg_tape_new(ctx);
@@ -255,14 +255,14 @@ END_TEST
 
 /* ---- Check mode, failures ---- */
 
-/* Of bytes that may be nobody's. */
+/* For memory that may have no owner any more. */
 static float at(tg_ctx *ctx, const float *p) {
     float v = 0;
     ck_assert_int_eq(peek(ctx, &v, p, sizeof v), TG_OK);
     return v;
 }
 
-START_TEST(check_mode_poisons_what_is_given_back) {
+START_TEST(check_mode_poisons_returned_buffers) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = test_device(), .threads = 1, .check = true));
     tg_tape *t = tg_tape_new(ctx);
     tg_tensor *x = lease_floats(t, 8), *dst = tg_zeros(ctx, TG_F32, TG_SHAPE(8));
@@ -287,11 +287,12 @@ START_TEST(check_mode_poisons_what_is_given_back) {
 }
 END_TEST
 
-/* What a node saves of it stays until its backward has run; a discard with a refill gives the buffer back. */
+/* A tensor of the buffer that a node has saved stays until its backward has run; a discard with a refill returns the
+ * buffer. */
 START_TEST(leases_are_ordinary_tensors) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = test_device(), .threads = 1));
     tg_tape *t = tg_tape_new(ctx);
-    tg_tensor *w = tg_param(ctx, "w", TG_SHAPE(4), 1), *x = lease_floats(t, 4);
+    tg_tensor *w = tg_param_new(ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(4), 1), *x = lease_floats(t, 4);
     ctx->run.ops->fill(ctx, tg_array_of(x), 3);
     tg_tensor *loss = tg_sum(t, tg_mul(t, w, x), TG_ALL_DIMS, false);
     ck_assert_int_eq(tg_discard(x), TG_ERR_STATE);
@@ -327,7 +328,7 @@ int main(void) {
                                   another_tape_has_its_own,
                                   works_of_the_holder_before_are_waited_for,
                                   growing_waits_too,
-                                  check_mode_poisons_what_is_given_back,
+                                  check_mode_poisons_returned_buffers,
                                   leases_are_ordinary_tensors,
                                   meta_leases_count};
     return tg_check_main("leases", tests, sizeof tests / sizeof *tests);

@@ -16,7 +16,7 @@ static tg_tensor *derivative(tg_tensor *y, tg_tensor *x) {
     return g;
 }
 
-START_TEST(any_order) {
+START_TEST(derivatives_of_any_order_are_right) {
     begin();
     tg_tensor *x = leaf(0.7), *y = tg_sin(t, x);
     const double expected[] = {cos(0.7), -sin(0.7), -cos(0.7), sin(0.7), cos(0.7)};
@@ -30,7 +30,7 @@ START_TEST(any_order) {
 }
 END_TEST
 
-/* Of e^(x z) z at (x, z): the tangent of the output in one pass, and its own derivative. */
+/* For e^(x z) z at (x, z): the tangent of the output in one pass, and its own derivative. */
 START_TEST(tangents_go_forward_and_can_be_differentiated) {
     begin();
     tg_tensor *x = leaf(0.5), *z = leaf(-1.25), *y = tg_mul(t, tg_exp(t, tg_mul(t, x, z)), z);
@@ -45,7 +45,7 @@ START_TEST(tangents_go_forward_and_can_be_differentiated) {
 }
 END_TEST
 
-/* As backward has it, at the bounds and for NaN too. */
+/* The same as backward's, at the bounds and for NaN too. */
 START_TEST(clamp_has_its_slopes_on_the_tape) {
     const double x[] = {-1, 2, 0.5, -1.5, 3, NAN, INFINITY}, slope[] = {1, 1, 1, 0, 0, 0, 0};
     begin();
@@ -97,7 +97,7 @@ static tg_status cube_times(void *state, tg_tape *tape, tg_tensor *const *in, in
     return tg_ctx_status(tg_tape_ctx(tape));
 }
 
-/* The weight is found inside the function, and the random numbers are those of the first run. */
+/* The weight is found within the function, and the random numbers are those of the first run. */
 START_TEST(forward_through_a_recomputation) {
     begin();
     double v[] = {1, 2, 3, 4, 5, 6, 7, 8}, tangent[2][8];
@@ -160,7 +160,7 @@ static tg_status hand_through(void *state, tg_tape *tape, tg_tensor *const *in, 
     return tg_ctx_status(tg_tape_ctx(tape));
 }
 
-/* x^2 + 10 x + w x, of an input and a parameter that the function gives back as they are. */
+/* x^2 + 10 x + w x, for an input and a parameter that the function returns unchanged. */
 START_TEST(a_recomputation_hands_leaves_through) {
     begin();
     for (int again = 0; again < 2; again++) {
@@ -202,7 +202,7 @@ START_TEST(tangents_within_a_recomputation_are_refused) {
     ck_assert(tg_recompute(t, tangent_of, v, &x, 1, &y, 1, NULL) == TG_ERR_UNSUPPORTED);
     ck_says("call it outside of tg_recompute");
     tg_ctx_clear(ctx);
-    tg_tape_set_grad_mode(t, false); /* where the function is only run */
+    tg_tape_set_grad_mode(t, false); /* here the function is only run */
     ck_assert(tg_recompute(t, tangent_of, v, &x, 1, &y, 1, NULL) == TG_OK);
     end();
 }
@@ -210,8 +210,8 @@ END_TEST
 
 typedef tg_tensor *(*linear_fn)(tg_tape *, tg_tensor *x, tg_tensor *w, tg_tensor *b);
 
-/* The gradients of two of x, w and b, their tangent, and a second derivative, of a node that has saved one of x and w.
- * What it has not saved may have been overwritten. */
+/* Gradients of two of x, w and b, their tangent, and a second derivative, for a node that has saved one of x and w.
+ * The other one may have been overwritten. */
 static void linear_derivatives(linear_fn f, bool frozen_x, bool overwrite, double got[4][4]) {
     const double other[] = {-5, 7, -9, 11};
     tg_tensor *x = leaf_of(TG_SHAPE(2, 2), (double[]){1, 2, 3, 4}), *b = leaf_of(TG_SHAPE(2), (double[]){0.3, -0.2});
@@ -235,7 +235,7 @@ static void linear_derivatives(linear_fn f, bool frozen_x, bool overwrite, doubl
     tg_tape_reset(t);
 }
 
-START_TEST(linears_with_activations_read_only_what_they_have_saved) {
+START_TEST(linears_with_activations_read_only_saved_tensors) {
     const linear_fn linears[] = {tg_linear_relu, tg_linear_gelu, tg_linear_gelu_tanh, tg_linear_silu};
     begin();
     for (int k = 0; k < 8; k++) {
@@ -249,7 +249,7 @@ START_TEST(linears_with_activations_read_only_what_they_have_saved) {
 }
 END_TEST
 
-START_TEST(in_place_keeps_what_it_needs) {
+START_TEST(in_place_ops_keep_what_their_backward_needs) {
     begin();
     tg_tensor *x = leaf(2), *z = leaf(3);
     tg_tensor *a = tg_square(t, x);
@@ -261,7 +261,7 @@ START_TEST(in_place_keeps_what_it_needs) {
 }
 END_TEST
 
-/* Where a derivative is written with a mask, a wider type or a care for overflow: both ways give it, and one number. */
+/* Derivatives that use a mask, a wider dtype or a guard against overflow: both ways give them, with the same values. */
 typedef tg_tensor *(*edge_fn)(tg_tape *, tg_tensor *x, tg_tensor *z);
 static tg_tensor *power(tg_tape *u, tg_tensor *x, tg_tensor *z) { return tg_pow(u, x, z); }
 static tg_tensor *angle(tg_tape *u, tg_tensor *x, tg_tensor *z) { return tg_atan2(u, x, z); }
@@ -317,7 +317,7 @@ static void check_edge(edge_fn f, const char *name, tg_dtype dtype, double a, do
                       b, i, got, want);
         tg_jvp(t, &y, 1, &in[i], 1, &one, &push);
         got = tg_item(push);
-        /* The other's slope, times a tangent of 0; tg_logsumexp leaves that out. */
+        /* the other's derivative times a tangent of 0; tg_logsumexp omits it */
         bool odd = f != sums && isnan(got) && !(isfinite(a) && isfinite(b));
         ck_assert_msg(near(got, want) || odd, "%s in %s at (%g, %g), tangent %d: %g, not %g", name,
                       tg_dtype_name(dtype), a, b, i, got, want);
@@ -326,8 +326,8 @@ static void check_edge(edge_fn f, const char *name, tg_dtype dtype, double a, do
     for (int i = 0; i < 2; i++) tg_drop(in[i]);
 }
 
-/* Inputs and results of nodes that a later op overwrites: what a derivative wants of them is their shape. */
-START_TEST(what_is_overwritten_keeps_its_shape) {
+/* Inputs and results of nodes that a later op overwrites; derivatives need only their shapes. */
+START_TEST(overwritten_tensors_keep_their_shape) {
     begin();
     const double v[] = {1, 2, 3, 4, 5, 6};
     for (int which = 0; which < 3; which++) {
@@ -393,7 +393,7 @@ START_TEST(edges_are_those_of_backward) {
 }
 END_TEST
 
-/* At 1 and -1 the second derivatives of asin and acos are infinite, as the first. */
+/* At 1 and -1 the second derivatives of asin and acos are infinite, like the first. */
 START_TEST(the_arcs_end_upright) {
     begin();
     for (double at = -1; at <= 1; at += 2) {
@@ -406,7 +406,7 @@ START_TEST(the_arcs_end_upright) {
 }
 END_TEST
 
-/* The slope of a^b by a is 0 for b = 0; its own slope by b is 1 / a. */
+/* The derivative of a^b by a is 0 for b = 0; its own derivative by b is 1 / a. */
 START_TEST(a_power_of_0_has_its_second_derivative) {
     begin();
     const double a[] = {2, -4, 0x1p-1000};
@@ -420,8 +420,8 @@ START_TEST(a_power_of_0_has_its_second_derivative) {
 }
 END_TEST
 
-/* What tg_grad and tg_jvp give is the tape's own, as without create_graph. */
-START_TEST(results_are_nobody_elses) {
+/* Results of tg_grad and tg_jvp belong to the tape, as without create_graph. */
+START_TEST(results_belong_to_the_tape) {
     begin();
     tg_tensor *x = leaf(2), *z = leaf(5), *y = tg_add(t, x, z), *seed = leaf(7), *in[] = {x, z}, *g[2], *d;
     tg_grad(t, &y, 1, in, 2, g, TG_GRAD(.seeds = &seed, .create_graph = true));
@@ -459,7 +459,7 @@ static tg_tensor *model_loss(tg_module *gpt, tg_tensor *ids, tg_tensor *target) 
     return tg_gpt_loss(gpt, t, ids, target, TG_LOSS_MEAN);
 }
 
-/* H v of a small model by differences of its gradient. */
+/* H v of a small model, compared with differences of its gradient. */
 static void check_hessian(tg_gpt_arch arch) {
     begin();
     tg_module *m =
@@ -473,7 +473,7 @@ static void check_hessian(tg_gpt_arch arch) {
     tg_tensor **p = malloc((size_t)n * sizeof *p), **v = malloc((size_t)n * sizeof *v);
     tg_tensor **hv = malloc((size_t)n * sizeof *hv);
     tg_module_params(m, p, n);
-    for (int i = 0; i < n; i++) v[i] = tg_randn(ctx, tg_shape_of(p[i]), 1);
+    for (int i = 0; i < n; i++) v[i] = tg_randn(ctx, TG_DTYPE_DEFAULT, tg_shape_of(p[i]), 1);
     ck_assert_msg(tg_hvp(t, model_loss(m, ids, target), p, n, v, hv) == TG_OK, "%s", tg_ctx_message(ctx));
     double **product = malloc((size_t)n * sizeof *product);
     for (int i = 0; i < n; i++) {
@@ -531,7 +531,7 @@ static tg_status wrong_vjp(tg_tape *tape, const tg_node *n, tg_tensor *const *go
     return TG_OK;
 }
 
-START_TEST(what_an_op_has_not_is_refused) {
+START_TEST(missing_slots_are_refused) {
     begin();
     tg_tensor *x = leaf(1), *y, *g, *one = tg_full(t, TG_F64, TG_SHAPE(), 1);
     tg_op bare = {.size = sizeof bare,
@@ -552,7 +552,7 @@ START_TEST(what_an_op_has_not_is_refused) {
     ck_assert(tg_grad(t, &y, 1, &x, 1, &g, TG_GRAD(.create_graph = true)) == TG_ERR_SHAPE);
     ck_says("vjp gave f64[3]");
     tg_ctx_clear(ctx);
-    /* and the tape goes on */
+    /* the tape remains usable */
     y = tg_square(t, x);
     ck_near(tg_item(derivative(y, x)), 2);
     tg_backward(t, y);
@@ -576,7 +576,7 @@ START_TEST(a_slice_with_steps_needs_no_more_dims) {
 END_TEST
 
 int main(void) {
-    const TTest *tests[] = {any_order,
+    const TTest *tests[] = {derivatives_of_any_order_are_right,
                             clamp_has_its_slopes_on_the_tape,
                             tangents_go_forward_and_can_be_differentiated,
                             a_result_may_be_the_input,
@@ -585,16 +585,16 @@ int main(void) {
                             through_a_recomputation,
                             a_recomputation_hands_leaves_through,
                             tangents_within_a_recomputation_are_refused,
-                            linears_with_activations_read_only_what_they_have_saved,
-                            in_place_keeps_what_it_needs,
-                            what_is_overwritten_keeps_its_shape,
+                            linears_with_activations_read_only_saved_tensors,
+                            in_place_ops_keep_what_their_backward_needs,
+                            overwritten_tensors_keep_their_shape,
                             edges_are_those_of_backward,
                             the_arcs_end_upright,
                             a_power_of_0_has_its_second_derivative,
-                            results_are_nobody_elses,
+                            results_belong_to_the_tape,
                             products_are_there_without_grad,
                             a_slice_with_steps_needs_no_more_dims,
                             hessian_of_a_transformer,
-                            what_an_op_has_not_is_refused};
+                            missing_slots_are_refused};
     return tg_check_main("taped", tests, sizeof tests / sizeof *tests);
 }

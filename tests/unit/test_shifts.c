@@ -7,7 +7,7 @@
 
 #include "world.h"
 
-enum { ROWS = 5, CLASSES = 40, WIDTH = 4, FAR = 1 << 17 }; /* float32 has 64ths there */
+enum { ROWS = 5, CLASSES = 40, WIDTH = 4, FAR = 1 << 17 }; /* float32 has steps of 1/64 there */
 
 static double number(int64_t i) { return (double)((i * 37 + 11) % 401 - 200) / 64; }
 
@@ -20,7 +20,7 @@ static tg_tensor *leaf_at(tg_shape shape, int64_t seed, double offset) {
     return x;
 }
 
-/* A leaf of eighths, whose products float32 holds beside FAR, and whose rows begin with `first`. */
+/* A leaf of multiples of 1/8, whose products float32 can represent next to FAR, and whose rows begin with `first`. */
 static tg_tensor *leaf_with(tg_shape shape, int64_t seed, double first) {
     double v[ROWS * CLASSES];
     tg_tensor *x = leaf_at(shape, seed, 0);
@@ -56,14 +56,14 @@ static tg_tensor *one_a_row(tg_tensor *x) {
     return tg_cross_entropy(t, x, target(), TG_CROSS_ENTROPY(.reduction = TG_LOSS_NONE));
 }
 static tg_tensor *smoothed(tg_tensor *x) {
-    return tg_cross_entropy(t, x, target(), TG_CROSS_ENTROPY(.reduction = TG_LOSS_NONE, .smoothing = 0.25));
+    return tg_cross_entropy(t, x, target(), TG_CROSS_ENTROPY(.reduction = TG_LOSS_NONE, .label_smoothing = 0.25));
 }
 static tg_tensor *weighed(tg_tensor *x) {
     return tg_cross_entropy(t, x, target(),
-                            TG_CROSS_ENTROPY(.reduction = TG_LOSS_NONE, .smoothing = 0.25, .weight = weights()));
+                            TG_CROSS_ENTROPY(.reduction = TG_LOSS_NONE, .label_smoothing = 0.25, .weight = weights()));
 }
 
-/* The result, the gradient, and a gradient of that one's squares. */
+/* Returns the result, the gradient, and a gradient of its squares. */
 static void losses_of(tg_tensor *(*f)(tg_tensor *), double offset, tg_tensor *got[3]) {
     tg_tensor *x = leaf_at(TG_SHAPE(ROWS, CLASSES), 0, offset), *g;
     got[0] = f(x);
@@ -74,7 +74,7 @@ static void losses_of(tg_tensor *(*f)(tg_tensor *), double offset, tg_tensor *go
     ck_assert_int_eq(tg_grad(t, &squares, 1, &x, 1, &got[2], NULL), TG_OK);
 }
 
-START_TEST(losses_do_not_see_what_logits_share) {
+START_TEST(losses_ignore_a_constant_added_to_all_logits) {
     tg_tensor *(*const f[])(tg_tensor *) = {log_softmax, one_a_row, smoothed, weighed};
     const char *const names[] = {"log_softmax", "cross_entropy", "smoothed cross_entropy", "weighed cross_entropy"};
     begin();
@@ -88,7 +88,7 @@ START_TEST(losses_do_not_see_what_logits_share) {
 }
 END_TEST
 
-/* Logits of 256 w[0] and more, w[0] being 512 or 0. */
+/* Logits of 256 w[0] and more, where w[0] is 512 or 0. */
 static void head_of(double offset, tg_tensor *got[3]) {
     tg_tensor *w = leaf_with(TG_SHAPE(CLASSES, WIDTH), 3, offset ? 512 : 0);
     tg_tensor *x = leaf_with(TG_SHAPE(ROWS, WIDTH), 9, 256), *in[] = {x, w};
@@ -96,7 +96,7 @@ static void head_of(double offset, tg_tensor *got[3]) {
     ck_assert_int_eq(tg_grad(t, got, 1, in, 2, got + 1, NULL), TG_OK);
 }
 
-START_TEST(a_head_does_not_see_what_logits_share) {
+START_TEST(a_head_ignores_a_constant_added_to_all_logits) {
     tg_tensor *here[3], *there[3];
     begin();
     head_of(0, here);
@@ -117,7 +117,7 @@ static void attention_of(double offset, tg_tensor *got[4]) {
     ck_assert_int_eq(tg_grad(t, &sum, 1, in, 3, got + 1, TG_GRAD(.retain = true)), TG_OK);
 }
 
-START_TEST(attention_does_not_see_what_scores_share) {
+START_TEST(attention_ignores_a_constant_added_to_all_scores) {
     tg_tensor *here[4], *there[4];
     const char *const names[] = {"attention", "its gradient of q", "its gradient of k", "its gradient of v"};
     begin();
@@ -129,7 +129,8 @@ START_TEST(attention_does_not_see_what_scores_share) {
 END_TEST
 
 int main(void) {
-    const TTest *const tests[] = {losses_do_not_see_what_logits_share, a_head_does_not_see_what_logits_share,
-                                  attention_does_not_see_what_scores_share};
+    const TTest *const tests[] = {losses_ignore_a_constant_added_to_all_logits,
+                                  a_head_ignores_a_constant_added_to_all_logits,
+                                  attention_ignores_a_constant_added_to_all_scores};
     return tg_check_main("shifts", tests, sizeof tests / sizeof *tests);
 }

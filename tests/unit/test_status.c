@@ -17,7 +17,8 @@ static tg_ctx *ctx_new(void) { return tg_ctx_new(TG_CONFIG(.seed = 3, .threads =
 START_TEST(first_error_sticks) {
     tg_ctx *ctx = ctx_new();
     tg_tape *t = tg_tape_new(ctx);
-    tg_tensor *a = tg_randn(ctx, TG_SHAPE(2, 3), 1), *b = tg_randn(ctx, TG_SHAPE(4, 5), 1);
+    tg_tensor *a = tg_randn(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(2, 3), 1),
+              *b = tg_randn(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(4, 5), 1);
     tg_tensor *bad = tg_add(t, a, b);
     ck_status(ctx, TG_ERR_SHAPE);
     ck_says(ctx, "add");
@@ -31,7 +32,7 @@ START_TEST(first_error_sticks) {
     tg_matmul(t, bad, b);
     tg_backward(t, bad);
     ck_assert(isnan(tg_item(bad)));
-    ck_assert(tg_randn(ctx, TG_SHAPE(1), 1) == bad);
+    ck_assert(tg_randn(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(1), 1) == bad);
     ck_assert_str_eq(tg_ctx_message(ctx), first);
     tg_ctx_clear(ctx);
     ck_status(ctx, TG_OK);
@@ -48,7 +49,8 @@ END_TEST
 START_TEST(a_failed_call_changes_nothing) {
     tg_ctx *ctx = ctx_new();
     tg_tape *t = tg_tape_new(ctx);
-    tg_tensor *p = tg_param(ctx, "p", TG_SHAPE(3, 3), 1), *q = tg_randn(ctx, TG_SHAPE(2, 2), 1);
+    tg_tensor *p = tg_param_new(ctx, "p", TG_DTYPE_DEFAULT, TG_SHAPE(3, 3), 1),
+              *q = tg_randn(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(2, 2), 1);
     tg_mul(t, p, p);
     tg_memory_info before = TG_MEMORY_INFO(), after = TG_MEMORY_INFO();
     tg_rng r0, r1;
@@ -73,7 +75,7 @@ END_TEST
 START_TEST(stale_handles_are_recognized) {
     tg_ctx *ctx = ctx_new();
     tg_tape *t = tg_tape_new(ctx);
-    tg_tensor *x = tg_randn(ctx, TG_SHAPE(2), 1), *y = tg_neg(t, x);
+    tg_tensor *x = tg_randn(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(2), 1), *y = tg_neg(t, x);
     tg_ref ref = tg_ref_of(y);
     ck_assert(tg_ref_get(ctx, ref) == y);
     tg_tape_reset(t);
@@ -89,7 +91,7 @@ START_TEST(stale_handles_are_recognized) {
     ck_status(ctx, TG_ERR_HANDLE);
     ck_says(ctx, "dropped");
     tg_ctx_clear(ctx);
-    tg_drop(x); /* twice does nothing */
+    tg_drop(x); /* dropping twice does nothing */
     tg_tensor *z = tg_full(t, TG_F32, TG_SHAPE(1), 2);
     tg_tape_free(t);
     ck_assert(!tg_is_alive(z));
@@ -99,7 +101,7 @@ START_TEST(stale_handles_are_recognized) {
 }
 END_TEST
 
-/* Their rooms are used again, and half of them not, as each second step is shorter. */
+/* Their slots are reused, except for half of them in each second step, which is shorter. */
 START_TEST(handles_of_the_last_step_are_dead_while_the_next_one_records) {
     enum { MANY = 300 };
     tg_ctx *ctx = ctx_new();
@@ -132,7 +134,7 @@ START_TEST(references_outlive_reuse) {
     tg_ctx *ctx = ctx_new();
     tg_tape *t = tg_tape_new(ctx);
     tg_ref refs[20];
-    for (int step = 0; step < 20; step++) { /* slabs are reused many times over */
+    for (int step = 0; step < 20; step++) { /* slabs are reused many times */
         refs[step] = tg_ref_of(tg_full(t, TG_F32, TG_SHAPE(1), step));
         for (int i = 0; i < step; i++) ck_assert(!tg_is_alive(tg_ref_get(ctx, refs[i])));
         ck_assert(tg_item(tg_ref_get(ctx, refs[step])) == step);
@@ -146,7 +148,7 @@ END_TEST
 START_TEST(foreign_tensors_are_refused) {
     tg_ctx *a = ctx_new(), *b = ctx_new();
     tg_tape *ta = tg_tape_new(a), *tb = tg_tape_new(b), *tb2 = tg_tape_new(b);
-    tg_tensor *x = tg_randn(a, TG_SHAPE(2), 1), *y = tg_randn(b, TG_SHAPE(2), 1);
+    tg_tensor *x = tg_randn(a, TG_DTYPE_DEFAULT, TG_SHAPE(2), 1), *y = tg_randn(b, TG_DTYPE_DEFAULT, TG_SHAPE(2), 1);
     tg_add(tb, y, x);
     ck_status(b, TG_ERR_HANDLE);
     ck_says(b, "another context");
@@ -170,10 +172,10 @@ START_TEST(a_context_that_cannot_be_made_is_dead) {
     ck_says(ctx, "abacus");
     tg_tape *t = tg_tape_new(ctx);
     ck_assert_ptr_nonnull(t);
-    tg_tensor *x = tg_randn(ctx, TG_SHAPE(2), 1);
+    tg_tensor *x = tg_randn(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(2), 1);
     ck_assert(!tg_is_alive(tg_neg(t, x)));
     tg_ctx_clear(ctx);
-    ck_status(ctx, TG_ERR_DEVICE); /* a dead context stays so */
+    ck_status(ctx, TG_ERR_DEVICE); /* a dead context stays dead */
     tg_tape_free(t);
     tg_ctx_free(ctx);
     ctx = tg_ctx_new(TG_CONFIG(.threads = -1));
@@ -190,7 +192,8 @@ static void count(void *user) { ++*(int *)user; }
 START_TEST(a_limit_of_memory_is_kept) {
     tg_ctx *c = tg_ctx_new(TG_CONFIG(.threads = 1, .memory = 1 << 20));
     tg_tape *tape = tg_tape_new(c);
-    tg_tensor *w = tg_param(c, "w", TG_SHAPE(150000), 1), *small = tg_zeros(c, TG_F32, TG_SHAPE(1000));
+    tg_tensor *w = tg_param_new(c, "w", TG_DTYPE_DEFAULT, TG_SHAPE(150000), 1),
+              *small = tg_zeros(c, TG_F32, TG_SHAPE(1000));
     ck_assert_msg(tg_ctx_status(c) == TG_OK, "%s", tg_ctx_message(c));
     ck_assert(!tg_is_alive(tg_exp(tape, w)) && tg_ctx_status(c) == TG_ERR_MEMORY);
     ck_assert_msg(strstr(tg_ctx_message(c), "600000 bytes were asked for, the limit is 1048576; ") &&
@@ -199,14 +202,14 @@ START_TEST(a_limit_of_memory_is_kept) {
     tg_ctx_clear(c);
     ck_assert(!tg_is_alive(tg_lease(tape, "big", TG_F32, TG_SHAPE(150000))) && tg_ctx_status(c) == TG_ERR_MEMORY);
     tg_ctx_clear(c);
-    ck_assert(tg_is_alive(tg_exp(tape, small)) && tg_ctx_status(c) == TG_OK); /* what fits goes on */
+    ck_assert(tg_is_alive(tg_exp(tape, small)) && tg_ctx_status(c) == TG_OK); /* smaller allocations succeed */
     tg_drop(w);
     ck_assert(tg_is_alive(tg_zeros(c, TG_F32, TG_SHAPE(200000))) && tg_ctx_status(c) == TG_OK);
     tg_ctx_free(c);
 }
 END_TEST
 
-/* Sorting takes 32 bytes of workspace an element. */
+/* Sorting needs 32 bytes of workspace per element. */
 START_TEST(a_limit_of_memory_counts_workspaces) {
     for (int mib = 2; mib <= 4; mib += 2) {
         tg_ctx *c = tg_ctx_new(TG_CONFIG(.threads = 1, .memory = (int64_t)mib << 20));
@@ -217,7 +220,7 @@ START_TEST(a_limit_of_memory_counts_workspaces) {
         ck_assert(!expected ||
                   strstr(tg_ctx_message(c), "1600000 bytes of workspace were asked for, the limit is 2097152"));
         tg_ctx_clear(c);
-        /* What is sorted, its order and the workspace are nearly 3 MB. */
+        /* The sorted tensor, its order and the workspace are nearly 3 MB. */
         tg_tensor *more = tg_zeros(c, TG_F32, TG_SHAPE(425000));
         ck_assert_int_eq(tg_ctx_status(c), mib == 2 ? TG_OK : TG_ERR_MEMORY);
         tg_drop(more);
@@ -243,7 +246,7 @@ START_TEST(wrapped_memory_is_used_in_place_and_released) {
     ck_assert_int_eq(released, 1);
     tg_wrap(ctx, TG_F32, TG_SHAPE(2), NULL, NULL, count, &released);
     ck_status(ctx, TG_ERR_ARGUMENT);
-    ck_assert_int_eq(released, 2); /* released at once where it could not be wrapped */
+    ck_assert_int_eq(released, 2); /* released at once if it cannot be wrapped */
     tg_ctx_clear(ctx);
     tg_wrap(ctx, TG_F32, TG_SHAPE(2), NULL, (char *)data + 1, NULL, NULL);
     ck_status(ctx, TG_ERR_ARGUMENT);
@@ -258,7 +261,7 @@ START_TEST(wrapped_memory_of_no_elements_may_be_nowhere) {
     tg_set_requires_grad(x, true);
     tg_tensor *gain = tg_zeros(ctx, TG_F32, TG_SHAPE(4)), *target = tg_zeros(ctx, TG_I64, TG_SHAPE(0));
     tg_tensor *y[] = {tg_softmax(t, x, 1),
-                      tg_softmax(t, tg_transpose(t, x, 0, 1), 1), /* rows of none */
+                      tg_softmax(t, tg_transpose(t, x, 0, 1), 1), /* rows without elements */
                       tg_log_softmax(t, x, 1),
                       tg_layer_norm(t, x, gain, gain, 1e-5),
                       tg_rms_norm(t, x, NULL, 1e-5),
@@ -322,7 +325,7 @@ typedef struct turns {
     int calls, parts;
 } turns;
 
-/* Parts in another order than a pool's: backwards, and one of them empty. */
+/* Runs the parts in another order than a pool: in reverse, and one of them empty. */
 static void in_turns(void *user, int64_t n, tg_range_fn body, void *arg) {
     turns *u = user;
     const int64_t cut[] = {0, n / 3, n / 3, n - n / 4, n};
@@ -334,7 +337,7 @@ static void in_turns(void *user, int64_t n, tg_range_fn body, void *arg) {
 static void product(tg_ctx *ctx, double *y) {
     enum { SIDE = 160 };
     tg_tape *t = tg_tape_new(ctx);
-    tg_tensor *x = tg_uniform(ctx, TG_SHAPE(SIDE, SIDE), -1, 1);
+    tg_tensor *x = tg_uniform(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(SIDE, SIDE), -1, 1);
     tg_tensor *sums = tg_sum(t, tg_softmax(t, tg_matmul(t, x, x), 1), TG_DIMS(0), false);
     tg_read_f64(tg_mul(t, sums, tg_slice(t, tg_reshape(t, x, TG_SHAPE(SIDE * SIDE)), 0, 0, SIDE, 1)), y, SIDE);
     tg_tape_free(t);

@@ -19,9 +19,9 @@ static void expect_error(tg_ctx *ctx, tg_status status, const char *says) {
     tg_ctx_clear(ctx);
 }
 
-/* The next n draws of the stream that draws now, as integers. */
+/* Returns the next n draws of the current stream as integers. */
 static void draw(tg_ctx *ctx, int n, float *x) {
-    tg_tensor *u = tg_uniform(ctx, TG_SHAPE(n), 0, 1);
+    tg_tensor *u = tg_uniform(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(n), 0, 1);
     tg_read(u, x, (size_t)n * sizeof *x);
     tg_drop(u);
 }
@@ -48,7 +48,7 @@ START_TEST(forks_go_on_where_they_were_left) {
     tg_rng_fork(ctx, "b");
     draw(ctx, 2, x);
     ck_assert(same(x, b, 2));
-    tg_rng_fork(ctx, "a"); /* nested: the one outside goes on after it */
+    tg_rng_fork(ctx, "a"); /* nested: the outer one continues after it */
     draw(ctx, 4, x);
     ck_assert(same(x, a + 3, 4));
     tg_rng_join(ctx);
@@ -82,7 +82,7 @@ START_TEST(states_are_values) {
     ck_assert(before.seed == 11 && before.counter == 0);
     tg_rng_fork(ctx, "a");
     draw(ctx, 4, first);
-    tg_rng_get(ctx, "a", &after); /* of the one that draws, by name and without */
+    tg_rng_get(ctx, "a", &after); /* of the current stream, by name and without */
     tg_rng_get(ctx, NULL, &inside);
     ck_assert(after.counter == 4 && !memcmp(&after, &inside, sizeof after));
     tg_rng_set(ctx, "a", &before);
@@ -125,7 +125,7 @@ START_TEST(names_and_seeds_are_unique) {
 }
 END_TEST
 
-/* Forks and joins go in pairs whatever happens between. */
+/* Every fork needs a join, whatever happens in between. */
 START_TEST(errors_leave_forks_in_pairs) {
     tg_ctx *ctx = new_ctx();
     float a[16], base[16], x[4];
@@ -136,7 +136,7 @@ START_TEST(errors_leave_forks_in_pairs) {
     tg_rng_fork(ctx, "a");
     tg_rng_join(ctx);
     tg_ctx_clear(ctx);
-    draw(ctx, 2, x); /* of a, as the failed fork stays with it */
+    draw(ctx, 2, x); /* of a, which stays current after the failed fork */
     ck_assert(same(x, a, 2));
     tg_rng_join(ctx);
     draw(ctx, 2, x);
@@ -178,7 +178,7 @@ static tg_status drops(void *state, tg_tape *t, tg_tensor *const *in, int n_in, 
 
 static tg_ctx *layer_ctx(tg_tensor **w) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .seed = 3, .check = true));
-    *w = tg_param(ctx, "w", TG_SHAPE(64), 1);
+    *w = tg_param_new(ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(64), 1);
     tg_rng_add(ctx, "a", 11);
     tg_rng_add(ctx, "b", 12);
     return ctx;
@@ -221,10 +221,10 @@ static void count_warnings(void *user, tg_log_level level, const char *message) 
     if (level == TG_LOG_WARNING && strstr(message, "the default random stream was seeded again")) ++*(int *)user;
 }
 
-START_TEST(a_default_stream_that_moves_inside_a_fork_is_told) {
-    int told = 0;
+START_TEST(a_default_stream_that_moves_inside_a_fork_is_reported) {
+    int warnings = 0;
     float x[4];
-    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .seed = 3, .log = count_warnings, .log_user = &told));
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .seed = 3, .log = count_warnings, .log_user = &warnings));
     tg_rng_add(ctx, "a", 11);
     tg_rng_add(ctx, "b", 12);
     draw(ctx, 2, x);
@@ -234,19 +234,19 @@ START_TEST(a_default_stream_that_moves_inside_a_fork_is_told) {
     draw(ctx, 2, x);
     tg_rng_join(ctx);
     tg_rng_join(ctx);
-    ck_assert_int_eq(told, 0);
+    ck_assert_int_eq(warnings, 0);
     tg_rng_fork(ctx, "a");
     tg_rng_fork(ctx, "b");
-    tg_rng_seed_ranks(ctx, 40, 0, 0, 0);
+    tg_rng_seed_ranks(ctx, 40, true, 0, 0, 0);
     tg_rng_join(ctx);
-    ck_assert_int_eq(told, 0); /* it is the fork outside that goes back to it */
+    ck_assert_int_eq(warnings, 0); /* only the join of the outer fork returns to it */
     tg_rng_join(ctx);
-    ck_assert_int_eq(told, 1);
+    ck_assert_int_eq(warnings, 1);
     tg_rng_fork(ctx, "a");
     tg_rng_join(ctx);
     draw(ctx, 2, x);
-    tg_rng_seed_ranks(ctx, 41, 0, 0, 0);
-    ck_assert_int_eq(told, 1);
+    tg_rng_seed_ranks(ctx, 41, true, 0, 0, 0);
+    ck_assert_int_eq(warnings, 1);
     expect_ok(ctx);
     tg_ctx_free(ctx);
 }
@@ -264,7 +264,7 @@ START_TEST(recomputation_restores_every_stream) {
 }
 END_TEST
 
-/* Streams that come and go between the two runs do not matter to the function. */
+/* Streams that are added or removed between the two runs do not affect the function. */
 START_TEST(recomputation_while_streams_come_and_go) {
     tg_tensor *w, *y;
     tg_ctx *ctx = layer_ctx(&w);
@@ -288,7 +288,7 @@ START_TEST(recomputation_while_streams_come_and_go) {
 }
 END_TEST
 
-START_TEST(a_function_must_join_what_it_forks) {
+START_TEST(a_function_must_join_its_forks) {
     tg_tensor *w, *y;
     tg_ctx *ctx = layer_ctx(&w);
     tg_tape *t = tg_tape_new(ctx);
@@ -314,7 +314,7 @@ START_TEST(gradcheck_draws_the_same_in_every_run) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .dtype = TG_F64));
     tg_rng_add(ctx, "a", 11);
     tg_rng_add(ctx, "b", 12);
-    tg_tensor *w = tg_param(ctx, "w", TG_SHAPE(20), 1);
+    tg_tensor *w = tg_param_new(ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(20), 1);
     tg_tape *t = tg_tape_new(ctx);
     tg_gradcheck(t, noisy, NULL, &w, 1, 1, NULL, NULL);
     expect_ok(ctx);
@@ -357,25 +357,25 @@ static uint64_t seed_of(tg_ctx *ctx, const char *name) {
 START_TEST(ranks_are_seeded_by_the_formulas) {
     tg_ctx *ctx = new_ctx();
     float x[4];
-    tg_rng_seed_ranks(ctx, 1000, 3, 2, 1);
+    tg_rng_seed_ranks(ctx, 1000, true, 3, 2, 1);
     ck_assert(seed_of(ctx, NULL) == 1000 && seed_of(ctx, "data-parallel-rng") == 1000);
     ck_assert(seed_of(ctx, "model-parallel-rng") == 3721 && seed_of(ctx, "expert-parallel-rng") == 2225);
     draw(ctx, 4, x);
     tg_rng_fork(ctx, "model-parallel-rng");
-    tg_rng_seed_ranks(ctx, 7, 0, 0, 0);
+    tg_rng_seed_ranks(ctx, 7, true, 0, 0, 0);
     expect_error(ctx, TG_ERR_STATE, "\"model-parallel-rng\" is forked");
     tg_rng_join(ctx);
-    tg_rng_seed_ranks(ctx, 7, 0, 0, 0); /* anew */
+    tg_rng_seed_ranks(ctx, 7, true, 0, 0, 0); /* again */
     ck_assert(seed_of(ctx, NULL) == 7 && seed_of(ctx, "data-parallel-rng") == 7);
     ck_assert(seed_of(ctx, "model-parallel-rng") == 2725 && seed_of(ctx, "expert-parallel-rng") == 1031);
-    tg_rng_seed_ranks(ctx, 0, 0, 0, 0);
+    tg_rng_seed_ranks(ctx, 0, true, 0, 0, 0);
     expect_error(ctx, TG_ERR_ARGUMENT, "the seed is 0");
-    tg_rng_seed_ranks(ctx, 5, 6, 17, 0); /* 5 + 2718 + 6 = 5 + 1024 + 1700 */
+    tg_rng_seed_ranks(ctx, 5, true, 6, 17, 0); /* 5 + 2718 + 6 = 5 + 1024 + 1700 */
     expect_error(ctx, TG_ERR_ARGUMENT,
                  "\"expert-parallel-rng\" and \"model-parallel-rng\" would both have the seed 2729");
     ck_assert_int_eq((int64_t)seed_of(ctx, "model-parallel-rng"), 2725); /* nothing has changed */
     tg_rng_add(ctx, "mine", 2800);
-    tg_rng_seed_ranks(ctx, 82, 0, 0, 0);
+    tg_rng_seed_ranks(ctx, 82, true, 0, 0, 0);
     expect_error(ctx, TG_ERR_ARGUMENT, "\"model-parallel-rng\" and \"mine\" would both have the seed 2800");
     tg_ctx_free(ctx);
 }
@@ -403,10 +403,10 @@ int main(void) {
                                   states_are_values,
                                   names_and_seeds_are_unique,
                                   errors_leave_forks_in_pairs,
-                                  a_default_stream_that_moves_inside_a_fork_is_told,
+                                  a_default_stream_that_moves_inside_a_fork_is_reported,
                                   recomputation_restores_every_stream,
                                   recomputation_while_streams_come_and_go,
-                                  a_function_must_join_what_it_forks,
+                                  a_function_must_join_its_forks,
                                   gradcheck_draws_the_same_in_every_run,
                                   forks_allocate_nothing,
                                   ranks_are_seeded_by_the_formulas,

@@ -18,18 +18,19 @@ static int64_t live(void) {
     return m.live;
 }
 
-START_TEST(a_scope_discards_what_nobody_kept) {
+START_TEST(a_scope_discards_unkept_tensors) {
     begin();
-    tg_tensor *p = tg_param(ctx, "p", TG_SHAPE(100), 1), *x = tg_randn(ctx, TG_SHAPE(100), 1);
+    tg_tensor *p = tg_param_new(ctx, "p", TG_DTYPE_DEFAULT, TG_SHAPE(100), 1),
+              *x = tg_randn(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(100), 1);
     int64_t before = live();
     tg_scope_open(t, "layer");
     tg_tensor *a = tg_add(t, p, x), *b = tg_neg(t, a), *c = tg_exp(t, b), *y = tg_add(t, c, x);
     tg_scope_close(t, &y, 1);
-    /* exp saves its output; y is the output; a and b go */
+    /* exp saves its output; y is the output; a and b are discarded */
     ck_assert(tg_storage_state_of(a) == TG_DISCARDED && tg_storage_state_of(b) == TG_DISCARDED);
     ck_assert(tg_storage_state_of(c) == TG_PRESENT && tg_storage_state_of(y) == TG_PRESENT);
     ck_assert_int_eq(live() - before, 2 * 832);
-    ck_assert_int_eq(tg_dim(a, 0), 100); /* the handle and its shape stay */
+    ck_assert_int_eq(tg_dim(a, 0), 100); /* the handle and its shape remain */
     double v[100];
     ck_assert(tg_read(a, v, sizeof v) == TG_ERR_DISCARDED);
     ck_says("tg_scope_close");
@@ -38,7 +39,7 @@ START_TEST(a_scope_discards_what_nobody_kept) {
     ck_status(TG_ERR_DISCARDED);
     tg_ctx_clear(ctx);
     tg_backward(t, tg_sum(t, y, TG_ALL_DIMS, false));
-    ck_assert(tg_storage_state_of(c) == TG_DISCARDED); /* consumed */
+    ck_assert(tg_storage_state_of(c) == TG_DISCARDED); /* freed by backward */
     char site[256];
     tg_node_site(tg_node_of(y), site, sizeof site);
     ck_assert(strncmp(site, "layer, ", 7) == 0);
@@ -50,7 +51,7 @@ END_TEST
 
 START_TEST(views_of_outputs_and_outer_tensors_survive_a_scope) {
     begin();
-    tg_tensor *x = tg_randn(ctx, TG_SHAPE(2, 3), 1), *outer = tg_neg(t, x);
+    tg_tensor *x = tg_randn(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(2, 3), 1), *outer = tg_neg(t, x);
     tg_scope_open(t, NULL);
     tg_tensor *y = tg_square(t, outer), *v = tg_transpose(t, y, 0, 1);
     tg_scope_open(t, "inner");
@@ -77,13 +78,13 @@ static tg_status refill(void *user, tg_ctx *c, void *dst, size_t bytes) {
 
 START_TEST(discards_and_refills) {
     begin();
-    tg_tensor *x = tg_randn(ctx, TG_SHAPE(8), 1), *y = tg_neg(t, x);
+    tg_tensor *x = tg_randn(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(8), 1), *y = tg_neg(t, x);
     int fills = 0;
     ck_assert(tg_discard_with(y, refill, NULL, &fills) == TG_OK);
     ck_assert(tg_storage_state_of(y) == TG_DISCARDED);
     ck_assert(tg_item(tg_sum(t, y, TG_ALL_DIMS, false)) == 56);
     ck_assert_int_eq(fills, 1);
-    tg_tensor *p = tg_param(ctx, "p", TG_SHAPE(8), 1), *e = tg_exp(t, p);
+    tg_tensor *p = tg_param_new(ctx, "p", TG_DTYPE_DEFAULT, TG_SHAPE(8), 1), *e = tg_exp(t, p);
     ck_assert(tg_discard(e) == TG_ERR_STATE);
     ck_says("saved");
     tg_ctx_clear(ctx);
@@ -95,7 +96,8 @@ END_TEST
 
 START_TEST(parameters_collect_gradients_of_several_tapes) {
     begin();
-    tg_tensor *w = tg_param(ctx, "w", TG_SHAPE(3), 1), *x = tg_randn(ctx, TG_SHAPE(3), 1);
+    tg_tensor *w = tg_param_new(ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(3), 1),
+              *x = tg_randn(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(3), 1);
     tg_tape *s[4];
     tg_tensor *mid[4], *in[4], *out[4];
     for (int i = 0; i < 4; i++) { /* two stages, four micro-batches */
@@ -122,7 +124,8 @@ END_TEST
 
 START_TEST(a_parameter_dropped_too_early_is_kept_for_its_nodes) {
     begin();
-    tg_tensor *w = tg_param(ctx, "w", TG_SHAPE(3), 1), *x = tg_param(ctx, "x", TG_SHAPE(3), 1);
+    tg_tensor *w = tg_param_new(ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(3), 1),
+              *x = tg_param_new(ctx, "x", TG_DTYPE_DEFAULT, TG_SHAPE(3), 1);
     tg_tensor *y = tg_sum(t, tg_mul(t, w, x), TG_ALL_DIMS, false);
     tg_drop(w);
     ck_assert(!tg_is_alive(w));
@@ -142,11 +145,11 @@ START_TEST(a_gradient_is_kept_for_its_nodes_when_its_leaf_ends) {
     tg_tensor *g = tg_grad_of(p), *y = tg_mul(t, g, w);
     tg_drop(p);
     ck_assert(!tg_is_alive(g));
-    for (int i = 0; i < 200; i++) leaf(100); /* which would be found in its slot */
+    for (int i = 0; i < 200; i++) leaf(100); /* which would get its slot */
     tg_backward(t, y);
     ck_assert(grad(w) == 6);
     tg_tape_reset(t);
-    tg_tensor *in = tg_tape_input(t, w); /* whose gradient ends with t */
+    tg_tensor *in = tg_tape_input(t, w); /* its gradient ends with t */
     tg_backward(t, tg_square(t, in));
     y = tg_mul(u, tg_grad_of(in), w);
     tg_tape_reset(t);
@@ -161,10 +164,10 @@ START_TEST(a_gradient_is_kept_for_its_nodes_when_its_leaf_ends) {
 }
 END_TEST
 
-START_TEST(what_an_op_in_place_took_over_is_no_longer_saved) {
+START_TEST(tensors_taken_over_in_place_are_no_longer_saved) {
     begin();
     tg_tensor *w = leaf(1), *v = leaf(2), *b = tg_add_(t, tg_exp(t, w), v), *kept = tg_keep(b);
-    ck_assert(tg_discard(b) == TG_OK); /* exp had saved it as it was */
+    ck_assert(tg_discard(b) == TG_OK); /* exp had saved the earlier value */
     tg_drop(kept);
     b = tg_relu_(t, tg_exp(t, w));
     kept = tg_keep(b);
@@ -197,7 +200,7 @@ typedef struct fn_state {
     int runs;
     double dropout;
     bool grows;
-    struct fn_state *inner; /* recomputed inside */
+    struct fn_state *inner; /* recomputed within this one */
 } fn_state;
 
 static tg_status block(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
@@ -227,7 +230,7 @@ static double run_block(fn_state *s, tg_tensor *x, tg_tensor *w, bool recompute,
         tg_recompute(t, block, s, &x, 1, &y, 1, TG_RECOMPUTE(.name = "block"));
     else
         block(s, t, &x, 1, &y, 1);
-    tg_tensor *loss = tg_sum(t, tg_mul(t, y, w), TG_ALL_DIMS, false); /* w again, outside */
+    tg_tensor *loss = tg_sum(t, tg_mul(t, y, w), TG_ALL_DIMS, false); /* w again, outside of the function */
     double value = tg_item(loss);
     tg_backward(t, loss);
     tg_read(tg_grad_of(w), gw, 4 * sizeof *gw);
@@ -238,7 +241,8 @@ static double run_block(fn_state *s, tg_tensor *x, tg_tensor *w, bool recompute,
 }
 
 static void same_with_and_without(fn_state *s, bool frozen) {
-    tg_tensor *w = tg_param(ctx, "w", TG_SHAPE(4), 0.3), *x = tg_param(ctx, "x", TG_SHAPE(4), 0.3);
+    tg_tensor *w = tg_param_new(ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(4), 0.3),
+              *x = tg_param_new(ctx, "x", TG_DTYPE_DEFAULT, TG_SHAPE(4), 0.3);
     tg_set_requires_grad(x, !frozen);
     double gx[2][4] = {{0}}, gw[2][4];
     double a = run_block(s, x, w, false, frozen ? NULL : gx[0], gw[0]);
@@ -264,11 +268,12 @@ END_TEST
 
 START_TEST(recomputation_saves_only_its_inputs) {
     begin();
-    tg_tensor *w = tg_param(ctx, "w", TG_SHAPE(1000), 0.1), *x = tg_param(ctx, "x", TG_SHAPE(1000), 0.1), *y;
+    tg_tensor *w = tg_param_new(ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(1000), 0.1),
+              *x = tg_param_new(ctx, "x", TG_DTYPE_DEFAULT, TG_SHAPE(1000), 0.1), *y;
     fn_state s = {.w = w};
     int64_t before = live();
     tg_recompute(t, block, &s, &x, 1, &y, 1, NULL);
-    ck_assert_int_eq(live() - before, 8000); /* the output alone */
+    ck_assert_int_eq(live() - before, 8000); /* only the output */
     ck_assert_int_eq(tg_node_inputs(tg_node_of(y)), 2);
     ck_assert(tg_node_input(tg_node_of(y), 1) == w);
     end();
@@ -277,7 +282,8 @@ END_TEST
 
 START_TEST(a_second_run_that_differs_is_found) {
     begin();
-    tg_tensor *w = tg_param(ctx, "w", TG_SHAPE(4), 0.1), *x = tg_param(ctx, "x", TG_SHAPE(4), 0.1), *y;
+    tg_tensor *w = tg_param_new(ctx, "w", TG_DTYPE_DEFAULT, TG_SHAPE(4), 0.1),
+              *x = tg_param_new(ctx, "x", TG_DTYPE_DEFAULT, TG_SHAPE(4), 0.1), *y;
     fn_state s = {.w = w, .grows = true};
     tg_recompute(t, block, &s, &x, 1, &y, 1, TG_RECOMPUTE(.name = "grower"));
     tg_tensor *loss = tg_sum(t, y, TG_ALL_DIMS, false);
@@ -287,7 +293,7 @@ START_TEST(a_second_run_that_differs_is_found) {
     tg_tape_reset(t);
     s = (fn_state){.w = w, .dropout = 0.5};
     tg_recompute(t, block, &s, &x, 1, &y, 1,
-                 TG_RECOMPUTE(.keep_rng = true)); /* draws other masks: check mode sees it */
+                 TG_RECOMPUTE(.keep_rng = true)); /* draws other masks, which check mode reports */
     ck_assert(tg_backward(t, tg_sum(t, y, TG_ALL_DIMS, false)) == TG_ERR_STATE);
     ck_says("bits");
     tg_ctx_clear(ctx);
@@ -297,7 +303,7 @@ END_TEST
 
 START_TEST(a_dump_names_ops_shapes_and_sites) {
     begin();
-    tg_tensor *w = tg_param(ctx, "weights", TG_SHAPE(4), 0.1);
+    tg_tensor *w = tg_param_new(ctx, "weights", TG_DTYPE_DEFAULT, TG_SHAPE(4), 0.1);
     tg_tape_set_timing(t, true);
     tg_backward_with(t, (tg_tensor *[]){tg_sum(t, tg_exp(t, w), TG_ALL_DIMS, false)}, 1, TG_BACKWARD(.retain = true));
     char text[4096], json[4096];
@@ -317,19 +323,20 @@ START_TEST(a_dump_names_ops_shapes_and_sites) {
 }
 END_TEST
 
-/* The number behind the first `key` at or behind `at`. */
+/* Returns the number after the first `key` at or after `at`. */
 static unsigned long long number_after(const char *at, const char *key) {
     at = strstr(at, key);
     ck_assert(at);
     return strtoull(at + strlen(key), NULL, 10);
 }
 
-START_TEST(json_tells_what_feeds_what_in_utf8) {
+START_TEST(json_lists_the_edges_of_the_graph_in_utf8) {
     begin();
     static char json[8192], dot[8192];
-    tg_tensor *w = tg_param(ctx, "caf\xC3\xA9 caf\xE9 \xF0\x9F", TG_SHAPE(4), 0.1);
-    tg_tensor *d = tg_param(ctx, "d", TG_SHAPE(4), 0.1);
-    tg_tensor *e = tg_exp(t, w), *y = tg_mul(t, tg_mul(t, e, d), tg_param(ctx, "f", TG_SHAPE(4), 0.1));
+    tg_tensor *w = tg_param_new(ctx, "caf\xC3\xA9 caf\xE9 \xF0\x9F", TG_DTYPE_DEFAULT, TG_SHAPE(4), 0.1);
+    tg_tensor *d = tg_param_new(ctx, "d", TG_DTYPE_DEFAULT, TG_SHAPE(4), 0.1);
+    tg_tensor *e = tg_exp(t, w),
+              *y = tg_mul(t, tg_mul(t, e, d), tg_param_new(ctx, "f", TG_DTYPE_DEFAULT, TG_SHAPE(4), 0.1));
     tg_drop(d); /* it has no serial number any more */
     ck_assert(tg_is_alive(y) && tg_tape_dump(t, TG_JSON, json, sizeof json) == strlen(json));
     ck_assert_msg(strstr(json, "caf\xC3\xA9 caf\\ufffd \\ufffd\\ufffd"), "%s", json);
@@ -351,7 +358,7 @@ END_TEST
 START_TEST(the_report_names_the_peak) {
     begin();
     tg_memory_set_trace(ctx, true);
-    tg_tensor *w = tg_param(ctx, "big.weight", TG_SHAPE(100000), 0.1);
+    tg_tensor *w = tg_param_new(ctx, "big.weight", TG_DTYPE_DEFAULT, TG_SHAPE(100000), 0.1);
     tg_backward(t, tg_sum(t, tg_exp(t, w), TG_ALL_DIMS, false));
     char text[16384];
     ck_assert(tg_memory_report(ctx, text, sizeof text) < sizeof text);
@@ -361,7 +368,7 @@ START_TEST(the_report_names_the_peak) {
 }
 END_TEST
 
-/* The first number of each row after the heading; one row sums up what is smaller than the 40 largest. */
+/* Sums the first number of each row after the heading; one row stands for everything smaller than the 40 largest. */
 static int64_t sum_of_rows(const char *text, int *rows) {
     int64_t sum = 0;
     *rows = 0;
@@ -373,7 +380,7 @@ static int64_t sum_of_rows(const char *text, int *rows) {
     return sum;
 }
 
-/* Whether or not there are more blocks than a trace has room for. */
+/* With and without more blocks than a trace can list. */
 START_TEST(the_report_adds_up) {
     for (int n = 30; n <= 9000; n *= 300) {
         begin();
@@ -381,7 +388,7 @@ START_TEST(the_report_adds_up) {
         for (int i = 0; i < n; i++) tg_zeros(ctx, TG_F64, TG_SHAPE(1 + i % 7));
         tg_memory_info m = TG_MEMORY_INFO();
         tg_memory_query(ctx, &m);
-        tg_zeros(ctx, TG_F64, TG_SHAPE(1000000)); /* a peak, of which it is itself no part yet */
+        tg_zeros(ctx, TG_F64, TG_SHAPE(1000000)); /* causes a peak that does not yet include it */
         char text[16384];
         int rows;
         ck_assert(tg_memory_report(ctx, text, sizeof text) < sizeof text);
@@ -393,18 +400,19 @@ START_TEST(the_report_adds_up) {
 END_TEST
 
 int main(void) {
-    const TTest *tests[] = {a_scope_discards_what_nobody_kept,
+    const TTest *tests[] = {a_scope_discards_unkept_tensors,
                             views_of_outputs_and_outer_tensors_survive_a_scope,
                             discards_and_refills,
                             parameters_collect_gradients_of_several_tapes,
                             a_parameter_dropped_too_early_is_kept_for_its_nodes,
                             a_gradient_is_kept_for_its_nodes_when_its_leaf_ends,
-                            what_an_op_in_place_took_over_is_no_longer_saved,
+                            tensors_taken_over_in_place_are_no_longer_saved,
                             a_scope_has_its_own_copy_of_its_name,
                             recomputed_gradients_are_the_same,
                             recomputation_saves_only_its_inputs,
                             a_second_run_that_differs_is_found,
-                            a_dump_names_ops_shapes_and_sites, json_tells_what_feeds_what_in_utf8,
+                            a_dump_names_ops_shapes_and_sites,
+                            json_lists_the_edges_of_the_graph_in_utf8,
                             the_report_names_the_peak,
                             the_report_adds_up};
     return tg_check_main("tape", tests, sizeof tests / sizeof *tests);

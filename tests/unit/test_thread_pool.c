@@ -87,7 +87,7 @@ START_TEST(rounds_follow_each_other_without_a_lost_write) {
 }
 END_TEST
 
-/* 2 threads stay awake for less than that where there are as many cores; 3 perhaps do not at all. */
+/* Two threads stay awake for less than this if there are as many cores; three may not stay awake at all. */
 START_TEST(sleeping_workers_wake) {
     for (int threads = 2; threads <= 3; threads++) {
         tg_ctx *ctx = ctx_new();
@@ -169,7 +169,7 @@ START_TEST(workers_leave_signals_alone) {
 }
 END_TEST
 
-/* Runs fn in a child and returns whether it said yes. */
+/* Runs fn in a child process and returns whether it returned true. */
 static bool in_child(bool (*fn)(tg_ctx *ctx, tg_pool *p), tg_ctx *ctx, tg_pool *p) {
     pid_t child = fork();
     if (child == 0) _exit(fn(ctx, p) ? 0 : 1);
@@ -207,7 +207,7 @@ static bool no_thread_to_be_had(tg_ctx *ctx, tg_pool *unused) {
     return !tg_pool_new(ctx, 64) && tg_ctx_status(ctx) == TG_ERR_MEMORY && strstr(tg_ctx_message(ctx), "of 64");
 }
 
-/* Sanitizers need address space of their own. */
+/* Sanitizers need address space. */
 START_TEST(a_thread_that_cannot_start_is_an_error) {
     if (SANITIZED) return;
     tg_ctx *ctx = ctx_new();

@@ -11,7 +11,7 @@
 typedef enum follow_mode { FOLLOWS, STAYS, FAILS } follow_mode;
 typedef struct follow_params {
     follow_mode mode;
-    int *writes; /* counts */
+    int *writes; /* counts the writes */
 } follow_params;
 
 static const follow_params *params(const tg_call *c) { return c->params; }
@@ -21,7 +21,7 @@ static tg_status follow_infer(tg_call *c) {
     return tg_call_out(c, 0, tg_dtype_of(c->in[0]), tg_ndim(c->in[0]), c->in[0]->shape);
 }
 
-/* y = x, and the buffer becomes x. */
+/* y = x, and the buffer gets the value of x. */
 static tg_status follow_forward(tg_call *c) {
     size_t bytes = (size_t)tg_numel(c->in[0]) * sizeof(double);
     if (c->writes) {
@@ -59,7 +59,7 @@ static tg_tensor *follow_as(const tg_op *op, follow_mode mode, tg_tensor *x, tg_
 
 static tg_tensor *follow(tg_tensor *x, tg_tensor *buffer) { return follow_as(&follow_op, FOLLOWS, x, buffer); }
 
-START_TEST(who_has_saved_a_buffer_is_told) {
+START_TEST(nodes_that_saved_a_buffer_notice_writes) {
     begin();
     tg_tensor *x = leaf(3), *buffer = tg_zeros(ctx, TG_F64, TG_SHAPE());
     tg_tensor *y = tg_mul(t, x, buffer);
@@ -68,7 +68,7 @@ START_TEST(who_has_saved_a_buffer_is_told) {
     ck_status(TG_ERR_VERSION);
     ck_says("overwritten by follow");
     tg_ctx_clear(ctx);
-    tg_backward(t, follow_as(&keeps_op, FOLLOWS, x, buffer)); /* it keeps what it has written */
+    tg_backward(t, follow_as(&keeps_op, FOLLOWS, x, buffer)); /* it saves what it has written */
     ck_status(TG_OK);
     ck_assert(grad(x) == 1);
     y = follow_as(&keeps_op, FOLLOWS, x, buffer);
@@ -89,7 +89,7 @@ START_TEST(a_call_that_leaves_it_alone_changes_nothing) {
     tg_backward(t, y);
     ck_status(TG_OK);
     y = tg_mul(t, x, buffer);
-    follow_as(&follow_op, FAILS, x, buffer); /* which may have been half way */
+    follow_as(&follow_op, FAILS, x, buffer); /* which may have written a part */
     ck_status(TG_ERR_IO);
     tg_ctx_clear(ctx);
     tg_backward(t, y);
@@ -153,12 +153,12 @@ START_TEST(derivatives_do_not_write) {
 }
 END_TEST
 
-START_TEST(what_cannot_be_written_is_refused) {
+START_TEST(unwritable_buffers_are_refused) {
     begin();
     tg_tensor *x = leaf(3), *w = leaf(1), *out = NULL;
     follow(x, w);
     ck_status(TG_ERR_ARGUMENT);
-    ck_says("input 1 needs a gradient");
+    ck_says("writes input 1, which needs a gradient");
     tg_ctx_clear(ctx);
     tg_tensor *buffer = tg_zeros(ctx, TG_F64, TG_SHAPE(1));
     follow(buffer, buffer);
@@ -167,11 +167,11 @@ START_TEST(what_cannot_be_written_is_refused) {
     tg_ctx_clear(ctx);
     follow(tg_full(t, TG_F64, TG_SHAPE(3), 1), tg_expand(t, buffer, TG_SHAPE(3)));
     ck_status(TG_ERR_ARGUMENT);
-    ck_says("many places");
+    ck_says("some of whose elements share memory");
     tg_ctx_clear(ctx);
     tg_apply(t, &view_op, NULL, &buffer, 1, &out, 1, NULL, NULL, TG_SITE);
     ck_status(TG_ERR_ARGUMENT);
-    ck_says("output 0 lies on input 0");
+    ck_says("output 0 shares the bytes of input 0");
     tg_ctx_clear(ctx);
     ck_assert(tg_item(buffer) == 0);
     tg_drop(buffer);
@@ -201,8 +201,11 @@ START_TEST(an_op_in_place_that_failed_has_written) {
 END_TEST
 
 int main(void) {
-    const TTest *tests[] = {who_has_saved_a_buffer_is_told, a_call_that_leaves_it_alone_changes_nothing,
-                            a_second_run_leaves_it_as_the_first_has_made_it, derivatives_do_not_write,
-                            what_cannot_be_written_is_refused, an_op_in_place_that_failed_has_written};
+    const TTest *tests[] = {nodes_that_saved_a_buffer_notice_writes,
+                            a_call_that_leaves_it_alone_changes_nothing,
+                            a_second_run_leaves_it_as_the_first_has_made_it,
+                            derivatives_do_not_write,
+                            unwritable_buffers_are_refused,
+                            an_op_in_place_that_failed_has_written};
     return tg_check_main("writes", tests, sizeof tests / sizeof *tests);
 }

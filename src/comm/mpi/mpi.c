@@ -72,7 +72,7 @@ static int mpi_receive(void *state, void *data, size_t capacity, int from, int t
     return flies(l, error, token, true);
 }
 
-static void land(layer *l, int n, tg_p2p_landed landed) {
+static void land(layer *l, int n, tg_p2p_landed_fn landed) {
     int kept = 0, bytes;
     for (int i = 0; i < n; i++) {
         MPI_Get_count(&l->statuses[i], MPI_BYTE, &bytes);
@@ -88,7 +88,7 @@ static void land(layer *l, int n, tg_p2p_landed landed) {
 
 /* Tests twice. With Open MPI, a test that finds nothing may have fetched what the next test finds, and a test that
  * finds something fetches nothing. So only two empty tests in a row show that nothing has arrived. */
-static int mpi_poll(void *state, tg_p2p_landed landed) {
+static int mpi_poll(void *state, tg_p2p_landed_fn landed) {
     layer *l = state;
     for (int empty = 0; empty < 2;) {
         int n = 0, error = MPI_Testsome(l->flying, l->requests, &n, l->landed, l->statuses);
@@ -130,7 +130,7 @@ static tg_p2p_phase mpi_phase(void *state) {
 }
 
 /* Returns whether no request is in flight. */
-static bool ground(layer *l, bool over, tg_p2p_landed landed) {
+static bool ground(layer *l, bool over, tg_p2p_landed_fn landed) {
     bool all = true;
     for (int i = 0; i < l->flying; i++) {
         bool back = over || (l->of[i].incoming && MPI_Cancel(&l->requests[i]) == MPI_SUCCESS &&
@@ -143,7 +143,7 @@ static bool ground(layer *l, bool over, tg_p2p_landed landed) {
 
 /* Keeps a communicator for which messages may still arrive: MPI could give them to the next communicator with its
  * number. */
-static void mpi_close(void *state, bool quiet, tg_p2p_landed landed) {
+static void mpi_close(void *state, bool quiet, tg_p2p_landed_fn landed) {
     layer *l = state;
     bool over = mpi_phase(l) == TG_P2P_ENDED;
     if (ground(l, over, landed) && quiet && !over && l->open && !l->broken) MPI_Comm_free(&l->comm);

@@ -15,8 +15,7 @@ static tg_status check_device(tg_ctx *ctx, const char *who) {
                        ctx->run.ops->name);
     if (getenv("NCCL_COMM_ID"))
         return tg_fail(ctx, TG_ERR_STATE,
-                       "%s: NCCL_COMM_ID is set in the environment, expected none: ids go through the communicator",
-                       who);
+                       "%s: the environment sets NCCL_COMM_ID, expected it unset: this call creates NCCL's id", who);
     return TG_OK;
 }
 
@@ -62,7 +61,7 @@ tg_comm *tg_comm_nccl_new_by(tg_ctx *ctx, int rank, int size, tg_nccl_broadcast_
     if (size < 1 || rank < 0 || rank >= size)
         s = tg_fail(ctx, TG_ERR_ARGUMENT, "tg_comm_nccl_new_by: rank %d of %d, expected 0 <= rank < size", rank, size);
     else if (!broadcast)
-        s = tg_fail(ctx, TG_ERR_ARGUMENT, "tg_comm_nccl_new_by: broadcast is NULL");
+        s = tg_fail(ctx, TG_ERR_ARGUMENT, "tg_comm_nccl_new_by: broadcast is NULL, expected a function");
     if (s != TG_OK || check_device(ctx, "tg_comm_nccl_new_by") != TG_OK) return tg_comm_or_inert(NULL);
     if (size == 1) return tg_comm_self_new(ctx);
     return tg_comm_or_inert(world(ctx, NULL, rank, size, broadcast, user));

@@ -115,6 +115,7 @@ static tg_status start_pair_call(tg_p2p_group *g, const tg_transfer *t, tg_p2p_r
     tg_p2p_call *c = tg_p2p_pair_place(g, t->root, send, pair_calls->next);
     if (!c) return g->self->ctx->run.status;
     place_begin(c, pair_calls->next++);
+    c->collectives = g->sequence;
     r->call = c;
     c->request = r;
     keep_transfer(c, t);

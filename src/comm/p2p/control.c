@@ -1,4 +1,4 @@
-/* The control of the transport between nodes: knows of the members what their messages have said. */
+/* The control of the transport between nodes: states the facts that the members' messages contain. */
 #include "base/text.h"
 #include "base/os.h"
 #include "comm/p2p/p2p.h"
@@ -63,18 +63,19 @@ static void error_of(tg_control *c, int i, char *buf, size_t n) {
 
 static void last_call(tg_control *c, int i, char *buf, size_t n, size_t *at) {
     const tg_p2p_member *m = &tg_p2p_of(c)->member[i];
+    const char *name = *c->name ? c->name : "world";
     if (!m->last.sequence) {
         tg_text(buf, n, at, "it has made no call in it yet");
         return;
     }
     tg_text(buf, n, at, "its last call was ");
     tg_call_entry_text(&m->last, buf, n, at);
-    tg_text(buf, n, at, ", call %llu of the group, from %s", (unsigned long long)m->last.sequence, m->site);
+    tg_text(buf, n, at, ", call %llu of %s, from %s", (unsigned long long)m->last.sequence, name, m->site);
 }
 
 static bool describe_call(tg_control *c, const tg_wait *w, tg_call_entry *entry, char *site, size_t n) {
     const tg_p2p_call *call = call_of(w);
-    *entry = tg_signature_entry(&call->signature, call->t.count, call->peer, call->sequence);
+    *entry = tg_signature_entry(&call->signature, call->t.count, call->peer, tg_p2p_number(call));
     tg_p2p_site(tg_p2p_of(c)->self, call->t.site, site, n < TG_P2P_SITE ? n : TG_P2P_SITE);
     return true;
 }

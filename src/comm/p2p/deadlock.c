@@ -46,19 +46,17 @@ static bool has_answered(const tg_p2p_group *g, const tg_p2p_message *m) {
     return (m->phase ? from->send.next : from->recv.next) > m->sequence;
 }
 
-/* Ends both groups. The lower rank's call is quoted first, so that every rank of the cycle makes the same text. */
+/* Ends both groups. The other ranks of the cycle learn of both when their calls fail. */
 static void fail_both(tg_p2p_call *c, tg_p2p_group *other, const tg_p2p_message *m) {
     tg_p2p_group *g = c->g;
-    bool first = g->self->me < m->rank;
-    const char *const names[] = {first ? g->name : other->name, first ? other->name : g->name};
     tg_wait w = {.place = c}, w_other = {.sequence = m->pair ? other->sequence : m->sequence};
     char text[TG_P2P_FAILURE / 2];
     size_t at = 0;
-    tg_quoted own;
-    tg_p2p_quote(c, g->control.rank, c->peer, &own);
-    tg_quote(&own, text, sizeof text, &at);
-    tg_control_deadlock(&g->control, &w, &other->control, &w_other, names, first ? text : m->body,
-                        first ? m->body : text);
+    tg_quoted quoted;
+    tg_p2p_quote(c, g->control.rank, c->peer, &quoted);
+    tg_quote(&quoted, text, sizeof text, &at);
+    tg_blocked own = {g->self->me, g->name, text}, peer = {m->rank, other->name, m->body};
+    tg_control_deadlock(&g->control, &w, &own, &other->control, &w_other, &peer);
 }
 
 /* Returns whether this rank has missed calls, after an error, that the member has not. The sender will notice this

@@ -149,7 +149,7 @@ void tg_p2p_peer_failed(tg_p2p_rank *self, int rank, tg_status status, int cause
     if (p->failure) tg_text(p->failure, TG_P2P_FAILURE, &at, "%s", text);
     p->since = tg_system_now();
     p->status = status;
-    p->cause = cause;
+    p->cause = status == TG_ERR_REMOTE ? cause : -1;
 }
 
 static bool may_speak(tg_p2p_rank *self) {

@@ -251,15 +251,17 @@ const tg_comm_ops tg_p2p_transport = {
 /* ---- The world ---- */
 
 static tg_status check_layer(tg_ctx *ctx, const tg_p2p_ops *ops, const void *state, int rank, int size) {
-    if (!ops) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_comm_p2p_new: the table is NULL");
+    if (!ops)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_comm_p2p_new: ops is NULL, expected the table of a message layer");
     TG_TRY(tg_table_check(ctx, ops->size, sizeof *ops, "tg_comm_p2p_new: the table"));
     if (!ops->name || !ops->send || !ops->receive || !ops->poll || !ops->explain || !ops->close)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_comm_p2p_new: the table lacks a required slot");
-    if (!state) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_comm_p2p_new: state is NULL");
+        return tg_fail(ctx, TG_ERR_ARGUMENT,
+                       "tg_comm_p2p_new: the table lacks a required slot: name, send, receive, poll, explain or close");
+    if (!state) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_comm_p2p_new: state is NULL, expected the state of the layer");
     if (size < 1 || rank < 0 || rank >= size)
         return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_comm_p2p_new: rank %d of %d, expected 0 <= rank < size", rank, size);
     if (size > TG_MAX_RANKS)
-        return tg_fail(ctx, TG_ERR_UNSUPPORTED, "tg_comm_p2p_new: %d ranks, at most %d", size, TG_MAX_RANKS);
+        return tg_fail(ctx, TG_ERR_UNSUPPORTED, "tg_comm_p2p_new: size is %d, expected at most %d", size, TG_MAX_RANKS);
     return TG_OK;
 }
 
@@ -267,10 +269,12 @@ static tg_status await_layer(const tg_p2p_rank *self) {
     double start = tg_system_now();
     for (int round = 0; phase_of(self) != TG_P2P_OPEN; round++) {
         if (phase_of(self) == TG_P2P_ENDED)
-            return tg_fail(self->ctx, TG_ERR_STATE, "tg_comm_p2p_new: %s has ended", self->layer->name);
+            return tg_fail(self->ctx, TG_ERR_STATE,
+                           "tg_comm_p2p_new: the message layer \"%s\" has ended; expected one that is open",
+                           self->layer->name);
         if (tg_system_now() - start > self->ctx->run.deadline)
             return tg_fail(self->ctx, TG_ERR_TIMEOUT,
-                           "tg_comm_p2p_new: deadline of %g s passed before all ranks of %s were here",
+                           "tg_comm_p2p_new: the deadline of %g s has passed before all ranks of %s have connected",
                            self->ctx->run.deadline, self->layer->name);
         tg_p2p_rest(self, round);
     }
@@ -294,6 +298,7 @@ static tg_status rank_open(tg_p2p_rank *self) {
     self->peer = tg_host_alloc(ctx, (size_t)self->size * sizeof *self->peer);
     self->recorder = tg_recorder_new(ctx, NULL, 1, self->me, self->size, 0, false);
     if (!self->peer || !self->recorder) return ctx->run.status;
+    for (int i = 0; i < self->size; i++) self->peer[i].cause = -1;
     TG_TRY(await_layer(self));
     TG_TRY(tg_p2p_open(self));
     self->listener = tg_p2p_listener();

@@ -188,7 +188,7 @@ typedef struct tg_p2p_member {
     int rank; /* of the world */
     bool left, came;
     uint64_t missed_calls; /* calls that it has missed after errors */
-    tg_call_entry last;    /* its last call that this rank has heard of; sequence 0: none */
+    tg_call_entry last;    /* its last call that this rank knows of; sequence 0: none */
     char site[TG_P2P_SITE];
     tg_p2p_piece in[TG_P2P_PHASES][TG_P2P_PIECES];
     tg_p2p_buffer out[TG_P2P_PIECES];
@@ -278,6 +278,7 @@ struct tg_p2p_call {
     tg_p2p_group *g;
     tg_p2p_request *request; /* of this rank; NULL: it has not arrived */
     uint64_t sequence;
+    uint64_t collectives; /* of a send or a receive: those of the group before it */
     bool ready; /* all have arrived and agree */
     bool pair;  /* a send or a receive */
     bool lost;  /* another rank has given it up */
@@ -303,6 +304,8 @@ static inline tg_p2p_side *tg_p2p_side_of(const tg_p2p_call *c, int member) { re
 static inline tg_p2p_call *tg_p2p_call_at(tg_p2p_group *g, uint64_t sequence) {
     return &g->calls[sequence % (uint64_t)(2 * g->window)];
 }
+/* Returns the call's number as errors quote it, from 0. A send or a receive has that of the next collective. */
+static inline uint64_t tg_p2p_number(const tg_p2p_call *c) { return c->pair ? c->collectives : c->sequence; }
 /* Returns the first collective that is lost if the call fails. Sends and receives have numbers of their own. */
 static inline uint64_t tg_p2p_lost_from(const tg_p2p_call *c) { return c->pair ? c->g->sequence : c->sequence; }
 /* Returns the place of a send or a receive; NULL: none yet. */
@@ -373,9 +376,9 @@ bool tg_p2p_over(const tg_p2p_call *c);
 /* Ends the group. The first failure is kept; only `from`, the first collective that is lost, may decrease later.
  * reporter: the member that found the failure; if it is this rank, it notifies the others. */
 void tg_p2p_fail(tg_p2p_group *g, tg_status status, int culprit, int reporter, const char *text, uint64_t from);
-/* Sends the members of every group that has failed for a disagreement its reason, before they can hear that this rank
- * has failed for it. They may hear from the rank that found it later than from this rank. A disagreement may be about
- * two groups. */
+/* Sends the members of every group that has failed for a disagreement its reason, before they learn that this rank has
+ * failed for it. A message of the rank that found it may arrive later than that of this rank. A disagreement may be
+ * about two groups. */
 void tg_p2p_pass_on(tg_p2p_rank *self);
 /* Returns whether the call still waits for that member to arrive. */
 bool tg_p2p_awaited(const tg_p2p_call *c, int member);

@@ -198,7 +198,8 @@ static void land(tg_p2p_group *g, int from, int phase, tg_p2p_piece *p) {
     } else if ((size_t)p->buffer.bytes != bytes) {
         p->call = NULL;
         c->lost = true;
-        tg_p2p_fail(g, TG_ERR_INTERNAL, -1, g->self->me, "a piece has not the size that was asked for", c->sequence);
+        tg_p2p_fail(g, TG_ERR_INTERNAL, -1, g->self->me, "a piece has arrived with another size than requested",
+                    c->sequence);
     } else if (f.data) {
         memcpy(f.data, p->buffer.data, bytes);
         p->call = NULL;

@@ -47,15 +47,15 @@ static bool one_will_find_out(const tg_shm_group *s, int member, const tg_shm_gr
 
 static void fail_both(tg_shm_group *s, tg_shm_group *other, int member, const tg_call_entry *mine,
                       const tg_call_entry *theirs) {
-    const char *const names[] = {s->g->name, other->g->name};
-    char first[TG_FAILURE_TEXT / 2], second[TG_FAILURE_TEXT / 2];
+    char ours[TG_FAILURE_TEXT / 2], others[TG_FAILURE_TEXT / 2];
     size_t at = 0, to = 0;
     tg_quoted one, two;
     tg_shm_quote(s, s->control.rank, mine, &one);
     tg_shm_quote(s, member, theirs, &two);
-    tg_quote(&one, first, sizeof first, &at);
-    tg_quote(&two, second, sizeof second, &to);
-    tg_control_deadlock(&s->control, NULL, &other->control, NULL, names, first, second);
+    tg_quote(&one, ours, sizeof ours, &at);
+    tg_quote(&two, others, sizeof others, &to);
+    tg_blocked own = {one.rank, s->g->name, ours}, peer = {two.rank, other->g->name, others};
+    tg_control_deadlock(&s->control, NULL, &own, &other->control, NULL, &peer);
 }
 
 void tg_shm_check_deadlock(tg_control *c, const tg_wait *w, int member) {

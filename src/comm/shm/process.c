@@ -146,11 +146,13 @@ void tg_process_close(tg_process *p) {
 static tg_status claim(tg_ctx *ctx, tg_region *r, int fd, int rank) {
     struct flock f = byte_of(rank, F_WRLCK);
     if (rank < 0 || rank >= r->size)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "rank %d of a launcher's %d", rank, r->size);
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "this process is rank %d of a launch of %d ranks, expected 0 to %d", rank,
+                       r->size, r->size - 1);
     if (atomic_load_explicit(&r->rank_slot[rank].state, memory_order_acquire) != TG_RANK_AWAITED)
-        return tg_fail(ctx, TG_ERR_STATE, "rank %d has a communicator already, or has had one", rank);
+        return tg_fail(ctx, TG_ERR_STATE,
+                       "rank %d has a communicator already, or has had one; a process gets one of its launch", rank);
     if (fcntl(fd, F_SETLK, &f) != 0)
-        return tg_fail(ctx, TG_ERR_STATE, "rank %d is taken by another process", rank);
+        return tg_fail(ctx, TG_ERR_STATE, "another process is rank %d of this launch already", rank);
     atomic_store_explicit(&r->rank_slot[rank].pid, (int64_t)getpid(), memory_order_relaxed);
     return TG_OK;
 }
@@ -172,9 +174,12 @@ static tg_process *process_new(tg_ctx *ctx, tg_region *r, int fd, int rank) {
 
 static tg_comm *attach(tg_ctx *ctx, int fd, int rank, bool own_fd) {
     const char *why;
-    if (ctx->arena) return tg_fail(ctx, TG_ERR_STATE, "this context has the memory of another launch"), NULL;
+    if (ctx->arena)
+        return tg_fail(ctx, TG_ERR_STATE,
+                       "this context has the memory of another launch; create a context for this one"),
+               NULL;
     tg_region *r = tg_region_map(fd, true, &why);
-    if (!r) return tg_fail(ctx, TG_ERR_STATE, "cannot become a rank of a launcher: %s", why), NULL;
+    if (!r) return tg_fail(ctx, TG_ERR_STATE, "this process cannot become a rank of its launch: %s", why), NULL;
     tg_process *p = process_new(ctx, r, fd, rank);
     if (!p) return tg_region_unmap(r, true), NULL;
     p->own_fd = own_fd;
@@ -185,7 +190,9 @@ static tg_comm *attach(tg_ctx *ctx, int fd, int rank, bool own_fd) {
 tg_comm *tg_comm_attach(tg_ctx *ctx, int fd, int rank, bool own_fd) {
     tg_comm *c = NULL;
     if (tg_ok(ctx) && ctx->meta)
-        tg_fail(ctx, TG_ERR_DEVICE, "ranks of one node share host memory; device \"%s\" has none", ctx->run.ops->name);
+        tg_fail(ctx, TG_ERR_DEVICE,
+                "ranks of one node share host memory, which device \"%s\" lacks; expected device \"cpu\" or \"cuda\"",
+                ctx->run.ops->name);
     else if (tg_ok(ctx))
         c = attach(ctx, fd, rank, own_fd);
     return tg_comm_or_inert(c);

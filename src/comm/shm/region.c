@@ -19,6 +19,11 @@ static uint64_t layout(void) {
 
 static size_t rank_slots_bytes(int n) { return sizeof(tg_region) + (size_t)n * sizeof(tg_rank_slot); }
 
+static void begin_rank_slots(tg_region *r, int n) {
+    r->size = n;
+    for (int i = 0; i < n; i++) atomic_store_explicit(&r->rank_slot[i].cause, -1, memory_order_relaxed);
+}
+
 /* ---- Regions of threads ---- */
 
 tg_region *tg_region_new(int n, const tg_allocator *allocator) {
@@ -28,8 +33,8 @@ tg_region *tg_region_new(int n, const tg_allocator *allocator) {
     memset(r, 0, bytes);
     r->magic = MAGIC;
     r->bytes = bytes;
-    r->size = n;
     r->allocator = *allocator;
+    begin_rank_slots(r, n);
     pthread_mutex_init(&r->lock, NULL);
     return r;
 }
@@ -72,7 +77,7 @@ static void lay_out(tg_region *r, int n) {
     pthread_mutexattr_setrobust(&shared, PTHREAD_MUTEX_ROBUST);
     pthread_mutex_init(&r->lock, &shared);
     pthread_mutexattr_destroy(&shared);
-    r->size = n;
+    begin_rank_slots(r, n);
     r->heap_next = whole_pages(rank_slots_bytes(n));
     r->heap_end = r->arenas = r->heap_next + whole_pages(heap_bytes);
     r->arena_bytes = arena_bytes(n);

@@ -113,26 +113,29 @@ static bool has_posted(const tg_slot *slot, int member, uint64_t sequence) {
 }
 
 /* Checks that each member sends what the other expects. The later of two members does so before any data of theirs
- * may move. Fence: if two arrive at the same time, at least one sees the other. */
+ * may move. Fence: if two arrive at the same time, at least one sees the other. The counts are in the members' memory,
+ * which a member whose group fails must not free meanwhile. */
 static void compare_pairs(tg_shm_group *s, tg_slot *slot, uint64_t sequence) {
     const tg_post *mine = &slot->post[s->control.rank];
     const tg_vantage *v = &s->self->view;
-    if (mine->signature.kind != TG_ALL_TO_ALL) return;
+    if (mine->signature.kind != TG_ALL_TO_ALL || !tg_shm_enter(s)) return;
     atomic_thread_fence(memory_order_seq_cst);
-    for (int i = 0; i < s->control.size; i++) {
+    int other = -1;
+    for (int i = 0; i < s->control.size && other < 0; i++) {
         if (i == s->control.rank || !has_posted(slot, i, sequence)) continue;
-        if (tg_pair_agrees(pair_of(v, mine, i), pair_of(v, &slot->post[i], s->control.rank))) continue;
-        mismatch(s, slot, sequence, s->control.rank, i);
-        return;
+        if (!tg_pair_agrees(pair_of(v, mine, i), pair_of(v, &slot->post[i], s->control.rank))) other = i;
     }
+    tg_shm_exit(s);
+    if (other >= 0) mismatch(s, slot, sequence, s->control.rank, other);
 }
 
 static void arrive(tg_shm_group *s, tg_slot *slot, uint64_t sequence) {
     compare(s, slot, sequence);
-    if (!tg_shm_has_failed(s)) compare_pairs(s, slot, sequence);
+    compare_pairs(s, slot, sequence);
     if (atomic_fetch_add_explicit(&slot->arrived, 1, memory_order_acq_rel) + 1 < s->control.size) return;
-    if (tg_shm_has_failed(s)) return;
+    if (!tg_shm_enter(s)) return;
     tg_shm_cut(s, slot);
+    tg_shm_exit(s);
     atomic_store_explicit(&slot->ready, sequence + 1, memory_order_release);
     if (slot->parts * slot->pieces <= 1) tg_shm_run(s, slot);
     tg_shm_ring(s);
@@ -339,7 +342,8 @@ static void post_failure(tg_listener *l) {
     uint64_t order = 1 + atomic_fetch_add_explicit(&self->view.region->failures, 1, memory_order_relaxed);
     tg_shared_text_write(&rank_slot->failure, self->ctx->run.message);
     atomic_store_explicit(&rank_slot->order, order, memory_order_relaxed);
-    atomic_store_explicit(&rank_slot->cause, self->cause, memory_order_relaxed);
+    int cause = self->ctx->run.status == TG_ERR_REMOTE ? self->cause : -1;
+    atomic_store_explicit(&rank_slot->cause, cause, memory_order_relaxed);
     atomic_store_explicit(&rank_slot->status, (int)self->ctx->run.status, memory_order_relaxed);
     atomic_store_explicit(&rank_slot->state, TG_RANK_FAILED, memory_order_release);
 }

@@ -49,7 +49,7 @@ static void run_rank(rank_thread *t, tg_ctx *ctx) {
     if (tg_ctx_status(ctx) != TG_OK)
         fail_rank(t, tg_ctx_status(ctx), tg_ctx_message(ctx));
     else if (s != TG_OK)
-        fail_rank(t, s, text);
+        fail_rank(t, s, text), atomic_store(&t->region->rank_slot[t->rank].cause, -1);
     post_return(t);
     tg_comm_free_all(world);
 }
@@ -134,6 +134,7 @@ tg_status tg_ranks_run(int n, tg_rank_fn fn, void *arg, const tg_ranks_opts *giv
     if (given && (given->size < sizeof(size_t) || given->size > sizeof o)) return TG_ERR_ARGUMENT;
     if (given) memcpy(&o, given, given->size);
     if (o.message && o.message_size) o.message[0] = 0;
+    if (o.message && !o.message_size) return TG_ERR_ARGUMENT;
     TG_TRY(check_options(n, fn, &o));
     if (o.config && (o.config->size < sizeof(size_t) || o.config->size > sizeof config)) {
         say(&o, "%d ranks: %s", n, "the config's size was never set, or is a later version's");

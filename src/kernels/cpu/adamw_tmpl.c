@@ -8,18 +8,18 @@ typedef struct coefficients {
 } coefficients;
 
 static coefficients coefficients_of(const tg_adamw_job *job) {
-    double lr = job->step[TG_WORD_LR], wd = job->weight_decay;
+    double lr = job->step[TG_SCALAR_LR], wd = job->weight_decay;
     return (coefficients){
         .beta1 = (real)job->beta1,
         .beta2 = (real)job->beta2,
         .gain1 = (real)(1 - job->beta1),
         .gain2 = (real)(1 - job->beta2),
         .eps = (real)job->eps,
-        .clip = (real)job->step[TG_WORD_COEFFICIENT],
-        .rate = (real)(lr / job->step[TG_WORD_UNBIAS1]),
+        .clip = (real)job->step[TG_SCALAR_COEFFICIENT],
+        .rate = (real)(lr / job->step[TG_SCALAR_UNBIAS1]),
         .keep = job->decoupled ? (real)(1 - lr * wd) : 1,
         .decay = job->decoupled ? 0 : (real)wd,
-        .unbias = (real)(1 / sqrt(job->step[TG_WORD_UNBIAS2])),
+        .unbias = (real)(1 / sqrt(job->step[TG_SCALAR_UNBIAS2])),
     };
 }
 

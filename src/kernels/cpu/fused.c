@@ -172,7 +172,7 @@ tg_status tg_cpu_prepare(tg_ctx *ctx, const tg_prepare_args *a) {
 }
 
 static void step_one(tg_ctx *ctx, const tg_adamw_args *a) {
-    if (a->step[TG_WORD_SKIP] != 0)
+    if (a->step[TG_SCALAR_SKIP] != 0)
         return;
     tg_adamw_job job = {
         .param = tg_flat_of(&a->param),

@@ -42,18 +42,18 @@ template <class T> struct Coefficients {
 };
 
 template <class T> __device__ inline Coefficients<T> coefficients_of(const AdamwItem &p) {
-    double lr = p.step[TG_WORD_LR];
+    double lr = p.step[TG_SCALAR_LR];
     Coefficients<T> c;
     c.beta1 = (T)p.beta1;
     c.beta2 = (T)p.beta2;
     c.gain1 = (T)(1 - p.beta1);
     c.gain2 = (T)(1 - p.beta2);
     c.eps = (T)p.eps;
-    c.clip = (T)p.step[TG_WORD_COEFFICIENT];
-    c.rate = (T)(lr / p.step[TG_WORD_UNBIAS1]);
+    c.clip = (T)p.step[TG_SCALAR_COEFFICIENT];
+    c.rate = (T)(lr / p.step[TG_SCALAR_UNBIAS1]);
     c.keep = p.decoupled ? (T)(1 - lr * p.decay) : (T)1;
     c.decay = p.decoupled ? (T)0 : (T)p.decay;
-    c.unbias = (T)(1 / sqrt(p.step[TG_WORD_UNBIAS2]));
+    c.unbias = (T)(1 / sqrt(p.step[TG_SCALAR_UNBIAS2]));
     return c;
 }
 
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(ADAMW_THREADS) adamw_step(const __grid_constan
     constexpr int Q = Quad<T>::size;
     __shared__ Coefficients<T> shared;
     const AdamwItem &p = list.item[item_of(list, blockIdx.x)];
-    if (p.step[TG_WORD_SKIP] != 0 || *list.fault != ~0ull) return;
+    if (p.step[TG_SCALAR_SKIP] != 0 || *list.fault != ~0ull) return;
     int64_t begin = (int64_t)(blockIdx.x - p.first) * (ADAMW_THREADS * ADAMW_QUADS * Q) + threadIdx.x * Q;
     int from = p.data[ADAMW_MASTER] ? ADAMW_MASTER : ADAMW_PARAM;
     Raw raw[ADAMW_QUADS][4];

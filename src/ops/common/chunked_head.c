@@ -17,16 +17,16 @@ static int64_t chunk_rows(const tg_call *c, int64_t v) {
     return chunks ? (rows + chunks - 1) / chunks : 0;
 }
 
-static int64_t columns_of(const tg_call *c) { return ((const tg_loss_params *)c->params)->columns; }
+static int64_t columns_of(const tg_call *c) { return ((const tg_row_loss_params *)c->params)->columns; }
 
-tg_status tg_head_infer(tg_call *c) {
+tg_status tg_chunked_head_infer(tg_call *c) {
     const tg_tensor *x = c->in[0], *w = c->in[1];
     tg_dtype dtype = tg_accumulate_dtype((tg_dtype)w->dtype);
     TG_TRY(tg_need_float(c, 0));
     TG_TRY(tg_need_same_dtype(c, 0, 1));
     if (x->ndim < 1 || w->ndim != 2 || x->shape[x->ndim - 1] != w->shape[1])
         return tg_call_fail(c, TG_ERR_SHAPE, "x must be [.., h] and w [v, h] with the same h");
-    TG_TRY(tg_loss_infer(c, w->shape[0]));
+    TG_TRY(tg_row_loss_infer(c, w->shape[0]));
     if (!c->needs) return TG_OK;
     int64_t v = columns_of(c);
     return tg_call_save(c, c->n_saved, dtype, 2, (int64_t[]){chunk_rows(c, v), v});
@@ -61,7 +61,8 @@ static tg_tensor *chunk_buffer(tg_call *c, const head *p, tg_dtype dtype) {
 
 /* The buffer that infer declared last, after those of every loss; NULL if no gradient is needed. */
 static tg_tensor *kept_logits(const tg_call *c) {
-    int others = ((const tg_loss_params *)c->params)->reduction == TG_LOSS_MEAN ? TG_LOSS_COUNT : TG_LOSS_MASS;
+    int others =
+        ((const tg_row_loss_params *)c->params)->reduction == TG_LOSS_MEAN ? TG_ROW_LOSS_COUNT : TG_ROW_LOSS_MASS;
     return c->n_saved > others + 1 ? c->saved[c->n_saved - 1] : NULL;
 }
 
@@ -89,7 +90,7 @@ static int64_t rows_left(const head *p, int64_t first) {
     return p->rows - first < p->chunk ? p->rows - first : p->chunk;
 }
 
-tg_status tg_head_forward(tg_call *c, const tg_tensor *loss) {
+tg_status tg_chunked_head_forward(tg_call *c, const tg_tensor *loss) {
     head p;
     tg_tensor *logits = kept_logits(c);
     tg_extent e;
@@ -99,7 +100,7 @@ tg_status tg_head_forward(tg_call *c, const tg_tensor *loss) {
     for (int64_t first = 0; first < p.rows; first += p.chunk) {
         int64_t n = rows_left(&p, first);
         TG_TRY(make_logits(c, &p, first, n, logits));
-        TG_TRY(tg_loss_forward(c, tg_rows_array(tg_data(logits), p.dtype, n, p.v, &e), p.target, loss, first));
+        TG_TRY(tg_row_loss_forward(c, tg_rows_array(tg_data(logits), p.dtype, n, p.v, &e), p.target, loss, first));
     }
     return TG_OK;
 }
@@ -136,10 +137,10 @@ static tg_tensor *work_buffer(tg_call *c, const head *p, tg_tensor *kept, bool s
 /* Runs from the last chunk, whose logits were saved, to the first. The logits of the others are computed again, and
  * so are the last one's in a backward that follows a failed one. The gradient overwrites the logits if the products,
  * which need it in the operands' dtype, can read it there. */
-tg_status tg_head_backward(tg_call *c, const tg_tensor *row_grads) {
+tg_status tg_chunked_head_backward(tg_call *c, const tg_tensor *row_grads) {
     head p;
     tg_extent e, eg;
-    tg_loss_params *params = c->params;
+    tg_row_loss_params *params = c->params;
     bool spent = params->spent;
     TG_TRY(open_head(c, &p));
     tg_tensor *kept = kept_logits(c), *work = work_buffer(c, &p, kept, spent), *glogits = work;
@@ -155,12 +156,12 @@ tg_status tg_head_backward(tg_call *c, const tg_tensor *row_grads) {
         if (!is_kept) TG_TRY(make_logits(c, &p, first, n, logits));
         tg_array l = tg_rows_array(tg_data(logits), p.dtype, n, p.v, &e);
         tg_array g = tg_rows_array(tg_data(glogits), (tg_dtype)glogits->dtype, n, p.v, &eg);
-        TG_TRY(tg_loss_backward(c, g, l, p.target, row_grads, first, false));
+        TG_TRY(tg_row_loss_backward(c, g, l, p.target, row_grads, first, false));
         TG_TRY(chunk_grads(c, &p, first, n, glogits));
     }
     return TG_OK;
 }
 
-int64_t tg_head_flops(const tg_node *n) {
+int64_t tg_chunked_head_flops(const tg_node *n) {
     return tg_flops(2 * tg_numel(tg_node_input(n, 0)), tg_dim(tg_node_input(n, 1), 0));
 }

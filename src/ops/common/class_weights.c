@@ -9,12 +9,12 @@
 
 enum { W = 1 };
 
-static const tg_loss_params *params(const tg_call *c) { return c->params; }
+static const tg_row_loss_params *params(const tg_call *c) { return c->params; }
 static tg_tensor *weights_of(const tg_call *c) { return c->saved[c->n_saved - 1]; }
 
-tg_status tg_loss_weights_infer(tg_call *c, int64_t classes) {
+tg_status tg_class_weights_infer(tg_call *c, int64_t classes) {
     const tg_tensor *w = c->in[W];
-    tg_loss_params *p = c->params;
+    tg_row_loss_params *p = c->params;
     p->weighted = w != NULL;
     if (!w) return TG_OK;
     TG_TRY(tg_need_same_dtype(c, 0, W));
@@ -44,7 +44,7 @@ typedef struct tally {
 } tally;
 
 static tg_status count(tg_call *c, tg_tensor *target, tally *n) {
-    TG_TRY(tg_loss_counts(c, target, &n->counts));
+    TG_TRY(tg_row_loss_counts(c, target, &n->counts));
     n->counts = vector(c, n->counts);
     n->total = tg_call_temp(c, (tg_dtype)weights_of(c)->dtype, 0, target->shape);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
@@ -64,8 +64,8 @@ static tg_status pick(tg_call *c, tg_tensor *target, const tally *n) {
 
 /* loss := (1 - s) loss + s / K (log(mass) sum(w) - sum(w (x - top))) */
 static tg_status smooth(tg_call *c, tg_tensor *x, const tg_tensor *loss, const tally *n) {
-    const tg_loss_params *p = params(c);
-    tg_tensor *top = c->saved[TG_LOSS_TOP], *top_col = column(c, top);
+    const tg_row_loss_params *p = params(c);
+    tg_tensor *top = c->saved[TG_ROW_LOSS_TOP], *top_col = column(c, top);
     tg_dtype wide = (tg_dtype)top->dtype;
     int64_t v = p->classes, all[] = {top->numel, v};
     tg_tensor *weighed = tg_call_temp(c, wide, 2, all), *u = tg_call_temp(c, wide, 1, all),
@@ -75,14 +75,14 @@ static tg_status smooth(tg_call *c, tg_tensor *x, const tg_tensor *loss, const t
     TG_TRY(tg_op_map(c, TG_FN_sub_mul, weighed, TG_T3(by_row, top_col, c->in[W]), 3, 0, 0, false));
     TG_TRY(tg_ctx_ops(c->ctx)->reduce(c->ctx, TG_SUM, tg_array_keep(tg_array_of(sum), 2, 2, &e), tg_array_of(weighed),
                                       1, false));
-    TG_TRY(tg_op_map(c, TG_FN_log, u, TG_T1(c->saved[TG_LOSS_MASS]), 1, 0, 0, false));
+    TG_TRY(tg_op_map(c, TG_FN_log, u, TG_T1(c->saved[TG_ROW_LOSS_MASS]), 1, 0, 0, false));
     TG_TRY(tg_op_map(c, TG_FN_mul, u, TG_T2(u, n->total), 2, 0, 0, false));
     TG_TRY(tg_op_map(c, TG_FN_sub, u, TG_T2(u, sum), 2, 0, 0, false));
     TG_TRY(tg_op_map(c, TG_FN_where_da, u, TG_T2(n->counts, u), 2, 0, 0, false));
     return tg_op_map(c, TG_FN_linear_sum, loss, TG_T2(loss, u), 2, 1 - p->smoothing, p->smoothing / (double)v, false);
 }
 
-tg_status tg_loss_weigh(tg_call *c, tg_tensor *x, tg_tensor *target, tg_tensor *loss) {
+tg_status tg_class_weights_forward(tg_call *c, tg_tensor *x, tg_tensor *target, tg_tensor *loss) {
     tally n;
     TG_TRY(count(c, target, &n));
     TG_TRY(pick(c, target, &n));
@@ -95,8 +95,8 @@ tg_status tg_loss_weigh(tg_call *c, tg_tensor *x, tg_tensor *target, tg_tensor *
 /* gx += s / K g (sum(w) softmax(x) - w) in rows that count. Ignored rows may hold infinities or NaN, which a product
  * with 0 would not remove, so they are masked. */
 static tg_status smooth_gradient(tg_call *c, tg_tensor *gx, tg_tensor *x, tg_tensor *target, const tg_tensor *g) {
-    const tg_loss_params *p = params(c);
-    tg_tensor *top = c->saved[TG_LOSS_TOP];
+    const tg_row_loss_params *p = params(c);
+    tg_tensor *top = c->saved[TG_ROW_LOSS_TOP];
     tg_dtype wide = (tg_dtype)top->dtype;
     int64_t v = p->classes, n_rows = top->numel;
     const int64_t all[] = {n_rows, v};
@@ -110,16 +110,17 @@ static tg_status smooth_gradient(tg_call *c, tg_tensor *gx, tg_tensor *x, tg_ten
     TG_TRY(tg_op_map(c, TG_FN_where_da, q, TG_T2(n.counts, g), 2, 0, 0, false));
     TG_TRY(tg_op_map(c, TG_FN_affine, q, TG_T1(q), 1, p->smoothing / (double)v, 0, false));
     TG_TRY(tg_op_map(c, TG_FN_mul, of_all, TG_T2(q, n.total), 2, 0, 0, false));
-    TG_TRY(tg_op_map(c, TG_FN_div, of_all, TG_T2(of_all, c->saved[TG_LOSS_MASS]), 2, 0, 0, false));
+    TG_TRY(tg_op_map(c, TG_FN_div, of_all, TG_T2(of_all, c->saved[TG_ROW_LOSS_MASS]), 2, 0, 0, false));
     TG_TRY(tg_op_map(c, TG_FN_exp_sub_mul, part, TG_T3(at, top_col, all_col), 3, 0, 0, false));
     TG_TRY(tg_op_map(c, TG_FN_neg, q, TG_T1(q), 1, 0, 0, false));
     TG_TRY(tg_op_map(c, TG_FN_mul, part, TG_T2(q_col, c->in[W]), 2, 0, 0, true));
     return tg_op_map(c, TG_FN_where_da, gx, TG_T2(counts, part), 2, 0, 0, true);
 }
 
-tg_status tg_loss_weighed_backward(tg_call *c, tg_tensor *gx, tg_tensor *x, tg_tensor *target, tg_tensor *g, bool add) {
-    const tg_loss_params *p = params(c);
-    tg_tensor *top = c->saved[TG_LOSS_TOP], *of_row = tg_call_temp(c, (tg_dtype)top->dtype, 1, &top->numel);
+tg_status tg_class_weights_backward(tg_call *c, tg_tensor *gx, tg_tensor *x, tg_tensor *target, tg_tensor *g,
+                                    bool add) {
+    const tg_row_loss_params *p = params(c);
+    tg_tensor *top = c->saved[TG_ROW_LOSS_TOP], *of_row = tg_call_temp(c, (tg_dtype)top->dtype, 1, &top->numel);
     int64_t v = p->classes, all[] = {top->numel, v};
     bool smoothed = p->smoothing != 0, wide = smoothed && gx->dtype != top->dtype;
     tg_tensor *to = wide ? tg_call_temp(c, (tg_dtype)top->dtype, 2, all) : rows(c, gx, v);
@@ -127,7 +128,7 @@ tg_status tg_loss_weighed_backward(tg_call *c, tg_tensor *gx, tg_tensor *x, tg_t
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(tg_op_map(c, TG_FN_mul, of_row, TG_T2(each, weights_of(c)), 2, 0, 0, false));
     TG_TRY(tg_op_map(c, TG_FN_affine, of_row, TG_T1(of_row), 1, 1 - p->smoothing, 0, false));
-    TG_TRY(tg_loss_backward(c, tg_array_of(to), tg_array_of(logits), target, of_row, 0, add && !wide));
+    TG_TRY(tg_row_loss_backward(c, tg_array_of(to), tg_array_of(logits), target, of_row, 0, add && !wide));
     if (smoothed) TG_TRY(smooth_gradient(c, to, x, target, each));
     return wide ? tg_op_map(c, TG_FN_id, by_row, TG_T1(to), 1, 0, 0, add) : TG_OK;
 }

@@ -58,7 +58,7 @@ tg_tensor *tg_node_kept_input(tg_tape *t, const tg_node *n, int i, int k) {
     return y;
 }
 
-tg_tensor *tg_norm_taped(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, double eps, bool rms) {
+tg_tensor *tg_norm_compose(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, double eps, bool rms) {
     tg_dtype dtype = (tg_dtype)x->dtype;
     tg_tensor *d = tg_wide(t, x);
     if (!rms) d = tg_sub(t, d, tg_mean(t, d, TG_DIMS(-1), true));

@@ -7,11 +7,11 @@
 #include "ops/derivatives/grad_graph.h"
 
 /* Defines the vjp of an op with one input and one output from an expression in t, n and the tensors g, x and y. */
-#define TG_VJP(name, taped)                                                                              \
+#define TG_VJP(name, recorded)                                                                           \
     static tg_status name(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {       \
         tg_tensor *g = gout[0], *x = tg_node_in(n)[0], *y = tg_node_out(n)[0];                           \
         (void)t, (void)g, (void)x, (void)y;                                                              \
-        gin[0] = (taped);                                                                                \
+        gin[0] = (recorded);                                                                             \
         return TG_OK;                                                                                    \
     }
 
@@ -53,7 +53,7 @@ static inline tg_tensor *tg_wide(tg_tape *t, tg_tensor *x) {
 tg_tensor *tg_node_kept_input(tg_tape *t, const tg_node *n, int i, int k);
 
 /* Layer norm or RMS norm of x, composed of primitive ops; w and b may be NULL. */
-tg_tensor *tg_norm_taped(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, double eps, bool rms);
+tg_tensor *tg_norm_compose(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, double eps, bool rms);
 /* Dropout with the draws of another call (dropout.c). */
 tg_tensor *tg_dropout_again(tg_tape *t, tg_tensor *x, double p, const tg_draws *draws);
 

@@ -5,19 +5,26 @@
 #include "ops/common/row_loss.h"
 #include "ops/common/nn_op.h"
 
-tg_losses_params tg_losses_params_of(const tg_loss_opts *opts) {
+tg_elementwise_loss_params tg_elementwise_loss_params_of(const tg_loss_opts *opts, unsigned uses) {
     tg_loss_opts o;
     tg_op_options(&o, sizeof o, opts);
-    return (tg_losses_params){.size = o.size,
-                              .known = sizeof o,
-                              .reduction = o.reduction,
-                              .log_target = o.log_target,
-                              .ignore_index = tg_loss_ignore_index(o.ignore_index)};
+    const char *unused = o.ignore_index && !(uses & TG_LOSS_USES_IGNORE_INDEX) ? "ignore_index"
+                         : o.log_target && !(uses & TG_LOSS_USES_LOG_TARGET)   ? "log_target"
+                                                                               : NULL;
+    return (tg_elementwise_loss_params){.size = o.size,
+                                        .known = sizeof o,
+                                        .reduction = o.reduction,
+                                        .log_target = o.log_target,
+                                        .ignore_index = tg_row_loss_ignore_index(o.ignore_index),
+                                        .unused = unused};
 }
 
-tg_status tg_losses_check(tg_call *c, tg_loss_reduction last) {
-    tg_losses_params *p = c->params;
+tg_status tg_elementwise_loss_check(tg_call *c, tg_loss_reduction last) {
+    tg_elementwise_loss_params *p = c->params;
     TG_TRY(tg_size_check(c->ctx, p->size, p->known, "the options"));
+    if (p->unused)
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "option %s is set, but this loss does not use it; leave it 0",
+                            p->unused);
     if (p->factor == 0) p->factor = 1;
     if (p->reduction >= TG_LOSS_MEAN && p->reduction <= last) return TG_OK;
     return tg_call_fail(c, TG_ERR_ARGUMENT, "reduction is %d; it must be TG_LOSS_MEAN, _SUM%s", (int)p->reduction,
@@ -65,10 +72,10 @@ static tg_status need_weight(tg_call *c, int i) {
     return fits ? TG_OK : tg_call_fail(c, TG_ERR_SHAPE, "input %d does not broadcast to the shape of input 0", i);
 }
 
-tg_status tg_losses_infer(tg_call *c, tg_loss_reduction last) {
+tg_status tg_elementwise_loss_infer(tg_call *c, tg_loss_reduction last) {
     const tg_tensor *x = c->in[0];
-    TG_TRY(tg_losses_check(c, last));
-    const tg_losses_params *p = c->params;
+    TG_TRY(tg_elementwise_loss_check(c, last));
+    const tg_elementwise_loss_params *p = c->params;
     TG_TRY(tg_need_float(c, 0));
     TG_TRY(tg_need_same_dtype(c, 0, 1));
     if (!tg_same_shape(x, c->in[1])) return tg_call_fail(c, TG_ERR_SHAPE, "x and y have different shapes; they must "
@@ -83,23 +90,23 @@ tg_status tg_losses_infer(tg_call *c, tg_loss_reduction last) {
                        x->shape);
 }
 
-tg_tensor *tg_losses_temp(tg_call *c) {
+tg_tensor *tg_elementwise_loss_temp(tg_call *c) {
     return tg_call_temp(c, tg_accumulate_dtype((tg_dtype)c->in[0]->dtype), c->in[0]->ndim, c->in[0]->shape);
 }
 
-tg_tensor *tg_losses_buffer(tg_call *c) {
-    const tg_losses_params *p = c->params;
-    return p->reduction == TG_LOSS_NONE ? c->out[0] : tg_losses_temp(c);
+tg_tensor *tg_elementwise_loss_buffer(tg_call *c) {
+    const tg_elementwise_loss_params *p = c->params;
+    return p->reduction == TG_LOSS_NONE ? c->out[0] : tg_elementwise_loss_temp(c);
 }
 
 /* The factor of a sum over all elements of x. */
-static double scale_of(const tg_losses_params *p, const tg_tensor *x) {
+static double scale_of(const tg_elementwise_loss_params *p, const tg_tensor *x) {
     if (p->reduction == TG_LOSS_MEAN) return p->factor / (double)x->numel;
     return p->reduction == TG_LOSS_BATCH_MEAN ? p->factor / (double)x->shape[0] : p->factor;
 }
 
-tg_status tg_losses_reduce(tg_call *c, const tg_tensor *loss) {
-    const tg_losses_params *p = c->params;
+tg_status tg_elementwise_loss_reduce(tg_call *c, const tg_tensor *loss) {
+    const tg_elementwise_loss_params *p = c->params;
     tg_extent e;
     double scale = scale_of(p, c->in[0]);
     if (p->reduction != TG_LOSS_NONE) {
@@ -109,7 +116,7 @@ tg_status tg_losses_reduce(tg_call *c, const tg_tensor *loss) {
     return scale == 1 ? TG_OK : tg_op_map(c, TG_FN_affine, loss, TG_T1(loss), 1, scale, 0, false);
 }
 
-tg_tensor *tg_losses_gradient(tg_call *c, double sign) {
+tg_tensor *tg_elementwise_loss_gradient(tg_call *c, double sign) {
     tg_tensor *g = c->gout[0];
     double scale = sign * scale_of(c->params, c->in[0]);
     if (scale == 1) return g;
@@ -118,8 +125,8 @@ tg_tensor *tg_losses_gradient(tg_call *c, double sign) {
     return scaled;
 }
 
-tg_tensor *tg_losses_taped(tg_tape *t, const tg_node *n, tg_tensor *loss) {
-    const tg_losses_params *p = tg_node_params(n);
+tg_tensor *tg_elementwise_loss_compose(tg_tape *t, const tg_node *n, tg_tensor *loss) {
+    const tg_elementwise_loss_params *p = tg_node_params(n);
     double scale = scale_of(p, tg_node_in(n)[0]);
     if (p->reduction != TG_LOSS_NONE) loss = tg_sum(t, loss, TG_ALL_DIMS, false);
     return scale == 1 ? loss : tg_scale(t, loss, scale);

@@ -33,8 +33,8 @@ tg_tensor *tg_reduce_whole(tg_call *c, const tg_tensor *x);
 tg_tensor *tg_reduce_small(tg_call *c, const tg_tensor *x);
 tg_tensor *tg_reduce_small_f64(tg_call *c, const tg_tensor *x);
 
-/* The same as taped ops: r, a result or its gradient, with the reduced dims restored; the group size of a node. */
-tg_tensor *tg_reduce_kept_taped(tg_tape *t, const tg_node *n, tg_tensor *r);
+/* The same as recorded ops: r, a result or its gradient, with the reduced dims restored; the group size of a node. */
+tg_tensor *tg_reduce_kept_recorded(tg_tape *t, const tg_node *n, tg_tensor *r);
 int64_t tg_reduce_node_group(const tg_node *n);
 
 /* The cost of a reduction is the number of elements that it reads. */

@@ -8,26 +8,26 @@
 enum { PYTORCH_IGNORE_INDEX = -100 };
 static const int64_t exact_in_double = (int64_t)1 << 53; /* limit of the device's fill, which takes a double */
 
-int64_t tg_loss_ignore_index(int64_t given) {
+int64_t tg_row_loss_ignore_index(int64_t given) {
     return given == 0 ? PYTORCH_IGNORE_INDEX : given == TG_IGNORE_ZERO ? 0 : given;
 }
 
-tg_tensor *tg_loss_weight_of(const tg_cross_entropy_opts *opts) {
+tg_tensor *tg_class_weights_of(const tg_cross_entropy_opts *opts) {
     tg_cross_entropy_opts o;
     tg_op_options(&o, sizeof o, opts);
     return o.weight;
 }
 
-tg_loss_params tg_loss_params_of(const tg_cross_entropy_opts *opts) {
+tg_row_loss_params tg_row_loss_params_of(const tg_cross_entropy_opts *opts) {
     tg_cross_entropy_opts o;
     tg_op_options(&o, sizeof o, opts);
-    return (tg_loss_params){.size = o.size,
-                            .known = sizeof o,
-                            .ignore_index = tg_loss_ignore_index(o.ignore_index),
-                            .smoothing = o.smoothing,
-                            .kind = o.smoothing_kind,
-                            .reduction = o.reduction,
-                            .weighted = o.weight != NULL};
+    return (tg_row_loss_params){.size = o.size,
+                                .known = sizeof o,
+                                .ignore_index = tg_row_loss_ignore_index(o.ignore_index),
+                                .smoothing = o.label_smoothing,
+                                .kind = o.smoothing_kind,
+                                .reduction = o.reduction,
+                                .weighted = o.weight != NULL};
 }
 
 static tg_status need_target(tg_call *c, int i) {
@@ -40,13 +40,13 @@ static tg_status need_target(tg_call *c, int i) {
 }
 
 static tg_status check_options(tg_call *c) {
-    const tg_loss_params *p = c->params;
+    const tg_row_loss_params *p = c->params;
     TG_TRY(tg_size_check(c->ctx, p->size, p->known, "the options"));
     if (!(p->smoothing >= 0 && p->smoothing <= 1))
-        return tg_call_fail(c, TG_ERR_ARGUMENT, "smoothing is %g; it must be from 0 to 1", p->smoothing);
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "label_smoothing is %g; it must be from 0 to 1", p->smoothing);
     if (p->kind < TG_SMOOTHING_TORCH || p->kind > TG_SMOOTHING_MEGATRON_PARTITION)
         return tg_call_fail(c, TG_ERR_ARGUMENT,
-                            "the kind of smoothing is %d; it must be TG_SMOOTHING_TORCH, _MEGATRON or "
+                            "smoothing_kind is %d; it must be TG_SMOOTHING_TORCH, _MEGATRON or "
                             "_MEGATRON_PARTITION", (int)p->kind);
     if (p->ignore_index < -exact_in_double || p->ignore_index > exact_in_double)
         return tg_call_fail(c, TG_ERR_ARGUMENT, "ignore_index is %lld; its magnitude must be at most 2^53",
@@ -58,7 +58,7 @@ static tg_status check_options(tg_call *c) {
 }
 
 /* Smoothing a / (K - 1) on each of the K - 1 wrong classes equals PyTorch's smoothing by a K / (K - 1). */
-static void resolve_smoothing(tg_loss_params *p) {
+static void resolve_smoothing(tg_row_loss_params *p) {
     int64_t k = p->kind == TG_SMOOTHING_MEGATRON_PARTITION ? p->columns : p->classes;
     if (p->kind == TG_SMOOTHING_TORCH) return;
     p->smoothing = k > 1 ? p->smoothing * (double)k / (double)(k - 1) : 0;
@@ -67,7 +67,7 @@ static void resolve_smoothing(tg_loss_params *p) {
 /* Rows are free, summed, or needed whole if their count divides; all other dims are whole. */
 static tg_status state_rows(tg_call *c) {
     static const int roles[] = {[TG_LOSS_MEAN] = TG_WHOLE, [TG_LOSS_SUM] = TG_SUMMED};
-    tg_loss_reduction reduction = ((const tg_loss_params *)c->params)->reduction;
+    tg_loss_reduction reduction = ((const tg_row_loss_params *)c->params)->reduction;
     int target = c->n_in - 1;
     for (int d = 0; tg_call_places(c) && d < c->in[target]->ndim; d++) {
         TG_TRY(tg_call_role(c, 0, d, reduction == TG_LOSS_NONE ? d : roles[reduction]));
@@ -76,8 +76,8 @@ static tg_status state_rows(tg_call *c) {
     return target > 1 && c->in[1] ? tg_call_within(c, 2) : TG_OK; /* every row's loss has the whole weight */
 }
 
-tg_status tg_loss_infer(tg_call *c, int64_t classes) {
-    tg_loss_params *p = c->params;
+tg_status tg_row_loss_infer(tg_call *c, int64_t classes) {
+    tg_row_loss_params *p = c->params;
     const tg_tensor *target = c->in[c->n_in - 1];
     tg_dtype dtype = tg_accumulate_dtype((tg_dtype)c->in[0]->dtype);
     TG_TRY(check_options(c));
@@ -86,9 +86,9 @@ tg_status tg_loss_infer(tg_call *c, int64_t classes) {
     TG_TRY(state_rows(c));
     if (!p->comm) p->columns = p->classes = classes;
     resolve_smoothing(p);
-    TG_TRY(tg_call_save(c, TG_LOSS_TOP, dtype, 1, &target->numel));
-    TG_TRY(tg_call_save(c, TG_LOSS_MASS, dtype, 1, &target->numel));
-    if (p->reduction == TG_LOSS_MEAN) TG_TRY(tg_call_save(c, TG_LOSS_COUNT, TG_F64, 0, target->shape));
+    TG_TRY(tg_call_save(c, TG_ROW_LOSS_TOP, dtype, 1, &target->numel));
+    TG_TRY(tg_call_save(c, TG_ROW_LOSS_MASS, dtype, 1, &target->numel));
+    if (p->reduction == TG_LOSS_MEAN) TG_TRY(tg_call_save(c, TG_ROW_LOSS_COUNT, TG_F64, 0, target->shape));
     if (p->weighted) TG_TRY(tg_call_save(c, c->n_saved, dtype, 1, &target->numel));
     return tg_call_out(c, 0, dtype, p->reduction == TG_LOSS_NONE ? target->ndim : 0, target->shape);
 }
@@ -111,8 +111,8 @@ static tg_array part(const tg_tensor *x, int64_t first, int64_t n, tg_extent *e)
     return (tg_array){data, e->shape, e->stride, n, 1, x->dtype, !one};
 }
 
-tg_status tg_loss_buffer(tg_call *c, tg_tensor **loss) {
-    const tg_loss_params *p = c->params;
+tg_status tg_row_loss_buffer(tg_call *c, tg_tensor **loss) {
+    const tg_row_loss_params *p = c->params;
     const tg_tensor *target = c->in[c->n_in - 1];
     *loss = c->out[0];
     if (p->reduction != TG_LOSS_NONE) *loss = tg_call_temp(c, (tg_dtype)c->out[0]->dtype, 1, &target->numel);
@@ -148,8 +148,9 @@ static tg_status mean_logits(tg_call *c, tg_array logits, tg_array top, tg_array
     return ops->map(c->ctx, TG_FN_sub, mean, (const tg_array[]){tg_array_of(wide), mean}, 2, none, false);
 }
 
-tg_status tg_loss_forward(tg_call *c, tg_array logits, const tg_tensor *target, const tg_tensor *loss, int64_t first) {
-    const tg_loss_params *p = c->params;
+tg_status tg_row_loss_forward(tg_call *c, tg_array logits, const tg_tensor *target, const tg_tensor *loss,
+                              int64_t first) {
+    const tg_row_loss_params *p = c->params;
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     int64_t n = logits.shape[0], bad = 0;
     tg_extent e[4];
@@ -157,22 +158,22 @@ tg_status tg_loss_forward(tg_call *c, tg_array logits, const tg_tensor *target, 
         .logits = logits,
         .target = part(target, first, n, &e[0]),
         .loss = part(loss, first, n, &e[1]),
-        .top = part(c->saved[TG_LOSS_TOP], first, n, &e[2]),
-        .mass = part(c->saved[TG_LOSS_MASS], first, n, &e[3]),
+        .top = part(c->saved[TG_ROW_LOSS_TOP], first, n, &e[2]),
+        .mass = part(c->saved[TG_ROW_LOSS_MASS], first, n, &e[3]),
         .ignore_index = p->ignore_index,
         .first = p->first,
         .classes = p->comm ? p->classes : 0,
-        .smoothing = tg_loss_by_partition(p) || p->weighted ? 0 : p->smoothing,
+        .smoothing = tg_row_loss_by_partition(p) || p->weighted ? 0 : p->smoothing,
         .bad = &bad,
     };
     TG_TRY((ops->cross_entropy ? ops->cross_entropy : tg_composed_cross_entropy)(c->ctx, &a));
-    if (tg_loss_by_partition(p))
+    if (tg_row_loss_by_partition(p))
         TG_TRY(mean_logits(c, logits, a.top, a.mass, part(loss, target->numel + first, n, &e[0])));
     return bad ? bad_target(c, target, first + bad - 1, p->classes) : TG_OK;
 }
 
-tg_status tg_loss_counts(tg_call *c, const tg_tensor *target, tg_tensor **counts) {
-    const tg_loss_params *p = c->params;
+tg_status tg_row_loss_counts(tg_call *c, const tg_tensor *target, tg_tensor **counts) {
+    const tg_row_loss_params *p = c->params;
     tg_tensor *ignored = tg_call_temp(c, TG_I64, 0, target->shape);
     *counts = tg_call_temp(c, TG_BOOL, target->ndim, target->shape);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
@@ -185,36 +186,36 @@ tg_status tg_loss_counts(tg_call *c, const tg_tensor *target, tg_tensor **counts
 static tg_status count_rows(tg_call *c, const tg_tensor *target, const tg_tensor *count) {
     tg_tensor *counts = c->saved[c->n_saved - 1];
     tg_extent e;
-    if (!((const tg_loss_params *)c->params)->weighted) TG_TRY(tg_loss_counts(c, target, &counts));
+    if (!((const tg_row_loss_params *)c->params)->weighted) TG_TRY(tg_row_loss_counts(c, target, &counts));
     tg_array sum = tg_array_keep(tg_array_of(count), 1, 1, &e);
     return tg_ctx_ops(c->ctx)->reduce(c->ctx, TG_SUM, sum, part(counts, 0, target->numel, &(tg_extent){0}), 1, false);
 }
 
-tg_status tg_loss_reduce(tg_call *c, const tg_tensor *target, const tg_tensor *loss) {
-    const tg_loss_params *p = c->params;
+tg_status tg_row_loss_reduce(tg_call *c, const tg_tensor *target, const tg_tensor *loss) {
+    const tg_row_loss_params *p = c->params;
     tg_tensor *y = c->out[0];
     tg_extent e;
     if (p->reduction == TG_LOSS_NONE) return TG_OK;
     tg_array sum = tg_array_keep(tg_array_of(y), 1, 1, &e);
     TG_TRY(tg_ctx_ops(c->ctx)->reduce(c->ctx, TG_SUM, sum, tg_array_of(loss), 1, false));
     if (p->reduction == TG_LOSS_SUM) return TG_OK;
-    const tg_tensor *count = c->saved[TG_LOSS_COUNT];
+    const tg_tensor *count = c->saved[TG_ROW_LOSS_COUNT];
     TG_TRY(count_rows(c, target, count));
     return tg_op_map(c, TG_FN_div, y, TG_T2(y, count), 2, 0, 0, false);
 }
 
-tg_status tg_loss_row_grads(tg_call *c, tg_tensor **g) {
-    const tg_loss_params *p = c->params;
+tg_status tg_row_loss_gradients(tg_call *c, tg_tensor **g) {
+    const tg_row_loss_params *p = c->params;
     *g = c->gout[0];
     if (p->reduction != TG_LOSS_MEAN) return tg_op_dense(c, g);
     *g = tg_call_temp(c, (tg_dtype)c->gout[0]->dtype, 0, c->gout[0]->shape);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
-    return tg_op_map(c, TG_FN_div, *g, TG_T2(c->gout[0], c->saved[TG_LOSS_COUNT]), 2, 0, 0, false);
+    return tg_op_map(c, TG_FN_div, *g, TG_T2(c->gout[0], c->saved[TG_ROW_LOSS_COUNT]), 2, 0, 0, false);
 }
 
 /* The slot spreads the smoothing over all classes; this corrects it to spread over this rank's classes alone. */
 static tg_status spread_over_partition(tg_call *c, tg_array glogits, tg_array g) {
-    const tg_loss_params *p = c->params;
+    const tg_row_loss_params *p = c->params;
     tg_extent e;
     int64_t stride[2];
     if (!p->columns) return TG_OK;
@@ -223,17 +224,17 @@ static tg_status spread_over_partition(tg_call *c, tg_array glogits, tg_array g)
     return tg_ctx_ops(c->ctx)->map(c->ctx, TG_FN_affine, glogits, &in, 1, (const double[2]){more, 0}, true);
 }
 
-tg_status tg_loss_backward(tg_call *c, tg_array glogits, tg_array logits, const tg_tensor *target, const tg_tensor *g,
-                           int64_t first, bool add) {
-    const tg_loss_params *p = c->params;
+tg_status tg_row_loss_backward(tg_call *c, tg_array glogits, tg_array logits, const tg_tensor *target,
+                               const tg_tensor *g, int64_t first, bool add) {
+    const tg_row_loss_params *p = c->params;
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     int64_t n = logits.shape[0];
     tg_extent e[4];
     tg_cross_entropy_args a = {
         .logits = logits,
         .target = part(target, first, n, &e[0]),
-        .top = part(c->saved[TG_LOSS_TOP], first, n, &e[1]),
-        .mass = part(c->saved[TG_LOSS_MASS], first, n, &e[2]),
+        .top = part(c->saved[TG_ROW_LOSS_TOP], first, n, &e[1]),
+        .mass = part(c->saved[TG_ROW_LOSS_MASS], first, n, &e[2]),
         .ignore_index = p->ignore_index,
         .first = p->first,
         .classes = p->comm ? p->classes : 0,
@@ -243,11 +244,11 @@ tg_status tg_loss_backward(tg_call *c, tg_array glogits, tg_array logits, const 
         .add = add,
     };
     TG_TRY((ops->cross_entropy_grad ? ops->cross_entropy_grad : tg_composed_cross_entropy_grad)(c->ctx, &a));
-    return tg_loss_by_partition(p) ? spread_over_partition(c, glogits, a.gloss) : TG_OK;
+    return tg_row_loss_by_partition(p) ? spread_over_partition(c, glogits, a.gloss) : TG_OK;
 }
 
-tg_tensor *tg_loss_taped_reduce(tg_tape *t, const tg_loss_params *p, tg_tensor *loss, const tg_tensor *target,
-                                tg_tensor *ignored) {
+tg_tensor *tg_row_loss_compose_reduce(tg_tape *t, const tg_row_loss_params *p, tg_tensor *loss, const tg_tensor *target,
+                                      tg_tensor *ignored) {
     loss = tg_masked_fill(t, loss, ignored, 0);
     if (p->reduction == TG_LOSS_NONE) return loss;
     loss = tg_sum(t, loss, TG_ALL_DIMS, false);
@@ -263,8 +264,8 @@ static tg_tensor *weighed_mean(tg_tape *t, tg_tensor *loss, tg_tensor *weights, 
     return tg_div(t, tg_sum(t, tg_masked_fill(t, loss, ignored, 0), TG_ALL_DIMS, false), all);
 }
 
-tg_tensor *tg_loss_taped(tg_tape *t, const tg_node *n, tg_tensor *logits) {
-    const tg_loss_params *p = tg_node_params(n);
+tg_tensor *tg_row_loss_compose(tg_tape *t, const tg_node *n, tg_tensor *logits) {
+    const tg_row_loss_params *p = tg_node_params(n);
     tg_tensor *target = tg_node_in(n)[n->n_in - 1], *w = p->weighted ? tg_wide(t, tg_node_in(n)[1]) : NULL;
     tg_tensor *ignored = tg_equals(t, target, (double)p->ignore_index);
     logits = tg_masked_fill(t, logits, tg_unsqueeze(t, ignored, -1), 0); /* there they may be NaN */
@@ -276,5 +277,5 @@ tg_tensor *tg_loss_taped(tg_tape *t, const tg_node *n, tg_tensor *logits) {
     tg_tensor *spread = tg_mean(t, log_p, TG_DIMS(-1), false);
     tg_tensor *loss = tg_add(t, tg_scale(t, likely, p->smoothing - 1), tg_scale(t, spread, -p->smoothing));
     return w && p->reduction == TG_LOSS_MEAN ? weighed_mean(t, loss, of_target, ignored)
-                                             : tg_loss_taped_reduce(t, p, loss, target, ignored);
+                                             : tg_row_loss_compose_reduce(t, p, loss, target, ignored);
 }

@@ -1,6 +1,11 @@
 /* Window geometry of convolutions and pools; see windows.h. */
 #include "ops/common/windows.h"
 
+/* Returns which of the options of the dim that a one-dimensional window lacks is set. */
+static const char *unused_dim(const int64_t *step, const int64_t *pad, const int64_t *apart) {
+    return step[1] ? "stride[1]" : pad[1] ? "padding[1]" : apart && apart[1] ? "dilation[1]" : NULL;
+}
+
 tg_windows tg_windows_of(int dims, const int64_t *size, const int64_t *step, const int64_t *or_step, const int64_t *pad,
                          const int64_t *apart) {
     tg_windows w = {.dims = dims, .size = {1, 1}, .step = {1, 1}, .apart = {1, 1}};
@@ -10,6 +15,7 @@ tg_windows tg_windows_of(int dims, const int64_t *size, const int64_t *step, con
         w.pad[d] = pad[k];
         w.apart[d] = apart && apart[k] ? apart[k] : 1;
     }
+    if (dims == 1) w.unused = unused_dim(step, pad, apart);
     return w;
 }
 
@@ -34,6 +40,8 @@ static tg_status count_windows(tg_call *c, const tg_windows *w, int d, int64_t i
 tg_status tg_windows_infer(tg_call *c, const tg_windows *w, int i, int64_t in[2], int64_t out[2]) {
     const tg_tensor *x = c->in[i];
     TG_TRY(tg_size_check(c->ctx, w->given, w->known, "the options"));
+    if (w->unused)
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "option %s is set, but this op does not use it; leave it 0", w->unused);
     if (x->ndim != w->dims + 2)
         return tg_call_fail(c, TG_ERR_SHAPE, "x must be %s", w->dims == 1 ? "[n, c, l]" : "[n, c, h, w]");
     for (int d = 0; d < 2; d++) {

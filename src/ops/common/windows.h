@@ -9,9 +9,11 @@ typedef struct tg_windows {
     size_t given, known; /* sizes of the caller's options and of ours */
     int dims;            /* 1 or 2 window dims of the tensors */
     int64_t size[2], step[2], pad[2], apart[2];
+    const char *unused; /* the name of an option that is set although the op does not use it; NULL: none */
 } tg_windows;
 
-/* Builds windows from options. A stride of 0 means `step`, or 1 if step is NULL. apart NULL means 1. */
+/* Builds windows from options. A stride of 0 means `step`, or 1 if step is NULL. apart NULL means 1. With one dim,
+ * element 1 of step, pad and apart is unused. */
 tg_windows tg_windows_of(int dims, const int64_t *size, const int64_t *step, const int64_t *or_step, const int64_t *pad,
                          const int64_t *apart);
 /* The params of a sample. */

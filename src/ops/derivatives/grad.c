@@ -8,9 +8,9 @@
 #include "placement/rule.h"
 
 /* With create_graph: returns g as a separate tensor of the graph, whatever the tape's grad mode is. */
-static tg_tensor *own_taped(tg_tape *t, const tg_tensor *x, tg_tensor *g) {
+static tg_tensor *own(tg_tape *t, const tg_tensor *x, tg_tensor *g) {
     bool grad = tg_tape_set_grad_mode(t, true);
-    tg_tensor *y = g ? tg_taped_view(t, g) : tg_full_like(t, x, 0);
+    tg_tensor *y = g ? tg_grad_graph_view(t, g) : tg_full_like(t, x, 0);
     tg_tape_set_grad_mode(t, grad);
     return y;
 }
@@ -28,11 +28,11 @@ static tg_tensor *hand_over(tg_tape *t, tg_target *target, const tg_grad_opts *o
             tg_fail(ctx, TG_ERR_STATE, "tg_grad: no root depends on input %d, %s; .allow_unused gives zeros", i, what);
             return tg_inert(ctx);
         }
-        if (opts->create_graph) return own_taped(t, x, NULL);
+        if (opts->create_graph) return own(t, x, NULL);
         g = target->g = tg_temp_empty(ctx, x->dtype, x->ndim, x->shape, TG_MEM_TEMPORARY);
         if (!g || ctx->run.ops->fill(ctx, tg_array_of(g), 0) != TG_OK) return tg_inert(ctx);
     }
-    if (opts->create_graph) return own_taped(t, x, g);
+    if (opts->create_graph) return own(t, x, g);
     if (tg_gradient_own(&target->g) != TG_OK) return tg_inert(ctx);
     g = target->g;
     tg_tensor *y = tg_tape_tensor(t, g->dtype, g->ndim, g->shape, g->stride, tg_storage_ref(g->storage), g->offset);

@@ -21,23 +21,23 @@ tg_tensor *tg_zero_tangent(tg_tape *t, const tg_tensor *x) {
     return y;
 }
 
-tg_tensor *tg_taped_own(tg_tape *t, tg_tensor *g) { return g->tape ? g : tg_scale(t, g, 1); }
+tg_tensor *tg_grad_graph_own(tg_tape *t, tg_tensor *g) { return g->tape ? g : tg_scale(t, g, 1); }
 
-tg_status tg_taped_add(tg_tape *t, tg_slot *s, tg_tensor *g) {
+tg_status tg_grad_graph_add(tg_tape *t, tg_slot *s, tg_tensor *g) {
     s->g = s->g ? tg_add(t, s->g, g) : g;
     return t->ctx->run.status;
 }
 
-tg_status tg_taped_note(const tg_node *n, tg_status s) {
+tg_status tg_grad_graph_explain(const tg_node *n, tg_status s) {
     char site[160];
     if (s == TG_OK) return TG_OK;
     tg_ctx *ctx = tg_node_out(n)[0]->ctx;
-    tg_describe_site(n->site, site, sizeof site);
+    tg_describe_site(tg_scope_site(n->scope, n->site), site, sizeof site);
     tg_fail(ctx, s, "%s: its derivative failed with %s", n->op->name, tg_status_name(s));
     return tg_fail_note(ctx, " (in the derivative of op %s, called from %s)", n->op->name, site);
 }
 
-tg_status tg_taped_fits(const tg_node *n, const tg_tensor *x, const tg_tensor *g, const char *slot, int i) {
+tg_status tg_grad_graph_check(const tg_node *n, const tg_tensor *x, const tg_tensor *g, const char *slot, int i) {
     char want[160], got[160];
     TG_TRY(tg_check(x->ctx, g, slot));
     if (g->dtype == x->dtype && g->ndim == x->ndim && !memcmp(g->shape, x->shape, x->ndim * sizeof *x->shape))
@@ -62,15 +62,15 @@ static tg_status seed_root(tg_pass *p, tg_tensor *root, int i, const char *who) 
         return tg_fail(t->ctx, TG_ERR_SHAPE, "%s: the root is %s, expected one element; give a seed for others", who,
                        what);
     if (given) {
-        TG_TRY(tg_taped_fits(n, root, given, "seed", i));
+        TG_TRY(tg_grad_graph_check(n, root, given, "seed", i));
         TG_TRY(tg_placement_fits(root, given, who));
     }
     if (given)
-        given = tg_taped_own(t, given);
+        given = tg_grad_graph_own(t, given);
     else
         given = tg_full_like(t, root, tg_placement_seed(root));
-    TG_TRY(tg_taped_place(t, n, &given, tg_placement_of_gradient(root, false), "seed"));
-    return tg_taped_add(t, &tg_node_slots(n)[root->out], given);
+    TG_TRY(tg_grad_graph_place(t, n, &given, tg_placement_of_gradient(root, false), "seed"));
+    return tg_grad_graph_add(t, &tg_node_slots(n)[root->out], given);
 }
 
 /* ---- One node ---- */
@@ -93,7 +93,7 @@ static tg_status finish_outputs(tg_pass *p, tg_node *n, bool *any) {
         *any = true;
         if (TG_UNLIKELY(x->ext && x->ext->hooks)) TG_TRY(run_hooks(p->t, x, &s->g));
         /* A sum of REPLICATED tensors becomes INVARIANT if nothing in it needs a gradient. */
-        TG_TRY(tg_taped_place(p->t, n, &s->g, tg_placement_of_gradient(x, false), "gradient"));
+        TG_TRY(tg_grad_graph_place(p->t, n, &s->g, tg_placement_of_gradient(x, false), "gradient"));
         tg_target *target = tg_pass_target(p, n, i);
         if (!target) continue;
         target->g = s->g;
@@ -111,9 +111,9 @@ static tg_status contribute(tg_pass *p, tg_node *n, tg_tensor **gin) {
             src[i]->flags |= TG_N_REACHED;
             continue;
         }
-        TG_TRY(tg_taped_fits(n, x, gin[i], "vjp", i));
-        TG_TRY(tg_taped_place(p->t, n, &gin[i], tg_placement_of_gradient(x, false), "gradient"));
-        TG_TRY(tg_taped_add(p->t, &tg_node_slots(src[i])[x->out], gin[i]));
+        TG_TRY(tg_grad_graph_check(n, x, gin[i], "vjp", i));
+        TG_TRY(tg_grad_graph_place(p->t, n, &gin[i], tg_placement_of_gradient(x, false), "gradient"));
+        TG_TRY(tg_grad_graph_add(p->t, &tg_node_slots(src[i])[x->out], gin[i]));
     }
     return TG_OK;
 }
@@ -122,8 +122,7 @@ static tg_status derive(tg_pass *p, tg_node *n) {
     tg_tape *t = p->t;
     if (!n->op->vjp)
         return tg_fail(t->ctx, TG_ERR_UNSUPPORTED,
-                       "tg_grad: create_graph needs the derivative of op %s as taped ops (its vjp slot), which it has "
-                       "not",
+                       "tg_grad: .create_graph needs the vjp slot of every op on the way, and that of op %s is NULL",
                        n->op->name);
     TG_TRY(tg_node_ready(n));
     tg_tensor **gin = tg_tape_alloc(t, ((size_t)n->n_in + n->n_out) * sizeof *gin);
@@ -142,7 +141,7 @@ static tg_status run_node(tg_pass *p, tg_node *n) {
     TG_TRY(finish_outputs(p, n, &any));
     n->flags &= ~TG_N_DUE;
     if (!any || n->flags & TG_N_LEAF || !tg_pass_leads_on(p, n)) return TG_OK;
-    return tg_taped_note(n, derive(p, n));
+    return tg_grad_graph_explain(n, derive(p, n));
 }
 
 /* A zero gradient is not stored as a tensor. The gradients of the node's inputs are then zero too. */
@@ -191,14 +190,14 @@ static tg_status seed_and_run(tg_pass *p, tg_tensor *const *roots, int n, const 
 
 static tg_status run(tg_pass *p, tg_tensor *const *roots, int n, const char *who) {
     tg_tape *t = p->t;
-    tg_pass *outer = t->taped;
+    tg_pass *outer = t->grad_graph;
     bool grad = t->grad, derives = t->derives;
-    t->taped = p;
+    t->grad_graph = p;
     t->grad = t->derives = true;
     tg_status s = seed_and_run(p, roots, n, who);
     t->grad = grad;
     t->derives = derives;
-    t->taped = outer;
+    t->grad_graph = outer;
     for (tg_node *m = t->last; s != TG_OK && m; m = m->prev) {
         clear_slots(m);
         m->flags &= ~(TG_N_DUE | TG_N_REACHED);
@@ -206,7 +205,7 @@ static tg_status run(tg_pass *p, tg_tensor *const *roots, int n, const char *who
     return s;
 }
 
-const tg_pass_ops tg_grad_graph = {run, tg_taped_own};
+const tg_pass_ops tg_grad_graph = {run, tg_grad_graph_own};
 
 /* ---- Ops that are compositions of other ops ---- */
 
@@ -236,7 +235,7 @@ tg_status tg_compose(tg_tape *t, const tg_node *n, tg_compose_fn f, tg_tensor **
 
 tg_status tg_vjp_composed(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_compose_fn f) {
     if (!t || !n || !gout || !f) return TG_ERR_ARGUMENT;
-    tg_pass *p = t->taped;
+    tg_pass *p = t->grad_graph;
     const tg_node *before = t->last;
     if (!p) return tg_fail(t->ctx, TG_ERR_STATE, "tg_vjp_composed: outside of a vjp");
     tg_tensor **out = tg_tape_alloc(t, (size_t)n->n_out * sizeof *out);
@@ -250,9 +249,9 @@ tg_status tg_vjp_composed(tg_tape *t, const tg_node *n, tg_tensor *const *gout, 
         tg_node *made = gout[i] && tg_is_alive(out[i]) ? tg_tape_node_of(t, out[i]) : NULL;
         if (!tg_pass_needs(p, made)) continue;
         tg_tensor *g = gout[i];
-        TG_TRY(tg_taped_fits(n, tg_node_out(n)[i], out[i], "composition", i));
-        TG_TRY(tg_taped_place(t, n, &g, tg_placement_of_gradient(out[i], false), "gradient"));
-        TG_TRY(tg_taped_add(t, &tg_node_slots(made)[out[i]->out], g));
+        TG_TRY(tg_grad_graph_check(n, tg_node_out(n)[i], out[i], "composition", i));
+        TG_TRY(tg_grad_graph_place(t, n, &g, tg_placement_of_gradient(out[i], false), "gradient"));
+        TG_TRY(tg_grad_graph_add(t, &tg_node_slots(made)[out[i]->out], g));
     }
     return run_nodes(p, t->last, before);
 }

@@ -23,20 +23,20 @@ static inline tg_shape tg_shape_kept(const tg_tensor *x) { return tg_shape_make(
 tg_tensor *tg_full_like(tg_tape *t, const tg_tensor *x, double value);
 tg_tensor *tg_zero_tangent(tg_tape *t, const tg_tensor *x);
 /* Returns the caller's g (a seed, a tangent or a hook's result) as a tensor that the caller will not write. */
-tg_tensor *tg_taped_own(tg_tape *t, tg_tensor *g);
+tg_tensor *tg_grad_graph_own(tg_tape *t, tg_tensor *g);
 /* Adds g into a slot of tape tensors. */
-tg_status tg_taped_add(tg_tape *t, tg_slot *s, tg_tensor *g);
+tg_status tg_grad_graph_add(tg_tape *t, tg_slot *s, tg_tensor *g);
 /* Appends to an error of a node's derivative which node it was. */
-tg_status tg_taped_note(const tg_node *n, tg_status s);
+tg_status tg_grad_graph_explain(const tg_node *n, tg_status s);
 /* Replaces *g by a view with placement `to`, made by an op whose own derivatives are placed as freely. The ops of a
  * derivative may have led the placement rule to a weaker placement, or to another name for the same bytes. An
  * INVARIANT tensor that needs a gradient stays INVARIANT or is refused: otherwise the gradients of the ranks would
  * have to be added. */
-tg_status tg_taped_place(tg_tape *t, const tg_node *n, tg_tensor **g, const tg_placements *to, const char *what);
+tg_status tg_grad_graph_place(tg_tape *t, const tg_node *n, tg_tensor **g, const tg_placements *to, const char *what);
 /* Returns another handle on g with the same placement. */
-tg_tensor *tg_taped_view(tg_tape *t, tg_tensor *g);
+tg_tensor *tg_grad_graph_view(tg_tape *t, tg_tensor *g);
 /* Checks that g has the shape and dtype of x, so that it can be its derivative. */
-tg_status tg_taped_fits(const tg_node *n, const tg_tensor *x, const tg_tensor *g, const char *slot, int i);
+tg_status tg_grad_graph_check(const tg_node *n, const tg_tensor *x, const tg_tensor *g, const char *slot, int i);
 
 /* Makes the inputs of n require gradients exactly as they did when n was recorded, regardless of later calls of
  * tg_set_requires_grad, until tg_needs_now. Returns which flags it changed, in the tape's memory, or NULL after

@@ -40,7 +40,7 @@ static const tg_op derivative_placed = {
     .n_out = 1, .params_size = sizeof(lie_params), .passes = 1, .family = TG_FAMILY_CUSTOM, .sums_f32 = true,
     .infer = lie_infer, .backward = lie_backward, .vjp = lie_vjp, .jvp = lie_jvp};
 
-tg_tensor *tg_taped_view(tg_tape *t, tg_tensor *g) {
+tg_tensor *tg_grad_graph_view(tg_tape *t, tg_tensor *g) {
     if (!tg_grid_axes(t->ctx)) return tg_reshape(t, g, tg_shape_of(g));
     return tg_record(t, &derivative_placed, &(lie_params){tg_place_of(g)}, &g, 1, TG_SITE);
 }
@@ -62,7 +62,7 @@ static tg_status refuse(const tg_tape *t, const tg_node *n, int axis, tg_placeme
                    n->op->name, tg_axis_name((tg_axis)axis), what, found, wanted);
 }
 
-tg_status tg_taped_place(tg_tape *t, const tg_node *n, tg_tensor **g, const tg_placements *to, const char *what) {
+tg_status tg_grad_graph_place(tg_tape *t, const tg_node *n, tg_tensor **g, const tg_placements *to, const char *what) {
     tg_placement as[TG_MAX_AXES];
     const tg_placements *from = tg_grid_axes(t->ctx) ? tg_place_of(*g) : to;
     if (from == to) return t->ctx->run.status;

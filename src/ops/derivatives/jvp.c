@@ -45,16 +45,16 @@ static tg_status push(const tangents *w, tg_node *n) {
     TG_TRY(s == TG_OK ? t->ctx->run.status : s);
     for (int i = 0; i < n->n_out; i++) {
         if (!dout[i]) continue;
-        TG_TRY(tg_taped_fits(n, tg_node_out(n)[i], dout[i], "jvp", i));
-        TG_TRY(tg_taped_place(t, n, &dout[i], tg_place_of(tg_node_out(n)[i]), "tangent"));
-        TG_TRY(tg_taped_add(t, &tg_node_slots(n)[i], dout[i]));
+        TG_TRY(tg_grad_graph_check(n, tg_node_out(n)[i], dout[i], "jvp", i));
+        TG_TRY(tg_grad_graph_place(t, n, &dout[i], tg_place_of(tg_node_out(n)[i]), "tangent"));
+        TG_TRY(tg_grad_graph_add(t, &tg_node_slots(n)[i], dout[i]));
     }
     return TG_OK;
 }
 
 static tg_status push_all(const tangents *w, tg_node *from, const tg_node *to) {
     for (tg_node *n = from; n; n = n->next) {
-        if (n->pass == w->id && !(n->flags & TG_N_LEAF)) TG_TRY(tg_taped_note(n, push(w, n)));
+        if (n->pass == w->id && !(n->flags & TG_N_LEAF)) TG_TRY(tg_grad_graph_explain(n, push(w, n)));
         if (n == to) break;
     }
     return TG_OK;
@@ -116,9 +116,9 @@ static tg_status place_tangents(const tangents *w, tg_tensor *const *inputs, int
             return tg_fail(w->t->ctx, TG_ERR_PLACEMENT,
                            "%s: tangent %d, %s, lies otherwise over the ranks than its input, %s: place it alike", who,
                            i, got, want);
-        tg_tensor *own = tg_taped_own(w->t, din[i]);
-        TG_TRY(tg_taped_place(w->t, node, &own, tg_place_of(inputs[i]), "tangent"));
-        TG_TRY(tg_taped_add(w->t, &tg_node_slots(node)[inputs[i]->out], own));
+        tg_tensor *own = tg_grad_graph_own(w->t, din[i]);
+        TG_TRY(tg_grad_graph_place(w->t, node, &own, tg_place_of(inputs[i]), "tangent"));
+        TG_TRY(tg_grad_graph_add(w->t, &tg_node_slots(node)[inputs[i]->out], own));
     }
     return TG_OK;
 }
@@ -132,8 +132,8 @@ static tg_status run(const tangents *w, tg_tensor *const *outs, int n_outs, tg_t
         const tg_node *n = tg_tape_node_of(w->t, outs[i]);
         tg_tensor *d = n ? tg_node_slots(n)[outs[i]->out].g : NULL;
         /* a sum may have become INVARIANT */
-        if (d) TG_TRY(tg_taped_place(w->t, n, &d, tg_place_of(outs[i]), "tangent"));
-        dout[i] = d ? tg_taped_view(w->t, d) : tg_zero_tangent(w->t, outs[i]);   /* a tensor for the caller alone */
+        if (d) TG_TRY(tg_grad_graph_place(w->t, n, &d, tg_place_of(outs[i]), "tangent"));
+        dout[i] = d ? tg_grad_graph_view(w->t, d) : tg_zero_tangent(w->t, outs[i]); /* a tensor for the caller alone */
     }
     return w->t->ctx->run.status;
 }

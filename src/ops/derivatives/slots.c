@@ -97,7 +97,7 @@ static tg_status transpose_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *d
     TG_TRY(s == TG_OK ? t->ctx->run.status : s);
     for (int i = 0; i < n->n_in; i++) {
         if (!din[i] || !gin[i] || !tg_requires_grad(gin[i])) continue;
-        TG_TRY(tg_taped_place(t, n, &gin[i], tg_placement_of_gradient(tg_node_in(n)[i], false), "gradient"));
+        TG_TRY(tg_grad_graph_place(t, n, &gin[i], tg_placement_of_gradient(tg_node_in(n)[i], false), "gradient"));
         roots[n_roots] = gin[i];
         seeds[n_roots++] = din[i];
     }

@@ -103,8 +103,8 @@ static tg_status gradient_came(void *user, tg_tape *t, tg_tensor *x, tg_tensor *
         char what[160];
         tg_describe(x, what, sizeof what);
         return tg_fail(x->ctx, TG_ERR_STATE,
-                       "a gradient of %s came after its bucket's sum had started; tg_buckets_set_reduce(b, false) for "
-                       "all but the last micro-batch, and tg_grads_finalize after it",
+                       "a gradient of %s came after the sum of its bucket had started; call tg_buckets_set_reduce(b, "
+                       "false) for all micro-batches but the last, and tg_grads_finalize after the last",
                        what);
     }
     if (!b->reduce || it->ready) return TG_OK;
@@ -167,10 +167,11 @@ tg_status tg_buckets_check_all(const tg_parallel *p, tg_tensor *const *params, i
             if (!alive(&b->item[i]) || listed(x, params, n)) continue;
             if (!(x->flags & TG_F_REQUIRES_GRAD) && !x->ext->has_grad) continue;
             tg_describe(x, what, sizeof what);
-            return tg_fail(p->ctx, TG_ERR_STATE,
-                           "tg_grads_finalize: %s is in buckets and not among the parameters; the call ends the sums "
-                           "of all buckets, as other ranks may have begun them: give every parameter that is in some",
-                           what);
+            return tg_fail(
+                p->ctx, TG_ERR_STATE,
+                "tg_grads_finalize: %s is in buckets but not in params; the call ends the sums of all buckets, because "
+                "other ranks may have started them: give every parameter that is in a bucket",
+                what);
         }
     return TG_OK;
 }
@@ -233,8 +234,8 @@ static tg_status check_param(const tg_parallel *p, tg_tensor *x, uint32_t axes) 
     if (((x->place ? x->place->replicated : 0) & axes) == axes) return TG_OK;
     tg_place_text(p->ctx, x->place, place, sizeof place);
     return tg_fail(p->ctx, TG_ERR_PLACEMENT,
-                   "tg_buckets_new: %s lies as \"%s\"; a parameter whose gradient is summed over data-parallel ranks "
-                   "is R on dp (and cp): tg_place it so",
+                   "tg_buckets_new: %s is placed as \"%s\"; it must be R on dp (and cp), so that its gradient is "
+                   "summed over data-parallel ranks: declare that with tg_place or tg_module_replicate",
                    what, place);
 }
 
@@ -277,18 +278,20 @@ static tg_status check_time(const tg_parallel *p) {
     for (const tg_buckets *b = p->buckets; b; b = b->next)
         if (b->started)
             return tg_fail(p->ctx, TG_ERR_STATE,
-                           "tg_buckets_new: sums of this step have begun, in other buckets; expected all to be made "
-                           "before its first backward, or after tg_grads_finalize");
+                           "tg_buckets_new: sums of this step have started in other buckets; create all buckets before "
+                           "the first backward of a step, or after tg_grads_finalize");
     return TG_OK;
 }
 
 static tg_status check_call(tg_parallel *p, tg_tensor *const *params, int n, int64_t elements, uint32_t axes) {
     if (n <= 0 || !params)
-        return tg_fail(p->ctx, TG_ERR_ARGUMENT, "tg_buckets_new: %d parameters at %p, expected one or more", n,
+        return tg_fail(p->ctx, TG_ERR_ARGUMENT,
+                       "tg_buckets_new: n is %d and params is %p, expected an array of 1 or more parameters", n,
                        (const void *)params);
     if (elements < TG_NONE)
         return tg_fail(p->ctx, TG_ERR_ARGUMENT,
-                       "tg_buckets_new: buckets of %lld elements, expected 0 (default) or more", (long long)elements);
+                       "tg_buckets_new: elements is %lld, expected 0 (default) or more, or TG_NONE (one bucket)",
+                       (long long)elements);
     TG_TRY(check_time(p));
     for (int i = 0; i < n; i++) {
         TG_TRY(check_param(p, params[i], axes));

@@ -214,20 +214,22 @@ static tg_status check_tokens(const tg_tensor *x) {
     uint32_t said = !(x->flags & TG_F_LEAF) ? UINT32_MAX : x->ext ? x->ext->placed : 0;
     uint32_t shares = partial & ~(uint32_t)TG_DATA_AXES, again = TG_DATA_AXES & tg_grid_axes(ctx) & said & ~own;
     if (shares)
-        return refuse_tokens(x, shares,
-                             "so that each rank would divide by its share of the count; expected the whole there: "
-                             "reduce it first (tg_reduce_from_tp, tg_all_reduce)");
+        return refuse_tokens(
+            x, shares,
+            "so each rank would divide by its share of the count; reduce it first (tg_reduce_from_tp, tg_all_reduce)");
     if (again)
         return refuse_tokens(x, again,
-                             "one count on all its ranks, and would be summed over them again; expected this rank's "
-                             "own, V or P there: as it is before it is reduced, or of tg_from_host");
+                             "the same count on all its ranks, which would be summed over them again; expected this "
+                             "rank's own count, V or P there: the count before it is reduced, or one of tg_from_host");
     return TG_OK;
 }
 
 static tg_status check(const tg_parallel *p, tg_tensor *const *params, int n, const tg_finalize_opts *o) {
     tg_ctx *ctx = p->ctx;
     if (n < 0 || (n && !params))
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_grads_finalize: %d parameters at %p", n, (const void *)params);
+        return tg_fail(ctx, TG_ERR_ARGUMENT,
+                       "tg_grads_finalize: n is %d and params is %p, expected an array of n parameters, 0 or more", n,
+                       (const void *)params);
     for (int i = 0; i < n; i++) {
         TG_TRY(tg_check(ctx, params[i], "tg_grads_finalize: a parameter"));
         if (params[i]->tape || !(params[i]->flags & TG_F_REQUIRES_GRAD))
@@ -243,8 +245,8 @@ static tg_status check(const tg_parallel *p, tg_tensor *const *params, int n, co
     const tg_tapes *tapes = tg_tapes_of(ctx);
     if ((!tapes || tapes->backwards == tapes->finalized) && has_gradients(params, n))
         return tg_fail(ctx, TG_ERR_STATE,
-                       "tg_grads_finalize: no backward has run since the last one, whose gradients are still there; it "
-                       "sums the gradients of a step once");
+                       "tg_grads_finalize: no backward has run since the last call, and its gradients were not zeroed; "
+                       "the gradients of a step are summed once");
     return TG_OK;
 }
 

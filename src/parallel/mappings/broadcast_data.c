@@ -78,8 +78,9 @@ static tg_status check_rows(const data *d, int64_t *numel) {
         const int64_t *row = d->rows + (int64_t)i * ROW;
         int64_t size = 1;
         if (row[NDIM] == NO_TENSOR)
-            return tg_fail(d->ctx, TG_ERR_HANDLE, "tg_broadcast_data: tensor %d of rank 0 is NULL, ended, or foreign",
-                           i);
+            return tg_fail(
+                d->ctx, TG_ERR_HANDLE,
+                "tg_broadcast_data: tensor %d of rank 0 is NULL, no longer alive, or of another context or tape", i);
         if (row[NDIM] <= OTHER_DTYPE)
             return tg_fail(d->ctx, TG_ERR_DTYPE, "tg_broadcast_data: tensor %d of rank 0 is %s, expected %s", i,
                            tg_dtype_name((tg_dtype)(OTHER_DTYPE - row[NDIM])), tg_dtype_name(d->dtype));
@@ -144,13 +145,15 @@ static tg_status check(const data *d) {
         return tg_fail(d->ctx, TG_ERR_ARGUMENT, "tg_broadcast_data: the communicator is %s",
                        d->comm ? "of another context, or its constructor failed" : "NULL");
     if (d->n < 0 || (d->n && !d->x))
-        return tg_fail(d->ctx, TG_ERR_ARGUMENT, "tg_broadcast_data: %d tensors at %p", d->n, (void *)d->x);
+        return tg_fail(d->ctx, TG_ERR_ARGUMENT,
+                       "tg_broadcast_data: n is %d and x is %p, expected an array of n tensors, 0 or more", d->n,
+                       (void *)d->x);
     if (d->dtype < TG_F32 || d->dtype > TG_BOOL)
         return tg_fail(d->ctx, TG_ERR_DTYPE, "tg_broadcast_data: dtype %s, expected one of f32 to bool",
                        tg_dtype_name(d->dtype));
     if (tg_comm_rank(d->comm) && !strcmp(tg_comm_transport(d->comm), "plan"))
         return tg_fail(d->ctx, TG_ERR_UNSUPPORTED,
-                       "tg_broadcast_data: a plan has no rank 0 to tell what its tensors are");
+                       "tg_broadcast_data: a plan of a rank above 0 cannot receive the shapes of rank 0's tensors");
     return TG_OK;
 }
 

@@ -1,17 +1,18 @@
 /* Collectives on arrays. If the parts of the ranks do not lie one after the other in memory, the data is copied to
- * or from a staging buffer. The infer and backward functions that use them are in other files. */
+ * or from a staging buffer. The functions take a call because it owns the staging buffers and has the call site; they
+ * read neither its op nor its params. The infer and backward functions that use them are in other files. */
 #include "ops/common/nn_op.h"
 #include "parallel/mappings/mapping.h"
 
-tg_status tg_collective_start(tg_call *c, tg_collective_args a) {
+tg_status tg_collective_start(tg_call *c, tg_comm *comm, tg_collective_args a) {
     if (a.src) TG_TRY(tg_op_dense(c, &a.src));
     a.site = tg_call_site(c);
-    return tg_comm_start(tg_mapping_of(c)->comm, &a) ? TG_OK : tg_ctx_status(c->ctx);
+    return tg_comm_start(comm, &a) ? TG_OK : tg_ctx_status(c->ctx);
 }
 
-tg_status tg_collective_copy_sum(tg_call *c, tg_tensor *dst, tg_tensor *src) {
+tg_status tg_collective_copy_sum(tg_call *c, const tg_mapping_params *p, tg_tensor *dst, tg_tensor *src) {
     tg_collective_args a = {.kind = TG_ALL_REDUCE, .dst = dst, .src = src, .op = TG_REDUCE_SUM};
-    return tg_collective_start(c, a);
+    return tg_collective_start(c, p->comm, a);
 }
 
 /* ---- Parts and the whole ---- */
@@ -29,8 +30,8 @@ tg_piece tg_mapping_piece(const tg_mapping_params *p, int64_t size, int r, int j
 }
 
 /* Copies rank r's part to its places in the whole along dim; or, if `out`, from there to the part. */
-static tg_status copy_part(tg_call *c, tg_array part, tg_array whole, int dim, int r, bool out, bool add) {
-    const tg_mapping_params *p = tg_mapping_of(c);
+static tg_status copy_part(tg_call *c, const tg_mapping_params *p, tg_array part, tg_array whole, int dim, int r,
+                           bool out, bool add) {
     for (int j = 0; j < tg_placement_chunks(p->shard); j++) {
         tg_extent ep, ew;
         tg_piece at = tg_mapping_piece(p, part.shape[dim], r, j);
@@ -41,19 +42,17 @@ static tg_status copy_part(tg_call *c, tg_array part, tg_array whole, int dim, i
     return TG_OK;
 }
 
-tg_status tg_collective_copy_part(tg_call *c, tg_array part, tg_array whole) {
-    const tg_mapping_params *p = tg_mapping_of(c);
-    return copy_part(c, part, whole, p->dim, tg_comm_rank(p->comm), true, false);
+tg_status tg_collective_copy_part(tg_call *c, const tg_mapping_params *p, tg_array part, tg_array whole) {
+    return copy_part(c, p, part, whole, p->dim, tg_comm_rank(p->comm), true, false);
 }
 
-tg_status tg_collective_copy_place(tg_call *c, tg_array whole, tg_array part, bool add) {
-    const tg_mapping_params *p = tg_mapping_of(c);
-    return copy_part(c, part, whole, p->dim, tg_comm_rank(p->comm), false, add);
+tg_status tg_collective_copy_place(tg_call *c, const tg_mapping_params *p, tg_array whole, tg_array part, bool add) {
+    return copy_part(c, p, part, whole, p->dim, tg_comm_rank(p->comm), false, add);
 }
 
 /* ---- Staging buffers: the parts rank by rank ---- */
 
-static bool lies_by_rank(const tg_mapping_params *p, const tg_tensor *x, int dim) {
+static bool is_by_rank(const tg_mapping_params *p, const tg_tensor *x, int dim) {
     int64_t before = 1;
     for (int d = 0; d < dim; d++) before *= x->shape[d];
     return before <= 1 && tg_placement_chunks(p->shard) == 1;
@@ -64,8 +63,8 @@ static tg_tensor *staging(tg_call *c, const tg_tensor *like) {
 }
 
 /* Copies all parts from the staging buffer to the whole; or, if `out`, from the whole to the staging buffer. */
-static tg_status copy_parts(tg_call *c, const tg_tensor *stage, const tg_tensor *whole, int dim, bool out) {
-    const tg_mapping_params *p = tg_mapping_of(c);
+static tg_status copy_parts(tg_call *c, const tg_mapping_params *p, const tg_tensor *stage, const tg_tensor *whole,
+                            int dim, bool out) {
     int n = tg_comm_size(p->comm);
     int64_t numel = stage->numel / n;
     tg_extent e;
@@ -76,48 +75,46 @@ static tg_status copy_parts(tg_call *c, const tg_tensor *stage, const tg_tensor 
         char *data = tg_data(stage);
         if (data) data += r * numel * (int64_t)tg_dtype_size((tg_dtype)stage->dtype);
         tg_array part = {data, e.shape, e.stride, numel, whole->ndim, stage->dtype, true};
-        TG_TRY(copy_part(c, part, tg_array_of(whole), dim, r, out, false));
+        TG_TRY(copy_part(c, p, part, tg_array_of(whole), dim, r, out, false));
     }
     return TG_OK;
 }
 
-tg_status tg_collective_copy_gather(tg_call *c, tg_tensor *dst, tg_tensor *src) {
-    const tg_mapping_params *p = tg_mapping_of(c);
-    bool direct = lies_by_rank(p, dst, p->dim);
+tg_status tg_collective_copy_gather(tg_call *c, const tg_mapping_params *p, tg_tensor *dst, tg_tensor *src) {
+    bool direct = is_by_rank(p, dst, p->dim);
     tg_tensor *to = direct ? dst : staging(c, dst);
     TG_TRY(tg_ctx_status(c->ctx));
     tg_collective_args a = {.kind = TG_ALL_GATHER, .dst = to, .src = src, .recv = p->counts};
-    TG_TRY(tg_collective_start(c, a));
+    TG_TRY(tg_collective_start(c, p->comm, a));
     if (direct) return TG_OK;
     TG_TRY(tg_storage_need(to->storage, to));
-    return copy_parts(c, to, dst, p->dim, false);
+    return copy_parts(c, p, to, dst, p->dim, false);
 }
 
-tg_status tg_collective_copy_reduce_scatter(tg_call *c, tg_tensor *dst, tg_tensor *src) {
-    const tg_mapping_params *p = tg_mapping_of(c);
-    if (!lies_by_rank(p, src, p->dim)) {
+tg_status tg_collective_copy_reduce_scatter(tg_call *c, const tg_mapping_params *p, tg_tensor *dst, tg_tensor *src) {
+    if (!is_by_rank(p, src, p->dim)) {
         tg_tensor *stage = staging(c, src);
         TG_TRY(tg_ctx_status(c->ctx));
-        TG_TRY(copy_parts(c, stage, src, p->dim, true));
+        TG_TRY(copy_parts(c, p, stage, src, p->dim, true));
         src = stage;
     }
     tg_collective_args a = {.kind = TG_REDUCE_SCATTER, .dst = dst, .src = src, .send = p->counts};
-    return tg_collective_start(c, a);
+    return tg_collective_start(c, p->comm, a);
 }
 
-tg_status tg_collective_copy_exchange(tg_call *c, tg_tensor *dst, tg_tensor *src, int join, int cut) {
-    const tg_mapping_params *p = tg_mapping_of(c);
-    bool direct = lies_by_rank(p, dst, join);
-    if (!lies_by_rank(p, src, cut)) {
+tg_status tg_collective_copy_exchange(tg_call *c, const tg_mapping_params *p, tg_tensor *dst, tg_tensor *src, int join,
+                                      int cut) {
+    bool direct = is_by_rank(p, dst, join);
+    if (!is_by_rank(p, src, cut)) {
         tg_tensor *stage = staging(c, src);
         TG_TRY(tg_ctx_status(c->ctx));
-        TG_TRY(copy_parts(c, stage, src, cut, true));
+        TG_TRY(copy_parts(c, p, stage, src, cut, true));
         src = stage;
     }
     tg_tensor *to = direct ? dst : staging(c, dst);
     TG_TRY(tg_ctx_status(c->ctx));
-    TG_TRY(tg_collective_start(c, (tg_collective_args){.kind = TG_ALL_TO_ALL, .dst = to, .src = src}));
+    TG_TRY(tg_collective_start(c, p->comm, (tg_collective_args){.kind = TG_ALL_TO_ALL, .dst = to, .src = src}));
     if (direct) return TG_OK;
     TG_TRY(tg_storage_need(to->storage, to));
-    return copy_parts(c, to, dst, join, false);
+    return copy_parts(c, p, to, dst, join, false);
 }

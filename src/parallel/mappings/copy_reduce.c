@@ -8,7 +8,7 @@
 
 static tg_status copy_to_tp_infer(tg_call *c) {
     TG_TRY(tg_mapping_view(c));
-    return tg_mapping_convert(c, tg_at_i, tg_at_r, "what is R already can be used as it is");
+    return tg_mapping_convert(c, tg_at_i, tg_at_r, "an R tensor can be used as it is, without tg_copy_to_tp");
 }
 
 static tg_status copy_to_tp_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
@@ -33,10 +33,10 @@ tg_tensor *tg_copy_to_tp(tg_tape *t, tg_tensor *x, tg_comm *c) {
 static tg_status reduce_from_tp_infer(tg_call *c) {
     TG_TRY(tg_mapping_like(c));
     return tg_mapping_convert(c, tg_at_p, tg_at_i,
-                              "a shard is put together by tg_gather_from, what is I or R is no addend of a sum");
+                              "join a shard with tg_gather_from; a tensor that is I or R is not an addend of a sum");
 }
 
-static tg_status sum_forward(tg_call *c) { return tg_collective_copy_sum(c, c->out[0], c->in[0]); }
+static tg_status sum_forward(tg_call *c) { return tg_collective_copy_sum(c, tg_mapping_of(c), c->out[0], c->in[0]); }
 
 static tg_status reduce_from_tp_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
     return tg_mapping_vjp(t, n, gout, gin, &tg_op_copy_to_tp, NULL);
@@ -60,7 +60,7 @@ tg_tensor *tg_reduce_from_tp(tg_tape *t, tg_tensor *x, tg_comm *c) {
 static tg_status all_reduce_infer(tg_call *c) {
     TG_TRY(tg_mapping_like(c));
     return tg_mapping_convert(c, tg_at_p, tg_at_r,
-                              "a shard is put together by tg_all_gather, what is I or R is no addend of a sum");
+                              "join a shard with tg_all_gather; a tensor that is I or R is not an addend of a sum");
 }
 
 static tg_status all_reduce_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
@@ -87,12 +87,13 @@ static tg_status all_reduce_max_infer(tg_call *c) {
                             "the input needs a gradient, and the maximum over ranks has none; tg_detach it first");
     TG_TRY(tg_mapping_like(c));
     TG_TRY(tg_call_linear(c, 0)); /* no input may be P on another axis */
-    return tg_mapping_convert(c, tg_at_v, tg_at_i, "of a shard: say tg_as_opaque first");
+    return tg_mapping_convert(c, tg_at_v, tg_at_i, "pass a shard to tg_as_opaque first");
 }
 
 static tg_status all_reduce_max_forward(tg_call *c) {
-    return tg_collective_start(c, (tg_collective_args){
-                          .kind = TG_ALL_REDUCE, .dst = c->out[0], .src = c->in[0], .op = TG_REDUCE_MAX});
+    return tg_collective_start(
+        c, tg_mapping_of(c)->comm,
+        (tg_collective_args){.kind = TG_ALL_REDUCE, .dst = c->out[0], .src = c->in[0], .op = TG_REDUCE_MAX});
 }
 
 #define FROZEN(...) {.shape = TG_S_SHAPE(__VA_ARGS__), .frozen = true}
@@ -127,20 +128,20 @@ static tg_status check_root(tg_call *c) {
     TG_TRY(tg_mapping_check(c));
     int n = tg_comm_size(p->comm);
     if (p->root >= 0 && p->root < n) return TG_OK;
-    return tg_call_fail(c, TG_ERR_ARGUMENT, "root %d: expected 0 to %d", p->root, n - 1);
+    return tg_call_fail(c, TG_ERR_ARGUMENT, "root is %d, expected a rank from 0 to %d", p->root, n - 1);
 }
 
 static tg_status broadcast_infer(tg_call *c) {
     TG_TRY(check_root(c));
     TG_TRY(tg_infer_same(c));
-    return tg_mapping_convert(c, tg_at_v, tg_at_i, "what is I or R is the same already");
+    return tg_mapping_convert(c, tg_at_v, tg_at_i, "a tensor that is I or R is already the same on every rank");
 }
 
 /* Copies the root's x to dst on every rank. */
 static tg_status spread(tg_call *c, tg_tensor *dst, const tg_tensor *x) {
     if (is_root(c)) TG_TRY(tg_op_copy(c, tg_array_of(dst), tg_array_of(x), false));
     tg_collective_args a = {.kind = TG_BROADCAST, .dst = dst, .root = tg_mapping_of(c)->root};
-    return tg_collective_start(c, a);
+    return tg_collective_start(c, tg_mapping_of(c)->comm, a);
 }
 
 static tg_status broadcast_forward(tg_call *c) { return spread(c, c->out[0], c->in[0]); }
@@ -176,7 +177,7 @@ tg_tensor *tg_broadcast(tg_tape *t, tg_tensor *x, int root, tg_comm *c) {
 static tg_status on_root_infer(tg_call *c) {
     TG_TRY(check_root(c));
     TG_TRY(tg_infer_same(c));
-    return tg_mapping_convert(c, tg_at_i, tg_at_v, "tg_copy_to_tp makes I of R");
+    return tg_mapping_convert(c, tg_at_i, tg_at_v, "tg_r_to_i converts R to I");
 }
 
 static tg_status on_root_forward(tg_call *c) {

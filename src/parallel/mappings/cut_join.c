@@ -7,16 +7,18 @@
 /* Functions that several ops with different names share. */
 
 static tg_status own_forward(tg_call *c) {
-    return tg_collective_copy_part(c, tg_array_of(c->out[0]), tg_array_of(c->in[0]));
+    return tg_collective_copy_part(c, tg_mapping_of(c), tg_array_of(c->out[0]), tg_array_of(c->in[0]));
 }
-static tg_status gather_forward(tg_call *c) { return tg_collective_copy_gather(c, c->out[0], c->in[0]); }
+static tg_status gather_forward(tg_call *c) {
+    return tg_collective_copy_gather(c, tg_mapping_of(c), c->out[0], c->in[0]);
+}
 static tg_status reduce_scatter_forward(tg_call *c) {
-    return tg_collective_copy_reduce_scatter(c, c->out[0], c->in[0]);
+    return tg_collective_copy_reduce_scatter(c, tg_mapping_of(c), c->out[0], c->in[0]);
 }
 
 static tg_status scatter_infer(tg_call *c) {
     TG_TRY(tg_mapping_cut(c));
-    return tg_mapping_convert(c, tg_at_i, tg_mapping_to(c), "what is R is cut by tg_shard");
+    return tg_mapping_convert(c, tg_at_i, tg_mapping_to(c), "cut an R tensor with tg_shard");
 }
 
 static tg_status gather_infer(tg_call *c) {
@@ -32,7 +34,7 @@ static tg_status all_gather_infer(tg_call *c) {
 static tg_status reduce_scatter_infer(tg_call *c) {
     TG_TRY(tg_mapping_cut(c));
     return tg_mapping_convert(c, tg_at_p, tg_mapping_to(c),
-                              "what is the same on every rank is cut by tg_scatter_to (I) or tg_shard (R)");
+                              "cut a tensor that is the same on every rank with tg_scatter_to (I) or tg_shard (R)");
 }
 
 static tg_status scatter_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
@@ -190,7 +192,7 @@ tg_tensor *tg_reduce_scatter(tg_tape *t, tg_tensor *x, int d, tg_comm *c) {
 
 static tg_status shard_infer(tg_call *c) {
     TG_TRY(tg_mapping_cut(c));
-    return tg_mapping_convert(c, tg_at_r, tg_mapping_to(c), "what is I is cut by tg_scatter_to");
+    return tg_mapping_convert(c, tg_at_r, tg_mapping_to(c), "cut an I tensor with tg_scatter_to");
 }
 
 static tg_status shard_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
@@ -209,12 +211,12 @@ tg_tensor *tg_shard(tg_tape *t, tg_tensor *x, int d, tg_comm *c) {
 
 static tg_status unshard_infer(tg_call *c) {
     TG_TRY(tg_mapping_join(c));
-    return tg_mapping_convert(c, tg_mapping_from(c), tg_at_p, "along the dim that is sharded");
+    return tg_mapping_convert(c, tg_mapping_from(c), tg_at_p, "use the dim that is sharded");
 }
 
 static tg_status unshard_forward(tg_call *c) {
     TG_TRY(tg_ctx_ops(c->ctx)->fill(c->ctx, tg_array_of(c->out[0]), 0));
-    return tg_collective_copy_place(c, tg_array_of(c->out[0]), tg_array_of(c->in[0]), false);
+    return tg_collective_copy_place(c, tg_mapping_of(c), tg_array_of(c->out[0]), tg_array_of(c->in[0]), false);
 }
 
 static tg_status unshard_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {

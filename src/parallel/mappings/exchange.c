@@ -19,11 +19,12 @@ static tg_status exchanged_rows(tg_call *c, int64_t *rows) {
     int n = tg_comm_size(p->comm);
     *rows = x->shape[0];
     if (!p->splits != !p->recv)
-        return tg_call_fail(c, TG_ERR_ARGUMENT, "the rows to %s are given, the others are NULL",
+        return tg_call_fail(c, TG_ERR_ARGUMENT,
+                            "the rows to %s are given but the others are NULL; give both or neither",
                             p->splits ? "send" : "receive");
     if (!p->splits && x->shape[0] % n == 0) return TG_OK;
     if (!p->splits)
-        return tg_call_fail(c, TG_ERR_SHAPE, "dim 0 has %lld rows: expected a multiple of the %d ranks",
+        return tg_call_fail(c, TG_ERR_SHAPE, "dim 0 has %lld rows, expected a multiple of the %d ranks",
                             (long long)x->shape[0], n);
     TG_TRY(tg_mapping_counts(c, &p->splits, row_numel(x), &p->counts));
     TG_TRY(tg_mapping_counts(c, &p->recv, row_numel(x), &p->recv_counts));
@@ -31,10 +32,10 @@ static tg_status exchanged_rows(tg_call *c, int64_t *rows) {
     *rows = 0;
     for (int r = 0; r < n; r++)
         if (__builtin_add_overflow(sent, p->splits[r], &sent) || __builtin_add_overflow(*rows, p->recv[r], rows))
-            return tg_call_fail(c, TG_ERR_ARGUMENT, "the rows overflow");
+            return tg_call_fail(c, TG_ERR_ARGUMENT, "the sum of the rows is too large for 64 bits");
     if (sent == x->shape[0]) return TG_OK;
-    return tg_call_fail(c, TG_ERR_SHAPE, "dim 0 has %lld rows: expected %lld, those to send", (long long)x->shape[0],
-                        (long long)sent);
+    return tg_call_fail(c, TG_ERR_SHAPE, "dim 0 has %lld rows, expected %lld, the sum of the rows to send",
+                        (long long)x->shape[0], (long long)sent);
 }
 
 static tg_status all_to_all_infer(tg_call *c) {
@@ -46,12 +47,13 @@ static tg_status all_to_all_infer(tg_call *c) {
     TG_TRY(exchanged_rows(c, &shape[0]));
     c->dims = 1;
     TG_TRY(tg_call_out(c, 0, (tg_dtype)x->dtype, x->ndim, shape));
-    return tg_mapping_convert(c, tg_at_v, tg_at_v, "rows that have another order than a shard's: tg_as_opaque first");
+    return tg_mapping_convert(c, tg_at_v, tg_at_v,
+                              "pass a shard to tg_as_opaque first: the exchanged rows are not in its order");
 }
 
 static tg_status exchange(tg_call *c, tg_tensor *dst, tg_tensor *src, const int64_t *recv, const int64_t *send) {
     tg_collective_args a = {.kind = TG_ALL_TO_ALL, .dst = dst, .src = src, .recv = recv, .send = send};
-    return tg_collective_start(c, a);
+    return tg_collective_start(c, tg_mapping_of(c)->comm, a);
 }
 
 static tg_status all_to_all_forward(tg_call *c) {
@@ -100,10 +102,11 @@ const tg_op tg_op_all_to_all = {TG_MAPPING("AllToAll", "rows to and from every r
                                 .backward = all_to_all_backward, .vjp = all_to_all_vjp, .jvp = tg_jvp_linear,
                                 TG_SAMPLES(all_to_all_samples)};
 
-/* Exchanges rows of x [rows, ..]. send[r] rows, in order, go to rank r, and recv[r] rows come from it, in order of
- * r. Both NULL: equal parts. */
-tg_tensor *tg_all_to_all(tg_tape *t, tg_tensor *x, const int64_t *recv, const int64_t *send, tg_comm *c) {
-    return TG_MAP(t, tg_op_all_to_all, x, .comm = c, .recv = recv, .splits = send);
+/* Exchanges rows of x [rows, ..]. send_counts[r] rows, in order, go to rank r, and recv_counts[r] rows come from it, in
+ * order of r. Both NULL: equal parts. */
+tg_tensor *tg_all_to_all(tg_tape *t, tg_tensor *x, const int64_t *send_counts, const int64_t *recv_counts,
+                         tg_comm *c) {
+    return TG_MAP(t, tg_op_all_to_all, x, .comm = c, .recv = recv_counts, .splits = send_counts);
 }
 
 /* ---- reshard: Va -> Vb; its backward is the reverse ---- */
@@ -116,10 +119,11 @@ static tg_status reshard_infer(tg_call *c) {
     TG_TRY(tg_need_dim(c, 0, &p->dim));
     TG_TRY(tg_need_dim(c, 0, &p->cut));
     int64_t n = tg_comm_size(p->comm);
-    if (p->dim == p->cut) return tg_call_fail(c, TG_ERR_ARGUMENT, "cat and split are dim %d both", p->dim);
+    if (p->dim == p->cut)
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "cat and split are both dim %d, expected different dims", p->dim);
     if (x->shape[p->cut] % n)
         return tg_call_fail(c, TG_ERR_SHAPE,
-                            "dim %d has size %lld: expected one divisible by the %lld ranks of group \"%s\"", p->cut,
+                            "dim %d has size %lld, expected a multiple of the %lld ranks of group \"%s\"", p->cut,
                             (long long)x->shape[p->cut], (long long)n, tg_comm_name(p->comm));
     memcpy(shape, x->shape, x->ndim * sizeof *shape);
     shape[p->cut] /= n;
@@ -129,19 +133,20 @@ static tg_status reshard_infer(tg_call *c) {
     tg_placement from = tg_mapping_from(c), to = from;
     if (from.layout != TG_OPAQUE) from.layout = to.layout = TG_CONTIGUOUS, from.chunks = to.chunks = 0;
     to.dim = (int8_t)(to.layout == TG_OPAQUE ? 0 : p->cut);
-    return tg_mapping_convert(c, from, to, "only contiguous shards move to another dim: tg_gather_from, tg_all_gather");
+    return tg_mapping_convert(
+        c, from, to, "only contiguous shards can move to another dim; gather x first (tg_gather_from, tg_all_gather)");
 }
 
 static tg_status reshard_forward(tg_call *c) {
     const tg_mapping_params *p = tg_mapping_of(c);
-    return tg_collective_copy_exchange(c, c->out[0], c->in[0], p->dim, p->cut);
+    return tg_collective_copy_exchange(c, p, c->out[0], c->in[0], p->dim, p->cut);
 }
 
 static tg_status reshard_backward(tg_call *c) {
     const tg_mapping_params *p = tg_mapping_of(c);
     tg_tensor *g = tg_mapping_gradient(c);
     TG_TRY(tg_ctx_status(c->ctx));
-    TG_TRY(tg_collective_copy_exchange(c, g, c->gout[0], p->cut, p->dim));
+    TG_TRY(tg_collective_copy_exchange(c, p, g, c->gout[0], p->cut, p->dim));
     return tg_mapping_give(c, g);
 }
 
@@ -204,7 +209,8 @@ static tg_status shift_infer(tg_call *c) {
     zeros[n + ((tg_comm_rank(p->comm) - p->root) % n + n) % n] = c->in[0]->numel;
     p->counts = zeros;
     p->recv_counts = zeros + n;
-    return tg_mapping_convert(c, tg_at_v, tg_at_v, "another rank's shard is none of this one's: tg_as_opaque first");
+    return tg_mapping_convert(c, tg_at_v, tg_at_v,
+                              "pass a shard to tg_as_opaque first: another rank's shard is not this rank's");
 }
 
 static tg_status shift_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {

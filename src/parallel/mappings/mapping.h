@@ -40,7 +40,7 @@ tg_status tg_mapping_join(tg_call *c);
 tg_placement tg_mapping_from(const tg_call *c);
 /* Returns the placement of a part; opaque if the parts are uneven. */
 tg_placement tg_mapping_to(const tg_call *c);
-tg_status tg_mapping_convert(tg_call *c, tg_placement from, tg_placement to, const char *mend);
+tg_status tg_mapping_convert(tg_call *c, tg_placement from, tg_placement to, const char *remedy);
 /* Sets *counts to rows times `each` elements for every rank, and *rows to a copy that the tape owns. */
 tg_status tg_mapping_counts(tg_call *c, const int64_t **rows, int64_t each, const int64_t **counts);
 
@@ -49,12 +49,13 @@ extern const tg_placement tg_at_i, tg_at_r, tg_at_p, tg_at_v;
 /* ---- collective_copy.c: dst is contiguous, and may be in flight afterwards; src may have any strides ---- */
 
 /* Starts a collective at the call's site, on a dense copy of a.src. */
-tg_status tg_collective_start(tg_call *c, tg_collective_args a);
-tg_status tg_collective_copy_sum(tg_call *c, tg_tensor *dst, tg_tensor *src);
-tg_status tg_collective_copy_gather(tg_call *c, tg_tensor *dst, tg_tensor *src);
-tg_status tg_collective_copy_reduce_scatter(tg_call *c, tg_tensor *dst, tg_tensor *src);
+tg_status tg_collective_start(tg_call *c, tg_comm *comm, tg_collective_args a);
+tg_status tg_collective_copy_sum(tg_call *c, const tg_mapping_params *p, tg_tensor *dst, tg_tensor *src);
+tg_status tg_collective_copy_gather(tg_call *c, const tg_mapping_params *p, tg_tensor *dst, tg_tensor *src);
+tg_status tg_collective_copy_reduce_scatter(tg_call *c, const tg_mapping_params *p, tg_tensor *dst, tg_tensor *src);
 /* Exchanges parts: cuts src along `cut`, sends one part to each rank, and joins what comes along `join` in dst. */
-tg_status tg_collective_copy_exchange(tg_call *c, tg_tensor *dst, tg_tensor *src, int join, int cut);
+tg_status tg_collective_copy_exchange(tg_call *c, const tg_mapping_params *p, tg_tensor *dst, tg_tensor *src, int join,
+                                      int cut);
 /* One chunk of a rank's part: where it begins along the dim, in the part and in the whole, and its size. */
 typedef struct tg_piece {
     int64_t part, whole, size;
@@ -63,8 +64,8 @@ typedef struct tg_piece {
 /* Returns chunk j of rank r's part, which has this size along the dim. */
 tg_piece tg_mapping_piece(const tg_mapping_params *p, int64_t size, int r, int j);
 /* Copy this rank's part out of the whole, or to its place in the whole. */
-tg_status tg_collective_copy_part(tg_call *c, tg_array part, tg_array whole);
-tg_status tg_collective_copy_place(tg_call *c, tg_array whole, tg_array part, bool add);
+tg_status tg_collective_copy_part(tg_call *c, const tg_mapping_params *p, tg_array part, tg_array whole);
+tg_status tg_collective_copy_place(tg_call *c, const tg_mapping_params *p, tg_array whole, tg_array part, bool add);
 
 /* ---- mapping_backward.c ---- */
 

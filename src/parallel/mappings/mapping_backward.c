@@ -15,12 +15,12 @@ tg_status tg_mapping_give(tg_call *c, tg_tensor *g) {
 
 tg_status tg_mapping_pass(tg_call *c) { return tg_call_pass(c, 0, c->gout[0]); }
 
-typedef tg_status (*move_fn)(tg_call *c, tg_tensor *dst, tg_tensor *src);
+typedef tg_status (*move_fn)(tg_call *c, const tg_mapping_params *p, tg_tensor *dst, tg_tensor *src);
 
 static tg_status give_moved(tg_call *c, move_fn move) {
     tg_tensor *g = tg_mapping_gradient(c);
     TG_TRY(tg_ctx_status(c->ctx));
-    TG_TRY(move(c, g, c->gout[0]));
+    TG_TRY(move(c, tg_mapping_of(c), g, c->gout[0]));
     return tg_mapping_give(c, g);
 }
 
@@ -36,7 +36,7 @@ tg_status tg_mapping_own(tg_call *c) {
         return tg_op_pass_view(c, 0, g, at.whole * g->stride[p->dim], x->ndim, x->shape, g->stride);
     tg_tensor *own = tg_mapping_gradient(c);
     TG_TRY(tg_ctx_status(c->ctx));
-    TG_TRY(tg_collective_copy_part(c, tg_array_of(own), tg_array_of(g)));
+    TG_TRY(tg_collective_copy_part(c, p, tg_array_of(own), tg_array_of(g)));
     return tg_mapping_give(c, own);
 }
 
@@ -45,5 +45,6 @@ tg_status tg_mapping_unown(tg_call *c) {
     TG_TRY(tg_op_zero(c, 0));
     tg_tensor *g = tg_call_gin(c, 0);
     TG_TRY(tg_ctx_status(c->ctx));
-    return tg_collective_copy_place(c, tg_array_of(g), tg_array_of(c->gout[0]), c->gin_mode[0] == TG_GRAD_ADD);
+    return tg_collective_copy_place(c, tg_mapping_of(c), tg_array_of(g), tg_array_of(c->gout[0]),
+                                    c->gin_mode[0] == TG_GRAD_ADD);
 }

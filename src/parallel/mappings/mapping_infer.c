@@ -31,7 +31,8 @@ tg_status tg_mapping_counts(tg_call *c, const int64_t **rows, int64_t each, cons
     for (int r = 0; r < n; r++) {
         kept[r] = (*rows)[r];
         if (kept[r] < 0 || __builtin_mul_overflow(kept[r], each, &kept[n + r]))
-            return tg_call_fail(c, TG_ERR_ARGUMENT, "rank %d has %lld rows: expected 0 or more", r, (long long)kept[r]);
+            return tg_call_fail(c, TG_ERR_ARGUMENT, "the number of rows of rank %d is %lld, expected 0 or more", r,
+                                (long long)kept[r]);
     }
     *rows = kept;
     *counts = kept + n;
@@ -49,18 +50,19 @@ static int64_t total(const int64_t *rows, int n) {
 static tg_status check_splits(tg_call *c, bool whole) {
     tg_mapping_params *p = tg_mapping_of(c);
     const tg_tensor *x = c->in[0];
-    if (p->dim != 0) return tg_call_fail(c, TG_ERR_ARGUMENT, "uneven parts of dim %d: expected dim 0", p->dim);
+    if (p->dim != 0)
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "uneven parts (splits) are of dim %d, expected dim 0", p->dim);
     if (tg_placement_chunks(p->shard) != 1)
         return tg_call_fail(c, TG_ERR_PLACEMENT,
-                            "given parts (splits) of a shard in %lld chunks a rank, whose rows are no one part of the "
-                            "whole: expected a contiguous shard, or splits NULL",
+                            "x is a shard in %lld chunks a rank, whose rows are not one part of the whole; expected a "
+                            "contiguous shard, or splits NULL",
                             (long long)tg_placement_chunks(p->shard));
     int64_t each = 1, n = tg_comm_size(p->comm);
     for (int d = 1; d < x->ndim; d++) each *= x->shape[d];
     TG_TRY(tg_mapping_counts(c, &p->splits, each, &p->counts));
     int64_t want = whole ? total(p->splits, (int)n) : p->splits[tg_comm_rank(p->comm)];
     if (x->shape[0] == want) return TG_OK;
-    return tg_call_fail(c, TG_ERR_SHAPE, "dim 0 has %lld rows: expected %lld, %s", (long long)x->shape[0],
+    return tg_call_fail(c, TG_ERR_SHAPE, "dim 0 has %lld rows, expected %lld, %s", (long long)x->shape[0],
                         (long long)want, whole ? "the sum of the splits" : "this rank's split");
 }
 
@@ -68,13 +70,13 @@ static tg_status check_parts(tg_call *c, bool whole) {
     tg_mapping_params *p = tg_mapping_of(c);
     int64_t size = c->in[0]->shape[p->dim], n = whole ? tg_comm_size(p->comm) : 1, k = tg_placement_chunks(p->shard);
     if (k < 1)
-        return tg_call_fail(c, TG_ERR_ARGUMENT, "a strided shard of %lld chunks: expected 1 or more", (long long)k);
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "the strided shard has %lld chunks, expected 1 or more", (long long)k);
     if (size % n)
         return tg_call_fail(c, TG_ERR_SHAPE,
-                            "dim %d has size %lld: expected one divisible by the %lld ranks of group \"%s\"", p->dim,
+                            "dim %d has size %lld, expected a multiple of the %lld ranks of group \"%s\"", p->dim,
                             (long long)size, (long long)n, tg_comm_name(p->comm));
     if (size / n % k == 0) return TG_OK;
-    return tg_call_fail(c, TG_ERR_SHAPE, "dim %d has size %lld: expected one divisible in %lld chunks", p->dim,
+    return tg_call_fail(c, TG_ERR_SHAPE, "dim %d has size %lld, expected a multiple of %lld chunks", p->dim,
                         (long long)size, (long long)(n * k));
 }
 
@@ -147,8 +149,8 @@ tg_placement tg_mapping_to(const tg_call *c) {
     return p->splits ? tg_at_v : p->shard;
 }
 
-tg_status tg_mapping_convert(tg_call *c, tg_placement from, tg_placement to, const char *mend) {
-    return tg_call_convert(c, 0, from, 0, to, tg_mapping_of(c)->comm, mend);
+tg_status tg_mapping_convert(tg_call *c, tg_placement from, tg_placement to, const char *remedy) {
+    return tg_call_convert(c, 0, from, 0, to, tg_mapping_of(c)->comm, remedy);
 }
 
 /* ---- Recording ---- */

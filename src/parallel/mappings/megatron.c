@@ -14,10 +14,11 @@ static tg_status split_last_dim(tg_tape *t, tg_tensor *x, int n, bool contiguous
     int64_t size = x->ndim ? x->shape[x->ndim - 1] : 0;
     tg_describe(x, what, sizeof what);
     if (n < 1 || !out)
-        return tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_split_last_dim: %d parts of %s at %p, expected 1 or more, and room",
-                       n, what, (void *)out);
+        return tg_fail(t->ctx, TG_ERR_ARGUMENT,
+                       "tg_split_last_dim: n is %d for %s and out is %p, expected 1 or more parts and an array of n", n,
+                       what, (void *)out);
     if (!x->ndim || size % n)
-        return tg_fail(t->ctx, TG_ERR_SHAPE, "tg_split_last_dim: the last dim of %s is not divisible in %d parts", what,
+        return tg_fail(t->ctx, TG_ERR_SHAPE, "tg_split_last_dim: the last dim of %s must be a multiple of n = %d", what,
                        n);
     int64_t *sizes = tg_tape_alloc(t, (size_t)n * sizeof *sizes);
     if (!sizes) return t->ctx->run.status;
@@ -60,8 +61,8 @@ tg_tensor *tg_split_1d(tg_tape *t, tg_tensor *x, tg_comm *c) {
 tg_tensor *tg_gather_1d(tg_tape *t, tg_tensor *x, int64_t numel, tg_comm *c) {
     tg_mapping_params p = {.comm = c};
     if (t && tg_ok(t->ctx) && numel < 0) {
-        tg_comm_missed(c, tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_gather_1d: %lld elements, expected 0 or more",
-                                  (long long)numel));
+        tg_comm_missed(
+            c, tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_gather_1d: numel is %lld, expected 0 or more", (long long)numel));
         return tg_inert(t->ctx);
     }
     if (t && tg_is_alive(x)) p.splits = flat_parts(t, numel, tg_comm_size(c));
@@ -73,10 +74,11 @@ tg_tensor *tg_gather_1d(tg_tape *t, tg_tensor *x, int64_t numel, tg_comm *c) {
 tg_status tg_vocab_range(tg_ctx *ctx, int64_t vocab, int rank, int n, int64_t *first, int64_t *last) {
     if (!tg_ok(ctx)) return ctx ? tg_ctx_status(ctx) : TG_ERR_ARGUMENT;
     if (n < 1 || rank < 0 || rank >= n || vocab < 0)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_vocab_range: rank %d of %d, vocabulary %lld: expected 0 <= rank < n",
+        return tg_fail(ctx, TG_ERR_ARGUMENT,
+                       "tg_vocab_range: rank is %d, n %d and vocab %lld, expected 0 <= rank < n and vocab 0 or more",
                        rank, n, (long long)vocab);
     if (vocab % n)
-        return tg_fail(ctx, TG_ERR_SHAPE, "tg_vocab_range: a vocabulary of %lld is not divisible by %d ranks; pad it",
+        return tg_fail(ctx, TG_ERR_SHAPE, "tg_vocab_range: vocab is %lld, expected a multiple of the %d ranks; pad it",
                        (long long)vocab, n);
     if (first) *first = vocab / n * rank;
     if (last) *last = vocab / n * (rank + 1);

@@ -8,7 +8,8 @@
 
 static tg_status as_partial_infer(tg_call *c) {
     TG_TRY(tg_mapping_view(c));
-    return tg_mapping_convert(c, tg_at_v, tg_at_p, "a shard is no addend of a sum: tg_unshard, or sum over its dim");
+    return tg_mapping_convert(c, tg_at_v, tg_at_p,
+                              "a shard is not an addend of a sum: pass it to tg_as_opaque first, or sum over its dim");
 }
 
 static tg_status as_partial_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
@@ -26,7 +27,7 @@ tg_tensor *tg_as_partial(tg_tape *t, tg_tensor *x, tg_comm *c) { return TG_MAP(t
 
 static tg_status as_local_infer(tg_call *c) {
     TG_TRY(tg_mapping_view(c));
-    return tg_mapping_convert(c, tg_at_r, tg_at_v, "tg_copy_to_tp makes R of I");
+    return tg_mapping_convert(c, tg_at_r, tg_at_v, "tg_copy_to_tp converts I to R");
 }
 
 static tg_status as_local_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
@@ -46,7 +47,7 @@ static tg_status as_opaque_infer(tg_call *c) {
     tg_axis axis = tg_comm_axis(p->comm);
     tg_placement is = (unsigned)axis < TG_MAX_AXES ? tg_place_on(c->in[0], axis) : tg_at_v;
     return tg_mapping_convert(c, is.kind == TG_VARYING ? is : tg_at_v, tg_at_v,
-                              "only a shard can be read as each rank's own");
+                              "only a shard can become each rank's own tensor");
 }
 
 /* Passes the gradient on unchanged. It gets the placement of a gradient of x, whichever axes share the dim. */
@@ -57,7 +58,7 @@ static tg_status read_otherwise_vjp(tg_tape *t, const tg_node *n, tg_tensor *con
 }
 
 static const tg_sample as_opaque_samples[] = {TG_M_SAMPLES_LIKE(TG_M_OPTS(.comm = NULL))};
-const tg_op tg_op_as_opaque = {TG_MAPPING("as_opaque", "x, no shard of anything"), .infer = as_opaque_infer,
+const tg_op tg_op_as_opaque = {TG_MAPPING("as_opaque", "x, each rank's own tensor"), .infer = as_opaque_infer,
                                .backward = tg_mapping_pass, .vjp = read_otherwise_vjp, .jvp = tg_jvp_linear,
                                TG_SAMPLES(as_opaque_samples)};
 
@@ -71,7 +72,7 @@ static tg_status as_shard_infer(tg_call *c) {
     if (p->shard.layout == TG_OPAQUE) p->shard.layout = TG_CONTIGUOUS;
     p->shard.kind = TG_VARYING;
     p->shard.dim = (int8_t)p->dim;
-    return tg_mapping_convert(c, tg_at_v, p->shard, "it says of what is each rank's own that it is a shard");
+    return tg_mapping_convert(c, tg_at_v, p->shard, "only a tensor that is each rank's own can become a shard");
 }
 
 static const tg_sample as_shard_samples[] = {
@@ -94,7 +95,7 @@ static double share(const tg_call *c) { return 1.0 / tg_comm_size(tg_mapping_of(
 static tg_status i_to_p_infer(tg_call *c) {
     TG_TRY(tg_need_float(c, 0));
     TG_TRY(tg_mapping_like(c));
-    return tg_mapping_convert(c, tg_at_i, tg_at_p, "only what is the same on every rank is split in equal addends");
+    return tg_mapping_convert(c, tg_at_i, tg_at_p, "only a tensor that is I can be split into equal addends");
 }
 
 static tg_status i_to_p_forward(tg_call *c) {
@@ -115,7 +116,7 @@ tg_tensor *tg_i_to_p(tg_tape *t, tg_tensor *x, tg_comm *c) { return TG_MAP(t, tg
 
 static tg_status r_to_i_infer(tg_call *c) {
     TG_TRY(tg_mapping_view(c));
-    return tg_mapping_convert(c, tg_at_r, tg_at_i, "what is I already can be used as it is");
+    return tg_mapping_convert(c, tg_at_r, tg_at_i, "an I tensor can be used as it is, without tg_r_to_i");
 }
 
 static tg_status r_to_i_backward(tg_call *c) { return tg_op_sum_to(c, 0, c->gout[0], share(c)); }

@@ -5,14 +5,16 @@
 #include <tapegrad/megatron.h>
 
 /* Fills *p from the options; leaves it zero if the tape is NULL, which recording then refuses. */
-static tg_status params_of(const tg_tape *t, tg_comm *c, const tg_sp_opts *given, const char *who,
+static tg_status params_of(const tg_tape *t, tg_comm *c, const tg_sp_opts *given, bool gathers, const char *who,
                            tg_mapping_params *p) {
     tg_sp_opts o;
     *p = (tg_mapping_params){0};
     if (!t) return TG_OK;
     TG_TRY(tg_comm_missed(c, tg_options(t->ctx, &o, sizeof o, given, who)));
     *p = (tg_mapping_params){.comm = c, .invariant = o.invariant, .splits = o.splits, .buffer = o.buffer};
-    return TG_OK;
+    if (!o.invariant || gathers) return TG_OK;
+    return tg_comm_missed(c, tg_fail(t->ctx, TG_ERR_ARGUMENT,
+                                     "%s: invariant is set, but only tg_gather_from_sp uses it; leave it false", who));
 }
 
 #define SPLITS(...) (const int64_t[]){__VA_ARGS__}
@@ -34,10 +36,13 @@ static tg_status params_of(const tg_tape *t, tg_comm *c, const tg_sp_opts *given
 static tg_status gather_from_sp_infer(tg_call *c) {
     bool invariant = tg_mapping_of(c)->invariant;
     TG_TRY(tg_mapping_join(c));
-    return tg_mapping_convert(c, tg_mapping_from(c), invariant ? tg_at_i : tg_at_r, "gather along the sharded dim");
+    return tg_mapping_convert(c, tg_mapping_from(c), invariant ? tg_at_i : tg_at_r,
+                              "gather along the dim that is sharded");
 }
 
-static tg_status gather_from_sp_forward(tg_call *c) { return tg_collective_copy_gather(c, c->out[0], c->in[0]); }
+static tg_status gather_from_sp_forward(tg_call *c) {
+    return tg_collective_copy_gather(c, tg_mapping_of(c), c->out[0], c->in[0]);
+}
 
 static tg_status gather_from_sp_backward(tg_call *c) {
     return tg_mapping_of(c)->invariant ? tg_mapping_own(c) : tg_mapping_reduce_scatter(c);
@@ -68,7 +73,7 @@ const tg_op tg_op_gather_from_sp = {
  * reduce-scatters. With opts.invariant it is I, and backward keeps this rank's rows. opts may be NULL. */
 tg_tensor *tg_gather_from_sp(tg_tape *t, tg_tensor *x, tg_comm *c, const tg_sp_opts *opts) {
     tg_mapping_params p;
-    if (params_of(t, c, opts, "tg_gather_from_sp: the options", &p) != TG_OK) return tg_inert(t->ctx);
+    if (params_of(t, c, opts, true, "tg_gather_from_sp: the options", &p) != TG_OK) return tg_inert(t->ctx);
     return tg_mapping_record(t, &tg_op_gather_from_sp, &p, x, TG_SITE);
 }
 
@@ -77,11 +82,11 @@ tg_tensor *tg_gather_from_sp(tg_tape *t, tg_tensor *x, tg_comm *c, const tg_sp_o
 static tg_status reduce_scatter_to_sp_infer(tg_call *c) {
     TG_TRY(tg_mapping_cut(c));
     return tg_mapping_convert(c, tg_at_p, tg_mapping_to(c),
-                              "what is the same on every rank is cut by tg_scatter_to_sp (I) or tg_shard (R)");
+                              "cut a tensor that is the same on every rank with tg_scatter_to_sp (I) or tg_shard (R)");
 }
 
 static tg_status reduce_scatter_to_sp_forward(tg_call *c) {
-    return tg_collective_copy_reduce_scatter(c, c->out[0], c->in[0]);
+    return tg_collective_copy_reduce_scatter(c, tg_mapping_of(c), c->out[0], c->in[0]);
 }
 
 static tg_status reduce_scatter_to_sp_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
@@ -107,6 +112,6 @@ const tg_op tg_op_reduce_scatter_to_sp = {
  * gathers. opts may be NULL. */
 tg_tensor *tg_reduce_scatter_to_sp(tg_tape *t, tg_tensor *x, tg_comm *c, const tg_sp_opts *opts) {
     tg_mapping_params p;
-    if (params_of(t, c, opts, "tg_reduce_scatter_to_sp: the options", &p) != TG_OK) return tg_inert(t->ctx);
+    if (params_of(t, c, opts, false, "tg_reduce_scatter_to_sp: the options", &p) != TG_OK) return tg_inert(t->ctx);
     return tg_mapping_record(t, &tg_op_reduce_scatter_to_sp, &p, x, TG_SITE);
 }

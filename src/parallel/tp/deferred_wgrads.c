@@ -38,7 +38,7 @@ struct tg_wgrads {
 tg_wgrads *tg_wgrads_new(tg_ctx *ctx, int limit) {
     if (!tg_ok(ctx)) return NULL;
     if (limit < TG_NONE) {
-        tg_fail(ctx, TG_ERR_ARGUMENT, "tg_wgrads_new: limit %d, expected 0 or more, or TG_NONE for no limit", limit);
+        tg_fail(ctx, TG_ERR_ARGUMENT, "tg_wgrads_new: limit is %d, expected 0 or more, or TG_NONE for no limit", limit);
         return NULL;
     }
     tg_wgrads *d = tg_host_alloc(ctx, sizeof *d);
@@ -124,13 +124,15 @@ static tg_status check_item(const tg_wgrads *d, const wgrad *i) {
     tg_describe_site(i->site, site, sizeof site);
     if (i->w->serial != i->ref.serial)
         return tg_fail(d->ctx, TG_ERR_HANDLE,
-                       "tg_wgrads_run: a weight was dropped whose gradient waits (of the linear called from %s)", site);
+                       "tg_wgrads_run: a weight with a deferred gradient was dropped; call tg_wgrads_run before (the "
+                       "linear was called from %s)",
+                       site);
     bool x = i->x->storage->version != i->x_version;
     tg_describe(x ? i->x : i->gy, what, sizeof what);
     if (x || i->gy->storage->version != i->gy_version)
         return tg_fail(d->ctx, TG_ERR_VERSION,
-                       "tg_wgrads_run: the %s of a linear whose weight gradient waits, %s, was overwritten by %s; "
-                       "drain before (the linear was called from %s)",
+                       "tg_wgrads_run: the %s of a linear with a deferred weight gradient, %s, was overwritten by %s; "
+                       "call tg_wgrads_run before (the linear was called from %s)",
                        x ? "input" : "output gradient", what,
                        (x ? i->x : i->gy)->storage->by ? (x ? i->x : i->gy)->storage->by : "its owner", site);
     TG_TRY(tg_storage_need(i->x->storage, i->x));
@@ -159,7 +161,7 @@ static tg_status add_product(const wgrad *i, const tg_tensor *x) {
 }
 
 /* Runs the hooks of w once no list holds a gradient of it any more. */
-static tg_status tell(tg_wgrads *d, tg_tensor *w) {
+static tg_status run_hooks(tg_wgrads *d, tg_tensor *w) {
     if (w->ext->deferred || !tg_hooks_any(w, true)) return TG_OK;
     tg_tensor *sum = tg_gradient_of(w);
     return tg_hooks_run(d->tape, w, &sum, true);
@@ -181,7 +183,7 @@ static tg_status run(tg_wgrads *d) {
         if (i->comm) tg_storage_discard(x->storage, "tg_wgrads_run", i->site);
         forget(i);
         done++;
-        s = tell(d, w);
+        s = run_hooks(d, w);
     }
     if (done) memmove(d->item, d->item + done, (size_t)(d->n - done) * sizeof *d->item);
     d->n -= done;

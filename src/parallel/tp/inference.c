@@ -61,24 +61,25 @@ static tg_status check_next(const tg_module *row, const tg_module *column, const
     tg_ctx *ctx = row->ctx;
     if (row->ops != &row_ops || !column || column->ops != &column_ops || column->ctx != ctx)
         return tg_fail(ctx, TG_ERR_ARGUMENT,
-                       "tg_inference_next: a %s and a %s; expected an inference_row and an inference_column of one "
-                       "context",
+                       "tg_inference_next: row is a \"%s\" and column a \"%s\", expected an inference_row and an "
+                       "inference_column of one context",
                        tg_module_kind(row), tg_module_kind(column));
     if (!t || t->ctx != ctx)
         return tg_fail(ctx, t ? TG_ERR_HANDLE : TG_ERR_ARGUMENT, "tg_inference_next: %s",
                        t ? "tape and modules are of different contexts" : "the tape is NULL");
     if (!residual || !*residual)
-        return tg_fail(ctx, TG_ERR_ARGUMENT,
-                       "tg_inference_next: the residual is NULL, to which the row layer's output "
-                       "is added before the norm");
+        return tg_fail(
+            ctx, TG_ERR_ARGUMENT,
+            "tg_inference_next: residual or *residual is NULL; the row layer's output is added to it before the norm");
     return TG_OK;
 }
 
-static tg_tensor *next(tg_module *row, tg_module *column, tg_tape *t, tg_tensor *x, tg_tensor **residual) {
+static tg_tensor *next(tg_module *row, tg_module *column, tg_tape *t, tg_tensor *x, tg_tensor **residual,
+                       const void *site) {
     if (!tg_module_ok(row)) return tg_inert(row ? row->ctx : &tg_dead_ctx);
     tg_ctx *ctx = row->ctx;
     if (check_next(row, column, t, residual) != TG_OK) return tg_inert(ctx);
-    if (tg_scope_open(t, "inference_next") != TG_OK) return tg_scope_close(t, NULL, 0), tg_inert(ctx);
+    if (tg_scope_open_at(t, "inference_next", site) != TG_OK) return tg_scope_close(t, NULL, 0), tg_inert(ctx);
     tg_tensor *out[2];
     bool grad = tg_tape_set_grad_mode(t, false);
     tg_tensor *y = multiply_scatter(row, t, x);
@@ -92,24 +93,41 @@ static tg_tensor *next(tg_module *row, tg_module *column, tg_tape *t, tg_tensor 
 }
 
 tg_tensor *tg_inference_next(tg_module *row, tg_module *column, tg_tape *t, tg_tensor *x, tg_tensor **residual) {
-    tg_tensor *y = next(row, column, t, x, residual);
+    tg_tensor *y = next(row, column, t, x, residual, TG_SITE);
     if (row && row->ops == &row_ops) tg_comm_missed(state_of(row)->comm, row->ctx->run.status);
     return y;
 }
 
 /* ---- Creation ---- */
 
-static tg_status complete(const tg_parallel *p, const char *who, tg_inference_opts *o, const tg_inference_opts *given) {
+static const char *maker_of(const tg_module_ops *ops) {
+    return ops == &column_ops ? "tg_nn_inference_column" : "tg_nn_inference_row";
+}
+
+/* Refuses what is set although the layer does not use it. */
+static tg_status check_unused(tg_ctx *ctx, const char *who, bool row, const tg_inference_opts *o) {
+    if (row && (o->norm || o->norm_eps != 0))
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: %s is set, but it is an option of the column layer only", who,
+                       o->norm ? "norm" : "norm_eps");
+    if (o->weight && o->std != 0)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: std is %g, expected 0, because the weight is given", who,
+                       o->std);
+    return TG_OK;
+}
+
+static tg_status complete(const tg_parallel *p, const char *who, bool row, tg_inference_opts *o,
+                          const tg_inference_opts *given) {
     tg_ctx *ctx = tg_parallel_ctx(p);
     TG_TRY(tg_options(ctx, o, sizeof *o, given, who));
+    TG_TRY(check_unused(ctx, who, row, o));
     if (o->norm_eps == 0) o->norm_eps = 1e-6;
     if (o->std == 0) o->std = 0.02;
     if (!(o->norm_eps > 0 && isfinite(o->norm_eps)))
         return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: norm_eps is %g, expected a positive number", who, o->norm_eps);
     if (tg_parallel_size(p, TG_TP) > 1 && !tg_is_sequence_parallel(p))
         return tg_fail(ctx, TG_ERR_STATE,
-                       "%s: tp has %d ranks without sequence parallelism, which its gather and reduce-scatter need; "
-                       "expected TG_PARALLEL(.sequence_parallel = true)",
+                       "%s: tp has %d ranks but no sequence parallelism, which the layer's gather and reduce-scatter "
+                       "need; set TG_PARALLEL(.sequence_parallel = true)",
                        who, tg_parallel_size(p, TG_TP));
     return TG_OK;
 }
@@ -130,9 +148,9 @@ static void add(tg_module *m, const tg_parallel *p, const char *name, tg_tensor 
     if (at.kind == TG_VARYING) local.dim[at.dim] /= tg_parallel_size(p, TG_TP);
     if (!given)
         tg_layer_add(m, name,
-                     tg_param_placed(p, name, TG_DTYPE_DEFAULT, shape, std,
-                                     TG_PLACES({TG_TP, at}, {TG_DP, TG_R}, {TG_CP, TG_R})));
-    else if (check_given(m->ctx, m->ops->kind, name, given, local) == TG_OK)
+                     tg_param_new_placed(p, name, TG_DTYPE_DEFAULT, shape, std,
+                                         TG_PLACES({TG_TP, at}, {TG_DP, TG_R}, {TG_CP, TG_R})));
+    else if (check_given(m->ctx, maker_of(m->ops), name, given, local) == TG_OK)
         tg_module_add_param(m, name, given);
 }
 
@@ -146,11 +164,11 @@ static tg_module *make(const tg_parallel *p, const tg_module_ops *ops, int64_t i
                        const tg_inference_opts *given) {
     tg_inference_opts o;
     tg_ctx *ctx = tg_parallel_ctx(p);
-    bool good = tg_ok(ctx) && tg_layer_divide(p, ops->kind, row ? "in" : "out", row ? in : out, TG_TP) == TG_OK;
+    bool good = tg_ok(ctx) && tg_layer_divide(p, maker_of(ops), row ? "in" : "out", row ? in : out, TG_TP) == TG_OK;
     if (good && (row ? out : in) <= 0)
-        good = tg_fail(ctx, TG_ERR_ARGUMENT, "%s: %lld to %lld, expected positive numbers", ops->kind, (long long)in,
-                       (long long)out) == TG_OK;
-    if (!good || complete(p, ops->kind, &o, given) != TG_OK) return tg_layer_checked(NULL);
+        good = tg_fail(ctx, TG_ERR_ARGUMENT, "%s: in is %lld and out %lld, expected 1 or more", maker_of(ops),
+                       (long long)in, (long long)out) == TG_OK;
+    if (!good || complete(p, maker_of(ops), row, &o, given) != TG_OK) return tg_layer_checked(NULL);
     inference *s = tg_host_alloc(ctx, sizeof *s);
     if (!s) return tg_layer_checked(NULL);
     *s = (inference){ctx, tg_parallel_comm(p, TG_TP), tg_is_sequence_parallel(p), o.norm_eps};

@@ -24,14 +24,15 @@ static tg_status check_params(tg_call *c) {
     const tg_tensor *w = c->in[1];
     if (p->sequence_parallel && p->allreduce_dgrad)
         return tg_call_fail(c, TG_ERR_ARGUMENT,
-                            "sequence_parallel and allreduce_dgrad: the input's gradient is reduced and scattered "
-                            "under sequence parallelism, all-reduced without it; choose one");
+                            "sequence_parallel and allreduce_dgrad are both set; the first reduce-scatters the "
+                            "gradient of x, the second all-reduces it: set one of them");
     if (!p->comm && (p->sequence_parallel || p->allreduce_dgrad))
-        return tg_call_fail(c, TG_ERR_ARGUMENT, "the communicator is NULL, over which the input's gradient is reduced");
+        return tg_call_fail(c, TG_ERR_ARGUMENT,
+                            "the communicator is NULL, but sequence_parallel and allreduce_dgrad need one");
     if (p->fused && w->node && tg_needs(c, 1))
         return tg_call_fail(c, TG_ERR_STATE,
-                            "fused adds the gradient of w into its main_grad, but w is the result of an op and has "
-                            "none; expected a leaf, or no fusion");
+                            "fused_wgrad is set, but w is the result of an op and has no main_grad; expected a leaf, "
+                            "or fused_wgrad false");
     return TG_OK;
 }
 
@@ -50,13 +51,12 @@ static tg_status place(tg_call *c) {
     y.dim = (int8_t)(c->in[0]->ndim - 1);
     tg_placement x = p->sequence_parallel ? TG_SHARD(0) : TG_I;
     TG_TRY(tg_call_convert(c, 0, x, 0, y, p->comm,
-                           p->sequence_parallel ? "scatter the rows of x (tg_scatter_to_sp), or do without "
-                                                  "sequence_parallel"
-                                                : "gather x (tg_gather_from), or do without allreduce_dgrad"));
-    TG_TRY(
-        tg_call_convert(c, 1, w, 0, y, p->comm, "place the weight as a shard of its rows (tg_param_placed, tg_place)"));
+                           p->sequence_parallel
+                               ? "scatter the rows of x (tg_scatter_to_sp), or do not set sequence_parallel"
+                               : "gather x (tg_gather_from), or do not set allreduce_dgrad"));
+    TG_TRY(tg_call_convert(c, 1, w, 0, y, p->comm, "place w as a shard of its rows, dim 0 (tg_place)"));
     if (!c->in[2]) return TG_OK;
-    return tg_call_convert(c, 2, w, 0, y, p->comm, "place the bias as the rows of the weight (tg_place)");
+    return tg_call_convert(c, 2, w, 0, y, p->comm, "place b like the rows of w, dim 0 (tg_place)");
 }
 
 static tg_status linear_infer(tg_call *c) {
@@ -214,7 +214,7 @@ static const tg_sample samples[] = {
 const tg_op tg_op_LinearWithGradAccumulationAndAsyncCommunication = {
     .size = sizeof(tg_op),
     .name = "LinearWithGradAccumulationAndAsyncCommunication",
-    .formula = "x w^T + b, its gradient's communication beside the weight's product",
+    .formula = "x w^T + b; backward overlaps communication and products",
     .n_in = 3,
     .n_out = 1,
     .params_size = sizeof(linear_params),
@@ -249,8 +249,8 @@ static tg_status options(tg_tape *t, tg_tensor *const xw[2], const tg_linear_gra
     TG_TRY(tg_tape_check_with(t, xw, 2, who));
     TG_TRY(tg_options(t->ctx, o, sizeof *o, given, who));
     if (frozen && (o->deferred || o->fused_wgrad))
-        return tg_fail(t->ctx, TG_ERR_ARGUMENT, "%s: a frozen weight has no gradient to %s", who,
-                       o->deferred ? "defer" : "fuse");
+        return tg_fail(t->ctx, TG_ERR_ARGUMENT, "%s: %s is set, but a frozen weight has no gradient", who,
+                       o->deferred ? "deferred" : "fused_wgrad");
     return TG_OK;
 }
 

@@ -34,31 +34,43 @@ tg_status tg_layer_divide(const tg_parallel *p, const char *who, const char *wha
 static tg_status check_options(tg_plinear *s, const char *who, int shard) {
     const tg_plinear_opts *o = &s->o;
     if (o->weight && o->no_weight)
-        return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: a weight is given and no_weight is set; choose one", who);
+        return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: weight is given and no_weight is set; expected one of them", who);
+    if ((o->weight || o->no_weight) && o->no_init)
+        return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: no_init is set, but %s; leave it false", who,
+                       o->weight ? "the weight is given, and keeps its values" : "no_weight leaves nothing to draw");
+    if ((o->weight || o->no_weight || o->no_init) && o->std != 0)
+        return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: std is %g, expected 0, because the layer draws no weight", who,
+                       o->std);
     if (shard ? o->gather_output : o->input_is_whole)
-        return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: %s is an option of the %s layer", who,
+        return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: %s is set, but it is an option of the %s layer only", who,
                        shard ? "gather_output" : "input_is_whole", shard ? "column" : "row");
+    if (shard && o->no_dgrad_reduce)
+        return tg_fail(s->ctx, TG_ERR_ARGUMENT,
+                       "%s: no_dgrad_reduce is set, but it is an option of the column layer only", who);
     if (o->input_is_whole && s->sp)
         return tg_fail(s->ctx, TG_ERR_STATE,
-                       "%s: input_is_whole scatters x over tp, but under sequence parallelism x is no longer the same "
-                       "on every rank; expected an input that is sharded on its last dim",
+                       "%s: input_is_whole is set, but under sequence parallelism x is not the same on every rank; "
+                       "expected x sharded on its last dim, and input_is_whole false",
                        who);
     if (shard && s->expert_comm && !o->skip_bias_add && !o->no_bias)
-        return tg_fail(
-            s->ctx, TG_ERR_STATE,
-            "%s: the output of an expert is reduced outside, after which alone a bias may be added; expected "
-            "skip_bias_add or no_bias",
-            who);
+        return tg_fail(s->ctx, TG_ERR_STATE,
+                       "%s: the output of an expert is reduced outside of the layer, so the layer cannot add a bias; "
+                       "set skip_bias_add or no_bias",
+                       who);
+    if (o->deferred_wgrads < TG_NONE)
+        return tg_fail(s->ctx, TG_ERR_ARGUMENT,
+                       "%s: deferred_wgrads is %d, expected 0 or more, or TG_NONE for no limit", who,
+                       o->deferred_wgrads);
     if (o->strides < 0 || (shard ? s->local_in : s->local_out) % (o->strides ? o->strides : 1))
-        return tg_fail(s->ctx, TG_ERR_SHAPE, "%s: %d strides, expected a divisor of this rank's %lld", who, o->strides,
-                       (long long)(shard ? s->local_in : s->local_out));
+        return tg_fail(s->ctx, TG_ERR_SHAPE, "%s: strides is %d, expected 0 or more, and a divisor of this rank's %lld",
+                       who, o->strides, (long long)(shard ? s->local_in : s->local_out));
     return TG_OK;
 }
 
 static void note_no_sp(const tg_plinear *s, const char *who) {
     char text[160];
     if (!s->ctx->log || !s->p->o.sequence_parallel || s->o.expert || tg_parallel_size(s->p, TG_TP) > 1) return;
-    snprintf(text, sizeof text, "%s: sequence_parallel is turned off, as tp has one rank", who);
+    snprintf(text, sizeof text, "%s: sequence_parallel has no effect, because tp has one rank", who);
     s->ctx->log(s->ctx->log_user, TG_LOG_WARNING, text);
 }
 
@@ -87,8 +99,8 @@ static tg_tensor *param(const tg_plinear *s, const char *name, tg_shape shape, d
     const tg_place_at dense[] = {{TG_TP, at}, {TG_DP, TG_R}, {TG_CP, TG_R}};
     const tg_place_at expert[] = {{TG_EP, TG_SHARD(0)}, {TG_ETP, at}, {TG_EDP, TG_R}};
     if (s->o.expert) shape.dim[0] *= tg_parallel_size(s->p, TG_EP);
-    return tg_param_placed(s->p, name, TG_DTYPE_DEFAULT, shape, s->o.no_init ? 0 : std, s->o.expert ? expert : dense,
-                           s->o.expert ? TG_LEN(expert) : TG_LEN(dense));
+    return tg_param_new_placed(s->p, name, TG_DTYPE_DEFAULT, shape, s->o.no_init ? 0 : std,
+                               s->o.expert ? expert : dense, s->o.expert ? TG_LEN(expert) : TG_LEN(dense));
 }
 
 static tg_status check_weight(const tg_plinear *s, const char *who, const tg_tensor *w) {
@@ -104,12 +116,16 @@ static tg_status check_weight(const tg_plinear *s, const char *who, const tg_ten
                    (long long)s->out);
 }
 
+static const char *maker_of(const tg_module_ops *ops) {
+    return ops == &tg_column_linear_ops ? "tg_nn_column_linear" : "tg_nn_row_linear";
+}
+
 static void add_params(tg_module *m, int shard) {
     tg_plinear *s = m->state;
     double std = s->o.std == 0 ? 0.02 : s->o.std;
     tg_placement at = s->o.strides > 1 ? TG_SHARD_STRIDED((int8_t)shard, s->o.strides) : TG_SHARD((int8_t)shard);
     if (s->o.weight) {
-        if (check_weight(s, m->ops->kind, s->o.weight) == TG_OK) tg_module_add_param(m, "weight", s->o.weight);
+        if (check_weight(s, maker_of(m->ops), s->o.weight) == TG_OK) tg_module_add_param(m, "weight", s->o.weight);
     } else if (!s->o.no_weight) {
         tg_layer_add(m, "weight", param(s, "weight", (tg_shape){2, {s->out, s->in}}, std, at));
     }
@@ -130,7 +146,7 @@ tg_module *tg_plinear_new(const tg_parallel *p, const tg_module_ops *ops, int64_
     tg_plinear *s = tg_ok(ctx) ? tg_host_alloc(ctx, sizeof *s) : NULL;
     if (!s) return tg_layer_checked(NULL);
     *s = (tg_plinear){.ctx = ctx, .p = p, .in = in, .out = out};
-    if (complete(s, ops->kind, shard, opts) != TG_OK) {
+    if (complete(s, maker_of(ops), shard, opts) != TG_OK) {
         tg_plinear_free(s);
         return tg_layer_checked(NULL);
     }
@@ -149,7 +165,7 @@ tg_tensor *tg_plinear_weight(const tg_module *m, tg_tensor *given) {
     tg_tensor *own = tg_module_own(m, "weight");
     if (!own)
         tg_fail(s->ctx, TG_ERR_ARGUMENT,
-                "%s: no weight was given, and the layer was made with no_weight; expected one by tg_plinear_apply",
+                "%s: the layer was made with no_weight and this call gives none; pass a weight to tg_plinear_apply",
                 m->ops->kind);
     return own;
 }
@@ -160,27 +176,30 @@ tg_tensor *tg_plinear_bias(const tg_module *m) {
 
 static tg_status check_apply(const tg_module *m, const tg_tape *t, int gather) {
     if (!tg_plinear_p(m))
-        return tg_fail(m->ctx, TG_ERR_ARGUMENT, "tg_plinear_apply: a %s, expected a column or row linear layer",
+        return tg_fail(m->ctx, TG_ERR_ARGUMENT,
+                       "tg_plinear_apply: the module is a \"%s\", expected a column or row linear layer",
                        tg_module_kind(m));
     if (!t || t->ctx != m->ctx)
         return tg_fail(m->ctx, t ? TG_ERR_HANDLE : TG_ERR_ARGUMENT, "tg_plinear_apply: %s",
                        t ? "tape and module are of different contexts" : "the tape is NULL");
     if (gather > 0 && m->ops == &tg_row_linear_ops)
-        return tg_fail(m->ctx, TG_ERR_ARGUMENT, "tg_plinear_apply: gather_output is an option of the column layer");
+        return tg_fail(m->ctx, TG_ERR_ARGUMENT,
+                       "tg_plinear_apply: gather_output is above 0, but only a column layer can gather its output");
     return TG_OK;
 }
 
-static tg_tensor *apply(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *weight, int gather_output) {
+static tg_tensor *apply(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *weight, int gather_output,
+                        const void *site) {
     if (!tg_module_ok(m)) return tg_inert(m ? m->ctx : &tg_dead_ctx);
     if (check_apply(m, t, gather_output) != TG_OK) return tg_inert(m->ctx);
-    if (tg_scope_open(t, m->ops->kind) != TG_OK) return tg_scope_close(t, NULL, 0), tg_inert(m->ctx);
+    if (tg_scope_open_at(t, m->ops->kind, site) != TG_OK) return tg_scope_close(t, NULL, 0), tg_inert(m->ctx);
     tg_tensor *y =
         m->ops == &tg_column_linear_ops ? tg_column_run(m, t, x, weight, gather_output) : tg_row_run(m, t, x, weight);
     return tg_scope_close(t, &y, 1) == TG_OK ? y : tg_inert(m->ctx);
 }
 
 tg_tensor *tg_plinear_apply(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *weight, int gather_output) {
-    tg_tensor *y = apply(m, t, x, weight, gather_output);
+    tg_tensor *y = apply(m, t, x, weight, gather_output, TG_SITE);
     if (tg_plinear_p(m)) tg_comm_missed(tg_plinear_of(m)->comm, m->ctx->run.status);
     return y;
 }

@@ -7,28 +7,32 @@
 #include "parallel/tp/vocab.h"
 
 static const char gone[] = "vocab_parallel_cross_entropy, in place";
-static const char gathered[] = "gathered logits are tg_cross_entropy's, and the target the same on every rank";
+static const char gathered[] = "pass whole logits to tg_cross_entropy; the target must be the same on every rank";
 
 /* Fails unless the logits alone own their bytes: backward will write the gradient over them. */
 static tg_status check_in_place(tg_call *c) {
     const tg_tensor *x = c->in[0];
-    if (!((const tg_loss_params *)c->params)->in_place) return TG_OK;
+    if (!((const tg_row_loss_params *)c->params)->in_place) return TG_OK;
     if (x->storage->extra && x->storage->extra->buffer)
-        return tg_call_fail(c, TG_ERR_STATE, "in place: the logits lie in a named buffer, whose bytes stay with it");
+        return tg_call_fail(
+            c, TG_ERR_STATE,
+            "in_place is set, but the logits lie in a named buffer, which keeps its bytes; unset in_place");
     bool own = x->node && x->tape == c->tape && x->storage->temporary && !(x->flags & TG_F_VIEW);
     if (own && x->flags & TG_F_CONTIGUOUS && atomic_load(&x->storage->refs) == 1) return TG_OK;
     return tg_call_fail(c, TG_ERR_STATE,
-                        "in place: the logits are a leaf, a view, or other live handles share their bytes");
+                        "in_place is set, but the logits are a leaf, a view, not contiguous, or share their bytes with "
+                        "another handle; unset in_place");
 }
 
 static tg_status vocab_cross_entropy_infer(tg_call *c) {
     const tg_tensor *x = c->in[0];
     TG_TRY(tg_need_float(c, 0));
-    if (x->ndim < 1) return tg_call_fail(c, TG_ERR_SHAPE, "expected logits [.., v] of 1 or more dims");
-    TG_TRY(tg_vocab_shard(c, x->shape[x->ndim - 1]));
-    TG_TRY(tg_loss_infer(c, x->shape[x->ndim - 1]));
+    if (x->ndim < 1)
+        return tg_call_fail(c, TG_ERR_SHAPE, "the logits are a scalar, expected [.., v/n] of 1 or more dims");
+    TG_TRY(tg_vocab_loss_shard(c, x->shape[x->ndim - 1]));
+    TG_TRY(tg_row_loss_infer(c, x->shape[x->ndim - 1]));
     if (c->needs) TG_TRY(check_in_place(c));
-    return tg_vocab_convert(c, 0, x->ndim - 1, gathered);
+    return tg_vocab_loss_convert(c, 0, x->ndim - 1, gathered);
 }
 
 /* Returns columns [first, first + n) of x [.., v] as an array of rows; x is contiguous. */
@@ -43,25 +47,25 @@ static tg_array columns(const tg_tensor *x, int64_t first, int64_t n, tg_extent 
 }
 
 static tg_status vocab_cross_entropy_forward(tg_call *c) {
-    const tg_loss_params *p = c->params;
+    const tg_row_loss_params *p = c->params;
     tg_tensor *x = c->in[0], *target = c->in[1], *rows, *parts;
     tg_extent e;
     TG_TRY(tg_op_dense(c, &x));
     TG_TRY(tg_op_dense(c, &target));
-    TG_TRY(tg_vocab_rows(c, &rows, &parts));
-    TG_TRY(tg_loss_forward(c, columns(x, 0, p->columns, &e), target, parts, 0));
-    return tg_vocab_finish(c, rows);
+    TG_TRY(tg_vocab_loss_rows(c, &rows, &parts));
+    TG_TRY(tg_row_loss_forward(c, columns(x, 0, p->columns, &e), target, parts, 0));
+    return tg_vocab_loss_finish(c, rows);
 }
 
 static tg_status gradient_into(tg_call *c, const tg_tensor *glogits, bool add) {
-    const tg_loss_params *p = c->params;
+    const tg_row_loss_params *p = c->params;
     tg_tensor *x = c->in[0], *target = c->in[1], *g;
     int64_t n = p->columns, v = x->shape[x->ndim - 1];
     tg_extent e, eg;
     TG_TRY(tg_op_dense(c, &x));
     TG_TRY(tg_op_dense(c, &target));
-    TG_TRY(tg_vocab_row_grads(c, &g));
-    TG_TRY(tg_loss_backward(c, columns(glogits, 0, n, &eg), columns(x, 0, n, &e), target, g, 0, add));
+    TG_TRY(tg_vocab_loss_gradients(c, &g));
+    TG_TRY(tg_row_loss_backward(c, columns(glogits, 0, n, &eg), columns(x, 0, n, &e), target, g, 0, add));
     if (add || n == v) return TG_OK;
     return tg_ctx_ops(c->ctx)->fill(c->ctx, columns(glogits, n, v - n, &eg), 0);
 }
@@ -82,7 +86,7 @@ static tg_status give_bytes(tg_call *c) {
 
 static tg_status vocab_cross_entropy_backward(tg_call *c) {
     if (!c->gin_mode[0]) return TG_OK;
-    bool in_place = ((const tg_loss_params *)c->params)->in_place;
+    bool in_place = ((const tg_row_loss_params *)c->params)->in_place;
     tg_storage *s = c->in[0]->storage;
     if (in_place && !(s->extra && s->extra->shared)) return give_bytes(c);
     const tg_tensor *g = tg_call_gin(c, 0);
@@ -95,7 +99,7 @@ static tg_status vocab_cross_entropy_backward(tg_call *c) {
 }
 
 static tg_status vocab_cross_entropy_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
-    out[0] = tg_vocab_taped(t, n, tg_node_input(n, 0));
+    out[0] = tg_vocab_loss_compose(t, n, tg_node_input(n, 0));
     return TG_OK;
 }
 
@@ -103,43 +107,43 @@ TG_COMPOSED(vocab_cross_entropy)
 
 #define V_INDEX(v_, ...) TG_S_INDEX(v_, __VA_ARGS__)
 static const tg_sample vocab_cross_entropy_samples[] = {
-    {.note = "mean", .ranks = 2, .params = TG_V_OPTS(-100, 0, MEAN, .in_place = false), .n_in = 2,
+    {.note = "mean", .ranks = 2, .params = TG_VOCAB_P(-100, 0, MEAN, .in_place = false), .n_in = 2,
      .in = {TG_S(4, 5), V_INDEX(10, 4)}},
-    {.note = "sum", .ranks = 3, .params = TG_V_OPTS(-100, 0, SUM, .in_place = false), .n_in = 2,
+    {.note = "sum", .ranks = 3, .params = TG_VOCAB_P(-100, 0, SUM, .in_place = false), .n_in = 2,
      .in = {TG_S(4, 2), V_INDEX(6, 4)}},
-    {.note = "one loss a row", .ranks = 4, .params = TG_V_OPTS(-100, 0, NONE, .in_place = false), .n_in = 2,
+    {.note = "one loss a row", .ranks = 4, .params = TG_VOCAB_P(-100, 0, NONE, .in_place = false), .n_in = 2,
      .in = {TG_S(2, 3, 4), V_INDEX(16, 2, 3)}},
-    {.note = "smoothing, class 0 ignored", .ranks = 2, .params = TG_V_OPTS(0, 0.1, MEAN, .in_place = false), .n_in = 2,
+    {.note = "smoothing, class 0 ignored", .ranks = 2, .params = TG_VOCAB_P(0, 0.1, MEAN, .in_place = false), .n_in = 2,
      .in = {TG_S(12, 2), V_INDEX(4, 12)}},
     {.note = "smoothing of the wrong classes", .ranks = 3,
-     .params = TG_V_OPTS(2, 0.2, NONE, .kind = TG_SMOOTHING_MEGATRON), .n_in = 2, .in = {TG_S(9, 1), V_INDEX(3, 9)}},
-    {.note = "padding", .ranks = 4, .params = TG_V_OPTS(-100, 0.1, SUM, .classes = 5), .n_in = 2,
+     .params = TG_VOCAB_P(2, 0.2, NONE, .kind = TG_SMOOTHING_MEGATRON), .n_in = 2, .in = {TG_S(9, 1), V_INDEX(3, 9)}},
+    {.note = "padding", .ranks = 4, .params = TG_VOCAB_P(-100, 0.1, SUM, .classes = 5), .n_in = 2,
      .in = {TG_S(6, 2), V_INDEX(5, 6)}},
-    {.note = "transposed", .ranks = 2, .params = TG_V_OPTS(-100, 0, MEAN, .in_place = false), .n_in = 2,
+    {.note = "transposed", .ranks = 2, .params = TG_VOCAB_P(-100, 0, MEAN, .in_place = false), .n_in = 2,
      .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 4, 5), V_INDEX(10, 4)}},
-    {.note = "strided", .ranks = 2, .params = TG_V_OPTS(-100, 0.1, SUM, .in_place = false), .n_in = 2,
+    {.note = "strided", .ranks = 2, .params = TG_VOCAB_P(-100, 0.1, SUM, .in_place = false), .n_in = 2,
      .in = {TG_S_AS(TG_SAMPLE_STRIDED, 2, 3, 4),
             {.shape = TG_S_SHAPE(2, 3), .kind = TG_SAMPLE_INDEX, .layout = TG_SAMPLE_STRIDED, .hi = 8}}},
-    {.note = "equal rows", .ranks = 2, .params = TG_V_OPTS(-100, 0, MEAN, .in_place = false), .n_in = 2,
+    {.note = "equal rows", .ranks = 2, .params = TG_VOCAB_P(-100, 0, MEAN, .in_place = false), .n_in = 2,
      .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4), V_INDEX(8, 3)}},
-    {.note = "large logits", .ranks = 2, .params = TG_V_OPTS(-100, 0, MEAN, .in_place = false), .n_in = 2,
+    {.note = "large logits", .ranks = 2, .params = TG_VOCAB_P(-100, 0, MEAN, .in_place = false), .n_in = 2,
      .in = {TG_S_IN(-50, 50, 3, 6), V_INDEX(12, 3)}},
-    {.note = "one row", .ranks = 2, .params = TG_V_OPTS(-100, 0, NONE, .in_place = false), .n_in = 2,
+    {.note = "one row", .ranks = 2, .params = TG_VOCAB_P(-100, 0, NONE, .in_place = false), .n_in = 2,
      .in = {TG_S(5), {.shape = {.ndim = 0}, .kind = TG_SAMPLE_INDEX, .hi = 10}}},
-    {.note = "sum of no rows", .ranks = 2, .params = TG_V_OPTS(-100, 0, SUM, .in_place = false), .n_in = 2,
+    {.note = "sum of no rows", .ranks = 2, .params = TG_VOCAB_P(-100, 0, SUM, .in_place = false), .n_in = 2,
      .in = {TG_S(0, 4), V_INDEX(8, 0)}},
-    {.note = "class out of range", .ranks = 2, .params = TG_V_OPTS(-100, 0, MEAN, .in_place = false), .n_in = 2,
+    {.note = "class out of range", .ranks = 2, .params = TG_VOCAB_P(-100, 0, MEAN, .in_place = false), .n_in = 2,
      .in = {TG_S(4, 5), {.shape = TG_S_SHAPE(4), .kind = TG_SAMPLE_INDEX, .lo = 10, .hi = 11}},
      .refused = TG_ERR_DATA},
-    {.note = "a class that is padding", .ranks = 2, .params = TG_V_OPTS(-100, 0, MEAN, .classes = 5), .n_in = 2,
+    {.note = "a class that is padding", .ranks = 2, .params = TG_VOCAB_P(-100, 0, MEAN, .classes = 5), .n_in = 2,
      .in = {TG_S(4, 5), {.shape = TG_S_SHAPE(4), .kind = TG_SAMPLE_INDEX, .lo = 5, .hi = 6}}, .refused = TG_ERR_DATA},
-    {.note = "too many classes", .ranks = 2, .params = TG_V_OPTS(-100, 0, MEAN, .classes = 11), .n_in = 2,
+    {.note = "too many classes", .ranks = 2, .params = TG_VOCAB_P(-100, 0, MEAN, .classes = 11), .n_in = 2,
      .in = {TG_S(4, 5), V_INDEX(5, 4)}, .refused = TG_ERR_ARGUMENT},
-    {.note = "in place, a leaf", .ranks = 2, .params = TG_V_OPTS(-100, 0, MEAN, .in_place = true), .n_in = 2,
+    {.note = "in place, a leaf", .ranks = 2, .params = TG_VOCAB_P(-100, 0, MEAN, .in_place = true), .n_in = 2,
      .in = {TG_S(4, 5), V_INDEX(5, 4)}, .refused = TG_ERR_STATE},
-    {.note = "target of another shape", .ranks = 2, .params = TG_V_OPTS(-100, 0, MEAN, .in_place = false), .n_in = 2,
+    {.note = "target of another shape", .ranks = 2, .params = TG_VOCAB_P(-100, 0, MEAN, .in_place = false), .n_in = 2,
      .in = {TG_S(4, 5), V_INDEX(5, 5)}, .refused = TG_ERR_SHAPE},
-    {.note = "no communicator", .params = TG_V_OPTS(-100, 0, MEAN, .in_place = false), .n_in = 2,
+    {.note = "no communicator", .params = TG_VOCAB_P(-100, 0, MEAN, .in_place = false), .n_in = 2,
      .in = {TG_S(4, 5), V_INDEX(5, 4)}, .refused = TG_ERR_ARGUMENT},
 };
 
@@ -149,7 +153,7 @@ const tg_op tg_op_vocab_parallel_cross_entropy = {
     .formula = "log(sum(exp(x))) - x[target], classes over the group",
     .n_in = 2,
     .n_out = 1,
-    .params_size = sizeof(tg_loss_params),
+    .params_size = sizeof(tg_row_loss_params),
     .saves_in = 3,
     .passes = 1,
     .family = TG_FAMILY_LOSS,
@@ -172,6 +176,6 @@ const tg_op tg_op_vocab_parallel_cross_entropy = {
  * opts may be NULL. */
 tg_tensor *tg_vocab_parallel_cross_entropy(tg_tape *t, tg_tensor *logits, tg_tensor *target, tg_comm *c,
                                            const tg_vocab_opts *opts) {
-    tg_loss_params p = tg_vocab_params(c, opts);
+    tg_row_loss_params p = tg_vocab_loss_params(c, opts);
     return TG_RECORD(t, tg_op_vocab_parallel_cross_entropy, &p, logits, target);
 }

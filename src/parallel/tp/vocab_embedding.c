@@ -22,7 +22,7 @@ static tg_tensor *forward(tg_module *m, tg_tape *t, tg_tensor *ids) {
     if (tg_ok(m->ctx) && tg_is_alive(ids) && ids->ndim != 2) {
         char what[160];
         tg_describe(ids, what, sizeof what);
-        tg_fail(m->ctx, TG_ERR_SHAPE, "vocab_embedding: the ids are %s, expected [b, s]", what);
+        tg_fail(m->ctx, TG_ERR_SHAPE, "vocab_embedding: ids is %s, expected 2 dims, [b, s]", what);
     }
     ids = tg_transpose(t, ids, 0, 1);
     if (tg_comm_size(s->comm) == 1) return tg_embedding(t, table, ids);
@@ -60,10 +60,10 @@ static tg_status clear_padding(tg_tensor *table, int64_t vocab, int64_t rows, do
 static tg_status check(const tg_parallel *p, int64_t rows, int64_t hidden, tg_vocab_embedding_opts *o,
                        const tg_vocab_embedding_opts *given) {
     tg_ctx *ctx = tg_parallel_ctx(p);
-    TG_TRY(tg_options(ctx, o, sizeof *o, given, "vocab_embedding: the options"));
-    TG_TRY(tg_layer_divide(p, ops.kind, "vocab", rows, TG_TP));
+    TG_TRY(tg_options(ctx, o, sizeof *o, given, "tg_nn_vocab_embedding: the options"));
+    TG_TRY(tg_layer_divide(p, "tg_nn_vocab_embedding", "vocab", rows, TG_TP));
     if (hidden > 0) return TG_OK;
-    return tg_fail(ctx, TG_ERR_ARGUMENT, "vocab_embedding: hidden is %lld, expected a positive number",
+    return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_nn_vocab_embedding: hidden is %lld, expected a positive number",
                    (long long)hidden);
 }
 
@@ -81,8 +81,8 @@ tg_module *tg_nn_padded_embedding(const tg_parallel *p, int64_t vocab, int64_t r
     tg_module *m = tg_module_new(ctx, &ops, s);
     if (!tg_module_ok(m)) return m;
     tg_layer_add(m, "weight",
-                 tg_param_placed(p, "weight", TG_DTYPE_DEFAULT, (tg_shape){2, {rows, hidden}}, std,
-                                 TG_PLACES({TG_TP, TG_SHARD(0)}, {TG_DP, TG_R}, {TG_CP, TG_R})));
+                 tg_param_new_placed(p, "weight", TG_DTYPE_DEFAULT, (tg_shape){2, {rows, hidden}}, std,
+                                     TG_PLACES({TG_TP, TG_SHARD(0)}, {TG_DP, TG_R}, {TG_CP, TG_R})));
     if (rows > vocab && tg_module_ok(m)) clear_padding(tg_module_own(m, "weight"), vocab, rows, std);
     return tg_layer_checked(m);
 }

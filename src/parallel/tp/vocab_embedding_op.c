@@ -12,11 +12,14 @@ static tg_status embedding_infer(tg_call *c) {
     int64_t shape[TG_MAX_DIMS];
     TG_TRY(tg_mapping_check(c));
     TG_TRY(tg_need_index(c, 1));
-    if (table->ndim != 2) return tg_call_fail(c, TG_ERR_SHAPE, "the table has %d dims: expected [v/n, h]", table->ndim);
+    if (table->ndim != 2)
+        return tg_call_fail(c, TG_ERR_SHAPE, "the table has %d dims, expected 2: [v/n, h]", table->ndim);
     if (p->rows < 0 || p->rows > table->shape[0] * tg_comm_size(p->comm))
-        return tg_call_fail(c, TG_ERR_ARGUMENT, "%lld rows of a table that has %lld", (long long)p->rows,
-                            (long long)table->shape[0] * tg_comm_size(p->comm));
-    if (ids->ndim == TG_MAX_DIMS) return tg_call_fail(c, TG_ERR_SHAPE, "the ids have %d dims already", TG_MAX_DIMS);
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "the number of valid rows is %lld, expected 0 to the table's %lld",
+                            (long long)p->rows, (long long)table->shape[0] * tg_comm_size(p->comm));
+    if (ids->ndim == TG_MAX_DIMS)
+        return tg_call_fail(c, TG_ERR_SHAPE, "ids has %d dims, expected fewer, because the result has one more",
+                            TG_MAX_DIMS);
     if (ids->ndim) memcpy(shape, ids->shape, ids->ndim * sizeof *shape);
     shape[ids->ndim] = table->shape[1];
     TG_TRY(tg_call_role(c, 0, 1, ids->ndim));
@@ -25,7 +28,7 @@ static tg_status embedding_infer(tg_call *c) {
     TG_TRY(tg_call_out(c, 0, (tg_dtype)table->dtype, ids->ndim + 1, shape));
     tg_placement rows = {.kind = TG_VARYING, .layout = TG_CONTIGUOUS};
     return tg_call_convert(c, 0, rows, 0, tg_at_p, p->comm,
-                           "a whole table is tg_embedding's, and the ids the same on every rank (tg_gather_from)");
+                           "pass a whole table to tg_embedding; ids must be the same on every rank (tg_gather_from)");
 }
 
 /* Sets *out to the positions of the ids in this rank's rows, as [numel, h]. A position is out of range if the row is
@@ -94,8 +97,8 @@ static tg_status embedding_backward(tg_call *c) {
 static tg_status embedding_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
     const tg_mapping_params *p = tg_node_params(n);
     tg_tensor *table = tg_node_input(n, 0), *elsewhere;
-    tg_tensor *at = tg_vocab_local(t, tg_node_input(n, 1), tg_comm_rank(p->comm) * table->shape[0], table->shape[0],
-                                   &elsewhere);
+    tg_tensor *at = tg_vocab_local_ids(t, tg_node_input(n, 1), tg_comm_rank(p->comm) * table->shape[0], table->shape[0],
+                                       &elsewhere);
     tg_tensor *rows = tg_embedding(t, tg_as_opaque(t, table, p->comm), at);
     out[0] = tg_as_partial(t, tg_masked_fill(t, rows, tg_unsqueeze(t, elsewhere, -1), 0), p->comm);
     return TG_OK;

@@ -1,5 +1,5 @@
 /* The loss over a sharded vocabulary, from each rank's parts: the log-sum-exp over all ranks and a sum. The last
- * section has the same as taped ops, for derivatives. */
+ * section has the same as recorded ops, for derivatives. */
 #include "parallel/tp/vocab.h"
 
 #include <math.h>
@@ -9,31 +9,31 @@
 #include "ops/common/derive.h"
 #include "ops/common/nn_op.h"
 
-tg_loss_params tg_vocab_params(tg_comm *c, const tg_vocab_opts *opts) {
+tg_row_loss_params tg_vocab_loss_params(tg_comm *c, const tg_vocab_opts *opts) {
     tg_vocab_opts o;
     tg_op_options(&o, sizeof o, opts);
-    return (tg_loss_params){.comm = c,
-                            .size = o.size,
-                            .known = sizeof o,
-                            .ignore_index = tg_loss_ignore_index(o.ignore_index),
-                            .smoothing = o.label_smoothing,
-                            .kind = o.smoothing,
-                            .reduction = o.reduction,
-                            .in_place = o.in_place,
-                            .classes = o.classes};
+    return (tg_row_loss_params){.comm = c,
+                                .size = o.size,
+                                .known = sizeof o,
+                                .ignore_index = tg_row_loss_ignore_index(o.ignore_index),
+                                .smoothing = o.label_smoothing,
+                                .kind = o.smoothing_kind,
+                                .reduction = o.reduction,
+                                .in_place = o.in_place,
+                                .classes = o.classes};
 }
 
-static tg_loss_params *params_of(const tg_call *c) { return c->params; }
+static tg_row_loss_params *params_of(const tg_call *c) { return c->params; }
 
-tg_status tg_vocab_shard(tg_call *c, int64_t v) {
-    tg_loss_params *p = params_of(c);
+tg_status tg_vocab_loss_shard(tg_call *c, int64_t v) {
+    tg_row_loss_params *p = params_of(c);
     int64_t all;
     TG_TRY(tg_mapping_check(c));
     if (__builtin_mul_overflow(v, (int64_t)tg_comm_size(p->comm), &all))
-        return tg_call_fail(c, TG_ERR_SHAPE, "the vocabulary overflows");
+        return tg_call_fail(c, TG_ERR_SHAPE, "the size of the whole vocabulary is too large for 64 bits");
     if (p->classes < 0 || p->classes > all)
         return tg_call_fail(c, TG_ERR_ARGUMENT,
-                            "%lld classes: expected 1 to the %lld columns of all ranks, or 0 for all",
+                            "classes is %lld, expected 1 to %lld, the columns of all ranks, or 0 for all of them",
                             (long long)p->classes, (long long)all);
     if (p->classes == 0) p->classes = all;
     p->first = tg_comm_rank(p->comm) * v;
@@ -43,10 +43,10 @@ tg_status tg_vocab_shard(tg_call *c, int64_t v) {
     return TG_OK;
 }
 
-tg_status tg_vocab_convert(tg_call *c, int i, int dim, const char *mend) {
-    const tg_loss_params *p = params_of(c);
+tg_status tg_vocab_loss_convert(tg_call *c, int i, int dim, const char *remedy) {
+    const tg_row_loss_params *p = params_of(c);
     tg_placement from = {.kind = TG_VARYING, .layout = TG_CONTIGUOUS, .dim = (int8_t)dim};
-    return tg_call_convert(c, i, from, 0, tg_loss_by_partition(p) ? tg_at_v : tg_at_i, p->comm, mend);
+    return tg_call_convert(c, i, from, 0, tg_row_loss_by_partition(p) ? tg_at_v : tg_at_i, p->comm, remedy);
 }
 
 /* ---- The temporary rows: sum of exp, parts, means of partitions; [rows of the target] each ---- */
@@ -59,22 +59,23 @@ static tg_tensor *rows_from(tg_call *c, tg_tensor *rows, int first, int n) {
                            n > 1 ? (int64_t[]){count, 1} : (int64_t[]){1});
 }
 
-tg_status tg_vocab_rows(tg_call *c, tg_tensor **rows, tg_tensor **parts) {
-    int more = tg_loss_by_partition(params_of(c));
+tg_status tg_vocab_loss_rows(tg_call *c, tg_tensor **rows, tg_tensor **parts) {
+    int more = tg_row_loss_by_partition(params_of(c));
     *rows = tg_call_temp(c, (tg_dtype)c->out[0]->dtype, 2, (int64_t[]){2 + more, rows_of(c)});
     *parts = rows_from(c, *rows, 1, 1 + more);
     return c->ctx->run.status;
 }
 
 static tg_status reduce_now(tg_call *c, tg_tensor *dst, tg_tensor *src, tg_reduce_op op) {
-    TG_TRY(tg_collective_start(c, (tg_collective_args){.kind = TG_ALL_REDUCE, .dst = dst, .src = src, .op = op}));
+    TG_TRY(tg_collective_start(c, params_of(c)->comm,
+                               (tg_collective_args){.kind = TG_ALL_REDUCE, .dst = dst, .src = src, .op = op}));
     return tg_storage_need(dst->storage, dst);
 }
 
 /* Computes whether the target of each row is among this rank's columns, bool [rows]. On a rank without columns the
  * result is meaningless, and has no effect. */
 static tg_status targets_here(tg_call *c, tg_tensor **here) {
-    const tg_loss_params *p = params_of(c);
+    const tg_row_loss_params *p = params_of(c);
     const tg_tensor *target = c->in[c->n_in - 1];
     tg_tensor *nearest = tg_call_temp(c, TG_I64, target->ndim, target->shape);
     tg_tensor *same = tg_call_temp(c, TG_BOOL, target->ndim, target->shape);
@@ -89,9 +90,9 @@ static tg_status targets_here(tg_call *c, tg_tensor **here) {
 /* Converts the parts from logits minus this rank's top to logits minus the top of all ranks. The parts of a row
  * whose logits here are all -inf are 0 or infinite, and stay as they are. */
 static tg_status lower_parts(tg_call *c, const tg_tensor *top, tg_tensor *rows) {
-    const tg_loss_params *p = params_of(c);
-    const tg_tensor *own = c->saved[TG_LOSS_TOP], *mass = c->saved[TG_LOSS_MASS];
-    double s = tg_loss_by_partition(p) ? 0 : p->smoothing, share = s * (double)p->columns / (double)p->classes;
+    const tg_row_loss_params *p = params_of(c);
+    const tg_tensor *own = c->saved[TG_ROW_LOSS_TOP], *mass = c->saved[TG_ROW_LOSS_MASS];
+    double s = tg_row_loss_by_partition(p) ? 0 : p->smoothing, share = s * (double)p->columns / (double)p->classes;
     tg_tensor *by = tg_call_temp(c, (tg_dtype)own->dtype, 1, own->shape), *part = rows_from(c, rows, 1, 1), *here;
     tg_tensor *of_target = tg_call_temp(c, (tg_dtype)own->dtype, 1, own->shape);
     TG_TRY(targets_here(c, &here));
@@ -100,7 +101,7 @@ static tg_status lower_parts(tg_call *c, const tg_tensor *top, tg_tensor *rows) 
     TG_TRY(tg_op_map(c, TG_FN_where_da, of_target, TG_T2(here, by), 2, 0, 0, false));
     TG_TRY(tg_op_map(c, TG_FN_affine, part, TG_T1(of_target), 1, 1 - s, 0, true));
     if (share != 0) TG_TRY(tg_op_map(c, TG_FN_affine, part, TG_T1(by), 1, share, 0, true));
-    if (!tg_loss_by_partition(p)) return TG_OK;
+    if (!tg_row_loss_by_partition(p)) return TG_OK;
     tg_tensor *mean = rows_from(c, rows, 2, 1);
     return tg_op_map(c, TG_FN_sub, mean, TG_T2(mean, by), 2, 0, 0, false);
 }
@@ -108,7 +109,7 @@ static tg_status lower_parts(tg_call *c, const tg_tensor *top, tg_tensor *rows) 
 /* Replaces what is saved (top and mass) by its values over all ranks, and the parts by their sum, with two
  * all-reduces. */
 static tg_status join_ranks(tg_call *c, tg_tensor *rows) {
-    tg_tensor *own = c->saved[TG_LOSS_TOP], *mass = c->saved[TG_LOSS_MASS], *sum = rows_from(c, rows, 0, 1);
+    tg_tensor *own = c->saved[TG_ROW_LOSS_TOP], *mass = c->saved[TG_ROW_LOSS_MASS], *sum = rows_from(c, rows, 0, 1);
     tg_tensor *top = tg_call_temp(c, (tg_dtype)own->dtype, 1, own->shape);
     tg_tensor *summed = rows_from(c, rows, 0, 2);
     TG_TRY(tg_ctx_status(c->ctx));
@@ -120,32 +121,32 @@ static tg_status join_ranks(tg_call *c, tg_tensor *rows) {
     return tg_op_map(c, TG_FN_id, mass, TG_T1(sum), 1, 0, 0, false);
 }
 
-tg_status tg_vocab_finish(tg_call *c, tg_tensor *rows) {
-    const tg_loss_params *p = params_of(c);
+tg_status tg_vocab_loss_finish(tg_call *c, tg_tensor *rows) {
+    const tg_row_loss_params *p = params_of(c);
     tg_tensor *target = c->in[c->n_in - 1], *part = rows_from(c, rows, 1, 1);
     tg_tensor *counts, *loss;
     TG_TRY(tg_ctx_status(c->ctx));
     TG_TRY(join_ranks(c, rows));
-    if (tg_loss_by_partition(p) && p->smoothing != 0)
+    if (tg_row_loss_by_partition(p) && p->smoothing != 0)
         TG_TRY(tg_op_map(c, TG_FN_linear_sum, part, TG_T2(part, rows_from(c, rows, 2, 1)), 2, 1 - p->smoothing,
                          -p->smoothing, false));
-    TG_TRY(tg_op_map(c, TG_FN_log_add, part, TG_T2(c->saved[TG_LOSS_MASS], part), 2, 0, 0, false));
-    TG_TRY(tg_loss_counts(c, target, &counts));
-    TG_TRY(tg_loss_buffer(c, &loss));
+    TG_TRY(tg_op_map(c, TG_FN_log_add, part, TG_T2(c->saved[TG_ROW_LOSS_MASS], part), 2, 0, 0, false));
+    TG_TRY(tg_row_loss_counts(c, target, &counts));
+    TG_TRY(tg_row_loss_buffer(c, &loss));
     tg_extent e[2] = {{.shape = {rows_of(c)}}, {.shape = {rows_of(c)}}};
     tg_array in[] = {tg_array_of(counts), tg_array_of(part)}, out = tg_array_of(loss);
     tg_array_reshape(&in[0], 1, e[0].shape, e[0].stride);
     tg_array_reshape(&out, 1, e[1].shape, e[1].stride);
     TG_TRY(tg_ctx_ops(c->ctx)->map(c->ctx, TG_FN_where_da, out, in, 2, (const double[2]){0}, false));
-    return tg_loss_reduce(c, target, loss);
+    return tg_row_loss_reduce(c, target, loss);
 }
 
-tg_status tg_vocab_row_grads(tg_call *c, tg_tensor **g) {
-    TG_TRY(tg_loss_row_grads(c, g));
-    if (!tg_loss_by_partition(params_of(c))) return TG_OK;
+tg_status tg_vocab_loss_gradients(tg_call *c, tg_tensor **g) {
+    TG_TRY(tg_row_loss_gradients(c, g));
+    if (!tg_row_loss_by_partition(params_of(c))) return TG_OK;
     const tg_tensor *target = c->in[c->n_in - 1], *from = *g;
     tg_tensor *counts;
-    TG_TRY(tg_loss_counts(c, target, &counts));
+    TG_TRY(tg_row_loss_counts(c, target, &counts));
     *g = tg_call_temp(c, (tg_dtype)from->dtype, target->ndim, target->shape);
     TG_TRY(tg_ctx_status(c->ctx));
     TG_TRY(tg_op_map(c, TG_FN_where_da, *g, TG_T2(counts, from), 2, 0, 0, false));
@@ -153,9 +154,9 @@ tg_status tg_vocab_row_grads(tg_call *c, tg_tensor **g) {
     return c->ctx->run.status;
 }
 
-/* ---- The same as taped ops: ops on each rank's own columns, and mappings ---- */
+/* ---- The same as recorded ops: ops on each rank's own columns, and mappings ---- */
 
-tg_tensor *tg_vocab_local(tg_tape *t, tg_tensor *ids, int64_t first, int64_t rows, tg_tensor **elsewhere) {
+tg_tensor *tg_vocab_local_ids(tg_tape *t, tg_tensor *ids, int64_t first, int64_t rows, tg_tensor **elsewhere) {
     tg_tensor *at = tg_sub(t, tg_cast(t, ids, TG_I64), tg_full(t, TG_I64, TG_SHAPE(), (double)first));
     tg_tensor *below = tg_below(t, at, 0), *above = tg_above(t, at, (double)rows - 1);
     *elsewhere = tg_where(t, below, below, above);
@@ -168,10 +169,11 @@ static tg_tensor *sum_over_ranks(tg_tape *t, tg_tensor *x, tg_comm *c) {
 
 /* Records lse - (1 - s) x[target] - s mean(x) for every row. The value does not change if a number is subtracted
  * from x; here it is the greatest logit of the row. An ignored row may hold anything, even NaN, and counts as 0. */
-static tg_tensor *row_losses(tg_tape *t, const tg_loss_params *p, tg_tensor *x, tg_tensor *target, tg_tensor *ignored) {
+static tg_tensor *row_losses(tg_tape *t, const tg_row_loss_params *p, tg_tensor *x, tg_tensor *target,
+                             tg_tensor *ignored) {
     int last = x->ndim - 1;
     x = tg_wide(t, tg_as_opaque(t, x, p->comm));
-    tg_tensor *elsewhere, *at = tg_vocab_local(t, target, p->first, p->columns, &elsewhere);
+    tg_tensor *elsewhere, *at = tg_vocab_local_ids(t, target, p->first, p->columns, &elsewhere);
     tg_tensor *rows = tg_unsqueeze(t, at, -1), *picked, *total, *mass, *top;
     x = tg_slice(t, x, last, 0, p->columns, 1); /* padding is left out */
     x = tg_masked_fill(t, x, tg_unsqueeze(t, ignored, -1), 0);
@@ -191,16 +193,17 @@ static tg_tensor *row_losses(tg_tape *t, const tg_loss_params *p, tg_tensor *x, 
     return tg_add(t, lse, sum_over_ranks(t, share, p->comm));
 }
 
-tg_tensor *tg_vocab_taped(tg_tape *t, const tg_node *n, tg_tensor *logits) {
-    const tg_loss_params *p = tg_node_params(n);
+tg_tensor *tg_vocab_loss_compose(tg_tape *t, const tg_node *n, tg_tensor *logits) {
+    const tg_row_loss_params *p = tg_node_params(n);
     tg_tensor *target = tg_node_input(n, tg_node_inputs(n) - 1);
-    if (tg_loss_by_partition(p)) {
+    if (tg_row_loss_by_partition(p)) {
         tg_fail(t->ctx, TG_ERR_UNSUPPORTED,
-                "%s: with the smoothing of partitions its loss is no sum over the ranks, and has no taped derivative",
+                "%s: TG_SMOOTHING_MEGATRON_PARTITION has no second derivative, because its loss is not a sum over the "
+                "ranks; use another smoothing",
                 n->op->name);
         return tg_inert(t->ctx);
     }
     tg_tensor *ignored = tg_equals(t, target, (double)p->ignore_index);
     tg_tensor *safe = tg_masked_fill(t, target, ignored, 0);
-    return tg_loss_taped_reduce(t, p, row_losses(t, p, logits, safe, ignored), target, ignored);
+    return tg_row_loss_compose_reduce(t, p, row_losses(t, p, logits, safe, ignored), target, ignored);
 }

@@ -24,7 +24,7 @@ cd "$build" || exit 1
 passed=0 failed=0
 limit=120
 share=${TG_TEST_SHARE_cuda_mutants:-1} nth=${TG_TEST_TURN:-0}
-# Leaks: fibers that a failed kernel gave up. The planted globals are there twice where the library is shared.
+# Leaks are off because of fibers that a failed kernel abandons. A shared library has the seeded globals twice.
 export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:detect_odr_violation=0
 
 wrong() {
@@ -33,7 +33,7 @@ wrong() {
     if [ -s "$work/log" ]; then tail -n "${2-15}" "$work/log" | cut -c1-300 | sed 's/^/    /'; fi
 }
 
-# edited OLD NEW FILE: the file with the one text in place of the other.
+# edited OLD NEW FILE: prints the file with OLD replaced by NEW.
 edited() {
     awk 'function whole(name, text, line, newline) {
              while ((getline line < name) > 0) {
@@ -50,7 +50,7 @@ edited() {
          }' "$@"
 }
 
-# command_of END TARGET: the command with this end that makes TARGET, or some part of it.
+# command_of END TARGET: prints the command with this end that makes TARGET or a part of it.
 command_of() {
     local key=${2//\//_}
     [ -e "$work/$key.commands" ] || ninja -C "$build" -t commands "$2" >"$work/$key.commands" || return 1
@@ -77,7 +77,7 @@ linked() {
     eval "${command/ -o $program / -o \'$work/mutated\' \'$work/mutated.o\' -Wl,-S -Wl,-rpath,\'$build/src\' }"
 }
 
-# run_of PROGRAM: with the mutant's test and settings, in a limited time; what it says is in log, its status last.
+# run_of PROGRAM: runs it with the mutant's test and settings and a time limit; its output and its status are in log.
 run_of() {
     (
         cd "$root" || exit 1
@@ -93,7 +93,7 @@ run_of() {
     return $status
 }
 
-# The program as it is, which must be silent; once for all mutants that it is to find in the same way.
+# Runs the unchanged program, which must print no errors; once for all mutants with the same settings.
 silent() {
     local key="$program $test $with"
     if ! grep -qsxF -- "$key" "$work/silent"; then
@@ -128,7 +128,7 @@ mutant_one() {
     esac
 }
 
-# A paragraph has ended.
+# Runs the mutant of the paragraph that has ended.
 conclude() {
     if [ -n "$mutant" ] && [[ $mutant == *"$word"* ]]; then
         if [ $((nth % share)) = 0 ]; then mutant_one; fi

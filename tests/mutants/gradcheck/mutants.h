@@ -6,10 +6,10 @@
 
 typedef struct mutant {
     const char *op;
-    int input;          /* whose gradient is wrong */
-    const char *cause;  /* what the report must name: tg_gradcheck_result.cause */
+    int input;          /* number of the input whose gradient is wrong */
+    const char *cause;  /* cause that the report must have: tg_gradcheck_info.cause */
     const char *what, *where;
-    const tg_op *mutated; /* the op itself; or NULL, and one of what follows takes the place of the device's */
+    const tg_op *mutated; /* the op itself; NULL: one of the following replaces that of the device */
     tg_formula formula;
     double (*value)(double a, double b, double c, double d, double p, double q); /* of the formula */
     tg_status (*softmax_grad)(tg_ctx *ctx, tg_array gx, tg_array gy, tg_array y, bool log, bool add);

@@ -1,6 +1,6 @@
-/* Each mutant of the lists, in the backward of an op, in a formula or in a device's slot, is found by tg_gradcheck_op
- * on the op's own samples, and the report of one of them names op, input and kind of mistake. With TG_LONG in the
- * environment: with many seeds, and a list of all mutants. */
+/* Each mutant of the lists is a mistake in the backward of an op, in a formula or in a device's slot.
+ * tg_gradcheck_op must find it on the op's own samples, and the report of one of them must name op, input and kind
+ * of mistake. With TG_LONG in the environment it uses many seeds and prints a list of all mutants. */
 #include "ops/registry.h"
 
 #include <tapegrad/gradcheck.h>
@@ -12,7 +12,7 @@
 /* ---- A device whose formulas and slots can be wrong ---- */
 
 static tg_device_ops real, device;
-static const mutant *now; /* while its backward runs */
+static const mutant *now; /* set while its backward runs */
 
 static double load(const tg_array *x, int64_t at) {
     switch (x->dtype) {
@@ -95,14 +95,14 @@ static tg_status backward(tg_call *c) {
 }
 
 typedef struct finds {
-    int samples, found, named; /* named: with all that is asked for */
+    int samples, found, named; /* named: the report has everything that is required */
     char causes[200];
 } finds;
 
 static void check_sample(tg_ctx *ctx, const mutant *p, const tg_op *op, int i, uint64_t seed, finds *f) {
-    tg_gradcheck_result r = {.size = sizeof r};
+    tg_gradcheck_info r = TG_GRADCHECK_INFO();
     char input[32];
-    tg_status status = tg_gradcheck_op(ctx, op, i, TG_GRADCHECK(.seed = seed), &r);
+    tg_status status = tg_gradcheck_op(ctx, op, i, &r, TG_GRADCHECK(.seed = seed));
     f->samples++;
     if (status == TG_ERR_GRADIENT) {
         size_t at = strlen(f->causes), length = strlen(op->name);
@@ -119,7 +119,7 @@ static void check_sample(tg_ctx *ctx, const mutant *p, const tg_op *op, int i, u
     tg_ctx_clear(ctx);
 }
 
-/* With one seed of inputs, cotangents and directions. Slow samples bring nothing that the others do not, but hours. */
+/* Runs one seed of inputs, cotangents and directions. Slow samples take hours and find nothing more. */
 static finds check_seed(tg_ctx *ctx, const mutant *p, const tg_op *of, uint64_t seed) {
     finds f = {0};
     grown g = {.op = *of, .of = of, .mutant = p};
@@ -132,8 +132,8 @@ static finds check_seed(tg_ctx *ctx, const mutant *p, const tg_op *of, uint64_t 
     return f;
 }
 
-/* Found with every seed. Its class is read off a few random numbers, so it is to be named with most of them. Returns
- * with how many it was. */
+/* Every seed must find it. The cause is derived from a few random numbers, so most seeds must name it. Returns how
+ * many do. */
 static int check_mutant(tally *y, tg_ctx *ctx, const mutant *p, int seeds) {
     const tg_op *of = tg_op_find(p->op);
     char what[160], others[200] = "";

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""torch_gradcheck.py: what PyTorch's gradcheck, slow and fast, finds of mistakes like those of the lists here.
+"""torch_gradcheck.py: measures which mistakes like those of the lists here PyTorch's gradcheck, slow and fast, finds.
 
-An op of the list is computed by PyTorch; its gradients are PyTorch's own, made wrong in one way for one input, behind a
+PyTorch computes each op; its gradients are PyTorch's own, made wrong in one way for one input within a
 torch.autograd.Function. Prints a table in Markdown: for every class of mistake how many were seeded (those that change
 the gradient at that point) and how many each mode found with its default tolerances.
 """

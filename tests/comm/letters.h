@@ -1,0 +1,132 @@
+/* A message layer for tests (tapegrad/p2p.h): its ranks are threads of one process, and its messages are letters in
+ * their inboxes. It can hold back the letters of one rank to another, so that messages of different ranks arrive in
+ * orders that are rare elsewhere. */
+#ifndef TG_TEST_LETTERS_H
+#define TG_TEST_LETTERS_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <tapegrad/p2p.h>
+
+enum { LETTER_RANKS = 4, LETTERS_IN_FLIGHT = 64 };
+
+typedef struct letter {
+    struct letter *next;
+    int from, tag;
+    size_t bytes;
+    char data[];
+} letter;
+
+/* A receive that waits for its letter. */
+typedef struct receiving {
+    void *data, *token;
+    size_t capacity;
+    int from, tag;
+} receiving;
+
+typedef struct wires {
+    pthread_mutex_t lock;
+    letter *inbox[LETTER_RANKS];
+    atomic_bool held; /* letters from holder to waiter are held back */
+    int holder, waiter;
+} wires;
+
+/* One rank's end. */
+typedef struct line {
+    wires *w;
+    int me, n_receives, n_sent;
+    bool quiet; /* as the transport said at the end */
+    receiving receives[LETTERS_IN_FLIGHT];
+    void *sent[LETTERS_IN_FLIGHT];
+} line;
+
+static inline int line_send(void *state, const void *data, size_t bytes, int to, int tag, void *token) {
+    line *l = state;
+    letter *m = malloc(sizeof *m + bytes);
+    if (!m || l->n_sent == LETTERS_IN_FLIGHT) return free(m), 1;
+    *m = (letter){.from = l->me, .tag = tag, .bytes = bytes};
+    memcpy(m->data, data, bytes);
+    l->sent[l->n_sent++] = token;
+    pthread_mutex_lock(&l->w->lock);
+    letter **end = &l->w->inbox[to];
+    while (*end) end = &(*end)->next;
+    *end = m;
+    pthread_mutex_unlock(&l->w->lock);
+    return 0;
+}
+
+static inline int line_receive(void *state, void *data, size_t capacity, int from, int tag, void *token) {
+    line *l = state;
+    if (l->n_receives == LETTERS_IN_FLIGHT) return 1;
+    l->receives[l->n_receives++] = (receiving){data, token, capacity, from, tag};
+    return 0;
+}
+
+/* Returns the first letter that matches the receive. Later letters of its sender stay in their order. */
+static inline letter *take_letter(line *l, const receiving *r, bool held) {
+    wires *w = l->w;
+    letter **at = &w->inbox[l->me], *m;
+    while ((m = *at) && (m->tag != r->tag || (r->from >= 0 && m->from != r->from) || (held && m->from == w->holder)))
+        at = &m->next;
+    if (m) *at = m->next;
+    return m;
+}
+
+static inline int deliver_letters(line *l, tg_p2p_landed_fn landed) {
+    bool held = l->me == l->w->waiter && atomic_load(&l->w->held);
+    for (int i = 0; i < l->n_receives; i++) {
+        receiving r = l->receives[i];
+        letter *m = take_letter(l, &r, held);
+        if (!m) continue;
+        size_t n = m->bytes;
+        if (n <= r.capacity) memcpy(r.data, m->data, n);
+        free(m);
+        if (n > r.capacity) return 2;
+        memmove(&l->receives[i], &l->receives[i + 1], (size_t)(--l->n_receives - i) * sizeof r);
+        i--;
+        landed(r.token, n);
+    }
+    return 0;
+}
+
+/* Holds the lock: a letter that came meanwhile would land in a later receive than the next one. */
+static inline int line_poll(void *state, tg_p2p_landed_fn landed) {
+    line *l = state;
+    while (l->n_sent) landed(l->sent[--l->n_sent], 0);
+    pthread_mutex_lock(&l->w->lock);
+    int error = deliver_letters(l, landed);
+    pthread_mutex_unlock(&l->w->lock);
+    return error;
+}
+
+static inline void line_explain(void *state, int error, char *buf, size_t n) {
+    (void)state;
+    snprintf(buf, n, error == 1 ? "no capacity" : "a letter is too long");
+}
+
+static inline void line_close(void *state, bool quiet, tg_p2p_landed_fn landed) {
+    line *l = state;
+    l->quiet = quiet;
+    while (l->n_sent) landed(l->sent[--l->n_sent], 0);
+    while (l->n_receives) landed(l->receives[--l->n_receives].token, 0);
+}
+
+static const tg_p2p_ops line_ops = {.size = sizeof(tg_p2p_ops),
+                                    .name = "letters",
+                                    .send = line_send,
+                                    .receive = line_receive,
+                                    .poll = line_poll,
+                                    .explain = line_explain,
+                                    .close = line_close};
+
+/* Frees the letters that were never received. */
+static inline void wires_free(wires *w) {
+    for (int r = 0; r < LETTER_RANKS; r++)
+        for (letter *m = w->inbox[r], *next; m; m = next) next = m->next, free(m);
+}
+
+#endif
