@@ -1,7 +1,7 @@
 #!/bin/sh
 # exports.sh LIBRARY.so: every exported symbol begins with tg_, and the library has a numbered soname.
 set -eu
-nm -D --defined-only "$1" | awk '
+nm -D --extern-only --defined-only "$1" | awk '
     { seen++ }
     $NF !~ /^tg_/ { print "exports " $NF; bad = 1 }
     END {
