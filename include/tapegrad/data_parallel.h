@@ -1,6 +1,8 @@
 /* Data parallelism (Li et al., PyTorch Distributed, VLDB 2020): sums of gradients over ranks, in buckets that
  * overlap backward, and tg_grads_finalize, which ends the sums of a step. Include it in a training program with
- * several ranks. */
+ * several ranks.
+ *
+ * I, R, P and V are TG_I, TG_R, TG_P and TG_V of placement.h. */
 #ifndef TAPEGRAD_DATA_PARALLEL_H
 #define TAPEGRAD_DATA_PARALLEL_H
 
