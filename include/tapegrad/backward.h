@@ -21,10 +21,11 @@ typedef struct tg_backward_opts {
 
 #define TG_BACKWARD(...) (&(tg_backward_opts){.size = sizeof(tg_backward_opts), __VA_ARGS__})
 
-/* Adds d root / d leaf to the gradient of every leaf that requires one. Nodes run in the reverse of the order in which
- * they were recorded. The hooks of a leaf run after its last contribution. Backward releases what the nodes saved,
- * unless retain is set. That includes results that an op saved (a hidden state, the result of tg_sqrt): read or tg_keep
- * such a result before, or set retain. tg_backward takes one root with one element, whose seed is 1. */
+/* Adds d root / d leaf to the gradient of every leaf that requires one. Nodes run in the reverse of the order in
+ * which they were recorded. The hooks of a leaf run after the last node has added to its gradient. Backward releases
+ * what the nodes saved, unless retain is set. An op may have saved its own result, as tg_sqrt does; that result is
+ * then released too. Read it or tg_keep it before backward, or set retain. opts may be NULL. tg_backward takes one
+ * root with one element, whose seed is 1. */
 TG_API tg_status tg_backward(tg_tape *t, tg_tensor *root);
 TG_API tg_status tg_backward_with(tg_tape *t, tg_tensor *const *roots, int n, const tg_backward_opts *opts);
 
@@ -66,10 +67,10 @@ TG_API tg_status tg_set_main_grad(tg_tensor *x, tg_tensor *buf);
  * gradient of x is complete. tg_on_accumulated: on a leaf; fn is called after this backward's gradient has been added,
  * and *grad is the accumulated gradient, which it cannot replace.
  *
- * fn may read *grad, which is borrowed, and may record no-grad ops on t. It may replace *grad by a tensor of the same
- * shape and dtype, which is copied. If fn fails, backward ends with TG_ERR_CALLBACK. Hooks run in the order in which
- * they were added. A hook may add hooks, which run from the next backward on, and remove hooks, which then do not run
- * any more.
+ * fn may read *grad, which is borrowed, and may record ops on t; they run in no-grad mode, except in a backward pass
+ * with create_graph. It may replace *grad by a tensor of the same shape and dtype, which is copied. If fn fails,
+ * backward ends with TG_ERR_CALLBACK. Hooks run in the order in which they were added. A hook may add hooks, which run
+ * from the next backward on, and remove hooks, which then do not run any more.
  */
 TG_API uint64_t tg_on_grad(tg_tensor *x, tg_hook_fn fn, void *user);
 TG_API uint64_t tg_on_accumulated(tg_tensor *x, tg_hook_fn fn, void *user);

@@ -10,11 +10,11 @@
  * A replayed run gives the same bits as a run that calls each step, and the two can be mixed. Each replay continues the
  * random streams from their present state. Gradients, and tensors held by tg_keep, are available after each replay.
  *
- * What a replay cannot repeat is refused, with its place in the step: reading a value on the host (tg_item, tg_read,
- * tg_optim_clip), writing one from the host (tg_write, tg_from_host), setting or adding a random stream, and the copies
- * of work.h. Such copies may run in parallel with a replay whose step does not use their tensors. Shapes, and the
- * decisions that the host takes, are those of the recording. Run one or two steps without capture first, so that
- * whatever lives longer than a step, such as gradients and named buffers, exists already.
+ * What a replay cannot repeat fails while the step is recorded, and the error names the call: reading a value on the
+ * host (tg_item, tg_read, tg_optim_clip), writing one from the host (tg_write, tg_from_host), setting or adding a
+ * random stream, and the copies of work.h. Such copies may run in parallel with a replay whose step does not use their
+ * tensors. Shapes, and the decisions that the host takes, are those of the recording. Run one or two steps without
+ * capture first, so that whatever lives longer than a step, such as gradients and named buffers, exists already.
  */
 #ifndef TAPEGRAD_CAPTURE_H
 #define TAPEGRAD_CAPTURE_H

@@ -42,10 +42,10 @@ TG_API tg_status tg_checkpoints_keep(tg_checkpoints *c, int n);
 
 /* ---- Sharded state ----
  *
- * A list of tensors of all ranks, which is saved as one global state and can be loaded by any other composition of
- * ranks. The placement of a tensor says where each rank's part lies; the state of an optimizer has the placement of its
- * parameter. Every rank of a pipeline stage must add the same keys in the same order. Save and load are collective over
- * the world. */
+ * A list of tensors of all ranks, which is saved as one global state and can be loaded by any other grid of ranks.
+ * The placement of a tensor says where each rank's part lies; the state of an optimizer has the placement of its
+ * parameter. Every rank of a pipeline stage must add the same keys in the same order. Save and load are collective
+ * over the world. */
 
 typedef struct tg_shards tg_shards;
 

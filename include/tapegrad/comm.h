@@ -18,11 +18,11 @@ extern "C" {
 
 /* ---- Communicators ---- */
 
-/* The first three functions create a communicator: of one rank; of a plan; of the processes that `tapegrad run`
- * started. If it is created before the context's first tensor, it also provides the context's memory arenas, and
- * collectives within a node copy nothing. If it is created later, collectives work but copy. A plan is one rank of a
- * group without its peers: results keep their old contents, so a plan suits device "meta". Each returns an inert
- * communicator, never NULL, on error; calls on it do nothing. */
+/* tg_comm_self_new creates a communicator of one rank, tg_comm_plan_new one of a rank whose peers do not exist, and
+ * tg_comm_launched_new one of the processes that `tapegrad run` started. If a communicator is created before the
+ * context's first tensor, it also provides the context's memory arenas, and collectives within a node copy nothing.
+ * If it is created later, collectives work but copy. On a plan results keep their old contents, so it suits device
+ * "meta". Each returns an inert communicator, never NULL, on error; calls on it do nothing. */
 TG_API tg_comm *tg_comm_self_new(tg_ctx *ctx);                     /* size 1 */
 TG_API tg_comm *tg_comm_plan_new(tg_ctx *ctx, int rank, int size); /* counts calls and bytes; receives nothing */
 TG_API tg_comm *tg_comm_launched_new(tg_ctx *ctx); /* a rank of `tapegrad run`; elsewhere TG_ERR_STATE */
@@ -49,10 +49,10 @@ TG_API tg_status tg_comm_recover(tg_comm *c);
  * dst waits for it, so tg_work_wait is not required. The handle is borrowed. It is valid until dst has been read;
  * for a call without dst, such as a send, until 32 more such calls. The work keeps src's bytes while it runs: src
  * may be dropped or discarded, and its tape reset; a library call that changes src waits for the work. dst and src
- * are contiguous and have one dtype (any of the eight); dst may equal src. Sums are ordered by rank, and 16-bit sums
- * accumulate in float32. AVG needs floats. On a group of size 1, src is copied to dst and nothing is sent. A leaf that
- * was not placed is VARYING after a reduce-scatter, all-to-all, scatter or receive into it, as after tg_write: ranks
- * may have other bytes there (tg_place). */
+ * are contiguous and have one dtype, which may be any; dst may equal src. Sums are ordered by rank, and 16-bit sums
+ * accumulate in float32. AVG needs floats. On a group of size 1, src is copied to dst and nothing is sent. A leaf
+ * that was not placed is VARYING after a reduce-scatter, all-to-all, scatter or receive into it, as after tg_write:
+ * ranks may have other bytes there (tg_place). */
 TG_API tg_work *tg_comm_all_reduce(tg_comm *c, tg_tensor *dst, tg_tensor *src, tg_reduce_op op);
 /* dst has n times src's elements, ordered by rank */
 TG_API tg_work *tg_comm_all_gather(tg_comm *c, tg_tensor *dst, tg_tensor *src);
@@ -120,8 +120,9 @@ typedef enum tg_collective {
 
 typedef struct tg_comm_info {
     size_t size;
-    int64_t calls[16];
-    /* payload bytes: an all-reduce counts its vector once, an all-gather its result, a reduce-scatter its source */
+    int64_t calls[16]; /* by tg_collective */
+    /* Payload bytes, by tg_collective. An all-reduce counts its vector once, an all-gather its result, a reduce-scatter
+     * its source. */
     int64_t bytes[16];
 } tg_comm_info;
 

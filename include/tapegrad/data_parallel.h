@@ -1,6 +1,8 @@
 /* Data parallelism (Li et al., PyTorch Distributed, VLDB 2020): sums of gradients over ranks, in buckets that
  * overlap backward, and tg_grads_finalize, which ends the sums of a step. Include it in a training program with
- * several ranks. */
+ * several ranks.
+ *
+ * I, R, P and V are TG_I, TG_R, TG_P and TG_V of placement.h. */
 #ifndef TAPEGRAD_DATA_PARALLEL_H
 #define TAPEGRAD_DATA_PARALLEL_H
 
@@ -40,9 +42,9 @@ TG_API tg_status tg_grads_finalize(const tg_parallel *p, tg_tensor *const *param
  * buckets have started. tg_grads_finalize waits for it. A parameter must be R on dp (and cp) (TG_ERR_PLACEMENT), and
  * can be in one tg_buckets only.
  *
- * If there are several tg_buckets, those of the newest start first, and each object waits for all newer ones. So
- * every rank must make them in the same order, and not within a step (TG_ERR_STATE once its sums have started).
- * Returns NULL on error. tg_buckets_free also discards the gradients in the buckets. */
+ * If there are several tg_buckets, the sums of the newest start first, and those of each object start after all sums
+ * of newer objects have started. So every rank must make them in the same order, and not within a step (TG_ERR_STATE
+ * once its sums have started). Returns NULL on error. tg_buckets_free also discards the gradients in the buckets. */
 TG_API tg_buckets *tg_buckets_new(const tg_parallel *p, tg_tensor *const *params, int n, int64_t elements);
 TG_API void tg_buckets_free(tg_buckets *b);
 /* Turns sums in backward on or off, and returns the previous setting. On is the default. Turn it off for all

@@ -29,10 +29,10 @@ TG_API tg_status tg_hvp(tg_tape *t, tg_tensor *root, tg_tensor *const *inputs, i
 /* ---- For the slots vjp and jvp of an op (extend.h) ----
  *
  * The vjp slot computes gin[] from gout[], and the jvp slot dout[] from din[], by recording ops. NULL as an element
- * stands for no gradient or a tangent of zero, in arguments and results. A slot may read only shapes and what the op
- * saves of its node. If an op's slot is NULL, derivatives that need it fail with TG_ERR_UNSUPPORTED. */
+ * stands for no gradient or a tangent of zero, in arguments and results. Of its node, a slot may read only the
+ * shapes and what the op saves. If an op's slot is NULL, derivatives that need it fail with TG_ERR_UNSUPPORTED. */
 
-TG_API bool tg_node_needs_grad(const tg_node *n, int i); /* of input i; false if i is out of range */
+TG_API bool tg_node_needs_grad(const tg_node *n, int i); /* whether input i does; out of range: false */
 /* Sums x over the dims in which broadcasting has expanded the shape of `like`: the derivative of that broadcasting. */
 TG_API tg_tensor *tg_sum_to(tg_tape *t, tg_tensor *x, const tg_tensor *like);
 /* A function that recomputes the node's outputs out[] from its inputs by recording other ops (NULL: not

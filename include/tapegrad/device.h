@@ -1,7 +1,7 @@
 /* Devices: the table of functions that makes a device, and the arrays that a kernel gets. Those who write a device
  * include this header, mostly through extend.h.
  *
- * A device is one static const tg_device_ops. Every op of the table runs on it through its slots.
+ * A device is one static const tg_device_ops. Every op runs on it through its slots.
  */
 #ifndef TAPEGRAD_DEVICE_H
 #define TAPEGRAD_DEVICE_H
@@ -135,9 +135,9 @@ typedef struct tg_norm_args {
  *
  * loss[r] = (1 - s) nll + s mean(-log p), with PyTorch's smoothing s; 0 if the target is ignore_index. top[r] is the
  * row's greatest logit, and mass[r] the sum of exp(x - top[r]). They are -inf and 0 if no logit is above -inf. The
- * probability of x is exp(x - top) / mass. One number, log(sum exp), would lose as many digits as the logits are large.
- * top, mass and loss are float32 (float64 for float64). glogits may be the memory of logits. A target out of range is a
- * data error: bad[0] receives row + 1 of the first.
+ * probability of x is exp(x - top) / mass. There are two numbers because log(sum exp) alone loses precision where
+ * logits are large. top, mass and loss are float32 (float64 for float64). glogits may be the memory of logits. A target
+ * out of range is a data error: bad[0] receives row + 1 of the first.
  *
  * A shard of the vocabulary sets `classes`, the number of all classes. Its logits are the columns from `first` on,
  * possibly none; targets are in [0, classes). top and mass are then of these columns. With d = x - top (x itself if

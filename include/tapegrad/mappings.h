@@ -12,11 +12,12 @@ extern "C" {
 
 /* ---- Mappings (recorded on the tape) ---- */
 
-/* Each mapping converts the placement on c's axis, and leaves every other axis alone. The right column names its
- * backward, which is an op itself. Communication starts at once. The result may be in flight until it is read. It is
- * contiguous, or a view of x if no data moves; x may have any strides. On a group of one rank a mapping returns x
- * itself. c NULL fails with TG_ERR_ARGUMENT, a wrong placement of x with TG_ERR_PLACEMENT. d is a dim; negative d
- * counts from the end. */
+/* Each mapping converts the placement on c's axis, and leaves every other axis alone. The comment on its right has
+ * the conversion in the letters of placement.h (TG_I, TG_R, TG_P, TG_V; Vd is a shard of dim d), and then what its
+ * backward does, if that moves or selects data. Backward is an op itself. Communication starts at once. The result may
+ * be in flight until it is read. It is contiguous, or a view of x if no data moves; x may have any strides. On a group
+ * of one rank a mapping returns x itself. c NULL fails with TG_ERR_ARGUMENT, a wrong placement of x with
+ * TG_ERR_PLACEMENT. d is a dim; negative d counts from the end. */
 
 /* Exchanges rows of dim 0: send_counts[r] rows go to rank r, and recv_counts[r] rows come from it. Both NULL: equal
  * parts. V -> V; backward is the reverse exchange. */

@@ -1,5 +1,7 @@
 /* Functions under Megatron-Core's names, for programs that are ported from it: mappings of tensor and sequence
- * parallelism, utilities, attributes of parameters, and layers for inference. */
+ * parallelism, utilities, attributes of parameters, and layers for inference.
+ *
+ * I, R, P and V are TG_I, TG_R, TG_P and TG_V of placement.h; V0 is a shard of dim 0. */
 #ifndef TAPEGRAD_MEGATRON_H
 #define TAPEGRAD_MEGATRON_H
 

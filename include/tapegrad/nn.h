@@ -5,7 +5,8 @@
  * tg_gpt_loss) records on the given tape. Each parameter is drawn when the module is created, from its own position
  * in the context's random stream, so initialization depends only on the seed and the order of creation. Parameters
  * have the context's default dtype.
- */
+ *
+ * I and R are TG_I and TG_R of placement.h. */
 #ifndef TAPEGRAD_NN_H
 #define TAPEGRAD_NN_H
 

@@ -39,7 +39,7 @@ TG_API tg_tensor *tg_sinh(tg_tape *t, tg_tensor *x);
 TG_API tg_tensor *tg_cosh(tg_tape *t, tg_tensor *x);
 TG_API tg_tensor *tg_log1p(tg_tape *t, tg_tensor *x); /* log(1 + x), exact for small x */
 TG_API tg_tensor *tg_expm1(tg_tape *t, tg_tensor *x); /* e^x - 1, exact for small x */
-TG_API tg_tensor *tg_sign(tg_tape *t, tg_tensor *x);  /* sign to round: gradient 0, like PyTorch's */
+TG_API tg_tensor *tg_sign(tg_tape *t, tg_tensor *x);  /* sign, floor, ceil and round: gradient 0, like PyTorch's */
 TG_API tg_tensor *tg_floor(tg_tape *t, tg_tensor *x);
 TG_API tg_tensor *tg_ceil(tg_tape *t, tg_tensor *x);
 TG_API tg_tensor *tg_round(tg_tape *t, tg_tensor *x);     /* halves to even */
@@ -231,7 +231,7 @@ typedef struct tg_attention_opts {
     double dropout; /* probability of dropping a probability, in training mode */
     int64_t left, right;  /* window: keys p - left <= j <= p + right; 0 or -1: no bound on that side */
     tg_tensor *mask;      /* broadcasts to [b, h, sq, sk]; bool: false hides a key; float: is added to the scores */
-    tg_tensor *sink;      /* [h]: an additional logit in each row's denominator, which has no value */
+    tg_tensor *sink;      /* [h]: an additional logit in each row's denominator; it adds no row of values */
     tg_tensor *lengths;   /* int64 [b]: keys j >= lengths[b] are padding and hidden */
     tg_tensor *starts_q;  /* int64 [n + 1]: n sequences are packed along sq (b = 1), each attends to itself only */
     tg_tensor *starts_k;  /* int64 [n + 1]: the same along sk; required with starts_q */

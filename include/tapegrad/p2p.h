@@ -27,7 +27,7 @@ typedef struct tg_p2p_ops {
     size_t size;
     const char *name; /* returned by tg_comm_transport */
 
-    /* Required. send and receive give the memory to the layer until poll reports its token as landed. from -1: any
+    /* Required. send and receive give the memory to the layer until poll calls landed with its token. from -1: any
      * rank. */
     int (*send)(void *state, const void *data, size_t bytes, int to, int tag, void *token);
     int (*receive)(void *state, void *data, size_t capacity, int from, int tag, void *token);

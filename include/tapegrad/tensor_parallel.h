@@ -1,6 +1,8 @@
 /* Tensor parallelism (Shoeybi et al., arXiv 1909.08053; sequence parallelism: Korthikanti et al., arXiv 2205.05198):
  * linear layers and vocabularies that are sharded over ranks, and deferred weight gradients. Include it to build
- * layers of a tensor-parallel model; megatron.h includes it. */
+ * layers of a tensor-parallel model; megatron.h includes it.
+ *
+ * I, R, P and V are TG_I, TG_R, TG_P and TG_V of placement.h; V0 is a shard of dim 0. */
 #ifndef TAPEGRAD_TENSOR_PARALLEL_H
 #define TAPEGRAD_TENSOR_PARALLEL_H
 
