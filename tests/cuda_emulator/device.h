@@ -1,5 +1,5 @@
-/* device.h - CUDA's device side for a host compiler: a .cu file that is compiled with include/cuda_runtime.h in place of
- * the toolkit's runs its kernels on the CPU. Kernels are launched by TG_LAUNCH and get dynamic shared memory from
+/* device.h - CUDA's device side for a host compiler: a .cu file that is compiled with include/cuda_runtime.h in place
+ * of the toolkit's runs its kernels on the CPU. Kernels are launched by TG_LAUNCH and get dynamic shared memory from
  * TG_DYN_SHARED. Code that the host cannot run (PTX, tensor cores, cooperative groups) needs a portable version. */
 #ifndef TG_CUDA_EMULATOR_DEVICE_H
 #define TG_CUDA_EMULATOR_DEVICE_H

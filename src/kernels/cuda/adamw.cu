@@ -11,7 +11,7 @@ namespace tg {
 namespace {
 
 enum { ADAMW_THREADS = 256, ADAMW_QUADS = 2 };
-/* The arguments of a launch may have 32764 bytes. If a host compiler runs kernels, each thread gets a copy of its own. */
+/* The arguments of a launch may have 32764 bytes. If a host compiler runs kernels, each thread copies its own. */
 #ifdef __CUDACC__
 enum { ADAMW_MANY = 256 };
 #else
