@@ -110,7 +110,7 @@ def neighbors(count, priority):
             loop.wait()
 
 
-def measure_beside(binary, commands, rounds, neighborhoods):
+def measure_next_to(binary, commands, rounds, neighborhoods):
     """Measures each command in each neighborhood in every round: one `Measured` for each name of `neighborhoods`, which
     maps names to (count, priority)."""
     found = {name: Measured({c: [] for c in commands}) for name in neighborhoods}

@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 import table
-from measure import KEEP_PAGES, ROOT, measure, measure_beside
+from measure import KEEP_PAGES, ROOT, measure, measure_next_to
 
 
 def main():
@@ -58,8 +58,8 @@ class Bench:
     def measure(self, commands, rounds=11, ask=()):
         return measure(self.binary, commands, self.rounds or rounds, ask)
 
-    def measure_beside(self, commands, neighborhoods, rounds=11):
-        return measure_beside(self.binary, commands, self.rounds or rounds, neighborhoods)
+    def measure_next_to(self, commands, neighborhoods, rounds=11):
+        return measure_next_to(self.binary, commands, self.rounds or rounds, neighborhoods)
 
     def target(self, targets):
         """Returns the target of a pair (with AVX-512, with AVX2 only), or the single one."""

@@ -94,7 +94,7 @@ def neighbors(bench):
     asked = {"layers": 3, "heads": 4, "hidden": 128, "vocab": 2048, "batch": 8, "seq_len": 128, "calls": 10}
     ours, peer = (command("gpt2", p, threads=bench.threads, **asked) for p in ("", "tuned"))
     places = {"quiet": (0, 0), "two loops of priority 19": (2, 19), "two loops of the same priority": (2, 0)}
-    found = bench.measure_beside([ours, peer], places)
+    found = bench.measure_next_to([ours, peer], places)
     quiet = found.pop("quiet")
     for name, m in found.items():
         kept = {c: quiet.median(c) / m.median(c) for c in (ours, peer)}
@@ -272,5 +272,5 @@ def layers(bench):
               "", max(slopes) / min(slopes), 1.05, most=True)
 
 
-ROWS = {f.__name__: f for f in (steps, threads, small, neighbors, start, kernels, products, generation, attention, memory, tape,
-                                layers)}
+ROWS = {f.__name__: f for f in (steps, threads, small, neighbors, start, kernels, products, generation, attention, memory,
+                                tape, layers)}

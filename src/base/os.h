@@ -1,4 +1,4 @@
-/* What the library asks of the operating system: memory, the number of cores, the time. */
+/* What the library asks of the operating system: memory, the number of cores, the time, and how to spin. */
 #ifndef TG_SYSTEM_H
 #define TG_SYSTEM_H
 
@@ -9,5 +9,14 @@ tg_allocator tg_system_allocator(void);
 /* Returns the number of cores that this process may run on; at least 1. */
 int tg_system_cores(void);
 double tg_system_now(void); /* seconds on a monotonic clock */
+
+/* Tells the core that this thread spins, so that the core uses less power and its other thread runs faster. */
+static inline void tg_system_pause(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
 
 #endif

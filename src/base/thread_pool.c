@@ -17,7 +17,7 @@
  * runs again uses up this program's own share of the core (docs/performance.md has the measurements). In a pool with
  * more threads than cores, threads sleep at once. */
 static const double AWAKE = 0.5e-3; /* seconds */
-enum { PAUSES = 64 };               /* between two looks at the clock */
+enum { PAUSES = 64 };               /* between two readings of the clock */
 
 typedef struct worker {
     tg_pool *pool;
@@ -45,14 +45,6 @@ struct tg_pool {
     worker workers[];
 };
 
-static inline void pause_briefly(void) {
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
 static void run_part(const tg_pool *p, int i) {
     int64_t whole = p->n / p->threads, more = p->n % p->threads;
     int64_t begin = whole * i + (i < more ? i : more), end = begin + whole + (i < more);
@@ -77,7 +69,7 @@ static inline bool await_awake(const tg_pool *p, bool (*there)(const tg_pool *p,
     do {
         for (int i = 0; i < PAUSES; i++) {
             if (there(p, round)) return true;
-            pause_briefly();
+            tg_system_pause();
         }
         now = tg_system_now();
         if (until == 0) until = now + AWAKE;

@@ -50,7 +50,7 @@ static const tg_tensor *find_leaf(const tg_tensor *x, tg_axis axis, cause *of) {
     return leaf;
 }
 
-/* Returns the leaf behind some input, and the number of that input. */
+/* Returns the first leaf of that kind of which an input was made, and the number of that input. */
 static const tg_tensor *leaf_of_inputs(const tg_call *c, tg_axis axis, cause of, int *input) {
     const tg_tensor *leaf = NULL;
     of.left = MOST_NODES;

@@ -2,7 +2,7 @@
 """layers.py includes SOURCE | symbols SOURCE BUILD | table SOURCE: holds the code to the table of layers in layers.txt.
 
 `includes` reads every #include under src/, tools/ and bench/: the file that it names must lie in the same layer or in one
-that the table allows. Every quoted #include must name a file that lies beside its user, in include/ or in src/, so that no
+that the table allows. Every quoted #include must name a file that lies next to its user, in include/ or in src/, so that no
 option of the compiler adds a folder, such as one of tests/. `symbols` reads the undefined tg_ symbols of every object of the library with nm: each must be defined in an
 allowed layer. So calls through prototypes in headers that everybody may include are found as well. `table` compares
 the table of docs/design.md, which also says what each folder is for, with layers.txt.

@@ -1,5 +1,5 @@
 /* Random programs (program.h), run in the plain way and in the way that their bytes say: values and gradients are
- * the same, and nothing is left behind. The plain gradient is compared with forward mode, which goes through the
+ * the same, and nothing is leaked. The plain gradient is compared with forward mode, which goes through the
  * same nodes in the other direction, and, if the bytes ask for it, with finite differences of the plain run. */
 #include <tapegrad/derivatives.h>
 #include <tapegrad/gradcheck.h>

@@ -125,7 +125,7 @@ START_TEST(gradients_have_the_dual_placement) {
     ck_assert_int_eq(tg_read_f64(tg_grad_of(w), v, 6), TG_OK);
     tg_grad_share(w);
     ck_refused(g, TG_ERR_STATE, "has summed the gradient of w f64[2, 3], and the share is gone");
-    ck_place(share, "dp P"); /* a copy, which nobody has summed */
+    ck_place(share, "dp P"); /* a copy, which has not been summed */
     tg_backward_with(g.t, &loss, 1, TG_BACKWARD(.retain = true)); /* a share cannot be added to a sum */
     ck_refused(g, TG_ERR_STATE, "zero it before the next backward");
     ck_assert_int_eq(tg_optim_step(o), TG_OK);

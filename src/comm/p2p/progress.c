@@ -73,18 +73,12 @@ void tg_p2p_forget(tg_p2p_request *r) {
 
 /* ---- Waiting ---- */
 
-static inline void pause_briefly(void) {
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#endif
-}
-
 /* Spins, then sleeps, as another rank may need this core. A yield would give a program of lower priority a whole time
  * slice. */
 void tg_p2p_rest(const tg_p2p_rank *self, int round) {
     struct timespec nap = {.tv_nsec = 20000};
     if (round < self->spins)
-        pause_briefly();
+        tg_system_pause();
     else
         nanosleep(&nap, NULL);
 }

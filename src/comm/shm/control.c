@@ -156,14 +156,6 @@ static void check(tg_control *c, const tg_wait *w) {
 
 /* ---- Waiting ---- */
 
-static inline void pause_briefly(void) {
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
 /* Sleeps until the bell is rung. The timeout is short, as a peer that dies does not ring. */
 static void sleep_until_rung(tg_rank_slot *rank_slot, uint32_t bell, long nanoseconds) {
     struct timespec t = {.tv_nsec = nanoseconds};
@@ -223,7 +215,7 @@ static void rest(tg_control *c, const tg_wait *w, int round) {
     if (!w) {
         sleep_until_rung(rank_slot, atomic_load_explicit(&rank_slot->bell, memory_order_acquire), NAP / 2);
     } else if (round < s->self->spins) {
-        pause_briefly();
+        tg_system_pause();
     } else {
         bool soon = tg_system_now() - w->since < 0.1;
         if (!tg_shm_has_failed(s)) sleep_until_rung(rank_slot, s->self->bell, soon ? NAP : 4 * NAP);

@@ -242,7 +242,7 @@ void tg_group_lost(const tg_vantage *v, tg_group *g, int n) {
 }
 
 /* The last member that still holds the group frees its memory. A group that failed before all had joined is freed
- * too, as nobody joins it any more. */
+ * too, as no process joins it any more. */
 void tg_group_leave(const tg_vantage *v, tg_group *g, int mine) {
     tg_region *r = v->region;
     atomic_store_explicit(&tg_group_member(g, mine)->gone, true, memory_order_release);
