@@ -13,8 +13,8 @@
 static const uint32_t data_axes = 1u << TG_DP | 1u << TG_EDP;
 static const uint32_t expert_axes = 1u << TG_ETP | 1u << TG_EP | 1u << TG_EDP;
 
-/* The axes on which x claims to be equal. If x was placed on the expert grid, they are among the axes that it was
- * placed on. Otherwise they are among the axes of the dense grid, without pp. */
+/* Returns the axes on which x claims to be equal on every rank. If x was placed on the expert grid, they are among
+ * the axes that it was placed on. Otherwise they are among the axes of the dense grid, without pp. */
 uint32_t tg_placement_claimed(const tg_tensor *x) {
     uint32_t placed = x->ext ? x->ext->placed : 0;
     uint32_t axes = placed & expert_axes ? placed : tg_grid_axes(x->ctx) & ~(expert_axes | 1u << TG_PP);
@@ -74,7 +74,7 @@ static tg_status find_other(tg_ctx *ctx, tg_comm *comm, const int64_t *mine, int
     return said ? s : ctx->run.status;
 }
 
-/* mine has one hash for each of the n tensors. */
+/* Fails unless the hashes are equal on all ranks. mine has one hash for each of the n tensors. */
 tg_status tg_placement_compare_hashes(tg_tensor *const *x, const int64_t *mine, int64_t n, tg_axis axis) {
     tg_ctx *ctx = x[0]->ctx;
     int64_t wrong;

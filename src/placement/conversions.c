@@ -62,7 +62,8 @@ const tg_placements *tg_place_converted(tg_ctx *ctx, const tg_placements *p, tg_
 
 static tg_placement at_of(const tg_tensor *x, tg_axis axis) { return x->place ? x->place->at[axis] : invariant; }
 
-/* An input without gradient may be I where R is expected, and R where I is expected. */
+/* Returns whether an input that is placed as `is` can be converted where `from` is expected. I and R stand for each
+ * other if the input needs no gradient, because they differ only in the gradient. */
 static bool accepts(const tg_call *c, int i, tg_placement from, tg_placement is) {
     if (from.kind <= TG_REPLICATED && is.kind <= TG_REPLICATED)
         return from.kind == is.kind || !tg_call_differentiable(c, i);
@@ -77,8 +78,8 @@ static tg_status refuse_input(tg_call *c, const tg_conversion *v) {
     return tg_placement_refuse(c, v->axis, why, v->remedy ? v->remedy : "docs/placements.md lists the mappings");
 }
 
-/* Refuses a conversion that moves data along a dim which another axis shards too. Only the minor axis of a dim may
- * convert it. */
+/* Refuses a conversion that moves data along a dim which another axis shards too. Only the minor (innermost) axis of
+ * a dim may convert it. */
 static tg_status check_sharers(tg_call *c, const tg_conversion *v) {
     const tg_tensor *x = c->in[v->in], *y = c->out[v->out];
     tg_placement is = at_of(x, v->axis);

@@ -74,7 +74,8 @@ static bool runs_alike(const int64_t *o, int64_t m, int64_t n) {
     return true;
 }
 
-/* The largest piece size that divides the local size and the chunk size of every cut. */
+/* Returns the largest piece size that divides the local size and the chunk size of every cut. Elements of a piece
+ * are neighbors in the global tensor too. */
 static int64_t piece_of(const cut *cuts, int n, int64_t local) {
     int64_t piece = local, whole = local;
     for (int i = n - 1; i >= 0; i--) {

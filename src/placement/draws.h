@@ -11,8 +11,8 @@ tg_status tg_draws_take(tg_ctx *ctx, int ndim, const int64_t *shape, const tg_pl
  * TG_RNG_MEGATRON each shard is drawn as a tensor of its own from the stream of its rank. `expert`: x is an
  * expert's, even if it varies over tp only. */
 tg_status tg_fill_random_placed(tg_tensor *x, tg_random kind, double a, double b, bool expert);
-/* Gives back the last draws of a fill of x, which is not an expert's: `local` elements of this rank, `global` of all
- * ranks. The next fill takes them again. */
+/* Gives back the last draws of a fill of x, so that the next fill takes them again: `local` elements of this rank,
+ * `global` elements of all ranks. x must not be an expert's. */
 tg_status tg_draws_give_back(const tg_tensor *x, int64_t local, int64_t global);
 
 #endif

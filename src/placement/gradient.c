@@ -15,8 +15,8 @@ const tg_placements *tg_placement_of_gradient(const tg_tensor *x, bool whole) {
     return tg_place_intern(ctx, at);
 }
 
-/* Where an opaque gradient is expected, anything but P fits. Where I or R is expected, both fit, because both are
- * the same on every rank. */
+/* Returns whether a gradient placed as `is` can be used where `want` is expected. Where an opaque gradient is
+ * expected, anything but P fits. Where I or R is expected, both fit, because both are the same on every rank. */
 static bool fits(tg_placement want, tg_placement is) {
     if (want.kind == TG_VARYING && want.layout == TG_OPAQUE) return is.kind != TG_PARTIAL;
     if (want.kind <= TG_REPLICATED) return is.kind <= TG_REPLICATED;

@@ -32,8 +32,8 @@ static inline const tg_grid *tg_grid_of(const tg_ctx *ctx) {
     const tg_grid *g = tg_grid_own(ctx);
     return g ? g : &tg_no_grid;
 }
-/* The axes that have more than one rank, as bits. Every op asks, so a context without peers is answered by one byte of
- * its runtime. */
+/* Returns the axes that have more than one rank, as bits. Every op calls this, so the answer for a context without
+ * peers takes only one byte of its runtime. */
 static inline uint32_t tg_grid_axes(const tg_ctx *ctx) { return ctx->run.has_peers ? tg_grid_own(ctx)->axes : 0; }
 /* Makes the grid one of single ranks again. The placements of tensors stay as they are. */
 void tg_grid_clear(tg_ctx *ctx);

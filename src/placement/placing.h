@@ -1,4 +1,5 @@
-/* Placements: how a tensor is distributed over the ranks of each group axis.
+/* Placements: how a tensor is distributed over the ranks of each group axis. Comments and messages write I, R, P and V
+ * for INVARIANT, REPLICATED, PARTIAL and VARYING (tg_placement_kind in types.h), and Vd for a shard of dim d.
  *
  * A tg_placements has one placement for each axis. It is interned: tensors of equal placements share one, so
  * comparing placements compares pointers. The rule that derives the placements of an op's outputs is in
@@ -22,7 +23,8 @@ const tg_placements *tg_place_intern(tg_ctx *ctx, const tg_placement at[TG_MAX_A
 const tg_placements *tg_place_of(const tg_tensor *x);
 tg_placement tg_place_on(const tg_tensor *x, tg_axis axis);
 bool tg_placement_same(tg_placement a, tg_placement b);
-/* Writes "dp R, tp V0:s3"; "" if all are I. */
+/* Writes all placements, such as "dp R, tp V0:s3" (V0 is a shard of dim 0, s3 says that it is strided with 3
+ * chunks); "" if all are I. */
 size_t tg_place_text(const tg_ctx *ctx, const tg_placements *p, char *buf, size_t n);
 const char *tg_axis_name(tg_axis axis);
 size_t tg_placement_name(tg_placement p, char *buf, size_t n); /* writes "V0:s3" */
@@ -32,9 +34,9 @@ static inline int64_t tg_placement_chunks(tg_placement p) {
 }
 /* Returns how many times larger dim d of the global tensor is than the local one, over all axes that shard it. */
 int64_t tg_place_scale(const tg_tensor *x, int d);
-/* Fail with TG_ERR_SHAPE unless the placement `is` can have cut its dim of x in chunks. The dim that it cut is the
- * local size times the ranks of the minor axes: those in p, and the axes in the mask `yet` that may still shard the
- * dim. The second function checks every axis of p. */
+/* Fail with TG_ERR_SHAPE unless the placement `is` can have cut its dim of x in chunks. At that cut the dim had the
+ * local size times the ranks of the minor axes, which cut it afterwards: those in p, and those in the mask `yet`,
+ * which may still be placed. The second function checks every axis of p. */
 tg_status tg_place_check_shard(const tg_tensor *x, const tg_placements *p, tg_placement is, uint32_t yet,
                                const char *who);
 tg_status tg_place_check_shards(const tg_tensor *x, const tg_placements *p, uint32_t yet, const char *who);

@@ -1,5 +1,6 @@
-/* Remedies: what the message of a refused op advises. Most refusals are about a leaf that tg_place did not declare, so
- * the leaf is looked for among what the inputs were made of. */
+/* Remedies: the advice in the message of a refused op. Most refusals are caused by a leaf that tg_place did not
+ * declare. So the leaf is searched for among the tensors from which the inputs were computed, and the advice names
+ * it. */
 #include "base/text.h"
 #include "placement/rule.h"
 
@@ -34,14 +35,15 @@ static bool is_undeclared(const tg_tensor *x, tg_axis axis) {
     return is_opaque(x, axis) && !(x->ext && x->ext->placed >> axis & 1);
 }
 
-/* Returns the leaf that x, which no node has made, is or is a view of. Other results without a gradient keep no trace
- * of their leaves. */
+/* Returns the leaf that x is or is a view of; NULL if there is none. x was made by no node. If an op without a
+ * gradient has computed x, nothing leads from x to its leaves. */
 static const tg_tensor *leaf_of_bytes(const tg_tensor *x) {
     const tg_tensor *maker = x->flags & TG_F_LEAF || !x->storage ? x : tg_storage_maker(x->storage);
     return maker && maker->flags & TG_F_LEAF ? maker : NULL;
 }
 
-/* Returns the first leaf of that kind of which x was made. */
+/* Returns the first leaf that satisfies of->leaf among those from which x was computed through tensors that satisfy
+ * of->between. */
 static const tg_tensor *find_leaf(const tg_tensor *x, tg_axis axis, cause *of) {
     if (!x || --of->left < 0 || !of->between(x, axis)) return NULL;
     const tg_tensor *leaf = x->node ? NULL : leaf_of_bytes(x);
@@ -50,7 +52,8 @@ static const tg_tensor *find_leaf(const tg_tensor *x, tg_axis axis, cause *of) {
     return leaf;
 }
 
-/* Returns the first leaf of that kind of which an input was made, and the number of that input. */
+/* Returns the first such leaf among those from which the inputs were computed, and sets *input to that input's
+ * index. */
 static const tg_tensor *leaf_of_inputs(const tg_call *c, tg_axis axis, cause of, int *input) {
     const tg_tensor *leaf = NULL;
     of.left = MOST_NODES;
@@ -61,7 +64,7 @@ static const tg_tensor *leaf_of_inputs(const tg_call *c, tg_axis axis, cause of,
     return leaf;
 }
 
-/* Writes the axis as the program does: "TG_TP". */
+/* Writes the axis as the caller's program writes it, such as "TG_TP". */
 static void axis_text(tg_axis axis, char *buf, size_t n) {
     size_t end = 0;
     tg_text(buf, n, &end, "TG_%s", tg_axis_name(axis));

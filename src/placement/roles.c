@@ -8,7 +8,8 @@ static tg_call_impl *impl(const tg_call *c) { return c->impl; }
 
 /* ---- The rules of the current call ---- */
 
-/* One block for each context: no other op runs between infer and the rule. */
+/* Returns the memory for the rules of a call. A context needs only one block, because no other op runs between infer
+ * and the rule. */
 static tg_rules *block(tg_ctx *ctx, size_t bytes) {
     tg_grid *g = tg_grid_own(ctx);
     if (g->rules_bytes >= bytes) return g->rules;
@@ -114,7 +115,8 @@ static void set(tg_rules *r, int i, int d, int role) {
 
 static int dims_of(const tg_call *c, int i) { return i < c->n_in && c->in[i] ? c->in[i]->ndim : 0; }
 
-/* Pairs every input's dims, without its last `but` ones, with the output's dims from the right. */
+/* Pairs the dims of every input with the output's dims, from the right. The last `but` dims of each input are left
+ * out. */
 static void align(const tg_call *c, tg_rules *r, int but) {
     int y = c->out[0]->ndim;
     for (int i = 0; i < c->n_in; i++)
@@ -123,7 +125,8 @@ static void align(const tg_call *c, tg_rules *r, int but) {
     r->stretched_dims = ~0u;
 }
 
-/* Gives the dims of mask the role. The other dims are free; they move up if the op drops the dims of mask. */
+/* Gives the dims of the mask that role. The other dims are free: each becomes an output dim, and moves up if the op
+ * drops the dims of the mask. */
 static void reduce(const tg_call *c, tg_rules *r, uint32_t mask, int role) {
     bool gone = c->out[0]->ndim != c->in[0]->ndim;
     for (int d = 0, j = 0; d < c->in[0]->ndim; d++) {

@@ -287,10 +287,12 @@ static tg_status strict(const on_axis *o, tg_placement *to) {
     return TG_OK;
 }
 
-/* Derives the placement of the outputs on one axis. While a derivative is being recorded a refusal is no error, and
- * the result is opaque: an intermediate value of a derivative need not be a tensor over the ranks, though the final
- * one is. Computed rank by rank it is right, and so are the gradients of inputs that are V, R or P, which are each
- * rank's own. This does not hold for I inputs with gradient. */
+/* Derives the placement of the outputs on one axis.
+ *
+ * While a derivative is being recorded a refusal is no error, and the result is opaque. An intermediate value of a
+ * derivative need not have a meaning as one global tensor; only the final value has. As a computation of each rank
+ * by itself it is correct, and so are the gradients of inputs that are V, R or P, because those are each rank's own.
+ * This does not hold if an input that needs a gradient is I; then a refusal stays an error. */
 static tg_status derive(on_axis *o, tg_placement *to) {
     read_inputs(o);
     o->r->loose = o->c->tape->derives && !o->invariant;
@@ -307,7 +309,8 @@ static const tg_conversion *conversion_on(const tg_rules *r, tg_axis axis) {
     return NULL;
 }
 
-/* Returns the interned placements. Most often they are those of an input, which saves the search. */
+/* Returns the interned placements. Most often they are those of an input, so these are compared first, which saves
+ * the search in the list. */
 static const tg_placements *place_like_input(const tg_call *c, const tg_placement to[TG_MAX_AXES]) {
     for (int i = 0; i < c->n_in && i < 3; i++)
         if (c->in[i] && c->in[i]->place && !memcmp(c->in[i]->place->at, to, sizeof c->in[i]->place->at))
@@ -371,8 +374,8 @@ static bool same_placements(const tg_ctx *ctx, const tg_placements *p, const tg_
     return true;
 }
 
-/* Fails if an in-place op would change the placement of a tensor of the context, whose handle goes on with its old
- * placement. */
+/* Fails if an in-place op would change the placement of a tensor of the context. The caller keeps using that
+ * tensor's handle, which would still have the old placement. */
 static tg_status check_inplace(tg_call *c) {
     char is[128], becomes[128];
     const tg_tensor *a = c->in[0];
@@ -385,7 +388,8 @@ static tg_status check_inplace(tg_call *c) {
                         *is ? is : "I", *becomes ? becomes : "I");
 }
 
-/* Whether any input is placed. From now on a caller's bytes that were never placed have their default placement. */
+/* Returns whether any input is placed. Before that, inputs that hold a caller's bytes and were never placed get
+ * their default placement, which they keep. */
 static bool any_placed(tg_call *c) {
     bool any = false;
     for (int i = 0; i < c->n_in; i++) {

@@ -1,4 +1,5 @@
-/* The rule of placements (docs/placements.md), which is applied when an op is recorded.
+/* The rule of placements (docs/placements.md), which is applied when an op is recorded. The letters I, R, P and V are
+ * explained in placement/placing.h.
  *
  * Two properties of an op decide how it treats placements: the role of every input dim, and the sets of inputs in
  * which it is jointly linear. infer may state them; the op's family fills in the rest. The rule then runs once for
@@ -47,19 +48,20 @@ struct tg_rules {
 tg_status tg_placement_derive(tg_call *c);
 /* Returns the rules of the current call, empty ones if infer has stated nothing. NULL after recording the error. */
 tg_rules *tg_rules_of(tg_call *c);
-/* Fill in what infer left open, by the op's family. The sets are always needed; the roles only if an input is a
- * shard. */
+/* Fill in what infer has left open, by the op's family. The sets are needed for every call; the roles only if an
+ * input is a shard. */
 void tg_rules_sets(const tg_call *c, tg_rules *r);
 void tg_rules_roles(const tg_call *c, tg_rules *r);
 
 /* Refuses the call with TG_ERR_PLACEMENT. The message has the axis, the inputs' placements, what would go wrong
  * (`why`) and how to avoid it (`remedy`). If the rules are loose, records nothing and returns TG_ERR_PLACEMENT. */
 tg_status tg_placement_refuse(const tg_call *c, tg_axis axis, const char *why, const char *remedy);
-/* Writes a remedy. If the cause can be a leaf that tg_place did not declare, or declared I on a data axis, it begins
- * with that leaf and the call. meets: an input that is I needs a gradient, and another one is not I. */
+/* Writes a remedy. If the cause can be a leaf that tg_place did not declare, or that it declared I on a data axis,
+ * the remedy begins with that leaf and the call of tg_place to add. meets: an input that is I needs a gradient, and
+ * another input is not I. */
 void tg_placement_remedy(const tg_call *c, tg_axis axis, bool meets, const char *remedy, char *buf, size_t n);
-/* Whether input i needs a gradient; and whether the op will also give it one. In the first run of a recomputation
- * they return what the second run will. */
+/* Return whether input i needs a gradient, whether the op will also give it one, and whether the op will give one to
+ * any input. In the first run of a recomputation they return what they will in the second run. */
 bool tg_call_asks_gradient(const tg_call *c, int i);
 bool tg_call_differentiable(const tg_call *c, int i);
 bool tg_call_any_differentiable(const tg_call *c);
@@ -68,15 +70,16 @@ bool tg_call_any_differentiable(const tg_call *c);
 void tg_call_note_differentiable(tg_call *c);
 /* Checks the conversions of the call on one axis. */
 tg_status tg_placement_convert(tg_call *c, const tg_rules *r, tg_axis axis);
-/* Returns p with another placement on `axis`. If axes share a dim, the new one becomes the minor one. The axes
- * inside of the one that stops sharding a dim move one step outward. */
+/* Returns p with another placement on `axis`. If several axes shard the new dim, this one becomes the minor one. On
+ * the dim that the axis no longer shards, the axes inside of it move one step outward. */
 const tg_placements *tg_place_converted(tg_ctx *ctx, const tg_placements *p, tg_axis axis, tg_placement to);
-/* The same, but the axis takes the position to.order among the axes of the dim, which it had before a conversion. */
+/* Returns the same, but gives the axis the position to.order among the axes of the dim, which it had before a
+ * conversion. */
 const tg_placements *tg_place_returned(tg_ctx *ctx, const tg_placements *p, tg_axis axis, tg_placement to);
 
 /* ---- For infer, in addition to tg_call_role and tg_call_linear of op.h ---- */
 
-/* Whether statements have an effect: without a grid these functions do nothing. */
+/* Returns whether statements have an effect. Without a grid the functions below do nothing. */
 static inline bool tg_call_places(const tg_call *c) { return tg_grid_axes(c->ctx) != 0; }
 /* States that every dim d of input i becomes output dim d + shift. */
 tg_status tg_call_free(tg_call *c, int i, int shift);
@@ -100,9 +103,9 @@ void tg_call_placed(tg_call *c);
 tg_status tg_placement_compare(tg_tensor *x);
 /* Fails unless x has the same bytes on every rank of c. Collective. */
 tg_status tg_placement_compare_over(tg_tensor *x, tg_comm *c, const char *who);
-/* The axes on which x claims to have the same bytes on every rank. */
+/* Returns the axes on which x claims to have the same bytes on every rank. */
 uint32_t tg_placement_claimed(const tg_tensor *x);
-/* Whether x has bytes that can be hashed (it is contiguous, and no meta tensor); and that hash. */
+/* Return whether x has bytes that can be hashed (it is contiguous and not of device meta), and compute that hash. */
 bool tg_placement_comparable(const tg_tensor *x);
 tg_status tg_placement_hash(const tg_tensor *x, int64_t *out);
 /* Fails unless the hashes mine [n] of the tensors x [n] are the same on every rank of the axis. Collective. */

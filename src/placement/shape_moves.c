@@ -26,8 +26,8 @@ static bool shared(const tg_call *c, const tg_tensor *x, int d, tg_axis but) {
     return false;
 }
 
-/* Returns the number of ranks of the minor axes on the dim. This axis cuts into chunks that many times the local
- * size. */
+/* Returns the product of the ranks of the axes that shard the dim within this axis. What this axis cuts is larger
+ * than the local size by that factor. */
 static int64_t minor_ranks(const tg_call *c, const tg_tensor *x, tg_placement p) {
     int64_t n = 1;
     for (int a = 0; a < TG_MAX_AXES; a++) {
@@ -74,9 +74,10 @@ static int64_t dims_before(const tg_tensor *x, const group *g, int d) {
     return n;
 }
 
-/* Chooses the output dim that the shard becomes, where the shard comes in k chunks along the group. *before is the
- * number of elements before that dim in the group. The named dim is chosen; else the dim after dims that count
- * exactly k chunks; else the first dim with more than one element. */
+/* Chooses the output dim that the shard becomes. The shard comes in k chunks along the group. Sets *before to the
+ * number of elements before that dim in the group. If a dim is named, it is chosen. Otherwise, if k > 1, the first
+ * choice is a dim before which the group's dims have exactly k elements, so that every chunk is a contiguous shard
+ * of that dim. The last choice is the first dim with more than one element. */
 static int choose_dim(const tg_tensor *y, const group *g, int64_t k, int named, int64_t *before) {
     int64_t n = 1;
     int first = -1;
