@@ -17,7 +17,8 @@
 
 /* ---- Check mode ---- */
 
-/* Returns 0 if the hash is not known. The host reads the bytes of a device piece by piece: check mode may be slow. */
+/* Hashes the bytes of x; 0 if the hash is not known. The bytes of a device are copied to the host piece by piece,
+ * which check mode may take the time for. */
 static uint64_t hash_bytes(const tg_tensor *x) {
     uint64_t h = 1469598103934665603u;
     unsigned char piece[8192];
@@ -104,14 +105,14 @@ tg_status tg_recompute_infer(tg_call *c) {
         c->out[i] = y;
         const tg_tensor *maker = tg_storage_maker(x->storage);
         if (!x->tape || !maker || maker->tape != x->tape) continue;
-        x->storage->maker = y; /* the inner handle ends with its tape */
+        x->storage->maker = y; /* the inner handle ends with its tape, so y becomes the maker */
         x->storage->birth = y->serial;
     }
     tg_call_placed(c);
     return c->ctx->run.status;
 }
 
-/* Allocated in the tape's memory. NULL after recording the error. */
+/* Saves the states of all random streams in the tape's memory. Returns NULL after recording the error. */
 static tg_rng_states *save_streams(tg_tape *t) {
     tg_rng_states *s = tg_tape_alloc(t, tg_rng_states_bytes(t->ctx));
     if (s) tg_rng_states_save(t->ctx, s);
@@ -302,7 +303,8 @@ tg_status tg_recompute_record(tg_tape *t, tg_recompute_params *p, tg_tensor *con
     t->busy++;
     tg_status s = first_run(t, inner, p, in, out, call);
     t->busy--;
-    /* before the input's bytes are released: handles of the first run would count as other users */
+    /* The inner tape ends first: its handles would count as other users of the input's bytes, and keep tg_distribute
+     * from releasing them. */
     tg_tape_free(inner);
     if (s == TG_OK && p->distribute && out[0]->node) s = tg_distribute(t, in[0], p->distribute);
     return s;

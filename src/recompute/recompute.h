@@ -25,8 +25,8 @@ typedef struct tg_recompute_params {
 /* How to record a call. */
 typedef struct tg_recompute_call {
     const char *who;    /* name of the public function */
-    const tg_op *op[2]; /* op[1] is for functions in which ranks meet */
-    void *node_state;   /* state of the node, freed by end; also on failure, once passed_on is set */
+    const tg_op *op[2]; /* op[1] is for functions that communicate with other ranks */
+    void *node_state;   /* state of the node, freed by end; a failing call frees it too once passed_on is set */
     void (*end)(void *node_state);
     const void *site;
     bool passed_on;
@@ -36,12 +36,12 @@ typedef struct tg_recompute_call {
  * function. */
 tg_status tg_recompute_record(tg_tape *t, tg_recompute_params *p, tg_tensor *const *in, tg_tensor **out,
                               const tg_recompute_opts *opts, tg_recompute_call *call);
-/* Ends every call. After an error it reports the calls in which other ranks may wait: in the function, and in the
- * gather of its input. */
+/* Called at the end of every call, with its status s. After an error it notifies ranks that may wait for this one in
+ * calls that the function makes, or in the gather of its input. */
 tg_status tg_recompute_ended(tg_tape *t, const tg_recompute_opts *opts, tg_status s);
 /* Runs the function of node n again on `inner`, with the random streams of the first run. Sets in[] and out[]. */
 tg_status tg_recompute_again(const tg_node *n, tg_tape *inner, tg_tensor **in, tg_tensor **out);
-/* The node's backward, after the second run on `inner`. */
+/* Runs backward through `inner`, which holds the second run, and gives the gradients to the node's inputs. */
 tg_status tg_recompute_gradient(tg_call *c, tg_tape *inner, tg_tensor **in, tg_tensor **out, bool retain);
 tg_status tg_recompute_infer(tg_call *c);
 tg_status tg_recompute_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin);

@@ -1,8 +1,8 @@
 /* Recomputation without output: the results of functions are discarded after their use, and are restored together
  * before backward needs them.
  *
- * A function that is replayed runs on a separate tape, through which its node's backward then goes. So each function
- * runs twice in all. The restored results use the bytes of that second run; they are not copied. */
+ * A function that is replayed runs on a separate tape, and the backward of its node later goes through that tape. So
+ * each function runs twice in all. The restored results use the bytes of that second run; they are not copied. */
 #include "base/host_memory.h"
 
 #include <tapegrad/backward.h>
@@ -76,7 +76,7 @@ static tg_status discard_results(replay_run *r, const void *site) {
     return TG_OK;
 }
 
-/* The results will not be restored any more. */
+/* Removes the restore callbacks of the results, which will not be restored any more. */
 static void forget_results(const replay_run *r) {
     for (int i = 0; i < r->p->n_out; i++) {
         const tg_tensor *y = tg_node_out(r->node)[i];
@@ -167,8 +167,8 @@ static void end_run(void *state) {
     if (r->destroy) r->destroy(r->state);
 }
 
-/* The second run shares its bytes with the results, so writing to a result also overwrites what the second run
- * saved. */
+/* Fails if a result was overwritten. The second run shares its bytes with the results, so writing to a result also
+ * overwrites what the second run saved. */
 static tg_status check_results(const replay_run *r) {
     for (int i = 0; i < r->p->n_out; i++) {
         const tg_tensor *y = tg_node_out(r->node)[i];

@@ -1,5 +1,5 @@
-/* Inputs of recomputations that are equal on every rank of a group. Each rank keeps its part of the elements, and
- * the parts are gathered when the second run reads them. */
+/* Inputs of recomputations that are equal on every rank of a group (tg_recompute with .distribute). Each rank keeps
+ * its part of the elements, and the parts are gathered when the second run reads them. */
 #include <tapegrad/comm.h>
 
 #include "base/host_memory.h"
@@ -13,8 +13,8 @@ typedef struct kept_part {
     tg_comm *comm;
 } kept_part;
 
-/* The list of free parts. The context's part of this layer points to the first. Their memory comes from the
- * context's chunks. */
+/* The index of this layer's part of a context (tg_part_of). The part is the list of free kept_parts, whose memory
+ * comes from the context's chunks. */
 enum { TG_PART_RECOMPUTE = 2 };
 static const tg_part_ops kept_parts = {.held = NULL};
 
@@ -66,7 +66,8 @@ static tg_status gather(tg_storage *s, const kept_part *p, tg_tensor *whole) {
     return w ? tg_storage_need(s, NULL) : s->ctx->run.status;
 }
 
-/* The gathered bytes equal the earlier ones, so the version must not change. */
+/* Restores the bytes of a storage by gathering the parts. They equal the earlier bytes, so the version must not
+ * change. */
 static tg_status restore(void *user, tg_storage *s) {
     kept_part *p = user;
     uint32_t version = s->version;
