@@ -23,7 +23,7 @@ static int64_t wrong(const tg_range *r) { return r->nan + r->inf; }
 /* Names what is wrong with the values in r. */
 static const char *kind(const tg_range *r) { return !r->nan ? "infinite" : !r->inf ? "NaN" : "NaN or infinite"; }
 
-/* Returns the largest magnitude; NaN if all values are NaN. */
+/* Returns the largest magnitude; NaN if no value is a number. */
 static double reach(const tg_range *r) {
     return r->inf ? INFINITY : r->lo > r->hi && r->nan ? NAN : fmax(0, fmax(-r->lo, r->hi));
 }
@@ -71,8 +71,8 @@ static bool unrecorded(const tg_node *n) {
 static const char without[] =
     "without recording (no-grad mode, or an op that has no gradient, as comparisons and tg_detach)";
 
-/* Reports where recorded paths from a node end that do not lead to root: at nodes that depend on it and that no op
- * uses. */
+/* Reports where the recorded paths from a node end if they do not lead to root: at nodes that depend on it and whose
+ * outputs no op uses. */
 static void say_ends(text *s, tg_tape *t, const tg_node *from) {
     enum { MOST = 3 };
     uint32_t after = ++t->pass, used = ++t->pass;
@@ -113,7 +113,7 @@ typedef struct step {
     const tg_node *node;
     tg_tensor *x, *g;
     tg_range r;
-    tg_range came; /* if hooked: the values before the tensor's own hooks ran */
+    tg_range came; /* if hooked: the range before the tensor's own hooks ran */
     uint64_t probe; /* the hook that measures the values before the tensor's own hooks; 0: none */
     bool hooked;
 } step;

@@ -73,7 +73,7 @@ static const tg_tensor *viewed_tensor(const tg_tensor *x) {
     return x;
 }
 
-/* Finds the first input that already has such values, and which kinds; *input is -1 if there is none. */
+/* Finds the first input that already has NaNs or infinities, and which of the kinds; *input is -1 if there is none. */
 static tg_status culprit(const tg_call *c, int *input, int *kinds) {
     *input = -1;
     for (int i = 0; i < c->n_in && *input < 0; i++) {
@@ -132,7 +132,8 @@ static tg_status report_gradient(tg_call *c, int input, const tg_tensor *g, int 
     return refuse(&w, c->ctx);
 }
 
-/* The contributions of ops contained no such value, so it has come from elsewhere. */
+/* Reports the gradient of a result that has a NaN or infinity although no op's contribution had one: it came from a
+ * seed, a hook, another rank or the sum. */
 static tg_status search_came(tg_call *c) {
     for (int i = 0; i < c->n_out; i++) {
         report w = {.at = 0};
@@ -183,7 +184,7 @@ static tg_status search_gradients(tg_call *c) {
 
 static void update(tg_tape *t);
 
-/* Ops that the caller's function records are not shown to it in turn, and record no nodes. */
+/* Calls the caller's function. Ops that it records are not shown to it in turn, and record no nodes. */
 static tg_status show(tg_call *c, tg_op_event *event) {
     tg_tape *t = c->tape;
     event->size = sizeof *event;
