@@ -35,7 +35,7 @@ static int find(char names[][8], int n, const char *name) {
     return -1;
 }
 
-/* Returns the part of a rank number that the chosen axes contribute (inside), or that the others do (not inside).
+/* Returns the part of a rank number that some axes contribute: the chosen ones (inside), or all others (not inside).
  * index is the mixed-radix number of the coordinates on those axes. */
 static int rank_of(const int *sizes, int n, uint32_t chosen, bool inside, int index) {
     int rank = 0, stride = 1;
@@ -284,7 +284,7 @@ static void drop_groups(tg_parallel *p) {
 
 static const tg_parallel inert = {.ctx = (tg_ctx *)&tg_dead_ctx};
 
-/* Returns NULL on an error. */
+/* Makes the tg_parallel. Returns NULL on an error. */
 static tg_parallel *make(tg_comm *world, const tg_parallel_opts *given) {
     tg_ctx *ctx = tg_comm_ctx(world);
     tg_parallel_opts o;

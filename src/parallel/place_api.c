@@ -71,7 +71,8 @@ static tg_status check_placement(const tg_tensor *x, tg_placement *to, uint32_t 
 
 static bool is_placed(const tg_tensor *x, tg_axis axis) { return x->ext && x->ext->placed >> axis & 1; }
 
-/* Whether x was declared so before. The order of axes that share a dim is that of the first declarations. */
+/* Returns whether x was placed in this way before. The order of axes that share a dim is that of the first
+ * declarations. */
 static bool placed_alike(const tg_tensor *x, tg_axis axis, tg_placement to) {
     tg_placement is = tg_place_on(x, axis);
     is.order = to.order = 0;
@@ -89,7 +90,8 @@ static tg_status refuse_second(const tg_tensor *x, tg_axis axis, tg_axis asked, 
                    axis == asked ? "" : " here,", is, wanted);
 }
 
-/* `asked` is the axis that the caller named, which may be another name of `axis`. */
+/* Checks that x is a leaf that may still be placed so. `asked` is the axis that the caller named, which may be
+ * another name of `axis`. */
 static tg_status check_leaf(const tg_tensor *x, tg_axis axis, tg_axis asked, tg_placement to) {
     char what[160];
     tg_describe(x, what, sizeof what);

@@ -8,7 +8,7 @@ static tg_status place_where_not(const tg_parallel *p, tg_tensor *x, tg_axis axi
     return tg_place(p, x, axis, (tg_placement){.kind = TG_REPLICATED});
 }
 
-/* Whether the layer of x has placed it on the expert grid. */
+/* Returns whether the layer of x has placed it on the expert grid. */
 static bool of_experts(const tg_tensor *x) {
     const uint32_t grid = 1u << TG_ETP | 1u << TG_EP | 1u << TG_EDP;
     return x->ext && x->ext->placed & grid;

@@ -1,11 +1,12 @@
-/* Data-parallel gradient buckets (Li et al., PyTorch Distributed, VLDB 2020). The main gradients of many parameters lie
- * in one buffer, and one collective sums it over the data-parallel ranks while backward still runs.
+/* Data-parallel gradient buckets (Li et al., PyTorch Distributed, VLDB 2020). A bucket is one buffer with the main
+ * gradients of many parameters. One collective sums it over the data-parallel ranks while backward still runs.
  *
  * Parameters lie in reverse order, because backward produces their gradients in about that order. Buckets start
- * strictly in order, so that the order is the same on every rank, whenever the gradients come. All tg_buckets share
- * one communicator, so there is one order over all objects: the buckets of the newest object first. After its
- * parameters a bucket has one number for each of them, which is 1 if this rank has a gradient. The sum of these
- * numbers tells whether any rank has one. */
+ * strictly in order, so that all ranks start them in the same order, whenever the gradients come. All tg_buckets share
+ * one communicator, so there is one order for all of them: the buckets of the newest object first.
+ *
+ * A bucket ends with one flag for each of its parameters, which is 1 if this rank has a gradient. The sum of the
+ * flags tells whether any rank has one. */
 #include <math.h>
 #include <stdio.h>
 #include <tapegrad/backward.h>
@@ -51,7 +52,7 @@ enum { ALIGN = 64 }; /* in elements; every parameter begins at a multiple */
 
 static int64_t aligned(int64_t n) { return (n + ALIGN - 1) / ALIGN * ALIGN; }
 
-/* False if the parameter was dropped; another tensor may then have its handle. */
+/* Returns false if the parameter was dropped; another tensor may then have its handle. */
 static bool alive(const bucket_item *it) { return it->param->serial == it->ref.serial; }
 
 /* ---- One bucket ---- */
@@ -82,8 +83,9 @@ static tg_status start(tg_buckets *b, bucket *k) {
     return tg_comm_all_reduce(b->comm, k->flat, k->flat, TG_REDUCE_SUM) ? TG_OK : ctx->run.status;
 }
 
-/* Starts buckets in order, up to the first one that lacks gradients. An object with reduce off stops the order too:
- * on a rank with fewer micro-batches it may be on already. */
+/* Starts buckets in order, up to the first one that lacks gradients. Buckets whose sums are switched off
+ * (tg_buckets_set_reduce) stop the order too, because other ranks, with fewer micro-batches, may have switched
+ * theirs on already. */
 static tg_status start_ready(tg_parallel *p) {
     for (tg_buckets *b = p->buckets; b; b = b->next)
         while (b->started < b->n_buckets) {
@@ -115,8 +117,8 @@ static tg_status gradient_came(void *user, tg_tape *t, tg_tensor *x, tg_tensor *
 
 /* ---- The end of a step ---- */
 
-/* Notes which parameters have a gradient on some rank. Where this rank has a gradient there is one. Only the other
- * flags are read from the device; few steps have any. */
+/* Notes which parameters have a gradient on some rank. A parameter with a gradient on this rank needs no flag. Only
+ * for the others the flags are read from the device; most steps have no such parameter. */
 static tg_status read_flags(tg_buckets *b, bucket *k) {
     tg_ctx *ctx = b->ctx;
     TG_TRY(tg_storage_need(k->flat->storage, k->flat));
@@ -158,7 +160,8 @@ static bool listed(const tg_tensor *x, tg_tensor *const *params, int n) {
     return false;
 }
 
-/* A parameter that is frozen and has no gradient cannot be among params; its zeros are summed. */
+/* Fails if a parameter of a bucket is missing in params. It does not matter if that parameter is frozen and has no
+ * gradient: it cannot be in params, and only zeros are summed for it. */
 tg_status tg_buckets_check_all(const tg_parallel *p, tg_tensor *const *params, int n) {
     char what[160];
     for (const tg_buckets *b = p->buckets; b; b = b->next)
@@ -190,7 +193,8 @@ static tg_status begin_anew(tg_parallel_listener *l) {
     return TG_OK;
 }
 
-/* The tg_parallel was freed, so nothing can be summed any more. The buckets only hold gradients from now on. */
+/* Detaches the buckets from the tg_parallel, which was freed. Nothing can be summed any more; the buckets only hold
+ * gradients from now on. */
 static void orphan(tg_parallel_listener *l) {
     tg_buckets *b = (tg_buckets *)l;
     b->p = NULL;

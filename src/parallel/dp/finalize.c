@@ -137,8 +137,8 @@ static tg_status sum_sets(const tg_parallel *p, tg_tensor *const *params, int n)
 
 static bool has_stages(const tg_ctx *ctx) { return tg_grid_of(ctx)->size[TG_PP] > 1; }
 
-/* Sets share [1] to 1 / max(sum, 1), where sum is the number of tokens over dp, cp and pp. tokens NULL, from a stage
- * that computes no loss, counts as 0. */
+/* Sets share [1] to 1 / max(sum, 1), where sum is the number of tokens over dp, cp and pp. tokens NULL counts as 0;
+ * it comes from a pipeline stage that computes no loss. */
 static tg_status share_of_tokens(tg_ctx *ctx, tg_tensor *tokens, tg_tensor *share) {
     const double least[2] = {1, INFINITY}, none[2] = {0};
     uint32_t axes = (TG_DATA_AXES & tg_grid_axes(ctx)) | (has_stages(ctx) ? 1u << TG_PP : 0);
@@ -185,8 +185,8 @@ static tg_status divide_by_tokens(const tg_parallel *p, tg_tensor *const *params
 
 /* ---- tg_grads_finalize ---- */
 
-/* Whether some parameter has a gradient. A rank that had no micro-batch has run no backward and has none; it calls
- * tg_grads_finalize all the same. */
+/* Returns whether some parameter has a gradient. A rank that had no micro-batch has run no backward and has none; it
+ * calls tg_grads_finalize all the same. */
 static bool has_gradients(tg_tensor *const *params, int n) {
     for (int i = 0; i < n; i++)
         if (tg_gradient_of(params[i])) return true;
@@ -202,8 +202,8 @@ static tg_status refuse_tokens(const tg_tensor *x, uint32_t axes, const char *wh
                    why);
 }
 
-/* A leaf without a declared placement counts as this rank's own count, even if the library filled it: other ranks
- * may have counted the same number. */
+/* Checks the count of tokens. A leaf without a declared placement is taken for this rank's own count, even if the
+ * library filled it with a value that is the same on every rank: other ranks may have counted the same number. */
 static tg_status check_tokens(const tg_tensor *x) {
     tg_ctx *ctx = x->ctx;
     if (x->numel != 1)

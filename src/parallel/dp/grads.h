@@ -14,9 +14,10 @@ tg_status tg_buckets_finish(const tg_parallel *p);
 /* Fails with TG_ERR_STATE if tg_buckets_finish would sum the gradient of a parameter that is not among params. That
  * gradient would still count as one rank's share. */
 tg_status tg_buckets_check_all(const tg_parallel *p, tg_tensor *const *params, int n);
-/* Fails during the capture of a step. Called before the host reads whether some rank has a gradient. */
+/* Fails during the capture of a step, because the host cannot read values then. Called before the host reads whether
+ * some rank has a gradient. */
 tg_status tg_grads_may_read(tg_ctx *ctx);
-/* The axes over which buckets sum x's gradient; 0: x is in no bucket. */
+/* Returns the axes over which buckets sum x's gradient; 0: x is in no bucket. */
 uint32_t tg_buckets_axes(const tg_parallel *p, const tg_tensor *x);
 /* Returns x's gradient buffer for a sum over ranks, and fills it with 0 if x has no gradient on this rank. NULL
  * after recording the error. */

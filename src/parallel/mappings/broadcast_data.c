@@ -31,7 +31,7 @@ static tg_placement unpacked(int64_t word) {
     return p;
 }
 
-/* The axes along which the ranks of c differ. On these the tensors are now the same. */
+/* Returns the axes along which the ranks of c differ. On these axes the tensors are the same after the broadcast. */
 static uint32_t spanned(const tg_ctx *ctx, const tg_comm *c) {
     const tg_parallel *p = tg_grid_of(ctx)->owner;
     if (tg_comm_axis(c) < TG_MAX_AXES) return 1u << tg_comm_axis(c);

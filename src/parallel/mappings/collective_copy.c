@@ -1,6 +1,6 @@
 /* Collectives on arrays. If the parts of the ranks do not lie one after the other in memory, the data is copied to
- * or from a staging buffer. The functions take a call because it owns the staging buffers and has the call site; they
- * read neither its op nor its params. The infer and backward functions that use them are in other files. */
+ * or from a staging buffer. The functions take a call only because it owns the staging buffers and has the call
+ * site; they do not read its op or its params. The infer and backward functions that use them are in other files. */
 #include "ops/common/nn_op.h"
 #include "parallel/mappings/mapping.h"
 

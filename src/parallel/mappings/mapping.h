@@ -1,4 +1,6 @@
-/* What the mapping ops share: their params, and the ways in which data moves between ranks.
+/* What the mapping ops share: their params, and the ways in which data moves between ranks. The files of this folder
+ * write conversions of placements in letters, as in V0 -> R: I, R, P and V are TG_I, TG_R, TG_P and TG_V of
+ * placement.h, and Vd is a shard of dim d.
  *
  * If a tensor is cut along a dim over the n ranks of a group, `whole` is the uncut tensor and `part` is one rank's.
  * In a collective the parts lie one after the other, rank by rank. Along dim 0 this is the whole tensor itself.
@@ -26,7 +28,7 @@ typedef struct tg_mapping_params {
 /* ---- mapping_infer.c ---- */
 
 static inline tg_mapping_params *tg_mapping_of(const tg_call *c) { return c->params; }
-/* Fails unless there is a communicator of this context. */
+/* Fails unless the op has a communicator of the call's context. */
 tg_status tg_mapping_check(tg_call *c);
 /* Check the communicator and declare output 0: like input 0, or a view of it where no data moves. */
 tg_status tg_mapping_like(tg_call *c);
@@ -63,13 +65,14 @@ typedef struct tg_piece {
 
 /* Returns chunk j of rank r's part, which has this size along the dim. */
 tg_piece tg_mapping_piece(const tg_mapping_params *p, int64_t size, int r, int j);
-/* Copy this rank's part out of the whole, or to its place in the whole. */
+/* Copy this rank's part out of the whole; or copy a part to its place in the whole, adding to it if `add`. */
 tg_status tg_collective_copy_part(tg_call *c, const tg_mapping_params *p, tg_array part, tg_array whole);
 tg_status tg_collective_copy_place(tg_call *c, const tg_mapping_params *p, tg_array whole, tg_array part, bool add);
 
 /* ---- mapping_backward.c ---- */
 
-/* Make a temporary like input 0 for its gradient, and hand it over as the gradient, perhaps in flight. */
+/* Make a temporary like input 0 to receive its gradient, and hand it over as the gradient, which may still be in
+ * flight. */
 tg_tensor *tg_mapping_gradient(tg_call *c);
 tg_status tg_mapping_give(tg_call *c, tg_tensor *g);
 tg_status tg_mapping_pass(tg_call *c);   /* gives input 0 the gradient of output 0 */

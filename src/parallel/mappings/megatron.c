@@ -106,7 +106,7 @@ bool tg_tp_attributes(const tg_tensor *x, int *dim, int *stride) {
     return at != NULL;
 }
 
-/* Whether x is the parameter of an expert: it is placed on an axis of the expert grid. */
+/* Returns whether x is the parameter of an expert: whether it is placed on an axis of the expert grid. */
 static bool expert(const tg_tensor *x) {
     const uint32_t grid = 1u << TG_ETP | 1u << TG_EP | 1u << TG_EDP;
     const tg_placements *p = tg_place_of(x);

@@ -1,4 +1,5 @@
-/* Mappings that move no data: they read what each rank holds as another placement. */
+/* Mappings that move no data: they change the placement that a tensor is said to have, and leave each rank's bytes
+ * as they are (i_to_p and r_to_i scale them or their gradient). */
 #include "parallel/mappings/mapping_samples.h"
 
 #include <tapegrad/derivatives.h>

@@ -4,7 +4,7 @@
 #include <tapegrad/derivatives.h>
 #include <tapegrad/megatron.h>
 
-/* Fills *p from the options; leaves it zero if the tape is NULL, which recording then refuses. */
+/* Fills *p from the options. If the tape is NULL it leaves *p zero: the error is found when the op is recorded. */
 static tg_status params_of(const tg_tape *t, tg_comm *c, const tg_sp_opts *given, bool gathers, const char *who,
                            tg_mapping_params *p) {
     tg_sp_opts o;
@@ -19,7 +19,7 @@ static tg_status params_of(const tg_tape *t, tg_comm *c, const tg_sp_opts *given
 
 #define SPLITS(...) (const int64_t[]){__VA_ARGS__}
 #define ROWS(...) TG_M_OPTS(.dim = 0, __VA_ARGS__)
-/* Where rows are joined, the sample has the input of rank 0; the test gives other ranks theirs. */
+/* The samples of ops that join rows contain the input of rank 0; the test makes those of the other ranks. */
 #define SAMPLES_OF_ROWS(...)                                                                                   \
     TG_M_SAMPLE(2, "two ranks", ROWS(__VA_ARGS__), TG_S(4, 3)),                                                 \
     TG_M_SAMPLE(3, "three ranks", ROWS(__VA_ARGS__), TG_S(6, 2, 3)),                                            \

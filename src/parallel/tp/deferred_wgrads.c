@@ -18,7 +18,7 @@ typedef struct wgrad {
     tg_tensor *x, *gy, *w;
     tg_ref ref; /* detects that the weight was dropped */
     uint32_t x_version, gy_version;
-    bool owned; /* the tape would have discarded x's bytes after backward: the list discards them */
+    bool owned; /* the tape would have discarded x's bytes after backward, so the list does it after the product */
     tg_comm *comm;
     const void *site;
 } wgrad;

@@ -165,7 +165,7 @@ static tg_status linear_backward(tg_call *c) {
     return c->in[2] ? tg_op_sum_to(c, 2, gy, 1) : TG_OK;
 }
 
-/* The same with the gather, or the copy, as an op of its own. */
+/* Records the layer as separate ops: the gather, or tg_copy_to_tp, and then the linear op. */
 static tg_status linear_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
     const linear_params *p = tg_node_params(n);
     tg_tensor *x = tg_node_input(n, 0);
@@ -233,7 +233,7 @@ const tg_op tg_op_LinearWithGradAccumulationAndAsyncCommunication = {
     TG_SAMPLES(samples),
 };
 
-/* On a group of one rank there is no communication. */
+/* Returns the params of a call. On a group of one rank there is no communication. */
 static linear_params params_of(const tg_comm *comm, const tg_linear_grad_opts *o) {
     bool met = !comm || tg_comm_size(comm) > 1;
     return (linear_params){

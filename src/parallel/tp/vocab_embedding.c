@@ -40,8 +40,8 @@ static const tg_module_ops ops = {
 
 bool tg_is_vocab_embedding(const tg_module *m) { return m && m->ops == &ops; }
 
-/* Zeroes the rows from `vocab` on, and gives their random draws back. So the other rows, and later draws, are the
- * same as without padding. */
+/* Zeroes the rows from `vocab` on, and gives their random draws back, so that later draws are the same as without
+ * padding. */
 static tg_status clear_padding(tg_tensor *table, int64_t vocab, int64_t rows, double std) {
     tg_ctx *ctx = table->ctx;
     TG_TRY(ctx->run.status);

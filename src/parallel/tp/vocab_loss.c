@@ -1,5 +1,6 @@
-/* The loss over a sharded vocabulary, from each rank's parts: the log-sum-exp over all ranks and a sum. The last
- * section has the same as recorded ops, for derivatives. */
+/* The loss over a sharded vocabulary. Each rank computes the parts of its own columns; here they are combined to the
+ * log-sum-exp and the loss over all ranks. The last section does the same with recorded ops, for derivatives of
+ * derivatives. */
 #include "parallel/tp/vocab.h"
 
 #include <math.h>
@@ -87,8 +88,8 @@ static tg_status targets_here(tg_call *c, tg_tensor **here) {
     return c->ctx->run.status;
 }
 
-/* Converts the parts from logits minus this rank's top to logits minus the top of all ranks. The parts of a row
- * whose logits here are all -inf are 0 or infinite, and stay as they are. */
+/* Converts the parts from logits minus this rank's largest to logits minus the largest of all ranks. If all logits
+ * of a row are -inf on this rank, its parts are 0 or infinite, and stay as they are. */
 static tg_status lower_parts(tg_call *c, const tg_tensor *top, tg_tensor *rows) {
     const tg_row_loss_params *p = params_of(c);
     const tg_tensor *own = c->saved[TG_ROW_LOSS_TOP], *mass = c->saved[TG_ROW_LOSS_MASS];
