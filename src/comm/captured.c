@@ -10,7 +10,7 @@
 /* The recorded calls of one group. */
 typedef struct part {
     tg_comm *c;
-    int collectives; /* messages between two ranks are not compared: other ranks do not know of them */
+    int collectives; /* how many to compare; sends and receives do not count: only two ranks know of them */
     uint32_t digest;
     void *request;   /* the request of the replay that is starting */
     bool begun;
@@ -64,7 +64,7 @@ static tg_status begin_part(part *p, const void *site) {
     t.record = tg_recorder_post(c->recorder, &entry);
     p->request = NULL;
     p->begun = true;
-    if (c->ops->batch) TG_TRY(c->ops->batch(c->ctx, c->state, true)); /* so that it ends after the launch */
+    if (c->ops->batch) TG_TRY(c->ops->batch(c->ctx, c->state, true)); /* end_part closes it after the launch */
     return c->ops->start(c->ctx, c->state, &t, &p->request);
 }
 

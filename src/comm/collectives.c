@@ -4,7 +4,8 @@
 
 #define START(c, ...) tg_comm_start(c, &(tg_collective_args){__VA_ARGS__, .site = TG_SITE})
 
-/* Returns w, the work of a call that gives each rank bytes of its own. A plan starts no work, but places alike. */
+/* Marks dst as given: the call gives each rank bytes of its own, which may differ between ranks. Returns w. It does
+ * not depend on w, because a communicator of a plan starts no work, but must place its tensors in the same way. */
 static tg_work *given(const tg_comm *c, tg_tensor *dst, tg_work *w) {
     if (c && tg_ok(c->ctx)) tg_tensor_given(dst);
     return w;

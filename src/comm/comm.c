@@ -317,7 +317,7 @@ tg_status tg_comm_recover(tg_comm *c) {
                        c->ops->name);
     for (tg_comm *child = c->child; child; child = child->sibling) end_with_parent(child);
     tg_comm_finish_all(c);
-    tg_ctx_clear(c->ctx); /* clears errors of those calls, which the caller knows to be lost */
+    tg_ctx_clear(c->ctx); /* clears the errors of the calls that were in flight: the caller knows that these are lost */
     tg_replays_end(c);
     TG_TRY(c->ops->recover(c->ctx, c->state, &rank, &size));
     c->rank = rank;

@@ -7,7 +7,8 @@
 #include "core/context.h"
 #include "comm/flight_recorder.h"
 
-/* One collective. Fields that a kind does not use are zero. All-gather reads recv, reduce-scatter send. */
+/* One collective. Fields that a kind does not use are zero. Of recv and send below, an all-gather uses only recv and
+ * a reduce-scatter only send. */
 typedef struct tg_collective_args {
     tg_collective kind;
     tg_tensor *dst, *src;
@@ -35,8 +36,8 @@ tg_status tg_replay_add(tg_comm *c, const tg_call_entry *entry, int64_t bytes, b
 /* Called when c ends or recovers: frees the calls that were recorded with it; replaying them is refused from then
  * on. */
 void tg_replays_end(tg_comm *c);
-void tg_replays_end_all(tg_ctx *ctx, const tg_comm_ops *ops); /* for all that use this transport */
-/* Calls fn for each call of the replay that `note` records, if this context still has its graph. */
+void tg_replays_end_all(tg_ctx *ctx, const tg_comm_ops *ops); /* for every communicator of this transport */
+/* Calls fn for each call of the replay that `entry` stands for, if this context still has its graph. */
 void tg_replay_each(tg_ctx *ctx, const tg_call_entry *entry, void (*fn)(void *user, const tg_call_entry *call),
                     void *user);
 
@@ -44,8 +45,8 @@ void tg_replay_each(tg_ctx *ctx, const tg_call_entry *entry, void (*fn)(void *us
  * members know the list. Collective over the members only, which form groups of the same list in the same order.
  * all: every rank of c forms a group at this point, and either all groups have more than one rank or all have one. */
 tg_comm *tg_comm_split_known(tg_comm *c, const int *ranks, int n, const char *name, tg_axis axis, bool all);
-/* The same for a group that ended when its parent recovered. g keeps its address, so that its holders can go on
- * using it. */
+/* Forms a group in the same way, but in g, which ended when its parent recovered. g keeps its address, so that its
+ * holders can go on using it. */
 tg_status tg_comm_rejoin(tg_comm *g, const int *ranks, int n, bool all);
 
 /* A call that was started: the object of a communicator's work. */

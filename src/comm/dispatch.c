@@ -189,9 +189,10 @@ static tg_status check_overlap(const dispatch *e) {
     return TG_OK;
 }
 
-/* Waits for pending works: those that fill src or dst, as src must have its value and a storage has at most one
- * work; and those that still read dst. A receive does not wait for readers of dst: that could be a wait for the
- * other half of its own message, so the caller must take care there. */
+/* Waits for the pending works that this call must follow: the work that fills src, because src must have its value;
+ * the work that fills dst, because a storage has at most one work; and the works that still read dst. A receive does
+ * not wait for readers of dst: such a wait could depend on the other half of the receive's own message, and never
+ * end. There the caller must keep the order. */
 static tg_status settle(dispatch *e) {
     tg_tensor *d = e->a->dst, *s = e->a->src;
     const tg_comm_ops *ops = e->c->ops;
@@ -266,7 +267,8 @@ static void record_call(const dispatch *e, tg_comm_request *r) {
     r->entry = tg_recorder_post(c->recorder, &entry);
 }
 
-/* No data move now. The replays are counted, compared and recorded. */
+/* Adds the call to the step that is being captured. No data moves now. Each replay of the step is counted, compared
+ * and recorded. */
 static tg_status start_captured(dispatch *e, tg_comm_request *r) {
     tg_comm *c = e->c;
     tg_call_entry entry = entry_of(e, 0);
@@ -289,7 +291,8 @@ static tg_status start(dispatch *e, tg_comm_request *r) {
     return r->status;
 }
 
-/* Hands the work over to dst's storage. A work without dst belongs to the communicator until it is found done. */
+/* Hands the work over to dst's storage. A work without dst belongs to the communicator until tg_comm_reap finds it
+ * done. */
 static tg_work *give_away(const dispatch *e, tg_comm_request *r) {
     tg_work *w = r->work;
     if (e->a->src && (!e->a->dst || e->a->dst->storage != e->a->src->storage)) tg_work_reads(w, e->a->src->storage);
@@ -405,10 +408,11 @@ tg_comm_request *tg_comm_request_new(tg_comm *c) {
     return r;
 }
 
-/* The caller may still hold handles of works that no storage owns, so the last KEPT of them stay. */
+/* A work that no storage owns may end while the caller still holds its handle. So the last KEPT of them are not
+ * freed. */
 enum { KEPT = 32 };
 
-/* Allocates the requests of works that stay, before the first of them is started. */
+/* Allocates requests and works for the calls that no storage owns, before the first of them starts. */
 static tg_status reserve(tg_comm *c) {
     if (c->reserved) return TG_OK;
     TG_TRY(tg_works_reserve(c->ctx, 2 * KEPT));

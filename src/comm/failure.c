@@ -17,7 +17,7 @@ static tg_status end_seen_by(int me, const tg_group_end *end, bool arrived, bool
     return mine ? TG_ERR_ABORTED : end->status;
 }
 
-/* `arrived`: this rank may have made the call after other ranks stopped waiting for it. */
+/* With `arrived`, this rank may have made its call too late, after the other ranks had stopped waiting for it. */
 tg_status tg_control_failed(tg_control *c, bool arrived) {
     char text[TG_FAILURE_TEXT] = "";
     tg_group_end end = {.text = text};
@@ -106,10 +106,12 @@ void tg_control_abandon(tg_control *c, const char *why) {
         tg_control_fail(c, NULL, TG_ERR_ABORTED, -1, why);
 }
 
-/* Ends the group if member i can no longer arrive. An error counts only after a while, as the peer may be about to
- * clear it, just as this rank has cleared its own. A member that has missed a call which this rank has not missed is
- * out of step for good; this is checked first, as what the member did later, such as leaving, followed from it. The
- * view is read before the check that the member has not arrived is repeated. */
+/* Ends the group if member i can no longer arrive. An error counts only after a while, because the peer may be about to
+ * clear it, just as this rank has cleared its own. A member that has missed a call which this rank has not missed can
+ * never catch up. This is checked first: if the member then left, it left because of that.
+ *
+ * The member may arrive, and then leave, while it is being checked. So its state is read first, and only then
+ * whether it is still absent. */
 static void check_member(tg_control *c, const tg_wait *w, int i) {
     const double patience = 0.1;
     tg_member_view view = {.cause = -1};

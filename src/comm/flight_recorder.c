@@ -75,9 +75,9 @@ void tg_recorder_unref(tg_ctx *ctx, tg_recorder *b) {
 
 /* ---- Call sites ---- */
 
-/* Describes a call site when it is first met. Later would be too late: other processes cannot look up this process's
- * addresses, and a signal handler must not. Other processes need file and line; among threads the symbol is enough,
- * which costs less, as each can find the line itself. */
+/* Writes the description of a call site into the slot when the site is first used. Readers could not make it later:
+ * other processes cannot look up this process's addresses, and a signal handler must not look up any. Among threads
+ * the symbol alone is stored, which costs less, because each thread can find file and line by itself. */
 void tg_recorder_keep_site(tg_recorder *b, uint64_t site) {
     tg_rank_slot *c = &b->rank_slot[b->me];
     for (uint64_t i = 0, at = site >> 2; i < 8; i++, at++) {
@@ -126,8 +126,8 @@ bool tg_rank_slot_entry(const tg_rank_slot *c, uint64_t index, tg_call_entry *en
     return index && entry->index == index && atomic_load_explicit(&from[0], memory_order_relaxed) == index;
 }
 
-/* Marks a call as done or failed. The entry is written in place without clearing its index: of the words that
- * change, only this rank writes later values. */
+/* Marks a call as done or failed. The entry's index is not cleared during the write, because the state and the end
+ * time are single words: a reader sees either their old or their new values. */
 void tg_recorder_settle(tg_recorder *b, uint64_t index, int state) {
     tg_rank_slot *c = &b->rank_slot[b->me];
     tg_call_entry entry;

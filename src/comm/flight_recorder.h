@@ -1,8 +1,9 @@
-/* The flight recorder: a slot (tg_rank_slot) for each rank, with its latest calls, its current activity, and the
- * reason of its failure.
+/* The flight recorder: a slot (tg_rank_slot) for each rank, with its latest calls, its current activity, and the reason
+ * of its failure.
  *
- * A slot is written by its rank alone, except for the bell. Any rank may read it at any time, also from other
- * processes. Therefore all fields are atomic, and a reader that meets a write in progress reads again. */
+ * A slot is written by its rank alone, except for the futex `bell`, which other ranks increment to wake it. Any rank
+ * may read a slot at any time, also from other processes. Therefore all fields are atomic, and a reader that meets a
+ * write in progress reads again. */
 #ifndef TG_FLIGHT_RECORDER_H
 #define TG_FLIGHT_RECORDER_H
 

@@ -114,13 +114,15 @@ void tg_quote(const tg_quoted *q, char *buf, size_t n, size_t *at);
 void tg_control_fail(tg_control *c, const tg_wait *w, tg_status status, int culprit, const char *text);
 /* Ends the group with member i's error. after: the text that follows "failed". */
 void tg_control_fail_by(tg_control *c, const tg_wait *w, int i, const char *after);
-/* Two members disagree about a call; a note of sequence 0 is a message between the two. */
+/* Ends the group because two members disagree about a call. An entry of sequence 0 stands for a message between the
+ * two. */
 void tg_control_mismatch(tg_control *c, const tg_wait *w, const tg_quoted *a, const tg_quoted *b);
-/* The process of member i has died. */
+/* Ends the group because the process of member i has died. */
 void tg_control_died(tg_control *c, const tg_wait *w, int i, long long pid);
-/* This rank leaves the group: peers learn which error of it they have missed, or why. */
+/* Ends the group because this rank leaves it. The peers receive the error after which this rank has missed calls or,
+ * if there is none, `why`. */
 void tg_control_abandon(tg_control *c, const char *why);
-/* Records the group's failure in the context. arrived: this rank has made the call that failed. */
+/* Records the group's failure in the context. arrived: this rank has made its call, perhaps too late. */
 tg_status tg_control_failed(tg_control *c, bool arrived);
 /* Checks whether the members that w waits for can still arrive, and the deadline. */
 void tg_control_check_peers(tg_control *c, const tg_wait *w);

@@ -4,7 +4,7 @@
 #include "base/os.h"
 #include "comm/protocol.h"
 
-/* Whether this rank may write the list now. late: the deadline has passed. */
+/* Returns whether this rank may write the list now. late: the deadline has passed. */
 static bool may_decide(tg_control *c, bool late) {
     for (int i = 0; i < c->size; i++) {
         if (!late && c->ops->expected(c, i)) return false;

@@ -13,16 +13,17 @@ typedef struct tg_signature {
     uint64_t missed; /* calls of the group that the rank has missed after errors; members must agree on that too */
 } tg_signature;
 
-/* The signature of a call in a group of so many ranks. */
+/* Returns the signature of a call in a group of so many ranks. */
 tg_signature tg_signature_of(const tg_transfer *t, int size, uint64_t missed);
 /* Compares all but the missed calls, whose difference is another error. */
 bool tg_signature_equal(const tg_signature *a, const tg_signature *b);
-/* The call of a signature as errors quote it. peer: the other rank of a send or a receive. sequence counts from 0. */
+/* Returns the call of a signature as errors quote it. peer: the other rank of a send or a receive. sequence counts
+ * from 0. */
 tg_call_entry tg_signature_entry(const tg_signature *s, int64_t count, int peer, uint64_t sequence);
 
 /* Writes where the parts of these sizes begin: n + 1 numbers. Returns at, or NULL where counts is NULL. */
 int64_t *tg_parts_begin(int64_t *at, const int64_t *counts, int n);
-/* Where part i begins, and its size; begins NULL: all parts have `count` elements. */
+/* Return where part i begins, and its size. begins NULL: all parts have `count` elements. */
 static inline int64_t tg_part_begin(const int64_t *begins, int64_t count, int i) {
     return begins ? begins[i] : count * i;
 }

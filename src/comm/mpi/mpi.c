@@ -129,7 +129,8 @@ static tg_p2p_phase mpi_phase(void *state) {
     return TG_P2P_OPEN;
 }
 
-/* Returns whether no request is in flight. */
+/* Cancels the receives in flight, and tells the transport that they have ended without data. If MPI is over, all
+ * requests end so. Returns whether no request is left in flight. */
 static bool ground(layer *l, bool over, tg_p2p_landed_fn landed) {
     bool all = true;
     for (int i = 0; i < l->flying; i++) {

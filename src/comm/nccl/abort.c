@@ -14,8 +14,8 @@ static void drain(tg_nccl_group *g) {
         sched_yield();
 }
 
-/* Aborts in one group of NCCL's calls, which marks each communicator before it waits for any: the kernel of one may be
- * queued after the kernel of another, which ends once it is marked. */
+/* Aborts all communicators within one ncclGroupStart/End. NCCL then marks all of them before it waits for any. This
+ * matters because the kernel of one may be queued after the kernel of another, which ends only once it is marked. */
 static void abort_communicators(tg_nccl_rank *self) {
     ncclGroupStart();
     for (tg_nccl_group *g = self->groups; g; g = g->next) {

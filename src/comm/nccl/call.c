@@ -79,7 +79,8 @@ void tg_nccl_calls_free(tg_nccl_rank *self) {
     self->free = NULL;
 }
 
-/* Drops the request of the host communicator once all ranks have made the call, or never will, which is an error. */
+/* Drops the request of the host communicator when it has ended: either all ranks have made the call, or it is an
+ * error because they never will. */
 static tg_status query_host(tg_nccl_call *c) {
     const tg_comm *host = c->group->host;
     tg_ctx *ctx = c->group->self->ctx;
@@ -107,7 +108,8 @@ static bool is_done(const tg_nccl_call *c) {
     return c->captured || tg_cuda_answer(cudaEventQuery(c->done)) == cudaSuccess;
 }
 
-/* Stops at the fourth call that other ranks have yet to make: later ones cannot be over much sooner. */
+/* Finds the calls that are done. It stops at the fourth call that other ranks have yet to make, because later ones
+ * can hardly be done before it. */
 void tg_nccl_progress(tg_nccl_group *g) {
     enum { PATIENCE = 4 };
     int unmet = 0;
@@ -197,7 +199,7 @@ static tg_status nccl_start(tg_ctx *ctx, void *state, const tg_transfer *t, void
     tg_status s = meet(g, t, c);
     if (s == TG_OK) s = launch(g, t, c);
     if (s != TG_OK) tg_nccl_abort_all(g->self, NULL);
-    *g->end = c; /* a failed call too: the part that it has begun ends with the others */
+    *g->end = c; /* also after a failure: what the call has begun ends with the others */
     g->end = &c->next;
     if (s != TG_OK) {
         c->dropped = true;

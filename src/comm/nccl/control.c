@@ -1,5 +1,6 @@
-/* NCCL's control: asks the host communicator which ranks have come and which have failed, and NCCL whether the GPUs
- * have failed. A rank's communicators have one failure, which is the rank's. */
+/* NCCL's control: asks the host communicator which ranks have come and which have failed, and asks NCCL whether the
+ * GPUs have failed. The communicators of a rank fail together, so the failure is stored once for each rank
+ * (tg_nccl_rank). */
 #include "base/os.h"
 #include "base/text.h"
 #include "comm/nccl/nccl.h"

@@ -37,7 +37,8 @@ static tg_control control_of(const tg_nccl_group *g, int rank, int size) {
                         .missed = self->ctx->run.missed};
 }
 
-/* first: the parent's rank of the first member. NCCL's messages name the group with it, as in "tp0"; -1: without. */
+/* first: the parent's rank of the first member, which is appended to the group's name in NCCL's messages, as in
+ * "tp0"; -1: nothing is appended. */
 static tg_nccl_group *group_new(tg_nccl_rank *self, tg_comm *host, int rank, int size, const char *name, int first) {
     tg_ctx *ctx = self->ctx;
     tg_nccl_group *g = tg_host_alloc(ctx, sizeof *g);

@@ -1,15 +1,15 @@
 /* NCCL as a transport, for ranks that have one GPU each.
  *
- * A call is queued on its communicator's own stream, after the work that the compute stream holds, and an event marks
- * its end. To wait for the call means that the compute stream waits for that event: the host goes on at once, and
- * products that are queued in between run next to the call. The host meets the device only in its own waits
- * (kernels/cuda/streams.h). There this transport checks its calls and the context's deadline.
+ * A call is queued on its communicator's own stream, after the work that the compute stream holds at that time, and an
+ * event marks its end. To wait for the call means that the compute stream waits for that event: the host goes on at
+ * once, and kernels that are queued in between overlap with the call. The host waits for the device only in the
+ * functions of kernels/cuda/streams.h. There this transport checks its calls and the context's deadline.
  *
  * Each communicator has a host communicator of the same ranks. Every call is started there too, without data, before
  * NCCL gets it. So the code that serves all transports compares the calls, names the ranks that fail or leave, and
- * writes the record. A rank that finds a disagreement has not launched its part, so no data moves. The common code sees
- * this transport as a mover (comm/protocol.h) whose control asks the host communicator. Without a host communicator,
- * the control answers that all ranks have come. */
+ * writes the flight recorder. A rank that finds a disagreement has not launched its part, so no data moves. The
+ * common code sees this transport as a mover (comm/protocol.h) whose control asks the host communicator. Without a
+ * host communicator, the control answers that all ranks have come. */
 #ifndef TG_NCCL_TRANSPORT_H
 #define TG_NCCL_TRANSPORT_H
 

@@ -29,8 +29,8 @@ void tg_p2p_site(const tg_p2p_rank *self, const void *site, char *buf, size_t n)
 
 /* ---- Disagreement ---- */
 
-/* Compares with that member's call. An all-to-all also compares what the pair exchanges. A message compares its
- * length and dtype. */
+/* Compares this rank's call with that member's. For an all-to-all it also compares the sizes that the two exchange;
+ * for a send or receive, the length and dtype. */
 bool tg_p2p_agree(const tg_p2p_call *c, int member) {
     const tg_p2p_side *o = tg_p2p_side_of(c, member);
     if (c->pair) return o->count == c->t.count && o->signature.dtype == c->signature.dtype;

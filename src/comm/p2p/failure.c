@@ -23,7 +23,8 @@ bool tg_p2p_over(const tg_p2p_call *c) {
     return c->lost || (c->pair ? !c->arrived : c->sequence >= c->g->failed_at);
 }
 
-/* Gives up the calls that are over. Pieces under way land in the transport's buffers and are ignored. */
+/* Gives up the calls that can no longer be finished. Pieces that still arrive for them land in the transport's
+ * buffers and are ignored. */
 static void give_up(tg_p2p_group *g) {
     for (tg_p2p_request *r = g->self->first; r; r = r->next)
         if (r->group == g && tg_p2p_over(r->call)) refuse_all(g, r->call);

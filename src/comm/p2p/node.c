@@ -1,5 +1,5 @@
-/* Ranks that are processes of one node meet in its shared memory. They exchange over the layer where it is, and
- * whether all of them could open it. */
+/* Ranks that are processes of one node meet in its shared memory. To find each other they exchange, over the message
+ * layer, the node and the file of each rank, and then whether all of them could open the file. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>

@@ -191,8 +191,8 @@ static bool all_gone(tg_p2p_rank *self) {
     return tg_p2p_sent(self);
 }
 
-/* Says goodbye once the other ranks owe this one nothing. It answers their requests until all of them have said
- * goodbye too; after that no message comes. */
+/* Waits until all pieces that this rank has requested have landed, and sends BYE to all other ranks. Then answers
+ * the requests of the others until all of them have sent BYE too; after that no message can come. */
 static void say_goodbye(tg_p2p_rank *self) {
     if (phase_of(self) == TG_P2P_ENDED || self->broken) return;
     bool landed = tg_p2p_until(self, everything_landed);

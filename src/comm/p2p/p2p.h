@@ -336,7 +336,8 @@ bool tg_p2p_sums(const tg_p2p_call *c);
 /* Returns whether an all-reduce is so small that every rank sums all of it. */
 bool tg_p2p_whole(const tg_p2p_call *c);
 tg_p2p_flow tg_p2p_out(const tg_p2p_call *c, int to, int phase);
-/* data is NULL if what arrives is summed. */
+/* Returns the place of what the rank receives from `from` in this phase; its data is NULL if it is summed instead of
+ * stored. */
 tg_p2p_flow tg_p2p_in(const tg_p2p_call *c, int from, int phase);
 /* Returns the place of the sum. *own: this rank's own share of it. */
 tg_p2p_flow tg_p2p_sum(const tg_p2p_call *c, const char **own);
@@ -376,9 +377,9 @@ bool tg_p2p_over(const tg_p2p_call *c);
 /* Ends the group. The first failure is kept; only `from`, the first collective that is lost, may decrease later.
  * reporter: the member that found the failure; if it is this rank, it notifies the others. */
 void tg_p2p_fail(tg_p2p_group *g, tg_status status, int culprit, int reporter, const char *text, uint64_t from);
-/* Sends the members of every group that has failed for a disagreement its reason, before they learn that this rank has
- * failed for it. A message of the rank that found it may arrive later than that of this rank. A disagreement may be
- * about two groups. */
+/* Passes disagreements on: sends the reason of every group that has failed for a disagreement to its members. Called
+ * before this rank announces its own failure. Otherwise a member could learn of that first, and report it instead of
+ * the disagreement, because the message of the rank that found the disagreement may still be on its way. */
 void tg_p2p_pass_on(tg_p2p_rank *self);
 /* Returns whether the call still waits for that member to arrive. */
 bool tg_p2p_awaited(const tg_p2p_call *c, int member);

@@ -142,7 +142,9 @@ static bool request_from(tg_p2p_call *c, int from, int phase) {
     return true;
 }
 
-/* Requests pieces in the order of the calls: a sum holds pieces of some members while it waits for those of others. */
+/* Requests pieces in the order of the calls. If a call cannot request all that it needs, younger calls request
+ * nothing: a sum keeps the buffers of the pieces that have come until the pieces of all members are there, so calls
+ * that take each other's buffers could wait for ever. */
 static void request_all(tg_p2p_call *c) {
     tg_p2p_group *g = c->g;
     for (int phase = 0; phase < TG_P2P_PHASES; phase++) {

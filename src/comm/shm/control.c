@@ -192,7 +192,8 @@ static void over(tg_control *c, const tg_wait *w) {
     atomic_store_explicit(&rank_slot->blocked, 0, memory_order_release);
 }
 
-/* When the host waits elsewhere, the state that begin() sets up stays in the group until over(). */
+/* Does the work of begin() and over() while the host waits elsewhere. w is the call for which it waits now, or NULL
+ * for none. Repeated calls with the same w change nothing. */
 static void watch(tg_control *c, const tg_wait *w) {
     tg_shm_group *s = tg_shm_of(c);
     const tg_shm_request *r = request_of(w);

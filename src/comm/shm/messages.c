@@ -74,8 +74,8 @@ static tg_message_slot *other_half(const tg_shm_request *r, uint64_t *state) {
     return NULL;
 }
 
-/* The same for repeated calls, as many messages may wait at a time: skips the search unless the peer has posted
- * since. */
+/* Finds the other half as other_half does, but skips the search if the peer has posted nothing since the last one. A
+ * rank that waits calls this again and again, and many messages may be pending. */
 static tg_message_slot *new_half(tg_shm_request *r, uint64_t *state) {
     const tg_member *peer = tg_group_member(r->s->g, r->peer);
     uint64_t posts = atomic_load_explicit(&peer->posts, memory_order_acquire);
@@ -94,7 +94,7 @@ typedef struct half {
     uint8_t dtype;
 } half;
 
-/* If take() then finds that the slot is in another use, the copy is discarded. */
+/* Reads one half. The slot may be reused meanwhile; take() then finds another state, and the copy is discarded. */
 static half half_of(tg_message_slot *m) {
     return (half){.message = m,
                   .data = atomic_load_explicit(&m->data, memory_order_relaxed),

@@ -158,7 +158,8 @@ static void release_memory(const tg_vantage *v, void *p, size_t bytes) {
     r->heap_free = (uintptr_t)p - v->base;
 }
 
-/* If a rank died with the lock, the list is still consistent, as each change is a single store. */
+/* Takes the region's lock. If a rank died while it held the lock, the list is still consistent, because each change
+ * is a single store. */
 static void lock(tg_region *r) {
     if (pthread_mutex_lock(&r->lock) == EOWNERDEAD) pthread_mutex_consistent(&r->lock);
 }

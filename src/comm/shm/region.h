@@ -132,7 +132,7 @@ void tg_region_unmap(tg_region *r, bool whole);
  * itself. */
 tg_group *tg_group_join(tg_ctx *ctx, const tg_vantage *v, const tg_group *parent, const int *ranks, int n, int mine,
                         const char *name);
-/* n members have died without leaving, and never will leave. */
+/* Counts n members that have died without leaving the group, and that can therefore never leave it. */
 void tg_group_lost(const tg_vantage *v, tg_group *g, int n);
 void tg_group_leave(const tg_vantage *v, tg_group *g, int mine);
 

@@ -12,9 +12,10 @@
 typedef struct tg_shm_request tg_shm_request;
 typedef struct tg_shm_group tg_shm_group;
 
-/* The state of one rank that its communicators on one region share. */
+/* This process's mapping of the region's file (process.c). */
 typedef struct tg_process tg_process;
 
+/* The state of one rank that its communicators on one region share. */
 typedef struct tg_shm_rank {
     tg_listener listener; /* first, as the context holds a pointer to it */
     tg_ctx *ctx;
@@ -79,7 +80,8 @@ tg_comm *tg_shm_world(tg_ctx *ctx, const tg_vantage *view, tg_process *process);
 void tg_shm_cut(tg_shm_group *s, tg_slot *slot);
 /* Does the pieces that no rank has taken yet. */
 void tg_shm_run(tg_shm_group *s, tg_slot *slot);
-/* Begin and end of work in the memory of the group's members. tg_shm_enter returns false if the group has failed. */
+/* Begin and end work in the memory of the group's members. tg_shm_enter returns false if the group has failed; then
+ * no memory may be touched. */
 bool tg_shm_enter(tg_shm_group *s);
 void tg_shm_exit(tg_shm_group *s);
 
@@ -118,7 +120,7 @@ extern const tg_control_ops tg_shm_control;
 extern const tg_mover_ops tg_shm_mover;
 static inline tg_shm_group *tg_shm_of(tg_control *c) { return (tg_shm_group *)c; }
 int tg_shm_patience(const tg_shm_rank *self);
-/* Two members disagree about a call, or about a message between them. */
+/* Ends the group because two members disagree about a call, or about a message between them. */
 void tg_shm_mismatch(tg_shm_group *s, int a, int b, const tg_call_entry *of_a, const tg_call_entry *of_b);
 tg_call_entry tg_shm_post_entry(const tg_post *p, uint64_t sequence);
 void tg_shm_quote(const tg_shm_group *s, int member, const tg_call_entry *entry, tg_quoted *q);
