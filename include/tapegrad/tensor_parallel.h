@@ -83,7 +83,7 @@ TG_API tg_tensor *tg_linear_with_frozen_weight(tg_tape *t, tg_tensor *x, tg_tens
 
 /* ---- Layers ---- */
 
-typedef struct tg_plinear_opts {
+typedef struct tg_parallel_linear_opts {
     size_t size;
     bool no_bias;
     double std;            /* standard deviation of the weight that the layer draws. 0: 0.02 */
@@ -92,15 +92,15 @@ typedef struct tg_plinear_opts {
     bool input_is_whole;   /* row: x is I, and the layer scatters it; not with sequence parallelism */
     bool skip_bias_add;    /* do not add the bias: a fused op of the caller does, with tg_module_find(m, "bias") */
     tg_tensor *weight;     /* tied weight, [out/n, in] or [out, in/n]; NULL: the layer makes its own */
-    bool no_weight;        /* make no weight: each call passes one to tg_plinear_apply */
+    bool no_weight;        /* make no weight: each call passes one to tg_parallel_linear_apply */
     bool no_init;          /* leave the weight 0; it is placed all the same */
     bool no_dgrad_reduce;  /* column: x is R, and its gradient stays PARTIAL; the caller reduces it */
     bool expert;           /* a layer of the expert grid: shard over etp instead of tp */
     bool fused_wgrad;      /* the weight must be a leaf: its gradient adds straight into main_grad */
     int deferred_wgrads;   /* most gradients that wait for tg_wgrads_drain. 0: none; TG_NONE: no limit */
-} tg_plinear_opts;
+} tg_parallel_linear_opts;
 
-#define TG_PLINEAR(...) (&(tg_plinear_opts){.size = sizeof(tg_plinear_opts), __VA_ARGS__})
+#define TG_PARALLEL_LINEAR(...) (&(tg_parallel_linear_opts){.size = sizeof(tg_parallel_linear_opts), __VA_ARGS__})
 
 /* Create the layers that Megatron-Core calls ColumnParallelLinear and RowParallelLinear. weight is [out, in],
  * activations are [s, b, h]. Column: weight and bias V0, x I -> [.., out/n], sharded on the last dim. Under sequence
@@ -110,8 +110,9 @@ typedef struct tg_plinear_opts {
  * opts may be NULL. On error return an inert module. A sharded size (out, in) that is not a multiple of the ranks
  * fails with TG_ERR_SHAPE. If p uses the expert grid, only `expert` layers run on it; the token dispatch outside of
  * them communicates. */
-TG_API tg_module *tg_nn_column_linear(const tg_parallel *p, int64_t in, int64_t out, const tg_plinear_opts *opts);
-TG_API tg_module *tg_nn_row_linear(const tg_parallel *p, int64_t in, int64_t out, const tg_plinear_opts *opts);
+TG_API tg_module *tg_nn_column_linear(const tg_parallel *p, int64_t in, int64_t out,
+                                      const tg_parallel_linear_opts *opts);
+TG_API tg_module *tg_nn_row_linear(const tg_parallel *p, int64_t in, int64_t out, const tg_parallel_linear_opts *opts);
 
 typedef struct tg_vocab_embedding_opts {
     size_t size;
@@ -127,7 +128,8 @@ TG_API tg_module *tg_nn_vocab_embedding(const tg_parallel *p, int64_t vocab, int
                                         const tg_vocab_embedding_opts *opts);
 /* Runs a column or row layer once, with this weight (NULL: the module's own). gather_output > 0 or 0 overrides the
  * option of a column layer; < 0 keeps it. */
-TG_API tg_tensor *tg_plinear_apply(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *weight, int gather_output);
+TG_API tg_tensor *tg_parallel_linear_apply(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *weight,
+                                           int gather_output);
 TG_API tg_status tg_wgrads_drain(tg_module *m); /* runs the list of every linear layer in m */
 
 #ifdef __cplusplus

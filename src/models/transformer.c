@@ -238,9 +238,9 @@ static tg_module *projection(tg_ctx *ctx, const tg_gpt_config *c, projection_kin
     if (tg_gpt_tp(c) == 1 || kind == WHOLE)
         return c->wgrad == TG_WGRAD_DEFERRED ? tg_deferred_linear_new(ctx, in, out, bias, std)
                                              : tg_nn_linear(ctx, in, out, bias, std);
-    const tg_plinear_opts *o = TG_PLINEAR(.no_bias = !bias, .std = std, .strides = parts,
-                                         .fused_wgrad = c->wgrad != TG_WGRAD_PLAIN,
-                                         .deferred_wgrads = c->wgrad == TG_WGRAD_DEFERRED ? TG_NONE : 0);
+    const tg_parallel_linear_opts *o =
+        TG_PARALLEL_LINEAR(.no_bias = !bias, .std = std, .strides = parts, .fused_wgrad = c->wgrad != TG_WGRAD_PLAIN,
+                           .deferred_wgrads = c->wgrad == TG_WGRAD_DEFERRED ? TG_NONE : 0);
     return kind == COLUMN ? tg_nn_column_linear(c->parallel, in, out, o) : tg_nn_row_linear(c->parallel, in, out, o);
 }
 

@@ -70,7 +70,7 @@ static bool no_module(tg_module *m) {
 }
 
 static void layers(misuse_world *b, const tg_parallel *p) {
-    tg_plinear_opts zero = {0}, later = {.size = sizeof later + 8};
+    tg_parallel_linear_opts zero = {0}, later = {.size = sizeof later + 8};
     tg_module *box = tg_nn_linear(b->ctx, 2, 2, true, 1);
 #define NONE(symbol, code, says, call) GIVES(symbol, code, says, no_module(call))
 #define EITHER(symbol)                                                                                                 \
@@ -81,27 +81,33 @@ static void layers(misuse_world *b, const tg_parallel *p) {
         NONE(symbol, SHAPE, "overflows", symbol(p, INT64_MAX, INT64_MAX, NULL));                                       \
         NONE(symbol, ARGUMENT, "size is 0", symbol(p, 2, 2, &zero));                                                   \
         NONE(symbol, ARGUMENT, "this library knows", symbol(p, 2, 2, &later));                                         \
-        NONE(symbol, ARGUMENT, "std is nan", symbol(p, 2, 2, TG_PLINEAR(.std = NAN)));                                 \
-        NONE(symbol, ARGUMENT, "deferred_wgrads is -2", symbol(p, 2, 2, TG_PLINEAR(.deferred_wgrads = -2)));           \
-        NONE(symbol, SHAPE, "strides is -1", symbol(p, 2, 2, TG_PLINEAR(.strides = -1)));                              \
-        NONE(symbol, SHAPE, "strides is 3", symbol(p, 2, 2, TG_PLINEAR(.strides = 3)));                                \
-        NONE(symbol, SHAPE, "expected [2, 2]", symbol(p, 2, 2, TG_PLINEAR(.weight = b->x)));                           \
-        NONE(symbol, HANDLE, "another context", symbol(p, 2, 2, TG_PLINEAR(.weight = b->foreign)));                    \
-        NONE(symbol, ARGUMENT, "no_weight is set", symbol(p, 3, 2, TG_PLINEAR(.weight = b->x, .no_weight = true)));    \
-        NONE(symbol, ARGUMENT, "std is 1, expected 0", symbol(p, 3, 2, TG_PLINEAR(.weight = b->x, .std = 1)));         \
-        NONE(symbol, ARGUMENT, "std is 1, expected 0", symbol(p, 3, 2, TG_PLINEAR(.no_weight = true, .std = 1)));      \
-        NONE(symbol, ARGUMENT, "std is 1, expected 0", symbol(p, 3, 2, TG_PLINEAR(.no_init = true, .std = 1)));        \
-        NONE(symbol, ARGUMENT, "the weight is given", symbol(p, 3, 2, TG_PLINEAR(.weight = b->x, .no_init = true)));   \
-        NONE(symbol, ARGUMENT, "nothing to draw", symbol(p, 3, 2, TG_PLINEAR(.no_weight = true, .no_init = true)));    \
-        EACH_DEAD(x) NONE(symbol, HANDLE, "the tensor", symbol(p, 3, 2, TG_PLINEAR(.weight = x)));                     \
+        NONE(symbol, ARGUMENT, "std is nan", symbol(p, 2, 2, TG_PARALLEL_LINEAR(.std = NAN)));                         \
+        NONE(symbol, ARGUMENT, "deferred_wgrads is -2", symbol(p, 2, 2, TG_PARALLEL_LINEAR(.deferred_wgrads = -2)));   \
+        NONE(symbol, SHAPE, "strides is -1", symbol(p, 2, 2, TG_PARALLEL_LINEAR(.strides = -1)));                      \
+        NONE(symbol, SHAPE, "strides is 3", symbol(p, 2, 2, TG_PARALLEL_LINEAR(.strides = 3)));                        \
+        NONE(symbol, SHAPE, "expected [2, 2]", symbol(p, 2, 2, TG_PARALLEL_LINEAR(.weight = b->x)));                   \
+        NONE(symbol, HANDLE, "another context", symbol(p, 2, 2, TG_PARALLEL_LINEAR(.weight = b->foreign)));            \
+        NONE(symbol, ARGUMENT, "no_weight is set",                                                                     \
+             symbol(p, 3, 2, TG_PARALLEL_LINEAR(.weight = b->x, .no_weight = true)));                                  \
+        NONE(symbol, ARGUMENT, "std is 1, expected 0", symbol(p, 3, 2, TG_PARALLEL_LINEAR(.weight = b->x, .std = 1))); \
+        NONE(symbol, ARGUMENT, "std is 1, expected 0",                                                                 \
+             symbol(p, 3, 2, TG_PARALLEL_LINEAR(.no_weight = true, .std = 1)));                                        \
+        NONE(symbol, ARGUMENT, "std is 1, expected 0",                                                                 \
+             symbol(p, 3, 2, TG_PARALLEL_LINEAR(.no_init = true, .std = 1)));                                          \
+        NONE(symbol, ARGUMENT, "the weight is given",                                                                  \
+             symbol(p, 3, 2, TG_PARALLEL_LINEAR(.weight = b->x, .no_init = true)));                                    \
+        NONE(symbol, ARGUMENT, "nothing to draw",                                                                      \
+             symbol(p, 3, 2, TG_PARALLEL_LINEAR(.no_weight = true, .no_init = true)));                                 \
+        EACH_DEAD(x) NONE(symbol, HANDLE, "the tensor", symbol(p, 3, 2, TG_PARALLEL_LINEAR(.weight = x)));             \
     } while (0)
     EITHER(tg_nn_column_linear);
     EITHER(tg_nn_row_linear);
     NONE(tg_nn_column_linear, ARGUMENT, "input_is_whole is",
-         tg_nn_column_linear(p, 2, 2, TG_PLINEAR(.input_is_whole = true)));
-    NONE(tg_nn_row_linear, ARGUMENT, "gather_output is", tg_nn_row_linear(p, 2, 2, TG_PLINEAR(.gather_output = true)));
+         tg_nn_column_linear(p, 2, 2, TG_PARALLEL_LINEAR(.input_is_whole = true)));
+    NONE(tg_nn_row_linear, ARGUMENT, "gather_output is",
+         tg_nn_row_linear(p, 2, 2, TG_PARALLEL_LINEAR(.gather_output = true)));
     NONE(tg_nn_row_linear, ARGUMENT, "no_dgrad_reduce is set, but it is an option of the column layer",
-         tg_nn_row_linear(p, 2, 2, TG_PLINEAR(.no_dgrad_reduce = true)));
+         tg_nn_row_linear(p, 2, 2, TG_PARALLEL_LINEAR(.no_dgrad_reduce = true)));
     QUIET(tg_nn_vocab_embedding, no_module(tg_nn_vocab_embedding(NULL, 2, 2, 1, NULL)));
     NONE(tg_nn_vocab_embedding, ARGUMENT, "vocab is 0", tg_nn_vocab_embedding(p, 0, 2, 1, NULL));
     NONE(tg_nn_vocab_embedding, ARGUMENT, "hidden is -2", tg_nn_vocab_embedding(p, 2, -2, 1, NULL));
@@ -110,27 +116,30 @@ static void layers(misuse_world *b, const tg_parallel *p) {
          tg_nn_vocab_embedding(p, 2, 2, 1, &(tg_vocab_embedding_opts){0}));
     QUIET(tg_wgrads_drain, tg_wgrads_drain(NULL) == TG_ERR_ARGUMENT);
     QUIET(tg_wgrads_drain, tg_wgrads_drain(box) == TG_OK);
-    QUIET(tg_plinear_apply, misuse_inert(tg_plinear_apply(NULL, b->t, b->x, NULL, -1)));
-    INERT(tg_plinear_apply, ARGUMENT, "the module is a \"linear\", expected a column or row linear layer",
-          tg_plinear_apply(box, b->t, b->x, NULL, -1));
+    QUIET(tg_parallel_linear_apply, misuse_inert(tg_parallel_linear_apply(NULL, b->t, b->x, NULL, -1)));
+    INERT(tg_parallel_linear_apply, ARGUMENT, "the module is a \"linear\", expected a column or row linear layer",
+          tg_parallel_linear_apply(box, b->t, b->x, NULL, -1));
     tg_module_free(box);
 }
 
 static void calls(misuse_world *b, const tg_parallel *p) {
     tg_module *m = tg_nn_column_linear(p, 3, 2, NULL), *r = tg_nn_row_linear(p, 3, 2, NULL),
-              *bare = tg_nn_row_linear(p, 3, 2, TG_PLINEAR(.no_weight = true)),
+              *bare = tg_nn_row_linear(p, 3, 2, TG_PARALLEL_LINEAR(.no_weight = true)),
               *e = tg_nn_vocab_embedding(p, 4, 2, 1, NULL);
-    INERT(tg_plinear_apply, ARGUMENT, "the tape is NULL", tg_plinear_apply(m, NULL, b->x, NULL, -1));
-    INERT(tg_plinear_apply, HANDLE, "different contexts", tg_plinear_apply(m, b->far_t, b->foreign, NULL, -1));
-    INERT(tg_plinear_apply, HANDLE, "freed", tg_plinear_apply(m, b->freed, b->x, NULL, -1));
-    INERT(tg_plinear_apply, ARGUMENT, "gather_output is above 0", tg_plinear_apply(r, b->t, b->x, NULL, 1));
-    INERT(tg_plinear_apply, ARGUMENT, "this call gives none", tg_plinear_apply(bare, b->t, b->x, NULL, -1));
-    INERT(tg_plinear_apply, SHAPE, "expected [2, 3]", tg_plinear_apply(m, b->t, b->x, b->cube, -1));
-    INERT(tg_plinear_apply, ARGUMENT, "the tensor is NULL", tg_plinear_apply(m, b->t, NULL, NULL, -1));
-    INERT(tg_plinear_apply, SHAPE,
-          "x has 4 columns but w has 3; they must be equal", tg_plinear_apply(m, b->t, b->cube, NULL, -1));
-    DEAD_TENSOR(tg_plinear_apply, tg_plinear_apply(m, b->t, x, NULL, -1));
-    DEAD_TENSOR(tg_plinear_apply, tg_plinear_apply(r, b->t, b->x, x, -1));
+    INERT(tg_parallel_linear_apply, ARGUMENT, "the tape is NULL", tg_parallel_linear_apply(m, NULL, b->x, NULL, -1));
+    INERT(tg_parallel_linear_apply, HANDLE, "different contexts",
+          tg_parallel_linear_apply(m, b->far_t, b->foreign, NULL, -1));
+    INERT(tg_parallel_linear_apply, HANDLE, "freed", tg_parallel_linear_apply(m, b->freed, b->x, NULL, -1));
+    INERT(tg_parallel_linear_apply, ARGUMENT, "gather_output is above 0",
+          tg_parallel_linear_apply(r, b->t, b->x, NULL, 1));
+    INERT(tg_parallel_linear_apply, ARGUMENT, "this call gives none",
+          tg_parallel_linear_apply(bare, b->t, b->x, NULL, -1));
+    INERT(tg_parallel_linear_apply, SHAPE, "expected [2, 3]", tg_parallel_linear_apply(m, b->t, b->x, b->cube, -1));
+    INERT(tg_parallel_linear_apply, ARGUMENT, "the tensor is NULL", tg_parallel_linear_apply(m, b->t, NULL, NULL, -1));
+    INERT(tg_parallel_linear_apply, SHAPE, "x has 4 columns but w has 3; they must be equal",
+          tg_parallel_linear_apply(m, b->t, b->cube, NULL, -1));
+    DEAD_TENSOR(tg_parallel_linear_apply, tg_parallel_linear_apply(m, b->t, x, NULL, -1));
+    DEAD_TENSOR(tg_parallel_linear_apply, tg_parallel_linear_apply(r, b->t, b->x, x, -1));
     INERT(tg_nn_vocab_embedding, SHAPE, "ids is i64[2], expected 2 dims, [b, s]", tg_module_forward(e, b->t, b->ids));
     DEAD_TENSOR(tg_nn_vocab_embedding, tg_module_forward(e, b->t, x));
     tg_module_free(m);

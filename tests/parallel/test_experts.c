@@ -36,8 +36,8 @@ static const tg_module_ops box_ops = {.size = sizeof(tg_module_ops), .kind = "bo
 
 static expert expert_new(const tg_parallel *p) {
     expert e = {.box = tg_module_new(tg_parallel_ctx(p), &box_ops, NULL),
-                .up = tg_nn_column_linear(p, H, F, TG_PLINEAR(.expert = true, .std = 0.3)),
-                .down = tg_nn_row_linear(p, F, H, TG_PLINEAR(.expert = true, .std = 0.3, .no_bias = true))};
+                .up = tg_nn_column_linear(p, H, F, TG_PARALLEL_LINEAR(.expert = true, .std = 0.3)),
+                .down = tg_nn_row_linear(p, F, H, TG_PARALLEL_LINEAR(.expert = true, .std = 0.3, .no_bias = true))};
     tg_module_add_child(e.box, "up", e.up);
     tg_module_add_child(e.box, "down", e.down);
     tg_module_params(e.box, e.params, 3);
@@ -161,7 +161,7 @@ static tg_status trained(void *arg, tg_ctx *ctx, tg_comm *world) {
     EXPECT(ctx, off(tg_grad_of(x), tg_grad_of(a.x), n > 1 ? 0 : -1, d, n) < 1e-11);
     EXPECT(ctx, fabs(clip_norm(ctx, &e) - a.norm) < 1e-10 * a.norm);
     /* An output that is gathered over the group of the layer. */
-    tg_tensor *all = tg_plinear_apply(e.up, t, tg_copy_to_tp(t, x, tg_parallel_comm(p, TG_ETP)), NULL, 1);
+    tg_tensor *all = tg_parallel_linear_apply(e.up, t, tg_copy_to_tp(t, x, tg_parallel_comm(p, TG_ETP)), NULL, 1);
     EXPECT(ctx, tg_dim(all, -1) == F && (g->tp == 1 || tg_placement_of(all, TG_ETP).kind == TG_INVARIANT));
     tg_module_free(e.box);
     tg_tape_free(t);

@@ -239,7 +239,7 @@ static void make_model(model *m, tg_ctx *ctx, tg_parallel *p) {
     *m = (model){.ctx = ctx, .p = p, .tp = tg_parallel_comm(p, TG_TP), .t = tg_tape_new(ctx)};
     m->gpt = tg_gpt_new(ctx, TG_GPT(.vocab = 40, .layers = 1, .heads = 2, .hidden = 8, .positions = 8, .parallel = p));
     m->row = tg_nn_row_linear(p, 8, 8, NULL);
-    m->column = tg_nn_column_linear(p, 8, 8, TG_PLINEAR(.deferred_wgrads = TG_NONE));
+    m->column = tg_nn_column_linear(p, 8, 8, TG_PARALLEL_LINEAR(.deferred_wgrads = TG_NONE));
     m->ids = tg_zeros(ctx, TG_I64, TG_SHAPE(1, 4));
     m->part = tg_from_host(ctx, TG_F32, TG_SHAPE(2, 8), ones);
     m->shard = tg_from_host(ctx, TG_F32, TG_SHAPE(2, 1, 8 / tp), ones);
@@ -282,7 +282,8 @@ static tg_tensor *meet(model *m, meets which) {
     tg_replay *r;
     switch (which) {
     case FORWARD: return tg_module_forward(m->row, m->t, m->shard);
-    case APPLY: return tg_plinear_apply(m->row, m->t, m->shard, NULL, -1);
+    case APPLY:
+        return tg_parallel_linear_apply(m->row, m->t, m->shard, NULL, -1);
     case LOSS: return tg_gpt_loss(m->gpt, m->t, m->ids, m->ids, TG_LOSS_SUM);
     case LOGITS: return tg_gpt_logits(m->gpt, m->t, m->ids);
     case NEXT: return tg_gpt_next(m->gpt, m->t, m->cache, m->ids);

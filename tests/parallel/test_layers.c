@@ -62,8 +62,8 @@ static tg_status initial(void *arg, tg_ctx *ctx, tg_comm *world) {
     int r = tg_comm_rank(world), n = l->tp;
     alone a = alone_open();
     tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = n, .sequence_parallel = l->sp));
-    tg_plinear_opts plain = {.size = sizeof plain}, three = {.size = sizeof three, .strides = 3},
-                    zeros = {.size = sizeof zeros, .no_init = true};
+    tg_parallel_linear_opts plain = {.size = sizeof plain}, three = {.size = sizeof three, .strides = 3},
+                            zeros = {.size = sizeof zeros, .no_init = true};
 #define BOTH(call_p) {call_p(p), call_p(a.p)}
 #define COLUMN(q)    tg_nn_column_linear(q, H, F, &plain)
 #define QKV(q)       tg_nn_column_linear(q, H, 3 * F, &three)
@@ -120,15 +120,15 @@ typedef struct mlp {
 } mlp;
 
 static mlp mlp_new(const tg_parallel *p, const mlp_plan *o) {
-    tg_plinear_opts c = {.size = sizeof c,
-                         .std = o->given ? 0 : 0.3,
-                         .gather_output = o->gather,
-                         .skip_bias_add = o->skip,
-                         .no_bias = o->no_bias,
-                         .fused_wgrad = o->fused,
-                         .deferred_wgrads = o->deferred ? TG_NONE : 0,
-                         .no_weight = o->given};
-    tg_plinear_opts r = c;
+    tg_parallel_linear_opts c = {.size = sizeof c,
+                                 .std = o->given ? 0 : 0.3,
+                                 .gather_output = o->gather,
+                                 .skip_bias_add = o->skip,
+                                 .no_bias = o->no_bias,
+                                 .fused_wgrad = o->fused,
+                                 .deferred_wgrads = o->deferred ? TG_NONE : 0,
+                                 .no_weight = o->given};
+    tg_parallel_linear_opts r = c;
     r.gather_output = false;
     r.input_is_whole = o->gather;
     mlp m = {0};
@@ -155,7 +155,7 @@ static mlp mlp_new(const tg_parallel *p, const mlp_plan *o) {
 }
 
 static tg_tensor *call(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *w) {
-    return w ? tg_plinear_apply(m, t, x, w, -1) : tg_module_forward(m, t, x);
+    return w ? tg_parallel_linear_apply(m, t, x, w, -1) : tg_module_forward(m, t, x);
 }
 
 static tg_tensor *mlp_loss(mlp *m, tg_tape *t, tg_tensor *x, const mlp_plan *o) {
@@ -391,25 +391,26 @@ static tg_status wrong(void *arg, tg_ctx *ctx, tg_comm *world) {
             tg_nn_column_linear(p, H, 9, NULL));
     REFUSED(ctx, TG_ERR_SHAPE, "in is 7, expected a multiple of the 2 ranks of tp", tg_nn_row_linear(p, 7, H, NULL));
     REFUSED(ctx, TG_ERR_SHAPE, "vocab is 15, expected a multiple", tg_nn_vocab_embedding(p, 15, H, 1, NULL));
-    REFUSED(ctx, TG_ERR_SHAPE, "strides is 5", tg_nn_column_linear(p, H, F, TG_PLINEAR(.strides = 5)));
+    REFUSED(ctx, TG_ERR_SHAPE, "strides is 5", tg_nn_column_linear(p, H, F, TG_PARALLEL_LINEAR(.strides = 5)));
     REFUSED(ctx, TG_ERR_STATE, "under sequence parallelism x is not the same",
-            tg_nn_row_linear(p, F, H, TG_PLINEAR(.input_is_whole = true)));
+            tg_nn_row_linear(p, F, H, TG_PARALLEL_LINEAR(.input_is_whole = true)));
     REFUSED(ctx, TG_ERR_ARGUMENT, "an option of the column layer",
-            tg_nn_row_linear(p, F, H, TG_PLINEAR(.gather_output = true)));
+            tg_nn_row_linear(p, F, H, TG_PARALLEL_LINEAR(.gather_output = true)));
     REFUSED(ctx, TG_ERR_ARGUMENT, "an option of the row layer",
-            tg_nn_column_linear(p, F, H, TG_PLINEAR(.input_is_whole = true)));
+            tg_nn_column_linear(p, F, H, TG_PARALLEL_LINEAR(.input_is_whole = true)));
     REFUSED(ctx, TG_ERR_SHAPE,
             "the weight given is f64[3, 4], expected [12, 12]: [out / tp, in] of a layer from 12 to 24",
-            tg_nn_column_linear(p, H, F, TG_PLINEAR(.weight = w)));
+            tg_nn_column_linear(p, H, F, TG_PARALLEL_LINEAR(.weight = w)));
     REFUSED(ctx, TG_ERR_ARGUMENT, "no_weight is set",
-            tg_nn_column_linear(p, H, F, TG_PLINEAR(.weight = w, .no_weight = true)));
+            tg_nn_column_linear(p, H, F, TG_PARALLEL_LINEAR(.weight = w, .no_weight = true)));
     REFUSED(ctx, TG_ERR_STATE, "set skip_bias_add or no_bias",
-            tg_nn_row_linear(p, F, H, TG_PLINEAR(.expert = true)));
+            tg_nn_row_linear(p, F, H, TG_PARALLEL_LINEAR(.expert = true)));
     REFUSED(ctx, TG_ERR_ARGUMENT, "deferred_wgrads is -3",
-            tg_nn_column_linear(p, H, F, TG_PLINEAR(.deferred_wgrads = -3)));
-    tg_module *m = tg_nn_column_linear(p, H, F, TG_PLINEAR(.no_weight = true));
+            tg_nn_column_linear(p, H, F, TG_PARALLEL_LINEAR(.deferred_wgrads = -3)));
+    tg_module *m = tg_nn_column_linear(p, H, F, TG_PARALLEL_LINEAR(.no_weight = true));
     REFUSED(ctx, TG_ERR_ARGUMENT, "this call gives none", tg_module_forward(m, t, x));
-    REFUSED(ctx, TG_ERR_SHAPE, "the weight given is f64[3, 4], expected [12, 12]", tg_plinear_apply(m, t, x, w, -1));
+    REFUSED(ctx, TG_ERR_SHAPE, "the weight given is f64[3, 4], expected [12, 12]",
+            tg_parallel_linear_apply(m, t, x, w, -1));
     tg_module_free(m);
     tg_tape_free(t);
     tg_drop(x);
@@ -430,14 +431,14 @@ static tg_status on_request(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_tensor *x = made(ctx, X, TG_SHAPE(S, B, H));
     tg_place(p, x, TG_TP, TG_I);
     tg_module *m = tg_nn_column_linear(p, H, F, NULL),
-              *g = tg_nn_column_linear(p, H, F, TG_PLINEAR(.gather_output = true));
-    tg_tensor *part_ = tg_plinear_apply(m, t, x, NULL, -1), *all = tg_plinear_apply(m, t, x, NULL, 1);
+              *g = tg_nn_column_linear(p, H, F, TG_PARALLEL_LINEAR(.gather_output = true));
+    tg_tensor *part_ = tg_parallel_linear_apply(m, t, x, NULL, -1), *all = tg_parallel_linear_apply(m, t, x, NULL, 1);
     EXPECT(ctx, tg_dim(part_, -1) == F / 2 && tg_dim(all, -1) == F);
     EXPECT(ctx, off(part_, all, 2, tg_comm_rank(world), 2) == 0);
-    EXPECT(ctx, tg_dim(tg_plinear_apply(g, t, x, NULL, -1), -1) == F);
-    EXPECT(ctx, tg_dim(tg_plinear_apply(g, t, x, NULL, 0), -1) == F / 2);
+    EXPECT(ctx, tg_dim(tg_parallel_linear_apply(g, t, x, NULL, -1), -1) == F);
+    EXPECT(ctx, tg_dim(tg_parallel_linear_apply(g, t, x, NULL, 0), -1) == F / 2);
     tg_tensor *w = tg_module_find(m, "weight");
-    tg_module *tied = tg_nn_column_linear(p, H, F, TG_PLINEAR(.weight = w, .no_bias = true));
+    tg_module *tied = tg_nn_column_linear(p, H, F, TG_PARALLEL_LINEAR(.weight = w, .no_bias = true));
     EXPECT(ctx, tg_module_find(tied, "weight") == w && tg_module_param_count(tied) == 1);
     tg_module_free(m);
     EXPECT(ctx, tg_is_alive(w));
@@ -461,8 +462,8 @@ static tg_status experts(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_place(p, x, TG_EP, TG_V);
     tg_place(p, x, TG_TP, TG_I); /* an axis of the dense grid */
     tg_place(p, x, TG_DP, TG_I);
-    tg_module *up = tg_nn_column_linear(p, H, F, TG_PLINEAR(.expert = true)),
-              *down = tg_nn_row_linear(p, F, H, TG_PLINEAR(.expert = true, .skip_bias_add = true));
+    tg_module *up = tg_nn_column_linear(p, H, F, TG_PARALLEL_LINEAR(.expert = true)),
+              *down = tg_nn_row_linear(p, F, H, TG_PARALLEL_LINEAR(.expert = true, .skip_bias_add = true));
     tg_tensor *w = tg_module_find(up, "weight");
     tg_comm_info before = TG_COMM_INFO(), after = TG_COMM_INFO();
     EXPECT(ctx, tg_dim(w, 0) == F / 2 && tg_global_shape(w).dim[0] == 2 * F);

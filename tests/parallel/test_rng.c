@@ -162,8 +162,8 @@ static int64_t drawn(tg_ctx *ctx, const char *name) {
 /* Layers of a region: another shard on each tp (etp) rank, the same on each dp rank. They do not use the default
  * stream. */
 static tg_status shards_differ(tg_ctx *ctx, const tg_parallel *p) {
-    const tg_plinear_opts dense = {.size = sizeof dense, .no_bias = true},
-                          expert = {.size = sizeof expert, .no_bias = true, .expert = true};
+    const tg_parallel_linear_opts dense = {.size = sizeof dense, .no_bias = true},
+                                  expert = {.size = sizeof expert, .no_bias = true, .expert = true};
     int64_t before = drawn(ctx, NULL), model = drawn(ctx, "model-parallel-rng"),
             experts = drawn(ctx, "expert-parallel-rng");
     tg_module *m[] = {tg_nn_column_linear(p, 6, 8, &dense), tg_nn_row_linear(p, 8, 6, &dense),
@@ -251,7 +251,7 @@ static tg_status apart_inside(void *arg, tg_ctx *ctx, tg_comm *world) {
         REFUSED(ctx, TG_ERR_STATE, "\"model-parallel-rng\", which does not exist; call tg_rng_seed_parallel first",
                 tg_nn_column_linear(p, 6, 8, NULL));
         REFUSED(ctx, TG_ERR_STATE, "\"expert-parallel-rng\", which does not exist",
-                tg_nn_column_linear(p, 6, 8, TG_PLINEAR(.expert = true)));
+                tg_nn_column_linear(p, 6, 8, TG_PARALLEL_LINEAR(.expert = true)));
         RUN(tg_rng_seed_parallel(p, 50));
         RUN(shards_differ(ctx, p));
         RUN(wholes_are_equal(ctx, p));

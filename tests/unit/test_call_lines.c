@@ -56,13 +56,13 @@ static void ck_all_from_here(world *w, int64_t least) {
 START_TEST(nodes_of_layers_name_the_callers_line) {
     world w = begin();
     tg_tensor *x = tg_zeros(w.ctx, TG_F32, TG_SHAPE(2, 2, 4)), *ids = tg_zeros(w.ctx, TG_I64, TG_SHAPE(2, 2));
-    tg_module *column = tg_nn_column_linear(w.p, 4, 4, TG_PLINEAR(.gather_output = true));
+    tg_module *column = tg_nn_column_linear(w.p, 4, 4, TG_PARALLEL_LINEAR(.gather_output = true));
     tg_module *row = tg_nn_row_linear(w.p, 8, 4, NULL), *table = tg_nn_vocab_embedding(w.p, 4, 4, 1, NULL);
     tg_module *linear = tg_nn_linear(w.ctx, 4, 4, true, 1);
     tg_set_requires_grad(x, true);
     tg_module_forward(column, w.t, x);
     ck_all_from_here(&w, 2);
-    tg_plinear_apply(column, w.t, x, NULL, 1);
+    tg_parallel_linear_apply(column, w.t, x, NULL, 1);
     ck_all_from_here(&w, 2);
     tg_module_forward(table, w.t, ids);
     ck_all_from_here(&w, 2);

@@ -7,8 +7,8 @@
 #include "parallel/tp/layers.h"
 
 tg_tensor *tg_column_run(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *given, int gather) {
-    const tg_plinear *s = tg_plinear_of(m);
-    tg_tensor *w = tg_plinear_weight(m, given);
+    const tg_parallel_linear *s = tg_parallel_linear_of(m);
+    tg_tensor *w = tg_parallel_linear_weight(m, given);
     if (!w) return tg_inert(m->ctx);
     tg_linear_grad_opts o = {
         .size = sizeof o,
@@ -17,15 +17,15 @@ tg_tensor *tg_column_run(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *give
         .fused_wgrad = s->o.fused_wgrad,
         .deferred = s->deferred,
     };
-    tg_tensor *y = tg_linear_with_grad_accumulation(t, x, w, tg_plinear_bias(m), s->comm, &o);
+    tg_tensor *y = tg_linear_with_grad_accumulation(t, x, w, tg_parallel_linear_bias(m), s->comm, &o);
     return (gather < 0 ? s->o.gather_output : gather > 0) ? tg_gather_from_tp(t, y, s->comm) : y;
 }
 
 static tg_tensor *forward(tg_module *m, tg_tape *t, tg_tensor *x) { return tg_column_run(m, t, x, NULL, -1); }
 
 const tg_module_ops tg_column_linear_ops = {
-    .size = sizeof(tg_module_ops), .kind = "column_linear", .forward = forward, .free = tg_plinear_free};
+    .size = sizeof(tg_module_ops), .kind = "column_linear", .forward = forward, .free = tg_parallel_linear_free};
 
-tg_module *tg_nn_column_linear(const tg_parallel *p, int64_t in, int64_t out, const tg_plinear_opts *opts) {
-    return tg_plinear_new(p, &tg_column_linear_ops, in, out, 0, opts);
+tg_module *tg_nn_column_linear(const tg_parallel *p, int64_t in, int64_t out, const tg_parallel_linear_opts *opts) {
+    return tg_parallel_linear_new(p, &tg_column_linear_ops, in, out, 0, opts);
 }

@@ -7,10 +7,10 @@
 
 #include "nn/module.h"
 
-typedef struct tg_plinear {
+typedef struct tg_parallel_linear {
     tg_ctx *ctx;
     const tg_parallel *p;
-    tg_plinear_opts o; /* with defaults filled in; o.weight as the caller gave it */
+    tg_parallel_linear_opts o; /* with defaults filled in; o.weight as the caller gave it */
     tg_axis axis;      /* TG_TP, or TG_ETP for an expert */
     tg_comm *comm;
     int64_t in, out;             /* sizes of the whole layer */
@@ -18,19 +18,19 @@ typedef struct tg_plinear {
     bool sp;
     bool expert_comm; /* an expert of several ranks: the token dispatch gathers x and reduces y outside of the layer */
     tg_wgrads *deferred;
-} tg_plinear;
+} tg_parallel_linear;
 
 /* Creates a module with these ops and its weight and bias, placed. The axis shards dim `shard` of the weight: 0 for
  * a column layer, 1 for a row layer. Inert on error. */
-tg_module *tg_plinear_new(const tg_parallel *p, const tg_module_ops *ops, int64_t in, int64_t out, int shard,
-                          const tg_plinear_opts *opts);
-void tg_plinear_free(void *state);
-static inline const tg_plinear *tg_plinear_of(const tg_module *m) { return m->state; }
+tg_module *tg_parallel_linear_new(const tg_parallel *p, const tg_module_ops *ops, int64_t in, int64_t out, int shard,
+                                  const tg_parallel_linear_opts *opts);
+void tg_parallel_linear_free(void *state);
+static inline const tg_parallel_linear *tg_parallel_linear_of(const tg_module *m) { return m->state; }
 /* Returns the weight of one call: `given` after a check of its shape, or the module's own if `given` is NULL.
  * Returns NULL after recording the error. */
-tg_tensor *tg_plinear_weight(const tg_module *m, tg_tensor *given);
-tg_tensor *tg_plinear_bias(const tg_module *m); /* the bias that the layer itself adds; NULL: none */
-bool tg_plinear_p(const tg_module *m);          /* whether m is a column or a row layer */
+tg_tensor *tg_parallel_linear_weight(const tg_module *m, tg_tensor *given);
+tg_tensor *tg_parallel_linear_bias(const tg_module *m); /* the bias that the layer itself adds; NULL: none */
+bool tg_is_parallel_linear(const tg_module *m);         /* whether m is a column or a row layer */
 
 /* Run one call. gather > 0 gathers the output, 0 does not, < 0 does what the layer's options say. */
 tg_tensor *tg_column_run(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *weight, int gather);

@@ -1,5 +1,5 @@
 /* The parts that column and row layers share: options, parameters and their placements, and one call with overrides
- * (tg_plinear_apply). */
+ * (tg_parallel_linear_apply). */
 #include "base/host_memory.h"
 #include "parallel/tp/layers.h"
 
@@ -31,8 +31,8 @@ tg_status tg_layer_divide(const tg_parallel *p, const char *who, const char *wha
                    (long long)size, n, tg_axis_name(axis));
 }
 
-static tg_status check_options(tg_plinear *s, const char *who, int shard) {
-    const tg_plinear_opts *o = &s->o;
+static tg_status check_options(tg_parallel_linear *s, const char *who, int shard) {
+    const tg_parallel_linear_opts *o = &s->o;
     if (o->weight && o->no_weight)
         return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: weight is given and no_weight is set; expected one of them", who);
     if ((o->weight || o->no_weight) && o->no_init)
@@ -67,14 +67,14 @@ static tg_status check_options(tg_plinear *s, const char *who, int shard) {
     return TG_OK;
 }
 
-static void note_no_sp(const tg_plinear *s, const char *who) {
+static void note_no_sp(const tg_parallel_linear *s, const char *who) {
     char text[160];
     if (!s->ctx->log || !s->p->o.sequence_parallel || s->o.expert || tg_parallel_size(s->p, TG_TP) > 1) return;
     snprintf(text, sizeof text, "%s: sequence_parallel has no effect, because tp has one rank", who);
     s->ctx->log(s->ctx->log_user, TG_LOG_WARNING, text);
 }
 
-static tg_status complete(tg_plinear *s, const char *who, int shard, const tg_plinear_opts *given) {
+static tg_status complete(tg_parallel_linear *s, const char *who, int shard, const tg_parallel_linear_opts *given) {
     TG_TRY(tg_options(s->ctx, &s->o, sizeof s->o, given, who));
     s->axis = s->o.expert ? TG_ETP : TG_TP;
     s->comm = tg_parallel_comm(s->p, s->axis);
@@ -95,7 +95,7 @@ static tg_status complete(tg_plinear *s, const char *who, int shard, const tg_pl
 
 /* Creates a parameter. On the data-parallel axes it is R: equal on every rank, with a share of the gradient on each.
  * The experts of all ep ranks are stacked along dim 0 of one global tensor. */
-static tg_tensor *param(const tg_plinear *s, const char *name, tg_shape shape, double std, tg_placement at) {
+static tg_tensor *param(const tg_parallel_linear *s, const char *name, tg_shape shape, double std, tg_placement at) {
     const tg_place_at dense[] = {{TG_TP, at}, {TG_DP, TG_R}, {TG_CP, TG_R}};
     const tg_place_at expert[] = {{TG_EP, TG_SHARD(0)}, {TG_ETP, at}, {TG_EDP, TG_R}};
     if (s->o.expert) shape.dim[0] *= tg_parallel_size(s->p, TG_EP);
@@ -103,7 +103,7 @@ static tg_tensor *param(const tg_plinear *s, const char *name, tg_shape shape, d
                                s->o.expert ? expert : dense, s->o.expert ? TG_LEN(expert) : TG_LEN(dense));
 }
 
-static tg_status check_weight(const tg_plinear *s, const char *who, const tg_tensor *w) {
+static tg_status check_weight(const tg_parallel_linear *s, const char *who, const tg_tensor *w) {
     char got[160];
     TG_TRY(tg_check(s->ctx, w, who));
     if (w->ndim == 2 && w->shape[0] == s->local_out && w->shape[1] == s->local_in) return TG_OK;
@@ -121,7 +121,7 @@ static const char *maker_of(const tg_module_ops *ops) {
 }
 
 static void add_params(tg_module *m, int shard) {
-    tg_plinear *s = m->state;
+    tg_parallel_linear *s = m->state;
     double std = s->o.std == 0 ? 0.02 : s->o.std;
     tg_placement at = s->o.strides > 1 ? TG_SHARD_STRIDED((int8_t)shard, s->o.strides) : TG_SHARD((int8_t)shard);
     if (s->o.weight) {
@@ -134,20 +134,20 @@ static void add_params(tg_module *m, int shard) {
     tg_layer_add(m, "bias", param(s, "bias", (tg_shape){1, {s->out}}, 0, shard ? whole : at));
 }
 
-void tg_plinear_free(void *state) {
-    tg_plinear *s = state;
+void tg_parallel_linear_free(void *state) {
+    tg_parallel_linear *s = state;
     tg_wgrads_free(s->deferred);
     tg_host_free(s->ctx, s, sizeof *s);
 }
 
-tg_module *tg_plinear_new(const tg_parallel *p, const tg_module_ops *ops, int64_t in, int64_t out, int shard,
-                          const tg_plinear_opts *opts) {
+tg_module *tg_parallel_linear_new(const tg_parallel *p, const tg_module_ops *ops, int64_t in, int64_t out, int shard,
+                                  const tg_parallel_linear_opts *opts) {
     tg_ctx *ctx = tg_parallel_ctx(p);
-    tg_plinear *s = tg_ok(ctx) ? tg_host_alloc(ctx, sizeof *s) : NULL;
+    tg_parallel_linear *s = tg_ok(ctx) ? tg_host_alloc(ctx, sizeof *s) : NULL;
     if (!s) return tg_layer_checked(NULL);
-    *s = (tg_plinear){.ctx = ctx, .p = p, .in = in, .out = out};
+    *s = (tg_parallel_linear){.ctx = ctx, .p = p, .in = in, .out = out};
     if (complete(s, maker_of(ops), shard, opts) != TG_OK) {
-        tg_plinear_free(s);
+        tg_parallel_linear_free(s);
         return tg_layer_checked(NULL);
     }
     tg_module *m = tg_module_new(ctx, ops, s);
@@ -157,34 +157,38 @@ tg_module *tg_plinear_new(const tg_parallel *p, const tg_module_ops *ops, int64_
 
 /* ---- One call ---- */
 
-bool tg_plinear_p(const tg_module *m) { return m && (m->ops == &tg_column_linear_ops || m->ops == &tg_row_linear_ops); }
+bool tg_is_parallel_linear(const tg_module *m) {
+    return m && (m->ops == &tg_column_linear_ops || m->ops == &tg_row_linear_ops);
+}
 
-tg_tensor *tg_plinear_weight(const tg_module *m, tg_tensor *given) {
-    const tg_plinear *s = m->state;
+tg_tensor *tg_parallel_linear_weight(const tg_module *m, tg_tensor *given) {
+    const tg_parallel_linear *s = m->state;
     if (given) return check_weight(s, m->ops->kind, given) == TG_OK ? given : NULL;
     tg_tensor *own = tg_module_own(m, "weight");
     if (!own)
-        tg_fail(s->ctx, TG_ERR_ARGUMENT,
-                "%s: the layer was made with no_weight and this call gives none; pass a weight to tg_plinear_apply",
-                m->ops->kind);
+        tg_fail(
+            s->ctx, TG_ERR_ARGUMENT,
+            "%s: the layer was made with no_weight and this call gives none; pass a weight to tg_parallel_linear_apply",
+            m->ops->kind);
     return own;
 }
 
-tg_tensor *tg_plinear_bias(const tg_module *m) {
-    return tg_plinear_of(m)->o.skip_bias_add ? NULL : tg_module_own(m, "bias");
+tg_tensor *tg_parallel_linear_bias(const tg_module *m) {
+    return tg_parallel_linear_of(m)->o.skip_bias_add ? NULL : tg_module_own(m, "bias");
 }
 
 static tg_status check_apply(const tg_module *m, const tg_tape *t, int gather) {
-    if (!tg_plinear_p(m))
+    if (!tg_is_parallel_linear(m))
         return tg_fail(m->ctx, TG_ERR_ARGUMENT,
-                       "tg_plinear_apply: the module is a \"%s\", expected a column or row linear layer",
+                       "tg_parallel_linear_apply: the module is a \"%s\", expected a column or row linear layer",
                        tg_module_kind(m));
     if (!t || t->ctx != m->ctx)
-        return tg_fail(m->ctx, t ? TG_ERR_HANDLE : TG_ERR_ARGUMENT, "tg_plinear_apply: %s",
+        return tg_fail(m->ctx, t ? TG_ERR_HANDLE : TG_ERR_ARGUMENT, "tg_parallel_linear_apply: %s",
                        t ? "tape and module are of different contexts" : "the tape is NULL");
     if (gather > 0 && m->ops == &tg_row_linear_ops)
-        return tg_fail(m->ctx, TG_ERR_ARGUMENT,
-                       "tg_plinear_apply: gather_output is above 0, but only a column layer can gather its output");
+        return tg_fail(
+            m->ctx, TG_ERR_ARGUMENT,
+            "tg_parallel_linear_apply: gather_output is above 0, but only a column layer can gather its output");
     return TG_OK;
 }
 
@@ -198,16 +202,16 @@ static tg_tensor *apply(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *weigh
     return tg_scope_close(t, &y, 1) == TG_OK ? y : tg_inert(m->ctx);
 }
 
-tg_tensor *tg_plinear_apply(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *weight, int gather_output) {
+tg_tensor *tg_parallel_linear_apply(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *weight, int gather_output) {
     tg_tensor *y = apply(m, t, x, weight, gather_output, TG_SITE);
-    if (tg_plinear_p(m)) tg_comm_missed(tg_plinear_of(m)->comm, m->ctx->run.status);
+    if (tg_is_parallel_linear(m)) tg_comm_missed(tg_parallel_linear_of(m)->comm, m->ctx->run.status);
     return y;
 }
 
 /* Runs every list even after an error: each list knows whether other ranks wait for its communication. */
 tg_status tg_wgrads_drain(tg_module *m) {
     if (!m) return TG_ERR_ARGUMENT;
-    tg_wgrads *waiting = tg_plinear_p(m) ? tg_plinear_of(m)->deferred : tg_deferred_linear_wgrads(m);
+    tg_wgrads *waiting = tg_is_parallel_linear(m) ? tg_parallel_linear_of(m)->deferred : tg_deferred_linear_wgrads(m);
     if (waiting) tg_wgrads_run(waiting);
     for (const tg_module_entry *e = m->first; e; e = e->next)
         if (e->child) tg_wgrads_drain(e->child);

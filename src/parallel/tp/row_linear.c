@@ -8,8 +8,8 @@
 
 /* The bias is added after the reduction, so that it counts once. */
 tg_tensor *tg_row_run(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *given) {
-    const tg_plinear *s = tg_plinear_of(m);
-    tg_tensor *w = tg_plinear_weight(m, given), *b = tg_plinear_bias(m);
+    const tg_parallel_linear *s = tg_parallel_linear_of(m);
+    tg_tensor *w = tg_parallel_linear_weight(m, given), *b = tg_parallel_linear_bias(m);
     bool alone = tg_comm_size(s->comm) == 1;
     if (!w) return tg_inert(m->ctx);
     if (s->o.input_is_whole) x = tg_scatter_to_tp(t, x, s->comm);
@@ -23,8 +23,8 @@ tg_tensor *tg_row_run(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *given) 
 static tg_tensor *forward(tg_module *m, tg_tape *t, tg_tensor *x) { return tg_row_run(m, t, x, NULL); }
 
 const tg_module_ops tg_row_linear_ops = {
-    .size = sizeof(tg_module_ops), .kind = "row_linear", .forward = forward, .free = tg_plinear_free};
+    .size = sizeof(tg_module_ops), .kind = "row_linear", .forward = forward, .free = tg_parallel_linear_free};
 
-tg_module *tg_nn_row_linear(const tg_parallel *p, int64_t in, int64_t out, const tg_plinear_opts *opts) {
-    return tg_plinear_new(p, &tg_row_linear_ops, in, out, 1, opts);
+tg_module *tg_nn_row_linear(const tg_parallel *p, int64_t in, int64_t out, const tg_parallel_linear_opts *opts) {
+    return tg_parallel_linear_new(p, &tg_row_linear_ops, in, out, 1, opts);
 }
