@@ -25,14 +25,26 @@ extern "C" {
 
 /* Declares how a leaf is distributed over one axis of p. Call it before the first use of the leaf.
  *
- * The library cannot verify the claim, except in check mode. There it compares I and R leaves over the axis: on tp and
- * cp at their first use, on dp in tg_grads_finalize. Without a declaration, parameters and tensors that the library
+ * The library cannot verify the claim, except in check mode (tg_config.check). There it compares I and R leaves over
+ * the axis: on tp and cp at their first use, on dp in tg_grads_finalize. On tp and cp it also compares
+ * - a seed, and what a gradient hook returned, where the gradient is I or R. A hook must replace the gradient on all
+ *   ranks of the axis or on none;
+ * - the results of ops that record a node, where inputs and results are I or R. If only the results differ, ranks gave
+ *   the op different numbers. Ranks of an axis must record the same such ops; without grad each may record its own.
+ *   It leaves out collective ops and mappings, ops that write in place, ops that run in backward or in a recorded
+ *   derivative, captured steps, tensors that are not contiguous, and grids with axes of experts.
+ * tg_parallel_new compares the seeds of the default streams, on dp too. A communicator of a plan compares nothing.
+ *
+ * Without a declaration, parameters and tensors that the library
  * filled are I. Bytes that may differ between ranks are V on tp, cp and dp, and I on the axes of the expert grid:
  * - those of the caller (tg_from_host, tg_wrap, tg_write) and of a file (tg_safetensors_load, tg_safetensors_read);
  * - those that tg_comm_scatter, tg_comm_reduce_scatter, tg_comm_all_to_all and tg_comm_recv deliver;
  * - random numbers (tg_randn, tg_uniform) from a stream whose seed the caller has chosen on each rank: one that
  *   tg_rng_add made, the default stream after tg_rng_set with another seed, and the streams that tg_rng_seed_parallel
- *   seeds by rank. Numbers from the default stream are I, so tg_config must have one seed on all ranks.
+ *   seeds by rank. Numbers from the default stream are I, so tg_config must have one seed on all ranks
+ *   (check mode compares it).
+ * Dropout with a stream that tg_rng_seed_parallel seeded by rank gives V on the axes of the seed, keeps a shard, and
+ * is refused for P, and for I with gradient. A stream of the caller's is taken as equal on all ranks there.
  * Bytes written through tg_host_data are not noticed: declare such a leaf.
  *
  * pp has no placements. A parameter must not be P, nor V without a layout. If several axes shard one dim, the axis

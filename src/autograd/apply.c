@@ -225,7 +225,7 @@ static void supersede(tg_call *c) {
 }
 
 /* Ops that an op's forward calls record no nodes: nothing could depend on them, because the op has its own backward. */
-static tg_status forward(tg_call *c, double *seconds) {
+static inline __attribute__((always_inline)) tg_status forward(tg_call *c, double *seconds) {
     if (!c->op->forward) return TG_OK;
     double start = c->tape->timed ? tg_system_now() : 0;
     bool grad = c->tape->grad, grad_off = c->tape->grad_off;
@@ -245,17 +245,18 @@ static tg_status forward(tg_call *c, double *seconds) {
     return tg_fail(c->ctx, s, "%s: forward failed with %s", c->op->name, tg_status_name(s));
 }
 
-static tg_status run(tg_call *c, const void *params, void (*destroy)(void *), bool *kept) {
+/* Runs forward and keeps the node. compares: check mode then compares the results between ranks. It is a constant
+ * of each of the two callers, so that a call without a grid does not test it. */
+static inline __attribute__((always_inline)) tg_status complete(tg_call *c, void (*destroy)(void *), bool *kept,
+                                                                bool compares) {
     double seconds = 0;
     const void *site = impl(c)->site;
-    TG_TRY(infer(c, params));
-    if (TG_UNLIKELY(c->tape->collects)) tg_call_note_differentiable(c);
-    if (TG_UNLIKELY(tg_grid_axes(c->ctx))) TG_TRY(tg_placement_derive(c));
     if (TG_UNLIKELY(c->writes)) TG_TRY(tg_call_begin_writes(c));
     /* This also comes before forward, which may fail halfway, and before the node notes the versions of its outputs. */
     if (TG_UNLIKELY(c->op->inplace)) tg_storage_wrote(c->in[0]->storage, c->op->name, site);
     TG_TRY(forward(c, &seconds));
     TG_TRY(check_outputs(c, "forward"));
+    if (compares) TG_TRY(tg_placement_compare_results(c));
     if (TG_UNLIKELY(c->tape->observer.ops)) TG_TRY(c->tape->observer.ops->forward(c));
     c->tape->collectives |= c->op->collective;
     if (c->needs) {
@@ -264,6 +265,20 @@ static tg_status run(tg_call *c, const void *params, void (*destroy)(void *), bo
     }
     if (TG_UNLIKELY(c->op->inplace)) supersede(c);
     return TG_OK;
+}
+
+static __attribute__((noinline)) tg_status complete_compared(tg_call *c, void (*destroy)(void *), bool *kept) {
+    return complete(c, destroy, kept, true);
+}
+
+static tg_status run(tg_call *c, const void *params, void (*destroy)(void *), bool *kept) {
+    TG_TRY(infer(c, params));
+    if (TG_UNLIKELY(c->tape->collects)) tg_call_note_differentiable(c);
+    if (TG_UNLIKELY(tg_grid_axes(c->ctx))) {
+        TG_TRY(tg_placement_derive(c));
+        if (tg_placement_compares_results(c)) return complete_compared(c, destroy, kept);
+    }
+    return complete(c, destroy, kept, false);
 }
 
 static tg_status check_apply(tg_tape *t, const tg_op *op, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {

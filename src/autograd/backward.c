@@ -101,9 +101,11 @@ static tg_status seed_roots(tg_pass *p, tg_tensor *const *roots, int n, const ch
         if (!node) return t->ctx->run.status;
         tg_tensor *given = p->o->seeds ? p->o->seeds[i] : NULL, *seed = seed_of(roots[i], given, who);
         if (!seed) return t->ctx->run.status;
-        if (given && !p->o->inner && tg_placement_fits(roots[i], given, who) != TG_OK) {
+        tg_status s = given && !p->o->inner ? tg_placement_fits(roots[i], given, who) : TG_OK;
+        if (s == TG_OK && !p->o->inner) s = tg_placement_compare_root(roots[i], given, who);
+        if (s != TG_OK) {
             tg_temp_free(seed);
-            return t->ctx->run.status;
+            return s;
         }
         TG_TRY(tg_slot_add(&tg_node_slots(node)[roots[i]->out], seed));
     }

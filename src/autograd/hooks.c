@@ -106,6 +106,7 @@ static tg_status replace(tg_tape *t, tg_tensor *x, tg_tensor **g, tg_tensor *by)
         return tg_fail(ctx, TG_ERR_SHAPE, "a gradient hook returned %s, expected %s", got, want);
     }
     TG_TRY(tg_placement_fits(x, by, "a gradient hook's result"));
+    TG_TRY(tg_placement_compare_hooked(x, by));
     /* Copied, because the hook may reuse its tensor for another gradient. */
     if (t->grad_graph) {
         *g = t->grad_graph->o->graph->own(t, by);

@@ -302,6 +302,7 @@ tg_status tg_rng_seed_ranks(tg_ctx *ctx, uint64_t seed, bool own, int tp, int ep
         if (!r && !(r = add(ctx, rank_streams[i]))) return ctx->run.status;
         r->seed = seeds[i];
         r->common = i == 0 || !own;
+        r->by_rank = !r->common;
         r->rng = (tg_rng){.seed = seeds[i]};
     }
     *state_of(ctx, NULL) = (tg_rng){.seed = seed};

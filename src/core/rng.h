@@ -10,6 +10,7 @@ typedef struct tg_named_rng {
     uint64_t id;   /* unique; never used again for another stream */
     uint64_t seed; /* the seed that it was added with */
     bool common;   /* tg_rng_seed_parallel gave it one seed on all ranks */
+    bool by_rank;  /* tg_rng_seed_parallel gave it the seed of this rank */
     tg_rng rng;    /* its state while another stream draws */
 } tg_named_rng;
 

@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "core/rng.h"
 #include "parallel/parallel.h"
+#include "placement/rule.h"
 
 enum { GRID = 5 }; /* the number of axes that an order can name: tp, cp, ep, dp, pp */
 
@@ -272,6 +273,26 @@ static tg_status make_groups(tg_parallel *p) {
     return TG_OK;
 }
 
+/* In check mode, fails unless tg_config gave the ranks of every axis one seed: numbers of the default stream are I. */
+static tg_status compare_seeds(const tg_parallel *p) {
+    static const tg_axis axes[] = {TG_TP, TG_CP, TG_DP};
+    for (int i = 0; p->ctx->check && i < TG_LEN(axes); i++) {
+        int rank;
+        int64_t first, other;
+        if (!(tg_grid_axes(p->ctx) >> axes[i] & 1)) continue;
+        TG_TRY(tg_placement_compare_number(p->ctx, p->comm[axes[i]], (int64_t)p->ctx->streams.seed, &rank, &first,
+                                           &other));
+        if (rank >= 0)
+            return tg_fail(p->ctx, TG_ERR_PLACEMENT,
+                           "tg_parallel_new: the default random stream has seed %llu on rank 0 of axis %s and seed "
+                           "%llu on rank %d, expected one seed, because the library takes its numbers as equal on all "
+                           "ranks; give every rank the same tg_config.seed, and draw numbers of this rank only from a "
+                           "stream of its own (tg_rng_add)",
+                           (unsigned long long)first, tg_axis_name(axes[i]), (unsigned long long)other, rank);
+    }
+    return TG_OK;
+}
+
 static void drop_groups(tg_parallel *p) {
     if (p->embedding != p->comm[TG_PP]) tg_comm_free(p->embedding);
     tg_comm_free(p->dp_cp);
@@ -302,7 +323,7 @@ static tg_parallel *make(tg_comm *world, const tg_parallel_opts *given) {
         tg_fail(ctx, TG_ERR_ARGUMENT, "tg_parallel_new: order \"%s\" is too long", o.order);
     else
         p->o.order = strcpy(p->order, o.order);
-    if (ctx->run.status == TG_OK) make_groups(p);
+    if (ctx->run.status == TG_OK && make_groups(p) == TG_OK) compare_seeds(p);
     if (ctx->run.status != TG_OK) {
         drop_groups(p);
         tg_host_free(ctx, p, sizeof *p);

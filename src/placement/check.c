@@ -1,26 +1,33 @@
 /* Check mode: verifies that a tensor which claims to be the same on every rank of an axis is so, by comparing a hash of
  * its bytes.
  *
- * Ranks of a tensor- or context-parallel group record the same ops, so a leaf is compared there at its first use.
- * Data-parallel ranks may use different parameters from each other, so on those axes tg_grads_finalize compares the
- * parameters. */
+ * Ranks of a tensor- or context-parallel group record the same ops, so a leaf is compared there at its first use, and
+ * a seed and the result of a hook when backward gets them. Data-parallel ranks may use different parameters from each
+ * other, so on those axes tg_grads_finalize compares the parameters. */
 #include "base/host_memory.h"
+
+#include <stdio.h>
 
 #include <tapegrad/comm.h>
 
+#include "comm/comm.h"
+#include "kernels/scalar.h"
 #include "placement/rule.h"
+#include "tape/call.h"
 
 static const uint32_t data_axes = 1u << TG_DP | 1u << TG_EDP;
 static const uint32_t expert_axes = 1u << TG_ETP | 1u << TG_EP | 1u << TG_EDP;
 
-/* Returns the axes on which x claims to be equal on every rank. If x was placed on the expert grid, they are among
- * the axes that it was placed on. Otherwise they are among the axes of the dense grid, without pp. */
-uint32_t tg_placement_claimed(const tg_tensor *x) {
+/* Returns the axes of the grid on which p says that a tensor like x is equal on every rank. If x was placed on the
+ * expert grid, they are among the axes that it was placed on. Otherwise they are among the axes of the dense grid,
+ * without pp. */
+static uint32_t equal_axes(const tg_tensor *x, const tg_placements *p) {
     uint32_t placed = x->ext ? x->ext->placed : 0;
     uint32_t axes = placed & expert_axes ? placed : tg_grid_axes(x->ctx) & ~(expert_axes | 1u << TG_PP);
-    const tg_placements *p = x->place;
     return axes & tg_grid_axes(x->ctx) & ~(p ? p->varying | p->partial : 0);
 }
+
+uint32_t tg_placement_claimed(const tg_tensor *x) { return equal_axes(x, x->place); }
 
 static uint64_t hash_bytes(const unsigned char *p, size_t n) {
     uint64_t h = 1469598103934665603u;
@@ -28,58 +35,171 @@ static uint64_t hash_bytes(const unsigned char *p, size_t n) {
     return h;
 }
 
-/* Copies the bytes of a device tensor to the host to hash them; check mode may be slow. */
-tg_status tg_placement_hash(const tg_tensor *x, int64_t *out) {
+/* Sets *bytes to the bytes of x on the host. Those of a device tensor are copied, because check mode may be slow; *copy
+ * is then the memory to free, otherwise NULL. */
+static tg_status host_bytes(const tg_tensor *x, const unsigned char **bytes, void **copy) {
     tg_ctx *ctx = x->ctx;
+    *copy = NULL;
     TG_TRY(tg_storage_need(x->storage, x));
     size_t n = (size_t)x->numel * tg_dtype_size((tg_dtype)x->dtype);
-    void *copy = ctx->host || !n ? NULL : tg_host_alloc(ctx, n);
-    if (!ctx->host && n && !copy) return ctx->run.status;
-    tg_status s = copy ? ctx->run.ops->copy(ctx, copy, tg_data(x), n, TG_COPY_TO_HOST) : TG_OK;
-    if (s == TG_OK) *out = (int64_t)hash_bytes(copy ? copy : tg_data(x), n);
-    tg_host_free(ctx, copy, n);
+    *bytes = tg_data(x);
+    if (ctx->host || !n) return TG_OK;
+    *bytes = *copy = tg_host_alloc(ctx, n);
+    if (!*copy) return ctx->run.status;
+    tg_status s = ctx->run.ops->copy(ctx, *copy, tg_data(x), n, TG_COPY_TO_HOST);
+    if (s == TG_OK) return TG_OK;
+    tg_host_free(ctx, *copy, n);
+    *copy = NULL;
     return s;
 }
 
-static tg_status differs(const tg_tensor *x, tg_axis axis, int rank) {
-    char what[160], is[24];
-    tg_describe(x, what, sizeof what);
-    tg_placement_name(tg_place_on(x, axis), is, sizeof is);
-    return tg_fail(x->ctx, TG_ERR_PLACEMENT,
-                   "%s is %s on axis %s, but its bytes differ between ranks 0 and %d; declare its true placement "
-                   "(tg_place), or make it equal (tg_broadcast_data)",
-                   what, is, tg_axis_name(axis), rank);
+tg_status tg_placement_hash(const tg_tensor *x, int64_t *out) {
+    size_t n = (size_t)x->numel * tg_dtype_size((tg_dtype)x->dtype);
+    const unsigned char *bytes;
+    void *copy;
+    TG_TRY(host_bytes(x, &bytes, &copy));
+    *out = (int64_t)hash_bytes(bytes, n);
+    tg_host_free(x->ctx, copy, n);
+    return TG_OK;
 }
 
-/* Compares n numbers with those of rank 0, in one collective. *wrong is -1 if all are equal. Otherwise it is rank *
- * n + i, for the first rank that differs and its first different number i. */
-static tg_status find_other(tg_ctx *ctx, tg_comm *comm, const int64_t *mine, int64_t n, int64_t *wrong) {
+/* ---- Comparing numbers ---- */
+
+/* Gathers n numbers of every rank, in one collective. said has room for n numbers of each. */
+static tg_status gather(tg_ctx *ctx, tg_comm *comm, const int64_t *mine, int64_t n, int64_t *said) {
     int64_t all = n * tg_comm_size(comm);
-    *wrong = -1;
     tg_tensor *src = tg_temp_empty(ctx, TG_I64, 1, &n, TG_MEM_TEMPORARY);
     tg_tensor *dst = src ? tg_temp_empty(ctx, TG_I64, 1, &all, TG_MEM_TEMPORARY) : NULL;
     tg_status s = ctx->run.status;
-    int64_t *said = dst ? tg_host_alloc(ctx, (size_t)all * sizeof *said) : NULL;
-    if (said) {
+    if (dst) {
         s = ctx->run.ops->copy(ctx, tg_data(src), mine, (size_t)n * sizeof *mine, TG_COPY_FROM_HOST);
         if (s == TG_OK && !tg_comm_all_gather(comm, dst, src)) s = ctx->run.status;
         if (s == TG_OK) s = tg_storage_need(dst->storage, dst);
         if (s == TG_OK) s = ctx->run.ops->copy(ctx, said, tg_data(dst), (size_t)all * sizeof *said, TG_COPY_TO_HOST);
     }
-    for (int64_t i = 0; said && s == TG_OK && i < all && *wrong < 0; i++)
-        if (said[i] != said[i % n]) *wrong = i;
-    tg_host_free(ctx, said, (size_t)all * sizeof *said);
     tg_temp_free(src);
     tg_temp_free(dst);
-    return said ? s : ctx->run.status;
+    return s;
 }
+
+/* Compares n numbers with those of rank 0, in one collective. *wrong is -1 if all are equal. Otherwise it is rank *
+ * n + i, for the first rank that differs and its first different number i. first and other may be NULL; else they
+ * receive the numbers i of rank 0 and of that rank. A communicator that moves no data, such as that of a plan, has no
+ * numbers to compare. */
+static tg_status find_other(tg_ctx *ctx, tg_comm *comm, const int64_t *mine, int64_t n, int64_t *wrong, int64_t *first,
+                            int64_t *other) {
+    int64_t all = n * tg_comm_size(comm);
+    *wrong = -1;
+    if (comm->ops->silent) return TG_OK;
+    int64_t *said = tg_host_alloc(ctx, (size_t)all * sizeof *said);
+    if (!said) return ctx->run.status;
+    tg_status s = gather(ctx, comm, mine, n, said);
+    for (int64_t i = 0; s == TG_OK && i < all && *wrong < 0; i++) {
+        if (said[i] == said[i % n]) continue;
+        *wrong = i;
+        if (first) *first = said[i % n];
+        if (other) *other = said[i];
+    }
+    tg_host_free(ctx, said, (size_t)all * sizeof *said);
+    return s;
+}
+
+tg_status tg_placement_compare_number(tg_ctx *ctx, tg_comm *comm, int64_t mine, int *rank, int64_t *first,
+                                      int64_t *other) {
+    int64_t wrong;
+    TG_TRY(find_other(ctx, comm, &mine, 1, &wrong, first, other));
+    *rank = (int)wrong;
+    return TG_OK;
+}
+
+/* ---- The first element that differs ---- */
+
+/* Finds the first element of x that is not the same on all ranks, where the hashes of its bytes differ. Every rank
+ * halves the range in which it lies by the hash of the first half, so that only hashes are sent. */
+static tg_status first_different(const tg_tensor *x, tg_comm *comm, const unsigned char *bytes, int64_t *element) {
+    size_t size = tg_dtype_size((tg_dtype)x->dtype);
+    int64_t from = 0, to = x->numel;
+    while (to - from > 1) {
+        int64_t mid = from + (to - from) / 2, wrong;
+        int64_t mine = (int64_t)hash_bytes(bytes + (size_t)from * size, (size_t)(mid - from) * size);
+        TG_TRY(find_other(x->ctx, comm, &mine, 1, &wrong, NULL, NULL));
+        *(wrong < 0 ? &from : &to) = mid;
+    }
+    *element = from;
+    return TG_OK;
+}
+
+/* Returns element i as a float64 number. */
+static tg_status value_of(tg_tensor *x, int64_t i, double *value) {
+    tg_ctx *ctx = x->ctx;
+    const double none[2] = {0, 0};
+    const int64_t one = 1;
+    tg_tensor *to = tg_temp_empty(ctx, TG_F64, 1, &one, TG_MEM_TEMPORARY);
+    if (!to) return ctx->run.status;
+    tg_array in = tg_array_of(to), out = in;
+    in.data = (char *)tg_data(x) + (size_t)i * tg_dtype_size((tg_dtype)x->dtype);
+    in.dtype = (tg_dtype)x->dtype;
+    tg_status s = ctx->run.ops->map(ctx, TG_FN_id, out, &in, 1, none, false);
+    if (s == TG_OK) s = ctx->run.ops->copy(ctx, value, out.data, sizeof *value, TG_COPY_TO_HOST);
+    tg_temp_free(to);
+    return s;
+}
+
+/* Writes "element 3 is 1 on rank 0 and 2 on rank 1", and sets *rank to that other rank. Collective. */
+static tg_status describe_difference(tg_tensor *x, tg_comm *comm, int *rank, char *text, size_t n) {
+    size_t size = tg_dtype_size((tg_dtype)x->dtype);
+    const unsigned char *bytes;
+    int64_t element = 0, wrong, pair[2] = {0, 0};
+    double value = 0, other = 0;
+    void *copy;
+    TG_TRY(find_other(x->ctx, comm, &x->numel, 1, &wrong, &pair[0], &pair[1]));
+    if (wrong >= 0) {
+        *rank = (int)wrong;
+        snprintf(text, n, "there are %lld elements on rank 0 and %lld on rank %d", (long long)pair[0],
+                 (long long)pair[1], *rank);
+        return TG_OK;
+    }
+    TG_TRY(host_bytes(x, &bytes, &copy));
+    tg_status s = first_different(x, comm, bytes, &element);
+    int64_t mine = x->numel ? (int64_t)hash_bytes(bytes + (size_t)element * size, size) : 0;
+    tg_host_free(x->ctx, copy, (size_t)x->numel * size);
+    if (s == TG_OK) s = value_of(x, element, &value);
+    if (s == TG_OK) s = find_other(x->ctx, comm, &mine, 1, &wrong, NULL, NULL);
+    TG_TRY(s);
+    *rank = wrong < 0 ? 0 : (int)wrong;
+    int64_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    if (find_other(x->ctx, comm, &bits, 1, &wrong, &pair[0], &pair[1]) != TG_OK) return x->ctx->run.status;
+    memcpy(&value, &pair[0], sizeof value);
+    memcpy(&other, &pair[1], sizeof other);
+    if (wrong == *rank)
+        snprintf(text, n, "element %lld is %.9g on rank 0 and %.9g on rank %d", (long long)element, value, other,
+                 *rank);
+    else
+        snprintf(text, n, "element %lld is not the same", (long long)element);
+    return TG_OK;
+}
+
+static tg_status differs(tg_tensor *x, tg_axis axis) {
+    char what[160], is[24], element[128];
+    int rank;
+    TG_TRY(describe_difference(x, tg_grid_of(x->ctx)->comm[axis], &rank, element, sizeof element));
+    tg_describe(x, what, sizeof what);
+    tg_placement_name(tg_place_on(x, axis), is, sizeof is);
+    return tg_fail(x->ctx, TG_ERR_PLACEMENT,
+                   "%s is %s on axis %s, but its bytes differ between ranks 0 and %d: %s; declare its true placement "
+                   "(tg_place), or make it equal (tg_broadcast_data)",
+                   what, is, tg_axis_name(axis), rank, element);
+}
+
+/* ---- Comparing tensors ---- */
 
 /* Fails unless the hashes are equal on all ranks. mine has one hash for each of the n tensors. */
 tg_status tg_placement_compare_hashes(tg_tensor *const *x, const int64_t *mine, int64_t n, tg_axis axis) {
     tg_ctx *ctx = x[0]->ctx;
     int64_t wrong;
-    TG_TRY(find_other(ctx, tg_grid_of(ctx)->comm[axis], mine, n, &wrong));
-    return wrong < 0 ? TG_OK : differs(x[wrong % n], axis, (int)(wrong / n));
+    TG_TRY(find_other(ctx, tg_grid_of(ctx)->comm[axis], mine, n, &wrong, NULL, NULL));
+    return wrong < 0 ? TG_OK : differs(x[wrong % n], axis);
 }
 
 bool tg_placement_comparable(const tg_tensor *x) { return !x->ctx->meta && x->flags & TG_F_CONTIGUOUS; }
@@ -95,13 +215,142 @@ tg_status tg_placement_compare(tg_tensor *x) {
     return TG_OK;
 }
 
+/* Compares a gradient of x, over the axes on which a gradient of x is equal. */
+static tg_status compare_gradient(const tg_tensor *x, tg_tensor *g, const char *what, const char *remedy) {
+    const tg_placements *dual = tg_placement_of_gradient(x, false);
+    uint32_t axes = equal_axes(x, dual) & ~data_axes;
+    if (!axes || !tg_placement_comparable(g)) return x->ctx->run.status;
+    int64_t mine, wrong;
+    TG_TRY(tg_placement_hash(g, &mine));
+    for (int a = 0; a < TG_MAX_AXES; a++) {
+        if (!(axes >> a & 1)) continue;
+        tg_comm *comm = tg_grid_of(x->ctx)->comm[a];
+        char of[160], is[24], element[128];
+        int rank;
+        TG_TRY(find_other(x->ctx, comm, &mine, 1, &wrong, NULL, NULL));
+        if (wrong < 0) continue;
+        TG_TRY(describe_difference(g, comm, &rank, element, sizeof element));
+        tg_describe(x, of, sizeof of);
+        tg_placement_name(dual ? dual->at[a] : (tg_placement){.kind = TG_INVARIANT}, is, sizeof is);
+        return tg_fail(x->ctx, TG_ERR_PLACEMENT,
+                       "%s: the gradient of %s is %s on axis %s, but the bytes differ between ranks 0 and %d: %s; %s",
+                       what, of, is, tg_axis_name((tg_axis)a), rank, element, remedy);
+    }
+    return TG_OK;
+}
+
+tg_status tg_placement_compare_root(tg_tensor *root, tg_tensor *seed, const char *who) {
+    tg_ctx *ctx = root->ctx;
+    if (!ctx->check || !tg_grid_axes(ctx) || !tg_grid_of(ctx)->owner) return TG_OK;
+    if (!root->tape && !(root->flags & TG_F_COMPARED)) TG_TRY(tg_placement_compare(root));
+    char what[64];
+    snprintf(what, sizeof what, "%s: a seed", who);
+    return seed ? compare_gradient(root, seed, what, "give every rank of the axis the same seed") : TG_OK;
+}
+
+tg_status tg_placement_compare_hooked(const tg_tensor *x, tg_tensor *g) {
+    if (!x->ctx->check || !tg_grid_axes(x->ctx) || !tg_grid_of(x->ctx)->owner) return TG_OK;
+    return compare_gradient(x, g, "a gradient hook's result",
+                            "return the same gradient on every rank of the axis, or sum the ranks' results before");
+}
+
+/* ---- Results of ops ---- */
+
+enum { MOST = 16 }; /* of the tensors of a call, the number that are compared */
+
+/* Lists the inputs and outputs of a call that are results of the tape and equal on every rank of the axis, inputs
+ * first; a leaf has been compared at its first use. */
+static int equal_results(const tg_call *c, int axis, tg_tensor *x[MOST]) {
+    int n = 0;
+    for (int i = 0; i < c->n_in + c->n_out && n < MOST; i++) {
+        tg_tensor *one = i < c->n_in ? c->in[i] : c->out[i - c->n_in];
+        if (!one || !one->tape || !tg_placement_comparable(one) || one->flags & TG_F_PARTIAL) continue;
+        if (tg_placement_claimed(one) >> axis & 1) x[n++] = one;
+    }
+    return n;
+}
+
+/* Returns whether a word of an op's params is readable as a number, which it writes: a float64 number of usual size,
+ * or a small integer. Addresses are not. */
+static bool readable(int64_t word, char *text, size_t n) {
+    double v;
+    memcpy(&v, &word, sizeof v);
+    if (word > INT32_MIN && word < INT32_MAX) return snprintf(text, n, "%lld", (long long)word), true;
+    if (!(v > 1e-30 && v < 1e30) && !(v < -1e-30 && v > -1e30)) return false;
+    return snprintf(text, n, "%.9g", v), true;
+}
+
+/* Writes the first number of the op's params that is not the same on all ranks, if it can be read. Collective. */
+static tg_status describe_numbers(const tg_call *c, tg_comm *comm, char *text, size_t n) {
+    int64_t words = (int64_t)(c->op->params_size / sizeof(int64_t)), wrong, first, other;
+    char one[40], two[40];
+    *text = 0;
+    if (!words || !c->params) return TG_OK;
+    TG_TRY(find_other(c->ctx, comm, c->params, words, &wrong, &first, &other));
+    if (wrong < 0 || !readable(first, one, sizeof one) || !readable(other, two, sizeof two)) return TG_OK;
+    snprintf(text, n, " (%s on rank 0, %s on rank %lld)", one, two, (long long)(wrong / words));
+    return TG_OK;
+}
+
+static tg_status results_differ(tg_call *c, tg_tensor *x, int axis) {
+    tg_comm *comm = tg_grid_of(c->ctx)->comm[axis];
+    char what[160], is[24], element[128], numbers[128];
+    bool result = false;
+    int rank;
+    for (int i = 0; i < c->n_out; i++) result |= c->out[i] == x;
+    TG_TRY(describe_difference(x, comm, &rank, element, sizeof element));
+    TG_TRY(describe_numbers(c, comm, numbers, sizeof numbers));
+    tg_describe(x, what, sizeof what);
+    tg_placement_name(tg_place_on(x, (tg_axis)axis), is, sizeof is);
+    if (!result)
+        return tg_call_fail(c, TG_ERR_PLACEMENT,
+                            "its input %s is %s on axis %s, but its bytes differ between ranks 0 and %d: %s; give the "
+                            "ops that made it the same numbers on every rank, or declare the true placement of what it "
+                            "was made from (tg_place, tg_assume_placement)",
+                            what, is, tg_axis_name((tg_axis)axis), rank, element);
+    return tg_call_fail(c, TG_ERR_PLACEMENT,
+                        "its result %s is %s on axis %s, but its bytes differ between ranks 0 and %d: %s. Its inputs "
+                        "are the same, so the ranks gave it different numbers%s, or drew from streams with different "
+                        "seeds; give every rank the same numbers, or pass them as a tensor that is V",
+                        what, is, tg_axis_name((tg_axis)axis), rank, element, numbers);
+}
+
+/* Excluded are ops that convert placements or that infer has placed, ops in which ranks meet, ops that write into
+ * inputs, ops in backward or in a derivative, ops that record no node, as one rank may use those alone (the ops inside
+ * an op's forward are among them), and grids with axes of experts, as results do not say on which grid they are. */
+bool tg_placement_compares_results(const tg_call *c) {
+    const tg_call_impl *im = c->impl;
+    const tg_tape *t = c->tape;
+    if (!c->ctx->check || !tg_grid_of(c->ctx)->owner || c->ctx->run.recording) return false;
+    if (tg_grid_axes(c->ctx) & expert_axes) return false;
+    if (im->placed || (im->rules && im->rules->n_conversions)) return false;
+    if (c->op->collective || c->op->inplace || c->op->writes) return false;
+    return c->needs && !t->in_backward && !t->derives && !t->grad_graph && !t->tangents && !t->again;
+}
+
+tg_status tg_placement_compare_results(tg_call *c) {
+    tg_tensor *x[MOST];
+    int64_t mine[MOST], wrong;
+    for (int a = 0; a < TG_MAX_AXES; a++) {
+        if (!(tg_grid_axes(c->ctx) & ~data_axes & 1u << a)) continue;
+        int n = equal_results(c, a, x);
+        for (int i = 0; i < n; i++) TG_TRY(tg_placement_hash(x[i], &mine[i]));
+        if (!n) continue;
+        TG_TRY(find_other(c->ctx, tg_grid_of(c->ctx)->comm[a], mine, n, &wrong, NULL, NULL));
+        if (wrong >= 0) return results_differ(c, x[wrong % n], a);
+    }
+    return TG_OK;
+}
+
+/* ---- A communicator without a grid ---- */
+
 tg_status tg_placement_compare_over(tg_tensor *x, tg_comm *c, const char *who) {
     char what[160];
     int64_t wrong;
     if (!tg_placement_comparable(x)) return TG_OK;
     int64_t mine;
     TG_TRY(tg_placement_hash(x, &mine));
-    TG_TRY(find_other(x->ctx, c, &mine, 1, &wrong));
+    TG_TRY(find_other(x->ctx, c, &mine, 1, &wrong, NULL, NULL));
     if (wrong < 0) return TG_OK;
     tg_describe(x, what, sizeof what);
     return tg_fail(x->ctx, TG_ERR_PLACEMENT,

@@ -8,6 +8,7 @@
 #include "core/capture.h"
 #include "core/rng.h"
 #include "kernels/philox.h"
+#include "placement/rule.h"
 
 /* The digits of a local position, outermost first. Each has an extent, and a step in the global position. */
 typedef struct digits {
@@ -249,9 +250,16 @@ tg_status tg_draws_take(tg_ctx *ctx, int ndim, const int64_t *shape, const tg_pl
     return TG_OK;
 }
 
+uint32_t tg_draws_axes(const tg_ctx *ctx) {
+    const tg_named_rng *r = ctx->streams.current;
+    if (!r || !r->by_rank || ctx->rng.seed != r->seed || ctx->rng.stream) return 0;
+    bool experts = !strcmp(r->name, "expert-parallel-rng");
+    return (1u << TG_TP | (experts ? 1u << TG_ETP | 1u << TG_EP : 0)) & tg_grid_axes(ctx);
+}
+
 tg_draws tg_call_draws(tg_call *c, const tg_tensor *x) {
     tg_draws d = {.n = 0};
-    if (!c || tg_check(c->ctx, x, "tg_call_draws") != TG_OK) return d;
+    if (!c || tg_check(c->ctx, x, "tg_call_draws") != TG_OK || tg_call_draws_now(c) != TG_OK) return d;
     const tg_placements *p = tg_place_of(x);
     tg_draws_take(c->ctx, x->ndim, x->shape, p ? p->at : NULL, &d);
     return d;

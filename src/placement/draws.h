@@ -7,6 +7,10 @@
 /* Takes the draws of a tensor of this local shape, as tg_call_draws describes. at NULL: the tensor is not placed,
  * and draws from the current stream. On error *out must not be used. */
 tg_status tg_draws_take(tg_ctx *ctx, int ndim, const int64_t *shape, const tg_placement *at, tg_draws *out);
+/* Returns the axes on which the stream that draws now has another seed on each rank, as bits, because
+ * tg_rng_seed_parallel seeded it by rank. A stream of the caller's may have one seed on all ranks, so it has no such
+ * axes. */
+uint32_t tg_draws_axes(const tg_ctx *ctx);
 /* Fills x with draws, by its placement. The shards of all ranks, joined, equal the tensor that one rank draws. With
  * TG_RNG_MEGATRON each shard is drawn as a tensor of its own from the stream of its rank. `expert`: x is an
  * expert's, even if it varies over tp only. */

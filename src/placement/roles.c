@@ -1,6 +1,7 @@
 /* Roles and linear sets of an op, from which the rule derives placements: what infer states, and what the op's
  * family fills in. */
 #include "base/host_memory.h"
+#include "placement/draws.h"
 #include "placement/rule.h"
 #include "tape/call.h"
 
@@ -84,6 +85,13 @@ tg_status tg_call_stretch(tg_call *c, uint32_t mask) {
         r->stretch = mask;
         r->stretched_dims = ~0u;
     }
+    return c->ctx->run.status;
+}
+
+tg_status tg_call_draws_now(tg_call *c) {
+    uint32_t axes = has_axes(c) ? tg_draws_axes(c->ctx) : 0;
+    tg_rules *r = axes ? tg_rules_of(c) : NULL;
+    if (r) r->drawn |= axes;
     return c->ctx->run.status;
 }
 

@@ -274,9 +274,25 @@ static tg_status varying(const on_axis *o, tg_placement *to) {
     return summed ? sum_over_shards(o, first, to) : pass_shards(o, first, to);
 }
 
+/* ---- 3: no input varies, but each rank draws random numbers of its own ---- */
+
+static tg_status drawn(const on_axis *o, tg_placement *to) {
+    const char *remedy = "draw from a stream that has one seed on all ranks (tg_rng_join this rank's stream first)";
+    if (o->partial) return refuse(o, "every rank would draw other random numbers for its share of a sum", remedy);
+    if (o->invariant)
+        return refuse(o,
+                      "the random stream has another seed on every rank, so the gradient of the I tensor would "
+                      "differ between ranks",
+                      "draw from a stream that has one seed on all ranks (tg_rng_join this rank's stream first), "
+                      "or pass the I tensor to tg_copy_to_tp first");
+    *to = (tg_placement){.kind = TG_VARYING, .layout = TG_OPAQUE};
+    return TG_OK;
+}
+
 /* ---- The rule on one axis ---- */
 
 static tg_status strict(const on_axis *o, tg_placement *to) {
+    if (o->r->drawn >> o->axis & 1 && !o->varying) return drawn(o, to);
     if (o->partial) return partial(o, to);
     if (o->varying) return varying(o, to);
     if (o->invariant && o->replicated)
@@ -413,7 +429,8 @@ tg_status tg_placement_derive(tg_call *c) {
     TG_TRY(c->ctx->run.status);
     if (TG_UNLIKELY(c->ctx->check && tg_grid_of(c->ctx)->owner)) TG_TRY(compare_leaves(c));
     if (impl(c)->placed) return TG_OK;
-    if (!any && !(impl(c)->rules && impl(c)->rules->n_conversions)) return TG_OK;
+    const tg_rules *stated = impl(c)->rules;
+    if (!any && !(stated && (stated->n_conversions || stated->drawn))) return TG_OK;
     tg_rules *r = tg_rules_of(c);
     if (!r) return c->ctx->run.status;
     TG_TRY(derive_all(c, r, gives_gradients(c)));

@@ -38,6 +38,7 @@ struct tg_rules {
     int move_to;             /* of a reshape: the output dim that the call names, or -1 */
     int n_conversions;
     tg_conversion conversion[TG_MAX_CONVERSIONS];
+    uint32_t drawn;             /* axes on which each rank combines the inputs with random numbers of its own */
     bool filled;                /* the family has filled in the roles */
     bool loose;                 /* a refusal on the current axis is no error: the result is opaque there */
     int8_t role[][TG_MAX_DIMS]; /* of the dims of each input */
@@ -93,6 +94,9 @@ tg_status tg_call_cuts(tg_call *c, int dim);
 tg_status tg_call_within(tg_call *c, uint32_t mask);
 /* States that the inputs of the mask may have size 1 where others have a shard. */
 tg_status tg_call_stretch(tg_call *c, uint32_t mask);
+/* States that the call draws from the current stream. Where tg_rng_seed_parallel seeded that by rank, the
+ * result varies. */
+tg_status tg_call_draws_now(tg_call *c);
 /* States that infer itself has set the outputs' placements. */
 void tg_call_placed(tg_call *c);
 
@@ -101,6 +105,21 @@ void tg_call_placed(tg_call *c);
 /* Fails unless a leaf that is I or R has the same bytes on all ranks of the tensor- and context-parallel axes.
  * Called at the first use of the leaf. */
 tg_status tg_placement_compare(tg_tensor *x);
+/* Compares a root that is a leaf, as its first use, and the seed that the caller gave for it (or NULL) on the axes
+ * where the gradient of the root is the same on every rank. Does nothing outside check mode. */
+tg_status tg_placement_compare_root(tg_tensor *root, tg_tensor *seed, const char *who);
+/* Compares what a gradient hook of x returned, on the axes where the gradient of x is the same on every rank. The hook
+ * must return another tensor on all of their ranks or on none. Does nothing outside check mode. */
+tg_status tg_placement_compare_hooked(const tg_tensor *x, tg_tensor *g);
+/* Returns, after the rule and before forward, whether the results of the call will be compared. */
+bool tg_placement_compares_results(const tg_call *c);
+/* Compares the inputs and results of an op that forward has filled, on the axes where they are declared equal. If
+ * inputs agree and results do not, the ranks gave the op different numbers. */
+tg_status tg_placement_compare_results(tg_call *c);
+/* Compares one number with that of rank 0. *rank is -1 if all are equal, and also if comm moves no data. Otherwise it
+ * is the first rank that differs; *first and *other are the numbers of rank 0 and of that rank. Collective. */
+tg_status tg_placement_compare_number(tg_ctx *ctx, tg_comm *comm, int64_t mine, int *rank, int64_t *first,
+                                      int64_t *other);
 /* Fails unless x has the same bytes on every rank of c. Collective. */
 tg_status tg_placement_compare_over(tg_tensor *x, tg_comm *c, const char *who);
 /* Returns the axes on which x claims to have the same bytes on every rank. */

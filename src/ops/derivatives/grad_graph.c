@@ -65,6 +65,7 @@ static tg_status seed_root(tg_pass *p, tg_tensor *root, int i, const char *who) 
         TG_TRY(tg_grad_graph_check(n, root, given, "seed", i));
         TG_TRY(tg_placement_fits(root, given, who));
     }
+    TG_TRY(tg_placement_compare_root(root, given, who));
     if (given)
         given = tg_grad_graph_own(t, given);
     else
