@@ -15,7 +15,7 @@ void tg_diff_say(char *buf, size_t size, const char *format, ...) {
     va_end(ap);
 }
 
-/* Sums over the pairs (gradient, difference) of one part. */
+/* Sums over the compared pairs (gradient, difference) of one part. */
 typedef struct tally {
     int64_t wrong, worst;
     double excess, error; /* of the worst pair */
