@@ -333,7 +333,8 @@ static tg_status enter(const tg_module *gpt, const tg_tape *t, const char *who) 
     return t ? TG_OK : tg_fail(gpt->ctx, TG_ERR_ARGUMENT, "%s: the tape is NULL", who);
 }
 
-/* Returns the factor of the output matrix: the output of the last norm, gathered or copied for a sharded product. */
+/* Returns the input of the output matrix's product: the output of the last norm, gathered or copied if the product
+ * is sharded. */
 static tg_tensor *head_input(const tg_gpt_config *c, tg_tape *t, tg_tensor *x) {
     if (tg_gpt_tp(c) == 1) return x;
     return tg_is_sequence_parallel(c->parallel) ? tg_gather_from_sp(t, x, tg_gpt_tp_comm(c), NULL)
@@ -361,7 +362,7 @@ static tg_tensor *logits_of(tg_module *gpt, tg_tape *t, tg_tensor *x) {
     return tg_slice(t, y, tg_ndim(y) - 1, 0, c->vocab, 1);
 }
 
-/* Returns y. After an error, reports that this rank has missed collectives of its peers. */
+/* Returns y. After an error, notifies the peers that this rank has missed their collectives. */
 static tg_tensor *leave(const tg_module *gpt, tg_tensor *y) {
     if (gpt && gpt->ops == &gpt_ops) tg_comm_missed(tg_gpt_tp_comm(&state_of(gpt)->c), gpt->ctx->run.status);
     return y;

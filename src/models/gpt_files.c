@@ -84,7 +84,8 @@ static tg_status read_rope_of(const tg_json *j, const char *key, tg_gpt_config *
     return optional_positive(&rope, "rope_theta", &c->rope_base);
 }
 
-/* If a file has both keys, Hugging Face takes the older one. */
+/* Reads the options of rotary positions. If a file has both keys, the older one (rope_scaling) counts, as in Hugging
+ * Face transformers. */
 static tg_status read_rope(const tg_json *j, tg_gpt_config *c) {
     TG_TRY(optional_positive(j, "rope_theta", &c->rope_base));
     TG_TRY(read_rope_of(j, "rope_parameters", c));
@@ -353,7 +354,7 @@ static tg_status save_weights(tg_module *gpt, const char *path, const char *conf
     return s;
 }
 
-/* config.json is written last: a directory that has it is complete. */
+/* Writes both files, config.json last: a directory that has it is complete. */
 static tg_status save_files(tg_module *gpt, const char *config, const char *weights) {
     tg_ctx *ctx = gpt->ctx;
     char sum[TG_CHECKSUM_DIGITS + 1] = "";
