@@ -39,7 +39,7 @@ static const command diff_command = {
 /* ---- Elements ---- */
 
 typedef struct element {
-    uint64_t place; /* rank among the numbers of its dtype; the two zeros have the same */
+    uint64_t place; /* position in the order of the numbers of its dtype; the two zeros have the same */
     double value;
 } element;
 

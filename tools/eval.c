@@ -44,7 +44,7 @@ static const command eval_command = {
     .n_options = sizeof rows / sizeof rows[0],
 };
 
-/* What all ranks begin with. */
+/* The options and the model's files, with which all ranks begin. */
 typedef struct evaluation {
     eval_options o;
     model_files model;

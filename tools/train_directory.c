@@ -19,7 +19,7 @@ static bool there(const char *dir, const char *name) {
     return found;
 }
 
-/* Whether the name is that of a temporary file of a run. */
+/* Returns whether the name is that of a temporary file of a run. */
 static bool leftover(const char *name) {
     static const char *const written[] = {"config.json", "model.safetensors", "loss.svg", "metrics.jsonl"};
     for (size_t i = 0; i < sizeof written / sizeof *written; i++) {
