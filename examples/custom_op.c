@@ -111,7 +111,8 @@ static bool check(tg_ctx *ctx) {
 
 enum { POINTS = 100 };
 
-/* y = 2 x + 1, but every tenth point lies 20 higher. Returns how far off the line is that was found. */
+/* Fits a line to points of y = 2 x + 1, of which every tenth lies 20 higher. Returns the error of the line that was
+ * found. */
 static double fit(tg_ctx *ctx, bool robust) {
     float x[POINTS], y[POINTS];
     for (int i = 0; i < POINTS; i++) {

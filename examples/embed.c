@@ -1,5 +1,5 @@
-/* The library inside a program that has its own memory, its own log, and must not end: a service fits a line to the
- * points that it is given, and goes on after a request that fails. */
+/* The library inside a program that has its own memory and its own log, and that must not end: a service fits a line
+ * to the points of each request, and goes on after a request that fails. */
 #include <stdio.h>
 #include <stdlib.h>
 
