@@ -16,8 +16,8 @@ typedef struct charbonnier_params {
     double eps;
 } charbonnier_params;
 
-/* The address of element i in row-major order. Tensors may have any strides: the gradient of a mean, for one, is a
- * single number with strides of 0. */
+/* Returns the address of element i in row-major order. Tensors may have any strides: the gradient of a mean, for
+ * example, is a single number with strides of 0. */
 static void *element(const tg_array *a, int64_t i) {
     int64_t at = 0;
     for (int d = a->ndim - 1; d >= 0; i /= a->shape[d], d--) at += i % a->shape[d] * a->stride[d];

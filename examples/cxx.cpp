@@ -62,7 +62,8 @@ double train(const context &ctx) {
     return last;
 }
 
-/* A mistake becomes an exception that says what was wrong, and the context goes on after a clear. */
+/* Shows that a mistake becomes an exception that says what was wrong, and that the context can be used again after a
+ * clear. */
 bool mistakes_are_caught(const context &ctx) {
     tape t(tg_tape_new(ctx.get()));
     try {

@@ -6,7 +6,7 @@
 #include <tapegrad/optim.h>
 #include <tapegrad/tapegrad.h>
 
-/* The program's own allocator; here it counts. */
+/* Allocates memory in the program's own way, which here also counts it. */
 static void *allocate(void *user, size_t bytes, size_t align) {
     *(size_t *)user += bytes;
     return aligned_alloc(align, (bytes + align - 1) / align * align);

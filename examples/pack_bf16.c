@@ -15,7 +15,7 @@ static tg_formula formula(const char *name) {
     return f;
 }
 
-/* to = from, converted. */
+/* Copies `from` to `to`, converted to its dtype. */
 static tg_status convert(tg_tensor *to, const tg_tensor *from) {
     const double none[2] = {0, 0};
     tg_ctx *ctx = tg_ctx_of(to);

@@ -58,7 +58,7 @@ static tg_status train(void *arg, tg_ctx *ctx, tg_comm *world) {
     return tg_ctx_status(ctx);
 }
 
-/* One rank of a job of processes. */
+/* Runs one rank of a job of processes. */
 static tg_status run_rank(tg_ctx *ctx, tg_comm *world, bool *wrong) {
     tg_status s = train(wrong, ctx, world);
     if (s != TG_OK) fprintf(stderr, "%s\n", tg_ctx_message(ctx));

@@ -47,7 +47,8 @@ typedef struct run {
 
 static volatile sig_atomic_t interrupted;
 
-/* The first signal ends the run after its step. The second one ends the program, because the handler is reset. */
+/* Handles a signal. The first one ends the run after its step. The second one ends the program, because the handler
+ * is reset. */
 static void on_interrupt(int number) {
     interrupted = number;
     if (number == SIGTERM) dump_record();
@@ -191,7 +192,7 @@ static bool open_recorder(run *r) {
     return (r->recorder = recorder_open(r->o.record, r->o.record_values, r->ctx, r->world)) != NULL;
 }
 
-/* All ranks read the same tokens. */
+/* Checks that all ranks read the same tokens, and the same --order. */
 static bool same_data(run *r) {
     start_facts f = {0};
     facts_add_sum(&f, FACT_FILE, "the number of tokens in --data, in hexadecimal,", (uint64_t)r->data.count);

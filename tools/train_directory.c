@@ -96,7 +96,7 @@ void directory_unmake(const run_directory *d) {
     free(checkpoints);
 }
 
-/* Whether the run has ended and has no checkpoint to continue from; config.json is written last. */
+/* Returns whether the run has ended and has no checkpoint to continue from; config.json is written last. */
 static bool is_done(const run_directory *d) { return d->newest < 0 && there(d->path, "config.json"); }
 
 bool directory_unused(const run_directory *d) {

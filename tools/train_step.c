@@ -238,7 +238,8 @@ static void feed_captured(trainer *r, tg_tokens *tokens, const int64_t *offsets,
     r->sent = next != NULL;
 }
 
-/* The first step allocates what outlives a step; the second one is captured. */
+/* Runs a step with --capture. The first step allocates what outlives a step, the second one is captured, and later
+ * ones replay the graph. */
 static void run_captured(trainer *r, tg_tokens *tokens, const int64_t *offsets, const int64_t *next) {
     if (tokens) feed_captured(r, tokens, offsets, next);
     if (r->graph)

@@ -198,7 +198,7 @@ static bool nobody_is_left_out(const colored *all, int n, int *ranks) {
     return true;
 }
 
-/* For transports that move device memory. */
+/* Exchanges the colors over a transport that moves device memory. */
 static tg_status exchange_on_device(tg_comm *c, tg_transfer *call, const colored *mine, colored *all) {
     tg_ctx *ctx = c->ctx;
     tg_tensor *x = tg_from_host(ctx, TG_I64, TG_SHAPE(2), mine);

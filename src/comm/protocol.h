@@ -107,7 +107,7 @@ typedef struct tg_quoted {
     char site[TG_SITE_BYTES];
 } tg_quoted;
 
-/* "rank 1 called barrier() from main.c:7" */
+/* Writes a call as "rank 1 called barrier() from main.c:7". */
 void tg_quote(const tg_quoted *q, char *buf, size_t n, size_t *at);
 
 /* Ends the group unless it has failed already. culprit: a rank of the world; -1: none. */

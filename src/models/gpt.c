@@ -341,8 +341,8 @@ static tg_tensor *head_input(const tg_gpt_config *c, tg_tape *t, tg_tensor *x) {
                                        : tg_copy_to_tp(t, x, tg_gpt_tp_comm(c));
 }
 
-/* Whether lm_head is a module of the caller's. It is then called, and returns logits [.., vocab], either whole or,
- * over tp ranks, as shards of the last dim. */
+/* Returns whether lm_head is a module of the caller's. It is then called, and returns logits [.., vocab], either
+ * whole or, over tp ranks, as shards of the last dim. */
 static bool head_is_given(const tg_module *gpt) {
     const tg_gpt_config *c = &state_of(gpt)->c;
     const tg_module *head = is_tied(c) ? NULL : tg_module_child(gpt, "lm_head");

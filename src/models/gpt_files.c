@@ -191,7 +191,7 @@ static bool ends_with(const char *s, const char *tail) {
     return n >= k && strcmp(s + n - k, tail) == 0;
 }
 
-/* Whether the weight is one of GPT-2's four projections, which are stored transposed. */
+/* Returns whether the weight is one of GPT-2's four projections, which are stored transposed. */
 static bool conv1d(const char *path) {
     return ends_with(path, ".c_attn.weight") || ends_with(path, ".c_proj.weight") || ends_with(path, ".c_fc.weight");
 }
@@ -237,7 +237,7 @@ static bool ignorable(const char *name) {
            ends_with(name, ".rotary_emb.inv_freq");
 }
 
-/* Whether the file's tensor belongs to the model or may be ignored, such as the masks "attn.bias" of GPT-2. */
+/* Returns whether the file's tensor belongs to the model or may be ignored, such as the masks "attn.bias" of GPT-2. */
 static bool known(const tg_module *gpt, const char *name) {
     char full[256];
     if (ignorable(name) || tg_module_find(gpt, name)) return true;

@@ -24,7 +24,7 @@ tg_tensor *tg_module_own_at(const tg_module *m, const char *child, const char *n
 
 static const tg_module_ops attention_ops, layer_ops;
 
-/* Whether m is the library's own layer. Another module in its place cannot use a cache. */
+/* Returns whether m is the library's own layer. Another module in its place cannot use a cache. */
 static bool is_own(const tg_module *m, const tg_module_ops *ops) {
     if (!m || m->ops == ops) return m;
     tg_fail(m->ctx, TG_ERR_UNSUPPORTED,

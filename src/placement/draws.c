@@ -66,7 +66,7 @@ static int64_t run_of(const int64_t *o, int64_t m) {
     return n;
 }
 
-/* Whether every run of n of the m numbers has the same steps as the first run. */
+/* Returns whether every run of n of the m numbers has the same steps as the first run. */
 static bool runs_alike(const int64_t *o, int64_t m, int64_t n) {
     if (m % n) return false;
     for (int64_t i = 0; i < m; i++)
@@ -293,7 +293,8 @@ static bool next_part(layout *l) {
     return false;
 }
 
-/* A dim whose pieces are not an affine function of digits is filled piece by piece. */
+/* Fills x in one call of the kernel, or in several: a dim whose pieces are not an affine function of digits is
+ * filled piece by piece. */
 tg_status tg_fill_random_placed(tg_tensor *x, tg_random kind, double a, double b, bool expert) {
     tg_ctx *ctx = x->ctx;
     const tg_placements *p = tg_place_of(x);

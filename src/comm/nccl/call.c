@@ -21,7 +21,8 @@ static tg_status pass_deadline(tg_nccl_group *g, const char *call) {
                    g->self->ctx->run.deadline, call, g->name);
 }
 
-/* ncclSuccess is not the end: for a window and a split NCCL returns it while a thread of its own goes on. */
+/* Waits until NCCL has settled. ncclSuccess does not always mean the end: for a window and a split NCCL returns it
+ * while a thread of its own still works. */
 tg_status tg_nccl_settle(tg_nccl_group *g, ncclResult_t r, const char *call) {
     if (r == ncclSuccess && g->comm) r = ncclInProgress;
     double since = r == ncclInProgress ? tg_system_now() : 0;

@@ -29,7 +29,7 @@ static void end_of(tg_control *c, tg_group_end *end, char *buf, size_t n) {
 
 /* ---- Facts ---- */
 
-/* The host communicator checks its members by itself, in check(). */
+/* Returns false always, because the host communicator checks its own members, in check(). */
 static bool awaits(tg_control *c, const tg_wait *w, int i) { return (void)c, (void)w, (void)i, false; }
 
 static bool describe_call(tg_control *c, const tg_wait *w, tg_call_entry *entry, char *site, size_t n) {
@@ -79,7 +79,7 @@ static void check(tg_control *c, const tg_wait *w) {
     if (s != TG_OK) tg_control_fail(c, w, s, -1, c->ctx->run.message);
 }
 
-/* The checks need no preparation: check() prepares those of the host communicator. */
+/* Does nothing: check() prepares the checks of the host communicator. */
 static void watch(tg_control *c, const tg_wait *w) { (void)c, (void)w; }
 static void over(tg_control *c, const tg_wait *w) { (void)c, (void)w; }
 

@@ -144,8 +144,9 @@ static tg_status dgrad(tg_call *c, tg_tensor **part) {
     return tg_ok(c->ctx) ? tg_linear_dgrad(gy, w, *part, false) : c->ctx->run.status;
 }
 
-/* The gather of x overlaps the product of the input gradient. The reduction of the input gradient overlaps the
- * product of the weight gradient, which adds straight into the accumulated gradient if the weight is a leaf. */
+/* Overlaps communication with products: the gather of x runs during the product of the input gradient, and the
+ * reduction of the input gradient during the product of the weight gradient. That product adds straight into the
+ * accumulated gradient if the weight is a leaf. */
 static tg_status linear_backward(tg_call *c) {
     const linear_params *p = c->params;
     tg_tensor *x = c->in[0], *gy = c->gout[0], *part = NULL;
