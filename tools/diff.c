@@ -297,7 +297,7 @@ static int compare_pair(void *user, const record_file *a, const record_file *b, 
     return EQUAL;
 }
 
-/* Prints what "equal" leaves out. */
+/* Prints which differences and which tensors the result "equal" does not count. */
 static void print_remarks(const comparison *c) {
     if (c->near)
         printf("%" PRId64 " tensors differ in their bytes, by no more than --ulp in the elements that are recorded\n",

@@ -50,11 +50,11 @@ enum { MAX_OPS = 256 };
 
 typedef struct findings {
     tg_gpt_config config;
-    int64_t whole, parameters, parameter_bytes, nodes; /* parameters of the model; of a rank */
-    int64_t forward, recomputed, step; /* FLOPs of a step; all of them: backward takes twice as many as forward */
+    int64_t whole, parameters, parameter_bytes, nodes; /* whole: parameters of the model; others: of a rank */
+    int64_t forward, recomputed, step; /* FLOPs of a step; step: the sum, with backward as twice forward */
     tg_memory_info memory;
     int64_t ranks;
-    tg_comm_info sent, layer; /* by this rank, in a step; by one layer of it */
+    tg_comm_info sent, layer; /* in a step: by this rank; by one of its layers */
     op_row ops[MAX_OPS];
     int n_ops;
 } findings;

@@ -19,7 +19,7 @@ void name_command(const char *name) {
 }
 
 static _Thread_local bool silent;
-static bool line_open; /* only rank 0 prints such lines */
+static bool line_open; /* standard output ends within a line; only rank 0 prints such lines */
 static int rank_name;
 
 void mute(bool on) {

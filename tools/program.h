@@ -38,7 +38,7 @@ void say(const char *format, ...) TG_PRINTF(1, 2);
  * discards all later output, so that a long run does not end because of its messages. */
 void flush_or_go_on(void);
 /* Returns whether a launcher started this process as rank 0, or no launcher did. Errors that all processes of a job
- * have in common, as those of the command line, are printed by this one alone. */
+ * have in common, such as those of the command line, are printed by this one alone. */
 bool is_first_process(void);
 /* Prints "tapegrad NAME: ..." to standard error as one line, by one write, because other ranks write there too. NAME
  * may be "". Control characters are escaped. */

@@ -38,7 +38,7 @@ typedef struct tg_member_view {
 typedef struct tg_control_ops {
     const char *busy, *missing; /* how an absent member is described, with and without a sign of life */
     const char *unfinished;     /* what a deadline says when all members have arrived; NULL: nothing */
-    int places;                 /* calls of a group that may be in flight; 0: waits for a slot name the older call */
+    int places;                 /* most calls of a group in flight, quoted when one waits for a slot; 0: not quoted */
     bool one_decides;           /* in recovery only the first member that has come decides; false: any member may */
 
     /* Facts about a call and the members */

@@ -268,9 +268,9 @@ static tg_tensor *record(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, t
     return y;
 }
 
-/* Linear layer x w^T + b whose input gradient is reduced over ranks during the product of the weight gradient
- * (tensor_parallel.h). It saves x only if w needs a gradient, and w only if x does. Of x it saves this rank's rows
- * alone. */
+/* Records the linear layer x w^T + b, whose input gradient is reduced over ranks during the product of the weight
+ * gradient (tensor_parallel.h). It saves x only if w needs a gradient, and w only if x does. Of x it saves this
+ * rank's rows alone. */
 tg_tensor *tg_linear_with_grad_accumulation(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, tg_comm *comm,
                                             const tg_linear_grad_opts *opts) {
     return record(t, x, w, b, comm, opts, false, "tg_linear_with_grad_accumulation", TG_SITE);
