@@ -60,7 +60,7 @@ typedef struct tg_control_ops {
     void (*begin)(tg_control *c, const tg_wait *w);     /* the checks begin: peers may see what this rank waits for */
     void (*over)(tg_control *c, const tg_wait *w);      /* the wait is over */
     void (*rest)(tg_control *c, const tg_wait *w, int round); /* spins, yields or sleeps; w NULL: no call is awaited */
-    void (*watch)(tg_control *c, const tg_wait *w);     /* in place of begin if the host waits elsewhere; returns */
+    void (*begin_poll)(tg_control *c, const tg_wait *w); /* in place of begin if the host waits elsewhere; returns */
     const char *(*broken)(tg_control *c); /* optional; the reason why nothing can arrive any more, or NULL */
     void (*settle)(tg_control *c, const tg_wait *w);    /* optional; ends disagreements that are not reported at once */
     void (*check)(tg_control *c, const tg_wait *w);     /* optional; after the members. w NULL: no call is awaited */
@@ -134,7 +134,7 @@ void tg_control_check_peers(tg_control *c, const tg_wait *w);
 tg_status tg_control_wait(tg_control *c, void *request, void *place, uint64_t sequence);
 /* Called while the host waits elsewhere, for example for a device. waited: seconds so far; negative: that wait is
  * over. request NULL: the host waits for no call of the group. Advances calls and reports the group's failure. */
-tg_status tg_control_watch(tg_control *c, void *request, double waited);
+tg_status tg_control_poll(tg_control *c, void *request, double waited);
 
 /* ---- deadlock.c ---- */
 

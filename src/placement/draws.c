@@ -190,7 +190,7 @@ static tg_status draws_of(tg_ctx *ctx, const digits *d, tg_draws *out) {
             ctx, TG_ERR_UNSUPPORTED,
             "random draws: the positions of this shard in the global tensor need more than %d digits; shard fewer dims",
             TG_DRAW_DIGITS);
-    *out = (tg_draws){.rng = ctx->rng, .moved = tg_capture_moved(ctx, &ctx->rng)};
+    *out = (tg_draws){.rng = ctx->rng, .captured = tg_capture_rng(ctx, &ctx->rng)};
     out->rng.counter += (uint64_t)d->base;
     if (d->n == 0 || (d->n == 1 && d->step[0] == 1)) return TG_OK;
     out->n = d->n;
@@ -232,7 +232,7 @@ tg_status tg_draws_take(tg_ctx *ctx, int ndim, const int64_t *shape, const tg_pl
     *out = (tg_draws){.n = 0};
     TG_TRY(stream_of(ctx, at, false, &from));
     out->rng = *from;
-    out->moved = tg_capture_moved(ctx, from);
+    out->captured = tg_capture_rng(ctx, from);
     if (!placed(ctx, at)) {
         from->counter += (uint64_t)tg_row_major(ndim, shape, NULL);
         return TG_OK;

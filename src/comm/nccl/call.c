@@ -31,7 +31,7 @@ tg_status tg_nccl_settle(tg_nccl_group *g, ncclResult_t r, const char *call) {
         if (queried != ncclSuccess) r = queried;
         if (r != ncclInProgress) break;
         double waited = tg_system_now() - since;
-        TG_TRY(tg_nccl_watch_group(g, waited));
+        TG_TRY(tg_nccl_poll_group(g, waited));
         if (waited > g->self->ctx->run.deadline) return pass_deadline(g, call);
         sched_yield();
     }

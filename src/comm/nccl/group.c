@@ -154,7 +154,7 @@ tg_status tg_nccl_split(tg_ctx *ctx, void *state, const int *ranks, int n, int r
 
 static void rank_free(tg_nccl_rank *self) {
     tg_ctx *ctx = self->ctx;
-    tg_cuda_watch_end(self->cuda, &self->watch);
+    tg_cuda_poller_remove(self->cuda, &self->poller);
     tg_ctx_unlisten(ctx, &self->listener);
     tg_nccl_calls_free(self);
     if (self->ready) cudaEventDestroy(self->ready);
@@ -235,12 +235,12 @@ static tg_nccl_rank *rank_new(tg_ctx *ctx, tg_comm *host, int rank, int size) {
     tg_nccl_rank *self = tg_host_alloc(ctx, sizeof *self);
     if (!self) return NULL;
     *self =
-        (tg_nccl_rank){.watch = {.look = tg_nccl_watch}, .ctx = ctx, .cuda = tg_cuda_of(ctx), .me = rank, .cause = -1};
+        (tg_nccl_rank){.poller = {.poll = tg_nccl_poll}, .ctx = ctx, .cuda = tg_cuda_of(ctx), .me = rank, .cause = -1};
     if (host)
         (self->recorder = host->recorder)->refs++;
     else
         self->recorder = tg_recorder_new(ctx, NULL, 1, rank, size, 0, true);
-    tg_cuda_watch_begin(self->cuda, &self->watch);
+    tg_cuda_poller_add(self->cuda, &self->poller);
     listen(self);
     if (self->recorder && tg_cuda_event_new(ctx, &self->ready) == TG_OK) return self;
     rank_free(self);
