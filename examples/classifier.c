@@ -33,7 +33,7 @@ static uint32_t next_random(uint32_t *state) { /* xorshift32 (Marsaglia, 2003) *
 
 /* ---- Data ---- */
 
-/* "<word>", so that runs at its ends are others than those within. */
+/* Makes a word from its letters, as "<word>", so that runs at its ends differ from those within. */
 static word word_of(const char *letters, int language) {
     word w = {.language = language};
     char text[LETTERS + 3];
@@ -47,7 +47,7 @@ static word word_of(const char *letters, int language) {
     return w;
 }
 
-/* WORDS of the list, each with the same chance (reservoir sampling). */
+/* Reads WORDS words of the list; each has the same chance to be chosen (reservoir sampling). */
 static void read_list(const char *path, int language, word *out) {
     char line[256];
     uint32_t seen = 0, state = (uint32_t)(1 + language);

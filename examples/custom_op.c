@@ -16,8 +16,8 @@ typedef struct charbonnier_params {
     double eps;
 } charbonnier_params;
 
-/* The address of element i in row-major order. Tensors may have any strides: the gradient of a mean, for one, is a
- * single number with strides of 0. */
+/* Returns the address of element i in row-major order. Tensors may have any strides: the gradient of a mean, for
+ * example, is a single number with strides of 0. */
 static void *element(const tg_array *a, int64_t i) {
     int64_t at = 0;
     for (int d = a->ndim - 1; d >= 0; i /= a->shape[d], d--) at += i % a->shape[d] * a->stride[d];
@@ -111,7 +111,8 @@ static bool check(tg_ctx *ctx) {
 
 enum { POINTS = 100 };
 
-/* y = 2 x + 1, but every tenth point lies 20 higher. Returns how far off the line is that was found. */
+/* Fits a line to points of y = 2 x + 1, of which every tenth lies 20 higher. Returns the error of the line that was
+ * found. */
 static double fit(tg_ctx *ctx, bool robust) {
     float x[POINTS], y[POINTS];
     for (int i = 0; i < POINTS; i++) {

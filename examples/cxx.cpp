@@ -8,7 +8,7 @@
 
 namespace {
 
-/* What tg_*_new returns, released by tg_*_free. */
+/* A smart pointer's deleter: calls tg_*_free on what tg_*_new has returned. */
 template <auto release> struct releaser {
     template <class T> void operator()(T *object) const { release(object); }
 };
@@ -16,7 +16,7 @@ using context = std::unique_ptr<tg_ctx, releaser<tg_ctx_free>>;
 using tape = std::unique_ptr<tg_tape, releaser<tg_tape_free>>;
 using optimizer = std::unique_ptr<tg_optim, releaser<tg_optim_free>>;
 
-/* Errors are sticky, so one look at the end of a piece of work is enough. */
+/* Throws if the context has an error. Errors are sticky, so one check at the end of a piece of work is enough. */
 void check(const context &ctx) {
     if (tg_ctx_status(ctx.get()) != TG_OK) throw std::runtime_error(tg_ctx_message(ctx.get()));
 }
@@ -29,7 +29,7 @@ context make_context(uint64_t seed) {
     return ctx;
 }
 
-/* Tensors are borrowed, from the context or the tape, and are passed as they are. */
+/* Tensors are owned by the context or the tape, and are passed as plain pointers. */
 class linear {
   public:
     linear(const context &ctx, int64_t in, int64_t out, double std)
@@ -62,7 +62,8 @@ double train(const context &ctx) {
     return last;
 }
 
-/* A mistake becomes an exception that says what was wrong, and the context goes on after a clear. */
+/* Shows that a mistake becomes an exception that says what was wrong, and that the context can be used again after a
+ * clear. */
 bool mistakes_are_caught(const context &ctx) {
     tape t(tg_tape_new(ctx.get()));
     try {

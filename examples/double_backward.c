@@ -28,7 +28,8 @@ static double dot(tg_tape *t, tg_tensor *a, tg_tensor *b) {
     return tg_item(tg_sum(t, tg_mul(t, a, b), TG_ALL_DIMS, false));
 }
 
-/* The d with H d = -g at w, H the Hessian of loss, by a few conjugate-gradient steps. */
+/* Returns d with H d = -g, where g is the gradient and H the Hessian of loss at w, by a few conjugate-gradient
+ * steps. */
 static tg_tensor *newton(tg_tape *t, tg_tensor *loss, tg_tensor *w) {
     tg_tensor *g;
     tg_grad(t, &loss, 1, &w, 1, &g, TG_GRAD(.retain = true));

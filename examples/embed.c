@@ -1,12 +1,12 @@
-/* The library inside a program that has its own memory, its own log, and must not end: a service fits a line to the
- * points that it is given, and goes on after a request that fails. */
+/* The library inside a program that has its own memory and its own log, and that must not end: a service fits a line
+ * to the points of each request, and goes on after a request that fails. */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include <tapegrad/optim.h>
 #include <tapegrad/tapegrad.h>
 
-/* The program's own allocator; here it counts. */
+/* Allocates memory in the program's own way, which here also counts it. */
 static void *allocate(void *user, size_t bytes, size_t align) {
     *(size_t *)user += bytes;
     return aligned_alloc(align, (bytes + align - 1) / align * align);

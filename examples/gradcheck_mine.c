@@ -24,13 +24,13 @@ static void softmax_grad(void *state, const double *x, int64_t n, const double *
     for (int64_t i = 0; i < n; i++) gx[i] = y[i] * (gy[i] - dot) / T;
 }
 
-/* The chain rule stops too early: 1 / T is missing. */
+/* Computes a wrong gradient: the chain rule stops too early, and 1 / T is missing. */
 static void without_temperature(void *state, const double *x, int64_t n, const double *gy, int64_t m, double *gx) {
     softmax_grad(state, x, n, gy, m, gx);
     for (int64_t i = 0; i < n; i++) gx[i] *= *(const double *)state;
 }
 
-/* As if y_i depended on x_i alone: (1 - y_i) y_i is only the diagonal. */
+/* Computes a wrong gradient, as if y_i depended on x_i alone: (1 - y_i) y_i is only the diagonal of the Jacobian. */
 static void diagonal_only(void *state, const double *x, int64_t n, const double *gy, int64_t m, double *gx) {
     double T = *(const double *)state, y[N];
     softmax(state, x, n, y, m);

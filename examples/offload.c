@@ -1,5 +1,6 @@
-/* What backward needs of the forward pass waits on the host: the same gradients to the bit, with less memory on the
- * device. offload [DEVICE]; on the CPU the host's memory stands for another place, such as a file. */
+/* Tensors that are saved for backward are kept on the host: the gradients have the same bits, and less memory is
+ * used on the device. Usage: offload [DEVICE]. On the CPU the host's memory stands for another place, such as a
+ * file. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -7,7 +8,7 @@
 
 #include "packed_network.h"
 
-/* ---- Packed: a copy on the host, and what is still on its way there ---- */
+/* ---- A packed tensor: its copy on the host, and the copy's work while it is in flight ---- */
 
 typedef struct parcel {
     tg_work *coming;
@@ -18,7 +19,7 @@ typedef struct parcel {
 static tg_status to_host(void *user, tg_tape *t, tg_tensor *x, void **packed) {
     size_t bytes = (size_t)tg_numel(x) * (size_t)tg_dtype_bits(tg_dtype_of(x)) / 8;
     (void)user, (void)t;
-    if (bytes < 4096) return TG_OK; /* not worth the way */
+    if (bytes < 4096) return TG_OK; /* too small to be worth a copy; it stays on the device */
     parcel *p = malloc(sizeof *p + bytes);
     if (!p) return TG_ERR_MEMORY;
     *p = (parcel){.coming = tg_download(x, p->data, bytes), .bytes = bytes}; /* in parallel with the device */

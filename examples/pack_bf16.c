@@ -1,21 +1,21 @@
-/* What backward needs of the forward pass waits as bfloat16: half of the memory, and gradients that are off by what its
- * rounding makes of them. pack_bf16 [DEVICE]. */
+/* Tensors that are saved for backward are kept as bfloat16: they take half of the memory, and the gradients change
+ * by the rounding to bfloat16. Usage: pack_bf16 [DEVICE]. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "packed_network.h"
 
-/* ---- Packed: a bfloat16 tensor of the context ---- */
+/* ---- A packed tensor: a bfloat16 tensor of the context ---- */
 
-/* The element-wise formula of that name, for the device's own kernels. */
+/* Returns the number of the element-wise formula of that name, which the device's own kernels take. */
 static tg_formula formula(const char *name) {
     tg_formula f = 0;
     while (f < tg_formula_count() && strcmp(tg_formula_name(f), name) != 0) f++;
     return f;
 }
 
-/* to = from, converted. */
+/* Copies `from` to `to`, converted to its dtype. */
 static tg_status convert(tg_tensor *to, const tg_tensor *from) {
     const double none[2] = {0, 0};
     tg_ctx *ctx = tg_ctx_of(to);

@@ -1,4 +1,5 @@
-/* A network whose blocks are scopes, for offload.c and pack_bf16.c: what differs is where saved tensors wait. */
+/* A network whose blocks are scopes, for offload.c and pack_bf16.c, which differ in where its saved tensors are
+ * kept. */
 #ifndef PACKED_NETWORK_H
 #define PACKED_NETWORK_H
 
@@ -16,7 +17,8 @@ static tg_tensor *block(tg_tape *t, tg_tensor *x, tg_tensor *const *w) {
     return y;
 }
 
-/* One step, with a packer or NULL; the weights' gradients, and the peak of the device's memory. */
+/* Runs one step, with a packer or NULL. Fills grads with the weights' gradients and *peak with the peak of the
+ * device's memory. */
 static bool packed_step(const char *device, const tg_pack_ops *packer, float *grads, int64_t *peak) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = device, .seed = 3));
     tg_tensor *w[WEIGHTS], *x = tg_randn(ctx, TG_F32, TG_SHAPE(ROWS, WIDTH), 1);

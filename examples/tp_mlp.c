@@ -29,7 +29,7 @@ static tg_status train(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = tg_comm_size(world)));
     tg_comm *tp = tg_parallel_comm(p, TG_TP);
     tg_tensor *x = tg_randn(ctx, TG_F32, TG_SHAPE(BATCH, IN), 1), *y = tg_randn(ctx, TG_F32, TG_SHAPE(BATCH, 1), 1);
-    /* Of the global shapes; each rank gets its part, and every number of ranks the same numbers. */
+    /* The shapes are global. Each rank gets its part, and the values do not depend on the number of ranks. */
     tg_tensor *w[] = {
         tg_param_new_placed(p, "fc1.weight", TG_F32, TG_SHAPE(HIDDEN, IN), 0.35, TG_PLACES({TG_TP, TG_SHARD(0)})),
         tg_param_new_placed(p, "fc1.bias", TG_F32, TG_SHAPE(HIDDEN), 0, TG_PLACES({TG_TP, TG_SHARD(0)})),
@@ -58,7 +58,7 @@ static tg_status train(void *arg, tg_ctx *ctx, tg_comm *world) {
     return tg_ctx_status(ctx);
 }
 
-/* One rank of a job of processes. */
+/* Runs one rank of a job of processes. */
 static tg_status run_rank(tg_ctx *ctx, tg_comm *world, bool *wrong) {
     tg_status s = train(wrong, ctx, world);
     if (s != TG_OK) fprintf(stderr, "%s\n", tg_ctx_message(ctx));

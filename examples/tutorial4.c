@@ -12,7 +12,7 @@ static void load_params(tg_ctx *ctx, tg_tensor *p[PARAMS], const char *path) {
     tg_safetensors_close(f);
 }
 
-/* The most likely character after a window. */
+/* Returns the most likely character after a window. */
 static int32_t next_byte(tg_tape *t, tg_tensor *const p[PARAMS], tg_tensor *ids, const int32_t window[CONTEXT]) {
     tg_write(ids, window, CONTEXT * sizeof *window);
     double best = tg_item(tg_argmax(t, model(t, p, ids), -1, false));

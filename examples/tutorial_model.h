@@ -38,7 +38,7 @@ static inline void load(const text *s, long from, long to, uint32_t *seed, batch
     tg_write(b->next, next, sizeof next);
 }
 
-/* The mean loss of 20 batches of the last tenth of the text, which training never sees. */
+/* Returns the mean loss of 20 batches of the last tenth of the text, on which the network is never trained. */
 static inline double validate(tg_tape *t, tg_tensor *const p[PARAMS], const text *s, batch *b) {
     uint32_t seed = 2;
     double sum = 0;

@@ -12,7 +12,8 @@ typedef struct signature {
     const char *kind, *remedy;
 } signature;
 
-/* Longer than two bytes: those are an id of format u16. */
+/* The first bytes of known formats. Each signature has three bytes or more, because any two bytes may be a token id
+ * of format u16. */
 static const signature signatures[] = {
     {"\x1f\x8b\x08", 3, "compressed by gzip", "decompress it first (gunzip)"},
     {"\x28\xb5\x2f\xfd", 4, "compressed by zstd", "decompress it first (unzstd)"},
@@ -31,7 +32,7 @@ static const signature *find_signature(const unsigned char *bytes, size_t n) {
     return NULL;
 }
 
-/* The first byte that text does not have; n: there is none. */
+/* Returns the index of the first byte that does not occur in text; n if there is none. */
 static size_t find_control(const unsigned char *bytes, size_t n) {
     for (size_t i = 0; i < n; i++)
         if (bytes[i] < 0x20 && !strchr("\t\n\v\f\r\x1b\b", bytes[i])) return i;

@@ -39,7 +39,7 @@ static const command diff_command = {
 /* ---- Elements ---- */
 
 typedef struct element {
-    uint64_t place; /* rank among the numbers of its dtype; the two zeros have the same */
+    uint64_t place; /* position in the order of the numbers of its dtype; the two zeros have the same */
     double value;
 } element;
 
@@ -297,7 +297,7 @@ static int compare_pair(void *user, const record_file *a, const record_file *b, 
     return EQUAL;
 }
 
-/* Prints what "equal" leaves out. */
+/* Prints which differences and which tensors the result "equal" does not count. */
 static void print_remarks(const comparison *c) {
     if (c->near)
         printf("%" PRId64 " tensors differ in their bytes, by no more than --ulp in the elements that are recorded\n",

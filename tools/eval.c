@@ -44,7 +44,7 @@ static const command eval_command = {
     .n_options = sizeof rows / sizeof rows[0],
 };
 
-/* What all ranks begin with. */
+/* The options and the model's files, with which all ranks begin. */
 typedef struct evaluation {
     eval_options o;
     model_files model;
@@ -82,7 +82,7 @@ static int report(const eval_options *o, int64_t tokens, double sum) {
     return 0;
 }
 
-/* All ranks read the same tokens. */
+/* Checks that all ranks read the same tokens. */
 static bool same_tokens(tg_ctx *ctx, tg_comm *world, tg_tokens *tokens) {
     start_facts f = {0};
     facts_add_sum(&f, FACT_FILE, "the checksum of --data", tokens_sum(tokens));

@@ -53,7 +53,7 @@ typedef struct candidate {
     int64_t id;
 } candidate;
 
-/* What all ranks begin with. */
+/* The options, the model's files and the prompt, with which all ranks begin. */
 typedef struct prompt {
     generate_options o;
     model_files model;
@@ -84,7 +84,7 @@ static int64_t count_ids(const char *text) {
     return n;
 }
 
-/* 0, or the exit status after printing. */
+/* Parses the ids. Returns 0, or the exit status after printing. */
 static int parse_ids(prompt *p, const char *text) {
     const char *at = text;
     for (p->count = 0;; at++) {
@@ -119,7 +119,8 @@ static int read_prompt(prompt *p) {
 
 /* ---- The model ---- */
 
-/* Empties the cache, to be filled with the newest ids: all that fit at first, half of the positions later. */
+/* Empties the cache and returns to the newest ids, from which it is filled again: at first all that fit, later as
+ * many as half of the positions. */
 static bool restart(generator *g) {
     int64_t most = g->fed ? (g->positions + 1) / 2 : g->positions;
     tg_gpt_cache_free(g->cache);

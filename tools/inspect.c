@@ -50,11 +50,11 @@ enum { MAX_OPS = 256 };
 
 typedef struct findings {
     tg_gpt_config config;
-    int64_t whole, parameters, parameter_bytes, nodes; /* parameters of the model; of a rank */
-    int64_t forward, recomputed, step; /* FLOPs of a step; all of them: backward takes twice as many as forward */
+    int64_t whole, parameters, parameter_bytes, nodes; /* whole: parameters of the model; others: of a rank */
+    int64_t forward, recomputed, step; /* FLOPs of a step; step: the sum, with backward as twice forward */
     tg_memory_info memory;
     int64_t ranks;
-    tg_comm_info sent, layer; /* by this rank, in a step; by one layer of it */
+    tg_comm_info sent, layer; /* in a step: by this rank; by one of its layers */
     op_row ops[MAX_OPS];
     int n_ops;
 } findings;
@@ -84,14 +84,14 @@ static bool count_nodes(findings *f, tg_tape *t, int64_t *flops) {
         if (__builtin_add_overflow(*flops, tg_node_flops(n), flops)) return false;
         if (!row) continue;
         row->count++;
-        row->flops += tg_node_flops(n); /* no more than *flops */
+        row->flops += tg_node_flops(n); /* cannot overflow: it is at most *flops */
         if (__builtin_add_overflow(row->saved, tg_node_saved_bytes(n), &row->saved)) return false;
         f->nodes++;
     }
     return true;
 }
 
-/* A rank that runs nothing: device meta, and a communicator that counts calls and bytes. */
+/* A rank that computes nothing: its device is meta, and its communicator only counts calls and bytes. */
 typedef struct paper {
     tg_ctx *ctx;
     tg_comm *world;
@@ -117,7 +117,7 @@ static bool counts_of(const paper *w, tg_comm_info *out) {
     return tg_comm_query(w->world, out) == TG_OK;
 }
 
-/* The forward FLOPs of a micro-batch with so many layers, recorded without recomputation. */
+/* Records the forward pass of a micro-batch with so many layers, without recomputation, to count its FLOPs. */
 static bool record_forward(const train_options *o, tg_gpt_config config, int64_t layers, findings *f, int64_t *flops) {
     paper w;
     config.recompute = TG_GPT_KEEP;
@@ -166,7 +166,7 @@ static bool measure_step(const train_options *o, findings *f) {
     return good;
 }
 
-/* What one layer sends in a step: the difference between two layers and one. */
+/* Computes what one layer sends in a step: the difference between a model of two layers and one of a single layer. */
 static bool count_layer(const train_options *o, const findings *f, tg_comm_info *layer) {
     tg_comm_info of[2];
     for (int i = 0; i < 2; i++) {
@@ -308,7 +308,7 @@ static int inspect(inspect_options *o, const parsed *p, findings *f) {
     return 0;
 }
 
-/* Refuses options that a config sets, and those that do not fit each other. */
+/* Refuses options that the config sets, and options that contradict each other. */
 static int check_options(const inspect_options *o, const parsed *p) {
     static const char *const decided[] = {"arch", "layers", "heads", "kv-heads", "hidden", "ffn", "vocab", "dropout"};
     const command *c = &inspect_command;

@@ -69,8 +69,8 @@ static int run(int argc, char **argv) {
     return unknown(name);
 }
 
-/* Opens /dev/null for those of descriptors 0 to 2 that the caller closed. Otherwise the next files that are opened
- * would get them, and with them what is printed. */
+/* Opens /dev/null for those of descriptors 0 to 2 that the caller has closed. Otherwise the next files that the
+ * program opens would get these numbers, and messages would be written into them. */
 static bool fill_descriptors(void) {
     for (int fd = 0; fd <= STDERR_FILENO; fd++)
         if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd) return false;

@@ -33,7 +33,8 @@ int64_t newest_checkpoint_before(const char *run, int64_t before) {
     return newest;
 }
 
-/* config.json of a run's own model is written when the run ends: without it the newest checkpoint is the model. */
+/* Finds the directory that holds the model. In a training run's directory, config.json is written when the run ends:
+ * without it the newest checkpoint is the model. */
 static bool find_directory(model_files *m, const char *given) {
     int64_t step = is_there(given, "config.json") ? 0 : newest_checkpoint(given);
     int n = step ? snprintf(m->dir, sizeof m->dir, "%s/checkpoints/step-%010" PRId64, given, step)
@@ -74,7 +75,7 @@ char *read_tensors_header(FILE *f, size_t *n) {
 
 enum { DIGITS = 16 };
 
-/* The header's own checksum, as its digits; "": it has none. Damage is found when the file is loaded. */
+/* Reads the header's own checksum as text; "": there is none. Damage to the rest is found when the file is loaded. */
 static void read_weights_sum(const char *path, char out[DIGITS + 1]) {
     static const char key[] = "\"tapegrad.xxh64.header\":\"";
     size_t n = 0;
@@ -88,7 +89,7 @@ static void read_weights_sum(const char *path, char out[DIGITS + 1]) {
     if (f) fclose(f);
 }
 
-/* The config that the weights were saved with; NULL: the file does not say. */
+/* Returns the config with which the weights were saved; NULL: the file does not contain it. */
 static json_t *config_of_weights(const char *path) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1));
     tg_safetensors *f = tg_safetensors_open(ctx, path);

@@ -10,7 +10,7 @@
 
 int usage_error(const command *c, const char *format, ...) {
     va_list args;
-    if (!is_first_process()) return 2; /* all processes of a job get one command line, and this error */
+    if (!is_first_process()) return 2; /* only one process prints: all processes of a job get the same command line */
     va_start(args, format);
     print_error(c->name, format, args);
     va_end(args);

@@ -43,8 +43,8 @@ typedef struct parsed {
     int status;             /* the exit status, if parsing ended the program */
 } parsed;
 
-/* Fills the struct `into`, which holds the defaults. False: the program ends with p->status, after help or an error
- * that has been printed. */
+/* Parses the command line into the struct `into`, which holds the defaults. Returns false if the program is to end
+ * with p->status, after printing help or an error. */
 bool options_parse(const command *c, void *into, parsed *p, int argc, char **argv);
 /* Sets one option from text. Returns NULL, or what the value must be. */
 const char *option_set(const option *o, void *into, const char *text);

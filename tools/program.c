@@ -19,7 +19,7 @@ void name_command(const char *name) {
 }
 
 static _Thread_local bool silent;
-static bool line_open; /* only rank 0 prints such lines */
+static bool line_open; /* standard output ends within a line; only rank 0 prints such lines */
 static int rank_name;
 
 void mute(bool on) {
@@ -58,7 +58,7 @@ void leave_line(bool open) {
     line_open = open;
 }
 
-static _Thread_local char *held; /* where this thread's errors go instead of standard error; NULL: nowhere else */
+static _Thread_local char *held; /* buffer that receives this thread's first error; NULL: errors are printed */
 static _Thread_local size_t held_size;
 
 void hold_errors(char *buffer, size_t n) {
@@ -118,7 +118,7 @@ int print_json(json_t *json) {
     return 0;
 }
 
-/* NULL: a regular file. */
+/* Returns the kind of a file that is not regular, such as "a directory"; NULL: it is regular. */
 static const char *kind_of(const struct stat *st) {
     return S_ISREG(st->st_mode) ? NULL : S_ISDIR(st->st_mode) ? "a directory" : "a device, pipe or socket";
 }
@@ -157,7 +157,7 @@ tg_dtype dtype_of_precision(int precision) {
     return dtypes[precision];
 }
 
-/* Checks what tg_gpt_new would refuse, where the command line alone decides it. */
+/* Refuses what tg_gpt_new would refuse, as far as the command line alone shows it. */
 static int check_tp(const command *c, const model_options *o, int64_t kv_heads, int64_t tp) {
     if (o->heads % tp)
         return usage_error(c, "--heads %lld is not divisible by --tp %lld; each rank has the same number of heads",

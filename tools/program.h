@@ -27,22 +27,23 @@ int run_ops(int argc, char **argv);
 
 /* Sets the subcommand whose name error messages begin with. */
 void name_command(const char *name);
-/* Silences this thread: a thread rank other than the first, whose messages rank 0 prints. */
+/* Silences this thread, or lets it print again. Ranks that are threads are silenced, except rank 0, which prints the
+ * messages of all. */
 void mute(bool on);
 /* Sets the rank that the messages of this process name, one of several processes. */
 void name_rank(int rank);
-/* printf, unless this thread is silenced or this process is not rank 0. */
+/* Prints like printf, unless this thread is silenced or this process is not rank 0. */
 void say(const char *format, ...) TG_PRINTF(1, 2);
-/* Writes out what say and printf have printed. If that fails, as on a closed pipe, warns once, and from then on prints
- * to nowhere: a run is worth more than its messages. */
+/* Writes out what say and printf have printed. If that fails, for example because a pipe was closed, warns once and
+ * discards all later output, so that a long run does not end because of its messages. */
 void flush_or_go_on(void);
 /* Returns whether a launcher started this process as rank 0, or no launcher did. Errors that all processes of a job
- * have in common, as those of the command line, are printed by this one alone. */
+ * have in common, such as those of the command line, are printed by this one alone. */
 bool is_first_process(void);
 /* Prints "tapegrad NAME: ..." to standard error as one line, by one write, because other ranks write there too. NAME
  * may be "". Control characters are escaped. */
 void print_error(const char *name, const char *format, va_list args);
-/* Says whether standard output ends with the beginning of a line, which print_error then ends first. */
+/* Notes whether standard output now ends within a line; print_error then ends that line first. */
 void leave_line(bool open);
 /* Prints an error of the subcommand that runs. Returns 1, its exit status. */
 int fail(const char *format, ...) TG_PRINTF(1, 2);

@@ -22,7 +22,8 @@
 static bool under_mpirun(void) { return getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMI_SIZE") || getenv("PMIX_RANK"); }
 
 #ifndef TG_HAVE_MPI
-/* Whether this process is one of several; without MPI each of them would be a whole run. */
+/* Returns whether this process is one of several that mpirun has started. Without MPI each of them would do the
+ * whole run. */
 static bool one_of_several(void) {
     const char *size = getenv("OMPI_COMM_WORLD_SIZE") ? getenv("OMPI_COMM_WORLD_SIZE") : getenv("PMI_SIZE");
     return size && atoi(size) > 1;
@@ -82,7 +83,7 @@ int rank_options_check(const command *c, const parsed *p, const rank_options *o)
     return 0;
 }
 
-/* ---- GPUs: one for each rank; data go by NCCL ---- */
+/* ---- GPUs: each rank gets one, and data is moved by NCCL ---- */
 
 typedef struct gpu_job {
     rank_main fn;
@@ -179,7 +180,7 @@ static int run_launched(tg_config config, rank_main fn, void *arg) {
 }
 
 #ifdef TG_HAVE_MPI
-/* Whether the error came from another rank. mpirun may end this one before it asks for its record. */
+/* Returns whether another rank caused the error. mpirun may then end this rank before it asks for its record. */
 static bool is_of_peers(tg_status s) {
     return s == TG_ERR_REMOTE || s == TG_ERR_TIMEOUT || s == TG_ERR_MISMATCH || s == TG_ERR_ABORTED;
 }
@@ -238,7 +239,7 @@ void ranks_end(const rank_options *o, int status) {
     (void)o, (void)status;
 }
 
-/* The number of ranks that are processes on this node, and share its cores. */
+/* Returns the number of ranks that are processes on this node and share its cores. */
 static int processes_here(const rank_options *o) {
     const char *n = getenv(TG_LAUNCH_SIZE);
     if (kind_of(o) == RANKS_SHM && n) return atoi(n);

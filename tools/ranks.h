@@ -40,7 +40,7 @@ typedef int (*rank_main)(void *arg, tg_ctx *ctx, tg_comm *world);
 
 /* Checks that the options fit each other and the launcher. Returns 0, or the exit status after printing. */
 int rank_options_check(const command *c, const parsed *p, const rank_options *o);
-/* Checks --comm alone, which --resume must know before it reads the other options from a checkpoint. */
+/* Checks --comm alone. With --resume this must happen before the other options are read from a checkpoint. */
 int comm_option_check(const command *c, const rank_options *o);
 /* Refuses options that do nothing without tensor-parallel ranks; recompute is the model's option. */
 int tp_options_check(const command *c, const parsed *p, const rank_options *o, int recompute);
@@ -48,8 +48,8 @@ int tp_options_check(const command *c, const parsed *p, const rank_options *o, i
  * Returns 0, or the exit status after printing. */
 int ranks_begin(const rank_options *o, bool *chief);
 void ranks_end(const rank_options *o, int status);
-/* Writes the record of calls (tg_comm_record_dump) to stderr, once; may be called from a signal handler. Does nothing
- * but under MPI, whose launcher ends all ranks when it has lost one, by SIGTERM and soon afterwards by SIGKILL. */
+/* Writes the flight recorder (tg_comm_record_dump) to stderr, once; may be called from a signal handler. Does
+ * something only under MPI: when mpirun loses a rank, it ends the others by SIGTERM and soon afterwards by SIGKILL. */
 void dump_record(void);
 /* Runs fn on every rank that belongs to this process; config's deadline comes from the options. Returns the exit
  * status. */

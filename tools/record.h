@@ -15,8 +15,8 @@ enum { RECORD_FORMAT = 1 };
 
 /* Continues the hash h over the bytes; h 0 begins one. */
 uint64_t record_hash(uint64_t h, const void *p, size_t n);
-/* Returns the distance of the elements that are recorded of n, at most `kept` of them (0: all). It is odd, so that they
- * are spread over all columns. */
+/* Returns the distance between the recorded elements of a tensor of n elements, so that at most `kept` are recorded
+ * (0: all). It is odd, so that they are spread over all columns. */
 int64_t record_distance(int64_t n, int64_t kept);
 
 /* ---- Writing (train_record.c). Functions that return bool return false after printing what is wrong. ---- */

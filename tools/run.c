@@ -13,10 +13,11 @@
 
 enum { MAX_PROCESSES = 256 };
 
-/* Seconds that the others have to end by themselves after one has failed, and from SIGTERM to SIGKILL. */
+/* Seconds that the other ranks have to end by themselves after one has failed, and seconds from SIGTERM to SIGKILL. */
 static const double grace = 15, last_grace = 5;
 
-/* Ranks that have ended stay zombies until all have: so the ids of their process groups stay theirs. */
+/* The ranks that were started. Ranks that have ended are not reaped until all have ended, so that the system gives
+ * the ids of their process groups to no other process. */
 typedef struct team {
     tg_launch launch;
     int n, alive;
@@ -47,7 +48,8 @@ static double now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Signals the process groups of all ranks, also of those that have ended: what they started may run on. */
+/* Signals the process groups of all ranks, also of those that have ended, because programs that they started may
+ * still run. */
 static void send_all(const team *t, int number) {
     for (int i = 0; i < t->n; i++)
         if (t->pid[i]) kill(-t->pid[i], number);
@@ -70,7 +72,7 @@ static void note_end(team *t, int rank, int wait_status) {
     if (!t->failed_at) t->failed_at = now();
 }
 
-/* As waitpid gives it. */
+/* Returns the status in the form that waitpid gives. */
 static int wait_status_of(const siginfo_t *info) {
     return info->si_code == CLD_EXITED ? (info->si_status & 255) << 8 : info->si_status & 127;
 }
@@ -97,7 +99,8 @@ static void end_slow_ranks(team *t) {
     }
 }
 
-/* Ctrl-Z stops the ranks with the launcher, and the shell's fg or bg lets all of them go on. */
+/* Handles Ctrl-Z: stops the ranks and then the launcher itself. When the shell's fg or bg continues the launcher, it
+ * continues the ranks. */
 static void stop(const team *t) {
     stopped = 0;
     send_all(t, SIGSTOP);
@@ -105,7 +108,7 @@ static void stop(const team *t) {
     send_all(t, SIGCONT);
 }
 
-/* Ends what the ranks' programs have started and left, and frees the ranks' ids. */
+/* Kills processes that the ranks have started and left running, and then reaps the ranks. */
 static void end_groups(const team *t) {
     send_all(t, SIGKILL);
     for (int i = 0; i < t->n; i++)

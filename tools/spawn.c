@@ -1,5 +1,5 @@
-/* Starting one rank of `tapegrad run`: its environment, its signals, and the errors of the child before it is the
- * program. */
+/* Starting one rank of `tapegrad run`: its environment, its signals, and how errors of the child before exec are
+ * reported. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -47,8 +47,9 @@ static void leave_signals(void) {
     signal(SIGXFSZ, SIG_DFL); /* main ignores it for this program; exec would pass that on */
 }
 
-/* Turns the child into the program. The kernel kills it when the launcher ends, however that ends; if the launcher has
- * ended already, the child does not begin. Signals were blocked until the launcher's handlers were gone. */
+/* Runs the program in the child. The kernel kills the child when the launcher ends, for whatever reason; if the
+ * launcher has ended already, the program is not started. Signals were blocked so far, because the child still had
+ * the launcher's handlers. */
 static void become(char *const *argv, char **variables, const sigset_t *mask, pid_t launcher, int report) {
     leave_signals();
     setpgid(0, 0);
@@ -59,7 +60,7 @@ static void become(char *const *argv, char **variables, const sigset_t *mask, pi
     _exit(127);
 }
 
-/* Returns the errno that the child reports; 0: it is the program. */
+/* Returns the errno that the child reports; 0: it has become the program. */
 static int read_error(int from) {
     int error = 0;
     ssize_t n;

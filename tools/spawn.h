@@ -14,8 +14,8 @@ int spawn_rank(const tg_launch *l, int rank, char *const *argv, pid_t *pid);
 enum { PASSED_ON = 4 };
 extern const int passed_on[PASSED_ON];
 
-/* sigaction, unless the signal was ignored when the program began: a shell makes its background jobs ignore SIGINT,
- * which is meant for the job in the foreground, and nohup makes a program ignore SIGHUP. */
+/* Calls sigaction, unless the signal was ignored when the program began: a shell makes its background jobs ignore
+ * SIGINT, which is meant for the job in the foreground, and nohup makes a program ignore SIGHUP. */
 static inline void catch_signal(int number, const struct sigaction *a) {
     struct sigaction was;
     if (sigaction(number, NULL, &was) == 0 && was.sa_handler != SIG_IGN) sigaction(number, a, NULL);

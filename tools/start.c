@@ -1,4 +1,4 @@
-/* Comparing what ranks were started with. */
+/* Comparing the options, files, builds and environments with which ranks were started. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <inttypes.h>
@@ -47,7 +47,7 @@ static void add_options(start_facts *f, const command *c, const void *options) {
     }
 }
 
-/* 0: it cannot be read. */
+/* Returns a checksum of the file; 0: it cannot be read. */
 static uint64_t sum_of_file(const char *path) {
     enum { CHUNK = 1 << 20 };
     FILE *f = path ? fopen(path, "re") : NULL;
@@ -60,7 +60,7 @@ static uint64_t sum_of_file(const char *path) {
     return sum;
 }
 
-/* The program's file, and that of the library where it is shared. */
+/* Returns a checksum of the program's file and, if the library is shared, of the library's file. */
 static uint64_t sum_of_build(void) {
     Dl_info library;
     uint64_t sum = sum_of_file("/proc/self/exe");
@@ -96,7 +96,7 @@ static const char *next(const char **at, const char *end) {
 
 static const char *or_none(const char *value) { return *value ? value : "not given"; }
 
-/* Prints the first difference. */
+/* Compares two lists. Returns false after printing the first difference. */
 static bool compare(const char *mine, size_t n, const char *theirs, size_t m) {
     static const char *const remedies[] = {
         [FACT_OPTION] = "start all ranks with the same options",
@@ -120,7 +120,7 @@ static bool compare(const char *mine, size_t n, const char *theirs, size_t m) {
     return fail("this rank has other options than rank 0; start all ranks from the same build"), false;
 }
 
-/* Rank 0's list, to be freed; NULL after printing why. */
+/* Returns rank 0's list, to be freed; NULL after printing why. */
 static char *share(const start_facts *f, tg_ctx *ctx, tg_comm *world, size_t *n) {
     int64_t bytes = (int64_t)f->n;
     if (!agree(ctx, world, &bytes, 1)) return NULL;

@@ -1,5 +1,5 @@
-/* What ranks must have in common when they start, compared before they work together: ranks that are processes get
- * their command lines, files, builds and environments one by one, and a difference would spoil the run silently. */
+/* Comparing, before ranks work together, what they must have in common: ranks that are processes each get their own
+ * command line, files, build and environment, and a difference would silently make the results wrong. */
 #ifndef TAPEGRAD_START_H
 #define TAPEGRAD_START_H
 
@@ -20,8 +20,9 @@ void facts_add(start_facts *f, fact_kind kind, const char *name, const char *val
 void facts_add_start(start_facts *f, const command *c, const void *options, const tg_ctx *ctx);
 /* Adds a checksum. */
 void facts_add_sum(start_facts *f, fact_kind kind, const char *name, uint64_t sum);
-/* Compares the list with rank 0's, and frees it. Collective. False on all ranks if one of them differs, which has
- * printed the first difference. Ranks that are threads of one process have all in common. */
+/* Compares the list with rank 0's, and frees it. Collective. If the list of any rank differs, returns false on all
+ * ranks; the ranks whose lists differ have printed the first difference. Ranks that are threads of one process
+ * cannot differ. */
 bool facts_agree(start_facts *f, tg_ctx *ctx, tg_comm *world);
 
 #endif

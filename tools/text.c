@@ -4,8 +4,8 @@
 
 #include "text.h"
 
-/* Bytes of the UTF-8 character at s if it can be printed as it is; 0: its first byte is to be escaped. Characters of
- * the C1 set (U+0080 to U+009F) control terminals too. */
+/* Returns the bytes of the UTF-8 character at s if it can be printed unchanged; 0 if its first byte must be escaped.
+ * Characters of the C1 set (U+0080 to U+009F) control terminals too. */
 static size_t printable(const unsigned char *s) {
     size_t n = s[0] < 0x80                    ? 1
                : s[0] >= 0xc2 && s[0] < 0xe0 ? 2
@@ -40,7 +40,7 @@ char *text_escape(char *out, size_t n, const char *text) {
     return out;
 }
 
-/* Length of "NAME+0xHEX" at s, where NAME is this program's; 0: it is something else. */
+/* Returns the length of "NAME+0xHEX" at s, where NAME is this program's; 0 if there is something else. */
 static size_t address_length(const char *s) {
     static const char ours[] = "tapegrad+0x";
     if (strncmp(s, ours, sizeof ours - 1) != 0) return 0;

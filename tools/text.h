@@ -1,4 +1,4 @@
-/* Text for people: what the program prints of files and of the library's messages, made safe for a terminal. */
+/* Text for the terminal: makes names from files, and messages of the library, safe to print. */
 #ifndef TAPEGRAD_TEXT_H
 #define TAPEGRAD_TEXT_H
 

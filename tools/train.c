@@ -13,7 +13,7 @@
 #include "start.h"
 #include "train.h"
 
-/* What is decided before the ranks begin, and shared by all of them. */
+/* Decisions that are made before the ranks begin, and that all ranks of this process share. */
 typedef struct plan {
     train_options o;
     parsed p;
@@ -47,7 +47,8 @@ typedef struct run {
 
 static volatile sig_atomic_t interrupted;
 
-/* The first signal ends the run after its step. The second one ends the program, because the handler is reset. */
+/* Handles a signal. The first one ends the run after its step. The second one ends the program, because the handler
+ * is reset. */
 static void on_interrupt(int number) {
     interrupted = number;
     if (number == SIGTERM) dump_record();
@@ -64,7 +65,7 @@ static void catch_interrupts(void) {
 
 /* ---- The checkpoint to continue from ---- */
 
-/* Prints why a checkpoint cannot be used; if that is damage, with the newest one that is whole. */
+/* Prints why a checkpoint cannot be used. If it is damaged, the message also names the newest one that is whole. */
 static bool refuse_checkpoint(const plan *r) {
     char remedy[256] = "";
     hold_errors(NULL, 0);
@@ -81,7 +82,7 @@ static bool refuse_checkpoint(const plan *r) {
     return fail("%s%s", r->held, remedy), false;
 }
 
-/* The step of --resume-step, if it has a checkpoint; else -1 after printing. */
+/* Returns the step of --resume-step if it has a checkpoint; else -1 after printing. */
 static int64_t find_given_step(const plan *r) {
     int64_t newest = newest_checkpoint(r->o.out);
     for (int64_t step = newest; step > 0; step = newest_checkpoint_before(r->o.out, step))
@@ -91,8 +92,8 @@ static int64_t find_given_step(const plan *r) {
     return -1;
 }
 
-/* The step of the checkpoint to go on from; 0: there is none, and the run begins at its first step, as does one that
- * was killed before its first checkpoint; -1 after printing why the run cannot begin. */
+/* Returns the step of the checkpoint to continue from. 0: there is none, and the run begins at its first step; a run
+ * that was killed before its first checkpoint begins so too. -1: the run cannot begin, and the reason was printed. */
 static int64_t look_for_checkpoint(plan *r) {
     run_directory *d = &r->directory;
     if (!r->chief && r->o.resume_step) return r->o.resume_step;
@@ -138,7 +139,7 @@ static void take_config(run *r, const tg_gpt_config *c) {
     if (!option_given(&train_command, p, "dropout")) m->dropout = c->dropout;
 }
 
-/* The config, and the directory that its weights come from: a checkpoint's, --init's, or none. */
+/* Chooses the config, and the directory that the weights come from: a checkpoint's, --init's, or none. */
 static bool choose_model(run *r, tg_gpt_config *config, const char **weights) {
     *weights = r->plan->state ? r->plan->from : r->o.init;
     if (!*weights) {
@@ -191,7 +192,7 @@ static bool open_recorder(run *r) {
     return (r->recorder = recorder_open(r->o.record, r->o.record_values, r->ctx, r->world)) != NULL;
 }
 
-/* All ranks read the same tokens. */
+/* Checks that all ranks read the same tokens, and the same --order. */
 static bool same_data(run *r) {
     start_facts f = {0};
     facts_add_sum(&f, FACT_FILE, "the number of tokens in --data, in hexadecimal,", (uint64_t)r->data.count);
@@ -200,7 +201,7 @@ static bool same_data(run *r) {
     return facts_agree(&f, r->ctx, r->world);
 }
 
-/* The model, and a checkpoint's state. */
+/* Makes the model and the optimizer, and restores a checkpoint's state if there is one to continue from. */
 static bool open_trainer(run *r, const tg_gpt_config *config, const char *weights) {
     plan *p = r->plan;
     if (p->state && r->chief) hold_errors(p->held, sizeof p->held);
@@ -255,8 +256,8 @@ static const char *remedy(const run *r) {
                  : "a lower --lr or a longer --warmup";
 }
 
-/* Counts steps that are not finite. A step with such gradients changes nothing, so many in a row will not end by
- * themselves: false. */
+/* Counts consecutive steps that are not finite. Returns false if there are too many: a step whose gradients are not
+ * finite changes nothing, so the next ones will hardly be finite either. */
 static bool note_bad_step(run *r, int64_t step, const step_result *s) {
     enum { PATIENCE = 10 };
     if (isfinite(s->loss) && isfinite(s->grad_norm)) {
@@ -368,7 +369,8 @@ static bool run_steps(run *r) {
 
 /* ---- Ranks ---- */
 
-/* Ranks that are processes got their command lines one by one, and have looked into the directory by themselves. */
+/* Compares what the ranks were started with, and the checkpoint that each has found: ranks that are processes got
+ * their command lines one by one, and have read the directory by themselves. */
 static bool same_start(run *r) {
     start_facts f = {0};
     int64_t done = r->plan->done;

@@ -84,9 +84,9 @@ bool trainer_open(trainer *r, const train_options *o, tg_ctx *ctx, tg_comm *worl
                   const char *weights);
 void trainer_close(trainer *r);
 tg_config train_config(const train_options *o);
-/* Runs one step on the sequences of the whole batch, which begin at the offsets; on device meta tokens and offsets are
- * NULL. next: the offsets of the next step, which is sent to the device meanwhile; NULL: there is none. interrupted:
- * this rank was asked to end. Errors are the context's. */
+/* Runs one step on the sequences of the whole batch, which begin at the offsets. On device meta tokens and offsets
+ * are NULL. next: the offsets of the next step, whose sequences are sent to the device meanwhile; NULL: there is
+ * none. interrupted: this rank was asked to end. Errors are recorded in the context. */
 step_result trainer_step(trainer *r, int64_t step, tg_tokens *tokens, const int64_t *offsets, const int64_t *next,
                          bool interrupted);
 
@@ -119,7 +119,7 @@ typedef struct metrics {
     int64_t room;            /* elements of the two arrays that follow */
     double *loss, *val_loss; /* of each step; NaN: unknown */
     double started, drawn, last_val;
-    bool terminal, escapes; /* progress is one line that is written over; by escape sequences */
+    bool terminal, escapes; /* progress is one line that is overwritten; escape sequences clear it */
     int drawn_length;
 } metrics;
 
@@ -152,8 +152,8 @@ typedef struct run_directory {
 /* Makes the directory if it is missing, and locks it. */
 bool directory_open(run_directory *d, const char *path);
 void directory_close(run_directory *d);
-/* Removes what a run that was refused has made: empty metrics, the directory checkpoints and the directory, as far as
- * they are empty. */
+/* Removes what a refused run has created: metrics.jsonl, the directory checkpoints and the directory itself, each
+ * only if it is empty. */
 void directory_unmake(const run_directory *d);
 /* Renames the checkpoints after that step, so that a run which goes on from it can write new ones. */
 bool directory_set_aside(const run_directory *d, int64_t done);

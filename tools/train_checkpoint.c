@@ -1,6 +1,7 @@
-/* Checkpoints of a run: the model's directory, the optimizer's state-00000.safetensors, and state.json, which holds the
- * options, what tells the data, and checksums of config.json, of itself, and of the headers of the files of tensors:
- * these hold those of the tensors, so that no file of another checkpoint passes for this one's. */
+/* Checkpoints of a run. A checkpoint is the model's directory, the optimizer's state-00000.safetensors, and
+ * state.json. state.json holds the options, what identifies the data, and checksums of config.json, of state.json
+ * itself and of the headers of the tensor files. Those headers hold the checksums of the tensors. So a file from
+ * another checkpoint is detected. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <inttypes.h>
@@ -14,9 +15,9 @@
 
 /* ---- state.json ---- */
 
-enum { FORMAT = 4 }; /* up to 3 the random streams were in it */
+enum { FORMAT = 4 }; /* files of formats up to 3 held the random streams */
 
-/* Options of one call, which are not kept for the run. */
+/* Returns whether the option concerns one call only, and is not kept for the run. */
 static bool is_of_the_call(const char *name) {
     static const char *const names[] = {"resume", "resume-step", "comm",        "device",
                                         "record", "record-step", "record-values", "find-nan"};
@@ -25,7 +26,8 @@ static bool is_of_the_call(const char *name) {
     return false;
 }
 
-/* NULL: a value is not UTF-8. In --out that does no harm, because a resumed run is given it. */
+/* Returns the options as JSON; NULL if a value is not UTF-8. Only --out may be left out for that reason, because a
+ * resumed run is given it. */
 static json_t *options_json(const train_options *o) {
     json_t *object = json_object();
     bool good = object != NULL;
@@ -105,7 +107,7 @@ static bool sum_header(const char *dir, const char *name, char out[DIGITS + 1]) 
     return good;
 }
 
-/* NULL after printing why. */
+/* Returns the checksums of the headers of all tensor files; NULL after printing why. */
 static json_t *headers_json(const char *dir) {
     json_t *headers = json_object();
     char sum[DIGITS + 1];
@@ -172,7 +174,8 @@ static json_t *data_json(const train_data *d, int64_t step) {
 
 static bool is_relative(const char *path) { return path && path[0] != '/'; }
 
-/* The directory that paths among the options start from, if some do; NULL: none does, or its name is no UTF-8. */
+/* Returns the current directory, if a path among the options is relative to it. NULL: no path is, or the directory's
+ * name is not UTF-8. */
 static json_t *origin_json(const train_options *o) {
     char *here = is_relative(o->data) || is_relative(o->init) || is_relative(o->order) ? getcwd(NULL, 0) : NULL;
     json_t *origin = here ? json_string(here) : NULL;
@@ -266,7 +269,8 @@ static bool merge_option(const option *row, bool given, const char *saved, train
     return true;
 }
 
-/* Megatron's files have the path with one of two endings. */
+/* Returns whether the file can be read. For Megatron's files the path is given without its ending, of which there
+ * are two. */
 static bool is_readable(const char *path) {
     char index[4096];
     snprintf(index, sizeof index, "%s.idx", path);
@@ -295,8 +299,9 @@ static bool is_current(const char *directory) {
     return same;
 }
 
-/* A relative path of the checkpoint's options is one of the directory where the run was then; a directory tree that has
- * been moved as a whole has it in the current directory. What it is now lives as long as the state. */
+/* Replaces a relative path of the checkpoint's options by one that is valid now. It was relative to the directory in
+ * which the run was started; if the file is no longer there, the same path in the current directory is tried,
+ * because a directory tree may have been moved as a whole. The new path belongs to `state`. */
 static bool resolve_path(const char *name, json_t *state, const char **path) {
     const char *origin = json_string_value(json_object_get(state, "directory"));
     if (!*path || (!is_relative(*path) && is_readable(*path))) return true;
@@ -363,7 +368,7 @@ int64_t checkpoint_newest_whole(const char *run, int64_t before) {
 
 /* ---- The optimizer's state, in the shards that ranks have of it, and the random streams ---- */
 
-/* Leaves the rows out that pad the vocabulary, so that any number of ranks can load the file. */
+/* Excludes the rows that pad the vocabulary, so that any number of ranks can load the file. */
 static void cut_padding(tg_shards *s, const trainer *r) {
     const tg_gpt_config *c = tg_gpt_config_of(r->gpt);
     for (int i = 0; i < tg_shards_count(s); i++) {
@@ -390,7 +395,8 @@ static bool sharded_state(const char *dir, trainer *r, bool save) {
 
 /* ---- Save and restore ---- */
 
-/* Checkpoints of earlier versions have no checksum of --order. */
+/* Checks that --order begins like the file that the run began with. Checkpoints of earlier versions have no checksum
+ * of --order, and pass. */
 static bool check_order(const json_t *state, const json_t *data, const train_data *d, const char *path) {
     int64_t step = json_integer_value(json_object_get(state, "step"));
     if (!d->order || !json_object_get(data, "order") || word_of(data, "order") == data_order_sum(d, step)) return true;

@@ -19,7 +19,7 @@ static bool there(const char *dir, const char *name) {
     return found;
 }
 
-/* Whether the name is that of a temporary file of a run. */
+/* Returns whether the name is that of a temporary file of a run. */
 static bool leftover(const char *name) {
     static const char *const written[] = {"config.json", "model.safetensors", "loss.svg", "metrics.jsonl"};
     for (size_t i = 0; i < sizeof written / sizeof *written; i++) {
@@ -96,7 +96,7 @@ void directory_unmake(const run_directory *d) {
     free(checkpoints);
 }
 
-/* Whether the run has ended and has no checkpoint to continue from; config.json is written last. */
+/* Returns whether the run has ended and has no checkpoint to continue from; config.json is written last. */
 static bool is_done(const run_directory *d) { return d->newest < 0 && there(d->path, "config.json"); }
 
 bool directory_unused(const run_directory *d) {

@@ -45,20 +45,20 @@ static double number_or_nan(const json_t *line, const char *key) {
 
 typedef enum line_kind { LINE_KEPT, LINE_LATER, LINE_DAMAGED } line_kind;
 
-/* What was found in the lines of the steps done. */
+/* What read_lines has found in the lines of the steps that are done. */
 typedef struct lines_found {
     int64_t kept, damaged, missing; /* missing: the first step without a line; 0: there is none */
     bool gap;                       /* a line before the last one kept is dropped */
 } lines_found;
 
-/* NULL: the line is incomplete or no JSON. step: 0 if it has none. */
+/* Parses a line and sets *step, to 0 if the line has none. Returns NULL if the line is incomplete or not JSON. */
 static json_t *parse_line(const char *line, size_t n, int64_t *step) {
     json_t *object = line[n - 1] == '\n' ? json_loadb(line, n, 0, NULL) : NULL;
     *step = json_integer_value(json_object_get(object, "step"));
     return object;
 }
 
-/* Returns whether the number of a line is wrong: the next line is of a step that this one skips. */
+/* Returns whether the step of a line must be wrong, because it skips a step to which the next line belongs. */
 static bool is_too_far(const metrics *m, FILE *from, int64_t step) {
     off_t here = ftello(from);
     char *line = NULL;
@@ -149,7 +149,8 @@ static bool read_back(metrics *m, int64_t done) {
     return good;
 }
 
-/* A dumb terminal may not go back to the beginning of a line: it gets plain lines, as a file does. */
+/* Returns whether lines can be overwritten. A terminal of type "dumb" may not be able to return to the beginning of
+ * a line, so it gets plain lines, as a file does. */
 static bool can_overwrite(void) {
     const char *term = getenv("TERM");
     return isatty(STDOUT_FILENO) && !(term && !strcmp(term, "dumb"));
@@ -232,7 +233,7 @@ bool metrics_sync(metrics *m) {
 
 enum { TEXT = 256 };
 
-/* "1h05", "2:30"; "?" where the clock has not gone forward. */
+/* Writes the remaining time, such as "1h05" or "2:30"; "?" if the clock has not gone forward. */
 static void remaining_text(const metrics *m, char *buf, size_t n) {
     double each = (seconds_now() - m->started) / (double)(m->step - m->first_step);
     double left = each * (double)(m->steps - m->step) + 0.5;
@@ -254,14 +255,15 @@ static void progress_text(const metrics *m, const step_result *r, double tokens_
     snprintf(out + n, TEXT - (size_t)n, "  %s tokens/s  ETA %s", rate, eta);
 }
 
-/* Columns of the terminal; one that does not know has 80. */
+/* Returns the columns of the terminal; 80 if they are unknown. */
 static int columns(void) {
     struct winsize size;
     bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
     return known ? size.ws_col : 80;
 }
 
-/* Writes the line over the last one. A longer line than the terminal's would not go back as a whole. */
+/* Writes the line over the last one. It is cut to the terminal's width, because a longer line could not be
+ * overwritten as a whole. */
 static void draw_line(metrics *m, char *text) {
     int most = columns() - 1, n = (int)strlen(text);
     if (n > most) n = most > 0 ? most : 0;

@@ -194,7 +194,7 @@ static bool is_utf8(const char *text) {
     return string != NULL;
 }
 
-/* A resumed run finds its files by the paths in state.json, and JSON is text in UTF-8. */
+/* Checks that paths are UTF-8. A resumed run finds its files by the paths in state.json, and JSON is text in UTF-8. */
 static int check_paths(const train_options *o) {
     const struct { const char *name, *path; } all[] = {{"data", o->data}, {"init", o->init}, {"order", o->order}};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)

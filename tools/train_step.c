@@ -147,7 +147,7 @@ void trainer_close(trainer *r) {
     tg_parallel_free(r->parallel);
 }
 
-/* out [n, seq_len] = the tokens from each offset + shift on. */
+/* Fills out [n, seq_len] with the seq_len tokens that begin at each offset + shift. */
 static void fill(trainer *r, tg_tensor *out, tg_tokens *tokens, const int64_t *offsets, int64_t n, int64_t shift) {
     for (int64_t i = 0; i < n; i++)
         tg_tokens_read(tokens, offsets[i] + shift, r->seq_len, r->buffer + i * r->seq_len);
@@ -182,7 +182,8 @@ static double sum_of_fetched(trainer *r) {
     return sum;
 }
 
-/* The next micro-batch is sent before the work of this one is queued, so that it arrives meanwhile. */
+/* Runs one micro-batch. Its successor is sent to the device before the work of this one is queued, so that it
+ * arrives meanwhile. */
 static void run_micro_batch(trainer *r, int i, tg_tokens *tokens, const int64_t *offsets, const int64_t *next) {
     int now = r->turn;
     if (tokens && !r->sent) feed(r, r->in[now].ids, r->in[now].target, tokens, offsets);
@@ -200,7 +201,8 @@ static void end_step(trainer *r) {
     tg_optim_zero_grad(r->optim);
 }
 
-/* The whole step on inputs that are on the device; the host does nothing but queue it. */
+/* Queues the whole step, on inputs that are on the device already. The host does nothing else, so that the step can
+ * be captured. */
 static tg_status step_on_device(void *state, tg_ctx *ctx) {
     trainer *r = state;
     tg_tensor **ids = r->all, **target = ids + TARGETS * r->n_micro, **losses = ids + LOSSES * r->n_micro;
@@ -219,7 +221,7 @@ static void feed_all(trainer *r, tg_tensor **to, tg_tokens *tokens, const int64_
     for (int i = 0; i < r->n_micro; i++) feed(r, to[i], to[r->n_micro + i], tokens, offsets + i * r->micro);
 }
 
-/* Copies what was sent for this step to the inputs, whose addresses the graph has. */
+/* Copies the sequences that were sent for this step to the inputs whose addresses the captured graph uses. */
 static void take_sent(trainer *r) {
     bool grad = tg_tape_set_grad_mode(r->tape, false);
     for (int i = 0; i < 2 * r->n_micro; i++) tg_copy_(r->tape, r->all[i], r->all[NEXT * r->n_micro + i]);
@@ -236,7 +238,8 @@ static void feed_captured(trainer *r, tg_tokens *tokens, const int64_t *offsets,
     r->sent = next != NULL;
 }
 
-/* The first step allocates what outlives a step; the second one is captured. */
+/* Runs a step with --capture. The first step allocates what outlives a step, the second one is captured, and later
+ * ones replay the graph. */
 static void run_captured(trainer *r, tg_tokens *tokens, const int64_t *offsets, const int64_t *next) {
     if (tokens) feed_captured(r, tokens, offsets, next);
     if (r->graph)

@@ -73,7 +73,7 @@ typedef struct tg_gemm {
  * number rng.counter + position. In this way the elements of a shard draw by their place in the global tensor. The
  * innermost stride is mostly 1, so that a run of that digit draws consecutive numbers.
  *
- * In a captured step `moved` is on the device. Its seed and stream replace those of rng, and its counter is added to
+ * In a captured step `captured` is on the device. Its seed and stream replace those of rng, and its counter is added to
  * rng.counter.
  */
 enum { TG_DRAW_DIGITS = 8 };
@@ -81,7 +81,7 @@ typedef struct tg_draws {
     tg_rng rng;
     int n;
     int64_t extent[TG_DRAW_DIGITS], stride[TG_DRAW_DIGITS];
-    const tg_rng *moved; /* NULL: no captured step */
+    const tg_rng *captured; /* NULL: no captured step */
 } tg_draws;
 
 /* Returns the number of the draw, rng.counter included; 0 if d is NULL. */
@@ -246,12 +246,12 @@ struct tg_device_ops {
     void (*capture_free)(tg_ctx *ctx, void *graph);
     /* Copies in parallel with kernels (work.h): all five slots, or none; NULL: the slot copy does them at once.
      * host_alloc returns host memory that the device reaches by itself; NULL without an error: no more is available.
-     * copy_beside copies between such memory and the device, after what slots have queued so far and in parallel with
+     * copy_async copies between such memory and the device, after what slots have queued so far and in parallel with
      * what they queue later. It records *event after the copy, and creates the event if *event is NULL. On an error no
      * copy is in flight. */
     void *(*host_alloc)(tg_ctx *ctx, size_t bytes);
     void (*host_free)(tg_ctx *ctx, void *p, size_t bytes);
-    tg_status (*copy_beside)(tg_ctx *ctx, void *dst, const void *src, size_t bytes, tg_copy_kind kind, void **event);
+    tg_status (*copy_async)(tg_ctx *ctx, void *dst, const void *src, size_t bytes, tg_copy_kind kind, void **event);
     bool (*event_test)(tg_ctx *ctx, void *event); /* Returns whether the event has been reached, or has failed. */
     tg_status (*event_await)(tg_ctx *ctx, void *event); /* waits on the host */
 };

@@ -42,14 +42,14 @@ typedef struct tg_gradcheck_info {
     int64_t checked, kinks, unsure; /* numbers of elements or directions; checked includes kinks and unsure */
     double worst; /* largest |analytic - numerical| / (atol + rtol |numerical|) of the compared ones */
     bool failed;
-    bool faint;   /* the check passed, but every gradient is below atol, so any other as small would pass too */
+    bool inconclusive; /* the check passed, but every gradient is below atol, so any other as small would pass too */
     /* Class of a failure, a static string; NULL if the check passed. Wrong values: "sign", "factor", "zero",
      * "unwritten", "nan", "transpose", "places", "input", "sum", "scale", "term", "part", "independent", "formula".
      * Wrong behavior of backward: "overwrites", "adds", "writes", "zeros", "undefined", "layout", "unsteady", "taped".
      * "unknown": too few elements could be compared, or a sample that must be refused was accepted. */
     const char *cause;
     /* After a failure: input, element, both values, error estimate, likely cause. Otherwise: which elements were left
-     * out, and a warning if the check is faint; "" if there is nothing to say. */
+     * out, and a warning if the check is inconclusive; "" if there is nothing to say. */
     char report[1536];
 } tg_gradcheck_info;
 

@@ -68,7 +68,7 @@ typedef struct tg_comm_ops {
     /* Called while the host waits for something else, such as a device. `waited` is the number of seconds so far; a
      * negative value means that the wait has ended. Advances pending calls. Fails if the group has failed, or if the
      * request (NULL: none) can no longer finish. Never blocks. */
-    tg_status (*look)(tg_ctx *ctx, void *state, void *request, double waited);
+    tg_status (*poll)(tg_ctx *ctx, void *state, void *request, double waited);
     /* Device memory for fast collectives (tg_symmetric). Give all three slots or none. window_alloc allocates this
      * rank's memory; it returns NULL without an error if none is available. window_join makes the windows known to
      * all ranks; every rank calls it, with windows of one size. window_free frees one, even after close. */

@@ -6,7 +6,7 @@
 
 #include "kernels/convert.h"
 
-/* splitmix64 (Steele et al., OOPSLA 2014). */
+/* Returns the next number of splitmix64 (Steele et al., OOPSLA 2014). */
 uint64_t tg_sample_random(uint64_t *state) {
     uint64_t z = *state += 0x9E3779B97F4A7C15u;
     z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
@@ -41,7 +41,7 @@ static double draw(const tg_sample_input *s, int64_t i, tg_dtype grid, double ji
     }
     double v = s->lo == 0 && s->hi == 0 ? tg_sample_normal(state) : s->lo + (s->hi - s->lo) * tg_sample_uniform(state);
     if (s->zeros && i % s->zeros == s->zeros - 1) v = 0;
-    uint64_t aside = ~*state; /* separate, so that the values before the jitter do not depend on whether there is any */
+    uint64_t aside = ~*state; /* the jitter's own stream: the other values do not depend on it */
     return to_grid(v, grid) * (1 + jitter * (2 * tg_sample_uniform(&aside) - 1));
 }
 

@@ -29,7 +29,8 @@ static int64_t lay_out(const tg_shape *shape, tg_sample_layout layout, int64_t *
     return numel;
 }
 
-/* If rows share their memory, fills it through a handle that has one row instead of many. */
+/* Fills an input whose rows share their memory, through a handle that has one row instead of many. Fills other
+ * inputs directly. */
 static tg_status fill_shared(tg_tensor *x, const tg_sample_input *s, const tg_case_opts *o, uint64_t state) {
     int64_t shape[TG_MAX_DIMS];
     if (s->layout != TG_SAMPLE_EXPANDED || x->ndim == 0 || x->numel == 0) return tg_sample_fill(x, s, o, state);

@@ -29,8 +29,8 @@ const tg_sample *tg_sample_at(const tg_op *op, int i);
 /* Makes the inputs as tensors of the context. Gaps between strided elements hold NaN (for integers -1). */
 tg_status tg_case_open(tg_case *c, tg_ctx *ctx, const tg_op *op, int sample, const tg_case_opts *opts);
 void tg_case_close(tg_case *c);
-/* A tg_fn whose state is the case: records the op on in[]. An in-place op gets a copy of an in[0] that needs a
- * gradient, because it would refuse the leaf. */
+/* Records the op on in[]; a tg_fn whose state is the case. An in-place op gets a copy of in[0] if that needs a
+ * gradient, because the op would refuse such a leaf. */
 tg_status tg_case_run(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out);
 
 #endif

@@ -19,7 +19,7 @@ int tg_shard_axes(const tg_tensor *x, tg_axis out[TG_MAX_AXES]) {
     return n;
 }
 
-/* A tensor of experts is one that has a placement on an axis of the experts' grid. */
+/* A tensor of experts has a placement on an axis of the expert grid, so its replicas are counted on that grid. */
 int tg_shard_replica(const tg_parallel *p, const tg_tensor *x) {
     static const tg_axis dense[] = {TG_TP, TG_CP, TG_DP}, experts[] = {TG_ETP, TG_EP, TG_EDP};
     const uint32_t grid = 1u << TG_ETP | 1u << TG_EP | 1u << TG_EDP;

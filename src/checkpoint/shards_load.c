@@ -20,7 +20,7 @@ typedef struct source {
     const char *dir;
     int n, count; /* number of files, and of tensors in them */
     tg_safetensors *file[MAX_FILES];
-    uint8_t *known; /* [count] 1 if the tensor is in the list; in the order of files */
+    uint8_t *known; /* [count], in the order of the files: 1 if the tensor is in the list */
     tg_rng *stream; /* states of the random streams */
     int n_streams;
 } source;

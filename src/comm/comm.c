@@ -192,13 +192,13 @@ static int members(const colored *all, int n, int mine, int *ranks) {
 }
 
 /* Returns whether every rank is in a group of two or more. */
-static bool nobody_is_left_out(const colored *all, int n, int *ranks) {
+static bool none_is_left_out(const colored *all, int n, int *ranks) {
     for (int r = 0; r < n; r++)
         if (all[r].color < 0 || members(all, n, r, ranks) < 2) return false;
     return true;
 }
 
-/* For transports that move device memory. */
+/* Exchanges the colors over a transport that moves device memory. */
 static tg_status exchange_on_device(tg_comm *c, tg_transfer *call, const colored *mine, colored *all) {
     tg_ctx *ctx = c->ctx;
     tg_tensor *x = tg_from_host(ctx, TG_I64, TG_SHAPE(2), mine);
@@ -225,7 +225,7 @@ static tg_comm *split(tg_comm *c, colored mine, colored *all, int *ranks, const 
                       const void *site) {
     if (exchange_colors(c, mine, all, site) != TG_OK) return tg_comm_or_inert(NULL);
     if (mine.color < 0) return NULL;
-    bool together = nobody_is_left_out(all, c->size, ranks);
+    bool together = none_is_left_out(all, c->size, ranks);
     return tg_comm_split_known(c, ranks, members(all, c->size, c->rank, ranks), name, axis, together);
 }
 

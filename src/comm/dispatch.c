@@ -220,7 +220,7 @@ static tg_status check_dispatch(dispatch *e) {
     return settle(e);
 }
 
-/* In a group of one rank, dst receives src. */
+/* Copies src to dst: all that a call does in a group of one rank. */
 static tg_status copy_own(const dispatch *e) {
     tg_ctx *ctx = e->c->ctx;
     if (!e->t.dst || !e->t.src || e->t.dst == e->t.src) return TG_OK;

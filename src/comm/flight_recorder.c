@@ -41,7 +41,8 @@ static bool read_once(const tg_shared_text *b, char *text, size_t n) {
     return !(v & 1) && atomic_load_explicit(&b->version, memory_order_relaxed) == v;
 }
 
-/* If the writer died while writing, the version stays odd, and after 1000 attempts the text is taken as it is. */
+/* Reads a text, trying again while it is being written. If the writer died while writing, the version stays odd;
+ * then the text is taken as it is after 1000 attempts. */
 void tg_shared_text_read(const tg_shared_text *b, char *text, size_t n) {
     for (int i = 0; n && i < 1000 && !read_once(b, text, n); i++) continue;
 }

@@ -76,7 +76,7 @@ typedef struct tg_recorder {
     bool own;
 } tg_recorder;
 
-/* rank_slots NULL: the recorder gets one slot of its own, for rank `first` of `size`. */
+/* Makes a recorder over these rank slots. rank_slots NULL: it gets one slot of its own, for rank `first` of `size`. */
 tg_recorder *tg_recorder_new(tg_ctx *ctx, tg_rank_slot *rank_slots, int n, int first, int size, int me, bool threads);
 void tg_recorder_unref(tg_ctx *ctx, tg_recorder *b);
 

@@ -190,7 +190,8 @@ static void replayed_json(void *user, const tg_call_entry *call) {
     json_entry(r->s, r->b, r->i, call);
 }
 
-/* The list of a replay's calls is local to this rank, and a signal handler must not read it. */
+/* Calls fn for each call of a replay, if the entry is one of this rank. Other ranks' lists cannot be read, because
+ * the list of a replay's calls is local to its rank, and a signal handler must not read even its own. */
 static void replayed_of(sink *s, const tg_recorder *b, int i, const tg_call_entry *entry,
                         void (*fn)(void *user, const tg_call_entry *call)) {
     replayed r = {s, b, i, false};

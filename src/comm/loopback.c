@@ -2,7 +2,7 @@
  * counts the calls and moves no data. They need no control (protocol.h), as none of their calls waits. */
 #include "comm/comm.h"
 
-/* Dispatch copies in a group of one rank, so no call arrives here. */
+/* Starts nothing and makes no request. In a group of one rank dispatch copies by itself, and a plan moves no data. */
 static tg_status start_nothing(tg_ctx *ctx, void *state, const tg_transfer *call, void **request) {
     (void)ctx, (void)state, (void)call;
     *request = NULL;

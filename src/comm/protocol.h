@@ -38,7 +38,7 @@ typedef struct tg_member_view {
 typedef struct tg_control_ops {
     const char *busy, *missing; /* how an absent member is described, with and without a sign of life */
     const char *unfinished;     /* what a deadline says when all members have arrived; NULL: nothing */
-    int places;                 /* calls of a group that may be in flight; 0: waits for a slot name the older call */
+    int places;                 /* most calls of a group in flight, quoted when one waits for a slot; 0: not quoted */
     bool one_decides;           /* in recovery only the first member that has come decides; false: any member may */
 
     /* Facts about a call and the members */
@@ -60,7 +60,7 @@ typedef struct tg_control_ops {
     void (*begin)(tg_control *c, const tg_wait *w);     /* the checks begin: peers may see what this rank waits for */
     void (*over)(tg_control *c, const tg_wait *w);      /* the wait is over */
     void (*rest)(tg_control *c, const tg_wait *w, int round); /* spins, yields or sleeps; w NULL: no call is awaited */
-    void (*watch)(tg_control *c, const tg_wait *w);     /* in place of begin if the host waits elsewhere; returns */
+    void (*begin_poll)(tg_control *c, const tg_wait *w); /* in place of begin if the host waits elsewhere; returns */
     const char *(*broken)(tg_control *c); /* optional; the reason why nothing can arrive any more, or NULL */
     void (*settle)(tg_control *c, const tg_wait *w);    /* optional; ends disagreements that are not reported at once */
     void (*check)(tg_control *c, const tg_wait *w);     /* optional; after the members. w NULL: no call is awaited */
@@ -107,7 +107,7 @@ typedef struct tg_quoted {
     char site[TG_SITE_BYTES];
 } tg_quoted;
 
-/* "rank 1 called barrier() from main.c:7" */
+/* Writes a call as "rank 1 called barrier() from main.c:7". */
 void tg_quote(const tg_quoted *q, char *buf, size_t n, size_t *at);
 
 /* Ends the group unless it has failed already. culprit: a rank of the world; -1: none. */
@@ -134,7 +134,7 @@ void tg_control_check_peers(tg_control *c, const tg_wait *w);
 tg_status tg_control_wait(tg_control *c, void *request, void *place, uint64_t sequence);
 /* Called while the host waits elsewhere, for example for a device. waited: seconds so far; negative: that wait is
  * over. request NULL: the host waits for no call of the group. Advances calls and reports the group's failure. */
-tg_status tg_control_watch(tg_control *c, void *request, double waited);
+tg_status tg_control_poll(tg_control *c, void *request, double waited);
 
 /* ---- deadlock.c ---- */
 

@@ -38,7 +38,7 @@ tg_status tg_control_wait(tg_control *c, void *request, void *place, uint64_t se
     return s;
 }
 
-tg_status tg_control_watch(tg_control *c, void *request, double waited) {
+tg_status tg_control_poll(tg_control *c, void *request, double waited) {
     tg_wait w = {.request = request, .since = tg_system_now() - waited};
     bool over = waited < 0;
     if (!over) {
@@ -48,7 +48,7 @@ tg_status tg_control_watch(tg_control *c, void *request, double waited) {
     if (over || (request && c->mover->done(c, &w))) w.request = NULL;
     bool ended = c->ops->ended(c, w.request ? &w : NULL);
     if (!ended) {
-        c->ops->watch(c, w.request ? &w : NULL);
+        c->ops->begin_poll(c, w.request ? &w : NULL);
         if (w.request)
             tg_control_check_peers(c, &w);
         else if (c->ops->check)

@@ -47,7 +47,7 @@ struct tg_graph {
     stream *streams;
     int n_uses, room_uses, n_leaves, room_leaves, n_streams, forks;
     uint64_t current; /* id of the stream that draws */
-    tg_rng *moved;    /* states on the device, one per stream, and the host's copy to send */
+    tg_rng *states;   /* states on the device, one per stream, and the host's copy to send */
     tg_rng *words;
     tg_rider *rider;
 };
@@ -92,14 +92,14 @@ void tg_capture_gradient(const tg_tensor *x, bool read) {
     g->leaves[g->n_leaves++] = (leaf){.ref = tg_ref_of(x), .read = read, .before = gradient_now(x)};
 }
 
-const tg_rng *tg_capture_moved(tg_ctx *ctx, const tg_rng *state) {
+const tg_rng *tg_capture_rng(tg_ctx *ctx, const tg_rng *state) {
     tg_graph *g = ctx->capture;
     if (TG_LIKELY(!g)) return NULL;
     uint64_t id = tg_rng_id(ctx, state);
     for (int i = 0; i < g->n_streams; i++) {
         if (g->streams[i].id != id) continue;
         g->streams[i].draws = true;
-        return g->moved + i;
+        return g->states + i;
     }
     return NULL;
 }
@@ -159,7 +159,7 @@ static tg_status send_streams(tg_graph *g, bool first) {
         any = true;
     }
     if (!any) return TG_OK;
-    return ctx->run.ops->copy(ctx, g->moved, g->words, (size_t)g->n_streams * sizeof *g->words, TG_COPY_FROM_HOST);
+    return ctx->run.ops->copy(ctx, g->states, g->words, (size_t)g->n_streams * sizeof *g->words, TG_COPY_FROM_HOST);
 }
 
 static void move_streams(tg_graph *g) {
@@ -199,7 +199,7 @@ static tg_status open_memory(tg_graph *g) {
     if (!words)
         return tg_fail(ctx, TG_ERR_MEMORY, "tg_graph_new: out of memory on device \"%s\", or too many graphs are alive",
                        ctx->run.ops->name);
-    g->moved = tg_block_data(words);
+    g->states = tg_block_data(words);
     return TG_OK;
 }
 

@@ -5,9 +5,9 @@
 #include "base/recording.h"
 #include "core/context.h"
 
-/* Returns the address of the state to which a replay will have moved this stream of the context: the `moved` field
+/* Returns the address of the state to which a replay will have moved this stream of the context: the `captured` field
  * of tg_draws. */
-const tg_rng *tg_capture_moved(tg_ctx *ctx, const tg_rng *stream);
+const tg_rng *tg_capture_rng(tg_ctx *ctx, const tg_rng *stream);
 /* Notes that the step is about to change whether x has a gradient. read: the recording also depends on whether it
  * has one. */
 void tg_capture_gradient(const tg_tensor *x, bool read);

@@ -94,8 +94,8 @@ static tg_status choose_device(tg_ctx *ctx, const tg_device_ops *ops, const tg_c
                      ops->event_record && ops->event_wait && ops->event_free && ops->map && ops->fill && ops->iota &&
                      ops->reduce && ops->gemm && ops->take && ops->put_add && ops->random;
         if (!whole) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_ctx_new_on: the device table lacks a required slot");
-        if (ops->copy_beside && !(ops->host_alloc && ops->host_free && ops->event_test && ops->event_await))
-            return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_ctx_new_on: the device table lacks a slot that copy_beside needs");
+        if (ops->copy_async && !(ops->host_alloc && ops->host_free && ops->event_test && ops->event_await))
+            return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_ctx_new_on: the device table lacks a slot that copy_async needs");
         ctx->run.ops = ops;
     } else if (strcmp(name, "cpu") == 0) {
         ctx->run.ops = &tg_cpu_device;

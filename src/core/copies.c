@@ -170,7 +170,7 @@ static const tg_work_ops done_ops = {.size = sizeof(tg_work_ops), .name = "tg_do
 /* ---- Copies ---- */
 
 static tg_status start(copy *c, void *dst, const void *src, size_t bytes, tg_copy_kind kind) {
-    TG_TRY(c->ctx->run.ops->copy_beside(c->ctx, dst, src, bytes, kind, &c->event));
+    TG_TRY(c->ctx->run.ops->copy_async(c->ctx, dst, src, bytes, kind, &c->event));
     c->busy = true;
     return TG_OK;
 }
@@ -183,7 +183,7 @@ static bool outlives_steps(const tg_storage *s) {
 tg_status tg_copies_upload(tg_tensor *x, const void *src, size_t bytes) {
     tg_ctx *ctx = x->ctx;
     if (!bytes) return TG_OK;
-    if (!ctx->run.ops->copy_beside) return ctx->run.ops->copy(ctx, tg_data(x), src, bytes, TG_COPY_FROM_HOST);
+    if (!ctx->run.ops->copy_async) return ctx->run.ops->copy(ctx, tg_data(x), src, bytes, TG_COPY_FROM_HOST);
     copy *c = tg_storage_extra_of(x->storage) ? page_take(ctx, bytes) : NULL;
     tg_work *w = c ? tg_work_new(ctx, &upload_ops, c) : NULL;
     if (!w) {
@@ -211,7 +211,7 @@ static tg_status order_oldest(tg_ctx *ctx) {
  * as a gradient, may be overwritten without a check, so all later work of the device is ordered after the copy. */
 tg_work *tg_copies_download(tg_tensor *x, void *dst, size_t bytes, bool own) {
     tg_ctx *ctx = x->ctx;
-    if (!ctx->run.ops->copy_beside || !bytes) {
+    if (!ctx->run.ops->copy_async || !bytes) {
         if (bytes && ctx->run.ops->copy(ctx, dst, tg_data(x), bytes, TG_COPY_TO_HOST) != TG_OK) return NULL;
         return tg_work_new(ctx, &done_ops, NULL);
     }

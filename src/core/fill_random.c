@@ -4,7 +4,7 @@
 #include "core/rng.h"
 
 tg_status tg_fill_random_from(tg_tensor *x, tg_rng *from, tg_random kind, double a, double b) {
-    tg_draws d = {.rng = *from, .moved = tg_capture_moved(x->ctx, from)};
+    tg_draws d = {.rng = *from, .captured = tg_capture_rng(x->ctx, from)};
     from->counter += (uint64_t)x->numel;
     return x->ctx->run.ops->random(x->ctx, kind, tg_array_of(x), a, b, &d);
 }

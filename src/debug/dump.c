@@ -101,7 +101,7 @@ static void json_row(const tg_node *n, int64_t i, char *buf, size_t size, size_t
 
 /* ---- Graphviz: a box for each op, an ellipse for each tensor that no op has made ---- */
 
-/* A node is named after its first output, any other tensor after itself. */
+/* Returns the number in a node's name, which is that of its first output, or else of the tensor itself. */
 static unsigned long long dot_id(const tg_tensor *x) {
     return id_of(x->node && x->node->n_out ? tg_node_out(x->node)[0] : x);
 }

@@ -134,7 +134,7 @@ static int64_t list_way(tg_tape *t, const tg_node *from, const tg_tensor *x, uin
     return n_steps;
 }
 
-/* A hook that runs before the tensor's own hooks. */
+/* Measures the gradient before the tensor's own hooks run. It is a hook that runs first. */
 static tg_status probe(void *user, tg_tape *t, tg_tensor *x, tg_tensor **grad) {
     step *s = user;
     (void)t, (void)x;

@@ -15,7 +15,7 @@ void tg_diff_say(char *buf, size_t size, const char *format, ...) {
     va_end(ap);
 }
 
-/* Sums over the pairs (gradient, difference) of one part. */
+/* Sums over the compared pairs (gradient, difference) of one part. */
 typedef struct tally {
     int64_t wrong, worst;
     double excess, error; /* of the worst pair */
@@ -164,11 +164,11 @@ static void say_left_out(tg_diff *d) {
 }
 
 /* Reports that no compared value reaches the absolute tolerance, which would then accept other small gradients too. */
-static void say_faint(tg_diff *d) {
+static void say_inconclusive(tg_diff *d) {
     tg_gradcheck_info *r = d->result;
     size_t at = strlen(r->report);
     if (r->failed || d->seen || d->atol == 0 || r->kinks + r->unsure == r->checked) return;
-    r->faint = true;
+    r->inconclusive = true;
     tg_diff_say(r->report + at, sizeof r->report - at,
                 "%s%s: no gradient reaches atol, %g, so any other as small would have passed too. Scale the function, "
                 "or use a smaller atol",
@@ -186,6 +186,6 @@ tg_status tg_diff_compare(tg_diff *d) {
         if (status == TG_OK && t.wrong) report(d, part, d->projections ? d->projections : d->parts[part].n, &t);
     }
     if (status == TG_OK) say_left_out(d);
-    if (status == TG_OK) say_faint(d);
+    if (status == TG_OK) say_inconclusive(d);
     return status;
 }

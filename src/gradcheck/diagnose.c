@@ -107,8 +107,8 @@ static bool moved(const tg_diff *d, int64_t n, double scale) {
     return strange <= n - count;
 }
 
-/* Returns the other input of the same shape whose gradient got is, or -1. If backward's gradient of that input is
- * wrong too, differences of a few of its elements decide. */
+/* Returns the other input of the same shape that `got` is the gradient of, or -1. If backward's gradient of that
+ * input is wrong too, it cannot serve for the comparison; then differences of a few of its elements decide. */
 static int belongs_to(tg_diff *d, int part, int64_t n, double scale) {
     const tg_diff_part *p = &d->parts[part];
     for (int k = 0; k < d->n_parts; k++) {

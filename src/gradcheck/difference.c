@@ -207,7 +207,7 @@ static tg_status best_window(ladder *l, tg_slope *out) {
     return status;
 }
 
-/* Rounds to a power of two, so that the step is exact. */
+/* Returns the nearest power of two, so that adding the step to x is exact. */
 static double power_of_two(double h) { return exp2(round(log2(h))); }
 
 tg_status tg_diff_window(tg_diff *d, int part, int64_t i, double h, tg_slope *out) {
@@ -215,7 +215,8 @@ tg_status tg_diff_window(tg_diff *d, int part, int64_t i, double h, tg_slope *ou
     return window(&l, 0, out);
 }
 
-/* Estimates the slope. The noise is that of the outputs that have a weight already or get one during this call. */
+/* Estimates the slope. The noise that counts is that of the outputs that have a weight already or get one during
+ * this call. */
 static tg_status measure(tg_diff *d, int part, int64_t i, double size, tg_slope *out) {
     ladder l = {.d = d, .part = part, .i = i, .h = power_of_two(d->eps * (size > 1 ? size : 1))};
     tg_status status = best_window(&l, out);
@@ -254,7 +255,9 @@ static tg_status claims(tg_diff *d, int part, int64_t i, bool *depends) {
     return status;
 }
 
-/* An output that no step has moved usually does not depend on the coordinate, and then its rounding adds no noise.
+/* Finds outputs that rounding may hide, and gives them a weight so that their noise counts.
+ *
+ * An output that no step has moved usually does not depend on the coordinate, and then its rounding adds no noise.
  * But if it is so large that rounding could hide a change, a larger step is taken: an output that moves then depends
  * on the coordinate. If backward says that an output depends on it although nothing moved, that can be neither
  * confirmed nor refuted, so its noise counts too. */

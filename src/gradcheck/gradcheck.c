@@ -158,9 +158,10 @@ static tg_status make_seeds(tg_check_run *r) {
     return r->ctx->run.status;
 }
 
-/* Decides whether a gradient that is not finite was computed or left in memory: a value that is not finite after it
- * was added to zeros has been computed. With more than one op this proves nothing, since the gradient of a result in
- * between is never added to zeros. d->direction is still unused here. */
+/* Decides whether a gradient that is not finite was computed or was left in memory. Backward is run again and adds
+ * to zeros: what is not finite afterwards was computed. This holds only for a function of a single op, because
+ * gradients of intermediate results are never added to zeros. Uses d->direction, which is still unused at this
+ * point. */
 static tg_status look_at_nan(tg_check_run *r) {
     tg_diff *d = &r->d;
     int ops = 0;

@@ -36,13 +36,13 @@ tg_status tg_check_read(tg_check_run *r, double *y);
 tg_status tg_check_gradient(tg_check_run *r, tg_tensor *const *roots, tg_tensor *const *seeds, int n, tg_grad_mode mode,
                             bool retain, double *gx);
 
-/* side_effects.c: checks of backward other than the values of gradients. The function must be recorded on the tape.
- * tg_check_unchanged runs the first backward, fills d.gx, and checks that no other tensor changes. tg_check_extras runs
- * backward again in several ways. */
+/* In side_effects.c: check backward in other respects than the values of gradients. The function must be recorded on
+ * the tape. tg_check_unchanged runs the first backward, fills d.gx, and checks that no other tensor changes.
+ * tg_check_extras runs backward again in several ways. */
 tg_status tg_check_unchanged(tg_check_run *r);
 tg_status tg_check_extras(tg_check_run *r);
 
-/* second_order.c: checks derivatives that are recorded as ops (tg_grad with .create_graph, tg_jvp) and second
+/* In second_order.c: checks derivatives that are recorded as ops (tg_grad with .create_graph, tg_jvp) and second
  * derivatives. Does nothing if the check has failed already. */
 tg_status tg_check_taped(tg_check_run *r);
 

@@ -50,8 +50,8 @@ static tg_status check_refused(tg_check_run *r, tg_case *c) {
     return tg_fail(ctx, TG_ERR_GRADIENT, "%s", r->d.result->report);
 }
 
-/* Differences are taken on row-major copies of the inputs, because elements that share memory cannot be moved one by
- * one. */
+/* Checks one sample. Differences are taken on row-major copies of the inputs, because elements that share memory
+ * cannot be moved one by one. */
 static tg_status check_sample(tg_check_run *r, const tg_op *op, int sample) {
     tg_case_opts o = {.dtype = TG_F64, .seed = r->d.seed + 1};
     tg_case c, rows;

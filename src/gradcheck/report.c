@@ -22,7 +22,7 @@ typedef struct subject {
 
 /* ---- Writing ---- */
 
-/* JSON has no numbers that are not finite; strings stand for them. */
+/* Returns v as JSON. JSON has no numbers that are not finite; strings stand for them. */
 static json_t *number(double v) {
     if (isfinite(v)) return json_real(v);
     return json_string(isnan(v) ? "nan" : v > 0 ? "inf" : "-inf");

@@ -96,8 +96,8 @@ static tg_status check_jvp(tg_check_run *r, int part, uint64_t *state) {
 
 /* ---- Second derivatives: the check of the gradients as a function ---- */
 
-/* The function that is checked for second derivatives: it returns the gradients of the roots. Adding 0 x connects
- * them to every input, even if a gradient depends on no input, like that of a linear function. */
+/* Computes the gradients of the roots; this is the function that is checked for second derivatives. Adding 0 x
+ * connects the gradients to every input, even if one depends on no input, like that of a linear function. */
 static tg_status gradient_fn(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
     tg_check_run *r = state;
     tg_tape_set_grad_mode(t, true);

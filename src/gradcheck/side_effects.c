@@ -47,8 +47,8 @@ static tg_status hash_all(tg_check_run *r, uint64_t *h, bool again) {
     return TG_OK;
 }
 
-/* Runs with the first backward of all, because one that writes the same bytes again would leave no trace in a later
- * one. */
+/* Checks that the very first backward changes nothing else. A backward that overwrites a tensor leaves no trace in a
+ * later run, because it then writes the same bytes again. */
 tg_status tg_check_unchanged(tg_check_run *r) {
     int64_t n = r->n_roots;
     for (const tg_node *node = r->t->first; node; node = node->next) n += node->flags & TG_N_LEAF ? 0 : kept_by(node);
@@ -81,8 +81,8 @@ static void must_agree(tg_diff *d, const double *got, const double *expected, do
         }
 }
 
-/* Adding once more may round differently from doubling, if a fused multiply-add or a sum of many terms adds directly
- * to the gradient. Hence the margin. */
+/* Checks that a second backward adds the same gradient once more. The sum may differ by rounding from twice the
+ * gradient, if a fused multiply-add or a sum of many terms adds directly to it. Hence the margin. */
 static tg_status check_twice(tg_check_run *r, double *gx) {
     tg_diff *d = &r->d;
     TG_TRY(tg_check_gradient(r, r->roots, r->seeds, r->n_roots, TG_GRAD_WRITE, true, gx));
@@ -126,7 +126,7 @@ static tg_tensor *spread(const tg_tensor *g) {
     return x;
 }
 
-/* Cotangents may have any layout: those of a sum or a transpose are views. */
+/* Checks that the layout of cotangents does not matter: those of a sum or a transpose are views. */
 static tg_status check_strided(tg_check_run *r, double *gx) {
     tg_diff *d = &r->d;
     for (int i = 0; i < r->n_roots; i++) r->mixed[i] = spread(r->seeds[i]);
@@ -158,8 +158,9 @@ static tg_status check_again(tg_check_run *r, double *gx) {
     return TG_OK;
 }
 
-/* d.origin and d.direction are unused until differences are taken. If the gradient is not finite these checks are
- * skipped, since the comparison with differences reports more detail. */
+/* Runs the checks that need further backward passes. They use d.origin and d.direction, which are unused until
+ * differences are taken. If the gradient is not finite they are skipped, since the comparison with differences
+ * reports more detail. */
 tg_status tg_check_extras(tg_check_run *r) {
     double *gx = r->d.origin;
     if (!isfinite(tg_diff_largest(r->d.gx, r->d.n))) return TG_OK;

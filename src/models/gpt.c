@@ -333,15 +333,16 @@ static tg_status enter(const tg_module *gpt, const tg_tape *t, const char *who) 
     return t ? TG_OK : tg_fail(gpt->ctx, TG_ERR_ARGUMENT, "%s: the tape is NULL", who);
 }
 
-/* Returns the factor of the output matrix: the output of the last norm, gathered or copied for a sharded product. */
+/* Returns the input of the output matrix's product: the output of the last norm, gathered or copied if the product
+ * is sharded. */
 static tg_tensor *head_input(const tg_gpt_config *c, tg_tape *t, tg_tensor *x) {
     if (tg_gpt_tp(c) == 1) return x;
     return tg_is_sequence_parallel(c->parallel) ? tg_gather_from_sp(t, x, tg_gpt_tp_comm(c), NULL)
                                        : tg_copy_to_tp(t, x, tg_gpt_tp_comm(c));
 }
 
-/* Whether lm_head is a module of the caller's. It is then called, and returns logits [.., vocab], either whole or,
- * over tp ranks, as shards of the last dim. */
+/* Returns whether lm_head is a module of the caller's. It is then called, and returns logits [.., vocab], either
+ * whole or, over tp ranks, as shards of the last dim. */
 static bool head_is_given(const tg_module *gpt) {
     const tg_gpt_config *c = &state_of(gpt)->c;
     const tg_module *head = is_tied(c) ? NULL : tg_module_child(gpt, "lm_head");
@@ -361,7 +362,7 @@ static tg_tensor *logits_of(tg_module *gpt, tg_tape *t, tg_tensor *x) {
     return tg_slice(t, y, tg_ndim(y) - 1, 0, c->vocab, 1);
 }
 
-/* Returns y. After an error, reports that this rank has missed collectives of its peers. */
+/* Returns y. After an error, notifies the peers that this rank has missed their collectives. */
 static tg_tensor *leave(const tg_module *gpt, tg_tensor *y) {
     if (gpt && gpt->ops == &gpt_ops) tg_comm_missed(tg_gpt_tp_comm(&state_of(gpt)->c), gpt->ctx->run.status);
     return y;

@@ -7,7 +7,8 @@
 #include "nn/module.h"
 #include "parallel/tp/layers.h"
 
-/* A norm that runs again in backward. The layer's owner may free the norm before, so it is found by its name. */
+/* A norm that runs again in backward. The caller may free or replace the layer before that, so the norm is found by
+ * its name. */
 typedef struct tg_layer_norm_of {
     tg_module *layer;
     const char *name;
@@ -28,13 +29,14 @@ struct tg_gpt_cache {
     tg_tensor *kv[]; /* the keys of each layer, then its values: [b, kv_heads, positions, head_dim] */
 };
 
-/* The cached keys and values of one attention, to which it appends the present ones. NULL while training. */
+/* The cached keys and values of one attention, and the position at which it appends the new ones. Functions get NULL
+ * in training. */
 typedef struct tg_past {
     tg_tensor *k, *v;
     int64_t length;
 } tg_past;
 
-/* The number of tensor-parallel ranks; 1: plain layers are used. */
+/* Returns the number of tensor-parallel ranks; 1: plain layers are used. */
 static inline int tg_gpt_tp(const tg_gpt_config *c) { return tg_parallel_size(c->parallel, TG_TP); }
 static inline tg_comm *tg_gpt_tp_comm(const tg_gpt_config *c) { return tg_parallel_comm(c->parallel, TG_TP); }
 /* Returns the number of rows of the embedding and of the output matrix: the vocabulary and its padding. */

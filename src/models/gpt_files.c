@@ -84,7 +84,8 @@ static tg_status read_rope_of(const tg_json *j, const char *key, tg_gpt_config *
     return optional_positive(&rope, "rope_theta", &c->rope_base);
 }
 
-/* If a file has both keys, Hugging Face takes the older one. */
+/* Reads the options of rotary positions. If a file has both keys, the older one (rope_scaling) counts, as in Hugging
+ * Face transformers. */
 static tg_status read_rope(const tg_json *j, tg_gpt_config *c) {
     TG_TRY(optional_positive(j, "rope_theta", &c->rope_base));
     TG_TRY(read_rope_of(j, "rope_parameters", c));
@@ -190,7 +191,7 @@ static bool ends_with(const char *s, const char *tail) {
     return n >= k && strcmp(s + n - k, tail) == 0;
 }
 
-/* Whether the weight is one of GPT-2's four projections, which are stored transposed. */
+/* Returns whether the weight is one of GPT-2's four projections, which are stored transposed. */
 static bool conv1d(const char *path) {
     return ends_with(path, ".c_attn.weight") || ends_with(path, ".c_proj.weight") || ends_with(path, ".c_fc.weight");
 }
@@ -236,7 +237,7 @@ static bool ignorable(const char *name) {
            ends_with(name, ".rotary_emb.inv_freq");
 }
 
-/* Whether the file's tensor belongs to the model or may be ignored, such as the masks "attn.bias" of GPT-2. */
+/* Returns whether the file's tensor belongs to the model or may be ignored, such as the masks "attn.bias" of GPT-2. */
 static bool known(const tg_module *gpt, const char *name) {
     char full[256];
     if (ignorable(name) || tg_module_find(gpt, name)) return true;
@@ -353,7 +354,7 @@ static tg_status save_weights(tg_module *gpt, const char *path, const char *conf
     return s;
 }
 
-/* config.json is written last: a directory that has it is complete. */
+/* Writes both files, config.json last: a directory that has it is complete. */
 static tg_status save_files(tg_module *gpt, const char *config, const char *weights) {
     tg_ctx *ctx = gpt->ctx;
     char sum[TG_CHECKSUM_DIGITS + 1] = "";

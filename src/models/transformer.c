@@ -24,7 +24,7 @@ tg_tensor *tg_module_own_at(const tg_module *m, const char *child, const char *n
 
 static const tg_module_ops attention_ops, layer_ops;
 
-/* Whether m is the library's own layer. Another module in its place cannot use a cache. */
+/* Returns whether m is the library's own layer. Another module in its place cannot use a cache. */
 static bool is_own(const tg_module *m, const tg_module_ops *ops) {
     if (!m || m->ops == ops) return m;
     tg_fail(m->ctx, TG_ERR_UNSUPPORTED,
@@ -43,8 +43,9 @@ static tg_tensor *split_heads(tg_tape *t, tg_tensor *x, int64_t d) {
     return tg_permute(t, v, (tg_dims){4, {1, 2, 0, 3}});
 }
 
-/* For fewer key-value heads than ranks: every rank has all heads, repeats them so that there is one for each rank,
- * and takes its own. [s, b, heads d], the same on every rank -> [s, b, d]. */
+/* Returns this rank's head, if there are fewer key-value heads than ranks. Every rank has computed all heads: it
+ * repeats them so that there is one for each rank, and takes its own. [s, b, heads d], the same on every rank -> [s,
+ * b, d]. */
 static tg_tensor *own_head(const tg_gpt_config *c, tg_tape *t, tg_tensor *x) {
     int64_t s = tg_dim(x, 0), b = tg_dim(x, 1), d = c->head_dim, times = tg_gpt_tp(c) / c->kv_heads;
     x = tg_reshape(t, x, (tg_shape){5, {s, b, c->kv_heads, 1, d}});
@@ -225,7 +226,8 @@ static tg_module *finish(tg_ctx *ctx, tg_module *m) {
     return tg_module_new(NULL, ctx ? &layer_ops : NULL, NULL);
 }
 
-/* Residual projections start smaller by the root of the number of residual additions (Radford et al., 2019). */
+/* Returns the standard deviation of the weights of projections whose output is added to the residual: it is divided
+ * by the root of the number of such additions (Radford et al., 2019). */
 static double projection_std(const tg_gpt_config *c) { return c->init_std / sqrt(2.0 * (double)c->layers); }
 
 typedef enum projection_kind { COLUMN, ROW, WHOLE } projection_kind;

@@ -376,8 +376,8 @@ static tg_tensor *softmax_beside(tg_tape *t, tg_tensor *s, tg_tensor *sink) {
     if (sink->dtype != s->dtype) sink = tg_cast(t, sink, (tg_dtype)s->dtype);
     if (s->shape[3] == 0) return s;
     tg_tensor *most = tg_detach(t, tg_maximum(t, tg_max(t, s, TG_DIMS(-1), true), sink));
-    tg_tensor *e = tg_exp(t, tg_sub(t, s, most)), *beside = tg_exp(t, tg_sub(t, sink, most));
-    return tg_div(t, e, tg_add(t, tg_sum(t, e, TG_DIMS(-1), true), beside));
+    tg_tensor *e = tg_exp(t, tg_sub(t, s, most)), *extra = tg_exp(t, tg_sub(t, sink, most));
+    return tg_div(t, e, tg_add(t, tg_sum(t, e, TG_DIMS(-1), true), extra));
 }
 
 /* Uses the full matrix of scores. Hidden scores are finite, so that a row that sees no key has a gradient of 0 and

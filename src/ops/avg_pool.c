@@ -138,7 +138,7 @@ static const tg_sample avg_pool1d_samples[] = {
     {.note = "transposed", .params = POOL1(2, 1, 0, false), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 2, 3, 4)}},
     {.note = "expanded", .params = POOL1(2, 1, 1, true), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 2, 2, 4)}},
     {.note = "one element", .params = POOL1(1, 1, 0, false), .n_in = 1, .in = {TG_S(1, 1, 1)}},
-    {.note = "nobody", .params = POOL1(2, 2, 0, true), .n_in = 1, .in = {TG_S(0, 2, 4)}},
+    {.note = "empty batch", .params = POOL1(2, 2, 0, true), .n_in = 1, .in = {TG_S(0, 2, 4)}},
     {.note = "windows that are padding but for x", .params = POOL1(INT64_C(1) << 62, 1, INT64_C(1) << 61, true),
      .n_in = 1, .in = {TG_S(2, 2, 3)}},
     {.note = "too much padding", .params = POOL1(3, 1, 2, false), .n_in = 1, .in = {TG_S(1, 1, 4)},

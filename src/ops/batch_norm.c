@@ -202,7 +202,7 @@ static const tg_sample batch_norm_samples[] = {
            TG_S_AS(TG_SAMPLE_STRIDED, 4), TG_S_ABSENT, TG_S_ABSENT),
     SAMPLE("equal members", BATCH, TG_S_AS(TG_SAMPLE_EXPANDED, 2, 4, 3), TG_S(4), TG_S(4), TG_S_ABSENT, TG_S_ABSENT),
     SAMPLE("far from zero", BATCH, TG_S_IN(100, 102, 2, 4, 3), TG_S(4), TG_S(4), BUFFER(4), BUFFER(4)),
-    SAMPLE("nobody", BATCH, TG_S(0, 4, 3), TG_S(4), TG_S(4), BUFFER(4), BUFFER(4)),
+    SAMPLE("empty batch", BATCH, TG_S(0, 4, 3), TG_S(4), TG_S(4), BUFFER(4), BUFFER(4)),
     REFUSED(SHAPE, "no channels", BATCH, TG_S(4), TG_S_ABSENT, TG_S_ABSENT, TG_S_ABSENT, TG_S_ABSENT),
     REFUSED(SHAPE, "w of another size", BATCH, TG_S(2, 4, 3), TG_S(3), TG_S(4), TG_S_ABSENT, TG_S_ABSENT),
     REFUSED(SHAPE, "one value a channel", BATCH, TG_S(1, 4, 1), TG_S(4), TG_S(4), BUFFER(4), BUFFER(4)),

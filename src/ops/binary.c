@@ -17,7 +17,7 @@
      .in = {AT(a0, a1, TG_SAMPLE_TRANSPOSED, 3, 5), AT(b0, b1, TG_SAMPLE_STRIDED, 3, 5)}},                     \
     {.note = "expanded", .n_in = 2, .in = {AT(a0, a1, TG_SAMPLE_EXPANDED, 3, 5), ROWS(b0, b1, 3, 5)}},         \
     {.note = "size 1", .n_in = 2, .in = {ROWS(a0, a1, 1), ROWS(b0, b1, 1)}},                                   \
-    {.note = "scalar beside a matrix", .n_in = 2, .in = {ROWS(a0, a1, 2, 3), {.lo = (b0), .hi = (b1)}}},       \
+    {.note = "scalar and a matrix", .n_in = 2, .in = {ROWS(a0, a1, 2, 3), {.lo = (b0), .hi = (b1)}}},       \
     {.note = "scalars", .n_in = 2, .in = {{.lo = (a0), .hi = (a1)}, {.lo = (b0), .hi = (b1)}}},                \
     {.note = "empty", .n_in = 2, .in = {ROWS(a0, a1, 0, 4), ROWS(b0, b1, 1, 4)}},                              \
     {.note = "other dtypes", .n_in = 2, .in = {ROWS(a0, a1, 3), TG_S_INDEX(2, 3)}, .refused = TG_ERR_DTYPE},   \

@@ -433,7 +433,7 @@ static const tg_sample conv1d_samples[] = {
            TG_S_AS(TG_SAMPLE_TRANSPOSED, 2, 3, 2), TG_S_AS(TG_SAMPLE_STRIDED, 2)),
     SAMPLE("equal images", CONV1(1, 0, 1, 1), TG_S_AS(TG_SAMPLE_EXPANDED, 2, 2, 4), TG_S(2, 2, 2), TG_S(2)),
     SAMPLE("one of all", CONV1(1, 0, 1, 1), TG_S(1, 1, 1), TG_S(1, 1, 1), TG_S(1)),
-    SAMPLE("nobody", CONV1(1, 0, 1, 1), TG_S(0, 2, 4), TG_S(2, 2, 3), TG_S(2)),
+    SAMPLE("empty batch", CONV1(1, 0, 1, 1), TG_S(0, 2, 4), TG_S(2, 2, 3), TG_S(2)),
     {.note = "too few dims", .params = CONV1(1, 0, 1, 1), .n_in = 3, .in = {TG_S(2, 4), TG_S(2, 2, 3), TG_S(2)},
      .refused = TG_ERR_SHAPE},
     {.note = "b of another size", .params = CONV1(1, 0, 1, 1), .n_in = 3,

@@ -88,9 +88,9 @@ typedef struct diagonal {
 static diagonal find_diagonal(const tg_tensor *x, int64_t k) {
     int64_t rows = x->shape[0], cols = x->shape[1];
     if (k >= cols || k <= -rows) return (diagonal){0, 0, 1};
-    int64_t below = k < 0 ? -k : 0, beside = k > 0 ? k : 0;
-    int64_t n = rows - below < cols - beside ? rows - below : cols - beside;
-    return (diagonal){below * x->stride[0] + beside * x->stride[1], n, x->stride[0] + x->stride[1]};
+    int64_t below = k < 0 ? -k : 0, right = k > 0 ? k : 0;
+    int64_t n = rows - below < cols - right ? rows - below : cols - right;
+    return (diagonal){below * x->stride[0] + right * x->stride[1], n, x->stride[0] + x->stride[1]};
 }
 
 static tg_status diag_infer(tg_call *c) {

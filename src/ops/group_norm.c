@@ -83,7 +83,7 @@ static const tg_sample group_norm_samples[] = {
     {.note = "equal members", .params = GROUPS(2), .n_in = 3,
      .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 2, 4, 3), TG_S(4), TG_S(4)}},
     {.note = "far from zero", .params = GROUPS(2), .n_in = 3, .in = {TG_S_IN(100, 102, 2, 4, 3), TG_S(4), TG_S(4)}},
-    {.note = "nobody", .params = GROUPS(2), .n_in = 3, .in = {TG_S(0, 4, 3), TG_S(4), TG_S(4)}},
+    {.note = "empty batch", .params = GROUPS(2), .n_in = 3, .in = {TG_S(0, 4, 3), TG_S(4), TG_S(4)}},
     {.note = "no places", .params = GROUPS(2), .n_in = 3, .in = {TG_S(2, 4, 0), TG_S(4), TG_S(4)}},
     {.note = "uneven groups", .params = GROUPS(3), .n_in = 3, .in = {TG_S(2, 4, 3), TG_S(4), TG_S(4)},
      .refused = TG_ERR_SHAPE},

@@ -237,7 +237,7 @@ static const tg_sample max_pool1d_samples[] = {
     {.note = "transposed", .params = POOL1(2, 1, 0, 1), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 2, 3, 4)}},
     {.note = "equal images", .params = POOL1(2, 1, 1, 1), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 2, 2, 4)}},
     {.note = "one element", .params = POOL1(1, 1, 0, 1), .n_in = 1, .in = {TG_S(1, 1, 1)}},
-    {.note = "nobody", .params = POOL1(2, 2, 0, 1), .n_in = 1, .in = {TG_S(0, 2, 4)}},
+    {.note = "empty batch", .params = POOL1(2, 2, 0, 1), .n_in = 1, .in = {TG_S(0, 2, 4)}},
     {.note = "too much padding", .params = POOL1(3, 1, 2, 1), .n_in = 1, .in = {TG_S(1, 1, 4)},
      .refused = TG_ERR_ARGUMENT},
     {.note = "padding alone", .params = POOL1(2, 1, 1, 3), .n_in = 1, .in = {TG_S(1, 1, 2)},

@@ -109,7 +109,7 @@ static tg_status check_leaf(const tg_tensor *x, tg_axis axis, tg_axis asked, tg_
     return TG_OK;
 }
 
-/* yet: the axes on which the leaf may still be placed later. */
+/* Places a leaf on one axis. yet: the axes on which it may still be placed later. */
 static tg_status declare(tg_tensor *x, tg_axis axis, tg_placement to, uint32_t yet) {
     tg_ctx *ctx = x->ctx;
     if (!(tg_grid_axes(ctx) >> axis & 1)) return TG_OK; /* one rank: any placement is the same */

@@ -67,7 +67,7 @@ static int64_t run_of(const int64_t *o, int64_t m) {
     return n;
 }
 
-/* Whether every run of n of the m numbers has the same steps as the first run. */
+/* Returns whether every run of n of the m numbers has the same steps as the first run. */
 static bool runs_alike(const int64_t *o, int64_t m, int64_t n) {
     if (m % n) return false;
     for (int64_t i = 0; i < m; i++)
@@ -191,7 +191,7 @@ static tg_status draws_of(tg_ctx *ctx, const digits *d, tg_draws *out) {
             ctx, TG_ERR_UNSUPPORTED,
             "random draws: the positions of this shard in the global tensor need more than %d digits; shard fewer dims",
             TG_DRAW_DIGITS);
-    *out = (tg_draws){.rng = ctx->rng, .moved = tg_capture_moved(ctx, &ctx->rng)};
+    *out = (tg_draws){.rng = ctx->rng, .captured = tg_capture_rng(ctx, &ctx->rng)};
     out->rng.counter += (uint64_t)d->base;
     if (d->n == 0 || (d->n == 1 && d->step[0] == 1)) return TG_OK;
     out->n = d->n;
@@ -233,7 +233,7 @@ tg_status tg_draws_take(tg_ctx *ctx, int ndim, const int64_t *shape, const tg_pl
     *out = (tg_draws){.n = 0};
     TG_TRY(stream_of(ctx, at, false, &from));
     out->rng = *from;
-    out->moved = tg_capture_moved(ctx, from);
+    out->captured = tg_capture_rng(ctx, from);
     if (!placed(ctx, at)) {
         from->counter += (uint64_t)tg_row_major(ndim, shape, NULL);
         return TG_OK;
@@ -301,7 +301,8 @@ static bool next_part(layout *l) {
     return false;
 }
 
-/* A dim whose pieces are not an affine function of digits is filled piece by piece. */
+/* Fills x in one call of the kernel, or in several: a dim whose pieces are not an affine function of digits is
+ * filled piece by piece. */
 tg_status tg_fill_random_placed(tg_tensor *x, tg_random kind, double a, double b, bool expert) {
     tg_ctx *ctx = x->ctx;
     const tg_placements *p = tg_place_of(x);

@@ -35,7 +35,7 @@ tg_rules *tg_rules_of(tg_call *c) {
     return impl(c)->rules = r;
 }
 
-/* Without a grid nothing is placed, and the statements of ops are not kept. */
+/* Returns whether the statements of ops are kept. Without a grid nothing is placed, and they are not. */
 static bool has_axes(const tg_call *c) { return tg_grid_axes(c->ctx) != 0; }
 
 /* ---- Statements of infer ---- */

@@ -9,7 +9,7 @@ static tg_call_impl *impl(const tg_call *c) { return c->impl; }
 
 /* ---- Inputs that need a gradient ---- */
 
-/* Whether the op has a derivative and an output of a floating-point dtype. */
+/* Returns whether the op has a derivative and an output of a floating-point dtype. */
 static bool gives_gradients(const tg_call *c) {
     if (!c->op->backward && !c->op->vjp) return false;
     for (int i = 0; i < c->n_out; i++)
@@ -114,8 +114,8 @@ static const char *twin_of(const tg_op *op) {
     return "gather it first (tg_gather_from, tg_all_gather), or move the shard to another dim (tg_reshard)";
 }
 
-/* The mean of a cross-entropy is over the dims of its target, the last input. They are also the dims of the first
- * input before its last one. */
+/* Returns the remedy for a refused shard of input i. A cross-entropy takes the mean over the dims of its target,
+ * which is the last input. Its first input has the same dims, and after them the classes. */
 static const char *remedy_of(const on_axis *o, int i) {
     const char *name = o->c->op->name;
     bool loss = strstr(name, "cross_entropy") != NULL;
@@ -166,8 +166,8 @@ static int summed_dim(const tg_rules *r, int i, int ndim, int nth) {
     return -1;
 }
 
-/* The sharded dim is summed: each rank computes its own terms of the sum, so every input must be sharded along that
- * dim in the same way. */
+/* Places the result of an op whose summed dim is sharded. Each rank computes its own terms of the sum, so every
+ * input must be sharded along that dim in the same way. */
 static tg_status sum_over_shards(const on_axis *o, int first, tg_placement *to) {
     tg_placement p = at(o, first);
     int nth = nth_summed(o->r, first, p.dim);

@@ -18,7 +18,7 @@ static tg_status state(tg_call *c, tg_shard_rule move, int dim, int to) {
 
 static bool sharded(tg_placement p) { return p.kind == TG_VARYING && p.layout != TG_OPAQUE; }
 
-/* Whether an axis other than `but` shards dim d of x. */
+/* Returns whether an axis other than `but` shards dim d of x. */
 static bool shared(const tg_call *c, const tg_tensor *x, int d, tg_axis but) {
     const tg_placements *p = x->place;
     for (int a = 0; p && a < TG_MAX_AXES; a++)

@@ -219,7 +219,7 @@ static tg_status recompute_backward(tg_call *c) {
 }
 
 static const tg_op recompute_op = TG_RECOMPUTE_OP("recompute", false, recompute_backward);
-/* The op for functions in which ranks meet: its backward runs on all ranks or on none. */
+/* The op for functions that communicate with other ranks: its backward runs on all ranks or on none. */
 static const tg_op recompute_of_ranks_op = TG_RECOMPUTE_OP("recompute", true, recompute_backward);
 
 /* ---- tg_recompute ---- */

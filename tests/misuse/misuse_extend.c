@@ -23,7 +23,7 @@ static void devices(misuse_world *b) {
     const double in[4] = {0};
     tg_device_ops lacks = *tg_ctx_ops(b->ctx), small = lacks, later = lacks, copies = lacks;
     lacks.gemm = NULL;
-    copies.copy_beside = copies_nothing;
+    copies.copy_async = copies_nothing;
     small.size = 0;
     later.size += 8;
     QUIET(tg_formula_count, tg_formula_count() > 0);
@@ -35,7 +35,7 @@ static void devices(misuse_world *b) {
     QUIET(tg_formula_eval, isnan(tg_formula_eval(0, NULL, NULL)));
     QUIET(tg_ctx_new_on, new_on(NULL, "the device table is NULL"));
     QUIET(tg_ctx_new_on, new_on(&lacks, "lacks a required slot"));
-    QUIET(tg_ctx_new_on, new_on(&copies, "lacks a slot that copy_beside needs"));
+    QUIET(tg_ctx_new_on, new_on(&copies, "lacks a slot that copy_async needs"));
     QUIET(tg_ctx_new_on, new_on(&small, "size is 0"));
     QUIET(tg_ctx_new_on, new_on(&later, "this library knows"));
     tg_ctx *named = tg_ctx_new_on(tg_ctx_ops(b->ctx), TG_CONFIG(.device = "cpu", .threads = 1));

@@ -21,7 +21,8 @@ static tg_status pass_deadline(tg_nccl_group *g, const char *call) {
                    g->self->ctx->run.deadline, call, g->name);
 }
 
-/* ncclSuccess is not the end: for a window and a split NCCL returns it while a thread of its own goes on. */
+/* Waits until NCCL has settled. ncclSuccess does not always mean the end: for a window and a split NCCL returns it
+ * while a thread of its own still works. */
 tg_status tg_nccl_settle(tg_nccl_group *g, ncclResult_t r, const char *call) {
     if (r == ncclSuccess && g->comm) r = ncclInProgress;
     double since = r == ncclInProgress ? tg_system_now() : 0;
@@ -30,7 +31,7 @@ tg_status tg_nccl_settle(tg_nccl_group *g, ncclResult_t r, const char *call) {
         if (queried != ncclSuccess) r = queried;
         if (r != ncclInProgress) break;
         double waited = tg_system_now() - since;
-        TG_TRY(tg_nccl_watch_group(g, waited));
+        TG_TRY(tg_nccl_poll_group(g, waited));
         if (waited > g->self->ctx->run.deadline) return pass_deadline(g, call);
         sched_yield();
     }

@@ -29,7 +29,7 @@ static void end_of(tg_control *c, tg_group_end *end, char *buf, size_t n) {
 
 /* ---- Facts ---- */
 
-/* The host communicator checks its members by itself, in check(). */
+/* Returns false always, because the host communicator checks its own members, in check(). */
 static bool awaits(tg_control *c, const tg_wait *w, int i) { return (void)c, (void)w, (void)i, false; }
 
 static bool describe_call(tg_control *c, const tg_wait *w, tg_call_entry *entry, char *site, size_t n) {
@@ -60,8 +60,8 @@ static const tg_nccl_call *awaited(const tg_nccl_group *g) {
 
 static tg_status check_host(tg_nccl_group *g, const tg_nccl_call *c, double waited) {
     const tg_comm *host = g->host;
-    if (!host || !host->ops->look) return TG_OK;
-    return host->ops->look(g->self->ctx, host->state, c ? c->host_request : NULL, waited);
+    if (!host || !host->ops->poll) return TG_OK;
+    return host->ops->poll(g->self->ctx, host->state, c ? c->host_request : NULL, waited);
 }
 
 static tg_status check_nccl(tg_nccl_group *g) {
@@ -79,22 +79,22 @@ static void check(tg_control *c, const tg_wait *w) {
     if (s != TG_OK) tg_control_fail(c, w, s, -1, c->ctx->run.message);
 }
 
-/* The checks need no preparation: check() prepares those of the host communicator. */
-static void watch(tg_control *c, const tg_wait *w) { (void)c, (void)w; }
+/* Does nothing: check() prepares the checks of the host communicator. */
+static void begin_poll(tg_control *c, const tg_wait *w) { (void)c, (void)w; }
 static void over(tg_control *c, const tg_wait *w) { (void)c, (void)w; }
 
 /* ---- While the host waits elsewhere ---- */
 
-static tg_status watch_call(tg_nccl_group *g, const tg_nccl_call *c, double waited) {
-    tg_status s = tg_control_watch(&g->control, (void *)(uintptr_t)c, waited);
+static tg_status poll_call(tg_nccl_group *g, const tg_nccl_call *c, double waited) {
+    tg_status s = tg_control_poll(&g->control, (void *)(uintptr_t)c, waited);
     if (s == TG_OK) return TG_OK;
     tg_nccl_abort_all(g->self, NULL);
     return g->self->ctx->run.status;
 }
 
-tg_status tg_nccl_watch_group(tg_nccl_group *g, double waited) { return watch_call(g, NULL, waited); }
+tg_status tg_nccl_poll_group(tg_nccl_group *g, double waited) { return poll_call(g, NULL, waited); }
 
-tg_status tg_nccl_watch(tg_cuda_watch *w, double waited) {
+tg_status tg_nccl_poll(tg_cuda_poller *w, double waited) {
     const double period = 0.001;
     tg_nccl_rank *self = (tg_nccl_rank *)w;
     tg_status s = TG_OK;
@@ -105,7 +105,7 @@ tg_status tg_nccl_watch(tg_cuda_watch *w, double waited) {
         if (waited < 0)
             check_host(g, NULL, -1);
         else if (g->first)
-            s = watch_call(g, oldest(g), waited);
+            s = poll_call(g, oldest(g), waited);
     }
     return s;
 }
@@ -124,7 +124,7 @@ const tg_control_ops tg_nccl_control = {
     .publish = publish,
     .end = end_of,
     .over = over,
-    .watch = watch,
+    .begin_poll = begin_poll,
     .check = check,
 };
 

@@ -37,8 +37,8 @@ static tg_control control_of(const tg_nccl_group *g, int rank, int size) {
                         .missed = self->ctx->run.missed};
 }
 
-/* first: the parent's rank of the first member, which is appended to the group's name in NCCL's messages, as in
- * "tp0"; -1: nothing is appended. */
+/* Makes a group. first: the parent's rank of the first member, which is appended to the group's name in NCCL's
+ * messages, as in "tp0"; -1: nothing is appended. */
 static tg_nccl_group *group_new(tg_nccl_rank *self, tg_comm *host, int rank, int size, const char *name, int first) {
     tg_ctx *ctx = self->ctx;
     tg_nccl_group *g = tg_host_alloc(ctx, sizeof *g);
@@ -81,7 +81,8 @@ static tg_status broadcast_id(tg_ctx *ctx, tg_comm *host, tg_nccl_broadcast_fn b
     return tg_fail(ctx, TG_ERR_IO, "tg_comm_nccl_new_by: the caller's broadcast returned %d, expected 0", answer);
 }
 
-/* If the first rank has an error it sends an id of zeros, so that the others do not wait for it. */
+/* Sends NCCL's id from the first rank to the others. If the first rank has an error it sends an id of zeros, so that
+ * the others do not wait for it. */
 static tg_status share_id(tg_nccl_group *g, tg_nccl_broadcast_fn broadcast, void *user, ncclUniqueId *id) {
     static const ncclUniqueId none;
     tg_ctx *ctx = g->self->ctx;
@@ -153,7 +154,7 @@ tg_status tg_nccl_split(tg_ctx *ctx, void *state, const int *ranks, int n, int r
 
 static void rank_free(tg_nccl_rank *self) {
     tg_ctx *ctx = self->ctx;
-    tg_cuda_watch_end(self->cuda, &self->watch);
+    tg_cuda_poller_remove(self->cuda, &self->poller);
     tg_ctx_unlisten(ctx, &self->listener);
     tg_nccl_calls_free(self);
     if (self->ready) cudaEventDestroy(self->ready);
@@ -219,7 +220,7 @@ tg_status tg_nccl_recover(tg_ctx *ctx, void *state, int *rank, int *size) {
 
 /* ---- The world ---- */
 
-/* While the host waits for other hosts, it also advances its calls on the device. */
+/* Advances the calls on the device, while the host waits for other hosts. */
 static void advance_calls(tg_listener *l) {
     tg_nccl_rank *self = (tg_nccl_rank *)((char *)l - offsetof(tg_nccl_rank, listener));
     for (tg_nccl_group *g = self->groups; g; g = g->next) tg_nccl_progress(g);
@@ -234,12 +235,12 @@ static tg_nccl_rank *rank_new(tg_ctx *ctx, tg_comm *host, int rank, int size) {
     tg_nccl_rank *self = tg_host_alloc(ctx, sizeof *self);
     if (!self) return NULL;
     *self =
-        (tg_nccl_rank){.watch = {.look = tg_nccl_watch}, .ctx = ctx, .cuda = tg_cuda_of(ctx), .me = rank, .cause = -1};
+        (tg_nccl_rank){.poller = {.poll = tg_nccl_poll}, .ctx = ctx, .cuda = tg_cuda_of(ctx), .me = rank, .cause = -1};
     if (host)
         (self->recorder = host->recorder)->refs++;
     else
         self->recorder = tg_recorder_new(ctx, NULL, 1, rank, size, 0, true);
-    tg_cuda_watch_begin(self->cuda, &self->watch);
+    tg_cuda_poller_add(self->cuda, &self->poller);
     listen(self);
     if (self->recorder && tg_cuda_event_new(ctx, &self->ready) == TG_OK) return self;
     rank_free(self);

@@ -61,7 +61,7 @@ struct tg_nccl_group {
 /* The state that the communicators of one rank share. They all end together: the kernel of one may wait for that of
  * another. */
 struct tg_nccl_rank {
-    tg_cuda_watch watch; /* first, as the device holds a pointer to it */
+    tg_cuda_poller poller; /* first, as the device holds a pointer to it */
     tg_listener listener;
     tg_ctx *ctx;
     tg_cuda *cuda;
@@ -112,9 +112,9 @@ extern const tg_mover_ops tg_nccl_mover;
 static inline tg_nccl_group *tg_nccl_of(tg_control *c) { return (tg_nccl_group *)c; }
 /* Called by the device while the host waits for it. Advances the calls, and aborts all communicators if one of them
  * fails. */
-tg_status tg_nccl_watch(tg_cuda_watch *w, double waited);
+tg_status tg_nccl_poll(tg_cuda_poller *w, double waited);
 /* Does the same for one communicator while the host waits for NCCL. */
-tg_status tg_nccl_watch_group(tg_nccl_group *g, double waited);
+tg_status tg_nccl_poll_group(tg_nccl_group *g, double waited);
 
 /* ---- abort.c ---- */
 

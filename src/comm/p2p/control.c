@@ -93,7 +93,7 @@ static void over(tg_control *c, const tg_wait *w) {
     tg_p2p_of(c)->self->waits_for = NULL;
 }
 
-static void watch(tg_control *c, const tg_wait *w) {
+static void begin_poll(tg_control *c, const tg_wait *w) {
     tg_p2p_rank *self = tg_p2p_of(c)->self;
     if (!w)
         self->waits_for = NULL;
@@ -189,7 +189,7 @@ const tg_control_ops tg_p2p_control = {
     .begin = begin,
     .over = over,
     .rest = rest,
-    .watch = watch,
+    .begin_poll = begin_poll,
     .broken = broken,
     .settle = settle,
     .check = check,

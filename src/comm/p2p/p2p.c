@@ -67,10 +67,10 @@ static tg_status p2p_wait(tg_ctx *ctx, void *state, void *request) {
     return handle->inner ? NODE(handle, wait, request) : tg_control_wait(&handle->g->control, request, NULL, 0);
 }
 
-static tg_status p2p_look(tg_ctx *ctx, void *state, void *request, double waited) {
+static tg_status p2p_poll(tg_ctx *ctx, void *state, void *request, double waited) {
     (void)ctx;
     tg_p2p_handle *handle = state;
-    return handle->inner ? NODE(handle, look, request, waited) : tg_control_watch(&handle->g->control, request, waited);
+    return handle->inner ? NODE(handle, poll, request, waited) : tg_control_poll(&handle->g->control, request, waited);
 }
 
 static void p2p_drop(tg_ctx *ctx, void *state, void *request) {
@@ -245,7 +245,7 @@ const tg_comm_ops tg_p2p_transport = {
     .close = p2p_close,
     .abort = p2p_abort,
     .recover = p2p_recover,
-    .look = p2p_look,
+    .poll = p2p_poll,
 };
 
 /* ---- The world ---- */

@@ -364,7 +364,7 @@ tg_status tg_p2p_meet(tg_comm *world, tg_comm **node, int64_t *nodes, bool *in_o
 void tg_p2p_progress(tg_p2p_rank *self);
 /* Removes a call that cannot be finished from those in flight. */
 void tg_p2p_forget(tg_p2p_request *r);
-/* Rests, longer with each round. */
+/* Pauses this thread, longer with each round. */
 void tg_p2p_rest(const tg_p2p_rank *self, int round);
 /* Makes progress until there() returns true. Returns false if the context's deadline passes first. */
 bool tg_p2p_until(tg_p2p_rank *self, bool (*there)(tg_p2p_rank *self));

@@ -194,7 +194,7 @@ static void over(tg_control *c, const tg_wait *w) {
 
 /* Does the work of begin() and over() while the host waits elsewhere. w is the call for which it waits now, or NULL
  * for none. Repeated calls with the same w change nothing. */
-static void watch(tg_control *c, const tg_wait *w) {
+static void begin_poll(tg_control *c, const tg_wait *w) {
     tg_shm_group *s = tg_shm_of(c);
     const tg_shm_request *r = request_of(w);
     tg_rank_slot *rank_slot = tg_shm_own_rank_slot(s->self);
@@ -291,7 +291,7 @@ const tg_control_ops tg_shm_control = {
     .begin = begin,
     .over = over,
     .rest = rest,
-    .watch = watch,
+    .begin_poll = begin_poll,
     .check = check,
     .deadlock = tg_shm_check_deadlock,
     .come = come,

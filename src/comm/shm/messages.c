@@ -123,8 +123,8 @@ static void message_mismatch(const tg_shm_request *r, const half *own, const hal
     tg_shm_mismatch(s, s->control.rank, r->peer, &mine, &theirs);
 }
 
-/* The state of the receiver's half decides which rank moves the message. No other rank can see a half that is in no
- * slot. */
+/* Claims the message for this rank. The state of the receiver's half decides which rank moves the message. If that
+ * half is in no slot, only its own rank can see it, so no claim is needed. */
 static bool take(tg_message_slot *recv, uint64_t state) {
     return !recv ||
            (phase(state) == TG_MESSAGE_POSTED &&

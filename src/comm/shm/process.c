@@ -114,8 +114,8 @@ void tg_shm_unstage(tg_shm_request *r, bool done) {
 
 /* ---- Life and death ---- */
 
-/* A rank locks its byte of the file for as long as its process lives. The kernel releases the lock when the process
- * ends; a process id would not do, as it may be reused. */
+/* Returns the lock of a rank's byte in the file. A rank holds it for as long as its process lives, and the kernel
+ * releases it when the process ends. A process id would not do, because it may be reused. */
 static struct flock byte_of(int rank, short type) {
     return (struct flock){.l_type = type, .l_whence = SEEK_SET, .l_start = rank, .l_len = 1};
 }

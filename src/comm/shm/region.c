@@ -242,8 +242,8 @@ void tg_group_lost(const tg_vantage *v, tg_group *g, int n) {
     pthread_mutex_unlock(&v->region->lock);
 }
 
-/* The last member that still holds the group frees its memory. A group that failed before all had joined is freed
- * too, as no process joins it any more. */
+/* Leaves the group. Its memory is freed once every member has either left it or died (tg_group_lost). A group that a
+ * living member never joins stays until the region is freed. */
 void tg_group_leave(const tg_vantage *v, tg_group *g, int mine) {
     tg_region *r = v->region;
     atomic_store_explicit(&tg_group_member(g, mine)->gone, true, memory_order_release);

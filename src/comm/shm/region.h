@@ -60,7 +60,7 @@ typedef struct tg_group {
     uint64_t id;
     tg_shared next, parent; /* next in the region's list; the group it was split from */
     size_t bytes, slot_bytes;
-    int size, joined, left, lost; /* members that hold it, that have left it, that died with it */
+    int size, joined, left, lost; /* members in all, that have joined, left, died */
     _Atomic int failed;     /* a tg_group_state */
     tg_status status;
     int culprit, reporter; /* ranks of the world; -1: none */
@@ -132,7 +132,7 @@ void tg_region_unmap(tg_region *r, bool whole);
  * itself. */
 tg_group *tg_group_join(tg_ctx *ctx, const tg_vantage *v, const tg_group *parent, const int *ranks, int n, int mine,
                         const char *name);
-/* Counts n members that have died without leaving the group, and that can therefore never leave it. */
+/* Notes that n members in all have died without leaving the group; they will never leave it. */
 void tg_group_lost(const tg_vantage *v, tg_group *g, int n);
 void tg_group_leave(const tg_vantage *v, tg_group *g, int mine);
 

@@ -294,9 +294,9 @@ static void shm_abort(tg_ctx *ctx, void *state, const char *why) {
     tg_control_abandon(state, why);
 }
 
-static tg_status shm_look(tg_ctx *ctx, void *state, void *request, double waited) {
+static tg_status shm_poll(tg_ctx *ctx, void *state, void *request, double waited) {
     (void)ctx;
-    return tg_control_watch(state, request, waited);
+    return tg_control_poll(state, request, waited);
 }
 
 static void renew(tg_shm_group *s, tg_group *g, int rank, int size) {
@@ -325,7 +325,7 @@ static tg_status shm_recover(tg_ctx *ctx, void *state, int *rank, int *size) {
 #define TRANSPORT(name_)                                                                                     \
     {.size = sizeof(tg_comm_ops), .name = name_, .host = true, .start = shm_start, .test = shm_test,         \
      .wait = shm_wait, .drop = shm_drop, .split = shm_split, .close = shm_close, .abort = shm_abort,         \
-     .recover = shm_recover, .look = shm_look}
+     .recover = shm_recover, .poll = shm_poll}
 
 const tg_comm_ops tg_threads_transport = TRANSPORT("threads");
 const tg_comm_ops tg_processes_transport = TRANSPORT("shm");

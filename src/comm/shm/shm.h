@@ -87,7 +87,7 @@ void tg_shm_exit(tg_shm_group *s);
 
 /* ---- messages.c ---- */
 
-enum { TG_MESSAGE_NUMBER = 16 }; /* shift of the message's number within its pair in a key */
+enum { TG_MESSAGE_NUMBER = 16 }; /* the bit of a key at which the message's number begins */
 
 static inline bool tg_shm_is_message(const tg_shm_request *r) { return r->kind == TG_SEND || r->kind == TG_RECV; }
 void tg_shm_post_message(tg_shm_group *s, const tg_transfer *t, tg_shm_request *r);

@@ -54,7 +54,7 @@ static void run_rank(rank_thread *t, tg_ctx *ctx) {
     tg_comm_free_all(world);
 }
 
-/* The device "cuda" without an index gives each rank its own GPU. */
+/* Runs one rank in its thread. If the device is "cuda" without an index, each rank gets its own GPU. */
 static void *rank_main(void *arg) {
     rank_thread *t = arg;
     tg_config own = *t->config;
@@ -73,8 +73,8 @@ static void say(const tg_ranks_opts *o, const char *format, int rank, const char
     if (o->message && o->message_size) snprintf(o->message, o->message_size, format, rank, message);
 }
 
-/* Among ranks that fail alike, the lowest is named, so that a program that fails on all ranks always reports the
- * same. */
+/* Finds the failure that came first. Among ranks that fail alike the lowest is named, so that a program that fails
+ * on all ranks always reports the same one. */
 static tg_status first_failure(const rank_thread *t, int n, const tg_ranks_opts *o) {
     const rank_thread *first = NULL;
     for (int i = 0; i < n; i++)

@@ -239,7 +239,7 @@ __device__ inline uint32_t kept(const Attention &a, int64_t b, int64_t h, int64_
     static_assert(4 * NF <= 32, "a bit each");
     int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     int64_t from = (b * a.heads + h) * a.sq;
-    const tg_rng rng = rng_now(a.draws.rng, a.draws.moved);
+    const tg_rng rng = rng_now(a.draws.rng, a.draws.captured);
     uint32_t bits = 0;
     TG_ROLLED
     for (int n = 0; n < 4 * NF; n++) {

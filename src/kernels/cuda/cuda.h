@@ -29,10 +29,10 @@ typedef struct tg_cuda {
     tg_ctx *ctx;
     int device, processors; /* multiprocessors */
     size_t shared_most;     /* bytes of shared memory that a block may ask for */
-    cudaStream_t compute, beside; /* beside: for copies between host and device next to the kernels */
+    cudaStream_t compute, copy; /* copy: for copies between host and device in parallel with the kernels */
     cudaEvent_t reached; /* for the host's waits */
-    cudaEvent_t queued;  /* what a copy on `beside` must follow */
-    struct tg_cuda_watch *watches; /* order.h */
+    cudaEvent_t queued;  /* what a copy on the copy stream must follow */
+    struct tg_cuda_poller *pollers; /* streams.h */
     struct cublasLtContext *lt; /* cuBLASLt's handle; its header slows compilation and is in gemm_plans.h */
     void *lt_space; /* cuBLASLt's workspace */
     size_t lt_bytes;

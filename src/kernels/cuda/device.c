@@ -45,7 +45,7 @@ static tg_status open_device(tg_cuda *c) {
     TG_TRY(
         tg_cuda_check(ctx, cudaStreamCreateWithFlags(&c->compute, cudaStreamNonBlocking), "cudaStreamCreateWithFlags"));
     TG_TRY(
-        tg_cuda_check(ctx, cudaStreamCreateWithFlags(&c->beside, cudaStreamNonBlocking), "cudaStreamCreateWithFlags"));
+        tg_cuda_check(ctx, cudaStreamCreateWithFlags(&c->copy, cudaStreamNonBlocking), "cudaStreamCreateWithFlags"));
     TG_TRY(tg_cuda_event_new(ctx, &c->reached));
     TG_TRY(tg_cuda_event_new(ctx, &c->queued));
     TG_TRY(tg_cuda_memory_open(c));
@@ -57,12 +57,12 @@ static void cuda_close(tg_ctx *ctx, void *dev) {
     if (!c) return;
     cudaSetDevice(c->device);
     if (c->compute) cudaStreamSynchronize(c->compute);
-    if (c->beside) cudaStreamSynchronize(c->beside);
+    if (c->copy) cudaStreamSynchronize(c->copy);
     tg_cuda_plans_close(c);
     tg_cuda_memory_close(c);
     if (c->reached) cudaEventDestroy(c->reached);
     if (c->queued) cudaEventDestroy(c->queued);
-    if (c->beside) cudaStreamDestroy(c->beside);
+    if (c->copy) cudaStreamDestroy(c->copy);
     if (c->compute) cudaStreamDestroy(c->compute);
     cudaGetLastError(); /* errors of these calls are ignored */
     tg_host_free(ctx, c, sizeof *c);
@@ -100,7 +100,7 @@ const tg_device_ops tg_cuda_device = {
     .capture_free = tg_cuda_capture_free,
     .host_alloc = tg_cuda_host_alloc,
     .host_free = tg_cuda_host_free,
-    .copy_beside = tg_cuda_copy_beside,
+    .copy_async = tg_cuda_copy_async,
     .event_test = tg_cuda_event_test,
     .event_await = tg_cuda_event_await,
     .map = tg_cuda_map,

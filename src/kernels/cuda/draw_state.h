@@ -8,9 +8,9 @@
 
 namespace tg {
 
-__device__ inline tg_rng rng_now(const tg_rng &rng, const tg_rng *moved) {
-    if (!moved) return rng;
-    return tg_rng{moved->seed, moved->stream, rng.counter + moved->counter};
+__device__ inline tg_rng rng_now(const tg_rng &rng, const tg_rng *captured) {
+    if (!captured) return rng;
+    return tg_rng{captured->seed, captured->stream, rng.counter + captured->counter};
 }
 
 } // namespace tg

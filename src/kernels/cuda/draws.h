@@ -18,7 +18,7 @@ enum { DRAWS = 4 };
  * earlier, so that the four draws of each are one block. */
 struct Draws {
     tg_rng rng;
-    const tg_rng *moved; /* for a captured step: see tg_draws */
+    const tg_rng *captured; /* for a captured step: see tg_draws */
     int n, lead;
     Divider extent[TG_DRAW_DIGITS];
     uint64_t stride[TG_DRAW_DIGITS];
@@ -27,7 +27,7 @@ struct Draws {
 inline Draws draws_of(const tg_draws &d) {
     Draws r = {};
     r.rng = d.rng;
-    r.moved = d.moved;
+    r.captured = d.captured;
     r.n = d.n;
     r.lead = d.n ? 0 : (int)(d.rng.counter % DRAWS);
     for (int k = 0; k < d.n; k++) {
@@ -64,7 +64,7 @@ __device__ inline uint32_t word_of(uint4 block, unsigned i) {
 /* The words of positions [first, first + DRAWS) that lie in [0, end): w[plane][k]. */
 template <int PLANES>
 __device__ inline void draw(const Draws &d, int64_t first, int64_t end, uint32_t (&w)[PLANES][DRAWS]) {
-    const tg_rng rng = rng_now(d.rng, d.moved);
+    const tg_rng rng = rng_now(d.rng, d.captured);
     uint4 block[PLANES] = {};
     uint64_t have = ~(uint64_t)0;
     TG_UNROLL

@@ -37,7 +37,7 @@ void tg_cuda_free(tg_ctx *ctx, void *p, size_t bytes) {
     (void)bytes;
     const tg_cuda *c = tg_cuda_of(ctx);
     cudaStreamSynchronize(c->compute); /* it may still be in use, for example by replays */
-    cudaStreamSynchronize(c->beside);
+    cudaStreamSynchronize(c->copy);
     cudaFree(p);
 }
 
@@ -121,16 +121,16 @@ void tg_cuda_host_free(tg_ctx *ctx, void *p, size_t bytes) {
     cudaFreeHost(p);
 }
 
-tg_status tg_cuda_copy_beside(tg_ctx *ctx, void *dst, const void *src, size_t bytes, tg_copy_kind kind, void **event) {
+tg_status tg_cuda_copy_async(tg_ctx *ctx, void *dst, const void *src, size_t bytes, tg_copy_kind kind, void **event) {
     tg_cuda *c = tg_cuda_of(ctx);
     bool up = kind == TG_COPY_FROM_HOST;
     TG_TRY(tg_recording_refuse(ctx, NULL, up ? TG_RECORDING_WRITE : TG_RECORDING_READ, NULL));
     if (!*event) TG_TRY(tg_cuda_event_new(ctx, (cudaEvent_t *)event));
-    TG_TRY(tg_cuda_follow(ctx, c->compute, c->queued, c->beside));
-    cudaError_t e = cudaMemcpyAsync(dst, src, bytes, up ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost, c->beside);
+    TG_TRY(tg_cuda_follow(ctx, c->compute, c->queued, c->copy));
+    cudaError_t e = cudaMemcpyAsync(dst, src, bytes, up ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost, c->copy);
     TG_TRY(tg_cuda_check(ctx, e, "cudaMemcpyAsync"));
-    tg_status s = tg_cuda_check(ctx, cudaEventRecord(*event, c->beside), "cudaEventRecord");
-    if (s != TG_OK) cudaStreamSynchronize(c->beside); /* no caller could wait for it */
+    tg_status s = tg_cuda_check(ctx, cudaEventRecord(*event, c->copy), "cudaEventRecord");
+    if (s != TG_OK) cudaStreamSynchronize(c->copy); /* no caller could wait for it */
     return s;
 }
 

@@ -12,7 +12,7 @@ void tg_cuda_free(tg_ctx *ctx, void *p, size_t bytes);
 tg_status tg_cuda_copy(tg_ctx *ctx, void *dst, const void *src, size_t bytes, tg_copy_kind kind);
 void *tg_cuda_host_alloc(tg_ctx *ctx, size_t bytes);
 void tg_cuda_host_free(tg_ctx *ctx, void *p, size_t bytes);
-tg_status tg_cuda_copy_beside(tg_ctx *ctx, void *dst, const void *src, size_t bytes, tg_copy_kind kind, void **event);
+tg_status tg_cuda_copy_async(tg_ctx *ctx, void *dst, const void *src, size_t bytes, tg_copy_kind kind, void **event);
 
 /* ---- The error word: data_errors.c ---- */
 

@@ -97,11 +97,11 @@ __global__ void __launch_bounds__(TAKE_THREADS) put_sorted(TakeJob job, const Id
     constexpr int Q = Quad<T>::size;
     int64_t t = (int64_t)blockIdx.x * TAKE_THREADS + threadIdx.x, at[TAKE_ARRAYS];
     if (t >= n) return;
-    int64_t i = quotient(t, by_quads), j = (t - i * by_quads.by) * Q, beside = ADD ? i - 1 : i + 1;
+    int64_t i = quotient(t, by_quads), j = (t - i * by_quads.by) * Q, neighbor = ADD ? i - 1 : i + 1;
     int count = job.run - j < Q ? (int)(job.run - j) : Q;
     Id key = keys[i];
     if (key == (Id)(job.groups * job.extent)) return;
-    if (beside >= 0 && beside < job.positions && keys[beside] == key) return;
+    if (neighbor >= 0 && neighbor < job.positions && keys[neighbor] == key) return;
     offsets(job.walk, (int64_t)order[i], at);
     int64_t to = at[TAKE_B] + index_at(job, at[TAKE_INDEX]) * job.b_stride;
     T sum[Q];

@@ -20,10 +20,10 @@ static void rest(int round) {
         nanosleep(&nap, NULL);
 }
 
-static tg_status look(tg_cuda *c, double waited) {
-    for (tg_cuda_watch *w = c->watches, *next; w; w = next) {
+static tg_status poll_all(tg_cuda *c, double waited) {
+    for (tg_cuda_poller *w = c->pollers, *next; w; w = next) {
         next = w->next;
-        TG_TRY(w->look(w, waited));
+        TG_TRY(w->poll(w, waited));
     }
     return TG_OK;
 }
@@ -44,10 +44,10 @@ static tg_status await_with_others(tg_cuda *c, cudaEvent_t e) {
         cudaError_t answer = tg_cuda_answer(cudaEventQuery(e));
         if (answer != cudaErrorNotReady) {
             s = tg_cuda_check(c->ctx, answer, "cudaEventQuery");
-            look(c, -1);
+            poll_all(c, -1);
             return s;
         }
-        s = look(c, tg_system_now() - since);
+        s = poll_all(c, tg_system_now() - since);
         rest(round);
     }
     drain(e);
@@ -55,7 +55,7 @@ static tg_status await_with_others(tg_cuda *c, cudaEvent_t e) {
 }
 
 tg_status tg_cuda_await(tg_cuda *c, cudaEvent_t e) {
-    if (c->watches) return await_with_others(c, e);
+    if (c->pollers) return await_with_others(c, e);
     return tg_cuda_check(c->ctx, cudaEventSynchronize(e), "cudaEventSynchronize");
 }
 
@@ -64,13 +64,13 @@ tg_status tg_cuda_await_stream(tg_cuda *c, cudaStream_t stream) {
     return tg_cuda_await(c, c->reached);
 }
 
-void tg_cuda_watch_begin(tg_cuda *c, tg_cuda_watch *w) {
-    w->next = c->watches;
-    c->watches = w;
+void tg_cuda_poller_add(tg_cuda *c, tg_cuda_poller *w) {
+    w->next = c->pollers;
+    c->pollers = w;
 }
 
-void tg_cuda_watch_end(tg_cuda *c, tg_cuda_watch *w) {
-    for (tg_cuda_watch **at = &c->watches; *at; at = &(*at)->next)
+void tg_cuda_poller_remove(tg_cuda *c, tg_cuda_poller *w) {
+    for (tg_cuda_poller **at = &c->pollers; *at; at = &(*at)->next)
         if (*at == w) {
             *at = w->next;
             return;

@@ -4,17 +4,17 @@
 
 #include "kernels/cuda/cuda.h"
 
-/* An observer whose calls may keep the device from finishing, such as those that wait for other GPUs. look is called
+/* An observer whose calls may keep the device from finishing, such as those that wait for other GPUs. poll is called
  * repeatedly while the host waits for the device, with the seconds waited so far, and once with -1 when the wait is
  * over. It makes progress on its calls and returns the error that it has recorded, after which nothing of its own
  * waits on the device any more. */
-typedef struct tg_cuda_watch {
-    tg_status (*look)(struct tg_cuda_watch *w, double waited);
-    struct tg_cuda_watch *next;
-} tg_cuda_watch;
+typedef struct tg_cuda_poller {
+    tg_status (*poll)(struct tg_cuda_poller *w, double waited);
+    struct tg_cuda_poller *next;
+} tg_cuda_poller;
 
-void tg_cuda_watch_begin(tg_cuda *c, tg_cuda_watch *w);
-void tg_cuda_watch_end(tg_cuda *c, tg_cuda_watch *w);
+void tg_cuda_poller_add(tg_cuda *c, tg_cuda_poller *w);
+void tg_cuda_poller_remove(tg_cuda *c, tg_cuda_poller *w);
 
 /* The result of a query. "Not ready" is no error and must not stay the runtime's last error, for which the next
  * launch would be blamed. */

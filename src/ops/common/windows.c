@@ -127,11 +127,11 @@ bool tg_windows_part(const tg_windows *w, int64_t i, int64_t j, tg_array x, tg_a
 
 /* Zeroes y except the runs r: the rows above and below, and the rest of the others. */
 static tg_status clear_around(tg_call *c, tg_array y, const run r[2]) {
-    int64_t h = y.shape[y.ndim - 2], w = y.shape[y.ndim - 1], below = r[0].first + r[0].n, behind = r[1].first + r[1].n;
+    int64_t h = y.shape[y.ndim - 2], w = y.shape[y.ndim - 1], below = r[0].first + r[0].n, right = r[1].first + r[1].n;
     const run border[][2] = {{{0, r[0].first, 0}, {0, w, 0}},
                              {{below, h - below, 0}, {0, w, 0}},
                              {r[0], {0, r[1].first, 0}},
-                             {r[0], {behind, w - behind, 0}}};
+                             {r[0], {right, w - right, 0}}};
     tg_extent e;
     for (int k = 0; k < TG_LEN(border); k++)
         if (border[k][0].n && border[k][1].n)

@@ -80,7 +80,7 @@ static tg_status check_parts(tg_call *c, bool whole) {
                         (long long)size, (long long)(n * k));
 }
 
-/* The checks that cutting and joining share. */
+/* Makes the checks that cutting and joining share, and completes the params. */
 static tg_status open(tg_call *c, bool whole) {
     tg_mapping_params *p = tg_mapping_of(c);
     TG_TRY(tg_mapping_check(c));

@@ -190,7 +190,7 @@ static tg_status run(tg_wgrads *d) {
     return s;
 }
 
-/* Whether some entry needs communication between ranks. */
+/* Returns whether some entry needs communication between ranks. */
 static bool meets(const tg_wgrads *d) {
     for (int i = 0; i < d->n; i++)
         if (tg_comm_size(d->item[i].comm) > 1) return true;

@@ -144,8 +144,9 @@ static tg_status dgrad(tg_call *c, tg_tensor **part) {
     return tg_ok(c->ctx) ? tg_linear_dgrad(gy, w, *part, false) : c->ctx->run.status;
 }
 
-/* The gather of x overlaps the product of the input gradient. The reduction of the input gradient overlaps the
- * product of the weight gradient, which adds straight into the accumulated gradient if the weight is a leaf. */
+/* Overlaps communication with products: the gather of x runs during the product of the input gradient, and the
+ * reduction of the input gradient during the product of the weight gradient. That product adds straight into the
+ * accumulated gradient if the weight is a leaf. */
 static tg_status linear_backward(tg_call *c) {
     const linear_params *p = c->params;
     tg_tensor *x = c->in[0], *gy = c->gout[0], *part = NULL;
@@ -267,9 +268,9 @@ static tg_tensor *record(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, t
     return y;
 }
 
-/* Linear layer x w^T + b whose input gradient is reduced over ranks during the product of the weight gradient
- * (tensor_parallel.h). It saves x only if w needs a gradient, and w only if x does. Of x it saves this rank's rows
- * alone. */
+/* Records the linear layer x w^T + b, whose input gradient is reduced over ranks during the product of the weight
+ * gradient (tensor_parallel.h). It saves x only if w needs a gradient, and w only if x does. Of x it saves this
+ * rank's rows alone. */
 tg_tensor *tg_linear_with_grad_accumulation(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, tg_comm *comm,
                                             const tg_linear_grad_opts *opts) {
     return record(t, x, w, b, comm, opts, false, "tg_linear_with_grad_accumulation", TG_SITE);

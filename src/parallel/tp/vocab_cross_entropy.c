@@ -166,14 +166,16 @@ const tg_op tg_op_vocab_parallel_cross_entropy = {
     TG_SAMPLES(vocab_cross_entropy_samples),
 };
 
-/* Cross-entropy of logits [.., v/n], this rank's part of the classes. target [..] has global classes, int64. The
- * result is a scalar or [..], the same on every rank; it is float32 for 16-bit logits. The options of
+/* Records the cross-entropy of logits [.., v/n], this rank's part of the classes. target [..] has global classes,
+ * int64. The result is a scalar or [..], the same on every rank; it is float32 for 16-bit logits. The options of
  * tg_cross_entropy apply. In addition, columns from `classes` on (counted over all ranks) are padding: they do not
- * count, and their gradient is 0. in_place gives the bytes of the logits to their gradient: the logits are discarded
- * afterwards, and a second backward fails. Logits that a recomputation has made again are only discarded. Logits in
- * a named buffer are refused. With TG_SMOOTHING_MEGATRON_PARTITION each rank has a different loss. Forward saves the
- * logits and two numbers per row. It runs two all-reduces, of one and of two numbers per row; backward runs none.
- * opts may be NULL. */
+ * count, and their gradient is 0.
+ *
+ * in_place gives the bytes of the logits to their gradient: the logits are discarded afterwards, and a second backward
+ * fails. Logits that a recomputation has made again are only discarded. Logits in a named buffer are refused.
+ *
+ * With TG_SMOOTHING_MEGATRON_PARTITION each rank has a different loss. Forward saves the logits and two numbers per
+ * row. It runs two all-reduces, of one and of two numbers per row; backward runs none. opts may be NULL. */
 tg_tensor *tg_vocab_parallel_cross_entropy(tg_tape *t, tg_tensor *logits, tg_tensor *target, tg_comm *c,
                                            const tg_vocab_opts *opts) {
     tg_row_loss_params p = tg_vocab_loss_params(c, opts);

@@ -92,9 +92,9 @@ const tg_op tg_op_vocab_parallel_linear_cross_entropy = {
     TG_SAMPLES(vocab_linear_samples),
 };
 
-/* tg_vocab_parallel_cross_entropy of x w^T, with x [.., h] R and w [v/n, h] this rank's rows of the vocabulary. Like
- * tg_linear_cross_entropy it computes the logits in chunks of rows; one exchange serves all chunks. The gradient of
- * x is this rank's share. in_place is refused. opts may be NULL. */
+/* Records tg_vocab_parallel_cross_entropy of x w^T, with x [.., h] R and w [v/n, h] this rank's rows of the
+ * vocabulary. Like tg_linear_cross_entropy it computes the logits in chunks of rows; one exchange serves all chunks.
+ * The gradient of x is this rank's share. in_place is refused. opts may be NULL. */
 tg_tensor *tg_vocab_parallel_linear_cross_entropy(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *target,
                                                   tg_comm *c, const tg_vocab_opts *opts) {
     tg_row_loss_params p = tg_vocab_loss_params(c, opts);
