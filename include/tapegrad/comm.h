@@ -97,7 +97,8 @@ TG_API bool tg_symmetric_take(tg_symmetric *s, tg_tape *t, const tg_dtype *dtype
 /* ---- The record ---- */
 
 /* tg_comm_record writes the last calls (256 or more) of every rank of this node as text or JSON: sequence number,
- * group, kind, dtype, count, reduction, root, call site, state, and each rank's present activity.
+ * group, kind, dtype, count, reduction, root, call site, state, and each rank's present activity. The number counts
+ * the collectives of a group from 1; a send or a receive has the number of the next collective.
  * tg_comm_record_dump writes this rank's view to an open file descriptor; it may be called from a signal handler. */
 TG_API size_t tg_comm_record(tg_comm *c, tg_format format, char *buf, size_t n);
 TG_API void tg_comm_record_dump(const tg_comm *c, int fd);

@@ -257,13 +257,15 @@ static tg_call_entry entry_of(const dispatch *e, uint64_t sequence) {
     return entry;
 }
 
-/* Records the call. It also counts as a heartbeat, as a rank that makes calls is alive. */
+/* Records the call. It also counts as a heartbeat, as a rank that makes calls is alive. A send or a receive gets the
+ * number of the next collective of its group, as in errors: only two ranks know of it, so it does not count. */
 static void record_call(const dispatch *e, tg_comm_request *r) {
     tg_comm *c = e->c;
     uint64_t beats = atomic_load_explicit(c->ctx->run.heartbeat, memory_order_relaxed);
     atomic_store_explicit(c->ctx->run.heartbeat, beats + 1, memory_order_relaxed);
-    bool alone = e->a->kind == TG_SEND || e->a->kind == TG_RECV;
-    tg_call_entry entry = entry_of(e, alone ? c->sequence : ++c->sequence);
+    bool counts = e->a->kind != TG_SEND && e->a->kind != TG_RECV;
+    tg_call_entry entry = entry_of(e, c->sequence + 1);
+    c->sequence += counts;
     r->entry = tg_recorder_post(c->recorder, &entry);
 }
 

@@ -37,7 +37,7 @@ typedef struct tg_call_entry {
     uint8_t kind, dtype, op, state;
     int32_t root, size; /* size: ranks in the group */
     int64_t count;
-    uint64_t site, sequence; /* sequence: the call's number in its group */
+    uint64_t site, sequence; /* sequence: the call's number in its group, from 1; a send has the next collective's */
     char group[16];
     uint64_t began, ended; /* nanoseconds of CLOCK_MONOTONIC */
 } tg_call_entry;

@@ -352,6 +352,8 @@ static tg_status recorded(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
     tg_comm *g = tg_comm_split(c, 0, 0, "pair", TG_TP);
     for (int i = 0; i < CALLS; i++)
         tg_comm_all_reduce(g, x, x, TG_REDUCE_MAX), tg_item(tg_zeros(ctx, TG_F32, TG_SHAPE()));
+    if (n > 1 && me == 0) tg_comm_send(g, x, 1);
+    if (me == 1) tg_comm_recv(g, x, 0);
     tg_comm_broadcast(c, x, 0);
     EXPECT(ctx, all_are(x, n - 1));
     EXPECT(ctx, tg_comm_barrier(c) == TG_OK);
@@ -389,6 +391,8 @@ static tg_status recorded(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
     size_t read = fread(text, 1, ROOM - 1, f);
     text[read] = 0;
     EXPECT(ctx, strstr(text, name) && (n == 1 || strstr(text, "pair#300 all_reduce f64[3] max  done in ")));
+    if (n > 1 && me < 2) /* numbered as the next collective, as in errors */
+        EXPECT(ctx, strstr(text, me ? "pair#301 recv f64[3]" : "pair#301 send f64[3]"));
     fclose(f);
     free(text);
     EXPECT(ctx, tg_comm_barrier(c) == TG_OK);
