@@ -104,8 +104,8 @@ TG_API tg_status tg_shards_load(tg_shards *s, const char *dir);
  *
  * The tensor in the file must have dst's global shape (tg_global_shape), or the call fails with TG_ERR_SHAPE. A dst
  * that is PARTIAL, or VARYING without a layout, fails with TG_ERR_PLACEMENT: tensors made from the caller's bytes are
- * VARYING until tg_place declares them. Dtypes, strides, devices and the other errors are as with tg_safetensors_read (io.h), but a call that
- * fails leaves dst as it was.
+ * VARYING until tg_place declares them. Dtypes, strides, devices and the other errors are as with tg_safetensors_read
+ * (io.h), but a call that fails leaves dst as it was.
  *
  * The call reads only the bytes of the part, in runs that are adjacent in the file, of at most 1 MiB. It needs memory
  * for the part in the file's dtype. A checksum covers a whole tensor, so it is compared only if dst is whole. dst
