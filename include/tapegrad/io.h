@@ -52,14 +52,20 @@ typedef struct tg_safetensors_entry {
     const char *dtype_name; /* name of the dtype in the format, such as "F32" */
     tg_dtype dtype;         /* TG_DTYPE_DEFAULT: the library has no such type, and the tensor cannot be read */
     tg_shape shape;
-    int64_t begin, end; /* byte offsets in the file; end is the byte after the last */
+    int64_t begin, end; /* byte offsets in the file that has the tensor; end is the byte after the last */
 } tg_safetensors_entry;
 
 typedef struct tg_metadata {
     const char *key, *value;
 } tg_metadata;
 
-/* Opens a file and checks its header. */
+/* Opens a file and checks its header.
+ *
+ * A path that ends in ".index.json" is that of an index of several files, such as model.safetensors.index.json of a
+ * large model: a JSON object whose member "weight_map" maps each tensor name to the name of a file in the directory of
+ * the index. Then every file is opened, at most 1,024, and the functions below work on all tensors of the map. The
+ * tensors are listed file by file, and an index has no metadata. TG_ERR_FORMAT: the index is malformed, names a file
+ * with a slash, or a tensor that the file does not have. Tensors that are not in the map are ignored. */
 TG_API tg_safetensors *tg_safetensors_open(tg_ctx *ctx, const char *path);
 TG_API void tg_safetensors_close(tg_safetensors *f);
 

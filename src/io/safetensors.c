@@ -27,12 +27,7 @@ static tg_status read_header(tg_safetensors *f) {
     return s;
 }
 
-tg_safetensors *tg_safetensors_open(tg_ctx *ctx, const char *path) {
-    if (tg_io_enter(ctx) != TG_OK) return NULL;
-    if (!path) {
-        tg_fail(ctx, TG_ERR_ARGUMENT, "tg_safetensors_open: path is NULL");
-        return NULL;
-    }
+tg_safetensors *tg_safetensors_open_file(tg_ctx *ctx, const char *path) {
     tg_safetensors *f = tg_host_alloc(ctx, sizeof *f);
     if (!f) return NULL;
     f->file.ctx = ctx;
@@ -41,9 +36,21 @@ tg_safetensors *tg_safetensors_open(tg_ctx *ctx, const char *path) {
     return NULL;
 }
 
+tg_safetensors *tg_safetensors_open(tg_ctx *ctx, const char *path) {
+    if (tg_io_enter(ctx) != TG_OK) return NULL;
+    if (!path) {
+        tg_fail(ctx, TG_ERR_ARGUMENT, "tg_safetensors_open: path is NULL");
+        return NULL;
+    }
+    return tg_safetensors_is_index(path) ? tg_safetensors_open_index(ctx, path) : tg_safetensors_open_file(ctx, path);
+}
+
 void tg_safetensors_close(tg_safetensors *f) {
     if (!f) return;
     tg_ctx *ctx = f->file.ctx;
+    for (int i = 0; i < f->n_files; i++) tg_safetensors_close(f->files[i]);
+    tg_host_free(ctx, f->files, TG_SAFETENSORS_FILES * sizeof *f->files);
+    tg_host_free(ctx, f->file_of, (size_t)f->count * sizeof *f->file_of + 1);
     tg_host_free(ctx, f->entries, (size_t)f->count * sizeof *f->entries + 1);
     tg_host_free(ctx, f->metadata, (size_t)f->n_metadata * sizeof *f->metadata + 1);
     tg_host_free(ctx, f->by_name, (size_t)f->count * sizeof *f->by_name + 1);
@@ -197,7 +204,16 @@ static tg_status read_entry(tg_safetensors *f, const tg_safetensors_entry *e, tg
     return s;
 }
 
-const tg_safetensors_entry *tg_safetensors_require(tg_safetensors *f, const char *name, const char *who) {
+/* Returns the entry of the file that has the tensor, and replaces an index in *f by that file. */
+static const tg_safetensors_entry *in_its_file(tg_safetensors **f, const tg_safetensors_entry *e) {
+    const tg_safetensors *index = *f;
+    if (!index->files) return e;
+    *f = index->files[index->file_of[e - index->entries]];
+    return tg_safetensors_find(*f, e->name);
+}
+
+const tg_safetensors_entry *tg_safetensors_require(tg_safetensors **of, const char *name, const char *who) {
+    const tg_safetensors *f = *of;
     const tg_safetensors_entry *e = tg_safetensors_find(f, name);
     if (!name)
         tg_fail(f->file.ctx, TG_ERR_ARGUMENT, "%s: name is NULL", who);
@@ -207,18 +223,20 @@ const tg_safetensors_entry *tg_safetensors_require(tg_safetensors *f, const char
         tg_fail(f->file.ctx, TG_ERR_UNSUPPORTED, "'%s': tensor '%.128s' is %s, which cannot be read", f->file.path,
                 name, e->dtype_name);
     else
-        return e;
+        return in_its_file(of, e);
     return NULL;
 }
 
 tg_status tg_safetensors_expect(tg_safetensors *f, const char *name, const tg_shape *shape, tg_dtype dtype,
                                 bool convert) {
-    const tg_safetensors_entry *e = tg_safetensors_require(f, name, "tg_safetensors_read");
+    const tg_safetensors_entry *e = tg_safetensors_require(&f, name, "tg_safetensors_read");
     return e ? check_fit(f, e, shape, dtype, convert) : tg_io_enter(f->file.ctx);
 }
 
 static tg_status verify_entry(tg_safetensors *f, const tg_safetensors_entry *e, void *chunk) {
     tg_summing sum = tg_summing_begin();
+    e = in_its_file(&f, e);
+    if (!f->sums) return TG_OK;
     for (int64_t at = e->begin; at < e->end; at += TG_IO_CHUNK) {
         size_t n = e->end - at < TG_IO_CHUNK ? (size_t)(e->end - at) : TG_IO_CHUNK;
         TG_TRY(tg_file_read(&f->file, at, chunk, n));
@@ -229,7 +247,7 @@ static tg_status verify_entry(tg_safetensors *f, const tg_safetensors_entry *e, 
 
 tg_status tg_safetensors_verify(tg_safetensors *f, int first, int stride) {
     tg_ctx *ctx = f->file.ctx;
-    if (!f->sums || ctx->meta) return TG_OK;
+    if ((!f->sums && !f->files) || ctx->meta) return TG_OK;
     void *chunk = tg_host_alloc(ctx, TG_IO_CHUNK);
     tg_status s = tg_io_enter(ctx);
     for (int i = first; i < f->count && s == TG_OK; i += stride) s = verify_entry(f, &f->entries[i], chunk);
@@ -241,7 +259,7 @@ tg_status tg_safetensors_fill(tg_safetensors *f, const char *name, tg_tensor *ds
     if (!f) return TG_ERR_ARGUMENT;
     tg_ctx *ctx = f->file.ctx;
     TG_TRY(tg_io_enter(ctx));
-    const tg_safetensors_entry *e = tg_safetensors_require(f, name, "tg_safetensors_read");
+    const tg_safetensors_entry *e = tg_safetensors_require(&f, name, "tg_safetensors_read");
     if (!e) return tg_io_enter(ctx);
     TG_TRY(tg_check(ctx, dst, "tg_safetensors_read"));
     return read_entry(f, e, dst, convert, site);
@@ -257,7 +275,7 @@ tg_tensor *tg_safetensors_load(tg_safetensors *f, const char *name) {
     if (!f) return tg_inert(&tg_dead_ctx);
     tg_ctx *ctx = f->file.ctx;
     if (tg_io_enter(ctx) != TG_OK) return tg_inert(ctx);
-    const tg_safetensors_entry *e = tg_safetensors_require(f, name, "tg_safetensors_load");
+    const tg_safetensors_entry *e = tg_safetensors_require(&f, name, "tg_safetensors_load");
     if (!e || tg_shape_check(ctx, &e->shape, e->dtype, "tg_safetensors_load") != TG_OK) return tg_inert(ctx);
     tg_tensor *x = tg_owned_empty(ctx, e->dtype, (int)e->shape.ndim, e->shape.dim, TG_MEM_TEMPORARY);
     if (x) tg_tensor_given(x); /* another rank's file may hold other bytes */

@@ -10,7 +10,7 @@
 #include "io/file.h"
 #include "io/names.h"
 
-enum { TG_SAFETENSORS_PREFIX = 8, TG_SAFETENSORS_HEADER_MAX = 100 * 1000 * 1000 };
+enum { TG_SAFETENSORS_PREFIX = 8, TG_SAFETENSORS_HEADER_MAX = 100 * 1000 * 1000, TG_SAFETENSORS_FILES = 1024 };
 
 struct tg_safetensors {
     tg_file file;
@@ -21,6 +21,9 @@ struct tg_safetensors {
     char *text;                     /* owns all strings */
     size_t text_bytes;
     const char *sums; /* TG_CHECKSUM_DIGITS per entry, in the order of entries; NULL: the file has no checksums */
+    /* An index has its path in `file`, which is not open, and entries that are copies of those of its files. */
+    tg_safetensors **files; /* [TG_SAFETENSORS_FILES]; NULL: this is a file */
+    int n_files, *file_of;  /* file_of[i]: number of the file that has entry i */
 };
 
 /* Metadata of the library: the concatenated checksums of the tensors, and the checksum of all bytes before the data,
@@ -53,6 +56,11 @@ tg_status tg_safetensors_fill(tg_safetensors *f, const char *name, tg_tensor *ds
  * does this before it changes anything will not find damage halfway. */
 tg_status tg_safetensors_verify(tg_safetensors *f, int first, int stride);
 
+/* ---- safetensors_index.c ---- */
+
+bool tg_safetensors_is_index(const char *path); /* by the end of its name: ".index.json" */
+tg_safetensors *tg_safetensors_open_index(tg_ctx *ctx, const char *path);
+
 /* ---- safetensors_part.c ---- */
 
 /* A part of a whole tensor: `whole` is the shape in the file. index(x, d, at, i, &run) returns the index in the whole
@@ -68,10 +76,12 @@ typedef struct tg_safetensors_part {
 tg_status tg_safetensors_fill_part(tg_safetensors *f, const char *name, tg_tensor *dst, const tg_safetensors_part *part,
                                    bool convert, const char *who, const void *site);
 
-/* ---- What both readers use, in safetensors.c ---- */
+/* ---- What other files use of safetensors.c ---- */
 
-/* Returns the readable entry of that name, or NULL after recording an error. */
-const tg_safetensors_entry *tg_safetensors_require(tg_safetensors *f, const char *name, const char *who);
+tg_safetensors *tg_safetensors_open_file(tg_ctx *ctx, const char *path); /* as tg_safetensors_open; no index */
+/* Returns the readable entry of that name, or NULL after recording an error. Replaces an index in *f by the file that
+ * has the tensor. */
+const tg_safetensors_entry *tg_safetensors_require(tg_safetensors **f, const char *name, const char *who);
 /* Checks that the tensor of the file has shape `whole`, and that its dtype and dst's strides allow reading into dst. */
 tg_status tg_safetensors_check_destination(tg_safetensors *f, const tg_safetensors_entry *e, const tg_tensor *dst,
                                            const tg_shape *whole, bool convert, const char *who);

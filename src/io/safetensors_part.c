@@ -75,7 +75,7 @@ static tg_status fill(part_reader *r, tg_tensor *dst, const char *who, const voi
 tg_status tg_safetensors_fill_part(tg_safetensors *f, const char *name, tg_tensor *dst, const tg_safetensors_part *part,
                                    bool convert, const char *who, const void *site) {
     tg_ctx *ctx = f->file.ctx;
-    const tg_safetensors_entry *e = tg_safetensors_require(f, name, who);
+    const tg_safetensors_entry *e = tg_safetensors_require(&f, name, who);
     if (!e) return tg_io_enter(ctx);
     TG_TRY(tg_safetensors_check_destination(f, e, dst, &part->whole, convert, who));
     if (ctx->meta) return TG_OK;

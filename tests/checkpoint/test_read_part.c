@@ -356,6 +356,33 @@ START_TEST(one_rank_reads_the_whole_tensor) {
 }
 END_TEST
 
+static tg_status reads_of_index(void *arg, tg_ctx *ctx, tg_comm *world) {
+    const layout *l = arg;
+    char path[300];
+    snprintf(path, sizeof path, "%s/model.safetensors.index.json", work.dir);
+    tg_parallel *p = groups_of(l, world);
+    tg_safetensors *f = tg_safetensors_open(ctx, path);
+    tg_tensor *x = placed(p, l, tg_zeros(ctx, TG_F32, part_shape(p, l)));
+    RUN(tg_safetensors_read_part(f, "bf16", x, true));
+    RUN(holds_part(x, p, l, TG_BF16));
+    REFUSED(ctx, TG_ERR_DATA, "index.json' has no tensor 'f64'", tg_safetensors_read_part(f, "f64", x, true));
+    REFUSED(ctx, TG_ERR_SHAPE, "second.safetensors'", tg_safetensors_read_part(f, "one", x, false));
+    tg_safetensors_close(f);
+    tg_drop(x);
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(files_of_an_index) {
+    static const char map[] = "{\"weight_map\": {\"one\": \"second.safetensors\", \"bf16\": \"whole.safetensors\"}}";
+    tg_named_tensor one = {"one", numbers(work.ctx, TG_F32, TG_SHAPE(1))};
+    ck_assert_int_eq(tg_safetensors_save(work.ctx, in(&work, "second.safetensors"), &one, 1, NULL, 0), TG_OK);
+    put_file(&work, "model.safetensors.index.json", map, sizeof map - 1);
+    for (size_t i = 0; i < COUNT(layouts); i += 3) on_ranks(layouts[i].ranks, reads_of_index, (void *)&layouts[i]);
+    tg_drop(one.tensor);
+}
+END_TEST
+
 /* ---- Refusals, which change nothing ---- */
 
 static double kept[4][NUMEL]; /* by rank */
@@ -534,6 +561,7 @@ int main(void) {
         memory_is_needed_for_the_part_alone,
         parts_on_other_devices,
         one_rank_reads_the_whole_tensor,
+        files_of_an_index,
         wrong_destinations_are_refused,
         damaged_files_change_nothing,
         a_call_that_fails_changes_nothing,

@@ -52,6 +52,8 @@ static void lists(misuse_world *b) {
           !tg_safetensors_open(b->ctx, at(b, "short")));
     tg_file_save(b->ctx, at(b, "long"), "\377\377\377\377\377\377\377\377{}", 10);
     GIVES(tg_safetensors_open, FORMAT, "expected at most", !tg_safetensors_open(b->ctx, at(b, "long")));
+    tg_file_save(b->ctx, at(b, "m.index.json"), "{}", 2);
+    GIVES(tg_safetensors_open, FORMAT, "\"weight_map\"", !tg_safetensors_open(b->ctx, at(b, "m.index.json")));
 }
 
 static void reads(misuse_world *b) {

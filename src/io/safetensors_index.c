@@ -1,0 +1,111 @@
+/* Index of a model in several safetensors files: a JSON object whose member "weight_map" says which file has each
+ * tensor. It opens every file, and lists their tensors as if they were in one. */
+#include "io/json.h"
+#include "io/safetensors.h"
+
+bool tg_safetensors_is_index(const char *path) {
+    static const char end[] = ".index.json";
+    size_t n = strlen(path);
+    return n >= sizeof end - 1 && strcmp(path + n - (sizeof end - 1), end) == 0;
+}
+
+/* Returns the length of the index's directory in paths, with its slash; 0 if the path has none. */
+static int directory_length(const tg_safetensors *f) {
+    const char *slash = strrchr(f->file.path, '/');
+    return slash ? (int)(slash - f->file.path) + 1 : 0;
+}
+
+static const char *name_of_file(const tg_safetensors *f, int i) { return f->files[i]->file.path + directory_length(f); }
+
+/* Opens the file of that name, unless it is open. */
+static tg_status need_file(tg_safetensors *f, const char *name) {
+    tg_ctx *ctx = f->file.ctx;
+    for (int i = f->n_files - 1; i >= 0; i--) /* adjacent tensors are mostly in one file */
+        if (strcmp(name_of_file(f, i), name) == 0) return TG_OK;
+    if (!*name || strchr(name, '/'))
+        return tg_fail(ctx, TG_ERR_FORMAT, "'%s': weight_map has the file '%.128s', expected a name without a slash",
+                       f->file.path, name);
+    if (f->n_files == TG_SAFETENSORS_FILES)
+        return tg_fail(ctx, TG_ERR_FORMAT, "'%s': weight_map has more than %d files", f->file.path,
+                       TG_SAFETENSORS_FILES);
+    char *path = tg_format_path(ctx, "%.*s%s", directory_length(f), f->file.path, name);
+    if (!path) return tg_io_enter(ctx);
+    tg_safetensors *file = tg_safetensors_open_file(ctx, path);
+    tg_host_strfree(ctx, path);
+    if (!file) return tg_io_enter(ctx);
+    f->files[f->n_files++] = file;
+    return TG_OK;
+}
+
+static tg_status open_files(tg_safetensors *f, const tg_json *map) {
+    const char *name, *file;
+    json_t *value;
+    f->files = tg_host_alloc(f->file.ctx, TG_SAFETENSORS_FILES * sizeof *f->files);
+    if (!f->files) return tg_io_enter(f->file.ctx);
+    json_object_foreach(map->object, name, value) {
+        TG_TRY(tg_json_string(map, name, &file));
+        TG_TRY(need_file(f, file));
+    }
+    return TG_OK;
+}
+
+/* Returns the number of entries that the map has of file i, and copies them to the list from `at` on. */
+static int list_file(tg_safetensors *f, const tg_json *map, int i, int at) {
+    const tg_safetensors *file = f->files[i];
+    int n = 0;
+    for (int k = 0; k < file->count; k++) {
+        const char *where = json_string_value(json_object_get(map->object, file->entries[k].name));
+        if (!where || strcmp(where, name_of_file(f, i)) != 0) continue;
+        f->entries[at + n] = file->entries[k];
+        f->file_of[at + n++] = i;
+    }
+    return n;
+}
+
+/* Records which tensor of the map its file does not have. */
+static tg_status report_absent(const tg_safetensors *f, const tg_json *map) {
+    const char *name, *file;
+    json_t *value;
+    json_object_foreach(map->object, name, value) {
+        TG_TRY(tg_json_string(map, name, &file));
+        for (int i = 0; i < f->n_files; i++)
+            if (strcmp(name_of_file(f, i), file) == 0 && !tg_safetensors_find(f->files[i], name))
+                return tg_fail(f->file.ctx, TG_ERR_FORMAT,
+                               "'%s': weight_map says that tensor '%.128s' is in '%.128s', which has no such tensor",
+                               f->file.path, name, file);
+    }
+    return TG_OK;
+}
+
+static tg_status list_tensors(tg_safetensors *f, const tg_json *map) {
+    tg_ctx *ctx = f->file.ctx;
+    int at = 0;
+    f->count = (int)json_object_size(map->object);
+    f->entries = tg_host_alloc(ctx, (size_t)f->count * sizeof *f->entries + 1);
+    f->file_of = tg_host_alloc(ctx, (size_t)f->count * sizeof *f->file_of + 1);
+    f->by_name = tg_host_alloc(ctx, (size_t)f->count * sizeof *f->by_name + 1);
+    TG_TRY(tg_io_enter(ctx));
+    for (int i = 0; i < f->n_files; i++) at += list_file(f, map, i, at);
+    if (at < f->count) return report_absent(f, map);
+    tg_index_names(f->entries, f->count, sizeof *f->entries, f->by_name);
+    return TG_OK;
+}
+
+static tg_status read_map(tg_safetensors *f, const char *path) {
+    tg_json document, map;
+    TG_TRY(tg_json_load(&document, f->file.ctx, path));
+    tg_status s = tg_json_object(&document, "weight_map", &map);
+    if (s == TG_OK) s = open_files(f, &map);
+    if (s == TG_OK) s = list_tensors(f, &map);
+    tg_json_free(&document);
+    return s;
+}
+
+tg_safetensors *tg_safetensors_open_index(tg_ctx *ctx, const char *path) {
+    tg_safetensors *f = tg_host_alloc(ctx, sizeof *f);
+    if (!f) return NULL;
+    f->file = (tg_file){.ctx = ctx, .path = tg_host_strdup(ctx, path), .fd = -1};
+    if (f->file.path && read_map(f, path) == TG_OK) return f;
+    tg_safetensors_close(f);
+    return NULL;
+}
