@@ -54,8 +54,8 @@ tg_tensor *tg_layer_param(const tg_parallel *p, const char *name, tg_shape shape
                                TG_PLACES({TG_TP, on[TG_TP]}, {TG_DP, on[TG_DP]}, {TG_CP, on[TG_CP]}));
 }
 
-/* Returns whether the layer or the whole model asks for sequence parallelism, even if the axis has one rank. So a program
- * that sets options which exclude each other fails at any number of ranks. */
+/* Returns whether the layer or the whole model asks for sequence parallelism, even if the axis has one rank. So a
+ * program that sets options which exclude each other fails at any number of ranks. */
 static bool asks_for_sp(const tg_parallel_linear *s) {
     if (s->o.expert) return false;
     if (s->o.sequence_parallel) return s->o.sequence_parallel > 0;
