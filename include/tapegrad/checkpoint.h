@@ -1,9 +1,10 @@
-/* Checkpoints: directories that are complete or absent, and state that all ranks save together and any other
- * composition of ranks can load. */
+/* Checkpoints: directories that are complete or absent, state that all ranks save together and any other composition
+ * of ranks can load, and this rank's part of a whole tensor in a safetensors file. */
 #ifndef TAPEGRAD_CHECKPOINT_H
 #define TAPEGRAD_CHECKPOINT_H
 
 #include <tapegrad/context.h>
+#include <tapegrad/io.h>
 #include <tapegrad/placement.h>
 
 #ifdef __cplusplus
@@ -94,6 +95,22 @@ TG_API tg_status tg_shards_save(tg_shards *s, const char *dir);
  * fails with TG_ERR_FORMAT, and a tensor that does not match its checksum with TG_ERR_DATA. In both cases nothing is
  * changed on any rank. */
 TG_API tg_status tg_shards_load(tg_shards *s, const char *dir);
+
+/* ---- Parts of whole tensors ---- */
+
+/* Reads this rank's part of the named tensor, which is whole in the file, into dst. dst's placement says which part
+ * that is: shards of any layout, of several dims, over several axes. On an axis where dst is I or R nothing is cut, so
+ * a dst that no axis shards, and any dst of a context without a tg_parallel, reads the whole tensor.
+ *
+ * The tensor in the file must have dst's global shape (tg_global_shape), or the call fails with TG_ERR_SHAPE. A dst
+ * that is PARTIAL, or VARYING without a layout, fails with TG_ERR_PLACEMENT: tensors made from the caller's bytes are
+ * VARYING until tg_place declares them. Dtypes, strides, devices and the other errors are as with tg_safetensors_read
+ * (io.h), but a call that fails leaves dst as it was.
+ *
+ * The call reads only the bytes of the part, in runs that are adjacent in the file, of at most 1 MiB. It needs memory
+ * for the part in the file's dtype. A checksum covers a whole tensor, so it is compared only if dst is whole. dst
+ * keeps its placement, because every rank must read the same file. The call communicates with no other rank. */
+TG_API tg_status tg_safetensors_read_part(tg_safetensors *f, const char *name, tg_tensor *dst, bool convert);
 
 #ifdef __cplusplus
 }

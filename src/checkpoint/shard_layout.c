@@ -34,6 +34,15 @@ int tg_shard_replica(const tg_parallel *p, const tg_tensor *x) {
     return replica;
 }
 
+bool tg_shard_is_located(const tg_tensor *x) {
+    const tg_placements *p = tg_place_of(x);
+    for (int a = 0; p && a < TG_MAX_AXES; a++)
+        if (tg_grid_axes(x->ctx) >> a & 1 &&
+            (p->at[a].kind == TG_PARTIAL || (p->at[a].kind == TG_VARYING && !shards(p, a))))
+            return false;
+    return true;
+}
+
 tg_shape tg_shard_global(const tg_tensor *x) {
     tg_shape s = {.ndim = x->ndim};
     for (int d = 0; d < x->ndim; d++) s.dim[d] = x->shape[d] * tg_place_scale(x, d);

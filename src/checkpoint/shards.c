@@ -57,12 +57,10 @@ static tg_status grow(tg_shards *s) {
 static tg_status check_place(const tg_shards *s, const char *key, const tg_tensor *x, const char *who) {
     char text[128];
     const tg_placements *p = tg_place_of(x);
-    bool whole = true;
+    bool whole = tg_shard_is_located(x);
     for (int a = 0; p && a < TG_MAX_AXES; a++)
-        if (tg_grid_axes(s->ctx) >> a & 1)
-            whole &=
-                p->at[a].kind != TG_PARTIAL &&
-                (p->at[a].kind != TG_VARYING || (p->at[a].layout != TG_OPAQUE && tg_parallel_comm(s->p, (tg_axis)a)));
+        if (tg_grid_axes(s->ctx) >> a & 1 && p->at[a].kind == TG_VARYING)
+            whole &= tg_parallel_comm(s->p, (tg_axis)a) != NULL;
     if (whole) return tg_place_check_shards(x, p, 0, who);
     tg_place_text(s->ctx, p, text, sizeof text);
     return tg_fail(s->ctx, TG_ERR_PLACEMENT,

@@ -39,6 +39,9 @@ tg_status tg_shards_check(const tg_shards *s, const char *who); /* fails if a te
 int tg_shard_axes(const tg_tensor *x, tg_axis out[TG_MAX_AXES]);
 /* Returns this rank's number among the ranks that have the same part of x; 0 on the first of them. */
 int tg_shard_replica(const tg_parallel *p, const tg_tensor *x);
+/* Returns whether the placement says where each rank's elements belong in the global tensor: x is neither PARTIAL nor
+ * VARYING without a layout on any axis. */
+bool tg_shard_is_located(const tg_tensor *x);
 tg_shape tg_shard_global(const tg_tensor *x);
 /* Returns the index in the global tensor of index `local` of dim d of x's part, for the rank that has position at[a]
  * on each axis a. *run is the number of following indices that are contiguous there. */

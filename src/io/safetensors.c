@@ -93,8 +93,7 @@ static tg_status check_bools(const tg_safetensors *f, const tg_safetensors_entry
     return TG_OK;
 }
 
-/* Compares the checksum of the bytes that were read with the file's. */
-static tg_status check_sum(const tg_safetensors *f, const tg_safetensors_entry *e, const tg_summing *sum) {
+tg_status tg_safetensors_check_sum(const tg_safetensors *f, const tg_safetensors_entry *e, const tg_summing *sum) {
     char digits[TG_CHECKSUM_DIGITS];
     if (!f->sums) return TG_OK;
     const char *expected = f->sums + (e - f->entries) * TG_CHECKSUM_DIGITS;
@@ -105,6 +104,13 @@ static tg_status check_sum(const tg_safetensors *f, const tg_safetensors_entry *
                    f->file.path, e->name, digits, expected);
 }
 
+tg_status tg_safetensors_read_bytes(tg_safetensors *f, const tg_safetensors_entry *e, int64_t offset, void *to,
+                                    size_t bytes, tg_summing *sum) {
+    TG_TRY(tg_file_read(&f->file, offset, to, bytes));
+    tg_summing_add(sum, to, bytes);
+    return e->dtype == TG_BOOL ? check_bools(f, e, offset, to, bytes) : TG_OK;
+}
+
 /* Reads the bytes at offset into the contiguous tensor x. chunk is a host buffer, needed if the host cannot write
  * x's memory. */
 static tg_status fill_rows(tg_safetensors *f, const tg_safetensors_entry *e, int64_t offset, tg_tensor *x, void *chunk,
@@ -112,9 +118,7 @@ static tg_status fill_rows(tg_safetensors *f, const tg_safetensors_entry *e, int
     tg_ctx *ctx = f->file.ctx;
     size_t bytes = (size_t)x->numel * tg_dtype_size(x->dtype);
     void *to = ctx->host ? tg_data(x) : chunk;
-    TG_TRY(tg_file_read(&f->file, offset, to, bytes));
-    tg_summing_add(sum, to, bytes);
-    if (e->dtype == TG_BOOL) TG_TRY(check_bools(f, e, offset, to, bytes));
+    TG_TRY(tg_safetensors_read_bytes(f, e, offset, to, bytes, sum));
     return ctx->host ? TG_OK : ctx->run.ops->copy(ctx, tg_data(x), chunk, bytes, TG_COPY_FROM_HOST);
 }
 
@@ -145,7 +149,7 @@ static tg_status fill(tg_safetensors *f, const tg_safetensors_entry *e, tg_tenso
         TG_TRY(s);
     }
     TG_TRY(tg_io_enter(f->file.ctx));
-    return check_sum(f, e, &sum);
+    return tg_safetensors_check_sum(f, e, &sum);
 }
 
 static tg_status check_shape(tg_safetensors *f, const tg_safetensors_entry *e, const tg_shape *dst) {
@@ -166,25 +170,24 @@ static tg_status check_fit(tg_safetensors *f, const tg_safetensors_entry *e, con
                    e->dtype_name, tg_dtype_name(dtype), convert ? "; only floats are converted" : "");
 }
 
-static tg_status check_destination(tg_safetensors *f, const tg_safetensors_entry *e, const tg_tensor *dst,
-                                   bool convert) {
+tg_status tg_safetensors_check_destination(tg_safetensors *f, const tg_safetensors_entry *e, const tg_tensor *dst,
+                                           const tg_shape *whole, bool convert, const char *who) {
     tg_ctx *ctx = f->file.ctx;
-    const tg_shape shape = tg_shape_make(dst->ndim, dst->shape);
-    TG_TRY(check_fit(f, e, &shape, (tg_dtype)dst->dtype, convert));
+    TG_TRY(check_fit(f, e, whole, (tg_dtype)dst->dtype, convert));
     for (int i = 0; i < dst->ndim; i++)
         if (dst->stride[i] == 0 && dst->shape[i] > 1)
-            return tg_fail(ctx, TG_ERR_STATE,
-                           "tg_safetensors_read: dim %d of the destination is expanded: its elements share memory", i);
+            return tg_fail(ctx, TG_ERR_STATE, "%s: dim %d of the destination is expanded: its elements share memory",
+                           who, i);
     if (tg_shares_elements(dst))
-        return tg_fail(ctx, TG_ERR_STATE,
-                       "tg_safetensors_read: the destination's strides overlap: its elements share memory");
+        return tg_fail(ctx, TG_ERR_STATE, "%s: the destination's strides overlap: its elements share memory", who);
     return TG_OK;
 }
 
 static tg_status read_entry(tg_safetensors *f, const tg_safetensors_entry *e, tg_tensor *dst, bool convert,
                             const void *site) {
     tg_ctx *ctx = f->file.ctx;
-    TG_TRY(check_destination(f, e, dst, convert));
+    const tg_shape shape = tg_shape_make(dst->ndim, dst->shape);
+    TG_TRY(tg_safetensors_check_destination(f, e, dst, &shape, convert, "tg_safetensors_read"));
     if (ctx->meta) return TG_OK;
     TG_TRY(tg_storage_may_change(dst));
     tg_storage_wrote(dst->storage, "tg_safetensors_read", site);
@@ -194,8 +197,7 @@ static tg_status read_entry(tg_safetensors *f, const tg_safetensors_entry *e, tg
     return s;
 }
 
-/* Returns the readable entry of that name, or NULL after recording an error. */
-static const tg_safetensors_entry *require(tg_safetensors *f, const char *name, const char *who) {
+const tg_safetensors_entry *tg_safetensors_require(tg_safetensors *f, const char *name, const char *who) {
     const tg_safetensors_entry *e = tg_safetensors_find(f, name);
     if (!name)
         tg_fail(f->file.ctx, TG_ERR_ARGUMENT, "%s: name is NULL", who);
@@ -211,7 +213,7 @@ static const tg_safetensors_entry *require(tg_safetensors *f, const char *name, 
 
 tg_status tg_safetensors_expect(tg_safetensors *f, const char *name, const tg_shape *shape, tg_dtype dtype,
                                 bool convert) {
-    const tg_safetensors_entry *e = require(f, name, "tg_safetensors_read");
+    const tg_safetensors_entry *e = tg_safetensors_require(f, name, "tg_safetensors_read");
     return e ? check_fit(f, e, shape, dtype, convert) : tg_io_enter(f->file.ctx);
 }
 
@@ -222,7 +224,7 @@ static tg_status verify_entry(tg_safetensors *f, const tg_safetensors_entry *e, 
         TG_TRY(tg_file_read(&f->file, at, chunk, n));
         tg_summing_add(&sum, chunk, n);
     }
-    return check_sum(f, e, &sum);
+    return tg_safetensors_check_sum(f, e, &sum);
 }
 
 tg_status tg_safetensors_verify(tg_safetensors *f, int first, int stride) {
@@ -239,7 +241,7 @@ tg_status tg_safetensors_fill(tg_safetensors *f, const char *name, tg_tensor *ds
     if (!f) return TG_ERR_ARGUMENT;
     tg_ctx *ctx = f->file.ctx;
     TG_TRY(tg_io_enter(ctx));
-    const tg_safetensors_entry *e = require(f, name, "tg_safetensors_read");
+    const tg_safetensors_entry *e = tg_safetensors_require(f, name, "tg_safetensors_read");
     if (!e) return tg_io_enter(ctx);
     TG_TRY(tg_check(ctx, dst, "tg_safetensors_read"));
     return read_entry(f, e, dst, convert, site);
@@ -255,7 +257,7 @@ tg_tensor *tg_safetensors_load(tg_safetensors *f, const char *name) {
     if (!f) return tg_inert(&tg_dead_ctx);
     tg_ctx *ctx = f->file.ctx;
     if (tg_io_enter(ctx) != TG_OK) return tg_inert(ctx);
-    const tg_safetensors_entry *e = require(f, name, "tg_safetensors_load");
+    const tg_safetensors_entry *e = tg_safetensors_require(f, name, "tg_safetensors_load");
     if (!e || tg_shape_check(ctx, &e->shape, e->dtype, "tg_safetensors_load") != TG_OK) return tg_inert(ctx);
     tg_tensor *x = tg_owned_empty(ctx, e->dtype, (int)e->shape.ndim, e->shape.dim, TG_MEM_TEMPORARY);
     if (x) tg_tensor_given(x); /* another rank's file may hold other bytes */

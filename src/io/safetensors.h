@@ -1,4 +1,5 @@
-/* Internals of the safetensors format: the open file, its header, checksums, the writer, and pieces of tensors. */
+/* Internals of the safetensors format: the open file, its header, checksums, the writer, and pieces and parts of
+ * tensors. */
 #ifndef TG_SAFETENSORS_H
 #define TG_SAFETENSORS_H
 
@@ -51,6 +52,35 @@ tg_status tg_safetensors_fill(tg_safetensors *f, const char *name, tg_tensor *ds
 /* Reads the tensors first, first + stride, ... only to compare their checksums, if the file has any. A caller that
  * does this before it changes anything will not find damage halfway. */
 tg_status tg_safetensors_verify(tg_safetensors *f, int first, int stride);
+
+/* ---- safetensors_part.c ---- */
+
+/* A part of a whole tensor: `whole` is the shape in the file. index(x, d, at, i, &run) returns the index in the whole
+ * tensor of index i of dim d of the part x, and in run the number of indices from i on that are adjacent there. */
+typedef struct tg_safetensors_part {
+    tg_shape whole;
+    int64_t (*index)(const tg_tensor *x, int d, const int *at, int64_t local, int64_t *run);
+    const int *at;
+} tg_safetensors_part;
+
+/* Reads a part of the named tensor into dst, as tg_safetensors_read_part does; `who` names the function in errors. dst
+ * keeps its placement, and its bytes if the call fails. */
+tg_status tg_safetensors_fill_part(tg_safetensors *f, const char *name, tg_tensor *dst, const tg_safetensors_part *part,
+                                   bool convert, const char *who, const void *site);
+
+/* ---- What both readers use, in safetensors.c ---- */
+
+/* Returns the readable entry of that name, or NULL after recording an error. */
+const tg_safetensors_entry *tg_safetensors_require(tg_safetensors *f, const char *name, const char *who);
+/* Checks that the tensor of the file has shape `whole`, and that its dtype and dst's strides allow reading into dst. */
+tg_status tg_safetensors_check_destination(tg_safetensors *f, const tg_safetensors_entry *e, const tg_tensor *dst,
+                                           const tg_shape *whole, bool convert, const char *who);
+/* Reads bytes of tensor e, from an offset of the file, into host memory, and adds them to the checksum. Refuses a bool
+ * that is neither 0 nor 1. */
+tg_status tg_safetensors_read_bytes(tg_safetensors *f, const tg_safetensors_entry *e, int64_t offset, void *to,
+                                    size_t bytes, tg_summing *sum);
+/* Compares the checksum of all bytes of tensor e with the file's, if the file has checksums. */
+tg_status tg_safetensors_check_sum(const tg_safetensors *f, const tg_safetensors_entry *e, const tg_summing *sum);
 
 /* Writer of a file whose tensors arrive one at a time. tg_safetensors_begin needs only their names, dtypes and
  * shapes. tg_safetensors_put then writes each in this order, and tg_safetensors_commit writes the header with the

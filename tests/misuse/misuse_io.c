@@ -78,6 +78,17 @@ static void reads(misuse_world *b) {
     FAILS(tg_safetensors_read, HANDLE, "another context", tg_safetensors_read(f, "x", b->foreign, false));
     FAILS(tg_safetensors_read, DISCARDED, "tg_discard", tg_safetensors_read(f, "x", b->gone, false));
     EACH_DEAD(x) FAILS(tg_safetensors_read, HANDLE, "the tensor", tg_safetensors_read(f, "x", x, false));
+    QUIET(tg_safetensors_read_part, tg_safetensors_read_part(NULL, "x", dst, false) == TG_ERR_ARGUMENT);
+    FAILS(tg_safetensors_read_part, ARGUMENT, "name is NULL", tg_safetensors_read_part(f, NULL, dst, false));
+    FAILS(tg_safetensors_read_part, DATA, "no tensor 'other'", tg_safetensors_read_part(f, "other", dst, false));
+    FAILS(tg_safetensors_read_part, ARGUMENT, "is NULL", tg_safetensors_read_part(f, "x", NULL, false));
+    FAILS(tg_safetensors_read_part, SHAPE, "expected [3]", tg_safetensors_read_part(f, "x", b->v, false));
+    FAILS(tg_safetensors_read_part, DTYPE, "expected f64", tg_safetensors_read_part(f, "x", f64, false));
+    FAILS(tg_safetensors_read_part, DTYPE, "only floats", tg_safetensors_read_part(f, "x", b->mask, true));
+    FAILS(tg_safetensors_read_part, STATE, "share memory", tg_safetensors_read_part(f, "x", shared, false));
+    FAILS(tg_safetensors_read_part, HANDLE, "another context", tg_safetensors_read_part(f, "x", b->foreign, false));
+    FAILS(tg_safetensors_read_part, DISCARDED, "tg_discard", tg_safetensors_read_part(f, "x", b->gone, false));
+    EACH_DEAD(x) FAILS(tg_safetensors_read_part, HANDLE, "the tensor", tg_safetensors_read_part(f, "x", x, false));
     QUIET(tg_safetensors_load, misuse_inert(tg_safetensors_load(NULL, "x")));
     INERT(tg_safetensors_load, ARGUMENT, "name is NULL", tg_safetensors_load(f, NULL));
     INERT(tg_safetensors_load, DATA, "has no tensor", tg_safetensors_load(f, "X"));

@@ -109,7 +109,7 @@ static mlp mlp_new(const tg_parallel *p, const mlp_plan *o) {
     return m;
 }
 
-/* Runs a layer. A bias that the layer skips is added here: that of the pair, or the module's if the weight is passed. */
+/* Runs a layer. A bias that the layer skips is added here: the pair's, or the module's if the weight is passed. */
 static tg_tensor *call(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *w, const mlp_plan *o) {
     tg_tensor *bias = o->skip ? tg_module_find(m, "bias") : NULL;
     tg_tensor *y = w ? tg_parallel_linear_apply(m, t, x, w, -1) : tg_parallel_linear_pair(m, t, x, &bias);
