@@ -299,7 +299,7 @@ typedef struct tg_cross_entropy_opts {
     int64_t ignore_index; /* target of rows without a loss; 0: -100; TG_IGNORE_ZERO: class 0 */
     double label_smoothing;      /* in [0, 1] */
     tg_loss_reduction reduction; /* TG_LOSS_MEAN: over the rows that are not ignored */
-    tg_smoothing smoothing_kind;
+    tg_smoothing smoothing_kind; /* other than 0 only with label_smoothing */
     tg_tensor *weight; /* tg_cross_entropy only: weight of each class, [v], no gradient; NULL: all 1 */
 } tg_cross_entropy_opts;
 

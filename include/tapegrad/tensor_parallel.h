@@ -24,7 +24,7 @@ typedef struct tg_vocab_opts {
     size_t size;
     int64_t ignore_index; /* rows with this target do not count. 0: -100; TG_IGNORE_ZERO: class 0 */
     double label_smoothing; /* in [0, 1] */
-    tg_smoothing smoothing_kind;
+    tg_smoothing smoothing_kind; /* other than 0 only with label_smoothing */
     tg_loss_reduction reduction;
     bool in_place; /* write the gradient over the logits, which are then discarded; a second backward fails */
     int64_t classes; /* columns from this one on (over all ranks) are padding and do not count. 0: no padding */
@@ -90,12 +90,17 @@ typedef struct tg_parallel_linear_opts {
     int strides;           /* blocks of the sharded dim, each over all ranks: 2 for gate and up, 3 for q, k, v. 0: 1 */
     bool gather_output;    /* column: the output is [.., out] I instead of [.., out/n] V */
     bool input_is_whole;   /* row: x is I, and the layer scatters it; not with sequence parallelism */
-    bool skip_bias_add;    /* do not add the bias: a fused op of the caller does, with tg_module_find(m, "bias") */
+    bool skip_bias_add;    /* do not add the bias: the caller does (tg_parallel_linear_pair); not with no_bias */
+    /* The ranks that divide the layer: TG_TP (0), or TG_CP or TG_DP for a layer of another group; TG_ETP with
+     * expert. Under TG_RNG_MEGATRON, whose streams differ over tp only, a layer of TG_CP or TG_DP draws no weight. */
+    tg_axis axis;
+    int sequence_parallel; /* over axis. > 0: on; < 0: off; 0: as p's for TG_TP, else off. No effect with one rank */
     tg_tensor *weight;     /* tied weight, [out/n, in] or [out, in/n]; NULL: the layer makes its own */
     bool no_weight;        /* make no weight: each call passes one to tg_parallel_linear_apply */
     bool no_init;          /* leave the weight 0; it is placed all the same */
-    bool no_dgrad_reduce;  /* column: x is R, and its gradient stays PARTIAL; the caller reduces it */
-    bool expert;           /* a layer of the expert grid: shard over etp instead of tp */
+    bool no_dgrad_reduce;  /* column, without sequence parallelism: x is R, and its gradient stays PARTIAL; the
+                              caller reduces it */
+    bool expert;           /* a layer of the expert grid; axis must be 0 or TG_ETP, which mean the same */
     bool fused_wgrad;      /* the weight must be a leaf: its gradient adds straight into main_grad */
     int deferred_wgrads;   /* most gradients that wait for tg_wgrads_drain. 0: none; TG_NONE: no limit */
 } tg_parallel_linear_opts;
@@ -116,20 +121,28 @@ TG_API tg_module *tg_nn_row_linear(const tg_parallel *p, int64_t in, int64_t out
 
 typedef struct tg_vocab_embedding_opts {
     size_t size;
-    int reduce_scatter; /* > 0: the result is V0; < 0: I; 0: V0 under sequence parallelism, else I */
+    int reduce_scatter; /* > 0: the result is V0; < 0: I; 0: V0 if axis is TG_TP and p is sequence parallel, else I */
+    tg_axis axis;       /* the ranks that divide the vocabulary, as in tg_parallel_linear_opts */
+    bool batch_first;   /* [b, s] gives [b, s, hidden]. With a result that is V0 the ranks divide the batch, dim 0 */
 } tg_vocab_embedding_opts;
 #define TG_VOCAB_EMBEDDING(...) \
     (&(tg_vocab_embedding_opts){.size = sizeof(tg_vocab_embedding_opts), __VA_ARGS__})
 
-/* Creates the layer that Megatron-Core calls VocabParallelEmbedding: ids [b, s] -> [s, b, hidden], I or V0 (this
- * rank's rows of dim 0). weight [vocab, hidden] is V0, drawn with standard deviation std. A vocab that is not a
- * multiple of tp fails with TG_ERR_SHAPE. opts may be NULL. */
+/* Creates the layer that Megatron-Core calls VocabParallelEmbedding: ids [b, s] -> [s, b, hidden], and ids [n] ->
+ * [n, hidden]; I or V0 (this rank's rows of dim 0). weight [vocab, hidden] is V0, drawn with standard deviation std. A
+ * vocab that is not a multiple of tp fails with TG_ERR_SHAPE. opts may be NULL. */
 TG_API tg_module *tg_nn_vocab_embedding(const tg_parallel *p, int64_t vocab, int64_t hidden, double std,
                                         const tg_vocab_embedding_opts *opts);
 /* Runs a column or row layer once, with this weight (NULL: the module's own). gather_output > 0 or 0 overrides the
  * option of a column layer; < 0 keeps it. */
 TG_API tg_tensor *tg_parallel_linear_apply(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *weight,
                                            int gather_output);
+/* Runs any layer once. If the layer is a column or row layer made with skip_bias_add, returns its output without the
+ * bias and sets *bias to the bias, for a fused op of the caller: the pair (output, bias) of Megatron-Core. Otherwise
+ * *bias is NULL, because the layer has no bias or has added it; so a caller treats a replaced layer alike. The module
+ * owns *bias, or the tape does if the layer gathers its output and so the bias too. tg_add(t, output, *bias) equals the
+ * layer without skip_bias_add. On error returns an inert tensor, and *bias is NULL. */
+TG_API tg_tensor *tg_parallel_linear_pair(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor **bias);
 TG_API tg_status tg_wgrads_drain(tg_module *m); /* runs the list of every linear layer in m */
 
 #ifdef __cplusplus

@@ -140,7 +140,17 @@ static void calls(misuse_world *b, const tg_parallel *p) {
           tg_parallel_linear_apply(m, b->t, b->cube, NULL, -1));
     DEAD_TENSOR(tg_parallel_linear_apply, tg_parallel_linear_apply(m, b->t, x, NULL, -1));
     DEAD_TENSOR(tg_parallel_linear_apply, tg_parallel_linear_apply(r, b->t, b->x, x, -1));
-    INERT(tg_nn_vocab_embedding, SHAPE, "ids is i64[2], expected 2 dims, [b, s]", tg_module_forward(e, b->t, b->ids));
+    tg_tensor *bias;
+    INERT(tg_parallel_linear_pair, ARGUMENT, "bias is NULL, expected the address",
+          tg_parallel_linear_pair(m, b->t, b->x, NULL));
+    INERT(tg_parallel_linear_pair, SHAPE, "x has 4 columns but w has 3; they must be equal",
+          tg_parallel_linear_pair(m, b->t, b->cube, &bias));
+    QUIET(tg_parallel_linear_pair, !tg_is_alive(tg_parallel_linear_pair(NULL, b->t, b->x, &bias)) && !bias);
+    DEAD_TENSOR(tg_parallel_linear_pair, tg_parallel_linear_pair(m, b->t, x, &bias));
+    tg_tensor *scalar = tg_zeros(b->ctx, TG_I64, TG_SHAPE());
+    INERT(tg_nn_vocab_embedding, SHAPE, "ids is i64[], expected 1 or 2 dims, [n] or [b, s]",
+          tg_module_forward(e, b->t, scalar));
+    tg_drop(scalar);
     DEAD_TENSOR(tg_nn_vocab_embedding, tg_module_forward(e, b->t, x));
     tg_module_free(m);
     tg_module_free(r);

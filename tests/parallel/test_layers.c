@@ -1,61 +1,6 @@
 /* Parallel layers on 1, 2 and 4 ranks compared with the same program on one rank: bits of parameters, values,
  * gradients. */
-#include <tapegrad/extend.h>
-#include <tapegrad/optim.h>
-#include <tapegrad/data_parallel.h>
-#include <tapegrad/megatron.h>
-
-#include "on_ranks.h"
-
-enum { S = 8, B = 2, H = 12, F = 24, V = 16, X = 1 };
-
-/* A world of one rank, in which the same calls make the same parameters. */
-typedef struct alone {
-    tg_ctx *ctx;
-    tg_comm *self;
-    tg_parallel *p;
-    tg_tape *t;
-} alone;
-
-static alone alone_open(void) {
-    alone a = {.ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .dtype = TG_F64, .seed = 7))};
-    a.self = tg_comm_self_new(a.ctx);
-    a.p = tg_parallel_new(a.self, NULL);
-    a.t = tg_tape_new(a.ctx);
-    return a;
-}
-
-static tg_status alone_close(tg_ctx *ctx, alone *a) {
-    if (tg_ctx_status(a->ctx) != TG_OK) tg_ctx_fail(ctx, TG_ERR_INTERNAL, "the one rank: %s", tg_ctx_message(a->ctx));
-    tg_tape_free(a->t);
-    tg_parallel_free(a->p);
-    tg_comm_free(a->self);
-    tg_ctx_free(a->ctx);
-    return tg_ctx_status(ctx);
-}
-
-/* ---- Parameters ---- */
-
-/* Checks that mine is the part of whole that its placement on an axis says. Strided parts are joined chunk by chunk. */
-static bool is_part(tg_tensor *mine, tg_tensor *whole, tg_axis axis, int r, int n, double within) {
-    tg_placement at = tg_placement_of(mine, axis);
-    if (n == 1 || at.kind != TG_VARYING) return off(mine, whole, -1, 0, 1) <= within;
-    if (at.layout != TG_STRIDED) return off(mine, whole, at.dim, r, n) <= within;
-    double a[8192], b[8192];
-    int64_t inner = 1, rows = tg_dim(mine, at.dim) / at.chunks;
-    for (int d = at.dim + 1; d < tg_ndim(whole); d++) inner *= tg_dim(whole, d);
-    if (at.dim || tg_read_f64(mine, a, tg_numel(mine)) || tg_read_f64(whole, b, tg_numel(whole))) return false;
-    for (int64_t i = 0; i < tg_numel(mine); i++) {
-        int64_t row = i / inner, chunk = row / rows, there = (chunk * n + r) * rows + row % rows;
-        if (fabs(a[i] - b[there * inner + i % inner]) > within) return false;
-    }
-    return true;
-}
-
-typedef struct layout {
-    int tp;
-    bool sp;
-} layout;
+#include "one_rank.h"
 
 static tg_status initial(void *arg, tg_ctx *ctx, tg_comm *world) {
     const layout *l = arg;
@@ -105,12 +50,20 @@ END_TEST
 /* ---- An MLP with every option ---- */
 
 typedef struct mlp_plan {
-    layout l;
+    layout l;    /* tp: the ranks of the axis */
     bool gather; /* the column layer gathers and the row layer scatters */
     bool skip;   /* biases are added by the caller */
     bool no_bias, fused, deferred;
-    bool given; /* weights are passed to each call */
+    bool given;     /* weights are passed to each call */
+    bool per_layer; /* the layers ask for sequence parallelism or not, and the grid for the opposite */
+    tg_axis axis;
+    int tp; /* ranks of tp, if the axis is another; 0: 1 */
 } mlp_plan;
+
+static tg_parallel *mlp_grid(tg_comm *world, const mlp_plan *o) {
+    int n = o->l.tp, tp = o->axis == TG_TP ? n : o->tp, cp = o->axis == TG_CP ? n : 1;
+    return tg_parallel_new(world, TG_PARALLEL(.tp = tp, .cp = cp, .sequence_parallel = o->l.sp != o->per_layer));
+}
 
 typedef struct mlp {
     tg_module *up, *down;
@@ -127,14 +80,16 @@ static mlp mlp_new(const tg_parallel *p, const mlp_plan *o) {
                                  .no_bias = o->no_bias,
                                  .fused_wgrad = o->fused,
                                  .deferred_wgrads = o->deferred ? TG_NONE : 0,
-                                 .no_weight = o->given};
+                                 .no_weight = o->given,
+                                 .axis = o->axis,
+                                 .sequence_parallel = !o->per_layer ? 0 : o->l.sp ? 1 : -1};
     tg_parallel_linear_opts r = c;
     r.gather_output = false;
     r.input_is_whole = o->gather;
     mlp m = {0};
     if (o->given) {
-        m.w[0] = tg_param_new_placed(p, "up", TG_F64, TG_SHAPE(F, H), 0.3, TG_PLACES({TG_TP, TG_SHARD(0)}));
-        m.w[1] = tg_param_new_placed(p, "down", TG_F64, TG_SHAPE(H, F), 0.3, TG_PLACES({TG_TP, TG_SHARD(1)}));
+        m.w[0] = tg_param_new_placed(p, "up", TG_F64, TG_SHAPE(F, H), 0.3, TG_PLACES({o->axis, TG_SHARD(0)}));
+        m.w[1] = tg_param_new_placed(p, "down", TG_F64, TG_SHAPE(H, F), 0.3, TG_PLACES({o->axis, TG_SHARD(1)}));
     }
     m.up = tg_nn_column_linear(p, H, F, &c);
     m.down = tg_nn_row_linear(p, F, H, &r);
@@ -147,22 +102,23 @@ static mlp mlp_new(const tg_parallel *p, const mlp_plan *o) {
         double v[4096];
         if (tg_ndim(m.params[i]) != 1 || tg_ctx_status(tg_ctx_of(m.params[i])) != TG_OK) continue;
         int64_t n = tg_numel(m.params[i]), of = tg_global_shape(m.params[i]).dim[0];
-        int64_t first = n == of ? 0 : n * tg_parallel_rank(p, TG_TP);
+        int64_t first = n == of ? 0 : n * tg_parallel_rank(p, o->axis);
         for (int64_t k = 0; k < n; k++) v[k] = at(40 + i, first + k);
         tg_write_f64(m.params[i], v, n);
     }
     return m;
 }
 
-static tg_tensor *call(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *w) {
-    return w ? tg_parallel_linear_apply(m, t, x, w, -1) : tg_module_forward(m, t, x);
+/* Runs a layer. A bias that the layer skips is added here: the pair's, or the module's if the weight is passed. */
+static tg_tensor *call(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *w, const mlp_plan *o) {
+    tg_tensor *bias = o->skip ? tg_module_find(m, "bias") : NULL;
+    tg_tensor *y = w ? tg_parallel_linear_apply(m, t, x, w, -1) : tg_parallel_linear_pair(m, t, x, &bias);
+    return bias ? tg_add(t, y, bias) : y;
 }
 
 static tg_tensor *mlp_loss(mlp *m, tg_tape *t, tg_tensor *x, const mlp_plan *o) {
-    tg_tensor *h = call(m->up, t, x, m->w[0]);
-    if (o->skip && !o->no_bias && !o->gather) h = tg_add(t, h, tg_module_find(m->up, "bias"));
-    tg_tensor *y = call(m->down, t, tg_gelu(t, h), m->w[1]);
-    if (o->skip && !o->no_bias) y = tg_add(t, y, tg_module_find(m->down, "bias"));
+    tg_tensor *h = call(m->up, t, x, m->w[0], o);
+    tg_tensor *y = call(m->down, t, tg_gelu(t, h), m->w[1], o);
     return tg_sum(t, tg_square(t, y), TG_ALL_DIMS, false);
 }
 
@@ -173,21 +129,24 @@ static void mlp_free(mlp *m) {
 
 static tg_status mlp_on_ranks(void *arg, tg_ctx *ctx, tg_comm *world) {
     const mlp_plan *o = arg;
-    int r = tg_comm_rank(world), n = o->l.tp;
+    int n = o->l.tp;
     bool sp = o->l.sp && n > 1;
     alone a = alone_open();
-    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = n, .sequence_parallel = o->l.sp));
+    tg_parallel *p = mlp_grid(world, o);
+    int r = tg_parallel_rank(p, o->axis);
+    EXPECT(ctx, n == tg_parallel_size(p, o->axis));
     mlp mine = mlp_new(p, o), one = mlp_new(a.p, o);
     tg_tape *t = tg_tape_new(ctx);
     tg_tensor *x = grad_leaf(sp ? part(ctx, X, TG_SHAPE(S, B, H), 0, r, n) : made(ctx, X, TG_SHAPE(S, B, H)));
     tg_tensor *x1 = grad_leaf(made(a.ctx, X, TG_SHAPE(S, B, H)));
-    tg_place(p, x, TG_TP, sp ? TG_SHARD(0) : TG_I);
+    tg_place(p, x, o->axis, sp ? TG_SHARD(0) : TG_I);
+    if (o->axis != TG_TP) tg_place(p, x, TG_TP, TG_I);
     for (int step = 0; step < 2; step++) { /* gradients accumulate, and deferred ones are kept over both */
         tg_tensor *loss = mlp_loss(&mine, t, x, o), *loss1 = mlp_loss(&one, a.t, x1, o);
         double sum = tg_item(loss), whole = tg_item(loss1);
         if (sp) {
             tg_tensor *s = tg_from_host(ctx, TG_F64, TG_SHAPE(), &sum);
-            tg_comm_all_reduce(world, s, s, TG_REDUCE_SUM);
+            tg_comm_all_reduce(tg_parallel_comm(p, o->axis), s, s, TG_REDUCE_SUM);
             sum = tg_item(s);
             tg_drop(s);
         }
@@ -205,7 +164,7 @@ static tg_status mlp_on_ranks(void *arg, tg_ctx *ctx, tg_comm *world) {
     EXPECT(ctx, off(tg_grad_of(x), tg_grad_of(x1), sp ? 0 : -1, r, n) < 1e-9);
     for (int i = 0; i < mine.n; i++) {
         tg_tensor *g = tg_grad_of(mine.params[i]), *g1 = tg_grad_of(one.params[i]);
-        tg_placement at = tg_placement_of(mine.params[i], TG_TP);
+        tg_placement at = tg_placement_of(mine.params[i], o->axis);
         EXPECT(ctx, off(g, g1, at.kind == TG_VARYING ? at.dim : -1, r, n) < 1e-9);
     }
     mlp_free(&mine);
@@ -220,12 +179,64 @@ static tg_status mlp_on_ranks(void *arg, tg_ctx *ctx, tg_comm *world) {
 START_TEST(an_mlp_with_every_option) {
     for (int n = 1; n <= 4; n *= 2)
         for (int i = 0; i < 128; i++) {
-            mlp_plan o = {{n, i & 1}, i & 2, i & 4, i & 8, i & 16, i & 32, i & 64};
-            if (o.gather && (o.l.sp || (o.skip && !o.no_bias))) continue;
+            mlp_plan o = {.l = {n, i & 1}, .gather = i & 2, .skip = i & 4, .no_bias = i & 8, .fused = i & 16,
+                          .deferred = i & 32, .given = i & 64};
+            if (o.gather && (o.l.sp || (o.skip && o.given))) continue;
+            if (o.skip && o.no_bias) continue;
             if (n == 4 && (i * 37 + 11) % 5) continue; /* a part of the cases is enough */
             on_ranks(n, mlp_on_ranks, &o);
         }
 }
+END_TEST
+
+/* A layer has sequence parallelism of its own, and other ranks than tp. */
+START_TEST(an_mlp_of_another_group) {
+    static const tg_axis axes[] = {TG_TP, TG_CP, TG_DP};
+    for (int n = 1; n <= 4; n++)
+        for (int i = 0; i < 16 * 3; i++) {
+            mlp_plan o = {.l = {n, i & 1}, .skip = i & 2, .given = i & 4, .deferred = i & 8, .axis = axes[i / 16]};
+            o.per_layer = o.axis == TG_TP || o.l.sp;
+            if (n == 3 && o.l.sp) continue; /* 8 positions are not divisible */
+            on_ranks(n, mlp_on_ranks, &o);
+            if (n != 2 || o.axis == TG_TP) continue;
+            o.tp = 2; /* and tp ranks that do the same */
+            o.per_layer = o.l.sp;
+            on_ranks(4, mlp_on_ranks, &o);
+        }
+}
+END_TEST
+
+/* The pair of a layer that adds its bias, of one without a bias, and of a module that is no parallel layer. */
+static tg_status pairs(void *arg, tg_ctx *ctx, tg_comm *world) {
+    (void)arg;
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = 2));
+    tg_tape *t = tg_tape_new(ctx);
+    tg_tensor *x = made(ctx, X, TG_SHAPE(S, H)), *bias;
+    tg_place(p, x, TG_TP, TG_I);
+    tg_module *m[] = {tg_nn_column_linear(p, H, F, NULL),
+                      tg_nn_column_linear(p, H, F, TG_PARALLEL_LINEAR(.no_bias = true)),
+                      tg_nn_linear(ctx, H, F, true, 0.1)};
+    for (int i = 0; i < 3; i++) {
+        bias = x;
+        tg_tensor *y = tg_parallel_linear_pair(m[i], t, x, &bias);
+        EXPECT(ctx, !bias && off(y, tg_module_forward(m[i], t, x), -1, 0, 1) == 0);
+        tg_module_free(m[i]);
+    }
+    tg_module *own = tg_nn_row_linear(p, H, F, TG_PARALLEL_LINEAR(.skip_bias_add = true, .input_is_whole = true));
+    tg_parallel_linear_pair(own, t, x, &bias);
+    EXPECT(ctx, bias == tg_module_find(own, "bias"));
+    tg_module_free(own);
+    own = tg_nn_column_linear(p, H, F, TG_PARALLEL_LINEAR(.skip_bias_add = true, .gather_output = true));
+    tg_tensor *y = tg_parallel_linear_pair(own, t, x, &bias);
+    EXPECT(ctx, tg_dim(y, 1) == F && tg_dim(bias, 0) == F);
+    tg_module_free(own);
+    tg_tape_free(t);
+    tg_drop(x);
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(a_pair_of_any_layer) { on_ranks(2, pairs, NULL); }
 END_TEST
 
 /* Within a recomputation ranks communicate again in backward, and deferred gradients wait. */
@@ -244,7 +255,7 @@ static tg_status mlp_again(void *state, tg_tape *t, tg_tensor *const *in, int n_
 static tg_status recomputed(void *arg, tg_ctx *ctx, tg_comm *world) {
     const mlp_plan *o = arg;
     int r = tg_comm_rank(world), n = o->l.tp;
-    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = n, .sequence_parallel = o->l.sp));
+    tg_parallel *p = mlp_grid(world, o);
     mlp m = mlp_new(p, o);
     again state = {&m, o};
     tg_tape *t = tg_tape_new(ctx);
@@ -284,101 +295,6 @@ START_TEST(layers_in_a_recomputation) {
 }
 END_TEST
 
-/* ---- Tensor and data parallel: the first and last layers of a small language model ---- */
-
-static tg_status ends(void *arg, tg_ctx *ctx, tg_comm *world) {
-    const layout *l = arg;
-    int n = l->tp, dp = tg_comm_size(world) / n;
-    int64_t ids[4 * S];
-    alone a = alone_open();
-    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = n, .sequence_parallel = l->sp));
-    int d = tg_parallel_rank(p, TG_DP), r = tg_parallel_rank(p, TG_TP);
-    bool sp = tg_is_sequence_parallel(p);
-    for (int i = 0; i < 4 * S; i++) ids[i] = (i * 7 + i / 3) % V;
-    tg_module *table[2] = {tg_nn_vocab_embedding(p, V, H, 0.5, NULL), tg_nn_vocab_embedding(a.p, V, H, 0.5, NULL)};
-    tg_module *head[2] = {tg_nn_column_linear(p, H, F, NULL), tg_nn_column_linear(a.p, H, F, NULL)};
-    tg_tape *t[2] = {tg_tape_new(ctx), a.t};
-    tg_tensor *in[2] = {tg_from_host(ctx, TG_I64, TG_SHAPE(4 / dp, S), ids + d * S * 4 / dp),
-                        tg_from_host(a.ctx, TG_I64, TG_SHAPE(4, S), ids)};
-    tg_place(p, in[0], TG_TP, TG_I);
-    tg_place(p, in[0], TG_DP, TG_SHARD(0));
-    for (int i = 0; i < 2; i++) {
-        tg_tensor *x = tg_module_forward(table[i], t[i], in[i]); /* [s, b, h] */
-        EXPECT(ctx, tg_dim(x, 0) == (i || !sp ? S : S / n) && tg_dim(x, 1) == (i ? 4 : 4 / dp));
-        tg_tensor *y = tg_module_forward(head[i], t[i], tg_tanh(t[i], x));
-        tg_backward(t[i], tg_sum(t[i], tg_square(t[i], y), TG_ALL_DIMS, false));
-    }
-    tg_tensor *params[6], *whole[6];
-    int count = tg_module_params(table[0], params, 6);
-    count += tg_module_params(head[0], params + count, 4);
-    int same = tg_module_params(table[1], whole, 6);
-    tg_module_params(head[1], whole + same, 4);
-    RUN(tg_grads_finalize(p, params, count, NULL));
-    for (int i = 0; i < count; i++)
-        EXPECT(ctx, is_part(tg_grad_of(params[i]), tg_grad_of(whole[i]), TG_TP, r, n, 1e-9));
-    for (int i = 0; i < 2; i++) {
-        tg_module_free(table[i]);
-        tg_module_free(head[i]);
-    }
-    tg_tape_free(t[0]);
-    tg_drop(in[0]);
-    tg_parallel_free(p);
-    return alone_close(ctx, &a);
-}
-
-START_TEST(embedding_and_head_over_data_and_tensor_ranks) {
-    for (int n = 1; n <= 4; n *= 2)
-        for (int sp = 0; sp < 2; sp++) {
-            on_ranks(n, ends, &(layout){n, sp});
-            on_ranks(4, ends, &(layout){n, sp});
-        }
-}
-END_TEST
-
-/* ---- The embedding's sum, all-reduced or reduce-scattered on request ---- */
-
-static tg_status scattered(void *arg, tg_ctx *ctx, tg_comm *world) {
-    const layout *l = arg;
-    int64_t ids[2 * S], n = l->tp;
-    alone a = alone_open();
-    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = (int)n, .sequence_parallel = l->sp));
-    for (int i = 0; i < 2 * S; i++) ids[i] = (i * 5 + i / 4) % V;
-    tg_module *one = tg_nn_vocab_embedding(a.p, V, H, 0.5, NULL);
-    tg_tape *t = tg_tape_new(ctx);
-    tg_tensor *in = tg_from_host(ctx, TG_I64, TG_SHAPE(2, S), ids),
-              *whole_in = tg_from_host(a.ctx, TG_I64, TG_SHAPE(2, S), ids);
-    tg_place(p, in, TG_TP, TG_I);
-    tg_tensor *whole = tg_module_forward(one, a.t, whole_in), *whole_w = tg_module_find(one, "weight");
-    tg_tensor *loss = tg_sum(a.t, tg_square(a.t, whole), TG_ALL_DIMS, false);
-    tg_backward_with(a.t, &loss, 1, TG_BACKWARD(.retain = true));
-    tg_rng start;
-    RUN(tg_rng_get(ctx, NULL, &start));
-    for (int asked = -1; asked <= 1; asked++) {
-        tg_rng_set(ctx, NULL, &start);
-        tg_module *m = tg_nn_vocab_embedding(p, V, H, 0.5, TG_VOCAB_EMBEDDING(.reduce_scatter = asked));
-        tg_tensor *w = tg_module_find(m, "weight"), *y = tg_module_forward(m, t, in);
-        bool rows = n > 1 && (asked > 0 || (asked == 0 && l->sp));
-        tg_placement is = tg_placement_of(y, TG_TP);
-        EXPECT(ctx, is.kind == (rows ? TG_VARYING : TG_INVARIANT) && is.dim == 0);
-        EXPECT(ctx, off(y, whole, rows ? 0 : -1, tg_comm_rank(world), (int)n) < 1e-12);
-        tg_backward(t, tg_sum(t, tg_square(t, y), TG_ALL_DIMS, false));
-        EXPECT(ctx, is_part(tg_grad_of(w), tg_grad_of(whole_w), TG_TP, tg_comm_rank(world), (int)n, 1e-12));
-        tg_tape_reset(t);
-        tg_module_free(m);
-    }
-    tg_module_free(one);
-    tg_tape_free(t);
-    tg_drop(in);
-    tg_parallel_free(p);
-    return alone_close(ctx, &a);
-}
-
-START_TEST(an_embedding_is_scattered_as_asked_for) {
-    for (int n = 1; n <= 4; n *= 2)
-        for (int sp = 0; sp < 2; sp++) on_ranks(n, scattered, &(layout){n, sp});
-}
-END_TEST
-
 /* ---- Refused calls ---- */
 
 static tg_status wrong(void *arg, tg_ctx *ctx, tg_comm *world) {
@@ -405,6 +321,18 @@ static tg_status wrong(void *arg, tg_ctx *ctx, tg_comm *world) {
             tg_nn_column_linear(p, H, F, TG_PARALLEL_LINEAR(.weight = w, .no_weight = true)));
     REFUSED(ctx, TG_ERR_STATE, "set skip_bias_add or no_bias",
             tg_nn_row_linear(p, F, H, TG_PARALLEL_LINEAR(.expert = true)));
+    REFUSED(ctx, TG_ERR_ARGUMENT, "no_dgrad_reduce is set, but under sequence parallelism",
+            tg_nn_column_linear(p, H, F, TG_PARALLEL_LINEAR(.no_dgrad_reduce = true)));
+    REFUSED(ctx, TG_ERR_ARGUMENT, "there is none to skip",
+            tg_nn_column_linear(p, H, F, TG_PARALLEL_LINEAR(.skip_bias_add = true, .no_bias = true)));
+    REFUSED(ctx, TG_ERR_ARGUMENT, "the token dispatch gathers the rows of an expert",
+            tg_nn_column_linear(p, H, F, TG_PARALLEL_LINEAR(.expert = true, .sequence_parallel = 1)));
+    REFUSED(ctx, TG_ERR_ARGUMENT, "axis is 3 (pp), expected TG_TP, TG_CP or TG_DP",
+            tg_nn_column_linear(p, H, F, TG_PARALLEL_LINEAR(.axis = TG_PP)));
+    REFUSED(ctx, TG_ERR_ARGUMENT, "axis is 4 (etp), expected TG_TP, TG_CP or TG_DP",
+            tg_nn_vocab_embedding(p, V, H, 1, TG_VOCAB_EMBEDDING(.axis = TG_ETP)));
+    REFUSED(ctx, TG_ERR_ARGUMENT, "axis is 2 (dp), but expert is set; expected 0 or TG_ETP",
+            tg_nn_column_linear(p, H, F, TG_PARALLEL_LINEAR(.expert = true, .axis = TG_DP)));
     REFUSED(ctx, TG_ERR_ARGUMENT, "deferred_wgrads is -3",
             tg_nn_column_linear(p, H, F, TG_PARALLEL_LINEAR(.deferred_wgrads = -3)));
     tg_module *m = tg_nn_column_linear(p, H, F, TG_PARALLEL_LINEAR(.no_weight = true));
@@ -571,9 +499,9 @@ int main(void) {
     const TTest *const tests[] = {
         parameters_are_parts_of_one_rank_s,
         an_mlp_with_every_option,
+        an_mlp_of_another_group,
+        a_pair_of_any_layer,
         layers_in_a_recomputation,
-        embedding_and_head_over_data_and_tensor_ranks,
-        an_embedding_is_scattered_as_asked_for,
         wrong_options_say_what_was_expected,
         gathered_on_request_and_tied,
         an_experts_layers_do_not_communicate,

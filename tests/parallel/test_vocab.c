@@ -554,7 +554,7 @@ static tg_status two_axes(void *arg, tg_ctx *ctx, tg_comm *world) {
     RUN(tg_place(p, w, TG_DP, TG_R));
     const tg_vocab_opts *none = TG_VOCAB(.reduction = TG_LOSS_NONE), *sum = TG_VOCAB(.reduction = TG_LOSS_SUM);
     const tg_vocab_opts *partition =
-        TG_VOCAB(.reduction = TG_LOSS_SUM, .smoothing_kind = TG_SMOOTHING_MEGATRON_PARTITION);
+        TG_VOCAB(.reduction = TG_LOSS_SUM, .label_smoothing = 0.1, .smoothing_kind = TG_SMOOTHING_MEGATRON_PARTITION);
     tg_tensor *y = tg_vocab_parallel_cross_entropy(t, x, target, tp, none);
     EXPECT(ctx, !strcmp(text_of(y, text), "dp V0"));
     EXPECT(ctx, !strcmp(text_of(tg_vocab_parallel_cross_entropy(t, x, target, tp, sum), text), "dp P"));

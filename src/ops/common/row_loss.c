@@ -48,6 +48,11 @@ static tg_status check_options(tg_call *c) {
         return tg_call_fail(c, TG_ERR_ARGUMENT,
                             "smoothing_kind is %d; it must be TG_SMOOTHING_TORCH, _MEGATRON or "
                             "_MEGATRON_PARTITION", (int)p->kind);
+    if (p->kind != TG_SMOOTHING_TORCH && p->smoothing == 0)
+        return tg_call_fail(c, TG_ERR_ARGUMENT,
+                            "smoothing_kind is %d, but label_smoothing is 0, so nothing is smoothed; set "
+                            "label_smoothing above 0, or leave smoothing_kind 0",
+                            (int)p->kind);
     if (p->ignore_index < -exact_in_double || p->ignore_index > exact_in_double)
         return tg_call_fail(c, TG_ERR_ARGUMENT, "ignore_index is %lld; its magnitude must be at most 2^53",
                             (long long)p->ignore_index);

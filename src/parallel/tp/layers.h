@@ -11,7 +11,7 @@ typedef struct tg_parallel_linear {
     tg_ctx *ctx;
     const tg_parallel *p;
     tg_parallel_linear_opts o; /* with defaults filled in; o.weight as the caller gave it */
-    tg_axis axis;      /* TG_TP, or TG_ETP for an expert */
+    tg_axis axis; /* o.axis, or TG_ETP for an expert */
     tg_comm *comm;
     int64_t in, out;             /* sizes of the whole layer */
     int64_t local_in, local_out; /* sizes of this rank's weight */
@@ -57,5 +57,12 @@ tg_module *tg_layer_checked(tg_module *m);
 /* Fails with TG_ERR_SHAPE if size is not a multiple of the ranks of the axis, and with TG_ERR_ARGUMENT if it is not
  * positive. The message names `who`, `what` and the axis. */
 tg_status tg_layer_divide(const tg_parallel *p, const char *who, const char *what, int64_t size, tg_axis axis);
+/* Fails with TG_ERR_ARGUMENT if a layer of the dense grid cannot be divided over the axis, or if it `draws` its weight
+ * and the random streams of p do not differ over the axis. */
+tg_status tg_layer_check_axis(const tg_parallel *p, const char *who, tg_axis axis, bool draws);
+/* Creates a parameter of the dense grid, placed `at` on the axis. On other axes it is equal on all ranks: R on dp and
+ * cp, where the data differ; on tp R if p is sequence parallel, else I. std 0: zeros. */
+tg_tensor *tg_layer_param(const tg_parallel *p, const char *name, tg_shape shape, double std, tg_axis axis,
+                          tg_placement at);
 
 #endif

@@ -3,6 +3,8 @@
 #include "base/host_memory.h"
 #include "parallel/tp/layers.h"
 
+#include <tapegrad/megatron.h>
+
 #include <stdio.h>
 
 #include "tape/tape.h"
@@ -31,6 +33,38 @@ tg_status tg_layer_divide(const tg_parallel *p, const char *who, const char *wha
                    (long long)size, n, tg_axis_name(axis));
 }
 
+tg_status tg_layer_check_axis(const tg_parallel *p, const char *who, tg_axis axis, bool draws) {
+    tg_ctx *ctx = tg_parallel_ctx(p);
+    if (axis != TG_TP && axis != TG_CP && axis != TG_DP)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: axis is %d (%s), expected TG_TP, TG_CP or TG_DP", who, (int)axis,
+                       tg_axis_name(axis));
+    if (axis != TG_TP && draws && p->o.rng == TG_RNG_MEGATRON)
+        return tg_fail(ctx, TG_ERR_ARGUMENT,
+                       "%s: axis is %s, but the random streams of TG_RNG_MEGATRON differ over tp only, so every rank "
+                       "would draw the same part; use TG_RNG_GLOBAL, or write the weight and draw none",
+                       who, tg_axis_name(axis));
+    return TG_OK;
+}
+
+tg_tensor *tg_layer_param(const tg_parallel *p, const char *name, tg_shape shape, double std, tg_axis axis,
+                          tg_placement at) {
+    tg_placement on[] = {[TG_TP] = tg_is_sequence_parallel(p) ? TG_R : TG_I, [TG_CP] = TG_R, [TG_DP] = TG_R};
+    on[axis] = at;
+    return tg_param_new_placed(p, name, TG_DTYPE_DEFAULT, shape, std,
+                               TG_PLACES({TG_TP, on[TG_TP]}, {TG_DP, on[TG_DP]}, {TG_CP, on[TG_CP]}));
+}
+
+/* Returns whether the layer or the whole model asks for sequence parallelism, even if the axis has one rank. So a
+ * program that sets options which exclude each other fails at any number of ranks. */
+static bool asks_for_sp(const tg_parallel_linear *s) {
+    if (s->o.expert) return false;
+    if (s->o.sequence_parallel) return s->o.sequence_parallel > 0;
+    return s->axis == TG_TP && s->p->o.sequence_parallel;
+}
+
+/* Returns whether the layer draws random numbers for its weight. */
+static bool draws(const tg_parallel_linear *s) { return !s->o.weight && !s->o.no_weight && !s->o.no_init; }
+
 static tg_status check_options(tg_parallel_linear *s, const char *who, int shard) {
     const tg_parallel_linear_opts *o = &s->o;
     if (o->weight && o->no_weight)
@@ -38,7 +72,7 @@ static tg_status check_options(tg_parallel_linear *s, const char *who, int shard
     if ((o->weight || o->no_weight) && o->no_init)
         return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: no_init is set, but %s; leave it false", who,
                        o->weight ? "the weight is given, and keeps its values" : "no_weight leaves nothing to draw");
-    if ((o->weight || o->no_weight || o->no_init) && o->std != 0)
+    if (!draws(s) && o->std != 0)
         return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: std is %g, expected 0, because the layer draws no weight", who,
                        o->std);
     if (shard ? o->gather_output : o->input_is_whole)
@@ -47,6 +81,21 @@ static tg_status check_options(tg_parallel_linear *s, const char *who, int shard
     if (shard && o->no_dgrad_reduce)
         return tg_fail(s->ctx, TG_ERR_ARGUMENT,
                        "%s: no_dgrad_reduce is set, but it is an option of the column layer only", who);
+    if (o->no_dgrad_reduce && asks_for_sp(s))
+        return tg_fail(s->ctx, TG_ERR_ARGUMENT,
+                       "%s: no_dgrad_reduce is set, but under sequence parallelism the gradient of x is always reduced "
+                       "and scattered; leave it false, or set sequence_parallel to -1",
+                       who);
+    if (o->skip_bias_add && o->no_bias)
+        return tg_fail(s->ctx, TG_ERR_ARGUMENT,
+                       "%s: skip_bias_add and no_bias are set, but without a bias there is none to skip; set one of "
+                       "them",
+                       who);
+    if (o->sequence_parallel > 0 && o->expert)
+        return tg_fail(s->ctx, TG_ERR_ARGUMENT,
+                       "%s: sequence_parallel is above 0, but the token dispatch gathers the rows of an expert; leave "
+                       "it 0",
+                       who);
     if (o->input_is_whole && s->sp)
         return tg_fail(s->ctx, TG_ERR_STATE,
                        "%s: input_is_whole is set, but under sequence parallelism x is not the same on every rank; "
@@ -69,14 +118,19 @@ static tg_status check_options(tg_parallel_linear *s, const char *who, int shard
 
 static void note_no_sp(const tg_parallel_linear *s, const char *who) {
     char text[160];
-    if (!s->ctx->log || !s->p->o.sequence_parallel || s->o.expert || tg_parallel_size(s->p, TG_TP) > 1) return;
-    snprintf(text, sizeof text, "%s: sequence_parallel has no effect, because tp has one rank", who);
+    if (!s->ctx->log || !asks_for_sp(s) || tg_parallel_size(s->p, s->axis) > 1) return;
+    snprintf(text, sizeof text, "%s: sequence_parallel has no effect, because %s has one rank", who,
+             tg_axis_name(s->axis));
     s->ctx->log(s->ctx->log_user, TG_LOG_WARNING, text);
 }
 
 static tg_status complete(tg_parallel_linear *s, const char *who, int shard, const tg_parallel_linear_opts *given) {
     TG_TRY(tg_options(s->ctx, &s->o, sizeof s->o, given, who));
-    s->axis = s->o.expert ? TG_ETP : TG_TP;
+    s->axis = s->o.expert && s->o.axis == TG_TP ? TG_ETP : s->o.axis;
+    if (!s->o.expert) TG_TRY(tg_layer_check_axis(s->p, who, s->axis, draws(s)));
+    if (s->o.expert && s->axis != TG_ETP)
+        return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: axis is %d (%s), but expert is set; expected 0 or TG_ETP", who,
+                       (int)s->axis, tg_axis_name(s->axis));
     s->comm = tg_parallel_comm(s->p, s->axis);
     int n = tg_parallel_size(s->p, s->axis);
     TG_TRY(tg_layer_divide(s->p, who, shard ? "in" : "out", shard ? s->in : s->out, s->axis));
@@ -86,34 +140,32 @@ static tg_status complete(tg_parallel_linear *s, const char *who, int shard, con
     s->local_in = shard ? s->in / n : s->in;
     s->local_out = shard ? s->out : s->out / n;
     s->expert_comm = s->o.expert && (n > 1 || tg_parallel_size(s->p, TG_EP) > 1);
-    s->sp = tg_is_sequence_parallel(s->p) && !s->o.expert;
+    s->sp = asks_for_sp(s) && n > 1;
     TG_TRY(check_options(s, who, shard));
     note_no_sp(s, who);
     if (s->o.deferred_wgrads) s->deferred = tg_wgrads_new(s->ctx, s->o.deferred_wgrads);
     return s->ctx->run.status;
 }
 
-/* Creates a parameter. On the data-parallel axes it is R: equal on every rank, with a share of the gradient on each.
- * The experts of all ep ranks are stacked along dim 0 of one global tensor. */
+/* Creates a parameter. The experts of all ep ranks are stacked along dim 0 of one global tensor. */
 static tg_tensor *param(const tg_parallel_linear *s, const char *name, tg_shape shape, double std, tg_placement at) {
-    const tg_place_at dense[] = {{TG_TP, at}, {TG_DP, TG_R}, {TG_CP, TG_R}};
-    const tg_place_at expert[] = {{TG_EP, TG_SHARD(0)}, {TG_ETP, at}, {TG_EDP, TG_R}};
-    if (s->o.expert) shape.dim[0] *= tg_parallel_size(s->p, TG_EP);
-    return tg_param_new_placed(s->p, name, TG_DTYPE_DEFAULT, shape, s->o.no_init ? 0 : std,
-                               s->o.expert ? expert : dense, s->o.expert ? TG_LEN(expert) : TG_LEN(dense));
+    if (s->o.no_init) std = 0;
+    if (!s->o.expert) return tg_layer_param(s->p, name, shape, std, s->axis, at);
+    shape.dim[0] *= tg_parallel_size(s->p, TG_EP);
+    return tg_param_new_placed(s->p, name, TG_DTYPE_DEFAULT, shape, std,
+                               TG_PLACES({TG_EP, TG_SHARD(0)}, {TG_ETP, at}, {TG_EDP, TG_R}));
 }
 
 static tg_status check_weight(const tg_parallel_linear *s, const char *who, const tg_tensor *w) {
-    char got[160];
+    char got[160], by[16];
     TG_TRY(tg_check(s->ctx, w, who));
     if (w->ndim == 2 && w->shape[0] == s->local_out && w->shape[1] == s->local_in) return TG_OK;
     tg_describe(w, got, sizeof got);
+    snprintf(by, sizeof by, " / %s", tg_axis_name(s->axis));
     return tg_fail(s->ctx, TG_ERR_SHAPE,
-                   "%s: the weight given is %s, expected [%lld, %lld]: [%s, %s] of a layer from "
-                   "%lld to %lld",
-                   who, got, (long long)s->local_out, (long long)s->local_in,
-                   s->local_out < s->out ? "out / tp" : "out", s->local_in < s->in ? "in / tp" : "in", (long long)s->in,
-                   (long long)s->out);
+                   "%s: the weight given is %s, expected [%lld, %lld]: [out%s, in%s] of a layer from %lld to %lld", who,
+                   got, (long long)s->local_out, (long long)s->local_in, s->local_out < s->out ? by : "",
+                   s->local_in < s->in ? by : "", (long long)s->in, (long long)s->out);
 }
 
 static const char *maker_of(const tg_module_ops *ops) {
@@ -205,6 +257,22 @@ static tg_tensor *apply(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *weigh
 tg_tensor *tg_parallel_linear_apply(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *weight, int gather_output) {
     tg_tensor *y = apply(m, t, x, weight, gather_output, TG_SITE);
     if (tg_is_parallel_linear(m)) tg_comm_missed(tg_parallel_linear_of(m)->comm, m->ctx->run.status);
+    return y;
+}
+
+tg_tensor *tg_parallel_linear_pair(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor **bias) {
+    if (bias) *bias = NULL;
+    if (!tg_module_ok(m)) return tg_inert(m ? m->ctx : &tg_dead_ctx);
+    if (!bias) {
+        tg_fail(m->ctx, TG_ERR_ARGUMENT,
+                "tg_parallel_linear_pair: bias is NULL, expected the address at which the bias is returned");
+        return tg_inert(m->ctx);
+    }
+    tg_tensor *y = tg_module_forward(m, t, x);
+    if (!tg_is_parallel_linear(m) || !tg_ok(m->ctx)) return y;
+    const tg_parallel_linear *s = tg_parallel_linear_of(m);
+    tg_tensor *own = s->o.skip_bias_add ? tg_module_own(m, "bias") : NULL;
+    *bias = own && s->o.gather_output ? tg_gather_from_tp(t, own, s->comm) : own;
     return y;
 }
 

@@ -12,19 +12,20 @@ typedef struct embedding {
     tg_ctx *ctx;
     tg_comm *comm;
     int64_t vocab; /* rows that are not padding */
-    bool scatter;
+    bool scatter, batch_first;
 } embedding;
 
-/* ids [b, s] -> [s, b, h]. The transpose comes before the lookup, because the ids are smaller than the result. */
+/* ids [b, s] -> [s, b, h]. The transpose comes before the lookup, because the ids are smaller than the result. With
+ * batch_first, or ids [n], nothing is transposed. */
 static tg_tensor *forward(tg_module *m, tg_tape *t, tg_tensor *ids) {
     const embedding *s = m->state;
     tg_tensor *table = tg_module_own(m, "weight");
-    if (tg_ok(m->ctx) && tg_is_alive(ids) && ids->ndim != 2) {
+    if (tg_ok(m->ctx) && tg_is_alive(ids) && ids->ndim != 1 && ids->ndim != 2) {
         char what[160];
         tg_describe(ids, what, sizeof what);
-        tg_fail(m->ctx, TG_ERR_SHAPE, "vocab_embedding: ids is %s, expected 2 dims, [b, s]", what);
+        tg_fail(m->ctx, TG_ERR_SHAPE, "vocab_embedding: ids is %s, expected 1 or 2 dims, [n] or [b, s]", what);
     }
-    ids = tg_transpose(t, ids, 0, 1);
+    if (!s->batch_first && tg_ok(m->ctx) && ids->ndim == 2) ids = tg_transpose(t, ids, 0, 1);
     if (tg_comm_size(s->comm) == 1) return tg_embedding(t, table, ids);
     tg_tensor *y = tg_padded_embedding(t, table, ids, s->comm, s->vocab);
     return s->scatter ? tg_reduce_scatter_to_sp(t, y, s->comm, NULL) : tg_reduce_from_tp(t, y, s->comm);
@@ -42,10 +43,10 @@ bool tg_is_vocab_embedding(const tg_module *m) { return m && m->ops == &ops; }
 
 /* Zeroes the rows from `vocab` on, and gives their random draws back, so that later draws are the same as without
  * padding. */
-static tg_status clear_padding(tg_tensor *table, int64_t vocab, int64_t rows, double std) {
+static tg_status clear_padding(tg_tensor *table, tg_axis axis, int64_t vocab, int64_t rows, double std) {
     tg_ctx *ctx = table->ctx;
     TG_TRY(ctx->run.status);
-    int64_t width = table->shape[1], first = tg_grid_of(ctx)->rank[TG_TP] * table->shape[0], from = vocab - first;
+    int64_t width = table->shape[1], first = tg_grid_of(ctx)->rank[axis] * table->shape[0], from = vocab - first;
     from = from < 0 ? 0 : from < table->shape[0] ? from : table->shape[0];
     if (std > 0) TG_TRY(tg_draws_give_back(table, (table->shape[0] - from) * width, (rows - vocab) * width));
     if (from == table->shape[0]) return TG_OK;
@@ -57,11 +58,12 @@ static tg_status clear_padding(tg_tensor *table, int64_t vocab, int64_t rows, do
     return s;
 }
 
-static tg_status check(const tg_parallel *p, int64_t rows, int64_t hidden, tg_vocab_embedding_opts *o,
+static tg_status check(const tg_parallel *p, int64_t rows, int64_t hidden, double std, tg_vocab_embedding_opts *o,
                        const tg_vocab_embedding_opts *given) {
     tg_ctx *ctx = tg_parallel_ctx(p);
     TG_TRY(tg_options(ctx, o, sizeof *o, given, "tg_nn_vocab_embedding: the options"));
-    TG_TRY(tg_layer_divide(p, "tg_nn_vocab_embedding", "vocab", rows, TG_TP));
+    TG_TRY(tg_layer_check_axis(p, "tg_nn_vocab_embedding", o->axis, std != 0));
+    TG_TRY(tg_layer_divide(p, "tg_nn_vocab_embedding", "vocab", rows, o->axis));
     if (hidden > 0) return TG_OK;
     return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_nn_vocab_embedding: hidden is %lld, expected a positive number",
                    (long long)hidden);
@@ -71,19 +73,20 @@ tg_module *tg_nn_padded_embedding(const tg_parallel *p, int64_t vocab, int64_t r
                                   const tg_vocab_embedding_opts *opts) {
     tg_ctx *ctx = tg_parallel_ctx(p);
     tg_vocab_embedding_opts o;
-    if (!tg_ok(ctx) || check(p, rows, hidden, &o, opts) != TG_OK) return tg_layer_checked(NULL);
+    if (!tg_ok(ctx) || check(p, rows, hidden, std, &o, opts) != TG_OK) return tg_layer_checked(NULL);
     embedding *s = tg_host_alloc(ctx, sizeof *s);
     if (!s) return tg_layer_checked(NULL);
     *s = (embedding){.ctx = ctx,
-                     .comm = tg_parallel_comm(p, TG_TP),
+                     .comm = tg_parallel_comm(p, o.axis),
                      .vocab = vocab,
-                     .scatter = o.reduce_scatter ? o.reduce_scatter > 0 : tg_is_sequence_parallel(p)};
+                     .batch_first = o.batch_first,
+                     .scatter = o.reduce_scatter ? o.reduce_scatter > 0
+                                                 : o.axis == TG_TP && tg_is_sequence_parallel(p)};
     tg_module *m = tg_module_new(ctx, &ops, s);
     if (!tg_module_ok(m)) return m;
     tg_layer_add(m, "weight",
-                 tg_param_new_placed(p, "weight", TG_DTYPE_DEFAULT, (tg_shape){2, {rows, hidden}}, std,
-                                     TG_PLACES({TG_TP, TG_SHARD(0)}, {TG_DP, TG_R}, {TG_CP, TG_R})));
-    if (rows > vocab && tg_module_ok(m)) clear_padding(tg_module_own(m, "weight"), vocab, rows, std);
+                 tg_layer_param(p, "weight", (tg_shape){2, {rows, hidden}}, std, o.axis, TG_SHARD(0)));
+    if (rows > vocab && tg_module_ok(m)) clear_padding(tg_module_own(m, "weight"), o.axis, vocab, rows, std);
     return tg_layer_checked(m);
 }
 
