@@ -1,6 +1,10 @@
 /* Check mode on ranks: what it compares (leaves, seeds, results of hooks and ops, the seeds of default streams), what
  * its messages say, and that programs whose ranks agree pass. Also placements of what a stream seeded by rank drew. */
+#include <stdlib.h>
+#include <unistd.h>
+
 #include <tapegrad/backward.h>
+#include <tapegrad/checkpoint.h>
 #include <tapegrad/data_parallel.h>
 #include <tapegrad/ops.h>
 #include <tapegrad/ranks.h>
@@ -69,6 +73,30 @@ static tg_status leaves(void *arg, tg_ctx *ctx, tg_comm *world) {
 START_TEST(leaves_are_compared_at_their_first_use) {
     passes(2, leaves, NULL);
     passes(4, leaves, NULL);
+}
+END_TEST
+
+/* Each rank reads a file of its own, after the leaf was compared. */
+static tg_status files(void *arg, tg_ctx *ctx, tg_comm *world) {
+    char path[256];
+    group g = begin(ctx, world, TG_RNG_GLOBAL);
+    snprintf(path, sizeof path, "%s/%d", (const char *)arg, tg_comm_rank(world));
+    tg_tensor *x = grad_leaf(declared(&g, 2));
+    tg_named_tensor whole = {"x", declared(&g, g.last ? 9 : 2)};
+    RUN(tg_safetensors_save(ctx, path, &whole, 1, NULL, 0));
+    tg_safetensors *f = tg_safetensors_open(ctx, path);
+    EXPECT(ctx, tg_is_alive(tg_square(g.t, x)));
+    RUN(tg_safetensors_read_part(f, "x", x, false));
+    REFUSED(ctx, TG_ERR_PLACEMENT, "element 2 is 2 on rank 0 and 9 on rank", tg_square(g.t, x));
+    tg_safetensors_close(f);
+    return unlink(path) == 0 ? end(&g) : TG_ERR_IO;
+}
+
+START_TEST(a_leaf_is_compared_again_after_a_file_was_read) {
+    char dir[] = "/tmp/tapegrad-check-XXXXXX";
+    ck_assert_ptr_nonnull(mkdtemp(dir));
+    passes(2, files, dir);
+    ck_assert_int_eq(rmdir(dir), 0);
 }
 END_TEST
 
@@ -285,6 +313,7 @@ END_TEST
 
 int main(void) {
     const TTest *const tests[] = {leaves_are_compared_at_their_first_use,
+                                  a_leaf_is_compared_again_after_a_file_was_read,
                                   seeds_are_compared_where_the_gradient_is_equal,
                                   what_hooks_return_is_compared,
                                   default_streams_have_one_seed,
