@@ -120,12 +120,17 @@ static struct flock byte_of(int rank, short type) {
     return (struct flock){.l_type = type, .l_whence = SEEK_SET, .l_start = rank, .l_len = 1};
 }
 
+/* Returns whether the rank needs no process: it has not started, or it has returned. */
+static bool needs_none(const tg_vantage *v, int rank) {
+    int state = atomic_load_explicit(&v->region->rank_slot[rank].state, memory_order_acquire);
+    return state == TG_RANK_AWAITED || state == TG_RANK_RETURNED;
+}
+
 bool tg_process_alive(const tg_vantage *v, int rank) {
     struct flock f = byte_of(rank, F_WRLCK);
-    if (!tg_of_processes(v) || rank == v->me) return true;
-    int state = atomic_load_explicit(&v->region->rank_slot[rank].state, memory_order_acquire);
-    if (state == TG_RANK_AWAITED || state == TG_RANK_RETURNED) return true;
-    return fcntl(v->fd, F_GETLK, &f) != 0 || f.l_type != F_UNLCK;
+    if (!tg_of_processes(v) || rank == v->me || needs_none(v, rank)) return true;
+    if (fcntl(v->fd, F_GETLK, &f) != 0 || f.l_type != F_UNLCK) return true;
+    return needs_none(v, rank); /* a rank that has returned since sets its state before it gives up its lock */
 }
 
 int64_t tg_process_pid(const tg_vantage *v, int rank) {
