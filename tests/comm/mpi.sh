@@ -11,4 +11,8 @@ export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=no
 export OMPI_MCA_plm=isolated OMPI_MCA_ras_base_launch_orted_on_hn=0
 ranks=$1
 shift
-exec mpirun -n "$ranks" "$@"
+# Runs at the same time would remove each other's session directory.
+OMPI_MCA_orte_tmpdir_base=$(mktemp -d) || exit 1
+export OMPI_MCA_orte_tmpdir_base
+trap 'rm -rf "$OMPI_MCA_orte_tmpdir_base"' EXIT
+mpirun -n "$ranks" "$@"

@@ -59,7 +59,7 @@ for nodes in 1 2; do
         >printed 2>&1 </dev/null &
     launcher=$!
     until_there lost/metrics.jsonl
-    for pid in $(pgrep -P $launcher); do
+    for pid in $(pgrep -P "$(pgrep -P $launcher mpirun)"); do
         tr '\0' '\n' <"/proc/$pid/environ" | grep -qx OMPI_COMM_WORLD_RANK=1 && victim=$pid
     done
     kill -KILL "$victim"
