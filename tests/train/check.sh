@@ -73,8 +73,8 @@ metrics() { sed 's/"tokens_per_s": [^,]*, //' "$1/metrics.jsonl"; }
 # number KEY FILE: prints the numbers of that key, one a line.
 number() { sed -n "s/.*\"$1\": \([-+.0-9e]*\).*/\1/p" "$2"; }
 
-# Used before a command with `&` that will be interrupted, because a shell makes such commands ignore SIGINT.
-interruptible="env --default-signal=INT"
+# Used before a command with `&` that will be interrupted: a shell makes such commands ignore SIGINT, and nohup SIGHUP.
+interruptible="env --default-signal=INT,HUP"
 
 # while_alive PID COMMAND...: waits until the command succeeds, as long as that child lives.
 while_alive() {
