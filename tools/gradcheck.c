@@ -13,7 +13,7 @@ typedef struct gradcheck_options {
     const char *device, *report, *replay;
     double eps, atol, rtol;
     int64_t projections, seed, threads;
-    bool slow, strict, taped, reported;
+    bool slow, strict, second_order, reported;
 } gradcheck_options;
 
 #define AT(field) offsetof(gradcheck_options, field)
@@ -28,7 +28,7 @@ static const option rows[] = {
     {"device", OPTION_DEVICE, AT(device), DEVICES, "where tensors lie and kernels run", .fixed = false},
     {"threads", OPTION_INT, AT(threads), "N", "threads; 0: one for each core", 0, 1024, false},
     {"strict", OPTION_FLAG, AT(strict), "", "count elements that cannot be checked as failures", .fixed = false},
-    {"taped", OPTION_FLAG, AT(taped), "",
+    {"second-order", OPTION_FLAG, AT(second_order), "",
      "check derivatives that are recorded on the tape, and second derivatives, too", .fixed = false},
     {"report", OPTION_TEXT, AT(report), "FILE",
      "write the first failure here; if not given, to gradcheck-OP-SAMPLE.json",
@@ -76,7 +76,7 @@ static void check_sample(gradcheck_options *o, tg_ctx *ctx, const tg_op *op, int
     tg_status s = tg_gradcheck_report_op(ctx, o->reported ? NULL : o->report ? o->report : path, op, i, &r,
                                          TG_GRADCHECK(.eps = o->eps, .atol = o->atol, .rtol = o->rtol,
                                                       .projections = (int)o->projections, .seed = (uint64_t)o->seed,
-                                                      .strict = o->strict, .taped = o->taped));
+                                                      .strict = o->strict, .second_order = o->second_order));
     if (s != TG_OK) {
         r.failed = true;
         o->reported |= s == TG_ERR_GRADIENT; /* other errors write no report */
@@ -151,7 +151,7 @@ static const char *fixed_by_report(const gradcheck_options *o) {
            : o->projections    ? "--projections"
            : o->seed           ? "--seed"
            : o->strict         ? "--strict"
-           : o->taped          ? "--taped"
+           : o->second_order          ? "--second-order"
            : o->report         ? "--report"
            : o->slow           ? "--slow"
                                : NULL;

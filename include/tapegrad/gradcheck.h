@@ -30,9 +30,10 @@ typedef struct tg_gradcheck_opts {
     const char *name; /* name of the function in reports; NULL: "function" */
     bool strict;      /* true: fails if an element is unsure, or if no element could be compared. false: fails if no
                          element could be compared and at least one is unsure */
-    bool taped;       /* also checks derivatives that are recorded as ops (derivatives.h): those of tg_grad with
-                         .create_graph and of tg_jvp against backward, and second derivatives against differences.
-                         tg_gradcheck_fn refuses it (TG_ERR_ARGUMENT) */
+    /* Also checks derivatives that are recorded as ops (derivatives.h): those of tg_grad with .create_graph and of
+     * tg_jvp against backward, and second derivatives against differences. tg_gradcheck_fn refuses it
+     * (TG_ERR_ARGUMENT). */
+    bool second_order;
 } tg_gradcheck_opts;
 
 #define TG_GRADCHECK(...) (&(tg_gradcheck_opts){.size = sizeof(tg_gradcheck_opts), __VA_ARGS__})
@@ -45,8 +46,9 @@ typedef struct tg_gradcheck_info {
     bool inconclusive; /* the check passed, but every gradient is below atol, so any other as small would pass too */
     /* Class of a failure, a static string; NULL if the check passed. Wrong values: "sign", "factor", "zero",
      * "unwritten", "nan", "transpose", "places", "input", "sum", "scale", "term", "part", "independent", "formula".
-     * Wrong behavior of backward: "overwrites", "adds", "writes", "zeros", "undefined", "layout", "unsteady", "taped".
-     * "unknown": too few elements could be compared, or a sample that must be refused was accepted. */
+     * Wrong behavior of backward: "overwrites", "adds", "writes", "zeros", "undefined", "layout", "unsteady".
+     * "recorded": a derivative of .second_order. "unknown": too few elements could be compared, or a sample that must
+     * be refused was accepted. */
     const char *cause;
     /* After a failure: input, element, both values, error estimate, likely cause. Otherwise: which elements were left
      * out, and a warning if the check is inconclusive; "" if there is nothing to say. */

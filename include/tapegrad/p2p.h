@@ -17,7 +17,7 @@ typedef enum tg_p2p_phase {
 } tg_p2p_phase;
 
 /* Reports that the operation of `token` is complete, and how many bytes were received. */
-typedef void (*tg_p2p_landed_fn)(void *token, size_t bytes);
+typedef void (*tg_p2p_completed_fn)(void *token, size_t bytes);
 
 /* One rank's end of a layer that carries messages of up to 128 KiB between ranks 0 to size - 1. Messages from one
  * rank to another with the same tag (0 to 32000) arrive in the order of sending. The context's thread calls every
@@ -27,17 +27,17 @@ typedef struct tg_p2p_ops {
     size_t size;
     const char *name; /* returned by tg_comm_transport */
 
-    /* Required. send and receive give the memory to the layer until poll calls landed with its token. from -1: any
+    /* Required. send and receive give the memory to the layer until poll calls completed with its token. from -1: any
      * rank. */
     int (*send)(void *state, const void *data, size_t bytes, int to, int tag, void *token);
     int (*receive)(void *state, void *data, size_t capacity, int from, int tag, void *token);
-    /* calls landed for every operation that completed since the last poll */
-    int (*poll)(void *state, tg_p2p_landed_fn landed);
+    /* calls completed for every operation that completed since the last poll */
+    int (*poll)(void *state, tg_p2p_completed_fn completed);
     void (*explain)(void *state, int error, char *buf, size_t n);
-    /* Frees state. Reports receives that have not completed as landed. The layer may keep the memory of unfinished
-     * sends forever. quiet: every rank has sent its last message. If it is false, more messages may arrive, and a
-     * state created later must not receive them. */
-    void (*close)(void *state, bool quiet, tg_p2p_landed_fn landed);
+    /* Frees state. Calls completed, with 0 bytes, for each receive that has not completed. The layer may keep the
+     * memory of unfinished sends forever. quiet: every rank has sent its last message. If it is false, more messages
+     * may arrive, and a state created later must not receive them. */
+    void (*close)(void *state, bool quiet, tg_p2p_completed_fn completed);
 
     /* Optional */
     tg_p2p_phase (*phase)(void *state); /* NULL: the layer is always open */

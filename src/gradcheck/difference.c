@@ -47,7 +47,7 @@ bool tg_diff_options(tg_diff *d, const tg_gradcheck_opts *given, const char **wh
     d->seed = o.seed;
     d->tries = o.eps == 0 ? MOST_DOWN : 1;
     d->strict = o.strict;
-    d->taped = o.taped;
+    d->second_order = o.second_order;
     *what = !(d->eps > 0 && d->eps <= 1) ? "eps: expected a step in (0, 1]"
             : !(d->atol >= 0 && d->rtol >= 0 && isfinite(d->atol + d->rtol))
                 ? "atol and rtol: expected finite numbers, 0 or more"

@@ -24,7 +24,7 @@ typedef struct tg_diff {
     double eps, atol, rtol;
     int tries; /* number of step sizes; 1: eps only, else each is half of the previous until one is good enough */
     int projections;
-    bool extras, strict, taped;
+    bool extras, strict, second_order;
     bool computes_nan; /* backward itself computes values that are not finite; false: it never wrote them */
     uint64_t seed;
     int64_t n, m;

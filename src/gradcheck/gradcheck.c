@@ -186,7 +186,7 @@ static tg_status run_checks(tg_check_run *r) {
         TG_TRY(tg_check_gradient(r, r->roots, r->seeds, r->n_roots, TG_GRAD_WRITE, false, d->gx));
     }
     TG_TRY(tg_diff_compare(d));
-    return d->taped ? tg_check_taped(r) : TG_OK;
+    return d->second_order ? tg_check_second_order(r) : TG_OK;
 }
 
 /* ---- Memory ---- */

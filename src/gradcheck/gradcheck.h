@@ -44,7 +44,7 @@ tg_status tg_check_extras(tg_check_run *r);
 
 /* In second_order.c: checks derivatives that are recorded as ops (tg_grad with .create_graph, tg_jvp) and second
  * derivatives. Does nothing if the check has failed already. */
-tg_status tg_check_taped(tg_check_run *r);
+tg_status tg_check_second_order(tg_check_run *r);
 
 /* Runs the whole check. The caller sets the function, the inputs, and the options in d (tg_diff_options). Restores the
  * tape's gradient mode and the random streams, and leaves the tape reset. */

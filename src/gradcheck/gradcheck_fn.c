@@ -81,7 +81,7 @@ static const char *refused(plain *p, const double *x, int64_t n, int64_t m, cons
     if (!p->fn || !p->grad) return "the function or its gradient is NULL";
     if (n < 0 || m < 0 || (n && !x)) return "expected n and m of 0 or more, and x that is not NULL";
     if (!tg_diff_options(&p->d, opts, &what)) return what;
-    return p->d.taped ? "taped: a plain function records no ops; use tg_gradcheck" : NULL;
+    return p->d.second_order ? "second_order: a plain function records no ops; use tg_gradcheck" : NULL;
 }
 
 static tg_status check_plain(tg_plain_fn fn, tg_plain_grad_fn grad, void *state, const double *x, int64_t n, int64_t m,

@@ -80,7 +80,7 @@ static json_t *options_of(const tg_gradcheck_opts *given) {
     if (given) memcpy(&o, given, given->size < sizeof o ? given->size : sizeof o);
     return json_pack("{s:f, s:f, s:f, s:i, s:I, s:b, s:b, s:b, s:o}", "eps", o.eps, "atol", o.atol, "rtol", o.rtol,
                      "projections", o.projections, "seed", (json_int_t)o.seed, "no_extras", o.no_extras, "strict",
-                     o.strict, "taped", o.taped, "name", o.name ? word(o.name) : json_null());
+                     o.strict, "second_order", o.second_order, "name", o.name ? word(o.name) : json_null());
 }
 
 static json_t *report_of(tg_ctx *ctx, const subject *s, const tg_gradcheck_opts *opts, const tg_gradcheck_info *r) {
@@ -166,7 +166,7 @@ static tg_status read_options(const tg_json *root, tg_gradcheck_opts *o) {
     TG_TRY(tg_json_int(&j, "seed", INT64_MIN, INT64_MAX, &seed));
     TG_TRY(tg_json_bool(&j, "no_extras", &o->no_extras));
     TG_TRY(tg_json_bool(&j, "strict", &o->strict));
-    if (tg_json_has(&j, "taped")) TG_TRY(tg_json_bool(&j, "taped", &o->taped));
+    if (tg_json_has(&j, "second_order")) TG_TRY(tg_json_bool(&j, "second_order", &o->second_order));
     if (tg_json_has(&j, "name")) TG_TRY(tg_json_string(&j, "name", &o->name));
     o->projections = (int)projections;
     o->seed = (uint64_t)seed;

@@ -35,7 +35,7 @@ static void compare(tg_diff *d, int part, const double *got) {
         if (fabs(got[i] - want) <= d->atol + d->rtol * fabs(want) || (isnan(got[i]) && isnan(want))) continue;
         if (got[i] == want) continue; /* equal infinities */
         tg_diff_place(d, part, i, place, sizeof place);
-        tg_diff_fail(d, "taped", "%s: tg_grad with .create_graph (vjp) gives %.12g, backward %.12g", place, got[i],
+        tg_diff_fail(d, "recorded", "%s: tg_grad with .create_graph (vjp) gives %.12g, backward %.12g", place, got[i],
                      want);
         return;
     }
@@ -89,7 +89,7 @@ static tg_status check_jvp(tg_check_run *r, int part, uint64_t *state) {
         size += 0x1p-40 * fabs(d->gy[j] * d->moved[j]); /* rounding of terms that cancel */
     }
     if (fabs(forward - reverse) > d->atol + d->rtol * size)
-        tg_diff_fail(d, "taped", "%s: tg_jvp along a random direction gives %.12g, backward %.12g", p->name, forward,
+        tg_diff_fail(d, "recorded", "%s: tg_jvp along a random direction gives %.12g, backward %.12g", p->name, forward,
                      reverse);
     return TG_OK;
 }
@@ -131,7 +131,7 @@ static tg_status check_second(tg_check_run *r) {
     return s;
 }
 
-tg_status tg_check_taped(tg_check_run *r) {
+tg_status tg_check_second_order(tg_check_run *r) {
     tg_diff *d = &r->d;
     uint64_t state = d->seed ^ 0xA0761D6478BD642Fu;
     if (d->result->failed) return TG_OK;

@@ -43,7 +43,7 @@ static void save_what_is_read(tg_call *c, uint32_t a_reads, uint32_t b_reads) {
     }
 /* Defines the vjp from expressions in t, g, the inputs a and b, and the output y, each summed back over the
  * broadcast dims. */
-#define TAPED(name, by_a, by_b)                                                                                        \
+#define VJP(name, by_a, by_b)                                                                                          \
     static tg_status name##_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {               \
         tg_tensor *g = gout[0], *a = tg_node_in(n)[0], *b = tg_node_in(n)[1];                                          \
         if (tg_node_needs_grad(n, 0)) gin[0] = tg_sum_to(t, by_a, a);                                                  \
@@ -64,7 +64,7 @@ static tg_status add_backward(tg_call *c) {
     return tg_op_sum_to(c, 1, c->gout[0], 1);
 }
 
-TAPED(add, g, g)
+VJP(add, g, g)
 
 const tg_op tg_op_add = {
     .size = sizeof(tg_op), .name = "add", .formula = "a + b", .n_in = 2, .n_out = 1, .passes = 3,
@@ -81,7 +81,7 @@ static tg_status sub_backward(tg_call *c) {
     return tg_op_sum_to(c, 1, c->gout[0], -1);
 }
 
-TAPED(sub, g, tg_neg(t, g))
+VJP(sub, g, tg_neg(t, g))
 
 const tg_op tg_op_sub = {
     .size = sizeof(tg_op), .name = "sub", .formula = "a - b", .n_in = 2, .n_out = 1, .passes = 3,
@@ -105,7 +105,7 @@ static tg_status mul_backward(tg_call *c) {
     return tg_op_map_grad(c, 1, TG_FN_mul, TG_T2(c->gout[0], c->in[0]), 2, 0, 0);
 }
 
-TAPED(mul, tg_mul(t, g, b), tg_mul(t, g, a))
+VJP(mul, tg_mul(t, g, b), tg_mul(t, g, a))
 
 const tg_op tg_op_mul = {
     .size = sizeof(tg_op), .name = "mul", .formula = "a b", .n_in = 2, .n_out = 1, .saves_in = 3,
@@ -130,7 +130,7 @@ static tg_status div_backward(tg_call *c) {
     return tg_op_map_grad(c, 1, TG_FN_div_db, TG_T3(c->gout[0], c->in[0], c->in[1]), 3, 0, 0);
 }
 
-TAPED(div, tg_div(t, g, b), tg_neg(t, tg_mul(t, g, tg_div(t, tg_div(t, a, b), b))))
+VJP(div, tg_div(t, g, b), tg_neg(t, tg_mul(t, g, tg_div(t, tg_div(t, a, b), b))))
 
 static const tg_sample div_samples[] = {
     PAIRS(-2, 2, 0.5, 2), ALIASED(0.5, 2),
@@ -176,7 +176,7 @@ static tg_tensor *pow_by_b(tg_tape *t, tg_tensor *g, tg_tensor *a, tg_tensor *b)
     return tg_mul(t, g, tg_mul(t, tg_pow(t, a, b), tg_log(t, tg_masked_fill(t, a, flat, 1))));
 }
 
-TAPED(pow, pow_by_a(t, g, a, b), pow_by_b(t, g, a, b))
+VJP(pow, pow_by_a(t, g, a, b), pow_by_b(t, g, a, b))
 
 static const tg_sample pow_samples[] = {PAIRS(0.3, 2, -2, 2), ALIASED(0.3, 2)};
 
@@ -200,7 +200,7 @@ static tg_status atan2_backward(tg_call *c) {
 
 /* Computes 1 / (most (1 + r^2)), r times that, or its negative, as the rows of scalar.h do, without a square that
  * overflows. */
-static tg_tensor *atan2_taped(tg_tape *t, tg_tensor *g, tg_tensor *a, tg_tensor *b, bool by_b) {
+static tg_tensor *atan2_slope(tg_tape *t, tg_tensor *g, tg_tensor *a, tg_tensor *b, bool by_b) {
     tg_tensor *up = tg_abs(t, a), *along = tg_abs(t, b), *steep = tg_gt(t, up, along), *most = tg_where(t, steep, a, b);
     tg_tensor *origin = tg_equals(t, tg_add(t, up, along), 0), *one = tg_number_like(t, g, 1);
     most = tg_masked_fill(t, most, origin, 1);
@@ -210,7 +210,7 @@ static tg_tensor *atan2_taped(tg_tape *t, tg_tensor *g, tg_tensor *a, tg_tensor 
     return tg_mul(t, g, tg_masked_fill(t, slope, origin, 0));
 }
 
-TAPED(atan2, atan2_taped(t, g, a, b, false), atan2_taped(t, g, a, b, true))
+VJP(atan2, atan2_slope(t, g, a, b, false), atan2_slope(t, g, a, b, true))
 
 static const tg_sample atan2_samples[] = {
     PAIRS(-2, 2, 0.5, 2), ALIASED(0.5, 2),
@@ -246,7 +246,7 @@ static tg_tensor *whole_quotient(tg_tape *t, tg_tensor *a, tg_tensor *b) {
     return tg_round(t, tg_div(t, tg_sub(t, a, tg_fmod(t, a, b)), b));
 }
 
-TAPED(fmod, g, tg_neg(t, tg_mul(t, g, whole_quotient(t, a, b))))
+VJP(fmod, g, tg_neg(t, tg_mul(t, g, whole_quotient(t, a, b))))
 
 static const tg_sample fmod_samples[] = {
     PAIRS(7.2, 7.9, 2.7, 3.5),
@@ -290,7 +290,7 @@ static tg_tensor *share(tg_tape *t, tg_tensor *g, tg_tensor *wins, tg_tensor *ti
         TG_TRY(tg_op_map_grad(c, 0, TG_FN_##name_##_da, TG_T3(c->gout[0], c->in[0], c->in[1]), 3, 0, 0));          \
         return tg_op_map_grad(c, 1, TG_FN_##name_##_db, TG_T3(c->gout[0], c->in[0], c->in[1]), 3, 0, 0);           \
     }                                                                                                              \
-    TAPED(name_, share(t, g, wins(t, a, b), tg_eq(t, a, b), wins(t, b, a)),                                        \
+    VJP(name_, share(t, g, wins(t, a, b), tg_eq(t, a, b), wins(t, b, a)),                                          \
           share(t, g, wins(t, b, a), tg_eq(t, a, b), wins(t, a, b)))                                               \
     const tg_op tg_op_##name_ = {                                                                                  \
         .size = sizeof(tg_op), .name = #name_, .formula = text, .n_in = 2, .n_out = 1, .saves_in = 3,              \

@@ -26,7 +26,7 @@ tg_status tg_solve_multiply(tg_call *c, int64_t count, int64_t m, int64_t n, int
 tg_status tg_solve_mask(tg_call *c, tg_dtype dtype, int64_t n, bool upper, double diagonal, tg_tensor **mask);
 /* The square matrices of input i, with its leading dims free. */
 tg_status tg_solve_infer(tg_call *c, int i);
-/* Taped: x with its last dims swapped. */
+/* Recorded on the tape: x with its last dims swapped. */
 tg_tensor *tg_solve_flipped(tg_tape *t, tg_tensor *x);
 
 #endif

@@ -76,7 +76,7 @@ static inline letter *take_letter(line *l, const receiving *r, bool held) {
     return m;
 }
 
-static inline int deliver_letters(line *l, tg_p2p_landed_fn landed) {
+static inline int deliver_letters(line *l, tg_p2p_completed_fn completed) {
     bool held = l->me == l->w->waiter && atomic_load(&l->w->held);
     for (int i = 0; i < l->n_receives; i++) {
         receiving r = l->receives[i];
@@ -88,17 +88,17 @@ static inline int deliver_letters(line *l, tg_p2p_landed_fn landed) {
         if (n > r.capacity) return 2;
         memmove(&l->receives[i], &l->receives[i + 1], (size_t)(--l->n_receives - i) * sizeof r);
         i--;
-        landed(r.token, n);
+        completed(r.token, n);
     }
     return 0;
 }
 
 /* Holds the lock: a letter that came meanwhile would land in a later receive than the next one. */
-static inline int line_poll(void *state, tg_p2p_landed_fn landed) {
+static inline int line_poll(void *state, tg_p2p_completed_fn completed) {
     line *l = state;
-    while (l->n_sent) landed(l->sent[--l->n_sent], 0);
+    while (l->n_sent) completed(l->sent[--l->n_sent], 0);
     pthread_mutex_lock(&l->w->lock);
-    int error = deliver_letters(l, landed);
+    int error = deliver_letters(l, completed);
     pthread_mutex_unlock(&l->w->lock);
     return error;
 }
@@ -108,11 +108,11 @@ static inline void line_explain(void *state, int error, char *buf, size_t n) {
     snprintf(buf, n, error == 1 ? "no capacity" : "a letter is too long");
 }
 
-static inline void line_close(void *state, bool quiet, tg_p2p_landed_fn landed) {
+static inline void line_close(void *state, bool quiet, tg_p2p_completed_fn completed) {
     line *l = state;
     l->quiet = quiet;
-    while (l->n_sent) landed(l->sent[--l->n_sent], 0);
-    while (l->n_receives) landed(l->receives[--l->n_receives].token, 0);
+    while (l->n_sent) completed(l->sent[--l->n_sent], 0);
+    while (l->n_receives) completed(l->receives[--l->n_receives].token, 0);
 }
 
 static const tg_p2p_ops line_ops = {.size = sizeof(tg_p2p_ops),

@@ -69,7 +69,7 @@ static double close_to(tg_dtype d) { return d == TG_F64 ? 1e-11 : d == TG_F32 ? 
 
 static void check_first(tally *y, tg_ctx *ctx, const tg_op *op, int i, tg_dtype dtype) {
     const tg_sample *s = tg_sample_at(op, i);
-    tg_tensor *seed[TG_CASE_OUTPUTS], *tangent[TG_SAMPLE_INPUTS], *plain[TG_SAMPLE_INPUTS], *taped[TG_SAMPLE_INPUTS],
+    tg_tensor *seed[TG_CASE_OUTPUTS], *tangent[TG_SAMPLE_INPUTS], *plain[TG_SAMPLE_INPUTS], *by_vjp[TG_SAMPLE_INPUTS],
         *pushed[TG_CASE_OUTPUTS];
     record r = {0};
     tg_tape *t = tg_tape_new(ctx);
@@ -87,11 +87,11 @@ static void check_first(tally *y, tg_ctx *ctx, const tg_op *op, int i, tg_dtype 
         }
         tg_grad_opts graph = way;
         graph.create_graph = true;
-        tg_grad(t, r.roots, r.n_roots, r.in, r.n_in, taped, &graph);
+        tg_grad(t, r.roots, r.n_roots, r.in, r.n_in, by_vjp, &graph);
         tg_jvp(t, r.roots, r.n_roots, r.in, r.n_in, tangent, pushed);
         verdict(y, tg_ctx_status(ctx) == TG_OK, op, s, "%s", tg_ctx_message(ctx));
         for (int k = 0; tg_ctx_status(ctx) == TG_OK && k < r.n_in; k++) {
-            values a = read_values(plain[k]), b = read_values(taped[k]);
+            values a = read_values(plain[k]), b = read_values(by_vjp[k]);
             agree_one(y, op, s, &b, &a, close_to(dtype) * fmax(dtype == TG_F64 ? 1e-3 : 1, largest(&a)),
                       tg_dtype_name(dtype), "gradient", k);
             free(a.at);

@@ -426,13 +426,13 @@ static tg_status ignored_rank(void *arg, tg_ctx *ctx, tg_comm *c) {
     tg_tensor *x = grad_leaf(tg_from_host(ctx, TG_F64, TG_SHAPE(2, 2), v)), *g;
     tg_tensor *target = tg_from_host(ctx, TG_I64, TG_SHAPE(2), (const int64_t[]){1, IGNORED});
     tg_tensor *y = tg_vocab_parallel_cross_entropy(t, x, target, c, TG_VOCAB(.reduction = TG_LOSS_SUM));
-    double backward[4], taped[4];
+    double backward[4], recorded[4];
     tg_grad(t, &y, 1, &x, 1, &g, TG_GRAD(.retain = true));
     tg_read_f64(g, backward, 4);
     tg_grad(t, &y, 1, &x, 1, &g, TG_GRAD(.create_graph = true));
-    tg_read_f64(g, taped, 4);
-    for (int i = 0; i < 4; i++) ck_assert_double_eq_tol(taped[i], backward[i], 1e-15);
-    ck_assert(taped[2] == 0 && taped[3] == 0);
+    tg_read_f64(g, recorded, 4);
+    for (int i = 0; i < 4; i++) ck_assert_double_eq_tol(recorded[i], backward[i], 1e-15);
+    ck_assert(recorded[2] == 0 && recorded[3] == 0);
     tg_tape_free(t);
     return tg_ctx_status(ctx);
 }

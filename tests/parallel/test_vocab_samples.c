@@ -44,17 +44,17 @@ typedef struct sample_run {
 static double cotangent(int64_t i) { return (double)((i * 37 + 11) % 31 - 15) / 8; }
 
 /* In float64 create_graph gives the same gradients as backward. */
-static tg_status check_taped(tg_tape *t, tg_tensor *y, tg_tensor *seed, tg_tensor **in, int n, int sharded,
+static tg_status check_recorded(tg_tape *t, tg_tensor *y, tg_tensor *seed, tg_tensor **in, int n, int sharded,
                              rank_seen *out) {
     tg_ctx *ctx = tg_tape_ctx(t);
-    tg_tensor *by[INPUTS], *plain[INPUTS], *taped[INPUTS];
+    tg_tensor *by[INPUTS], *plain[INPUTS], *recorded[INPUTS];
     int n_by = 0;
     seen a = {0}, b = {0};
     for (int i = 0; i < n; i++)
         if (tg_requires_grad(in[i])) by[n_by++] = in[i];
     if (!n_by || tg_dtype_of(in[0]) != TG_F64) return TG_OK;
     RUN(tg_grad(t, &y, 1, by, n_by, plain, TG_GRAD(.seeds = &seed, .retain = true)));
-    tg_grad(t, &y, 1, by, n_by, taped, TG_GRAD(.seeds = &seed, .create_graph = true));
+    tg_grad(t, &y, 1, by, n_by, recorded, TG_GRAD(.seeds = &seed, .create_graph = true));
     if (tg_ctx_status(ctx) == TG_ERR_UNSUPPORTED && strstr(tg_ctx_message(ctx), "smoothing of partitions")) {
         tg_ctx_clear(ctx);
         return TG_OK;
@@ -62,10 +62,10 @@ static tg_status check_taped(tg_tape *t, tg_tensor *y, tg_tensor *seed, tg_tenso
     RUN(tg_ctx_status(ctx));
     for (int i = 0; i < n_by; i++) {
         see(&a, plain[i]);
-        see(&b, taped[i]);
+        see(&b, recorded[i]);
         for (int64_t k = 0; k < a.n; k++)
             if (!(fabs(a.v[k] - b.v[k]) <= 1e-12 * (1 + fabs(a.v[k])))) {
-                printf("taped gradient %d differs at %lld: %.15g, expected %.15g\n", i, (long long)k, b.v[k], a.v[k]);
+                printf("recorded gradient %d differs at %lld: %.15g, expected %.15g\n", i, (long long)k, b.v[k], a.v[k]);
                 return TG_ERR_GRADIENT;
             }
         if (by[i] != in[sharded]) continue;
@@ -91,7 +91,7 @@ static tg_status record_one(tg_tape *t, const tg_op *op, const void *params, tg_
     double v[MOST_NUMEL] = {0};
     for (int64_t i = 0; i < tg_numel(y); i++) v[i] = cotangent(i);
     if (tg_numel(y)) tg_write_f64(seed, v, tg_numel(y));
-    RUN(check_taped(t, y, seed, in, n, sharded, out));
+    RUN(check_recorded(t, y, seed, in, n, sharded, out));
     RUN(tg_backward_with(t, &y, 1, TG_BACKWARD(.seeds = &seed)));
     for (int i = 0; i < n; i++)
         if (tg_requires_grad(in[i])) see(&out->grad[i], tg_grad_of(in[i]));

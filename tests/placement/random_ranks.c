@@ -462,8 +462,8 @@ static tg_status finish(maker *m, int rank) {
         node_of[n_leaves] = k;
         leaves[n_leaves++] = m->x[k];
     }
-    bool taped = n && n_leaves && !m->j->overruled;
-    if (taped && (push(m, roots, root_of, n, leaves, n_leaves) != TG_OK ||
+    bool recorded = n && n_leaves && !m->j->overruled;
+    if (recorded && (push(m, roots, root_of, n, leaves, n_leaves) != TG_OK ||
                   differentiate_twice(m, roots, n, leaves, node_of, n_leaves) != TG_OK))
         return m->ctx->run.status;
     if (n) tg_backward_with(m->t, roots, n, NULL);

@@ -390,7 +390,7 @@ static tg_tensor *weighted(meaning *m, int k, const int *c) {
 
 /* Computes the roots' tangents along the leaves, and the gradient of the squares of all leaves' gradients, into
  * room. */
-static double *differentiate_taped(meaning *m, tg_tensor **roots, const int *root_of, int n, reference *r,
+static double *differentiate_recorded(meaning *m, tg_tensor **roots, const int *root_of, int n, reference *r,
                                    double *room) {
     tg_tensor *leaf[NODES * RANKS], *g[NODES * RANKS], *squares[NODES * RANKS], *h[NODES * RANKS], *d[NODES * RANKS];
     double *at[NODES * RANKS];
@@ -439,7 +439,7 @@ static double *differentiate(meaning *m, reference *r, double *room) {
             roots[n++] = root;
         }
     }
-    room = differentiate_taped(m, roots, root_of, n, r, room);
+    room = differentiate_recorded(m, roots, root_of, n, r, room);
     if (n) tg_backward_with(m->t, roots, n, NULL);
     return room;
 }

@@ -333,5 +333,5 @@ int main(void) {
     const TTest *const tests[] = {
         gradients_of_gradients_of_rows, penalties_are_one_ranks, mappings_get_gradients_as_they_are_placed,
         tangents_of_parts_of_a_shard,   a_rank_of_padding_alone, a_seed_whose_gradient_is_a_sum};
-    return tg_check_main("taped places", tests, sizeof tests / sizeof *tests);
+    return tg_check_main("recorded places", tests, sizeof tests / sizeof *tests);
 }

@@ -241,7 +241,7 @@ END_TEST
 /* ---- Recorded derivatives ---- */
 
 /* x^2, computed by the host. */
-typedef enum taped_fault { TAPED_RIGHT, VJP_FACTOR, VJP_CUT, JVP_SIGN, NO_JVP } taped_fault;
+typedef enum recorded_fault { RECORDED_RIGHT, VJP_FACTOR, VJP_CUT, JVP_SIGN, NO_JVP } recorded_fault;
 
 static tg_status own_infer(tg_call *c) {
     tg_shape s = tg_shape_of(c->in[0]);
@@ -266,7 +266,7 @@ static tg_status own_backward(tg_call *c) {
     return release(&r);
 }
 
-static taped_fault fault_of(const tg_node *n) { return *(const taped_fault *)tg_node_params(n); }
+static recorded_fault fault_of(const tg_node *n) { return *(const recorded_fault *)tg_node_params(n); }
 
 /* If the graph is cut, the first derivative is right and the second is wrong. */
 static tg_status own_vjp(tg_tape *tape, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
@@ -283,34 +283,35 @@ static tg_status own_jvp(tg_tape *tape, const tg_node *n, tg_tensor *const *din,
 
 static tg_status own(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
     static const tg_op op = {.size = sizeof op, .name = "own", .n_in = 1, .n_out = 1, .saves_in = 1,
-                             .params_size = sizeof(taped_fault), .infer = own_infer, .forward = own_forward,
+                             .params_size = sizeof(recorded_fault), .infer = own_infer, .forward = own_forward,
                              .backward = own_backward, .vjp = own_vjp, .jvp = own_jvp};
     static const tg_op without = {.size = sizeof op, .name = "own", .n_in = 1, .n_out = 1, .saves_in = 1,
-                                  .params_size = sizeof(taped_fault), .infer = own_infer, .forward = own_forward,
+                                  .params_size = sizeof(recorded_fault), .infer = own_infer, .forward = own_forward,
                                   .backward = own_backward, .vjp = own_vjp};
-    return tg_apply(tape, *(taped_fault *)state == NO_JVP ? &without : &op, state, in, n_in, out, n_out, NULL, NULL,
+    return tg_apply(tape, *(recorded_fault *)state == NO_JVP ? &without : &op, state, in, n_in, out, n_out, NULL, NULL,
                     TG_SITE);
 }
 
-START_TEST(taped_derivatives_are_checked) {
+START_TEST(recorded_derivatives_are_checked) {
     static const struct {
-        taped_fault fault;
+        recorded_fault fault;
         tg_status status;
         const char *cause, *says;
     } rows[] = {
-        {TAPED_RIGHT, TG_OK, "", ""},
-        {VJP_FACTOR, TG_ERR_GRADIENT, "taped", "input 0, f64[3], element [0]: tg_grad with .create_graph (vjp) gives"},
+        {RECORDED_RIGHT, TG_OK, "", ""},
+        {VJP_FACTOR, TG_ERR_GRADIENT, "recorded",
+         "input 0, f64[3], element [0]: tg_grad with .create_graph (vjp) gives"},
         {VJP_CUT, TG_ERR_GRADIENT, "zero", "own: its gradient"},
-        {JVP_SIGN, TG_ERR_GRADIENT, "taped", "tg_jvp along a random direction gives"},
+        {JVP_SIGN, TG_ERR_GRADIENT, "recorded", "tg_jvp along a random direction gives"},
         {NO_JVP, TG_ERR_UNSUPPORTED, "", "has no forward derivative"},
     };
     begin();
     tg_tensor *x = leaf_of(TG_SHAPE(3), (const double[]){1, -2, 3});
     tg_gradcheck_info r = TG_GRADCHECK_INFO();
     for (int i = 0; i < LEN(rows); i++) {
-        taped_fault fault = rows[i].fault;
+        recorded_fault fault = rows[i].fault;
         ck_assert_msg(tg_gradcheck(t, own, &fault, &x, 1, 1, &r, TG_GRADCHECK(.name = "own")) == TG_OK, "%s", r.report);
-        tg_status s = tg_gradcheck(t, own, &fault, &x, 1, 1, &r, TG_GRADCHECK(.name = "own", .taped = true));
+        tg_status s = tg_gradcheck(t, own, &fault, &x, 1, 1, &r, TG_GRADCHECK(.name = "own", .second_order = true));
         ck_assert_msg(s == rows[i].status && r.failed == (s == TG_ERR_GRADIENT), "%d: %s, %s", i, tg_status_name(s),
                       tg_ctx_message(ctx));
         ck_in(rows[i].says, tg_ctx_message(ctx));
@@ -322,7 +323,7 @@ START_TEST(taped_derivatives_are_checked) {
         if (strcmp(op->name, "matmul") && strcmp(op->name, "softmax") && strcmp(op->name, "sum") &&
             strcmp(op->name, "layer_norm") && strcmp(op->name, "dropout") && strcmp(op->name, "mul"))
             continue;
-        ck_assert_msg(tg_gradcheck_op(ctx, op, 0, &r, TG_GRADCHECK(.taped = true)) == TG_OK, "%s: %s", op->name,
+        ck_assert_msg(tg_gradcheck_op(ctx, op, 0, &r, TG_GRADCHECK(.second_order = true)) == TG_OK, "%s: %s", op->name,
                       tg_ctx_message(ctx));
     }
     end();
@@ -337,6 +338,6 @@ int main(void) {
                             kinks_do_not_change_the_class,
                             a_kink_near_another_is_found,
                             one_wrong_among_many_is_no_factor,
-                            taped_derivatives_are_checked};
+                            recorded_derivatives_are_checked};
     return tg_check_main("gradcheck_more", tests, sizeof tests / sizeof *tests);
 }

@@ -251,18 +251,18 @@ START_TEST(ignored_rows_may_hold_anything) {
     begin();
     tg_tensor *x = tg_from_host(ctx, TG_F64, TG_SHAPE(2, 3), v), *dx = tg_from_host(ctx, TG_F64, TG_SHAPE(2, 3), along);
     tg_tensor *target = tg_from_host(ctx, TG_I64, TG_SHAPE(2), (const int64_t[]){1, -100}), *g, *dy;
-    double backward[6], taped[6], slope = 0;
+    double backward[6], recorded[6], slope = 0;
     tg_set_requires_grad(x, true);
     tg_tensor *y = tg_cross_entropy(t, x, target, NULL);
     tg_grad(t, &y, 1, &x, 1, &g, TG_GRAD(.retain = true));
     tg_read_f64(g, backward, 6);
     tg_grad(t, &y, 1, &x, 1, &g, TG_GRAD(.retain = true, .create_graph = true));
-    tg_read_f64(g, taped, 6);
+    tg_read_f64(g, recorded, 6);
     for (int i = 0; i < 6; i++) {
-        ck_assert_double_eq_tol(taped[i], backward[i], 1e-15);
+        ck_assert_double_eq_tol(recorded[i], backward[i], 1e-15);
         slope += backward[i] * along[i];
     }
-    ck_assert(taped[3] == 0 && taped[5] == 0);
+    ck_assert(recorded[3] == 0 && recorded[5] == 0);
     tg_jvp(t, &y, 1, &x, 1, &dx, &dy);
     ck_assert_double_eq_tol(tg_item(dy), slope, 1e-15);
     tg_drop(x);

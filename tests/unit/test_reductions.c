@@ -114,14 +114,14 @@ static const struct {
 /* Compares the gradient of backward, of recorded derivatives, and of forward mode. */
 static void check_row(tg_ctx *ctx, tg_dtype dtype, size_t i, double tol) {
     tg_tape *t = tg_tape_new(ctx);
-    tg_tensor *x = leaf(ctx, dtype, TG_SHAPE(4), row[i].x), *g, *taped, *y = row[i].f(t, x);
+    tg_tensor *x = leaf(ctx, dtype, TG_SHAPE(4), row[i].x), *g, *recorded, *y = row[i].f(t, x);
     check_values(y, &row[i].y, row[i].name, tol);
     tg_grad(t, &y, 1, &x, 1, &g, TG_GRAD(.retain = true));
     check_values(g, row[i].slope, row[i].name, tol);
-    tg_grad(t, &y, 1, &x, 1, &taped, TG_GRAD(.create_graph = true, .allow_unused = true));
+    tg_grad(t, &y, 1, &x, 1, &recorded, TG_GRAD(.create_graph = true, .allow_unused = true));
     bool beside_infinity = false, beside_nan = false;
     for (int k = 0; k < 4; k++) beside_infinity |= isinf(row[i].x[k]), beside_nan |= isnan(row[i].x[k]);
-    if (!beside_infinity) check_values(taped, row[i].slope, row[i].name, tol);
+    if (!beside_infinity) check_values(recorded, row[i].slope, row[i].name, tol);
     for (int k = 0; k < 4 && !beside_infinity; k++) {
         double one[4] = {0};
         one[k] = 1;
@@ -155,11 +155,11 @@ START_TEST(log_sums_far_from_0) {
     for (int d = 0; d < 4; d++) {
         tg_ctx *ctx = open_ctx(dtype[d]);
         tg_tape *t = tg_tape_new(ctx);
-        tg_tensor *x = leaf(ctx, dtype[d], TG_SHAPE(4), v), *y = log_sum(t, x), *g, *taped;
+        tg_tensor *x = leaf(ctx, dtype[d], TG_SHAPE(4), v), *y = log_sum(t, x), *g, *recorded;
         tg_grad(t, &y, 1, &x, 1, &g, TG_GRAD(.retain = true));
         check_values(g, quarter, tg_dtype_name(dtype[d]), 0);
-        tg_grad(t, &y, 1, &x, 1, &taped, TG_GRAD(.create_graph = true));
-        check_values(taped, quarter, tg_dtype_name(dtype[d]), 0);
+        tg_grad(t, &y, 1, &x, 1, &recorded, TG_GRAD(.create_graph = true));
+        check_values(recorded, quarter, tg_dtype_name(dtype[d]), 0);
         ck_assert_msg(tg_ctx_status(ctx) == TG_OK, "%s", tg_ctx_message(ctx));
         tg_tape_free(t);
         tg_drop(x);
@@ -274,8 +274,8 @@ static void check_pair(tg_ctx *ctx, tg_dtype dtype, size_t i, double tol) {
     tg_tensor *in[] = {leaf(ctx, dtype, TG_SHAPE(), &pair[i].x), leaf(ctx, dtype, TG_SHAPE(), &pair[i].y)}, *g[2];
     tg_tensor *loss = tg_reshape(t, pair[i].f(t, in[0], in[1]), TG_SHAPE());
     bool finite = isfinite(pair[i].x) && isfinite(pair[i].y);
-    for (int taped = 0; taped <= finite; taped++) {
-        const tg_grad_opts how = {.size = sizeof how, .retain = true, .create_graph = taped, .allow_unused = true};
+    for (int recorded = 0; recorded <= finite; recorded++) {
+        const tg_grad_opts how = {.size = sizeof how, .retain = true, .create_graph = recorded, .allow_unused = true};
         tg_grad(t, &loss, 1, in, 2, g, &how);
         check_values(loss, &pair[i].value, pair[i].name, tol);
         check_values(g[0], &pair[i].by_x, pair[i].name, tol);
@@ -316,13 +316,13 @@ END_TEST
 static void check_nll(tg_ctx *ctx, const int64_t *ids, const tg_loss_opts *opts, double value, const double *by_x,
                       const double *by_w) {
     static const double x[] = {-1, -2, -3, -4, -5, -6, -INF, -8, -9}, w[] = {1, 2, 4};
-    for (int taped = 0; taped < 2; taped++) {
+    for (int recorded = 0; recorded < 2; recorded++) {
         tg_tape *t = tg_tape_new(ctx);
         tg_tensor *target = tg_from_host(ctx, TG_I64, TG_SHAPE(3), ids), *g[2];
         tg_tensor *in[] = {leaf(ctx, TG_F64, TG_SHAPE(3, 3), x), leaf(ctx, TG_F64, TG_SHAPE(3), w)};
         tg_tensor *loss = tg_nll(t, in[0], target, in[1], opts);
         check_values(loss, &value, "nll", 1e-14);
-        const tg_grad_opts how = {.size = sizeof how, .create_graph = taped};
+        const tg_grad_opts how = {.size = sizeof how, .create_graph = recorded};
         tg_grad(t, &loss, 1, in, 2, g, &how);
         check_values(g[0], by_x, "nll by x", 1e-14);
         check_values(g[1], by_w, "nll by w", 1e-14);

@@ -302,16 +302,16 @@ static bool near(double got, double want) {
 }
 
 static void check_edge(edge_fn f, const char *name, tg_dtype dtype, double a, double b) {
-    tg_tensor *in[2] = {tg_zeros(ctx, dtype, TG_SHAPE()), tg_zeros(ctx, dtype, TG_SHAPE())}, *plain[2], *taped[2],
+    tg_tensor *in[2] = {tg_zeros(ctx, dtype, TG_SHAPE()), tg_zeros(ctx, dtype, TG_SHAPE())}, *plain[2], *recorded[2],
               *push;
     tg_write_f64(in[0], &a, 1);
     tg_write_f64(in[1], &b, 1);
     for (int i = 0; i < 2; i++) tg_set_requires_grad(in[i], true);
     tg_tensor *y = f(t, in[0], in[1]), *one = tg_full(t, dtype, TG_SHAPE(), 1);
     tg_grad(t, &y, 1, in, 2, plain, TG_GRAD(.retain = true));
-    tg_grad(t, &y, 1, in, 2, taped, TG_GRAD(.create_graph = true));
+    tg_grad(t, &y, 1, in, 2, recorded, TG_GRAD(.create_graph = true));
     for (int i = 0; i < 2; i++) {
-        double want = tg_item(plain[i]), got = tg_item(taped[i]);
+        double want = tg_item(plain[i]), got = tg_item(recorded[i]);
         ck_status(TG_OK);
         ck_assert_msg(near(got, want), "%s in %s at (%g, %g), input %d: %g, expected %g", name, tg_dtype_name(dtype), a,
                       b, i, got, want);
@@ -596,5 +596,5 @@ int main(void) {
                             a_slice_with_steps_needs_no_more_dims,
                             hessian_of_a_transformer,
                             missing_slots_are_refused};
-    return tg_check_main("taped", tests, sizeof tests / sizeof *tests);
+    return tg_check_main("second order", tests, sizeof tests / sizeof *tests);
 }

@@ -15,10 +15,10 @@ typedef struct layer {
     MPI_Comm comm;
     MPI_Request opening; /* of comm */
     bool open, broken;
-    int flying, capacity;
+    int in_flight, capacity;
     MPI_Request *requests;
     MPI_Status *statuses;
-    int *landed;
+    int *completed;
     struct {
         void *token;
         bool incoming;
@@ -36,22 +36,22 @@ static bool widen(void *array, size_t capacity, size_t each) {
 }
 
 static int make_room(layer *l) {
-    if (l->flying < l->capacity) return MPI_SUCCESS;
+    if (l->in_flight < l->capacity) return MPI_SUCCESS;
     size_t capacity = l->capacity ? 2 * (size_t)l->capacity : FIRST_CAPACITY;
     if (!widen(&l->requests, capacity, sizeof *l->requests) || !widen(&l->statuses, capacity, sizeof *l->statuses) ||
-        !widen(&l->landed, capacity, sizeof *l->landed) || !widen(&l->of, capacity, sizeof *l->of))
+        !widen(&l->completed, capacity, sizeof *l->completed) || !widen(&l->of, capacity, sizeof *l->of))
         return MPI_ERR_NO_MEM;
     l->capacity = (int)capacity;
     return MPI_SUCCESS;
 }
 
-static int flies(layer *l, int error, void *token, bool incoming) {
+static int add_request(layer *l, int error, void *token, bool incoming) {
     if (error != MPI_SUCCESS) {
         l->broken = true;
         return error;
     }
-    l->of[l->flying].token = token;
-    l->of[l->flying++].incoming = incoming;
+    l->of[l->in_flight].token = token;
+    l->of[l->in_flight++].incoming = incoming;
     return MPI_SUCCESS;
 }
 
@@ -59,8 +59,8 @@ static int mpi_send(void *state, const void *data, size_t bytes, int to, int tag
     layer *l = state;
     int error = make_room(l);
     if (error == MPI_SUCCESS)
-        error = MPI_Isend(data, (int)bytes, MPI_BYTE, to, tag, l->comm, &l->requests[l->flying]);
-    return flies(l, error, token, false);
+        error = MPI_Isend(data, (int)bytes, MPI_BYTE, to, tag, l->comm, &l->requests[l->in_flight]);
+    return add_request(l, error, token, false);
 }
 
 static int mpi_receive(void *state, void *data, size_t capacity, int from, int tag, void *token) {
@@ -68,37 +68,37 @@ static int mpi_receive(void *state, void *data, size_t capacity, int from, int t
     int error = make_room(l);
     if (error == MPI_SUCCESS)
         error = MPI_Irecv(data, (int)capacity, MPI_BYTE, from < 0 ? MPI_ANY_SOURCE : from, tag, l->comm,
-                          &l->requests[l->flying]);
-    return flies(l, error, token, true);
+                          &l->requests[l->in_flight]);
+    return add_request(l, error, token, true);
 }
 
-static void land(layer *l, int n, tg_p2p_landed_fn landed) {
+static void report_completed(layer *l, int n, tg_p2p_completed_fn completed) {
     int kept = 0, bytes;
     for (int i = 0; i < n; i++) {
         MPI_Get_count(&l->statuses[i], MPI_BYTE, &bytes);
-        landed(l->of[l->landed[i]].token, bytes > 0 ? (size_t)bytes : 0);
+        completed(l->of[l->completed[i]].token, bytes > 0 ? (size_t)bytes : 0);
     }
-    for (int i = 0; i < l->flying; i++) {
+    for (int i = 0; i < l->in_flight; i++) {
         if (l->requests[i] == MPI_REQUEST_NULL) continue;
         l->requests[kept] = l->requests[i];
         l->of[kept++] = l->of[i];
     }
-    l->flying = kept;
+    l->in_flight = kept;
 }
 
 /* Tests twice. With Open MPI, a test that finds nothing may have fetched what the next test finds, and a test that
  * finds something fetches nothing. So only two empty tests in a row show that nothing has arrived. */
-static int mpi_poll(void *state, tg_p2p_landed_fn landed) {
+static int mpi_poll(void *state, tg_p2p_completed_fn completed) {
     layer *l = state;
     for (int empty = 0; empty < 2;) {
-        int n = 0, error = MPI_Testsome(l->flying, l->requests, &n, l->landed, l->statuses);
+        int n = 0, error = MPI_Testsome(l->in_flight, l->requests, &n, l->completed, l->statuses);
         if (error != MPI_SUCCESS) {
             l->broken = true;
             return error;
         }
         if (n == MPI_UNDEFINED) break;
         empty = n > 0 ? 0 : empty + 1;
-        land(l, n, landed);
+        report_completed(l, n, completed);
     }
     return MPI_SUCCESS;
 }
@@ -131,12 +131,12 @@ static tg_p2p_phase mpi_phase(void *state) {
 
 /* Cancels the receives in flight, and tells the transport that they have ended without data. If MPI is over, all
  * requests end so. Returns whether no request is left in flight. */
-static bool ground(layer *l, bool over, tg_p2p_landed_fn landed) {
+static bool cancel_receives(layer *l, bool over, tg_p2p_completed_fn completed) {
     bool all = true;
-    for (int i = 0; i < l->flying; i++) {
+    for (int i = 0; i < l->in_flight; i++) {
         bool back = over || (l->of[i].incoming && MPI_Cancel(&l->requests[i]) == MPI_SUCCESS &&
                              MPI_Wait(&l->requests[i], MPI_STATUS_IGNORE) == MPI_SUCCESS);
-        if (back) landed(l->of[i].token, 0);
+        if (back) completed(l->of[i].token, 0);
         all &= back;
     }
     return all;
@@ -144,13 +144,13 @@ static bool ground(layer *l, bool over, tg_p2p_landed_fn landed) {
 
 /* Keeps a communicator for which messages may still arrive: MPI could give them to the next communicator with its
  * number. */
-static void mpi_close(void *state, bool quiet, tg_p2p_landed_fn landed) {
+static void mpi_close(void *state, bool quiet, tg_p2p_completed_fn completed) {
     layer *l = state;
     bool over = mpi_phase(l) == TG_P2P_ENDED;
-    if (ground(l, over, landed) && quiet && !over && l->open && !l->broken) MPI_Comm_free(&l->comm);
+    if (cancel_receives(l, over, completed) && quiet && !over && l->open && !l->broken) MPI_Comm_free(&l->comm);
     free(l->requests);
     free(l->statuses);
-    free(l->landed);
+    free(l->completed);
     free(l->of);
     free(l);
 }

@@ -17,24 +17,24 @@ static tg_status check(tg_p2p_rank *self, const char *call, int error) {
 
 tg_status tg_p2p_receive(tg_p2p_rank *self, tg_p2p_buffer *buffer, size_t capacity, int source, int tag) {
     TG_TRY(check(self, "receiving", self->layer->receive(self->state, buffer->data, capacity, source, tag, buffer)));
-    buffer->flying = true;
+    buffer->in_flight = true;
     return TG_OK;
 }
 
 tg_status tg_p2p_send(tg_p2p_rank *self, tg_p2p_buffer *buffer, size_t bytes, int to, int tag) {
     TG_TRY(check(self, "sending", self->layer->send(self->state, buffer->data, bytes, to, tag, buffer)));
-    buffer->flying = true;
+    buffer->in_flight = true;
     return TG_OK;
 }
 
-static void landed(void *token, size_t bytes) {
+static void completed(void *token, size_t bytes) {
     tg_p2p_buffer *buffer = token;
     buffer->bytes = bytes;
-    buffer->flying = false;
+    buffer->in_flight = false;
 }
 
 void tg_p2p_poll(tg_p2p_rank *self) {
-    if (!self->broken) check(self, "polling", self->layer->poll(self->state, landed));
+    if (!self->broken) check(self, "polling", self->layer->poll(self->state, completed));
 }
 
 /* ---- Outgoing messages ---- */
@@ -48,11 +48,11 @@ typedef struct sheet {
 
 static sheet *sheet_of(tg_p2p_message *m) { return (sheet *)((char *)m - offsetof(sheet, bytes)); }
 
-/* Collects the buffers that have landed. Called when no free one is left. */
+/* Collects the buffers that are complete. Called when no free one is left. */
 static void collect(tg_p2p_rank *self) {
     self->out = NULL;
     for (sheet *s = (sheet *)self->all_out; s; s = s->all) {
-        if (s->buffer.flying) continue;
+        if (s->buffer.in_flight) continue;
         s->buffer.next = self->out;
         self->out = &s->buffer;
     }
@@ -108,7 +108,7 @@ void tg_p2p_refuse(tg_p2p_rank *self, int to, int tag) {
 
 bool tg_p2p_sent(const tg_p2p_rank *self) {
     for (const sheet *s = (const sheet *)self->all_out; s; s = s->all)
-        if (s->buffer.flying) return false;
+        if (s->buffer.in_flight) return false;
     return true;
 }
 
@@ -122,7 +122,7 @@ static tg_status listen(tg_p2p_rank *self, int i) {
 
 const tg_p2p_message *tg_p2p_next(tg_p2p_rank *self) {
     const tg_p2p_buffer *buffer = &self->in[self->next_in];
-    return self->broken || buffer->flying ? NULL : buffer->data;
+    return self->broken || buffer->in_flight ? NULL : buffer->data;
 }
 
 void tg_p2p_taken(tg_p2p_rank *self) {
@@ -148,11 +148,11 @@ tg_status tg_p2p_open(tg_p2p_rank *self) {
 void tg_p2p_close(tg_p2p_rank *self) {
     tg_ctx *ctx = self->ctx;
     bool listening = false;
-    if (self->state) self->layer->close(self->state, self->quiet, landed);
+    if (self->state) self->layer->close(self->state, self->quiet, completed);
     for (sheet *s = (sheet *)self->all_out, *next; s; s = next) {
         next = s->all;
-        if (!s->buffer.flying) tg_host_free(ctx, s, sizeof *s);
+        if (!s->buffer.in_flight) tg_host_free(ctx, s, sizeof *s);
     }
-    for (int i = 0; i < TG_P2P_RECEIVES; i++) listening |= self->in[i].flying;
+    for (int i = 0; i < TG_P2P_RECEIVES; i++) listening |= self->in[i].in_flight;
     if (!listening) tg_host_free(ctx, self->in[0].data, (size_t)TG_P2P_RECEIVES * TG_P2P_MESSAGE);
 }

@@ -23,7 +23,7 @@ bool tg_p2p_over(const tg_p2p_call *c) {
     return c->lost || (c->pair ? !c->arrived : c->sequence >= c->g->failed_at);
 }
 
-/* Gives up the calls that can no longer be finished. Pieces that still arrive for them land in the transport's
+/* Gives up the calls that can no longer be finished. Pieces that still arrive for them go into the transport's
  * buffers and are ignored. */
 static void give_up(tg_p2p_group *g) {
     for (tg_p2p_request *r = g->self->first; r; r = r->next)

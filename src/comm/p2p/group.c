@@ -197,11 +197,11 @@ static void take_early(tg_p2p_rank *self, tg_p2p_group *g) {
 
 /* ---- Start and end ---- */
 
-static bool flies(const tg_p2p_group *g) {
+static bool has_buffers_in_flight(const tg_p2p_group *g) {
     for (int i = 0; i < g->control.size; i++)
         for (int k = 0; k < TG_P2P_PIECES; k++) {
             const tg_p2p_member *m = &g->member[i];
-            if (m->in[0][k].buffer.flying || m->in[1][k].buffer.flying || m->out[k].flying) return true;
+            if (m->in[0][k].buffer.in_flight || m->in[1][k].buffer.in_flight || m->out[k].in_flight) return true;
         }
     return false;
 }
@@ -222,7 +222,8 @@ static void group_free(tg_p2p_group *g) {
         tg_host_free(ctx, c, sizeof *c + c->bytes);
     }
     tg_host_free(ctx, g->calls, g->calls_bytes);
-    if (!flies(g)) tg_host_free(ctx, g->buffers, g->buffer_bytes); /* otherwise the layer keeps it for good */
+    if (!has_buffers_in_flight(g)) /* otherwise the layer keeps the memory forever */
+        tg_host_free(ctx, g->buffers, g->buffer_bytes);
     tg_host_free(ctx, g, g->bytes);
 }
 
@@ -275,7 +276,7 @@ bool tg_p2p_groups_sweep(tg_p2p_rank *self) {
     bool clean = true;
     for (tg_p2p_group **at = &self->groups; *at;) {
         tg_p2p_group *g = *at;
-        if (!g->closed || flies(g)) {
+        if (!g->closed || has_buffers_in_flight(g)) {
             clean &= !g->closed;
             at = &g->next;
             continue;

@@ -183,7 +183,7 @@ static tg_p2p_phase phase_of(const tg_p2p_rank *self) {
     return self->layer->phase ? self->layer->phase(self->state) : TG_P2P_OPEN;
 }
 
-static bool everything_landed(tg_p2p_rank *self) { return tg_p2p_groups_sweep(self) && tg_p2p_sent(self); }
+static bool all_completed(tg_p2p_rank *self) { return tg_p2p_groups_sweep(self) && tg_p2p_sent(self); }
 
 static bool all_gone(tg_p2p_rank *self) {
     for (int i = 0; i < self->size; i++)
@@ -191,14 +191,14 @@ static bool all_gone(tg_p2p_rank *self) {
     return tg_p2p_sent(self);
 }
 
-/* Waits until all pieces that this rank has requested have landed, and sends BYE to all other ranks. Then answers
+/* Waits until all pieces that this rank has requested have arrived, and sends BYE to all other ranks. Then answers
  * the requests of the others until all of them have sent BYE too; after that no message can come. */
-static void say_goodbye(tg_p2p_rank *self) {
+static void sign_off(tg_p2p_rank *self) {
     if (phase_of(self) == TG_P2P_ENDED || self->broken) return;
-    bool landed = tg_p2p_until(self, everything_landed);
+    bool arrived = tg_p2p_until(self, all_completed);
     for (int i = 0; i < self->size; i++)
         if (i != self->me) tg_p2p_post(self, tg_p2p_draft(self, TG_P2P_BYE, NULL), i);
-    self->quiet = tg_p2p_until(self, all_gone) && landed;
+    self->quiet = tg_p2p_until(self, all_gone) && arrived;
 }
 
 static void rank_free(tg_p2p_rank *self) {
@@ -229,7 +229,7 @@ static void p2p_close(tg_ctx *ctx, void *state) {
         tg_p2p_group_close(handle->g);
     tg_host_free(ctx, handle, sizeof *handle);
     if (--self->open) return;
-    say_goodbye(self);
+    sign_off(self);
     rank_free(self);
 }
 
@@ -344,7 +344,7 @@ static tg_comm *settle(tg_comm *c) {
     return c;
 }
 
-static void nothing_landed(void *token, size_t bytes) { (void)token, (void)bytes; }
+static void ignore_completed(void *token, size_t bytes) { (void)token, (void)bytes; }
 
 tg_comm *tg_comm_p2p_new(tg_ctx *ctx, const tg_p2p_ops *ops, void *state, int rank, int size) {
     bool valid = tg_ok(ctx) && check_layer(ctx, ops, state, rank, size) == TG_OK;
@@ -352,7 +352,7 @@ tg_comm *tg_comm_p2p_new(tg_ctx *ctx, const tg_p2p_ops *ops, void *state, int ra
     if (!self) {
         /* A table of another version has close at the same offset, as new slots are only added at the end. */
         bool closes = ops && ops->size >= offsetof(tg_p2p_ops, close) + sizeof ops->close && ops->close;
-        if (closes && state) ops->close(state, false, nothing_landed);
+        if (closes && state) ops->close(state, false, ignore_completed);
         return tg_comm_or_inert(NULL);
     }
     *self = (tg_p2p_rank){.ctx = ctx, .table = tg_p2p_transport, .layer = ops, .state = state, .me = rank,

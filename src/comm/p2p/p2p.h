@@ -36,11 +36,11 @@ typedef struct tg_p2p_call tg_p2p_call;
 
 /* ---- buffers.c: sending and receiving through the layer ---- */
 
-/* A buffer. While it flies, the layer reads or fills it. */
+/* A buffer. While it is in flight, the layer reads or fills it. */
 typedef struct tg_p2p_buffer {
     void *data;
     size_t bytes; /* bytes that have arrived */
-    bool flying;
+    bool in_flight;
     struct tg_p2p_buffer *next;
 } tg_p2p_buffer;
 
@@ -154,7 +154,7 @@ void tg_p2p_write(tg_p2p_message *m, const char *text);
 void tg_p2p_post(tg_p2p_rank *self, tg_p2p_message *m, int to);
 /* Answers a request with an empty piece. */
 void tg_p2p_refuse(tg_p2p_rank *self, int to, int tag);
-/* Polls the layer: buffers that have landed no longer fly. */
+/* Polls the layer: buffers that have completed are no longer in flight. */
 void tg_p2p_poll(tg_p2p_rank *self);
 /* Returns the oldest message that has arrived, or NULL if there is none. tg_p2p_taken releases it. */
 const tg_p2p_message *tg_p2p_next(tg_p2p_rank *self);
@@ -164,7 +164,7 @@ bool tg_p2p_sent(const tg_p2p_rank *self);
 
 /* ---- Groups (group.c) ---- */
 
-/* A piece that a member sends. It is free when it does not fly and has no call. */
+/* A piece that a member sends. It is free when it is not in flight and has no call. */
 typedef struct tg_p2p_piece {
     tg_p2p_buffer buffer;
     tg_p2p_call *call; /* the call that requested it; NULL: none, or one that was given up since */
@@ -243,7 +243,7 @@ struct tg_p2p_group {
 tg_p2p_group *tg_p2p_group_new(tg_p2p_rank *self, const tg_p2p_key *parent, const int *ranks, int n, int rank,
                                const char *name);
 void tg_p2p_group_close(tg_p2p_group *g);
-/* Frees the closed groups whose pieces have landed. Returns whether no closed group is left. */
+/* Frees the closed groups whose pieces have arrived. Returns whether no closed group is left. */
 bool tg_p2p_groups_sweep(tg_p2p_rank *self);
 /* Frees all groups and everything that belongs to them, after the layer has closed. */
 void tg_p2p_groups_free(tg_p2p_rank *self);

@@ -1,5 +1,5 @@
 /* Pieces of a call at which all members have arrived: requesting them, serving them, and using those that have
- * landed. */
+ * arrived. */
 #include "kernels/cpu/rank_sums.h"
 #include "comm/p2p/p2p.h"
 
@@ -20,10 +20,10 @@ static void sum_few(tg_p2p_call *c) {
     sum(c, src, to);
 }
 
-static tg_p2p_piece *landed(const tg_p2p_call *c, int from, int phase, int64_t index) {
+static tg_p2p_piece *arrived(const tg_p2p_call *c, int from, int phase, int64_t index) {
     for (int k = 0; k < TG_P2P_PIECES; k++) {
         tg_p2p_piece *p = &c->g->member[from].in[phase][k];
-        if (p->call == c && p->index == index && !p->buffer.flying) return p;
+        if (p->call == c && p->index == index && !p->buffer.in_flight) return p;
     }
     return NULL;
 }
@@ -33,13 +33,13 @@ static bool sum_next(tg_p2p_call *c) {
     const char *own;
     tg_p2p_flow all = tg_p2p_sum(c, &own), to = tg_p2p_piece_of(c, all, c->summed);
     for (int i = 0; i < c->g->control.size; i++) {
-        const tg_p2p_piece *p = i == c->g->control.rank ? NULL : landed(c, i, 0, c->summed);
+        const tg_p2p_piece *p = i == c->g->control.rank ? NULL : arrived(c, i, 0, c->summed);
         if (i != c->g->control.rank && !p) return false;
         src[i] = p ? p->buffer.data : own + c->summed * (int64_t)c->g->piece;
     }
     sum(c, src, to);
     for (int i = 0; i < c->g->control.size; i++)
-        if (i != c->g->control.rank) landed(c, i, 0, c->summed)->call = NULL;
+        if (i != c->g->control.rank) arrived(c, i, 0, c->summed)->call = NULL;
     c->summed++;
     c->in -= c->g->control.size - 1;
     return true;
@@ -101,7 +101,7 @@ void tg_p2p_begin(tg_p2p_call *c) {
 static tg_p2p_piece *free_piece(tg_p2p_group *g, int from, int phase) {
     for (int k = 0; k < TG_P2P_PIECES; k++) {
         tg_p2p_piece *p = &g->member[from].in[phase][k];
-        if (!p->call && !p->buffer.flying) return p;
+        if (!p->call && !p->buffer.in_flight) return p;
     }
     return NULL;
 }
@@ -160,7 +160,7 @@ static void request_all(tg_p2p_call *c) {
 
 static tg_p2p_buffer *free_out(tg_p2p_member *m) {
     for (int k = 0; k < TG_P2P_PIECES; k++)
-        if (!m->out[k].flying) return &m->out[k];
+        if (!m->out[k].in_flight) return &m->out[k];
     return NULL;
 }
 
@@ -187,11 +187,11 @@ static void serve_member(tg_p2p_call *c, int to) {
 
 /* ---- Landing ---- */
 
-/* Uses a piece that has landed. A sum waits for the pieces of all members. A piece whose call was given up is
+/* Uses a piece that has arrived. A sum waits for the pieces of all members. A piece whose call was given up is
  * dropped. */
-static void land(tg_p2p_group *g, int from, int phase, tg_p2p_piece *p) {
+static void use(tg_p2p_group *g, int from, int phase, tg_p2p_piece *p) {
     tg_p2p_call *c = p->call;
-    if (!c || p->buffer.flying) return;
+    if (!c || p->buffer.in_flight) return;
     tg_p2p_flow f = tg_p2p_piece_of(c, tg_p2p_in(c, from, phase), p->index);
     size_t bytes = (size_t)f.n * tg_p2p_element(c);
     if (p->buffer.bytes == 0) {
@@ -212,7 +212,7 @@ static void land(tg_p2p_group *g, int from, int phase, tg_p2p_piece *p) {
 void tg_p2p_land(tg_p2p_group *g) {
     for (int i = 0; g->buffers && i < g->control.size; i++)
         for (int phase = 0; phase < TG_P2P_PHASES; phase++)
-            for (int k = 0; k < TG_P2P_PIECES; k++) land(g, i, phase, &g->member[i].in[phase][k]);
+            for (int k = 0; k < TG_P2P_PIECES; k++) use(g, i, phase, &g->member[i].in[phase][k]);
 }
 
 static bool is_balanced(const tg_p2p_call *c) {

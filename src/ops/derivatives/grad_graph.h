@@ -1,7 +1,7 @@
 /* Derivatives as ops of the tape: the functions that reverse mode (tg_grad with create_graph) and forward mode
  * (tg_jvp) share. */
-#ifndef TG_TAPED_H
-#define TG_TAPED_H
+#ifndef TG_GRAD_GRAPH_H
+#define TG_GRAD_GRAPH_H
 
 #include "placement/placing.h"
 
