@@ -17,13 +17,13 @@ static int no_send(void *state, const void *data, size_t bytes, int to, int tag,
 static int no_receive(void *state, void *data, size_t room, int from, int tag, void *token) {
     return (void)state, (void)data, (void)room, (void)from, (void)tag, (void)token, BROKEN;
 }
-static int no_poll(void *state, tg_p2p_landed_fn landed) { return (void)state, (void)landed, BROKEN; }
+static int no_poll(void *state, tg_p2p_completed_fn completed) { return (void)state, (void)completed, BROKEN; }
 static void explain(void *state, int error, char *buf, size_t n) {
     (void)state;
     snprintf(buf, n, "the line is cut (%d)", error);
 }
-static void close_link(void *state, bool quiet, tg_p2p_landed_fn landed) {
-    (void)landed;
+static void close_link(void *state, bool quiet, tg_p2p_completed_fn completed) {
+    (void)completed;
     ((silent *)state)->closed += !quiet;
 }
 static tg_p2p_phase phase(void *state) { return ((silent *)state)->phase; }

@@ -65,7 +65,7 @@ static tg_status check_recorded(tg_tape *t, tg_tensor *y, tg_tensor *seed, tg_te
         see(&b, recorded[i]);
         for (int64_t k = 0; k < a.n; k++)
             if (!(fabs(a.v[k] - b.v[k]) <= 1e-12 * (1 + fabs(a.v[k])))) {
-                printf("recorded gradient %d differs at %lld: %.15g, expected %.15g\n", i, (long long)k, b.v[k], a.v[k]);
+                printf("gradient %d as ops differs at %lld: %.15g, expected %.15g\n", i, (long long)k, b.v[k], a.v[k]);
                 return TG_ERR_GRADIENT;
             }
         if (by[i] != in[sharded]) continue;
