@@ -23,15 +23,17 @@ PAUSE = 0.25  # seconds
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """A program of the bench: ours (`peer` empty), or PyTorch, "tuned" or "as installed"."""
+    """A program of the bench: ours (`peer` empty), or PyTorch, "tuned" or "as installed". `build`: another build of
+    ours."""
 
     program: str
     options: tuple
     peer: str = ""
+    build: str = ""
 
     def argv(self, binary):
         if not self.peer:
-            return [binary, self.program, *self.options]
+            return [self.build or binary, self.program, *self.options]
         tuned = ["--tuned"] if self.peer == "tuned" else []
         return [sys.executable, str(ROOT / "bench/peer.py"), self.program, *self.options, *tuned]
 
@@ -41,12 +43,12 @@ class Command:
         return env | {"LD_PRELOAD": jemalloc(), "MALLOC_CONF": KEEP_PAGES} if self.peer == "tuned" else env
 
 
-def command(program, peer="", **options):
+def command(program, peer="", build="", **options):
     """command("gpt2", seq_len=64): options as the programs spell them, with dashes; True makes a flag."""
     words = []
     for name, value in options.items():
         words += [f"--{name.replace('_', '-')}"] + ([] if value is True else [str(value)])
-    return Command(program, tuple(words), peer)
+    return Command(program, tuple(words), peer, build)
 
 
 def jemalloc():
@@ -90,6 +92,11 @@ class Measured(dict):
     def ratio(self, over, under, scale=1):
         """Returns the median of the rounds' ratios. The times of several commands are added."""
         return statistics.median(scale * a / b for a, b in zip(self.total(over), self.total(under)))
+
+    def quartiles(self, over, under):
+        """Returns the quartiles of the rounds' ratios."""
+        low, _, high = statistics.quantiles([a / b for a, b in zip(self[over], self[under])], n=4)
+        return low, high
 
     def total(self, commands):
         commands = commands if isinstance(commands, (tuple, list)) else [commands]

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 
+import before
 import table
 from measure import KEEP_PAGES, ROOT, measure, measure_next_to
 
@@ -21,25 +22,33 @@ def main():
     bench = Bench(options)
     out.print("| | ours | reference | ratio | target | |")
     out.print("| --- | ---: | ---: | ---: | ---: | --- |")
-    for name in options.rows or table.ROWS:
-        for row in table.ROWS[name](bench):
-            out.print(text_of(row, bench))
+    for row in before.rows(bench, options.before) if options.before else rows(bench, options.rows):
+        out.print(text_of(row, bench))
     out.print()
-    out.print(table.NOTES)
+    out.print(before.NOTES if options.before else table.NOTES)
     if options.save:
-        out.save()
+        out.save("before" if options.before else "cpu")
+
+
+def rows(bench, names):
+    for name in names or table.ROWS:
+        yield from table.ROWS[name](bench)
 
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rows", nargs="*", metavar="ROW", help=f"of {', '.join(table.ROWS)}; none: all")
     parser.add_argument("--program", default=str(ROOT / "build/bench/tapegrad-bench"))
+    parser.add_argument("--before", metavar="PROGRAM",
+                        help="compare with the tapegrad-bench of another build instead, such as one of an older commit")
     parser.add_argument("--rounds", type=int, help="measurements of each program")
     parser.add_argument("--save", action="store_true", help="write the table to bench/results too")
     options = parser.parse_args()
     for name in options.rows:
         if name not in table.ROWS:
             parser.error(f"no row {name}; there are {', '.join(table.ROWS)}")
+    if options.before and options.rows:
+        parser.error("--before has rows of its own")
     if options.save and options.rows:
         parser.error("--save is for the whole table")
     return options
@@ -94,8 +103,8 @@ class Report:
         print(line, flush=True)
         self.lines.append(line)
 
-    def save(self):
-        path = ROOT / "bench/results" / f"{datetime.date.today()}-cpu.md"
+    def save(self, name):
+        path = ROOT / "bench/results" / f"{datetime.date.today()}-{name}.md"
         path.parent.mkdir(exist_ok=True)
         part = path.with_suffix(".part")
         part.write_text("\n".join(self.lines) + "\n", encoding="utf-8")
@@ -134,6 +143,10 @@ def head(out, options):
               f"{output_of('git', 'rev-parse', '--short', 'HEAD') or 'unknown'}{changed}")
     out.print(f"- {cpu_name()}, {os.cpu_count()} cores")
     out.print(f"- ours: {output_of(options.program, '--about')}")
+    if options.before:
+        out.print(f"- before: {output_of(options.before, '--about')}")
+        out.print()
+        return
     out.print(f"- peer: PyTorch {output_of(sys.executable, '-c', version)}; tuned: fused AdamW, gradients kept, "
               f"jemalloc ({KEEP_PAGES}); as installed: the defaults, and the system's malloc")
     out.print()
