@@ -49,7 +49,7 @@ static const option rows[] = {
      "dynamic loss scaling: steps without an overflow after which the scale doubles", 1,
      MANY, false},
     {"hysteresis", OPTION_INT, AT(hysteresis), "N",
-     "dynamic loss scaling: overflows since it doubled, from which on each one halves the scale", 1,
+     "dynamic loss scaling: number of the overflow, counted from the last doubling, at which halving begins", 1,
      MANY, false},
     {"seed", OPTION_INT, AT(seed), "N", "seed of initial weights, dropout and the order of the data", 0, LARGEST, true},
     RANK_ROWS(train_options),

@@ -23,7 +23,10 @@ static tg_status backward_with(tg_tape *t, tg_tensor *const *roots, int n, const
     for (int i = 0; i < opts.n_inputs; i++) {
         TG_TRY(tg_check(ctx, opts.inputs[i], "tg_backward_with: an input"));
         if (opts.inputs[i]->tape && opts.inputs[i]->tape != t)
-            return tg_fail(ctx, TG_ERR_HANDLE, "tg_backward_with: input %d is of another tape", i);
+            return tg_fail(ctx, TG_ERR_HANDLE,
+                           "tg_backward_with: input %d belongs to another tape; pass a leaf of this one or of the "
+                           "context",
+                           i);
         if (opts.inputs[i]->node || !(opts.inputs[i]->flags & TG_F_REQUIRES_GRAD))
             return tg_fail(ctx, TG_ERR_STATE,
                            "tg_backward_with: input %d is not a leaf that needs a gradient; tg_grad takes results", i);

@@ -27,20 +27,27 @@ static bool share_bytes(const tg_tensor *a, const tg_tensor *b) {
 
 tg_status tg_call_check_inplace(tg_call *c) {
     tg_tensor *a = c->n_in ? c->in[0] : NULL;
-    if (!a) return tg_call_fail(c, TG_ERR_ARGUMENT, "input 0 is absent, and the op is to overwrite it");
+    if (!a) return tg_call_fail(c, TG_ERR_ARGUMENT, "input 0, which the op overwrites, is absent");
     if (a->flags & TG_F_VIEW)
-        return tg_call_fail(c, TG_ERR_STATE, "in place on a view; use the op that returns a new tensor");
+        return tg_call_fail(c, TG_ERR_STATE,
+                            "input 0 is a view, and an op that overwrites its input takes none; use the op that "
+                            "returns a new tensor");
     if (!a->node && a->flags & TG_F_REQUIRES_GRAD && tg_is_grad_on(c->tape))
-        return tg_call_fail(c, TG_ERR_STATE, "in place on a leaf that needs a gradient");
+        return tg_call_fail(c, TG_ERR_STATE,
+                            "input 0 is a leaf that needs a gradient, so the op cannot overwrite it; use the op that "
+                            "returns a new tensor, or tg_tape_set_grad_mode(t, false)");
     if (!a->tape && tg_call_any_differentiable(c))
         return tg_call_fail(c, TG_ERR_STATE,
-                            "in place on a tensor of the context from one that needs a gradient; tg_detach it first");
+                            "input 0 belongs to the context, and the op would overwrite it with a result that needs a "
+                            "gradient; call tg_detach on the other inputs, or use the op that returns a new tensor");
     if (!(a->flags & TG_F_CONTIGUOUS))
-        return tg_call_fail(c, TG_ERR_STATE, "in place on a tensor that is not contiguous");
+        return tg_call_fail(c, TG_ERR_STATE,
+                            "input 0 is not contiguous, so the op cannot overwrite it; call tg_contiguous first");
     if (atomic_load(&a->storage->refs) > 1)
         return tg_call_fail(
             c, TG_ERR_STATE,
-            "in place on a tensor whose bytes other live handles share (views, tg_keep, tg_tape_input)");
+            "other live handles share the bytes of input 0 (views, tg_keep, tg_tape_input), so the op cannot overwrite "
+            "it; drop them, or use the op that returns a new tensor");
     for (int i = 1; i < c->n_in; i++)
         if (c->in[i] && share_bytes(c->in[i], a))
             return tg_call_fail(c, TG_ERR_STATE, "input %d shares the overwritten bytes of input 0; pass a copy of it",

@@ -199,8 +199,8 @@ static tg_status settle(dispatch *e) {
     tg_ctx *ctx = e->c->ctx;
     if (ops->host && e->c->size > 1 && (!ctx->host || ctx->meta))
         return tg_fail(ctx, TG_ERR_DEVICE,
-                       "%s: transport \"%s\" moves host memory, not that of device \"%s\"; GPUs meet through "
-                       "tg_comm_nccl_new",
+                       "%s: transport \"%s\" moves host memory, and cannot move that of device \"%s\"; create a "
+                       "communicator of GPUs with tg_comm_nccl_new",
                        e->name, ops->name, ctx->run.ops->name);
     if (s) TG_TRY(tg_storage_need(s->storage, s));
     if (d) TG_TRY(tg_storage_need(d->storage, d));

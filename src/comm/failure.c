@@ -92,7 +92,7 @@ void tg_control_died(tg_control *c, const tg_wait *w, int i, long long pid) {
         tg_control_fail_by(c, w, i, "");
         return;
     }
-    tg_text(text, sizeof text, &at, "the process of rank %d (pid %lld) has ended without a word; ", view.rank, pid);
+    tg_text(text, sizeof text, &at, "the process of rank %d (pid %lld) has ended unexpectedly; ", view.rank, pid);
     c->ops->last_call(c, i, text, sizeof text, &at);
     tg_control_fail(c, w, TG_ERR_REMOTE, view.rank, text);
 }

@@ -90,7 +90,7 @@ static void say_ends(text *s, tg_tape *t, const tg_node *from) {
     }
     for (tg_node *n = t->first; n; n = n->next) {
         if (n->pass != after || n == from || ++ends > MOST) continue;
-        SAY(s, "%s", ends == 1 ? "The ways from it end at " : ", ");
+        SAY(s, "%s", ends == 1 ? "Results that depend on it end at " : ", ");
         say_op(s, n);
     }
     if (ends > MOST) SAY(s, " and %d more", ends - MOST);

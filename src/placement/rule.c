@@ -205,7 +205,7 @@ static tg_status meet_whole(const on_axis *o, int i, int d, int j) {
     if (one && stretches && !(o->r->alike & o->varying && tg_bit(o->r->alike, i))) return TG_OK;
     return refuse(o,
                   one && !stretches ? "the op does not broadcast a dim of size 1 over a shard"
-                                    : "a whole dim meets a shard of it",
+                                    : "one input has the whole of a dim that is sharded in another",
                   "split the whole operand (tg_shard), gather the shard (tg_gather_from, tg_all_gather), or use "
                   "tg_as_opaque if the op is meant rank by rank");
 }

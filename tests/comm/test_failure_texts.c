@@ -480,7 +480,7 @@ END_TEST
 /* Returns whether the text is one of the two: either the launcher has found that the process has died, or rank 0. */
 static bool reports_death(const char *text) {
     static const char found[] = "the process of rank 1 (pid ";
-    static const char last[] = ") has ended without a word; its last call was barrier(), call 1 of world, ";
+    static const char last[] = ") has ended unexpectedly; its last call was barrier(), call 1 of world, ";
     if (!strcmp(text, "rank 1 failed: its process was killed by signal 9")) return true;
     return !strncmp(text, found, strlen(found)) && strstr(text, last);
 }

@@ -444,18 +444,18 @@ static void in_place(misuse_world *b) {
     tg_tensor *shared = tg_neg(t, b->x), *kept = tg_keep(shared), *z = tg_neg(t, b->x);
     tg_tensor *(*const fn[])(tg_tape *, tg_tensor *, tg_tensor *) = {tg_add_, tg_sub_, tg_mul_, tg_copy_};
     for (size_t i = 0; i < sizeof fn / sizeof *fn; i++) {
-        INERT(tg_add_, STATE, "in place on a view", fn[i](t, view, view));
-        INERT(tg_add_, STATE, "on a leaf that needs a gradient", fn[i](t, b->w, b->x));
+        INERT(tg_add_, STATE, "input 0 is a view", fn[i](t, view, view));
+        INERT(tg_add_, STATE, "is a leaf that needs a gradient", fn[i](t, b->w, b->x));
         INERT(tg_add_, STATE, "other live handles share", fn[i](t, y, b->x));
         INERT(tg_add_, STATE, "other live handles share", fn[i](t, shared, b->x));
         INERT(tg_add_, STATE, "shares the overwritten bytes", fn[i](t, z, z));
         INERT(tg_add_, SHAPE, "input 1 does not broadcast to the shape of input 0", fn[i](t, z, b->cube));
         INERT(tg_add_, DTYPE,
               "input 0 is f32 and input 1 is i64; they must have one dtype (tg_cast converts)", fn[i](t, z, b->ids));
-        INERT(tg_add_, STATE, "of the context from one that needs a gradient", fn[i](t, b->x, b->w));
+        INERT(tg_add_, STATE, "belongs to the context, and the op would overwrite it", fn[i](t, b->x, b->w));
     }
-    INERT(tg_relu_, STATE, "in place on a view", tg_relu_(t, part));
-    INERT(tg_relu_, STATE, "on a leaf that needs a gradient", tg_relu_(t, b->w));
+    INERT(tg_relu_, STATE, "input 0 is a view", tg_relu_(t, part));
+    INERT(tg_relu_, STATE, "is a leaf that needs a gradient", tg_relu_(t, b->w));
     INERT(tg_relu_, STATE, "other live handles share", tg_relu_(t, y));
     tg_drop(kept);
 }

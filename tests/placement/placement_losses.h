@@ -24,7 +24,7 @@
 
 #define LOSS_ROWS \
     {"loss_rows", "V0[4, 3] V0[4]i", "V0"},                                                                            \
-    {"loss_rows", "V0[4, 3] I[4]i", "!whole dim meets a shard"},                                                       \
+    {"loss_rows", "V0[4, 3] I[4]i", "!one input has the whole of a dim"}, \
     {"loss_rows", "V1[4, 3] I[4]i", "!tg_vocab_parallel_cross_entropy"},                                               \
     {"loss_rows", "V0[1, 3] I[1]i", "!does not broadcast"},                                                            \
     {"loss_mean", "V0[4, 3] V0[4]i", "!take TG_LOSS_SUM"},                                                             \
@@ -66,7 +66,7 @@
     {"nll_sum", "V0[4, 3] V0[4]i I[3]", "!declare the parameter R"},                                                   \
     {"nll_sum", "V0[4, 3] I[4]i R[3]", "!summed"},                                                                     \
     {"nll_each", "V0[4, 3] V0[4]i R[3]", "V0"},                                                                        \
-    {"nll_each", "V0[4, 3] I[4]i R[3]", "!whole dim meets a shard"},                                                   \
+    {"nll_each", "V0[4, 3] I[4]i R[3]", "!one input has the whole of a dim"}, \
     {"nll_each", "V1[4, 3] I[4]i R[3]", "!whole of the dim"},                                                          \
     {"cosine_1", "V0[4, 3] V0[4, 3]", "V0"},                                                                           \
     {"cosine_1", "V1[4, 3] V1[4, 3]", "!whole of the dim"},                                                            \

@@ -186,7 +186,7 @@ static const struct {
     {"would be whole on every rank", 0},
     {"would be added once on every rank", 3},
     {"not sharded alike along the dim that is summed", 1},
-    {"a whole dim meets a shard", 0},
+    {"one input has the whole of a dim", 0},
     {"does not broadcast a dim of size 1", 0},
     {"the shards differ in dim, layout or order", 3},
     {"the shards differ in size", 13},

@@ -64,7 +64,7 @@ START_TEST(nothing_to_reduce_is_handled) {
     tg_tensor *x = leaf(1), *other = leaf(2), *unused = leaf(3), *y = tg_square(t, x);
     tg_tensor *data = tg_zeros(ctx, TG_F64, TG_SHAPE(2)), *ids = tg_zeros(ctx, TG_I64, TG_SHAPE(2));
     tg_exp(t, tg_scale(t, other, 2));
-    ck_explains(y, other, "does not depend on f64[]", "The ways from it end at op exp");
+    ck_explains(y, other, "does not depend on f64[]", "Results that depend on it end at op exp");
     ck_explains(y, unused, "does not depend on f64[]", "No op has used it");
     ck_explains(y, data, "needs no gradient: it is a leaf", "tg_set_requires_grad");
     ck_explains(y, ids, "only floats do", "");

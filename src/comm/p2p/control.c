@@ -175,7 +175,7 @@ void tg_p2p_came(tg_p2p_group *g, const tg_p2p_message *m) {
 const tg_control_ops tg_p2p_control = {
     .busy = "busy (with other groups)",
     .missing = "missing (nothing has come from it)",
-    .unfinished = "; all have arrived, but not all that they owe",
+    .unfinished = "; all ranks have arrived, but have not sent all of their data",
     .one_decides = true,
     .awaits = awaits,
     .member = view_member,

@@ -47,7 +47,8 @@ tg_status tg_check_inputs(tg_tape *t, tg_tensor *const *inputs, int n, const cha
     for (int i = 0; i < n; i++) {
         TG_TRY(tg_check(ctx, inputs[i], what));
         if (inputs[i]->tape && inputs[i]->tape != t)
-            return tg_fail(ctx, TG_ERR_HANDLE, "%s: input %d is of another tape", who, i);
+            return tg_fail(ctx, TG_ERR_HANDLE,
+                           "%s: input %d belongs to another tape; pass a tensor of this one or of the context", who, i);
         if (!(inputs[i]->flags & TG_F_REQUIRES_GRAD))
             return tg_fail(ctx, TG_ERR_STATE, "%s: input %d does not need a gradient", who, i);
     }

@@ -44,8 +44,9 @@ tg_status tg_grad_graph_check(const tg_node *n, const tg_tensor *x, const tg_ten
         return TG_OK;
     tg_describe(x, want, sizeof want);
     tg_describe(g, got, sizeof got);
-    return tg_fail(x->ctx, TG_ERR_SHAPE, "%s: its %s gave %s for number %d, expected the like of %s", n->op->name, slot,
-                   got, i, want);
+    return tg_fail(x->ctx, TG_ERR_SHAPE,
+                   "%s: tensor %d of its %s is %s, expected the shape and dtype of %s", n->op->name,
+                   i, slot, got, want);
 }
 
 /* ---- Roots ---- */

@@ -114,8 +114,8 @@ static tg_status place_tangents(const tangents *w, tg_tensor *const *inputs, int
                            who, i, got, want);
         if (!lies_alike(din[i], inputs[i]))
             return tg_fail(w->t->ctx, TG_ERR_PLACEMENT,
-                           "%s: tangent %d, %s, lies otherwise over the ranks than its input, %s: place it alike", who,
-                           i, got, want);
+                           "%s: tangent %d is %s, but its input is placed as %s; place the tangent like its input",
+                           who, i, got, want);
         tg_tensor *own = tg_grad_graph_own(w->t, din[i]);
         TG_TRY(tg_grad_graph_place(w->t, node, &own, tg_place_of(inputs[i]), "tangent"));
         TG_TRY(tg_grad_graph_add(w->t, &tg_node_slots(node)[inputs[i]->out], own));
