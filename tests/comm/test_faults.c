@@ -394,22 +394,26 @@ END_TEST
 
 /* ---- Every operation fails once ---- */
 
-typedef struct miser {
+/* An allocator of which one call fails. It is slow to free from then on, so that what the failing rank has undone is
+ * seen by its peers before the rank returns. */
+typedef struct failing_allocator {
     _Atomic int64_t calls, live;
     int64_t fails_at;
-} miser;
+} failing_allocator;
 
-static void *miser_alloc(void *user, size_t bytes, size_t align) {
-    miser *m = user;
+static void *failing_alloc(void *user, size_t bytes, size_t align) {
+    failing_allocator *m = user;
     void *p;
     if (++m->calls == m->fails_at || posix_memalign(&p, align < sizeof p ? sizeof p : align, bytes)) return NULL;
     m->live++;
     return p;
 }
 
-static void miser_free(void *user, void *p, size_t bytes) {
+static void slow_free(void *user, void *p, size_t bytes) {
     (void)bytes;
-    ((miser *)user)->live -= p != NULL;
+    failing_allocator *m = user;
+    m->live -= p != NULL;
+    if (m->calls >= m->fails_at) sleep_for(1e-4);
     free(p);
 }
 
@@ -438,9 +442,9 @@ START_TEST(every_allocation_may_fail) {
     char message[512];
     int64_t failures = 0;
     for (int64_t i = 1;; i++) {
-        miser m = {.fails_at = i};
+        failing_allocator m = {.fails_at = i};
         tg_config config = {.size = sizeof config, .threads = 1, .deadline = 60,
-                            .allocator = {miser_alloc, miser_free, &m}};
+                            .allocator = {failing_alloc, slow_free, &m}};
         tg_status s = tg_ranks_run(3, a_bit_of_all, NULL, TG_RANKS(.config = &config, .message = message,
                                                                    .message_size = sizeof message));
         ck_assert_msg(m.live == 0, "allocation %lld: %lld are left: %s", (long long)i, (long long)m.live, message);

@@ -398,35 +398,40 @@ static int spins_of(const tg_ctx *ctx, int ranks) {
     return tg_system_cores() >= ranks * (ctx->run.threads > 0 ? ctx->run.threads : 1) ? 2000 : 20;
 }
 
-static tg_shm_group *world_state(tg_ctx *ctx, const tg_vantage *view, tg_process *process) {
+/* Ends the process's membership too if it fails. The rank listens to its context before it joins a group: if the rest
+ * of its world cannot be made, peers must find the reason before they find that this rank has left. */
+static tg_shm_rank *rank_new(tg_ctx *ctx, const tg_vantage *view, tg_process *process) {
     int n = view->region->size;
     tg_shm_rank *self = tg_host_alloc(ctx, sizeof *self);
     tg_recorder *recorder = self ? tg_recorder_new(ctx, view->region->rank_slot, n, 0, n, view->me, !process) : NULL;
-    tg_group *g = recorder ? join_world(ctx, view) : NULL;
-    if (recorder)
-        *self = (tg_shm_rank){.ctx = ctx,
-                              .view = *view,
-                              .recorder = recorder,
-                              .process = process,
-                              .cause = -1,
-                              .spins = spins_of(ctx, n)};
-    tg_shm_group *s = g ? group_state(self, g, view->me, n) : NULL;
-    if (s) return s;
-    tg_recorder_unref(ctx, recorder);
-    tg_host_free(ctx, self, sizeof *self);
-    return NULL;
+    if (!recorder) {
+        tg_host_free(ctx, self, sizeof *self);
+        if (process) tg_process_close(process);
+        return NULL;
+    }
+    *self = (tg_shm_rank){.ctx = ctx,
+                          .view = *view,
+                          .recorder = recorder,
+                          .process = process,
+                          .cause = -1,
+                          .spins = spins_of(ctx, n)};
+    sign_on(self);
+    return self;
 }
 
 tg_comm *tg_shm_world(tg_ctx *ctx, const tg_vantage *view, tg_process *process) {
     const tg_comm_ops *ops = process ? &tg_processes_transport : &tg_threads_transport;
-    tg_shm_group *s = world_state(ctx, view, process);
+    int n = view->region->size;
+    tg_shm_rank *self = rank_new(ctx, view, process);
+    if (!self) return NULL;
+    tg_group *g = join_world(ctx, view);
+    tg_shm_group *s = g ? group_state(self, g, view->me, n) : NULL;
     if (!s) {
-        if (process) tg_process_close(process);
+        rank_free(self);
         return NULL;
     }
-    sign_on(s->self);
-    s->self->recorder->refs++;
-    tg_comm *c = tg_comm_make(ctx, ops, s, view->me, view->region->size, s->self->recorder);
+    self->recorder->refs++;
+    tg_comm *c = tg_comm_make(ctx, ops, s, view->me, n, self->recorder);
     if (!c) shm_close(ctx, s);
     return c;
 }
