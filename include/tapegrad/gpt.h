@@ -24,11 +24,15 @@ typedef enum tg_gpt_recompute {
     TG_GPT_DISTRIBUTED, /* those of every layer, whose input is kept as this tp rank's part */
 } tg_gpt_recompute;
 
-/* When the weight gradients of the attention and MLP projections are computed. FUSED and PLAIN are the same at tp 1. */
+/* When the weight gradients of the attention and MLP projections are computed.
+ *
+ * FUSED and PLAIN run the same code and give the same bits: backward adds each weight gradient straight into the main
+ * gradient of the weight (tg_set_main_grad), while ranks communicate the gradient of the input. Both exist so that a
+ * program ported from Megatron-Core, which has two code paths (gradient_accumulation_fusion), keeps its option. */
 typedef enum tg_gpt_wgrad {
-    TG_WGRAD_FUSED,    /* in backward, straight into the main gradient, while the input's is communicated */
-    TG_WGRAD_PLAIN,    /* in backward, like those of every op */
-    TG_WGRAD_DEFERRED, /* when tg_wgrads_drain is called, also at tp 1 */
+    TG_WGRAD_FUSED,    /* in backward */
+    TG_WGRAD_PLAIN,    /* the same as TG_WGRAD_FUSED */
+    TG_WGRAD_DEFERRED, /* when tg_wgrads_drain is called on the GPT (tensor_parallel.h), also at tp 1 */
 } tg_gpt_wgrad;
 
 /* GPT2: LayerNorm, GELU (tanh), learned positions, biases, tied output matrix (Radford et al., 2019). LLAMA:
