@@ -34,11 +34,11 @@ typedef struct tg_config {
     const char *device;
     uint64_t seed;      /* seed of the default random stream */
     int threads;        /* threads of this context, 0 to 1024; 0: one per core that the process may use */
-    tg_dtype dtype;     /* default dtype of new tensors: TG_F32 (default), TG_F64, TG_BF16 or TG_F16 */
+    tg_dtype dtype;     /* default dtype of new tensors, a float: TG_F32 (default), TG_F64, TG_BF16 or TG_F16 */
     /* CPU kernels: NULL (the best that this CPU runs), "portable", "avx2", "avx512" or "avx512_bf16" */
     const char *isa;
     bool check;         /* check mode: a recomputation must give the same bits; new gradients are filled with NaN */
-    tg_allocator allocator;
+    tg_allocator allocator; /* alloc and free NULL: the system's allocator. One of them NULL: TG_ERR_ARGUMENT */
     tg_parallel_for_fn parallel_for; /* replaces the context's own thread pool; NULL: the pool */
     void *parallel_user;
     tg_log_fn log; /* receives diagnostics; NULL: none. The library never prints. */
@@ -62,11 +62,12 @@ TG_API tg_ctx *tg_ctx_new(const tg_config *config);
 TG_API void tg_ctx_free(tg_ctx *ctx);
 
 /* Creates a context on the caller's own device, which must outlive the context. There is no registry: a device is
- * always an argument, and config->device must be NULL. Refuses a table that is NULL, has another version's size, or
- * lacks a required slot. */
+ * always an argument, and config->device must be NULL. A table that is NULL, has another version's size, or
+ * lacks a required slot gives a dead context (TG_ERR_ARGUMENT). */
 TG_API tg_ctx *tg_ctx_new_on(const tg_device_ops *ops, const tg_config *config);
 
-/* Return the number of threads (0 for NULL), and the names of the device and of the CPU kernels ("" for NULL). */
+/* Return the number of threads (0 for NULL), and the names of the device ("cpu", "cuda" ...) and of the CPU kernels
+ * ("avx2" ...); "" for NULL. */
 TG_API int tg_ctx_threads(const tg_ctx *ctx);
 TG_API const char *tg_ctx_device(const tg_ctx *ctx);
 TG_API const char *tg_ctx_isa(const tg_ctx *ctx);
@@ -95,12 +96,12 @@ TG_API size_t tg_memory_report(tg_ctx *ctx, char *buf, size_t n);
 /* Add and remove a named random stream, in addition to the default one. The name and the seed must differ from those of
  * the other named streams; otherwise TG_ERR_ARGUMENT, because two streams of one seed draw the same numbers. The seed
  * is not compared with that of the default stream: if they are equal, both draw the same numbers. Removing an unknown
- * name fails with TG_ERR_ARGUMENT. */
+ * name fails with TG_ERR_ARGUMENT, and removing a forked stream with TG_ERR_STATE. */
 TG_API tg_status tg_rng_add(tg_ctx *ctx, const char *name, uint64_t seed);
 TG_API tg_status tg_rng_remove(tg_ctx *ctx, const char *name);
 TG_API const char *tg_rng_name(const tg_ctx *ctx, int i); /* Returns the i-th name, oldest first; NULL past the last. */
-/* Copy the state of a stream out or in. name NULL: the stream that draws now, which is the default stream unless a fork
- * is open. An unknown name fails with TG_ERR_ARGUMENT. */
+/* Copy the state of a stream to *out, or from *s. name NULL: the stream that draws now, which is the default stream
+ * unless a fork is open. An unknown name fails with TG_ERR_ARGUMENT. */
 TG_API tg_status tg_rng_get(tg_ctx *ctx, const char *name, tg_rng *out);
 TG_API tg_status tg_rng_set(tg_ctx *ctx, const char *name, const tg_rng *s);
 /* Switch to the named stream, and back. Between fork and join all draws come from the named stream, which continues

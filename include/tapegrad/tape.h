@@ -19,13 +19,14 @@ TG_API void tg_tape_free(tg_tape *t);
 /* Ends every handle and node of the tape, and keeps the memory for the next step. A stale handle is recognized after
  * one reset; after two resets it may be read as another tensor (tensor.h). Fails like tg_tape_free. */
 TG_API void tg_tape_reset(tg_tape *t);
+/* Returns the context of the tape; NULL for NULL. */
 TG_API tg_ctx *tg_tape_ctx(tg_tape *t);
 /* Set a mode of the tape and return its previous value. Training: true (default) or false for evaluation; dropout
  * depends on it. Grad mode: true (default) or false; in no-grad mode the tape still owns results, but keeps nothing for
  * backward. */
 TG_API bool tg_tape_set_training(tg_tape *t, bool on);
 TG_API bool tg_tape_set_grad_mode(tg_tape *t, bool on);
-TG_API bool tg_is_training(const tg_tape *t);
+TG_API bool tg_is_training(const tg_tape *t); /* Return the two modes; false for NULL. */
 TG_API bool tg_is_grad_on(const tg_tape *t);
 
 /* Returns a leaf of this tape that shares the bytes of x. x may belong to this tape, another tape or the context. The
@@ -49,7 +50,8 @@ TG_API tg_status tg_scope_close(tg_tape *t, tg_tensor *const *outputs, int n);
  * buffer. tg_memory_report lists all of them.
  */
 TG_API tg_tensor *tg_lease(tg_tape *t, const char *name, tg_dtype dtype, tg_shape shape);
-TG_API void tg_tape_set_timing(tg_tape *t, bool on); /* Sets whether the nodes that run from now on are timed. */
+/* Sets whether the nodes that run from now on are timed; off by default. tg_tape_dump (explain.h) shows the times. */
+TG_API void tg_tape_set_timing(tg_tape *t, bool on);
 
 /* ---- Functions of tensors ---- */
 

@@ -12,7 +12,8 @@
  *
  * Ownership:
  * - what a *_new function returns is released by the *_free function of its type, such as tg_comm_free or
- *   tg_module_free; a parameter (tg_param_new) is a tensor, and is released by tg_drop;
+ *   tg_module_free, and what a *_open function returns by its *_close; a parameter (tg_param_new) is a tensor, and is
+ *   released by tg_drop;
  * - what tg_keep returns is released by tg_drop;
  * - everything else is borrowed. A tensor created on a context lives until tg_drop or tg_ctx_free. A tensor that an op
  *   returns lives until its tape is reset.

@@ -12,14 +12,16 @@ extern "C" {
 /* ---- Creation: the context owns these tensors, which live until tg_drop or tg_ctx_free ---- */
 
 /* The dtype stands right after the context, and after the name if there is one; TG_DTYPE_DEFAULT is the context's
- * default dtype. Functions that draw numbers need a float dtype; otherwise TG_ERR_DTYPE. */
+ * default dtype. Functions that draw numbers need a float dtype; otherwise TG_ERR_DTYPE. A shape with a negative dim
+ * fails with TG_ERR_SHAPE; 0 is allowed. On error they return an inert tensor. Over ranks, placement.h says what
+ * placement each new tensor has. */
 
 /* Creates a tensor filled with zeros. */
 TG_API tg_tensor *tg_zeros(tg_ctx *ctx, tg_dtype dtype, tg_shape shape);
 /* Creates a tensor and fills it with prod(shape) elements of `dtype`, read from host memory in row-major order. */
 TG_API tg_tensor *tg_from_host(tg_ctx *ctx, tg_dtype dtype, tg_shape shape, const void *data);
 /* Creates a tensor on the caller's memory, without a copy. strides are in elements, 0 or more; NULL: row-major. data
- * must be aligned to the size of an element; it may be NULL if there are no elements. release(user) is called once,
+ * must be aligned to the size of an element, and may be NULL if there are no elements. release(user) is called once,
  * when the last reference ends or at once on an error; release NULL: nothing is called. CPU contexts only
  * (TG_ERR_DEVICE). */
 TG_API tg_tensor *tg_wrap(tg_ctx *ctx, tg_dtype dtype, tg_shape shape, const int64_t *strides, void *data,
@@ -36,8 +38,9 @@ TG_API tg_tensor *tg_param_new(tg_ctx *ctx, const char *name, tg_dtype dtype, tg
 /* Returns a new handle on the same bytes, owned by the context, so it outlives the tape of x. Release it with tg_drop.
  * No gradient flows through it. */
 TG_API tg_tensor *tg_keep(tg_tensor *x);
-/* Releases a handle that the context owns. Ignores NULL, dead and inert handles, tensors of a tape, tensors that belong
- * to a module or an optimizer, and the gradient of a leaf. */
+/* Releases a handle that the context owns. The bytes are freed when no handle and no node needs them. Ignores NULL,
+ * dead and inert handles, tensors of a tape, tensors that belong to a module or an optimizer, and the gradient of a
+ * leaf. */
 TG_API void tg_drop(tg_tensor *x);
 
 /* ---- Properties ---- */
@@ -57,7 +60,7 @@ TG_API int64_t tg_stride(const tg_tensor *x, int i); /* in elements; i as for tg
 TG_API int64_t tg_numel(const tg_tensor *x);
 TG_API tg_shape tg_shape_of(const tg_tensor *x);
 TG_API tg_dtype tg_dtype_of(const tg_tensor *x);
-TG_API bool tg_is_contiguous(const tg_tensor *x);
+TG_API bool tg_is_contiguous(const tg_tensor *x); /* whether x is row-major without gaps */
 TG_API bool tg_requires_grad(const tg_tensor *x);
 TG_API const char *tg_name(const tg_tensor *x); /* "" if it has none */
 /* Sets the name, which is copied and must not be NULL. */
@@ -82,12 +85,14 @@ TG_API tg_tensor *tg_ref_get(tg_ctx *ctx, tg_ref r);
 
 /* ---- Values: reads and writes by the host, which wait until the bytes are present ---- */
 
-TG_API double tg_item(tg_tensor *x); /* Returns the only element of x; NaN on an error. */
-/* Copy all elements, in row-major order and in x's dtype. bytes must be exactly the number of elements times their
- * size; otherwise TG_ERR_ARGUMENT. */
+/* Returns the only element of x; NaN on an error, such as TG_ERR_SHAPE if x has not one element. */
+TG_API double tg_item(tg_tensor *x);
+/* Copy all elements to dst or from src, in row-major order and in x's dtype. bytes must be exactly the number of
+ * elements times their size; otherwise TG_ERR_ARGUMENT. Reading a gradient that is a share of a sum, and writing to a
+ * tensor whose elements share memory (tg_expand), fails with TG_ERR_STATE. */
 TG_API tg_status tg_read(tg_tensor *x, void *dst, size_t bytes);
 TG_API tg_status tg_write(tg_tensor *x, const void *src, size_t bytes);
-/* Copy all n elements, converted to or from double. */
+/* Copy all elements, converted to or from double, otherwise like tg_read and tg_write. n must be their number. */
 TG_API tg_status tg_read_f64(tg_tensor *x, double *dst, int64_t n);
 TG_API tg_status tg_write_f64(tg_tensor *x, const double *src, int64_t n);
 /* Returns a pointer to the bytes of x. CPU only; NULL on an error. Valid until the next call that takes the tape or the
@@ -100,6 +105,7 @@ TG_API void *tg_host_data(tg_tensor *x);
  * parameter or to an optimizer, or if they are gone already. */
 TG_API tg_status tg_discard(tg_tensor *x);
 
+/* The state of a tensor's bytes: present, being filled by a work (work.h), or released. */
 typedef enum tg_storage_state { TG_PRESENT, TG_IN_FLIGHT, TG_DISCARDED } tg_storage_state;
 TG_API tg_storage_state tg_storage_state_of(const tg_tensor *x); /* TG_DISCARDED for NULL and dead handles */
 /* Releases the bytes of x now, as tg_discard does; the next read calls refill, which writes them to dst. refill stays

@@ -36,8 +36,8 @@ typedef struct tg_vocab_opts {
 
 /* Computes the cross-entropy of logits [.., v/n], sharded on the last dim, for target [..], int64: class numbers of the
  * whole vocabulary, the same on every rank. The result is a scalar, or [..] with TG_LOSS_NONE; it is I and float32
- * (float64 for float64 logits). With TG_SMOOTHING_MEGATRON_PARTITION it is V. Forward runs two all-reduces, of one and
- * of two numbers per row. A target that is neither a class nor ignore_index fails with TG_ERR_DATA. opts may be NULL. */
+ * (float64 for float64 logits), or V with TG_SMOOTHING_MEGATRON_PARTITION. Forward runs two all-reduces, of one and of
+ * two numbers per row. opts may be NULL. A target that is neither a class nor ignore_index fails with TG_ERR_DATA. */
 TG_API tg_tensor *tg_vocab_parallel_cross_entropy(tg_tape *t, tg_tensor *logits, tg_tensor *target, tg_comm *c,
                                                   const tg_vocab_opts *opts);
 /* Computes the same loss of logits x w^T, with x [.., h] R and w [v/n, h] V0. Logits exist for a few rows at a time.
@@ -74,10 +74,10 @@ typedef struct tg_linear_grad_opts {
 } tg_linear_grad_opts;
 #define TG_LINEAR_GRAD(...) (&(tg_linear_grad_opts){.size = sizeof(tg_linear_grad_opts), __VA_ARGS__})
 
-/* Computes x w^T + b: x [.., in], this rank's rows of the weight, w [out, in], and of the bias, b [out] or NULL, both V0
- * on c's axis -> [.., out], sharded on the last dim. In backward the gradient of x is communicated while the gradient of
- * w is computed. The name of the op is LinearWithGradAccumulationAndAsyncCommunication, as in Megatron-Core. opts may be
- * NULL. If opts ask for no communication, c may be NULL and placements are those of tg_linear. */
+/* Computes x w^T + b: x [.., in], this rank's rows of the weight, w [out, in], and of the bias, b [out] or NULL, both
+ * V0 on c's axis -> [.., out], sharded on the last dim. In backward the gradient of x is communicated while the
+ * gradient of w is computed. The op is named LinearWithGradAccumulationAndAsyncCommunication, as in Megatron-Core. opts
+ * may be NULL. If opts ask for no communication, c may be NULL and placements are those of tg_linear. */
 TG_API tg_tensor *tg_linear_with_grad_accumulation(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, tg_comm *c,
                                                    const tg_linear_grad_opts *opts);
 /* Computes the same without a gradient of w. Only w is saved for backward; x and the bias get their gradients.

@@ -167,6 +167,8 @@ TG_API void tg_struct_init(void *s, size_t size);
 
 /* ---- Placements: how a tensor is distributed over the ranks of an axis (docs/placements.md) ---- */
 
+/* The axes of a grid of ranks (parallel.h): tensor, context, data and pipeline parallelism; tensor, expert and data
+ * parallelism of the layers of experts; and one axis for a group of the caller's own. */
 typedef enum tg_axis { TG_TP, TG_CP, TG_DP, TG_PP, TG_ETP, TG_EP, TG_EDP, TG_AXIS_USER, TG_MAX_AXES } tg_axis;
 
 typedef enum tg_placement_kind {
@@ -176,7 +178,13 @@ typedef enum tg_placement_kind {
     TG_PARTIAL,    /* its value is the sum over the ranks; its gradient is REPLICATED */
 } tg_placement_kind;
 
-typedef enum tg_layout { TG_OPAQUE, TG_CONTIGUOUS, TG_STRIDED, TG_ZIGZAG } tg_layout;
+/* Which part of a VARYING tensor rank r of n ranks has. The dim is cut into equal chunks. */
+typedef enum tg_layout {
+    TG_OPAQUE,     /* none: each rank has a tensor of its own */
+    TG_CONTIGUOUS, /* chunk r of n */
+    TG_STRIDED,    /* chunks r, n + r, 2n + r and so on of k n, where k is `chunks` */
+    TG_ZIGZAG      /* chunks r and 2n - 1 - r of 2n */
+} tg_layout;
 
 typedef struct tg_placement {
     uint8_t kind;   /* tg_placement_kind */
@@ -186,29 +194,31 @@ typedef struct tg_placement {
     int32_t chunks; /* TG_STRIDED: chunks of the dim per rank */
 } tg_placement;
 
-/* The caller's allocator, which provides all memory of a context. alloc returns NULL if it fails. align is a power of
- * two up to 2 MiB. */
+/* The caller's allocator, which provides the host memory of a context. alloc returns NULL if it fails. align is a power
+ * of two up to 2 MiB. free gets the number of bytes that alloc got. */
 typedef struct tg_allocator {
     void *(*alloc)(void *user, size_t bytes, size_t align);
     void (*free)(void *user, void *p, size_t bytes);
     void *user;
 } tg_allocator;
 
-/* Runs body(arg, begin, end) on disjoint ranges that together cover [0, n), and returns when all of them have finished.
- * The ranges may run on any threads: kernels split their work by shape alone, so results do not depend on the
- * threads. */
+/* The body of a parallel loop: processes the indices from begin to end - 1. */
 typedef void (*tg_range_fn)(void *arg, int64_t begin, int64_t end);
+/* A parallel loop of the caller's (tg_config.parallel_for). It runs body(arg, begin, end) on disjoint ranges that
+ * together cover [0, n), and returns when all of them have finished. The ranges may run on any threads: kernels split
+ * their work by shape alone, so results do not depend on the threads. */
 typedef void (*tg_parallel_for_fn)(void *user, int64_t n, tg_range_fn body, void *arg);
 
 typedef enum tg_log_level { TG_LOG_INFO, TG_LOG_WARNING } tg_log_level;
 typedef void (*tg_log_fn)(void *user, tg_log_level level, const char *message);
 
-/* How a collective combines the elements of the ranks (comm.h). */
+/* How a collective combines the elements of the ranks (comm.h). AVG is the mean. */
 typedef enum tg_reduce_op { TG_REDUCE_SUM, TG_REDUCE_MAX, TG_REDUCE_MIN, TG_REDUCE_AVG } tg_reduce_op;
 
+/* Forms of a report. DOT is the graph language of Graphviz. */
 typedef enum tg_format { TG_TEXT, TG_JSON, TG_DOT } tg_format;
 
-typedef enum tg_category {
+/* What memory is used for. */typedef enum tg_category {
     TG_MEM_PARAMETER,
     TG_MEM_GRADIENT,
     TG_MEM_OPTIMIZER,
@@ -220,19 +230,20 @@ typedef enum tg_category {
     TG_MEM_MAX_CATEGORIES = 8 /* room for new categories without a change of tg_memory_info's layout */
 } tg_category;
 
+/* Memory statistics of a context (tg_memory_query), in bytes. */
 typedef struct tg_memory_info {
     size_t size;
-    int64_t live, peak;           /* bytes in use, now and at most; rounded up by the allocator */
+    int64_t live, peak;           /* bytes in use by tensors, now and at most; rounded up by the allocator */
     int64_t reserved;             /* bytes obtained from the system for them */
     int64_t workspace;            /* bytes of the kernels' work memory, in addition to the above */
-    int64_t by_category[TG_MEM_MAX_CATEGORIES];
-    int64_t peak_by_category[TG_MEM_MAX_CATEGORIES]; /* at the moment of the peak */
+    int64_t by_category[TG_MEM_MAX_CATEGORIES];      /* parts of live, by tg_category */
+    int64_t peak_by_category[TG_MEM_MAX_CATEGORIES]; /* the same at the moment of the peak */
     int64_t host_allocations;     /* calls of the allocator so far; a steady training step adds none */
 } tg_memory_info;
 
 #define TG_MEMORY_INFO() ((tg_memory_info){.size = sizeof(tg_memory_info)})
 
-/* A gradient hook (backward.h). */
+/* A gradient hook (tg_on_grad in backward.h). */
 typedef tg_status (*tg_hook_fn)(void *user, tg_tape *t, tg_tensor *x, tg_tensor **grad);
 
 /* A Philox4x32-10 stream (Salmon et al., SC 2011). Each draw depends on these three numbers only, so copying this
