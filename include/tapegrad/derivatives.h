@@ -12,9 +12,10 @@
 extern "C" {
 #endif
 
-/* Computes dout = J din, where J is the Jacobian of outs with respect to inputs: it passes through the recorded nodes
- * between them in forward order. The inputs must require a gradient and be different tensors. The tangent din[i] has
- * the shape, dtype and placement of inputs[i] (NULL: zero); dout[i] has those of outs[i] and belongs to the tape.
+/* Computes dout = J din, where J is the Jacobian of outs with respect to inputs (forward mode): passes through the
+ * recorded nodes between them in forward order. The inputs must require a gradient and be different tensors. The
+ * tangent din[i] has the shape, dtype and placement of inputs[i] (NULL: zero); dout[i] has those of outs[i] and belongs
+ * to the tape.
  *
  * TG_ERR_STATE: a backward has freed what the nodes saved. TG_ERR_UNSUPPORTED: an op has no jvp. On error dout[] are
  * inert tensors. */
@@ -29,14 +30,14 @@ TG_API tg_status tg_hvp(tg_tape *t, tg_tensor *root, tg_tensor *const *inputs, i
 /* ---- For the slots vjp and jvp of an op (extend.h) ----
  *
  * The vjp slot computes gin[] from gout[], and the jvp slot dout[] from din[], by recording ops. NULL as an element
- * stands for no gradient or a tangent of zero, in arguments and results. Of its node, a slot may read only the
- * shapes and what the op saves. If an op's slot is NULL, derivatives that need it fail with TG_ERR_UNSUPPORTED. */
+ * stands for no gradient or a tangent of zero, in arguments and results. A slot may read only the shapes of the node's
+ * tensors and what the op saves. If an op's slot is NULL, derivatives that need it fail with TG_ERR_UNSUPPORTED. */
 
-TG_API bool tg_node_needs_grad(const tg_node *n, int i); /* whether input i does; out of range: false */
+TG_API bool tg_node_needs_grad(const tg_node *n, int i); /* whether input i needs one; out of range: false */
 /* Sums x over the dims in which broadcasting has expanded the shape of `like`: the derivative of that broadcasting. */
 TG_API tg_tensor *tg_sum_to(tg_tape *t, tg_tensor *x, const tg_tensor *like);
-/* A function that recomputes the node's outputs out[] from its inputs by recording other ops (NULL: not
- * differentiable). tg_vjp_composed and tg_jvp_composed derive both slots from it. */
+/* A function that recomputes the node's outputs out[] from its inputs by recording other ops. An out[i] that it leaves
+ * NULL is not differentiable. tg_vjp_composed and tg_jvp_composed are bodies of both slots that use it. */
 typedef tg_status (*tg_compose_fn)(tg_tape *t, const tg_node *n, tg_tensor **out);
 TG_API tg_status tg_vjp_composed(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_compose_fn f);
 TG_API tg_status tg_jvp_composed(tg_tape *t, const tg_node *n, tg_tensor **dout, tg_compose_fn f);
@@ -44,7 +45,7 @@ TG_API tg_status tg_jvp_composed(tg_tape *t, const tg_node *n, tg_tensor **dout,
  * - tg_jvp_linear: for an op that is linear in all float inputs together, without a constant term.
  * - tg_jvp_multilinear: for an op that is linear in each input that has a tangent.
  * - tg_jvp_pointwise: for an op of one input that works element by element; its vjp is its jvp.
- * - tg_jvp_by_vjp: for any op with a vjp, which it differentiates with respect to the cotangent.
+ * - tg_jvp_by_vjp: for any op with a vjp: differentiates the vjp with respect to the cotangent.
  * The first two record the op again, so the op must keep no state. */
 TG_API tg_status tg_jvp_linear(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout);
 TG_API tg_status tg_jvp_multilinear(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout);

@@ -30,11 +30,11 @@ TG_API tg_array tg_array_of(const tg_tensor *x);
 
 /* ---- Devices ---- */
 
-/* The number of an element-wise formula, a row of src/kernels/scalar.h. */
+/* The number of an element-wise formula, a row of src/kernels/scalar.h: 0 to tg_formula_count() - 1. */
 typedef int tg_formula;
 TG_API int tg_formula_count(void);
 TG_API const char *tg_formula_name(tg_formula f); /* "?" if out of range */
-TG_API int tg_formula_inputs(tg_formula f);       /* 0 if out of range */
+TG_API int tg_formula_inputs(tg_formula f);       /* how many inputs it has; 0 if out of range */
 /* Evaluates the formula on doubles; a device's map is compared with this. in[] holds the inputs, p two parameters
  * (NULL: zeros). Returns NaN if f is out of range or in is NULL. */
 TG_API double tg_formula_eval(tg_formula f, const double *in, const double *p);
@@ -168,15 +168,18 @@ struct tg_device_ops {
     const char *name;
     bool host; /* the host may read and write the device's bytes directly */
 
-    /* Required: memory and order */
-    tg_status (*open)(tg_ctx *ctx, void **dev);
-    void (*close)(tg_ctx *ctx, void *dev);
-    void *(*alloc)(tg_ctx *ctx, size_t bytes, size_t align);
+    /* Required: memory and order. A device may queue the work of the slots below; it then runs in the order of
+     * calls. */
+    tg_status (*open)(tg_ctx *ctx, void **dev); /* sets *dev to the context's state of the device */
+    void (*close)(tg_ctx *ctx, void *dev);      /* called when the context ends */
+    void *(*alloc)(tg_ctx *ctx, size_t bytes, size_t align); /* NULL: no memory, which the library reports */
     void (*free)(tg_ctx *ctx, void *p, size_t bytes);
+    /* Copies bytes. When it returns, host memory has been read or filled, and may be reused. */
     tg_status (*copy)(tg_ctx *ctx, void *dst, const void *src, size_t bytes, tg_copy_kind kind);
-    tg_status (*sync)(tg_ctx *ctx);
-    tg_status (*event_record)(tg_ctx *ctx, void **event); /* creates an event if *event is NULL */
-    tg_status (*event_wait)(tg_ctx *ctx, void *event);
+    tg_status (*sync)(tg_ctx *ctx); /* waits on the host until all queued work is done */
+    /* Marks the present end of the queue. Creates an event if *event is NULL. */
+    tg_status (*event_record)(tg_ctx *ctx, void **event);
+    tg_status (*event_wait)(tg_ctx *ctx, void *event); /* makes work queued from now on run after the event */
     void (*event_free)(tg_ctx *ctx, void *event);
 
     /* Required: the operations from which all others can be composed. They take any strides and dtypes, and convert as
@@ -193,7 +196,7 @@ struct tg_device_ops {
      * sums is fixed. TG_ARGMAX and TG_ARGMIN give the int64 index in the one reduced dim, the first of equals. In
      * TG_MAX, TG_MIN and their ARG forms, NaN wins over any number. */
     tg_status (*reduce)(tg_ctx *ctx, tg_reduction kind, tg_array out, tg_array in, double scale, bool add);
-    tg_status (*gemm)(tg_ctx *ctx, const tg_gemm *g);
+    tg_status (*gemm)(tg_ctx *ctx, const tg_gemm *g); /* matrix products, see tg_gemm */
     /* take: out[.., i, ..] = src[.., index[.., i, ..], ..] along dim. index (int64 or int32) has the shape of out,
      * stride 0 where broadcast. put_add adds src into dst at index, in row-major order of src, so sums have a fixed
      * order. bad[0] receives 1 + the position of the first index out of range, where nothing is read or written. bad
@@ -205,7 +208,7 @@ struct tg_device_ops {
 
     /* Optional: a NULL slot is composed from the required ones. softmax, norm, scan and sort work on the last dim, with
      * any strides. */
-    tg_status (*softmax)(tg_ctx *ctx, tg_array y, tg_array x, bool log);
+    tg_status (*softmax)(tg_ctx *ctx, tg_array y, tg_array x, bool log); /* log: the logarithm of the softmax */
     tg_status (*softmax_grad)(tg_ctx *ctx, tg_array gx, tg_array gy, tg_array y, bool log, bool add);
     tg_status (*norm)(tg_ctx *ctx, const tg_norm_args *a);
     tg_status (*norm_grad)(tg_ctx *ctx, const tg_norm_args *a);
@@ -256,9 +259,11 @@ struct tg_device_ops {
     tg_status (*event_await)(tg_ctx *ctx, void *event); /* waits on the host */
 };
 
+/* Return the table of the context's device, and the state that its slot open has made. */
 TG_API const tg_device_ops *tg_ctx_ops(const tg_ctx *ctx);
 TG_API void *tg_ctx_device_state(const tg_ctx *ctx);
-/* Runs body over [0, n) on the threads of the context. The pool chooses the boundaries of the chunks. */
+/* Runs body over [0, n) on the threads of the context, or by tg_config.parallel_for. The pool chooses the boundaries of
+ * the chunks. */
 TG_API void tg_parallel_run(tg_ctx *ctx, int64_t n, tg_range_fn body, void *arg);
 /* Returns work memory of at least `bytes` bytes, 64-byte aligned, kept for the next call. There is one block for each
  * slot number in [0, TG_WORKSPACES). NULL after recording the error. */

@@ -23,15 +23,15 @@ TG_API size_t tg_explain_grad(tg_tape *t, tg_tensor *root, tg_tensor *x, char *b
 
 /* ---- The nodes of a tape ---- */
 
-/* Writes the nodes of a tape as text (a row for each node: op, shapes, saved bytes, FLOPs, times, call site), as JSON
- * (also the ids of the tensors that connect nodes), or as DOT. Writes at most n bytes, terminated by 0, and returns the
- * length of the whole text. */
+/* Writes the nodes of a tape as text (a row for each node: op, shapes, saved bytes, FLOPs, times in microseconds, call
+ * site), as JSON (times in seconds; also the ids of the tensors that connect nodes), or as DOT. Times are 0 without
+ * tg_tape_set_timing. Writes at most n bytes, terminated by 0, and returns the length of the whole text. */
 TG_API size_t tg_tape_dump(tg_tape *t, tg_format format, char *buf, size_t n);
 
 /* ---- NaN and infinities ---- */
 
 enum { TG_FIND_NAN = 1, TG_FIND_INF = 2 };
-/* Makes the first op fail that produces a NaN or an infinity in forward or backward, with TG_ERR_DATA. The message has
+/* Makes an op that produces a NaN or an infinity in forward or backward fail with TG_ERR_DATA. The message has
  * the op, its call site, this rank, and the minimum, the maximum and the numbers of NaN and infinities of its result
  * (or of the gradient) and of its inputs. It also says if an input, a cotangent or an accumulated gradient had them
  * before.
@@ -46,8 +46,8 @@ TG_API tg_status tg_tape_find_nan(tg_tape *t, int kinds);
 /* An op that has just run forward or backward. The event and everything in it are valid until the observer returns. */
 typedef struct tg_op_event {
     size_t size;
-    const char *op;
-    bool backward;
+    const char *op; /* name */
+    bool backward;  /* false: forward */
     int64_t number; /* counts the ops that were observed in forward since the tape's reset, from 0; -1: the op was
                        recorded before it could be observed */
     int n_in, n_out;
@@ -55,7 +55,7 @@ typedef struct tg_op_event {
     /* In backward: the gradient of each output, and the sum so far for each input. NULL: there is none, or an
      * asynchronous operation is still filling it. */
     tg_tensor *const *gout, *const *gin;
-    const void *call;
+    const void *call; /* for tg_op_event_site */
 } tg_op_event;
 
 /* An observer. It may read the event's tensors and record ops in no-grad mode, which are not observed. If it returns

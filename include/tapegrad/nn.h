@@ -18,7 +18,8 @@ extern "C" {
 
 /* ---- Modules ---- */
 
-/* Table of a module kind. forward may be NULL for containers. free releases state and may be NULL. */
+/* Table of a module kind, which must outlive its modules. kind is the name of the kind. forward may be NULL for
+ * containers. free releases state and may be NULL. */
 typedef struct tg_module_ops {
     size_t size;
     const char *kind;
@@ -43,7 +44,8 @@ TG_API tg_status tg_module_add_param(tg_module *m, const char *name, tg_tensor *
  * module has at most one parent and is never inside itself (TG_ERR_STATE). */
 TG_API tg_status tg_module_add_child(tg_module *m, const char *name, tg_module *child);
 TG_API tg_module *tg_module_child(const tg_module *m, const char *name); /* NULL: none */
-/* runs it in a scope named after its kind */
+/* Runs the module's forward on x, in a scope named after its kind. The shapes are those of its kind. A kind without a
+ * forward fails with TG_ERR_UNSUPPORTED. The tape owns the result; inert on error. */
 TG_API tg_tensor *tg_module_forward(tg_module *m, tg_tape *t, tg_tensor *x);
 
 /* The state dict: parameters by path ("h.0.attn.c_attn.weight"), depth first in the order of adding. tg_module_param
@@ -54,7 +56,7 @@ TG_API tg_tensor *tg_module_param(const tg_module *m, int i, const char **path);
 /* Fills out[] with the first n parameters and returns how many there are. out may be NULL. */
 TG_API int tg_module_params(const tg_module *m, tg_tensor **out, int n);
 TG_API tg_tensor *tg_module_find(const tg_module *m, const char *path);         /* NULL: none */
-TG_API int64_t tg_module_numel(const tg_module *m);
+TG_API int64_t tg_module_numel(const tg_module *m); /* number of elements of all parameters */
 /* Places every parameter on each axis of p on which it has no placement yet, except parameters on the experts' axes:
  * R on dp and cp, so that its gradient is summed over them; on tp R under sequence parallelism, else I.
  * Data-parallel and sequence-parallel training need this. */

@@ -51,26 +51,26 @@ typedef enum tg_family {
     TG_FAMILY_FACTORS,   /* free, broadcasting; linear in each input */
     TG_FAMILY_QUOTIENT,  /* free, broadcasting; linear in the first input */
     TG_FAMILY_SELECT,    /* where: jointly linear in the last two inputs */
-    TG_FAMILY_MATMUL,
-    TG_FAMILY_LINEAR,
-    TG_FAMILY_SUM,
-    TG_FAMILY_MEAN,
+    TG_FAMILY_MATMUL,  /* tg_matmul: linear in each input; a dim that both share may be sharded, and gives PARTIAL */
+    TG_FAMILY_LINEAR,  /* tg_linear: linear in x and b together, and in w and b; the shared dim as in MATMUL */
+    TG_FAMILY_SUM,     /* linear; reduced dims may be sharded, and give PARTIAL */
+    TG_FAMILY_MEAN,    /* linear; reduced dims whole */
     TG_FAMILY_REDUCE,  /* reduced dims whole; not linear */
     TG_FAMILY_SOFTMAX, /* the last dim whole, the others free; not linear */
     TG_FAMILY_SHAPE,   /* linear in all inputs; the op's infer moves shards */
-    TG_FAMILY_TAKE,    /* embedding, gather: linear in the first input */
-    TG_FAMILY_LOSS,
-    TG_FAMILY_ATTENTION,
+    TG_FAMILY_TAKE,    /* embedding, gather: linear in the first input; infer states the roles of dims */
+    TG_FAMILY_LOSS,    /* not linear; dims whole unless infer states roles */
+    TG_FAMILY_ATTENTION, /* tg_attention: batch and heads free; linear in v */
     TG_FAMILY_CUSTOM, /* infer states roles and linear sets (tg_call_role, tg_call_linear) */
 } tg_family;
 
-/* ---- Samples: the inputs on which every test that runs over the op table runs an op ---- */
+/* ---- Samples: the inputs on which the tests and the gradient check of the op table run an op ---- */
 
 typedef enum tg_sample_kind {
     TG_SAMPLE_FLOAT,
-    TG_SAMPLE_INDEX,
+    TG_SAMPLE_INDEX,  /* integers, int64 unless dtype is set */
     TG_SAMPLE_BOOL,
-    TG_SAMPLE_ABSENT,
+    TG_SAMPLE_ABSENT, /* an optional input that is NULL */
     TG_SAMPLE_STARTS, /* int64 numbers that rise from 0 to hi, in growing steps */
 } tg_sample_kind;
 typedef enum tg_sample_layout {
@@ -84,7 +84,9 @@ typedef struct tg_sample_input {
     tg_shape shape;
     tg_sample_kind kind;
     tg_sample_layout layout;
-    double lo, hi; /* floats: uniform in [lo, hi), or normal if both are 0. INDEX: integers in [lo, hi) */
+    /* floats: uniform in [lo, hi), or normal if both are 0. INDEX: integers in [lo, hi). BOOL: true where the position
+     * modulo hi is at least lo; random if hi is 0 */
+    double lo, hi;
     bool frozen;   /* requires no gradient */
     tg_dtype dtype; /* dtype of an input that does not follow the test's dtype */
     int zeros;      /* floats: one element in every `zeros`, the last, is 0; 0: none */
@@ -92,14 +94,14 @@ typedef struct tg_sample_input {
 
 enum { TG_SAMPLE_INPUTS = 10 };
 typedef struct tg_sample {
-    const char *note;
-    const void *params;
+    const char *note;   /* what is special about it, for messages */
+    const void *params; /* of tg_apply */
     int n_in;
     tg_sample_input in[TG_SAMPLE_INPUTS];
     /* not TG_OK: the status with which this call must fail when recorded (TG_ERR_DATA: in forward) */
     tg_status refused;
     double rtol;       /* tolerance of gradcheck; 0: 1e-6 */
-    bool kinked;       /* values may be near a kink, so gradcheck may report kinks */
+    bool kinked;       /* values may be near a point without a derivative, so gradcheck may report kinks */
     bool bench;        /* large: for benchmarks; the tests skip it */
     bool slow;         /* only the long test suite runs it */
     bool aliases;      /* one tensor is given as all inputs */
@@ -108,8 +110,10 @@ typedef struct tg_sample {
     int ranks;
 } tg_sample;
 
-/* Inputs of samples. TG_S(2, 3) is a normal float32 [2, 3]. TG_S_SCALAR is a scalar. TG_S_IN(lo, hi, dims...) is
- * uniform. */
+/* Inputs of samples. TG_S(2, 3): normal floats [2, 3]. TG_S_SCALAR: a scalar. TG_S_IN(lo, hi, dims...): uniform floats.
+ * TG_S_AS(layout, dims...): another layout. TG_S_INDEX(n, dims...): indices in [0, n). TG_S_BOOL(dims...): bools.
+ * TG_S_ABSENT: an optional input that is NULL. TG_S_STARTS(hi, n): TG_SAMPLE_STARTS. TG_SAMPLES(array) fills the fields
+ * of tg_op from an array of samples. */
 #define TG_S_SHAPE(...) {.ndim = sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t), .dim = {__VA_ARGS__}}
 #define TG_S(...) {.shape = TG_S_SHAPE(__VA_ARGS__)}
 #define TG_S_SCALAR {.shape = {.ndim = 0, .dim = {0}}}
@@ -122,11 +126,12 @@ typedef struct tg_sample {
 #define TG_SAMPLES(s) \
     .samples = (s), .n_samples = (int)(sizeof(s) / sizeof((s)[0])), .sample_size = sizeof((s)[0])
 
+/* The table that defines an op. A program makes one static const tg_op per op and calls it with tg_apply. */
 struct tg_op {
     size_t size;
     const char *name, *formula; /* used in errors, docs, traces and benchmarks */
     int n_in, n_out;            /* n_in < 0: variadic, at least -n_in inputs; n_out < 0: infer sets the number */
-    size_t params_size;
+    size_t params_size;         /* bytes of the params that tg_apply copies; 0: none */
     uint32_t saves_in, saves_out; /* bit masks of the inputs and outputs that backward reads (bit 31: all from 31 on) */
     uint32_t optional; /* bit mask of inputs that may be NULL */
     /* Bit mask of inputs whose gradient backward gives by tg_call_pass or writes into tg_call_gin. No buffer is made
@@ -139,16 +144,17 @@ struct tg_op {
      * made them. */
     uint32_t writes;
     tg_family family;
-    bool inplace; /* output 0 overwrites the storage of input 0 */
+    bool inplace; /* output 0 overwrites the bytes of input 0 */
     bool sums_f32; /* backward can write or add float32 gradients of 16-bit inputs (main_grad) */
     /* The ranks run the op together. Its backward runs on every rank whenever any rank needs it. If no gradient came on
      * this rank, gout is zeros; the node is never skipped, because the other ranks would wait forever. */
     bool collective;
+    /* Checks the inputs and params, and declares the outputs and what the op saves (tg_call_out and others). */
     tg_status (*infer)(tg_call *c);
     /* Fills the outputs. Ops that it records are in no-grad mode. NULL: infer made views of all outputs, and nothing
      * runs. */
     tg_status (*forward)(tg_call *c);
-    tg_status (*backward)(tg_call *c); /* NULL: not differentiable */
+    tg_status (*backward)(tg_call *c); /* computes gin from gout; NULL: not differentiable */
     /* The derivatives as ops on a tape (derivatives.h), computed from what the node saves and from the given tensors,
      * which are NULL where no gradient came. */
     tg_status (*vjp)(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin);
@@ -159,13 +165,14 @@ struct tg_op {
     size_t sample_size; /* sizeof(tg_sample), which may grow in later versions; 0: its present size */
 };
 
-/* For infer: these functions record an error before they return it. A NULL call returns TG_ERR_ARGUMENT.
+/* For infer: these functions record an error before they return it. A NULL call returns TG_ERR_ARGUMENT. shape and
+ * stride have ndim entries; strides are in elements.
  *
  * Creates output i, which forward fills, with this dtype and shape.
  */
 TG_API tg_status tg_call_out(tg_call *c, int i, tg_dtype dtype, int ndim, const int64_t *shape);
-/* Makes output i a view of input 0: it has the same bytes, begins `offset` elements later, and has these strides. It
- * must stay within the bytes of input 0 (TG_ERR_SHAPE). */
+/* Makes output i a view of input 0: it has the same bytes, begins `offset` elements later, and has these strides. A
+ * view outside the bytes of input 0 fails with TG_ERR_SHAPE. */
 TG_API tg_status tg_call_view(tg_call *c, int i, int64_t offset, int ndim, const int64_t *shape, const int64_t *stride);
 /* Sets the number of outputs if the op's n_out < 0. Call it before the first tg_call_out. */
 TG_API tg_status tg_call_outputs(tg_call *c, int n);
@@ -242,8 +249,10 @@ TG_API const tg_op *tg_op_at(int i); /* Returns the i-th op, in the order of op_
 /* Returns the op with this name; NULL if there is none. */
 TG_API const tg_op *tg_op_find(const char *name);
 
-TG_API int64_t tg_tape_nodes(const tg_tape *t);
-/* Returns the i-th node in recorded order; NULL if out of range. */
+/* Queries about a tape and its nodes. Nodes belong to the tape until its reset. NULL, and an index out of range, give 0
+ * or NULL. */
+TG_API int64_t tg_tape_nodes(const tg_tape *t);            /* Returns the number of nodes. */
+/* Returns the i-th node in recorded order. */
 TG_API const tg_node *tg_tape_node(tg_tape *t, int64_t i);
 TG_API const tg_node *tg_node_of(const tg_tensor *x);      /* Returns the node that made x; NULL for a leaf. */
 TG_API const tg_op *tg_node_op(const tg_node *n);
@@ -252,9 +261,11 @@ TG_API int tg_node_outputs(const tg_node *n);
 TG_API tg_tensor *tg_node_input(const tg_node *n, int i);
 TG_API tg_tensor *tg_node_output(const tg_node *n, int i);
 TG_API const void *tg_node_params(const tg_node *n);
-TG_API int64_t tg_node_flops(const tg_node *n);
+TG_API int64_t tg_node_flops(const tg_node *n); /* Returns the floating-point operations of forward. */
+/* Returns the bytes of the tape that the node keeps for backward; parameters and other leaves do not count. */
 TG_API int64_t tg_node_saved_bytes(const tg_node *n);
-TG_API size_t tg_node_site(const tg_node *n, char *buf, size_t size); /* Writes "module path, symbol+offset". */
+/* Writes the path of scopes and the call site of the op, and returns the length of the whole text. */
+TG_API size_t tg_node_site(const tg_node *n, char *buf, size_t size);
 
 #ifdef __cplusplus
 }

@@ -20,8 +20,8 @@ extern "C" {
 
 typedef struct tg_sgd_opts {
     size_t size;
-    double lr; /* 0: parameters do not change until tg_optim_set_lr */
-    double momentum, dampening, weight_decay; /* in [0, 1), in [0, 1], 0 or more */
+    double lr; /* learning rate; 0: parameters do not change until tg_optim_set_lr */
+    double momentum, dampening, weight_decay; /* in [0, 1), in [0, 1], 0 or more; weight_decay is added to gradients */
     bool nesterov; /* needs momentum > 0 and dampening 0. dampening needs momentum > 0 too. */
 } tg_sgd_opts;
 

@@ -27,7 +27,7 @@ typedef enum tg_rng_mode {
 
 typedef struct tg_parallel_opts {
     size_t size;
-    int tp, cp, pp; /* 0: 1. dp is the rest of the world: world % (tp cp pp) must be 0 */
+    int tp, cp, pp; /* ranks of each axis; 0: 1. dp is the rest of the world: world % (tp cp pp) must be 0 */
     /* The expert grid. 0: etp is tp, ep is 1. edp is the rest of the world: world % (etp ep pp) must be 0. If ep is 1
      * and the groups of etp are those of tp, both grids are one: etp is another name of tp, and edp of dp and cp. */
     int etp, ep;
@@ -47,10 +47,10 @@ typedef struct tg_parallel_opts {
 TG_API tg_parallel *tg_parallel_new(tg_comm *world, const tg_parallel_opts *opts);
 TG_API void tg_parallel_free(tg_parallel *p);
 TG_API tg_ctx *tg_parallel_ctx(const tg_parallel *p);
-TG_API tg_comm *tg_parallel_world(const tg_parallel *p);
-TG_API tg_comm *tg_parallel_comm(const tg_parallel *p, tg_axis axis); /* borrowed; of size 1 on an unused axis */
-TG_API int tg_parallel_rank(const tg_parallel *p, tg_axis axis);
-TG_API int tg_parallel_size(const tg_parallel *p, tg_axis axis);
+TG_API tg_comm *tg_parallel_world(const tg_parallel *p);              /* borrowed, like every group below */
+TG_API tg_comm *tg_parallel_comm(const tg_parallel *p, tg_axis axis); /* of size 1 on an unused axis */
+TG_API int tg_parallel_rank(const tg_parallel *p, tg_axis axis);      /* this rank's number in that group; 0 for NULL */
+TG_API int tg_parallel_size(const tg_parallel *p, tg_axis axis);      /* 1 for NULL */
 TG_API bool tg_is_sequence_parallel(const tg_parallel *p); /* whether tp > 1 and opts asked for it */
 TG_API tg_rng_mode tg_parallel_rng(const tg_parallel *p);
 TG_API int tg_parallel_vp(const tg_parallel *p); /* 1 if p is NULL */
@@ -60,11 +60,11 @@ TG_API int tg_parallel_vp(const tg_parallel *p); /* 1 if p is NULL */
  * with TG_ERR_ARGUMENT if seed is 0 or if two streams would have the same seed, and with TG_ERR_STATE while a named
  * one is forked. Megatron-Core's trainer adds 100 pp rank to its seed; this function does not. */
 TG_API tg_status tg_rng_seed_parallel(const tg_parallel *p, uint64_t seed);
-/* Return the group of dp and cp together, over which gradients are summed, and the ranks of one model replica (tp
- * and pp together). Borrowed. */
+/* Return the group of dp and cp together, over which gradients are summed, and the group of the ranks of one model
+ * replica (tp and pp together). */
 TG_API tg_comm *tg_parallel_dp_cp(const tg_parallel *p);
 TG_API tg_comm *tg_parallel_model(const tg_parallel *p);
-/* Returns the group of the first and the last pipeline stage, borrowed; NULL on the stages between. It serves word
+/* Returns the group of the first and the last pipeline stage; NULL on the stages between. It serves word
  * embeddings that both stages hold. Position embeddings are on the first stage only, and need no group. */
 TG_API tg_comm *tg_parallel_embedding(const tg_parallel *p);
 /* Rebuilds every group in place after a failure (TG_ERR_REMOTE, TG_ERR_TIMEOUT or TG_ERR_ABORTED) and tg_ctx_clear.

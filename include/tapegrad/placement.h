@@ -35,8 +35,8 @@ extern "C" {
  *   derivative, captured steps, tensors that are not contiguous, and grids with axes of experts.
  * tg_parallel_new compares the seeds of the default streams, on dp too. A communicator of a plan compares nothing.
  *
- * Without a declaration, parameters and tensors that the library
- * filled are I. Bytes that may differ between ranks are V on tp, cp and dp, and I on the axes of the expert grid:
+ * Without a declaration, parameters and tensors that the library filled are I. Bytes that may differ between ranks are
+ * V on tp, cp and dp, and I on the axes of the expert grid:
  * - those of the caller (tg_from_host, tg_wrap, tg_write) and of a file (tg_safetensors_load, tg_safetensors_read);
  * - those that tg_comm_scatter, tg_comm_reduce_scatter, tg_comm_all_to_all and tg_comm_recv deliver;
  * - random numbers (tg_randn, tg_uniform) from a stream whose seed the caller has chosen on each rank: one that
@@ -49,8 +49,8 @@ extern "C" {
  *
  * pp has no placements. A parameter must not be P, nor V without a layout. If several axes shard one dim, the axis
  * placed first is the major one, and the others may divide its chunks. On an axis of one rank any placement is accepted
- * and ignored. Placing a leaf on an axis again with the same placement has no effect, with another one it fails with
- * TG_ERR_STATE; etp and tp may be the same axis (tg_parallel_opts).
+ * and ignored. Placing a leaf again on an axis has no effect if the placement is the same, and fails with
+ * TG_ERR_STATE if it is another; etp and tp may be the same axis (tg_parallel_opts).
  */
 TG_API tg_status tg_place(const tg_parallel *p, tg_tensor *leaf, tg_axis axis, tg_placement placement);
 /* Return the placement of x on an axis, and the shape of the global tensor. They work on any tensor: the result of an
@@ -58,8 +58,8 @@ TG_API tg_status tg_place(const tg_parallel *p, tg_tensor *leaf, tg_axis axis, t
 TG_API tg_placement tg_placement_of(const tg_tensor *x, tg_axis axis);
 TG_API tg_shape tg_global_shape(const tg_tensor *x);
 TG_API size_t tg_placement_text(const tg_tensor *x, char *buf, size_t n); /* writes "dp R, tp V0:s3"; "" if all are I */
-/* Returns x with another placement on an axis. The function is the identity in both directions, and checks only that
- * the local sizes of x allow the placement (TG_ERR_SHAPE). Its name appears in dumps and errors. */
+/* Returns x with another placement on an axis, where the caller knows better than the rule. Forward and backward are
+ * the identity; only the local sizes of x are checked (TG_ERR_SHAPE). The op's name appears in dumps and errors. */
 TG_API tg_tensor *tg_assume_placement(tg_tape *t, tg_tensor *x, const tg_parallel *p, tg_axis axis, tg_placement to);
 
 /* One entry of the last arguments of tg_param_new_placed: an axis and the placement on it. */
