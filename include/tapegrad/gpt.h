@@ -37,16 +37,17 @@ typedef enum tg_gpt_wgrad {
 
 /* GPT2: LayerNorm, GELU (tanh), learned positions, biases, tied output matrix (Radford et al., 2019). LLAMA:
  * RMSNorm, SwiGLU, rotary positions, grouped-query attention, no biases, output matrix of its own (Touvron et al.,
- * arXiv 2307.09288). */
+ * arXiv 2307.09288). A field that is for the other architecture only must be 0 (TG_ERR_ARGUMENT). */
 typedef struct tg_gpt_config {
     size_t size;
     tg_gpt_arch arch;
-    int64_t vocab, layers, heads, hidden; /* must be given */
+    int64_t vocab, layers, heads, hidden; /* sizes, 1 or more; must be given */
     int64_t kv_heads;  /* 0: heads; LLAMA only */
     int64_t ffn;       /* 0: 4 hidden (GPT2), 8/3 hidden rounded up to 64 (LLAMA) */
     int64_t positions; /* longest sequence; must be given */
     int64_t head_dim;  /* 0: hidden / heads; LLAMA only */
-    double dropout;    /* embedding, attention, residual; GPT2 only. TG_RNG_MEGATRON: call tg_rng_seed_parallel */
+    double dropout;    /* in [0, 1), after embedding, attention and residual; GPT2 only. TG_RNG_MEGATRON: first call
+                          tg_rng_seed_parallel */
     double norm_eps;   /* 0: 1e-5 (GPT2), 1e-6 (LLAMA) */
     double rope_base;  /* 0: 10000; LLAMA only */
     double init_std;   /* 0: 0.02; residual projections have std / sqrt(2 layers) */
@@ -54,7 +55,7 @@ typedef struct tg_gpt_config {
     bool tied;         /* the embedding is the output matrix; LLAMA only */
     tg_gpt_recompute recompute;
     tg_gpt_wgrad wgrad;
-    /* Shards the model over tp and places its parameters on every axis. heads and ffn must be multiples of tp. The
+    /* Groups of ranks. The model is sharded over tp, and its parameters are placed on every axis. heads and ffn must be multiples of tp. The
      * vocabulary is padded to a multiple of 128 tp inside; results are those of one rank. If kv_heads is smaller
      * than tp it must divide tp, and keys and values are replicated. tg_gpt_new fails with TG_ERR_UNSUPPORTED if pp
      * is above 1. NULL: one rank. */
@@ -111,7 +112,8 @@ TG_API tg_tensor *tg_gpt_next(tg_module *gpt, tg_tape *t, tg_gpt_cache *c, tg_te
  * config.json is "tapegrad.xxh64.header" of the weights (io.h). Loading compares neither; the program `tapegrad`
  * warns if they differ. */
 TG_API tg_module *tg_gpt_load(tg_ctx *ctx, const char *dir);
-TG_API tg_module *tg_gpt_from_config(tg_ctx *ctx, const char *path); /* random weights for a config.json */
+/* Creates a GPT of the given config.json with random weights. Both return an inert module on error. */
+TG_API tg_module *tg_gpt_from_config(tg_ctx *ctx, const char *path);
 /* Fills gpt from the weights of such a directory, whose tensors have the same shapes. Does not read its config.json.
  * Every rank reads the file and keeps its part. */
 TG_API tg_status tg_gpt_load_weights(tg_module *gpt, const char *dir);

@@ -32,7 +32,8 @@ TG_API tg_tensor *tg_reduce_scatter(tg_tape *t, tg_tensor *x, int d, tg_comm *c)
 /* Va -> Vb: joins x along dim `cat`, where it is sharded, and shards it along dim `split` instead. Its backward is
  * the reverse. */
 TG_API tg_tensor *tg_reshard(tg_tape *t, tg_tensor *x, int cat, int split, tg_comm *c);
-TG_API tg_tensor *tg_shift(tg_tape *t, tg_tensor *x, tg_comm *c); /* V -> V, from rank r - 1; backward from r + 1 */
+/* V -> V: rank r gets the x of rank r - 1, and rank 0 that of the last rank; backward moves gradients the other way. */
+TG_API tg_tensor *tg_shift(tg_tape *t, tg_tensor *x, tg_comm *c);
 TG_API tg_tensor *tg_broadcast(tg_tape *t, tg_tensor *x, int root, tg_comm *c); /* V -> I   gradient on the root */
 TG_API tg_tensor *tg_all_reduce_max(tg_tape *t, tg_tensor *x, tg_comm *c);      /* V -> I, refused with gradient */
 TG_API tg_tensor *tg_as_partial(tg_tape *t, tg_tensor *x, tg_comm *c);          /* V -> P */
@@ -41,9 +42,9 @@ TG_API tg_tensor *tg_as_shard(tg_tape *t, tg_tensor *x, int d, tg_comm *c);     
 TG_API tg_tensor *tg_i_to_p(tg_tape *t, tg_tensor *x, tg_comm *c);              /* I -> P: x / n */
 TG_API tg_tensor *tg_r_to_i(tg_tape *t, tg_tensor *x, tg_comm *c);              /* R -> I   g / n */
 
-/* Replaces x[] on every rank by copies of rank 0's tensors, which the tape owns. Before the call x[] may be anything
- * on the other ranks. The results are I on c's axes (on every axis if c is the world of the grid). On other axes
- * they have rank 0's placements. Scalars and empty tensors are allowed. Collective, with the same n and dtype on
+/* Replaces x[0] to x[n - 1] on every rank by copies of rank 0's tensors, which the tape owns. Before the call x[] may
+ * be anything on the other ranks. The results are I on c's axes (on every axis if c is the world of the grid). On other
+ * axes they have rank 0's placements. Scalars and empty tensors are allowed. Collective, with the same n and dtype on
  * every rank. Fails on every rank with TG_ERR_DTYPE if a tensor of rank 0 is not of dtype, and with TG_ERR_HANDLE if
  * one is NULL or not alive; the message has its index. */
 TG_API tg_status tg_broadcast_data(tg_tape *t, tg_tensor **x, int n, tg_dtype dtype, tg_comm *c);

@@ -29,16 +29,16 @@ typedef struct tg_adamw_opts {
     size_t size;
     double lr;           /* 0: 1e-3; TG_NONE: 0 */
     double beta1, beta2; /* 0: 0.9, 0.999; TG_NONE: 0 */
-    double eps;          /* 0: 1e-8 */
+    double eps;          /* 0: 1e-8; TG_NONE: 0 */
     double weight_decay; /* 0: 0.01 for AdamW, none for Adam; TG_NONE: none */
 } tg_adamw_opts;
 
 #define TG_SGD(...) (&(tg_sgd_opts){.size = sizeof(tg_sgd_opts), __VA_ARGS__})
 #define TG_ADAMW(...) (&(tg_adamw_opts){.size = sizeof(tg_adamw_opts), __VA_ARGS__})
 
-/* Create an optimizer: SGD with momentum (Sutskever et al., ICML 2013), Adam (Kingma and Ba, arXiv 1412.6980) or
- * AdamW (Loshchilov and Hutter, arXiv 1711.05101). params are n >= 1 contiguous leaves of the context that need a
- * gradient and outlive the optimizer. 16-bit parameters get float32 master weights. opts may be NULL for Adam and
+/* Create an optimizer: SGD with momentum (Sutskever et al., ICML 2013), Adam (Kingma and Ba, arXiv 1412.6980) or AdamW
+ * (Loshchilov and Hutter, arXiv 1711.05101). params are n >= 1 different contiguous leaves of the context that require
+ * a gradient and outlive the optimizer. 16-bit parameters get float32 master weights. opts may be NULL for Adam and
  * AdamW only. On error returns an inert optimizer, on which every call does nothing. */
 TG_API tg_optim *tg_sgd_new(tg_ctx *ctx, tg_tensor *const *params, int n, const tg_sgd_opts *opts);
 TG_API tg_optim *tg_adam_new(tg_ctx *ctx, tg_tensor *const *params, int n, const tg_adamw_opts *opts); /* decay is L2 */
@@ -61,7 +61,7 @@ typedef struct tg_group_opts {
  * (TG_STEP_GROUPS). A group with a schedule takes its rate of each step from it, on the device: a skipped step does not
  * count, and captured steps follow it. */
 TG_API int tg_optim_add_group(tg_optim *o, const tg_group_opts *opts);
-/* Moves n of the optimizer's parameters into a group. */
+/* Moves n of the optimizer's parameters into a group. On error none is moved. */
 TG_API tg_status tg_optim_assign(tg_optim *o, int group, tg_tensor *const *params, int n);
 /* Removes weight decay from biases and other parameters with ndim < 2: moves them from each group with a decay to a
  * new copy of that group without one. */
@@ -75,15 +75,17 @@ TG_API tg_status tg_optim_no_decay_1d(tg_optim *o);
  * alike. On a device that finds errors in data late (CUDA) every step is collective over all ranks: if one rank
  * finds such an error, for example an id outside the vocabulary, all ranks skip the step. */
 TG_API tg_status tg_optim_step(tg_optim *o);
-TG_API tg_status tg_optim_zero_grad(tg_optim *o); /* frees nothing; drops an unused tg_optim_clip */
+/* Clears the gradients of all parameters, like tg_zero_grad. A tg_optim_clip that no step has used yet is dropped. */
+TG_API tg_status tg_optim_zero_grad(tg_optim *o);
 /* Sets the learning rate of every group that has no schedule, and of groups to come. Each group multiplies it by its
  * lr_scale. */
 TG_API tg_status tg_optim_set_lr(tg_optim *o, double lr);
 /* Sets the learning rate of one group, until the next call of tg_optim_set_lr. The group multiplies it by its lr_scale.
  * TG_ERR_STATE for a group that has a schedule. */
 TG_API tg_status tg_optim_set_lr_of(tg_optim *o, int group, double lr);
-TG_API double tg_optim_lr(const tg_optim *o); /* the number that tg_optim_set_lr set last; NaN if o is NULL */
-TG_API int64_t tg_optim_steps(const tg_optim *o); /* waits for the device; 0 on error */
+TG_API double tg_optim_lr(const tg_optim *o); /* Returns the number that tg_optim_set_lr set last; NaN if o is NULL. */
+/* Returns the number of steps taken, without skipped ones. Waits for the device. 0 on error. */
+TG_API int64_t tg_optim_steps(const tg_optim *o);
 
 /* Clips gradients from now on: each step measures the L2 norm of all gradients, and scales them by max_norm / (norm
  * + 1e-6) if that is below 1 (Pascanu et al., ICML 2013). It rewrites no gradient. INFINITY: only measures the norm.
@@ -96,14 +98,14 @@ TG_API double tg_optim_norm(const tg_optim *o);
  * tg_optim_set_clip has set; 0: it does not clip. NaN on error. Collective like a step that measures. */
 TG_API double tg_optim_clip(tg_optim *o, double max_norm);
 
-/* ---- The scale of the loss (small gradients would be 0 in float16) ---- */
+/* ---- The scale of the loss: in float16, small gradients of an unscaled loss would be 0 ---- */
 
 typedef struct tg_loss_scale {
     size_t size;
     double initial; /* 0: 2^32, Megatron-Core's default */
     bool fixed;     /* the scale never changes; leave the options below 0 */
-    double growth, backoff, min; /* 0: 2, 0.5, 1 */
-    int64_t interval, hysteresis; /* 0: 1000, 2 */
+    double growth, backoff, min; /* 0: 2, 0.5, 1. growth > 1, backoff < 1, min <= initial */
+    int64_t interval, hysteresis; /* in steps and in overflows. 0: 1000, 2 */
 } tg_loss_scale;
 
 #define TG_LOSS_SCALE(...) (&(tg_loss_scale){.size = sizeof(tg_loss_scale), __VA_ARGS__})
@@ -117,7 +119,8 @@ typedef struct tg_loss_scale {
  * `hysteresis` overflows are allowed again. A second call starts over. scale NULL, the default: gradients are those
  * of the loss itself. */
 TG_API tg_status tg_optim_set_scale(tg_optim *o, const tg_loss_scale *scale);
-TG_API double tg_optim_scale(const tg_optim *o); /* waits for the device; 1: no scale is set, NaN on error */
+/* Returns the present scale; 1 if none is set, NaN on error. Waits for the device. */
+TG_API double tg_optim_scale(const tg_optim *o);
 /* Returns loss times the present scale of o, computed on the device, in float32 if loss has 16 bits; loss itself if
  * o has no scale. Run its backward before the next step of o: after it backward fails with TG_ERR_VERSION. */
 TG_API tg_tensor *tg_scale_loss(tg_tape *t, tg_tensor *loss, tg_optim *o);
@@ -129,8 +132,8 @@ TG_API tg_tensor *tg_scale_loss(tg_tape *t, tg_tensor *loss, tg_optim *o);
  * tg_drop has no effect on them. The text of *name lives until the next call. An index out of range fails with
  * TG_ERR_ARGUMENT.
  *
- * To restore, write into the tensors (tg_write, tg_safetensors_read). A master weight that was written decides, even if
- * its parameter was written too. tg_optim_set_steps restores the count.
+ * To restore, write into the tensors (tg_write, tg_safetensors_read). If both a master weight and its parameter
+ * were written, the master weight counts. tg_optim_set_steps restores the count.
  */
 TG_API int tg_optim_state_count(const tg_optim *o);
 TG_API tg_tensor *tg_optim_state(tg_optim *o, int i, const char **name);
