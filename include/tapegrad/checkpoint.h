@@ -38,7 +38,7 @@ TG_API const char *tg_checkpoints_begin(tg_checkpoints *c, int64_t step);
 /* Completes the checkpoint: syncs its directory and gives it its name. If this fails the checkpoint is abandoned. */
 TG_API tg_status tg_checkpoints_commit(tg_checkpoints *c);
 TG_API void tg_checkpoints_abandon(tg_checkpoints *c); /* removes it; works also if the context has an error */
-/* Removes all checkpoints but the newest n; n = 0 removes all of them. */
+/* Removes all complete checkpoints but the newest n; n = 0 removes all of them. */
 TG_API tg_status tg_checkpoints_keep(tg_checkpoints *c, int n);
 
 /* ---- Sharded state ----

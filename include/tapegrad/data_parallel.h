@@ -25,9 +25,9 @@ typedef struct tg_finalize_opts {
 
 #define TG_FINALIZE(...) (&(tg_finalize_opts){.size = sizeof(tg_finalize_opts), __VA_ARGS__})
 
-/* Makes every gradient whole. Call it once, after the last backward of a step. It waits for the sums of buckets, and
- * sums what is still PARTIAL over the axes where its parameter is R, in one collective for each set of axes. opts may
- * be NULL.
+/* Makes the gradients of params whole. Call it once, after the last backward of a step. It waits for the sums of
+ * buckets, and sums what is still PARTIAL over the axes where its parameter is R, in one collective for each set of
+ * axes. opts may be NULL.
  *
  * Before it, reading a PARTIAL gradient as a number, its norm, clipping and a step fail with TG_ERR_STATE. So does a
  * second call before gradients are zeroed. Collective over those axes and, if there are pipeline stages, over dp, cp

@@ -46,7 +46,7 @@ typedef struct tg_gpt_config {
     int64_t ffn;       /* 0: 4 hidden (GPT2), 8/3 hidden rounded up to 64 (LLAMA) */
     int64_t positions; /* longest sequence; must be given */
     int64_t head_dim;  /* 0: hidden / heads; LLAMA only */
-    double dropout;    /* in [0, 1), after embedding, attention and residual; GPT2 only. TG_RNG_MEGATRON: first call
+    double dropout;    /* in [0, 1), of embedding, attention and residual; GPT2 only. With TG_RNG_MEGATRON first call
                           tg_rng_seed_parallel */
     double norm_eps;   /* 0: 1e-5 (GPT2), 1e-6 (LLAMA) */
     double rope_base;  /* 0: 10000; LLAMA only */
@@ -55,32 +55,32 @@ typedef struct tg_gpt_config {
     bool tied;         /* the embedding is the output matrix; LLAMA only */
     tg_gpt_recompute recompute;
     tg_gpt_wgrad wgrad;
-    /* Groups of ranks. The model is sharded over tp, and its parameters are placed on every axis. heads and ffn must be multiples of tp. The
-     * vocabulary is padded to a multiple of 128 tp inside; results are those of one rank. If kv_heads is smaller
-     * than tp it must divide tp, and keys and values are replicated. tg_gpt_new fails with TG_ERR_UNSUPPORTED if pp
-     * is above 1. NULL: one rank. */
+    /* The grid of ranks, which must outlive the model; NULL: one rank. The model is sharded over tp, and its parameters
+     * are placed on every axis. heads and ffn must be multiples of tp (TG_ERR_SHAPE). The vocabulary is padded to a
+     * multiple of 128 tp inside; results are those of one rank. If kv_heads is smaller than tp it must divide tp, and
+     * keys and values are replicated. tg_gpt_new fails with TG_ERR_UNSUPPORTED if pp is above 1. */
     const tg_parallel *parallel;
 } tg_gpt_config;
 
 #define TG_GPT(...) (&(tg_gpt_config){.size = sizeof(tg_gpt_config), __VA_ARGS__})
 
-/* Create the parts of one layer from a GPT's config: x [s, b, h] -> [s, b, h]. config->layers scales the standard
- * deviation of the residual projections. Inert on error. */
+/* Create the parts of one layer from a GPT's config: x [s, b, hidden] -> the same shape, for sequence s and batch b.
+ * config->layers scales the standard deviation of the residual projections. Inert on error. */
 TG_API tg_module *tg_nn_attention(tg_ctx *ctx, const tg_gpt_config *config);
 TG_API tg_module *tg_nn_mlp(tg_ctx *ctx, const tg_gpt_config *config);
 TG_API tg_module *tg_nn_transformer_layer(tg_ctx *ctx, const tg_gpt_config *config);
 
-/* Creates a GPT with random weights. Inert on error. */
+/* Creates a GPT with random weights; the config is copied. Inert on error. tg_module_free releases it. */
 TG_API tg_module *tg_gpt_new(tg_ctx *ctx, const tg_gpt_config *config);
 /* Returns the config with its defaults filled in; NULL if the module is not a GPT. */
 TG_API const tg_gpt_config *tg_gpt_config_of(const tg_module *gpt);
-/* Computes ids [b, s] int64 -> logits [b, s, vocab], whole on every tp rank and without the columns of padding. An
- * id outside [0, vocab) fails with TG_ERR_DATA. ids must be the same on every tp rank, and be declared so:
+/* Computes ids [b, s] int64, s <= positions, -> logits [b, s, vocab], whole on every tp rank and without the columns of
+ * padding. An id outside [0, vocab) fails with TG_ERR_DATA. ids must be the same on every tp rank, and be declared so:
  * tg_place(p, ids, TG_TP, TG_I). */
 TG_API tg_tensor *tg_gpt_logits(tg_module *gpt, tg_tape *t, tg_tensor *ids);
 /* Computes the cross-entropy for ids and target, both [b, s] int64: the sum or the mean over all tokens, a scalar; with
- * TG_LOSS_NONE the loss of each token, [s, b], the transpose of ids. Logits exist for a few tokens at a time. A target
- * -100 does not count. Any other target outside [0, vocab) fails with TG_ERR_DATA.
+ * TG_LOSS_NONE the loss of each token, [s, b], the transpose of ids. The logits of a few tokens at a time are in
+ * memory. A target -100 does not count. Any other target outside [0, vocab) fails with TG_ERR_DATA.
  *
  * On data-parallel ranks, each of which has a part of the batch, use the sum, and give tg_grads_finalize the number
  * of tokens, so that it divides by that of all ranks. The mean of a batch that is declared TG_SHARD(0) on dp fails
@@ -90,7 +90,8 @@ TG_API tg_tensor *tg_gpt_logits(tg_module *gpt, tg_tape *t, tg_tensor *ids);
 TG_API tg_tensor *tg_gpt_loss(tg_module *gpt, tg_tape *t, tg_tensor *ids, tg_tensor *target,
                               tg_loss_reduction reduction);
 
-/* A key-value cache for generation: for one batch of sequences and 1 to the model's number of positions.
+/* A key-value cache for generation: for one batch of sequences, with room for `positions` tokens each, from 1 to the
+ * model's number of positions.
  * Tensor-parallel ranks each hold their heads, and all must make the same calls. tg_gpt_cache_new returns NULL on
  * error. It fails with TG_ERR_STATE under sequence parallelism, because a single token cannot be split: make the
  * groups of the model without it. tg_gpt_cache_length returns the number of positions in use. */

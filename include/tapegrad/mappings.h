@@ -12,11 +12,11 @@ extern "C" {
 
 /* ---- Mappings (recorded on the tape) ---- */
 
-/* Each mapping converts the placement on c's axis, and leaves every other axis alone. The comment on its right has
- * the conversion in the letters of placement.h (TG_I, TG_R, TG_P, TG_V; Vd is a shard of dim d), and then what its
- * backward does, if that moves or selects data. Backward is an op itself. Communication starts at once. The result may
- * be in flight until it is read. It is contiguous, or a view of x if no data moves; x may have any strides. On a group
- * of one rank a mapping returns x itself. c NULL fails with TG_ERR_ARGUMENT, a wrong placement of x with
+/* Each mapping converts the placement on c's axis, and leaves every other axis alone. The comment on its right has the
+ * conversion in the letters of placement.h (TG_I, TG_R, TG_P, TG_V; Vd is a shard of dim d), and then what its backward
+ * does, if that moves or selects data. Backward is an op itself. Communication starts at once. The result may be in
+ * flight (work.h) until it is read. It is contiguous, or a view of x if no data moves; x may have any strides. On a
+ * group of one rank a mapping returns x itself. c NULL fails with TG_ERR_ARGUMENT, a wrong placement of x with
  * TG_ERR_PLACEMENT. d is a dim; negative d counts from the end. */
 
 /* Exchanges rows of dim 0: send_counts[r] rows go to rank r, and recv_counts[r] rows come from it. Both NULL: equal
@@ -35,12 +35,12 @@ TG_API tg_tensor *tg_reshard(tg_tape *t, tg_tensor *x, int cat, int split, tg_co
 /* V -> V: rank r gets the x of rank r - 1, and rank 0 that of the last rank; backward moves gradients the other way. */
 TG_API tg_tensor *tg_shift(tg_tape *t, tg_tensor *x, tg_comm *c);
 TG_API tg_tensor *tg_broadcast(tg_tape *t, tg_tensor *x, int root, tg_comm *c); /* V -> I   gradient on the root */
-TG_API tg_tensor *tg_all_reduce_max(tg_tape *t, tg_tensor *x, tg_comm *c);      /* V -> I, refused with gradient */
+TG_API tg_tensor *tg_all_reduce_max(tg_tape *t, tg_tensor *x, tg_comm *c);      /* V -> I; x must need no gradient */
 TG_API tg_tensor *tg_as_partial(tg_tape *t, tg_tensor *x, tg_comm *c);          /* V -> P */
 TG_API tg_tensor *tg_as_opaque(tg_tape *t, tg_tensor *x, tg_comm *c);           /* Vd -> V */
 TG_API tg_tensor *tg_as_shard(tg_tape *t, tg_tensor *x, int d, tg_comm *c);     /* V -> Vd, equal local sizes */
-TG_API tg_tensor *tg_i_to_p(tg_tape *t, tg_tensor *x, tg_comm *c);              /* I -> P: x / n */
-TG_API tg_tensor *tg_r_to_i(tg_tape *t, tg_tensor *x, tg_comm *c);              /* R -> I   g / n */
+TG_API tg_tensor *tg_i_to_p(tg_tape *t, tg_tensor *x, tg_comm *c);              /* I -> P; the result is x / n */
+TG_API tg_tensor *tg_r_to_i(tg_tape *t, tg_tensor *x, tg_comm *c);              /* R -> I   gradient / n */
 
 /* Replaces x[0] to x[n - 1] on every rank by copies of rank 0's tensors, which the tape owns. Before the call x[] may
  * be anything on the other ranks. The results are I on c's axes (on every axis if c is the world of the grid). On other

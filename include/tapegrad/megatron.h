@@ -1,7 +1,8 @@
 /* Functions under Megatron-Core's names, for programs that are ported from it: mappings of tensor and sequence
  * parallelism, utilities, attributes of parameters, and layers for inference.
  *
- * I, R, P and V are TG_I, TG_R, TG_P and TG_V of placement.h; V0 is a shard of dim 0. */
+ * I, R, P and V are TG_I, TG_R, TG_P and TG_V of placement.h; V0 is a shard of dim 0. Results belong to the tape; on
+ * error they are inert. */
 #ifndef TAPEGRAD_MEGATRON_H
 #define TAPEGRAD_MEGATRON_H
 
@@ -36,7 +37,8 @@ TG_API tg_tensor *tg_reduce_scatter_to_sp(tg_tape *t, tg_tensor *x, tg_comm *c, 
 TG_API tg_tensor *tg_all_gather_last_dim(tg_tape *t, tg_tensor *x, tg_comm *c);     /* V last -> R   reduce-scatter */
 TG_API tg_tensor *tg_reduce_scatter_last_dim(tg_tape *t, tg_tensor *x, tg_comm *c); /* P -> V last   all-gather */
 
-/* [n/t, H] V0 -> [n, H/t] V1, and back. x is viewed as [rows, last dim]. */
+/* Exchange shards of rows for shards of columns: [n/t, H] V0 -> [n, H/t] V1, and back; t is the size of c. x is viewed
+ * as [rows, last dim]. */
 TG_API tg_tensor *tg_all_to_all_sp2hp(tg_tape *t, tg_tensor *x, tg_comm *c);
 TG_API tg_tensor *tg_all_to_all_hp2sp(tg_tape *t, tg_tensor *x, tg_comm *c);
 
@@ -45,32 +47,37 @@ TG_API tg_tensor *tg_all_to_all_hp2sp(tg_tape *t, tg_tensor *x, tg_comm *c);
 /* Splits x's last dim in n equal parts and fills out[n] with views, or with contiguous copies. Fails with
  * TG_ERR_SHAPE if the size is not a multiple of n. */
 TG_API tg_status tg_split_last_dim(tg_tape *t, tg_tensor *x, int n, bool contiguous, tg_tensor **out);
-/* Cut x, the same on every rank, into 1-D parts of its elements in row-major order, and join them again. The last
- * parts may be shorter. numel is the number of elements of the whole. */
+/* tg_split_1d cuts x, which is the same on every rank, and returns this rank's part of its elements in row-major order:
+ * [ceil(numel / n)] on n ranks, less on the last ones if numel is not a multiple of n. tg_gather_1d joins the parts
+ * again: [numel], where numel is the number of elements of the whole. */
 TG_API tg_tensor *tg_split_1d(tg_tape *t, tg_tensor *x, tg_comm *c);
 TG_API tg_tensor *tg_gather_1d(tg_tape *t, tg_tensor *x, int64_t numel, tg_comm *c);
 /* Sets [*first, *last) to the rows of a vocabulary that rank `rank` of n ranks has. first and last may be NULL. Fails
  * with TG_ERR_SHAPE if vocab is not a multiple of n. */
 TG_API tg_status tg_vocab_range(tg_ctx *ctx, int64_t vocab, int rank, int n, int64_t *first, int64_t *last);
 
-/* Reads Megatron-Core's attributes tensor_model_parallel, partition_dim and partition_stride off x's placement. They
- * are false, -1 and 1 if x is not a shard over tp (etp). dim and stride may be NULL. */
+/* Returns Megatron-Core's attribute tensor_model_parallel of x, and sets *dim to partition_dim and *stride to
+ * partition_stride, as x's placement gives them. They are false, -1 and 1 if x is not a shard over tp (etp). dim and
+ * stride may be NULL. */
 TG_API bool tg_tp_attributes(const tg_tensor *x, int *dim, int *stride);
-/* Whether x repeats what rank 0 of tp (etp for an expert) has. False for shards, and on rank 0. */
+/* Returns whether this rank's x is a copy of that of rank 0 of tp (etp for an expert): false for shards, and on rank
+ * 0. */
 TG_API bool tg_is_tp_duplicate(const tg_parallel *p, const tg_tensor *x);
 
 /* ---- Layers of a model that only runs forward ---- */
 
 typedef struct tg_inference_opts {
     size_t size;
-    double std, norm_eps;     /* standard deviation of the layer's own weight; eps of the norm, column. 0: 0.02, 1e-6 */
-    tg_tensor *weight, *norm; /* tied, for example a trained model's; NULL: the layer makes its own. norm: column */
+    double std, norm_eps;     /* standard deviation of the layer's own weight, 0: 0.02; eps of the norm, 0: 1e-6 */
+    /* Tied parameters, for example a trained model's. NULL: the layer makes its own. norm and norm_eps are for the
+     * column layer only, and std must be 0 with a weight (TG_ERR_ARGUMENT). */
+    tg_tensor *weight, *norm;
 } tg_inference_opts;
 #define TG_INFERENCE(...) (&(tg_inference_opts){.size = sizeof(tg_inference_opts), __VA_ARGS__})
 
 /* Create linear layers for inference, without bias; they keep nothing for backward. Column: x [s/n, b, in] V0 -> RMS
  * norm ("norm" [in]), gather, product -> [s, b, out/n]. Row: product, reduce-scatter -> [s/n, b, out] V0. Fail with
- * TG_ERR_STATE if tp has several ranks but no sequence parallelism. opts may be NULL. */
+ * TG_ERR_STATE if tp has several ranks but no sequence parallelism. opts may be NULL. Inert on error. */
 TG_API tg_module *tg_nn_inference_column(const tg_parallel *p, int64_t in, int64_t out, const tg_inference_opts *opts);
 TG_API tg_module *tg_nn_inference_row(const tg_parallel *p, int64_t in, int64_t out, const tg_inference_opts *opts);
 /* Goes from the row layer of one block to the column layer of the next: adds row's output to *residual, sets

@@ -10,15 +10,15 @@ extern "C" {
 #endif
 
 /* Creates a communicator of host's ranks over NCCL. It is collective over these ranks, and so is tg_comm_free. Every
- * rank's context is on device "cuda", each on a GPU of its own. The caller keeps host (of threads, processes or
- * MPI), which must outlive the result. It carries NCCL's id, and every call is compared over it before data moves,
- * so errors are those of comm.h.
+ * rank's context is on device "cuda", each on a GPU of its own. The caller keeps `host`, a communicator of
+ * threads, processes or MPI, which must outlive the result. It carries NCCL's id. Before data moves, the ranks compare
+ * every call over it, so errors are those of comm.h.
  *
- * A call is queued after the work already given to the rank's GPU, and returns at once. Reading a result makes the
- * GPU wait, not the host. A rank that never makes the call is therefore reported when a host waits: at an explicit
- * read, or two resets of a tape later. NCCL computes the sums. Two runs of one configuration give the same bits.
- * 16-bit sums are rounded at each rank, and MAX and MIN ignore NaN. Sends and receives outside a batch wait for each
- * other in the order of the rank's calls, so a ring of sends needs a batch. Each communicator has its own stream.
+ * A call is queued after the work already given to the rank's GPU, and returns at once. A kernel that reads a result
+ * waits on the GPU, not the host. A rank that never makes the call is therefore reported when a host waits: when a
+ * value is read, or two resets of a tape later. NCCL computes the sums. Two runs of one configuration give the same
+ * bits. 16-bit sums are rounded at each rank, and MAX and MIN ignore NaN. Sends and receives outside a batch wait for
+ * each other in the order of the rank's calls, so a ring of sends needs a batch. Each communicator has its own stream.
  * Groups that all ranks split off at once share the resources (channels, buffers, proxy) of their parent: a rank's
  * kernels on these groups run one after another, in the order of its calls, which must be the same on all ranks.
  *

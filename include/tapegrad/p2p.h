@@ -31,8 +31,9 @@ typedef struct tg_p2p_ops {
      * rank. */
     int (*send)(void *state, const void *data, size_t bytes, int to, int tag, void *token);
     int (*receive)(void *state, void *data, size_t capacity, int from, int tag, void *token);
-    /* calls completed for every operation that completed since the last poll */
+    /* Calls `completed` once for each operation that was completed since the last poll. */
     int (*poll)(void *state, tg_p2p_completed_fn completed);
+    /* Writes the text of an error number, at most n bytes with the terminating 0. */
     void (*explain)(void *state, int error, char *buf, size_t n);
     /* Frees state. Calls completed, with 0 bytes, for each receive that has not completed. The layer may keep the
      * memory of unfinished sends forever. quiet: every rank has sent its last message. If it is false, more messages

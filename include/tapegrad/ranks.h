@@ -8,7 +8,8 @@
 extern "C" {
 #endif
 
-/* The function that each rank runs. ctx and world belong to the rank; both are freed after the function returns. */
+/* The function that each rank runs. arg is that of tg_ranks_run. ctx and world belong to the rank; both are freed after
+ * the function returns. */
 typedef tg_status (*tg_rank_fn)(void *arg, tg_ctx *ctx, tg_comm *world);
 
 typedef struct tg_ranks_opts {

@@ -31,7 +31,7 @@ typedef struct tg_transfer {
 } tg_transfer;
 
 /* Operations of a transport. `state` is one rank's end of one group. The context's thread calls every slot. A slot
- * that fails calls tg_ctx_fail. Every wait ends at the context's deadline. */
+ * that fails calls tg_ctx_fail. Every wait ends at the context's deadline at the latest (tg_ctx_deadline). */
 typedef struct tg_comm_ops {
     size_t size;
     const char *name; /* returned by tg_comm_transport */
@@ -46,7 +46,7 @@ typedef struct tg_comm_ops {
      * ranks, on all of them, before it moves data. */
     tg_status (*start)(tg_ctx *ctx, void *state, const tg_transfer *call, void **request);
     bool (*test)(tg_ctx *ctx, void *state, void *request); /* advances the call; returns true if it is done or failed */
-    tg_status (*wait)(tg_ctx *ctx, void *state, void *request);
+    tg_status (*wait)(tg_ctx *ctx, void *state, void *request); /* returns when the call is done or has failed */
     /* Ends a request, done or not. After it returns, nothing accesses the call's memory. A call that cannot finish
      * is aborted together with the group. Never fails. */
     void (*drop)(tg_ctx *ctx, void *state, void *request);
@@ -64,7 +64,8 @@ typedef struct tg_comm_ops {
     tg_status (*batch)(tg_ctx *ctx, void *state, bool open);
     /* Reports that this rank will miss a call: peers that wait must fail. */
     void (*abort)(tg_ctx *ctx, void *state, const char *why);
-    tg_status (*recover)(tg_ctx *ctx, void *state, int *rank, int *size); /* NULL: an abort is permanent */
+    /* Restarts the group with the remaining ranks, and sets *rank and *size. NULL: an abort is permanent. */
+    tg_status (*recover)(tg_ctx *ctx, void *state, int *rank, int *size);
     /* Called while the host waits for something else, such as a device. `waited` is the number of seconds so far; a
      * negative value means that the wait has ended. Advances pending calls. Fails if the group has failed, or if the
      * request (NULL: none) can no longer finish. Never blocks. */
