@@ -103,7 +103,7 @@ TG_API bool tg_symmetric_take(tg_symmetric *s, tg_tape *t, const tg_dtype *dtype
 
 /* ---- The record ---- */
 
-/* tg_comm_record writes the last calls (256 or more) of every rank of this node as text or JSON, for the search of a
+/* tg_comm_record writes the last calls (256 or more) of every rank of this node as text or JSON, to find the cause of a
  * deadlock: sequence number, group, kind, dtype, count, reduction, root, call site, state, and each rank's present
  * activity. The number counts the collectives of a group from 1; a send or a receive has the number of the next
  * collective. tg_comm_record_dump writes this rank's view to an open file descriptor; it may be called from a signal

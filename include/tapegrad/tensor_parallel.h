@@ -94,11 +94,12 @@ typedef struct tg_parallel_linear_opts {
     int strides;           /* blocks of the sharded dim, each divided over all ranks: 2 for gate and up, 3 for q, k, v.
                               0: 1 */
     bool gather_output;    /* column: the output is [.., out] I instead of [.., out/n] V */
-    bool input_is_whole;   /* row: x is I, and the layer scatters it; not with sequence parallelism */
+    bool input_is_whole;   /* row: x is I, and the layer scatters it; not with sequence parallelism (TG_ERR_STATE) */
     bool skip_bias_add;    /* do not add the bias: the caller does (tg_parallel_linear_pair); with no_bias:
                               TG_ERR_ARGUMENT */
     /* The axis whose ranks divide the layer: TG_TP (0), or TG_CP or TG_DP for a layer of another group; TG_ETP with
-     * expert. Under TG_RNG_MEGATRON, whose streams differ over tp only, a layer of TG_CP or TG_DP draws no weight. */
+     * expert. Under TG_RNG_MEGATRON, whose streams differ over tp only, a layer of TG_CP or TG_DP that would draw a
+     * weight fails with TG_ERR_ARGUMENT. */
     tg_axis axis;
     int sequence_parallel; /* over axis. > 0: on; < 0: off; 0: as p's for TG_TP, else off. No effect with one rank */
     tg_tensor *weight;     /* tied weight, [out/n, in] (column) or [out, in/n] (row); NULL: the layer makes its own */
@@ -106,7 +107,8 @@ typedef struct tg_parallel_linear_opts {
     bool no_init;          /* leave the weight 0; it is placed all the same */
     bool no_dgrad_reduce;  /* column only: x is R, and its gradient stays PARTIAL; the caller reduces it. Under sequence
                               parallelism, and in a row layer: TG_ERR_ARGUMENT */
-    bool expert;           /* a layer of the expert grid; axis must be 0 or TG_ETP, which mean the same */
+    bool expert;           /* a layer of the expert grid; axis must be 0 or TG_ETP, which mean the same. On several ranks a
+                              row layer needs skip_bias_add or no_bias (TG_ERR_STATE) */
     bool fused_wgrad;      /* as in tg_linear_grad_opts */
     int deferred_wgrads;   /* how many weight gradients may wait for tg_wgrads_drain. 0: none; TG_NONE: no limit */
 } tg_parallel_linear_opts;
@@ -136,7 +138,7 @@ typedef struct tg_vocab_embedding_opts {
 
 /* Creates the layer that Megatron-Core calls VocabParallelEmbedding: ids [b, s] -> [s, b, hidden], and ids [n] ->
  * [n, hidden]; I or V0 (this rank's rows of dim 0). weight [vocab, hidden] is V0, drawn with standard deviation std. A
- * vocab that is not a multiple of n fails with TG_ERR_SHAPE. opts may be NULL. Inert on error. */
+ * vocab that is not a multiple of the ranks of axis fails with TG_ERR_SHAPE. opts may be NULL. Inert on error. */
 TG_API tg_module *tg_nn_vocab_embedding(const tg_parallel *p, int64_t vocab, int64_t hidden, double std,
                                         const tg_vocab_embedding_opts *opts);
 /* Runs a column or row layer once, with this weight, [out/n, in] or [out, in/n] (NULL: the module's own). gather_output

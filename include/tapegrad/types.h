@@ -218,7 +218,8 @@ typedef enum tg_reduce_op { TG_REDUCE_SUM, TG_REDUCE_MAX, TG_REDUCE_MIN, TG_REDU
 /* Forms of a report. DOT is the graph language of Graphviz. */
 typedef enum tg_format { TG_TEXT, TG_JSON, TG_DOT } tg_format;
 
-/* What memory is used for. */typedef enum tg_category {
+/* What memory is used for. */
+typedef enum tg_category {
     TG_MEM_PARAMETER,
     TG_MEM_GRADIENT,
     TG_MEM_OPTIMIZER,
