@@ -107,8 +107,8 @@ typedef struct tg_parallel_linear_opts {
     bool no_init;          /* leave the weight 0; it is placed all the same */
     bool no_dgrad_reduce;  /* column only: x is R, and its gradient stays PARTIAL; the caller reduces it. Under sequence
                               parallelism, and in a row layer: TG_ERR_ARGUMENT */
-    bool expert;           /* a layer of the expert grid; axis must be 0 or TG_ETP, which mean the same. On several ranks a
-                              row layer needs skip_bias_add or no_bias (TG_ERR_STATE) */
+    bool expert;           /* a layer of the expert grid; axis must be 0 or TG_ETP, which mean the same. On several
+                              ranks a row layer needs skip_bias_add or no_bias (TG_ERR_STATE) */
     bool fused_wgrad;      /* as in tg_linear_grad_opts */
     int deferred_wgrads;   /* how many weight gradients may wait for tg_wgrads_drain. 0: none; TG_NONE: no limit */
 } tg_parallel_linear_opts;
