@@ -31,8 +31,8 @@ tg_status tg_check(tg_ctx *ctx, const tg_tensor *x, const char *what) {
 tg_ctx *tg_ctx_of(const tg_tensor *x) { return x ? x->ctx : NULL; }
 int tg_ndim(const tg_tensor *x) { return tg_is_alive(x) ? x->ndim : 0; }
 
-/* Returns entry i of v, which has one entry per dim of x; i < 0 counts from the end. Returns -1 if x is not alive or i is
- * out of range. */
+/* Returns entry i of v, which has one entry per dim of x; i < 0 counts from the end. Returns -1 if x is not alive or i
+ * is out of range. */
 static int64_t entry(const tg_tensor *x, const int64_t *v, int i) {
     if (!tg_is_alive(x)) return -1;
     if (i < 0) i += x->ndim;

@@ -17,8 +17,8 @@ static tg_status begin_access(tg_tensor *x, const char *who, bool read, const vo
     return tg_storage_need(x->storage, x);
 }
 
-/* Fails if x is one rank's share of a sum: before tg_grads_finalize, the gradient of a tensor that is REPLICATED on an
- * axis. */
+/* Fails if x is one rank's share of a sum. That is the gradient of a tensor that is REPLICATED on an axis, until
+ * tg_grads_finalize. */
 static tg_status check_whole(tg_tensor *x, const char *who) {
     if (TG_LIKELY(!(x->flags & TG_F_PARTIAL))) return TG_OK;
     return tg_fail(x->ctx, TG_ERR_STATE,
