@@ -13,7 +13,7 @@
 typedef struct tg_storage_extra {
     tg_work *work; /* the work that fills the bytes; NULL: none is in flight */
     struct tg_storage_extra *next_free;
-    void (*release)(void *user); /* called when the storage ends; NULL: nothing is */
+    void (*release)(void *user); /* called when the storage ends; may be NULL */
     /* Recreates the bytes after they were discarded (tg_discard_with). */
     tg_status (*refill)(void *user, tg_ctx *ctx, void *dst, size_t bytes);
     uint32_t version; /* version of the storage when refill was set; refill is invalid after a later write */

@@ -1,5 +1,5 @@
 /* Sharded inputs of recomputations (tg_recompute with .distribute). Such an input has the same values on every rank of
- * a group. Each rank keeps only its part of the elements. The parts are gathered when the second run reads the input. */
+ * a group. Each rank keeps only its part of the elements. Reading the input in the second run gathers the parts. */
 #include <tapegrad/comm.h>
 
 #include "base/host_memory.h"
