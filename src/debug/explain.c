@@ -309,11 +309,13 @@ static tg_status explain(text *s, tg_tape *t, tg_tensor *root, tg_tensor *x) {
         SAY(s, "%s needs no gradient: %s.\n", what,
             !x->tape || x->flags & TG_F_LEAF
                 ? "it is a leaf for which tg_set_requires_grad was not called"
-                : "it was recorded in no-grad mode, its op is not differentiable, or none of the op's inputs needs one");
+                : "it was recorded in no-grad mode, its op is not differentiable, or none of the op's inputs needs "
+                  "one");
     } else if (!to || !(root->flags & TG_F_REQUIRES_GRAD)) {
         SAY(s, "%s gets no gradient: the root depends on nothing that needs one%s.\n", what,
-            root->tape && !(root->flags & TG_F_LEAF) ? ", or was recorded in no-grad mode, or its op is not differentiable"
-                                                     : "");
+            root->tape && !(root->flags & TG_F_LEAF)
+                ? ", or was recorded in no-grad mode, or its op is not differentiable"
+                : "");
     } else if (!from || (!(nodes = mark_path(t, from, to, &on_path)) && from != to)) {
         SAY(s, "On this tape, the root does not depend on %s.\n", what);
         if (from)
