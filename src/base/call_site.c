@@ -15,6 +15,7 @@ bool tg_site_is_own(const void *site) {
     return first && at >= first && at < end;
 }
 
+/* Returns the part of a path after its last slash. */
 static const char *base_name(const char *path) {
     const char *slash = strrchr(path, '/');
     return slash ? slash + 1 : path;
@@ -24,16 +25,16 @@ static const char *base_name(const char *path) {
 #include <elfutils/libdwfl.h>
 #include <unistd.h>
 
-/* Only debug information inside the program's own files is used: a search for separate debug files could access a
- * network. */
+/* Refuses to search for separate debug files, because such a search could access a network. Only debug information
+ * inside the program's own files is used. */
 static int no_search(Dwfl_Module *module, void **data, const char *name, Dwarf_Addr base, const char *file,
                      const char *link, GElf_Word crc, char **found) {
     (void)module, (void)data, (void)name, (void)base, (void)file, (void)link, (void)crc, (void)found;
     return -1;
 }
 
-/* Writes "file.c:12". Opens the debug information for every call, which takes half a millisecond, so that no file
- * descriptor stays open. */
+/* Writes "file.c:12", or returns false if there is no debug information. Opens the debug information anew in every
+ * call, which takes half a millisecond, so that no file descriptor stays open. */
 static bool describe_line(const void *site, char *buf, size_t n, size_t *at) {
     static const Dwfl_Callbacks callbacks = {.find_elf = dwfl_linux_proc_find_elf, .find_debuginfo = no_search};
     Dwfl *process = dwfl_begin(&callbacks);

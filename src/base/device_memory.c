@@ -1,5 +1,5 @@
-/* Takes blocks of the device's memory within the caller's limit, and records the error that says what holds the
- * memory. */
+/* Takes blocks of the device's memory within the caller's limit, and records the out-of-memory error, which lists what
+ * holds the memory. */
 #include "base/device_memory.h"
 
 #include <stdio.h>
@@ -7,7 +7,7 @@
 #include "base/host_memory.h"
 #include "base/runtime.h"
 
-size_t tg_memory_room(const tg_ctx *ctx) {
+size_t tg_memory_available(const tg_ctx *ctx) {
     const tg_runtime *r = tg_runtime_of(ctx);
     if (TG_LIKELY(r->memory_limit == 0)) return SIZE_MAX;
     tg_memory_info m = TG_MEMORY_INFO();
@@ -34,5 +34,5 @@ tg_status tg_memory_fail(tg_ctx *ctx, size_t bytes, const char *what) {
 }
 
 tg_block *tg_take_block(tg_ctx *ctx, size_t bytes, tg_category category) {
-    return bytes <= tg_memory_room(ctx) ? tg_heap_alloc(tg_runtime_of(ctx)->heap, bytes, category) : NULL;
+    return bytes <= tg_memory_available(ctx) ? tg_heap_alloc(tg_runtime_of(ctx)->heap, bytes, category) : NULL;
 }

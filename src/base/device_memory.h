@@ -5,7 +5,7 @@
 #include "base/heap.h"
 
 /* Returns how many bytes the limit leaves after the live blocks and the workspaces; SIZE_MAX if there is no limit. */
-size_t tg_memory_room(const tg_ctx *ctx);
+size_t tg_memory_available(const tg_ctx *ctx);
 /* Records TG_ERR_MEMORY for a request of this many bytes and lists what holds the memory. `what` follows the word
  * "bytes" in the message; it may be "". */
 tg_status tg_memory_fail(tg_ctx *ctx, size_t bytes, const char *what);

@@ -4,7 +4,7 @@
 
 #include <tapegrad/types.h>
 
-/* Returns the bytes of one element; 0 for the 4-bit format, which no op takes. */
+/* Returns the bytes of one element; 0 for TG_DTYPE_DEFAULT and for the 4-bit format, which no op takes. */
 static inline size_t tg_dtype_size(tg_dtype d) {
     static const uint8_t size[TG_DTYPE_COUNT] = {0, 4, 8, 2, 2, 8, 4, 1, 1, 1, 1, 1, 0};
     return size[d];

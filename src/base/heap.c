@@ -7,12 +7,13 @@
 #include "base/shadow.h"
 #include "base/tlsf.h"
 
-/* Blocks of up to SMALL units are cut from chunks. A released one waits in a list of its size for the next request
- * of that size. It never returns to the bins, so small blocks do not cut the large free ranges into pieces. Their
- * descriptors need no neighbors and lie in the order in which the blocks were cut. */
+/* Blocks of up to SMALL units are cut from chunks of CHUNK units. A released small block waits in a list of its size
+ * for the next request of that size. It never returns to the bins of tlsf.h, so small blocks do not cut the large free
+ * ranges into pieces. Descriptors of small blocks have no links to neighbors. They lie in arrays of CARVED, in the
+ * order in which the blocks were cut. */
 enum { SMALL = 16, CHUNK = 1024, ARENAS = 256, CARVED = 100 };
 
-static const size_t LARGEST = (size_t)1 << 45;
+static const size_t LARGEST = (size_t)1 << 45; /* bytes; within the range of the bins */
 
 /* Memory that the heap does not own. */
 typedef struct adopted {
@@ -22,6 +23,7 @@ typedef struct adopted {
     struct adopted *next;
 } adopted;
 
+/* Descriptors of small blocks. */
 typedef struct carved {
     struct carved *next;
     tg_block block[CARVED];
@@ -34,9 +36,9 @@ struct tg_heap {
     int64_t by_category[TG_MEM_CATEGORIES], peak_by_category[TG_MEM_CATEGORIES];
     void (*on_peak)(void *user);
     void *on_peak_user;
-    int64_t notify; /* on_peak is called when live reaches this */
-    tg_range *chunk;
-    size_t used; /* units of the chunk that are in use */
+    int64_t notify;  /* on_peak is called when live reaches this */
+    tg_range *chunk; /* the chunk that small blocks are being cut from; NULL: none yet */
+    size_t used;     /* units of the chunk that have been cut */
     carved *carved, *carved_last;
     int n_carved; /* number of blocks in carved_last */
     tg_tlsf tlsf;
@@ -45,9 +47,9 @@ struct tg_heap {
     int capturing;          /* number of the arena that new blocks come from; 0: none */
     tg_heap *outer;         /* in an arena: the heap that its segments come from */
     tg_block *borrowed;     /* in an arena: the blocks of `outer` that are its segments, linked */
-    tg_block *pin;
-    uint8_t number;
-    bool ended; /* in an arena: its graph has been freed */
+    tg_block *pin;          /* in an arena: the block of tg_heap_arena_pin; NULL: none */
+    uint8_t number;         /* in an arena: its number; 0: not an arena */
+    bool ended;             /* in an arena: its captured step has been freed */
     adopted *adopted;
 };
 
@@ -61,6 +63,7 @@ tg_heap *tg_heap_new(const tg_heap_source *source) {
 
 static void arena_free(tg_heap *a);
 
+/* Unlinks the entry that *at points to, calls its end function, and frees it. */
 static void adopted_end(tg_heap *h, adopted **at) {
     adopted *a = *at;
     *at = a->next;
@@ -126,7 +129,7 @@ static tg_block *carve(tg_heap *h, size_t units) {
 }
 
 /* Returns the block that was cut after b. Its data is NULL if there is none. */
-static const tg_block *carved_behind(const tg_block *b) {
+static const tg_block *next_carved(const tg_block *b) {
     b++;
     return b->link && !b->data ? b->link : b;
 }
@@ -146,14 +149,16 @@ static inline void small_give(tg_heap *h, tg_block *b, size_t units) {
 
 /* ---- Live and peak ---- */
 
-static int64_t next_notice(const tg_heap *h) {
+/* Returns the live bytes at which on_peak is called next. The step of 1/64 bounds the number of calls while a peak
+ * grows block by block. */
+static int64_t next_notify(const tg_heap *h) {
     return h->peak + h->peak / 64;
 }
 
 static void peak_passed(tg_heap *h) {
     h->peak = h->live;
     if (!h->on_peak || h->live < h->notify) return;
-    h->notify = next_notice(h);
+    h->notify = next_notify(h);
     h->on_peak(h->on_peak_user);
 }
 
@@ -182,13 +187,13 @@ void tg_heap_stats(const tg_heap *h, tg_memory_info *out) {
 
 void tg_heap_reset_peak(tg_heap *h) {
     h->peak = h->live;
-    h->notify = next_notice(h);
+    h->notify = next_notify(h);
 }
 
 void tg_heap_on_peak(tg_heap *h, void (*fn)(void *user), void *user) {
     h->on_peak = fn;
     h->on_peak_user = user;
-    h->notify = next_notice(h);
+    h->notify = next_notify(h);
 }
 
 /* ---- Blocks ---- */
@@ -198,6 +203,7 @@ static tg_block *range_take(tg_heap *h, size_t units) {
     return r ? &r->block : NULL;
 }
 
+/* Returns whether tensors of the category live longer than a step, so that their memory must not come from an arena. */
 static bool outlives_steps(tg_category c) { return c != TG_MEM_TEMPORARY && c != TG_MEM_SAVED; }
 
 tg_block *tg_heap_alloc(tg_heap *h, size_t bytes, tg_category category) {
@@ -236,6 +242,7 @@ static void give_adopted(tg_heap *h, tg_block *b) {
     tg_tlsf_descriptor_give(&h->tlsf, (tg_range *)b);
 }
 
+/* Returns the heap that b was cut from: h or one of its arenas. */
 static inline tg_heap *heap_of(tg_heap *h, const tg_block *b) { return b->arena ? h->arena[b->arena] : h; }
 
 void tg_block_hold(tg_block *b) {
@@ -397,7 +404,7 @@ void tg_block_categorize(tg_heap *h, tg_block *b, tg_category category) {
 
 static void each_carved(const tg_block *chunk, void (*fn)(void *user, const tg_block *b), void *user) {
     for (const tg_block *b = chunk->link; b && b->data >= chunk->data && b->data < chunk->data + chunk->bytes;
-         b = carved_behind(b))
+         b = next_carved(b))
         if (b->state == TG_BLOCK_LIVE) fn(user, b);
 }
 

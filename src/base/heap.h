@@ -1,6 +1,7 @@
-/* The caching allocator: bytes of one device, in blocks that are cut from large segments. Segments are kept until
- * the heap is freed, so memory that was touched once stays mapped. Blocks are found by two-level segregated fit
- * (Masmano et al., ECRTS 2004). Their descriptors lie outside the bytes, so the same code serves device memory. */
+/* The caching allocator of one device's memory. It cuts blocks from large segments, which it keeps until the heap is
+ * freed, so memory that was touched once stays mapped. Free memory is found by two-level segregated fit (Masmano et
+ * al., ECRTS 2004). The descriptors of blocks lie outside the memory that they describe, so the same code serves memory
+ * that the host cannot access. */
 #ifndef TG_MEMORY_H
 #define TG_MEMORY_H
 
@@ -16,22 +17,23 @@ typedef struct tg_heap_source {
     void *(*host)(void *user, size_t bytes); /* memory for descriptors */
     void (*host_free)(void *user, void *p, size_t bytes);
     void *user;
-    bool on_host;         /* a memory checker may be notified about the segments: shadow.h */
-    size_t segment_bytes; /* smallest size of a segment; 0: 64 MiB, with smaller ones at first */
+    bool on_host;         /* the host can access the segments, so a memory checker is notified (shadow.h) */
+    size_t segment_bytes; /* size up to which segments grow: the first has 2 MiB, each next twice that; 0: 64 MiB */
 } tg_heap_source;
 
-tg_heap *tg_heap_new(const tg_heap_source *source); /* NULL: out of memory */
-void tg_heap_free(tg_heap *h);
+tg_heap *tg_heap_new(const tg_heap_source *source); /* copies *source; NULL: out of memory */
+void tg_heap_free(tg_heap *h); /* h may be NULL */
 /* Returns a 64-byte aligned block of at least this many bytes, rounded up to 64, or NULL when there is no more
  * memory. `bytes` may be 0. */
 tg_block *tg_heap_alloc(tg_heap *h, size_t bytes, tg_category category);
-void tg_heap_release(tg_heap *h, tg_block *b);
-/* Returns a block on memory that the heap does not own. end(user) is called when the block has been released and
- * nothing holds or uses it any more, or when the heap is freed. Returns NULL if there is no memory to record the
- * block. */
+void tg_heap_release(tg_heap *h, tg_block *b); /* b may be NULL */
+/* Returns a block that describes `bytes` of memory which the heap does not own. end(user) is called when the block has
+ * been released and nothing holds or uses it any more, or when the heap is freed. Returns NULL if there is no memory
+ * for the descriptor. */
 tg_block *tg_heap_adopt(tg_heap *h, void *data, size_t bytes, tg_category category, void (*end)(void *user),
                         void *user);
-/* Holds a block that is still being read: tg_heap_release takes effect when its last hold ends. */
+/* Holds a block that a work in flight still reads. tg_heap_release then takes effect when the last hold ends
+ * (tg_block_unhold). */
 void tg_block_hold(tg_block *b);
 void tg_block_unhold(tg_heap *h, tg_block *b);
 bool tg_block_held(const tg_block *b);
@@ -41,36 +43,39 @@ void tg_block_categorize(tg_heap *h, tg_block *b, tg_category category);
 /* Fills in the live, peak and reserved bytes and the bytes of each category. */
 void tg_heap_stats(const tg_heap *h, tg_memory_info *out);
 void tg_heap_reset_peak(tg_heap *h);
-/* The function is called whenever the live bytes exceed the peak so far by 1/64 or more, after the block has become
- * live. NULL turns this off. */
+/* Makes the heap call fn(user) each time that the peak of the live bytes has grown by 1/64 since the last such call.
+ * The block that caused the peak is live by then. fn NULL: ends the calls. */
 void tg_heap_on_peak(tg_heap *h, void (*fn)(void *user), void *user);
-/* Visits every live block in address order. */
+/* Calls fn for every live block, in address order, and then for those of each arena. Adopted blocks are left out. */
 void tg_heap_each(const tg_heap *h, void (*fn)(void *user, const tg_block *b), void *user);
 
 /* ---- Captured steps ---- */
 
 /* A captured step takes its memory from an arena, except for what outlives steps (parameters, gradients, buffers).
- * An arena is a heap of its own whose segments are blocks of this heap. Memory returned to it is used again by this
- * step alone. The number of an arena is never 0. The functions return 0 if there is no memory, or if 255 arenas
- * exist already. */
+ * An arena is a heap of its own whose segments are blocks of this heap. Memory that the step returns is used again by
+ * this step alone. */
+
+/* Opens an arena and takes blocks from it until tg_heap_arena_close. Returns its number, from 1 to 255. Returns 0 if
+ * there is no memory, or if 255 arenas exist already. */
 int tg_heap_arena_open(tg_heap *h);
-void tg_heap_arena_close(tg_heap *h, int arena); /* the step has been recorded: takes no more blocks from the arena */
-/* Called when the graph of the arena is freed. Free memory returns to the heap at once, the rest when it is
- * released. */
+/* Takes no more blocks from the arena. Called when its step has been recorded. */
+void tg_heap_arena_close(tg_heap *h, int arena);
+/* Called when the captured step of the arena is freed. Returns the arena's free memory to the heap at once, and the
+ * rest when it is released. */
 void tg_heap_arena_end(tg_heap *h, int arena);
-int64_t tg_heap_arena_bytes(const tg_heap *h, int arena);
-/* Returns a block of the arena that lives exactly as long as the arena. */
+int64_t tg_heap_arena_bytes(const tg_heap *h, int arena); /* bytes of its segments, free ones included */
+/* Returns a block of the arena that lives as long as the arena; NULL: out of memory. At most one call per arena. */
 tg_block *tg_heap_arena_pin(tg_heap *h, int arena, size_t bytes);
 void tg_heap_arena_each(const tg_heap *h, int arena, void (*fn)(void *user, const tg_block *b), void *user);
 /* Returns a live block of the arena that has an owner, or NULL if there is none. */
 tg_block *tg_heap_arena_any(const tg_heap *h, int arena);
-/* Notes that the step being captured uses block b, which lies outside its arena. Returns true the first time, until
- * tg_block_forget_use. A used block is kept, even after its release, until the last graph that uses it has unused
- * it. */
+/* Counts the step being captured as a user of block b. Returns false, and counts nothing, if the step has been counted
+ * already or if b comes from the arena that is open now. A block with users is kept, even after its release, until
+ * tg_block_unuse has been called for each of them. */
 bool tg_heap_arena_use(tg_heap *h, tg_block *b);
-void tg_block_forget_use(tg_block *b);
+void tg_block_forget_use(tg_block *b); /* ends the capture for b, so that another step can be counted */
+void tg_block_unuse(tg_heap *h, tg_block *b); /* a step that used b has been freed */
 int tg_block_arena(const tg_block *b); /* 0: the heap itself */
-void tg_block_unuse(tg_heap *h, tg_block *b);
 
 void tg_block_set_owner(tg_block *b, void *owner); /* the storage that owns the block, for reports */
 void *tg_block_owner(const tg_block *b);

@@ -3,6 +3,7 @@
 
 #include "base/device_memory.h"
 #include "base/runtime.h"
+
 void *tg_host_alloc(tg_ctx *ctx, size_t bytes) {
     tg_runtime *r = tg_runtime_of(ctx);
     const tg_allocator *a = &r->allocator;
@@ -20,15 +21,15 @@ void tg_host_free(tg_ctx *ctx, void *p, size_t bytes) {
     if (p) a->free(a->user, p, bytes);
 }
 
-bool tg_host_grow(tg_ctx *ctx, void **items, int n, int *room, size_t size) {
-    if (n < *room) return true;
-    int more = *room ? 2 * *room : 64;
+bool tg_host_grow(tg_ctx *ctx, void **items, int n, int *capacity, size_t size) {
+    if (n < *capacity) return true;
+    int more = *capacity ? 2 * *capacity : 64;
     void *all = tg_host_alloc(ctx, (size_t)more * size);
     if (!all) return false;
     if (n) memcpy(all, *items, (size_t)n * size);
-    tg_host_free(ctx, *items, (size_t)*room * size);
+    tg_host_free(ctx, *items, (size_t)*capacity * size);
     *items = all;
-    *room = more;
+    *capacity = more;
     return true;
 }
 
@@ -58,13 +59,14 @@ void *tg_workspace(tg_ctx *ctx, int slot, size_t bytes) {
     }
     if (r->workspace[slot].bytes >= bytes && r->workspace[slot].p) return r->workspace[slot].p;
     const tg_allocator *a = &r->allocator;
+    /* A workspace gets 1/8 more than requested, so that slowly growing requests do not reallocate it each time. */
     size_t want = bytes < 4096 ? 4096 : bytes < PTRDIFF_MAX / 2 ? bytes + bytes / 8 : bytes;
     tg_host_free(ctx, r->workspace[slot].p, r->workspace[slot].bytes);
     r->workspace[slot].p = NULL;
     r->workspace[slot].bytes = 0;
-    size_t room = tg_memory_room(ctx);
-    if (want > room) want = bytes;
-    bool fits = want <= room && want < PTRDIFF_MAX;
+    size_t available = tg_memory_available(ctx);
+    if (want > available) want = bytes;
+    bool fits = want <= available && want < PTRDIFF_MAX;
     void *p = fits ? a->alloc(a->user, want, want >= (size_t)2 << 20 ? (size_t)2 << 20 : 4096) : NULL;
     r->host_allocations++;
     if (!p) {
@@ -75,4 +77,3 @@ void *tg_workspace(tg_ctx *ctx, int slot, size_t bytes) {
     r->workspace[slot].bytes = want;
     return p;
 }
-

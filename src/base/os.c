@@ -1,5 +1,5 @@
-/* What the library asks of the operating system: memory, cores and time. Large blocks are mapped, so that they can
- * use huge pages. */
+/* What the library requests from the operating system: memory, the number of cores, and time. Large blocks are mapped,
+ * so that they can use huge pages. */
 #define _GNU_SOURCE /* sched_getaffinity, MAP_ANONYMOUS, MADV_HUGEPAGE */
 #include "base/os.h"
 
@@ -20,10 +20,10 @@ static size_t whole_pages(size_t bytes) {
 static void *map(size_t bytes) {
     if (bytes > SIZE_MAX / 2) return NULL;
     bytes = whole_pages(bytes);
-    size_t room = bytes + HUGE_PAGE;
-    char *p = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    size_t mapped = bytes + HUGE_PAGE;
+    char *p = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED) return NULL;
-    size_t before = (HUGE_PAGE - (uintptr_t)p % HUGE_PAGE) % HUGE_PAGE, after = room - before - bytes;
+    size_t before = (HUGE_PAGE - (uintptr_t)p % HUGE_PAGE) % HUGE_PAGE, after = mapped - before - bytes;
     if (before) munmap(p, before);
     if (after) munmap(p + before + bytes, after);
     madvise(p + before, bytes, MADV_HUGEPAGE); /* only a hint: if it fails, the memory works just as well */
@@ -51,8 +51,8 @@ tg_allocator tg_system_allocator(void) {
 }
 
 int tg_system_cores(void) {
-    enum { MOST_CORES = 1 << 16 };
-    size_t set[MOST_CORES / 8 / sizeof(size_t)];
+    enum { MAX_CORES = 1 << 16 };
+    size_t set[MAX_CORES / 8 / sizeof(size_t)];
     long online = sysconf(_SC_NPROCESSORS_ONLN);
     int allowed =
         sched_getaffinity(0, sizeof set, (cpu_set_t *)set) == 0 ? CPU_COUNT_S(sizeof set, (cpu_set_t *)set) : 0;

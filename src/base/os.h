@@ -1,16 +1,17 @@
-/* What the library asks of the operating system: memory, the number of cores, the time, and how to spin. */
+/* What the library requests from the operating system: memory, the number of cores, and time. Also how to spin. */
 #ifndef TG_SYSTEM_H
 #define TG_SYSTEM_H
 
 #include <tapegrad/types.h>
 
-/* The allocator of a context whose config names none. */
+/* Returns the allocator of a context whose config names none. */
 tg_allocator tg_system_allocator(void);
 /* Returns the number of cores that this process may run on; at least 1. */
 int tg_system_cores(void);
 double tg_system_now(void); /* seconds on a monotonic clock */
 
-/* Tells the core that this thread spins, so that the core uses less power and its other thread runs faster. */
+/* Tells the core that this thread spins, so that the core uses less power and its other hardware thread runs
+ * faster. */
 static inline void tg_system_pause(void) {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();

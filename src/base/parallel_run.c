@@ -1,4 +1,4 @@
-/* Divides work among the threads of a context. */
+/* tg_parallel_run: divides a range of work among the threads of a context. */
 #include "base/runtime.h"
 
 void tg_parallel_run(tg_ctx *ctx, int64_t n, tg_range_fn body, void *arg) {

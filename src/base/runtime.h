@@ -14,7 +14,7 @@
 #include "base/heap.h"
 #include "base/recording.h"
 
-/* Returns from the calling function unless the expression is TG_OK. */
+/* Returns the status from the calling function unless it is TG_OK. */
 #define TG_TRY(expr)                                \
     do {                                            \
         tg_status try_ = (expr);                    \
@@ -28,7 +28,7 @@
 typedef struct tg_listener {
     void (*failed)(struct tg_listener *l);  /* the context has recorded an error */
     void (*cleared)(struct tg_listener *l); /* tg_ctx_clear has removed the error */
-    void (*skipped)(struct tg_listener *l); /* this rank has skipped a call in which ranks meet (tg_ctx_skip) */
+    void (*skipped)(struct tg_listener *l); /* an error made this rank skip a collective call (tg_ctx_skip) */
     void (*idle)(struct tg_listener *l);    /* the context's thread is waiting for other ranks */
     struct tg_listener *next;
 } tg_listener;
@@ -36,20 +36,20 @@ typedef struct tg_listener {
 typedef struct tg_runtime {
     tg_status status;
     bool dead; /* creation of the context failed: its error is permanent */
-    int cpu_level;
+    int cpu_level;    /* a tg_cpu_level_t: the instruction set of the CPU kernels */
     int device_index; /* 2 for "cuda:2"; -1 if the config gives no number */
     int threads;
     const tg_device_ops *ops;
-    void *device_state;
+    void *device_state; /* what ops->open returned */
     /* The op whose forward or backward is running, and the call site that recorded it. Devices that detect errors
      * later quote them. NULL: no op is running. */
     const char *running;
     const void *running_site;
-    tg_recording *recording; /* the step that is being recorded (tg_graph_new); NULL: none */
-    tg_heap *heap;        /* the heap of the device's memory */
-    int64_t memory_limit; /* limit on live bytes plus workspaces; 0: no limit */
-    tg_allocator allocator; /* the allocator of host memory */
-    int64_t host_allocations;
+    tg_recording *recording;  /* the step that is being recorded (tg_graph_new); NULL: none */
+    tg_heap *heap;            /* the heap of the device's memory */
+    int64_t memory_limit;     /* limit on live bytes plus workspaces; 0: no limit */
+    tg_allocator allocator;   /* the allocator of host memory */
+    int64_t host_allocations; /* number of allocations so far, for tg_memory_query */
     struct {
         void *p;
         size_t bytes;
@@ -57,12 +57,12 @@ typedef struct tg_runtime {
     struct tg_pool *pool; /* NULL: one thread, or the caller's parallel_for */
     tg_parallel_for_fn parallel_for;
     void *parallel_user;
-    double deadline;             /* how many seconds a wait for other ranks may take */
+    double deadline;             /* seconds that a wait for other ranks may take */
     _Atomic uint64_t *heartbeat; /* incremented for every recorded op; other ranks may read it. Never NULL */
     _Atomic uint64_t own_heartbeat;
     tg_listener *listeners;
     bool has_peers;  /* some axis, pp included, has several ranks, so other ranks may wait for this one */
-    uint64_t missed; /* number of calls in which ranks meet that this rank skipped because of an error */
+    uint64_t missed; /* number of collective calls that this rank skipped because of an error */
     char message[2048];
 } tg_runtime;
 
@@ -72,18 +72,20 @@ static inline bool tg_ok(const tg_ctx *ctx) { return ctx && tg_runtime_of(ctx)->
 /* ---- Errors (status.c) ---- */
 
 /* Records an error unless the context already has one: the first error is kept. Returns s, or the status that was
- * already set. It is safe on NULL and on the constant context that tg_ctx_new returns when it is out of memory. */
+ * already set. format NULL: the message is the general text of s. Safe on NULL and on the constant context that
+ * tg_ctx_new returns when it is out of memory. */
 tg_status tg_fail(tg_ctx *ctx, tg_status s, const char *format, ...) TG_PRINTF(3, 4);
 tg_status tg_failv(tg_ctx *ctx, tg_status s, const char *format, va_list ap);
-/* Appends text, such as where the error happened, to the message of the recorded error. Returns the status. */
+/* Appends text, such as where the error happened, to the message of the recorded error. Does nothing if there is no
+ * error. Returns the status of the context. */
 tg_status tg_fail_note(tg_ctx *ctx, const char *format, ...) TG_PRINTF(2, 3);
 /* Checks the size field at the start of a caller's struct: it must have been set and must not exceed `known`, the
- * size in this version. The error message begins with `who`. */
+ * struct's size in this version of the library. The error message begins with `who`. */
 tg_status tg_size_check(tg_ctx *ctx, size_t size, size_t known, const char *who);
-/* Does the same for a table of functions, whose size must equal the known size. */
+/* Checks the size field of a caller's table of functions, which must equal `known`. */
 tg_status tg_table_check(tg_ctx *ctx, size_t size, size_t known, const char *who);
-/* Copies options from the caller's struct, which may come from an earlier version or be NULL. Missing fields become
- * zero. */
+/* Copies options to the `known` bytes at `to`. `from` is the caller's struct, which may be of an earlier version, and
+ * so shorter, or NULL. Missing fields become zero. */
 tg_status tg_options(tg_ctx *ctx, void *to, size_t known, const void *from, const char *who);
 
 /* ---- Listeners (status.c) ---- */
@@ -91,9 +93,10 @@ tg_status tg_options(tg_ctx *ctx, void *to, size_t known, const void *from, cons
 /* Calls the functions of l from now on, until tg_ctx_unlisten. The caller owns l. */
 void tg_ctx_listen(tg_ctx *ctx, tg_listener *l);
 void tg_ctx_unlisten(tg_ctx *ctx, tg_listener *l);
-/* Reports that an error made this rank skip a call in which ranks meet, so that its peers do not wait for it. */
+/* Reports that an error made this rank skip a collective call, so that its peers do not wait for it. Does nothing if
+ * ctx is NULL. */
 void tg_ctx_skip(tg_ctx *ctx);
-/* Called while this thread waits for other ranks. Listeners may use the time. */
+/* Calls the idle function of each listener. To be called again and again while this thread waits for other ranks. */
 static inline void tg_ctx_idle(tg_ctx *ctx) {
     for (tg_listener *l = tg_runtime_of(ctx)->listeners; l; l = l->next)
         if (l->idle) l->idle(l);
@@ -101,12 +104,13 @@ static inline void tg_ctx_idle(tg_ctx *ctx) {
 
 /* ---- Call sites (call_site.c) ---- */
 
-/* Returns whether a return address lies in this library, where that is another file than the program. */
+/* Returns whether a return address lies in the file that this library is linked into. In a program that is linked
+ * statically, that is true for the program's own code too. */
 bool tg_site_is_own(const void *site);
 /* Describes a return address as "file.c:12", or as tg_describe_symbol does if there is no debug information. Returns
- * the length of the whole text. */
+ * the length of the whole text, even if it did not fit into the n bytes of buf. */
 size_t tg_describe_site(const void *site, char *buf, size_t n);
-/* Describes it as "symbol+0x12 (program)". This is cheaper. */
+/* Describes a return address as "symbol+0x12 (program)". This is cheaper than tg_describe_site. */
 size_t tg_describe_symbol(const void *site, char *buf, size_t n);
 
 #endif

@@ -1,7 +1,7 @@
-/* Notifications to memory checkers. A checker knows only the whole segments from which the allocator cuts its
- * blocks. These calls tell it that a free block, and the bytes after the requested size, must not be accessed, and
- * that a new block is undefined. AddressSanitizer receives them if it is built in, and memcheck in a build with
- * option memcheck. Otherwise they do nothing. */
+/* Notifications to memory checkers. A checker knows only the whole segments from which the heap cuts its blocks.
+ * tg_shadow_close tells it that bytes must not be accessed: a free block, or the bytes of a block after the requested
+ * size. tg_shadow_open tells it that bytes may be accessed and are undefined. AddressSanitizer receives the calls if it
+ * is built in, and valgrind's memcheck in a build with the option memcheck. Otherwise they do nothing. */
 #ifndef TG_SHADOW_H
 #define TG_SHADOW_H
 

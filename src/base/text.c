@@ -1,4 +1,4 @@
-/* Text: formatted output at a running position, and the check of UTF-8. */
+/* Appends formatted text to a buffer, and checks UTF-8. */
 #include "base/text.h"
 
 #include <stdarg.h>

@@ -1,11 +1,11 @@
-/* Text: formatted output at a running position, and the check of UTF-8. */
+/* Appends formatted text to a buffer, and checks UTF-8. */
 #ifndef TG_TEXT_H
 #define TG_TEXT_H
 
 #include <tapegrad/types.h>
 
-/* Works like snprintf, at position *at of buf, which has n bytes. Adds the length of the whole text to *at, even if
- * the text did not fit. */
+/* Writes formatted text at position *at of buf, which has n bytes, like snprintf: what does not fit is cut. Adds the
+ * length of the whole text to *at, even if it did not fit. */
 void tg_text(char *buf, size_t n, size_t *at, const char *format, ...) TG_PRINTF(4, 5);
 /* Returns the offset of the first byte that is not valid UTF-8 (RFC 3629: no overlong forms, no surrogates), or n if
  * there is none. */

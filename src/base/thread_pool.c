@@ -1,4 +1,4 @@
-/* The thread pool of a context: how work is cut into parts, and how threads wait for work and sleep. */
+/* The thread pool of a context: how work is divided into parts, and how threads spin and sleep while they wait. */
 #include "base/thread_pool.h"
 
 #include <pthread.h>
@@ -10,14 +10,14 @@
 #include "base/os.h"
 #include "base/runtime.h"
 
-/* How long a thread waits awake before it sleeps. It spins and never yields its core: where programs of lower priority
- * run, each yield would give one of them a whole time slice. AWAKE is longer than the threads' parts of a kernel
- * usually differ, because a core of a virtual machine that sleeps between kernels does half its work for the next
- * 50 ms. It is shorter than the time slice of a thread that has been preempted, because spinning until such a thread
- * runs again uses up this program's own share of the core (docs/performance.md has the measurements). In a pool with
- * more threads than cores, threads sleep at once. */
-static const double AWAKE = 0.5e-3; /* seconds */
-enum { PAUSES = 64 };               /* between two readings of the clock */
+/* How long a thread spins before it sleeps. It never yields its core: where programs of lower priority run, each yield
+ * would give one of them a whole time slice. SPIN_SECONDS is longer than the usual difference between the threads'
+ * times for their parts of a kernel, because a core of a virtual machine that sleeps between kernels does half its work
+ * for the next 50 ms. It is shorter than the time slice of a thread that has been preempted, because spinning until
+ * such a thread runs again uses up this program's own share of the core (docs/performance.md has the measurements). In
+ * a pool with more threads than cores, threads sleep at once. */
+static const double SPIN_SECONDS = 0.5e-3;
+enum { PAUSES = 64 }; /* number of pauses between two readings of the clock */
 
 typedef struct worker {
     tg_pool *pool;
@@ -25,17 +25,18 @@ typedef struct worker {
     pthread_t thread;
 } worker;
 
-/* The leading thread writes the job's fields and `busy` before it publishes a new round, and after the last worker
- * has left the old one. So `round` and `pending` order every read of them. */
+/* A round is one call of tg_pool_run whose work is divided. Its leading thread is the one that calls. It writes `busy`,
+ * n, body and arg before it publishes a new round, and after the last worker has left the old one. So `round` and
+ * `pending` order every read of them. */
 struct tg_pool {
-    int threads;
-    bool stays_awake;
-    pid_t process;
-    bool busy;
+    int threads;   /* including the leading thread */
+    bool spins;    /* threads spin before they sleep */
+    pid_t process; /* the process that started the workers */
+    bool busy;     /* a round is running */
     int64_t n;
     tg_range_fn body;
     void *arg;
-    atomic_uint round;
+    atomic_uint round;  /* number of rounds so far */
     atomic_int pending; /* workers that have not finished this round */
     pthread_mutex_t lock;
     pthread_cond_t begun, finished;
@@ -45,13 +46,14 @@ struct tg_pool {
     worker workers[];
 };
 
+/* Runs the part of thread i. */
 static void run_part(const tg_pool *p, int i) {
     int64_t whole = p->n / p->threads, more = p->n % p->threads;
     int64_t begin = whole * i + (i < more ? i : more), end = begin + whole + (i < more);
     if (begin < end) p->body(p->arg, begin, end);
 }
 
-/* ---- Waiting awake ---- */
+/* ---- Spinning ---- */
 
 static bool has_begun(const tg_pool *p, unsigned seen) {
     return atomic_load_explicit(&p->round, memory_order_acquire) != seen;
@@ -62,26 +64,26 @@ static bool is_over(const tg_pool *p, unsigned round) {
     return atomic_load_explicit(&p->pending, memory_order_acquire) == 0;
 }
 
-/* Returns whether the condition became true while the thread was awake. */
-static inline bool await_awake(const tg_pool *p, bool (*there)(const tg_pool *p, unsigned round), unsigned round) {
-    if (!p->stays_awake) return there(p, round);
+/* Spins until done(p, round) is true, for at most SPIN_SECONDS. Returns whether it became true. */
+static inline bool spin_until(const tg_pool *p, bool (*done)(const tg_pool *p, unsigned round), unsigned round) {
+    if (!p->spins) return done(p, round);
     double now = 0, until = 0;
     do {
         for (int i = 0; i < PAUSES; i++) {
-            if (there(p, round)) return true;
+            if (done(p, round)) return true;
             tg_system_pause();
         }
         now = tg_system_now();
-        if (until == 0) until = now + AWAKE;
+        if (until == 0) until = now + SPIN_SECONDS;
     } while (now < until);
-    return there(p, round);
+    return done(p, round);
 }
 
 /* ---- Workers ---- */
 
 /* Returns true when a round after `seen` has begun, and false when the pool is being freed. */
 static bool await_round(tg_pool *p, unsigned seen) {
-    if (!await_awake(p, has_begun, seen)) {
+    if (!spin_until(p, has_begun, seen)) {
         pthread_mutex_lock(&p->lock);
         p->sleepers++;
         while (!has_begun(p, seen)) pthread_cond_wait(&p->begun, &p->lock);
@@ -91,6 +93,7 @@ static bool await_round(tg_pool *p, unsigned seen) {
     return !p->stop;
 }
 
+/* Counts this worker as finished. The last one wakes the leading thread. */
 static void leave_round(tg_pool *p) {
     if (atomic_fetch_sub_explicit(&p->pending, 1, memory_order_acq_rel) > 1) return;
     pthread_mutex_lock(&p->lock);
@@ -124,7 +127,7 @@ static void begin_round(tg_pool *p, int64_t n, tg_range_fn body, void *arg) {
 
 static void end_round(tg_pool *p) {
     unsigned round = atomic_load_explicit(&p->round, memory_order_relaxed);
-    if (!await_awake(p, is_over, round)) {
+    if (!spin_until(p, is_over, round)) {
         pthread_mutex_lock(&p->lock);
         p->waiting = true;
         while (!is_over(p, round)) pthread_cond_wait(&p->finished, &p->lock);
@@ -148,10 +151,10 @@ void tg_pool_run(void *user, int64_t n, tg_range_fn body, void *arg) {
     end_round(p);
 }
 
-/* ---- Life ---- */
+/* ---- Creation and release ---- */
 
-/* Workers block the program's signals, which its own threads handle. Only faults that a worker causes itself reach
- * it. */
+/* Starts a worker thread. Returns 0 or an error number. The worker blocks all signals, which the program's own threads
+ * handle, except those for faults that the worker itself causes. */
 static int start_worker(worker *w) {
     sigset_t all, before;
     sigfillset(&all);
@@ -183,7 +186,7 @@ tg_pool *tg_pool_new(tg_ctx *ctx, int threads) {
     if (!p) return NULL;
     p->bytes = bytes;
     p->threads = threads;
-    p->stays_awake = threads <= tg_system_cores();
+    p->spins = threads <= tg_system_cores();
     p->process = getpid();
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->begun, NULL);
@@ -201,7 +204,7 @@ tg_pool *tg_pool_new(tg_ctx *ctx, int threads) {
     return p;
 }
 
-/* A forked child has no workers, and the state of the locks is unknown. There it only frees the memory. */
+/* In a forked child, which has no workers, the state of the locks is unknown. There this only frees the memory. */
 void tg_pool_free(tg_ctx *ctx, tg_pool *p) {
     if (!p) return;
     if (getpid() == p->process) stop_workers(p, p->threads - 1);

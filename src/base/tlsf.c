@@ -1,4 +1,5 @@
-/* Two-level segregated fit: descriptors, bins and segments, and how ranges are taken and returned. */
+/* The implementation of two-level segregated fit: descriptors, bins, segments, and how ranges are taken and given
+ * back. */
 #include "base/tlsf.h"
 
 #include <string.h>
@@ -70,8 +71,8 @@ static int bin_of(size_t bytes) {
     return (log - TG_FINE_LOG + 1) * TG_FINE + (int)(units >> (log - TG_FINE_LOG)) - TG_FINE;
 }
 
-/* Short lists are in address order, so the same free ranges serve the same requests, in whatever order they became
- * free: a training step that has run once gets the same memory again. */
+/* Adds a free range to its bin. The first WALK ranges of a bin are in address order, so the same free ranges serve the
+ * same requests, in whatever order they became free: a training step that has run once gets the same memory again. */
 static void bin_insert(tg_tlsf *t, tg_range *b) {
     int bin = bin_of(b->block.bytes);
     tg_range *before = NULL, *after = t->bin[bin];
@@ -105,7 +106,8 @@ static void bin_remove(tg_tlsf *t, tg_range *b) {
     if (!t->fine[coarse]) t->coarse &= ~((uint64_t)1 << coarse);
 }
 
-/* The bin of the request itself holds ranges that are a little smaller or larger. Every range of a later bin fits. */
+/* Returns a free range of at least this many bytes, or NULL if none was found. The bin of the request itself holds
+ * ranges that may be a little too small. Every range of a later bin fits. */
 static tg_range *find(const tg_tlsf *t, size_t bytes) {
     int bin = bin_of(bytes), coarse = bin / TG_FINE;
     tg_range *b = t->bin[bin];
@@ -130,6 +132,8 @@ static void segment_insert(tg_tlsf *t, tg_range *s) {
     *at = s;
 }
 
+/* Takes a segment of `growth` bytes from the source, or of `least` bytes if that is more or if no larger one can be
+ * had. Returns NULL if the source has no more memory. */
 static void *segment_bytes(tg_tlsf *t, size_t least, size_t *bytes) {
     *bytes = t->growth > least ? t->growth : least;
     void *data = t->source.segment(t->source.user, *bytes, HUGE_PAGE);
@@ -157,6 +161,7 @@ static tg_range *grow(tg_tlsf *t, size_t bytes) {
 
 /* ---- Take and give ---- */
 
+/* Cuts b down to this many bytes, and puts the rest into a bin. Needs a spare descriptor. */
 static void split(tg_tlsf *t, tg_range *b, size_t bytes) {
     tg_range *rest = tg_tlsf_descriptor(t);
     *rest = (tg_range){

@@ -1,29 +1,34 @@
 /* Two-level segregated fit (Masmano et al., ECRTS 2004): finds a free range of bytes among segments in constant
- * time, splits it, and merges it with its neighbors when it is returned. Descriptors lie outside the bytes. */
+ * time, splits it, and merges it with its neighbors when it is returned. The descriptors of ranges lie outside the
+ * bytes that they describe. */
 #ifndef TG_TLSF_H
 #define TG_TLSF_H
 
 #include "base/heap.h"
 
-/* Sizes are counted in units of 64 bytes. Each of the first 32 bins holds one size. Above that, every power of two
- * is divided into 32 bins. */
+/* Sizes are counted in units of TG_UNIT bytes. A bin is a list of free ranges of similar size. Each of the first
+ * TG_FINE bins holds one size. Above that, the sizes from each power of two to the next are divided into TG_FINE
+ * bins. */
 enum { TG_UNIT = 64, TG_FINE = 32, TG_FINE_LOG = 5, TG_COARSE = 40 };
 
+/* States of a descriptor. FREE: a range in a bin. LIVE: a block in use. CACHED: a small block that waits in its cache.
+ * CARVED: a range that small blocks are cut from. SEGMENT: describes a whole segment. SPARE: describes nothing. */
 enum { TG_BLOCK_FREE, TG_BLOCK_LIVE, TG_BLOCK_CACHED, TG_BLOCK_CARVED, TG_BLOCK_SEGMENT, TG_BLOCK_SPARE };
 
 struct tg_block {
     char *data;
     size_t bytes;
-    /* the next in the list that it is in: ranges of a bin, blocks of a cache; for a chunk: its first block */
+    /* the next block in the list that contains it: a bin, a cache or an arena's segments; in a chunk: the first block
+     * that was cut from it */
     void *link;
-    void *owner;
+    void *owner; /* tg_block_set_owner */
     uint8_t state : 4, category : 4;
-    bool doomed : 1; /* released, but holds or graphs still keep it */
-    bool used : 1;   /* the step that is being captured uses it and has noted so */
-    bool adopted : 1; /* its memory belongs to no segment */
-    uint8_t arena;   /* the arena that it was cut from; 0: the heap itself */
-    uint8_t graphs;  /* number of captured steps that use it */
-    int32_t holds;   /* number of works in flight that read it */
+    bool doomed : 1;  /* it was released, but is kept while `holds` or `graphs` is not 0 */
+    bool used : 1;    /* the step that is being captured is counted in `graphs` */
+    bool adopted : 1; /* the heap does not own its memory */
+    uint8_t arena;    /* the arena that it was cut from; 0: the heap itself */
+    uint8_t graphs;   /* number of captured steps that use it */
+    int32_t holds;    /* number of works in flight that read it */
 };
 
 /* A range of bytes with its neighbors; one cache line. It also describes a segment: then `next` is the first range
@@ -50,15 +55,15 @@ typedef struct tg_tlsf {
 
 void tg_tlsf_init(tg_tlsf *t, const tg_heap_source *source);
 void tg_tlsf_close(tg_tlsf *t);
-/* Returns a range of exactly this many units, which is neither free nor live yet. Returns NULL when there is no more
+/* Returns a range of exactly this many units, whose state the caller must set. Returns NULL when there is no more
  * memory; then nothing has changed. */
 tg_range *tg_tlsf_take(tg_tlsf *t, size_t units);
-void tg_tlsf_give(tg_tlsf *t, tg_range *b);
-/* Returns the segments that are entirely free to their source. */
+void tg_tlsf_give(tg_tlsf *t, tg_range *b); /* frees a range that tg_tlsf_take returned */
+/* Gives segments that are entirely free back to the source. */
 void tg_tlsf_trim(tg_tlsf *t);
-/* Ensures that n descriptors are spare; tg_tlsf_descriptor takes one of them. */
+/* Ensures that n descriptors are spare. Returns false if there is no memory. n is at most 63. */
 bool tg_tlsf_reserve(tg_tlsf *t, int n);
-tg_range *tg_tlsf_descriptor(tg_tlsf *t);
+tg_range *tg_tlsf_descriptor(tg_tlsf *t); /* takes a spare descriptor, which tg_tlsf_reserve has ensured */
 void tg_tlsf_descriptor_give(tg_tlsf *t, tg_range *b);
 
 #endif

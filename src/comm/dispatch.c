@@ -436,7 +436,7 @@ void tg_comm_reap(tg_comm *c) {
         seen--;
         if (!request_test(r)) continue;
         end_request(r);
-        tg_work_read(r->work);
+        tg_work_stop_reading(r->work);
         if (c->ownerless <= KEPT) continue;
         tg_work_finish(r->work);
     }

@@ -1,15 +1,16 @@
-/* Captured steps. The device records what the slots queue. This file makes the recording repeatable: it keeps the
- * memory in place, moves the random streams on, and restores what the host knows about gradients and saved tensors. */
+/* Captured steps (tg_graph). The device records the work that its slots queue. This file makes the recording
+ * repeatable: it keeps the memory in place, advances the random streams at each replay, and restores what the host
+ * knows about gradients and saved tensors. */
 #include "core/capture.h"
 
 #include "base/host_memory.h"
 #include "core/rng.h"
 #include "core/work.h"
 
-/* A block that the step uses: either outside its arena, or inside it and still held after the step. */
+/* A block that the step uses: either outside its arena, or inside it and still live after the step. */
 typedef struct use {
     tg_block *block;
-    bool written; /* written as a tensor: nodes that saved it for backward would find other bytes */
+    bool written; /* a replay writes it, so no node may have saved it for a later backward */
 } use;
 
 /* What the host knows of a leaf's gradient. */
@@ -19,16 +20,16 @@ typedef struct gradient {
 
 typedef struct leaf {
     tg_ref ref;
-    bool read; /* what the step does depends on it */
-    gradient before, after;
+    bool read; /* the recording depends on whether the leaf had a gradient */
+    gradient before, after; /* before and after the step */
 } leaf;
 
 /* A random stream that existed before the step. */
 typedef struct stream {
     uint64_t id;
-    bool draws;
-    tg_rng before;
-    uint64_t drawn;
+    bool draws;     /* the step draws from it on the device */
+    tg_rng before;  /* its state before the recording */
+    uint64_t drawn; /* numbers that one step draws from it */
 } stream;
 
 struct tg_graph {
@@ -45,31 +46,33 @@ struct tg_graph {
     use *uses;
     leaf *leaves;
     stream *streams;
-    int n_uses, room_uses, n_leaves, room_leaves, n_streams, forks;
-    uint64_t current; /* id of the stream that draws */
-    tg_rng *states;   /* states on the device, one per stream, and the host's copy to send */
-    tg_rng *words;
-    tg_rider *rider;
+    int n_uses, uses_capacity, n_leaves, leaves_capacity, n_streams;
+    int forks;             /* number of open forks of random streams before the step */
+    uint64_t current;      /* id of the stream that draws before and after the step */
+    tg_rng *device_states; /* per stream: the state that the recorded kernels read */
+    tg_rng *host_states;   /* the host's copy, which is sent before each replay */
+    tg_rider *rider;       /* NULL: none */
 };
 
 static const tg_graph inert = {.ctx = (tg_ctx *)&tg_dead_ctx};
 
 /* ---- During the recording ---- */
 
-/* If there is no memory for the entry, the context has the error and the capture fails. */
-static void keep_block(tg_graph *g, tg_block *b, bool written) {
-    if (!tg_host_grow(g->ctx, (void **)&g->uses, g->n_uses, &g->room_uses, sizeof *g->uses)) return;
+/* Notes that the step uses block b. If there is no memory for the entry, the context has the error and the capture
+ * fails. */
+static void use_block(tg_graph *g, tg_block *b, bool written) {
+    if (!tg_host_grow(g->ctx, (void **)&g->uses, g->n_uses, &g->uses_capacity, sizeof *g->uses)) return;
     if (tg_heap_arena_use(g->ctx->run.heap, b)) g->uses[g->n_uses++] = (use){.block = b, .written = written};
 }
 
 void tg_capture_uses(tg_storage *s) {
-    if (s->block) keep_block(s->ctx->capture, s->block, false);
+    if (s->block) use_block(s->ctx->capture, s->block, false);
 }
 
 void tg_capture_writes(tg_storage *s) {
     tg_graph *g = s->ctx->capture;
     if (!s->block) return;
-    keep_block(g, s->block, true);
+    use_block(g, s->block, true);
     for (int i = 0; i < g->n_uses; i++)
         if (g->uses[i].block == s->block) g->uses[i].written = true;
 }
@@ -88,7 +91,7 @@ void tg_capture_gradient(const tg_tensor *x, bool read) {
     tg_graph *g = x->ctx->capture;
     for (int i = 0; i < g->n_leaves; i++)
         if (g->leaves[i].ref.tensor == x && g->leaves[i].ref.serial == x->serial) return;
-    if (!tg_host_grow(g->ctx, (void **)&g->leaves, g->n_leaves, &g->room_leaves, sizeof *g->leaves)) return;
+    if (!tg_host_grow(g->ctx, (void **)&g->leaves, g->n_leaves, &g->leaves_capacity, sizeof *g->leaves)) return;
     g->leaves[g->n_leaves++] = (leaf){.ref = tg_ref_of(x), .read = read, .before = gradient_now(x)};
 }
 
@@ -99,7 +102,7 @@ const tg_rng *tg_capture_rng(tg_ctx *ctx, const tg_rng *state) {
     for (int i = 0; i < g->n_streams; i++) {
         if (g->streams[i].id != id) continue;
         g->streams[i].draws = true;
-        return g->states + i;
+        return g->device_states + i;
     }
     return NULL;
 }
@@ -116,8 +119,8 @@ static tg_status open_streams(tg_graph *g) {
     tg_ctx *ctx = g->ctx;
     g->n_streams = count_streams(ctx);
     g->streams = tg_host_alloc(ctx, (size_t)g->n_streams * sizeof *g->streams);
-    g->words = g->streams ? tg_host_alloc(ctx, (size_t)g->n_streams * sizeof *g->words) : NULL;
-    if (!g->words) return ctx->run.status;
+    g->host_states = g->streams ? tg_host_alloc(ctx, (size_t)g->n_streams * sizeof *g->host_states) : NULL;
+    if (!g->host_states) return ctx->run.status;
     const tg_named_rng *r = ctx->streams.first;
     for (int i = 1; i < g->n_streams; i++, r = r->next) g->streams[i].id = r->id;
     for (int i = 0; i < g->n_streams; i++) g->streams[i].before = *tg_rng_by_id(ctx, g->streams[i].id);
@@ -131,6 +134,7 @@ static void restore_streams(tg_graph *g) {
     for (int i = 0; i < g->n_streams; i++) *tg_rng_by_id(g->ctx, g->streams[i].id) = g->streams[i].before;
 }
 
+/* Checks that each fork of the step was joined, and notes how many numbers the step draws from each stream. */
 static tg_status note_draws(tg_graph *g) {
     tg_ctx *ctx = g->ctx;
     if (ctx->streams.forks != g->forks || ctx->streams.forks_missed || tg_rng_id(ctx, &ctx->rng) != g->current)
@@ -143,7 +147,8 @@ static tg_status note_draws(tg_graph *g) {
     return TG_OK;
 }
 
-/* Sends to the device the position from which each stream draws now, relative to the recording. */
+/* Sends the state of each stream to the device. Its counter is relative to the recording, whose kernels add their own
+ * positions. `first` is the replay that tg_graph_new runs: it continues from the state before the recording. */
 static tg_status send_streams(tg_graph *g, bool first) {
     tg_ctx *ctx = g->ctx;
     bool any = false;
@@ -155,14 +160,15 @@ static tg_status send_streams(tg_graph *g, bool first) {
             return tg_fail(ctx, TG_ERR_STATE,
                            "tg_graph_replay: a random stream that the step draws from was removed; capture the step "
                            "again");
-        g->words[i] = (tg_rng){now->seed, now->stream, now->counter - s->before.counter};
+        g->host_states[i] = (tg_rng){now->seed, now->stream, now->counter - s->before.counter};
         any = true;
     }
     if (!any) return TG_OK;
-    return ctx->run.ops->copy(ctx, g->states, g->words, (size_t)g->n_streams * sizeof *g->words, TG_COPY_FROM_HOST);
+    return ctx->run.ops->copy(ctx, g->device_states, g->host_states, (size_t)g->n_streams * sizeof *g->host_states,
+                              TG_COPY_FROM_HOST);
 }
 
-static void move_streams(tg_graph *g) {
+static void advance_streams(tg_graph *g) {
     for (int i = 0; i < g->n_streams; i++) {
         tg_rng *now = g->streams[i].drawn ? tg_rng_by_id(g->ctx, g->streams[i].id) : NULL;
         if (now) now->counter += g->streams[i].drawn;
@@ -171,6 +177,7 @@ static void move_streams(tg_graph *g) {
 
 /* ---- Recording ---- */
 
+/* Calls the step's function. An error quotes `who`. */
 static tg_status call_fn(tg_graph *g, const char *who) {
     tg_ctx *ctx = g->ctx;
     ctx->busy++;
@@ -194,27 +201,30 @@ static tg_status run_fn(tg_graph *g) {
 static tg_status open_memory(tg_graph *g) {
     tg_ctx *ctx = g->ctx;
     g->arena = tg_heap_arena_open(ctx->run.heap);
-    tg_block *words =
+    tg_block *states =
         g->arena ? tg_heap_arena_pin(ctx->run.heap, g->arena, (size_t)g->n_streams * sizeof(tg_rng)) : NULL;
-    if (!words)
-        return tg_fail(ctx, TG_ERR_MEMORY, "tg_graph_new: out of memory on device \"%s\", or too many graphs are alive",
+    if (!states)
+        return tg_fail(ctx, TG_ERR_MEMORY,
+                       "tg_graph_new: out of memory on device \"%s\", or 255 graphs are alive already; free some with "
+                       "tg_graph_free",
                        ctx->run.ops->name);
-    g->states = tg_block_data(words);
+    g->device_states = tg_block_data(states);
     return TG_OK;
 }
 
-static void keep_held(void *user, const tg_block *b) {
-    if (tg_block_owner(b)) keep_block(user, (tg_block *)b, true);
+static void use_live_block(void *user, const tg_block *b) {
+    if (tg_block_owner(b)) use_block(user, (tg_block *)b, true);
 }
 
 static void close_memory(tg_graph *g) {
     tg_heap *h = g->ctx->run.heap;
     tg_heap_arena_close(h, g->arena);
-    if (g->ctx->run.status == TG_OK) tg_heap_arena_each(h, g->arena, keep_held, g);
+    if (g->ctx->run.status == TG_OK) tg_heap_arena_each(h, g->arena, use_live_block, g);
     for (int i = 0; i < g->n_uses; i++) tg_block_forget_use(g->uses[i].block);
     g->bytes = tg_heap_arena_bytes(h, g->arena);
 }
 
+/* Records the step. The device executes nothing of it. */
 static tg_status record(tg_graph *g) {
     tg_ctx *ctx = g->ctx;
     TG_TRY(open_streams(g));
@@ -234,7 +244,7 @@ static tg_status record(tg_graph *g) {
     return s == TG_OK ? ctx->run.status : s;
 }
 
-/* A rider whose begin has been called also gets its end call. */
+/* Runs the recorded step once. A rider whose begin has succeeded also gets its end call, even if the launch fails. */
 static tg_status launch(tg_graph *g, bool first, const void *site) {
     TG_TRY(send_streams(g, first));
     if (g->rider) TG_TRY(g->rider->begin(g->rider, site));
@@ -253,7 +263,8 @@ void tg_graphs_riders(tg_ctx *ctx, void (*fn)(tg_rider *r, const void *arg), con
         if (g->rider) fn(g->rider, arg);
 }
 
-/* The recording executed nothing, so the tensors that the step made hold no values. */
+/* Undoes a capture that failed. The recording executed nothing, so the tensors that the step made hold no values: they
+ * are discarded. Gradients and random streams become what they were before the step. */
 static void undo(tg_graph *g) {
     tg_ctx *ctx = g->ctx;
     for (tg_block *b; g->arena && (b = tg_heap_arena_any(ctx->run.heap, g->arena));)
@@ -262,7 +273,7 @@ static void undo(tg_graph *g) {
         const tg_tensor *x = g->leaves[i].ref.tensor;
         if (x->serial == g->leaves[i].ref.serial && x->ext) gradient_set(x, g->leaves[i].before);
     }
-    if (g->words) restore_streams(g);
+    if (g->host_states) restore_streams(g);
 }
 
 static void note_gradients(tg_graph *g) {
@@ -272,6 +283,7 @@ static void note_gradients(tg_graph *g) {
     }
 }
 
+/* Performs the first step: records and launches it, or, on a device that does not record, calls the function. */
 static tg_status begin(tg_graph *g) {
     tg_ctx *ctx = g->ctx;
     if (!ctx->run.ops->capture_begin) {
@@ -330,12 +342,13 @@ static tg_graph *capture(tg_ctx *ctx, tg_status (*fn)(void *state, tg_ctx *ctx),
 
 tg_graph *tg_graph_new(tg_ctx *ctx, tg_status (*fn)(void *state, tg_ctx *ctx), void *state) {
     tg_graph *g = capture(ctx, fn, state, TG_SITE);
-    if (!g && ctx && ctx->run.has_peers) tg_ctx_skip(ctx); /* ranks of any axis may meet in a step */
+    if (!g && ctx && ctx->run.has_peers) tg_ctx_skip(ctx); /* the step may contain collectives over any axis */
     return g ? g : (tg_graph *)&inert;
 }
 
 /* ---- Replays ---- */
 
+/* Fails if the step writes a tensor that a node has saved for a later backward. */
 static tg_status check_uses(const tg_graph *g) {
     char what[160] = "a tensor";
     for (int i = 0; i < g->n_uses; i++) {
@@ -350,6 +363,7 @@ static tg_status check_uses(const tg_graph *g) {
     return TG_OK;
 }
 
+/* Fails if a gradient that the step adds to is absent, or one that it overwrites is present. */
 static tg_status check_gradients(const tg_graph *g) {
     char what[160];
     for (int i = 0; i < g->n_leaves; i++) {
@@ -366,8 +380,9 @@ static tg_status check_gradients(const tg_graph *g) {
     return TG_OK;
 }
 
-/* A copy of memory that the step does not touch, such as the next step's inputs, continues during the replay. */
-static bool is_beside(const void *arg, const tg_work *w) {
+/* Returns whether a work may continue during the replay, because it copies memory that the step does not touch, such as
+ * the inputs of the next step. */
+static bool is_independent(const void *arg, const tg_work *w) {
     const tg_graph *g = arg;
     const tg_block *b = w->fills ? w->fills->block : w->reads;
     if (!w->ops->order || !b || tg_block_arena(b) == g->arena) return false;
@@ -404,10 +419,10 @@ static tg_status replay(tg_graph *g, const void *site) {
         g->steps += s == TG_OK;
         return s;
     }
-    TG_TRY(tg_works_settle(ctx, is_beside, g));
+    TG_TRY(tg_works_settle(ctx, is_independent, g));
     if (ctx->run.ops->poll) TG_TRY(ctx->run.ops->poll(ctx));
     TG_TRY(launch(g, false, site));
-    move_streams(g);
+    advance_streams(g);
     for (int i = 0; i < g->n_leaves; i++) {
         const tg_tensor *x = g->leaves[i].ref.tensor;
         if (x->serial == g->leaves[i].ref.serial && x->ext) gradient_set(x, g->leaves[i].after);
@@ -418,8 +433,8 @@ static tg_status replay(tg_graph *g, const void *site) {
 tg_status tg_graph_replay(tg_graph *g) {
     if (!g) return TG_ERR_ARGUMENT;
     tg_status s = replay(g, TG_SITE);
-    bool meets = g->recorded ? g->rider != NULL : g->ctx->run.has_peers;
-    if (s != TG_OK && meets) tg_ctx_skip(g->ctx);
+    bool collective = g->recorded ? g->rider != NULL : g->ctx->run.has_peers;
+    if (s != TG_OK && collective) tg_ctx_skip(g->ctx);
     return s;
 }
 
@@ -448,10 +463,10 @@ void tg_graph_free(tg_graph *g) {
     if (g->rider) g->rider->free(g->rider);
     for (int i = 0; i < g->n_uses; i++) tg_block_unuse(ctx->run.heap, g->uses[i].block);
     if (g->arena) tg_heap_arena_end(ctx->run.heap, g->arena);
-    tg_host_free(ctx, g->uses, (size_t)g->room_uses * sizeof *g->uses);
-    tg_host_free(ctx, g->leaves, (size_t)g->room_leaves * sizeof *g->leaves);
+    tg_host_free(ctx, g->uses, (size_t)g->uses_capacity * sizeof *g->uses);
+    tg_host_free(ctx, g->leaves, (size_t)g->leaves_capacity * sizeof *g->leaves);
     tg_host_free(ctx, g->streams, (size_t)g->n_streams * sizeof *g->streams);
-    tg_host_free(ctx, g->words, (size_t)g->n_streams * sizeof *g->words);
+    tg_host_free(ctx, g->host_states, (size_t)g->n_streams * sizeof *g->host_states);
     if (g->next) g->next->prev = g->prev;
     *(g->prev ? &g->prev->next : &ctx->graphs) = g->next;
     tg_host_free(ctx, g, sizeof *g);

@@ -1,5 +1,5 @@
-/* Contexts: creation from a config, and release. A context is the state of one rank and owns every object made on
- * it. */
+/* Contexts: creation from a config, and release. A context is the state of one rank. It owns every object that is made
+ * on it. */
 #include <limits.h>
 #include <stdlib.h>
 
@@ -16,14 +16,14 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cuda/device_table.h"
 
-/* The result of a creation that has no memory for a context. It can be const: tg_fail does not write to a context
- * that has an error. */
+/* The result of tg_ctx_new when there is no memory for a context. It can be const, because tg_fail does not write to a
+ * context that has an error. */
 const tg_ctx tg_dead_ctx = {
     .run = {.status = TG_ERR_MEMORY, .dead = true, .message = "tg_ctx_new: no memory for the context"},
     .inert = {.ctx = (tg_ctx *)&tg_dead_ctx},
 };
 
-/* ---- The source of the heap: the device's bytes and the host's descriptors ---- */
+/* ---- The tg_heap_source of a context: segments on the device, descriptors on the host ---- */
 
 static void *heap_segment(void *user, size_t bytes, size_t align) {
     tg_ctx *ctx = user;
@@ -74,7 +74,8 @@ static const tg_device_ops *const cuda_device = &tg_cuda_device;
 static const tg_device_ops *const cuda_device = NULL;
 #endif
 
-/* Parses "cuda", or "cuda:" and the number of a GPU. */
+/* Returns whether the name is "cuda", which sets *index to -1, or "cuda:" and the number of a GPU, which sets *index to
+ * that. */
 static bool is_cuda(const char *name, int *index) {
     char *end;
     if (strncmp(name, "cuda", 4) != 0) return false;
@@ -86,16 +87,28 @@ static bool is_cuda(const char *name, int *index) {
     return !*end;
 }
 
+static tg_status check_table(tg_ctx *ctx, const tg_device_ops *ops) {
+    TG_TRY(tg_table_check(ctx, ops->size, sizeof *ops, "tg_ctx_new_on: the device table"));
+    bool whole = ops->name && ops->open && ops->close && ops->alloc && ops->free && ops->copy && ops->sync &&
+                 ops->event_record && ops->event_wait && ops->event_free && ops->map && ops->fill && ops->iota &&
+                 ops->reduce && ops->gemm && ops->take && ops->put_add && ops->random;
+    if (!whole)
+        return tg_fail(ctx, TG_ERR_ARGUMENT,
+                       "tg_ctx_new_on: the device table lacks a required slot: name, open, close, alloc, free, copy, "
+                       "sync, event_record, event_wait, event_free, map, fill, iota, reduce, gemm, take, put_add or "
+                       "random");
+    if (ops->copy_async && !(ops->host_alloc && ops->host_free && ops->event_test && ops->event_await))
+        return tg_fail(ctx, TG_ERR_ARGUMENT,
+                       "tg_ctx_new_on: the device table lacks a slot that copy_async needs: host_alloc, host_free, "
+                       "event_test or event_await");
+    return TG_OK;
+}
+
+/* Sets the context's device: `ops`, or, if that is NULL, the one that the config names. */
 static tg_status choose_device(tg_ctx *ctx, const tg_device_ops *ops, const tg_config *config) {
     const char *name = config->device ? config->device : ops ? ops->name : "cpu";
     if (ops) {
-        TG_TRY(tg_table_check(ctx, ops->size, sizeof *ops, "tg_ctx_new_on: the device table"));
-        bool whole = ops->name && ops->open && ops->close && ops->alloc && ops->free && ops->copy && ops->sync &&
-                     ops->event_record && ops->event_wait && ops->event_free && ops->map && ops->fill && ops->iota &&
-                     ops->reduce && ops->gemm && ops->take && ops->put_add && ops->random;
-        if (!whole) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_ctx_new_on: the device table lacks a required slot");
-        if (ops->copy_async && !(ops->host_alloc && ops->host_free && ops->event_test && ops->event_await))
-            return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_ctx_new_on: the device table lacks a slot that copy_async needs");
+        TG_TRY(check_table(ctx, ops));
         ctx->run.ops = ops;
     } else if (strcmp(name, "cpu") == 0) {
         ctx->run.ops = &tg_cpu_device;
@@ -131,7 +144,7 @@ static tg_status choose_isa(tg_ctx *ctx, const tg_config *config) {
                    "tg_ctx_new: isa \"%s\" is unknown; expected portable, avx2, avx512 or avx512_bf16", config->isa);
 }
 
-static tg_status configure(tg_ctx *ctx, const tg_device_ops *ops, const tg_config *config) {
+static tg_status check_config(tg_ctx *ctx, const tg_device_ops *ops, const tg_config *config) {
     if (ops && config->device)
         return tg_fail(ctx, TG_ERR_ARGUMENT,
                        "tg_ctx_new_on: the config's device is \"%s\", but the table is the device; leave it NULL",
@@ -148,6 +161,12 @@ static tg_status configure(tg_ctx *ctx, const tg_device_ops *ops, const tg_confi
                        config->deadline);
     if (config->files)
         TG_TRY(tg_table_check(ctx, config->files->size, sizeof *config->files, "tg_ctx_new: the file table"));
+    return TG_OK;
+}
+
+/* Applies the config: checks it, sets the fields of the context, starts its threads, and opens its device and heap. */
+static tg_status configure(tg_ctx *ctx, const tg_device_ops *ops, const tg_config *config) {
+    TG_TRY(check_config(ctx, ops, config));
     TG_TRY(choose_device(ctx, ops, config));
     TG_TRY(choose_isa(ctx, config));
     ctx->dtype = config->dtype ? config->dtype : TG_F32;
@@ -169,8 +188,8 @@ static tg_status configure(tg_ctx *ctx, const tg_device_ops *ops, const tg_confi
     return tg_fail(ctx, TG_ERR_MEMORY, "tg_ctx_new: out of memory for the allocator");
 }
 
-/* Reads the allocator of the config first: any other fault of the config is reported in a context that was allocated
- * with it. */
+/* Allocates a context and configures it. `refused`, if not NULL, is an error of the call. The config's allocator is
+ * read first, so that every error of the call or the config can be recorded in a context. */
 static tg_ctx *open_context(const tg_device_ops *ops, const tg_config *given, const char *refused) {
     tg_config config = {.size = sizeof config};
     if (given && given->size <= sizeof config) memcpy(&config, given, given->size);

@@ -11,7 +11,7 @@
 
 typedef struct tg_graph tg_graph;
 
-/* A piece of memory that is kept until the context ends. Handle and storage slots are cut from it. */
+/* A piece of host memory that is kept until the context ends. Handles and storages are cut from it. */
 typedef struct tg_host_chunk {
     struct tg_host_chunk *next;
     size_t bytes;
@@ -20,7 +20,7 @@ typedef struct tg_host_chunk {
 
 /* Memory that the ranks of a node share. The heap of a context on the CPU takes its segments from it first. */
 typedef struct tg_arena {
-    void *(*take)(struct tg_arena *a, size_t bytes, size_t align); /* NULL: it is full */
+    void *(*take)(struct tg_arena *a, size_t bytes, size_t align); /* returns NULL if it is full */
     bool (*owns)(const struct tg_arena *a, const void *p);
     void (*end)(struct tg_arena *a); /* the context has ended */
 } tg_arena;
@@ -33,18 +33,19 @@ struct tg_ctx {
     bool check;  /* check mode (tg_config.check) */
     bool ending; /* tg_ctx_free is running */
     tg_dtype dtype; /* dtype of tensors that are created without one */
-    /* number of caller's functions that are running; functions of ops and tapes are counted in the tape */
+    /* number of the caller's functions that are running, except those that a tape runs, which it counts itself */
     int busy;
     uint64_t serial; /* serial of the newest handle; only increases */
-    tg_rng rng;      /* state of the stream that draws: the default stream, except between a fork and its join */
+    tg_rng rng; /* state of the current stream, which draws: the default one, except between a fork and its join */
     struct {
-        struct tg_named_rng *first, *current; /* current NULL: the default stream draws */
-        struct tg_named_rng **below;          /* the stream that drew before each open fork */
-        tg_rng base;                          /* the default stream, while another one draws */
-        tg_rng outside;                       /* the default stream when the outermost open fork began */
-        uint64_t seed;                        /* of the default stream, as the library seeded it on every rank */
-        uint64_t ids;                         /* number of ids assigned to streams so far */
-        int forks, room, forks_missed;        /* open forks; capacity of `below`; forks opened under an error */
+        struct tg_named_rng *first, *current; /* current NULL: the default stream */
+        struct tg_named_rng **outer;          /* for each open fork: the stream that was current before it */
+        int forks, forks_capacity;            /* number of open forks, all in `outer`; capacity of `outer` */
+        int forks_missed;                     /* open forks that `outer` does not hold, because memory ran out */
+        tg_rng base;                          /* state of the default stream while another one is current */
+        tg_rng outside;                       /* state of the default stream when the outermost open fork began */
+        uint64_t seed; /* the seed that the library gave to the default stream, on every rank */
+        uint64_t ids;  /* number of ids assigned to streams so far */
     } streams;
     const tg_file_ops *files; /* NULL: the system's calls */
     tg_log_fn log;
@@ -52,14 +53,14 @@ struct tg_ctx {
     tg_arena *arena; /* NULL: all memory comes from the device */
     /* Memory of handles and storages, kept until the context ends. */
     tg_host_chunk *chunks;
-    tg_tensor *free_first, *free_last; /* a queue, so that a slot is reused late and a stale handle is recognized */
+    tg_tensor *free_first, *free_last; /* a queue: a slot is reused late, so a stale handle is recognized for long */
     tg_temp *free_temps;
     tg_ext *free_exts;
     tg_storage *free_storages;
     tg_storage_extra *free_extras;
     tg_work *free_works;
     tg_hook *free_hooks;
-    tg_work *readers;           /* works in flight that hold what they read */
+    tg_work *readers;           /* works in flight that hold the block that they read */
     tg_work *works;             /* all works that have not ended */
     struct tg_copies *copies;   /* copies that run concurrently with the device's work; NULL: none so far */
     tg_graph *graphs, *capture; /* all captured steps; the one that is being recorded now, or NULL */
@@ -69,7 +70,7 @@ struct tg_ctx {
     struct tg_trace *trace; /* trace of the memory report; NULL: tg_memory_trace is off */
 };
 
-/* The result of tg_ctx_new if there is no memory for a context. It is never written: tg_fail keeps the first error. */
+/* The result of tg_ctx_new if there is no memory for a context. Nothing writes to it: tg_fail keeps the first error. */
 extern const tg_ctx tg_dead_ctx;
 
 static inline tg_tensor *tg_inert(const tg_ctx *ctx) { return (tg_tensor *)&ctx->inert; }

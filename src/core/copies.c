@@ -1,21 +1,29 @@
-/* Asynchronous copies between host and device, through pages of host memory that the device can access.
+/* Asynchronous copies between host and device, through pages: buffers in host memory that the device can access.
  *
- * Page sizes are powers of two. The first pages of a size are one allocation, made with the first copy of that size,
- * and are used in turn, so a steady step allocates nothing. If downloads keep all of them in use, more pages are
- * allocated. */
+ * The size of a page is a power of two. The first copy of a size allocates several pages of that size at once. They are
+ * used in turn, so a training step that repeats its copies allocates nothing. If downloads keep all of them in use,
+ * more pages are allocated. */
 #include "core/copies.h"
 
 #include "base/host_memory.h"
 #include "core/work.h"
 
-enum { SMALLEST = 12, SIZES = 64 - SMALLEST, MOST = 8, LEAST = 2, UNORDERED = 4 };
-static const size_t piece_bytes = (size_t)32 << 20, large = (size_t)64 << 10;
+enum {
+    MIN_LOG = 12, /* log2 of the smallest size in bytes */
+    SIZES = 64 - MIN_LOG,
+    MIN_PAGES = 2, /* the fewest and the most pages of one allocation */
+    MAX_PAGES = 8,
+    MAX_UNORDERED = 4, /* downloads that hold their source; a further one orders the oldest */
+};
+static const size_t piece_bytes = (size_t)32 << 20; /* an allocation has no more, unless MIN_PAGES need more */
+static const size_t large_page = (size_t)64 << 10;  /* larger pages are added singly after their first allocation */
 
+/* A page, and the copy that uses it. */
 typedef struct copy {
     tg_ctx *ctx;
     char *page;
-    int size; /* 2^(SMALLEST + size) bytes */
-    bool busy; /* the event follows the last work that may still use the page */
+    int size;  /* the page has 2^(MIN_LOG + size) bytes */
+    bool busy; /* the device may still use the page; `event` is recorded after that use */
     void *event;
     void *dst; /* destination of a download */
     size_t bytes;
@@ -23,19 +31,18 @@ typedef struct copy {
     struct copy *next;            /* next free page of this size */
     struct copy *older, *younger; /* neighbors in the list of downloads that have not ended */
     struct copy *sibling;         /* next in the list of all pages */
-    /* size of the allocation that starts at page and is freed with it; 0: page lies inside another one's allocation */
-    size_t piece;
+    size_t piece; /* bytes of the allocation that starts with this page; 0: the page is a later one of its allocation */
 } copy;
 
 struct tg_copies {
-    struct { copy *first, **end; } size[SIZES];
+    struct { copy *first, **end; } size[SIZES]; /* per size: a queue of free pages, which the device may still use */
     copy *all, *oldest, *youngest;
-    int unordered; /* number of downloads whose source is held */
+    int unordered; /* number of downloads that still hold their source */
 };
 
 /* ---- Pages ---- */
 
-static size_t bytes_of(int size) { return (size_t)1 << (SMALLEST + size); }
+static size_t bytes_of(int size) { return (size_t)1 << (MIN_LOG + size); }
 
 static int size_of(size_t bytes) {
     int size = 0;
@@ -57,29 +64,30 @@ static void page_give(copy *c) {
     all->size[c->size].end = &c->next;
 }
 
-/* Allocates n pages at once. */
-static tg_status more_pages(tg_ctx *ctx, int size, int n) {
+/* Allocates n pages of this size in one piece. */
+static tg_status add_pages(tg_ctx *ctx, int size, int n) {
     struct tg_copies *all = ctx->copies;
-    copy *fresh[MOST];
+    copy *added[MAX_PAGES];
     int made = 0;
-    while (made < n && (fresh[made] = tg_host_alloc(ctx, sizeof(copy)))) made++;
+    while (made < n && (added[made] = tg_host_alloc(ctx, sizeof(copy)))) made++;
     size_t bytes = bytes_of(size) * (size_t)n;
     char *piece = made == n ? ctx->run.ops->host_alloc(ctx, bytes) : NULL;
     if (!piece) {
-        while (made) tg_host_free(ctx, fresh[--made], sizeof(copy));
+        while (made) tg_host_free(ctx, added[--made], sizeof(copy));
         return tg_fail(ctx, TG_ERR_MEMORY, "out of memory: %zu bytes of host memory that device \"%s\" can access",
                        bytes, ctx->run.ops->name);
     }
     for (int i = 0; i < n; i++) {
-        *fresh[i] = (copy){.ctx = ctx, .page = piece + bytes_of(size) * (size_t)i, .size = size, .sibling = all->all,
+        *added[i] = (copy){.ctx = ctx, .page = piece + bytes_of(size) * (size_t)i, .size = size, .sibling = all->all,
                            .piece = i ? 0 : bytes};
-        all->all = fresh[i];
-        page_give(fresh[i]);
+        all->all = added[i];
+        page_give(added[i]);
     }
     return TG_OK;
 }
 
-static bool is_new(const struct tg_copies *all, int size) {
+/* Returns whether no page of this size exists yet. */
+static bool has_no_page(const struct tg_copies *all, int size) {
     for (const copy *c = all->all; c; c = c->sibling)
         if (c->size == size) return false;
     return true;
@@ -87,11 +95,12 @@ static bool is_new(const struct tg_copies *all, int size) {
 
 static int pages_to_add(const struct tg_copies *all, int size) {
     size_t n = piece_bytes / bytes_of(size);
-    if (bytes_of(size) > large && !is_new(all, size)) return 1;
-    return n > MOST ? MOST : n < LEAST ? LEAST : (int)n;
+    if (bytes_of(size) > large_page && !has_no_page(all, size)) return 1;
+    return n > MAX_PAGES ? MAX_PAGES : n < MIN_PAGES ? MIN_PAGES : (int)n;
 }
 
-/* Returns a page that is no longer in use. If all are in use, waits for the one that has been in use longest. */
+/* Takes a page that can hold `bytes`: the one that has been free for longest. If the device still uses it, waits for
+ * that. If no page of the size is free, adds some. Returns NULL after recording the error. */
 static copy *page_take(tg_ctx *ctx, size_t bytes) {
     struct tg_copies *all = copies_of(ctx);
     int size = size_of(bytes);
@@ -100,7 +109,7 @@ static copy *page_take(tg_ctx *ctx, size_t bytes) {
         tg_fail(ctx, TG_ERR_MEMORY, "out of memory: %zu bytes for a copy", bytes);
         return NULL;
     }
-    if (!all->size[size].first && more_pages(ctx, size, pages_to_add(all, size)) != TG_OK) return NULL;
+    if (!all->size[size].first && add_pages(ctx, size, pages_to_add(all, size)) != TG_OK) return NULL;
     copy *c = all->size[size].first;
     if (c->busy && ctx->run.ops->event_await(ctx, c->event) != TG_OK) return NULL;
     c->busy = false;
@@ -127,14 +136,14 @@ static void upload_free(void *self) { page_give(self); }
 static const tg_work_ops upload_ops = {.size = sizeof(tg_work_ops), .name = "tg_upload", .test = copy_test,
                                        .wait = copy_order, .free = upload_free, .order = copy_order};
 
-/* Notes that the source of a download is no longer held. */
-static void let_go(copy *c) {
+/* Updates the count of unordered downloads: c, a download, stops holding its source. */
+static void count_released(copy *c) {
     if (c->work && c->work->reads) c->ctx->copies->unordered--;
 }
 
 static tg_status download_order(tg_ctx *ctx, void *self) {
     TG_TRY(copy_order(ctx, self));
-    let_go(self); /* the caller ends the hold itself */
+    count_released(self); /* the caller of this function ends the hold itself */
     return TG_OK;
 }
 
@@ -149,7 +158,7 @@ static tg_status download_wait(tg_ctx *ctx, void *self) {
 static void download_free(void *self) {
     copy *c = self;
     struct tg_copies *all = c->ctx->copies;
-    let_go(c);
+    count_released(c);
     *(c->older ? &c->older->younger : &all->oldest) = c->younger;
     *(c->younger ? &c->younger->older : &all->youngest) = c->older;
     c->older = c->younger = NULL;
@@ -160,12 +169,13 @@ static void download_free(void *self) {
 static const tg_work_ops download_ops = {.size = sizeof(tg_work_ops), .name = "tg_download", .test = copy_test,
                                          .wait = download_wait, .free = download_free, .order = download_order};
 
-static tg_status at_once(tg_ctx *ctx, void *self) {
+/* The wait function of a download that was complete when it began. */
+static tg_status wait_done(tg_ctx *ctx, void *self) {
     (void)self;
     return ctx ? TG_OK : TG_ERR_ARGUMENT;
 }
 
-static const tg_work_ops done_ops = {.size = sizeof(tg_work_ops), .name = "tg_download", .wait = at_once};
+static const tg_work_ops done_ops = {.size = sizeof(tg_work_ops), .name = "tg_download", .wait = wait_done};
 
 /* ---- Copies ---- */
 
@@ -175,7 +185,8 @@ static tg_status start(copy *c, void *dst, const void *src, size_t bytes, tg_cop
     return TG_OK;
 }
 
-/* For tensors that are read and written in every step, the device's later work is ordered after the copy at once. */
+/* Returns whether the storage lives longer than a step. It is then used in every step, so an upload to it orders the
+ * device's later work after the copy at once. */
 static bool outlives_steps(const tg_storage *s) {
     return s->category == TG_MEM_PARAMETER || s->category == TG_MEM_GRADIENT || s->category == TG_MEM_OPTIMIZER;
 }
@@ -199,16 +210,18 @@ tg_status tg_copies_upload(tg_tensor *x, const void *src, size_t bytes) {
     return outlives_steps(x->storage) ? tg_storage_need(x->storage, x) : TG_OK;
 }
 
-/* Orders the oldest downloads once enough newer ones have begun, so that memory that was released can be used again.
- * This happens in an order that does not depend on how fast the downloads are, or on who waits for them. */
+/* Orders the device's later work after the oldest downloads, until fewer than MAX_UNORDERED hold their source. Source
+ * memory that has been released can then be used again. Which downloads are ordered does not depend on the speed
+ * of the copies. */
 static tg_status order_oldest(tg_ctx *ctx) {
-    for (copy *c = ctx->copies->oldest; c && ctx->copies->unordered >= UNORDERED; c = c->younger)
+    for (copy *c = ctx->copies->oldest; c && ctx->copies->unordered >= MAX_UNORDERED; c = c->younger)
         if (c->work->reads) TG_TRY(tg_work_order(c->work));
     return TG_OK;
 }
 
-/* The bytes of a tape's tensor are overwritten only once nothing reads them any more. A tensor of the context, such
- * as a gradient, may be overwritten without a check, so all later work of the device is ordered after the copy. */
+/* Orders all later work of the device after the copy if x belongs to the context, because such a tensor, for example a
+ * gradient, may be overwritten without a check for readers. The bytes of a tape's tensor are overwritten only once
+ * nothing reads them any more. */
 tg_work *tg_copies_download(tg_tensor *x, void *dst, size_t bytes, bool own) {
     tg_ctx *ctx = x->ctx;
     if (!ctx->run.ops->copy_async || !bytes) {
@@ -240,7 +253,7 @@ tg_work *tg_copies_download(tg_tensor *x, void *dst, size_t bytes, bool own) {
     return NULL;
 }
 
-/* Downloads that the caller has not waited for write nothing. */
+/* Ends all downloads. Those that the caller has not waited for write nothing to their destination. */
 void tg_copies_free(tg_ctx *ctx) {
     struct tg_copies *all = ctx->copies;
     for (tg_work *w = ctx->works, *next; w; w = next) {

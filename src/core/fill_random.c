@@ -1,5 +1,5 @@
-/* Fills a tensor with random numbers of one stream, by each element's position in this tensor. Draws by the position
- * in the tensor over all ranks are in src/placement/draws.c. */
+/* Fills a tensor with random numbers of one stream. The position of an element in this rank's tensor selects its draw.
+ * Draws that are selected by the position in the tensor over all ranks are in src/placement/draws.c. */
 #include "core/capture.h"
 #include "core/rng.h"
 

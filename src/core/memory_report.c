@@ -18,7 +18,7 @@ typedef struct trace_row {
 
 struct tg_trace {
     int n;
-    int64_t others; /* bytes of the rows that did not fit */
+    int64_t others; /* bytes of the blocks for which there was no row */
     trace_row row[TRACE_ROWS];
 };
 
@@ -119,7 +119,7 @@ static void report_rows(tg_ctx *ctx, char *buf, size_t n, size_t *at) {
                 *r->path ? "  " : "", r->path, r->op ? "  " : "");
         if (r->op) tg_text(buf, n, at, "                                   called from %s\n", site);
     }
-    if (rest) tg_text(buf, n, at, "%14lld  in smaller ones\n", (long long)rest);
+    if (rest) tg_text(buf, n, at, "%14lld  in other blocks\n", (long long)rest);
 }
 
 size_t tg_memory_report(tg_ctx *ctx, char *buf, size_t n) {
@@ -137,6 +137,6 @@ size_t tg_memory_report(tg_ctx *ctx, char *buf, size_t n) {
     if (ctx->trace)
         report_rows(ctx, buf, n, &at);
     else
-        tg_text(buf, n, &at, "tg_memory_set_trace(ctx, true) before a step names what is alive at its peak\n");
+        tg_text(buf, n, &at, "call tg_memory_set_trace(ctx, true) before a step to list what is alive at its peak\n");
     return at;
 }

@@ -1,10 +1,11 @@
-/* The memory report: which tensors were alive at the peak, by tensor, node and call site. */
+/* The trace of the memory report (tg_memory_set_trace): which tensors were alive at the peak, and what made
+ * them. */
 #ifndef TG_REPORT_H
 #define TG_REPORT_H
 
 #include "core/context.h"
 
-extern const tg_device_ops tg_meta_device; /* meta.c */
 void tg_trace_free(tg_ctx *ctx);
+extern const tg_device_ops tg_meta_device; /* meta.c */
 
 #endif

@@ -1,6 +1,6 @@
-/* Device "meta": the same calls, allocations and accounting as in a real run, but without bytes. Its segments are
- * addresses that must not be dereferenced, so the heap packs them exactly as it packs real ones. Its kernels do
- * nothing. */
+/* Device "meta": a run on it makes the same calls, allocations and accounting as a real run, but has no bytes. Its
+ * segments are addresses that nothing dereferences. The heap cuts blocks from them exactly as from real memory. Its
+ * kernels do nothing. */
 #include "core/memory_report.h"
 
 static tg_status meta_open(tg_ctx *ctx, void **dev) {

@@ -1,4 +1,5 @@
-/* The random streams of a context: adding and finding them, saving and restoring their states, and forks. */
+/* The random streams of a context: adds and finds them, saves and restores their states, and forks them. The current
+ * stream is the one that ops draw from. It is the default stream, except between a fork and its join. */
 #include "core/rng.h"
 
 #include "base/host_memory.h"
@@ -18,17 +19,19 @@ static tg_named_rng *by_id(const tg_ctx *ctx, uint64_t id) {
     return NULL;
 }
 
-static tg_status unknown(tg_ctx *ctx, const char *name, const char *who) {
+static tg_status fail_unknown(tg_ctx *ctx, const char *name, const char *who) {
     return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: no random stream is named \"%s\"; tg_rng_add makes one", who, name);
 }
 
-/* Returns where the state of a stream is stored. The stream that draws has its state in ctx->rng. */
+/* Returns where the state of stream r is stored now: in ctx->rng if r is the current stream. r NULL: the default
+ * stream. */
 static tg_rng *state_of(tg_ctx *ctx, tg_named_rng *r) {
     if (ctx->streams.current == r) return &ctx->rng;
     return r ? &r->rng : &ctx->streams.base;
 }
 
-static void draw_from(tg_ctx *ctx, tg_named_rng *r) {
+/* Stores the state of the current stream and makes r the current one. r NULL: the default stream. */
+static void make_current(tg_ctx *ctx, tg_named_rng *r) {
     *(ctx->streams.current ? &ctx->streams.current->rng : &ctx->streams.base) = ctx->rng;
     ctx->streams.current = r;
     ctx->rng = r ? r->rng : ctx->streams.base;
@@ -91,13 +94,14 @@ tg_status tg_rng_add(tg_ctx *ctx, const char *name, uint64_t seed) {
     return TG_OK;
 }
 
-static bool forked(const tg_ctx *ctx, const tg_named_rng *r) {
+/* Returns whether a fork to r, or from r, is open. */
+static bool is_forked(const tg_ctx *ctx, const tg_named_rng *r) {
     bool open = ctx->streams.current == r;
-    for (int i = 0; i < ctx->streams.forks; i++) open |= ctx->streams.below[i] == r;
+    for (int i = 0; i < ctx->streams.forks; i++) open |= ctx->streams.outer[i] == r;
     return open;
 }
 
-static void drop(tg_ctx *ctx, tg_named_rng *r) {
+static void remove_stream(tg_ctx *ctx, tg_named_rng *r) {
     tg_named_rng **at = &ctx->streams.first;
     while (*at != r) at = &(*at)->next;
     *at = r->next;
@@ -110,14 +114,14 @@ tg_status tg_rng_remove(tg_ctx *ctx, const char *name) {
     TG_TRY(tg_recording_refuse(ctx, "tg_rng_remove", TG_RECORDING_STREAM, TG_SITE));
     if (!name) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_rng_remove: the name is NULL");
     tg_named_rng *r = find(ctx, name);
-    if (!r) return unknown(ctx, name, "tg_rng_remove");
-    if (forked(ctx, r))
-        return tg_fail(ctx, TG_ERR_STATE, "tg_rng_remove: stream \"%s\" is forked; tg_rng_join it before", name);
-    drop(ctx, r);
+    if (!r) return fail_unknown(ctx, name, "tg_rng_remove");
+    if (is_forked(ctx, r))
+        return tg_fail(ctx, TG_ERR_STATE, "tg_rng_remove: stream \"%s\" is forked; call tg_rng_join first", name);
+    remove_stream(ctx, r);
     return TG_OK;
 }
 
-/* Numbers count from the oldest stream, but the list has the newest one first. */
+/* Returns the name of the stream that was added i-th, i from 0, or NULL. The list has the newest stream first. */
 const char *tg_rng_name(const tg_ctx *ctx, int i) {
     int n = 0;
     if (!ctx || ctx->run.dead || i < 0) return NULL;
@@ -128,15 +132,15 @@ const char *tg_rng_name(const tg_ctx *ctx, int i) {
 }
 
 void tg_rngs_free(tg_ctx *ctx) {
-    while (ctx->streams.first) drop(ctx, ctx->streams.first);
-    tg_host_free(ctx, ctx->streams.below, (size_t)ctx->streams.room * sizeof *ctx->streams.below);
+    while (ctx->streams.first) remove_stream(ctx, ctx->streams.first);
+    tg_host_free(ctx, ctx->streams.outer, (size_t)ctx->streams.forks_capacity * sizeof *ctx->streams.outer);
 }
 
 /* ---- States ---- */
 
 static tg_status named_state(tg_ctx *ctx, const char *name, const char *who, tg_rng **state) {
     tg_named_rng *r = name ? find(ctx, name) : NULL;
-    if (name && !r) return unknown(ctx, name, who);
+    if (name && !r) return fail_unknown(ctx, name, who);
     *state = name ? state_of(ctx, r) : &ctx->rng;
     return TG_OK;
 }
@@ -191,44 +195,46 @@ void tg_rng_states_load(tg_ctx *ctx, const tg_rng_states *from) {
 
 /* ---- Forks ---- */
 
-static tg_status more_room(tg_ctx *ctx) {
-    int room = ctx->streams.room ? 2 * ctx->streams.room : 8;
-    tg_named_rng **more = tg_host_alloc(ctx, (size_t)room * sizeof *more);
+static tg_status grow_forks(tg_ctx *ctx) {
+    int capacity = ctx->streams.forks_capacity ? 2 * ctx->streams.forks_capacity : 8;
+    tg_named_rng **more = tg_host_alloc(ctx, (size_t)capacity * sizeof *more);
     if (!more) return ctx->run.status;
-    if (ctx->streams.forks) memcpy(more, ctx->streams.below, (size_t)ctx->streams.forks * sizeof *more);
-    tg_host_free(ctx, ctx->streams.below, (size_t)ctx->streams.room * sizeof *more);
-    ctx->streams.below = more;
-    ctx->streams.room = room;
+    if (ctx->streams.forks) memcpy(more, ctx->streams.outer, (size_t)ctx->streams.forks * sizeof *more);
+    tg_host_free(ctx, ctx->streams.outer, (size_t)ctx->streams.forks_capacity * sizeof *more);
+    ctx->streams.outer = more;
+    ctx->streams.forks_capacity = capacity;
     return TG_OK;
 }
 
+/* Finds the stream that a fork is to make current. */
 static tg_status fork_to(tg_ctx *ctx, const char *name, tg_named_rng **to) {
     if (ctx->run.status != TG_OK) return ctx->run.status;
     if (!name) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_rng_fork: the name is NULL");
     tg_named_rng *r = find(ctx, name);
-    if (!r) return unknown(ctx, name, "tg_rng_fork");
+    if (!r) return fail_unknown(ctx, name, "tg_rng_fork");
     *to = r;
     return TG_OK;
 }
 
-/* Every fork needs a join, even under an error and if the error is cleared between the two. So a fork that fails
- * still counts, and keeps the stream that draws. */
+/* Makes the named stream the current one until tg_rng_join. Every fork needs a join, even if the context has an error,
+ * which may be cleared between the two. So a fork that fails still counts as open, and leaves the current stream as it
+ * is. */
 tg_status tg_rng_fork(tg_ctx *ctx, const char *name) {
     if (!ctx || ctx->run.dead) return tg_ctx_status(ctx);
     tg_named_rng *to = ctx->streams.current;
     tg_status s = fork_to(ctx, name, &to);
-    if (ctx->streams.forks == ctx->streams.room && more_room(ctx) != TG_OK) {
+    if (ctx->streams.forks == ctx->streams.forks_capacity && grow_forks(ctx) != TG_OK) {
         ctx->streams.forks_missed++;
         return ctx->run.status;
     }
     if (!ctx->streams.forks) ctx->streams.outside = *state_of(ctx, NULL);
-    ctx->streams.below[ctx->streams.forks++] = ctx->streams.current;
-    draw_from(ctx, to);
+    ctx->streams.outer[ctx->streams.forks++] = ctx->streams.current;
+    make_current(ctx, to);
     return s;
 }
 
-/* Warns if the default stream has changed since the outermost fork. Draws inside a fork do not advance it, so it was
- * seeded there, which is probably a mistake. */
+/* Warns if the state of the default stream has changed since the outermost fork. Draws inside a fork do not advance it,
+ * so the caller has set it inside the fork, which is probably a mistake. */
 static void warn_if_moved(tg_ctx *ctx) {
     const tg_rng *now = state_of(ctx, NULL), *then = &ctx->streams.outside;
     bool same = now->seed == then->seed && now->stream == then->stream && now->counter == then->counter;
@@ -247,23 +253,23 @@ tg_status tg_rng_join(tg_ctx *ctx) {
         return ctx->run.status != TG_OK
                    ? ctx->run.status
                    : tg_fail(ctx, TG_ERR_STATE, "tg_rng_join: no stream is forked; call tg_rng_fork first");
-    draw_from(ctx, ctx->streams.below[--ctx->streams.forks]);
+    make_current(ctx, ctx->streams.outer[--ctx->streams.forks]);
     if (!ctx->streams.forks) warn_if_moved(ctx);
     return ctx->run.status;
 }
 
 void tg_rng_unwind(tg_ctx *ctx, int forks) {
     ctx->streams.forks_missed = 0;
-    while (ctx->streams.forks > forks) draw_from(ctx, ctx->streams.below[--ctx->streams.forks]);
+    while (ctx->streams.forks > forks) make_current(ctx, ctx->streams.outer[--ctx->streams.forks]);
 }
 
-/* ---- The streams of a rank ---- */
+/* ---- The streams of tg_rng_seed_parallel ---- */
 
 enum { RANK_STREAMS = 3 };
 static const char *const rank_streams[RANK_STREAMS] = {"data-parallel-rng", "model-parallel-rng",
                                                        "expert-parallel-rng"};
 
-static bool of_rank(const tg_named_rng *r) {
+static bool is_rank_stream(const tg_named_rng *r) {
     for (int i = 0; i < RANK_STREAMS; i++)
         if (!strcmp(r->name, rank_streams[i])) return true;
     return false;
@@ -275,10 +281,10 @@ static tg_status check_seeds(tg_ctx *ctx, const uint64_t *seed) {
         for (int k = 0; k < i; k++)
             if (seed[k] == seed[i]) same = rank_streams[k];
         for (const tg_named_rng *r = ctx->streams.first; r; r = r->next) {
-            if (r->seed == seed[i] && !of_rank(r)) same = r->name;
-            if (of_rank(r) && forked(ctx, r))
+            if (r->seed == seed[i] && !is_rank_stream(r)) same = r->name;
+            if (is_rank_stream(r) && is_forked(ctx, r))
                 return tg_fail(ctx, TG_ERR_STATE,
-                               "tg_rng_seed_parallel: stream \"%s\" is forked; tg_rng_join it before", r->name);
+                               "tg_rng_seed_parallel: stream \"%s\" is forked; call tg_rng_join first", r->name);
         }
         if (same)
             return tg_fail(
@@ -290,7 +296,8 @@ static tg_status check_seeds(tg_ctx *ctx, const uint64_t *seed) {
     return TG_OK;
 }
 
-/* Megatron-Core's formulas (core/tensor_parallel/random.py): ranks have streams of their own. */
+/* Adds the three streams, or seeds them again if they exist. The formulas for the seeds are those of Megatron-Core
+ * (core/tensor_parallel/random.py). */
 tg_status tg_rng_seed_ranks(tg_ctx *ctx, uint64_t seed, bool own, int tp, int ep, int etp) {
     const uint64_t seeds[RANK_STREAMS] = {seed, seed + 2718 + (uint64_t)tp,
                                           seed + 1024 + 100 * (uint64_t)ep + (uint64_t)etp};

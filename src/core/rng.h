@@ -1,4 +1,4 @@
-/* The random streams of a context: the default stream, the named ones, and which of them draws now. */
+/* The random streams of a context: the default stream, the named ones, and the current one, which ops draw from. */
 #ifndef TG_RNG_H
 #define TG_RNG_H
 
@@ -11,13 +11,13 @@ typedef struct tg_named_rng {
     uint64_t seed; /* the seed that it was added with */
     bool common;   /* tg_rng_seed_parallel gave it one seed on all ranks */
     bool by_rank;  /* tg_rng_seed_parallel gave it the seed of this rank */
-    tg_rng rng;    /* its state while another stream draws */
+    tg_rng rng;    /* its state while another stream is current */
 } tg_named_rng;
 
-/* Copies of all states, and which stream draws. */
+/* Copies of the states of all streams. */
 typedef struct tg_rng_states {
-    tg_rng now, base;
-    uint64_t current; /* id; 0: the default stream */
+    tg_rng now, base; /* ctx->rng and ctx->streams.base */
+    uint64_t current; /* id of the current stream; 0: the default one */
     int n;
     struct {
         uint64_t id;
@@ -25,23 +25,24 @@ typedef struct tg_rng_states {
     } stream[];
 } tg_rng_states;
 
-/* its state, wherever that is stored now; NULL: there is no such stream */
+/* Returns the state of a named stream, or NULL if there is no such stream. The address is valid until the next fork or
+ * join. */
 tg_rng *tg_rng_named(tg_ctx *ctx, const char *name);
-/* Finds a stream by its id, which is never used again; 0 is the default stream. NULL: it has been removed. */
+/* Returns the state of the stream with this id, or NULL if it has been removed. 0 is the id of the default stream. */
 tg_rng *tg_rng_by_id(tg_ctx *ctx, uint64_t id);
 uint64_t tg_rng_id(const tg_ctx *ctx, const tg_rng *state); /* id of the stream whose state is at this address */
-size_t tg_rng_states_bytes(const tg_ctx *ctx);       /* size for the streams that exist now */
+size_t tg_rng_states_bytes(const tg_ctx *ctx); /* size of a tg_rng_states for the streams that exist now */
 void tg_rng_states_save(const tg_ctx *ctx, tg_rng_states *to);
 /* Restores the states. Streams that have been removed since are skipped, and those added since keep their state.
  * Open forks stay open. */
 void tg_rng_states_load(tg_ctx *ctx, const tg_rng_states *from);
-/* Closes the forks above this number, after a function failed between a fork and its join. */
+/* Closes the newest forks until only this many are open, after a function has failed between a fork and its join. */
 void tg_rng_unwind(tg_ctx *ctx, int forks);
-/* Creates the streams of tg_rng_seed_parallel for explicit ranks, the first of which is the tensor-parallel rank. own:
- * ranks have seeds of their own. */
+/* Creates and seeds the streams of tg_rng_seed_parallel. tp, ep and etp are the tensor-parallel, expert-parallel and
+ * expert-tensor-parallel ranks. own: the streams that depend on these ranks differ between the ranks of the context. */
 tg_status tg_rng_seed_ranks(tg_ctx *ctx, uint64_t seed, bool own, int tp, int ep, int etp);
-/* Returns whether the stream that draws now has the same seed on every rank, as far as this rank can know: the
- * library seeded it, and the caller has not set another one. */
+/* Returns whether the current stream has the same seed on every rank, as far as this rank can know: the library has
+ * seeded it with a seed that all ranks share, and the caller has not set another one. */
 bool tg_rng_is_common(const tg_ctx *ctx);
 void tg_rngs_free(tg_ctx *ctx);
 

@@ -18,7 +18,8 @@ tg_buffer *tg_buffer_new(tg_ctx *ctx, const char *name, tg_dtype dtype, int inst
     return NULL;
 }
 
-/* In check mode, fills the buffer with NaN, or -1, so that a read of values from an earlier lease is found. */
+/* In check mode, fills the buffer with NaN, or with -1 if it holds integers, so that a read of values from an earlier
+ * lease is noticed. */
 static void poison(tg_ctx *ctx, tg_buffer *b) {
     b->dirty = false;
     if (!ctx->check || ctx->meta || !b->block) return;
@@ -40,7 +41,8 @@ tg_status tg_buffer_reserve(tg_ctx *ctx, tg_buffer *b, size_t bytes) {
         return TG_OK;
     }
     tg_heap_release(ctx->run.heap, b->block);
-    /* The lease gets all bytes of the block, because a later lease may be longer than this one. */
+    /* Whole units are requested, because a later lease may use the bytes after this one's, and a memory checker allows
+     * only requested bytes. */
     size_t whole = bytes < PTRDIFF_MAX ? (bytes + TG_UNIT - 1) / TG_UNIT * TG_UNIT : bytes;
     b->block = tg_take_block(ctx, whole, TG_MEM_BUFFER);
     if (!b->block)
@@ -101,7 +103,7 @@ void tg_buffers_text(const tg_ctx *ctx, char *buf, size_t n, size_t *at) {
             tg_text(buf, n, at, " \"%s\" %s", b->name, tg_dtype_name(b->dtype));
         else
             tg_text(buf, n, at, " symmetric");
-        if (b->instance) tg_text(buf, n, at, ", instance %d: another tape held those before", b->instance + 1);
+        if (b->instance) tg_text(buf, n, at, ", instance %d: other leases held the earlier ones", b->instance + 1);
         tg_text(buf, n, at, "\n");
     }
 }

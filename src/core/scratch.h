@@ -8,7 +8,7 @@ typedef struct tg_buffer {
     struct tg_buffer *next; /* next in the context's list */
     char *name;
     tg_dtype dtype;
-    int instance; /* 0, or higher if buffers of the same name and dtype were held when it was made */
+    int instance; /* number of buffers of this name and dtype, all of them leased, that existed when it was made */
     tg_block *block;
     int open;   /* number of storages that lie in the block now */
     bool dirty; /* check mode: must be poisoned before it is used again */
@@ -16,22 +16,24 @@ typedef struct tg_buffer {
     /* The lease that holds it: its handle, and the op or call that took it. */
     const tg_tensor *holder;
     uint64_t serial;
-    const char *op; /* NULL: not an op, but the caller at `site` */
+    const char *op; /* NULL: not an op, but a call at `site` */
     const void *site;
     struct tg_scope *scope;
 } tg_buffer;
 
-/* Returns NULL after recording the error. The context owns the buffer. */
+/* Makes a buffer, which the context owns. Its block is allocated by tg_buffer_reserve. Returns NULL after recording the
+ * error. */
 tg_buffer *tg_buffer_new(tg_ctx *ctx, const char *name, tg_dtype dtype, int instance);
-/* Ensures that the block has at least this size, after the works that still read it. No storage may be open in it. */
+/* Waits for works that still read the block, and ensures that it has at least this size. No storage may be open in
+ * it. */
 tg_status tg_buffer_reserve(tg_ctx *ctx, tg_buffer *b, size_t bytes);
-/* Makes a storage on a part of the block. Its bytes return to the buffer when they are released. Returns NULL after
+/* Makes a storage on a part of the block. When its bytes are released, tg_buffer_close is called. Returns NULL after
  * recording the error. */
 tg_storage *tg_buffer_open(tg_ctx *ctx, tg_buffer *b, size_t offset, size_t bytes);
 void tg_buffer_close(tg_ctx *ctx, tg_buffer *b);
 void tg_buffer_end(tg_ctx *ctx, tg_buffer *b); /* releases its block once no storage is open in it */
 void tg_buffers_free(tg_ctx *ctx);
-/* Writes one line per buffer. */
+/* Appends one line per buffer to the memory report. */
 void tg_buffers_text(const tg_ctx *ctx, char *buf, size_t n, size_t *at);
 
 #endif

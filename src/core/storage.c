@@ -1,5 +1,5 @@
-/* Storages: counted bytes that may be present, in flight, or discarded. All early freeing goes through
- * tg_storage_discard. */
+/* Storages: reference-counted bytes that are present, in flight, or discarded. Whatever frees bytes before the last
+ * reference ends, such as a scope or backward, calls tg_storage_discard. */
 #include <stdio.h>
 
 #include "core/scratch.h"
@@ -8,7 +8,7 @@
 #include "core/context.h"
 #include "core/work.h"
 
-static tg_status more_storages(tg_ctx *ctx) {
+static tg_status add_storages(tg_ctx *ctx) {
     enum { COUNT = 256 };
     size_t bytes = sizeof(tg_host_chunk) + COUNT * sizeof(tg_storage);
     tg_host_chunk *c = tg_host_alloc(ctx, bytes);
@@ -25,7 +25,7 @@ static tg_status more_storages(tg_ctx *ctx) {
 }
 
 static tg_storage *storage_slot(tg_ctx *ctx) {
-    if (TG_UNLIKELY(!ctx->free_storages) && more_storages(ctx) != TG_OK) return NULL;
+    if (TG_UNLIKELY(!ctx->free_storages) && add_storages(ctx) != TG_OK) return NULL;
     tg_storage *s = ctx->free_storages;
     ctx->free_storages = s->data;
     *s = (tg_storage){.ctx = ctx};
@@ -39,7 +39,7 @@ static void storage_slot_free(tg_storage *s) {
     ctx->free_storages = s;
 }
 
-/* Takes the bytes from the heap. An error says how many were requested and what holds the memory. */
+/* Takes the bytes of the storage from the heap. An error says how many were requested and what holds the memory. */
 static tg_status storage_bytes(tg_storage *s) {
     tg_ctx *ctx = s->ctx;
     s->block = tg_take_block(ctx, s->bytes, s->category);
@@ -101,7 +101,8 @@ tg_storage *tg_storage_wrap(tg_ctx *ctx, void *data, size_t bytes, void (*releas
     return s;
 }
 
-static void give_back(tg_storage *s) {
+/* Releases the bytes to where they came from, and abandons a work that fills them. */
+static void release_bytes(tg_storage *s) {
     if (s->extra && s->extra->work) {
         tg_work_abandon(s->extra->work);
         s->extra->work = NULL;
@@ -120,8 +121,8 @@ static void give_back(tg_storage *s) {
     s->data = NULL;
 }
 
-/* If there is only one reference, no second one can appear while its holder releases it, so no atomic change is
- * needed. */
+/* Drops a reference, and returns whether it was the last one. A count of one needs no atomic change, because no other
+ * reference can appear while the only holder releases its own. */
 static bool last_reference(tg_storage *s) {
     return atomic_load_explicit(&s->refs, memory_order_acquire) == 1 ||
            atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) == 1;
@@ -129,7 +130,7 @@ static bool last_reference(tg_storage *s) {
 
 void tg_storage_unref(tg_storage *s) {
     if (!last_reference(s)) return;
-    give_back(s);
+    release_bytes(s);
     if (TG_UNLIKELY(s->extra != NULL)) {
         if (s->extra->release) s->extra->release(s->extra->user);
         s->extra->next_free = s->ctx->free_extras;
@@ -140,28 +141,29 @@ void tg_storage_unref(tg_storage *s) {
 
 void tg_storage_discard(tg_storage *s, const char *by, const void *site) {
     if (s->state == TG_DISCARDED) return;
-    give_back(s);
+    release_bytes(s);
     s->state = TG_DISCARDED;
     s->by = by;
     s->by_site = site;
 }
 
 tg_storage *tg_storage_take(tg_storage *s, const char *by, const void *site) {
-    tg_storage *mine = storage_slot(s->ctx);
-    if (!mine) return NULL;
-    mine->bytes = s->bytes;
-    mine->category = s->category;
-    mine->temporary = true;
-    mine->block = s->block;
-    mine->data = s->data;
-    if (mine->block) tg_block_set_owner(mine->block, mine);
-    tg_storage_categorize(mine, TG_MEM_TEMPORARY);
+    tg_storage *taken = storage_slot(s->ctx);
+    if (!taken) return NULL;
+    taken->bytes = s->bytes;
+    taken->category = s->category;
+    taken->temporary = true;
+    taken->block = s->block;
+    taken->data = s->data;
+    if (taken->block) tg_block_set_owner(taken->block, taken);
+    tg_storage_categorize(taken, TG_MEM_TEMPORARY);
     s->block = NULL;
     s->data = NULL;
     tg_storage_discard(s, by, site);
-    return mine;
+    return taken;
 }
 
+/* Waits for the work that fills the bytes. If it fails, the bytes are discarded. */
 static tg_status wait_for(tg_storage *s) {
     tg_work *w = s->extra->work;
     s->extra->work = NULL;
@@ -250,7 +252,7 @@ tg_storage_state tg_storage_state_of(const tg_tensor *x) {
     return tg_is_alive(x) ? (tg_storage_state)x->storage->state : TG_DISCARDED;
 }
 
-static tg_status may_discard(tg_tensor *x, const char *who) {
+static tg_status check_discard(tg_tensor *x, const char *who) {
     if (!x) return TG_ERR_ARGUMENT;
     tg_ctx *ctx = x->ctx;
     if (!tg_ok(ctx)) return tg_ctx_status(ctx);
@@ -266,9 +268,9 @@ static tg_status may_discard(tg_tensor *x, const char *who) {
 }
 
 tg_status tg_discard(tg_tensor *x) {
-    TG_TRY(may_discard(x, "tg_discard"));
+    TG_TRY(check_discard(x, "tg_discard"));
     tg_storage_extra *e = x->storage->extra;
-    if (e && e->refill) { /* a refill of an earlier tg_discard_with would make other bytes */
+    if (e && e->refill) { /* set by an earlier tg_discard_with; now the bytes are to be lost */
         if (e->release) e->release(e->user);
         e->refill = NULL;
         e->release = NULL;
@@ -279,7 +281,7 @@ tg_status tg_discard(tg_tensor *x) {
 
 tg_status tg_discard_with(tg_tensor *x, tg_status (*fill)(void *, tg_ctx *, void *, size_t), void (*end)(void *),
                           void *user) {
-    tg_status s = may_discard(x, "tg_discard_with");
+    tg_status s = check_discard(x, "tg_discard_with");
     if (s == TG_OK && !fill) s = tg_fail(x->ctx, TG_ERR_ARGUMENT, "tg_discard_with: refill is NULL");
     tg_storage_extra *e = s == TG_OK ? tg_storage_extra_of(x->storage) : NULL;
     if (!e) {

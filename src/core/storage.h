@@ -1,4 +1,5 @@
-/* Storages: counted bytes on a device, which tensors share. The bytes may be present, in flight, or discarded. */
+/* Storages: reference-counted bytes on a device, which tensors share. The bytes are present, in flight (a work is
+ * filling them), or discarded. */
 #ifndef TG_STORAGE_H
 #define TG_STORAGE_H
 
@@ -12,12 +13,13 @@
 typedef struct tg_storage_extra {
     tg_work *work; /* the work that fills the bytes; NULL: none is in flight */
     struct tg_storage_extra *next_free;
-    void (*release)(void *user); /* the caller's function, called when the storage ends */
+    void (*release)(void *user); /* called when the storage ends; may be NULL */
     /* Recreates the bytes after they were discarded (tg_discard_with). */
     tg_status (*refill)(void *user, tg_ctx *ctx, void *dst, size_t bytes);
-    uint32_t version; /* version of the storage when refill was set: after a later write refill is no longer valid */
-    void *user;
-    /* Another way to make the bytes of a discarded storage present. If they are absent after it, they are lost. */
+    uint32_t version; /* version of the storage when refill was set; refill is invalid after a later write */
+    void *user;       /* for release, refill and restore */
+    /* Another way to make the bytes of a discarded storage present. If it returns TG_OK and they are still absent, they
+     * are lost. */
     tg_status (*restore)(void *user, tg_storage *s);
     struct tg_buffer *buffer; /* the named scratch buffer that the bytes are part of; NULL: none */
     bool shared;              /* the block belongs to another storage, and this one holds it */
@@ -29,7 +31,7 @@ struct tg_storage {
     uint32_t version; /* how many times it was written in place */
     uint8_t state;    /* tg_storage_state */
     uint8_t category; /* tg_category */
-    bool temporary;   /* made by a tape: scopes, backward and tg_discard may take its bytes */
+    bool temporary;   /* made by a tape: scopes and backward may release its bytes */
     bool marked;      /* set while a scope closes: it is one of the scope's outputs */
     tg_ctx *ctx;
     void *data; /* in the list of free storages: the next one */
@@ -42,19 +44,20 @@ struct tg_storage {
     tg_storage_extra *extra; /* NULL: it needs none of those fields */
 };
 
-/* Makes a storage with undefined bytes. NULL after recording the error. */
+/* Makes a storage with undefined bytes and one reference. Returns NULL after recording the error. */
 tg_storage *tg_storage_new(tg_ctx *ctx, size_t bytes, tg_category category);
-/* Makes a storage on the caller's bytes. NULL after recording the error. */
+/* Makes a storage on the caller's bytes. release(user), which may be NULL, is called when it ends. Returns NULL after
+ * recording the error. */
 tg_storage *tg_storage_wrap(tg_ctx *ctx, void *data, size_t bytes, void (*release)(void *), void *user);
 static inline tg_storage *tg_storage_ref(tg_storage *s) {
     atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed);
     return s;
 }
-void tg_storage_unref(tg_storage *s);
-/* Releases the bytes now. An error about a later access quotes `by` and `site`. */
+void tg_storage_unref(tg_storage *s); /* the last reference frees the storage and its bytes */
+/* Releases the bytes now. An error about a later access quotes `by`, a static string, and the call site. */
 void tg_storage_discard(tg_storage *s, const char *by, const void *site);
-/* Makes a new, temporary storage that takes over the bytes of s, which must be present, and discards s. NULL after
- * recording the error. */
+/* Makes a new, temporary storage that takes over the bytes of s, which must be present, and discards s. Returns NULL
+ * after recording the error. */
 tg_storage *tg_storage_take(tg_storage *s, const char *by, const void *site);
 /* Makes the bytes present: waits for the work that fills them, or recreates them. If that is impossible, fails with
  * TG_ERR_DISCARDED, which says what discarded them. The error names x, which may be NULL. */
@@ -62,7 +65,7 @@ tg_status tg_storage_need_slow(tg_storage *s, const tg_tensor *x);
 static inline tg_status tg_storage_need(tg_storage *s, const tg_tensor *x) {
     return TG_LIKELY(s->state == TG_PRESENT) ? TG_OK : tg_storage_need_slow(s, x);
 }
-/* Makes the bytes present and undefined, whatever their state was. A work that was to fill them is abandoned. */
+/* Makes the bytes present, with undefined values, whatever their state was. Abandons a work that fills them. */
 tg_status tg_storage_renew(tg_storage *s);
 /* For a restore function: allocates new, undefined bytes for the storage. */
 tg_status tg_storage_bytes_again(tg_storage *s);
@@ -71,8 +74,8 @@ tg_status tg_storage_bytes_again(tg_storage *s);
 tg_status tg_storage_share(tg_storage *s, tg_storage *from);
 void tg_storage_categorize(tg_storage *s, tg_category c);
 
-tg_storage_extra *tg_storage_extra_of(tg_storage *s); /* created on demand; NULL after recording the error */
-void tg_storage_extras_free(tg_ctx *ctx);
+tg_storage_extra *tg_storage_extra_of(tg_storage *s); /* the first call creates it; NULL after recording the error */
+void tg_storage_extras_free(tg_ctx *ctx); /* called when the context ends */
 /* Returns whether nothing else reads or will read these bytes: no other handle and no work in flight. */
 static inline bool tg_storage_is_own(const tg_storage *s) {
     return atomic_load_explicit(&s->refs, memory_order_relaxed) == 1 && !(s->block && tg_block_held(s->block));
@@ -84,8 +87,8 @@ tg_status tg_storage_may_change(const tg_tensor *x);
 /* Notes that the step being recorded uses, or changes, these bytes (capture.c). */
 void tg_capture_uses(tg_storage *s);
 void tg_capture_writes(tg_storage *s);
-/* Called when the bytes have changed in place. Reading the saved older bytes fails from now on, with `by` in the
- * error. */
+/* Called when the bytes are changed in place. A backward that needs the older bytes fails from now on, with `by`, a
+ * static string, in the error. */
 static inline void tg_storage_wrote(tg_storage *s, const char *by, const void *site) {
     s->version++;
     s->by = by;

@@ -1,4 +1,5 @@
-/* Handles: slots that live as long as their context, and the functions that create tensors on a context. */
+/* Handles of tensors: their shapes, the slots that hold them until the context ends, and the functions that create
+ * tensors on a context. */
 #include <math.h>
 
 #include "core/capture.h"
@@ -20,18 +21,20 @@ int64_t tg_row_major(int ndim, const int64_t *shape, int64_t *stride) {
     return numel;
 }
 
-/* Returns whether steps along n dims, of up to most[d] each, can lead from `apart` back to 0. Strides are ascending,
- * and the first step is positive. Along a dim only as many steps are tried as the earlier dims can compensate for:
- * for the strides of a matrix that is one. */
-static bool leads_back(int n, const int64_t *most, const int64_t *stride, int64_t apart, bool moved) {
+/* Returns whether `distance` plus the sum of k[d] * stride[d] over n dims is 0 for some steps k[d] from -most[d] to
+ * most[d]. Two indices that differ by k then have the same address. Not all steps may be 0, unless `moved` says that
+ * the caller has taken one that is not. Strides ascend. The last dim is tried first, and only with steps whose distance
+ * the other dims can make up for: for the strides of a matrix that is one step. Because k and -k are equivalent, the
+ * first step that is not 0 is positive. */
+static bool reaches_zero(int n, const int64_t *most, const int64_t *stride, int64_t distance, bool moved) {
     int64_t rest = 0;
-    if (!n--) return moved && apart == 0;
+    if (!n--) return moved && distance == 0;
     for (int d = 0; d < n; d++) rest += most[d] * stride[d];
-    int64_t k = apart < -rest ? (-rest - apart + stride[n] - 1) / stride[n] : -((rest + apart) / stride[n]);
+    int64_t k = distance < -rest ? (-rest - distance + stride[n] - 1) / stride[n] : -((rest + distance) / stride[n]);
     if (k < -most[n]) k = -most[n];
     if (!moved && k < 0) k = 0;
-    for (; k <= most[n] && apart + k * stride[n] <= rest; k++)
-        if (leads_back(n, most, stride, apart + k * stride[n], moved || k)) return true;
+    for (; k <= most[n] && distance + k * stride[n] <= rest; k++)
+        if (reaches_zero(n, most, stride, distance + k * stride[n], moved || k)) return true;
     return false;
 }
 
@@ -50,7 +53,7 @@ bool tg_shares_elements(const tg_tensor *x) {
         stride[at] = step;
         most[at] = x->shape[d] - 1;
     }
-    return leads_back(n, most, stride, 0, false);
+    return reaches_zero(n, most, stride, 0, false);
 }
 
 bool tg_is_row_major(int ndim, const int64_t *shape, const int64_t *stride) {
@@ -101,7 +104,8 @@ tg_status tg_shape_check(tg_ctx *ctx, const tg_shape *s, tg_dtype dtype, const c
 
 /* ---- Slots ---- */
 
-static void *slots(tg_ctx *ctx, size_t bytes) {
+/* Returns zeroed memory that is kept until the context ends, or NULL after recording the error. */
+static void *new_slots(tg_ctx *ctx, size_t bytes) {
     tg_host_chunk *c = tg_host_alloc(ctx, sizeof *c + bytes);
     if (!c) return NULL;
     c->bytes = sizeof *c + bytes;
@@ -110,7 +114,7 @@ static void *slots(tg_ctx *ctx, size_t bytes) {
     return c->slots;
 }
 
-/* Free handles are linked through their node pointer. */
+/* Adds a handle to the queue of free ones, which are linked through their node pointer. */
 static void handle_slot_free(tg_ctx *ctx, tg_tensor *x) {
     *x = (tg_tensor){.ctx = ctx};
     if (ctx->free_last)
@@ -123,7 +127,7 @@ static void handle_slot_free(tg_ctx *ctx, tg_tensor *x) {
 static tg_tensor *handle_slot(tg_ctx *ctx) {
     enum { COUNT = 64 };
     if (!ctx->free_first) {
-        tg_tensor *x = slots(ctx, COUNT * sizeof *x);
+        tg_tensor *x = new_slots(ctx, COUNT * sizeof *x);
         if (!x) return NULL;
         for (int i = 0; i < COUNT; i++) handle_slot_free(ctx, &x[i]);
     }
@@ -158,7 +162,7 @@ static void fill_handle(tg_tensor *x, tg_ctx *ctx, tg_dtype dtype, int ndim, con
 tg_ext *tg_ext_of(tg_tensor *x) {
     tg_ctx *ctx = x->ctx;
     if (x->ext) return x->ext;
-    if (!ctx->free_exts) return x->ext = slots(ctx, sizeof *x->ext);
+    if (!ctx->free_exts) return x->ext = new_slots(ctx, sizeof *x->ext);
     x->ext = ctx->free_exts;
     ctx->free_exts = x->ext->next_free;
     memset(x->ext, 0, sizeof *x->ext);
@@ -248,7 +252,7 @@ tg_tensor *tg_temp_new(tg_ctx *ctx, tg_dtype dtype, int ndim, const int64_t *sha
                        tg_storage *s, int64_t offset) {
     enum { COUNT = 32 };
     if (TG_UNLIKELY(!ctx->free_temps)) {
-        tg_temp *more = slots(ctx, COUNT * sizeof *more);
+        tg_temp *more = new_slots(ctx, COUNT * sizeof *more);
         for (int i = 0; more && i < COUNT; i++) {
             more[i].next = ctx->free_temps;
             ctx->free_temps = &more[i];
@@ -294,21 +298,23 @@ void tg_tensor_given(tg_tensor *x) {
 
 /* ---- Creation on a context ---- */
 
-static tg_tensor *made(const tg_ctx *ctx, tg_tensor *x) { return x ? x : tg_inert(ctx); }
+static tg_tensor *or_inert(const tg_ctx *ctx, tg_tensor *x) { return x ? x : tg_inert(ctx); }
 
-/* The checks that every creation starts with. Returns an uninitialized tensor, or NULL after recording the error. */
-static tg_tensor *make(tg_ctx *ctx, tg_dtype dtype, const tg_shape *shape, tg_category category, const char *who) {
+/* Returns a tensor with undefined values, or NULL after recording the error: the shape or dtype is invalid, or there is
+ * no memory. */
+static tg_tensor *new_empty(tg_ctx *ctx, tg_dtype dtype, const tg_shape *shape, tg_category category, const char *who) {
     if (!dtype) dtype = ctx->dtype;
     if (tg_shape_check(ctx, shape, dtype, who) != TG_OK) return NULL;
     return tg_owned_empty(ctx, dtype, (int)shape->ndim, shape->dim, category);
 }
 
-static tg_tensor *filled(tg_ctx *ctx, tg_tensor *x, tg_status s) {
+/* Ends a creation: returns x, or the inert tensor if x is NULL or s, the status of filling x, is an error. */
+static tg_tensor *finish(tg_ctx *ctx, tg_tensor *x, tg_status s) {
     if (x && s != TG_OK) {
         tg_owned_free(x);
         x = NULL;
     }
-    return made(ctx, x);
+    return or_inert(ctx, x);
 }
 
 /* Returns the inert tensor from the calling function if the context is NULL or has failed. */
@@ -320,23 +326,23 @@ static tg_tensor *filled(tg_ctx *ctx, tg_tensor *x, tg_status s) {
 
 tg_tensor *tg_zeros(tg_ctx *ctx, tg_dtype dtype, tg_shape shape) {
     TG_ENTER(ctx);
-    tg_tensor *x = make(ctx, dtype, &shape, TG_MEM_TEMPORARY, "tg_zeros");
-    return filled(ctx, x, x ? ctx->run.ops->fill(ctx, tg_array_of(x), 0) : TG_OK);
+    tg_tensor *x = new_empty(ctx, dtype, &shape, TG_MEM_TEMPORARY, "tg_zeros");
+    return finish(ctx, x, x ? ctx->run.ops->fill(ctx, tg_array_of(x), 0) : TG_OK);
 }
 
 tg_tensor *tg_from_host(tg_ctx *ctx, tg_dtype dtype, tg_shape shape, const void *data) {
     TG_ENTER(ctx);
-    tg_tensor *x = make(ctx, dtype, &shape, TG_MEM_TEMPORARY, "tg_from_host");
+    tg_tensor *x = new_empty(ctx, dtype, &shape, TG_MEM_TEMPORARY, "tg_from_host");
     if (x && x->numel > 0 && !data)
-        return filled(ctx, x, tg_fail(ctx, TG_ERR_ARGUMENT, "tg_from_host: data is NULL"));
+        return finish(ctx, x, tg_fail(ctx, TG_ERR_ARGUMENT, "tg_from_host: data is NULL"));
     if (tg_recording_refuse(ctx, "tg_from_host", TG_RECORDING_WRITE, TG_SITE) != TG_OK)
-        return filled(ctx, x, ctx->run.status);
+        return finish(ctx, x, ctx->run.status);
     if (x) x->flags |= TG_F_GIVEN;
     size_t bytes = x ? (size_t)x->numel * tg_dtype_size(x->dtype) : 0;
-    return filled(ctx, x, bytes ? ctx->run.ops->copy(ctx, tg_data(x), data, bytes, TG_COPY_FROM_HOST) : TG_OK);
+    return finish(ctx, x, bytes ? ctx->run.ops->copy(ctx, tg_data(x), data, bytes, TG_COPY_FROM_HOST) : TG_OK);
 }
 
-/* Returns the number of bytes between the first and the last element that the strides reach. */
+/* Sets *bytes to the size of the memory from the first element to the end of the last one that the strides reach. */
 static tg_status wrapped_bytes(tg_ctx *ctx, const tg_shape *shape, const int64_t *stride, tg_dtype dtype,
                                size_t *bytes) {
     int64_t last = 0, step;
@@ -371,7 +377,7 @@ static tg_tensor *wrap(tg_ctx *ctx, tg_dtype dtype, const tg_shape *shape, const
                 tg_dtype_size(dtype));
         return NULL;
     }
-    /* With no elements any address will do, but not NULL: kernels treat an array at NULL as absent. */
+    /* A tensor without elements may have any address but NULL, because kernels treat an array at NULL as absent. */
     tg_storage *s = tg_storage_wrap(ctx, data ? data : ctx, bytes, release, user);
     if (!s) return NULL;
     tg_storage_ref(s); /* on a failure below, the caller of wrap releases its bytes itself */
@@ -386,10 +392,11 @@ tg_tensor *tg_wrap(tg_ctx *ctx, tg_dtype dtype, tg_shape shape, const int64_t *s
                    void (*release)(void *), void *user) {
     tg_tensor *x = tg_ok(ctx) ? wrap(ctx, dtype, &shape, strides, data, release, user) : NULL;
     if (!x && release) release(user);
-    return made(ctx ? ctx : &tg_dead_ctx, x);
+    return or_inert(ctx ? ctx : &tg_dead_ctx, x);
 }
 
-/* Draws from a stream that the caller may have seeded by rank: the numbers then may differ between ranks. */
+/* Fills x with draws from the current stream. If that may have been seeded by rank, marks x as possibly different
+ * between ranks. */
 static tg_status draw(tg_tensor *x, tg_random kind, double a, double b) {
     if (!tg_rng_is_common(x->ctx)) tg_tensor_given(x);
     return tg_fill_random(x, kind, a, b);
@@ -407,11 +414,12 @@ static tg_status check_normal(tg_ctx *ctx, tg_dtype dtype, double std, const cha
 tg_tensor *tg_randn(tg_ctx *ctx, tg_dtype dtype, tg_shape shape, double std) {
     TG_ENTER(ctx);
     if (check_normal(ctx, dtype, std, "tg_randn") != TG_OK) return tg_inert(ctx);
-    tg_tensor *x = make(ctx, dtype, &shape, TG_MEM_TEMPORARY, "tg_randn");
-    return filled(ctx, x, x ? draw(x, TG_RANDOM_NORMAL, 0, std) : TG_OK);
+    tg_tensor *x = new_empty(ctx, dtype, &shape, TG_MEM_TEMPORARY, "tg_randn");
+    return finish(ctx, x, x ? draw(x, TG_RANDOM_NORMAL, 0, std) : TG_OK);
 }
 
-/* 16-bit floats are drawn in float32, so the interval may be wider than their largest number. */
+/* Checks the dtype and the interval of tg_uniform. 16-bit floats are drawn in float32, so the width of the interval may
+ * exceed their largest number. */
 static tg_status check_interval(tg_ctx *ctx, tg_dtype t, double lo, double hi) {
     double least, below;
     if (!tg_is_float(t)) return tg_fail(ctx, TG_ERR_DTYPE, "tg_uniform: dtype %s, expected a float", tg_dtype_name(t));
@@ -431,8 +439,8 @@ static tg_status check_interval(tg_ctx *ctx, tg_dtype t, double lo, double hi) {
 tg_tensor *tg_uniform(tg_ctx *ctx, tg_dtype dtype, tg_shape shape, double lo, double hi) {
     TG_ENTER(ctx);
     if (check_interval(ctx, dtype ? dtype : ctx->dtype, lo, hi) != TG_OK) return tg_inert(ctx);
-    tg_tensor *x = make(ctx, dtype, &shape, TG_MEM_TEMPORARY, "tg_uniform");
-    return filled(ctx, x, x ? draw(x, TG_RANDOM_UNIFORM, lo, hi) : TG_OK);
+    tg_tensor *x = new_empty(ctx, dtype, &shape, TG_MEM_TEMPORARY, "tg_uniform");
+    return finish(ctx, x, x ? draw(x, TG_RANDOM_UNIFORM, lo, hi) : TG_OK);
 }
 
 static tg_status begin_param(tg_tensor *x, const char *name, double std) {
@@ -446,11 +454,12 @@ static tg_status begin_param(tg_tensor *x, const char *name, double std) {
 tg_tensor *tg_param_new(tg_ctx *ctx, const char *name, tg_dtype dtype, tg_shape shape, double std) {
     TG_ENTER(ctx);
     if (check_normal(ctx, dtype, std, "tg_param_new") != TG_OK) return tg_inert(ctx);
-    tg_tensor *x = make(ctx, dtype, &shape, TG_MEM_PARAMETER, "tg_param_new");
-    return filled(ctx, x, x ? begin_param(x, name ? name : "", std) : TG_OK);
+    tg_tensor *x = new_empty(ctx, dtype, &shape, TG_MEM_PARAMETER, "tg_param_new");
+    return finish(ctx, x, x ? begin_param(x, name ? name : "", std) : TG_OK);
 }
 
-/* The bytes now belong to the caller and stay: the state that would refill them may end before they do. */
+/* Removes the refill function of bytes that tg_keep has given to the caller, and releases its state. The bytes stay
+ * from now on, so they need no refill. */
 static void end_refill(tg_storage *s) {
     tg_storage_extra *e = s->extra;
     if (!e || !e->refill) return;

@@ -1,5 +1,5 @@
-/* Tensors: handles with a shape on a storage. A handle is owned by a context, by a tape, or, briefly, by the
- * executor (temps). */
+/* Tensors: handles that give a storage a shape and a dtype. A handle is owned by a context, by a tape, or, for the time
+ * of a call, by the code that runs ops (a temp). */
 #ifndef TG_TENSOR_H
 #define TG_TENSOR_H
 
@@ -15,20 +15,20 @@ enum {
     TG_F_VIEW = 2,
     TG_F_LEAF = 4,
     TG_F_PARAM = 8,
-    TG_F_SUPERSEDED = 16,
+    TG_F_SUPERSEDED = 16, /* an in-place op has overwritten it; the handle that the op returned replaces it */
     TG_F_CONTIGUOUS = 32,
-    TG_F_DROPPED = 64,
-    /* the bytes are the caller's: unless the tensor was placed, they may differ between ranks */
+    TG_F_DROPPED = 64,    /* tg_drop was called, but nodes still use it */
+    /* the values came from the caller: unless the tensor was placed, they may differ between ranks */
     TG_F_GIVEN = 128,
-    /* recorded without grad, but would need a gradient with it (first run of a recomputation) */
+    /* recorded in no-grad mode, but would need a gradient otherwise (first run of a recomputation) */
     TG_F_DIFFERENTIABLE = 256,
     TG_F_COMPARED = 512,       /* check mode: its bytes have been compared between ranks, as its placement requires */
     TG_F_GRADIENT = 1024,      /* what tg_grad_of returned */
     TG_F_UNRECORDED = 2048,    /* it needs a gradient, but an op that recorded no node has used it */
-    TG_F_PARTIAL = 4096        /* set on a gradient that is one rank's share of a sum, so the host must not read it */
+    TG_F_PARTIAL = 4096        /* a gradient that is one rank's share of a sum, so the host must not read it */
 };
 
-/* The first bytes of a handle. If a tape's handle has ended, nothing else of it may be read. */
+/* The first bytes of a handle. Of a tape's handle that has ended, nothing else may be read. */
 typedef struct tg_tombstone {
     uint64_t serial; /* of the handle, or TG_SERIAL_NONE or TG_SERIAL_RESET */
     tg_ctx *ctx;
@@ -43,7 +43,7 @@ enum { TG_SERIAL_NONE, TG_SERIAL_RESET, TG_SERIAL_FIRST };
 struct tg_tensor {
     uint64_t serial; /* as in tg_tombstone */
     tg_ctx *ctx;
-    tg_tombstone other; /* on a tape: the head of the handle that shares this one's memory (tape/tape.h) */
+    tg_tombstone other; /* on a tape: the first bytes of the handle that shares this one's memory (tape/tape.h) */
     tg_tape *tape; /* NULL: owned by the context */
     tg_storage *storage;
     int64_t offset, numel; /* in elements */
@@ -56,7 +56,7 @@ struct tg_tensor {
     uint8_t ndim, dtype;
 };
 
-/* A short-lived handle of the executor, such as a gradient, with its own memory for shape and strides. */
+/* A short-lived handle, such as that of a gradient during backward, with its own memory for shape and strides. */
 typedef struct tg_temp {
     tg_tensor x;
     int64_t dims[2 * TG_MAX_DIMS];
@@ -100,34 +100,39 @@ struct tg_ext {
 static inline bool tg_living(const tg_tensor *x) {
     return x->serial >= TG_SERIAL_FIRST && !(x->flags & TG_F_SUPERSEDED);
 }
-/* Checks a handle that a caller passed; the error message begins with `what`. */
+/* Fails if x, which a caller passed, is not a live tensor of ctx. The error message begins with `what`. */
 tg_status tg_check(tg_ctx *ctx, const tg_tensor *x, const char *what);
 /* Returns whether x is a gradient that a hook or observer may use during its call. */
 static inline bool tg_is_lent(const tg_tensor *x) { return !x->tape && !(x->flags & TG_F_LEAF); }
+/* Fails if x is lent in this sense. `who` is the call that would change it. */
 tg_status tg_refuse_lent(const tg_tensor *x, const char *who);
-/* Makes a context-owned handle. Takes over the reference to s, even on an error. NULL after recording the error. */
+/* Makes a context-owned handle. Takes over the caller's reference to s, even on an error. stride NULL: row-major.
+ * Returns NULL after recording the error. */
 tg_tensor *tg_owned_new(tg_ctx *ctx, tg_dtype dtype, int ndim, const int64_t *shape, const int64_t *stride,
                         tg_storage *s, int64_t offset);
 void tg_owned_free(tg_tensor *x);
+/* Makes a context-owned handle on a new storage. Returns NULL after recording the error. */
 tg_tensor *tg_owned_empty(tg_ctx *ctx, tg_dtype dtype, int ndim, const int64_t *shape, tg_category category);
-/* Makes a temp. Takes over the reference to s, even on an error. stride NULL: row-major. */
+/* Makes a temp. Takes over the caller's reference to s, even on an error. stride NULL: row-major. Returns NULL after
+ * recording the error. */
 tg_tensor *tg_temp_new(tg_ctx *ctx, tg_dtype dtype, int ndim, const int64_t *shape, const int64_t *stride,
                        tg_storage *s, int64_t offset);
-void tg_temp_free(tg_tensor *x);
+void tg_temp_free(tg_tensor *x); /* x may be NULL */
 tg_tensor *tg_temp_empty(tg_ctx *ctx, tg_dtype dtype, int ndim, const int64_t *shape, tg_category category);
-tg_ext *tg_ext_of(tg_tensor *x); /* created on demand; NULL after recording the error */
+tg_ext *tg_ext_of(tg_tensor *x); /* the first call creates it; NULL after recording the error */
 void tg_ext_free(tg_ctx *ctx, tg_ext *e);
 tg_hook *tg_hook_new(tg_ctx *ctx); /* NULL after recording the error */
 void tg_hook_free(tg_ctx *ctx, tg_hook *h);
 void tg_hooks_free(tg_ctx *ctx);
+/* Fails if the shape or the dtype cannot be that of a tensor. The error message begins with `what`. */
 tg_status tg_shape_check(tg_ctx *ctx, const tg_shape *s, tg_dtype dtype, const char *what);
 /* Writes the row-major strides, unless `stride` is NULL, and returns the number of elements, or -1 on overflow. */
 int64_t tg_row_major(int ndim, const int64_t *shape, int64_t *stride);
 bool tg_is_row_major(int ndim, const int64_t *shape, const int64_t *stride);
-/* Returns whether elements share memory: a dim is expanded, or several indices have the same address. */
+/* Returns whether two elements share memory: a dim is expanded, or two indices have the same address. */
 bool tg_shares_elements(const tg_tensor *x);
-/* Notes that the bytes of x have come from outside of this rank's program, so that they may differ between ranks. A
- * leaf that was placed, a parameter and a gradient keep their placement. */
+/* Notes that the values of x come from the caller, so that they may differ between ranks. A leaf that was placed, a
+ * parameter and a gradient keep their placement. */
 void tg_tensor_given(tg_tensor *x);
 size_t tg_shape_text(int ndim, const int64_t *shape, char *buf, size_t n); /* "[2, 3]" */
 /* Returns the address of the first element; NULL on device meta, and if the bytes are discarded. */
@@ -147,14 +152,14 @@ static inline tg_array tg_array_spread(const tg_tensor *x, int64_t i, const tg_a
 }
 /* Fills x with draws from the current stream. */
 tg_status tg_fill_random(tg_tensor *x, tg_random kind, double a, double b);
-/* Fills x with draws from another stream, and advances that stream by the number of elements of x. */
+/* Fills x with draws from another stream of the context, and advances that stream by the number of elements of x. */
 tg_status tg_fill_random_from(tg_tensor *x, tg_rng *from, tg_random kind, double a, double b);
 
 /* Returns the handle that the storage was made for, or NULL if that handle has ended. */
 static inline const tg_tensor *tg_storage_maker(const tg_storage *s) {
     return s->maker && s->maker->serial == s->birth ? s->maker : NULL;
 }
-/* Returns whether t may release the bytes: only the tape that made a tensor may release its bytes. */
+/* Returns whether tape t may release the bytes: only the tape of the handle that they were made for may do so. */
 static inline bool tg_storage_is_of(const tg_storage *s, const tg_tape *t) {
     const tg_tensor *maker = tg_storage_maker(s);
     return !maker || maker->tape == t;

@@ -31,14 +31,16 @@ tg_status tg_check(tg_ctx *ctx, const tg_tensor *x, const char *what) {
 tg_ctx *tg_ctx_of(const tg_tensor *x) { return x ? x->ctx : NULL; }
 int tg_ndim(const tg_tensor *x) { return tg_is_alive(x) ? x->ndim : 0; }
 
-static int64_t at(const tg_tensor *x, const int64_t *v, int i) {
+/* Returns entry i of v, which has one entry per dim of x; i < 0 counts from the end. Returns -1 if x is not alive or i
+ * is out of range. */
+static int64_t entry(const tg_tensor *x, const int64_t *v, int i) {
     if (!tg_is_alive(x)) return -1;
     if (i < 0) i += x->ndim;
     return i >= 0 && i < x->ndim ? v[i] : -1;
 }
 
-int64_t tg_dim(const tg_tensor *x, int i) { return at(x, x ? x->shape : NULL, i); }
-int64_t tg_stride(const tg_tensor *x, int i) { return at(x, x ? x->stride : NULL, i); }
+int64_t tg_dim(const tg_tensor *x, int i) { return entry(x, x ? x->shape : NULL, i); }
+int64_t tg_stride(const tg_tensor *x, int i) { return entry(x, x ? x->stride : NULL, i); }
 int64_t tg_numel(const tg_tensor *x) { return tg_is_alive(x) ? x->numel : 0; }
 tg_shape tg_shape_of(const tg_tensor *x) { return tg_is_alive(x) ? tg_shape_make(x->ndim, x->shape) : (tg_shape){0}; }
 tg_dtype tg_dtype_of(const tg_tensor *x) { return tg_is_alive(x) ? (tg_dtype)x->dtype : TG_DTYPE_DEFAULT; }

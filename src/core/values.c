@@ -1,4 +1,4 @@
-/* Values: explicit reads and writes by the host. They wait for any work that fills the tensor. */
+/* Reads and writes of a tensor's values by the host. They wait for any work that fills the tensor. */
 #include <math.h>
 #include <tapegrad/work.h>
 
@@ -6,8 +6,8 @@
 #include "core/copies.h"
 #include "kernels/scalar.h"
 
-/* The checks of every function; afterwards the bytes are present. */
-static tg_status enter(tg_tensor *x, const char *who, bool read, const void *site) {
+/* Makes the checks of every function, and makes the bytes present. */
+static tg_status begin_access(tg_tensor *x, const char *who, bool read, const void *site) {
     if (!x) return TG_ERR_ARGUMENT;
     tg_ctx *ctx = x->ctx;
     if (!tg_ok(ctx)) return tg_ctx_status(ctx);
@@ -17,8 +17,9 @@ static tg_status enter(tg_tensor *x, const char *who, bool read, const void *sit
     return tg_storage_need(x->storage, x);
 }
 
-/* Before tg_grads_finalize, the gradient of a tensor that is REPLICATED on an axis is one rank's share of the sum. */
-static tg_status whole(tg_tensor *x, const char *who) {
+/* Fails if x is one rank's share of a sum. That is the gradient of a tensor that is REPLICATED on an axis, until
+ * tg_grads_finalize. */
+static tg_status check_whole(tg_tensor *x, const char *who) {
     if (TG_LIKELY(!(x->flags & TG_F_PARTIAL))) return TG_OK;
     return tg_fail(x->ctx, TG_ERR_STATE,
                    "%s: this gradient is one rank's share of a sum; call tg_grads_finalize first, or read the share "
@@ -48,7 +49,7 @@ static tg_status transfer(tg_tensor *x, tg_dtype dtype, void *host, bool read) {
 }
 
 double tg_item(tg_tensor *x) {
-    if (enter(x, "tg_item", true, TG_SITE) != TG_OK || whole(x, "tg_item") != TG_OK) return NAN;
+    if (begin_access(x, "tg_item", true, TG_SITE) != TG_OK || check_whole(x, "tg_item") != TG_OK) return NAN;
     if (x->numel != 1) {
         char what[160];
         tg_describe(x, what, sizeof what);
@@ -59,8 +60,9 @@ double tg_item(tg_tensor *x) {
     return transfer(x, TG_F64, &v, true) == TG_OK ? v : NAN;
 }
 
-static tg_status sized(tg_tensor *x, const void *p, size_t bytes, const char *who, bool read, const void *site) {
-    TG_TRY(enter(x, who, read, site));
+/* Begins an access to all bytes of x, for which the caller gave a buffer p of this many bytes. */
+static tg_status begin_bytes(tg_tensor *x, const void *p, size_t bytes, const char *who, bool read, const void *site) {
+    TG_TRY(begin_access(x, who, read, site));
     size_t expected = (size_t)x->numel * tg_dtype_size(x->dtype);
     if (bytes != expected)
         return tg_fail(x->ctx, TG_ERR_ARGUMENT, "%s: %zu bytes given, the tensor has %zu", who, bytes, expected);
@@ -69,13 +71,13 @@ static tg_status sized(tg_tensor *x, const void *p, size_t bytes, const char *wh
 }
 
 tg_status tg_read(tg_tensor *x, void *dst, size_t bytes) {
-    TG_TRY(sized(x, dst, bytes, "tg_read", true, TG_SITE));
-    TG_TRY(whole(x, "tg_read"));
+    TG_TRY(begin_bytes(x, dst, bytes, "tg_read", true, TG_SITE));
+    TG_TRY(check_whole(x, "tg_read"));
     return transfer(x, x->dtype, dst, true);
 }
 
-/* Elements that share memory cannot be written one by one. */
-static tg_status writable(tg_tensor *x, const char *who, const void *site) {
+/* Begins a write to x. Fails if elements of x share memory, because these cannot be written one by one. */
+static tg_status begin_write(tg_tensor *x, const char *who, const void *site) {
     for (int i = 0; i < x->ndim; i++)
         if (x->stride[i] == 0 && x->shape[i] > 1)
             return tg_fail(x->ctx, TG_ERR_STATE,
@@ -90,13 +92,14 @@ static tg_status writable(tg_tensor *x, const char *who, const void *site) {
 }
 
 tg_status tg_write(tg_tensor *x, const void *src, size_t bytes) {
-    TG_TRY(sized(x, src, bytes, "tg_write", false, TG_SITE));
-    TG_TRY(writable(x, "tg_write", TG_SITE));
+    TG_TRY(begin_bytes(x, src, bytes, "tg_write", false, TG_SITE));
+    TG_TRY(begin_write(x, "tg_write", TG_SITE));
     return transfer(x, x->dtype, (void *)src, false);
 }
 
-static tg_status counted(tg_tensor *x, const void *p, int64_t n, const char *who, bool read, const void *site) {
-    TG_TRY(enter(x, who, read, site));
+/* Begins an access to all elements of x, for which the caller gave a buffer p of n elements. */
+static tg_status begin_elements(tg_tensor *x, const void *p, int64_t n, const char *who, bool read, const void *site) {
+    TG_TRY(begin_access(x, who, read, site));
     if (n != x->numel)
         return tg_fail(x->ctx, TG_ERR_ARGUMENT, "%s: %lld elements given, the tensor has %lld", who, (long long)n,
                        (long long)x->numel);
@@ -105,26 +108,26 @@ static tg_status counted(tg_tensor *x, const void *p, int64_t n, const char *who
 }
 
 tg_status tg_read_f64(tg_tensor *x, double *dst, int64_t n) {
-    TG_TRY(counted(x, dst, n, "tg_read_f64", true, TG_SITE));
-    TG_TRY(whole(x, "tg_read_f64"));
+    TG_TRY(begin_elements(x, dst, n, "tg_read_f64", true, TG_SITE));
+    TG_TRY(check_whole(x, "tg_read_f64"));
     return transfer(x, TG_F64, dst, true);
 }
 
 tg_status tg_write_f64(tg_tensor *x, const double *src, int64_t n) {
-    TG_TRY(counted(x, src, n, "tg_write_f64", false, TG_SITE));
-    TG_TRY(writable(x, "tg_write_f64", TG_SITE));
+    TG_TRY(begin_elements(x, src, n, "tg_write_f64", false, TG_SITE));
+    TG_TRY(begin_write(x, "tg_write_f64", TG_SITE));
     return transfer(x, TG_F64, (void *)src, false);
 }
 
-/* ---- Copies that run next to the device's work ---- */
+/* ---- Copies that run in parallel with the device's work ---- */
 
 tg_status tg_upload(tg_tensor *x, const void *src, size_t bytes) {
-    TG_TRY(sized(x, src, bytes, "tg_upload", false, TG_SITE));
-    TG_TRY(writable(x, "tg_upload", TG_SITE));
+    TG_TRY(begin_bytes(x, src, bytes, "tg_upload", false, TG_SITE));
+    TG_TRY(begin_write(x, "tg_upload", TG_SITE));
     return x->flags & TG_F_CONTIGUOUS ? tg_copies_upload(x, src, bytes) : transfer(x, x->dtype, (void *)src, false);
 }
 
-/* Copies through a row-major tensor of the wanted dtype, unless x already is one. */
+/* Starts a copy of x to dst, through a row-major tensor of the wanted dtype unless x already is one. */
 static tg_work *download(tg_tensor *x, tg_dtype dtype, void *dst) {
     tg_ctx *ctx = x->ctx;
     size_t bytes = (size_t)x->numel * tg_dtype_size(dtype);
@@ -140,18 +143,20 @@ static tg_work *download(tg_tensor *x, tg_dtype dtype, void *dst) {
 }
 
 tg_work *tg_download(tg_tensor *x, void *dst, size_t bytes) {
-    if (sized(x, dst, bytes, "tg_download", true, TG_SITE) != TG_OK || whole(x, "tg_download") != TG_OK) return NULL;
+    if (begin_bytes(x, dst, bytes, "tg_download", true, TG_SITE) != TG_OK || check_whole(x, "tg_download") != TG_OK)
+        return NULL;
     return download(x, x->dtype, dst);
 }
 
 tg_work *tg_download_f64(tg_tensor *x, double *dst, int64_t n) {
-    if (counted(x, dst, n, "tg_download_f64", true, TG_SITE) != TG_OK || whole(x, "tg_download_f64") != TG_OK)
+    if (begin_elements(x, dst, n, "tg_download_f64", true, TG_SITE) != TG_OK ||
+        check_whole(x, "tg_download_f64") != TG_OK)
         return NULL;
     return download(x, TG_F64, dst);
 }
 
 void *tg_host_data(tg_tensor *x) {
-    if (enter(x, "tg_host_data", true, TG_SITE) != TG_OK) return NULL;
+    if (begin_access(x, "tg_host_data", true, TG_SITE) != TG_OK) return NULL;
     if (x->ctx->host) return tg_data(x);
     tg_fail(x->ctx, TG_ERR_DEVICE, "tg_host_data: the bytes are on device \"%s\"; use tg_read", x->ctx->run.ops->name);
     return NULL;

@@ -1,4 +1,5 @@
-/* Works: operations in flight that fill or read storages; how they are started, waited for, ordered and ended. */
+/* Works: operations in flight that fill or read storages. This file starts them, waits for them, orders the device's
+ * later work after them, and ends them. */
 #include "core/work.h"
 
 #include "base/host_memory.h"
@@ -24,7 +25,7 @@ bool tg_work_test(tg_work *w) { return !w || !w->ops || !w->ops->test || w->ops-
 void tg_work_end(tg_work *w) {
     tg_ctx *ctx = w->ctx;
     if (w->ops->free) w->ops->free(w->self);
-    tg_work_read(w);
+    tg_work_stop_reading(w);
     if (w->after) w->after->before = w->before;
     *(w->before ? &w->before->after : &ctx->works) = w->after;
     *w = (tg_work){.ctx = ctx, .next = ctx->free_works};
@@ -87,7 +88,7 @@ void tg_work_reads(tg_work *w, tg_storage *src) {
     ctx->readers = w;
 }
 
-void tg_work_read(tg_work *w) {
+void tg_work_stop_reading(tg_work *w) {
     tg_ctx *ctx = w->ctx;
     if (w->holds) tg_storage_unref(w->holds);
     w->holds = NULL;
@@ -104,7 +105,7 @@ void tg_work_read(tg_work *w) {
 tg_status tg_work_order(tg_work *w) {
     if (!w->reads && !w->holds) return TG_OK;
     TG_TRY(w->ops->order(w->ctx, w->self));
-    tg_work_read(w);
+    tg_work_stop_reading(w);
     return TG_OK;
 }
 
@@ -116,15 +117,16 @@ tg_status tg_works_order_readers(tg_ctx *ctx) {
     return TG_OK;
 }
 
+/* Waits until w no longer reads. A work that fills a storage ends with that; its owner ends any other. */
 static tg_status wait_reader(tg_work *w) {
     if (w->fills) return tg_storage_need(w->fills, NULL);
     if (w->ops->order) return tg_work_order(w);
-    tg_status s = w->ops->wait(w->ctx, w->self); /* its owner ends it later */
-    tg_work_read(w);
+    tg_status s = w->ops->wait(w->ctx, w->self);
+    tg_work_stop_reading(w);
     return s;
 }
 
-/* Waiting for one work may end others, so the loop starts again after each work that ends. */
+/* When a work ends, others may end with it, so the loop then starts again. */
 tg_status tg_works_settle(tg_ctx *ctx, bool (*but)(const void *arg, const tg_work *w), const void *arg) {
     for (tg_work *w = ctx->works; w;) {
         if (but && but(arg, w)) {
@@ -147,7 +149,7 @@ tg_status tg_works_wait_readers(tg_ctx *ctx, const tg_block *b) {
     return TG_OK;
 }
 
-/* The caller's bytes have no block: works that read them hold their storage instead. */
+/* Waits for works that read the caller's bytes. These have no block, so the works hold their storage instead. */
 static tg_status wait_holders(const tg_storage *s) {
     for (tg_work *w = s->ctx->works; w;) {
         bool holds = w->holds == s;

@@ -1,4 +1,4 @@
-/* Works: operations in flight that fill a storage. */
+/* Works (tapegrad/work.h): operations in flight that fill a storage, read one, or both. */
 #ifndef TG_WORK_H
 #define TG_WORK_H
 
@@ -10,35 +10,38 @@ struct tg_work {
     tg_ctx *ctx;
     const tg_work_ops *ops; /* NULL: ended, and on the context's free list */
     void *self;
-    tg_storage *fills; /* the storage that owns it; NULL: the code that started it does */
-    tg_block *reads;   /* block held until it ends; if the bytes are the caller's, the storage is held instead: */
-    tg_storage *holds;
-    tg_work *next, *prev; /* in the context's readers; next also links free works */
+    tg_storage *fills; /* the storage that it fills, which owns it; NULL: the code that started it owns it */
+    tg_block *reads;   /* the block that it reads and holds; NULL: none */
+    tg_storage *holds; /* the storage that it reads and refers to, if the bytes are the caller's; NULL: none */
+    tg_work *next, *prev;    /* in the context's list of works with a block in `reads`; next also links free works */
     tg_work *after, *before; /* in the context's list of all works */
 };
 
-/* Notes that w reads src's bytes. They stay until w ends, whatever happens to src. */
+/* Notes that w reads src's bytes. They stay allocated until w ends or stops reading, whatever happens to src. Does
+ * nothing if w reads something already. */
 void tg_work_reads(tg_work *w, tg_storage *src);
-/* Notes that w has ended, and so no longer reads. */
-void tg_work_read(tg_work *w);
-/* Waits for every work that reads the block. */
+/* Notes that w no longer reads, and ends its hold. */
+void tg_work_stop_reading(tg_work *w);
+/* Waits until no work reads the block. */
 tg_status tg_works_wait_readers(tg_ctx *ctx, const tg_block *b);
-/* Notes that w will fill s. s owns w from now on. */
+/* Notes that w will fill s, which is in flight and owns w from now on. After an error w has been abandoned. */
 tg_status tg_work_fills(tg_work *w, tg_storage *s);
-/* Called when the storage that w fills is released: waits for w, ignoring its result, and frees it. */
+/* Aborts w, or waits for it if it cannot be aborted, and ends it. Called when the storage that w fills is released. */
 void tg_work_abandon(tg_work *w);
-/* Orders all later work of the device after w, so w no longer holds what it reads. Only for works with an `order`
- * function. */
+/* Orders all later work of the device after w, and ends w's hold on what it reads. w must have an `order` function,
+ * unless it reads nothing. */
 tg_status tg_work_order(tg_work *w);
-/* Orders all such works that read, so that memory that they hold and that was released becomes available. */
+/* Does that for all works that only read and have an `order` function. Memory that they hold, and that has been
+ * released, becomes available. */
 tg_status tg_works_order_readers(tg_ctx *ctx);
-void tg_work_end(tg_work *w); /* does not wait: its maker knows that it has ended */
+void tg_work_end(tg_work *w); /* frees w without waiting: the caller knows that the operation has ended */
 /* Waits for w and ends it, as tg_work_wait does for a work that no storage owns. */
 tg_status tg_work_finish(tg_work *w);
 /* Reserves memory for n more works, so that starting them does not allocate. */
 tg_status tg_works_reserve(tg_ctx *ctx, int n);
 void tg_works_free(tg_ctx *ctx);
-/* Waits for all works, without changing their owners, except those for which `but` (NULL: none) returns true. */
+/* Waits until no work is in flight, except those for which `but` (NULL: none) returns true. Works that fill a storage
+ * are ended; others stay with their owners. */
 tg_status tg_works_settle(tg_ctx *ctx, bool (*but)(const void *arg, const tg_work *w), const void *arg);
 
 #endif

@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "tape/tape.h"
 
+/* Describes up to four inputs or outputs of a node. */
 static void shapes(const tg_node *n, bool outputs, char *buf, size_t size) {
     size_t at = 0;
     int count = outputs ? n->n_out : n->n_in;
@@ -33,7 +34,8 @@ static void text_row(const tg_node *n, int64_t i, char *buf, size_t size, size_t
             *in ? " -> " : "", out, site);
 }
 
-/* Escapes a name. If it is not valid UTF-8, or was cut within a character, the invalid bytes become U+FFFD. */
+/* Writes a string, escaped for the format. Bytes that are not valid UTF-8, for example because the string was cut
+ * within a character, become U+FFFD. */
 static void escaped(const char *s, tg_format format, char *buf, size_t size, size_t *at) {
     const char *wrong = s + tg_utf8_check(s, strlen(s));
     for (; *s; s++) {
@@ -51,8 +53,8 @@ static void escaped(const char *s, tg_format format, char *buf, size_t size, siz
     }
 }
 
-/* Returns the number by which the dump names a tensor. A dropped tensor has no serial number any more; its address
- * identifies it, because that is not used again while a node needs the tensor. */
+/* Returns the number by which the dump names a tensor: its serial number. A dropped tensor has none any more, so its
+ * address is used: no other tensor has that while a node needs the dropped one. */
 static unsigned long long id_of(const tg_tensor *x) {
     return x->serial >= TG_SERIAL_FIRST ? x->serial : (unsigned long long)(uintptr_t)x;
 }
@@ -99,9 +101,10 @@ static void json_row(const tg_node *n, int64_t i, char *buf, size_t size, size_t
     tg_text(buf, size, at, "}");
 }
 
-/* ---- Graphviz: a box for each op, an ellipse for each tensor that no op has made ---- */
+/* ---- Graphviz: a box for each op, an ellipse for each leaf ---- */
 
-/* Returns the number in a node's name, which is that of its first output, or else of the tensor itself. */
+/* Returns the number in the name of the graph's node for x: that of the first output of the op that made x, or, for a
+ * leaf, that of x. */
 static unsigned long long dot_id(const tg_tensor *x) {
     return id_of(x->node && x->node->n_out ? tg_node_out(x->node)[0] : x);
 }

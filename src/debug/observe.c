@@ -1,5 +1,5 @@
-/* Observes ops as they run, forward and backward: shows them to a caller's function, and finds the first NaN or
- * infinity. */
+/* Observes ops as they run, forward and backward: shows them to a caller's function (tg_tape_observe), and fails at the
+ * first NaN or infinity (tg_tape_find_nan). */
 #include <tapegrad/explain.h>
 #include <stdio.h>
 
@@ -19,8 +19,10 @@ typedef struct report {
     size_t at;
 } report;
 
+/* Appends formatted text. */
 #define SAY(w, ...) tg_text((w)->text, sizeof(w)->text, &(w)->at, __VA_ARGS__)
 
+/* Returns the node whose backward runs; NULL in a forward. */
 static tg_node *node_at_work(const tg_call *c) { return ((const tg_call_impl *)c->impl)->node; }
 
 /* Returns whether x is floating-point and its bytes can be read now. */
@@ -32,7 +34,7 @@ static const char *name_of_kinds(int kinds) {
     return kinds == TG_FIND_NAN ? "a NaN" : kinds == TG_FIND_INF ? "an infinity" : "NaN and infinities";
 }
 
-/* Writes ", x f32[4]: 1 NaN, 0 infinite, the numbers in [0, 2]" */
+/* Writes "x f32[4]: 1 NaN, 0 infinite, the numbers in [0, 2]". */
 static tg_status say_range(report *w, const tg_tensor *x) {
     char what[160];
     tg_range r;
@@ -43,23 +45,25 @@ static tg_status say_range(report *w, const tg_tensor *x) {
     return TG_OK;
 }
 
+/* Writes the ranges of the first floating-point inputs. */
 static tg_status say_inputs(report *w, const tg_call *c) {
-    enum { MOST = 4 };
-    for (int i = 0, named = 0; i < c->n_in && named < MOST; i++) {
+    enum { MAX_LISTED = 4 };
+    for (int i = 0, named = 0; i < c->n_in && named < MAX_LISTED; i++) {
         if (!c->in[i] || !tg_is_float(c->in[i]->dtype)) continue;
         named++;
         SAY(w, "; input %d, ", i);
         if (i == 0 && c->op->inplace)
-            SAY(w, "was overwritten by it");
+            SAY(w, "which it overwrote");
         else if (readable(c->in[i]))
             TG_TRY(say_range(w, c->in[i]));
         else
-            SAY(w, "whose bytes have gone");
+            SAY(w, "whose bytes were discarded");
     }
     return TG_OK;
 }
 
-static tg_status refuse(report *w, tg_ctx *ctx) {
+/* Fails with the report as the error message. */
+static tg_status fail_with(report *w, tg_ctx *ctx) {
     const tg_comm *world = tg_grid_of(ctx)->world;
     if (world && tg_comm_size(world) > 1) SAY(w, ", on rank %d", tg_comm_rank(world));
     return tg_fail(ctx, TG_ERR_DATA, "%s", w->text);
@@ -73,8 +77,9 @@ static const tg_tensor *viewed_tensor(const tg_tensor *x) {
     return x;
 }
 
-/* Finds the first input that already has NaNs or infinities, and which of the kinds; *input is -1 if there is none. */
-static tg_status culprit(const tg_call *c, int *input, int *kinds) {
+/* Finds the first input that already has values of the kinds that are looked for, and sets *kinds to those that it has.
+ * *input is -1, and *kinds unchanged, if there is none. */
+static tg_status find_bad_input(const tg_call *c, int *input, int *kinds) {
     *input = -1;
     for (int i = 0; i < c->n_in && *input < 0; i++) {
         int has;
@@ -90,7 +95,7 @@ static tg_status culprit(const tg_call *c, int *input, int *kinds) {
 static tg_status report_forward(tg_call *c, int out, int kinds) {
     report w = {.at = 0};
     int input;
-    TG_TRY(culprit(c, &input, &kinds));
+    TG_TRY(find_bad_input(c, &input, &kinds));
     if (input >= 0) {
         const tg_tensor *x = viewed_tensor(c->in[input]);
         SAY(&w, "%s: input %d brought %s: %s; result %d, ", c->op->name, input, name_of_kinds(kinds),
@@ -102,9 +107,10 @@ static tg_status report_forward(tg_call *c, int out, int kinds) {
     }
     TG_TRY(say_range(&w, c->out[out]));
     TG_TRY(say_inputs(&w, c));
-    return refuse(&w, c->ctx);
+    return fail_with(&w, c->ctx);
 }
 
+/* Fails if a result of the forward has a NaN or infinity that is looked for. */
 static tg_status search_results(tg_call *c) {
     for (int i = 0; i < c->n_out; i++) {
         int kinds;
@@ -129,12 +135,12 @@ static tg_status report_gradient(tg_call *c, int input, const tg_tensor *g, int 
         TG_TRY(say_range(&w, c->gout[i]));
     }
     TG_TRY(say_inputs(&w, c));
-    return refuse(&w, c->ctx);
+    return fail_with(&w, c->ctx);
 }
 
-/* Reports the gradient of a result that has a NaN or infinity although no op's contribution had one: it came from a
- * seed, a hook, another rank or the sum. */
-static tg_status search_came(tg_call *c) {
+/* Fails if the gradient of a result has a NaN or infinity when the op's backward begins. Each op's contribution has
+ * been searched before, so it comes from a seed, a hook, another rank or the sum of contributions. */
+static tg_status search_incoming(tg_call *c) {
     for (int i = 0; i < c->n_out; i++) {
         report w = {.at = 0};
         int kinds;
@@ -144,11 +150,12 @@ static tg_status search_came(tg_call *c) {
         SAY(&w, "the gradient of result %d of %s has %s, from a seed, a hook, another rank or a sum of numbers: ", i,
             c->op->name, name_of_kinds(kinds));
         TG_TRY(say_range(&w, c->gout[i]));
-        return refuse(&w, c->ctx);
+        return fail_with(&w, c->ctx);
     }
     return TG_OK;
 }
 
+/* Fails if the accumulated gradient of a leaf has a NaN or infinity before the op's backward adds to it. */
 static tg_status search_accumulated(tg_call *c) {
     for (int i = 0; i < c->n_in; i++) {
         report w = {.at = 0};
@@ -163,11 +170,12 @@ static tg_status search_accumulated(tg_call *c) {
         tg_describe(c->in[i], what, sizeof what);
         SAY(&w, "the gradient of %s had %s before this backward: ", what, name_of_kinds(kinds));
         TG_TRY(say_range(&w, g));
-        return refuse(&w, c->ctx);
+        return fail_with(&w, c->ctx);
     }
     return TG_OK;
 }
 
+/* Fails if a gradient that the op's backward has computed has a NaN or infinity. */
 static tg_status search_gradients(tg_call *c) {
     for (int i = 0; i < c->n_in; i++) {
         int kinds;
@@ -184,7 +192,7 @@ static tg_status search_gradients(tg_call *c) {
 
 static void update(tg_tape *t);
 
-/* Calls the caller's function. Ops that it records are not shown to it in turn, and record no nodes. */
+/* Calls the caller's function. Ops that the function records are not observed, and record no nodes. */
 static tg_status show(tg_call *c, tg_op_event *event) {
     tg_tape *t = c->tape;
     event->size = sizeof *event;
@@ -204,7 +212,8 @@ static tg_status show(tg_call *c, tg_op_event *event) {
     return tg_fail(t->ctx, TG_ERR_CALLBACK, "the observer failed with %s at op %s", tg_status_name(s), c->op->name);
 }
 
-/* Gradients are shown as separate tensors without a placement, even if they are one rank's share of a sum. */
+/* Shows a backward to the caller's function. The gradients are shown through handles without a placement, so that the
+ * function may read them even if they are one rank's share of a sum. */
 static tg_status show_backward(tg_call *c, tg_tensor **gin) {
     const tg_node *n = node_at_work(c);
     tg_status s = TG_OK;
@@ -224,7 +233,8 @@ static tg_status show_backward(tg_call *c, tg_tensor **gin) {
 
 /* ---- Callbacks of the tape ---- */
 
-static tg_status may_read(const tg_call *c) {
+/* Fails while a step is being recorded, because values cannot be read then. */
+static tg_status check_readable(const tg_call *c) {
     return tg_recording_refuse(c->ctx, "tg_tape_find_nan", TG_RECORDING_READ, tg_call_site(c));
 }
 
@@ -232,7 +242,7 @@ static tg_status observe_forward(tg_call *c) {
     tg_observer *w = &c->tape->observer;
     int64_t number = w->count++;
     if (w->kinds && c->op->forward && !c->ctx->meta) {
-        TG_TRY(may_read(c));
+        TG_TRY(check_readable(c));
         TG_TRY(search_results(c));
     }
     return w->fn ? show(c, &(tg_op_event){.number = number}) : TG_OK;
@@ -240,8 +250,8 @@ static tg_status observe_forward(tg_call *c) {
 
 static tg_status observe_before_backward(tg_call *c) {
     if (!c->tape->observer.kinds || c->ctx->meta) return TG_OK;
-    TG_TRY(may_read(c));
-    TG_TRY(search_came(c));
+    TG_TRY(check_readable(c));
+    TG_TRY(search_incoming(c));
     return search_accumulated(c);
 }
 
@@ -259,6 +269,7 @@ static tg_status observe_after_backward(tg_call *c) {
 
 static const tg_observer_ops observer_ops = {observe_forward, observe_before_backward, observe_after_backward};
 
+/* Starts or ends the observation of the tape, as its settings require. */
 static void update(tg_tape *t) { t->observer.ops = t->observer.fn || t->observer.kinds ? &observer_ops : NULL; }
 
 /* ---- Public functions ---- */

@@ -8,6 +8,7 @@
 
 #include "autograd/gradients.h"
 
+/* Reads all elements of x into v. */
 static tg_status read_all(const tg_tensor *x, double *v) {
     tg_tensor *own = tg_gradient_alias(x); /* may be read even if it is one rank's share of a sum */
     if (!own) return x->ctx->run.status;
@@ -34,7 +35,7 @@ tg_status tg_range_of(const tg_tensor *x, tg_range *r) {
     return s;
 }
 
-/* Returns the largest or smallest element; NaN if there is one. */
+/* Writes the largest or smallest element of x, or NaN if x has one, to element i of `out`, on the device. */
 static tg_status extreme(const tg_tensor *x, tg_reduction kind, tg_array *out, int i) {
     static const int64_t one[TG_MAX_DIMS] = {1, 1, 1, 1, 1, 1, 1, 1}, still[TG_MAX_DIMS];
     tg_array to = {.data = (double *)out->data + i,
@@ -62,7 +63,7 @@ tg_status tg_kinds_in(const tg_tensor *x, int *kinds) {
     tg_temp_free(found);
     if (isinf(v[0]) || isinf(v[1])) *kinds = TG_FIND_INF;
     if (s != TG_OK || (!isnan(v[0]) && !isnan(v[1]))) return s;
-    tg_range r; /* NaNs hide infinities */
+    tg_range r; /* where there are NaNs, the reductions cannot find infinities */
     s = tg_range_of(x, &r);
     *kinds = TG_FIND_NAN | (r.inf ? TG_FIND_INF : 0);
     return s;

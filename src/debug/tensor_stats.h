@@ -5,13 +5,14 @@
 #include "core/context.h"
 
 typedef struct tg_range {
-    double lo, hi;          /* range of the numbers; lo > hi: there are none */
+    double lo, hi;          /* range of the finite values; lo > hi: there are none */
     int64_t nan, inf, zero; /* counts */
 } tg_range;
 
-/* Reads all of x, whose bytes must be present. */
+/* Computes the range of all values of x, which it reads to the host. The bytes of x must be present. */
 tg_status tg_range_of(const tg_tensor *x, tg_range *r);
-/* Finds which of the kinds of tg_tape_find_nan occur in x, by two reductions on the device. */
+/* Sets *kinds to those of TG_FIND_NAN and TG_FIND_INF that occur in x. Makes two reductions on the device, and reads
+ * all of x only if it has a NaN. */
 tg_status tg_kinds_in(const tg_tensor *x, int *kinds);
 
 #endif

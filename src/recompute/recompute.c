@@ -1,9 +1,9 @@
 /* Activation recomputation (Chen et al., arXiv 1604.06174): a function of tensors as one node.
  *
- * The first run happens on a separate tape without grad, so what its ops would save is not kept. Leaves that it uses
+ * The first run happens on a separate tape in no-grad mode, so what its ops would save is not kept. Leaves that it uses
  * become inputs of the node. Backward runs the function again on a fresh tape, with the random streams of the first
- * run. It hands the gradients of that tape's leaves to the outer node directly in their buffers, so that a weight's
- * gradient never exists twice. */
+ * run. The backward of that tape writes the gradients of its leaves directly to the buffers where the outer node's
+ * gradients go, so that a weight's gradient never exists twice. */
 #include "recompute/recompute.h"
 
 #include <stdio.h>
@@ -17,8 +17,8 @@
 
 /* ---- Check mode ---- */
 
-/* Hashes the bytes of x; 0 if the hash is not known. The bytes of a device are copied to the host piece by piece,
- * which check mode may take the time for. */
+/* Returns a hash of the bytes of x, or 0 if they cannot be hashed. Copies bytes on a device to the host, piece by
+ * piece: this is slow, but only check mode does it. */
 static uint64_t hash_bytes(const tg_tensor *x) {
     uint64_t h = 1469598103934665603u;
     unsigned char piece[8192];
@@ -35,6 +35,8 @@ static uint64_t hash_bytes(const tg_tensor *x) {
     return h;
 }
 
+/* Fails if an output of the second run has another shape, dtype or placement than in the first run, or, in check mode,
+ * other bits. */
 static tg_status check_same(tg_ctx *ctx, const tg_recompute_params *p, tg_tensor *const *first,
                             tg_tensor *const *again) {
     for (int i = 0; i < p->n_out; i++) {
@@ -61,6 +63,7 @@ static tg_status check_same(tg_ctx *ctx, const tg_recompute_params *p, tg_tensor
 
 /* ---- One run of the function on a separate tape ---- */
 
+/* Fails if the function has left another number of forks open than `before`, and closes those that are too many. */
 static tg_status check_forks(tg_ctx *ctx, const tg_recompute_params *p, int before) {
     int left = ctx->streams.forks - before;
     if (!left) return TG_OK;
@@ -70,6 +73,7 @@ static tg_status check_forks(tg_ctx *ctx, const tg_recompute_params *p, int befo
                    p->name, left);
 }
 
+/* Calls the function, and checks its status, its forks and its outputs. */
 static tg_status call_fn(const tg_recompute_params *p, tg_tape *t, tg_tensor *const *in, tg_tensor **out) {
     int forks = t->ctx->streams.forks;
     uint64_t outer = tg_tapes_of(t->ctx)->recomputing;
@@ -86,6 +90,7 @@ static tg_status call_fn(const tg_recompute_params *p, tg_tape *t, tg_tensor *co
     return TG_OK;
 }
 
+/* Makes handles of tape t on the inputs' storages. */
 static tg_status enter_inputs(tg_tape *t, tg_tensor *const *in, int n, tg_tensor **entered) {
     for (int i = 0; i < n; i++) entered[i] = in[i] ? tg_tape_enter(t, in[i]) : NULL;
     return t->ctx->run.status;
@@ -134,8 +139,9 @@ tg_status tg_recompute_again(const tg_node *n, tg_tape *inner, tg_tensor **in, t
     return s == TG_OK ? check_same(ctx, p, tg_node_out(n), out) : s;
 }
 
-/* Replaces the inputs that need a gradient by new handles with nodes of their own. */
-static tg_status stand_ins(tg_tape *t, tg_tensor *const *in, int n, tg_tensor **own) {
+/* Replaces each input that needs a gradient by a view of it, which has a node of its own: a permutation that changes
+ * nothing. */
+static tg_status alias_inputs(tg_tape *t, tg_tensor *const *in, int n, tg_tensor **own) {
     for (int i = 0; i < n; i++) {
         tg_dims order = {.n = in[i]->ndim};
         for (int d = 0; d < order.n; d++) order.dim[d] = d;
@@ -144,8 +150,8 @@ static tg_status stand_ins(tg_tape *t, tg_tensor *const *in, int n, tg_tensor **
     return t->ctx->run.status;
 }
 
-/* For derivatives of derivatives: records the function once more, on the node's own tape. Its inputs are new handles
- * there too, so that hooks that it sets on them end with it. */
+/* Records the ops of the function on the node's own tape, for derivatives of derivatives. Gives the function views of
+ * its inputs, so that hooks which it sets on them do not stay on the inputs themselves. */
 static tg_status recompute_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
     const tg_recompute_params *p = tg_node_params_of(n);
     tg_rng_states *now = p->streams ? save_streams(t) : NULL;
@@ -154,7 +160,7 @@ static tg_status recompute_compose(tg_tape *t, const tg_node *n, tg_tensor **out
     bool training = tg_tape_set_training(t, p->training), again = t->again;
     t->again = true;
     if (now) tg_rng_states_load(t->ctx, p->streams);
-    tg_status s = stand_ins(t, tg_node_in(n), p->n_in, in);
+    tg_status s = alias_inputs(t, tg_node_in(n), p->n_in, in);
     if (s == TG_OK) s = call_fn(p, t, in, out);
     if (now) tg_rng_states_load(t->ctx, now);
     tg_tape_set_training(t, training);
@@ -172,7 +178,8 @@ tg_status tg_recompute_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, 
     return tg_jvp_composed(t, n, dout, recompute_compose);
 }
 
-/* Finds the roots: the outputs that received a gradient and depend on something that needs one. */
+/* Lists the roots of the inner backward: outputs that have received a gradient and that depend on something which needs
+ * one. Returns their number. seeds[] receives the gradients. */
 static int choose_roots(tg_call *c, tg_tensor **out, tg_tensor **roots, tg_tensor **seeds) {
     int n = 0;
     for (int i = 0; i < c->n_out; i++) {
@@ -224,7 +231,8 @@ static const tg_op recompute_of_ranks_op = TG_RECOMPUTE_OP("recompute", true, re
 
 /* ---- tg_recompute ---- */
 
-/* Lists the leaves that the first run used besides its inputs. The tape of that run has noted them as leaf nodes. */
+/* Lists the inputs, and then the other leaves that the first run used, which its tape has recorded as leaf nodes.
+ * Returns the number of tensors in all[]. */
 static int leaves_used(const tg_tape *inner, tg_tensor *const *in, int n_in, tg_tensor **all) {
     int n = n_in;
     for (int i = 0; i < n_in; i++) all[i] = in[i];
@@ -233,7 +241,8 @@ static int leaves_used(const tg_tape *inner, tg_tensor *const *in, int n_in, tg_
     return n;
 }
 
-static tg_status keep_bits(tg_tape *t, tg_recompute_params *p, tg_tensor *const *results) {
+/* In check mode, stores the hashes of the outputs of the first run. */
+static tg_status hash_outputs(tg_tape *t, tg_recompute_params *p, tg_tensor *const *results) {
     if (!t->ctx->check) return TG_OK;
     p->bits = tg_tape_alloc(t, (size_t)p->n_out * sizeof *p->bits);
     if (!p->bits) return t->ctx->run.status;
@@ -241,11 +250,12 @@ static tg_status keep_bits(tg_tape *t, tg_recompute_params *p, tg_tensor *const 
     return t->ctx->run.status;
 }
 
+/* Runs the function for the first time, on `inner`, and records the node on t. */
 static tg_status first_run(tg_tape *t, tg_tape *inner, tg_recompute_params *p, tg_tensor *const *in, tg_tensor **out,
                            tg_recompute_call *call) {
     tg_ctx *ctx = t->ctx;
-    size_t room = (size_t)p->n_in + (size_t)p->n_out + 1;
-    tg_tensor **entered = tg_tape_alloc(inner, room * sizeof *entered), **results = entered ? entered + p->n_in : NULL;
+    size_t count = (size_t)p->n_in + (size_t)p->n_out + 1;
+    tg_tensor **entered = tg_tape_alloc(inner, count * sizeof *entered), **results = entered ? entered + p->n_in : NULL;
     if (!entered) return ctx->run.status;
     TG_TRY(enter_inputs(inner, in, p->n_in, entered));
     TG_TRY(call_fn(p, inner, entered, results));
@@ -253,7 +263,7 @@ static tg_status first_run(tg_tape *t, tg_tape *inner, tg_recompute_params *p, t
     for (int i = 0; i < p->n_out; i++) /* a leaf may be a result without being an input of any op */
         if (!results[i]->tape && results[i]->flags & TG_F_REQUIRES_GRAD && !tg_tape_leaf(inner, results[i]))
             return ctx->run.status;
-    TG_TRY(keep_bits(t, p, results));
+    TG_TRY(hash_outputs(t, p, results));
     tg_tensor **all = tg_tape_alloc(inner, ((size_t)p->n_in + (size_t)inner->n_nodes + 1) * sizeof *all);
     if (!all) return ctx->run.status;
     int n = leaves_used(inner, in, p->n_in, all);
@@ -265,16 +275,18 @@ static tg_status first_run(tg_tape *t, tg_tape *inner, tg_recompute_params *p, t
     return TG_OK;
 }
 
+/* Checks the arguments of a call. */
 static tg_status check_call(tg_tape *t, const tg_recompute_params *p, tg_tensor *const *in, tg_tensor *const *out,
                             const char *who) {
     tg_ctx *ctx = t->ctx;
     if (!p->fn || p->n_in < 0 || p->n_out <= 0 || (p->n_in && !in) || !out || p->n_in > 65535 || p->n_out > 65535)
         return tg_fail(ctx, TG_ERR_ARGUMENT,
-                       "%s: expected a function, %d inputs and %d outputs (one or more) with their arrays", who,
-                       p->n_in, p->n_out);
+                       "%s: fn is %s, n_in is %d and n_out is %d; expected a function, 0 to 65535 inputs and 1 to "
+                       "65535 outputs with their arrays",
+                       who, p->fn ? "not NULL" : "NULL", p->n_in, p->n_out);
     for (int i = 0; i < p->n_in; i++) {
         char what[64];
-        snprintf(what, sizeof what, "%s: an input", who);
+        snprintf(what, sizeof what, "%s: input %d", who, i);
         TG_TRY(tg_check(ctx, in[i], what));
         if (in[i]->tape && in[i]->tape != t)
             return tg_fail(ctx, TG_ERR_HANDLE, "%s: input %d is a result of another tape; enter it with tg_tape_input",
@@ -303,8 +315,8 @@ tg_status tg_recompute_record(tg_tape *t, tg_recompute_params *p, tg_tensor *con
     t->busy++;
     tg_status s = first_run(t, inner, p, in, out, call);
     t->busy--;
-    /* The inner tape ends first: its handles would count as other users of the input's bytes, and keep tg_distribute
-     * from releasing them. */
+    /* The inner tape ends before tg_distribute, because its handles count as users of the input's bytes, which
+     * tg_distribute releases only if nothing else uses them. */
     tg_tape_free(inner);
     if (s == TG_OK && p->distribute && out[0]->node) s = tg_distribute(t, in[0], p->distribute);
     return s;

@@ -1,4 +1,4 @@
-/* Functions that run again in backward: the parts that tg_recompute and replays share. */
+/* Functions that run again in backward: what tg_recompute and replays (tg_replay) share. */
 #ifndef TG_RECOMPUTE_IMPL_H
 #define TG_RECOMPUTE_IMPL_H
 
@@ -13,12 +13,12 @@ typedef struct tg_recompute_params {
     tg_fn fn;
     void *state;
     const char *name;
-    int n_in; /* number of inputs of fn; the further inputs of the node are the leaves that it used */
-    int n_out;
-    bool training;
+    int n_in;      /* number of inputs of fn; the further inputs of the node are the leaves that fn used */
+    int n_out;     /* number of outputs of fn and of the node */
+    bool training; /* the mode of the first run, which the second one repeats */
     tg_comm *distribute;
     tg_rng_states *streams;    /* the streams at the start of the first run; NULL: they are not restored */
-    tg_tensor *const *outputs; /* outputs of the first run, while the node is recorded */
+    tg_tensor *const *outputs; /* outputs of the first run; only valid while the node is recorded */
     uint64_t *bits;            /* check mode: a hash of each output's bytes */
 } tg_recompute_params;
 
@@ -26,27 +26,29 @@ typedef struct tg_recompute_params {
 typedef struct tg_recompute_call {
     const char *who;    /* name of the public function */
     const tg_op *op[2]; /* op[1] is for functions that communicate with other ranks */
-    void *node_state;   /* state of the node, freed by end; a failing call frees it too once passed_on is set */
-    void (*end)(void *node_state);
+    void *node_state;   /* state of the node */
+    void (*end)(void *node_state); /* frees node_state when the node ends */
     const void *site;
-    bool passed_on;
+    bool passed_on; /* set when end will be called, even if the call fails; until then the caller frees the state */
 } tg_recompute_call;
 
-/* Checks the call, runs the function for the first time, and records the node. Without grad it only runs the
+/* Checks the call, runs the function for the first time, and records the node. In no-grad mode it only runs the
  * function. */
 tg_status tg_recompute_record(tg_tape *t, tg_recompute_params *p, tg_tensor *const *in, tg_tensor **out,
                               const tg_recompute_opts *opts, tg_recompute_call *call);
-/* Called at the end of every call, with its status s. After an error it notifies ranks that may wait for this one in
- * calls that the function makes, or in the gather of its input. */
+/* Called at the end of every call, with its status s, which it returns. After an error it notifies other ranks, which
+ * may wait for this one in calls that the function makes, or in the gather of its input. */
 tg_status tg_recompute_ended(tg_tape *t, const tg_recompute_opts *opts, tg_status s);
-/* Runs the function of node n again on `inner`, with the random streams of the first run. Sets in[] and out[]. */
+/* Runs the function of node n again on `inner`, with the random streams of the first run. Sets in[] and out[] to the
+ * inputs and outputs on `inner`. Fails if an output differs from that of the first run. */
 tg_status tg_recompute_again(const tg_node *n, tg_tape *inner, tg_tensor **in, tg_tensor **out);
-/* Runs backward through `inner`, which holds the second run, and gives the gradients to the node's inputs. */
+/* Runs backward through `inner`, which holds the second run, and delivers the gradients to the node's inputs. */
 tg_status tg_recompute_gradient(tg_call *c, tg_tape *inner, tg_tensor **in, tg_tensor **out, bool retain);
 tg_status tg_recompute_infer(tg_call *c);
 tg_status tg_recompute_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin);
 tg_status tg_recompute_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout);
 
+/* The op of a node that stands for a function call. */
 #define TG_RECOMPUTE_OP(name_, collective_, backward_)                                                                 \
     {                                                                                                                  \
         .size = sizeof(tg_op), .name = name_, .formula = "fn(x...)", .n_in = -1, .n_out = -1,                          \
@@ -55,9 +57,12 @@ tg_status tg_recompute_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, 
         .vjp = tg_recompute_vjp, .jvp = tg_recompute_jvp,                                                              \
     }
 
-/* In sharded_inputs.c: keeps x, which a node of t has just saved, as this rank's part of its elements. The next read
- * gathers the parts. If anything else needs the bytes, x stays whole. */
+/* ---- sharded_inputs.c ---- */
+
+/* Keeps only this rank's part of the elements of x, which a node of t has just saved. The next read gathers the parts
+ * from the ranks of c. If anything else needs the bytes, x stays whole. */
 tg_status tg_distribute(tg_tape *t, tg_tensor *x, tg_comm *c);
+/* Fails if x, the first input of the call `who`, cannot be distributed over c. x NULL: the call has no inputs. */
 tg_status tg_distribute_check(tg_ctx *ctx, const tg_tensor *x, tg_comm *c, const char *who);
 
 #endif

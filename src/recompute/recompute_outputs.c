@@ -1,8 +1,9 @@
-/* Recomputation without output: the results of functions are discarded after their use, and are restored together
- * before backward needs them.
+/* Replays (tg_replay): recomputations whose results are discarded too. The results of all functions of a replay are
+ * discarded after their use in forward, and are restored together before backward needs them.
  *
- * A function that is replayed runs on a separate tape, and the backward of its node later goes through that tape. So
- * each function runs twice in all. The restored results use the bytes of that second run; they are not copied. */
+ * Restoring runs each function for the second time, on a separate tape. The backward of the function's node later goes
+ * through that tape, so each function runs only twice. The restored results use the bytes of the second run; they are
+ * not copied. */
 #include "base/host_memory.h"
 
 #include <tapegrad/backward.h>
@@ -13,15 +14,16 @@
 #include "autograd/saved_tensors.h"
 #include "recompute/recompute.h"
 
+/* One function of a replay. */
 typedef struct replay_run {
     struct replay_run *next;
     tg_replay *replay;
     const tg_recompute_params *p; /* params of the node */
     tg_node *node;                /* NULL until it is recorded, and after it has ended */
-    /* tape of the second run; NULL: it has not run yet, or backward has gone through it */
+    /* tape of the second run; NULL: it has not begun, or backward has gone through it */
     tg_tape *inner;
-    tg_tensor **in, **out;        /* handles of inner */
-    /* 1 + the version of a result's bytes when they were made or restored; 0: they were not */
+    tg_tensor **in, **out;        /* inputs and outputs of the second run, handles of inner */
+    /* per result: 1 + the version of its bytes when they were made or restored; 0: they were not restored */
     uint32_t *version;
     void *state;                  /* state of the function, freed by destroy */
     void (*destroy)(void *state);
@@ -29,13 +31,14 @@ typedef struct replay_run {
 
 struct tg_replay {
     tg_tape *t;
-    uint64_t epoch;
+    uint64_t epoch; /* of the tape, when the replay was opened */
     replay_run *first, **end;
-    bool closed, done;
+    bool closed; /* tg_replay_close has been called */
+    bool done;   /* the second runs have begun; false again after an error */
 };
 
-/* Two replays that are used alternately, as handles are: each reset of the tape switches to the other. A pointer to
- * a replay of the last step can still be read, and shows that it has ended. */
+/* The memory of two replays that are used alternately, as handles are: each reset of the tape switches to the other. So
+ * a pointer to a replay of the last step can still be read, and its epoch shows that it has ended. */
 typedef struct replay_slot {
     struct replay_slot *next;
     tg_replay replay[2];
@@ -51,9 +54,9 @@ typedef struct replay_list {
 
 static tg_status restore(void *user, tg_storage *s);
 
-/* Returns whether the function made the result: it is neither an input nor a leaf, and does not use the bytes of
- * one. */
-static bool made_by(const replay_run *r, const tg_tensor *y) {
+/* Returns whether the function made the bytes of result y: y is neither an input nor a leaf, and does not use the bytes
+ * of one. */
+static bool is_made_by(const replay_run *r, const tg_tensor *y) {
     const tg_storage *s = y->storage;
     if (!s || !s->temporary || !tg_storage_maker(s)) return false;
     for (int i = 0; i < r->p->n_out; i++)
@@ -61,11 +64,12 @@ static bool made_by(const replay_run *r, const tg_tensor *y) {
     return false;
 }
 
+/* Discards the results that the function made and that its second run can restore. */
 static tg_status discard_results(replay_run *r, const void *site) {
     for (int i = 0; i < r->p->n_out; i++) {
         const tg_tensor *y = tg_node_out(r->node)[i];
-        if (!made_by(r, y) || y->storage->state == TG_DISCARDED) continue;
-        if (y->storage->version + 1 != r->version[i]) continue; /* the function would not reproduce the present bytes */
+        if (!is_made_by(r, y) || y->storage->state == TG_DISCARDED) continue;
+        if (y->storage->version + 1 != r->version[i]) continue; /* overwritten: the function would make other bytes */
         tg_storage_extra *e = tg_storage_extra_of(y->storage);
         if (!e) return y->ctx->run.status;
         if (e->release || e->refill || e->restore) continue;
@@ -85,7 +89,8 @@ static void forget_results(const replay_run *r) {
     }
 }
 
-static tg_status bring_back(replay_run *r) {
+/* Restores the results that are discarded: they share the bytes of the second run. */
+static tg_status share_results(replay_run *r) {
     for (int i = 0; i < r->p->n_out; i++) {
         const tg_tensor *y = tg_node_out(r->node)[i], *x = r->out[i];
         r->version[i] = 0;
@@ -117,7 +122,7 @@ static tg_status run_again(replay_run *r) {
     if (!r->in) return inner->ctx->run.status;
     r->out = r->in + p->n_in;
     TG_TRY(tg_recompute_again(r->node, inner, r->in, r->out));
-    return bring_back(r);
+    return share_results(r);
 }
 
 static void end_inner(replay_run *r) {
@@ -125,7 +130,8 @@ static void end_inner(replay_run *r) {
     r->inner = NULL;
 }
 
-static tg_status replay_run_once(replay_run *r) {
+/* Runs the function for the second time, unless that has happened or its node has ended or been consumed. */
+static tg_status run_again_once(replay_run *r) {
     if (!r->node || r->inner || r->node->flags & TG_N_CONSUMED) return TG_OK;
     TG_TRY(tg_node_check_saved(r->node));
     r->replay->t->busy++;
@@ -135,11 +141,12 @@ static tg_status replay_run_once(replay_run *r) {
     return s;
 }
 
+/* Runs all functions of the replay for the second time, in the order of their first runs. */
 static tg_status replay_all(tg_replay *p) {
     if (p->done) return TG_OK;
     p->done = true;
     for (replay_run *r = p->first; r; r = r->next) {
-        tg_status s = replay_run_once(r);
+        tg_status s = run_again_once(r);
         if (s == TG_OK) continue;
         p->done = false;
         return s;
@@ -147,6 +154,7 @@ static tg_status replay_all(tg_replay *p) {
     return TG_OK;
 }
 
+/* The restore function of a discarded result. */
 static tg_status restore(void *user, tg_storage *s) {
     (void)s;
     return replay_all(user);
@@ -167,8 +175,8 @@ static void end_run(void *state) {
     if (r->destroy) r->destroy(r->state);
 }
 
-/* Fails if a result was overwritten. The second run shares its bytes with the results, so writing to a result also
- * overwrites what the second run saved. */
+/* Fails if a result was overwritten after it had been restored. The second run shares its bytes with the results, so
+ * writing to a result also overwrites what the second run saved. */
 static tg_status check_results(const replay_run *r) {
     for (int i = 0; i < r->p->n_out; i++) {
         const tg_tensor *y = tg_node_out(r->node)[i];
@@ -182,7 +190,7 @@ static tg_status check_results(const replay_run *r) {
 static tg_status replay_backward(tg_call *c) {
     replay_run *r = c->state;
     bool retain = tg_call_retains(c);
-    TG_TRY(r->inner ? check_results(r) : replay_run_once(r));
+    TG_TRY(r->inner ? check_results(r) : run_again_once(r));
     tg_status s = tg_recompute_gradient(c, r->inner, r->in, r->out, retain);
     if (!retain || s != TG_OK) end_inner(r);
     return s;
@@ -221,7 +229,7 @@ tg_replay *tg_replay_open(tg_tape *t) {
     if (p)
         *p = (tg_replay){.t = t, .epoch = t->epoch, .end = &p->first};
     else if (t)
-        tg_ctx_may_skip(t->ctx); /* functions that would run in the replay have no context with which to report this */
+        tg_ctx_may_skip(t->ctx); /* tg_replay_run gets a NULL replay then, and has no context to do this in */
     return p;
 }
 
@@ -239,7 +247,7 @@ static tg_status run(tg_replay *p, tg_recompute_params *params, replay_run *r, t
     if (!(r->version = tg_tape_alloc(p->t, (size_t)n * sizeof *r->version + 1))) return p->t->ctx->run.status;
     call->node_state = r;
     TG_TRY(tg_recompute_record(p->t, params, in, out, opts, call));
-    if (!out[0]->node || !call->passed_on) return TG_OK; /* no gradient is needed, so nothing will be replayed */
+    if (!out[0]->node || !call->passed_on) return TG_OK; /* no gradient is needed: the function need not run again */
     r->node = out[0]->node;
     r->p = tg_node_params_of(r->node);
     for (int i = 0; i < n; i++) r->version[i] = out[i]->storage->version + 1;

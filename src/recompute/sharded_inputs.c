@@ -1,23 +1,25 @@
-/* Inputs of recomputations that are equal on every rank of a group (tg_recompute with .distribute). Each rank keeps
- * its part of the elements, and the parts are gathered when the second run reads them. */
+/* Sharded inputs of recomputations (tg_recompute with .distribute). Such an input has the same values on every rank of
+ * a group. Each rank keeps only its part of the elements. Reading the input in the second run gathers the parts. */
 #include <tapegrad/comm.h>
 
 #include "base/host_memory.h"
 #include "placement/rule.h"
 #include "recompute/recompute.h"
 
+/* This rank's part of a discarded input. */
 typedef struct kept_part {
     struct kept_part *next; /* next free one */
-    tg_storage *of;
-    tg_tensor *part; /* 1-D; NULL: no elements */
+    tg_storage *of;         /* the storage of the input */
+    tg_tensor *part;        /* 1-D, a temp; it may have no elements */
     tg_comm *comm;
 } kept_part;
 
-/* The index of this layer's part of a context (tg_part_of). The part is the list of free kept_parts, whose memory
+/* The number of this layer's slot in a context (core/parts.h). The slot holds the list of free kept_parts, whose memory
  * comes from the context's chunks. */
 enum { TG_PART_RECOMPUTE = 2 };
 static const tg_part_ops kept_parts = {.held = NULL};
 
+/* Takes a kept_part, which is not initialized, or returns NULL after recording the error. */
 static kept_part *part_new(tg_ctx *ctx) {
     enum { COUNT = 32 };
     kept_part *first = tg_part_of(ctx, TG_PART_RECOMPUTE);
@@ -38,6 +40,7 @@ static kept_part *part_new(tg_ctx *ctx) {
     return first;
 }
 
+/* Frees a kept_part. It is the release function of the input's storage. */
 static void part_end(void *user) {
     kept_part *p = user;
     tg_ctx *ctx = p->of->ctx;
@@ -46,13 +49,14 @@ static void part_end(void *user) {
     tg_part_set(ctx, TG_PART_RECOMPUTE, &kept_parts, p);
 }
 
-/* Returns how many of the numel elements belong to rank r, and sets *first to the first of them. */
+/* Returns how many of the numel elements rank r of n keeps, and sets *first to the index of the first of them. */
 static int64_t share_of(int64_t numel, int r, int n, int64_t *first) {
     int64_t most = (numel + n - 1) / n, left = numel - r * most;
     *first = left > 0 ? r * most : numel;
     return left < 0 ? 0 : left < most ? left : most;
 }
 
+/* Gathers the parts of all ranks into `whole`, a handle on s. */
 static tg_status gather(tg_storage *s, const kept_part *p, tg_tensor *whole) {
     enum { MAX_RANKS = 1024 };
     int64_t counts[MAX_RANKS], first;
@@ -66,8 +70,8 @@ static tg_status gather(tg_storage *s, const kept_part *p, tg_tensor *whole) {
     return w ? tg_storage_need(s, NULL) : s->ctx->run.status;
 }
 
-/* Restores the bytes of a storage by gathering the parts. They equal the earlier bytes, so the version must not
- * change. */
+/* Restores the bytes of a storage by gathering the parts. It is the restore function of the input's storage. The bytes
+ * equal the earlier ones, so the storage's version must not change. */
 static tg_status restore(void *user, tg_storage *s) {
     kept_part *p = user;
     uint32_t version = s->version;
@@ -84,14 +88,15 @@ static tg_status restore(void *user, tg_storage *s) {
     return status;
 }
 
-/* Returns whether nothing but x needs its bytes. */
-static bool alone(const tg_tape *t, const tg_tensor *x) {
+/* Returns whether nothing but x and the node that has just saved it needs the bytes of x. */
+static bool is_only_user(const tg_tape *t, const tg_tensor *x) {
     const tg_storage *s = x->storage;
     return s->temporary && s->saves == 1 && s->block && tg_storage_is_of(s, t) && x->flags & TG_F_CONTIGUOUS &&
            s->bytes == (size_t)x->numel * tg_dtype_size((tg_dtype)x->dtype) &&
            !(s->extra && (s->extra->release || s->extra->refill || s->extra->restore || s->extra->buffer));
 }
 
+/* Copies this rank's part of x. Returns NULL after recording the error. */
 static tg_tensor *own_part(const tg_tensor *x, const tg_comm *c) {
     tg_ctx *ctx = x->ctx;
     int64_t first, n = share_of(x->numel, tg_comm_rank(c), tg_comm_size(c), &first);
@@ -107,8 +112,8 @@ static tg_tensor *own_part(const tg_tensor *x, const tg_comm *c) {
 tg_status tg_distribute_check(tg_ctx *ctx, const tg_tensor *x, tg_comm *c, const char *who) {
     tg_axis axis = tg_comm_axis(c);
     if (!x)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: .distribute is set and input 0 is NULL, expected the tensor to split",
-                       who);
+        return tg_fail(ctx, TG_ERR_ARGUMENT,
+                       "%s: .distribute is set and n_in is 0, expected the tensor to distribute as input 0", who);
     if (tg_comm_ctx(c) != ctx)
         return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: .distribute is a communicator of another context", who);
     if (tg_comm_size(c) == 1 || !tg_grid_axes(ctx)) return TG_OK;
@@ -116,20 +121,20 @@ tg_status tg_distribute_check(tg_ctx *ctx, const tg_tensor *x, tg_comm *c, const
     tg_describe(x, what, sizeof what);
     if ((unsigned)axis >= TG_MAX_AXES || !(tg_grid_axes(ctx) >> axis & 1))
         return tg_fail(ctx, TG_ERR_PLACEMENT,
-                       "%s: distribute over \"%s\", which is no axis of the grid, so it is unknown whether input 0, "
-                       "%s, is the same on its ranks; pass the communicator of an axis (tg_parallel_comm)",
+                       "%s: .distribute is over \"%s\", which is no axis of the grid, so it is unknown whether input "
+                       "0, %s, is the same on its ranks; pass the communicator of an axis (tg_parallel_comm)",
                        who, tg_comm_name(c), what);
     if (tg_place_on(x, axis).kind <= TG_REPLICATED) return TG_OK;
     return tg_fail(
         ctx, TG_ERR_PLACEMENT,
-        "%s: .distribute is over axis %s, on which input 0, %s, differs between the ranks, so no rank could get "
-        "it back from the others; unset .distribute",
+        "%s: .distribute is over axis %s, on which input 0, %s, differs between the ranks, so no rank could gather "
+        "it from the others; unset .distribute",
         who, tg_axis_name(axis), what);
 }
 
 tg_status tg_distribute(tg_tape *t, tg_tensor *x, tg_comm *c) {
     tg_storage *s = x->storage;
-    if (tg_comm_size(c) == 1 || !alone(t, x)) return TG_OK;
+    if (tg_comm_size(c) == 1 || !is_only_user(t, x)) return TG_OK;
     if (t->ctx->check) TG_TRY(tg_placement_compare_over(x, c, "tg_recompute"));
     TG_TRY(tg_storage_need(s, x));
     tg_storage_extra *e = tg_storage_extra_of(s);

@@ -58,8 +58,9 @@ tg_status tg_call_outputs(tg_call *c, int n) {
     return TG_OK;
 }
 
-/* The shapes of a tape's own handles live as long as the handles that borrow them. */
-static bool lends(const tg_call *c, const tg_tensor *x, int ndim, const int64_t *shape) {
+/* Returns whether an output of this shape may use the shape and strides of input x instead of copies. Those of a tape's
+ * own handle live as long as the handles that borrow them. */
+static bool can_borrow_shape(const tg_call *c, const tg_tensor *x, int ndim, const int64_t *shape) {
     return x && x->tape == c->tape && x->shape == shape && x->ndim == ndim && x->flags & TG_F_CONTIGUOUS;
 }
 
@@ -70,7 +71,7 @@ static tg_tensor *output_handle(tg_call *c, tg_dtype dtype, int ndim, const int6
     x->dtype = (uint8_t)dtype;
     x->ndim = (uint8_t)ndim;
     for (int i = 0; i < c->n_in && i < 2; i++) {
-        if (!lends(c, c->in[i], ndim, shape)) continue;
+        if (!can_borrow_shape(c, c->in[i], ndim, shape)) continue;
         x->shape = shape;
         x->stride = c->in[i]->stride;
         x->numel = c->in[i]->numel;
@@ -99,7 +100,7 @@ static tg_status check_output(tg_call *c, int i, tg_dtype dtype, int ndim, const
     return check_shape(c, dtype, ndim, shape);
 }
 
-/* Makes a view of x that starts `offset` elements further on; it must stay within the bytes of x's storage. Its
+/* Fails if a view of x that starts `offset` elements after x's first reaches outside the bytes of x's storage. Its
  * shape has been checked. */
 static tg_status check_view(tg_call *c, const tg_tensor *x, int64_t offset, int ndim, const int64_t *shape,
                             const int64_t *stride) {
@@ -117,11 +118,12 @@ static tg_status check_view(tg_call *c, const tg_tensor *x, int64_t offset, int 
                         "the view reaches outside the bytes of its tensor; check its offset, shape and strides");
 }
 
-/* Output 0 of an in-place op is a new handle on the storage of input 0. */
+/* Makes x, output 0 of an in-place op, a handle on the storage of input 0. */
 static tg_status bind_inplace(tg_call *c, tg_tensor *x) {
     tg_tensor *a = c->in[0];
     if (x->numel != a->numel || x->dtype != a->dtype)
-        return tg_call_fail(c, TG_ERR_SHAPE, "in place, the result must have the first input's shape and dtype");
+        return tg_call_fail(c, TG_ERR_SHAPE,
+                            "output 0 of an in-place op must have the number of elements and the dtype of input 0");
     x->storage = tg_storage_ref(a->storage);
     x->offset = a->offset;
     return TG_OK;
@@ -133,7 +135,7 @@ tg_status tg_call_out(tg_call *c, int i, tg_dtype dtype, int ndim, const int64_t
         return tg_call_fail(c, TG_ERR_ARGUMENT,
                             "infer makes output %d, and there is no forward to fill it; tg_call_view makes views", i);
     if (TG_UNLIKELY(i < 0 || i >= c->n_out || c->out[i] || ndim > TG_MAX_DIMS || !c->n_in ||
-                    !lends(c, c->in[0], ndim, shape)))
+                    !can_borrow_shape(c, c->in[0], ndim, shape)))
         TG_TRY(check_output(c, i, dtype, ndim, shape));
     tg_tensor *x = output_handle(c, dtype, ndim, shape);
     if (TG_UNLIKELY(!x)) return c->ctx->run.status;
@@ -152,7 +154,7 @@ tg_status tg_call_out(tg_call *c, int i, tg_dtype dtype, int ndim, const int64_t
 tg_status tg_call_view(tg_call *c, int i, int64_t offset, int ndim, const int64_t *shape, const int64_t *stride) {
     tg_tensor *base = c && c->n_in ? c->in[0] : NULL;
     if (!c) return TG_ERR_ARGUMENT;
-    if (!base) return tg_call_fail(c, TG_ERR_ARGUMENT, "a view needs input 0");
+    if (!base) return tg_call_fail(c, TG_ERR_ARGUMENT, "tg_call_view: input 0 is absent; a view is made of input 0");
     TG_TRY(check_output(c, i, base->dtype, ndim, shape));
     TG_TRY(check_view(c, base, offset, ndim, shape, stride));
     tg_tensor *x =

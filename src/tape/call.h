@@ -1,13 +1,13 @@
-/* A running call of an op: the data that tg_call's impl points to. Shared by the functions that an op calls and the
- * functions that run it. */
+/* A running call of an op: the data behind the public tg_call. The functions that an op calls and the functions that
+ * run the op share it. */
 #ifndef TG_CALL_H
 #define TG_CALL_H
 
 #include "tape/tape.h"
 
-/* The target of tg_call's impl while an op records or runs backward. */
+/* What `impl` of a tg_call points to while the op records or runs backward. */
 typedef struct tg_call_impl {
-    const void *site;
+    const void *site;       /* call site of the public function */
     tg_tensor *temps;       /* temporaries of this call, linked through their node */
     uint64_t before, made;  /* in a forward: the context's serial before and after infer */
     tg_node *node;          /* in a backward */
@@ -20,7 +20,7 @@ typedef struct tg_call_impl {
 void tg_call_temps_free(tg_call *c);
 /* Appends the name of the op, its inputs, its scope and its call site to the context's error. */
 tg_status tg_call_explain(tg_call *c);
-/* Returns the caller's line from which the op is, or was, recorded (tg_scope_site). */
+/* Returns the call site from which the op is, or was, recorded (tg_scope_site). */
 const void *tg_call_site(const tg_call *c);
 
 #endif

@@ -8,7 +8,7 @@
 
 typedef struct tg_scope tg_scope;
 
-/* A list of contributions to a gradient whose bytes a work is still filling. */
+/* An entry in a list of contributions to a gradient whose bytes a work is still filling. */
 typedef struct tg_pending {
     struct tg_pending *next;
     tg_tensor *g;
@@ -25,10 +25,10 @@ enum {
     TG_N_LEAF = 2,
     TG_N_STATE = 4,    /* the node has a tg_node_extra */
     TG_N_TIMED = 8,    /* its times are measured */
-    TG_N_BUSY = 16,    /* a gradient of the running call goes to one of its slots */
-    TG_N_REACHED = 32, /* a gradient has bypassed its slots: it went directly into the leaf's buffer, or it is zero */
-    TG_N_DUE = 64,     /* the node depends on nodes in which ranks must meet, or is one */
-    TG_N_OBSERVED = 128,   /* an observer has given it a number */
+    TG_N_BUSY = 16,      /* a gradient of the running call goes to one of its slots */
+    TG_N_REACHED = 32,   /* a gradient has bypassed its slots: it went directly into the leaf's buffer, or it is zero */
+    TG_N_DUE = 64,       /* the node is collective, or depends on one that is */
+    TG_N_OBSERVED = 128, /* an observer has given it a number */
 };
 
 struct tg_node {
@@ -37,15 +37,16 @@ struct tg_node {
     const void *site;
     tg_scope *scope;
     uint32_t pass;  /* number of the last backward that needed it */
-    uint32_t needs; /* bit mask of the inputs that need a gradient */
-    uint32_t saves_in, saves_out;
+    uint32_t needs; /* bit mask of the inputs that need a gradient (tg_bit) */
+    uint32_t saves_in, saves_out; /* bit masks of the inputs and outputs that are saved for backward */
     uint16_t n_in, n_out, n_saved;
     uint16_t flags;
-    void *tail[]; /* inputs, their nodes, outputs, slots, params, saved tensors, then versions, state and times */
+    /* inputs, their nodes, outputs, slots, pointer to the params, saved tensors, versions, tg_node_extra */
+    void *tail[];
 };
 
 static inline tg_tensor **tg_node_in(const tg_node *n) { return (tg_tensor **)n->tail; }
-/* Returns the nodes whose slots receive the gradients of the inputs. NULL entry: that input needs no gradient. */
+/* Returns the nodes whose slots receive the gradients of the inputs. An entry is NULL if the input needs none. */
 static inline tg_node **tg_node_src(const tg_node *n) { return (tg_node **)n->tail + n->n_in; }
 static inline tg_tensor **tg_node_out(const tg_node *n) { return (tg_tensor **)n->tail + 2 * n->n_in; }
 static inline tg_slot *tg_node_slots(const tg_node *n) { return (tg_slot *)(n->tail + 2 * n->n_in + n->n_out); }
@@ -54,17 +55,19 @@ static inline int tg_node_params_at(const tg_node *n) { return 2 * n->n_in + 3 *
 static inline void *tg_node_params_of(const tg_node *n) {
     return n->op->params_size ? n->tail[tg_node_params_at(n)] : NULL;
 }
+/* Returns the buffers that the op has saved by tg_call_save. */
 static inline tg_tensor **tg_node_kept(const tg_node *n) {
     return (tg_tensor **)(n->tail + tg_node_params_at(n) + (n->op->params_size != 0));
 }
-/* Returns the versions at the time of saving: of all inputs if any input was saved, then of all outputs if any
- * output was. */
+/* Returns the versions that storages had when the node saved tensors: of all inputs if any input was saved, then of all
+ * outputs if any output was saved. */
 static inline uint32_t *tg_node_versions(const tg_node *n) { return (uint32_t *)(tg_node_kept(n) + n->n_saved); }
 static inline int tg_node_n_versions(const tg_node *n) {
     return (n->saves_in ? n->n_in : 0) + (n->saves_out ? n->n_out : 0);
 }
+/* Fields that only few nodes need: those with TG_N_STATE. */
 typedef struct tg_node_extra {
-    void *state;
+    void *state; /* of the call, freed by destroy */
     void (*destroy)(void *state);
     double forward_s, backward_s; /* seconds */
     int64_t number;               /* number given by the observer; valid if TG_N_OBSERVED is set */
@@ -72,6 +75,7 @@ typedef struct tg_node_extra {
 static inline tg_node_extra *tg_node_extra_of(const tg_node *n) {
     return (tg_node_extra *)(tg_node_versions(n) + ((tg_node_n_versions(n) + 1) & ~1));
 }
+/* Returns bit i of a mask. Bit 31 stands for index 31 and all later ones. */
 static inline bool tg_bit(uint32_t mask, int i) { return mask >> (i < 31 ? i : 31) & 1; }
 
 /* ---- node.c ---- */

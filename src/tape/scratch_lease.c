@@ -1,15 +1,18 @@
-/* Leases of named scratch buffers (invariant 11). */
+/* tg_lease: tensors on named scratch buffers, which stay with the context between their leases (docs/design.md,
+ * invariant 11). */
 #include "base/text.h"
 #include "core/scratch.h"
 #include "tape/call.h"
 
-static void set_asker(tg_tape *t, tg_buffer *b, const void *site) {
+/* Sets the fields of b that say who leases it: the running op, or else the call at `site`. */
+static void set_holder(tg_tape *t, tg_buffer *b, const void *site) {
     b->op = t->at_work ? t->at_work->op->name : NULL;
     b->site = t->at_work ? tg_call_site(t->at_work) : site;
     b->scope = t->scope;
 }
 
-static void asker_text(const tg_buffer *b, char *buf, size_t n) {
+/* Describes what leased b: "op NAME, called from SCOPE, file.c:12". */
+static void holder_text(const tg_buffer *b, char *buf, size_t n) {
     char site[160], path[160];
     size_t at = 0;
     tg_describe_site(tg_scope_site(b->scope, b->site), site, sizeof site);
@@ -20,18 +23,20 @@ static void asker_text(const tg_buffer *b, char *buf, size_t n) {
 }
 
 static tg_status refuse(tg_tape *t, const tg_buffer *b, const void *site) {
-    tg_buffer asker = {0};
+    tg_buffer request = {0};
     char first[400], second[400];
-    set_asker(t, &asker, site);
-    asker_text(b, first, sizeof first);
-    asker_text(&asker, second, sizeof second);
+    set_holder(t, &request, site);
+    holder_text(b, first, sizeof first);
+    holder_text(&request, second, sizeof second);
     return tg_fail(t->ctx, TG_ERR_STATE,
-                   "tg_lease: buffer \"%s\" %s, leased by %s, is still open and asked for by %s; tg_discard it first",
+                   "tg_lease: buffer \"%s\" %s, leased by %s, is still open and is requested again by %s; tg_discard "
+                   "the first lease",
                    b->name, tg_dtype_name(b->dtype), first, second);
 }
 
-/* Returns the first free instance of this name, or a new one. A buffer that another tape holds, such as the tape
- * outside a recomputation, is not touched. */
+/* Returns the free buffer of this name and dtype with the lowest instance, or a new one. Buffers that other tapes hold
+ * are left alone: an example is the tape that records a recomputation, while the function runs on a tape of its own.
+ * Fails if t itself holds one. */
 static tg_buffer *find(tg_tape *t, const char *name, tg_dtype dtype, const void *site) {
     tg_buffer *free = NULL;
     int instances = 0;
@@ -60,7 +65,7 @@ static tg_status lease(tg_tape *t, const char *name, tg_dtype dtype, const tg_sh
     tg_storage *s = tg_buffer_open(ctx, b, 0, bytes);
     tg_tensor *x = s ? tg_tape_tensor(t, dtype, (int)shape->ndim, shape->dim, NULL, s, 0) : NULL;
     if (!x) return ctx->run.status;
-    set_asker(t, b, site);
+    set_holder(t, b, site);
     b->holder = x;
     b->serial = x->serial;
     *out = x;

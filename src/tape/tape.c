@@ -1,4 +1,5 @@
-/* The tape: its memory (handles in slabs, nodes in bump chunks, both kept over resets), its leaves and its scopes. */
+/* The tape: its memory, its creation and release, its leaves and its scopes. Handles lie in slabs and nodes in chunks,
+ * which are kept when the tape is reset. */
 #include "tape/call.h"
 
 #include "base/host_memory.h"
@@ -6,6 +7,8 @@
 
 /* ---- Memory ---- */
 
+/* Returns the chunk to allocate from when the current one is full: the next one if it is large enough, or a new one.
+ * Returns NULL after recording the error. */
 static tg_arena_chunk *next_chunk(tg_tape *t, size_t bytes) {
     tg_arena_chunk **link = t->mark.chunk ? &t->mark.chunk->next : &t->chunks;
     if (*link && (*link)->bytes >= bytes) return *link;
@@ -38,14 +41,14 @@ static tg_status next_slab(tg_tape *t) {
     return TG_OK;
 }
 
-/* Returns the position in the slot that the current generation of handles uses. */
-static tg_tensor *place_in(const tg_tape *t, tg_handle_slot *s) {
+/* Returns the address of the handle in the slot, at the position that the current generation of handles uses. */
+static tg_tensor *handle_in(const tg_tape *t, tg_handle_slot *s) {
     return t->generation ? (tg_tensor *)((tg_tombstone *)s + 1) : &s->first;
 }
 
 tg_tensor *tg_tape_handle(tg_tape *t) {
     if (TG_UNLIKELY(!t->at.slab || t->at.used == TG_SLAB_HANDLES) && next_slab(t) != TG_OK) return NULL;
-    tg_tensor *x = place_in(t, &t->at.slab->slot[t->at.used++]);
+    tg_tensor *x = handle_in(t, &t->at.slab->slot[t->at.used++]);
     *x = (tg_tensor){.serial = ++t->ctx->serial, .ctx = t->ctx, .other = {TG_SERIAL_RESET, t->ctx}, .tape = t};
     return x;
 }
@@ -76,6 +79,7 @@ tg_tensor *tg_tape_tensor(tg_tape *t, tg_dtype dtype, int ndim, const int64_t *s
     return x;
 }
 
+/* Ends a handle of the tape. Its slot keeps the tombstone. */
 static void end_handle(tg_tensor *x) {
     if (x->ext) tg_ext_free(x->ctx, x->ext);
     if (x->storage) tg_storage_unref(x->storage);
@@ -100,7 +104,7 @@ static handle_walk walk_from(const tg_tape *t, tg_cursor from) {
 static tg_tensor *walk_next(handle_walk *w) {
     while (w->slab) {
         if (w->i < (w->slab == w->t->at.slab ? w->t->at.used : TG_SLAB_HANDLES))
-            return place_in(w->t, &w->slab->slot[w->i++]);
+            return handle_in(w->t, &w->slab->slot[w->i++]);
         w->slab = w->slab == w->t->at.slab ? NULL : w->slab->next;
         w->i = 0;
     }
@@ -171,8 +175,8 @@ static bool tape_maker(const tg_tensor *x, tg_maker *out) {
 static const tg_part_ops tape_part = {
     .held = tapes_held, .end = tapes_end, .release = tapes_release, .maker = tape_maker};
 
-/* Returns the context's state for its tapes, which the first tape creates. NULL after recording the error. */
-static tg_tapes *tapes_made(tg_ctx *ctx) {
+/* Returns the context's state for its tapes, which the first tape creates, or NULL after recording the error. */
+static tg_tapes *tapes_of_new(tg_ctx *ctx) {
     tg_tapes *all = tg_tapes_of(ctx);
     if (all || ctx->run.dead) return all;
     all = tg_host_alloc(ctx, sizeof *all);
@@ -183,7 +187,7 @@ static tg_tapes *tapes_made(tg_ctx *ctx) {
 }
 
 tg_tape *tg_tape_new(tg_ctx *ctx) {
-    tg_tapes *all = ctx ? tapes_made(ctx) : NULL;
+    tg_tapes *all = ctx ? tapes_of_new(ctx) : NULL;
     if (!all) return (tg_tape *)&dead_tape;
     if (!tg_ok(ctx)) return &all->inert;
     tg_tape *t = all->freed;
@@ -200,13 +204,13 @@ tg_tape *tg_tape_new(tg_ctx *ctx) {
     return t;
 }
 
-/* Called for each handle of a node that has ended. */
+/* Notes that a node that used x has ended. Frees x if tg_drop was called and no other node uses it. */
 static void unpin(tg_tensor *x) {
     if (x && !x->tape && --x->ext->pins == 0 && x->flags & TG_F_DROPPED) tg_owned_free(x);
 }
 
-/* A node that backward did not consume still holds what it saved, so its end must be counted in storages of the
- * context. */
+/* Ends a node: frees what it saved, unless a backward has done so, and its state. Its saved tensors are counted in
+ * their storages, which may outlive the tape, so the counts go down. */
 static void end_node(tg_node *n) {
     tg_tensor **in = tg_node_in(n), **out = tg_node_out(n);
     if (!(n->flags & (TG_N_CONSUMED | TG_N_LEAF))) {
@@ -224,7 +228,7 @@ static void end_node(tg_node *n) {
     }
 }
 
-/* Ending a node or a tensor may call functions of the caller, so the tape is busy meanwhile. */
+/* Ends all nodes and handles of the tape. This may call functions of the caller, so the tape is busy meanwhile. */
 static void end_all(tg_tape *t, bool freed) {
     t->busy++;
     for (tg_node *n = t->first; n; n = n->next) end_node(n);
@@ -295,7 +299,8 @@ tg_status tg_tape_check(tg_tape *t, const char *who) {
     return TG_OK;
 }
 
-/* Tensors that were made without a valid context have no context that could record an error. */
+/* Returns the first context of the tensors that can record an error, or NULL if there is none: tensors that were made
+ * without a valid context have none. */
 static tg_ctx *ctx_of(tg_tensor *const *in, int n) {
     for (int i = 0; in && i < n; i++)
         if (in[i] && !in[i]->ctx->run.dead) return in[i]->ctx;
@@ -322,8 +327,8 @@ static bool set(tg_tape *t, bool *mode, bool on) {
 }
 
 bool tg_tape_set_training(tg_tape *t, bool on) { return t && set(t, &t->training, on); }
-/* The forward of an op runs without grad and cannot change that. The first run of a recomputation has no grad
- * either, but it notes the parts that the second run will record without grad. */
+/* Sets whether ops are recorded, and returns the mode before. The forward of an op runs in no-grad mode and cannot
+ * change that. The first run of a recomputation is in no-grad mode too, but there the mode of the second run is set. */
 bool tg_tape_set_grad_mode(tg_tape *t, bool on) {
     if (t && t->at_work && !((const tg_call_impl *)t->at_work->impl)->pass) return false;
     if (t && t->collects) return !set(t, &t->grad_off, !on);
@@ -331,7 +336,7 @@ bool tg_tape_set_grad_mode(tg_tape *t, bool on) {
 }
 
 bool tg_is_training(const tg_tape *t) { return t && t->training; }
-/* Within the first run of a recomputation, returns the mode that the second run will have. */
+/* Returns whether ops are recorded; in the first run of a recomputation, whether the second run will record them. */
 bool tg_is_grad_on(const tg_tape *t) { return t && (t->collects ? !t->grad_off : t->grad); }
 
 void tg_tape_set_timing(tg_tape *t, bool on) {
@@ -353,8 +358,9 @@ tg_tensor *tg_tape_input(tg_tape *t, tg_tensor *x) {
     return tg_tape_enter(t, x);
 }
 
-/* ---- Leaves: their nodes, found by address ---- */
+/* ---- Leaves: a hash table finds the node of a leaf by its address ---- */
 
+/* Returns the index of x in the hash table, or of the free entry where it belongs. */
 static size_t leaf_index(const tg_tape *t, const tg_tensor *x) {
     size_t mask = (size_t)t->leaf_capacity - 1, i = ((uintptr_t)x >> 4) * 0x9E3779B97F4A7C15u >> 20;
     for (i &= mask; t->leaves[i].leaf && t->leaves[i].leaf != x;) i = (i + 1) & mask;
@@ -385,7 +391,7 @@ static tg_node *new_leaf_node(tg_tape *t, tg_tensor *x) {
     n->scope = t->scope;
     tg_node_out(n)[0] = x;
     if (!x->tape) x->ext->pins++;
-    x->out = 0; /* it may be a result of an op that recorded no node */
+    x->out = 0; /* a leaf may be a result of an op that recorded no node, at any index */
     tg_tape_append(t, n);
     return n;
 }
@@ -431,7 +437,7 @@ const char *tg_tape_text(tg_tape *t, const char *text) {
     return copy ? memcpy(copy, text, bytes) : NULL;
 }
 
-/* The name is copied: nodes keep their scope and report it even after it has closed. */
+/* Opens a scope. Copies its name, because nodes report their scope even after it has closed. */
 static tg_status open_scope(tg_tape *t, const char *name, const void *site) {
     TG_TRY(tg_tape_check(t, "tg_scope_open"));
     tg_scope *s = tg_tape_alloc(t, sizeof *s);
@@ -442,8 +448,8 @@ static tg_status open_scope(tg_tape *t, const char *name, const void *site) {
     return TG_OK;
 }
 
-/* Every open needs a close, even under an error and if the error is cleared between the two, so failed opens are
- * counted. */
+/* Every open needs a close, even if the context has an error, which may be cleared between the two. So opens that fail
+ * are counted. */
 tg_status tg_scope_open_at(tg_tape *t, const char *name, const void *site) {
     tg_status status = open_scope(t, name, site);
     if (status != TG_OK && t && t->epoch) t->scopes_missed++;
@@ -474,6 +480,7 @@ static void mark_outputs(tg_tensor *const *outputs, int n, bool on) {
         if (tg_is_alive(outputs[i])) outputs[i]->storage->marked = on;
 }
 
+/* Discards the bytes of tensors that the tape made in the scope, except its outputs and what nodes have saved. */
 static void discard_since(tg_tape *t, const tg_scope *scope, const void *site) {
     handle_walk w = walk_from(t, scope->from);
     for (tg_tensor *x; (x = walk_next(&w));) {
@@ -485,9 +492,11 @@ static void discard_since(tg_tape *t, const tg_scope *scope, const void *site) {
 
 static tg_status end_scope(tg_tape *t, tg_tensor *const *outputs, int n, const void *site) {
     TG_TRY(tg_tape_check(t, "tg_scope_close"));
-    if (!t->scope) return tg_fail(t->ctx, TG_ERR_STATE, "tg_scope_close: no scope is open");
+    if (!t->scope) return tg_fail(t->ctx, TG_ERR_STATE, "tg_scope_close: no scope is open; call tg_scope_open first");
     if (n < 0 || (n && !outputs))
-        return tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_scope_close: %d outputs at %p", n, (void *)outputs);
+        return tg_fail(t->ctx, TG_ERR_ARGUMENT,
+                       "tg_scope_close: n is %d and outputs is %s, expected an array of n tensors, 0 or more", n,
+                       outputs ? "not NULL" : "NULL");
     for (int i = 0; i < n; i++) TG_TRY(tg_check(t->ctx, outputs[i], "tg_scope_close"));
     mark_outputs(outputs, n, true);
     for (tg_tape_listener *l = t->listeners; l; l = l->next)

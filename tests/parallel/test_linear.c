@@ -152,7 +152,7 @@ START_TEST(rows_lie_in_the_named_buffer) {
     tg_lease(t, "mpu", TG_F64, TG_SHAPE(3));
     tg_linear_with_grad_accumulation(t, x, w, NULL, c, TG_LINEAR_GRAD(.sequence_parallel = true));
     ck_assert(tg_ctx_status(ctx) == TG_ERR_STATE);
-    ck_assert_msg(strstr(tg_ctx_message(ctx), "is still open and asked for by op LinearWith"), "%s",
+    ck_assert_msg(strstr(tg_ctx_message(ctx), "is still open and is requested again by op LinearWith"), "%s",
                   tg_ctx_message(ctx));
     tg_ctx_clear(ctx);
     tg_tape_free(t);

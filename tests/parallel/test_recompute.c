@@ -230,7 +230,7 @@ static tg_status kept_whole(void *arg, tg_ctx *ctx, tg_comm *c) {
     RUN(tg_recompute(t, tanh_of, NULL, &h, 1, &out, 1, o));
     tg_tape_reset(t); /* no backward: the part is freed with the tape */
     EXPECT(ctx, saved(ctx) == 0);
-    REFUSED(ctx, TG_ERR_ARGUMENT, ".distribute is set and input 0 is NULL",
+    REFUSED(ctx, TG_ERR_ARGUMENT, ".distribute is set and n_in is 0",
             tg_recompute(t, tanh_of, NULL, NULL, 0, &out, 1, o));
     tg_tape_free(t);
     return tg_ctx_status(ctx);

@@ -101,7 +101,7 @@ START_TEST(any_tensor_is_described) {
     const double v[] = {-1, 0, 1};
     tg_tensor *h = tg_scale(t, leaf_of(TG_SHAPE(3), v), 1e200);
     tg_mul_(t, h, tg_square(t, tg_scale(t, leaf_of(TG_SHAPE(3), v), 1e100)));
-    ck_found("mul_ made an infinity", "; input 0, was overwritten by it; input 1");
+    ck_found("mul_ made an infinity", "; input 0, which it overwrote; input 1");
     end();
 }
 END_TEST

@@ -104,7 +104,7 @@ START_TEST(an_open_lease_is_not_given_twice) {
     ck_assert(!tg_is_alive(doubled(t, x)));
     ck_assert_int_eq(tg_ctx_status(ctx), TG_ERR_STATE);
     ck_assert_msg(strstr(tg_ctx_message(ctx), "leased by op doubled, called from first, ") &&
-                      strstr(tg_ctx_message(ctx), "asked for by op doubled, called from first.second, "),
+                      strstr(tg_ctx_message(ctx), "requested again by op doubled, called from first.second, "),
                   "%s", tg_ctx_message(ctx));
     tg_ctx_clear(ctx);
     tg_tape_reset(t);
