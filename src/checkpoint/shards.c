@@ -172,7 +172,7 @@ tg_status tg_shards_add_optim(tg_shards *s, const char *prefix, tg_optim *o) {
     int n = s->n;
     tg_status status = copy ? TG_OK : s->ctx->run.status;
     for (int i = 0; i < o->n && status == TG_OK; i++) status = add_item(s, prefix, o, &o->item[i]);
-    if (status == TG_OK && tg_optim_scale_moves(o)) status = add_scale(s, prefix, o);
+    if (status == TG_OK && tg_optim_is_scale_dynamic(o)) status = add_scale(s, prefix, o);
     if (status == TG_OK)
         s->steps[s->n_steps++] = (tg_shard_steps){copy, o};
     else
