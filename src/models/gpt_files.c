@@ -160,8 +160,8 @@ static tg_status no_memory_for_config(tg_ctx *ctx) {
     return tg_fail(ctx, TG_ERR_MEMORY, "tg_gpt_save: no memory for the config");
 }
 
-/* Returns the content of config.json, except the checksum of the weights, which is not known yet. NULL after recording an
- * error. */
+/* Returns the content of config.json, except the checksum of the weights, which is not known yet. Returns NULL after
+ * recording an error. */
 static json_t *config_json(tg_module *gpt) {
     const tg_gpt_config *c = tg_gpt_config_of(gpt);
     json_t *root = c->arch == TG_GPT2 ? gpt2_json(c) : llama_json(c);
@@ -327,7 +327,8 @@ static tg_status begin_weights(tg_module *gpt, tg_safetensors_writer *w, const c
     return ctx->run.status;
 }
 
-/* Writes one parameter. With several ranks its parts are first gathered on the rank that writes; there w is not NULL. */
+/* Writes one parameter. With several ranks its parts are first gathered on the rank that writes. On the others w is
+ * NULL. */
 static tg_status save_param(tg_module *gpt, tg_safetensors_writer *w, tg_tensor *p, const char *path) {
     const tg_parallel *parallel = tg_gpt_config_of(gpt)->parallel;
     tg_tensor *whole = p;
