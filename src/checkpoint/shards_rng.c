@@ -13,7 +13,8 @@
 #include "checkpoint/shards_file.h"
 
 static const tg_axis axes[] = {TG_TP, TG_PP, TG_ETP, TG_EP};
-/* Numbers in a state (seed, stream, counter) and in a row; characters of a number with a space and a zero. */
+/* A row has AXES positions and the WORDS numbers of a state: seed, stream, counter. DIGITS: the characters that a
+ * number, a space and a terminating zero need. */
 enum { AXES = TG_LEN(axes), WORDS = 3, ROW = AXES + WORDS, DIGITS = 22 };
 
 tg_status tg_shards_add_rng(tg_shards *s) {
