@@ -28,7 +28,7 @@ static json_t *number(double v) {
     return json_string(isnan(v) ? "nan" : v > 0 ? "inf" : "-inf");
 }
 
-static json_t *word(const char *s) {
+static json_t *text(const char *s) {
     json_t *j = json_string(s ? s : "");
     return j ? j : json_string("(not UTF-8)");
 }
@@ -80,7 +80,7 @@ static json_t *options_of(const tg_gradcheck_opts *given) {
     if (given) memcpy(&o, given, given->size < sizeof o ? given->size : sizeof o);
     return json_pack("{s:f, s:f, s:f, s:i, s:I, s:b, s:b, s:b, s:o}", "eps", o.eps, "atol", o.atol, "rtol", o.rtol,
                      "projections", o.projections, "seed", (json_int_t)o.seed, "no_extras", o.no_extras, "strict",
-                     o.strict, "second_order", o.second_order, "name", o.name ? word(o.name) : json_null());
+                     o.strict, "second_order", o.second_order, "name", o.name ? text(o.name) : json_null());
 }
 
 static json_t *report_of(tg_ctx *ctx, const subject *s, const tg_gradcheck_opts *opts, const tg_gradcheck_info *r) {
@@ -90,11 +90,11 @@ static json_t *report_of(tg_ctx *ctx, const subject *s, const tg_gradcheck_opts 
         "{s:s, s:i, s:s, s:s, s:o, s:{s:I, s:I, s:I}, s:{s:s, s:o, s:I, s:I, s:I}}", "format", format_name, "version",
         VERSION, "library", tg_version(), "device", tg_ctx_device(ctx), "options", options_of(opts), "stream", "seed",
         (json_int_t)rng.seed, "stream", (json_int_t)rng.stream, "counter", (json_int_t)rng.counter, "result", "cause",
-        r->cause ? r->cause : "", "report", word(r->report), "checked", (json_int_t)r->checked, "kinks",
+        r->cause ? r->cause : "", "report", text(r->report), "checked", (json_int_t)r->checked, "kinks",
         (json_int_t)r->kinks, "unsure", (json_int_t)r->unsure);
     if (!root) return NULL;
     if (s->op) {
-        json_object_set_new(root, "op", word(s->op->name));
+        json_object_set_new(root, "op", text(s->op->name));
         json_object_set_new(root, "sample", json_integer(s->sample));
         json_object_set_new(root, "n_samples", json_integer(s->op->n_samples));
         return root;

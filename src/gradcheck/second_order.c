@@ -56,7 +56,7 @@ static tg_status check_vjp(tg_check_run *r) {
 
 /* ---- jvp: the cotangent on a tangent's image is the gradient on the tangent ---- */
 
-static tg_status push(tg_check_run *r, int part, tg_tensor *tangent) {
+static tg_status read_jvp(tg_check_run *r, int part, tg_tensor *tangent) {
     tg_diff *d = &r->d;
     tg_tensor **dout = tg_tape_alloc(r->t, (size_t)r->n_roots * sizeof *dout);
     if (!dout) return r->ctx->run.status;
@@ -80,7 +80,7 @@ static tg_status check_jvp(tg_check_run *r, int part, uint64_t *state) {
     }
     TG_TRY(tg_check_record(r, true));
     tg_tensor *tangent = tg_from_host(r->ctx, TG_F64, p->shape, d->direction);
-    tg_status s = push(r, part, tangent);
+    tg_status s = read_jvp(r, part, tangent);
     tg_tape_reset(r->t);
     tg_drop(tangent);
     TG_TRY(s);
