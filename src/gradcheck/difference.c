@@ -156,7 +156,7 @@ static double tolerance_at(const tg_diff *d, double value) { return d->atol + d-
 /* Estimates the slope with the steps s, 2s and 4s, where s = h 2^k. For a smooth f the jump J(s) is proportional to
  * s, so 2 J(s) - J(2s) is almost 0. At a kink J(s) does not shrink, and is the same for s and 2s. */
 static tg_status window(step_table *t, int k, tg_slope *out) {
-    for (int j = k + 2; j >= k; j--) { /* largest first: the outputs that it moves then count in the noise of all three */
+    for (int j = k + 2; j >= k; j--) { /* largest first: outputs that it moves count in the noise of all three */
         tg_status status = need_step(t, j);
         if (status != TG_OK) return status;
     }

@@ -65,8 +65,8 @@ tg_status tg_check_unchanged(tg_check_run *r) {
 
 /* ---- Gradients that must agree ---- */
 
-/* Records a failure if an element of got differs from `times` times expected by more than `within`. If `within` is 0 the
- * bits must agree. */
+/* Records a failure if an element of got differs from `times` times expected by more than `within`. If `within` is 0
+ * the bits must agree. */
 static void must_agree(tg_diff *d, const double *got, const double *expected, double times, double within,
                        const char *cause, const char *what) {
     for (int p = 0; p < d->n_parts; p++)
@@ -82,8 +82,9 @@ static void must_agree(tg_diff *d, const double *got, const double *expected, do
         }
 }
 
-/* Checks that a second backward gives the same gradient, and that another one adds it once more. That sum may differ from
- * twice the gradient by rounding, because a fused multiply-add or a sum of many terms may add directly to the buffer. */
+/* Checks that a second backward gives the same gradient, and that another one adds it once more. That sum may differ
+ * from twice the gradient by rounding, because a fused multiply-add or a sum of many terms may add directly to the
+ * buffer. */
 static tg_status check_twice(tg_check_run *r, double *gx) {
     tg_diff *d = &r->d;
     TG_TRY(tg_check_gradient(r, r->roots, r->seeds, r->n_roots, TG_GRAD_WRITE, true, gx));
@@ -160,8 +161,8 @@ static tg_status check_again(tg_check_run *r, double *gx) {
     return TG_OK;
 }
 
-/* The checks use d.origin and d.direction, which are unused until differences are taken. They are skipped if the gradient
- * is not finite, because the comparison with differences then reports more detail. */
+/* The checks use d.origin and d.direction, which are unused until differences are taken. They are skipped if the
+ * gradient is not finite, because the comparison with differences then reports more detail. */
 tg_status tg_check_extras(tg_check_run *r) {
     double *gx = r->d.origin;
     if (!isfinite(tg_diff_largest(r->d.gx, r->d.n))) return TG_OK;
