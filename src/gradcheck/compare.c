@@ -15,11 +15,12 @@ void tg_diff_say(char *buf, size_t size, const char *format, ...) {
     va_end(ap);
 }
 
-/* Sums over the compared pairs (gradient, difference) of one part. */
+/* What was found about the pairs (gradient, difference) of one part. */
 typedef struct tally {
-    int64_t wrong, worst;
-    double excess, error; /* of the worst pair */
-    bool confirmed;
+    int64_t wrong;        /* number of wrong pairs */
+    int64_t worst;        /* the wrong pair with the largest excess */
+    double excess, error; /* of that pair: distance beyond its error, in tolerances; and its error */
+    bool confirmed;       /* tg_diff_confirm has found a pair to be wrong */
 } tally;
 
 void tg_diff_place(const tg_diff *d, int part, int64_t k, char *buf, size_t size) {
@@ -41,6 +42,7 @@ static void say_place(const tg_diff *d, int part, int64_t k, char *buf, size_t s
                     "%s, direction %lld (%s)", d->parts[part].name, (long long)k, k % 2 ? "Gaussian" : "signs");
 }
 
+/* Records the failure of a part whose tally has wrong pairs. */
 static void report(tg_diff *d, int part, int64_t n, const tally *t) {
     char place[320], cause[256];
     double got = d->got[t->worst], expected = d->expected[t->worst];
@@ -53,7 +55,7 @@ static void report(tg_diff *d, int part, int64_t n, const tally *t) {
                  (long long)n, d->projections ? "directions" : "elements", cause);
 }
 
-/* Adds a pair that could not be compared to d->left_out, if there is room. */
+/* Adds a pair that could not be compared, and the reason, to the text d->left_out if it fits. */
 static void list_left_out(tg_diff *d, int part, int64_t k, const tg_slope *s) {
     size_t at = strlen(d->left_out), size = sizeof d->left_out;
     char place[320], why[96] = "at a kink";
@@ -67,6 +69,7 @@ static void list_left_out(tg_diff *d, int part, int64_t k, const tg_slope *s) {
     snprintf(d->left_out + at, size - at, "%s%s: %s", at ? "; " : "", place, why);
 }
 
+/* Counts a pair at a kink. The first one is listed. */
 static tg_status count_kink(tg_diff *d, int part, int64_t k, const tg_slope *s) {
     if (!d->result->kinks++) list_left_out(d, part, k, s);
     return TG_OK;
@@ -142,8 +145,8 @@ static tg_status compare_directions(tg_diff *d, int part, tally *t) {
     return TG_OK;
 }
 
-/* Reports what was left out. This is a failure if nothing could be compared and not all elements are at kinks; with
- * d->strict also if one is unsure or nothing could be compared. */
+/* Reports which pairs were left out. This is a failure if nothing could be compared and at least one pair is unsure.
+ * With d->strict it is one if any pair is unsure, or if nothing could be compared. */
 static void say_left_out(tg_diff *d) {
     tg_gradcheck_info *r = d->result;
     char kinks[160] = "", unsure[160] = "";
@@ -163,7 +166,7 @@ static void say_left_out(tg_diff *d) {
     tg_diff_say(r->report, sizeof r->report, "%s: %s%sThe first: %s", d->name, unsure, kinks, d->left_out);
 }
 
-/* Reports that no compared value reaches the absolute tolerance, which would then accept other small gradients too. */
+/* Reports that no compared value reaches the absolute tolerance, so that any other small gradient would have passed. */
 static void say_inconclusive(tg_diff *d) {
     tg_gradcheck_info *r = d->result;
     size_t at = strlen(r->report);
