@@ -271,7 +271,8 @@ static tg_status check_inputs(tg_ctx *ctx, tg_tensor *const *in, int n_in) {
     if (any) return TG_OK;
     if (wide)
         return tg_fail(ctx, TG_ERR_STATE, "tg_gradcheck: no float64 input needs a gradient (tg_set_requires_grad)");
-    return tg_fail(ctx, TG_ERR_DTYPE, "tg_gradcheck: no input is float64, whose precision differences need");
+    return tg_fail(ctx, TG_ERR_DTYPE,
+                   "tg_gradcheck: no input is float64, but finite differences need its precision; use float64 inputs");
 }
 
 tg_status tg_gradcheck_info_check(tg_ctx *ctx, const tg_gradcheck_info *info, const char *who) {
