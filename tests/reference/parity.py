@@ -1,8 +1,8 @@
 """Compares training with PyTorch from the same weights, on the same sequences, with the same hyperparameters.
 
 scripts/parity runs it. The short run compares the loss of every step, for both architectures, in float32 and float64.
-It also prints how far the gradient norms differ. The long run (--long) compares the validation loss after 1,000 steps on
-English text.
+It also prints how far the gradient norms differ. The long run (--long) compares the validation loss after 1,000 steps
+on English text.
 """
 
 import argparse
