@@ -21,6 +21,7 @@ double tg_sample_normal(uint64_t *state) {
     return r * cos(6.283185307179586 * tg_sample_uniform(state));
 }
 
+/* Rounds v to a number that dtype `grid` can represent. */
 static double to_grid(double v, tg_dtype grid) {
     switch (grid) {
     case TG_F32: return (float)v;
@@ -41,7 +42,7 @@ static double draw(const tg_sample_input *s, int64_t i, tg_dtype grid, double ji
     }
     double v = s->lo == 0 && s->hi == 0 ? tg_sample_normal(state) : s->lo + (s->hi - s->lo) * tg_sample_uniform(state);
     if (s->zeros && i % s->zeros == s->zeros - 1) v = 0;
-    uint64_t aside = ~*state; /* the jitter's own stream: the other values do not depend on it */
+    uint64_t aside = ~*state; /* the jitter has its own stream, so that the other values do not depend on it */
     return to_grid(v, grid) * (1 + jitter * (2 * tg_sample_uniform(&aside) - 1));
 }
 

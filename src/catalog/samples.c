@@ -29,8 +29,7 @@ static int64_t lay_out(const tg_shape *shape, tg_sample_layout layout, int64_t *
     return numel;
 }
 
-/* Fills an input whose rows share their memory, through a handle that has one row instead of many. Fills other
- * inputs directly. */
+/* Fills an input. If its rows share their memory, fills it through a tensor that has one row instead of many. */
 static tg_status fill_shared(tg_tensor *x, const tg_sample_input *s, const tg_case_opts *o, uint64_t state) {
     int64_t shape[TG_MAX_DIMS];
     if (s->layout != TG_SAMPLE_EXPANDED || x->ndim == 0 || x->numel == 0) return tg_sample_fill(x, s, o, state);
@@ -43,6 +42,7 @@ static tg_status fill_shared(tg_tensor *x, const tg_sample_input *s, const tg_ca
     return status;
 }
 
+/* Fills all `numel` elements that the layout of x occupies with a value that an op must not read. */
 static tg_status fill_gaps(tg_tensor *x, int64_t numel) {
     tg_ctx *ctx = x->ctx;
     const int64_t shape[] = {numel}, stride[] = {1};
@@ -50,6 +50,7 @@ static tg_status fill_gaps(tg_tensor *x, int64_t numel) {
     return numel ? ctx->run.ops->fill(ctx, all, tg_is_float(x->dtype) ? NAN : x->dtype == TG_BOOL ? 1 : -1) : TG_OK;
 }
 
+/* Returns the dtype of an input. `usual` is that of float inputs whose sample names none. */
 static tg_dtype dtype_of(const tg_sample_input *s, tg_dtype usual) {
     if (s->dtype) return s->dtype;
     bool index = s->kind == TG_SAMPLE_INDEX || s->kind == TG_SAMPLE_STARTS;
@@ -87,6 +88,7 @@ static bool wants_gradient(const tg_case *c, int i) {
     return s->kind == TG_SAMPLE_FLOAT && !s->frozen && tg_is_float(c->in[i]->dtype);
 }
 
+/* Makes input i, or uses input 0 again if the sample's inputs are aliases. */
 static tg_status open_input(tg_case *c, int i, const tg_case_opts *o) {
     const tg_sample_input *s = &c->sample->in[i];
     if (s->kind == TG_SAMPLE_ABSENT) return TG_OK;

@@ -1,5 +1,5 @@
-/* The sample inputs of an op, as tensors. Tests, `tapegrad gradcheck` and the benchmarks use the op table through
- * this. */
+/* The sample inputs of an op, as tensors. Tests, `tapegrad gradcheck` and the benchmarks run the ops of the table with
+ * them. */
 #ifndef TG_SAMPLES_H
 #define TG_SAMPLES_H
 
@@ -9,9 +9,9 @@ typedef struct tg_case_opts {
     tg_dtype dtype; /* dtype of float inputs whose sample names none */
     tg_dtype grid;  /* values are rounded to what this dtype can represent; 0: dtype */
     uint64_t seed;
-    double
-        jitter; /* floats are changed at random by up to this relative amount: shows how ill-conditioned a sample is */
-    bool rows; /* every input is row-major, whatever layout its sample states */
+    /* Floats are changed at random by up to this relative amount. It measures how ill-conditioned a sample is. */
+    double jitter;
+    bool rows; /* true: every input is row-major, whatever layout its sample states */
 } tg_case_opts;
 
 /* One sample on a context. Its values depend only on the seed, not on device, dtype or layout. */
@@ -19,18 +19,18 @@ typedef struct tg_case {
     tg_ctx *ctx;
     const tg_op *op;
     const tg_sample *sample;
-    int n_in, n_out; /* n_out is a capacity: an op that decides the number of its outputs may return fewer */
+    int n_in, n_out; /* n_out: the most outputs; an op that decides their number itself may return fewer */
     tg_tensor *in[TG_SAMPLE_INPUTS];
 } tg_case;
 
 enum { TG_CASE_OUTPUTS = 16 };
 
-const tg_sample *tg_sample_at(const tg_op *op, int i);
-/* Makes the inputs as tensors of the context. Gaps between strided elements hold NaN (for integers -1). */
+const tg_sample *tg_sample_at(const tg_op *op, int i); /* NULL: there is no sample i */
+/* Makes the inputs as tensors of the context. Gaps between strided elements hold NaN, -1 in integers, true in bools. */
 tg_status tg_case_open(tg_case *c, tg_ctx *ctx, const tg_op *op, int sample, const tg_case_opts *opts);
 void tg_case_close(tg_case *c);
-/* Records the op on in[]; a tg_fn whose state is the case. An in-place op gets a copy of in[0] if that needs a
- * gradient, because the op would refuse such a leaf. */
+/* Records the op on in[]. This is a tg_fn; its state is the case. An in-place op gets a copy of in[0] if in[0] requires
+ * a gradient, because the op would refuse such a leaf. */
 tg_status tg_case_run(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out);
 
 #endif

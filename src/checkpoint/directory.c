@@ -20,9 +20,9 @@ struct tg_checkpoints {
     tg_ctx *ctx;
     tg_file_ops ops;
     char *dir;
-    int lock;
+    int lock; /* file descriptor of the locked file ".lock" */
     int64_t step;    /* step of the checkpoint that has begun */
-    char *temporary; /* directory in which it is filled; NULL: none has begun */
+    char *temporary; /* directory in which that checkpoint is filled; NULL: none has begun */
 };
 
 /* ---- Names ---- */
@@ -58,7 +58,7 @@ static tg_status remove_tree(tg_ctx *ctx, const char *path) {
     return tg_file_fail(ctx, "remove", path, -1);
 }
 
-/* Calls fn with every name in the directory, until one call fails. */
+/* Calls fn with every name in the directory, and stops at the first failure. */
 static tg_status each_name(tg_checkpoints *c, tg_status (*fn)(tg_checkpoints *c, const char *name, void *arg),
                            void *arg) {
     DIR *d = opendir(c->dir);
@@ -71,6 +71,7 @@ static tg_status each_name(tg_checkpoints *c, tg_status (*fn)(tg_checkpoints *c,
     return s;
 }
 
+/* What count_step has found: the number of complete checkpoints, and the steps of the oldest and the newest. */
 typedef struct steps {
     int count;
     int64_t oldest, newest;
@@ -104,8 +105,8 @@ static tg_status make_directory(tg_checkpoints *c) {
     return errno == EEXIST ? TG_OK : tg_file_fail(c->ctx, "make the directory", c->dir, -1);
 }
 
-/* Returns whether the locked file is no longer at path: the previous owner of the lock may have removed it, or the
- * directory, before it released the lock. */
+/* Returns whether the locked file is no longer at path. The previous owner of the lock may have removed the file, or
+ * the whole directory, before it released the lock. */
 static bool is_gone(int fd, const char *path) {
     struct stat of, at;
     return fstat(fd, &of) != 0 || stat(path, &at) != 0 || of.st_dev != at.st_dev || of.st_ino != at.st_ino;

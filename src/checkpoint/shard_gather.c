@@ -7,6 +7,7 @@
 #include "comm/comm.h"
 #include "checkpoint/shards.h"
 
+/* Returns whether this rank is rank 0 on each of n axes. */
 static bool first_of(const tg_parallel *p, const tg_axis *axes, int n) {
     for (int i = 0; i < n; i++)
         if (tg_parallel_rank(p, axes[i])) return false;
@@ -52,7 +53,8 @@ static tg_status gather(tg_tensor **x, tg_comm *c, const void *site) {
     return s;
 }
 
-/* Copies the parts of all ranks of axes[n] to their places in `whole`. The rank on the first axis varies fastest. */
+/* Copies the parts of all ranks of axes[n] to their places in `whole`. In `parts` the rank on the first axis varies
+ * fastest. */
 static tg_status put_together(const tg_tensor *like, const tg_axis *axes, int n, tg_tensor *parts, tg_tensor *whole) {
     tg_ctx *ctx = parts->ctx;
     int at[TG_MAX_AXES] = {0};
@@ -77,11 +79,11 @@ tg_tensor *tg_shard_whole(const tg_shards *s, const tg_shard_item *i) {
     int n = tg_shard_axes(i->like, axes);
     if (tg_shard_replica(s->p, i->like)) return NULL;
     if (tg_storage_need(i->x->storage, i->x) != TG_OK) return NULL;
-    tg_tensor *parts = dense_of(i->x);
+    tg_tensor *parts = dense_of(i->x); /* of this rank; then of all ranks of axes[0], then of axes[0] and [1], .. */
     tg_status status = parts ? TG_OK : s->ctx->run.status;
     for (int k = 0; k < n && status == TG_OK; k++)
         if (first_of(s->p, axes, k)) status = gather(&parts, tg_parallel_comm(s->p, axes[k]), TG_SITE);
-    if (!n || status != TG_OK || !first_of(s->p, axes, n)) {
+    if (!n || status != TG_OK || !first_of(s->p, axes, n)) { /* x is whole, or an error, or a rank that only sends */
         if (parts && (n || status != TG_OK)) tg_temp_free(parts);
         return n || status != TG_OK ? NULL : parts;
     }

@@ -7,6 +7,7 @@
 #include "kernels/scalar.h"
 #include "checkpoint/shards.h"
 
+/* Returns whether axis a shards a dim in a known layout. */
 static bool shards(const tg_placements *p, int a) {
     return p->at[a].kind == TG_VARYING && p->at[a].layout != TG_OPAQUE;
 }
@@ -49,13 +50,13 @@ tg_shape tg_shard_global(const tg_tensor *x) {
     return s;
 }
 
-/* Returns the index of a rank's chunk j among the chunks of the dim of the whole tensor. n is the size of the axis. */
+/* Returns which chunk of the whole dim is chunk j of a rank's part. n is the size of the axis. */
 static int64_t chunk_of(tg_placement p, int64_t j, int64_t rank, int64_t n) {
     if (p.layout == TG_ZIGZAG) return j ? 2 * n - 1 - rank : rank;
     return j * n + rank;
 }
 
-/* Returns the axis that shards dim d within `order` outer axes, or TG_MAX_AXES if there is none. */
+/* Returns the axis that shards dim d after `order` other axes have, or TG_MAX_AXES if there is none. */
 static int axis_at(const tg_tensor *x, int d, int order) {
     const tg_placements *p = tg_place_of(x);
     for (int a = 0; p && a < TG_MAX_AXES; a++)
@@ -89,6 +90,7 @@ typedef struct mover {
     int64_t shape[TG_MAX_DIMS]; /* shape of the piece that one copy moves */
 } mover;
 
+/* Returns the piece of shape m->shape at an element offset of t. */
 static tg_array piece(const mover *m, const tg_tensor *t, int64_t offset) {
     tg_array a = tg_array_of(t);
     a.data = (char *)a.data + (size_t)offset * tg_dtype_size(t->dtype);
@@ -99,6 +101,8 @@ static tg_array piece(const mover *m, const tg_tensor *t, int64_t offset) {
     return a;
 }
 
+/* Copies all indices of the dims from d on. `whole` and `part` are element offsets: the positions in both tensors that
+ * the indices of the dims before d have. */
 static tg_status move_from(mover *m, int d, int64_t whole, int64_t part) {
     const double none[2] = {0, 0};
     if (d == m->x->ndim) {

@@ -21,12 +21,12 @@ void tg_shards_free(tg_shards *s) {
     if (!s) return;
     for (int i = 0; i < s->n; i++) tg_host_strfree(s->ctx, (char *)s->item[i].key);
     for (int i = 0; i < s->n_steps; i++) tg_host_strfree(s->ctx, (char *)s->steps[i].key);
-    tg_host_free(s->ctx, s->item, (size_t)s->room * sizeof *s->item);
+    tg_host_free(s->ctx, s->item, (size_t)s->capacity * sizeof *s->item);
     tg_host_free(s->ctx, s, sizeof *s);
 }
 
-/* Removes what a failed call has added. */
-static tg_status keep_or_forget(tg_shards *s, int n, tg_status status) {
+/* If a call has failed, removes the items that it added to the first n. Returns the status. */
+static tg_status undo_if_failed(tg_shards *s, int n, tg_status status) {
     while (status != TG_OK && s->n > n) tg_host_strfree(s->ctx, (char *)s->item[--s->n].key);
     return status;
 }
@@ -42,14 +42,14 @@ static const tg_shard_item *find(const tg_shards *s, const char *key) {
 }
 
 static tg_status grow(tg_shards *s) {
-    if (s->n < s->room) return TG_OK;
-    int room = s->room ? 2 * s->room : 32;
-    tg_shard_item *more = tg_host_alloc(s->ctx, (size_t)room * sizeof *more);
+    if (s->n < s->capacity) return TG_OK;
+    int capacity = s->capacity ? 2 * s->capacity : 32;
+    tg_shard_item *more = tg_host_alloc(s->ctx, (size_t)capacity * sizeof *more);
     if (!more) return s->ctx->run.status;
     if (s->n) memcpy(more, s->item, (size_t)s->n * sizeof *more);
-    tg_host_free(s->ctx, s->item, (size_t)s->room * sizeof *s->item);
+    tg_host_free(s->ctx, s->item, (size_t)s->capacity * sizeof *s->item);
     s->item = more;
-    s->room = room;
+    s->capacity = capacity;
     return TG_OK;
 }
 
@@ -77,6 +77,7 @@ static tg_status check_key(const tg_shards *s, const char *key, const char *who)
     return TG_OK;
 }
 
+/* Adds x, which is placed like `like`, under the key. */
 static tg_status add(tg_shards *s, const char *key, tg_tensor *x, tg_tensor *like, const char *who) {
     TG_TRY(tg_check(s->ctx, x, who));
     TG_TRY(check_key(s, key, who));
@@ -124,7 +125,7 @@ tg_status tg_shards_add_module(tg_shards *s, const char *prefix, tg_module *m) {
         return tg_fail(s->ctx, m ? TG_ERR_HANDLE : TG_ERR_ARGUMENT, "tg_shards_add_module: %s",
                        m ? "the module is of another context" : "the module is NULL");
     int n = s->n;
-    return keep_or_forget(s, n, add_params(s, prefix, m));
+    return undo_if_failed(s, n, add_params(s, prefix, m));
 }
 
 /* Returns a parameter's key in this list, or its own name if it is not there. */
@@ -134,6 +135,7 @@ static const char *name_of(const tg_shards *s, const tg_tensor *param) {
     return tg_name(param);
 }
 
+/* Adds the state tensors and the master weights of one parameter of an optimizer. */
 static tg_status add_item(tg_shards *s, const char *prefix, const tg_optim *o, const tg_optim_item *it) {
     char key[TG_SHARDS_KEY], suffix[64];
     if (tg_ref_get(s->ctx, it->ref) != it->param)
@@ -172,12 +174,12 @@ tg_status tg_shards_add_optim(tg_shards *s, const char *prefix, tg_optim *o) {
     int n = s->n;
     tg_status status = copy ? TG_OK : s->ctx->run.status;
     for (int i = 0; i < o->n && status == TG_OK; i++) status = add_item(s, prefix, o, &o->item[i]);
-    if (status == TG_OK && tg_optim_scale_moves(o)) status = add_scale(s, prefix, o);
+    if (status == TG_OK && tg_optim_is_scale_dynamic(o)) status = add_scale(s, prefix, o);
     if (status == TG_OK)
         s->steps[s->n_steps++] = (tg_shard_steps){copy, o};
     else
         tg_host_strfree(s->ctx, copy);
-    return keep_or_forget(s, n, status);
+    return undo_if_failed(s, n, status);
 }
 
 tg_status tg_shards_set_rows(tg_shards *s, const char *key, int64_t rows) {

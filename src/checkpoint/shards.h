@@ -12,7 +12,7 @@ typedef struct tg_shard_item {
     const char *key; /* first member, for tg_index_names */
     tg_tensor *x, *like;
     tg_ref x_ref, like_ref;
-    int64_t rows; /* rows of dim 0 in the file (the rest is padding), or TG_NONE: all */
+    int64_t rows; /* number of rows (dim 0) in the file, after which padding follows in the tensor; TG_NONE: all rows */
 } tg_shard_item;
 
 /* An optimizer's number of steps, which the file's metadata contain. */
@@ -25,7 +25,7 @@ struct tg_shards {
     tg_ctx *ctx;
     const tg_parallel *p;
     tg_shard_item *item;
-    int n, room;
+    int n, capacity; /* number of items, and how many the array can hold */
     tg_shard_steps steps[8];
     int n_steps;
     bool rng; /* true: includes the context's random streams */
@@ -35,19 +35,19 @@ tg_status tg_shards_check(const tg_shards *s, const char *who); /* fails if a te
 
 /* ---- shard_layout.c ---- */
 
-/* Returns the number of axes that shard x, and the axes in the order in which they are gathered. */
+/* Returns the number of axes that shard x, and fills out[] with them, in the order in which they are gathered. */
 int tg_shard_axes(const tg_tensor *x, tg_axis out[TG_MAX_AXES]);
-/* Returns this rank's number among the ranks that have the same part of x; 0 on the first of them. */
+/* Returns this rank's number among the ranks that have the same part of x, from 0. */
 int tg_shard_replica(const tg_parallel *p, const tg_tensor *x);
 /* Returns whether the placement says where each rank's elements belong in the global tensor: x is neither PARTIAL nor
  * VARYING without a layout on any axis. */
 bool tg_shard_is_located(const tg_tensor *x);
-tg_shape tg_shard_global(const tg_tensor *x);
+tg_shape tg_shard_global(const tg_tensor *x); /* returns the shape of the global tensor of which x is a part */
 /* Returns the index in the global tensor of index `local` of dim d of x's part, for the rank that has position at[a]
  * on each axis a. *run is the number of following indices that are contiguous there. */
 int64_t tg_shard_index(const tg_tensor *x, int d, const int at[TG_MAX_AXES], int64_t local, int64_t *run);
-/* Copies between the whole tensor and the part of x of the rank at these positions. Both are row-major. to_whole
- * says the direction. */
+/* Copies between a whole tensor and the part of it that the rank at these positions has. x says how parts are placed.
+ * Both are row-major. to_whole: from the part to the whole tensor, else the other way. */
 tg_status tg_shard_copy(const tg_tensor *x, const int at[TG_MAX_AXES], tg_tensor *whole, tg_tensor *part,
                         bool to_whole);
 

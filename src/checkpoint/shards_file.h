@@ -9,16 +9,16 @@
 #define TG_SHARDS_FILE   "%s/state-%05d.safetensors" /* of one pipeline stage */
 #define TG_SHARDS_FORMAT "tapegrad-state-1"
 
-enum { TG_SHARDS_KEY = 512 }; /* largest key in bytes, with its zero */
+enum { TG_SHARDS_KEY = 512 }; /* size of the longest key in bytes, with its terminating zero */
 
-tg_shape tg_shard_in_file(const tg_shard_item *i); /* the global shape without padding rows */
+tg_shape tg_shard_in_file(const tg_shard_item *i); /* returns the global shape without padding rows */
 
 /* ---- shards_rng.c ---- */
 
-/* A random stream as a key and a text of the file's metadata. */
+/* A random stream, as a key and a value of the file's metadata. */
 typedef struct tg_shards_stream {
     char key[TG_SHARDS_KEY], *text;
-    size_t bytes; /* bytes of text, which is host memory */
+    size_t bytes; /* size of the host memory of text */
 } tg_shards_stream;
 
 int tg_shards_streams(const tg_shards *s); /* number of streams; 0 without tg_shards_add_rng */
@@ -27,6 +27,7 @@ int tg_shards_streams(const tg_shards *s); /* number of streams; 0 without tg_sh
 tg_status tg_shards_describe_streams(const tg_shards *s, tg_shards_stream *out);
 /* Reads into out[tg_shards_streams(s)] the states with which this rank continues. Changes no stream. */
 tg_status tg_shards_read_streams(const tg_shards *s, const char *dir, const tg_safetensors *file, tg_rng *out);
+/* Sets the context's streams to from[tg_shards_streams(s)]. */
 void tg_shards_set_streams(const tg_shards *s, const tg_rng *from);
 
 #endif

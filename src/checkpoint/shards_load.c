@@ -1,6 +1,6 @@
-/* Loading of sharded state. Every rank reads the headers of all files. Nothing changes before all ranks have found
- * every key as they expect it, and have verified the checksum of every tensor, a share on each rank. Then each rank
- * reads the global tensors one at a time and keeps its part. */
+/* Loading of sharded state. Every rank reads the headers of all files, checks every key of its list, and verifies the
+ * checksums of a share of the tensors. Nothing changes before all ranks have passed these checks. Then each rank reads
+ * the global tensors one at a time and keeps its part. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -21,12 +21,13 @@ typedef struct source {
     int n, count; /* number of files, and of tensors in them */
     tg_safetensors *file[MAX_FILES];
     uint8_t *known; /* [count], in the order of the files: 1 if the tensor is in the list */
-    tg_rng *stream; /* states of the random streams */
+    tg_rng *stream; /* [n_streams] states with which this rank's random streams continue */
     int n_streams;
 } source;
 
 /* ---- The files ---- */
 
+/* Fails because file i has the metadata `got` (NULL: none) for `what`. */
 static tg_status bad_file(const source *f, int i, const char *what, const char *got) {
     char path[64];
     snprintf(path, sizeof path, TG_SHARDS_FILE, "", i);
@@ -73,8 +74,8 @@ static void close_all(source *f) {
     for (int i = 0; i < f->n; i++) tg_safetensors_close(f->file[i]);
 }
 
-/* Returns the first file that has the key, or NULL, and marks the key as known in all. Several files have a key that
- * pipeline stages share, with equal tensors. */
+/* Returns the first file that has the key, or NULL, and marks the key as known in every file that has it. If pipeline
+ * stages share a tensor, several files have its key, with equal values. */
 static tg_safetensors *find(source *f, const char *key) {
     tg_safetensors *first = NULL;
     for (int i = 0, at = 0; i < f->n; at += f->file[i++]->count) {
@@ -104,6 +105,7 @@ static tg_status check_entry(source *f, const tg_shard_item *i) {
                    same || i->rows != TG_NONE ? "" : "; call tg_shards_set_rows if they differ by padding");
 }
 
+/* Returns the metadata text of an optimizer's number of steps, or NULL if no file has the key. */
 static const char *steps_text(const source *f, const char *key) {
     for (int i = 0; i < f->n; i++) {
         const char *text = tg_safetensors_metadata(f->file[i], key);
@@ -120,7 +122,7 @@ static tg_status check_steps(const source *f, const char *key) {
                    key, text ? text : "missing");
 }
 
-/* Checks that every tensor of the files is in the list of some stage. Collective over the pipeline. */
+/* Fails if a tensor of the files is in the list of no stage. Collective over the pipeline. */
 static tg_status check_unknown(source *f) {
     tg_ctx *ctx = f->s->ctx;
     tg_comm *pp = tg_parallel_comm(f->s->p, TG_PP);
@@ -155,7 +157,7 @@ static tg_status check_all(source *f) {
 
 /* ---- The data ---- */
 
-/* Reads the file's rows into the first rows of `whole`, and sets the others to zero. */
+/* Reads the file's rows into the first rows of `whole`, and sets the padding rows to zero. */
 static tg_status read_whole(source *f, const tg_shard_item *i, tg_tensor *whole, const void *site) {
     tg_ctx *ctx = f->s->ctx;
     tg_shape g = tg_shard_in_file(i);
@@ -168,6 +170,7 @@ static tg_status read_whole(source *f, const tg_shard_item *i, tg_tensor *whole,
     return s;
 }
 
+/* Reads a tensor and keeps this rank's part. A tensor that is whole on this rank is read in place. */
 static tg_status read_part(source *f, const tg_shard_item *i, const void *site) {
     tg_ctx *ctx = f->s->ctx;
     tg_axis axes[TG_MAX_AXES];

@@ -1,5 +1,6 @@
-/* Random streams in sharded state, as text in the files' metadata. The default stream is the same on every rank. For
- * a named stream the text has the state of every rank, and the rank's positions on the axes on which streams differ. */
+/* Random streams in sharded state, as text in the files' metadata. The default stream is the same on every rank, so its
+ * text is one state. The text of a named stream has a row for each rank: its positions on the axes over which streams
+ * may differ, and its state. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +13,9 @@
 #include "checkpoint/shards_file.h"
 
 static const tg_axis axes[] = {TG_TP, TG_PP, TG_ETP, TG_EP};
-enum { AXES = TG_LEN(axes), WORDS = 3, ROW = AXES + WORDS, DIGITS = 22 }; /* DIGITS: a number, a space, a zero */
+/* A row has AXES positions and the WORDS numbers of a state: seed, stream, counter. DIGITS: the characters that a
+ * number, a space and a terminating zero need. */
+enum { AXES = TG_LEN(axes), WORDS = 3, ROW = AXES + WORDS, DIGITS = 22 };
 
 tg_status tg_shards_add_rng(tg_shards *s) {
     if (!s) return TG_ERR_ARGUMENT;
@@ -52,7 +55,8 @@ static void fill_rows(const tg_shards *s, int n, uint64_t *row) {
     }
 }
 
-/* Gathers the rows of all ranks in rank order; this rank's are already in their place. Collective over the world. */
+/* Gathers the rows of all ranks in rank order. This rank's rows are already in their place. Collective over the
+ * world. */
 static tg_status gather_rows(const tg_shards *s, int n, uint64_t *rows) {
     tg_comm *world = tg_parallel_world(s->p);
     int size = tg_comm_size(world);
@@ -66,6 +70,7 @@ static tg_status gather_rows(const tg_shards *s, int n, uint64_t *rows) {
     return s->ctx->run.status;
 }
 
+/* Writes a number and a space, and returns the end. */
 static char *number(char *to, uint64_t value) { return to + snprintf(to, DIGITS, "%" PRIu64 " ", value); }
 
 /* Writes the text of stream i: for the default stream its state, for a named one the sizes of the axes and then the
@@ -107,9 +112,10 @@ static bool next_number(const char **at, uint64_t *value) {
     return true;
 }
 
-/* Chooses the state with which this rank continues. It is the row of a rank that had the same positions on the axes:
- * the rank of the same number if it did, else the first such rank. If the axes have other sizes no row fits: then
- * the stream keeps its seed and continues after everything that any rank has drawn, so that nothing is drawn twice. */
+/* Chooses the state with which this rank continues a named stream. It is taken from the row of a rank that had the same
+ * positions on the axes: the rank of the same number if it had them, else the first such rank. If an axis has another
+ * size, no row fits. Then the stream keeps its seed and continues after everything that any rank has drawn, so that
+ * nothing is drawn twice. Returns false if the text is malformed. */
 static bool choose(const tg_shards *s, const char *at, tg_rng *state) {
     uint64_t sizes[AXES], row[ROW], most = state->counter;
     tg_comm *world = tg_parallel_world(s->p);
@@ -133,11 +139,13 @@ static bool choose(const tg_shards *s, const char *at, tg_rng *state) {
     return rank > 0;
 }
 
+/* Reads the state of the default stream. Returns false if the text is malformed. */
 static bool read_state(const char *at, tg_rng *state) {
     return next_number(&at, &state->seed) && next_number(&at, &state->stream) && next_number(&at, &state->counter) &&
            !*at;
 }
 
+/* Fails if the file has a named stream that the context does not have. */
 static tg_status check_known(const tg_shards *s, const char *dir, const tg_safetensors *file) {
     for (int i = 0; i < tg_safetensors_metadata_count(file); i++) {
         const char *key = tg_safetensors_metadata_at(file, i)->key;

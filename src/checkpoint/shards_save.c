@@ -1,6 +1,6 @@
-/* Saving of sharded state. The first rank of each pipeline stage writes the stage's global tensors, which are
- * gathered one at a time, so that it needs memory for only the largest. The files get their names after all have
- * been written. */
+/* Saving of sharded state. The first rank of each pipeline stage writes the stage's global tensors. They are gathered
+ * on it one at a time, so it needs memory for only the largest. The files get their names after all have been
+ * written. */
 #include <errno.h>
 #include <stdio.h>
 #include <time.h>
@@ -12,20 +12,20 @@
 #include "comm/comm.h"
 #include "checkpoint/shards_file.h"
 
-/* The header of a file before it is formatted. */
+/* The contents of a file's header. */
 typedef struct head {
     int n;
-    tg_tensor *tensor; /* only dtype and shape */
-    int64_t *dims;
+    tg_tensor *tensor; /* [n] only dtype and shape are set */
+    int64_t *dims;     /* [n TG_MAX_DIMS] their shapes */
     tg_named_tensor *named;
     tg_metadata *metadata;
-    int n_metadata, room;
-    char text[4 + TG_LEN(((tg_shards *)0)->steps)][24];
+    int n_metadata, capacity;
+    char text[4 + TG_LEN(((tg_shards *)0)->steps)][24]; /* numbers of the metadata, as text */
 } head;
 
 /* Values that all ranks agree on before the writers begin. */
 typedef struct common {
-    int64_t id;
+    int64_t id; /* the same in all files of one save */
     tg_shards_stream *stream;
     int n_streams;
 } common;
@@ -34,7 +34,7 @@ static void head_free(tg_ctx *ctx, head *h) {
     tg_host_free(ctx, h->tensor, (size_t)h->n * sizeof *h->tensor + 1);
     tg_host_free(ctx, h->dims, (size_t)h->n * TG_MAX_DIMS * sizeof *h->dims + 1);
     tg_host_free(ctx, h->named, (size_t)h->n * sizeof *h->named + 1);
-    tg_host_free(ctx, h->metadata, (size_t)h->room * sizeof *h->metadata);
+    tg_host_free(ctx, h->metadata, (size_t)h->capacity * sizeof *h->metadata);
 }
 
 tg_shape tg_shard_in_file(const tg_shard_item *i) {
@@ -51,11 +51,11 @@ static void add_number(head *h, const char *key, int64_t value) {
 
 static tg_status head_make(const tg_shards *s, const common *all, head *h) {
     tg_ctx *ctx = s->ctx;
-    *h = (head){.n = s->n, .room = TG_LEN(h->text) + all->n_streams};
+    *h = (head){.n = s->n, .capacity = TG_LEN(h->text) + all->n_streams};
     h->tensor = tg_host_alloc(ctx, (size_t)h->n * sizeof *h->tensor + 1);
     h->dims = tg_host_alloc(ctx, (size_t)h->n * TG_MAX_DIMS * sizeof *h->dims + 1);
     h->named = tg_host_alloc(ctx, (size_t)h->n * sizeof *h->named + 1);
-    h->metadata = tg_host_alloc(ctx, (size_t)h->room * sizeof *h->metadata);
+    h->metadata = tg_host_alloc(ctx, (size_t)h->capacity * sizeof *h->metadata);
     TG_TRY(ctx->run.status);
     for (int i = 0; i < s->n; i++) {
         tg_shape g = tg_shard_in_file(&s->item[i]);
@@ -74,7 +74,8 @@ static tg_status head_make(const tg_shards *s, const common *all, head *h) {
     return TG_OK;
 }
 
-/* Chooses a number that all files of one save share; 0 if there is one file. Collective over the pipeline. */
+/* Chooses a number that all files of one save share: the time on the first stage; 0 if there is only one file.
+ * Collective over the pipeline. */
 static tg_status agree_on_id(const tg_shards *s, int64_t *id) {
     struct timespec now;
     tg_comm *pp = tg_parallel_comm(s->p, TG_PP);
@@ -99,6 +100,7 @@ static tg_status put(tg_safetensors_writer *w, const tg_shard_item *i, tg_tensor
     return s;
 }
 
+/* Gathers all tensors, and writes them if w is not NULL. */
 static tg_status put_all(const tg_shards *s, tg_safetensors_writer *w) {
     for (int i = 0; i < s->n; i++) {
         tg_tensor *whole = tg_shard_whole(s, &s->item[i]);
@@ -116,6 +118,7 @@ static tg_status make_directory(tg_ctx *ctx, const char *dir) {
     return errno == EEXIST ? TG_OK : tg_file_fail(ctx, "make the directory", dir, -1);
 }
 
+/* Makes the directory and begins this rank's file. */
 static tg_status begin(const tg_shards *s, const char *dir, const common *all, tg_safetensors_writer *w) {
     head h;
     char *path = tg_format_path(s->ctx, TG_SHARDS_FILE, dir, tg_parallel_rank(s->p, TG_PP));

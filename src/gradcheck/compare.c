@@ -15,11 +15,12 @@ void tg_diff_say(char *buf, size_t size, const char *format, ...) {
     va_end(ap);
 }
 
-/* Sums over the compared pairs (gradient, difference) of one part. */
+/* What was found about the pairs (gradient, difference) of one part. */
 typedef struct tally {
-    int64_t wrong, worst;
-    double excess, error; /* of the worst pair */
-    bool confirmed;
+    int64_t wrong;        /* number of wrong pairs */
+    int64_t worst;        /* the wrong pair with the largest excess */
+    double excess, error; /* of that pair: distance beyond its error, in tolerances; and its error */
+    bool confirmed;       /* tg_diff_confirm has found a pair to be wrong */
 } tally;
 
 void tg_diff_place(const tg_diff *d, int part, int64_t k, char *buf, size_t size) {
@@ -41,6 +42,7 @@ static void say_place(const tg_diff *d, int part, int64_t k, char *buf, size_t s
                     "%s, direction %lld (%s)", d->parts[part].name, (long long)k, k % 2 ? "Gaussian" : "signs");
 }
 
+/* Records the failure of a part whose tally has wrong pairs. */
 static void report(tg_diff *d, int part, int64_t n, const tally *t) {
     char place[320], cause[256];
     double got = d->got[t->worst], expected = d->expected[t->worst];
@@ -53,8 +55,8 @@ static void report(tg_diff *d, int part, int64_t n, const tally *t) {
                  (long long)n, d->projections ? "directions" : "elements", cause);
 }
 
-/* Adds a pair that could not be compared to d->left_out, if there is room. */
-static void leave_out(tg_diff *d, int part, int64_t k, const tg_slope *s) {
+/* Adds a pair that could not be compared, and the reason, to the text d->left_out if it fits. */
+static void list_left_out(tg_diff *d, int part, int64_t k, const tg_slope *s) {
     size_t at = strlen(d->left_out), size = sizeof d->left_out;
     char place[320], why[96] = "at a kink";
     if (!s->kink && isfinite(s->error))
@@ -67,39 +69,40 @@ static void leave_out(tg_diff *d, int part, int64_t k, const tg_slope *s) {
     snprintf(d->left_out + at, size - at, "%s%s: %s", at ? "; " : "", place, why);
 }
 
-static tg_status leave_kink(tg_diff *d, int part, int64_t k, const tg_slope *s) {
-    if (!d->result->kinks++) leave_out(d, part, k, s);
+/* Counts a pair at a kink. The first one is listed. */
+static tg_status count_kink(tg_diff *d, int part, int64_t k, const tg_slope *s) {
+    if (!d->result->kinks++) list_left_out(d, part, k, s);
     return TG_OK;
 }
 
 /* Judges one pair. The gradient is wrong if its distance from the numerical derivative exceeds the derivative's
  * error by more than the tolerance. It is right if they agree within the tolerance and the error is at most the
  * tolerance. Otherwise the pair is unsure, and its expected value stays NaN, so that no cause is derived from it. */
-static tg_status weigh(tg_diff *d, int part, int64_t k, double got, tg_slope *s, tally *t) {
+static tg_status judge(tg_diff *d, int part, int64_t k, double got, tg_slope *s, tally *t) {
     tg_gradcheck_info *r = d->result;
     double tolerance = d->atol + d->rtol * fabs(s->value), off = fabs(got - s->value);
     d->got[k] = got;
     d->expected[k] = NAN;
     r->checked++;
-    if (s->kink && isfinite(got)) return leave_kink(d, part, k, s);
+    if (s->kink && isfinite(got)) return count_kink(d, part, k, s);
     bool wrong = isfinite(s->error) && !(off - s->error <= tolerance);
     /* A large difference is confirmed once for each part. A small one is confirmed every time, because it may come
      * from the error estimate. */
     if (wrong && isfinite(got) && (!t->confirmed || off < 0.1 * fabs(got))) {
         tg_status status = tg_diff_confirm(d, part, d->projections ? -1 : k, got, s);
         if (status != TG_OK) return status;
-        if (s->kink) return leave_kink(d, part, k, s);
+        if (s->kink) return count_kink(d, part, k, s);
         tolerance = d->atol + d->rtol * fabs(s->value);
         off = fabs(got - s->value);
         wrong = off - s->error > tolerance;
         t->confirmed |= wrong;
     }
     if (!wrong && (!isfinite(s->error) || s->error > tolerance || off > tolerance)) {
-        if (r->unsure++ < 3) leave_out(d, part, k, s);
+        if (r->unsure++ < 3) list_left_out(d, part, k, s);
         return TG_OK;
     }
     d->expected[k] = s->value;
-    d->seen += !(fmax(fabs(got), fabs(s->value)) < d->atol);
+    d->n_significant += !(fmax(fabs(got), fabs(s->value)) < d->atol);
     double ratio = off == 0 ? 0 : off <= INFINITY ? off / tolerance : INFINITY;
     double excess = off <= INFINITY ? (off - s->error) / tolerance : INFINITY;
     if (ratio > r->worst) r->worst = ratio;
@@ -117,7 +120,7 @@ static tg_status compare_elements(tg_diff *d, int part, tally *t) {
     for (int64_t i = 0; i < p->n; i++) {
         tg_slope s;
         tg_status status = tg_diff_slope(d, part, i, &s);
-        if (status == TG_OK) status = weigh(d, part, i, d->gx[p->at + i], &s, t);
+        if (status == TG_OK) status = judge(d, part, i, d->gx[p->at + i], &s, t);
         if (status != TG_OK) return status;
     }
     return TG_OK;
@@ -136,14 +139,14 @@ static tg_status compare_directions(tg_diff *d, int part, tally *t) {
         }
         tg_slope s;
         tg_status status = tg_diff_slope(d, part, -1, &s);
-        if (status == TG_OK) status = weigh(d, part, k, dot, &s, t);
+        if (status == TG_OK) status = judge(d, part, k, dot, &s, t);
         if (status != TG_OK) return status;
     }
     return TG_OK;
 }
 
-/* Reports what was left out. This is a failure if nothing could be compared and not all elements are at kinks; with
- * d->strict also if one is unsure or nothing could be compared. */
+/* Reports which pairs were left out. This is a failure if nothing could be compared and at least one pair is unsure.
+ * With d->strict it is one if any pair is unsure, or if nothing could be compared. */
 static void say_left_out(tg_diff *d) {
     tg_gradcheck_info *r = d->result;
     char kinks[160] = "", unsure[160] = "";
@@ -163,11 +166,11 @@ static void say_left_out(tg_diff *d) {
     tg_diff_say(r->report, sizeof r->report, "%s: %s%sThe first: %s", d->name, unsure, kinks, d->left_out);
 }
 
-/* Reports that no compared value reaches the absolute tolerance, which would then accept other small gradients too. */
+/* Reports that no compared value reaches the absolute tolerance, so that any other small gradient would have passed. */
 static void say_inconclusive(tg_diff *d) {
     tg_gradcheck_info *r = d->result;
     size_t at = strlen(r->report);
-    if (r->failed || d->seen || d->atol == 0 || r->kinks + r->unsure == r->checked) return;
+    if (r->failed || d->n_significant || d->atol == 0 || r->kinks + r->unsure == r->checked) return;
     r->inconclusive = true;
     tg_diff_say(r->report + at, sizeof r->report - at,
                 "%s%s: no gradient reaches atol, %g, so any other as small would have passed too. Scale the function, "
@@ -177,7 +180,7 @@ static void say_inconclusive(tg_diff *d) {
 
 tg_status tg_diff_compare(tg_diff *d) {
     *d->left_out = 0;
-    d->seen = 0;
+    d->n_significant = 0;
     memcpy(d->origin, d->x, (size_t)d->n * sizeof *d->x);
     tg_status status = d->value(d, -1, d->y);
     for (int part = 0; part < d->n_parts && status == TG_OK; part++) {

@@ -5,10 +5,10 @@
 #include "catalog/sample_values.h"
 #include "gradcheck/difference.h"
 
-/* Tries other steps. If they contradict the slope, its error estimate was too small and is increased. A slope that
- * is far off may come from steps that are too large, so smaller ones follow, down to where rounding dominates; these
- * count only if they agree with the gradient `got`. */
-static tg_status contradict(tg_diff *d, int part, int64_t i, double got, tg_slope *s) {
+/* Tries other steps. If they contradict the slope, its error estimate was too small and is increased. A slope that is
+ * far from the gradient `got` may come from steps that are too large. So smaller steps follow, down to where rounding
+ * dominates; these count only if they agree with the gradient. */
+static tg_status try_other_steps(tg_diff *d, int part, int64_t i, double got, tg_slope *s) {
     const tg_diff_part *p = &d->parts[part];
     double error = s->error, off = fabs(got - s->value);
     double least = 0x1p-40 * (i >= 0 ? fabs(d->x[p->at + i]) : tg_diff_largest(d->x + p->at, p->n));
@@ -26,9 +26,9 @@ static tg_status contradict(tg_diff *d, int part, int64_t i, double got, tg_slop
     return TG_OK;
 }
 
-/* Returns how far the changes of f at seven points are from a polynomial of degree five: a divided difference of
- * order six, relative to what unit noise at each point contributes to it. */
-static double ripple(const double *at, const double *f) {
+/* Returns the divided difference of order six of the changes of f at seven points, relative to what unit noise at each
+ * point contributes to it. It is 0 for a polynomial of degree five. */
+static double sixth_difference(const double *at, const double *f) {
     enum { PLACES = 7 };
     double sum = 0, squares = 0;
     for (int j = 0; j < PLACES; j++) {
@@ -55,15 +55,15 @@ static tg_status noise_of(tg_diff *d, int part, int64_t i, double step, double *
         if (status != TG_OK) return status;
         f[k] = c.sum;
     }
-    for (int k = 0; k < SETS; k++) set[k] = ripple(at + k, f + k);
-    *noise = 30 * tg_diff_largest(set, SETS); /* wide: there are few differences, and noise need not be random */
+    for (int k = 0; k < SETS; k++) set[k] = sixth_difference(at + k, f + k);
+    *noise = 30 * tg_diff_largest(set, SETS); /* a wide margin: few differences, and noise need not be random */
     return TG_OK;
 }
 
-/* Increases the error if f rounds internally, more coarsely than its results are stored: then the noise is larger
- * than the rounding of the results explains. Larger steps, on which such noise has less effect, may give a better
- * slope. */
-static tg_status roughness(tg_diff *d, int part, int64_t i, double size, tg_slope *s) {
+/* Increases the error if f rounds internally, more coarsely than its results are stored: then the noise is larger than
+ * the rounding of the results explains. With larger steps such noise has less effect, so they may give a better slope,
+ * which then replaces *s. */
+static tg_status check_rounding(tg_diff *d, int part, int64_t i, double size, tg_slope *s) {
     double noise, more = 0, first = s->step;
     tg_slope best = {.error = INFINITY};
     tg_status status = noise_of(d, part, i, s->step, &noise);
@@ -83,10 +83,10 @@ static tg_status roughness(tg_diff *d, int part, int64_t i, double size, tg_slop
     return status;
 }
 
-/* Computes how much f rises between two points in excess of the integral of its slopes, by the Gauss-Legendre rule
- * with two points. Of the two one-sided slopes at each point the smaller one counts, because a step of f may lie
- * within the other. */
-static tg_status gap(tg_diff *d, int part, int64_t i, double from, double to, double step, double *rise) {
+/* Computes how much f rises between two points in excess of the integral of its slopes, which is taken by the
+ * Gauss-Legendre rule with two points. Of the two one-sided slopes at each point the smaller one counts, because a
+ * stair of f may lie within the other. */
+static tg_status excess_rise(tg_diff *d, int part, int64_t i, double from, double to, double step, double *rise) {
     tg_change start = {0}, end = {0}, down = {0}, up = {0};
     tg_status status = tg_diff_change(d, part, i, from, &start);
     if (status == TG_OK) status = tg_diff_change(d, part, i, to, &end);
@@ -111,22 +111,23 @@ static double size_of_outputs(const tg_diff *d) {
     return sum;
 }
 
-/* Detects a staircase, which the small steps of a difference miss. Between its stairs f is flat or smooth, so over a
- * far larger distance it rises more than its slopes add up to: per unit of distance by at least half of `off`, the
- * difference between the slope and the gradient; and bisection shows that it rises all at once. At a kink, or where
- * f bends too much for two slopes, the excess shrinks with the distance. A single stair about as large as f itself
- * is not rounding but a property of f. */
-static tg_status steps_missed(tg_diff *d, int part, int64_t i, double off, double far, tg_slope *s) {
+/* Detects a staircase, such as a rounding inside f makes, which the small steps of a difference miss. Then s->error is
+ * increased. Between its stairs f is flat or smooth, so over a far larger distance f rises more than its slopes add up
+ * to. Two signs are required. The excess per unit of distance is at least half of `off`, the difference between slope
+ * and gradient. And bisection shows that the excess occurs at one point: at a kink, or where f bends too much for two
+ * slopes, it would shrink with the distance. A single stair about as large as f itself is not rounding but a property
+ * of f. */
+static tg_status check_staircase(tg_diff *d, int part, int64_t i, double off, double far, tg_slope *s) {
     double step = s->step / 512, from = 0, to = far, all = 0, rise, half[2];
     tg_change there;
     tg_status status = tg_diff_change(d, part, i, far, &there);
-    if (status == TG_OK) status = gap(d, part, i, from, to, step, &all);
+    if (status == TG_OK) status = excess_rise(d, part, i, from, to, step, &all);
     double missed = fabs(all / far);
     if (status != TG_OK || !(missed >= off / 2 && isfinite(missed))) return status;
     for (rise = all; fabs(to - from) > s->step / 64;) {
         double middle = (from + to) / 2;
-        status = gap(d, part, i, from, middle, step, &half[0]);
-        if (status == TG_OK) status = gap(d, part, i, middle, to, step, &half[1]);
+        status = excess_rise(d, part, i, from, middle, step, &half[0]);
+        if (status == TG_OK) status = excess_rise(d, part, i, middle, to, step, &half[1]);
         if (status != TG_OK) return status;
         bool second = fabs(half[1]) > fabs(half[0]);
         rise = half[second];
@@ -138,13 +139,13 @@ static tg_status steps_missed(tg_diff *d, int part, int64_t i, double off, doubl
     return TG_OK;
 }
 
-/* Detects a kink at the point itself that the step hides by reaching across something nearby: all of several smaller
- * steps must see it. It is not called for a slope that is known to the tolerance. */
-static tg_status kink_below(tg_diff *d, int part, int64_t i, tg_slope *s) {
+/* Detects a kink at the point itself that the step did not see because it reaches across something nearby. Several
+ * smaller steps must all see the kink. Called only if the error of the slope exceeds the tolerance. */
+static tg_status check_hidden_kink(tg_diff *d, int part, int64_t i, tg_slope *s) {
     for (int k = 9; k <= 15; k += 3) {
         tg_slope near;
         tg_status status = tg_diff_window(d, part, i, ldexp(s->step, -k), &near);
-        if (status != TG_OK || !near.kink || near.torn != 0) return status;
+        if (status != TG_OK || !near.kink || near.jump != 0) return status;
     }
     s->kink = true;
     return TG_OK;
@@ -154,13 +155,13 @@ tg_status tg_diff_confirm(tg_diff *d, int part, int64_t i, double got, tg_slope 
     const tg_diff_part *p = &d->parts[part];
     double size = i >= 0 ? fmax(1, fabs(d->x[p->at + i])) : 1; /* the scale that steps must be small against */
     double reach = i >= 0 ? size : fmax(1, tg_diff_largest(d->x + p->at, p->n));
-    tg_status status = contradict(d, part, i, got, s);
-    if (status == TG_OK && s->error < fabs(got - s->value)) status = roughness(d, part, i, size, s);
+    tg_status status = try_other_steps(d, part, i, got, s);
+    if (status == TG_OK && s->error < fabs(got - s->value)) status = check_rounding(d, part, i, size, s);
     double off = fabs(got - s->value);
     for (int k = 7; k <= (i >= 0 ? 10 : 16) && status == TG_OK; k += 3) /* near to far, on both sides */
         for (int side = -1; side <= 1 && status == TG_OK && s->error < off; side += 2)
-            status = steps_missed(d, part, i, off, side * fmin(ldexp(s->step, k), reach / 8), s);
+            status = check_staircase(d, part, i, off, side * fmin(ldexp(s->step, k), reach / 8), s);
     if (status == TG_OK && s->error < off && s->error > d->atol + d->rtol * fabs(s->value))
-        status = kink_below(d, part, i, s);
+        status = check_hidden_kink(d, part, i, s);
     return status;
 }

@@ -1,5 +1,5 @@
-/* The likely cause of a wrong gradient, as far as its values show it. Each pattern is a comparison of the gradient
- * (got) with the differences (expected). */
+/* Finds the likely cause of a wrong gradient from its values. Each cause leaves a pattern in the gradient (got) when it
+ * is compared with the differences (expected). */
 #include <math.h>
 
 #include "gradcheck/difference.h"
@@ -49,6 +49,7 @@ static double common_ratio(const tg_diff *d, int64_t n, double scale, int64_t *p
     return left <= error / 16 ? ratio : NAN;
 }
 
+/* Describes the ratio got / expected in buf, and returns its class. common: the ratio is that of several elements. */
 static const char *say_ratio(double ratio, bool common, char *buf, size_t size) {
     double times = round(ratio), part = round(1 / ratio);
     bool whole = near(ratio, times, fabs(ratio)), unit = near(1 / ratio, part, fabs(1 / ratio));
@@ -94,8 +95,8 @@ static bool among(const double *values, int64_t n, double v, double scale) {
     return false;
 }
 
-/* Returns whether got has the expected values in other places. One value of got may be unknown for each element that
- * was not compared, because it may belong there. */
+/* Returns whether got has the expected values in other places. For each element that was not compared one value of got
+ * may be unknown, because that may be its place. */
 static bool moved(const tg_diff *d, int64_t n, double scale) {
     enum { MOST = 512 }; /* every value is compared with every other */
     int64_t count = n > MOST ? 0 : count_compared(d, n), strange = 0;
@@ -107,8 +108,8 @@ static bool moved(const tg_diff *d, int64_t n, double scale) {
     return strange <= n - count;
 }
 
-/* Returns the other input of the same shape that `got` is the gradient of, or -1. If backward's gradient of that
- * input is wrong too, it cannot serve for the comparison; then differences of a few of its elements decide. */
+/* Returns the other part (input) of the same shape whose gradient `got` is, or -1. If backward's gradient of that part
+ * is wrong too, got cannot be compared with it; then differences of a few of its elements decide. */
 static int belongs_to(tg_diff *d, int part, int64_t n, double scale) {
     const tg_diff_part *p = &d->parts[part];
     for (int k = 0; k < d->n_parts; k++) {
@@ -127,19 +128,20 @@ static int belongs_to(tg_diff *d, int part, int64_t n, double scale) {
     return -1;
 }
 
-/* ---- What varies along some dims only ---- */
+/* ---- Errors that are constant along a dim ---- */
 
+/* How got differs from expected: by a factor, or by an added term. */
 typedef enum relation { FACTOR, TERM } relation;
 
-/* Returns the factor or term of element k, or NaN if it has none: then it was not compared, or is 0 as it should be.
- * Infinity: it should be 0 and is not, so it has no factor. */
+/* Returns the factor or term of element k. NaN: it was not compared, or, for a factor, it is 0 as expected, so that any
+ * factor fits. Infinity: no factor fits, because 0 is expected and got is not 0. */
 static double relate(const tg_diff *d, relation r, int64_t k, double scale) {
     if (r == TERM || !compared(d, k)) return d->got[k] - d->expected[k];
     if (fabs(d->expected[k]) > 1e-4 * scale) return d->got[k] / d->expected[k];
     return near(d->got[k], 0, scale) ? NAN : INFINITY;
 }
 
-/* Returns whether the factor or term is constant along each line of dim. */
+/* Returns whether the factor or term is constant along dim, for each index of the other dims. */
 static bool constant_along(const tg_diff *d, const tg_diff_part *p, int dim, relation r, double scale) {
     int64_t inner = 1, size = p->shape.dim[dim], pairs = 0;
     for (int i = dim + 1; i < p->shape.ndim; i++) inner *= p->shape.dim[i];
@@ -156,14 +158,16 @@ static bool constant_along(const tg_diff *d, const tg_diff_part *p, int dim, rel
     return pairs >= 2;
 }
 
+/* Returns the last dim along which the factor or term is constant, or -1. */
 static int dim_along(const tg_diff *d, const tg_diff_part *p, relation r, double scale) {
     for (int dim = (int)p->shape.ndim - 1; dim >= 0; dim--)
         if (p->shape.dim[dim] > 1 && constant_along(d, p, dim, r, scale)) return dim;
     return -1;
 }
 
-/* ---- Parts ---- */
+/* ---- Gradients that are wrong in part ---- */
 
+/* Returns whether element i is within the tolerance. */
 static bool right(const tg_diff *d, int64_t i) {
     return fabs(d->got[i] - d->expected[i]) <= d->atol + d->rtol * fabs(d->expected[i]);
 }
@@ -175,8 +179,8 @@ static int64_t count_right(const tg_diff *d, int64_t n, double scale) {
     return count;
 }
 
-/* Writes a text such as " (all of them at index 2 of dim 1)" if all wrong elements have an index of one dim in
- * common, else "". */
+/* Writes a text such as " (all of them at index 2 of dim 1)" if all wrong elements have the same index of a dim, else
+ * "". */
 static void say_region(const tg_diff *d, const tg_diff_part *p, char *buf, size_t size) {
     *buf = 0;
     for (int64_t dim = p->shape.ndim - 1, inner = 1; dim >= 0; inner *= p->shape.dim[dim--]) {
@@ -211,8 +215,9 @@ static bool one_term(tg_diff *d, int part, int64_t i, double scale) {
     return matches > 0 && terms > 1;
 }
 
-/* ---- In order ---- */
+/* ---- The patterns, in the order in which they are tried ---- */
 
+/* Tries the patterns that need the values of all elements. Returns NULL if none fits. */
 static const char *of_elements(tg_diff *d, int part, int64_t worst, double scale, char *buf, size_t size) {
     const tg_diff_part *p = &d->parts[part];
     char region[80];

@@ -10,8 +10,8 @@
 #include "catalog/sample_values.h"
 #include "gradcheck/difference.h"
 
-/* Steps are h 2^k with k from -MOST_DOWN to MOST_UP + 2. */
-enum { MOST_DOWN = 10, MOST_UP = 3, RUNGS = MOST_DOWN + MOST_UP + 3 };
+/* How often the first step h is halved or doubled at most. Steps are h 2^k with k from -HALVINGS to DOUBLINGS + 2. */
+enum { HALVINGS = 10, DOUBLINGS = 3, STEPS = HALVINGS + DOUBLINGS + 3 };
 
 double tg_diff_largest(const double *v, int64_t n) {
     double most = 0;
@@ -45,7 +45,7 @@ bool tg_diff_options(tg_diff *d, const tg_gradcheck_opts *given, const char **wh
     d->projections = o.projections;
     d->extras = !o.no_extras;
     d->seed = o.seed;
-    d->tries = o.eps == 0 ? MOST_DOWN : 1;
+    d->tries = o.eps == 0 ? HALVINGS : 1;
     d->strict = o.strict;
     d->second_order = o.second_order;
     *what = !(d->eps > 0 && d->eps <= 1) ? "eps: expected a step in (0, 1]"
@@ -56,6 +56,7 @@ bool tg_diff_options(tg_diff *d, const tg_gradcheck_opts *given, const char **wh
     return !*what;
 }
 
+/* Returns how many pairs of gradient and difference the largest part has. */
 static int64_t pairs(const tg_diff *d) {
     int64_t most = d->projections;
     for (int i = 0; i < d->n_parts; i++)
@@ -63,18 +64,18 @@ static int64_t pairs(const tg_diff *d) {
     return most;
 }
 
-int64_t tg_diff_room(const tg_diff *d) {
+int64_t tg_diff_doubles(const tg_diff *d) {
     const int64_t most = INT64_MAX / 128;
     return d->n > most || d->m > most ? -1 : 5 * d->n + 4 * d->m + 2 * pairs(d);
 }
 
-void tg_diff_arrays(tg_diff *d, double *room) {
-    double **of_n[] = {&d->x, &d->gx, &d->origin, &d->direction, &d->claim};
+void tg_diff_arrays(tg_diff *d, double *memory) {
+    double **of_n[] = {&d->x, &d->gx, &d->origin, &d->direction, &d->gx_unmoved};
     double **of_m[] = {&d->gy, &d->y, &d->moved, &d->weight};
-    for (size_t i = 0; i < sizeof of_n / sizeof *of_n; i++, room += d->n) *of_n[i] = room;
-    for (size_t i = 0; i < sizeof of_m / sizeof *of_m; i++, room += d->m) *of_m[i] = room;
-    d->got = room;
-    d->expected = room + pairs(d);
+    for (size_t i = 0; i < sizeof of_n / sizeof *of_n; i++, memory += d->n) *of_n[i] = memory;
+    for (size_t i = 0; i < sizeof of_m / sizeof *of_m; i++, memory += d->m) *of_m[i] = memory;
+    d->got = memory;
+    d->expected = memory + pairs(d);
 }
 
 void tg_diff_cotangent(tg_diff *d) {
@@ -122,29 +123,31 @@ tg_status tg_diff_change(tg_diff *d, int part, int64_t i, double s, tg_change *o
     return status;
 }
 
-/* Differences with steps h 2^k along one coordinate or direction. Each is computed when a window first needs it. */
-typedef struct ladder {
+/* The differences with steps h 2^k along one coordinate or direction. A difference is computed when it is needed first.
+ * A window is three of them, with the steps s, 2s and 4s. */
+typedef struct step_table {
     tg_diff *d;
     int part;
     int64_t i;
     double h;
     struct {
-        bool there;
+        bool computed;
         double central, jump, noise; /* jump: difference of the one-sided differences */
-    } rung[RUNGS];
-} ladder;
+    } entry[STEPS];                  /* entry[k + HALVINGS]: step h 2^k */
+} step_table;
 
-static tg_status climb(ladder *l, int k) {
-    double s = ldexp(l->h, k);
+/* Computes the differences with the step h 2^k, unless they are computed already. */
+static tg_status need_step(step_table *t, int k) {
+    double s = ldexp(t->h, k);
     tg_change up, down;
-    if (l->rung[k + MOST_DOWN].there) return TG_OK;
-    tg_status status = tg_diff_change(l->d, l->part, l->i, s, &up);
-    if (status == TG_OK) status = tg_diff_change(l->d, l->part, l->i, -s, &down);
+    if (t->entry[k + HALVINGS].computed) return TG_OK;
+    tg_status status = tg_diff_change(t->d, t->part, t->i, s, &up);
+    if (status == TG_OK) status = tg_diff_change(t->d, t->part, t->i, -s, &down);
     if (status != TG_OK) return status;
-    l->rung[k + MOST_DOWN].there = true;
-    l->rung[k + MOST_DOWN].central = (up.sum - down.sum) / (2 * s);
-    l->rung[k + MOST_DOWN].jump = (up.sum + down.sum) / s;
-    l->rung[k + MOST_DOWN].noise = (up.noise + down.noise) / (2 * s);
+    t->entry[k + HALVINGS].computed = true;
+    t->entry[k + HALVINGS].central = (up.sum - down.sum) / (2 * s);
+    t->entry[k + HALVINGS].jump = (up.sum + down.sum) / s;
+    t->entry[k + HALVINGS].noise = (up.noise + down.noise) / (2 * s);
     return TG_OK;
 }
 
@@ -152,58 +155,59 @@ static double tolerance_at(const tg_diff *d, double value) { return d->atol + d-
 
 /* Estimates the slope with the steps s, 2s and 4s, where s = h 2^k. For a smooth f the jump J(s) is proportional to
  * s, so 2 J(s) - J(2s) is almost 0. At a kink J(s) does not shrink, and is the same for s and 2s. */
-static tg_status window(ladder *l, int k, tg_slope *out) {
-    for (int j = k + 2; j >= k; j--) { /* largest first: the outputs that it moves have noise in all three */
-        tg_status status = climb(l, j);
+static tg_status window(step_table *t, int k, tg_slope *out) {
+    for (int j = k + 2; j >= k; j--) { /* largest first: outputs that it moves count in the noise of all three */
+        tg_status status = need_step(t, j);
         if (status != TG_OK) return status;
     }
-    const double c[3] = {l->rung[k + MOST_DOWN].central, l->rung[k + 1 + MOST_DOWN].central,
-                         l->rung[k + 2 + MOST_DOWN].central};
-    const double jump[3] = {l->rung[k + MOST_DOWN].jump, l->rung[k + 1 + MOST_DOWN].jump,
-                            l->rung[k + 2 + MOST_DOWN].jump};
-    double once = (4 * c[0] - c[1]) / 3, coarse = (4 * c[1] - c[2]) / 3, noise = l->rung[k + MOST_DOWN].noise;
+    const double c[3] = {t->entry[k + HALVINGS].central, t->entry[k + 1 + HALVINGS].central,
+                         t->entry[k + 2 + HALVINGS].central};
+    const double jump[3] = {t->entry[k + HALVINGS].jump, t->entry[k + 1 + HALVINGS].jump,
+                            t->entry[k + 2 + HALVINGS].jump};
+    double once = (4 * c[0] - c[1]) / 3, coarse = (4 * c[1] - c[2]) / 3, noise = t->entry[k + HALVINGS].noise;
     /* J also measures noise: J(s) = s f2 + s^3 f4 / 12 + .., with even derivatives of f. This combination leaves
      * only terms of order s^5 and noise. */
     double even = (2 * jump[0] - jump[1]) - (2 * jump[1] - jump[2]) / 8;
-    out->step = ldexp(l->h, k);
+    out->step = ldexp(t->h, k);
     out->value = once + (once - coarse) / 15;
     out->noise = 2 * noise;
     out->error = fabs(out->value - once) + fabs(even) + out->noise;
     if (!isfinite(out->error)) out->error = INFINITY;
-    double bound = tolerance_at(l->d, out->value) + 20 * noise;
+    double bound = tolerance_at(t->d, out->value) + 20 * noise;
     double stays = fabs(2 * jump[0] - jump[1]), stayed = fabs(2 * jump[1] - jump[2]);
     out->kink = stays > bound || stayed > bound;
-    /* A jump that changes with the step is no kink: it is noise, or something near the point that the steps reach
-     * across. */
+    /* A jump that changes with the step is no kink. It is noise, or comes from something near the point that the steps
+     * reach across. */
     double most = fmax(stays, stayed), changes = fabs(2 * jump[0] - 3 * jump[1] + jump[2]);
-    out->torn = out->kink && !(changes <= bound + 0.25 * most) ? most : 0;
+    out->jump = out->kink && !(changes <= bound + 0.25 * most) ? most : 0;
     return TG_OK;
 }
 
+/* Returns whether the estimate is much better than the tolerance, so that no other steps are needed. */
 static bool good(const tg_diff *d, const tg_slope *s) {
     return !s->kink && s->error <= 0.05 * tolerance_at(d, s->value);
 }
 
 /* Estimates the slope with the window at k, and keeps it in *out if it is better than the estimate there. */
-static tg_status try_window(ladder *l, int k, tg_slope *out, tg_slope *last) {
-    tg_status status = window(l, k, last);
+static tg_status try_window(step_table *t, int k, tg_slope *out, tg_slope *last) {
+    tg_status status = window(t, k, last);
     if (status == TG_OK && ((out->kink && !last->kink) || (out->kink == last->kink && last->error < out->error)))
         *out = *last;
     return status;
 }
 
-/* Chooses the window. Large steps give the most digits of a smooth function, and small steps avoid what lies near
- * the point. So steps shrink as long as that helps; if the result is still dominated by noise, larger steps are
- * tried. */
-static tg_status best_window(ladder *l, tg_slope *out) {
+/* Chooses the window with the smallest error estimate. Large steps give the most digits of a smooth function, and small
+ * steps do not reach across kinks near the point. So the steps are halved as long as that helps. If the result is still
+ * dominated by noise, larger steps are tried. */
+static tg_status best_window(step_table *t, tg_slope *out) {
     tg_slope last;
-    tg_status status = window(l, 0, out);
-    for (int k = -1; k > -l->d->tries && status == TG_OK && !good(l->d, out); k--) {
-        status = try_window(l, k, out, &last);
+    tg_status status = window(t, 0, out);
+    for (int k = -1; k > -t->d->tries && status == TG_OK && !good(t->d, out); k--) {
+        status = try_window(t, k, out, &last);
         if (!last.kink && !out->kink && last.error > 16 * out->error) break;
     }
-    for (int k = 1; l->d->tries > 1 && k <= MOST_UP && status == TG_OK && !out->kink && !good(l->d, out); k++)
-        status = try_window(l, k, out, &last);
+    for (int k = 1; t->d->tries > 1 && k <= DOUBLINGS && status == TG_OK && !out->kink && !good(t->d, out); k++)
+        status = try_window(t, k, out, &last);
     return status;
 }
 
@@ -211,15 +215,15 @@ static tg_status best_window(ladder *l, tg_slope *out) {
 static double power_of_two(double h) { return exp2(round(log2(h))); }
 
 tg_status tg_diff_window(tg_diff *d, int part, int64_t i, double h, tg_slope *out) {
-    ladder l = {.d = d, .part = part, .i = i, .h = h};
-    return window(&l, 0, out);
+    step_table t = {.d = d, .part = part, .i = i, .h = h};
+    return window(&t, 0, out);
 }
 
-/* Estimates the slope. The noise that counts is that of the outputs that have a weight already or get one during
- * this call. */
+/* Estimates the slope with the best window. Noise is counted for the outputs that have a weight already or get one
+ * during this call. size: magnitude of x, to which the steps are relative. */
 static tg_status measure(tg_diff *d, int part, int64_t i, double size, tg_slope *out) {
-    ladder l = {.d = d, .part = part, .i = i, .h = power_of_two(d->eps * (size > 1 ? size : 1))};
-    tg_status status = best_window(&l, out);
+    step_table t = {.d = d, .part = part, .i = i, .h = power_of_two(d->eps * (size > 1 ? size : 1))};
+    tg_status status = best_window(&t, out);
     /* Next to a point where f ends or has a kink, only a step that is small relative to a small x can help. */
     if (status == TG_OK && d->tries > 1 && size > 0 && size < 0x1p-6 && !good(d, out)) {
         double near = power_of_two(d->eps * size);
@@ -227,16 +231,16 @@ static tg_status measure(tg_diff *d, int part, int64_t i, double size, tg_slope 
         if (near > 0) status = tg_diff_window(d, part, i, near, &s);
         if (near > 0 && status == TG_OK && !s.kink && s.error <= tolerance_at(d, s.value)) *out = s;
     }
-    if (status == TG_OK && out->kink && out->torn != 0) {
+    if (status == TG_OK && out->kink && out->jump != 0) {
         out->kink = false;
-        out->error = isfinite(out->torn) ? out->error + out->torn : INFINITY;
+        out->error = isfinite(out->jump) ? out->error + out->jump : INFINITY;
     }
     return status;
 }
 
-/* ---- What is lost in rounding ---- */
+/* ---- Changes that rounding hides ---- */
 
-/* Returns how much rounding may change the sum of the outputs that have not moved. */
+/* Returns how much rounding may change the weighted sum of the outputs that have not moved. */
 static double hidden(const tg_diff *d) {
     double sum = 0;
     for (int64_t j = 0; j < d->m; j++)
@@ -244,30 +248,31 @@ static double hidden(const tg_diff *d) {
     return sum;
 }
 
-/* Asks backward whether the outputs that have not moved depend on the coordinate or direction. */
-static tg_status claims(tg_diff *d, int part, int64_t i, bool *depends) {
+/* Runs backward to find whether, according to it, outputs that have not moved depend on the coordinate or direction. */
+static tg_status backward_depends(tg_diff *d, int part, int64_t i, bool *depends) {
     const tg_diff_part *p = &d->parts[part];
     double sum = 0;
     for (int64_t j = 0; j < d->m; j++) d->moved[j] = d->weight[j] == 0 ? d->gy[j] : 0;
-    tg_status status = d->gradient(d, d->moved, d->claim);
-    for (int64_t k = 0; k < p->n && i < 0; k++) sum += fabs(d->direction[k + p->at] * d->claim[k + p->at]);
-    *depends = i >= 0 ? d->claim[p->at + i] != 0 : sum != 0;
+    tg_status status = d->gradient(d, d->moved, d->gx_unmoved);
+    for (int64_t k = 0; k < p->n && i < 0; k++) sum += fabs(d->direction[k + p->at] * d->gx_unmoved[k + p->at]);
+    *depends = i >= 0 ? d->gx_unmoved[p->at + i] != 0 : sum != 0;
     return status;
 }
 
-/* Finds outputs that rounding may hide, and gives them a weight so that their noise counts.
+/* Finds outputs whose change rounding may hide, and gives them a weight so that their noise counts. *found: there are
+ * such outputs.
  *
  * An output that no step has moved usually does not depend on the coordinate, and then its rounding adds no noise.
  * But if it is so large that rounding could hide a change, a larger step is taken: an output that moves then depends
  * on the coordinate. If backward says that an output depends on it although nothing moved, that can be neither
  * confirmed nor refuted, so its noise counts too. */
-static tg_status unhide(tg_diff *d, int part, int64_t i, double size, bool *found) {
+static tg_status find_hidden(tg_diff *d, int part, int64_t i, double size, bool *found) {
     double before = hidden(d);
     tg_change c;
     tg_status status = tg_diff_change(d, part, i, size, &c);
     if (status == TG_OK) status = tg_diff_change(d, part, i, -size, &c);
     bool depends = false;
-    if (status == TG_OK && hidden(d) > 0) status = claims(d, part, i, &depends);
+    if (status == TG_OK && hidden(d) > 0) status = backward_depends(d, part, i, &depends);
     for (int64_t j = 0; j < d->m && depends; j++) d->weight[j] = fabs(d->gy[j]);
     *found = hidden(d) < before;
     return status;
@@ -279,6 +284,6 @@ tg_status tg_diff_slope(tg_diff *d, int part, int64_t i, tg_slope *out) {
     memset(d->weight, 0, (size_t)d->m * sizeof *d->weight);
     tg_status status = measure(d, part, i, size, out);
     if (status != TG_OK || !(hidden(d) / out->step > 0.05 * tolerance_at(d, out->value))) return status;
-    status = unhide(d, part, i, size > 1 ? size : 1, &found);
+    status = find_hidden(d, part, i, size > 1 ? size : 1, &found);
     return status == TG_OK && found ? measure(d, part, i, size, out) : status;
 }

@@ -15,7 +15,8 @@ typedef struct tg_diff_part {
 } tg_diff_part;
 
 typedef struct tg_diff {
-    /* Computes y[m] = f(x[n]). Only part `moved` of x differs from the values of the first call, which passes -1. */
+    /* Computes y[m] = f(x[n]). The first call passes moved < 0. In later calls only part `moved` of x differs from its
+     * values in the first call. */
     tg_status (*value)(struct tg_diff *d, int moved, double *y);
     /* Computes by backward the gradient gx[n] at x for the cotangent gy[m]. May be called between differences. */
     tg_status (*gradient)(struct tg_diff *d, const double *gy, double *gx);
@@ -25,21 +26,21 @@ typedef struct tg_diff {
     int tries; /* number of step sizes; 1: eps only, else each is half of the previous until one is good enough */
     int projections;
     bool extras, strict, second_order;
-    bool computes_nan; /* backward itself computes values that are not finite; false: it never wrote them */
+    bool computes_nan; /* true: backward computed the values that are not finite; false: it may not have written them */
     uint64_t seed;
     int64_t n, m;
     int n_parts;
     tg_diff_part *parts;
     double *x, *gx;    /* [n] the point, and the gradient there by backward */
     double *gy, *y;    /* [m] the cotangent, and f(x) */
-    double *moved;     /* [m] f at a point one step from x */
+    double *moved;     /* [m] f at the last point one step from x */
     double *origin;    /* [n] copy of x, from which steps start */
     double *direction; /* [n] */
-    double *weight;    /* [m] |gy| of each output that the current coordinate has moved, 0 for the others */
-    double *claim;     /* [n] gradient of only some outputs */
+    double *weight;    /* [m] |gy| of each output that a step along the current coordinate has moved; 0: not moved */
+    double *gx_unmoved; /* [n] gradient of only the outputs that have not moved */
     double *got, *expected; /* [pairs of the largest part] gradient and differences; expected is NaN where uncertain */
-    int64_t seen;       /* number of compared pairs in which a value reaches atol */
-    char left_out[640]; /* text that names the first elements that were not compared, and why */
+    int64_t n_significant; /* number of compared pairs in which a value reaches atol */
+    char left_out[640];    /* text that names the first elements that were not compared, and why */
     tg_gradcheck_info *result;
 } tg_diff;
 
@@ -47,16 +48,16 @@ typedef struct tg_diff {
 typedef struct tg_slope {
     double value, error, step;
     double noise; /* the part of the error that rounding of the results explains */
-    double torn;  /* distance of the one-sided differences if they differ in another way than at a kink; else 0 */
-    bool kink;    /* the one-sided derivatives differ at every step size */
+    bool kink;    /* the one-sided differences disagree at every step size */
+    double jump;  /* how much they disagree, if that changes with the step size, so that it may be no kink; else 0 */
 } tg_slope;
 
 /* Fills d from the options and their defaults (opts may be NULL). Returns false if one is invalid; *what says why. */
 bool tg_diff_options(tg_diff *d, const tg_gradcheck_opts *opts, const char **what);
 /* Returns how many doubles all arrays of d need together, or -1 if their bytes would overflow. */
-int64_t tg_diff_room(const tg_diff *d);
-/* Sets the array pointers of d to parts of `room`, which has tg_diff_room doubles. */
-void tg_diff_arrays(tg_diff *d, double *room);
+int64_t tg_diff_doubles(const tg_diff *d);
+/* Sets the array pointers of d to parts of `memory`, which has tg_diff_doubles doubles. */
+void tg_diff_arrays(tg_diff *d, double *memory);
 /* Fills gy with normal random numbers from d->seed. */
 void tg_diff_cotangent(tg_diff *d);
 
@@ -71,13 +72,13 @@ tg_status tg_diff_change(tg_diff *d, int part, int64_t i, double s, tg_change *o
 tg_status tg_diff_slope(tg_diff *d, int part, int64_t i, tg_slope *out);
 /* Estimates the same derivative with the steps h, 2h and 4h only. */
 tg_status tg_diff_window(tg_diff *d, int part, int64_t i, double h, tg_slope *out);
-/* Verifies the slope before the gradient `got` is reported as wrong: increases s->error if other steps contradict the
- * slope or f is not smooth there, and sets s->kink if smaller steps find a kink. */
+/* Verifies a slope before the gradient `got` is reported as wrong. Increases s->error if other steps contradict the
+ * slope, or if f is not smooth there. Sets s->kink if smaller steps find a kink. */
 tg_status tg_diff_confirm(tg_diff *d, int part, int64_t i, double got, tg_slope *s);
 /* Compares gx with differences for every part, and fills d->result. */
 tg_status tg_diff_compare(tg_diff *d);
-/* Finds the likely cause of the differences between n pairs of got and expected, of which pair `worst` differs most.
- * Returns its class (tg_gradcheck_info.cause) and writes a description to buf. */
+/* Finds the likely cause why d->got differs from d->expected in n pairs, among which pair `worst` differs most. Returns
+ * the class of the cause (tg_gradcheck_info.cause) and writes a description to buf. */
 const char *tg_diff_cause(tg_diff *d, int part, int64_t n, int64_t worst, char *buf, size_t size);
 /* Records a failure in d->result. Only the first one is kept. */
 void tg_diff_fail(tg_diff *d, const char *cause, const char *format, ...) TG_PRINTF(3, 4);

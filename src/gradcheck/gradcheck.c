@@ -36,9 +36,9 @@ tg_status tg_check_read(tg_check_run *r, double *y) {
     return TG_OK;
 }
 
-/* Computes f for differences. The first call (moved < 0) finds the inputs unchanged and copies their values to the
- * targets' buffers, which hold no gradients during differences. Later calls write part `moved`, run the function,
- * and restore the part from its buffer, even after an error. */
+/* Computes f for differences. During differences the targets' buffers hold no gradients but the inputs' original
+ * values: the first call (moved < 0) copies them there. Later calls write part `moved`, run the function, and restore
+ * the part from its buffer, even after an error. */
 static tg_status value(tg_diff *d, int moved, double *y) {
     tg_check_run *r = d->self;
     if (moved < 0) {
@@ -76,8 +76,8 @@ tg_status tg_check_gradient(tg_check_run *r, tg_tensor *const *roots, tg_tensor 
     return TG_OK;
 }
 
-/* Computes a gradient between differences. The targets' buffers receive it, so afterwards they get the inputs'
- * values again. */
+/* Computes a gradient between differences. It goes through the targets' buffers, so these get the inputs' original
+ * values back afterwards. */
 static tg_status gradient(tg_diff *d, const double *gy, double *gx) {
     tg_check_run *r = d->self;
     TG_TRY(tg_check_record(r, true));
@@ -105,6 +105,7 @@ tg_status tg_check_hash(const tg_tensor *x, uint64_t *hash) {
 
 /* ---- What is checked ---- */
 
+/* Returns whether the gradient of input i is checked. */
 static bool checks(const tg_check_run *r, int i) {
     const tg_tensor *x = r->in[i];
     if (!x || x->dtype != TG_F64 || !(x->flags & TG_F_REQUIRES_GRAD)) return false;
@@ -113,6 +114,7 @@ static bool checks(const tg_check_run *r, int i) {
     return true;
 }
 
+/* Fills the lists of the inputs whose gradient is checked. */
 static tg_status find_parts(tg_check_run *r) {
     tg_diff *d = &r->d;
     for (int i = 0; i < r->n_in; i++) {
@@ -147,6 +149,7 @@ static tg_status find_roots(tg_check_run *r) {
     return tg_fail(r->ctx, TG_ERR_STATE, "%s: no float64 output depends on an input that needs a gradient", r->d.name);
 }
 
+/* Makes the cotangents: random numbers and zeros. */
 static tg_status make_seeds(tg_check_run *r) {
     const double *gy = r->d.gy;
     for (int i = 0; i < r->n_roots; i++) {
@@ -158,11 +161,11 @@ static tg_status make_seeds(tg_check_run *r) {
     return r->ctx->run.status;
 }
 
-/* Decides whether a gradient that is not finite was computed or was left in memory. Backward is run again and adds
- * to zeros: what is not finite afterwards was computed. This holds only for a function of a single op, because
- * gradients of intermediate results are never added to zeros. Uses d->direction, which is still unused at this
- * point. */
-static tg_status look_at_nan(tg_check_run *r) {
+/* Finds whether values of the gradient that are not finite were computed, or were left in a buffer that backward did
+ * not write. Backward is run again and adds to zeros: values that are not finite then were computed. This holds only
+ * for a function of a single op, because gradients of intermediate results are never added to zeros. Uses d->direction,
+ * which is still unused at this point. */
+static tg_status explain_nan(tg_check_run *r) {
     tg_diff *d = &r->d;
     int ops = 0;
     for (const tg_node *n = r->t->first; n; n = n->next) ops += !(n->flags & TG_N_LEAF);
@@ -173,6 +176,7 @@ static tg_status look_at_nan(tg_check_run *r) {
     return TG_OK;
 }
 
+/* Runs all checks. All memory has been allocated. */
 static tg_status run_checks(tg_check_run *r) {
     tg_diff *d = &r->d;
     for (int i = 0; i < d->n_parts; i++) TG_TRY(tg_read_f64(r->targets[i].x, d->x + d->parts[i].at, d->parts[i].n));
@@ -180,7 +184,7 @@ static tg_status run_checks(tg_check_run *r) {
     TG_TRY(make_seeds(r));
     if (d->extras) {
         TG_TRY(tg_check_unchanged(r));
-        TG_TRY(look_at_nan(r));
+        TG_TRY(explain_nan(r));
         TG_TRY(tg_check_extras(r));
     } else {
         TG_TRY(tg_check_gradient(r, r->roots, r->seeds, r->n_roots, TG_GRAD_WRITE, false, d->gx));
@@ -191,13 +195,14 @@ static tg_status run_checks(tg_check_run *r) {
 
 /* ---- Memory ---- */
 
+/* Allocates the arrays of doubles, whose length is known after the first run, and runs the checks. */
 static tg_status with_arrays(tg_check_run *r) {
     TG_TRY(find_parts(r));
     TG_TRY(tg_check_record(r, true));
     TG_TRY(find_roots(r));
-    int64_t room = tg_diff_room(&r->d);
-    if (room < 0) return tg_fail(r->ctx, TG_ERR_SHAPE, "%s: the inputs and outputs have too many elements", r->d.name);
-    size_t bytes = ((size_t)room + 1) * sizeof(double);
+    int64_t n = tg_diff_doubles(&r->d);
+    if (n < 0) return tg_fail(r->ctx, TG_ERR_SHAPE, "%s: the inputs and outputs have too many elements", r->d.name);
+    size_t bytes = ((size_t)n + 1) * sizeof(double);
     double *arrays = tg_host_alloc(r->ctx, bytes);
     if (!arrays) return r->ctx->run.status;
     tg_diff_arrays(&r->d, arrays);
@@ -206,7 +211,7 @@ static tg_status with_arrays(tg_check_run *r) {
     return s;
 }
 
-/* Allocates all arrays whose length is a number of inputs or outputs as one block. */
+/* Allocates the arrays whose length is a number of inputs or outputs, as one block, and runs the checks. */
 static tg_status with_lists(tg_check_run *r) {
     size_t n_in = (size_t)r->n_in + 1, n_out = (size_t)r->n_out + 1;
     size_t bytes =
@@ -249,7 +254,7 @@ tg_status tg_check_tensors(tg_check_run *r) {
     return tg_fail(r->ctx, TG_ERR_GRADIENT, "%s", r->d.result->report);
 }
 
-/* ---- The public side ---- */
+/* ---- Arguments, and the public function ---- */
 
 static tg_status check_inputs(tg_ctx *ctx, tg_tensor *const *in, int n_in) {
     bool any = false, wide = false;
@@ -266,7 +271,8 @@ static tg_status check_inputs(tg_ctx *ctx, tg_tensor *const *in, int n_in) {
     if (any) return TG_OK;
     if (wide)
         return tg_fail(ctx, TG_ERR_STATE, "tg_gradcheck: no float64 input needs a gradient (tg_set_requires_grad)");
-    return tg_fail(ctx, TG_ERR_DTYPE, "tg_gradcheck: no input is float64, whose precision differences need");
+    return tg_fail(ctx, TG_ERR_DTYPE,
+                   "tg_gradcheck: no input is float64, but finite differences need its precision; use float64 inputs");
 }
 
 tg_status tg_gradcheck_info_check(tg_ctx *ctx, const tg_gradcheck_info *info, const char *who) {

@@ -13,13 +13,13 @@ typedef struct tg_check_run {
     tg_tape *t;
     tg_fn fn;
     void *state;
-    tg_tensor *const *in; /* [n_in] inputs of runs for backward */
-    tg_tensor *const *at; /* [n_in] inputs of runs for differences: `in`, or copies with their own memory */
+    tg_tensor *const *in; /* [n_in] inputs of the function in runs with gradients */
+    tg_tensor *const *at; /* [n_in] inputs in runs for differences: `in`, or copies whose elements share no memory */
     int n_in, n_out, n_roots;
     tg_tensor **out;      /* [n_out] outputs of the last run */
     int *root;            /* [n_roots] indices of the outputs whose gradient is checked */
     /* [n_roots] The checked outputs of the last run; random cotangents for them; cotangents of zeros; and cotangents
-     * for a single backward. */
+     * that only one backward uses. */
     tg_tensor **roots, **seeds, **zeros, **mixed;
     tg_target *targets;   /* [d.n_parts] checked inputs, each with a float64 buffer of the context */
     tg_tensor **moves;    /* [d.n_parts] tensors of `at` that differences write */
@@ -36,9 +36,9 @@ tg_status tg_check_read(tg_check_run *r, double *y);
 tg_status tg_check_gradient(tg_check_run *r, tg_tensor *const *roots, tg_tensor *const *seeds, int n, tg_grad_mode mode,
                             bool retain, double *gx);
 
-/* In side_effects.c: check backward in other respects than the values of gradients. The function must be recorded on
- * the tape. tg_check_unchanged runs the first backward, fills d.gx, and checks that no other tensor changes.
- * tg_check_extras runs backward again in several ways. */
+/* In side_effects.c: checks of backward other than the values of gradients. The function must be recorded on the tape.
+ * tg_check_unchanged runs the first backward, fills d.gx, and checks that no tensor but the gradients changes.
+ * tg_check_extras runs backward again in several ways, unless the gradient is not finite. */
 tg_status tg_check_unchanged(tg_check_run *r);
 tg_status tg_check_extras(tg_check_run *r);
 

@@ -29,7 +29,7 @@ static tg_status gradient_for(tg_diff *d, const double *gy, double *gx) {
     return TG_OK;
 }
 
-/* Returns the gradient for gy in d.direction, which is unused before differences are taken. Elements that the
+/* Returns the gradient for gy. It is in d.direction, which is unused before differences are taken. Elements that the
  * caller's backward does not write are NaN. */
 static double *gradient(plain *p, const double *gy) {
     gradient_for(&p->d, gy, p->d.direction);
@@ -40,6 +40,7 @@ static bool same_bits(const double *a, const double *b, int64_t n) {
     return n == 0 || !memcmp(a, b, (size_t)n * sizeof *a);
 }
 
+/* Checks that equal calls give equal bits, and that a cotangent of zeros gives zeros. */
 static void check_extras(plain *p) {
     tg_diff *d = &p->d;
     value(d, -1, d->y);
@@ -59,6 +60,7 @@ static void check_extras(plain *p) {
         }
 }
 
+/* Returns whether x has not changed; if it has, records a failure. */
 static bool kept(plain *p, const double *x) {
     if (same_bits(p->d.x, x, p->d.n)) return true;
     tg_diff_fail(&p->d, "writes", "the function or its backward writes into x");
@@ -97,8 +99,8 @@ static tg_status check_plain(tg_plain_fn fn, tg_plain_grad_fn grad, void *state,
         snprintf(found->report, sizeof found->report, "tg_gradcheck_fn: %s", what);
         return TG_ERR_ARGUMENT;
     }
-    int64_t room = tg_diff_room(&p.d);
-    double *arrays = room < 0 ? NULL : calloc((size_t)room + 1, sizeof *arrays);
+    int64_t n_doubles = tg_diff_doubles(&p.d);
+    double *arrays = n_doubles < 0 ? NULL : calloc((size_t)n_doubles + 1, sizeof *arrays);
     if (!arrays) {
         snprintf(found->report, sizeof found->report,
                  "tg_gradcheck_fn: out of memory for %lld inputs and %lld outputs", (long long)n, (long long)m);

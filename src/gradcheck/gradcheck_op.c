@@ -6,7 +6,7 @@
 
 /* Sets the tolerances that the caller did not choose. Samples of the op table stay in the smooth range of their op,
  * where differences are exact to ten digits. */
-static void registry_options(tg_diff *d, const tg_sample *s, const tg_gradcheck_opts *given) {
+static void default_tolerances(tg_diff *d, const tg_sample *s, const tg_gradcheck_opts *given) {
     tg_gradcheck_opts o = {0};
     if (given) memcpy(&o, given, given->size < sizeof o ? given->size : sizeof o);
     if (o.rtol == 0) d->rtol = s->rtol != 0 ? s->rtol : 1e-6;
@@ -26,6 +26,7 @@ static int count_outputs(tg_case *c, tg_tape *t, bool *differentiable) {
     return n;
 }
 
+/* Checks the sample if any of its inputs and outputs are differentiable. */
 static tg_status check(tg_check_run *r, tg_case *c) {
     bool differentiable = false;
     r->n_out = count_outputs(c, r->t, &differentiable);
@@ -84,7 +85,7 @@ static tg_status check_op(tg_ctx *ctx, const tg_op *op, int sample, tg_gradcheck
     const char *what;
     char name[160];
     if (!tg_diff_options(&r.d, opts, &what)) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gradcheck_op: %s", what);
-    registry_options(&r.d, s, opts);
+    default_tolerances(&r.d, s, opts);
     if (!opts || !opts->name) {
         snprintf(name, sizeof name, "%s (%s)", op->name, s->note ? s->note : "");
         r.d.name = name;

@@ -22,13 +22,14 @@ typedef struct subject {
 
 /* ---- Writing ---- */
 
-/* Returns v as JSON. JSON has no numbers that are not finite; strings stand for them. */
+/* Returns v as JSON: a number, or a string if v is not finite, because JSON has no such numbers. */
 static json_t *number(double v) {
     if (isfinite(v)) return json_real(v);
     return json_string(isnan(v) ? "nan" : v > 0 ? "inf" : "-inf");
 }
 
-static json_t *word(const char *s) {
+/* Returns s as a JSON string, which must be UTF-8. */
+static json_t *text(const char *s) {
     json_t *j = json_string(s ? s : "");
     return j ? j : json_string("(not UTF-8)");
 }
@@ -80,7 +81,7 @@ static json_t *options_of(const tg_gradcheck_opts *given) {
     if (given) memcpy(&o, given, given->size < sizeof o ? given->size : sizeof o);
     return json_pack("{s:f, s:f, s:f, s:i, s:I, s:b, s:b, s:b, s:o}", "eps", o.eps, "atol", o.atol, "rtol", o.rtol,
                      "projections", o.projections, "seed", (json_int_t)o.seed, "no_extras", o.no_extras, "strict",
-                     o.strict, "second_order", o.second_order, "name", o.name ? word(o.name) : json_null());
+                     o.strict, "second_order", o.second_order, "name", o.name ? text(o.name) : json_null());
 }
 
 static json_t *report_of(tg_ctx *ctx, const subject *s, const tg_gradcheck_opts *opts, const tg_gradcheck_info *r) {
@@ -90,11 +91,11 @@ static json_t *report_of(tg_ctx *ctx, const subject *s, const tg_gradcheck_opts 
         "{s:s, s:i, s:s, s:s, s:o, s:{s:I, s:I, s:I}, s:{s:s, s:o, s:I, s:I, s:I}}", "format", format_name, "version",
         VERSION, "library", tg_version(), "device", tg_ctx_device(ctx), "options", options_of(opts), "stream", "seed",
         (json_int_t)rng.seed, "stream", (json_int_t)rng.stream, "counter", (json_int_t)rng.counter, "result", "cause",
-        r->cause ? r->cause : "", "report", word(r->report), "checked", (json_int_t)r->checked, "kinks",
+        r->cause ? r->cause : "", "report", text(r->report), "checked", (json_int_t)r->checked, "kinks",
         (json_int_t)r->kinks, "unsure", (json_int_t)r->unsure);
     if (!root) return NULL;
     if (s->op) {
-        json_object_set_new(root, "op", word(s->op->name));
+        json_object_set_new(root, "op", text(s->op->name));
         json_object_set_new(root, "sample", json_integer(s->sample));
         json_object_set_new(root, "n_samples", json_integer(s->op->n_samples));
         return root;
@@ -107,7 +108,8 @@ static json_t *report_of(tg_ctx *ctx, const subject *s, const tg_gradcheck_opts 
     return NULL;
 }
 
-/* Writes the report of a failed check. The check's failure is the context's error before and after this call. */
+/* Writes the report of a failed check. The failure of the check is the context's error before this call, and again
+ * after it, with the path of the report or the reason why there is none. */
 static tg_status write_report(tg_ctx *ctx, const char *path, const subject *s, const tg_gradcheck_opts *opts,
                               const tg_gradcheck_info *r) {
     char why[256];
@@ -184,10 +186,10 @@ static tg_status read_stream(const tg_json *root, tg_rng *rng) {
     return TG_OK;
 }
 
-static tg_status open_report(tg_json *root, tg_ctx *ctx, const char *path) {
+static tg_status open_report(tg_json *root, tg_ctx *ctx, const char *path, const char *who) {
     const char *format = "";
     int64_t version;
-    if (!path) return tg_fail(ctx, TG_ERR_ARGUMENT, "path is NULL");
+    if (!path) return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: path is NULL", who);
     TG_TRY(tg_json_load(root, ctx, path));
     tg_status s = tg_json_string(root, "format", &format);
     if (s == TG_OK && strcmp(format, format_name) != 0)
@@ -236,7 +238,7 @@ static tg_status fill_from(const tg_json *j, const json_t *values, tg_tensor *x)
     return s;
 }
 
-/* Reads the input at position `at` into in[at]: a new tensor, or an earlier one of which the report says that it is
+/* Reads the input at position `at` into in[at]: a new tensor, or the earlier one with which the report says that it is
  * the same. */
 static tg_status read_input(const tg_json *root, json_t *object, tg_tensor **in, int64_t at) {
     tg_tensor **x = &in[at];
@@ -267,7 +269,7 @@ static tg_status read_input(const tg_json *root, json_t *object, tg_tensor **in,
     return tg_ctx_status(j.ctx);
 }
 
-/* ---- Again ---- */
+/* ---- Repeating a check ---- */
 
 /* Sets the default random stream to the report's, so that the same numbers are drawn again, and returns the current
  * one in *now. */
@@ -278,6 +280,7 @@ static tg_status enter_stream(const tg_json *root, tg_rng *now) {
     return tg_rng_set(root->ctx, NULL, &then);
 }
 
+/* Restores the default random stream from *now. Returns s; an error is again the context's error afterwards. */
 static tg_status leave_stream(const tg_json *root, const tg_rng *now, tg_status s) {
     tg_gradcheck_info r;
     snprintf(r.report, sizeof r.report, "%s", tg_ctx_message(root->ctx));
@@ -305,7 +308,9 @@ static tg_status replay(const tg_json *root, tg_tape *t, tg_fn fn, void *state, 
                        root->path);
     TG_TRY(tg_json_array(root, "inputs", &inputs));
     size_t n = json_array_size(inputs), made = 0;
-    if (n == 0 || n > MOST_INPUTS) return tg_fail(root->ctx, TG_ERR_FORMAT, "'%s': %zu inputs", root->path, n);
+    if (n == 0 || n > MOST_INPUTS)
+        return tg_fail(root->ctx, TG_ERR_FORMAT, "'%s' has %zu inputs, expected 1 to %d", root->path, n,
+                       (int)MOST_INPUTS);
     tg_status s = TG_OK;
     for (; made < n && s == TG_OK; made++) {
         in[made] = NULL;
@@ -324,7 +329,7 @@ tg_status tg_gradcheck_replay(tg_tape *t, const char *path, tg_fn fn, void *stat
     if (!ctx) return TG_ERR_ARGUMENT;
     TG_TRY(tg_io_enter(ctx));
     TG_TRY(tg_gradcheck_info_check(ctx, info, "tg_gradcheck_replay"));
-    TG_TRY(open_report(&root, ctx, path));
+    TG_TRY(open_report(&root, ctx, path, "tg_gradcheck_replay"));
     tg_status s = replay(&root, t, fn, state, &found);
     tg_json_free(&root);
     return tg_gradcheck_info_give(info, &found, s);
@@ -357,7 +362,7 @@ tg_status tg_gradcheck_replay_op(tg_ctx *ctx, const char *path, const tg_op *op,
     tg_json root;
     TG_TRY(tg_io_enter(ctx));
     TG_TRY(tg_gradcheck_info_check(ctx, info, "tg_gradcheck_replay_op"));
-    TG_TRY(open_report(&root, ctx, path));
+    TG_TRY(open_report(&root, ctx, path, "tg_gradcheck_replay_op"));
     tg_status s = replay_op(&root, op, &found);
     tg_json_free(&root);
     return tg_gradcheck_info_give(info, &found, s);

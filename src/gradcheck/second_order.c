@@ -27,6 +27,7 @@ static tg_status gradients(tg_check_run *r, tg_tensor *const *in, tg_tensor **g)
                    TG_GRAD(.seeds = r->seeds, .create_graph = true, .allow_unused = true));
 }
 
+/* Compares the gradient of a part with that of backward, and records the first element that differs. */
 static void compare(tg_diff *d, int part, const double *got) {
     const tg_diff_part *p = &d->parts[part];
     for (int64_t i = 0; i < p->n; i++) {
@@ -54,9 +55,10 @@ static tg_status check_vjp(tg_check_run *r) {
     return TG_OK;
 }
 
-/* ---- jvp: the cotangent on a tangent's image is the gradient on the tangent ---- */
+/* ---- jvp: with J the derivative, gy (J v) = (gy J) v for every tangent v; gy J is the gradient ---- */
 
-static tg_status push(tg_check_run *r, int part, tg_tensor *tangent) {
+/* Computes the tangents of the roots, and copies them to d.moved. */
+static tg_status read_jvp(tg_check_run *r, int part, tg_tensor *tangent) {
     tg_diff *d = &r->d;
     tg_tensor **dout = tg_tape_alloc(r->t, (size_t)r->n_roots * sizeof *dout);
     if (!dout) return r->ctx->run.status;
@@ -80,7 +82,7 @@ static tg_status check_jvp(tg_check_run *r, int part, uint64_t *state) {
     }
     TG_TRY(tg_check_record(r, true));
     tg_tensor *tangent = tg_from_host(r->ctx, TG_F64, p->shape, d->direction);
-    tg_status s = push(r, part, tangent);
+    tg_status s = read_jvp(r, part, tangent);
     tg_tape_reset(r->t);
     tg_drop(tangent);
     TG_TRY(s);
@@ -94,10 +96,10 @@ static tg_status check_jvp(tg_check_run *r, int part, uint64_t *state) {
     return TG_OK;
 }
 
-/* ---- Second derivatives: the check of the gradients as a function ---- */
+/* ---- Second derivatives: a gradient check of the function that computes the gradients ---- */
 
-/* Computes the gradients of the roots; this is the function that is checked for second derivatives. Adding 0 x
- * connects the gradients to every input, even if one depends on no input, like that of a linear function. */
+/* Computes the gradients of the roots. This is the function whose gradients are checked. To each result 0 x is added,
+ * so that it depends on an input even if the gradient is a constant, like that of a linear function. */
 static tg_status gradient_fn(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
     tg_check_run *r = state;
     tg_tape_set_grad_mode(t, true);

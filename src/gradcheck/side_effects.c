@@ -9,10 +9,11 @@
 
 /* ---- Nothing changed ---- */
 
-/* Returns how many tensors node n refers to: its inputs, outputs and private buffers, in this order. */
-static int64_t kept_by(const tg_node *n) { return n->n_in + n->n_out + n->n_saved; }
+/* Returns how many tensors node n refers to: its inputs, outputs and saved buffers. */
+static int64_t count_tensors(const tg_node *n) { return n->n_in + n->n_out + n->n_saved; }
 
-static tg_tensor *kept(const tg_node *n, int64_t i) {
+/* Returns tensor i of node n: first come its inputs, then its outputs, then its saved buffers. */
+static tg_tensor *tensor_of(const tg_node *n, int64_t i) {
     if (i < n->n_in) return tg_node_in(n)[i];
     i -= n->n_in;
     return i < n->n_out ? tg_node_out(n)[i] : tg_node_kept(n)[i - n->n_out];
@@ -32,26 +33,26 @@ static tg_status hash_one(tg_check_run *r, const tg_tensor *x, uint64_t *h, bool
     return TG_OK;
 }
 
-/* Hashes the cotangents and all tensors of the tape's nodes. Leaf nodes are skipped: their tensors are inputs of
- * others, and backward may add such nodes. */
+/* Hashes the cotangents and all tensors of the tape's nodes to h[], or compares them with h[] if `again` is true. Leaf
+ * nodes are skipped: their tensors are inputs of other nodes, and backward may add leaf nodes. */
 static tg_status hash_all(tg_check_run *r, uint64_t *h, bool again) {
     for (const tg_node *n = r->t->first; n; n = n->next)
-        for (int64_t i = 0; !(n->flags & TG_N_LEAF) && i < kept_by(n); i++, h++) {
+        for (int64_t i = 0; !(n->flags & TG_N_LEAF) && i < count_tensors(n); i++, h++) {
             int64_t out = i - n->n_in, saved = out - n->n_out;
-            TG_TRY(saved >= 0 ? hash_one(r, kept(n, i), h, again, "saved buffer", saved, n)
-                   : out >= 0 ? hash_one(r, kept(n, i), h, again, "output", out, n)
-                              : hash_one(r, kept(n, i), h, again, "input", i, n));
+            TG_TRY(saved >= 0 ? hash_one(r, tensor_of(n, i), h, again, "saved buffer", saved, n)
+                   : out >= 0 ? hash_one(r, tensor_of(n, i), h, again, "output", out, n)
+                              : hash_one(r, tensor_of(n, i), h, again, "input", i, n));
         }
     for (int i = 0; i < r->n_roots; i++, h++)
         TG_TRY(hash_one(r, r->seeds[i], h, again, "the cotangent of output", r->root[i], NULL));
     return TG_OK;
 }
 
-/* Checks that the very first backward changes nothing else. A backward that overwrites a tensor leaves no trace in a
- * later run, because it then writes the same bytes again. */
+/* Only the first backward can show that a tensor is overwritten: a later one writes the same bytes again. */
 tg_status tg_check_unchanged(tg_check_run *r) {
     int64_t n = r->n_roots;
-    for (const tg_node *node = r->t->first; node; node = node->next) n += node->flags & TG_N_LEAF ? 0 : kept_by(node);
+    for (const tg_node *node = r->t->first; node; node = node->next)
+        n += node->flags & TG_N_LEAF ? 0 : count_tensors(node);
     size_t bytes = (size_t)n * sizeof(uint64_t);
     uint64_t *h = tg_host_alloc(r->ctx, bytes);
     if (!h) return r->ctx->run.status;
@@ -64,8 +65,8 @@ tg_status tg_check_unchanged(tg_check_run *r) {
 
 /* ---- Gradients that must agree ---- */
 
-/* Fails if an element of got is further than `within` from `times` times expected. If `within` is 0 the bits must
- * agree. */
+/* Records a failure if an element of got differs from `times` times expected by more than `within`. If `within` is 0
+ * the bits must agree. */
 static void must_agree(tg_diff *d, const double *got, const double *expected, double times, double within,
                        const char *cause, const char *what) {
     for (int p = 0; p < d->n_parts; p++)
@@ -81,8 +82,9 @@ static void must_agree(tg_diff *d, const double *got, const double *expected, do
         }
 }
 
-/* Checks that a second backward adds the same gradient once more. The sum may differ by rounding from twice the
- * gradient, if a fused multiply-add or a sum of many terms adds directly to it. Hence the margin. */
+/* Checks that a second backward gives the same gradient, and that another one adds it once more. That sum may differ
+ * from twice the gradient by rounding, because a fused multiply-add or a sum of many terms may add directly to the
+ * buffer. */
 static tg_status check_twice(tg_check_run *r, double *gx) {
     tg_diff *d = &r->d;
     TG_TRY(tg_check_gradient(r, r->roots, r->seeds, r->n_roots, TG_GRAD_WRITE, true, gx));
@@ -126,7 +128,8 @@ static tg_tensor *spread(const tg_tensor *g) {
     return x;
 }
 
-/* Checks that the layout of cotangents does not matter: those of a sum or a transpose are views. */
+/* Checks that the layout of cotangents does not matter. In programs they may be views, like those of a sum or a
+ * transpose. */
 static tg_status check_strided(tg_check_run *r, double *gx) {
     tg_diff *d = &r->d;
     for (int i = 0; i < r->n_roots; i++) r->mixed[i] = spread(r->seeds[i]);
@@ -158,9 +161,8 @@ static tg_status check_again(tg_check_run *r, double *gx) {
     return TG_OK;
 }
 
-/* Runs the checks that need further backward passes. They use d.origin and d.direction, which are unused until
- * differences are taken. If the gradient is not finite they are skipped, since the comparison with differences
- * reports more detail. */
+/* The checks use d.origin and d.direction, which are unused until differences are taken. They are skipped if the
+ * gradient is not finite, because the comparison with differences then reports more detail. */
 tg_status tg_check_extras(tg_check_run *r) {
     double *gx = r->d.origin;
     if (!isfinite(tg_diff_largest(r->d.gx, r->d.n))) return TG_OK;

@@ -8,51 +8,53 @@ static const uint64_t P1 = 0x9E3779B185EBCA87, P2 = 0xC2B2AE3D27D4EB4F, P3 = 0x1
 
 static uint64_t rotate(uint64_t v, int bits) { return v << bits | v >> (64 - bits); }
 
-static uint64_t word(const uint8_t *at) {
+static uint64_t load64(const uint8_t *at) {
     uint64_t v;
     memcpy(&v, at, sizeof v);
     return v;
 }
 
-static uint64_t mix(uint64_t lane, uint64_t v) { return rotate(lane + v * P2, 31) * P1; }
+/* Adds eight bytes to an accumulator. */
+static uint64_t mix(uint64_t acc, uint64_t v) { return rotate(acc + v * P2, 31) * P1; }
 
-tg_summing tg_summing_begin(void) { return (tg_summing){.lane = {P1 + P2, P2, 0, 0 - P1}}; }
+tg_summing tg_summing_begin(void) { return (tg_summing){.acc = {P1 + P2, P2, 0, 0 - P1}}; }
 
 /* Adds n stripes of 32 bytes. */
-static void stripes(tg_summing *s, const uint8_t *at, size_t n) {
-    uint64_t a = s->lane[0], b = s->lane[1], c = s->lane[2], d = s->lane[3];
+static void add_stripes(tg_summing *s, const uint8_t *at, size_t n) {
+    uint64_t a = s->acc[0], b = s->acc[1], c = s->acc[2], d = s->acc[3];
     for (; n > 0; n--, at += 32) {
-        a = mix(a, word(at));
-        b = mix(b, word(at + 8));
-        c = mix(c, word(at + 16));
-        d = mix(d, word(at + 24));
+        a = mix(a, load64(at));
+        b = mix(b, load64(at + 8));
+        c = mix(c, load64(at + 16));
+        d = mix(d, load64(at + 24));
     }
-    s->lane[0] = a;
-    s->lane[1] = b;
-    s->lane[2] = c;
-    s->lane[3] = d;
+    s->acc[0] = a;
+    s->acc[1] = b;
+    s->acc[2] = c;
+    s->acc[3] = d;
 }
 
 void tg_summing_add(tg_summing *s, const void *data, size_t bytes) {
     const uint8_t *at = data;
-    size_t held = s->bytes % sizeof s->rest, room = sizeof s->rest - held;
+    size_t held = s->bytes % sizeof s->rest, missing = sizeof s->rest - held;
     if (bytes == 0) return;
     s->bytes += bytes;
     if (held > 0) {
-        size_t n = bytes < room ? bytes : room;
+        size_t n = bytes < missing ? bytes : missing;
         memcpy(s->rest + held, at, n);
-        if (n < room) return;
-        stripes(s, s->rest, 1);
+        if (n < missing) return;
+        add_stripes(s, s->rest, 1);
         at += n;
         bytes -= n;
     }
-    stripes(s, at, bytes / sizeof s->rest);
+    add_stripes(s, at, bytes / sizeof s->rest);
     memcpy(s->rest, at + bytes / sizeof s->rest * sizeof s->rest, bytes % sizeof s->rest);
 }
 
+/* Combines the accumulators. With less than one stripe of data they are not used. */
 static uint64_t converge(const tg_summing *s) {
     if (s->bytes < sizeof s->rest) return P5;
-    const uint64_t *v = s->lane;
+    const uint64_t *v = s->acc;
     uint64_t sum = rotate(v[0], 1) + rotate(v[1], 7) + rotate(v[2], 12) + rotate(v[3], 18);
     for (int i = 0; i < 4; i++) sum = (sum ^ mix(0, v[i])) * P1 + P4;
     return sum;
@@ -62,7 +64,7 @@ uint64_t tg_summing_end(const tg_summing *s) {
     uint64_t sum = converge(s) + s->bytes;
     size_t n = s->bytes % sizeof s->rest;
     const uint8_t *at = s->rest;
-    for (; n >= 8; n -= 8, at += 8) sum = rotate(sum ^ mix(0, word(at)), 27) * P1 + P4;
+    for (; n >= 8; n -= 8, at += 8) sum = rotate(sum ^ mix(0, load64(at)), 27) * P1 + P4;
     if (n >= 4) {
         uint32_t v;
         memcpy(&v, at, sizeof v);

@@ -10,10 +10,12 @@ enum { TG_CHECKSUM_DIGITS = 16 };
 
 /* State of a checksum over bytes that arrive in pieces. */
 typedef struct tg_summing {
-    uint64_t lane[4], bytes;
-    uint8_t rest[32]; /* the last bytes % 32 bytes */
+    uint64_t acc[4];  /* accumulators */
+    uint64_t bytes;   /* number of bytes so far */
+    uint8_t rest[32]; /* the last bytes % 32 bytes, which do not fill a stripe yet */
 } tg_summing;
 
+/* Start a checksum, add bytes to it, and return the checksum of all bytes so far. */
 tg_summing tg_summing_begin(void);
 void tg_summing_add(tg_summing *s, const void *data, size_t bytes);
 uint64_t tg_summing_end(const tg_summing *s);

@@ -11,7 +11,7 @@
 
 #include "base/host_memory.h"
 
-/* ---- The system's calls, as slots ---- */
+/* ---- Default slots of tg_file_ops: the system calls ---- */
 
 static int system_open(void *user, const char *path, int flags, int mode) {
     (void)user;
@@ -98,12 +98,14 @@ static int open_retrying(const tg_file_ops *ops, const char *path, int flags) {
 
 /* ---- Reading ---- */
 
+/* Fails unless the path is a regular file. */
 static tg_status refuse_other(tg_ctx *ctx, const char *path, const struct stat *st, const char *expected) {
     if (S_ISREG(st->st_mode)) return TG_OK;
     return tg_fail(ctx, TG_ERR_IO, "'%s' is %s, expected %s", path,
                    S_ISDIR(st->st_mode) ? "a directory" : "a device, pipe or socket", expected);
 }
 
+/* Fails unless the open file is a regular one, and sets its size. */
 static tg_status require_regular(tg_file *f) {
     struct stat st;
     if (fstat(f->fd, &st) != 0) return tg_file_fail(f->ctx, "get the status of", f->path, -1);
@@ -146,6 +148,7 @@ tg_status tg_file_read(tg_file *f, int64_t offset, void *dst, size_t bytes) {
     return TG_OK;
 }
 
+/* Reads the whole open file, and appends a zero. */
 static tg_status load_open(tg_file *f, size_t limit, char **data, size_t *bytes) {
     if ((uint64_t)f->size > limit)
         return tg_fail(f->ctx, TG_ERR_FORMAT, "'%s' has %lld bytes, expected at most %zu", f->path, (long long)f->size,
@@ -235,6 +238,7 @@ static tg_status seal(tg_writer *w) {
     return TG_OK;
 }
 
+/* Gives the complete file its final name, and syncs its directory. */
 static tg_status publish(tg_writer *w) {
     TG_TRY(seal(w));
     if (w->ops.rename(w->ops.user, w->temporary, w->path) != 0)
@@ -277,7 +281,7 @@ tg_status tg_sync_directory(tg_ctx *ctx, const char *path) {
     tg_file_ops ops = tg_file_ops_of(ctx);
     int fd = open_retrying(&ops, path, O_RDONLY | O_DIRECTORY);
     if (fd < 0) return tg_file_fail(ctx, "open the directory", path, -1);
-    /* EINVAL: this file system does not sync directories */
+    /* EINVAL: this file system does not sync directories. */
     tg_status s =
         ops.fsync(ops.user, fd) == 0 || errno == EINVAL ? TG_OK : tg_file_fail(ctx, "sync the directory", path, -1);
     ops.close(ops.user, fd);

@@ -7,7 +7,7 @@
 #include "core/context.h"
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "the file formats are little-endian, and so must the machine be"
+#error "the file formats are little-endian, and this code does not swap bytes for a big-endian machine"
 #endif
 
 /* Size of buffers for copies, in bytes. */
@@ -35,36 +35,39 @@ typedef struct tg_file {
     int64_t size; /* when it was opened */
 } tg_file;
 
+/* Opens a regular file. Any other kind of file fails with TG_ERR_IO. */
 tg_status tg_file_open(tg_file *f, tg_ctx *ctx, const char *path);
 void tg_file_close(tg_file *f);
-/* Reads exactly `bytes` bytes from offset. A file that ends before fails with TG_ERR_IO. */
+/* Reads exactly `bytes` bytes from offset. Fails with TG_ERR_IO if the file ends before that. */
 tg_status tg_file_read(tg_file *f, int64_t offset, void *dst, size_t bytes);
-/* Reads a whole file of at most `limit` bytes and appends a zero. The caller frees it by tg_host_free(ctx, *data,
- * *bytes + 1). */
+/* Reads a whole file of at most `limit` bytes and appends a zero. The caller frees it with tg_host_free(ctx, *data,
+ * *bytes + 1). A larger file fails with TG_ERR_FORMAT. */
 tg_status tg_file_load(tg_ctx *ctx, const char *path, size_t limit, char **data, size_t *bytes);
 
-/* A file that is being written. Commit or abandon ends it; both may be called after any failure and after each
- * other. A zeroed struct has ended. */
+/* A file that is being written under a temporary name. Commit or abandon ends it. Both may be called after any failure
+ * and after each other. A zeroed struct counts as ended. */
 typedef struct tg_writer {
     tg_ctx *ctx;
     tg_file_ops ops;
-    char *path, *temporary;
+    char *path, *temporary; /* final name, and the name until commit */
     int fd;
-    int64_t offset;
+    int64_t offset; /* at which the next tg_writer_put writes */
 } tg_writer;
 
 tg_status tg_writer_open(tg_writer *w, tg_ctx *ctx, const char *path);
 tg_status tg_writer_put(tg_writer *w, const void *data, size_t bytes);
 /* Writes at another offset, without changing where the next tg_writer_put writes. */
 tg_status tg_writer_put_at(tg_writer *w, int64_t offset, const void *data, size_t bytes);
-tg_status tg_writer_commit(tg_writer *w); /* on failure it is abandoned */
-void tg_writer_abandon(tg_writer *w);
+/* Syncs the file to the disk and renames it to its final name. If that fails, abandons it. */
+tg_status tg_writer_commit(tg_writer *w);
+void tg_writer_abandon(tg_writer *w); /* removes the temporary file */
 
-/* Syncs the entries of a directory to the disk: of directory `path`, or (.._of) of the directory that contains path. */
+/* Sync the entries of a directory to the disk: the first those of directory `path`, the second those of the directory
+ * that contains path. */
 tg_status tg_sync_directory(tg_ctx *ctx, const char *path);
 tg_status tg_sync_directory_of(tg_ctx *ctx, const char *path);
 
-/* Returns the step in the name of a checkpoint's directory, or -1 if it is no such name. */
+/* Returns the step in the name of a checkpoint's directory, or -1 if the name is not one of a checkpoint. */
 int64_t tg_checkpoint_step(const char *name);
 
 #endif

@@ -1,5 +1,6 @@
-/* The index of Megatron-LM's indexed datasets. NAME.bin contains the tokens of all documents in sequence; NAME.idx
- * says how wide a token is and where each sequence begins. They are read as one stream in the order of the file. */
+/* The index of Megatron-LM's indexed datasets. NAME.bin contains the tokens of all documents, one after another.
+ * NAME.idx says how wide a token is, and where each sequence begins. The tokens are read as one stream in the order of
+ * NAME.bin. */
 #include <stdio.h>
 
 #include "base/host_memory.h"
@@ -7,13 +8,15 @@
 
 enum { HEADER = 34 }; /* bytes: magic 9, version 8, dtype 1, sequences 8, documents 8 */
 
+/* Returns a little-endian number of 1 to 8 bytes. */
 static uint64_t word(const unsigned char *p, int bytes) {
     uint64_t v = 0;
     for (int i = bytes - 1; i >= 0; i--) v = v << 8 | p[i];
     return v;
 }
 
-/* Returns the bytes of a token: negative if it is signed, 0 if the dtype is no integer type of ids. */
+/* Returns the bytes per token for a dtype code of the index: negative if tokens are signed, 0 if they are floats or the
+ * code is unknown. */
 static int width_of(int code) {
     static const int width[] = {0, 1, -1, -2, -4, -8, 0, 0, 2};
     return code >= 0 && code < TG_LEN(width) ? width[code] : 0;
@@ -34,8 +37,8 @@ static tg_status read_header(tg_tokens *t, tg_file *f, int64_t *sequences) {
     if (!width) return refuse(f, "its tokens are not integers");
     t->is_signed = width < 0;
     t->width = width < 0 ? -width : width;
-    uint64_t n = word(h + 18, 8), documents = word(h + 26, 8), room = (uint64_t)f->size;
-    if (n > room / 12 || documents > room / 8 || HEADER + 12 * n + 8 * documents > room)
+    uint64_t n = word(h + 18, 8), documents = word(h + 26, 8), size = (uint64_t)f->size;
+    if (n > size / 12 || documents > size / 8 || HEADER + 12 * n + 8 * documents > size)
         return refuse(f, "it is shorter than the sequences that it lists");
     *sequences = (int64_t)n;
     return TG_OK;

@@ -1,4 +1,4 @@
-/* Lookup by name in a sorted index. */
+/* Sorted indexes of named items, and lookup by name. */
 #include "io/names.h"
 
 #include <stdlib.h>

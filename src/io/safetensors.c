@@ -5,6 +5,7 @@
 
 /* ---- Open ---- */
 
+/* Reads the length of the header and then the header. */
 static tg_status read_header(tg_safetensors *f) {
     tg_ctx *ctx = f->file.ctx;
     uint64_t n = 0;
@@ -89,7 +90,7 @@ const char *tg_safetensors_metadata(const tg_safetensors *f, const char *key) {
 
 /* ---- Read ---- */
 
-/* A bool in memory is 0 or 1; another byte would compare equal to neither. */
+/* Fails if a byte is neither 0 nor 1. In memory such a bool would equal neither true nor false. */
 static tg_status check_bools(const tg_safetensors *f, const tg_safetensors_entry *e, int64_t offset, const uint8_t *v,
                              size_t n) {
     for (size_t i = 0; i < n; i++)
@@ -144,6 +145,7 @@ static tg_status fill_piece(tg_safetensors *f, const tg_safetensors_entry *e, in
     return s;
 }
 
+/* Reads all of tensor e into dst, piece by piece, and compares the checksum. */
 static tg_status fill(tg_safetensors *f, const tg_safetensors_entry *e, tg_tensor *dst, void *chunk) {
     tg_pieces p;
     tg_pieces_begin(&p, dst);
@@ -204,7 +206,8 @@ static tg_status read_entry(tg_safetensors *f, const tg_safetensors_entry *e, tg
     return s;
 }
 
-/* Returns the entry of the file that has the tensor, and replaces an index in *f by that file. */
+/* Returns e if *f is a file. If *f is an index, replaces it by the file that has the tensor, and returns the entry of
+ * that file. */
 static const tg_safetensors_entry *in_its_file(tg_safetensors **f, const tg_safetensors_entry *e) {
     const tg_safetensors *index = *f;
     if (!index->files) return e;
@@ -212,8 +215,8 @@ static const tg_safetensors_entry *in_its_file(tg_safetensors **f, const tg_safe
     return tg_safetensors_find(*f, e->name);
 }
 
-const tg_safetensors_entry *tg_safetensors_require(tg_safetensors **of, const char *name, const char *who) {
-    const tg_safetensors *f = *of;
+const tg_safetensors_entry *tg_safetensors_require(tg_safetensors **at, const char *name, const char *who) {
+    const tg_safetensors *f = *at;
     const tg_safetensors_entry *e = tg_safetensors_find(f, name);
     if (!name)
         tg_fail(f->file.ctx, TG_ERR_ARGUMENT, "%s: name is NULL", who);
@@ -223,7 +226,7 @@ const tg_safetensors_entry *tg_safetensors_require(tg_safetensors **of, const ch
         tg_fail(f->file.ctx, TG_ERR_UNSUPPORTED, "'%s': tensor '%.128s' is %s, which cannot be read", f->file.path,
                 name, e->dtype_name);
     else
-        return in_its_file(of, e);
+        return in_its_file(at, e);
     return NULL;
 }
 
@@ -233,6 +236,7 @@ tg_status tg_safetensors_expect(tg_safetensors *f, const char *name, const tg_sh
     return e ? check_fit(f, e, shape, dtype, convert) : tg_io_enter(f->file.ctx);
 }
 
+/* Reads a tensor only to compare its checksum, if its file has checksums. */
 static tg_status verify_entry(tg_safetensors *f, const tg_safetensors_entry *e, void *chunk) {
     tg_summing sum = tg_summing_begin();
     e = in_its_file(&f, e);

@@ -21,13 +21,15 @@ struct tg_safetensors {
     char *text;                     /* owns all strings */
     size_t text_bytes;
     const char *sums; /* TG_CHECKSUM_DIGITS per entry, in the order of entries; NULL: the file has no checksums */
-    /* An index has its path in `file`, which is not open, and entries that are copies of those of its files. */
+    /* For an index of several files. `file` then has the index's path and is not open, and the entries are copies of
+     * those of the files. */
     tg_safetensors **files; /* [TG_SAFETENSORS_FILES]; NULL: this is a file */
     int n_files, *file_of;  /* file_of[i]: number of the file that has entry i */
 };
 
-/* Metadata of the library: the concatenated checksums of the tensors, and the checksum of all bytes before the data,
- * computed with its own digits as zeros. There are two, so that no damaged bit can hide that a file has checksums.
+/* Metadata keys of the library. SUMS: the concatenated checksums of the tensors. SUM: the checksum of all bytes before
+ * the data, computed with zeros in place of its own digits. A file must have both or none, so no single damaged bit can
+ * hide that it has checksums.
  * The list of metadata omits them, because copying them to another file would give it wrong checksums. */
 #define TG_SAFETENSORS_SUMS "tapegrad.xxh64"
 #define TG_SAFETENSORS_SUM  "tapegrad.xxh64.header"
@@ -46,25 +48,26 @@ const tg_safetensors_dtype *tg_safetensors_dtype_of(tg_dtype dtype);      /* NUL
  * an error tg_safetensors_close frees what was allocated. */
 tg_status tg_safetensors_parse(tg_safetensors *f, const char *header, size_t n);
 
-/* Checks that the named tensor exists and can be read into one of that shape and dtype, as tg_safetensors_read does. */
+/* Makes the checks of tg_safetensors_read for a destination of this shape and dtype, and reads nothing. */
 tg_status tg_safetensors_expect(tg_safetensors *f, const char *name, const tg_shape *shape, tg_dtype dtype,
                                 bool convert);
 /* Does what tg_safetensors_read does for the library's own state, which is equal on every rank or placed: dst keeps its
  * placement. */
 tg_status tg_safetensors_fill(tg_safetensors *f, const char *name, tg_tensor *dst, bool convert, const void *site);
-/* Reads the tensors first, first + stride, ... only to compare their checksums, if the file has any. A caller that
- * does this before it changes anything will not find damage halfway. */
+/* Reads the tensors first, first + stride, ... only to compare their checksums. Does nothing if the file has none.
+ * Callers verify before they change anything, so that damage is not found halfway. */
 tg_status tg_safetensors_verify(tg_safetensors *f, int first, int stride);
 
 /* ---- safetensors_index.c ---- */
 
-bool tg_safetensors_is_index(const char *path); /* by the end of its name: ".index.json" */
+bool tg_safetensors_is_index(const char *path); /* whether path ends in ".index.json" */
 tg_safetensors *tg_safetensors_open_index(tg_ctx *ctx, const char *path);
 
 /* ---- safetensors_part.c ---- */
 
-/* A part of a whole tensor: `whole` is the shape in the file. index(x, d, at, i, &run) returns the index in the whole
- * tensor of index i of dim d of the part x, and in run the number of indices from i on that are adjacent there. */
+/* A part of a whole tensor, whose shape in the file is `whole`. index(x, d, at, i, &run) maps index i of dim d of the
+ * part x to an index of the whole tensor. It sets run to the number of indices from i on that are adjacent there. `at`
+ * has this rank's positions on the axes, and is passed to index. */
 typedef struct tg_safetensors_part {
     tg_shape whole;
     int64_t (*index)(const tg_tensor *x, int d, const int *at, int64_t local, int64_t *run);
@@ -76,32 +79,32 @@ typedef struct tg_safetensors_part {
 tg_status tg_safetensors_fill_part(tg_safetensors *f, const char *name, tg_tensor *dst, const tg_safetensors_part *part,
                                    bool convert, const char *who, const void *site);
 
-/* ---- What other files use of safetensors.c ---- */
+/* ---- Parts of safetensors.c that other files use ---- */
 
-tg_safetensors *tg_safetensors_open_file(tg_ctx *ctx, const char *path); /* as tg_safetensors_open; no index */
-/* Returns the readable entry of that name, or NULL after recording an error. Replaces an index in *f by the file that
- * has the tensor. */
+tg_safetensors *tg_safetensors_open_file(tg_ctx *ctx, const char *path); /* as tg_safetensors_open, but not an index */
+/* Returns the entry of that name. If there is none, or its dtype cannot be read, records an error and returns NULL. If
+ * *f is an index, replaces it by the file that has the tensor. */
 const tg_safetensors_entry *tg_safetensors_require(tg_safetensors **f, const char *name, const char *who);
 /* Checks that the tensor of the file has shape `whole`, and that its dtype and dst's strides allow reading into dst. */
 tg_status tg_safetensors_check_destination(tg_safetensors *f, const tg_safetensors_entry *e, const tg_tensor *dst,
                                            const tg_shape *whole, bool convert, const char *who);
-/* Reads bytes of tensor e, from an offset of the file, into host memory, and adds them to the checksum. Refuses a bool
- * that is neither 0 nor 1. */
+/* Reads bytes of tensor e from an offset of the file into host memory, and adds them to the checksum. A bool that is
+ * neither 0 nor 1 fails with TG_ERR_DATA. */
 tg_status tg_safetensors_read_bytes(tg_safetensors *f, const tg_safetensors_entry *e, int64_t offset, void *to,
                                     size_t bytes, tg_summing *sum);
 /* Compares the checksum of all bytes of tensor e with the file's, if the file has checksums. */
 tg_status tg_safetensors_check_sum(const tg_safetensors *f, const tg_safetensors_entry *e, const tg_summing *sum);
 
 /* Writer of a file whose tensors arrive one at a time. tg_safetensors_begin needs only their names, dtypes and
- * shapes. tg_safetensors_put then writes each in this order, and tg_safetensors_commit writes the header with the
- * checksums. Commit or abandon ends the writer; both may be called after any failure and after each other. A zeroed
- * struct has ended. */
+ * shapes. tg_safetensors_put then writes one tensor per call, in this order, and tg_safetensors_commit writes the
+ * header with the checksums. Commit or abandon ends the writer. Both may be called after any failure and after each
+ * other. A zeroed struct counts as ended. */
 typedef struct tg_safetensors_writer {
     tg_ctx *ctx;
     tg_writer file;
     char *header;            /* everything before the data */
-    size_t bytes, sums, sum; /* length of the header, and offsets of the digits in it */
-    int count, next;
+    size_t bytes, sums, sum; /* length of the header, and offsets in it of the digits of both checksum keys */
+    int count, next;         /* number of tensors, and of those that were written */
 } tg_safetensors_writer;
 
 tg_status tg_safetensors_begin(tg_safetensors_writer *w, tg_ctx *ctx, const char *path, const tg_named_tensor *tensors,

@@ -1,7 +1,8 @@
 /* Parser of the header of a safetensors file.
  *
  * It does not use the JSON library, for three reasons. The grammar has just three levels. A general JSON tree needs
- * up to a hundred bytes for each byte of a malicious header; this parser needs a few. And its errors name the byte. */
+ * up to a hundred bytes for each byte of a malicious header; this parser needs a few. And the parser's errors say at
+ * which byte they are. */
 #include "base/host_memory.h"
 #include "base/text.h"
 #include "io/safetensors.h"
@@ -64,7 +65,8 @@ typedef struct reader {
     size_t sum_at;          /* offset of the digits of `sum` in the header */
 } reader;
 
-/* Records an error with its place: the tensor, and the offset in the file of the header's byte `at`. */
+/* Records an error at byte `at` of the header. The message has the byte's offset in the file, and the tensor if one is
+ * being read. */
 static tg_status refuse(const reader *r, size_t at, const char *format, ...) TG_PRINTF(3, 4);
 static tg_status refuse(const reader *r, size_t at, const char *format, ...) {
     char what[256];
@@ -83,6 +85,7 @@ static int peek(reader *r) {
     return r->at < r->n ? (unsigned char)r->text[r->at] : -1;
 }
 
+/* Records that `what` was expected where another byte, or the end, was found. */
 static tg_status expected(reader *r, const char *what) {
     int c = peek(r);
     if (c < 0) return refuse(r, r->at, "expected %s, found the end of the header", what);
@@ -90,12 +93,14 @@ static tg_status expected(reader *r, const char *what) {
     return refuse(r, r->at, "expected %s, found '%c'", what, c);
 }
 
+/* Consumes the next byte if it is c. Returns whether it was. */
 static bool accept(reader *r, char c) {
     if (peek(r) != c) return false;
     r->at++;
     return true;
 }
 
+/* Consumes the next byte, which must be c. */
 static tg_status take(reader *r, char c) {
     char what[] = {'\'', c, '\'', 0};
     return accept(r, c) ? TG_OK : expected(r, what);
@@ -138,6 +143,7 @@ static void put_utf8(char **out, int32_t c) {
     *out += length;
 }
 
+/* Decodes the escape whose backslash was consumed. */
 static tg_status escape(reader *r, char **out) {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
     size_t start = r->at - 1;
@@ -182,6 +188,7 @@ static tg_status integer(reader *r, int64_t *out) {
 
 /* ---- Rules of the grammar ---- */
 
+/* Reads a list of at most `most` integers. */
 static tg_status list(reader *r, const char *what, int most, int64_t *v, int *n) {
     size_t start = r->at;
     *n = 0;
@@ -194,6 +201,7 @@ static tg_status list(reader *r, const char *what, int most, int64_t *v, int *n)
     return accept(r, ']') ? TG_OK : expected(r, "',' or ']'");
 }
 
+/* Reads an object, and calls `member` after each key, whose offset in the header is `at`, to read the value. */
 static tg_status object(reader *r, tg_status (*member)(reader *r, const char *key, size_t at)) {
     TG_TRY(take(r, '{'));
     if (accept(r, '}')) return TG_OK;
@@ -266,16 +274,16 @@ static bool entry_bytes(const reader *r, int64_t *bytes) {
  * start. */
 static tg_status check_entry(reader *r, size_t at) {
     tg_safetensors_entry *e = &r->entry;
-    int64_t bytes, begin = TG_SAFETENSORS_PREFIX + (int64_t)r->n, room = r->f->file.size - begin;
+    int64_t bytes, begin = TG_SAFETENSORS_PREFIX + (int64_t)r->n, size = r->f->file.size - begin;
     if (!r->dtype || !r->has_shape || !r->has_offsets)
         return refuse(r, at, "%s is missing", !r->dtype ? "dtype" : !r->has_shape ? "shape" : "data_offsets");
     if (!entry_bytes(r, &bytes))
         return refuse(r, at, "the size of its shape overflows, or is not a whole number of bytes");
     if (e->begin > e->end)
         return refuse(r, at, "data_offsets [%lld, %lld] run backwards", (long long)e->begin, (long long)e->end);
-    if (e->end > room)
+    if (e->end > size)
         return refuse(r, at, "data_offsets [%lld, %lld] pass the end of the file, which holds %lld bytes of data",
-                      (long long)e->begin, (long long)e->end, (long long)room);
+                      (long long)e->begin, (long long)e->end, (long long)size);
     if (e->end - e->begin != bytes)
         return refuse(r, at, "data_offsets [%lld, %lld] hold %lld bytes, expected %lld for its shape and dtype",
                       (long long)e->begin, (long long)e->end, (long long)(e->end - e->begin), (long long)bytes);
@@ -284,6 +292,7 @@ static tg_status check_entry(reader *r, size_t at) {
     return TG_OK;
 }
 
+/* Reads one string of the metadata. The library's own two keys are kept apart from the list. */
 static tg_status metadata_member(reader *r, const char *key, size_t at) {
     const char *value, **own = NULL;
     if (strcmp(key, TG_SAFETENSORS_SUMS) == 0) own = &r->sums;
@@ -341,8 +350,8 @@ static tg_status allocate(tg_safetensors *f, const reader *r) {
     return tg_io_enter(ctx);
 }
 
-/* Orders entries by their bytes. Empty tensors at the same offset keep the header's order, which is that of their
- * names in the text. */
+/* Orders entries by their offsets. Empty tensors at the same offset keep the header's order: that of the addresses of
+ * their names, which were decoded in this order. */
 static int compare_entries(const void *a, const void *b) {
     const tg_safetensors_entry *x = a, *y = b;
     if (x->begin != y->begin) return x->begin < y->begin ? -1 : 1;
@@ -350,6 +359,7 @@ static int compare_entries(const void *a, const void *b) {
     return x->name < y->name ? -1 : 1;
 }
 
+/* Fails unless the tensors cover the data without holes, without overlap and to the end of the file. */
 static tg_status check_layout(const tg_safetensors *f, int64_t data) {
     tg_ctx *ctx = f->file.ctx;
     int64_t at = data;
@@ -400,6 +410,7 @@ static tg_status check_sums(const reader *r) {
     return TG_OK;
 }
 
+/* Sorts the lists of names. Fails if a name or key is repeated. */
 static tg_status index_names(tg_safetensors *f) {
     const char *twice = tg_index_names(f->entries, f->count, sizeof *f->entries, f->by_name);
     const char *key = tg_index_names(f->metadata, f->n_metadata, sizeof *f->metadata, f->by_key);

@@ -1,5 +1,5 @@
 /* Index of a model in several safetensors files: a JSON object whose member "weight_map" says which file has each
- * tensor. It opens every file, and lists their tensors as if they were in one. */
+ * tensor. Opening an index opens every file, and lists their tensors as if they were in one file. */
 #include "io/json.h"
 #include "io/safetensors.h"
 
@@ -17,10 +17,10 @@ static int directory_length(const tg_safetensors *f) {
 
 static const char *name_of_file(const tg_safetensors *f, int i) { return f->files[i]->file.path + directory_length(f); }
 
-/* Opens the file of that name, unless it is open. */
+/* Opens the file of that name, unless it is open already. */
 static tg_status need_file(tg_safetensors *f, const char *name) {
     tg_ctx *ctx = f->file.ctx;
-    for (int i = f->n_files - 1; i >= 0; i--) /* adjacent tensors are mostly in one file */
+    for (int i = f->n_files - 1; i >= 0; i--) /* last first: adjacent tensors are mostly in the same file */
         if (strcmp(name_of_file(f, i), name) == 0) return TG_OK;
     if (!*name || strchr(name, '/'))
         return tg_fail(ctx, TG_ERR_FORMAT, "'%s': weight_map has the file '%.128s', expected a name without a slash",
@@ -37,6 +37,7 @@ static tg_status need_file(tg_safetensors *f, const char *name) {
     return TG_OK;
 }
 
+/* Opens every file that the map names. */
 static tg_status open_files(tg_safetensors *f, const tg_json *map) {
     const char *name, *file;
     json_t *value;
@@ -49,7 +50,8 @@ static tg_status open_files(tg_safetensors *f, const tg_json *map) {
     return TG_OK;
 }
 
-/* Returns the number of entries that the map has of file i, and copies them to the list from `at` on. */
+/* Copies the entries of file i that the map assigns to this file to f->entries, from index `at` on. Returns their
+ * number. */
 static int list_file(tg_safetensors *f, const tg_json *map, int i, int at) {
     const tg_safetensors *file = f->files[i];
     int n = 0;
@@ -62,7 +64,7 @@ static int list_file(tg_safetensors *f, const tg_json *map, int i, int at) {
     return n;
 }
 
-/* Records which tensor of the map its file does not have. */
+/* Fails for the first tensor of the map that is not in its file. */
 static tg_status report_absent(const tg_safetensors *f, const tg_json *map) {
     const char *name, *file;
     json_t *value;
@@ -77,6 +79,7 @@ static tg_status report_absent(const tg_safetensors *f, const tg_json *map) {
     return TG_OK;
 }
 
+/* Fills the lists of all tensors of the map. Fails if a tensor is not in its file. */
 static tg_status list_tensors(tg_safetensors *f, const tg_json *map) {
     tg_ctx *ctx = f->file.ctx;
     int at = 0;

@@ -11,13 +11,14 @@ typedef struct part_reader {
     const tg_safetensors_part *part;
     int split;        /* the last dim of which x has a part, or -1: x is the whole tensor */
     int64_t stride;   /* bytes in the file of one index of that dim */
-    tg_tensor *stage; /* what was read: x's shape, row-major, in the dtype of the file */
-    char *buffer;     /* host memory; NULL: the host reads into the stage itself */
-    size_t at, held;  /* bytes of the stage that are complete, and bytes after them that were read since */
+    tg_tensor *stage; /* the bytes read so far: x's shape, row-major, in the dtype of the file */
+    char *buffer;     /* host memory; NULL: the stage is host memory, and files are read into it directly */
+    size_t at;        /* number of bytes of the stage that are complete */
+    size_t held;      /* number of bytes read after them, in the buffer or, without one, in the stage */
     tg_summing sum;
 } part_reader;
 
-/* Completes the bytes that are held. */
+/* Copies the held bytes from the buffer, if there is one, to the stage, and counts them as complete. */
 static tg_status flush(part_reader *r) {
     tg_ctx *ctx = r->f->file.ctx;
     char *to = (char *)tg_data(r->stage) + r->at;
@@ -30,7 +31,7 @@ static tg_status flush(part_reader *r) {
 /* Reads bytes that are adjacent in the file, and appends them to the stage. */
 static tg_status read_run(part_reader *r, int64_t offset, int64_t bytes) {
     while (bytes > 0) {
-        int64_t room = (int64_t)(TG_IO_CHUNK - r->held), n = bytes < room ? bytes : room;
+        int64_t most = (int64_t)(TG_IO_CHUNK - r->held), n = bytes < most ? bytes : most;
         char *to = r->buffer ? r->buffer : (char *)tg_data(r->stage) + r->at;
         TG_TRY(tg_safetensors_read_bytes(r->f, r->e, offset, to + r->held, (size_t)n, &r->sum));
         r->held += (size_t)n;
@@ -41,7 +42,8 @@ static tg_status read_run(part_reader *r, int64_t offset, int64_t bytes) {
     return TG_OK;
 }
 
-/* Reads all indices of dim d within one index of the dims before it, which has number `outer` in the whole tensor. */
+/* Reads all indices of dim d for one index of the dims before it. `outer` is the number of that index in row-major
+ * order in the whole tensor. */
 static tg_status read_dim(part_reader *r, int d, int64_t outer) {
     for (int64_t i = 0, run; i < r->x->shape[d]; i += run) {
         int64_t first = outer * r->part->whole.dim[d] + r->part->index(r->x, d, r->part->at, i, &run);
@@ -51,6 +53,7 @@ static tg_status read_dim(part_reader *r, int d, int64_t outer) {
     return TG_OK;
 }
 
+/* Reads the part into the stage. Compares the checksum if the part is the whole tensor. */
 static tg_status read_runs(part_reader *r) {
     const int64_t *whole = r->part->whole.dim;
     r->stride = (int64_t)tg_dtype_size(r->e->dtype);

@@ -1,5 +1,5 @@
-/* Writing of safetensors files. The header is formatted twice, first to learn its length. The data are written
- * first, in pieces; then the header is written before them, with the checksums. */
+/* Writing of safetensors files. The header is formatted twice, first to learn its length. Space for it is left at the
+ * start of the file. The data are written after that space, in pieces, and at last the header with the checksums. */
 #include "base/host_memory.h"
 #include "base/text.h"
 #include "io/safetensors.h"
@@ -17,6 +17,7 @@ typedef struct job {
 
 /* ---- Checks ---- */
 
+/* Fails unless s is a UTF-8 string. `what` and i name it in the message. */
 static tg_status check_string(const job *j, const char *s, const char *what, int i) {
     if (!s) return tg_fail(j->ctx, TG_ERR_ARGUMENT, "tg_safetensors_save: %s %d is NULL", what, i);
     size_t n = strlen(s), bad = tg_utf8_check(s, n);
@@ -75,6 +76,7 @@ static tg_status check(const job *j) {
 
 /* ---- Header ---- */
 
+/* The header while it is formatted: n bytes of buf, of which `at` are used. buf NULL: only counts. */
 typedef struct text {
     char *buf;
     size_t n, at;
@@ -116,6 +118,7 @@ static void put_metadata(text *t, const job *j) {
     tg_text(t->buf, t->n, &t->at, "}%s", j->n_tensors > 0 ? "," : "");
 }
 
+/* Writes the description of a tensor whose data begin at offset `begin`. Returns the offset at which they end. */
 static int64_t put_tensor(text *t, const tg_named_tensor *named, int64_t begin) {
     const tg_tensor *x = named->tensor;
     int64_t end = begin + x->numel * (int64_t)tg_dtype_size(x->dtype);
@@ -162,6 +165,7 @@ static tg_status make_header(const job *j, tg_safetensors_writer *w) {
 
 /* ---- Data ---- */
 
+/* Writes the contiguous tensor x. chunk is a host buffer, needed if the host cannot read x's memory. */
 static tg_status put_rows(tg_writer *w, tg_tensor *x, void *chunk, tg_summing *sum) {
     tg_ctx *ctx = w->ctx;
     size_t bytes = (size_t)x->numel * tg_dtype_size(x->dtype);
@@ -171,6 +175,7 @@ static tg_status put_rows(tg_writer *w, tg_tensor *x, void *chunk, tg_summing *s
     return tg_writer_put(w, from, bytes);
 }
 
+/* Writes a piece. If it is not contiguous, it is copied to a contiguous temporary tensor first. */
 static tg_status put_piece(tg_writer *w, tg_tensor *x, void *chunk, tg_summing *sum) {
     if (x->flags & TG_F_CONTIGUOUS) return put_rows(w, x, chunk, sum);
     tg_tensor *stage = tg_temp_empty(w->ctx, x->dtype, x->ndim, x->shape, TG_MEM_TEMPORARY);
@@ -183,6 +188,7 @@ static tg_status put_piece(tg_writer *w, tg_tensor *x, void *chunk, tg_summing *
     return s;
 }
 
+/* Writes all pieces of the next tensor, and puts its checksum into the header. */
 static tg_status put_data(tg_safetensors_writer *w, tg_tensor *tensor, void *chunk) {
     tg_pieces p;
     tg_pieces_begin(&p, tensor);
@@ -227,6 +233,7 @@ tg_status tg_safetensors_begin(tg_safetensors_writer *w, tg_ctx *ctx, const char
     return begin(w, &j);
 }
 
+/* Completes the header's checksum and writes the header. */
 static tg_status seal(tg_safetensors_writer *w) {
     tg_ctx *ctx = w->ctx;
     if (w->next != w->count)

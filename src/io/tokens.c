@@ -4,7 +4,7 @@
 #include "base/host_memory.h"
 
 static const char *const format_names[] = {"text", "u16", "u32", "megatron"};
-static const int format_widths[] = {1, 2, 4, 0}; /* bytes of a token; 0: the index says it */
+static const int format_widths[] = {1, 2, 4, 0}; /* bytes per token; 0: the index says how many */
 
 /* Returns token i of packed tokens at any alignment. */
 static inline int64_t unpack(const tg_tokens *t, const char *packed, int64_t i) {
@@ -21,6 +21,7 @@ static inline int64_t unpack(const tg_tokens *t, const char *packed, int64_t i) 
     return (int64_t)((v ^ sign) - sign);
 }
 
+/* Fails because the id of token `index` is not in the vocabulary. */
 static tg_status refuse_id(const tg_tokens *t, int64_t id, int64_t index) {
     return tg_fail(t->file.ctx, TG_ERR_DATA,
                    "'%s': token %lld at offset %lld is %lld, expected %sless than %lld (the vocabulary)", t->file.path,
@@ -36,6 +37,7 @@ static tg_status validate_chunk(const tg_tokens *t, const char *packed, int64_t 
     return TG_OK;
 }
 
+/* Reads the whole stream once, and fails if an id is not in the vocabulary. */
 static tg_status validate_ids(tg_tokens *t) {
     if (!t->is_signed && t->vocab > (int64_t)UINT32_MAX >> (32 - 8 * t->width))
         return TG_OK; /* no id of this width is too large */
@@ -52,8 +54,8 @@ static tg_status validate_ids(tg_tokens *t) {
     return s;
 }
 
-/* Fails for a file of size 0. If such a file has bytes nevertheless, it is generated when it is read, like those of
- * /proc. */
+/* Fails for a file of size 0. If such a file has bytes nevertheless, it is generated when it is read, like the files of
+ * /proc, and the message says so. */
 static tg_status refuse_empty(const tg_tokens *t, tg_token_format format) {
     char byte;
     if (t->file.ops.pread(t->file.ops.user, t->file.fd, &byte, 1, 0) > 0)
@@ -64,6 +66,7 @@ static tg_status refuse_empty(const tg_tokens *t, tg_token_format format) {
     return tg_fail(t->file.ctx, TG_ERR_DATA, "'%s' is empty, expected tokens (%s)", t->file.path, format_names[format]);
 }
 
+/* Opens the file, checks its size, and checks every token. */
 static tg_status open_stream(tg_tokens *t, tg_ctx *ctx, const char *path, tg_token_format format, int64_t vocab) {
     int64_t expected = -1;
     if (format == TG_TOKENS_MEGATRON) {
@@ -119,10 +122,13 @@ int64_t tg_tokens_count(const tg_tokens *t) {
 tg_status tg_tokens_read(tg_tokens *t, int64_t first, int64_t n, int64_t *out) {
     if (!t) return TG_ERR_ARGUMENT;
     TG_TRY(tg_io_enter(t->file.ctx));
-    if (first < 0 || n < 0 || first > t->count || n > t->count - first || (!out && n > 0))
+    if (first < 0 || n < 0 || first > t->count || n > t->count - first)
         return tg_fail(t->file.ctx, TG_ERR_ARGUMENT,
-                       "tg_tokens_read: %lld tokens from token %lld on%s were asked for, but '%s' has %lld",
-                       (long long)n, (long long)first, out ? "" : " into NULL", t->file.path, (long long)t->count);
+                       "tg_tokens_read: %lld tokens from token %lld on were asked for, but '%s' has %lld", (long long)n,
+                       (long long)first, t->file.path, (long long)t->count);
+    if (!out && n > 0)
+        return tg_fail(t->file.ctx, TG_ERR_ARGUMENT, "tg_tokens_read: out is NULL, expected an array of %lld tokens",
+                       (long long)n);
     /* The packed tokens are read into the end of out and widened from the start. Token i is unpacked before out[i]
      * is written, so no packed token is overwritten before it is read. */
     size_t bytes = (size_t)(n * t->width);

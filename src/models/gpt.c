@@ -9,8 +9,8 @@
 #include "models/gpt.h"
 #include "comm/comm.h"
 
-/* One layer as a function of tensors, for recomputation and scopes. The layer is found by its name, because its
- * owner may free it. */
+/* One layer as a function of tensors, for recomputation and scopes. The layer is looked up by its name at each call,
+ * because the caller may free or replace it. */
 typedef struct layer_fn {
     tg_module *gpt;
     char name[24];
@@ -19,7 +19,7 @@ typedef struct layer_fn {
 typedef struct gpt_state {
     tg_ctx *ctx;
     tg_gpt_config c;
-    size_t bytes;
+    size_t bytes; /* size of this struct with layer[] */
     layer_fn layer[];
 } gpt_state;
 
@@ -38,6 +38,7 @@ static const tg_module_ops list_ops = {.size = sizeof(tg_module_ops), .kind = "l
 
 /* ---- Config ---- */
 
+/* Fails unless v is 1 to 2^40 - 1. */
 static tg_status positive(tg_ctx *ctx, const char *who, const char *name, int64_t v) {
     const int64_t most = ((int64_t)1 << 40) - 1;
     if (v > 0 && v <= most) return TG_OK;
@@ -45,6 +46,7 @@ static tg_status positive(tg_ctx *ctx, const char *who, const char *name, int64_
                    (long long)most);
 }
 
+/* Checks the options of recomputation and parallelism, and that tensor parallelism divides the model. */
 static tg_status check_parallel(tg_ctx *ctx, const tg_gpt_config *c, const char *who) {
     int tp = tg_gpt_tp(c);
     if ((unsigned)c->recompute > TG_GPT_DISTRIBUTED)
@@ -83,7 +85,7 @@ int64_t tg_gpt_rows(const tg_gpt_config *c) {
     return tg_gpt_tp(c) == 1 ? c->vocab : (c->vocab + unit - 1) / unit * unit;
 }
 
-/* Refuses what is set although the architecture does not use it. */
+/* Fails if an option is set that the architecture does not use. */
 static tg_status check_unused(tg_ctx *ctx, const tg_gpt_config *c, const char *who) {
     bool gpt2 = c->arch == TG_GPT2;
     if (gpt2 ? c->tied : c->untied)
@@ -99,51 +101,70 @@ static tg_status check_unused(tg_ctx *ctx, const tg_gpt_config *c, const char *w
     return TG_OK;
 }
 
-tg_status tg_gpt_complete(tg_ctx *ctx, tg_gpt_config *c, const char *who) {
+/* Checks what must be given before defaults can be filled in. */
+static tg_status check_given(tg_ctx *ctx, const tg_gpt_config *c, const char *who) {
     TG_TRY(positive(ctx, who, "vocab", c->vocab));
     TG_TRY(positive(ctx, who, "layers", c->layers));
     TG_TRY(positive(ctx, who, "heads", c->heads));
     TG_TRY(positive(ctx, who, "hidden", c->hidden));
     TG_TRY(positive(ctx, who, "positions", c->positions));
-    bool gpt2 = c->arch == TG_GPT2;
-    if (!gpt2 && c->arch != TG_LLAMA)
+    if (c->arch != TG_GPT2 && c->arch != TG_LLAMA)
         return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: arch is %d, expected TG_GPT2 or TG_LLAMA", who, (int)c->arch);
     TG_TRY(check_unused(ctx, c, who));
     if (!c->head_dim && c->hidden % c->heads)
         return tg_fail(ctx, TG_ERR_ARGUMENT,
                        "%s: hidden is %lld, which is not a multiple of heads = %lld; set head_dim", who,
                        (long long)c->hidden, (long long)c->heads);
+    return TG_OK;
+}
+
+static void fill_defaults(tg_gpt_config *c) {
+    bool gpt2 = c->arch == TG_GPT2;
     if (!c->head_dim) c->head_dim = c->hidden / c->heads;
     if (!c->kv_heads) c->kv_heads = c->heads;
     if (!c->ffn) c->ffn = gpt2 ? 4 * c->hidden : (8 * c->hidden / 3 + 63) / 64 * 64;
     if (c->norm_eps == 0) c->norm_eps = gpt2 ? 1e-5 : 1e-6;
     if (c->rope_base == 0 && !gpt2) c->rope_base = 10000;
     if (c->init_std == 0) c->init_std = 0.02;
-    TG_TRY(positive(ctx, who, "head_dim", c->head_dim));
-    TG_TRY(positive(ctx, who, "ffn", c->ffn));
+}
+
+static tg_status check_heads(tg_ctx *ctx, const tg_gpt_config *c, const char *who) {
     if (c->head_dim >= ((int64_t)1 << 40) / c->heads)
         return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: heads is %lld and head_dim %lld, expected a product below 2^40", who,
                        (long long)c->heads, (long long)c->head_dim);
     if (c->kv_heads < 0 || c->heads % c->kv_heads)
         return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: kv_heads is %lld, expected a divisor of heads = %lld", who,
                        (long long)c->kv_heads, (long long)c->heads);
-    if (gpt2 && (c->kv_heads != c->heads || c->head_dim * c->heads != c->hidden))
+    if (c->arch == TG_GPT2 && (c->kv_heads != c->heads || c->head_dim * c->heads != c->hidden))
         return tg_fail(
             ctx, TG_ERR_ARGUMENT,
             "%s: kv_heads is %lld and head_dim %lld; GPT-2 needs %lld, its heads, and hidden / heads: leave both 0",
             who, (long long)c->kv_heads, (long long)c->head_dim, (long long)c->heads);
+    return TG_OK;
+}
+
+static tg_status check_numbers(tg_ctx *ctx, const tg_gpt_config *c, const char *who) {
+    if (c->dropout >= 0 && c->dropout < 1 && c->norm_eps > 0 && c->init_std > 0 &&
+        (c->arch == TG_GPT2 || c->rope_base > 0) && isfinite(c->norm_eps + c->init_std + c->rope_base))
+        return TG_OK;
+    return tg_fail(ctx, TG_ERR_ARGUMENT,
+                   "%s: dropout %g, norm_eps %g, init_std %g, rope_base %g; expected dropout in [0, 1), the others "
+                   "positive and finite",
+                   who, c->dropout, c->norm_eps, c->init_std, c->rope_base);
+}
+
+tg_status tg_gpt_complete(tg_ctx *ctx, tg_gpt_config *c, const char *who) {
+    TG_TRY(check_given(ctx, c, who));
+    fill_defaults(c);
+    TG_TRY(positive(ctx, who, "head_dim", c->head_dim));
+    TG_TRY(positive(ctx, who, "ffn", c->ffn));
+    TG_TRY(check_heads(ctx, c, who));
     TG_TRY(check_parallel(ctx, c, who));
-    if (!gpt2 && c->head_dim % 2)
+    if (c->arch == TG_LLAMA && c->head_dim % 2)
         return tg_fail(ctx, TG_ERR_ARGUMENT,
                        "%s: head_dim is %lld, expected an even number, because rotary positions use pairs", who,
                        (long long)c->head_dim);
-    if (!(c->dropout >= 0 && c->dropout < 1) || !(c->norm_eps > 0) || !(c->init_std > 0) ||
-        !(gpt2 || c->rope_base > 0) || !isfinite(c->norm_eps + c->init_std + c->rope_base))
-        return tg_fail(ctx, TG_ERR_ARGUMENT,
-                       "%s: dropout %g, norm_eps %g, init_std %g, rope_base %g; expected dropout in [0, 1), the others "
-                       "positive and finite",
-                       who, c->dropout, c->norm_eps, c->init_std, c->rope_base);
-    return TG_OK;
+    return check_numbers(ctx, c, who);
 }
 
 const tg_gpt_config *tg_gpt_config_of(const tg_module *gpt) {
@@ -152,6 +173,7 @@ const tg_gpt_config *tg_gpt_config_of(const tg_module *gpt) {
 
 /* ---- Creation ---- */
 
+/* Creates the list of transformer layers, named "0", "1" and so on. */
 static tg_module *layer_list(tg_module *gpt) {
     gpt_state *s = state_of(gpt);
     tg_module *list = tg_module_new(s->ctx, &list_ops, NULL);
@@ -188,6 +210,7 @@ static void fill_llama(tg_module *gpt, tg_module *body) {
 
 static bool is_tied(const tg_gpt_config *c) { return c->arch == TG_GPT2 ? !c->untied : c->tied; }
 
+/* Creates a GPT without children from the completed config; NULL on error. */
 static tg_module *empty_gpt(tg_ctx *ctx, const tg_gpt_config *given) {
     tg_gpt_config c;
     if (!tg_ok(ctx)) return NULL;
@@ -205,6 +228,8 @@ static tg_module *empty_gpt(tg_ctx *ctx, const tg_gpt_config *given) {
     return tg_module_new(ctx, &gpt_ops, s);
 }
 
+/* Creates the output matrix of an untied model. With tensor parallelism it is stored like an embedding: each rank holds
+ * its rows of the padded vocabulary. */
 static tg_module *output_matrix(tg_ctx *ctx, const tg_gpt_config *c) {
     if (tg_gpt_tp(c) == 1) return tg_nn_linear(ctx, c->hidden, c->vocab, false, c->init_std);
     return tg_nn_padded_embedding(c->parallel, c->vocab, tg_gpt_rows(c), c->hidden, c->init_std, NULL);
@@ -225,6 +250,7 @@ tg_module *tg_gpt_new(tg_ctx *ctx, const tg_gpt_config *given) {
 
 /* ---- Forward ---- */
 
+/* Returns the child that has everything but the output matrix. */
 static tg_module *body_of(const tg_module *gpt) {
     return tg_module_part(gpt, state_of(gpt)->c.arch == TG_GPT2 ? "transformer" : "model");
 }
@@ -235,9 +261,9 @@ static tg_module *layers_of(const tg_module *gpt) {
 
 tg_tensor *tg_gpt_head(const tg_module *gpt) {
     const tg_gpt_config *c = &state_of(gpt)->c;
-    const char *words = c->arch == TG_GPT2 ? "wte" : "embed_tokens";
-    tg_tensor *w =
-        is_tied(c) ? tg_module_own_at(body_of(gpt), words, "weight") : tg_module_own_at(gpt, "lm_head", "weight");
+    const char *embedding = c->arch == TG_GPT2 ? "wte" : "embed_tokens";
+    tg_tensor *w = is_tied(c) ? tg_module_own_at(body_of(gpt), embedding, "weight")
+                                : tg_module_own_at(gpt, "lm_head", "weight");
     if (!w)
         tg_fail(gpt->ctx, TG_ERR_STATE,
                 "gpt: the output matrix is missing, because the module that had it was replaced or freed");
@@ -261,6 +287,7 @@ static tg_tensor *positions(tg_module *gpt, tg_tape *t, int64_t offset, int64_t 
     return tg_unsqueeze(t, p, 1);
 }
 
+/* Returns the embeddings of ids [b, n], with those of their positions for GPT-2: [n, b, h]. */
 static tg_tensor *embed(tg_module *gpt, tg_tape *t, tg_tensor *ids, int64_t offset) {
     const tg_gpt_config *c = &state_of(gpt)->c;
     tg_tensor *x = tg_gpt_tp(c) == 1 ? tg_transpose(t, ids, 0, 1) : ids;
@@ -277,6 +304,7 @@ static tg_status layer_call(void *state, tg_tape *t, tg_tensor *const *in, int n
     return t->ctx->run.status;
 }
 
+/* Runs layer i in a scope of its name, with the cache or with recomputation where asked. */
 static tg_tensor *run_layer(gpt_state *s, int64_t i, tg_tape *t, tg_tensor *x, const tg_past *past) {
     layer_fn *f = &s->layer[i];
     if (tg_scope_open(t, f->name) != TG_OK) return tg_scope_close(t, NULL, 0), tg_inert(s->ctx);
@@ -322,6 +350,7 @@ tg_tensor *tg_gpt_trunk(tg_module *gpt, tg_tape *t, tg_tensor *ids, tg_gpt_cache
     return tg_module_run(body_of(gpt), s->c.arch == TG_GPT2 ? "ln_f" : "norm", t, x);
 }
 
+/* Makes the checks with which every public function begins. */
 static tg_status enter(const tg_module *gpt, const tg_tape *t, const char *who) {
     if (!gpt) return TG_ERR_ARGUMENT;
     if (gpt->ctx->run.status != TG_OK) return gpt->ctx->run.status;
@@ -333,16 +362,16 @@ static tg_status enter(const tg_module *gpt, const tg_tape *t, const char *who) 
     return t ? TG_OK : tg_fail(gpt->ctx, TG_ERR_ARGUMENT, "%s: the tape is NULL", who);
 }
 
-/* Returns the input of the output matrix's product: the output of the last norm, gathered or copied if the product
- * is sharded. */
+/* Returns the input of the product with the output matrix: the trunk's output, gathered or copied if the matrix is
+ * sharded. */
 static tg_tensor *head_input(const tg_gpt_config *c, tg_tape *t, tg_tensor *x) {
     if (tg_gpt_tp(c) == 1) return x;
     return tg_is_sequence_parallel(c->parallel) ? tg_gather_from_sp(t, x, tg_gpt_tp_comm(c), NULL)
                                        : tg_copy_to_tp(t, x, tg_gpt_tp_comm(c));
 }
 
-/* Returns whether lm_head is a module of the caller's. It is then called, and returns logits [.., vocab], either
- * whole or, over tp ranks, as shards of the last dim. */
+/* Returns whether the caller has replaced lm_head by a module of another kind. That module is then called. It returns
+ * logits [.., vocab], whole or, over tp ranks, as shards of the last dim. */
 static bool head_is_given(const tg_module *gpt) {
     const tg_gpt_config *c = &state_of(gpt)->c;
     const tg_module *head = is_tied(c) ? NULL : tg_module_child(gpt, "lm_head");

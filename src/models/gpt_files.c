@@ -1,6 +1,7 @@
 /* Model directories: config.json and model.safetensors with the names, layouts and keys of the published GPT-2 and
- * Llama checkpoints, so that other programs can load ours and we theirs. The paths of parameters are the names in
- * the checkpoint. The Conv1D weights of GPT-2 are stored [in, out]; ours are [out, in]. */
+ * Llama checkpoints. So other programs can load models that this library saved, and this library theirs. The names of
+ * tensors in a checkpoint are the paths of parameters. The Conv1D weights of GPT-2 are [in, out] in files and [out, in]
+ * in this library. */
 #include <stdio.h>
 
 #include "base/host_memory.h"
@@ -16,8 +17,8 @@ static tg_status optional_real(const tg_json *j, const char *key, double *out) {
     return tg_json_has(j, key) ? tg_json_real(j, key, out) : TG_OK;
 }
 
-/* Reads a number that may be absent; *out then stays 0, which means the default of the config. A 0 in the file is
- * refused: it does not mean the default, and this library cannot compute with it. */
+/* Reads a number above 0. If the key is absent, *out stays 0, which means the default of the config. A 0 in the file
+ * fails: it does not mean the default there, and this library cannot compute with it. */
 static tg_status optional_positive(const tg_json *j, const char *key, double *out) {
     if (!tg_json_has(j, key)) return TG_OK;
     TG_TRY(tg_json_real(j, key, out));
@@ -25,6 +26,7 @@ static tg_status optional_positive(const tg_json *j, const char *key, double *ou
     return tg_fail(j->ctx, TG_ERR_UNSUPPORTED, "'%s': \"%s\" is %g, expected a number above 0", j->path, key, *out);
 }
 
+/* Reads an integer from 1 to 2^40. If the key is absent, *out is unchanged. */
 static tg_status optional_int(const tg_json *j, const char *key, int64_t *out) {
     return tg_json_has(j, key) ? tg_json_int(j, key, 1, (int64_t)1 << 40, out) : TG_OK;
 }
@@ -33,7 +35,8 @@ static tg_status optional_bool(const tg_json *j, const char *key, bool *out) {
     return tg_json_has(j, key) ? tg_json_bool(j, key, out) : TG_OK;
 }
 
-/* Fails unless the value is the one that this library computes: with another value the logits would silently differ. */
+/* Fails if the key has another value than `value` or `or_value` (which may be NULL), the only ones that this library
+ * computes. Another value, if it were ignored, would change the logits. */
 static tg_status must_be(const tg_json *j, const char *key, const char *value, const char *or_value) {
     const char *s;
     if (!tg_json_has(j, key)) return TG_OK;
@@ -84,8 +87,8 @@ static tg_status read_rope_of(const tg_json *j, const char *key, tg_gpt_config *
     return optional_positive(&rope, "rope_theta", &c->rope_base);
 }
 
-/* Reads the options of rotary positions. If a file has both keys, the older one (rope_scaling) counts, as in Hugging
- * Face transformers. */
+/* Reads the options of rotary positions. If a file has both rope_parameters and the older rope_scaling, rope_scaling
+ * counts, as in Hugging Face transformers. */
 static tg_status read_rope(const tg_json *j, tg_gpt_config *c) {
     TG_TRY(optional_positive(j, "rope_theta", &c->rope_base));
     TG_TRY(read_rope_of(j, "rope_parameters", c));
@@ -148,6 +151,7 @@ static json_t *llama_json(const tg_gpt_config *c) {
                      "attention_bias", 0, "mlp_bias", 0);
 }
 
+/* Returns PyTorch's name of a dtype. */
 static const char *torch_name(tg_dtype d) {
     return d == TG_F64 ? "float64" : d == TG_BF16 ? "bfloat16" : d == TG_F16 ? "float16" : "float32";
 }
@@ -156,7 +160,8 @@ static tg_status no_memory_for_config(tg_ctx *ctx) {
     return tg_fail(ctx, TG_ERR_MEMORY, "tg_gpt_save: no memory for the config");
 }
 
-/* Returns the content of config.json, without the checksum of the weights. NULL after recording an error. */
+/* Returns the content of config.json, except the checksum of the weights, which is not known yet. Returns NULL after
+ * recording an error. */
 static json_t *config_json(tg_module *gpt) {
     const tg_gpt_config *c = tg_gpt_config_of(gpt);
     json_t *root = c->arch == TG_GPT2 ? gpt2_json(c) : llama_json(c);
@@ -179,6 +184,7 @@ static char *config_line(tg_ctx *ctx, const json_t *root) {
     return copy;
 }
 
+/* Adds the checksum of the weights to the config, and writes config.json. */
 static tg_status save_config(tg_ctx *ctx, const char *path, json_t *root, const char *weights_sum) {
     if (json_object_set_new(root, "tapegrad_weights_xxh64", json_string(weights_sum))) return no_memory_for_config(ctx);
     return tg_json_save(ctx, path, root);
@@ -196,7 +202,7 @@ static bool conv1d(const char *path) {
     return ends_with(path, ".c_attn.weight") || ends_with(path, ".c_proj.weight") || ends_with(path, ".c_fc.weight");
 }
 
-/* Returns a handle on the first `rows` rows of p with the dims in the order of the file. Free it with tg_temp_free. */
+/* Returns a view of the first `rows` rows of p, with the dims in the order of the file. Free it with tg_temp_free. */
 static tg_tensor *as_stored(const tg_module *gpt, const tg_tensor *p, int64_t rows, const char *path) {
     bool swap = tg_gpt_config_of(gpt)->arch == TG_GPT2 && conv1d(path);
     int64_t shape[TG_MAX_DIMS], stride[TG_MAX_DIMS];
@@ -232,12 +238,13 @@ static const char *stored_name(const tg_safetensors *f, const char *path) {
     return path + sizeof prefix - 1;
 }
 
+/* Returns whether published files have this tensor although it is not a parameter. */
 static bool ignorable(const char *name) {
     return ends_with(name, ".attn.bias") || ends_with(name, ".attn.masked_bias") ||
            ends_with(name, ".rotary_emb.inv_freq");
 }
 
-/* Returns whether the file's tensor belongs to the model or may be ignored, such as the masks "attn.bias" of GPT-2. */
+/* Returns whether the file's tensor belongs to the model or may be ignored, such as GPT-2's masks "attn.bias". */
 static bool known(const tg_module *gpt, const char *name) {
     char full[256];
     if (ignorable(name) || tg_module_find(gpt, name)) return true;
@@ -266,7 +273,7 @@ static tg_status load_part(tg_module *gpt, tg_safetensors *f, tg_tensor *p, cons
     return s == TG_OK ? ctx->run.status : s;
 }
 
-/* Makes every check that can refuse a file, before the model is changed. */
+/* Makes every check that can refuse a file. The model is not changed before all have passed. */
 static tg_status check_weights(tg_module *gpt, tg_safetensors *f, const char *path) {
     tg_ctx *ctx = gpt->ctx;
     for (int i = 0; i < tg_safetensors_count(f); i++)
@@ -296,7 +303,7 @@ static tg_status load_weights(tg_module *gpt, tg_safetensors *f, const char *pat
     return TG_OK;
 }
 
-/* Begins the file: names, shapes as stored, and the config of the weights. */
+/* Begins the file with the names of all parameters, their shapes in the file, and the config as metadata. */
 static tg_status begin_weights(tg_module *gpt, tg_safetensors_writer *w, const char *path, const char *config) {
     tg_ctx *ctx = gpt->ctx;
     int n = tg_module_param_count(gpt);
@@ -320,8 +327,8 @@ static tg_status begin_weights(tg_module *gpt, tg_safetensors_writer *w, const c
     return ctx->run.status;
 }
 
-/* Writes one parameter. On one rank the parameter is whole; otherwise its parts are gathered on the rank that
- * writes. */
+/* Writes one parameter. With several ranks its parts are first gathered on the rank that writes. On the others w is
+ * NULL. */
 static tg_status save_param(tg_module *gpt, tg_safetensors_writer *w, tg_tensor *p, const char *path) {
     const tg_parallel *parallel = tg_gpt_config_of(gpt)->parallel;
     tg_tensor *whole = p;
@@ -340,7 +347,7 @@ static tg_status save_param(tg_module *gpt, tg_safetensors_writer *w, tg_tensor 
     return status == TG_OK ? gpt->ctx->run.status : status;
 }
 
-/* Writes model.safetensors, and the checksum of its header to sum. path NULL: this rank does not write. */
+/* Writes model.safetensors, and the checksum of its header to sum. path NULL: this rank only sends its parts. */
 static tg_status save_weights(tg_module *gpt, const char *path, const char *config, char sum[TG_CHECKSUM_DIGITS + 1]) {
     tg_safetensors_writer w = {0};
     tg_status s = path ? begin_weights(gpt, &w, path, config) : TG_OK;

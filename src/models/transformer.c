@@ -24,7 +24,8 @@ tg_tensor *tg_module_own_at(const tg_module *m, const char *child, const char *n
 
 static const tg_module_ops attention_ops, layer_ops;
 
-/* Returns whether m is the library's own layer. Another module in its place cannot use a cache. */
+/* Returns whether m is the library's own module with these ops. If another module has replaced it, records an error,
+ * because such a module cannot use a cache. */
 static bool is_own(const tg_module *m, const tg_module_ops *ops) {
     if (!m || m->ops == ops) return m;
     tg_fail(m->ctx, TG_ERR_UNSUPPORTED,
@@ -43,9 +44,9 @@ static tg_tensor *split_heads(tg_tape *t, tg_tensor *x, int64_t d) {
     return tg_permute(t, v, (tg_dims){4, {1, 2, 0, 3}});
 }
 
-/* Returns this rank's head, if there are fewer key-value heads than ranks. Every rank has computed all heads: it
- * repeats them so that there is one for each rank, and takes its own. [s, b, heads d], the same on every rank -> [s,
- * b, d]. */
+/* Returns this rank's key-value head if there are fewer heads than ranks: [s, b, heads d] -> [s, b, d]. x has all heads
+ * and is the same on every rank. The heads are repeated until there is one for each rank; then each rank takes its
+ * own. */
 static tg_tensor *own_head(const tg_gpt_config *c, tg_tape *t, tg_tensor *x) {
     int64_t s = tg_dim(x, 0), b = tg_dim(x, 1), d = c->head_dim, times = tg_gpt_tp(c) / c->kv_heads;
     x = tg_reshape(t, x, (tg_shape){5, {s, b, c->kv_heads, 1, d}});
@@ -54,6 +55,8 @@ static tg_tensor *own_head(const tg_gpt_config *c, tg_tape *t, tg_tensor *x) {
     return tg_shard(t, x, 2, tg_gpt_tp_comm(c));
 }
 
+/* Computes keys and values if there are fewer key-value heads than ranks: every rank computes all heads and keeps
+ * one. */
 static void project_replicated(const tg_module *m, const tg_gpt_config *c, tg_tape *t, tg_tensor *x, tg_tensor *kv[2]) {
     tg_comm *tp = tg_gpt_tp_comm(c);
     x = tg_is_sequence_parallel(c->parallel) ? tg_gather_from_sp(t, x, tp, NULL) : tg_copy_to_tp(t, x, tp);
@@ -61,6 +64,7 @@ static void project_replicated(const tg_module *m, const tg_gpt_config *c, tg_ta
     kv[1] = own_head(c, t, tg_module_run(m, "v_proj", t, x));
 }
 
+/* Computes queries, keys and values, each [b, heads, s, d], with the heads of this rank. */
 static void project(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *qkv[3]) {
     const tg_gpt_config *c = config(m);
     int64_t d = c->head_dim, tp = tg_gpt_tp(c), q = c->heads / tp * d, kv = c->kv_heads / tp * d;
@@ -82,16 +86,17 @@ static void project(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *qkv[3]) {
 static tg_tensor *append(tg_tape *t, tg_tensor *cache, int64_t length, tg_tensor *x) {
     tg_ctx *ctx = t->ctx;
     if (ctx->run.status != TG_OK) return tg_inert(ctx);
-    tg_tensor *room = tg_temp_new(ctx, cache->dtype, 4, x->shape, cache->stride, tg_storage_ref(cache->storage),
+    tg_tensor *slot = tg_temp_new(ctx, cache->dtype, 4, x->shape, cache->stride, tg_storage_ref(cache->storage),
                                   length * cache->stride[2]);
-    if (!room) return tg_inert(ctx);
+    if (!slot) return tg_inert(ctx);
     const double none[2] = {0, 0};
     tg_array from = tg_array_of(x);
-    ctx->run.ops->map(ctx, TG_FN_id, tg_array_of(room), &from, 1, none, false);
-    tg_temp_free(room);
+    ctx->run.ops->map(ctx, TG_FN_id, tg_array_of(slot), &from, 1, none, false);
+    tg_temp_free(slot);
     return tg_slice(t, tg_tape_input(t, cache), 2, 0, length + x->shape[2], 1);
 }
 
+/* Runs attention, with the cached keys and values if `past` is not NULL: x [s, b, h] -> [s, b, h]. */
 static tg_tensor *attend(tg_module *m, tg_tape *t, tg_tensor *x, const tg_past *past) {
     if (!is_own(m, &attention_ops)) return tg_inert(t->ctx);
     const tg_gpt_config *c = config(m);
@@ -146,11 +151,13 @@ static tg_tensor *mlp_forward(tg_module *m, tg_tape *t, tg_tensor *x) {
 
 /* ---- The layer ---- */
 
+/* Returns x + y, with dropout on y. */
 static tg_tensor *residual(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *y) {
     const tg_gpt_config *c = config(m);
     return tg_add(t, x, c->dropout > 0 ? tg_dropout(t, y, c->dropout) : y);
 }
 
+/* Runs a child in a scope of its name; an attention child with `past` if that is not NULL. */
 static tg_tensor *in_scope(tg_module *m, const char *child, tg_tape *t, tg_tensor *x, const tg_past *past) {
     if (tg_scope_open(t, child) != TG_OK) return tg_scope_close(t, NULL, 0), tg_inert(t->ctx);
     tg_tensor *y = past ? attend(tg_module_part(m, child), t, x, past) : tg_module_run(m, child, t, x);
@@ -158,22 +165,22 @@ static tg_tensor *in_scope(tg_module *m, const char *child, tg_tape *t, tg_tenso
 }
 
 static tg_status norm_again(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
-    const tg_layer_norm_of *norm = state;
+    const tg_norm_ref *norm = state;
     (void)n_in, (void)n_out;
     out[0] = tg_module_run(norm->layer, norm->name, t, in[0]);
     return t->ctx->run.status;
 }
 
-/* Computes x + body(norm(x)). With selective recomputation the norm's result is discarded after the body's forward,
- * and computed again when the body's backward reads it. */
-static tg_tensor *half(tg_module *m, int i, tg_tape *t, tg_tensor *x, const char *norm, const char *body,
-                       const tg_past *past) {
-    tg_layer_norm_of *again = &((tg_layer_state *)m->state)->norm[i];
+/* Computes x + body(norm(x)), one of the two sublayers. With selective recomputation the norm's result is discarded
+ * after the body's forward, and computed again when the body's backward reads it. */
+static tg_tensor *sublayer(tg_module *m, int i, tg_tape *t, tg_tensor *x, const char *norm, const char *body,
+                           const tg_past *past) {
+    tg_norm_ref *again = &((tg_layer_state *)m->state)->norm[i];
     tg_tensor *n = NULL;
     tg_replay *r = NULL;
     if (config(m)->recompute == TG_GPT_SELECTIVE && t->grad) {
         r = tg_replay_open(t);
-        *again = (tg_layer_norm_of){m, norm};
+        *again = (tg_norm_ref){m, norm};
         tg_replay_run(r, norm_again, again, &x, 1, &n, 1, TG_RECOMPUTE(.name = norm));
     } else {
         n = in_scope(m, norm, t, x, NULL);
@@ -186,8 +193,8 @@ static tg_tensor *half(tg_module *m, int i, tg_tape *t, tg_tensor *x, const char
 tg_tensor *tg_transformer_layer(tg_module *m, tg_tape *t, tg_tensor *x, const tg_past *past) {
     if (!is_own(m, &layer_ops)) return tg_inert(t->ctx);
     bool gpt2 = config(m)->arch == TG_GPT2;
-    x = half(m, 0, t, x, gpt2 ? "ln_1" : "input_layernorm", gpt2 ? "attn" : "self_attn", past);
-    return half(m, 1, t, x, gpt2 ? "ln_2" : "post_attention_layernorm", "mlp", NULL);
+    x = sublayer(m, 0, t, x, gpt2 ? "ln_1" : "input_layernorm", gpt2 ? "attn" : "self_attn", past);
+    return sublayer(m, 1, t, x, gpt2 ? "ln_2" : "post_attention_layernorm", "mlp", NULL);
 }
 
 static tg_tensor *layer_forward(tg_module *m, tg_tape *t, tg_tensor *x) { return tg_transformer_layer(m, t, x, NULL); }
@@ -201,7 +208,7 @@ static const tg_module_ops mlp_ops = {
 static const tg_module_ops layer_ops = {
     .size = sizeof(tg_module_ops), .kind = "transformer_layer", .forward = layer_forward, .free = state_free};
 
-/* Creates an empty module whose state holds the completed config, to which *c then points. */
+/* Creates an empty module whose state holds the completed config, and points *c to that config. NULL on error. */
 static tg_module *begin(tg_ctx *ctx, const tg_module_ops *ops, const char *who, const tg_gpt_config *given,
                         const tg_gpt_config **c) {
     if (!tg_ok(ctx)) return NULL;
@@ -220,6 +227,7 @@ static tg_module *begin(tg_ctx *ctx, const tg_module_ops *ops, const char *who, 
     return tg_module_ok(m) ? m : NULL;
 }
 
+/* Returns m. After an error frees m and returns an inert module instead. */
 static tg_module *finish(tg_ctx *ctx, tg_module *m) {
     if (tg_module_ok(m)) return m;
     if (m) tg_module_free(m);
@@ -230,6 +238,7 @@ static tg_module *finish(tg_ctx *ctx, tg_module *m) {
  * by the root of the number of such additions (Radford et al., 2019). */
 static double projection_std(const tg_gpt_config *c) { return c->init_std / sqrt(2.0 * (double)c->layers); }
 
+/* How tensor parallelism divides a projection: by output rows, by input columns, or not at all. */
 typedef enum projection_kind { COLUMN, ROW, WHOLE } projection_kind;
 
 /* Creates a linear layer, with a bias in GPT-2's style. parts: blocks of output rows, each sharded over the ranks
@@ -260,7 +269,7 @@ tg_module *tg_nn_attention(tg_ctx *ctx, const tg_gpt_config *given) {
         tg_module_add_child(m, "k_proj", projection(ctx, c, of_kv, h, kv, 1, c->init_std));
         tg_module_add_child(m, "v_proj", projection(ctx, c, of_kv, h, kv, 1, c->init_std));
         tg_module_add_child(m, "o_proj", projection(ctx, c, ROW, q, h, 1, projection_std(c)));
-        if (of_kv == WHOLE) { /* each rank uses its own head, so their gradients are shares */
+        if (of_kv == WHOLE) { /* each rank uses only its own head, so the gradients of all ranks must be summed: R */
             tg_place(c->parallel, tg_module_own_at(m, "k_proj", "weight"), TG_TP, TG_R);
             tg_place(c->parallel, tg_module_own_at(m, "v_proj", "weight"), TG_TP, TG_R);
         }

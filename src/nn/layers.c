@@ -12,6 +12,7 @@ typedef struct norm_state {
     double eps;
 } norm_state;
 
+/* Creates a parameter of n elements that all have the value. */
 static tg_tensor *constant(tg_ctx *ctx, const char *name, int64_t n, double value) {
     tg_tensor *p = tg_param_new(ctx, name, TG_DTYPE_DEFAULT, (tg_shape){1, {n}}, 0);
     if (tg_ok(ctx) && value != 0) ctx->run.ops->fill(ctx, tg_array_of(p), value);
@@ -23,6 +24,7 @@ static void add(tg_module *m, const char *name, tg_tensor *p) {
     if (tg_module_add_param(m, name, p) != TG_OK) tg_drop(p);
 }
 
+/* Returns m. After an error frees m and returns an inert module instead. */
 static tg_module *checked(tg_module *m) {
     if (tg_module_ok(m)) return m;
     tg_ctx *ctx = m ? m->ctx : NULL;
@@ -30,6 +32,7 @@ static tg_module *checked(tg_module *m) {
     return tg_module_new(ctx, NULL, NULL); /* inert, because the context has an error */
 }
 
+/* Returns whether a size is 1 or more; if not, records an error. */
 static bool positive(tg_ctx *ctx, const char *who, const char *name, int64_t size) {
     if (size > 0) return true;
     if (tg_ok(ctx)) tg_fail(ctx, TG_ERR_ARGUMENT, "%s: %s is %lld, expected 1 or more", who, name, (long long)size);

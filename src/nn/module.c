@@ -8,7 +8,7 @@
 
 static const tg_module inert = {.ctx = (tg_ctx *)&tg_dead_ctx};
 
-/* A table with another size cannot be read, not even its `free`. */
+/* Fails unless the table has the size that this library knows. Another table cannot be read, not even its `free`. */
 static tg_status check_table(tg_ctx *ctx, const tg_module_ops *ops) {
     if (!ops) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_module_new: the table is NULL");
     return tg_table_check(ctx, ops->size, sizeof *ops, "tg_module_new: the table");
@@ -42,22 +42,22 @@ static void entry_free(tg_ctx *ctx, tg_module_entry *e) {
     tg_host_free(ctx, e, sizeof *e);
 }
 
-/* A change of m ends the walks over m and over every module that contains it. */
-static void forget_walks(tg_module *m) {
-    for (; m; m = m->parent) m->seen.at = NULL;
+/* Resets the cursors of m and of every module that contains it, because m's entries change. */
+static void reset_cursors(tg_module *m) {
+    for (; m; m = m->parent) m->cursor.at = NULL;
 }
 
-/* Removes a child that is freed alone from its parent. */
+/* Removes a module that is freed alone from its parent. */
 static void leave_parent(tg_module *m) {
     tg_module *parent = m->parent;
-    tg_module_entry *before = NULL, *gone = m->place;
+    tg_module_entry *before = NULL, *removed = m->entry;
     if (!parent) return;
-    forget_walks(parent);
-    for (tg_module_entry *e = parent->first; e != gone; e = e->next) before = e;
-    *(before ? &before->next : &parent->first) = gone->next;
-    if (parent->last == gone) parent->last = before;
-    gone->child = NULL;
-    entry_free(m->ctx, gone);
+    reset_cursors(parent);
+    for (tg_module_entry *e = parent->first; e != removed; e = e->next) before = e;
+    *(before ? &before->next : &parent->first) = removed->next;
+    if (parent->last == removed) parent->last = before;
+    removed->child = NULL;
+    entry_free(m->ctx, removed);
 }
 
 void tg_module_free(tg_module *m) {
@@ -77,12 +77,14 @@ const char *tg_module_kind(const tg_module *m) { return m && m->ops ? m->ops->ki
 
 /* ---- Parameters and children ---- */
 
+/* Returns m's entry whose name is the first n bytes of `name`, or NULL. */
 static tg_module_entry *find_entry(const tg_module *m, const char *name, size_t n) {
     for (tg_module_entry *e = m->first; e; e = e->next)
         if (strncmp(e->name, name, n) == 0 && !e->name[n]) return e;
     return NULL;
 }
 
+/* Adds an empty entry to m. Returns NULL after recording an error. */
 static tg_module_entry *add_entry(tg_module *m, const char *name, const char *who) {
     tg_ctx *ctx = m->ctx;
     if (!name || !*name || strchr(name, '.')) {
@@ -100,7 +102,7 @@ static tg_module_entry *add_entry(tg_module *m, const char *name, const char *wh
         e = NULL;
     }
     if (!e) return NULL;
-    forget_walks(m);
+    reset_cursors(m);
     *(m->last ? &m->last->next : &m->first) = e;
     return m->last = e;
 }
@@ -119,8 +121,8 @@ tg_status tg_module_add_param(tg_module *m, const char *name, tg_tensor *param) 
     return TG_OK;
 }
 
-/* A module is in at most one other module, and never in itself. */
-static bool placed_already(const tg_module *m, const tg_module *child) {
+/* Returns whether child is in a module already, or is m or contains m. */
+static bool cannot_be_child(const tg_module *m, const tg_module *child) {
     if (!child || child == &inert) return false;
     for (const tg_module *up = m; up; up = up->parent)
         if (up == child) return true;
@@ -128,7 +130,7 @@ static bool placed_already(const tg_module *m, const tg_module *child) {
 }
 
 tg_status tg_module_add_child(tg_module *m, const char *name, tg_module *child) {
-    if (placed_already(m, child)) {
+    if (cannot_be_child(m, child)) {
         if (tg_module_ok(m))
             tg_fail(m->ctx, TG_ERR_STATE, "tg_module_add_child: \"%s\" is already in a module, or contains this one",
                     name ? name : "");
@@ -148,7 +150,7 @@ tg_status tg_module_add_child(tg_module *m, const char *name, tg_module *child) 
     }
     e->child = child;
     child->parent = m;
-    child->place = e;
+    child->entry = e;
     return TG_OK;
 }
 
@@ -159,6 +161,7 @@ tg_module *tg_module_child(const tg_module *m, const char *name) {
 
 /* ---- Forward ---- */
 
+/* Returns whether m has a forward function; if not, records an error. */
 static bool has_forward(const tg_module *m) {
     if (m->ops && m->ops->forward) return true;
     tg_fail(m->ctx, TG_ERR_UNSUPPORTED, "tg_module_forward: a module of kind \"%s\" has no forward function",
@@ -189,7 +192,8 @@ tg_tensor *tg_module_forward(tg_module *m, tg_tape *t, tg_tensor *x) {
 
 /* ---- The state dict ---- */
 
-/* Returns the entry after e, an entry of *m, in the walk over root: down, along, or up. NULL: e was the last one. */
+/* Returns the entry after e in a depth-first walk over root, and sets *m to the module that has it. Before the call *m
+ * is the module that has e. Returns NULL after the last entry. */
 static const tg_module_entry *next_entry(const tg_module *root, const tg_module **m, const tg_module_entry *e) {
     if (e->child && e->child->first) {
         *m = e->child;
@@ -197,12 +201,12 @@ static const tg_module_entry *next_entry(const tg_module *root, const tg_module 
     }
     for (; !e->next; *m = (*m)->parent) {
         if (*m == root) return NULL;
-        e = (*m)->place;
+        e = (*m)->entry;
     }
     return e->next;
 }
 
-/* Whether a tied parameter occurs earlier in the walk under another name. */
+/* Returns whether the parameter of e is tied and occurs earlier in the walk under another name. */
 static bool repeated(const tg_module *root, const tg_module_entry *e) {
     const tg_module *m = root;
     if (e->param->ext->owners == 1) return false;
@@ -211,7 +215,7 @@ static bool repeated(const tg_module *root, const tg_module_entry *e) {
     return false;
 }
 
-/* Moves the cursor to parameter i, which is at or after it. Returns false if there are only c->i parameters. */
+/* Moves the cursor forward to parameter i. Returns false if there is none; c->i is then the number of parameters. */
 static bool go_to_param(const tg_module *root, tg_module_cursor *c, int i) {
     if (!c->at) *c = (tg_module_cursor){.at = root->first, .of = root};
     for (; c->at; c->at = next_entry(root, &c->of, c->at)) {
@@ -229,16 +233,16 @@ int tg_module_param_count(const tg_module *m) {
     return c.i;
 }
 
-/* Writes the path of m's entry e, as seen from root, and returns its length. */
-static size_t write_path(const tg_module *root, const tg_module *m, const tg_module_entry *e, char *buf, size_t room) {
-    size_t at = m == root ? 0 : write_path(root, m->parent, m->place, buf, room);
-    int n = snprintf(buf + at, room - at, "%s%s", at ? "." : "", e->name);
-    return at + (size_t)n < room ? at + (size_t)n : at;
+/* Writes the path from root to entry e of m, and returns its length. A path that does not fit is shortened. */
+static size_t write_path(const tg_module *root, const tg_module *m, const tg_module_entry *e, char *buf, size_t size) {
+    size_t at = m == root ? 0 : write_path(root, m->parent, m->entry, buf, size);
+    int n = snprintf(buf + at, size - at, "%s%s", at ? "." : "", e->name);
+    return at + (size_t)n < size ? at + (size_t)n : at;
 }
 
 tg_tensor *tg_module_param(const tg_module *m, int i, const char **path) {
     if (!m || !m->ops) return tg_inert(m ? m->ctx : &tg_dead_ctx);
-    tg_module_cursor *c = &((tg_module *)m)->seen;
+    tg_module_cursor *c = &((tg_module *)m)->cursor;
     if (i < c->i) c->at = NULL;
     if (i < 0 || !go_to_param(m, c, i)) {
         tg_fail(m->ctx, TG_ERR_ARGUMENT, "tg_module_param: index %d is out of range; the module has %d parameters", i,
@@ -289,7 +293,7 @@ tg_module *tg_module_part(const tg_module *m, const char *name) {
     char path[256] = "";
     const tg_module *root = m;
     while (root->parent) root = root->parent;
-    if (m != root) write_path(root, m->parent, m->place, path, sizeof path);
+    if (m != root) write_path(root, m->parent, m->entry, path, sizeof path);
     tg_fail(m->ctx, TG_ERR_STATE, "the %s%s%s%s has no child \"%s\", which its forward needs: it was freed",
             m->ops->kind, *path ? " \"" : "", path, *path ? "\"" : "", name);
     return NULL;

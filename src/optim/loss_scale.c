@@ -20,12 +20,13 @@ tg_status tg_optim_refresh_scale(tg_optim *o, const char *by, const void *site) 
     return TG_OK;
 }
 
+/* Copies the given options to *s, with defaults in place of 0, and checks them. */
 static tg_status scale_opts(tg_ctx *ctx, const tg_loss_scale *given, tg_loss_scale *s) {
     TG_TRY(tg_options(ctx, s, sizeof *s, given, "tg_optim_set_scale: the options"));
     if (s->fixed && (s->growth != 0 || s->backoff != 0 || s->min != 0 || s->interval != 0 || s->hysteresis != 0))
         return tg_fail(ctx, TG_ERR_ARGUMENT,
                        "tg_optim_set_scale: fixed is set, but growth %g, backoff %g, min %g, interval %lld and "
-                       "hysteresis %lld are of a scale that moves; leave them 0",
+                       "hysteresis %lld apply only to a scale that changes; leave them 0",
                        s->growth, s->backoff, s->min, (long long)s->interval, (long long)s->hysteresis);
     if (s->initial == 0) s->initial = 0x1p32;
     if (s->growth == 0) s->growth = 2;
@@ -38,7 +39,7 @@ static tg_status scale_opts(tg_ctx *ctx, const tg_loss_scale *given, tg_loss_sca
         return TG_OK;
     return tg_fail(ctx, TG_ERR_ARGUMENT,
                    "tg_optim_set_scale: initial %g, growth %g, backoff %g, min %g, interval %lld, hysteresis %lld; "
-                   "expected finite numbers above 0, growth above 1, backoff below it, and min at most initial",
+                   "expected finite numbers above 0, growth above 1, backoff below 1, and min at most initial",
                    s->initial, s->growth, s->backoff, s->min, (long long)s->interval, (long long)s->hysteresis);
 }
 

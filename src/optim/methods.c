@@ -14,8 +14,9 @@ static tg_status map(tg_ctx *ctx, tg_formula f, tg_array out, const tg_array *in
     TG_TRY(map(ctx, TG_FN_##f, (out), (const tg_array[]){__VA_ARGS__},                        \
                (int)(sizeof((const tg_array[]){__VA_ARGS__}) / sizeof(tg_array)), (p), (q)))
 
-/* Steps one parameter. The states are {momentum, direction}. direction is scratch that a step needs anyway, so that
- * a step allocates nothing. The momentum and the parameter are written last, and only if the step is not skipped. */
+/* Steps one parameter. The states are {momentum, direction}. direction is scratch memory; it is kept as a state so that
+ * a step allocates nothing. Momentum and parameter are written by sum_unless, which changes nothing if the step is
+ * skipped. */
 static tg_status sgd_item(tg_optim *o, tg_optim_item *it, const tg_tensor *grad) {
     tg_ctx *ctx = o->ctx;
     const tg_tensor *scalars = it->state[1]->dtype == TG_F64 ? o->scalars : o->scalars32;
@@ -35,9 +36,10 @@ static tg_status sgd_item(tg_optim *o, tg_optim_item *it, const tg_tensor *grad)
     return it->master ? tg_gradient_put(it->param, it->master, false) : TG_OK;
 }
 
-/* Completes the scalars for SGD. TG_SCALAR_FIRST becomes the share of a direction that the momentum takes. scalars32
- * are all scalars in float32, for parameters that are stepped in float32. */
-static tg_status sgd_words(tg_optim *o) {
+/* Completes the scalars for SGD. In all groups TG_SCALAR_FIRST, which is 1 in the first step and else 0, becomes the
+ * factor of the direction in the momentum: 1 in the first step and else 1 - dampening. Then copies all scalars to
+ * scalars32, for parameters that are stepped in float32. */
+static tg_status sgd_scalars(tg_optim *o) {
     tg_ctx *ctx = o->ctx;
     const int64_t groups = o->n_groups, all = groups * TG_STEP_SCALARS, stride = TG_STEP_SCALARS;
     tg_array scalars = tg_array_of(o->scalars), narrow = tg_array_of(o->scalars32);
@@ -51,7 +53,7 @@ static tg_status sgd_words(tg_optim *o) {
 }
 
 static tg_status sgd_step(tg_optim *o) {
-    TG_TRY(sgd_words(o));
+    TG_TRY(sgd_scalars(o));
     for (int i = 0; i < o->n; i++) {
         const tg_tensor *g = tg_optim_gradient(&o->item[i]);
         if (g) TG_TRY(sgd_item(o, &o->item[i], g));

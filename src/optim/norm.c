@@ -5,14 +5,15 @@
 #include "optim/optim.h"
 #include "placement/placing.h"
 
-/* The places of the sums of squares in o->squares: gradients that are sharded over the same axes are adjacent. */
+/* The sets of axes over which parameters are sharded, and the place of each set in o->squares: gradients that are
+ * sharded over the same axes are adjacent there. */
 typedef struct square_sets {
-    uint32_t mask[TG_STEP_SUMS];
+    uint32_t mask[TG_STEP_SUMS]; /* bit a: sharded over axis a */
     int64_t count[TG_STEP_SUMS], first[TG_STEP_SUMS];
     int n;
 } square_sets;
 
-/* Returns the set of an item, and creates it if needed; -1: there are too many. */
+/* Returns the number of an item's set, which is added if it is new; -1: there are too many sets. */
 static int set_of(square_sets *s, const tg_optim_item *it) {
     uint32_t mask = it->param->place ? it->param->place->varying : 0;
     int i = 0;
@@ -22,6 +23,7 @@ static int set_of(square_sets *s, const tg_optim_item *it) {
     return i;
 }
 
+/* Finds the sets of all items and their places. */
 static tg_status find_sets(tg_optim *o, square_sets *s) {
     for (int i = 0; i < o->n; i++) {
         int k = set_of(s, &o->item[i]);
@@ -53,8 +55,8 @@ static tg_status square_one(tg_optim *o, const tg_tensor *g, int64_t at) {
     return o->ctx->run.ops->reduce(o->ctx, TG_SUMSQ, sum, tg_array_of(g), 1, false);
 }
 
-/* Adds the sums of this stage to one number, and sums that over all stages, because other stages may have other
- * sets. */
+/* Adds the sums of this pipeline stage to one number, and sums that over all stages. The sums are not added one by one,
+ * because other stages may have other sets. */
 static tg_status sum_stages(tg_optim *o) {
     static const int64_t one = 1;
     const tg_device_ops *ops = o->ctx->run.ops;
@@ -90,6 +92,7 @@ tg_status tg_optim_measure(tg_optim *o) {
 
 /* ---- Clipping ---- */
 
+/* Measures the norm, reads it back, and keeps the sums for the next step. */
 static tg_status clip(tg_optim *o, double max_norm, double *norm, const void *site) {
     double sums[TG_STEP_SUMS] = {0}, state[TG_STEP_STATE], total = 0;
     TG_TRY(tg_optim_check(o));

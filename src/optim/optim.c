@@ -36,6 +36,7 @@ static tg_status check_params(tg_ctx *ctx, tg_tensor *const *params, int n, cons
     return TG_OK;
 }
 
+/* Creates a tensor of zeros in the shape of parameter p. tg_drop has no effect on it until tg_optim_drop_state. */
 static tg_tensor *state_tensor(tg_tensor *p, tg_dtype dtype) {
     tg_ctx *ctx = p->ctx;
     tg_tensor *s = tg_owned_empty(ctx, dtype, p->ndim, p->shape, TG_MEM_OPTIMIZER);
@@ -45,6 +46,7 @@ static tg_tensor *state_tensor(tg_tensor *p, tg_dtype dtype) {
     return s;
 }
 
+/* Creates the state of parameter p, and the master weights if p has 16 bits. */
 static tg_status begin_item(tg_optim *o, tg_optim_item *it, tg_tensor *p) {
     tg_dtype wide = tg_accumulate_dtype(p->dtype);
     *it = (tg_optim_item){.param = p, .ref = tg_ref_of(p)};
@@ -75,8 +77,6 @@ static tg_optim *make(tg_ctx *ctx, const tg_optim_method *method, tg_tensor *con
     return NULL;
 }
 
-static tg_optim *made(tg_optim *o) { return o ? o : (tg_optim *)&inert; }
-
 bool tg_optim_rate(tg_ctx *ctx, double lr, const char *who) {
     if (lr >= 0 && !isinf(lr)) return true;
     if (tg_ok(ctx)) tg_fail(ctx, TG_ERR_ARGUMENT, "%s: lr is %g, expected a finite number, 0 or more", who, lr);
@@ -87,7 +87,7 @@ tg_optim *tg_sgd_new(tg_ctx *ctx, tg_tensor *const *params, int n, const tg_sgd_
     tg_sgd_opts opts;
     tg_options(ctx, &opts, sizeof opts, given, "tg_sgd_new: the options");
     if (tg_ok(ctx) && !given) tg_fail(ctx, TG_ERR_ARGUMENT, "tg_sgd_new: the options are NULL; lr must be given");
-    if (!tg_ok(ctx) || !tg_optim_rate(ctx, opts.lr, "tg_sgd_new")) return made(NULL);
+    if (!tg_ok(ctx) || !tg_optim_rate(ctx, opts.lr, "tg_sgd_new")) return (tg_optim *)&inert;
     if (tg_ok(ctx) &&
         !(opts.momentum >= 0 && opts.momentum < 1 && opts.weight_decay >= 0 && isfinite(opts.weight_decay) &&
           opts.dampening >= 0 && opts.dampening <= 1 && (!opts.nesterov || (opts.momentum > 0 && opts.dampening == 0))))
@@ -99,7 +99,7 @@ tg_optim *tg_sgd_new(tg_ctx *ctx, tg_tensor *const *params, int n, const tg_sgd_
         tg_fail(ctx, TG_ERR_ARGUMENT, "tg_sgd_new: dampening is %g, but momentum is 0, without which it does nothing",
                 opts.dampening);
     tg_optim *o = make(ctx, &tg_sgd_method, params, n, "tg_sgd_new");
-    if (!o) return made(NULL);
+    if (!o) return (tg_optim *)&inert;
     o->sgd = opts;
     o->group[0].weight_decay = opts.weight_decay;
     tg_optim_set_lr(o, opts.lr);
@@ -117,7 +117,7 @@ static tg_optim *adam_new(tg_ctx *ctx, tg_tensor *const *params, int n, const tg
     opts.weight_decay = opts.weight_decay == TG_NONE          ? 0
                         : opts.weight_decay == 0 && decoupled ? 0.01
                                                               : opts.weight_decay;
-    if (!tg_ok(ctx) || !tg_optim_rate(ctx, opts.lr, who)) return made(NULL);
+    if (!tg_ok(ctx) || !tg_optim_rate(ctx, opts.lr, who)) return (tg_optim *)&inert;
     if (tg_ok(ctx) && !(opts.beta1 >= 0 && opts.beta1 < 1 && opts.beta2 >= 0 && opts.beta2 < 1 && opts.eps >= 0 &&
                         opts.weight_decay >= 0 && isfinite(opts.eps + opts.weight_decay)))
         tg_fail(ctx, TG_ERR_ARGUMENT,
@@ -125,7 +125,7 @@ static tg_optim *adam_new(tg_ctx *ctx, tg_tensor *const *params, int n, const tg
                 "or more",
                 who, opts.beta1, opts.beta2, opts.eps, opts.weight_decay);
     tg_optim *o = make(ctx, &tg_adam_method, params, n, who);
-    if (!o) return made(NULL);
+    if (!o) return (tg_optim *)&inert;
     o->decoupled = decoupled;
     o->group[0].weight_decay = opts.weight_decay;
     o->group[0].beta1 = opts.beta1;
@@ -159,7 +159,7 @@ void tg_optim_free(tg_optim *o) {
     tg_host_free(o->ctx, o, o->bytes);
 }
 
-/* ---- Groups ---- */
+/* ---- Parameters and their gradients ---- */
 
 tg_status tg_optim_check_items(tg_optim *o, const char *who) {
     for (int i = 0; i < o->n; i++)
@@ -185,10 +185,12 @@ tg_status tg_optim_check_gradients(tg_optim *o, const char *who) {
     return TG_OK;
 }
 
-/* Returns a number of a group: the default for 0, and 0 for TG_NONE. */
+/* ---- Groups ---- */
+
+/* Returns an option of a group: `usual` if it is 0, and 0 if it is TG_NONE. */
 static double given_or(double given, double usual) { return given == 0 ? usual : given == TG_NONE ? 0 : given; }
 
-/* Adds a group and sends its rate to the device. Returns its number; < 0 on an error. */
+/* Adds a group and sends its learning rate to the device. Returns the group's number, or -1 on an error. */
 static int add_group(tg_optim *o, const tg_optim_group_t *g, const char *who) {
     if (o->n_groups == TG_LEN(o->group)) {
         tg_fail(o->ctx, TG_ERR_ARGUMENT, "%s: the optimizer has %d groups already; expected at most %d groups", who,
@@ -247,7 +249,7 @@ tg_status tg_optim_assign(tg_optim *o, int group, tg_tensor *const *params, int 
                        "tg_optim_assign: group is %d of %d groups and n is %d, expected a group that exists and an "
                        "array of n parameters, 0 or more",
                        group, o->n_groups, n);
-    for (int pass = 0; pass < 2; pass++) /* first find all of them, then move them */
+    for (int pass = 0; pass < 2; pass++) /* the first pass only checks that all are found, the second moves them */
         for (int i = 0; i < n; i++) {
             int j = 0;
             TG_TRY(tg_check(o->ctx, params[i], "tg_optim_assign"));
@@ -260,6 +262,7 @@ tg_status tg_optim_assign(tg_optim *o, int group, tg_tensor *const *params, int 
     return TG_OK;
 }
 
+/* Returns whether the group has a parameter with fewer than two dims. */
 static bool holds_vectors(const tg_optim *o, int group) {
     for (int i = 0; i < o->n; i++)
         if (o->item[i].group == group && o->item[i].param->ndim < 2) return true;
@@ -273,10 +276,10 @@ tg_status tg_optim_no_decay_1d(tg_optim *o) {
         if (o->group[g].weight_decay == 0 || !holds_vectors(o, g)) continue;
         tg_optim_group_t without = o->group[g];
         without.weight_decay = 0;
-        int twin = add_group(o, &without, "tg_optim_no_decay_1d");
-        if (twin < 0) return tg_optim_check(o);
+        int copy = add_group(o, &without, "tg_optim_no_decay_1d");
+        if (copy < 0) return tg_optim_check(o);
         for (int i = 0; i < o->n; i++)
-            if (o->item[i].group == g && o->item[i].param->ndim < 2) o->item[i].group = twin;
+            if (o->item[i].group == g && o->item[i].param->ndim < 2) o->item[i].group = copy;
     }
     return TG_OK;
 }
@@ -289,7 +292,7 @@ static int states_of(const tg_optim *o, const tg_optim_item *it) { return o->met
 int tg_optim_state_count(const tg_optim *o) {
     int n = 0;
     for (int i = 0; o && i < o->n; i++) n += states_of(o, &o->item[i]);
-    return n + (o && tg_optim_scale_moves(o));
+    return n + (o && tg_optim_is_scale_dynamic(o));
 }
 
 tg_tensor *tg_optim_state(tg_optim *o, int i, const char **name) {
@@ -307,7 +310,7 @@ tg_tensor *tg_optim_state(tg_optim *o, int i, const char **name) {
         if (name) *name = o->name;
         return master ? it->master : it->state[left];
     }
-    if (left == 0 && i >= 0 && tg_optim_scale_moves(o)) {
+    if (left == 0 && i >= 0 && tg_optim_is_scale_dynamic(o)) {
         if (name) *name = TG_OPTIM_SCALE_NAME;
         return o->scale_state;
     }

@@ -12,10 +12,11 @@ enum { TG_OPTIM_STATES = 3 };
 typedef struct tg_optim_group_t {
     double lr_scale, weight_decay, beta1, beta2, eps;
     double lr;            /* as it was set last; the device has its own copy in the state */
-    tg_schedule schedule; /* size 0: none, the device takes the rate in the state */
+    tg_schedule schedule; /* size 0: no schedule; the device uses the learning rate in the state */
 } tg_optim_group_t;
 
-/* One parameter. state[] are the tensors of the method; master is a wider copy of a 16-bit parameter. */
+/* One parameter. state[] has the tensors of the method, such as moments. master is a float32 copy of a 16-bit
+ * parameter; NULL for other parameters. */
 typedef struct tg_optim_item {
     tg_tensor *param, *master, *state[TG_OPTIM_STATES];
     tg_ref ref;       /* detects that the parameter was dropped */
@@ -25,8 +26,8 @@ typedef struct tg_optim_item {
     int group;
 } tg_optim_item;
 
-/* A method: the states that it keeps for each parameter, and its step of all parameters with a gradient. When the
- * step runs the scalars of step.h are prepared. */
+/* A method such as Adam: the states that it keeps for each parameter, and its step, which updates all parameters that
+ * have a gradient. The scalars of step.h have been computed when the step is called. */
 typedef struct tg_optim_method {
     const char *name;
     int n_states;
@@ -38,45 +39,47 @@ struct tg_optim {
     tg_ctx *ctx;
     const tg_optim_method *method;
     tg_sgd_opts sgd;
-    bool decoupled;
+    bool decoupled; /* Adam's weight decay is decoupled from the gradient (AdamW) */
     double lr, max_norm; /* as set last; the device has its own copy in the state. lr is that of new groups. */
     tg_loss_scale scale; /* as set; size 0: the loss is not scaled */
-    bool summed;         /* tg_optim_clip has computed the sums of the next step; its limit is next_norm */
+    bool summed;         /* tg_optim_clip has computed `sums` for the next step, which clips to next_norm */
     double next_norm;
-    int n, n_groups, n_sums;
-    size_t bytes; /* of this struct with its items */
-    /* On the device, in float64: the sums of squares of each gradient [n], and of those on the same axes
-     * [TG_STEP_SUMS]; the state, and the scalars of the groups (step.h). scale_view and scale_state are views of the
-     * state: of the scale, and of the scale with its two counters. In float32: scalars32, and scale32, the scale when
-     * the state had version scale_version. */
+    int n, n_groups, n_sums; /* numbers of items, of groups, and of elements of `sums` in use */
+    size_t bytes;            /* size of this struct with its items */
+    /* On the device, in float64. squares [n]: the sum of squares of each gradient. sums [TG_STEP_SUMS]: their sums, one
+     * for each set of axes that shard parameters. state and scalars: see step.h. scale_view is a view of the scale in
+     * the state, and scale_state one of the scale and its two counters. In float32: scalars32, and scale32, which is
+     * the scale when the state had version scale_version. */
     tg_tensor *squares, *sums, *state, *scalars, *scalars32, *scale_view, *scale_state, *scale32;
-    tg_tensor *fault; /* [1]: whether any rank found an error in the step's data (slot fault_sum) */
+    tg_tensor *fault; /* [1]: not 0 if any rank found an error in the step's data (slot fault_sum) */
     uint32_t scale_version;
-    tg_adamw_args *list; /* [n], of one call */
+    tg_adamw_args *list; /* [n] arguments of one call of the slot adamw */
     tg_optim_group_t group[TG_STEP_GROUPS];
     char name[128]; /* name of the state that was asked for last */
     tg_optim_item item[];
 };
 
 extern const tg_optim_method tg_sgd_method, tg_adam_method;
-tg_status tg_optim_check(const tg_optim *o);
+tg_status tg_optim_check(const tg_optim *o); /* returns the context's error; TG_ERR_ARGUMENT if o is NULL */
 void tg_optim_drop_state(tg_tensor *s); /* drops a tensor that the optimizer owns; NULL: does nothing */
 bool tg_optim_rate(tg_ctx *ctx, double lr, const char *who); /* whether lr is valid; records an error */
 bool tg_schedule_ok(const tg_schedule *s);
 tg_status tg_optim_check_items(tg_optim *o, const char *who); /* fails if a parameter was dropped */
-/* Fails if a parameter was dropped, or if a gradient is discarded, not whole, or still deferred. */
+/* Fails if a parameter was dropped, or if a gradient was discarded, is partial over ranks, or is still deferred. */
 tg_status tg_optim_check_gradients(tg_optim *o, const char *who);
 /* Returns the gradient that a step uses for this parameter; NULL: the step leaves the parameter alone. */
 tg_tensor *tg_optim_gradient(const tg_optim_item *it);
-static inline bool tg_optim_scale_moves(const tg_optim *o) { return o->scale.size && !o->scale.fixed; }
+/* Returns whether the optimizer changes the scale of the loss from step to step. */
+static inline bool tg_optim_is_scale_dynamic(const tg_optim *o) { return o->scale.size && !o->scale.fixed; }
 
 /* ---- step_state.c: the tensors on the device ---- */
 
-tg_status tg_optim_device_open(tg_optim *o); /* creates them, for no steps yet */
+tg_status tg_optim_device_open(tg_optim *o); /* creates them, with the state before the first step */
 void tg_optim_device_close(tg_optim *o);
-tg_status tg_optim_put(tg_optim *o, int first, const double *v, int n); /* sends n numbers of the state */
-/* Reads the state, also after an error. Returns false if it could not be read; s is then that of an optimizer without
- * steps. */
+/* Writes v[n] to the device, into the state from index `first` on. */
+tg_status tg_optim_put(tg_optim *o, int first, const double *v, int n);
+/* Reads the state from the device, also after an error. Returns false if it could not be read; s then has the state
+ * before the first step. */
 bool tg_optim_read(const tg_optim *o, double s[TG_STEP_STATE]);
 tg_status tg_optim_send_rate(tg_optim *o, int group); /* sends the group's lr */
 
@@ -88,8 +91,9 @@ tg_status tg_optim_measure(tg_optim *o);
 
 /* ---- loss_scale.c ---- */
 
-/* Updates the scale in float32 if the state was written since; and always while a step is captured, because it may be
- * written before a replay. Backward from a loss scaled by the previous value then fails with TG_ERR_VERSION. */
+/* Copies the scale to scale32 if the state was written since the last copy. While a step is captured it always copies,
+ * because the state may be written before a replay. After a copy, backward from a loss that was scaled by the previous
+ * value fails with TG_ERR_VERSION. `by` names the call in that error. */
 tg_status tg_optim_refresh_scale(tg_optim *o, const char *by, const void *site);
 
 #endif

@@ -1,4 +1,4 @@
-/* The step that all methods share. It queues its work on the device and reads nothing back. */
+/* The part of a step that all methods share. It queues its work on the device and reads nothing back. */
 #include <math.h>
 
 #include "autograd/gradients.h"
@@ -8,8 +8,8 @@
 
 /* ---- Errors in data that another rank found ---- */
 
-/* Whether other ranks may know of an error in data that this rank's device does not know of. A device without
- * fault_sum reports such errors at once, and its rank takes no step. */
+/* Returns whether another rank may have found an error in its data of which this rank does not know. A device without
+ * fault_sum reports such errors at once, so its rank does not get as far as the step. */
 static bool shares_faults(const tg_optim *o) { return o->fault && o->ctx->run.has_peers; }
 
 /* Leaves 0 in o->fault if no rank found an error in the step's data. */
@@ -21,6 +21,7 @@ static tg_status share_faults(tg_optim *o) {
 
 /* ---- The step ---- */
 
+/* Remembers the versions of the parameter's and the master's bytes, to detect later writes. */
 static void note_versions(tg_optim_item *it) {
     it->version = it->param->storage->version;
     it->master_version = it->master ? it->master->storage->version : 0;
@@ -49,9 +50,10 @@ static tg_status agree_with_master(tg_optim_item *it) {
     return TG_OK;
 }
 
-/* Whether the next step needs sums of squares that were not computed yet. */
+/* Returns whether the next step needs sums of squares that were not computed yet. */
 static bool measures(const tg_optim *o) { return (o->max_norm > 0 || o->scale.size) && !o->summed; }
 
+/* Computes the scalars of the step and the next state on the device. normed: o->sums has the sums of squares. */
 static tg_status prepare(tg_optim *o, bool normed) {
     const tg_device_ops *ops = o->ctx->run.ops;
     TG_TRY(tg_storage_may_change(o->state));
@@ -62,7 +64,7 @@ static tg_status prepare(tg_optim *o, bool normed) {
                          .state = tg_data(o->state),
                          .scalars = tg_data(o->scalars),
                          .max_norm = o->summed ? o->next_norm : NAN,
-                         .dynamic = tg_optim_scale_moves(o),
+                         .dynamic = tg_optim_is_scale_dynamic(o),
                          .growth = o->scale.growth,
                          .backoff = o->scale.backoff,
                          .min = o->scale.min,
@@ -77,7 +79,8 @@ static tg_status prepare(tg_optim *o, bool normed) {
     return TG_OK;
 }
 
-/* The device decides whether to skip the step; on the host every step counts as a write of its parameters. */
+/* Takes a step. Only the device knows whether the step is skipped, so on the host every step counts as a write of its
+ * parameters. */
 static tg_status step(tg_optim *o) {
     TG_TRY(tg_optim_check(o));
     TG_TRY(tg_optim_check_gradients(o, "tg_optim_step"));
@@ -100,9 +103,9 @@ static tg_status step(tg_optim *o) {
 
 tg_status tg_optim_step(tg_optim *o) {
     if (!o) return TG_ERR_ARGUMENT;
-    bool meets = o->ctx->run.has_peers && (measures(o) || shares_faults(o));
+    bool collective = o->ctx->run.has_peers && (measures(o) || shares_faults(o));
     tg_status s = step(o);
-    if (s != TG_OK && meets) tg_ctx_skip(o->ctx);
+    if (s != TG_OK && collective) tg_ctx_skip(o->ctx);
     return s;
 }
 

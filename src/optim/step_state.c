@@ -5,11 +5,12 @@
 #include "base/host_memory.h"
 #include "optim/optim.h"
 
+/* Creates a tensor of n doubles; NULL after an error. */
 static tg_tensor *doubles(tg_ctx *ctx, int64_t n) {
     return tg_ok(ctx) ? tg_owned_empty(ctx, TG_F64, 1, &n, TG_MEM_OPTIMIZER) : NULL;
 }
 
-/* Returns n numbers of the state, from index `first` on, as a tensor. */
+/* Creates a view of n numbers of the state, from index `first` on; NULL after an error. */
 static tg_tensor *part_of_state(tg_optim *o, int first, int ndim, int64_t n) {
     if (!o->state) return NULL;
     return tg_owned_new(o->ctx, TG_F64, ndim, &n, NULL, tg_storage_ref(o->state->storage), first);
@@ -23,14 +24,14 @@ tg_status tg_optim_put(tg_optim *o, int first, const double *v, int n) {
 }
 
 bool tg_optim_read(const tg_optim *o, double s[TG_STEP_STATE]) {
-    static const double before[TG_STEP_STATE] = {[TG_STEP_NORM] = NAN, [TG_STEP_SCALE] = 1};
-    memcpy(s, before, sizeof before);
+    static const double initial[TG_STEP_STATE] = {[TG_STEP_NORM] = NAN, [TG_STEP_SCALE] = 1};
+    memcpy(s, initial, sizeof initial);
     if (!o || !o->state) return false;
     if (o->ctx->meta) return true;
     if (tg_storage_need(o->state->storage, o->state) == TG_OK &&
-        o->ctx->run.ops->copy(o->ctx, s, tg_data(o->state), sizeof before, TG_COPY_TO_HOST) == TG_OK)
+        o->ctx->run.ops->copy(o->ctx, s, tg_data(o->state), sizeof initial, TG_COPY_TO_HOST) == TG_OK)
         return true;
-    memcpy(s, before, sizeof before);
+    memcpy(s, initial, sizeof initial);
     return false;
 }
 

@@ -174,7 +174,7 @@ static void tokens(misuse_world *b) {
     FAILS(tg_tokens_read, ARGUMENT, "4 tokens from token 0", tg_tokens_read(t, 0, 4, out));
     FAILS(tg_tokens_read, ARGUMENT, "has 3", tg_tokens_read(t, 2, INT64_MAX, out));
     FAILS(tg_tokens_read, ARGUMENT, "has 3", tg_tokens_read(t, INT64_MAX, 1, out));
-    FAILS(tg_tokens_read, ARGUMENT, "into NULL", tg_tokens_read(t, 0, 1, NULL));
+    FAILS(tg_tokens_read, ARGUMENT, "out is NULL", tg_tokens_read(t, 0, 1, NULL));
     QUIET(tg_tokens_read, out[0] == 7 && out[3] == 7);
     tg_tokens_close(t);
 }

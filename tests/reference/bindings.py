@@ -1,4 +1,4 @@
-"""The library's ops as Python functions: prototypes and option structs are read from the headers."""
+"""Makes the library's ops callable from Python. Prototypes and option structs are read from the headers."""
 
 import ctypes
 import pathlib
@@ -33,11 +33,12 @@ ALL_DIMS = Dims(-1)
 
 
 def handles(x):
-    """An array of tensors, or room for so many."""
+    """Returns a C array of tensors: of the list x, or with x empty elements if x is a number."""
     return (POINTER * x)() if isinstance(x, int) else (POINTER * len(x))(*x)
 
 
 def _type(text):
+    """Returns the ctypes type of a C type."""
     text = re.sub(r"\bconst\b", "", text).strip()
     if "*" in text:
         return ctypes.c_char_p if text.replace(" ", "") == "char*" else POINTER
@@ -45,11 +46,11 @@ def _type(text):
 
 
 def _structs(text):
-    """{name: class} of the structs of options."""
+    """Returns {name: class} of all structs whose fields have known types, which includes all option structs."""
     found = {}
     for body, name in re.findall(r"typedef struct tg_\w+ \{\n(.*?)\n\} (tg_\w+);", text, re.S):
         fields = []
-        for line in filter(str.strip, body.split("\n")):  # what comments leave is blank
+        for line in filter(str.strip, body.split("\n")):  # removed comments leave blank lines
             field = re.match(r"\s*(?:const )?(\w+) (\*?(?:const )?\*?)(\w+(?:, \w+)*)(?:\[(\d+)\])?;", line)
             if not field:
                 break
@@ -61,7 +62,7 @@ def _structs(text):
 
 
 class Library:
-    """lib.tg_name(...) as in C; lib.name(...) records the op tg_name on the current tape."""
+    """The library. lib.tg_name(...) calls a function as in C; lib.name(...) records the op tg_name on lib.tape."""
 
     def __init__(self, path):
         self.lib = ctypes.CDLL(path)
@@ -83,6 +84,7 @@ class Library:
         return lambda *args: getattr(self.lib, "tg_" + name)(self.tape, *args)
 
     def options(self, name, **fields):
+        """Returns the address of a struct with these fields, and the struct. Keep the struct while C may read it."""
         s = self.structs[name]()
         s.size = ctypes.sizeof(s)
         for key, value in fields.items():
@@ -90,12 +92,13 @@ class Library:
         return ctypes.addressof(s), s
 
     def opts(self, name, **fields):
+        """Returns the address of a tg_{name}_opts with these fields, for one call of an op."""
         address, s = self.options(f"tg_{name}_opts", **fields)
-        self.kept = self.kept[-64:] + [s]  # for as long as the call may read it
+        self.kept = self.kept[-64:] + [s]  # keeps the struct alive while the call may read it
         return address
 
     def names(self):
-        """Of all ops, in the order of the table."""
+        """Returns the names of all ops, in the order of the table."""
         class Op(ctypes.Structure):
             _fields_ = [("size", ctypes.c_size_t), ("name", ctypes.c_char_p)]
 

@@ -1,4 +1,4 @@
-"""transformers' GPT-2 and Llama as oracles: models of a chosen size, in true double precision where asked."""
+"""GPT-2 and Llama of transformers as references: makes models of a chosen size, and converts them to float64."""
 
 import torch
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
@@ -23,13 +23,13 @@ def model_of(config):
 
 
 def load(path):
-    """A model directory, in float32."""
+    """Loads a model directory in float32."""
     return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="sdpa")
 
 
 def make(config, matrix_std, vector_std, seed):
-    """A model whose every parameter is drawn: matrices of matrix_std, biases of vector_std around 0 and norm weights
-    of vector_std around 1, so that none drops out of a comparison."""
+    """Makes a model with random parameters: matrices with standard deviation matrix_std around 0, biases with
+    vector_std around 0, norm weights with vector_std around 1. So each parameter has an effect on the results."""
     model = model_of(config)
     draw = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -41,10 +41,12 @@ def make(config, matrix_std, vector_std, seed):
 
 
 def _rms_norm(self, x):
+    """Replaces LlamaRMSNorm.forward, in the dtype of x."""
     return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon))
 
 
 def _rotary(self, x, position_ids):
+    """Replaces LlamaRotaryEmbedding.forward, with angles in float64."""
     config = self.config
     dim = config.head_dim or config.hidden_size // config.num_attention_heads
     inverse = config.rope_parameters["rope_theta"] ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
@@ -54,8 +56,8 @@ def _rotary(self, x, position_ids):
 
 
 def double(model):
-    """The model in float64. Llama's norm and rotary angles, which transformers computes in float32 whatever the
-    model's dtype, too."""
+    """Converts a model to float64. transformers computes Llama's norm and rotary angles in float32 whatever the model's
+    dtype is, so these are replaced."""
     for module in model.modules():
         if isinstance(module, modeling_llama.LlamaRMSNorm):
             module.forward = _rms_norm.__get__(module)

@@ -1,9 +1,10 @@
-"""Makes the directories beside it, of tests/train/test_reference.c: model directories as transformers saves them, with
-random weights, and the logits that PyTorch gives for some ids, in float64.
+"""Makes the model directories next to this file, which tests/train/test_reference.c reads. They are as transformers
+saves them, with random weights. Each also has the logits that PyTorch computes for some ids in float64.
 
     python3 tests/reference/make_models.py
 
-Needs torch and transformers (scripts/parity makes an environment that has them). The same versions write the same bytes.
+Needs torch and transformers (scripts/parity makes an environment that has them). The same versions of them write the
+same bytes.
 """
 
 import copy
@@ -17,7 +18,7 @@ import hf
 HERE = pathlib.Path(__file__).resolve().parent
 VOCAB, POSITIONS, BATCH, LENGTH = 61, 24, 2, 19
 
-# Values that differ from all defaults, so that a key that is not read is noticed.
+# The values differ from all defaults, so that a test fails if the library does not read a key.
 MODELS = {
     "gpt2": (hf.gpt2_config(VOCAB, 2, 4, 32, POSITIONS, n_inner=72, layer_norm_epsilon=3e-4), torch.float32),
     "llama": (hf.llama_config(VOCAB, 2, 4, 2, 32, 40, POSITIONS, rms_norm_eps=2e-4,
@@ -27,6 +28,7 @@ MODELS = {
 
 
 def write(name, config, dtype, seed):
+    """Writes one model directory with its expected logits, and prints the error of PyTorch's logits in dtype."""
     model = hf.make(config, matrix_std=0.25, vector_std=0.2, seed=seed).to(dtype)
     model.save_pretrained(HERE / name)
     (HERE / name / "generation_config.json").unlink(missing_ok=True)

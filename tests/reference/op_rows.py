@@ -1,4 +1,4 @@
-"""One line an op: how it is called here, and in PyTorch, and on which inputs. ops.py runs them."""
+"""The rows of ops.py: for each op how it is called here and in PyTorch, and on which inputs."""
 
 import torch
 from torch.nn import functional as F
@@ -26,7 +26,7 @@ def fill(o):
     row("elu", lambda x: tg.elu(x, 0.7), lambda x: F.elu(x, 0.7), *some)
     row("softplus", lambda x: tg.softplus(x, 2, 3), lambda x: F.softplus(x, 2, 3), *some)
     row("pow_scalar", lambda x: tg.pow_scalar(x, 2.5), lambda x: x**2.5, *positive)
-    # At a bound itself our gradient is 1, PyTorch's 0: these numbers are none of any dtype's inputs.
+    # At an element that equals a bound our gradient is 1 and PyTorch's is 0. No input equals these bounds.
     row("clamp", lambda x: tg.clamp(x, -1.01, 0.51), lambda x: x.clamp(-1.01, 0.51), *some)
     row("scale", lambda x: tg.scale(x, 1.25), lambda x: x * 1.25, *some)
     row("add_scalar", lambda x: tg.add_scalar(x, 1.25), lambda x: x + 1.25, *some)
@@ -211,7 +211,7 @@ def scans_and_order(o, cases):
     tg, row = o.tg, o.row
 
     def both(f):
-        """Returns the result and its positions."""
+        """Returns a function of x that gives the results of f and their positions."""
         def run(x):
             places = o.handles(1)
             return [f(x, places), places[0]]
@@ -224,11 +224,12 @@ def scans_and_order(o, cases):
     for falling in (False, True):
         row("sort", both(lambda x, places, d=falling: tg.sort(x, 0, d, places)),
             lambda x, d=falling: torch.sort(x, dim=0, descending=d, stable=True), *cases)
-        # Of equals, which a long row of 16 bits has, PyTorch takes any.
+        # Long rows of 16 bits have equal elements, of which PyTorch may take any. They are left out.
         row("topk", lambda x, d=falling: tg.topk(x, 2, -1, d, None), lambda x, d=falling: x.topk(2, -1, d)[0],
             *cases[:2])
     row("median", lambda x: tg.median(x, 1, False, None), lambda x: x.median(1)[0], *cases)
-    # Noise of two streams cannot be compared: that it is finite, of x's shape and without gradient can.
+    # Random numbers of two libraries cannot be compared. Multiplied by 0 they show that they are finite, have x's shape
+    # and have no gradient.
     row("gumbel", lambda x: tg.scale(tg.gumbel(x), 0), lambda x: x.detach() * 0, *cases)
 
 

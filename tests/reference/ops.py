@@ -1,9 +1,9 @@
-"""Every op of the table against PyTorch, forward and gradient, in each float dtype, over shapes and strides;
+"""Compares every op of the table with PyTorch: results and gradients, in each float dtype, over shapes and strides.
 scripts/compare runs it.
 
-A row maps one op onto PyTorch. What both make of the same rounded inputs is held against PyTorch in float64, and the
-errors are given side by side, in roundings of the dtype: of the largest element, half a unit in the last place.
-Rows that are far worse than PyTorch's, and ops without a row, end it with status 1.
+A row (op_rows.py) says how an op is called in both libraries. Both get the same rounded inputs, and the results of both
+are compared with PyTorch's in float64. Errors are given in roundings of the dtype: half a unit in the last place of the
+largest element. The exit status is 1 if the error of an op is far larger than PyTorch's, or if an op has no row.
 """
 
 import argparse
@@ -21,14 +21,16 @@ DTYPES = {"f64": (torch.float64, 2), "f32": (torch.float32, 1), "bf16": (torch.b
 ROUNDING = {"f64": 2.0**-53, "f32": 2.0**-24, "bf16": 2.0**-8, "f16": 2.0**-11}
 I64, BOOL = 5, 8
 LAYOUTS = ("rows", "transposed", "strided")
-WITHOUT = {"LinearWithGradAccumulationAndAsyncCommunication": "of ranks"}  # and all of the mappings between ranks
+# An op that needs ranks and has no row. main() leaves out the mappings between ranks, which need them too.
+WITHOUT = {"LinearWithGradAccumulationAndAsyncCommunication": "of ranks"}
 
 tg = None
 rows = {}
 
 
 class Input:
-    """Of a row: uniform in [lo, hi), integers below hi, or a mask."""
+    """An input of a row: floats uniform in [lo, hi), integers in [0, hi) ("index"), or random bools ("mask"). A frozen
+    input requires no gradient."""
 
     def __init__(self, kind, size, lo=0.0, hi=0.0, frozen=False):
         self.kind, self.size, self.lo, self.hi, self.frozen = kind, size, lo, hi, frozen
@@ -59,14 +61,15 @@ def M(*size):
 
 
 def row(name, ours, theirs, *cases):
-    """cases: lists of inputs, which both functions take."""
+    """Adds a row: functions that call the op here and in PyTorch. Each case is a list of inputs, which both take."""
     rows.setdefault(name, []).append((ours, theirs, cases))
 
 
 # ---- Running ----
 
 def lay(x, layout):
-    """The leaf that holds x so, and how to see x in it."""
+    """Returns a leaf that holds x in this layout, and functions that make a view equal to x from such a leaf: one for
+    PyTorch's leaf and one for ours."""
     if layout == "transposed" and x.dim() > 1:
         return x.transpose(-1, -2).contiguous(), lambda t: t.transpose(-1, -2), lambda h: tg.transpose(h, -1, -2)
     if layout == "strided" and x.dim() > 0 and x.is_floating_point():
@@ -76,6 +79,7 @@ def lay(x, layout):
 
 
 def cotangent(y):
+    """Returns a fixed pattern of multiples of 1/8, which every dtype represents exactly."""
     k = torch.arange(y.numel(), dtype=torch.int64)
     return (((k * 37 + 11) % 31 - 15).to(torch.float64) / 8).reshape(y.shape)
 
@@ -85,6 +89,7 @@ def as_list(y):
 
 
 def run_theirs(f, leaves, views, frozen, dtype):
+    """Returns PyTorch's results and gradients in dtype, as float64; None: no gradient."""
     leaves = [x.to(dtype) if x.is_floating_point() else x for x in leaves]
     leaves = [x.clone().requires_grad_(x.is_floating_point() and not fixed) for x, fixed in zip(leaves, frozen)]
     out = as_list(f(*[view(x) for view, x in zip(views, leaves)]))
@@ -95,11 +100,12 @@ def run_theirs(f, leaves, views, frozen, dtype):
             [x.grad.double() if x.grad is not None else None for x in leaves])
 
 
-def read(h, like):
+def read(h, size):
+    """Returns the elements of our tensor h as a PyTorch tensor of this size."""
     n = tg.tg_numel(h)
-    room = (ctypes.c_double * max(n, 1))()
-    tg.tg_read_f64(h, ctypes.addressof(room), n)
-    return torch.tensor(list(room)[:n], dtype=torch.float64).reshape(like)
+    values = (ctypes.c_double * max(n, 1))()
+    tg.tg_read_f64(h, ctypes.addressof(values), n)
+    return torch.tensor(list(values)[:n], dtype=torch.float64).reshape(size)
 
 
 def our_dtype(x):
@@ -116,6 +122,7 @@ def size_of(h):
 
 
 def run_ours(ctx, f, leaves, views, frozen):
+    """Returns our results and gradients, as float64; None: no gradient."""
     tg.tape = tg.tg_tape_new(ctx)
     ours = [from_torch(ctx, x) for x in leaves]
     for h, x, fixed in zip(ours, leaves, frozen):
@@ -154,7 +161,7 @@ def run_ours(ctx, f, leaves, views, frozen):
 # ---- Comparing ----
 
 def distance(got, want, rounding):
-    """The largest error, in roundings of the largest element."""
+    """Returns the largest error, in roundings of the largest element. A missing gradient counts as zeros."""
     if got is None or want is None:
         same = got is None and want is None or not (got if want is None else want).any()
         return 0.0 if same else math.inf
@@ -176,7 +183,8 @@ def worst(got, want, rounding):
 
 
 def compare(ctx, ours, theirs, inputs, name, layout, seed):
-    """(ours, PyTorch's) errors, forward and gradient."""
+    """Returns the errors of the results and those of the gradients, each as (ours, PyTorch's). PyTorch's is NaN if it
+    lacks the dtype."""
     dtype = DTYPES[name][0]
     generator = torch.Generator().manual_seed(seed)
     laid = [lay(x.make(dtype, generator), layout) for x in inputs]
@@ -186,7 +194,7 @@ def compare(ctx, ours, theirs, inputs, name, layout, seed):
     got = run_ours(ctx, ours, leaves, our_views, frozen)
     try:
         other = run_theirs(theirs, leaves, their_views, frozen, dtype)
-    except RuntimeError:  # PyTorch's CPU has not every op in 16 bits
+    except RuntimeError:  # on the CPU PyTorch does not have every op in 16 bits
         other = None
     errors = []
     for i in range(2):
@@ -196,13 +204,14 @@ def compare(ctx, ours, theirs, inputs, name, layout, seed):
 
 
 def cell(errors):
+    """Returns the text of a table cell: our largest error / PyTorch's."""
     ours = max(e[0] for e in errors)
     other = max((e[1] for e in errors if not math.isnan(e[1])), default=math.nan)
     return f"{ours:.2g}" + ("" if math.isnan(other) else f" / {other:.2g}")
 
 
 def check(errors, name):
-    """Far worse than PyTorch's own error, which itself is compared with float64."""
+    """Returns whether our errors are not far larger than PyTorch's own in this dtype."""
     limit = 2.0**14 if name == "f64" else 64.0
     return all(a <= max(limit, 8 * b if math.isfinite(b) else limit) for a, b in errors)
 
@@ -211,11 +220,11 @@ def main():
     global tg
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--library", required=True)
-    arguments.add_argument("--op", help="this one alone")
-    arguments.add_argument("--out", help="where the table goes")
+    arguments.add_argument("--op", help="compare only this op")
+    arguments.add_argument("--out", help="write the table to this file")
     given = arguments.parse_args()
     tg = bindings.Library(given.library)
-    import op_rows  # they fill `rows`
+    import op_rows  # fills `rows`
 
     op_rows.fill(sys.modules[__name__])
     torch.set_num_threads(1)

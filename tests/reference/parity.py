@@ -1,8 +1,8 @@
-"""The training curve against PyTorch: the same initial weights, the same sequences in the same order, the same
-hyper-parameters; scripts/parity runs it.
+"""Compares training with PyTorch from the same weights, on the same sequences, with the same hyperparameters.
 
-A short run compares the loss and the gradient norm of every step, for both architectures in float32 and float64. The
-long one (--long) compares the validation loss after 1,000 steps on English text.
+scripts/parity runs it. The short run compares the loss of every step, for both architectures, in float32 and float64.
+It also prints how far the gradient norms differ. The long run (--long) compares the validation loss after 1,000 steps
+on English text.
 """
 
 import argparse
@@ -25,7 +25,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 @dataclasses.dataclass
 class Recipe:
-    """Options of both sides."""
+    """The options of a run, for both libraries."""
 
     steps: int
     batch: int
@@ -41,7 +41,7 @@ class Recipe:
     val_fraction: float = 0.0
 
     def lr_of(self, step):
-        """Linear warm-up, then a cosine; the first update is step 1."""
+        """Returns the learning rate: linear warm-up, then a cosine. The first update is step 1."""
         if step <= self.warmup:
             return self.lr * step / self.warmup
         x = (step - self.warmup) / (self.steps - self.warmup)
@@ -51,6 +51,7 @@ class Recipe:
         return len(tokens) - int(self.val_fraction * len(tokens))
 
     def flags(self):
+        """Returns the options as arguments of tapegrad train."""
         named = {f.name.replace("_", "-"): getattr(self, f.name) for f in dataclasses.fields(self)}
         return [str(a) for name, value in named.items() for a in ("--" + name, value)]
 
@@ -76,7 +77,7 @@ def make_optimizer(model, r):
 
 
 def train_torch(model, tokens, order, r):
-    """The losses and gradient norms of all steps."""
+    """Trains the model. Returns the loss and the gradient norm of each step."""
     optimizer = make_optimizer(model, r)
     curve = []
     for step in range(1, r.steps + 1):
@@ -92,6 +93,7 @@ def train_torch(model, tokens, order, r):
 
 
 def validate_torch(model, tokens, r):
+    """Returns the mean loss over the tokens after those of training."""
     first = r.train_tokens(tokens)
     offsets = [first + i * r.seq_len for i in range((len(tokens) - first - 1) // r.seq_len)]
     total = 0.0
@@ -110,6 +112,7 @@ def run_directory(init, precision):
 
 
 def train_tapegrad(program, data, init, order_file, precision, r, val_every):
+    """Runs tapegrad train. Returns the lines of its metrics."""
     out = run_directory(init, precision)
     shutil.rmtree(out, ignore_errors=True)
     command = [program, "train", "--data", data, "--init", init, "--order", order_file, "--out", out,
@@ -123,12 +126,13 @@ def train_tapegrad(program, data, init, order_file, precision, r, val_every):
 
 
 def configs(r):
-    """Grouped-query attention for Llama; neither has a size of which the other's layout would be a view."""
+    """Returns the models of the short run. Llama has grouped-query attention."""
     return {"gpt2": hf.gpt2_config(256, 3, 4, 64, r.seq_len),
             "llama": hf.llama_config(256, 3, 4, 2, 64, 160, r.seq_len)}
 
 
 def draw_order(path, count, r):
+    """Draws the offset of each sequence of each step, among `count` tokens, and writes them to path."""
     last = count - r.seq_len - 1
     order = np.random.default_rng(1).integers(0, last, size=(r.steps, r.batch), endpoint=True, dtype=np.int64)
     order.astype("<i8").tofile(path)
@@ -136,7 +140,7 @@ def draw_order(path, count, r):
 
 
 def save_initial(arch, config, work):
-    """As transformers draws them: what a run of theirs would begin with."""
+    """Saves a model with the random weights with which transformers would begin training."""
     torch.manual_seed(1)
     model = hf.model_of(config)
     model.save_pretrained(work / arch)
@@ -149,11 +153,13 @@ def load_initial(arch, work, precision):
 
 
 def report(what, error, bar):
+    """Prints an error and its limit. Returns whether the error is within it."""
     print(f"{what:<40} {error:10.2e}   bar {bar:.0e}   {'PASS' if error <= bar else 'FAIL'}", flush=True)
     return error <= bar
 
 
 def compare(arch, precision, bar, tokens, data, work, program, r):
+    """Trains one model with both libraries. Returns whether the losses agree at every step."""
     order = draw_order(work / "order", len(tokens), r)
     theirs = train_torch(load_initial(arch, work, precision), tokens, order, r)
     lines = train_tapegrad(program, data, work / arch, work / "order", precision, r, val_every=0)
@@ -207,7 +213,7 @@ def main():
     parser.add_argument("--tapegrad", required=True, help="the program")
     parser.add_argument("--work", required=True, help="a directory for models, orders and runs")
     parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--text", help="of --long")
+    parser.add_argument("--text", help="text file for --long")
     parser.add_argument("--long", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(2)

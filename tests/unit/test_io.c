@@ -512,7 +512,7 @@ START_TEST(wrong_arguments_of_open_objects_are_refused) {
         expect_error(w.ctx, TG_ERR_ARGUMENT, "has 4");
     }
     tg_tokens_read(t, 0, 1, NULL);
-    expect_error(w.ctx, TG_ERR_ARGUMENT, "into NULL");
+    expect_error(w.ctx, TG_ERR_ARGUMENT, "out is NULL");
     ck_assert_int_eq(tg_tokens_read(t, 4, 0, NULL), TG_OK);
     tg_tokens_close(t);
     tg_checkpoints *c = tg_checkpoints_open(w.ctx, in(&w, "run"));

@@ -54,8 +54,8 @@ tg_tensor *tg_layer_param(const tg_parallel *p, const char *name, tg_shape shape
                                TG_PLACES({TG_TP, on[TG_TP]}, {TG_DP, on[TG_DP]}, {TG_CP, on[TG_CP]}));
 }
 
-/* Returns whether the layer or the whole model asks for sequence parallelism, even if the axis has one rank. So a
- * program that sets options which exclude each other fails at any number of ranks. */
+/* Returns whether the layer or the whole model asks for sequence parallelism, even if the axis has one rank. Checks use
+ * it, so that options which exclude each other fail at any number of ranks. */
 static bool asks_for_sp(const tg_parallel_linear *s) {
     if (s->o.expert) return false;
     if (s->o.sequence_parallel) return s->o.sequence_parallel > 0;
@@ -65,7 +65,8 @@ static bool asks_for_sp(const tg_parallel_linear *s) {
 /* Returns whether the layer draws random numbers for its weight. */
 static bool draws(const tg_parallel_linear *s) { return !s->o.weight && !s->o.no_weight && !s->o.no_init; }
 
-static tg_status check_options(tg_parallel_linear *s, const char *who, int shard) {
+/* Checks the options that say where the weight comes from. */
+static tg_status check_weight_options(const tg_parallel_linear *s, const char *who) {
     const tg_parallel_linear_opts *o = &s->o;
     if (o->weight && o->no_weight)
         return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: weight is given and no_weight is set; expected one of them", who);
@@ -75,12 +76,24 @@ static tg_status check_options(tg_parallel_linear *s, const char *who, int shard
     if (!draws(s) && o->std != 0)
         return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: std is %g, expected 0, because the layer draws no weight", who,
                        o->std);
+    return TG_OK;
+}
+
+/* Fails for an option of the other kind of layer. shard: 0 for a column layer, 1 for a row layer. */
+static tg_status check_kind(const tg_parallel_linear *s, const char *who, int shard) {
+    const tg_parallel_linear_opts *o = &s->o;
     if (shard ? o->gather_output : o->input_is_whole)
         return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: %s is set, but it is an option of the %s layer only", who,
                        shard ? "gather_output" : "input_is_whole", shard ? "column" : "row");
     if (shard && o->no_dgrad_reduce)
         return tg_fail(s->ctx, TG_ERR_ARGUMENT,
                        "%s: no_dgrad_reduce is set, but it is an option of the column layer only", who);
+    return TG_OK;
+}
+
+/* Fails for options that exclude each other or sequence parallelism. */
+static tg_status check_conflicts(const tg_parallel_linear *s, const char *who, int shard) {
+    const tg_parallel_linear_opts *o = &s->o;
     if (o->no_dgrad_reduce && asks_for_sp(s))
         return tg_fail(s->ctx, TG_ERR_ARGUMENT,
                        "%s: no_dgrad_reduce is set, but under sequence parallelism the gradient of x is always reduced "
@@ -106,16 +119,31 @@ static tg_status check_options(tg_parallel_linear *s, const char *who, int shard
                        "%s: the output of an expert is reduced outside of the layer, so the layer cannot add a bias; "
                        "set skip_bias_add or no_bias",
                        who);
+    return TG_OK;
+}
+
+/* Fails for numbers that are out of range. */
+static tg_status check_numbers(const tg_parallel_linear *s, const char *who, int shard) {
+    const tg_parallel_linear_opts *o = &s->o;
+    int64_t local = shard ? s->local_in : s->local_out; /* size of the sharded dim of this rank's weight */
     if (o->deferred_wgrads < TG_NONE)
         return tg_fail(s->ctx, TG_ERR_ARGUMENT,
                        "%s: deferred_wgrads is %d, expected 0 or more, or TG_NONE for no limit", who,
                        o->deferred_wgrads);
-    if (o->strides < 0 || (shard ? s->local_in : s->local_out) % (o->strides ? o->strides : 1))
+    if (o->strides < 0 || local % (o->strides ? o->strides : 1))
         return tg_fail(s->ctx, TG_ERR_SHAPE, "%s: strides is %d, expected 0 or more, and a divisor of this rank's %lld",
-                       who, o->strides, (long long)(shard ? s->local_in : s->local_out));
+                       who, o->strides, (long long)local);
     return TG_OK;
 }
 
+static tg_status check_options(const tg_parallel_linear *s, const char *who, int shard) {
+    TG_TRY(check_weight_options(s, who));
+    TG_TRY(check_kind(s, who, shard));
+    TG_TRY(check_conflicts(s, who, shard));
+    return check_numbers(s, who, shard);
+}
+
+/* Logs a warning if sequence parallelism is asked for but has no effect. */
 static void note_no_sp(const tg_parallel_linear *s, const char *who) {
     char text[160];
     if (!s->ctx->log || !asks_for_sp(s) || tg_parallel_size(s->p, s->axis) > 1) return;
@@ -124,6 +152,7 @@ static void note_no_sp(const tg_parallel_linear *s, const char *who) {
     s->ctx->log(s->ctx->log_user, TG_LOG_WARNING, text);
 }
 
+/* Fills *s from the options and checks them. */
 static tg_status complete(tg_parallel_linear *s, const char *who, int shard, const tg_parallel_linear_opts *given) {
     TG_TRY(tg_options(s->ctx, &s->o, sizeof s->o, given, who));
     s->axis = s->o.expert && s->o.axis == TG_TP ? TG_ETP : s->o.axis;
@@ -156,6 +185,7 @@ static tg_tensor *param(const tg_parallel_linear *s, const char *name, tg_shape 
                                TG_PLACES({TG_EP, TG_SHARD(0)}, {TG_ETP, at}, {TG_EDP, TG_R}));
 }
 
+/* Fails unless w has the shape of this rank's weight. */
 static tg_status check_weight(const tg_parallel_linear *s, const char *who, const tg_tensor *w) {
     char got[160], by[16];
     TG_TRY(tg_check(s->ctx, w, who));
@@ -168,10 +198,12 @@ static tg_status check_weight(const tg_parallel_linear *s, const char *who, cons
                    s->local_in < s->in ? by : "", (long long)s->in, (long long)s->out);
 }
 
+/* Returns the name of the function that creates such a layer, for messages. */
 static const char *maker_of(const tg_module_ops *ops) {
     return ops == &tg_column_linear_ops ? "tg_nn_column_linear" : "tg_nn_row_linear";
 }
 
+/* Adds the weight and the bias, if the layer has them. */
 static void add_params(tg_module *m, int shard) {
     tg_parallel_linear *s = m->state;
     double std = s->o.std == 0 ? 0.02 : s->o.std;
@@ -276,7 +308,7 @@ tg_tensor *tg_parallel_linear_pair(tg_module *m, tg_tape *t, tg_tensor *x, tg_te
     return y;
 }
 
-/* Runs every list even after an error: each list knows whether other ranks wait for its communication. */
+/* Runs every list even after an error, because each list tells other ranks that wait for its communication. */
 tg_status tg_wgrads_drain(tg_module *m) {
     if (!m) return TG_ERR_ARGUMENT;
     tg_wgrads *waiting = tg_is_parallel_linear(m) ? tg_parallel_linear_of(m)->deferred : tg_deferred_linear_wgrads(m);
