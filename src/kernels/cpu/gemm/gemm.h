@@ -48,8 +48,8 @@ typedef struct tg_gemm_kernels {
      * bias; there is neither an activation nor a saved pre-activation. */
     void (*tile_out)(const tg_gemm_out *o, int64_t i, int64_t j, const void *sum, const void *a, const void *b,
                      int64_t units);
-    /* Stores elements (i.., j..) of the output from sums whose rows are ld apart. Reads whole vectors, so it may read up
-     * to a vector less one element beyond the columns of a row. */
+    /* Stores elements (i.., j..) of the output from sums whose rows are ld apart. Reads whole vectors of sums, so it
+     * may read beyond the columns of a row. */
     void (*finish)(const tg_gemm_out *o, int64_t i, int64_t j, int64_t rows, int64_t cols, const void *sum,
                    int64_t ld);
     /* Compute columns [j, j + cols) of a product with few rows from B in place. x is A with rows ldx apart, contiguous
