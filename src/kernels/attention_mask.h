@@ -1,5 +1,5 @@
-/* Which keys an attention query may see, shared by every device: C, C++ and CUDA include it. Without a mask tensor
- * the visible keys are one contiguous range; tg_attention_args states the rules. */
+/* Which keys an attention query may see, by the rules of tg_attention_args other than its mask tensor. By these rules
+ * the visible keys are one contiguous range. Every device uses this file: C, C++ and CUDA include it. */
 #ifndef TG_ATTENTION_MASK_H
 #define TG_ATTENTION_MASK_H
 
@@ -19,11 +19,12 @@ typedef struct tg_key_range {
 typedef struct tg_mask_rules {
     int64_t sq, sk, left, right;
     bool left_bound, right_bound; /* causal: right_bound with a bound of 0 */
-    bool more;                    /* more rules than causal or none */
-    const int64_t *lengths, *starts_q, *starts_k;
-    int64_t length_stride, sequences;
+    bool more;                    /* there are rules besides causal */
+    const int64_t *lengths, *starts_q, *starts_k; /* NULL: there is no such rule */
+    int64_t length_stride, sequences;             /* sequences: the number of packed sequences */
 } tg_mask_rules;
 
+/* Returns the rules of a. Neither checks nor reads the contents of lengths and starts. */
 TG_MASK_FN tg_mask_rules tg_mask_rules_of(const tg_attention_args *a) {
     bool padded = a->lengths.data != NULL, packed = a->starts_q.data != NULL;
     tg_mask_rules r;
@@ -42,7 +43,8 @@ TG_MASK_FN tg_mask_rules tg_mask_rules_of(const tg_attention_args *a) {
     return r;
 }
 
-/* The last sequence that begins at i or before. For any contents of starts the result is a valid index. */
+/* Returns the last sequence that begins at i or before, of `sequences` > 0. For any contents of starts the result is in
+ * [0, sequences). */
 TG_MASK_FN int64_t tg_sequence_at(const int64_t *starts, int64_t sequences, int64_t i) {
     int64_t low = 0, high = sequences;
     while (high - low > 1) {
@@ -55,8 +57,8 @@ TG_MASK_FN int64_t tg_sequence_at(const int64_t *starts, int64_t sequences, int6
     return low;
 }
 
-/* The visible keys of query i of batch entry b. The range lies within the keys for any contents of lengths and
- * starts. Both ends are non-decreasing in i. */
+/* Returns the visible keys of query i of batch entry b. The range lies within [0, sk) for any contents of lengths and
+ * starts. If they are valid, neither end decreases as i grows. */
 TG_MASK_FN tg_key_range tg_mask_keys(const tg_mask_rules *r, int64_t b, int64_t i) {
     int64_t first = 0, end = r->sk, place = i + r->sk - r->sq;
     if (r->starts_q) {
@@ -75,8 +77,7 @@ TG_MASK_FN tg_key_range tg_mask_keys(const tg_mask_rules *r, int64_t b, int64_t 
     return s;
 }
 
-/* Returns 1 + the position of the first invalid value that the host can read, as in tg_attention_args.bad; 0 if
- * there is none. */
+/* Returns 1 + the position of the first invalid value of starts; 0 if all are valid. The last must be `total`. */
 TG_MASK_FN int64_t tg_mask_bad_starts(const int64_t *starts, int64_t sequences, int64_t total) {
     if (starts[0] != 0) return 1;
     for (int64_t s = 1; s <= sequences; s++)
@@ -84,6 +85,8 @@ TG_MASK_FN int64_t tg_mask_bad_starts(const int64_t *starts, int64_t sequences, 
     return starts[sequences] == total ? 0 : sequences + 1;
 }
 
+/* Returns what tg_attention_args.bad receives: 1 + the position of the first invalid value of lengths, or of starts_q
+ * and starts_k, which are counted as one array; 0 if all are valid. */
 TG_MASK_FN int64_t tg_mask_bad(const tg_mask_rules *r, int64_t batch) {
     for (int64_t b = 0; r->lengths && b < batch; b++) {
         int64_t n = r->lengths[b * r->length_stride];

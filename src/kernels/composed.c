@@ -1,4 +1,5 @@
-/* The row-wise optional slots, composed of required ones. The attention slots are in composed_attention.c. */
+/* The optional slots softmax, norm, cross-entropy, dropout, prepare and adamw, composed of required slots (composed.h).
+ * Attention is in composed_attention.c; scan and put are in composed_scan.c. */
 #include <float.h>
 #include <math.h>
 
@@ -7,7 +8,7 @@
 
 /* ---- Softmax ---- */
 
-/* m: maximum of each row; e: exp(x - m); s: sum of e. */
+/* Computes m, the maximum of each row; e = exp(x - m); and s, the sum of e along the row. */
 static tg_status exp_rows(tg_ctx *ctx, tg_array x, tg_array m, tg_array e, tg_array s) {
     REDUCE(TG_MAX, m, x, 1, false);
     MAP(exp_sub, e, x, m);
@@ -22,10 +23,10 @@ tg_status tg_composed_softmax(tg_ctx *ctx, tg_array y, tg_array x, bool log) {
     view e, m, s;
     if (!x.numel)
         return TG_OK;
-    TG_TRY(arena_open(ctx, &w, COMPOSED_ROWS, taken(x.numel, d) + 2 * taken(rows, d)));
-    view_dense(&e, take(&w, x.numel, d), d, x.ndim, x.shape);
-    view_rows(&m, take(&w, rows, d), d, &x);
-    view_rows(&s, take(&w, rows, d), d, &x);
+    TG_TRY(arena_open(ctx, &w, COMPOSED_ROWS, arena_bytes(x.numel, d) + 2 * arena_bytes(rows, d)));
+    view_dense(&e, arena_take(&w, x.numel, d), d, x.ndim, x.shape);
+    view_rows(&m, arena_take(&w, rows, d), d, &x);
+    view_rows(&s, arena_take(&w, rows, d), d, &x);
     TG_TRY(exp_rows(ctx, x, m.a, e.a, s.a));
     if (log) {
         MAP(sub, e.a, x, m.a);
@@ -37,15 +38,16 @@ tg_status tg_composed_softmax(tg_ctx *ctx, tg_array y, tg_array x, bool log) {
     return TG_OK;
 }
 
+/* Computes gx (+)= y (gy - sum(gy y)), or for log-softmax gx (+)= gy - exp(y) sum(gy). */
 tg_status tg_composed_softmax_grad(tg_ctx *ctx, tg_array gx, tg_array gy, tg_array y, bool log, bool add) {
     tg_dtype d = compute_of(&y);
     arena w;
     view t, s;
     if (!y.numel)
         return TG_OK;
-    TG_TRY(arena_open(ctx, &w, COMPOSED_ROWS, 2 * taken(y.numel, d)));
-    view_dense(&t, take(&w, y.numel, d), d, y.ndim, y.shape);
-    view_rows(&s, take(&w, y.numel, d), d, &y);
+    TG_TRY(arena_open(ctx, &w, COMPOSED_ROWS, 2 * arena_bytes(y.numel, d)));
+    view_dense(&t, arena_take(&w, y.numel, d), d, y.ndim, y.shape);
+    view_rows(&s, arena_take(&w, y.numel, d), d, &y);
     if (log) {
         REDUCE(TG_SUM, s.a, gy, 1, false);
         MAP_P(sub_exp_mul, gx, 0, 0, add, gy, y, s.a);
@@ -66,8 +68,8 @@ tg_status tg_composed_norm(tg_ctx *ctx, const tg_norm_args *a) {
     view h, mean, rstd;
     if (!a->x.numel)
         return TG_OK;
-    TG_TRY(arena_open(ctx, &w, COMPOSED_ROWS, taken(a->x.numel, d)));
-    view_dense(&h, take(&w, a->x.numel, d), d, a->x.ndim, a->x.shape);
+    TG_TRY(arena_open(ctx, &w, COMPOSED_ROWS, arena_bytes(a->x.numel, d)));
+    view_dense(&h, arena_take(&w, a->x.numel, d), d, a->x.ndim, a->x.shape);
     view_rows(&mean, a->mean.data, d, &a->x);
     view_rows(&rstd, a->rstd.data, d, &a->x);
     if (a->rms) {
@@ -76,7 +78,8 @@ tg_status tg_composed_norm(tg_ctx *ctx, const tg_norm_args *a) {
         REDUCE(TG_SUM, mean.a, a->x, 1.0 / (double)n, false);
         MAP(sub, h.a, a->x, mean.a);
         REDUCE(TG_SUM, rstd.a, h.a, 1.0 / (double)n, false);
-        MAP(add, mean.a, mean.a, rstd.a); /* exact when all elements are equal */
+        /* rstd is used for the mean of x - mean. Adding it makes the mean of equal elements exact. */
+        MAP(add, mean.a, mean.a, rstd.a);
         MAP(sub_square, h.a, a->x, mean.a);
         REDUCE(TG_SUM, rstd.a, h.a, 1.0 / (double)n, false);
     }
@@ -96,7 +99,7 @@ tg_status tg_composed_norm(tg_ctx *ctx, const tg_norm_args *a) {
     return TG_OK;
 }
 
-/* g (+)= the sum of x's rows. */
+/* Computes g (+)= the sum of x's rows. Does nothing if g is absent. */
 static tg_status sum_rows(tg_ctx *ctx, const tg_array *g, tg_array x, bool add) {
     view v;
     if (!g->data)
@@ -110,17 +113,18 @@ static tg_status sum_rows(tg_ctx *ctx, const tg_array *g, tg_array x, bool add) 
     return TG_OK;
 }
 
-/* h = (x - mean) rstd, g = gy w; gx = g rstd - h (mean(g h) rstd) - mean(g) rstd. */
+/* With h = (x - mean) rstd and g = gy w, computes gx (+)= g rstd - h (mean(g h) rstd) - mean(g) rstd. RMS norm has
+ * h = x rstd and no last term. */
 tg_status tg_composed_norm_grad(tg_ctx *ctx, const tg_norm_args *a) {
     tg_dtype d = compute_of(&a->x);
     double inverse = a->x.ndim && a->x.shape[a->x.ndim - 1] ? 1.0 / (double)a->x.shape[a->x.ndim - 1] : 1;
     arena w;
     view h, g, t, mean, rstd, row;
-    TG_TRY(arena_open(ctx, &w, COMPOSED_ROWS, 4 * taken(a->x.numel, d)));
-    view_dense(&h, take(&w, a->x.numel, d), d, a->x.ndim, a->x.shape);
-    view_dense(&g, take(&w, a->x.numel, d), d, a->x.ndim, a->x.shape);
-    view_dense(&t, take(&w, a->x.numel, d), d, a->x.ndim, a->x.shape);
-    view_rows(&row, take(&w, a->x.numel, d), d, &a->x);
+    TG_TRY(arena_open(ctx, &w, COMPOSED_ROWS, 4 * arena_bytes(a->x.numel, d)));
+    view_dense(&h, arena_take(&w, a->x.numel, d), d, a->x.ndim, a->x.shape);
+    view_dense(&g, arena_take(&w, a->x.numel, d), d, a->x.ndim, a->x.shape);
+    view_dense(&t, arena_take(&w, a->x.numel, d), d, a->x.ndim, a->x.shape);
+    view_rows(&row, arena_take(&w, a->x.numel, d), d, &a->x);
     view_rows(&mean, a->mean.data, d, &a->x);
     view_rows(&rstd, a->rstd.data, d, &a->x);
     if (a->rms)
@@ -151,7 +155,7 @@ tg_status tg_composed_norm_grad(tg_ctx *ctx, const tg_norm_args *a) {
 
 /* ---- Cross-entropy ---- */
 
-/* One value a row, as a column [rows, 1]. */
+/* Makes v the column [rows, 1] of x, an array [rows]. */
 static void view_column(view *v, const tg_array *x) {
     view_expand(v, x, 1, x->shape);
     v->shape[1] = 1;
@@ -159,15 +163,21 @@ static void view_column(view *v, const tg_array *x) {
     v->a.ndim = 2;
 }
 
-/* The columns that both directions need: target; named, 0 in ignored rows; counts, 1 where the row counts, else 0;
- * here, 1 where it counts and its class is among these columns; at, the position of the class, else 0; top and mass;
- * two spare columns; and t, a [rows, columns] temporary. */
+/* What forward and gradient share. The views are columns [rows, 1] unless stated otherwise. */
 typedef struct entropy {
-    view target, named, counts, here, at, top, mass, word, row, other, t;
+    view target;     /* the class of the row */
+    view checked;    /* the same, but 0 in ignored rows */
+    view valid;      /* 1 if the row is not ignored and its class exists, else 0 */
+    view local;      /* 1 if the row is valid and its class is among the columns of logits, else 0 */
+    view at;         /* the position of the class among the columns of logits; 0 if local is 0 */
+    view top, mass;  /* of tg_cross_entropy_args */
+    view ignored;    /* [1, 1]: ignore_index */
+    view row, other; /* temporaries */
+    view t;          /* a temporary of the shape of logits */
     int64_t classes;
 } entropy;
 
-/* yes = 1 where x - first is in [0, n), else 0; at = x - first. */
+/* Computes at = x - first, and yes: 1 where `at` is in [0, n), else 0. */
 static tg_status within(tg_ctx *ctx, tg_array yes, tg_array at, tg_array x, int64_t first, int64_t n) {
     MAP_P(affine, at, 1, (double)-first, false, x);
     MAP_P(clamp, yes, 0, (double)(n ? n - 1 : 0), false, at);
@@ -175,37 +185,39 @@ static tg_status within(tg_ctx *ctx, tg_array yes, tg_array at, tg_array x, int6
     return n ? TG_OK : tg_ctx_ops(ctx)->fill(ctx, yes, 0);
 }
 
+/* Reserves the memory of e and computes all its columns except top, mass and the temporaries. */
 static tg_status entropy_open(tg_ctx *ctx, const tg_cross_entropy_args *a, entropy *e) {
     tg_dtype d = compute_of(&a->logits);
     int64_t column[2] = {a->logits.shape[0], 1}, rows = column[0], one[2] = {1, 1};
-    size_t bytes = 3 * taken(rows, TG_I64) + taken(1, TG_I64) + 3 * taken(rows, d) + taken(a->logits.numel, d);
+    size_t bytes = 3 * arena_bytes(rows, TG_I64) + arena_bytes(1, TG_I64) + 3 * arena_bytes(rows, d) +
+                   arena_bytes(a->logits.numel, d);
     arena w;
     TG_TRY(arena_open(ctx, &w, COMPOSED_ROWS, bytes));
     e->classes = a->classes ? a->classes : a->logits.shape[1];
     view_column(&e->target, &a->target);
     view_column(&e->top, &a->top);
     view_column(&e->mass, &a->mass);
-    view_dense(&e->named, take(&w, rows, TG_I64), TG_I64, 2, column);
-    view_dense(&e->here, take(&w, rows, TG_I64), TG_I64, 2, column);
-    view_dense(&e->at, take(&w, rows, TG_I64), TG_I64, 2, column);
-    view_dense(&e->word, take(&w, 1, TG_I64), TG_I64, 2, one);
-    view_dense(&e->counts, take(&w, rows, d), d, 2, column);
-    view_dense(&e->row, take(&w, rows, d), d, 2, column);
-    view_dense(&e->other, take(&w, rows, d), d, 2, column);
-    view_dense(&e->t, take(&w, a->logits.numel, d), d, 2, a->logits.shape);
-    TG_TRY(tg_ctx_ops(ctx)->fill(ctx, e->word.a, (double)a->ignore_index));
-    MAP(ne, e->named.a, e->target.a, e->word.a);
-    TG_TRY(within(ctx, e->here.a, e->at.a, e->target.a, 0, e->classes));
-    MAP(mul, e->counts.a, e->named.a, e->here.a);
-    MAP(mul, e->named.a, e->named.a, e->target.a);
-    TG_TRY(within(ctx, e->here.a, e->at.a, e->target.a, a->first, a->logits.shape[1]));
-    MAP(mul, e->here.a, e->here.a, e->counts.a);
-    MAP(mul, e->at.a, e->at.a, e->here.a);
+    view_dense(&e->checked, arena_take(&w, rows, TG_I64), TG_I64, 2, column);
+    view_dense(&e->local, arena_take(&w, rows, TG_I64), TG_I64, 2, column);
+    view_dense(&e->at, arena_take(&w, rows, TG_I64), TG_I64, 2, column);
+    view_dense(&e->ignored, arena_take(&w, 1, TG_I64), TG_I64, 2, one);
+    view_dense(&e->valid, arena_take(&w, rows, d), d, 2, column);
+    view_dense(&e->row, arena_take(&w, rows, d), d, 2, column);
+    view_dense(&e->other, arena_take(&w, rows, d), d, 2, column);
+    view_dense(&e->t, arena_take(&w, a->logits.numel, d), d, 2, a->logits.shape);
+    TG_TRY(tg_ctx_ops(ctx)->fill(ctx, e->ignored.a, (double)a->ignore_index));
+    MAP(ne, e->checked.a, e->target.a, e->ignored.a);
+    TG_TRY(within(ctx, e->local.a, e->at.a, e->target.a, 0, e->classes));
+    MAP(mul, e->valid.a, e->checked.a, e->local.a);
+    MAP(mul, e->checked.a, e->checked.a, e->target.a);
+    TG_TRY(within(ctx, e->local.a, e->at.a, e->target.a, a->first, a->logits.shape[1]));
+    MAP(mul, e->local.a, e->local.a, e->valid.a);
+    MAP(mul, e->at.a, e->at.a, e->local.a);
     return TG_OK;
 }
 
-/* Fills top and mass. With d = x - top, row = -(1 - s) d[target], if the target is among these columns, minus s /
- * classes sum(d). */
+/* Computes top, mass and row. With d = x - top and smoothing s, row = -(1 - s) d[target] - s / classes sum(d), whose
+ * first term is 0 if the target is not among the columns of logits. */
 static tg_status entropy_terms(tg_ctx *ctx, const tg_cross_entropy_args *a, const entropy *e) {
     const tg_device_ops *ops = tg_ctx_ops(ctx);
     double least = e->t.a.dtype == TG_F64 ? -DBL_MAX : -(double)FLT_MAX;
@@ -215,24 +227,25 @@ static tg_status entropy_terms(tg_ctx *ctx, const tg_cross_entropy_args *a, cons
         return ops->fill(ctx, e->row.a, 0);
     }
     REDUCE(TG_MAX, e->top.a, a->logits, 1, false);
-    MAP_P(clamp, e->other.a, least, INFINITY, false, e->top.a); /* in a row of -inf, x - top is -inf like x */
+    MAP_P(clamp, e->other.a, least, INFINITY, false, e->top.a); /* x - top is -inf, not NaN, in a row of -inf */
     MAP(exp_sub, e->t.a, a->logits, e->other.a);
     REDUCE(TG_SUM, e->mass.a, e->t.a, 1, false);
     MAP(sub, e->t.a, a->logits, e->other.a);
     TG_TRY(ops->fill(ctx, e->row.a, 0));
     TG_TRY(ops->take(ctx, e->row.a, e->t.a, e->at.a, 1, NULL));
     MAP_P(affine, e->row.a, a->smoothing - 1, 0, false, e->row.a);
-    MAP(where_da, e->row.a, e->here.a, e->row.a);
-    if (a->smoothing != 0) /* otherwise 0 times -inf */
+    MAP(where_da, e->row.a, e->local.a, e->row.a);
+    if (a->smoothing != 0) /* 0 times a sum of -inf would be NaN */
         REDUCE(TG_SUM, e->row.a, e->t.a, -a->smoothing / (double)e->classes, true);
     return TG_OK;
 }
 
-/* Finds targets that are out of range: reads one number at each target, and the read reports positions outside. */
+/* Reports the first target that is out of range in a->bad. Uses the targets as indices into an array that has one
+ * element for each class: slot take reports indices out of range. */
 static tg_status find_bad(tg_ctx *ctx, const tg_cross_entropy_args *a, const entropy *e) {
     view all;
-    view_expand(&all, &e->word.a, 2, (const int64_t[]){a->logits.shape[0], e->classes});
-    return tg_ctx_ops(ctx)->take(ctx, e->at.a, all.a, e->named.a, 1, a->bad);
+    view_expand(&all, &e->ignored.a, 2, (const int64_t[]){a->logits.shape[0], e->classes});
+    return tg_ctx_ops(ctx)->take(ctx, e->at.a, all.a, e->checked.a, 1, a->bad);
 }
 
 tg_status tg_composed_cross_entropy(tg_ctx *ctx, const tg_cross_entropy_args *a) {
@@ -244,10 +257,12 @@ tg_status tg_composed_cross_entropy(tg_ctx *ctx, const tg_cross_entropy_args *a)
     TG_TRY(entropy_terms(ctx, a, &e));
     if (!a->classes)
         MAP(log_add, e.row.a, e.mass.a, e.row.a);
-    MAP(where_da, loss.a, e.counts.a, e.row.a);
+    MAP(where_da, loss.a, e.valid.a, e.row.a);
     return find_bad(ctx, a, &e);
 }
 
+/* Computes glogits (+)= (softmax - (1 - s) onehot - s / classes) gloss with smoothing s, or 0 in rows that are not
+ * valid. */
 tg_status tg_composed_cross_entropy_grad(tg_ctx *ctx, const tg_cross_entropy_args *a) {
     entropy e;
     view gloss;
@@ -259,10 +274,10 @@ tg_status tg_composed_cross_entropy_grad(tg_ctx *ctx, const tg_cross_entropy_arg
     MAP(exp_sub_mul, e.t.a, a->logits, e.top.a, e.other.a);
     MAP_P(affine, e.t.a, 1, -a->smoothing / (double)e.classes, false, e.t.a);
     TG_TRY(tg_ctx_ops(ctx)->fill(ctx, e.row.a, a->smoothing - 1));
-    MAP(where_da, e.row.a, e.here.a, e.row.a);
+    MAP(where_da, e.row.a, e.local.a, e.row.a);
     TG_TRY(tg_ctx_ops(ctx)->put_add(ctx, e.t.a, e.row.a, e.at.a, 1, NULL));
     MAP(mul, e.t.a, e.t.a, gloss.a);
-    MAP_P(where_da, a->glogits, 0, 0, a->add, e.counts.a, e.t.a);
+    MAP_P(where_da, a->glogits, 0, 0, a->add, e.valid.a, e.t.a);
     return TG_OK;
 }
 
@@ -273,8 +288,8 @@ tg_status tg_composed_dropout(tg_ctx *ctx, tg_array y, tg_array x, double p, con
     view u;
     if (!x.numel)
         return TG_OK;
-    TG_TRY(arena_open(ctx, &w, COMPOSED_ROWS, taken(x.numel, TG_F32)));
-    view_dense(&u, take(&w, x.numel, TG_F32), TG_F32, x.ndim, x.shape);
+    TG_TRY(arena_open(ctx, &w, COMPOSED_ROWS, arena_bytes(x.numel, TG_F32)));
+    view_dense(&u, arena_take(&w, x.numel, TG_F32), TG_F32, x.ndim, x.shape);
     TG_TRY(tg_ctx_ops(ctx)->random(ctx, TG_RANDOM_UNIFORM, u.a, 0, 1, draws));
     MAP_P(keep, y, (float)p, p < 1 ? 1 / (1 - p) : 0, add, x, u.a);
     return TG_OK;
@@ -282,25 +297,27 @@ tg_status tg_composed_dropout(tg_ctx *ctx, tg_array y, tg_array x, double p, con
 
 /* ---- The optimizer step ---- */
 
+/* Copies the inputs to the host, prepares the step there, and copies the results back. */
 tg_status tg_composed_prepare(tg_ctx *ctx, const tg_prepare_args *a) {
     const tg_device_ops *ops = tg_ctx_ops(ctx);
     double sums[TG_STEP_SUMS] = {0}, state[TG_STEP_STATE] = {0}, scalars[TG_STEP_GROUPS * TG_STEP_SCALARS], fault = 0;
-    tg_prepare_args here = *a;
-    here.sums = sums;
-    here.fault = &fault;
-    here.state = state;
-    here.scalars = scalars;
+    tg_prepare_args host = *a;
+    host.sums = sums;
+    host.fault = &fault;
+    host.state = state;
+    host.scalars = scalars;
     if (a->n_sums)
         TG_TRY(ops->copy(ctx, sums, a->sums, (size_t)a->n_sums * sizeof *sums, TG_COPY_TO_HOST));
     if (a->fault) TG_TRY(ops->copy(ctx, &fault, a->fault, sizeof fault, TG_COPY_TO_HOST));
     TG_TRY(ops->copy(ctx, state, a->state, sizeof state, TG_COPY_TO_HOST));
-    tg_prepare_step(&here, false);
+    tg_prepare_step(&host, false);
     TG_TRY(ops->copy(ctx, a->state, state, sizeof state, TG_COPY_FROM_HOST));
     return ops->copy(ctx, a->scalars, scalars, (size_t)a->n_groups * TG_STEP_SCALARS * sizeof *scalars,
                      TG_COPY_FROM_HOST);
 }
 
-/* Values that change from step to step are read on the device, each as an array of one element. */
+/* Steps one parameter. The scalars that change from step to step (tg_step_scalar) are read on the device, each as an
+ * array of one element; the host never knows them. */
 static tg_status step_one(tg_ctx *ctx, const tg_adamw_args *a) {
     tg_array param = a->master.data ? a->master : a->param;
     tg_dtype d = compute_of(&a->param);
@@ -309,13 +326,13 @@ static tg_status step_one(tg_ctx *ctx, const tg_adamw_args *a) {
     arena w;
     if (!n)
         return TG_OK;
-    TG_TRY(arena_open(ctx, &w, COMPOSED_ROWS, 3 * taken(n, d) + taken(1, TG_F64)));
+    TG_TRY(arena_open(ctx, &w, COMPOSED_ROWS, 3 * arena_bytes(n, d) + arena_bytes(1, TG_F64)));
     for (int i = 0; i < TG_STEP_SCALARS; i++)
         view_dense(&step[i], (void *)(uintptr_t)(a->step + i), TG_F64, 1, (const int64_t[]){1});
-    view_dense(&factor, take(&w, 1, TG_F64), TG_F64, 1, (const int64_t[]){1});
-    view_dense(&g, take(&w, n, d), d, a->param.ndim, a->param.shape);
-    view_dense(&m, take(&w, n, d), d, a->param.ndim, a->param.shape);
-    view_dense(&v, take(&w, n, d), d, a->param.ndim, a->param.shape);
+    view_dense(&factor, arena_take(&w, 1, TG_F64), TG_F64, 1, (const int64_t[]){1});
+    view_dense(&g, arena_take(&w, n, d), d, a->param.ndim, a->param.shape);
+    view_dense(&m, arena_take(&w, n, d), d, a->param.ndim, a->param.shape);
+    view_dense(&v, arena_take(&w, n, d), d, a->param.ndim, a->param.shape);
     MAP(mul, g.a, a->grad, step[TG_SCALAR_COEFFICIENT].a);
     if (!a->decoupled)
         MAP_P(linear_sum, g.a, 1, a->weight_decay, false, g.a, param);

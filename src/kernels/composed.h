@@ -1,5 +1,6 @@
-/* The optional slots of a device, composed of its required slots. Ops use them where the device leaves a slot NULL.
- * They are slower and keep temporaries in the context's work memory, but follow the same contract (tg_device_ops). */
+/* The optional slots of a device, composed of its required slots. Ops use these functions where the device leaves a
+ * slot NULL. They follow the contract of the slot (tg_device_ops), but are slower and need work memory for
+ * temporaries. */
 #ifndef TG_COMPOSED_H
 #define TG_COMPOSED_H
 

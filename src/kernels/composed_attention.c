@@ -1,4 +1,5 @@
-/* Attention composed of required slots: the scores of one head at a time are in memory. */
+/* Attention and its gradient composed of required slots. One head is computed at a time, with all its scores in
+ * memory. */
 #include <float.h>
 #include <math.h>
 
@@ -7,19 +8,21 @@
 
 /* The operands and gradients of one head, dense and in the compute type; o is the output or its gradient. */
 typedef struct head {
-    view q, k, v, o, gq, gk, gv, product; /* product: of out and its gradient */
+    view q, k, v, o, gq, gk, gv, product; /* product: out times its gradient */
     view p, gp, hidden, u;                /* [sq, sk]: probabilities, their gradient, 1 where hidden, draws */
     view row, other, scale, key;          /* [sq, 1] each; key is [1, sk] */
     view sum, total;                      /* [sq, sk] and [1, 1]: gradients of the mask and the sink */
-    tg_mask_rules seen;
+    tg_mask_rules rules;
 } head;
 
+/* One matrix [m, n] of a head, for the table in head_open. */
 typedef struct part {
     view *view;
     int64_t m, n;
     tg_dtype dtype;
 } part;
 
+/* Reserves the memory of h. Fills h->hidden by the causal rule, which is the same for all heads. */
 static tg_status head_open(tg_ctx *ctx, const tg_attention_args *a, head *h) {
     int64_t sq = a->q.shape[2], sk = a->k.shape[2], dk = a->q.shape[3], dv = a->v.shape[3];
     tg_dtype d = compute_of(&a->q);
@@ -33,31 +36,31 @@ static tg_status head_open(tg_ctx *ctx, const tg_attention_args *a, head *h) {
     size_t bytes = 0;
     arena w;
     for (int i = 0; i < TG_LEN(parts); i++)
-        bytes += taken(parts[i].m * parts[i].n, parts[i].dtype);
+        bytes += arena_bytes(parts[i].m * parts[i].n, parts[i].dtype);
     TG_TRY(arena_open(ctx, &w, COMPOSED_HEADS, bytes));
     for (int i = 0; i < TG_LEN(parts); i++) {
         const part *p = &parts[i];
-        view_dense(p->view, take(&w, p->m * p->n, p->dtype), p->dtype, 2, (const int64_t[]){p->m, p->n});
+        view_dense(p->view, arena_take(&w, p->m * p->n, p->dtype), p->dtype, 2, (const int64_t[]){p->m, p->n});
     }
     TG_TRY(tg_ctx_ops(ctx)->iota(ctx, h->row.a, (double)(sk - sq), 1));
     TG_TRY(tg_ctx_ops(ctx)->iota(ctx, h->key.a, 0, 1));
     MAP(gt, h->hidden.a, h->key.a, h->row.a);
-    h->seen = tg_mask_rules_of(a);
-    if (h->seen.more && !tg_ctx_ops(ctx)->host)
+    h->rules = tg_mask_rules_of(a);
+    if (h->rules.more && !tg_ctx_ops(ctx)->host)
         return tg_ctx_fail(ctx, TG_ERR_UNSUPPORTED,
                            "attention: this device has no attention slot, and without one windows, lengths and packing "
                            "need memory that the host can read");
     return TG_OK;
 }
 
-/* Fills h->hidden for a batch entry when the rules are more than causal; the host writes it. */
+/* Fills h->hidden for batch entry b if there are rules besides causal. The host writes it. */
 static tg_status hide_by_rules(tg_ctx *ctx, const head *h, int64_t b) {
-    int64_t sk = h->seen.sk;
-    if (!h->seen.more)
+    int64_t sk = h->rules.sk;
+    if (!h->rules.more)
         return TG_OK;
     TG_TRY(tg_ctx_ops(ctx)->sync(ctx));
-    for (int64_t i = 0; i < h->seen.sq; i++) {
-        tg_key_range s = tg_mask_keys(&h->seen, b, i);
+    for (int64_t i = 0; i < h->rules.sq; i++) {
+        tg_key_range s = tg_mask_keys(&h->rules, b, i);
         for (int64_t j = 0; j < sk; j++) {
             bool hides = j < s.first || j >= s.end;
             if (h->hidden.a.dtype == TG_F64)
@@ -69,7 +72,7 @@ static tg_status hide_by_rules(tg_ctx *ctx, const head *h, int64_t b) {
     return TG_OK;
 }
 
-/* The rows of head (b, h): [s, d], or [s, 1] for an array with one value per row. */
+/* Makes v the rows of head (b, h) of x: [s, d], or [s, 1] if x has one value per row. Returns its array. */
 static tg_array slice(view *v, const tg_array *x, int64_t b, int64_t h) {
     bool column = x->ndim == 3;
     int64_t at = b * x->stride[0] + h * x->stride[1];
@@ -87,12 +90,14 @@ static tg_array slice(view *v, const tg_array *x, int64_t b, int64_t h) {
     return v->a;
 }
 
+/* Copies head (b, h) of x to `to`. */
 static tg_status load(tg_ctx *ctx, const view *to, const tg_array *x, int64_t b, int64_t h) {
     view from;
     MAP(id, to->a, slice(&from, x, b, h));
     return TG_OK;
 }
 
+/* Stores `from` in head (b, h) of x, or adds it. Does nothing if x is absent. */
 static tg_status save(tg_ctx *ctx, const tg_array *x, int64_t b, int64_t h, const view *from, bool add) {
     view to;
     if (x->data)
@@ -106,7 +111,7 @@ static tg_matrix matrix(const view *x, bool transposed) {
                        .dtype = (tg_dtype)x->a.dtype};
 }
 
-/* c = alpha a b + beta c, of dense matrices; ta, tb: transposed. */
+/* Computes c = alpha a b + beta c for dense matrices. ta and tb: a and b are transposed first. */
 static tg_status multiply(tg_ctx *ctx, const view *a, bool ta, const view *b, bool tb, const view *c, double alpha,
                           double beta) {
     tg_gemm g = {.m = c->shape[0], .n = c->shape[1], .k = a->shape[ta ? 0 : 1], .batch = {1, 1},
@@ -114,14 +119,14 @@ static tg_status multiply(tg_ctx *ctx, const view *a, bool ta, const view *b, bo
     return tg_ctx_ops(ctx)->gemm(ctx, &g);
 }
 
-/* One number, as a [1, 1] view of an array that holds one per head. */
+/* Makes v the [1, 1] array of head h's number in x, which holds one number per head. Returns its array. */
 static tg_array number(view *v, const tg_array *x, int64_t h) {
     view_dense(v, (char *)x->data + h * x->stride[0] * tg_dtype_bits((tg_dtype)x->dtype) / 8, (tg_dtype)x->dtype, 2,
                (const int64_t[]){1, 1});
     return v->a;
 }
 
-/* Computes h->p, the scores of head (b, i) from the loaded q and k, -inf where hidden. Uses h->gp. */
+/* Computes the scores of head (b, i) from h->q and h->k into h->p, -inf where they are hidden. Overwrites h->gp. */
 static tg_status scores(tg_ctx *ctx, const tg_attention_args *a, const head *h, int64_t b, int64_t i) {
     view mask;
     TG_TRY(multiply(ctx, &h->q, false, &h->k, true, &h->p, a->scale, 0));
@@ -131,7 +136,7 @@ static tg_status scores(tg_ctx *ctx, const tg_attention_args *a, const head *h, 
     } else if (a->mask.data) {
         MAP(add, h->p.a, h->p.a, slice(&mask, &a->mask, b, i));
     }
-    if (a->causal || h->seen.more)
+    if (a->causal || h->rules.more)
         MAP_P(masked_fill, h->p.a, -INFINITY, 0, false, h->p.a, h->hidden.a);
     return TG_OK;
 }
@@ -142,8 +147,8 @@ static tg_status drop(tg_ctx *ctx, const tg_attention_args *a, const head *h, co
     tg_draws draws = a->draws;
     if (p <= 0)
         return TG_OK;
-    /* The head's first position has zeros in all digits that count within a head, so adding positions within the
-     * head never carries. */
+    /* tg_draws writes positions in a mixed radix. The head's first position has zeros in all digits that count within
+     * a head, so adding a position within the head carries nothing, and the numbers of the draws add up. */
     draws.rng.counter = tg_draw_number(&draws, (b * a->q.shape[1] + i) * h->p.a.numel);
     TG_TRY(tg_ctx_ops(ctx)->random(ctx, TG_RANDOM_UNIFORM, h->u.a, 0, 1, &draws));
     MAP_P(keep, x->a, (float)p, p < 1 ? 1 / (1 - p) : 0, false, x->a, h->u.a);
@@ -152,17 +157,17 @@ static tg_status drop(tg_ctx *ctx, const tg_attention_args *a, const head *h, co
 
 /* Computes h->p, the probabilities; h->row, the greatest score; and h->other, the sum of exp(score - greatest). The
  * maximum of a row that sees no key is the lowest finite number and not -inf, so its exponentials are 0; the
- * reciprocal of their sum is taken as 0. The sink takes part as one more key. */
+ * reciprocal of their sum is arena_bytes as 0. The sink takes part as one more key. */
 static tg_status softmax(tg_ctx *ctx, const tg_attention_args *a, const head *h, int64_t i) {
     view sink;
-    bool sunk = a->sink.data != NULL;
+    bool has_sink = a->sink.data != NULL;
     REDUCE(TG_MAX, h->row.a, h->p.a, 1, false);
-    if (sunk)
+    if (has_sink)
         MAP(maximum, h->row.a, h->row.a, number(&sink, &a->sink, i));
     MAP_P(clamp, h->row.a, -FLT_MAX, INFINITY, false, h->row.a);
     MAP(exp_sub, h->p.a, h->p.a, h->row.a);
     REDUCE(TG_SUM, h->other.a, h->p.a, 1, false);
-    if (sunk) {
+    if (has_sink) {
         MAP(exp_sub, h->scale.a, number(&sink, &a->sink, i), h->row.a);
         MAP(add, h->other.a, h->other.a, h->scale.a);
     }
@@ -175,7 +180,7 @@ static tg_status softmax(tg_ctx *ctx, const tg_attention_args *a, const head *h,
 tg_status tg_composed_attention(tg_ctx *ctx, const tg_attention_args *a) {
     head h;
     TG_TRY(head_open(ctx, a, &h));
-    if (a->bad && (*a->bad = tg_mask_bad(&h.seen, a->q.shape[0])) != 0) return TG_OK;
+    if (a->bad && (*a->bad = tg_mask_bad(&h.rules, a->q.shape[0])) != 0) return TG_OK;
     for (int64_t b = 0; b < a->q.shape[0]; b++) {
         TG_TRY(hide_by_rules(ctx, &h, b));
         for (int64_t i = 0; i < a->q.shape[1]; i++) {
@@ -196,7 +201,7 @@ tg_status tg_composed_attention(tg_ctx *ctx, const tg_attention_args *a) {
 }
 
 /* Computes h->row, the greatest score of each row of head (b, i); h->scale, 1 / the sum of exp(score - greatest), 0
- * if the row sees no key; and h->other, sum(gout out), with gout loaded. */
+ * if the row sees no key; and h->other, the row's sum of gout times out. h->o must hold gout. */
 static tg_status row_terms(tg_ctx *ctx, const tg_attention_args *a, const head *h, int64_t b, int64_t i) {
     view out;
     TG_TRY(load(ctx, &h->row, &a->top, b, i));
@@ -209,7 +214,8 @@ static tg_status row_terms(tg_ctx *ctx, const tg_attention_args *a, const head *
     return TG_OK;
 }
 
-/* Computes h->p, the probabilities with dropout, and h->gp, the gradient of the scaled scores. */
+/* Computes h->p, the probabilities with dropout, and h->gp, the gradient of the scaled scores, for head (b, i). Loads
+ * h->q and h->o; h->k and h->v must hold the head's keys and values. */
 static tg_status score_grad(tg_ctx *ctx, const tg_attention_args *a, const head *h, int64_t b, int64_t i) {
     TG_TRY(load(ctx, &h->q, &a->q, b, i));
     TG_TRY(load(ctx, &h->o, &a->gout, b, i));
@@ -222,7 +228,8 @@ static tg_status score_grad(tg_ctx *ctx, const tg_attention_args *a, const head 
     return drop(ctx, a, h, &h->p, b, i);
 }
 
-/* Processes the heads of a group in order: their contributions to gk and gv are summed in the compute type. */
+/* Computes gq, gk and gv of group g in batch entry b. Takes the group's heads in order, and sums their contributions to
+ * gk and gv in the compute type. */
 static tg_status group_grad(tg_ctx *ctx, const tg_attention_args *a, const head *h, int64_t b, int64_t g) {
     int64_t heads = a->q.shape[1] / a->k.shape[1];
     TG_TRY(load(ctx, &h->k, &a->k, b, g));
@@ -240,8 +247,8 @@ static tg_status group_grad(tg_ctx *ctx, const tg_attention_args *a, const head 
     return save(ctx, &a->gv, b, g, &h->gv, a->add_v);
 }
 
-/* The gradient of the mask for head (b, i), summed over the batch entries from b on and the heads from i on that
- * share it. */
+/* Computes the gradient of the mask for head (b, i), summed over the batch entries from b on and the heads from i on
+ * that share it. */
 static tg_status mask_grad(tg_ctx *ctx, const tg_attention_args *a, const head *h, int64_t b, int64_t i) {
     int64_t batches = a->gmask.stride[0] ? b + 1 : a->q.shape[0], heads = a->gmask.stride[1] ? i + 1 : a->q.shape[1];
     TG_TRY(tg_ctx_ops(ctx)->fill(ctx, h->sum.a, 0));
@@ -262,6 +269,8 @@ static tg_status mask_grad(tg_ctx *ctx, const tg_attention_args *a, const head *
     return TG_OK;
 }
 
+/* Computes the gradient of the sink of head i: minus the sum of its probability times D over all queries, where D is
+ * h->other of row_terms. */
 static tg_status sink_grad(tg_ctx *ctx, const tg_attention_args *a, const head *h, int64_t i) {
     view sink, to;
     TG_TRY(tg_ctx_ops(ctx)->fill(ctx, h->total.a, 0));
@@ -276,6 +285,7 @@ static tg_status sink_grad(tg_ctx *ctx, const tg_attention_args *a, const head *
     return TG_OK;
 }
 
+/* Computes the gradients of the mask and the sinks, if they are wanted. */
 static tg_status extras_grad(tg_ctx *ctx, const tg_attention_args *a, const head *h) {
     const tg_array *g = &a->gmask;
     for (int64_t b = 0; g->data && b < (g->stride[0] ? a->q.shape[0] : 1); b++)

@@ -8,7 +8,8 @@
 #include "kernels/composed.h"
 #include "kernels/scalar.h"
 
-/* An array with its layout. The array points into the struct, so the struct is set up in place and never copied. */
+/* An array with its layout. The array points to shape and stride of the same struct, so the struct is set up in place
+ * and never copied. */
 typedef struct view {
     tg_array a;
     int64_t shape[TG_MAX_DIMS], stride[TG_MAX_DIMS];
@@ -16,13 +17,15 @@ typedef struct view {
 
 /* Memory for the temporaries of one call, handed out in order. */
 typedef struct arena {
-    char *at;
+    char *at; /* the next free byte */
 } arena;
 
+/* Returns the dtype in which kernels compute on x. */
 static inline tg_dtype compute_of(const tg_array *x) {
     return x->dtype == TG_F64 ? TG_F64 : TG_F32;
 }
 
+/* Makes v the array of this shape at data, row-major and without gaps. */
 static inline void view_dense(view *v, void *data, tg_dtype d, int ndim, const int64_t *shape) {
     int64_t n = 1;
     for (int i = ndim - 1; i >= 0; i--) {
@@ -34,8 +37,8 @@ static inline void view_dense(view *v, void *data, tg_dtype d, int ndim, const i
                       .dtype = (uint8_t)d, .contiguous = true};
 }
 
-/* The dims of x before the last, and 1: the shape that a reduction of rows writes. data holds one value per row,
- * dense. */
+/* Makes v the array at data that holds one value for each row of x, without gaps. Its shape is that of x with 1 for the
+ * last dim: what a reduction of the rows writes. */
 static inline void view_rows(view *v, void *data, tg_dtype d, const tg_array *x) {
     int64_t shape[TG_MAX_DIMS];
     for (int i = 0; i < x->ndim; i++)
@@ -43,7 +46,7 @@ static inline void view_rows(view *v, void *data, tg_dtype d, const tg_array *x)
     view_dense(v, data, d, x->ndim, shape);
 }
 
-/* x broadcast to this shape: its dims of size 1 and missing leading dims are repeated. */
+/* Makes v the array x broadcast to this shape: dims of size 1 and missing leading dims are repeated. */
 static inline void view_expand(view *v, const tg_array *x, int ndim, const int64_t *shape) {
     v->a = *x;
     v->a.numel = 1;
@@ -59,18 +62,19 @@ static inline void view_expand(view *v, const tg_array *x, int ndim, const int64
     v->a.ndim = (uint8_t)ndim;
 }
 
-/* The size to which take rounds a request up. */
-static inline size_t taken(int64_t n, tg_dtype d) {
+/* Returns the bytes that arena_take uses for n elements: their size rounded up to whole cache lines. */
+static inline size_t arena_bytes(int64_t n, tg_dtype d) {
     return ((size_t)n * (size_t)tg_dtype_bits(d) / 8 + 63) / 64 * 64;
 }
 
-static inline void *take(arena *m, int64_t n, tg_dtype d) {
+/* Returns memory for n elements. The caller has counted it in the bytes that it passed to arena_open. */
+static inline void *arena_take(arena *m, int64_t n, tg_dtype d) {
     void *p = m->at;
-    m->at += taken(n, d);
+    m->at += arena_bytes(n, d);
     return p;
 }
 
-/* out (+)= f(in...), with each input broadcast to out's shape. */
+/* Computes out (+)= f(in...), with each input broadcast to out's shape. p and q are the formula's parameters. */
 static inline tg_status map(tg_ctx *ctx, tg_formula f, tg_array out, const tg_array *in, int n, double p, double q,
                             bool add) {
     view v[TG_FN_INPUTS];
@@ -82,15 +86,18 @@ static inline tg_status map(tg_ctx *ctx, tg_formula f, tg_array out, const tg_ar
     return tg_ctx_ops(ctx)->map(ctx, f, out, x, n, (const double[2]){p, q}, add);
 }
 
+/* The required slots as statements that return from the calling function on an error. They use its `ctx`. */
 #define MAP_P(f, out, p, q, add, ...)                                    \
     TG_TRY(map(ctx, TG_FN_##f, out, (const tg_array[]){__VA_ARGS__},     \
                (int)(sizeof((tg_array[]){__VA_ARGS__}) / sizeof(tg_array)), p, q, add))
 #define MAP(f, out, ...) MAP_P(f, out, 0, 0, false, __VA_ARGS__)
 #define REDUCE(kind, out, in, scale, add) TG_TRY(tg_ctx_ops(ctx)->reduce(ctx, kind, out, in, scale, add))
 
-/* Work memory: the slots that the fused kernels of a device would use. */
+/* Slots of work memory (tg_workspace). The fused kernels of the CPU use the same two, but the required slots that a
+ * composed one calls do not. */
 enum { COMPOSED_ROWS = 5, COMPOSED_HEADS = 6 };
 
+/* Reserves `bytes` bytes of work memory in this slot for the calls of arena_take. */
 static inline tg_status arena_open(tg_ctx *ctx, arena *m, int slot, size_t bytes) {
     m->at = tg_workspace(ctx, slot, bytes ? bytes : 1);
     return m->at ? TG_OK : TG_ERR_MEMORY;

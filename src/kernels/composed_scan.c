@@ -1,14 +1,14 @@
 /* Cumulative sums and products, and writes at indices, composed of required slots. */
 #include "kernels/composed_parts.h"
 
-/* The dtype in which a scan runs. */
-static tg_dtype compute_both(const tg_array *x, const tg_array *y) {
+/* Returns the dtype in which a scan runs: float64 or int64. */
+static tg_dtype scan_dtype(const tg_array *x, const tg_array *y) {
     return tg_is_float((tg_dtype)x->dtype) || tg_is_float((tg_dtype)y->dtype) ? TG_F64 : TG_I64;
 }
 
 /* ---- Scan ---- */
 
-/* n elements of each row of x, from start on, `step` apart. */
+/* Makes v the elements start, start + step, .. of each row of x; n of them. */
 static void view_part(view *v, const tg_array *x, int64_t start, int64_t n, int64_t step) {
     int last = x->ndim - 1;
     v->a = *x;
@@ -23,9 +23,10 @@ static void view_part(view *v, const tg_array *x, int64_t start, int64_t n, int6
     v->stride[last] *= step;
 }
 
-/* Combines every element from `to` on, `step` apart, with the one `by` positions before it; with `back`, counted
- * from the end. */
-static tg_status take_in(tg_ctx *ctx, tg_reduction kind, tg_array x, int64_t to, int64_t by, int64_t step, bool back) {
+/* Combines in place the elements to, to + step, .. of each row of x with those `by` positions before them. With `back`,
+ * positions are counted from the end of the row. */
+static tg_status combine_at(tg_ctx *ctx, tg_reduction kind, tg_array x, int64_t to, int64_t by, int64_t step,
+                            bool back) {
     int64_t size = x.shape[x.ndim - 1], n = to < size ? (size - 1 - to) / step + 1 : 0;
     int64_t start = back ? size - 1 - to - (n - 1) * step : to;
     view a, b;
@@ -39,18 +40,20 @@ static tg_status take_in(tg_ctx *ctx, tg_reduction kind, tg_array x, int64_t to,
     return TG_OK;
 }
 
-/* 2 n operations in 2 log n maps (Brent and Kung, A Regular Layout for Parallel Adders, 1982). */
+/* Scans rows of n elements in 2 n operations and 2 log2(n) maps (Brent and Kung, A Regular Layout for Parallel Adders,
+ * 1982). The first loop combines blocks of 2, 4, 8, .. elements, each into its last element. The second loop completes
+ * the elements between. */
 tg_status tg_composed_scan(tg_ctx *ctx, tg_reduction kind, tg_array y, tg_array x, bool back, bool add) {
-    tg_dtype d = compute_both(&x, &y);
+    tg_dtype d = scan_dtype(&x, &y);
     int64_t by = 1;
     arena m;
     view w;
     if (!x.numel) return TG_OK;
-    TG_TRY(arena_open(ctx, &m, COMPOSED_ROWS, taken(x.numel, d)));
-    view_dense(&w, take(&m, x.numel, d), d, x.ndim, x.shape);
+    TG_TRY(arena_open(ctx, &m, COMPOSED_ROWS, arena_bytes(x.numel, d)));
+    view_dense(&w, arena_take(&m, x.numel, d), d, x.ndim, x.shape);
     MAP(id, w.a, x);
-    for (; by < x.shape[x.ndim - 1]; by *= 2) TG_TRY(take_in(ctx, kind, w.a, 2 * by - 1, by, 2 * by, back));
-    for (; by >= 1; by /= 2) TG_TRY(take_in(ctx, kind, w.a, 3 * by - 1, by, 2 * by, back));
+    for (; by < x.shape[x.ndim - 1]; by *= 2) TG_TRY(combine_at(ctx, kind, w.a, 2 * by - 1, by, 2 * by, back));
+    for (; by >= 1; by /= 2) TG_TRY(combine_at(ctx, kind, w.a, 3 * by - 1, by, 2 * by, back));
     MAP_P(id, y, 0, 0, add, w.a);
     return TG_OK;
 }
@@ -58,31 +61,34 @@ tg_status tg_composed_scan(tg_ctx *ctx, tg_reduction kind, tg_array y, tg_array 
 /* ---- Put ---- */
 
 typedef struct put_parts {
-    view place, last, hits, mine; /* mine is per element of src, last and hits per element of dst */
+    view position; /* of each element of src along dim */
+    view last;     /* for each element of dst, the greatest position that is written to it; 0 if there is none */
+    view written;  /* for each element of dst: a temporary */
+    view temp;     /* for each element of src: a temporary */
 } put_parts;
 
-/* Finds the greatest position that is written to each element, bit by bit from the highest: the next bit is 1 if a
- * position with at least that value writes there. */
+/* Computes p->last bit by bit, from the highest: the next bit of an element is 1 if a position with at least that value
+ * is written to the element. */
 static tg_status find_last(tg_ctx *ctx, put_parts *p, tg_array index, int dim, int64_t *bad) {
     const tg_device_ops *ops = tg_ctx_ops(ctx);
     int64_t bit = 1;
     while (2 * bit < index.shape[dim]) bit *= 2;
     TG_TRY(ops->fill(ctx, p->last.a, 0));
-    TG_TRY(ops->take(ctx, p->mine.a, p->last.a, index, dim, bad));
+    TG_TRY(ops->take(ctx, p->temp.a, p->last.a, index, dim, bad)); /* only to report indices out of range */
     for (; bit >= 1; bit /= 2) {
-        TG_TRY(ops->take(ctx, p->mine.a, p->last.a, index, dim, NULL));
-        MAP_P(affine, p->mine.a, 1, (double)bit, false, p->mine.a);
-        MAP(ge, p->mine.a, p->place.a, p->mine.a);
-        TG_TRY(ops->fill(ctx, p->hits.a, 0));
-        TG_TRY(ops->put_add(ctx, p->hits.a, p->mine.a, index, dim, NULL));
-        MAP_P(clamp, p->hits.a, 0, 1, false, p->hits.a);
-        MAP_P(affine, p->last.a, (double)bit, 0, true, p->hits.a);
+        TG_TRY(ops->take(ctx, p->temp.a, p->last.a, index, dim, NULL));
+        MAP_P(affine, p->temp.a, 1, (double)bit, false, p->temp.a);
+        MAP(ge, p->temp.a, p->position.a, p->temp.a);
+        TG_TRY(ops->fill(ctx, p->written.a, 0));
+        TG_TRY(ops->put_add(ctx, p->written.a, p->temp.a, index, dim, NULL));
+        MAP_P(clamp, p->written.a, 0, 1, false, p->written.a);
+        MAP_P(affine, p->last.a, (double)bit, 0, true, p->written.a);
     }
     return TG_OK;
 }
 
-/* Elements that are written become -0, which does not change what is added to it. All writes to one element except
- * the last get an index that is skipped. */
+/* Sets the elements of dst that are written to -0, which does not change what is added to it, and then adds. All writes
+ * to one element except the last get index -1, which put_add skips. */
 tg_status tg_composed_put(tg_ctx *ctx, tg_array dst, tg_array src, tg_array index, int dim, int64_t *bad) {
     const tg_device_ops *ops = tg_ctx_ops(ctx);
     int64_t along[TG_MAX_DIMS];
@@ -92,23 +98,24 @@ tg_status tg_composed_put(tg_ctx *ctx, tg_array dst, tg_array src, tg_array inde
     if (!src.numel) return TG_OK;
     for (int d = 0; d < src.ndim; d++) along[d] = d == dim ? src.shape[d] : 1;
     TG_TRY(arena_open(ctx, &m, COMPOSED_ROWS,
-                      taken(along[dim], TG_I64) + 2 * taken(dst.numel, TG_I64) + 2 * taken(src.numel, TG_I64)));
-    view_dense(&numbers, take(&m, along[dim], TG_I64), TG_I64, src.ndim, along);
-    view_dense(&p.last, take(&m, dst.numel, TG_I64), TG_I64, dst.ndim, dst.shape);
-    view_dense(&p.hits, take(&m, dst.numel, TG_I64), TG_I64, dst.ndim, dst.shape);
-    view_dense(&p.mine, take(&m, src.numel, TG_I64), TG_I64, src.ndim, src.shape);
-    view_dense(&chosen, take(&m, src.numel, TG_I64), TG_I64, src.ndim, src.shape);
-    view_expand(&p.place, &numbers.a, src.ndim, src.shape);
+                      arena_bytes(along[dim], TG_I64) + 2 * arena_bytes(dst.numel, TG_I64) +
+                          2 * arena_bytes(src.numel, TG_I64)));
+    view_dense(&numbers, arena_take(&m, along[dim], TG_I64), TG_I64, src.ndim, along);
+    view_dense(&p.last, arena_take(&m, dst.numel, TG_I64), TG_I64, dst.ndim, dst.shape);
+    view_dense(&p.written, arena_take(&m, dst.numel, TG_I64), TG_I64, dst.ndim, dst.shape);
+    view_dense(&p.temp, arena_take(&m, src.numel, TG_I64), TG_I64, src.ndim, src.shape);
+    view_dense(&chosen, arena_take(&m, src.numel, TG_I64), TG_I64, src.ndim, src.shape);
+    view_expand(&p.position, &numbers.a, src.ndim, src.shape);
     TG_TRY(ops->iota(ctx, numbers.a, 0, 1));
-    TG_TRY(ops->fill(ctx, p.mine.a, 0));
+    TG_TRY(ops->fill(ctx, p.temp.a, 0));
     TG_TRY(find_last(ctx, &p, index, dim, bad));
-    TG_TRY(ops->take(ctx, p.mine.a, p.last.a, index, dim, NULL));
-    MAP(eq, p.mine.a, p.place.a, p.mine.a);
-    TG_TRY(ops->fill(ctx, p.hits.a, 0));
-    TG_TRY(ops->put_add(ctx, p.hits.a, p.mine.a, index, dim, NULL));
-    MAP_P(masked_fill, dst, -0.0, 0, false, dst, p.hits.a);
+    TG_TRY(ops->take(ctx, p.temp.a, p.last.a, index, dim, NULL));
+    MAP(eq, p.temp.a, p.position.a, p.temp.a);
+    TG_TRY(ops->fill(ctx, p.written.a, 0));
+    TG_TRY(ops->put_add(ctx, p.written.a, p.temp.a, index, dim, NULL));
+    MAP_P(masked_fill, dst, -0.0, 0, false, dst, p.written.a);
     MAP_P(affine, chosen.a, 1, 1, false, index);
-    MAP(mul, chosen.a, chosen.a, p.mine.a);
+    MAP(mul, chosen.a, chosen.a, p.temp.a);
     MAP_P(affine, chosen.a, 1, -1, false, chosen.a);
     return ops->put_add(ctx, dst, src, chosen.a, dim, NULL);
 }

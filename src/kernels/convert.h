@@ -1,18 +1,20 @@
-/* Conversions between the dtypes, one element at a time: floats round to nearest even and NaN is preserved. There
- * are no branches, so loops over them vectorize. Floats become integers as in C, toward zero, but saturate, and NaN
- * becomes 0. */
+/* Conversions between the dtypes, one element at a time. Between floats they round to nearest even, and NaN stays NaN.
+ * From floats to integers they round toward zero as C does, but saturate, and NaN becomes 0. There are no branches, so
+ * loops over them vectorize. */
 #ifndef TG_CONVERT_H
 #define TG_CONVERT_H
 
 #include <stdint.h>
 #include <string.h>
 
+/* Returns the bits of x. */
 static inline uint32_t tg_bits_f32(float x) {
     uint32_t u;
     memcpy(&u, &x, sizeof u);
     return u;
 }
 
+/* Returns the float whose bits are u. */
 static inline float tg_f32_bits(uint32_t u) {
     float x;
     memcpy(&x, &u, sizeof x);
@@ -29,14 +31,15 @@ static inline uint16_t tg_f32_to_bf16(float x) {
     return (uint16_t)(((u & 0x7fffffff) > 0x7f800000 ? quiet : rounded) >> 16);
 }
 
-/* A multiplication rebases the exponent. It is exact and normalizes subnormal numbers. */
+/* Rebases the exponent by a multiplication, which is exact and also normalizes subnormal numbers. */
 static inline float tg_f16_to_f32(uint16_t h) {
     uint32_t sign = (uint32_t)(h & 0x8000) << 16, m = (uint32_t)(h & 0x7fff) << 13;
     uint32_t finite = tg_bits_f32(tg_f32_bits(m) * 0x1p112f);
     return tg_f32_bits(sign | (m >= 0x0f800000 ? m | 0x7f800000 : finite));
 }
 
-/* Adding 0.5, whose unit in the last place is the smallest float16, rounds results that become subnormal. */
+/* Results that are subnormal float16 numbers are rounded by adding 0.5: in float32 its unit in the last place is the
+ * smallest float16. */
 static inline uint16_t tg_f32_to_f16(float x) {
     uint32_t u = tg_bits_f32(x), m = u & 0x7fffffff;
     uint32_t normal = (m + 0xfff + ((m >> 13) & 1) - (112u << 23)) >> 13;
@@ -46,7 +49,7 @@ static inline uint16_t tg_f32_to_f16(float x) {
     return (uint16_t)(((u >> 16) & 0x8000) | h);
 }
 
-/* Rounds to odd, so that a second rounding to a 16-bit format gives the same as rounding x once. */
+/* Rounds to odd: rounding the result again, to a 16-bit float, gives the same as rounding x once. */
 static inline float tg_f64_to_f32_odd(double x) {
     float f = (float)x;
     uint32_t u = tg_bits_f32(f);

@@ -1,4 +1,4 @@
-/* The element-wise formulas as the public headers show them: names, numbers of inputs, and values on doubles. */
+/* The public functions for element-wise formulas (device.h): their names, numbers of inputs, and values on doubles. */
 #include <stddef.h>
 
 #include <tapegrad/device.h>

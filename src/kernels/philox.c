@@ -1,4 +1,4 @@
-/* Which number of a random stream an element draws, for callers outside of the kernels. */
+/* The public function that returns which number of a random stream an element draws (device.h). */
 #include "kernels/philox.h"
 
 uint64_t tg_draw_number(const tg_draws *d, int64_t position) {

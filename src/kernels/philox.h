@@ -2,8 +2,9 @@
  *
  * Draw number i of a stream is a pure function of (seed, stream, i), so any range can start anywhere. The key is the
  * seed. The counter's four words are i / 4 (low, high) and the stream (low, high, less than 2^63); word i % 4 of
- * that block is the first word of the draw. The second word comes from the same position of the plane whose counter
- * has the top bit of word 3 set, and is computed only if one word is not enough. float32 uniforms use 24 bits of the
+ * that block is the first word of the draw. The second word is computed only if one word is not enough. It is the word
+ * at the same position of another block, whose counter has also the top bit of word 3 set. `plane` selects between the
+ * first word (0) and the second (1). float32 uniforms use 24 bits of the
  * first word; float64 uniforms use the first word and 21 bits of the second, so both agree up to rounding. Normals
  * use the first word for the radius and the second for the angle of the Box-Muller method. */
 #ifndef TG_PHILOX_H
@@ -21,6 +22,7 @@ typedef struct tg_philox_block {
     uint32_t w[4];
 } tg_philox_block;
 
+/* Returns the block of this key (the seed) and counter: c01 is its words 0 and 1, c23 its words 2 and 3. */
 TG_PHILOX_FN tg_philox_block tg_philox(uint64_t key, uint64_t c01, uint64_t c23) {
     uint32_t c0 = (uint32_t)c01, c1 = (uint32_t)(c01 >> 32), c2 = (uint32_t)c23, c3 = (uint32_t)(c23 >> 32);
     uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
@@ -37,12 +39,13 @@ TG_PHILOX_FN tg_philox_block tg_philox(uint64_t key, uint64_t c01, uint64_t c23)
     return b;
 }
 
-/* Word `plane` (0 or 1) of draw number rng->counter + i. */
+/* Returns word `plane` (0 or 1) of draw number rng->counter + i. */
 TG_PHILOX_FN uint32_t tg_philox_word(const tg_rng *rng, uint64_t i, int plane) {
     uint64_t at = rng->counter + i;
     return tg_philox(rng->seed, at / 4, rng->stream | (uint64_t)plane << 63).w[at % 4];
 }
 
+/* Returns the uniform number in [0, 1) of a draw with this first word. */
 TG_PHILOX_FN float tg_uniform_of_word(uint32_t first) {
     return (float)(int32_t)(first >> 8) * 0x1p-24f;
 }
@@ -51,12 +54,12 @@ TG_PHILOX_FN double tg_uniform_of_words(uint32_t first, uint32_t second) {
     return (double)((uint64_t)first << 21 | second >> 11) * 0x1p-53;
 }
 
-/* Uniform in [0, 1): draw number rng->counter + i. */
+/* Returns draw number rng->counter + i as a uniform number in [0, 1). */
 TG_PHILOX_FN float tg_philox_uniform(const tg_rng *rng, uint64_t i) {
     return tg_uniform_of_word(tg_philox_word(rng, i, 0));
 }
 
-/* The number to add to rng.counter for the draw of an element; see tg_draws. */
+/* Returns the number that is added to rng.counter for the element at this row-major position; see tg_draws. */
 TG_PHILOX_FN uint64_t tg_draws_at(const tg_draws *d, int64_t position) {
     uint64_t at = 0;
     for (int k = d->n - 1; k > 0; k--) {

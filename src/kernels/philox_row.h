@@ -1,11 +1,13 @@
 /* Rows of Philox draws on the CPU, many blocks at once. kernels/philox.h includes this file.
  *
- * A word occupies the low half of a 64-bit lane. The contents of the high half do not matter: a round needs the
- * product of two low halves, which is one instruction that plain C cannot name. */
+ * A word occupies the low half of a 64-bit lane. The contents of the high half do not matter, because a round
+ * multiplies only low halves. That product is one instruction, for which plain C has no operator (TG_PHILOX_MUL). */
 #ifndef TG_PHILOX_ROW_H
 #define TG_PHILOX_ROW_H
 
 #include <string.h>
+
+#include <tapegrad/device.h>
 
 #if defined(__AVX512F__)
 #include <immintrin.h>
@@ -17,7 +19,6 @@
 #define TG_PHILOX_MUL(a, b) (tg_philox_vec) _mm256_mul_epu32((__m256i)(a), (__m256i)(b))
 #elif defined(__SSE2__)
 #include <immintrin.h>
-#include <tapegrad/device.h>
 #define TG_PHILOX_VEC       16
 #define TG_PHILOX_MUL(a, b) (tg_philox_vec) _mm_mul_epu32((__m128i)(a), (__m128i)(b))
 #else
@@ -28,11 +29,12 @@
 typedef uint64_t tg_philox_vec __attribute__((vector_size(TG_PHILOX_VEC)));
 /* Four vectors are processed together, because a round is a chain of dependent operations. */
 enum {
-    TG_PHILOX_WIDTH = TG_PHILOX_VEC / 8,
-    TG_PHILOX_LANES = 4 * TG_PHILOX_WIDTH,
+    TG_PHILOX_WIDTH = TG_PHILOX_VEC / 8,   /* blocks in a vector */
+    TG_PHILOX_LANES = 4 * TG_PHILOX_WIDTH, /* blocks that are computed together */
     TG_PHILOX_WORDS = 4 * TG_PHILOX_LANES
 };
 
+/* Writes the words of the blocks of one vector, block after block. c[i] holds word i of every block. */
 static inline void tg_philox_store(const tg_philox_vec *c, uint32_t *w) {
     uint64_t low[TG_PHILOX_WIDTH], high[TG_PHILOX_WIDTH], pair[2 * TG_PHILOX_WIDTH];
     tg_philox_vec a = (c[0] & 0xffffffff) | c[1] << 32, b = (c[2] & 0xffffffff) | c[3] << 32;
@@ -45,7 +47,7 @@ static inline void tg_philox_store(const tg_philox_vec *c, uint32_t *w) {
     memcpy(w, pair, sizeof pair);
 }
 
-/* The words of the blocks `block`, `block` + 1, ... in order. */
+/* Writes the TG_PHILOX_WORDS words of the blocks `block`, `block` + 1, ... in order. */
 static inline void tg_philox_lanes(uint64_t key, uint64_t block, uint64_t c23, uint32_t *w) {
     const tg_philox_vec none = {0}, m0 = none + 0xD2511F53u, m1 = none + 0xCD9E8D57u;
     tg_philox_vec c[4][4], step;
@@ -72,7 +74,7 @@ static inline void tg_philox_lanes(uint64_t key, uint64_t block, uint64_t c23, u
     for (int v = 0; v < 4; v++) tg_philox_store(c[v], w + 4 * TG_PHILOX_WIDTH * v);
 }
 
-/* Word `plane` of n draws from number rng->counter + i on. */
+/* Writes word `plane` of n draws, from number rng->counter + i on. */
 static inline void tg_philox_row(const tg_rng *rng, uint64_t i, int64_t n, int plane, uint32_t *w) {
     uint64_t at = rng->counter + i, stream = rng->stream | (uint64_t)plane << 63;
     while (n > 0) {
@@ -87,7 +89,7 @@ static inline void tg_philox_row(const tg_rng *rng, uint64_t i, int64_t n, int p
     }
 }
 
-/* How many elements from position i on have consecutive draw numbers. */
+/* Returns how many elements from position i on have consecutive draw numbers. INT64_MAX: all. */
 static inline int64_t tg_draws_run(const tg_draws *d, int64_t i) {
     int k = d->n - 1;
     if (k < 0) return INT64_MAX;
@@ -95,7 +97,7 @@ static inline int64_t tg_draws_run(const tg_draws *d, int64_t i) {
     return k ? d->extent[k] - i % d->extent[k] : INT64_MAX;
 }
 
-/* Word `plane` of the draws of n elements from position i on. */
+/* Writes word `plane` of the draws of n elements, from position i on. */
 static inline void tg_draws_row(const tg_draws *d, int64_t i, int64_t n, int plane, uint32_t *w) {
     enum { SHORT = 4 }; /* number of draws below which single draws are cheaper than vectors */
     while (n > 0) {
@@ -111,7 +113,7 @@ static inline void tg_draws_row(const tg_draws *d, int64_t i, int64_t n, int pla
     }
 }
 
-/* The same as uniforms in [0, 1). */
+/* Writes the draws of n elements, from position i on, as uniform numbers in [0, 1). */
 static inline void tg_draws_uniform_row(const tg_draws *d, int64_t i, int64_t n, float *u) {
     while (n > 0) {
         uint32_t w[TG_PHILOX_WORDS];

@@ -1,4 +1,4 @@
-/* The arithmetic of slot prepare, the same on every device: C, C++ and CUDA include it. */
+/* The arithmetic of slot prepare (tg_prepare_args), the same on every device: C, C++ and CUDA include it. */
 #ifndef TG_PREPARE_H
 #define TG_PREPARE_H
 
@@ -14,7 +14,7 @@
 #define TG_PREPARE_FN static inline
 #endif
 
-/* Moves the loss scale by what one step found. */
+/* Updates the dynamic loss scale after a step whose gradients overflowed or did not. */
 TG_PREPARE_FN void tg_prepare_scale(const tg_prepare_args *a, bool overflow) {
     double *s = a->state, grown = s[TG_STEP_SCALE] * a->growth, less = s[TG_STEP_SCALE] * a->backoff;
     if (overflow) {
@@ -27,7 +27,7 @@ TG_PREPARE_FN void tg_prepare_scale(const tg_prepare_args *a, bool overflow) {
     if (s[TG_STEP_CLEAN] < a->interval) return;
     s[TG_STEP_CLEAN] = 0;
     s[TG_STEP_HYSTERESIS] = a->hysteresis;
-    if (grown - grown == 0) s[TG_STEP_SCALE] = grown; /* never infinite, from which the scale could not return */
+    if (grown - grown == 0) s[TG_STEP_SCALE] = grown; /* an infinite scale could never fall again */
 }
 
 /* Returns the learning rate of step number t for group g. */
@@ -36,7 +36,8 @@ TG_PREPARE_FN double tg_prepare_rate(const tg_prepare_args *a, int g, double t) 
     return (s->size ? tg_schedule_at(s, t) : a->state[TG_STEP_LR + g]) * a->lr_scale[g];
 }
 
-/* found: this device knows of an error in the step's data. */
+/* Computes the scalars of every group and the state after the step. found: this device knows of an error in the step's
+ * data, so the step is skipped. */
 TG_PREPARE_FN void tg_prepare_step(const tg_prepare_args *a, bool found) {
     double *s = a->state, scale = s[TG_STEP_SCALE], sum = 0, norm = NAN, clip = 1, t = s[TG_STEP_COUNT] + 1;
     double limit = a->max_norm == a->max_norm ? a->max_norm : s[TG_STEP_MAX_NORM];

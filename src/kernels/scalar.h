@@ -2,7 +2,9 @@
  *
  * X(name, inputs, value): value is an expression in the inputs a, b, c, d and the parameters p, q, all of type T. A new
  * formula is a new row; its number is TG_FN_name. Derivatives end in _d (_da and _db for the first and second
- * argument). Their inputs are the output's gradient and then what forward saved: x, or y if that is enough.
+ * argument). Their inputs are the output's gradient and then what forward saved: x, or y if that is enough. The
+ * note after a row names its inputs (g: gradient of the output, x: input, y: output, c: condition, u: uniform draw), or
+ * names the formula that serves as its derivative ("_d: mul").
  *
  * A file that needs only the numbers includes this header. A C file that expands the rows first defines T (float,
  * double, int64_t) and TG_M(f), which names the elementary function f for T; with TG_SCALAR_INT only TG_FORMULAS_ANY
@@ -102,7 +104,7 @@
     X(leaky_relu_d, 2, b > 0 ? a : a * p)                         /* g, x */      \
     X(elu, 1, a > 0 ? a : p * TG_M(expm1)(a))                                     \
     X(elu_d, 2, b > 0 ? a : a * p * TG_M(exp)(b))                 /* g, x */      \
-    X(softplus, 1, tg_softplus_of(a, p, q))                       /* p x to q */  \
+    X(softplus, 1, tg_softplus_of(a, p, q))        /* beta p, threshold q */  \
     X(softplus_d, 2, b * p > q ? a : a * TG_M(sigmoid)(b * p))    /* g, x */      \
     X(pow_scalar, 1, tg_power_of(a, p))                                           \
     X(pow_scalar_d, 2, tg_power_slope(a, b, p))                   /* g, x */      \
@@ -198,7 +200,7 @@ TG_SCALAR tg_clamp_of(T x, T lo, T hi) {
     return y > hi ? hi : y;
 }
 
-/* NaN wins over any number. */
+/* Maximum and minimum are NaN if an argument is NaN. */
 TG_SCALAR tg_max_of(T a, T b) {
     return a > b ? a : a <= b ? b : a + b;
 }
@@ -207,14 +209,14 @@ TG_SCALAR tg_min_of(T a, T b) {
     return a < b ? a : a >= b ? b : a + b;
 }
 
-/* 0 for NaN. */
+/* Returns -1, 0 or 1; 0 for NaN. */
 TG_SCALAR tg_sign_of(T x) {
     return (T)((x > 0) - (x < 0));
 }
 
 #ifndef TG_SCALAR_INT
 
-/* The part of the gradient of max(a, b) that goes to a: half if they are equal, NaN if one is NaN. */
+/* Returns the part of the gradient of max(a, b) that goes to a: half if they are equal, NaN if one is NaN. */
 TG_SCALAR tg_greater_share(T a, T b) {
     return a > b ? (T)1 : a == b ? (T)0.5 : a < b ? (T)0 : a + b;
 }
@@ -224,13 +226,13 @@ TG_SCALAR tg_silu_slope(T x) {
     return s * ((T)1 + x * ((T)1 - s));
 }
 
-/* (1 + tanh(u)) / 2 is sigmoid(2 u), which does not cancel. */
+/* Computes (1 + tanh(u)) / 2 as sigmoid(2 u), which has no cancellation. */
 TG_SCALAR tg_gelu_tanh_of(T x) {
     T u = (T)1.5957691216057308 * (x + (T)0.044715 * x * x * x);
     return x * TG_M(sigmoid)(u);
 }
 
-/* Beyond 100 the slope is 0 or 1 to the last bit, and x^3 could overflow. */
+/* Clamps x to +-100, because x^3 could overflow. Beyond that the slope is 0 or 1 to the last bit. */
 TG_SCALAR tg_gelu_tanh_slope(T given) {
     T x = tg_clamp_of(given, (T)-100, (T)100);
     T u = (T)1.5957691216057308 * (x + (T)0.044715 * x * x * x);
@@ -248,20 +250,21 @@ TG_SCALAR tg_gelu_d(T x) {
     return TG_M(normal_cdf)(x) + x * phi;
 }
 
-/* sqrt(1 - x^2), without cancellation near 1. */
+/* Returns sqrt(1 - x^2), without cancellation near 1: the leg of a right triangle with hypotenuse 1 and leg x. */
 TG_SCALAR tg_unit_leg(T x) {
     return TG_M(sqrt)(((T)1 - x) * ((T)1 + x));
 }
 
-/* ln(1 + e^(beta x)) / beta, and x itself where beta x is above the threshold. Nothing overflows for any threshold. */
+/* Returns ln(1 + e^(beta x)) / beta, and x itself where beta x is above the threshold. Cannot overflow for any
+ * threshold. */
 TG_SCALAR tg_softplus_of(T x, T beta, T threshold) {
     T z = x * beta;
     T y = (z > 0 ? z : (T)0) + TG_M(log1p)(TG_M(exp)(z > 0 ? -z : z));
     return z > threshold ? x : y / beta;
 }
 
-/* b / (a^2 + b^2) and -a / (a^2 + b^2), computed with the quotient of the smaller and the greater so that no square
- * overflows. The result is 0 if both are 0, and a, which may be NaN, if b is 0. */
+/* These two return b / (a^2 + b^2) and -a / (a^2 + b^2), the derivatives of atan2(a, b). They use the quotient of the
+ * smaller and the greater, so that no square overflows. If both are 0, the result is 0. */
 TG_SCALAR tg_atan2_da_of(T a, T b) {
     bool steep = TG_M(abs)(a) > TG_M(abs)(b);
     T most = steep ? a : b, r = (steep ? b : a) / most;
@@ -274,13 +277,14 @@ TG_SCALAR tg_atan2_db_of(T a, T b) {
     return most == 0 ? a : (steep ? (T)-1 : -r) / (most * ((T)1 + r * r));
 }
 
-/* Exact at both ends, and if both ends are equal. */
+/* Returns a + w (b - a). It is exact for w = 0, for w = 1, and if a equals b. */
 TG_SCALAR tg_lerp_of(T a, T b, T w) {
     T d = b - a;
     return TG_M(abs)(w) < (T)0.5 ? a + w * d : b - d * ((T)1 - w);
 }
 
-/* x^p for a number p. C's pow treats -infinity as an even integer base; its square roots are NaN here. */
+/* Returns x^p for a number p. If p is 0.5 or -0.5, the result is NaN for every negative x; C's pow makes an exception
+ * for -infinity. */
 TG_SCALAR tg_power_of(T x, T p) {
     return ((TG_M(abs)(p) == (T)0.5) & (x < 0)) ? TG_M(sqrt)(x) : TG_M(pow)(x, p);
 }
@@ -289,12 +293,12 @@ TG_SCALAR tg_power_slope(T g, T x, T p) {
     return p == 0 ? (T)0 : g * p * tg_power_of(x, p - (T)1);
 }
 
-/* For exponent 0 the slope is 0, also at a = 0. */
+/* Returns g times the derivative of a^b with respect to a. It is 0 for b = 0, also where a is 0. */
 TG_SCALAR tg_pow_da_of(T g, T a, T b) {
     return b == 0 ? (T)0 : g * b * TG_M(pow)(a, b - (T)1);
 }
 
-/* For b >= 0 the slope of 0^b is 0. */
+/* Returns g times the derivative of a^b with respect to b. That of 0^b is 0 for b >= 0. */
 TG_SCALAR tg_pow_db_of(T g, T a, T b) {
     return ((a == 0) & (b >= 0)) ? (T)0 : g * TG_M(pow)(a, b) * TG_M(log)(a);
 }

@@ -1,5 +1,5 @@
-/* The arithmetic of learning-rate schedules (tapegrad/schedule.h): slot prepare evaluates them on the device, and
- * tg_schedule_lr on the host. C, C++ and CUDA include it. */
+/* The arithmetic of learning-rate schedules (tapegrad/schedule.h). Slot prepare evaluates them on the device, and
+ * tg_schedule_lr on the host: C, C++ and CUDA include this file. */
 #ifndef TG_SCHEDULE_ARITHMETIC_H
 #define TG_SCHEDULE_ARITHMETIC_H
 
@@ -13,7 +13,8 @@
 #define TG_SCHEDULE_FN static inline
 #endif
 
-/* Returns the part of lr - min_lr that is left after the fraction x of WSD's decay. */
+/* Returns the part of lr - min_lr that is left after the fraction x, in [0, 1], of the decay of a WSD schedule
+ * (warmup-stable-decay). */
 TG_SCHEDULE_FN double tg_wsd_left(tg_wsd kind, double x) {
     switch (kind) {
     case TG_WSD_LINEAR: return 1 - x;

@@ -1,6 +1,6 @@
 /* Elementary functions as inline arithmetic without branches, so that loops over them vectorize on any instruction set.
- * float32: minimax polynomials (relative error of the fit at most 6e-9); results are within 2 ulp (erf: 4) and right at
- * zeros, infinities, NaN and subnormal numbers. float64: libm, because accuracy matters more there.
+ * float32: minimax polynomials (relative error of the fit at most 6e-9); results are within 2 ulp (erf: 4), and correct
+ * for zeros, infinities, NaN and subnormal numbers. float64: libm, because accuracy matters more there.
  *
  * Fused multiply-adds are written explicitly and used where the instruction set has them: with -ffp-contract=off the
  * bits of an element do not depend on its position in a loop. */
@@ -27,8 +27,8 @@ static inline double tg_fma_f64(double a, double b, double c) {
 }
 #endif
 
-/* x = n ln 2 + r with |r| <= ln 2 / 2: returns e^r - 1 to full relative accuracy. NaN stays NaN, with an arbitrary
- * n. */
+/* Splits x = n ln 2 + r with |r| <= ln 2 / 2, and returns e^r - 1 to full relative accuracy. Returns NaN for NaN, with
+ * an arbitrary n. */
 static inline float tg_exp_split_f32(float x, uint32_t *n) {
     const float shift = 0x1.8p23f; /* adding it leaves the nearest integer in the low bits */
     float z = tg_fma_f32(x, 1.44269504f, shift), k = z - shift;
@@ -42,11 +42,12 @@ static inline float tg_exp_split_f32(float x, uint32_t *n) {
     return tg_fma_f32(q, r * r, r);
 }
 
+/* Returns 2^n for n in [-126, 127]; n is an int32 in two's complement. */
 static inline float tg_pow2_f32(uint32_t n) {
     return tg_f32_bits((n + 127) << 23);
 }
 
-/* 2^n is applied in two halves: the result may be subnormal, or overflow only at the end. */
+/* Applies 2^n in two halves, because 2^n alone may be subnormal or overflow. */
 static inline float tg_exp_f32(float x) {
     uint32_t n;
     x = x > 89.0f ? 89.0f : x < -104.0f ? -104.0f : x;
@@ -56,7 +57,7 @@ static inline float tg_exp_f32(float x) {
     return tg_fma_f32(e, s, s) * tg_pow2_f32(n - half);
 }
 
-/* e^x for x that is rarely above 0, such as a difference to a row's maximum: x <= 88; below -87 the result is 0. */
+/* Returns e^x for x <= 88, and 0 for x below -87. Serves differences from a row's maximum. */
 static inline float tg_exp_below_f32(float x) {
     uint32_t n;
     float e = tg_exp_split_f32(x, &n), s = tg_pow2_f32(n);
@@ -66,7 +67,7 @@ static inline double tg_exp_below_f64(double x) {
     return exp(x);
 }
 
-/* For x <= 88. */
+/* Returns e^x - 1 for x <= 88. */
 static inline float tg_expm1_small_f32(float x) {
     uint32_t n;
     x = x < -30.0f ? -30.0f : x;
@@ -74,7 +75,7 @@ static inline float tg_expm1_small_f32(float x) {
     return tg_fma_f32(e, s, s - 1.0f);
 }
 
-/* e^x - 1 for any x; -0 stays -0. */
+/* Returns e^x - 1 for any x; -0 stays -0. */
 static inline float tg_expm1_f32(float x) {
     uint32_t n;
     int high = x > 88.0f; /* 2^n might not be finite, so half of it is used */
@@ -84,7 +85,7 @@ static inline float tg_expm1_f32(float x) {
     return x == 0 ? x : high ? 2.0f * y : y;
 }
 
-/* log(2^k (1 + r)), r in [sqrt(1/2) - 1, sqrt(2) - 1]. */
+/* Returns log(2^k (1 + r)), for r in [sqrt(1/2) - 1, sqrt(2) - 1]. */
 static inline float tg_log_join_f32(float k, float r) {
     float q = -7.63449222e-2f;
     q = tg_fma_f32(q, r, 0.12761575f);
@@ -99,7 +100,7 @@ static inline float tg_log_join_f32(float k, float r) {
     return tg_fma_f32(k, 0.693359375f, r + tail);
 }
 
-/* x = 2^k (1 + r), for normal x > 0. */
+/* Splits a normal x > 0 into 2^k (1 + r), with r as above, and returns r. */
 static inline float tg_log_split_f32(float x, float *k) {
     uint32_t u = tg_bits_f32(x), sqrt_half = 0x3f3504f3;
     int32_t n = (int32_t)(u - sqrt_half) >> 23;
@@ -116,7 +117,7 @@ static inline float tg_log_f32(float x) {
     return x < INFINITY ? y : x;
 }
 
-/* log(1 + x): the part of x that rounding removed from 1 + x is added to the fraction. -0 stays -0. */
+/* Returns log(1 + x). The part of x that rounding removed from 1 + x is added to the fraction. -0 stays -0. */
 static inline float tg_log1p_f32(float x) {
     float u = 1.0f + x, cut = x < 1.0f ? x - (u - 1.0f) : 1.0f - (u - x);
     float k, r = tg_log_split_f32(u, &k);
@@ -130,15 +131,15 @@ static inline float tg_sigmoid_f32(float x) {
     return 1.0f / (1.0f + tg_exp_f32(-x));
 }
 
-/* -0 stays -0. */
+/* Returns tanh(x); -0 stays -0. */
 static inline float tg_tanh_f32(float x) {
     float z = x > 10.0f ? 10.0f : x;
     float e = tg_expm1_small_f32(2 * z);
     return x == 0 ? x : e / (e + 2.0f);
 }
 
-/* erf(x) = 1 - exp(-a G(a)) with a = |x|, at most 4: one polynomial for all x, which keeps the relative accuracy
- * near 0. */
+/* Returns erf(x) for x >= 0 as 1 - exp(-a G(a)), where a is x but at most 4, and G is one polynomial for all x. This
+ * form keeps the relative accuracy near 0. erf(-x) is -erf(x). */
 static inline float tg_erf_f32(float x) {
     uint32_t n, sign = tg_bits_f32(x) & 0x80000000u;
     float a = tg_f32_bits(tg_bits_f32(x) ^ sign);
@@ -157,9 +158,9 @@ static inline float tg_erf_f32(float x) {
     return tg_f32_bits(tg_bits_f32(y) ^ sign);
 }
 
-/* The normal distribution function: 1/2 + x P(x^2) / Q(x^2), within 2.1e-7 for |x| up to 5.6 and exactly 0 or 1
- * beyond. A division costs less than the exponential of erf. The limits are applied to integers, one instruction
- * each; a NaN counts as a large number. */
+/* Returns the normal distribution function as 1/2 + x P(x^2) / Q(x^2), within 2.1e-7 for |x| up to 5.6 and exactly 0 or
+ * 1 beyond. Its division costs less than the exponential of erf. |x| and the quotient are limited as integers, with one
+ * instruction each; there a NaN counts as a large number. */
 static inline float tg_normal_cdf_f32(float x) {
     uint32_t sign = tg_bits_f32(x) & 0x80000000u;
     int32_t a = (int32_t)(tg_bits_f32(x) ^ sign), most = 0x40b33333 /* 5.6 */, half = 0x3f000000 /* 0.5 */;
@@ -180,7 +181,7 @@ static inline float tg_normal_cdf_f32(float x) {
     return 0.5f + tg_f32_bits((uint32_t)(r < half ? r : half) | sign);
 }
 
-/* cos(2 pi turn / 2^32): the turn is reduced to an eighth in integers, exactly. */
+/* Returns cos(2 pi turn / 2^32). The angle is reduced to an eighth of a turn in integers, which is exact. */
 static inline float tg_cos_turn_f32(uint32_t turn) {
     uint32_t quarter = (turn + 0x20000000u) >> 30;
     float x = (float)(int32_t)(turn - (quarter << 30)) * 0x1p-30f, z = x * x;
@@ -197,7 +198,8 @@ static inline float tg_cos_turn_f32(uint32_t turn) {
     return quarter == 1 || quarter == 2 ? -y : y;
 }
 
-/* A normal draw from the two words of a draw (Box-Muller). Near radius 0 the logarithm takes 1 - u, which is exact. */
+/* Returns the normal number of a draw with these two words (Box-Muller). Where the uniform number u of the first word
+ * is near 1, and so the radius near 0, the logarithm is computed from 1 - u, which is exact. */
 static inline float tg_normal_f32(uint32_t first, uint32_t second) {
     float k, r = tg_log_split_f32(((float)first + 0.5f) * 0x1p-32f, &k);
     float rest = ((float)~first + 0.5f) * 0x1p-32f;
@@ -227,7 +229,7 @@ static inline float tg_pow_f32(float x, float y) {
     return powf(x, y);
 }
 
-/* libm, one element at a time: these are rare in hot loops. */
+/* These call libm for one element at a time, because they are rare in hot loops. */
 static inline float tg_tan_f32(float x) {
     return tanf(x);
 }
@@ -253,7 +255,7 @@ static inline float tg_fmod_f32(float x, float y) {
     return fmodf(x, y);
 }
 
-/* One instruction each from SSE4.1 on. */
+/* These are one instruction each from SSE4.1 on. */
 static inline float tg_floor_f32(float x) {
     return floorf(x);
 }

@@ -1,10 +1,15 @@
-/* One AdamW step: one pass over parameter, gradient and moments. */
+/* One AdamW step (tg_adamw_args), in one pass over parameter, gradient and moments. */
 #include "kernels/cpu/fused.h"
 #include "kernels/cpu/tile.h"
 
 typedef struct coefficients {
     real beta1, beta2, gain1, gain2; /* gains: 1 - beta, rounded once */
-    real eps, clip, rate, keep, decay, unbias;
+    real eps;
+    real clip;   /* factor of the gradient */
+    real rate;   /* learning rate / (1 - beta1^t) */
+    real keep;   /* factor of the parameter: 1 - learning rate * weight decay if the decay is decoupled, else 1 */
+    real decay;  /* 0 if the decay is decoupled, else weight decay */
+    real unbias; /* 1 / sqrt(1 - beta2^t) */
 } coefficients;
 
 static coefficients coefficients_of(const tg_adamw_job *job) {
@@ -33,7 +38,7 @@ static void step_tile(coefficients c, int64_t n, real *restrict p, const real *r
     }
 }
 
-/* A tile to be changed: in place, or loaded into buf, from which tile_put stores it. */
+/* Returns a tile that is to be changed: in place, or loaded into buf, from which tile_put stores it. */
 static real *tile_inout(const tg_rows *x, int64_t j, int64_t n, real *buf) {
     return (real *)tile_in(x, 0, j, n, buf);
 }

@@ -17,7 +17,7 @@ static tg_attention_job attention_job(const tg_attention_args *a) {
     job.pad_k = tg_lanes(job.dk);
     job.pad_v = tg_lanes(job.dv);
     job.blocks = tg_units(job.sq, TG_QUERIES);
-    job.seen = tg_mask_rules_of(a);
+    job.rules = tg_mask_rules_of(a);
     return job;
 }
 
@@ -25,35 +25,37 @@ static size_t real_size(const tg_attention_job *job) {
     return job->a->q.dtype == TG_F64 ? sizeof(double) : sizeof(float);
 }
 
+/* Runs the kernel over all units of the job. Each range of units gets job->slice elements of scratch memory. */
 static tg_status run(tg_ctx *ctx, tg_attention_job *job, tg_fused kernel) {
-    enum { MAX_JOBS = 64 };
-    job->jobs = job->units < MAX_JOBS ? job->units : MAX_JOBS;
-    if (!job->jobs)
+    enum { MAX_RANGES = 64 };
+    job->ranges = job->units < MAX_RANGES ? job->units : MAX_RANGES;
+    if (!job->ranges)
         return TG_OK;
-    job->scratch = tg_workspace(ctx, TG_WS_SCRATCH, (size_t)(job->jobs * job->slice) * real_size(job));
+    job->scratch = tg_workspace(ctx, TG_WS_SCRATCH, (size_t)(job->ranges * job->slice) * real_size(job));
     if (!job->scratch)
         return TG_ERR_MEMORY;
-    tg_fused_run(ctx, kernel, job->a->q.dtype == TG_F64, job->jobs, job);
+    tg_fused_run(ctx, kernel, job->a->q.dtype == TG_F64, job->ranges, job);
     return TG_OK;
 }
 
 tg_status tg_cpu_attention(tg_ctx *ctx, const tg_attention_args *a) {
     tg_attention_job job = attention_job(a);
-    if (a->bad && (*a->bad = tg_mask_bad(&job.seen, job.batch)) != 0) return TG_OK;
+    if (a->bad && (*a->bad = tg_mask_bad(&job.rules, job.batch)) != 0) return TG_OK;
     job.units = job.batch * job.heads * job.blocks;
-    /* Divides the scratch memory of forward_block; q's rows pass through the buffer of the keys. */
+    /* The memory that forward_block takes from scratch. Rows of q are converted in the buffer of the keys. */
     job.slice = TG_QUERIES * (job.dk + job.pad_v) + 2 * TG_KEYS * TG_QUERIES + TG_KEYS * (job.pad_k + job.pad_v);
     if (a->mask.data) job.slice += TG_KEYS * TG_QUERIES;
     return run(ctx, &job, TG_FUSED_attention);
 }
 
-/* Whether products can be summed directly in the gradient. */
+/* Returns whether products can be summed directly in the gradient g; true if g is not wanted. */
 static bool sums_in_place(const tg_attention_job *job, const tg_array *g) {
     tg_dtype compute = job->a->q.dtype == TG_F64 ? TG_F64 : TG_F32;
     return !g->data || (g->dtype == compute && g->stride[3] == 1 && g->shape[3] % TG_LANES == 0);
 }
 
-/* With few groups threads would be idle, so the query blocks of a group are cut into chunks, by shape alone. */
+/* Returns the number of chunks into which the query blocks of a group are divided. With few groups and one chunk
+ * threads would be idle. The number depends on shapes alone. */
 static int64_t chunks_of(const tg_attention_job *job) {
     enum { ENOUGH_UNITS = 16 };
     int64_t groups = job->batch * job->groups, blocks = job->blocks * (job->heads / job->groups);
@@ -61,12 +63,13 @@ static int64_t chunks_of(const tg_attention_job *job) {
     return chunks < blocks ? chunks : blocks ? blocks : 1;
 }
 
+/* Reserves memory for the partial sums of gk and gv, where they are not summed directly in the gradient. */
 static tg_status take_partials(tg_ctx *ctx, tg_attention_job *job) {
-    bool own_k = job->a->gk.data && (job->chunks > 1 || !sums_in_place(job, &job->a->gk));
-    bool own_v = job->a->gv.data && (job->chunks > 1 || !sums_in_place(job, &job->a->gv));
+    bool partial_k = job->a->gk.data && (job->chunks > 1 || !sums_in_place(job, &job->a->gk));
+    bool partial_v = job->a->gv.data && (job->chunks > 1 || !sums_in_place(job, &job->a->gv));
     int64_t rows = job->chunks * job->batch * job->groups * job->sk;
-    size_t k = own_k ? (size_t)(rows * job->pad_k) * real_size(job) : 0;
-    size_t v = own_v ? (size_t)(rows * job->pad_v) * real_size(job) : 0;
+    size_t k = partial_k ? (size_t)(rows * job->pad_k) * real_size(job) : 0;
+    size_t v = partial_v ? (size_t)(rows * job->pad_v) * real_size(job) : 0;
     char *parts = k + v ? tg_workspace(ctx, TG_WS_PARTIALS, k + v) : NULL;
     if (k + v && !parts)
         return TG_ERR_MEMORY;
@@ -75,6 +78,7 @@ static tg_status take_partials(tg_ctx *ctx, tg_attention_job *job) {
     return TG_OK;
 }
 
+/* Computes g (+)= the sum of its chunks in `parts`. Does nothing if there are none. */
 static void sum_chunks(tg_ctx *ctx, const tg_attention_job *job, const tg_array *g, const void *parts, int64_t pad,
                        bool add) {
     if (!parts)
@@ -124,12 +128,12 @@ static tg_status sink_grad(tg_ctx *ctx, tg_attention_job *job) {
 
 tg_status tg_cpu_attention_grad(tg_ctx *ctx, const tg_attention_args *a) {
     tg_attention_job job = attention_job(a);
-    /* The sum of carve_tiles. */
+    /* The memory that carve_tiles takes from scratch. */
     job.slice = TG_QUERIES * (job.dk + job.dv) + 3 * TG_KEYS * TG_QUERIES + TG_QUERIES * (2 * job.pad_k + job.pad_v) +
                 TG_KEYS * (job.pad_k + job.pad_v);
     if (a->mask.data) job.slice += TG_KEYS * TG_QUERIES;
     if (job.batch && job.groups) TG_TRY(main_grad(ctx, &job));
-    if (a->gmask.data) job.slice += TG_KEYS * TG_QUERIES; /* its sums */
+    if (a->gmask.data) job.slice += TG_KEYS * TG_QUERIES; /* the sums of mask_unit */
     TG_TRY(mask_grad(ctx, &job));
     return sink_grad(ctx, &job);
 }

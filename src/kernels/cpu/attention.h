@@ -1,7 +1,7 @@
-/* What the attention drivers and templates share.
+/* What the attention drivers (attention.c) and templates share.
  *
- * Scores exist as tiles of TG_KEYS keys by up to TG_QUERIES queries, with keys along the rows. The queries are the
- * lanes of every vector, so the softmax needs no sum across lanes, and keys and values are used where they are. */
+ * Scores exist only in tiles [keys, queries] of TG_KEYS keys and up to TG_QUERIES queries. The lanes of a vector are
+ * queries, so the softmax needs no sum across lanes, and keys and values are used where they are. */
 #ifndef TG_ATTENTION_H
 #define TG_ATTENTION_H
 
@@ -10,6 +10,7 @@
 
 enum { TG_KEYS = 64, TG_QUERIES = 64, TG_LANES = 16 };
 
+/* Returns n rounded up to a multiple of TG_LANES. */
 static inline int64_t tg_lanes(int64_t n) {
     return (n + TG_LANES - 1) / TG_LANES * TG_LANES;
 }
@@ -20,16 +21,17 @@ typedef struct tg_attention_job {
     int64_t pad_k, pad_v;        /* dk and dv rounded up to whole lanes */
     int64_t blocks;              /* query blocks per head */
     int64_t chunks;              /* parts of the query blocks of a group, each with its own sums for gk and gv */
-    int64_t units, jobs;         /* a job is a range of units that share one slice of scratch */
+    int64_t units, ranges;       /* the units of work are divided into ranges, each with one slice of scratch */
     void *scratch, *gk, *gv;     /* gk, gv: [chunks, batch groups sk, pad]; NULL: summed directly in the gradient */
-    int64_t slice;               /* elements of scratch a job */
-    tg_mask_rules seen;
-    bool summed[4];              /* dims along which the mask's gradient is summed */
-    int64_t parts[4];            /* of the mask's gradient: batches, heads, blocks of queries, tiles of keys */
+    int64_t slice;               /* elements of scratch for each range */
+    tg_mask_rules rules;
+    bool summed[4];              /* dims along which the mask's gradient is summed, because the mask was broadcast */
+    int64_t parts[4];            /* units of the mask's gradient: batches, heads, blocks of queries, tiles of keys */
 } tg_attention_job;
 
+/* Returns the first unit of range j; for j = ranges, the number of units. */
 static inline int64_t tg_attention_unit(const tg_attention_job *job, int64_t j) {
-    return j * job->units / job->jobs;
+    return j * job->units / job->ranges;
 }
 
 #endif

@@ -1,20 +1,22 @@
-/* The gradient of attention. With P the probabilities (made again from each row's greatest score and its sum), K the
- * dropout's factors and D = sum(gout out) of each query:
+/* The gradient of attention. P is the probabilities, which are computed again from each query's greatest score and sum.
+ * K is the dropout factors, and D = sum(gout out) of each query. P, K and gout v' are multiplied element by element:
  *     gv = (P K)' gout,  gs = P (K (gout v') - D) scale,  gq = gs k,  gk = gs' q.
- * The mask's gradient is gs without the scale, and the sink's -P D with its own P: each from scores of its own, so that
- * sums over batches and heads have one owner and one order. */
+ * The mask's gradient is gs without the scale. The sink's is -P D, with the sink's own P. Each of these two is computed
+ * in a pass of its own, which computes the scores again. So one thread computes each sum over batches and heads, in a
+ * fixed order. */
 #include "kernels/cpu/scores.h"
 
-/* The memory of a unit: its sums for the gk and gv of one group, and tiles. */
+/* The operands and memory of a unit of work: its sums for the gk and gv of one group, and its tiles. */
 typedef struct unit {
     matrix q, k, v, out, gout;
     real *gk, *gv; /* [sk, ldk], [sk, ldv] */
     int64_t ldk, ldv;
     real *qt, *gt, *s, *gs, *keep, *qbuf, *kbuf, *vbuf, *gbuf, *gq, *mask;
     block qr, gr; /* the queries of a block and their gout */
-    real dot[TG_QUERIES], top[TG_QUERIES], share[TG_QUERIES]; /* and their terms */
+    real dot[TG_QUERIES], top[TG_QUERIES], inverse[TG_QUERIES]; /* what row_terms computes for each query */
 } unit;
 
+/* Takes the tiles of w from scratch. */
 static void carve_tiles(const tg_attention_job *job, unit *w, real *scratch) {
     w->qt = carve(&scratch, job->dk * TG_QUERIES);
     w->gt = carve(&scratch, job->dv * TG_QUERIES);
@@ -29,44 +31,46 @@ static void carve_tiles(const tg_attention_job *job, unit *w, real *scratch) {
     w->mask = job->a->mask.data ? carve(&scratch, TG_KEYS * TG_QUERIES) : NULL;
 }
 
-/* For each query: D, the greatest score, and 1 / the sum of exp(score - greatest). The last two are 0 if the query
- * sees no key, because then every score is -inf. Uses vbuf for rows of out. */
+/* Computes for each query dot, which is D; top, its greatest score; and inverse, 1 / the sum of exp(score - greatest).
+ * top and inverse are 0 if the query sees no key, because then every score is -inf. Uses vbuf for rows of out. */
 static void row_terms(const tg_attention_job *job, const queries *q, unit *w) {
     block g = w->gr;
-    real *dot = w->dot, *top = w->top, *share = w->share;
+    real *dot = w->dot, *top = w->top, *inverse = w->inverse;
     for (int64_t i = 0; i < q->n; i++) {
         block o = block_rows(&w->out, q->i + i, 1, w->vbuf);
         real mass = *row_at(&job->a->mass, q, i);
         dot[i] = tile_dot(o.at, g.at + i * g.ld, job->dv);
         top[i] = mass == 0 ? 0 : *row_at(&job->a->top, q, i);
-        share[i] = mass == 0 ? 0 : 1 / mass;
+        inverse[i] = mass == 0 ? 0 : 1 / mass;
     }
     fill(dot + q->n, q->lanes - q->n, 0);
     fill(top + q->n, q->lanes - q->n, 0);
-    fill(share + q->n, q->lanes - q->n, 0);
+    fill(inverse + q->n, q->lanes - q->n, 0);
 }
 
-/* In place: s from scores to P K, gs from gout v' to the gradient of the unscaled scores. */
+/* Replaces the scores s by P, and gs, which holds gout v', by the gradient of the scores times `scale`. */
 static void score_grad(int64_t keys, int64_t lanes, real scale, const real *restrict dot, const real *restrict top,
-                       const real *restrict share, real *restrict s, real *restrict gs) {
+                       const real *restrict inverse, real *restrict s, real *restrict gs) {
     for (int64_t j = 0; j < keys; j++, s += lanes, gs += lanes)
         for (int64_t i = 0; i < lanes; i++) {
-            s[i] = real_exp(s[i] - top[i]) * share[i];
+            s[i] = real_exp(s[i] - top[i]) * inverse[i];
             gs[i] = s[i] * (gs[i] - dot[i]) * scale;
         }
 }
 
+/* The same with dropout: replaces s by P K. */
 static void score_grad_dropped(int64_t keys, int64_t lanes, real scale, const real *restrict dot,
-                               const real *restrict top, const real *restrict share, const real *restrict keep,
+                               const real *restrict top, const real *restrict inverse, const real *restrict keep,
                                real *restrict s, real *restrict gs) {
     for (int64_t j = 0; j < keys; j++, s += lanes, gs += lanes, keep += lanes)
         for (int64_t i = 0; i < lanes; i++) {
-            real p = real_exp(s[i] - top[i]) * share[i];
+            real p = real_exp(s[i] - top[i]) * inverse[i];
             s[i] = p * keep[i];
             gs[i] = p * (gs[i] * keep[i] - dot[i]) * scale;
         }
 }
 
+/* Loads the queries q, their gout and their terms into w. */
 static void take_queries(const tg_attention_job *job, const queries *q, unit *w) {
     const tg_attention_args *a = job->a;
     w->q = matrix_of(&a->q, q->b, q->h);
@@ -79,7 +83,8 @@ static void take_queries(const tg_attention_job *job, const queries *q, unit *w)
     row_terms(job, q, w);
 }
 
-/* Computes w->s and w->gs for n keys from `key` on. Returns false if a mask hides them all; then both are zero. */
+/* Computes P K in w->s and the gradient of the scores times `scale` in w->gs, for n keys from `key` on. *k receives the
+ * rows of k. Returns false without computing anything if the mask hides all scores: then both would be 0. */
 static bool take_tile(const tg_attention_job *job, const queries *q, unit *w, int64_t key, int64_t n, real scale,
                       block *k) {
     int64_t lanes = q->lanes;
@@ -94,13 +99,14 @@ static bool take_tile(const tg_attention_job *job, const queries *q, unit *w, in
     hide_tile(job, q, key, n, w->s);
     if (job->a->dropout > 0) {
         keep_tile(job, q, key, n, w->keep);
-        score_grad_dropped(n, lanes, scale, w->dot, w->top, w->share, w->keep, w->s, w->gs);
+        score_grad_dropped(n, lanes, scale, w->dot, w->top, w->inverse, w->keep, w->s, w->gs);
     } else {
-        score_grad(n, lanes, scale, w->dot, w->top, w->share, w->s, w->gs);
+        score_grad(n, lanes, scale, w->dot, w->top, w->inverse, w->s, w->gs);
     }
     return true;
 }
 
+/* Adds the contributions of a block of queries to w->gk and w->gv, and stores its gq. */
 static void backward_block(const tg_attention_job *job, const queries *q, unit *w) {
     const tg_attention_args *a = job->a;
     int64_t lanes = q->lanes;
@@ -127,21 +133,22 @@ static void backward_block(const tg_attention_job *job, const queries *q, unit *
         matrix_put(&gq, q->i + i, w->gq + i * job->pad_k, a->add_q);
 }
 
-/* Where a unit sums gk or gv: in its part of the partial sums, or directly in the gradient. NULL: not wanted. */
+/* Returns where a unit sums gk or gv: in its part of the partial sums, or directly in the gradient if there are none.
+ * Sets the sums to 0, unless they are added to the gradient. Returns NULL if the gradient is not wanted. */
 static real *sums_of(const tg_attention_job *job, const tg_array *grad, bool add, real *parts, int64_t part,
                      int64_t head, int64_t pad, int64_t *ld) {
     if (!grad->data)
         return NULL;
     matrix m = matrix_of(grad, head / job->groups, head % job->groups);
-    bool own = parts != NULL;
-    real *sums = own ? parts + (part * job->batch * job->groups + head) * job->sk * pad : (real *)m.data;
-    *ld = own ? pad : m.rs;
-    for (int64_t j = 0; (own || !add) && j < job->sk; j++)
+    bool partial = parts != NULL;
+    real *sums = partial ? parts + (part * job->batch * job->groups + head) * job->sk * pad : (real *)m.data;
+    *ld = partial ? pad : m.rs;
+    for (int64_t j = 0; (partial || !add) && j < job->sk; j++)
         fill(sums + j * *ld, pad, 0);
     return sums;
 }
 
-/* Unit u: query blocks c, c + chunks, ... of all query heads of one group. */
+/* Computes unit u: chunk c of a group, which is the query blocks c, c + chunks, ... of the group's heads. */
 static void backward_unit(const tg_attention_job *job, int64_t u, real *scratch) {
     const tg_attention_args *a = job->a;
     int64_t head = u / job->chunks, c = u % job->chunks, b = head / job->groups, g = head % job->groups;
@@ -157,6 +164,7 @@ static void backward_unit(const tg_attention_job *job, int64_t u, real *scratch)
     }
 }
 
+/* Runs ranges [begin, end) of units. */
 void TG_K(attention_grad)(void *arg, int64_t begin, int64_t end) {
     const tg_attention_job *job = arg;
     real *scratch = (real *)job->scratch + begin * job->slice;
@@ -167,8 +175,8 @@ void TG_K(attention_grad)(void *arg, int64_t begin, int64_t end) {
 
 /* ---- The mask's gradient ---- */
 
-/* sum[j, i] += the block's share of keys from `key` on, at most a tile. */
-static void mask_share(const tg_attention_job *job, const queries *q, unit *w, int64_t key, real *sum) {
+/* Adds the gradient of the scores of a block of queries and the tile of keys from `key` on to sum[j, i]. */
+static void add_mask_tile(const tg_attention_job *job, const queries *q, unit *w, int64_t key, real *sum) {
     int64_t from = key > q->begin ? key : q->begin, to = key + TG_KEYS < q->end ? key + TG_KEYS : q->end;
     block k;
     if (from >= to || !take_tile(job, q, w, from, to - from, 1, &k))
@@ -178,7 +186,8 @@ static void mask_share(const tg_attention_job *job, const queries *q, unit *w, i
             sum[(j - key) * TG_QUERIES + i] += w->gs[(j - from) * q->lanes + i];
 }
 
-/* Stores the sums of a block of queries and a tile of keys, reduced once more if the mask was broadcast. */
+/* Stores the sums of a block of queries and a tile of keys. If the mask was broadcast along queries or keys, sums them
+ * along these first. */
 static void mask_put(const tg_attention_job *job, int64_t b, int64_t h, int64_t i, int64_t key, const real *sum) {
     matrix to = matrix_of(&job->a->gmask, b, h);
     int64_t n = job->summed[2] ? 1 : job->sq - i < TG_QUERIES ? job->sq - i : TG_QUERIES;
@@ -194,7 +203,7 @@ static void mask_put(const tg_attention_job *job, int64_t b, int64_t h, int64_t 
     }
 }
 
-/* Unit u: a tile of the gradient, or the tiles that are summed into one. */
+/* Computes unit u: one tile of the mask's gradient, from all tiles of scores that are summed into it. */
 static void mask_unit(const tg_attention_job *job, int64_t u, real *scratch) {
     int64_t first[4], last[4], all[4] = {job->batch, job->heads, job->blocks, tg_units(job->sk, TG_KEYS)};
     for (int d = 3; d >= 0; u /= job->parts[d], d--) {
@@ -215,7 +224,7 @@ static void mask_unit(const tg_attention_job *job, int64_t u, real *scratch) {
                 queries_of(job, b, h, t, &q);
                 take_queries(job, &q, &w);
                 for (int64_t tile = first[3]; tile < last[3]; tile++)
-                    mask_share(job, &q, &w, tile * TG_KEYS, sum);
+                    add_mask_tile(job, &q, &w, tile * TG_KEYS, sum);
             }
         }
     mask_put(job, first[0], first[1], first[2] * TG_QUERIES, first[3] * TG_KEYS, sum);
@@ -231,7 +240,7 @@ void TG_K(attention_grad_mask)(void *arg, int64_t begin, int64_t end) {
 
 /* ---- The sink's gradient ---- */
 
-/* Unit h: one head, over all batch entries and queries. */
+/* Computes unit h: the gradient of the sink of one head, over all batch entries and queries. */
 static void sink_unit(const tg_attention_job *job, int64_t h, real *scratch) {
     const tg_array *g = &job->a->gsink;
     double sink = (double)sink_of(job, h), sum = 0;
@@ -247,7 +256,7 @@ static void sink_unit(const tg_attention_job *job, int64_t h, real *scratch) {
             w.gr = block_rows(&w.gout, q.i, q.n, w.gbuf);
             row_terms(job, &q, &w);
             for (int64_t i = 0; i < q.n; i++)
-                sum -= exp(sink - (double)w.top[i]) * (double)w.share[i] * (double)w.dot[i];
+                sum -= exp(sink - (double)w.top[i]) * (double)w.inverse[i] * (double)w.dot[i];
         }
     char *to = (char *)g->data + h * g->stride[0] * (tg_dtype_bits((tg_dtype)g->dtype) / 8);
     real v = (real)sum;

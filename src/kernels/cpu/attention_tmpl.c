@@ -1,12 +1,14 @@
-/* Attention without its matrix of scores: a block of queries goes through tiles of keys with a running maximum and
- * sum, which give the softmax (Milakov and Gimelshein, arXiv 1805.02867; Dao et al., arXiv 2205.14135). */
+/* Attention without a matrix of all scores. A block of queries passes over tiles of keys, with a running maximum and
+ * sum for each query, which give the softmax (Milakov and Gimelshein, arXiv 1805.02867; Dao et al., arXiv
+ * 2205.14135). */
 #include "kernels/cpu/scores.h"
 
+/* The state of a block's queries. rescale is the factor by which the last tile changed the results of earlier tiles. */
 typedef struct running {
     real max[TG_QUERIES], sum[TG_QUERIES], rescale[TG_QUERIES];
 } running;
 
-/* Scores become exp(score - max); rescale is the factor for the results of earlier tiles. */
+/* Adds a tile of scores t to the running maximum and sum, and replaces each score by exp(score - max). */
 static void pass_tile(running *s, int64_t keys, int64_t lanes, real *restrict t) {
     real ref[TG_QUERIES], max[TG_QUERIES], sum[TG_QUERIES];
     for (int64_t i = 0; i < lanes; i++)
@@ -15,7 +17,7 @@ static void pass_tile(running *s, int64_t keys, int64_t lanes, real *restrict t)
         for (int64_t i = 0; i < lanes; i++)
             max[i] = t[j * lanes + i] > max[i] ? t[j * lanes + i] : max[i];
     for (int64_t i = 0; i < lanes; i++) {
-        ref[i] = max[i] == -(real)INFINITY ? 0 : max[i]; /* no key yet: keeps -inf - -inf away */
+        ref[i] = max[i] == -(real)INFINITY ? 0 : max[i]; /* no visible key so far: avoids -inf - -inf */
         s->rescale[i] = real_exp(s->max[i] - ref[i]);
         s->max[i] = max[i];
         sum[i] = s->sum[i] * s->rescale[i];
@@ -30,7 +32,7 @@ static void pass_tile(running *s, int64_t keys, int64_t lanes, real *restrict t)
         s->sum[i] = sum[i];
 }
 
-/* The sink counts as one more key, without a value. */
+/* Adds the sink to the running maximum and sum, as one more key without a value, and rescales the results o. */
 static void add_sink(const tg_attention_job *job, const queries *q, running *s, real *o) {
     real sink = sink_of(job, q->h);
     for (int64_t i = 0; i < q->n; i++) {
@@ -43,7 +45,7 @@ static void add_sink(const tg_attention_job *job, const queries *q, running *s, 
     }
 }
 
-/* Divides by the sums and stores. A query that sees no key gets zeros. */
+/* Divides the results by their sums and stores them. A query that sees no key gets zeros. */
 static void finish(const tg_attention_job *job, const queries *q, const running *s, real *o) {
     matrix out = matrix_of(&job->a->out, q->b, q->h);
     for (int64_t i = 0; i < q->n; i++) {
@@ -58,6 +60,7 @@ static void finish(const tg_attention_job *job, const queries *q, const running 
     }
 }
 
+/* Computes the output of one block of queries. */
 static void forward_block(const tg_attention_job *job, const queries *q, real *scratch) {
     real *qt = carve(&scratch, job->dk * TG_QUERIES), *s = carve(&scratch, TG_KEYS * TG_QUERIES);
     real *keep = carve(&scratch, TG_KEYS * TG_QUERIES), *o = carve(&scratch, TG_QUERIES * job->pad_v);
@@ -96,8 +99,9 @@ static void forward_block(const tg_attention_job *job, const queries *q, real *s
     finish(job, q, &run, o);
 }
 
-/* Units are query blocks of all heads, ordered so that short and long blocks of causal attention alternate and any
- * division into ranges is balanced. */
+/* Runs ranges [begin, end) of units. A unit is a query block of a head. In causal attention the first blocks of a head
+ * see few keys and the last see many; the order alternates between them, so that all ranges have about the same
+ * work. */
 void TG_K(attention)(void *arg, int64_t begin, int64_t end) {
     const tg_attention_job *job = arg;
     real *scratch = (real *)job->scratch + begin * job->slice;

@@ -1,4 +1,4 @@
-/* What the CPU's kernel families share: instruction-set levels and the naming of templates.
+/* What all kernels of the CPU share: instruction-set levels and the naming of templates.
  *
  * Files named *_tmpl.c are compiled once per instruction set and compute type by src/kernels/cpu/meson.build, with
  * TG_ISA (portable, avx2, avx512) and TG_T (f32, f64) defined; TG_K(name) gives each copy its own symbol. A family's
@@ -19,10 +19,11 @@ typedef enum tg_cpu_level_t {
     TG_CPU_LEVELS
 } tg_cpu_level_t;
 
-/* The level of this context, from CPUID or from its config. */
+/* Returns the level of this context, from CPUID or from its config. */
 static inline tg_cpu_level_t tg_cpu_level(const tg_ctx *ctx) { return (tg_cpu_level_t)tg_runtime_of(ctx)->cpu_level; }
-/* The highest level that this machine supports, from CPUID. */
+/* Returns the highest level that this machine supports, from CPUID. */
 tg_cpu_level_t tg_cpu_detect(void);
+/* Returns "portable", "avx2" and so on; "?" if level is out of range. */
 const char *tg_cpu_level_name(tg_cpu_level_t level);
 
 #define TG_PASTE_(a, b, c, d) a##b##_##c##_##d

@@ -1,17 +1,18 @@
-/* Cross-entropy of rows of logits. The gradient needs only the greatest logit and the sum of exponentials from
- * forward. */
+/* Cross-entropy of rows of logits, and its gradient, which needs only the greatest logit and the sum of exponentials
+ * from forward. */
 #include "kernels/cpu/fused.h"
 #include "kernels/cpu/lse.h"
 
-/* Whether row r counts: its target is a class and not the ignored one (the driver reports targets out of range).
- * *column is the position of that class, from 0 to n - 1; otherwise the class is in another shard. */
-static bool counts(const tg_cross_entropy_job *job, int64_t r, int64_t *column) {
+/* Returns whether row r contributes to the loss: its target is a class and not ignore_index. (The driver reports
+ * targets out of range.) *column is the position of the class among the columns of logits; if it is not in [0, n), the
+ * class is in another shard. */
+static bool contributes(const tg_cross_entropy_job *job, int64_t r, int64_t *column) {
     int64_t t = *(const int64_t *)tg_row_at(&job->target, r, 0);
     *column = t - job->first;
     return t != job->ignore_index && t >= 0 && t < job->classes;
 }
 
-static bool here(const tg_cross_entropy_job *job, int64_t column) { return column >= 0 && column < job->logits.n; }
+static bool in_shard(const tg_cross_entropy_job *job, int64_t column) { return column >= 0 && column < job->logits.n; }
 
 static real logit(const tg_rows *x, int64_t r, int64_t j) {
     real v;
@@ -19,7 +20,7 @@ static real logit(const tg_rows *x, int64_t r, int64_t j) {
     return v;
 }
 
-/* The sum of x - ref. */
+/* Returns the sum of x - ref along row r. */
 static real sum_logits(const tg_rows *x, int64_t r, real ref) {
     real in[TILE], less[TILE], sum = 0;
     for (int64_t j = 0; j < x->n; j += TILE) {
@@ -32,13 +33,13 @@ static real sum_logits(const tg_rows *x, int64_t r, real ref) {
     return sum;
 }
 
-/* For a shard: its part of the loss without log(mass), which needs all shards. */
+/* Returns the loss of row r. For a shard it is the shard's part, without log(mass), which needs all shards. */
 static real row_loss(const tg_cross_entropy_job *job, int64_t r, lse z) {
     int64_t t;
     real s = (real)job->smoothing, from = job->shard ? 0 : (real)log(z.sum), loss = 0;
-    if (!counts(job, r, &t))
+    if (!contributes(job, r, &t))
         return 0;
-    if (here(job, t))
+    if (in_shard(job, t))
         loss = (1 - s) * (from - (logit(&job->logits, r, t) - z.ref));
     return s == 0 ? loss : loss + s * (from - sum_logits(&job->logits, r, z.ref) / (real)job->classes);
 }
@@ -54,17 +55,18 @@ void TG_K(cross_entropy)(void *arg, int64_t begin, int64_t end) {
     }
 }
 
-/* glogits (+)= (softmax - (1 - s) onehot - s / classes) gloss. The tiles of glogits may be those of the logits. */
+/* Computes glogits (+)= (softmax - (1 - s) onehot - s / classes) gloss for row r, with smoothing s. glogits may be the
+ * memory of logits. */
 static void grad_row(const tg_cross_entropy_job *job, int64_t r) {
     int64_t t;
-    bool some = counts(job, r, &t);
-    real in[TILE], out[TILE], g = some ? row_value(&job->gloss, r) : 0;
+    bool valid = contributes(job, r, &t);
+    real in[TILE], out[TILE], g = valid ? row_value(&job->gloss, r) : 0;
     real top = row_value(&job->top, r), scale = 1 / row_value(&job->mass, r);
     real uniform = (real)job->smoothing / (real)job->classes, hit = (1 - (real)job->smoothing) * g;
     for (int64_t j = 0; j < job->logits.n; j += TILE) {
         int64_t n = tile_len(job->logits.n, j);
         real *gx = tile_out(&job->glogits, r, j, job->add, out);
-        if (!some) {
+        if (!valid) {
             for (int64_t i = 0; i < n; i++)
                 gx[i] = 0;
         } else {

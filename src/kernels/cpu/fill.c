@@ -9,7 +9,8 @@
 
 enum { PARALLEL_FROM = 65536, UNIT = 16384, BUFFER = 512 };
 
-/* A value is a broadcast array of one element: int64 for integer dtypes, so that large integers stay exact. */
+/* Maps the identity over the value, as a float64 array of one element that is broadcast. Small arrays of 0 are cleared
+ * directly. */
 tg_status tg_cpu_fill(tg_ctx *ctx, tg_array out, double value) {
     static const int64_t no_stride[TG_MAX_DIMS] = {0};
     if (out.contiguous && value == 0 && !signbit(value) && out.numel < PARALLEL_FROM) {
@@ -24,10 +25,10 @@ typedef struct iota_job {
     const tg_map_kernels *kernels;
     tg_array out;
     double start, step;
-    bool exact; /* integers into an integer dtype */
+    bool exact; /* start and step are integers and so is the dtype: counts in int64 */
 } iota_job;
 
-/* Elements [i, i + n) into the conversion buffer, as int64 or double. */
+/* Writes elements [i, i + n) to buf: as int64 if job->exact, otherwise as double. */
 static void count_up(const iota_job *job, int64_t i, int64_t n, void *buf) {
     int64_t *whole = buf;
     double *real = buf;
@@ -39,6 +40,7 @@ static void count_up(const iota_job *job, int64_t i, int64_t n, void *buf) {
     }
 }
 
+/* Writes units [begin, end) of UNIT elements each. */
 static void iota_units(void *arg, int64_t begin, int64_t end) {
     const iota_job *job = arg;
     const tg_array *x = &job->out;

@@ -1,5 +1,5 @@
-/* The drivers of the row-wise slots: they turn arrays into rows and rows into units of work. attention.c has the
- * drivers of attention. */
+/* The drivers of the fused kernels except attention (attention.c): they turn arrays into rows, and rows into units of
+ * work. */
 #include "kernels/cpu/fused.h"
 #include "kernels/cpu/stream.h"
 #include "kernels/prepare.h"
@@ -68,7 +68,7 @@ tg_status tg_cpu_norm(tg_ctx *ctx, const tg_norm_args *a) {
     return TG_OK;
 }
 
-/* g (+)= the sum of units rows of n. */
+/* Computes g (+)= the sum of `units` parts, each of g's size. */
 static void sum_units(tg_ctx *ctx, bool f64, const tg_array *g, const void *parts, int64_t units, bool add) {
     tg_sum_job job = {.out = tg_rows_of(g, 1), .parts = parts, .count = units, .part_size = g->numel, .add = add};
     job.tiles = tg_units(job.out.n, TG_TILE);
@@ -81,7 +81,7 @@ tg_status tg_cpu_norm_grad(tg_ctx *ctx, const tg_norm_args *a) {
     tg_norm_job job = norm_job(a);
     int64_t per = tg_units(job.x.count, MAX_UNITS);
     job.per_unit = per > LEAST_ROWS ? per : LEAST_ROWS;
-    /* At least one unit even without rows: it writes the zeros that are the sum of nothing. */
+    /* Without rows there is still one unit. It writes zeros, the sum over no rows. */
     int64_t units = job.x.count ? tg_units(job.x.count, job.per_unit) : 1;
     size_t bytes = (size_t)(units * job.x.n) * (f64 ? sizeof(double) : sizeof(float));
     if (a->gw.data || a->gb.data) {
@@ -117,7 +117,7 @@ static tg_cross_entropy_job cross_entropy_job(const tg_cross_entropy_args *a) {
         .shard = a->classes != 0,
         .add = a->add,
     };
-    if (!a->logits.numel) { /* a shard without columns may have no bytes */
+    if (!a->logits.numel) { /* a shard without columns may have no data, like an absent array */
         job.logits.count = a->logits.shape[0];
         job.logits.n = 0;
     }
@@ -125,6 +125,7 @@ static tg_cross_entropy_job cross_entropy_job(const tg_cross_entropy_args *a) {
     return job;
 }
 
+/* Stores 1 + the first row whose target is out of range in *bad. Leaves *bad alone if there is none. */
 static void find_bad(const tg_cross_entropy_job *job, int64_t *bad) {
     for (int64_t r = 0; r < job->logits.count; r++) {
         int64_t t = *(const int64_t *)tg_row_at(&job->target, r, 0);
@@ -171,6 +172,7 @@ tg_status tg_cpu_prepare(tg_ctx *ctx, const tg_prepare_args *a) {
     return TG_OK;
 }
 
+/* Steps one parameter. */
 static void step_one(tg_ctx *ctx, const tg_adamw_args *a) {
     if (a->step[TG_SCALAR_SKIP] != 0)
         return;

@@ -1,5 +1,5 @@
-/* The CPU's optional slots (softmax, norm, cross-entropy, attention, dropout, adamw): the functions of the device
- * table, and what their drivers pass to the templates.
+/* The fused kernels of the CPU: its optional slots softmax, norm, cross-entropy, attention, dropout, prepare and adamw.
+ * First their functions in the device table, then what the drivers pass to the templates.
  *
  * Every kernel is a tg_range_fn over units of work that depend on shapes alone. Arithmetic is in the template's
  * compute type: float for float32, bfloat16 and float16, double for float64. */
@@ -57,11 +57,13 @@ typedef enum tg_fused {
 /* Runs the copy of a kernel for the context's level and this compute type over [0, units). */
 void tg_fused_run(tg_ctx *ctx, tg_fused kernel, bool f64, int64_t units, void *job);
 
-/* Divides `count` rows of n elements into units that are worth starting a thread for. */
+/* Returns how many of `count` rows of n elements make a unit that is worth starting a thread for. */
 int64_t tg_rows_per_unit(int64_t count, int64_t n);
+/* Returns the number of units of `count` rows. */
 static inline int64_t tg_units(int64_t count, int64_t per_unit) {
     return (count + per_unit - 1) / per_unit;
 }
+/* Returns the row at which the units before unit `end` end. */
 static inline int64_t tg_unit_end(int64_t count, int64_t per_unit, int64_t end) {
     return end * per_unit < count ? end * per_unit : count;
 }
@@ -69,12 +71,12 @@ static inline int64_t tg_unit_end(int64_t count, int64_t per_unit, int64_t end) 
 /* Elements of a row that a kernel handles at a time: few enough for the first-level cache. */
 enum { TG_TILE = 1024 };
 
-/* This family uses slots 5 and 6 of the context's work memory. */
+/* The slots of work memory (tg_workspace) that these kernels use. */
 enum { TG_WS_PARTIALS = 5, TG_WS_SCRATCH = 6 };
 
 typedef struct tg_softmax_job {
-    tg_rows y, x, gy, gx; /* gy, gx: of the gradient */
-    int64_t per_unit;
+    tg_rows y, x, gy, gx; /* gy, gx: for the gradient */
+    int64_t per_unit; /* rows of a unit; also below */
     bool log, add;
 } tg_softmax_job;
 
@@ -84,15 +86,15 @@ typedef struct tg_norm_job {
     double eps;
     bool rms, add_x;
     bool streams; /* y is written with non-temporal stores: stream.h */
-    void *gw, *gb; /* [units, n] in the compute type; NULL: not wanted */
+    void *gw, *gb; /* the sums of each unit, [units, n] in the compute type; NULL: not wanted */
 } tg_norm_job;
 
-/* out[r, :] (+)= the sum of `count` parts in order. Parts are part_size elements apart and their rows row_size. A
- * unit is one tile of a row. */
+/* Row r of out (+)= the sum of `count` parts of that row, in order. Parts are part_size elements apart, and the rows of
+ * a part row_size. A unit is one tile of a row. */
 typedef struct tg_sum_job {
     tg_rows out;
     const void *parts; /* in the compute type */
-    int64_t count, part_size, row_size, tiles;
+    int64_t count, part_size, row_size, tiles; /* tiles: of a row */
     bool add;
 } tg_sum_job;
 
@@ -101,12 +103,12 @@ typedef struct tg_cross_entropy_job {
     int64_t per_unit, ignore_index;
     int64_t first, classes; /* column 0 is class `first` of `classes` */
     double smoothing;
-    bool shard, add;
+    bool shard, add; /* shard: the columns of other classes are on other ranks */
 } tg_cross_entropy_job;
 
 typedef struct tg_dropout_job {
     tg_rows y, x;
-    int64_t tiles; /* units of a row */
+    int64_t tiles; /* of a row; a unit is one tile */
     double p;
     tg_draws draws;
     bool add;

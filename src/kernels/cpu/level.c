@@ -4,7 +4,7 @@
 #ifdef __x86_64__
 #include <cpuid.h>
 
-/* The register states that the system saves: bits 1 and 2 for AVX, 5 to 7 for AVX-512. */
+/* Returns which register states the operating system saves: bits 1 and 2 for AVX, 5 to 7 for AVX-512. */
 static uint64_t saved_states(void) {
     uint32_t lo, hi;
     __asm__("xgetbv" : "=a"(lo), "=d"(hi) : "c"(0));

@@ -1,18 +1,18 @@
-/* For templates only: the stable sum of a row's exponentials in one pass over memory. Its reference and its
- * logarithm stay two numbers: added and rounded, they would lose as many digits as the row's values are large. */
+/* For templates only: the stable sum of a row's exponentials in one pass over memory. The result stays two numbers, the
+ * reference and the sum: log(sum) + ref, rounded, would lose digits where the row's values are large. */
 #ifndef TG_LSE_H
 #define TG_LSE_H
 
 #include "kernels/cpu/tile.h"
 
-/* The sum of exp over a row is sum * exp(ref), where ref is its maximum. For a row of -inf the sum is 0, so that no
- * -inf - -inf arises before the caller divides by it. */
+/* The sum of exp over a row is sum * exp(ref), where ref is the row's maximum. For a row of -inf both are 0, so that
+ * -inf - -inf does not occur. */
 typedef struct lse {
     real ref, sum;
 } lse;
 
-/* The maximum ignores NaN, which reaches the result through the sum instead. Lanes are combined by halves, because a
- * reduction that respects NaN would stay scalar. */
+/* Returns the maximum of t. It ignores NaN, which reaches the row's result through the sum instead. Lanes are combined
+ * by halves, because gcc does not vectorize a maximum reduction if there may be NaN. */
 TILE_REDUCTION tile_max(const real *t, int64_t n) {
     real lane[LANES], m = -INFINITY;
     int64_t i = 0;
@@ -35,6 +35,7 @@ TILE_REDUCTION tile_max(const real *t, int64_t n) {
     return m;
 }
 
+/* Returns the sum of exp(t - ref). Prefetches the tile `next`. */
 TILE_REDUCTION tile_sum_exp(const real *t, int64_t n, real ref, const real *next) {
     real lane[LANES] = {0}, s = 0;
     int64_t i = 0;
@@ -49,6 +50,7 @@ TILE_REDUCTION tile_sum_exp(const real *t, int64_t n, real ref, const real *next
     return s + lanes_sum(lane);
 }
 
+/* Sums tile by tile; where a tile raises the maximum, the sum so far is rescaled. */
 static inline lse lse_of_row(const tg_rows *x, int64_t r) {
     real buf[TILE], max = -INFINITY;
     lse s = {0, 0};

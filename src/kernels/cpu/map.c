@@ -1,5 +1,4 @@
-/* The CPU's map slot: chooses the compute type and the row function, and cuts into tiles what is not one contiguous
- * run. */
+/* The CPU's map slot: chooses the compute type and the row function, and divides the elements into tiles. */
 #include "kernels/cpu/map.h"
 
 #include "base/dtype.h"
@@ -20,8 +19,8 @@ const tg_map_kernels *tg_map_kernels_of(const tg_ctx *ctx, tg_dtype compute) {
     return compute == TG_F32 ? f32[level] : compute == TG_F64 ? f64[level] : i64[level];
 }
 
-/* The widest type of the inputs, and of the output when it is added to. Integers count as float64 if the formula has
- * no integer form. */
+/* Returns the widest type of the inputs, and of the output if it is added to. Integers are computed in float64 if the
+ * formula has no integer form. */
 static tg_dtype compute_type(tg_formula f, const tg_array *out, const tg_array *in, int n_in, bool add) {
     bool is_float = add && tg_is_float(out->dtype), is_f64 = add && out->dtype == TG_F64;
     for (int i = 0; i < n_in; i++) {
@@ -31,9 +30,9 @@ static tg_dtype compute_type(tg_formula f, const tg_array *out, const tg_array *
     return is_f64 || (!is_float && f >= FIRST_REAL) ? TG_F64 : is_float ? TG_F32 : TG_I64;
 }
 
-/* Handles arrays that are all contiguous and of one compute type: the case of small tensors, which must have almost
- * no overhead. */
-static bool plain(const tg_array *out, const tg_array *in, int n_in) {
+/* Returns whether all arrays are contiguous and of one compute type. If they are also small, one call of the row
+ * function computes all: small tensors must have almost no overhead. */
+static bool same_layout(const tg_array *out, const tg_array *in, int n_in) {
     bool ok = out->contiguous && (out->dtype == TG_F32 || out->dtype == TG_F64);
     for (int i = 0; i < n_in; i++) ok = ok && in[i].contiguous && in[i].dtype == out->dtype;
     return ok;
@@ -62,6 +61,7 @@ static void order_dims(tg_map_plan *m, const tg_array *const *a) {
     }
 }
 
+/* Returns whether two adjacent dims are one in all operands. */
 static bool mergeable(const tg_map_plan *m, int outer, int inner) {
     for (int i = 0; i <= m->n_in; i++)
         if (m->x[i].stride[outer] != m->x[i].stride[inner] * m->shape[inner]) return false;
@@ -89,7 +89,7 @@ static void pad_dims(tg_map_plan *m) {
     }
 }
 
-/* The dim along which a transposed input is contiguous in memory; -1 if no input is transposed. */
+/* Returns the dim along which a transposed input is contiguous in memory; -1 if no input is transposed. */
 static int transposed_dim(const tg_map_plan *m) {
     int last = m->ndim - 1;
     for (int i = 1; i <= m->n_in; i++)
@@ -98,8 +98,8 @@ static int transposed_dim(const tg_map_plan *m) {
     return -1;
 }
 
-/* A tile is a run of the last dim, or several runs if it is short; if an input is transposed, a block whose rows and
- * columns are whole cache lines. */
+/* Chooses the shape of a tile: a run of the last dim, or several runs if that dim is short. If an input is transposed,
+ * it is a block whose rows and columns are whole cache lines. */
 static void choose_tile(tg_map_plan *m) {
     int last = m->ndim - 1, row = transposed_dim(m);
     bool block = row >= 0;
@@ -113,12 +113,15 @@ static void choose_tile(tg_map_plan *m) {
     if (m->rows > m->shape[last - 1]) m->rows = m->shape[last - 1];
 }
 
+/* Returns whether every tile of x is a contiguous run of the compute type. */
 static bool gapless(const tg_map_plan *m, const tg_map_operand *x, tg_dtype compute) {
     int last = m->ndim - 1;
     return x->dtype == compute && (x->stride[last] == 1 || m->shape[last] == 1) &&
            (m->rows == 1 || (m->cols == m->shape[last] && x->stride[last - 1] == m->cols));
 }
 
+/* Chooses for each operand how its tiles are read, and divides the tiles into units of parallel work. If all operands
+ * are used in place, tiles become longer. */
 static void choose_access(tg_map_plan *m, tg_dtype compute) {
     int last = m->ndim - 1;
     bool all = true;
@@ -169,7 +172,7 @@ tg_status tg_cpu_map(tg_ctx *ctx, tg_formula f, tg_array out, const tg_array *in
     };
     if (f < 0 || f >= TG_FN_COUNT || n_in != inputs[f]) return wrong_formula(ctx, f, n_in);
     double p0 = p ? p[0] : 0, p1 = p ? p[1] : 0;
-    if (out.numel < PARALLEL_FROM && plain(&out, in, n_in)) {
+    if (out.numel < PARALLEL_FROM && same_layout(&out, in, n_in)) {
         const void *data[TG_MAP_INPUTS];
         for (int i = 0; i < n_in; i++) data[i] = in[i].data;
         tg_map_kernels_of(ctx, (tg_dtype)out.dtype)->row[f](out.numel, out.data, data, p0, p1, add);

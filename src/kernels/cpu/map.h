@@ -9,8 +9,8 @@
 #include "kernels/cpu/cpu.h"
 
 enum {
-    TG_MAP_TILE = 512,    /* elements, where a buffer is needed */
-    TG_MAP_CHUNK = 16384, /* elements, where none is */
+    TG_MAP_TILE = 512,    /* greatest number of elements of a tile that passes through a buffer */
+    TG_MAP_CHUNK = 16384, /* the same if all operands are used in place */
     TG_MAP_INPUTS = 4
 };
 
@@ -26,8 +26,8 @@ typedef struct tg_map_operand {
     bool by_rows; /* transposed: neighbors in memory are neighbors along the rows of a tile */
 } tg_map_operand;
 
-/* Dims are ordered by the output's strides and merged. The last is the columns of a tile, the one before it the rows.
- */
+/* How a map is divided into tiles. Dims are ordered by the output's strides and merged. The columns of a tile lie along
+ * the last dim, its rows along the one before it. */
 typedef struct tg_map_plan {
     tg_map_row_fn row;
     double p, q;
@@ -39,7 +39,8 @@ typedef struct tg_map_plan {
     int64_t tiles, per_unit;             /* tiles in all, and of one parallel unit */
 } tg_map_plan;
 
-/* One copy of the templates. */
+/* The functions of one copy of the template. load and store convert between n elements of any dtype, `stride` apart,
+ * and a buffer t of the compute type. */
 typedef struct tg_map_kernels {
     const tg_map_row_fn *row; /* by formula; NULL where the formula does not exist in this type */
     tg_range_fn tiles;        /* over the units of a tg_map_plan */
@@ -47,7 +48,7 @@ typedef struct tg_map_kernels {
     void (*store)(void *dst, tg_dtype dtype, int64_t stride, int64_t n, const void *t);
 } tg_map_kernels;
 
-/* The copy for this context's level and a compute type: TG_F32, TG_F64 or TG_I64. */
+/* Returns the copy for this context's level and a compute type: TG_F32, TG_F64 or TG_I64. */
 const tg_map_kernels *tg_map_kernels_of(const tg_ctx *ctx, tg_dtype compute);
 
 #endif

@@ -1,4 +1,4 @@
-/* Rows of every formula, and tiles of any layout. */
+/* Element-wise kernels: a row function for every formula, and the loop over tiles of any layout. */
 #include "kernels/cpu/map.h"
 #include "kernels/cpu/span.h"
 
@@ -74,7 +74,7 @@ static void transpose(T *restrict buf, const T *restrict columns, int64_t rows, 
         for (int64_t r = 0; r < rows; r++) buf[r * cols + c] = columns[c * rows + r];
 }
 
-/* Copies a tile at `at`, rows x cols, into buf row by row. */
+/* Copies the tile of x at `at`, rows x cols elements, into buf row by row. */
 static void gather(T *buf, const tg_map_operand *x, const char *at, int ndim, int64_t rows, int64_t cols) {
     int64_t row_step = x->stride[ndim - 2], col_step = x->stride[ndim - 1];
     if (!x->by_rows) {
@@ -86,12 +86,13 @@ static void gather(T *buf, const tg_map_operand *x, const char *at, int ndim, in
     transpose(buf, columns, rows, cols);
 }
 
+/* Copies buf to the tile of x at `at`. */
 static void scatter(const T *buf, const tg_map_operand *x, char *at, int ndim, int64_t rows, int64_t cols) {
     for (int64_t r = 0; r < rows; r++)
         store(at + r * x->stride[ndim - 2] * x->size, x->dtype, x->stride[ndim - 1], cols, buf + r * cols);
 }
 
-/* The beginning of tile t as a byte offset for every operand, and its size. */
+/* Finds where tile t begins in every operand, in bytes, and its size. */
 static void locate(const tg_map_plan *m, int64_t t, int64_t *offset, int64_t *rows, int64_t *cols) {
     int last = m->ndim - 1;
     int64_t across = (m->shape[last] + m->cols - 1) / m->cols, down = (m->shape[last - 1] + m->rows - 1) / m->rows;

@@ -5,13 +5,14 @@
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/mm.h"
 
-/* Element (i, j) at data + (i rs + j cs) size. */
+/* A matrix of any dtype and strides. Element (i, j) is at data + (i rs + j cs) size. */
 typedef struct matrix {
     char *data;
     int64_t cols, rs, cs, size;
     tg_dtype dtype;
 } matrix;
 
+/* Returns the matrix of head (b, h) of an array [batch, heads, rows, columns]. */
 static inline matrix matrix_of(const tg_array *a, int64_t b, int64_t h) {
     int64_t size = tg_dtype_bits((tg_dtype)a->dtype) / 8;
     return (matrix){
@@ -32,13 +33,14 @@ static inline bool matrix_direct(const matrix *x) {
     return x->dtype == TILE_DTYPE && (x->cs == 1 || x->cols == 1);
 }
 
-/* Rows of a block, ld apart. */
+/* Rows of the compute type, ld elements apart. */
 typedef struct block {
     const real *at;
     int64_t ld;
 } block;
 
-/* Rows [i, i + n), in place if their columns are whole lanes; otherwise in buf, padded with zeros to whole lanes. */
+/* Returns rows [i, i + n) of x. They stay in place if they have the compute type and a multiple of TG_LANES columns;
+ * otherwise they are converted into buf and padded with zeros to such a multiple. */
 static inline block block_rows(const matrix *x, int64_t i, int64_t n, real *buf) {
     int64_t ld = tg_lanes(x->cols);
     if (matrix_direct(x) && ld == x->cols)
@@ -51,7 +53,7 @@ static inline block block_rows(const matrix *x, int64_t i, int64_t n, real *buf)
     return (block){buf, ld};
 }
 
-/* t[j, r] = scale rows[r, j] for n rows, padded with zeros to `lanes`. */
+/* Writes t[j, r] = scale rows[r, j] for n rows, padded with zeros to `lanes` of them. */
 static inline void block_transpose(block rows, int64_t n, int64_t cols, int64_t lanes, real scale, real *t) {
     for (int64_t j = 0; j < cols; j++) {
         for (int64_t r = 0; r < n; r++)
@@ -61,7 +63,7 @@ static inline void block_transpose(block rows, int64_t n, int64_t cols, int64_t 
     }
 }
 
-/* Stores a row of results. */
+/* Stores a row of results in row i of y, or adds it. */
 static inline void matrix_put(const matrix *y, int64_t i, const real *row, bool add) {
     if (!add) {
         tile_store(matrix_row(y, i), y->dtype, y->cs, y->cols, row);
@@ -76,7 +78,7 @@ static inline void fill(real *t, int64_t n, real v) {
         t[i] = v;
 }
 
-/* Takes the next n elements of scratch. */
+/* Returns the next n elements of scratch and moves *scratch past them. */
 static inline real *carve(real **scratch, int64_t n) {
     real *t = *scratch;
     *scratch += n;

@@ -15,13 +15,13 @@ enum { MM_VEC = MM_BYTES / sizeof(real) };
 
 typedef real vec __attribute__((vector_size(MM_BYTES), aligned(sizeof(real)), may_alias));
 
-/* A tile of A: element (i, p) at p[i rs + p cs]. */
+/* A tile of A. Element (i, p) is at[i rs + p cs]. */
 typedef struct operand {
     const real *at;
     int64_t rs, cs;
 } operand;
 
-/* C[rows, cols vectors] (+)= A[rows, k] B[k, cols vectors], where rows and cols are constants after inlining. */
+/* Computes C[rows, cols vectors] (+)= A[rows, k] B[k, cols vectors]. rows and cols are constants after inlining. */
 static inline __attribute__((always_inline)) void mm_block(int rows, int cols, int64_t k, operand a, const real *b,
                                                            int64_t ldb, real *c, int64_t ldc, bool add) {
     vec sum[MM_ROWS][2];
@@ -41,6 +41,7 @@ static inline __attribute__((always_inline)) void mm_block(int rows, int cols, i
             *(vec *)(c + i * ldc + j * MM_VEC) = sum[i][j];
 }
 
+/* Computes `cols` vectors of columns of C for all m rows. */
 static inline __attribute__((always_inline)) void mm_columns(int cols, int64_t m, int64_t k, operand a, const real *b,
                                                              int64_t ldb, real *c, int64_t ldc, bool add) {
     for (; m >= MM_ROWS; m -= MM_ROWS, a.at += MM_ROWS * a.rs, c += MM_ROWS * ldc)
@@ -49,7 +50,7 @@ static inline __attribute__((always_inline)) void mm_columns(int cols, int64_t m
         mm_block(1, cols, k, a, b, ldb, c, ldc, add);
 }
 
-/* C[m,n] (+)= A[m,k] B[k,n]; n is a whole number of vectors. */
+/* Computes C[m,n] (+)= A[m,k] B[k,n]. n is a multiple of MM_VEC. */
 static void mm(int64_t m, int64_t n, int64_t k, operand a, const real *b, int64_t ldb, real *c, int64_t ldc, bool add) {
     int64_t j = 0;
     for (; j + 2 * MM_VEC <= n; j += 2 * MM_VEC)

@@ -3,6 +3,7 @@
 #include "kernels/cpu/stream.h"
 #include "kernels/cpu/tile.h"
 
+/* Returns the sum of (t - mean)^2. */
 TILE_REDUCTION tile_sum_square(const real *t, int64_t n, real mean) {
     real lane[LANES] = {0}, s = 0;
     int64_t i = 0;
@@ -15,8 +16,8 @@ TILE_REDUCTION tile_sum_square(const real *t, int64_t n, real mean) {
     return s + lanes_sum(lane);
 }
 
-/* sum of x - mean and, as the result, of its square. */
-TILE_REDUCTION tile_about(const real *t, int64_t n, real mean, real *rest) {
+/* Computes *rest, the sum of t - mean, and returns the sum of its square. */
+TILE_REDUCTION tile_deviations(const real *t, int64_t n, real mean, real *rest) {
     real lane[LANES] = {0}, left[LANES] = {0}, s = 0, r = 0;
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES)
@@ -34,7 +35,7 @@ TILE_REDUCTION tile_about(const real *t, int64_t n, real mean, real *rest) {
     return s + lanes_sum(lane);
 }
 
-/* sum of g h and, as the result, of g h (x - mean). */
+/* Computes *gh, the sum of g h, and returns the sum of g h (x - mean). */
 TILE_REDUCTION tile_dots(const real *g, const real *h, const real *x, int64_t n, real mean, real *gh) {
     real a = 0, b = 0;
 #pragma omp simd reduction(+ : a, b)
@@ -46,7 +47,7 @@ TILE_REDUCTION tile_dots(const real *g, const real *h, const real *x, int64_t n,
     return b;
 }
 
-/* sum of x^2 over a row. */
+/* Returns the sum of x^2 along row r. */
 static real sum_square(const tg_rows *x, int64_t r) {
     real buf[TILE], sum = 0;
     for (int64_t j = 0; j < x->n; j += TILE) {
@@ -65,14 +66,14 @@ static real sum_row(const tg_rows *x, int64_t r) {
     return sum;
 }
 
-/* The mean of a row and its variance, from a second pass over cached memory rather than a difference of large
- * numbers. The residual sum of x - mean from that pass corrects the mean, so that equal elements equal their mean
- * exactly. */
+/* Returns the mean of row r, and its variance in *variance. The variance comes from a second pass over the row, which
+ * is in the cache by then, because a difference of large numbers would be inaccurate. The sum of x - mean in that pass
+ * corrects the mean, so that equal elements equal their mean exactly. */
 static real moments(const tg_rows *x, int64_t r, real *variance) {
     real buf[TILE], n = (real)x->n, mean = sum_row(x, r) / n, rest = 0, sum = 0, left;
     for (int64_t j = 0; j < x->n; j += TILE) {
         int64_t len = tile_len(x->n, j);
-        sum += tile_about(tile_in(x, r, j, len, buf), len, mean, &left);
+        sum += tile_deviations(tile_in(x, r, j, len, buf), len, mean, &left);
         rest += left;
     }
     rest /= n;
@@ -81,7 +82,8 @@ static real moments(const tg_rows *x, int64_t r, real *variance) {
     return mean + rest;
 }
 
-/* Elements [j, j + n) of a vector of weights or biases; `absent` everywhere if there is none. */
+/* Returns elements [j, j + n) of a vector of weights or biases, or the number `absent` n times if there is no
+ * vector. */
 static const real *vector_tile(const tg_rows *w, int64_t j, int64_t n, real absent, real *buf) {
     if (w->data)
         return tile_in(w, 0, j, n, buf);
@@ -90,7 +92,7 @@ static const real *vector_tile(const tg_rows *w, int64_t j, int64_t n, real abse
     return buf;
 }
 
-/* y = (x - mean) rstd w + b */
+/* Computes y = (x - mean) rstd w + b. Prefetches the tile `next`. */
 static void tile_affine(real *y, const real *x, const real *w, const real *b, int64_t n, real mean, real rstd,
                         const real *next) {
     int64_t i = 0;
@@ -104,7 +106,7 @@ static void tile_affine(real *y, const real *x, const real *w, const real *b, in
         y[i] = (x[i] - mean) * rstd * w[i] + b[i];
 }
 
-/* The same with non-temporal stores: n elements are whole cache lines. */
+/* Computes the same with non-temporal stores. n elements are whole cache lines. */
 static void tile_affine_streamed(real *y, const real *x, const real *w, const real *b, int64_t n, real mean, real rstd,
                                  const real *next) {
     enum { LINE = TG_STREAM_LINE / sizeof(real) };
@@ -180,6 +182,7 @@ static void grad_sums(const tg_norm_job *job, int64_t r, real *gw, real *gb, row
     }
 }
 
+/* Computes gx of row r. */
 static void grad_x(const tg_norm_job *job, int64_t r, const row_grad *s) {
     real xbuf[TILE], gbuf[TILE], wbuf[TILE], out[TILE], len = (real)job->x.n;
     real mean_g = job->rms ? 0 : s->sum_g / len, mean_gh = s->sum_gh / len, mean = s->mean, rstd = s->rstd;
@@ -195,7 +198,7 @@ static void grad_x(const tg_norm_job *job, int64_t r, const row_grad *s) {
     }
 }
 
-/* Unit u sums gw and gb over its own rows; sum_partials adds the units. */
+/* Computes unit u: gx of its rows, and the sums of gw and gb over them. The driver adds the units' sums. */
 static void grad_unit(const tg_norm_job *job, int64_t u) {
     int64_t n = job->x.n, last = tg_unit_end(job->x.count, job->per_unit, u + 1);
     real *gw = job->gw ? (real *)job->gw + u * n : NULL, *gb = job->gb ? (real *)job->gb + u * n : NULL;

@@ -9,9 +9,10 @@ enum { TG_RANDOM_TILE = 512 };
 typedef struct tg_random_job {
     tg_random kind;
     tg_array out;
-    double a, b, least, below; /* least, below: the bounds of uniform draws */
+    double a, b, least, below; /* least, below: the bounds of uniform draws (uniform.h) */
     tg_draws draws;
-    int64_t inner, per_unit; /* elements of a unit; runs end where the last dim does, unless out is contiguous */
+    int64_t inner;    /* runs end at multiples of this: the size of the last dim, or of out if it is contiguous */
+    int64_t per_unit; /* elements of a unit */
 } tg_random_job;
 
 typedef struct tg_random_kernels {

@@ -1,16 +1,18 @@
-/* Reductions over ranks: the arithmetic of a reducing collective on one piece of its members' memory. */
+/* Reductions over ranks: the arithmetic of a collective such as all_reduce, on one piece of the memory of its ranks. */
 #ifndef TG_RANKS_H
 #define TG_RANKS_H
 
 #include "kernels/convert.h"
 #include "kernels/cpu/cpu.h"
 
-/* dst[..][i] = src[0][i] op src[1][i] ..., in that order, for n elements each. 16-bit elements are summed in float32
- * and rounded once; integers wrap; NaN wins over any number. A dst may be one of the srcs. */
+/* Sets element i of every dst to src[0][i] op src[1][i] op ..., in that order, for i in [0, n). 16-bit elements are
+ * summed in float32 and rounded once. Integers wrap. In maxima and minima NaN wins over any number. A dst may be one of
+ * the sources. */
 typedef void (*tg_ranks_fn)(tg_reduce_op op, const void *const *src, int n_src, void *const *dst, int n_dst, int64_t n);
+/* Returns the function for this level and dtype. */
 tg_ranks_fn tg_ranks_kernel(tg_cpu_level_t level, tg_dtype dtype);
 
-/* X(dtype, stored as, summed as), in the order of tg_dtype; b8 is bool, which is a macro */
+/* X(dtype, stored as, summed as), in the order of tg_dtype. b8 is bool, whose name is a macro. */
 #define TG_RANKS_LIST(X)          \
     X(f32, float, float)          \
     X(f64, double, double)        \

@@ -1,11 +1,11 @@
-/* Reductions over ranks for one dtype: up to four ranks in one pass over memory. */
+/* Reductions over ranks for one dtype. Up to four ranks are reduced in one pass over memory. */
 #include "kernels/cpu/rank_sums.h"
 
 enum { BLOCK = 1024 };
 
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)
-#define ALWAYS static inline __attribute__((always_inline, unused)) /* those of other dtypes are not used */
+#define ALWAYS_INLINE static inline __attribute__((always_inline, unused)) /* functions of other dtypes are unused */
 
 #define TG_X(name, S, A) typedef S stored_##name; typedef A summed_##name;
 TG_RANKS_LIST(TG_X)
@@ -13,49 +13,49 @@ TG_RANKS_LIST(TG_X)
 typedef JOIN(stored_, TG_T) stored;
 typedef JOIN(summed_, TG_T) summed;
 
-ALWAYS float load_f32(float x) { return x; }
-ALWAYS double load_f64(double x) { return x; }
-ALWAYS float load_bf16(uint16_t x) { return tg_bf16_to_f32(x); }
-ALWAYS float load_f16(uint16_t x) { return tg_f16_to_f32(x); }
-ALWAYS int64_t load_i64(int64_t x) { return x; }
-ALWAYS int32_t load_i32(int32_t x) { return x; }
-ALWAYS uint8_t load_u8(uint8_t x) { return x; }
-ALWAYS uint8_t load_b8(uint8_t x) { return x; }
-ALWAYS float store_f32(float x) { return x; }
-ALWAYS double store_f64(double x) { return x; }
-ALWAYS uint16_t store_bf16(float x) { return tg_f32_to_bf16(x); }
-ALWAYS uint16_t store_f16(float x) { return tg_f32_to_f16(x); }
-ALWAYS int64_t store_i64(int64_t x) { return x; }
-ALWAYS int32_t store_i32(int32_t x) { return x; }
-ALWAYS uint8_t store_u8(uint8_t x) { return x; }
-ALWAYS uint8_t store_b8(uint8_t x) { return x; }
-ALWAYS bool nan_f32(float x) { return x != x; }
-ALWAYS bool nan_f64(double x) { return x != x; }
-ALWAYS bool nan_bf16(float x) { return x != x; }
-ALWAYS bool nan_f16(float x) { return x != x; }
-ALWAYS bool nan_i64(int64_t x) { return (void)x, false; }
-ALWAYS bool nan_i32(int32_t x) { return (void)x, false; }
-ALWAYS bool nan_u8(uint8_t x) { return (void)x, false; }
-ALWAYS bool nan_b8(uint8_t x) { return (void)x, false; }
+ALWAYS_INLINE float load_f32(float x) { return x; }
+ALWAYS_INLINE double load_f64(double x) { return x; }
+ALWAYS_INLINE float load_bf16(uint16_t x) { return tg_bf16_to_f32(x); }
+ALWAYS_INLINE float load_f16(uint16_t x) { return tg_f16_to_f32(x); }
+ALWAYS_INLINE int64_t load_i64(int64_t x) { return x; }
+ALWAYS_INLINE int32_t load_i32(int32_t x) { return x; }
+ALWAYS_INLINE uint8_t load_u8(uint8_t x) { return x; }
+ALWAYS_INLINE uint8_t load_b8(uint8_t x) { return x; }
+ALWAYS_INLINE float store_f32(float x) { return x; }
+ALWAYS_INLINE double store_f64(double x) { return x; }
+ALWAYS_INLINE uint16_t store_bf16(float x) { return tg_f32_to_bf16(x); }
+ALWAYS_INLINE uint16_t store_f16(float x) { return tg_f32_to_f16(x); }
+ALWAYS_INLINE int64_t store_i64(int64_t x) { return x; }
+ALWAYS_INLINE int32_t store_i32(int32_t x) { return x; }
+ALWAYS_INLINE uint8_t store_u8(uint8_t x) { return x; }
+ALWAYS_INLINE uint8_t store_b8(uint8_t x) { return x; }
+ALWAYS_INLINE bool nan_f32(float x) { return x != x; }
+ALWAYS_INLINE bool nan_f64(double x) { return x != x; }
+ALWAYS_INLINE bool nan_bf16(float x) { return x != x; }
+ALWAYS_INLINE bool nan_f16(float x) { return x != x; }
+ALWAYS_INLINE bool nan_i64(int64_t x) { return (void)x, false; }
+ALWAYS_INLINE bool nan_i32(int32_t x) { return (void)x, false; }
+ALWAYS_INLINE bool nan_u8(uint8_t x) { return (void)x, false; }
+ALWAYS_INLINE bool nan_b8(uint8_t x) { return (void)x, false; }
 #define LOAD JOIN(load_, TG_T)
 #define STORE JOIN(store_, TG_T)
 #define IS_NAN JOIN(nan_, TG_T)
 
 enum { is_f32, is_f64, is_bf16, is_f16, is_i64, is_i32, is_u8, is_b8 };
 
-ALWAYS summed combine(tg_reduce_op op, summed a, summed b) {
+ALWAYS_INLINE summed combine(tg_reduce_op op, summed a, summed b) {
     if (op == TG_REDUCE_MAX) return ((b > a) | IS_NAN(b)) ? b : a;
     if (op == TG_REDUCE_MIN) return ((b < a) | IS_NAN(b)) ? b : a;
     return JOIN(is_, TG_T) == is_b8 ? (a > b ? a : b) : (summed)(a + b);
 }
 
-ALWAYS stored finish(tg_reduce_op op, summed x, int n) {
+ALWAYS_INLINE stored finish(tg_reduce_op op, summed x, int n) {
     return STORE(op == TG_REDUCE_AVG ? (summed)(x / (summed)n) : x);
 }
 
-/* Reduces the elements of up to four ranks in one pass and writes them to m ranks. An output may share memory with a
- * source only element for element. */
-ALWAYS void pass_of(tg_reduce_op op, const stored *const *s, int k, stored *const *out, int m, int64_t n) {
+/* Reduces the elements of k ranks, 2 to 4, in one pass and writes them to m ranks, 1 to 4. An output may be a source,
+ * or share no memory with any. */
+ALWAYS_INLINE void reduce_pass(tg_reduce_op op, const stored *const *s, int k, stored *const *out, int m, int64_t n) {
     const stored *a = s[0], *b = s[1], *c = k > 2 ? s[2] : a, *d = k > 3 ? s[3] : a;
     stored *p = out[0], *q = m > 1 ? out[1] : p, *r = m > 2 ? out[2] : p, *t = m > 3 ? out[3] : p;
 #pragma omp simd
@@ -71,8 +71,8 @@ ALWAYS void pass_of(tg_reduce_op op, const stored *const *s, int k, stored *cons
     }
 }
 
-/* Any number of ranks: sums in the cache, then copies. */
-ALWAYS void blocks_of(tg_reduce_op op, const stored *const *s, int k, stored *const *out, int m, int64_t n) {
+/* Reduces any number of ranks block by block: sums in a buffer that stays in the cache, then copies. */
+ALWAYS_INLINE void reduce_blocks(tg_reduce_op op, const stored *const *s, int k, stored *const *out, int m, int64_t n) {
     summed acc[BLOCK];
     for (int64_t at = 0; at < n; at += BLOCK) {
         int64_t len = n - at < BLOCK ? n - at : BLOCK;
@@ -86,15 +86,17 @@ ALWAYS void blocks_of(tg_reduce_op op, const stored *const *s, int k, stored *co
     }
 }
 
-ALWAYS void reduce_of(tg_reduce_op op, const stored *const *s, int k, stored *const *out, int m, int64_t n) {
+/* Calls reduce_pass with constant k and m in the common cases, 2 to 4 ranks and one output or as many. A case is 2 k +
+ * (1 if there are several outputs). */
+ALWAYS_INLINE void reduce_of(tg_reduce_op op, const stored *const *s, int k, stored *const *out, int m, int64_t n) {
     switch (m == 1 || m == k ? k * 2 + (m > 1) : 0) {
-    case 4: pass_of(op, s, 2, out, 1, n); break;
-    case 5: pass_of(op, s, 2, out, 2, n); break;
-    case 6: pass_of(op, s, 3, out, 1, n); break;
-    case 7: pass_of(op, s, 3, out, 3, n); break;
-    case 8: pass_of(op, s, 4, out, 1, n); break;
-    case 9: pass_of(op, s, 4, out, 4, n); break;
-    default: blocks_of(op, s, k, out, m, n); break;
+    case 4: reduce_pass(op, s, 2, out, 1, n); break;
+    case 5: reduce_pass(op, s, 2, out, 2, n); break;
+    case 6: reduce_pass(op, s, 3, out, 1, n); break;
+    case 7: reduce_pass(op, s, 3, out, 3, n); break;
+    case 8: reduce_pass(op, s, 4, out, 1, n); break;
+    case 9: reduce_pass(op, s, 4, out, 4, n); break;
+    default: reduce_blocks(op, s, k, out, m, n); break;
     }
 }
 

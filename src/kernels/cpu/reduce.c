@@ -19,14 +19,15 @@ static const tg_reduce_kernels *kernels_of(const tg_ctx *ctx, tg_dtype compute) 
     return compute == TG_F32 ? f32[level] : compute == TG_F64 ? f64[level] : i64[level];
 }
 
-/* Integers are summed exactly unless a float is wanted; 16-bit floats in float32. */
+/* Returns the dtype in which a reduction runs: int64 from integers to an integer, float64 if one side is float64 or if
+ * integers give a float, otherwise float32. */
 static tg_dtype compute_type(tg_dtype in, tg_dtype out) {
     if (in == TG_F64 || out == TG_F64 || (!tg_is_float(in) && tg_is_float(out))) return TG_F64;
     return tg_is_float(in) ? TG_F32 : TG_I64;
 }
 
-/* Keeps the dims sorted by decreasing stride of the input, so that the walk follows memory. */
-static void take_dim(tg_reduce_dims *d, int64_t shape, int64_t in, int64_t out) {
+/* Adds a dim. Keeps the dims sorted by decreasing stride of the input, so that the walk follows memory. */
+static void insert_dim(tg_reduce_dims *d, int64_t shape, int64_t in, int64_t out) {
     int at = d->n++;
     for (; at > 0 && d->in[at - 1] < in; at--) {
         d->shape[at] = d->shape[at - 1];
@@ -53,21 +54,23 @@ static void merge_dims(tg_reduce_dims *d) {
     d->n = d->n ? top + 1 : 0;
 }
 
-static void sort_dims(tg_reduce_plan *m, const tg_array *out, const tg_array *in) {
+/* Divides the dims of the input into kept and reduced ones. Leaves out dims of size 1. */
+static void divide_dims(tg_reduce_plan *m, const tg_array *out, const tg_array *in) {
     m->kept = m->reduced = (tg_reduce_dims){.count = 1};
     for (int d = 0; d < in->ndim; d++) {
         bool reduced = out->shape[d] == 1 || out->stride[d] == 0;
         if (in->shape[d] == 1) continue;
         if (reduced)
-            take_dim(&m->reduced, in->shape[d], in->stride[d], 0);
+            insert_dim(&m->reduced, in->shape[d], in->stride[d], 0);
         else
-            take_dim(&m->kept, in->shape[d], in->stride[d], out->stride[d]);
+            insert_dim(&m->kept, in->shape[d], in->stride[d], out->stride[d]);
     }
     merge_dims(&m->kept);
     merge_dims(&m->reduced);
 }
 
-/* Chooses columns if outputs are closer together in memory than the reduced elements, and there are enough of them. */
+/* Returns whether to reduce along columns: if neighboring outputs come from elements that are closer together in memory
+ * than the elements of one output are, and if there are enough of them. */
 static bool by_columns(const tg_reduce_plan *m) {
     const tg_reduce_dims *k = &m->kept, *r = &m->reduced;
     if (k->n == 0 || r->n == 0) return k->n > 0;
@@ -78,8 +81,8 @@ static int64_t ceil_div(int64_t a, int64_t b) {
     return (a + b - 1) / b;
 }
 
-/* parts: the greatest length of a part, in elements of the input. */
-static void cut(tg_reduce_plan *m, bool columns, int64_t part) {
+/* Divides the work into parts, tiles and units. part: the greatest number of input elements of a part in one tile. */
+static void choose_parts(tg_reduce_plan *m, bool columns, int64_t part) {
     int64_t width = columns ? m->kept.shape[m->kept.n - 1] : 1, across = ceil_div(width, TG_REDUCE_RUN);
     int64_t tile_width = width < TG_REDUCE_RUN ? width : TG_REDUCE_RUN;
     m->part_len = part / tile_width > 0 ? part / tile_width : 1;
@@ -98,23 +101,25 @@ static void run(tg_ctx *ctx, const tg_reduce_plan *m, tg_range_fn body) {
         body((void *)m, 0, units);
 }
 
-/* Every part writes its results, row-major, to its row of `partial`; they are then reduced as columns. */
-static void split_parts(tg_reduce_plan *parts, tg_reduce_plan *rest, void *partial, tg_dtype compute) {
-    *rest = *parts;
-    rest->kind = parts->kind == TG_SUMSQ ? TG_SUM : parts->kind;
-    rest->in = partial;
-    rest->in_dtype = compute;
-    rest->in_size = (int64_t)tg_dtype_size(compute);
-    rest->reduced = (tg_reduce_dims){.n = 1, .count = parts->parts, .shape = {parts->parts}, .in = {parts->kept.count}};
+/* Changes a plan with several parts into two passes. In the first every part writes its results, row-major, to its row
+ * of `partial`. The second reduces these rows as columns, and takes over scale, add and the output. */
+static void split_passes(tg_reduce_plan *parts, tg_reduce_plan *second, void *partial, tg_dtype compute) {
+    *second = *parts;
+    second->kind = parts->kind == TG_SUMSQ ? TG_SUM : parts->kind;
+    second->in = partial;
+    second->in_dtype = compute;
+    second->in_size = (int64_t)tg_dtype_size(compute);
+    second->reduced =
+        (tg_reduce_dims){.n = 1, .count = parts->parts, .shape = {parts->parts}, .in = {parts->kept.count}};
     parts->scale = 1;
     parts->add = false;
     parts->out = partial;
     parts->out_dtype = compute;
-    parts->out_size = rest->in_size;
+    parts->out_size = second->in_size;
     parts->part_step = parts->kept.count;
     for (int64_t d = parts->kept.n - 1, step = 1; d >= 0; step *= parts->kept.shape[d--])
-        parts->kept.out[d] = rest->kept.in[d] = step;
-    cut(rest, rest->kept.n > 0, INT64_MAX);
+        parts->kept.out[d] = second->kept.in[d] = step;
+    choose_parts(second, second->kept.n > 0, INT64_MAX);
 }
 
 tg_status tg_cpu_reduce(tg_ctx *ctx, tg_reduction kind, tg_array out, tg_array in, double scale, bool add) {
@@ -129,10 +134,10 @@ tg_status tg_cpu_reduce(tg_ctx *ctx, tg_reduction kind, tg_array out, tg_array i
     m.out_dtype = out.dtype;
     m.in_size = (int64_t)tg_dtype_size(in.dtype);
     m.out_size = (int64_t)tg_dtype_size(out.dtype);
-    sort_dims(&m, &out, &in);
+    divide_dims(&m, &out, &in);
     if (m.kept.count == 0) return TG_OK;
     bool columns = !arg && by_columns(&m);
-    cut(&m, columns, arg ? INT64_MAX : PART);
+    choose_parts(&m, columns, arg ? INT64_MAX : PART);
     tg_range_fn body = arg ? k->arg : columns ? k->cols : k->rows;
     if (m.parts == 1) {
         run(ctx, &m, body);
@@ -140,9 +145,9 @@ tg_status tg_cpu_reduce(tg_ctx *ctx, tg_reduction kind, tg_array out, tg_array i
     }
     void *partial = tg_workspace(ctx, TG_WS_REDUCE, (size_t)(m.parts * m.kept.count) * tg_dtype_size(compute));
     if (!partial) return TG_ERR_MEMORY;
-    tg_reduce_plan rest;
-    split_parts(&m, &rest, partial, compute);
+    tg_reduce_plan second;
+    split_passes(&m, &second, partial, compute);
     run(ctx, &m, body);
-    run(ctx, &rest, rest.kept.n ? k->cols : k->rows);
+    run(ctx, &second, second.kept.n ? k->cols : k->rows);
     return TG_OK;
 }

@@ -1,9 +1,9 @@
 /* Reductions: what the driver (reduce.c) passes to the templates (reduce_tmpl.c).
  *
- * The order of a reduction depends on shapes alone. Along rows, runs of TG_REDUCE_RUN elements are summed in the
- * lanes of a few vectors, and the runs pairwise. Along columns, blocks of TG_REDUCE_BLOCK rows are summed, then
- * blocks of blocks. So rounding errors grow with the logarithm of the count. Long reductions are cut into parts,
- * whose results are reduced by the same code. */
+ * The order of a reduction depends on shapes alone. Along rows, runs of TG_REDUCE_RUN elements are combined in the
+ * lanes of a few vectors, and the results of the runs pairwise. Along columns, blocks of TG_REDUCE_BLOCK rows are
+ * combined, then blocks of blocks. So rounding errors of sums grow with the logarithm of the count. Long reductions are
+ * divided into parts, whose results are reduced by the same code. */
 #ifndef TG_REDUCE_H
 #define TG_REDUCE_H
 
@@ -11,12 +11,14 @@
 
 enum { TG_REDUCE_RUN = 512, TG_REDUCE_BLOCK = 32, TG_REDUCE_LEVELS = 6 };
 
+/* Some dims of the input: those that are kept, or those that are reduced. */
 typedef struct tg_reduce_dims {
     int n;
     int64_t count;                                                 /* product of shape */
     int64_t shape[TG_MAX_DIMS], in[TG_MAX_DIMS], out[TG_MAX_DIMS]; /* strides in elements */
 } tg_reduce_dims;
 
+/* One pass of a reduction. A tile is the work of one call: a group of outputs and one part of their elements. */
 typedef struct tg_reduce_plan {
     tg_reduction kind;
     double scale;
@@ -28,13 +30,13 @@ typedef struct tg_reduce_plan {
     tg_reduce_dims kept, reduced;
     int64_t parts, part_len; /* reduced elements of a part */
     int64_t part_step;       /* from one part's results to the next's, in elements of out */
-    int64_t tiles, per_unit; /* tiles: (group of outputs, part); per_unit: tiles of a parallel unit */
+    int64_t tiles, per_unit; /* tiles in all, and of one parallel unit */
 } tg_reduce_plan;
 
 typedef struct tg_reduce_kernels {
-    tg_range_fn rows; /* a tile is one output */
-    tg_range_fn cols; /* a tile is up to TG_REDUCE_RUN neighbors along the last kept dim */
-    tg_range_fn arg;  /* a tile is one output */
+    tg_range_fn rows; /* a tile has one output */
+    tg_range_fn cols; /* a tile has up to TG_REDUCE_RUN outputs, neighbors along the last kept dim */
+    tg_range_fn arg;  /* argmax and argmin; a tile has one output */
 } tg_reduce_kernels;
 
 #endif

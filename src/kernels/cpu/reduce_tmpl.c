@@ -1,4 +1,4 @@
-/* Reductions along rows and columns, and the positions of extrema. */
+/* Reductions along rows and columns, and the positions of maxima and minima. */
 #include "kernels/cpu/reduce.h"
 #include "kernels/cpu/span.h"
 
@@ -32,6 +32,7 @@ typedef T vec __attribute__((vector_size(VEC_BYTES)));
 typedef SPAN_CAT(MASK_, TG_T) vec_mask __attribute__((vector_size(VEC_BYTES)));
 #define INLINE static inline __attribute__((always_inline))
 
+/* Returns the result of a reduction of no elements. */
 INLINE T identity(tg_reduction kind) {
     switch (kind) {
     case TG_PROD:
@@ -47,7 +48,7 @@ INLINE T identity(tg_reduction kind) {
     }
 }
 
-/* Combines two results of one kind. NaN wins. */
+/* Combines two results. For maxima and minima NaN wins over any number. */
 INLINE T join(tg_reduction kind, T a, T b) {
     switch (kind) {
     case TG_PROD:
@@ -63,11 +64,11 @@ INLINE T join(tg_reduction kind, T a, T b) {
     }
 }
 
-/* acc = acc combined with x, lane by lane; x is squared first if asked. */
+/* Combines a vector of elements, or for TG_SUMSQ their squares, with acc, lane by lane. */
 INLINE void step(tg_reduction kind, vec *acc, const T *at) {
     vec x;
     memcpy(&x, at, sizeof x);
-    vec_mask take = ~((x <= 0) | (x >= 0));
+    vec_mask take = ~((x <= 0) | (x >= 0)); /* NaN */
     switch (kind) {
     case TG_SUM:
         *acc += x;
@@ -87,6 +88,7 @@ INLINE void step(tg_reduction kind, vec *acc, const T *at) {
     *acc = (vec)(((vec_mask)x & take) | ((vec_mask)*acc & ~take));
 }
 
+/* Reduces n elements in the lanes of VECS vectors, and then the lanes pairwise. */
 INLINE T run_of(tg_reduction kind, int64_t n, const T *x) {
     vec acc[VECS];
     T lane[VECS * LANES];
@@ -105,6 +107,7 @@ INLINE T run_of(tg_reduction kind, int64_t n, const T *x) {
     return lane[0];
 }
 
+/* Calls run_of with a constant kind, so that each has a loop of its own. */
 static T reduce_run(tg_reduction kind, int64_t n, const T *x) {
     switch (kind) {
     case TG_SUM:
@@ -146,7 +149,7 @@ static T cascade_end(const cascade *c, tg_reduction kind) {
     return v;
 }
 
-/* The offsets of flat index i over these dims. */
+/* Returns the offset in the input of flat index i over these dims, in elements. *out receives that in the output. */
 static int64_t locate(const tg_reduce_dims *d, int64_t i, int64_t *out) {
     int64_t in = 0;
     *out = 0;
@@ -159,8 +162,8 @@ static int64_t locate(const tg_reduce_dims *d, int64_t i, int64_t *out) {
     return in;
 }
 
-/* The next elements, at most TG_REDUCE_RUN, of the reduced range from i on: in place if they are contiguous,
- * otherwise in buf. */
+/* Returns the reduced elements from i on, at most TG_REDUCE_RUN and not beyond `end`: in place if they are contiguous,
+ * otherwise converted into buf. *n receives their number. */
 static const T *next_run(const tg_reduce_plan *m, const char *base, int64_t i, int64_t end, T *buf, int64_t *n) {
     const tg_reduce_dims *d = &m->reduced;
     int64_t inner = d->n ? d->shape[d->n - 1] : 1, stride = d->n ? d->in[d->n - 1] : 1, unused, have = 0;
@@ -176,6 +179,7 @@ static const T *next_run(const tg_reduce_plan *m, const char *base, int64_t i, i
     return buf;
 }
 
+/* Scales n results, adds what the output holds if m->add, and stores them. Overwrites v. */
 static void finish(const tg_reduce_plan *m, char *out, int64_t stride, int64_t n, T *v) {
     for (int64_t j = 0; j < n; j++) v[j] = SCALED(v[j], m->scale);
     if (m->add) {
@@ -212,7 +216,7 @@ static void reduce_row(const tg_reduce_plan *m, int64_t tile) {
     finish(m, m->out + (out + part * m->part_step) * m->out_size, 1, 1, &v);
 }
 
-/* acc = first ? x : acc combined with x, element by element; x is squared first if asked. */
+/* Combines x with acc, element by element; if `first`, sets acc to x. squares: the elements of x are squared before. */
 static void fold(tg_reduction kind, bool first, bool squares, int64_t n, T *restrict acc, const T *restrict x) {
     if (squares)
         for (int64_t j = 0; j < n; j++) acc[j] = first ? x[j] * x[j] : acc[j] + x[j] * x[j];
@@ -228,9 +232,10 @@ static void fold(tg_reduction kind, bool first, bool squares, int64_t n, T *rest
         for (int64_t j = 0; j < n; j++) acc[j] += x[j];
 }
 
-/* Combines rows in blocks and blocks in blocks of blocks, as the cascade does for elements of a row. */
+/* Combines rows in blocks of TG_REDUCE_BLOCK, and blocks in blocks of blocks, as the cascade does for elements of a
+ * row. */
 typedef struct blocks {
-    int filled[TG_REDUCE_LEVELS];
+    int filled[TG_REDUCE_LEVELS]; /* rows or blocks that each level has combined */
     T level[TG_REDUCE_LEVELS][TG_REDUCE_RUN];
 } blocks;
 
@@ -275,13 +280,14 @@ static void reduce_col(const tg_reduce_plan *m, int64_t tile) {
     finish(m, m->out + (out + part * m->part_step) * m->out_size, out_step, n, sum);
 }
 
-/* The first position of v, or of NaN if v is NaN. */
+/* Returns the first position of v in x, or of NaN if v is NaN. */
 static int64_t find(int64_t n, const T *x, T v) {
     int64_t j = 0;
     while (j + 1 < n && x[j] != v && !(IS_NAN(v) && IS_NAN(x[j]))) j++;
     return j;
 }
 
+/* Finds the best value run by run, and its position in the run that has it. */
 static void reduce_arg(const tg_reduce_plan *m, int64_t tile) {
     tg_reduction kind = m->kind;
     int64_t out, at = 0, n;

@@ -1,4 +1,5 @@
-/* The CPU's required slots and those implemented like them, and how their drivers find the copies of a template. */
+/* The functions of the CPU's required slots and of the optional slots scan, sort and put; and how their drivers find
+ * the copies of a template. */
 #ifndef TG_CPU_REQUIRED_H
 #define TG_CPU_REQUIRED_H
 
@@ -17,7 +18,7 @@ tg_status tg_cpu_sort(tg_ctx *ctx, tg_array y, tg_array order, tg_array x, bool 
 tg_status tg_cpu_put(tg_ctx *ctx, tg_array dst, tg_array src, tg_array index, int dim, int64_t *bad);
 tg_status tg_cpu_random(tg_ctx *ctx, tg_random kind, tg_array out, double a, double b, const tg_draws *draws);
 
-/* This family uses slots 3 and 4 of the context's work memory. */
+/* The slots of work memory (tg_workspace) that reduce and sort use. gemm uses 0 to 2, the fused kernels 5 and 6. */
 enum { TG_WS_REDUCE = 3, TG_WS_SORT = 4 };
 
 /* Declares the copies of a template's table and lists them by level. Off x86-64 only the portable one exists. */

@@ -11,15 +11,16 @@ typedef struct tg_rows {
     tg_dtype dtype;
     int64_t size;         /* bytes of an element */
     int ndim;             /* leading dims after merging, at least 1 */
-    int64_t shape[TG_MAX_DIMS], step[TG_MAX_DIMS]; /* of these, innermost first */
+    int64_t shape[TG_MAX_DIMS], step[TG_MAX_DIMS]; /* of the leading dims, innermost first */
 } tg_rows;
 
-/* Rows of the last `inner` dims: 1, or 0 for an array with one value per row. */
+/* Returns the rows of a. inner 1: a row is the last dim. inner 0: a row is one element, for an array that holds one
+ * value per row. */
 tg_rows tg_rows_of(const tg_array *a, int inner);
-/* A contiguous array as one long row. */
+/* Returns a contiguous array as one long row. */
 tg_rows tg_flat_of(const tg_array *a);
 
-/* The address of element j of row r. */
+/* Returns the address of element j of row r. */
 static inline char *tg_row_at(const tg_rows *x, int64_t r, int64_t j) {
     int64_t at = j * x->stride;
     int last = x->ndim - 1;

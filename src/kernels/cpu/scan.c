@@ -1,4 +1,4 @@
-/* The CPU's scan slot: chooses between rows one at a time and adjacent rows together. */
+/* The CPU's scan slot: chooses between scanning rows one at a time and scanning adjacent rows together. */
 #include "kernels/cpu/scan.h"
 
 #include "base/dtype.h"
@@ -22,18 +22,19 @@ static const tg_scan_kernels *kernels_of(const tg_ctx *ctx, const tg_array *x, c
 
 static int64_t distance(int64_t step) { return step < 0 ? -step : step; }
 
-/* Rows that are `step` apart in both arrays. Merged dims are products of the same trailing dims, so the smaller
- * count divides the greater. */
-static void find_lanes(tg_scan_job *job) {
-    job->lanes = job->x.shape[0] < job->y.shape[0] ? job->x.shape[0] : job->y.shape[0];
-    job->x_lane = job->x.step[0];
-    job->y_lane = job->y.step[0];
-    job->bands = (job->lanes + TG_SCAN_LANES - 1) / TG_SCAN_LANES;
+/* Finds the blocks of rows that lie a constant step apart in both arrays. The innermost merged dims of the arrays are
+ * products of the same trailing dims, so the smaller one divides the greater. */
+static void find_blocks(tg_scan_job *job) {
+    job->adjacent = job->x.shape[0] < job->y.shape[0] ? job->x.shape[0] : job->y.shape[0];
+    job->x_row = job->x.step[0];
+    job->y_row = job->y.step[0];
+    job->bands = (job->adjacent + TG_SCAN_BAND - 1) / TG_SCAN_BAND;
 }
 
-static bool side_by_side(const tg_scan_job *job) {
-    return job->lanes > 1 && distance(job->y_lane) < distance(job->y.stride) &&
-           distance(job->x_lane) <= distance(job->x.stride);
+/* Returns whether adjacent rows are closer together in memory than adjacent elements of a row. */
+static bool rows_are_closer(const tg_scan_job *job) {
+    return job->adjacent > 1 && distance(job->y_row) < distance(job->y.stride) &&
+           distance(job->x_row) <= distance(job->x.stride);
 }
 
 tg_status tg_cpu_scan(tg_ctx *ctx, tg_reduction kind, tg_array y, tg_array x, bool back, bool add) {
@@ -41,10 +42,10 @@ tg_status tg_cpu_scan(tg_ctx *ctx, tg_reduction kind, tg_array y, tg_array x, bo
         .x = tg_rows_of(&x, 1), .y = tg_rows_of(&y, 1), .prod = kind == TG_PROD, .back = back, .add = add};
     const tg_scan_kernels *k = kernels_of(ctx, &x, &y);
     if (x.numel == 0) return TG_OK;
-    find_lanes(&job);
-    bool across = side_by_side(&job);
+    find_blocks(&job);
+    bool across = rows_are_closer(&job);
     job.per_unit = job.x.n < UNIT ? UNIT / job.x.n : 1;
-    int64_t units = across ? job.x.count / job.lanes * job.bands : (job.x.count + job.per_unit - 1) / job.per_unit;
+    int64_t units = across ? job.x.count / job.adjacent * job.bands : (job.x.count + job.per_unit - 1) / job.per_unit;
     if (x.numel >= PARALLEL_FROM)
         tg_parallel_run(ctx, units, across ? k->bands : k->rows, &job);
     else

@@ -1,21 +1,25 @@
 /* Cumulative sums and products: what the driver (scan.c) passes to the templates (scan_tmpl.c).
  *
- * A row is scanned element by element, floats in float64, so its bits depend on nothing else. Adjacent rows are
- * scanned together, one element of each at a time. */
+ * A row is scanned element by element, floats in float64, so its bits depend on nothing else. Rows whose elements lie
+ * next to each other in memory are scanned together in bands, one element of each row at a time. */
 #ifndef TG_SCAN_H
 #define TG_SCAN_H
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/rows.h"
 
-enum { TG_SCAN_RUN = 512, TG_SCAN_LANES = 128 };
+enum {
+    TG_SCAN_RUN = 512,  /* elements of a row that are converted at a time */
+    TG_SCAN_BAND = 128, /* greatest number of rows of a band */
+};
 
 typedef struct tg_scan_job {
     tg_rows x, y;
     bool prod, back, add;
-    int64_t per_unit;       /* rows */
-    int64_t lanes, x_lane, y_lane; /* rows in a block that lie a step apart; the steps */
-    int64_t bands;          /* of a block: up to TG_SCAN_LANES rows each */
+    int64_t per_unit;     /* rows of a unit */
+    int64_t adjacent;     /* rows of a block, which lie a constant step apart in both arrays */
+    int64_t x_row, y_row; /* these steps, in elements */
+    int64_t bands;        /* into which a block is divided */
 } tg_scan_job;
 
 typedef struct tg_scan_kernels {

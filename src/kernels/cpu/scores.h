@@ -1,4 +1,5 @@
-/* For templates only: what the forward and backward of attention share for a tile of scores, [keys, lanes]. */
+/* For templates only: what forward and gradient of attention do with a block of queries and with a tile of scores
+ * [keys, lanes], whose lanes are queries. */
 #ifndef TG_SCORES_H
 #define TG_SCORES_H
 
@@ -8,16 +9,18 @@
 /* A block of queries of one head: queries [i, i + n), padded to whole lanes. */
 typedef struct queries {
     int64_t b, h, i, n, lanes;
-    int64_t begin, end; /* keys that at least one of them sees */
-    int64_t all_from, all_to; /* if the rules are more than causal: keys that all of them see, and the range of each */
+    int64_t begin, end; /* all keys that a query of the block sees are in this range */
+    /* If there are rules besides causal: the range of keys that all queries see, and the range of each query. */
+    int64_t all_from, all_to;
     int64_t from[TG_QUERIES], to[TG_QUERIES];
 } queries;
 
-static void look_around(const tg_attention_job *job, queries *q) {
+/* Finds the key ranges of q if there are rules besides causal. */
+static void find_ranges(const tg_attention_job *job, queries *q) {
     q->begin = q->all_to = job->sk;
     q->end = q->all_from = 0;
     for (int64_t i = 0; i < q->lanes; i++) {
-        tg_key_range s = i < q->n ? tg_mask_keys(&job->seen, q->b, q->i + i) : (tg_key_range){0, 0};
+        tg_key_range s = i < q->n ? tg_mask_keys(&job->rules, q->b, q->i + i) : (tg_key_range){0, 0};
         q->from[i] = s.first;
         q->to[i] = s.end;
         if (i >= q->n) continue;
@@ -29,12 +32,13 @@ static void look_around(const tg_attention_job *job, queries *q) {
     }
 }
 
+/* Fills q for query block qb of head (b, h). */
 static inline void queries_of(const tg_attention_job *job, int64_t b, int64_t h, int64_t qb, queries *q) {
     q->b = b, q->h = h, q->i = qb * TG_QUERIES;
     q->n = job->sq - q->i < TG_QUERIES ? job->sq - q->i : TG_QUERIES;
     q->lanes = tg_lanes(q->n);
-    if (job->seen.more) {
-        look_around(job, q);
+    if (job->rules.more) {
+        find_ranges(job, q);
         return;
     }
     q->begin = q->all_from = 0;
@@ -43,7 +47,7 @@ static inline void queries_of(const tg_attention_job *job, int64_t b, int64_t h,
         q->end = q->i + q->n + job->sk - job->sq;
 }
 
-/* The tile when the rules are more than causal: the keys of a lane are [from, to). */
+/* Sets hidden scores of a tile to -inf if there are rules besides causal. Query i sees the keys [from[i], to[i]). */
 static void hide_by_rules(const queries *q, int64_t key, int64_t keys, real *s) {
     if (key >= q->all_from && key + keys <= q->all_to)
         return;
@@ -58,21 +62,22 @@ static void hide_by_rules(const queries *q, int64_t key, int64_t keys, real *s) 
             s[j * q->lanes + i] = j >= from[i] && j < to[i] ? s[j * q->lanes + i] : -(real)INFINITY;
 }
 
-/* Sets hidden scores to -inf; causal: those of query i with keys after i + sk - sq. */
+/* Sets hidden scores of a tile to -inf. If attention is only causal, those of query i with keys after i + sk - sq. */
 static inline void hide_tile(const tg_attention_job *job, const queries *q, int64_t key, int64_t keys, real *s) {
-    if (job->seen.more) {
+    if (job->rules.more) {
         hide_by_rules(q, key, keys, s);
         return;
     }
     if (!job->a->causal)
         return;
     for (int64_t j = 0; j < keys; j++) {
-        int64_t hidden = key + j - (job->sk - job->sq) - q->i; /* of the first lanes */
+        int64_t hidden = key + j - (job->sk - job->sq) - q->i; /* number of lanes, from the first, that are hidden */
         fill(s + j * q->lanes, hidden < q->lanes ? hidden : q->lanes, -(real)INFINITY);
     }
 }
 
-/* m[j, i]: what the mask adds to the scores, 0 or -inf for a bool mask. Returns false if it hides all of them. */
+/* Writes to m[j, i] what the mask adds to the scores: 0 or -inf for a bool mask. Returns false if it hides all scores
+ * of the tile. */
 static bool mask_load(const tg_attention_job *job, const queries *q, int64_t key, int64_t keys, real *m) {
     const tg_array *mask = &job->a->mask;
     int64_t size = tg_dtype_bits((tg_dtype)mask->dtype) / 8, step = mask->stride[3];
@@ -101,7 +106,7 @@ static inline void mask_add(int64_t n, const real *restrict m, real *restrict s)
         s[i] += m[i];
 }
 
-/* The sink's logit of a head. */
+/* Returns the sink's logit of head h. */
 static inline real sink_of(const tg_attention_job *job, int64_t h) {
     const tg_array *x = &job->a->sink;
     real v;
@@ -110,7 +115,7 @@ static inline real sink_of(const tg_attention_job *job, int64_t h) {
     return v;
 }
 
-/* keep[j, i]: 1 / (1 - p) if key j of query i is kept, 0 if it is dropped. */
+/* Writes the dropout factors: keep[j, i] is 1 / (1 - p) if key j of query i is kept, 0 if it is dropped. */
 static inline void keep_tile(const tg_attention_job *job, const queries *q, int64_t key, int64_t keys, real *keep) {
     float u[TG_KEYS], p = (float)job->a->dropout;
     real scale = p < 1 ? (real)(1 / (1 - job->a->dropout)) : 0;
@@ -125,7 +130,7 @@ static inline void keep_tile(const tg_attention_job *job, const queries *q, int6
             keep[j * q->lanes + i] = 0;
 }
 
-/* Where x holds its number for query i. */
+/* Returns the address of the number of query i in x, an array [batch, heads, queries]. */
 static inline real *row_at(const tg_array *x, const queries *q, int64_t i) {
     return (real *)x->data + q->b * x->stride[0] + q->h * x->stride[1] + (q->i + i) * x->stride[2];
 }

@@ -1,4 +1,4 @@
-/* Softmax and log-softmax of rows. */
+/* Softmax and log-softmax of rows, and their gradients. */
 #include "kernels/cpu/fused.h"
 #include "kernels/cpu/lse.h"
 
@@ -15,7 +15,7 @@ static void log_row(const tg_softmax_job *job, int64_t r) {
     }
 }
 
-/* y = exp(x - max), and its sum. */
+/* Computes y = exp(x - max) and returns the sum of y. Prefetches the tile `next`. */
 TILE_REDUCTION tile_exp(real *restrict y, const real *restrict x, int64_t n, real max, const real *next) {
     real lane[LANES] = {0}, sum = 0;
     int64_t i = 0;
@@ -35,7 +35,7 @@ TILE_REDUCTION tile_exp(real *restrict y, const real *restrict x, int64_t n, rea
     return sum + lanes_sum(lane);
 }
 
-/* A row of one tile computes each exponential once. */
+/* Computes the softmax of a row of at most one tile, with each exponential computed once. */
 static void short_row(const tg_softmax_job *job, int64_t r) {
     int64_t n = job->x.n;
     real in[TILE], out[TILE];
@@ -48,7 +48,8 @@ static void short_row(const tg_softmax_job *job, int64_t r) {
     tile_put(&job->y, r, 0, n, false, y);
 }
 
-/* A longer row computes each exponential twice, and reads memory twice instead of three times. */
+/* Computes the softmax of a longer row. It computes each exponential twice, and so reads memory twice instead of three
+ * times. */
 static void long_row(const tg_softmax_job *job, int64_t r) {
     lse s = lse_of_row(&job->x, r);
     real in[TILE], out[TILE], scale = 1 / s.sum;
@@ -75,7 +76,7 @@ void TG_K(softmax)(void *arg, int64_t begin, int64_t end) {
     }
 }
 
-/* sum of gy y, or of gy for log-softmax. */
+/* Returns the sum of gy y along row r, or of gy for log-softmax. */
 static real grad_dot(const tg_softmax_job *job, int64_t r) {
     real a[TILE], b[TILE], sum = 0;
     for (int64_t j = 0; j < job->gy.n; j += TILE) {

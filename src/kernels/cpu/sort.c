@@ -1,6 +1,7 @@
-/* The CPU's sort slot. Elements become integers in the same order, which are sorted with their positions: by radix
- * sort over 8-bit digits from the last to the first (Knuth, The Art of Computer Programming, volume 3, 5.2.5), or,
- * if only a few are wanted, with a heap of the best so far. */
+/* The CPU's sort slot. Elements are mapped to integer keys of the same order, which are sorted with their positions: by
+ * radix sort over 8-bit digits from the last to the first (Knuth, The Art of Computer Programming, volume 3, 5.2.5).
+ * Rows of a few elements are sorted by insertion. If only a few of many elements are wanted, a heap keeps the first so
+ * far. */
 #include "base/dtype.h"
 #include "base/runtime.h"
 #include "kernels/convert.h"
@@ -24,7 +25,7 @@ typedef struct sort_job {
 
 /* ---- Keys ---- */
 
-/* -0 and 0 are equal, and every NaN is greatest. */
+/* Returns the key of v. -0 and 0 have the same key, and every NaN has the greatest. */
 static uint64_t key_of_f32(float v) {
     uint32_t u = tg_bits_f32(v == 0 ? 0 : v);
     return v != v ? UINT32_MAX : u >> 31 ? ~u : u | 0x80000000u;
@@ -37,6 +38,7 @@ static uint64_t key_of_f64(double v) {
     return v != v ? UINT64_MAX : u >> 63 ? ~u : u | 1ull << 63;
 }
 
+/* Fills p from a row of this type. For falling order all bits of the keys are flipped. */
 #define KEYS(type, key)                                                                \
     for (int64_t i = 0; i < x->n; i++) {                                               \
         type v = ((const type *)row)[i * x->stride];                                   \
@@ -70,9 +72,11 @@ static void insert_all(pair *p, int64_t n) {
     }
 }
 
+/* Returns whether a comes before b in sorted order. */
 static bool before(const pair *a, const pair *b) { return a->key != b->key ? a->key < b->key : a->at < b->at; }
 
-/* Puts v into the heap of n below `at`, which is free: no parent comes before its children in the order. */
+/* Puts v into the heap of n pairs, at the free place `at` or below it. In the heap no parent comes before its children
+ * in sorted order. */
 static void sift(pair *heap, int64_t n, int64_t at, pair v) {
     for (int64_t child; (child = 2 * at + 1) < n; at = child) {
         if (child + 1 < n && before(&heap[child], &heap[child + 1])) child++;
@@ -82,7 +86,8 @@ static void sift(pair *heap, int64_t n, int64_t at, pair v) {
     heap[at] = v;
 }
 
-/* Sorts the first k of n in place: a heap of the best so far, with the worst on top, is emptied at the end. */
+/* Moves the first k of n pairs in sorted order to p[0] to p[k - 1]. Keeps the first k so far in a heap, with the last
+ * of them on top, and empties the heap at the end. */
 static void select_first(pair *p, int64_t n, int64_t k) {
     for (int64_t i = k / 2 - 1; i >= 0; i--) sift(p, k, i, p[i]);
     for (int64_t i = k; i < n; i++)
@@ -96,8 +101,9 @@ static void select_first(pair *p, int64_t n, int64_t k) {
 
 /* ---- Many elements ---- */
 
-/* Distributes the pairs into `to` by one digit; the counts become start positions. */
-static void deal(const pair *from, pair *to, int64_t n, int shift, int64_t *starts) {
+/* Distributes the pairs into `to` by one digit of their keys, in a stable way. starts holds how often each value of the
+ * digit occurs, and is overwritten. */
+static void distribute(const pair *from, pair *to, int64_t n, int shift, int64_t *starts) {
     int64_t sum = 0;
     for (int d = 0; d < DIGIT; d++) {
         int64_t count = starts[d];
@@ -107,8 +113,8 @@ static void deal(const pair *from, pair *to, int64_t n, int shift, int64_t *star
     for (int64_t i = 0; i < n; i++) to[starts[from[i].key >> shift & (DIGIT - 1)]++] = from[i];
 }
 
-/* p has space for 2 n pairs; the return value points at the sorted half. Digits that are equal in all numbers are
- * skipped. */
+/* Sorts n pairs. p has space for 2 n; returns the half that holds the sorted pairs. Skips digits that are equal in all
+ * keys. */
 static const pair *sort_all(pair *p, int64_t n) {
     int64_t counts[DIGITS][DIGIT] = {{0}};
     pair *other = p + n;
@@ -116,7 +122,7 @@ static const pair *sort_all(pair *p, int64_t n) {
         for (int d = 0; d < DIGITS; d++) counts[d][p[i].key >> (8 * d) & (DIGIT - 1)]++;
     for (int d = 0; d < DIGITS; d++) {
         if (counts[d][p[0].key >> (8 * d) & (DIGIT - 1)] == n) continue;
-        deal(p, other, n, 8 * d, counts[d]);
+        distribute(p, other, n, 8 * d, counts[d]);
         pair *t = p;
         p = other;
         other = t;

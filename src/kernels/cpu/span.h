@@ -23,7 +23,8 @@
 
 typedef SPAN_CAT(SPAN_TYPE_, TG_T) T;
 
-/* Converts T to an integer dtype: floats saturate, integers wrap. A 16-bit float is rounded once. */
+/* Conversions from T to the other dtypes. To an integer, floats saturate and integers wrap. To a 16-bit float, a value
+ * is rounded once. */
 #define SPAN_TO_BF16_f32    tg_f32_to_bf16
 #define SPAN_TO_BF16_f64    tg_f64_to_bf16
 #define SPAN_TO_BF16_i64(x) tg_f64_to_bf16((double)(x))
@@ -63,7 +64,7 @@ typedef SPAN_CAT(SPAN_TYPE_, TG_T) T;
 #define SPAN_SAME(x)  (x)
 #define SPAN_TRUTH(x) ((x) != 0)
 
-/* t[i] = src[i * stride], for i in [0, n). */
+/* Loads t[i] = src[i * stride] for i in [0, n). */
 static inline void span_load(T *restrict t, const void *restrict src, tg_dtype dtype, int64_t stride, int64_t n) {
     switch (dtype) {
         SPAN_LOAD_CASE(TG_F32, float, SPAN_SAME)
@@ -79,6 +80,7 @@ static inline void span_load(T *restrict t, const void *restrict src, tg_dtype d
     }
 }
 
+/* Stores dst[i * stride] = t[i] for i in [0, n). */
 static inline void span_store(void *restrict dst, tg_dtype dtype, int64_t stride, int64_t n, const T *restrict t) {
     switch (dtype) {
         SPAN_STORE_CASE(TG_F32, float, SPAN_SAME)

@@ -14,17 +14,18 @@
 #include <immintrin.h>
 #endif
 
-/* Half of the last-level cache of common CPUs. (The size that the system reports may cover the whole machine, of
- * which a guest has a few cores.) Line size: that of every cache known here. */
+/* TG_STREAM_FROM, in bytes, is half of the last-level cache of common CPUs. The size that the system reports is not
+ * used, because it may be that of a whole machine of which a virtual machine has a few cores. TG_STREAM_LINE is the
+ * size of a cache line. */
 enum { TG_STREAM_FROM = 16 << 20, TG_STREAM_LINE = 64 };
 
-/* Whether an output of this many bytes at data is written with non-temporal stores, in pieces that are multiples of
- * `piece` bytes. */
+/* Returns whether an output of this many bytes at data, which is written in pieces of `piece` bytes, is to be written
+ * with non-temporal stores. */
 static inline bool tg_streams(const void *data, int64_t bytes, int64_t piece) {
     return bytes >= TG_STREAM_FROM && (uintptr_t)data % TG_STREAM_LINE == 0 && piece % TG_STREAM_LINE == 0;
 }
 
-/* Whole cache lines. */
+/* Copies whole cache lines. dst is aligned to a line. */
 static inline void tg_stream(void *restrict dst, const void *restrict src, int64_t bytes) {
 #if defined(__AVX512F__)
     for (int64_t i = 0; i < bytes; i += 64)

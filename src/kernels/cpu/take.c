@@ -8,7 +8,7 @@
 
 enum { PARALLEL_FROM = 65536, UNIT = 16384, RUN_BLOCK = 256, BUFFER = 512 };
 
-/* a: the array with the index's shape (the output of take, the source of put); b: the array that is indexed along
+/* a is the array with the index's shape: the output of take, the source of put. b is the array that is indexed along
  * dim. */
 typedef struct take_plan {
     const tg_map_kernels *kernels; /* of the type in which values are converted and added */
@@ -16,11 +16,11 @@ typedef struct take_plan {
     tg_array a, b, index;
     int dim;
     bool put, add;
-    int ndim;          /* dims of the walk: the leading ones, without those of the run */
-    int64_t positions; /* runs in all */
-    int64_t run, a_step, b_step;
-    int64_t per_unit; /* of take: runs; of put: elements of the run */
-    int64_t bad;      /* atomic: 1 + the first position out of range; 0: none */
+    int ndim;                    /* number of leading dims, without those of the run */
+    int64_t positions;           /* number of runs */
+    int64_t run, a_step, b_step; /* elements of a run, and the steps between them */
+    int64_t per_unit;            /* what a parallel unit does: for take, runs; for put, elements of every run */
+    int64_t bad;                 /* atomic: 1 + the first position whose index is out of range; 0: none */
 } take_plan;
 
 static int64_t index_at(const take_plan *t, int64_t offset) {
@@ -28,6 +28,7 @@ static int64_t index_at(const take_plan *t, int64_t offset) {
                                     : ((const int64_t *)t->index.data)[offset];
 }
 
+/* Sets t->bad for this position, unless an earlier one is there. */
 static void note_bad(take_plan *t, int64_t position) {
     int64_t seen = __atomic_load_n(&t->bad, __ATOMIC_RELAXED);
     while ((seen == 0 || position + 1 < seen) &&
@@ -35,7 +36,7 @@ static void note_bad(take_plan *t, int64_t position) {
         continue;
 }
 
-/* The offsets of run r in both arrays, in elements. Returns false if its index is out of range. */
+/* Finds the offsets of run r in both arrays, in elements. Returns false if its index is out of range. */
 static bool find_run(take_plan *t, int64_t r, int64_t *a, int64_t *b) {
     int64_t position = r * t->run, at_index = 0, in_dim = 0;
     *a = *b = 0;
@@ -55,6 +56,7 @@ static bool find_run(take_plan *t, int64_t r, int64_t *a, int64_t *b) {
     return true;
 }
 
+/* Returns the address of the element at this offset. */
 static char *element(const tg_array *x, int64_t offset) {
     return (char *)x->data + offset * (int64_t)tg_dtype_size(x->dtype);
 }
@@ -75,27 +77,27 @@ static void copy_one(char *dst, const char *src, size_t size) {
     }
 }
 
-/* Copies n elements of a run from the array that is read to the one that is written, starting at these offsets. */
+/* Copies n elements of a run, for take from b to a and for put from a to b. a and b are offsets in these arrays. */
 static void copy_run(const take_plan *t, int64_t a, int64_t b, int64_t n) {
     const tg_array *to = t->put ? &t->b : &t->a, *from = t->put ? &t->a : &t->b;
     int64_t to_step = t->put ? t->b_step : t->a_step, from_step = t->put ? t->a_step : t->b_step;
-    int64_t at = t->put ? b : a, of = t->put ? a : b;
+    int64_t to_at = t->put ? b : a, from_at = t->put ? a : b;
     size_t size = tg_dtype_size(to->dtype);
     if (to->dtype == from->dtype && n == 1) {
-        copy_one(element(to, at), element(from, of), size);
+        copy_one(element(to, to_at), element(from, from_at), size);
     } else if (to->dtype == from->dtype && to_step == 1 && from_step == 1) {
-        memcpy(element(to, at), element(from, of), (size_t)n * size);
+        memcpy(element(to, to_at), element(from, from_at), (size_t)n * size);
     } else {
         double buf[BUFFER];
         for (int64_t j = 0; j < n; j += BUFFER) {
             int64_t m = n - j < BUFFER ? n - j : BUFFER;
-            t->kernels->load(buf, element(from, of + j * from_step), from->dtype, from_step, m);
-            t->kernels->store(element(to, at + j * to_step), to->dtype, to_step, m, buf);
+            t->kernels->load(buf, element(from, from_at + j * from_step), from->dtype, from_step, m);
+            t->kernels->store(element(to, to_at + j * to_step), to->dtype, to_step, m, buf);
         }
     }
 }
 
-/* dst[j] += src[j]: b is the destination. */
+/* Adds n elements of a run from array a to array b, starting at these offsets. */
 static void add_run(const take_plan *t, int64_t a, int64_t b, int64_t n) {
     double src[BUFFER], dst[BUFFER];
     bool direct_a = t->a.dtype == t->compute && t->a_step == 1, direct_b = t->b.dtype == t->compute && t->b_step == 1;
@@ -117,7 +119,8 @@ static void take_runs(void *plan, int64_t begin, int64_t end) {
         if (find_run(t, r, &a, &b)) copy_run(t, a, b, t->run);
 }
 
-/* Every unit puts its own columns of all runs, in order, so sums follow the order of src. */
+/* Puts or adds elements [begin, end) * per_unit of every run, run by run. So sums follow the order of src, and units
+ * write different elements. */
 static void put_columns(void *plan, int64_t begin, int64_t end) {
     take_plan *t = plan;
     int64_t first = begin * t->per_unit, last = end * t->per_unit < t->run ? end * t->per_unit : t->run, a, b;
@@ -126,7 +129,7 @@ static void put_columns(void *plan, int64_t begin, int64_t end) {
             (t->add ? add_run : copy_run)(t, a + first * t->a_step, b + first * t->b_step, last - first);
 }
 
-/* Trailing dims along which the index is constant and both arrays advance by one step form the run. */
+/* Makes the run of the trailing dims along which the index is constant and both arrays advance by a constant step. */
 static void choose_run(take_plan *t) {
     int d = t->ndim = t->a.ndim;
     t->run = t->a_step = t->b_step = 1;

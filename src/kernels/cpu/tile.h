@@ -1,4 +1,4 @@
-/* For templates only: the compute type, and rows of any dtype and stride as tiles of it.
+/* For templates only: the compute type `real`, and access to rows of any dtype and stride as tiles of that type.
  *
  * A tile is at most TILE elements of a row. If a row is contiguous and has the compute type, its tiles are its own
  * memory; otherwise they are converted through a small buffer on the caller's stack. */
@@ -27,12 +27,13 @@
 #define real_to_bf16 TILE_CAT(TILE_BF16_, TG_T)
 #define real_to_f16 TILE_CAT(TILE_F16_, TG_T)
 #define real_sqrt TILE_CAT(TILE_SQRT_, TG_T)
-#define real_exp TILE_CAT(tg_exp_below_, TG_T) /* of differences to a row's largest, or to its log-sum-exp */
+#define real_exp TILE_CAT(tg_exp_below_, TG_T) /* for differences from a row's maximum or log-sum-exp */
 
 typedef TILE_CAT(TILE_REAL_, TG_T) real;
 
 enum { TILE = TG_TILE };
 
+/* Returns the length of the tile that begins at j in a row of n elements. */
 static inline int64_t tile_len(int64_t n, int64_t j) {
     return n - j < TILE ? n - j : TILE;
 }
@@ -81,6 +82,7 @@ static inline void tile_store(char *restrict dst, tg_dtype dtype, int64_t stride
     }
 }
 
+/* Adds t to n elements of dst, with the sum in the compute type. */
 static inline void tile_add(char *dst, tg_dtype dtype, int64_t stride, int64_t n, const real *t) {
     real sum[TILE];
     tile_load(sum, dst, dtype, stride, n);
@@ -89,7 +91,7 @@ static inline void tile_add(char *dst, tg_dtype dtype, int64_t stride, int64_t n
     tile_store(dst, dtype, stride, n, sum);
 }
 
-/* Elements [j, j + n) of row r: in place, or converted into buf. */
+/* Returns elements [j, j + n) of row r: in place, or converted into buf. */
 static inline const real *tile_in(const tg_rows *x, int64_t r, int64_t j, int64_t n, real *buf) {
     const char *at = tg_row_at(x, r, j);
     if (tile_direct(x))
@@ -98,11 +100,12 @@ static inline const real *tile_in(const tg_rows *x, int64_t r, int64_t j, int64_
     return buf;
 }
 
-/* Where to compute the elements of row r from j on: in place, or in buf, from which tile_put stores them. */
+/* Returns where to compute the elements of row r from j on: in place, or in buf, from which tile_put stores them. */
 static inline real *tile_out(const tg_rows *y, int64_t r, int64_t j, bool add, real *buf) {
     return tile_direct(y) && !add ? (real *)tg_row_at(y, r, j) : buf;
 }
 
+/* Stores the tile t that was computed where tile_out said. Does nothing if that was in place. */
 static inline void tile_put(const tg_rows *y, int64_t r, int64_t j, int64_t n, bool add, const real *t) {
     if (tile_direct(y) && !add)
         return;
@@ -113,9 +116,9 @@ static inline void tile_put(const tg_rows *y, int64_t r, int64_t j, int64_t n, b
         tile_store(at, y->dtype, y->stride, n, t);
 }
 
-/* The next tile of a walk along the rows; the tile itself if there is no next one, or if tiles are converted. A pass
- * that computes prefetches it line by line, because the hardware prefetches only up to the end of a page, where many
- * rows end. */
+/* Returns the next tile of a walk along the rows; the tile itself if there is no next one, or if tiles are converted. A
+ * pass over a tile prefetches the next one line by line, because the hardware prefetches only up to the end of a page,
+ * where many rows end. */
 static inline const real *tile_next(const tg_rows *x, int64_t r, int64_t j, const real *tile) {
     bool last = j + TILE >= x->n;
     if (!tile_direct(x) || (last && r + 1 >= x->count))
@@ -123,19 +126,20 @@ static inline const real *tile_next(const tg_rows *x, int64_t r, int64_t j, cons
     return (const real *)(last ? tg_row_at(x, r + 1, 0) : tg_row_at(x, r, j + TILE));
 }
 
-/* The value of row r, in arrays that hold one per row. */
+/* Returns the value of row r of an array that holds one value per row. */
 static inline real row_value(const tg_rows *x, int64_t r) {
     real v;
     tile_load(&v, tg_row_at(x, r, 0), x->dtype, 1, 1);
     return v;
 }
 
+/* Stores v as the value of row r. */
 static inline void row_set(const tg_rows *x, int64_t r, real v) {
     tile_store(tg_row_at(x, r, 0), x->dtype, 1, 1, &v);
 }
 
-/* Reductions are not inlined: gcc 12 would split off the in-place case with a scalar loop. Sums run in explicit
- * lanes, four vectors of them, so that no addition waits for the one before. */
+/* The attributes of reductions over a tile. They are not inlined, because gcc 12 would split off the in-place case with
+ * a scalar loop. Their sums run in LANES explicit lanes, four vectors, so that no addition waits for the one before. */
 #define TILE_REDUCTION static __attribute__((noinline, unused)) real
 
 #if defined(__AVX512F__)
@@ -147,6 +151,7 @@ static inline void row_set(const tg_rows *x, int64_t r, real v) {
 #endif
 enum { LANES = 4 * TILE_VECTOR / sizeof(real) };
 
+/* Prefetches LANES elements. */
 static inline void lanes_fetch(const real *next) {
     for (int l = 0; l < LANES; l += (int)(64 / sizeof(real)))
         __builtin_prefetch(next + l);

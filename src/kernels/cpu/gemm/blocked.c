@@ -1,26 +1,26 @@
 /* The general matrix product: both operands are packed into panels, and tiles multiply panels.
  *
- * K is cut into blocks so that panels stay in the near caches: one panel of A, or a few (near_bytes), and a few of
- * B. A chunk of A (some rows, some blocks of K) is packed by all threads together. Then every thread takes a share
- * of the chunk's tiles and packs the part of B that it needs. If K has several blocks, partial sums stay in tiles of
- * their own between them, so that C is touched once. A batch of small products is cut by product instead, and each
- * product is computed by one thread. */
+ * K is divided into blocks so that panels stay in the near caches: one panel of A, or a few (near_bytes), and a few of
+ * B. A chunk of A (some rows, some blocks of K) is packed by all threads together. Then every thread computes a share
+ * of the chunk's tiles and packs the part of B that it needs. If K has several blocks, partial sums are kept in a
+ * buffer from block to block, so that C is touched once. A batch of small products is divided by product instead, and
+ * each product is computed by one thread. */
 #include "base/runtime.h"
 #include "kernels/cpu/gemm/gemm.h"
 
 enum {
-    PANEL_BYTES = 3072,      /* of one column, one unit wide, of a block of K */
-    GROUP_BYTES = 320 << 10, /* of the packed B panels of a thread */
-    CHUNK_BYTES = 3 << 20,   /* of packed A */
-    SUMS_BYTES = 8 << 20,    /* of partial sums */
+    PANEL_BYTES = 3072,      /* bytes of one row of A or column of B in a block of K */
+    GROUP_BYTES = 320 << 10, /* bytes of the packed B panels of a thread */
+    CHUNK_BYTES = 3 << 20,   /* bytes of a packed chunk of A */
+    SUMS_BYTES = 8 << 20,    /* bytes of the partial sums of a chunk */
     SMALL = 1 << 15,         /* number of multiplications below which no other thread is started */
 };
 
-/* How a product is cut, which depends on its shape alone. Lengths along K count units. */
+/* How a product is divided, which depends on its shape alone. Lengths along K count units. */
 typedef struct plan {
     const tg_gemm_kernels *kn;
     int64_t depth, blocks;        /* units in a block of K; number of blocks */
-    int64_t group, near;          /* columns of a thread's B panels, a multiple of nr; A panels used with them */
+    int64_t group, near;          /* columns of a thread's B panels, a multiple of nr; A panels in the near cache */
     int64_t rows, cols, chunk;    /* of a chunk: rows (multiple of mr), columns (of group), blocks of K */
     size_t a_bytes, b_bytes, sum_bytes; /* of the buffers: of a chunk's A, of a thread's B, of a chunk's sums */
 } plan;
@@ -30,10 +30,10 @@ typedef struct progress {
     const plan *p;
     tg_gemm_item t;
     tg_ctx *ctx;
-    int lanes;    /* number of shares of the work; 1: the calling thread does all */
-    bool at_once; /* whole tiles are written to the output directly */
-    char *a, *b, *sum;
-    int64_t row, rows, col, cols, block, blocks;
+    int shares;           /* number of shares of the work; 1: the calling thread does all */
+    bool stores_directly; /* whole tiles are stored to the output without a buffer */
+    char *a, *b, *sum;    /* packed A of the chunk, packed B of every share, partial sums of the chunk */
+    int64_t row, rows, col, cols, block, blocks; /* first row, column and block of the chunk, and how many */
 } progress;
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -59,17 +59,19 @@ static plan make_plan(const tg_gemm_kernels *kn, const tg_gemm *g) {
     return p;
 }
 
+/* Runs body over [0, n), in parallel if there are several shares. */
 static void run(progress *w, int64_t n, tg_range_fn body) {
-    if (w->lanes > 1) tg_parallel_run(w->ctx, n, body, w);
+    if (w->shares > 1) tg_parallel_run(w->ctx, n, body, w);
     else body(w, 0, n);
 }
 
-/* The units in block i of K, and the packed A panel of the chunk that starts at row r. */
+/* Returns the number of units in block i of K. */
 static int64_t units_of(const progress *w, int64_t i) {
     int64_t units = ceil_div(w->t.k, w->p->kn->pair);
     return min_of(w->p->depth, units - i * w->p->depth);
 }
 
+/* Returns the packed A panel of block i that starts at row r of the chunk. */
 static char *panel_of(const progress *w, int64_t i, int64_t r) {
     const plan *p = w->p;
     return w->a + ((i - w->block) * p->rows + r) * p->depth * p->kn->unit_size;
@@ -83,9 +85,9 @@ static void pack_rows(void *arg, int64_t begin, int64_t end) {
     for (int64_t i = w->block; i < w->block + w->blocks; i++) {
         int64_t q = i * p->depth * p->kn->pair, nk = min_of(p->depth * p->kn->pair, w->t.k - q);
         for (int64_t r = begin * p->kn->mr; r < end * p->kn->mr; r += p->kn->mr) {
-            int64_t at = (w->row + r) * a->rs + q * a->cs, there = w->t.m - w->row - r;
+            int64_t at = (w->row + r) * a->rs + q * a->cs, remaining = w->t.m - w->row - r;
             const char *src = (const char *)a->data + at * (tg_dtype_bits(a->dtype) / 8);
-            p->kn->pack_a(panel_of(w, i, r), src, a->rs, a->cs, there, nk, a->dtype);
+            p->kn->pack_a(panel_of(w, i, r), src, a->rs, a->cs, remaining, nk, a->dtype);
         }
     }
 }
@@ -111,8 +113,9 @@ static void fetch_out(const tg_gemm_out *o, int64_t i, int64_t j, int64_t rows, 
     }
 }
 
-/* Computes one tile of block i at row r and column c of the chunk; b is its packed B panel. */
-static void make_tile(const progress *w, int64_t i, int64_t r, int64_t c, const char *b) {
+/* Adds block i of K to the tile at row r and column c of the chunk. The last block also stores the tile to the output.
+ * b is the packed B panel. */
+static void compute_tile(const progress *w, int64_t i, int64_t r, int64_t c, const char *b) {
     const plan *p = w->p;
     const tg_gemm_kernels *kn = p->kn;
     _Alignas(64) char own[4096];
@@ -120,7 +123,7 @@ static void make_tile(const progress *w, int64_t i, int64_t r, int64_t c, const 
     bool first = i == 0, last = i == p->blocks - 1;
     void *sum = own;
     if (p->blocks > 1) sum = w->sum + (r * p->cols + c * kn->mr) * kn->sum_size;
-    if (last && w->at_once && rows == kn->mr && cols == kn->nr) {
+    if (last && w->stores_directly && rows == kn->mr && cols == kn->nr) {
         kn->tile_out(&w->t.out, w->row + r, w->col + c, first ? NULL : sum, panel_of(w, i, r), b, units_of(w, i));
         return;
     }
@@ -129,8 +132,9 @@ static void make_tile(const progress *w, int64_t i, int64_t r, int64_t c, const 
     if (last) kn->finish(&w->t.out, w->row + r, w->col + c, rows, cols, sum, kn->nr);
 }
 
-/* Multiplies the panels of rows [begin, end) with the group of columns that starts at c, over the chunk's blocks. */
-static void make_group(const progress *w, char *b, int64_t c, int64_t begin, int64_t end) {
+/* Multiplies row panels [begin, end) with the group of columns that starts at c, over the chunk's blocks of K. b is
+ * memory for the packed B panels of the group. */
+static void compute_group(const progress *w, char *b, int64_t c, int64_t begin, int64_t end) {
     const plan *p = w->p;
     int64_t cols = min_of(p->group, w->cols - c), mr = p->kn->mr, nr = p->kn->nr, column = p->depth * p->kn->unit_size;
     for (int64_t i = w->block; i < w->block + w->blocks; i++) {
@@ -138,16 +142,18 @@ static void make_group(const progress *w, char *b, int64_t c, int64_t begin, int
         for (int64_t first = begin; first < end; first += p->near)
             for (int64_t j = 0; j < cols; j += nr)
                 for (int64_t r = first; r < min_of(first + p->near, end); r++)
-                    make_tile(w, i, r * mr, c + j, b + j * column);
+                    compute_tile(w, i, r * mr, c + j, b + j * column);
     }
 }
 
-/* The position in a chunk after a number of tiles: groups of columns are outermost, then panels of rows, then the
- * tiles of a panel. Tiles are counted because the last group is narrower. */
+/* A position in the order of a chunk's tiles: groups of columns are outermost, then panels of rows, then the tiles of a
+ * panel. */
 typedef struct position {
     int64_t group, panel;
 } position;
 
+/* Returns the position after this number of tiles, rounded down to a panel. Shares are counted in tiles, not in panels,
+ * because the last group may be narrower. */
 static position position_of(const progress *w, int64_t tiles) {
     int64_t nr = w->p->kn->nr, panels = ceil_div(w->rows, w->p->kn->mr), full = w->p->group / nr;
     int64_t group = tiles / (panels * full), here = min_of(full, ceil_div(w->cols, nr) - group * full);
@@ -155,27 +161,28 @@ static position position_of(const progress *w, int64_t tiles) {
 }
 
 /* Computes shares [begin, end) of the chunk. */
-static void make_shares(void *arg, int64_t begin, int64_t end) {
+static void compute_shares(void *arg, int64_t begin, int64_t end) {
     const progress *w = arg;
     int64_t panels = ceil_div(w->rows, w->p->kn->mr), all = panels * ceil_div(w->cols, w->p->kn->nr);
-    for (int64_t lane = begin; lane < end; lane++) {
-        char *b = w->b + lane * (int64_t)w->p->b_bytes;
-        position at = position_of(w, all * lane / w->lanes), stop = position_of(w, all * (lane + 1) / w->lanes);
+    for (int64_t share = begin; share < end; share++) {
+        char *b = w->b + share * (int64_t)w->p->b_bytes;
+        position at = position_of(w, all * share / w->shares), stop = position_of(w, all * (share + 1) / w->shares);
         for (; at.group < stop.group; at = (position){at.group + 1, 0})
-            if (at.panel < panels) make_group(w, b, at.group * w->p->group, at.panel, panels);
-        if (at.panel < stop.panel) make_group(w, b, at.group * w->p->group, at.panel, stop.panel);
+            if (at.panel < panels) compute_group(w, b, at.group * w->p->group, at.panel, panels);
+        if (at.panel < stop.panel) compute_group(w, b, at.group * w->p->group, at.panel, stop.panel);
     }
 }
 
-/* Converts to the form that tile_out takes. */
-static bool goes_at_once(const tg_gemm_out *o, const tg_gemm_kernels *kn) {
+/* Returns whether the output has the form that tile_out takes. */
+static bool can_store_directly(const tg_gemm_out *o, const tg_gemm_kernels *kn) {
     return o->c.cs == 1 && tg_dtype_bits(o->c.dtype) == 8 * kn->sum_size && !(o->bias && o->bias_by_row) &&
            !o->pre.data && o->act == TG_ACT_NONE;
 }
 
-static void make_item(progress *w) {
+/* Computes one product, chunk by chunk. */
+static void compute_item(progress *w) {
     const plan *p = w->p;
-    w->at_once = goes_at_once(&w->t.out, p->kn);
+    w->stores_directly = can_store_directly(&w->t.out, p->kn);
     for (w->row = 0; w->row < w->t.m; w->row += p->rows) {
         w->rows = min_of(p->rows, w->t.m - w->row);
         for (w->col = 0; w->col < w->t.n; w->col += p->cols) {
@@ -183,34 +190,35 @@ static void make_item(progress *w) {
             for (w->block = 0; w->block < p->blocks; w->block += p->chunk) {
                 w->blocks = min_of(p->chunk, p->blocks - w->block);
                 run(w, ceil_div(w->rows, p->kn->mr), pack_rows);
-                run(w, w->lanes, make_shares);
+                run(w, w->shares, compute_shares);
             }
         }
     }
 }
 
-/* Computes a batch in `lanes` shares, each with its own buffers. */
+/* A batch of products that is divided into shares of whole products, each with buffers of its own. */
 typedef struct batch {
     const plan *p;
     const tg_gemm *g;
     bool bias_by_row;
-    int lanes;
+    int shares;
     char *a, *b, *sum;
 } batch;
 
-static void make_products(void *arg, int64_t begin, int64_t end) {
+/* Computes shares [begin, end) of a batch. */
+static void compute_products(void *arg, int64_t begin, int64_t end) {
     const batch *s = arg;
     const plan *p = s->p;
     int64_t n = s->g->batch[0] * s->g->batch[1];
-    for (int64_t lane = begin; lane < end; lane++) {
-        progress w = {.p = p, .lanes = 1};
-        w.a = s->a + lane * (int64_t)p->a_bytes;
-        w.b = s->b + lane * (int64_t)p->b_bytes;
-        w.sum = s->sum + lane * (int64_t)p->sum_bytes;
-        for (int64_t i = n * lane / s->lanes; i < n * (lane + 1) / s->lanes; i++) {
+    for (int64_t share = begin; share < end; share++) {
+        progress w = {.p = p, .shares = 1};
+        w.a = s->a + share * (int64_t)p->a_bytes;
+        w.b = s->b + share * (int64_t)p->b_bytes;
+        w.sum = s->sum + share * (int64_t)p->sum_bytes;
+        for (int64_t i = n * share / s->shares; i < n * (share + 1) / s->shares; i++) {
             w.t = tg_gemm_item_of(s->g, i);
             w.t.out.bias_by_row = s->bias_by_row;
-            make_item(&w);
+            compute_item(&w);
         }
     }
 }
@@ -220,23 +228,23 @@ tg_status tg_gemm_blocked(tg_ctx *ctx, const tg_gemm_kernels *kn, const tg_gemm 
     int64_t n = g->batch[0] * g->batch[1], threads = tg_runtime_of(ctx)->threads;
     double work = (double)g->m * (double)g->n * (double)g->k;
     bool by_product = n >= 4 * threads || work < SMALL;
-    int lanes = work * (double)n < SMALL ? 1 : (int)threads;
-    int64_t copies = by_product ? lanes : 1; /* of A and of the sums */
+    int shares = work * (double)n < SMALL ? 1 : (int)threads;
+    int64_t copies = by_product ? shares : 1; /* of A and of the sums */
     char *a = tg_workspace(ctx, 0, p.a_bytes * (size_t)copies + 64);
-    char *b = tg_workspace(ctx, 1, p.b_bytes * (size_t)lanes + 64);
+    char *b = tg_workspace(ctx, 1, p.b_bytes * (size_t)shares + 64);
     char *sum = tg_workspace(ctx, 2, p.sum_bytes * (size_t)copies + 64);
     if (!a || !b || !sum) return TG_ERR_MEMORY;
     if (by_product) {
-        batch s = {&p, g, bias_by_row, lanes, a, b, sum};
-        if (lanes > 1) tg_parallel_run(ctx, lanes, make_products, &s);
-        else make_products(&s, 0, 1);
+        batch s = {&p, g, bias_by_row, shares, a, b, sum};
+        if (shares > 1) tg_parallel_run(ctx, shares, compute_products, &s);
+        else compute_products(&s, 0, 1);
         return TG_OK;
     }
-    progress w = {.p = &p, .ctx = ctx, .lanes = lanes, .a = a, .b = b, .sum = sum};
+    progress w = {.p = &p, .ctx = ctx, .shares = shares, .a = a, .b = b, .sum = sum};
     for (int64_t i = 0; i < n; i++) {
         w.t = tg_gemm_item_of(g, i);
         w.t.out.bias_by_row = bias_by_row;
-        make_item(&w);
+        compute_item(&w);
     }
     return TG_OK;
 }

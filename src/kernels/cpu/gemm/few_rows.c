@@ -1,18 +1,20 @@
-/* Products with few rows: B, the large operand, is read once and in place; its columns are divided among the
+/* Products with few rows. B, the large operand, is read once and in place, and its columns are divided among the
  * threads. */
 #include "kernels/cpu/gemm/gemm.h"
 
+/* A batch of products in progress. */
 typedef struct rows {
     const tg_gemm_kernels *kn;
     const tg_gemm *g;
     bool bias_by_row, along_k; /* B is contiguous along k */
     int64_t step, steps;       /* columns per step, and steps per product */
-    char *x;                   /* A gathered, product by product; NULL: A is used as it is */
+    char *x;                   /* A in the compute type, product by product; NULL: A is used in place */
     int64_t x_bytes;
 } rows;
 
 static int64_t clamp(int64_t a, int64_t low, int64_t high) { return a < low ? low : a > high ? high : a; }
 
+/* Copies A of products [begin, end) to the compute type. */
 static void gather_products(void *arg, int64_t begin, int64_t end) {
     const rows *w = arg;
     for (int64_t i = begin; i < end; i++) {
@@ -21,7 +23,8 @@ static void gather_products(void *arg, int64_t begin, int64_t end) {
     }
 }
 
-static void make_columns(void *arg, int64_t begin, int64_t end) {
+/* Computes units [begin, end): one step of columns of one product each. */
+static void compute_columns(void *arg, int64_t begin, int64_t end) {
     const rows *w = arg;
     for (int64_t u = begin; u < end; u++) {
         int64_t i = u / w->steps, j = u % w->steps * w->step;
@@ -41,15 +44,15 @@ tg_status tg_gemm_few_rows(tg_ctx *ctx, const tg_gemm_kernels *kn, const tg_gemm
     w.step = w.along_k ? kn->dot_cols : clamp((g->n / 4 + 63) / 64 * 64, 64, TG_GEMM_STRIP);
     w.steps = (g->n + w.step - 1) / w.step;
     bool small = (double)n * (double)g->m * (double)g->n * (double)g->k < 1 << 15;
-    bool as_it_lies = g->a.cs == 1 && tg_dtype_bits(g->a.dtype) == 8 * kn->sum_size;
-    if (!as_it_lies) {
+    bool in_place = g->a.cs == 1 && tg_dtype_bits(g->a.dtype) == 8 * kn->sum_size;
+    if (!in_place) {
         w.x_bytes = g->m * g->k * kn->sum_size;
         w.x = tg_workspace(ctx, 0, (size_t)(n * w.x_bytes) + 64);
         if (!w.x) return TG_ERR_MEMORY;
         if (small) gather_products(&w, 0, n);
         else tg_parallel_run(ctx, n, gather_products, &w);
     }
-    if (small) make_columns(&w, 0, n * w.steps);
-    else tg_parallel_run(ctx, n * w.steps, make_columns, &w);
+    if (small) compute_columns(&w, 0, n * w.steps);
+    else tg_parallel_run(ctx, n * w.steps, compute_columns, &w);
     return TG_OK;
 }

@@ -14,6 +14,7 @@ static const tg_gemm_kernels *kernels_for(const tg_ctx *ctx, const tg_gemm *g) {
     return f64 ? &tg_gemm_kernels_f64_portable : &tg_gemm_kernels_f32_portable;
 }
 
+/* Returns the address of matrix (u, v) of a batch; NULL if x is absent. */
 static char *place(const tg_matrix *x, int64_t u, int64_t v) {
     return x->data ? (char *)x->data + (u * x->bs[0] + v * x->bs[1]) * (tg_dtype_bits(x->dtype) / 8) : NULL;
 }
@@ -36,7 +37,7 @@ static tg_matrix transposed(tg_matrix x) {
     return x;
 }
 
-/* The transposed product: the transpose of C is the transpose of B times the transpose of A. */
+/* Returns the transposed product: the transpose of C is the transpose of B times the transpose of A. */
 static tg_gemm transposed_product(const tg_gemm *g) {
     tg_gemm t = *g;
     t.m = g->n, t.n = g->m;
@@ -45,14 +46,15 @@ static tg_gemm transposed_product(const tg_gemm *g) {
     return t;
 }
 
-static bool few_rows_p(const tg_gemm *g) { return g->m <= TG_GEMM_ROWS && (g->b.rs == 1 || g->b.cs == 1); }
+/* Returns whether few_rows.c can compute g and is faster. */
+static bool has_few_rows(const tg_gemm *g) { return g->m <= TG_GEMM_ROWS && (g->b.rs == 1 || g->b.cs == 1); }
 
 tg_status tg_cpu_gemm(tg_ctx *ctx, const tg_gemm *g) {
     if (g->m <= 0 || g->n <= 0 || g->batch[0] <= 0 || g->batch[1] <= 0) return TG_OK;
     const tg_gemm_kernels *kn = kernels_for(ctx, g);
     tg_gemm t = transposed_product(g);
-    if (few_rows_p(g)) return tg_gemm_few_rows(ctx, kn, g, false);
-    if (few_rows_p(&t)) return tg_gemm_few_rows(ctx, kn, &t, true);
+    if (has_few_rows(g)) return tg_gemm_few_rows(ctx, kn, g, false);
+    if (has_few_rows(&t)) return tg_gemm_few_rows(ctx, kn, &t, true);
     if (g->c.cs != 1 && g->c.rs == 1) return tg_gemm_blocked(ctx, kn, &t, true);
     return tg_gemm_blocked(ctx, kn, g, false);
 }

@@ -1,5 +1,6 @@
 /* The internals of the CPU's matrix product: a table of kernels for each instruction set and compute type, and two
- * algorithms. gemm.c chooses, blocked.c packs panels and multiplies them, few_rows.c reads the large operand in place.
+ * algorithms, between which gemm.c chooses. blocked.c packs panels and multiplies them. few_rows.c serves products with
+ * few rows and reads the large operand in place.
  *
  * The order in which the products of an element are added depends on n, k, strides and dtypes alone, so neither
  * threads nor neighboring elements change its bits. */
@@ -35,7 +36,7 @@ typedef struct tg_gemm_kernels {
     int pair;       /* elements of k in a unit */
     int unit_size;  /* bytes of a unit */
     int sum_size;   /* bytes of a sum */
-    int near_bytes; /* bytes of A panels that stay in a near cache while B panels pass; at least one panel is used */
+    int near_bytes; /* bytes of A panels that stay in the second-level cache while B panels pass; 0: one panel */
     /* Packs elements (p, q) = src[p ps + q ks] of one panel: p up to the width, q < nk, in whole units. np elements
      * exist along p, possibly more than the width; missing elements become zero. */
     void (*pack_a)(void *dst, const void *src, int64_t ps, int64_t ks, int64_t np, int64_t nk, tg_dtype dtype);
@@ -47,20 +48,21 @@ typedef struct tg_gemm_kernels {
      * bias; there is neither an activation nor a saved pre-activation. */
     void (*tile_out)(const tg_gemm_out *o, int64_t i, int64_t j, const void *sum, const void *a, const void *b,
                      int64_t units);
-    /* Stores elements (i.., j..) of the output from sums whose rows are ld apart; reads sums up to a multiple of nr. */
+    /* Stores elements (i.., j..) of the output from sums whose rows are ld apart. Reads whole vectors of sums, so it
+     * may read beyond the columns of a row. */
     void (*finish)(const tg_gemm_out *o, int64_t i, int64_t j, int64_t rows, int64_t cols, const void *sum,
                    int64_t ld);
-    /* Few rows, B in place, for columns [j, j + cols). x is A with rows ldx apart, contiguous along k, in the
-     * compute type. dot: B is contiguous along k and cols <= dot_cols. axpy: B is contiguous along n and cols <=
-     * TG_GEMM_STRIP. */
+    /* Compute columns [j, j + cols) of a product with few rows from B in place. x is A with rows ldx apart, contiguous
+     * along k, in the compute type. dot: B is contiguous along k, and cols <= dot_cols. axpy: B is contiguous along n,
+     * and cols <= TG_GEMM_STRIP. */
     void (*dot)(const tg_gemm_item *t, const void *x, int64_t ldx, int64_t j, int64_t cols);
     void (*axpy)(const tg_gemm_item *t, const void *x, int64_t ldx, int64_t j, int64_t cols);
-    /* Copies x[m][k] to the compute type, from any strides. */
+    /* Copies A to x[m][k], in the compute type. A may have any strides. */
     void (*gather)(const tg_gemm_item *t, void *x);
 } tg_gemm_kernels;
 
-/* The number of rows up to which few_rows.c is used (with more, packing B pays), and the number of columns of a
- * strip. */
+/* TG_GEMM_ROWS is the number of rows up to which few_rows.c is used; with more, packing B is worth its cost.
+ * TG_GEMM_STRIP is the greatest number of columns of one call of axpy. */
 enum { TG_GEMM_ROWS = 12, TG_GEMM_STRIP = 512 };
 
 extern const tg_gemm_kernels tg_gemm_kernels_f32_portable, tg_gemm_kernels_f64_portable;
@@ -70,7 +72,9 @@ extern const tg_gemm_kernels tg_gemm_kernels_f32_avx512, tg_gemm_kernels_f64_avx
 extern const tg_gemm_kernels tg_gemm_kernels_f32_avx512_bf16;
 #endif
 
+/* Returns product number `batch` of g, of which there are batch[0] * batch[1]. Its bias varies along columns. */
 tg_gemm_item tg_gemm_item_of(const tg_gemm *g, int64_t batch);
+/* Compute g. bias_by_row: g was transposed, so its bias varies along rows. */
 tg_status tg_gemm_blocked(tg_ctx *ctx, const tg_gemm_kernels *kn, const tg_gemm *g, bool bias_by_row);
 tg_status tg_gemm_few_rows(tg_ctx *ctx, const tg_gemm_kernels *kn, const tg_gemm *g, bool bias_by_row);
 

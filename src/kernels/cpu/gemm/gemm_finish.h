@@ -1,4 +1,4 @@
-/* For the GEMM's templates: how sums become output elements: scale, add C and bias, activate, round, store. */
+/* For the GEMM's templates: turns sums into output elements (scales, adds C and bias, activates, rounds and stores). */
 #ifndef TG_GEMM_FINISH_H
 #define TG_GEMM_FINISH_H
 
@@ -36,7 +36,7 @@ static vec activate(vec v, tg_activation act) {
     return get(x);
 }
 
-/* n <= LANES elements of row i from column j on; c is the dtype of C; unit: C is contiguous along the row. */
+/* Stores n <= LANES elements of row i from column j on. d is the dtype of C. unit: C is contiguous along the row. */
 TG_INLINE void finish_lanes(const tg_gemm_out *o, int64_t i, int64_t j, int64_t n, vec v, tg_dtype d, bool unit) {
     int64_t cs = unit ? 1 : o->c.cs;
     char *c = (char *)o->c.data + (i * o->c.rs + j * cs) * dtype_bytes(d);

@@ -4,7 +4,8 @@
 
 #include "kernels/cpu/gemm/gemm_vec.h"
 
-/* A unit fills a lane: one element of the compute type, or with TG_PAIRS two bf16 numbers adjacent in k. */
+/* PAIR is the number of elements of k in a unit. A unit fills a lane: one element of the compute type, or with TG_PAIRS
+ * two bf16 numbers adjacent in k. */
 #ifdef TG_PAIRS
 enum { PAIR = 2 };
 #else
@@ -39,56 +40,57 @@ TG_INLINE vec units_across(const void *p, int64_t ps, int64_t ks, int64_t n, int
 /* Packing mostly waits for memory: lines are prefetched this many bytes, or steps of k, ahead. */
 enum { AHEAD_BYTES = 1024, AHEAD_STEPS = 32 };
 
-/* Transposes one square of LANES x LANES units in registers, of which `there` rows are needed. ahead: the square to
- * prefetch. */
-TG_INLINE void pack_square(real *dst, int width, const void *src, const void *ahead, int64_t ps, int there,
+/* Packs one square of LANES x LANES units by transposing it in registers. Only the first `needed` rows of src are used.
+ * ahead: the square to prefetch. */
+TG_INLINE void pack_square(real *dst, int width, const void *src, const void *ahead, int64_t ps, int needed,
                            tg_dtype d) {
     vec r[LANES];
     for (int i = 0; i < LANES; i++) {
-        r[i] = i < there ? units_along(at(src, i * ps, d), LANES * PAIR, d) : (vec){0};
-        if (i < there) __builtin_prefetch(at(ahead, i * ps, d));
+        r[i] = i < needed ? units_along(at(src, i * ps, d), LANES * PAIR, d) : (vec){0};
+        if (i < needed) __builtin_prefetch(at(ahead, i * ps, d));
     }
     transpose(r);
-    for (int i = 0; i < LANES; i++) memcpy(dst + i * width, &r[i], (size_t)there * sizeof(real));
+    for (int i = 0; i < LANES; i++) memcpy(dst + i * width, &r[i], (size_t)needed * sizeof(real));
 }
 
-/* The same at an edge, where only np rows and n elements along k exist. */
-TG_INLINE void pack_corner(real *dst, int width, const void *src, int64_t ps, int there, int64_t np, int64_t n,
+/* Packs a square at an edge, where only np rows and n elements along k exist. */
+TG_INLINE void pack_corner(real *dst, int width, const void *src, int64_t ps, int needed, int64_t np, int64_t n,
                            tg_dtype d) {
     vec r[LANES];
-    for (int i = 0; i < LANES; i++) r[i] = i < there && i < np ? units_along(at(src, i * ps, d), n, d) : (vec){0};
+    for (int i = 0; i < LANES; i++) r[i] = i < needed && i < np ? units_along(at(src, i * ps, d), n, d) : (vec){0};
     transpose(r);
-    for (int i = 0; i < (n + PAIR - 1) / PAIR; i++) memcpy(dst + i * width, &r[i], (size_t)there * sizeof(real));
+    for (int i = 0; i < (n + PAIR - 1) / PAIR; i++) memcpy(dst + i * width, &r[i], (size_t)needed * sizeof(real));
 }
 
-/* k is contiguous. */
+/* Packs a panel whose elements are contiguous along k. */
 TG_INLINE void pack_transposed(real *dst, int width, const void *src, int64_t ps, int64_t np, int64_t nk, tg_dtype d) {
     const int64_t step = LANES * PAIR, ahead = AHEAD_BYTES / dtype_bytes(d);
     for (int c = 0; c < width; c += LANES) {
-        int there = width - c < LANES ? width - c : LANES;
+        int needed = width - c < LANES ? width - c : LANES;
         const void *row = at(src, c * ps, d);
         int64_t q = 0;
-        if (c + there <= np)
+        if (c + needed <= np)
             for (; q + step <= nk; q += step) {
                 /* After the end of these rows the next rows begin. */
-                int64_t next = q + ahead < nk ? q + ahead : q + ahead - nk + there * ps;
-                pack_square(dst + q / PAIR * width + c, width, at(row, q, d), at(row, next, d), ps, there, d);
+                int64_t next = q + ahead < nk ? q + ahead : q + ahead - nk + needed * ps;
+                pack_square(dst + q / PAIR * width + c, width, at(row, q, d), at(row, next, d), ps, needed, d);
             }
         for (; q < nk; q += step)
-            pack_corner(dst + q / PAIR * width + c, width, at(row, q, d), ps, there, np - c, min_of(step, nk - q), d);
+            pack_corner(dst + q / PAIR * width + c, width, at(row, q, d), ps, needed, np - c, min_of(step, nk - q), d);
     }
 }
 
+/* Packs a panel of any strides, one step of k at a time. */
 TG_INLINE void pack_across(real *dst, int width, const void *src, int64_t ps, int64_t ks, int64_t np, int64_t nk,
                            tg_dtype d) {
     for (int64_t q = 0; q < nk; q += PAIR, dst += width) {
         for (int c = 0; c < width; c += LANES) {
-            int there = width - c < LANES ? width - c : LANES;
+            int needed = width - c < LANES ? width - c : LANES;
             const void *p = at(src, c * ps + q * ks, d);
             vec v = {0};
             for (int i = 0; i < PAIR; i++) __builtin_prefetch(at(p, (AHEAD_STEPS * PAIR + i) * ks, d));
             if (c < np) v = units_across(p, ps, ks, min_of(LANES, np - c), nk - q, d);
-            memcpy(dst + c, &v, (size_t)there * sizeof(real));
+            memcpy(dst + c, &v, (size_t)needed * sizeof(real));
         }
     }
 }

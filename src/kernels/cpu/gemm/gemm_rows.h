@@ -7,11 +7,11 @@
 /* How far ahead B is prefetched, in bytes or rows. */
 enum { DOT_AHEAD = 1024, AXPY_STEP = 8 };
 
-/* The number of rows whose dot products run side by side, with as many columns as the register file has sums for;
- * and the columns of a call. */
+/* DOT_ROWS is the number of rows whose dot products are computed together, with as many columns as the registers hold
+ * sums for. DOT_COLS is the greatest number of columns of a call. */
 enum { DOT_ROWS = MR * NV < 24 ? 4 : 8, DOT_COLS = 3 * LANES };
 
-/* sum[i][j] = x row i times B column j, for mr rows and nc columns: their dot products run side by side. */
+/* Computes sum[i][j] = row i of x times column j of B for mr rows and nc columns, all dot products together. */
 TG_INLINE void dot_block(const real *x, int64_t ldx, const void *b, int64_t cs, int64_t k, real *sum, int mr, int nc,
                          tg_dtype d) {
     const int64_t ahead = DOT_AHEAD / dtype_bytes(d);
@@ -41,7 +41,7 @@ TG_INLINE void dot_block(const real *x, int64_t ldx, const void *b, int64_t cs, 
         for (int j = 0; j < nc; j++) sum[i * DOT_COLS + j] = sum_lanes(s[i][j]);
 }
 
-/* nc columns by all rows: the first rows bring the columns into the caches. */
+/* Computes nc columns for all m rows. The first rows bring the columns of B into the caches. */
 TG_INLINE void dot_columns(const real *x, int64_t ldx, int64_t m, const void *b, int64_t cs, int64_t k, real *sum,
                            int nc, tg_dtype d) {
     int64_t i = 0;
@@ -54,7 +54,7 @@ TG_INLINE void dot_columns(const real *x, int64_t ldx, int64_t m, const void *b,
 
 TG_INLINE void dot_any(const tg_gemm_item *t, const real *x, int64_t ldx, int64_t j, int64_t cols, tg_dtype d) {
     enum { FEW = 4, MANY = MR * NV / DOT_ROWS }; /* columns used with fewer than DOT_ROWS rows, and with DOT_ROWS */
-    real sum[TG_GEMM_ROWS * DOT_COLS] = {0};      /* finish works on whole lanes */
+    real sum[TG_GEMM_ROWS * DOT_COLS] = {0};      /* zeros, because finish reads whole vectors */
     const void *b = at(t->b.data, j * t->b.cs, d);
     int64_t cs = t->b.cs, c = 0;
     if (t->m < DOT_ROWS)
@@ -86,7 +86,7 @@ TG_INLINE void axpy_rows(real *sum, int64_t m, const real *x, int64_t ldx, const
     if (c < cols) axpy_lanes(sum + c, m, x, ldx, at(b, c, d), rs, rows, cols - c, d);
 }
 
-/* A few rows of B at a time are added to a strip of sums that stays in the nearest cache. */
+/* Adds a few rows of B at a time to a strip of sums, which stays in the first-level cache. */
 TG_INLINE void axpy_any(const tg_gemm_item *t, const real *x, int64_t ldx, int64_t j, int64_t cols, tg_dtype d) {
     real sum[TG_GEMM_ROWS * TG_GEMM_STRIP];
     int64_t rs = t->b.rs, q = 0;

@@ -8,7 +8,7 @@
 #ifdef TG_PAIRS
 #include <immintrin.h>
 
-/* s += the two products of a pair, in every lane. */
+/* Returns s + the sum of the two products of a pair, in every lane. */
 TG_INLINE vec multiply_add(vec s, real pair, vec b) {
     int32_t a;
     memcpy(&a, &pair, sizeof a);
@@ -18,8 +18,8 @@ TG_INLINE vec multiply_add(vec s, real pair, vec b) {
 TG_INLINE vec multiply_add(vec s, real a, vec b) { return s + a * b; }
 #endif
 
-/* The sums of MR rows and nv vectors of columns stay in registers from the first step of k to the last. They start
- * from those at `from`, or from 0 if it is NULL. */
+/* Multiplies two panels over `units` steps of k. The sums of MR rows and nv vectors of columns stay in registers from
+ * the first step to the last. They start from the sums at `from`, or from 0 if that is NULL. */
 TG_INLINE void multiply(vec s[MR][NV], int nv, const real *from, const real *a, const real *b, int64_t units) {
     TG_UNROLL for (int i = 0; i < MR; i++)
         TG_UNROLL for (int j = 0; j < nv; j++) s[i][j] = from ? get(from + i * NR + j * LANES) : (vec){0};

@@ -17,7 +17,8 @@
 #define TG_F64_HERE TG_GLUE(TG_IS_F64_, TG_T)
 
 /* Bytes of a vector, and the tile that fills the register file: MR x NV vectors of sums, NV of B, one of A. NEAR is
- * half of the second-level cache where that was measured to be faster than one panel of A at a time. */
+ * near_bytes of the table of kernels: half of the second-level cache where that was measured to be faster than one
+ * panel of A at a time. */
 #if defined(__AVX512F__)
 #define TG_VEC_BYTES 64
 enum { MR = 8, NV = 3, NEAR = 0 };
@@ -67,7 +68,8 @@ typedef uint16_t vec_half __attribute__((vector_size(LANES * 2)));
 #define TG_LANES_TOKEN 2
 #endif
 
-/* Lane j of rows i and i + s after bit s of i and j has been exchanged. */
+/* One step of a transposition: exchanges bit s of the row number i and the lane number j. TG_LOW and TG_HIGH are where
+ * lane j of the new rows i and i + s comes from: lane numbers of the old rows i and i + s, one after the other. */
 #define TG_LOW(s, j) ((j) & (s) ? TG_LANES + (j) - (s) : (j))
 #define TG_HIGH(s, j) ((j) & (s) ? TG_LANES + (j) : (j) + (s))
 #define TG_SWAP_BIT(r, s)                                                          \
@@ -81,6 +83,7 @@ typedef uint16_t vec_half __attribute__((vector_size(LANES * 2)));
 TG_INLINE vec get(const real *p) { return *(const vec_anywhere *)p; }
 TG_INLINE void put(real *p, vec v) { *(vec_anywhere *)p = v; }
 
+/* Transposes a square of LANES rows. */
 TG_INLINE void transpose(vec r[LANES]) {
     TG_SWAP_BIT(r, 1)
 #if TG_LANES > 2
@@ -94,7 +97,7 @@ TG_INLINE void transpose(vec r[LANES]) {
 #endif
 }
 
-/* The sum of the lanes, by halves, which is a fixed order. */
+/* Returns the sum of the lanes. It is taken by halves, which is a fixed order. */
 #define TG_FLIP(s, j) ((j) ^ (s))
 TG_INLINE real sum_lanes(vec v) {
 #if TG_LANES > 8
@@ -111,11 +114,12 @@ TG_INLINE real sum_lanes(vec v) {
 
 TG_INLINE int64_t dtype_bytes(tg_dtype d) { return d == TG_F64 ? 8 : d == TG_F32 ? 4 : 2; }
 
+/* Returns the address of element i. */
 TG_INLINE const void *at(const void *p, int64_t i, tg_dtype d) { return (const char *)p + i * dtype_bytes(d); }
 
 #if !TG_F64_HERE
-/* Half-precision numbers widen in integer lanes: shifted into place and scaled by 2^112, which is exact and also
- * normalizes subnormal numbers; the top exponent (inf, NaN) is then set separately. */
+/* Widens float16 in integer lanes: shifts the bits into place and scales by 2^112, which is exact and also normalizes
+ * subnormal numbers. Infinities and NaN are widened separately. */
 TG_INLINE vec widen_f16(vec_half h) {
     vec_bits w = __builtin_convertvector(h, vec_bits);
     vec_bits magnitude = (w & 0x7fff) << 13, top = (vec_bits)(magnitude >= 0x0f800000);
@@ -132,8 +136,8 @@ TG_INLINE vec_half narrow_bf16(vec v) {
     return __builtin_convertvector(((nan & (b | 0x400000)) | (~nan & rounded)) >> 16, vec_half);
 }
 
-/* Rounds to nearest even. Normal results round as integers after the exponent is rebased; subnormal results are
- * rounded by the float adder: adding 1/2 leaves the wanted bits at the bottom of the mantissa. */
+/* Rounds to nearest even. Results that are normal are rounded as integers after their exponent is rebased. Subnormal
+ * results are rounded by adding 1/2, which leaves the wanted bits at the bottom of the mantissa. */
 TG_INLINE vec_half narrow_f16(vec v) {
     vec_bits b = (vec_bits)v, magnitude = b & 0x7fffffff;
     vec_bits nan = (vec_bits)(magnitude > 0x7f800000), over = (vec_bits)(magnitude >= 0x477ff000);
@@ -147,7 +151,7 @@ TG_INLINE vec_half narrow_f16(vec v) {
 }
 #endif
 
-/* LANES contiguous elements of dtype d. */
+/* Loads LANES contiguous elements of dtype d. */
 TG_INLINE vec load(const void *p, tg_dtype d) {
 #if !TG_F64_HERE
     if (d != TG_F32) {
@@ -174,7 +178,7 @@ TG_INLINE void store(void *p, vec v, tg_dtype d) {
     put(p, v);
 }
 
-/* n < LANES elements, `stride` apart, followed by zeros. */
+/* Loads n <= LANES elements, `stride` apart; the other lanes are 0. */
 TG_INLINE vec load_some(const void *p, int64_t stride, int64_t n, tg_dtype d) {
     uint64_t buffer[TG_VEC_BYTES / 8] = {0};
     int64_t size = dtype_bytes(d);
@@ -190,7 +194,7 @@ TG_INLINE void store_some(void *p, int64_t stride, int64_t n, vec v, tg_dtype d)
     for (int64_t i = 0; i < n; i++) memcpy((char *)p + i * stride * size, (char *)buffer + i * size, (size_t)size);
 }
 
-/* Any n <= LANES, any stride. */
+/* Loads n <= LANES elements, `stride` apart. The common case is fast. */
 TG_INLINE vec load_n(const void *p, int64_t stride, int64_t n, tg_dtype d) {
     return stride == 1 && n == LANES ? load(p, d) : load_some(p, stride, n, d);
 }
