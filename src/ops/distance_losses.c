@@ -7,7 +7,7 @@
 /* ---- l1, smooth_l1, huber ----
  *
  * With d = x - y, and m = d clamped to [-width, width], the loss is m (d - m / 2). This is d^2 / 2 in the middle, where
- * |d| <= width, and a straight line outside. A width of 0 stands for |d|. */
+ * |d| <= width, and a straight line outside. With a width of 0 the loss is |d|. */
 
 static const tg_elementwise_loss_params *params(const tg_call *c) { return c->params; }
 

@@ -128,8 +128,8 @@ static bool contracts_in_order(const einsum_params *p) {
     return n[A] == n[B] && !memcmp(order[A], order[B], (size_t)n[A]);
 }
 
-/* Declares the roles of the operands' dims: a label of y is free, a contracted label is summed
- * (if contracts_in_order), others are whole. */
+/* Declares the roles of the operands' dims: a label of y is free, a contracted label is summed (if contracts_in_order),
+ * others are whole. */
 static tg_status declare_roles(tg_call *c) {
     const einsum_params *p = params(c);
     bool paired = contracts_in_order(p);
