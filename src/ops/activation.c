@@ -1,5 +1,5 @@
-/* Activations that take a number in addition to the tensor. Their backward reads x rather than y, so the number may
- * have any sign. */
+/* Activations that take a number in addition to the tensor: leaky_relu, elu and softplus. Their backward reads the
+ * input x, not the result, so that the number may have any sign. */
 
 #include <math.h>
 
@@ -20,7 +20,8 @@ static tg_status backward_by(tg_call *c, tg_formula f) {
     return tg_op_map_grad(c, 0, f, TG_T2(c->gout[0], c->in[0]), 2, a->p, a->q);
 }
 
-/* Defines the op that runs formula `name` forward and `name`_d backward. */
+/* Defines the op whose forward is the formula `name` and whose backward is the formula `name`_d. recorded(t, g, x,
+ * params) records the gradient. */
 #define ACTIVATION(name_, text, infer_, recorded, samples_)                                                 \
     static tg_status name_##_forward(tg_call *c) { return forward_by(c, TG_FN_##name_); }                   \
     static tg_status name_##_backward(tg_call *c) { return backward_by(c, TG_FN_##name_##_d); }             \
@@ -53,7 +54,8 @@ tg_tensor *tg_leaky_relu(tg_tape *t, tg_tensor *x, double slope) {
 
 /* ---- elu ---- */
 
-/* The exponential never sees a value above 0: where it overflowed, its own derivative would be NaN. */
+/* x is clamped before the exponential, because the exponential of a large x overflows, and the derivative of this
+ * expression would be NaN there. */
 static tg_tensor *elu_gradient(tg_tape *t, tg_tensor *g, tg_tensor *x, const activation_params *a) {
     tg_tensor *slope = tg_scale(t, tg_exp(t, tg_clamp(t, x, -INFINITY, 0)), a->p);
     return tg_where(t, tg_above(t, x, 0), g, tg_mul(t, g, slope));

@@ -5,7 +5,7 @@
 #define LIST(...) {.n = sizeof((int[]){__VA_ARGS__}) / sizeof(int), .dim = {__VA_ARGS__}}
 
 /* Declares every dim free except those in mask. */
-static tg_status state_free(tg_call *c, uint32_t mask) {
+static tg_status declare_free(tg_call *c, uint32_t mask) {
     for (int d = 0; d < c->in[0]->ndim; d++)
         if (!(mask >> d & 1)) TG_TRY(tg_call_role(c, 0, d, d));
     return TG_OK;
@@ -21,18 +21,19 @@ typedef struct flip_params {
 static tg_status flip_infer(tg_call *c) {
     flip_params *p = c->params;
     TG_TRY(tg_need_dims(c, 0, p->dims, &p->mask));
-    TG_TRY(state_free(c, p->mask));
+    TG_TRY(declare_free(c, p->mask));
     return tg_infer_same(c);
 }
 
-/* The source runs backward and the destination forward, because kernels order their walk by what they write. */
+/* Reads the source backward and writes the destination forward, because kernels choose their loop order by the strides
+ * of the destination. */
 static tg_status flip_copy(tg_call *c, const tg_tensor *to, const tg_tensor *from, bool add) {
     uint32_t mask = ((const flip_params *)c->params)->mask;
     int64_t stride[TG_MAX_DIMS], offset = 0;
     for (int d = 0; d < from->ndim; d++) {
-        bool turned = mask >> d & 1 && from->shape[d] > 1;
-        stride[d] = turned ? -from->stride[d] : from->stride[d];
-        if (turned) offset += (from->shape[d] - 1) * from->stride[d];
+        bool reversed = mask >> d & 1 && from->shape[d] > 1;
+        stride[d] = reversed ? -from->stride[d] : from->stride[d];
+        if (reversed) offset += (from->shape[d] - 1) * from->stride[d];
     }
     if (from->numel == 0) return TG_OK;
     return tg_op_copy(c, tg_array_of(to), tg_array_at(tg_array_of(from), offset, from->ndim, from->shape, stride), add);
@@ -87,11 +88,11 @@ static tg_status roll_infer(tg_call *c) {
     int64_t n = c->in[0]->shape[p->dim];
     p->shift = n ? p->shift % n : 0;
     if (p->shift < 0) p->shift += n;
-    TG_TRY(state_free(c, 1u << p->dim));
+    TG_TRY(declare_free(c, 1u << p->dim));
     return tg_infer_same(c);
 }
 
-/* The last `shift` elements of `from` move to the front; its first n - shift elements follow them. */
+/* Writes the last `shift` elements of `from` to the front of `to`, and the first n - shift elements after them. */
 static tg_status roll_copy(tg_call *c, const tg_tensor *to, const tg_tensor *from, int64_t shift, bool add) {
     int dim = ((const roll_params *)c->params)->dim;
     int64_t n = from->shape[dim];
@@ -163,18 +164,18 @@ static tg_status repeat_infer(tg_call *c) {
     int64_t shape[TG_MAX_DIMS];
     TG_TRY(tg_need_dim(c, 0, &p->dim));
     if (x->ndim == TG_MAX_DIMS) return tg_call_fail(c, TG_ERR_SHAPE, "x already has %d dims, the most that are "
-                                                    "allowed; repeat needs one more for its work", TG_MAX_DIMS);
+                                                    "allowed; repeat needs one more internally", TG_MAX_DIMS);
     if (p->times < 0) return tg_call_fail(c, TG_ERR_ARGUMENT, "times is %lld; it must be 0 or more",
                                           (long long)p->times);
     memcpy(shape, x->shape, x->ndim * sizeof *shape);
     if (__builtin_mul_overflow(shape[p->dim], p->times, &shape[p->dim]))
         return tg_call_fail(c, TG_ERR_SHAPE, "the new size of dim %d overflows 64 bits", p->dim);
-    TG_TRY(state_free(c, 1u << p->dim));
+    TG_TRY(declare_free(c, 1u << p->dim));
     return tg_call_out(c, 0, (tg_dtype)x->dtype, x->ndim, shape);
 }
 
-/* y, or its gradient, with dim cut into [times, size of x]. */
-static tg_array cut_in_times(const tg_call *c, const tg_tensor *y, tg_extent *e) {
+/* Views y, the result or its gradient, with dim split into two: [times, size of x]. */
+static tg_array split_repeats(const tg_call *c, const tg_tensor *y, tg_extent *e) {
     const repeat_params *p = c->params;
     int64_t n = c->in[0]->shape[p->dim];
     for (int d = 0; d <= y->ndim; d++) {
@@ -185,22 +186,22 @@ static tg_array cut_in_times(const tg_call *c, const tg_tensor *y, tg_extent *e)
     return tg_array_at(tg_array_of(y), 0, y->ndim + 1, e->shape, e->stride);
 }
 
-/* x, or its gradient, with a dim of size 1 where the repetitions go. */
-static tg_array once(const tg_call *c, const tg_tensor *x, tg_extent *e) {
+/* Views x, or its gradient, with a dim of size 1 inserted before dim, which broadcasts against split_repeats. */
+static tg_array with_repeat_dim(const tg_call *c, const tg_tensor *x, tg_extent *e) {
     return tg_array_keep(tg_array_of(x), x->ndim + 1, 1u << ((const repeat_params *)c->params)->dim, e);
 }
 
 static tg_status repeat_forward(tg_call *c) {
     tg_extent e, one;
     int64_t stride[TG_MAX_DIMS];
-    tg_array y = cut_in_times(c, c->out[0], &e);
-    return tg_op_copy(c, y, tg_array_expand(once(c, c->in[0], &one), y.ndim, y.shape, stride), false);
+    tg_array y = split_repeats(c, c->out[0], &e);
+    return tg_op_copy(c, y, tg_array_expand(with_repeat_dim(c, c->in[0], &one), y.ndim, y.shape, stride), false);
 }
 
 static tg_status repeat_backward(tg_call *c) {
     tg_extent e, one;
-    tg_array g = cut_in_times(c, c->gout[0], &e);
-    return tg_ctx_ops(c->ctx)->reduce(c->ctx, TG_SUM, once(c, c->gin[0], &one), g, 1, tg_adds(c, 0));
+    tg_array g = split_repeats(c, c->gout[0], &e);
+    return tg_ctx_ops(c->ctx)->reduce(c->ctx, TG_SUM, with_repeat_dim(c, c->gin[0], &one), g, 1, tg_adds(c, 0));
 }
 
 static tg_tensor *repeat_back(tg_tape *t, const tg_node *n, tg_tensor *g) {
@@ -273,18 +274,19 @@ static tg_status unfold_infer(tg_call *c) {
     memcpy(e.shape, x->shape, x->ndim * sizeof *x->shape);
     memcpy(e.stride, x->stride, x->ndim * sizeof *x->stride);
     e.shape[p->dim] = (n - p->size) / p->step + 1;
-    /* Clamps a step that no window takes, because as a stride it could overflow. A dim of n elements still has one
-     * window, also when a derivative records the op again with these params. */
+    /* With one window no step is taken. Clamps it, because as a stride it could overflow. There is still one window
+     * with a step of n, also if a derivative records the op again with these params. */
     if (e.shape[p->dim] == 1) p->step = n;
     e.stride[p->dim] *= p->step;
     e.shape[x->ndim] = p->size;
     e.stride[x->ndim] = x->stride[p->dim];
-    TG_TRY(state_free(c, 1u << p->dim));
+    TG_TRY(declare_free(c, 1u << p->dim));
     return tg_call_view(c, 0, 0, x->ndim + 1, e.shape, e.stride);
 }
 
-/* Elements j to j + step of all windows are adjacent in memory, so one map adds them. If there are several such
- * pieces, they are added in the order of j; 16-bit pieces are added in float32. */
+/* Adds the windows' gradients to x in pieces: a piece has elements [j, j + step) of all windows. Within a piece no
+ * element of x occurs twice, so one map adds it. Pieces are added in the order of j. If windows overlap, 16-bit
+ * gradients are summed in float32. */
 static tg_status unfold_backward(tg_call *c) {
     const unfold_params *p = c->params;
     const tg_tensor *g = c->gout[0], *x = c->gin[0];
@@ -307,6 +309,7 @@ static tg_status unfold_backward(tg_call *c) {
     return wide ? tg_op_map(c, TG_FN_id, x, TG_T1(sum), 1, 0, 0, tg_adds(c, 0)) : TG_OK;
 }
 
+/* Records the gradient of x: adds g at the indices along dim that the windows' elements have in x. */
 static tg_tensor *unfold_back(tg_tape *t, const tg_node *n, tg_tensor *g) {
     const unfold_params *p = tg_node_params(n);
     const tg_tensor *x = tg_node_in(n)[0];
@@ -360,8 +363,8 @@ const tg_op tg_op_unfold = {
     .infer = unfold_infer, .backward = unfold_backward, .vjp = unfold_vjp, .jvp = tg_jvp_linear,
     TG_SAMPLES(unfold_samples)};
 
-/* Returns a view of the windows of `size` elements of dim whose starts are `step` apart and that fit: [.., (n -
- * size) / step + 1, .., size]. */
+/* Returns a view of the windows of `size` elements along dim. Their starts are `step` apart, and only those that fit
+ * are included: [.., (n - size) / step + 1, .., size]. */
 tg_tensor *tg_unfold(tg_tape *t, tg_tensor *x, int dim, int64_t size, int64_t step) {
     return TG_RECORD(t, tg_op_unfold, (&(unfold_params){dim, size, step}), x);
 }

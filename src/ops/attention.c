@@ -1,4 +1,7 @@
-/* Scaled dot-product attention, with masks, windows, packed sequences, a sink and dropout. */
+/* Scaled dot-product attention, with masks, windows, packed sequences, a sink and dropout.
+ *
+ * out [b, h, sq, dv] = softmax(scale q k^T + mask) v, with q [b, h, sq, dk], k [b, g, sk, dk] and v [b, g, sk, dv].
+ * A sink adds one logit to each softmax; its probability multiplies no value. */
 #include <math.h>
 
 #include "ops/common/derive.h"
@@ -7,19 +10,16 @@
 #include "kernels/composed.h"
 #include "autograd/apply.h"
 
-/* out [b, h, sq, dv] = softmax(scale q k^T + mask) v, with q [b, h, sq, dk], k [b, g, sk, dk] and v [b, g, sk, dv].
- * A sink adds one logit to each softmax; its probability multiplies no value. */
-
 typedef struct attention_params {
-    /* The options after infer has resolved them: scale is set, dropout is 0 in evaluation mode, window bounds are 0 or
-     * more. Tensors in the options are inputs of the op. */
+    /* The caller's options. infer resolves them: scale is set, dropout is 0 in evaluation mode, window bounds are 0 or
+     * more. The tensors among them are inputs of the op, and NULL here. */
     tg_attention_opts opts;
-    bool left_bound, right_bound;
-    tg_draws draws;
+    bool left_bound, right_bound; /* the window has this bound */
+    tg_draws draws;               /* of dropout */
 } attention_params;
 
 enum { Q, K, V, MASK, SINK, LENGTHS, STARTS_Q, STARTS_K, INPUTS };
-enum { TOP, MASS }; /* private saved buffers, see tg_attention_args */
+enum { TOP, MASS }; /* private saved buffers of two numbers per row; see tg_attention_args */
 
 static int64_t size(const tg_call *c, int i, int dim) {
     return c->in[i]->shape[dim];
@@ -69,7 +69,8 @@ static tg_status sink_fits(tg_call *c) {
                         (long long)q->shape[1]);
 }
 
-static tg_status need_numbers(tg_call *c, int i, const char *what) {
+/* Checks that input i is an int64 vector. */
+static tg_status need_i64_vector(tg_call *c, int i, const char *what) {
     const tg_tensor *x = c->in[i];
     if (x->dtype != TG_I64)
         return tg_call_fail(c, TG_ERR_DTYPE, "%s is %s; it must be i64", what, tg_dtype_name((tg_dtype)x->dtype));
@@ -85,14 +86,14 @@ static tg_status extents_fit(tg_call *c) {
     if (lengths && q) return tg_call_fail(c, TG_ERR_ARGUMENT, "lengths and starts are both given; use lengths for "
                                           "padding or starts for packing");
     if (lengths) {
-        TG_TRY(need_numbers(c, LENGTHS, "lengths"));
+        TG_TRY(need_i64_vector(c, LENGTHS, "lengths"));
         if (lengths->shape[0] != size(c, Q, 0))
             return tg_call_fail(c, TG_ERR_SHAPE, "lengths must have %lld elements, one for each batch entry",
                                 (long long)size(c, Q, 0));
     }
     if (!q) return TG_OK;
-    TG_TRY(need_numbers(c, STARTS_Q, "starts_q"));
-    TG_TRY(need_numbers(c, STARTS_K, "starts_k"));
+    TG_TRY(need_i64_vector(c, STARTS_Q, "starts_q"));
+    TG_TRY(need_i64_vector(c, STARTS_K, "starts_k"));
     if (q->shape[0] != k->shape[0] || q->shape[0] < 2)
         return tg_call_fail(c, TG_ERR_SHAPE,
                             "starts_q has %lld elements and starts_k has %lld; both must have n + 1 for n packed "
@@ -103,8 +104,8 @@ static tg_status extents_fit(tg_call *c) {
     return TG_OK;
 }
 
-/* The probabilities [b, h, sq, sk] are placed as q is, except that their last dim is the sequence of the keys. If an
- * input is opaque on an axis, so are they. */
+/* Computes the placement of the probabilities [b, h, sq, sk]: that of q, except that their last dim is placed as the
+ * sequence of the keys. On an axis on which an input is opaque they are opaque too. */
 static void place_scores(const tg_call *c, tg_placement at[TG_MAX_AXES]) {
     for (int a = 0; a < TG_MAX_AXES; a++) {
         tg_placement q = tg_place_on(c->in[Q], (tg_axis)a), k = tg_place_on(c->in[K], (tg_axis)a);
@@ -121,6 +122,7 @@ static void place_scores(const tg_call *c, tg_placement at[TG_MAX_AXES]) {
     }
 }
 
+/* Takes one draw per probability, for dropout. */
 static tg_status take_draws(tg_call *c) {
     attention_params *p = c->params;
     const tg_tensor *q = c->in[Q];
@@ -131,8 +133,8 @@ static tg_status take_draws(tg_call *c) {
                          tg_grid_axes(c->ctx) ? at : NULL, &p->draws);
 }
 
-/* Sets *extent to a bound of 0 or more; a bound of `most` restricts nothing. Returns false if the window has no
- * bound. */
+/* Resolves the option *extent to a number of 0 to `most`, which is large enough to restrict nothing. Returns whether
+ * the option sets a bound. */
 static bool bound_of(int64_t *extent, int64_t most) {
     bool bound = *extent > 0 || *extent == TG_WINDOW_ZERO;
     *extent = !bound || *extent < 0 ? 0 : *extent < most ? *extent : most;
@@ -165,8 +167,9 @@ static tg_status attention_options(tg_call *c) {
     return o->dropout > 0 ? take_draws(c) : TG_OK;
 }
 
-/* Declares how dims of the mask, the sink and the lengths are sharded: as the dims of the result that they broadcast
- * to. A dim of the mask that is repeated is not sharded. */
+/* Declares the roles of the dims of the mask, the sink and the lengths: each is free, as the dim of the result that
+ * it broadcasts to. Exceptions are dims of the mask that are repeated, its dim of keys, and its dim of queries if
+ * rows_whole. */
 static tg_status place_extras(tg_call *c, bool rows_whole) {
     const tg_tensor *m = c->in[MASK];
     for (int d = 0; m && d < m->ndim; d++) {
@@ -200,8 +203,8 @@ static tg_status attention_infer(tg_call *c) {
     return tg_call_out(c, 0, dtype, 4, (int64_t[]){q->shape[0], q->shape[1], q->shape[2], size(c, V, 3)});
 }
 
-/* The mask, or its gradient, viewed as [b, h, sq, sk] with stride 0 in the dims that the mask lacks. */
-static tg_array stretched(const tg_call *c, const tg_tensor *x, tg_extent *e) {
+/* Views x, the mask or its gradient, as [b, h, sq, sk], with stride 0 in the dims along which it is repeated. */
+static tg_array expanded(const tg_call *c, const tg_tensor *x, tg_extent *e) {
     const int64_t full[4] = {size(c, Q, 0), size(c, Q, 1), size(c, Q, 2), size(c, K, 2)};
     tg_array a = tg_op_absent_or(x);
     if (!a.data) return a;
@@ -213,6 +216,7 @@ static tg_array stretched(const tg_call *c, const tg_tensor *x, tg_extent *e) {
     return tg_array_at(a, 0, 4, e->shape, e->stride);
 }
 
+/* Fills *a with what forward and backward share. `mask` is memory for a layout. */
 static tg_status attention_args(tg_call *c, tg_attention_args *a, tg_extent *mask) {
     const attention_params *p = c->params;
     tg_tensor *starts_q = c->in[STARTS_Q], *starts_k = c->in[STARTS_K];
@@ -232,7 +236,7 @@ static tg_status attention_args(tg_call *c, tg_attention_args *a, tg_extent *mas
         .right_bound = p->right_bound,
         .left = p->opts.left,
         .right = p->opts.right,
-        .mask = stretched(c, c->in[MASK], mask),
+        .mask = expanded(c, c->in[MASK], mask),
         .sink = tg_op_absent_or(c->in[SINK]),
         .lengths = tg_op_absent_or(c->in[LENGTHS]),
         .starts_q = tg_op_absent_or(starts_q),
@@ -242,7 +246,7 @@ static tg_status attention_args(tg_call *c, tg_attention_args *a, tg_extent *mas
     return TG_OK;
 }
 
-/* Reports a bad value in lengths or starts; the host reads the value if it can. */
+/* Reports an invalid value in lengths or starts, if bad is not 0. The message quotes it if the host can read it. */
 static tg_status bad_extent(tg_call *c, int64_t bad) {
     const tg_tensor *x = c->in[LENGTHS] ? c->in[LENGTHS] : c->in[STARTS_Q];
     int64_t i = bad - 1, total = size(c, Q, 2);
@@ -273,7 +277,7 @@ static tg_status attention_forward(tg_call *c) {
     return bad_extent(c, bad);
 }
 
-/* Backward computes the probabilities again, tile by tile, from q, k and the saved row statistics. */
+/* The device's slot computes the probabilities again, tile by tile, from q, k and the saved numbers of each row. */
 static tg_status attention_backward(tg_call *c) {
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     tg_attention_args a;
@@ -288,7 +292,7 @@ static tg_status attention_backward(tg_call *c) {
     a.add_k = tg_adds(c, K);
     a.add_v = tg_adds(c, V);
     a.add_sink = tg_adds(c, SINK);
-    if (c->gin_mode[MASK] && c->in[MASK]->numel) a.gmask = stretched(c, c->gin[MASK], &gmask);
+    if (c->gin_mode[MASK] && c->in[MASK]->numel) a.gmask = expanded(c, c->gin[MASK], &gmask);
     a.add_mask = tg_adds(c, MASK);
     return (ops->attention_grad ? ops->attention_grad : tg_composed_attention_grad)(c->ctx, &a);
 }
@@ -301,27 +305,29 @@ static int64_t attention_flops(const tg_node *n) {
     int64_t row = tg_flops(2 * tg_dim(q, 0) * tg_dim(q, 1) * tg_dim(q, 2), tg_dim(q, 3) + tg_dim(v, 3));
     if (p->left_bound && (p->right_bound || p->opts.causal) && width < sk) return tg_flops(row, width);
     if (!p->opts.causal) return tg_flops(row, sk);
-    return row % 2 ? row : tg_flops(row / 2, sk); /* an odd number: more than fits already */
+    return row % 2 ? row : tg_flops(row / 2, sk); /* odd only if it has overflowed (tg_flops) */
 }
 
 /* ---- The same computation as a composition of other ops ---- */
 
-/* The scores [b, h, sq, sk] and what hides some of them: at most one mask of each kind. */
+/* The scores, and masks of those that a query must not see. */
 typedef struct scores {
     const tg_node *n;
-    tg_tensor *s, *hidden[8];
-    int count;
+    tg_tensor *s;         /* [b, h, sq, sk] */
+    tg_tensor *hidden[8]; /* bool, broadcast to s: true where the score is hidden; at most one of each kind */
+    int count;            /* number of elements of hidden */
 } scores;
 
+/* Returns 0, 1, .. n - 1. */
 static tg_tensor *index_row(tg_tape *t, int64_t n) { return tg_arange(t, TG_I64, 0, (double)n, 1); }
 
-static tg_tensor *shifted(tg_tape *t, tg_tensor *places, int64_t by) {
-    return tg_add(t, places, tg_full(t, TG_I64, TG_SHAPE(), (double)by));
+static tg_tensor *shifted(tg_tape *t, tg_tensor *positions, int64_t by) {
+    return tg_add(t, positions, tg_full(t, TG_I64, TG_SHAPE(), (double)by));
 }
 
 static void hide(scores *s, tg_tensor *hidden) { s->hidden[s->count++] = hidden; }
 
-/* The index of the sequence to which each of n positions belongs: [n]. */
+/* Returns the index of the packed sequence to which each of n positions belongs: [n]. */
 static tg_tensor *sequence_of(tg_tape *t, tg_tensor *starts, int64_t n) {
     tg_tensor *first = tg_slice(t, starts, 0, 0, starts->shape[0] - 1, 1);
     tg_tensor *begun = tg_ge(t, tg_unsqueeze(t, index_row(t, n), 1), first);
@@ -329,12 +335,14 @@ static tg_tensor *sequence_of(tg_tape *t, tg_tensor *starts, int64_t n) {
     return tg_cast(t, tg_add_scalar(t, count, -1), TG_I64);
 }
 
+/* Returns the end of each of these sequences: the start of the next one. */
 static tg_tensor *ends_of(tg_tape *t, tg_tensor *starts, tg_tensor *sequences) {
     return tg_index_select(t, tg_slice(t, starts, 0, 1, starts->shape[0], 1), 0, sequences);
 }
 
-/* The position of each query among the keys: [sq, 1]. Hides keys of other sequences. */
-static tg_tensor *places(tg_tape *t, scores *s, int64_t sq, int64_t sk) {
+/* Returns the position of each query among the keys, [sq, 1]. For packed sequences: hides the keys of other
+ * sequences. */
+static tg_tensor *query_positions(tg_tape *t, scores *s, int64_t sq, int64_t sk) {
     tg_tensor *starts_q = tg_node_in(s->n)[STARTS_Q], *starts_k = tg_node_in(s->n)[STARTS_K];
     if (!starts_q) return tg_unsqueeze(t, tg_arange(t, TG_I64, (double)(sk - sq), (double)sk, 1), 1);
     tg_tensor *of_q = sequence_of(t, starts_q, sq), *of_k = sequence_of(t, starts_k, sk);
@@ -343,14 +351,15 @@ static tg_tensor *places(tg_tape *t, scores *s, int64_t sq, int64_t sk) {
     return tg_unsqueeze(t, tg_add(t, index_row(t, sq), shift), 1);
 }
 
+/* Hides keys by the options causal and window, by packing and by lengths. */
 static void hide_by_rules(tg_tape *t, scores *s, int64_t sq, int64_t sk) {
     const attention_params *p = tg_node_params(s->n);
     tg_tensor *lengths = tg_node_in(s->n)[LENGTHS], *key = index_row(t, sk);
     if (p->opts.causal || p->left_bound || p->right_bound || tg_node_in(s->n)[STARTS_Q]) {
-        tg_tensor *place = places(t, s, sq, sk);
-        if (p->opts.causal) hide(s, tg_gt(t, key, place));
-        if (p->right_bound && !p->opts.causal) hide(s, tg_gt(t, key, shifted(t, place, p->opts.right)));
-        if (p->left_bound) hide(s, tg_lt(t, key, shifted(t, place, -p->opts.left)));
+        tg_tensor *position = query_positions(t, s, sq, sk);
+        if (p->opts.causal) hide(s, tg_gt(t, key, position));
+        if (p->right_bound && !p->opts.causal) hide(s, tg_gt(t, key, shifted(t, position, p->opts.right)));
+        if (p->left_bound) hide(s, tg_lt(t, key, shifted(t, position, -p->opts.left)));
     }
     if (lengths) hide(s, tg_ge(t, key, tg_reshape(t, lengths, TG_SHAPE(lengths->shape[0], 1, 1, 1))));
 }
@@ -370,8 +379,8 @@ static void apply_mask(tg_tape *t, scores *s) {
     hide(s, none);
 }
 
-/* Probabilities with a sink. The row maximum enters as a constant, because it cancels. */
-static tg_tensor *softmax_beside(tg_tape *t, tg_tensor *s, tg_tensor *sink) {
+/* Returns the probabilities if each softmax has a sink. The row maximum cancels, so it is used without a gradient. */
+static tg_tensor *softmax_with_sink(tg_tape *t, tg_tensor *s, tg_tensor *sink) {
     sink = tg_reshape(t, tg_wide(t, sink), TG_SHAPE(sink->shape[0], 1, 1));
     if (sink->dtype != s->dtype) sink = tg_cast(t, sink, (tg_dtype)s->dtype);
     if (s->shape[3] == 0) return s;
@@ -380,8 +389,8 @@ static tg_tensor *softmax_beside(tg_tape *t, tg_tensor *s, tg_tensor *sink) {
     return tg_div(t, e, tg_add(t, tg_sum(t, e, TG_DIMS(-1), true), extra));
 }
 
-/* Uses the full matrix of scores. Hidden scores are finite, so that a row that sees no key has a gradient of 0 and
- * not NaN. */
+/* Computes the full matrix of scores. Hidden scores are set to a finite number, so that a row that sees no key has a
+ * gradient of 0 and not NaN. */
 static tg_status attention_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
     const attention_params *p = tg_node_params(n);
     const tg_tensor *y = tg_node_out(n)[0];
@@ -394,7 +403,7 @@ static tg_status attention_compose(tg_tape *t, const tg_node *n, tg_tensor **out
     apply_mask(t, &s);
     hide_by_rules(t, &s, sq, sk);
     for (int i = 0; i < s.count; i++) s.s = tg_masked_fill(t, s.s, s.hidden[i], -1e30);
-    tg_tensor *sink = tg_node_in(n)[SINK], *x = sink ? softmax_beside(t, s.s, sink) : tg_softmax(t, s.s, -1);
+    tg_tensor *sink = tg_node_in(n)[SINK], *x = sink ? softmax_with_sink(t, s.s, sink) : tg_softmax(t, s.s, -1);
     for (int i = 0; i < s.count; i++) x = tg_masked_fill(t, x, s.hidden[i], 0);
     if (p->opts.dropout > 0) x = tg_dropout_again(t, x, p->opts.dropout, &p->draws);
     x = tg_matmul(t, tg_reshape(t, x, TG_SHAPE(b, g, r, sq, sk)), tg_unsqueeze(t, v, 2));
@@ -563,7 +572,7 @@ const tg_op tg_op_attention = {
     .params_size = sizeof(attention_params),
     .saves_in = 255,
     .saves_out = 1,
-    .optional = 248,
+    .optional = 248, /* bits of MASK to STARTS_K */
     .family = TG_FAMILY_ATTENTION,
     .infer = attention_infer,
     .forward = attention_forward,
@@ -574,15 +583,15 @@ const tg_op tg_op_attention = {
     TG_SAMPLES(attention_samples),
 };
 
-/* Scaled dot-product attention: q [b, h, sq, dk], k [b, g, sk, dk] and v [b, g, sk, dv] give [b, h, sq, dv]. g must
- * divide h: each key and value head serves h / g neighboring query heads. With a causal mask query i sees keys j <=
- * i + sk - sq, so the last query sees all keys, as after a cache of earlier keys. A window is placed relative to
- * that position. Packed sequences attend to themselves only, and the last query of each is aligned with its last
- * key. Masks follow PyTorch: a bool mask is true where a key may be seen, a float mask is added to the scores. A key
- * is seen only if lengths, window, packing and mask all allow it. A query that sees no key gives zeros and gets no
- * gradient. Dropout applies to the probabilities, in training mode only. The sq x sk scores are never stored as a
- * whole (Dao et al., arXiv 2205.14135): the op saves its inputs, the result and two numbers per row, and backward
- * computes the scores again. opts may be NULL. */
+/* Returns scaled dot-product attention: q [b, h, sq, dk], k [b, g, sk, dk] and v [b, g, sk, dv] give [b, h, sq, dv].
+ * g must divide h: each key and value head serves h / g neighboring query heads. With a causal mask query i sees
+ * keys j <= i + sk - sq, so the last query sees all keys, as after a cache of earlier keys. A window is placed
+ * relative to that position. Packed sequences attend to themselves only, and the last query of each is aligned with
+ * its last key. Masks follow PyTorch: a bool mask is true where a key may be seen, a float mask is added to the
+ * scores. A key is seen only if lengths, window, packing and mask all allow it. A query that sees no key gives zeros
+ * and gets no gradient. Dropout applies to the probabilities, in training mode only. The sq x sk scores are never
+ * stored as a whole (Dao et al., arXiv 2205.14135): the op saves its inputs, the result and two numbers per row, and
+ * backward computes the scores again. opts may be NULL. */
 tg_tensor *tg_attention(tg_tape *t, tg_tensor *q, tg_tensor *k, tg_tensor *v, const tg_attention_opts *opts) {
     attention_params p = {.draws = {.n = 0}};
     tg_op_options(&p.opts, sizeof p.opts, opts);

@@ -1,14 +1,14 @@
-/* Average pooling. Pooling and its gradient are sums over windows, of x or into x, and each is the derivative of the
- * other, so one block serves both. */
+/* Average pooling. The gradient of pooling spreads the windows' gradients over x, and the gradient of spreading is
+ * pooling again. So the same functions serve both, and derivatives of any order. */
 #include "ops/common/derive.h"
 #include "ops/common/nn_op.h"
 #include "ops/common/windows.h"
 
 typedef struct avg_pool_params {
     tg_windows w;
-    bool exclude; /* padding is not counted in the mean */
-    bool back;    /* the gradient: from windows to x, which has this size */
-    int64_t in[2];
+    bool exclude;  /* padding is not counted in the mean */
+    bool back;     /* the op spreads windows over x; false: it pools x */
+    int64_t in[2]; /* sizes h and w of x */
 } avg_pool_params;
 
 static const avg_pool_params *params(const tg_call *c) { return c->params; }
@@ -28,17 +28,17 @@ static tg_status avg_pool_infer(tg_call *c) {
     return tg_call_out(c, 0, (tg_dtype)x->dtype, ndim, shape);
 }
 
-/* The windows' positions in y, whichever of the two tensors y is. */
-static void places(const avg_pool_params *p, const tg_tensor *y, int64_t out[2]) {
+/* Computes the numbers of windows along h and w from the shape of y [n, c, .., windows]. */
+static void window_counts(const avg_pool_params *p, const tg_tensor *y, int64_t out[2]) {
     out[0] = p->w.dims == 1 ? 1 : y->shape[2];
     out[1] = y->shape[y->ndim - 1];
 }
 
-/* The divisor of the sums: one number, or one for each window. */
-static tg_status counts(tg_call *c, tg_dtype dtype, const tg_tensor *y, tg_tensor **n) {
+/* Sets *n to the divisor of the windows' sums: a scalar, or with `exclude` one number for each window. */
+static tg_status divisors(tg_call *c, tg_dtype dtype, const tg_tensor *y, tg_tensor **n) {
     const avg_pool_params *p = params(c);
     int64_t out[2];
-    places(p, y, out);
+    window_counts(p, y, out);
     *n = tg_call_temp(c, dtype, p->exclude ? p->w.dims : 0, out + 2 - p->w.dims);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     if (!p->exclude)
@@ -54,7 +54,7 @@ static tg_status counts(tg_call *c, tg_dtype dtype, const tg_tensor *y, tg_tenso
     return tg_op_map(c, TG_FN_mul, *n, TG_T2(rows, along[1]), 2, 0, 0, false);
 }
 
-/* For each element of a window: y += x, or x += y. */
+/* For each element of a window: y += x, or x += y if back. */
 static tg_status sum_windows(tg_call *c, const tg_tensor *x, const tg_tensor *y, bool back) {
     const tg_windows *w = &params(c)->w;
     tg_extent ex, ey;
@@ -70,24 +70,24 @@ static tg_status sum_windows(tg_call *c, const tg_tensor *x, const tg_tensor *y,
     return TG_OK;
 }
 
-/* y (+)= the window means of x. */
+/* y (+)= the mean of x in each window. */
 static tg_status means(tg_call *c, const tg_tensor *y, const tg_tensor *x, bool add) {
     tg_dtype wide = tg_accumulate_dtype((tg_dtype)x->dtype);
     const tg_tensor *sum = add || y->dtype != wide ? tg_call_temp(c, wide, y->ndim, y->shape) : y;
     tg_tensor *n;
-    TG_TRY(counts(c, wide, y, &n));
+    TG_TRY(divisors(c, wide, y, &n));
     TG_TRY(tg_ctx_ops(c->ctx)->fill(c->ctx, tg_array_of(sum), 0));
     TG_TRY(sum_windows(c, x, sum, false));
     return tg_op_map(c, TG_FN_div, y, TG_T2(sum, n), 2, 0, 0, add);
 }
 
-/* x (+)= for each element of x the sum of y / count over the windows that contain it. */
+/* x (+)= for each element, the sum of y / divisor over the windows that contain it. */
 static tg_status spread(tg_call *c, const tg_tensor *x, const tg_tensor *y, bool add) {
     tg_dtype wide = tg_accumulate_dtype((tg_dtype)y->dtype);
     tg_tensor *share = tg_call_temp(c, wide, y->ndim, y->shape), *n;
     bool sums = tg_windows_overlap(&params(c)->w) && tg_dtype_size((tg_dtype)x->dtype) == 2;
     const tg_tensor *to = sums ? tg_call_temp(c, wide, x->ndim, x->shape) : x;
-    TG_TRY(counts(c, wide, y, &n));
+    TG_TRY(divisors(c, wide, y, &n));
     TG_TRY(tg_op_map(c, TG_FN_div, share, TG_T2(y, n), 2, 0, 0, false));
     if (sums || !add) TG_TRY(tg_ctx_ops(c->ctx)->fill(c->ctx, tg_array_of(to), 0));
     TG_TRY(sum_windows(c, to, share, true));
@@ -102,11 +102,12 @@ static tg_status avg_pool_backward(tg_call *c) {
     return (params(c)->back ? means : spread)(c, c->gin[0], c->gout[0], tg_adds(c, 0));
 }
 
-/* ---- The same computation as a composition of other ops ---- */
+/* ---- Derivatives as recorded ops ---- */
 
 static tg_status avg_pool_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin);
 
-static const tg_op avg_pool_there_and_back = {
+/* Pools or spreads, as its params say. */
+static const tg_op avg_pool_derivative = {
     .size = sizeof(tg_op), .name = "avg_pool_back", .formula = "the derivative of avg_pool", .n_in = 1, .n_out = 1,
     .params_size = sizeof(avg_pool_params), .family = TG_FAMILY_CUSTOM, .sums_f32 = true, .infer = avg_pool_infer,
     .forward = avg_pool_forward, .backward = avg_pool_backward, .vjp = avg_pool_vjp, .jvp = tg_jvp_linear};
@@ -114,7 +115,7 @@ static const tg_op avg_pool_there_and_back = {
 static tg_status avg_pool_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
     avg_pool_params p = *(const avg_pool_params *)tg_node_params(n);
     p.back = !p.back;
-    gin[0] = TG_RECORD(t, avg_pool_there_and_back, &p, gout[0]);
+    gin[0] = TG_RECORD(t, avg_pool_derivative, &p, gout[0]);
     return TG_OK;
 }
 

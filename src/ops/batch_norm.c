@@ -1,6 +1,6 @@
 /* Batch normalization: each channel of x [n, c, ..] is shifted and scaled to mean 0 and variance 1 over all other
- * dims, then multiplied by w and added to b. The statistics are those of the batch, and running statistics follow
- * them; in evaluation mode they are the running ones. */
+ * dims, then multiplied by w and added to b. In training mode mean and variance are those of the batch, and the running
+ * statistics are updated with them. In evaluation mode the running statistics are used. */
 #include <math.h>
 
 #include "placement/grid.h"
@@ -8,29 +8,30 @@
 #include "ops/common/derive.h"
 #include "ops/common/nn_op.h"
 
+/* Which statistics the op uses. */
 typedef enum norm_mode { BY_TAPE, BY_BATCH, BY_RUNNING } norm_mode;
 
 typedef struct batch_norm_params {
     double momentum, eps;
-    norm_mode mode; /* BY_TAPE: infer reads the tape's mode */
+    norm_mode mode; /* BY_TAPE: infer chooses one of the others by the tape's mode */
 } batch_norm_params;
 
 enum { X = TG_NORM_X, W, B, RUNNING_MEAN, RUNNING_VAR, INPUTS };
 enum { MEAN = TG_NORM_MEAN, RSTD };
-enum { MOVED = 1u << RUNNING_MEAN | 1u << RUNNING_VAR };
+enum { RUNNING_BOTH = 1u << RUNNING_MEAN | 1u << RUNNING_VAR };
 
 static const batch_norm_params *params(const tg_call *c) { return c->params; }
 static bool by_batch(const tg_call *c) { return params(c)->mode == BY_BATCH; }
 
-/* Treats every channel as a group. */
-static tg_channel_norm kind(const tg_call *c) {
+/* Describes the normalization: every channel is a group. */
+static tg_channel_norm norm_of(const tg_call *c) {
     const tg_tensor *x = c->in[X];
     tg_channel_norm k = tg_channel_norm_of(x, x->shape[1], 1u << 0 | 1u << 2 | 1u << 3, params(c)->eps);
     k.given = !by_batch(c);
     return k;
 }
 
-/* Checks a buffer that forward may write. */
+/* Checks a running statistic, which forward may write. */
 static tg_status need_running(tg_call *c, int i, const char *what) {
     const tg_tensor *r = c->in[i];
     tg_dtype dtype = (tg_dtype)c->in[X]->dtype, wide = tg_accumulate_dtype(dtype);
@@ -55,10 +56,10 @@ static tg_status check_numbers(tg_call *c) {
     return tg_call_fail(c, TG_ERR_ARGUMENT, "only one of running_mean and running_var is given; give both or neither");
 }
 
+/* Returns the number of elements of a channel; 0 if there are no channels. */
 static int64_t members(const tg_tensor *x) { return x->shape[1] ? x->numel / x->shape[1] : 0; }
 
-/* Checks that the batch has enough values per channel: unbiased variances, and running statistics that follow them,
- * need more than one. */
+/* Checks that each channel has more than one value if forward updates the running variance, which is unbiased. */
 static tg_status check_batch(tg_call *c) {
     if (!c->writes || members(c->in[X]) != 1 || !c->in[X]->shape[1]) return TG_OK;
     return tg_call_fail(c, TG_ERR_SHAPE,
@@ -66,8 +67,9 @@ static tg_status check_batch(tg_call *c) {
                         "values in training mode");
 }
 
-/* With the batch's statistics a channel is needed whole; with running statistics rows and positions are free. */
-static tg_status state_roles(tg_call *c) {
+/* Declares the roles of dims. Channels are free. The other dims of x must be whole if the batch's statistics are used,
+ * and are free otherwise. */
+static tg_status declare_roles(tg_call *c) {
     for (int d = 0; d < c->in[X]->ndim; d++)
         if (d == 1 || !by_batch(c)) TG_TRY(tg_call_role(c, X, d, d));
     for (int i = W; i < INPUTS; i++)
@@ -75,10 +77,10 @@ static tg_status state_roles(tg_call *c) {
     return c->in[W] ? tg_call_linear(c, 1u << W | 1u << B) : tg_call_linear(c, 0);
 }
 
-/* If x is opaque on an axis, each rank has a batch of its own, and so has each buffer that follows it. A buffer that
- * is not opaque there would no longer match its placement. The general rule accepts any other input next to an
- * opaque one, so this op checks its buffers itself. */
-static tg_status check_moved(tg_call *c) {
+/* Checks the placements of the running statistics if forward updates them. If x is opaque on an axis, each rank has a
+ * batch of its own there, and updates the running statistics differently. They must be opaque there too, or they would
+ * no longer match their placement. The general placement rule does not check that. */
+static tg_status check_running_placement(tg_call *c) {
     if (!c->writes || !tg_grid_axes(c->ctx)) return TG_OK;
     for (int a = 0; a < TG_MAX_AXES; a++) {
         tg_placement x = tg_place_on(c->in[X], (tg_axis)a);
@@ -101,27 +103,28 @@ static tg_status batch_norm_infer(tg_call *c) {
     TG_TRY(tg_need_float(c, X));
     if (x->ndim < 2) return tg_call_fail(c, TG_ERR_SHAPE, "x has too few dims; it must be [n, c, ..] with 2 or more");
     TG_TRY(check_numbers(c));
-    const tg_channel_norm k = kind(c);
+    const tg_channel_norm k = norm_of(c);
     TG_TRY(tg_channel_norm_infer(c, &k));
     TG_TRY(need_running(c, RUNNING_MEAN, "running_mean"));
     TG_TRY(need_running(c, RUNNING_VAR, "running_var"));
     if (p->mode == BY_TAPE) p->mode = c->tape->training || !c->in[RUNNING_MEAN] ? BY_BATCH : BY_RUNNING;
     if (!by_batch(c) || !c->tape->training || !members(x)) c->writes = 0;
     TG_TRY(check_batch(c));
-    TG_TRY(check_moved(c));
-    TG_TRY(state_roles(c));
+    TG_TRY(check_running_placement(c));
+    TG_TRY(declare_roles(c));
     return tg_infer_same(c);
 }
 
-/* r := (1 - momentum) r + momentum scale s. */
-static tg_status move(tg_call *c, const tg_channel_norm *k, int i, const tg_tensor *s, double scale) {
+/* Updates running statistic r, input i: r := (1 - momentum) r + momentum scale s. */
+static tg_status update_running(tg_call *c, const tg_channel_norm *k, int i, const tg_tensor *s, double scale) {
     tg_tensor *r = tg_norm_by_channel(c, k, c->in[i]);
     double momentum = params(c)->momentum;
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     return tg_op_map(c, TG_FN_linear_sum, r, TG_T2(r, s), 2, 1 - momentum, momentum * scale, false);
 }
 
-/* Chooses mean and variance: those of the batch, which the running ones then follow, or the running ones. */
+/* Stores mean and variance in the saved buffers: the running ones, or those of the batch. In training mode the latter
+ * update the running ones. t is a temporary. */
 static tg_status statistics(tg_call *c, const tg_channel_norm *k, const tg_tensor *x, const tg_tensor *t) {
     const double n = tg_norm_members(k);
     for (int i = MEAN; k->given && i <= RSTD; i++) {
@@ -132,12 +135,12 @@ static tg_status statistics(tg_call *c, const tg_channel_norm *k, const tg_tenso
     if (k->given) return TG_OK;
     TG_TRY(tg_norm_moments(c, k, x, t));
     if (!c->writes) return TG_OK;
-    TG_TRY(move(c, k, RUNNING_MEAN, c->saved[MEAN], 1));
-    return move(c, k, RUNNING_VAR, c->saved[RSTD], n / (n - 1));
+    TG_TRY(update_running(c, k, RUNNING_MEAN, c->saved[MEAN], 1));
+    return update_running(c, k, RUNNING_VAR, c->saved[RSTD], n / (n - 1));
 }
 
 static tg_status batch_norm_forward(tg_call *c) {
-    const tg_channel_norm k = kind(c);
+    const tg_channel_norm k = norm_of(c);
     tg_tensor *x = tg_norm_inside(c, &k, c->in[X]), *t = tg_norm_temp(c, &k);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(statistics(c, &k, x, t));
@@ -145,13 +148,14 @@ static tg_status batch_norm_forward(tg_call *c) {
 }
 
 static tg_status batch_norm_backward(tg_call *c) {
-    const tg_channel_norm k = kind(c);
+    const tg_channel_norm k = norm_of(c);
     return tg_norm_back(c, &k);
 }
 
 static tg_tensor *column(tg_tape *t, tg_tensor *w) { return tg_unsqueeze(t, tg_wide(t, w), 1); }
 
-/* The statistics that forward used; the running buffers may have changed since. */
+/* Returns private buffer k, the mean or 1 / deviation that forward used, as [c, 1]. The running statistics may have
+ * changed since. */
 static tg_tensor *kept(tg_tape *t, const tg_node *n, int k) {
     const tg_tensor *s = tg_node_kept(n)[k];
     tg_tensor *y = tg_tape_tensor(t, s->dtype, 2, s->shape + 1, s->stride + 1, tg_storage_ref(s->storage), s->offset);
@@ -223,7 +227,7 @@ const tg_op tg_op_batch_norm = {
     .params_size = sizeof(batch_norm_params),
     .saves_in = 1u << X | 1u << W,
     .optional = 30,
-    .writes = MOVED,
+    .writes = RUNNING_BOTH,
     .family = TG_FAMILY_CUSTOM,
     .sums_f32 = true,
     .infer = batch_norm_infer,

@@ -1,5 +1,5 @@
-/* Binary cross-entropy of logits. With v = pw y (v = y without pw) the loss of an element is w (v softplus(-x) + (1
- * - y) softplus(x)). */
+/* Binary cross-entropy of logits. The loss of an element is w (v softplus(-x) + (1 - y) softplus(x)), where v is pw y.
+ * Weights w and pw that are absent count as 1. */
 #include "ops/common/derive.h"
 #include "ops/common/elementwise_loss.h"
 
@@ -9,7 +9,8 @@ enum { X, Y, W, PW };
 
 static tg_status bce_infer(tg_call *c) { return tg_elementwise_loss_infer(c, TG_LOSS_NONE); }
 
-/* Computes ln(1 + e^x) and ln(1 + e^-x) in two buffers. Large |x| stays exact: there e^-|x| vanishes next to 1. */
+/* Computes plus = softplus(x) = ln(1 + e^x) and minus = softplus(-x), as relu(x) and relu(-x) plus ln(1 + e^-|x|).
+ * This does not overflow. */
 static tg_status softpluses(tg_call *c, const tg_tensor *x, tg_tensor *plus, tg_tensor *minus) {
     tg_tensor *e = tg_elementwise_loss_temp(c), *one = tg_elementwise_loss_temp(c);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
@@ -31,8 +32,8 @@ static tg_status softpluses(tg_call *c, const tg_tensor *x, tg_tensor *plus, tg_
     return TG_OK;
 }
 
-/* *v = pw y, or the target itself without pw; *not = 1 - y. */
-static tg_status shares(tg_call *c, const tg_tensor **v, tg_tensor *not) {
+/* Sets *v to pw y, or to y itself if pw is absent, and computes not = 1 - y. */
+static tg_status target_terms(tg_call *c, const tg_tensor **v, tg_tensor *not) {
     const tg_tensor *y = c->in[Y];
     TG_PUT_P(affine, -1, 1, not, y);
     *v = y;
@@ -44,12 +45,12 @@ static tg_status shares(tg_call *c, const tg_tensor **v, tg_tensor *not) {
     return TG_OK;
 }
 
-/* The factor that the weights w multiply. */
+/* Computes each element's loss without the weights w. */
 static tg_status unweighted(tg_call *c, const tg_tensor *loss, const tg_tensor *plus, const tg_tensor *minus) {
     tg_tensor *not = tg_elementwise_loss_temp(c);
     const tg_tensor *v;
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
-    TG_TRY(shares(c, &v, not));
+    TG_TRY(target_terms(c, &v, not));
     TG_PUT(mul_mul_add, loss, v, minus, not, plus);
     return TG_OK;
 }
@@ -64,14 +65,14 @@ static tg_status bce_forward(tg_call *c) {
     return tg_elementwise_loss_reduce(c, loss);
 }
 
-/* gx = g ((1 - y) sigmoid(x) - v sigmoid(-x)). */
+/* gx (+)= g ((1 - y) sigmoid(x) - v sigmoid(-x)). */
 static tg_status grad_x(tg_call *c, const tg_tensor *g) {
     tg_tensor *slope = tg_elementwise_loss_temp(c), *mirrored = tg_elementwise_loss_temp(c),
               *not = tg_elementwise_loss_temp(c);
     const tg_tensor *v;
     if (!c->gin_mode[X]) return TG_OK;
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
-    TG_TRY(shares(c, &v, not));
+    TG_TRY(target_terms(c, &v, not));
     TG_PUT(sigmoid, slope, c->in[X]);
     TG_PUT(neg, mirrored, c->in[X]);
     TG_PUT(sigmoid, mirrored, mirrored);
@@ -79,7 +80,7 @@ static tg_status grad_x(tg_call *c, const tg_tensor *g) {
     return tg_op_map(c, TG_FN_mul, c->gin[X], TG_T2(slope, g), 2, 0, 0, tg_adds(c, X));
 }
 
-/* gy = g (pw softplus(-x) - softplus(x)); gpw = g y softplus(-x). */
+/* gy (+)= g (pw softplus(-x) - softplus(x)). gpw (+)= g y softplus(-x), summed to the shape of pw. */
 static tg_status grad_y(tg_call *c, const tg_tensor *g, const tg_tensor *plus, const tg_tensor *minus) {
     tg_tensor *t = tg_elementwise_loss_temp(c);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;

@@ -1,5 +1,5 @@
-/* Arithmetic of two tensors that broadcast against each other. A gradient is summed over the dims along which its
- * input was broadcast. */
+/* Arithmetic of two tensors a and b that broadcast against each other. A gradient is summed over the dims along
+ * which its input was broadcast. */
 #include <math.h>
 
 #include "ops/common/derive.h"
@@ -32,17 +32,19 @@ static tg_status number_infer(tg_call *c) {
     return tg_infer_broadcast(c, 0, TG_DTYPE_DEFAULT);
 }
 
-/* The gradient of a reads the inputs in a_reads, that of b those in b_reads (bit masks). */
+/* Saves only the inputs that backward will read: those in a_reads (a bit mask) if a needs a gradient, those in
+ * b_reads if b needs one. */
 static void save_what_is_read(tg_call *c, uint32_t a_reads, uint32_t b_reads) {
     c->saves_in = (tg_needs(c, 0) ? a_reads : 0) | (tg_needs(c, 1) ? b_reads : 0);
 }
 
+/* Defines the forward function, which runs the formula `name`. */
 #define FORWARD(name)                                                                              \
     static tg_status name##_forward(tg_call *c) {                                                  \
         return tg_op_map(c, TG_FN_##name, c->out[0], TG_T2(c->in[0], c->in[1]), 2, 0, 0, false);   \
     }
-/* Defines the vjp from expressions in t, g, the inputs a and b, and the output y, each summed back over the
- * broadcast dims. */
+/* Defines the vjp. by_a and by_b are expressions for the gradients of a and b before they are summed to their
+ * shapes. They may use t, g, a and b. */
 #define VJP(name, by_a, by_b)                                                                                          \
     static tg_status name##_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {               \
         tg_tensor *g = gout[0], *a = tg_node_in(n)[0], *b = tg_node_in(n)[1];                                          \
@@ -50,6 +52,7 @@ static void save_what_is_read(tg_call *c, uint32_t a_reads, uint32_t b_reads) {
         if (tg_node_needs_grad(n, 1)) gin[1] = tg_sum_to(t, by_b, b);                                                  \
         return TG_OK;                                                                                                  \
     }
+/* Defines the public function. */
 #define PUBLIC(name) \
     tg_tensor *tg_##name(tg_tape *t, tg_tensor *a, tg_tensor *b) { return TG_RECORD(t, tg_op_##name, NULL, a, b); }
 
@@ -161,10 +164,11 @@ static tg_status pow_backward(tg_call *c) {
     return tg_op_map_grad(c, 1, TG_FN_pow_db, TG_T3(c->gout[0], c->in[0], c->in[1]), 3, 0, 0);
 }
 
-/* Follows the rows of scalar.h: the slope is 0 where b is 0, and the slope to b is 0 where a is 0 and b is not
- * negative. The arguments are masked and not the results, because the results' own derivatives would be 0 times
- * infinity there. For b = 0 they are masked only where 1 / a, which is then the derivative of the slope by b, is not
- * finite. */
+/* Record the gradients of a and b, with the special cases of pow_da and pow_db in scalar.h: the gradient of a is 0
+ * where b is 0; the gradient of b is 0 where a is 0 and b is not negative. There the arguments of the ops are
+ * replaced, not their results: the derivative of a result that is replaced afterward would be 0 times infinity.
+ * Where b is 0, the derivative of the first gradient by b is g / a. So the exponent is replaced there only if 1 / a
+ * is not finite. */
 static tg_tensor *pow_by_a(tg_tape *t, tg_tensor *g, tg_tensor *a, tg_tensor *b) {
     tg_tensor *none = tg_equals(t, b, 0), *finite = tg_below(t, tg_abs(t, tg_reciprocal(t, a)), INFINITY);
     tg_tensor *less = tg_masked_fill(t, tg_add_scalar(t, b, -1), tg_gt(t, none, finite), 0);
@@ -198,8 +202,9 @@ static tg_status atan2_backward(tg_call *c) {
     return tg_op_map_grad(c, 1, TG_FN_atan2_db, TG_T3(c->gout[0], c->in[0], c->in[1]), 3, 0, 0);
 }
 
-/* Computes 1 / (most (1 + r^2)), r times that, or its negative, as the rows of scalar.h do, without a square that
- * overflows. */
+/* Records the gradient of a, g b / (a^2 + b^2), or that of b, -g a / (a^2 + b^2). As in scalar.h, no square
+ * overflows: `most` is a or b, whichever has the greater magnitude, r is the other one divided by it, and a^2 + b^2
+ * divided by most is most (1 + r^2). At (0, 0) the gradient is 0. */
 static tg_tensor *atan2_slope(tg_tape *t, tg_tensor *g, tg_tensor *a, tg_tensor *b, bool by_b) {
     tg_tensor *up = tg_abs(t, a), *along = tg_abs(t, b), *steep = tg_gt(t, up, along), *most = tg_where(t, steep, a, b);
     tg_tensor *origin = tg_equals(t, tg_add(t, up, along), 0), *one = tg_number_like(t, g, 1);
@@ -241,7 +246,8 @@ static tg_status fmod_backward(tg_call *c) {
     return tg_op_map_grad(c, 1, TG_FN_fmod_db, TG_T3(c->gout[0], c->in[0], c->in[1]), 3, 0, 0);
 }
 
-/* Computes trunc(a / b) from the exact remainder, which is right where a / b rounds to an integer. */
+/* Computes trunc(a / b) from the remainder, which is exact. trunc of the rounded quotient would be wrong where a / b
+ * rounds up to an integer. */
 static tg_tensor *whole_quotient(tg_tape *t, tg_tensor *a, tg_tensor *b) {
     return tg_round(t, tg_div(t, tg_sub(t, a, tg_fmod(t, a, b)), b));
 }
@@ -277,13 +283,15 @@ static const tg_sample extremum_samples[] = {
     {.note = "mixed", .n_in = 2, .in = {ROWS(-2, 2, 4, 5), ROWS(-2, 2, 4, 5)}, .kinked = true},
 };
 
-/* g where a is selected, half of g where the two are equal, NaN where one is NaN. */
+/* Returns g where the input wins, half of g where the two are equal, 0 where it loses, and NaN where one of them is
+ * NaN. */
 static tg_tensor *share(tg_tape *t, tg_tensor *g, tg_tensor *wins, tg_tensor *ties, tg_tensor *loses) {
     tg_tensor *half = tg_number_like(t, g, 0.5), *all = tg_number_like(t, g, 1), *none = tg_number_like(t, g, 0);
     tg_tensor *less = tg_where(t, ties, half, tg_where(t, loses, none, tg_number_like(t, g, NAN)));
     return tg_mul(t, g, tg_where(t, wins, all, less));
 }
 
+/* Defines an op that selects a where wins(a, b), which is tg_gt or tg_lt. */
 #define EXTREMUM(name_, text, wins)                                                                                \
     FORWARD(name_)                                                                                                 \
     static tg_status name_##_backward(tg_call *c) {                                                                \

@@ -1,7 +1,9 @@
-/* Ops that return one tensor's values unchanged: in another dtype, without a gradient, or in row-major order. */
+/* Ops that return a tensor with the same values: cast (in another dtype), detach (without a gradient) and contiguous
+ * (in row-major order). */
 #include "ops/common/derive.h"
 #include "ops/common/op.h"
 
+/* Copies the input to the output, unless infer made the output a view of it. */
 static tg_status copy_forward(tg_call *c) {
     if (c->out[0]->storage == c->in[0]->storage) return TG_OK;
     return tg_op_copy(c, tg_array_of(c->out[0]), tg_array_of(c->in[0]), false);
@@ -47,7 +49,7 @@ static const tg_sample cast_samples[] = {
     {.note = "size 1", .params = &(const cast_params){TG_F64}, .n_in = 1, .in = {TG_S(1)}},
     {.note = "scalar", .params = &(const cast_params){TG_F64}, .n_in = 1, .in = {TG_S_SCALAR}},
     {.note = "empty", .params = &(const cast_params){TG_F64}, .n_in = 1, .in = {TG_S(2, 0)}},
-    {.note = "to a quantised dtype", .params = &(const cast_params){TG_F8E4M3}, .n_in = 1,
+    {.note = "to a quantized dtype", .params = &(const cast_params){TG_F8E4M3}, .n_in = 1,
      .in = {TG_S(3)}, .refused = TG_ERR_DTYPE},
     {.note = "big", .params = &(const cast_params){TG_BF16}, .n_in = 1, .in = {TG_S(1024, 1024)}, .bench = true},
 };

@@ -1,5 +1,5 @@
-/* The Cholesky factor, computed by recursive halving: for a = [a11 a21^T; a21 a22], l11 is the factor of a11, l21 =
- * a21 l11^-T, and l22 is the factor of a22 - l21 l21^T. The factor of a single element is its square root. */
+/* The Cholesky factorization, computed by recursive halving. For a = [a11 a21^T; a21 a22], l11 is the factor of a11,
+ * l21 = a21 l11^-T, and l22 is the factor of a22 - l21 l21^T. The factor of a single element is its square root. */
 #include "ops/common/derive.h"
 #include "ops/common/product.h"
 #include "ops/solve.h"
@@ -13,7 +13,7 @@ static tg_status cholesky_infer(tg_call *c) {
     return tg_infer_same(c);
 }
 
-/* The diagonal elements starting at `first` of all matrices, as [count, n]. */
+/* Returns n diagonal elements of every matrix, from index `first` on, as [count, n]. */
 static tg_array diagonal(const tg_triangles *t, int64_t first, int64_t n, tg_extent *e) {
     tg_array a = {.data = tg_solve_from(t->a, first, first).data, .dtype = (uint8_t)t->a.dtype};
     e->shape[0] = t->count;
@@ -23,15 +23,15 @@ static tg_array diagonal(const tg_triangles *t, int64_t first, int64_t n, tg_ext
     return tg_array_at(a, 0, 2, e->shape, e->stride);
 }
 
-/* Factorizes rows and columns from `first` on in place; elements above the diagonal are ignored. */
-static tg_status factorise(tg_call *c, const tg_triangles *t, int64_t first, int64_t n) {
+/* Factorizes n rows and columns from `first` on, in place. Ignores the elements above the diagonal. */
+static tg_status factorize(tg_call *c, const tg_triangles *t, int64_t first, int64_t n) {
     tg_extent e;
     if (n == 1) {
         tg_array pivot = diagonal(t, first, 1, &e);
         return tg_ctx_ops(c->ctx)->map(c->ctx, TG_FN_sqrt, pivot, &pivot, 1, (const double[2]){0}, false);
     }
     int64_t half = n / 2, next = first + half, rest = n - half;
-    TG_TRY(factorise(c, t, first, half));
+    TG_TRY(factorize(c, t, first, half));
     tg_triangles known = *t;
     known.a = tg_solve_from(t->a, first, first);
     known.n = half;
@@ -39,10 +39,11 @@ static tg_status factorise(tg_call *c, const tg_triangles *t, int64_t first, int
     TG_TRY(tg_solve_run(c, &known, tg_matrix_transposed(left), rest));
     TG_TRY(tg_solve_multiply(c, t->count, rest, rest, half, tg_solve_from(t->a, next, next), left,
                              tg_matrix_transposed(left), -1, 1));
-    return factorise(c, t, next, rest);
+    return factorize(c, t, next, rest);
 }
 
-/* Checks that every diagonal element is above 0: the device reads past one element where it is not. */
+/* Checks that every diagonal element is above 0, on any device: a comparison gives index 0 where it is and 1 where
+ * it is not, and taking from rows of one element reports index 1 as out of range. */
 static tg_status check_pivots(tg_call *c, const tg_triangles *t) {
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     const int64_t all[] = {t->count, t->n}, one[] = {t->count, 1}, none[] = {0, 0};
@@ -62,7 +63,7 @@ static tg_status check_pivots(tg_call *c, const tg_triangles *t) {
                         "positive", (long long)((bad - 1) / t->n), (long long)((bad - 1) % t->n + 1));
 }
 
-/* x with its last two dims swapped. */
+/* Views x with its last two dims swapped. */
 static tg_tensor *swapped(tg_call *c, tg_tensor *x) {
     int64_t stride[TG_MAX_DIMS];
     memcpy(stride, x->stride, x->ndim * sizeof *stride);
@@ -82,7 +83,7 @@ static tg_status cholesky_forward(tg_call *c) {
     TG_TRY(tg_op_map(c, TG_FN_linear_sum, l, TG_T2(a, turned), 2, 0.5, 0.5, false));
     tg_array d = diagonal(&t, 0, t.n, &e);
     if (ridge != 0) TG_TRY(tg_ctx_ops(c->ctx)->map(c->ctx, TG_FN_affine, d, &d, 1, (const double[2]){1, ridge}, false));
-    TG_TRY(factorise(c, &t, 0, t.n));
+    TG_TRY(factorize(c, &t, 0, t.n));
     TG_TRY(check_pivots(c, &t));
     TG_TRY(tg_solve_mask(c, (tg_dtype)l->dtype, t.n, false, 1, &mask));
     return tg_op_map(c, TG_FN_where_da, y, TG_T2(mask, l), 2, 0, 0, false);
@@ -117,10 +118,12 @@ static tg_status cholesky_backward(tg_call *c) {
 
 /* ---- The same computation as a composition of other ops ---- */
 
+/* Returns the lower triangle of x with its diagonal halved. */
 static tg_tensor *half_triangle(tg_tape *t, tg_tensor *x) {
     return tg_scale(t, tg_add(t, tg_tril(t, x, 0), tg_tril(t, x, -1)), 0.5);
 }
 
+/* Returns (x + x^T) / 2. */
 static tg_tensor *symmetric(tg_tape *t, tg_tensor *x) { return tg_scale(t, tg_add(t, x, tg_solve_flipped(t, x)), 0.5); }
 
 static tg_tensor *cholesky_back(tg_tape *t, tg_tensor *l, tg_tensor *g) {
@@ -174,7 +177,7 @@ const tg_op tg_op_cholesky = {
 /* Returns the lower triangular l with a positive diagonal and a = l l^T, for symmetric positive definite matrices a
  * [.., n, n]. If a is not symmetric, (a + a^T) / 2 is used in its place, so the gradient is symmetric. A matrix that
  * is not positive definite fails with TG_ERR_DATA, which names its first leading minor that is not positive; a GPU
- * reports it later, as all errors in data. 16-bit matrices are factorized in float32. The op is composed of products
+ * reports it later, like all data errors. 16-bit matrices are factorized in float32. The op is composed of products
  * and runs on every device, as triangular_solve does. */
 tg_tensor *tg_cholesky(tg_tape *t, tg_tensor *a) {
     return TG_RECORD(t, tg_op_cholesky, &(cholesky_params){.ridge = 0}, a);

@@ -3,28 +3,30 @@
  *
  *     y[n, o, p] = sum over c, k of x[n, c, p step + k apart - pad] w[o, c, k],
  *
- * which is linear in each. So one set of functions serves three ops, and the block is closed under derivatives.
+ * which is linear in each of them (step is the stride, apart the dilation). So the same functions serve three ops, and
+ * derivatives of any order need no others.
  *
- * The elements of the windows are copied into columns [c kh kw, images, windows], as many images at a time (or rows
- * of one image) as fit into a few megabytes; the choice depends on shapes alone. Matrix products, one for each
- * group, do the rest. If windows are single adjacent elements, x itself serves as the columns. */
+ * The elements of the windows are copied into columns [c kh kw, images, windows], one chunk at a time. A chunk has as
+ * many images, or as many rows of one image, as fit into a few megabytes; its size depends on shapes and dtypes alone.
+ * Matrix products, one for each group, do the rest. If windows are single adjacent elements, x itself serves as the
+ * columns. */
 #include "ops/common/derive.h"
 #include "ops/common/nn_op.h"
 #include "ops/common/product.h"
 #include "ops/common/windows.h"
 
 enum { X, W, Y, TENSORS };
-enum { B = 2 }; /* index of b among the inputs of the op that gives y */
+enum { B = 2 }; /* index of b among the inputs of the op that computes y */
 
 typedef struct conv_params {
     tg_windows w;
     int64_t groups, in[2]; /* in: height and width of x */
-    int result;            /* which of x, w and y the op gives; the other two are its inputs, in that order */
+    int result;            /* which of x, w and y the op computes; the other two are its inputs, in that order */
 } conv_params;
 
 static const conv_params *params(const tg_call *c) { return c->params; }
 
-/* The indices of the two others, in order. */
+/* Returns which of x, w and y is input i (0 or 1) of the op that computes `result`. */
 static int other(int result, int i) { return i == 0 ? result == X ? W : X : result == Y ? W : Y; }
 
 /* ---- infer ---- */
@@ -45,8 +47,9 @@ static tg_status check_weight(tg_call *c, const tg_tensor *x, const tg_tensor *w
                         "%lld groups", (long long)w->shape[1], (long long)x->shape[1], (long long)p->groups);
 }
 
-/* Images are free or summed; so are channels if there are no groups. */
-static tg_status state_roles(tg_call *c) {
+/* Declares the roles of dims. The dim of images is free, or summed in the op that computes w. With one group channels
+ * are free or summed too. */
+static tg_status declare_roles(tg_call *c) {
     static const int8_t roles[TENSORS][TENSORS][2] = {
         [Y] = {[X] = {0, TG_SUMMED}, [W] = {1, TG_SUMMED}},
         [X] = {[Y] = {0, TG_SUMMED}, [W] = {TG_SUMMED, 1}},
@@ -76,20 +79,20 @@ static tg_status conv_infer(tg_call *c) {
     if (b && (b->ndim != 1 || b->shape[0] != w->shape[0]))
         return tg_call_fail(c, TG_ERR_SHAPE, "b must be a vector of %lld elements, one for each output channel",
                             (long long)w->shape[0]);
-    TG_TRY(state_roles(c));
+    TG_TRY(declare_roles(c));
     if (!tg_needs(c, W)) c->saves_in &= ~(1u << X);
     if (!tg_needs(c, X)) c->saves_in &= ~(1u << W);
     int ndim = tg_windows_shape(&p->w, x->shape[0], w->shape[0], out, shape);
     return tg_call_out(c, 0, (tg_dtype)x->dtype, ndim, shape);
 }
 
-/* Infers for the op that gives x or w; shapes were checked when the convolution was recorded. */
+/* Infers for the ops that compute x or w. Their shapes were checked when the convolution was recorded. */
 static tg_status conv_other_infer(tg_call *c) {
     conv_params *p = c->params;
     const tg_tensor *a = c->in[0], *b = c->in[1];
     int64_t shape[4];
     TG_TRY(tg_need_same_dtype(c, 0, 1));
-    TG_TRY(state_roles(c));
+    TG_TRY(declare_roles(c));
     if (!tg_needs(c, 1)) c->saves_in &= ~1u;
     if (!tg_needs(c, 0)) c->saves_in &= ~2u;
     int ndim = p->result == X ? tg_windows_shape(&p->w, b->shape[0], a->shape[1] * p->groups, p->in, shape)
@@ -102,13 +105,14 @@ static tg_status conv_other_infer(tg_call *c) {
 typedef struct conv {
     tg_call *c;
     const conv_params *p;
-    tg_array x, w, y; /* of four dims; w is dense */
+    tg_array x, w, y; /* of four dims; w is contiguous */
     tg_extent e[TENSORS];
     int64_t n, in, out, k; /* images, channels of x and of y, elements of a window */
     tg_dtype dtype;        /* of the inputs; the result may be wider */
     bool add;              /* add to the result */
     int64_t images, rows;  /* of a chunk: images, and rows of windows */
-    tg_array cols, product, turned; /* work buffers for a chunk */
+    /* Work buffers for a chunk: the columns, the product before it is stored, and y with the channels outermost. */
+    tg_array cols, product, y_by_channel;
 } conv;
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -116,14 +120,14 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 /* Chooses chunks of images, or of rows of one image. */
 static void choose_chunk(conv *v) {
     enum { BYTES = 4 << 20 };
-    int64_t elements = v->in * v->k > v->out ? v->in * v->k : v->out; /* of a column, in the larger room */
+    int64_t elements = v->in * v->k > v->out ? v->in * v->k : v->out; /* of a column, in the larger buffer */
     int64_t row = elements * v->y.shape[3] * (int64_t)tg_dtype_size(v->dtype) + 1;
     int64_t rows = BYTES / row < 1 ? 1 : BYTES / row, high = v->y.shape[2];
     v->rows = least(rows, high);
     v->images = rows > high && high ? least(rows / high, v->n) : 1;
 }
 
-/* Whether windows are single adjacent elements, so that x itself holds the columns. */
+/* Returns whether windows are single adjacent elements, so that x itself serves as the columns. */
 static bool plain(const conv *v) {
     const tg_windows *w = &v->p->w;
     bool one = v->k == 1;
@@ -131,18 +135,19 @@ static bool plain(const conv *v) {
     return one;
 }
 
-static tg_array room(tg_call *c, tg_dtype dtype, int n, const int64_t *shape) {
+/* Returns a temporary; its data is NULL on an error. */
+static tg_array buffer(tg_call *c, tg_dtype dtype, int n, const int64_t *shape) {
     const tg_tensor *x = tg_call_temp(c, dtype, n, shape);
     return tg_ok(c->ctx) ? tg_array_of(x) : (tg_array){0};
 }
 
-/* The images starting at `first` and rows of windows starting at `from`, of y. */
+/* Returns the chunk of y with n images from `first` on and these rows of windows from `from` on. */
 static tg_array chunk_of(tg_array y, int64_t first, int64_t n, int64_t from, int64_t rows, tg_extent e[2]) {
     return tg_array_slice(tg_array_slice(y, 0, first, n, 1, &e[0]), 2, from, rows, 1, &e[1]);
 }
 
-/* The beginning of a work buffer, laid out as [c, kh, kw, n, rows, columns], viewed as [n, c, kh, kw, rows,
- * columns]. */
+/* Returns the beginning of the buffer of columns, which is laid out as [c, kh, kw, n, rows, columns], viewed as [n, c,
+ * kh, kw, rows, columns]. */
 static tg_array columns(const conv *v, int64_t n, int64_t rows, tg_extent e[2]) {
     const int64_t *k = v->p->w.size, shape[] = {v->in, k[0], k[1], n, rows, v->y.shape[3]};
     static const int order[] = {3, 0, 1, 2, 4, 5};
@@ -152,8 +157,9 @@ static tg_array columns(const conv *v, int64_t n, int64_t rows, tg_extent e[2]) 
     return tg_array_permute(a, order, e[1].shape, e[1].stride);
 }
 
-/* The same for [out, n, rows, columns], viewed as [n, out, rows, columns]. */
-static tg_array turned(const conv *v, tg_array a, int64_t n, int64_t rows, tg_extent e[2]) {
+/* Returns the beginning of buffer a, which is laid out as [out, n, rows, columns], viewed as [n, out, rows,
+ * columns]. */
+static tg_array images_first(const conv *v, tg_array a, int64_t n, int64_t rows, tg_extent e[2]) {
     const int64_t shape[] = {v->out, n, rows, v->y.shape[3]};
     static const int order[] = {1, 0, 2, 3};
     memcpy(e[0].shape, shape, sizeof shape);
@@ -161,11 +167,12 @@ static tg_array turned(const conv *v, tg_array a, int64_t n, int64_t rows, tg_ex
     return tg_array_permute(tg_array_at(a, 0, 4, e[0].shape, e[0].stride), order, e[1].shape, e[1].stride);
 }
 
-/* A rows x cols matrix for each group, one after another. */
+/* Describes a as one rows x cols matrix for each group, one after another. */
 static tg_matrix grouped(tg_array a, int64_t rows, int64_t cols) {
     return (tg_matrix){.data = a.data, .rs = cols, .cs = 1, .bs = {0, rows * cols}, .dtype = (tg_dtype)a.dtype};
 }
 
+/* to (+)= a b for each group. */
 static tg_status multiply(const conv *v, int64_t m, int64_t n, int64_t k, tg_matrix to, tg_matrix a, tg_matrix b,
                           bool add) {
     const tg_gemm g = {.m = m, .n = n, .k = k, .batch = {1, v->p->groups}, .a = a, .b = b, .c = to, .alpha = 1,
@@ -174,37 +181,42 @@ static tg_status multiply(const conv *v, int64_t m, int64_t n, int64_t k, tg_mat
     return tg_ctx_ops(v->c->ctx)->gemm(v->c->ctx, &g);
 }
 
+/* Computes one chunk: n images from `first` on, and `rows` rows of windows from `from` on. */
 typedef tg_status (*chunk_fn)(conv *v, int64_t first, int64_t n, int64_t from, int64_t rows);
 
-/* The windows of rows starting at `from` of the images starting at `first`. */
+/* Returns windows whose first row is row `from` of the op's windows. */
 static tg_windows windows_from(const conv *v, int64_t from) {
     tg_windows w = v->p->w;
     w.pad[0] -= from * w.step[0];
     return w;
 }
 
+/* Copies the chunk's windows of x to the columns. */
 static tg_status gather(conv *v, int64_t first, int64_t n, int64_t from, int64_t rows) {
     tg_windows w = windows_from(v, from);
     tg_extent e, cols[2];
     return tg_windows_gather(v->c, &w, columns(v, n, rows, cols), tg_array_slice(v->x, 0, first, n, 1, &e));
 }
 
-/* The images of y starting at `first`, with the channels outermost. */
-static tg_status turn(conv *v, int64_t first, int64_t n, int64_t from, int64_t rows) {
-    tg_extent e[2], room_e[2];
-    return tg_op_copy(v->c, turned(v, v->turned, n, rows, room_e), chunk_of(v->y, first, n, from, rows, e), false);
+/* Copies the chunk of y to its buffer, with the channels outermost. */
+static tg_status copy_y(conv *v, int64_t first, int64_t n, int64_t from, int64_t rows) {
+    tg_extent e[2], buffer_e[2];
+    return tg_op_copy(v->c, images_first(v, v->y_by_channel, n, rows, buffer_e),
+                      chunk_of(v->y, first, n, from, rows, e), false);
 }
 
+/* Computes the chunk of y. */
 static tg_status chunk_y(conv *v, int64_t first, int64_t n, int64_t from, int64_t rows) {
     int64_t cols = n * rows * v->y.shape[3], g = v->p->groups, k = v->in / g * v->k;
-    tg_extent e[2], room_e[2];
+    tg_extent e[2], buffer_e[2];
     TG_TRY(gather(v, first, n, from, rows));
     TG_TRY(multiply(v, v->out / g, cols, k, grouped(v->product, v->out / g, cols), grouped(v->w, v->out / g, k),
                     grouped(v->cols, k, cols), false));
-    return tg_op_copy(v->c, chunk_of(v->y, first, n, from, rows, e), turned(v, v->product, n, rows, room_e), v->add);
+    return tg_op_copy(v->c, chunk_of(v->y, first, n, from, rows, e),
+                      images_first(v, v->product, n, rows, buffer_e), v->add);
 }
 
-/* Adds the gradients of the columns to x; 16-bit gradients go through float32. */
+/* Computes the columns' gradients and adds them to x. A 16-bit x is summed in float32 first. */
 static tg_status chunk_x(conv *v, int64_t first, int64_t n, int64_t from, int64_t rows) {
     int64_t cols = n * rows * v->y.shape[3], g = v->p->groups, k = v->in / g * v->k;
     tg_windows w = windows_from(v, from);
@@ -213,21 +225,22 @@ static tg_status chunk_x(conv *v, int64_t first, int64_t n, int64_t from, int64_
     tg_array x = tg_array_slice(v->x, 0, first, n, 1, &e), to = x;
     if (wide) to = tg_array_slice(v->product, 0, 0, n, 1, &part);
     if (from == 0 && (wide || !v->add)) TG_TRY(tg_ctx_ops(v->c->ctx)->fill(v->c->ctx, to, 0));
-    TG_TRY(turn(v, first, n, from, rows));
+    TG_TRY(copy_y(v, first, n, from, rows));
     TG_TRY(multiply(v, k, cols, v->out / g, grouped(v->cols, k, cols),
-                    tg_matrix_transposed(grouped(v->w, v->out / g, k)), grouped(v->turned, v->out / g, cols),
+                    tg_matrix_transposed(grouped(v->w, v->out / g, k)), grouped(v->y_by_channel, v->out / g, cols),
                     false));
     TG_TRY(tg_windows_scatter(v->c, &w, to, columns(v, n, rows, cols_e)));
     return wide && from + rows == v->y.shape[2] ? tg_op_copy(v->c, x, to, v->add) : TG_OK;
 }
 
+/* Adds the chunk's products to w, or to a float32 buffer for a 16-bit w. */
 static tg_status chunk_w(conv *v, int64_t first, int64_t n, int64_t from, int64_t rows) {
     int64_t cols = n * rows * v->y.shape[3], g = v->p->groups, k = v->in / g * v->k;
     bool begins = first == 0 && from == 0, wide = v->product.ndim != 0;
     TG_TRY(gather(v, first, n, from, rows));
-    TG_TRY(turn(v, first, n, from, rows));
+    TG_TRY(copy_y(v, first, n, from, rows));
     tg_array to = wide ? v->product : v->w;
-    return multiply(v, v->out / g, k, cols, grouped(to, v->out / g, k), grouped(v->turned, v->out / g, cols),
+    return multiply(v, v->out / g, k, cols, grouped(to, v->out / g, k), grouped(v->y_by_channel, v->out / g, cols),
                     tg_matrix_transposed(grouped(v->cols, k, cols)), !begins || (v->add && !wide));
 }
 
@@ -240,23 +253,25 @@ static tg_status run_chunks(conv *v, chunk_fn f) {
     return TG_OK;
 }
 
+/* Computes the result with columns, chunk by chunk. */
 static tg_status run_columns(conv *v, int result) {
     const tg_dtype wide = tg_accumulate_dtype(v->dtype);
     const int64_t cols = v->images * v->rows * v->y.shape[3], k = v->in * v->k;
-    v->cols = room(v->c, result == X ? wide : v->dtype, 2, (const int64_t[]){k, cols});
+    v->cols = buffer(v->c, result == X ? wide : v->dtype, 2, (const int64_t[]){k, cols});
     if (result == Y)
-        v->product = room(v->c, wide, 2, (const int64_t[]){v->out, cols});
+        v->product = buffer(v->c, wide, 2, (const int64_t[]){v->out, cols});
     else
-        v->turned = room(v->c, v->dtype, 2, (const int64_t[]){v->out, cols});
+        v->y_by_channel = buffer(v->c, v->dtype, 2, (const int64_t[]){v->out, cols});
     if (result == X && v->x.dtype != wide)
-        v->product = room(v->c, wide, 4, (const int64_t[]){v->images, v->in, v->x.shape[2], v->x.shape[3]});
-    if (result == W && v->w.dtype != wide) v->product = room(v->c, wide, 4, v->w.shape);
+        v->product = buffer(v->c, wide, 4, (const int64_t[]){v->images, v->in, v->x.shape[2], v->x.shape[3]});
+    if (result == W && v->w.dtype != wide) v->product = buffer(v->c, wide, 4, v->w.shape);
     if (!tg_ok(v->c->ctx)) return v->c->ctx->run.status;
     TG_TRY(run_chunks(v, result == X ? chunk_x : result == Y ? chunk_y : chunk_w));
     return result == W && v->w.dtype != wide ? tg_op_copy(v->c, v->w, v->product, v->add) : TG_OK;
 }
 
-/* Products over x itself, for all images and groups; all three tensors are dense. */
+/* Computes the result with x itself as the columns, by products for all images and groups. All three tensors are
+ * contiguous. */
 static tg_status run_plain(conv *v, int result) {
     const int64_t g = v->p->groups, places = v->y.shape[2] * v->y.shape[3], in = v->in / g, out = v->out / g;
     const tg_matrix x = {v->x.data, places, 1, {0, 0}, (tg_dtype)v->x.dtype},
@@ -264,7 +279,7 @@ static tg_status run_plain(conv *v, int result) {
     const int64_t dx[] = {in * places, v->in * places}, dy[] = {out * places, v->out * places}, dw[] = {out * in, 0};
     tg_array sum = v->w;
     bool wide = result == W && v->w.dtype != tg_accumulate_dtype(v->dtype);
-    if (wide) sum = room(v->c, tg_accumulate_dtype(v->dtype), 4, v->w.shape);
+    if (wide) sum = buffer(v->c, tg_accumulate_dtype(v->dtype), 4, v->w.shape);
     if (!tg_ok(v->c->ctx)) return v->c->ctx->run.status;
     const tg_matrix w = {sum.data, in, 1, {0, 0}, (tg_dtype)sum.dtype};
     tg_product p = {.g = {.alpha = 1, .beta = v->add && !wide}, .n = 2};
@@ -284,7 +299,7 @@ static tg_status run_plain(conv *v, int result) {
     return wide ? tg_op_copy(v->c, v->w, sum, v->add) : TG_OK;
 }
 
-/* t[result] (+)= what follows from the other two. */
+/* Computes t[result] from the other two tensors, or adds to it. */
 static tg_status run(tg_call *c, int result, tg_tensor *const t[TENSORS], bool add) {
     const conv_params *p = params(c);
     tg_tensor *d[TENSORS] = {t[X], t[W], t[Y]};
@@ -305,7 +320,7 @@ static tg_status run(tg_call *c, int result, tg_tensor *const t[TENSORS], bool a
     return dense ? run_plain(&v, result) : run_columns(&v, result);
 }
 
-/* Expands b [o] along the channels of y. */
+/* Views b [o] with y's number of dims, all of size 1 except that of the channels. */
 static tg_array along_channels(tg_array b, const tg_tensor *y, tg_extent *e) {
     for (int d = 0; d < y->ndim; d++) {
         e->shape[d] = d == 1 ? y->shape[1] : 1;
@@ -314,6 +329,7 @@ static tg_array along_channels(tg_array b, const tg_tensor *y, tg_extent *e) {
     return tg_array_at(b, 0, y->ndim, e->shape, e->stride);
 }
 
+/* Fills t with x, w and y: the inputs, and `y` as the op's result or its gradient. */
 static void tensors_of(const tg_call *c, tg_tensor *y, tg_tensor *t[TENSORS]) {
     int result = params(c)->result;
     for (int i = 0; i < 2; i++) t[other(result, i)] = c->in[i];
@@ -351,7 +367,7 @@ static tg_status conv_backward(tg_call *c) {
 
 static tg_status conv_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin);
 
-/* Two operations for each product of elements. */
+/* Counts a multiplication and an addition for each product of elements. */
 static int64_t conv_flops(const tg_node *n) {
     const conv_params *p = tg_node_params(n);
     const tg_tensor *w = p->result == W ? tg_node_output(n, 0) : tg_node_input(n, 1),
@@ -359,7 +375,7 @@ static int64_t conv_flops(const tg_node *n) {
     return 2 * tg_numel(y) * tg_dim(w, 1) * p->w.size[0] * p->w.size[1];
 }
 
-/* y from x and w; x from w and y; w from x and y. */
+/* The ops without bias, by the tensor that they compute. */
 #define CONV_OF(result_, name_, formula_, infer_)                                                          \
     [result_] = {.size = sizeof(tg_op), .name = name_, .formula = formula_, .n_in = 2, .n_out = 1,         \
                  .params_size = sizeof(conv_params), .saves_in = 3, .family = TG_FAMILY_CUSTOM,            \
@@ -392,7 +408,7 @@ static tg_status conv_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, 
     return TG_OK;
 }
 
-/* dx * w + x * dw + db. */
+/* The tangent is conv(dx, w) + conv(x, dw) + db. */
 static tg_status conv_biased_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout) {
     const conv_params *p = tg_node_params(n);
     tg_tensor *const *in = tg_node_in(n), *y = NULL;
@@ -494,7 +510,7 @@ CONV(conv1d);
 CONV(conv2d);
 
 static conv_params params_of(int dims, const tg_conv_opts *given) {
-    static const int64_t size[] = {1, 1}; /* w has it */
+    static const int64_t size[] = {1, 1}; /* infer takes the window size from w */
     tg_conv_opts o;
     tg_op_options(&o, sizeof o, given);
     conv_params p = {.w = tg_windows_of(dims, size, o.stride, NULL, o.padding, o.dilation),

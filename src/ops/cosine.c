@@ -9,7 +9,7 @@ typedef struct cosine_params {
     double eps; /* lower bound of the norms */
 } cosine_params;
 
-enum { NORM_X, NORM_Y, COSINE }; /* private saved buffers [.., 1, ..]: the norms before the bound, and the result */
+enum { NORM_X, NORM_Y, COSINE }; /* private saved buffers [.., 1, ..]: the norms, not bounded by eps, and the result */
 
 static tg_status cosine_infer(tg_call *c) {
     cosine_params *p = c->params;
@@ -34,17 +34,18 @@ static tg_status cosine_infer(tg_call *c) {
     return tg_call_out(c, 0, (tg_dtype)x->dtype, n, shape);
 }
 
+/* Reduces x along the dim. */
 static tg_status along(tg_call *c, tg_reduction kind, const tg_tensor *out, const tg_tensor *x) {
     return tg_ctx_ops(c->ctx)->reduce(c->ctx, kind, tg_array_of(out), tg_array_of(x), 1, false);
 }
 
-/* out = the norm, or eps if that is greater. */
+/* out = the saved norm, or eps if that is greater. */
 static tg_status at_least(tg_call *c, const tg_tensor *out, int norm) {
     return tg_op_map(c, TG_FN_clamp, out, TG_T1(c->saved[norm]), 1, ((const cosine_params *)c->params)->eps, INFINITY,
                      false);
 }
 
-/* Two temporaries of the reduced shape: the norms as divisors. */
+/* Makes two temporaries of the reduced shape with the norms, at least eps. */
 static tg_status divisors(tg_call *c, tg_tensor **x, tg_tensor **y) {
     const tg_tensor *like = c->saved[NORM_X];
     *x = tg_call_temp(c, (tg_dtype)like->dtype, like->ndim, like->shape);
@@ -54,7 +55,7 @@ static tg_status divisors(tg_call *c, tg_tensor **x, tg_tensor **y) {
     return at_least(c, *y, NORM_Y);
 }
 
-/* A view of r, the result or its gradient, with the reduced dim restored. */
+/* Views r, the result or its gradient, with the reduced dim restored. */
 static tg_tensor *with_dim(tg_call *c, tg_tensor *r) {
     tg_extent e;
     tg_array_keep(tg_array_of(r), c->in[0]->ndim, 1u << ((const cosine_params *)c->params)->dim, &e);
@@ -77,8 +78,9 @@ static tg_status cosine_forward(tg_call *c) {
     return TG_OK;
 }
 
-/* gx = g (y / (nx ny) - cos x / nx^2), without the second term where the norm is below eps. */
-static tg_status side(tg_call *c, int i, const tg_tensor *nx, const tg_tensor *ny, const tg_tensor *g) {
+/* Computes the gradient of input i, with x the input and y the other one: gx (+)= g (y / (nx ny) - cos x / nx^2),
+ * without the second term where the norm of x is below eps. */
+static tg_status grad_input(tg_call *c, int i, const tg_tensor *nx, const tg_tensor *ny, const tg_tensor *g) {
     const tg_tensor *x = c->in[i], *other = c->in[!i];
     double eps = ((const cosine_params *)c->params)->eps;
     tg_tensor *a = tg_call_temp(c, (tg_dtype)nx->dtype, nx->ndim, nx->shape);
@@ -95,8 +97,8 @@ static tg_status side(tg_call *c, int i, const tg_tensor *nx, const tg_tensor *n
 static tg_status cosine_backward(tg_call *c) {
     tg_tensor *nx, *ny, *g = with_dim(c, c->gout[0]);
     TG_TRY(divisors(c, &nx, &ny));
-    TG_TRY(side(c, 0, nx, ny, g));
-    return side(c, 1, ny, nx, g);
+    TG_TRY(grad_input(c, 0, nx, ny, g));
+    return grad_input(c, 1, ny, nx, g);
 }
 
 static tg_status cosine_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {

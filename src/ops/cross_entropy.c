@@ -1,10 +1,8 @@
-/* Cross-entropy of logits with class targets. */
+/* Cross-entropy of logits with class targets. For a row x of logits [.., v], target t and smoothing s the loss is (1
+ * - s) (lse - x[t]) + s (lse - mean(x)), where lse is log(sum(exp(x))). */
 #include "ops/common/derive.h"
 #include "ops/common/row_loss.h"
 #include "ops/common/nn_op.h"
-
-/* The loss of each row x of logits [.., v] at its target t, with smoothing s: (1 - s) (lse - x[t]) + s (lse -
- * mean(x)). */
 
 static tg_status cross_entropy_infer(tg_call *c) {
     const tg_tensor *x = c->in[0];
@@ -14,7 +12,7 @@ static tg_status cross_entropy_infer(tg_call *c) {
     return tg_row_loss_infer(c, x->shape[x->ndim - 1]);
 }
 
-/* x [.., v] viewed as rows. */
+/* Views contiguous x [.., v] as rows. */
 static tg_array rows_of(const tg_tensor *x, tg_extent *e) {
     int64_t v = x->shape[x->ndim - 1];
     return tg_rows_array(tg_data(x), (tg_dtype)x->dtype, x->numel / v, v, e);
@@ -31,7 +29,7 @@ static tg_status cross_entropy_forward(tg_call *c) {
     return tg_row_loss_reduce(c, target, loss);
 }
 
-/* glogits = (softmax(x) - (1 - s) onehot(t) - s / v) gloss; 0 in ignored rows. */
+/* glogits (+)= (softmax(x) - (1 - s) onehot(t) - s / v) gloss; 0 in ignored rows. */
 static tg_status cross_entropy_backward(tg_call *c) {
     tg_tensor *x = c->in[0], *target = c->in[2], *g;
     tg_extent e, eg;

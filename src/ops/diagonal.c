@@ -10,7 +10,7 @@ static int64_t diagonal_of(const tg_node *n) { return ((const diagonal_params *)
 
 /* ---- tril, triu ---- */
 
-/* Clamps k: every diagonal beyond a corner of the matrix selects the same elements. */
+/* Checks x and clamps k. All diagonals beyond a corner of the matrix select the same elements. */
 static tg_status triangle_infer(tg_call *c) {
     diagonal_params *p = c->params;
     const tg_tensor *x = c->in[0];
@@ -24,7 +24,7 @@ static tg_status triangle_infer(tg_call *c) {
     return tg_infer_same(c);
 }
 
-/* to (+)= `from` where the position of i + k relative to j satisfies `keeps`, and 0 elsewhere. */
+/* to (+)= `from`[.., i, j] where keeps(i + k, j) is true, and 0 elsewhere. keeps is a comparison. */
 static tg_status keep_triangle(tg_call *c, tg_formula keeps, const tg_tensor *to, const tg_tensor *from, bool add) {
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     int64_t rows = from->shape[from->ndim - 2], cols = from->shape[from->ndim - 1];
@@ -80,11 +80,12 @@ TRIANGLE(triu, TG_FN_le, "x[.., i, j] where j - i >= k, else 0")
 
 /* ---- diag ---- */
 
-/* Diagonal k of a matrix, as an array or as a view. */
+/* The layout of a diagonal of a matrix. */
 typedef struct diagonal {
-    int64_t offset, n, stride;
+    int64_t offset, n, stride; /* offset of its first element, number of elements, distance between them */
 } diagonal;
 
+/* Returns the layout of diagonal k of matrix x. It has no elements if k lies beyond a corner. */
 static diagonal find_diagonal(const tg_tensor *x, int64_t k) {
     int64_t rows = x->shape[0], cols = x->shape[1];
     if (k >= cols || k <= -rows) return (diagonal){0, 0, 1};
@@ -108,7 +109,7 @@ static tg_status diag_infer(tg_call *c) {
     return tg_call_out(c, 0, (tg_dtype)x->dtype, 2, (const int64_t[]){size, size});
 }
 
-/* Writes v to diagonal k of m, whose other elements become 0 or, if adding, stay. */
+/* Writes v to diagonal k of matrix m, and 0 elsewhere. With add: adds v to that diagonal only. */
 static tg_status put_diagonal(tg_call *c, const tg_tensor *m, const tg_tensor *v, bool add) {
     diagonal d = find_diagonal(m, ((const diagonal_params *)c->params)->k);
     if (!add) TG_TRY(tg_ctx_ops(c->ctx)->fill(c->ctx, tg_array_of(m), 0));
@@ -129,12 +130,14 @@ static tg_status diag_backward(tg_call *c) {
     return tg_ok(c->ctx) ? put_diagonal(c, x, g, tg_adds(c, 0)) : c->ctx->run.status;
 }
 
-/* x cut to `size` along dim, or padded with zeros to it. */
+/* Returns x cut along dim to `size` elements, or padded with zeros to that size. */
 static tg_tensor *fitted(tg_tape *t, tg_tensor *x, int dim, int64_t size) {
     if (x->shape[dim] > size) return tg_slice(t, x, dim, 0, size, 1);
     return tg_pad(t, x, dim, 0, size - x->shape[dim], 0);
 }
 
+/* Records the gradient of x. For a matrix x, the matrix that has g on its diagonal may be too small or too large,
+ * and is fitted to x's shape. */
 static tg_tensor *diag_back(tg_tape *t, const tg_node *n, tg_tensor *g) {
     const tg_tensor *x = tg_node_in(n)[0];
     if (g->ndim == 2) return tg_diag(t, g, diagonal_of(n));

@@ -4,7 +4,10 @@
 #include "ops/common/derive.h"
 #include "ops/common/elementwise_loss.h"
 
-/* ---- l1, smooth_l1, huber: with d = x - y and m = d clamped to the middle, m (d - m / 2); without one |d| ---- */
+/* ---- l1, smooth_l1, huber ----
+ *
+ * With d = x - y, and m = d clamped to [-width, width], the loss is m (d - m / 2). This is d^2 / 2 in the middle, where
+ * |d| <= width, and a straight line outside. With a width of 0 the loss is |d|. */
 
 static const tg_elementwise_loss_params *params(const tg_call *c) { return c->params; }
 
@@ -24,7 +27,7 @@ static tg_status distance_forward(tg_call *c) {
     return tg_elementwise_loss_reduce(c, loss);
 }
 
-/* gx = g m, or g sign(d); gy = -gx. */
+/* gx (+)= g m, or g sign(d) if the width is 0; gy (+)= the negative of that. */
 static tg_status distance_backward(tg_call *c) {
     double w = params(c)->width;
     tg_formula slope = w ? TG_FN_mul : TG_FN_abs_d;
@@ -144,11 +147,14 @@ tg_tensor *tg_huber(tg_tape *t, tg_tensor *x, tg_tensor *y, double delta, const 
     return TG_RECORD(t, tg_op_huber, &p, x, y);
 }
 
-/* ---- kl_div: with q the target's probability, q (log q - x), and 0 where q is 0 ---- */
+/* ---- kl_div ----
+ *
+ * With q the target's probability, the loss is q (log q - x), and 0 where q is 0. */
 
 static tg_status kl_div_infer(tg_call *c) { return tg_elementwise_loss_infer(c, TG_LOSS_BATCH_MEAN); }
 
-/* Computes *q and its logarithm; the target is one of the two. */
+/* Sets *q to the target's probability and *log_q to its logarithm. The target y is one of the two; the other is
+ * computed in temp. */
 static tg_status probabilities(tg_call *c, tg_tensor *temp, const tg_tensor **q, const tg_tensor **log_q) {
     bool log = params(c)->log_target;
     const tg_tensor *y = c->in[1];
@@ -167,7 +173,7 @@ static tg_status kl_div_forward(tg_call *c) {
     return tg_elementwise_loss_reduce(c, loss);
 }
 
-/* gx = -g q; gy = g (log q - x + 1), times q where y is a logarithm; 0 where q is 0. */
+/* gx (+)= -g q; gy (+)= g (log q - x + 1), times q if y is a logarithm, and 0 where q is 0. */
 static tg_status kl_div_backward(tg_call *c) {
     tg_tensor *temp = tg_elementwise_loss_temp(c), *slope = tg_elementwise_loss_temp(c),
               *g = tg_elementwise_loss_gradient(c, 1);
@@ -184,9 +190,10 @@ static tg_status kl_div_backward(tg_call *c) {
     return tg_op_map(c, TG_FN_where_da, c->gin[1], TG_T2(q, slope), 2, 0, 0, tg_adds(c, 1));
 }
 
-/* y (x0 - x), where x0 is x without a derivative. The value is 0, and so are the derivatives where y is 0, except
- * the mixed one, which is -1 as elsewhere. An infinite x contributes none. */
-static tg_tensor *beside_zero(tg_tape *t, tg_tensor *x, tg_tensor *y) {
+/* Returns the loss where y is 0, as y (x0 - x), where x0 is x without a gradient. Its value and its first
+ * derivatives are 0, as they must be, and its mixed derivative is -1, as it is where y is not 0. Where x is
+ * infinite, all are 0. */
+static tg_tensor *loss_at_zero(tg_tape *t, tg_tensor *x, tg_tensor *y) {
     tg_tensor *d = tg_sub(t, tg_detach(t, x), x);
     return tg_mul(t, y, tg_masked_fill(t, d, tg_ne(t, d, d), 0));
 }
@@ -194,9 +201,9 @@ static tg_tensor *beside_zero(tg_tape *t, tg_tensor *x, tg_tensor *y) {
 static tg_status kl_div_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
     bool log = ((const tg_elementwise_loss_params *)tg_node_params(n))->log_target;
     tg_tensor *x = tg_wide(t, tg_node_in(n)[0]), *y = tg_wide(t, tg_node_in(n)[1]);
-    tg_tensor *none = tg_equals(t, log ? tg_exp(t, y) : y, 0), *some = tg_masked_fill(t, y, none, 1);
-    tg_tensor *loss = tg_mul(t, log ? tg_exp(t, some) : some, tg_sub(t, log ? some : tg_log(t, some), x));
-    loss = log ? tg_masked_fill(t, loss, none, 0) : tg_where(t, none, beside_zero(t, x, y), loss);
+    tg_tensor *zero = tg_equals(t, log ? tg_exp(t, y) : y, 0), *nonzero = tg_masked_fill(t, y, zero, 1);
+    tg_tensor *loss = tg_mul(t, log ? tg_exp(t, nonzero) : nonzero, tg_sub(t, log ? nonzero : tg_log(t, nonzero), x));
+    loss = log ? tg_masked_fill(t, loss, zero, 0) : tg_where(t, zero, loss_at_zero(t, x, y), loss);
     out[0] = tg_elementwise_loss_compose(t, n, loss);
     return TG_OK;
 }

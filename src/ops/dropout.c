@@ -1,15 +1,14 @@
-/* Dropout. */
+/* Dropout: y = x keep / (1 - p). keep is 1 for an element whose draw from the default stream is at least p,
+ * otherwise 0. */
 #include "ops/common/derive.h"
 #include "ops/common/nn_op.h"
 #include "kernels/composed.h"
-
-/* y = x keep / (1 - p), where keep is 1 for an element whose draw from the default stream is at least p, else 0. */
 
 typedef struct dropout_params {
     double p;
     tg_draws draws;
     bool identity; /* set by infer if p is 0 or the tape is in evaluation mode */
-    bool drawn;    /* the draws are those of another call */
+    bool drawn;    /* draws are given: those of an earlier call */
 } dropout_params;
 
 static tg_status dropout_infer(tg_call *c) {
@@ -25,6 +24,7 @@ static tg_status dropout_infer(tg_call *c) {
     return tg_infer_same(c);
 }
 
+/* y (+)= x keep / (1 - p). */
 static tg_status drop(tg_call *c, const tg_tensor *y, const tg_tensor *x, bool add) {
     const dropout_params *p = c->params;
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
@@ -43,12 +43,13 @@ static tg_status dropout_backward(tg_call *c) {
     return tg_ok(c->ctx) ? drop(c, gx, c->gout[0], tg_adds(c, 0)) : c->ctx->run.status;
 }
 
-static tg_tensor *drop_alike(tg_tape *t, const tg_node *n, tg_tensor *g) {
+/* Drops the same elements of g, a gradient or a tangent. */
+static tg_tensor *drop_again(tg_tape *t, const tg_node *n, tg_tensor *g) {
     const dropout_params *p = tg_node_params(n);
     return p->identity ? g : tg_dropout_again(t, g, p->p, &p->draws);
 }
 
-TG_VJP(dropout_vjp, drop_alike(t, n, g))
+TG_VJP(dropout_vjp, drop_again(t, n, g))
 
 static const tg_sample dropout_samples[] = {
     {.note = "some", .params = &(const dropout_params){.p = 0.3}, .n_in = 1, .in = {TG_S(4, 5)}},

@@ -1,19 +1,22 @@
 /* Sums of products: einsum, and two of its equations, outer and dot.
  *
- * Every dim of the operands a and b and of the result y has a label. Dims with the same label run together; a label
- * that is not in y is summed over. The gradients are sums of the same kind, of y's gradient and the other operand, if
- * two things are allowed that the public equation refuses: a label that only y has (it spreads what was summed in one
- * operand alone), and a label that is twice in y (it writes a diagonal and zeros elsewhere). So the block is closed
- * under derivatives.
+ * Every dim of the operands a and b and of the result y has a label. Dims with the same label have the same index.
+ * Labels that are not in y are summed over.
  *
- * If no label is in both operands and missing in y, the op is an element-wise product. Otherwise dims are grouped
- * into one batched matrix product: batch labels are in all three, m in a and y, n in b and y, k in a and b. A group
- * whose dims cannot be viewed as one dim is copied first. */
+ * A gradient is a sum of products too, of y's gradient and the other operand. It may need two things that the public
+ * equation refuses. If a label of one operand is in neither the other one nor y, the gradient repeats along it: there
+ * only the result has that label. If an operand has a label twice, its gradient is a diagonal with zeros elsewhere:
+ * there the result has that label twice. The functions below allow both, so they also compute derivatives of any order.
+ *
+ * If no label is in both operands and missing in y, the op is an element-wise product. Otherwise the dims are
+ * grouped into those of one batched matrix product: batch labels are in a, b and y, m labels in a and y, n labels in
+ * b and y, k labels in a and b. If the dims of a group cannot be viewed as one dim, the operand is copied first. */
 #include "ops/common/derive.h"
 #include "ops/common/op.h"
 
 enum { A, B, Y, SIDES };
 
+/* The labels of a tensor's dims, one letter each. */
 typedef struct labels {
     int n;
     char at[TG_MAX_DIMS];
@@ -21,13 +24,14 @@ typedef struct labels {
 
 typedef struct einsum_params {
     const char *equation;      /* the caller's; only infer reads it */
-    bool labeled;              /* of[] is filled, by infer or by a caller that gives labels */
+    bool labeled;              /* of[] is set, by infer or by a derivative that records the op; equation is not used */
     labels of[SIDES];
-    int64_t size[TG_MAX_DIMS]; /* sizes of y's dims; used where only y has the label */
+    int64_t size[TG_MAX_DIMS]; /* sizes of y's dims, for labels that only y has */
 } einsum_params;
 
 static const einsum_params *params(const tg_call *c) { return c->params; }
 
+/* Returns how many dims have this label. */
 static int count(const labels *l, char label) {
     int n = 0;
     for (int d = 0; d < l->n; d++) n += l->at[d] == label;
@@ -47,13 +51,15 @@ static tg_status append(tg_call *c, labels *l, char label) {
 
 static bool is_letter(char at) { return (at >= 'a' && at <= 'z') || (at >= 'A' && at <= 'Z'); }
 
-/* Without "->" the result has the labels that occur once, in alphabetical order, capitals first. */
+/* Sets the labels of the result if the equation has no "->": those that occur once, in alphabetical order, capitals
+ * first. */
 static tg_status imply_result(tg_call *c, einsum_params *p) {
     for (char l = 'A'; l <= 'z'; l++)
         if (is_letter(l) && count(&p->of[A], l) + count(&p->of[B], l) == 1) TG_TRY(append(c, &p->of[Y], l));
     return TG_OK;
 }
 
+/* Fills p->of from the equation. */
 static tg_status parse(tg_call *c, einsum_params *p) {
     int side = A;
     for (int i = 0; i < SIDES; i++) p->of[i].n = 0;
@@ -86,7 +92,7 @@ static tg_status parse(tg_call *c, einsum_params *p) {
 
 /* ---- Shapes and placements ---- */
 
-/* The size of a label in the operands, or -1 if neither has it. */
+/* Returns the size of the dims with this label in the operands, or -1 if neither has it. */
 static int64_t size_of(const tg_call *c, char label) {
     for (int i = A; i <= B; i++)
         for (int d = 0; d < params(c)->of[i].n; d++)
@@ -110,8 +116,8 @@ static tg_status check_sizes(tg_call *c) {
     return TG_OK;
 }
 
-/* Contracted dims are paired in order, so they are declared summed only if both operands list them in the same
- * order. */
+/* Returns whether both operands list the contracted labels in the same order. Only then may the dims be declared
+ * summed, because the placement rule pairs summed dims in order. */
 static bool contracts_in_order(const einsum_params *p) {
     char order[2][TG_MAX_DIMS];
     int n[2] = {0};
@@ -122,7 +128,9 @@ static bool contracts_in_order(const einsum_params *p) {
     return n[A] == n[B] && !memcmp(order[A], order[B], (size_t)n[A]);
 }
 
-static tg_status state_roles(tg_call *c) {
+/* Declares the roles of the operands' dims: a label of y is free, a contracted label is summed (if contracts_in_order),
+ * others are whole. */
+static tg_status declare_roles(tg_call *c) {
     const einsum_params *p = params(c);
     bool paired = contracts_in_order(p);
     for (int i = A; i <= B; i++) {
@@ -138,6 +146,7 @@ static tg_status state_roles(tg_call *c) {
     return tg_call_linear(c, 2);
 }
 
+/* Infers from p->of. */
 static tg_status labeled_infer(tg_call *c) {
     const einsum_params *p = params(c);
     int64_t shape[TG_MAX_DIMS];
@@ -148,7 +157,7 @@ static tg_status labeled_infer(tg_call *c) {
         int64_t size = size_of(c, p->of[Y].at[d]);
         shape[d] = size < 0 ? p->size[d] : size;
     }
-    TG_TRY(state_roles(c));
+    TG_TRY(declare_roles(c));
     if (!tg_needs(c, 1)) c->saves_in &= ~1u;
     if (!tg_needs(c, 0)) c->saves_in &= ~2u;
     return tg_call_out(c, 0, (tg_dtype)c->in[0]->dtype, p->of[Y].n, shape);
@@ -165,19 +174,21 @@ static tg_status einsum_infer(tg_call *c) {
 
 /* ---- One sum of products ---- */
 
-/* One axis for each label. A label that an array has twice runs along its diagonal. */
+/* A list of different labels, each of which becomes one dim. An array that has a label twice is read along its
+ * diagonal. */
 typedef struct axes {
     int n;
     char label[3 * TG_MAX_DIMS];
 } axes;
 
+/* An array with the labels of its dims. */
 typedef struct operand {
     tg_array x;
     const labels *l;
-    tg_extent e, flat; /* work space for layouts of x */
+    tg_extent e, flat; /* memory for layouts of x */
 } operand;
 
-/* The stride of x along a label, or 0 if x does not have it. */
+/* Returns the stride of x along a label: the sum of the strides of its dims, or 0 if x does not have it. */
 static int64_t step_of(const tg_array *x, const labels *l, char label) {
     int64_t step = 0;
     for (int d = 0; d < l->n; d++)
@@ -185,12 +196,15 @@ static int64_t step_of(const tg_array *x, const labels *l, char label) {
     return step;
 }
 
+/* Returns the size of x along a label, or -1 if x does not have it. */
 static int64_t length_of(const tg_array *x, const labels *l, char label) {
     for (int d = 0; d < l->n; d++)
         if (l->at[d] == label) return x->shape[d];
     return -1;
 }
 
+/* Appends the labels of l that are also in `and`, are not in `without`, and are not in *to yet. `and` and `without`
+ * may be NULL. */
 static void add_axes(axes *to, const labels *l, const labels *and, const labels *without) {
     for (int d = 0; d < l->n; d++) {
         bool there = memchr(to->label, l->at[d], (size_t)to->n) != NULL;
@@ -199,7 +213,8 @@ static void add_axes(axes *to, const labels *l, const labels *and, const labels 
     }
 }
 
-/* x with these axes as its dims. A label that x lacks has size 1, or the size in `like` with stride 0. */
+/* Views x with these axes as its dims. An axis that x lacks has stride 0, and the size in `like`, or 1 if like is
+ * NULL. */
 static tg_array along(tg_array x, const labels *l, const axes *a, const int64_t *like, tg_extent *e) {
     for (int d = 0; d < a->n; d++) {
         int64_t n = length_of(&x, l, a->label[d]);
@@ -209,8 +224,9 @@ static tg_array along(tg_array x, const labels *l, const axes *a, const int64_t 
     return tg_array_at(x, 0, a->n, e->shape, e->stride);
 }
 
-/* x summed over the labels that neither of the others has, in the accumulation dtype. */
-static tg_status sum_lone(tg_call *c, operand *o, const labels *other, const labels *y, labels *left) {
+/* Sums o->x over the labels that neither the other operand nor y has. The sum is in the accumulation dtype; its labels
+ * are stored in *left. Does nothing if there are no such labels. */
+static tg_status sum_lone_labels(tg_call *c, operand *o, const labels *other, const labels *y, labels *left) {
     axes kept = {0}, all = {0};
     tg_extent e, few;
     add_axes(&kept, o->l, other, NULL);
@@ -230,7 +246,7 @@ static tg_status sum_lone(tg_call *c, operand *o, const labels *other, const lab
     return TG_OK;
 }
 
-/* y (+)= p q element by element, when nothing is contracted. */
+/* y (+)= p q element by element. Used if nothing is contracted. */
 static tg_status multiply(tg_call *c, const operand *y, const operand *p, const operand *q, bool add) {
     axes all = {0};
     tg_extent ey, ep, eq;
@@ -240,16 +256,18 @@ static tg_status multiply(tg_call *c, const operand *y, const operand *p, const 
     return tg_ctx_ops(c->ctx)->map(c->ctx, TG_FN_mul, to, in, 2, (const double[2]){0}, add);
 }
 
-/* Makes o->x a view of the groups of axes [batch, rows, cols] in dtype; copies if the strides do not allow a view. */
+/* Makes o->x a view with the axes as its dims, and then, if its strides allow that, with the three dims size[]: batch,
+ * rows, columns. Returns whether they do. */
 static bool grouped(operand *o, const axes *a, const int64_t *size) {
     o->x = along(o->x, o->l, a, NULL, &o->e);
     return tg_array_reshape(&o->x, 3, size, o->flat.stride);
 }
 
+/* Does the same, and copies o->x to a temporary if its strides do not allow it or its dtype is another. */
 static tg_status as_matrices(tg_call *c, operand *o, const axes *a, const int64_t *size, tg_dtype dtype) {
-    bool lies = grouped(o, a, size);
-    if (lies && o->x.dtype == dtype) return TG_OK;
-    tg_tensor *copy = lies ? tg_call_temp(c, dtype, 3, size) : tg_call_temp(c, dtype, a->n, o->e.shape);
+    bool fits = grouped(o, a, size);
+    if (fits && o->x.dtype == dtype) return TG_OK;
+    tg_tensor *copy = fits ? tg_call_temp(c, dtype, 3, size) : tg_call_temp(c, dtype, a->n, o->e.shape);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(tg_op_copy(c, tg_array_of(copy), o->x, false));
     o->x = tg_array_of(copy);
@@ -262,13 +280,14 @@ static tg_matrix matrix(const tg_array *x, bool transposed) {
                        .bs = {0, x->stride[0]}, .dtype = (tg_dtype)x->dtype};
 }
 
+/* Returns the product of x's sizes along axes [from, to). */
 static int64_t elements(const tg_array *x, const labels *l, const axes *a, int from, int to) {
     int64_t n = 1;
     for (int d = from; d < to; d++) n *= length_of(x, l, a->label[d]);
     return n;
 }
 
-/* to (+)= from, whose dims are the axes a; repeated along the other axes of y. */
+/* y (+)= from, whose dims are the axes a. It is repeated along y's other axes. */
 static tg_status spread(tg_call *c, const operand *y, const axes *a, tg_array from, bool add) {
     labels l = {.n = a->n};
     axes all = {0};
@@ -279,7 +298,8 @@ static tg_status spread(tg_call *c, const operand *y, const axes *a, tg_array fr
     return tg_op_copy(c, to, along(from, &l, &all, to.shape, &ef), add);
 }
 
-/* y (+)= the batched matrix product of p and q. */
+/* y (+)= the batched matrix product of p and q. gemm writes y directly if y's strides and dtype allow it, otherwise a
+ * temporary. */
 static tg_status contract(tg_call *c, const operand *y, operand *p, operand *q, bool add) {
     axes batch = {0}, ay, ap, aq;
     add_axes(&batch, y->l, p->l, NULL);
@@ -298,7 +318,7 @@ static tg_status contract(tg_call *c, const operand *y, operand *p, operand *q, 
     add_axes(&aq, p->l, q->l, y->l);
     int64_t u = elements(&p->x, p->l, &batch, 0, shared), m = elements(&p->x, p->l, &ap, shared, rows),
             n = elements(&q->x, q->l, &aq, shared, cols), k = elements(&p->x, p->l, &ap, rows, ap.n);
-    /* Both operands stay 16-bit unless one is a sum already. */
+    /* Operands of one dtype keep it. If sum_lone_labels has widened one of them, the other is widened too. */
     tg_dtype dtype = p->x.dtype == q->x.dtype ? (tg_dtype)p->x.dtype : tg_accumulate_dtype((tg_dtype)p->x.dtype);
     TG_TRY(as_matrices(c, p, &ap, (const int64_t[]){u, m, k}, dtype));
     TG_TRY(as_matrices(c, q, &aq, (const int64_t[]){u, n, k}, dtype));
@@ -330,14 +350,15 @@ static bool has_twice(const labels *l) {
     return false;
 }
 
+/* to (+)= the sum of products of p and q, by their labels. */
 static tg_status sum_products(tg_call *c, const tg_tensor *to, const labels *ly, const tg_tensor *p, const labels *lp,
                               const tg_tensor *q, const labels *lq, bool add) {
     operand y = {.x = tg_array_of(to), .l = ly}, a = {.x = tg_array_of(p), .l = lp}, b = {.x = tg_array_of(q), .l = lq};
     labels left[2];
     axes contracted = {0};
     if (has_twice(ly) && !add) TG_TRY(tg_ctx_ops(c->ctx)->fill(c->ctx, y.x, 0));
-    TG_TRY(sum_lone(c, &a, lq, ly, &left[0]));
-    TG_TRY(sum_lone(c, &b, lp, ly, &left[1]));
+    TG_TRY(sum_lone_labels(c, &a, lq, ly, &left[0]));
+    TG_TRY(sum_lone_labels(c, &b, lp, ly, &left[1]));
     add_axes(&contracted, a.l, b.l, ly);
     return contracted.n ? contract(c, &y, &a, &b, add) : multiply(c, &y, &a, &b, add);
 }
@@ -360,6 +381,7 @@ static tg_status einsum_backward(tg_call *c) {
 
 extern const tg_op tg_op_einsum;
 
+/* Records the op with given labels. `like` has the sizes of the result. */
 static tg_tensor *labeled(tg_tape *t, tg_tensor *a, const labels *la, tg_tensor *b, const labels *lb,
                           const tg_tensor *like, const labels *ly) {
     einsum_params p = {.labeled = true, .of = {[A] = *la, [B] = *lb, [Y] = *ly}};
@@ -375,7 +397,7 @@ static tg_status einsum_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout
     return TG_OK;
 }
 
-/* Two operations for each element of the product of all sizes. */
+/* Counts two operations for each combination of indices. */
 static int64_t einsum_flops(const tg_node *n) {
     const einsum_params *p = tg_node_params(n);
     int64_t flops = 2 * tg_numel(tg_node_input(n, 0));

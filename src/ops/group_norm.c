@@ -1,5 +1,6 @@
-/* Group normalization: the channels of x [n, c, ..] are divided into groups of neighbors, each group is normalized
- * to mean 0 and variance 1, multiplied by w and added to b per channel. */
+/* Group normalization. The channels of x [n, c, ..] are divided into groups of neighbors, and each group is
+ * normalized to mean 0 and variance 1. Then each channel is multiplied by its element of w, and its element of b is
+ * added. */
 #include <math.h>
 
 #include "ops/common/channel_norm.h"
@@ -13,7 +14,8 @@ typedef struct group_norm_params {
 
 enum { X = TG_NORM_X, W, B };
 
-static tg_channel_norm kind(const tg_call *c) {
+/* Describes the normalization. */
+static tg_channel_norm norm_of(const tg_call *c) {
     const group_norm_params *p = c->params;
     return tg_channel_norm_of(c->in[X], p->groups, 1u << 2 | 1u << 3, p->eps);
 }
@@ -30,7 +32,7 @@ static tg_status group_norm_infer(tg_call *c) {
                             (long long)x->shape[1], (long long)p->groups);
     if (!(p->eps >= 0 && isfinite(p->eps)))
         return tg_call_fail(c, TG_ERR_ARGUMENT, "eps is %g; it must be finite and 0 or more", p->eps);
-    const tg_channel_norm k = kind(c);
+    const tg_channel_norm k = norm_of(c);
     TG_TRY(tg_channel_norm_infer(c, &k));
     TG_TRY(tg_call_role(c, X, 0, 0));
     if (c->in[W]) TG_TRY(tg_call_linear(c, 1u << W | 1u << B)); /* jointly in w and b */
@@ -38,7 +40,7 @@ static tg_status group_norm_infer(tg_call *c) {
 }
 
 static tg_status group_norm_forward(tg_call *c) {
-    const tg_channel_norm k = kind(c);
+    const tg_channel_norm k = norm_of(c);
     tg_tensor *x = tg_norm_inside(c, &k, c->in[X]), *t = tg_norm_temp(c, &k);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(tg_norm_moments(c, &k, x, t));
@@ -46,7 +48,7 @@ static tg_status group_norm_forward(tg_call *c) {
 }
 
 static tg_status group_norm_backward(tg_call *c) {
-    const tg_channel_norm k = kind(c);
+    const tg_channel_norm k = norm_of(c);
     return tg_norm_back(c, &k);
 }
 

@@ -1,12 +1,12 @@
-/* Noise of the Gumbel distribution, and differentiable draws from classes (Jang, Gu and Poole, Categorical
- * Reparameterization with Gumbel-Softmax, 2017). */
+/* Noise with the Gumbel distribution (gumbel), and differentiable draws of classes (gumbel_softmax; Jang, Gu and Poole,
+ * Categorical Reparameterization with Gumbel-Softmax, 2017). */
 #include "ops/common/derive.h"
 #include "ops/common/op.h"
 
 #include <float.h>
 
 typedef struct gumbel_params {
-    bool classes; /* used by gumbel_softmax, whose other arguments are checked before anything is drawn */
+    bool classes; /* called by gumbel_softmax: tau and dim are set, and are checked before anything is drawn */
     double tau;
     int dim;
     tg_draws draws; /* filled by infer */
@@ -25,8 +25,8 @@ static tg_status gumbel_infer(tg_call *c) {
     return c->ctx->run.status;
 }
 
-/* u is the midpoint of one of 2^24 intervals, in float64 as well. So it is neither 0 nor 1, and the noise of all
- * dtypes is equal but for rounding. */
+/* Computes -ln(-ln(u)). u is the midpoint of one of 2^24 intervals of [0, 1], also for float64. So it is neither 0
+ * nor 1, and the noise differs between dtypes only by rounding. */
 static tg_status gumbel_forward(tg_call *c) {
     const tg_tensor *x = c->in[0];
     tg_dtype wide = tg_accumulate_dtype((tg_dtype)x->dtype);
@@ -73,7 +73,7 @@ const tg_op tg_op_gumbel = {
  * one draw per element of the global tensor from the default stream, in evaluation mode too. Has no gradient. */
 tg_tensor *tg_gumbel(tg_tape *t, tg_tensor *x) { return TG_RECORD(t, tg_op_gumbel, &plain, x); }
 
-/* A tensor of y's shape with 1 at the first greatest element along dim and 0 elsewhere. */
+/* Returns a tensor of y's shape with 1 at the first of the greatest elements along dim, and 0 elsewhere. */
 static tg_tensor *first_greatest(tg_tape *t, tg_tensor *y, int dim) {
     int64_t n = tg_dim(y, dim);
     tg_shape along = {.ndim = tg_ndim(y)};

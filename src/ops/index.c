@@ -1,5 +1,5 @@
-/* Reading, adding and writing at positions given by a tensor of indices: gather, scatter_add, scatter, index_select
- * and embedding. Gradients of reads are added at the same positions, in row-major order. */
+/* Ops that read, add or write at positions given by a tensor of indices: gather, scatter_add, scatter, index_select and
+ * embedding. The gradient of a read is added at the same positions, in row-major order. */
 #include "placement/grid.h"
 #include "ops/common/derive.h"
 #include "ops/common/op.h"
@@ -14,6 +14,7 @@ typedef struct index_params {
     int dim;
 } index_params;
 
+/* Returns the element at a position, counted in row-major order. The host must be able to read the bytes. */
 static int64_t index_at(tg_array index, int64_t position) {
     int64_t at = 0;
     for (int d = index.ndim - 1; d >= 0; d--) {
@@ -23,7 +24,7 @@ static int64_t index_at(tg_array index, int64_t position) {
     return index.dtype == TG_I64 ? ((const int64_t *)index.data)[at] : ((const int32_t *)index.data)[at];
 }
 
-/* The host can read the bad index; a GPU reports only its position. */
+/* The message quotes the index if the host can read it. A GPU reports only its position. */
 tg_status tg_op_bad_index(tg_call *c, int64_t bad, tg_array index, int64_t size) {
     if (TG_LIKELY(!bad) || !c->ctx->host) return tg_op_bad(c, bad, "the indices");
     int64_t found = index_at(index, bad - 1);
@@ -31,6 +32,7 @@ tg_status tg_op_bad_index(tg_call *c, int64_t bad, tg_array index, int64_t size)
                         (long long)size - 1);
 }
 
+/* Call the device's slot, and report an index that is out of range. */
 static tg_status take(tg_call *c, tg_array out, tg_array src, tg_array index, int dim) {
     int64_t bad = 0;
     TG_TRY(tg_ctx_ops(c->ctx)->take(c->ctx, out, src, index, dim, &bad));
@@ -56,9 +58,9 @@ static tg_status need_inside(tg_call *c, const tg_tensor *index, int dim) {
     return TG_OK;
 }
 
-/* Declares the dims of x, and of the other tensors, that the op visits element by element: all except dim, in which
- * x is visited as a whole. */
-static tg_status state_places(tg_call *c, int dim) {
+/* Declares the dims other than dim free, if the index has the same size there as x. Along dim the op may reach any
+ * element of x. */
+static tg_status declare_free(tg_call *c, int dim) {
     const tg_tensor *x = c->in[0], *index = c->in[1];
     for (int d = 0; tg_call_places(c) && d < x->ndim; d++)
         if (d != dim && index->shape[d] == x->shape[d])
@@ -74,7 +76,7 @@ static tg_status gather_infer(tg_call *c) {
     TG_TRY(tg_need_index(c, 1));
     TG_TRY(tg_need_dim(c, 0, dim));
     TG_TRY(need_inside(c, index, *dim));
-    TG_TRY(state_places(c, *dim));
+    TG_TRY(declare_free(c, *dim));
     TG_TRY(tg_call_role(c, 1, *dim, *dim));
     return tg_call_out(c, 0, (tg_dtype)x->dtype, index->ndim, index->shape);
 }
@@ -94,6 +96,7 @@ static tg_status gather_backward(tg_call *c) {
     return put_add(c, gx, tg_array_of(c->gout[0]), tg_array_of(c->in[1]), dim);
 }
 
+/* Returns the gradient of x: zeros with g added at the index. */
 static tg_tensor *put_gradient(tg_tape *t, const tg_node *n, tg_tensor *g, tg_tensor *index) {
     tg_tensor *x = tg_node_in(n)[0];
     return tg_scatter_add(t, tg_zeros_like(t, x), ((const index_params *)tg_node_params(n))->dim, index, g);
@@ -150,7 +153,7 @@ static tg_status scatter_add_infer(tg_call *c) {
     if (src->ndim != index->ndim || memcmp(src->shape, index->shape, src->ndim * sizeof *src->shape) != 0)
         return tg_call_fail(c, TG_ERR_SHAPE, "index and src have different shapes; they must be equal");
     if (!tg_needs(c, 2)) c->saves_in = 0;
-    TG_TRY(state_places(c, *dim));
+    TG_TRY(declare_free(c, *dim));
     TG_TRY(tg_call_linear(c, 5));
     return tg_infer_same(c);
 }
@@ -230,7 +233,7 @@ static tg_status scatter_infer(tg_call *c) {
     TG_TRY(need_inside(c, index, *dim));
     if (!tg_same_shape(src, index)) return tg_call_fail(c, TG_ERR_SHAPE, "index and src have different shapes; they "
                                                         "must be equal");
-    TG_TRY(state_places(c, *dim));
+    TG_TRY(declare_free(c, *dim));
     TG_TRY(tg_call_linear(c, 5));
     return tg_infer_same(c);
 }
@@ -246,7 +249,7 @@ static tg_status scatter_forward(tg_call *c) {
     return tg_op_bad_index(c, bad, index, y.shape[dim]);
 }
 
-/* x's gradient is g, and 0 where an element was overwritten. */
+/* Gives x its gradient: g, and 0 where an element was overwritten. */
 static tg_status scatter_back_to_x(tg_call *c, int dim) {
     tg_tensor *g = c->gout[0], *rest = tg_call_temp(c, (tg_dtype)g->dtype, g->ndim, g->shape);
     tg_tensor *zero = tg_call_temp(c, (tg_dtype)g->dtype, 0, NULL);
@@ -261,7 +264,7 @@ static tg_status scatter_back_to_x(tg_call *c, int dim) {
     return tg_call_pass(c, 0, rest);
 }
 
-/* The positions along dim as numbers, viewed in the index's shape. */
+/* Sets *out to the numbers 0, 1, .. along dim, viewed in the index's shape. e is memory for its layout. */
 static tg_status number_places(tg_call *c, int dim, tg_extent *e, tg_array *out) {
     const tg_tensor *index = c->in[1], *numbers = tg_call_temp(c, TG_I64, 1, &index->shape[dim]);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
@@ -272,8 +275,9 @@ static tg_status number_places(tg_call *c, int dim, tg_extent *e, tg_array *out)
     return tg_ctx_ops(c->ctx)->iota(c->ctx, tg_array_of(numbers), 0, 1);
 }
 
-/* src's gradient is g at its index if the element was not overwritten later: writing all position numbers shows
- * which of them remain. */
+/* Gives src its gradient: g at its index, and 0 if a later element of src has overwritten it there. To find out, writes
+ * the numbers of all positions along dim with the same index, and reads them back: a position whose number is not its
+ * own was overwritten. */
 static tg_status scatter_back_to_src(tg_call *c, int dim) {
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     const tg_tensor *x = c->in[0], *index = c->in[1], *g = c->gout[0];
@@ -301,9 +305,9 @@ static tg_status scatter_backward(tg_call *c) {
     return c->gin_mode[2] ? scatter_back_to_src(c, dim) : TG_OK;
 }
 
-/* Gives y, made here from numbers that all ranks know, the placement of x: sharded and opaque axes are kept,
- * elsewhere y is INVARIANT. */
-static tg_tensor *numbers_as(tg_tape *t, tg_tensor *y, const tg_tensor *x) {
+/* Gives y the placement of x on axes where x is sharded or opaque, and INVARIANT on the others, because y was made from
+ * numbers that are the same on all ranks. Returns y. */
+static tg_tensor *placed_like(tg_tape *t, tg_tensor *y, const tg_tensor *x) {
     tg_placement at[TG_MAX_AXES] = {{0}};
     if (!tg_is_alive(y) || !tg_grid_axes(t->ctx)) return y;
     for (int a = 0; a < TG_MAX_AXES; a++) {
@@ -314,8 +318,8 @@ static tg_tensor *numbers_as(tg_tape *t, tg_tensor *y, const tg_tensor *x) {
     return y;
 }
 
-/* Zeros of src's shape with the placement of g, which may be PARTIAL if src is a constant. */
-static tg_tensor *zeros_beside(tg_tape *t, tg_tensor *src, const tg_tensor *g) {
+/* Returns zeros of src's shape with the placement of g, which may be PARTIAL if src is a constant. */
+static tg_tensor *zeros_placed_like(tg_tape *t, tg_tensor *src, const tg_tensor *g) {
     tg_tensor *y = tg_zeros_like(t, src);
     if (tg_is_alive(y) && tg_grid_axes(t->ctx)) y->place = tg_place_of(g);
     return y;
@@ -326,14 +330,14 @@ static tg_status scatter_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gou
     tg_tensor *x = tg_node_in(n)[0], *index = tg_node_in(n)[1], *g = gout[0];
     tg_shape shape = tg_shape_of(index), along = {.ndim = index->ndim};
     for (int d = 0; d < along.ndim; d++) along.dim[d] = d == dim ? index->shape[d] : 1;
-    if (tg_node_needs_grad(n, 0)) gin[0] = tg_scatter(t, g, dim, index, zeros_beside(t, tg_node_in(n)[2], g));
+    if (tg_node_needs_grad(n, 0)) gin[0] = tg_scatter(t, g, dim, index, zeros_placed_like(t, tg_node_in(n)[2], g));
     if (!tg_node_needs_grad(n, 2)) return TG_OK;
     tg_tensor *numbers = tg_reshape(t, tg_arange(t, TG_I64, 0, (double)index->shape[dim], 1), along);
-    numbers = numbers_as(t, tg_expand(t, numbers, shape), index);
-    tg_tensor *none = numbers_as(t, tg_full(t, TG_I64, tg_shape_kept(x), 0), x);
+    numbers = placed_like(t, tg_expand(t, numbers, shape), index);
+    tg_tensor *none = placed_like(t, tg_full(t, TG_I64, tg_shape_kept(x), 0), x);
     tg_tensor *last = tg_scatter(t, none, dim, index, numbers);
     tg_tensor *lost = tg_ne(t, tg_gather(t, last, dim, index), numbers);
-    gin[2] = tg_masked_fill(t, tg_gather(t, g, dim, index), lost, 0); /* linear, as g may be P */
+    gin[2] = tg_masked_fill(t, tg_gather(t, g, dim, index), lost, 0); /* linear in g, because g may be PARTIAL */
     return TG_OK;
 }
 
@@ -397,7 +401,7 @@ static tg_status index_select_infer(tg_call *c) {
     return tg_call_out(c, 0, (tg_dtype)x->dtype, x->ndim, shape);
 }
 
-/* The index, viewed in y's shape. */
+/* Views the index in y's shape, repeated along the dims other than dim. */
 static tg_array spread_index(const tg_call *c, tg_array y, int dim, tg_extent *e) {
     uint32_t others = ((1u << y.ndim) - 1) & ~(1u << dim);
     tg_array index = tg_array_keep(tg_array_of(c->in[1]), y.ndim, others, e);
@@ -475,7 +479,7 @@ static tg_status embedding_infer(tg_call *c) {
     return tg_call_out(c, 0, (tg_dtype)table->dtype, ids->ndim + 1, shape);
 }
 
-/* x viewed in e's shape of ndim dims; copied if its strides do not allow a view. */
+/* Sets *out to x in the shape e->shape of ndim dims: a view, or a copy if the strides of x do not allow one. */
 static tg_status in_shape(tg_call *c, const tg_tensor *x, int ndim, tg_extent *e, tg_array *out) {
     *out = tg_array_of(x);
     if (tg_array_reshape(out, ndim, e->shape, e->stride)) return TG_OK;
@@ -487,7 +491,7 @@ static tg_status in_shape(tg_call *c, const tg_tensor *x, int ndim, tg_extent *e
     return TG_OK;
 }
 
-/* The ids as [n, h], repeated along h. */
+/* Sets *out to the n ids as [n, h], repeated along h. */
 static tg_status ids_of(tg_call *c, int64_t h, tg_extent *e, tg_array *out) {
     *e = (tg_extent){.shape = {c->in[1]->numel}};
     TG_TRY(in_shape(c, c->in[1], 1, e, out));
@@ -506,7 +510,7 @@ static tg_status embedding_forward(tg_call *c) {
     return take(c, to, tg_array_of(c->in[0]), ids, 0);
 }
 
-/* Adding touches only the rows that were read. */
+/* Adds g to the rows that were read. If the gradient is written and not added to, all rows are set to 0 first. */
 static tg_status embedding_backward(tg_call *c) {
     int64_t h = c->gin[0]->shape[1];
     tg_extent g = {.shape = {c->in[1]->numel, h}}, index;

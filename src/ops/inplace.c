@@ -1,9 +1,10 @@
-/* In-place ops: output 0 is a new handle on a's storage. b broadcasts to a and never shares bytes with it; the
- * recorder refuses that. Backward sees overwritten values, so old values that it needs are saved before. */
+/* In-place ops. Output 0 is a new handle on the storage of input a. Input b broadcasts to a; the recorder refuses a
+ * b that shares bytes with a. Backward can read only the new value of a, so forward saves a copy of the old one if
+ * it is needed. */
 #include "ops/common/derive.h"
 #include "ops/common/op.h"
 
-/* A test that runs these samples passes the result of another op as a, except in samples that must be refused. */
+/* Tests that run these samples pass the result of another op as a, except for samples that must be refused. */
 #define FROZEN(...) {.shape = TG_S_SHAPE(__VA_ARGS__), .frozen = true}
 static const tg_sample inplace_samples[] = {
     {.note = "same shape", .n_in = 2, .in = {TG_S(3, 5), TG_S(3, 5)}},
@@ -23,7 +24,7 @@ static const tg_sample inplace_samples[] = {
     {.note = "big", .n_in = 2, .in = {TG_S(1024, 1024), TG_S(1024, 1024)}, .bench = true},
 };
 
-/* b may broadcast to a, but a may not broadcast to b. */
+/* Checks that b broadcasts to a. a must not broadcast to b. */
 static tg_status inplace_infer(tg_call *c) {
     const tg_tensor *a = c->in[0], *b = c->in[1];
     TG_TRY(tg_need_same_dtype(c, 0, 1));
@@ -45,8 +46,8 @@ static tg_status update(tg_call *c, tg_formula f) {
 #define PUBLIC(name) \
     tg_tensor *tg_##name(tg_tape *t, tg_tensor *a, tg_tensor *b) { return TG_RECORD(t, tg_op_##name, NULL, a, b); }
 
-/* Tangents are never updated in place, because the given one belongs to the caller. A missing tangent counts as
- * zeros of the output's shape. */
+/* Returns tangent d, or zeros if d is NULL, expanded to the shape of the output. Tangents are never updated in place,
+ * because they may belong to the caller. */
 static tg_tensor *tangent(tg_tape *t, const tg_node *n, tg_tensor *d) {
     return d ? tg_expand(t, d, tg_shape_kept(tg_node_out(n)[0])) : tg_zero_tangent(t, tg_node_out(n)[0]);
 }
@@ -150,7 +151,7 @@ PUBLIC(mul_)
 
 /* ---- copy_ ---- */
 
-/* The old value of a is lost, so the result is linear in b alone. */
+/* The result does not depend on the old value of a, so it is linear in b alone, and in a and b together. */
 static tg_status copy__infer(tg_call *c) {
     TG_TRY(tg_call_linear(c, 2));
     TG_TRY(tg_call_linear(c, 3));

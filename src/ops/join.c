@@ -1,4 +1,4 @@
-/* Joining tensors along a dim, and the inverse: concat, stack, split, chunk and pad. */
+/* Ops that join tensors along a dim, cut a tensor, or pad it: concat, stack, split, chunk and pad. */
 #include "ops/common/derive.h"
 #include "ops/common/op.h"
 #include "autograd/apply.h"
@@ -7,7 +7,7 @@ typedef struct join_params {
     int dim;
 } join_params;
 
-/* Checks that the inputs agree in dtype and in every size except that of dim `but`. */
+/* Checks that the inputs have one dtype and the same size in every dim except `but`. -1: in every dim. */
 static tg_status need_alike(tg_call *c, int but) {
     const tg_tensor *a = c->in[0];
     for (int i = 1; i < c->n_in; i++) {
@@ -24,8 +24,9 @@ static tg_status need_alike(tg_call *c, int but) {
     return TG_OK;
 }
 
-/* Declares every dim of every input free except one; dims after a new one move up. */
-static tg_status state_free(tg_call *c, int but, bool added) {
+/* Declares every dim of every input free except dim `but`. With `added`, `but` is a dim that only the output has:
+ * all dims of the inputs are free, and those from `but` on become the next dim of the output. */
+static tg_status declare_free(tg_call *c, int but, bool added) {
     for (int i = 0; tg_call_places(c) && i < c->n_in; i++)
         for (int d = 0; d < c->in[i]->ndim; d++)
             if (added || d != but) TG_TRY(tg_call_role(c, i, d, d + (added && d >= but)));
@@ -45,7 +46,7 @@ static tg_status concat_infer(tg_call *c) {
             return tg_call_fail(c, TG_ERR_SHAPE, "the sum of the sizes of dim %d overflows 64 bits", *dim);
     memcpy(shape, a->shape, a->ndim * sizeof *shape);
     shape[*dim] = total;
-    TG_TRY(state_free(c, *dim, false));
+    TG_TRY(declare_free(c, *dim, false));
     TG_TRY(tg_call_joins(c, *dim));
     return tg_call_out(c, 0, (tg_dtype)a->dtype, a->ndim, shape);
 }
@@ -127,7 +128,7 @@ static tg_status stack_infer(tg_call *c) {
     TG_TRY(tg_need_axis(c, a->ndim + 1, dim));
     TG_TRY(need_alike(c, -1));
     for (int d = 0; d <= a->ndim; d++) shape[d] = d == *dim ? c->n_in : a->shape[d - (d > *dim)];
-    TG_TRY(state_free(c, *dim, true));
+    TG_TRY(declare_free(c, *dim, true));
     return tg_call_out(c, 0, (tg_dtype)a->dtype, a->ndim + 1, shape);
 }
 
@@ -188,14 +189,14 @@ tg_tensor *tg_stack(tg_tape *t, tg_tensor *const *x, int n, int dim) {
 
 /* ---- split ---- */
 
-/* sizes belongs to the caller and only infer reads it; later the outputs have them */
 typedef struct split_params {
     int dim, n;
-    const int64_t *sizes;
-    bool chunks; /* equal parts; sizes is not used */
+    const int64_t *sizes; /* the caller's; only infer reads it, and sets it to NULL */
+    bool chunks;          /* cut into equal parts; sizes is not used */
 } split_params;
 
-/* The size of part i when `left` elements remain: ceil(size / n), or what remains. */
+/* Returns the size of part i, if `left` of `size` elements remain. Of equal parts it is ceil(size / n) or, if that is
+ * more, `left`. */
 static int64_t part_size(const split_params *p, int i, int64_t size, int64_t left) {
     if (!p->chunks) return p->sizes[i];
     int64_t most = size / p->n + (size % p->n != 0);
@@ -210,7 +211,7 @@ static tg_status split_infer(tg_call *c) {
     if (p->n < 1 || (!p->sizes && !p->chunks)) return tg_call_fail(c, TG_ERR_ARGUMENT, "sizes is NULL or n is less "
                                                                    "than 1; give the size of each part");
     TG_TRY(tg_call_outputs(c, p->n));
-    TG_TRY(state_free(c, p->dim, false));
+    TG_TRY(declare_free(c, p->dim, false));
     TG_TRY(tg_call_cuts(c, p->dim));
     memcpy(shape, x->shape, x->ndim * sizeof *shape);
     for (int i = 0; i < p->n; i++) {
@@ -324,7 +325,7 @@ static tg_status pad_infer(tg_call *c) {
     if (p->before < 0 || p->after < 0)
         return tg_call_fail(c, TG_ERR_ARGUMENT, "before is %lld and after is %lld; both must be 0 or more (tg_slice "
                             "removes elements)", (long long)p->before, (long long)p->after);
-    TG_TRY(state_free(c, p->dim, false));
+    TG_TRY(declare_free(c, p->dim, false));
     TG_TRY(tg_call_linear(c, p->value == 0));
     memcpy(shape, x->shape, x->ndim * sizeof *shape);
     size = &shape[p->dim];

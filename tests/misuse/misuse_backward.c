@@ -111,7 +111,7 @@ static void grads(misuse_world *b) {
     FAILS(tg_grad, ARGUMENT, "one or more of each", tg_grad(b->t, NULL, 1, &b->w, 1, &g, NULL));
     FAILS(tg_grad, ARGUMENT, "0 roots", tg_grad(b->t, &b->r, 0, &b->w, 1, &g, NULL));
     FAILS(tg_grad, ARGUMENT, "one or more of each", tg_grad(b->t, &b->r, 1, NULL, 1, &g, NULL));
-    FAILS(tg_grad, ARGUMENT, "room for the gradients", tg_grad(b->t, &b->r, 1, &b->w, 1, NULL, NULL));
+    FAILS(tg_grad, ARGUMENT, "grads must not be NULL", tg_grad(b->t, &b->r, 1, &b->w, 1, NULL, NULL));
     FAILS(tg_grad, ARGUMENT, "the tensor is NULL", tg_grad(b->t, &none, 1, &b->w, 1, &g, NULL));
     FAILS(tg_grad, SHAPE, "expected one element", tg_grad(b->t, &b->r, 1, &b->w, 1, &g, NULL));
     GIVES(tg_grad, ARGUMENT, "0 inputs", grad(b, b->w, 0, NULL));

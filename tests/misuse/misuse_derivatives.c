@@ -43,8 +43,8 @@ static void forward(misuse_world *b) {
           tg_jvp(NULL, &b->r, 1, &b->w, 1, &b->x, &d) != TG_OK && misuse_inert(d));
     FAILS(tg_jvp, HANDLE, "freed", tg_jvp(b->freed, &b->r, 1, &b->w, 1, &b->x, &d));
     FAILS(tg_jvp, ARGUMENT, "0 outputs", tg_jvp(b->t, &b->r, 0, &b->w, 1, &b->x, &d));
-    FAILS(tg_jvp, ARGUMENT, "room for the results", tg_jvp(b->t, &b->r, 1, &b->w, 1, &b->x, NULL));
-    FAILS(tg_jvp, ARGUMENT, "their tangents", tg_jvp(b->t, &b->r, 1, &b->w, 1, NULL, &d));
+    FAILS(tg_jvp, ARGUMENT, "dout must not be NULL", tg_jvp(b->t, &b->r, 1, &b->w, 1, &b->x, NULL));
+    FAILS(tg_jvp, ARGUMENT, "din and dout must not be NULL", tg_jvp(b->t, &b->r, 1, &b->w, 1, NULL, &d));
     GIVES(tg_jvp, ARGUMENT, "0 inputs", push(b, NULL, b->w, 0, b->x));
     GIVES(tg_jvp, ARGUMENT, "the same tensor", push(b, NULL, b->w, 2, b->x));
     GIVES(tg_jvp, STATE, "does not need a gradient", push(b, NULL, b->x, 1, b->x));
@@ -60,7 +60,7 @@ static void forward(misuse_world *b) {
           tg_hvp(NULL, b->r, &b->w, 1, &b->x, &d) != TG_OK && misuse_inert(d));
     FAILS(tg_hvp, SHAPE, "expected one element", tg_hvp(b->t, b->r, &b->w, 1, &b->x, &d));
     FAILS(tg_hvp, ARGUMENT, "the tensor is NULL", tg_hvp(b->t, NULL, &b->w, 1, &b->x, &d));
-    FAILS(tg_hvp, ARGUMENT, "a vector for each", tg_hvp(b->t, b->r, &b->w, 1, NULL, &d));
+    FAILS(tg_hvp, ARGUMENT, "v and hv must not be NULL", tg_hvp(b->t, b->r, &b->w, 1, NULL, &d));
     GIVES(tg_hvp, ARGUMENT, "0 inputs", product(b, b->w, 0, b->x));
     GIVES(tg_hvp, ARGUMENT, "the same tensor", product(b, b->w, 2, b->x));
     GIVES(tg_hvp, STATE, "does not need a gradient", product(b, b->x, 1, b->x));

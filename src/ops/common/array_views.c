@@ -1,5 +1,5 @@
-/* Arrays in other layouts, and the element-wise and summing steps that forward and backward functions are built
- * from. */
+/* Arrays with other layouts, and the steps that forward and backward functions are built from: maps, sums, copies; see
+ * op.h. */
 #include "ops/common/op.h"
 #include "kernels/composed.h"
 
@@ -83,7 +83,7 @@ bool tg_reshape_strides(int ndim, const int64_t *shape, const int64_t *stride, i
         step_of[m++] = stride[d];
     }
     if (numel == 0) return tg_row_major(n, want, out) == 0;
-    /* Adjacent dims without a gap between them form a chunk; new dims must fill each chunk exactly. */
+    /* Neighboring dims without a gap in memory between them form a chunk. The new dims must fill each chunk exactly. */
     for (int d = m - 1; d >= 0; d--) {
         int64_t chunk = old[d], step = step_of[d], size = 1;
         while (d > 0 && step_of[d - 1] == step * chunk) chunk *= old[--d];
@@ -103,7 +103,8 @@ bool tg_array_reshape(tg_array *a, int n, const int64_t *shape, int64_t *stride)
     return true;
 }
 
-/* tg_array_of, written out where the fields are read: copying the struct at once would wait for its small stores. */
+/* Does what tg_array_of does, but stores each field in its final place. A copy of the whole struct would have to wait
+ * for the small stores into it. */
 static inline void array_at(tg_array *a, const tg_tensor *x) {
     a->data = tg_data(x);
     a->shape = x->shape;

@@ -6,7 +6,7 @@
 enum { X = TG_NORM_X, W, B };
 enum { MEAN = TG_NORM_MEAN, RSTD };
 enum { DIMS = TG_NORM_DIMS };
-static const uint32_t of_channel = 9; /* the dims over which the gradients of w and b are summed */
+static const uint32_t all_but_channels = 1u << 0 | 1u << 3; /* the gradients of w and b are summed over these dims */
 
 tg_channel_norm tg_channel_norm_of(const tg_tensor *x, int64_t groups, uint32_t means, double eps) {
     const int64_t per = groups ? x->shape[1] / groups : 1;
@@ -72,8 +72,8 @@ static tg_status mean_of(tg_call *c, const tg_channel_norm *k, const tg_tensor *
 
 /* ---- Forward ---- */
 
-/* If all elements are equal, the mean equals them exactly: for float32 it is rounded from float64, and in float64
- * the mean of the residuals of the first mean is added. */
+/* Computes the mean so that it is exact if all elements are equal. In float32 it is rounded from a float64 mean. In
+ * float64 it is corrected by the mean of x - mean. t is a temporary. */
 static tg_status center(tg_call *c, const tg_channel_norm *k, const tg_tensor *x, const tg_tensor *t) {
     const tg_tensor *mean = c->saved[MEAN];
     tg_tensor *sum = tg_call_temp(c, TG_F64, DIMS, mean->shape);
@@ -86,7 +86,7 @@ static tg_status center(tg_call *c, const tg_channel_norm *k, const tg_tensor *x
     return tg_op_map(c, TG_FN_add, mean, TG_T2(mean, sum), 2, 0, 0, false);
 }
 
-/* Two passes: the mean, then the squared distances from it. */
+/* Makes two passes over x: one for the mean, one for the squared distances from it. */
 tg_status tg_norm_moments(tg_call *c, const tg_channel_norm *k, const tg_tensor *x, const tg_tensor *t) {
     TG_TRY(center(c, k, x, t));
     TG_TRY(tg_op_map(c, TG_FN_sub_square, t, TG_T2(x, c->saved[MEAN]), 2, 0, 0, false));
@@ -132,14 +132,14 @@ static tg_status grad_x(tg_call *c, const tg_channel_norm *k, const tg_tensor *g
 tg_status tg_norm_back(tg_call *c, const tg_channel_norm *k) {
     tg_tensor *gy = tg_norm_inside(c, k, c->gout[0]);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
-    if (c->gin_mode[B]) TG_TRY(sum(c, tg_norm_by_channel(c, k, c->gin[B]), gy, of_channel, 1, tg_adds(c, B)));
+    if (c->gin_mode[B]) TG_TRY(sum(c, tg_norm_by_channel(c, k, c->gin[B]), gy, all_but_channels, 1, tg_adds(c, B)));
     if (!c->gin_mode[X] && !c->gin_mode[W]) return TG_OK;
     tg_tensor *x = tg_norm_inside(c, k, c->in[X]), *h = tg_norm_temp(c, k), *t = tg_norm_temp(c, k);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(tg_op_map(c, TG_FN_sub_mul, h, TG_T3(x, c->saved[MEAN], c->saved[RSTD]), 3, 0, 0, false));
     if (c->gin_mode[W]) {
         TG_TRY(tg_op_map(c, TG_FN_mul, t, TG_T2(gy, h), 2, 0, 0, false));
-        TG_TRY(sum(c, tg_norm_by_channel(c, k, c->gin[W]), t, of_channel, 1, tg_adds(c, W)));
+        TG_TRY(sum(c, tg_norm_by_channel(c, k, c->gin[W]), t, all_but_channels, 1, tg_adds(c, W)));
     }
     return c->gin_mode[X] ? grad_x(c, k, gy, h, t) : TG_OK;
 }

@@ -1,12 +1,13 @@
-/* Linear heads with a loss, computed in chunks of rows; see chunked_head.h. */
+/* A linear layer with a loss, computed in chunks of rows; see chunked_head.h. */
 #include "ops/common/chunked_head.h"
 #include "ops/common/nn_op.h"
 #include "ops/common/product.h"
 #include "autograd/backward.h"
 
-/* Rows of a chunk, from shape and dtype alone: about 8 MiB of logits, but enough rows that each pass over w and its
- * gradient pays. With 128 rows the gradient's product runs at half the speed that it has with 512. Products of
- * 16-bit operands take half the time, so they use twice as many rows. */
+/* Returns the number of rows of a chunk, which depends on shapes and dtypes alone. A chunk has about 8 MiB of logits,
+ * but at least as many rows as make a pass over w and its gradient worth its time: with 128 rows the product for the
+ * gradient of w runs at half the speed that it has with 512. Products of 16-bit operands take half the time, so they
+ * get twice as many rows. */
 static int64_t chunk_rows(const tg_call *c, int64_t v) {
     enum { BYTES = 8 << 20, LEAST = 512 };
     tg_dtype of_operands = (tg_dtype)c->in[1]->dtype, of_logits = tg_accumulate_dtype(of_operands);
@@ -32,7 +33,7 @@ tg_status tg_chunked_head_infer(tg_call *c) {
     return tg_call_save(c, c->n_saved, dtype, 2, (int64_t[]){chunk_rows(c, v), v});
 }
 
-/* What is needed to compute the logits of a chunk. */
+/* The operands and sizes of the op. */
 typedef struct head {
     tg_tensor *x, *target; /* contiguous */
     const tg_tensor *w;
@@ -40,6 +41,7 @@ typedef struct head {
     tg_dtype dtype;            /* of the logits: float32 even for 16-bit operands */
 } head;
 
+/* Fills *p. Copies x and the target if they are not contiguous. */
 static tg_status open_head(tg_call *c, head *p) {
     const tg_tensor *w = c->in[1];
     *p = (head){.x = c->in[0],
@@ -54,39 +56,41 @@ static tg_status open_head(tg_call *c, head *p) {
     return tg_op_dense(c, &p->target);
 }
 
-/* Memory for a chunk of logits or of their gradient. */
+/* Returns a temporary for a chunk of logits or of their gradient. */
 static tg_tensor *chunk_buffer(tg_call *c, const head *p, tg_dtype dtype) {
     return tg_call_temp(c, dtype, 2, (int64_t[]){p->chunk, p->v});
 }
 
-/* The buffer that infer declared last, after those of every loss; NULL if no gradient is needed. */
+/* Returns the buffer of the saved logits, which infer declared after those of every loss. NULL: no gradient is
+ * needed, so no logits are saved. */
 static tg_tensor *kept_logits(const tg_call *c) {
-    int others =
+    int last_of_loss =
         ((const tg_row_loss_params *)c->params)->reduction == TG_LOSS_MEAN ? TG_ROW_LOSS_COUNT : TG_ROW_LOSS_MASS;
-    return c->n_saved > others + 1 ? c->saved[c->n_saved - 1] : NULL;
+    return c->n_saved > last_of_loss + 1 ? c->saved[c->n_saved - 1] : NULL;
 }
 
-/* The rows from `first` on of a contiguous tensor with n columns. */
+/* Returns the rows from `first` on of a contiguous tensor with n columns, as a matrix. */
 static tg_matrix rows_at(const tg_tensor *x, int64_t first, int64_t n) {
     char *data = tg_data(x);
     if (data) data += first * n * (int64_t)tg_dtype_size((tg_dtype)x->dtype);
     return (tg_matrix){.data = data, .rs = n, .cs = 1, .dtype = (tg_dtype)x->dtype};
 }
 
-/* c (+)= a b. */
+/* out (+)= a b. */
 static tg_status multiply(tg_call *c, int64_t m, int64_t n, int64_t k, tg_matrix out, tg_matrix a, tg_matrix b,
                           bool add) {
     tg_gemm g = {.m = m, .n = n, .k = k, .batch = {1, 1}, .a = a, .b = b, .c = out, .alpha = 1, .beta = add};
     return tg_ctx_ops(c->ctx)->gemm(c->ctx, &g);
 }
 
-/* logits = x w^T for n rows. */
+/* logits = x w^T for the n rows of x from `first` on. */
 static tg_status make_logits(tg_call *c, const head *p, int64_t first, int64_t n, const tg_tensor *logits) {
     return multiply(c, n, p->v, p->h, rows_at(logits, 0, p->v), rows_at(p->x, first, p->h),
                     tg_matrix_transposed(tg_matrix_of(p->w)), false);
 }
 
-static int64_t rows_left(const head *p, int64_t first) {
+/* Returns the number of rows of the chunk that starts at row `first`. */
+static int64_t rows_of_chunk(const head *p, int64_t first) {
     return p->rows - first < p->chunk ? p->rows - first : p->chunk;
 }
 
@@ -98,7 +102,7 @@ tg_status tg_chunked_head_forward(tg_call *c, const tg_tensor *loss) {
     if (!logits) logits = chunk_buffer(c, &p, p.dtype);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     for (int64_t first = 0; first < p.rows; first += p.chunk) {
-        int64_t n = rows_left(&p, first);
+        int64_t n = rows_of_chunk(&p, first);
         TG_TRY(make_logits(c, &p, first, n, logits));
         TG_TRY(tg_row_loss_forward(c, tg_rows_array(tg_data(logits), p.dtype, n, p.v, &e), p.target, loss, first));
     }
@@ -107,7 +111,8 @@ tg_status tg_chunked_head_forward(tg_call *c, const tg_tensor *loss) {
 
 /* ---- backward ---- */
 
-/* The gradients from n rows: gx = glogits w, gw += glogits^T x. */
+/* Computes the gradients from the n rows from `first` on: gx = glogits w, gw += glogits^T x. The last chunk comes
+ * first, so it may overwrite gw. */
 static tg_status chunk_grads(tg_call *c, const head *p, int64_t first, int64_t n, const tg_tensor *glogits) {
     tg_matrix g = rows_at(glogits, 0, p->v);
     bool begins = first + n == p->rows;
@@ -118,7 +123,7 @@ static tg_status chunk_grads(tg_call *c, const head *p, int64_t first, int64_t n
                     tg_adds(c, 1) || !begins);
 }
 
-/* Zeroes the gradient of rows of w that no logits use; all of them if x has no rows. */
+/* If the gradient of w is to be written: zeroes its rows that no logits use, or all rows if x has none. */
 static tg_status zero_rest(tg_call *c, const head *p) {
     tg_extent e;
     if (c->gin_mode[1] != TG_GRAD_WRITE) return TG_OK;
@@ -127,16 +132,18 @@ static tg_status zero_rest(tg_call *c, const head *p) {
     return tg_ctx_ops(c->ctx)->fill(c->ctx, tg_array_slice(tg_array_of(c->gin[1]), 0, first, all - first, 1, &e), 0);
 }
 
-/* Memory in which backward computes the logits of the other chunks: that of the saved chunk if no further backward
- * follows. NULL if all logits were saved. */
+/* Returns the memory in which backward computes logits again. If no further backward may follow, it is the buffer of
+ * the saved chunk. Otherwise it is a temporary, or NULL if the saved chunk is the only one and still holds its
+ * logits. spent: an earlier backward has overwritten the saved chunk. */
 static tg_tensor *work_buffer(tg_call *c, const head *p, tg_tensor *kept, bool spent) {
     if (!tg_call_retains(c)) return kept;
     return p->chunk < p->rows || spent ? chunk_buffer(c, p, p->dtype) : NULL;
 }
 
-/* Runs from the last chunk, whose logits were saved, to the first. The logits of the others are computed again, and
- * so are the last one's in a backward that follows a failed one. The gradient overwrites the logits if the products,
- * which need it in the operands' dtype, can read it there. */
+/* Runs from the last chunk, whose logits were saved, to the first. The logits of all other chunks are computed
+ * again; so are those of the last chunk if an earlier backward, which failed, has overwritten them. The products
+ * need the gradient of the logits in the dtype of x and w. If that is also the logits' dtype, the gradient is
+ * written to the work buffer, over the logits that were computed there. */
 tg_status tg_chunked_head_backward(tg_call *c, const tg_tensor *row_grads) {
     head p;
     tg_extent e, eg;
@@ -150,7 +157,7 @@ tg_status tg_chunked_head_backward(tg_call *c, const tg_tensor *row_grads) {
     if (p.rows == 0) return TG_OK;
     params->spent |= work == kept;
     for (int64_t first = (p.rows - 1) / p.chunk * p.chunk; first >= 0; first -= p.chunk) {
-        int64_t n = rows_left(&p, first);
+        int64_t n = rows_of_chunk(&p, first);
         bool is_kept = first + n == p.rows && !spent;
         const tg_tensor *logits = is_kept ? kept : work;
         if (!is_kept) TG_TRY(make_logits(c, &p, first, n, logits));

@@ -1,15 +1,16 @@
 /* Class weights in a cross-entropy. For a row x with target t and smoothing s over K classes the loss is
  *
- *     (1 - s) w[t] (lse - x[t]) + s / K sum over j of w[j] (lse - x[j]):
+ *     (1 - s) w[t] (lse - x[t]) + s / K sum over j of w[j] (lse - x[j]),
  *
- * the device's loss of the row times w[t], and log(mass) sum(w) - sum(w (x - top)). The mean divides by the sum of
- * w[t]. */
+ * where lse is log(sum(exp(x))). The first term is the device's loss of the row, times w[t]. The sum in the second term
+ * is log(mass) sum(w) - sum(w (x - top)). The mean divides by the sum of w[t] over the rows. */
 #include "ops/common/row_loss.h"
 #include "ops/common/nn_op.h"
 
 enum { W = 1 };
 
 static const tg_row_loss_params *params(const tg_call *c) { return c->params; }
+/* Returns the last private buffer, which has the weight of each row's target. */
 static tg_tensor *weights_of(const tg_call *c) { return c->saved[c->n_saved - 1]; }
 
 tg_status tg_class_weights_infer(tg_call *c, int64_t classes) {
@@ -26,7 +27,7 @@ tg_status tg_class_weights_infer(tg_call *c, int64_t classes) {
                         "of it");
 }
 
-/* Views of a contiguous tensor: as a vector; as [rows, n]; a vector as a column or as a row. */
+/* Return views of a contiguous tensor: as a vector; as [rows, n]; as a column. */
 static tg_tensor *vector(tg_call *c, tg_tensor *x) {
     return tg_call_view_of(c, x, 0, 1, &x->numel, (const int64_t[]){1});
 }
@@ -37,12 +38,13 @@ static tg_tensor *rows(tg_call *c, tg_tensor *x, int64_t n) {
 
 static tg_tensor *column(tg_call *c, tg_tensor *x) { return rows(c, x, 1); }
 
-/* Numbers that both directions need. */
+/* What forward and backward need to know about the rows and the weights. */
 typedef struct tally {
-    tg_tensor *counts; /* [rows]: the row is not ignored */
+    tg_tensor *counts; /* [rows], bool: true where the row is not ignored */
     tg_tensor *total;  /* sum(w), a scalar */
 } tally;
 
+/* Fills *n. */
 static tg_status count(tg_call *c, tg_tensor *target, tally *n) {
     TG_TRY(tg_row_loss_counts(c, target, &n->counts));
     n->counts = vector(c, n->counts);
@@ -53,7 +55,7 @@ static tg_status count(tg_call *c, tg_tensor *target, tally *n) {
                                       tg_array_of(c->in[W]), 1, false);
 }
 
-/* weights[row] = w[target], 0 in ignored rows. */
+/* weights[row] = w[target]; 0 in ignored rows. An ignored target may be any number, so class 0 is read for it. */
 static tg_status pick(tg_call *c, tg_tensor *target, const tally *n) {
     tg_tensor *weights = weights_of(c), *at = tg_call_temp(c, TG_I64, 1, &target->numel), *t = vector(c, target);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
@@ -92,8 +94,8 @@ tg_status tg_class_weights_forward(tg_call *c, tg_tensor *x, tg_tensor *target, 
     return params(c)->smoothing != 0 ? smooth(c, x, loss, &n) : TG_OK;
 }
 
-/* gx += s / K g (sum(w) softmax(x) - w) in rows that count. Ignored rows may hold infinities or NaN, which a product
- * with 0 would not remove, so they are masked. */
+/* gx += s / K g (sum(w) softmax(x) - w) in rows that are not ignored. Ignored rows may hold infinities or NaN, which
+ * would stay NaN if they were multiplied by 0, so they are masked. */
 static tg_status smooth_gradient(tg_call *c, tg_tensor *gx, tg_tensor *x, tg_tensor *target, const tg_tensor *g) {
     const tg_row_loss_params *p = params(c);
     tg_tensor *top = c->saved[TG_ROW_LOSS_TOP];

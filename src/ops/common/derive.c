@@ -1,20 +1,22 @@
-/* Parts of derivatives that several op blocks record. */
+/* Parts of derivatives that several ops record; see derive.h. */
 #include "ops/common/derive.h"
 
-/* s (1 + x (1 - s)), s = sigmoid(x) */
+/* With s = sigmoid(x): s (1 + x (1 - s)). */
 tg_tensor *tg_silu_slope(tg_tape *t, tg_tensor *x) {
     tg_tensor *s = tg_sigmoid(t, x);
     return tg_mul(t, s, tg_add_scalar(t, tg_mul(t, x, tg_one_minus(t, s)), 1));
 }
 
-/* Phi(x) + x phi(x). Computing Phi from the op itself, as gelu(x) / x, would divide by 0. */
+/* Phi(x) + x phi(x), with Phi the cumulative distribution and phi the density of the normal distribution. Phi is not
+ * computed as gelu(x) / x, because that divides 0 by 0 at 0. */
 tg_tensor *tg_gelu_slope(tg_tape *t, tg_tensor *x) {
     tg_tensor *cdf = tg_add_scalar(t, tg_scale(t, tg_erf(t, tg_scale(t, x, 0.70710678118654752)), 0.5), 0.5);
     tg_tensor *density = tg_scale(t, tg_exp(t, tg_scale(t, tg_square(t, x), -0.5)), 0.39894228040143268);
     return tg_add(t, cdf, tg_mul(t, x, density));
 }
 
-/* With u = 2 sqrt(2/pi) (x + 0.044715 x^3) and s = sigmoid(u): s + x s (1 - s) u'. Beyond 100 it is 0 or 1. */
+/* With u = 2 sqrt(2/pi) (x + 0.044715 x^3) and s = sigmoid(u): s + x s (1 - s) u'. x is clamped to [-100, 100], beyond
+ * which the slope is 0 or 1. */
 tg_tensor *tg_gelu_tanh_slope(tg_tape *t, tg_tensor *given) {
     const double k = 1.5957691216057308;
     tg_tensor *x = tg_clamp(t, tg_wide(t, given), -100, 100), *square = tg_square(t, x);
@@ -25,23 +27,23 @@ tg_tensor *tg_gelu_tanh_slope(tg_tape *t, tg_tensor *given) {
 }
 
 tg_tensor *tg_power_or_0(tg_tape *t, tg_tensor *x, double p) {
-    tg_tensor *none = tg_equals(t, x, 0), *some = tg_masked_fill(t, x, none, 1);
-    return tg_masked_fill(t, p == 0.5 ? tg_sqrt(t, some) : tg_pow_scalar(t, some, p), none, 0);
+    tg_tensor *zero = tg_equals(t, x, 0), *nonzero = tg_masked_fill(t, x, zero, 1);
+    return tg_masked_fill(t, p == 0.5 ? tg_sqrt(t, nonzero) : tg_pow_scalar(t, nonzero, p), zero, 0);
 }
 
-/* Inserts step - 1 zeros after each element of dim. The dims before it, and those after it, are merged into one
- * each, because there may be no free dim otherwise. */
-static tg_tensor *spaced(tg_tape *t, tg_tensor *x, int dim, int64_t step) {
-    tg_shape shape = tg_shape_of(x), apart = TG_SHAPE(1, shape.dim[dim], 1, 1);
-    for (int d = 0; d < dim; d++) apart.dim[0] *= shape.dim[d];
-    for (int d = dim + 1; d < x->ndim; d++) apart.dim[3] *= shape.dim[d];
+/* Inserts step - 1 zeros after each element of dim, by padding an extra dim. The dims before dim are merged into one,
+ * and so are those after it, because x may already have as many dims as a tensor can have. */
+static tg_tensor *insert_zeros(tg_tape *t, tg_tensor *x, int dim, int64_t step) {
+    tg_shape shape = tg_shape_of(x), merged = TG_SHAPE(1, shape.dim[dim], 1, 1);
+    for (int d = 0; d < dim; d++) merged.dim[0] *= shape.dim[d];
+    for (int d = dim + 1; d < x->ndim; d++) merged.dim[3] *= shape.dim[d];
     shape.dim[dim] *= step;
-    return tg_reshape(t, tg_pad(t, tg_reshape(t, x, apart), 2, 0, step - 1, 0), shape);
+    return tg_reshape(t, tg_pad(t, tg_reshape(t, x, merged), 2, 0, step - 1, 0), shape);
 }
 
 tg_tensor *tg_spread(tg_tape *t, tg_tensor *x, int dim, int64_t start, int64_t step, int64_t size) {
     int64_t span = x->shape[dim] * step;
-    if (step > 1) x = spaced(t, x, dim, step);
+    if (step > 1) x = insert_zeros(t, x, dim, step);
     if (start + span > size) x = tg_slice(t, x, dim, 0, size - start, 1), span = size - start;
     return start || span < size ? tg_pad(t, x, dim, start, size - start - span, 0) : x;
 }

@@ -31,33 +31,34 @@ tg_status tg_elementwise_loss_check(tg_call *c, tg_loss_reduction last) {
                         last == TG_LOSS_NONE ? " or _NONE" : ", _NONE or _BATCH_MEAN");
 }
 
-/* Weights of another shape align with the last dims of x. */
-static bool stretches(const tg_call *c, int i) { return c->in[i] && !tg_same_shape(c->in[i], c->in[0]); }
+/* Returns whether input i is present and broadcasts to the shape of x, so its dims align with the last dims of x. */
+static bool broadcasts(const tg_call *c, int i) { return c->in[i] && !tg_same_shape(c->in[i], c->in[0]); }
 
-static bool spans(const tg_call *c, int i, int dim) {
+/* Returns whether input i has a weight of its own for each index along this dim of x. */
+static bool varies_along(const tg_call *c, int i, int dim) {
     int d = dim - (c->in[0]->ndim - c->in[i]->ndim);
     return d >= 0 && c->in[i]->shape[d] != 1;
 }
 
-/* Elements are free; weights broadcast. */
-static tg_status state_free(tg_call *c) {
+/* Declares all dims free. The weights may broadcast. */
+static tg_status declare_free(tg_call *c) {
     for (int i = 0; i < c->n_in; i++)
         if (c->in[i]) TG_TRY(tg_call_free(c, i, c->in[0]->ndim - c->in[i]->ndim));
     return tg_call_stretch(c, ~3u);
 }
 
-/* Elements are summed along the dims in which every term has all weights. */
-static tg_status state_summed(tg_call *c) {
+/* Declares a dim summed if no broadcast weight varies along it. Each rank then has all weights that its terms need. */
+static tg_status declare_summed(tg_call *c) {
     uint32_t within = 0;
     for (int d = 0; d < c->in[0]->ndim; d++) {
         bool summed = true;
         for (int i = 2; i < c->n_in; i++)
-            if (stretches(c, i)) summed &= !spans(c, i, d);
+            if (broadcasts(c, i)) summed &= !varies_along(c, i, d);
         for (int i = 0; summed && i < c->n_in; i++)
-            if (c->in[i] && !stretches(c, i)) TG_TRY(tg_call_role(c, i, d, TG_SUMMED));
+            if (c->in[i] && !broadcasts(c, i)) TG_TRY(tg_call_role(c, i, d, TG_SUMMED));
     }
     for (int i = 2; i < c->n_in; i++)
-        if (stretches(c, i)) within |= 1u << i;
+        if (broadcasts(c, i)) within |= 1u << i;
     return tg_call_within(c, within);
 }
 
@@ -84,8 +85,8 @@ tg_status tg_elementwise_loss_infer(tg_call *c, tg_loss_reduction last) {
     if (p->reduction == TG_LOSS_BATCH_MEAN && x->ndim == 0)
         return tg_call_fail(c, TG_ERR_SHAPE, "x is a scalar; TG_LOSS_BATCH_MEAN needs 1 or more dims, of which the "
                             "first is the batch");
-    if (tg_call_places(c) && p->reduction == TG_LOSS_NONE) TG_TRY(state_free(c));
-    if (tg_call_places(c) && p->reduction == TG_LOSS_SUM) TG_TRY(state_summed(c));
+    if (tg_call_places(c) && p->reduction == TG_LOSS_NONE) TG_TRY(declare_free(c));
+    if (tg_call_places(c) && p->reduction == TG_LOSS_SUM) TG_TRY(declare_summed(c));
     return tg_call_out(c, 0, tg_accumulate_dtype((tg_dtype)x->dtype), p->reduction == TG_LOSS_NONE ? x->ndim : 0,
                        x->shape);
 }
@@ -99,7 +100,7 @@ tg_tensor *tg_elementwise_loss_buffer(tg_call *c) {
     return p->reduction == TG_LOSS_NONE ? c->out[0] : tg_elementwise_loss_temp(c);
 }
 
-/* The factor of a sum over all elements of x. */
+/* Returns the factor that turns the sum of the elements' losses into the result. */
 static double scale_of(const tg_elementwise_loss_params *p, const tg_tensor *x) {
     if (p->reduction == TG_LOSS_MEAN) return p->factor / (double)x->numel;
     return p->reduction == TG_LOSS_BATCH_MEAN ? p->factor / (double)x->shape[0] : p->factor;

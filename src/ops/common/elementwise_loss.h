@@ -1,5 +1,5 @@
-/* What losses with one number per element, or per row, share: options, shapes, and the reduction to the result and
- * its gradient. */
+/* What losses that are computed element by element share: options, shapes, and the reduction of the elements' losses to
+ * the result. nll uses the options and the reduction for its losses of rows. */
 #ifndef TG_ELEMENTWISE_LOSS_H
 #define TG_ELEMENTWISE_LOSS_H
 
@@ -8,13 +8,13 @@
 #include <tapegrad/ops.h>
 
 typedef struct tg_elementwise_loss_params {
-    size_t size; /* of the caller's options, of which we know `known` bytes */
-    size_t known;
+    size_t size, known; /* sizes of the caller's options struct and of ours */
     tg_loss_reduction reduction;
     bool log_target;
     int64_t ignore_index;
-    double width;  /* of the curved middle of losses that are straight outside; 0: none */
-    double factor; /* of every number; set by infer */
+    /* huber, smooth_l1: the loss is a parabola where |x - y| <= width, and a straight line outside; 0: no parabola */
+    double width;
+    double factor; /* multiplies every element's loss; set by infer */
     const char *unused; /* the name of an option that is set although the loss does not use it; NULL: none */
 } tg_elementwise_loss_params;
 
@@ -27,25 +27,29 @@ enum { TG_LOSS_USES_IGNORE_INDEX = 1, TG_LOSS_USES_LOG_TARGET = 2 };
         .size = sizeof(size_t), .known = sizeof(size_t), .reduction = TG_LOSS_##reduction_, __VA_ARGS__     \
     }
 
-/* Reads the caller's options. `uses` is a sum of the above. */
+/* Reads the caller's options (NULL: defaults). `uses`: the options that this loss uses, a sum of TG_LOSS_USES_*. */
 tg_elementwise_loss_params tg_elementwise_loss_params_of(const tg_loss_opts *opts, unsigned uses);
-/* Checks the options; `last` is the last reduction that the loss supports. */
+/* Checks the options. `last`: the last value of tg_loss_reduction that the loss supports. */
 tg_status tg_elementwise_loss_check(tg_call *c, tg_loss_reduction last);
 /* Checks that inputs 0 and 1 are floats of one dtype and shape and that further inputs broadcast to them. The result
  * has that shape or is a scalar. */
 tg_status tg_elementwise_loss_infer(tg_call *c, tg_loss_reduction last);
 
-/* Where the loss of every element goes: the result itself, or a temporary that tg_elementwise_loss_reduce sums. */
+/* Returns the tensor that forward fills with every element's loss: the result itself if it is not reduced, otherwise a
+ * temporary. */
 tg_tensor *tg_elementwise_loss_buffer(tg_call *c);
-tg_tensor *tg_elementwise_loss_temp(tg_call *c); /* of input 0's shape, in the result's dtype */
+/* Returns a temporary of input 0's shape, in the result's dtype. */
+tg_tensor *tg_elementwise_loss_temp(tg_call *c);
+/* Reduces the elements' losses to the result, and multiplies by the factor. */
 tg_status tg_elementwise_loss_reduce(tg_call *c, const tg_tensor *loss);
-/* The gradient of every element's loss, times sign: a scalar for all, or a tensor of input 0's shape. Inert on
- * error. */
+/* Returns the gradient of the elements' losses, times sign: a scalar if it is the same for all elements, otherwise a
+ * tensor of input 0's shape. Inert on an error. */
 tg_tensor *tg_elementwise_loss_gradient(tg_call *c, double sign);
-/* The forward computation as recorded ops. */
+/* Does what tg_elementwise_loss_reduce does, by recording ops. */
 tg_tensor *tg_elementwise_loss_compose(tg_tape *t, const tg_node *n, tg_tensor *loss);
 
-/* out = formula(in...) for one to four tensors; returns on error. */
+/* out = formula(in...) for one to four tensors, with the formula's numbers p and q. On an error they return it from the
+ * calling function, which must name its call c. */
 #define TG_PUT(fn, out, ...) TG_PUT_P(fn, 0, 0, out, __VA_ARGS__)
 #define TG_PUT_P(fn, p, q, out, ...)                                                  \
     TG_TRY(tg_op_map(c, TG_FN_##fn, out, (const tg_tensor *const[]){__VA_ARGS__},     \

@@ -1,4 +1,4 @@
-/* What the infer functions of ops share: checks of dtypes and dims, and output shapes. */
+/* Helpers for the infer functions of ops: checks of dtypes and dims, and output shapes; see op.h. */
 #include "ops/common/op.h"
 
 #include <math.h>
@@ -69,7 +69,8 @@ tg_status tg_need_dims(tg_call *c, int i, tg_dims dims, uint32_t *mask) {
     return TG_OK;
 }
 
-/* The range of an integer dtype, as doubles that are exact. */
+/* Computes the range of an integer dtype. The bounds are doubles that are integers exactly, so the upper bound of int64
+ * is the greatest double below 2^63. */
 static void integer_range(tg_dtype d, double *lo, double *hi) {
     *lo = d == TG_I64 ? -0x1p63 : d == TG_I32 ? -0x1p31 : 0;
     *hi = d == TG_I64 ? 0x1p63 - 1024 : d == TG_I32 ? 0x1p31 - 1 : d == TG_U8 ? 255 : 1;
@@ -94,7 +95,7 @@ tg_status tg_infer_float(tg_call *c) {
     return tg_infer_same(c);
 }
 
-/* Broadcasts x into shape, which has ndim dims. */
+/* Widens shape, which has *ndim dims, to the shape to which it and x broadcast. */
 static tg_status broadcast_with(tg_call *c, const tg_tensor *x, int *ndim, int64_t *shape) {
     while (*ndim < x->ndim) {
         memmove(shape + 1, shape, (size_t)*ndim * sizeof *shape);

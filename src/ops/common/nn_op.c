@@ -1,4 +1,4 @@
-/* Helpers of the blocks of layers and losses; see nn_op.h. */
+/* Helpers for the ops of layers and losses; see nn_op.h. */
 #include "ops/common/nn_op.h"
 
 tg_array tg_op_absent_or(const tg_tensor *x) {

@@ -1,21 +1,22 @@
-/* What op blocks of neural-network layers and losses share. */
+/* Helpers for the ops of neural-network layers and losses. */
 #ifndef TG_NETWORK_H
 #define TG_NETWORK_H
 
 #include "ops/common/op.h"
 
-/* The array of input i's gradient for a slot that skips an array whose data is NULL. */
-tg_array tg_op_gin(const tg_call *c, int i);
-tg_array tg_op_absent_or(const tg_tensor *x); /* for an optional tensor */
+/* Return an array for a device slot, which treats an array with data NULL as absent. */
+tg_array tg_op_gin(const tg_call *c, int i);  /* of the gradient of input i; absent: none is needed */
+tg_array tg_op_absent_or(const tg_tensor *x); /* of an optional tensor; absent: x is NULL */
 
-/* Makes *x row-major: itself, or a temporary copy. */
+/* Replaces *x by a temporary row-major copy, unless it is row-major already. */
 tg_status tg_op_dense(tg_call *c, tg_tensor **x);
 
-/* The product a b of counts of 0 or more; INT64_MAX, an odd number, if it overflows. */
+/* Returns the product of two counts of 0 or more, or INT64_MAX if it overflows. INT64_MAX is odd. */
 static inline int64_t tg_flops(int64_t a, int64_t b) { return __builtin_mul_overflow(a, b, &a) ? INT64_MAX : a; }
 
-/* A copy of an options struct, which may be shorter if the caller's header is older; zeros if `from` is NULL. A
- * struct whose size was never set gets size 0, which is reported. */
+/* Copies the caller's options struct `from`, whose first field is its size, to `to` of `size` bytes. If the caller's
+ * header is older, its struct is shorter, and the rest is set to 0. `from` NULL: all options are 0. Keeps the caller's
+ * size in the copy, so that infer can check it (tg_size_check). */
 void tg_op_options(void *to, size_t size, const void *from);
 
 #endif

@@ -1,7 +1,9 @@
-/* What op blocks share. An op file reads from top to bottom: comment, infer, forward, backward, samples, the const
- * tg_op, the public function. The recorder has checked that every input is alive and present, and belongs to this
- * context and device; the executor has done the same for everything that an op saved. Absent optional inputs are
- * NULL. */
+/* Helpers for the functions of ops. The part of a file that implements one op (its block) has this order: comment,
+ * infer, forward, backward, samples, the const tg_op, the public function.
+ *
+ * Before infer runs, the recorder has checked that every required input is present, is alive, and belongs to this
+ * context and device. Before backward runs, the executor has checked the same for everything that the op saved. An
+ * optional input that the caller left out is NULL. */
 #ifndef TG_OP_H
 #define TG_OP_H
 
@@ -10,12 +12,15 @@
 #include "kernels/scalar.h"
 #include "autograd/apply.h"
 
-/* Records an op: TG_RECORD(t, tg_op_add, NULL, a, b). params may be NULL. */
+/* Records an op with one output, and returns the output: TG_RECORD(t, tg_op_add, NULL, a, b). params is NULL if the
+ * op has none. */
 #define TG_RECORD(t, op, params, ...)                                                                \
     tg_record((t), &(op), (params), (tg_tensor *const[]){__VA_ARGS__},                               \
               (int)(sizeof((tg_tensor *const[]){__VA_ARGS__}) / sizeof(tg_tensor *)), TG_SITE)
 
+/* Returns whether input i needs a gradient. */
 static inline bool tg_needs(const tg_call *c, int i) { return c->needs >> (i < 31 ? i : 31) & 1; }
+/* Returns whether backward must add to the gradient of input i instead of writing it. */
 static inline bool tg_adds(const tg_call *c, int i) { return c->gin_mode[i] == TG_GRAD_ADD; }
 
 static inline bool tg_same_shape(const tg_tensor *a, const tg_tensor *b) {
@@ -25,52 +30,59 @@ static inline bool tg_same_shape(const tg_tensor *a, const tg_tensor *b) {
     return true;
 }
 
-/* ---- infer (infer.c) ---- */
+/* ---- infer (infer.c) ----
+ *
+ * tg_infer_* declare output 0. tg_need_* check inputs or arguments, and record an error if they are invalid. */
 
-tg_status tg_infer_same(tg_call *c);       /* output 0 is like input 0 */
-tg_status tg_infer_float(tg_call *c);      /* the same, and input 0 must be a float */
-/* Output 0 has the shape to which all inputs broadcast, and dtype. dtype 0: the one dtype that inputs `first` and
- * later share. */
+tg_status tg_infer_same(tg_call *c);       /* with the dtype and shape of input 0 */
+tg_status tg_infer_float(tg_call *c);      /* the same; input 0 must have a float dtype */
+/* Declares output 0 with this dtype and the shape to which all inputs broadcast. Inputs `first` and later must have one
+ * dtype; the output gets it if dtype is 0. */
 tg_status tg_infer_broadcast(tg_call *c, int first, tg_dtype dtype);
 tg_status tg_need_float(tg_call *c, int i);
 tg_status tg_need_number(tg_call *c, int i);         /* float or integer, not bool */
 tg_status tg_need_bool(tg_call *c, int i);
 tg_status tg_need_index(tg_call *c, int i);          /* int64 or int32 */
 tg_status tg_need_same_dtype(tg_call *c, int i, int j);
-/* Makes *dim of input i non-negative, or fails. */
+/* Checks that *dim is a dim of input i, and makes a negative one, which counts from the end, non-negative. */
 tg_status tg_need_dim(tg_call *c, int i, int *dim);
-tg_status tg_need_axis(tg_call *c, int ndim, int *dim); /* the same for a shape that no input has */
+tg_status tg_need_axis(tg_call *c, int ndim, int *dim); /* the same for a shape of ndim dims */
 /* Converts dims of input i to a bit mask. Fails for repeated dims and dims out of range. dims.n < 0 means all. */
 tg_status tg_need_dims(tg_call *c, int i, tg_dims dims, uint32_t *mask);
-/* Checks a dtype in which tensors can be made; TG_DTYPE_DEFAULT in *dtype becomes the context's. */
+/* Checks that tensors of this dtype can be created. Replaces TG_DTYPE_DEFAULT by the context's default dtype. */
 tg_status tg_need_made(tg_call *c, tg_dtype *dtype);
 /* Checks that an element of dtype can represent value; a float can represent any. */
 tg_status tg_need_value(tg_call *c, tg_dtype dtype, double value, const char *what);
 
-/* ---- Arrays (array_views.c) ---- */
+/* ---- Arrays (array_views.c) ----
+ *
+ * The functions tg_array_* return an array on the bytes of a with another layout. The layout lies in memory that the
+ * caller gives (stride, shape, or e), which must outlive the array. */
 
-/* Memory for the layout of an array that is not a tensor's own. */
+/* Memory for the layout of an array. */
 typedef struct tg_extent {
     int64_t shape[TG_MAX_DIMS], stride[TG_MAX_DIMS];
 } tg_extent;
 
-/* The elements of a from `offset` on, in another layout. */
+/* Returns an array that begins `offset` elements after a, with this layout. */
 tg_array tg_array_at(tg_array a, int64_t offset, int ndim, const int64_t *shape, const int64_t *stride);
-/* a broadcast to a shape; stride has space for ndim. */
+/* Broadcasts a to a shape. stride has space for ndim. */
 tg_array tg_array_expand(tg_array a, int ndim, const int64_t *shape, int64_t *stride);
-/* a with its dims in another order; shape and stride have space for a.ndim. */
+/* Permutes the dims: dim d of the result is dim order[d] of a. shape and stride have space for a.ndim. */
 tg_array tg_array_permute(tg_array a, const int *order, int64_t *shape, int64_t *stride);
-/* a with dim moved to the end. */
+/* Moves dim to the end. */
 tg_array tg_array_last(tg_array a, int dim, tg_extent *e);
-/* n elements of dim from `start` on, `step` apart. */
+/* Selects n elements along dim: the first is `start`, the others follow `step` apart. */
 tg_array tg_array_slice(tg_array a, int dim, int64_t start, int64_t n, int64_t step, tg_extent *e);
-/* The leading corner of a that has this shape, except for one dim, which stays whole. */
+/* Selects the elements of a with indices below `shape` in every dim, except in dim `but`, which stays whole. */
 tg_array tg_array_narrow(tg_array a, const int64_t *shape, int but, tg_extent *e);
-/* The result of reducing the dims of mask among ndim dims, with those dims restored: size 1, stride 0. */
+/* Restores the reduced dims of a, the result of a reduction over the dims in mask, with size 1 and stride 0. ndim: the
+ * number of dims before the reduction. */
 tg_array tg_array_keep(tg_array a, int ndim, uint32_t mask, tg_extent *e);
-/* Views a in another shape with as many elements. Returns false if its strides do not allow that. stride has space
- * for n. */
+/* Gives *a another shape with n dims and as many elements. Returns false, and leaves *a as it is, if its strides do not
+ * allow that. stride has space for n. */
 bool tg_array_reshape(tg_array *a, int n, const int64_t *shape, int64_t *stride);
+/* Computes the strides of the new shape `want`. Returns false if there are none. */
 bool tg_reshape_strides(int ndim, const int64_t *shape, const int64_t *stride, int n, const int64_t *want,
                         int64_t *out);
 
@@ -79,25 +91,28 @@ tg_status tg_op_map(tg_call *c, tg_formula f, const tg_tensor *out, const tg_ten
                     double q, bool add);
 /* The gradient of input i (+)= formula(in...), computed in output 0's shape and summed where input i was broadcast. */
 tg_status tg_op_map_grad(tg_call *c, int i, tg_formula f, const tg_tensor *const *in, int n_in, double p, double q);
-/* The gradient of input i (+)= scale * g, summed to its shape. Passes g on without a copy if nothing remains to be
- * done. */
+/* The gradient of input i (+)= scale * g, summed to the shape of input i. If the shapes are equal and scale is 1, g
+ * itself becomes the gradient, without a copy. */
 tg_status tg_op_sum_to(tg_call *c, int i, tg_tensor *g, double scale);
-/* tg_call_pass of tg_call_view_of. */
+/* Makes a view of g the gradient of input i (tg_call_view_of, tg_call_pass). */
 tg_status tg_op_pass_view(tg_call *c, int i, tg_tensor *g, int64_t offset, int ndim, const int64_t *shape,
                           const int64_t *stride);
-tg_status tg_op_copy(tg_call *c, tg_array to, tg_array from, bool add); /* of one shape; converts */
-tg_status tg_op_zero(tg_call *c, int i); /* input i's gradient (+)= 0: fills it if it is to be written */
-/* The slots scan and put, or their compositions. */
+/* to (+)= from, which has the same shape. Converts between dtypes. */
+tg_status tg_op_copy(tg_call *c, tg_array to, tg_array from, bool add);
+/* Fills the gradient of input i with 0 if backward must write it; does nothing if backward must add to it. */
+tg_status tg_op_zero(tg_call *c, int i);
+/* Call the device's slot scan or put, or the composition that replaces a missing slot. */
 tg_status tg_op_scan(tg_call *c, tg_reduction kind, tg_array y, tg_array x, bool back, bool add);
 tg_status tg_op_put(tg_call *c, tg_array dst, tg_array src, tg_array index, int dim, int64_t *bad);
+/* Lists of tensors for tg_op_map and tg_op_map_grad. */
 #define TG_T1(a) ((const tg_tensor *const[]){(a)})
 #define TG_T2(a, b) ((const tg_tensor *const[]){(a), (b)})
 #define TG_T3(a, b, c) ((const tg_tensor *const[]){(a), (b), (c)})
 
-/* The device's error word for data: pass its address to slots that check data, then call this function
- * (TG_ERR_DATA). */
+/* Fails with TG_ERR_DATA if bad is not 0. bad is the number that a device slot stored through its argument `bad`: 1 +
+ * the position of the first invalid element. `what` names the array of that element. */
 tg_status tg_op_bad(tg_call *c, int64_t bad, const char *what);
-/* The same for indices into a dim of `size`; names the index if the host can read it. */
+/* The same for indices into a dim of `size`. The message quotes the index if the host can read it. */
 tg_status tg_op_bad_index(tg_call *c, int64_t bad, tg_array index, int64_t size);
 
 #endif

@@ -13,7 +13,8 @@ tg_matrix tg_matrix_transposed(tg_matrix m) {
     return m;
 }
 
-/* Merges dim d into m, n or k if the operands' strides allow one matrix to hold them all. */
+/* Merges dim d into m, n or k, if the strides let each operand's matrices along d be one larger matrix. Returns whether
+ * it did. */
 static bool fold(tg_gemm *g, tg_batch_dim d) {
     if (d.c != 0 && d.b == 0 && (g->m == 1 || (d.a == g->m * g->a.rs && d.c == g->m * g->c.rs))) {
         if (g->m == 1) g->a.rs = d.a, g->c.rs = d.c;
@@ -33,7 +34,7 @@ static bool fold(tg_gemm *g, tg_batch_dim d) {
     return false;
 }
 
-/* Merges the outer dim d into the inner one. */
+/* Merges the outer dim d into the inner one, if the strides allow it. Returns whether it did. */
 static bool merge(tg_batch_dim *inner, tg_batch_dim d) {
     int64_t n = inner->count;
     if (d.a != n * inner->a || d.b != n * inner->b || d.c != n * inner->c) return false;
@@ -41,6 +42,7 @@ static bool merge(tg_batch_dim *inner, tg_batch_dim d) {
     return true;
 }
 
+/* Returns whether c has no elements. */
 static bool empty(const tg_product *p) {
     if (p->g.m == 0 || p->g.n == 0) return true;
     for (int i = 0; i < p->n; i++)
@@ -58,7 +60,7 @@ static void simplify(tg_product *p) {
     p->n = kept;
 }
 
-/* The two innermost dims that do not sum become the batch of gemm. */
+/* Turns the two innermost dims that do not add products into the batch of gemm. */
 static void take_batch(tg_product *p) {
     tg_gemm *g = &p->g;
     int kept = 0, slot = 1;
@@ -81,7 +83,8 @@ static void advance(tg_matrix *x, int64_t step) {
     if (x->data) x->data = (char *)x->data + step * (int64_t)tg_dtype_size(x->dtype);
 }
 
-/* Loops over dim i of p and those inside it. A dim that sums adds from its second iteration on. */
+/* Loops over dim i of p and those inside it. A dim that adds products writes c first, and adds from its second product
+ * on. */
 static tg_status run_dim(tg_ctx *ctx, const tg_product *p, tg_gemm g, int i) {
     if (i < 0) return tg_ctx_ops(ctx)->gemm(ctx, &g);
     const tg_batch_dim *d = &p->dim[i];

@@ -1,5 +1,5 @@
-/* What the reductions over a set of dims share. Internally the reduced dims stay, with size 1, so that everything
- * broadcasts. */
+/* Helpers for the ops that reduce over a set of dims. Internally the reduced dims stay, with size 1, so that results
+ * broadcast against the input. */
 #ifndef TG_REDUCE_H
 #define TG_REDUCE_H
 
@@ -10,36 +10,40 @@ typedef struct tg_reduce_params {
     bool keepdim;
     int correction; /* var, std */
     double p;       /* norm */
-    uint32_t mask;  /* of dims; set by infer */
+    uint32_t mask;  /* bit mask of dims; set by infer */
 } tg_reduce_params;
 
 static inline const tg_reduce_params *tg_reduce_params_of(const tg_call *c) { return c->params; }
 
-/* The result has this dtype; input 0 must be a float. */
+/* Resolves the dims and declares the result with this dtype. tg_reduce_float_infer requires a float x and gives the
+ * result x's dtype. */
 tg_status tg_reduce_infer(tg_call *c, tg_dtype dtype);
 tg_status tg_reduce_float_infer(tg_call *c);
-/* Fails with TG_ERR_SHAPE if a result would be taken from no elements; `what` names the result. */
+/* Fails with TG_ERR_SHAPE if an element of the result would be reduced from no elements. `what` names the result. */
 tg_status tg_reduce_need_some(tg_call *c, const char *what);
 
-/* The shape without the dims of mask, or with size 1 there; returns its ndim. */
+/* Writes the shape of the result: x's without the dims of mask, or with size 1 there if keepdim. Returns its ndim. */
 int tg_reduce_shape(const tg_tensor *x, uint32_t mask, bool keepdim, int64_t *shape);
-/* How many elements of x are reduced to one of the result. */
+/* Returns how many elements of x are reduced to one element of the result. */
 int64_t tg_reduce_group(const tg_call *c, const tg_tensor *x);
+/* out = scale * the reduction of x. */
 tg_status tg_reduce_run(tg_call *c, tg_reduction kind, const tg_tensor *out, const tg_tensor *x, double scale);
-/* A view of r, a result of the reduction or its gradient, with the reduced dims restored. */
+/* Returns a view of r, the result or its gradient, with the reduced dims restored. ndim: the number of dims of x. */
 tg_tensor *tg_reduce_kept(tg_call *c, tg_tensor *r, int ndim);
-/* Temporaries in the accumulation dtype: of x's shape, and of the result's shape with reduced dims kept. */
+/* Return temporaries. tg_reduce_whole: of x's shape, in the accumulation dtype. tg_reduce_small: of the result's shape
+ * with the reduced dims kept, in the accumulation dtype. tg_reduce_small_f64: the same in float64. */
 tg_tensor *tg_reduce_whole(tg_call *c, const tg_tensor *x);
 tg_tensor *tg_reduce_small(tg_call *c, const tg_tensor *x);
 tg_tensor *tg_reduce_small_f64(tg_call *c, const tg_tensor *x);
 
-/* The same as recorded ops: r, a result or its gradient, with the reduced dims restored; the group size of a node. */
+/* The counterparts of tg_reduce_kept and tg_reduce_group for vjp and jvp: they record ops and read the node. */
 tg_tensor *tg_reduce_kept_recorded(tg_tape *t, const tg_node *n, tg_tensor *r);
 int64_t tg_reduce_node_group(const tg_node *n);
 
-/* The cost of a reduction is the number of elements that it reads. */
+/* Returns the cost of a reduction: the number of elements that it reads. */
 int64_t tg_reduce_flops(const tg_node *n);
 
+/* Defines the public function of a reduction. */
 #define TG_REDUCTION(name)                                                                                \
     tg_tensor *tg_##name(tg_tape *t, tg_tensor *x, tg_dims dims, bool keepdim) {                          \
         return TG_RECORD(t, tg_op_##name, (&(const tg_reduce_params){.dims = dims, .keepdim = keepdim}), x); \
@@ -67,7 +71,7 @@ int64_t tg_reduce_flops(const tg_node *n);
     {.note = "no result", .params = TG_OVER(1), .n_in = 1, .in = {TG_S(0, 3)}},                               \
     TG_REDUCE_REFUSED,                                                                                        \
     {.note = "big", .params = TG_OVER(-1), .n_in = 1, .in = {TG_S(1024, 1024)}, .bench = true}
-/* Invalid for var: groups of one element. */
+/* Reductions of a single element. var has no samples of them, because they have no unbiased variance. */
 #define TG_SMALL_SAMPLES                                                  \
     {.note = "size 1", .params = TG_OVER(0), .n_in = 1, .in = {TG_S(1)}}, \
     {.note = "scalar", .params = TG_ALL, .n_in = 1, .in = {TG_S_SCALAR}}, \

@@ -69,8 +69,9 @@ static void resolve_smoothing(tg_row_loss_params *p) {
     p->smoothing = k > 1 ? p->smoothing * (double)k / (double)(k - 1) : 0;
 }
 
-/* Rows are free, summed, or needed whole if their count divides; all other dims are whole. */
-static tg_status state_rows(tg_call *c) {
+/* Declares the role of the row dims: free if the result is not reduced, summed for a sum, and whole for a mean, which
+ * divides by the number of all rows. The class dim is whole. */
+static tg_status declare_rows(tg_call *c) {
     static const int roles[] = {[TG_LOSS_MEAN] = TG_WHOLE, [TG_LOSS_SUM] = TG_SUMMED};
     tg_loss_reduction reduction = ((const tg_row_loss_params *)c->params)->reduction;
     int target = c->n_in - 1;
@@ -78,7 +79,7 @@ static tg_status state_rows(tg_call *c) {
         TG_TRY(tg_call_role(c, 0, d, reduction == TG_LOSS_NONE ? d : roles[reduction]));
         TG_TRY(tg_call_role(c, target, d, reduction == TG_LOSS_NONE ? d : roles[reduction]));
     }
-    return target > 1 && c->in[1] ? tg_call_within(c, 2) : TG_OK; /* every row's loss has the whole weight */
+    return target > 1 && c->in[1] ? tg_call_within(c, 2) : TG_OK; /* every row needs all class weights */
 }
 
 tg_status tg_row_loss_infer(tg_call *c, int64_t classes) {
@@ -88,7 +89,7 @@ tg_status tg_row_loss_infer(tg_call *c, int64_t classes) {
     TG_TRY(check_options(c));
     TG_TRY(need_target(c, c->n_in - 1));
     if (classes == 0) return tg_call_fail(c, TG_ERR_SHAPE, "x has no classes: its last dim has size 0");
-    TG_TRY(state_rows(c));
+    TG_TRY(declare_rows(c));
     if (!p->comm) p->columns = p->classes = classes;
     resolve_smoothing(p);
     TG_TRY(tg_call_save(c, TG_ROW_LOSS_TOP, dtype, 1, &target->numel));
@@ -106,7 +107,7 @@ tg_array tg_rows_array(void *data, tg_dtype dtype, int64_t rows, int64_t n, tg_e
     return (tg_array){data, e->shape, e->stride, rows * n, 2, (uint8_t)dtype, true};
 }
 
-/* Elements [first, first + n) of a contiguous tensor; for a tensor with a single number, that number n times. */
+/* Returns elements [first, first + n) of a contiguous tensor; for a scalar, its number repeated n times. */
 static tg_array part(const tg_tensor *x, int64_t first, int64_t n, tg_extent *e) {
     bool one = x->ndim == 0;
     char *data = tg_data(x);
@@ -124,14 +125,14 @@ tg_status tg_row_loss_buffer(tg_call *c, tg_tensor **loss) {
     return c->ctx->run.status;
 }
 
-/* The host can read the bad target; a GPU reports only the row, later. */
+/* Reports an invalid target. The host quotes it; a GPU reports only its row, and later. */
 static tg_status bad_target(tg_call *c, const tg_tensor *target, int64_t row, int64_t classes) {
     if (!c->ctx->host) return tg_op_bad(c, row + 1, "target");
     return tg_call_fail(c, TG_ERR_DATA, "target of row %lld is %lld; it must be from 0 to %lld, or ignore_index",
                         (long long)row, (long long)((const int64_t *)tg_data(target))[row], (long long)classes - 1);
 }
 
-/* As columns, for rows of logits. */
+/* Views a vector as a column, so that it broadcasts against rows of logits. */
 static tg_array column(tg_array x, tg_extent *e) {
     e->shape[0] = x.shape[0];
     e->shape[1] = 1;
@@ -140,7 +141,7 @@ static tg_array column(tg_array x, tg_extent *e) {
     return (tg_array){x.data, e->shape, e->stride, x.numel, 2, x.dtype, false};
 }
 
-/* mean = the mean of each row of logits, less top where mass is not 0. */
+/* mean = the mean of each row of logits, minus top where mass is not 0. */
 static tg_status mean_logits(tg_call *c, tg_array logits, tg_array top, tg_array mass, tg_array mean) {
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     tg_tensor *wide = tg_call_temp(c, TG_F64, 1, logits.shape); /* wide enough that the difference loses no digits */
@@ -186,8 +187,8 @@ tg_status tg_row_loss_counts(tg_call *c, const tg_tensor *target, tg_tensor **co
     return tg_op_map(c, TG_FN_ne, *counts, TG_T2(target, ignored), 2, 0, 0, false);
 }
 
-/* count = the number of targets that are not ignored, or the sum of their weights: a number on the device, because
- * no shape depends on it. */
+/* count = the number of targets that are not ignored, or the sum of their weights. It stays on the device, because no
+ * shape depends on it. */
 static tg_status count_rows(tg_call *c, const tg_tensor *target, const tg_tensor *count) {
     tg_tensor *counts = c->saved[c->n_saved - 1];
     tg_extent e;
@@ -218,7 +219,8 @@ tg_status tg_row_loss_gradients(tg_call *c, tg_tensor **g) {
     return tg_op_map(c, TG_FN_div, *g, TG_T2(c->gout[0], c->saved[TG_ROW_LOSS_COUNT]), 2, 0, 0, false);
 }
 
-/* The slot spreads the smoothing over all classes; this corrects it to spread over this rank's classes alone. */
+/* Corrects the gradient of the device slot, which spreads the smoothing over all classes, so that it spreads over this
+ * rank's classes only. */
 static tg_status spread_over_partition(tg_call *c, tg_array glogits, tg_array g) {
     const tg_row_loss_params *p = c->params;
     tg_extent e;
@@ -273,7 +275,7 @@ tg_tensor *tg_row_loss_compose(tg_tape *t, const tg_node *n, tg_tensor *logits) 
     const tg_row_loss_params *p = tg_node_params(n);
     tg_tensor *target = tg_node_in(n)[n->n_in - 1], *w = p->weighted ? tg_wide(t, tg_node_in(n)[1]) : NULL;
     tg_tensor *ignored = tg_equals(t, target, (double)p->ignore_index);
-    logits = tg_masked_fill(t, logits, tg_unsqueeze(t, ignored, -1), 0); /* there they may be NaN */
+    logits = tg_masked_fill(t, logits, tg_unsqueeze(t, ignored, -1), 0); /* ignored rows may hold NaN */
     tg_tensor *log_p = tg_log_softmax(t, tg_wide(t, logits), -1), *at = tg_masked_fill(t, target, ignored, 0);
     tg_tensor *likely = tg_squeeze(t, tg_gather(t, log_p, -1, tg_unsqueeze(t, at, -1)), -1);
     tg_tensor *of_target = w ? tg_squeeze(t, tg_embedding(t, tg_unsqueeze(t, w, 1), at), -1) : NULL;

@@ -1,4 +1,5 @@
-/* What the cross-entropies share: options, targets, and the reduction from a loss per row to the result. */
+/* What the cross-entropies share: options, targets, and the reduction of the rows' losses to the result. A row is the
+ * logits of one target. */
 #ifndef TG_ROW_LOSS_H
 #define TG_ROW_LOSS_H
 
@@ -8,21 +9,21 @@
 
 typedef struct tg_row_loss_params {
     tg_comm *comm; /* the ranks over which the classes are sharded; NULL: they are all here */
-    size_t size;   /* of the caller's options, of which we know `known` bytes */
-    size_t known;
+    size_t size, known; /* sizes of the caller's options struct and of ours */
     int64_t ignore_index;
     double smoothing; /* converted by infer to PyTorch's definition: (1 - s) nll + s mean(-log p) */
     tg_smoothing kind;
     tg_loss_reduction reduction;
     bool in_place;
-    bool spent;    /* a head's backward has overwritten the saved logits */
-    bool weighted; /* input 1 has weights of the classes; the last private saved buffer [rows] those of the targets */
-    /* Column 0 is class `first` of `classes`; this rank has `columns` of them, further columns are padding. The
-     * infer of an op over shards sets them. */
+    bool spent;    /* backward of a chunked head has overwritten the saved logits (chunked_head.h) */
+    bool weighted; /* input 1 has the weights of the classes; the last private saved buffer [rows] has the targets' */
+    /* Of `classes` classes, this rank has `columns`, in that many columns of the logits; column 0 is class `first`.
+     * Further columns are padding. Set by the infer function of an op on shards, otherwise by tg_row_loss_infer. */
     int64_t first, columns, classes;
 } tg_row_loss_params;
 
-/* Private saved buffers: those of tg_cross_entropy_args, [rows] each, and the number of rows not ignored. */
+/* Private saved buffers: top and mass of tg_cross_entropy_args, [rows] each, and for TG_LOSS_MEAN the divisor: the
+ * number of rows that are not ignored, or the sum of their targets' weights. */
 enum { TG_ROW_LOSS_TOP, TG_ROW_LOSS_MASS, TG_ROW_LOSS_COUNT };
 
 /* The options of a sample. */
@@ -33,31 +34,36 @@ enum { TG_ROW_LOSS_TOP, TG_ROW_LOSS_MASS, TG_ROW_LOSS_COUNT };
         .kind = TG_SMOOTHING_##kind_, .reduction = TG_LOSS_##reduction_                                                \
     }
 
-/* The caller's options. */
+/* Read the caller's options (NULL: defaults). */
 tg_row_loss_params tg_row_loss_params_of(const tg_cross_entropy_opts *opts);
-tg_tensor *tg_class_weights_of(const tg_cross_entropy_opts *opts); /* NULL: none */
-int64_t tg_row_loss_ignore_index(int64_t given); /* of an option, whose 0 stands for the default */
+tg_tensor *tg_class_weights_of(const tg_cross_entropy_opts *opts); /* returns NULL if there are no weights */
+/* Returns the index that the option ignore_index means: 0 stands for the default -100, TG_IGNORE_ZERO for 0. */
+int64_t tg_row_loss_ignore_index(int64_t given);
 
-/* Checks the options and the target (the last input) of x [.., n] for this number of classes, unless params say how
- * they are sharded; declares result and buffers. */
+/* Checks the options and the target, which is the last input, for logits [.., n] with this number of classes. If
+ * params->comm is set, the params' fields `columns` and `classes` are used instead. Declares the result and the saved
+ * buffers. */
 tg_status tg_row_loss_infer(tg_call *c, int64_t classes);
 
-/* Where the loss of every row goes: the result itself, or a temporary that tg_row_loss_reduce sums. */
+/* Sets *loss to the tensor that forward fills with every row's loss: the result itself if it is not reduced,
+ * otherwise a temporary. */
 tg_status tg_row_loss_buffer(tg_call *c, tg_tensor **loss);
-/* Computes loss, top and mass of rows [first, first + logits.shape[0]) of the call; for a shard its parts of them,
- * as tg_cross_entropy_args says. With TG_SMOOTHING_MEGATRON_PARTITION loss is [2, rows]: those parts without
- * smoothing, and the mean of this rank's logits less their top. */
+/* Computes loss, top and mass of the rows from `first` on, as many as the logits have. For a shard of the classes these
+ * are its parts, as tg_cross_entropy_args says. If tg_row_loss_by_partition holds, loss is [2, rows]: the parts without
+ * smoothing, and the mean of this rank's logits minus top. */
 tg_status tg_row_loss_forward(tg_call *c, tg_array logits, const tg_tensor *target, const tg_tensor *loss,
                               int64_t first);
+/* Reduces the rows' losses to the result. */
 tg_status tg_row_loss_reduce(tg_call *c, const tg_tensor *target, const tg_tensor *loss);
 
-/* *counts: bool, of target's shape, true where the row is not ignored. */
+/* Sets *counts to a temporary bool tensor of target's shape that is true where the row is not ignored. */
 tg_status tg_row_loss_counts(tg_call *c, const tg_tensor *target, tg_tensor **counts);
 
-/* The gradient of every row's loss: one number (a scalar) for all, or [rows]. */
+/* Sets *g to the gradient of the rows' losses: a scalar if it is the same for all rows, otherwise of the result's
+ * shape. */
 tg_status tg_row_loss_gradients(tg_call *c, tg_tensor **g);
-/* glogits (+)= the gradient of the rows from `first` on. glogits may be the logits' own memory. With
- * TG_SMOOTHING_MEGATRON_PARTITION g is [rows], 0 in ignored rows. */
+/* glogits (+)= the gradient of the rows from `first` on. glogits may be the logits' own memory. g comes from
+ * tg_row_loss_gradients; if tg_row_loss_by_partition holds, it must be [rows] with 0 in ignored rows. */
 tg_status tg_row_loss_backward(tg_call *c, tg_array glogits, tg_array logits, const tg_tensor *target,
                                const tg_tensor *g, int64_t first, bool add);
 
@@ -68,18 +74,18 @@ tg_status tg_class_weights_infer(tg_call *c, int64_t classes);
 tg_status tg_class_weights_forward(tg_call *c, tg_tensor *x, tg_tensor *target, tg_tensor *loss);
 tg_status tg_class_weights_backward(tg_call *c, tg_tensor *gx, tg_tensor *x, tg_tensor *target, tg_tensor *g, bool add);
 
-/* Records the loss of logits for the target (last input) and params of a node, as ops. */
+/* Computes the op's result from logits by recording ops, with the node's target (its last input) and params. */
 tg_tensor *tg_row_loss_compose(tg_tape *t, const tg_node *n, tg_tensor *logits);
-/* Records its second part: from each row's loss to the result. */
+/* The second part of this: reduces the rows' losses to the result. ignored: true in rows that do not count. */
 tg_tensor *tg_row_loss_compose_reduce(tg_tape *t, const tg_row_loss_params *p, tg_tensor *loss, const tg_tensor *target,
                                       tg_tensor *ignored);
 
-/* Returns whether the classes are sharded and each rank smooths over its own. */
+/* Returns whether the classes are sharded and each rank smooths over its own classes only. */
 static inline bool tg_row_loss_by_partition(const tg_row_loss_params *p) {
     return p->comm && p->kind == TG_SMOOTHING_MEGATRON_PARTITION;
 }
 
-/* An array on a contiguous block of memory; e holds its layout. */
+/* Returns a contiguous array [rows, n] on `data`. Its layout lies in *e. */
 tg_array tg_rows_array(void *data, tg_dtype dtype, int64_t rows, int64_t n, tg_extent *e);
 
 #endif

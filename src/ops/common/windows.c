@@ -1,7 +1,8 @@
 /* Window geometry of convolutions and pools; see windows.h. */
 #include "ops/common/windows.h"
 
-/* Returns which of the options of the dim that a one-dimensional window lacks is set. */
+/* Returns the name of an option that is set for a second dim, which a one-dimensional window does not have; NULL:
+ * none. */
 static const char *unused_dim(const int64_t *step, const int64_t *pad, const int64_t *apart) {
     return step[1] ? "stride[1]" : pad[1] ? "padding[1]" : apart && apart[1] ? "dilation[1]" : NULL;
 }
@@ -19,7 +20,7 @@ tg_windows tg_windows_of(int dims, const int64_t *size, const int64_t *step, con
     return w;
 }
 
-/* How many windows fit along dim d with `in` elements. */
+/* Checks the options of dim d, and computes how many windows fit along it into `in` elements and the padding. */
 static tg_status count_windows(tg_call *c, const tg_windows *w, int d, int64_t in, int64_t *out) {
     int64_t extent, padded;
     if (w->size[d] < 1 || w->step[d] < 1 || w->apart[d] < 1 || w->pad[d] < 0)
@@ -75,15 +76,15 @@ bool tg_windows_overlap(const tg_windows *w) {
 
 /* ---- Parts ---- */
 
-/* The windows along a dim whose element k lies in x: n of them, from `first` on. That of the first is at `at`, the
- * others are `step` apart. */
+/* The windows along a dim whose element k lies in x. */
 typedef struct run {
-    int64_t first, n, at;
+    int64_t first, n; /* the windows [first, first + n) */
+    int64_t at;       /* position in x of element k of the first; the others follow one stride apart */
 } run;
 
 static run run_of(const tg_windows *w, int d, int64_t k, int64_t in, int64_t out) {
     int64_t shift = k * w->apart[d] - w->pad[d], step = w->step[d];
-    run r = {.first = shift < 0 ? (-shift - 1) / step + 1 : 0}; /* rounded up; a step may be any number */
+    run r = {.first = shift < 0 ? (-shift - 1) / step + 1 : 0}; /* -shift / step, rounded up without overflow */
     int64_t end = shift < in ? (in - 1 - shift) / step + 1 : 0;
     if (end > out) end = out;
     if (end > r.first) r.n = end - r.first;
@@ -98,7 +99,7 @@ tg_window_reach tg_windows_reach(const tg_windows *w, int d, int64_t in, int64_t
                              .end = last < w->size[d] ? last + 1 : w->size[d]};
 }
 
-/* The runs r of the last two dims of a. */
+/* Selects r along the last two dims of a: positions in x, one stride (step) apart, or windows if step is NULL. */
 static tg_array cut(tg_array a, const run r[2], const int64_t *step, tg_extent *e) {
     int64_t offset = 0;
     memcpy(e->shape, a.shape, a.ndim * sizeof *a.shape);
@@ -111,6 +112,7 @@ static tg_array cut(tg_array a, const run r[2], const int64_t *step, tg_extent *
     return tg_array_at(a, offset, a.ndim, e->shape, e->stride);
 }
 
+/* Computes r for element (i, j) of the windows. Returns false if no window has it in x. */
 static bool runs_of(const tg_windows *w, int64_t i, int64_t j, tg_array x, tg_array y, run r[2]) {
     r[0] = run_of(w, 0, i, x.shape[x.ndim - 2], y.shape[y.ndim - 2]);
     r[1] = run_of(w, 1, j, x.shape[x.ndim - 1], y.shape[y.ndim - 1]);
@@ -125,7 +127,7 @@ bool tg_windows_part(const tg_windows *w, int64_t i, int64_t j, tg_array x, tg_a
     return true;
 }
 
-/* Zeroes y except the runs r: the rows above and below, and the rest of the others. */
+/* Zeroes y except at the windows r: the rows above and below them, and the columns left and right of them. */
 static tg_status clear_around(tg_call *c, tg_array y, const run r[2]) {
     int64_t h = y.shape[y.ndim - 2], w = y.shape[y.ndim - 1], below = r[0].first + r[0].n, right = r[1].first + r[1].n;
     const run border[][2] = {{{0, r[0].first, 0}, {0, w, 0}},
@@ -139,7 +141,7 @@ static tg_status clear_around(tg_call *c, tg_array y, const run r[2]) {
     return TG_OK;
 }
 
-/* Element (i, j) of every window in cols: [n, c, windows, windows]. */
+/* Returns element (i, j) of every window in cols, as [n, c, windows, windows]. */
 static tg_array element_of(tg_array cols, int64_t i, int64_t j, tg_extent *e) {
     for (int d = 0; d < 4; d++) {
         e->shape[d] = cols.shape[d + (d < 2 ? 0 : 2)];
@@ -177,7 +179,8 @@ tg_status tg_windows_scatter(tg_call *c, const tg_windows *w, tg_array x, tg_arr
 
 /* ---- Pools ---- */
 
-/* The first element of window o along dim d that is not padding. */
+/* Returns the position in x of the first element of window o along dim d that does not lie before x. It may lie
+ * after x. */
 static int64_t first_element(const tg_windows *w, int d, int64_t o) {
     int64_t at = o * w->step[d] - w->pad[d];
     return at >= 0 ? at : (w->apart[d] - -at % w->apart[d]) % w->apart[d];
@@ -189,8 +192,8 @@ tg_status tg_windows_infer_pool(tg_call *c, const tg_windows *w, int64_t in[2], 
         if (w->pad[d] > w->size[d] / 2)
             return tg_call_fail(c, TG_ERR_ARGUMENT, "padding is %lld for windows of %lld elements; it must be at most "
                                 "half of the window", (long long)w->pad[d], (long long)w->size[d]);
-        /* If x has at least as many elements as separate two elements of a window, every window contains one of
-         * them. */
+        /* If x is at least as long as the distance between two elements of a window, every window has an element in
+         * x, so the loop is not needed. */
         for (int64_t o = 0; in[d] < w->apart[d] && o < out[d]; o++)
             if (first_element(w, d, o) >= in[d])
                 return tg_call_fail(c, TG_ERR_SHAPE, "window %lld has no element of x, only padding", (long long)o);

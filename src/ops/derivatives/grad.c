@@ -1,4 +1,4 @@
-/* tg_grad: gradients of leaves and of results, as tensors of the tape. */
+/* tg_grad: returns gradients of leaves and of results as tensors of the tape. */
 #include <stdio.h>
 #include <tapegrad/backward.h>
 
@@ -7,16 +7,18 @@
 #include "ops/derivatives/grad_graph.h"
 #include "placement/rule.h"
 
-/* With create_graph: returns g as a separate tensor of the graph, whatever the tape's grad mode is. */
-static tg_tensor *own(tg_tape *t, const tg_tensor *x, tg_tensor *g) {
+/* With create_graph: returns a new handle on g, or zeros like x if g is NULL. Records with grad mode on, whatever the
+ * tape's mode is. */
+static tg_tensor *graph_result(tg_tape *t, const tg_tensor *x, tg_tensor *g) {
     bool grad = tg_tape_set_grad_mode(t, true);
     tg_tensor *y = g ? tg_grad_graph_view(t, g) : tg_full_like(t, x, 0);
     tg_tape_set_grad_mode(t, grad);
     return y;
 }
 
-/* Returns the target's gradient as a tensor of the tape; zeros if no root depends on it. */
-static tg_tensor *hand_over(tg_tape *t, tg_target *target, const tg_grad_opts *opts, tg_tensor *const *inputs) {
+/* Returns the target's gradient as a tensor of the tape. If no root depends on the target, returns zeros or, unless
+ * allow_unused is set, fails. */
+static tg_tensor *target_result(tg_tape *t, tg_target *target, const tg_grad_opts *opts, tg_tensor *const *inputs) {
     tg_ctx *ctx = t->ctx;
     tg_tensor *x = target->x, *g = target->g;
     if (!target->reached) {
@@ -28,11 +30,11 @@ static tg_tensor *hand_over(tg_tape *t, tg_target *target, const tg_grad_opts *o
             tg_fail(ctx, TG_ERR_STATE, "tg_grad: no root depends on input %d, %s; .allow_unused gives zeros", i, what);
             return tg_inert(ctx);
         }
-        if (opts->create_graph) return own(t, x, NULL);
+        if (opts->create_graph) return graph_result(t, x, NULL);
         g = target->g = tg_temp_empty(ctx, x->dtype, x->ndim, x->shape, TG_MEM_TEMPORARY);
         if (!g || ctx->run.ops->fill(ctx, tg_array_of(g), 0) != TG_OK) return tg_inert(ctx);
     }
-    if (opts->create_graph) return own(t, x, g);
+    if (opts->create_graph) return graph_result(t, x, g);
     if (tg_gradient_own(&target->g) != TG_OK) return tg_inert(ctx);
     g = target->g;
     tg_tensor *y = tg_tape_tensor(t, g->dtype, g->ndim, g->shape, g->stride, tg_storage_ref(g->storage), g->offset);
@@ -60,18 +62,20 @@ static tg_status check_grad_call(tg_tape *t, tg_tensor *const *roots, int n_root
     tg_ctx *ctx = t->ctx;
     if (n_roots <= 0 || n <= 0 || !roots || !inputs || !grads)
         return tg_fail(ctx, TG_ERR_ARGUMENT,
-                       "tg_grad: %d roots, %d inputs, expected one or more of each, and room for the gradients",
+                       "tg_grad: %d roots, %d inputs, expected one or more of each; roots, inputs and grads must not "
+                       "be NULL",
                        n_roots, n);
     return tg_check_inputs(t, inputs, n, "tg_grad");
 }
 
-/* Makes one target per distinct input and returns how many there are. `first` maps inputs to targets. */
-static int number_inputs(tg_tensor *const *inputs, int n_inputs, tg_target *targets, tg_keyed *first) {
+/* Makes one target for each different input, and returns the number of targets. `target_of` receives the index of each
+ * input's target, sorted by input. */
+static int number_inputs(tg_tensor *const *inputs, int n_inputs, tg_target *targets, tg_keyed *target_of) {
     int n = 0;
-    for (int i = 0; i < n_inputs; i++) first[i] = (tg_keyed){inputs[i], -1};
-    tg_keyed_sort(first, n_inputs);
+    for (int i = 0; i < n_inputs; i++) target_of[i] = (tg_keyed){inputs[i], -1};
+    tg_keyed_sort(target_of, n_inputs);
     for (int i = 0; i < n_inputs; i++) {
-        tg_keyed *k = tg_keyed_find(first, n_inputs, inputs[i]);
+        tg_keyed *k = tg_keyed_find(target_of, n_inputs, inputs[i]);
         if (k->at >= 0) continue;
         k->at = n;
         targets[n++] = (tg_target){.x = inputs[i]};
@@ -87,9 +91,9 @@ static tg_status grad(tg_tape *t, tg_tensor *const *roots, int n_roots, tg_tenso
     TG_TRY(tg_options(ctx, &opts, sizeof opts, given, "tg_grad: the options"));
     TG_TRY(check_grad_call(t, roots, n_roots, inputs, n_inputs, grads));
     tg_target *targets = tg_tape_alloc(t, (size_t)n_inputs * sizeof *targets);
-    tg_keyed *first = tg_tape_alloc(t, (size_t)n_inputs * sizeof *first);
-    if (!targets || !first) return ctx->run.status;
-    int n = number_inputs(inputs, n_inputs, targets, first);
+    tg_keyed *target_of = tg_tape_alloc(t, (size_t)n_inputs * sizeof *target_of);
+    if (!targets || !target_of) return ctx->run.status;
+    int n = number_inputs(inputs, n_inputs, targets, target_of);
     tg_pass_opts o = {.seeds = opts.seeds,
                       .targets = targets,
                       .n_targets = n,
@@ -97,10 +101,10 @@ static tg_status grad(tg_tape *t, tg_tensor *const *roots, int n_roots, tg_tenso
                       .graph = opts.create_graph ? &tg_grad_graph : NULL};
     tg_backward_run(t, roots, n_roots, &o, "tg_grad");
     for (int k = 0; k < n; k++) {
-        targets[k].given = ctx->run.status == TG_OK ? hand_over(t, &targets[k], &opts, inputs) : tg_inert(ctx);
+        targets[k].given = ctx->run.status == TG_OK ? target_result(t, &targets[k], &opts, inputs) : tg_inert(ctx);
         if (!opts.create_graph) tg_temp_free(targets[k].g);
     }
-    for (int i = 0; i < n_inputs; i++) grads[i] = targets[tg_keyed_find(first, n_inputs, inputs[i])->at].given;
+    for (int i = 0; i < n_inputs; i++) grads[i] = targets[tg_keyed_find(target_of, n_inputs, inputs[i])->at].given;
     return ctx->run.status;
 }
 

@@ -1,5 +1,5 @@
-/* Reverse mode whose results can be differentiated again: the pass of backward.c, but it calls an op's vjp instead
- * of its backward. Slots hold tensors of the tape, and what a node saved is not released. */
+/* Reverse mode whose results can be differentiated again. It differs from the pass in backward.c in three ways: it
+ * calls an op's vjp instead of its backward, slots hold tensors of the tape, and what a node saved is not released. */
 #include "ops/derivatives/grad_graph.h"
 
 #include <tapegrad/ops.h>
@@ -51,6 +51,7 @@ tg_status tg_grad_graph_check(const tg_node *n, const tg_tensor *x, const tg_ten
 
 /* ---- Roots ---- */
 
+/* Adds the seed of root i to the slot of its node: the caller's, or the default one. */
 static tg_status seed_root(tg_pass *p, tg_tensor *root, int i, const char *who) {
     tg_tape *t = p->t;
     tg_tensor *given = p->o->seeds ? p->o->seeds[i] : NULL;
@@ -77,7 +78,8 @@ static tg_status seed_root(tg_pass *p, tg_tensor *root, int i, const char *who) 
 
 /* ---- One node ---- */
 
-/* For the caller's ops only the normal placement rule applies, not the less strict one of derivatives. */
+/* Runs the hooks of x. The ops that they record follow the normal placement rule, not the less strict one of
+ * derivatives. */
 static tg_status run_hooks(tg_tape *t, tg_tensor *x, tg_tensor **g) {
     bool derives = t->derives;
     t->derives = false;
@@ -86,6 +88,8 @@ static tg_status run_hooks(tg_tape *t, tg_tensor *x, tg_tensor **g) {
     return s;
 }
 
+/* Completes the gradients of n's outputs: runs hooks, sets placements, and hands them to targets. Sets *any if there is
+ * a gradient. A collective op that is due gets zeros where no gradient came. */
 static tg_status finish_outputs(tg_pass *p, tg_node *n, bool *any) {
     for (int i = 0; i < n->n_out; i++) {
         tg_slot *s = &tg_node_slots(n)[i];
@@ -104,6 +108,7 @@ static tg_status finish_outputs(tg_pass *p, tg_node *n, bool *any) {
     return p->t->ctx->run.status;
 }
 
+/* Adds the gradients of n's inputs to the slots of the nodes that made them. */
 static tg_status contribute(tg_pass *p, tg_node *n, tg_tensor **gin) {
     tg_node **src = tg_node_src(n);
     for (int i = 0; i < n->n_in; i++) {
@@ -120,6 +125,7 @@ static tg_status contribute(tg_pass *p, tg_node *n, tg_tensor **gin) {
     return TG_OK;
 }
 
+/* Calls the vjp of n. */
 static tg_status derive(tg_pass *p, tg_node *n) {
     tg_tape *t = p->t;
     if (!n->op->vjp)
@@ -146,7 +152,8 @@ static tg_status run_node(tg_pass *p, tg_node *n) {
     return tg_grad_graph_explain(n, derive(p, n));
 }
 
-/* A zero gradient is not stored as a tensor. The gradients of the node's inputs are then zero too. */
+/* TG_N_REACHED marks a node whose gradient may be a zero that is not stored as a tensor. Marks the targets among its
+ * outputs as reached, and moves the mark to the nodes that made its inputs, whose gradients are then zero too. */
 static void pass_zero(const tg_pass *p, tg_node *n) {
     if (!(n->flags & TG_N_REACHED)) return;
     n->flags &= ~TG_N_REACHED;
@@ -178,7 +185,7 @@ static tg_status run_nodes(tg_pass *p, tg_node *from, const tg_node *end) {
 /* ---- The pass ---- */
 
 static tg_status seed_and_run(tg_pass *p, tg_tensor *const *roots, int n, const char *who) {
-    /* a root may be a leaf that no op has used: its node must exist before nodes are marked */
+    /* A root may be a leaf that no op has used. Its node must exist before nodes are marked. */
     for (int i = 0; i < n; i++) {
         TG_TRY(tg_check(p->t->ctx, roots[i], who));
         if (!tg_root_node(p->t, roots[i], i, who)) return p->t->ctx->run.status;
@@ -211,7 +218,9 @@ const tg_pass_ops tg_grad_graph = {run, tg_grad_graph_own};
 
 /* ---- Ops that are compositions of other ops ---- */
 
-static void turn_needs(const tg_node *n, bool *changed, bool then) {
+/* Flips the requires_grad flags in `changed`. then: first finds which flags differ from those at the time of
+ * recording. */
+static void flip_needs(const tg_node *n, bool *changed, bool then) {
     for (int i = 0; i < n->n_in; i++) {
         tg_tensor *x = tg_node_in(n)[i];
         if (then) changed[i] = x && !tg_node_src(n)[i] != !(x->flags & TG_F_REQUIRES_GRAD);
@@ -221,11 +230,11 @@ static void turn_needs(const tg_node *n, bool *changed, bool then) {
 
 bool *tg_needs_then(tg_tape *t, const tg_node *n) {
     bool *changed = tg_tape_alloc(t, n->n_in * sizeof *changed + 1);
-    if (changed) turn_needs(n, changed, true);
+    if (changed) flip_needs(n, changed, true);
     return changed;
 }
 
-void tg_needs_now(const tg_node *n, bool *changed) { turn_needs(n, changed, false); }
+void tg_needs_now(const tg_node *n, bool *changed) { flip_needs(n, changed, false); }
 
 tg_status tg_compose(tg_tape *t, const tg_node *n, tg_compose_fn f, tg_tensor **out) {
     bool *changed = tg_needs_then(t, n);
@@ -239,7 +248,9 @@ tg_status tg_vjp_composed(tg_tape *t, const tg_node *n, tg_tensor *const *gout, 
     if (!t || !n || !gout || !f) return TG_ERR_ARGUMENT;
     tg_pass *p = t->grad_graph;
     const tg_node *before = t->last;
-    if (!p) return tg_fail(t->ctx, TG_ERR_STATE, "tg_vjp_composed: outside of a vjp");
+    if (!p)
+        return tg_fail(t->ctx, TG_ERR_STATE, "tg_vjp_composed: outside of a vjp; call it only in the vjp slot of an "
+                       "op");
     tg_tensor **out = tg_tape_alloc(t, (size_t)n->n_out * sizeof *out);
     if (!out) return t->ctx->run.status;
     for (int i = 0; i < n->n_out; i++) out[i] = NULL;

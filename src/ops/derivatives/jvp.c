@@ -1,17 +1,19 @@
-/* Forward mode: tangents pass through the recorded nodes in order, by each op's jvp, which records ops. Meanwhile
- * the slots of a node hold the tangents of its outputs. */
+/* Forward mode: tangents pass through the recorded nodes in order. Each op's jvp computes the tangents of its
+ * outputs by recording ops. During the pass the slots of a node hold the tangents of its outputs. */
 #include <tapegrad/backward.h>
 
 #include "placement/rule.h"
 #include "ops/derivatives/grad_graph.h"
 #include "autograd/saved_tensors.h"
 
+/* One pass of tangents over a tape. */
 typedef struct tangents {
     tg_tape *t;
-    uint32_t id; /* pass number of the nodes that lead to an output */
+    uint32_t id; /* number of the pass; nodes that lead to an output have it */
 } tangents;
 
-/* Goes backward: the users of a node come after it. */
+/* Gives the nodes that lead to an output the number of the pass. Goes backward, because the users of a node come after
+ * it. */
 static void mark(const tangents *w, tg_tensor *const *outs, int n_outs) {
     for (int i = 0; i < n_outs; i++) {
         tg_node *n = tg_tape_node_of(w->t, outs[i]);
@@ -24,6 +26,8 @@ static void mark(const tangents *w, tg_tensor *const *outs, int n_outs) {
     }
 }
 
+/* Computes the tangents of n's outputs from those of its inputs. Does nothing if all of them are zero, except for a
+ * collective op, which runs on every rank. */
 static tg_status push(const tangents *w, tg_node *n) {
     tg_tape *t = w->t;
     tg_tensor **din = tg_tape_alloc(t, ((size_t)n->n_in + n->n_out) * sizeof *din);
@@ -52,6 +56,7 @@ static tg_status push(const tangents *w, tg_node *n) {
     return TG_OK;
 }
 
+/* Calls push for the wanted nodes from `from` to `to`, both included. */
 static tg_status push_all(const tangents *w, tg_node *from, const tg_node *to) {
     for (tg_node *n = from; n; n = n->next) {
         if (n->pass == w->id && !(n->flags & TG_N_LEAF)) TG_TRY(tg_grad_graph_explain(n, push(w, n)));
@@ -65,8 +70,8 @@ static tg_status check_call(tg_tape *t, tg_tensor *const *outs, int n_outs, tg_t
     tg_ctx *ctx = t->ctx;
     if (n_outs <= 0 || n_in <= 0 || !outs || !inputs || !din || !dout)
         return tg_fail(ctx, TG_ERR_ARGUMENT,
-                       "%s: %d outputs, %d inputs, expected one or more of each, their tangents, and room for the "
-                       "results",
+                       "%s: %d outputs, %d inputs, expected one or more of each; outs, inputs, din and dout must not "
+                       "be NULL",
                        who, n_outs, n_in);
     if (t->in_backward) return tg_fail(ctx, TG_ERR_STATE, "%s: a backward of this tape is running", who);
     if (t->collects)
@@ -87,8 +92,9 @@ static tg_status check_call(tg_tape *t, tg_tensor *const *outs, int n_outs, tg_t
     return TG_OK;
 }
 
-/* For a tensor that needs no gradient, INVARIANT and REPLICATED mean the same: equal on every rank. */
-static bool lies_alike(const tg_tensor *d, const tg_tensor *x) {
+/* Returns whether tangent d has the placement of x. INVARIANT and REPLICATED count as one: a tangent has the same bytes
+ * on every rank with either. */
+static bool placed_alike(const tg_tensor *d, const tg_tensor *x) {
     for (int a = 0; tg_place_of(d) != tg_place_of(x) && a < TG_MAX_AXES; a++) {
         tg_placement is = tg_place_on(d, (tg_axis)a), want = tg_place_on(x, (tg_axis)a);
         bool same = is.kind == TG_INVARIANT || is.kind == TG_REPLICATED;
@@ -99,7 +105,9 @@ static bool lies_alike(const tg_tensor *d, const tg_tensor *x) {
     return true;
 }
 
-static tg_status place_tangents(const tangents *w, tg_tensor *const *inputs, int n, tg_tensor *const *din,
+/* Checks the caller's tangents and puts them into the slots of the inputs' nodes. An input that this tape has not used
+ * has no node, and its tangent has no effect. */
+static tg_status put_tangents(const tangents *w, tg_tensor *const *inputs, int n, tg_tensor *const *din,
                                 const char *who) {
     for (int i = 0; i < n; i++) {
         tg_node *node = tg_tape_node_of(w->t, inputs[i]);
@@ -112,7 +120,7 @@ static tg_status place_tangents(const tangents *w, tg_tensor *const *inputs, int
             memcmp(din[i]->shape, inputs[i]->shape, din[i]->ndim * sizeof *din[i]->shape))
             return tg_fail(w->t->ctx, TG_ERR_SHAPE, "%s: tangent %d is %s, expected the input's shape and dtype, %s",
                            who, i, got, want);
-        if (!lies_alike(din[i], inputs[i]))
+        if (!placed_alike(din[i], inputs[i]))
             return tg_fail(w->t->ctx, TG_ERR_PLACEMENT,
                            "%s: tangent %d is %s, but its input is placed as %s; place the tangent like its input",
                            who, i, got, want);
@@ -126,14 +134,15 @@ static tg_status place_tangents(const tangents *w, tg_tensor *const *inputs, int
 static tg_status run(const tangents *w, tg_tensor *const *outs, int n_outs, tg_tensor *const *inputs, int n_in,
                      tg_tensor *const *din, tg_tensor **dout, const char *who) {
     mark(w, outs, n_outs);
-    TG_TRY(place_tangents(w, inputs, n_in, din, who));
+    TG_TRY(put_tangents(w, inputs, n_in, din, who));
     TG_TRY(push_all(w, w->t->first, w->t->last));
     for (int i = 0; i < n_outs; i++) {
         const tg_node *n = tg_tape_node_of(w->t, outs[i]);
         tg_tensor *d = n ? tg_node_slots(n)[outs[i]->out].g : NULL;
-        /* a sum may have become INVARIANT */
+        /* A sum of REPLICATED tangents may have become INVARIANT. */
         if (d) TG_TRY(tg_grad_graph_place(w->t, n, &d, tg_place_of(outs[i]), "tangent"));
-        dout[i] = d ? tg_grad_graph_view(w->t, d) : tg_zero_tangent(w->t, outs[i]); /* a tensor for the caller alone */
+        /* The caller gets a handle of its own, because d may be a tensor that the caller already has. */
+        dout[i] = d ? tg_grad_graph_view(w->t, d) : tg_zero_tangent(w->t, outs[i]);
     }
     return w->t->ctx->run.status;
 }
@@ -143,7 +152,8 @@ static void clear(tg_tape *t) {
         for (int i = 0; i < n->n_out; i++) tg_node_slots(n)[i] = (tg_slot){0};
 }
 
-/* The pass number of the tape shows a composition which nodes are wanted. */
+/* Sets the tape's state for a pass of tangents, and restores it afterward. tg_jvp_composed reads the number of the pass
+ * from t->tangents. */
 static tg_status jvp(tg_tape *t, tg_tensor *const *outs, int n_outs, tg_tensor *const *inputs, int n_in,
                      tg_tensor *const *din, tg_tensor **dout, const char *who) {
     TG_TRY(tg_tape_check_with(t, outs, n_outs, who));
@@ -162,6 +172,8 @@ static tg_status jvp(tg_tape *t, tg_tensor *const *outs, int n_outs, tg_tensor *
     return s;
 }
 
+/* Returns s. After an error: makes out[] inert, and notifies the other ranks if this rank may have skipped a call in
+ * which they wait. */
 static tg_status ended(tg_tape *t, tg_tensor *const *given, tg_status s, tg_tensor **out, int n) {
     if (s == TG_OK) return s;
     if (t && t->collectives) tg_ctx_skip(t->ctx);
@@ -174,13 +186,14 @@ tg_status tg_jvp(tg_tape *t, tg_tensor *const *outs, int n_outs, tg_tensor *cons
     return ended(t, outs, jvp(t, outs, n_outs, inputs, n_in, din, dout, "tg_jvp"), dout, n_outs);
 }
 
-/* Forward over reverse mode (Pearlmutter, Fast Exact Multiplication by the Hessian, 1994). */
+/* Computes the gradient in reverse mode, then its tangent in forward mode (Pearlmutter, Fast Exact Multiplication by
+ * the Hessian, 1994). hv[] receives the gradients in between. */
 static tg_status hvp(tg_tape *t, tg_tensor *root, tg_tensor *const *inputs, int n, tg_tensor *const *v,
                      tg_tensor **hv) {
     TG_TRY(tg_tape_check_with(t, &root, 1, "tg_hvp"));
     if (n <= 0 || !inputs || !v || !hv)
         return tg_fail(t->ctx, TG_ERR_ARGUMENT,
-                       "tg_hvp: %d inputs, expected one or more, a vector for each, and room for the products", n);
+                       "tg_hvp: %d inputs, expected one or more; inputs, v and hv must not be NULL", n);
     TG_TRY(tg_check(t->ctx, root, "tg_hvp"));
     if (root->numel != 1) {
         char what[160];
@@ -202,7 +215,9 @@ tg_status tg_hvp(tg_tape *t, tg_tensor *root, tg_tensor *const *inputs, int n, t
 
 tg_status tg_jvp_composed(tg_tape *t, const tg_node *n, tg_tensor **dout, tg_compose_fn f) {
     if (!t || !n || !dout || !f) return TG_ERR_ARGUMENT;
-    if (!t->tangents) return tg_fail(t->ctx, TG_ERR_STATE, "tg_jvp_composed: outside of a jvp");
+    if (!t->tangents)
+        return tg_fail(t->ctx, TG_ERR_STATE, "tg_jvp_composed: outside of a jvp; call it only in the jvp slot of an "
+                       "op");
     tangents w = {t, t->tangents};
     tg_node *before = t->last;
     tg_tensor **out = tg_tape_alloc(t, (size_t)n->n_out * sizeof *out);
@@ -216,9 +231,8 @@ tg_status tg_jvp_composed(tg_tape *t, const tg_node *n, tg_tensor **dout, tg_com
     for (tg_node *m = first; m; m = m->next) m->pass = w.id;
     if (first) TG_TRY(push_all(&w, first, t->last));
     for (int i = 0; i < n->n_out; i++) {
-        const tg_node *made =
-            /* a leaf that is passed through as an output has a node too */
-            tg_is_alive(out[i]) ? tg_tape_node_of(t, out[i]) : NULL;
+        /* A leaf that is passed through as an output has a node too. */
+        const tg_node *made = tg_is_alive(out[i]) ? tg_tape_node_of(t, out[i]) : NULL;
         if (made) dout[i] = tg_node_slots(made)[out[i]->out].g;
     }
     return TG_OK;

@@ -1,5 +1,5 @@
-/* Building blocks of the vjp and jvp slots of most ops: the sum that reverses broadcasting, and forward derivatives
- * that follow from other properties of an op. */
+/* Building blocks for the vjp and jvp slots of ops: tg_sum_to, which reverses broadcasting, and the jvp slots of ops
+ * that are linear, multilinear or element-wise, or that have a vjp (derivatives.h). */
 #include <tapegrad/backward.h>
 #include <tapegrad/ops.h>
 
@@ -29,10 +29,11 @@ tg_tensor *tg_sum_to(tg_tape *t, tg_tensor *x, const tg_tensor *like) {
 
 /* ---- jvp slots ---- */
 
-static bool carries(const tg_node *n, int i) { return tg_node_in(n)[i] && tg_is_float(tg_node_in(n)[i]->dtype); }
+/* Returns whether input i is present and a float, so that it has a tangent. */
+static bool has_tangent(const tg_node *n, int i) { return tg_node_in(n)[i] && tg_is_float(tg_node_in(n)[i]->dtype); }
 
-/* Records the node's op on other inputs. */
-static tg_status again(tg_tape *t, const tg_node *n, tg_tensor *const *in, tg_tensor **out) {
+/* Records the node's op with other inputs. t->again keeps the op from writing anything besides its outputs. */
+static tg_status record_again(tg_tape *t, const tg_node *n, tg_tensor *const *in, tg_tensor **out) {
     bool before = t->again;
     t->again = true;
     tg_status s = tg_apply(t, n->op, tg_node_params_of(n), in, n->n_in, out, n->n_out, NULL, NULL, n->site);
@@ -45,8 +46,8 @@ tg_status tg_jvp_linear(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_
     tg_tensor **in = tg_tape_alloc(t, (size_t)n->n_in * sizeof *in + 1);
     if (!in) return t->ctx->run.status;
     for (int i = 0; i < n->n_in; i++)
-        in[i] = !carries(n, i) ? tg_node_in(n)[i] : din[i] ? din[i] : tg_zero_tangent(t, tg_node_in(n)[i]);
-    return again(t, n, in, dout);
+        in[i] = !has_tangent(n, i) ? tg_node_in(n)[i] : din[i] ? din[i] : tg_zero_tangent(t, tg_node_in(n)[i]);
+    return record_again(t, n, in, dout);
 }
 
 tg_status tg_jvp_multilinear(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout) {
@@ -58,7 +59,7 @@ tg_status tg_jvp_multilinear(tg_tape *t, const tg_node *n, tg_tensor *const *din
         if (!din[i]) continue;
         memcpy(in, tg_node_in(n), n->n_in * sizeof *in);
         in[i] = din[i];
-        TG_TRY(again(t, n, in, part));
+        TG_TRY(record_again(t, n, in, part));
         for (int k = 0; k < n->n_out; k++) dout[k] = dout[k] ? tg_add(t, dout[k], part[k]) : part[k];
     }
     return t->ctx->run.status;
@@ -69,8 +70,8 @@ tg_status tg_jvp_pointwise(tg_tape *t, const tg_node *n, tg_tensor *const *din, 
     return din[0] ? n->op->vjp(t, n, din, dout) : TG_OK;
 }
 
-/* A cotangent with respect to which the vjp is differentiated. The vjp is linear in it, so its value does not
- * matter. */
+/* Makes a cotangent for each float output: zeros that require a gradient, so that the vjp can be differentiated with
+ * respect to them. The vjp is linear in them, so their values do not matter. */
 static tg_status free_cotangents(tg_tape *t, const tg_node *n, tg_tensor **g) {
     for (int i = 0; i < n->n_out; i++) {
         g[i] = NULL;
@@ -84,9 +85,11 @@ static tg_status free_cotangents(tg_tape *t, const tg_node *n, tg_tensor **g) {
     return TG_OK;
 }
 
+/* Computes the jvp as the transpose of the vjp: the vjp maps cotangents g to J^T g, and its derivative with respect
+ * to g, with din as the seed, is J din. */
 static tg_status transpose_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout) {
-    size_t room = 4 * ((size_t)n->n_in + n->n_out);
-    tg_tensor **gin = tg_tape_alloc(t, room * sizeof *gin);
+    size_t n_pointers = 4 * ((size_t)n->n_in + n->n_out);
+    tg_tensor **gin = tg_tape_alloc(t, n_pointers * sizeof *gin);
     if (!gin) return t->ctx->run.status;
     tg_tensor **g = gin + n->n_in, **roots = g + n->n_out, **seeds = roots + n->n_in, **by = seeds + n->n_in,
               **result = by + n->n_out;
