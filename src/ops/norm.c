@@ -43,7 +43,7 @@ static tg_status norm_infer(tg_call *c) {
     return tg_infer_same(c);
 }
 
-/* What forward and backward share. The weight is absent if backward does not need it. */
+/* Returns the arguments that forward and backward share. weighted: the weight is one of them. */
 static tg_norm_args norm_args(const tg_call *c, bool weighted) {
     const norm_params *p = c->params;
     return (tg_norm_args){
