@@ -25,7 +25,7 @@ typedef struct tg_pass_ops {
 } tg_pass_ops;
 
 typedef struct tg_pass_opts {
-    tg_tensor *const *seeds; /* one per root; NULL, as array or entry: 1, for a root of one element */
+    tg_tensor *const *seeds; /* one per root; NULL, also as an entry: tg_placement_seed */
     tg_target *targets; /* NULL: accumulate into every leaf */
     int n_targets;
     tg_tensor *const *only; /* accumulate only into these leaves; NULL: into all */

@@ -143,9 +143,9 @@ void tg_gradient_place(tg_tensor *x) {
         g->flags &= (uint16_t)~TG_F_PARTIAL;
 }
 
-/* Marks x's gradient as overwritten by `by` if nodes have saved it as an input, because they would now read other bytes.
- * While a step is being captured it is always marked: each replay writes the gradient too, and nodes of other tapes may
- * have saved it by then. */
+/* Marks x's gradient as overwritten by `by` if nodes have saved it as an input, because they would now read other
+ * bytes. While a step is being captured it is always marked: each replay writes the gradient too, and nodes of other
+ * tapes may have saved it by then. */
 static void wrote_gradient(const tg_tensor *x, const char *by) {
     const tg_tensor *g = tg_gradient_of(x);
     if (g && TG_UNLIKELY(g->storage->saves || x->ctx->capture)) tg_storage_wrote(g->storage, by, NULL);
