@@ -154,7 +154,7 @@ static const tg_sample rms_norm_samples[] = {
     {.note = "empty rows", .params = &rms_params, .n_in = 2, .in = {TG_S(3, 0), TG_S(0)}},
     {.note = "w of another size", .params = &rms_params, .n_in = 2,
      .in = {TG_S(4, 6), TG_S(4)}, .refused = TG_ERR_SHAPE},
-    {.note = "eps is no number", .params = &(const norm_params){.eps = NAN, .rms = true}, .n_in = 2,
+    {.note = "eps is NaN", .params = &(const norm_params){.eps = NAN, .rms = true}, .n_in = 2,
      .in = {TG_S(2, 3), TG_S(3)},
      .refused = TG_ERR_ARGUMENT},
     {.note = "integers", .params = &rms_params, .n_in = 2,

@@ -64,7 +64,7 @@ static const tg_sample one_hot_samples[] = {
      .in = {IDS_IN(-3, 0, 2)}, .refused = TG_ERR_DATA},
     {.note = "no classes", .params = &(const one_hot_params){0, TG_DTYPE_DEFAULT}, .n_in = 1,
      .in = {TG_S_INDEX(3, 2)}, .refused = TG_ERR_DATA},
-    {.note = "less than none", .params = &(const one_hot_params){-1, TG_F32}, .n_in = 1, .in = {TG_S_INDEX(3, 2)},
+    {.note = "negative classes", .params = &(const one_hot_params){-1, TG_F32}, .n_in = 1, .in = {TG_S_INDEX(3, 2)},
      .refused = TG_ERR_ARGUMENT},
     {.note = "ids not whole", .params = &(const one_hot_params){3, TG_F32}, .n_in = 1, .in = {TG_S(3)},
      .refused = TG_ERR_DTYPE},

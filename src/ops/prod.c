@@ -74,7 +74,7 @@ static const tg_sample prod_samples[] = {
     {.note = "an odd number", .params = TG_OVER(1), .n_in = 1, .in = {TG_S_IN(0.5, 2, 2, 7)}},
     {.note = "one zero and two in a row", .params = TG_OVER(1), .n_in = 1,
      .in = {{.shape = TG_S_SHAPE(5, 4), .zeros = 3}}},
-    {.note = "of nothing", .params = TG_OVER(1), .n_in = 1, .in = {TG_S(3, 0)}},
+    {.note = "no elements", .params = TG_OVER(1), .n_in = 1, .in = {TG_S(3, 0)}},
     {.note = "integers", .params = TG_OVER(1), .n_in = 1, .in = {TG_S_INDEX(7, 3, 4)}},
     {.note = "bools", .params = TG_ALL, .n_in = 1, .in = {TG_S_BOOL(3)}},
 };

@@ -123,9 +123,9 @@ TG_VJP(sum_vjp, spread_gradient(t, n, g, 1))
 
 static const tg_sample sum_samples[] = {
     TG_REDUCE_SAMPLES, TG_SMALL_SAMPLES,
-    {.note = "expanded, along", .params = TG_OVER(0), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 5)}},
-    {.note = "of nothing", .params = TG_OVER(1), .n_in = 1, .in = {TG_S(3, 0)}},
-    {.note = "how many hold", .params = TG_ALL, .n_in = 1, .in = {TG_S_BOOL(3, 5)}},
+    {.note = "expanded dim", .params = TG_OVER(0), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 5)}},
+    {.note = "no elements", .params = TG_OVER(1), .n_in = 1, .in = {TG_S(3, 0)}},
+    {.note = "count of true elements", .params = TG_ALL, .n_in = 1, .in = {TG_S_BOOL(3, 5)}},
 };
 
 const tg_op tg_op_sum = {
@@ -195,7 +195,7 @@ TG_VJP(extremum_vjp, extremum_gradient(t, n, g))
 static const tg_sample extremum_samples[] = {
     TG_REDUCE_SAMPLES, TG_SMALL_SAMPLES,
     {.note = "ties", .params = TG_OVER(1), .n_in = 1, .in = {TG_S_INDEX(2, 4, 6)}},
-    {.note = "of nothing", .params = TG_OVER(1), .n_in = 1, .in = {TG_S(3, 0)}, .refused = TG_ERR_SHAPE},
+    {.note = "no elements", .params = TG_OVER(1), .n_in = 1, .in = {TG_S(3, 0)}, .refused = TG_ERR_SHAPE},
     {.note = "bools", .params = TG_ALL, .n_in = 1, .in = {TG_S_BOOL(3)}, .refused = TG_ERR_DTYPE},
 };
 
@@ -298,8 +298,8 @@ static tg_status logsumexp_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *d
 
 static const tg_sample logsumexp_samples[] = {
     TG_REDUCE_SAMPLES, TG_SMALL_SAMPLES,
-    {.note = "great values", .params = TG_OVER(1), .n_in = 1, .in = {TG_S_IN(900, 903, 3, 4)}},
-    {.note = "of nothing", .params = TG_OVER(1), .n_in = 1, .in = {TG_S(3, 0)}},
+    {.note = "large values", .params = TG_OVER(1), .n_in = 1, .in = {TG_S_IN(900, 903, 3, 4)}},
+    {.note = "no elements", .params = TG_OVER(1), .n_in = 1, .in = {TG_S(3, 0)}},
     {.note = "integers", .params = TG_ALL, .n_in = 1, .in = {TG_S_INDEX(4, 3)}, .refused = TG_ERR_DTYPE},
 };
 
@@ -330,7 +330,7 @@ static const tg_sample position_samples[] = {
     {.note = "ties: the first", .params = TG_OVER(1), .n_in = 1, .in = {TG_S_INDEX(2, 4, 6)}},
     {.note = "size 1", .params = TG_OVER(0), .n_in = 1, .in = {TG_S(1)}},
     {.note = "no result", .params = TG_OVER(1), .n_in = 1, .in = {TG_S(0, 3)}},
-    {.note = "of nothing", .params = TG_OVER(1), .n_in = 1, .in = {TG_S(3, 0)}, .refused = TG_ERR_SHAPE},
+    {.note = "no elements", .params = TG_OVER(1), .n_in = 1, .in = {TG_S(3, 0)}, .refused = TG_ERR_SHAPE},
     {.note = "no such dim", .params = TG_OVER(1), .n_in = 1, .in = {TG_S(3)}, .refused = TG_ERR_SHAPE},
     {.note = "big", .params = TG_OVER(-1), .n_in = 1, .in = {TG_S(1024, 1024)}, .bench = true},
 };

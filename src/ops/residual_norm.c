@@ -129,7 +129,7 @@ static const tg_sample residual_samples[] = {
     SAMPLE("w of another size", .in = {TG_S(4, 6), TG_S(4, 6), TG_S(4)}, .refused = TG_ERR_SHAPE),
     SAMPLE("scalars", .in = {TG_S_SCALAR, TG_S_SCALAR, TG_S_ABSENT}, .refused = TG_ERR_SHAPE),
     SAMPLE("integers", .in = {TG_S_INDEX(5, 2, 3), TG_S_INDEX(5, 2, 3), TG_S_ABSENT}, .refused = TG_ERR_DTYPE),
-    {.note = "eps is no number",
+    {.note = "eps is NaN",
      .params = &(const residual_params){.eps = NAN},
      .n_in = 3,
      .in = {TG_S(2, 3), TG_S(2, 3), TG_S(3)},

@@ -154,8 +154,8 @@ static const tg_sample topk_samples[] = {
     {.note = "all", .params = BY(0, .k = 4, .falling = true), .n_in = 1, .in = {TG_S(4, 2)}},
     {.note = "none", .params = BY(0, .k = 0), .n_in = 1, .in = {TG_S(4, 2)}},
     {.note = "size 1", .params = BY(0, .k = 1), .n_in = 1, .in = {TG_S(1)}},
-    {.note = "more than there are", .params = BY(0, .k = 4), .n_in = 1, .in = {TG_S(3)}, .refused = TG_ERR_SHAPE},
-    {.note = "less than none", .params = BY(0, .k = -1), .n_in = 1, .in = {TG_S(3)}, .refused = TG_ERR_ARGUMENT},
+    {.note = "k too large", .params = BY(0, .k = 4), .n_in = 1, .in = {TG_S(3)}, .refused = TG_ERR_SHAPE},
+    {.note = "negative k", .params = BY(0, .k = -1), .n_in = 1, .in = {TG_S(3)}, .refused = TG_ERR_ARGUMENT},
 };
 
 const tg_op tg_op_topk = {
@@ -229,7 +229,7 @@ static const tg_sample median_samples[] = {
     {.note = "kept", .params = BY(0, .falling = true), .n_in = 1, .in = {TG_S(4, 3)}},
     {.note = "of a vector", .params = BY(0, .falling = false), .n_in = 1, .in = {TG_S(8)}},
     {.note = "size 1", .params = BY(0, .falling = false), .n_in = 1, .in = {TG_S(1)}},
-    {.note = "of nothing", .params = BY(1, .falling = false), .n_in = 1, .in = {TG_S(3, 0)}, .refused = TG_ERR_SHAPE},
+    {.note = "no elements", .params = BY(1, .falling = false), .n_in = 1, .in = {TG_S(3, 0)}, .refused = TG_ERR_SHAPE},
 };
 
 const tg_op tg_op_median = {
