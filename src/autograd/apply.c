@@ -150,7 +150,7 @@ static tg_status copy_params(tg_call *c, const void *params) {
     return TG_OK;
 }
 
-/* In the first run of a recomputation, notes the leaves that the op uses. */
+/* Called in the first run of a recomputation: notes the leaves that the op uses, as nodes of the tape. */
 static tg_status collect_leaves(tg_call *c) {
     for (int i = 0; i < c->n_in; i++)
         if (c->in[i] && !c->in[i]->tape && c->in[i]->flags & TG_F_REQUIRES_GRAD && !tg_tape_leaf(c->tape, c->in[i]))
@@ -158,13 +158,14 @@ static tg_status collect_leaves(tg_call *c) {
     return TG_OK;
 }
 
-/* If no node is recorded, inputs that require a gradient get none from this op; tg_explain_grad reports it. */
+/* Marks the inputs that require a gradient but get none from this op, because no node is recorded. tg_explain_grad
+ * reports them. */
 static void note_unrecorded(tg_call *c) {
     for (int i = 0; i < c->n_in; i++)
         if (c->in[i] && c->in[i]->flags & TG_F_REQUIRES_GRAD) c->in[i]->flags |= TG_F_UNRECORDED;
 }
 
-/* The outputs must be the handles that infer has made, each at its own index. */
+/* Checks that the outputs are the handles that infer has made, each at its own index. by: "infer" or "forward". */
 static tg_status check_outputs(tg_call *c, const char *by) {
     for (int i = 0; i < c->n_out; i++) {
         const tg_tensor *y = c->out[i];
@@ -203,8 +204,8 @@ static tg_status infer(tg_call *c, const void *params) {
     return check_outputs(c, "infer");
 }
 
-/* After an in-place op the old handle is refused. The exception is a context's own buffer: no gradient flows into
- * it, so its handle stays valid. */
+/* Called after an in-place op: takes the storage away from the old handle, input 0, whose later uses are refused. The
+ * exception is a tensor of the context. No gradient flows into it, so its handle stays valid and becomes the output. */
 static void supersede(tg_call *c) {
     tg_tensor *a = c->in[0];
     if (!a->tape) {
@@ -224,7 +225,7 @@ static void supersede(tg_call *c) {
     a->storage = NULL;
 }
 
-/* Ops that an op's forward calls record no nodes: nothing could depend on them, because the op has its own backward. */
+/* Runs forward in no-grad mode: ops that it calls record no nodes, because the op has a backward of its own. */
 static inline __attribute__((always_inline)) tg_status forward(tg_call *c, double *seconds) {
     if (!c->op->forward) return TG_OK;
     double start = c->tape->timed ? tg_system_now() : 0;
@@ -245,8 +246,8 @@ static inline __attribute__((always_inline)) tg_status forward(tg_call *c, doubl
     return tg_fail(c->ctx, s, "%s: forward failed with %s", c->op->name, tg_status_name(s));
 }
 
-/* Runs forward and keeps the node. compares: check mode then compares the results between ranks. It is a constant
- * of each of the two callers, so that a call without a grid does not test it. */
+/* Runs forward and records the node. compares: check mode compares the results between ranks. Each of the two callers
+ * passes a constant, so that a call without a grid does not test it. *kept becomes true if a node was recorded. */
 static inline __attribute__((always_inline)) tg_status complete(tg_call *c, void (*destroy)(void *), bool *kept,
                                                                 bool compares) {
     double seconds = 0;

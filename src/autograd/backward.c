@@ -1,7 +1,7 @@
 /* The executor: runs backward from the roots to the leaves, in the reverse of the recorded order.
  *
  * A node runs once, after all nodes that use its outputs, because those were recorded later. Contributions to one
- * gradient are summed in that order; those that a work is still filling are added last. A leaf's node comes right
+ * gradient are summed in that order; those that a tg_work is still filling are added last. A leaf's node comes right
  * before the node of its first user. So the leaf's hooks run after its last contribution, and before anything that
  * was recorded earlier runs. */
 #include "autograd/backward.h"
@@ -86,7 +86,7 @@ tg_node *tg_root_node(tg_tape *t, tg_tensor *root, int i, const char *who) {
         return NULL;
     }
     if (!node && root->flags & TG_F_REQUIRES_GRAD) return tg_tape_leaf(t, root);
-    /* only other results of its op need a gradient */
+    /* the root itself needs no gradient, only other results of its op do */
     if (root->node && !(root->flags & TG_F_REQUIRES_GRAD)) node = NULL;
     if (!node)
         tg_fail(t->ctx, TG_ERR_STATE,

@@ -25,12 +25,12 @@ typedef struct tg_pass_ops {
 } tg_pass_ops;
 
 typedef struct tg_pass_opts {
-    tg_tensor *const *seeds;
+    tg_tensor *const *seeds; /* one per root; NULL, also as an entry: tg_placement_seed */
     tg_target *targets; /* NULL: accumulate into every leaf */
     int n_targets;
     tg_tensor *const *only; /* accumulate only into these leaves; NULL: into all */
     int n_only;
-    bool retain;
+    bool retain; /* keep what the nodes saved, so that backward can run again */
     bool inner; /* backward of a recomputation: hooks of leaves wait for the outer tape, which has the whole gradient */
     const tg_pass_ops *graph; /* records the derivatives; NULL: they are only computed */
 } tg_pass_opts;
@@ -45,7 +45,7 @@ struct tg_pass {
 };
 
 tg_status tg_backward_run(tg_tape *t, tg_tensor *const *roots, int n, const tg_pass_opts *opts, const char *who);
-/* Returns s. If a pass ended early, it skipped calls that other ranks may wait in; those ranks are notified. */
+/* Returns s. If it is an error, the pass may have skipped calls in which other ranks wait; those ranks are notified. */
 tg_status tg_backward_ended(const tg_tape *t, tg_status s);
 
 /* Returns the node whose slots hold x's gradient, or NULL if this tape has not used x or x needs no gradient. */
@@ -59,7 +59,7 @@ bool tg_pass_leads_on(const tg_pass *p, const tg_node *n);
 /* All ranks must meet in the same nodes. So a node that the roots depend on runs, with zeros, even if no gradient
  * arrived on this rank. Marks the nodes that n depends on as due in turn. */
 void tg_pass_note_due(const tg_pass *p, tg_node *n);
-/* Within a backward: returns whether it may run again, so that what the nodes saved is kept. */
+/* Returns, within a backward, whether it keeps what the nodes saved, so that it may run again. */
 bool tg_call_retains(const tg_call *c);
 
 static inline bool tg_pass_needs(const tg_pass *p, const tg_node *n) { return n && (p->all || n->pass == p->id); }

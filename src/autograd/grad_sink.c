@@ -17,7 +17,7 @@ static tg_node **sources(const tg_call *c) { return tg_node_src(((tg_call_impl *
 
 /* In check mode a gradient that will be written is first filled with NaN. This exposes an op that reads it, or that
  * leaves a part of it unwritten. */
-static tg_tensor *begun(const tg_call *c, tg_tensor *g) {
+static tg_tensor *poisoned(const tg_call *c, tg_tensor *g) {
     if (g && c->ctx->check) c->ctx->run.ops->fill(c->ctx, tg_array_of(g), NAN);
     return g;
 }
@@ -25,10 +25,10 @@ static tg_tensor *begun(const tg_call *c, tg_tensor *g) {
 /* Makes a gradient buffer for input i. */
 static tg_tensor *fresh(tg_call *c, int i) {
     tg_tensor *x = c->in[i];
-    return begun(c, tg_temp_empty(c->ctx, x->dtype, x->ndim, x->shape, TG_MEM_TEMPORARY));
+    return poisoned(c, tg_temp_empty(c->ctx, x->dtype, x->ndim, x->shape, TG_MEM_TEMPORARY));
 }
 
-/* Returns the sink's buffer. NULL after recording the error: the caller's op may have dropped or replaced the leaf's
+/* Returns the sink's buffer. NULL after recording an error, such as that the op has dropped or replaced the leaf's
  * buffer in its backward. */
 static tg_tensor *buffer_of(const tg_grad_sink *r, tg_node *n) {
     if (r->target) return r->buffer;
@@ -43,10 +43,10 @@ static tg_tensor *buffer_of(const tg_grad_sink *r, tg_node *n) {
 static tg_tensor *leaf_buffer(const tg_call *c, int i) {
     const tg_grad_sink *r = sink(c, i);
     tg_tensor *g = buffer_of(r, sources(c)[i]);
-    return r->adds ? g : begun(c, g);
+    return r->adds ? g : poisoned(c, g);
 }
 
-/* Returns the slot's buffer, copied first if it is shared. */
+/* Returns a buffer of the slot that may be written: its gradient is copied first if that is shared. */
 static tg_tensor *slot_buffer(tg_call *c, int i) {
     tg_slot *s = sink(c, i)->slot;
     if (!s->g) return s->g = fresh(c, i);

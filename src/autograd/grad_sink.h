@@ -33,10 +33,10 @@ tg_status tg_sinks_close(tg_pass *p, tg_call *c);
 /* Returns the tensor that receives, or has received, the gradient of input i. NULL: none, or not yet. */
 tg_tensor *tg_sink_gradient(const tg_call *c, int i);
 
-/* Within a backward: input i gets no gradient after all, because nothing that the roots depend on has used it, or
- * because it will be added later. */
+/* Called within a backward: input i gets no gradient after all, because nothing that the roots depend on has used it,
+ * or because the gradient will be added later. */
 void tg_call_decline(tg_call *c, int i);
-/* Within a backward: returns whether input i is a leaf to whose accumulated gradient this call adds, now or later. */
+/* Returns, within a backward, whether input i is a leaf to whose accumulated gradient this call adds, now or later. */
 bool tg_call_accumulates(const tg_call *c, int i);
 
 #endif

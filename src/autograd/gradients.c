@@ -86,9 +86,10 @@ void tg_slot_drop(tg_slot *s) {
 
 /* ---- A leaf's accumulated gradient ---- */
 
+/* Returns g, or NULL after recording the error that its bytes may not change now. */
 static tg_tensor *changeable(tg_tensor *g) { return tg_storage_may_change(g) == TG_OK ? g : NULL; }
 
-/* Checks that the buffer which the caller gave still exists. */
+/* Returns the buffer that the caller gave. NULL after recording an error, such as that it was dropped. */
 static tg_tensor *main_buffer(tg_tensor *x) {
     tg_tensor *g = x->ext->main_grad;
     char what[160];
@@ -98,8 +99,9 @@ static tg_tensor *main_buffer(tg_tensor *x) {
     return NULL;
 }
 
-/* Fails if the gradient has been summed over ranks: one rank's share cannot be added to that sum. */
-static bool closed(const tg_tensor *x) {
+/* Records an error and returns true if the gradient has been summed over ranks: one rank's share cannot be added to
+ * that sum. */
+static bool refused_as_summed(const tg_tensor *x) {
     char what[160];
     if (TG_LIKELY(!x->ext->summed || !x->ext->has_grad)) return false;
     tg_describe(x, what, sizeof what);
@@ -110,7 +112,7 @@ static bool closed(const tg_tensor *x) {
 
 tg_tensor *tg_gradient_buffer(tg_tensor *x) {
     tg_ext *e = tg_ext_of(x);
-    if (!e || closed(x)) return NULL;
+    if (!e || refused_as_summed(x)) return NULL;
     if (e->main_grad) return main_buffer(x);
     if (e->grad && e->grad->storage->state == TG_DISCARDED && !e->has_grad) {
         e->grad->ext->grad_of = NULL; /* a new buffer replaces it */
@@ -141,8 +143,9 @@ void tg_gradient_place(tg_tensor *x) {
         g->flags &= (uint16_t)~TG_F_PARTIAL;
 }
 
-/* Nodes that have saved x's gradient as an input would now read other bytes, and after a replay so would nodes of
- * other tapes. Without them the gradient is held but not saved, and nothing needs marking. */
+/* Marks x's gradient as overwritten by `by` if nodes have saved it as an input, because they would now read other
+ * bytes. While a step is being captured it is always marked: each replay writes the gradient too, and nodes of other
+ * tapes may have saved it by then. */
 static void wrote_gradient(const tg_tensor *x, const char *by) {
     const tg_tensor *g = tg_gradient_of(x);
     if (g && TG_UNLIKELY(g->storage->saves || x->ctx->capture)) tg_storage_wrote(g->storage, by, NULL);
@@ -196,7 +199,7 @@ tg_status tg_gradient_need_whole(const tg_tensor *x, const char *who) {
 
 bool tg_has_grad(const tg_tensor *x) { return tg_is_alive(x) && tg_gradient_of(x); }
 
-/* The gradient of a caller's leaf, placed; NULL after recording the error. */
+/* Returns the gradient of a caller's leaf, with its placement. NULL after recording the error. */
 static tg_tensor *gradient_for(tg_tensor *x, const char *who) {
     tg_ctx *ctx = x->ctx;
     if (!tg_ok(ctx) || tg_check(ctx, x, who) != TG_OK) return NULL;
@@ -274,11 +277,12 @@ tg_status tg_set_main_grad(tg_tensor *x, tg_tensor *buf) {
         bool same = buf->ndim == x->ndim && !memcmp(buf->shape, x->shape, x->ndim * sizeof *x->shape);
         if (!same || buf->dtype != tg_accumulate_dtype(x->dtype) || !(buf->flags & TG_F_CONTIGUOUS))
             return tg_fail(ctx, same ? TG_ERR_DTYPE : TG_ERR_SHAPE,
-                           "tg_set_main_grad: buffer %s for %s, expected %s, its shape, contiguous", got, want,
-                           tg_dtype_name(tg_accumulate_dtype(x->dtype)));
+                           "tg_set_main_grad: the buffer is %s; for %s it must be %s, contiguous and of the same shape",
+                           got, want, tg_dtype_name(tg_accumulate_dtype(x->dtype)));
         if (buf->tape || buf->storage == x->storage)
             return tg_fail(ctx, TG_ERR_STATE,
-                           "tg_set_main_grad: the buffer must be owned by the context, apart from the tensor");
+                           "tg_set_main_grad: the buffer must be owned by the context and not share the tensor's "
+                           "bytes");
         tg_storage_categorize(buf->storage, TG_MEM_GRADIENT);
     }
     e->main_grad = buf;

@@ -13,7 +13,7 @@ static const char *hook_refused(const tg_tensor *x, bool accumulated) {
     bool first = x->tape && x->tape->collects, again = x->tape && x->tape->again;
     const tg_tapes *tapes = tg_tapes_of(x->ctx);
     if (tapes && tapes->recomputing >= x->serial && !first && !again)
-        return "the tensor is not the recomputed function's own, which would set the hook again in backward; set it "
+        return "the tensor was not made by the recomputed function, which would set the hook again in backward; set it "
                "outside of the function";
     if (accumulated && first) return "a recomputed function accumulates no gradient; set the hook outside of it";
     if (accumulated && x->node) return "the tensor is not a leaf";

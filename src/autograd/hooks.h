@@ -4,12 +4,14 @@
 
 #include "tape/tape.h"
 
-/* Runs x's hooks of one kind on *g, a temp that hooks may replace. */
+/* Runs the hooks of x on *g: those of tg_on_accumulated if `accumulated`, otherwise those of tg_on_grad, which may
+ * replace *g, a temporary. */
 tg_status tg_hooks_run(tg_tape *t, tg_tensor *x, tg_tensor **g, bool accumulated);
+/* Returns whether x has hooks of that kind. */
 bool tg_hooks_any(const tg_tensor *x, bool accumulated);
 /* Adds an on_grad hook before the other hooks of x, which must have some. Returns 0 after recording the error. */
 uint64_t tg_hook_first(tg_tensor *x, tg_hook_fn fn, void *user);
-/* tg_remove_hook, but it also works under an error. */
+/* As tg_remove_hook, but also works while the context has an error. Returns false if x has no such hook. */
 bool tg_hook_drop(tg_tensor *x, uint64_t id);
 
 #endif

@@ -1,5 +1,6 @@
 /* Tensors that nodes save for backward: checks that they are unchanged, their release, and packing them until
- * backward reads them. Functions of the caller pack. Unpacking is the refill of a discarded storage. */
+ * backward reads them. The caller's functions pack and unpack (tg_tape_pack). A packed storage is discarded; its refill
+ * unpacks it. */
 #include "autograd/saved_tensors.h"
 
 #include "base/host_memory.h"
@@ -112,8 +113,9 @@ static tg_status unpack(void *user, tg_ctx *ctx, void *dst, size_t bytes) {
     if (!x) return ctx->run.status;
     tg_storage_extra *e = s->extra;
     bool temporary = s->temporary;
-    s->temporary = true; /* unless the caller's function calls tg_keep, */
-    e->refill = NULL;    /* which would end the refill */
+    /* The caller's function may call tg_keep, which clears `temporary` and would free the refill that is running. */
+    s->temporary = true;
+    e->refill = NULL;
     e->release = NULL;
     tg_status status = p->by.unpack(p->by.user, p->packed, x);
     if (status == TG_OK) status = ctx->run.status;
@@ -164,7 +166,7 @@ static tg_status pack_bytes(packing *of, const tg_tensor *x, const void *site) {
     if (!whole) return t->ctx->run.status;
     bool grad = t->grad, temporary = s->temporary;
     t->grad = false;
-    s->temporary = true; /* unless the caller's function calls tg_keep: kept bytes stay */
+    s->temporary = true; /* tg_keep in the caller's function clears it; the bytes then stay */
     t->busy++;
     tg_status status = of->packer.pack(of->packer.user, t, whole, &packed);
     t->busy--;
@@ -243,7 +245,8 @@ static void unpack_all(packing *of) {
     }
 }
 
-static void again(const tg_tensor *x, bool saved) {
+/* Discards the bytes of x again if they were packed and have not changed since. saved: x is a private saved buffer. */
+static void repack(const tg_tensor *x, bool saved) {
     tg_storage *s = x ? x->storage : NULL;
     bool packed = s && packed_of(s) && s->extra->version == s->version;
     if (packed && (saved || s->temporary)) tg_storage_discard(s, "tg_tape_pack", NULL);
@@ -270,10 +273,10 @@ static packing *packing_of(const tg_tape *t) {
 void tg_saved_repack(const tg_tape *t, const tg_node *n) {
     if (!packing_of(t)) return;
     for (int i = 0; i < n->n_in; i++)
-        if (tg_bit(n->saves_in, i)) again(tg_node_in(n)[i], false);
+        if (tg_bit(n->saves_in, i)) repack(tg_node_in(n)[i], false);
     for (int i = 0; i < n->n_out; i++)
-        if (tg_bit(n->saves_out, i)) again(tg_node_out(n)[i], false);
-    for (int i = 0; i < n->n_saved; i++) again(tg_node_kept(n)[i], true);
+        if (tg_bit(n->saves_out, i)) repack(tg_node_out(n)[i], false);
+    for (int i = 0; i < n->n_saved; i++) repack(tg_node_kept(n)[i], true);
 }
 
 /* ---- Public functions ---- */

@@ -4,7 +4,7 @@
 
 #include "autograd/backward.h"
 
-/* An index that is looked up by address. */
+/* An index into an array, which is looked up by an address. */
 typedef struct tg_keyed {
     const void *key;
     int64_t at;

@@ -5,7 +5,8 @@
 #include "ops/common/product.h"
 #include "autograd/apply.h"
 
-/* y [.., out] = act(x [.., in] w^T + b), with w [out, in] and b [out] or absent. One block serves five activations. */
+/* y [.., out] = act(x [.., in] w^T + b), with w [out, in] and b [out] or absent. The five ops share this code; their
+ * params name the activation. */
 
 typedef struct act_params {
     tg_activation act;
@@ -29,14 +30,16 @@ tg_status tg_linear_shapes(tg_call *c, int least) {
     return TG_OK;
 }
 
-/* The activation of a sum over ranks is not the sum of the activations, so PARTIAL inputs are refused with one. */
+/* States the placement rules of an op with an activation. The activation of a sum over ranks is not the sum of the
+ * activations, so the summed dims must be whole and no input may be PARTIAL. */
 static tg_status state_nonlinear(tg_call *c) {
     TG_TRY(tg_call_role(c, 0, c->in[0]->ndim - 1, TG_WHOLE));
     TG_TRY(tg_call_role(c, 1, 1, TG_WHOLE));
     return tg_call_linear(c, 0);
 }
 
-/* The gradient of relu is computed from y; the others need the value before the activation. */
+/* The gradient of relu is computed from y. The other activations need the value before the activation, which is saved
+ * for them. */
 static tg_status linear_infer(tg_call *c) {
     int64_t shape[TG_MAX_DIMS];
     const tg_tensor *x = c->in[0];
@@ -54,7 +57,8 @@ static tg_status linear_infer(tg_call *c) {
     return tg_call_out(c, 0, dtype, x->ndim, shape);
 }
 
-/* Multiplies each row of x with w: leading dims are batch dims, which are merged where strides allow. */
+/* Returns a product whose batch dims are the leading dims of a. b and out may be NULL: their step is 0 in every batch
+ * dim. The caller fills in the matrices. */
 static tg_product row_product(const tg_tensor *a, const tg_tensor *b, const tg_tensor *out) {
     tg_product p = {.g = {.alpha = 1}, .n = a->ndim - 1};
     for (int i = 0; i < p.n; i++) {
@@ -66,7 +70,7 @@ static tg_product row_product(const tg_tensor *a, const tg_tensor *b, const tg_t
     return p;
 }
 
-/* The last dim of x as the row of a matrix. */
+/* Returns the last dim of x as a matrix of one row. */
 static tg_matrix row_of(const tg_tensor *x) {
     return (tg_matrix){.data = tg_data(x), .cs = x->stride[x->ndim - 1], .dtype = (tg_dtype)x->dtype};
 }
@@ -111,7 +115,7 @@ static tg_status linear_forward(tg_call *c) {
     return tg_linear_rows(c->in[0], c->in[1], b, activation(c), c->out[0], c->n_saved ? c->saved[0] : NULL);
 }
 
-/* The gradient before the activation, from gy. */
+/* Sets *g to the gradient of the value before the activation, computed from gy. */
 static tg_status before_activation(tg_call *c, tg_tensor **g) {
     static const tg_formula grad[] = {
         [TG_ACT_RELU] = TG_FN_relu_d,
@@ -137,7 +141,7 @@ static tg_status linear_backward(tg_call *c) {
     return c->in[2] ? tg_op_sum_to(c, 2, g, 1) : TG_OK;
 }
 
-/* x [.., n] viewed as [rows, n]. */
+/* Returns x [.., n] reshaped to [rows, n]. */
 static tg_tensor *as_rows(tg_tape *t, tg_tensor *x) {
     int64_t n = x->shape[x->ndim - 1], rows = 1;
     for (int d = 0; d < x->ndim - 1; d++) rows *= x->shape[d];
@@ -156,9 +160,9 @@ static tg_tensor *activate(tg_tape *t, tg_tensor *z, tg_activation act) {
 
 static const tg_op linear_known;
 
-/* Records x w^T + b of a node again, as a tensor that has its gradient. Its value is what the node saved, because x,
- * w and b may have changed if the node did not save them. For relu the result serves: it is above 0 where the sum
- * is. */
+/* Records the sum x w^T + b of a node again, so that its derivatives can be recorded. It is not computed again, because
+ * inputs that the node did not save may have changed: its value is the sum that the node saved. A node with relu saved
+ * none, and its result is taken instead, because the result is above 0 exactly where the sum is. */
 static tg_tensor *known_sum(tg_tape *t, const tg_node *n) {
     static const act_params none = {TG_ACT_NONE};
     tg_tensor *const *in = tg_node_in(n), *y = tg_node_out(n)[0], *of = n->n_saved ? tg_node_kept(n)[0] : y;
@@ -193,7 +197,7 @@ static tg_status linear_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din,
     return TG_OK;
 }
 
-/* Inputs x, w, b and z = x w^T + b; nothing is computed. */
+/* The inputs are x, w, b and z = x w^T + b. The output is a handle on the bytes of z, so there is no forward. */
 static tg_status known_infer(tg_call *c) {
     const tg_tensor *z = c->in[3];
     if (!tg_needs(c, 1)) c->saves_in &= ~1u;

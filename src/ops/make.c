@@ -22,7 +22,8 @@ static tg_status arange_infer(tg_call *c) {
                             "must not be 0", p->start, p->stop, p->step);
     double n = ceil((p->stop - p->start) / p->step);
     if (n > 0x1p53)
-        return tg_call_fail(c, TG_ERR_SHAPE, "%g elements from %g to %g are too many", n, p->start, p->stop);
+        return tg_call_fail(c, TG_ERR_SHAPE, "from %g to %g by %g there are %g elements; there must be at most 2^53",
+                            p->start, p->stop, p->step, n);
     int64_t size = n > 0 ? (int64_t)n : 0;
     if (size > 0) {
         TG_TRY(tg_need_value(c, p->dtype, p->start, "start"));
@@ -46,10 +47,10 @@ static const tg_sample arange_samples[] = {
     {.note = "int32", .params = &(const arange_params){TG_I32, 7, 0, -2}},
     {.note = "size 1", .params = &(const arange_params){TG_U8, 255, 256, 1}},
     {.note = "empty", .params = &(const arange_params){TG_DTYPE_DEFAULT, 5, 5, 1}},
-    {.note = "the wrong way: empty", .params = &(const arange_params){TG_DTYPE_DEFAULT, 0, 5, -1}},
+    {.note = "step away from stop: empty", .params = &(const arange_params){TG_DTYPE_DEFAULT, 0, 5, -1}},
     {.note = "step 0", .params = &(const arange_params){TG_F32, 0, 5, 0}, .refused = TG_ERR_ARGUMENT},
-    {.note = "half of an index", .params = &(const arange_params){TG_I64, 0.5, 5, 1}, .refused = TG_ERR_ARGUMENT},
-    {.note = "halves of which the last is whole", .params = &(const arange_params){TG_I64, 0, 1.5, 0.5},
+    {.note = "half of an integer", .params = &(const arange_params){TG_I64, 0.5, 5, 1}, .refused = TG_ERR_ARGUMENT},
+    {.note = "halves, the last one an integer", .params = &(const arange_params){TG_I64, 0, 1.5, 0.5},
      .refused = TG_ERR_ARGUMENT},
     {.note = "too many", .params = &(const arange_params){TG_F32, 0, 1e300, 1}, .refused = TG_ERR_SHAPE},
     {.note = "big", .params = &(const arange_params){TG_I64, 0, 1048576, 1}, .bench = true},
@@ -60,8 +61,8 @@ const tg_op tg_op_arange = {
     .params_size = sizeof(arange_params), .family = TG_FAMILY_STRICT, .infer = arange_infer,
     .forward = arange_forward, TG_SAMPLES(arange_samples)};
 
-/* Returns start + i step for all i that stay before stop: [ceil((stop - start) / step)]. For integer dtypes start
- * and step must be integers. */
+/* Returns the vector start, start + step, .. of all elements before stop: [ceil((stop - start) / step)], or empty if
+ * step leads away from stop. For integer dtypes start and step must be integers. */
 tg_tensor *tg_arange(tg_tape *t, tg_dtype dtype, double start, double stop, double step) {
     tg_tensor *const none = NULL;
     return tg_record(t, &tg_op_arange, &(arange_params){dtype, start, stop, step}, &none, 0, TG_SITE);
@@ -105,7 +106,7 @@ const tg_op tg_op_full = {
     .params_size = sizeof(full_params), .family = TG_FAMILY_STRICT, .infer = full_infer, .forward = full_forward,
     TG_SAMPLES(full_samples)};
 
-/* Returns a tensor whose elements all are `value`, which an integer dtype must be able to represent. */
+/* Returns a tensor whose elements are all `value`, which an integer dtype must be able to represent. */
 tg_tensor *tg_full(tg_tape *t, tg_dtype dtype, tg_shape shape, double value) {
     tg_tensor *const none = NULL;
     return tg_record(t, &tg_op_full, &(full_params){dtype, shape, value}, &none, 0, TG_SITE);

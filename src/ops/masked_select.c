@@ -24,7 +24,8 @@ static tg_status masked_select_infer(tg_call *c) {
     return tg_call_out(c, 0, (tg_dtype)x->dtype, 1, &count);
 }
 
-/* x in row-major order as one dim; copied if its strides do not allow a view. */
+/* Sets *flat to the elements of x in row-major order, as one dim: a view of x, or of a temporary copy if the strides of
+ * x do not allow a view. */
 static tg_status flatten(tg_call *c, const tg_tensor *x, tg_extent *e, tg_array *flat) {
     e->shape[0] = x->numel;
     *flat = tg_array_of(x);
@@ -37,27 +38,29 @@ static tg_status flatten(tg_call *c, const tg_tensor *x, tg_extent *e, tg_array 
     return TG_OK;
 }
 
-/* The device compares the number of selected elements with count; where they differ it reads past one element. */
+/* Checks on the device that the number of selected elements (`last`, the last of the cumulative sums) is count. A take
+ * then reads element 0 of one element, or element 1 if the numbers differ. Element 1 is out of range, which the take
+ * reports as a data error. */
 static tg_status check_count(tg_call *c, tg_array last, int64_t count) {
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     const int64_t one = 1;
     int64_t bad = 0, held = 0;
-    const tg_tensor *said = tg_call_temp(c, TG_I64, 1, &one), *differs = tg_call_temp(c, TG_I64, 1, &one),
-                    *read = tg_call_temp(c, TG_I64, 1, &one);
+    const tg_tensor *expected = tg_call_temp(c, TG_I64, 1, &one), *differs = tg_call_temp(c, TG_I64, 1, &one),
+                    *unused = tg_call_temp(c, TG_I64, 1, &one);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
-    TG_TRY(ops->fill(c->ctx, tg_array_of(said), (double)count));
-    const tg_array in[] = {last, tg_array_of(said)};
+    TG_TRY(ops->fill(c->ctx, tg_array_of(expected), (double)count));
+    const tg_array in[] = {last, tg_array_of(expected)};
     TG_TRY(ops->map(c->ctx, TG_FN_ne, tg_array_of(differs), in, 2, (const double[2]){0}, false));
-    TG_TRY(ops->take(c->ctx, tg_array_of(read), tg_array_of(said), tg_array_of(differs), 0, &bad));
+    TG_TRY(ops->take(c->ctx, tg_array_of(unused), tg_array_of(expected), tg_array_of(differs), 0, &bad));
     if (TG_LIKELY(!bad) || !c->ctx->host) return tg_op_bad(c, bad, "the mask's count");
     memcpy(&held, last.data, sizeof held);
     return tg_call_fail(c, TG_ERR_DATA, "the mask selects %lld elements but count is %lld; they must be equal",
                         (long long)held, (long long)count);
 }
 
-/* The target positions of the elements of x: a selected element goes to the number of selected ones before it, the
- * others to -1. */
-static tg_status find_places(tg_call *c, const tg_tensor *places) {
+/* Sets positions[k] to the position in x of selected element k. The cumulative sum, times the mask, minus 1 is k
+ * for selected element k, and -1 for all other elements, which put_add skips. */
+static tg_status find_positions(tg_call *c, const tg_tensor *positions) {
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     const tg_tensor *x = c->in[0], *mask = c->in[1];
     tg_tensor *sums = tg_call_temp(c, TG_I64, x->ndim, x->shape), *all = tg_call_temp(c, TG_I64, 1, &x->numel);
@@ -73,15 +76,15 @@ static tg_status find_places(tg_call *c, const tg_tensor *places) {
     TG_TRY(tg_op_map(c, TG_FN_mul, sums, TG_T2(sums, held), 2, 0, 0, false));
     TG_TRY(tg_op_map(c, TG_FN_affine, sums, TG_T1(sums), 1, 1, -1, false));
     TG_TRY(ops->iota(c->ctx, tg_array_of(all), 0, 1));
-    TG_TRY(ops->fill(c->ctx, tg_array_of(places), 0));
-    return ops->put_add(c->ctx, tg_array_of(places), tg_array_of(all), flat, 0, NULL);
+    TG_TRY(ops->fill(c->ctx, tg_array_of(positions), 0));
+    return ops->put_add(c->ctx, tg_array_of(positions), tg_array_of(all), flat, 0, NULL);
 }
 
 static tg_status masked_select_forward(tg_call *c) {
     tg_extent e;
     tg_array x;
     if (c->in[0]->numel == 0) return TG_OK;
-    TG_TRY(find_places(c, c->saved[0]));
+    TG_TRY(find_positions(c, c->saved[0]));
     TG_TRY(flatten(c, c->in[0], &e, &x));
     return tg_ctx_ops(c->ctx)->take(c->ctx, tg_array_of(c->out[0]), x, tg_array_of(c->saved[0]), 0, NULL);
 }
@@ -96,10 +99,10 @@ static tg_status masked_select_backward(tg_call *c) {
 
 static tg_tensor *masked_select_back(tg_tape *t, const tg_node *n, tg_tensor *g) {
     const tg_tensor *x = tg_node_in(n)[0], *kept = tg_node_kept(n)[0];
-    tg_tensor *places = tg_tape_tensor(t, TG_I64, 1, kept->shape, kept->stride, tg_storage_ref(kept->storage),
+    tg_tensor *positions = tg_tape_tensor(t, TG_I64, 1, kept->shape, kept->stride, tg_storage_ref(kept->storage),
                                        kept->offset);
-    if (!places) return tg_inert(t->ctx);
-    tg_tensor *flat = tg_scatter_add(t, tg_full(t, (tg_dtype)x->dtype, TG_SHAPE(x->numel), 0), 0, places, g);
+    if (!positions) return tg_inert(t->ctx);
+    tg_tensor *flat = tg_scatter_add(t, tg_full(t, (tg_dtype)x->dtype, TG_SHAPE(x->numel), 0), 0, positions, g);
     return tg_reshape(t, flat, tg_shape_kept(x));
 }
 
@@ -129,13 +132,13 @@ static const tg_sample masked_select_samples[] = {
     {.note = "scalar", .params = &(const masked_select_params){0}, .n_in = 2,
      .in = {TG_S_SCALAR, {.kind = TG_SAMPLE_BOOL, .lo = 1, .hi = 1}}},
     {.note = "empty", .params = &(const masked_select_params){0}, .n_in = 2, .in = {TG_S(0, 3), TG_S_BOOL(3)}},
-    {.note = "fewer are said", .params = &(const masked_select_params){1}, .n_in = 2, .in = {TG_S(4), HOLDS(1, 2, 4)},
+    {.note = "count too small", .params = &(const masked_select_params){1}, .n_in = 2, .in = {TG_S(4), HOLDS(1, 2, 4)},
      .refused = TG_ERR_DATA},
-    {.note = "more are said", .params = &(const masked_select_params){3}, .n_in = 2, .in = {TG_S(4), HOLDS(1, 2, 4)},
+    {.note = "count too large", .params = &(const masked_select_params){3}, .n_in = 2, .in = {TG_S(4), HOLDS(1, 2, 4)},
      .refused = TG_ERR_DATA},
-    {.note = "more than there are", .params = &(const masked_select_params){5}, .n_in = 2,
+    {.note = "count above the number of elements", .params = &(const masked_select_params){5}, .n_in = 2,
      .in = {TG_S(4), HOLDS(0, 1, 4)}, .refused = TG_ERR_SHAPE},
-    {.note = "less than none", .params = &(const masked_select_params){-1}, .n_in = 2, .in = {TG_S(4), TG_S_BOOL(4)},
+    {.note = "negative count", .params = &(const masked_select_params){-1}, .n_in = 2, .in = {TG_S(4), TG_S_BOOL(4)},
      .refused = TG_ERR_ARGUMENT},
     {.note = "mask larger", .params = &(const masked_select_params){2}, .n_in = 2, .in = {TG_S(4), TG_S_BOOL(2, 4)},
      .refused = TG_ERR_SHAPE},

@@ -4,7 +4,7 @@
 
 /* y [.., m, n] = a [.., m, k] b [.., k, n]; the leading dims broadcast. */
 
-/* The size and the stride of batch dim i of x, counted from the inside; the stride is 0 where x broadcasts. */
+/* Return the size and the stride of batch dim i of x, where dim 0 is the innermost. The stride is 0 if x broadcasts. */
 static int64_t batch_size(const tg_tensor *x, int i) {
     return i < x->ndim - 2 ? x->shape[x->ndim - 3 - i] : 1;
 }
@@ -38,7 +38,8 @@ static tg_status matmul_infer(tg_call *c) {
     return tg_call_out(c, 0, (tg_dtype)a->dtype, ndim, shape);
 }
 
-/* out (+)= a b, with a or b transposed if asked, over y's batch dims; summed over those that out lacks. */
+/* out = a b, or out += a b with `add`, over the batch dims of y. ta and tb transpose a and b. Batch dims that out
+ * lacks, or in which it has size 1, are summed. */
 static tg_status multiply(tg_call *c, const tg_tensor *y, const tg_tensor *out, const tg_tensor *a, bool ta,
                           const tg_tensor *b, bool tb, bool add) {
     tg_matrix ma = tg_matrix_of(a), mb = tg_matrix_of(b);
@@ -61,8 +62,8 @@ static tg_status matmul_forward(tg_call *c) {
     return multiply(c, c->out[0], c->out[0], c->in[0], false, c->in[1], false, false);
 }
 
-/* The gradient of input i: a product, summed over the dims along which the input was broadcast. Many terms are
- * summed in float32 even if the gradient is 16-bit. */
+/* Computes the gradient of input i: the product of a and b, summed over the dims along which the input was broadcast.
+ * If there is such a dim, a 16-bit gradient is summed in float32. */
 static tg_status operand_grad(tg_call *c, int i, const tg_tensor *a, bool ta, const tg_tensor *b, bool tb) {
     const tg_tensor *y = c->gout[0], *gin = c->gin[i];
     bool sums = false;

@@ -1,7 +1,8 @@
-/* Max pooling. The elements at one position of all windows are compared with the greatest so far, position by
- * position. One index of the window elements in a plane of x serves all planes and tells where the greatest element
- * lies. For a window that extends beyond x, the index has the nearest element of x inside the window, which stands
- * for element 0 if no other is greater than -infinity. */
+/* Max pooling. Forward compares element 0 of all windows with the greatest so far, then element 1 of all windows, and
+ * so on, and notes the number of the greatest. An index, which is the same for all planes of x, then gives the position
+ * of that element in its plane. Elements of a window that lie in the padding are not compared. For them the index has
+ * the nearest element of the window that lies in x. This matters for element 0, which remains the greatest if no
+ * element is greater than -infinity. */
 #include <math.h>
 
 #include "ops/common/derive.h"
@@ -30,7 +31,7 @@ static tg_status max_pool_infer(tg_call *c) {
     return tg_call_out(c, 0, (tg_dtype)x->dtype, ndim, shape);
 }
 
-/* A contiguous tensor viewed in another shape with as many elements. */
+/* Returns a contiguous tensor viewed in another shape with as many elements. */
 static tg_array as(const tg_tensor *x, int ndim, const int64_t *shape, tg_extent *e) {
     memcpy(e->shape, shape, (size_t)ndim * sizeof *shape);
     tg_row_major(ndim, shape, e->stride);
@@ -39,9 +40,10 @@ static tg_array as(const tg_tensor *x, int ndim, const int64_t *shape, tg_extent
 
 static int64_t area(const int64_t *size) { return size[0] * size[1]; }
 
-/* Fills at [size, windows], float64, with the position of element k of window o along dim d: start + apart k, where
- * k is limited to the elements inside x. Halves keep the quotients safe from rounding. */
-static tg_status places_along(tg_call *c, int d, tg_tensor **at) {
+/* Makes *at [size, windows], float64: the position along dim d of element k of each window, which is start + apart k.
+ * k is limited to the elements inside x. The limits are rounded from quotients that are half a position away from x's
+ * ends, so that rounding errors do not matter. */
+static tg_status positions_along(tg_call *c, int d, tg_tensor **at) {
     const max_pool_params *p = params(c);
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     const double apart = (double)p->w.apart[d], last = (double)p->in[d] - 1;
@@ -61,13 +63,13 @@ static tg_status places_along(tg_call *c, int d, tg_tensor **at) {
     return tg_op_map(c, TG_FN_linear_sum, y, TG_T2(y, start), 2, apart, 1, false);
 }
 
-/* *index [kh kw, windows]: positions in a plane of x. */
+/* Makes *index [kh kw, windows]: the position in a plane of x of each element of each window. */
 static tg_status make_index(tg_call *c, tg_tensor **index) {
     const max_pool_params *p = params(c);
     const int64_t *k = p->w.size, *out = p->out, whole[] = {k[0], k[1], out[0], out[1]};
     tg_tensor *rows, *cols;
-    TG_TRY(places_along(c, 0, &rows));
-    TG_TRY(places_along(c, 1, &cols));
+    TG_TRY(positions_along(c, 0, &rows));
+    TG_TRY(positions_along(c, 1, &cols));
     *index = tg_call_temp(c, TG_I64, 2, (const int64_t[]){area(k), area(out)});
     tg_tensor *to = tg_call_temp(c, TG_F64, 4, whole);
     rows = tg_call_view_of(c, rows, 0, 4, (const int64_t[]){k[0], 1, out[0], 1}, (const int64_t[]){out[0], 0, 1, 0});
@@ -78,23 +80,24 @@ static tg_status make_index(tg_call *c, tg_tensor **index) {
     return tg_op_copy(c, as(*index, 4, whole, &e), tg_array_of(to), false);
 }
 
-/* How many planes are processed together, chosen by shape alone so that the compared data stays in cache. */
+/* Returns how many planes are processed together: as many as let the compared data stay in the cache. It depends on the
+ * shape and dtype alone. */
 static int64_t chunk_planes(const max_pool_params *p, int64_t planes, tg_dtype dtype) {
     enum { BYTES = 1 << 18 };
     int64_t fit = BYTES / (area(p->out) * (int64_t)tg_dtype_size(dtype) + 1);
     return fit < 1 ? 1 : fit < planes ? fit : planes;
 }
 
-/* For each window of a chunk: the greatest element so far, its number, and whether it stays. All are floats, because
- * kernels are fastest with floats; `at` is `which` as an integer. */
-typedef struct race {
+/* For each window of a chunk: the greatest element so far, its number, and, in each comparison, whether it stays and
+ * whether it is NaN. All are floats, because kernels are fastest with floats. `at` is `which` as an integer. */
+typedef struct maxima {
     tg_tensor *best, *which, *stays, *is_nan, *at;
-} race;
+} maxima;
 
-/* A dtype that can count the elements of a window. */
+/* Returns a float dtype that represents the number of every element of a window exactly. */
 static tg_dtype number_dtype(const max_pool_params *p) { return area(p->w.size) > 1 << 24 ? TG_F64 : TG_F32; }
 
-static tg_status open_race(tg_call *c, int64_t chunk, race *r) {
+static tg_status make_maxima(tg_call *c, int64_t chunk, maxima *r) {
     const int64_t shape[] = {chunk, area(params(c)->out)};
     r->best = tg_call_temp(c, (tg_dtype)c->in[0]->dtype, 2, shape);
     r->which = tg_call_temp(c, number_dtype(params(c)), 2, shape);
@@ -104,9 +107,9 @@ static tg_status open_race(tg_call *c, int64_t chunk, race *r) {
     return c->ctx->run.status;
 }
 
-/* Compares element (i, j) of the windows that have it with the greatest so far; k is its number, without dims. The
- * first of equal elements stays, and so does NaN. */
-static tg_status compare(tg_call *c, const race *r, tg_array x, int64_t i, int64_t j, const tg_tensor *k) {
+/* Compares element (i, j) of the windows with the greatest so far, where that element lies in x. k is a scalar: the
+ * number of the element. The first of equal elements stays, and so does NaN. */
+static tg_status compare(tg_call *c, const maxima *r, tg_array x, int64_t i, int64_t j, const tg_tensor *k) {
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     const int64_t *out = params(c)->out, four[] = {x.shape[0], 1, out[0], out[1]};
     const tg_tensor *of[] = {r->best, r->which, r->stays, r->is_nan};
@@ -126,8 +129,10 @@ static tg_status compare(tg_call *c, const race *r, tg_array x, int64_t i, int64
     return ops->map(c->ctx, TG_FN_where, which, (const tg_array[]){stays, which, number}, 3, p, false);
 }
 
-/* Fills at [n, windows] with the positions for n planes of x [n, 1, h, w]. k has space for a number. */
-static tg_status find(tg_call *c, tg_array x, tg_array at, const tg_tensor *index, const race *r, const tg_tensor *k) {
+/* Fills at [n, windows] with the positions of the greatest elements in n planes of x [n, 1, h, w]. k is a temporary
+ * scalar. */
+static tg_status find(tg_call *c, tg_array x, tg_array at, const tg_tensor *index, const maxima *r,
+                      const tg_tensor *k) {
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     const tg_windows *w = &params(c)->w;
     const int64_t windows = index->shape[1], n = at.shape[0], three[] = {n, index->shape[0], windows},
@@ -153,8 +158,8 @@ static tg_status max_pool_forward(tg_call *c) {
     TG_TRY(tg_op_dense(c, &x));
     TG_TRY(make_index(c, &index));
     int64_t chunk = chunk_planes(p, planes, (tg_dtype)x->dtype);
-    race r;
-    TG_TRY(open_race(c, chunk, &r));
+    maxima r;
+    TG_TRY(make_maxima(c, chunk, &r));
     const tg_tensor *k = tg_call_temp(c, number_dtype(p), 0, p->in);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     tg_extent e[6];
@@ -188,8 +193,8 @@ static tg_status max_pool_backward(tg_call *c) {
 
 /* ---- The same computation as recorded ops ---- */
 
-/* The positions as a tensor of the tape, with the placement of the result. */
-static tg_tensor *kept_places(tg_tape *t, const tg_node *n) {
+/* Returns the positions that the node saved as a tensor of the tape, with the placement of the result. */
+static tg_tensor *saved_positions(tg_tape *t, const tg_node *n) {
     const tg_tensor *kept = tg_node_kept(n)[AT];
     tg_tensor *at = tg_tape_tensor(t, TG_I64, 3, kept->shape, kept->stride, tg_storage_ref(kept->storage),
                                    kept->offset);
@@ -206,15 +211,17 @@ static tg_tensor *max_pool_back(tg_tape *t, const tg_node *n, tg_tensor *g) {
     const tg_tensor *x = tg_node_in(n)[0];
     if (x->numel == 0) return tg_zeros_like(t, x);
     tg_tensor *none = planes(t, tg_zeros_like(t, x));
-    return tg_reshape(t, tg_scatter_add(t, none, 2, kept_places(t, n), planes(t, g)), tg_shape_kept(x));
+    return tg_reshape(t, tg_scatter_add(t, none, 2, saved_positions(t, n), planes(t, g)), tg_shape_kept(x));
 }
 
 TG_VJP(max_pool_vjp, max_pool_back(t, n, g))
 
 static tg_status max_pool_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout) {
     const tg_tensor *y = tg_node_out(n)[0];
-    dout[0] = y->numel == 0 ? tg_zero_tangent(t, y)
-                            : tg_reshape(t, tg_gather(t, planes(t, din[0]), 2, kept_places(t, n)), tg_shape_kept(y));
+    if (y->numel == 0)
+        dout[0] = tg_zero_tangent(t, y);
+    else
+        dout[0] = tg_reshape(t, tg_gather(t, planes(t, din[0]), 2, saved_positions(t, n)), tg_shape_kept(y));
     return TG_OK;
 }
 
@@ -233,7 +240,7 @@ static const tg_sample max_pool1d_samples[] = {
     {.note = "side by side", .params = POOL1(2, 2, 0, 1), .n_in = 1, .in = {TG_S(2, 3, 6)}},
     {.note = "overlapping, padded", .params = POOL1(3, 1, 1, 1), .n_in = 1, .in = {TG_S(2, 2, 5)}},
     {.note = "apart, not to the end", .params = POOL1(2, 3, 0, 1), .n_in = 1, .in = {TG_S(2, 2, 7)}},
-    {.note = "spread, padded", .params = POOL1(4, 1, 2, 3), .n_in = 1, .in = {TG_S(2, 2, 8)}},
+    {.note = "dilated, padded", .params = POOL1(4, 1, 2, 3), .n_in = 1, .in = {TG_S(2, 2, 8)}},
     {.note = "transposed", .params = POOL1(2, 1, 0, 1), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 2, 3, 4)}},
     {.note = "equal images", .params = POOL1(2, 1, 1, 1), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 2, 2, 4)}},
     {.note = "one element", .params = POOL1(1, 1, 0, 1), .n_in = 1, .in = {TG_S(1, 1, 1)}},
@@ -249,7 +256,7 @@ static const tg_sample max_pool1d_samples[] = {
 static const tg_sample max_pool2d_samples[] = {
     {.note = "side by side", .params = POOL2(2, 2, 2, 2, 0, 0, 1, 1), .n_in = 1, .in = {TG_S(2, 2, 4, 6)}},
     {.note = "overlapping, padded", .params = POOL2(3, 2, 1, 1, 1, 1, 1, 1), .n_in = 1, .in = {TG_S(2, 2, 4, 3)}},
-    {.note = "spread, padded", .params = POOL2(2, 3, 1, 2, 1, 1, 2, 2), .n_in = 1, .in = {TG_S(2, 2, 4, 7)}},
+    {.note = "dilated, padded", .params = POOL2(2, 3, 1, 2, 1, 1, 2, 2), .n_in = 1, .in = {TG_S(2, 2, 4, 7)}},
     {.note = "several chunks", .params = POOL2(3, 3, 1, 1, 1, 1, 1, 1), .n_in = 1, .in = {TG_S(3, 1, 200, 201)},
      .slow = true},
     {.note = "transposed", .params = POOL2(2, 2, 1, 2, 0, 0, 1, 1), .n_in = 1,

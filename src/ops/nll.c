@@ -5,7 +5,7 @@
 #include "ops/common/nn_op.h"
 
 enum { X, TARGET, W };
-enum { TOTAL }; /* private saved buffer: the sum of the weights of rows that count, one number */
+enum { TOTAL }; /* private saved buffer: the sum of the weights of rows that are not ignored, one number */
 
 static const int64_t exact_in_double = (int64_t)1 << 53; /* limit of the device's fill, which takes a double */
 
@@ -28,7 +28,8 @@ static tg_status need_weights(tg_call *c, int64_t classes) {
     return tg_call_fail(c, TG_ERR_SHAPE, "w must be a vector of %lld elements, one for each class", (long long)classes);
 }
 
-/* Rows are free or summed; if the sum is divided by their weights, they must be whole. Every row needs all of w. */
+/* States the roles of the dims of rows: free for TG_LOSS_NONE, summed for TG_LOSS_SUM. For the mean they stay
+ * whole, because it divides by the weights of all rows. Every row uses all of w, so w may lack the summed dims. */
 static tg_status state_rows(tg_call *c) {
     tg_loss_reduction reduction = params(c)->reduction;
     for (int d = 0; reduction != TG_LOSS_MEAN && tg_call_places(c) && d < c->in[TARGET]->ndim; d++)
@@ -67,7 +68,7 @@ typedef struct rows {
     tg_tensor *weight; /* w at the class, 0 in ignored rows */
 } rows;
 
-/* r viewed as [.., 1]. */
+/* Returns r viewed as [.., 1]. */
 static tg_array column(const tg_tensor *r, tg_extent *e) {
     tg_array a = tg_array_of(r);
     memcpy(e->shape, r->shape, r->ndim * sizeof *r->shape);
@@ -81,7 +82,7 @@ static tg_array column(const tg_tensor *r, tg_extent *e) {
     return a;
 }
 
-/* The rows as one dim. */
+/* Returns r, which is contiguous, viewed as one dim. */
 static tg_array flat(const tg_tensor *r, tg_extent *e) {
     tg_array a = tg_array_of(r);
     e->shape[0] = r->numel;
@@ -92,7 +93,7 @@ static tg_array flat(const tg_tensor *r, tg_extent *e) {
     return a;
 }
 
-/* The host can read the bad target; a GPU reports only the row, later. */
+/* Fails if a target is out of range. The host can read that target; a GPU reports only the row, and later. */
 static tg_status check_targets(tg_call *c, int64_t bad, const tg_tensor *at) {
     const tg_tensor *x = c->in[X];
     if (TG_LIKELY(!bad) || !c->ctx->host) return tg_op_bad(c, bad, "target");
@@ -151,7 +152,7 @@ static tg_status nll_forward(tg_call *c) {
     return TG_OK;
 }
 
-/* Each row adds its value at its class. */
+/* Adds the value of each row to the gradient of x, at the class of the row. */
 static tg_status put_x(tg_call *c, const tg_tensor *value, const rows *r) {
     tg_extent e[2];
     if (c->gin_mode[X] == TG_GRAD_WRITE) TG_TRY(tg_op_zero(c, X));
@@ -159,6 +160,7 @@ static tg_status put_x(tg_call *c, const tg_tensor *value, const rows *r) {
                                        c->in[X]->ndim - 1, NULL);
 }
 
+/* Adds the values of all rows of each class to the gradient of w. */
 static tg_status put_w(tg_call *c, const tg_tensor *value, const rows *r) {
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     tg_extent e[2];

@@ -43,7 +43,7 @@ static tg_status norm_infer(tg_call *c) {
     return tg_infer_same(c);
 }
 
-/* What forward and backward share. The weight is absent if backward does not need it. */
+/* Returns the arguments that forward and backward share. weighted: the weight is one of them. */
 static tg_norm_args norm_args(const tg_call *c, bool weighted) {
     const norm_params *p = c->params;
     return (tg_norm_args){
@@ -154,7 +154,7 @@ static const tg_sample rms_norm_samples[] = {
     {.note = "empty rows", .params = &rms_params, .n_in = 2, .in = {TG_S(3, 0), TG_S(0)}},
     {.note = "w of another size", .params = &rms_params, .n_in = 2,
      .in = {TG_S(4, 6), TG_S(4)}, .refused = TG_ERR_SHAPE},
-    {.note = "eps is no number", .params = &(const norm_params){.eps = NAN, .rms = true}, .n_in = 2,
+    {.note = "eps is NaN", .params = &(const norm_params){.eps = NAN, .rms = true}, .n_in = 2,
      .in = {TG_S(2, 3), TG_S(3)},
      .refused = TG_ERR_ARGUMENT},
     {.note = "integers", .params = &rms_params, .n_in = 2,

@@ -25,7 +25,7 @@ static tg_status one_hot_infer(tg_call *c) {
     return tg_call_out(c, 0, p->dtype, ids->ndim + 1, shape);
 }
 
-/* Adds a 1 at each id; the slot also finds ids that are out of range. */
+/* Adds a 1 at each id. put_add also finds ids that are out of range. */
 static tg_status one_hot_forward(tg_call *c) {
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     tg_array y = tg_array_of(c->out[0]);
@@ -64,7 +64,7 @@ static const tg_sample one_hot_samples[] = {
      .in = {IDS_IN(-3, 0, 2)}, .refused = TG_ERR_DATA},
     {.note = "no classes", .params = &(const one_hot_params){0, TG_DTYPE_DEFAULT}, .n_in = 1,
      .in = {TG_S_INDEX(3, 2)}, .refused = TG_ERR_DATA},
-    {.note = "less than none", .params = &(const one_hot_params){-1, TG_F32}, .n_in = 1, .in = {TG_S_INDEX(3, 2)},
+    {.note = "negative classes", .params = &(const one_hot_params){-1, TG_F32}, .n_in = 1, .in = {TG_S_INDEX(3, 2)},
      .refused = TG_ERR_ARGUMENT},
     {.note = "ids not whole", .params = &(const one_hot_params){3, TG_F32}, .n_in = 1, .in = {TG_S(3)},
      .refused = TG_ERR_DTYPE},
@@ -79,7 +79,7 @@ const tg_op tg_op_one_hot = {
     .n_out = 1, .params_size = sizeof(one_hot_params), .family = TG_FAMILY_CUSTOM, .infer = one_hot_infer,
     .forward = one_hot_forward, TG_SAMPLES(one_hot_samples)};
 
-/* Returns ids [..] as [.., classes] in any dtype that tensors are made in: 1 at the id and 0 elsewhere. An id
+/* Returns a vector for each of the ids [..]: [.., classes], 1 at the id and 0 elsewhere, in the given dtype. An id
  * outside [0, classes) is a data error. */
 tg_tensor *tg_one_hot(tg_tape *t, tg_dtype dtype, tg_tensor *ids, int64_t classes) {
     return TG_RECORD(t, tg_op_one_hot, (&(one_hot_params){classes, dtype}), ids);

@@ -9,9 +9,9 @@ static tg_status prod_infer(tg_call *c) {
 
 static tg_status prod_forward(tg_call *c) { return tg_reduce_run(c, TG_PROD, c->out[0], c->in[0], 1); }
 
-/* The slope of each element is the product of the others. With z marking zeros, which are replaced by 1: where no
- * other element of the group is 0, it is the product of all divided by the element; elsewhere it is 0, and NaN if
- * another element is infinite or NaN. */
+/* The slope of an element is the product of the other elements of its group. All zeros are first replaced by 1. If no
+ * other element is 0, the slope is then the product of all divided by the element. If another element is 0, the slope
+ * is 0, or NaN if a further one is infinite or NaN. */
 static tg_status prod_backward(tg_call *c) {
     const tg_tensor *x = c->in[0];
     tg_tensor *g = tg_reduce_kept(c, c->gout[0], x->ndim), *some = tg_reduce_whole(c, x);
@@ -25,17 +25,18 @@ static tg_status prod_backward(tg_call *c) {
     TG_TRY(tg_reduce_run(c, TG_PROD, all, some, 1));
     TG_TRY(tg_op_map(c, TG_FN_mul, all, TG_T2(g, all), 2, 0, 0, false));
     TG_TRY(tg_op_map(c, TG_FN_div, some, TG_T2(all, some), 2, 0, 0, false));
-    TG_TRY(tg_op_map(c, TG_FN_eq, zero, TG_T2(zeros, zero), 2, 0, 0, false)); /* no other one is 0 */
+    TG_TRY(tg_op_map(c, TG_FN_eq, zero, TG_T2(zeros, zero), 2, 0, 0, false)); /* no other element is 0 */
     TG_TRY(tg_op_map(c, TG_FN_sub, none, TG_T2(x, x), 2, 0, 0, false));
     TG_TRY(tg_op_map(c, TG_FN_ne, odd, TG_T2(none, none), 2, 0, 0, false)); /* infinite or NaN */
     TG_TRY(tg_reduce_run(c, TG_SUM, odds, odd, 1));
-    TG_TRY(tg_op_map(c, TG_FN_ne, odd, TG_T2(odds, odd), 2, 0, 0, false)); /* another one is */
+    TG_TRY(tg_op_map(c, TG_FN_ne, odd, TG_T2(odds, odd), 2, 0, 0, false)); /* another element is */
     TG_TRY(tg_op_map(c, TG_FN_neg, none, TG_T1(odd), 1, 0, 0, false));
     TG_TRY(tg_op_map(c, TG_FN_sqrt, none, TG_T1(none), 1, 0, 0, false)); /* NaN there, else 0 */
     return tg_op_map(c, TG_FN_where, c->gin[0], TG_T3(zero, some, none), 3, 0, 0, tg_adds(c, 0));
 }
 
-/* A tree of pairwise products, whose derivatives of any order are right next to zeros too: x [.., n] to [..]. */
+/* Returns the products over the last dim of x [.., n], as [.., 1]: a tree of pairwise products. Its derivatives of any
+ * order are right also where elements are 0. */
 static tg_tensor *halves(tg_tape *t, tg_tensor *x) {
     int64_t n;
     while ((n = tg_dim(x, -1)) > 1) {
@@ -48,7 +49,7 @@ static tg_tensor *halves(tg_tape *t, tg_tensor *x) {
     return x;
 }
 
-/* Moves the reduced dims to the end and merges them. */
+/* Moves the reduced dims to the end, merges them, and multiplies along the merged dim. */
 static tg_status prod_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
     const tg_reduce_params *p = tg_node_params(n);
     tg_tensor *x = tg_node_in(n)[0], *y = tg_node_out(n)[0];
@@ -73,7 +74,7 @@ static const tg_sample prod_samples[] = {
     {.note = "an odd number", .params = TG_OVER(1), .n_in = 1, .in = {TG_S_IN(0.5, 2, 2, 7)}},
     {.note = "one zero and two in a row", .params = TG_OVER(1), .n_in = 1,
      .in = {{.shape = TG_S_SHAPE(5, 4), .zeros = 3}}},
-    {.note = "of nothing", .params = TG_OVER(1), .n_in = 1, .in = {TG_S(3, 0)}},
+    {.note = "no elements", .params = TG_OVER(1), .n_in = 1, .in = {TG_S(3, 0)}},
     {.note = "integers", .params = TG_OVER(1), .n_in = 1, .in = {TG_S_INDEX(7, 3, 4)}},
     {.note = "bools", .params = TG_ALL, .n_in = 1, .in = {TG_S_BOOL(3)}},
 };
@@ -84,6 +85,7 @@ const tg_op tg_op_prod = {
     .infer = prod_infer, .forward = prod_forward, .backward = prod_backward, .vjp = prod_vjp, .jvp = prod_jvp,
     .flops = tg_reduce_flops, TG_SAMPLES(prod_samples)};
 
-/* Returns the product over dims, 1 for no elements; int64 for integers and bools. The gradient is right next to
- * zeros: a single zero in its group gets the product of the others, and two or more zeros give 0. */
+/* Returns the product over dims, 1 for no elements; int64 for integers and bools. The gradient is right
+ * also if elements are 0: a single zero of a group gets the product of the others as its slope, and with two or more
+ * zeros all slopes are 0. */
 TG_REDUCTION(prod)

@@ -1,4 +1,4 @@
-/* Sums, means, extrema and their positions over a set of dims. */
+/* Sums, means, extrema, their positions, and log-sum-exp over a set of dims; also what all reductions share. */
 #include "ops/common/reduce.h"
 
 #include "ops/common/derive.h"
@@ -69,7 +69,7 @@ tg_tensor *tg_reduce_small(tg_call *c, const tg_tensor *x) {
 
 tg_tensor *tg_reduce_small_f64(tg_call *c, const tg_tensor *x) { return small(c, x, TG_F64); }
 
-/* The gradient of input 0 is scale * g in every element that was summed. */
+/* Gives every element that was summed scale * g as its gradient. */
 static tg_status spread(tg_call *c, double scale) {
     tg_extent e;
     const tg_tensor *x = c->in[0];
@@ -123,9 +123,9 @@ TG_VJP(sum_vjp, spread_gradient(t, n, g, 1))
 
 static const tg_sample sum_samples[] = {
     TG_REDUCE_SAMPLES, TG_SMALL_SAMPLES,
-    {.note = "expanded, along", .params = TG_OVER(0), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 5)}},
-    {.note = "of nothing", .params = TG_OVER(1), .n_in = 1, .in = {TG_S(3, 0)}},
-    {.note = "how many hold", .params = TG_ALL, .n_in = 1, .in = {TG_S_BOOL(3, 5)}},
+    {.note = "expanded dim", .params = TG_OVER(0), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 5)}},
+    {.note = "no elements", .params = TG_OVER(1), .n_in = 1, .in = {TG_S(3, 0)}},
+    {.note = "count of true elements", .params = TG_ALL, .n_in = 1, .in = {TG_S_BOOL(3, 5)}},
 };
 
 const tg_op tg_op_sum = {
@@ -195,7 +195,7 @@ TG_VJP(extremum_vjp, extremum_gradient(t, n, g))
 static const tg_sample extremum_samples[] = {
     TG_REDUCE_SAMPLES, TG_SMALL_SAMPLES,
     {.note = "ties", .params = TG_OVER(1), .n_in = 1, .in = {TG_S_INDEX(2, 4, 6)}},
-    {.note = "of nothing", .params = TG_OVER(1), .n_in = 1, .in = {TG_S(3, 0)}, .refused = TG_ERR_SHAPE},
+    {.note = "no elements", .params = TG_OVER(1), .n_in = 1, .in = {TG_S(3, 0)}, .refused = TG_ERR_SHAPE},
     {.note = "bools", .params = TG_ALL, .n_in = 1, .in = {TG_S_BOOL(3)}, .refused = TG_ERR_DTYPE},
 };
 
@@ -226,14 +226,15 @@ TG_REDUCTION(min)
 /* ---- logsumexp ---- */
 
 /* The private saved buffers have the result's shape with reduced dims kept: the greatest x, and the sum of e^(x -
- * greatest). Stored as one number, their log-sum-exp, they would lose as many digits as x is large. */
+ * greatest). As one number, the log-sum-exp, they would lose more digits the larger x is. */
 enum { TOP, MASS };
 
-/* Makes the maxima finite, so that a row of -inf gives -inf and one with inf gives inf, and not NaN. */
+/* Returns the magnitude to which maxima are clamped. Finite maxima let a row of -inf give -inf, and a row with inf give
+ * inf, instead of NaN. */
 static double most_top(tg_dtype dtype) { return dtype == TG_F64 ? DBL_MAX : (double)FLT_MAX; }
 
-/* The divisor of derivatives. Sums are from 1 to the number of elements, but 0 in a row of -inf and inf if an
- * element is inf. */
+/* The range to which the sums are clamped before derivatives are divided by them. A sum is from 1 to the number of
+ * elements, except that it is 0 in a row of -inf, and inf if an element is inf. */
 static const double least_mass = 1, most_mass = 0x1p64;
 
 static tg_status logsumexp_infer(tg_call *c) {
@@ -268,7 +269,7 @@ static tg_status logsumexp_backward(tg_call *c) {
     return tg_op_map(c, TG_FN_exp_sub_mul, c->gin[0], TG_T3(x, top, g), 3, 0, 0, tg_adds(c, 0));
 }
 
-/* The slope of each element: its share of the sum. */
+/* Returns the slope of each element, which is its share of the sum. */
 static tg_tensor *logsumexp_shares(tg_tape *t, const tg_node *n) {
     const tg_reduce_params *p = tg_node_params(n);
     tg_tensor *x = tg_wide(t, tg_node_in(n)[0]);
@@ -286,7 +287,7 @@ static tg_tensor *logsumexp_gradient(tg_tape *t, const tg_node *n, tg_tensor *g)
 
 TG_VJP(logsumexp_vjp, logsumexp_gradient(t, n, g))
 
-/* An element that is inf, whose slope is inf, keeps a tangent of 0 as 0. */
+/* An element that is inf has the slope inf. If its tangent is 0, its term is 0 and not NaN. */
 static tg_status logsumexp_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout) {
     const tg_reduce_params *p = tg_node_params(n);
     tg_tensor *share = logsumexp_shares(t, n), *d = tg_wide(t, din[0]), *still = tg_equals(t, d, 0);
@@ -297,8 +298,8 @@ static tg_status logsumexp_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *d
 
 static const tg_sample logsumexp_samples[] = {
     TG_REDUCE_SAMPLES, TG_SMALL_SAMPLES,
-    {.note = "great values", .params = TG_OVER(1), .n_in = 1, .in = {TG_S_IN(900, 903, 3, 4)}},
-    {.note = "of nothing", .params = TG_OVER(1), .n_in = 1, .in = {TG_S(3, 0)}},
+    {.note = "large values", .params = TG_OVER(1), .n_in = 1, .in = {TG_S_IN(900, 903, 3, 4)}},
+    {.note = "no elements", .params = TG_OVER(1), .n_in = 1, .in = {TG_S(3, 0)}},
     {.note = "integers", .params = TG_ALL, .n_in = 1, .in = {TG_S_INDEX(4, 3)}, .refused = TG_ERR_DTYPE},
 };
 
@@ -308,20 +309,20 @@ const tg_op tg_op_logsumexp = {
     .infer = logsumexp_infer, .forward = logsumexp_forward, .backward = logsumexp_backward, .vjp = logsumexp_vjp,
     .jvp = logsumexp_jvp, .flops = tg_reduce_flops, TG_SAMPLES(logsumexp_samples)};
 
-/* Returns ln sum e^x over dims, computed relative to the maximum of x. It is -inf for no elements, and for -inf
- * alone (with gradient 0). */
+/* Returns ln sum e^x over dims, computed relative to the maximum of x. It is -inf if there are no
+ * elements, and if all elements are -inf (with gradient 0). */
 TG_REDUCTION(logsumexp)
 
 /* ---- argmax, argmin ---- */
 
-static tg_status place_infer(tg_call *c) {
+static tg_status position_infer(tg_call *c) {
     TG_TRY(tg_reduce_infer(c, TG_I64));
     return tg_reduce_need_some(c, "extremum");
 }
 
 static tg_status argmax_forward(tg_call *c) { return tg_reduce_run(c, TG_ARGMAX, c->out[0], c->in[0], 1); }
 
-static const tg_sample place_samples[] = {
+static const tg_sample position_samples[] = {
     {.note = "last", .params = TG_OVER(-1), .n_in = 1, .in = {TG_S(3, 5)}},
     {.note = "first, kept", .params = TG_KEEP(0), .n_in = 1, .in = {TG_S(4, 3)}},
     {.note = "transposed", .params = TG_OVER(1), .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 5)}},
@@ -329,15 +330,15 @@ static const tg_sample place_samples[] = {
     {.note = "ties: the first", .params = TG_OVER(1), .n_in = 1, .in = {TG_S_INDEX(2, 4, 6)}},
     {.note = "size 1", .params = TG_OVER(0), .n_in = 1, .in = {TG_S(1)}},
     {.note = "no result", .params = TG_OVER(1), .n_in = 1, .in = {TG_S(0, 3)}},
-    {.note = "of nothing", .params = TG_OVER(1), .n_in = 1, .in = {TG_S(3, 0)}, .refused = TG_ERR_SHAPE},
+    {.note = "no elements", .params = TG_OVER(1), .n_in = 1, .in = {TG_S(3, 0)}, .refused = TG_ERR_SHAPE},
     {.note = "no such dim", .params = TG_OVER(1), .n_in = 1, .in = {TG_S(3)}, .refused = TG_ERR_SHAPE},
     {.note = "big", .params = TG_OVER(-1), .n_in = 1, .in = {TG_S(1024, 1024)}, .bench = true},
 };
 
 const tg_op tg_op_argmax = {
     .size = sizeof(tg_op), .name = "argmax", .formula = "where x is greatest along a dim", .n_in = 1, .n_out = 1,
-    .params_size = sizeof(tg_reduce_params), .family = TG_FAMILY_REDUCE, .infer = place_infer,
-    .forward = argmax_forward, .flops = tg_reduce_flops, TG_SAMPLES(place_samples)};
+    .params_size = sizeof(tg_reduce_params), .family = TG_FAMILY_REDUCE, .infer = position_infer,
+    .forward = argmax_forward, .flops = tg_reduce_flops, TG_SAMPLES(position_samples)};
 
 /* Returns, as int64, the index along dim of the greatest element, the first of equal ones. NaN counts as the
  * greatest. */
@@ -349,8 +350,8 @@ static tg_status argmin_forward(tg_call *c) { return tg_reduce_run(c, TG_ARGMIN,
 
 const tg_op tg_op_argmin = {
     .size = sizeof(tg_op), .name = "argmin", .formula = "where x is smallest along a dim", .n_in = 1, .n_out = 1,
-    .params_size = sizeof(tg_reduce_params), .family = TG_FAMILY_REDUCE, .infer = place_infer,
-    .forward = argmin_forward, .flops = tg_reduce_flops, TG_SAMPLES(place_samples)};
+    .params_size = sizeof(tg_reduce_params), .family = TG_FAMILY_REDUCE, .infer = position_infer,
+    .forward = argmin_forward, .flops = tg_reduce_flops, TG_SAMPLES(position_samples)};
 
 /* Returns, as int64, the index along dim of the smallest element, the first of equal ones. NaN counts as the
  * smallest. */

@@ -5,8 +5,8 @@
 #include "ops/common/nn_op.h"
 #include "kernels/composed.h"
 
-/* The residual addition and the normalization between two transformer layers: r = x + residual is passed on, and y =
- * rms_norm(r) w enters the next layer. x, residual, r and y are [.., h], w is [h] or absent. */
+/* Between two transformer layers, r = x + residual is passed on as the next residual, and y = rms_norm(r) w enters the
+ * next layer. x, residual, r and y are [.., h]; w is [h] or absent. */
 
 typedef struct residual_params {
     double eps;
@@ -88,7 +88,7 @@ static tg_status residual_backward(tg_call *c) {
     return c->gin_mode[RESIDUAL] ? tg_call_pass(c, RESIDUAL, g) : TG_OK;
 }
 
-/* Written in r, which is saved, because x and residual are not: with n = r rstd and g = gy w, gr = rstd (g - n
+/* Computed from r, which is saved; x and residual are not. With n = r rstd and g = gy w: gr = rstd (g - n
  * mean(g n)). */
 static tg_status residual_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
     tg_tensor *r = tg_node_out(n)[R], *w = tg_node_in(n)[W], *gr = gout[R], *gy = gout[Y];
@@ -129,7 +129,7 @@ static const tg_sample residual_samples[] = {
     SAMPLE("w of another size", .in = {TG_S(4, 6), TG_S(4, 6), TG_S(4)}, .refused = TG_ERR_SHAPE),
     SAMPLE("scalars", .in = {TG_S_SCALAR, TG_S_SCALAR, TG_S_ABSENT}, .refused = TG_ERR_SHAPE),
     SAMPLE("integers", .in = {TG_S_INDEX(5, 2, 3), TG_S_INDEX(5, 2, 3), TG_S_ABSENT}, .refused = TG_ERR_DTYPE),
-    {.note = "eps is no number",
+    {.note = "eps is NaN",
      .params = &(const residual_params){.eps = NAN},
      .n_in = 3,
      .in = {TG_S(2, 3), TG_S(2, 3), TG_S(3)},
@@ -158,7 +158,8 @@ const tg_op tg_op_residual_rms_norm = {
     TG_SAMPLES(residual_samples),
 };
 
-/* Adds and normalizes in one op. *sum receives r, which is also what the op saves. */
+/* Returns y = r / sqrt(mean(r^2) + eps) w, where r = x + residual. x and residual have one shape [.., h]; w is [h] or
+ * NULL. *sum (may be NULL) receives r. The op saves r, w and one number per row. */
 tg_tensor *tg_residual_rms_norm(tg_tape *t, tg_tensor *x, tg_tensor *residual, tg_tensor *w, double eps,
                                 tg_tensor **sum) {
     tg_tensor *out[2];

@@ -11,7 +11,7 @@
 typedef struct rope_params {
     double base;
     int64_t offset;
-    bool back; /* rotate in the opposite direction: the transpose */
+    bool back; /* rotate in the opposite direction */
 } rope_params;
 
 static tg_status rope_infer(tg_call *c) {
@@ -22,7 +22,8 @@ static tg_status rope_infer(tg_call *c) {
         return tg_call_fail(c, TG_ERR_SHAPE, "x must be [.., s, d] with 2 or more dims and an even d");
     if (!(p->base > 0 && isfinite(p->base)))
         return tg_call_fail(c, TG_ERR_ARGUMENT, "base is %g; it must be finite and greater than 0", p->base);
-    for (int d = 0; d < x->ndim - 2; d++) TG_TRY(tg_call_role(c, 0, d, d)); /* positions are rows of the whole */
+    /* The rows, dim ndim - 2, must be whole: the index of a row is its position. */
+    for (int d = 0; d < x->ndim - 2; d++) TG_TRY(tg_call_role(c, 0, d, d));
     TG_TRY(tg_call_linear(c, 1));
     return tg_infer_same(c);
 }

@@ -18,7 +18,7 @@ static tg_status scan_infer(tg_call *c) {
     return tg_call_out(c, 0, tg_is_float(d) ? d : TG_I64, x->ndim, x->shape);
 }
 
-/* to (+)= the cumulative sums, or products, of from. */
+/* Writes the cumulative sums or products of `from` to `to`, or adds them to it. back: from the last element on. */
 static tg_status scan(tg_call *c, tg_reduction kind, const tg_tensor *to, const tg_tensor *from, bool back, bool add) {
     int dim = params_of(c)->dim;
     tg_extent ey, ex;
@@ -94,9 +94,9 @@ tg_tensor *tg_cumsum(tg_tape *t, tg_tensor *x, int dim) {
 
 static tg_status cumprod_forward(tg_call *c) { return scan(c, TG_PROD, c->out[0], c->in[0], false, false); }
 
-/* Let s(v)[k] be the sum of v from k to the end, and y the products. The gradient of x[k] is s(g y)[k] / x[k] before
- * the first zero of its row, 0 after it, and at it s(g y')[k], where y' are the products with 1 in its place. y
- * equals y' before the first zero and 0 from there on, so y' alone is needed. */
+/* Let y be the products, y' the products if the first zero of the row is replaced by 1, and s(v)[k] the sum of v from k
+ * to the end. The gradient of x[k] is s(g y)[k] / x[k] before the first zero, s(g y')[k] at it, and 0 after it. Only y'
+ * is computed, because y equals y' before the first zero and is 0 from there on. */
 static tg_status cumprod_backward(tg_call *c) {
     const tg_tensor *x = c->in[0], *g = c->gout[0];
     tg_dtype wide = tg_accumulate_dtype((tg_dtype)x->dtype);
@@ -120,7 +120,8 @@ static tg_status cumprod_backward(tg_call *c) {
     return tg_op_map(c, TG_FN_where_da, c->gin[0], TG_T2(live, sum), 2, 0, 0, tg_adds(c, 0));
 }
 
-/* log n products of elements `by` positions apart, whose derivatives of any order are right next to zeros too. */
+/* Computes the products in log n steps, each of which multiplies elements that are `by` positions apart. Derivatives of
+ * any order are right also where elements are 0. */
 static tg_status cumprod_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
     int dim = ((const scan_params *)tg_node_params(n))->dim;
     tg_tensor *x = tg_node_in(n)[0], *y = tg_wide(t, x);
@@ -155,7 +156,7 @@ const tg_op tg_op_cumprod = {
     .jvp = cumprod_jvp, TG_SAMPLES(cumprod_samples)};
 
 /* Returns the product of each element and all elements before it along dim; int64 for integers and bools. The
- * gradient is right next to zeros, also to several. */
+ * gradient is right also if elements are 0. */
 tg_tensor *tg_cumprod(tg_tape *t, tg_tensor *x, int dim) {
     return TG_RECORD(t, tg_op_cumprod, SCAN(dim), x);
 }

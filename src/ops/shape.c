@@ -1,4 +1,5 @@
-/* Ops that change the shape of input 0, mostly as views. Backward passes on a view of the gradient where it can. */
+/* Ops that change the shape of input 0, mostly as views. Where possible, backward passes on a view of the gradient
+ * instead of a copy. */
 #include <tapegrad/placement.h>
 
 #include "ops/common/derive.h"
@@ -6,7 +7,7 @@
 
 typedef struct shape_params {
     tg_shape shape;
-    int shard; /* of a reshape: 1 + the dim that the caller names for a shard, or 0 for none */
+    int shard; /* of a reshape: 1 + the output dim that the caller names for the shard; 0: none */
 } shape_params;
 
 typedef struct dim_params {
@@ -29,18 +30,19 @@ static tg_status reshape_backward(tg_call *c) {
 
 TG_VJP(reshape_vjp, tg_reshape(t, g, tg_shape_kept(x)))
 
-/* Tangents may have any strides, so they are reshaped where a view would be refused. */
+/* Reshapes the tangent even if the op is view: a tangent may have strides for which a view is refused. */
 static tg_status reshape_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout) {
     dout[0] = tg_reshape(t, din[0], tg_shape_kept(tg_node_out(n)[0]));
     return TG_OK;
 }
 
-/* Replaces the one size -1 by the size that it stands for. */
+/* Replaces a size -1 by the size that it stands for, and checks that the shape has as many elements as input 0. */
 static tg_status complete_shape(tg_call *c, tg_shape *s) {
     int64_t n = 1, numel = c->in[0]->numel;
     int open = -1;
-    if (s->ndim < 0 || s->ndim > TG_MAX_DIMS) return tg_call_fail(c, TG_ERR_SHAPE, "the shape has more than %d dims, "
-                                                                  "the most that are allowed", TG_MAX_DIMS);
+    if (s->ndim < 0 || s->ndim > TG_MAX_DIMS)
+        return tg_call_fail(c, TG_ERR_SHAPE, "the new shape has %lld dims; it must have from 0 to %d",
+                            (long long)s->ndim, TG_MAX_DIMS);
     for (int d = 0; d < s->ndim; d++) {
         if (s->dim[d] == -1 && open < 0) {
             open = d;
@@ -57,8 +59,11 @@ static tg_status complete_shape(tg_call *c, tg_shape *s) {
         n = numel;
     }
     if (n == numel && (open < 0 || s->dim[open] >= 0)) return TG_OK;
-    return tg_call_fail(c, TG_ERR_SHAPE, "the new shape has %lld elements%s but the tensor has %lld; they must be "
-                        "equal", (long long)n, open >= 0 ? " but for the dim -1" : "", (long long)numel);
+    if (open >= 0)
+        return tg_call_fail(c, TG_ERR_SHAPE, "the new shape has %lld elements without its dim -1 and the tensor has "
+                            "%lld, so the size of that dim cannot be computed", (long long)n, (long long)numel);
+    return tg_call_fail(c, TG_ERR_SHAPE, "the new shape has %lld elements but the tensor has %lld; they must be equal",
+                        (long long)n, (long long)numel);
 }
 
 /* ---- reshape ---- */
@@ -88,7 +93,7 @@ static tg_status reshape_forward(tg_call *c) {
 #define SHAPE(...) &(const shape_params){.shape = TG_S_SHAPE(__VA_ARGS__)}
 static const tg_sample reshape_samples[] = {
     {.note = "flatten", .params = SHAPE(24), .n_in = 1, .in = {TG_S(2, 3, 4)}},
-    {.note = "one size open", .params = SHAPE(4, -1), .n_in = 1, .in = {TG_S(2, 6)}},
+    {.note = "a size -1", .params = SHAPE(4, -1), .n_in = 1, .in = {TG_S(2, 6)}},
     {.note = "transposed: copies", .params = SHAPE(15), .n_in = 1,
      .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 5)}},
     {.note = "strided: cut, still a view", .params = SHAPE(2, 2, 3), .n_in = 1,
@@ -100,9 +105,9 @@ static const tg_sample reshape_samples[] = {
     {.note = "empty", .params = SHAPE(3, 0), .n_in = 1, .in = {TG_S(0, 5)}},
     {.note = "wrong count", .params = SHAPE(4, 2), .n_in = 1,
      .in = {TG_S(3, 3)}, .refused = TG_ERR_SHAPE},
-    {.note = "two open sizes", .params = SHAPE(-1, -1), .n_in = 1, .in = {TG_S(3, 3)},
+    {.note = "two sizes -1", .params = SHAPE(-1, -1), .n_in = 1, .in = {TG_S(3, 3)},
      .refused = TG_ERR_SHAPE},
-    {.note = "open size of nothing", .params = SHAPE(0, -1), .n_in = 1, .in = {TG_S(0, 3)},
+    {.note = "-1 next to a size 0", .params = SHAPE(0, -1), .n_in = 1, .in = {TG_S(0, 3)},
      .refused = TG_ERR_SHAPE},
     {.note = "big", .params = SHAPE(1048576), .n_in = 1,
      .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 1024, 1024)},
@@ -121,8 +126,8 @@ tg_tensor *tg_reshape(tg_tape *t, tg_tensor *x, tg_shape shape) {
     return TG_RECORD(t, tg_op_reshape, &(shape_params){.shape = shape}, x);
 }
 
-/* As tg_reshape, but names the dim that the shard of x becomes, where the sizes leave that open: [s, b, h/n] sharded
- * in dim 2, with one head per rank, to [s, b, 1, h/n] sharded in dim 2. */
+/* As tg_reshape, but names the output dim that the shard of x becomes if the sizes leave that open. Example: [s, b,
+ * h/n] sharded in dim 2, with one head per rank, becomes [s, b, 1, h/n] sharded in dim 2. */
 tg_tensor *tg_reshape_shard(tg_tape *t, tg_tensor *x, tg_shape shape, int dim) {
     if (dim < 0) dim += shape.ndim <= TG_MAX_DIMS ? (int)shape.ndim : 0;
     if (dim < 0) dim = TG_MAX_DIMS; /* a dim that no shape has */
@@ -339,7 +344,7 @@ static const tg_sample expand_samples[] = {
     {.note = "unchanged", .params = SHAPE(3, 4), .n_in = 1,
      .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 4)}},
     {.note = "scalar", .params = SHAPE(2, 3), .n_in = 1, .in = {TG_S_SCALAR}},
-    {.note = "to nothing", .params = SHAPE(0, 3), .n_in = 1, .in = {TG_S(1, 3)}},
+    {.note = "to size 0", .params = SHAPE(0, 3), .n_in = 1, .in = {TG_S(1, 3)}},
     {.note = "not of size 1", .params = SHAPE(6), .n_in = 1,
      .in = {TG_S(3)}, .refused = TG_ERR_SHAPE},
     {.note = "a new dim of size -1", .params = SHAPE(-1, 3), .n_in = 1, .in = {TG_S(3)},
@@ -441,7 +446,8 @@ tg_tensor *tg_unsqueeze(tg_tape *t, tg_tensor *x, int dim) {
 
 /* ---- slice, select ---- */
 
-/* The gradient of input 0 (+)= g in a part of it, and 0 elsewhere. */
+/* Writes or adds g to that part of input 0's gradient which the op returned. If it is written, the rest is set to 0.
+ * gone: bit mask of the dims that the output lacks. */
 static tg_status part_backward(tg_call *c, int dim, int64_t start, int64_t n, int64_t step, uint32_t gone) {
     tg_extent part, whole;
     tg_array g = tg_array_of(c->gout[0]);
@@ -475,14 +481,14 @@ static tg_status slice_infer(tg_call *c) {
     memcpy(e.shape, x->shape, x->ndim * sizeof *x->shape);
     memcpy(e.stride, x->stride, x->ndim * sizeof *x->stride);
     e.shape[p->dim] = stop == start ? 0 : (stop - start - 1) / p->step + 1;
-    /* Clamps a step beyond the end, because as a stride it could overflow. The jvp records the op with these values
-     * again. */
+    /* With fewer than two elements the step is not used. It is set to 1, because a large one could overflow as a
+     * stride. The jvp records the op again with these values. */
     if (e.shape[p->dim] < 2) {
         p->step = 1;
         p->stop = start + e.shape[p->dim];
     }
     e.stride[p->dim] *= p->step;
-    for (int d = 0; d < x->ndim; d++) /* a dim that is cut must be whole, unless the slice takes all of it */
+    for (int d = 0; d < x->ndim; d++) /* the sliced dim must be whole, unless the slice takes all of it */
         if (d != p->dim || e.shape[d] == size) TG_TRY(tg_call_role(c, 0, d, d));
     return tg_call_view(c, 0, start * x->stride[p->dim], x->ndim, e.shape, e.stride);
 }
@@ -509,7 +515,7 @@ static const tg_sample slice_samples[] = {
     {.note = "expanded", .params = &(const slice_params){1, 1, 2, 7}, .n_in = 1,
      .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 5)}},
     {.note = "size 1", .params = &(const slice_params){0, 0, 1, 1}, .n_in = 1, .in = {TG_S(1)}},
-    {.note = "one step over the end", .params = &(const slice_params){0, 1, 4, 3}, .n_in = 1, .in = {TG_S(4, 2)}},
+    {.note = "step beyond the end", .params = &(const slice_params){0, 1, 4, 3}, .n_in = 1, .in = {TG_S(4, 2)}},
     {.note = "nothing", .params = &(const slice_params){0, 2, 2, 1}, .n_in = 1, .in = {TG_S(3, 2)}},
     {.note = "empty", .params = &(const slice_params){0, 0, 0, 1}, .n_in = 1, .in = {TG_S(0, 2)}},
     {.note = "step 0", .params = &(const slice_params){0, 0, 2, 0}, .n_in = 1,

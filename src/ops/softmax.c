@@ -26,7 +26,7 @@ static tg_status softmax_forward(tg_call *c) {
     return (ops->softmax ? ops->softmax : tg_composed_softmax)(c->ctx, y, x, p->log);
 }
 
-/* gx = y (gy - sum(gy y)), and of the logarithm gx = gy - exp(y) sum(gy). */
+/* gx = y (gy - sum(gy y)), and for log_softmax gx = gy - exp(y) sum(gy). */
 static tg_status softmax_backward(tg_call *c) {
     const softmax_params *p = c->params;
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);

@@ -1,5 +1,6 @@
-/* Triangular systems a x = b, solved by recursive halving: the upper half of x, by one matrix product, reduces b for
- * the lower half. So nearly all the work is products, and a matrix of one element is a division. */
+/* Triangular systems a x = b, solved by recursive halving. One half of the rows of x is found first. One matrix product
+ * then subtracts its contribution from the other half of b, and a triangular system of half the size remains. So nearly
+ * all of the work is matrix products. A system of one row is a division. */
 #include "ops/solve.h"
 
 #include "ops/common/derive.h"
@@ -44,7 +45,7 @@ tg_status tg_solve_multiply(tg_call *c, int64_t count, int64_t m, int64_t n, int
     return count && m && n ? tg_ctx_ops(c->ctx)->gemm(c->ctx, &g) : TG_OK;
 }
 
-/* Divides row i of b by a's diagonal element there. */
+/* Divides row i of b by diagonal element i of a. */
 static tg_status divide_row(tg_call *c, const tg_triangles *a, tg_matrix b, int64_t k, int64_t i) {
     const int64_t shape[] = {a->count, k}, sb[] = {b.bs[1], b.cs}, sa[] = {a->a.bs[1], 0};
     tg_array row = {.dtype = (uint8_t)b.dtype}, by = row;
@@ -55,7 +56,8 @@ static tg_status divide_row(tg_call *c, const tg_triangles *a, tg_matrix b, int6
     return tg_ctx_ops(c->ctx)->map(c->ctx, TG_FN_div, row, in, 2, (const double[2]){0}, false);
 }
 
-/* The rows of b starting at `first`. */
+/* Solves n rows of b, from row `first` on. `one` is the first row of the half that is solved first, `two` that of the
+ * other half. */
 static tg_status solve_rows(tg_call *c, const tg_triangles *a, tg_matrix b, int64_t k, int64_t first, int64_t n) {
     if (n == 1) return a->unit ? TG_OK : divide_row(c, a, b, k, first);
     int64_t half = n / 2, rest = n - half, one = a->upper ? first + half : first,
@@ -117,7 +119,7 @@ static tg_status triangular_solve_infer(tg_call *c) {
     return tg_call_out(c, 0, (tg_dtype)b->dtype, b->ndim, b->shape);
 }
 
-/* x := a^-1 b, or a^-T b. x is dense, has b's shape and the accumulation dtype. */
+/* Sets x to a^-1 b, or to a^-T b with `transpose`. x is dense and has b's shape and the accumulation dtype. */
 static tg_status solve(tg_call *c, const tg_tensor *x, const tg_tensor *b, bool transpose) {
     const solve_params *p = params(c);
     tg_tensor *a;
@@ -128,13 +130,13 @@ static tg_status solve(tg_call *c, const tg_tensor *x, const tg_tensor *b, bool 
     return tg_solve_run(c, &t, tg_solve_matrix(x), x->shape[x->ndim - 1]);
 }
 
-static tg_tensor *room(tg_call *c, const tg_tensor *like) {
+static tg_tensor *temp_like(tg_call *c, const tg_tensor *like) {
     return tg_call_temp(c, tg_accumulate_dtype((tg_dtype)like->dtype), like->ndim, like->shape);
 }
 
 static tg_status triangular_solve_forward(tg_call *c) {
     const tg_tensor *y = c->out[0], *x = y;
-    if (tg_accumulate_dtype((tg_dtype)y->dtype) != y->dtype) x = room(c, y);
+    if (tg_accumulate_dtype((tg_dtype)y->dtype) != y->dtype) x = temp_like(c, y);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(solve(c, x, c->in[1], params(c)->transpose));
     return x == y ? TG_OK : tg_op_map(c, TG_FN_id, y, TG_T1(x), 1, 0, 0, false);
@@ -143,12 +145,12 @@ static tg_status triangular_solve_forward(tg_call *c) {
 /* gb = op(a)^-T gy; ga = -gb y^T, or its transpose, in the triangle that is read. */
 static tg_status triangular_solve_backward(tg_call *c) {
     const solve_params *p = params(c);
-    const tg_tensor *gb = room(c, c->in[1]);
+    const tg_tensor *gb = temp_like(c, c->in[1]);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(solve(c, gb, c->gout[0], !p->transpose));
     if (c->gin_mode[1]) TG_TRY(tg_op_map(c, TG_FN_id, c->gin[1], TG_T1(gb), 1, 0, 0, tg_adds(c, 1)));
     if (!c->gin_mode[0]) return TG_OK;
-    tg_tensor *y, *ga = room(c, c->in[0]), *mask;
+    tg_tensor *y, *ga = temp_like(c, c->in[0]), *mask;
     TG_TRY(tg_solve_copy(c, c->out[0], &y));
     int64_t n = y->shape[y->ndim - 2], k = y->shape[y->ndim - 1];
     TG_TRY(tg_solve_mask(c, (tg_dtype)ga->dtype, n, p->upper, !p->unit, &mask));
@@ -241,11 +243,11 @@ const tg_op tg_op_triangular_solve = {
     .backward = triangular_solve_backward, .vjp = triangular_solve_vjp, .jvp = triangular_solve_jvp,
     .flops = triangular_solve_flops, TG_SAMPLES(triangular_solve_samples)};
 
-/* Returns the solution x of a x = b, or of a^T x = b. Of a [.., n, n] one triangle is read, the lower one unless
- * asked otherwise, and the other counts as zeros; with `unit` the diagonal is not read either and counts as ones. b
- * [.., n, k] has a's leading dims. A zero on the diagonal gives infinities and NaN, not an error. The gradient of a
- * lies in its triangle alone. 16-bit systems are solved in float32. The op is composed of products by halving and
- * runs on every device, but in 2 n steps, so small systems are slow on a GPU. opts may be NULL. */
+/* Returns the solution x of a x = b, or of a^T x = b. Only one triangle of a [.., n, n] is read, by
+ * default the lower one; the other counts as zeros. With `unit` the diagonal is not read either and counts as ones.
+ * b [.., n, k] has a's leading dims. A zero on the diagonal gives infinities and NaN, not an error. The gradient of a
+ * lies in its triangle alone. 16-bit systems are solved in float32. The op runs on every device. It takes 2 n steps,
+ * so small systems are slow on a GPU. opts may be NULL. */
 tg_tensor *tg_triangular_solve(tg_tape *t, tg_tensor *a, tg_tensor *b, const tg_solve_opts *opts) {
     tg_solve_opts o;
     tg_op_options(&o, sizeof o, opts);

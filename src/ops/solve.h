@@ -1,32 +1,34 @@
-/* Triangular systems in place, which solving and factorising share. */
+/* Triangular systems that are solved in place, shared by tg_triangular_solve and tg_cholesky. */
 #ifndef TG_SOLVE_H
 #define TG_SOLVE_H
 
 #include "ops/common/op.h"
 
-/* count matrices [n, n], of which one triangle is read. */
+/* `count` matrices [n, n]. Only one triangle of each is read; with `unit` its diagonal counts as ones. */
 typedef struct tg_triangles {
-    tg_matrix a; /* bs[1]: from one to the next */
+    tg_matrix a; /* bs[1]: the step from one matrix to the next */
     int64_t count, n;
     bool upper, unit;
 } tg_triangles;
 
-/* x as matrices [count, rows, cols], dense and in the dtype that sums run in: a temporary. */
+/* Makes a temporary copy of x [.., rows, cols], dense and in the accumulation dtype. */
 tg_status tg_solve_copy(tg_call *c, const tg_tensor *x, tg_tensor **copy);
-tg_matrix tg_solve_matrix(const tg_tensor *x); /* of [.., rows, cols], dense */
-tg_matrix tg_solve_from(tg_matrix m, int64_t row, int64_t col); /* the part that begins there */
+/* Return x [.., rows, cols], which is dense, as matrices. */
+tg_matrix tg_solve_matrix(const tg_tensor *x);
 tg_triangles tg_solve_triangles(const tg_tensor *x, bool upper, bool unit);
 tg_triangles tg_solve_transposed(tg_triangles a);
-/* b [n, k] := a^-1 b. */
+/* Returns the part of m from this row and column on. */
+tg_matrix tg_solve_from(tg_matrix m, int64_t row, int64_t col);
+/* Replaces b [count, n, k] by a^-1 b. */
 tg_status tg_solve_run(tg_call *c, const tg_triangles *a, tg_matrix b, int64_t k);
-/* c += alpha a b of count matrices; beta 0: :=. */
+/* to [m, n] = alpha a [m, k] b [k, n] + beta to, for `count` matrices. beta 0: `to` is not read. */
 tg_status tg_solve_multiply(tg_call *c, int64_t count, int64_t m, int64_t n, int64_t k, tg_matrix to, tg_matrix a,
                             tg_matrix b, double alpha, double beta);
-/* *mask [n, n]: 1 in a triangle, `diagonal` on the diagonal, 0 elsewhere. */
+/* Makes *mask [n, n]: 1 above the diagonal (below it if not `upper`), `diagonal` on it, and 0 elsewhere. */
 tg_status tg_solve_mask(tg_call *c, tg_dtype dtype, int64_t n, bool upper, double diagonal, tg_tensor **mask);
-/* The square matrices of input i, with its leading dims free. */
+/* Checks that input i is [.., n, n] floats, and states that its leading dims are free. */
 tg_status tg_solve_infer(tg_call *c, int i);
-/* Recorded on the tape: x with its last dims swapped. */
+/* Records x with its last two dims swapped. */
 tg_tensor *tg_solve_flipped(tg_tape *t, tg_tensor *x);
 
 #endif

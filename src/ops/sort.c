@@ -3,7 +3,7 @@
 #include "ops/common/derive.h"
 #include "ops/common/reduce.h"
 
-enum { VALUES, PLACES, OUTPUTS };
+enum { VALUES, POSITIONS, OUTPUTS };
 
 typedef struct sort_params {
     int dim;
@@ -13,7 +13,7 @@ typedef struct sort_params {
 
 static const sort_params *params_of(const tg_call *c) { return c->params; }
 
-/* Sorting cannot be composed of other slots. */
+/* Fails if the device has no sort: sorting cannot be composed of its other functions. */
 static tg_status need_sort(tg_call *c) {
     if (tg_ctx_ops(c->ctx)->sort) return TG_OK;
     return tg_call_fail(c, TG_ERR_UNSUPPORTED, "device %s has no sort", tg_ctx_ops(c->ctx)->name);
@@ -28,55 +28,55 @@ static tg_status order_infer(tg_call *c, int64_t k) {
     c->dims = 1u << dim;
     TG_TRY(need_sort(c));
     TG_TRY(tg_call_out(c, VALUES, (tg_dtype)x->dtype, x->ndim, shape));
-    return tg_call_out(c, PLACES, TG_I64, x->ndim, shape);
+    return tg_call_out(c, POSITIONS, TG_I64, x->ndim, shape);
 }
 
-static tg_status order_run(tg_call *c, const tg_tensor *values, const tg_tensor *places, bool falling) {
+static tg_status order_run(tg_call *c, const tg_tensor *values, const tg_tensor *positions, bool falling) {
     int dim = params_of(c)->dim;
     tg_extent ex, ey, ep;
     if (values->numel == 0) return TG_OK;
     tg_array x = tg_array_last(tg_array_of(c->in[0]), dim, &ex), y = tg_array_last(tg_array_of(values), dim, &ey);
-    return tg_ctx_ops(c->ctx)->sort(c->ctx, y, tg_array_last(tg_array_of(places), dim, &ep), x, falling);
+    return tg_ctx_ops(c->ctx)->sort(c->ctx, y, tg_array_last(tg_array_of(positions), dim, &ep), x, falling);
 }
 
 static tg_status order_forward(tg_call *c) {
-    return order_run(c, c->out[VALUES], c->out[PLACES], params_of(c)->falling);
+    return order_run(c, c->out[VALUES], c->out[POSITIONS], params_of(c)->falling);
 }
 
-/* The result of a median without its dim, viewed with that dim of size 1. */
+/* Returns r. If it is the result of a median without its dim, the view has that dim, with size 1. */
 static tg_array with_dim(const tg_call *c, const tg_tensor *r, tg_extent *e) {
     int ndim = c->in[0]->ndim;
     return r->ndim == ndim ? tg_array_of(r) : tg_array_keep(tg_array_of(r), ndim, 1u << params_of(c)->dim, e);
 }
 
-/* No position occurs twice. */
+/* Adds each gradient at the original position of its element. No position occurs twice. */
 static tg_status order_backward(tg_call *c) {
     tg_extent eg, ep;
-    tg_array g = with_dim(c, c->gout[VALUES], &eg), places = with_dim(c, c->out[PLACES], &ep);
+    tg_array g = with_dim(c, c->gout[VALUES], &eg), positions = with_dim(c, c->out[POSITIONS], &ep);
     TG_TRY(tg_op_zero(c, 0));
-    return tg_ctx_ops(c->ctx)->put_add(c->ctx, tg_array_of(c->gin[0]), g, places, params_of(c)->dim, NULL);
+    return tg_ctx_ops(c->ctx)->put_add(c->ctx, tg_array_of(c->gin[0]), g, positions, params_of(c)->dim, NULL);
 }
 
-/* r with the dim of a median restored if it was removed. */
+/* Records r with the dim restored that a median has removed. Returns r itself if no dim was removed. */
 static tg_tensor *unsqueezed(tg_tape *t, const tg_node *n, tg_tensor *r) {
-    bool went = tg_node_out(n)[PLACES]->ndim < tg_node_in(n)[0]->ndim;
+    bool went = tg_node_out(n)[POSITIONS]->ndim < tg_node_in(n)[0]->ndim;
     return went ? tg_unsqueeze(t, r, ((const sort_params *)tg_node_params(n))->dim) : r;
 }
 
 static tg_status order_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
     int dim = ((const sort_params *)tg_node_params(n))->dim;
-    tg_tensor *places = unsqueezed(t, n, tg_node_out(n)[PLACES]);
+    tg_tensor *positions = unsqueezed(t, n, tg_node_out(n)[POSITIONS]);
     if (!gout[VALUES]) return TG_OK;
-    gin[0] = tg_scatter_add(t, tg_zeros_like(t, tg_node_in(n)[0]), dim, places, unsqueezed(t, n, gout[VALUES]));
+    gin[0] = tg_scatter_add(t, tg_zeros_like(t, tg_node_in(n)[0]), dim, positions, unsqueezed(t, n, gout[VALUES]));
     return TG_OK;
 }
 
 static tg_status order_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout) {
     int dim = ((const sort_params *)tg_node_params(n))->dim;
-    tg_tensor *places = tg_node_out(n)[PLACES], *d;
+    tg_tensor *positions = tg_node_out(n)[POSITIONS], *d;
     if (!din[0]) return TG_OK;
-    d = tg_gather(t, din[0], dim, unsqueezed(t, n, places));
-    dout[VALUES] = places->ndim < tg_node_in(n)[0]->ndim ? tg_squeeze(t, d, dim) : d;
+    d = tg_gather(t, din[0], dim, unsqueezed(t, n, positions));
+    dout[VALUES] = positions->ndim < tg_node_in(n)[0]->ndim ? tg_squeeze(t, d, dim) : d;
     return TG_OK;
 }
 
@@ -84,7 +84,7 @@ static tg_tensor *record(tg_tape *t, const tg_op *op, const sort_params *p, tg_t
                          const void *site) {
     tg_tensor *out[OUTPUTS];
     tg_apply(t, op, p, &x, 1, out, OUTPUTS, NULL, NULL, site);
-    if (index) *index = out[PLACES];
+    if (index) *index = out[POSITIONS];
     return out[VALUES];
 }
 
@@ -121,8 +121,8 @@ static const tg_sample sort_samples[] = {
 };
 
 const tg_op tg_op_sort = {
-    .size = sizeof(tg_op), .name = "sort", .formula = "x in order along a dim, and where it stood", .n_in = 1,
-    .n_out = OUTPUTS, .params_size = sizeof(sort_params), .saves_out = 1u << PLACES, .family = TG_FAMILY_SOFTMAX,
+    .size = sizeof(tg_op), .name = "sort", .formula = "x in order along a dim, and the original positions", .n_in = 1,
+    .n_out = OUTPUTS, .params_size = sizeof(sort_params), .saves_out = 1u << POSITIONS, .family = TG_FAMILY_SOFTMAX,
     .sums_f32 = true, .infer = sort_infer, .forward = order_forward, .backward = order_backward, .vjp = order_vjp,
     .jvp = order_jvp, TG_SAMPLES(sort_samples)};
 
@@ -154,13 +154,13 @@ static const tg_sample topk_samples[] = {
     {.note = "all", .params = BY(0, .k = 4, .falling = true), .n_in = 1, .in = {TG_S(4, 2)}},
     {.note = "none", .params = BY(0, .k = 0), .n_in = 1, .in = {TG_S(4, 2)}},
     {.note = "size 1", .params = BY(0, .k = 1), .n_in = 1, .in = {TG_S(1)}},
-    {.note = "more than there are", .params = BY(0, .k = 4), .n_in = 1, .in = {TG_S(3)}, .refused = TG_ERR_SHAPE},
-    {.note = "less than none", .params = BY(0, .k = -1), .n_in = 1, .in = {TG_S(3)}, .refused = TG_ERR_ARGUMENT},
+    {.note = "k too large", .params = BY(0, .k = 4), .n_in = 1, .in = {TG_S(3)}, .refused = TG_ERR_SHAPE},
+    {.note = "negative k", .params = BY(0, .k = -1), .n_in = 1, .in = {TG_S(3)}, .refused = TG_ERR_ARGUMENT},
 };
 
 const tg_op tg_op_topk = {
-    .size = sizeof(tg_op), .name = "topk", .formula = "the k greatest of x along a dim, and where they stood",
-    .n_in = 1, .n_out = OUTPUTS, .params_size = sizeof(sort_params), .saves_out = 1u << PLACES,
+    .size = sizeof(tg_op), .name = "topk", .formula = "the k greatest of x along a dim, and their positions",
+    .n_in = 1, .n_out = OUTPUTS, .params_size = sizeof(sort_params), .saves_out = 1u << POSITIONS,
     .family = TG_FAMILY_SOFTMAX, .sums_f32 = true, .infer = topk_infer, .forward = order_forward,
     .backward = order_backward, .vjp = order_vjp, .jvp = order_jvp, TG_SAMPLES(topk_samples)};
 
@@ -182,7 +182,7 @@ static tg_status median_infer(tg_call *c) {
     int n = tg_reduce_shape(x, c->dims, p->falling, shape);
     TG_TRY(need_sort(c));
     TG_TRY(tg_call_out(c, VALUES, (tg_dtype)x->dtype, n, shape));
-    TG_TRY(tg_call_out(c, PLACES, TG_I64, n, shape));
+    TG_TRY(tg_call_out(c, POSITIONS, TG_I64, n, shape));
     if (c->out[VALUES]->numel == 0 || x->shape[p->dim] > 0) return TG_OK;
     return tg_call_fail(c, TG_ERR_SHAPE, "dim %d has no elements, so there is no median", p->dim);
 }
@@ -193,7 +193,7 @@ static tg_status map(tg_call *c, tg_formula f, tg_array out, const tg_array *in,
 }
 
 /* If there is a NaN, which is then the maximum, the first NaN is the median. */
-static tg_status let_nan_win(tg_call *c, tg_array y, tg_array places) {
+static tg_status prefer_nan(tg_call *c, tg_array y, tg_array positions) {
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     tg_array x = tg_array_of(c->in[0]);
     tg_array nan = tg_array_of(tg_call_temp(c, TG_BOOL, y.ndim, y.shape));
@@ -204,7 +204,7 @@ static tg_status let_nan_win(tg_call *c, tg_array y, tg_array places) {
     TG_TRY(ops->reduce(c->ctx, TG_ARGMAX, first, x, 1, false));
     TG_TRY(map(c, TG_FN_ne, nan, (const tg_array[]){most, most}, 2));
     TG_TRY(map(c, TG_FN_where, y, (const tg_array[]){nan, most, y}, 3));
-    return map(c, TG_FN_where, places, (const tg_array[]){nan, first, places}, 3);
+    return map(c, TG_FN_where, positions, (const tg_array[]){nan, first, positions}, 3);
 }
 
 static tg_status median_forward(tg_call *c) {
@@ -218,10 +218,10 @@ static tg_status median_forward(tg_call *c) {
     tg_tensor *low = tg_call_temp(c, (tg_dtype)x->dtype, x->ndim, shape), *at = tg_call_temp(c, TG_I64, x->ndim, shape);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(order_run(c, low, at, false));
-    tg_array y = with_dim(c, c->out[VALUES], &ey), places = with_dim(c, c->out[PLACES], &ep);
+    tg_array y = with_dim(c, c->out[VALUES], &ey), positions = with_dim(c, c->out[POSITIONS], &ep);
     TG_TRY(tg_op_copy(c, y, tg_array_slice(tg_array_of(low), dim, half - 1, 1, 1, &e), false));
-    TG_TRY(tg_op_copy(c, places, tg_array_slice(tg_array_of(at), dim, half - 1, 1, 1, &e), false));
-    return tg_is_float((tg_dtype)x->dtype) ? let_nan_win(c, y, places) : TG_OK;
+    TG_TRY(tg_op_copy(c, positions, tg_array_slice(tg_array_of(at), dim, half - 1, 1, 1, &e), false));
+    return tg_is_float((tg_dtype)x->dtype) ? prefer_nan(c, y, positions) : TG_OK;
 }
 
 static const tg_sample median_samples[] = {
@@ -229,18 +229,19 @@ static const tg_sample median_samples[] = {
     {.note = "kept", .params = BY(0, .falling = true), .n_in = 1, .in = {TG_S(4, 3)}},
     {.note = "of a vector", .params = BY(0, .falling = false), .n_in = 1, .in = {TG_S(8)}},
     {.note = "size 1", .params = BY(0, .falling = false), .n_in = 1, .in = {TG_S(1)}},
-    {.note = "of nothing", .params = BY(1, .falling = false), .n_in = 1, .in = {TG_S(3, 0)}, .refused = TG_ERR_SHAPE},
+    {.note = "no elements", .params = BY(1, .falling = false), .n_in = 1, .in = {TG_S(3, 0)}, .refused = TG_ERR_SHAPE},
 };
 
 const tg_op tg_op_median = {
-    .size = sizeof(tg_op), .name = "median", .formula = "the middle one of x along a dim, and where it stood",
-    .n_in = 1, .n_out = OUTPUTS, .params_size = sizeof(sort_params), .saves_out = 1u << PLACES,
+    .size = sizeof(tg_op), .name = "median", .formula = "the median of x along a dim, and its position",
+    .n_in = 1, .n_out = OUTPUTS, .params_size = sizeof(sort_params), .saves_out = 1u << POSITIONS,
     .family = TG_FAMILY_REDUCE, .sums_f32 = true, .infer = median_infer, .forward = median_forward,
     .backward = order_backward, .vjp = order_vjp, .jvp = order_jvp, TG_SAMPLES(median_samples)};
 
-/* Returns the median along dim, the lower one of an even number. *index (may be NULL) receives its position as
- * int64, for equal elements as a stable sort leaves them. If there is a NaN, the result is the first NaN. The
- * gradient goes to that one element. Fails with TG_ERR_UNSUPPORTED on a device that has no sort. */
+/* Returns the median along dim: the lower of the two middle elements if their number is even. *index (may be NULL)
+ * receives its position as int64; of equal elements it is the one that a stable sort puts there. If there is a NaN, the
+ * result is the first NaN. The gradient goes to that one element. Fails with TG_ERR_UNSUPPORTED on a device that has no
+ * sort. */
 tg_tensor *tg_median(tg_tape *t, tg_tensor *x, int dim, bool keepdim, tg_tensor **index) {
     return record(t, &tg_op_median, BY(dim, .falling = keepdim), x, index, TG_SITE);
 }

@@ -117,7 +117,8 @@ static tg_status glu_forward(tg_call *c) {
     return gate(c, tg_array_of(c->out[0]), half_of(c->in[0], dim, 0, &ea), half_of(c->in[0], dim, 1, &eb), false);
 }
 
-/* ga = g sigmoid(b), gb = g a sigmoid'(b); 16-bit tensors keep the latter in float32 until the last product. */
+/* ga = g sigmoid(b), gb = g a sigmoid'(b); 16-bit tensors keep the factors of gb in float32 until the last
+ * product. */
 static tg_status glu_backward(tg_call *c) {
     tg_extent ea, eb, egin;
     const tg_tensor *x = c->in[0], *g = c->gout[0], *gin = c->gin[0];

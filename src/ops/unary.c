@@ -1,6 +1,6 @@
 /* Element-wise ops of one tensor: y = f(x). UNARY_X and UNARY_Y each define an op and its public function from rows
  * of kernels/scalar.h. The gradient's row takes (g, x) or (g, y), and the op saves x or y accordingly. The last
- * argument of the macros is the same gradient as recorded ops. */
+ * argument of the macros records the same gradient as ops of the tape. */
 #include <math.h>
 
 #include "ops/common/derive.h"
@@ -36,14 +36,14 @@ static tg_status number_infer(tg_call *c) {
 #define UNARY_Y(name, text, infer, grad, samples, recorded) \
     UNARY(name, text, infer, grad, 0, 1, c->out[0], samples, recorded)
 
-/* ---- Integers too ---- */
+/* ---- Ops of floats and integers ---- */
 
 UNARY_X(abs, "|x|", number_infer, abs_d, nonzero_samples,
         tg_mul(t, g, tg_sign(t, x)))
 UNARY_X(square, "x^2", number_infer, square_d, signed_samples, tg_scale(t, tg_mul(t, g, x), 2))
 UNARY_Y(relu, "max(x, 0)", number_infer, relu_d, nonzero_samples, tg_masked_fill(t, g, tg_equals(t, y, 0), 0))
 
-/* ---- Floats ---- */
+/* ---- Ops of floats ---- */
 
 static const tg_sample tan_samples[] = {RANGES(NULL, -1.2, 1.2, 2, 4.2)};
 static const tg_sample above_samples[] = {RANGES(NULL, -0.7, 2, 1, 8)}; /* above -1 */
@@ -91,7 +91,7 @@ TG_VJP(step_vjp, tg_zeros_like(t, x))
 
 static tg_status step_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout) {
     (void)t, (void)n, (void)din, (void)dout;
-    return TG_OK; /* no gradient contribution: zero */
+    return TG_OK; /* dout[0] stays NULL: the tangent is 0 */
 }
 
 #define STEP(name_, text, infer_, samples_)                                                                \
@@ -109,8 +109,8 @@ static const tg_sample near_samples[] = {RANGES(NULL, 0.6, 1.4, -2.4, -1.6)};
 
 /* Returns -1, 0 or 1, the sign of a float or integer tensor; 0 for NaN. */
 STEP(sign, "-1, 0 or 1, as x", number_infer, nonzero_samples)
-/* Round to the next integer below, to the next above, and to the nearest (of two the even one). NaN and infinities
- * stay. */
+/* Return the greatest integer that is at most x, the least that is at least x, and the nearest (of two, the even one).
+ * NaN and infinities stay. */
 STEP(floor, "the greatest integer <= x", tg_infer_float, between_samples)
 STEP(ceil, "the least integer >= x", tg_infer_float, between_samples)
 STEP(round, "the integer nearest to x, halves to even", tg_infer_float, near_samples)
@@ -154,7 +154,7 @@ const tg_op tg_op_scale = {
     .infer = tg_infer_float, .forward = affine_forward, .backward = affine_backward, .vjp = affine_vjp,
     .jvp = tg_jvp_linear, TG_SAMPLES(scale_samples)};
 
-/* a x, for a number a. The formula adds -0, which leaves a -0 unchanged. */
+/* Returns a x, for a number a. The kernel computes a x + b; b is -0, because adding 0 would turn -0 into 0. */
 tg_tensor *tg_scale(tg_tape *t, tg_tensor *x, double a) {
     return TG_RECORD(t, tg_op_scale, (&(affine_params){a, -0.0}), x);
 }
@@ -197,7 +197,7 @@ static tg_status pow_scalar_backward(tg_call *c) {
     return tg_op_map_grad(c, 0, TG_FN_pow_scalar_d, TG_T2(c->gout[0], c->in[0]), 2, p, 0);
 }
 
-/* The slope of power 0 is 0, not 0 times infinity at 0. */
+/* For p = 0 the slope is 0 everywhere. At x = 0 the formula p x^(p - 1) would be 0 times infinity, which is NaN. */
 static tg_tensor *pow_scalar_gradient(tg_tape *t, tg_tensor *g, tg_tensor *x, double p) {
     return p == 0 ? tg_zeros_like(t, x) : tg_mul(t, g, tg_scale(t, tg_pow_scalar(t, x, p - 1), p));
 }

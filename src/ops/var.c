@@ -24,9 +24,9 @@ static double var_scale(const tg_call *c, const tg_tensor *x) {
     return 1.0 / (double)(tg_reduce_group(c, x) - tg_reduce_params_of(c)->correction);
 }
 
-/* The mean, which backward reads too; rest and sum are temporaries, the latter float64. If all elements are equal,
- * the mean equals them exactly: for float32 it is rounded from float64, and in float64 the mean of the residuals of
- * the first mean is added. */
+/* Computes the mean, which is saved for backward. rest and sum are temporaries; sum is float64. If all elements are
+ * equal, the mean equals them exactly. For that, a float32 mean is rounded from a float64 one, and a float64 mean is
+ * corrected: the mean of x - mean is added to it. */
 static tg_status center(tg_call *c, const tg_tensor *rest, const tg_tensor *sum) {
     const tg_tensor *x = c->in[0], *mean = c->saved[MEAN];
     double scale = 1.0 / (double)tg_reduce_group(c, x);
@@ -38,7 +38,7 @@ static tg_status center(tg_call *c, const tg_tensor *rest, const tg_tensor *sum)
     return tg_op_map(c, TG_FN_add, mean, TG_T2(mean, sum), 2, 0, 0, false);
 }
 
-/* The sum of the squared distances from the mean. */
+/* Sums the squared distances from the mean. */
 static tg_status var_forward(tg_call *c) {
     const tg_tensor *x = c->in[0], *mean = c->saved[MEAN];
     tg_tensor *square = tg_reduce_whole(c, x), *sum = tg_reduce_small_f64(c, x);

@@ -24,8 +24,8 @@ static tg_status power(tg_call *c, const tg_tensor *x, double p) {
     return tg_op_map(c, TG_FN_pow_scalar, x, TG_T1(x), 1, p, 0, false);
 }
 
-/* y = the sum of |x|^p, or the extremum of |x|. For p < 0 the sum is infinite where an element is 0; y is float64 so
- * that it is not also infinite where an element is merely small. */
+/* Sets y to the sum of |x|^p, or to the extremum of |x| if p is infinite. For p < 0 the sum is infinite if an element
+ * is 0. y is then float64, so that the sum is finite if elements are only small. */
 static tg_status sum_powers(tg_call *c, double p, const tg_tensor *y) {
     const tg_tensor *x = c->in[0];
     if (p == 2) return tg_reduce_run(c, TG_SUMSQ, y, x, 1);
@@ -69,8 +69,8 @@ static tg_status extremum_backward(tg_call *c, const tg_tensor *g) {
     return tg_op_map(c, TG_FN_abs_d, c->gin[0], TG_T2(size, x), 2, 0, 0, tg_adds(c, 0));
 }
 
-/* |x|^(p - 1) y^(1 - p), for 0 < p < 1. Next to much greater elements the quotient would be 0 and its power
- * infinite; in float64 no power of a float32 is. */
+/* Replaces slope = |x| by |x|^(p - 1) y^(1 - p), for 0 < p < 1. In float32, |x| / y could underflow to 0 for an element
+ * much smaller than the others, and its power would be infinite. In float64 the powers of a float32 are finite. */
 static tg_status small_powers(tg_call *c, double p, const tg_tensor *slope) {
     tg_tensor *all = tg_reduce_small_f64(c, c->in[0]);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
@@ -146,10 +146,10 @@ static const tg_sample norm_samples[] = {
     {.note = "size 1", .params = ROWS(2), .n_in = 1, .in = {TG_S_IN(-2, -1, 3, 1)}},
     {.note = "scalar", .params = OF(3), .n_in = 1, .in = {TG_S_SCALAR}},
     {.note = "no result", .params = ROWS(2), .n_in = 1, .in = {TG_S(0, 3)}},
-    {.note = "of nothing", .params = ROWS(2), .n_in = 1, .in = {TG_S(3, 0)}},
-    {.note = "extremum of nothing", .params = ROWS(INFINITY), .n_in = 1, .in = {TG_S(3, 0)}, .refused = TG_ERR_SHAPE},
-    {.note = "p below 0 of nothing", .params = ROWS(-1), .n_in = 1, .in = {TG_S(3, 0)}, .refused = TG_ERR_SHAPE},
-    {.note = "p is no number", .params = ROWS(NAN), .n_in = 1, .in = {TG_S(3, 5)}, .refused = TG_ERR_ARGUMENT},
+    {.note = "no elements", .params = ROWS(2), .n_in = 1, .in = {TG_S(3, 0)}},
+    {.note = "extremum, no elements", .params = ROWS(INFINITY), .n_in = 1, .in = {TG_S(3, 0)}, .refused = TG_ERR_SHAPE},
+    {.note = "p below 0, no elements", .params = ROWS(-1), .n_in = 1, .in = {TG_S(3, 0)}, .refused = TG_ERR_SHAPE},
+    {.note = "p is NaN", .params = ROWS(NAN), .n_in = 1, .in = {TG_S(3, 5)}, .refused = TG_ERR_ARGUMENT},
     {.note = "integers", .params = ROWS(2), .n_in = 1, .in = {TG_S_INDEX(4, 3)}, .refused = TG_ERR_DTYPE},
     {.note = "big", .params = ROWS(2), .n_in = 1, .in = {TG_S(1024, 1024)}, .bench = true},
     TG_REDUCE_REFUSED,

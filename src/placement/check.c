@@ -1,9 +1,10 @@
 /* Check mode: verifies that a tensor which claims to be the same on every rank of an axis is so, by comparing a hash of
  * its bytes.
  *
- * Ranks of a tensor- or context-parallel group record the same ops, so a leaf is compared there at its first use, and
- * a seed and the result of a hook when backward gets them. Data-parallel ranks may use different parameters from each
- * other, so on those axes tg_grads_finalize compares the parameters. */
+ * Ranks of a tensor- or context-parallel group record the same ops. So on those axes a leaf is compared at its first
+ * use, results of ops when they are computed, and a seed and the result of a hook when backward gets them.
+ * Data-parallel ranks may use different parameters from each other, so on those axes tg_grads_finalize compares the
+ * parameters. */
 #include "base/host_memory.h"
 
 #include <stdio.h>
@@ -65,8 +66,8 @@ tg_status tg_placement_hash(const tg_tensor *x, int64_t *out) {
 
 /* ---- Comparing numbers ---- */
 
-/* Gathers n numbers of every rank, in one collective. said has room for n numbers of each. */
-static tg_status gather(tg_ctx *ctx, tg_comm *comm, const int64_t *mine, int64_t n, int64_t *said) {
+/* Gathers n numbers of every rank, in one collective. gathered has space for n numbers of each rank. */
+static tg_status gather(tg_ctx *ctx, tg_comm *comm, const int64_t *mine, int64_t n, int64_t *gathered) {
     int64_t all = n * tg_comm_size(comm);
     tg_tensor *src = tg_temp_empty(ctx, TG_I64, 1, &n, TG_MEM_TEMPORARY);
     tg_tensor *dst = src ? tg_temp_empty(ctx, TG_I64, 1, &all, TG_MEM_TEMPORARY) : NULL;
@@ -75,7 +76,8 @@ static tg_status gather(tg_ctx *ctx, tg_comm *comm, const int64_t *mine, int64_t
         s = ctx->run.ops->copy(ctx, tg_data(src), mine, (size_t)n * sizeof *mine, TG_COPY_FROM_HOST);
         if (s == TG_OK && !tg_comm_all_gather(comm, dst, src)) s = ctx->run.status;
         if (s == TG_OK) s = tg_storage_need(dst->storage, dst);
-        if (s == TG_OK) s = ctx->run.ops->copy(ctx, said, tg_data(dst), (size_t)all * sizeof *said, TG_COPY_TO_HOST);
+        size_t bytes = (size_t)all * sizeof *gathered;
+        if (s == TG_OK) s = ctx->run.ops->copy(ctx, gathered, tg_data(dst), bytes, TG_COPY_TO_HOST);
     }
     tg_temp_free(src);
     tg_temp_free(dst);
@@ -91,16 +93,16 @@ static tg_status find_other(tg_ctx *ctx, tg_comm *comm, const int64_t *mine, int
     int64_t all = n * tg_comm_size(comm);
     *wrong = -1;
     if (comm->ops->silent) return TG_OK;
-    int64_t *said = tg_host_alloc(ctx, (size_t)all * sizeof *said);
-    if (!said) return ctx->run.status;
-    tg_status s = gather(ctx, comm, mine, n, said);
+    int64_t *gathered = tg_host_alloc(ctx, (size_t)all * sizeof *gathered);
+    if (!gathered) return ctx->run.status;
+    tg_status s = gather(ctx, comm, mine, n, gathered);
     for (int64_t i = 0; s == TG_OK && i < all && *wrong < 0; i++) {
-        if (said[i] == said[i % n]) continue;
+        if (gathered[i] == gathered[i % n]) continue;
         *wrong = i;
-        if (first) *first = said[i % n];
-        if (other) *other = said[i];
+        if (first) *first = gathered[i % n];
+        if (other) *other = gathered[i];
     }
-    tg_host_free(ctx, said, (size_t)all * sizeof *said);
+    tg_host_free(ctx, gathered, (size_t)all * sizeof *gathered);
     return s;
 }
 
@@ -114,8 +116,8 @@ tg_status tg_placement_compare_number(tg_ctx *ctx, tg_comm *comm, int64_t mine, 
 
 /* ---- The first element that differs ---- */
 
-/* Finds the first element of x that is not the same on all ranks, where the hashes of its bytes differ. Every rank
- * halves the range in which it lies by the hash of the first half, so that only hashes are sent. */
+/* Finds the first element of x that is not the same on all ranks. x must have elements that differ. All ranks halve the
+ * range in which it lies by comparing the hashes of the first half, so that only hashes are sent. */
 static tg_status first_different(const tg_tensor *x, tg_comm *comm, const unsigned char *bytes, int64_t *element) {
     size_t size = tg_dtype_size((tg_dtype)x->dtype);
     int64_t from = 0, to = x->numel;
@@ -129,7 +131,7 @@ static tg_status first_different(const tg_tensor *x, tg_comm *comm, const unsign
     return TG_OK;
 }
 
-/* Returns element i as a float64 number. */
+/* Sets *value to element i of x, converted to float64. */
 static tg_status value_of(tg_tensor *x, int64_t i, double *value) {
     tg_ctx *ctx = x->ctx;
     const double none[2] = {0, 0};
@@ -145,7 +147,8 @@ static tg_status value_of(tg_tensor *x, int64_t i, double *value) {
     return s;
 }
 
-/* Writes "element 3 is 1 on rank 0 and 2 on rank 1", and sets *rank to that other rank. Collective. */
+/* Writes how x differs, such as "element 3 is 1 on rank 0 and 2 on rank 1", and sets *rank to that other rank.
+ * Collective. */
 static tg_status describe_difference(tg_tensor *x, tg_comm *comm, int *rank, char *text, size_t n) {
     size_t size = tg_dtype_size((tg_dtype)x->dtype);
     const unsigned char *bytes;
@@ -194,7 +197,6 @@ static tg_status differs(tg_tensor *x, tg_axis axis) {
 
 /* ---- Comparing tensors ---- */
 
-/* Fails unless the hashes are equal on all ranks. mine has one hash for each of the n tensors. */
 tg_status tg_placement_compare_hashes(tg_tensor *const *x, const int64_t *mine, int64_t n, tg_axis axis) {
     tg_ctx *ctx = x[0]->ctx;
     int64_t wrong;
@@ -256,10 +258,10 @@ tg_status tg_placement_compare_hooked(const tg_tensor *x, tg_tensor *g) {
 
 /* ---- Results of ops ---- */
 
-enum { MOST = 16 }; /* of the tensors of a call, the number that are compared */
+enum { MOST = 16 }; /* at most so many tensors of a call are compared */
 
 /* Lists the inputs and outputs of a call that are results of the tape and equal on every rank of the axis, inputs
- * first; a leaf has been compared at its first use. */
+ * first. A leaf is left out, because it has been compared at its first use. Returns their number. */
 static int equal_results(const tg_call *c, int axis, tg_tensor *x[MOST]) {
     int n = 0;
     for (int i = 0; i < c->n_in + c->n_out && n < MOST; i++) {
@@ -270,8 +272,8 @@ static int equal_results(const tg_call *c, int axis, tg_tensor *x[MOST]) {
     return n;
 }
 
-/* Returns whether a word of an op's params is readable as a number, which it writes: a float64 number of usual size,
- * or a small integer. Addresses are not. */
+/* Writes a word of an op's params as text if it is a number that a reader would recognize: a small integer, or a
+ * float64 number of usual size. Returns false for other words, such as addresses. */
 static bool readable(int64_t word, char *text, size_t n) {
     double v;
     memcpy(&v, &word, sizeof v);
@@ -315,9 +317,10 @@ static tg_status results_differ(tg_call *c, tg_tensor *x, int axis) {
                         what, is, tg_axis_name((tg_axis)axis), rank, element, numbers);
 }
 
-/* Excluded are ops that convert placements or that infer has placed, ops in which ranks meet, ops that write into
- * inputs, ops in backward or in a derivative, ops that record no node, as one rank may use those alone (the ops inside
- * an op's forward are among them), and grids with axes of experts, as results do not say on which grid they are. */
+/* Returns false for ops that convert placements or whose outputs infer has placed, collectives, ops that write into
+ * inputs, and ops of a backward or a derivative. Ops that record no node (among them the ops inside an op's forward)
+ * are left out too, because one rank may use them alone. On a grid with axes of experts nothing is compared, because
+ * results do not say on which grid they are. */
 bool tg_placement_compares_results(const tg_call *c) {
     const tg_call_impl *im = c->impl;
     const tg_tape *t = c->tape;

@@ -31,6 +31,7 @@ tg_status tg_call_convert(tg_call *c, int i, tg_placement from, int o, tg_placem
 
 /* ---- Axes that shard the same dim: their order, major first ---- */
 
+/* Returns how many axes other than `but` shard dim `dim`. */
 static int sharers(const tg_ctx *ctx, const tg_placements *p, int dim, tg_axis but) {
     int n = 0;
     for (int a = 0; p && a < TG_MAX_AXES; a++)

@@ -1,6 +1,6 @@
-/* Random draws by global coordinates. The global position of a shard's element is an affine function of the digits
- * of its local position. A sharded dim adds one digit for the chunks that its rank holds. Adjacent dims that lie in
- * one piece share a digit. */
+/* Random draws by global coordinates: an element of a shard gets the random number that it would get in the global
+ * tensor. Its global position is an affine function of the digits of its local position. A dim is one digit. A sharded
+ * dim has further digits, for the chunks that its rank holds. Adjacent dims that lie in one piece share a digit. */
 #include "placement/draws.h"
 
 #include <tapegrad/op.h>
@@ -17,7 +17,7 @@ typedef struct digits {
     int64_t base;
 } digits;
 
-/* One axis that shards a dim: this rank on it, its number of ranks, and the placement. */
+/* One axis that shards a dim: this rank's position on it, its number of ranks, and the placement. */
 typedef struct cut {
     int64_t rank, size;
     tg_placement p;
@@ -51,6 +51,7 @@ static int64_t whole_position(const cut *cuts, int n, int64_t local, int64_t i) 
     return i;
 }
 
+/* Returns the greatest common divisor. */
 static int64_t common_divisor(int64_t a, int64_t b) {
     while (b) {
         int64_t r = a % b;
@@ -108,6 +109,7 @@ static bool push_pieces(digits *d, const cut *cuts, int n, int64_t local, int64_
     return true;
 }
 
+/* Adds the digits of a dim that n axes cut. Returns false as push_pieces does. */
 static bool push_dim(digits *d, const cut *cuts, int n, int64_t local, int64_t step) {
     if (n > 1) return push_pieces(d, cuts, n, local, step);
     int64_t chunks = n ? tg_placement_chunks(cuts->p) : 1, chunk = local / chunks;
@@ -142,6 +144,7 @@ static int cuts_of(const tg_ctx *ctx, const tg_placement *at, int d, cut *cuts) 
     return n;
 }
 
+/* Lets the ranks of an opaque tensor draw one after another: sets its first draw, and the number over all ranks. */
 static void stack(const tg_ctx *ctx, const tg_placement *at, layout *l) {
     for (int a = 0; a < TG_MAX_AXES; a++) {
         if (!(tg_grid_axes(ctx) >> a & 1) || at[a].kind != TG_VARYING || at[a].layout != TG_OPAQUE) continue;
@@ -170,7 +173,7 @@ static tg_status layout_of(tg_ctx *ctx, int ndim, const int64_t *shape, const tg
     return TG_OK;
 }
 
-/* Returns -1, or the first dim whose pieces are not an affine function of digits. */
+/* Fills in the digits of a tensor. Returns -1, or the first dim whose pieces are not an affine function of digits. */
 static int digits_of(const layout *l, digits *d) {
     *d = (digits){.base = l->base};
     for (int i = 0; i < l->ndim; i++) {
@@ -200,10 +203,12 @@ static tg_status draws_of(tg_ctx *ctx, const digits *d, tg_draws *out) {
     return TG_OK;
 }
 
+/* Returns whether elements draw by their global position. */
 static bool placed(const tg_ctx *ctx, const tg_placement *at) {
     return at && tg_grid_axes(ctx) && !tg_grid_of(ctx)->draws_local;
 }
 
+/* Returns whether a tensor with these placements is VARYING on one of the axes. */
 static bool varies(const tg_ctx *ctx, const tg_placement *at, uint32_t axes) {
     bool any = false;
     for (int a = 0; a < TG_MAX_AXES; a++) any |= axes & tg_grid_axes(ctx) & 1u << a && at[a].kind == TG_VARYING;

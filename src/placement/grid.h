@@ -15,7 +15,7 @@ typedef struct tg_grid {
     const tg_comm *world;                     /* all ranks. NULL: no tg_parallel */
     const tg_parallel *owner;                 /* the tg_parallel that filled the grid in. NULL: it was freed */
     bool draws_local;                         /* TG_RNG_MEGATRON: elements draw by their position in the local tensor */
-    struct tg_placements *places;                /* list of all interned placements */
+    struct tg_placements *places;             /* list of all interned placements */
     struct tg_rules *rules;                   /* of the op being recorded (placement/rule.h); reused for the next */
     size_t rules_bytes;
 } tg_grid;
@@ -32,8 +32,8 @@ static inline const tg_grid *tg_grid_of(const tg_ctx *ctx) {
     const tg_grid *g = tg_grid_own(ctx);
     return g ? g : &tg_no_grid;
 }
-/* Returns the axes that have more than one rank, as bits. Every op calls this, so the answer for a context without
- * peers takes only one byte of its runtime. */
+/* Returns the axes that have more than one rank, as bits. Every op calls this, so for a context without peers it reads
+ * only one byte of the runtime. */
 static inline uint32_t tg_grid_axes(const tg_ctx *ctx) { return ctx->run.has_peers ? tg_grid_own(ctx)->axes : 0; }
 /* Makes the grid one of single ranks again. The placements of tensors stay as they are. */
 void tg_grid_clear(tg_ctx *ctx);

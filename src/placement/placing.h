@@ -34,9 +34,9 @@ static inline int64_t tg_placement_chunks(tg_placement p) {
 }
 /* Returns how many times larger dim d of the global tensor is than the local one, over all axes that shard it. */
 int64_t tg_place_scale(const tg_tensor *x, int d);
-/* Fail with TG_ERR_SHAPE unless the placement `is` can have cut its dim of x in chunks. At that cut the dim had the
- * local size times the ranks of the minor axes, which cut it afterwards: those in p, and those in the mask `yet`,
- * which may still be placed. The second function checks every axis of p. */
+/* Fail with TG_ERR_SHAPE unless the dim of x that the placement `is` shards is divisible into its chunks. What must be
+ * divisible is the local size times the ranks of the minor axes, which cut the dim after this one. The minor axes are
+ * those in p, and those of the bit mask `yet`, which may still be placed. The second function checks all axes of p. */
 tg_status tg_place_check_shard(const tg_tensor *x, const tg_placements *p, tg_placement is, uint32_t yet,
                                const char *who);
 tg_status tg_place_check_shards(const tg_tensor *x, const tg_placements *p, uint32_t yet, const char *who);

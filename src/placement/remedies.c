@@ -6,13 +6,13 @@
 
 #include <ctype.h>
 
-enum { MOST_NODES = 512 }; /* that are searched for a leaf */
+enum { MOST_NODES = 512 }; /* at most so many nodes are searched for a leaf */
 
 static const uint32_t data_axes = 1u << TG_DP | 1u << TG_CP | 1u << TG_EDP;
 
 typedef bool (*is_cause_fn)(const tg_tensor *x, tg_axis axis);
 
-/* A leaf that may be the cause of a refusal, and the results between it and the refused op. */
+/* What a leaf must satisfy to be the cause of a refusal, and what the results between it and the refused op must. */
 typedef struct cause {
     is_cause_fn leaf, between;
     int left; /* nodes that may still be visited */
@@ -35,8 +35,8 @@ static bool is_undeclared(const tg_tensor *x, tg_axis axis) {
     return is_opaque(x, axis) && !(x->ext && x->ext->placed >> axis & 1);
 }
 
-/* Returns the leaf that x is or is a view of; NULL if there is none. x was made by no node. If an op without a
- * gradient has computed x, nothing leads from x to its leaves. */
+/* Returns the leaf that x is, or that x is a view of. x has no node. NULL: an op without a gradient has computed x, and
+ * nothing leads from x to the leaves that it used. */
 static const tg_tensor *leaf_of_bytes(const tg_tensor *x) {
     const tg_tensor *maker = x->flags & TG_F_LEAF || !x->storage ? x : tg_storage_maker(x->storage);
     return maker && maker->flags & TG_F_LEAF ? maker : NULL;

@@ -117,6 +117,7 @@ void tg_rules_sets(const tg_call *c, tg_rules *r) {
     for (int k = 0; family < TG_LEN(sets) && k < 2 && sets[family][k]; k++) r->set[r->n_sets++] = sets[family][k];
 }
 
+/* Gives dim d of input i that role, unless infer has stated one. */
 static void set(tg_rules *r, int i, int d, int role) {
     if (r->role[i][d] == TG_ROLE_OPEN) r->role[i][d] = (int8_t)role;
 }

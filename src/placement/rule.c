@@ -102,15 +102,15 @@ static tg_status refuse(const on_axis *o, const char *why, const char *remedy) {
 }
 
 /* Returns the remedy for an op that needs a whole dim: the op over shards that replaces it, if there is one. */
-static const char *twin_of(const tg_op *op) {
-    static const char *const twins[][2] = {
+static const char *replacement_of(const tg_op *op) {
+    static const char *const replacements[][2] = {
         {"cross_entropy", "use tg_vocab_parallel_cross_entropy"},
         {"linear_cross_entropy", "use tg_vocab_parallel_linear_cross_entropy"},
         {"embedding", "use tg_vocab_parallel_embedding"},
         {"mean", "sum, and scale by 1 over the global count"},
     };
-    for (int i = 0; i < TG_LEN(twins); i++)
-        if (strcmp(op->name, twins[i][0]) == 0) return twins[i][1];
+    for (int i = 0; i < TG_LEN(replacements); i++)
+        if (strcmp(op->name, replacements[i][0]) == 0) return replacements[i][1];
     return "gather it first (tg_gather_from, tg_all_gather), or move the shard to another dim (tg_reshard)";
 }
 
@@ -122,11 +122,12 @@ static const char *remedy_of(const on_axis *o, int i) {
     if (loss && (i == o->c->n_in - 1 || (i == 0 && at(o, i).dim < o->c->in[i]->ndim - 1)))
         return "a rank cannot average over the rows of all ranks: take TG_LOSS_SUM, and divide by the tokens of all "
                "ranks (tg_grads_finalize does)";
-    return twin_of(o->c->op);
+    return replacement_of(o->c->op);
 }
 
 /* ---- 1: some inputs are PARTIAL ---- */
 
+/* Returns whether the PARTIAL inputs are exactly one of the sets in which the op is jointly linear. */
 static bool is_linear(const on_axis *o) {
     for (int k = 0; k < o->r->n_sets; k++) {
         uint32_t set = o->r->set[k];
@@ -154,12 +155,14 @@ static tg_status partial(const on_axis *o, tg_placement *to) {
 
 /* ---- 2: some inputs are VARYING ---- */
 
+/* Returns how many summed dims input i has before dim d. */
 static int nth_summed(const tg_rules *r, int i, int d) {
     int n = 0;
     for (int k = 0; k < d; k++) n += r->role[i][k] == TG_SUMMED;
     return n;
 }
 
+/* Returns summed dim `nth` of input i, counted from 0, or -1. */
 static int summed_dim(const tg_rules *r, int i, int ndim, int nth) {
     for (int d = 0; d < ndim; d++)
         if (r->role[i][d] == TG_SUMMED && nth-- == 0) return d;
@@ -198,6 +201,8 @@ static int dim_to(const on_axis *o, int i, int j) {
     return -1;
 }
 
+/* Checks dim d of input i, which is whole, while another input has a shard of the same output dim j. Only a dim of
+ * size 1 that broadcasts is accepted. */
 static tg_status meet_whole(const on_axis *o, int i, int d, int j) {
     const tg_tensor *x = o->c->in[i];
     bool one = x->shape[d] == 1 && tg_place_scale(x, d) == 1;
@@ -210,6 +215,8 @@ static tg_status meet_whole(const on_axis *o, int i, int d, int j) {
                   "tg_as_opaque if the op is meant rank by rank");
 }
 
+/* Places the result of an op whose sharded dim becomes an output dim. All inputs that have this dim must be sharded in
+ * the same way. */
 static tg_status pass_shards(const on_axis *o, int first, tg_placement *to) {
     tg_placement p = at(o, first);
     int j = o->r->role[first][p.dim];
@@ -234,6 +241,7 @@ static tg_status pass_shards(const on_axis *o, int first, tg_placement *to) {
     return TG_OK;
 }
 
+/* Checks that the sharded dims of all inputs have the same role, and that the op does not need one of them whole. */
 static tg_status check_roles(const on_axis *o, int first) {
     int role = o->r->role[first][at(o, first).dim];
     for (int i = 0; i < o->c->n_in; i++) {

@@ -18,11 +18,12 @@ typedef tg_status (*tg_shard_rule)(tg_call *c, tg_axis axis, tg_placement *to);
 
 enum { TG_ROLE_OPEN = -3, TG_MAX_SETS = 4, TG_MAX_CONVERSIONS = 8, TG_ALL_INPUTS = -1 };
 
+/* A statement of tg_call_convert: on the axis, input `in` must be placed as `from`, and output `out` is then `to`. */
 typedef struct tg_conversion {
     int in, out;
     tg_axis axis;
     tg_placement from, to;
-    const char *remedy;
+    const char *remedy; /* how to avoid a refusal; may be NULL */
 } tg_conversion;
 
 struct tg_rules {

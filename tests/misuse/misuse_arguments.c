@@ -232,7 +232,7 @@ static void layouts(misuse_world *b) {
     INERT(tg_reshape, SHAPE, "more than 8 dims", tg_reshape(t, b->x, nine));
     INERT(tg_reshape, SHAPE, "overflow", tg_reshape(t, b->x, TG_SHAPE(INT64_MAX, INT64_MAX)));
     INERT(tg_reshape, SHAPE,
-          "the new shape has 0 elements but for the dim -1 but the tensor has 6", tg_reshape(t, b->x, TG_SHAPE(0, -1)));
+          "the new shape has 0 elements without its dim -1 and the tensor has 6", tg_reshape(t, b->x, TG_SHAPE(0, -1)));
     INERT(tg_view, SHAPE, "use tg_reshape", tg_view(t, columns, TG_SHAPE(6)));
     INERT(tg_view, SHAPE, "more than 8 dims", tg_view(t, b->x, nine));
     INERT(tg_view, SHAPE,

@@ -185,9 +185,10 @@ static void gradients(misuse_world *b) {
     DEAD_STATUS(tg_zero_grad, tg_zero_grad(x));
     QUIET(tg_set_main_grad, tg_set_main_grad(NULL, b->x) == TG_ERR_ARGUMENT);
     FAILS(tg_set_main_grad, STATE, "not a leaf", tg_set_main_grad(b->r, plain));
-    FAILS(tg_set_main_grad, SHAPE, "buffer f32[3]", tg_set_main_grad(b->w, b->v));
-    FAILS(tg_set_main_grad, DTYPE, "buffer bf16[2, 3] for w f32[2, 3], expected f32", tg_set_main_grad(b->w, bf16));
-    FAILS(tg_set_main_grad, STATE, "apart from the tensor", tg_set_main_grad(b->w, b->w));
+    FAILS(tg_set_main_grad, SHAPE, "the buffer is f32[3]", tg_set_main_grad(b->w, b->v));
+    FAILS(tg_set_main_grad, DTYPE, "the buffer is bf16[2, 3]; for w f32[2, 3] it must be f32",
+          tg_set_main_grad(b->w, bf16));
+    FAILS(tg_set_main_grad, STATE, "not share the tensor's bytes", tg_set_main_grad(b->w, b->w));
     FAILS(tg_set_main_grad, STATE, "owned by the context", tg_set_main_grad(b->w, b->r));
     FAILS(tg_set_main_grad, HANDLE, "another context", tg_set_main_grad(b->w, b->foreign));
     DEAD_STATUS(tg_set_main_grad, tg_set_main_grad(x, plain));

@@ -147,10 +147,10 @@ START_TEST(hooks_that_a_second_run_would_set_otherwise_are_refused) {
     tg_tensor *x = leaf(3), *h = tg_scale(t, x, 1), *frozen = tg_detach(t, h), *y;
     misplaced on_x = {.on = x}, on_h = {.on = h}, accumulated = {.accumulated = true}, on_input = {0};
     ck_assert(tg_recompute(t, hook_elsewhere, &on_x, &x, 1, &y, 1, NULL) == TG_ERR_STATE);
-    ck_says("not the recomputed function's own");
+    ck_says("not made by the recomputed function");
     tg_ctx_clear(ctx);
     ck_assert(tg_recompute(t, hook_elsewhere, &on_h, &h, 1, &y, 1, NULL) == TG_ERR_STATE);
-    ck_says("not the recomputed function's own");
+    ck_says("not made by the recomputed function");
     tg_ctx_clear(ctx);
     ck_assert(tg_recompute(t, hook_elsewhere, &accumulated, &x, 1, &y, 1, NULL) == TG_ERR_STATE);
     ck_says("accumulates no gradient");
