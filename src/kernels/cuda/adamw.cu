@@ -1,5 +1,6 @@
-/* The CUDA device's slots of an optimizer's step. fault_sum and prepare are one thread each. adamw is one pass over
- * parameter, gradient and moments, with as many parameters in a launch as its arguments hold. */
+/* The CUDA device's slots of an optimizer's step: fault_sum, prepare and adamw. The first two run in a single thread.
+ * adamw passes once over parameters, gradients and moments. A launch steps as many parameters as fit into its
+ * arguments. */
 #include <math.h>
 
 #include "kernels/cuda/slots.h"
@@ -11,7 +12,8 @@ namespace tg {
 namespace {
 
 enum { ADAMW_THREADS = 256, ADAMW_QUADS = 2 };
-/* The arguments of a launch may have 32764 bytes. If a host compiler runs kernels, each thread copies its own. */
+/* The greatest number of parameters in a launch, whose arguments may have 32764 bytes. It is small where a host
+ * compiler compiles the kernels, because there each thread copies the arguments. */
 #ifdef __CUDACC__
 enum { ADAMW_MANY = 256 };
 #else
@@ -19,12 +21,13 @@ enum { ADAMW_MANY = 16 };
 #endif
 enum { ADAMW_PARAM, ADAMW_GRAD, ADAMW_M, ADAMW_V, ADAMW_MASTER, ADAMW_ARRAYS };
 
+/* A parameter and its step. */
 struct AdamwItem {
-    char *data[ADAMW_ARRAYS]; /* no master: NULL */
+    char *data[ADAMW_ARRAYS]; /* NULL for the master copy if there is none */
     uint8_t dtype[ADAMW_ARRAYS];
-    bool whole, decoupled;
-    unsigned first; /* the first of its blocks */
-    int64_t n;
+    bool whole, decoupled; /* whole: quads of all arrays are aligned; decoupled: weight decay of AdamW, not of Adam */
+    unsigned first;        /* the first block that works on it */
+    int64_t n;             /* elements */
     double beta1, beta2, eps, decay;
     const double *step;
 };
@@ -37,7 +40,7 @@ template <int MOST> struct AdamwList {
 static_assert(sizeof(AdamwList<ADAMW_MANY>) <= 32764, "the arguments of a launch");
 
 template <class T> struct Coefficients {
-    T beta1, beta2, gain1, gain2; /* gains: 1 - beta, rounded once */
+    T beta1, beta2, gain1, gain2; /* gain: 1 - beta, computed in double */
     T eps, clip, rate, keep, decay, unbias;
 };
 
@@ -69,7 +72,7 @@ template <class T> __device__ inline void step_one(const Coefficients<T> &c, T g
 
 __device__ inline int size_of(const AdamwItem &p, int k) { return element_size(p.dtype[k]); }
 
-/* The last item that begins at this block or before. */
+/* Returns the item on which this block works: the last that begins at it or before. */
 template <int MOST> __device__ inline int item_of(const AdamwList<MOST> &list, unsigned block) {
     int low = 0, high = list.n;
     while (high - low > 1) {
@@ -82,6 +85,7 @@ template <int MOST> __device__ inline int item_of(const AdamwList<MOST> &list, u
     return low;
 }
 
+/* Steps one quad. raw: the quads of the master copy, or else the parameter, of the gradient and of the moments. */
 template <class T>
 __device__ inline void step_quad(const AdamwItem &p, const Coefficients<T> &c, const Raw *raw, int64_t at, int n) {
     constexpr int Q = Quad<T>::size;
@@ -156,7 +160,7 @@ bool is_wide(const tg_adamw_args &a) {
            (a.master.data && a.master.dtype == TG_F64);
 }
 
-/* Collects the next items of this width from *i on, as many as fit. */
+/* Launches one kernel for the next parameters of compute type T, from *i on, as many as fit. Moves *i past them. */
 template <class T, int MOST> tg_status launch_some(tg_ctx *ctx, const tg_adamw_args *a, int n, int *i) {
     const int64_t each = ADAMW_THREADS * ADAMW_QUADS * Quad<T>::size;
     AdamwList<MOST> list;
@@ -184,7 +188,7 @@ template <class T> tg_status step_list(tg_ctx *ctx, const tg_adamw_args *a, int 
     return TG_OK;
 }
 
-/* Runs once per step: a few numbers determine every word of it. */
+/* Runs once a step. One thread is enough, as the work is a few numbers for each group of parameters. */
 __global__ void prepare_step(const __grid_constant__ tg_prepare_args a, const unsigned long long *fault) {
     if (threadIdx.x == 0) tg_prepare_step(&a, *fault != ~0ull);
 }

@@ -1,5 +1,5 @@
-/* A tg_array as a kernel sees it: the layout by value, and elements of any dtype as a compute type T (float, double
- * or int64_t). The dtype is the same for every thread of a launch, so the switch on it does not diverge. */
+/* Elements of arrays in kernels: loads and stores of any dtype as a compute type T (float, double or int64_t). The
+ * dtype is the same for all threads of a launch, so the switch on it does not diverge. */
 #ifndef TG_CUDA_ARRAY_H
 #define TG_CUDA_ARRAY_H
 
@@ -13,8 +13,8 @@
 
 #include "kernels/cuda/launch.h"
 
-/* Placed before a loop of constant length over values that must stay in registers; and before one whose code must
- * not be repeated. */
+/* Stand before a loop. TG_UNROLL: its length is constant, and the values that it indexes must stay in registers.
+ * TG_ROLLED: its code must not be repeated. */
 #ifdef __CUDACC__
 #define TG_UNROLL _Pragma("unroll")
 #define TG_ROLLED _Pragma("unroll 1")
@@ -26,18 +26,6 @@
 namespace tg {
 
 __host__ __device__ inline bool is_float(int dtype) { return dtype <= TG_F16; }
-
-struct Layout {
-    int ndim;
-    int64_t numel;
-    int64_t shape[TG_MAX_DIMS];
-};
-
-struct Operand {
-    char *data;
-    int dtype;
-    int64_t stride[TG_MAX_DIMS];
-};
 
 template <class T> __device__ inline T load(const char *data, int dtype, int64_t i) {
     switch (dtype) {
@@ -52,7 +40,7 @@ template <class T> __device__ inline T load(const char *data, int dtype, int64_t
     }
 }
 
-/* Floats become integers as everywhere in the library: toward zero, saturating, NaN to 0. */
+/* Converts a float to an integer as everywhere in the library: rounds toward zero, saturates, and turns NaN into 0. */
 template <class I> __device__ inline I saturated(double v, double least, double most, I low, I high) {
     return v != v ? (I)0 : v <= least ? low : v >= most ? high : (I)v;
 }
@@ -70,7 +58,8 @@ template <class T> __device__ inline uint8_t as_u8(T v) {
 }
 template <> __device__ inline uint8_t as_u8(int64_t v) { return (uint8_t)v; }
 
-/* A double is rounded once: to odd on the way through float. */
+/* Converts a double to float, rounding to odd. A 16-bit float that is made of the result equals the double rounded
+ * once. */
 __device__ inline float to_odd(double v) {
     float f = (float)v;
     double back = f;
@@ -99,8 +88,8 @@ template <class T> __device__ inline void store(char *data, int dtype, int64_t i
     }
 }
 
-/* A product and a sum that are not fused into one operation, where the bits must equal the CPU's or another
- * kernel's: the scores that gradients compute equal attention's own in every bit. */
+/* A product and a sum that the compiler does not fuse into one operation. They are used where the bits must equal the
+ * CPU's or those of another kernel, as the scores in attention's gradients must equal those of its forward. */
 #ifdef __CUDA_ARCH__
 __device__ inline float multiplied(float a, float b) { return __fmul_rn(a, b); }
 __device__ inline double multiplied(double a, double b) { return __dmul_rn(a, b); }

@@ -1,5 +1,6 @@
-/* Attention without its matrix of scores: a tile of queries goes through tiles of keys with a running maximum and
- * sum, which give the softmax (Milakov and Gimelshein, arXiv 1805.02867; Dao, arXiv 2307.08691). */
+/* The CUDA device's attention slot. The matrix of scores is never stored: each tile of queries passes over the tiles of
+ * keys and keeps a running maximum and sum, from which the softmax follows (Milakov and Gimelshein, arXiv 1805.02867;
+ * Dao, arXiv 2307.08691). */
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/slots.h"
 
@@ -7,18 +8,20 @@ using namespace tg;
 
 namespace {
 
-/* For the two rows that a lane has a part of, g and g + 8: the state after all keys so far. */
+/* The state after all keys so far of rows g and g + 8, of which the lane holds scores. The results of earlier tiles
+ * must be multiplied by rescale. */
 template <class T> struct Running {
     T max[2], sum[2], rescale[2];
 };
 
+/* Joins the values of the four lanes that hold the scores of one row; all of them get the result. */
 template <class T, class Join> __device__ inline T quad_joined(T v, Join join) {
     v = join(v, __shfl_xor_sync(~0u, v, 1));
     return join(v, __shfl_xor_sync(~0u, v, 2));
 }
 
-/* Scores become exp(score - max); rescale is the factor for the results of earlier tiles. A row without a key so far
- * uses 0 as its maximum, which avoids -inf - -inf. */
+/* Replaces the scores of a tile by exp(score - max) and updates the state. A row that has seen no key yet uses 0 as its
+ * maximum, which avoids -inf - -inf. */
 template <class E, int NF, class T> __device__ inline void pass_tile(Running<T> &s, T (&c)[NF][4]) {
     TG_UNROLL
     for (int r = 0; r < 2; r++) {
@@ -39,7 +42,7 @@ template <class E, int NF, class T> __device__ inline void pass_tile(Running<T> 
     }
 }
 
-/* The scores of 16 queries from `first` on with keys from `key` on: scaled, -inf where hidden. */
+/* Scales the scores of the 16 queries from `first` on with the keys from `key` on, and sets hidden ones to -inf. */
 template <int NF, class T>
 __device__ inline void scale_and_mask(const Attention &a, int64_t first, int64_t key, T (&c)[NF][4]) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
@@ -52,6 +55,7 @@ __device__ inline void scale_and_mask(const Attention &a, int64_t first, int64_t
     }
 }
 
+/* Applies dropout to the exponentials of a tile. */
 template <int NF, class T>
 __device__ inline void drop(const Attention &a, int64_t b, int64_t h, int64_t first, int64_t key, T (&c)[NF][4]) {
     uint32_t bits = kept<NF, false>(a, b, h, first, key);
@@ -60,7 +64,7 @@ __device__ inline void drop(const Attention &a, int64_t b, int64_t h, int64_t fi
     for (int i = 0; i < 4 * NF; i++) c[i / 4][i % 4] *= bits >> i & 1 ? scale : (T)0;
 }
 
-/* The sink counts as one more key, without a value; rescale is for the results so far. */
+/* Updates the state by the sink, which counts as one more key that has no value. */
 template <class T> __device__ inline void add_sink(const Attention &a, int64_t h, Running<T> &s) {
     const T sink = load<T>(head_row(a.sink, 0, h, 0), a.sink.dtype, 0);
     for (int r = 0; r < 2; r++) {
@@ -71,7 +75,7 @@ template <class T> __device__ inline void add_sink(const Attention &a, int64_t h
     }
 }
 
-/* Divides by the sums and stores. A query that sees no key gets zeros. */
+/* Divides the results by the sums and stores them. A query that sees no key gets zeros. */
 template <class E, int NF, class T>
 __device__ inline void finish(const Attention &a, int64_t b, int64_t h, int64_t first, Running<T> &s,
                               const T (&o)[NF][4]) {
@@ -96,13 +100,13 @@ __global__ void __launch_bounds__(WARPS * 32) attention(TG_PARAMETER(Attention) 
     const int ld = tile_pitch<E>(D), ldp = tile_pitch<E>(ROWS), warp = threadIdx.x / 32;
     E *k = q + ROWS * ld, *v = k + ROWS * ld, *p = v + ROWS * ld + warp * 16 * ldp, *own = q + warp * 16 * ld;
     T *mask = FULL && a.mask.data ? (T *)(v + ROWS * (ld + ldp)) : NULL;
-    /* The longest tiles of causal attention come first. */
+    /* The last queries come first: under the causal rule they have the most keys. */
     int64_t head = blockIdx.x / a.tiles, b = head / a.heads, h = head % a.heads;
     int64_t group = h / (a.heads / a.groups), first = (a.tiles - 1 - blockIdx.x % a.tiles) * ROWS;
     int64_t mine = first + warp * 16;
     int64_t last = first + ROWS < a.sq ? first + ROWS - 1 : a.sq - 1;
-    int64_t begin = FULL ? tg_mask_keys(&a.seen, b, first).first : 0;
-    int64_t seen = FULL ? tg_mask_keys(&a.seen, b, last).end : keys_seen(a, last);
+    int64_t begin = FULL ? tg_mask_keys(&a.rules, b, first).first : 0;
+    int64_t seen = FULL ? tg_mask_keys(&a.rules, b, last).end : keys_seen(a, last);
     RowsSeen rows = {};
     Running<T> s;
     T o[NO][4];

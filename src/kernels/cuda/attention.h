@@ -1,9 +1,9 @@
 /* What attention's forward and backward share: operands, tiles, masks, and the choice of kernels.
  *
- * A block of WARPS warps has a tile of 16 WARPS rows, queries or keys, and passes over tiles of as many rows of the
- * other. A warp owns 16 rows; their scores and sums are in its registers, distributed as tile_product distributes
- * them. Tiles are in shared memory as elements E: the arrays' own 16-bit dtype if all have the same, otherwise the
- * compute type. */
+ * A block of WARPS warps owns a tile of 16 * WARPS rows, which are queries or keys. It passes over the other side, keys
+ * or queries, in tiles of the same number of rows. Each warp owns 16 rows of the block's tile. The scores and sums of
+ * these rows are in its registers, distributed over the lanes as in tile_product.h. Tiles are in shared memory. Their
+ * elements E have the dtype of the arrays if all arrays have the same 16-bit dtype; otherwise the compute type. */
 #ifndef TG_CUDA_ATTENTION_H
 #define TG_CUDA_ATTENTION_H
 
@@ -15,22 +15,23 @@
 #include "kernels/philox.h"
 #include "kernels/scalar.h"
 
-/* A kernel parameter that is read in place, by functions too; and a function too long to be inlined everywhere. */
+/* TG_PARAMETER: a kernel parameter that functions read where it is, without a copy for each thread. TG_NOINLINE: a
+ * function that is too long to be inlined wherever it is called. */
 #ifdef __CUDACC__
 #define TG_PARAMETER(type) const __grid_constant__ type
-#define TG_APART           __noinline__
+#define TG_NOINLINE        __noinline__
 #else
 #define TG_PARAMETER(type) const type
-#define TG_APART
+#define TG_NOINLINE
 #endif
 
 namespace tg {
 
-/* An array [batch, heads, rows, cols], or without cols. */
+/* An array [batch, heads, rows, cols] or [batch, heads, rows]. */
 struct Heads {
     char *data; /* NULL: absent */
     int dtype, size;
-    bool wide; /* rows are contiguous, and begin and end at multiples of 16 bytes */
+    bool wide; /* four dims; rows are contiguous, and begin and end at multiples of 16 bytes */
     int64_t stride[4];
 };
 
@@ -47,17 +48,19 @@ inline Heads heads_of(const tg_array &a) {
 
 struct Attention {
     Heads q, k, v, out, top, mass, gout, gq, gk, gv, mask, gmask;
-    Heads sink, gsink; /* stride[1] alone */
-    int64_t batch, heads, groups, sq, sk, tiles; /* tiles: of a head's queries, or of its keys */
-    int dk, dv, wide_k, wide_v;                  /* wide_*: in multiples of 16 */
+    Heads sink, gsink; /* [heads]: only stride[1] is used */
+    int64_t batch, heads, groups, sq, sk; /* groups: heads of k and v */
+    int64_t tiles;                        /* how many tiles the queries, or the keys, of a head have */
+    int dk, dv, wide_k, wide_v;           /* wide_*: rounded up to a multiple of 16 */
     double scale, dropout;
     bool causal, add_q, add_k, add_v, add_mask, add_sink;
-    tg_mask_rules seen;
+    tg_mask_rules rules;
     tg_draws draws;
-    void *delta; /* [batch, heads, sq] of the compute type: sum(gout out) */
+    void *delta; /* [batch, heads, sq] of the compute type: the sum of gout * out over a row */
 };
 
-inline Heads numbers_of(const tg_array &a) {
+/* Returns an array [heads] as Heads. */
+inline Heads head_vector_of(const tg_array &a) {
     Heads h = {(char *)a.data, a.dtype, 0, false, {0, 0, 0, 0}};
     if (!a.data) return h;
     h.size = tg_dtype_bits((tg_dtype)a.dtype) / 8;
@@ -77,12 +80,12 @@ inline Attention attention_of(const tg_attention_args *a) {
     t.scale = a->scale, t.dropout = a->dropout, t.causal = a->causal, t.draws = a->draws;
     t.add_q = a->add_q, t.add_k = a->add_k, t.add_v = a->add_v;
     t.mask = heads_of(a->mask), t.gmask = heads_of(a->gmask), t.add_mask = a->add_mask;
-    t.sink = numbers_of(a->sink), t.gsink = numbers_of(a->gsink), t.add_sink = a->add_sink;
-    t.seen = tg_mask_rules_of(a);
+    t.sink = head_vector_of(a->sink), t.gsink = head_vector_of(a->gsink), t.add_sink = a->add_sink;
+    t.rules = tg_mask_rules_of(a);
     return t;
 }
 
-/* The beginning of row i of head (b, h). */
+/* Returns the beginning of row i of head (b, h). */
 __device__ inline char *head_row(const Heads &x, int64_t b, int64_t h, int64_t i) {
     return x.data + (b * x.stride[0] + h * x.stride[1] + i * x.stride[2]) * x.size;
 }
@@ -114,16 +117,17 @@ __device__ inline void tile_load(E *to, const Heads &x, int64_t b, int64_t h, in
     }
 }
 
-template <class T> __device__ TG_APART void put_element(char *row, int dtype, int64_t at, bool add, T v) {
+template <class T> __device__ TG_NOINLINE void put_element(char *row, int dtype, int64_t at, bool add, T v) {
     store<T>(row, dtype, at, add ? v + load<T>(row, dtype, at) : v);
 }
 
-/* Two neighbors in a row. */
+/* Two adjacent elements of a row, which are stored in one access. */
 template <class E> struct alignas(2 * sizeof(E)) Two {
     E e[2];
 };
 
-/* Stores the warp's fragments, times factor[0] in rows g and factor[1] in rows g + 8, to their rows of a head. */
+/* Stores the warp's fragments to rows [first, first + 16) of a head, which has `total` rows. Multiplies them by
+ * factor[0] in row g and by factor[1] in row g + 8. */
 template <class E, int NF, class T>
 __device__ inline void rows_put(const Heads &x, int64_t b, int64_t h, int64_t first, int64_t total, int cols, bool add,
                                 const T (&c)[NF][4], const T (&factor)[2]) {
@@ -148,46 +152,49 @@ __device__ inline void rows_put(const Heads &x, int64_t b, int64_t h, int64_t fi
     }
 }
 
-/* The number of keys that query i sees, which is an upper bound for earlier queries; 0 or less: none. */
+/* Returns the number of keys that query i sees, under the causal rule alone; 0 or less: none. Earlier queries see at
+ * most as many. */
 __device__ inline int64_t keys_seen(const Attention &a, int64_t i) {
     int64_t seen = a.causal ? i + 1 + a.sk - a.sq : a.sk;
     return seen < a.sk ? seen : a.sk;
 }
-/* The first query that sees key j. */
+/* Returns the first query that sees key j. */
 __device__ inline int64_t first_to_see(const Attention &a, int64_t j) {
     int64_t i = a.causal ? j - (a.sk - a.sq) : 0;
     return i > 0 ? i : 0;
 }
-/* A position relative to a tile of `rows`, limited to the tile or its end. */
+/* Limits a position relative to the beginning of a tile to [0, rows]. */
 __device__ inline int within(int64_t at, int rows) { return at < 0 ? 0 : at > rows ? rows : (int)at; }
 
-/* ---- Masks, and rules that are more than causal: used by separate kernels, FULL, next to the plain ones ---- */
+/* ---- Masks, and rules beyond the causal one ---- */
 
-inline bool is_full(const Attention &a) { return a.mask.data || a.seen.more; }
+/* Whether the kernels compiled with FULL are needed. The others know the causal rule only, and are faster. */
+inline bool is_full(const Attention &a) { return a.mask.data || a.rules.more; }
 
-/* For the two rows of a tile that a lane has a part of: the keys that their queries see. */
+/* The keys [first, end) that are visible to the two queries of which a lane holds scores, in rows g and g + 8. */
 struct RowsSeen {
     int64_t first[2], end[2];
 };
 
+/* i: the warp's first query. */
 __device__ inline RowsSeen rows_seen(const Attention &a, int64_t b, int64_t i) {
     RowsSeen s;
     for (int r = 0; r < 2; r++) {
         int64_t query = i + threadIdx.x % 32 / 4 + r * 8;
-        tg_key_range k = tg_mask_keys(&a.seen, b, query < a.sq ? query : a.sq - 1);
+        tg_key_range k = tg_mask_keys(&a.rules, b, query < a.sq ? query : a.sq - 1);
         s.first[r] = k.first, s.end[r] = k.end;
     }
     return s;
 }
 
-/* What a mask adds to a score; a bool mask adds 0 or -inf. */
+/* Returns what the mask adds to a score; a bool mask adds 0 or -inf. */
 template <class T> __device__ inline T mask_at(const Attention &a, int64_t b, int64_t h, int64_t i, int64_t j) {
     T v = load<T>(head_row(a.mask, b, h, i), a.mask.dtype, j * a.mask.stride[3]);
     return a.mask.dtype != TG_BOOL ? v : v != 0 ? (T)0 : -(T)INFINITY;
 }
 
-/* Loads a tile of the mask [queries, keys], rows tile_pitch<T>(ROWS) apart; missing elements are 0. Returns false,
- * in the whole block, if it hides all of them. Ends in a barrier. */
+/* Loads a tile of the mask, [queries, keys], whose rows are tile_pitch<T>(ROWS) apart; missing elements are 0. Returns
+ * false, in all threads of the block, if the mask hides every key from every query of the tile. Ends with a barrier. */
 template <int ROWS, class T>
 __device__ inline bool mask_load(const Attention &a, int64_t b, int64_t h, int64_t query, int64_t key, T *m) {
     int seen = 0;
@@ -202,13 +209,13 @@ __device__ inline bool mask_load(const Attention &a, int64_t b, int64_t h, int64
     return __syncthreads_or(seen);
 }
 
-/* Bytes of a tile of the mask. */
+/* Returns the bytes of a tile of the mask. */
 template <class T, int ROWS> constexpr size_t mask_bytes() {
     return sizeof(T) * (size_t)(ROWS * (ROWS + 16 / (int)sizeof(T)));
 }
 
-/* The scores of the warp's 16 queries with the keys of a tile: scaled, with what a mask adds (m is its tile from the
- * warp's first row on, or NULL), -inf where hidden. */
+/* Turns the products of the warp's 16 queries with the keys of a tile into scores: scales them, adds the mask, and sets
+ * hidden ones to -inf. m: the mask's tile from the warp's first row on; NULL: no mask. */
 template <int NF, class T>
 __device__ inline void scale_and_hide(const Attention &a, const RowsSeen &seen, int64_t key, const T *m,
                                       T (&c)[NF][4]) {
@@ -232,8 +239,9 @@ __device__ inline void scale_and_hide(const Attention &a, const RowsSeen &seen, 
     }
 }
 
-/* Which of the lane's scores dropout keeps: bit 4 f + e stands for c[f][e]. Rows are queries from i on and columns
- * keys from j on, or with BY_KEY the other way round. The loop is not unrolled, because a draw is a lot of code. */
+/* Returns which of the lane's scores dropout keeps: bit 4 f + e stands for c[f][e]. The rows of c are the queries from
+ * i on, and its columns the keys from j on; with BY_KEY, rows are keys and columns queries. The loop is not unrolled,
+ * because a draw takes many instructions. */
 template <int NF, bool BY_KEY>
 __device__ inline uint32_t kept(const Attention &a, int64_t b, int64_t h, int64_t i, int64_t j) {
     static_assert(4 * NF <= 32, "a bit each");
@@ -252,12 +260,12 @@ __device__ inline uint32_t kept(const Attention &a, int64_t b, int64_t h, int64_
     return bits;
 }
 
-/* The factor by which dropout multiplies what it keeps. */
+/* Returns the factor by which dropout multiplies what it keeps. */
 template <class T> __device__ inline T kept_scale(const Attention &a) {
     return a.dropout < 1 ? (T)(1 / (1 - a.dropout)) : (T)0;
 }
 
-/* Exponentials of scores, as exact as the tiles that they enter. */
+/* Returns e^x. If the result is stored with 16 bits, the fast approximation is exact enough. */
 template <class E> __device__ inline typename Element<E>::T score_exp(typename Element<E>::T x) {
 #ifdef __CUDA_ARCH__
     if (sizeof(E) == 2) return __expf((float)x);
@@ -277,23 +285,23 @@ inline ElementKind kind_of(const tg_attention_args *a) {
     return !same ? KIND_FLOAT : a->q.dtype == TG_BF16 ? KIND_BF16 : a->q.dtype == TG_F16 ? KIND_F16 : KIND_FLOAT;
 }
 
-/* How many warps' tiles with rows of D elements fit the shared memory of a block; FULL: together with a tile of the
- * mask, in a gradient. */
+/* Returns the number of warps of a block, so that its tiles, with rows of D elements, fit into shared memory. FULL:
+ * there is a tile of the mask too, in the kernels of gradients. */
 template <class E, int D, bool FULL = false> constexpr int warps_of() {
     if (FULL && sizeof(E) == 4 && D > 64) return 2;
     return sizeof(E) == 2 || (sizeof(E) == 4 && D <= 128) ? 4 : sizeof(E) == 8 && D > 128 ? 1 : 2;
 }
-/* Bytes of this number of tiles of D columns, and of one tile of scores. */
+/* Returns the bytes of this number of tiles of D columns and of one tile of scores. */
 template <class E, int D, bool FULL = false> constexpr size_t shared_of(int tiles) {
     constexpr int rows = 16 * warps_of<E, D, FULL>(), pad = 16 / (int)sizeof(E);
     return sizeof(E) * (size_t)rows * (size_t)(tiles * (D + pad) + rows + pad);
 }
 
-/* The shared memory that a block can have on the smallest supported device with these tiles, compute capability 8.0:
- * 163 KiB. */
+/* The shared memory that a block can have on compute capability 8.0: 163 KiB. Capability 9.0 has more; 8.6 and 8.9 have
+ * 99 KiB, and refuse the launches that need more. */
 constexpr size_t MOST_SHARED = 163 * 1024;
 
-/* The number of warps for which shared memory and registers suffice. */
+/* The greatest size of a head for which shared memory suffices. */
 enum { WIDEST_HEAD = 256 };
 
 inline tg_status too_wide(tg_ctx *ctx, int size) {
@@ -301,7 +309,8 @@ inline tg_status too_wide(tg_ctx *ctx, int size) {
                        size, WIDEST_HEAD);
 }
 
-/* The attribute belongs to the kernel, in all threads and contexts, so it is set to the most that any launch needs. */
+/* Allows a kernel to have `most` bytes of shared memory, which launches need above 48 KiB. The attribute belongs to the
+ * kernel, in all threads and contexts, so `most` must be the maximum over all launches of the kernel. */
 template <class K> inline tg_status allow_shared(tg_ctx *ctx, K kernel, size_t most) {
     if (most <= 48 * 1024) return TG_OK;
     const cudaFuncAttribute what = cudaFuncAttributeMaxDynamicSharedMemorySize;
@@ -320,9 +329,12 @@ template <class K> inline tg_status allow_shared(tg_ctx *ctx, K kernel, size_t m
 /* f<E, D, FULL>, as a requires. */
 #define TG_ATTENTION_FULL(f, E, D, ctx, a) (is_full(a) ? f<E, D, true>(ctx, a) : f<E, D, false>(ctx, a))
 
-/* Functions of attention_extras.cu. */
-tg_status attention_check(tg_ctx *ctx, const Attention &a);                            /* of lengths and starts */
-tg_status attention_extras_grad(tg_ctx *ctx, const tg_attention_args *a, Attention t); /* of mask and sink */
+/* ---- attention_extras.cu ---- */
+
+/* Reports values of lengths and starts that are out of range. */
+tg_status attention_check(tg_ctx *ctx, const Attention &a);
+/* Computes the gradients of mask and sink. */
+tg_status attention_extras_grad(tg_ctx *ctx, const tg_attention_args *a, Attention t);
 
 } // namespace tg
 

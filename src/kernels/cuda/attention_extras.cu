@@ -1,6 +1,7 @@
-/* What only some calls of attention need: checks of lengths and starts, and the gradients of mask and sink. The
- * gradient of the mask is that of the scaled scores, that of the sink is -P D with its own P. Each is computed from
- * scores of its own, so that sums over batches and heads have one owner and one order. */
+/* What only some calls of attention need: checks of lengths and starts, and the gradients of mask and sink. The mask's
+ * gradient is that of the scaled scores. The sink's is -P D, with the sink's own probability P; attention_grad.cu
+ * defines D. The mask's gradient may be summed over batches and heads. Its kernel computes the scores once more, so
+ * that one block adds each sum, in a fixed order. */
 #include "kernels/cuda/attention_scores.h"
 #include "kernels/cuda/slots.h"
 
@@ -11,6 +12,7 @@ enum { THREADS = 256 };
 
 /* ---- Lengths and starts ---- */
 
+/* Whether entry s of starts is invalid. */
 __device__ bool bad_start(const int64_t *starts, int64_t sequences, int64_t total, int64_t s) {
     if (s == 0) return starts[0] != 0;
     return starts[s] < starts[s - 1] || starts[s] > total || (s == sequences && starts[s] != total);
@@ -30,13 +32,14 @@ __global__ void __launch_bounds__(THREADS)
 
 /* ---- The mask's gradient ---- */
 
+/* The four dims are batches, heads, tiles of queries and tiles of keys. */
 struct MaskJob {
     Attention a;
-    bool summed[4];           /* batches, heads, queries, keys */
-    int64_t all[4], parts[4]; /* all: tiles in the last two dims; parts: as many, or 1 where they are summed */
+    bool summed[4];           /* the mask is repeated along the dim, so its gradient is summed */
+    int64_t all[4], parts[4]; /* the dim's size; the number of blocks along it, 1 where it is summed */
 };
 
-/* A block's tile: queries of head (b, h) from `first` on, and keys. */
+/* The state of a block: tiles of queries of head (b, h) from `first` on, of keys, and of the mask. */
 template <class E, int D, int WARPS> struct MaskTile {
     typedef typename Element<E>::T T;
     static constexpr int ROWS = WARPS * 16, NS = ROWS / 8;
@@ -56,6 +59,7 @@ template <class E, int D, int WARPS> struct MaskTile {
         for (int r = 0; r < 2; r++) terms[r] = row_terms<T>(a, b, h, mine + threadIdx.x % 32 / 4 + r * 8);
     }
 
+    /* Adds the gradients of the scores with the keys from `key` on to sum. */
     __device__ void pass(const Attention &a, int64_t key) {
         const int ld = tile_pitch<E>(D), warp = threadIdx.x / 32;
         const int64_t group = h / (a.heads / a.groups);
@@ -81,7 +85,8 @@ template <class E, int D, int WARPS> struct MaskTile {
         }
     }
 
-    /* Stores the sums by way of the mask's tile; a dim along which the mask was broadcast is summed. */
+    /* Stores the sums. First moves them to the mask's tile in shared memory, where rows or columns are added up if the
+     * mask is repeated along them. */
     __device__ void put(const MaskJob &job, const int64_t (&at)[4]) {
         const Attention &a = job.a;
         const int pitch = tile_pitch<T>(ROWS), m = job.summed[2] ? 1 : ROWS, n = job.summed[3] ? 1 : ROWS;
@@ -123,7 +128,7 @@ __global__ void __launch_bounds__(WARPS * 32) attention_grad_mask(TG_PARAMETER(M
             for (int64_t tile = first[2]; tile < last[2]; tile++) {
                 w.first = tile * ROWS;
                 int64_t end = w.first + ROWS < a.sq ? w.first + ROWS - 1 : a.sq - 1;
-                int64_t from = tg_mask_keys(&a.seen, w.b, w.first).first, to = tg_mask_keys(&a.seen, w.b, end).end;
+                int64_t from = tg_mask_keys(&a.rules, w.b, w.first).first, to = tg_mask_keys(&a.rules, w.b, end).end;
                 w.load_queries(a);
                 for (int64_t key = first[3] * ROWS; key < last[3] * ROWS; key += ROWS)
                     if (key < to && key + ROWS > from) w.pass(a, key);
@@ -151,7 +156,7 @@ template <class E, int D> tg_status launch_mask(tg_ctx *ctx, const Attention &a)
 
 /* ---- The sink's gradient ---- */
 
-/* A head's, over all its rows. */
+/* A block computes the gradient of one head's sink, from all rows of the head. */
 template <class T> __global__ void __launch_bounds__(THREADS) attention_grad_sink(TG_PARAMETER(Attention) a) {
     __shared__ double part[THREADS];
     const int64_t h = blockIdx.x;
@@ -159,7 +164,7 @@ template <class T> __global__ void __launch_bounds__(THREADS) attention_grad_sin
     double sum = 0;
     for (int64_t r = threadIdx.x; r < a.batch * a.sq; r += THREADS) {
         Terms<T> w = row_terms<T>(a, r / a.sq, h, r % a.sq);
-        sum -= tg_m_exp(sink - (double)w.top) * (double)w.share * (double)w.delta;
+        sum -= tg_m_exp(sink - (double)w.top) * (double)w.inverse_mass * (double)w.delta;
     }
     part[threadIdx.x] = sum;
     for (unsigned n = THREADS / 2; n; n /= 2) {
@@ -172,8 +177,8 @@ template <class T> __global__ void __launch_bounds__(THREADS) attention_grad_sin
 } // namespace
 
 tg_status attention_check(tg_ctx *ctx, const Attention &a) {
-    if (!a.seen.lengths && !a.seen.starts_q) return TG_OK;
-    TG_LAUNCH(check_extents, 1, THREADS, 0, tg_cuda_of(ctx)->compute, a.seen, a.batch,
+    if (!a.rules.lengths && !a.rules.starts_q) return TG_OK;
+    TG_LAUNCH(check_extents, 1, THREADS, 0, tg_cuda_of(ctx)->compute, a.rules, a.batch,
               tg_cuda_fault_for(ctx, "attention"));
     return tg_cuda_launched(ctx, "check_extents");
 }

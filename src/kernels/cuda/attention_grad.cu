@@ -1,8 +1,9 @@
-/* The gradient of attention. With P the probabilities (made again from each row's greatest score and its sum), K the
- * dropout's factors and D = sum(gout out) of each query:
+/* The CUDA device's attention_grad slot. P are the probabilities, computed again from the scores and each query's saved
+ * maximum and sum. K are dropout's factors, by element, and D is the sum of gout * out over each query's row. Then
  *     gv = (P K)' gout,  gs = P (K (gout v') - D) scale,  gq = gs k,  gk = gs' q.
- * One kernel passes over the keys of a tile of queries, for gq; another, of attention_grad_kv.cu, over the queries of a
- * tile of keys, of all heads of its group, for gk and gv. So every sum has one owner and one order. */
+ * For gq, a kernel passes over the keys of each tile of queries. For gk and gv, the kernel of attention_grad_kv.cu
+ * passes over the queries of each tile of keys, in all heads of its group. So one block adds each sum, in a fixed
+ * order. */
 #include "kernels/cuda/attention_scores.h"
 #include "kernels/cuda/slots.h"
 
@@ -14,6 +15,7 @@ namespace {
 
 enum { DELTA_WARPS = 4 };
 
+/* A warp computes D of a query. */
 template <class T> __global__ void __launch_bounds__(DELTA_WARPS * 32) row_products(TG_PARAMETER(Attention) a) {
     const int64_t rows = a.batch * a.heads * a.sq, step = (int64_t)gridDim.x * DELTA_WARPS;
     for (int64_t r = (int64_t)blockIdx.x * DELTA_WARPS + threadIdx.x / 32; r < rows; r += step) {
@@ -42,8 +44,8 @@ __global__ void __launch_bounds__(WARPS * 32) attention_grad_q(TG_PARAMETER(Atte
     int64_t group = h / (a.heads / a.groups), first = (a.tiles - 1 - blockIdx.x % a.tiles) * ROWS;
     int64_t mine = first + warp * 16;
     int64_t last = first + ROWS < a.sq ? first + ROWS - 1 : a.sq - 1;
-    int64_t begin = FULL ? tg_mask_keys(&a.seen, b, first).first : 0;
-    int64_t seen = FULL ? tg_mask_keys(&a.seen, b, last).end : keys_seen(a, last);
+    int64_t begin = FULL ? tg_mask_keys(&a.rules, b, first).first : 0;
+    int64_t seen = FULL ? tg_mask_keys(&a.rules, b, last).end : keys_seen(a, last);
     RowsSeen rows = {};
     if (FULL) rows = rows_seen(a, b, mine);
     Terms<T> terms[2];
@@ -99,7 +101,7 @@ template <class E, int D, bool FULL> tg_status launch_q(tg_ctx *ctx, Attention a
     static_assert(all <= MOST_SHARED, "a block's tiles fit");
     size_t bytes = a.mask.data ? all : plain;
     a.tiles = (a.sq + WARPS * 16 - 1) / (WARPS * 16);
-    if (!a.gq.data || !a.tiles) return TG_OK;
+    if (!a.gq.data || !a.heads || !a.tiles) return TG_OK;
     tg_status s = allow_shared(ctx, attention_grad_q<E, D, WARPS, FULL>, all);
     if (s != TG_OK) return s;
     TG_LAUNCH((attention_grad_q<E, D, WARPS, FULL>), (unsigned)(a.batch * a.heads * a.tiles), WARPS * 32, bytes,

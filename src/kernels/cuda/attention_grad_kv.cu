@@ -1,22 +1,23 @@
-/* The gradients of attention's keys and values; attention_grad.cu says what is summed. */
+/* The gradients of attention's keys and values; attention_grad.cu has the formulas. */
 #include "kernels/cuda/attention_scores.h"
 
 using namespace tg;
 
 namespace {
 
-/* A tile of queries of head (b, h), from `first` on, and its part of a tile of keys. Scores are transposed: rows are
+/* The state of a warp: its 16 keys, and the block's tile of queries. The matrix of scores is transposed: its rows are
  * keys. */
 template <class E, int D, int WARPS, bool FULL> struct KeyTile {
     typedef typename Element<E>::T T;
     static constexpr int ROWS = WARPS * 16, NS = ROWS / 8, ND = D / 8;
-    E *k, *v, *q, *o, *p; /* k, v, p: from this warp's rows on */
-    Terms<T> *terms;      /* of the tile of queries */
-    T *mask;              /* FULL: a mask's tile, or NULL; */
-    int *from, *to;       /* and for each query the keys that it sees among these */
+    E *k, *v, *q, *o, *p; /* o: gout; p: scores. k, v and p begin at this warp's rows */
+    Terms<T> *terms;      /* of each query of the tile */
+    T *mask;              /* FULL: the mask's tile, or NULL */
+    int *from, *to;       /* FULL: the keys [from, to) of the block's tile that each query sees */
     int64_t mine;         /* this warp's first key */
     T gk[ND][4], gv[ND][4];
 
+    /* Loads the tile of queries of head (b, h) from `first` on. */
     __device__ void load_queries(const Attention &a, int64_t b, int64_t h, int64_t first) {
         tile_load<D>(q, a.q, b, h, first, ROWS, a.sq, a.dk);
         tile_load<D>(o, a.gout, b, h, first, ROWS, a.sq, a.dv);
@@ -25,13 +26,13 @@ template <class E, int D, int WARPS, bool FULL> struct KeyTile {
         const int64_t key = mine - threadIdx.x / 32 * 16;
         for (int i = threadIdx.x; i < ROWS; i += blockDim.x) {
             tg_key_range seen = {0, 0};
-            if (first + i < a.sq) seen = tg_mask_keys(&a.seen, b, first + i);
+            if (first + i < a.sq) seen = tg_mask_keys(&a.rules, b, first + i);
             from[i] = within(seen.first - key, ROWS);
             to[i] = first + i < a.sq ? within(seen.end - key, ROWS) : 0;
         }
     }
 
-    /* Scaled, with what the mask adds, -inf where hidden. */
+    /* Turns products into scores, as scale_and_hide does. */
     __device__ void hide(const Attention &a, T (&s)[NS][4]) const {
         const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, own = threadIdx.x / 32 * 16;
         TG_UNROLL
@@ -43,6 +44,7 @@ template <class E, int D, int WARPS, bool FULL> struct KeyTile {
         }
     }
 
+    /* Adds what the tile of queries contributes to gk and gv. */
     __device__ void pass(const Attention &a, int64_t b, int64_t h, int64_t first) {
         const int ld = tile_pitch<E>(D), ldp = tile_pitch<E>(ROWS);
         const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
@@ -75,12 +77,12 @@ template <class E, int D, int WARPS, bool FULL> struct KeyTile {
     }
 };
 
-/* The first query whose keys end (with FIRST: begin) after key; the ends do not decrease. */
-template <bool FIRST> __device__ inline int64_t query_behind(const Attention &a, int64_t b, int64_t key) {
+/* Returns the first query whose keys end (with FIRST: begin) after `key`. Both ends are non-decreasing in the query. */
+template <bool FIRST> __device__ inline int64_t first_query_after(const Attention &a, int64_t b, int64_t key) {
     int64_t low = 0, high = a.sq;
     while (low < high) {
         int64_t middle = low + (high - low) / 2;
-        tg_key_range s = tg_mask_keys(&a.seen, b, middle);
+        tg_key_range s = tg_mask_keys(&a.rules, b, middle);
         if ((FIRST ? s.first : s.end) > key)
             high = middle;
         else
@@ -110,8 +112,8 @@ __global__ void __launch_bounds__(WARPS * 32) attention_grad_kv(TG_PARAMETER(Att
     clear<Tile::ND>(w.gv);
     tile_load<D>(k, a.k, b, group, key, ROWS, a.sk, a.dk);
     tile_load<D>(v, a.v, b, group, key, ROWS, a.sk, a.dv);
-    const int64_t begin = FULL ? query_behind<false>(a, b, key) : first_to_see(a, key) / ROWS * ROWS;
-    const int64_t queries = FULL ? query_behind<true>(a, b, key + ROWS - 1) : a.sq;
+    const int64_t begin = FULL ? first_query_after<false>(a, b, key) : first_to_see(a, key) / ROWS * ROWS;
+    const int64_t queries = FULL ? first_query_after<true>(a, b, key + ROWS - 1) : a.sq;
     for (int64_t h = group * per; h < (group + 1) * per; h++)
         for (int64_t first = begin; first < queries; first += ROWS) {
             __syncthreads();

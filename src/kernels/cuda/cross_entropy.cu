@@ -1,5 +1,5 @@
-/* Cross-entropy of rows of logits. The gradient needs only the greatest logit and the sum of exponentials from
- * forward. */
+/* The CUDA device's slots cross_entropy and cross_entropy_grad. Forward saves each row's greatest logit and sum of
+ * exponentials; that is all the gradient needs of it. */
 #include "kernels/cuda/lse.h"
 #include "kernels/cuda/slots.h"
 
@@ -9,27 +9,29 @@ namespace {
 
 struct Job {
     Rows logits, target, loss, top, mass, gloss, glogits;
-    int64_t ignored, first, classes; /* column 0 is class `first` of `classes` */
+    int64_t ignored, first, classes; /* the target that does not count; column 0 is class `first` of `classes` */
     double smoothing;
     bool shard, add;
     tg_cuda_fault fault;
 };
 
-/* Whether row r counts: its target is a class and not the ignored one. column: the position of that class, from 0 to
- * n - 1; otherwise the class is in another shard. */
+/* Whether row r counts: its target is a class, and not the ignored one. *column: the column of that class. If it is not
+ * from 0 to n - 1, the class is in another shard. */
 __device__ inline bool counts(const Job &job, int64_t r, int64_t *column) {
     int64_t t = *(const int64_t *)row_at(job.target, r);
     *column = t - job.first;
     return t != job.ignored && t >= 0 && t < job.classes;
 }
 
+/* Writes to the error word if the target of row r is neither a class nor the ignored one. */
 __device__ inline void report_bad(const Job &job, int64_t r) {
     int64_t t = *(const int64_t *)row_at(job.target, r);
     if (t != job.ignored && (t < 0 || t >= job.classes))
         atomicMin(job.fault.word, job.fault.call << 40 | (unsigned long long)r);
 }
 
-/* sum: of the logits less z.ref. For a shard: its part of the loss without log(mass), which needs all shards. */
+/* Returns the loss of row r. sum: the sum of logit - z.ref over the row, used with smoothing. For a shard, returns its
+ * part of the loss without log(mass), which depends on all shards. */
 template <class T> __device__ inline T row_loss(const Job &job, int64_t r, Lse<T> z, T sum) {
     int64_t t;
     T s = (T)job.smoothing, from = job.shard ? (T)0 : tg_m_log(z.sum), loss = 0;
@@ -40,7 +42,7 @@ template <class T> __device__ inline T row_loss(const Job &job, int64_t r, Lse<T
 }
 
 template <class T, int W, int KEPT>
-__device__ inline void loss_row(const Job &job, const Group &g, int64_t r, bool here) {
+__device__ inline void loss_row(const Job &job, const Group &g, int64_t r, bool row_exists) {
     Share<T, W, KEPT, 1> row(nullptr, job.logits.n);
     Sources<1> x = {{&job.logits}, {row_at(job.logits, r)}};
     Lse<T> z = lse_of_row(row, x, g);
@@ -52,7 +54,7 @@ __device__ inline void loss_row(const Job &job, const Group &g, int64_t r, bool 
         });
         sum = joined(g, sum, Sum());
     }
-    if (!here || g.thread != 0) return;
+    if (!row_exists || g.thread != 0) return;
     report_bad(job, r);
     row_set<T>(job.top, r, z.sum == 0 ? -(T)INFINITY : z.ref);
     row_set<T>(job.mass, r, z.sum);
@@ -63,13 +65,13 @@ template <class T, int W, int KEPT> __global__ void cross_entropy(Plan p, Job jo
     TG_DYN_SHARED(T, shared);
     for (int64_t b = blockIdx.x; b * p.groups < job.logits.count; b += gridDim.x) {
         int64_t r = unit_of(p, b);
-        bool here = r < job.logits.count;
-        loss_row<T, W, KEPT>(job, group_of(p, shared, here ? job.logits.n : 0), r, here);
+        bool row_exists = r < job.logits.count;
+        loss_row<T, W, KEPT>(job, group_of(p, shared, row_exists ? job.logits.n : 0), r, row_exists);
     }
 }
 
-/* glogits (+)= (softmax - (1 - s) onehot - s / classes) gloss. Each thread writes only what it alone has read,
- * because glogits may be the logits. */
+/* glogits (+)= (softmax - (1 - s) onehot - s / classes) gloss. glogits may be the memory of logits, so each thread
+ * writes only elements that it has read itself and that no other thread reads. */
 template <class T, int W> __device__ inline void grad_row(const Job &job, const Group &g, int64_t r) {
     int64_t t;
     bool some = counts(job, r, &t);

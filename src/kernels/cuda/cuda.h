@@ -1,8 +1,9 @@
-/* The CUDA device as its own files see it: the state of a context on the device, and how errors are recorded.
+/* What the files of the CUDA device share: the state of a context on the device, errors, and scratch memory.
  *
- * A slot queues its work on the context's compute stream and returns. Memory that a context has freed is used again
- * in the order of that stream; what other streams, such as that of copies, do with it is ordered by events
- * (streams.c). Nothing here waits for the device except reads by the host. */
+ * A slot queues its work on the context's compute stream and returns. Freed memory may be given out again at once,
+ * because its old and new users run in the order of that stream. Events order other streams, such as the copy stream,
+ * with it (streams.c). The host waits for the device when it reads from it, when it copies more bytes to it than fit
+ * into the pinned pages (memory.c), and when memory returns to the driver. */
 #ifndef TG_CUDA_H
 #define TG_CUDA_H
 
@@ -14,9 +15,11 @@
 extern "C" {
 #endif
 
-/* The device's error word for data (invariant 17): the first error since it was last read; all bits are set while
- * there is none. A slot takes the number of its call (tg_cuda_fault_for), and its kernels execute atomicMin with
- * (call << 40 | position), so the earliest call and its first position win whichever thread comes first. */
+/* What a kernel needs to report an error in its data, such as an index that is out of range.
+ *
+ * The device has one error word. All its bits are set while there is no error. A slot takes a number for its call
+ * (tg_cuda_fault_for), and its kernels execute atomicMin with (call << 40 | position). So the word names the earliest
+ * call and the first position of its errors, in whatever order threads run. */
 typedef struct tg_cuda_fault {
     unsigned long long *word; /* on the device */
     unsigned long long call;
@@ -27,36 +30,37 @@ typedef struct tg_cuda_call tg_cuda_call;
 
 typedef struct tg_cuda {
     tg_ctx *ctx;
-    int device, processors; /* multiprocessors */
-    size_t shared_most;     /* bytes of shared memory that a block may ask for */
+    int device; /* the number of the GPU */
     cudaStream_t compute, copy; /* copy: for copies between host and device in parallel with the kernels */
-    cudaEvent_t reached; /* for the host's waits */
-    cudaEvent_t queued;  /* what a copy on the copy stream must follow */
+    cudaEvent_t reached; /* recorded where the host waits for a stream: tg_cuda_await_stream */
+    cudaEvent_t queued;  /* recorded on compute before each copy on the copy stream, which waits for it */
     struct tg_cuda_poller *pollers; /* streams.h */
     struct cublasLtContext *lt; /* cuBLASLt's handle; its header slows compilation and is in gemm_plans.h */
     void *lt_space; /* cuBLASLt's workspace */
     size_t lt_bytes;
-    struct tg_cuda_plans *plans; /* products seen so far: gemm_plans.c */
-    unsigned long long *fault, *seen; /* on the device; its copy in pinned memory */
-    unsigned long long calls;         /* numbers given so far */
-    tg_cuda_call *names;              /* what the latest of these numbers stand for */
-    cudaEvent_t fetched;              /* the word has been copied to seen */
-    bool unmarked;                    /* a copy may be in progress after that event */
+    struct tg_cuda_plans *plans; /* a plan for each kind of product so far: gemm_plans.c */
+    unsigned long long *fault, *seen; /* the error word on the device; its last copy, in pinned memory */
+    unsigned long long calls;         /* how many calls have taken a number (tg_cuda_fault_for) */
+    tg_cuda_call *names;              /* the latest of these calls */
+    cudaEvent_t fetched;              /* recorded after the copy of the error word */
+    bool unrecorded;                  /* a copy of the word was queued, but recording `fetched` after it failed */
     tg_cuda_host_page *pages;         /* pinned staging for copies that do not wait */
     int next_page;
-    struct tg_cuda_graph *graphs, *capturing; /* those alive, and the one that is being recorded: graphs.c */
+    struct tg_cuda_graph *graphs, *capturing; /* graphs.c: the list of all; the one that is being captured, or NULL */
 } tg_cuda;
 
 static inline tg_cuda *tg_cuda_of(const tg_ctx *ctx) { return (tg_cuda *)tg_ctx_device_state(ctx); }
 
-/* Records the error that a call of the CUDA runtime returned, if any. */
+/* Records the error e, which `call` of the CUDA runtime returned. Returns TG_OK if e is cudaSuccess. */
 tg_status tg_cuda_check(tg_ctx *ctx, cudaError_t e, const char *call);
-/* Called after a launch, whose configuration may have been refused. */
+/* Called after a launch. Records its error if the runtime has refused it, for example because of its configuration. */
 tg_status tg_cuda_launched(tg_ctx *ctx, const char *kernel);
 
+/* Gives a call of this slot a number, under which its kernels report errors in data. */
 tg_cuda_fault tg_cuda_fault_for(tg_ctx *ctx, const char *slot);
 
-/* Device memory for the launches of one slot, freed in stream order. bytes 0 gives NULL. */
+/* Device memory for the kernels of one slot. The slot gives it back after its launches, whose work may still be
+ * queued; the next user comes later on the compute stream. With 0 bytes, data is NULL. */
 typedef struct tg_cuda_scratch {
     void *data;
     void *block;

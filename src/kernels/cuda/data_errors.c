@@ -1,13 +1,14 @@
-/* The device's error word: errors in data that kernels find, and how the host learns of them. */
+/* The device's error word: kernels report errors in data there, such as an index out of range, and the host reads it
+ * later. */
 #include "base/host_memory.h"
 #include "base/runtime.h"
 #include "kernels/cuda/graphs.h"
 #include "kernels/cuda/memory.h"
 #include "kernels/cuda/streams.h"
 
-enum { CALLS = 1024, POSITION_BITS = 40 };
+enum { CALLS = 1024, POSITION_BITS = 40 }; /* CALLS: how many of the latest calls an error can name */
 static const unsigned long long none = ~0ull, positions = (1ull << POSITION_BITS) - 1;
-static const unsigned long long numbers = ~0ull >> POSITION_BITS >> 1; /* of calls; after that they start again */
+static const unsigned long long numbers = ~0ull >> POSITION_BITS >> 1; /* mask: the numbers of calls wrap around */
 
 tg_status tg_cuda_fault_open(tg_cuda *c) {
     tg_ctx *ctx = c->ctx;
@@ -36,7 +37,8 @@ tg_cuda_fault tg_cuda_fault_for(tg_ctx *ctx, const char *slot) {
     return (tg_cuda_fault){c->fault, call};
 }
 
-/* The calls of a graph have the numbers they had when it was captured. NULL: too long ago. */
+/* Returns the call with this number. The calls of a graph keep the numbers of their capture. NULL: the call is not
+ * among the latest. */
 static const tg_cuda_call *name_of(const tg_cuda *c, unsigned long long call) {
     const tg_cuda_call *of = tg_cuda_graph_name(c, call);
     if (of) return of;
@@ -47,14 +49,14 @@ tg_status tg_cuda_fault_fetch(tg_cuda *c) {
     TG_TRY(tg_cuda_check(c->ctx,
                          cudaMemcpyAsync(c->seen, c->fault, sizeof *c->seen, cudaMemcpyDeviceToHost, c->compute),
                          "cudaMemcpyAsync"));
-    c->unmarked = true;
+    c->unrecorded = true;
     TG_TRY(tg_cuda_check(c->ctx, cudaEventRecord(c->fetched, c->compute), "cudaEventRecord"));
-    c->unmarked = false;
+    c->unrecorded = false;
     return TG_OK;
 }
 
-/* Frees the word for the next error, after this one has been reported. */
-tg_status tg_cuda_fault_tell(tg_cuda *c) {
+/* If seen holds an error, sets the word on the device free for the next one, and fails with TG_ERR_DATA. */
+tg_status tg_cuda_fault_report(tg_cuda *c) {
     unsigned long long word = *c->seen, call = word >> POSITION_BITS;
     if (TG_LIKELY(word == none)) return TG_OK;
     *c->seen = none;
@@ -70,8 +72,8 @@ tg_status tg_cuda_fault_tell(tg_cuda *c) {
 
 tg_status tg_cuda_poll(tg_ctx *ctx) {
     tg_cuda *c = tg_cuda_of(ctx);
-    if (c->capturing) return TG_OK; /* each replay does it */
-    TG_TRY(c->unmarked ? tg_cuda_await_stream(c, c->compute) : tg_cuda_await(c, c->fetched));
-    TG_TRY(tg_cuda_fault_tell(c));
+    if (c->capturing) return TG_OK; /* poll runs before each replay instead */
+    TG_TRY(c->unrecorded ? tg_cuda_await_stream(c, c->compute) : tg_cuda_await(c, c->fetched));
+    TG_TRY(tg_cuda_fault_report(c));
     return tg_cuda_fault_fetch(c);
 }

@@ -1,4 +1,4 @@
-/* The CUDA device of a context: how it is opened and closed, and the table of its slots. No other file of this folder
+/* Opens and closes the CUDA device of a context, and lists its slots in the device table. No other file of this folder
  * calls this one. */
 #include "base/host_memory.h"
 #include "base/runtime.h"
@@ -10,7 +10,7 @@
 #include "kernels/cuda/slots.h"
 #include "kernels/cuda/device_table.h"
 
-/* "cuda" is the thread's current GPU, "cuda:2" the third. */
+/* Finds the number of the GPU: for "cuda" the thread's current GPU, for "cuda:2" the third. */
 static tg_status choose(tg_ctx *ctx, int *device) {
     int n = 0;
     cudaError_t e = cudaGetDeviceCount(&n);
@@ -30,18 +30,10 @@ static tg_status choose(tg_ctx *ctx, int *device) {
     return TG_OK;
 }
 
-static tg_status attribute(tg_cuda *c, enum cudaDeviceAttr a, int *value) {
-    return tg_cuda_check(c->ctx, cudaDeviceGetAttribute(value, a, c->device), "cudaDeviceGetAttribute");
-}
-
 static tg_status open_device(tg_cuda *c) {
     tg_ctx *ctx = c->ctx;
-    int shared = 0;
     TG_TRY(choose(ctx, &c->device));
     TG_TRY(tg_cuda_check(ctx, cudaSetDevice(c->device), "cudaSetDevice"));
-    TG_TRY(attribute(c, cudaDevAttrMultiProcessorCount, &c->processors));
-    TG_TRY(attribute(c, cudaDevAttrMaxSharedMemoryPerBlockOptin, &shared));
-    c->shared_most = (size_t)shared;
     TG_TRY(
         tg_cuda_check(ctx, cudaStreamCreateWithFlags(&c->compute, cudaStreamNonBlocking), "cudaStreamCreateWithFlags"));
     TG_TRY(

@@ -1,6 +1,6 @@
-/* The current position of a random stream in a captured step that is replayed; see tg_draws. */
-#ifndef TG_CUDA_MOVED_H
-#define TG_CUDA_MOVED_H
+/* The current state of a random stream, which changes between the replays of a captured step; see tg_draws. */
+#ifndef TG_CUDA_DRAW_STATE_H
+#define TG_CUDA_DRAW_STATE_H
 
 #include <tapegrad/types.h>
 

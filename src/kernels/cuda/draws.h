@@ -1,5 +1,5 @@
 /* Draws in kernels, by cuRAND's Philox4x32-10; kernels/philox.h says which word of which block a draw is. A thread
- * draws for four neighbors, which share a block if their draws are consecutive. */
+ * draws for four adjacent elements. If their draws are consecutive, one block serves all four. */
 #ifndef TG_CUDA_DRAWS_H
 #define TG_CUDA_DRAWS_H
 
@@ -14,8 +14,8 @@ namespace tg {
 
 enum { DRAWS = 4 };
 
-/* A tg_draws prepared for divisions. lead: the position of the first draw in its block; threads start that much
- * earlier, so that the four draws of each are one block. */
+/* A tg_draws with dividers. lead: where in its block the first draw is, 0 to 3. The first thread begins that many
+ * elements before the array, so that the four draws of each thread are one block. */
 struct Draws {
     tg_rng rng;
     const tg_rng *captured; /* for a captured step: see tg_draws */
@@ -40,7 +40,7 @@ inline Draws draws_of(const tg_draws &d) {
 /* The number of threads that draw n elements. */
 inline int64_t draw_threads(const Draws &d, int64_t n) { return ceil_div(n + d.lead, DRAWS); }
 
-/* For a stream that begins at counter `at`. */
+/* Returns the number of the draw of an element, in a stream whose counter is `at`. */
 __device__ inline uint64_t draw_number(const Draws &d, uint64_t at, int64_t position) {
     for (int k = d.n - 1; k > 0; k--) {
         int64_t outer = quotient(position, d.extent[k]);
@@ -61,7 +61,7 @@ __device__ inline uint32_t word_of(uint4 block, unsigned i) {
     return i == 0 ? block.x : i == 1 ? block.y : i == 2 ? block.z : block.w;
 }
 
-/* The words of positions [first, first + DRAWS) that lie in [0, end): w[plane][k]. */
+/* Fills w[plane][k] with the word of position first + k, where that lies in [0, end). */
 template <int PLANES>
 __device__ inline void draw(const Draws &d, int64_t first, int64_t end, uint32_t (&w)[PLANES][DRAWS]) {
     const tg_rng rng = rng_now(d.rng, d.captured);

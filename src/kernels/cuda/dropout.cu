@@ -1,5 +1,5 @@
-/* The CUDA device's dropout slot: y (+)= x keep / (1 - p). Forward and backward are the same pass, and the mask
- * equals the CPU's bit for bit. */
+/* The CUDA device's dropout slot: y (+)= x keep / (1 - p). Forward and backward are the same operation. The kept
+ * elements are exactly those that the CPU keeps. */
 #include "kernels/cuda/draws.h"
 #include "kernels/cuda/slots.h"
 #include "kernels/cuda/vector.h"
@@ -19,12 +19,12 @@ struct DropoutJob {
     Walk<2> walk; /* y, x */
     DropoutSide y, x;
     int64_t n;
-    bool whole, add;
+    bool whole, add; /* whole: both arrays are contiguous, and their quads are aligned */
     float p;
     double scale;
 };
 
-/* Four contiguous neighbors. */
+/* Four adjacent elements, in whole quads. w: their draws. */
 template <class T> __device__ inline void drop_quads(const DropoutJob &job, int64_t first, const uint32_t *w) {
     constexpr int Q = Quad<T>::size;
     Raw x[DRAWS / Q], y[DRAWS / Q];

@@ -11,7 +11,7 @@ namespace {
 
 enum { FILL_THREADS = 256, FILL_EACH = 4 };
 
-/* The element that holds this value, rounded as everywhere else. */
+/* Returns the bits of the element that holds this value, rounded to nearest even. */
 uint64_t element_of(double v, int dtype) {
     uint64_t bits = 0;
     float f = (float)v;
@@ -28,6 +28,7 @@ uint64_t element_of(double v, int dtype) {
     return bits;
 }
 
+/* Returns 16 bytes filled with this element. */
 Raw repeated(uint64_t bits, int size) {
     Raw r;
     char e[sizeof r];
@@ -36,7 +37,7 @@ Raw repeated(uint64_t bits, int size) {
     return r;
 }
 
-/* bytes of memory that begins at a multiple of 16. */
+/* Fills this many bytes of memory that begins at a multiple of 16. */
 __global__ void __launch_bounds__(FILL_THREADS) fill_bytes(char *data, int64_t bytes, Raw value) {
     int64_t first = (int64_t)blockIdx.x * (FILL_THREADS * FILL_EACH) + threadIdx.x;
     char e[sizeof(Raw)];
@@ -60,7 +61,7 @@ __global__ void __launch_bounds__(FILL_THREADS) fill_each(Walk<1> walk, char *da
     put_one(data, size, at, bits);
 }
 
-/* Integers into an integer dtype are counted exactly. */
+/* Writes start + i step. exact: an integer dtype, and integers start and step: computes in int64. */
 __global__ void __launch_bounds__(FILL_THREADS) count_up(Walk<1> walk, char *data, int dtype, int64_t n, double start,
                                                          double step, bool exact) {
     int64_t i = (int64_t)blockIdx.x * FILL_THREADS + threadIdx.x, at;

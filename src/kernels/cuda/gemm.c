@@ -1,10 +1,12 @@
 /* The gemm slot: products by cuBLASLt.
  *
- * cuBLASLt takes column-major matrices only. A row-major C is the column-major transpose of C, which is B' A': so
- * the operands exchange places, and a bias along n runs along the columns to which cuBLASLt adds it. Operands with
- * neither stride 1 are copied into rows. What cuBLASLt does not fuse as the CPU computes it (a bias or C of other
- * dtypes, exact GELU, SiLU, and ReLU, which passes NaN here) is left to map: applied to the product's output at full
- * precision if possible, otherwise to the product in scratch memory in the compute type. */
+ * cuBLASLt gets column-major matrices. A row-major C, read as column-major, is C', and C' = B' A'. So the operands
+ * exchange places, and the bias, which has an element for each column of C, has one for each row of C', as cuBLASLt
+ * wants it. An operand in which neither rows nor columns are contiguous is copied.
+ *
+ * cuBLASLt does not fuse everything with the CPU's results: not a bias or C of other dtypes, exact GELU, SiLU, or ReLU
+ * (which lets NaN through here). The map slot computes these. It works on C, if C holds the product without loss of
+ * precision; otherwise on the product in scratch memory, in the compute type. */
 #include "kernels/cuda/gemm_plans.h"
 #include "kernels/cuda/slots.h"
 
@@ -17,6 +19,7 @@ static tg_dtype compute_of(const tg_gemm *g) { return g->a.dtype == TG_F64 ? TG_
 
 /* ---- Matrices as arrays ---- */
 
+/* A batch of matrices as an array of four dims, together with its shape and strides. */
 typedef struct batches {
     tg_array a;
     int64_t shape[4], stride[4];
@@ -41,6 +44,7 @@ static tg_matrix dense_matrix(void *data, tg_dtype d, const int64_t batch[2], in
     return (tg_matrix){data, cols, 1, {batch[1] * rows * cols, rows * cols}, d};
 }
 
+/* Runs map over the [m, n] matrices of the product. b: the second input, or NULL. */
 static tg_status map(tg_ctx *ctx, const tg_gemm *g, tg_formula f, const tg_matrix *out, const tg_matrix *a,
                      const tg_matrix *b, double p, double q) {
     batches o, x[2];
@@ -63,29 +67,30 @@ static tg_formula formula_of(tg_activation act) {
 
 /* ---- Layouts ---- */
 
-/* A matrix whose rows, or else whose columns, are contiguous. */
-typedef struct lines {
-    bool cols;  /* the columns are contiguous */
-    int64_t ld; /* distance from one to the next */
-} lines;
+/* The layout of a matrix whose rows or columns are contiguous. */
+typedef struct layout {
+    bool cols;  /* true: the columns are contiguous; false: the rows are */
+    int64_t ld; /* elements from the beginning of one row (column) to that of the next */
+} layout;
 
-static bool lines_of(const tg_matrix *x, int64_t rows, int64_t cols, lines *l) {
+/* Returns false if x has no such layout. */
+static bool layout_of(const tg_matrix *x, int64_t rows, int64_t cols, layout *l) {
     bool unit_r = x->rs == 1 || rows == 1, unit_c = x->cs == 1 || cols == 1;
     if (unit_c && (rows == 1 || x->rs >= cols)) {
-        *l = (lines){false, rows == 1 ? cols : x->rs};
+        *l = (layout){false, rows == 1 ? cols : x->rs};
         return true;
     }
-    *l = (lines){true, cols == 1 ? rows : x->cs};
+    *l = (layout){true, cols == 1 ? rows : x->cs};
     return unit_r && (cols == 1 || x->cs >= rows);
 }
 
-/* Makes x acceptable to lines_of: a copy, of a single matrix if a batch repeats it. */
-static tg_status straighten(tg_ctx *ctx, tg_matrix *x, const int64_t batch[2], int64_t rows, int64_t cols,
-                            tg_cuda_scratch *s) {
+/* If x has no layout, replaces it with a copy in s that has one. Where a batch repeats one matrix, so does the copy. */
+static tg_status ensure_layout(tg_ctx *ctx, tg_matrix *x, const int64_t batch[2], int64_t rows, int64_t cols,
+                               tg_cuda_scratch *s) {
     int64_t own[2] = {x->bs[0] ? batch[0] : 1, x->bs[1] ? batch[1] : 1};
     batches from, to;
-    lines l;
-    if (lines_of(x, rows, cols, &l)) return TG_OK;
+    layout l;
+    if (layout_of(x, rows, cols, &l)) return TG_OK;
     TG_TRY(tg_cuda_scratch_take(ctx, (size_t)(own[0] * own[1] * rows * cols * size_of(x->dtype)), s));
     tg_matrix copy = dense_matrix(s->data, x->dtype, own, rows, cols);
     array_of(&from, x, own, rows, cols);
@@ -98,43 +103,48 @@ static tg_status straighten(tg_ctx *ctx, tg_matrix *x, const int64_t batch[2], i
 
 /* ---- Products ---- */
 
-/* How a batch with two levels is run: `times` products of `count` matrices. */
-typedef struct walk {
+/* How a batch with two levels is run: by `times` calls of cuBLASLt, each for `count` matrices. One call is enough if a
+ * single stride covers both levels, or if one level has a single matrix. */
+typedef struct batch_loop {
     int64_t times, count;
-    int outer, inner; /* levels: the one looped over, the one that cuBLASLt does; inner alone where they are one */
-} walk;
+    int outer, inner; /* the level of the loop, and that of the matrices in one call */
+} batch_loop;
 
-static walk walk_of(const tg_gemm *g) {
+static batch_loop batch_loop_of(const tg_gemm *g) {
     const tg_matrix *all[] = {&g->a, &g->b, &g->c, &g->pre};
     bool one = true;
     for (int i = 0; i < TG_LEN(all); i++) one &= !all[i]->data || all[i]->bs[0] == all[i]->bs[1] * g->batch[1];
-    if (g->batch[0] == 1) return (walk){1, g->batch[1], 0, 1};
-    if (g->batch[1] == 1) return (walk){1, g->batch[0], 1, 0};
-    if (one) return (walk){1, g->batch[0] * g->batch[1], 0, 1};
-    return g->batch[0] < g->batch[1] ? (walk){g->batch[0], g->batch[1], 0, 1} : (walk){g->batch[1], g->batch[0], 1, 0};
+    if (g->batch[0] == 1) return (batch_loop){1, g->batch[1], 0, 1};
+    if (g->batch[1] == 1) return (batch_loop){1, g->batch[0], 1, 0};
+    if (one) return (batch_loop){1, g->batch[0] * g->batch[1], 0, 1};
+    if (g->batch[0] < g->batch[1]) return (batch_loop){g->batch[0], g->batch[1], 0, 1};
+    return (batch_loop){g->batch[1], g->batch[0], 1, 0};
 }
 
-/* The greatest power of two, up to 16, that divides the address of every matrix. */
-static uint32_t alignment(const tg_matrix *x, const walk *w) {
+/* Returns the greatest power of two, up to 16, that divides the addresses of all matrices of the batch. */
+static uint32_t alignment(const tg_matrix *x, const batch_loop *w) {
     uint64_t bits = (uint64_t)(uintptr_t)x->data | 16;
     if (w->times > 1) bits |= (uint64_t)(x->bs[w->outer] * size_of(x->dtype));
     if (w->count > 1) bits |= (uint64_t)(x->bs[w->inner] * size_of(x->dtype));
     return (uint32_t)(bits & -bits);
 }
 
-static void *place(const tg_matrix *x, const walk *w, int64_t i) {
+/* Returns the first matrix of call i; NULL if x is absent. */
+static void *place(const tg_matrix *x, const batch_loop *w, int64_t i) {
     return x->data ? (char *)x->data + i * x->bs[w->outer] * size_of(x->dtype) : NULL;
 }
 
-/* The plan of g with its epilogue fused; *plan is NULL if that is not possible. C's rows are contiguous. */
-static tg_status plan_of(tg_ctx *ctx, const tg_gemm *g, const walk *w, tg_cuda_plan **plan) {
-    lines a, b, c, pre = {false, 0};
+/* Finds the plan that computes all of g, bias and activation included, in one call. *plan is NULL if there is none, as
+ * when C's rows are not contiguous. */
+static tg_status plan_of(tg_ctx *ctx, const tg_gemm *g, const batch_loop *w, tg_cuda_plan **plan) {
+    layout a, b, c, pre = {false, 0};
     tg_cuda_product p;
     *plan = NULL;
     bool aux = g->pre.data != NULL;
-    bool fit = lines_of(&g->a, g->m, g->k, &a) && lines_of(&g->b, g->k, g->n, &b) && lines_of(&g->c, g->m, g->n, &c);
+    bool fit = layout_of(&g->a, g->m, g->k, &a) && layout_of(&g->b, g->k, g->n, &b) &&
+               layout_of(&g->c, g->m, g->n, &c);
     if (aux)
-        fit = fit && lines_of(&g->pre, g->m, g->n, &pre) && pre.ld % 8 == 0 &&
+        fit = fit && layout_of(&g->pre, g->m, g->n, &pre) && pre.ld % 8 == 0 &&
               alignment(&g->pre, w) == TG_CUDA_EPILOGUE_ALIGN;
     fit = fit && !c.cols && !pre.cols;
     fit = fit && (g->c.dtype == g->a.dtype || (g->c.dtype == TG_F32 && is_half(g->a.dtype)));
@@ -156,9 +166,9 @@ static tg_status plan_of(tg_ctx *ctx, const tg_gemm *g, const walk *w, tg_cuda_p
     return tg_cuda_plan_of(ctx, &p, plan);
 }
 
-/* Runs g as one fused product if possible. */
+/* Runs all of g by cuBLASLt, if there is a plan. *done: whether it has. */
 static tg_status run_fused(tg_ctx *ctx, const tg_gemm *g, bool *done) {
-    walk w = walk_of(g);
+    batch_loop w = batch_loop_of(g);
     tg_cuda_plan *plan;
     TG_TRY(plan_of(ctx, g, &w, &plan));
     *done = plan != NULL;
@@ -176,7 +186,7 @@ static tg_status run_fused(tg_ctx *ctx, const tg_gemm *g, bool *done) {
 
 /* ---- Epilogues ---- */
 
-/* Whether C can be computed without scratch memory, by this product first. */
+/* Returns whether C can be computed without scratch memory: by product *first, and then what `finish` adds. */
 static bool direct(const tg_gemm *g, tg_gemm *first) {
     bool narrow = is_half(g->c.dtype);
     *first = *g;
@@ -193,15 +203,15 @@ static bool direct(const tg_gemm *g, tg_gemm *first) {
     return true;
 }
 
-/* What remains to be done after that product. */
+/* Computes what product `first` has left out: the value before the activation, and the activation. */
 static tg_status finish(tg_ctx *ctx, const tg_gemm *g, const tg_gemm *first) {
     if (g->pre.data && !first->pre.data && first->c.data != g->pre.data)
         TG_TRY(map(ctx, g, TG_FN_id, &g->pre, &first->c, NULL, 0, 0));
     return first->act == g->act ? TG_OK : map(ctx, g, formula_of(g->act), &g->c, &first->c, NULL, 0, 0);
 }
 
-/* x holds alpha A B, dense, in the compute type. */
-static tg_status finish_apart(tg_ctx *ctx, const tg_gemm *g, const tg_matrix *x) {
+/* Computes C from x, which holds alpha A B, contiguous and in the compute type. */
+static tg_status finish_from_scratch(tg_ctx *ctx, const tg_gemm *g, const tg_matrix *x) {
     const tg_matrix bias = {(void *)(uintptr_t)g->bias, 0, 1, {0, 0}, g->bias_dtype};
     if (g->beta != 0) TG_TRY(map(ctx, g, TG_FN_linear_sum, x, x, &g->c, 1, g->beta));
     if (g->bias) TG_TRY(map(ctx, g, TG_FN_add, x, x, &bias, 0, 0));
@@ -209,7 +219,8 @@ static tg_status finish_apart(tg_ctx *ctx, const tg_gemm *g, const tg_matrix *x)
     return map(ctx, g, formula_of(g->act), &g->c, x, NULL, 0, 0);
 }
 
-static tg_status run_apart(tg_ctx *ctx, const tg_gemm *g) {
+/* Computes alpha A B in scratch memory, and the rest from there. */
+static tg_status run_in_scratch(tg_ctx *ctx, const tg_gemm *g) {
     tg_cuda_scratch s;
     batches zeros;
     bool done = g->k > 0;
@@ -223,19 +234,20 @@ static tg_status run_apart(tg_ctx *ctx, const tg_gemm *g) {
         status = tg_ctx_fail(ctx, TG_ERR_DEVICE, "cuBLASLt has no algorithm for [%lld, %lld] x [%lld, %lld] of %s",
                              (long long)g->m, (long long)g->k, (long long)g->k, (long long)g->n,
                              tg_dtype_name(g->a.dtype));
-    if (status == TG_OK) status = finish_apart(ctx, g, &plain.c);
+    if (status == TG_OK) status = finish_from_scratch(ctx, g, &plain.c);
     tg_cuda_scratch_give(ctx, &s);
     return status;
 }
 
-static tg_status run_straight(tg_ctx *ctx, const tg_gemm *g) {
+/* Runs g, whose operands have layouts. */
+static tg_status run_with_layouts(tg_ctx *ctx, const tg_gemm *g) {
     tg_gemm first;
     bool done = false;
     if (g->k > 0 && direct(g, &first)) {
         TG_TRY(run_fused(ctx, &first, &done));
         if (done) return finish(ctx, g, &first);
     }
-    return run_apart(ctx, g);
+    return run_in_scratch(ctx, g);
 }
 
 static tg_matrix transposed(tg_matrix x) {
@@ -245,11 +257,12 @@ static tg_matrix transposed(tg_matrix x) {
     return x;
 }
 
-/* If C's columns are contiguous: the transposed product. A bias would run along its rows. */
-static tg_gemm seen_by_rows(const tg_gemm *g) {
+/* If C's columns are contiguous, returns the transposed product, whose C has contiguous rows. Otherwise returns g. With
+ * a bias it also returns g, because cuBLASLt cannot add that bias to the transposed product. */
+static tg_gemm with_contiguous_rows(const tg_gemm *g) {
     tg_gemm t = *g;
-    lines c;
-    if (g->bias || !lines_of(&g->c, g->m, g->n, &c) || !c.cols) return t;
+    layout c;
+    if (g->bias || !layout_of(&g->c, g->m, g->n, &c) || !c.cols) return t;
     t.m = g->n, t.n = g->m;
     t.a = transposed(g->b), t.b = transposed(g->a);
     t.c = transposed(g->c), t.pre = transposed(g->pre);
@@ -264,10 +277,10 @@ tg_status tg_cuda_gemm(tg_ctx *ctx, const tg_gemm *g) {
     if (!is_float(g->a.dtype) || !is_float(g->c.dtype))
         return tg_ctx_fail(ctx, TG_ERR_DTYPE, "a product of %s into %s on device \"cuda\": expected float dtypes",
                            tg_dtype_name(g->a.dtype), tg_dtype_name(g->c.dtype));
-    tg_gemm t = seen_by_rows(g);
-    tg_status s = t.k > 0 ? straighten(ctx, &t.a, t.batch, t.m, t.k, &a) : TG_OK;
-    if (s == TG_OK && t.k > 0) s = straighten(ctx, &t.b, t.batch, t.k, t.n, &b);
-    if (s == TG_OK) s = run_straight(ctx, &t);
+    tg_gemm t = with_contiguous_rows(g);
+    tg_status s = t.k > 0 ? ensure_layout(ctx, &t.a, t.batch, t.m, t.k, &a) : TG_OK;
+    if (s == TG_OK && t.k > 0) s = ensure_layout(ctx, &t.b, t.batch, t.k, t.n, &b);
+    if (s == TG_OK) s = run_with_layouts(ctx, &t);
     tg_cuda_scratch_give(ctx, &b);
     tg_cuda_scratch_give(ctx, &a);
     return s;

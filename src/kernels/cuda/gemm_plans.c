@@ -1,5 +1,5 @@
-/* Plans of products: description and algorithm, found once for each distinct product. The algorithm is the first
- * that the heuristic returns, never one that was timed, so that two runs give the same bits. */
+/* Plans of products. A plan holds cuBLASLt's description and algorithm, and is made once for each distinct product. The
+ * algorithm is the first that the heuristic returns, never one that was timed, so that two runs give the same bits. */
 #include "kernels/cuda/gemm_plans.h"
 
 #include <string.h>
@@ -7,8 +7,8 @@
 #include "base/host_memory.h"
 #include "base/runtime.h"
 
-/* A hash table with open addressing. When it is full all plans are dropped: a program with that many shapes repeats
- * few of them. */
+/* A hash table with open addressing. When it holds MOST_PLANS plans, all are dropped: a program with that many shapes
+ * repeats few of them. */
 enum { SLOTS = 2048, MOST_PLANS = 1024 };
 
 struct tg_cuda_plan {
@@ -16,8 +16,8 @@ struct tg_cuda_plan {
     cublasLtMatmulDesc_t desc;
     cublasLtMatrixLayout_t a, b, d;
     cublasLtMatmulAlgo_t algo;
-    size_t space;
-    bool works;
+    size_t space; /* bytes of workspace */
+    bool works;   /* false: cuBLASLt has no algorithm, or has refused it */
 };
 
 struct tg_cuda_plans {
@@ -94,12 +94,13 @@ static bool has_aux(const tg_cuda_product *p) {
     return p->epilogue == CUBLASLT_EPILOGUE_GELU_AUX || p->epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
 }
 
-/* Sums in float32 without TF32, in float64 for float64. */
+/* Makes cuBLASLt's descriptors of the product. Sums run in float32, without TF32, or in float64 for float64. */
 static tg_status describe(tg_ctx *ctx, tg_cuda_plan *plan) {
     const tg_cuda_product *p = &plan->of;
     bool f64 = p->in == TG_F64, ta = p->op_a == CUBLAS_OP_T, tb = p->op_b == CUBLAS_OP_T;
     cudaDataType_t type = type_of(p->out);
-    const void *some = (const void *)(uintptr_t)TG_CUDA_EPILOGUE_ALIGN; /* for their alignment only */
+    /* A pointer that is never followed: the heuristic looks only at its alignment. */
+    const void *some = (const void *)(uintptr_t)TG_CUDA_EPILOGUE_ALIGN;
     TG_TRY(blas_check(ctx,
                               cublasLtMatmulDescCreate(&plan->desc, f64 ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
                                                        f64 ? CUDA_R_64F : CUDA_R_32F),
@@ -121,8 +122,8 @@ static tg_status describe(tg_ctx *ctx, tg_cuda_plan *plan) {
     return layout(ctx, &plan->d, p->out, p->m, p->n, p->ldd, p->batch, p->step_d);
 }
 
-/* If k is split, the parts are added in the compute type in a fixed order; schemes that add in the type of D are
- * excluded. */
+/* Sets what an algorithm may use. If it splits k, it must add the parts in the compute type, in a fixed order; schemes
+ * that add in the type of D are excluded. */
 static tg_status prefer(tg_ctx *ctx, cublasLtMatmulPreference_t want, const tg_cuda_product *p) {
     uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     uint64_t space = tg_cuda_of(ctx)->lt_bytes;
@@ -145,6 +146,7 @@ static tg_status prefer(tg_ctx *ctx, cublasLtMatmulPreference_t want, const tg_c
     return TG_OK;
 }
 
+/* Finds the plan's algorithm. There may be none, which is not an error. */
 static tg_status choose(tg_ctx *ctx, tg_cuda_plan *plan) {
     cublasLtMatmulPreference_t want = NULL;
     cublasLtMatmulHeuristicResult_t found;

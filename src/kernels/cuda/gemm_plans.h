@@ -1,4 +1,4 @@
-/* Products as cuBLASLt wants them described, kept by shape. */
+/* Plans of products: how cuBLASLt computes them. They are kept, because programs repeat products. */
 #ifndef TG_CUDA_PLANS_H
 #define TG_CUDA_PLANS_H
 
@@ -10,8 +10,8 @@
 tg_status tg_cuda_plans_open(tg_cuda *c);
 void tg_cuda_plans_close(tg_cuda *c);
 
-/* A product of column-major matrices, D[m,n] = epilogue(alpha op(A) op(B) + beta D): everything that a plan depends
- * on. It is written field by field into zeroed memory, because products are compared as bytes. */
+/* A product of column-major matrices, D[m,n] = epilogue(alpha op(A) op(B) + beta D), with everything that its plan
+ * depends on. Products are compared as bytes: set the memory to zero first, then each field. */
 typedef struct tg_cuda_product {
     int64_t m, n, k, batch;
     int64_t lda, ldb, ldd, ld_aux;
@@ -26,17 +26,17 @@ typedef struct tg_cuda_plan tg_cuda_plan;
 
 enum { TG_CUDA_EPILOGUE_ALIGN = 16 }; /* bytes, of bias and aux */
 
-/* Finds the plan of a product, or makes it; *plan is NULL if cuBLASLt has no algorithm for it. Valid until the next
- * call. */
+/* Finds the plan of a product, or makes it. *plan is NULL if cuBLASLt has no algorithm for it; otherwise it is valid
+ * until the next call. */
 tg_status tg_cuda_plan_of(tg_ctx *ctx, const tg_cuda_product *p, tg_cuda_plan **plan);
 
 typedef struct tg_cuda_operands {
-    const void *a, *b, *bias; /* bias, aux: where the epilogue has them */
+    const void *a, *b, *bias; /* bias, aux: ignored unless the epilogue uses them */
     void *d, *aux;
     double alpha, beta;
 } tg_cuda_operands;
-/* refused: cuBLASLt rejected the plan although its heuristic proposed it; there is no plan for the product from then
- * on. */
+/* Queues the product. *refused: cuBLASLt has rejected the algorithm that its heuristic proposed, and nothing was
+ * queued. From then on tg_cuda_plan_of finds no plan for the product. */
 tg_status tg_cuda_plan_run(tg_ctx *ctx, tg_cuda_plan *plan, const tg_cuda_operands *o, bool *refused);
 
 #endif

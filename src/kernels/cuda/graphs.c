@@ -1,5 +1,6 @@
-/* Captured steps as CUDA graphs: the compute stream, and what events tie to it, records instead of running. The
- * capture mode is per thread, so that contexts of other threads may do what a capture must not. */
+/* Captured steps as CUDA graphs. During a capture, the compute stream and the streams that wait for its events record
+ * work instead of running it. The capture mode is thread-local, so that other threads with contexts of their own may
+ * make calls that a capture forbids. */
 #include "kernels/cuda/graphs.h"
 
 #include "base/host_memory.h"
@@ -8,14 +9,15 @@
 struct tg_cuda_graph {
     cudaGraphExec_t exec;
     struct tg_cuda_graph *next;
-    unsigned long long first; /* number of its first call */
-    tg_cuda_call *calls;
-    int n, room;
+    unsigned long long first; /* the number of calls[0]; see tg_cuda_fault_for */
+    tg_cuda_call *calls;      /* the numbered calls of the step */
+    int n, capacity;          /* of calls */
 };
 
 void tg_cuda_graph_call(tg_cuda *c, unsigned long long call, const tg_cuda_call *name) {
     struct tg_cuda_graph *g = c->capturing;
-    if (!tg_host_grow(c->ctx, (void **)&g->calls, g->n, &g->room, sizeof *g->calls)) return; /* the context's error */
+    /* On failure the context has an error, and tg_cuda_capture_end drops the graph. */
+    if (!tg_host_grow(c->ctx, (void **)&g->calls, g->n, &g->capacity, sizeof *g->calls)) return;
     if (!g->n) g->first = call;
     g->calls[g->n++] = *name;
 }
@@ -28,7 +30,7 @@ const tg_cuda_call *tg_cuda_graph_name(const tg_cuda *c, unsigned long long call
 
 static void graph_free(tg_ctx *ctx, struct tg_cuda_graph *g) {
     if (g->exec) cudaGraphExecDestroy(g->exec);
-    tg_host_free(ctx, g->calls, (size_t)g->room * sizeof *g->calls);
+    tg_host_free(ctx, g->calls, (size_t)g->capacity * sizeof *g->calls);
     tg_host_free(ctx, g, sizeof *g);
 }
 
@@ -45,7 +47,7 @@ tg_status tg_cuda_capture_begin(tg_ctx *ctx) {
     return s;
 }
 
-/* The recording as an executable graph. */
+/* Makes an executable graph of what was captured, and counts its nodes. */
 static tg_status instantiate(tg_ctx *ctx, struct tg_cuda_graph *g, cudaGraph_t graph, int64_t *nodes) {
     size_t n = 0;
     TG_TRY(tg_cuda_check(ctx, cudaGraphGetNodes(graph, NULL, &n), "cudaGraphGetNodes"));

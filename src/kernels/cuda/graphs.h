@@ -4,10 +4,10 @@
 
 #include "kernels/cuda/cuda.h"
 
-/* What the number of a call that can find errors in data stands for. */
+/* A call that can find errors in data, as error messages name it. */
 struct tg_cuda_call {
-    const char *slot, *op;
-    const void *site;
+    const char *slot, *op; /* op: NULL if none was running */
+    const void *site;      /* the call site of the op, or NULL */
 };
 
 /* The slots: device.h. */
@@ -16,8 +16,9 @@ tg_status tg_cuda_capture_end(tg_ctx *ctx, bool keep, void **graph, int64_t *nod
 tg_status tg_cuda_capture_launch(tg_ctx *ctx, void *graph);
 void tg_cuda_capture_free(tg_ctx *ctx, void *graph);
 
-/* Notes a call of the step that is being captured: each replay makes it under this number. */
+/* Adds a call to the graph that is being captured. Each replay makes this call under the same number. */
 void tg_cuda_graph_call(tg_cuda *c, unsigned long long call, const tg_cuda_call *name);
-const tg_cuda_call *tg_cuda_graph_name(const tg_cuda *c, unsigned long long call); /* NULL: not in any graph */
+/* Returns the call with this number, or NULL if no graph contains it. */
+const tg_cuda_call *tg_cuda_graph_name(const tg_cuda *c, unsigned long long call);
 
 #endif

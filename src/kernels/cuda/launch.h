@@ -1,10 +1,11 @@
-/* The two things for which nvcc has a syntax of its own, as macros. A file that uses them builds with nvcc, and also
- * with a C++ compiler against a cuda_runtime.h that defines the macros itself, as that of an emulator does. The build
- * chooses the folder in which <cuda_runtime.h> is found.
+/* Launches and dynamic shared memory as macros, because nvcc has a syntax of its own for them. A file that uses them
+ * compiles with nvcc, and also with a C++ compiler if cuda_runtime.h defines the macros, as that of an emulator does.
+ * The build chooses the folder in which <cuda_runtime.h> is found.
  *
- *   TG_LAUNCH(kernel, grid, block, shared bytes, stream, arguments...)   a kernel with template arguments needs
- *                                                                        parentheses
- *   TG_DYN_SHARED(type, name)                                            the dynamic shared memory of a kernel
+ *   TG_LAUNCH(kernel, grid, block, shared, stream, arguments...)   launches a kernel with `shared` bytes of dynamic
+ *                                                                  shared memory; a kernel whose template arguments
+ *                                                                  contain commas needs parentheses
+ *   TG_DYN_SHARED(type, name)                                      declares a pointer to that memory, in the kernel
  */
 #ifndef TG_CUDA_LAUNCH_H
 #define TG_CUDA_LAUNCH_H

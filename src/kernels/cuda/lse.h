@@ -1,5 +1,6 @@
-/* The stable sum of a row's exponentials, in one pass over memory. Its reference and its logarithm stay two numbers:
- * added and rounded, they would lose as many digits as the row's values are large. */
+/* The stable sum of a row's exponentials, in one pass over memory. The result is two numbers, a reference and a sum
+ * relative to it. Their combination, ref + log(sum), would be rounded, and lose digits where the row's values are
+ * large. */
 #ifndef TG_CUDA_LSE_H
 #define TG_CUDA_LSE_H
 
@@ -10,15 +11,15 @@
 
 namespace tg {
 
-/* The sum of exp over a row is sum exp(ref). ref is the maximum, but 0 for a row of -inf, so that no -inf - -inf
- * arises before the caller divides by the sum. */
+/* The sum of exp(x) over a row is sum * exp(ref). ref is the row's maximum. It is 0 for a row of -inf, which avoids
+ * -inf - -inf; the sum of such a row is 0. */
 template <class T> struct Lse {
     T ref, sum;
 };
 
 template <class T> __device__ inline T reference(T max) { return max == -(T)INFINITY ? (T)0 : max; }
 
-/* For rows in memory or in a cache: maximum and sum are computed together. */
+/* For rows in memory or in the cache: computes maximum and sum together. */
 template <class T, int W>
 __device__ inline Lse<T> lse_of_row(Share<T, W, 0, 1> &row, const Sources<1> &x, const Group &g) {
     T max = -(T)INFINITY, sum = 0;
@@ -37,7 +38,7 @@ __device__ inline Lse<T> lse_of_row(Share<T, W, 0, 1> &row, const Sources<1> &x,
     return Lse<T>{ref, joined(g, sum, Sum())};
 }
 
-/* For rows in registers. */
+/* For rows in registers: computes the maximum, then the sum. */
 template <class T, int W, int KEPT>
 __device__ inline Lse<T> lse_of_row(Share<T, W, KEPT, 1> &row, const Sources<1> &x, const Group &g) {
     T max = -(T)INFINITY, sum = 0;

@@ -7,8 +7,8 @@
 namespace tg {
 namespace {
 
-/* The widest type of the inputs, and of the output when it is added to. Integers count as float64 if the formula has
- * no integer form. */
+/* Returns the widest type of the inputs, and of the output if it is added to. For integers it is float64 if the formula
+ * has no integer form. */
 int compute_type(tg_formula f, const tg_array &out, const tg_array *in, int n_in, bool add) {
     bool any_float = add && is_float(out.dtype), any_f64 = add && out.dtype == TG_F64;
     for (int i = 0; i < n_in; i++) {
@@ -20,8 +20,8 @@ int compute_type(tg_formula f, const tg_array &out, const tg_array *in, int n_in
 
 typedef Dims<1 + MAP_INPUTS> MapDims;
 
-/* The dims by decreasing stride of the output, merged; at least one. Operands that the formula does not use follow
- * the output. */
+/* Returns the dims, at least one, by decreasing stride of the output, and merged. Operands that the formula does not
+ * have get the output's strides. */
 MapDims dims_of_job(const MapJob &job, const tg_array &out, const tg_array *in) {
     const tg_array *a[1 + MAP_INPUTS] = {&out, &out, &out, &out, &out};
     for (int i = 0; i < job.n_in; i++) a[i + 1] = &in[i];
@@ -36,7 +36,7 @@ MapDims dims_of_job(const MapJob &job, const tg_array &out, const tg_array *in) 
     return m;
 }
 
-/* The dim along which a transposed input is contiguous in memory; -1 if no input is transposed. */
+/* Returns the dim along which a transposed input is contiguous in memory; -1 if no input is transposed. */
 int transposed_dim(const MapJob &job, const MapDims &m) {
     int last = m.n - 1;
     for (int i = 1; i <= job.n_in; i++)
@@ -45,7 +45,8 @@ int transposed_dim(const MapJob &job, const MapDims &m) {
     return -1;
 }
 
-void take_tiles(MapJob &job, MapDims &m, int row) {
+/* Plans MAP_TILES, with dim `row` as the rows. */
+void plan_tiles(MapJob &job, MapDims &m, int row) {
     for (int d = row; d + 2 < m.n; d++) swap_dims(m, d, d + 1);
     job.path = MAP_TILES;
     job.rows = m.shape[m.n - 2];
@@ -54,7 +55,7 @@ void take_tiles(MapJob &job, MapDims &m, int row) {
         MapOperand &x = job.x[i];
         x.row = m.stride[i][m.n - 2];
         x.col = m.stride[i][m.n - 1];
-        x.turned = i && x.row == 1 && x.col > 1;
+        x.transposed = i && x.row == 1 && x.col > 1;
     }
     int64_t across = ceil_div(job.cols, MAP_TILE), down = ceil_div(job.rows, MAP_TILE);
     job.across = divider_of(across);
@@ -70,8 +71,8 @@ bool whole_quads(const MapOperand &x, const MapDims &m, int i, int quad) {
     return whole && (x.size * quad <= 16);
 }
 
-void take_rows(MapJob &job, const MapDims &m, int quad) {
-    enum { APART = 32 };
+void plan_rows(MapJob &job, const MapDims &m, int quad) {
+    enum { WARP = 32 };
     int last = m.n - 1;
     bool narrow = true, whole = true;
     job.path = MAP_ROWS;
@@ -85,14 +86,14 @@ void take_rows(MapJob &job, const MapDims &m, int quad) {
     }
     job.joined = narrow && whole && quad == 4;
     int64_t quads = ceil_div(job.cols, quad);
-    job.spread = job.joined || quads < 2 * APART ? 1 : APART;
+    job.spread = job.joined || quads < 2 * WARP ? 1 : WARP;
     int64_t shares = ceil_div(quads, 2 * job.spread) * job.spread;
     job.across = divider_of(shares);
     job.count = m.count / job.cols * shares;
     job.walk = walk_of(m, last);
 }
 
-void take_flat(MapJob &job, const MapDims &m) {
+void plan_flat(MapJob &job, const MapDims &m) {
     job.path = MAP_FLAT;
     job.count = m.count;
     job.walk = walk_of(m, m.n);
@@ -102,15 +103,15 @@ void choose_path(MapJob &job, MapDims &m, int quad) {
     enum { LEAST_TILE = 8 };
     int last = m.n - 1, row = transposed_dim(job, m);
     if (row >= 0 && m.shape[row] >= LEAST_TILE && m.shape[last] >= LEAST_TILE) {
-        take_tiles(job, m, row);
+        plan_tiles(job, m, row);
         return;
     }
     bool rows = m.shape[last] >= 4 * quad || m.n == 1;
     for (int i = 0; i <= job.n_in; i++) rows = rows && job.x[i].size * quad <= 16 && m.stride[i][last] <= 1;
     if (rows)
-        take_rows(job, m, quad);
+        plan_rows(job, m, quad);
     else
-        take_flat(job, m);
+        plan_flat(job, m);
 }
 
 } // namespace

@@ -15,15 +15,15 @@ enum { MAP_INPUTS = 4, MAP_THREADS = 256, MAP_EACH = 4, MAP_TILE = 32, MAP_TILE_
 struct MapOperand {
     char *data;
     int dtype, size;
-    int64_t row, col; /* strides along the two dims that a path handles itself */
-    bool whole;       /* MAP_ROWS: quads are aligned to their own size */
-    bool turned;      /* MAP_TILES: neighbors in memory are neighbors along the rows */
+    int64_t row, col; /* strides along the dims that a path handles itself: MAP_TILES both, MAP_ROWS col alone */
+    bool whole;       /* MAP_ROWS: quads are contiguous and aligned to their own size */
+    bool transposed;  /* MAP_TILES: adjacent in memory are the elements of a column: row is 1 */
 };
 
 enum MapPath {
-    MAP_ROWS, /* the last dim in quads, two per thread; operands that are not contiguous are read element by element */
-    MAP_FLAT, /* every element by its position */
-    MAP_TILES /* the last dim and one more in square tiles: an input is transposed */
+    MAP_ROWS, /* a thread has two quads of a row, the last dim; quads that are not contiguous are read by elements */
+    MAP_FLAT, /* a thread has MAP_EACH elements, and finds each by its position */
+    MAP_TILES /* a block has a square tile of the last dim and one more, because an input is transposed */
 };
 
 struct MapJob {
@@ -32,16 +32,16 @@ struct MapJob {
     double p, q;
     bool add;
     MapPath path;
-    int64_t count; /* MAP_ROWS, MAP_FLAT: of threads' shares; MAP_TILES: of tiles */
+    int64_t count; /* MAP_ROWS: pairs of quads; MAP_FLAT: elements; MAP_TILES: tiles */
     MapOperand x[1 + MAP_INPUTS];
     Walk<1 + MAP_INPUTS> walk; /* the dims that the path does not handle itself */
     int64_t rows, cols;
-    /* MAP_ROWS: a thread's second quad is `spread` quads after its first. With 1 both can be one access if elements
-     * have 16 bits; with 32 every access of a warp is one run of memory. */
+    /* MAP_ROWS: a thread's second quad is `spread` quads after its first. With 32, each access of a warp covers
+     * contiguous memory. With 1 the quads are adjacent; if elements have 16 bits, both are one access (joined). */
     int spread;
     bool joined;
-    Divider across; /* shares of a row; tiles of a row */
-    Divider down;   /* MAP_TILES: tiles of a column */
+    Divider across; /* MAP_ROWS: pairs of quads in a row; MAP_TILES: tiles in a row */
+    Divider down;   /* MAP_TILES: tiles in a column */
 };
 
 void map_f32(const MapJob &job, cudaStream_t stream);

@@ -1,5 +1,5 @@
-/* The templates of map: T is the compute type, NI the number of inputs of the formula. A thread computes several
- * elements and looks up the formula once. */
+/* The templates of map. T is the compute type, and NI the number of inputs of the formula. A thread computes several
+ * elements after it has looked up the formula once. */
 #include <math.h>
 
 #include "kernels/cuda/map.h"
@@ -11,9 +11,10 @@ namespace {
 template <class T> __device__ inline T parameter(double p) { return (T)p; }
 template <> __device__ inline int64_t parameter(double p) { return as_i64(p); }
 
-/* int64 has the formulas before the first that needs a float. */
+/* Whether formula F exists for T. int64 has only the formulas before abs_d, the first that needs a float. */
 template <class T, int F> constexpr bool exists = F < TG_FN_abs_d || T(1) / T(2) != T(0);
 
+/* Computes y = f(x...) for N elements. */
 template <class T, int NI, int N>
 __device__ inline void apply(tg_formula f, const T (&x)[NI][N], double p_, double q_, T (&y)[N]) {
     const T p = parameter<T>(p_), q = parameter<T>(q_);
@@ -36,7 +37,7 @@ __device__ inline void apply(tg_formula f, const T (&x)[NI][N], double p_, doubl
     }
 }
 
-/* A thread's two quads of a row: where they begin, and how many elements they have. */
+/* A thread's two quads of a row: the columns at which they begin, and how many elements they have, 0 to Q each. */
 struct Share {
     int64_t row, first, second;
     int n[2];
@@ -53,7 +54,7 @@ template <int Q> __device__ inline Share share_of(const MapJob &job, int64_t i) 
     return s;
 }
 
-/* Both quads of a row that begins at base; two adjacent quads of 16-bit elements are one access. */
+/* Fetch and store both quads of a row that begins at element `base`. If the quads are joined, this is one access. */
 template <int Q>
 __device__ inline void fetch_share(const MapJob &job, const MapOperand &x, int64_t base, const Share &s, Raw (&r)[2]) {
     if (Q == 4 && job.joined && x.whole && s.n[1] == Q) {
@@ -109,7 +110,7 @@ template <class T, int NI> __global__ void __launch_bounds__(MAP_THREADS) map_ro
     put_share<Q>(job, job.x[0], offset[0], share, raw[0]);
 }
 
-/* The elements of a thread are a block's width apart, so that neighbors in the output are neighbors in the warp. */
+/* The elements of a thread are MAP_THREADS apart, so that the threads of a warp have adjacent elements. */
 template <class T, int NI> __global__ void __launch_bounds__(MAP_THREADS) map_flat(MapJob job) {
     int64_t first = (int64_t)blockIdx.x * (MAP_THREADS * MAP_EACH) + threadIdx.x;
     int64_t out_at[MAP_EACH];
@@ -139,7 +140,7 @@ template <class T, int NI> __global__ void __launch_bounds__(MAP_THREADS) map_fl
     }
 }
 
-/* A block takes a tile. Transposed inputs are read along the rows, where they are contiguous, and transposed in
+/* A block computes a tile. Transposed inputs are read along the columns, where they are contiguous, and transposed in
  * shared memory; MAP_TILE + 1 avoids bank conflicts. */
 template <class T, int NI> __global__ void __launch_bounds__(MAP_TILE * MAP_TILE_ROWS) map_tiles(MapJob job) {
     constexpr int EACH = MAP_TILE / MAP_TILE_ROWS;
@@ -156,11 +157,11 @@ template <class T, int NI> __global__ void __launch_bounds__(MAP_TILE * MAP_TILE
         TG_UNROLL
         for (int k = 0; k < EACH; k++) {
             int along = ty + k * MAP_TILE_ROWS;
-            int64_t row = row0 + (x.turned ? tx : along), col = col0 + (x.turned ? along : tx);
+            int64_t row = row0 + (x.transposed ? tx : along), col = col0 + (x.transposed ? along : tx);
             if (row >= job.rows || col >= job.cols) continue;
             T e = value_of<T>(fetch_one(x.data, x.size, offset[i + 1] + row * x.row + col * x.col), x.dtype);
             v[i][k] = e;
-            if (x.turned) tile[i][along][tx] = e;
+            if (x.transposed) tile[i][along][tx] = e;
         }
     }
     __syncthreads();
@@ -169,7 +170,8 @@ template <class T, int NI> __global__ void __launch_bounds__(MAP_TILE * MAP_TILE
         TG_UNROLL
         for (int k = 0; k < EACH; k++) {
             int along = ty + k * MAP_TILE_ROWS;
-            if (job.x[i + 1].turned && row0 + along < job.rows && col0 + tx < job.cols) v[i][k] = tile[i][tx][along];
+            bool inside = row0 + along < job.rows && col0 + tx < job.cols;
+            if (job.x[i + 1].transposed && inside) v[i][k] = tile[i][tx][along];
         }
     }
     apply<T, NI, EACH>(job.f, v, job.p, job.q, y);

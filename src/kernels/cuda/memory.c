@@ -1,5 +1,5 @@
-/* Device memory and copies. The heap (base/heap.c) cuts blocks from the segments made here. A freed block is given
- * out again at once, which is safe because all its users, past and future, are queued on one stream. */
+/* Device memory and copies. The heap (base/heap.c) cuts blocks from the segments that are allocated here. It gives out
+ * a freed block again at once. That is safe, because all users of the block are queued on one stream. */
 #include "kernels/cuda/memory.h"
 #include "kernels/cuda/streams.h"
 
@@ -10,11 +10,11 @@
 
 enum { PAGES = 8, PAGE_BYTES = 256 << 10 };
 
-/* A piece of pinned memory through which the host's bytes reach the device while the host continues. */
+/* A piece of pinned memory. The host's bytes are copied there, and from there to the device while the host goes on. */
 struct tg_cuda_host_page {
     char *data;
-    cudaEvent_t used; /* the copy out of it has run */
-    bool busy;
+    cudaEvent_t used; /* recorded after the copy from the page to the device */
+    bool busy;        /* that copy may not have run yet */
 };
 
 /* ---- Segments ---- */
@@ -22,13 +22,13 @@ struct tg_cuda_host_page {
 void *tg_cuda_alloc(tg_ctx *ctx, size_t bytes, size_t align) {
     void *p = NULL;
     (void)align; /* cudaMalloc aligns to 256 */
-    /* In this mode allocation is allowed while the thread captures; outside of a capture the mode has no effect. */
+    /* Relaxed mode allows cudaMalloc while this thread captures. Outside of a capture it has no effect. */
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     cudaThreadExchangeStreamCaptureMode(&mode);
     cudaError_t e = cudaMalloc(&p, bytes ? bytes : 1);
     cudaThreadExchangeStreamCaptureMode(&mode);
     if (e == cudaSuccess) return p;
-    cudaGetLastError(); /* the heap reports out of memory, with what holds it; the runtime must not keep the error */
+    cudaGetLastError(); /* clears the error: the heap reports it, together with what uses the memory */
     if (e != cudaErrorMemoryAllocation) tg_cuda_check(ctx, e, "cudaMalloc");
     return NULL;
 }
@@ -36,7 +36,7 @@ void *tg_cuda_alloc(tg_ctx *ctx, size_t bytes, size_t align) {
 void tg_cuda_free(tg_ctx *ctx, void *p, size_t bytes) {
     (void)bytes;
     const tg_cuda *c = tg_cuda_of(ctx);
-    cudaStreamSynchronize(c->compute); /* it may still be in use, for example by replays */
+    cudaStreamSynchronize(c->compute); /* queued work, such as a replay, may still use the segment */
     cudaStreamSynchronize(c->copy);
     cudaFree(p);
 }
@@ -61,7 +61,7 @@ static tg_status copy_async(tg_cuda *c, void *dst, const void *src, size_t bytes
     return tg_cuda_check(c->ctx, cudaMemcpyAsync(dst, src, bytes, kind, c->compute), "cudaMemcpyAsync");
 }
 
-/* A page whose last copy has run. If there is none, waits for the one that has been in use longest. */
+/* Returns the page that was used longest ago. Waits until its last copy has run. */
 static tg_status page_of(tg_cuda *c, tg_cuda_host_page **page) {
     tg_cuda_host_page *p = &c->pages[c->next_page];
     c->next_page = (c->next_page + 1) % PAGES;
@@ -71,8 +71,9 @@ static tg_status page_of(tg_cuda *c, tg_cuda_host_page **page) {
     return TG_OK;
 }
 
-/* The caller may change src as soon as this returns. The driver stages large copies page by page as well as we
- * could; but it would wait for the stream itself, forever if the stream hangs. */
+/* The caller may change src as soon as this returns. Large copies are left to the driver, which stages them page by
+ * page as well. The driver would wait for the stream without polling, forever if the stream hangs; so this function
+ * waits first. */
 static tg_status from_host(tg_cuda *c, char *dst, const char *src, size_t bytes) {
     tg_cuda_host_page *page;
     if (bytes > PAGE_BYTES) {
@@ -88,7 +89,7 @@ static tg_status from_host(tg_cuda *c, char *dst, const char *src, size_t bytes)
     return TG_OK;
 }
 
-/* The host reads: it waits, and learns of errors in data. */
+/* Copies to the host and waits. Reports errors in data that kernels have found so far. */
 static tg_status to_host(tg_cuda *c, void *dst, const void *src, size_t bytes) {
     TG_TRY(tg_cuda_sync(c->ctx));
     TG_TRY(copy_async(c, dst, src, bytes, cudaMemcpyDeviceToHost));
@@ -105,7 +106,7 @@ tg_status tg_cuda_copy(tg_ctx *ctx, void *dst, const void *src, size_t bytes, tg
     return copy_async(c, dst, src, bytes, cudaMemcpyDeviceToDevice);
 }
 
-/* ---- Copies next to the kernels ---- */
+/* ---- Copies in parallel with kernels ---- */
 
 void *tg_cuda_host_alloc(tg_ctx *ctx, size_t bytes) {
     void *p = NULL;
@@ -130,7 +131,7 @@ tg_status tg_cuda_copy_async(tg_ctx *ctx, void *dst, const void *src, size_t byt
     cudaError_t e = cudaMemcpyAsync(dst, src, bytes, up ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost, c->copy);
     TG_TRY(tg_cuda_check(ctx, e, "cudaMemcpyAsync"));
     tg_status s = tg_cuda_check(ctx, cudaEventRecord(*event, c->copy), "cudaEventRecord");
-    if (s != TG_OK) cudaStreamSynchronize(c->copy); /* no caller could wait for it */
+    if (s != TG_OK) cudaStreamSynchronize(c->copy); /* without an event the caller cannot wait for the copy */
     return s;
 }
 

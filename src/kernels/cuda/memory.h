@@ -1,4 +1,4 @@
-/* The CUDA device's memory: segments for the heap, copies, pinned staging, the error word. */
+/* The CUDA device's memory: segments for the heap, copies, pinned memory, and the error word. */
 #ifndef TG_CUDA_MEMORY_H
 #define TG_CUDA_MEMORY_H
 
@@ -18,11 +18,12 @@ tg_status tg_cuda_copy_async(tg_ctx *ctx, void *dst, const void *src, size_t byt
 
 tg_status tg_cuda_fault_open(tg_cuda *c);
 void tg_cuda_fault_close(tg_cuda *c);
-/* Queues the copy of the word to the host; records its error once the stream has reached the copy. */
+/* Queues a copy of the word to the host, and records event `fetched` after it. */
 tg_status tg_cuda_fault_fetch(tg_cuda *c);
-tg_status tg_cuda_fault_tell(tg_cuda *c);
-/* The slot: reports what the last call's fetch found and queues the next fetch. So the host lags by at most one
- * step. */
+/* Records the error, if the last copy of the word holds one. That copy must have arrived. */
+tg_status tg_cuda_fault_report(tg_cuda *c);
+/* The slot: waits for the copy that the last call has queued, reports its error, and queues the next copy. So an error
+ * is reported at most one call later. */
 tg_status tg_cuda_poll(tg_ctx *ctx);
 
 #endif

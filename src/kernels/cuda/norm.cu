@@ -1,4 +1,4 @@
-/* Layer norm and RMS norm of rows. */
+/* The CUDA device's norm slot: layer norm and RMS norm of rows. */
 #include "kernels/cuda/rows.h"
 #include "kernels/cuda/slots.h"
 #include "kernels/scalar.h"
@@ -13,9 +13,9 @@ struct Job {
     bool rms;
 };
 
-/* The mean of a row and the factor. The second sum is of squared differences from what the first pass kept, rather
- * than a difference of large numbers. The residual sum of the differences corrects the mean, so that equal elements
- * equal their mean exactly. */
+/* Computes the mean of a row and 1 / its standard deviation. The second pass adds squared differences from the mean;
+ * the mean of squares less the square of the mean would cancel. It adds the differences too. Their mean, a rounding
+ * error, corrects the first, so that the mean of equal elements is exactly that element. */
 template <class T, int W, int KEPT>
 __device__ inline void moments(Share<T, W, KEPT, 1> &row, const Sources<1> &x, const Job &job, const Group &g, T *mean,
                                T *rstd) {
@@ -39,13 +39,13 @@ __device__ inline void moments(Share<T, W, KEPT, 1> &row, const Sources<1> &x, c
 }
 
 template <class T, int W, int KEPT>
-__device__ inline void norm_row(const Job &job, const Group &g, T *cache, int64_t r, bool here) {
+__device__ inline void norm_row(const Job &job, const Group &g, T *cache, int64_t r, bool row_exists) {
     Share<T, W, KEPT, 1> row(cache, job.x.n);
     Sources<1> x = {{&job.x}, {row_at(job.x, r)}};
     char *y = row_at(job.y, r);
     T mean, rstd;
     moments<T, W, KEPT>(row, x, job, g, &mean, &rstd);
-    if (here && g.thread == 0) {
+    if (row_exists && g.thread == 0) {
         if (job.mean.data && !job.rms) row_set<T>(job.mean, r, mean);
         if (job.rstd.data) row_set<T>(job.rstd, r, rstd);
     }
@@ -63,8 +63,8 @@ template <class T, int W, int KEPT> __global__ void norm(Plan p, Job job) {
     TG_DYN_SHARED(T, shared);
     for (int64_t b = blockIdx.x; b * p.groups < job.x.count; b += gridDim.x) {
         int64_t r = unit_of(p, b);
-        bool here = r < job.x.count;
-        norm_row<T, W, KEPT>(job, group_of(p, shared, here ? job.x.n : 0), cache_of(p, shared), r, here);
+        bool row_exists = r < job.x.count;
+        norm_row<T, W, KEPT>(job, group_of(p, shared, row_exists ? job.x.n : 0), cache_of(p, shared), r, row_exists);
     }
 }
 

@@ -1,8 +1,9 @@
-/* The gradients of layer norm and RMS norm. With h = (x - mean) rstd and g = gy w, of a row
- *     gx = rstd (g - mean(g) - h mean(g h)), where RMS norm lacks mean(g).
+/* The CUDA device's norm_grad slot. With h = (x - mean) rstd and g = gy w, the gradient of a row is
+ *     gx = rstd (g - mean(g) - h mean(g h)), for RMS norm without mean(g).
  *
- * The weight's gradient is the sum of gy h over all rows, the bias's of gy. A group of threads sums those of a unit of
- * rows as it goes; column_sums adds the units up. Units follow from the shape alone. */
+ * The weight's gradient is the sum of gy h over all rows, and the bias's is the sum of gy. Each group of threads adds
+ * up the rows of a unit while it computes gx, and column_sums adds up the units. The shape alone determines the
+ * units. */
 #include "kernels/cuda/columns.h"
 #include "kernels/cuda/slots.h"
 
@@ -13,11 +14,12 @@ namespace {
 struct Job {
     Rows x, w, mean, rstd, gy, gx;
     bool rms, add_x;
-    int64_t per, units; /* rows of a unit */
+    int64_t per, units; /* rows of a unit; number of units */
     void *gw, *gb;      /* [units, n] of the compute type; NULL: not wanted */
 };
 
-/* One thread's sums of its columns: in registers next to a row that is kept there, otherwise where they are needed. */
+/* One thread's sums of its columns over a unit's rows. If registers keep the row they also keep the sums, which
+ * finish() stores; otherwise the sums are in the unit's part of global memory all the time. */
 template <class T, int W, int KEPT> struct Totals {
     T *to, sum[KEPT][W];
     __device__ Totals(void *parts, int64_t at, const Group &) : to(parts ? (T *)parts + at : nullptr) {
@@ -95,8 +97,9 @@ template <class T, int W, int KEPT> __global__ void norm_grad(Plan p, Job job) {
     }
 }
 
-/* If the gradients of weights are wanted: enough rows per unit that its sums are small next to them, and enough
- * units to fill a device. At least one unit even without rows: it writes the zeros that are the sum of nothing. */
+/* columns: the gradient of the weight or the bias is wanted. Then a unit has at least 8 rows, so that its sums take
+ * little memory compared with its rows, and there are at most 2048 units. There is one unit even without rows: it
+ * writes the zeros that are their sum. Without columns a unit is a row. */
 void cut_into_units(Job *job, bool columns) {
     const int64_t least = 8, most_units = 2048, count = job->x.count, per = (count + most_units - 1) / most_units;
     job->per = !columns ? 1 : per > least ? per : least;

@@ -1,8 +1,9 @@
-/* The CUDA device's put_add and put slots. Every element of the destination is summed by one thread, in the order of
- * the source, and rounded once; or it becomes the last value written to it.
+/* The CUDA device's put_add and put slots. One thread computes each element of the destination: it adds the values in
+ * the order of the source and rounds once; for put it writes the last value.
  *
- * If few positions share a group, a thread looks through all of them. Otherwise positions are sorted by destination
- * (stably, so that their order stays), and a thread handles those with one destination. */
+ * If groups (take.h) have few positions, a thread looks through all positions of a group. Otherwise positions are
+ * sorted by destination, stably, so that those of one destination keep their order; and a thread handles one
+ * destination. */
 #include "kernels/cuda/slots.h"
 #include "kernels/cuda/sort.h"
 #include "kernels/cuda/take.h"
@@ -10,9 +11,9 @@
 namespace tg {
 namespace {
 
-enum { FEW = 32, AHEAD = 8 };
+enum { FEW = 32, AHEAD = 8 }; /* FEW: positions of a group; AHEAD: quads that a thread loads before it adds the first */
 
-/* n elements of a run from number j on. */
+/* Load and store n elements of a run, from element j on. at: the offset of the run. */
 template <class T> __device__ inline void load_run(const TakeSide &x, int64_t at, int64_t j, int n, T *v) {
     Raw r;
     fetch<Quad<T>::size>(r, x.data, x.size, at + j * x.step, x.step, n, x.whole);
@@ -27,15 +28,16 @@ template <class T> __device__ inline void store_run(const TakeSide &x, int64_t a
 
 /* ---- Few positions in a group ---- */
 
-/* Whether one of the positions first to end - 1, from `at` on, has the same destination. */
+/* Whether one of the positions [first, end) of the group has the index `chosen`. at: the group's offset in the
+ * index. */
 __device__ inline bool seen_among(const TakeJob &job, int64_t at, int64_t first, int64_t end, int64_t chosen) {
     bool seen = false;
     for (int64_t e = first; e < end; e++) seen |= index_at(job, at + e * job.stride[TAKE_INDEX]) == chosen;
     return seen;
 }
 
-/* A thread has a quad of the run of one group. The first of the positions with one destination sums them all;
- * without ADD the last is written. */
+/* A thread has a quad of the runs of one group. At the first position of each destination it adds up all positions of
+ * that destination. Without ADD it writes the last position of each. */
 template <class T, bool ADD>
 __global__ void __launch_bounds__(TAKE_THREADS) put_few(TakeJob job, int64_t n, Divider by_quads) {
     constexpr int Q = Quad<T>::size;
@@ -78,7 +80,8 @@ template <class T> void launch_few(const TakeJob &job, bool add, cudaStream_t st
 
 /* ---- Many positions: sorted by destination ---- */
 
-/* The key of a position: its group and index, or the number of all keys if the index is out of range. */
+/* Writes the key of each position, which numbers its destination by group and index. If the index is out of range, the
+ * key is greater than all others. */
 template <class Id> __global__ void __launch_bounds__(TAKE_THREADS) put_keys(TakeJob job, Id *keys) {
     int64_t position = (int64_t)blockIdx.x * TAKE_THREADS + threadIdx.x, at[TAKE_ARRAYS];
     if (position >= job.positions) return;
@@ -89,8 +92,8 @@ template <class Id> __global__ void __launch_bounds__(TAKE_THREADS) put_keys(Tak
     keys[position] = (Id)(fits ? at[TAKE_GROUP] * job.extent + chosen : job.groups * job.extent);
 }
 
-/* A thread has a quad of the run of one sorted position, and works if the position is the first of its key; without
- * ADD the last. */
+/* A thread has a quad of the run of one sorted position. It works only if the position is the first of its key, or
+ * without ADD the last. */
 template <class T, class Id, bool ADD>
 __global__ void __launch_bounds__(TAKE_THREADS) put_sorted(TakeJob job, const Id *keys, const Id *order, int64_t n,
                                                            Divider by_quads) {

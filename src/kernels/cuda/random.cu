@@ -16,14 +16,15 @@ struct RandomJob {
     char *out;
     int dtype, size;
     int64_t n;
-    bool whole; /* four neighbors can be stored as quads */
+    bool whole; /* four adjacent elements can be stored as quads */
     double a, width, least, below; /* least, below: the bounds of uniform draws */
 };
 
 __device__ inline float unit(uint32_t first, uint32_t, float) { return tg_uniform_of_word(first); }
 __device__ inline double unit(uint32_t first, uint32_t second, double) { return tg_uniform_of_words(first, second); }
 
-/* Rounding, here and to the tensor's dtype, must not leave [a, b). The product is rounded separately, as on the CPU. */
+/* Rounding, here and to the tensor's dtype, must not leave [a, b), so the result is clamped. The product is rounded
+ * separately, as on the CPU. */
 template <class T> __device__ inline T uniform_of(const RandomJob &job, uint32_t first, uint32_t second) {
     T v = added((T)job.a, multiplied((T)job.width, unit(first, second, T())));
     T least = (T)job.least, below = (T)job.below;
@@ -31,7 +32,8 @@ template <class T> __device__ inline T uniform_of(const RandomJob &job, uint32_t
     return v > least ? v : least;
 }
 
-/* Near radius 0 the logarithm takes 1 - u, which is exact; the turn is reduced to an eighth in integers. */
+/* Near u = 1, where the radius is near 0, log1p is taken of u - 1, which is exact. The angle is reduced to an eighth of
+ * a turn in integers. */
 __device__ inline float normal_of(uint32_t first, uint32_t second, float) {
     float u = ((float)first + 0.5f) * 0x1p-32f, rest = ((float)~first + 0.5f) * 0x1p-32f;
     float l = first >= 0xc0000000u ? log1pf(-rest) : logf(u);

@@ -1,5 +1,5 @@
-/* The CUDA device's reduce slot: divides the dims into kept and reduced, and chooses rows or columns and the number
- * of parts, by shape alone. */
+/* The CUDA device's reduce slot: divides the dims into kept and reduced ones, and chooses rows or columns and the
+ * number of parts. The choice depends on shapes and strides alone. */
 #include "kernels/cuda/reduce.h"
 
 #include "kernels/cuda/slots.h"
@@ -7,13 +7,13 @@
 namespace tg {
 namespace {
 
-/* As on the CPU: integers are summed exactly unless a float is wanted, 16-bit floats in float32. */
+/* As on the CPU, integers are reduced in int64 unless the output is a float, and 16-bit floats in float32. */
 int compute_type(int in, int out) {
     if (in == TG_F64 || out == TG_F64 || (!is_float(in) && is_float(out))) return TG_F64;
     return is_float(in) ? TG_F32 : TG_I64;
 }
 
-/* Strides of in and out. */
+/* The kept and the reduced dims, with the strides of in and out. */
 struct Sides {
     Dims<2> kept, reduced;
 };
@@ -33,7 +33,7 @@ Sides sides_of(const tg_array &out, const tg_array &in) {
     return s;
 }
 
-/* Chooses columns if outputs are closer together in memory than the reduced elements, and there are enough of them. */
+/* Whether to reduce columns: adjacent outputs are closer together in memory than reduced elements, and at least 16. */
 bool by_columns(const Sides &s) {
     const Dims<2> &k = s.kept, &r = s.reduced;
     if (k.n == 0 || r.n == 0) return false;
@@ -52,6 +52,7 @@ int lanes_for(int64_t count) {
     return count >= 2048 ? REDUCE_THREADS : lanes;
 }
 
+/* Cuts the reduced elements into at most this many parts, whose length is a multiple of `multiple`. */
 void cut(ReduceJob &job, int64_t parts, int64_t multiple) {
     job.part_len = ceil_div(ceil_div(job.count, parts > 1 ? parts : 1), multiple) * multiple;
     if (job.part_len == 0) job.part_len = multiple;
@@ -61,7 +62,8 @@ void cut(ReduceJob &job, int64_t parts, int64_t multiple) {
 
 int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* There are as many parts as make BLOCKS blocks, if each has PART elements. */
+/* Long reductions have enough parts for BLOCKS blocks in all, but each part has at least PART elements (PART_ROWS rows
+ * along columns). */
 enum { BLOCKS = 2048, PART = 8192, PART_ROWS = 64 };
 
 void plan_rows(ReduceJob &job, const Sides &s, bool arg) {
@@ -87,7 +89,7 @@ void plan_columns(ReduceJob &job, const Sides &s, int quad) {
                 whole_strides(s.reduced, s.reduced.n, job.in_size);
 }
 
-/* Everything except what is reduced from where to where. */
+/* Sets everything but the kind and the arrays. */
 void plan(ReduceJob &job, const Sides &s, int quad, bool arg) {
     int last = s.reduced.n - 1;
     job.outputs = s.kept.count;
@@ -115,10 +117,11 @@ void launch(const ReduceJob &job, int compute, cudaStream_t stream) {
         reduce_i64(job, stream);
 }
 
-/* The parts of one output are adjacent, so that they are reduced along rows; rows are whole quads apart. */
+/* Returns the distance between the outputs' rows of results of parts. The parts of one output are adjacent, so that
+ * they are reduced as a row; rows begin at whole quads. */
 int64_t pitch_of(const ReduceJob &parts) { return ceil_div(parts.parts, 4) * 4; }
 
-/* rest reduces the results of parts and writes where parts alone would have. */
+/* Makes two jobs of one: `parts` writes the results of parts to scratch memory, and `rest` reduces those into out. */
 void split(ReduceJob &parts, ReduceJob &rest, const Sides &s, void *results, void *positions, int compute, int quad) {
     bool arg = parts.path == REDUCE_ARG;
     int64_t step = pitch_of(parts), out_step[TG_MAX_DIMS] = {};

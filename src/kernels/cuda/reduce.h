@@ -1,10 +1,11 @@
 /* Reductions: what the driver (reduce.cu) passes to the templates (reduce_kernels.h), which are compiled once for each
  * compute type (reduce_f32.cu, reduce_f64.cu, reduce_i64.cu).
  *
- * The order of a reduction depends on shapes and dtypes alone. Elements are read in quads; every lane of a row adds
- * its own quads, then the elements of the sum, then the lanes are added pairwise. Along columns, every row of
- * threads of a block adds its own rows, then these are added. Long reductions are cut into parts, whose results are
- * reduced in order. */
+ * The order of a reduction depends on shapes, strides and dtypes alone. Elements are read in quads. Where an output is
+ * reduced along a row of memory, several threads, its lanes, share the row. A lane adds up its own quads element by
+ * element, then the elements of the resulting quad; then the lanes' results are added pairwise. Where outputs are
+ * adjacent in memory, a block reduces columns: each row of its threads adds up its own rows of elements, then the rows
+ * of threads are added. Long reductions are cut into parts, whose results are reduced in order. */
 #ifndef TG_CUDA_REDUCE_H
 #define TG_CUDA_REDUCE_H
 
@@ -17,9 +18,9 @@ namespace tg {
 enum { REDUCE_THREADS = 256, REDUCE_LANES = 32, REDUCE_ROWS = REDUCE_THREADS / REDUCE_LANES };
 
 enum ReducePath {
-    REDUCE_ROW,    /* a row of `lanes` threads for each output */
+    REDUCE_ROW,    /* `lanes` threads for each output */
     REDUCE_COLUMN, /* a block for REDUCE_LANES quads of adjacent outputs */
-    REDUCE_ARG     /* as REDUCE_ROW, for positions */
+    REDUCE_ARG     /* like REDUCE_ROW, for positions of extrema */
 };
 
 struct ReduceJob {
@@ -31,16 +32,16 @@ struct ReduceJob {
     int in_dtype, in_size, out_dtype;
     /* The outputs, with the strides of in and out; REDUCE_COLUMN leaves out the last dim, which it handles itself. */
     Walk<2> kept;
-    int64_t width, in_col, out_col;
+    int64_t width, in_col, out_col; /* REDUCE_COLUMN: the last dim of the outputs, and the strides along it */
     Walk<1> reduced;
-    int64_t count, step; /* of the reduced elements; the stride, if they are one dim */
-    bool single, whole;  /* they are one dim; quads are aligned to their own size */
+    int64_t count, step; /* reduced elements of an output; their stride, if they are one dim */
+    bool single, whole;  /* they are one dim; quads are contiguous and aligned to their own size */
     int64_t outputs;
-    int lanes;                                /* of a row */
-    int64_t parts, part_len, part_step;       /* part_step: from one part's results to the next's */
+    int lanes;                                /* REDUCE_ROW, REDUCE_ARG: threads of an output */
+    int64_t parts, part_len, part_step;       /* parts of an output; their length; the stride of their results */
     Divider by_parts, by_across;              /* REDUCE_COLUMN: blocks across the width */
-    const int64_t *positions;                 /* REDUCE_ARG over parts: the positions of their extrema */
-    char *extremes;                           /* REDUCE_ARG into parts: the extrema themselves, next to out */
+    const int64_t *positions;                 /* REDUCE_ARG, the elements are extrema of parts: their positions */
+    char *extremes;                           /* REDUCE_ARG, the outputs are of parts: receives the extrema too */
 };
 
 void reduce_f32(const ReduceJob &job, cudaStream_t stream);

@@ -1,4 +1,4 @@
-/* The templates of reduce: T is the compute type, K the kind. */
+/* The templates of reduce. T is the compute type, and K the kind of reduction. */
 #include <math.h>
 
 #include "kernels/cuda/reduce.h"
@@ -46,7 +46,7 @@ template <class T> __device__ inline void finish(const ReduceJob &job, int64_t a
     store<T>(job.out, job.out_dtype, at, v);
 }
 
-/* The quads of one lane, four in flight at a time. */
+/* Reduces a lane's elements of [begin, end) into acc[], a quad. Loads four quads before it uses the first. */
 template <class T, int K>
 __device__ inline void lane_quads(const ReduceJob &job, int64_t base, int64_t begin, int64_t end, int lane, T *acc) {
     constexpr int Q = Quad<T>::size, AHEAD = 4;
@@ -72,7 +72,7 @@ __device__ inline void lane_quads(const ReduceJob &job, int64_t base, int64_t be
     }
 }
 
-/* The same, in the same order, if several dims are reduced that do not merge. */
+/* Does the same in the same order, for reduced dims that do not merge into one. */
 template <class T, int K>
 __device__ inline void lane_scattered(const ReduceJob &job, int64_t base, int64_t begin, int64_t end, int lane,
                                       T *acc) {
@@ -134,7 +134,7 @@ template <class T, int K> __global__ void __launch_bounds__(REDUCE_THREADS) redu
     if (mine && lane == 0) finish(job, at[1] + part * job.part_step, v);
 }
 
-/* A thread's quad of columns over every REDUCE_ROWS-th row. */
+/* Reduces a thread's quad of columns over every REDUCE_ROWS-th row. n: how many of the columns exist. */
 template <class T, int K>
 __device__ inline void column_results(const ReduceJob &job, int64_t base, int64_t begin, int64_t end, int n, T *acc) {
     constexpr int Q = Quad<T>::size, AHEAD = 4;
@@ -190,7 +190,7 @@ template <class T> struct Extreme {
     int64_t at; /* -1: none yet */
 };
 
-/* The better of two: NaN first, then the extremum, then the first position. */
+/* Returns the better of two. NaN is better than any number; among equals the lower position is better. */
 template <class T, int K> __device__ inline Extreme<T> better(Extreme<T> a, Extreme<T> b) {
     if (a.at < 0 || b.at < 0) return a.at < 0 ? b : a;
     bool a_nan = a.v != a.v, b_nan = b.v != b.v;

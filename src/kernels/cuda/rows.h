@@ -1,9 +1,10 @@
-/* Rows as the kernels of softmax, norms and cross-entropy read them: a row belongs to a group of threads, which holds
- * it in registers, in shared memory, or not at all.
+/* Rows as the kernels of softmax, norms and cross-entropy read them. A group of threads works on a row. It keeps the
+ * row in registers or in shared memory, or reads it again.
  *
- * Thread t of a group of G has chunks t, t + G, ... of the row, W elements each: 8 if every row is contiguous and
- * aligned (one access of 16 bytes, or two or four of them), otherwise 1. Sums go over a thread's chunks, then over
- * its group by halves, so their order depends on the length of a row alone. */
+ * A row consists of chunks of W elements. W is 8 if every row is contiguous and aligned, and a chunk is then one access
+ * of 16 bytes, or two or four of them; otherwise W is 1. Thread t of a group of G threads has the chunks t, t + G, and
+ * so on. A thread adds up its own chunks; then the sums of the group are added pairwise. So the order of a sum depends
+ * on the length and the layout of the rows alone. */
 #ifndef TG_CUDA_ROWS_H
 #define TG_CUDA_ROWS_H
 
@@ -12,15 +13,15 @@
 
 namespace tg {
 
-/* The last dim, or single elements, with the leading dims merged if their strides allow: innermost first. */
+/* An array as rows along its last dim. The leading dims number the rows; they are merged where their strides allow. */
 struct Rows {
-    char *data; /* NULL for an absent array */
-    int64_t count, n, stride;
-    int dtype, size, ndim; /* bytes of an element; leading dims, at least 1 */
-    int64_t shape[TG_MAX_DIMS], step[TG_MAX_DIMS];
+    char *data;                /* NULL for an absent array */
+    int64_t count, n, stride;  /* number of rows; elements of a row, and the distance between them */
+    int dtype, size, ndim;     /* size: bytes of an element; ndim: number of leading dims after merging, at least 1 */
+    int64_t shape[TG_MAX_DIMS], step[TG_MAX_DIMS]; /* of the leading dims, the innermost first */
 };
 
-/* inner: 1, or 0 for an array with one value per row. */
+/* inner: 1 for rows along the last dim; 0 for an array with one value for each row. */
 inline Rows rows_of(const tg_array &a, int inner) {
     Rows x = {};
     x.data = (char *)a.data;
@@ -51,7 +52,7 @@ inline Rows rows_of(const tg_array &a, int inner) {
 
 enum { WIDE = 8 };
 
-/* Whether chunks of WIDE elements can be used. An absent array does not prevent it. */
+/* Whether chunks of WIDE elements can be used; true for an absent array. */
 inline bool wide_rows(const Rows &x) {
     if (!x.data) return true;
     bool fits = x.n % WIDE == 0 && (x.stride == 1 || x.n == 0) && (uintptr_t)x.data % 16 == 0;
@@ -59,6 +60,7 @@ inline bool wide_rows(const Rows &x) {
     return fits;
 }
 
+/* Returns the beginning of row r. */
 __device__ inline char *row_at(const Rows &x, int64_t r) {
     int64_t at = 0;
     int last = x.ndim - 1;
@@ -102,7 +104,7 @@ template <class T, class E> __device__ inline void store_quads(char *at, int dty
     }
 }
 
-/* Elements [j, j + W) of the row that starts at `row`. */
+/* Load and store elements [j, j + W) of the row that begins at `row`. */
 template <class T> __device__ inline void chunk_load(const Rows &x, const char *row, int64_t j, T (&v)[1]) {
     v[0] = load<T>(row, x.dtype, j * x.stride);
 }
@@ -133,7 +135,7 @@ template <class T> __device__ inline void chunk_store(const Rows &x, char *row, 
     }
 }
 
-/* Writes v, or adds it to what is there. */
+/* Writes v, or with `add` adds it to what is there. */
 template <class T, int W>
 __device__ inline void chunk_put(const Rows &x, char *row, int64_t j, bool add, T (&v)[W]) {
     if (add) {
@@ -145,7 +147,7 @@ __device__ inline void chunk_put(const Rows &x, char *row, int64_t j, bool add, 
     chunk_store<T>(x, row, j, v);
 }
 
-/* Elements of a vector of weights, `absent` if there is none. */
+/* Loads elements of a vector of weights; each is `absent` if there is no such vector. */
 template <class T, int W>
 __device__ inline void chunk_or(const Rows &x, int64_t j, T absent, T (&v)[W]) {
     if (x.data) return chunk_load<T>(x, x.data, j, v);
@@ -155,22 +157,23 @@ __device__ inline void chunk_or(const Rows &x, int64_t j, T absent, T (&v)[W]) {
 
 /* ---- Groups ---- */
 
-/* The threads of one row: `threads` of them, a power of two, in one warp or the whole block. */
+/* The threads that work on one row: a power of two, at most 32 in one warp, or the whole block. */
 struct Group {
-    int thread, threads;
-    int64_t n;    /* of the row; 0 if this group has none */
-    void *shared; /* of the block, if it is one group: space for a value per warp */
+    int thread, threads; /* this thread's index in the group; the group's size */
+    int64_t n;           /* elements of the row; 0 if this group has no row */
+    void *shared;        /* space for one value of each warp, used if the group is the whole block */
 };
 
 struct Sum {
     template <class T> __device__ T operator()(T a, T b) const { return a + b; }
 };
-/* The maximum ignores NaN, which reaches results through sums. */
+/* The maximum, which ignores NaN. A NaN reaches the results through the sums. */
 struct Greatest {
     template <class T> __device__ T operator()(T a, T b) const { return b > a ? b : a; }
 };
 
-/* Every thread of the group gets the same result; all threads of the block must call it together. */
+/* Joins the values v of a group's threads, all of which get the result. All threads of the block must call it
+ * together. */
 template <class T, class Join> __device__ inline T joined(const Group &g, T v, Join join) {
     for (int o = (g.threads < 32 ? g.threads : 32) / 2; o; o >>= 1) v = join(v, __shfl_xor_sync(~0u, v, o));
     if (g.threads <= 32) return v;
@@ -183,7 +186,7 @@ template <class T, class Join> __device__ inline T joined(const Group &g, T v, J
     return v;
 }
 
-/* The beginnings of N rows of one length that are read together. */
+/* N rows of equal length that are read together: their arrays, and where the rows begin. */
 template <int N> struct Sources {
     const Rows *x[N];
     const char *at[N];
@@ -194,9 +197,10 @@ template <class T, int W, int N> __device__ inline void chunks_load(const Source
     for (int k = 0; k < N; k++) chunk_load<T>(*s.x[k], s.at[k], j, v[k]);
 }
 
-/* One thread's share of N rows, as elements of T: in registers if KEPT chunks per thread are enough, otherwise in
- * the cache, which has space for the rows, or, without one, in its own memory. `read` and then `again` call f(j, v,
- * i) for each chunk, the thread's i-th if registers keep it. */
+/* One thread's share of N rows, converted to T. read() loads the chunks and calls f(j, v, i) for each: j is the
+ * position of its first element, and v holds its elements. again() does the same for the same chunks, from where they
+ * are kept. With KEPT > 0, registers keep up to KEPT chunks of a thread, and i is the chunk's index among them. With
+ * KEPT 0, the cache in shared memory keeps them, and i is 0. Without a cache, again() loads them once more. */
 template <class T, int W, int KEPT, int N> struct Share {
     T kept[KEPT][N][W];
     __device__ Share(T *, int64_t) {}
@@ -220,9 +224,9 @@ template <class T, int W, int KEPT, int N> struct Share {
 };
 
 template <class T, int W, int N> struct Share<T, W, 0, N> {
-    T *cache;
-    int64_t chunks; /* element i of chunk c is cache[i chunks + c]: neighbors in a warp, neighbors in a bank */
-    __device__ Share(T *room, int64_t n) : cache(room), chunks(n / W) {}
+    T *cache; /* NULL: none. Element i of chunk c is cache[i * chunks + c], so a warp accesses adjacent elements */
+    int64_t chunks;
+    __device__ Share(T *space, int64_t n) : cache(space), chunks(n / W) {}
     template <class F> __device__ void read(const Sources<N> &s, const Group &g, F f) {
         for (int64_t j = (int64_t)g.thread * W; j < g.n; j += (int64_t)g.threads * W) {
             T v[N][W];
@@ -245,25 +249,26 @@ template <class T, int W, int N> struct Share<T, W, 0, N> {
 
 /* ---- Launches ---- */
 
-/* How rows of n elements are distributed: units of rows go to groups, `groups` of them per block. */
+/* How rows are distributed. A unit is one row or several; each group works on one unit at a time. */
 struct Plan {
-    bool wide, kept, cached;
-    int threads, groups;
-    unsigned grid;
-    size_t shared;
+    bool wide, kept, cached; /* chunks have WIDE elements; rows stay in registers; rows stay in the cache */
+    int threads, groups;     /* threads of a group; groups of a block */
+    unsigned grid;           /* blocks */
+    size_t shared;           /* bytes of shared memory */
 };
 
-enum { PARTS = 256, CACHE_MOST = 44 * 1024 }; /* bytes of shared memory: for joined(), and for a row */
+enum { PARTS = 256, CACHE_MOST = 44 * 1024 }; /* bytes of shared memory: for joined(); for the cache at most */
 
-/* The number of chunks that a thread keeps in registers. */
+/* Returns the number of chunks that a thread keeps in registers. */
 template <int W> constexpr int kept_chunks() { return W == 1 ? 16 : 4; }
 
-/* The cache of a block of one group, after what joined() needs. NULL: rows are read again. */
+/* Returns the cache, which begins after the space of joined(); NULL if rows are read again. */
 template <class T> __device__ inline T *cache_of(const Plan &p, T *shared) {
     return p.cached ? shared + PARTS / sizeof(T) : nullptr;
 }
 
-/* units: of rows, one per group. cache: how many rows of a group would be worth caching. */
+/* n: elements of a row. size: bytes of the compute type. cache: how many rows a group reads at a time, if it is worth
+ * caching them; otherwise 0. */
 inline Plan plan_rows(int64_t units, int64_t n, bool wide, size_t size, int cache) {
     Plan p = {};
     int64_t chunks = wide ? n / WIDE : n, most = wide ? kept_chunks<WIDE>() : kept_chunks<1>();
@@ -282,8 +287,8 @@ inline Plan plan_rows(int64_t units, int64_t n, bool wide, size_t size, int cach
     return p;
 }
 
-/* The unit of this thread's group in iteration `block`. Every thread of a block takes part in as many iterations,
- * because they synchronize; if there is no such unit, with a row of length 0. */
+/* Returns the unit of this thread's group in iteration `block`. All threads of a block take part in the same number of
+ * iterations, because they synchronize. The unit may not exist; then the group works on a row of length 0. */
 __device__ inline int64_t unit_of(const Plan &p, int64_t block) {
     return block * p.groups + (int)threadIdx.x / p.threads;
 }
@@ -293,7 +298,7 @@ __device__ inline Group group_of(const Plan &p, void *shared, int64_t n) {
 
 } // namespace tg
 
-/* Launches kernel<T, W, KEPT>(plan, arguments...) as the plan says. */
+/* Launches kernel<T, W, KEPT>(plan, arguments...) by the plan. */
 #define TG_LAUNCH_ROWS_OF(kernel, T, W, ctx, plan, ...)                                                         \
     do {                                                                                                        \
         unsigned threads_ = (unsigned)((plan).threads * (plan).groups);                                         \

@@ -1,6 +1,8 @@
-/* The CUDA device's scan slot. A row is cut into chunks of one length, and these into tiles. Every thread scans some
- * neighbors of a tile; then the threads' totals are scanned, and then those of the chunks. If there are many
- * adjacent rows, or short ones, a thread has a row. Shapes alone decide. Floats run in float64. */
+/* The CUDA device's scan slot. A row is cut into chunks of SCAN_CHUNK elements, one for each block, and these into
+ * tiles. A thread scans SCAN_EACH adjacent elements of a tile; then the totals of the threads are scanned. If a row has
+ * several chunks, three launches compute the totals of chunks, scan them, and scan the elements. If rows are short, or
+ * there are many rows that are adjacent in memory, a thread scans a whole row. The choice depends on shapes and strides
+ * alone. Floats are computed in float64. */
 #include "kernels/cuda/slots.h"
 #include "kernels/cuda/vector.h"
 #include "kernels/cuda/walk.h"
@@ -9,7 +11,7 @@ namespace tg {
 namespace {
 
 enum { SCAN_THREADS = 256, SCAN_EACH = 4, SCAN_TILE = SCAN_THREADS * SCAN_EACH, SCAN_CHUNK = 8 * SCAN_TILE };
-enum { SCAN_SHORT = 32, SCAN_LANES = 32 };
+enum { SCAN_SHORT = 32, SCAN_ADJACENT = 32 }; /* the longest short row; how many adjacent rows are many */
 enum { SCAN_X, SCAN_Y, SCAN_ARRAYS };
 
 struct ScanJob {
@@ -18,8 +20,8 @@ struct ScanJob {
     Walk<SCAN_ARRAYS> walk; /* of the rows */
     int64_t rows, n, x_step, y_step;
     bool prod, back, add;
-    Divider chunks; /* of a row */
-    int64_t chunk;
+    Divider chunks; /* number of chunks of a row */
+    int64_t chunk;  /* elements of a chunk */
 };
 
 template <class T> __device__ inline T joined(const ScanJob &job, T a, T b) {
@@ -29,7 +31,7 @@ template <> __device__ inline int64_t joined(const ScanJob &job, int64_t a, int6
     return (int64_t)(job.prod ? (uint64_t)a * (uint64_t)b : (uint64_t)a + (uint64_t)b);
 }
 
-/* Element k of a row in the order of the scan. */
+/* Load and store element k of a row, counted in the order of the scan. */
 template <class T> __device__ inline T scan_load(const ScanJob &job, const int64_t *at, int64_t k) {
     int64_t j = job.back ? job.n - 1 - k : k;
     return load<T>(job.x, job.x_dtype, at[SCAN_X] + j * job.x_step);
@@ -51,7 +53,7 @@ template <class T> __global__ void __launch_bounds__(SCAN_THREADS) scan_rows(Sca
     }
 }
 
-/* The combined total of the threads before this one, and that of all. */
+/* Returns the total of the threads before this one; *all is the total of all threads. */
 template <class T> __device__ inline T scan_threads(const ScanJob &job, T mine, T *all) {
     __shared__ T sums[2][SCAN_THREADS];
     int i = threadIdx.x, now = 0;
@@ -68,8 +70,8 @@ template <class T> __device__ inline T scan_threads(const ScanJob &job, T mine, 
     return before;
 }
 
-/* A block has a chunk. If totals is given it receives the total of a chunk, and y is not written; otherwise carries,
- * if given, holds the total of the chunks up to each. */
+/* A block has a chunk. With totals, it writes the chunk's total there, and not y. Otherwise it writes y; carries holds
+ * the total of the chunks up to and including each, or is NULL if rows have one chunk. */
 template <class T>
 __global__ void __launch_bounds__(SCAN_THREADS) scan_chunks(ScanJob job, T *totals, const T *carries) {
     int64_t r = quotient((int64_t)blockIdx.x, job.chunks), c = (int64_t)blockIdx.x - r * job.chunks.by;
@@ -93,7 +95,7 @@ __global__ void __launch_bounds__(SCAN_THREADS) scan_chunks(ScanJob job, T *tota
     if (totals && threadIdx.x == 0) totals[blockIdx.x] = so_far;
 }
 
-/* The totals of chunks, as rows that are scanned in place. */
+/* Returns the job that scans the totals of chunks in place: one row of totals for each row of x. */
 template <class T> ScanJob totals_job(const ScanJob &job, T *totals, int dtype) {
     ScanJob t = {};
     t.x = t.y = (char *)totals;
@@ -158,9 +160,9 @@ extern "C" tg_status tg_cuda_scan(tg_ctx *ctx, tg_reduction kind, tg_array y, tg
     job.prod = kind == TG_PROD, job.back = back, job.add = add;
     job.chunk = SCAN_CHUNK;
     job.chunks = divider_of(ceil_div(job.n, SCAN_CHUNK));
-    bool lanes = rows.n && rows.shape[rows.n - 1] >= SCAN_LANES &&
-                 distance(rows.stride[SCAN_Y][rows.n - 1]) < distance(job.y_step);
-    bool by_rows = job.n <= SCAN_SHORT || (lanes && job.n <= SCAN_CHUNK);
+    bool adjacent = rows.n && rows.shape[rows.n - 1] >= SCAN_ADJACENT &&
+                    distance(rows.stride[SCAN_Y][rows.n - 1]) < distance(job.y_step);
+    bool by_rows = job.n <= SCAN_SHORT || (adjacent && job.n <= SCAN_CHUNK);
     bool real = is_float(x.dtype) || is_float(y.dtype);
     return real ? launch_scan<double>(ctx, job, by_rows, TG_F64) : launch_scan<int64_t>(ctx, job, by_rows, TG_I64);
 }

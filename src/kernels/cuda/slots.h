@@ -1,5 +1,5 @@
-/* The slots of the CUDA device; tg_device_ops in device.h says what each does. A file of kernels implements the
- * slots that use them. */
+/* The slots of the CUDA device that compute; tg_device_ops in device.h says what each does. Each is implemented in the
+ * file of its kernels. */
 #ifndef TG_CUDA_SLOTS_H
 #define TG_CUDA_SLOTS_H
 
@@ -32,7 +32,7 @@ tg_status tg_cuda_attention_grad(tg_ctx *ctx, const tg_attention_args *a);
 tg_status tg_cuda_dropout(tg_ctx *ctx, tg_array y, tg_array x, double p, const tg_draws *draws, bool add);
 tg_status tg_cuda_fault_sum(tg_ctx *ctx, double *sum);
 tg_status tg_cuda_prepare(tg_ctx *ctx, const tg_prepare_args *a);
-/* One launch for some hundreds of parameters of one width. */
+/* Each launch steps many parameters of one compute type. */
 tg_status tg_cuda_adamw(tg_ctx *ctx, const tg_adamw_args *a, int n);
 
 #ifdef __cplusplus

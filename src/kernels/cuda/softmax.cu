@@ -1,4 +1,4 @@
-/* Softmax and log-softmax of rows, and their gradients. */
+/* The CUDA device's slots softmax and softmax_grad, for softmax and log-softmax of rows. */
 #include "kernels/cuda/lse.h"
 #include "kernels/cuda/slots.h"
 
@@ -7,7 +7,7 @@ using namespace tg;
 namespace {
 
 struct Job {
-    Rows y, x, gy, gx; /* gy, gx: of the gradient */
+    Rows y, x, gy, gx; /* softmax uses y and x; its gradient uses y, gy and gx */
     bool log, add;
 };
 
@@ -33,7 +33,7 @@ template <class T, int W, int KEPT> __global__ void softmax(Plan p, Job job) {
     }
 }
 
-/* gx (+)= y (gy - sum(gy y)), or gy - exp(y) sum(gy). */
+/* gx (+)= y (gy - sum(gy y)); for log-softmax gy - exp(y) sum(gy). */
 template <class T, int W, int KEPT> __device__ void grad_row(const Job &job, const Group &g, T *cache, int64_t r) {
     Share<T, W, KEPT, 2> row(cache, job.y.n);
     Sources<2> in = {{&job.gy, &job.y}, {row_at(job.gy, r), row_at(job.y, r)}};

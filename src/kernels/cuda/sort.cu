@@ -1,5 +1,5 @@
-/* The CUDA device's sort slot. Elements become integers in the same order, and all rows are sorted at once: by row
- * and integer if both fit into 64 bits, otherwise by the integer and then, stably, by the row. */
+/* The CUDA device's sort slot. Elements are mapped to integers that have the same order. All rows are sorted at once:
+ * by a key of row and integer if both fit into 64 bits; otherwise by the integer, and then stably by the row. */
 #include "kernels/cuda/sort.h"
 #include "kernels/cuda/slots.h"
 #include "kernels/cuda/vector.h"
@@ -14,14 +14,14 @@ struct OrderJob {
     char *x, *y;
     int64_t *places;
     int dtype, size;
-    bool falling, with_row; /* with_row: keys hold the row above the element's 32 bits */
+    bool falling, with_row; /* with_row: the upper 32 bits of a key are the row, the lower ones the element */
     Walk<ORDER_ARRAYS> walk; /* of the rows */
     int64_t step[ORDER_ARRAYS];
     Divider n, k; /* elements of a row, and of its result */
     int64_t count, wanted;
 };
 
-/* -0 and 0 are equal, and every NaN is greatest. */
+/* Returns the integer of an element. -0 and 0 are equal, and every NaN is greatest. */
 __device__ inline uint64_t key_of(float v) {
     uint32_t u;
     v = v == 0 ? 0 : v;
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(ORDER_THREADS) order_by_row(OrderJob job, uint
     if (i < job.count) keys[i] = (uint64_t)quotient((int64_t)order[i], job.n);
 }
 
-/* The sorted rows are adjacent. */
+/* Writes the first elements of each sorted row, and their places. The sorted rows lie one after another in order. */
 __global__ void __launch_bounds__(ORDER_THREADS) order_out(OrderJob job, const uint64_t *order) {
     int64_t i = (int64_t)blockIdx.x * ORDER_THREADS + threadIdx.x, at[ORDER_ARRAYS];
     if (i >= job.wanted) return;
@@ -74,6 +74,7 @@ __global__ void __launch_bounds__(ORDER_THREADS) order_out(OrderJob job, const u
     job.places[at[ORDER_PLACES] + j * job.step[ORDER_PLACES]] = place;
 }
 
+/* Returns the number of bits of the greatest number. */
 int bits_of(int64_t most) {
     int bits = 0;
     while (bits < 63 && most >> bits) bits++;

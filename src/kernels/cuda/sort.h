@@ -1,4 +1,4 @@
-/* A stable radix sort of numbers over 8-bit digits from the last to the first (Knuth, The Art of Computer
+/* A stable radix sort of numbers, by 8-bit digits from the least significant to the most (Knuth, The Art of Computer
  * Programming, volume 3, 5.2.5). Id is uint32_t, or uint64_t for more or greater numbers. */
 #ifndef TG_CUDA_SORT_H
 #define TG_CUDA_SORT_H
@@ -10,8 +10,9 @@ namespace tg {
 
 enum { SORT_THREADS = 64, SORT_EACH = 16, SORT_TILE = SORT_THREADS * SORT_EACH, SORT_BITS = 8, SORT_DIGITS = 256 };
 
-/* keys[0] holds n numbers in their original order; order[] needs no contents. starts: scratch of SORT_DIGITS *
- * ceil(n / SORT_TILE). */
+/* keys[0] holds n numbers. Each pass moves keys and their original positions, order, from one buffer to the other;
+ * order needs no contents before. starts: scratch memory for SORT_DIGITS * tiles numbers, where tiles is ceil(n /
+ * SORT_TILE). */
 template <class Id> struct SortJob {
     Id *keys[2], *order[2], *starts;
     int64_t n, tiles;
@@ -23,7 +24,7 @@ template <class Id> __device__ inline int digit_of(Id key, int shift) {
     return (int)(key >> shift & (SORT_DIGITS - 1));
 }
 
-/* starts[digit][tile]: how often the tile contains the digit. */
+/* Sets starts[digit][tile] to the number of keys of the tile with this digit. */
 template <class Id>
 __global__ void __launch_bounds__(SORT_THREADS) sort_count(const Id *keys, Id *starts, int64_t n, int64_t tiles,
                                                            int shift) {
@@ -39,7 +40,8 @@ __global__ void __launch_bounds__(SORT_THREADS) sort_count(const Id *keys, Id *s
     for (int d = threadIdx.x; d < SORT_DIGITS; d += SORT_THREADS) starts[d * tiles + blockIdx.x] = (Id)counts[d];
 }
 
-/* Turns counts into the sums of all before them. Each thread handles one digit. */
+/* Replaces each count by the sum of all counts before it, which is where the keys of the tile with this digit begin.
+ * Each thread handles one digit. */
 template <class Id> __global__ void __launch_bounds__(SORT_DIGITS) sort_sums(Id *starts, int64_t tiles) {
     __shared__ Id sums[2][SORT_DIGITS];
     int d = threadIdx.x, now = 0;
@@ -60,7 +62,9 @@ template <class Id> __global__ void __launch_bounds__(SORT_DIGITS) sort_sums(Id 
     }
 }
 
-/* Every thread has SORT_EACH neighbors and counts its digits separately, so equal digits keep their order. */
+/* Moves the keys of a tile to their places. Each thread has SORT_EACH adjacent keys and its own counts of digits, so
+ * keys with equal digits keep their order. first: order has no contents yet; the original positions are those of the
+ * keys. */
 template <class Id>
 __global__ void __launch_bounds__(SORT_THREADS) sort_place(SortJob<Id> job, int from, int shift, bool first) {
     __shared__ uint16_t counts[SORT_THREADS][SORT_DIGITS];
@@ -96,7 +100,8 @@ __global__ void __launch_bounds__(SORT_THREADS) sort_place(SortJob<Id> job, int 
     }
 }
 
-/* From keys[from] on; ordered: order[from] gives what they stand for. */
+/* Sorts keys[from] by this many low bits. ordered: order[from] has contents, which move along. Returns the buffer that
+ * holds the result. */
 template <class Id> int sort_from(const SortJob<Id> &job, int from, bool ordered, int bits, cudaStream_t stream) {
     for (int shift = 0; shift == 0 || shift < bits; shift += SORT_BITS, from = !from) {
         unsigned grid = (unsigned)job.tiles;
@@ -108,12 +113,13 @@ template <class Id> int sort_from(const SortJob<Id> &job, int from, bool ordered
     return from;
 }
 
-/* Sorts numbers with this many bits; the result is in keys[i] and order[i] for the returned i. */
+/* Sorts numbers of this many bits in keys[0]. The result is in keys[i] and order[i], where i is the returned number. */
 template <class Id> int sort_stably(const SortJob<Id> &job, int bits, cudaStream_t stream) {
     return sort_from(job, 0, false, bits, stream);
 }
 
-/* The same for other numbers, in keys[from], which stand for what order[from] gives. */
+/* Sorts again, by other numbers, which the caller has written to keys[from]. order[from], from the last sort, moves
+ * along. */
 template <class Id> int sort_further(const SortJob<Id> &job, int from, int bits, cudaStream_t stream) {
     return sort_from(job, from, true, bits, stream);
 }

@@ -1,4 +1,4 @@
-/* Ordering: events between streams, and the one place where the host waits for the device. */
+/* Order of streams by events, and the functions by which the host waits for the device. */
 #define _GNU_SOURCE
 #include <sched.h>
 #include <time.h>
@@ -11,6 +11,7 @@
 
 /* ---- Waiting ---- */
 
+/* Lets other threads run between two polls: yields at first, then sleeps for 50 microseconds. */
 static void rest(int round) {
     enum { YIELDS = 1000 };
     struct timespec nap = {.tv_nsec = 50000};
@@ -28,8 +29,8 @@ static tg_status poll_all(tg_cuda *c, double waited) {
     return TG_OK;
 }
 
-/* The observers have ended what kept the device busy, so work that reads or writes the host's memory comes to an
- * end. */
+/* Called after a poller has failed and ended its own work on the device. Waits up to 5 seconds for the rest, which may
+ * still read or write the host's memory. */
 static void drain(cudaEvent_t e) {
     const double patience = 5;
     double since = tg_system_now();
@@ -37,7 +38,8 @@ static void drain(cudaEvent_t e) {
         rest(i);
 }
 
-static tg_status await_with_others(tg_cuda *c, cudaEvent_t e) {
+/* Waits for e and polls meanwhile. Pollers run once more, with -1, when e has been reached. */
+static tg_status await_and_poll(tg_cuda *c, cudaEvent_t e) {
     double since = tg_system_now();
     tg_status s = TG_OK;
     for (int round = 0; s == TG_OK; round++) {
@@ -55,7 +57,7 @@ static tg_status await_with_others(tg_cuda *c, cudaEvent_t e) {
 }
 
 tg_status tg_cuda_await(tg_cuda *c, cudaEvent_t e) {
-    if (c->pollers) return await_with_others(c, e);
+    if (c->pollers) return await_and_poll(c, e);
     return tg_cuda_check(c->ctx, cudaEventSynchronize(e), "cudaEventSynchronize");
 }
 
@@ -95,7 +97,7 @@ tg_status tg_cuda_sync(tg_ctx *ctx) {
     TG_TRY(tg_recording_refuse(ctx, NULL, TG_RECORDING_WAIT, NULL));
     TG_TRY(tg_cuda_fault_fetch(c));
     TG_TRY(tg_cuda_await(c, c->fetched));
-    return tg_cuda_fault_tell(c);
+    return tg_cuda_fault_report(c);
 }
 
 tg_status tg_cuda_event_record(tg_ctx *ctx, void **event) {

@@ -6,7 +6,8 @@
 namespace tg {
 namespace {
 
-/* The wider of the two, floats before integers. An int64 next to floats needs double, whose quads hold it. */
+/* Returns the wider type of the two, where floats are wider than integers. An integer of 8 bytes together with a float
+ * needs double, whose quads can hold both. */
 int compute_type(const tg_array &a, const tg_array &b) {
     bool real = is_float(a.dtype) || is_float(b.dtype);
     bool wide = element_size(a.dtype) == 8 || element_size(b.dtype) == 8;
@@ -22,7 +23,7 @@ TakeSide side_of(const tg_array &x) {
     return s;
 }
 
-/* How many leading dims remain when those of the run are removed. */
+/* Finds the run and sets its length and steps. Returns how many leading dims remain without those of the run. */
 int choose_run(TakeJob &job, const tg_array &a, const tg_array &b, const tg_array &index, int dim) {
     int d = a.ndim;
     job.run = 1;
@@ -40,19 +41,20 @@ int choose_run(TakeJob &job, const tg_array &a, const tg_array &b, const tg_arra
     return d;
 }
 
-/* Whether quads can be read in one access: every offset outside a run is a multiple of theirs. */
+/* Whether quads can be accessed as a whole: runs are contiguous, and begin at multiples of 16 bytes. more: the stride
+ * along the indexed dim, or 0. */
 bool whole_side(const TakeSide &x, const Dims<TAKE_ARRAYS> &m, int side, int64_t more, int64_t run, int quad) {
     bool whole = x.step == 1 && run >= quad && aligned(x.data, 16) && x.size * quad <= 16;
     for (int d = 0; d < m.n; d++) whole = whole && m.stride[side][d] * x.size % 16 == 0;
     return whole && more * x.size % 16 == 0;
 }
 
-/* The work of a thread: one part of the elements of a position, and the row from which it is taken. */
+/* The work of a thread: the offsets of a position, one part of its run, and the value of its index. */
 struct TakePlace {
     int64_t at[TAKE_ARRAYS], part, chosen;
 };
 
-/* Returns false if there is no work, or if the row does not exist, which the first part of the position reports. */
+/* Returns false if there is no work, or if the index is out of range; the thread of the first part reports that. */
 __device__ inline bool place_of(const TakeJob &job, int64_t n, const Divider &by_parts, TakePlace &p) {
     int64_t i = (int64_t)blockIdx.x * TAKE_THREADS + threadIdx.x;
     if (i >= n) return false;
@@ -72,7 +74,7 @@ template <class T> __global__ void __launch_bounds__(TAKE_THREADS) take_each(Tak
     store<T>(job.a.data, job.a.dtype, p.at[TAKE_A] + p.part * job.a.step, load<T>(job.b.data, job.b.dtype, from));
 }
 
-/* Contiguous runs of one dtype, 16 bytes per thread. */
+/* Copies contiguous runs between arrays of one dtype, 16 bytes for each thread. */
 __global__ void __launch_bounds__(TAKE_THREADS) take_runs(TakeJob job, int64_t n, Divider by_chunks) {
     TakePlace p;
     if (!place_of(job, n, by_chunks, p)) return;
@@ -95,7 +97,7 @@ void launch_runs(const TakeJob &job, cudaStream_t stream) {
 } // namespace
 
 TakeJob take_job(tg_ctx *ctx, const tg_array &a, const tg_array &b, const tg_array &index, int dim,
-                 const char *slot, bool tells) {
+                 const char *slot, bool reports) {
     TakeJob job = {};
     job.compute = compute_type(a, b);
     job.a = side_of(a);
@@ -130,7 +132,7 @@ TakeJob take_job(tg_ctx *ctx, const tg_array &a, const tg_array &b, const tg_arr
     job.groups = others.count;
     job.walk = walk_of(all, all.n);
     job.others = walk_of(others, others.n);
-    if (tells) job.fault = tg_cuda_fault_for(ctx, slot);
+    if (reports) job.fault = tg_cuda_fault_for(ctx, slot);
     return job;
 }
 

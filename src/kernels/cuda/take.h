@@ -1,8 +1,8 @@
 /* What take, put and put_add share: how elements of an array are found by an index along one dim.
  *
- * a is the array with the index's shape (the output of take, the source of put and put_add), b the one that is
- * indexed. Trailing dims along which the index is constant and both arrays advance by one step form a run; positions
- * number the runs. */
+ * Array a has the index's shape: it is the output of take, and the source of put and put_add. Array b is indexed.
+ * Trailing dims along which the index is constant, and which merge into one dim in both arrays, form a run. A position
+ * is the number of a run. */
 #ifndef TG_CUDA_TAKE_H
 #define TG_CUDA_TAKE_H
 
@@ -19,20 +19,20 @@ struct TakeSide {
     char *data;
     int dtype, size;
     int64_t step; /* from one element of a run to the next */
-    bool whole;   /* quads of T are aligned to their own size */
+    bool whole;   /* quads are contiguous and aligned to their own size */
 };
 
 struct TakeJob {
     int compute; /* TG_F32, TG_F64 or TG_I64 */
     TakeSide a, b;
     const char *index;
-    bool narrow; /* int32 */
+    bool narrow; /* the index is int32, not int64 */
     /* The dims of a position. Along the indexed dim b's stride is 0. Positions that differ only in the indexed dim
      * form a group. */
     Walk<TAKE_ARRAYS> walk;
     int64_t positions, run;
-    int64_t extent, b_stride; /* of b along the indexed dim */
-    /* The indexed dim alone, and the walk without it. */
+    int64_t extent, b_stride; /* b's size and stride along the indexed dim */
+    /* The walk without the indexed dim; and that dim: its size in a, and its strides. groups: positions of others. */
     Walk<TAKE_ARRAYS> others;
     int64_t along, stride[TAKE_ARRAYS], groups;
     tg_cuda_fault fault;
@@ -50,15 +50,16 @@ __device__ inline int64_t index_at(const TakeJob &job, int64_t at) {
 
 __device__ inline bool in_range(const TakeJob &job, int64_t i) { return i >= 0 && i < job.extent; }
 
-/* Writes to the error word if there is an error: the first position wins. */
+/* Writes to the error word that the index at this position is out of range, unless the caller wants no errors. */
 __device__ inline void report(const TakeJob &job, int64_t position) {
     if (!job.fault.word) return;
     const unsigned long long most = (1ull << 40) - 1, at = (unsigned long long)position;
     atomicMin(job.fault.word, job.fault.call << 40 | (at < most ? at : most));
 }
 
+/* reports: an index out of range is an error of this slot. */
 TakeJob take_job(tg_ctx *ctx, const tg_array &a, const tg_array &b, const tg_array &index, int dim, const char *slot,
-                 bool tells);
+                 bool reports);
 
 } // namespace tg
 

@@ -1,8 +1,8 @@
-/* Products of tiles in shared memory by one warp: the core of attention's kernels.
+/* Products of tiles in shared memory, each by one warp: the core of attention's kernels.
  *
- * The sums of a 16 x 8 fragment are distributed over the warp as mma.sync distributes them. With g = lane / 4 and t
- * = lane % 4, a lane holds {(g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1)}. Float and double use ordinary
- * arithmetic, and so do 16-bit elements without tensor cores. */
+ * A fragment is a 16 x 8 part of the result. Its sums are distributed over the warp as mma.sync distributes them. With
+ * g = lane / 4 and t = lane % 4, a lane holds {(g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1)}. 16-bit elements use
+ * tensor cores. Float and double use ordinary arithmetic, and so do 16-bit elements where nvcc does not compile. */
 #ifndef TG_CUDA_TILE_PRODUCT_H
 #define TG_CUDA_TILE_PRODUCT_H
 
@@ -10,7 +10,7 @@
 
 namespace tg {
 
-/* An element of a tile: its dtype, its compute type, and conversions. */
+/* An element of a tile: its dtype, its compute type T, and the conversions between the two. */
 template <class E> struct Element {
     typedef E T;
     static constexpr int DTYPE = sizeof(E) == 8 ? TG_F64 : TG_F32;
@@ -30,11 +30,13 @@ template <> struct Element<__half> {
     static __device__ __half of(T v) { return __float2half_rn(v); }
 };
 
-/* The distance between the rows of a tile: 16 bytes more than their length, so that rows lie in different banks. */
+/* Returns the distance between the rows of a tile, in elements: 16 bytes more than their length, so that consecutive
+ * rows lie in different banks of shared memory. */
 template <class E> __device__ constexpr int tile_pitch(int cols) { return cols + (int)(16 / sizeof(E)); }
 
-/* c (+)= A B for the warp's 16 rows of A, [16, k] by rows. B is [n, k] by rows, or with BY_K [k, n], with n at most
- * NF fragments. k and n are multiples of 16; elements beyond the matrices are zero. */
+/* Adds to c the product of the warp's 16 rows of A, a [16, k] tile, and of B. b holds B transposed, [n, k], or with
+ * BY_K B itself, [k, n]. n is at most 8 * NF, and NF is even. k and n are multiples of 16; the tiles are filled up with
+ * zeros. */
 template <bool BY_K, int NF, class E, class T>
 __device__ inline void tile_product(T (&c)[NF][4], const E *a, int lda, const E *b, int ldb, int n, int k) {
     int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
@@ -91,7 +93,7 @@ __device__ inline void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t 
 #endif
 }
 
-/* With tensor cores: one load brings two fragments of B. */
+/* The same with tensor cores. One load_matrices of B serves two fragments. */
 template <bool BY_K, int NF, class E>
 __device__ inline void tensor_product(float (&c)[NF][4], const E *a, int lda, const E *b, int ldb, int n, int k) {
     int lane = threadIdx.x % 32, half = lane / 16, eighth = lane / 8 % 2;
@@ -128,7 +130,7 @@ template <int NF, class T> __device__ inline void clear(T (&c)[NF][4]) {
     for (int f = 0; f < NF; f++) c[f][0] = c[f][1] = c[f][2] = c[f][3] = 0;
 }
 
-/* Stores the warp's fragments to a tile. */
+/* Stores the warp's fragments to the 16 rows of a tile that begin at `to`. */
 template <int NF, class E, class T> __device__ inline void tile_set(E *to, int ld, const T (&c)[NF][4]) {
     int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     TG_UNROLL

@@ -1,8 +1,8 @@
-/* Quads: the elements of an operand that a thread moves at once, 16 bytes of the compute type T: four of float and two
- * of double or int64_t.
+/* Quads: the elements of an operand that a thread moves at once. They are 16 bytes of the compute type T: four elements
+ * of float, or two of double or int64_t.
  *
- * A quad is fetched as raw bytes by the size of its elements and decoded by their dtype afterward, so a thread has
- * the bytes of all operands in flight before it looks at any. Elements wider than those of T have no quads. */
+ * A quad is fetched as raw bytes, by the size of its elements, and decoded later, by their dtype. So a thread starts
+ * the loads of all operands before it waits for the first. There are no quads of elements that are wider than T. */
 #ifndef TG_CUDA_VECTOR_H
 #define TG_CUDA_VECTOR_H
 
@@ -22,7 +22,7 @@ __host__ __device__ inline int element_size(int dtype) {
     return dtype == TG_F64 || dtype == TG_I64 ? 8 : dtype == TG_F32 || dtype == TG_I32 ? 4 : dtype <= TG_F16 ? 2 : 1;
 }
 
-/* The element with these bits. */
+/* Return the value of the element with these bits, and the bits of the element with this value. */
 template <class T> __device__ inline T value_of(uint64_t bits, int dtype) {
     alignas(8) char e[8];
     memcpy(e, &bits, sizeof e);
@@ -77,8 +77,8 @@ template <class S, int Q> __device__ inline void fetch_as(Raw &r, const char *da
     memcpy(&r, &pack, sizeof pack);
 }
 
-/* n elements from `at` on, `stride` apart; the rest is undefined. whole: the stride is 1 and quads are aligned to
- * their own size. */
+/* Loads n elements from element `at` on, `stride` elements apart; the rest of the quad is undefined. whole: the stride
+ * is 1, and every quad is aligned to its own size, so that a full one is a single access. */
 template <int Q> __device__ inline void fetch(Raw &r, const char *data, int size, int64_t at, int64_t stride, int n,
                                               bool whole) {
     switch (size) {
@@ -104,6 +104,7 @@ template <class S, int Q> __device__ inline void put_as(const Raw &r, char *data
     }
 }
 
+/* Stores n elements, as fetch loads them. */
 template <int Q> __device__ inline void put(const Raw &r, char *data, int size, int64_t at, int64_t stride, int n,
                                             bool whole) {
     switch (size) {

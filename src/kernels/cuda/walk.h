@@ -1,5 +1,5 @@
-/* The dims of several arrays together: the host orders and merges them, and a kernel turns flat positions into
- * offsets. */
+/* The dims of several arrays of one shape. The host orders and merges them, and kernels turn positions into offsets in
+ * each array. */
 #ifndef TG_CUDA_WALK_H
 #define TG_CUDA_WALK_H
 
@@ -9,8 +9,8 @@
 
 namespace tg {
 
-/* Division by a constant of the launch: numbers below 2^31 by a product (Granlund and Montgomery, "Division by
- * invariant integers using multiplication", PLDI 1994), greater ones by the machine's division. */
+/* Divides numbers of 0 or more by a number that is constant in a launch. If both are below 2^31 it multiplies instead
+ * (Granlund and Montgomery, "Division by invariant integers using multiplication", PLDI 1994); otherwise it divides. */
 struct Divider {
     int64_t by;
     uint32_t factor, shift;
@@ -30,13 +30,14 @@ __device__ inline int64_t quotient(int64_t n, const Divider &d) {
     return (low + high) >> d.shift;
 }
 
-/* Positions in row-major order of dims, outermost first; K arrays' strides along them. */
+/* Dims, the outermost first, whose positions are counted in row-major order, and the strides of K arrays along them. */
 template <int K> struct Walk {
     int ndim;
     Divider by[TG_MAX_DIMS];
     int64_t stride[K][TG_MAX_DIMS];
 };
 
+/* at[k]: the offset of this position in array k, in elements. */
 template <int K> __device__ inline void offsets(const Walk<K> &w, int64_t position, int64_t *at) {
     TG_UNROLL
     for (int k = 0; k < K; k++) at[k] = 0;
@@ -82,7 +83,7 @@ template <int K> inline void order_dims(Dims<K> &m, int by) {
         for (int e = d; e > 0 && m.stride[by][e] > m.stride[by][e - 1]; e--) swap_dims(m, e, e - 1);
 }
 
-/* Merges adjacent dims through which every array advances in one step. */
+/* Merges adjacent dims that are one dim with a single stride in every array. */
 template <int K> inline void merge_dims(Dims<K> &m) {
     int top = 0;
     for (int d = 1; d < m.n; d++) {
@@ -97,7 +98,7 @@ template <int K> inline void merge_dims(Dims<K> &m) {
     m.n = m.n ? top + 1 : 0;
 }
 
-/* The dims of K arrays of one shape. */
+/* Returns the dims of K arrays of one shape. */
 template <int K> inline Dims<K> dims_of(const tg_array *const (&a)[K]) {
     Dims<K> m = {};
     m.count = 1;
@@ -109,7 +110,7 @@ template <int K> inline Dims<K> dims_of(const tg_array *const (&a)[K]) {
     return m;
 }
 
-/* The first n dims. */
+/* Returns a walk over the first n dims. */
 template <int K> inline Walk<K> walk_of(const Dims<K> &m, int n) {
     Walk<K> w = {};
     w.ndim = n;
