@@ -191,7 +191,7 @@ static bool count_layer(const train_options *o, const findings *f, tg_comm_info 
 /* ---- Printing ---- */
 
 static const char *const categories[] = {"parameters",  "gradients", "optimizer", "saved",
-                                         "temporaries", "buffers",   "captured"};
+                                         "temporaries", "buffers",   "captured",  "kernels"};
 _Static_assert(sizeof categories / sizeof categories[0] == TG_MEM_CATEGORIES, "a category has no name");
 
 static json_t *memory_json(const findings *f) {

@@ -227,16 +227,17 @@ typedef enum tg_category {
     TG_MEM_TEMPORARY, /* everything else */
     TG_MEM_BUFFER,    /* named scratch buffers, leased or not (tg_lease) */
     TG_MEM_GRAPH,     /* memory that captured steps hold (capture.h) */
+    TG_MEM_WORKSPACE, /* work memory that a kernel of device "cuda" takes and returns; device "meta" has none */
     TG_MEM_CATEGORIES,
-    TG_MEM_MAX_CATEGORIES = 8 /* room for new categories without a change of tg_memory_info's layout */
+    TG_MEM_MAX_CATEGORIES = 12 /* room for new categories without a change of tg_memory_info's layout */
 } tg_category;
 
 /* Memory statistics of a context (tg_memory_query), in bytes. */
 typedef struct tg_memory_info {
     size_t size;
-    int64_t live, peak;           /* bytes in use by tensors, now and at most; rounded up by the allocator */
-    int64_t reserved;             /* bytes obtained from the system for them */
-    int64_t workspace;            /* bytes of the kernels' work memory, in addition to the above */
+    int64_t live, peak;           /* bytes in use, now and at most; rounded up by the allocator */
+    int64_t reserved;             /* bytes obtained from the system or the device for them */
+    int64_t workspace;            /* bytes that kernels of device "cpu" keep as work memory, in addition to the above */
     int64_t by_category[TG_MEM_MAX_CATEGORIES];      /* parts of live, by tg_category */
     int64_t peak_by_category[TG_MEM_MAX_CATEGORIES]; /* the same at the moment of the peak */
     int64_t host_allocations;     /* calls of the allocator so far; a steady training step adds none */

@@ -26,11 +26,11 @@ tg_status tg_memory_fail(tg_ctx *ctx, size_t bytes, const char *what) {
     return tg_fail(ctx, TG_ERR_MEMORY,
                    "out of memory on device \"%s\": %zu bytes%s were asked for%s; workspaces have %lld, live tensors "
                    "%lld (parameters %lld, gradients %lld, optimizer %lld, saved activations %lld, temporaries %lld, "
-                   "named buffers %lld, captured steps %lld)",
+                   "named buffers %lld, captured steps %lld, kernels %lld)",
                    r->ops->name, bytes, what, limit, (long long)tg_workspace_bytes(ctx), (long long)m.live,
                    (long long)m.by_category[0], (long long)m.by_category[1], (long long)m.by_category[2],
                    (long long)m.by_category[3], (long long)m.by_category[4], (long long)m.by_category[5],
-                   (long long)m.by_category[6]);
+                   (long long)m.by_category[6], (long long)m.by_category[7]);
 }
 
 tg_block *tg_take_block(tg_ctx *ctx, size_t bytes, tg_category category) {

@@ -204,7 +204,9 @@ static tg_block *range_take(tg_heap *h, size_t units) {
 }
 
 /* Returns whether tensors of the category live longer than a step, so that their memory must not come from an arena. */
-static bool outlives_steps(tg_category c) { return c != TG_MEM_TEMPORARY && c != TG_MEM_SAVED; }
+static bool outlives_steps(tg_category c) {
+    return c != TG_MEM_TEMPORARY && c != TG_MEM_SAVED && c != TG_MEM_WORKSPACE;
+}
 
 tg_block *tg_heap_alloc(tg_heap *h, size_t bytes, tg_category category) {
     if (bytes > LARGEST) return NULL;

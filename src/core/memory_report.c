@@ -91,7 +91,7 @@ void tg_trace_free(tg_ctx *ctx) { tg_host_free(ctx, ctx->trace, sizeof *ctx->tra
 
 static const char *const category_names[TG_MEM_CATEGORIES] = {"parameters",        "gradients",   "optimizer state",
                                                               "saved activations", "temporaries", "named buffers",
-                                                              "captured steps"};
+                                                              "captured steps",    "kernels"};
 
 static int by_bytes(const void *a, const void *b) {
     size_t x = ((const trace_row *)a)->bytes, y = ((const trace_row *)b)->bytes;

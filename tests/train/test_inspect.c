@@ -92,7 +92,7 @@ static void compare_step(const model *m) {
     ck_assert_int_eq(value_of(all, "parameters"), tg_module_numel(gpt));
     ck_assert_int_eq(value_of(said, "peak_bytes"), memory.peak);
     static const char *const categories[] = {"parameters", "gradients", "optimizer", "saved", "temporaries", "buffers",
-                                             "captured"};
+                                             "captured", "kernels"};
     for (int c = 0; c < TG_MEM_CATEGORIES; c++)
         ck_assert_int_eq(value_of(said, categories[c]), memory.peak_by_category[c]);
     json_decref(all);

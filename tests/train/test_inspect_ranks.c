@@ -117,7 +117,7 @@ static void compare_sent(const char *options, const json_t *all, const tg_comm_i
 
 static void compare_memory(const char *options, const json_t *all, const tg_memory_info *m) {
     static const char *const categories[] = {"parameters", "gradients", "optimizer", "saved", "temporaries", "buffers",
-                                             "captured"};
+                                             "captured", "kernels"};
     const json_t *said = json_object_get(all, "memory");
     ck_assert_msg(value_of(said, "peak_bytes") == m->peak, "%s: peak %lld on paper, %lld on ranks", options,
                   (long long)value_of(said, "peak_bytes"), (long long)m->peak);

@@ -44,7 +44,7 @@ void tg_cuda_free(tg_ctx *ctx, void *p, size_t bytes) {
 tg_status tg_cuda_scratch_take(tg_ctx *ctx, size_t bytes, tg_cuda_scratch *s) {
     *s = (tg_cuda_scratch){NULL, NULL};
     if (!bytes) return TG_OK;
-    s->block = tg_take_block(ctx, bytes, TG_MEM_TEMPORARY);
+    s->block = tg_take_block(ctx, bytes, TG_MEM_WORKSPACE);
     if (!s->block) return tg_memory_fail(ctx, bytes, " of workspace");
     s->data = tg_block_data(s->block);
     return TG_OK;
