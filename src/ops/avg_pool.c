@@ -121,7 +121,7 @@ static tg_status avg_pool_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *go
 
 static int64_t avg_pool_flops(const tg_node *n) {
     const avg_pool_params *p = tg_node_params(n);
-    return tg_numel(tg_node_output(n, 0)) * p->w.size[0] * p->w.size[1];
+    return tg_flops(tg_flops(tg_numel(tg_node_output(n, 0)), p->w.size[0]), p->w.size[1]);
 }
 
 #define POOL_(dims_, h_, w_, exclude_, ...) \

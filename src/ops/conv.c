@@ -372,7 +372,7 @@ static int64_t conv_flops(const tg_node *n) {
     const conv_params *p = tg_node_params(n);
     const tg_tensor *w = p->result == W ? tg_node_output(n, 0) : tg_node_input(n, 1),
                     *y = p->result == Y ? tg_node_output(n, 0) : tg_node_input(n, p->result == W);
-    return 2 * tg_numel(y) * tg_dim(w, 1) * p->w.size[0] * p->w.size[1];
+    return tg_flops(tg_flops(2 * tg_numel(y), tg_dim(w, 1)), p->w.size[0] * p->w.size[1]);
 }
 
 /* The ops without bias, by the tensor that they compute. */

@@ -402,7 +402,7 @@ static int64_t einsum_flops(const tg_node *n) {
     const einsum_params *p = tg_node_params(n);
     int64_t flops = 2 * tg_numel(tg_node_input(n, 0));
     for (int d = 0; d < p->of[B].n; d++)
-        if (!has(&p->of[A], p->of[B].at[d])) flops *= tg_dim(tg_node_input(n, 1), d);
+        if (!has(&p->of[A], p->of[B].at[d])) flops = tg_flops(flops, tg_dim(tg_node_input(n, 1), d));
     return flops;
 }
 

@@ -91,7 +91,7 @@ static tg_status matmul_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout
 
 static int64_t matmul_flops(const tg_node *n) {
     const tg_tensor *a = tg_node_input(n, 0);
-    return 2 * tg_numel(tg_node_output(n, 0)) * tg_dim(a, -1);
+    return tg_flops(2 * tg_numel(tg_node_output(n, 0)), tg_dim(a, -1));
 }
 
 static const tg_sample matmul_samples[] = {

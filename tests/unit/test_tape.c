@@ -399,6 +399,22 @@ START_TEST(the_report_adds_up) {
 }
 END_TEST
 
+/* Device meta records products of any size, so their counts can exceed int64. */
+START_TEST(a_count_of_flops_that_overflows_is_the_greatest_one) {
+    tg_ctx *meta = tg_ctx_new(TG_CONFIG(.device = "meta"));
+    tg_tape *on_meta = tg_tape_new(meta);
+    const int64_t n = 1 << 22;
+    tg_tensor *a = tg_zeros(meta, TG_BF16, TG_SHAPE(n, n / 2)), *b = tg_zeros(meta, TG_BF16, TG_SHAPE(n / 2, n));
+    tg_matmul(on_meta, a, b);
+    tg_einsum(on_meta, "ij,jk->ik", a, b);
+    ck_assert_msg(tg_ctx_status(meta) == TG_OK, "%s", tg_ctx_message(meta));
+    for (int64_t i = 0; i < tg_tape_nodes(on_meta); i++)
+        ck_assert_msg(tg_node_flops(tg_tape_node(on_meta, i)) == INT64_MAX, "node %lld", (long long)i);
+    tg_tape_free(on_meta);
+    tg_ctx_free(meta);
+}
+END_TEST
+
 int main(void) {
     const TTest *tests[] = {a_scope_discards_unkept_tensors,
                             views_of_outputs_and_outer_tensors_survive_a_scope,
@@ -411,6 +427,7 @@ int main(void) {
                             recomputed_gradients_are_the_same,
                             recomputation_saves_only_its_inputs,
                             a_second_run_that_differs_is_found,
+                            a_count_of_flops_that_overflows_is_the_greatest_one,
                             a_dump_names_ops_shapes_and_sites,
                             json_lists_the_edges_of_the_graph_in_utf8,
                             the_report_names_the_peak,

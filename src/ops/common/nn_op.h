@@ -11,9 +11,6 @@ tg_array tg_op_absent_or(const tg_tensor *x); /* of an optional tensor; absent: 
 /* Replaces *x by a temporary row-major copy, unless it is row-major already. */
 tg_status tg_op_dense(tg_call *c, tg_tensor **x);
 
-/* Returns the product of two counts of 0 or more, or INT64_MAX if it overflows. INT64_MAX is odd. */
-static inline int64_t tg_flops(int64_t a, int64_t b) { return __builtin_mul_overflow(a, b, &a) ? INT64_MAX : a; }
-
 /* Copies the caller's options struct `from`, whose first field is its size, to `to` of `size` bytes. If the caller's
  * header is older, its struct is shorter, and the rest is set to 0. `from` NULL: all options are 0. Keeps the caller's
  * size in the copy, so that infer can check it (tg_size_check). */

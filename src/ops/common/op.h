@@ -30,6 +30,9 @@ static inline bool tg_same_shape(const tg_tensor *a, const tg_tensor *b) {
     return true;
 }
 
+/* Returns the product of two counts of 0 or more, or INT64_MAX if it overflows. INT64_MAX is odd. */
+static inline int64_t tg_flops(int64_t a, int64_t b) { return __builtin_mul_overflow(a, b, &a) ? INT64_MAX : a; }
+
 /* ---- infer (infer.c) ----
  *
  * tg_infer_* declare output 0. tg_need_* check inputs or arguments, and record an error if they are invalid. */
