@@ -165,7 +165,7 @@ static void note_unrecorded(tg_call *c) {
         if (c->in[i] && c->in[i]->flags & TG_F_REQUIRES_GRAD) c->in[i]->flags |= TG_F_UNRECORDED;
 }
 
-/* Checks that the outputs are the handles that infer has made, each at its own index. by: "infer" or "forward". */
+/* Checks that the outputs are the handles that infer has made, each at its own index. `by` is "infer" or "forward". */
 static tg_status check_outputs(tg_call *c, const char *by) {
     for (int i = 0; i < c->n_out; i++) {
         const tg_tensor *y = c->out[i];
@@ -215,7 +215,7 @@ static void supersede(tg_call *c) {
         c->out[0] = a;
         return;
     }
-    /* No other handle uses its bytes. Nodes that had saved them refer to `a` and will not decrement this count. */
+    /* No other handle uses a's bytes. Nodes that had saved them refer to `a` and will not decrement this count. */
     int32_t saves = 0;
     for (int i = 0; c->needs && i < c->n_out; i++)
         saves += tg_bit(c->saves_out, i) && c->out[i]->storage == a->storage;
@@ -246,8 +246,8 @@ static inline __attribute__((always_inline)) tg_status forward(tg_call *c, doubl
     return tg_fail(c->ctx, s, "%s: forward failed with %s", c->op->name, tg_status_name(s));
 }
 
-/* Runs forward and records the node. compares: check mode compares the results between ranks. Each of the two callers
- * passes a constant, so that a call without a grid does not test it. *kept becomes true if a node was recorded. */
+/* Runs forward and records the node. `compares` says that check mode compares the results between ranks. Each of the
+ * two callers passes a constant, so that a call without a grid does not test it. Sets *kept if a node was recorded. */
 static inline __attribute__((always_inline)) tg_status complete(tg_call *c, void (*destroy)(void *), bool *kept,
                                                                 bool compares) {
     double seconds = 0;

@@ -11,10 +11,10 @@ tg_tensor *tg_record(tg_tape *t, const tg_op *op, const void *params, tg_tensor 
 
 /* Checks that input 0 may be overwritten by the call's output. */
 tg_status tg_call_check_inplace(tg_call *c);
-/* Notes which inputs forward writes besides its outputs. Absent inputs are left out. In the second run of
- * a recomputation it notes none. */
+/* Notes which inputs forward writes besides its outputs. Absent inputs are left out. Notes none in the second run
+ * of a recomputation. */
 void tg_call_open_writes(tg_call *c);
-/* Marks these inputs as overwritten. Must be called before the node notes the versions of what it saves, and before
+/* Marks the noted inputs as overwritten. Must be called before the node notes the versions of what it saves, and before
  * forward, which may fail after it has written some of them. */
 tg_status tg_call_begin_writes(tg_call *c);
 

@@ -51,6 +51,8 @@ void tg_pass_note_due(const tg_pass *p, tg_node *n) {
 
 /* ---- Roots ---- */
 
+/* Returns the gradient with which backward begins at a root: `given`, or, if that is NULL and the root has one element,
+ * tg_placement_seed. Returns NULL after recording the error. */
 static tg_tensor *seed_of(tg_tensor *root, tg_tensor *given, const char *who) {
     tg_ctx *ctx = root->ctx;
     if (given) {
@@ -148,7 +150,7 @@ static tg_status call_backward(tg_pass *p, tg_node *n, tg_tensor **gout, tg_tens
                         site);
 }
 
-/* Returns whether all ranks meet in the node, so that it runs even without a gradient. */
+/* Returns whether all ranks communicate in the node, so that it runs even if it has received no gradient. */
 static bool must_meet(const tg_node *n) { return n->flags & TG_N_DUE && n->op->collective; }
 
 static tg_status zero_outputs(tg_node *n) {
@@ -247,7 +249,7 @@ static tg_status deliver_leaf(tg_pass *p, tg_node *n) {
 
 /* ---- The pass ---- */
 
-/* Returns whether there may be something to do at a node: a gradient, the hooks of a leaf, or ranks to meet. */
+/* Returns whether there may be something to do at a node: a gradient, the hooks of a leaf, or communication. */
 static bool is_reached(const tg_node *n) {
     if (n->flags & (TG_N_LEAF | TG_N_DUE)) return true;
     for (int i = 0; i < n->n_out; i++)

@@ -9,10 +9,12 @@ typedef struct tg_pass tg_pass;
 /* A leaf or result whose gradient goes to the caller instead of being accumulated. */
 typedef struct tg_target {
     tg_tensor *x;
-    tg_tensor *g; /* if the caller gives it: written or added to. If not: made by the pass, and freed by the caller */
+    /* the caller's buffer, which the pass writes or adds to; or NULL, and the pass makes a tensor for the caller to
+     * free */
+    tg_tensor *g;
     uint8_t mode; /* how a given g is updated */
     bool reached;
-    bool accumulates; /* what is written to g accumulates in the leaf itself */
+    bool accumulates; /* what is written to g adds to the gradient that the leaf accumulates */
     tg_tensor *given; /* the tensor that tg_grad returns to its caller */
     tg_node *node;
 } tg_target;
@@ -25,14 +27,14 @@ typedef struct tg_pass_ops {
 } tg_pass_ops;
 
 typedef struct tg_pass_opts {
-    tg_tensor *const *seeds; /* one per root; NULL, also as an entry: tg_placement_seed */
-    tg_target *targets; /* NULL: accumulate into every leaf */
+    tg_tensor *const *seeds; /* one per root; tg_placement_seed where seeds or its entry is NULL */
+    tg_target *targets; /* NULL means that the pass accumulates into leaves */
     int n_targets;
-    tg_tensor *const *only; /* accumulate only into these leaves; NULL: into all */
+    tg_tensor *const *only; /* accumulate only into these leaves; NULL means into all */
     int n_only;
     bool retain; /* keep what the nodes saved, so that backward can run again */
     bool inner; /* backward of a recomputation: hooks of leaves wait for the outer tape, which has the whole gradient */
-    const tg_pass_ops *graph; /* records the derivatives; NULL: they are only computed */
+    const tg_pass_ops *graph; /* records the derivatives; NULL if they are only computed */
 } tg_pass_opts;
 
 struct tg_pass {
@@ -41,7 +43,7 @@ struct tg_pass {
     uint32_t id;
     bool all;                   /* every node is needed */
     struct tg_grad_sink *sinks; /* one sink per input of the running node */
-    struct tg_keyed *by_x;      /* targets sorted by tensor if there are many; NULL: few */
+    struct tg_keyed *by_x;      /* targets sorted by tensor; NULL if there are few */
 };
 
 tg_status tg_backward_run(tg_tape *t, tg_tensor *const *roots, int n, const tg_pass_opts *opts, const char *who);
@@ -56,16 +58,17 @@ tg_node *tg_root_node(tg_tape *t, tg_tensor *root, int i, const char *who);
 void tg_pass_mark(tg_pass *p);
 /* Returns whether the gradient of an input of n is wanted. */
 bool tg_pass_leads_on(const tg_pass *p, const tg_node *n);
-/* All ranks must meet in the same nodes. So a node that the roots depend on runs, with zeros, even if no gradient
- * arrived on this rank. Marks the nodes that n depends on as due in turn. */
+/* Marks the nodes whose outputs n uses as due. All ranks must run the same collective nodes. So a collective node that
+ * is due runs even if no gradient has arrived on this rank, with zeros in its place. */
 void tg_pass_note_due(const tg_pass *p, tg_node *n);
-/* Returns, within a backward, whether it keeps what the nodes saved, so that it may run again. */
+/* Returns, within a backward, whether that backward keeps what the nodes saved, so that another one may follow. */
 bool tg_call_retains(const tg_call *c);
 
 static inline bool tg_pass_needs(const tg_pass *p, const tg_node *n) { return n && (p->all || n->pass == p->id); }
 
-/* Returns whether x's own hooks run in this pass. In the backward of a recomputation, hooks of the leaves that it
- * used wait for the outer tape, which has the whole gradient. Its inputs are separate handles there. */
+/* Returns whether x's own hooks run in this pass. In the backward of a recomputation, hooks of the leaves that the
+ * function used wait for the outer tape, which has the whole gradient. The function's inputs are separate handles
+ * there. */
 static inline bool tg_pass_hooks(const tg_pass *p, const tg_tensor *x) { return !p->o->inner || x->tape; }
 
 #endif

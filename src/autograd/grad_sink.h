@@ -14,15 +14,15 @@ typedef enum tg_grad_sink_kind {
     TG_SINK_DONE, /* passed on already, declined, or in flight */
 } tg_grad_sink_kind;
 
-/* Where the gradient of one input goes. tg_sinks_open decides it; the rest of the call only reads it. */
+/* Where the gradient of one input goes. tg_sinks_open decides it. */
 typedef struct tg_grad_sink {
     uint8_t kind;      /* tg_grad_sink_kind */
     bool adds;         /* the destination held a value when the call opened */
     tg_slot *slot;     /* the slot of the input */
-    tg_tensor *buffer; /* the buffer in which the leaf or the target accumulates. NULL: the slot is the destination */
+    tg_tensor *buffer; /* the buffer in which the leaf or the target accumulates. NULL if the slot is the destination */
     uint64_t serial;   /* serial of the leaf's buffer: the op's backward may drop or replace it */
-    tg_target *target; /* the target whose buffer it is. NULL: it is the leaf's own */
-    tg_tensor *side;   /* the side buffer. NULL: there is none yet, or it has been added */
+    tg_target *target; /* the target whose buffer it is. NULL if it is the leaf's */
+    tg_tensor *side;   /* the side buffer. NULL before it is made and after it was added */
 } tg_grad_sink;
 
 /* Decides where each input's gradient goes. Makes the buffers, except for inputs to which the op passes a gradient
@@ -30,7 +30,7 @@ typedef struct tg_grad_sink {
 tg_status tg_sinks_open(tg_pass *p, tg_call *c);
 /* Adds the contents of the side buffers, and notes which leaves now have a gradient. */
 tg_status tg_sinks_close(tg_pass *p, tg_call *c);
-/* Returns the tensor that receives, or has received, the gradient of input i. NULL: none, or not yet. */
+/* Returns the tensor that receives, or has received, the gradient of input i. NULL if there is none, or none yet. */
 tg_tensor *tg_sink_gradient(const tg_call *c, int i);
 
 /* Called within a backward: input i gets no gradient after all, because nothing that the roots depend on has used it,

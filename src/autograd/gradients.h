@@ -15,12 +15,13 @@ tg_tensor *tg_gradient_share(const tg_tensor *g);
 tg_tensor *tg_gradient_copy(const tg_tensor *g);
 /* Replaces *g by a copy if a seed or another gradient uses the same bytes. */
 tg_status tg_gradient_own(tg_tensor **g);
-/* dst = src or dst += src, with conversion. */
+/* Sets dst to src, or adds src to dst if `add`. Converts between dtypes. */
 tg_status tg_gradient_put(tg_tensor *dst, const tg_tensor *src, bool add);
 /* Returns the buffer in which x's gradient accumulates. NULL after recording the error. */
 tg_tensor *tg_gradient_buffer(tg_tensor *x);
-tg_tensor *tg_gradient_of(const tg_tensor *x); /* NULL: x has no gradient */
-/* Called when a backward has contributed to the gradient of leaf x. On axes where x is REPLICATED it is now partial. */
+tg_tensor *tg_gradient_of(const tg_tensor *x); /* NULL if x has no gradient */
+/* Called when a backward has contributed to the gradient of leaf x. On axes where x is REPLICATED the gradient
+ * is now partial. */
 void tg_gradient_reached(tg_tensor *x);
 /* Called when the gradient of leaf x has been summed over the axes where x is REPLICATED. */
 void tg_gradient_summed(tg_tensor *x);

@@ -8,7 +8,8 @@
 #include "placement/rule.h"
 
 /* Returns why x accepts no hook, or NULL if it does. A hook that the first run of a recomputation sets ends with
- * that run, and the second run sets it again. On a tensor that existed before the call there would then be two. */
+ * that run, and the second run sets it again. A tensor that existed before the call would then have two hooks, so it
+ * accepts none. */
 static const char *hook_refused(const tg_tensor *x, bool accumulated) {
     bool first = x->tape && x->tape->collects, again = x->tape && x->tape->again;
     const tg_tapes *tapes = tg_tapes_of(x->ctx);

@@ -1,6 +1,6 @@
 /* Tensors that nodes save for backward: checks that they are unchanged, their release, and packing them until
- * backward reads them. The caller's functions pack and unpack (tg_tape_pack). A packed storage is discarded; its refill
- * unpacks it. */
+ * backward reads them. The caller's functions pack and unpack (tg_tape_pack). A packed storage is discarded; the
+ * refill function of the storage unpacks it. */
 #include "autograd/saved_tensors.h"
 
 #include "base/host_memory.h"
@@ -73,7 +73,7 @@ typedef struct tg_packed tg_packed;
 /* The state of packing that is kept with a tape. */
 typedef struct packing {
     tg_tape_listener listener;
-    tg_pack_ops packer; /* pack NULL: no packer is set */
+    tg_pack_ops packer; /* pack is NULL if no packer is set */
     tg_packed *packed; /* list of packed storages that have not been dropped */
 } packing;
 
@@ -101,7 +101,7 @@ static void end_packed(void *user) {
     tg_host_free(ctx, p, sizeof *p);
 }
 
-/* The refill. Writes through the handle do not count as a new version: they restore the bytes that were saved. */
+/* The refill function of a packed storage. Its writes do not count as a new version: they restore the saved bytes. */
 static tg_status unpack(void *user, tg_ctx *ctx, void *dst, size_t bytes) {
     tg_packed *p = user;
     tg_storage *s = p->storage;
@@ -245,7 +245,8 @@ static void unpack_all(packing *of) {
     }
 }
 
-/* Discards the bytes of x again if they were packed and have not changed since. saved: x is a private saved buffer. */
+/* Discards the bytes of x again if they were packed and have not changed since. `saved` says that x is a buffer of
+ * tg_call_save. */
 static void repack(const tg_tensor *x, bool saved) {
     tg_storage *s = x ? x->storage : NULL;
     bool packed = s && packed_of(s) && s->extra->version == s->version;

@@ -6,9 +6,9 @@
 
 /* Checks that everything which n saved is present and unchanged. */
 tg_status tg_node_check_saved(const tg_node *n);
-/* The same, and checks that no backward has consumed it. */
+/* Makes the same checks, and checks that no backward has released what n saved. */
 tg_status tg_node_ready(const tg_node *n);
-/* Releases what the node saved, after backward has passed it. */
+/* Releases what the node saved. Called after the node's backward. */
 void tg_node_release(const tg_tape *t, tg_node *n);
 
 /* Drops the packed form of s, if it has one: these bytes will not be unpacked again. */

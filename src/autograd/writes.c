@@ -15,7 +15,7 @@ static void bytes_of(const tg_tensor *x, uintptr_t *first, uintptr_t *end) {
     *end = (uintptr_t)x->storage->data + (uintptr_t)((x->numel ? high : low) * size);
 }
 
-/* Two storages can share memory if the memory of one of them is the caller's. */
+/* Returns whether a and b share bytes. Two storages can do so only if one of them uses memory of the caller. */
 static bool share_bytes(const tg_tensor *a, const tg_tensor *b) {
     uintptr_t first[2], end[2];
     if (a->storage == b->storage) return true;

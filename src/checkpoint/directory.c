@@ -1,5 +1,5 @@
-/* Checkpoint directories. A checkpoint is filled under a hidden name, renamed when it is complete, and renamed to a
- * hidden name before it is removed. */
+/* Checkpoint directories. A checkpoint is written under a hidden name and gets its final name when it is complete.
+ * Before a checkpoint is removed, it is renamed to a hidden name again. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -22,7 +22,7 @@ struct tg_checkpoints {
     char *dir;
     int lock; /* file descriptor of the locked file ".lock" */
     int64_t step;    /* step of the checkpoint that has begun */
-    char *temporary; /* directory in which that checkpoint is filled; NULL: none has begun */
+    char *temporary; /* hidden directory of that checkpoint; NULL if none has begun */
 };
 
 /* ---- Names ---- */
@@ -71,7 +71,7 @@ static tg_status each_name(tg_checkpoints *c, tg_status (*fn)(tg_checkpoints *c,
     return s;
 }
 
-/* What count_step has found: the number of complete checkpoints, and the steps of the oldest and the newest. */
+/* Result of count_step: the number of complete checkpoints, and the steps of the oldest and the newest. */
 typedef struct steps {
     int count;
     int64_t oldest, newest;

@@ -1,5 +1,5 @@
-/* Reading of this rank's part of a tensor that is whole in a safetensors file. The placement of the destination says
- * which part that is. */
+/* Reads this rank's part of a tensor from a safetensors file that contains the whole tensor. The placement of the
+ * destination says which part that is. */
 #include "io/safetensors.h"
 #include "checkpoint/shards.h"
 #include "placement/placing.h"

@@ -1,4 +1,4 @@
-/* Gathering of one global tensor at a time to the rank that writes it, over each axis that shards the tensor. */
+/* Gathers a global tensor, over each axis that shards it, on the rank that writes it. */
 #include "placement/placing.h"
 
 #include <tapegrad/parallel.h>
@@ -34,8 +34,8 @@ static tg_tensor *dense_of(const tg_tensor *x) {
     return tg_temp_new(x->ctx, x->dtype, x->ndim, x->shape, NULL, tg_storage_ref(x->storage), x->offset);
 }
 
-/* Gathers the parts of all ranks of c, in the order of ranks, on its rank 0, where the result replaces *x. Elsewhere
- * *x is unchanged. */
+/* Gathers the tensors *x of all ranks of c, in rank order, on rank 0 of c. There the result replaces *x, which is
+ * freed. On the other ranks *x is unchanged. */
 static tg_status gather(tg_tensor **x, tg_comm *c, const void *site) {
     tg_tensor *all = NULL;
     tg_ctx *ctx = (*x)->ctx;
@@ -53,8 +53,8 @@ static tg_status gather(tg_tensor **x, tg_comm *c, const void *site) {
     return s;
 }
 
-/* Copies the parts of all ranks of axes[n] to their places in `whole`. In `parts` the rank on the first axis varies
- * fastest. */
+/* Copies each part in `parts` to its place in `whole`. `parts` contains the parts of all ranks on the n axes, one after
+ * another; the rank on axes[0] varies fastest. */
 static tg_status put_together(const tg_tensor *like, const tg_axis *axes, int n, tg_tensor *parts, tg_tensor *whole) {
     tg_ctx *ctx = parts->ctx;
     int at[TG_MAX_AXES] = {0};
@@ -79,11 +79,12 @@ tg_tensor *tg_shard_whole(const tg_shards *s, const tg_shard_item *i) {
     int n = tg_shard_axes(i->like, axes);
     if (tg_shard_replica(s->p, i->like)) return NULL;
     if (tg_storage_need(i->x->storage, i->x) != TG_OK) return NULL;
-    tg_tensor *parts = dense_of(i->x); /* of this rank; then of all ranks of axes[0], then of axes[0] and [1], .. */
+    /* First the part of this rank; after step k of the loop the parts of all ranks on axes[0] to axes[k]. */
+    tg_tensor *parts = dense_of(i->x);
     tg_status status = parts ? TG_OK : s->ctx->run.status;
     for (int k = 0; k < n && status == TG_OK; k++)
         if (first_of(s->p, axes, k)) status = gather(&parts, tg_parallel_comm(s->p, axes[k]), TG_SITE);
-    if (!n || status != TG_OK || !first_of(s->p, axes, n)) { /* x is whole, or an error, or a rank that only sends */
+    if (!n || status != TG_OK || !first_of(s->p, axes, n)) { /* not sharded, or failed, or only sent */
         if (parts && (n || status != TG_OK)) tg_temp_free(parts);
         return n || status != TG_OK ? NULL : parts;
     }

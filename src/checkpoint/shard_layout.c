@@ -1,5 +1,5 @@
-/* The place of a rank's part in the global tensor, computed from the layouts of the axes that shard each dim, and
- * copies between the two. */
+/* Computes where a rank's part lies in the global tensor, from the layouts of the axes that shard each dim. Copies
+ * between a part and the global tensor. */
 #include "placement/placing.h"
 
 #include <tapegrad/parallel.h>
@@ -20,7 +20,8 @@ int tg_shard_axes(const tg_tensor *x, tg_axis out[TG_MAX_AXES]) {
     return n;
 }
 
-/* A tensor of experts has a placement on an axis of the expert grid, so its replicas are counted on that grid. */
+/* A tensor that has a placement on an axis of the expert grid belongs to an expert layer. Its replicas are counted on
+ * that grid. */
 int tg_shard_replica(const tg_parallel *p, const tg_tensor *x) {
     static const tg_axis dense[] = {TG_TP, TG_CP, TG_DP}, experts[] = {TG_ETP, TG_EP, TG_EDP};
     const uint32_t grid = 1u << TG_ETP | 1u << TG_EP | 1u << TG_EDP;
@@ -50,13 +51,13 @@ tg_shape tg_shard_global(const tg_tensor *x) {
     return s;
 }
 
-/* Returns which chunk of the whole dim is chunk j of a rank's part. n is the size of the axis. */
+/* Returns the number, among the chunks of the whole dim, of chunk j of a rank's part. n is the size of the axis. */
 static int64_t chunk_of(tg_placement p, int64_t j, int64_t rank, int64_t n) {
     if (p.layout == TG_ZIGZAG) return j ? 2 * n - 1 - rank : rank;
     return j * n + rank;
 }
 
-/* Returns the axis that shards dim d after `order` other axes have, or TG_MAX_AXES if there is none. */
+/* Returns the axis that divides dim d after `order` other axes have divided it, or TG_MAX_AXES if there is none. */
 static int axis_at(const tg_tensor *x, int d, int order) {
     const tg_placements *p = tg_place_of(x);
     for (int a = 0; p && a < TG_MAX_AXES; a++)
@@ -82,6 +83,7 @@ int64_t tg_shard_index(const tg_tensor *x, int d, const int at[TG_MAX_AXES], int
 
 /* ---- Copies ---- */
 
+/* State of tg_shard_copy: its arguments, and the shape of the current copy. */
 typedef struct mover {
     const tg_tensor *x;
     const int *at;
@@ -101,8 +103,8 @@ static tg_array piece(const mover *m, const tg_tensor *t, int64_t offset) {
     return a;
 }
 
-/* Copies all indices of the dims from d on. `whole` and `part` are element offsets: the positions in both tensors that
- * the indices of the dims before d have. */
+/* Copies the elements of all indices of dims d, d + 1, ... `whole` and `part` are the element offsets in the two
+ * tensors that the current indices of the dims before d give. */
 static tg_status move_from(mover *m, int d, int64_t whole, int64_t part) {
     const double none[2] = {0, 0};
     if (d == m->x->ndim) {

@@ -25,7 +25,7 @@ void tg_shards_free(tg_shards *s) {
     tg_host_free(s->ctx, s, sizeof *s);
 }
 
-/* If a call has failed, removes the items that it added to the first n. Returns the status. */
+/* If `status` is an error, removes all items after the first n: those that the failed call added. Returns `status`. */
 static tg_status undo_if_failed(tg_shards *s, int n, tg_status status) {
     while (status != TG_OK && s->n > n) tg_host_strfree(s->ctx, (char *)s->item[--s->n].key);
     return status;
@@ -128,7 +128,7 @@ tg_status tg_shards_add_module(tg_shards *s, const char *prefix, tg_module *m) {
     return undo_if_failed(s, n, add_params(s, prefix, m));
 }
 
-/* Returns a parameter's key in this list, or its own name if it is not there. */
+/* Returns the key that a parameter has in the list, or the parameter's own name if it is not in the list. */
 static const char *name_of(const tg_shards *s, const tg_tensor *param) {
     for (int i = 0; i < s->n; i++)
         if (s->item[i].x == param) return s->item[i].key;

@@ -6,7 +6,7 @@
 
 #include <tapegrad/io.h>
 
-#define TG_SHARDS_FILE   "%s/state-%05d.safetensors" /* of one pipeline stage */
+#define TG_SHARDS_FILE   "%s/state-%05d.safetensors" /* path of a file: directory, pipeline stage */
 #define TG_SHARDS_FORMAT "tapegrad-state-1"
 
 enum { TG_SHARDS_KEY = 512 }; /* size of the longest key in bytes, with its terminating zero */
@@ -22,10 +22,10 @@ typedef struct tg_shards_stream {
 } tg_shards_stream;
 
 int tg_shards_streams(const tg_shards *s); /* number of streams; 0 without tg_shards_add_rng */
-/* Fills out[tg_shards_streams(s)], which the caller has zeroed; after an error some may be filled. Collective over
- * the world. */
+/* Fills out[tg_shards_streams(s)], which the caller has zeroed. The caller frees every text, after an error too, since
+ * some may be filled then. Collective over the world. */
 tg_status tg_shards_describe_streams(const tg_shards *s, tg_shards_stream *out);
-/* Reads into out[tg_shards_streams(s)] the states with which this rank continues. Changes no stream. */
+/* Reads the states with which this rank's streams are to continue into out[tg_shards_streams(s)]. Changes no stream. */
 tg_status tg_shards_read_streams(const tg_shards *s, const char *dir, const tg_safetensors *file, tg_rng *out);
 /* Sets the context's streams to from[tg_shards_streams(s)]. */
 void tg_shards_set_streams(const tg_shards *s, const tg_rng *from);

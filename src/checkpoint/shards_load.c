@@ -1,6 +1,6 @@
-/* Loading of sharded state. Every rank reads the headers of all files, checks every key of its list, and verifies the
- * checksums of a share of the tensors. Nothing changes before all ranks have passed these checks. Then each rank reads
- * the global tensors one at a time and keeps its part. */
+/* Loads sharded state. Every rank reads the headers of all files, checks that the files have each key of the rank's own
+ * tg_shards list, and verifies the checksums of a share of the tensors. No value changes before all ranks have passed
+ * these checks. Then each rank reads the global tensors one at a time and keeps its part of each. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -13,28 +13,27 @@
 #include "comm/comm.h"
 #include "checkpoint/shards_file.h"
 
-enum { MAX_FILES = 1024 };
+enum { MAX_FILES = 1024 }; /* the message of open_all has this number too */
 
+/* The open files of one checkpoint, and what the checks have read from them. */
 typedef struct source {
     const tg_shards *s;
     const char *dir;
     int n, count; /* number of files, and of tensors in them */
     tg_safetensors *file[MAX_FILES];
-    uint8_t *known; /* [count], in the order of the files: 1 if the tensor is in the list */
-    tg_rng *stream; /* [n_streams] states with which this rank's random streams continue */
+    uint8_t *known; /* [count] 1 if a list has the tensor's key; tensors are numbered in the order of the files */
+    tg_rng *stream; /* [n_streams] states from the files; this rank's random streams take them over after the checks */
     int n_streams;
 } source;
 
 /* ---- The files ---- */
 
-/* Fails because file i has the metadata `got` (NULL: none) for `what`. */
-static tg_status bad_file(const source *f, int i, const char *what, const char *got) {
+/* Reports a format error: in file i the metadata value of `key` is `got`, or is missing if `got` is NULL. */
+static tg_status bad_file(const source *f, int i, const char *key, const char *got, const char *expected) {
     char path[64];
     snprintf(path, sizeof path, TG_SHARDS_FILE, "", i);
-    return tg_fail(f->s->ctx, TG_ERR_FORMAT,
-                   "'%s%s': its %s is %s; expected a file that tg_shards_save wrote together "
-                   "with the others there",
-                   f->dir, path, what, got ? got : "missing");
+    return tg_fail(f->s->ctx, TG_ERR_FORMAT, "'%s%s': its metadata '%s' is %s, expected %s", f->dir, path, key,
+                   got ? got : "missing", expected);
 }
 
 static tg_status open_one(source *f, int i) {
@@ -46,12 +45,15 @@ static tg_status open_one(source *f, int i) {
     f->n = i + 1;
     f->count += f->file[i]->count;
     const char *format = tg_safetensors_metadata(f->file[i], "format");
-    if (!format || strcmp(format, TG_SHARDS_FORMAT) != 0) return bad_file(f, i, "format", format);
-    static const char *const same[] = {"files", "save"};
-    for (int k = 0; k < TG_LEN(same); k++) {
-        const char *first = tg_safetensors_metadata(f->file[0], same[k]),
-                   *its = tg_safetensors_metadata(f->file[i], same[k]);
-        if (!first || !its || strcmp(first, its) != 0) return bad_file(f, i, same[k], its);
+    if (!format || strcmp(format, TG_SHARDS_FORMAT) != 0) return bad_file(f, i, "format", format, TG_SHARDS_FORMAT);
+    /* The number of files, and the number that identifies the save. */
+    static const char *const common[] = {"files", "save"};
+    for (int k = 0; k < TG_LEN(common); k++) {
+        const char *first = tg_safetensors_metadata(f->file[0], common[k]),
+                   *got = tg_safetensors_metadata(f->file[i], common[k]);
+        if (!first || !got || strcmp(first, got) != 0)
+            return bad_file(f, i, common[k], got,
+                            "the same value in all files of the directory; take all of them from one tg_shards_save");
     }
     return TG_OK;
 }
@@ -60,7 +62,7 @@ static tg_status open_all(source *f) {
     TG_TRY(open_one(f, 0));
     const char *text = tg_safetensors_metadata(f->file[0], "files");
     long n = strtol(text, NULL, 10);
-    if (n < 1 || n > MAX_FILES) return bad_file(f, 0, "count of files", text);
+    if (n < 1 || n > MAX_FILES) return bad_file(f, 0, "files", text, "a number of files from 1 to 1024");
     for (int i = 1; i < n; i++) TG_TRY(open_one(f, i));
     f->known = tg_host_alloc(f->s->ctx, (size_t)f->count + 1);
     f->n_streams = tg_shards_streams(f->s);
@@ -89,20 +91,23 @@ static tg_safetensors *find(source *f, const char *key) {
 
 /* ---- The checks ---- */
 
-static tg_status check_entry(source *f, const tg_shard_item *i) {
+/* Fails unless the files have the item's tensor, with its shape and dtype. */
+static tg_status check_entry(source *f, const tg_shard_item *item) {
     char has[160], wants[160];
     tg_ctx *ctx = f->s->ctx;
-    tg_safetensors *file = find(f, i->key);
-    if (!file) return tg_fail(ctx, TG_ERR_FORMAT, "'%s' has no tensor '%.128s'", f->dir, i->key);
-    const tg_safetensors_entry *e = tg_safetensors_find(file, i->key);
-    tg_shape g = tg_shard_in_file(i);
+    tg_safetensors *file = find(f, item->key);
+    if (!file) return tg_fail(ctx, TG_ERR_FORMAT, "'%s' has no tensor '%.128s'", f->dir, item->key);
+    const tg_safetensors_entry *e = tg_safetensors_find(file, item->key);
+    tg_shape g = tg_shard_in_file(item);
     bool same = e->shape.ndim == g.ndim && memcmp(e->shape.dim, g.dim, (size_t)g.ndim * sizeof *g.dim) == 0;
-    if (same && e->dtype == (tg_dtype)i->x->dtype) return TG_OK;
+    if (same && e->dtype == (tg_dtype)item->x->dtype) return TG_OK;
     tg_shape_text((int)e->shape.ndim, e->shape.dim, has, sizeof has);
     tg_shape_text((int)g.ndim, g.dim, wants, sizeof wants);
-    return tg_fail(ctx, TG_ERR_FORMAT, "'%s': tensor '%.128s' is %s%s, expected %s%s%s", f->dir, i->key, e->dtype_name,
-                   has, tg_dtype_name((tg_dtype)i->x->dtype), wants,
-                   same || i->rows != TG_NONE ? "" : "; call tg_shards_set_rows if they differ by padding");
+    return tg_fail(ctx, TG_ERR_FORMAT, "'%s': tensor '%.128s' is %s%s, expected %s%s%s", f->dir, item->key,
+                   e->dtype_name, has, tg_dtype_name((tg_dtype)item->x->dtype), wants,
+                   same || item->rows != TG_NONE
+                       ? ""
+                       : "; call tg_shards_set_rows if the shapes differ only by padding rows");
 }
 
 /* Returns the metadata text of an optimizer's number of steps, or NULL if no file has the key. */
@@ -118,11 +123,11 @@ static tg_status check_steps(const source *f, const char *key) {
     const char *text = steps_text(f, key);
     char *end;
     if (text && strtoll(text, &end, 10) >= 0 && end != text && !*end) return TG_OK;
-    return tg_fail(f->s->ctx, TG_ERR_FORMAT, "'%s': the count '%.128s' is %s, expected a number, 0 or more", f->dir,
-                   key, text ? text : "missing");
+    return tg_fail(f->s->ctx, TG_ERR_FORMAT, "'%s': the optimizer's step count '%.128s' is %s, expected 0 or more",
+                   f->dir, key, text ? text : "missing");
 }
 
-/* Fails if a tensor of the files is in the list of no stage. Collective over the pipeline. */
+/* Fails if the files have a tensor that is in no pipeline stage's list. Collective over the pipeline. */
 static tg_status check_unknown(source *f) {
     tg_ctx *ctx = f->s->ctx;
     tg_comm *pp = tg_parallel_comm(f->s->p, TG_PP);
@@ -135,7 +140,7 @@ static tg_status check_unknown(source *f) {
     for (int i = 0, at = 0; i < f->n; at += f->file[i++]->count)
         for (int k = 0; k < f->file[i]->count; k++)
             if (!f->known[at + k])
-                return tg_fail(ctx, TG_ERR_FORMAT, "'%s' has a tensor '%.128s' that is not in the list", f->dir,
+                return tg_fail(ctx, TG_ERR_FORMAT, "'%s' has a tensor '%.128s' that is in no rank's list", f->dir,
                                f->file[i]->entries[k].name);
     return TG_OK;
 }
@@ -157,32 +162,32 @@ static tg_status check_all(source *f) {
 
 /* ---- The data ---- */
 
-/* Reads the file's rows into the first rows of `whole`, and sets the padding rows to zero. */
-static tg_status read_whole(source *f, const tg_shard_item *i, tg_tensor *whole, const void *site) {
+/* Reads the rows that the file has into the first rows of `whole`, and sets the padding rows to zero. */
+static tg_status read_whole(source *f, const tg_shard_item *item, tg_tensor *whole, const void *site) {
     tg_ctx *ctx = f->s->ctx;
-    tg_shape g = tg_shard_in_file(i);
+    tg_shape g = tg_shard_in_file(item);
     tg_tensor *rows =
         tg_temp_new(ctx, whole->dtype, (int)g.ndim, g.dim, NULL, tg_storage_ref(whole->storage), whole->offset);
     if (!rows) return ctx->run.status;
     tg_status s = rows->numel == whole->numel ? TG_OK : ctx->run.ops->fill(ctx, tg_array_of(whole), 0);
-    if (s == TG_OK) s = tg_safetensors_fill(find(f, i->key), i->key, rows, false, site);
+    if (s == TG_OK) s = tg_safetensors_fill(find(f, item->key), item->key, rows, false, site);
     tg_temp_free(rows);
     return s;
 }
 
-/* Reads a tensor and keeps this rank's part. A tensor that is whole on this rank is read in place. */
-static tg_status read_part(source *f, const tg_shard_item *i, const void *site) {
+/* Reads a tensor and keeps this rank's part. A tensor that this rank has as a whole is read in place. */
+static tg_status read_part(source *f, const tg_shard_item *item, const void *site) {
     tg_ctx *ctx = f->s->ctx;
     tg_axis axes[TG_MAX_AXES];
-    tg_shape g = tg_shard_global(i->like);
-    if (!tg_shard_axes(i->like, axes) && (i->rows == TG_NONE || i->rows == g.dim[0]))
-        return tg_safetensors_fill(find(f, i->key), i->key, i->x, false, site);
-    tg_tensor *whole = tg_temp_empty(ctx, i->x->dtype, (int)g.ndim, g.dim, TG_MEM_TEMPORARY);
+    tg_shape g = tg_shard_global(item->like);
+    if (!tg_shard_axes(item->like, axes) && (item->rows == TG_NONE || item->rows == g.dim[0]))
+        return tg_safetensors_fill(find(f, item->key), item->key, item->x, false, site);
+    tg_tensor *whole = tg_temp_empty(ctx, item->x->dtype, (int)g.ndim, g.dim, TG_MEM_TEMPORARY);
     if (!whole) return ctx->run.status;
-    tg_status s = read_whole(f, i, whole, site);
-    if (s == TG_OK) s = tg_storage_may_change(i->x);
-    if (s == TG_OK) tg_storage_wrote(i->x->storage, "tg_shards_load", site);
-    if (s == TG_OK) s = tg_shard_copy(i->like, tg_grid_of(ctx)->rank, whole, i->x, false);
+    tg_status s = read_whole(f, item, whole, site);
+    if (s == TG_OK) s = tg_storage_may_change(item->x);
+    if (s == TG_OK) tg_storage_wrote(item->x->storage, "tg_shards_load", site);
+    if (s == TG_OK) s = tg_shard_copy(item->like, tg_grid_of(ctx)->rank, whole, item->x, false);
     tg_temp_free(whole);
     return s;
 }

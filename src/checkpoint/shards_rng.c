@@ -1,6 +1,6 @@
 /* Random streams in sharded state, as text in the files' metadata. The default stream is the same on every rank, so its
- * text is one state. The text of a named stream has a row for each rank: its positions on the axes over which streams
- * may differ, and its state. */
+ * text is one state. The text of a named stream has the sizes of the axes over which streams may differ, and then a row
+ * for each rank: the rank's positions on these axes, and the state of its stream. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,8 +13,8 @@
 #include "checkpoint/shards_file.h"
 
 static const tg_axis axes[] = {TG_TP, TG_PP, TG_ETP, TG_EP};
-/* A row has AXES positions and the WORDS numbers of a state: seed, stream, counter. DIGITS: the characters that a
- * number, a space and a terminating zero need. */
+/* A row has AXES positions and the WORDS numbers of a state: seed, stream, counter. DIGITS is the number of characters
+ * that a number, a space and a terminating zero need. */
 enum { AXES = TG_LEN(axes), WORDS = 3, ROW = AXES + WORDS, DIGITS = 22 };
 
 tg_status tg_shards_add_rng(tg_shards *s) {
@@ -38,6 +38,7 @@ static tg_rng *state_of(const tg_shards *s, int i) {
     return i ? tg_rng_named(s->ctx, name_of(s, i)) : tg_rng_by_id(s->ctx, 0);
 }
 
+/* Writes the metadata key of stream i: "rng" for the default stream, "rng/NAME" for a named one. */
 static tg_status key_of(const tg_shards *s, int i, char key[TG_SHARDS_KEY]) {
     const char *name = name_of(s, i);
     if (snprintf(key, TG_SHARDS_KEY, "rng%s%s", name ? "/" : "", name ? name : "") < TG_SHARDS_KEY) return TG_OK;
@@ -46,7 +47,7 @@ static tg_status key_of(const tg_shards *s, int i, char key[TG_SHARDS_KEY]) {
 
 /* ---- Saving ---- */
 
-/* Fills this rank's row of each stream: its positions on the axes, then the state. */
+/* Fills this rank's row of each of n streams: the rank's positions on the axes, then the stream's state. */
 static void fill_rows(const tg_shards *s, int n, uint64_t *row) {
     for (int i = 0; i < n; i++, row += ROW) {
         const tg_rng *r = state_of(s, i);
@@ -70,7 +71,7 @@ static tg_status gather_rows(const tg_shards *s, int n, uint64_t *rows) {
     return s->ctx->run.status;
 }
 
-/* Writes a number and a space, and returns the end. */
+/* Writes a number and a space, and returns the end of the text. */
 static char *number(char *to, uint64_t value) { return to + snprintf(to, DIGITS, "%" PRIu64 " ", value); }
 
 /* Writes the text of stream i: for the default stream its state, for a named one the sizes of the axes and then the
@@ -112,11 +113,12 @@ static bool next_number(const char **at, uint64_t *value) {
     return true;
 }
 
-/* Chooses the state with which this rank continues a named stream. It is taken from the row of a rank that had the same
- * positions on the axes: the rank of the same number if it had them, else the first such rank. If an axis has another
- * size, no row fits. Then the stream keeps its seed and continues after everything that any rank has drawn, so that
- * nothing is drawn twice. Returns false if the text is malformed. */
-static bool choose(const tg_shards *s, const char *at, tg_rng *state) {
+/* Chooses the state with which this rank continues a named stream, from the text at `at`. On entry *state is the
+ * stream's current state. If the axes have the sizes in the text, the state is that of a saved rank with this rank's
+ * positions on the axes: of the rank with the same number in the world if it had these positions, else of the first
+ * such rank. If an axis has another size, no saved rank fits. Then *state keeps its seed, and its counter becomes the
+ * largest of all ranks, so that no number is drawn twice. Returns false if the text is malformed. */
+static bool choose_state(const tg_shards *s, const char *at, tg_rng *state) {
     uint64_t sizes[AXES], row[ROW], most = state->counter;
     tg_comm *world = tg_parallel_world(s->p);
     bool same = true, found = false;
@@ -164,7 +166,7 @@ tg_status tg_shards_read_streams(const tg_shards *s, const char *dir, const tg_s
         TG_TRY(key_of(s, i, key));
         const char *text = tg_safetensors_metadata(file, key);
         out[i] = *state_of(s, i);
-        if (text && (i ? choose(s, text, &out[i]) : read_state(text, &out[i]))) continue;
+        if (text && (i ? choose_state(s, text, &out[i]) : read_state(text, &out[i]))) continue;
         return tg_fail(s->ctx, TG_ERR_FORMAT, "'%s': the random stream '%.128s' is %s", dir,
                        i ? name_of(s, i) : "(default)", text ? "malformed" : "missing");
     }

@@ -1,6 +1,6 @@
-/* Saving of sharded state. The first rank of each pipeline stage writes the stage's global tensors. They are gathered
- * on it one at a time, so it needs memory for only the largest. The files get their names after all have been
- * written. */
+/* Saves sharded state. The first rank of each pipeline stage writes a file with the stage's global tensors. The tensors
+ * are gathered on that rank one at a time, so it needs memory for only the largest one. No file gets its final name
+ * before all files are complete. */
 #include <errno.h>
 #include <stdio.h>
 #include <time.h>
@@ -16,11 +16,11 @@
 typedef struct head {
     int n;
     tg_tensor *tensor; /* [n] only dtype and shape are set */
-    int64_t *dims;     /* [n TG_MAX_DIMS] their shapes */
+    int64_t *dims;     /* [n * TG_MAX_DIMS] shapes of the tensors */
     tg_named_tensor *named;
     tg_metadata *metadata;
-    int n_metadata, capacity;
-    char text[4 + TG_LEN(((tg_shards *)0)->steps)][24]; /* numbers of the metadata, as text */
+    int n_metadata, capacity; /* number of metadata, and how many the array can hold */
+    char text[4 + TG_LEN(((tg_shards *)0)->steps)][24]; /* text of the metadata that are numbers */
 } head;
 
 /* Values that all ranks agree on before the writers begin. */
@@ -49,6 +49,7 @@ static void add_number(head *h, const char *key, int64_t value) {
     h->metadata[h->n_metadata++] = (tg_metadata){key, text};
 }
 
+/* Fills *h. The caller must call head_free afterwards, after an error too. */
 static tg_status head_make(const tg_shards *s, const common *all, head *h) {
     tg_ctx *ctx = s->ctx;
     *h = (head){.n = s->n, .capacity = TG_LEN(h->text) + all->n_streams};
@@ -74,8 +75,8 @@ static tg_status head_make(const tg_shards *s, const common *all, head *h) {
     return TG_OK;
 }
 
-/* Chooses a number that all files of one save share: the time on the first stage; 0 if there is only one file.
- * Collective over the pipeline. */
+/* Chooses the number that identifies the save in all its files: the time on the first stage in nanoseconds, or 0 if
+ * there is only one file. Collective over the pipeline. */
 static tg_status agree_on_id(const tg_shards *s, int64_t *id) {
     struct timespec now;
     tg_comm *pp = tg_parallel_comm(s->p, TG_PP);
@@ -89,7 +90,7 @@ static tg_status agree_on_id(const tg_shards *s, int64_t *id) {
     return s->ctx->run.status;
 }
 
-/* Writes the rows of the whole tensor that the file contains. */
+/* Writes the rows of `whole` that belong in the file: all except padding rows. */
 static tg_status put(tg_safetensors_writer *w, const tg_shard_item *i, tg_tensor *whole) {
     tg_shape g = tg_shard_in_file(i);
     tg_tensor *rows =

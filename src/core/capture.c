@@ -18,6 +18,7 @@ typedef struct gradient {
     bool has, partial, summed;
 } gradient;
 
+/* A leaf whose gradient the step uses. */
 typedef struct leaf {
     tg_ref ref;
     bool read; /* the recording depends on whether the leaf had a gradient */
@@ -38,8 +39,8 @@ struct tg_graph {
     tg_status (*fn)(void *state, tg_ctx *ctx);
     void *state;
     tg_recording recording;
-    void *recorded;   /* the device's recording; NULL: replays call fn, or the recording has ended */
-    const char *ended; /* why it can no longer be replayed; NULL: it can */
+    void *recorded;   /* the device's recording; NULL if replays call fn, or after the recording has ended */
+    const char *ended; /* why the graph can no longer be replayed; NULL if it can */
     int arena;
     int running;  /* calls of fn by a replay that have not returned */
     int64_t nodes, bytes, steps;
@@ -48,10 +49,10 @@ struct tg_graph {
     stream *streams;
     int n_uses, uses_capacity, n_leaves, leaves_capacity, n_streams;
     int forks;             /* number of open forks of random streams before the step */
-    uint64_t current;      /* id of the stream that draws before and after the step */
+    uint64_t current;      /* id of the current stream before and after the step */
     tg_rng *device_states; /* per stream: the state that the recorded kernels read */
     tg_rng *host_states;   /* the host's copy, which is sent before each replay */
-    tg_rider *rider;       /* NULL: none */
+    tg_rider *rider;       /* callbacks at each replay; may be NULL */
 };
 
 static const tg_graph inert = {.ctx = (tg_ctx *)&tg_dead_ctx};
@@ -147,8 +148,9 @@ static tg_status note_draws(tg_graph *g) {
     return TG_OK;
 }
 
-/* Sends the state of each stream to the device. Its counter is relative to the recording, whose kernels add their own
- * positions. `first` is the replay that tg_graph_new runs: it continues from the state before the recording. */
+/* Sends the state of each stream to the device. The counter that is sent is relative to the recording, because the
+ * recorded kernels add their own positions. `first` is set for the replay that tg_graph_new runs: it continues from the
+ * state before the recording. */
 static tg_status send_streams(tg_graph *g, bool first) {
     tg_ctx *ctx = g->ctx;
     bool any = false;

@@ -9,8 +9,8 @@
 /* Returns the `captured` field of tg_draws for draws from this stream of the context: the address on the device where
  * each replay finds the stream's state. NULL if no step is being recorded. */
 const tg_rng *tg_capture_rng(tg_ctx *ctx, const tg_rng *stream);
-/* Notes that the step being recorded is about to change whether x, a leaf with a tg_ext, has a gradient. read: the
- * recording also depends on whether x has one. */
+/* Notes that the step being recorded is about to change whether x, a leaf with a tg_ext, has a gradient. `read` says
+ * that the recording also depends on whether x has one. */
 void tg_capture_gradient(const tg_tensor *x, bool read);
 void tg_graphs_free(tg_ctx *ctx); /* called when the context ends */
 
@@ -23,8 +23,8 @@ typedef struct tg_rider {
     int64_t collectives; /* number of collectives in one replay */
 } tg_rider;
 
-tg_rider *tg_capture_rider(tg_ctx *ctx); /* the rider of the step that is being captured; NULL: it has none yet */
-void tg_capture_ride(tg_ctx *ctx, tg_rider *r); /* sets it; the graph calls r->free in the end */
+tg_rider *tg_capture_rider(tg_ctx *ctx); /* the rider of the step that is being captured; NULL if it has none */
+void tg_capture_ride(tg_ctx *ctx, tg_rider *r); /* sets that rider; the graph calls r->free when it ends */
 /* Calls the function for each rider, graph by graph. */
 void tg_graphs_riders(tg_ctx *ctx, void (*fn)(tg_rider *r, const void *arg), const void *arg);
 /* Frees the device's recordings of all graphs for whose rider `ends` returns true, even if they may still be running.

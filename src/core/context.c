@@ -74,8 +74,8 @@ static const tg_device_ops *const cuda_device = &tg_cuda_device;
 static const tg_device_ops *const cuda_device = NULL;
 #endif
 
-/* Returns whether the name is "cuda", which sets *index to -1, or "cuda:" and the number of a GPU, which sets *index to
- * that. */
+/* Returns whether the name is "cuda" or "cuda:N", where N is the number of a GPU. Sets *index to -1 for "cuda", and to
+ * N for "cuda:N". */
 static bool is_cuda(const char *name, int *index) {
     char *end;
     if (strncmp(name, "cuda", 4) != 0) return false;

@@ -33,12 +33,12 @@ struct tg_ctx {
     bool check;  /* check mode (tg_config.check) */
     bool ending; /* tg_ctx_free is running */
     tg_dtype dtype; /* dtype of tensors that are created without one */
-    /* number of the caller's functions that are running, except those that a tape runs, which it counts itself */
+    /* number of running functions of the caller, except those that a tape runs and counts itself */
     int busy;
     uint64_t serial; /* serial of the newest handle; only increases */
-    tg_rng rng; /* state of the current stream, which draws: the default one, except between a fork and its join */
+    tg_rng rng; /* state of the current stream: the default one, except between a fork and its join */
     struct {
-        struct tg_named_rng *first, *current; /* current NULL: the default stream */
+        struct tg_named_rng *first, *current; /* current is NULL for the default stream */
         struct tg_named_rng **outer;          /* for each open fork: the stream that was current before it */
         int forks, forks_capacity;            /* number of open forks, all in `outer`; capacity of `outer` */
         int forks_missed;                     /* open forks that `outer` does not hold, because memory ran out */
@@ -47,10 +47,10 @@ struct tg_ctx {
         uint64_t seed; /* the seed that the library gave to the default stream, on every rank */
         uint64_t ids;  /* number of ids assigned to streams so far */
     } streams;
-    const tg_file_ops *files; /* NULL: the system's calls */
+    const tg_file_ops *files; /* NULL for the system's calls */
     tg_log_fn log;
     void *log_user;
-    tg_arena *arena; /* NULL: all memory comes from the device */
+    tg_arena *arena; /* NULL if all memory comes from the device */
     /* Memory of handles and storages, kept until the context ends. */
     tg_host_chunk *chunks;
     tg_tensor *free_first, *free_last; /* a queue: a slot is reused late, so a stale handle is recognized for long */
@@ -62,12 +62,12 @@ struct tg_ctx {
     tg_hook *free_hooks;
     tg_work *readers;           /* works in flight that hold the block that they read */
     tg_work *works;             /* all works that have not ended */
-    struct tg_copies *copies;   /* copies that run concurrently with the device's work; NULL: none so far */
+    struct tg_copies *copies;   /* copies that run concurrently with the device's work; NULL if none yet */
     tg_graph *graphs, *capture; /* all captured steps; the one that is being recorded now, or NULL */
     struct tg_buffer *buffers;  /* named scratch buffers */
     tg_tensor *owned;           /* handles that are alive, linked through their ext */
     tg_part part[TG_PARTS];
-    struct tg_trace *trace; /* trace of the memory report; NULL: tg_memory_trace is off */
+    struct tg_trace *trace; /* trace of the memory report; NULL before tg_memory_set_trace */
 };
 
 /* The result of tg_ctx_new if there is no memory for a context. Nothing writes to it: tg_fail keeps the first error. */

@@ -31,7 +31,7 @@ typedef struct copy {
     struct copy *next;            /* next free page of this size */
     struct copy *older, *younger; /* neighbors in the list of downloads that have not ended */
     struct copy *sibling;         /* next in the list of all pages */
-    size_t piece; /* bytes of the allocation that starts with this page; 0: the page is a later one of its allocation */
+    size_t piece; /* bytes of the allocation that starts with this page; 0 for the later pages of an allocation */
 } copy;
 
 struct tg_copies {
@@ -99,8 +99,8 @@ static int pages_to_add(const struct tg_copies *all, int size) {
     return n > MAX_PAGES ? MAX_PAGES : n < MIN_PAGES ? MIN_PAGES : (int)n;
 }
 
-/* Takes a page that can hold `bytes`: the one that has been free for longest. If the device still uses it, waits for
- * that. If no page of the size is free, adds some. Returns NULL after recording the error. */
+/* Takes a page that can hold `bytes`: the one that has been free for longest. Waits until the device no longer uses
+ * that page. If no page of the size is free, adds some. Returns NULL after recording the error. */
 static copy *page_take(tg_ctx *ctx, size_t bytes) {
     struct tg_copies *all = copies_of(ctx);
     int size = size_of(bytes);
@@ -185,8 +185,8 @@ static tg_status start(copy *c, void *dst, const void *src, size_t bytes, tg_cop
     return TG_OK;
 }
 
-/* Returns whether the storage lives longer than a step. It is then used in every step, so an upload to it orders the
- * device's later work after the copy at once. */
+/* Returns whether the storage lives longer than a step. Such a storage is used in every step, so an upload to it orders
+ * the device's later work after the copy at once. */
 static bool outlives_steps(const tg_storage *s) {
     return s->category == TG_MEM_PARAMETER || s->category == TG_MEM_GRADIENT || s->category == TG_MEM_OPTIMIZER;
 }

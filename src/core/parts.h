@@ -30,7 +30,7 @@ typedef struct tg_part_ops {
 } tg_part_ops;
 
 typedef struct tg_part {
-    const tg_part_ops *ops; /* NULL: the layer has not needed its slot yet */
+    const tg_part_ops *ops; /* NULL if the layer has not needed its slot yet */
     void *state;
 } tg_part;
 

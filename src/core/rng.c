@@ -23,14 +23,14 @@ static tg_status fail_unknown(tg_ctx *ctx, const char *name, const char *who) {
     return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: no random stream is named \"%s\"; tg_rng_add makes one", who, name);
 }
 
-/* Returns where the state of stream r is stored now: in ctx->rng if r is the current stream. r NULL: the default
- * stream. */
+/* Returns where the state of stream r is stored now: in ctx->rng if r is the current stream. r is NULL for the
+ * default stream. */
 static tg_rng *state_of(tg_ctx *ctx, tg_named_rng *r) {
     if (ctx->streams.current == r) return &ctx->rng;
     return r ? &r->rng : &ctx->streams.base;
 }
 
-/* Stores the state of the current stream and makes r the current one. r NULL: the default stream. */
+/* Stores the state of the current stream and makes r the current one. r is NULL for the default stream. */
 static void make_current(tg_ctx *ctx, tg_named_rng *r) {
     *(ctx->streams.current ? &ctx->streams.current->rng : &ctx->streams.base) = ctx->rng;
     ctx->streams.current = r;

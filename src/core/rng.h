@@ -17,7 +17,7 @@ typedef struct tg_named_rng {
 /* Copies of the states of all streams. */
 typedef struct tg_rng_states {
     tg_rng now, base; /* ctx->rng and ctx->streams.base */
-    uint64_t current; /* id of the current stream; 0: the default one */
+    uint64_t current; /* id of the current stream; 0 for the default one */
     int n;
     struct {
         uint64_t id;
@@ -39,7 +39,7 @@ void tg_rng_states_load(tg_ctx *ctx, const tg_rng_states *from);
 /* Closes the newest forks until only this many are open, after a function has failed between a fork and its join. */
 void tg_rng_unwind(tg_ctx *ctx, int forks);
 /* Creates and seeds the streams of tg_rng_seed_parallel. tp, ep and etp are the tensor-parallel, expert-parallel and
- * expert-tensor-parallel ranks. own: the streams that depend on these ranks differ between the ranks of the context. */
+ * expert-tensor-parallel ranks. `own` says that streams which depend on these ranks differ between the ranks. */
 tg_status tg_rng_seed_ranks(tg_ctx *ctx, uint64_t seed, bool own, int tp, int ep, int etp);
 /* Returns whether the current stream has the same seed on every rank, as far as this rank can know: the library has
  * seeded it with a seed that all ranks share, and the caller has not set another one. */

@@ -13,10 +13,10 @@ typedef struct tg_buffer {
     int open;   /* number of storages that lie in the block now */
     bool dirty; /* check mode: must be poisoned before it is used again */
     bool ended; /* it is a symmetric buffer that was freed */
-    /* The lease that holds it: its handle, and the op or call that took it. */
+    /* The lease that holds the buffer: its handle, and the op or call that took the lease. */
     const tg_tensor *holder;
     uint64_t serial;
-    const char *op; /* NULL: not an op, but a call at `site` */
+    const char *op; /* NULL if not an op, but the call at `site`, took it */
     const void *site;
     struct tg_scope *scope;
 } tg_buffer;

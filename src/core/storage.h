@@ -11,17 +11,17 @@
 
 /* Fields that only few storages need. */
 typedef struct tg_storage_extra {
-    tg_work *work; /* the work that fills the bytes; NULL: none is in flight */
+    tg_work *work; /* the work that fills the bytes; NULL if none is in flight */
     struct tg_storage_extra *next_free;
     void (*release)(void *user); /* called when the storage ends; may be NULL */
     /* Recreates the bytes after they were discarded (tg_discard_with). */
     tg_status (*refill)(void *user, tg_ctx *ctx, void *dst, size_t bytes);
     uint32_t version; /* version of the storage when refill was set; refill is invalid after a later write */
     void *user;       /* for release, refill and restore */
-    /* Another way to make the bytes of a discarded storage present. If it returns TG_OK and they are still absent, they
-     * are lost. */
+    /* Another way to make the bytes of a discarded storage present. If it returns TG_OK but the bytes are still absent,
+     * they are lost. */
     tg_status (*restore)(void *user, tg_storage *s);
-    struct tg_buffer *buffer; /* the named scratch buffer that the bytes are part of; NULL: none */
+    struct tg_buffer *buffer; /* the named scratch buffer that the bytes are part of, or NULL */
     bool shared;              /* the block belongs to another storage, and this one holds it */
 } tg_storage_extra;
 
@@ -36,12 +36,12 @@ struct tg_storage {
     tg_ctx *ctx;
     void *data; /* in the list of free storages: the next one */
     size_t bytes;
-    tg_block *block;  /* block of the heap; NULL: the bytes are the caller's, or discarded */
-    tg_tensor *maker; /* the handle that it was made for; valid while maker->serial equals birth */
+    tg_block *block;  /* block of the heap; NULL if the bytes are the caller's, or discarded */
+    tg_tensor *maker; /* the handle that the storage was made for; valid while maker->serial equals birth */
     uint64_t birth;
     const char *by; /* the op or function that last wrote it in place or discarded it, and its call site */
     const void *by_site;
-    tg_storage_extra *extra; /* NULL: it needs none of those fields */
+    tg_storage_extra *extra; /* NULL if none of its fields are needed */
 };
 
 /* Makes a storage with undefined bytes and one reference. Returns NULL after recording the error. */

@@ -44,13 +44,13 @@ struct tg_tensor {
     uint64_t serial; /* as in tg_tombstone */
     tg_ctx *ctx;
     tg_tombstone other; /* on a tape: the first bytes of the handle that shares this one's memory (tape/tape.h) */
-    tg_tape *tape; /* NULL: owned by the context */
+    tg_tape *tape; /* NULL if owned by the context */
     tg_storage *storage;
     int64_t offset, numel; /* in elements */
     const int64_t *shape, *stride;
     tg_node *node; /* the node that made it; NULL for a leaf, whose node is found through the tape */
     tg_ext *ext;   /* fields that only few tensors need */
-    const struct tg_placements *place; /* interned; NULL: INVARIANT, the same on every rank */
+    const struct tg_placements *place; /* interned; NULL for INVARIANT, the same on every rank */
     uint16_t out; /* index of this tensor among the outputs of node */
     uint16_t flags;
     uint8_t ndim, dtype;
@@ -87,7 +87,7 @@ struct tg_ext {
     tg_hook *hooks;
     int hooks_running;    /* while any hook runs, a removed hook stays in the list without its function */
     int deferred;         /* number of products of linear layers that will be added to the gradient later (tg_wgrads) */
-    /* number of modules that list it, plus the optimizer whose state it is: tg_drop leaves it to them */
+    /* number of modules that list the tensor, plus 1 if it is an optimizer's state; tg_drop leaves it to them */
     int owners;
     /* The leaf's node on the tape that used it last; other tapes find theirs in a map. */
     tg_tape *leaf_tape;
@@ -104,17 +104,17 @@ static inline bool tg_living(const tg_tensor *x) {
 tg_status tg_check(tg_ctx *ctx, const tg_tensor *x, const char *what);
 /* Returns whether x is a gradient that a hook or observer may use during its call. */
 static inline bool tg_is_lent(const tg_tensor *x) { return !x->tape && !(x->flags & TG_F_LEAF); }
-/* Fails if x is lent in this sense. `who` is the call that would change it. */
+/* Fails if tg_is_lent(x). `who` is the call that would change it. */
 tg_status tg_refuse_lent(const tg_tensor *x, const char *who);
-/* Makes a context-owned handle. Takes over the caller's reference to s, even on an error. stride NULL: row-major.
+/* Makes a context-owned handle. Takes over the caller's reference to s, even on an error. stride is NULL for row-major.
  * Returns NULL after recording the error. */
 tg_tensor *tg_owned_new(tg_ctx *ctx, tg_dtype dtype, int ndim, const int64_t *shape, const int64_t *stride,
                         tg_storage *s, int64_t offset);
 void tg_owned_free(tg_tensor *x);
 /* Makes a context-owned handle on a new storage. Returns NULL after recording the error. */
 tg_tensor *tg_owned_empty(tg_ctx *ctx, tg_dtype dtype, int ndim, const int64_t *shape, tg_category category);
-/* Makes a temp. Takes over the caller's reference to s, even on an error. stride NULL: row-major. Returns NULL after
- * recording the error. */
+/* Makes a temp. Takes over the caller's reference to s, even on an error. stride is NULL for row-major. Returns NULL
+ * after recording the error. */
 tg_tensor *tg_temp_new(tg_ctx *ctx, tg_dtype dtype, int ndim, const int64_t *shape, const int64_t *stride,
                        tg_storage *s, int64_t offset);
 void tg_temp_free(tg_tensor *x); /* x may be NULL */

@@ -6,7 +6,7 @@
 #include "core/copies.h"
 #include "kernels/scalar.h"
 
-/* Makes the checks of every function, and makes the bytes present. */
+/* Makes the checks that all functions of this file share, and makes the bytes present. */
 static tg_status begin_access(tg_tensor *x, const char *who, bool read, const void *site) {
     if (!x) return TG_ERR_ARGUMENT;
     tg_ctx *ctx = x->ctx;

@@ -117,7 +117,7 @@ tg_status tg_works_order_readers(tg_ctx *ctx) {
     return TG_OK;
 }
 
-/* Waits until w no longer reads. A work that fills a storage ends with that; its owner ends any other. */
+/* Waits until w no longer reads. If w fills a storage, w has ended then. Otherwise its owner ends it later. */
 static tg_status wait_reader(tg_work *w) {
     if (w->fills) return tg_storage_need(w->fills, NULL);
     if (w->ops->order) return tg_work_order(w);

@@ -8,11 +8,11 @@
 
 struct tg_work {
     tg_ctx *ctx;
-    const tg_work_ops *ops; /* NULL: ended, and on the context's free list */
+    const tg_work_ops *ops; /* NULL if ended and on the context's free list */
     void *self;
-    tg_storage *fills; /* the storage that it fills, which owns it; NULL: the code that started it owns it */
-    tg_block *reads;   /* the block that it reads and holds; NULL: none */
-    tg_storage *holds; /* the storage that it reads and refers to, if the bytes are the caller's; NULL: none */
+    tg_storage *fills; /* the storage that it fills, its owner; NULL if the code that started it owns it */
+    tg_block *reads;   /* the block that it reads and holds, or NULL */
+    tg_storage *holds; /* the storage that it reads and refers to, if the bytes are the caller's, or NULL */
     tg_work *next, *prev;    /* in the context's list of works with a block in `reads`; next also links free works */
     tg_work *after, *before; /* in the context's list of all works */
 };
@@ -31,8 +31,8 @@ void tg_work_abandon(tg_work *w);
 /* Orders all later work of the device after w, and ends w's hold on what it reads. w must have an `order` function,
  * unless it reads nothing. */
 tg_status tg_work_order(tg_work *w);
-/* Does that for all works that only read and have an `order` function. Memory that they hold, and that has been
- * released, becomes available. */
+/* Calls tg_work_order for all works that only read and have an `order` function. Memory that they hold, and that has
+ * been released, becomes available. */
 tg_status tg_works_order_readers(tg_ctx *ctx);
 void tg_work_end(tg_work *w); /* frees w without waiting: the caller knows that the operation has ended */
 /* Waits for w and ends it, as tg_work_wait does for a work that no storage owns. */
@@ -40,7 +40,7 @@ tg_status tg_work_finish(tg_work *w);
 /* Reserves memory for n more works, so that starting them does not allocate. */
 tg_status tg_works_reserve(tg_ctx *ctx, int n);
 void tg_works_free(tg_ctx *ctx);
-/* Waits until no work is in flight, except those for which `but` (NULL: none) returns true. Works that fill a storage
+/* Waits until no work is in flight, except those for which `but` (may be NULL) returns true. Works that fill a storage
  * are ended; others stay with their owners. */
 tg_status tg_works_settle(tg_ctx *ctx, bool (*but)(const void *arg, const tg_work *w), const void *arg);
 

@@ -54,7 +54,7 @@ static void escaped(const char *s, tg_format format, char *buf, size_t size, siz
 }
 
 /* Returns the number by which the dump names a tensor: its serial number. A dropped tensor has none any more, so its
- * address is used: no other tensor has that while a node needs the dropped one. */
+ * address is used. No other tensor has this address while a node needs the dropped tensor. */
 static unsigned long long id_of(const tg_tensor *x) {
     return x->serial >= TG_SERIAL_FIRST ? x->serial : (unsigned long long)(uintptr_t)x;
 }

@@ -74,8 +74,8 @@ static bool unrecorded(const tg_node *n) {
 static const char without[] =
     "without recording (no-grad mode, or an op that has no gradient, as comparisons and tg_detach)";
 
-/* Reports where the recorded paths from a node end, if none leads to root: at nodes that depend on it and whose outputs
- * no recorded op has used. */
+/* Reports where the recorded paths from node `from`, none of which leads to root, end: at nodes that depend on `from`
+ * and whose outputs no recorded op has used. */
 static void say_ends(text *s, tg_tape *t, const tg_node *from) {
     enum { MAX_LISTED = 3 };
     uint32_t after = ++t->pass, used = ++t->pass;
@@ -106,8 +106,8 @@ static void say_unused(text *s, const tg_tensor *x) {
     if (!(x->flags & TG_F_UNRECORDED))
         SAY(s, "No op has used it on this tape.\n");
     else
-        SAY(s, "No op has used it on this tape but, %s, one that ran %s.\n",
-            x->tape ? "at least" : "on this tape or another", without);
+        SAY(s, "No recorded op has used it on this tape. An op that ran %s has used it%s.\n", without,
+            x->tape ? "" : ", on this tape or another");
 }
 
 /* ---- Gradients along the path ---- */
@@ -118,7 +118,7 @@ typedef struct step {
     tg_tensor *x, *g;    /* the tensor and its gradient */
     tg_range r;          /* range of the gradient */
     tg_range delivered;  /* if hooked: the range before the tensor's own hooks ran */
-    uint64_t probe;      /* the hook that measures `delivered`; 0: none */
+    uint64_t probe;      /* the hook that measures `delivered`; 0 if there is none */
     bool hooked;         /* the probe has run */
 } step;
 

@@ -77,8 +77,8 @@ static const tg_tensor *viewed_tensor(const tg_tensor *x) {
     return x;
 }
 
-/* Finds the first input that already has values of the kinds that are looked for, and sets *kinds to those that it has.
- * *input is -1, and *kinds unchanged, if there is none. */
+/* Finds the first input that already has values of the kinds that are looked for, and sets *kinds to the kinds that it
+ * has. If there is none, sets *input to -1 and leaves *kinds unchanged. */
 static tg_status find_bad_input(const tg_call *c, int *input, int *kinds) {
     *input = -1;
     for (int i = 0; i < c->n_in && *input < 0; i++) {
@@ -139,7 +139,7 @@ static tg_status report_gradient(tg_call *c, int input, const tg_tensor *g, int 
 }
 
 /* Fails if the gradient of a result has a NaN or infinity when the op's backward begins. Each op's contribution has
- * been searched before, so it comes from a seed, a hook, another rank or the sum of contributions. */
+ * been searched before, so the value comes from a seed, a hook, another rank or the sum of contributions. */
 static tg_status search_incoming(tg_call *c) {
     for (int i = 0; i < c->n_out; i++) {
         report w = {.at = 0};

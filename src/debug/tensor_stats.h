@@ -5,7 +5,7 @@
 #include "core/context.h"
 
 typedef struct tg_range {
-    double lo, hi;          /* range of the finite values; lo > hi: there are none */
+    double lo, hi;          /* range of the finite values; lo > hi if there are none */
     int64_t nan, inf, zero; /* counts */
 } tg_range;
 

@@ -20,7 +20,8 @@ tg_summing tg_summing_begin(void);
 void tg_summing_add(tg_summing *s, const void *data, size_t bytes);
 uint64_t tg_summing_end(const tg_summing *s);
 
-/* Writes the form that files contain: lower-case hexadecimal digits, the highest first, without a terminating zero. */
+/* Writes a checksum as files contain it: lower-case hexadecimal digits, the most significant first, no terminating
+ * zero. */
 void tg_checksum_text(uint64_t sum, char out[TG_CHECKSUM_DIGITS]);
 
 #endif

@@ -1,4 +1,4 @@
-/* Files: reading by pread, and writing under a temporary name that is renamed when the bytes are on the disk. */
+/* Files. Reads with pread. Writes under a temporary name, and renames the file when its bytes are on the disk. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -188,13 +188,13 @@ static tg_status open_temporary(tg_writer *w) {
         if (errno != EEXIST) break;
     }
     tg_status s = tg_file_fail(w->ctx, "create", w->temporary, -1);
-    tg_host_strfree(w->ctx, w->temporary); /* another process owns it, so it must not be unlinked */
+    tg_host_strfree(w->ctx, w->temporary); /* not created here, so it must not be unlinked */
     w->temporary = NULL;
     return s;
 }
 
-/* Refuses a path that is not a regular file: renaming the new file would remove the name of a device, or of a link
- * to one. */
+/* Fails if path exists and is not a regular file. Renaming the new file to it would replace a device, or a link to
+ * one. */
 static tg_status require_replaceable(tg_ctx *ctx, const char *path) {
     struct stat st;
     return stat(path, &st) == 0 ? refuse_other(ctx, path, &st, "a regular file or a new one") : TG_OK;
@@ -288,7 +288,8 @@ tg_status tg_sync_directory(tg_ctx *ctx, const char *path) {
     return s;
 }
 
-/* Returns the length of the first n bytes without trailing slashes; of the root directory one slash remains. */
+/* Returns the length of the first n bytes of path without trailing slashes. A path that has only slashes keeps one of
+ * them, the root directory. */
 static size_t without_slashes(const char *path, size_t n) {
     while (n > 1 && path[n - 1] == '/') n--;
     return n;

@@ -13,7 +13,8 @@
 /* Size of buffers for copies, in bytes. */
 enum { TG_IO_CHUNK = 1 << 20 };
 
-/* Called first by public functions. Returns the context's error, or TG_OK. */
+/* Called first by public functions. Returns the context's error, TG_OK if it has none, and TG_ERR_ARGUMENT if ctx is
+ * NULL. */
 static inline tg_status tg_io_enter(const tg_ctx *ctx) {
     return ctx ? ctx->run.status : TG_ERR_ARGUMENT;
 }
@@ -23,7 +24,8 @@ tg_file_ops tg_file_ops_of(const tg_ctx *ctx);
 /* Records "cannot <verb> '<path>'" with the text of errno, and with the offset unless it is negative. Returns
  * TG_ERR_IO. */
 tg_status tg_file_fail(tg_ctx *ctx, const char *verb, const char *path, int64_t offset);
-/* Returns a new string, formatted like sprintf, which tg_host_strfree frees. NULL after recording an error. */
+/* Returns a new string, formatted like sprintf. The caller frees the string with tg_host_strfree. If there is no
+ * memory, records the error and returns NULL. */
 char *tg_format_path(tg_ctx *ctx, const char *format, ...) TG_PRINTF(2, 3);
 
 /* A regular file that is open for reading. path is NULL once it is closed. */
@@ -32,7 +34,7 @@ typedef struct tg_file {
     tg_file_ops ops;
     char *path;
     int fd;
-    int64_t size; /* when it was opened */
+    int64_t size; /* in bytes, when the file was opened */
 } tg_file;
 
 /* Opens a regular file. Any other kind of file fails with TG_ERR_IO. */
@@ -40,18 +42,18 @@ tg_status tg_file_open(tg_file *f, tg_ctx *ctx, const char *path);
 void tg_file_close(tg_file *f);
 /* Reads exactly `bytes` bytes from offset. Fails with TG_ERR_IO if the file ends before that. */
 tg_status tg_file_read(tg_file *f, int64_t offset, void *dst, size_t bytes);
-/* Reads a whole file of at most `limit` bytes and appends a zero. The caller frees it with tg_host_free(ctx, *data,
- * *bytes + 1). A larger file fails with TG_ERR_FORMAT. */
+/* Reads a whole file into new memory at *data and appends a zero. The caller frees *data with tg_host_free(ctx, *data,
+ * *bytes + 1). A file of more than `limit` bytes fails with TG_ERR_FORMAT. */
 tg_status tg_file_load(tg_ctx *ctx, const char *path, size_t limit, char **data, size_t *bytes);
 
-/* A file that is being written under a temporary name. Commit or abandon ends it. Both may be called after any failure
- * and after each other. A zeroed struct counts as ended. */
+/* A file that is being written under a temporary name. tg_writer_commit or tg_writer_abandon ends the writing.
+ * tg_writer_abandon may be called after any failure, and does nothing if the writing has ended or *w is zeroed. */
 typedef struct tg_writer {
     tg_ctx *ctx;
     tg_file_ops ops;
     char *path, *temporary; /* final name, and the name until commit */
     int fd;
-    int64_t offset; /* at which the next tg_writer_put writes */
+    int64_t offset; /* where the next tg_writer_put writes */
 } tg_writer;
 
 tg_status tg_writer_open(tg_writer *w, tg_ctx *ctx, const char *path);
@@ -62,8 +64,8 @@ tg_status tg_writer_put_at(tg_writer *w, int64_t offset, const void *data, size_
 tg_status tg_writer_commit(tg_writer *w);
 void tg_writer_abandon(tg_writer *w); /* removes the temporary file */
 
-/* Sync the entries of a directory to the disk: the first those of directory `path`, the second those of the directory
- * that contains path. */
+/* Sync the entries of a directory to the disk: tg_sync_directory those of directory `path`, tg_sync_directory_of those
+ * of the directory that contains path. */
 tg_status tg_sync_directory(tg_ctx *ctx, const char *path);
 tg_status tg_sync_directory_of(tg_ctx *ctx, const char *path);
 

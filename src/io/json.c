@@ -39,7 +39,7 @@ void tg_json_free(tg_json *j) {
     j->object = NULL;
 }
 
-/* Returns the flags with which reals get the fewest digits that read back the same: 1e-05, not
+/* Returns the flags that give reals the fewest digits with which they read back unchanged: 1e-05, not
  * 1.0000000000000001e-05. */
 static size_t shortest_flags(const json_t *root, char *text, size_t size) {
     size_t flags = JSON_INDENT(2);

@@ -7,7 +7,7 @@
 
 #include "io/file.h"
 
-/* An object of a document. The document owns the tree; the same getters read objects within it. */
+/* A JSON object: a whole document, or an object in it. tg_json_free of the document frees both. */
 typedef struct tg_json {
     tg_ctx *ctx;
     const char *path; /* names the document in errors; belongs to the caller */
@@ -26,8 +26,8 @@ tg_status tg_json_save(tg_ctx *ctx, const char *path, const json_t *root);
 
 bool tg_json_has(const tg_json *j, const char *key); /* true if the key exists and is not null */
 
-/* Get the value of a required key; an absent key is an error (TG_ERR_FORMAT). Call tg_json_has first for optional
- * keys. */
+/* Get the value of a required key. If the key is absent, they fail with TG_ERR_FORMAT. For an optional key call
+ * tg_json_has first. */
 tg_status tg_json_int(const tg_json *j, const char *key, int64_t lo, int64_t hi, int64_t *out); /* in [lo, hi] */
 tg_status tg_json_real(const tg_json *j, const char *key, double *out);                         /* accepts an integer */
 tg_status tg_json_bool(const tg_json *j, const char *key, bool *out);

@@ -1,4 +1,4 @@
-/* Reading of safetensors files: opening, listing, and copying tensors from them. */
+/* Opens safetensors files, lists their tensors, and reads them. */
 #include "io/safetensors.h"
 #include "base/host_memory.h"
 #include "kernels/scalar.h"
@@ -282,7 +282,7 @@ tg_tensor *tg_safetensors_load(tg_safetensors *f, const char *name) {
     const tg_safetensors_entry *e = tg_safetensors_require(&f, name, "tg_safetensors_load");
     if (!e || tg_shape_check(ctx, &e->shape, e->dtype, "tg_safetensors_load") != TG_OK) return tg_inert(ctx);
     tg_tensor *x = tg_owned_empty(ctx, e->dtype, (int)e->shape.ndim, e->shape.dim, TG_MEM_TEMPORARY);
-    if (x) tg_tensor_given(x); /* another rank's file may hold other bytes */
+    if (x) tg_tensor_given(x); /* x may differ from rank to rank, as the files may */
     if (x && read_entry(f, e, x, false, TG_SITE) == TG_OK) return x;
     if (x) tg_owned_free(x);
     return tg_inert(ctx);

@@ -20,17 +20,17 @@ struct tg_safetensors {
     const void **by_name, **by_key; /* sorted */
     char *text;                     /* owns all strings */
     size_t text_bytes;
-    const char *sums; /* TG_CHECKSUM_DIGITS per entry, in the order of entries; NULL: the file has no checksums */
-    /* For an index of several files. `file` then has the index's path and is not open, and the entries are copies of
-     * those of the files. */
-    tg_safetensors **files; /* [TG_SAFETENSORS_FILES]; NULL: this is a file */
-    int n_files, *file_of;  /* file_of[i]: number of the file that has entry i */
+    const char *sums; /* TG_CHECKSUM_DIGITS per entry, in the order of entries; NULL if the file has none */
+    /* For an index of several files. In this case `file` has the index's path and is not open, and the entries are
+     * copies of the files' entries. */
+    tg_safetensors **files; /* [TG_SAFETENSORS_FILES]; NULL if this is a file, not an index */
+    int n_files, *file_of;  /* file_of[i] is the number of the file that has entry i */
 };
 
 /* Metadata keys of the library. SUMS: the concatenated checksums of the tensors. SUM: the checksum of all bytes before
  * the data, computed with zeros in place of its own digits. A file must have both or none, so no single damaged bit can
  * hide that it has checksums.
- * The list of metadata omits them, because copying them to another file would give it wrong checksums. */
+ * `metadata` omits these keys, because a caller that copied them to another file would give it wrong checksums. */
 #define TG_SAFETENSORS_SUMS "tapegrad.xxh64"
 #define TG_SAFETENSORS_SUM  "tapegrad.xxh64.header"
 
@@ -41,8 +41,8 @@ typedef struct tg_safetensors_dtype {
     tg_dtype dtype;
 } tg_safetensors_dtype;
 
-const tg_safetensors_dtype *tg_safetensors_dtype_named(const char *name); /* NULL: unknown */
-const tg_safetensors_dtype *tg_safetensors_dtype_of(tg_dtype dtype);      /* NULL: the format has none */
+const tg_safetensors_dtype *tg_safetensors_dtype_named(const char *name); /* NULL if unknown */
+const tg_safetensors_dtype *tg_safetensors_dtype_of(tg_dtype dtype);      /* NULL if the format has none */
 
 /* Parses the n bytes of the header, checks them against the file's size, and fills everything except f->file. After
  * an error tg_safetensors_close frees what was allocated. */
@@ -51,10 +51,10 @@ tg_status tg_safetensors_parse(tg_safetensors *f, const char *header, size_t n);
 /* Makes the checks of tg_safetensors_read for a destination of this shape and dtype, and reads nothing. */
 tg_status tg_safetensors_expect(tg_safetensors *f, const char *name, const tg_shape *shape, tg_dtype dtype,
                                 bool convert);
-/* Does what tg_safetensors_read does for the library's own state, which is equal on every rank or placed: dst keeps its
- * placement. */
+/* Does what tg_safetensors_read does, but dst keeps its placement. For the library's own state, which is equal on
+ * every rank or has a placement. */
 tg_status tg_safetensors_fill(tg_safetensors *f, const char *name, tg_tensor *dst, bool convert, const void *site);
-/* Reads the tensors first, first + stride, ... only to compare their checksums. Does nothing if the file has none.
+/* Reads tensors first, first + stride, ... only to compare their checksums. Does nothing if the file has no checksums.
  * Callers verify before they change anything, so that damage is not found halfway. */
 tg_status tg_safetensors_verify(tg_safetensors *f, int first, int stride);
 
@@ -65,9 +65,10 @@ tg_safetensors *tg_safetensors_open_index(tg_ctx *ctx, const char *path);
 
 /* ---- safetensors_part.c ---- */
 
-/* A part of a whole tensor, whose shape in the file is `whole`. index(x, d, at, i, &run) maps index i of dim d of the
- * part x to an index of the whole tensor. It sets run to the number of indices from i on that are adjacent there. `at`
- * has this rank's positions on the axes, and is passed to index. */
+/* Says which part of a tensor of the file a rank has. `whole` is the tensor's shape in the file.
+ * index(x, d, at, i, &run) maps index i of dim d of the part x to an index of dim d of the whole tensor. It sets run to
+ * the number of indices of the part, from i on, that are consecutive in the whole tensor. `at`, which is passed to
+ * index, has this rank's positions on the axes. */
 typedef struct tg_safetensors_part {
     tg_shape whole;
     int64_t (*index)(const tg_tensor *x, int d, const int *at, int64_t local, int64_t *run);
@@ -75,13 +76,13 @@ typedef struct tg_safetensors_part {
 } tg_safetensors_part;
 
 /* Reads a part of the named tensor into dst, as tg_safetensors_read_part does; `who` names the function in errors. dst
- * keeps its placement, and its bytes if the call fails. */
+ * keeps its placement. If reading fails, dst keeps its bytes too. */
 tg_status tg_safetensors_fill_part(tg_safetensors *f, const char *name, tg_tensor *dst, const tg_safetensors_part *part,
                                    bool convert, const char *who, const void *site);
 
 /* ---- Parts of safetensors.c that other files use ---- */
 
-tg_safetensors *tg_safetensors_open_file(tg_ctx *ctx, const char *path); /* as tg_safetensors_open, but not an index */
+tg_safetensors *tg_safetensors_open_file(tg_ctx *ctx, const char *path); /* does not open an index */
 /* Returns the entry of that name. If there is none, or its dtype cannot be read, records an error and returns NULL. If
  * *f is an index, replaces it by the file that has the tensor. */
 const tg_safetensors_entry *tg_safetensors_require(tg_safetensors **f, const char *name, const char *who);
@@ -97,20 +98,20 @@ tg_status tg_safetensors_check_sum(const tg_safetensors *f, const tg_safetensors
 
 /* Writer of a file whose tensors arrive one at a time. tg_safetensors_begin needs only their names, dtypes and
  * shapes. tg_safetensors_put then writes one tensor per call, in this order, and tg_safetensors_commit writes the
- * header with the checksums. Commit or abandon ends the writer. Both may be called after any failure and after each
- * other. A zeroed struct counts as ended. */
+ * header with the checksums. tg_safetensors_commit or tg_safetensors_abandon ends the writing. tg_safetensors_abandon
+ * may be called after any failure, and does nothing if the writing has ended or *w is zeroed. */
 typedef struct tg_safetensors_writer {
     tg_ctx *ctx;
     tg_writer file;
     char *header;            /* everything before the data */
     size_t bytes, sums, sum; /* length of the header, and offsets in it of the digits of both checksum keys */
-    int count, next;         /* number of tensors, and of those that were written */
+    int count, next;         /* number of tensors, and number of tensors that were written */
 } tg_safetensors_writer;
 
 tg_status tg_safetensors_begin(tg_safetensors_writer *w, tg_ctx *ctx, const char *path, const tg_named_tensor *tensors,
                                int n_tensors, const tg_metadata *metadata, int n_metadata);
 tg_status tg_safetensors_put(tg_safetensors_writer *w, tg_tensor *x);
-/* Completes the file; on failure it is abandoned. sum (may be NULL) receives the digits of the header's checksum,
+/* Completes the file. On failure abandons it. sum (may be NULL) receives the digits of the header's checksum,
  * which covers the checksums of all tensors, and a zero. */
 tg_status tg_safetensors_commit(tg_safetensors_writer *w, char sum[TG_CHECKSUM_DIGITS + 1]);
 void tg_safetensors_abandon(tg_safetensors_writer *w);

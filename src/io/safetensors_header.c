@@ -1,8 +1,8 @@
 /* Parser of the header of a safetensors file.
  *
  * It does not use the JSON library, for three reasons. The grammar has just three levels. A general JSON tree needs
- * up to a hundred bytes for each byte of a malicious header; this parser needs a few. And the parser's errors say at
- * which byte they are. */
+ * up to a hundred bytes for each byte of a malicious header; this parser needs a few. Its errors give the offset of the
+ * wrong byte in the file. */
 #include "base/host_memory.h"
 #include "base/text.h"
 #include "io/safetensors.h"
@@ -55,13 +55,13 @@ typedef struct reader {
     tg_safetensors *f;
     const char *text;
     size_t n, at;
-    char *strings;      /* where the next decoded string goes; it fits, since decoding never lengthens */
+    char *strings;      /* where the next decoded string goes; decoding never makes a string longer */
     const char *tensor; /* name of the tensor whose description is being read, or NULL */
     tg_safetensors_entry entry;
     const tg_safetensors_dtype *dtype;
     bool has_shape, has_offsets, has_metadata;
     int count, n_metadata;
-    const char *sums, *sum; /* decoded checksums of the metadata; NULL: absent */
+    const char *sums, *sum; /* decoded checksums of the metadata; NULL if absent */
     size_t sum_at;          /* offset of the digits of `sum` in the header */
 } reader;
 
@@ -201,7 +201,7 @@ static tg_status list(reader *r, const char *what, int most, int64_t *v, int *n)
     return accept(r, ']') ? TG_OK : expected(r, "',' or ']'");
 }
 
-/* Reads an object, and calls `member` after each key, whose offset in the header is `at`, to read the value. */
+/* Reads an object. After each key calls `member` to read the value. `at` is the offset of the key in the header. */
 static tg_status object(reader *r, tg_status (*member)(reader *r, const char *key, size_t at)) {
     TG_TRY(take(r, '{'));
     if (accept(r, '}')) return TG_OK;
@@ -256,7 +256,7 @@ static tg_status tensor_member(reader *r, const char *key, size_t at) {
     return refuse(r, at, "the key \"%.64s\" is unknown, expected dtype, shape, data_offsets", key);
 }
 
-/* Computes the bytes that shape and dtype require. Returns false if they overflow or are not whole. */
+/* Computes the number of bytes that shape and dtype require. Returns false if it overflows or is not whole. */
 static bool entry_bytes(const reader *r, int64_t *bytes) {
     int64_t numel = 1, bits;
     bool empty = false;

@@ -9,7 +9,7 @@ bool tg_safetensors_is_index(const char *path) {
     return n >= sizeof end - 1 && strcmp(path + n - (sizeof end - 1), end) == 0;
 }
 
-/* Returns the length of the index's directory in paths, with its slash; 0 if the path has none. */
+/* Returns the length of the directory in the index's path, with the slash; 0 if the path has no slash. */
 static int directory_length(const tg_safetensors *f) {
     const char *slash = strrchr(f->file.path, '/');
     return slash ? (int)(slash - f->file.path) + 1 : 0;

@@ -1,4 +1,4 @@
-/* Reading of a part of a tensor from a safetensors file. Only the bytes of the part are read. They are collected in a
+/* Reads a part of a tensor from a safetensors file. Only the bytes of the part are read. They are collected in a
  * temporary tensor first, so that an error leaves the destination as it was. */
 #include "base/host_memory.h"
 #include "io/safetensors.h"
@@ -9,10 +9,10 @@ typedef struct part_reader {
     const tg_safetensors_entry *e;
     const tg_tensor *x; /* the destination */
     const tg_safetensors_part *part;
-    int split;        /* the last dim of which x has a part, or -1: x is the whole tensor */
-    int64_t stride;   /* bytes in the file of one index of that dim */
+    int split;        /* the last dim in which x is smaller than the whole tensor; -1 if x is the whole tensor */
+    int64_t stride;   /* bytes in the file for each index of dim split */
     tg_tensor *stage; /* the bytes read so far: x's shape, row-major, in the dtype of the file */
-    char *buffer;     /* host memory; NULL: the stage is host memory, and files are read into it directly */
+    char *buffer;     /* host memory; NULL if the stage is host memory, into which the file is read directly */
     size_t at;        /* number of bytes of the stage that are complete */
     size_t held;      /* number of bytes read after them, in the buffer or, without one, in the stage */
     tg_summing sum;
@@ -42,8 +42,8 @@ static tg_status read_run(part_reader *r, int64_t offset, int64_t bytes) {
     return TG_OK;
 }
 
-/* Reads all indices of dim d for one index of the dims before it. `outer` is the number of that index in row-major
- * order in the whole tensor. */
+/* Reads the part's elements for all indices of dim d. The indices of the dims before d are fixed: `outer` is their
+ * position in the row-major order of the whole tensor. */
 static tg_status read_dim(part_reader *r, int d, int64_t outer) {
     for (int64_t i = 0, run; i < r->x->shape[d]; i += run) {
         int64_t first = outer * r->part->whole.dim[d] + r->part->index(r->x, d, r->part->at, i, &run);

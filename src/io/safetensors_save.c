@@ -1,5 +1,6 @@
-/* Writing of safetensors files. The header is formatted twice, first to learn its length. Space for it is left at the
- * start of the file. The data are written after that space, in pieces, and at last the header with the checksums. */
+/* Writes safetensors files. The header is formatted twice, first to learn its length. Space for it is left at the
+ * start of the file. The data are written after that space, in pieces. The header with the checksums is written
+ * last. */
 #include "base/host_memory.h"
 #include "base/text.h"
 #include "io/safetensors.h"
@@ -17,7 +18,7 @@ typedef struct job {
 
 /* ---- Checks ---- */
 
-/* Fails unless s is a UTF-8 string. `what` and i name it in the message. */
+/* Fails unless s is a UTF-8 string. The message names s as `what` number i. */
 static tg_status check_string(const job *j, const char *s, const char *what, int i) {
     if (!s) return tg_fail(j->ctx, TG_ERR_ARGUMENT, "tg_safetensors_save: %s %d is NULL", what, i);
     size_t n = strlen(s), bad = tg_utf8_check(s, n);
@@ -76,7 +77,7 @@ static tg_status check(const job *j) {
 
 /* ---- Header ---- */
 
-/* The header while it is formatted: n bytes of buf, of which `at` are used. buf NULL: only counts. */
+/* The header while it is formatted: n bytes of buf, of which `at` are used. If buf is NULL, bytes are only counted. */
 typedef struct text {
     char *buf;
     size_t n, at;

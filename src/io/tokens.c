@@ -4,7 +4,7 @@
 #include "base/host_memory.h"
 
 static const char *const format_names[] = {"text", "u16", "u32", "megatron"};
-static const int format_widths[] = {1, 2, 4, 0}; /* bytes per token; 0: the index says how many */
+static const int format_widths[] = {1, 2, 4, 0}; /* bytes per token; 0 means that the index says it */
 
 /* Returns token i of packed tokens at any alignment. */
 static inline int64_t unpack(const tg_tokens *t, const char *packed, int64_t i) {

@@ -70,7 +70,7 @@ static tg_status check_parallel(tg_ctx *ctx, const tg_gpt_config *c, const char 
     return TG_OK;
 }
 
-/* Fails if there are pipeline stages: every rank holds all layers. */
+/* Fails if `parallel` has pipeline stages, because every rank of a GPT holds all layers. */
 static tg_status check_stages(tg_ctx *ctx, const tg_gpt_config *c) {
     int pp = tg_parallel_size(c->parallel, TG_PP);
     if (pp == 1) return TG_OK;
@@ -138,7 +138,8 @@ static tg_status check_heads(tg_ctx *ctx, const tg_gpt_config *c, const char *wh
     if (c->arch == TG_GPT2 && (c->kv_heads != c->heads || c->head_dim * c->heads != c->hidden))
         return tg_fail(
             ctx, TG_ERR_ARGUMENT,
-            "%s: kv_heads is %lld and head_dim %lld; GPT-2 needs %lld, its heads, and hidden / heads: leave both 0",
+            "%s: kv_heads is %lld and head_dim %lld; GPT-2 needs kv_heads = heads = %lld and head_dim = hidden / "
+            "heads; leave both 0",
             who, (long long)c->kv_heads, (long long)c->head_dim, (long long)c->heads);
     return TG_OK;
 }
@@ -210,7 +211,7 @@ static void fill_llama(tg_module *gpt, tg_module *body) {
 
 static bool is_tied(const tg_gpt_config *c) { return c->arch == TG_GPT2 ? !c->untied : c->tied; }
 
-/* Creates a GPT without children from the completed config; NULL on error. */
+/* Completes the config and creates a GPT without children. Returns NULL on error. */
 static tg_module *empty_gpt(tg_ctx *ctx, const tg_gpt_config *given) {
     tg_gpt_config c;
     if (!tg_ok(ctx)) return NULL;
@@ -279,7 +280,7 @@ static tg_tensor *position_rows(tg_module *gpt, tg_tape *t, int64_t offset, int6
     return tg_module_run(body_of(gpt), "wpe", t, at);
 }
 
-/* Returns the position embeddings [s, 1, h]; under sequence parallelism this rank's part of them. */
+/* Returns the position embeddings [n, 1, h]; under sequence parallelism this rank's part of them. */
 static tg_tensor *positions(tg_module *gpt, tg_tape *t, int64_t offset, int64_t n) {
     const tg_gpt_config *c = &state_of(gpt)->c;
     tg_tensor *p = position_rows(gpt, t, offset, n);
@@ -287,7 +288,7 @@ static tg_tensor *positions(tg_module *gpt, tg_tape *t, int64_t offset, int64_t 
     return tg_unsqueeze(t, p, 1);
 }
 
-/* Returns the embeddings of ids [b, n], with those of their positions for GPT-2: [n, b, h]. */
+/* Returns the embeddings of ids [b, n]: [n, b, h]. For GPT-2 the position embeddings are added to them. */
 static tg_tensor *embed(tg_module *gpt, tg_tape *t, tg_tensor *ids, int64_t offset) {
     const tg_gpt_config *c = &state_of(gpt)->c;
     tg_tensor *x = tg_gpt_tp(c) == 1 ? tg_transpose(t, ids, 0, 1) : ids;
@@ -304,7 +305,8 @@ static tg_status layer_call(void *state, tg_tape *t, tg_tensor *const *in, int n
     return t->ctx->run.status;
 }
 
-/* Runs layer i in a scope of its name, with the cache or with recomputation where asked. */
+/* Runs layer i in a scope of the layer's name: with the cache if past is not NULL, else with recomputation if the
+ * config says so. */
 static tg_tensor *run_layer(gpt_state *s, int64_t i, tg_tape *t, tg_tensor *x, const tg_past *past) {
     layer_fn *f = &s->layer[i];
     if (tg_scope_open(t, f->name) != TG_OK) return tg_scope_close(t, NULL, 0), tg_inert(s->ctx);

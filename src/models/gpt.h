@@ -36,7 +36,7 @@ typedef struct tg_past {
     int64_t length;
 } tg_past;
 
-/* Returns the number of tensor-parallel ranks; 1: plain layers are used. */
+/* Returns the number of tensor-parallel ranks. 1 means that plain layers are used. */
 static inline int tg_gpt_tp(const tg_gpt_config *c) { return tg_parallel_size(c->parallel, TG_TP); }
 static inline tg_comm *tg_gpt_tp_comm(const tg_gpt_config *c) { return tg_parallel_comm(c->parallel, TG_TP); }
 /* Returns the number of rows of the embedding and of the output matrix: the vocabulary and its padding. */

@@ -1,7 +1,7 @@
 /* Model directories: config.json and model.safetensors with the names, layouts and keys of the published GPT-2 and
- * Llama checkpoints. So other programs can load models that this library saved, and this library theirs. The names of
- * tensors in a checkpoint are the paths of parameters. The Conv1D weights of GPT-2 are [in, out] in files and [out, in]
- * in this library. */
+ * Llama checkpoints. So other programs can load models that this library saved, and this library can load theirs. The
+ * names of tensors in a checkpoint are the paths of parameters. The Conv1D weights of GPT-2 are [in, out] in files and
+ * [out, in] in this library. */
 #include <stdio.h>
 
 #include "base/host_memory.h"
@@ -88,7 +88,7 @@ static tg_status read_rope_of(const tg_json *j, const char *key, tg_gpt_config *
 }
 
 /* Reads the options of rotary positions. If a file has both rope_parameters and the older rope_scaling, rope_scaling
- * counts, as in Hugging Face transformers. */
+ * takes precedence, as in Hugging Face transformers. */
 static tg_status read_rope(const tg_json *j, tg_gpt_config *c) {
     TG_TRY(optional_positive(j, "rope_theta", &c->rope_base));
     TG_TRY(read_rope_of(j, "rope_parameters", c));
@@ -273,7 +273,7 @@ static tg_status load_part(tg_module *gpt, tg_safetensors *f, tg_tensor *p, cons
     return s == TG_OK ? ctx->run.status : s;
 }
 
-/* Makes every check that can refuse a file. The model is not changed before all have passed. */
+/* Makes every check that can refuse a file. The model is not changed before all checks have passed. */
 static tg_status check_weights(tg_module *gpt, tg_safetensors *f, const char *path) {
     tg_ctx *ctx = gpt->ctx;
     for (int i = 0; i < tg_safetensors_count(f); i++)
@@ -327,8 +327,8 @@ static tg_status begin_weights(tg_module *gpt, tg_safetensors_writer *w, const c
     return ctx->run.status;
 }
 
-/* Writes one parameter. With several ranks its parts are first gathered on the rank that writes. On the others w is
- * NULL. */
+/* Writes one parameter. With several ranks its parts are first gathered on the rank that writes. On the other ranks w
+ * is NULL. */
 static tg_status save_param(tg_module *gpt, tg_safetensors_writer *w, tg_tensor *p, const char *path) {
     const tg_parallel *parallel = tg_gpt_config_of(gpt)->parallel;
     tg_tensor *whole = p;
@@ -347,7 +347,7 @@ static tg_status save_param(tg_module *gpt, tg_safetensors_writer *w, tg_tensor 
     return status == TG_OK ? gpt->ctx->run.status : status;
 }
 
-/* Writes model.safetensors, and the checksum of its header to sum. path NULL: this rank only sends its parts. */
+/* Writes model.safetensors, and the checksum of its header to sum. If path is NULL, this rank only sends its parts. */
 static tg_status save_weights(tg_module *gpt, const char *path, const char *config, char sum[TG_CHECKSUM_DIGITS + 1]) {
     tg_safetensors_writer w = {0};
     tg_status s = path ? begin_weights(gpt, &w, path, config) : TG_OK;

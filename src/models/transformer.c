@@ -37,16 +37,16 @@ static bool is_own(const tg_module *m, const tg_module_ops *ops) {
 
 /* ---- Attention ---- */
 
-/* [s, b, heads d] -> [b, heads, s, d], a view. A shard of the last dim becomes a shard of heads. */
+/* Returns a view [b, heads, s, d] of x [s, b, heads * d]. A shard of the last dim becomes a shard of heads. */
 static tg_tensor *split_heads(tg_tape *t, tg_tensor *x, int64_t d) {
     tg_shape s = {4, {tg_dim(x, 0), tg_dim(x, 1), tg_dim(x, 2) / d, d}};
     tg_tensor *v = tg_reshape_shard(t, x, s, 2);
     return tg_permute(t, v, (tg_dims){4, {1, 2, 0, 3}});
 }
 
-/* Returns this rank's key-value head if there are fewer heads than ranks: [s, b, heads d] -> [s, b, d]. x has all heads
- * and is the same on every rank. The heads are repeated until there is one for each rank; then each rank takes its
- * own. */
+/* Returns this rank's key-value head if there are fewer heads than ranks: [s, b, heads * d] -> [s, b, d]. x has all
+ * heads and is the same on every rank. The heads are repeated until there is one for each rank; then each rank takes
+ * its own. */
 static tg_tensor *own_head(const tg_gpt_config *c, tg_tape *t, tg_tensor *x) {
     int64_t s = tg_dim(x, 0), b = tg_dim(x, 1), d = c->head_dim, times = tg_gpt_tp(c) / c->kv_heads;
     x = tg_reshape(t, x, (tg_shape){5, {s, b, c->kv_heads, 1, d}});
@@ -157,7 +157,7 @@ static tg_tensor *residual(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *y)
     return tg_add(t, x, c->dropout > 0 ? tg_dropout(t, y, c->dropout) : y);
 }
 
-/* Runs a child in a scope of its name; an attention child with `past` if that is not NULL. */
+/* Runs a child in a scope of the child's name. If past is not NULL, the child must be attention, and gets past. */
 static tg_tensor *in_scope(tg_module *m, const char *child, tg_tape *t, tg_tensor *x, const tg_past *past) {
     if (tg_scope_open(t, child) != TG_OK) return tg_scope_close(t, NULL, 0), tg_inert(t->ctx);
     tg_tensor *y = past ? attend(tg_module_part(m, child), t, x, past) : tg_module_run(m, child, t, x);
@@ -234,15 +234,15 @@ static tg_module *finish(tg_ctx *ctx, tg_module *m) {
     return tg_module_new(NULL, ctx ? &layer_ops : NULL, NULL);
 }
 
-/* Returns the standard deviation of the weights of projections whose output is added to the residual: it is divided
- * by the root of the number of such additions (Radford et al., 2019). */
+/* Returns the standard deviation of the weights of projections whose output is added to the residual: init_std divided
+ * by the square root of the number of such additions (Radford et al., 2019). */
 static double projection_std(const tg_gpt_config *c) { return c->init_std / sqrt(2.0 * (double)c->layers); }
 
 /* How tensor parallelism divides a projection: by output rows, by input columns, or not at all. */
 typedef enum projection_kind { COLUMN, ROW, WHOLE } projection_kind;
 
-/* Creates a linear layer, with a bias in GPT-2's style. parts: blocks of output rows, each sharded over the ranks
- * (q, k, v). */
+/* Creates a linear layer, with a bias in GPT-2's style. The output rows are `parts` blocks, such as q, k and v, each of
+ * which is sharded over the ranks. */
 static tg_module *projection(tg_ctx *ctx, const tg_gpt_config *c, projection_kind kind, int64_t in, int64_t out,
                              int parts, double std) {
     bool bias = c->arch == TG_GPT2;
@@ -269,7 +269,7 @@ tg_module *tg_nn_attention(tg_ctx *ctx, const tg_gpt_config *given) {
         tg_module_add_child(m, "k_proj", projection(ctx, c, of_kv, h, kv, 1, c->init_std));
         tg_module_add_child(m, "v_proj", projection(ctx, c, of_kv, h, kv, 1, c->init_std));
         tg_module_add_child(m, "o_proj", projection(ctx, c, ROW, q, h, 1, projection_std(c)));
-        if (of_kv == WHOLE) { /* each rank uses only its own head, so the gradients of all ranks must be summed: R */
+        if (of_kv == WHOLE) { /* each rank uses only its own head, so the gradients must be summed over the ranks: R */
             tg_place(c->parallel, tg_module_own_at(m, "k_proj", "weight"), TG_TP, TG_R);
             tg_place(c->parallel, tg_module_own_at(m, "v_proj", "weight"), TG_TP, TG_R);
         }

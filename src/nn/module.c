@@ -1,4 +1,5 @@
-/* Modules: named parameters and children, forward, and the state dict, which is a walk over them. */
+/* Modules: named parameters and children, forward, and the state dict, which has the parameters of a module and of all
+ * modules in it. */
 #include <stdio.h>
 
 #include "base/host_memory.h"
@@ -8,7 +9,8 @@
 
 static const tg_module inert = {.ctx = (tg_ctx *)&tg_dead_ctx};
 
-/* Fails unless the table has the size that this library knows. Another table cannot be read, not even its `free`. */
+/* Fails unless the table has the size that this library knows. Of a table of another size not even `free` can be
+ * read. */
 static tg_status check_table(tg_ctx *ctx, const tg_module_ops *ops) {
     if (!ops) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_module_new: the table is NULL");
     return tg_table_check(ctx, ops->size, sizeof *ops, "tg_module_new: the table");
@@ -47,7 +49,7 @@ static void reset_cursors(tg_module *m) {
     for (; m; m = m->parent) m->cursor.at = NULL;
 }
 
-/* Removes a module that is freed alone from its parent. */
+/* Removes m, which is freed while its parent lives, from its parent. Does nothing if m has no parent. */
 static void leave_parent(tg_module *m) {
     tg_module *parent = m->parent;
     tg_module_entry *before = NULL, *removed = m->entry;
@@ -215,7 +217,8 @@ static bool repeated(const tg_module *root, const tg_module_entry *e) {
     return false;
 }
 
-/* Moves the cursor forward to parameter i. Returns false if there is none; c->i is then the number of parameters. */
+/* Moves the cursor forward to parameter i. If there are not so many parameters, returns false and sets c->i to their
+ * number. */
 static bool go_to_param(const tg_module *root, tg_module_cursor *c, int i) {
     if (!c->at) *c = (tg_module_cursor){.at = root->first, .of = root};
     for (; c->at; c->at = next_entry(root, &c->of, c->at)) {

@@ -8,12 +8,12 @@
 /* The sets of axes over which parameters are sharded, and the place of each set in o->squares: gradients that are
  * sharded over the same axes are adjacent there. */
 typedef struct square_sets {
-    uint32_t mask[TG_STEP_SUMS]; /* bit a: sharded over axis a */
+    uint32_t mask[TG_STEP_SUMS]; /* bit a is set if the set has axis a */
     int64_t count[TG_STEP_SUMS], first[TG_STEP_SUMS];
     int n;
 } square_sets;
 
-/* Returns the number of an item's set, which is added if it is new; -1: there are too many sets. */
+/* Returns the number of an item's set. Adds the set if it is new. Returns -1 if there are too many sets. */
 static int set_of(square_sets *s, const tg_optim_item *it) {
     uint32_t mask = it->param->place ? it->param->place->varying : 0;
     int i = 0;
@@ -23,7 +23,7 @@ static int set_of(square_sets *s, const tg_optim_item *it) {
     return i;
 }
 
-/* Finds the sets of all items and their places. */
+/* Finds the sets of all items, and the place of each set in o->squares. */
 static tg_status find_sets(tg_optim *o, square_sets *s) {
     for (int i = 0; i < o->n; i++) {
         int k = set_of(s, &o->item[i]);
@@ -37,7 +37,7 @@ static tg_status find_sets(tg_optim *o, square_sets *s) {
     return TG_OK;
 }
 
-/* Returns n elements, from `first` on, of a 1-D float64 tensor. */
+/* Returns *n elements, from `first` on, of a 1-D float64 tensor. n must live as long as the result. */
 static tg_array slice(const tg_tensor *x, int64_t first, const int64_t *n) {
     static const int64_t dense = 1;
     tg_array a = tg_array_of(x);
@@ -55,8 +55,8 @@ static tg_status square_one(tg_optim *o, const tg_tensor *g, int64_t at) {
     return o->ctx->run.ops->reduce(o->ctx, TG_SUMSQ, sum, tg_array_of(g), 1, false);
 }
 
-/* Adds the sums of this pipeline stage to one number, and sums that over all stages. The sums are not added one by one,
- * because other stages may have other sets. */
+/* Adds up the sums of this pipeline stage, and then the results of all stages. The sums of single sets cannot be added
+ * across stages, because other stages may have other sets. */
 static tg_status sum_stages(tg_optim *o) {
     static const int64_t one = 1;
     const tg_device_ops *ops = o->ctx->run.ops;

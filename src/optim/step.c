@@ -9,10 +9,10 @@
 /* ---- Errors in data that another rank found ---- */
 
 /* Returns whether another rank may have found an error in its data of which this rank does not know. A device without
- * fault_sum reports such errors at once, so its rank does not get as far as the step. */
+ * fault_sum reports such errors at once, so a rank that found one does not reach the step. */
 static bool shares_faults(const tg_optim *o) { return o->fault && o->ctx->run.has_peers; }
 
-/* Leaves 0 in o->fault if no rank found an error in the step's data. */
+/* Sets o->fault to 0 if no rank found an error in the step's data, else to another value. */
 static tg_status share_faults(tg_optim *o) {
     TG_TRY(o->ctx->run.ops->fill(o->ctx, tg_array_of(o->fault), 0));
     TG_TRY(o->ctx->run.ops->fault_sum(o->ctx, tg_data(o->fault)));
@@ -36,8 +36,8 @@ static tg_status settle(const tg_optim *o, const tg_optim_item *it) {
     return TG_OK;
 }
 
-/* Makes a parameter and its master equal if one of them was written since the last step. A master that was written,
- * for example from a checkpoint, decides; otherwise the parameter does. */
+/* Makes a parameter and its master equal if one of them was written since the last step. If the master was written, for
+ * example by loading a checkpoint, copies it to the parameter. Else copies the parameter to the master. */
 static tg_status agree_with_master(tg_optim_item *it) {
     if (!it->master) return TG_OK;
     if (it->master_version != it->master->storage->version) {

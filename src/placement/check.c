@@ -20,7 +20,7 @@ static const uint32_t data_axes = 1u << TG_DP | 1u << TG_EDP;
 static const uint32_t expert_axes = 1u << TG_ETP | 1u << TG_EP | 1u << TG_EDP;
 
 /* Returns the axes of the grid on which p says that a tensor like x is equal on every rank. If x was placed on the
- * expert grid, they are among the axes that it was placed on. Otherwise they are among the axes of the dense grid,
+ * expert grid, these are among the axes that x was placed on. Otherwise they are among the axes of the dense grid,
  * without pp. */
 static uint32_t equal_axes(const tg_tensor *x, const tg_placements *p) {
     uint32_t placed = x->ext ? x->ext->placed : 0;
@@ -36,8 +36,8 @@ static uint64_t hash_bytes(const unsigned char *p, size_t n) {
     return h;
 }
 
-/* Sets *bytes to the bytes of x on the host. Those of a device tensor are copied, because check mode may be slow; *copy
- * is then the memory to free, otherwise NULL. */
+/* Sets *bytes to the bytes of x on the host. The bytes of a device tensor are copied, because check mode may be slow.
+ * Then the caller must free *copy, which otherwise is NULL. */
 static tg_status host_bytes(const tg_tensor *x, const unsigned char **bytes, void **copy) {
     tg_ctx *ctx = x->ctx;
     *copy = NULL;

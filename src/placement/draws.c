@@ -23,6 +23,7 @@ typedef struct cut {
     tg_placement p;
 } cut;
 
+/* Adds a digit inside of the others. Merges it with the last one if one digit can stand for both. */
 static void push(digits *d, int64_t extent, int64_t step) {
     int last = d->n - 1;
     if (extent == 1) return;
@@ -87,8 +88,9 @@ static int64_t piece_of(const cut *cuts, int n, int64_t local) {
     return piece;
 }
 
-/* Adds the digits of a dim that several axes cut. It lists the global positions of the pieces and finds the digits
- * from the innermost one out. Returns false if the positions are no affine function of digits, or too many. */
+/* Adds the digits of a dim that several axes cut. Lists the global positions of the pieces and finds the digits from
+ * the innermost one out. Returns false if there are too many pieces, or their positions are not an affine function of
+ * digits. */
 static bool push_pieces(digits *d, const cut *cuts, int n, int64_t local, int64_t step) {
     enum { PIECES = 64, DEPTH = 6 };
     int64_t piece = piece_of(cuts, n, local), m = local / piece, o[PIECES] = {0}, extent[DEPTH], steps[DEPTH];
@@ -129,7 +131,7 @@ typedef struct layout {
     int n[TG_MAX_DIMS]; /* number of cuts of each dim */
     int64_t step[TG_MAX_DIMS];
     int64_t base, numel; /* first draw, and number of draws over all ranks; opaque tensors are stacked by rank */
-    int64_t pieces[TG_MAX_DIMS], piece[TG_MAX_DIMS]; /* pieces[d] > 0: draw only piece[d] of dim d */
+    int64_t pieces[TG_MAX_DIMS], piece[TG_MAX_DIMS]; /* if pieces[d] > 0, dim d draws only piece[d] */
 } layout;
 
 /* Lists the axes that shard dim d, major first, and returns how many there are. */
@@ -216,8 +218,8 @@ static bool varies(const tg_ctx *ctx, const tg_placement *at, uint32_t axes) {
 }
 
 /* Sets *out to the stream that a tensor draws from. With TG_RNG_MEGATRON a tensor that varies over tp (or etp, ep)
- * draws from the stream of its rank, unless the caller has selected a stream. `expert`: the tensor is an expert's,
- * even if it varies over tp only. */
+ * draws from the stream of its rank, unless the caller has selected a stream. `expert` says that the tensor is an
+ * expert's, even if it varies over tp only. */
 static tg_status stream_of(tg_ctx *ctx, const tg_placement *at, bool expert, tg_rng **out) {
     *out = &ctx->rng;
     if (!tg_grid_of(ctx)->draws_local || !at || ctx->streams.current) return TG_OK;

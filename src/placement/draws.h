@@ -4,19 +4,18 @@
 
 #include "placement/placing.h"
 
-/* Takes the draws of a tensor of this local shape, as tg_call_draws describes. at NULL: the tensor is not placed,
- * and draws from the current stream. On error *out must not be used. */
+/* Takes the draws of a tensor of this local shape, as tg_call_draws describes. If at is NULL, the tensor is not
+ * placed, and draws from the current stream. On error *out must not be used. */
 tg_status tg_draws_take(tg_ctx *ctx, int ndim, const int64_t *shape, const tg_placement *at, tg_draws *out);
-/* Returns the axes on which the stream that draws now has another seed on each rank, as bits, because
- * tg_rng_seed_parallel seeded it by rank. A stream of the caller's may have one seed on all ranks, so it has no such
- * axes. */
+/* Returns, as bits, the axes on which tg_rng_seed_parallel gave the current random stream another seed on each rank.
+ * Returns 0 for a stream that the caller created, because it may have one seed on all ranks. */
 uint32_t tg_draws_axes(const tg_ctx *ctx);
 /* Fills x with draws, by its placement. The shards of all ranks, joined, equal the tensor that one rank draws. With
- * TG_RNG_MEGATRON each shard is drawn as a tensor of its own from the stream of its rank. `expert`: x is an
- * expert's, even if it varies over tp only. */
+ * TG_RNG_MEGATRON each shard is drawn as a tensor of its own from the stream of its rank. `expert` says that x is
+ * an expert's, even if it varies over tp only. */
 tg_status tg_fill_random_placed(tg_tensor *x, tg_random kind, double a, double b, bool expert);
-/* Gives back the last draws of a fill of x, so that the next fill takes them again: `local` elements of this rank,
- * `global` elements of all ranks. x must not be an expert's. */
+/* Gives back the last draws of a fill of x, so that the next fill takes them again. `local` is the number of elements
+ * of this rank, and `global` that of all ranks. x must not be an expert's. */
 tg_status tg_draws_give_back(const tg_tensor *x, int64_t local, int64_t global);
 
 #endif

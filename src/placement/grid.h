@@ -9,11 +9,11 @@
 #include "core/context.h"
 
 typedef struct tg_grid {
-    uint32_t axes; /* bit a: axis a has more than one rank. 0: nothing is placed or checked */
+    uint32_t axes; /* bit a is set if axis a has more than one rank. 0 means that nothing is placed or checked */
     int size[TG_MAX_AXES], rank[TG_MAX_AXES]; /* 1 and 0 on an axis that is not used */
-    tg_comm *comm[TG_MAX_AXES];               /* this rank's group on each axis. NULL: no group */
-    const tg_comm *world;                     /* all ranks. NULL: no tg_parallel */
-    const tg_parallel *owner;                 /* the tg_parallel that filled the grid in. NULL: it was freed */
+    tg_comm *comm[TG_MAX_AXES];               /* this rank's group on each axis; NULL if there is no group */
+    const tg_comm *world;                     /* all ranks; NULL if there is no tg_parallel */
+    const tg_parallel *owner;                 /* the tg_parallel that filled the grid in; NULL after it was freed */
     bool draws_local;                         /* TG_RNG_MEGATRON: elements draw by their position in the local tensor */
     struct tg_placements *places;             /* list of all interned placements */
     struct tg_rules *rules;                   /* of the op being recorded (placement/rule.h); reused for the next */
@@ -38,9 +38,10 @@ static inline uint32_t tg_grid_axes(const tg_ctx *ctx) { return ctx->run.has_pee
 /* Makes the grid one of single ranks again. The placements of tensors stay as they are. */
 void tg_grid_clear(tg_ctx *ctx);
 
-/* Called after an error that may have kept this rank from calling a function of the caller's, which may communicate.
- * It marks this rank as out of step with the others (tg_ctx_skip), unless the grid has data-parallel axes only.
- * Data-parallel ranks communicate after backward, so a rank that left out a micro-batch is still in step with them. */
+/* Marks this rank as out of step with the others (tg_ctx_skip) if the context has an error and the grid has other axes
+ * than data-parallel ones. Called after an error that may have kept this rank from calling a function of the caller,
+ * which may communicate. Data-parallel ranks communicate after backward, so a rank that left out a micro-batch is still
+ * in step with them. */
 void tg_ctx_may_skip(tg_ctx *ctx);
 
 /* Replaces sums [n], float64 on the device, by their sums over ranks: element i over the axes of mask[i].

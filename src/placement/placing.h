@@ -28,7 +28,7 @@ bool tg_placement_same(tg_placement a, tg_placement b);
 size_t tg_place_text(const tg_ctx *ctx, const tg_placements *p, char *buf, size_t n);
 const char *tg_axis_name(tg_axis axis);
 size_t tg_placement_name(tg_placement p, char *buf, size_t n); /* writes "V0:s3" */
-/* Returns in how many chunks each rank's shard of the dim comes. */
+/* Returns the number of chunks that each rank's shard consists of. */
 static inline int64_t tg_placement_chunks(tg_placement p) {
     return p.layout == TG_STRIDED ? p.chunks : p.layout == TG_ZIGZAG ? 2 : 1;
 }
@@ -36,7 +36,8 @@ static inline int64_t tg_placement_chunks(tg_placement p) {
 int64_t tg_place_scale(const tg_tensor *x, int d);
 /* Fail with TG_ERR_SHAPE unless the dim of x that the placement `is` shards is divisible into its chunks. What must be
  * divisible is the local size times the ranks of the minor axes, which cut the dim after this one. The minor axes are
- * those in p, and those of the bit mask `yet`, which may still be placed. The second function checks all axes of p. */
+ * those in p, and those of the bit mask `yet`, which may still be placed. tg_place_check_shards checks all axes of
+ * p. */
 tg_status tg_place_check_shard(const tg_tensor *x, const tg_placements *p, tg_placement is, uint32_t yet,
                                const char *who);
 tg_status tg_place_check_shards(const tg_tensor *x, const tg_placements *p, uint32_t yet, const char *who);

@@ -1,6 +1,6 @@
 /* Remedies: the advice in the message of a refused op. Most refusals are caused by a leaf that tg_place did not
- * declare. So the leaf is searched for among the tensors from which the inputs were computed, and the advice names
- * it. */
+ * declare. So this file searches for such a leaf among the tensors from which the inputs were computed, and names the
+ * leaf in the advice. */
 #include "base/text.h"
 #include "placement/rule.h"
 
@@ -12,7 +12,7 @@ static const uint32_t data_axes = 1u << TG_DP | 1u << TG_CP | 1u << TG_EDP;
 
 typedef bool (*is_cause_fn)(const tg_tensor *x, tg_axis axis);
 
-/* What a leaf must satisfy to be the cause of a refusal, and what the results between it and the refused op must. */
+/* The conditions on a leaf that causes a refusal, and on the results between that leaf and the refused op. */
 typedef struct cause {
     is_cause_fn leaf, between;
     int left; /* nodes that may still be visited */
@@ -35,8 +35,8 @@ static bool is_undeclared(const tg_tensor *x, tg_axis axis) {
     return is_opaque(x, axis) && !(x->ext && x->ext->placed >> axis & 1);
 }
 
-/* Returns the leaf that x is, or that x is a view of. x has no node. NULL: an op without a gradient has computed x, and
- * nothing leads from x to the leaves that it used. */
+/* Returns the leaf that x is, or that x is a view of. x has no node. Returns NULL if an op without a gradient has
+ * computed x, because nothing leads from x to the leaves that the op used. */
 static const tg_tensor *leaf_of_bytes(const tg_tensor *x) {
     const tg_tensor *maker = x->flags & TG_F_LEAF || !x->storage ? x : tg_storage_maker(x->storage);
     return maker && maker->flags & TG_F_LEAF ? maker : NULL;

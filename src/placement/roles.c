@@ -35,7 +35,7 @@ tg_rules *tg_rules_of(tg_call *c) {
     return impl(c)->rules = r;
 }
 
-/* Returns whether the statements of ops are kept. Without a grid nothing is placed, and they are not. */
+/* Returns whether the statements of infer are kept. Without a grid they are not, because nothing is placed. */
 static bool has_axes(const tg_call *c) { return tg_grid_axes(c->ctx) != 0; }
 
 /* ---- Statements of infer ---- */
@@ -60,7 +60,7 @@ tg_status tg_call_linear(tg_call *c, uint32_t set) {
     tg_rules *r = tg_rules_of(c);
     if (!r) return c->ctx->run.status;
     if (r->n_sets < 0) r->n_sets = 0;
-    if (!set) return TG_OK; /* states that there is none */
+    if (!set) return TG_OK; /* states that there is no such set */
     if (r->n_sets == TG_MAX_SETS)
         return tg_call_fail(c, TG_ERR_ARGUMENT, "tg_call_linear: an op may state at most %d sets of inputs",
                             TG_MAX_SETS);

@@ -48,7 +48,7 @@ typedef struct on_axis {
     bool gradients;
     /* Masks of inputs. Bit 31 stands for all inputs from 31 on, which may set it in two masks that otherwise exclude
      * each other. */
-    uint32_t partial, others, varying, opaque, invariant, replicated; /* the last two: only those with gradient */
+    uint32_t partial, others, varying, opaque, invariant, replicated; /* last two: inputs with gradient */
 } on_axis;
 
 static const tg_placement invariant = {.kind = TG_INVARIANT};
@@ -412,8 +412,8 @@ static tg_status check_inplace(tg_call *c) {
                         *is ? is : "I", *becomes ? becomes : "I");
 }
 
-/* Returns whether any input is placed. Before that, inputs that hold a caller's bytes and were never placed get
- * their default placement, which they keep. */
+/* Gives inputs that hold a caller's bytes and were never placed their default placement, which they keep. Then returns
+ * whether any input is placed. */
 static bool any_placed(tg_call *c) {
     bool any = false;
     for (int i = 0; i < c->n_in; i++) {

@@ -27,15 +27,15 @@ typedef struct tg_conversion {
 } tg_conversion;
 
 struct tg_rules {
-    int n_sets; /* TG_ROLE_OPEN: infer has stated none */
+    int n_sets; /* TG_ROLE_OPEN means that infer has stated none */
     uint32_t set[TG_MAX_SETS];
     uint32_t stretch;        /* inputs that may have size 1 where others have a shard */
     uint32_t stretched_dims; /* output dims in which the inputs of `stretch` may have size 1 */
     uint32_t alike;          /* along a stretched dim, either all of these inputs are sharded or none */
     uint32_t uneven;         /* output dims whose shards may differ in local size between inputs */
     uint32_t within;         /* inputs that may lack a summed dim: every term of the sum uses all of them */
-    tg_shard_rule move;      /* NULL: the roles say everything */
-    int move_dim;            /* the input dim that `move` handles; TG_ALL_INPUTS: every dim */
+    tg_shard_rule move;      /* NULL if the roles say everything */
+    int move_dim;            /* the input dim that `move` handles; TG_ALL_INPUTS means every dim */
     int move_to;             /* of a reshape: the output dim that the call names, or -1 */
     int n_conversions;
     tg_conversion conversion[TG_MAX_CONVERSIONS];
@@ -59,11 +59,11 @@ void tg_rules_roles(const tg_call *c, tg_rules *r);
  * (`why`) and how to avoid it (`remedy`). If the rules are loose, records nothing and returns TG_ERR_PLACEMENT. */
 tg_status tg_placement_refuse(const tg_call *c, tg_axis axis, const char *why, const char *remedy);
 /* Writes a remedy. If the cause can be a leaf that tg_place did not declare, or that it declared I on a data axis,
- * the remedy begins with that leaf and the call of tg_place to add. meets: an input that is I needs a gradient, and
- * another input is not I. */
+ * the remedy begins with that leaf and the call of tg_place to add. `meets` says that an input that is I needs a
+ * gradient and another input is not I. */
 void tg_placement_remedy(const tg_call *c, tg_axis axis, bool meets, const char *remedy, char *buf, size_t n);
 /* Return whether input i needs a gradient, whether the op will also give it one, and whether the op will give one to
- * any input. In the first run of a recomputation they return what they will in the second run. */
+ * any input. In the first run of a recomputation they return what they will return in the second run. */
 bool tg_call_asks_gradient(const tg_call *c, int i);
 bool tg_call_differentiable(const tg_call *c, int i);
 bool tg_call_any_differentiable(const tg_call *c);
@@ -75,8 +75,8 @@ tg_status tg_placement_convert(tg_call *c, const tg_rules *r, tg_axis axis);
 /* Returns p with another placement on `axis`. If several axes shard the new dim, this one becomes the minor one. On
  * the dim that the axis no longer shards, the axes inside of it move one step outward. */
 const tg_placements *tg_place_converted(tg_ctx *ctx, const tg_placements *p, tg_axis axis, tg_placement to);
-/* Returns the same, but gives the axis the position to.order among the axes of the dim, which it had before a
- * conversion. */
+/* Does the same, but gives `axis` the position to.order among the axes that shard the dim: the position that it had
+ * before a conversion. */
 const tg_placements *tg_place_returned(tg_ctx *ctx, const tg_placements *p, tg_axis axis, tg_placement to);
 
 /* ---- For infer, in addition to tg_call_role and tg_call_linear of op.h ---- */
@@ -85,7 +85,8 @@ const tg_placements *tg_place_returned(tg_ctx *ctx, const tg_placements *p, tg_a
 static inline bool tg_call_places(const tg_call *c) { return tg_grid_axes(c->ctx) != 0; }
 /* States that every dim d of input i becomes output dim d + shift. */
 tg_status tg_call_free(tg_call *c, int i, int shift);
-/* States that the call reshapes input 0. named: the output dim that the shard becomes; -1: the first possible one. */
+/* States that the call reshapes input 0. `named` is the output dim that the shard becomes, or -1 for the
+ * first possible one. */
 tg_status tg_call_reshapes(tg_call *c, int named);
 /* State that the call concatenates its inputs along dim; or that it splits input 0 along dim into its outputs, of
  * equal or different sizes. */
@@ -95,8 +96,8 @@ tg_status tg_call_cuts(tg_call *c, int dim);
 tg_status tg_call_within(tg_call *c, uint32_t mask);
 /* States that the inputs of the mask may have size 1 where others have a shard. */
 tg_status tg_call_stretch(tg_call *c, uint32_t mask);
-/* States that the call draws from the current stream. Where tg_rng_seed_parallel seeded that by rank, the
- * result varies. */
+/* States that the call draws from the current stream. On the axes over which tg_rng_seed_parallel seeded that stream by
+ * rank, the result varies. */
 tg_status tg_call_draws_now(tg_call *c);
 /* States that infer itself has set the outputs' placements. */
 void tg_call_placed(tg_call *c);
@@ -110,7 +111,7 @@ tg_status tg_placement_compare(tg_tensor *x);
  * where the gradient of the root is the same on every rank. Does nothing outside check mode. */
 tg_status tg_placement_compare_root(tg_tensor *root, tg_tensor *seed, const char *who);
 /* Compares what a gradient hook of x returned, on the axes where the gradient of x is the same on every rank. The hook
- * must return another tensor on all of their ranks or on none. Does nothing outside check mode. */
+ * must return another tensor on all ranks of these axes or on none. Does nothing outside check mode. */
 tg_status tg_placement_compare_hooked(const tg_tensor *x, tg_tensor *g);
 /* Returns, after the rule and before forward, whether the results of the call will be compared. */
 bool tg_placement_compares_results(const tg_call *c);

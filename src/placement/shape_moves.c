@@ -5,7 +5,7 @@ static const char *const gather_first = "gather it first (tg_gather_from, tg_all
 
 /* ---- Statements of infer ---- */
 
-/* States that `move` handles shards of input dim `dim`. to: the output dim that the call names, or -1. */
+/* States that `move` handles shards of input dim `dim`. `to` is the output dim that the call names, or -1. */
 static tg_status state(tg_call *c, tg_shard_rule move, int dim, int to) {
     tg_rules *r = tg_grid_axes(c->ctx) ? tg_rules_of(c) : NULL;
     if (!r) return c->ctx->run.status;

@@ -63,7 +63,7 @@ static tg_status check_same(tg_ctx *ctx, const tg_recompute_params *p, tg_tensor
 
 /* ---- One run of the function on a separate tape ---- */
 
-/* Fails if the function has left another number of forks open than `before`, and closes those that are too many. */
+/* Fails if the function has left another number of forks open than `before`, and closes the surplus forks. */
 static tg_status check_forks(tg_ctx *ctx, const tg_recompute_params *p, int before) {
     int left = ctx->streams.forks - before;
     if (!left) return TG_OK;
@@ -139,8 +139,7 @@ tg_status tg_recompute_again(const tg_node *n, tg_tape *inner, tg_tensor **in, t
     return s == TG_OK ? check_same(ctx, p, tg_node_out(n), out) : s;
 }
 
-/* Replaces each input that needs a gradient by a view of it, which has a node of its own: a permutation that changes
- * nothing. */
+/* Replaces each input that needs a gradient by a view with a node of its own: a permutation that changes nothing. */
 static tg_status alias_inputs(tg_tape *t, tg_tensor *const *in, int n, tg_tensor **own) {
     for (int i = 0; i < n; i++) {
         tg_dims order = {.n = in[i]->ndim};

@@ -17,9 +17,9 @@ typedef struct tg_recompute_params {
     int n_out;     /* number of outputs of fn and of the node */
     bool training; /* the mode of the first run, which the second one repeats */
     tg_comm *distribute;
-    tg_rng_states *streams;    /* the streams at the start of the first run; NULL: they are not restored */
+    tg_rng_states *streams;    /* random streams at the start of the first run; NULL if not restored */
     tg_tensor *const *outputs; /* outputs of the first run; only valid while the node is recorded */
-    uint64_t *bits;            /* check mode: a hash of each output's bytes */
+    uint64_t *bits;            /* a hash of each output's bytes; NULL outside of check mode */
 } tg_recompute_params;
 
 /* How to record a call. */
@@ -36,8 +36,8 @@ typedef struct tg_recompute_call {
  * function. */
 tg_status tg_recompute_record(tg_tape *t, tg_recompute_params *p, tg_tensor *const *in, tg_tensor **out,
                               const tg_recompute_opts *opts, tg_recompute_call *call);
-/* Called at the end of every call, with its status s, which it returns. After an error it notifies other ranks, which
- * may wait for this one in calls that the function makes, or in the gather of its input. */
+/* Ends a call whose status is s, and returns s. After an error, notifies the other ranks, which may wait for this rank
+ * in collectives of the function, or in the gather of the distributed input. */
 tg_status tg_recompute_ended(tg_tape *t, const tg_recompute_opts *opts, tg_status s);
 /* Runs the function of node n again on `inner`, with the random streams of the first run. Sets in[] and out[] to the
  * inputs and outputs on `inner`. Fails if an output differs from that of the first run. */
@@ -62,7 +62,7 @@ tg_status tg_recompute_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, 
 /* Keeps only this rank's part of the elements of x, which a node of t has just saved. The next read gathers the parts
  * from the ranks of c. If anything else needs the bytes, x stays whole. */
 tg_status tg_distribute(tg_tape *t, tg_tensor *x, tg_comm *c);
-/* Fails if x, the first input of the call `who`, cannot be distributed over c. x NULL: the call has no inputs. */
+/* Fails if x, the first input of the call `who`, cannot be distributed over c. x is NULL if the call has no inputs. */
 tg_status tg_distribute_check(tg_ctx *ctx, const tg_tensor *x, tg_comm *c, const char *who);
 
 #endif

@@ -20,10 +20,10 @@ typedef struct replay_run {
     tg_replay *replay;
     const tg_recompute_params *p; /* params of the node */
     tg_node *node;                /* NULL until it is recorded, and after it has ended */
-    /* tape of the second run; NULL: it has not begun, or backward has gone through it */
+    /* tape of the second run; NULL before that run, and after backward has gone through the tape */
     tg_tape *inner;
     tg_tensor **in, **out;        /* inputs and outputs of the second run, handles of inner */
-    /* per result: 1 + the version of its bytes when they were made or restored; 0: they were not restored */
+    /* per result: 1 + the version of its bytes when they were made or restored; 0 if they were not restored */
     uint32_t *version;
     void *state;                  /* state of the function, freed by destroy */
     void (*destroy)(void *state);
@@ -47,7 +47,7 @@ typedef struct replay_slot {
 /* The state that a tape keeps for replays. */
 typedef struct replay_list {
     tg_tape_listener listener;
-    replay_slot *slots, *last; /* all slots; the last one used since the reset, NULL: none */
+    replay_slot *slots, *last; /* all slots; the last one used since the reset, or NULL */
 } replay_list;
 
 /* ---- The bytes of the results ---- */

@@ -12,7 +12,7 @@ typedef struct tg_call_impl {
     uint64_t before, made;  /* in a forward: the context's serial before and after infer */
     tg_node *node;          /* in a backward */
     struct tg_pass *pass;   /* in a backward: the pass (src/autograd/backward.h) */
-    struct tg_rules *rules; /* what infer stated about placements (src/placement/rule.h); NULL: nothing */
+    struct tg_rules *rules; /* what infer stated about placements (src/placement/rule.h); NULL if nothing */
     bool placed;            /* infer has set the placements of the outputs */
 } tg_call_impl;
 

@@ -16,7 +16,7 @@ typedef struct tg_pending {
 
 /* The gradient of one output of one node while a backward runs. */
 typedef struct tg_slot {
-    tg_tensor *g; /* a temporary; NULL: no contribution has arrived yet */
+    tg_tensor *g; /* a temporary; NULL before a contribution arrives */
     tg_pending *pending;
 } tg_slot;
 
@@ -27,7 +27,7 @@ enum {
     TG_N_TIMED = 8,    /* its times are measured */
     TG_N_BUSY = 16,      /* a gradient of the running call goes to one of its slots */
     TG_N_REACHED = 32,   /* a gradient has bypassed its slots: it went directly into the leaf's buffer, or it is zero */
-    TG_N_DUE = 64,       /* the node is collective, or depends on one that is */
+    TG_N_DUE = 64,       /* the roots depend on the node; set only if the tape has a collective node */
     TG_N_OBSERVED = 128, /* an observer has given it a number */
 };
 

@@ -36,7 +36,7 @@ static tg_status refuse(tg_tape *t, const tg_buffer *b, const void *site) {
 
 /* Returns the free buffer of this name and dtype with the lowest instance, or a new one. Buffers that other tapes hold
  * are left alone: an example is the tape that records a recomputation, while the function runs on a tape of its own.
- * Fails if t itself holds one. */
+ * Fails if t itself holds such a buffer. */
 static tg_buffer *find(tg_tape *t, const char *name, tg_dtype dtype, const void *site) {
     tg_buffer *free = NULL;
     int instances = 0;

@@ -54,7 +54,7 @@ typedef struct tg_mark {
 
 struct tg_scope {
     struct tg_scope *parent;
-    const char *name; /* NULL: none */
+    const char *name; /* may be NULL */
     const void *site; /* call site of the public function that opened it */
     tg_cursor from;   /* the slot of the first handle that was made in it */
     uint64_t serial; /* serial of the last handle made before the scope */
@@ -99,9 +99,9 @@ typedef struct tg_observer_ops {
 struct tg_op_event;
 
 typedef struct tg_observer {
-    const tg_observer_ops *ops; /* NULL: the tape is not observed */
-    int kinds;                  /* what tg_tape_find_nan looks for, a bit mask; 0: nothing */
-    tg_status (*fn)(void *user, tg_tape *t, const struct tg_op_event *event); /* tg_tape_observe set it; NULL: none */
+    const tg_observer_ops *ops; /* NULL if the tape is not observed */
+    int kinds;                  /* what tg_tape_find_nan looks for, a bit mask; 0 for nothing */
+    tg_status (*fn)(void *user, tg_tape *t, const struct tg_op_event *event); /* set by tg_tape_observe, or NULL */
     void *user;
     int64_t count; /* number of forward calls observed since the reset */
 } tg_observer;
@@ -109,15 +109,15 @@ typedef struct tg_observer {
 /* ---- The tape ---- */
 
 struct tg_tape {
-    uint64_t epoch; /* unique number of the current step: the time since creation or the last reset; 0: freed */
+    uint64_t epoch; /* unique number of the current step: the time since creation or the last reset; 0 if freed */
     tg_ctx *ctx;
     tg_tape *next, *prev; /* neighbors in the context's list */
     bool training, grad, timed;
     bool in_backward;
-    /* number of the caller's functions that are running and use it, except those that at_work and in_backward imply */
+    /* number of running functions of the caller that use the tape, except those that at_work and in_backward imply */
     int busy;
     struct tg_pass *grad_graph; /* the innermost reverse pass whose derivatives are being recorded */
-    uint32_t tangents;     /* pass number of the running tg_jvp; 0: none */
+    uint32_t tangents;     /* pass number of the running tg_jvp; 0 if none */
     bool derives;          /* the vjp or jvp of an op is running: placements are less strict (src/placement/rule.h) */
     bool collects;    /* first run of a recomputation: of its ops nothing is recorded but the leaves that they use */
     bool grad_off;    /* in such a run: the second run will be in no-grad mode here */
@@ -138,7 +138,7 @@ struct tg_tape {
     tg_leaf_entry *leaves; /* hash table with open addressing; its capacity is a power of two */
     int64_t n_leaves, leaf_capacity;
     int64_t cursor_index; /* index of the node that tg_tape_node looked up last */
-    tg_node *cursor;      /* that node; NULL: none */
+    tg_node *cursor;      /* that node, or NULL */
     void *scratch;        /* memory of backward for ops with many inputs */
     size_t scratch_bytes;
     tg_observer observer;
@@ -152,7 +152,7 @@ typedef struct tg_tapes {
     tg_tape *freed;       /* freed tapes, whose structs are kept to recognize stale handles */
     tg_tape inert;        /* the result of tg_tape_new when it fails */
     uint64_t epochs;      /* number of epochs assigned to tapes so far */
-    /* the context's serial when the innermost running function of a recomputation was called; 0: none is running */
+    /* the context's serial when the innermost running function of a recomputation was called; 0 if none runs */
     uint64_t recomputing;
     uint64_t backwards;   /* number of passes that accumulated gradients */
     uint64_t finalized;   /* value of `backwards` at the last tg_grads_finalize */
@@ -165,7 +165,7 @@ static inline tg_tapes *tg_tapes_of(const tg_ctx *ctx) { return tg_part_of(ctx, 
 void tg_tape_append(tg_tape *t, tg_node *n); /* makes n the last node */
 /* Returns memory that lasts until the next reset, 8-byte aligned and not zeroed, or NULL after recording the error. */
 void *tg_tape_alloc(tg_tape *t, size_t bytes);
-const char *tg_tape_text(tg_tape *t, const char *text); /* a copy of text in such memory; NULL likewise */
+const char *tg_tape_text(tg_tape *t, const char *text); /* returns a copy of text in such memory, or NULL likewise */
 /* Returns a zeroed handle whose serial, ctx and tape are set, or NULL after recording the error. */
 tg_tensor *tg_tape_handle(tg_tape *t);
 /* Fails if the tape is not alive or its context has an error. Error messages begin with `who`. */
@@ -187,7 +187,7 @@ void tg_tape_rollback(tg_tape *t, tg_cursor at); /* ends the handles that were m
  * NULL after recording the error. */
 tg_tensor *tg_tape_tensor(tg_tape *t, tg_dtype dtype, int ndim, const int64_t *shape, const int64_t *stride,
                           tg_storage *s, int64_t offset);
-tg_node *tg_tape_find_leaf(const tg_tape *t, const tg_tensor *x); /* NULL: the tape has not used leaf x */
+tg_node *tg_tape_find_leaf(const tg_tape *t, const tg_tensor *x); /* NULL if the tape has not used leaf x */
 /* Returns the node of leaf x on this tape, which the first call creates, or NULL after recording the error. */
 tg_node *tg_tape_leaf(tg_tape *t, tg_tensor *x);
 /* Does the same as tg_tape_input without its checks: x may be a tensor that was dropped but that a node of another tape
@@ -198,7 +198,8 @@ size_t tg_scope_path(const tg_scope *s, char *buf, size_t n);
 /* Opens a scope, as tg_scope_open does, for a public function that was called from `site`. */
 tg_status tg_scope_open_at(tg_tape *t, const char *name, const void *site);
 /* Opens a scope without a name, so that errors and reports quote `site`, the call site of a layer, for the ops that the
- * layer records. Closing it discards nothing. open returns NULL after recording an error, which close accepts. */
+ * layer records. Closing it discards nothing. tg_site_open returns NULL after recording an error; tg_site_close
+ * accepts NULL. */
 tg_scope *tg_site_open(tg_tape *t, const void *site);
 void tg_site_close(tg_tape *t, const tg_scope *s);
 /* Returns the call site outside of this library that led to a call: `site`, or, if that lies in this library because a

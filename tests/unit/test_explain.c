@@ -83,7 +83,7 @@ START_TEST(uses_without_recording_are_reported) {
     begin();
     tg_tensor *x = leaf(1), *w = leaf(2), *unused = leaf(3), *y = tg_square(t, x);
     tg_tensor *h = tg_exp(t, leaf(2)), *mask = tg_gt(t, w, x);
-    ck_explains(y, w, "On this tape, the root does not depend on", "one that ran without recording");
+    ck_explains(y, w, "On this tape, the root does not depend on", "An op that ran without recording");
     ck_explains(y, unused, "No op has used it on this tape.", "");
     ck_assert_msg(!strstr(said, "without recording"), "%s", said);
     tg_tensor *cut = tg_detach(t, h);
@@ -92,8 +92,8 @@ START_TEST(uses_without_recording_are_reported) {
     tg_tape_set_grad_mode(t, false);
     tg_tensor *z = tg_square(t, tg_exp(t, unused));
     tg_tape_set_grad_mode(t, true);
-    ck_explains(y, unused, "does not depend on", "one that ran without recording (no-grad mode");
-    ck_explains(z, unused, "the root depends on nothing", "recorded without grad");
+    ck_explains(y, unused, "does not depend on", "An op that ran without recording (no-grad mode");
+    ck_explains(z, unused, "the root depends on nothing", "recorded in no-grad mode");
     ck_assert(tg_is_alive(mask));
     end();
 }
