@@ -43,11 +43,11 @@ typedef struct tg_call {
      * not NULL. */
     tg_tensor *const *gout;
     /* In backward: the gradients of the inputs, to be written as gin_mode says. gin[i] is contiguous and has the shape
-     * of input i. */
+     * of input i. It is NULL if input i needs no gradient, or is in tg_op.passes. */
     tg_tensor **gin;
     const uint8_t *gin_mode; /* the tg_grad_mode of each input */
     /* Bit mask of dims of input 0, which infer sets; 0 at first. For TG_FAMILY_SUM, MEAN, REDUCE and SOFTMAX: the dims
-     * that the op reduces. For an op that calls tg_call_convert: the dims along which it moves rows between ranks. */
+     * that the op reduces or needs whole. For an op that calls tg_call_convert: the dims along which it moves rows between ranks. */
     uint32_t dims;
     void *impl; /* for the library only */
 } tg_call;
@@ -65,7 +65,7 @@ typedef enum tg_family {
     TG_FAMILY_FACTORS,   /* all dims free, and broadcast; linear in each of two inputs */
     TG_FAMILY_QUOTIENT,  /* all dims free, and broadcast; linear in the first input */
     TG_FAMILY_SELECT,    /* tg_where: all dims free, and broadcast; jointly linear in the last two inputs */
-    TG_FAMILY_MATMUL,    /* tg_matmul: the contracted dim may be sharded in both inputs; linear in each input */
+    TG_FAMILY_MATMUL,    /* tg_matmul: all dims may be sharded, also the contracted dim; linear in each input */
     TG_FAMILY_LINEAR,    /* tg_linear: as MATMUL; jointly linear in x and bias, and jointly linear in w and bias */
     TG_FAMILY_SUM,       /* all dims may be sharded, also those that are summed (tg_call.dims); linear */
     TG_FAMILY_MEAN,      /* the reduced dims (tg_call.dims) whole, the others free; linear */
