@@ -59,8 +59,8 @@ TG_API tg_graph *tg_graph_new(tg_ctx *ctx, tg_status (*fn)(void *state, tg_ctx *
  * - the step writes a tensor that a node has saved for a later backward;
  * - tg_rng_fork or tg_rng_join has selected another random stream.
  *
- * If the step has collectives, every rank must replay. Fails with TG_ERR_ABORTED if a communicator of the step was freed
- * or recovered; capture the step again.
+ * If the step has collectives, every rank must replay. Fails with TG_ERR_ABORTED if a communicator of the step was
+ * freed, aborted or recovered; capture the step again.
  */
 TG_API tg_status tg_graph_replay(tg_graph *g);
 /* Frees the graph. Its memory returns to the context, except memory of tensors that are still held. When the context
