@@ -31,7 +31,7 @@ typedef struct tg_finalize_opts {
  * buckets. Then it sums each gradient that is still P, over the axes on which its parameter is R. opts may be NULL.
  *
  * Before this call, a gradient that is P cannot be read, measured (its norm), clipped or used in a step of an optimizer
- * (TG_ERR_STATE). A second call fails with TG_ERR_STATE unless the gradients were zeroed and computed again.
+ * (TG_ERR_STATE). A second call also fails with TG_ERR_STATE, unless the gradients were zeroed in between.
  *
  * The call is collective over the axes on which params are R and, if there are pipeline stages, over dp, cp and pp. A
  * rank that had no micro-batch makes the call too, with 0 tokens, and gets the sums of the others.
