@@ -94,6 +94,7 @@ typedef enum tg_sample_layout {
     TG_SAMPLE_EXPANDED,   /* stride 0 along the first dim */
 } tg_sample_layout;
 
+/* One input of a sample. FLOAT, INDEX, BOOL and STARTS below are the values of kind. */
 typedef struct tg_sample_input {
     tg_shape shape;
     tg_sample_kind kind;
@@ -108,6 +109,7 @@ typedef struct tg_sample_input {
 } tg_sample_input;
 
 enum { TG_SAMPLE_INPUTS = 10 };
+/* One sample: the params and inputs of a call, and what is expected of it. */
 typedef struct tg_sample {
     const char *note;   /* what is special about the sample, for messages */
     const void *params; /* the params for tg_apply */
@@ -185,8 +187,9 @@ struct tg_op {
      * the outputs require no gradient. */
     tg_status (*backward)(tg_call *c);
     /* Compute derivatives by recording ops on t (derivatives.h). They may read what the node saves and the given
-     * tensors. vjp sets gin[] from gout[], the gradients of the outputs. jvp sets dout[] from din[], the tangents of
-     * the inputs. A gradient or a tangent that is zero is NULL. */
+     * tensors. vjp (vector-Jacobian product) sets gin[], the gradients of the inputs, from gout[], those of the
+     * outputs. jvp (Jacobian-vector product) sets dout[], the tangents of the outputs, from din[], those of the inputs.
+     * In all four arrays NULL means zero. */
     tg_status (*vjp)(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin);
     tg_status (*jvp)(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout);
     /* Returns the floating-point operations of forward. NULL means one per element of the outputs. */
@@ -198,8 +201,8 @@ struct tg_op {
 
 /* ---- Functions that infer calls ----
  *
- * Each records an error before it returns one. All return TG_ERR_ARGUMENT if c is NULL. shape and stride have ndim
- * entries; strides are in elements. */
+ * Those that return a status record an error in the context before they return it; if c is NULL they only return
+ * TG_ERR_ARGUMENT. shape and stride have ndim entries. Strides are in elements. */
 
 /* Creates output i, which forward fills, with this dtype and shape. */
 TG_API tg_status tg_call_out(tg_call *c, int i, tg_dtype dtype, int ndim, const int64_t *shape);
@@ -236,10 +239,10 @@ TG_API tg_draws tg_call_draws(tg_call *c, const tg_tensor *x);
 enum { TG_WHOLE = -1, TG_SUMMED = -2 };
 TG_API tg_status tg_call_role(tg_call *c, int i, int d, int j);
 TG_API tg_status tg_call_linear(tg_call *c, uint32_t set);
-/* States that the op converts input i, which must have the placement `from` on comm's axis, to output o, which gets the
- * placement `to` there. It is for ops of TG_FAMILY_CUSTOM that map one placement to another. If input i has another
- * placement, the op fails with TG_ERR_PLACEMENT, and the message quotes `remedy`, a text that says what to do instead.
- * An op may state at most 8 conversions. Fails with TG_ERR_ARGUMENT if comm is NULL, or i or o is out of range.
+/* States that the op converts input i to output o: input i must have the placement `from` on comm's axis, and output o
+ * gets the placement `to` there. It is for ops of TG_FAMILY_CUSTOM. If input i has another placement, the op fails with
+ * TG_ERR_PLACEMENT, and the message quotes `remedy`, a text that says what to do instead. An op may state at most 8
+ * conversions. Fails with TG_ERR_ARGUMENT if comm is NULL, or if i or o is out of range.
  *
  * On comm's axis, an input that is in no conversion must be the same on every rank and need no gradient
  * (TG_ERR_PLACEMENT). infer must set c->dims to the dims along which the op moves rows between ranks: the op fails with
