@@ -47,7 +47,8 @@ typedef struct tg_call {
     tg_tensor **gin;
     const uint8_t *gin_mode; /* the tg_grad_mode of each input */
     /* Bit mask of dims of input 0, which infer sets; 0 at first. For TG_FAMILY_SUM, MEAN, REDUCE and SOFTMAX: the dims
-     * that the op reduces or needs whole. For an op that calls tg_call_convert: the dims along which it moves rows between ranks. */
+     * that the op reduces or needs whole. For an op that calls tg_call_convert: the dims along which it moves rows
+     * between ranks. */
     uint32_t dims;
     void *impl; /* for the library only */
 } tg_call;
