@@ -10,76 +10,98 @@ extern "C" {
 
 /* ---- Backward ---- */
 
+/* Options of tg_backward_with. */
 typedef struct tg_backward_opts {
     size_t size;
-    /* a gradient per root, of its shape and dtype; NULL, or a NULL entry: 1 (the root must have one element) */
+    /* One seed for each root: the gradient with which backward starts at that root. A seed has the shape and dtype of
+     * its root. If seeds or an entry of it is NULL, the seed is 1, and that root must have one element. */
     tg_tensor *const *seeds;
-    tg_tensor *const *inputs; /* accumulate into these leaves only; NULL: into every leaf */
+    /* The leaves to whose gradients backward adds. NULL means every leaf that requires a gradient. */
+    tg_tensor *const *inputs;
     int n_inputs;
     bool retain; /* keep the saved tensors, so that backward can run again */
 } tg_backward_opts;
 
 #define TG_BACKWARD(...) (&(tg_backward_opts){.size = sizeof(tg_backward_opts), __VA_ARGS__})
 
-/* Adds d root / d leaf to the gradient of every leaf that requires one (reverse mode; Griewank and Walther, Evaluating
- * Derivatives). Nodes run in the reverse of the order in which they were recorded. The hooks of a leaf run after the
- * last node has added to its gradient. Backward releases what the nodes saved, unless retain is set. An op may have
- * saved its own result, as tg_sqrt does; that result is then released too. Read it or tg_keep it before backward, or
- * set retain. opts may be NULL. tg_backward takes one root with one element, whose seed is 1.
+/* Add d root / d leaf to the gradient of every leaf that requires one (reverse mode; Griewank and Walther, Evaluating
+ * Derivatives). tg_backward takes one root, which has one element and the seed 1. tg_backward_with takes n roots; opts
+ * may be NULL. Nodes run in the reverse of the order in which they were recorded. The hooks of a leaf run after the
+ * last node has added to the gradient of that leaf.
  *
- * TG_ERR_SHAPE: a root without a seed does not have one element, or a seed has another shape or dtype than its root.
- * TG_ERR_STATE: a root depends on nothing that requires a gradient, or an earlier backward has released what a node
- * saved. TG_ERR_VERSION: a saved tensor was overwritten. TG_ERR_UNSUPPORTED: an op has no backward. */
+ * Backward releases the tensors that nodes have saved, unless retain is set. Some ops, such as tg_sqrt, save their own
+ * result, which is then released too. To use such a result after backward, read it or tg_keep it before backward, or
+ * set retain.
+ *
+ * They fail with
+ * - TG_ERR_SHAPE if a root without a seed does not have one element, or if a seed has another shape or dtype than its
+ *   root;
+ * - TG_ERR_STATE if a root depends on nothing that requires a gradient, or if an earlier backward has released what a
+ *   node saved;
+ * - TG_ERR_VERSION if a saved tensor was overwritten;
+ * - TG_ERR_UNSUPPORTED if an op has no backward. */
 TG_API tg_status tg_backward(tg_tape *t, tg_tensor *root);
 TG_API tg_status tg_backward_with(tg_tape *t, tg_tensor *const *roots, int n, const tg_backward_opts *opts);
 
-/* Options of tg_grad; seeds and retain are those of tg_backward_opts. */
+/* Options of tg_grad. seeds and retain are as in tg_backward_opts. */
 typedef struct tg_grad_opts {
     size_t size;
     tg_tensor *const *seeds;
     bool retain;
-    bool create_graph; /* record how the gradients are computed, for second derivatives */
-    bool allow_unused; /* an input on which no root depends gets zeros; false: it fails with TG_ERR_STATE */
+    bool create_graph; /* record how the gradients are computed, so that they can be differentiated again */
+    bool allow_unused; /* an input on which no root depends gets zeros; if false, it fails with TG_ERR_STATE */
 } tg_grad_opts;
 
 #define TG_GRAD(...) (&(tg_grad_opts){.size = sizeof(tg_grad_opts), __VA_ARGS__})
 
-/* Sets grads[i] = d (sum of roots) / d inputs[i]. The results are tensors of the tape in the inputs' dtypes; no leaf's
- * gradient changes. Inputs may be leaves or results, and must require a gradient (TG_ERR_STATE). opts may be NULL; the
- * other errors are those of tg_backward. If the same input is given twice, both entries are the same
- * gradient. On an error all of grads[] are inert. */
+/* Sets grads[i] to d (sum of roots) / d inputs[i]. Does not change the accumulated gradient of any leaf. opts may be
+ * NULL.
+ *
+ * An input may be a leaf or the result of an op, and must require a gradient (TG_ERR_STATE). grads[i] is a tensor of
+ * the tape with the dtype of inputs[i]. If the same input is given twice, both entries of grads are the same tensor. On
+ * an error all of grads are inert. The other errors are those of tg_backward. */
 TG_API tg_status tg_grad(tg_tape *t, tg_tensor *const *roots, int n_roots, tg_tensor *const *inputs, int n_inputs,
                          tg_tensor **grads, const tg_grad_opts *opts);
 
-/* Returns whether x has a gradient. */
+/* Returns whether x has an accumulated gradient. */
 TG_API bool tg_has_grad(const tg_tensor *x);
-/* Returns the accumulated gradient of a leaf, borrowed. Fails with TG_ERR_STATE if there is none. */
+/* Returns the accumulated gradient of leaf x. The result is borrowed from x. Fails with TG_ERR_STATE, and returns an
+ * inert tensor, if x has no gradient. */
 TG_API tg_tensor *tg_grad_of(tg_tensor *x);
-/* Returns a copy of this rank's share of the gradient of a leaf; tg_drop frees it. The gradient of a tensor that is
- * REPLICATED on an axis is a share of a sum until tg_grads_finalize, and until then reading tg_grad_of is refused. The
- * copy is PARTIAL there, and can be read and used like any other tensor. If the gradient is not a share, the copy is of
- * the whole gradient. Fails with TG_ERR_STATE if there is no gradient, or if it has been summed. */
+/* Returns a copy of the gradient of leaf x on this rank; tg_drop frees the copy.
+ *
+ * This is for a leaf that is REPLICATED on an axis (placement.h). Before tg_grads_finalize its gradient is only this
+ * rank's share of a sum over the axis, and reading the result of tg_grad_of fails with TG_ERR_STATE. The copy is
+ * PARTIAL on that axis, and can be read and used like any other tensor. If the gradient is not a share, the copy has
+ * the whole gradient. Fails with TG_ERR_STATE if x has no gradient, or if tg_grads_finalize has summed it already. */
 TG_API tg_tensor *tg_grad_share(tg_tensor *x);
-/* Clears the gradient of a leaf: x then has none, and the next contribution overwrites the memory, which is kept. */
+/* Clears the gradient of leaf x: x then has no gradient. The memory of the gradient is kept, and the next backward
+ * overwrites it. */
 TG_API tg_status tg_zero_grad(tg_tensor *x);
-/* Makes buf the main gradient of leaf x: the memory in which its gradient is accumulated, for example a view of a flat
- * buffer. buf has the shape of x and is contiguous; its dtype is float32, or the dtype of x if that is wider. It must
- * be owned by the context, must not share bytes with x, and must outlive its use. NULL: the library's own buffer again.
- * x loses its present gradient. */
+/* Makes buf the main gradient of leaf x, the memory in which the gradient of x is accumulated. buf can be a view of a
+ * larger buffer. If buf is NULL, the library uses a buffer of its own again. The present gradient of x is lost.
+ *
+ * buf must have the shape of x (TG_ERR_SHAPE) and be contiguous (TG_ERR_DTYPE). Its dtype must be float32, or the dtype
+ * of x if that is wider (TG_ERR_DTYPE). It must belong to the context and not share bytes with x (TG_ERR_STATE), and
+ * must stay alive as long as x uses it. */
 TG_API tg_status tg_set_main_grad(tg_tensor *x, tg_tensor *buf);
 
-/* Adds a hook fn(user, t, x, &grad) and returns its id; 0 on an error. x must require a gradient (TG_ERR_STATE).
- * tg_on_grad: on any tensor; fn is called when the gradient of x is complete. tg_on_accumulated: on a leaf; fn is
- * called after this backward's gradient has been added, and *grad is the accumulated gradient, which it cannot replace.
+/* Add a hook, which backward calls as fn(user, t, x, &grad). They return the id of the hook; 0 on an error. x must
+ * require a gradient (TG_ERR_STATE).
  *
- * fn may read *grad, which is borrowed, and may record ops on t; they run in no-grad mode, except in a backward pass
- * with create_graph. It may replace *grad by a tensor of the same shape and dtype, which is copied. If fn fails,
- * backward ends with TG_ERR_CALLBACK. Hooks run in the order in which they were added. A hook may add hooks, which run
- * from the next backward on, and remove hooks, which then do not run any more.
- */
+ * - tg_on_grad: x may be any tensor. Backward calls fn when the gradient of x in this backward is complete. fn may
+ *   replace the gradient by setting *grad to another tensor of the same shape and dtype, which backward copies.
+ * - tg_on_accumulated: x must be a leaf. Backward calls fn after it has added the gradient of x to the accumulated one.
+ *   *grad is the accumulated gradient. fn cannot replace it.
+ *
+ * fn may read *grad, which is borrowed until fn returns. fn may record ops on t. These ops are in no-grad mode, except
+ * in a tg_grad with create_graph. If fn fails, backward fails with TG_ERR_CALLBACK.
+ *
+ * Hooks of one tensor run in the order in which they were added. A hook may add a hook to x, which then runs after the
+ * others in the same backward. A hook may remove hooks; a removed hook does not run any more. */
 TG_API uint64_t tg_on_grad(tg_tensor *x, tg_hook_fn fn, void *user);
 TG_API uint64_t tg_on_accumulated(tg_tensor *x, tg_hook_fn fn, void *user);
-/* Removes the hook with this id. Fails with TG_ERR_ARGUMENT if x has no such hook. */
+/* Removes the hook of x with this id. Fails with TG_ERR_ARGUMENT if x has no such hook. */
 TG_API tg_status tg_remove_hook(tg_tensor *x, uint64_t id);
 
 #ifdef __cplusplus

@@ -7,14 +7,21 @@
  *         tg_graph_replay(g);                                // runs one more step; tg_item(loss) then reads its loss
  *     }
  *
- * A replayed run gives the same bits as a run that calls each step, and the two can be mixed. Each replay continues the
- * random streams from their present state. Gradients, and tensors held by tg_keep, are available after each replay.
+ * A program that replays a step computes the same bits as one that calls the step each time, and may do both in turn.
+ * Each replay continues the random streams from their present state. After each replay, gradients and tensors held by
+ * tg_keep have their new values.
  *
- * What a replay cannot repeat fails while the step is recorded, and the error names the call: reading a value on the
- * host (tg_item, tg_read, tg_optim_clip), writing one from the host (tg_write, tg_from_host), setting or adding a
- * random stream, and the copies of work.h. Such copies may run in parallel with a replay whose step does not use their
- * tensors. Shapes, and the decisions that the host takes, are those of the recording. Run one or two steps without
- * capture first, so that whatever lives longer than a step, such as gradients and named buffers, exists already.
+ * While the step is recorded, a call that a replay could not repeat fails with TG_ERR_UNSUPPORTED, and the error names
+ * the call. Such calls are:
+ * - reads of values by the host: tg_item, tg_read, tg_optim_clip;
+ * - writes of values by the host: tg_write, tg_from_host;
+ * - calls that set, add or remove a random stream: tg_rng_set, tg_rng_add;
+ * - the copies of work.h: tg_upload, tg_download. Outside of the step, they may run in parallel with a replay if the
+ *   step does not use their tensors.
+ *
+ * A replay has the shapes of the recording, and repeats the decisions that the host took while it recorded. Run one or
+ * two steps without capture first, so that whatever lives longer than a step, such as gradients and named buffers,
+ * exists already.
  */
 #ifndef TAPEGRAD_CAPTURE_H
 #define TAPEGRAD_CAPTURE_H
@@ -27,38 +34,46 @@ extern "C" {
 
 typedef struct tg_graph tg_graph;
 
-/* Performs one step: calls fn, records the device's work instead of running it, and replays it for the first time.
- * Never returns NULL: on an error the graph is inert. state must live as long as the graph.
+/* Performs one step. Calls fn(state, ctx), and records the work of the device instead of running it. Then runs the
+ * recorded work once. Never returns NULL; on an error the graph is inert. state must live as long as the graph.
  *
- * fn may do everything that a training step does, and may reset its tapes. Its own state on the host advances only this
- * once. The memory that the step takes belongs to the graph until tg_graph_free. Other memory that the step uses, such
- * as parameters and inputs, is not reused in that time, even if its tensors are dropped. If fn or the recording fails,
- * no work has run: random streams and gradients are as before, the results of fn are discarded, and its tapes must be
- * reset.
+ * fn may do everything that a training step does, and may reset its tapes. What fn changes in its own variables changes
+ * in this call only, and not in replays.
+ *
+ * The memory that the step takes belongs to the graph until tg_graph_free. Until then, other memory that the step uses,
+ * such as parameters and inputs, is not reused either, even if its tensors are dropped.
+ *
+ * If fn or the recording fails, the device has run nothing. Random streams and gradients are as before the call. The
+ * tensors that fn made are discarded, and the tapes of fn must be reset.
  *
  * On the CPU nothing is recorded: this call and every replay call fn. A device that cannot record fails with
  * TG_ERR_UNSUPPORTED. Captures do not nest (TG_ERR_STATE); this is detected only on a device that records.
  */
 TG_API tg_graph *tg_graph_new(tg_ctx *ctx, tg_status (*fn)(void *state, tg_ctx *ctx), void *state);
 
-/* Runs the step once more. On an error the step has not run; the error may concern data of an earlier step
- * (TG_ERR_DATA).
+/* Runs the step once more. On an error the step has not run. A device reports errors in data late, so TG_ERR_DATA may
+ * concern an earlier step.
  *
- * Fails with TG_ERR_STATE if the recorded step is not what fn would do now: a parameter has a gradient but had none
- * when the step was recorded, or the reverse; a tensor that the step writes is saved for a later backward; or another
- * random stream draws. If the step has collectives, the replay is collective: every rank must replay.
+ * Fails with TG_ERR_STATE if fn would now do something else than what was recorded:
+ * - a parameter has a gradient but had none when the step was recorded, or the reverse;
+ * - the step writes a tensor that a node has saved for a later backward;
+ * - tg_rng_fork or tg_rng_join has selected another random stream.
+ *
+ * If the step has collectives, every rank must replay. Fails with TG_ERR_ABORTED if a communicator of the step was
+ * freed, aborted or recovered; capture the step again.
  */
 TG_API tg_status tg_graph_replay(tg_graph *g);
-/* Frees the graph. Its memory returns to the context, except what handles still hold. The context frees a graph at the
- * latest. */
+/* Frees the graph. Its memory returns to the context, except memory of tensors that are still held. When the context
+ * ends, it frees the graphs that are left. */
 TG_API void tg_graph_free(tg_graph *g);
 
+/* What tg_graph_query returns. */
 typedef struct tg_graph_info {
     size_t size;
-    int64_t nodes;       /* kernels and copies on the device; 0 on the CPU */
-    int64_t bytes;       /* bytes of device memory that the graph owns */
-    int64_t collectives; /* collectives in one replay */
-    int64_t steps;       /* steps so far, including the first */
+    int64_t nodes;       /* kernels and copies of one replay on the device; 0 on the CPU */
+    int64_t bytes;       /* bytes of device memory that belong to the graph */
+    int64_t collectives; /* collectives of one replay */
+    int64_t steps;       /* steps run so far, the one of tg_graph_new included */
 } tg_graph_info;
 
 #define TG_GRAPH_INFO() ((tg_graph_info){.size = sizeof(tg_graph_info)})

@@ -13,103 +13,116 @@ extern "C" {
 
 /* ---- Checkpoints ----
  *
- * tg_checkpoints is a directory with one subdirectory for each checkpoint, named "step-" and ten or more digits. A new
- * checkpoint is filled under a hidden name, and renamed when it is complete and on the disk. So every directory with
- * such a name is complete. */
+ * A tg_checkpoints is a directory with one subdirectory for each checkpoint, named "step-" and ten or more digits. The
+ * files of a new checkpoint are written into a subdirectory with a hidden name. That is renamed when all its files are
+ * complete and on the disk, so every subdirectory named "step-..." is complete. */
 
 typedef struct tg_checkpoints tg_checkpoints;
 
-/* Opens dir, or creates it (its parent must exist), and locks it: as long as it is open, other processes and contexts
- * fail with TG_ERR_STATE. Removes unfinished checkpoints of an interrupted run. The lock ends with the process, even if
- * that is killed. Returns NULL on error; all functions accept NULL. */
+/* Opens the directory dir and locks it. Creates dir if it is missing; its parent must exist. Removes the unfinished
+ * checkpoints of an interrupted run. While it is open, opening dir elsewhere, also in another process, fails with
+ * TG_ERR_STATE. The lock ends with the process, even if the process is killed. Returns NULL on an error. All functions
+ * below accept NULL. */
 TG_API tg_checkpoints *tg_checkpoints_open(tg_ctx *ctx, const char *dir);
-TG_API void tg_checkpoints_close(tg_checkpoints *c); /* abandons a checkpoint that has begun */
+/* Closes the directory. Abandons a checkpoint that has begun. */
+TG_API void tg_checkpoints_close(tg_checkpoints *c);
 
-/* Returns the step of the newest complete checkpoint, or -1 if there is none, and on error. */
+/* Returns the step of the newest complete checkpoint; -1 if there is none or on an error. */
 TG_API int64_t tg_checkpoints_newest(tg_checkpoints *c);
-/* Writes the directory of a step's checkpoint, which need not exist, to buf[n], and returns its length, like snprintf.
- * Returns 0 on error. */
+/* Writes the path of the checkpoint of a step to buf[n], and returns the length of the whole path, like snprintf.
+ * Returns 0 on an error. The checkpoint need not exist. */
 TG_API size_t tg_checkpoints_path(const tg_checkpoints *c, int64_t step, char *buf, size_t n);
 
-/* Begins the checkpoint of a step >= 0 and returns the directory to write files into (with tg_file_save,
- * tg_safetensors_save or tg_shards_save). The string belongs to c until commit or abandon. Returns NULL on error;
- * TG_ERR_STATE: the step has a checkpoint, or another one has begun. */
+/* Begins the checkpoint of a step >= 0. Returns the path of the directory to write its files into (with tg_file_save,
+ * tg_safetensors_save or tg_shards_save). The string belongs to c, until the checkpoint is committed or abandoned.
+ * Returns NULL on an error. Fails with TG_ERR_STATE if the step has a checkpoint already, or if another checkpoint has
+ * begun. */
 TG_API const char *tg_checkpoints_begin(tg_checkpoints *c, int64_t step);
-/* Completes the checkpoint: syncs its directory and gives it its name. If this fails the checkpoint is abandoned. */
+/* Completes the checkpoint that has begun: syncs its directory to the disk and renames it. If this fails, the
+ * checkpoint is abandoned. */
 TG_API tg_status tg_checkpoints_commit(tg_checkpoints *c);
-TG_API void tg_checkpoints_abandon(tg_checkpoints *c); /* removes it; works also if the context has an error */
-/* Removes all complete checkpoints but the newest n; n = 0 removes all of them. */
+/* Removes the checkpoint that has begun. Works also while the context has an error. */
+TG_API void tg_checkpoints_abandon(tg_checkpoints *c);
+/* Removes all complete checkpoints except the newest n. n = 0 removes all of them. */
 TG_API tg_status tg_checkpoints_keep(tg_checkpoints *c, int n);
 
 /* ---- Sharded state ----
  *
- * A list of tensors of all ranks, which is saved as one global state and can be loaded by any other grid of ranks.
- * The placement of a tensor says where each rank's part lies; the state of an optimizer has the placement of its
- * parameter. Every rank of a pipeline stage must add the same keys in the same order. Save and load are collective
- * over the world. */
+ * A tg_shards is a list of tensors, of which each rank has its part. The list is saved as one global state, which a
+ * grid of any other shape can load. The placement of a tensor (placement.h) says where in the global tensor each rank's
+ * part lies. The state of an optimizer has the placement of its parameter. Every rank of a pipeline stage must add the
+ * same keys in the same order. Saving and loading are collective over the world. */
 
 typedef struct tg_shards tg_shards;
 
+/* One tensor of a list (tg_shards_at). */
 typedef struct tg_shard_info {
     size_t size;
     const char *key; /* the same on every rank; valid until the list is freed */
     tg_tensor *tensor;
-    tg_shape global, offset; /* global shape, and first index of this rank's (first) chunk */
+    /* The shape of the global tensor, and the index in it of the first element of this rank's first chunk. */
+    tg_shape global, offset;
     tg_placement placement[TG_MAX_AXES]; /* by axis */
-    int replica; /* number of this rank among those with the same part, from 0; replica 0 is saved */
+    /* Number of this rank among the ranks that have the same part, from 0. Replica 0 is saved. */
+    int replica;
 } tg_shard_info;
 
 #define TG_SHARD_INFO() ((tg_shard_info){.size = sizeof(tg_shard_info)})
 
-/* Creates an empty list; NULL on error. The list does not own its tensors: they must outlive it (TG_ERR_HANDLE). p must
- * outlive it too. A program of one rank makes p from the communicator of tg_comm_self_new. */
+/* Creates an empty list; NULL on an error. The list does not own the tensors that are added to it. p and these tensors
+ * must outlive the list; a tensor that was dropped fails with TG_ERR_HANDLE. A program of one rank makes p from the
+ * communicator of tg_comm_self_new (comm.h). */
 TG_API tg_shards *tg_shards_new(const tg_parallel *p);
 TG_API void tg_shards_free(tg_shards *s);
 /* Adds the parameters of m under the keys "<prefix>.<path>", or "<path>" if prefix is NULL or "". A key has at most 511
- * bytes. A tensor that is PARTIAL, or VARYING without a layout, fails with TG_ERR_PLACEMENT; a key that exists already
- * with TG_ERR_STATE. A call that fails adds nothing. */
+ * bytes. A parameter that is PARTIAL, or VARYING without a layout, fails with TG_ERR_PLACEMENT. A key that exists
+ * already fails with TG_ERR_STATE. A call that fails adds nothing. */
 TG_API tg_status tg_shards_add_module(tg_shards *s, const char *prefix, tg_module *m);
-/* Adds the state of an optimizer and its number of steps. Keys are made from the prefix and the keys of its
- * parameters in the list, or their names if they are not in it; so add the module first. At most 8 optimizers. */
+/* Adds the state tensors of an optimizer and its number of steps. The key of a state tensor is made from the prefix and
+ * the key that the parameter has in the list, so add the module first. If the list does not have the parameter, the
+ * name of the parameter is used instead. A list has at most 8 optimizers (TG_ERR_STATE). */
 TG_API tg_status tg_shards_add_optim(tg_shards *s, const char *prefix, tg_optim *o);
 /* Adds one tensor, which must belong to the context and not to a tape (TG_ERR_STATE). */
 TG_API tg_status tg_shards_add_tensor(tg_shards *s, const char *key, tg_tensor *x);
-/* Adds the context's random streams, with their state at the time of saving. The default stream must be the same on
- * every rank, and named streams must have the same names in the same order. After loading, a rank continues a named
- * stream with the state of the rank that had the same positions on the axes tp, pp, etp and ep. If one of these axes
- * has another size, a named stream keeps its seed and continues after everything that any rank has drawn. If the
- * file or the context lacks a name, loading fails with TG_ERR_FORMAT. */
+/* Adds the random streams of the context, with the states that they have when the list is saved. The default stream
+ * must be the same on every rank. Named streams must have the same names in the same order on every rank.
+ *
+ * Loading gives a named stream the state that it had on a rank with the same positions on the axes tp, pp, etp and ep.
+ * If one of these axes now has another size, a named stream keeps its seed, and continues after everything that any
+ * rank has drawn from it. If the file or the context lacks one of the names, loading fails with TG_ERR_FORMAT. */
 TG_API tg_status tg_shards_add_rng(tg_shards *s);
-/* Limits the file to the first `rows` rows (dim 0) of a tensor, 1 <= rows <= its global size. The others, such as
- * those of a padded vocabulary, are not saved, and are zero after loading. Applies to the parameter of that key and
- * to its state in an optimizer. */
+/* Limits what is saved of a tensor to the first `rows` rows (dim 0) of the global tensor, from 1 to their number. The
+ * other rows, such as those of a padded vocabulary, are not saved, and are zero after loading. If the key is that of a
+ * parameter, its state in an optimizer is limited too. */
 TG_API tg_status tg_shards_set_rows(tg_shards *s, const char *key, int64_t rows);
-/* List the tensors. tg_shards_at fills *out for tensor i; out->size must be set (TG_SHARD_INFO). */
+/* List the tensors. tg_shards_count returns their number. tg_shards_at fills *out, which TG_SHARD_INFO() initializes,
+ * for tensor i. */
 TG_API int tg_shards_count(const tg_shards *s);
 TG_API tg_status tg_shards_at(const tg_shards *s, int i, tg_shard_info *out);
-/* Saves the state into dir, which is created if it is missing: a safetensors file of global tensors for each
- * pipeline stage, written by the stage's first rank, which needs memory for the largest tensor and its parts. The
- * files get their names when all are complete. */
+/* Saves the state into dir, which is created if it is missing. Each pipeline stage has one safetensors file of global
+ * tensors, which the first rank of the stage writes. That rank needs memory for the largest tensor and its parts. The
+ * files get their names when all of them are complete. */
 TG_API tg_status tg_shards_save(tg_shards *s, const char *dir);
-/* Loads the state from dir; every rank reads the files. A key that is missing, unknown, or of another shape or dtype
- * fails with TG_ERR_FORMAT, and a tensor that does not match its checksum with TG_ERR_DATA. In both cases nothing is
+/* Loads the state from dir. Every rank reads the files. A key that is missing, unknown, or of another shape or dtype
+ * fails with TG_ERR_FORMAT. A tensor that does not match its checksum fails with TG_ERR_DATA. In both cases nothing is
  * changed on any rank. */
 TG_API tg_status tg_shards_load(tg_shards *s, const char *dir);
 
 /* ---- Parts of whole tensors ---- */
 
-/* Reads this rank's part of the named tensor, which is whole in the file, into dst. dst's placement says which part
- * that is: shards of any layout, of several dims, over several axes. On an axis where dst is I or R nothing is cut, so
- * a dst that no axis shards, and any dst of a context without a tg_parallel, reads the whole tensor.
+/* Reads this rank's part of the named tensor, which is whole in the file, into dst. The placement of dst says which
+ * part that is. dst may be a shard of any layout, along several dims and over several axes. On an axis on which dst is
+ * I or R (TG_I, TG_R in placement.h), its ranks all read the same. If no axis shards dst, or if the context has no
+ * tg_parallel, the whole tensor is read.
  *
- * The tensor in the file must have dst's global shape (tg_global_shape), or the call fails with TG_ERR_SHAPE. A dst
- * that is PARTIAL, or VARYING without a layout, fails with TG_ERR_PLACEMENT: tensors made from the caller's bytes are
- * VARYING until tg_place declares them. Dtypes, strides, devices and the other errors are as with tg_safetensors_read
- * (io.h), but a call that fails leaves dst as it was.
+ * The tensor in the file must have dst's global shape (tg_global_shape); otherwise the call fails with TG_ERR_SHAPE. A
+ * dst that is PARTIAL, or VARYING without a layout, fails with TG_ERR_PLACEMENT. A tensor made from the caller's bytes
+ * is VARYING until tg_place declares it. Everything else about dtypes, strides, devices and errors is as for
+ * tg_safetensors_read (io.h), except that a call that fails leaves dst unchanged.
  *
- * The call reads only the bytes of the part, in runs that are adjacent in the file, of at most 1 MiB. It needs memory
- * for the part in the file's dtype. A checksum covers a whole tensor, so it is compared only if dst is whole. dst
- * keeps its placement, because every rank must read the same file. The call communicates with no other rank. */
+ * Only the bytes of the part are read, in pieces of at most 1 MiB that are contiguous in the file. The call needs
+ * memory for the part in the file's dtype. A checksum covers a whole tensor, so it is compared only if dst is whole.
+ * dst keeps its placement, because every rank must read the same file. The call communicates with no other rank. */
 TG_API tg_status tg_safetensors_read_part(tg_safetensors *f, const char *name, tg_tensor *dst, bool convert);
 
 #ifdef __cplusplus

@@ -2,12 +2,13 @@
  * program with several ranks; parallel.h includes it. A rank is a context and the thread that uses it. A transport is
  * the layer below a communicator that moves the data (threads, shared memory, MPI, NCCL).
  *
- * A communicator belongs to one context. All its calls but queries are collective: every rank makes the same calls in
- * the same order. Only the two ranks of a send and its receive make those. If a rank makes a different call, all ranks
- * of its node report that rank in an error (TG_ERR_MISMATCH) before data moves, or at the latest at the context's
- * deadline (TG_ERR_TIMEOUT). After a failure, peers that wait for the failed rank get TG_ERR_REMOTE with its message.
- * After tg_ctx_clear local calls work again, and collectives fail with TG_ERR_ABORTED until tg_comm_recover (for a
- * grid: tg_parallel_recover).
+ * A communicator belongs to one context. All its calls except queries are collective: every rank makes the same calls
+ * in the same order. Sends and receives are calls of two ranks only. If a rank makes a different call, all ranks of its
+ * node report that rank in an error. The error is TG_ERR_MISMATCH and comes before data moves, or TG_ERR_TIMEOUT at the
+ * context's deadline at the latest.
+ *
+ * If a rank fails, the ranks that wait for it get TG_ERR_REMOTE with its message. After tg_ctx_clear, local calls work
+ * again. Collectives fail with TG_ERR_ABORTED until tg_comm_recover (for a grid: tg_parallel_recover).
  */
 #ifndef TAPEGRAD_COMM_H
 #define TAPEGRAD_COMM_H
@@ -20,81 +21,101 @@ extern "C" {
 
 /* ---- Communicators ---- */
 
-/* tg_comm_self_new creates a communicator of one rank, tg_comm_plan_new one of a rank whose peers do not exist, and
- * tg_comm_launched_new one of the processes that `tapegrad run` started. If a communicator is created before the
- * context's first tensor, it also provides the context's memory arenas, and collectives within a node copy nothing. If
- * it is created later, collectives work but copy. On a plan results keep their old contents, so a plan suits device
- * "meta"; tg_comm_split refuses one of several ranks (TG_ERR_UNSUPPORTED), tg_parallel_new accepts it. Each returns an
- * inert communicator, never NULL, on error; calls on it do nothing. */
-TG_API tg_comm *tg_comm_self_new(tg_ctx *ctx);                     /* size 1 */
-TG_API tg_comm *tg_comm_plan_new(tg_ctx *ctx, int rank, int size); /* counts calls and bytes; receives nothing */
-TG_API tg_comm *tg_comm_launched_new(tg_ctx *ctx); /* a rank of `tapegrad run`; elsewhere TG_ERR_STATE */
-TG_API int tg_comm_launched_rank(void);            /* this process's rank; -1: not started by `tapegrad run` */
+/* Create a communicator. On an error they return an inert communicator, never NULL, on which calls do nothing.
+ *
+ * Create it before the first tensor of the context. It then provides the memory of the context, and collectives within
+ * a node copy nothing. Otherwise collectives work too, but copy.
+ *
+ * tg_comm_plan_new creates the communicator of one rank whose peers do not exist. It serves to plan a run on device
+ * "meta": it counts calls and bytes, and the results of its collectives keep their old contents. tg_comm_split refuses
+ * a plan of several ranks (TG_ERR_UNSUPPORTED); tg_parallel_new accepts it. */
+TG_API tg_comm *tg_comm_self_new(tg_ctx *ctx);                     /* one rank */
+TG_API tg_comm *tg_comm_plan_new(tg_ctx *ctx, int rank, int size); /* a rank without peers */
+/* The processes that `tapegrad run` has started. Fails with TG_ERR_STATE in any other process. */
+TG_API tg_comm *tg_comm_launched_new(tg_ctx *ctx);
+/* Returns the rank of this process; -1 if `tapegrad run` has not started it. */
+TG_API int tg_comm_launched_rank(void);
 TG_API void tg_comm_free(tg_comm *c);
 
-/* Splits c into groups, and returns this rank's group, which tg_comm_free releases. Collective over c. Ranks with equal
- * color form a group, ordered by key, then by rank. `name`, such as "tp", is copied and may be NULL. `axis` is the axis
- * whose placement the group's collectives convert; TG_MAX_AXES: none (statistics, pipelines). Returns NULL if color is
- * negative: this rank is in no group. On error returns an inert communicator. */
+/* Splits c into groups, and returns the group of this rank, which tg_comm_free releases. Collective over c. Ranks with
+ * the same color form a group, in the order of their keys, and of their ranks if keys are equal. A rank with a negative
+ * color is in no group and gets NULL. On an error returns an inert communicator.
+ *
+ * name, such as "tp", is copied and may be NULL. axis is the axis of the grid on which the collectives of the group
+ * convert placements. TG_MAX_AXES means no axis, for groups that sum statistics or connect pipeline stages. */
 TG_API tg_comm *tg_comm_split(tg_comm *c, int color, int key, const char *name, tg_axis axis);
 TG_API tg_ctx *tg_comm_ctx(const tg_comm *c);
-TG_API int tg_comm_rank(const tg_comm *c); /* 0 to size - 1 */
+TG_API int tg_comm_rank(const tg_comm *c); /* Returns 0 to size - 1. */
 TG_API int tg_comm_size(const tg_comm *c);
-TG_API const char *tg_comm_name(const tg_comm *c); /* that of tg_comm_split */
-TG_API const char *tg_comm_transport(const tg_comm *c); /* "self", "threads", "shm", "mpi", "plan" ... */
+TG_API const char *tg_comm_name(const tg_comm *c); /* Returns the name given to tg_comm_split; "" if there is none. */
+TG_API const char *tg_comm_transport(const tg_comm *c); /* Returns "self", "threads", "shm", "mpi", "plan" ... */
 TG_API tg_axis tg_comm_axis(const tg_comm *c);
-/* Drops the failed ranks and restarts c with the remaining ranks, renumbered in their old order. Collective over the
- * remaining ranks. Groups split from c end. Use tg_parallel_recover for a grid. */
+/* Restarts c after a failure, without the failed ranks. The remaining ranks are renumbered and keep their order.
+ * Collective over the remaining ranks. Groups that were split from c end. For a grid use tg_parallel_recover. */
 TG_API tg_status tg_comm_recover(tg_comm *c);
 
-/* ---- Collectives on tensors, outside the tape ---- */
+/* ---- Collectives on tensors, outside the tape ----
+ *
+ * Each collective starts at once and returns a work (work.h); NULL on an error. The work fills dst, and reading dst
+ * waits for it, so tg_work_wait is not necessary. The caller does not own the work. Its handle is valid until dst has
+ * been read. The handle of a call without dst, such as a send, is valid until 32 more such calls.
+ *
+ * The work keeps the bytes of src until it has ended. In the meantime src may be dropped or discarded, and its tape
+ * reset. A library call that changes src waits for the work.
+ *
+ * dst and src are contiguous and have the same dtype. They do not overlap, unless the call is in place: dst and src are
+ * then the same memory, or the smaller one is this rank's part of the larger one.
+ *
+ * Sums are added in the order of ranks, and 16-bit sums accumulate in float32; nccl.h has exceptions. TG_REDUCE_AVG
+ * needs floats (TG_ERR_DTYPE). On a communicator of one rank src is copied to dst.
+ *
+ * A reduce-scatter, an all-to-all, a scatter and a receive may give every rank other bytes. So a leaf into which they
+ * write is VARYING afterward, as after tg_write, unless it was placed (tg_place).
+ *
+ * Below, n is the size of c. */
 
-/* Each starts at once and returns its work (NULL on error). The work belongs to the tensor that it fills: reading dst
- * waits for it, so tg_work_wait is not required. The handle is borrowed. It is valid until dst has been read; for a
- * call without dst, such as a send, until 32 more such calls. The work keeps src's bytes while it runs: src may be
- * dropped or discarded, and its tape reset; a library call that changes src waits for the work. dst and src are
- * contiguous and have one dtype, which may be any; dst may equal src. An n below is the size of c. Sums are added in
- * the order of ranks, and 16-bit sums accumulate in float32 (nccl.h has exceptions). AVG needs floats. On a group of
- * size 1, src is copied to dst and nothing is sent. A leaf that was not placed is VARYING after a reduce-scatter,
- * all-to-all, scatter or receive into it, as after tg_write: ranks may have other bytes there (tg_place). */
-/* dst has as many elements as src */
+/* Reduces src over all ranks into dst on every rank. dst has as many elements as src. */
 TG_API tg_work *tg_comm_all_reduce(tg_comm *c, tg_tensor *dst, tg_tensor *src, tg_reduce_op op);
-/* dst has n times src's elements, ordered by rank */
+/* Gathers src of every rank, ordered by rank, into dst on every rank. dst has n times as many elements as src. */
 TG_API tg_work *tg_comm_all_gather(tg_comm *c, tg_tensor *dst, tg_tensor *src);
-/* src has n times dst's elements; rank r gets part r of the combined elements */
+/* Reduces src over all ranks, and writes part r of n equal parts of the result to dst of rank r. src has n times as
+ * many elements as dst. */
 TG_API tg_work *tg_comm_reduce_scatter(tg_comm *c, tg_tensor *dst, tg_tensor *src, tg_reduce_op op);
-/* copies x of rank root to x of every rank */
+/* Copies x of rank root to x of every rank. */
 TG_API tg_work *tg_comm_broadcast(tg_comm *c, tg_tensor *x, int root);
-/* Sends part r of src to rank r and receives part r of dst from it. Part r of src has send_counts[r] elements and part
- * r of dst recv_counts[r]; the parts lie one after another. Both counts NULL: equal parts. For unequal parts of an
- * all-gather or a reduce-scatter see the next two functions. */
+/* Sends part r of src to rank r, and receives part r of dst from rank r. Part r of src has send_counts[r] elements, and
+ * part r of dst has recv_counts[r]. The parts lie one after another. If both counts are NULL, the n parts are equal. */
 TG_API tg_work *tg_comm_all_to_all(tg_comm *c, tg_tensor *dst, tg_tensor *src, const int64_t *send_counts,
                                    const int64_t *recv_counts);
-/* All-gather and reduce-scatter of unequal parts: counts[r] elements come from (go to) rank r. Every rank passes the
- * same counts. */
+/* Like tg_comm_all_gather and tg_comm_reduce_scatter, but the part of rank r has counts[r] elements. Every rank passes
+ * the same counts. */
 TG_API tg_work *tg_comm_all_gather_v(tg_comm *c, tg_tensor *dst, tg_tensor *src, const int64_t *counts);
 TG_API tg_work *tg_comm_reduce_scatter_v(tg_comm *c, tg_tensor *dst, tg_tensor *src, const int64_t *counts,
                                          tg_reduce_op op);
-/* at the root, dst has n times src's elements, ordered by rank; on other ranks dst is NULL */
+/* Gathers src of every rank, ordered by rank, into dst of rank root. dst has n times as many elements as src at the
+ * root, and is NULL on the other ranks. */
 TG_API tg_work *tg_comm_gather(tg_comm *c, tg_tensor *dst, tg_tensor *src, int root);
-/* at the root, src has n times dst's elements, ordered by rank; on other ranks src is NULL */
+/* Writes part r of n equal parts of src of rank root to dst of rank r. src has n times as many elements as dst at the
+ * root, and is NULL on the other ranks. */
 TG_API tg_work *tg_comm_scatter(tg_comm *c, tg_tensor *dst, tg_tensor *src, int root);
-/* A send to rank `to` and the receive of that rank `from` this one have the same dtype and number of elements. */
+/* Send src to rank `to`, or receive dst from rank `from`. A send and its receive have the same dtype and number of
+ * elements. */
 TG_API tg_work *tg_comm_send(tg_comm *c, tg_tensor *src, int to);
 TG_API tg_work *tg_comm_recv(tg_comm *c, tg_tensor *dst, int from);
-/* Open and close a batch. The sends and receives between them start together, in any order on any rank, so a ring
- * cannot deadlock. */
+/* Open and close a batch of sends and receives. Those of a batch start together, and each rank may call them in any
+ * order. A ring in which every rank sends and receives therefore cannot deadlock. */
 TG_API tg_status tg_comm_batch_open(tg_comm *c);
 TG_API tg_status tg_comm_batch_close(tg_comm *c);
-TG_API tg_status tg_comm_barrier(tg_comm *c); /* waits until every rank has called it */
+TG_API tg_status tg_comm_barrier(tg_comm *c); /* Waits until every rank of c has called it. */
 
-/* Memory of one size on all ranks of c, for fused collectives. It is available to ranks that are threads and, as an
- * NCCL window, over NCCL.
+/* Memory that has the same size on all ranks of c, for fused collectives. It is available if ranks are threads, and
+ * over NCCL, as an NCCL window.
  *
- * tg_symmetric_new is collective and returns NULL on error. tg_symmetric_take packs n tensors of the tape at
- * multiples of 16 bytes. It returns false without an error if the memory is too small or not available on this
- * transport, or if tensors of an earlier take are still open; the caller then uses other memory.
- */
+ * tg_symmetric_new is collective over c and returns NULL on an error.
+ *
+ * tg_symmetric_take creates n tensors of the tape in this memory, each at a multiple of 16 bytes. It returns false
+ * without an error if the memory is too small, if the transport has no such memory, or if tensors of an earlier call
+ * are still in use. The caller then uses other memory. */
 typedef struct tg_symmetric tg_symmetric;
 TG_API tg_symmetric *tg_symmetric_new(tg_comm *c, size_t bytes);
 TG_API void tg_symmetric_free(tg_symmetric *s);
@@ -103,16 +124,17 @@ TG_API bool tg_symmetric_take(tg_symmetric *s, tg_tape *t, const tg_dtype *dtype
 
 /* ---- The record ---- */
 
-/* tg_comm_record writes the last calls (256 or more) of every rank of this node as text or JSON, to find the cause of a
- * deadlock: sequence number, group, kind, dtype, count, reduction, root, call site, state, and each rank's present
- * activity. The number counts the collectives of a group from 1; a send or a receive has the number of the next
- * collective. tg_comm_record_dump writes this rank's view to an open file descriptor; it may be called from a signal
- * handler. */
+/* Write the record of collectives, to find the cause of a deadlock. It has the last calls, 256 or more, of each rank of
+ * this node, and what each rank is doing now. A call has its sequence number, group, kind, dtype, count, reduction,
+ * root, call site and state. Sequence numbers count the collectives of a group from 1. A send or a receive has the
+ * number of the next collective.
+ *
+ * tg_comm_record writes at most n bytes of text or JSON, terminated by 0, and returns the length of the whole text.
+ * tg_comm_record_dump writes what this rank knows to an open file descriptor. A signal handler may call it. */
 TG_API size_t tg_comm_record(tg_comm *c, tg_format format, char *buf, size_t n);
 TG_API void tg_comm_record_dump(const tg_comm *c, int fd);
 
-/* Kinds of collectives. tg_comm_query counts what this rank has sent by kind, over a communicator and the groups
- * split from it. */
+/* The kinds of collectives. */
 typedef enum tg_collective {
     TG_ALL_REDUCE,
     TG_ALL_GATHER,
@@ -127,17 +149,19 @@ typedef enum tg_collective {
     TG_COLLECTIVES
 } tg_collective;
 
+/* The calls of this rank over a communicator and over the groups that were split from it (tg_comm_query). */
 typedef struct tg_comm_info {
     size_t size;
-    int64_t calls[16]; /* by tg_collective */
-    /* Payload bytes, by tg_collective. An all-reduce counts its vector once, an all-gather its result, a reduce-scatter
-     * its source. */
+    int64_t calls[16]; /* number of calls, by tg_collective */
+    /* Payload in bytes, by tg_collective. That of an all-reduce is the size of its vector, that of an all-gather the
+     * size of its result, and that of a reduce-scatter the size of its source. */
     int64_t bytes[16];
 } tg_comm_info;
 
 #define TG_COMM_INFO() ((tg_comm_info){.size = sizeof(tg_comm_info)})
+/* Fills *out, which TG_COMM_INFO() initializes. */
 TG_API tg_status tg_comm_query(const tg_comm *c, tg_comm_info *out);
-TG_API const char *tg_collective_name(tg_collective k); /* "all_reduce" */
+TG_API const char *tg_collective_name(tg_collective k); /* Returns "all_reduce" ...; "?" if out of range. */
 
 #ifdef __cplusplus
 }

@@ -1,7 +1,8 @@
-/* Devices: the table of functions that makes a device, and the arrays that a kernel gets. Those who write a device
+/* Devices: the table of functions that makes a device, and the arguments of its kernels. Programs that define a device
  * include this header, mostly through extend.h.
  *
- * A device is one static const tg_device_ops. Every op runs on it through its slots.
+ * A device is one static const tg_device_ops, a table of function pointers, which are called slots. All ops run on the
+ * device through these slots.
  */
 #ifndef TAPEGRAD_DEVICE_H
 #define TAPEGRAD_DEVICE_H
@@ -12,10 +13,10 @@
 extern "C" {
 #endif
 
-/* ---- Arrays: what a kernel gets ---- */
+/* ---- Arrays ---- */
 
-/* The bytes of a tensor and their layout, found when a kernel is launched and valid during one call. Strides are in
- * elements; a dim that is broadcast has stride 0. data is NULL for an absent array. */
+/* The bytes and the layout of a tensor, as a kernel gets them. An array is valid during one call. Strides are in
+ * elements; a dim that is broadcast has stride 0. If an optional array is absent, its data is NULL. */
 typedef struct tg_array {
     void *data;
     const int64_t *shape, *stride;
@@ -25,18 +26,18 @@ typedef struct tg_array {
     bool contiguous; /* row-major, without gaps */
 } tg_array;
 
-/* Returns the array of x; all zero for NULL and for a tensor whose bytes are gone. */
+/* Returns the array of x. All its fields are 0 if x is NULL or if the bytes of x are gone. */
 TG_API tg_array tg_array_of(const tg_tensor *x);
 
 /* ---- Devices ---- */
 
-/* The number of an element-wise formula, a row of src/kernels/scalar.h: 0 to tg_formula_count() - 1. */
+/* The number of an element-wise formula, from 0 to tg_formula_count() - 1: its row in src/kernels/scalar.h. */
 typedef int tg_formula;
 TG_API int tg_formula_count(void);
-TG_API const char *tg_formula_name(tg_formula f); /* "?" if out of range */
-TG_API int tg_formula_inputs(tg_formula f);       /* how many inputs it has; 0 if out of range */
-/* Evaluates the formula on doubles; a device's map is compared with this. in[] holds the inputs, p two parameters
- * (NULL: zeros). Returns NaN if f is out of range or in is NULL. */
+TG_API const char *tg_formula_name(tg_formula f); /* Returns its name; "?" if f is out of range. */
+TG_API int tg_formula_inputs(tg_formula f);       /* Returns its number of inputs; 0 if f is out of range. */
+/* Evaluates the formula on doubles. Tests compare slot map of a device with this function. in[] has the inputs, and
+ * p[2] the parameters; p NULL means zeros. Returns NaN if f is out of range or in is NULL. */
 TG_API double tg_formula_eval(tg_formula f, const double *in, const double *p);
 
 typedef enum tg_reduction { TG_SUM, TG_PROD, TG_MAX, TG_MIN, TG_ARGMAX, TG_ARGMIN, TG_SUMSQ } tg_reduction;
@@ -44,171 +45,197 @@ typedef enum tg_random { TG_RANDOM_UNIFORM, TG_RANDOM_NORMAL } tg_random;
 typedef enum tg_activation { TG_ACT_NONE, TG_ACT_RELU, TG_ACT_GELU_TANH, TG_ACT_GELU, TG_ACT_SILU } tg_activation;
 typedef enum tg_copy_kind { TG_COPY_DEVICE, TG_COPY_TO_HOST, TG_COPY_FROM_HOST } tg_copy_kind;
 
-/* A matrix, or batch[0] x batch[1] matrices. Element (i, j) of matrix (u, v) is at data + u bs[0] + v bs[1] + i rs + j
- * cs, in elements. The strides are arbitrary; swapping rs and cs transposes. */
+/* A matrix, or a batch of batch[0] * batch[1] matrices (tg_gemm). Element (i, j) of matrix (u, v) is at
+ * data + u * bs[0] + v * bs[1] + i * rs + j * cs, counted in elements. The strides are arbitrary. Swapping rs and cs
+ * transposes the matrix. */
 typedef struct tg_matrix {
     void *data;
     int64_t rs, cs, bs[2];
     tg_dtype dtype;
 } tg_matrix;
 
-/* C[m,n] = act(alpha A[m,k] B[k,n] + beta C + bias[n]), for every batch. A and B have the same dtype. C has that dtype,
- * or float32 with 16-bit A and B. Sums run in float32 (float64 for float64). The k dim is split by shape alone, in a
- * fixed order, so the bits depend neither on the number of threads nor on the other matrices of the batch. If beta is
- * 0, C is not read. */
+/* The product C = act(alpha * (A @ B) + beta * C + bias) for every matrix of the batch. A is [m,k], B is [k,n], C is
+ * [m,n], and bias is [n].
+ *
+ * A and B have the same dtype. C has that dtype, or float32 if A and B are 16-bit floats. Sums run in float32 (float64
+ * for float64). The k dim is split by shape alone and added in a fixed order. So the bits of C depend neither on the
+ * number of threads nor on the other matrices of the batch. If beta is 0, C is not read. */
 typedef struct tg_gemm {
     int64_t m, n, k, batch[2];
     tg_matrix a, b, c;
     double alpha, beta;
-    const void *bias; /* [n], contiguous, of bias_dtype; NULL: none */
+    const void *bias; /* [n], contiguous, of dtype bias_dtype; NULL means no bias */
     tg_dtype bias_dtype;
     tg_activation act;
-    tg_matrix pre; /* data not NULL: receives the value before the activation, in this layout */
+    tg_matrix pre; /* unless its data is NULL, receives the value before the activation, with these strides */
 } tg_gemm;
 
 /* Which draw of a random stream each element of an array takes.
  *
- * Write the row-major position of the element in the mixed radix of extent[], outermost digit first. The outermost
- * digit takes what remains. The element takes draw number rng.counter + (the sum of digit times stride). n 0: draw
- * number rng.counter + position. In this way the elements of a shard draw by their place in the global tensor. The
- * innermost stride is mostly 1, so that a run of that digit draws consecutive numbers.
+ * If n is 0, the element at row-major position p takes draw number rng.counter + p.
  *
- * In a captured step `captured` is on the device. Its seed and stream replace those of rng, and its counter is added to
- * rng.counter.
- */
+ * If n is above 0, p is written with n digits in the mixed radix of extent[], outermost digit first. The outermost
+ * digit may be extent[0] or more. The element takes draw number rng.counter + (the sum of digit * stride over the
+ * digits). In this way the elements of a shard take the draws of their positions in the global tensor. The innermost
+ * stride is mostly 1, so that neighboring elements take consecutive draws.
+ *
+ * In a captured step (capture.h), `captured` points to a state on the device. Its seed and stream replace those of rng,
+ * and its counter is added to rng.counter. */
 enum { TG_DRAW_DIGITS = 8 };
 typedef struct tg_draws {
     tg_rng rng;
     int n;
     int64_t extent[TG_DRAW_DIGITS], stride[TG_DRAW_DIGITS];
-    const tg_rng *captured; /* NULL: no captured step */
+    const tg_rng *captured; /* NULL means that no step is captured */
 } tg_draws;
 
-/* Returns the number of the draw, rng.counter included; 0 if d is NULL. */
+/* Returns the number of the draw that the element at this row-major position takes, without `captured`; 0 if d is
+ * NULL. */
 TG_API uint64_t tg_draw_number(const tg_draws *d, int64_t position);
 
-/* Attention over q [b,h,sq,dk], k [b,g,sk,dk], v [b,g,sk,dv] into out [b,h,sq,dv]. h is a multiple of g
- * (grouped-query). The scores, scale q k^T + mask, exist only in tiles. top [b,h,sq] is a row's greatest score, its
- * sink's included. mass [b,h,sq] is the sum of exp(score - top), 0 if the row sees no key. Both are float32 (float64
- * for float64). Dropout of element (b,h,i,j) takes the draw of position ((b*H + h)*sq + i)*sk + j.
+/* Attention over q [b,h,sq,dk], k [b,g,sk,dk] and v [b,g,sk,dv] into out [b,h,sq,dv]. h is a multiple of g, and each
+ * head of k and v serves h / g heads of q (grouped-query attention). The scores, scale * (q @ k^T), plus the mask if
+ * it is float, exist only in tiles.
  *
- * Query i sees these keys j, with p = i + sk - sq:
+ * Slot attention writes top and mass, both [b,h,sq]; slot attention_grad reads them. top is the greatest score of a
+ * row, its sink included. mass is the sum of exp(score - top) over the row; 0 if the row sees no key. Both are float32
+ * (float64 for float64).
+ *
+ * Dropout of the score of query i and key j, in head h of H heads and batch entry b, takes the draw of position
+ * ((b * H + h) * sq + i) * sk + j.
+ *
+ * Query i sees key j if all of these hold, with p = i + sk - sq:
  * - j <= p, if causal;
- * - j <= p + right and j >= p - left, where these are bounds;
+ * - j <= p + right, if right_bound;
+ * - j >= p - left, if left_bound;
  * - j < lengths[b], if lengths is given;
- * - those for which the mask is true, if the mask is bool.
+ * - the mask is true there, if the mask is bool.
  *
- * If starts_q and starts_k are given, they pack several sequences. Sequence s has the queries from starts_q[s] to
- * starts_q[s + 1] and the keys likewise. A query sees only the keys of its own sequence, and p is counted so that
- * the last query of the sequence is at the place of its last key. A query that sees no key gives zeros.
- */
+ * A query that sees no key gives zeros.
+ *
+ * starts_q and starts_k, if given, pack several sequences into one batch entry. Sequence s has the queries from
+ * starts_q[s] to starts_q[s + 1] - 1, and the keys from starts_k[s] to starts_k[s + 1] - 1. A query sees only keys of
+ * its own sequence. p is then counted so that p of the last query of a sequence is the last key of that sequence. */
 typedef struct tg_attention_args {
     tg_array q, k, v, out, top, mass;
     double scale, dropout;
     bool causal, left_bound, right_bound;
     int64_t left, right;       /* 0 or more */
-    tg_array mask;             /* of shape [b,h,sq,sk], stride 0 where it is repeated; bool or float */
+    tg_array mask;             /* [b,h,sq,sk], with stride 0 where it is repeated; bool or float */
     tg_array sink;             /* [h]: a logit that is added to the denominator only */
     tg_array lengths;          /* [b], int64, in [0, sk] */
-    tg_array starts_q, starts_k; /* [n + 1], int64, contiguous, from 0 to sq and sk, never falling; b is 1 */
-    /* Forward: bad[0] receives 1 + the position of the first invalid entry of lengths, or of starts_q and starts_k,
-     * which are counted as one array. NULL: they have been checked. */
+    /* [sequences + 1], int64, contiguous, never decreasing; from 0 to sq and from 0 to sk. b is then 1. */
+    tg_array starts_q, starts_k;
+    /* In slot attention: bad[0] receives 1 + the position of the first invalid entry of lengths, or of starts_q and
+     * starts_k, which count as one array. NULL means that these arrays are known to be valid. */
     int64_t *bad;
     tg_draws draws;
-    tg_array gout, gq, gk, gv; /* for the gradient; data NULL: not wanted */
-    bool add_q, add_k, add_v;  /* add to gq, gk, gv instead of writing them */
-    tg_array gmask, gsink;     /* gmask is laid out as the mask, and is summed along dims of stride 0 */
-    bool add_mask, add_sink;
+    tg_array gout, gq, gk, gv; /* in slot attention_grad; data NULL means that a gradient is not wanted */
+    bool add_q, add_k, add_v;  /* add to gq, gk, gv instead of overwriting them */
+    tg_array gmask, gsink;     /* gmask has the strides of mask, and is summed along dims of stride 0 */
+    bool add_mask, add_sink;   /* add to gmask, gsink instead of overwriting them */
 } tg_attention_args;
 
-/* Normalization of the rows along the last dim. y = (x - mean) rstd w + b, or with rms: y = x rstd w. mean and rstd are
- * [rows], float32 (float64 for float64); with rms, mean is not written. w and b are [last dim]; data NULL: absent. */
+/* Normalization of the rows of x along the last dim: y = (x - mean) * rstd * w + b, or y = x * rstd * w if rms. w and b
+ * are [last dim]; they are absent if their data is NULL. mean and rstd are [rows], float32 (float64 for float64). Slot
+ * norm writes them, and slot norm_grad reads them. If rms, mean is not used. */
 typedef struct tg_norm_args {
     tg_array x, w, b, y, mean, rstd;
     double eps;
     bool rms;
-    tg_array gy, gx, gw, gb; /* for the gradient; data NULL: not wanted */
-    bool add_x, add_w, add_b;
+    tg_array gy, gx, gw, gb; /* in slot norm_grad; data NULL means that a gradient is not wanted */
+    bool add_x, add_w, add_b; /* add to gx, gw, gb instead of overwriting them */
 } tg_norm_args;
 
-/* Cross entropy over logits [rows, classes], each row contiguous, and target [rows], int64.
+/* Cross-entropy of logits [rows, classes], each row contiguous, with target [rows], int64.
  *
- * loss[r] = (1 - s) nll + s mean(-log p), with PyTorch's smoothing s; 0 if the target is ignore_index. top[r] is the
- * row's greatest logit, and mass[r] the sum of exp(x - top[r]). They are -inf and 0 if no logit is above -inf. The
- * probability of x is exp(x - top) / mass. There are two numbers because log(sum exp) alone loses precision where
- * logits are large. top, mass and loss are float32 (float64 for float64). glogits may be the memory of logits. A target
- * out of range is a data error: bad[0] receives row + 1 of the first.
+ * With smoothing s, as PyTorch defines it, loss[r] = (1 - s) * -log(p[target]) + s * mean(-log(p)), where p are the
+ * probabilities of row r. If the target is ignore_index, loss[r] is 0. If a target is out of range, which is a data
+ * error, bad[0] receives 1 + the number of the first such row.
  *
- * A shard of the vocabulary sets `classes`, the number of all classes. Its logits are the columns from `first` on,
- * possibly none; targets are in [0, classes). top and mass are then of these columns. With d = x - top (x itself if
- * mass is 0), loss[r] is their part of the loss: -(1 - s) d[target] if the target is here, minus s / classes sum(d). If
- * d were instead relative to the top of all shards, the loss would be the sum of the parts plus log(mass) over all
- * shards. In the gradient, top and mass are those over all shards.
- */
+ * Slot cross_entropy writes top and mass, and slot cross_entropy_grad reads them. top[r] is the greatest logit of the
+ * row, and mass[r] is the sum of exp(x - top[r]) over its logits x. If no logit is above -inf, they are -inf and 0. The
+ * probability of a logit x is exp(x - top[r]) / mass[r]. A single number, log(sum(exp(x))), would lose precision where
+ * logits are large. top, mass and loss are float32 (float64 for float64). glogits may be the memory of logits.
+ *
+ * For a shard of the vocabulary, `classes` is the number of all classes, and logits has the columns from `first` on,
+ * possibly none. Targets are in [0, classes). Slot cross_entropy writes top and mass of these columns, and the shard's
+ * part of the loss: with d = x - top[r] (d = x if mass[r] is 0), loss[r] is -(1 - s) * d[target], or 0 if the target is
+ * not in these columns, minus s / classes * sum(d). If every shard used the greatest logit of all shards as top[r], the
+ * loss would be the sum of the parts plus log(mass of all shards). Slot cross_entropy_grad gets the top and mass of all
+ * shards. */
 typedef struct tg_cross_entropy_args {
     tg_array logits, target, loss, top, mass;
     int64_t ignore_index;
-    int64_t first, classes; /* 0, 0: the logits are whole */
+    int64_t first, classes; /* both 0 if the logits are whole */
     double smoothing;
     int64_t *bad;
-    tg_array gloss, glogits; /* for the gradient */
-    bool add;
+    tg_array gloss, glogits; /* in slot cross_entropy_grad */
+    bool add;                /* add to glogits instead of overwriting it */
 } tg_cross_entropy_args;
 
 /* The arguments of an optimizer's step; step.h defines them. */
 typedef struct tg_prepare_args tg_prepare_args;
 typedef struct tg_adamw_args tg_adamw_args;
 
-/* The table of a device. A slot returns TG_OK or calls tg_ctx_fail. The caller has checked the arrays: shapes fit, and
- * dtypes are among the eight core ones. `add` true: the slot adds to the output; otherwise it writes the output and
- * does not read it. Outputs do not overlap inputs, except that the output of an element-wise slot may be exactly one of
- * its inputs. */
+/* The table of a device. A slot that returns a status returns TG_OK, or records an error with tg_ctx_fail and returns
+ * it.
+ *
+ * The library has checked the arrays before it calls a slot: shapes fit, and dtypes are among the eight core ones
+ * (TG_F32 to TG_BOOL). If `add` is true, a slot adds to the output. Otherwise it overwrites the output and does not
+ * read it; (+)= below stands for both. Outputs do not overlap inputs, except that the output of an element-wise slot
+ * may be exactly one of its inputs. */
 struct tg_device_ops {
     size_t size;
     const char *name;
     bool host; /* the host may read and write the device's bytes directly */
 
-    /* Required: memory and order. A device may queue the work of the slots below; it then runs in the order of
+    /* Required: memory and order. A device may queue the work of its slots. Queued work runs in the order of the
      * calls. */
-    tg_status (*open)(tg_ctx *ctx, void **dev); /* sets *dev to the context's state of the device */
+    tg_status (*open)(tg_ctx *ctx, void **dev); /* sets *dev to the device's state for this context */
     void (*close)(tg_ctx *ctx, void *dev);      /* called when the context ends */
-    void *(*alloc)(tg_ctx *ctx, size_t bytes, size_t align); /* NULL: no memory, which the library reports */
+    /* Returns memory of the device. Returns NULL if there is none left; the library then records the error. */
+    void *(*alloc)(tg_ctx *ctx, size_t bytes, size_t align);
     void (*free)(tg_ctx *ctx, void *p, size_t bytes);
-    /* Copies bytes. When it returns, host memory has been read or filled, and may be reused. */
+    /* Copies bytes. When it returns, it has read or filled the host's memory, which may then be used for other data. */
     tg_status (*copy)(tg_ctx *ctx, void *dst, const void *src, size_t bytes, tg_copy_kind kind);
-    tg_status (*sync)(tg_ctx *ctx); /* waits on the host until all queued work is done */
-    /* Marks the present end of the queue. Creates an event if *event is NULL. */
+    tg_status (*sync)(tg_ctx *ctx); /* makes the host wait until all queued work is done */
+    /* Makes *event stand for the present end of the queue. Creates the event if *event is NULL. */
     tg_status (*event_record)(tg_ctx *ctx, void **event);
-    tg_status (*event_wait)(tg_ctx *ctx, void *event); /* makes work queued from now on run after the event */
+    tg_status (*event_wait)(tg_ctx *ctx, void *event); /* makes work that is queued from now on run after the event */
     void (*event_free)(tg_ctx *ctx, void *event);
 
-    /* Required: the operations from which all others can be composed. They take any strides and dtypes, and convert as
-     * they load and store (round to nearest even). */
-    /* out = formula(in...): map, zip, cast, permute and strided copy in one. in[] has the shape of out (a broadcast dim
-     * has stride 0). Computes in float32, float64 or int64, by the widest input. */
+    /* Required: the operations from which all others can be composed. They take any strides and dtypes, and convert
+     * when they load and store (round to nearest even).
+     *
+     * out (+)= formula(in..., p). Serves as map, zip, cast, permute and strided copy. Each of in[] has the shape of
+     * out, with stride 0 in broadcast dims. Computes in float32, float64 or int64, as the widest input requires. */
     tg_status (*map)(tg_ctx *ctx, tg_formula f, tg_array out, const tg_array *in, int n_in, const double p[2],
                      bool add);
     /* Sets every element to value. */
     tg_status (*fill)(tg_ctx *ctx, tg_array out, double value);
-    /* out[i] = start + i step, in row-major order. */
+    /* out[i] = start + i * step, where i is the row-major position. */
     tg_status (*iota)(tg_ctx *ctx, tg_array out, double start, double step);
-    /* out = scale * reduction. out has the ndim of in, with size 1 (or stride 0) in the reduced dims. The order of the
-     * sums is fixed. TG_ARGMAX and TG_ARGMIN give the int64 index in the one reduced dim, the first of equals. In
-     * TG_MAX, TG_MIN and their ARG forms, NaN wins over any number. */
+    /* out (+)= scale * the reduction of in. out has the ndim of in, and size 1 (or stride 0) in the reduced dims. Sums
+     * run in a fixed order. TG_ARGMAX and TG_ARGMIN give the int64 index in the one reduced dim; of equal elements,
+     * that of the first. In TG_MAX, TG_MIN, TG_ARGMAX and TG_ARGMIN, NaN wins over any number. */
     tg_status (*reduce)(tg_ctx *ctx, tg_reduction kind, tg_array out, tg_array in, double scale, bool add);
-    tg_status (*gemm)(tg_ctx *ctx, const tg_gemm *g); /* matrix products, see tg_gemm */
-    /* take: out[.., i, ..] = src[.., index[.., i, ..], ..] along dim. index (int64 or int32) has the shape of out,
-     * stride 0 where broadcast. put_add adds src into dst at index, in row-major order of src, so sums have a fixed
-     * order. bad[0] receives 1 + the position of the first index out of range, where nothing is read or written. bad
-     * NULL: such positions are skipped without an error. */
+    tg_status (*gemm)(tg_ctx *ctx, const tg_gemm *g); /* matrix products (tg_gemm) */
+    /* take: out[.., i, ..] = src[.., index[.., i, ..], ..] along dim. index is int64 or int32, and has the shape of
+     * out, with stride 0 in broadcast dims. put_add is the reverse: it adds the elements of src to dst at index, in
+     * row-major order of src, so that sums have a fixed order.
+     *
+     * Where an index is out of range, nothing is read or written. bad[0] receives 1 + the position of the first such
+     * index. If bad is NULL, there is no error. */
     tg_status (*take)(tg_ctx *ctx, tg_array out, tg_array src, tg_array index, int dim, int64_t *bad);
     tg_status (*put_add)(tg_ctx *ctx, tg_array dst, tg_array src, tg_array index, int dim, int64_t *bad);
     /* Fills each element from its draw: uniform in [a, b), or normal with mean a and standard deviation b. */
     tg_status (*random)(tg_ctx *ctx, tg_random kind, tg_array out, double a, double b, const tg_draws *draws);
 
-    /* Optional: a NULL slot is composed from the required ones. softmax, norm, scan and sort work on the last dim, with
-     * any strides. */
-    tg_status (*softmax)(tg_ctx *ctx, tg_array y, tg_array x, bool log); /* log: the logarithm of the softmax */
+    /* Optional: a slot that is NULL is composed from the required ones, unless its comment says otherwise. softmax,
+     * norm, scan and sort work on the last dim, with any strides. If log is true, the result y is the logarithm of the
+     * softmax. */
+    tg_status (*softmax)(tg_ctx *ctx, tg_array y, tg_array x, bool log);
     tg_status (*softmax_grad)(tg_ctx *ctx, tg_array gx, tg_array gy, tg_array y, bool log, bool add);
     tg_status (*norm)(tg_ctx *ctx, const tg_norm_args *a);
     tg_status (*norm_grad)(tg_ctx *ctx, const tg_norm_args *a);
@@ -216,57 +243,65 @@ struct tg_device_ops {
     tg_status (*cross_entropy_grad)(tg_ctx *ctx, const tg_cross_entropy_args *a);
     tg_status (*attention)(tg_ctx *ctx, const tg_attention_args *a);
     tg_status (*attention_grad)(tg_ctx *ctx, const tg_attention_args *a);
-    /* y (+)= x keep / (1 - p), where keep of an element is true if its draw, as a uniform number, is >= p. Serves
-     * forward and backward. */
+    /* y (+)= x * keep / (1 - p). keep is 1 for an element whose draw, as a uniform number in [0, 1), is p or more, and
+     * 0 for the others. Serves forward and backward. */
     tg_status (*dropout)(tg_ctx *ctx, tg_array y, tg_array x, double p, const tg_draws *draws, bool add);
-    /* y[.., i] (+)= the sum (TG_SUM) or product (TG_PROD) of x[.., 0] to x[.., i]; with back, of x[.., i] to the last.
-     * Runs in float32, float64 or int64, by the wider of the two, in an order that the shape alone fixes. */
+    /* y[.., i] (+)= the sum (TG_SUM) or product (TG_PROD) of x[.., 0] to x[.., i]; if back is true, of x[.., i] to the
+     * last element. Computes in float32, float64 or int64, as the wider of x and y requires, in an order that depends
+     * on the shape alone. */
     tg_status (*scan)(tg_ctx *ctx, tg_reduction kind, tg_array y, tg_array x, bool back, bool add);
-    /* Sorts the rows of x in rising (or falling) order, and keeps the first, as many as y has. y[.., i] is an element,
-     * of x's dtype; order[.., i], int64, is its place in x. Equal elements keep their order. NaN is greater than any
-     * number. NULL: the ops that sort fail with TG_ERR_UNSUPPORTED. */
+    /* Sorts each row of x in rising order, or falling if `falling` is true, and returns the first elements of the
+     * sorted row, as many as a row of y has. y receives the elements, in the dtype of x, and order receives their
+     * positions in x, int64. Equal elements keep their order. NaN counts as greater than any number. If the slot is
+     * NULL, ops that sort fail with TG_ERR_UNSUPPORTED. */
     tg_status (*sort)(tg_ctx *ctx, tg_array y, tg_array order, tg_array x, bool falling);
-    /* Like put_add, but overwrites elements of dst. If several write the same element, the last in row-major order
-     * wins. */
+    /* Like put_add, but overwrites elements of dst. If several elements of src go to the same element of dst, the last
+     * one in row-major order wins. */
     tg_status (*put)(tg_ctx *ctx, tg_array dst, tg_array src, tg_array index, int dim, int64_t *bad);
-    /* Prepares one step (step.h). NULL: the host does it, reading and writing the device's memory. */
+    /* Prepares one step of an optimizer (step.h). If the slot is NULL, the host prepares it, and reads and writes the
+     * memory of the device for that. */
     tg_status (*prepare)(tg_ctx *ctx, const tg_prepare_args *a);
-    /* Steps n parameters, in as few launches as possible. */
+    /* Makes the optimizer's step for n parameters (step.h), in as few launches as possible. */
     tg_status (*adamw)(tg_ctx *ctx, const tg_adamw_args *a, int n);
-    /* Reports data errors that kernels have found, as TG_ERR_DATA. Each reset of a tape calls it, so an error is known
-     * two resets later. NULL: slots report at once. A device with this slot leaves bad[0] alone. */
+    /* Returns TG_ERR_DATA if kernels have found a data error since the last call. The library calls poll at each reset
+     * of a tape, so an error is reported two resets later at the latest. A device with this slot leaves bad[0] alone.
+     * If the slot is NULL, other slots report data errors at once. */
     tg_status (*poll)(tg_ctx *ctx);
-    /* Adds NaN to *sum, a float64 on the device, if kernels have found a data error that poll has not returned yet;
-     * otherwise leaves it alone. Queued like other work. A device with poll also has this slot. NULL: slots report such
-     * errors at once. */
+    /* Adds NaN to *sum, a float64 on the device, if kernels have found a data error that poll has not returned yet.
+     * Otherwise leaves *sum unchanged. The addition is queued like other work. A device has both poll and fault_sum, or
+     * neither. */
     tg_status (*fault_sum)(tg_ctx *ctx, double *sum);
-    /* Captured steps (capture.h): all four slots, or none. From begin to end, slots record what they would queue.
-     * capture_end returns what was recorded and its number of nodes; if keep is false, or on an error, it returns
-     * nothing. capture_free is called after the last capture_launch, whose work may still be running. */
+    /* Captured steps (capture.h). A device has all four slots, or none. Between capture_begin and capture_end, the
+     * other slots record the work that they would queue. capture_end sets *graph to what was recorded, and *nodes to
+     * the number of its nodes. If keep is false, or on an error, it discards what was recorded. capture_free is called
+     * after the last capture_launch of the graph, whose work may still be running. */
     tg_status (*capture_begin)(tg_ctx *ctx);
     tg_status (*capture_end)(tg_ctx *ctx, bool keep, void **graph, int64_t *nodes);
     tg_status (*capture_launch)(tg_ctx *ctx, void *graph);
     void (*capture_free)(tg_ctx *ctx, void *graph);
-    /* Copies in parallel with kernels (work.h): all five slots, or none; NULL: the slot copy does them at once.
-     * host_alloc returns host memory that the device reaches by itself; NULL without an error: no more is available.
-     * copy_async copies between such memory and the device, after what slots have queued so far and in parallel with
-     * what they queue later. It records *event after the copy, and creates the event if *event is NULL. On an error no
-     * copy is in flight. */
+    /* Copies that run in parallel with kernels (work.h). A device has all five slots, or none; slot copy then makes
+     * these copies at once.
+     *
+     * host_alloc returns host memory that the device can read and write by itself. It returns NULL, without an error,
+     * if no more is available. copy_async copies between such memory and the device. The copy runs after the work that
+     * slots have queued so far, and in parallel with the work that they queue later. copy_async then records *event,
+     * which it creates if *event is NULL, so that the event follows the copy. On an error no copy is in flight. */
     void *(*host_alloc)(tg_ctx *ctx, size_t bytes);
     void (*host_free)(tg_ctx *ctx, void *p, size_t bytes);
     tg_status (*copy_async)(tg_ctx *ctx, void *dst, const void *src, size_t bytes, tg_copy_kind kind, void **event);
-    bool (*event_test)(tg_ctx *ctx, void *event); /* Returns whether the event has been reached, or has failed. */
-    tg_status (*event_await)(tg_ctx *ctx, void *event); /* waits on the host */
+    bool (*event_test)(tg_ctx *ctx, void *event); /* returns whether the event has been reached, or has failed */
+    tg_status (*event_await)(tg_ctx *ctx, void *event); /* makes the host wait for the event */
 };
 
-/* Return the table of the context's device, and the state that its slot open has made. */
+/* Return the table of the context's device, and the state that its slot open has set. */
 TG_API const tg_device_ops *tg_ctx_ops(const tg_ctx *ctx);
 TG_API void *tg_ctx_device_state(const tg_ctx *ctx);
-/* Runs body over [0, n) on the threads of the context, or by tg_config.parallel_for. The pool chooses the boundaries of
- * the chunks. */
+/* Calls body on ranges that together cover [0, n), on the threads of the context or by tg_config.parallel_for. The
+ * threads choose where the ranges begin and end, so results must not depend on that. */
 TG_API void tg_parallel_run(tg_ctx *ctx, int64_t n, tg_range_fn body, void *arg);
-/* Returns work memory of at least `bytes` bytes, 64-byte aligned, kept for the next call. There is one block for each
- * slot number in [0, TG_WORKSPACES). NULL after recording the error. */
+/* Returns work memory on the host of at least `bytes` bytes, aligned to 64 bytes. There is one block for each slot
+ * number in [0, TG_WORKSPACES). A block is kept, and the next call with its number returns it again. Returns NULL after
+ * recording an error. */
 enum { TG_WORKSPACES = 8 };
 TG_API void *tg_workspace(tg_ctx *ctx, int slot, size_t bytes);
 

@@ -15,110 +15,139 @@ extern "C" {
 
 typedef enum tg_gpt_arch { TG_GPT2, TG_LLAMA } tg_gpt_arch;
 
-/* Activations that backward computes again instead of keeping them. The module must then live until the tape is
- * reset. */
+/* Which activations backward computes again instead of keeping them. Unless the value is TG_GPT_KEEP, the module must
+ * live until the tape is reset, because backward runs its layers again. */
 typedef enum tg_gpt_recompute {
-    TG_GPT_KEEP,        /* none */
-    TG_GPT_FULL,        /* those of every layer */
-    TG_GPT_SELECTIVE,   /* the results of norms and of the MLP's activation */
-    TG_GPT_DISTRIBUTED, /* those of every layer, whose input is kept as this tp rank's part */
+    TG_GPT_KEEP,        /* none: all activations are kept */
+    TG_GPT_FULL,        /* all activations of every layer; only the input of each layer is kept */
+    TG_GPT_SELECTIVE,   /* only the results of the norms and of the MLP's activation function */
+    TG_GPT_DISTRIBUTED, /* as TG_GPT_FULL, but each tp rank keeps only its own part of the input of a layer */
 } tg_gpt_recompute;
 
 /* When the weight gradients of the attention and MLP projections are computed.
  *
- * FUSED and PLAIN run the same code and give the same bits: backward adds each weight gradient straight into the main
- * gradient of the weight (tg_set_main_grad), while ranks communicate the gradient of the input. Both exist so that a
- * program ported from Megatron-Core, which has two code paths (gradient_accumulation_fusion), keeps its option. */
+ * TG_WGRAD_FUSED and TG_WGRAD_PLAIN run the same code and give the same bits. Backward adds each weight gradient
+ * straight into the main gradient of the weight (tg_set_main_grad) while ranks communicate the gradient of the input.
+ * There are two names for the sake of programs ported from Megatron-Core, where the option
+ * gradient_accumulation_fusion selects one of two code paths. */
 typedef enum tg_gpt_wgrad {
     TG_WGRAD_FUSED,    /* in backward */
     TG_WGRAD_PLAIN,    /* the same as TG_WGRAD_FUSED */
     TG_WGRAD_DEFERRED, /* when tg_wgrads_drain is called on the GPT (tensor_parallel.h), also at tp 1 */
 } tg_gpt_wgrad;
 
-/* GPT2: LayerNorm, GELU (tanh), learned positions, biases, tied output matrix (Radford et al., 2019). LLAMA:
- * RMSNorm, SwiGLU, rotary positions, grouped-query attention, no biases, output matrix of its own (Touvron et al.,
- * arXiv 2307.09288). A field that is for the other architecture only must be 0 (TG_ERR_ARGUMENT). */
+/* The configuration of a GPT.
+ *
+ * TG_GPT2 (Radford et al., 2019) has LayerNorm, GELU (tanh), learned positions and biases. Its output matrix is the
+ * embedding matrix. TG_LLAMA (Touvron et al., arXiv 2307.09288) has RMSNorm, SwiGLU, rotary positions and grouped-query
+ * attention, and no biases. Its output matrix is separate from the embedding matrix.
+ *
+ * A field marked "GPT2 only" must be 0 or false for TG_LLAMA, and a field marked "LLAMA only" for TG_GPT2
+ * (TG_ERR_ARGUMENT). */
 typedef struct tg_gpt_config {
     size_t size;
     tg_gpt_arch arch;
     int64_t vocab, layers, heads, hidden; /* sizes, 1 or more; must be given */
-    int64_t kv_heads;  /* 0: heads; LLAMA only */
-    int64_t ffn;       /* 0: 4 hidden (GPT2), 8/3 hidden rounded up to 64 (LLAMA) */
+    int64_t kv_heads;  /* heads of keys and values; 0 means heads; LLAMA only */
+    /* Hidden size of the MLP. 0 means 4 * hidden (GPT2), or 8/3 * hidden rounded up to a multiple of 64 (LLAMA). */
+    int64_t ffn;
     int64_t positions; /* longest sequence; must be given */
-    int64_t head_dim;  /* 0: hidden / heads; LLAMA only */
-    double dropout;    /* in [0, 1), of embedding, attention and residual; GPT2 only. With TG_RNG_MEGATRON first call
-                          tg_rng_seed_parallel */
-    double norm_eps;   /* 0: 1e-5 (GPT2), 1e-6 (LLAMA) */
-    double rope_base;  /* 0: 10000; LLAMA only */
-    double init_std;   /* 0: 0.02; residual projections have std / sqrt(2 layers) */
-    bool untied;       /* an output matrix of its own; GPT2 only */
-    bool tied;         /* the embedding is the output matrix; LLAMA only */
+    int64_t head_dim;  /* size of a head; 0 means hidden / heads; LLAMA only */
+    /* Dropout probability in [0, 1), of embedding, attention and residual; GPT2 only. With TG_RNG_MEGATRON call
+     * tg_rng_seed_parallel first. */
+    double dropout;
+    double norm_eps;   /* 0 means 1e-5 (GPT2) or 1e-6 (LLAMA) */
+    double rope_base;  /* 0 means 10000; LLAMA only */
+    /* Standard deviation of the initial weights; 0 means 0.02. Projections whose output is added to the residual have
+     * init_std / sqrt(2 * layers) instead. */
+    double init_std;
+    bool untied;       /* the output matrix is separate from the embedding matrix; GPT2 only */
+    bool tied;         /* the output matrix is the embedding matrix; LLAMA only */
     tg_gpt_recompute recompute;
     tg_gpt_wgrad wgrad;
-    /* The grid of ranks, which must outlive the model; NULL: one rank. The model is sharded over tp, and its parameters
-     * are placed on every axis. heads and ffn must be multiples of tp (TG_ERR_SHAPE). The vocabulary is padded to a
-     * multiple of 128 tp inside; results are those of one rank. If kv_heads is smaller than tp it must divide tp, and
-     * keys and values are replicated. tg_gpt_new fails with TG_ERR_UNSUPPORTED if pp is above 1. */
+    /* The grid of ranks, which must outlive the model. NULL means one rank.
+     *
+     * The model is sharded over tp, and its parameters are placed on every axis. heads and ffn must be multiples of tp
+     * (TG_ERR_SHAPE). kv_heads must be a multiple of tp or divide tp (TG_ERR_SHAPE). If kv_heads is smaller than tp,
+     * every rank computes all keys and values and uses one head of them. If tp is above 1, the vocabulary is padded
+     * internally to a multiple of 128 * tp; the padding does not change results. tg_gpt_new fails with
+     * TG_ERR_UNSUPPORTED if pp is above 1. */
     const tg_parallel *parallel;
 } tg_gpt_config;
 
 #define TG_GPT(...) (&(tg_gpt_config){.size = sizeof(tg_gpt_config), __VA_ARGS__})
 
-/* Create the parts of one layer from a GPT's config: x [s, b, hidden] -> the same shape, for sequence s and batch b.
- * config->layers scales the standard deviation of the residual projections. Inert on error. */
+/* Create, from the config of a GPT, an attention, an MLP, or a whole transformer layer. Each takes x [s, b, hidden]
+ * (s is the sequence, b the batch) and returns a tensor of the same shape. config->layers only scales the initial
+ * weights of the residual projections (init_std). On an error they return an inert module. */
 TG_API tg_module *tg_nn_attention(tg_ctx *ctx, const tg_gpt_config *config);
 TG_API tg_module *tg_nn_mlp(tg_ctx *ctx, const tg_gpt_config *config);
 TG_API tg_module *tg_nn_transformer_layer(tg_ctx *ctx, const tg_gpt_config *config);
 
-/* Creates a GPT with random weights; the config is copied. Inert on error. tg_module_free releases it. */
+/* Creates a GPT with random weights. Copies the config. Returns an inert module on an error. tg_module_free releases
+ * the GPT. */
 TG_API tg_module *tg_gpt_new(tg_ctx *ctx, const tg_gpt_config *config);
 /* Returns the config with its defaults filled in; NULL if the module is not a GPT. */
 TG_API const tg_gpt_config *tg_gpt_config_of(const tg_module *gpt);
-/* Computes ids [b, s] int64, s <= positions, -> logits [b, s, vocab], whole on every tp rank and without the columns of
- * padding. An id outside [0, vocab) fails with TG_ERR_DATA. ids must be the same on every tp rank, and be declared so:
- * tg_place(p, ids, TG_TP, TG_I). */
-TG_API tg_tensor *tg_gpt_logits(tg_module *gpt, tg_tape *t, tg_tensor *ids);
-/* Computes the cross-entropy for ids and target, both [b, s] int64: the sum or the mean over all tokens, a scalar; with
- * TG_LOSS_NONE the loss of each token, [s, b], the transpose of ids. The logits of a few tokens at a time are in
- * memory. A target -100 does not count. Any other target outside [0, vocab) fails with TG_ERR_DATA.
+/* Returns the logits [b, s, vocab] of ids [b, s], int64, with s <= positions. The logits are whole on every tp rank,
+ * and have no columns of padding. An id outside [0, vocab) fails with TG_ERR_DATA.
  *
- * On data-parallel ranks, each of which has a part of the batch, use the sum, and give tg_grads_finalize the number
- * of tokens, so that it divides by that of all ranks. The mean of a batch that is declared TG_SHARD(0) on dp fails
- * with TG_ERR_PLACEMENT. The mean of an undeclared batch is each rank's own, and backward takes the sum of these
- * means. Its gradients are dp times those of one rank if all ranks have equally many tokens, and unevenly weighted
- * otherwise. */
+ * ids must be the same on every tp rank. Declare that with tg_place(p, ids, TG_TP, TG_I) (placement.h). */
+TG_API tg_tensor *tg_gpt_logits(tg_module *gpt, tg_tape *t, tg_tensor *ids);
+/* Returns the cross-entropy of the logits of ids with target; both are [b, s] int64. TG_LOSS_MEAN and TG_LOSS_SUM
+ * return a scalar, the mean or the sum over all tokens. TG_LOSS_NONE returns the loss of each token, [s, b], which is
+ * the transpose of the shape of ids. A target of -100 does not count. Any other target outside [0, vocab) fails with
+ * TG_ERR_DATA. Only the logits of a few tokens are in memory at a time.
+ *
+ * If data-parallel ranks each have a part of the batch, use TG_LOSS_SUM, and pass the number of this rank's tokens to
+ * tg_grads_finalize. That call divides the gradients by the total number over all ranks. TG_LOSS_MEAN is not right
+ * there:
+ * - If the batch is declared TG_SHARD(0) on dp, TG_LOSS_MEAN fails with TG_ERR_PLACEMENT.
+ * - If the batch is not declared, TG_LOSS_MEAN is the mean over this rank's tokens, and the gradients are those of the
+ *   sum of the ranks' means. If all ranks have equally many tokens, these gradients are dp times those of the mean over
+ *   the whole batch. Otherwise the tokens of different ranks have different weights. */
 TG_API tg_tensor *tg_gpt_loss(tg_module *gpt, tg_tape *t, tg_tensor *ids, tg_tensor *target,
                               tg_loss_reduction reduction);
 
-/* A key-value cache for generation: for one batch of sequences, with room for `positions` tokens each, from 1 to the
- * model's number of positions.
- * Tensor-parallel ranks each hold their heads, and all must make the same calls. tg_gpt_cache_new returns NULL on
- * error. It fails with TG_ERR_STATE under sequence parallelism, because a single token cannot be split: make the
- * groups of the model without it. tg_gpt_cache_length returns the number of positions in use. */
+/* A key-value cache for generation. It holds the keys and values of `batch` sequences, of up to `positions` tokens
+ * each. positions is 1 to the positions of the model's config. Each tensor-parallel rank holds the keys and values of
+ * its own heads, and all tp ranks must make the same calls.
+ *
+ * tg_gpt_cache_new returns NULL on an error. It fails with TG_ERR_STATE if the model uses sequence parallelism, because
+ * a single token cannot be split; use a tg_parallel without sequence_parallel for generation. tg_gpt_cache_length
+ * returns the number of positions in use; 0 for NULL. */
 typedef struct tg_gpt_cache tg_gpt_cache;
 TG_API tg_gpt_cache *tg_gpt_cache_new(tg_module *gpt, int64_t batch, int64_t positions);
 TG_API void tg_gpt_cache_free(tg_gpt_cache *c);
 TG_API int64_t tg_gpt_cache_length(const tg_gpt_cache *c);
-/* Appends the next n tokens, ids [b, n], which are placed as those of tg_gpt_logits. Returns the logits [b, vocab]
- * of the last one, whole on every rank and without the columns of padding. Runs without gradients and dropout. More
- * tokens than the cache has room for fail with TG_ERR_SHAPE. */
+/* Appends the next n >= 1 tokens of each sequence, ids [b, n] int64, to the cache. Returns the logits [b, vocab] of the
+ * last token of each sequence. The logits are whole on every tp rank, and have no columns of padding. ids must be the
+ * same on every tp rank and be declared so, as for tg_gpt_logits. Runs without gradients and without dropout. Fails
+ * with TG_ERR_SHAPE if the cache has no room for n more tokens. */
 TG_API tg_tensor *tg_gpt_next(tg_module *gpt, tg_tape *t, tg_gpt_cache *c, tg_tensor *ids);
 
-/* Load or save a model directory: config.json and model.safetensors with the names, layouts and keys of the published
- * GPT-2 and Llama checkpoints (Hugging Face transformers). Loading refuses missing, unknown and misshapen tensors
- * before it changes the model, and also damaged ones if the file has checksums (io.h).
+/* ---- Model directories ----
  *
- * The two files that tg_gpt_save writes name each other, for programs that check whether they belong together. The
- * metadata "tapegrad.config" of the weights is the config as one line of JSON. "tapegrad_weights_xxh64" in
- * config.json is "tapegrad.xxh64.header" of the weights (io.h). Loading compares neither; the program `tapegrad`
- * warns if they differ. */
+ * A model directory has two files, config.json and model.safetensors. They have the names, layouts and keys of the
+ * published GPT-2 and Llama checkpoints (Hugging Face transformers).
+ *
+ * tg_gpt_save links the two files, so that a program can check whether they belong together. The metadata
+ * "tapegrad.config" of model.safetensors is the config as one line of JSON. The member "tapegrad_weights_xxh64" of
+ * config.json is the metadata "tapegrad.xxh64.header" of model.safetensors (io.h). The functions that load do not
+ * compare them. The program `tapegrad` compares them, and warns if they differ. */
+
+/* Creates the GPT that config.json in dir describes, of one rank, and fills it as tg_gpt_load_weights does. Returns an
+ * inert module on an error. */
 TG_API tg_module *tg_gpt_load(tg_ctx *ctx, const char *dir);
-/* Creates a GPT of the given config.json with random weights. Both return an inert module on error. */
+/* Creates a GPT with random weights, of one rank, from the config.json at path. Returns an inert module on an error. */
 TG_API tg_module *tg_gpt_from_config(tg_ctx *ctx, const char *path);
-/* Fills gpt from the weights of such a directory, whose tensors have the same shapes. Does not read its config.json.
- * Every rank reads the file and keeps its part. */
+/* Fills gpt from model.safetensors in dir. Does not read config.json. Every rank reads the file and keeps its part.
+ *
+ * Makes these checks before it changes gpt. A tensor that is missing or that gpt does not have fails with
+ * TG_ERR_FORMAT. A tensor whose shape is not that of gpt's parameter fails with TG_ERR_SHAPE. If the file has checksums
+ * (io.h), a damaged tensor fails with TG_ERR_DATA. */
 TG_API tg_status tg_gpt_load_weights(tg_module *gpt, const char *dir);
-/* Collective over the ranks of the model. The first rank writes. */
+/* Saves gpt into dir, which must exist. Collective over the ranks of the model. The first rank writes the files. */
 TG_API tg_status tg_gpt_save(tg_module *gpt, const char *dir);
 
 #ifdef __cplusplus

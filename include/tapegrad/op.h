@@ -13,65 +13,80 @@ extern "C" {
 
 /* ---- Ops ---- */
 
+/* How backward must write the gradient of an input i. */
 typedef enum tg_grad_mode {
-    TG_GRAD_NONE,  /* no gradient is needed: leave gin[i] alone (it is NULL) */
-    TG_GRAD_WRITE, /* first contribution: overwrite the memory, whatever it holds */
-    TG_GRAD_ADD,   /* add to the values in memory */
+    TG_GRAD_NONE,  /* input i needs no gradient; gin[i] is NULL */
+    TG_GRAD_WRITE, /* overwrite the memory of gin[i], whatever it holds */
+    TG_GRAD_ADD,   /* add to the values that gin[i] holds */
 } tg_grad_mode;
 
-/* One call of an op, as its callbacks see it. Optional inputs that are absent are NULL. */
+/* One call of an op, as its functions infer, forward and backward see it. */
 typedef struct tg_call {
     tg_ctx *ctx;
     tg_tape *tape;
     const tg_op *op;
-    void *params; /* the tape's copy; infer may complete it */
-    void *state;  /* state of a user-defined op (tg_apply) */
+    void *params; /* the tape's copy of the params; infer may change it */
+    void *state;  /* the state that tg_apply was given */
     int n_in, n_out, n_saved;
-    tg_tensor *const *in;
+    tg_tensor *const *in; /* an optional input that is absent is NULL */
     tg_tensor **out;
-    tg_tensor **saved;           /* private buffers that infer declared */
-    uint32_t needs;              /* bit i: input i needs a gradient (bit 31: any input from 31 on) */
-    uint32_t saves_in, saves_out; /* infer may clear bits that the needed gradients do not read */
-    uint32_t writes; /* bits of the inputs that forward writes; infer may clear those that this call does not write */
-    tg_tensor *const *gout; /* backward: the gradients of the outputs, with any strides; NULL: zero; never all NULL */
-    /* backward: the gradient of input i, with its shape, contiguous; gin_mode[i] says how to write it */
+    tg_tensor **saved; /* private buffers that infer has declared (tg_call_save) */
+    /* Bit mask of the inputs that need a gradient. Bit 31 is set if any input from 31 on needs one. */
+    uint32_t needs;
+    /* Bit masks of the inputs and outputs to save for backward, at first those of the op. infer may clear the bits of
+     * tensors that backward does not read when it computes the gradients in `needs`. */
+    uint32_t saves_in, saves_out;
+    /* Bit mask of the inputs that forward writes, at first that of the op; 0 in the second run of a recomputation.
+     * infer may clear the bits of inputs that this call does not write. */
+    uint32_t writes;
+    /* In backward: the gradients of the outputs, with any strides. NULL means that a gradient is zero. At least one is
+     * not NULL. */
+    tg_tensor *const *gout;
+    /* In backward: the gradients of the inputs, to be written as gin_mode says. gin[i] is contiguous and has the shape
+     * of input i. It is NULL if input i needs no gradient, or is in tg_op.passes. */
     tg_tensor **gin;
-    const uint8_t *gin_mode;     /* tg_grad_mode */
-    uint32_t dims; /* infer: bit mask of the dims of input 0 that the family reduces, cuts or needs whole */
-    void *impl;
+    const uint8_t *gin_mode; /* the tg_grad_mode of each input */
+    /* Bit mask of dims of input 0, which infer sets; 0 at first. For TG_FAMILY_SUM, MEAN, REDUCE and SOFTMAX: the dims
+     * that the op reduces or needs whole. For an op that calls tg_call_convert: the dims along which it moves rows
+     * between ranks. */
+    uint32_t dims;
+    void *impl; /* for the library only */
 } tg_call;
 
-/* How the dims of an op behave if they are sharded, and in which inputs the op is linear (docs/placements.md). "Free":
- * a dim may be sharded. "Whole": it may not. */
+/* Which dims of an op may be sharded, and in which inputs the op is linear (docs/placements.md). A dim is "free" if it
+ * may be sharded, and "whole" if it must not be. The result of an op that sums over a sharded dim is PARTIAL.
+ *
+ * infer may state other roles of dims (tg_call_role) and other linear inputs (tg_call_linear) than the family. A dim to
+ * which neither infer nor the family gives a role is whole. */
 typedef enum tg_family {
-    TG_FAMILY_STRICT, /* all dims whole, not linear: always safe */
-    TG_FAMILY_POINTWISE, /* free, broadcasting; not linear */
-    TG_FAMILY_SCALE,     /* free; linear in its first input (neg, times a constant, identity) */
-    TG_FAMILY_ADDITIVE,  /* free, broadcasting; jointly linear in all inputs */
-    TG_FAMILY_FACTORS,   /* free, broadcasting; linear in each input */
-    TG_FAMILY_QUOTIENT,  /* free, broadcasting; linear in the first input */
-    TG_FAMILY_SELECT,    /* where: jointly linear in the last two inputs */
-    TG_FAMILY_MATMUL,  /* tg_matmul: linear in each input; a dim that both share may be sharded, and gives PARTIAL */
-    TG_FAMILY_LINEAR,  /* tg_linear: linear in x and b together, and in w and b; the shared dim as in MATMUL */
-    TG_FAMILY_SUM,     /* linear; reduced dims may be sharded, and give PARTIAL */
-    TG_FAMILY_MEAN,    /* linear; reduced dims whole */
-    TG_FAMILY_REDUCE,  /* reduced dims whole; not linear */
-    TG_FAMILY_SOFTMAX, /* the last dim whole, the others free; not linear */
-    TG_FAMILY_SHAPE,   /* linear in all inputs; the op's infer moves shards */
-    TG_FAMILY_TAKE,    /* embedding, gather: linear in the first input; infer states the roles of dims */
-    TG_FAMILY_LOSS,    /* not linear; dims whole unless infer states roles */
+    TG_FAMILY_STRICT,    /* all dims whole; not linear; always safe */
+    TG_FAMILY_POINTWISE, /* all dims free, and broadcast; not linear */
+    TG_FAMILY_SCALE,     /* all dims free; linear in the first input (negation, product with a constant, identity) */
+    TG_FAMILY_ADDITIVE,  /* all dims free, and broadcast; jointly linear in all inputs */
+    TG_FAMILY_FACTORS,   /* all dims free, and broadcast; linear in each of two inputs */
+    TG_FAMILY_QUOTIENT,  /* all dims free, and broadcast; linear in the first input */
+    TG_FAMILY_SELECT,    /* tg_where: all dims free, and broadcast; jointly linear in the last two inputs */
+    TG_FAMILY_MATMUL,    /* tg_matmul: all dims may be sharded, also the contracted dim; linear in each input */
+    TG_FAMILY_LINEAR,    /* tg_linear: as MATMUL; jointly linear in x and bias, and jointly linear in w and bias */
+    TG_FAMILY_SUM,       /* all dims may be sharded, also those that are summed (tg_call.dims); linear */
+    TG_FAMILY_MEAN,      /* the reduced dims (tg_call.dims) whole, the others free; linear */
+    TG_FAMILY_REDUCE,    /* the reduced dims (tg_call.dims) whole, the others free; not linear */
+    TG_FAMILY_SOFTMAX,   /* the dims in tg_call.dims (if 0, the last dim) whole, the others free; not linear */
+    TG_FAMILY_SHAPE,     /* dims whole unless infer states roles; jointly linear in all inputs */
+    TG_FAMILY_TAKE,      /* embedding, gather: dims whole unless infer states roles; linear in the first input */
+    TG_FAMILY_LOSS,      /* dims whole unless infer states roles; not linear */
     TG_FAMILY_ATTENTION, /* tg_attention: batch and heads free; linear in v */
-    TG_FAMILY_CUSTOM, /* infer states roles and linear sets (tg_call_role, tg_call_linear) */
+    TG_FAMILY_CUSTOM,    /* dims whole unless infer states roles; not linear unless infer states linear inputs */
 } tg_family;
 
 /* ---- Samples: the inputs on which the tests and the gradient check of the op table run an op ---- */
 
 typedef enum tg_sample_kind {
     TG_SAMPLE_FLOAT,
-    TG_SAMPLE_INDEX,  /* integers, int64 unless dtype is set */
+    TG_SAMPLE_INDEX,  /* integers */
     TG_SAMPLE_BOOL,
     TG_SAMPLE_ABSENT, /* an optional input that is NULL */
-    TG_SAMPLE_STARTS, /* int64 numbers that rise from 0 to hi, in growing steps */
+    TG_SAMPLE_STARTS, /* integers that rise from 0 to hi, in growing steps */
 } tg_sample_kind;
 typedef enum tg_sample_layout {
     TG_SAMPLE_ROWS,       /* row-major */
@@ -80,40 +95,51 @@ typedef enum tg_sample_layout {
     TG_SAMPLE_EXPANDED,   /* stride 0 along the first dim */
 } tg_sample_layout;
 
+/* One input of a sample. FLOAT, INDEX, BOOL and STARTS below are the values of kind. */
 typedef struct tg_sample_input {
     tg_shape shape;
     tg_sample_kind kind;
     tg_sample_layout layout;
-    /* floats: uniform in [lo, hi), or normal if both are 0. INDEX: integers in [lo, hi). BOOL: true where the position
-     * modulo hi is at least lo; random if hi is 0 */
+    /* FLOAT: values are uniform in [lo, hi), or normal if both are 0. INDEX: values are integers in [lo, hi). BOOL:
+     * element i is true if i % hi >= lo; values are random if hi is 0. STARTS: hi is the last value. */
     double lo, hi;
-    bool frozen;   /* requires no gradient */
-    tg_dtype dtype; /* dtype of an input that does not follow the test's dtype */
-    int zeros;      /* floats: one element in every `zeros`, the last, is 0; 0: none */
+    bool frozen; /* the input requires no gradient */
+    /* Dtype of the input. 0 means the dtype of the test (FLOAT), int64 (INDEX, STARTS) or bool (BOOL). */
+    tg_dtype dtype;
+    int zeros; /* FLOAT: the last of every `zeros` elements is 0; 0 means no zeros */
 } tg_sample_input;
 
 enum { TG_SAMPLE_INPUTS = 10 };
+/* One sample: the params and inputs of a call, and what is expected of it. */
 typedef struct tg_sample {
-    const char *note;   /* what is special about it, for messages */
-    const void *params; /* of tg_apply */
+    const char *note;   /* what is special about the sample, for messages */
+    const void *params; /* the params for tg_apply */
     int n_in;
     tg_sample_input in[TG_SAMPLE_INPUTS];
-    /* not TG_OK: the status with which this call must fail when recorded (TG_ERR_DATA: in forward) */
+    /* If not TG_OK, tg_apply must fail with this status. An op finds TG_ERR_DATA in forward, and other errors in
+     * infer. */
     tg_status refused;
-    double rtol;       /* tolerance of gradcheck; 0: 1e-6 */
-    bool kinked;       /* values may be near a point without a derivative, so gradcheck may report kinks */
-    bool bench;        /* large: for benchmarks; the tests skip it */
-    bool slow;         /* only the long test suite runs it */
-    bool aliases;      /* one tensor is given as all inputs */
-    /* For a collective op: the number of ranks; 0: 1. Its params begin with a tg_comm *, which the caller that runs the
-     * sample fills in. */
+    double rtol;       /* relative tolerance of tg_gradcheck_op; 0 means 1e-6 */
+    bool kinked;       /* values may be near a point without a derivative, so a gradient check may report kinks */
+    bool bench;        /* the sample is large: only benchmarks run it */
+    bool slow;         /* only the long test suite runs the sample */
+    bool aliases;      /* one tensor, that of in[0], is given as all inputs */
+    /* For a collective op: the number of ranks that run the sample; 0 means 1. The params of such an op begin with a
+     * tg_comm *, which the program that runs the sample sets. */
     int ranks;
 } tg_sample;
 
-/* Inputs of samples. TG_S(2, 3): normal floats [2, 3]. TG_S_SCALAR: a scalar. TG_S_IN(lo, hi, dims...): uniform floats.
- * TG_S_AS(layout, dims...): another layout. TG_S_INDEX(n, dims...): indices in [0, n). TG_S_BOOL(dims...): bools.
- * TG_S_ABSENT: an optional input that is NULL. TG_S_STARTS(hi, n): TG_SAMPLE_STARTS. TG_SAMPLES(array) fills the fields
- * of tg_op from an array of samples. */
+/* Initializers of a tg_sample_input:
+ * - TG_S(2, 3): normal floats of shape [2, 3].
+ * - TG_S_SCALAR: one normal float, a scalar.
+ * - TG_S_IN(lo, hi, dims...): uniform floats in [lo, hi).
+ * - TG_S_AS(layout, dims...): normal floats in this layout.
+ * - TG_S_INDEX(n, dims...): integers in [0, n).
+ * - TG_S_BOOL(dims...): random bools.
+ * - TG_S_ABSENT: an optional input that is NULL.
+ * - TG_S_STARTS(hi, n): n integers of kind TG_SAMPLE_STARTS.
+ *
+ * TG_SAMPLES(array) initializes the fields samples, n_samples and sample_size of a tg_op. */
 #define TG_S_SHAPE(...) {.ndim = sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t), .dim = {__VA_ARGS__}}
 #define TG_S(...) {.shape = TG_S_SHAPE(__VA_ARGS__)}
 #define TG_S_SCALAR {.shape = {.ndim = 0, .dim = {0}}}
@@ -126,131 +152,163 @@ typedef struct tg_sample {
 #define TG_SAMPLES(s) \
     .samples = (s), .n_samples = (int)(sizeof(s) / sizeof((s)[0])), .sample_size = sizeof((s)[0])
 
-/* The table that defines an op. A program makes one static const tg_op per op and calls it with tg_apply. */
+/* The table that defines an op. A program makes one static const tg_op per op and calls it with tg_apply. In all bit
+ * masks, bit i stands for tensor i, and bit 31 for all tensors from 31 on. */
 struct tg_op {
-    size_t size;
+    size_t size;                /* sizeof(tg_op) */
     const char *name, *formula; /* used in errors, docs, traces and benchmarks */
-    int n_in, n_out;            /* n_in < 0: variadic, at least -n_in inputs; n_out < 0: infer sets the number */
-    size_t params_size;         /* bytes of the params that tg_apply copies; 0: none */
-    uint32_t saves_in, saves_out; /* bit masks of the inputs and outputs that backward reads (bit 31: all from 31 on) */
-    uint32_t optional; /* bit mask of inputs that may be NULL */
-    /* Bit mask of inputs whose gradient backward gives by tg_call_pass or writes into tg_call_gin. No buffer is made
-     * for them before the call. */
+    /* Numbers of inputs and outputs. n_in < 0 means any number of inputs, but at least -n_in. n_out < 0 means that
+     * infer sets the number of outputs (tg_call_outputs). */
+    int n_in, n_out;
+    size_t params_size;           /* bytes of the params, which tg_apply copies; 0 means that the op has no params */
+    uint32_t saves_in, saves_out; /* bit masks of the inputs and outputs that backward reads */
+    uint32_t optional;            /* bit mask of the inputs that may be NULL */
+    /* Bit mask of the inputs whose gradient backward gives by tg_call_pass, tg_call_in_flight or tg_call_gin. Their
+     * gin[i] is NULL when backward begins. */
     uint32_t passes;
-    /* Bit mask of inputs that forward may write, as batch_norm writes its running statistics. They are buffers: a
-     * written input requires no gradient, and shares its bytes with no other input or output. If a node saved it
-     * earlier, backward reports that it was overwritten. The outputs must not depend on what these inputs held: in the
-     * second run of a recomputation the bits of the call are clear, and forward leaves these inputs as the first run
-     * made them. */
+    /* Bit mask of the inputs that forward may write, as batch_norm writes its running statistics. Such an input must
+     * require no gradient, and must share its bytes with no other input or output (TG_ERR_ARGUMENT). If an earlier node
+     * has saved it, the backward of that node fails with TG_ERR_VERSION.
+     *
+     * The outputs must not depend on what these inputs hold before the call. In the second run of a recomputation
+     * tg_call.writes is 0, and forward must then leave these inputs unchanged. */
     uint32_t writes;
     tg_family family;
-    bool inplace; /* output 0 overwrites the bytes of input 0 */
-    bool sums_f32; /* backward can write or add float32 gradients of 16-bit inputs (main_grad) */
-    /* The ranks run the op together. Its backward runs on every rank whenever any rank needs it. If no gradient came on
-     * this rank, gout is zeros; the node is never skipped, because the other ranks would wait forever. */
+    bool inplace;  /* output 0 overwrites the bytes of input 0 */
+    bool sums_f32; /* backward can write a gradient into a gin[i] of dtype float32 if input i is a 16-bit float */
+    /* The ranks run the op together. Backward runs on every rank if it runs on one of them, because the others would
+     * otherwise wait forever. A rank on which no gradient has reached the op gets tensors of zeros in gout. */
     bool collective;
     /* Checks the inputs and params, and declares the outputs and what the op saves (tg_call_out and others). */
     tg_status (*infer)(tg_call *c);
-    /* Fills the outputs. Ops that it records are in no-grad mode. NULL: infer made views of all outputs, and nothing
-     * runs. */
+    /* Fills the outputs. Ops that forward records are in no-grad mode. NULL means that infer has made every output a
+     * view (tg_call_view), so that nothing runs. */
     tg_status (*forward)(tg_call *c);
-    tg_status (*backward)(tg_call *c); /* computes gin from gout; NULL: not differentiable */
-    /* The derivatives as ops on a tape (derivatives.h), computed from what the node saves and from the given tensors,
-     * which are NULL where no gradient came. */
+    /* Computes gin from gout. If NULL, tg_backward through the op fails with TG_ERR_UNSUPPORTED. If vjp is NULL too,
+     * the outputs require no gradient. */
+    tg_status (*backward)(tg_call *c);
+    /* Compute derivatives by recording ops on t (derivatives.h). They may read what the node saves and the given
+     * tensors. vjp (vector-Jacobian product) sets gin[], the gradients of the inputs, from gout[], those of the
+     * outputs. jvp (Jacobian-vector product) sets dout[], the tangents of the outputs, from din[], those of the inputs.
+     * In all four arrays NULL means zero. */
     tg_status (*vjp)(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin);
     tg_status (*jvp)(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout);
-    int64_t (*flops)(const tg_node *n); /* of forward; NULL: one per output element */
+    /* Returns the floating-point operations of forward. NULL means one per element of the outputs. */
+    int64_t (*flops)(const tg_node *n);
     const tg_sample *samples;
     int n_samples;
-    size_t sample_size; /* sizeof(tg_sample), which may grow in later versions; 0: its present size */
+    size_t sample_size; /* sizeof(tg_sample) of the program; 0 means that of the library */
 };
 
-/* For infer: these functions record an error before they return it. A NULL call returns TG_ERR_ARGUMENT. shape and
- * stride have ndim entries; strides are in elements.
+/* ---- Functions that infer calls ----
  *
- * Creates output i, which forward fills, with this dtype and shape.
- */
+ * Those that return a status record an error in the context before they return it; if c is NULL they only return
+ * TG_ERR_ARGUMENT. shape and stride have ndim entries. Strides are in elements. */
+
+/* Creates output i, which forward fills, with this dtype and shape. */
 TG_API tg_status tg_call_out(tg_call *c, int i, tg_dtype dtype, int ndim, const int64_t *shape);
-/* Makes output i a view of input 0: it has the same bytes, begins `offset` elements later, and has these strides. A
- * view outside the bytes of input 0 fails with TG_ERR_SHAPE. */
+/* Makes output i a view of input 0. The view shares the bytes of input 0, begins `offset` elements after the first
+ * element of input 0, and has this shape and stride. Fails with TG_ERR_SHAPE if the view reaches outside the bytes of
+ * input 0. */
 TG_API tg_status tg_call_view(tg_call *c, int i, int64_t offset, int ndim, const int64_t *shape, const int64_t *stride);
-/* Sets the number of outputs if the op's n_out < 0. Call it before the first tg_call_out. */
+/* Sets the number of outputs of an op with n_out < 0. Call it before the first tg_call_out. */
 TG_API tg_status tg_call_outputs(tg_call *c, int n);
-/* Declares saved buffer i, which forward fills and backward reads. Buffers are declared in order, at most 8. */
+/* Declares saved buffer i, which forward fills and backward reads. Declare buffers in order from 0, at most 8. */
 TG_API tg_status tg_call_save(tg_call *c, int i, tg_dtype dtype, int ndim, const int64_t *shape);
-/* Takes n draws (0 or more) from the stream that draws now (tg_rng_fork), and returns the state to draw from. */
+/* Takes n >= 0 draws from the current random stream: the stream that tg_rng_fork has selected, or the default one.
+ * Returns the state from which these draws begin. */
 TG_API tg_rng tg_call_draw(tg_call *c, int64_t n);
-/* Takes the draws of a tensor placed like x: as many as the global tensor has elements, on every rank. So the streams
- * of the ranks stay in step. A shard draws by its place in the global tensor. An opaque tensor draws as if the ranks'
- * tensors were stacked by rank. Tensors that are the same on an axis draw the same numbers there. With TG_RNG_MEGATRON
- * none of this holds: it takes as many draws as x itself has elements, from the stream that tg_rng_mode names. */
+/* Takes one draw for each element of a tensor that has the shape and the placement of x. Returns the draws.
+ *
+ * Every rank takes as many draws as the global tensor has elements, so the streams of all ranks stay equal. Each
+ * element gets the draw of its position in the global tensor. If x is opaque on an axis, its ranks' tensors count as
+ * stacked in the order of the ranks. On an axis on which x is not VARYING, all ranks get the same draws.
+ *
+ * With TG_RNG_MEGATRON (parallel.h) the call takes only as many draws as x has elements on this rank, from the stream
+ * that TG_RNG_MEGATRON assigns to x. */
 TG_API tg_draws tg_call_draws(tg_call *c, const tg_tensor *x);
-/* Makes work w fill output i; readers of the output wait for w. Only in forward. Takes over w, on an error too; w NULL
- * returns the error that is recorded. The work must keep the memory that it reads alive (a tg_comm does so). */
-TG_API tg_status tg_call_out_in_flight(tg_call *c, int i, tg_work *w);
-/* For ops whose dims do not behave like their family's (docs/placements.md), and for TG_FAMILY_CUSTOM.
+/* State how the dims of inputs may be sharded, and in which inputs the op is linear (docs/placements.md). They are for
+ * ops that differ from their family in this, and for TG_FAMILY_CUSTOM.
  *
- * tg_call_role states that dim d of input i becomes output dim j (free), is summed (TG_SUMMED), or is whole (TG_WHOLE).
- * A dim without a role is whole. The summed dims of the inputs are paired in order.
+ * tg_call_role states the role of dim d of input i. j >= 0 means that it is free, and becomes dim j of the output.
+ * TG_SUMMED means that the op sums over it, and TG_WHOLE that it must not be sharded. If several inputs have summed
+ * dims, the op sums over the first ones together, over the second ones together, and so on.
  *
- * tg_call_linear states one set of inputs (bit i: input i) in which the op is jointly linear, without a constant term.
- * It may be called up to 4 times, and replaces the family's sets; 0 states that there is none.
- */
+ * tg_call_linear states one set of inputs in which the op is jointly linear, without a constant term; bit i of `set`
+ * stands for input i. An op may call it up to 4 times. The stated sets replace those of the family. If the only call
+ * has set 0, the op is linear in no input. */
 enum { TG_WHOLE = -1, TG_SUMMED = -2 };
 TG_API tg_status tg_call_role(tg_call *c, int i, int d, int j);
 TG_API tg_status tg_call_linear(tg_call *c, uint32_t set);
-/* For ops of TG_FAMILY_CUSTOM that map a placement to another: requires that input i is `from` on comm's axis, and
- * gives output o the placement `to` there. Otherwise the op fails with TG_ERR_PLACEMENT, and the message quotes
- * `remedy`, which says what to do instead.
+/* States that the op converts input i to output o: input i must have the placement `from` on comm's axis, and output o
+ * gets the placement `to` there. It is for ops of TG_FAMILY_CUSTOM. If input i has another placement, the op fails with
+ * TG_ERR_PLACEMENT, and the message quotes `remedy`, a text that says what to do instead. An op may state at most 8
+ * conversions. Fails with TG_ERR_ARGUMENT if comm is NULL, or if i or o is out of range.
  *
- * Inputs that no conversion names must be the same on every rank of the axis, and need no gradient. Other axes follow
- * the rule, by the roles and linear sets that infer states. If infer states none and the op has one input, they pass
- * through dim by dim. c->dims lists the dims along which rows move between ranks. If comm belongs to no axis, or its
- * axis has one rank, the call only checks i, o and comm (TG_ERR_ARGUMENT), and the op follows the rule without it. An
- * op may state 8 conversions.
- */
+ * On comm's axis, an input that is in no conversion must be the same on every rank and need no gradient
+ * (TG_ERR_PLACEMENT). infer must set c->dims to the dims along which the op moves rows between ranks: the op fails with
+ * TG_ERR_PLACEMENT if another axis shards one of them.
+ *
+ * On all other axes, placements follow the general rule (docs/placements.md), applied to the roles and linear sets that
+ * infer states. If the op has one input, a dim of that input without a stated role is free and becomes the same dim of
+ * the output. If infer states no linear set either, such an op is linear in its input.
+ *
+ * If comm belongs to no axis, or if its axis has one rank, the call only checks its arguments. */
 TG_API tg_status tg_call_convert(tg_call *c, int i, tg_placement from, int o, tg_placement to, const tg_comm *comm,
                                  const char *remedy);
-/* Records an error that names the op and the dtype and shape of every input. TG_OK counts as TG_ERR_INTERNAL. */
+/* Records an error whose message also names the op, and the dtype and shape of every input. TG_OK as s means
+ * TG_ERR_INTERNAL. forward and backward may call it too. */
 TG_API tg_status tg_call_fail(tg_call *c, tg_status s, const char *format, ...) TG_PRINTF(3, 4);
 
-/* For forward and backward: these functions return inert tensors on an error.
+/* ---- Functions that forward and backward call ----
  *
- * Creates a temporary tensor that is freed when the call returns.
- */
+ * Those that return a tensor return an inert one on an error. */
+
+/* Creates a temporary tensor. It is freed after the forward or backward that has created it has returned. */
 TG_API tg_tensor *tg_call_temp(tg_call *c, tg_dtype dtype, int ndim, const int64_t *shape);
-/* Makes g, or a view of it, the gradient of input i, without a copy. g is an output gradient of this call or a
- * temporary, and has the shape of input i. Respects gin_mode. Only in a backward, like tg_call_gin and
- * tg_call_in_flight. */
+/* Only in forward: lets work w fill output i. Readers of the output wait for w.
+ *
+ * Takes over w, and aborts it on an error. The work must keep alive the memory that it reads, as the works of a tg_comm
+ * do. If w is NULL, returns the status of the context, which has the error of the call that returned no work. */
+TG_API tg_status tg_call_out_in_flight(tg_call *c, int i, tg_work *w);
+/* Only in backward: gives g as the gradient of input i. g is an output gradient of this call (gout), a temporary
+ * (tg_call_temp), or a view of one of them (tg_call_view_of), and has the shape of input i.
+ *
+ * Copies nothing if the gradient has no memory yet; g then becomes the gradient. Otherwise writes g into that memory or
+ * adds it, as gin_mode[i] says. Does nothing if input i needs no gradient. */
 TG_API tg_status tg_call_pass(tg_call *c, int i, tg_tensor *g);
-/* Returns the gradient of input i to write or add into: gin[i] if that is not NULL, otherwise a buffer that is made
- * now. Inert on an error, and if no gradient is needed. */
+/* Only in backward: returns the gradient of input i, to be written as gin_mode[i] says. This is gin[i], which the call
+ * creates if it is NULL. Returns an inert tensor also if input i needs no gradient. */
 TG_API tg_tensor *tg_call_gin(tg_call *c, int i);
-/* Returns a handle on the bytes of g with another layout, for tg_call_pass. It ends when the call returns. */
+/* Returns a handle on the bytes of g that begins `offset` elements after g's first and has this shape and stride, for
+ * tg_call_pass. The handle is freed like a temporary. Fails with TG_ERR_SHAPE if it would reach outside the bytes. */
 TG_API tg_tensor *tg_call_view_of(tg_call *c, tg_tensor *g, int64_t offset, int ndim, const int64_t *shape,
                                   const int64_t *stride);
-/* Makes g the gradient of input i, while work w fills it; nothing waits until a reader needs g. Takes over w; on an
- * error w is aborted. w NULL: g is in flight already, filled by a collective of this call. */
+/* Only in backward: gives g, which work w still fills, as the gradient of input i. Nothing waits for w until the
+ * gradient is read. Takes over w, and aborts it on an error. If w is NULL, a collective of this call must be filling g
+ * already (TG_ERR_ARGUMENT). */
 TG_API tg_status tg_call_in_flight(tg_call *c, int i, tg_tensor *g, tg_work *w);
 
-/* Records one op: copies params, calls infer, runs forward and, if a gradient is needed, keeps the node.
+/* ---- Recording an op ---- */
+
+/* Records one op. Copies params, calls infer, runs forward and, if an input needs a gradient, keeps a node.
  *
- * state, which may be NULL, belongs to the op: destroy(state) is called when its node ends, also on failure. site is
- * the caller's return address (TG_SITE), quoted in errors. out[] receives n_out handles, inert ones on failure. A list
- * has at most 65535 tensors.
- */
+ * state may be NULL. Otherwise the op takes it over: destroy(state) is called when the node ends, or before tg_apply
+ * returns if it keeps no node. site is the caller's return address (TG_SITE), which errors quote. out[] receives n_out
+ * handles, which are inert on an error. n_in and n_out are at most 65535. */
 TG_API tg_status tg_apply(tg_tape *t, const tg_op *op, const void *params, tg_tensor *const *in, int n_in,
                           tg_tensor **out, int n_out, void *state, void (*destroy)(void *state), const void *site);
 
 /* ---- The op table, nodes ---- */
 
-TG_API int tg_op_count(void);
-TG_API const tg_op *tg_op_at(int i); /* Returns the i-th op, in the order of op_list.h; NULL if out of range. */
-/* Returns the op with this name; NULL if there is none. */
+TG_API int tg_op_count(void); /* Returns the number of ops of the library. */
+/* Returns the i-th op of the library, in the order of op_list.h; NULL if i is out of range. */
+TG_API const tg_op *tg_op_at(int i);
+/* Returns the op of the library with this name; NULL if there is none. */
 TG_API const tg_op *tg_op_find(const char *name);
 
-/* Queries about a tape and its nodes. Nodes belong to the tape until its reset. NULL, and an index out of range, give 0
- * or NULL. */
+/* Queries about a tape and its nodes. Nodes belong to the tape and are valid until its reset. The functions return 0 or
+ * NULL if the tape, the tensor or the node is NULL, or if an index is out of range. */
 TG_API int64_t tg_tape_nodes(const tg_tape *t);            /* Returns the number of nodes. */
 /* Returns the i-th node in recorded order. */
 TG_API const tg_node *tg_tape_node(tg_tape *t, int64_t i);
@@ -262,9 +320,11 @@ TG_API tg_tensor *tg_node_input(const tg_node *n, int i);
 TG_API tg_tensor *tg_node_output(const tg_node *n, int i);
 TG_API const void *tg_node_params(const tg_node *n);
 TG_API int64_t tg_node_flops(const tg_node *n); /* Returns the floating-point operations of forward. */
-/* Returns the bytes of the tape that the node keeps for backward; parameters and other leaves do not count. */
+/* Returns the bytes of tensors of the tape that the node keeps for backward. Parameters and other tensors that belong
+ * to the context do not count. */
 TG_API int64_t tg_node_saved_bytes(const tg_node *n);
-/* Writes the path of scopes and the call site of the op, and returns the length of the whole text. */
+/* Writes where the node was recorded: the path of scopes and the call site. Writes at most `size` bytes of text,
+ * terminated by 0, and returns the length of the whole text. */
 TG_API size_t tg_node_site(const tg_node *n, char *buf, size_t size);
 
 #ifdef __cplusplus
