@@ -108,7 +108,7 @@ static tg_status grid_make(tg_ctx *ctx, grid *g, const char *order, const char *
 }
 
 /* Creates the communicator; in a recovery rebuilds it in place, because layers hold it. */
-static void form(tg_parallel *p, const int *ranks, int n, const char *name, tg_axis axis, bool all, tg_comm **out) {
+static void make_comm(tg_parallel *p, const int *ranks, int n, const char *name, tg_axis axis, bool all, tg_comm **out) {
     if (*out)
         tg_comm_rejoin(*out, ranks, n, all);
     else
@@ -128,7 +128,7 @@ static tg_status group_make(tg_parallel *p, const grid *g, const char *axes, con
     int groups = tg_rank_groups(order, g->sizes, axes, ranks, &members), mine = 0;
     for (int i = 0; i < groups * members; i++)
         if (ranks[i] == me) mine = i / members;
-    form(p, ranks + mine * members, members, name, axis, true, out);
+    make_comm(p, ranks + mine * members, members, name, axis, true, out);
     tg_host_free(ctx, ranks, (size_t)world * sizeof *ranks);
     return ctx->run.status;
 }
@@ -212,7 +212,7 @@ static tg_status make_embedding(tg_parallel *p, const grid *dense) {
         if (ranks[i] == tg_comm_rank(p->world)) mine = i / members;
     int ends[2] = {ranks[mine * members], ranks[mine * members + members - 1]};
     tg_host_free(p->ctx, ranks, (size_t)world * sizeof *ranks);
-    if (me == 0 || me == n - 1) form(p, ends, 2, "embedding", TG_MAX_AXES, n == 2, &p->embedding);
+    if (me == 0 || me == n - 1) make_comm(p, ends, 2, "embedding", TG_MAX_AXES, n == 2, &p->embedding);
     return p->ctx->run.status;
 }
 

@@ -23,7 +23,7 @@ static tg_status pass_deadline(tg_nccl_group *g, const char *call) {
 
 /* Waits until NCCL has settled. ncclSuccess does not always mean the end: for a window and a split NCCL returns it
  * while a thread of its own still works. */
-tg_status tg_nccl_settle(tg_nccl_group *g, ncclResult_t r, const char *call) {
+tg_status tg_nccl_await(tg_nccl_group *g, ncclResult_t r, const char *call) {
     if (r == ncclSuccess && g->comm) r = ncclInProgress;
     double since = r == ncclInProgress ? tg_system_now() : 0;
     while (r == ncclInProgress) {
@@ -40,7 +40,7 @@ tg_status tg_nccl_settle(tg_nccl_group *g, ncclResult_t r, const char *call) {
 
 /* ---- The life of a call ---- */
 
-static tg_status one_more(tg_nccl_rank *self) {
+static tg_status call_alloc(tg_nccl_rank *self) {
     tg_nccl_call *c = tg_host_alloc(self->ctx, sizeof *c);
     if (!c) return self->ctx->run.status;
     if (tg_cuda_event_new(self->ctx, &c->done) != TG_OK) {
@@ -58,7 +58,7 @@ static tg_nccl_call *call_new(tg_nccl_group *g) {
     enum { MORE = 32 };
     tg_nccl_rank *self = g->self;
     for (int i = self->free ? MORE : 0; i < MORE; i++)
-        if (one_more(self) != TG_OK) return NULL;
+        if (call_alloc(self) != TG_OK) return NULL;
     tg_nccl_call *c = self->free;
     self->free = c->next;
     *c = (tg_nccl_call){.group = g, .done = c->done};
@@ -93,14 +93,14 @@ static tg_status query_host(tg_nccl_call *c) {
 }
 
 /* Returns whether all ranks have made the call. */
-static bool has_met(tg_nccl_call *c) {
+static bool all_have_called(tg_nccl_call *c) {
     if (c->host_request && query_host(c) != TG_OK) tg_nccl_abort_all(c->group->self, NULL);
     return !c->host_request;
 }
 
 static void finish(tg_nccl_call *c, bool done) {
     tg_nccl_group *g = c->group;
-    tg_recorder_settle(g->self->recorder, c->record, done ? TG_CALL_DONE : TG_CALL_FAILED);
+    tg_recorder_finish(g->self->recorder, c->record, done ? TG_CALL_DONE : TG_CALL_FAILED);
     c->finished = true;
     if (c->dropped) call_free(c);
 }
@@ -113,16 +113,16 @@ static bool is_done(const tg_nccl_call *c) {
  * can hardly be done before it. */
 void tg_nccl_progress(tg_nccl_group *g) {
     enum { PATIENCE = 4 };
-    int unmet = 0;
+    int awaited = 0;
     if (g->self->progressing) return;
     g->self->progressing = true;
-    for (tg_nccl_call **at = &g->first, *c; (c = *at) && (unmet < PATIENCE || g->self->aborted);) {
+    for (tg_nccl_call **at = &g->first, *c; (c = *at) && (awaited < PATIENCE || g->self->aborted);) {
         if (g->self->cuda->capturing && !c->captured) { /* a query is not allowed during capture */
             at = &c->next;
             continue;
         }
-        bool met = has_met(c), over = met && (g->self->aborted || (c->launched && is_done(c)));
-        unmet += !met;
+        bool called = all_have_called(c), over = called && (g->self->aborted || (c->launched && is_done(c)));
+        awaited += !called;
         if (!over) {
             at = &c->next;
             continue;
@@ -138,7 +138,7 @@ void tg_nccl_progress(tg_nccl_group *g) {
 
 /* Starts the call on the host communicator, without data. If it disagrees with a call that another rank has made
  * already, it fails and is not launched. Calls of a captured step are compared when the step is replayed. */
-static tg_status meet(tg_nccl_group *g, const tg_transfer *t, tg_nccl_call *c) {
+static tg_status start_on_host(tg_nccl_group *g, const tg_transfer *t, tg_nccl_call *c) {
     const tg_comm *host = g->host;
     tg_transfer bare = *t;
     bare.src = bare.dst = NULL;
@@ -169,7 +169,7 @@ static tg_status submit(tg_nccl_group *g, tg_nccl_call *one, const char *what) {
         if (!c->launched) r = tg_nccl_enqueue(g, &c->transfer);
     if (begun) end = ncclGroupEnd();
     if (r == ncclSuccess || r == ncclInProgress) r = end;
-    TG_TRY(tg_nccl_settle(g, r, what));
+    TG_TRY(tg_nccl_await(g, r, what));
     for (tg_nccl_call *c = one ? one : g->first; c; c = c->next) {
         if (c->launched) continue;
         c->launched = true;
@@ -197,7 +197,7 @@ static tg_status nccl_start(tg_ctx *ctx, void *state, const tg_transfer *t, void
     c->entry.sequence = g->sequence + 1;
     c->captured = g->self->cuda->capturing != NULL;
     if (!c->captured && t->kind != TG_SEND && t->kind != TG_RECV) g->sequence++;
-    tg_status s = meet(g, t, c);
+    tg_status s = start_on_host(g, t, c);
     if (s == TG_OK) s = launch(g, t, c);
     if (s != TG_OK) tg_nccl_abort_all(g->self, NULL);
     *g->end = c; /* also after a failure: what the call has begun ends with the others */

@@ -81,7 +81,7 @@ static void check(tg_control *c, const tg_wait *w) {
 
 /* Does nothing: check() prepares the checks of the host communicator. */
 static void begin_poll(tg_control *c, const tg_wait *w) { (void)c, (void)w; }
-static void over(tg_control *c, const tg_wait *w) { (void)c, (void)w; }
+static void end_wait(tg_control *c, const tg_wait *w) { (void)c, (void)w; }
 
 /* ---- While the host waits elsewhere ---- */
 
@@ -123,7 +123,7 @@ const tg_control_ops tg_nccl_control = {
     .claim = claim,
     .publish = publish,
     .end = end_of,
-    .over = over,
+    .end_wait = end_wait,
     .begin_poll = begin_poll,
     .check = check,
 };

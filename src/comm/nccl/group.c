@@ -103,7 +103,7 @@ static tg_status join(tg_nccl_group *g, tg_nccl_broadcast_fn broadcast, void *us
     ncclConfig_t config = config_of(g);
     TG_TRY(share_id(g, broadcast, user, &id));
     ncclResult_t r = ncclCommInitRankConfig(&g->comm, g->control.size, id, g->control.rank, &config);
-    return tg_nccl_settle(g, r, "ncclCommInitRankConfig");
+    return tg_nccl_await(g, r, "ncclCommInitRankConfig");
 }
 
 /* ---- Split ---- */
@@ -114,11 +114,11 @@ static tg_status split_all(tg_nccl_group *parent, tg_nccl_group *g, int color) {
     ncclConfig_t config = config_of(g);
     ncclComm_t part = NULL;
     ncclResult_t r = ncclCommSplit(parent->comm, color, g->control.rank, &part, &config);
-    tg_status s = tg_nccl_settle(parent, r, "ncclCommSplit");
+    tg_status s = tg_nccl_await(parent, r, "ncclCommSplit");
     g->comm = part; /* after a failure too: it is freed with the group */
     if (s == TG_OK && !part)
         s = tg_fail(g->self->ctx, TG_ERR_DEVICE, "ncclCommSplit, group \"%s\": no communicator was made", g->name);
-    return s == TG_OK ? tg_nccl_settle(g, ncclSuccess, "ncclCommSplit") : s;
+    return s == TG_OK ? tg_nccl_await(g, ncclSuccess, "ncclCommSplit") : s;
 }
 
 static tg_status check_split(const tg_nccl_group *parent, const char *name, bool all) {
@@ -183,7 +183,7 @@ void tg_nccl_close(tg_ctx *ctx, void *state) {
     finish_calls(g);
     tg_nccl_abort_end(self);
     tg_nccl_windows_end(g);
-    if (!self->aborted && g->comm && tg_nccl_settle(g, ncclCommFinalize(g->comm), "ncclCommFinalize") == TG_OK) {
+    if (!self->aborted && g->comm && tg_nccl_await(g, ncclCommFinalize(g->comm), "ncclCommFinalize") == TG_OK) {
         ncclCommDestroy(g->comm);
         g->comm = NULL;
     }

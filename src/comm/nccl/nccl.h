@@ -92,7 +92,7 @@ ncclResult_t tg_nccl_enqueue(tg_nccl_group *g, const tg_transfer *t);
 /* ---- call.c ---- */
 
 /* Waits until NCCL has done what `call`, which returned r, has started. */
-tg_status tg_nccl_settle(tg_nccl_group *g, ncclResult_t r, const char *call);
+tg_status tg_nccl_await(tg_nccl_group *g, ncclResult_t r, const char *call);
 /* Finds the calls that are over and ends them. */
 void tg_nccl_progress(tg_nccl_group *g);
 void tg_nccl_calls_free(tg_nccl_rank *self);

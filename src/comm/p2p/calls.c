@@ -44,7 +44,7 @@ bool tg_p2p_agree(const tg_p2p_call *c, int member) {
 static void compare(tg_p2p_call *c, int member) {
     tg_p2p_group *g = c->g;
     const tg_p2p_side *o = tg_p2p_side_of(c, member);
-    if (!c->request || !o->arrived || tg_p2p_over(c)) return;
+    if (!c->request || !o->arrived || tg_p2p_cannot_finish(c)) return;
     uint64_t theirs = o->signature.missed, ours = c->signature.missed;
     tg_wait w = {.place = c};
     if (theirs != ours)
@@ -75,7 +75,7 @@ static void place_begin(tg_p2p_call *c, uint64_t sequence) {
 }
 
 /* Notifies a member that this rank has arrived. The message contains the member's data if they are few. */
-static void tell(tg_p2p_call *c, int member, const char *site) {
+static void send_arrival(tg_p2p_call *c, int member, const char *site) {
     tg_p2p_group *g = c->g;
     tg_p2p_message *m = tg_p2p_draft(g->self, c->pair ? TG_P2P_SEND : TG_P2P_CALL, g);
     if (!m) return;
@@ -87,7 +87,7 @@ static void tell(tg_p2p_call *c, int member, const char *site) {
     m->from_you = tg_part_size(c->recv_at, c->t.count, member);
     m->balance = c->balance;
     tg_p2p_write(m, site);
-    if (f.n && tg_p2p_few(c, f, 0)) {
+    if (f.n && tg_p2p_is_inline(c, f, 0)) {
         m->payload = (uint32_t)((size_t)f.n * tg_p2p_element(c));
         memcpy(m->body + m->text, f.data, m->payload);
     }
@@ -104,7 +104,7 @@ static void arrive(tg_p2p_call *c) {
     c->side[g->control.rank].balance = c->balance;
     memcpy(c->side[g->control.rank].site, site, sizeof site);
     c->arrived++;
-    for (int k = 1; k < g->control.size; k++) tell(c, (g->control.rank + k) % g->control.size, site);
+    for (int k = 1; k < g->control.size; k++) send_arrival(c, (g->control.rank + k) % g->control.size, site);
     for (int i = 0; i < g->control.size; i++)
         if (i != g->control.rank) compare(c, i);
 }
@@ -123,7 +123,7 @@ static tg_status start_pair_call(tg_p2p_group *g, const tg_transfer *t, tg_p2p_r
     char site[TG_P2P_SITE];
     tg_p2p_site(g->self, t->site, site, sizeof site);
     if (send)
-        tell(c, t->root, site);
+        send_arrival(c, t->root, site);
     else
         compare(c, t->root);
     return TG_OK;
@@ -146,7 +146,7 @@ tg_status tg_p2p_start(tg_p2p_group *g, const tg_transfer *t, tg_p2p_request *r)
     return TG_OK;
 }
 
-void tg_p2p_settle(tg_p2p_call *c) {
+void tg_p2p_end_call(tg_p2p_call *c) {
     int n = c->pair ? 1 : c->g->control.size;
     if (c->request) c->request->done = true;
     if (c->copy) tg_p2p_copy_end(c->g, c->copy);
@@ -158,7 +158,7 @@ void tg_p2p_settle(tg_p2p_call *c) {
     c->in = c->out = c->sums = c->summed = c->owed = 0;
     for (int i = 0; i < n; i++) {
         tg_p2p_side *s = &c->side[i];
-        char *few = s->few;
+        char *few = s->inline_data;
         *s = (tg_p2p_side){.few = few};
     }
 }
@@ -175,7 +175,7 @@ static void keep_side(tg_p2p_call *c, const tg_p2p_message *m) {
     s->from_me = m->from_you;
     s->balance = m->balance;
     tg_text(s->site, sizeof s->site, &at, "%s", m->body);
-    memcpy(s->few, m->body + m->text, m->payload < c->g->few ? m->payload : c->g->few);
+    memcpy(s->inline_data, m->body + m->text, m->payload < c->g->inline_bytes ? m->payload : c->g->inline_bytes);
 }
 
 static void keep_last(tg_p2p_member *member, const tg_p2p_message *m) {
@@ -200,7 +200,7 @@ void tg_p2p_arrival(tg_p2p_group *g, const tg_p2p_message *m) {
 static tg_p2p_call *requested_call(tg_p2p_group *g, const tg_p2p_message *m) {
     tg_p2p_pair_calls *pair_calls = &g->member[m->member].send;
     tg_p2p_call *c = m->pair ? tg_p2p_pair_at(pair_calls, m->sequence) : tg_p2p_call_at(g, m->sequence);
-    return c && c->request && c->sequence == m->sequence && !tg_p2p_over(c) ? c : NULL;
+    return c && c->request && c->sequence == m->sequence && !tg_p2p_cannot_finish(c) ? c : NULL;
 }
 
 void tg_p2p_requested(tg_p2p_rank *self, const tg_p2p_message *m) {

@@ -69,7 +69,7 @@ void tg_p2p_probed(tg_p2p_group *g, const tg_p2p_message *m) {
     tg_p2p_rank *self = g->self;
     tg_p2p_call *c = self->waits_for;
     uint64_t probe = (uint64_t)m->count;
-    if (!c || g->failed || tg_p2p_over(c) || has_answered(g, m) || has_missed_more(g, m->member)) return;
+    if (!c || g->failed || tg_p2p_cannot_finish(c) || has_answered(g, m) || has_missed_more(g, m->member)) return;
     if (m->cause != self->me) {
         if (self->peer[m->cause].probe >= probe) return; /* this probe was passed on before */
         self->peer[m->cause].probe = probe;

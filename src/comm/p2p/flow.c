@@ -8,11 +8,11 @@ size_t tg_p2p_element(const tg_p2p_call *c) { return tg_dtype_size(c->t.dtype ? 
 bool tg_p2p_sums(const tg_p2p_call *c) { return c->t.kind == TG_ALL_REDUCE || c->t.kind == TG_REDUCE_SCATTER; }
 
 bool tg_p2p_whole(const tg_p2p_call *c) {
-    return c->t.kind == TG_ALL_REDUCE && (size_t)c->t.count <= c->g->few / tg_p2p_element(c);
+    return c->t.kind == TG_ALL_REDUCE && (size_t)c->t.count <= c->g->inline_bytes / tg_p2p_element(c);
 }
 
-bool tg_p2p_few(const tg_p2p_call *c, tg_p2p_flow f, int phase) {
-    return phase == 0 && (size_t)f.n <= c->g->few / tg_p2p_element(c);
+bool tg_p2p_is_inline(const tg_p2p_call *c, tg_p2p_flow f, int phase) {
+    return phase == 0 && (size_t)f.n <= c->g->inline_bytes / tg_p2p_element(c);
 }
 
 /* ---- Parts ---- */

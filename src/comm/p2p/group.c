@@ -41,15 +41,15 @@ static void size_group(tg_p2p_group *g) {
     enum { BUFFERS = 8 << 20, LARGEST = 128 << 10, SMALLEST = 4 << 10 };
     size_t all = (size_t)g->control.size * TG_P2P_PIECES * (TG_P2P_PHASES + 1);
     g->window = g->control.size <= 64 ? 32 : 8;
-    g->few = g->control.size <= 8 ? 1024 : g->control.size <= 64 ? 256 : 64;
+    g->inline_bytes = g->control.size <= 8 ? 1024 : g->control.size <= 64 ? 256 : 64;
     for (g->piece = LARGEST; g->piece > SMALLEST && g->piece * all > BUFFERS;) g->piece /= 2;
 }
 
 tg_p2p_call *tg_p2p_calls_new(tg_p2p_group *g, int n, int members, size_t *bytes) {
     size_t sides = (size_t)n * (size_t)members, begins = (size_t)n * 2 * (size_t)(members + 1);
     size_t at_sides = round_up((size_t)n * sizeof(tg_p2p_call)), at_begins = at_sides + sides * sizeof(tg_p2p_side);
-    size_t at_few = at_begins + begins * sizeof(int64_t);
-    *bytes = at_few + sides * g->few;
+    size_t at_inline = at_begins + begins * sizeof(int64_t);
+    *bytes = at_inline + sides * g->inline_bytes;
     char *p = tg_host_alloc(g->self->ctx, *bytes);
     tg_p2p_call *calls = (tg_p2p_call *)p;
     for (int i = 0; p && i < n; i++) {
@@ -57,7 +57,7 @@ tg_p2p_call *tg_p2p_calls_new(tg_p2p_group *g, int n, int members, size_t *bytes
         calls[i].g = g;
         calls[i].side = (tg_p2p_side *)(p + at_sides) + side;
         calls[i].begins = (int64_t *)(p + at_begins) + (size_t)i * 2 * (size_t)(members + 1);
-        for (int j = 0; j < members; j++) calls[i].side[j].few = p + at_few + (side + (size_t)j) * g->few;
+        for (int j = 0; j < members; j++) calls[i].side[j].inline_data = p + at_inline + (side + (size_t)j) * g->inline_bytes;
     }
     return calls;
 }
@@ -181,7 +181,7 @@ tg_p2p_group *tg_p2p_find(tg_p2p_rank *self, const tg_p2p_message *m) {
     return NULL;
 }
 
-static void take_early(tg_p2p_rank *self, tg_p2p_group *g) {
+static void deliver_early(tg_p2p_rank *self, tg_p2p_group *g) {
     for (tg_p2p_early **at = &self->early; *at;) {
         tg_p2p_early *e = *at;
         if (!same_key(&e->m->group, &g->key)) {
@@ -261,7 +261,7 @@ tg_p2p_group *tg_p2p_group_new(tg_p2p_rank *self, const tg_p2p_key *parent, cons
     base_of(self, key.base)->made++;
     g->next = self->groups;
     self->groups = g;
-    take_early(self, g);
+    deliver_early(self, g);
     return g;
 }
 

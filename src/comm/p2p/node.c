@@ -98,7 +98,7 @@ static void make_file(address *mine, int n) {
 
 /* ---- Meeting ---- */
 
-static tg_status tell(tg_comm *world, const void *mine, void *all, int64_t words) {
+static tg_status all_gather(tg_comm *world, const void *mine, void *all, int64_t words) {
     tg_transfer call = {.kind = TG_ALL_GATHER, .dtype = TG_I64, .src = mine, .dst = all, .count = words};
     return tg_comm_exchange(world, &call);
 }
@@ -107,7 +107,7 @@ static tg_status tell(tg_comm *world, const void *mine, void *all, int64_t words
 static tg_status all_can(tg_comm *world, const address *all, int fd, bool *can, bool *in_one) {
     size_t bytes = (size_t)world->size * sizeof(int64_t);
     int64_t mine = can_be_mapped(fd), *each = tg_host_alloc(world->ctx, bytes);
-    tg_status s = each ? tell(world, &mine, each, 1) : world->ctx->run.status;
+    tg_status s = each ? all_gather(world, &mine, each, 1) : world->ctx->run.status;
     *can = *in_one = s == TG_OK;
     for (int i = 0; s == TG_OK && i < world->size; i++) {
         bool here = all[i].node == all[world->rank].node;
@@ -122,11 +122,11 @@ static tg_status meet(tg_comm *world, address *all, tg_comm **node, bool *in_one
     int n = world->size, me = world->rank, fd = -1;
     bool can;
     address mine = {.node = node_of(world), .pid = getpid(), .fd = -1};
-    TG_TRY(tell(world, &mine, all, sizeof mine / sizeof(int64_t)));
+    TG_TRY(all_gather(world, &mine, all, sizeof mine / sizeof(int64_t)));
     int first = first_of(all, me);
     bool others = members_of(all, n, me) > 1 && !are_threads(all, n, me);
     if (others && first == me) make_file(&mine, n);
-    TG_TRY(tell(world, &mine, all, sizeof mine / sizeof(int64_t)));
+    TG_TRY(all_gather(world, &mine, all, sizeof mine / sizeof(int64_t)));
     if (others) fd = first == me ? (int)mine.fd : open_file(&all[first]);
     tg_status s = all_can(world, all, fd, &can, in_one);
     if (s == TG_OK && fd >= 0 && can)

@@ -58,7 +58,7 @@ typedef enum tg_p2p_kind {
     TG_P2P_FAIL,    /* the group has failed */
     TG_P2P_LEAVE,   /* the sender has freed its communicator */
     TG_P2P_MISSED,  /* the number of calls that the sender has missed */
-    TG_P2P_COME,    /* the sender has come to tg_comm_recover */
+    TG_P2P_RECOVER,    /* the sender has come to tg_comm_recover */
     TG_P2P_DECIDE,  /* the members that form the next group */
     TG_P2P_FAILED,  /* the sender's context holds an error */
     TG_P2P_CLEARED, /* it holds none any more */
@@ -139,7 +139,7 @@ struct tg_p2p_rank {
     tg_p2p_request *first, *last, *free; /* in flight, in the order of their start; and free ones */
     tg_p2p_buffer in[TG_P2P_RECEIVES];
     int next_in;
-    tg_p2p_buffer *out, *all_out; /* free buffers, linked by next; all buffers, each in a tg_p2p_sheet */
+    tg_p2p_buffer *out, *all_out; /* free buffers, linked by next; all buffers, each in a message_buffer (buffers.c) */
     int n_out;
 };
 
@@ -186,7 +186,7 @@ typedef struct tg_p2p_block {
 
 typedef struct tg_p2p_member {
     int rank; /* of the world */
-    bool left, came;
+    bool left, recovering;
     uint64_t missed_calls; /* calls that it has missed after errors */
     tg_call_entry last;    /* its last call that this rank knows of; sequence 0: none */
     char site[TG_P2P_SITE];
@@ -253,7 +253,7 @@ void *tg_p2p_copy_of(tg_p2p_group *g, const void *data, size_t bytes);
 void tg_p2p_copy_end(tg_p2p_group *g, const void *data);
 /* Allocates n calls with so many members. Returns NULL after recording the error. */
 tg_p2p_call *tg_p2p_calls_new(tg_p2p_group *g, int n, int members, size_t *bytes);
-/* Returns the call of a send or a receive, which is reserved until tg_p2p_settle; NULL after recording the error. */
+/* Returns the call of a send or a receive, which is reserved until tg_p2p_end_call; NULL after recording the error. */
 tg_p2p_call *tg_p2p_pair_place(tg_p2p_group *g, int member, bool send, uint64_t sequence);
 /* Returns the group that a message is for. NULL: unknown; the message is kept if the group may yet be formed. */
 tg_p2p_group *tg_p2p_find(tg_p2p_rank *self, const tg_p2p_message *m);
@@ -320,7 +320,7 @@ void tg_p2p_arrival(tg_p2p_group *g, const tg_p2p_message *m);
 void tg_p2p_requested(tg_p2p_rank *self, const tg_p2p_message *m);
 void tg_p2p_send_taken(tg_p2p_group *g, const tg_p2p_message *m);
 /* Ends the call for this rank and frees its place. */
-void tg_p2p_settle(tg_p2p_call *c);
+void tg_p2p_end_call(tg_p2p_call *c);
 /* Writes where this rank made a call. */
 void tg_p2p_site(const tg_p2p_rank *self, const void *site, char *buf, size_t n);
 
@@ -341,7 +341,7 @@ tg_p2p_flow tg_p2p_out(const tg_p2p_call *c, int to, int phase);
 tg_p2p_flow tg_p2p_in(const tg_p2p_call *c, int from, int phase);
 /* Returns the place of the sum. *own: this rank's own share of it. */
 tg_p2p_flow tg_p2p_sum(const tg_p2p_call *c, const char **own);
-bool tg_p2p_few(const tg_p2p_call *c, tg_p2p_flow f, int phase);
+bool tg_p2p_is_inline(const tg_p2p_call *c, tg_p2p_flow f, int phase);
 int64_t tg_p2p_piece_count(const tg_p2p_call *c, tg_p2p_flow f);
 tg_p2p_flow tg_p2p_piece_of(const tg_p2p_call *c, tg_p2p_flow f, int64_t index);
 
@@ -351,7 +351,7 @@ tg_p2p_flow tg_p2p_piece_of(const tg_p2p_call *c, tg_p2p_flow f, int64_t index);
 void tg_p2p_begin(tg_p2p_call *c);
 /* Does what can be done for the call now. */
 void tg_p2p_advance(tg_p2p_call *c);
-void tg_p2p_land(tg_p2p_group *g);
+void tg_p2p_use_pieces(tg_p2p_group *g);
 
 /* ---- node.c ---- */
 
@@ -365,7 +365,7 @@ void tg_p2p_progress(tg_p2p_rank *self);
 /* Removes a call that cannot be finished from those in flight. */
 void tg_p2p_forget(tg_p2p_request *r);
 /* Pauses this thread, longer with each round. */
-void tg_p2p_rest(const tg_p2p_rank *self, int round);
+void tg_p2p_pause(const tg_p2p_rank *self, int round);
 /* Makes progress until there() returns true. Returns false if the context's deadline passes first. */
 bool tg_p2p_until(tg_p2p_rank *self, bool (*there)(tg_p2p_rank *self));
 
@@ -373,7 +373,7 @@ bool tg_p2p_until(tg_p2p_rank *self, bool (*there)(tg_p2p_rank *self));
 
 /* Returns whether the call cannot be finished because its group has failed. A call before the one that failed goes on:
  * a member may have finished it and failed after it. A message whose other half is here goes on too. */
-bool tg_p2p_over(const tg_p2p_call *c);
+bool tg_p2p_cannot_finish(const tg_p2p_call *c);
 /* Ends the group. The first failure is kept; only `from`, the first collective that is lost, may decrease later.
  * reporter: the member that found the failure; if it is this rank, it notifies the others. */
 void tg_p2p_fail(tg_p2p_group *g, tg_status status, int culprit, int reporter, const char *text, uint64_t from);
@@ -386,7 +386,7 @@ bool tg_p2p_awaited(const tg_p2p_call *c, int member);
 /* Fills *q with the call of a member that has arrived. peer: the other rank of a send or a receive. */
 void tg_p2p_quote(const tg_p2p_call *c, int member, int peer, tg_quoted *q);
 /* Ends the group if members disagree about the call. Once all have arrived, all make the same text. */
-void tg_p2p_settle_dispute(tg_p2p_call *c);
+void tg_p2p_report_dispute(tg_p2p_call *c);
 /* Returns whether that member, which has arrived, agrees with this rank. */
 bool tg_p2p_agree(const tg_p2p_call *c, int member);
 /* Returns the listener that announces the context's errors to the other ranks. */
@@ -404,7 +404,7 @@ void tg_p2p_probed(tg_p2p_group *g, const tg_p2p_message *m);
 extern const tg_control_ops tg_p2p_control;
 extern const tg_mover_ops tg_p2p_mover;
 static inline tg_p2p_group *tg_p2p_of(tg_control *c) { return (tg_p2p_group *)c; }
-void tg_p2p_came(tg_p2p_group *g, const tg_p2p_message *m);
+void tg_p2p_recovery(tg_p2p_group *g, const tg_p2p_message *m);
 
 extern const tg_comm_ops tg_p2p_transport;
 

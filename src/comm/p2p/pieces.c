@@ -12,11 +12,11 @@ static void sum(const tg_p2p_call *c, const void *const *src, tg_p2p_flow to) {
 }
 
 /* Sums shares that all came with the messages. */
-static void sum_few(tg_p2p_call *c) {
+static void sum_inline(tg_p2p_call *c) {
     const void *src[TG_MAX_RANKS];
     const char *own;
     tg_p2p_flow to = tg_p2p_sum(c, &own);
-    for (int i = 0; i < c->g->control.size; i++) src[i] = i == c->g->control.rank ? own : c->side[i].few;
+    for (int i = 0; i < c->g->control.size; i++) src[i] = i == c->g->control.rank ? own : c->side[i].inline_data;
     sum(c, src, to);
 }
 
@@ -47,19 +47,19 @@ static bool sum_next(tg_p2p_call *c) {
 
 /* ---- Start ---- */
 
-static void take_few(tg_p2p_call *c, int from, tg_p2p_flow f) {
-    if (f.data) memcpy(f.data, tg_p2p_side_of(c, from)->few, (size_t)f.n * tg_p2p_element(c));
+static void copy_inline(tg_p2p_call *c, int from, tg_p2p_flow f) {
+    if (f.data) memcpy(f.data, tg_p2p_side_of(c, from)->inline_data, (size_t)f.n * tg_p2p_element(c));
 }
 
 /* Copies the bytes that came with the member's message, or counts the pieces that have to come. */
 static void expect(tg_p2p_call *c, int member) {
     for (int phase = 0; phase < TG_P2P_PHASES; phase++) {
         tg_p2p_flow in = tg_p2p_in(c, member, phase), out = tg_p2p_out(c, member, phase);
-        if (tg_p2p_few(c, in, phase))
-            take_few(c, member, in);
+        if (tg_p2p_is_inline(c, in, phase))
+            copy_inline(c, member, in);
         else
             c->in += tg_p2p_piece_count(c, in);
-        if (!tg_p2p_few(c, out, phase)) c->out += tg_p2p_piece_count(c, out);
+        if (!tg_p2p_is_inline(c, out, phase)) c->out += tg_p2p_piece_count(c, out);
     }
 }
 
@@ -68,7 +68,7 @@ static void begin_pair_call(tg_p2p_call *c) {
     bool recv = c->t.kind == TG_RECV;
     tg_p2p_flow f = recv ? tg_p2p_in(c, c->peer, 0) : tg_p2p_out(c, c->peer, 0);
     expect(c, c->peer);
-    if (!recv || !tg_p2p_few(c, f, 0)) return;
+    if (!recv || !tg_p2p_is_inline(c, f, 0)) return;
     tg_p2p_message *m = tg_p2p_draft(self, TG_P2P_TAKEN, c->g);
     if (m) m->sequence = c->sequence;
     tg_p2p_post(self, m, c->g->member[c->peer].rank);
@@ -87,8 +87,8 @@ void tg_p2p_begin(tg_p2p_call *c) {
     if (tg_p2p_sums(c)) {
         tg_p2p_flow to = tg_p2p_sum(c, &own);
         c->sums = tg_p2p_piece_count(c, to);
-        if (!tg_p2p_few(c, to, 0)) return;
-        sum_few(c);
+        if (!tg_p2p_is_inline(c, to, 0)) return;
+        sum_inline(c);
         c->summed = c->sums;
         return;
     }
@@ -136,7 +136,7 @@ static bool request_piece(tg_p2p_call *c, int from, int phase) {
 /* Requests pieces from the member. Returns whether all were requested. */
 static bool request_from(tg_p2p_call *c, int from, int phase) {
     tg_p2p_flow f = tg_p2p_in(c, from, phase);
-    int64_t pieces = tg_p2p_few(c, f, phase) ? 0 : tg_p2p_piece_count(c, f);
+    int64_t pieces = tg_p2p_is_inline(c, f, phase) ? 0 : tg_p2p_piece_count(c, f);
     while (tg_p2p_side_of(c, from)->requested[phase] < pieces)
         if (!request_piece(c, from, phase)) return false;
     return true;
@@ -189,7 +189,7 @@ static void serve_member(tg_p2p_call *c, int to) {
 
 /* Uses a piece that has arrived. A sum waits for the pieces of all members. A piece whose call was given up is
  * dropped. */
-static void use(tg_p2p_group *g, int from, int phase, tg_p2p_piece *p) {
+static void use_piece(tg_p2p_group *g, int from, int phase, tg_p2p_piece *p) {
     tg_p2p_call *c = p->call;
     if (!c || p->buffer.in_flight) return;
     tg_p2p_flow f = tg_p2p_piece_of(c, tg_p2p_in(c, from, phase), p->index);
@@ -209,10 +209,10 @@ static void use(tg_p2p_group *g, int from, int phase, tg_p2p_piece *p) {
     }
 }
 
-void tg_p2p_land(tg_p2p_group *g) {
+void tg_p2p_use_pieces(tg_p2p_group *g) {
     for (int i = 0; g->buffers && i < g->control.size; i++)
         for (int phase = 0; phase < TG_P2P_PHASES; phase++)
-            for (int k = 0; k < TG_P2P_PIECES; k++) use(g, i, phase, &g->member[i].in[phase][k]);
+            for (int k = 0; k < TG_P2P_PIECES; k++) use_piece(g, i, phase, &g->member[i].in[phase][k]);
 }
 
 static bool is_balanced(const tg_p2p_call *c) {
@@ -225,7 +225,7 @@ static bool agreed(tg_p2p_call *c) {
     if (c->ready) return true;
     if (c->arrived < (c->pair ? 1 : c->g->control.size)) return false;
     if (!c->disputed && is_balanced(c)) return true;
-    tg_p2p_settle_dispute(c);
+    tg_p2p_report_dispute(c);
     return false;
 }
 
@@ -240,5 +240,5 @@ void tg_p2p_advance(tg_p2p_call *c) {
         for (int i = 0; i < c->g->control.size && c->owed; i++)
             if (i != c->g->control.rank && (!c->pair || i == c->peer)) serve_member(c, i);
     }
-    if (!c->in && !c->out && c->summed == c->sums) tg_p2p_settle(c);
+    if (!c->in && !c->out && c->summed == c->sums) tg_p2p_end_call(c);
 }

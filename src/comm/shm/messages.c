@@ -30,7 +30,7 @@ static void count_unposted(tg_shm_request *r, bool waits) {
 }
 
 /* Posts the half in a message slot if one is free. */
-static bool put(tg_shm_request *r) {
+static bool post_half(tg_shm_request *r) {
     tg_shm_group *s = r->s;
     if (r->message || r->moved) return r->message;
     tg_message_slot *m = free_slot(s);
@@ -47,7 +47,7 @@ static bool put(tg_shm_request *r) {
     atomic_store_explicit(&m->key, r->key, memory_order_release);
     atomic_fetch_add_explicit(&tg_group_member(s->g, s->control.rank)->posts, 1, memory_order_release);
     if (r->unposted) count_unposted(r, false);
-    tg_shm_ring(s);
+    tg_shm_wake(s);
     return true;
 }
 
@@ -58,7 +58,7 @@ void tg_shm_post_message(tg_shm_group *s, const tg_transfer *t, tg_shm_request *
     r->data = data ? (tg_shared)((uintptr_t)data - s->self->view.base) : 0;
     r->key = key_of(send, t->root, n);
     r->match = key_of(!send, s->control.rank, n);
-    if (!put(r)) count_unposted(r, true);
+    if (!post_half(r)) count_unposted(r, true);
 }
 
 /* Finds the other half of the message. Its key identifies the message and is never used again. If the state is
@@ -94,7 +94,8 @@ typedef struct half {
     uint8_t dtype;
 } half;
 
-/* Reads one half. The slot may be reused meanwhile; take() then finds another state, and the copy is discarded. */
+/* Reads one half. The slot may be reused meanwhile; claim_message() then finds another state, and the copy is
+ * discarded. */
 static half half_of(tg_message_slot *m) {
     return (half){.message = m,
                   .data = atomic_load_explicit(&m->data, memory_order_relaxed),
@@ -125,24 +126,24 @@ static void message_mismatch(const tg_shm_request *r, const half *own, const hal
 
 /* Claims the message for this rank. The state of the receiver's half decides which rank moves the message. If that
  * half is in no slot, only its own rank can see it, so no claim is needed. */
-static bool take(tg_message_slot *recv, uint64_t state) {
+static bool claim_message(tg_message_slot *recv, uint64_t state) {
     return !recv ||
            (phase(state) == TG_MESSAGE_POSTED &&
             atomic_compare_exchange_strong_explicit(&recv->state, &state, state - TG_MESSAGE_POSTED + TG_MESSAGE_TAKEN,
                                                     memory_order_acq_rel, memory_order_relaxed));
 }
 
-static void delivered(tg_message_slot *m) {
+static void set_done(tg_message_slot *m) {
     if (!m) return;
     uint64_t was = atomic_load_explicit(&m->state, memory_order_relaxed);
     atomic_store_explicit(&m->state, (was & ~(uint64_t)3) + TG_MESSAGE_DONE, memory_order_release);
 }
 
-static bool move(tg_shm_request *r, tg_message_slot *found, uint64_t mine, uint64_t theirs) {
-    const tg_vantage *v = &r->s->self->view;
+static bool move_message(tg_shm_request *r, tg_message_slot *found, uint64_t mine, uint64_t theirs) {
+    const tg_region_view *v = &r->s->self->view;
     bool sends = r->kind == TG_SEND;
     half own = own_half(r), other = half_of(found), *send = sends ? &own : &other, *recv = sends ? &other : &own;
-    if (!take(recv->message, sends ? theirs : mine)) return false;
+    if (!claim_message(recv->message, sends ? theirs : mine)) return false;
     if (send->count != recv->count || send->dtype != recv->dtype) {
         message_mismatch(r, &own, &other);
         return false;
@@ -151,21 +152,21 @@ static bool move(tg_shm_request *r, tg_message_slot *found, uint64_t mine, uint6
     if (bytes && recv->data && send->data) memcpy(tg_at(v, recv->data), tg_at(v, send->data), bytes);
     r->moved = true;
     if (r->unposted) count_unposted(r, false);
-    delivered(send->message);
-    delivered(recv->message);
+    set_done(send->message);
+    set_done(recv->message);
     return true;
 }
 
 bool tg_shm_try_message(tg_shm_request *r) {
     tg_shm_group *s = r->s;
-    uint64_t mine = put(r) ? state_of(r->message) : TG_MESSAGE_POSTED, theirs;
+    uint64_t mine = post_half(r) ? state_of(r->message) : TG_MESSAGE_POSTED, theirs;
     if (tg_shm_message_done(r)) return true;
     if (phase(mine) != TG_MESSAGE_POSTED) return false;
     tg_message_slot *other = new_half(r, &theirs);
     if (!other || !tg_shm_enter(s)) return false;
-    bool moved = move(r, other, mine, theirs);
+    bool moved = move_message(r, other, mine, theirs);
     tg_shm_exit(s);
-    if (moved) tg_shm_ring(s);
+    if (moved) tg_shm_wake(s);
     return moved;
 }
 

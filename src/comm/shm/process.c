@@ -121,19 +121,19 @@ static struct flock byte_of(int rank, short type) {
 }
 
 /* Returns whether the rank needs no process: it has not started, or it has returned. */
-static bool needs_none(const tg_vantage *v, int rank) {
+static bool needs_no_process(const tg_region_view *v, int rank) {
     int state = atomic_load_explicit(&v->region->rank_slot[rank].state, memory_order_acquire);
     return state == TG_RANK_AWAITED || state == TG_RANK_RETURNED;
 }
 
-bool tg_process_alive(const tg_vantage *v, int rank) {
+bool tg_process_alive(const tg_region_view *v, int rank) {
     struct flock f = byte_of(rank, F_WRLCK);
-    if (!tg_of_processes(v) || rank == v->me || needs_none(v, rank)) return true;
+    if (!tg_of_processes(v) || rank == v->me || needs_no_process(v, rank)) return true;
     if (fcntl(v->fd, F_GETLK, &f) != 0 || f.l_type != F_UNLCK) return true;
-    return needs_none(v, rank); /* a rank that has returned since sets its state before it gives up its lock */
+    return needs_no_process(v, rank); /* a rank that has returned since sets its state before it gives up its lock */
 }
 
-int64_t tg_process_pid(const tg_vantage *v, int rank) {
+int64_t tg_process_pid(const tg_region_view *v, int rank) {
     return atomic_load_explicit(&v->region->rank_slot[rank].pid, memory_order_relaxed);
 }
 
@@ -148,7 +148,7 @@ void tg_process_close(tg_process *p) {
 
 /* ---- Attaching ---- */
 
-static tg_status claim(tg_ctx *ctx, tg_region *r, int fd, int rank) {
+static tg_status claim_rank(tg_ctx *ctx, tg_region *r, int fd, int rank) {
     struct flock f = byte_of(rank, F_WRLCK);
     if (rank < 0 || rank >= r->size)
         return tg_fail(ctx, TG_ERR_ARGUMENT, "this process is rank %d of a launch of %d ranks, expected 0 to %d", rank,
@@ -163,7 +163,7 @@ static tg_status claim(tg_ctx *ctx, tg_region *r, int fd, int rank) {
 }
 
 static tg_process *process_new(tg_ctx *ctx, tg_region *r, int fd, int rank) {
-    tg_process *p = claim(ctx, r, fd, rank) == TG_OK ? tg_host_alloc(ctx, sizeof *p) : NULL;
+    tg_process *p = claim_rank(ctx, r, fd, rank) == TG_OK ? tg_host_alloc(ctx, sizeof *p) : NULL;
     if (!p) return NULL;
     char *first = (char *)r + r->arenas + (size_t)rank * r->arena_bytes;
     *p = (tg_process){.arena = {arena_take, arena_owns, arena_end},
@@ -188,7 +188,7 @@ static tg_comm *attach(tg_ctx *ctx, int fd, int rank, bool own_fd) {
     tg_process *p = process_new(ctx, r, fd, rank);
     if (!p) return tg_region_unmap(r, true), NULL;
     p->own_fd = own_fd;
-    tg_vantage view = {.region = r, .base = (uintptr_t)r, .me = rank, .fd = fd};
+    tg_region_view view = {.region = r, .base = (uintptr_t)r, .me = rank, .fd = fd};
     return tg_shm_world(ctx, &view, p);
 }
 

@@ -20,16 +20,16 @@ void tg_shm_exit(tg_shm_group *s) {
 
 /* ---- Parts ---- */
 
-static int64_t begin_of(const tg_vantage *v, tg_shared at, int64_t count, int part) {
+static int64_t begin_of(const tg_region_view *v, tg_shared at, int64_t count, int part) {
     return tg_part_begin(tg_at(v, at), count, part);
 }
 
-static int64_t count_of(const tg_vantage *v, tg_shared at, int64_t count, int part) {
+static int64_t count_of(const tg_region_view *v, tg_shared at, int64_t count, int part) {
     return tg_part_size(tg_at(v, at), count, part);
 }
 
 static int64_t largest_part(const tg_shm_group *s, const tg_slot *slot) {
-    const tg_vantage *v = &s->self->view;
+    const tg_region_view *v = &s->self->view;
     const tg_post *p = slot->post;
     int64_t largest = 0;
     if (p->signature.kind == TG_ALL_TO_ALL) {
@@ -151,18 +151,18 @@ static void scatter(const piece *p) {
 }
 
 /* The elements that `from` sends to `to`: their source, their destination, and how many of them are in the piece. */
-typedef struct lane {
+typedef struct flow {
     char *dst;
     const char *src;
     int64_t n;
-} lane;
+} flow;
 
-static lane lane_of(const piece *p, int from, int to) {
-    const tg_vantage *v = &p->s->self->view;
+static flow flow_of(const piece *p, int from, int to) {
+    const tg_region_view *v = &p->s->self->view;
     const tg_post *a = &p->slot->post[from], *b = &p->slot->post[to];
     int64_t n = length(p, count_of(v, a->send_at, a->count, to));
-    if (!n) return (lane){NULL, NULL, 0};
-    return (lane){of_dst(p, to, begin_of(v, b->recv_at, b->count, from) + p->at),
+    if (!n) return (flow){NULL, NULL, 0};
+    return (flow){of_dst(p, to, begin_of(v, b->recv_at, b->count, from) + p->at),
                   of_src(p, from, begin_of(v, a->send_at, a->count, to) + p->at), n};
 }
 
@@ -172,7 +172,7 @@ static void all_to_all(const piece *p) {
     int i = p->part / p->s->control.size, j = p->part % p->s->control.size;
     char buffer[BUFFER];
     if (i > j) return;
-    lane there = lane_of(p, i, j), back = lane_of(p, j, i);
+    flow there = flow_of(p, i, j), back = flow_of(p, j, i);
     if (i == j || !there.n || !back.n || (there.src != back.dst && back.src != there.dst)) {
         copy(p, there.dst, there.src, there.n);
         if (i != j) copy(p, back.dst, back.src, back.n);
@@ -203,7 +203,7 @@ static void run_piece(const piece *p) {
 /* Returns the first piece of member m's share. */
 static int64_t share(int64_t all, int n, int m) { return all / n * m + (all % n < m ? all % n : m); }
 
-static bool is_left(const tg_shm_group *s, const tg_slot *slot, int64_t all, int m) {
+static bool has_untaken(const tg_shm_group *s, const tg_slot *slot, int64_t all, int m) {
     int64_t taken = atomic_load_explicit(&slot->post[m].next, memory_order_relaxed);
     return taken < share(all, s->control.size, m + 1) - share(all, s->control.size, m);
 }
@@ -220,23 +220,23 @@ static int64_t run_share(piece *p, tg_slot *slot, int64_t all, int m) {
 }
 
 /* The threads of a context that work on one call. */
-typedef struct crew {
+typedef struct run_state {
     piece p;
     tg_slot *slot;
     int64_t all;
     _Atomic int64_t done;
-} crew;
+} run_state;
 
 /* Does this rank's own share first, then pieces that other ranks have not started. */
 static void work(void *arg, int64_t begin, int64_t end) {
-    crew *c = arg;
+    run_state *c = arg;
     piece p = c->p;
     int64_t done = 0;
     int n = p.s->control.size;
     (void)begin, (void)end;
     for (int k = 0; k < n; k++) {
         int m = p.s->control.rank + k < n ? p.s->control.rank + k : p.s->control.rank + k - n;
-        if (is_left(p.s, c->slot, c->all, m)) done += run_share(&p, c->slot, c->all, m);
+        if (has_untaken(p.s, c->slot, c->all, m)) done += run_share(&p, c->slot, c->all, m);
     }
     atomic_fetch_add_explicit(&c->done, done, memory_order_acq_rel);
 }
@@ -246,11 +246,11 @@ void tg_shm_run(tg_shm_group *s, tg_slot *slot) {
     int64_t all = slot->parts * slot->pieces;
     tg_ctx *ctx = s->self->ctx;
     bool left = false;
-    for (int m = 0; m < s->control.size && !left; m++) left = is_left(s, slot, all, m);
+    for (int m = 0; m < s->control.size && !left; m++) left = has_untaken(s, slot, all, m);
     if (!left || !tg_shm_enter(s)) return;
     const tg_signature *signature = &slot->post[0].signature;
     tg_dtype dtype = signature->dtype ? signature->dtype : TG_U8;
-    crew c = {.slot = slot, .all = all};
+    run_state c = {.slot = slot, .all = all};
     c.p = (piece){.s = s,
                   .slot = slot,
                   .signature = signature,
@@ -263,5 +263,5 @@ void tg_shm_run(tg_shm_group *s, tg_slot *slot) {
     int64_t mine = atomic_load_explicit(&c.done, memory_order_acquire);
     bool last = mine && atomic_fetch_add_explicit(&slot->done, mine, memory_order_acq_rel) + mine == all;
     tg_shm_exit(s);
-    if (last) tg_shm_ring(s);
+    if (last) tg_shm_wake(s);
 }

@@ -75,8 +75,8 @@ enum { TG_GROUP_WHOLE, TG_GROUP_FAILING, TG_GROUP_FAILED };
 typedef struct tg_member {
     int rank; /* of the world */
     bool joined;
-    _Atomic bool gone;  /* it has freed its communicator */
-    _Atomic bool came;  /* it has called tg_comm_recover */
+    _Atomic bool left;  /* it has freed its communicator */
+    _Atomic bool recovering;  /* it has called tg_comm_recover */
     _Atomic uint64_t missed_calls; /* 1 + its context's missed calls when it joined; 0: not joined yet */
     _Atomic int unposted;   /* messages that it has started and that found no message slot */
     _Atomic uint64_t posts; /* messages that it has posted in a slot so far */
@@ -98,14 +98,14 @@ typedef struct tg_region {
 } tg_region;
 
 /* One rank's view of the region. */
-typedef struct tg_vantage {
+typedef struct tg_region_view {
     tg_region *region;
     uintptr_t base; /* base address of references; 0 among threads */
     int me, fd;     /* fd: the file; unused by threads */
-} tg_vantage;
+} tg_region_view;
 
-static inline bool tg_of_processes(const tg_vantage *v) { return v->base != 0; }
-static inline void *tg_at(const tg_vantage *v, tg_shared r) { return r ? (void *)(v->base + r) : NULL; }
+static inline bool tg_of_processes(const tg_region_view *v) { return v->base != 0; }
+static inline void *tg_at(const tg_region_view *v, tg_shared r) { return r ? (void *)(v->base + r) : NULL; }
 static inline tg_slot *tg_group_slot(tg_group *g, uint64_t sequence) {
     return (tg_slot *)((char *)g + g->at_slots + (sequence % TG_CALLS) * g->slot_bytes);
 }
@@ -130,10 +130,10 @@ tg_region *tg_region_map(int fd, bool whole, const char **why);
 void tg_region_unmap(tg_region *r, bool whole);
 /* Joins the group of these ranks of the world; the first of them to arrive creates it. parent NULL: the world
  * itself. */
-tg_group *tg_group_join(tg_ctx *ctx, const tg_vantage *v, const tg_group *parent, const int *ranks, int n, int mine,
+tg_group *tg_group_join(tg_ctx *ctx, const tg_region_view *v, const tg_group *parent, const int *ranks, int n, int mine,
                         const char *name);
 /* Notes that n members in all have died without leaving the group; they will never leave it. */
-void tg_group_lost(const tg_vantage *v, tg_group *g, int n);
-void tg_group_leave(const tg_vantage *v, tg_group *g, int mine);
+void tg_group_lost(const tg_region_view *v, tg_group *g, int n);
+void tg_group_leave(const tg_region_view *v, tg_group *g, int mine);
 
 #endif

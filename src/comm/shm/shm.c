@@ -103,7 +103,7 @@ static void compare(tg_shm_group *s, tg_slot *slot, uint64_t sequence) {
         mismatch(s, slot, sequence, none - 1, s->control.rank);
 }
 
-static tg_pair_counts pair_of(const tg_vantage *v, const tg_post *p, int other) {
+static tg_pair_counts pair_of(const tg_region_view *v, const tg_post *p, int other) {
     return (tg_pair_counts){tg_part_size(tg_at(v, p->send_at), p->count, other),
                             tg_part_size(tg_at(v, p->recv_at), p->count, other)};
 }
@@ -117,7 +117,7 @@ static bool has_posted(const tg_slot *slot, int member, uint64_t sequence) {
  * which a member whose group fails must not free meanwhile. */
 static void compare_pairs(tg_shm_group *s, tg_slot *slot, uint64_t sequence) {
     const tg_post *mine = &slot->post[s->control.rank];
-    const tg_vantage *v = &s->self->view;
+    const tg_region_view *v = &s->self->view;
     if (mine->signature.kind != TG_ALL_TO_ALL || !tg_shm_enter(s)) return;
     atomic_thread_fence(memory_order_seq_cst);
     int other = -1;
@@ -138,7 +138,7 @@ static void arrive(tg_shm_group *s, tg_slot *slot, uint64_t sequence) {
     tg_shm_exit(s);
     atomic_store_explicit(&slot->ready, sequence + 1, memory_order_release);
     if (slot->parts * slot->pieces <= 1) tg_shm_run(s, slot);
-    tg_shm_ring(s);
+    tg_shm_wake(s);
 }
 
 static tg_status post(tg_shm_group *s, const tg_transfer *t, tg_shm_request *r) {
@@ -257,11 +257,11 @@ static tg_status shm_split(tg_ctx *ctx, void *state, const int *ranks, int n, in
     return *group ? TG_OK : ctx->run.status;
 }
 
-static void sign_off(tg_shm_rank *self);
+static void detach_context(tg_shm_rank *self);
 
 static void rank_free(tg_shm_rank *self) {
     tg_ctx *ctx = self->ctx;
-    sign_off(self);
+    detach_context(self);
     for (tg_shm_request *r = self->free, *next; r; r = next) {
         next = r->next;
         tg_host_free(ctx, r, sizeof *r);
@@ -299,7 +299,7 @@ static tg_status shm_poll(tg_ctx *ctx, void *state, void *request, double waited
     return tg_control_poll(state, request, waited);
 }
 
-static void renew(tg_shm_group *s, tg_group *g, int rank, int size) {
+static void replace_group(tg_shm_group *s, tg_group *g, int rank, int size) {
     tg_group_leave(&s->self->view, s->g, s->control.rank);
     memset(s->pairs, 0, s->pairs_bytes);
     s->g = g;
@@ -316,7 +316,7 @@ static tg_status shm_recover(tg_ctx *ctx, void *state, int *rank, int *size) {
     tg_group *g = status == TG_OK ? tg_group_join(ctx, &s->self->view, s->g, ranks, n, mine, s->g->name) : NULL;
     tg_host_free(ctx, ranks, bytes);
     if (!g) return ctx->run.status;
-    renew(s, g, mine, n);
+    replace_group(s, g, mine, n);
     *rank = mine;
     *size = n;
     return TG_OK;
@@ -364,7 +364,7 @@ static void post_missed(tg_listener *l) {
 
 /* ---- The world ---- */
 
-static void sign_on(tg_shm_rank *self) {
+static void attach_context(tg_shm_rank *self) {
     tg_ctx *ctx = self->ctx;
     tg_rank_slot *rank_slot = tg_shm_own_rank_slot(self);
     ctx->run.heartbeat = &rank_slot->heartbeat;
@@ -374,7 +374,7 @@ static void sign_on(tg_shm_rank *self) {
     atomic_store_explicit(&rank_slot->state, TG_RANK_RUNNING, memory_order_release);
 }
 
-static void sign_off(tg_shm_rank *self) {
+static void detach_context(tg_shm_rank *self) {
     tg_ctx *ctx = self->ctx;
     tg_ctx_unlisten(ctx, &self->listener);
     ctx->run.heartbeat = &ctx->run.own_heartbeat;
@@ -382,7 +382,7 @@ static void sign_off(tg_shm_rank *self) {
         atomic_store_explicit(&tg_shm_own_rank_slot(self)->state, TG_RANK_RETURNED, memory_order_release);
 }
 
-static tg_group *join_world(tg_ctx *ctx, const tg_vantage *view) {
+static tg_group *join_world(tg_ctx *ctx, const tg_region_view *view) {
     int n = view->region->size;
     int *ranks = tg_host_alloc(ctx, (size_t)n * sizeof *ranks);
     if (!ranks) return NULL;
@@ -400,7 +400,7 @@ static int spins_of(const tg_ctx *ctx, int ranks) {
 
 /* Ends the process's membership too if it fails. The rank listens to its context before it joins a group: if the rest
  * of its world cannot be made, peers must find the reason before they find that this rank has left. */
-static tg_shm_rank *rank_new(tg_ctx *ctx, const tg_vantage *view, tg_process *process) {
+static tg_shm_rank *rank_new(tg_ctx *ctx, const tg_region_view *view, tg_process *process) {
     int n = view->region->size;
     tg_shm_rank *self = tg_host_alloc(ctx, sizeof *self);
     tg_recorder *recorder = self ? tg_recorder_new(ctx, view->region->rank_slot, n, 0, n, view->me, !process) : NULL;
@@ -415,11 +415,11 @@ static tg_shm_rank *rank_new(tg_ctx *ctx, const tg_vantage *view, tg_process *pr
                           .process = process,
                           .cause = -1,
                           .spins = spins_of(ctx, n)};
-    sign_on(self);
+    attach_context(self);
     return self;
 }
 
-tg_comm *tg_shm_world(tg_ctx *ctx, const tg_vantage *view, tg_process *process) {
+tg_comm *tg_shm_world(tg_ctx *ctx, const tg_region_view *view, tg_process *process) {
     const tg_comm_ops *ops = process ? &tg_processes_transport : &tg_threads_transport;
     int n = view->region->size;
     tg_shm_rank *self = rank_new(ctx, view, process);

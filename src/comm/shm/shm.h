@@ -19,13 +19,13 @@ typedef struct tg_process tg_process;
 typedef struct tg_shm_rank {
     tg_listener listener; /* first, as the context holds a pointer to it */
     tg_ctx *ctx;
-    tg_vantage view;
+    tg_region_view view;
     tg_recorder *recorder;
     tg_process *process; /* NULL: a thread */
     double polled;       /* when the processes of peers were last checked */
     tg_shm_group *group; /* list of its communicators' states */
     int spins;
-    uint32_t bell; /* its value before progress was last made */
+    uint32_t wakeups; /* its value before progress was last made */
     int cause; /* the rank that caused the failure now being recorded; -1: itself */
     tg_shm_request *first, *last; /* in flight, in the order of their start */
     tg_shm_request *free;
@@ -72,7 +72,7 @@ struct tg_shm_request {
 extern const tg_comm_ops tg_threads_transport, tg_processes_transport;
 
 /* Makes the communicator of all ranks of a region. Takes over process. Returns NULL after recording the error. */
-tg_comm *tg_shm_world(tg_ctx *ctx, const tg_vantage *view, tg_process *process);
+tg_comm *tg_shm_world(tg_ctx *ctx, const tg_region_view *view, tg_process *process);
 
 /* ---- reduce.c ---- */
 
@@ -103,7 +103,7 @@ void tg_shm_end_message(tg_shm_request *r);
 /* Advances every call of this rank. */
 void tg_shm_progress(tg_shm_rank *self);
 bool tg_shm_check(tg_shm_request *r); /* returns whether it is done */
-void tg_shm_ring(tg_shm_group *s);    /* wakes the members that sleep */
+void tg_shm_wake(tg_shm_group *s);    /* wakes the members that sleep */
 static inline tg_rank_slot *tg_shm_rank_slot(const tg_shm_group *s, int member) {
     return &s->self->view.region->rank_slot[tg_group_member(s->g, member)->rank];
 }
@@ -134,8 +134,8 @@ bool tg_shm_has_arrived(const tg_shm_request *r, int member);
 /* Attaches this process as `rank` of the region in a launcher's file. own_fd: closes fd at the end. Returns an inert
  * communicator on error. */
 tg_comm *tg_comm_attach(tg_ctx *ctx, int fd, int rank, bool own_fd);
-bool tg_process_alive(const tg_vantage *v, int rank); /* false: its process has died; threads: always true */
-int64_t tg_process_pid(const tg_vantage *v, int rank);
+bool tg_process_alive(const tg_region_view *v, int rank); /* false: its process has died; threads: always true */
+int64_t tg_process_pid(const tg_region_view *v, int rank);
 void tg_process_close(tg_process *p);
 /* Allocates memory that all ranks can see. Returns NULL when there is none left. */
 tg_block *tg_process_alloc(tg_process *p, size_t bytes);

@@ -97,7 +97,7 @@ static tg_status start_ready(tg_parallel *p) {
     return TG_OK;
 }
 
-static tg_status gradient_came(void *user, tg_tape *t, tg_tensor *x, tg_tensor **grad) {
+static tg_status gradient_arrived(void *user, tg_tape *t, tg_tensor *x, tg_tensor **grad) {
     bucket_item *it = user;
     tg_buckets *b = it->of;
     (void)t, (void)grad;
@@ -180,7 +180,7 @@ tg_status tg_buckets_check_all(const tg_parallel *p, tg_tensor *const *params, i
 }
 
 /* Clears what a failed step has left. Sums that were running are lost, and the gradients with them. */
-static tg_status begin_anew(tg_parallel_listener *l) {
+static tg_status groups_recovered(tg_parallel_listener *l) {
     tg_buckets *b = (tg_buckets *)l;
     reset(b);
     for (int k = 0; k < b->n_buckets; k++) {
@@ -195,7 +195,7 @@ static tg_status begin_anew(tg_parallel_listener *l) {
 
 /* Detaches the buckets from the tg_parallel, which was freed. Nothing can be summed any more; the buckets only hold
  * gradients from now on. */
-static void orphan(tg_parallel_listener *l) {
+static void groups_ended(tg_parallel_listener *l) {
     tg_buckets *b = (tg_buckets *)l;
     b->p = NULL;
     b->reduce = false;
@@ -203,7 +203,7 @@ static void orphan(tg_parallel_listener *l) {
 }
 
 static void listen(tg_buckets *b) {
-    b->listener = (tg_parallel_listener){.recovered = begin_anew, .ended = orphan, .next = b->p->listeners};
+    b->listener = (tg_parallel_listener){.recovered = groups_recovered, .ended = groups_ended, .next = b->p->listeners};
     b->p->listeners = &b->listener;
     b->next = b->p->buckets;
     b->p->buckets = b;
@@ -270,7 +270,7 @@ static tg_status make_bucket(tg_buckets *b, bucket *k) {
                                 it->offset);
         if (!it->view) return ctx->run.status;
         TG_TRY(tg_set_main_grad(it->param, it->view));
-        it->hook = tg_on_accumulated(it->param, gradient_came, it);
+        it->hook = tg_on_accumulated(it->param, gradient_arrived, it);
         if (!it->hook) return ctx->run.status;
     }
     return TG_OK;

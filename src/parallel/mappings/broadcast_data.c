@@ -52,7 +52,7 @@ static void describe(data *d) {
     }
 }
 
-static tg_status spread(data *d, tg_tensor *x) {
+static tg_status start_broadcast(data *d, tg_tensor *x) {
     tg_collective_args a = {.kind = TG_BROADCAST, .dst = x, .site = d->site};
     return tg_comm_start(d->comm, &a) ? TG_OK : tg_ctx_status(d->ctx);
 }
@@ -65,7 +65,7 @@ static tg_status exchange_rows(data *d) {
     tg_status s = x ? TG_OK : tg_ctx_status(d->ctx);
     bool first = tg_comm_rank(d->comm) == 0;
     if (s == TG_OK && first && bytes) s = ops->copy(d->ctx, tg_data(x), d->rows, bytes, TG_COPY_FROM_HOST);
-    if (s == TG_OK) s = spread(d, x);
+    if (s == TG_OK) s = start_broadcast(d, x);
     if (s == TG_OK) s = tg_storage_need(x->storage, x);
     if (s == TG_OK && !first && bytes) s = ops->copy(d->ctx, d->rows, tg_data(x), bytes, TG_COPY_TO_HOST);
     if (x) tg_temp_free(x);
@@ -134,7 +134,7 @@ static tg_status exchange_elements(data *d, int64_t numel) {
     tg_tensor *flat = tg_temp_empty(d->ctx, d->dtype, 1, &numel, TG_MEM_TEMPORARY);
     tg_status s = flat ? TG_OK : tg_ctx_status(d->ctx);
     if (s == TG_OK && tg_comm_rank(d->comm) == 0) s = pack(d, flat);
-    if (s == TG_OK) s = spread(d, flat);
+    if (s == TG_OK) s = start_broadcast(d, flat);
     if (s == TG_OK) s = unpack(d, flat);
     if (flat) tg_temp_free(flat);
     return s;

@@ -26,8 +26,8 @@ static tg_status exchanged_rows(tg_call *c, int64_t *rows) {
     if (!p->splits)
         return tg_call_fail(c, TG_ERR_SHAPE, "dim 0 has %lld rows, expected a multiple of the %d ranks",
                             (long long)x->shape[0], n);
-    TG_TRY(tg_mapping_counts(c, &p->splits, row_numel(x), &p->counts));
-    TG_TRY(tg_mapping_counts(c, &p->recv, row_numel(x), &p->recv_counts));
+    TG_TRY(tg_mapping_row_counts(c, &p->splits, row_numel(x), &p->counts));
+    TG_TRY(tg_mapping_row_counts(c, &p->recv, row_numel(x), &p->recv_counts));
     int64_t sent = 0;
     *rows = 0;
     for (int r = 0; r < n; r++)
@@ -130,7 +130,7 @@ static tg_status reshard_infer(tg_call *c) {
     if (__builtin_mul_overflow(shape[p->dim], n, &shape[p->dim])) shape[p->dim] = -1;
     c->dims = 1u << p->dim | 1u << p->cut;
     TG_TRY(tg_call_out(c, 0, (tg_dtype)x->dtype, x->ndim, shape));
-    tg_placement from = tg_mapping_from(c), to = from;
+    tg_placement from = tg_mapping_input_placement(c), to = from;
     if (from.layout != TG_OPAQUE) from.layout = to.layout = TG_CONTIGUOUS, from.chunks = to.chunks = 0;
     to.dim = (int8_t)(to.layout == TG_OPAQUE ? 0 : p->cut);
     return tg_mapping_convert(

@@ -39,12 +39,12 @@ tg_status tg_mapping_cut(tg_call *c);
 tg_status tg_mapping_join(tg_call *c);
 /* Returns the placement of input 0 on the communicator's axis if it is opaque or a shard along dim. Otherwise
  * returns the contiguous shard that it should be. */
-tg_placement tg_mapping_from(const tg_call *c);
+tg_placement tg_mapping_input_placement(const tg_call *c);
 /* Returns the placement of a part; opaque if the parts are uneven. */
-tg_placement tg_mapping_to(const tg_call *c);
+tg_placement tg_mapping_part_placement(const tg_call *c);
 tg_status tg_mapping_convert(tg_call *c, tg_placement from, tg_placement to, const char *remedy);
 /* Sets *counts to rows times `each` elements for every rank, and *rows to a copy that the tape owns. */
-tg_status tg_mapping_counts(tg_call *c, const int64_t **rows, int64_t each, const int64_t **counts);
+tg_status tg_mapping_row_counts(tg_call *c, const int64_t **rows, int64_t each, const int64_t **counts);
 
 extern const tg_placement tg_at_i, tg_at_r, tg_at_p, tg_at_v;
 
@@ -79,8 +79,8 @@ tg_status tg_mapping_pass(tg_call *c);   /* gives input 0 the gradient of output
 tg_status tg_mapping_sum(tg_call *c);    /* gives the sum of the ranks' gradients */
 tg_status tg_mapping_gather(tg_call *c); /* gives the joined gradients of all ranks */
 tg_status tg_mapping_reduce_scatter(tg_call *c);
-tg_status tg_mapping_own(tg_call *c);    /* gives this rank's part of the gradient */
-tg_status tg_mapping_unown(tg_call *c);  /* gives zeros with the gradient as this rank's part */
+tg_status tg_mapping_keep_part(tg_call *c);    /* gives this rank's part of the gradient */
+tg_status tg_mapping_place_part(tg_call *c);  /* gives zeros with the gradient as this rank's part */
 
 /* ---- Recording (mapping_infer.c) ---- */
 

@@ -24,7 +24,7 @@ tg_status tg_mapping_view(tg_call *c) {
 
 /* ---- Sizes ---- */
 
-tg_status tg_mapping_counts(tg_call *c, const int64_t **rows, int64_t each, const int64_t **counts) {
+tg_status tg_mapping_row_counts(tg_call *c, const int64_t **rows, int64_t each, const int64_t **counts) {
     int n = tg_comm_size(tg_mapping_of(c)->comm);
     int64_t *kept = tg_tape_alloc(c->tape, 2 * (size_t)n * sizeof *kept);
     if (!kept) return c->ctx->run.status;
@@ -39,7 +39,7 @@ tg_status tg_mapping_counts(tg_call *c, const int64_t **rows, int64_t each, cons
     return TG_OK;
 }
 
-static int64_t total(const int64_t *rows, int n) {
+static int64_t sum_of_rows(const int64_t *rows, int n) {
     int64_t sum = 0;
     for (int r = 0; r < n; r++)
         if (__builtin_add_overflow(sum, rows[r], &sum)) return -1;
@@ -59,8 +59,8 @@ static tg_status check_splits(tg_call *c, bool whole) {
                             (long long)tg_placement_chunks(p->shard));
     int64_t each = 1, n = tg_comm_size(p->comm);
     for (int d = 1; d < x->ndim; d++) each *= x->shape[d];
-    TG_TRY(tg_mapping_counts(c, &p->splits, each, &p->counts));
-    int64_t want = whole ? total(p->splits, (int)n) : p->splits[tg_comm_rank(p->comm)];
+    TG_TRY(tg_mapping_row_counts(c, &p->splits, each, &p->counts));
+    int64_t want = whole ? sum_of_rows(p->splits, (int)n) : p->splits[tg_comm_rank(p->comm)];
     if (x->shape[0] == want) return TG_OK;
     return tg_call_fail(c, TG_ERR_SHAPE, "dim 0 has %lld rows, expected %lld, %s", (long long)x->shape[0],
                         (long long)want, whole ? "the sum of the splits" : "this rank's split");
@@ -81,7 +81,7 @@ static tg_status check_parts(tg_call *c, bool whole) {
 }
 
 /* Makes the checks that cutting and joining share, and completes the params. */
-static tg_status open(tg_call *c, bool whole) {
+static tg_status complete_params(tg_call *c, bool whole) {
     tg_mapping_params *p = tg_mapping_of(c);
     TG_TRY(tg_mapping_check(c));
     TG_TRY(tg_need_dim(c, 0, &p->dim));
@@ -92,7 +92,7 @@ static tg_status open(tg_call *c, bool whole) {
 }
 
 /* Declares output 0, in the named buffer if params have one. The node does not need the name later. */
-static tg_status result(tg_call *c, const int64_t *shape) {
+static tg_status declare_output(tg_call *c, const int64_t *shape) {
     tg_mapping_params *p = tg_mapping_of(c);
     const tg_tensor *x = c->in[0];
     tg_shape s = {.ndim = x->ndim};
@@ -109,10 +109,10 @@ tg_status tg_mapping_cut(tg_call *c) {
     const tg_mapping_params *p = tg_mapping_of(c);
     const tg_tensor *x = c->in[0];
     int64_t shape[TG_MAX_DIMS];
-    TG_TRY(open(c, true));
+    TG_TRY(complete_params(c, true));
     memcpy(shape, x->shape, x->ndim * sizeof *shape);
     shape[p->dim] = p->splits ? p->splits[tg_comm_rank(p->comm)] : shape[p->dim] / tg_comm_size(p->comm);
-    return result(c, shape);
+    return declare_output(c, shape);
 }
 
 tg_status tg_mapping_join(tg_call *c) {
@@ -121,21 +121,21 @@ tg_status tg_mapping_join(tg_call *c) {
     int64_t shape[TG_MAX_DIMS];
     TG_TRY(tg_mapping_check(c));
     TG_TRY(tg_need_dim(c, 0, &p->dim));
-    if (p->shard.layout == TG_OPAQUE) p->shard = tg_mapping_from(c);
-    TG_TRY(open(c, false));
+    if (p->shard.layout == TG_OPAQUE) p->shard = tg_mapping_input_placement(c);
+    TG_TRY(complete_params(c, false));
     memcpy(shape, x->shape, x->ndim * sizeof *shape);
     int64_t n = tg_comm_size(p->comm);
     if (p->splits)
-        shape[0] = total(p->splits, (int)n);
+        shape[0] = sum_of_rows(p->splits, (int)n);
     else if (__builtin_mul_overflow(shape[p->dim], n, &shape[p->dim]))
         shape[p->dim] = -1;
     c->dims = 1u << p->dim;
-    return result(c, shape);
+    return declare_output(c, shape);
 }
 
 /* ---- Placements ---- */
 
-tg_placement tg_mapping_from(const tg_call *c) {
+tg_placement tg_mapping_input_placement(const tg_call *c) {
     const tg_mapping_params *p = tg_mapping_of(c);
     tg_axis axis = tg_comm_axis(p->comm);
     tg_placement shard = {.kind = TG_VARYING, .layout = TG_CONTIGUOUS, .dim = (int8_t)p->dim};
@@ -144,7 +144,7 @@ tg_placement tg_mapping_from(const tg_call *c) {
     return is.kind == TG_VARYING && (is.layout == TG_OPAQUE || is.dim == p->dim) ? is : shard;
 }
 
-tg_placement tg_mapping_to(const tg_call *c) {
+tg_placement tg_mapping_part_placement(const tg_call *c) {
     const tg_mapping_params *p = tg_mapping_of(c);
     return p->splits ? tg_at_v : p->shard;
 }

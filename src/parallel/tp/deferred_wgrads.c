@@ -28,7 +28,7 @@ struct tg_wgrads {
     int refs;  /* one of the caller, and one of each node whose backward may use the list */
     bool ended;
     int limit; /* most entries; TG_NONE: no limit */
-    int n, room;
+    int n, capacity;
     wgrad *item;
     tg_tape *tape; /* hooks record on it */
 };
@@ -49,7 +49,7 @@ tg_wgrads *tg_wgrads_new(tg_ctx *ctx, int limit) {
     return NULL;
 }
 
-static void forget(wgrad *i) {
+static void drop_entry(wgrad *i) {
     tg_storage *s = i->x->storage;
     if (--s->saves == 0 && i->owned && s->temporary) tg_storage_discard(s, "tg_wgrads_run", i->site);
     tg_temp_free(i->x);
@@ -69,10 +69,10 @@ void tg_wgrads_drop(void *wgrads) {
 
 void tg_wgrads_free(tg_wgrads *d) {
     if (!d) return;
-    for (int i = 0; i < d->n; i++) forget(&d->item[i]);
-    tg_host_free(d->ctx, d->item, (size_t)d->room * sizeof *d->item);
+    for (int i = 0; i < d->n; i++) drop_entry(&d->item[i]);
+    tg_host_free(d->ctx, d->item, (size_t)d->capacity * sizeof *d->item);
     tg_tape_free(d->tape);
-    d->n = d->room = 0;
+    d->n = d->capacity = 0;
     d->ended = true;
     tg_wgrads_drop(d);
 }
@@ -82,25 +82,25 @@ int tg_wgrads_count(const tg_wgrads *d) { return d ? d->n : 0; }
 /* ---- Deferring in backward ---- */
 
 static tg_status grow(tg_wgrads *d) {
-    if (d->n < d->room) return TG_OK;
-    int room = d->room ? 2 * d->room : 8;
-    wgrad *more = tg_host_alloc(d->ctx, (size_t)room * sizeof *more);
+    if (d->n < d->capacity) return TG_OK;
+    int capacity = d->capacity ? 2 * d->capacity : 8;
+    wgrad *more = tg_host_alloc(d->ctx, (size_t)capacity * sizeof *more);
     if (!more) return d->ctx->run.status;
     if (d->n) memcpy(more, d->item, (size_t)d->n * sizeof *more);
-    tg_host_free(d->ctx, d->item, (size_t)d->room * sizeof *d->item);
+    tg_host_free(d->ctx, d->item, (size_t)d->capacity * sizeof *d->item);
     d->item = more;
-    d->room = room;
+    d->capacity = capacity;
     return TG_OK;
 }
 
-static tg_tensor *hold(const tg_tensor *x) {
+static tg_tensor *reference_to(const tg_tensor *x) {
     return tg_temp_new(x->ctx, x->dtype, x->ndim, x->shape, x->stride, tg_storage_ref(x->storage), x->offset);
 }
 
 bool tg_wgrads_take(tg_wgrads *d, tg_call *c, int w, tg_tensor *x, tg_tensor *gy, tg_comm *comm) {
     bool full = d->limit != TG_NONE && d->n >= d->limit;
     if (d->ended || full || d->ctx != c->ctx || !tg_call_accumulates(c, w) || grow(d) != TG_OK) return false;
-    wgrad i = {.x = hold(x), .gy = hold(gy), .w = c->in[w], .ref = tg_ref_of(c->in[w]), .comm = comm};
+    wgrad i = {.x = reference_to(x), .gy = reference_to(gy), .w = c->in[w], .ref = tg_ref_of(c->in[w]), .comm = comm};
     if (!i.x || !i.gy) {
         if (i.x) tg_temp_free(i.x);
         if (i.gy) tg_temp_free(i.gy);
@@ -181,7 +181,7 @@ static tg_status run(tg_wgrads *d) {
         if (s == TG_OK) s = add_product(i, x);
         if (s != TG_OK) break;
         if (i->comm) tg_storage_discard(x->storage, "tg_wgrads_run", i->site);
-        forget(i);
+        drop_entry(i);
         done++;
         s = run_hooks(d, w);
     }
@@ -191,7 +191,7 @@ static tg_status run(tg_wgrads *d) {
 }
 
 /* Returns whether some entry needs communication between ranks. */
-static bool meets(const tg_wgrads *d) {
+static bool communicates(const tg_wgrads *d) {
     for (int i = 0; i < d->n; i++)
         if (tg_comm_size(d->item[i].comm) > 1) return true;
     return false;
@@ -204,6 +204,6 @@ tg_status tg_wgrads_run(tg_wgrads *d) {
         s = run(d);
         tg_tape_reset(d->tape);
     }
-    if (s != TG_OK && meets(d)) tg_ctx_skip(d->ctx);
+    if (s != TG_OK && communicates(d)) tg_ctx_skip(d->ctx);
     return s;
 }

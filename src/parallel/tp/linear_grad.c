@@ -38,7 +38,7 @@ static tg_status check_params(tg_call *c) {
 
 /* States the placements on the communicator's axis. They are those of a gather of x to REPLICATED (with
  * sequence_parallel) or of tg_copy_to_tp (with allreduce_dgrad), followed by tg_linear. */
-static tg_status place(tg_call *c) {
+static tg_status convert_placements(tg_call *c) {
     const linear_params *p = c->params;
     if (!p->sequence_parallel && !p->allreduce_dgrad) return TG_OK;
     tg_axis axis = tg_comm_axis(p->comm);
@@ -72,7 +72,7 @@ static tg_status linear_infer(tg_call *c) {
     if (ranks(c->params) > 1) shape[0] *= ranks(c->params);
     if (!tg_needs(c, 1)) c->saves_in &= ~1u;
     if (!tg_needs(c, 0)) c->saves_in &= ~2u;
-    TG_TRY(place(c));
+    TG_TRY(convert_placements(c));
     return tg_call_out(c, 0, (tg_dtype)x->dtype, x->ndim, shape);
 }
 
@@ -236,11 +236,11 @@ const tg_op tg_op_LinearWithGradAccumulationAndAsyncCommunication = {
 
 /* Returns the params of a call. On a group of one rank there is no communication. */
 static linear_params params_of(const tg_comm *comm, const tg_linear_grad_opts *o) {
-    bool met = !comm || tg_comm_size(comm) > 1;
+    bool communicates = !comm || tg_comm_size(comm) > 1;
     return (linear_params){
         .comm = (tg_comm *)comm,
-        .sequence_parallel = o->sequence_parallel && met,
-        .allreduce_dgrad = o->allreduce_dgrad && met,
+        .sequence_parallel = o->sequence_parallel && communicates,
+        .allreduce_dgrad = o->allreduce_dgrad && communicates,
         .fused = o->fused_wgrad,
     };
 }

@@ -6,8 +6,8 @@
 #include "ops/common/nn_op.h"
 #include "parallel/tp/vocab.h"
 
-static const char gone[] = "vocab_parallel_cross_entropy, in place";
-static const char gathered[] = "pass whole logits to tg_cross_entropy; the target must be the same on every rank";
+static const char discarded_by[] = "vocab_parallel_cross_entropy, in place";
+static const char remedy[] = "pass whole logits to tg_cross_entropy; the target must be the same on every rank";
 
 /* Fails unless the logits alone own their bytes: backward will write the gradient over them. */
 static tg_status check_in_place(tg_call *c) {
@@ -32,7 +32,7 @@ static tg_status vocab_cross_entropy_infer(tg_call *c) {
     TG_TRY(tg_vocab_loss_shard(c, x->shape[x->ndim - 1]));
     TG_TRY(tg_row_loss_infer(c, x->shape[x->ndim - 1]));
     if (c->needs) TG_TRY(check_in_place(c));
-    return tg_vocab_loss_convert(c, 0, x->ndim - 1, gathered);
+    return tg_vocab_loss_convert(c, 0, x->ndim - 1, remedy);
 }
 
 /* Returns columns [first, first + n) of x [.., v] as an array of rows; x is contiguous. */
@@ -77,7 +77,7 @@ static tg_status give_bytes(tg_call *c) {
     TG_TRY(tg_ctx_status(c->ctx));
     TG_TRY(tg_storage_await_readers(x->storage));
     TG_TRY(gradient_into(c, x, false));
-    tg_storage *bytes = tg_storage_take(x->storage, gone, tg_call_site(c));
+    tg_storage *bytes = tg_storage_take(x->storage, discarded_by, tg_call_site(c));
     if (!bytes) return c->ctx->run.status;
     tg_storage_unref(g->storage);
     g->storage = bytes;
@@ -94,7 +94,7 @@ static tg_status vocab_cross_entropy_backward(tg_call *c) {
     TG_TRY(gradient_into(c, g, tg_adds(c, 0)));
     /* A recomputation has made these logits again, and its function may have saved them. They are only discarded, so
      * that they end as without recomputation. */
-    if (in_place) tg_storage_discard(s, gone, tg_call_site(c));
+    if (in_place) tg_storage_discard(s, discarded_by, tg_call_site(c));
     return TG_OK;
 }
 
