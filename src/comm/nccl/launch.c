@@ -1,7 +1,7 @@
 /* Translates each collective into NCCL's calls. */
 #include "comm/nccl/nccl.h"
 
-/* One call in NCCL's terms. */
+/* One collective in NCCL's types. */
 typedef struct operation {
     tg_nccl_group *g;
     const tg_transfer *t;
@@ -29,15 +29,17 @@ static ncclRedOp_t op_of(tg_reduce_op op, tg_dtype d) {
     return op == TG_REDUCE_MIN ? ncclMin : op == TG_REDUCE_AVG ? ncclAvg : ncclSum;
 }
 
-/* Returns the elements to or from rank r. */
+/* Returns the number of elements to or from rank r: counts[r], or `equal` if counts is NULL. */
 static int64_t count_of(const int64_t *counts, int64_t equal, int r) { return counts ? counts[r] : equal; }
 
+/* Returns the offset in bytes of rank r's part. counts NULL: all parts have the call's count. */
 static size_t begin_of(const operation *o, const int64_t *counts, int r) {
     int64_t sum = counts ? 0 : o->t->count * r;
     for (int i = 0; counts && i < r; i++) sum += counts[i];
     return (size_t)sum * o->size;
 }
 
+/* Returns from the function if a call of NCCL fails. */
 #define TRY_NCCL(call)                                            \
     do {                                                          \
         ncclResult_t r_ = (call);                                 \

@@ -5,10 +5,10 @@
 
 struct tg_nccl_window {
     tg_ctx *ctx;
-    tg_nccl_group *group; /* NULL: it has ended */
+    tg_nccl_group *group; /* NULL: the communicator has ended */
     void *data;
     size_t bytes;
-    ncclWindow_t window; /* NULL: NCCL cannot register memory here, and moves it like any other */
+    ncclWindow_t window; /* NULL: NCCL cannot register memory here, and moves the data as usual */
     tg_nccl_window *next;
 };
 

@@ -6,7 +6,7 @@ enum { MESSAGE_TAG = 0, ANYBODY = -1 };
 
 /* ---- Sending and receiving ---- */
 
-/* Records an error of the layer. The first one ends everything that needs the layer. */
+/* Records an error of the layer; `call` describes what failed. The first error ends all use of the layer. */
 static tg_status check(tg_p2p_rank *self, const char *call, int error) {
     char text[256] = "";
     if (!error) return TG_OK;
@@ -27,6 +27,7 @@ tg_status tg_p2p_send(tg_p2p_rank *self, tg_p2p_buffer *buffer, size_t bytes, in
     return TG_OK;
 }
 
+/* Called by the layer when it is done with a buffer. */
 static void completed(void *token, size_t bytes) {
     tg_p2p_buffer *buffer = token;
     buffer->bytes = bytes;
@@ -39,16 +40,18 @@ void tg_p2p_poll(tg_p2p_rank *self) {
 
 /* ---- Outgoing messages ---- */
 
-/* A buffer and its message in one block of memory. All of them are also linked through `all`. */
+/* A buffer and its message in one block of memory. `all` links all of them; buffer.next links the free ones. */
 typedef struct message_buffer {
     tg_p2p_buffer buffer;
     struct message_buffer *all;
     _Alignas(16) char bytes[TG_P2P_MESSAGE];
 } message_buffer;
 
-static message_buffer *buffer_of_message(tg_p2p_message *m) { return (message_buffer *)((char *)m - offsetof(message_buffer, bytes)); }
+static message_buffer *buffer_of_message(tg_p2p_message *m) {
+    return (message_buffer *)((char *)m - offsetof(message_buffer, bytes));
+}
 
-/* Collects the buffers that are complete. Called when no free one is left. */
+/* Makes a new list of free buffers from those that are no longer in flight. Called when the list is empty. */
 static void collect(tg_p2p_rank *self) {
     self->out = NULL;
     for (message_buffer *s = (message_buffer *)self->all_out; s; s = s->all) {
@@ -66,7 +69,6 @@ static bool message_buffer_new(tg_p2p_rank *self) {
     self->all_out = &s->buffer;
     s->buffer.next = self->out;
     self->out = &s->buffer;
-    self->n_out++;
     return true;
 }
 
@@ -144,7 +146,7 @@ tg_status tg_p2p_open(tg_p2p_rank *self) {
     return TG_OK;
 }
 
-/* Leaks buffers that the layer has not sent by now, as it may still read them. */
+/* Leaks the buffers that are still in flight after the layer is closed, because the layer may still use them. */
 void tg_p2p_close(tg_p2p_rank *self) {
     tg_ctx *ctx = self->ctx;
     bool listening = false;

@@ -1,10 +1,10 @@
-/* The control of the transport between nodes: states the facts that the members' messages contain. */
+/* The control of the transport between nodes: answers from the messages that members have sent. */
 #include "base/text.h"
 #include "base/os.h"
 #include "comm/p2p/p2p.h"
 #include "comm/shm/shm.h"
 
-/* Returns the call of w; NULL: none. */
+/* Returns the call of w, or the older call whose place it waits for; NULL: none. */
 static tg_p2p_call *call_of(const tg_wait *w) {
     return !w ? NULL : w->request ? ((tg_p2p_request *)w->request)->call : w->place;
 }
@@ -126,6 +126,7 @@ static void check(tg_control *c, const tg_wait *w) {
 
 /* ---- Recovery ---- */
 
+/* Sends a message to all other members. list: a flag for each member, which is its payload; NULL: no payload. */
 static void send_to_members(tg_p2p_group *g, tg_p2p_kind kind, const bool *list) {
     for (int i = 0; i < g->control.size; i++) {
         int rank = g->member[i].rank;

@@ -1,4 +1,4 @@
-/* The data that each rank of a collective sends to each other, as elements of src and dst. */
+/* The data that each rank of a call sends to each other rank, as elements of src and dst. */
 #include "comm/p2p/p2p.h"
 
 static const tg_p2p_flow nothing = {NULL, 0};
@@ -22,6 +22,7 @@ static tg_p2p_flow flow(const tg_p2p_call *c, const void *base, int64_t at, int6
     return (tg_p2p_flow){(char *)base + at * (int64_t)tg_p2p_element(c), n};
 }
 
+/* Returns part i of base. at: where the parts begin; NULL: equal parts. */
 static tg_p2p_flow part(const tg_p2p_call *c, const void *base, const int64_t *at, int i) {
     return flow(c, base, tg_part_begin(at, c->t.count, i), tg_part_size(at, c->t.count, i));
 }

@@ -1,5 +1,4 @@
-/* The slots of the transport between nodes, and its world communicator. */
-
+/* The functions of the transport's table, and its world communicator. */
 #include "base/host_memory.h"
 #include "base/os.h"
 #include "comm/p2p/p2p.h"
@@ -120,7 +119,7 @@ static tg_status p2p_recover(tg_ctx *ctx, void *state, int *rank, int *size) {
 
 /* ---- Groups ---- */
 
-/* Makes a communicator's state. If there is no memory for it, closes the group. */
+/* Makes a communicator's state over g, or over `inner` if g is NULL. Closes it on error. */
 static tg_p2p_handle *handle_new(tg_p2p_rank *self, tg_p2p_group *g, void *inner) {
     tg_p2p_handle *handle = tg_host_alloc(self->ctx, sizeof *handle);
     if (handle) {
@@ -141,7 +140,7 @@ static bool are_of_this_node(const tg_p2p_rank *self, const int *ranks, int n) {
     return true;
 }
 
-/* Splits by ranks of the world. */
+/* Makes the group of these ranks of the world: over the node's transport if all of them are of this node. */
 static tg_p2p_handle *split(const tg_p2p_handle *handle, const int *ranks, int n, int rank, const char *name,
                             bool all) {
     tg_p2p_rank *self = handle->self;
@@ -191,8 +190,8 @@ static bool all_gone(tg_p2p_rank *self) {
     return tg_p2p_sent(self);
 }
 
-/* Waits until all pieces that this rank has requested have arrived, and sends BYE to all other ranks. Then answers
- * the requests of the others until all of them have sent BYE too; after that no message can come. */
+/* Waits until all pieces that this rank has requested have arrived, and sends TG_P2P_BYE to all other ranks. Then
+ * answers the requests of the others until all of them have sent TG_P2P_BYE too. After that no message can arrive. */
 static void end_messages(tg_p2p_rank *self) {
     if (phase_of(self) == TG_P2P_ENDED || self->broken) return;
     bool arrived = tg_p2p_until(self, all_completed);
@@ -265,6 +264,7 @@ static tg_status check_layer(tg_ctx *ctx, const tg_p2p_ops *ops, const void *sta
     return TG_OK;
 }
 
+/* Waits until the layer is open. */
 static tg_status await_layer(const tg_p2p_rank *self) {
     double start = tg_system_now();
     for (int round = 0; phase_of(self) != TG_P2P_OPEN; round++) {
@@ -321,8 +321,8 @@ static tg_comm *world(tg_p2p_rank *self) {
     return c;
 }
 
-/* Learns which ranks share a node. If all ranks have met in the memory of one node, its communicator replaces this
- * one. */
+/* Finds out which ranks share a node. Returns c or, if all ranks are of one node and share its memory, the communicator
+ * over that memory, which replaces c. */
 static tg_comm *find_nodes(tg_comm *c) {
     tg_p2p_rank *self = ((tg_p2p_handle *)c->state)->self;
     tg_comm *node = NULL;

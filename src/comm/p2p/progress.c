@@ -73,19 +73,19 @@ void tg_p2p_forget(tg_p2p_request *r) {
 
 /* ---- Waiting ---- */
 
-/* Spins, then sleeps, as another rank may need this core. A yield would give a program of lower priority a whole time
- * slice. */
+/* Spins, then sleeps, because another rank may need this core. It does not yield, because a program of lower priority
+ * would then get a whole time slice. */
 void tg_p2p_pause(const tg_p2p_rank *self, int round) {
-    struct timespec nap = {.tv_nsec = 20000};
+    struct timespec time = {.tv_nsec = 20000};
     if (round < self->spins)
         tg_system_pause();
     else
-        nanosleep(&nap, NULL);
+        nanosleep(&time, NULL);
 }
 
-bool tg_p2p_until(tg_p2p_rank *self, bool (*there)(tg_p2p_rank *self)) {
+bool tg_p2p_until(tg_p2p_rank *self, bool (*done)(tg_p2p_rank *self)) {
     double start = tg_system_now();
-    for (int round = 0; !there(self); round++) {
+    for (int round = 0; !done(self); round++) {
         if (self->broken || tg_system_now() - start > self->ctx->run.deadline) return false;
         tg_p2p_progress(self);
         tg_p2p_pause(self, round);
@@ -104,5 +104,5 @@ static bool is_done(tg_control *c, const tg_wait *w) {
     return r ? r->done : !place || !place->request;
 }
 
-/* There is no quiesce: peers never touch this rank's tensors, as pieces land in buffers of the transport. */
+/* There is no quiesce: peers never touch this rank's tensors, because pieces arrive in buffers of the transport. */
 const tg_mover_ops tg_p2p_mover = {.advance = advance, .done = is_done};

@@ -14,7 +14,7 @@ static const tg_shm_request *request_of(const tg_wait *w) { return w ? w->reques
 
 /* ---- The end of the group ---- */
 
-/* Claims the group. Until the rank that claimed it has published the reason, other ranks that see the claim wait. */
+/* Claims the group. Other ranks that see the claim wait in end_of until the claiming rank has published the reason. */
 static bool claim(tg_control *c) {
     int whole = TG_GROUP_WHOLE;
     return atomic_compare_exchange_strong_explicit(&tg_shm_of(c)->g->failed, &whole, TG_GROUP_FAILING,
@@ -34,6 +34,7 @@ static void publish(tg_control *c, const tg_wait *w, tg_status status, int culpr
 
 static bool has_ended(tg_control *c, const tg_wait *w) { return (void)w, tg_shm_has_failed(tg_shm_of(c)); }
 
+/* Waits for the reason for a limited time, because the rank that claimed the group may have died. */
 static void end_of(tg_control *c, tg_group_end *end, char *buf, size_t n) {
     tg_group *g = tg_shm_of(c)->g;
     for (int i = 0; i < 1000000 && atomic_load_explicit(&g->failed, memory_order_acquire) == TG_GROUP_FAILING; i++)
@@ -75,7 +76,7 @@ static bool awaits(tg_control *c, const tg_wait *w, int i) {
     return (void)c, !tg_shm_has_arrived(request_of(w), i);
 }
 
-/* Returns the calls of the group that the member has missed; 0 before the member has joined. */
+/* Returns the number of calls of the group that the member has missed; 0 before the member has joined. */
 static uint64_t missed_by(const tg_shm_group *s, int member) {
     uint64_t before = atomic_load_explicit(&tg_group_member(s->g, member)->missed_calls, memory_order_acquire);
     return before
@@ -128,8 +129,8 @@ static bool call_of(tg_control *c, const tg_wait *w, tg_call_entry *entry, char 
     return true;
 }
 
-/* Checks the processes of all members. Those that have arrived are included, as they may have died while working on
- * a piece. */
+/* Ends the group if the process of a member has died. Also checks members that have arrived, because they may have died
+ * while they worked on a piece. */
 static void check_processes(tg_shm_group *s) {
     const double period = 0.02;
     double now = tg_system_now();
@@ -156,13 +157,15 @@ static void check(tg_control *c, const tg_wait *w) {
 
 /* ---- Waiting ---- */
 
-/* Sleeps until the wakeups is rung. The timeout is short, as a peer that dies does not ring. */
+/* Sleeps until a peer increments rank_slot->wakeups, or returns at once if it is no longer `wakeups`. The timeout is
+ * short, because a peer that dies wakes no other rank. */
 static void sleep_until_woken(tg_rank_slot *rank_slot, uint32_t wakeups, long nanoseconds) {
     struct timespec t = {.tv_nsec = nanoseconds};
     syscall(SYS_futex, &rank_slot->wakeups, FUTEX_WAIT, wakeups, &t, NULL, 0);
 }
 
-/* Reads the wakeups and sets this rank's sleeping flag before the last attempt to make progress. */
+/* Reads rank_slot->wakeups, and sets this rank's sleeping flag, before the last attempt to make progress. So a peer
+ * that publishes something after this attempt prevents or ends the sleep. */
 static void prepare(tg_control *c, int round) {
     tg_shm_rank *self = tg_shm_of(c)->self;
     tg_rank_slot *rank_slot = tg_shm_own_rank_slot(self);
@@ -192,8 +195,8 @@ static void end_wait(tg_control *c, const tg_wait *w) {
     atomic_store_explicit(&rank_slot->blocked, 0, memory_order_release);
 }
 
-/* Does the work of begin() and over() while the host waits elsewhere. w is the call for which it waits now, or NULL
- * for none. Repeated calls with the same w change nothing. */
+/* Does the work of begin_checks and end_wait while the host waits elsewhere. w is the call for which it waits now;
+ * NULL: none. Repeated calls with the same w change nothing. */
 static void begin_poll(tg_control *c, const tg_wait *w) {
     tg_shm_group *s = tg_shm_of(c);
     const tg_shm_request *r = request_of(w);
@@ -203,14 +206,15 @@ static void begin_poll(tg_control *c, const tg_wait *w) {
     s->failed_since = 0;
     if (r) remember_heartbeats(s);
     uint64_t blocked = atomic_load_explicit(&rank_slot->blocked, memory_order_relaxed);
-    if (!r && (uint32_t)(blocked >> 32) != (uint32_t)s->g->id) return; /* the word describes a call of another group */
+    if (!r && (uint32_t)(blocked >> 32) != (uint32_t)s->g->id) return; /* the rank waits in another group */
     atomic_store_explicit(&rank_slot->waiting, r ? r->record : 0, memory_order_relaxed);
     atomic_store_explicit(&rank_slot->blocked, r ? tg_shm_blocked_in(r) : 0, memory_order_release);
 }
 
-/* Spins, then sleeps. A yield would give a program of lower priority a whole time slice of this rank's core. */
+/* Spins, then sleeps. It does not yield, because a program of lower priority would then get a whole time slice of this
+ * rank's core. */
 static void pause_wait(tg_control *c, const tg_wait *w, int round) {
-    enum { SLEEP_NS = 2000000 };
+    enum { SLEEP_NS = 2000000 }; /* nanoseconds */
     tg_shm_group *s = tg_shm_of(c);
     tg_rank_slot *rank_slot = tg_shm_own_rank_slot(s->self);
     if (!w) {
@@ -250,7 +254,7 @@ static bool has_joined(tg_control *c, int i) {
 
 static bool *own_list(tg_control *c) { return tg_group_list(tg_shm_of(c)->g, c->rank); }
 
-/* Counts members that died before they left the group, as they will never leave it. */
+/* Counts members that died before they left the group. They will never leave it. */
 static int count_dead(tg_shm_group *s) {
     int n = 0;
     for (int i = 0; i < s->control.size; i++) {

@@ -8,9 +8,9 @@
 #include "base/os.h"
 #include "comm/shm/shm.h"
 
-/* ---- Bells ---- */
+/* ---- Waking ---- */
 
-/* Wakes the members that sleep. Fence: either the sleeper sees what we published, or we see its sleeping flag. */
+/* Fence: either the sleeper sees what this rank published before, or this rank sees its sleeping flag. */
 void tg_shm_wake(tg_shm_group *s) {
     atomic_thread_fence(memory_order_seq_cst);
     for (int i = 0; i < s->control.size; i++) {
@@ -23,6 +23,7 @@ void tg_shm_wake(tg_shm_group *s) {
 
 /* ---- Progress ---- */
 
+/* Leaves the slot of a call that is done. The last member to leave prepares it for the next call. */
 static void leave_slot(tg_shm_group *s, tg_slot *slot) {
     if (atomic_fetch_add_explicit(&slot->left, 1, memory_order_acq_rel) + 1 < s->control.size) return;
     atomic_store_explicit(&slot->first, 0, memory_order_relaxed);
@@ -38,6 +39,7 @@ static bool is_ready(const tg_shm_request *r) {
     return atomic_load_explicit(&r->slot->ready, memory_order_acquire) == r->sequence + 1;
 }
 
+/* Ends a call that is done, and removes it from those in flight. */
 static void end_request(tg_shm_request *r) {
     tg_shm_rank *self = r->s->self;
     tg_shm_unstage(r, true);
@@ -82,12 +84,14 @@ static bool is_done(tg_control *c, const tg_wait *w) {
     return atomic_load_explicit(&slot->generation, memory_order_acquire) == w->sequence / TG_CALLS;
 }
 
+/* Returns whether member i, whose process lives, works in the memory of the group's members. */
 static bool works_here(tg_shm_group *s, int i) {
     return atomic_load_explicit(&tg_shm_rank_slot(s, i)->busy, memory_order_seq_cst) == s->g->id &&
            tg_process_alive(&s->self->view, tg_group_member(s->g, i)->rank);
 }
 
-/* Waits until no peer works in the memory of the members of this failed group. */
+/* Waits until no peer works in the memory of the members of this failed group, but at most a quarter of a second among
+ * processes, and at most the deadline among threads. */
 static void quiesce(tg_control *c) {
     const double patience = 0.25;
     tg_shm_group *s = tg_shm_of(c);

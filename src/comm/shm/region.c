@@ -1,4 +1,5 @@
-/* Memory that ranks share: threads use their allocator, processes map an unnamed file. */
+/* The region: memory that ranks share, and the groups in it. Threads use their allocator; processes map an unnamed
+ * file. */
 #define _GNU_SOURCE
 #include "comm/shm/region.h"
 
@@ -42,7 +43,7 @@ tg_region *tg_region_new(int n, const tg_allocator *allocator) {
 void tg_region_free(tg_region *r) {
     if (!r) return;
     tg_allocator a = r->allocator;
-    for (tg_group *g = (tg_group *)(uintptr_t)r->groups, *next; g; g = next) { /* those that some never joined */
+    for (tg_group *g = (tg_group *)(uintptr_t)r->groups, *next; g; g = next) { /* those that some member never joined */
         next = (tg_group *)(uintptr_t)g->next;
         a.free(a.user, g, g->bytes);
     }
@@ -56,7 +57,8 @@ static const size_t PAGE = (size_t)2 << 20; /* a huge page, where the kernel pro
 
 static size_t whole_pages(size_t bytes) { return (bytes + PAGE - 1) / PAGE * PAGE; }
 
-/* Returns the bytes of each rank's arena: as many as can be mapped here. Pages that are never touched cost nothing. */
+/* Returns the size of each rank's arena: as large as this machine can map. Pages that are never touched cost
+ * nothing. */
 static size_t arena_bytes(int n) {
     const size_t most = (size_t)64 << 30, least = (size_t)64 << 20;
     for (size_t bytes = most; bytes > least; bytes /= 2) {
@@ -69,6 +71,7 @@ static size_t arena_bytes(int n) {
     return least;
 }
 
+/* Fills in the region of n processes: rank slots, heap and arenas follow each other. */
 static void lay_out(tg_region *r, int n) {
     const size_t heap_bytes = (size_t)n * ((size_t)16 << 20) + ((size_t)64 << 20);
     pthread_mutexattr_t shared;
@@ -134,14 +137,15 @@ typedef struct free_block {
     size_t bytes;
 } free_block;
 
+/* Allocates memory of a group: a free block of exactly this size, or else the unused end of the heap. */
 static void *allocate(const tg_region_view *v, size_t bytes) {
     tg_region *r = v->region;
     if (!tg_of_processes(v)) return r->allocator.alloc(r->allocator.user, bytes, TG_LINE);
     for (tg_shared *at = &r->heap_free; *at; at = &((free_block *)tg_at(v, *at))->next) {
-        free_block *h = tg_at(v, *at);
-        if (h->bytes != bytes) continue;
-        *at = h->next;
-        return h;
+        free_block *b = tg_at(v, *at);
+        if (b->bytes != bytes) continue;
+        *at = b->next;
+        return b;
     }
     if (bytes > r->heap_end - r->heap_next) return NULL;
     r->heap_next += bytes;
@@ -203,8 +207,8 @@ static bool is_group(tg_group *g, uint64_t parent, const int *ranks, int n, int 
     return true;
 }
 
-/* Finds the oldest matching group that this rank has not joined. Members form groups of the same list in the same
- * order. */
+/* Finds the oldest matching group that this rank has not joined: members form groups of the same list in the same
+ * order. The newest group is first in the list. */
 static tg_group *find(const tg_region_view *v, uint64_t parent, const int *ranks, int n, int mine) {
     tg_group *found = NULL;
     for (tg_group *g = tg_at(v, v->region->groups); g; g = tg_at(v, g->next))
@@ -242,8 +246,8 @@ void tg_group_lost(const tg_region_view *v, tg_group *g, int n) {
     pthread_mutex_unlock(&v->region->lock);
 }
 
-/* Leaves the group. Its memory is freed once every member has either left it or died (tg_group_lost). A group that a
- * living member never joins stays until the region is freed. */
+/* Frees the group's memory once every member has either left it or died (tg_group_lost). A group that a living member
+ * never joins stays until the region is freed. */
 void tg_group_leave(const tg_region_view *v, tg_group *g, int mine) {
     tg_region *r = v->region;
     atomic_store_explicit(&tg_group_member(g, mine)->left, true, memory_order_release);

@@ -1,4 +1,4 @@
-/* Ranks as threads of one process: a context and a communicator for each. */
+/* Ranks as threads of one process, each with a context and a communicator of its own (tg_ranks_run). */
 #include <limits.h>
 #include <stdio.h>
 #include <tapegrad/ranks.h>
@@ -7,6 +7,7 @@
 #include "base/os.h"
 #include "comm/shm/shm.h"
 
+/* One rank: the arguments of its thread, and its result. */
 typedef struct rank_thread {
     tg_region *region;
     const tg_config *config;
@@ -15,12 +16,13 @@ typedef struct rank_thread {
     int rank;
     pthread_t thread;
     tg_status status;
-    uint64_t order; /* of the failure */
+    uint64_t order; /* number of its failure among the failures of all ranks */
     char message[2048];
 } rank_thread;
 
 /* ---- One rank ---- */
 
+/* Sets the result of a rank that failed. */
 static void fail_rank(rank_thread *t, tg_status status, const char *message) {
     tg_rank_slot *rank_slot = &t->region->rank_slot[t->rank];
     uint64_t order = atomic_load_explicit(&rank_slot->order, memory_order_relaxed);
@@ -30,6 +32,7 @@ static void fail_rank(rank_thread *t, tg_status status, const char *message) {
     tg_text(t->message, sizeof t->message, &at, "%s", message);
 }
 
+/* Publishes in the rank slot that the rank has returned, and with which error. */
 static void post_return(rank_thread *t) {
     tg_rank_slot *rank_slot = &t->region->rank_slot[t->rank];
     if (t->status != TG_OK) {
@@ -69,12 +72,14 @@ static void *rank_main(void *arg) {
 
 /* ---- All ranks ---- */
 
+/* Writes the caller's message, if there is space for one. The format takes the rank (or number of ranks) and the
+ * message, which may be "". */
 static void write_message(const tg_ranks_opts *o, const char *format, int rank, const char *message) {
     if (o->message && o->message_size) snprintf(o->message, o->message_size, format, rank, message);
 }
 
-/* Finds the failure that came first. Among ranks that fail alike the lowest is named, so that a program that fails
- * on all ranks always reports the same one. */
+/* Reports the failure that came first, and returns its status. Of the ranks that failed with the same status and
+ * message it names the lowest, so that a program that fails on all ranks always reports the same rank. */
 static tg_status first_failure(const rank_thread *t, int n, const tg_ranks_opts *o) {
     const rank_thread *first = NULL;
     for (int i = 0; i < n; i++)
@@ -85,6 +90,7 @@ static tg_status first_failure(const rank_thread *t, int n, const tg_ranks_opts 
     return first ? first->status : TG_OK;
 }
 
+/* Starts all ranks, waits for them, and returns the status of the first failure. */
 static tg_status run_all(rank_thread *t, int n, const tg_ranks_opts *o) {
     int started = 0, error = 0;
     for (; started < n; started++)
