@@ -1,4 +1,4 @@
-/* Mappings that keep the shape: sums, the maximum, broadcasts, and their conjugates. */
+/* Mappings that keep the shape: sums, the maximum, broadcasts, and their conjugates (the ops of their gradients). */
 #include "parallel/mappings/mapping_samples.h"
 
 #include <tapegrad/derivatives.h>

@@ -67,7 +67,7 @@ static tg_status reduce_scatter_vjp(tg_tape *t, const tg_node *n, tg_tensor *con
      .refused = TG_ERR_SHAPE}
 #define STRIDED(k) {.layout = TG_STRIDED, .chunks = (k)}
 #define ZIGZAG {.layout = TG_ZIGZAG}
-/* For ops of any dim and layout. */
+/* Samples of ops for any dim and layout. */
 #define ANY_DIM                                                                                                  \
     TG_M_SAMPLES_CUT(TG_M_OPTS(.dim = 1)), TG_M_SAMPLE(3, "dim 0", TG_M_OPTS(.dim = 0), TG_S(12, 5)),             \
     TG_M_SAMPLE(2, "a middle dim", TG_M_OPTS(.dim = -2), TG_S(3, 12, 2)),                                         \
@@ -201,10 +201,11 @@ static tg_status shard_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout,
 
 static const tg_sample shard_samples[] = {ANY_DIM, UNEVEN(2, TG_S(2, 5))};
 const tg_op tg_op_shard = {TG_MAPPING("shard", "this rank's part; backward puts it in zeros"), .infer = shard_infer,
-                           .forward = part_forward, .backward = tg_mapping_place_part, .vjp = shard_vjp, .jvp = tg_jvp_linear,
-                           TG_SAMPLES(shard_samples)};
+                           .forward = part_forward, .backward = tg_mapping_place_part, .vjp = shard_vjp,
+                           .jvp = tg_jvp_linear, TG_SAMPLES(shard_samples)};
 
-/* Returns this rank's part of x along dim d. x is R. Backward puts the gradient in zeros, without communication. */
+/* Returns this rank's part of x along dim d. x is R. Backward puts the gradient in the place of this part, with zeros
+ * elsewhere, without communication. */
 tg_tensor *tg_shard(tg_tape *t, tg_tensor *x, int d, tg_comm *c) {
     return TG_MAP(t, tg_op_shard, x, .comm = c, .dim = d);
 }

@@ -4,7 +4,8 @@
 #include <tapegrad/derivatives.h>
 #include <tapegrad/megatron.h>
 
-/* Fills *p from the options. If the tape is NULL it leaves *p zero: the error is found when the op is recorded. */
+/* Fills *p from the options. gathers: the op is tg_gather_from_sp. If the tape is NULL, leaves *p zero: recording the
+ * op then fails. */
 static tg_status params_of(const tg_tape *t, tg_comm *c, const tg_sp_opts *given, bool gathers, const char *who,
                            tg_mapping_params *p) {
     tg_sp_opts o;
@@ -19,7 +20,8 @@ static tg_status params_of(const tg_tape *t, tg_comm *c, const tg_sp_opts *given
 
 #define SPLITS(...) (const int64_t[]){__VA_ARGS__}
 #define ROWS(...) TG_M_OPTS(.dim = 0, __VA_ARGS__)
-/* The samples of ops that join rows contain the input of rank 0; the test makes those of the other ranks. */
+/* Samples of ops over rows. For an op that joins rows they hold the input of rank 0; the test makes the inputs of the
+ * other ranks. */
 #define SAMPLES_OF_ROWS(...)                                                                                   \
     TG_M_SAMPLE(2, "two ranks", ROWS(__VA_ARGS__), TG_S(4, 3)),                                                 \
     TG_M_SAMPLE(3, "three ranks", ROWS(__VA_ARGS__), TG_S(6, 2, 3)),                                            \

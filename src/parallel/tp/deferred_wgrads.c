@@ -1,6 +1,6 @@
-/* Deferred weight gradients: their products run when the caller has time for them, for example in the bubble of a
- * pipeline (Megatron-Core's defer_embedding_wgrad_compute). Each entry holds references to the input and to the
- * output gradient of its layer. */
+/* Lists of deferred weight gradients. Their products run when the caller has time for them, for example while a
+ * pipeline stage is idle (Megatron-Core's defer_embedding_wgrad_compute). Each entry holds references to the input and
+ * to the output gradient of its layer. */
 #include "base/host_memory.h"
 #include "parallel/tp/wgrads.h"
 
@@ -12,25 +12,25 @@
 #include "autograd/hooks.h"
 #include "autograd/grad_sink.h"
 
-/* One deferred product gy^T x. x and gy are handles that the list owns; they share the storage of the tensors that
- * backward passed. The versions tell whether that storage was overwritten later. */
+/* One entry: the deferred product gy^T x. x and gy are handles that the list owns; they share the storages of the
+ * tensors that backward passed. The versions tell whether a storage was overwritten later. */
 typedef struct wgrad {
     tg_tensor *x, *gy, *w;
     tg_ref ref; /* detects that the weight was dropped */
     uint32_t x_version, gy_version;
-    bool owned; /* the tape would have discarded x's bytes after backward, so the list does it after the product */
-    tg_comm *comm;
+    bool owned; /* the tape would have discarded x's bytes after backward; instead the list does so after the product */
+    tg_comm *comm; /* the communicator over which x is gathered first; NULL: x has all rows */
     const void *site;
 } wgrad;
 
 struct tg_wgrads {
     tg_ctx *ctx;
     int refs;  /* one of the caller, and one of each node whose backward may use the list */
-    bool ended;
+    bool ended; /* the caller has freed the list */
     int limit; /* most entries; TG_NONE: no limit */
     int n, capacity;
     wgrad *item;
-    tg_tape *tape; /* hooks record on it */
+    tg_tape *tape; /* gathers and hooks record on it */
 };
 
 /* ---- Creation ---- */
@@ -49,6 +49,7 @@ tg_wgrads *tg_wgrads_new(tg_ctx *ctx, int limit) {
     return NULL;
 }
 
+/* Releases what an entry holds. */
 static void drop_entry(wgrad *i) {
     tg_storage *s = i->x->storage;
     if (--s->saves == 0 && i->owned && s->temporary) tg_storage_discard(s, "tg_wgrads_run", i->site);
@@ -81,6 +82,7 @@ int tg_wgrads_count(const tg_wgrads *d) { return d ? d->n : 0; }
 
 /* ---- Deferring in backward ---- */
 
+/* Makes sure that there is space for one more entry. */
 static tg_status grow(tg_wgrads *d) {
     if (d->n < d->capacity) return TG_OK;
     int capacity = d->capacity ? 2 * d->capacity : 8;
@@ -93,6 +95,7 @@ static tg_status grow(tg_wgrads *d) {
     return TG_OK;
 }
 
+/* Returns a new handle of x's data. */
 static tg_tensor *reference_to(const tg_tensor *x) {
     return tg_temp_new(x->ctx, x->dtype, x->ndim, x->shape, x->stride, tg_storage_ref(x->storage), x->offset);
 }
@@ -119,6 +122,7 @@ bool tg_wgrads_take(tg_wgrads *d, tg_call *c, int w, tg_tensor *x, tg_tensor *gy
 
 /* ---- Running ---- */
 
+/* Fails if the weight was dropped or a storage was overwritten. Waits for x and gy. */
 static tg_status check_item(const tg_wgrads *d, const wgrad *i) {
     char what[160], site[160];
     tg_describe_site(i->site, site, sizeof site);
@@ -139,8 +143,9 @@ static tg_status check_item(const tg_wgrads *d, const wgrad *i) {
     return tg_storage_need(i->gy->storage, i->gy);
 }
 
-/* Returns x with the rows of all ranks, in flight; x itself if the entry has no communicator. Two buffers take
- * turns, so that the rows of the next entry travel during the product of this one. */
+/* Returns x with the rows of all ranks, in flight; x itself if the entry has no communicator. turn: 0 or 1, which of
+ * two buffers is used. They alternate, so that the rows of the next entry are gathered during the product of this
+ * one. */
 static tg_tensor *rows_of(tg_wgrads *d, const wgrad *i, int turn) {
     if (!i->comm) return i->x;
     tg_tensor *x = i->x;
@@ -151,6 +156,7 @@ static tg_tensor *rows_of(tg_wgrads *d, const wgrad *i, int turn) {
     return tg_gather_rows(d->tape, turn ? "mpu_1" : "mpu_0", x, i->comm, i->site);
 }
 
+/* Adds the product to the gradient of the weight. x: with the rows of all ranks. */
 static tg_status add_product(const wgrad *i, const tg_tensor *x) {
     tg_tensor *w = i->w, *sum = tg_gradient_buffer(w);
     if (!sum) return w->ctx->run.status;
@@ -160,13 +166,14 @@ static tg_status add_product(const wgrad *i, const tg_tensor *x) {
     return TG_OK;
 }
 
-/* Runs the hooks of w once no list holds a gradient of it any more. */
+/* Runs the hooks of w, unless some list still holds a gradient of it. */
 static tg_status run_hooks(tg_wgrads *d, tg_tensor *w) {
     if (w->ext->deferred || !tg_hooks_any(w, true)) return TG_OK;
     tg_tensor *sum = tg_gradient_of(w);
     return tg_hooks_run(d->tape, w, &sum, true);
 }
 
+/* Runs the entries in order, and removes those that are done. */
 static tg_status run(tg_wgrads *d) {
     for (int i = 0; i < d->n; i++) TG_TRY(check_item(d, &d->item[i]));
     tg_tensor *next = d->n ? rows_of(d, &d->item[0], 0) : NULL;
