@@ -24,7 +24,7 @@ typedef struct call {
 
 /* The calls of one captured step. */
 typedef struct replay {
-    tg_rider rider; /* first, because callbacks convert its address */
+    tg_replay_hooks hooks; /* first, because callbacks convert its address */
     tg_ctx *ctx;
     part *parts;
     call *calls;
@@ -80,8 +80,8 @@ static tg_status end_part(part *p) {
     return s;
 }
 
-static tg_status end(tg_rider *rider) {
-    replay *r = (replay *)rider;
+static tg_status end(tg_replay_hooks *hooks) {
+    replay *r = (replay *)hooks;
     tg_status s = TG_OK;
     for (int i = 0; i < r->n_parts; i++) {
         tg_status ended = end_part(&r->parts[i]);
@@ -91,18 +91,18 @@ static tg_status end(tg_rider *rider) {
     return s;
 }
 
-static tg_status begin(tg_rider *rider, const void *site) {
-    replay *r = (replay *)rider;
+static tg_status begin(tg_replay_hooks *hooks, const void *site) {
+    replay *r = (replay *)hooks;
     tg_status s = TG_OK;
     for (int i = 0; i < r->n_parts && s == TG_OK; i++) s = begin_part(&r->parts[i], site);
-    if (s != TG_OK) end(rider);
+    if (s != TG_OK) end(hooks);
     return s;
 }
 
 /* ---- Recording ---- */
 
-static void free_replay(tg_rider *rider) {
-    replay *r = (replay *)rider;
+static void free_replay(tg_replay_hooks *hooks) {
+    replay *r = (replay *)hooks;
     tg_host_free(r->ctx, r->parts, (size_t)r->parts_capacity * sizeof *r->parts);
     tg_host_free(r->ctx, r->calls, (size_t)r->calls_capacity * sizeof *r->calls);
     tg_host_free(r->ctx, r, sizeof *r);
@@ -110,10 +110,10 @@ static void free_replay(tg_rider *rider) {
 
 /* Returns the calls of the step that is being captured; NULL after recording the error. */
 static replay *replay_of(tg_ctx *ctx) {
-    replay *r = (replay *)tg_capture_rider(ctx);
+    replay *r = (replay *)tg_capture_hooks(ctx);
     if (r || !(r = tg_host_alloc(ctx, sizeof *r))) return r;
-    *r = (replay){.rider = {.begin = begin, .end = end, .free = free_replay}, .ctx = ctx};
-    tg_capture_ride(ctx, &r->rider);
+    *r = (replay){.hooks = {.begin = begin, .end = end, .free = free_replay}, .ctx = ctx};
+    tg_capture_set_hooks(ctx, &r->hooks);
     return r;
 }
 
@@ -139,7 +139,7 @@ tg_status tg_replay_add(tg_comm *c, const tg_call_entry *entry, int64_t bytes, b
     if (!p || !tg_host_grow(ctx, (void **)&r->calls, r->n_calls, &r->calls_capacity, sizeof *r->calls))
         return ctx->run.status;
     r->calls[r->n_calls++] = (call){.entry = *entry, .bytes = bytes, .part = (int)(p - r->parts)};
-    r->rider.collectives++;
+    r->hooks.collectives++;
     if (entry->kind == TG_SEND || entry->kind == TG_RECV) return TG_OK;
     p->collectives++;
     digest(p, entry, even);
@@ -148,15 +148,15 @@ tg_status tg_replay_add(tg_comm *c, const tg_call_entry *entry, int64_t bytes, b
 
 /* ---- All graphs of a context ---- */
 
-static bool ends_with(tg_rider *rider, const void *c) {
-    const replay *r = (const replay *)rider;
+static bool ends_with(tg_replay_hooks *hooks, const void *c) {
+    const replay *r = (const replay *)hooks;
     for (int i = 0; i < r->n_parts; i++)
         if (r->parts[i].c == c) return true;
     return false;
 }
 
-static bool ends_with_transport(tg_rider *rider, const void *ops) {
-    const replay *r = (const replay *)rider;
+static bool ends_with_transport(tg_replay_hooks *hooks, const void *ops) {
+    const replay *r = (const replay *)hooks;
     for (int i = 0; i < r->n_parts; i++)
         if (r->parts[i].c->ops == ops) return true;
     return false;
@@ -175,8 +175,8 @@ typedef struct listing {
     bool done;
 } listing;
 
-static void list_calls(tg_rider *rider, const void *arg) {
-    const replay *r = (const replay *)rider;
+static void list_calls(tg_replay_hooks *hooks, const void *arg) {
+    const replay *r = (const replay *)hooks;
     listing *l = (listing *)(uintptr_t)arg;
     for (int i = 0; i < r->n_parts && !l->done; i++) {
         const part *p = &r->parts[i];
@@ -190,5 +190,5 @@ static void list_calls(tg_rider *rider, const void *arg) {
 void tg_replay_each(tg_ctx *ctx, const tg_call_entry *entry, void (*fn)(void *user, const tg_call_entry *call),
                     void *user) {
     listing l = {entry, fn, user, false};
-    tg_graphs_riders(ctx, list_calls, &l);
+    tg_graphs_each_hooks(ctx, list_calls, &l);
 }

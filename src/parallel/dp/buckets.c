@@ -121,8 +121,8 @@ static tg_status gradient_arrived(void *user, tg_tape *t, tg_tensor *x, tg_tenso
 
 /* ---- The end of a step ---- */
 
-/* Notes which parameters have a gradient on some rank. A parameter with a gradient on this rank needs no flag. Only
- * for the others the flags are read from the device; most steps have no such parameter. */
+/* Sets has_grad of the parameters that have a gradient on some rank. Reads from the device only the flags of parameters
+ * without a gradient on this rank; most steps have no such parameter. */
 static tg_status read_flags(tg_buckets *b, bucket *k) {
     tg_ctx *ctx = b->ctx;
     TG_TRY(tg_storage_need(k->flat->storage, k->flat));

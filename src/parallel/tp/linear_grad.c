@@ -129,7 +129,7 @@ static tg_status reduce_dgrad(tg_call *c, tg_tensor *part) {
 }
 
 /* Computes gx = gy @ w. If a reduction over ranks must follow, sets *part to gx, this rank's contribution. Otherwise
- * adds gx to the gradient of x, and sets *part to NULL. */
+ * writes or adds gx straight to the gradient of x, and sets *part to NULL. */
 static tg_status dgrad(tg_call *c, tg_tensor **part) {
     const linear_params *p = c->params;
     const tg_tensor *gy = c->gout[0], *w = c->in[1];
