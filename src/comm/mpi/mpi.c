@@ -172,14 +172,16 @@ static tg_status check_mpi(tg_ctx *ctx, MPI_Comm comm) {
     MPI_Initialized(&begun);
     MPI_Finalized(&over);
     if (!begun || over)
-        return tg_ctx_fail(ctx, TG_ERR_STATE, "tg_comm_mpi_new: MPI %s; call MPI_Init_thread first",
-                           over ? "has been ended" : "has not been begun");
+        return tg_ctx_fail(ctx, TG_ERR_STATE,
+                           "tg_comm_mpi_new: MPI %s; expected a call between MPI_Init_thread and MPI_Finalize",
+                           over ? "has been finalized" : "has not been initialized");
     if (comm == MPI_COMM_NULL) return tg_ctx_fail(ctx, TG_ERR_ARGUMENT, "tg_comm_mpi_new: comm is MPI_COMM_NULL");
     MPI_Query_thread(&level);
     MPI_Is_thread_main(&main_thread);
     if (level < MPI_THREAD_SERIALIZED && !main_thread)
-        return tg_ctx_fail(ctx, TG_ERR_STATE, "tg_comm_mpi_new: MPI was begun by another thread, for that one alone; "
-                                              "ask MPI_Init_thread for MPI_THREAD_SERIALIZED");
+        return tg_ctx_fail(ctx, TG_ERR_STATE,
+                           "tg_comm_mpi_new: MPI may be called only by the thread that initialized it, and this is "
+                           "another thread; ask MPI_Init_thread for MPI_THREAD_SERIALIZED");
     return TG_OK;
 }
 

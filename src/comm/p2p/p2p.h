@@ -92,6 +92,7 @@ typedef struct tg_p2p_peer {
     char *failure;       /* text of its latest error, TG_P2P_FAILURE bytes; NULL: none yet */
 } tg_p2p_peer;
 
+/* A call of this rank, from its start to its drop. */
 typedef struct tg_p2p_request {
     tg_p2p_call *call;
     tg_p2p_group *group;
@@ -126,7 +127,7 @@ struct tg_p2p_rank {
     tg_comm *node;  /* of the ranks of this node, with their numbers of the world; NULL: none */
     int64_t *nodes; /* the node of each rank; NULL until the ranks have exchanged them */
     bool broken;    /* a call of the layer has failed */
-    bool quiet;     /* no message can come any more */
+    bool quiet;     /* no more messages can arrive */
     bool missed;    /* this rank has missed a call since its last error was cleared */
     tg_recorder *recorder;
     bool announce;                /* another thread has recorded a failure, which the next poll announces */
@@ -143,8 +144,9 @@ struct tg_p2p_rank {
     tg_p2p_buffer *out, *all_out; /* buffers for messages to send: free ones, linked by next; all (buffers.c) */
 };
 
-/* Allocates the buffers for messages and posts the receives; closes the layer and frees the buffers. */
+/* Allocates the buffers for messages, and posts the receives. */
 tg_status tg_p2p_open(tg_p2p_rank *self);
+/* Closes the layer, and frees the buffers. */
 void tg_p2p_close(tg_p2p_rank *self);
 /* Start to receive into the buffer from rank `source`, or to send from it. The buffer is then in flight. */
 tg_status tg_p2p_receive(tg_p2p_rank *self, tg_p2p_buffer *buffer, size_t capacity, int source, int tag);

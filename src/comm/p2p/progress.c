@@ -76,11 +76,11 @@ void tg_p2p_forget(tg_p2p_request *r) {
 /* Spins, then sleeps, because another rank may need this core. It does not yield, because a program of lower priority
  * would then get a whole time slice. */
 void tg_p2p_pause(const tg_p2p_rank *self, int round) {
-    struct timespec time = {.tv_nsec = 20000};
+    struct timespec interval = {.tv_nsec = 20000};
     if (round < self->spins)
         tg_system_pause();
     else
-        nanosleep(&time, NULL);
+        nanosleep(&interval, NULL);
 }
 
 bool tg_p2p_until(tg_p2p_rank *self, bool (*done)(tg_p2p_rank *self)) {

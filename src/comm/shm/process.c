@@ -157,7 +157,7 @@ static tg_status claim_rank(tg_ctx *ctx, tg_region *r, int fd, int rank) {
                        r->size, r->size - 1);
     if (atomic_load_explicit(&r->rank_slot[rank].state, memory_order_acquire) != TG_RANK_AWAITED)
         return tg_fail(ctx, TG_ERR_STATE,
-                       "rank %d has a communicator already, or has had one; a process gets one of its launch", rank);
+                       "rank %d already has or had a communicator of this launch; a process can create only one", rank);
     if (fcntl(fd, F_SETLK, &f) != 0)
         return tg_fail(ctx, TG_ERR_STATE, "another process is rank %d of this launch already", rank);
     atomic_store_explicit(&r->rank_slot[rank].pid, (int64_t)getpid(), memory_order_relaxed);
@@ -183,7 +183,7 @@ static tg_comm *attach(tg_ctx *ctx, int fd, int rank, bool own_fd) {
     const char *why;
     if (ctx->arena)
         return tg_fail(ctx, TG_ERR_STATE,
-                       "this context has the memory of another launch; create a context for this one"),
+                       "this context already uses the memory of another launch; create a new context for this one"),
                NULL;
     tg_region *r = tg_region_map(fd, true, &why);
     if (!r) return tg_fail(ctx, TG_ERR_STATE, "this process cannot become a rank of its launch: %s", why), NULL;

@@ -118,7 +118,7 @@ tg_region *tg_region_map(int fd, bool whole, const char **why) {
                 r->layout == layout() && (size_t)file.st_size >= r->bytes;
     size_t bytes = fits ? whole ? r->bytes : r->heap_end : 0;
     munmap(r, sizeof *r);
-    *why = "the file is not a launcher's of this version";
+    *why = "the file was not made by a launcher of this version of the library";
     if (!fits) return NULL;
     *why = "the memory of all ranks cannot be mapped; raise the limit on address space (ulimit -v)";
     r = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);

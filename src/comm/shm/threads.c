@@ -143,7 +143,7 @@ tg_status tg_ranks_run(int n, tg_rank_fn fn, void *arg, const tg_ranks_opts *giv
     if (o.message && !o.message_size) return TG_ERR_ARGUMENT;
     TG_TRY(check_options(n, fn, &o));
     if (o.config && (o.config->size < sizeof(size_t) || o.config->size > sizeof config)) {
-        write_message(&o, "%d ranks: %s", n, "the config's size was never set, or is a later version's");
+        write_message(&o, "%d ranks: %s", n, "the config's size was never set, or is that of a later version");
         return TG_ERR_ARGUMENT;
     }
     if (o.config) memcpy(&config, o.config, o.config->size);
