@@ -1,7 +1,7 @@
-/* Collectives within captured steps. While a step is recorded, its calls are collected here. Each replay counts
- * them. For each group that the step uses, the replay also starts one call without data, which is recorded and
- * compared between ranks. So a rank that replays a different step, or none, is reported as for any other call, and
- * the deadline applies. */
+/* Collectives within captured steps. While a step is captured, this file collects its calls. Each replay counts them.
+ * For each group that the step uses, the replay also starts one call without data (TG_REPLAY), which is recorded and
+ * compared between ranks. So a rank that replays a different step, or none, is reported like a rank that makes a
+ * different call, or none, and the deadline applies. */
 #include "base/host_memory.h"
 #include "base/text.h"
 #include "core/capture.h"
@@ -10,20 +10,21 @@
 /* The recorded calls of one group. */
 typedef struct part {
     tg_comm *c;
-    int collectives; /* how many to compare; sends and receives do not count: only two ranks know of them */
-    uint32_t digest;
+    int collectives; /* number that is compared. Sends and receives do not count, because only two ranks know of them */
+    uint32_t digest; /* of the collectives */
     void *request;   /* the request of the replay that is starting */
-    bool begun;
+    bool begun;      /* begin_part has run, and end_part has not */
 } part;
 
 typedef struct call {
     tg_call_entry entry;
     int64_t bytes;
-    int part;
+    int part; /* index of its group */
 } call;
 
+/* The calls of one captured step. */
 typedef struct replay {
-    tg_rider rider; /* first, as the graph points to it */
+    tg_replay_hooks hooks; /* first, because callbacks convert its address */
     tg_ctx *ctx;
     part *parts;
     call *calls;
@@ -32,6 +33,7 @@ typedef struct replay {
 
 /* ---- Begin and end ---- */
 
+/* Counts the calls of one replay. */
 static void count(const replay *r) {
     for (int i = 0; i < r->n_calls; i++)
         for (tg_comm *c = r->parts[r->calls[i].part].c; c; c = c->parent) {
@@ -40,7 +42,8 @@ static void count(const replay *r) {
         }
 }
 
-static int64_t signed_count(const part *p) {
+/* Returns the count with which a replay is recorded and compared (TG_REPLAY). */
+static int64_t count_and_digest(const part *p) {
     return (int64_t)p->digest << TG_REPLAY_BITS | tg_replay_calls(p->collectives);
 }
 
@@ -54,7 +57,7 @@ static tg_status begin_part(part *p, const void *site) {
     tg_call_entry entry = {.kind = TG_REPLAY,
                            .dtype = TG_U8,
                            .size = c->size,
-                           .count = signed_count(p),
+                           .count = count_and_digest(p),
                            .site = (uint64_t)(uintptr_t)site,
                            .sequence = ++c->sequence};
     tg_transfer t = {
@@ -77,8 +80,8 @@ static tg_status end_part(part *p) {
     return s;
 }
 
-static tg_status end(tg_rider *rider) {
-    replay *r = (replay *)rider;
+static tg_status end(tg_replay_hooks *hooks) {
+    replay *r = (replay *)hooks;
     tg_status s = TG_OK;
     for (int i = 0; i < r->n_parts; i++) {
         tg_status ended = end_part(&r->parts[i]);
@@ -88,28 +91,29 @@ static tg_status end(tg_rider *rider) {
     return s;
 }
 
-static tg_status begin(tg_rider *rider, const void *site) {
-    replay *r = (replay *)rider;
+static tg_status begin(tg_replay_hooks *hooks, const void *site) {
+    replay *r = (replay *)hooks;
     tg_status s = TG_OK;
     for (int i = 0; i < r->n_parts && s == TG_OK; i++) s = begin_part(&r->parts[i], site);
-    if (s != TG_OK) end(rider);
+    if (s != TG_OK) end(hooks);
     return s;
 }
 
 /* ---- Recording ---- */
 
-static void free_replay(tg_rider *rider) {
-    replay *r = (replay *)rider;
+static void free_replay(tg_replay_hooks *hooks) {
+    replay *r = (replay *)hooks;
     tg_host_free(r->ctx, r->parts, (size_t)r->parts_capacity * sizeof *r->parts);
     tg_host_free(r->ctx, r->calls, (size_t)r->calls_capacity * sizeof *r->calls);
     tg_host_free(r->ctx, r, sizeof *r);
 }
 
+/* Returns the calls of the step that is being captured; NULL after recording the error. */
 static replay *replay_of(tg_ctx *ctx) {
-    replay *r = (replay *)tg_capture_rider(ctx);
+    replay *r = (replay *)tg_capture_hooks(ctx);
     if (r || !(r = tg_host_alloc(ctx, sizeof *r))) return r;
-    *r = (replay){.rider = {.begin = begin, .end = end, .free = free_replay}, .ctx = ctx};
-    tg_capture_ride(ctx, &r->rider);
+    *r = (replay){.hooks = {.begin = begin, .end = end, .free = free_replay}, .ctx = ctx};
+    tg_capture_set_hooks(ctx, &r->hooks);
     return r;
 }
 
@@ -121,6 +125,7 @@ static part *part_of(replay *r, tg_comm *c) {
     return &r->parts[r->n_parts++];
 }
 
+/* Adds a call to the digest, by the FNV-1a hash. Its count is left out if it may differ between ranks. */
 static void digest(part *p, const tg_call_entry *entry, bool even) {
     const int64_t words[] = {entry->kind, entry->dtype, entry->op, entry->root, even ? entry->count : -1};
     for (int i = 0; i < TG_LEN(words); i++)
@@ -134,7 +139,7 @@ tg_status tg_replay_add(tg_comm *c, const tg_call_entry *entry, int64_t bytes, b
     if (!p || !tg_host_grow(ctx, (void **)&r->calls, r->n_calls, &r->calls_capacity, sizeof *r->calls))
         return ctx->run.status;
     r->calls[r->n_calls++] = (call){.entry = *entry, .bytes = bytes, .part = (int)(p - r->parts)};
-    r->rider.collectives++;
+    r->hooks.collectives++;
     if (entry->kind == TG_SEND || entry->kind == TG_RECV) return TG_OK;
     p->collectives++;
     digest(p, entry, even);
@@ -143,15 +148,15 @@ tg_status tg_replay_add(tg_comm *c, const tg_call_entry *entry, int64_t bytes, b
 
 /* ---- All graphs of a context ---- */
 
-static bool ends_with(tg_rider *rider, const void *c) {
-    const replay *r = (const replay *)rider;
+static bool ends_with(tg_replay_hooks *hooks, const void *c) {
+    const replay *r = (const replay *)hooks;
     for (int i = 0; i < r->n_parts; i++)
         if (r->parts[i].c == c) return true;
     return false;
 }
 
-static bool ends_with_transport(tg_rider *rider, const void *ops) {
-    const replay *r = (const replay *)rider;
+static bool ends_with_transport(tg_replay_hooks *hooks, const void *ops) {
+    const replay *r = (const replay *)hooks;
     for (int i = 0; i < r->n_parts; i++)
         if (r->parts[i].c->ops == ops) return true;
     return false;
@@ -162,6 +167,7 @@ static bool ends_with_transport(tg_rider *rider, const void *ops) {
 void tg_replays_end(tg_comm *c) { tg_graphs_end(c->ctx, ends_with, c, ENDED); }
 void tg_replays_end_all(tg_ctx *ctx, const tg_comm_ops *ops) { tg_graphs_end(ctx, ends_with_transport, ops, ENDED); }
 
+/* The arguments of list_calls. */
 typedef struct listing {
     const tg_call_entry *entry;
     void (*fn)(void *user, const tg_call_entry *call);
@@ -169,12 +175,12 @@ typedef struct listing {
     bool done;
 } listing;
 
-static void list_calls(tg_rider *rider, const void *arg) {
-    const replay *r = (const replay *)rider;
+static void list_calls(tg_replay_hooks *hooks, const void *arg) {
+    const replay *r = (const replay *)hooks;
     listing *l = (listing *)(uintptr_t)arg;
     for (int i = 0; i < r->n_parts && !l->done; i++) {
         const part *p = &r->parts[i];
-        if (signed_count(p) != l->entry->count) continue;
+        if (count_and_digest(p) != l->entry->count) continue;
         l->done = true;
         for (int k = 0; k < r->n_calls; k++)
             if (r->calls[k].part == i) l->fn(l->user, &r->calls[k].entry);
@@ -184,5 +190,5 @@ static void list_calls(tg_rider *rider, const void *arg) {
 void tg_replay_each(tg_ctx *ctx, const tg_call_entry *entry, void (*fn)(void *user, const tg_call_entry *call),
                     void *user) {
     listing l = {entry, fn, user, false};
-    tg_graphs_riders(ctx, list_calls, &l);
+    tg_graphs_each_hooks(ctx, list_calls, &l);
 }

@@ -4,8 +4,8 @@
 
 #define START(c, ...) tg_comm_start(c, &(tg_collective_args){__VA_ARGS__, .site = TG_SITE})
 
-/* Marks dst as given: the call gives each rank bytes of its own, which may differ between ranks. Returns w. It does
- * not depend on w, because a communicator of a plan starts no work, but must place its tensors in the same way. */
+/* Marks dst as given (tg_tensor_given): the call fills it with bytes that may differ between ranks. Returns w, but does
+ * not depend on it: the mark is the same on a transport that moves no data (plan). */
 static tg_work *given(const tg_comm *c, tg_tensor *dst, tg_work *w) {
     if (c && tg_ok(c->ctx)) tg_tensor_given(dst);
     return w;
@@ -55,6 +55,7 @@ tg_work *tg_comm_recv(tg_comm *c, tg_tensor *dst, int from) {
     return given(c, dst, START(c, .kind = TG_RECV, .dst = dst, .root = from));
 }
 
+/* Opens or closes a batch of sends and receives. who: the public function, for errors. */
 static tg_status set_batch(tg_comm *c, bool open, const char *who) {
     if (!tg_comm_ok(c)) return c ? tg_ctx_status(c->ctx) : TG_ERR_ARGUMENT;
     if (c->batch == open)

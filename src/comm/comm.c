@@ -1,4 +1,4 @@
-/* Communicators: their construction, splitting, recovery and end. Their calls are in dispatch.c. */
+/* Communicators: construction, splitting, recovery and freeing. Their calls are in dispatch.c. */
 #include "comm/comm.h"
 
 #include "base/host_memory.h"
@@ -48,9 +48,9 @@ tg_comm *tg_comm_make(tg_ctx *ctx, const tg_comm_ops *ops, void *state, int rank
     return c;
 }
 
-/* ---- Listening for errors: a caller's transport is notified by its abort slot; ours register listeners ---- */
+/* ---- Missed calls: the abort slot notifies a caller's transport; the library's own register listeners ---- */
 
-static void hear_missed(tg_listener *l) {
+static void on_missed_call(tg_listener *l) {
     tg_comm *c = (tg_comm *)l;
     if (c->aborted || c->ended || !c->ops->abort) return;
     c->aborted = true;
@@ -60,7 +60,7 @@ static void hear_missed(tg_listener *l) {
 static void listen(tg_comm *c) {
     if (!c->ops->abort) return;
     c->listens = true;
-    c->listener = (tg_listener){.skipped = hear_missed};
+    c->listener = (tg_listener){.skipped = on_missed_call};
     tg_ctx_listen(c->ctx, &c->listener);
 }
 
@@ -103,6 +103,7 @@ tg_comm *tg_comm_plan_new(tg_ctx *ctx, int rank, int size) {
 
 /* ---- Free ---- */
 
+/* Removes c from its parent's list. The groups split from c lose their parent. */
 static void leave_parent(tg_comm *c) {
     for (tg_comm **at = c->parent ? &c->parent->child : NULL; at && *at; at = &(*at)->sibling)
         if (*at == c) {
@@ -135,6 +136,7 @@ void tg_comm_free_all(tg_comm *c) {
 
 /* ---- Split ---- */
 
+/* Makes the communicator of a group that was split from c. Closes state on error. */
 static tg_comm *group_of(tg_comm *c, void *state, const tg_comm_ops *ops, int rank, int n, const char *name,
                          tg_axis axis) {
     c->recorder->refs++;
@@ -178,8 +180,8 @@ typedef struct colored {
     int64_t color, key;
 } colored;
 
-/* Lists the ranks that have the color of rank `mine`, ordered by (key, rank). Insertion keeps ranks with equal keys
- * in rank order. */
+/* Lists the ranks that have the color of rank `mine`, ordered by (key, rank), and returns their number. The insertion
+ * keeps ranks with equal keys in rank order. */
 static int members(const colored *all, int n, int mine, int *ranks) {
     int count = 0;
     for (int r = 0; r < n; r++) {
@@ -198,7 +200,7 @@ static bool none_is_left_out(const colored *all, int n, int *ranks) {
     return true;
 }
 
-/* Exchanges the colors over a transport that moves device memory. */
+/* Exchanges the colors over a transport that moves device memory only. */
 static tg_status exchange_on_device(tg_comm *c, tg_transfer *call, const colored *mine, colored *all) {
     tg_ctx *ctx = c->ctx;
     tg_tensor *x = tg_from_host(ctx, TG_I64, TG_SHAPE(2), mine);
@@ -213,6 +215,7 @@ static tg_status exchange_on_device(tg_comm *c, tg_transfer *call, const colored
     return ctx->run.status;
 }
 
+/* Gathers the colors and keys of all ranks in `all`. */
 static tg_status exchange_colors(tg_comm *c, colored mine, colored *all, const void *site) {
     tg_transfer call = {
         .kind = TG_ALL_GATHER, .dtype = TG_I64, .src = &mine, .dst = all, .count = 2, .site = site};
@@ -298,6 +301,7 @@ tg_status tg_comm_query(const tg_comm *c, tg_comm_info *out) {
     return TG_OK;
 }
 
+/* Ends c and the groups split from it, because the communicator that c was split from recovers. */
 static void end_with_parent(tg_comm *c) {
     for (tg_comm *child = c->child; child; child = child->sibling) end_with_parent(child);
     c->ended = true;
@@ -317,7 +321,7 @@ tg_status tg_comm_recover(tg_comm *c) {
                        c->ops->name);
     for (tg_comm *child = c->child; child; child = child->sibling) end_with_parent(child);
     tg_comm_finish_all(c);
-    tg_ctx_clear(c->ctx); /* clears the errors of the calls that were in flight: the caller knows that these are lost */
+    tg_ctx_clear(c->ctx); /* clears the errors of the calls that were in flight, which the caller gives up */
     tg_replays_end(c);
     TG_TRY(c->ops->recover(c->ctx, c->state, &rank, &size));
     c->rank = rank;

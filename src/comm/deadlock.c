@@ -4,9 +4,9 @@
 #include "base/text.h"
 #include "comm/protocol.h"
 
-/* Quotes the lower rank first, so that any rank that finds the deadlock makes the same text. Claims both groups before
- * publishing either: otherwise a member of the published group would fail and end the other group for a different
- * reason. */
+/* Quotes the lower rank first, so that every rank that finds the deadlock writes the same text. Claims both groups
+ * before it publishes either: otherwise a member of the published group could fail and end the other group for a
+ * different reason. */
 void tg_control_deadlock(tg_control *mine, const tg_wait *w, const tg_blocked *own, tg_control *other,
                          const tg_wait *w_other, const tg_blocked *peer) {
     const tg_blocked *first = own->rank < peer->rank ? own : peer, *second = first == own ? peer : own;

@@ -1,4 +1,4 @@
-/* Dispatch: every collective is checked, counted and started here. */
+/* Dispatch: checks, records, counts and starts every collective, and runs the works that it returns. */
 #include "base/host_memory.h"
 #include "base/text.h"
 #include "core/capture.h"
@@ -15,6 +15,7 @@ typedef struct dispatch {
 
 /* ---- Checks ---- */
 
+/* Checks dst or src. role: its name in errors. wanted: this rank must give it; otherwise it must be NULL. */
 static tg_status check_tensor(const dispatch *e, const tg_tensor *x, const char *role, bool wanted) {
     tg_ctx *ctx = e->c->ctx;
     char what[160];
@@ -85,6 +86,7 @@ static tg_status check_reduction(const dispatch *e) {
 
 /* ---- Sizes ---- */
 
+/* Checks that the counts of all ranks add up to numel, the number of elements of the tensor `role`. */
 static tg_status check_counts(const dispatch *e, const int64_t *counts, int64_t numel, const char *role) {
     int64_t sum = 0;
     for (int r = 0; r < e->c->size; r++) {
@@ -106,7 +108,8 @@ static tg_status check_size(const dispatch *e, const tg_tensor *x, const char *r
                    (long long)x->numel, (long long)expected, why);
 }
 
-/* Sizes the n parts of `whole`. counts, if given, are the sizes of the parts. */
+/* Sets the size of the parts of `whole`, and checks that `part` is this rank's. counts: the sizes of the parts of all
+ * ranks; NULL: they are equal. */
 static tg_status size_parts(dispatch *e, const tg_tensor *whole, const char *whole_role, const tg_tensor *part,
                             const char *part_role, const int64_t *counts) {
     e->t.count = part->numel;
@@ -156,7 +159,8 @@ static tg_status size_call(dispatch *e) {
 
 /* ---- Memory ---- */
 
-static int64_t before(const int64_t *counts, int64_t count, int rank) {
+/* Returns the offset in elements of rank `rank`'s part. counts NULL: every part has `count` elements. */
+static int64_t elements_before(const int64_t *counts, int64_t count, int rank) {
     int64_t sum = counts ? 0 : count * rank;
     for (int r = 0; counts && r < rank; r++) sum += counts[r];
     return sum;
@@ -165,8 +169,8 @@ static int64_t before(const int64_t *counts, int64_t count, int rank) {
 /* Returns the offset in elements from dst to src that an in-place call must have. */
 static int64_t in_place_at(const dispatch *e) {
     switch (e->a->kind) {
-    case TG_ALL_GATHER: return before(e->t.recv, e->t.count, e->c->rank);
-    case TG_REDUCE_SCATTER: return -before(e->t.send, e->t.count, e->c->rank);
+    case TG_ALL_GATHER: return elements_before(e->t.recv, e->t.count, e->c->rank);
+    case TG_REDUCE_SCATTER: return -elements_before(e->t.send, e->t.count, e->c->rank);
     case TG_GATHER: return e->t.count * e->c->rank;
     case TG_SCATTER: return -e->t.count * e->c->rank;
     default: return 0;
@@ -189,11 +193,11 @@ static tg_status check_overlap(const dispatch *e) {
     return TG_OK;
 }
 
-/* Waits for the pending works that this call must follow: the work that fills src, because src must have its value;
- * the work that fills dst, because a storage has at most one work; and the works that still read dst. A receive does
- * not wait for readers of dst: such a wait could depend on the other half of the receive's own message, and never
- * end. There the caller must keep the order. */
-static tg_status settle(dispatch *e) {
+/* Sets the addresses of src and dst and checks them. First waits for the pending works that this call must follow: the
+ * work that fills src, because src must have its value; the work that fills dst, because a storage has at most one
+ * work; and the works that still read dst. A receive does not wait for the readers of dst: such a wait could depend on
+ * the peer's half of the received message, and never end. For a receive the caller must keep the order. */
+static tg_status prepare_memory(dispatch *e) {
     tg_tensor *d = e->a->dst, *s = e->a->src;
     const tg_comm_ops *ops = e->c->ops;
     tg_ctx *ctx = e->c->ctx;
@@ -217,10 +221,10 @@ static tg_status check_dispatch(dispatch *e) {
     TG_TRY(check_tensors(e));
     TG_TRY(check_reduction(e));
     TG_TRY(size_call(e));
-    return settle(e);
+    return prepare_memory(e);
 }
 
-/* Copies src to dst: all that a call does in a group of one rank. */
+/* Copies src to dst. That is all that a call does in a group of one rank. */
 static tg_status copy_own(const dispatch *e) {
     tg_ctx *ctx = e->c->ctx;
     if (!e->t.dst || !e->t.src || e->t.dst == e->t.src) return TG_OK;
@@ -228,6 +232,7 @@ static tg_status copy_own(const dispatch *e) {
     return ctx->run.ops->copy(ctx, e->t.dst, e->t.src, bytes, TG_COPY_DEVICE);
 }
 
+/* Returns the number of elements that count_call counts for this rank. */
 static int64_t payload(const dispatch *e) {
     const tg_tensor *d = e->a->dst, *s = e->a->src;
     switch (e->a->kind) {
@@ -240,6 +245,7 @@ static int64_t payload(const dispatch *e) {
     }
 }
 
+/* Counts the call in its communicator, and in those that the communicator was split from. */
 static void count_call(const dispatch *e) {
     int64_t bytes = payload(e) * (int64_t)tg_dtype_size(e->t.dtype);
     for (tg_comm *c = e->c; c; c = c->parent) {
@@ -257,8 +263,9 @@ static tg_call_entry entry_of(const dispatch *e, uint64_t sequence) {
     return entry;
 }
 
-/* Records the call. It also counts as a heartbeat, as a rank that makes calls is alive. A send or a receive gets the
- * number of the next collective of its group, as in errors: only two ranks know of it, so it does not count. */
+/* Records the call in the flight recorder. Also advances the heartbeat, because a rank that makes calls is alive. A
+ * send or a receive has no number of its own, because only two ranks know of it: it is recorded with the number of the
+ * next collective of its group. */
 static void record_call(const dispatch *e, tg_comm_request *r) {
     tg_comm *c = e->c;
     uint64_t beats = atomic_load_explicit(c->ctx->run.heartbeat, memory_order_relaxed);
@@ -269,8 +276,8 @@ static void record_call(const dispatch *e, tg_comm_request *r) {
     r->entry = tg_recorder_post(c->recorder, &entry);
 }
 
-/* Adds the call to the step that is being captured. No data moves now. Each replay of the step is counted, compared
- * and recorded. */
+/* Adds the call to the step that is being captured. No data moves now; each replay of the step moves it, and is
+ * counted, compared and recorded (captured.c). */
 static tg_status start_captured(dispatch *e, tg_comm_request *r) {
     tg_comm *c = e->c;
     tg_call_entry entry = entry_of(e, 0);
@@ -307,7 +314,7 @@ static tg_work *give_away(const dispatch *e, tg_comm_request *r) {
     return tg_work_fills(w, e->a->dst->storage) == TG_OK ? w : NULL;
 }
 
-/* Notifies the peers that this rank does not take part, so that they do not wait for it. */
+/* Notifies the peers that this rank misses the call, so that they do not wait for it. Returns NULL. */
 static tg_work *miss(tg_comm *c) {
     tg_comm_missed(c, TG_ERR_ABORTED);
     return NULL;
@@ -362,15 +369,15 @@ static tg_status request_wait(tg_ctx *ctx, void *self) {
     return r->status;
 }
 
-static void request_abort(void *self) { (void)self; } /* the drop that follows ends the call */
+static void request_abort(void *self) { (void)self; } /* request_free, which follows, ends the call */
 
-/* Ends the transport's request. */
+/* Ends the transport's request and records whether the call succeeded. */
 static void end_request(tg_comm_request *r) {
     tg_comm *c = r->comm;
     if (r->request && !r->waited) r->status = c->ops->wait(c->ctx, c->state, r->request); /* for the flight recorder */
     if (r->request) c->ops->drop(c->ctx, c->state, r->request);
     if (r->entry && !(c->ops->queued && r->request))
-        tg_recorder_settle(c->recorder, r->entry, r->status == TG_OK ? TG_CALL_DONE : TG_CALL_FAILED);
+        tg_recorder_finish(c->recorder, r->entry, r->status == TG_OK ? TG_CALL_DONE : TG_CALL_FAILED);
     r->request = NULL;
     r->entry = 0;
 }
@@ -410,8 +417,8 @@ tg_comm_request *tg_comm_request_new(tg_comm *c) {
     return r;
 }
 
-/* A work that no storage owns may end while the caller still holds its handle. So the last KEPT of them are not
- * freed. */
+/* The caller may hold the handle of a work that no storage owns, even after the work is done. So the last KEPT of these
+ * works are not freed. */
 enum { KEPT = 32 };
 
 /* Allocates requests and works for the calls that no storage owns, before the first of them starts. */

@@ -10,6 +10,7 @@ void tg_control_fail(tg_control *c, const tg_wait *w, tg_status status, int culp
     if (c->ops->claim(c)) c->ops->publish(c, w, status, culprit, text);
 }
 
+/* Returns the status with which this rank reports the end of its group. notified: it has reported it before. */
 static tg_status end_seen_by(int me, const tg_group_end *end, bool arrived, bool notified) {
     bool mine = end->culprit == me;
     if (notified || end->status == TG_OK) return TG_ERR_ABORTED;
@@ -130,18 +131,21 @@ static void check_member(tg_control *c, const tg_wait *w, int i) {
 
 /* ---- The deadline ---- */
 
+/* Writes that the deadline has passed, and in which call. */
 static void describe_awaited(tg_control *c, const tg_wait *w, char *buf, size_t n, size_t *at) {
     tg_call_entry entry = {0};
     char site[TG_SITE_BYTES] = "";
     tg_text(buf, n, at, "the deadline of %g s has passed in ", c->ctx->run.deadline);
     if (!c->ops->call(c, w, &entry, site, sizeof site)) {
-        tg_text(buf, n, at, "a call that waits for one of the %d before it in group \"%s\"", c->ops->places, c->name);
+        tg_text(buf, n, at, "a call that waits for one of the %d before it in group \"%s\"", c->ops->max_calls,
+                c->name);
         return;
     }
     tg_call_entry_text(&entry, buf, n, at);
     tg_text(buf, n, at, ", call %llu of group \"%s\", from %s", (unsigned long long)entry.sequence, c->name, site);
 }
 
+/* Ends the group because of the deadline. Names all members that have not arrived; the first of them is the culprit. */
 static void pass_deadline(tg_control *c, const tg_wait *w) {
     char text[TG_FAILURE_TEXT];
     size_t at = 0;
@@ -161,7 +165,7 @@ static void pass_deadline(tg_control *c, const tg_wait *w) {
 }
 
 void tg_control_check_peers(tg_control *c, const tg_wait *w) {
-    if (c->ops->settle) c->ops->settle(c, w);
+    if (c->ops->report_disagreement) c->ops->report_disagreement(c, w);
     for (int i = 0; i < c->size && !c->ops->ended(c, w); i++)
         if (i != c->rank && c->ops->awaits(c, w, i)) check_member(c, w, i);
     if (c->ops->check && !c->ops->ended(c, w)) c->ops->check(c, w);

@@ -41,8 +41,8 @@ static bool read_once(const tg_shared_text *b, char *text, size_t n) {
     return !(v & 1) && atomic_load_explicit(&b->version, memory_order_relaxed) == v;
 }
 
-/* Reads a text, trying again while it is being written. If the writer died while writing, the version stays odd;
- * then the text is taken as it is after 1000 attempts. */
+/* Reads a text, and tries again while it is being written. If the writer died while writing, the version stays odd;
+ * then the result is that of the 1000th attempt. */
 void tg_shared_text_read(const tg_shared_text *b, char *text, size_t n) {
     for (int i = 0; n && i < 1000 && !read_once(b, text, n); i++) continue;
 }
@@ -127,9 +127,9 @@ bool tg_rank_slot_entry(const tg_rank_slot *c, uint64_t index, tg_call_entry *en
     return index && entry->index == index && atomic_load_explicit(&from[0], memory_order_relaxed) == index;
 }
 
-/* Marks a call as done or failed. The entry's index is not cleared during the write, because the state and the end
- * time are single words: a reader sees either their old or their new values. */
-void tg_recorder_settle(tg_recorder *b, uint64_t index, int state) {
+/* Does not clear the entry's index during the write, because the state and the end time are in one word each: a reader
+ * sees either the old or the new value. */
+void tg_recorder_finish(tg_recorder *b, uint64_t index, int state) {
     tg_rank_slot *c = &b->rank_slot[b->me];
     tg_call_entry entry;
     if (!tg_rank_slot_entry(c, index, &entry)) return;

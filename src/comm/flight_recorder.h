@@ -1,9 +1,9 @@
 /* The flight recorder: a slot (tg_rank_slot) for each rank, with its latest calls, its current activity, and the reason
- * of its failure.
+ * for its failure.
  *
- * A slot is written by its rank alone, except for the futex `bell`, which other ranks increment to wake it. Any rank
- * may read a slot at any time, also from other processes. Therefore all fields are atomic, and a reader that meets a
- * write in progress reads again. */
+ * Only its own rank writes a slot, with two exceptions: other ranks increment the futex `wakeups` to wake the rank, and
+ * a launcher writes the end of a process that could not do so itself. Any rank may read a slot at any time, also from
+ * another process. Therefore all fields are atomic, and a reader that meets a write in progress reads again. */
 #ifndef TG_FLIGHT_RECORDER_H
 #define TG_FLIGHT_RECORDER_H
 
@@ -33,7 +33,7 @@ enum { TG_CALL_STARTED, TG_CALL_DONE, TG_CALL_FAILED };
 
 /* The entry of one call. */
 typedef struct tg_call_entry {
-    uint64_t index; /* 1 + how many calls the rank made before it; 0: none */
+    uint64_t index; /* number of the call among all calls of the rank, from 1; 0: none */
     uint8_t kind, dtype, op, state;
     int32_t root, size; /* size: ranks in the group */
     int64_t count;
@@ -47,14 +47,15 @@ enum { TG_ENTRY_WORDS = sizeof(tg_call_entry) / sizeof(uint64_t) };
 typedef struct tg_rank_slot {
     alignas(TG_LINE) _Atomic uint64_t heartbeat;
     _Atomic uint64_t busy; /* id of the group whose members' memory this rank uses now; 0: none */
-    alignas(TG_LINE) _Atomic uint32_t bell, sleeping; /* futex: rung to wake the rank when something has happened */
+    alignas(TG_LINE) _Atomic uint32_t wakeups; /* futex: peers increment it to wake the rank */
+    _Atomic uint32_t sleeping; /* whether the rank sleeps on it, or is about to */
     alignas(TG_LINE) _Atomic int state, status;
     _Atomic int cause;        /* the rank that caused this rank's failure; -1: itself */
-    _Atomic uint64_t order;   /* of its failure among all failures */
-    _Atomic uint64_t calls;   /* collectives it has started */
-    _Atomic uint64_t missed_calls; /* calls that it has missed after errors */
+    _Atomic uint64_t order;   /* number of its failure among the failures of all ranks, from 1; 0: none */
+    _Atomic uint64_t calls;   /* number of calls that it has recorded */
+    _Atomic uint64_t missed_calls; /* number of calls that it has missed after errors */
     _Atomic uint64_t waiting; /* index of the call it waits for; 0: it does not wait */
-    _Atomic uint64_t blocked; /* the same call as peers see it (shm/deadlock.c) */
+    _Atomic uint64_t blocked; /* the same call in the form that peers compare (shm/deadlock.c) */
     _Atomic int64_t pid;
     tg_shared_text failure;
     struct {
@@ -72,11 +73,12 @@ typedef struct tg_recorder {
     tg_rank_slot *rank_slot; /* the first is that of rank `first` */
     int n, first, size; /* number of slots; the first one's rank; all ranks */
     int me; /* index of this rank's slot */
-    bool threads; /* all ranks share a process, so code addresses mean the same */
-    bool own;
+    bool threads; /* all ranks are threads of one process, so code addresses are valid on all of them */
+    bool own;     /* the recorder owns its one slot */
 } tg_recorder;
 
-/* Makes a recorder over these rank slots. rank_slots NULL: it gets one slot of its own, for rank `first` of `size`. */
+/* Makes a recorder over these n rank slots. rank_slots NULL: it gets one slot of its own, for rank `first` of `size`.
+ * Returns NULL after recording the error. */
 tg_recorder *tg_recorder_new(tg_ctx *ctx, tg_rank_slot *rank_slots, int n, int first, int size, int me, bool threads);
 void tg_recorder_unref(tg_ctx *ctx, tg_recorder *b);
 
@@ -85,23 +87,27 @@ void tg_recorder_unref(tg_ctx *ctx, tg_recorder *b);
 uint64_t tg_recorder_now(void); /* nanoseconds */
 /* Adds a call to the rank's own slot. Returns its index. */
 uint64_t tg_recorder_post(tg_recorder *b, tg_call_entry *entry);
-void tg_recorder_keep_site(tg_recorder *b, uint64_t site); /* so that other ranks can describe it */
-void tg_recorder_settle(tg_recorder *b, uint64_t index, int state);
-bool tg_rank_slot_entry(const tg_rank_slot *c, uint64_t index, tg_call_entry *entry); /* false: overwritten since */
+/* Stores the description of a call site in the rank's own slot, so that other ranks can quote it. */
+void tg_recorder_keep_site(tg_recorder *b, uint64_t site);
+/* Marks a call of this rank as done or failed (TG_CALL_DONE, TG_CALL_FAILED). */
+void tg_recorder_finish(tg_recorder *b, uint64_t index, int state);
+/* Reads an entry. Returns false if a later call has overwritten it. */
+bool tg_rank_slot_entry(const tg_rank_slot *c, uint64_t index, tg_call_entry *entry);
+/* Reads the latest entry. Returns false if the rank has made no call. */
 bool tg_rank_slot_last(const tg_rank_slot *c, tg_call_entry *entry);
 
 /* ---- Texts (flight_text.c) ---- */
 
 /* Writes a call as "all_reduce(f32, 5 elements, sum)". */
 void tg_call_entry_text(const tg_call_entry *entry, char *buf, size_t n, size_t *at);
-/* Writes a call site as the rank itself has described it. */
+/* Writes the description of a call site that its rank has stored; the address if it has stored none. */
 void tg_rank_slot_site(const tg_rank_slot *c, uint64_t site, char *buf, size_t n);
-/* Writes where the rank of slot i made a call. */
+/* Writes the description of a call site of slot i's rank. */
 void tg_recorder_site(const tg_recorder *b, int i, uint64_t site, char *buf, size_t n);
 /* Writes the entries of all ranks. Returns the length as snprintf does. ctx: the context of this rank, for the calls
  * of replayed steps; may be NULL. */
 size_t tg_recorder_print(const tg_recorder *b, tg_ctx *ctx, tg_format format, char *buf, size_t n);
-/* Writes the last call of slot i's rank and what the rank does now. */
+/* Writes the last call of slot i's rank: what it was, whether it is done, and where it was made. */
 void tg_recorder_last_call(const tg_recorder *b, int i, char *buf, size_t n, size_t *at);
 
 #endif

@@ -6,14 +6,14 @@
 #include "comm/flight_recorder.h"
 #include "comm/comm.h"
 
-/* An output: a buffer that is filled as snprintf fills one, or a file descriptor. */
+/* An output: a buffer, which is filled and cut off as snprintf does, or a file descriptor. */
 typedef struct sink {
     char *buf;
-    size_t n, at;
+    size_t n, at; /* size of buf; length of the whole text so far */
     int fd; /* -1: the buffer is used */
     bool safe; /* used in a signal handler: addresses are not looked up */
     tg_ctx *ctx; /* the context of this rank; NULL: none */
-    size_t used;
+    size_t used; /* bytes in part, which are not written to fd yet */
     char part[512];
 } sink;
 
@@ -166,12 +166,12 @@ void tg_recorder_last_call(const tg_recorder *b, int i, char *buf, size_t n, siz
 
 /* ---- The recorder as text ---- */
 
-/* A call within a replay. */
+/* The arguments of the functions that print the calls of a replay. */
 typedef struct replayed {
     sink *s;
     const tg_recorder *b;
-    int i;
-    bool any;
+    int i;    /* slot of the rank */
+    bool any; /* a call has been printed */
 } replayed;
 
 static void text_entry(sink *s, const tg_recorder *b, int i, const tg_call_entry *entry);
@@ -190,8 +190,8 @@ static void replayed_json(void *user, const tg_call_entry *call) {
     json_entry(r->s, r->b, r->i, call);
 }
 
-/* Calls fn for each call of a replay, if the entry is one of this rank. Other ranks' lists cannot be read, because
- * the list of a replay's calls is local to its rank, and a signal handler must not read even its own. */
+/* Calls fn for each call of a replay, if the entry is this rank's own. The list of a replay's calls is in the memory of
+ * its rank, so those of other ranks cannot be read. A signal handler must not read even its own. */
 static void replayed_of(sink *s, const tg_recorder *b, int i, const tg_call_entry *entry,
                         void (*fn)(void *user, const tg_call_entry *call)) {
     replayed r = {s, b, i, false};

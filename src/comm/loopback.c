@@ -1,8 +1,8 @@
-/* Transports without peers: self, a group of one rank; and plan, which stands for one rank of a group of any size,
- * counts the calls and moves no data. They need no control (protocol.h), as none of their calls waits. */
+/* Transports without peers. `self` is a group of one rank. `plan` stands for one rank of a group of any size: its calls
+ * are counted, but move no data. Neither needs a control (protocol.h), because none of their calls waits. */
 #include "comm/comm.h"
 
-/* Starts nothing and makes no request. In a group of one rank dispatch copies by itself, and a plan moves no data. */
+/* Starts nothing and makes no request. In a group of one rank dispatch.c copies src to dst; a plan moves no data. */
 static tg_status start_nothing(tg_ctx *ctx, void *state, const tg_transfer *call, void **request) {
     (void)ctx, (void)state, (void)call;
     *request = NULL;

@@ -1,10 +1,11 @@
-/* The failure protocol of all transports, in two roles. A control knows which members of a group have arrived and which
- * have failed; a mover moves bytes. Shared memory and messages implement both as the two tables below. NCCL is a mover
- * whose control asks the control of its host communicator. The code on top is common to all transports: waiting,
- * checking the peers, the text of every error, deadlocks and recovery. tests/comm/test_failure_texts.c compares the
- * texts.
+/* The failure protocol of all transports. It separates two roles. The control of a group knows which members have
+ * arrived at a call and which have failed; the mover of a group moves the bytes. Each role is a table of functions
+ * below. The transports over shared memory and over messages implement both. NCCL implements a mover; its control asks
+ * the control of its host communicator. The code above the tables is common to all transports: waiting, checking the
+ * peers, the text of every error, deadlocks and recovery. tests/comm/test_failure_texts.c compares the texts.
  *
- * All slots return at once. Only the context's thread calls them. */
+ * All functions of the tables return at once, except where they are said to wait. Only the context's thread calls
+ * them. */
 #ifndef TG_PROTOCOL_H
 #define TG_PROTOCOL_H
 
@@ -17,7 +18,7 @@ enum { TG_FAILURE_TEXT = TG_SHARED_TEXT_WORDS * 8, TG_SITE_BYTES = 192 };
 /* What a rank waits for in a group. */
 typedef struct tg_wait {
     void *request;     /* this rank's own call; NULL: it waits until an older call frees its slot */
-    void *place;       /* slot of the call, or the one it waits for; its type is the transport's */
+    void *place;       /* slot of the call, or the slot that it waits for; its type is the transport's */
     uint64_t sequence; /* of the call */
     double since;      /* tg_system_now() when the rank began to check its peers; 0: not yet */
 } tg_wait;
@@ -31,15 +32,15 @@ typedef struct tg_member_view {
     bool alive;        /* it has shown a sign of life since the wait began */
     tg_status status;  /* of its context */
     int cause;         /* the rank that caused its latest error, even if cleared; -1: itself */
-    double failed_for; /* Seconds since this rank first saw the error */
-    uint64_t calls;    /* that it has made */
+    double failed_for; /* seconds since this rank first saw the error */
+    uint64_t calls;    /* number of calls that it has made */
 } tg_member_view;
 
 typedef struct tg_control_ops {
-    const char *busy, *missing; /* how an absent member is described, with and without a sign of life */
+    const char *busy, *missing; /* describe an absent member with and without a sign of life */
     const char *unfinished;     /* what a deadline says when all members have arrived; NULL: nothing */
-    int places;                 /* most calls of a group in flight, quoted when one waits for a slot; 0: not quoted */
-    bool one_decides;           /* in recovery only the first member that has come decides; false: any member may */
+    int max_calls; /* most calls of a group in flight, quoted if `call` returns false; 0 if it never does */
+    bool first_decides; /* in recovery only the lowest member that has joined proposes a list; false: any member may */
 
     /* Facts about a call and the members */
     bool (*awaits)(tg_control *c, const tg_wait *w, int i); /* whether member i has yet to arrive */
@@ -49,36 +50,41 @@ typedef struct tg_control_ops {
     /* Writes the call of w and where it was made. Returns false if this rank only waits for a slot. */
     bool (*call)(tg_control *c, const tg_wait *w, tg_call_entry *entry, char *site, size_t n);
 
-    /* Whether the group has ended for w; NULL: for all its calls. */
-    bool (*ended)(tg_control *c, const tg_wait *w);
-    bool (*claim)(tg_control *c); /* whether this rank is the first to end it, and will publish why */
+    /* The end of the group */
+    bool (*ended)(tg_control *c, const tg_wait *w); /* whether it has ended for w; w NULL: for all its calls */
+    bool (*claim)(tg_control *c); /* whether this rank is the first to end it, and so must publish the reason */
     void (*publish)(tg_control *c, const tg_wait *w, tg_status status, int culprit, const char *text);
-    void (*end)(tg_control *c, tg_group_end *end, char *buf, size_t n); /* buf: receives the text */
+    void (*end)(tg_control *c, tg_group_end *end, char *buf, size_t n); /* fills *end; buf receives the text */
 
     /* Waiting */
-    void (*prepare)(tg_control *c, int round);          /* optional; before progress is made for the round-th time */
-    void (*begin)(tg_control *c, const tg_wait *w);     /* the checks begin: peers may see what this rank waits for */
-    void (*over)(tg_control *c, const tg_wait *w);      /* the wait is over */
-    void (*rest)(tg_control *c, const tg_wait *w, int round); /* spins, yields or sleeps; w NULL: no call is awaited */
-    void (*begin_poll)(tg_control *c, const tg_wait *w); /* in place of begin if the host waits elsewhere; returns */
-    const char *(*broken)(tg_control *c); /* optional; the reason why nothing can arrive any more, or NULL */
-    void (*settle)(tg_control *c, const tg_wait *w);    /* optional; ends disagreements that are not reported at once */
-    void (*check)(tg_control *c, const tg_wait *w);     /* optional; after the members. w NULL: no call is awaited */
-    void (*deadlock)(tg_control *c, const tg_wait *w, int i); /* optional; whether member i waits for this rank */
+    void (*prepare)(tg_control *c, int round); /* optional; called before progress is made for the round-th time */
+    /* Called before the peers are checked for the first time. Peers may then see what this rank waits for. */
+    void (*begin_checks)(tg_control *c, const tg_wait *w);
+    void (*end_wait)(tg_control *c, const tg_wait *w);
+    void (*pause)(tg_control *c, const tg_wait *w, int round); /* spins, yields or sleeps. w NULL: no call is awaited */
+    /* Replaces begin_checks if the host waits elsewhere. May be called repeatedly. w NULL: no call is awaited. */
+    void (*begin_poll)(tg_control *c, const tg_wait *w);
+    const char *(*broken)(tg_control *c); /* optional; the name of a layer that can deliver nothing any more, or NULL */
+    /* Optional. Reports a disagreement that was found earlier and whose report was delayed. */
+    void (*report_disagreement)(tg_control *c, const tg_wait *w);
+    void (*check)(tg_control *c, const tg_wait *w); /* optional; called after the members are. w NULL as in pause */
+    /* Optional. Ends the group if this rank and member i, which is absent, wait for each other. */
+    void (*deadlock)(tg_control *c, const tg_wait *w, int i);
 
-    /* Recovery */
-    void (*come)(tg_control *c);                        /* this rank has come */
-    bool (*expected)(tg_control *c, int i);             /* member i has not come, and may yet */
-    bool (*is_here)(tg_control *c, int i);              /* member i has come, and has not left since */
-    bool *(*list)(tg_control *c);                       /* this rank's own list of those that are here */
-    void (*decide)(tg_control *c);                      /* proposes that list; the first proposal holds */
-    const bool *(*decided)(tg_control *c);              /* the list that holds; NULL: none yet */
+    /* Recovery. A member joins it when it calls tg_comm_recover. */
+    void (*join_recovery)(tg_control *c);          /* notifies the members that this rank has joined */
+    bool (*is_expected)(tg_control *c, int i);     /* whether member i has not joined, but still may */
+    bool (*has_joined)(tg_control *c, int i);      /* whether member i has joined, and has not left the group since */
+    bool *(*own_list)(tg_control *c);              /* the list that this rank would propose: a flag for each member */
+    void (*propose)(tg_control *c);                /* proposes own_list; the first proposal is valid for all members */
+    const bool *(*decided_list)(tg_control *c);    /* the valid list; NULL: none yet */
 } tg_control_ops;
 
 typedef struct tg_mover_ops {
-    void (*advance)(tg_control *c);                /* moves what can be moved now, of all calls of this rank */
+    void (*advance)(tg_control *c);                /* moves what can be moved now, for all calls of this rank */
     bool (*done)(tg_control *c, const tg_wait *w); /* whether w is over: the call is done, or the slot is free */
-    void (*quiesce)(tg_control *c); /* optional; of a failed group: returns when no peer touches this rank's memory */
+    /* Optional. Waits, for a limited time, until no peer uses this rank's memory for the group, which has failed. */
+    void (*quiesce)(tg_control *c);
 } tg_mover_ops;
 
 /* One rank's end of a group: the first member of a transport's own struct. */
@@ -88,7 +94,7 @@ struct tg_control {
     tg_ctx *ctx;
     const char *name; /* of the group */
     int me;           /* this rank's number in the world */
-    int rank, size;   /* and in the group; members of the group */
+    int rank, size;   /* this rank's number in the group; number of members */
     int *cause;       /* the rank whose failure this rank's context is recording; -1: its own */
     int patience;     /* rounds of a wait before the peers are checked */
     bool notified;    /* the context has recorded that the group has failed */
@@ -110,30 +116,32 @@ typedef struct tg_quoted {
 /* Writes a call as "rank 1 called barrier() from main.c:7". */
 void tg_quote(const tg_quoted *q, char *buf, size_t n, size_t *at);
 
-/* Ends the group unless it has failed already. culprit: a rank of the world; -1: none. */
+/* Ends the group unless it has ended already. culprit: a rank of the world; -1: none. */
 void tg_control_fail(tg_control *c, const tg_wait *w, tg_status status, int culprit, const char *text);
 /* Ends the group with member i's error. after: the text that follows "failed". */
 void tg_control_fail_by(tg_control *c, const tg_wait *w, int i, const char *after);
-/* Ends the group because two members disagree about a call. An entry of sequence 0 stands for a message between the
- * two. */
+/* Ends the group because two members disagree about a call, or about a message between them (then a->entry.sequence
+ * is 0). */
 void tg_control_mismatch(tg_control *c, const tg_wait *w, const tg_quoted *a, const tg_quoted *b);
 /* Ends the group because the process of member i has died. */
 void tg_control_died(tg_control *c, const tg_wait *w, int i, long long pid);
-/* Ends the group because this rank leaves it. The peers receive the error after which this rank has missed calls or,
- * if there is none, `why`. */
+/* Ends the group because this rank leaves it. The reason that peers receive is the error after which this rank has
+ * missed calls, else its current error, else `why`. */
 void tg_control_abandon(tg_control *c, const char *why);
-/* Records the group's failure in the context. arrived: this rank has made its call, perhaps too late. */
+/* Records the group's failure in the context, and returns its status. arrived: this rank has made its call, perhaps
+ * too late. */
 tg_status tg_control_failed(tg_control *c, bool arrived);
-/* Checks whether the members that w waits for can still arrive, and the deadline. */
+/* Ends the group if a member that w waits for can no longer arrive, or if the deadline has passed. */
 void tg_control_check_peers(tg_control *c, const tg_wait *w);
 
 /* ---- wait.c ---- */
 
-/* Waits until the request is done or, with request NULL, until `place` is free for the call `sequence`. Fails when the
- * group does. */
+/* Waits until the request is done or, if request is NULL, until the slot `place` is free for call number `sequence`.
+ * Fails if the group fails meanwhile. */
 tg_status tg_control_wait(tg_control *c, void *request, void *place, uint64_t sequence);
-/* Called while the host waits elsewhere, for example for a device. waited: seconds so far; negative: that wait is
- * over. request NULL: the host waits for no call of the group. Advances calls and reports the group's failure. */
+/* Called while the host waits elsewhere, for example for a device. Advances calls and reports the group's failure.
+ * waited: seconds so far; negative: that wait is over. request: the call of the group on which the device depends;
+ * NULL: none. */
 tg_status tg_control_poll(tg_control *c, void *request, double waited);
 
 /* ---- deadlock.c ---- */
@@ -145,15 +153,16 @@ typedef struct tg_blocked {
     const char *call; /* as tg_quote writes it */
 } tg_blocked;
 
-/* Ends two groups that are deadlocked: this rank (own) waits in `mine`, and peer in `other`. Neither will make the call
- * that the other waits for. */
+/* Ends two groups that are deadlocked: this rank (own) waits in `mine`, and another rank (peer) waits in `other`.
+ * Neither will make the call that the other waits for. */
 void tg_control_deadlock(tg_control *mine, const tg_wait *w, const tg_blocked *own, tg_control *other,
                          const tg_wait *w_other, const tg_blocked *peer);
 
 /* ---- recover.c ---- */
 
-/* Ends the group, and agrees with the members that come on who forms the next one. ranks: has space for all members;
- * receives the n ranks of the world in their old order. mine: this rank's index among them. */
+/* Ends the group, and agrees with the members that join the recovery which of them form the next group. ranks: has
+ * space for all members; receives the *n ranks of the world that form it, in their old order. *mine: this rank's index
+ * among them. */
 tg_status tg_control_regroup(tg_control *c, int *ranks, int *n, int *mine);
 
 #endif

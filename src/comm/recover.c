@@ -1,39 +1,41 @@
-/* Recovery: a group starts again with the members that are still there. Each member announces that it has come. When
- * all have come, or the others can come no more, or the deadline has passed, one member writes the list of members
- * that are present. The first such list is valid for all. */
+/* Recovery: a group starts again with the members that still take part. Each member announces that it has joined the
+ * recovery. When all members have joined, or the others can no longer join, or the deadline has passed, one member
+ * proposes the list of members that have joined. The first such list is valid for all. */
 #include "base/os.h"
 #include "comm/protocol.h"
 
-/* Returns whether this rank may write the list now. late: the deadline has passed. */
+/* Returns whether this rank may propose the list now. late: the deadline has passed. */
 static bool may_decide(tg_control *c, bool late) {
     for (int i = 0; i < c->size; i++) {
-        if (!late && c->ops->expected(c, i)) return false;
-        if (c->ops->one_decides && i < c->rank && c->ops->is_here(c, i)) return false;
+        if (!late && c->ops->is_expected(c, i)) return false;
+        if (c->ops->first_decides && i < c->rank && c->ops->has_joined(c, i)) return false;
     }
     return true;
 }
 
 static void decide(tg_control *c) {
-    bool *list = c->ops->list(c);
-    for (int i = 0; i < c->size; i++) list[i] = c->ops->is_here(c, i);
-    c->ops->decide(c);
+    bool *list = c->ops->own_list(c);
+    for (int i = 0; i < c->size; i++) list[i] = c->ops->has_joined(c, i);
+    c->ops->propose(c);
 }
 
-/* Waits up to two deadlines: one for the members that decide, and one for their decision to arrive. */
+/* Joins the recovery and returns the valid list. Waits up to two deadlines: one until a member may propose a list, and
+ * one until the list arrives. Returns NULL after that, or if the message layer has failed. */
 static const bool *agree(tg_control *c) {
     double start = tg_system_now(), deadline = c->ctx->run.deadline;
     const bool *list;
-    c->ops->come(c);
-    for (int round = 0; !(list = c->ops->decided(c)); round++) {
+    c->ops->join_recovery(c);
+    for (int round = 0; !(list = c->ops->decided_list(c)); round++) {
         double waited = tg_system_now() - start;
         if (may_decide(c, waited > deadline)) decide(c);
         if (waited > 2 * deadline || (c->ops->broken && c->ops->broken(c))) return NULL;
         c->mover->advance(c);
-        c->ops->rest(c, NULL, round);
+        c->ops->pause(c, NULL, round);
     }
     return list;
 }
 
+/* Lists the ranks of the world that form the next group. *mine: this rank's index; -1: it is not in the list. */
 static void number(tg_control *c, const bool *list, int *ranks, int *n, int *mine) {
     *mine = -1;
     *n = 0;

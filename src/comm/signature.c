@@ -1,7 +1,7 @@
 /* Signatures of calls: how they are made, compared and quoted. */
 #include "comm/signature.h"
 
-/* Returns the FNV-1a hash of the n counts; of n times `count` if counts is NULL. */
+/* Returns the FNV-1a hash of n counts. counts NULL: all of them are `count`. */
 static uint64_t digest(const int64_t *counts, int64_t count, int n) {
     uint64_t h = 14695981039346656037u;
     for (int r = 0; r < n; r++) h = (h ^ (uint64_t)(counts ? counts[r] : count)) * 1099511628211u;

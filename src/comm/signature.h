@@ -1,5 +1,5 @@
-/* Signatures: what all members of a group must agree on about one call, where the parts of a call lie, and the checks
- * of pairs that exchange parts of different sizes. */
+/* Signatures: the properties of one call on which all members of a group must agree. Also functions for the parts of a
+ * call, and the check of two members that exchange parts of different sizes. */
 #ifndef TG_SIGNATURE_H
 #define TG_SIGNATURE_H
 
@@ -8,20 +8,21 @@
 typedef struct tg_signature {
     uint8_t kind, dtype, op;
     int32_t root;
-    int64_t count;   /* elements; 0 for an all-to-all, whose pairs have a check of their own */
-    uint64_t counts; /* a digest of the sizes of parts, where these may differ */
+    int64_t count;   /* elements; 0 if the sizes of parts may differ between ranks */
+    uint64_t counts; /* a digest of the sizes of all parts, of an all-gather or reduce-scatter; else 0 */
     uint64_t missed; /* calls of the group that the rank has missed after errors; members must agree on that too */
 } tg_signature;
 
-/* Returns the signature of a call in a group of so many ranks. */
+/* Returns the signature of a call in a group of `size` ranks. missed: see the field. */
 tg_signature tg_signature_of(const tg_transfer *t, int size, uint64_t missed);
 /* Compares all but the missed calls, whose difference is another error. */
 bool tg_signature_equal(const tg_signature *a, const tg_signature *b);
-/* Returns the call of a signature as errors quote it. peer: the other rank of a send or a receive. sequence counts
- * from 0. */
+/* Returns the call of a signature as errors quote it. peer: the other rank of a send or a receive. sequence: the number
+ * of the call, from 0. */
 tg_call_entry tg_signature_entry(const tg_signature *s, int64_t count, int peer, uint64_t sequence);
 
-/* Writes where the parts of these sizes begin: n + 1 numbers. Returns at, or NULL where counts is NULL. */
+/* Writes to `at` where parts of these n sizes begin, and where the last one ends: n + 1 numbers. Returns at, or NULL if
+ * counts is NULL. */
 int64_t *tg_parts_begin(int64_t *at, const int64_t *counts, int n);
 /* Return where part i begins, and its size. begins NULL: all parts have `count` elements. */
 static inline int64_t tg_part_begin(const int64_t *begins, int64_t count, int i) {
@@ -31,7 +32,7 @@ static inline int64_t tg_part_size(const int64_t *begins, int64_t count, int i) 
     return begins ? begins[i + 1] - begins[i] : count;
 }
 
-/* The sizes that one member of an all-to-all sends to another and expects from it. */
+/* The numbers of elements that one member of an all-to-all sends to another and expects from it. */
 typedef struct tg_pair_counts {
     int64_t sends, expects;
 } tg_pair_counts;

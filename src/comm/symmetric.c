@@ -1,16 +1,16 @@
 /* Symmetric buffers: one block of the same size on every rank, from which the tensors of fused collectives are
- * allocated. Ranks that share an address space use each other's blocks directly. A transport may offer windows,
- * which are memory registered on all ranks. On other transports there are no symmetric buffers, and the caller works
- * without them. */
+ * allocated. Ranks that share an address space use each other's blocks directly. A transport may offer windows, which
+ * are memory that is registered on all ranks. On other transports a symmetric buffer has 0 bytes, and the caller works
+ * without it. */
 #include "base/host_memory.h"
 #include "comm/comm.h"
 #include "comm/symmetric.h"
 
-/* Takes the minimum of what the ranks can allocate, so that all ranks decide alike. */
-static tg_status agree(tg_comm *c, int64_t *bytes) {
-    tg_tensor *x = tg_from_host(c->ctx, TG_I64, TG_SHAPE(1), bytes);
+/* Sets *value to its minimum over the ranks, so that all ranks decide alike. */
+static tg_status agree_on_minimum(tg_comm *c, int64_t *value) {
+    tg_tensor *x = tg_from_host(c->ctx, TG_I64, TG_SHAPE(1), value);
     tg_comm_all_reduce(c, x, x, TG_REDUCE_MIN);
-    tg_status s = tg_read(x, bytes, sizeof *bytes);
+    tg_status s = tg_read(x, value, sizeof *value);
     tg_drop(x);
     return s;
 }
@@ -21,7 +21,7 @@ static bool shares_memory(const tg_comm *c) {
     return !strcmp(transport, "self") || (c->ctx->host && !strcmp(transport, "threads"));
 }
 
-/* Returns a buffer object that a freed symmetric buffer has left, or a new one. */
+/* Returns a buffer that a freed symmetric buffer no longer uses, or a new one. NULL after recording the error. */
 static tg_buffer *buffer_of(tg_ctx *ctx) {
     for (tg_buffer *b = ctx->buffers; b; b = b->next)
         if (b->ended && !b->open) {
@@ -35,24 +35,24 @@ static tg_buffer *buffer_of(tg_ctx *ctx) {
 typedef struct window {
     tg_ctx *ctx;
     const tg_comm_ops *ops;
-    void *data, *its;
+    void *data, *handle; /* its memory on this rank; the transport's window */
 } window;
 
 static void window_free(void *user) {
     window *w = user;
-    if (w->data) w->ops->window_free(w->ctx, w->its);
+    if (w->data) w->ops->window_free(w->ctx, w->handle);
     tg_host_free(w->ctx, w, sizeof *w);
 }
 
-/* Registers the memory of all ranks as a window. No rank registers its memory before all have allocated theirs. If
- * one rank had no memory, none registers. */
+/* Registers the memory of all ranks as a window. No rank registers before all ranks have allocated their memory. If the
+ * allocation fails on one rank, no rank registers, and s keeps 0 bytes. */
 static tg_status open_window(tg_symmetric *s, tg_comm *c, window *w, size_t bytes) {
     int64_t all;
-    w->data = c->ops->window_alloc(c->ctx, c->state, bytes, &w->its);
+    w->data = c->ops->window_alloc(c->ctx, c->state, bytes, &w->handle);
     all = w->data != NULL;
-    TG_TRY(agree(c, &all));
+    TG_TRY(agree_on_minimum(c, &all));
     if (!all) return TG_OK;
-    TG_TRY(c->ops->window_join(c->ctx, c->state, w->its));
+    TG_TRY(c->ops->window_join(c->ctx, c->state, w->handle));
     s->buffer = buffer_of(s->ctx);
     if (!s->buffer) return s->ctx->run.status;
     s->buffer->block = tg_heap_adopt(s->ctx->run.heap, w->data, bytes, TG_MEM_BUFFER, window_free, w);
@@ -64,7 +64,7 @@ static tg_status open_window(tg_symmetric *s, tg_comm *c, window *w, size_t byte
 static tg_status open_windows(tg_symmetric *s, tg_comm *c, size_t bytes) {
     enum { GRAIN = 64 };
     int64_t least = bytes <= PTRDIFF_MAX / 2 ? (int64_t)((bytes + GRAIN - 1) / GRAIN * GRAIN) : 0;
-    TG_TRY(agree(c, &least));
+    TG_TRY(agree_on_minimum(c, &least));
     if (!least) return TG_OK;
     window *w = tg_host_alloc(s->ctx, sizeof *w);
     if (!w) return s->ctx->run.status;
@@ -81,7 +81,7 @@ static bool has_windows(const tg_comm *c) {
 static tg_status open_arena(tg_symmetric *s, tg_comm *c, size_t bytes) {
     int64_t least = shares_memory(c) ? (int64_t)bytes : 0;
     if (has_windows(c)) return open_windows(s, c, bytes);
-    if (!c->ops->silent) TG_TRY(agree(c, &least));
+    if (!c->ops->silent) TG_TRY(agree_on_minimum(c, &least));
     if (!least) return TG_OK;
     s->buffer = buffer_of(s->ctx);
     if (!s->buffer) return s->ctx->run.status;

@@ -1,8 +1,8 @@
-/* Waiting for a call: a rank that waits makes progress, and after a while checks whether its peers can still arrive. */
+/* Waiting for a call. A rank that waits makes progress, and after a while checks whether its peers can still arrive. */
 #include "base/os.h"
 #include "comm/protocol.h"
 
-/* Returns the error of the group, if there is one. */
+/* Records and returns the error of the group or of its message layer, if there is one. */
 static tg_status check_group(tg_control *c, const tg_wait *w, bool arrived) {
     if (c->ops->ended(c, w)) {
         if (c->mover->quiesce) c->mover->quiesce(c);
@@ -17,7 +17,7 @@ static tg_status check_group(tg_control *c, const tg_wait *w, bool arrived) {
 static void check_peers(tg_control *c, tg_wait *w) {
     if (w->since == 0) {
         w->since = tg_system_now();
-        c->ops->begin(c, w);
+        c->ops->begin_checks(c, w);
     }
     tg_control_check_peers(c, w);
 }
@@ -32,9 +32,9 @@ tg_status tg_control_wait(tg_control *c, void *request, void *place, uint64_t se
         tg_ctx_idle(c->ctx);
         if (c->mover->done(c, &w) || (s = check_group(c, &w, request != NULL)) != TG_OK) break;
         if (round >= c->patience) check_peers(c, &w);
-        c->ops->rest(c, &w, round);
+        c->ops->pause(c, &w, round);
     }
-    c->ops->over(c, &w);
+    c->ops->end_wait(c, &w);
     return s;
 }
 
@@ -55,6 +55,6 @@ tg_status tg_control_poll(tg_control *c, void *request, double waited) {
             c->ops->check(c, NULL);
     }
     tg_status s = over ? TG_OK : check_group(c, w.request ? &w : NULL, true);
-    if (s != TG_OK && w.request) c->ops->over(c, &w);
+    if (s != TG_OK && w.request) c->ops->end_wait(c, &w);
     return s;
 }

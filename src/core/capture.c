@@ -52,7 +52,7 @@ struct tg_graph {
     uint64_t current;      /* id of the current stream before and after the step */
     tg_rng *device_states; /* per stream: the state that the recorded kernels read */
     tg_rng *host_states;   /* the host's copy, which is sent before each replay */
-    tg_rider *rider;       /* callbacks at each replay; may be NULL */
+    tg_replay_hooks *hooks; /* callbacks at each replay; NULL means none */
 };
 
 static const tg_graph inert = {.ctx = (tg_ctx *)&tg_dead_ctx};
@@ -246,23 +246,24 @@ static tg_status record(tg_graph *g) {
     return s == TG_OK ? ctx->run.status : s;
 }
 
-/* Runs the recorded step once. A rider whose begin has succeeded also gets its end call, even if the launch fails. */
+/* Runs the recorded step once. If the hook `begin` has succeeded, calls the hook `end` too, even if the launch
+ * fails. */
 static tg_status launch(tg_graph *g, bool first, const void *site) {
     TG_TRY(send_streams(g, first));
-    if (g->rider) TG_TRY(g->rider->begin(g->rider, site));
+    if (g->hooks) TG_TRY(g->hooks->begin(g->hooks, site));
     tg_status s = g->ctx->run.ops->capture_launch(g->ctx, g->recorded);
-    tg_status ended = g->rider ? g->rider->end(g->rider) : TG_OK;
+    tg_status ended = g->hooks ? g->hooks->end(g->hooks) : TG_OK;
     if (s == TG_OK) s = ended;
     if (s == TG_OK) g->steps++;
     return s;
 }
 
-tg_rider *tg_capture_rider(tg_ctx *ctx) { return ctx->capture->rider; }
-void tg_capture_ride(tg_ctx *ctx, tg_rider *r) { ctx->capture->rider = r; }
+tg_replay_hooks *tg_capture_hooks(tg_ctx *ctx) { return ctx->capture->hooks; }
+void tg_capture_set_hooks(tg_ctx *ctx, tg_replay_hooks *h) { ctx->capture->hooks = h; }
 
-void tg_graphs_riders(tg_ctx *ctx, void (*fn)(tg_rider *r, const void *arg), const void *arg) {
+void tg_graphs_each_hooks(tg_ctx *ctx, void (*fn)(tg_replay_hooks *h, const void *arg), const void *arg) {
     for (tg_graph *g = ctx->graphs; g; g = g->next)
-        if (g->rider) fn(g->rider, arg);
+        if (g->hooks) fn(g->hooks, arg);
 }
 
 /* Undoes a capture that failed. The recording executed nothing, so the tensors that the step made hold no values: they
@@ -307,9 +308,9 @@ static void free_recorded(tg_graph *g) {
     g->recorded = NULL;
 }
 
-void tg_graphs_end(tg_ctx *ctx, bool (*ends)(tg_rider *r, const void *arg), const void *arg, const char *why) {
+void tg_graphs_end(tg_ctx *ctx, bool (*ends)(tg_replay_hooks *h, const void *arg), const void *arg, const char *why) {
     for (tg_graph *g = ctx->graphs; g; g = g->next) {
-        if (g->ended || !g->rider || !ends(g->rider, arg)) continue;
+        if (g->ended || !g->hooks || !ends(g->hooks, arg)) continue;
         g->ended = why;
         free_recorded(g);
     }
@@ -435,7 +436,7 @@ static tg_status replay(tg_graph *g, const void *site) {
 tg_status tg_graph_replay(tg_graph *g) {
     if (!g) return TG_ERR_ARGUMENT;
     tg_status s = replay(g, TG_SITE);
-    bool collective = g->recorded ? g->rider != NULL : g->ctx->run.has_peers;
+    bool collective = g->recorded ? g->hooks != NULL : g->ctx->run.has_peers;
     if (s != TG_OK && collective) tg_ctx_skip(g->ctx);
     return s;
 }
@@ -446,7 +447,7 @@ tg_status tg_graph_query(const tg_graph *g, tg_graph_info *out) {
     if (!out || out->size < sizeof(size_t))
         return tg_fail(g->ctx, TG_ERR_ARGUMENT, "tg_graph_query: out is NULL or has no size; use TG_GRAPH_INFO()");
     tg_graph_info info = {.nodes = g->nodes, .bytes = g->bytes, .steps = g->steps,
-                          .collectives = g->rider ? g->rider->collectives : 0};
+                          .collectives = g->hooks ? g->hooks->collectives : 0};
     size_t size = out->size < sizeof info ? out->size : sizeof info;
     memcpy((char *)out + sizeof(size_t), (char *)&info + sizeof(size_t), size - sizeof(size_t));
     return TG_OK;
@@ -462,7 +463,7 @@ void tg_graph_free(tg_graph *g) {
         return;
     }
     free_recorded(g);
-    if (g->rider) g->rider->free(g->rider);
+    if (g->hooks) g->hooks->free(g->hooks);
     for (int i = 0; i < g->n_uses; i++) tg_block_unuse(ctx->run.heap, g->uses[i].block);
     if (g->arena) tg_heap_arena_end(ctx->run.heap, g->arena);
     tg_host_free(ctx, g->uses, (size_t)g->uses_capacity * sizeof *g->uses);

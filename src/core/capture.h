@@ -14,21 +14,23 @@ const tg_rng *tg_capture_rng(tg_ctx *ctx, const tg_rng *stream);
 void tg_capture_gradient(const tg_tensor *x, bool read);
 void tg_graphs_free(tg_ctx *ctx); /* called when the context ends */
 
-/* Callbacks that run at each replay of a captured step, which has at most one rider. src/comm uses it to count the
- * step's collectives and to compare them between ranks. */
-typedef struct tg_rider {
-    tg_status (*begin)(struct tg_rider *r, const void *site); /* before the launch */
-    tg_status (*end)(struct tg_rider *r);                     /* after the launch */
-    void (*free)(struct tg_rider *r);
+/* Callbacks that run at each replay of a captured step; a step has one object of them at most. src/comm uses it to
+ * count the step's collectives and to compare them between ranks. */
+typedef struct tg_replay_hooks {
+    tg_status (*begin)(struct tg_replay_hooks *h, const void *site); /* before the launch */
+    tg_status (*end)(struct tg_replay_hooks *h);                     /* after the launch */
+    void (*free)(struct tg_replay_hooks *h);
     int64_t collectives; /* number of collectives in one replay */
-} tg_rider;
+} tg_replay_hooks;
 
-tg_rider *tg_capture_rider(tg_ctx *ctx); /* the rider of the step that is being captured; NULL if it has none */
-void tg_capture_ride(tg_ctx *ctx, tg_rider *r); /* sets that rider; the graph calls r->free when it ends */
-/* Calls the function for each rider, graph by graph. */
-void tg_graphs_riders(tg_ctx *ctx, void (*fn)(tg_rider *r, const void *arg), const void *arg);
-/* Frees the device's recordings of all graphs for whose rider `ends` returns true, even if they may still be running.
+/* Returns and sets the hooks of the step that is being captured. NULL: it has none yet. The graph calls h->free in the
+ * end. */
+tg_replay_hooks *tg_capture_hooks(tg_ctx *ctx);
+void tg_capture_set_hooks(tg_ctx *ctx, tg_replay_hooks *h);
+/* Calls fn for the hooks of each graph that has some. */
+void tg_graphs_each_hooks(tg_ctx *ctx, void (*fn)(tg_replay_hooks *h, const void *arg), const void *arg);
+/* Frees the device's recordings of all graphs for whose hooks `ends` returns true, even if they may still be running.
  * Replays of these graphs then fail with TG_ERR_ABORTED and the reason `why`, which must be a static string. */
-void tg_graphs_end(tg_ctx *ctx, bool (*ends)(tg_rider *r, const void *arg), const void *arg, const char *why);
+void tg_graphs_end(tg_ctx *ctx, bool (*ends)(tg_replay_hooks *h, const void *arg), const void *arg, const char *why);
 
 #endif

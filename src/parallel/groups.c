@@ -15,7 +15,7 @@ enum { GRID = 5 }; /* the number of axes that an order can name: tp, cp, ep, dp,
 
 /* ---- Orders ---- */
 
-/* Reads a text such as "tp-cp-dp" into names of at most 7 letters, and returns how many. Returns -1 if the text is
+/* Splits a text such as "tp-cp-dp" into names of at most 7 letters, and returns their number. Returns -1 if the text is
  * not a list of up to GRID names. */
 static int parse_order(const char *text, char names[][8]) {
     int n = 0;
@@ -30,14 +30,15 @@ static int parse_order(const char *text, char names[][8]) {
     return n;
 }
 
+/* Returns the index of the name; -1: it is not among them. */
 static int find(char names[][8], int n, const char *name) {
     for (int i = 0; i < n; i++)
         if (!strcmp(names[i], name)) return i;
     return -1;
 }
 
-/* Returns the part of a rank number that some axes contribute: the chosen ones (inside), or all others (not inside).
- * index is the mixed-radix number of the coordinates on those axes. */
+/* Returns the part of a rank's number that some axes contribute: the chosen axes if `inside`, else all others. index:
+ * the coordinates on these axes, as one mixed-radix number. */
 static int rank_of(const int *sizes, int n, uint32_t chosen, bool inside, int index) {
     int rank = 0, stride = 1;
     for (int i = 0; i < n; i++) {
@@ -50,6 +51,8 @@ static int rank_of(const int *sizes, int n, uint32_t chosen, bool inside, int in
     return rank;
 }
 
+/* Lists the members of all groups over the chosen axes, group after group, in out (NULL: only counts). Returns the
+ * number of groups. */
 static int groups_of(const int *sizes, int n, uint32_t chosen, int *out, int *group_size) {
     int members = 1, groups = 1;
     for (int i = 0; i < n; i++) *(chosen >> i & 1 ? &members : &groups) *= sizes[i];
@@ -82,7 +85,7 @@ typedef struct grid {
     int sizes[GRID], n;
 } grid;
 
-/* Makes the grid of an order and of sizes by name. Axes of size 1 that the order does not name go last. */
+/* Makes the grid of an order; axis name[j] has size[j] ranks. Axes of size 1 that the order does not name go last. */
 static tg_status grid_make(tg_ctx *ctx, grid *g, const char *order, const char *const name[GRID],
                            const int size[GRID]) {
     g->n = parse_order(order, g->names);
@@ -107,8 +110,9 @@ static tg_status grid_make(tg_ctx *ctx, grid *g, const char *order, const char *
     return TG_OK;
 }
 
-/* Creates the communicator; in a recovery rebuilds it in place, because layers hold it. */
-static void form(tg_parallel *p, const int *ranks, int n, const char *name, tg_axis axis, bool all, tg_comm **out) {
+/* Creates the communicator *out or, in a recovery, rebuilds it in place, because layers hold its address. */
+static void make_comm(tg_parallel *p, const int *ranks, int n, const char *name, tg_axis axis, bool all,
+                      tg_comm **out) {
     if (*out)
         tg_comm_rejoin(*out, ranks, n, all);
     else
@@ -128,7 +132,7 @@ static tg_status group_make(tg_parallel *p, const grid *g, const char *axes, con
     int groups = tg_rank_groups(order, g->sizes, axes, ranks, &members), mine = 0;
     for (int i = 0; i < groups * members; i++)
         if (ranks[i] == me) mine = i / members;
-    form(p, ranks + mine * members, members, name, axis, true, out);
+    make_comm(p, ranks + mine * members, members, name, axis, true, out);
     tg_host_free(ctx, ranks, (size_t)world * sizeof *ranks);
     return ctx->run.status;
 }
@@ -137,6 +141,7 @@ static tg_status group_make(tg_parallel *p, const grid *g, const char *axes, con
 
 static const char *const grid_names[GRID] = {"tp", "cp", "ep", "dp", "pp"};
 
+/* Checks the options, and fills in their defaults. */
 static tg_status check_sizes(tg_ctx *ctx, tg_parallel_opts *o, int world) {
     int *const size[] = {&o->tp, &o->cp, &o->pp, &o->etp, &o->ep};
     static const char *const name[] = {"tp", "cp", "pp", "etp", "ep"};
@@ -185,7 +190,7 @@ static tg_status same_groups(tg_ctx *ctx, const grid *dense, const grid *expert,
     return TG_OK;
 }
 
-/* Pipelines run through both grids, so a rank's pipeline must be the same in each. */
+/* Fails unless both grids have the same pipelines, because a pipeline has layers of both. */
 static tg_status check_pipelines(tg_ctx *ctx, const tg_parallel_opts *o, const grid *dense, const grid *expert,
                                  int world) {
     bool same;
@@ -197,6 +202,7 @@ static tg_status check_pipelines(tg_ctx *ctx, const tg_parallel_opts *o, const g
                    o->order);
 }
 
+/* Makes the group of the first and the last stage of this rank's pipeline; NULL on the stages between. */
 static tg_status make_embedding(tg_parallel *p, const grid *dense) {
     tg_comm *pp = p->comm[TG_PP];
     int n = tg_comm_size(pp), me = tg_comm_rank(pp), members = 0, world = tg_comm_size(p->world);
@@ -212,12 +218,12 @@ static tg_status make_embedding(tg_parallel *p, const grid *dense) {
         if (ranks[i] == tg_comm_rank(p->world)) mine = i / members;
     int ends[2] = {ranks[mine * members], ranks[mine * members + members - 1]};
     tg_host_free(p->ctx, ranks, (size_t)world * sizeof *ranks);
-    if (me == 0 || me == n - 1) form(p, ends, 2, "embedding", TG_MAX_AXES, n == 2, &p->embedding);
+    if (me == 0 || me == n - 1) make_comm(p, ends, 2, "embedding", TG_MAX_AXES, n == 2, &p->embedding);
     return p->ctx->run.status;
 }
 
-/* Sets one_grid. If etp and tp have the same size they can still have different groups, when cp comes before tp in
- * the order. If the groups are the same, edp consists of dp and cp. */
+/* Sets one_grid. Even if etp and tp have the same size, their groups differ if cp comes before tp in the order. If
+ * their groups are the same, edp consists of dp and cp. */
 static tg_status compare_grids(tg_parallel *p, const grid *dense, const grid *expert) {
     if (p->o.ep > 1 || p->o.etp != p->o.tp) {
         p->one_grid = false;
@@ -240,7 +246,7 @@ static void fill_grid(tg_parallel *p) {
         g->comm[a] = p->comm[a];
         if (g->size[a] > 1 && a != TG_PP && !(p->one_grid && of_experts)) g->axes |= 1u << a;
     }
-    p->ctx->run.has_peers = g->axes || g->size[TG_PP] > 1; /* pp is no placement axis, but ranks meet on it */
+    p->ctx->run.has_peers = g->axes || g->size[TG_PP] > 1; /* pp has no placements, but its ranks communicate */
 }
 
 static tg_status make_groups(tg_parallel *p) {
@@ -273,7 +279,8 @@ static tg_status make_groups(tg_parallel *p) {
     return TG_OK;
 }
 
-/* In check mode, fails unless tg_config gave the ranks of every axis one seed: numbers of the default stream are I. */
+/* In check mode, fails unless tg_config gave all ranks of every axis the same seed, because the library takes the
+ * numbers of the default random stream as the same on all ranks (I). */
 static tg_status compare_seeds(const tg_parallel *p) {
     static const tg_axis axes[] = {TG_TP, TG_CP, TG_DP};
     for (int i = 0; p->ctx->check && i < TG_LEN(axes); i++) {
@@ -320,7 +327,8 @@ static tg_parallel *make(tg_comm *world, const tg_parallel_opts *given) {
     if (!p) return NULL;
     *p = (tg_parallel){.ctx = ctx, .world = world, .o = o};
     if (strlen(o.order) >= sizeof p->order)
-        tg_fail(ctx, TG_ERR_ARGUMENT, "tg_parallel_new: order \"%s\" is too long", o.order);
+        tg_fail(ctx, TG_ERR_ARGUMENT, "tg_parallel_new: order \"%s\" is too long; expected at most %zu bytes",
+                o.order, sizeof p->order - 1);
     else
         p->o.order = strcpy(p->order, o.order);
     if (ctx->run.status == TG_OK && make_groups(p) == TG_OK) compare_seeds(p);

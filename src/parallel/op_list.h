@@ -1,5 +1,5 @@
-/* The list of the ops that use communicators or placements. It follows the list in src/ops/op_list.h, which says how
- * to include it. */
+/* The list of the ops that use communicators or placements. It continues the list of src/ops/op_list.h, which says how
+ * to include both. */
 
 /* Mappings */
 TG_OP(copy_to_tp)

@@ -1,5 +1,5 @@
-/* The public functions of placements: tg_place declares one for a leaf, tg_placement_of and others read them off any
- * tensor, tg_assume_placement replaces one. */
+/* The public functions of placements: tg_place declares a placement of a leaf, tg_placement_of and others return those
+ * of any tensor, and tg_assume_placement replaces one. */
 #include <tapegrad/derivatives.h>
 
 #include "ops/common/op.h"
@@ -54,7 +54,7 @@ static tg_status check_grid(const tg_parallel *p, const tg_ctx *ctx, tg_axis axi
     return TG_OK;
 }
 
-/* Checks a placement for x. Makes the dim of a shard non-negative, and checks that its chunks divide the local size. */
+/* Checks a placement for x, and makes the dim of a shard non-negative. yet: the axes on which x may still be placed. */
 static tg_status check_placement(const tg_tensor *x, tg_placement *to, uint32_t yet, const char *who) {
     char what[160];
     tg_describe(x, what, sizeof what);
@@ -79,6 +79,7 @@ static bool placed_alike(const tg_tensor *x, tg_axis axis, tg_placement to) {
     return is_placed(x, axis) && tg_placement_same(is, to);
 }
 
+/* Fails because x already has another placement on the axis. */
 static tg_status refuse_second(const tg_tensor *x, tg_axis axis, tg_axis asked, tg_placement to) {
     char what[160], is[24], wanted[24];
     tg_describe(x, what, sizeof what);
@@ -90,7 +91,7 @@ static tg_status refuse_second(const tg_tensor *x, tg_axis axis, tg_axis asked, 
                    axis == asked ? "" : " here,", is, wanted);
 }
 
-/* Checks that x is a leaf that may still be placed so. `asked` is the axis that the caller named, which may be
+/* Checks that x is a leaf that may still get this placement. asked: the axis that the caller named, which may be
  * another name of `axis`. */
 static tg_status check_leaf(const tg_tensor *x, tg_axis axis, tg_axis asked, tg_placement to) {
     char what[160];
@@ -149,7 +150,7 @@ tg_status tg_place(const tg_parallel *p, tg_tensor *leaf, tg_axis axis, tg_place
 typedef struct assume_params {
     tg_axis axis;
     tg_placement to;
-    bool back; /* of a gradient: the axis takes its old position among the axes that share the dim */
+    bool back; /* of a gradient: the axis gets its old position among the axes that shard the same dim */
 } assume_params;
 
 static tg_status assume_infer(tg_call *c) {

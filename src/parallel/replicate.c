@@ -3,12 +3,13 @@
 
 #include "nn/module.h"
 
+/* Places x as R on the axis, unless it has a placement there or the axis has one rank. */
 static tg_status place_where_not(const tg_parallel *p, tg_tensor *x, tg_axis axis) {
     if (tg_parallel_size(p, axis) == 1 || (x->ext && x->ext->placed >> axis & 1)) return TG_OK;
     return tg_place(p, x, axis, (tg_placement){.kind = TG_REPLICATED});
 }
 
-/* Returns whether the layer of x has placed it on the expert grid. */
+/* Returns whether x has a placement on the expert grid, so that it is the parameter of an expert. */
 static bool of_experts(const tg_tensor *x) {
     const uint32_t grid = 1u << TG_ETP | 1u << TG_EP | 1u << TG_EDP;
     return x->ext && x->ext->placed & grid;

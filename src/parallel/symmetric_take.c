@@ -5,7 +5,7 @@
 #include "comm/symmetric.h"
 #include "tape/tape.h"
 
-enum { PACKING = 16 }; /* bytes; every tensor begins at a multiple */
+enum { PACKING = 16 }; /* bytes; every tensor begins at a multiple of this */
 
 static tg_status check_take(const tg_symmetric *s, tg_tape *t, const tg_dtype *dtypes, const tg_shape *shapes, int n,
                             tg_tensor **out) {
@@ -21,11 +21,13 @@ static tg_status check_take(const tg_symmetric *s, tg_tape *t, const tg_dtype *d
     return TG_OK;
 }
 
+/* Returns the number of bytes that a tensor takes in the buffer. */
 static size_t packed(tg_dtype dtype, const tg_shape *shape) {
     size_t bytes = (size_t)tg_row_major((int)shape->ndim, shape->dim, NULL) * tg_dtype_size(dtype);
     return (bytes + PACKING - 1) / PACKING * PACKING;
 }
 
+/* Returns whether the buffer is free and has space for the tensors. */
 static bool fits(const tg_symmetric *s, const tg_dtype *dtypes, const tg_shape *shapes, int n) {
     size_t left = s->bytes;
     for (int i = 0; i < n; i++) {

@@ -32,7 +32,8 @@ static void misuse_nccl(misuse_world *b) {
 
 void misuse_mpi(misuse_world *b) {
     misuse_nccl(b);
-    GIVES(tg_comm_mpi_new, STATE, "MPI has not been begun", is_inert_comm(tg_comm_mpi_new(b->ctx, MPI_COMM_WORLD)));
+    GIVES(tg_comm_mpi_new, STATE, "MPI has not been initialized",
+          is_inert_comm(tg_comm_mpi_new(b->ctx, MPI_COMM_WORLD)));
     QUIET(tg_comm_mpi_new, is_inert_comm(tg_comm_mpi_new(NULL, MPI_COMM_WORLD)));
 }
 #else

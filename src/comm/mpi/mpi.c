@@ -1,5 +1,5 @@
-/* MPI as a message layer (tapegrad/p2p.h). It uses only non-blocking messages between two ranks. It is a library of
- * its own over the public interface, so that libtapegrad itself does not need MPI. */
+/* MPI as a message layer (tapegrad/p2p.h). Uses only non-blocking messages between two ranks. It is a library of its
+ * own that includes public headers only, so that libtapegrad itself does not need MPI. */
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,23 +10,25 @@
 
 enum { FIRST_CAPACITY = 128 };
 
-/* MPI requests in flight: request i belongs to token i. */
+/* The state of the layer: a communicator, and its requests in flight. Entry i of requests and of `of` belong
+ * together. */
 typedef struct layer {
     MPI_Comm comm;
-    MPI_Request opening; /* of comm */
-    bool open, broken;
+    MPI_Request opening; /* of the duplication of comm */
+    bool open, broken;   /* the duplication is done; a call of MPI has failed */
     int in_flight, capacity;
     MPI_Request *requests;
-    MPI_Status *statuses;
+    MPI_Status *statuses; /* with completed: results of MPI_Testsome */
     int *completed;
     struct {
         void *token;
-        bool incoming;
+        bool incoming; /* a receive */
     } *of;
 } layer;
 
 /* ---- Requests in flight ---- */
 
+/* Reallocates an array, for `capacity` elements of `each` bytes. array: address of the pointer to it. */
 static bool widen(void *array, size_t capacity, size_t each) {
     void *old, *now;
     memcpy(&old, array, sizeof old);
@@ -35,7 +37,7 @@ static bool widen(void *array, size_t capacity, size_t each) {
     return now != NULL;
 }
 
-static int make_room(layer *l) {
+static int reserve_request(layer *l) {
     if (l->in_flight < l->capacity) return MPI_SUCCESS;
     size_t capacity = l->capacity ? 2 * (size_t)l->capacity : FIRST_CAPACITY;
     if (!widen(&l->requests, capacity, sizeof *l->requests) || !widen(&l->statuses, capacity, sizeof *l->statuses) ||
@@ -57,7 +59,7 @@ static int add_request(layer *l, int error, void *token, bool incoming) {
 
 static int mpi_send(void *state, const void *data, size_t bytes, int to, int tag, void *token) {
     layer *l = state;
-    int error = make_room(l);
+    int error = reserve_request(l);
     if (error == MPI_SUCCESS)
         error = MPI_Isend(data, (int)bytes, MPI_BYTE, to, tag, l->comm, &l->requests[l->in_flight]);
     return add_request(l, error, token, false);
@@ -65,13 +67,14 @@ static int mpi_send(void *state, const void *data, size_t bytes, int to, int tag
 
 static int mpi_receive(void *state, void *data, size_t capacity, int from, int tag, void *token) {
     layer *l = state;
-    int error = make_room(l);
+    int error = reserve_request(l);
     if (error == MPI_SUCCESS)
         error = MPI_Irecv(data, (int)capacity, MPI_BYTE, from < 0 ? MPI_ANY_SOURCE : from, tag, l->comm,
                           &l->requests[l->in_flight]);
     return add_request(l, error, token, true);
 }
 
+/* Reports the n requests that MPI_Testsome has completed, and removes them. */
 static void report_completed(layer *l, int n, tg_p2p_completed_fn completed) {
     int kept = 0, bytes;
     for (int i = 0; i < n; i++) {
@@ -129,8 +132,8 @@ static tg_p2p_phase mpi_phase(void *state) {
     return TG_P2P_OPEN;
 }
 
-/* Cancels the receives in flight, and tells the transport that they have ended without data. If MPI is over, all
- * requests end so. Returns whether no request is left in flight. */
+/* Cancels the receives in flight, and reports to the transport that they have completed with 0 bytes. After
+ * MPI_Finalize (over) reports this for all requests. Returns whether no request is left in flight. */
 static bool cancel_receives(layer *l, bool over, tg_p2p_completed_fn completed) {
     bool all = true;
     for (int i = 0; i < l->in_flight; i++) {
@@ -142,8 +145,8 @@ static bool cancel_receives(layer *l, bool over, tg_p2p_completed_fn completed) 
     return all;
 }
 
-/* Keeps a communicator for which messages may still arrive: MPI could give them to the next communicator with its
- * number. */
+/* Does not free a communicator for which messages may still arrive: MPI could deliver them to the next communicator
+ * that gets its number. */
 static void mpi_close(void *state, bool quiet, tg_p2p_completed_fn completed) {
     layer *l = state;
     bool over = mpi_phase(l) == TG_P2P_ENDED;
@@ -169,14 +172,16 @@ static tg_status check_mpi(tg_ctx *ctx, MPI_Comm comm) {
     MPI_Initialized(&begun);
     MPI_Finalized(&over);
     if (!begun || over)
-        return tg_ctx_fail(ctx, TG_ERR_STATE, "tg_comm_mpi_new: MPI %s; call MPI_Init_thread first",
-                           over ? "has been ended" : "has not been begun");
+        return tg_ctx_fail(ctx, TG_ERR_STATE,
+                           "tg_comm_mpi_new: MPI %s; expected a call between MPI_Init_thread and MPI_Finalize",
+                           over ? "has been finalized" : "has not been initialized");
     if (comm == MPI_COMM_NULL) return tg_ctx_fail(ctx, TG_ERR_ARGUMENT, "tg_comm_mpi_new: comm is MPI_COMM_NULL");
     MPI_Query_thread(&level);
     MPI_Is_thread_main(&main_thread);
     if (level < MPI_THREAD_SERIALIZED && !main_thread)
-        return tg_ctx_fail(ctx, TG_ERR_STATE, "tg_comm_mpi_new: MPI was begun by another thread, for that one alone; "
-                                              "ask MPI_Init_thread for MPI_THREAD_SERIALIZED");
+        return tg_ctx_fail(ctx, TG_ERR_STATE,
+                           "tg_comm_mpi_new: MPI may be called only by the thread that initialized it, and this is "
+                           "another thread; ask MPI_Init_thread for MPI_THREAD_SERIALIZED");
     return TG_OK;
 }
 

@@ -1,11 +1,11 @@
-/* The end of all communicators of a rank, if one of them fails. */
+/* Aborts all communicators of a rank, if one of them fails. */
 #include <sched.h>
 
 #include "base/os.h"
 #include "base/text.h"
 #include "comm/nccl/nccl.h"
 
-/* Waits until NCCL no longer touches the memory of the calls that it did not finish. */
+/* Waits, for a limited time, until NCCL no longer touches the memory of the calls that it did not finish. */
 static void drain(tg_nccl_group *g) {
     const double patience = 5;
     double since = tg_system_now();
@@ -34,7 +34,7 @@ void tg_nccl_abort_end(tg_nccl_rank *self) {
     abort_communicators(self);
 }
 
-/* Keeps the reason, which later calls report. */
+/* Stores the reason, which later calls report. */
 static void keep_reason(tg_nccl_rank *self, const char *why) {
     size_t at = 0;
     tg_status s = self->ctx->run.status;

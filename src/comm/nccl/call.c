@@ -1,12 +1,13 @@
-/* NCCL's calls from start to end, and the slots of the transport. */
+/* Calls over NCCL from start to end, and the transport's table. */
 #include <sched.h>
 
 #include "base/host_memory.h"
 #include "base/os.h"
 #include "comm/nccl/nccl.h"
 
-/* ---- NCCL's answers ---- */
+/* ---- NCCL's results ---- */
 
+/* Records an error of NCCL's function `call`. */
 static tg_status explain(tg_nccl_group *g, ncclResult_t r, const char *call) {
     tg_status s = r == ncclRemoteError ? TG_ERR_REMOTE : TG_ERR_DEVICE;
     const char *more = ncclGetLastError(g->comm);
@@ -21,9 +22,9 @@ static tg_status pass_deadline(tg_nccl_group *g, const char *call) {
                    g->self->ctx->run.deadline, call, g->name);
 }
 
-/* Waits until NCCL has settled. ncclSuccess does not always mean the end: for a window and a split NCCL returns it
- * while a thread of its own still works. */
-tg_status tg_nccl_settle(tg_nccl_group *g, ncclResult_t r, const char *call) {
+/* Asks NCCL even if r is ncclSuccess: for a window and a split NCCL returns that while a thread of its own still
+ * works. */
+tg_status tg_nccl_await(tg_nccl_group *g, ncclResult_t r, const char *call) {
     if (r == ncclSuccess && g->comm) r = ncclInProgress;
     double since = r == ncclInProgress ? tg_system_now() : 0;
     while (r == ncclInProgress) {
@@ -40,7 +41,8 @@ tg_status tg_nccl_settle(tg_nccl_group *g, ncclResult_t r, const char *call) {
 
 /* ---- The life of a call ---- */
 
-static tg_status one_more(tg_nccl_rank *self) {
+/* Allocates one more free call. */
+static tg_status call_alloc(tg_nccl_rank *self) {
     tg_nccl_call *c = tg_host_alloc(self->ctx, sizeof *c);
     if (!c) return self->ctx->run.status;
     if (tg_cuda_event_new(self->ctx, &c->done) != TG_OK) {
@@ -52,13 +54,13 @@ static tg_status one_more(tg_nccl_rank *self) {
     return TG_OK;
 }
 
-/* Takes a free call. The number in flight depends on how fast the peers are. Some more than were needed so far are kept
- * free, so that a steady step never allocates. */
+/* Takes a free call. If there is none, allocates more than are needed now: the number in flight depends on how fast the
+ * peers are, and with these a training loop soon stops allocating. */
 static tg_nccl_call *call_new(tg_nccl_group *g) {
     enum { MORE = 32 };
     tg_nccl_rank *self = g->self;
     for (int i = self->free ? MORE : 0; i < MORE; i++)
-        if (one_more(self) != TG_OK) return NULL;
+        if (call_alloc(self) != TG_OK) return NULL;
     tg_nccl_call *c = self->free;
     self->free = c->next;
     *c = (tg_nccl_call){.group = g, .done = c->done};
@@ -80,8 +82,8 @@ void tg_nccl_calls_free(tg_nccl_rank *self) {
     self->free = NULL;
 }
 
-/* Drops the request of the host communicator when it has ended: either all ranks have made the call, or it is an
- * error because they never will. */
+/* Drops the request on the host communicator once it has ended: either all ranks have made the call, or it has failed
+ * because they never will. */
 static tg_status query_host(tg_nccl_call *c) {
     const tg_comm *host = c->group->host;
     tg_ctx *ctx = c->group->self->ctx;
@@ -92,15 +94,16 @@ static tg_status query_host(tg_nccl_call *c) {
     return s;
 }
 
-/* Returns whether all ranks have made the call. */
-static bool has_met(tg_nccl_call *c) {
+/* Returns whether all ranks have made the call. Aborts all communicators if they never will. */
+static bool all_have_called(tg_nccl_call *c) {
     if (c->host_request && query_host(c) != TG_OK) tg_nccl_abort_all(c->group->self, NULL);
     return !c->host_request;
 }
 
+/* Ends a call that has left the list. done: it has succeeded. */
 static void finish(tg_nccl_call *c, bool done) {
     tg_nccl_group *g = c->group;
-    tg_recorder_settle(g->self->recorder, c->record, done ? TG_CALL_DONE : TG_CALL_FAILED);
+    tg_recorder_finish(g->self->recorder, c->record, done ? TG_CALL_DONE : TG_CALL_FAILED);
     c->finished = true;
     if (c->dropped) call_free(c);
 }
@@ -109,20 +112,19 @@ static bool is_done(const tg_nccl_call *c) {
     return c->captured || tg_cuda_answer(cudaEventQuery(c->done)) == cudaSuccess;
 }
 
-/* Finds the calls that are done. It stops at the fourth call that other ranks have yet to make, because later ones
- * can hardly be done before it. */
+/* Stops at the fourth call that other ranks have yet to make, because later calls can hardly be done before it. */
 void tg_nccl_progress(tg_nccl_group *g) {
     enum { PATIENCE = 4 };
-    int unmet = 0;
+    int awaited = 0;
     if (g->self->progressing) return;
     g->self->progressing = true;
-    for (tg_nccl_call **at = &g->first, *c; (c = *at) && (unmet < PATIENCE || g->self->aborted);) {
+    for (tg_nccl_call **at = &g->first, *c; (c = *at) && (awaited < PATIENCE || g->self->aborted);) {
         if (g->self->cuda->capturing && !c->captured) { /* a query is not allowed during capture */
             at = &c->next;
             continue;
         }
-        bool met = has_met(c), over = met && (g->self->aborted || (c->launched && is_done(c)));
-        unmet += !met;
+        bool called = all_have_called(c), over = called && (g->self->aborted || (c->launched && is_done(c)));
+        awaited += !called;
         if (!over) {
             at = &c->next;
             continue;
@@ -134,11 +136,11 @@ void tg_nccl_progress(tg_nccl_group *g) {
     g->self->progressing = false;
 }
 
-/* ---- The slots ---- */
+/* ---- The transport's table ---- */
 
-/* Starts the call on the host communicator, without data. If it disagrees with a call that another rank has made
- * already, it fails and is not launched. Calls of a captured step are compared when the step is replayed. */
-static tg_status meet(tg_nccl_group *g, const tg_transfer *t, tg_nccl_call *c) {
+/* Starts the call on the host communicator, without data. Fails if the call disagrees with that of a rank that has made
+ * it already; the call is then not launched. Calls of a captured step are compared when the step is replayed. */
+static tg_status start_on_host(tg_nccl_group *g, const tg_transfer *t, tg_nccl_call *c) {
     const tg_comm *host = g->host;
     tg_transfer bare = *t;
     bare.src = bare.dst = NULL;
@@ -147,7 +149,7 @@ static tg_status meet(tg_nccl_group *g, const tg_transfer *t, tg_nccl_call *c) {
     return query_host(c);
 }
 
-/* Copies the source of an all-to-all in place, as the received parts overwrite it while it is sent. */
+/* Copies the source of an all-to-all in place, because the received parts overwrite it while it is sent. */
 static tg_status copy_src(tg_nccl_group *g, const tg_transfer *t, tg_nccl_call *c) {
     tg_ctx *ctx = g->self->ctx;
     int64_t n = t->send ? 0 : t->count * g->control.size;
@@ -158,8 +160,8 @@ static tg_status copy_src(tg_nccl_group *g, const tg_transfer *t, tg_nccl_call *
     return ctx->run.ops->copy(ctx, c->scratch.data, t->src, bytes, TG_COPY_DEVICE);
 }
 
-/* Launches one call that is in no list yet, or all calls of a batch (one NULL), as one group of NCCL's calls. While
- * NCCL settles, older calls may end and leave the list. */
+/* Launches one call that is in no list yet or, if `one` is NULL, all calls of the batch, between ncclGroupStart and
+ * ncclGroupEnd. While this rank waits for NCCL, older calls may end and leave the list. */
 static tg_status submit(tg_nccl_group *g, tg_nccl_call *one, const char *what) {
     tg_nccl_rank *self = g->self;
     TG_TRY(tg_cuda_follow(self->ctx, self->cuda->compute, self->ready, g->stream));
@@ -169,7 +171,7 @@ static tg_status submit(tg_nccl_group *g, tg_nccl_call *one, const char *what) {
         if (!c->launched) r = tg_nccl_enqueue(g, &c->transfer);
     if (begun) end = ncclGroupEnd();
     if (r == ncclSuccess || r == ncclInProgress) r = end;
-    TG_TRY(tg_nccl_settle(g, r, what));
+    TG_TRY(tg_nccl_await(g, r, what));
     for (tg_nccl_call *c = one ? one : g->first; c; c = c->next) {
         if (c->launched) continue;
         c->launched = true;
@@ -178,6 +180,7 @@ static tg_status submit(tg_nccl_group *g, tg_nccl_call *one, const char *what) {
     return TG_OK;
 }
 
+/* Launches the call now, or leaves it to the end of the open batch. */
 static tg_status launch(tg_nccl_group *g, const tg_transfer *t, tg_nccl_call *c) {
     c->transfer = *t;
     if (g->batch) return TG_OK;
@@ -197,10 +200,10 @@ static tg_status nccl_start(tg_ctx *ctx, void *state, const tg_transfer *t, void
     c->entry.sequence = g->sequence + 1;
     c->captured = g->self->cuda->capturing != NULL;
     if (!c->captured && t->kind != TG_SEND && t->kind != TG_RECV) g->sequence++;
-    tg_status s = meet(g, t, c);
+    tg_status s = start_on_host(g, t, c);
     if (s == TG_OK) s = launch(g, t, c);
     if (s != TG_OK) tg_nccl_abort_all(g->self, NULL);
-    *g->end = c; /* also after a failure: what the call has begun ends with the others */
+    *g->end = c; /* also after a failure: the call may have begun, and ends with the other calls */
     g->end = &c->next;
     if (s != TG_OK) {
         c->dropped = true;
@@ -232,7 +235,7 @@ static tg_status put_in_order(tg_nccl_call *c) {
     return tg_cuda_check(self->ctx, cudaStreamWaitEvent(self->cuda->compute, c->done, 0), "cudaStreamWaitEvent");
 }
 
-/* Waits for the other hosts, not only for their GPUs. */
+/* Waits on the host until all ranks have arrived at the barrier. */
 static tg_status wait_barrier(tg_nccl_group *g, tg_nccl_call *c) {
     if (!c->host_request) return g->host ? TG_OK : tg_cuda_await(g->self->cuda, c->done);
     tg_status s = g->host->ops->wait(g->self->ctx, g->host->state, c->host_request);

@@ -1,6 +1,5 @@
-/* NCCL's control: asks the host communicator which ranks have come and which have failed, and asks NCCL whether the
- * GPUs have failed. The communicators of a rank fail together, so the failure is stored once for each rank
- * (tg_nccl_rank). */
+/* NCCL's control: asks the host communicator which ranks have arrived and which have failed, and asks NCCL whether the
+ * GPUs have failed. The communicators of a rank fail together, so the reason is stored once per rank (tg_nccl_rank). */
 #include "base/os.h"
 #include "base/text.h"
 #include "comm/nccl/nccl.h"
@@ -39,25 +38,27 @@ static bool describe_call(tg_control *c, const tg_wait *w, tg_call_entry *entry,
     return true;
 }
 
+/* Returns the oldest call in flight that is launched; NULL: none. */
 static const tg_nccl_call *oldest(const tg_nccl_group *g) {
     for (const tg_nccl_call *c = g->first; c; c = c->next)
         if (c->launched) return c;
     return NULL;
 }
 
-/* Returns the first call that other ranks have yet to make and that holds up the compute stream. A call for which
- * nothing waits holds up nothing. NULL: none. */
+/* Returns the first call that other ranks have yet to make, if the compute stream waits for it or for a later call of
+ * the group. NULL: there is no such call. */
 static const tg_nccl_call *awaited(const tg_nccl_group *g) {
     const tg_nccl_call *first = NULL;
     for (const tg_nccl_call *c = g->first; c; c = c->next) {
         if (!first && c->host_request) first = c;
-        if (first && c->ordered) return first; /* itself, or a later one on the group's stream */
+        if (first && c->ordered) return first;
     }
     return NULL;
 }
 
 /* ---- Checks ---- */
 
+/* Advances the host communicator and checks its members. c: the call on which the host waits; NULL: none. */
 static tg_status check_host(tg_nccl_group *g, const tg_nccl_call *c, double waited) {
     const tg_comm *host = g->host;
     if (!host || !host->ops->poll) return TG_OK;
@@ -81,10 +82,11 @@ static void check(tg_control *c, const tg_wait *w) {
 
 /* Does nothing: check() prepares the checks of the host communicator. */
 static void begin_poll(tg_control *c, const tg_wait *w) { (void)c, (void)w; }
-static void over(tg_control *c, const tg_wait *w) { (void)c, (void)w; }
+static void end_wait(tg_control *c, const tg_wait *w) { (void)c, (void)w; }
 
 /* ---- While the host waits elsewhere ---- */
 
+/* Advances and checks one communicator while the host waits for c (NULL: for no call). Aborts all on error. */
 static tg_status poll_call(tg_nccl_group *g, const tg_nccl_call *c, double waited) {
     tg_status s = tg_control_poll(&g->control, (void *)(uintptr_t)c, waited);
     if (s == TG_OK) return TG_OK;
@@ -123,7 +125,7 @@ const tg_control_ops tg_nccl_control = {
     .claim = claim,
     .publish = publish,
     .end = end_of,
-    .over = over,
+    .end_wait = end_wait,
     .begin_poll = begin_poll,
     .check = check,
 };

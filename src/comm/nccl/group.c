@@ -1,4 +1,4 @@
-/* NCCL's communicators: their start, split, recovery and end. */
+/* NCCL's communicators: creation, split, recovery and end. */
 #include <stddef.h>
 #include <stdio.h>
 
@@ -70,8 +70,9 @@ static ncclConfig_t config_of(const tg_nccl_group *g) {
     return config;
 }
 
-/* ---- The id ---- */
+/* ---- NCCL's id, which all ranks of a communicator need to create it ---- */
 
+/* Sends the id from rank 0 to the others, over host or by the caller's broadcast function. */
 static tg_status broadcast_id(tg_ctx *ctx, tg_comm *host, tg_nccl_broadcast_fn broadcast, void *user,
                               ncclUniqueId *id) {
     tg_transfer call = {.kind = TG_BROADCAST, .dtype = TG_U8, .dst = id, .count = sizeof *id};
@@ -98,27 +99,28 @@ static tg_status share_id(tg_nccl_group *g, tg_nccl_broadcast_fn broadcast, void
     return s;
 }
 
+/* Creates NCCL's communicator. Collective over the group. */
 static tg_status join(tg_nccl_group *g, tg_nccl_broadcast_fn broadcast, void *user) {
     ncclUniqueId id;
     ncclConfig_t config = config_of(g);
     TG_TRY(share_id(g, broadcast, user, &id));
     ncclResult_t r = ncclCommInitRankConfig(&g->comm, g->control.size, id, g->control.rank, &config);
-    return tg_nccl_settle(g, r, "ncclCommInitRankConfig");
+    return tg_nccl_await(g, r, "ncclCommInitRankConfig");
 }
 
 /* ---- Split ---- */
 
-/* Splits on all ranks of the parent at once, so that the parts share its channels and buffers. NCCL works in the parent
- * meanwhile: the part exists once the parent has settled. */
+/* Splits on all ranks of the parent at once, so that the parts share its channels and buffers. NCCL performs the split
+ * in the parent: the part exists once the wait for the parent ends. */
 static tg_status split_all(tg_nccl_group *parent, tg_nccl_group *g, int color) {
     ncclConfig_t config = config_of(g);
     ncclComm_t part = NULL;
     ncclResult_t r = ncclCommSplit(parent->comm, color, g->control.rank, &part, &config);
-    tg_status s = tg_nccl_settle(parent, r, "ncclCommSplit");
-    g->comm = part; /* after a failure too: it is freed with the group */
+    tg_status s = tg_nccl_await(parent, r, "ncclCommSplit");
+    g->comm = part; /* after a failure too, so that it is freed with the group */
     if (s == TG_OK && !part)
         s = tg_fail(g->self->ctx, TG_ERR_DEVICE, "ncclCommSplit, group \"%s\": no communicator was made", g->name);
-    return s == TG_OK ? tg_nccl_settle(g, ncclSuccess, "ncclCommSplit") : s;
+    return s == TG_OK ? tg_nccl_await(g, ncclSuccess, "ncclCommSplit") : s;
 }
 
 static tg_status check_split(const tg_nccl_group *parent, const char *name, bool all) {
@@ -162,7 +164,7 @@ static void rank_free(tg_nccl_rank *self) {
     tg_host_free(ctx, self, sizeof *self);
 }
 
-/* Waits for the calls in flight before the communicator ends. Gives them up if one fails. */
+/* Waits for the calls in flight before the communicator ends. If one fails, aborts all of them. */
 static void finish_calls(tg_nccl_group *g) {
     for (tg_nccl_call *c = g->first; c && !g->self->aborted; c = g->first) {
         const tg_comm *host = g->host;
@@ -183,7 +185,7 @@ void tg_nccl_close(tg_ctx *ctx, void *state) {
     finish_calls(g);
     tg_nccl_abort_end(self);
     tg_nccl_windows_end(g);
-    if (!self->aborted && g->comm && tg_nccl_settle(g, ncclCommFinalize(g->comm), "ncclCommFinalize") == TG_OK) {
+    if (!self->aborted && g->comm && tg_nccl_await(g, ncclCommFinalize(g->comm), "ncclCommFinalize") == TG_OK) {
         ncclCommDestroy(g->comm);
         g->comm = NULL;
     }
@@ -220,7 +222,7 @@ tg_status tg_nccl_recover(tg_ctx *ctx, void *state, int *rank, int *size) {
 
 /* ---- The world ---- */
 
-/* Advances the calls on the device, while the host waits for other hosts. */
+/* Advances the calls on the device while the host waits for other hosts. */
 static void advance_calls(tg_listener *l) {
     tg_nccl_rank *self = (tg_nccl_rank *)((char *)l - offsetof(tg_nccl_rank, listener));
     for (tg_nccl_group *g = self->groups; g; g = g->next) tg_nccl_progress(g);

@@ -1,8 +1,8 @@
 /* Translates each collective into NCCL's calls. */
 #include "comm/nccl/nccl.h"
 
-/* One call in NCCL's terms. */
-typedef struct order {
+/* One collective in NCCL's types. */
+typedef struct operation {
     tg_nccl_group *g;
     const tg_transfer *t;
     ncclDataType_t type;
@@ -10,7 +10,7 @@ typedef struct order {
     size_t size; /* of an element */
     const char *src;
     char *dst;
-} order;
+} operation;
 
 static ncclDataType_t type_of(tg_dtype d) {
     switch (d) {
@@ -29,30 +29,32 @@ static ncclRedOp_t op_of(tg_reduce_op op, tg_dtype d) {
     return op == TG_REDUCE_MIN ? ncclMin : op == TG_REDUCE_AVG ? ncclAvg : ncclSum;
 }
 
-/* Returns the elements to or from rank r. */
+/* Returns the number of elements to or from rank r: counts[r], or `equal` if counts is NULL. */
 static int64_t count_of(const int64_t *counts, int64_t equal, int r) { return counts ? counts[r] : equal; }
 
-static size_t begin_of(const order *o, const int64_t *counts, int r) {
+/* Returns the offset in bytes of rank r's part. counts NULL: all parts have the call's count. */
+static size_t begin_of(const operation *o, const int64_t *counts, int r) {
     int64_t sum = counts ? 0 : o->t->count * r;
     for (int i = 0; counts && i < r; i++) sum += counts[i];
     return (size_t)sum * o->size;
 }
 
+/* Returns from the function if a call of NCCL fails. */
 #define TRY_NCCL(call)                                            \
     do {                                                          \
         ncclResult_t r_ = (call);                                 \
         if (r_ != ncclSuccess && r_ != ncclInProgress) return r_; \
     } while (0)
 
-static ncclResult_t send(const order *o, const char *data, int64_t n, int to) {
+static ncclResult_t send(const operation *o, const char *data, int64_t n, int to) {
     return n ? ncclSend(data, (size_t)n, o->type, to, o->g->comm, o->g->stream) : ncclSuccess;
 }
 
-static ncclResult_t recv(const order *o, char *data, int64_t n, int from) {
+static ncclResult_t recv(const operation *o, char *data, int64_t n, int from) {
     return n ? ncclRecv(data, (size_t)n, o->type, from, o->g->comm, o->g->stream) : ncclSuccess;
 }
 
-static ncclResult_t all_gather(const order *o) {
+static ncclResult_t all_gather(const operation *o) {
     const int64_t *counts = o->t->recv;
     for (int r = 0; counts && r < o->g->control.size; r++) {
         char *part = o->dst + begin_of(o, counts, r);
@@ -64,7 +66,7 @@ static ncclResult_t all_gather(const order *o) {
     return ncclAllGather(o->src, o->dst, (size_t)o->t->count, o->type, o->g->comm, o->g->stream);
 }
 
-static ncclResult_t reduce_scatter(const order *o) {
+static ncclResult_t reduce_scatter(const operation *o) {
     const int64_t *counts = o->t->send;
     for (int r = 0; counts && r < o->g->control.size; r++)
         if (counts[r])
@@ -74,7 +76,7 @@ static ncclResult_t reduce_scatter(const order *o) {
     return ncclReduceScatter(o->src, o->dst, (size_t)o->t->count, o->type, o->op, o->g->comm, o->g->stream);
 }
 
-static ncclResult_t all_to_all(const order *o) {
+static ncclResult_t all_to_all(const operation *o) {
     const tg_transfer *t = o->t;
     for (int r = 0; r < o->g->control.size; r++) {
         TRY_NCCL(send(o, o->src + begin_of(o, t->send, r), count_of(t->send, t->count, r), r));
@@ -83,7 +85,7 @@ static ncclResult_t all_to_all(const order *o) {
     return ncclSuccess;
 }
 
-static ncclResult_t gather(const order *o) {
+static ncclResult_t gather(const operation *o) {
     const tg_transfer *t = o->t;
     bool root = o->g->control.rank == t->root, in_place = root && o->src == o->dst + begin_of(o, NULL, t->root);
     if (!in_place) TRY_NCCL(send(o, o->src, t->count, t->root));
@@ -92,7 +94,7 @@ static ncclResult_t gather(const order *o) {
     return ncclSuccess;
 }
 
-static ncclResult_t scatter(const order *o) {
+static ncclResult_t scatter(const operation *o) {
     const tg_transfer *t = o->t;
     bool root = o->g->control.rank == t->root, in_place = root && o->dst == o->src + begin_of(o, NULL, t->root);
     for (int r = 0; root && r < o->g->control.size; r++)
@@ -100,12 +102,12 @@ static ncclResult_t scatter(const order *o) {
     return in_place ? ncclSuccess : recv(o, o->dst, t->count, t->root);
 }
 
-static ncclResult_t barrier(const order *o) {
+static ncclResult_t barrier(const operation *o) {
     void *token = o->g->token; /* NULL: the ranks meet on the host communicator */
     return token ? ncclAllReduce(token, token, 1, ncclInt64, ncclSum, o->g->comm, o->g->stream) : ncclSuccess;
 }
 
-static ncclResult_t enqueue(const order *o) {
+static ncclResult_t enqueue(const operation *o) {
     const tg_transfer *t = o->t;
     size_t n = (size_t)t->count;
     switch ((int)t->kind) {
@@ -127,6 +129,6 @@ static ncclResult_t enqueue(const order *o) {
 }
 
 ncclResult_t tg_nccl_enqueue(tg_nccl_group *g, const tg_transfer *t) {
-    order o = {g, t, type_of(t->dtype), op_of(t->op, t->dtype), tg_dtype_size(t->dtype), t->src, t->dst};
+    operation o = {g, t, type_of(t->dtype), op_of(t->op, t->dtype), tg_dtype_size(t->dtype), t->src, t->dst};
     return enqueue(&o);
 }

@@ -3,13 +3,13 @@
  * A call is queued on its communicator's own stream, after the work that the compute stream holds at that time, and an
  * event marks its end. To wait for the call means that the compute stream waits for that event: the host goes on at
  * once, and kernels that are queued in between overlap with the call. The host waits for the device only in the
- * functions of kernels/cuda/streams.h. There this transport checks its calls and the context's deadline.
+ * functions of kernels/cuda/streams.h. During these waits this transport checks its calls and the context's deadline.
  *
- * Each communicator has a host communicator of the same ranks. Every call is started there too, without data, before
- * NCCL gets it. So the code that serves all transports compares the calls, names the ranks that fail or leave, and
- * writes the flight recorder. A rank that finds a disagreement has not launched its part, so no data moves. The
- * common code sees this transport as a mover (comm/protocol.h) whose control asks the host communicator. Without a
- * host communicator, the control answers that all ranks have come. */
+ * A communicator made by tg_comm_nccl_new has a host communicator of the same ranks. Every call is started there too,
+ * without data, before NCCL gets it. So the code that serves all transports compares the calls, names the ranks that
+ * fail or leave, and writes the flight recorder. A rank that finds a disagreement has not launched its part, so no data
+ * moves. The common code sees this transport as a mover (comm/protocol.h) whose control asks the host communicator.
+ * Without a host communicator (tg_comm_nccl_new_by) the control answers that all ranks have arrived. */
 #ifndef TG_NCCL_TRANSPORT_H
 #define TG_NCCL_TRANSPORT_H
 
@@ -24,15 +24,15 @@ typedef struct tg_nccl_rank tg_nccl_rank;
 typedef struct tg_nccl_group tg_nccl_group;
 typedef struct tg_nccl_window tg_nccl_window;
 
-/* A call in flight, from its start until it is done on all ranks and its owner has dropped it. */
+/* A call, from its start until it is done on all ranks and its owner has dropped it. */
 typedef struct tg_nccl_call {
     tg_nccl_group *group;
     tg_call_entry entry; /* for errors */
     uint64_t record;     /* its index in the flight recorder */
-    void *host_request;  /* of the host communicator; NULL: all ranks have made the call */
+    void *host_request;  /* its request on the host communicator; NULL: all ranks have made the call */
     cudaEvent_t done;
     tg_transfer transfer; /* valid until the call is launched, which an open batch delays to its end */
-    tg_cuda_scratch scratch;
+    tg_cuda_scratch scratch; /* a copy of src, for an all-to-all in place */
     bool launched; /* `done` has been recorded */
     bool ordered;  /* the compute stream waits for it */
     bool finished, dropped;
@@ -49,31 +49,31 @@ struct tg_nccl_group {
     bool world;      /* the caller owns host */
     ncclComm_t comm; /* NULL: aborted */
     cudaStream_t stream;
-    uint64_t sequence;          /* collectives so far */
-    tg_nccl_call *first, **end; /* in the order of their start */
-    bool batch;
+    uint64_t sequence;          /* number of collectives so far */
+    tg_nccl_call *first, **end; /* calls in flight, in the order of their start */
+    bool batch;                 /* a batch of sends and receives is open */
     tg_nccl_window *windows;
     void *token;        /* 8 bytes on the device, for a barrier without a host communicator */
     char name[32];      /* in errors */
     char nccl_name[48]; /* in NCCL's own messages */
 };
 
-/* The state that the communicators of one rank share. They all end together: the kernel of one may wait for that of
- * another. */
+/* The state that the communicators of one rank share. If one of them fails, all are aborted, because the kernel of one
+ * may wait for the kernel of another. */
 struct tg_nccl_rank {
     tg_cuda_poller poller; /* first, as the device holds a pointer to it */
     tg_listener listener;
     tg_ctx *ctx;
     tg_cuda *cuda;
     tg_recorder *recorder;
-    cudaEvent_t ready; /* the end of the compute stream's work at the last start */
+    cudaEvent_t ready; /* the end of the work that the compute stream held at the last launch */
     tg_nccl_group *groups;
     tg_nccl_call *free;
     int me, cause;    /* number in the world; see tg_control */
-    double checked;   /* seconds that the host had waited at the last check */
-    tg_status status; /* why the communicators end; TG_OK: they do not */
+    double checked;   /* seconds that the host had waited at the last check of this wait */
+    tg_status status; /* why the communicators have failed; TG_OK: they have not */
     char failure[TG_FAILURE_TEXT];
-    bool aborted;     /* they are aborted */
+    bool aborted;     /* the communicators are aborted, or will be when the capture of a step ends */
     bool progressing; /* tg_nccl_progress is on the stack: waits inside it call it again */
 };
 
@@ -86,14 +86,14 @@ tg_status tg_nccl_recover(tg_ctx *ctx, void *state, int *rank, int *size);
 
 /* ---- launch.c ---- */
 
-/* Enqueues a collective. The caller has opened a group of NCCL's calls. */
+/* Enqueues a collective. The caller has called ncclGroupStart. */
 ncclResult_t tg_nccl_enqueue(tg_nccl_group *g, const tg_transfer *t);
 
 /* ---- call.c ---- */
 
-/* Waits until NCCL has done what `call`, which returned r, has started. */
-tg_status tg_nccl_settle(tg_nccl_group *g, ncclResult_t r, const char *call);
-/* Finds the calls that are over and ends them. */
+/* Waits until NCCL has finished what `call`, which returned r, has started. Fails at the context's deadline. */
+tg_status tg_nccl_await(tg_nccl_group *g, ncclResult_t r, const char *call);
+/* Finds the calls that are done or aborted, and ends them. */
 void tg_nccl_progress(tg_nccl_group *g);
 void tg_nccl_calls_free(tg_nccl_rank *self);
 
@@ -102,7 +102,7 @@ void tg_nccl_calls_free(tg_nccl_rank *self);
 void *tg_nccl_window_alloc(tg_ctx *ctx, void *state, size_t bytes, void **window);
 tg_status tg_nccl_window_join(tg_ctx *ctx, void *state, void *window);
 void tg_nccl_window_free(tg_ctx *ctx, void *window);
-/* Deregisters the windows of a communicator that ends. Their memory stays. */
+/* Deregisters the windows of a communicator that ends. Their memory stays allocated until tg_nccl_window_free. */
 void tg_nccl_windows_end(tg_nccl_group *g);
 
 /* ---- control.c ---- */
@@ -110,8 +110,8 @@ void tg_nccl_windows_end(tg_nccl_group *g);
 extern const tg_control_ops tg_nccl_control;
 extern const tg_mover_ops tg_nccl_mover;
 static inline tg_nccl_group *tg_nccl_of(tg_control *c) { return (tg_nccl_group *)c; }
-/* Called by the device while the host waits for it. Advances the calls, and aborts all communicators if one of them
- * fails. */
+/* Called by the device's code while the host waits for the device. Advances the calls, and aborts all communicators if
+ * one of them fails. waited: seconds so far; negative: the wait is over. */
 tg_status tg_nccl_poll(tg_cuda_poller *w, double waited);
 /* Does the same for one communicator while the host waits for NCCL. */
 tg_status tg_nccl_poll_group(tg_nccl_group *g, double waited);
@@ -119,9 +119,10 @@ tg_status tg_nccl_poll_group(tg_nccl_group *g, double waited);
 /* ---- abort.c ---- */
 
 /* Notifies the peers of the context's error, or of `why` if there is none, and aborts all communicators of the rank.
- * While a step is captured they are only marked, as NCCL cannot free a communicator that a graph uses. */
+ * While a step is captured they are only marked as aborted, because NCCL cannot free a communicator that a graph
+ * uses. */
 void tg_nccl_abort_all(tg_nccl_rank *self, const char *why);
-/* Frees communicators that are only marked, if no step is being captured. */
+/* Aborts communicators that are only marked as aborted, if no step is being captured. */
 void tg_nccl_abort_end(tg_nccl_rank *self);
 
 #endif

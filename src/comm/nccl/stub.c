@@ -1,4 +1,4 @@
-/* The constructors of NCCL's communicators. A build without NCCL has them too: there they fail. */
+/* The public constructors of communicators over NCCL. In a build without NCCL they fail. */
 #include <stdlib.h>
 
 #include <tapegrad/nccl.h>

@@ -5,10 +5,10 @@
 
 struct tg_nccl_window {
     tg_ctx *ctx;
-    tg_nccl_group *group; /* NULL: it has ended */
+    tg_nccl_group *group; /* NULL: the communicator has ended */
     void *data;
     size_t bytes;
-    ncclWindow_t window; /* NULL: NCCL cannot register memory here, and moves it like any other */
+    ncclWindow_t window; /* NULL: NCCL cannot register memory here, and moves the data as usual */
     tg_nccl_window *next;
 };
 
@@ -32,7 +32,7 @@ tg_status tg_nccl_window_join(tg_ctx *ctx, void *state, void *window) {
     (void)ctx;
     if (g->self->aborted) return tg_control_failed(&g->control, false);
     ncclResult_t r = ncclCommWindowRegister(g->comm, w->data, w->bytes, &w->window, NCCL_WIN_COLL_SYMMETRIC);
-    tg_status s = tg_nccl_settle(g, r, "ncclCommWindowRegister");
+    tg_status s = tg_nccl_await(g, r, "ncclCommWindowRegister");
     if (s != TG_OK) tg_nccl_abort_all(g->self, NULL); /* the other ranks wait for this one */
     return s;
 }

@@ -1,4 +1,4 @@
-/* What the library uses of NCCL as a transport, without CUDA's headers. */
+/* The part of the NCCL transport that needs no headers of CUDA. */
 #ifndef TG_NCCL_WORLD_H
 #define TG_NCCL_WORLD_H
 
@@ -8,7 +8,8 @@
 
 extern const tg_comm_ops tg_nccl_transport;
 
-/* Makes the communicator of all ranks. Either host or broadcast is NULL. Returns NULL after recording an error. */
+/* Makes the communicator of all ranks. They share NCCL's id over host or, if host is NULL, by calling broadcast(user,
+ * ..). Returns NULL after recording an error. */
 tg_comm *tg_nccl_world(tg_ctx *ctx, tg_comm *host, int rank, int size, tg_nccl_broadcast_fn broadcast, void *user);
 
 #endif

@@ -6,7 +6,7 @@ enum { MESSAGE_TAG = 0, ANYBODY = -1 };
 
 /* ---- Sending and receiving ---- */
 
-/* Records an error of the layer. The first one ends everything that needs the layer. */
+/* Records an error of the layer; `call` describes what failed. The first error ends all use of the layer. */
 static tg_status check(tg_p2p_rank *self, const char *call, int error) {
     char text[256] = "";
     if (!error) return TG_OK;
@@ -27,6 +27,7 @@ tg_status tg_p2p_send(tg_p2p_rank *self, tg_p2p_buffer *buffer, size_t bytes, in
     return TG_OK;
 }
 
+/* Called by the layer when it is done with a buffer. */
 static void completed(void *token, size_t bytes) {
     tg_p2p_buffer *buffer = token;
     buffer->bytes = bytes;
@@ -39,47 +40,48 @@ void tg_p2p_poll(tg_p2p_rank *self) {
 
 /* ---- Outgoing messages ---- */
 
-/* A buffer and its message in one block of memory. All of them are also linked through `all`. */
-typedef struct sheet {
+/* A buffer and its message in one block of memory. `all` links all of them; buffer.next links the free ones. */
+typedef struct message_buffer {
     tg_p2p_buffer buffer;
-    struct sheet *all;
+    struct message_buffer *all;
     _Alignas(16) char bytes[TG_P2P_MESSAGE];
-} sheet;
+} message_buffer;
 
-static sheet *sheet_of(tg_p2p_message *m) { return (sheet *)((char *)m - offsetof(sheet, bytes)); }
+static message_buffer *buffer_of_message(tg_p2p_message *m) {
+    return (message_buffer *)((char *)m - offsetof(message_buffer, bytes));
+}
 
-/* Collects the buffers that are complete. Called when no free one is left. */
+/* Makes a new list of free buffers from those that are no longer in flight. Called when the list is empty. */
 static void collect(tg_p2p_rank *self) {
     self->out = NULL;
-    for (sheet *s = (sheet *)self->all_out; s; s = s->all) {
+    for (message_buffer *s = (message_buffer *)self->all_out; s; s = s->all) {
         if (s->buffer.in_flight) continue;
         s->buffer.next = self->out;
         self->out = &s->buffer;
     }
 }
 
-static bool sheet_new(tg_p2p_rank *self) {
-    sheet *s = tg_host_alloc(self->ctx, sizeof *s);
+static bool message_buffer_new(tg_p2p_rank *self) {
+    message_buffer *s = tg_host_alloc(self->ctx, sizeof *s);
     if (!s) return false;
     s->buffer.data = s->bytes;
-    s->all = (sheet *)self->all_out;
+    s->all = (message_buffer *)self->all_out;
     self->all_out = &s->buffer;
     s->buffer.next = self->out;
     self->out = &s->buffer;
-    self->n_out++;
     return true;
 }
 
-static sheet *sheet_take(tg_p2p_rank *self) {
+static message_buffer *message_buffer_take(tg_p2p_rank *self) {
     if (!self->out) collect(self);
-    if (!self->out && !sheet_new(self)) return NULL;
-    sheet *s = (sheet *)self->out;
+    if (!self->out && !message_buffer_new(self)) return NULL;
+    message_buffer *s = (message_buffer *)self->out;
     self->out = s->buffer.next;
     return s;
 }
 
 tg_p2p_message *tg_p2p_draft(tg_p2p_rank *self, tg_p2p_kind kind, const tg_p2p_group *g) {
-    sheet *s = self->broken ? NULL : sheet_take(self);
+    message_buffer *s = self->broken ? NULL : message_buffer_take(self);
     if (!s) return NULL;
     tg_p2p_message *m = (tg_p2p_message *)s->bytes;
     *m = (tg_p2p_message){.kind = (uint8_t)kind, .rank = self->me};
@@ -98,16 +100,16 @@ void tg_p2p_write(tg_p2p_message *m, const char *text) {
 }
 
 void tg_p2p_post(tg_p2p_rank *self, tg_p2p_message *m, int to) {
-    if (m) tg_p2p_send(self, &sheet_of(m)->buffer, sizeof *m + m->text + m->payload, to, MESSAGE_TAG);
+    if (m) tg_p2p_send(self, &buffer_of_message(m)->buffer, sizeof *m + m->text + m->payload, to, MESSAGE_TAG);
 }
 
 void tg_p2p_refuse(tg_p2p_rank *self, int to, int tag) {
-    sheet *s = self->broken ? NULL : sheet_take(self);
+    message_buffer *s = self->broken ? NULL : message_buffer_take(self);
     if (s) tg_p2p_send(self, &s->buffer, 0, to, tag);
 }
 
 bool tg_p2p_sent(const tg_p2p_rank *self) {
-    for (const sheet *s = (const sheet *)self->all_out; s; s = s->all)
+    for (const message_buffer *s = (const message_buffer *)self->all_out; s; s = s->all)
         if (s->buffer.in_flight) return false;
     return true;
 }
@@ -140,16 +142,16 @@ tg_status tg_p2p_open(tg_p2p_rank *self) {
     for (int i = 0; i < TG_P2P_RECEIVES; i++) self->in[i].data = bytes + (size_t)i * TG_P2P_MESSAGE;
     for (int i = 0; i < TG_P2P_RECEIVES; i++) TG_TRY(listen(self, i));
     for (int i = 0; i < OUT + 4 * self->size; i++)
-        if (!sheet_new(self)) return self->ctx->run.status;
+        if (!message_buffer_new(self)) return self->ctx->run.status;
     return TG_OK;
 }
 
-/* Leaks buffers that the layer has not sent by now, as it may still read them. */
+/* Leaks the buffers that are still in flight after the layer is closed, because the layer may still use them. */
 void tg_p2p_close(tg_p2p_rank *self) {
     tg_ctx *ctx = self->ctx;
     bool listening = false;
     if (self->state) self->layer->close(self->state, self->quiet, completed);
-    for (sheet *s = (sheet *)self->all_out, *next; s; s = next) {
+    for (message_buffer *s = (message_buffer *)self->all_out, *next; s; s = next) {
         next = s->all;
         if (!s->buffer.in_flight) tg_host_free(ctx, s, sizeof *s);
     }

@@ -1,15 +1,17 @@
-/* Calls: arriving at one, comparing it with the members' calls, and the messages about it. */
+/* Calls: arriving at a call, comparing it with the members' calls, ending it, and handling the messages about it. */
 #include "base/text.h"
 #include "comm/p2p/p2p.h"
 
 /* ---- The balance of an all-to-all ---- */
 
+/* Returns a digest of the fact that one member sends another so many elements. */
 static uint64_t digest_pair(int from, int to, int64_t count) {
     uint64_t h = ((uint64_t)from << 32 | (uint64_t)to) * 0x9E3779B97F4A7C15u ^ (uint64_t)count * 0xbf58476d1ce4e5b9u;
     h = (h ^ h >> 31) * 0x94d049bb133111ebu;
     return h ^ h >> 29;
 }
 
+/* Returns the balance of this rank's call (tg_p2p_call). */
 static uint64_t balance_of(const tg_p2p_call *c) {
     uint64_t sum = 0;
     for (int i = 0; c->t.kind == TG_ALL_TO_ALL && i < c->g->control.size; i++)
@@ -18,7 +20,7 @@ static uint64_t balance_of(const tg_p2p_call *c) {
     return sum;
 }
 
-/* Writes the call site as dispatch has described it in the flight recorder. */
+/* Writes the description that dispatch.c has stored in the flight recorder. */
 void tg_p2p_site(const tg_p2p_rank *self, const void *site, char *buf, size_t n) {
     size_t at = 0;
     if (site)
@@ -39,12 +41,12 @@ bool tg_p2p_agree(const tg_p2p_call *c, int member) {
     return c->t.kind != TG_ALL_TO_ALL || tg_pair_agrees(ours, (tg_pair_counts){o->to_me, o->from_me});
 }
 
-/* Compares the missed calls first: if the two ranks have missed different numbers of calls, the one with more fails
- * the group. */
+/* Compares this rank's call with that of a member, once both have arrived. Compares the missed calls first: if the two
+ * ranks have missed different numbers of calls, the group ends with the error of the rank that has missed more. */
 static void compare(tg_p2p_call *c, int member) {
     tg_p2p_group *g = c->g;
     const tg_p2p_side *o = tg_p2p_side_of(c, member);
-    if (!c->request || !o->arrived || tg_p2p_over(c)) return;
+    if (!c->request || !o->arrived || tg_p2p_cannot_finish(c)) return;
     uint64_t theirs = o->signature.missed, ours = c->signature.missed;
     tg_wait w = {.place = c};
     if (theirs != ours)
@@ -56,6 +58,7 @@ static void compare(tg_p2p_call *c, int member) {
 
 /* ---- Arriving ---- */
 
+/* Stores the transfer in the call, which outlives the caller's copy. Fails only for an all-to-all. */
 static tg_status keep_transfer(tg_p2p_call *c, const tg_transfer *t) {
     int n = c->g->control.size;
     c->t = *t;
@@ -69,13 +72,8 @@ static tg_status keep_transfer(tg_p2p_call *c, const tg_transfer *t) {
     return c->copy ? TG_OK : c->g->self->ctx->run.status;
 }
 
-static void place_begin(tg_p2p_call *c, uint64_t sequence) {
-    if (c->sequence == sequence && (c->arrived || c->request)) return;
-    c->sequence = sequence;
-}
-
-/* Notifies a member that this rank has arrived. The message contains the member's data if they are few. */
-static void tell(tg_p2p_call *c, int member, const char *site) {
+/* Notifies a member that this rank has arrived. The message contains the data for that member if it is inline. */
+static void send_arrival(tg_p2p_call *c, int member, const char *site) {
     tg_p2p_group *g = c->g;
     tg_p2p_message *m = tg_p2p_draft(g->self, c->pair ? TG_P2P_SEND : TG_P2P_CALL, g);
     if (!m) return;
@@ -87,13 +85,14 @@ static void tell(tg_p2p_call *c, int member, const char *site) {
     m->from_you = tg_part_size(c->recv_at, c->t.count, member);
     m->balance = c->balance;
     tg_p2p_write(m, site);
-    if (f.n && tg_p2p_few(c, f, 0)) {
+    if (f.n && tg_p2p_is_inline(c, f, 0)) {
         m->payload = (uint32_t)((size_t)f.n * tg_p2p_element(c));
         memcpy(m->body + m->text, f.data, m->payload);
     }
     tg_p2p_post(g->self, m, g->member[member].rank);
 }
 
+/* Arrives at a collective: fills this rank's own side, notifies the members, and compares the call with theirs. */
 static void arrive(tg_p2p_call *c) {
     tg_p2p_group *g = c->g;
     char site[TG_P2P_SITE];
@@ -104,7 +103,7 @@ static void arrive(tg_p2p_call *c) {
     c->side[g->control.rank].balance = c->balance;
     memcpy(c->side[g->control.rank].site, site, sizeof site);
     c->arrived++;
-    for (int k = 1; k < g->control.size; k++) tell(c, (g->control.rank + k) % g->control.size, site);
+    for (int k = 1; k < g->control.size; k++) send_arrival(c, (g->control.rank + k) % g->control.size, site);
     for (int i = 0; i < g->control.size; i++)
         if (i != g->control.rank) compare(c, i);
 }
@@ -114,7 +113,7 @@ static tg_status start_pair_call(tg_p2p_group *g, const tg_transfer *t, tg_p2p_r
     tg_p2p_pair_calls *pair_calls = send ? &g->member[t->root].send : &g->member[t->root].recv;
     tg_p2p_call *c = tg_p2p_pair_place(g, t->root, send, pair_calls->next);
     if (!c) return g->self->ctx->run.status;
-    place_begin(c, pair_calls->next++);
+    c->sequence = pair_calls->next++;
     c->collectives = g->sequence;
     r->call = c;
     c->request = r;
@@ -123,7 +122,7 @@ static tg_status start_pair_call(tg_p2p_group *g, const tg_transfer *t, tg_p2p_r
     char site[TG_P2P_SITE];
     tg_p2p_site(g->self, t->site, site, sizeof site);
     if (send)
-        tell(c, t->root, site);
+        send_arrival(c, t->root, site);
     else
         compare(c, t->root);
     return TG_OK;
@@ -136,7 +135,7 @@ tg_status tg_p2p_start(tg_p2p_group *g, const tg_transfer *t, tg_p2p_request *r)
     TG_TRY(tg_control_wait(&g->control, NULL, before, sequence));
     tg_p2p_call *c = tg_p2p_call_at(g, sequence);
     TG_TRY(keep_transfer(c, t));
-    place_begin(c, sequence);
+    c->sequence = sequence;
     g->sequence++;
     r->call = c;
     c->request = r;
@@ -146,7 +145,7 @@ tg_status tg_p2p_start(tg_p2p_group *g, const tg_transfer *t, tg_p2p_request *r)
     return TG_OK;
 }
 
-void tg_p2p_settle(tg_p2p_call *c) {
+void tg_p2p_end_call(tg_p2p_call *c) {
     int n = c->pair ? 1 : c->g->control.size;
     if (c->request) c->request->done = true;
     if (c->copy) tg_p2p_copy_end(c->g, c->copy);
@@ -158,8 +157,8 @@ void tg_p2p_settle(tg_p2p_call *c) {
     c->in = c->out = c->sums = c->summed = c->owed = 0;
     for (int i = 0; i < n; i++) {
         tg_p2p_side *s = &c->side[i];
-        char *few = s->few;
-        *s = (tg_p2p_side){.few = few};
+        char *inline_data = s->inline_data;
+        *s = (tg_p2p_side){.inline_data = inline_data};
     }
 }
 
@@ -175,9 +174,10 @@ static void keep_side(tg_p2p_call *c, const tg_p2p_message *m) {
     s->from_me = m->from_you;
     s->balance = m->balance;
     tg_text(s->site, sizeof s->site, &at, "%s", m->body);
-    memcpy(s->few, m->body + m->text, m->payload < c->g->few ? m->payload : c->g->few);
+    memcpy(s->inline_data, m->body + m->text, m->payload < c->g->inline_bytes ? m->payload : c->g->inline_bytes);
 }
 
+/* Stores the member's call as the last one that this rank knows of. */
 static void keep_last(tg_p2p_member *member, const tg_p2p_message *m) {
     size_t at = 0;
     member->last = tg_signature_entry(&m->signature, m->count, 0, m->sequence);
@@ -189,18 +189,18 @@ void tg_p2p_arrival(tg_p2p_group *g, const tg_p2p_message *m) {
     if (g->failed && !pair && m->sequence >= g->failed_at) return;
     tg_p2p_call *c = pair ? tg_p2p_pair_place(g, m->member, false, m->sequence) : tg_p2p_call_at(g, m->sequence);
     if (!c) return;
-    place_begin(c, m->sequence);
+    c->sequence = m->sequence;
     if (!pair) keep_last(&g->member[m->member], m);
     keep_side(c, m);
     c->arrived++;
     compare(c, m->member);
 }
 
-/* Returns the call that a request is for, or NULL if this rank has given it up since its group failed. */
+/* Returns the call that a request is for; NULL: this rank has given it up because its group failed. */
 static tg_p2p_call *requested_call(tg_p2p_group *g, const tg_p2p_message *m) {
     tg_p2p_pair_calls *pair_calls = &g->member[m->member].send;
     tg_p2p_call *c = m->pair ? tg_p2p_pair_at(pair_calls, m->sequence) : tg_p2p_call_at(g, m->sequence);
-    return c && c->request && c->sequence == m->sequence && !tg_p2p_over(c) ? c : NULL;
+    return c && c->request && c->sequence == m->sequence && !tg_p2p_cannot_finish(c) ? c : NULL;
 }
 
 void tg_p2p_requested(tg_p2p_rank *self, const tg_p2p_message *m) {

@@ -1,10 +1,10 @@
-/* The control of the transport between nodes: states the facts that the members' messages contain. */
+/* The control of the transport between nodes: answers from the messages that members have sent. */
 #include "base/text.h"
 #include "base/os.h"
 #include "comm/p2p/p2p.h"
 #include "comm/shm/shm.h"
 
-/* Returns the call of w; NULL: none. */
+/* Returns the call of w, or the older call whose place it waits for; NULL: none. */
 static tg_p2p_call *call_of(const tg_wait *w) {
     return !w ? NULL : w->request ? ((tg_p2p_request *)w->request)->call : w->place;
 }
@@ -22,7 +22,7 @@ static void publish(tg_control *c, const tg_wait *w, tg_status status, int culpr
 
 static bool has_ended(tg_control *c, const tg_wait *w) {
     const tg_p2p_call *call = call_of(w);
-    return call ? tg_p2p_over(call) : tg_p2p_of(c)->failed;
+    return call ? tg_p2p_cannot_finish(call) : tg_p2p_of(c)->failed;
 }
 
 static void end_of(tg_control *c, tg_group_end *end, char *buf, size_t n) {
@@ -82,13 +82,13 @@ static bool describe_call(tg_control *c, const tg_wait *w, tg_call_entry *entry,
 
 /* ---- Waiting ---- */
 
-static void begin(tg_control *c, const tg_wait *w) {
+static void begin_checks(tg_control *c, const tg_wait *w) {
     tg_p2p_rank *self = tg_p2p_of(c)->self;
     self->first_probe = self->probes + 1;
     self->waits_for = call_of(w);
 }
 
-static void over(tg_control *c, const tg_wait *w) {
+static void end_wait(tg_control *c, const tg_wait *w) {
     (void)w;
     tg_p2p_of(c)->self->waits_for = NULL;
 }
@@ -98,12 +98,12 @@ static void begin_poll(tg_control *c, const tg_wait *w) {
     if (!w)
         self->waits_for = NULL;
     else if (self->waits_for != call_of(w))
-        begin(c, w);
+        begin_checks(c, w);
 }
 
-static void rest(tg_control *c, const tg_wait *w, int round) {
+static void pause_wait(tg_control *c, const tg_wait *w, int round) {
     (void)w;
-    tg_p2p_rest(tg_p2p_of(c)->self, round);
+    tg_p2p_pause(tg_p2p_of(c)->self, round);
 }
 
 static const char *broken(tg_control *c) {
@@ -112,11 +112,11 @@ static const char *broken(tg_control *c) {
 }
 
 /* Reports a disagreement when all members have arrived, or after a while. */
-static void settle(tg_control *c, const tg_wait *w) {
+static void report_disagreement(tg_control *c, const tg_wait *w) {
     const double patience = 0.1;
     tg_p2p_call *call = call_of(w);
     (void)c;
-    if (call->disputed && tg_system_now() - w->since > patience) tg_p2p_settle_dispute(call);
+    if (call->disputed && tg_system_now() - w->since > patience) tg_p2p_report_dispute(call);
 }
 
 static void check(tg_control *c, const tg_wait *w) {
@@ -126,7 +126,8 @@ static void check(tg_control *c, const tg_wait *w) {
 
 /* ---- Recovery ---- */
 
-static void say(tg_p2p_group *g, tg_p2p_kind kind, const bool *list) {
+/* Sends a message to all other members. list: a flag for each member, which is its payload; NULL: no payload. */
+static void send_to_members(tg_p2p_group *g, tg_p2p_kind kind, const bool *list) {
     for (int i = 0; i < g->control.size; i++) {
         int rank = g->member[i].rank;
         bool silent = i == g->control.rank || g->self->peer[rank].gone;
@@ -138,35 +139,35 @@ static void say(tg_p2p_group *g, tg_p2p_kind kind, const bool *list) {
     }
 }
 
-static void come(tg_control *c) {
+static void join_recovery(tg_control *c) {
     tg_p2p_group *g = tg_p2p_of(c);
-    g->member[c->rank].came = true;
-    say(g, TG_P2P_COME, NULL);
+    g->member[c->rank].recovering = true;
+    send_to_members(g, TG_P2P_RECOVER, NULL);
 }
 
 static bool is_expected(tg_control *c, int i) {
     const tg_p2p_group *g = tg_p2p_of(c);
     const tg_p2p_member *m = &g->member[i];
-    return !m->came && !m->left && !g->self->peer[m->rank].gone;
+    return !m->recovering && !m->left && !g->self->peer[m->rank].gone;
 }
 
-static bool is_here(tg_control *c, int i) {
+static bool has_joined(tg_control *c, int i) {
     const tg_p2p_member *m = &tg_p2p_of(c)->member[i];
-    return m->came && !m->left;
+    return m->recovering && !m->left;
 }
 
 static bool *own_list(tg_control *c) { return tg_p2p_of(c)->list; }
 
-static void decide(tg_control *c) {
+static void propose(tg_control *c) {
     tg_p2p_group *g = tg_p2p_of(c);
     g->decided = true;
-    say(g, TG_P2P_DECIDE, g->list);
+    send_to_members(g, TG_P2P_DECIDE, g->list);
 }
 
-static const bool *decided(tg_control *c) { return tg_p2p_of(c)->decided ? tg_p2p_of(c)->list : NULL; }
+static const bool *decided_list(tg_control *c) { return tg_p2p_of(c)->decided ? tg_p2p_of(c)->list : NULL; }
 
-void tg_p2p_came(tg_p2p_group *g, const tg_p2p_message *m) {
-    g->member[m->member].came = true;
+void tg_p2p_recovery(tg_p2p_group *g, const tg_p2p_message *m) {
+    g->member[m->member].recovering = true;
     if (m->kind != TG_P2P_DECIDE || g->decided) return;
     memcpy(g->list, m->body, (size_t)g->control.size);
     g->decided = true;
@@ -176,7 +177,7 @@ const tg_control_ops tg_p2p_control = {
     .busy = "busy (with other groups)",
     .missing = "missing (nothing has come from it)",
     .unfinished = "; all ranks have arrived, but have not sent all of their data",
-    .one_decides = true,
+    .first_decides = true,
     .awaits = awaits,
     .member = view_member,
     .error_of = error_of,
@@ -186,17 +187,17 @@ const tg_control_ops tg_p2p_control = {
     .claim = claim,
     .publish = publish,
     .end = end_of,
-    .begin = begin,
-    .over = over,
-    .rest = rest,
+    .begin_checks = begin_checks,
+    .end_wait = end_wait,
+    .pause = pause_wait,
     .begin_poll = begin_poll,
     .broken = broken,
-    .settle = settle,
+    .report_disagreement = report_disagreement,
     .check = check,
-    .come = come,
-    .expected = is_expected,
-    .is_here = is_here,
-    .list = own_list,
-    .decide = decide,
-    .decided = decided,
+    .join_recovery = join_recovery,
+    .is_expected = is_expected,
+    .has_joined = has_joined,
+    .own_list = own_list,
+    .propose = propose,
+    .decided_list = decided_list,
 };

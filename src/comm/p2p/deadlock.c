@@ -1,14 +1,14 @@
-/* Deadlock detection: ranks wait for each other in different calls, so that none will ever make the other's call.
- * Comparing signatures cannot detect this. A rank that has waited for a while sends a probe to the ranks that it
- * waits for. A rank that receives a probe, waits too and has not made the sender's call passes the probe on to the
- * ranks that it waits for (Chandy, Misra and Haas, 1983). If a probe returns to the rank that sent it, no rank of
- * the cycle can have gone on in the meantime: each waits for a call that the next one has not made. */
+/* Deadlock detection: ranks wait for each other in different calls, so that none will ever make the call that another
+ * waits for. Comparing signatures cannot detect this. A rank that has waited for a while sends a probe to the ranks
+ * that it waits for. A rank that receives a probe passes it on to the ranks that it waits for itself, if it waits and
+ * has not made the sender's call (Chandy, Misra and Haas, 1983). If a probe returns to the rank that sent it first, no
+ * rank of the cycle can have gone on in the meantime: each waits for a call that the next one has not made. */
 #include "base/text.h"
 #include "base/os.h"
 #include "comm/p2p/p2p.h"
 #include "comm/shm/shm.h"
 
-/* Sends a probe of rank `of` to the members that this rank waits for. */
+/* Sends a probe to the members that the call waits for. of: the rank that sent the probe first. */
 static void send_probes(const tg_p2p_call *c, int of, uint64_t probe) {
     tg_p2p_group *g = c->g;
     char text[512];
@@ -29,7 +29,7 @@ static void send_probes(const tg_p2p_call *c, int of, uint64_t probe) {
     }
 }
 
-/* Probes seldom, at doubling intervals, as a late rank finds all probes at once. */
+/* Sends probes seldom, at doubling intervals, because a rank that comes late receives all of them at once. */
 void tg_p2p_probe(const tg_p2p_call *c, double since) {
     const double first = 0.1;
     tg_p2p_rank *self = c->g->self;
@@ -46,7 +46,8 @@ static bool has_answered(const tg_p2p_group *g, const tg_p2p_message *m) {
     return (m->phase ? from->send.next : from->recv.next) > m->sequence;
 }
 
-/* Ends both groups. The other ranks of the cycle learn of both when their calls fail. */
+/* Ends the group of this rank's call, and the group in which the sender of the probe waits. The other ranks of the
+ * cycle learn of it when their calls fail. */
 static void fail_both(tg_p2p_call *c, tg_p2p_group *other, const tg_p2p_message *m) {
     tg_p2p_group *g = c->g;
     tg_wait w = {.place = c}, w_other = {.sequence = m->pair ? other->sequence : m->sequence};
@@ -59,8 +60,8 @@ static void fail_both(tg_p2p_call *c, tg_p2p_group *other, const tg_p2p_message 
     tg_control_deadlock(&g->control, &w, &own, &other->control, &w_other, &peer);
 }
 
-/* Returns whether this rank has missed calls, after an error, that the member has not. The sender will notice this
- * and go on. It announced its own missed calls before it sent the probe. */
+/* Returns whether this rank has missed more calls of the group, after errors, than the sender of the probe. The sender
+ * will report that, so it is no deadlock. (The sender announced its own missed calls before it sent the probe.) */
 static bool has_missed_more(const tg_p2p_group *g, int member) {
     return tg_control_missed(&g->control) > g->member[member].missed_calls;
 }
@@ -69,7 +70,7 @@ void tg_p2p_probed(tg_p2p_group *g, const tg_p2p_message *m) {
     tg_p2p_rank *self = g->self;
     tg_p2p_call *c = self->waits_for;
     uint64_t probe = (uint64_t)m->count;
-    if (!c || g->failed || tg_p2p_over(c) || has_answered(g, m) || has_missed_more(g, m->member)) return;
+    if (!c || g->failed || tg_p2p_cannot_finish(c) || has_answered(g, m) || has_missed_more(g, m->member)) return;
     if (m->cause != self->me) {
         if (self->peer[m->cause].probe >= probe) return; /* this probe was passed on before */
         self->peer[m->cause].probe = probe;

@@ -8,6 +8,7 @@
 
 /* ---- The group's failure ---- */
 
+/* Answers all requests for pieces of the call with empty pieces. */
 static void refuse_all(tg_p2p_group *g, tg_p2p_call *c) {
     for (int i = 0; i < g->control.size && c->owed; i++) {
         tg_p2p_side *s = &c->side[c->pair ? 0 : i];
@@ -18,7 +19,7 @@ static void refuse_all(tg_p2p_group *g, tg_p2p_call *c) {
     }
 }
 
-bool tg_p2p_over(const tg_p2p_call *c) {
+bool tg_p2p_cannot_finish(const tg_p2p_call *c) {
     if (!c->g->failed) return false;
     return c->lost || (c->pair ? !c->arrived : c->sequence >= c->g->failed_at);
 }
@@ -27,15 +28,16 @@ bool tg_p2p_over(const tg_p2p_call *c) {
  * buffers and are ignored. */
 static void give_up(tg_p2p_group *g) {
     for (tg_p2p_request *r = g->self->first; r; r = r->next)
-        if (r->group == g && tg_p2p_over(r->call)) refuse_all(g, r->call);
+        if (r->group == g && tg_p2p_cannot_finish(r->call)) refuse_all(g, r->call);
     for (int i = 0; i < g->control.size; i++)
         for (int k = 0; k < TG_P2P_PHASES * TG_P2P_PIECES; k++) {
             tg_p2p_piece *p = &g->member[i].in[k / TG_P2P_PIECES][k % TG_P2P_PIECES];
-            if (p->call && tg_p2p_over(p->call)) p->call = NULL;
+            if (p->call && tg_p2p_cannot_finish(p->call)) p->call = NULL;
         }
 }
 
-static void tell_members(tg_p2p_group *g) {
+/* Sends the reason for the group's failure to the members. */
+static void notify_members(tg_p2p_group *g) {
     for (int i = 0; i < g->control.size; i++) {
         int rank = g->member[i].rank;
         bool silent = i == g->control.rank || g->self->peer[rank].gone;
@@ -61,15 +63,14 @@ void tg_p2p_fail(tg_p2p_group *g, tg_status status, int culprit, int reporter, c
     g->failed = true;
     g->failed_at = from;
     give_up(g);
-    if (reporter == g->self->me) tell_members(g);
+    if (reporter == g->self->me) notify_members(g);
 }
 
-/* Passes a disagreement on to the members, as p2p.h says. */
 void tg_p2p_pass_on(tg_p2p_rank *self) {
     for (tg_p2p_group *g = self->groups; g; g = g->next) {
         if (!g->failed || g->closed || g->passed_on || g->status != TG_ERR_MISMATCH) continue;
         g->passed_on = true;
-        if (g->reporter != self->me) tell_members(g);
+        if (g->reporter != self->me) notify_members(g);
     }
 }
 
@@ -97,9 +98,10 @@ static void mismatch(tg_p2p_call *c, int a, int b) {
     tg_control_mismatch(&c->g->control, &w, &one, &two);
 }
 
-/* Reports the first member that has arrived and the first one that differs from it. Only the two members of a pair
- * know that they differ in what they exchange. */
-void tg_p2p_settle_dispute(tg_p2p_call *c) {
+/* Reports the first member that has arrived, and the first member whose signature differs from it. If no signature
+ * differs, reports this rank and the member with which it disagrees about what the two exchange, which only these two
+ * know. */
+void tg_p2p_report_dispute(tg_p2p_call *c) {
     int first = 0;
     while (!c->pair && !c->side[first].arrived) first++;
     for (int i = first + 1; !c->pair && i < c->g->control.size; i++)
@@ -121,6 +123,7 @@ bool tg_p2p_awaited(const tg_p2p_call *c, int member) {
 
 /* ---- This rank's context ---- */
 
+/* Sends the context's error, or that it was cleared, to all ranks. */
 static void announce(tg_p2p_rank *self, tg_p2p_kind kind) {
     const tg_ctx *ctx = self->ctx;
     for (int i = 0; i < self->size; i++) {
@@ -133,6 +136,7 @@ static void announce(tg_p2p_rank *self, tg_p2p_kind kind) {
     }
 }
 
+/* Sends the number of calls that this rank has missed to the members of all its groups. */
 static void announce_missed(tg_p2p_rank *self) {
     for (tg_p2p_group *g = self->groups; g; g = g->next)
         for (int i = 0; !g->closed && i < g->control.size; i++) {
@@ -153,7 +157,8 @@ void tg_p2p_peer_failed(tg_p2p_rank *self, int rank, tg_status status, int cause
     p->cause = status == TG_ERR_REMOTE ? cause : -1;
 }
 
-static bool may_speak(tg_p2p_rank *self) {
+/* Returns whether this thread may call the layer. If not, notes that the next poll must announce the error. */
+static bool may_send(tg_p2p_rank *self) {
     self->announce = !pthread_equal(pthread_self(), self->thread);
     return !self->announce;
 }
@@ -162,12 +167,12 @@ static bool may_speak(tg_p2p_rank *self) {
  * next poll announces it. */
 static void post_failure(tg_listener *l) {
     tg_p2p_rank *self = (tg_p2p_rank *)l;
-    if (!may_speak(self)) return;
+    if (!may_send(self)) return;
     tg_p2p_peer_failed(self, self->me, self->ctx->run.status, self->cause, self->ctx->run.message);
     announce(self, TG_P2P_FAILED);
 }
 
-/* Announces that the error was cleared, and first how many calls this rank has missed. While the error was there,
+/* Announces how many calls this rank has missed, and then that the error was cleared. While the context held the error,
  * only the first missed call was announced. */
 static void post_recovery(tg_listener *l) {
     tg_p2p_rank *self = (tg_p2p_rank *)l;
@@ -179,12 +184,12 @@ static void post_recovery(tg_listener *l) {
 
 static void post_missed(tg_listener *l) {
     tg_p2p_rank *self = (tg_p2p_rank *)l;
-    if (self->missed || !may_speak(self)) return;
+    if (self->missed || !may_send(self)) return;
     self->missed = true;
     announce_missed(self);
 }
 
-/* Makes progress while this rank waits for ranks of its node: ranks of other nodes may need it meanwhile. */
+/* Makes progress while this rank waits for ranks of its node, because ranks of other nodes may need its data. */
 static void while_idle(tg_listener *l) {
     tg_p2p_rank *self = (tg_p2p_rank *)l;
     if (pthread_equal(pthread_self(), self->thread)) tg_p2p_progress(self);

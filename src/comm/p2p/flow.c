@@ -1,4 +1,4 @@
-/* The data that each rank of a collective sends to each other, as elements of src and dst. */
+/* The data that each rank of a call sends to each other rank, as elements of src and dst. */
 #include "comm/p2p/p2p.h"
 
 static const tg_p2p_flow nothing = {NULL, 0};
@@ -8,11 +8,11 @@ size_t tg_p2p_element(const tg_p2p_call *c) { return tg_dtype_size(c->t.dtype ? 
 bool tg_p2p_sums(const tg_p2p_call *c) { return c->t.kind == TG_ALL_REDUCE || c->t.kind == TG_REDUCE_SCATTER; }
 
 bool tg_p2p_whole(const tg_p2p_call *c) {
-    return c->t.kind == TG_ALL_REDUCE && (size_t)c->t.count <= c->g->few / tg_p2p_element(c);
+    return c->t.kind == TG_ALL_REDUCE && (size_t)c->t.count <= c->g->inline_bytes / tg_p2p_element(c);
 }
 
-bool tg_p2p_few(const tg_p2p_call *c, tg_p2p_flow f, int phase) {
-    return phase == 0 && (size_t)f.n <= c->g->few / tg_p2p_element(c);
+bool tg_p2p_is_inline(const tg_p2p_call *c, tg_p2p_flow f, int phase) {
+    return phase == 0 && (size_t)f.n <= c->g->inline_bytes / tg_p2p_element(c);
 }
 
 /* ---- Parts ---- */
@@ -22,6 +22,7 @@ static tg_p2p_flow flow(const tg_p2p_call *c, const void *base, int64_t at, int6
     return (tg_p2p_flow){(char *)base + at * (int64_t)tg_p2p_element(c), n};
 }
 
+/* Returns part i of base. at: where the parts begin; NULL: equal parts. */
 static tg_p2p_flow part(const tg_p2p_call *c, const void *base, const int64_t *at, int i) {
     return flow(c, base, tg_part_begin(at, c->t.count, i), tg_part_size(at, c->t.count, i));
 }

@@ -10,14 +10,15 @@ static uint64_t mix(uint64_t h, uint64_t x) {
     return h ^ (h >> 29);
 }
 
-/* Finds the count of groups with this base. Members form groups of one list, split from one group, in the same
- * order, so the n-th such group has one key on all its members. */
+/* Finds the count of groups with this base; NULL: there is no such group yet. All members form the groups of one list,
+ * split from one group, in the same order. So the n-th such group has the same key on all its members. */
 static tg_p2p_base *base_of(tg_p2p_rank *self, uint64_t base) {
     for (tg_p2p_base *b = self->bases; b; b = b->next)
         if (b->base == base) return b;
     return NULL;
 }
 
+/* Sets *key to the key of the next group of these ranks. */
 static tg_status name_group(tg_p2p_rank *self, const tg_p2p_key *parent, const int *ranks, int n, tg_p2p_key *key) {
     key->base = parent ? mix(mix(parent->base, parent->ordinal), (uint64_t)n) : 0;
     for (int i = 0; i < n; i++) key->base = mix(key->base, (uint64_t)ranks[i] + 1);
@@ -36,20 +37,20 @@ static tg_status name_group(tg_p2p_rank *self, const tg_p2p_key *parent, const i
 
 static size_t round_up(size_t n) { return (n + 63) / 64 * 64; }
 
-/* Sizes the group's buffers: the more members, the smaller they are. */
+/* Chooses the window and the sizes of the group's buffers: the more members, the smaller. */
 static void size_group(tg_p2p_group *g) {
     enum { BUFFERS = 8 << 20, LARGEST = 128 << 10, SMALLEST = 4 << 10 };
     size_t all = (size_t)g->control.size * TG_P2P_PIECES * (TG_P2P_PHASES + 1);
     g->window = g->control.size <= 64 ? 32 : 8;
-    g->few = g->control.size <= 8 ? 1024 : g->control.size <= 64 ? 256 : 64;
+    g->inline_bytes = g->control.size <= 8 ? 1024 : g->control.size <= 64 ? 256 : 64;
     for (g->piece = LARGEST; g->piece > SMALLEST && g->piece * all > BUFFERS;) g->piece /= 2;
 }
 
 tg_p2p_call *tg_p2p_calls_new(tg_p2p_group *g, int n, int members, size_t *bytes) {
     size_t sides = (size_t)n * (size_t)members, begins = (size_t)n * 2 * (size_t)(members + 1);
     size_t at_sides = round_up((size_t)n * sizeof(tg_p2p_call)), at_begins = at_sides + sides * sizeof(tg_p2p_side);
-    size_t at_few = at_begins + begins * sizeof(int64_t);
-    *bytes = at_few + sides * g->few;
+    size_t at_inline = at_begins + begins * sizeof(int64_t);
+    *bytes = at_inline + sides * g->inline_bytes;
     char *p = tg_host_alloc(g->self->ctx, *bytes);
     tg_p2p_call *calls = (tg_p2p_call *)p;
     for (int i = 0; p && i < n; i++) {
@@ -57,7 +58,8 @@ tg_p2p_call *tg_p2p_calls_new(tg_p2p_group *g, int n, int members, size_t *bytes
         calls[i].g = g;
         calls[i].side = (tg_p2p_side *)(p + at_sides) + side;
         calls[i].begins = (int64_t *)(p + at_begins) + (size_t)i * 2 * (size_t)(members + 1);
-        for (int j = 0; j < members; j++) calls[i].side[j].few = p + at_few + (side + (size_t)j) * g->few;
+        for (int j = 0; j < members; j++)
+            calls[i].side[j].inline_data = p + at_inline + (side + (size_t)j) * g->inline_bytes;
     }
     return calls;
 }
@@ -83,7 +85,7 @@ static tg_p2p_call *block_new(tg_p2p_group *g, int n, int member) {
     return b->calls;
 }
 
-/* Doubles the places. Calls that are in use keep a place of their own. */
+/* Doubles the places. A call that is in use moves to the place of its number; free calls fill the other places. */
 static bool grow(tg_p2p_group *g, tg_p2p_pair_calls *m, int member) {
     tg_ctx *ctx = g->self->ctx;
     uint64_t capacity = m->capacity ? 2 * m->capacity : TG_P2P_PAIR_CALLS, n = capacity - m->capacity, at = 0;
@@ -161,6 +163,8 @@ static bool same_key(const tg_p2p_key *a, const tg_p2p_key *b) {
     return a->base == b->base && a->ordinal == b->ordinal;
 }
 
+/* Keeps a message for a group that this rank may yet form. Without memory the message is lost, and the error
+ * recorded. */
 static void keep_early(tg_p2p_rank *self, const tg_p2p_message *m) {
     size_t bytes = sizeof *m + m->text + m->payload;
     tg_p2p_early *e = tg_host_alloc(self->ctx, sizeof *e + bytes);
@@ -181,7 +185,8 @@ tg_p2p_group *tg_p2p_find(tg_p2p_rank *self, const tg_p2p_message *m) {
     return NULL;
 }
 
-static void take_early(tg_p2p_rank *self, tg_p2p_group *g) {
+/* Handles the messages that came before the group was formed. */
+static void deliver_early(tg_p2p_rank *self, tg_p2p_group *g) {
     for (tg_p2p_early **at = &self->early; *at;) {
         tg_p2p_early *e = *at;
         if (!same_key(&e->m->group, &g->key)) {
@@ -261,7 +266,7 @@ tg_p2p_group *tg_p2p_group_new(tg_p2p_rank *self, const tg_p2p_key *parent, cons
     base_of(self, key.base)->made++;
     g->next = self->groups;
     self->groups = g;
-    take_early(self, g);
+    deliver_early(self, g);
     return g;
 }
 

@@ -1,5 +1,5 @@
-/* Ranks that are processes of one node meet in its shared memory. To find each other they exchange, over the message
- * layer, the node and the file of each rank, and then whether all of them could open the file. */
+/* Connects ranks that are processes of one node through shared memory. Over the message layer the ranks first exchange
+ * their nodes, then the file that the first rank of each node has made, and then whether each could map the file. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@
 #include "comm/p2p/p2p.h"
 #include "comm/shm/shm.h"
 
-/* What each rank sends the others: its node, and the file that it has made for the ranks of its node. */
+/* What each rank sends the others: its node, its process, and the file that it has made for the ranks of its node. */
 typedef struct address {
     int64_t node, pid, fd, inode;
 } address;
@@ -37,7 +37,8 @@ static int64_t this_node(void) {
     return (int64_t)(h >> 1);
 }
 
-/* Returns the number of nodes that TG_MPI_NODES simulates for tests; the ranks are spread over them. */
+/* Returns a number for the node of this rank. For tests, TG_MPI_NODES sets a number of nodes over which the ranks are
+ * spread. */
 static int64_t node_of(const tg_comm *world) {
     const char *text = getenv("TG_MPI_NODES");
     long nodes = text ? strtol(text, NULL, 10) : 0;
@@ -47,20 +48,22 @@ static int64_t node_of(const tg_comm *world) {
 
 /* ---- The file ---- */
 
+/* Returns the first rank on the node of `rank`. */
 static int first_of(const address *all, int rank) {
     int first = 0;
     while (all[first].node != all[rank].node) first++;
     return first;
 }
 
+/* Returns the number of ranks on the node of `rank`. */
 static int members_of(const address *all, int n, int rank) {
     int members = 0;
     for (int i = 0; i < n; i++) members += all[i].node == all[rank].node;
     return members;
 }
 
-/* Returns whether ranks of this node are threads of one process. These do not meet in shared memory, as the locks on
- * its file belong to the process. */
+/* Returns whether some ranks of this node are threads of one process. Such ranks do not use shared memory, because the
+ * locks on its file belong to the process. */
 static bool are_threads(const address *all, int n, int rank) {
     for (int i = 0; i < n; i++)
         for (int k = 0; all[i].node == all[rank].node && k < i; k++)
@@ -68,8 +71,9 @@ static bool are_threads(const address *all, int n, int rank) {
     return false;
 }
 
-/* Opens a descriptor of our own, which other programs do not inherit. The kernel drops a process's locks on a file
- * when the process closes any descriptor of it. */
+/* Opens the file of another rank. Returns a descriptor that child programs do not inherit; -1: it cannot be opened, or
+ * it is another file. Each rank has a descriptor of its own, because the kernel drops a process's locks on a file when
+ * the process closes any of its descriptors of that file. */
 static int open_file(const address *a) {
     char path[64];
     struct stat file;
@@ -98,16 +102,18 @@ static void make_file(address *mine, int n) {
 
 /* ---- Meeting ---- */
 
-static tg_status tell(tg_comm *world, const void *mine, void *all, int64_t words) {
+/* Gathers these words of every rank. */
+static tg_status all_gather(tg_comm *world, const void *mine, void *all, int64_t words) {
     tg_transfer call = {.kind = TG_ALL_GATHER, .dtype = TG_I64, .src = mine, .dst = all, .count = words};
     return tg_comm_exchange(world, &call);
 }
 
-/* Returns whether all ranks of this rank's node could open its file. *in_one: whether these are all ranks. */
+/* Sets *can to whether all ranks of this rank's node can map its file (fd; -1: not open), and *in_one to whether these
+ * are all ranks. */
 static tg_status all_can(tg_comm *world, const address *all, int fd, bool *can, bool *in_one) {
     size_t bytes = (size_t)world->size * sizeof(int64_t);
     int64_t mine = can_be_mapped(fd), *each = tg_host_alloc(world->ctx, bytes);
-    tg_status s = each ? tell(world, &mine, each, 1) : world->ctx->run.status;
+    tg_status s = each ? all_gather(world, &mine, each, 1) : world->ctx->run.status;
     *can = *in_one = s == TG_OK;
     for (int i = 0; s == TG_OK && i < world->size; i++) {
         bool here = all[i].node == all[world->rank].node;
@@ -122,11 +128,11 @@ static tg_status meet(tg_comm *world, address *all, tg_comm **node, bool *in_one
     int n = world->size, me = world->rank, fd = -1;
     bool can;
     address mine = {.node = node_of(world), .pid = getpid(), .fd = -1};
-    TG_TRY(tell(world, &mine, all, sizeof mine / sizeof(int64_t)));
+    TG_TRY(all_gather(world, &mine, all, sizeof mine / sizeof(int64_t)));
     int first = first_of(all, me);
     bool others = members_of(all, n, me) > 1 && !are_threads(all, n, me);
     if (others && first == me) make_file(&mine, n);
-    TG_TRY(tell(world, &mine, all, sizeof mine / sizeof(int64_t)));
+    TG_TRY(all_gather(world, &mine, all, sizeof mine / sizeof(int64_t)));
     if (others) fd = first == me ? (int)mine.fd : open_file(&all[first]);
     tg_status s = all_can(world, all, fd, &can, in_one);
     if (s == TG_OK && fd >= 0 && can)

@@ -1,5 +1,4 @@
-/* The slots of the transport between nodes, and its world communicator. */
-
+/* The functions of the transport's table, and its world communicator. */
 #include "base/host_memory.h"
 #include "base/os.h"
 #include "comm/p2p/p2p.h"
@@ -58,7 +57,7 @@ static bool p2p_test(tg_ctx *ctx, void *state, void *request) {
     tg_p2p_request *r = request;
     if (handle->inner) return NODE(handle, test, request);
     if (!r->done) tg_p2p_progress(handle->self);
-    return r->done || tg_p2p_over(r->call) || handle->self->broken;
+    return r->done || tg_p2p_cannot_finish(r->call) || handle->self->broken;
 }
 
 static tg_status p2p_wait(tg_ctx *ctx, void *state, void *request) {
@@ -120,7 +119,7 @@ static tg_status p2p_recover(tg_ctx *ctx, void *state, int *rank, int *size) {
 
 /* ---- Groups ---- */
 
-/* Makes a communicator's state. If there is no memory for it, closes the group. */
+/* Makes a communicator's state over g, or over `inner` if g is NULL. Closes it on error. */
 static tg_p2p_handle *handle_new(tg_p2p_rank *self, tg_p2p_group *g, void *inner) {
     tg_p2p_handle *handle = tg_host_alloc(self->ctx, sizeof *handle);
     if (handle) {
@@ -141,7 +140,7 @@ static bool are_of_this_node(const tg_p2p_rank *self, const int *ranks, int n) {
     return true;
 }
 
-/* Splits by ranks of the world. */
+/* Makes the group of these ranks of the world: over the node's transport if all of them are of this node. */
 static tg_p2p_handle *split(const tg_p2p_handle *handle, const int *ranks, int n, int rank, const char *name,
                             bool all) {
     tg_p2p_rank *self = handle->self;
@@ -191,9 +190,9 @@ static bool all_gone(tg_p2p_rank *self) {
     return tg_p2p_sent(self);
 }
 
-/* Waits until all pieces that this rank has requested have arrived, and sends BYE to all other ranks. Then answers
- * the requests of the others until all of them have sent BYE too; after that no message can come. */
-static void sign_off(tg_p2p_rank *self) {
+/* Waits until all pieces that this rank has requested have arrived, and sends TG_P2P_BYE to all other ranks. Then
+ * answers the requests of the others until all of them have sent TG_P2P_BYE too. After that no message can arrive. */
+static void end_messages(tg_p2p_rank *self) {
     if (phase_of(self) == TG_P2P_ENDED || self->broken) return;
     bool arrived = tg_p2p_until(self, all_completed);
     for (int i = 0; i < self->size; i++)
@@ -229,7 +228,7 @@ static void p2p_close(tg_ctx *ctx, void *state) {
         tg_p2p_group_close(handle->g);
     tg_host_free(ctx, handle, sizeof *handle);
     if (--self->open) return;
-    sign_off(self);
+    end_messages(self);
     rank_free(self);
 }
 
@@ -265,6 +264,7 @@ static tg_status check_layer(tg_ctx *ctx, const tg_p2p_ops *ops, const void *sta
     return TG_OK;
 }
 
+/* Waits until the layer is open. */
 static tg_status await_layer(const tg_p2p_rank *self) {
     double start = tg_system_now();
     for (int round = 0; phase_of(self) != TG_P2P_OPEN; round++) {
@@ -276,7 +276,7 @@ static tg_status await_layer(const tg_p2p_rank *self) {
             return tg_fail(self->ctx, TG_ERR_TIMEOUT,
                            "tg_comm_p2p_new: the deadline of %g s has passed before all ranks of %s have connected",
                            self->ctx->run.deadline, self->layer->name);
-        tg_p2p_rest(self, round);
+        tg_p2p_pause(self, round);
     }
     return TG_OK;
 }
@@ -321,9 +321,9 @@ static tg_comm *world(tg_p2p_rank *self) {
     return c;
 }
 
-/* Learns which ranks share a node. If all ranks have met in the memory of one node, its communicator replaces this
- * one. */
-static tg_comm *settle(tg_comm *c) {
+/* Finds out which ranks share a node. Returns c or, if all ranks are of one node and share its memory, the communicator
+ * over that memory, which replaces c. */
+static tg_comm *find_nodes(tg_comm *c) {
     tg_p2p_rank *self = ((tg_p2p_handle *)c->state)->self;
     tg_comm *node = NULL;
     bool in_one = false;
@@ -359,5 +359,5 @@ tg_comm *tg_comm_p2p_new(tg_ctx *ctx, const tg_p2p_ops *ops, void *state, int ra
                            .size = size, .cause = -1};
     self->table.name = ops->name;
     tg_comm *c = world(self);
-    return tg_comm_or_inert(c ? settle(c) : NULL);
+    return tg_comm_or_inert(c ? find_nodes(c) : NULL);
 }

@@ -1,12 +1,12 @@
 /* The transport between nodes, over a layer of non-blocking messages (tapegrad/p2p.h), which may be MPI.
  *
- * There are two kinds of traffic. Messages are small. A rank that starts a collective sends every member a message
- * with the call's signature, its call site and, if they are few, the bytes that this member takes. Larger data travel
- * in pieces: when all members have arrived and agree, each requests what it needs from the others, piece by piece. The
- * answer to a request is a piece or, if the group has failed, an empty one. Pieces pass through buffers of the
- * transport at both ends. So no message that is still under way touches a tensor after its call is given up, and every
- * piece that arrives was requested and has a buffer. A rank moves only data of calls that it has started itself, and
- * only while it is in a call of the library.
+ * There are two kinds of traffic: messages and pieces. Messages are small. A rank that starts a collective sends every
+ * member a message with the call's signature and call site. If the data for that member is small, the message contains
+ * it too (inline data). Larger data travels in pieces: when all members have arrived and agree, each requests what it
+ * needs from the others, piece by piece. The answer to a request is a piece or, if the group has failed, an empty one.
+ * Pieces pass through buffers of the transport at both ends. So a piece that is still in flight when its call is given
+ * up never touches a tensor, and every piece that arrives was requested and has a buffer. A rank moves only data of
+ * calls that it has started itself, and only while it is in a call of the library.
  *
  * Every rank sums its own part, over the ranks in their order, element by element, with the kernels of the
  * shared-memory transport. So all transports give the same bits. */
@@ -21,13 +21,13 @@
 #include "comm/shm/region.h"
 
 enum {
-    TG_P2P_MESSAGE = 2048, /* bytes of a message at most */
-    TG_P2P_RECEIVES = 32,  /* messages that may arrive between two polls */
+    TG_P2P_MESSAGE = 2048, /* most bytes of a message */
+    TG_P2P_RECEIVES = 32,  /* receives of messages that are posted at a time */
     TG_P2P_SITE = TG_SITE_TEXT,
-    TG_P2P_FAILURE = 1536, /* bytes of an error's text */
-    TG_P2P_PIECES = 2,     /* pieces under way from one member to another, for each phase */
-    TG_P2P_PHASES = 2,     /* an all-reduce sums its parts, then gathers them */
-    TG_P2P_PAIR_CALLS = 32 /* sends from one member to another that have a place, at first */
+    TG_P2P_FAILURE = 1536, /* most bytes of an error's text, with the terminating 0 */
+    TG_P2P_PIECES = 2,     /* most pieces in flight from one member to another, for each phase */
+    TG_P2P_PHASES = 2,     /* an all-reduce sums its parts in phase 0, then gathers them in phase 1 */
+    TG_P2P_PAIR_CALLS = 32 /* places for sends from one member to another, before the places are doubled */
 };
 
 typedef struct tg_p2p_rank tg_p2p_rank;
@@ -53,44 +53,46 @@ typedef struct tg_p2p_key {
 typedef enum tg_p2p_kind {
     TG_P2P_CALL,    /* the sender has arrived at a collective */
     TG_P2P_SEND,    /* the sender has arrived at a send to the receiver */
-    TG_P2P_TAKEN,   /* a send whose bytes came with its message has met its receive */
+    TG_P2P_TAKEN,   /* the receiver has received a send whose data was inline */
     TG_P2P_REQUEST, /* requests the next piece of the receiver's data for the sender */
     TG_P2P_FAIL,    /* the group has failed */
     TG_P2P_LEAVE,   /* the sender has freed its communicator */
-    TG_P2P_MISSED,  /* the number of calls that the sender has missed */
-    TG_P2P_COME,    /* the sender has come to tg_comm_recover */
-    TG_P2P_DECIDE,  /* the members that form the next group */
+    TG_P2P_MISSED,  /* states how many calls the sender has missed */
+    TG_P2P_RECOVER, /* the sender has called tg_comm_recover */
+    TG_P2P_DECIDE,  /* lists the members that form the next group */
     TG_P2P_FAILED,  /* the sender's context holds an error */
-    TG_P2P_CLEARED, /* it holds none any more */
+    TG_P2P_CLEARED, /* the sender's context no longer holds an error */
     TG_P2P_PROBE,   /* asks whether the receiver waits too (deadlock.c) */
     TG_P2P_BYE,     /* the sender's last message */
 } tg_p2p_kind;
 
+/* A message. Fields that a kind does not use are 0. */
 typedef struct tg_p2p_message {
-    uint8_t kind, pair, phase, whole;
+    uint8_t kind, pair, phase, unused; /* pair: the call is a send or receive */
     int32_t rank, member;   /* the sender's number in the world and in the group */
-    int32_t tag;            /* of the answer */
-    int32_t status, cause;  /* of a failure */
-    uint32_t text, payload; /* bytes in the body: a text and its 0, then data for the receiver */
+    int32_t tag;            /* of a request: the tag that its answer must have */
+    int32_t status, cause;  /* of a failure. cause: the rank that caused it; of a probe, the rank that sent it first */
+    uint32_t text, payload; /* bytes in the body: a text with its terminating 0, then data for the receiver */
     tg_p2p_key group;
-    uint64_t sequence;
+    uint64_t sequence; /* of the call; of FAIL: the first collective that is lost; of MISSED: the number of calls */
     tg_signature signature;
     int64_t count, to_you, from_you; /* elements: of the call; of an all-to-all, to and from the receiver */
     uint64_t balance;                /* of an all-to-all: see tg_p2p_call */
     char body[];
 } tg_p2p_message;
 
-/* What this rank knows of another. */
+/* What this rank knows of a rank. This rank itself has an entry too. */
 typedef struct tg_p2p_peer {
-    bool gone;           /* it has sent BYE */
+    bool gone;           /* it has sent TG_P2P_BYE */
     double since, heard; /* times when its error was first seen, and when its last message came */
     tg_status status;    /* of its context */
-    int cause;           /* the rank that caused that failure */
+    int cause;           /* the rank that caused that failure; -1: itself */
     int tag;             /* of the last piece that was requested from it */
-    uint64_t probe;      /* the last probe of its own that this rank has passed on */
-    char *failure;       /* TG_P2P_FAILURE bytes; NULL before its first failure. This rank has an entry too */
+    uint64_t probe;      /* number of its last probe that this rank has passed on */
+    char *failure;       /* text of its latest error, TG_P2P_FAILURE bytes; NULL: none yet */
 } tg_p2p_peer;
 
+/* A call of this rank, from its start to its drop. */
 typedef struct tg_p2p_request {
     tg_p2p_call *call;
     tg_p2p_group *group;
@@ -101,7 +103,7 @@ typedef struct tg_p2p_request {
 /* A message for a group that this rank has yet to form. */
 typedef struct tg_p2p_early {
     struct tg_p2p_early *next;
-    size_t bytes; /* with the message, which follows */
+    size_t bytes; /* of this struct and the message, which follows it */
     tg_p2p_message *m;
 } tg_p2p_early;
 
@@ -115,17 +117,17 @@ typedef struct tg_p2p_base {
 struct tg_p2p_rank {
     tg_listener listener; /* first, as the context holds a pointer to it */
     tg_ctx *ctx;
-    tg_comm_ops table; /* of its communicators; its name is the layer's */
+    tg_comm_ops table; /* of its communicators: tg_p2p_transport with the layer's name */
     const tg_p2p_ops *layer;
-    void *state;      /* of the layer; NULL: closed */
+    void *state;      /* of the layer */
     pthread_t thread; /* the thread that may call the layer */
     int me, size, spins;
     int cause;      /* the rank whose failure this rank's context is recording; -1: its own */
-    int open;       /* communicators */
-    tg_comm *node;  /* of the ranks of this node, numbered as in the world; NULL: none */
+    int open;       /* number of communicators that are not closed */
+    tg_comm *node;  /* of the ranks of this node, with their numbers of the world; NULL: none */
     int64_t *nodes; /* the node of each rank; NULL until the ranks have exchanged them */
     bool broken;    /* a call of the layer has failed */
-    bool quiet;     /* no message can come any more */
+    bool quiet;     /* no more messages can arrive */
     bool missed;    /* this rank has missed a call since its last error was cleared */
     tg_recorder *recorder;
     bool announce;                /* another thread has recorded a failure, which the next poll announces */
@@ -136,45 +138,49 @@ struct tg_p2p_rank {
     tg_p2p_group *groups;
     tg_p2p_early *early, **early_end;
     tg_p2p_base *bases;
-    tg_p2p_request *first, *last, *free; /* in flight, in the order of their start; and free ones */
-    tg_p2p_buffer in[TG_P2P_RECEIVES];
-    int next_in;
-    tg_p2p_buffer *out, *all_out; /* free buffers, linked by next; all buffers, each in a tg_p2p_sheet */
-    int n_out;
+    tg_p2p_request *first, *last, *free; /* requests in flight, in the order of their start; free requests */
+    tg_p2p_buffer in[TG_P2P_RECEIVES]; /* for messages, filled in a circle */
+    int next_in;                       /* the one whose message comes next */
+    tg_p2p_buffer *out, *all_out; /* buffers for messages to send: free ones, linked by next; all (buffers.c) */
 };
 
+/* Allocates the buffers for messages, and posts the receives. */
 tg_status tg_p2p_open(tg_p2p_rank *self);
+/* Closes the layer, and frees the buffers. */
 void tg_p2p_close(tg_p2p_rank *self);
+/* Start to receive into the buffer from rank `source`, or to send from it. The buffer is then in flight. */
 tg_status tg_p2p_receive(tg_p2p_rank *self, tg_p2p_buffer *buffer, size_t capacity, int source, int tag);
 tg_status tg_p2p_send(tg_p2p_rank *self, tg_p2p_buffer *buffer, size_t bytes, int to, int tag);
 /* Returns an empty message, or NULL after an error. */
 tg_p2p_message *tg_p2p_draft(tg_p2p_rank *self, tg_p2p_kind kind, const tg_p2p_group *g);
 /* Writes the text of a draft. */
 void tg_p2p_write(tg_p2p_message *m, const char *text);
+/* Sends a draft; m NULL: does nothing. */
 void tg_p2p_post(tg_p2p_rank *self, tg_p2p_message *m, int to);
 /* Answers a request with an empty piece. */
 void tg_p2p_refuse(tg_p2p_rank *self, int to, int tag);
 /* Polls the layer: buffers that have completed are no longer in flight. */
 void tg_p2p_poll(tg_p2p_rank *self);
-/* Returns the oldest message that has arrived, or NULL if there is none. tg_p2p_taken releases it. */
+/* Returns the oldest message that has arrived; NULL: none. tg_p2p_taken releases it. */
 const tg_p2p_message *tg_p2p_next(tg_p2p_rank *self);
 void tg_p2p_taken(tg_p2p_rank *self);
-/* Returns whether the layer has sent everything. */
+/* Returns whether the layer has sent all messages. */
 bool tg_p2p_sent(const tg_p2p_rank *self);
 
 /* ---- Groups (group.c) ---- */
 
-/* A piece that a member sends. It is free when it is not in flight and has no call. */
+/* The buffer for a piece that a member sends. It is free if it is not in flight and has no call. */
 typedef struct tg_p2p_piece {
     tg_p2p_buffer buffer;
     tg_p2p_call *call; /* the call that requested it; NULL: none, or one that was given up since */
-    int64_t index;
+    int64_t index;     /* number of the piece among those of the member and phase */
 } tg_p2p_piece;
 
-/* The sends from one member to another, or the receives. The n-th send meets the n-th receive. */
+/* The sends to a member, or the receives from it. The n-th send of one rank belongs to the n-th receive of the
+ * other. */
 typedef struct tg_p2p_pair_calls {
-    uint64_t next, capacity;
-    tg_p2p_call **call; /* `capacity` places, by number; NULL before the first. They double when one is taken */
+    uint64_t next, capacity; /* number of the next send or receive; number of places */
+    tg_p2p_call **call; /* the places: call n is in place n % capacity. NULL before the first call */
 } tg_p2p_pair_calls;
 
 /* A block of calls for sends and receives. Blocks stay at their address as long as the group exists. */
@@ -186,7 +192,7 @@ typedef struct tg_p2p_block {
 
 typedef struct tg_p2p_member {
     int rank; /* of the world */
-    bool left, came;
+    bool left, recovering;
     uint64_t missed_calls; /* calls that it has missed after errors */
     tg_call_entry last;    /* its last call that this rank knows of; sequence 0: none */
     char site[TG_P2P_SITE];
@@ -195,7 +201,7 @@ typedef struct tg_p2p_member {
     tg_p2p_pair_calls send, recv;
 } tg_p2p_member;
 
-/* Bytes that a call keeps until it is done. */
+/* A copy of data that a call keeps until it is done. */
 typedef struct tg_p2p_copy {
     struct tg_p2p_copy *next;
     size_t bytes;
@@ -203,8 +209,8 @@ typedef struct tg_p2p_copy {
     char data[];
 } tg_p2p_copy;
 
-/* A communicator's state. g is its group, which tg_comm_recover replaces. If all members are of one node, inner is its
- * state in that node's transport instead. */
+/* A communicator's state. If its members are of several nodes, g is its group, which tg_comm_recover replaces. If all
+ * members are of one node, inner is its state in that node's transport, and g is NULL. */
 typedef struct tg_p2p_handle {
     tg_p2p_rank *self;
     tg_p2p_group *g;
@@ -216,19 +222,19 @@ struct tg_p2p_group {
     tg_p2p_rank *self;
     tg_p2p_group *next;
     tg_p2p_key key;
-    int window;               /* collectives that may be in flight; there are places for twice as many */
-    size_t few;               /* bytes of data that travel with a message, at most */
+    int window;               /* most collectives in flight; there are places for twice as many */
+    size_t inline_bytes;      /* most bytes of data that a message contains */
     size_t piece;             /* bytes of a piece */
     uint64_t sequence;        /* of the next collective */
-    bool held[TG_P2P_PHASES]; /* an older call could not request all that it needs yet, so younger ones wait */
-    bool world;               /* it has all ranks, or those that recovery has left */
+    bool held[TG_P2P_PHASES]; /* an older call could not yet request all that it needs, so younger calls wait */
+    bool world;               /* it has all ranks, or all that recovery has left */
     bool closed, failed;
-    bool passed_on; /* this rank has passed a disagreement on to the other members */
+    bool passed_on; /* this rank has passed the disagreement on (tg_p2p_pass_on) */
     tg_status status;
     int culprit, reporter; /* ranks of the world; -1: none */
     uint64_t failed_at;    /* the first collective that is lost; earlier ones go on */
-    bool decided;          /* in recovery: the list holds */
-    bool *list;            /* in recovery: whether each member is present */
+    bool decided;          /* in recovery: the list is valid */
+    bool *list;            /* in recovery: whether each member has joined */
     char name[32], failure[TG_P2P_FAILURE];
     size_t bytes, buffer_bytes, calls_bytes;
     char *buffers; /* of the pieces; NULL before the first */
@@ -238,39 +244,44 @@ struct tg_p2p_group {
     tg_p2p_member member[];
 };
 
-/* Makes the group of these ranks of the world, in this order. parent NULL: it is the world's. Returns NULL after
- * recording the error. */
+/* Makes the group of these n ranks of the world, in this order; this rank is number `rank`. parent: key of the group
+ * that it is split from; NULL: it is the world. Returns NULL after recording the error. */
 tg_p2p_group *tg_p2p_group_new(tg_p2p_rank *self, const tg_p2p_key *parent, const int *ranks, int n, int rank,
                                const char *name);
+/* Notifies the members that this rank leaves the group, and marks the group as closed. */
 void tg_p2p_group_close(tg_p2p_group *g);
 /* Frees the closed groups whose pieces have arrived. Returns whether no closed group is left. */
 bool tg_p2p_groups_sweep(tg_p2p_rank *self);
 /* Frees all groups and everything that belongs to them, after the layer has closed. */
 void tg_p2p_groups_free(tg_p2p_rank *self);
-/* Allocates the buffers of the group's pieces, at its first call. */
+/* Allocates the buffers of the group's pieces if they are not allocated yet. */
 tg_status tg_p2p_buffers(tg_p2p_group *g);
+/* Returns a copy of the data, which tg_p2p_copy_end releases; NULL after recording the error. */
 void *tg_p2p_copy_of(tg_p2p_group *g, const void *data, size_t bytes);
 void tg_p2p_copy_end(tg_p2p_group *g, const void *data);
-/* Allocates n calls with so many members. Returns NULL after recording the error. */
+/* Allocates n calls, each with a side for so many members, and sets *bytes to the size of the block. Returns NULL after
+ * recording the error. */
 tg_p2p_call *tg_p2p_calls_new(tg_p2p_group *g, int n, int members, size_t *bytes);
-/* Returns the call of a send or a receive, which is reserved until tg_p2p_settle; NULL after recording the error. */
+/* Returns the call in the place of this send to the member, or receive from it, which keeps the place until
+ * tg_p2p_end_call. NULL after recording the error. */
 tg_p2p_call *tg_p2p_pair_place(tg_p2p_group *g, int member, bool send, uint64_t sequence);
-/* Returns the group that a message is for. NULL: unknown; the message is kept if the group may yet be formed. */
+/* Returns the group that a message is for. Returns NULL if this rank has no such open group; if it may yet form the
+ * group, the message is kept until then. */
 tg_p2p_group *tg_p2p_find(tg_p2p_rank *self, const tg_p2p_message *m);
 
 /* ---- Calls (calls.c) ---- */
 
-/* One member's part of a call, as far as it is known. */
+/* What this rank knows of one member's part of a call. */
 typedef struct tg_p2p_side {
     bool arrived;
     tg_signature signature;
     int64_t count, to_me, from_me;
     uint64_t balance;
-    int64_t requested[TG_P2P_PHASES];      /* pieces that this rank has requested from the member */
-    int64_t wanted[TG_P2P_PHASES];         /* pieces that the member has requested from this rank */
-    int64_t served[TG_P2P_PHASES];         /* pieces of these that were sent */
-    int tag[TG_P2P_PHASES][TG_P2P_PIECES]; /* tags of the pieces that were not */
-    char *few;                             /* data that came with its message */
+    int64_t requested[TG_P2P_PHASES];      /* number of pieces that this rank has requested from the member */
+    int64_t wanted[TG_P2P_PHASES];         /* number of pieces that the member has requested from this rank */
+    int64_t served[TG_P2P_PHASES];         /* number of these that this rank has sent */
+    int tag[TG_P2P_PHASES][TG_P2P_PIECES]; /* tags of those that it has not sent */
+    char *inline_data;                     /* the data that its message contained */
     char site[TG_P2P_SITE];
 } tg_p2p_side;
 
@@ -278,15 +289,15 @@ struct tg_p2p_call {
     tg_p2p_group *g;
     tg_p2p_request *request; /* of this rank; NULL: it has not arrived */
     uint64_t sequence;
-    uint64_t collectives; /* of a send or a receive: those of the group before it */
-    bool ready; /* all have arrived and agree */
+    uint64_t collectives; /* of a send or a receive: number of the group's collectives before it */
+    bool ready; /* all members have arrived and agree */
     bool pair;  /* a send or a receive */
     bool lost;  /* another rank has given it up */
-    int peer;   /* of a send or a receive: the other rank */
-    int arrived;
-    /* Of an all-to-all: a digest of what this rank sends to each member, minus one of what it expects from each. If all
-     * pairs agree, the sum over the ranks is 0. If it is not, members of pairs that agree wait for the report of a pair
-     * that does not. */
+    int peer;   /* of a send or a receive: the other member */
+    int arrived; /* number of members that have arrived; of a send or a receive: 1 if the peer has */
+    /* Of an all-to-all: the sum of digests of the counts that this rank sends to each member, minus those of the counts
+     * that it expects from each. If every two members agree, the sum over the ranks is 0. If it is not 0, a rank that
+     * agrees with all members waits for the report of two members that disagree. */
     uint64_t balance;
     bool disputed; /* a member's call differs; it is reported when all have arrived, or after a while */
     tg_transfer t;
@@ -294,9 +305,9 @@ struct tg_p2p_call {
     int64_t *begins;
     void *copy; /* of src */
     tg_signature signature;
-    int64_t in, out;      /* pieces that have yet to arrive, and to be sent */
-    int64_t sums, summed; /* pieces of the part that this rank sums; those that it has summed */
-    int64_t owed;         /* pieces requested from this rank that it has not sent */
+    int64_t in, out;      /* number of pieces that have yet to arrive, and that have yet to be sent */
+    int64_t sums, summed; /* number of pieces of the part that this rank sums; number of those that it has summed */
+    int64_t owed;         /* number of pieces requested from this rank that it has not sent */
     tg_p2p_side *side;    /* one for each member; a send or a receive has one */
 };
 
@@ -304,7 +315,7 @@ static inline tg_p2p_side *tg_p2p_side_of(const tg_p2p_call *c, int member) { re
 static inline tg_p2p_call *tg_p2p_call_at(tg_p2p_group *g, uint64_t sequence) {
     return &g->calls[sequence % (uint64_t)(2 * g->window)];
 }
-/* Returns the call's number as errors quote it, from 0. A send or a receive has that of the next collective. */
+/* Returns the call's number for errors, which count from 0. A send or a receive has that of the next collective. */
 static inline uint64_t tg_p2p_number(const tg_p2p_call *c) { return c->pair ? c->collectives : c->sequence; }
 /* Returns the first collective that is lost if the call fails. Sends and receives have numbers of their own. */
 static inline uint64_t tg_p2p_lost_from(const tg_p2p_call *c) { return c->pair ? c->g->sequence : c->sequence; }
@@ -313,6 +324,7 @@ static inline tg_p2p_call *tg_p2p_pair_at(const tg_p2p_pair_calls *m, uint64_t s
     return m->capacity ? m->call[sequence % m->capacity] : NULL;
 }
 
+/* Starts a call: notifies the members that this rank has arrived, and compares the call with theirs. */
 tg_status tg_p2p_start(tg_p2p_group *g, const tg_transfer *t, tg_p2p_request *r);
 /* Handles a message for the group. The next three do so for one kind of message. */
 void tg_p2p_deliver(tg_p2p_group *g, const tg_p2p_message *m);
@@ -320,83 +332,94 @@ void tg_p2p_arrival(tg_p2p_group *g, const tg_p2p_message *m);
 void tg_p2p_requested(tg_p2p_rank *self, const tg_p2p_message *m);
 void tg_p2p_send_taken(tg_p2p_group *g, const tg_p2p_message *m);
 /* Ends the call for this rank and frees its place. */
-void tg_p2p_settle(tg_p2p_call *c);
+void tg_p2p_end_call(tg_p2p_call *c);
 /* Writes where this rank made a call. */
 void tg_p2p_site(const tg_p2p_rank *self, const void *site, char *buf, size_t n);
 
-/* ---- flow.c: the data that each rank sends to each other ---- */
+/* ---- flow.c: the data that each rank sends to each other rank ---- */
 
+/* The data that one rank sends to another in one phase of a call, or a piece of it. */
 typedef struct tg_p2p_flow {
     char *data;
-    int64_t n; /* elements */
+    int64_t n; /* number of elements */
 } tg_p2p_flow;
 
-size_t tg_p2p_element(const tg_p2p_call *c);
-bool tg_p2p_sums(const tg_p2p_call *c);
-/* Returns whether an all-reduce is so small that every rank sums all of it. */
+size_t tg_p2p_element(const tg_p2p_call *c); /* bytes of an element */
+bool tg_p2p_sums(const tg_p2p_call *c);      /* whether the call sums over ranks */
+/* Returns whether the call is an all-reduce so small that every rank sums all of it. */
 bool tg_p2p_whole(const tg_p2p_call *c);
+/* Returns what this rank sends to member `to` in this phase. */
 tg_p2p_flow tg_p2p_out(const tg_p2p_call *c, int to, int phase);
-/* Returns the place of what the rank receives from `from` in this phase; its data is NULL if it is summed instead of
- * stored. */
+/* Returns where this rank stores what it receives from member `from` in this phase. Its data is NULL if this rank sums
+ * what it receives instead. */
 tg_p2p_flow tg_p2p_in(const tg_p2p_call *c, int from, int phase);
-/* Returns the place of the sum. *own: this rank's own share of it. */
+/* Returns where this rank stores its sum. *own: this rank's own addend. */
 tg_p2p_flow tg_p2p_sum(const tg_p2p_call *c, const char **own);
-bool tg_p2p_few(const tg_p2p_call *c, tg_p2p_flow f, int phase);
+/* Returns whether the data is so small that the message of its sender's arrival contains it. */
+bool tg_p2p_is_inline(const tg_p2p_call *c, tg_p2p_flow f, int phase);
+/* Return into how many pieces the data is cut, and one of the pieces. */
 int64_t tg_p2p_piece_count(const tg_p2p_call *c, tg_p2p_flow f);
 tg_p2p_flow tg_p2p_piece_of(const tg_p2p_call *c, tg_p2p_flow f, int64_t index);
 
-/* ---- pieces.c: the pieces ---- */
+/* ---- pieces.c: moving the data ---- */
 
 /* Begins to move the data of a call at which all members have arrived and agree. */
 void tg_p2p_begin(tg_p2p_call *c);
-/* Does what can be done for the call now. */
+/* Does what can be done for the call now, and ends it if it is done. */
 void tg_p2p_advance(tg_p2p_call *c);
-void tg_p2p_land(tg_p2p_group *g);
+/* Stores the pieces that have arrived for the group, except those that are to be summed. */
+void tg_p2p_use_pieces(tg_p2p_group *g);
 
 /* ---- node.c ---- */
 
-/* Lets the ranks of each node meet in its memory. *node: their communicator; NULL: they cannot. nodes: has space for
- * one number for each rank. *in_one: whether all ranks have met in one node. */
+/* Connects the ranks of each node through shared memory. Collective over world. *node: the communicator of the ranks of
+ * this node; NULL: they cannot share memory. nodes: has space for one number for each rank; receives their nodes.
+ * *in_one: whether all ranks are connected in one node. */
 tg_status tg_p2p_meet(tg_comm *world, tg_comm **node, int64_t *nodes, bool *in_one);
 
 /* ---- progress.c ---- */
 
+/* Handles the messages and pieces that have arrived, and advances this rank's calls. */
 void tg_p2p_progress(tg_p2p_rank *self);
 /* Removes a call that cannot be finished from those in flight. */
 void tg_p2p_forget(tg_p2p_request *r);
 /* Pauses this thread, longer with each round. */
-void tg_p2p_rest(const tg_p2p_rank *self, int round);
-/* Makes progress until there() returns true. Returns false if the context's deadline passes first. */
-bool tg_p2p_until(tg_p2p_rank *self, bool (*there)(tg_p2p_rank *self));
+void tg_p2p_pause(const tg_p2p_rank *self, int round);
+/* Makes progress until done() returns true. Returns false if the layer fails or the context's deadline passes first. */
+bool tg_p2p_until(tg_p2p_rank *self, bool (*done)(tg_p2p_rank *self));
 
 /* ---- failure.c ---- */
 
-/* Returns whether the call cannot be finished because its group has failed. A call before the one that failed goes on:
- * a member may have finished it and failed after it. A message whose other half is here goes on too. */
-bool tg_p2p_over(const tg_p2p_call *c);
+/* Returns whether the call cannot be finished because its group has failed. A collective before the first lost one goes
+ * on: a member may have finished it and failed afterwards. A send or a receive whose peer has arrived goes on too. */
+bool tg_p2p_cannot_finish(const tg_p2p_call *c);
 /* Ends the group. The first failure is kept; only `from`, the first collective that is lost, may decrease later.
  * reporter: the member that found the failure; if it is this rank, it notifies the others. */
 void tg_p2p_fail(tg_p2p_group *g, tg_status status, int culprit, int reporter, const char *text, uint64_t from);
-/* Passes disagreements on: sends the reason of every group that has failed for a disagreement to its members. Called
- * before this rank announces its own failure. Otherwise a member could learn of that first, and report it instead of
- * the disagreement, because the message of the rank that found the disagreement may still be on its way. */
+/* Passes disagreements on: for every group that has failed because of a disagreement, sends the reason to its members.
+ * Called before this rank announces its own failure. Otherwise a member could receive that announcement first, and
+ * report it instead of the disagreement, because the message of the rank that found the disagreement may still be in
+ * flight. */
 void tg_p2p_pass_on(tg_p2p_rank *self);
 /* Returns whether the call still waits for that member to arrive. */
 bool tg_p2p_awaited(const tg_p2p_call *c, int member);
-/* Fills *q with the call of a member that has arrived. peer: the other rank of a send or a receive. */
+/* Fills *q with the call of a member that has arrived. peer: the other member of a send or a receive. */
 void tg_p2p_quote(const tg_p2p_call *c, int member, int peer, tg_quoted *q);
-/* Ends the group if members disagree about the call. Once all have arrived, all make the same text. */
-void tg_p2p_settle_dispute(tg_p2p_call *c);
+/* Ends the group if members that have arrived disagree about the call. Once all members have arrived, every rank writes
+ * the same text. */
+void tg_p2p_report_dispute(tg_p2p_call *c);
 /* Returns whether that member, which has arrived, agrees with this rank. */
 bool tg_p2p_agree(const tg_p2p_call *c, int member);
 /* Returns the listener that announces the context's errors to the other ranks. */
 tg_listener tg_p2p_listener(void);
+/* Notes that the context of a rank (which may be this one) holds an error. */
 void tg_p2p_peer_failed(tg_p2p_rank *self, int rank, tg_status status, int cause, const char *text);
 
 /* ---- deadlock.c ---- */
 
-/* Asks the members that the call has awaited since that time whether they wait too. */
+/* Sends a probe to the members that the call has awaited since that time, if one is due. */
 void tg_p2p_probe(const tg_p2p_call *c, double since);
+/* Handles a probe. */
 void tg_p2p_probed(tg_p2p_group *g, const tg_p2p_message *m);
 
 /* ---- control.c ---- */
@@ -404,7 +427,8 @@ void tg_p2p_probed(tg_p2p_group *g, const tg_p2p_message *m);
 extern const tg_control_ops tg_p2p_control;
 extern const tg_mover_ops tg_p2p_mover;
 static inline tg_p2p_group *tg_p2p_of(tg_control *c) { return (tg_p2p_group *)c; }
-void tg_p2p_came(tg_p2p_group *g, const tg_p2p_message *m);
+/* Handles TG_P2P_RECOVER and TG_P2P_DECIDE. */
+void tg_p2p_recovery(tg_p2p_group *g, const tg_p2p_message *m);
 
 extern const tg_comm_ops tg_p2p_transport;
 

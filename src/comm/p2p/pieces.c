@@ -1,5 +1,5 @@
-/* Pieces of a call at which all members have arrived: requesting them, serving them, and using those that have
- * arrived. */
+/* Moves the data of a call at which all members have arrived: inline data, and pieces. Requests pieces, sends those
+ * that others request, and stores or sums those that have arrived. */
 #include "kernels/cpu/rank_sums.h"
 #include "comm/p2p/p2p.h"
 
@@ -11,15 +11,16 @@ static void sum(const tg_p2p_call *c, const void *const *src, tg_p2p_flow to) {
     if (to.n) kernel(c->t.op, src, c->g->control.size, &dst, 1, to.n);
 }
 
-/* Sums shares that all came with the messages. */
-static void sum_few(tg_p2p_call *c) {
+/* Sums the addends if all of them are inline. */
+static void sum_inline(tg_p2p_call *c) {
     const void *src[TG_MAX_RANKS];
     const char *own;
     tg_p2p_flow to = tg_p2p_sum(c, &own);
-    for (int i = 0; i < c->g->control.size; i++) src[i] = i == c->g->control.rank ? own : c->side[i].few;
+    for (int i = 0; i < c->g->control.size; i++) src[i] = i == c->g->control.rank ? own : c->side[i].inline_data;
     sum(c, src, to);
 }
 
+/* Returns the piece of this number that has arrived from the member; NULL: it has not arrived. */
 static tg_p2p_piece *arrived(const tg_p2p_call *c, int from, int phase, int64_t index) {
     for (int k = 0; k < TG_P2P_PIECES; k++) {
         tg_p2p_piece *p = &c->g->member[from].in[phase][k];
@@ -28,6 +29,7 @@ static tg_p2p_piece *arrived(const tg_p2p_call *c, int from, int phase, int64_t 
     return NULL;
 }
 
+/* Sums the next piece if it has arrived from all members. Returns whether it has. */
 static bool sum_next(tg_p2p_call *c) {
     const void *src[TG_MAX_RANKS];
     const char *own;
@@ -47,28 +49,30 @@ static bool sum_next(tg_p2p_call *c) {
 
 /* ---- Start ---- */
 
-static void take_few(tg_p2p_call *c, int from, tg_p2p_flow f) {
-    if (f.data) memcpy(f.data, tg_p2p_side_of(c, from)->few, (size_t)f.n * tg_p2p_element(c));
+static void copy_inline(tg_p2p_call *c, int from, tg_p2p_flow f) {
+    if (f.data) memcpy(f.data, tg_p2p_side_of(c, from)->inline_data, (size_t)f.n * tg_p2p_element(c));
 }
 
-/* Copies the bytes that came with the member's message, or counts the pieces that have to come. */
+/* Stores the inline data of the member, or counts the pieces that must come from it. Counts the pieces that must be
+ * sent to it. */
 static void expect(tg_p2p_call *c, int member) {
     for (int phase = 0; phase < TG_P2P_PHASES; phase++) {
         tg_p2p_flow in = tg_p2p_in(c, member, phase), out = tg_p2p_out(c, member, phase);
-        if (tg_p2p_few(c, in, phase))
-            take_few(c, member, in);
+        if (tg_p2p_is_inline(c, in, phase))
+            copy_inline(c, member, in);
         else
             c->in += tg_p2p_piece_count(c, in);
-        if (!tg_p2p_few(c, out, phase)) c->out += tg_p2p_piece_count(c, out);
+        if (!tg_p2p_is_inline(c, out, phase)) c->out += tg_p2p_piece_count(c, out);
     }
 }
 
+/* Begins a send or a receive. Notifies the sender if its data was inline, because it then sends no pieces. */
 static void begin_pair_call(tg_p2p_call *c) {
     tg_p2p_rank *self = c->g->self;
     bool recv = c->t.kind == TG_RECV;
     tg_p2p_flow f = recv ? tg_p2p_in(c, c->peer, 0) : tg_p2p_out(c, c->peer, 0);
     expect(c, c->peer);
-    if (!recv || !tg_p2p_few(c, f, 0)) return;
+    if (!recv || !tg_p2p_is_inline(c, f, 0)) return;
     tg_p2p_message *m = tg_p2p_draft(self, TG_P2P_TAKEN, c->g);
     if (m) m->sequence = c->sequence;
     tg_p2p_post(self, m, c->g->member[c->peer].rank);
@@ -87,8 +91,8 @@ void tg_p2p_begin(tg_p2p_call *c) {
     if (tg_p2p_sums(c)) {
         tg_p2p_flow to = tg_p2p_sum(c, &own);
         c->sums = tg_p2p_piece_count(c, to);
-        if (!tg_p2p_few(c, to, 0)) return;
-        sum_few(c);
+        if (!tg_p2p_is_inline(c, to, 0)) return;
+        sum_inline(c);
         c->summed = c->sums;
         return;
     }
@@ -106,13 +110,14 @@ static tg_p2p_piece *free_piece(tg_p2p_group *g, int from, int phase) {
     return NULL;
 }
 
-/* Returns a tag for the next piece. Each of the few pieces under way has its own. */
+/* Returns the tag of the next piece. The pieces in flight have different tags. */
 static int next_tag(tg_p2p_peer *peer) {
     enum { TAGS = 32000 };
     peer->tag = peer->tag % TAGS + 1;
     return peer->tag;
 }
 
+/* Requests the next piece. Returns false if no buffer is free, or after an error. */
 static bool request_piece(tg_p2p_call *c, int from, int phase) {
     tg_p2p_group *g = c->g;
     tg_p2p_piece *p = free_piece(g, from, phase);
@@ -136,15 +141,15 @@ static bool request_piece(tg_p2p_call *c, int from, int phase) {
 /* Requests pieces from the member. Returns whether all were requested. */
 static bool request_from(tg_p2p_call *c, int from, int phase) {
     tg_p2p_flow f = tg_p2p_in(c, from, phase);
-    int64_t pieces = tg_p2p_few(c, f, phase) ? 0 : tg_p2p_piece_count(c, f);
+    int64_t pieces = tg_p2p_is_inline(c, f, phase) ? 0 : tg_p2p_piece_count(c, f);
     while (tg_p2p_side_of(c, from)->requested[phase] < pieces)
         if (!request_piece(c, from, phase)) return false;
     return true;
 }
 
-/* Requests pieces in the order of the calls. If a call cannot request all that it needs, younger calls request
- * nothing: a sum keeps the buffers of the pieces that have come until the pieces of all members are there, so calls
- * that take each other's buffers could wait for ever. */
+/* Requests pieces in the order of the calls. If a call cannot request all that it needs, younger calls request nothing.
+ * Otherwise calls that use each other's buffers could wait forever, because a sum keeps its buffers until the pieces of
+ * all members have arrived. */
 static void request_all(tg_p2p_call *c) {
     tg_p2p_group *g = c->g;
     for (int phase = 0; phase < TG_P2P_PHASES; phase++) {
@@ -156,7 +161,7 @@ static void request_all(tg_p2p_call *c) {
     }
 }
 
-/* ---- Serving ---- */
+/* ---- Serving requests ---- */
 
 static tg_p2p_buffer *free_out(tg_p2p_member *m) {
     for (int k = 0; k < TG_P2P_PIECES; k++)
@@ -164,6 +169,8 @@ static tg_p2p_buffer *free_out(tg_p2p_member *m) {
     return NULL;
 }
 
+/* Sends the next piece that the member has requested. Returns false if it has requested none, if no buffer is free, or
+ * if the piece is not summed yet. */
 static bool serve(tg_p2p_call *c, int to, int phase) {
     tg_p2p_side *side = tg_p2p_side_of(c, to);
     tg_p2p_member *m = &c->g->member[to];
@@ -185,17 +192,17 @@ static void serve_member(tg_p2p_call *c, int to) {
         while (serve(c, to, phase)) continue;
 }
 
-/* ---- Landing ---- */
+/* ---- Pieces that have arrived ---- */
 
-/* Uses a piece that has arrived. A sum waits for the pieces of all members. A piece whose call was given up is
- * dropped. */
-static void use(tg_p2p_group *g, int from, int phase, tg_p2p_piece *p) {
+/* Stores a piece that has arrived. A piece of a sum stays in its buffer until sum_next. A piece whose call was given up
+ * is dropped. */
+static void use_piece(tg_p2p_group *g, int from, int phase, tg_p2p_piece *p) {
     tg_p2p_call *c = p->call;
     if (!c || p->buffer.in_flight) return;
     tg_p2p_flow f = tg_p2p_piece_of(c, tg_p2p_in(c, from, phase), p->index);
     size_t bytes = (size_t)f.n * tg_p2p_element(c);
     if (p->buffer.bytes == 0) {
-        p->call = NULL; /* refused: the message that the group has failed is here or on its way */
+        p->call = NULL; /* refused: the group has failed, and the message about that has arrived or will arrive */
         c->lost = true;
     } else if ((size_t)p->buffer.bytes != bytes) {
         p->call = NULL;
@@ -209,23 +216,25 @@ static void use(tg_p2p_group *g, int from, int phase, tg_p2p_piece *p) {
     }
 }
 
-void tg_p2p_land(tg_p2p_group *g) {
+void tg_p2p_use_pieces(tg_p2p_group *g) {
     for (int i = 0; g->buffers && i < g->control.size; i++)
         for (int phase = 0; phase < TG_P2P_PHASES; phase++)
-            for (int k = 0; k < TG_P2P_PIECES; k++) use(g, i, phase, &g->member[i].in[phase][k]);
+            for (int k = 0; k < TG_P2P_PIECES; k++) use_piece(g, i, phase, &g->member[i].in[phase][k]);
 }
 
+/* Returns whether the balances of all members have the sum 0 (tg_p2p_call). */
 static bool is_balanced(const tg_p2p_call *c) {
     uint64_t sum = 0;
     for (int i = 0; !c->pair && i < c->g->control.size; i++) sum += c->side[i].balance;
     return sum == 0;
 }
 
+/* Returns whether all members have arrived and agree. If they have arrived and disagree, reports that. */
 static bool agreed(tg_p2p_call *c) {
     if (c->ready) return true;
     if (c->arrived < (c->pair ? 1 : c->g->control.size)) return false;
     if (!c->disputed && is_balanced(c)) return true;
-    tg_p2p_settle_dispute(c);
+    tg_p2p_report_dispute(c);
     return false;
 }
 
@@ -240,5 +249,5 @@ void tg_p2p_advance(tg_p2p_call *c) {
         for (int i = 0; i < c->g->control.size && c->owed; i++)
             if (i != c->g->control.rank && (!c->pair || i == c->peer)) serve_member(c, i);
     }
-    if (!c->in && !c->out && c->summed == c->sums) tg_p2p_settle(c);
+    if (!c->in && !c->out && c->summed == c->sums) tg_p2p_end_call(c);
 }

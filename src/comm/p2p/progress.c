@@ -16,8 +16,8 @@ void tg_p2p_deliver(tg_p2p_group *g, const tg_p2p_message *m) {
     case TG_P2P_FAIL: tg_p2p_fail(g, (tg_status)m->status, m->cause, m->rank, m->body, m->sequence); break;
     case TG_P2P_LEAVE: g->member[m->member].left = true; break;
     case TG_P2P_MISSED: g->member[m->member].missed_calls = m->sequence; break;
-    case TG_P2P_COME:
-    case TG_P2P_DECIDE: tg_p2p_came(g, m); break;
+    case TG_P2P_RECOVER:
+    case TG_P2P_DECIDE: tg_p2p_recovery(g, m); break;
     case TG_P2P_PROBE: tg_p2p_probed(g, m); break;
     default: break;
     }
@@ -39,7 +39,7 @@ static void deliver(tg_p2p_rank *self, const tg_p2p_message *m) {
 
 /* ---- Progress ---- */
 
-static void request_leaves(tg_p2p_request *r) {
+static void remove_request(tg_p2p_request *r) {
     tg_p2p_rank *self = r->group->self;
     *(r->prev ? &r->prev->next : &self->first) = r->next;
     *(r->next ? &r->next->prev : &self->last) = r->prev;
@@ -56,39 +56,39 @@ void tg_p2p_progress(tg_p2p_rank *self) {
     for (tg_p2p_group *g = self->groups; g; g = g->next) {
         g->held[0] = g->held[1] = false;
         closed |= g->closed;
-        tg_p2p_land(g);
+        tg_p2p_use_pieces(g);
     }
     for (tg_p2p_request *r = self->first, *next; r; r = next) {
         next = r->next;
-        if (!tg_p2p_over(r->call)) tg_p2p_advance(r->call);
-        if (r->done) request_leaves(r);
+        if (!tg_p2p_cannot_finish(r->call)) tg_p2p_advance(r->call);
+        if (r->done) remove_request(r);
     }
     if (closed) tg_p2p_groups_sweep(self);
 }
 
 void tg_p2p_forget(tg_p2p_request *r) {
     r->call->request = NULL;
-    request_leaves(r);
+    remove_request(r);
 }
 
 /* ---- Waiting ---- */
 
-/* Spins, then sleeps, as another rank may need this core. A yield would give a program of lower priority a whole time
- * slice. */
-void tg_p2p_rest(const tg_p2p_rank *self, int round) {
-    struct timespec nap = {.tv_nsec = 20000};
+/* Spins, then sleeps, because another rank may need this core. It does not yield, because a program of lower priority
+ * would then get a whole time slice. */
+void tg_p2p_pause(const tg_p2p_rank *self, int round) {
+    struct timespec interval = {.tv_nsec = 20000};
     if (round < self->spins)
         tg_system_pause();
     else
-        nanosleep(&nap, NULL);
+        nanosleep(&interval, NULL);
 }
 
-bool tg_p2p_until(tg_p2p_rank *self, bool (*there)(tg_p2p_rank *self)) {
+bool tg_p2p_until(tg_p2p_rank *self, bool (*done)(tg_p2p_rank *self)) {
     double start = tg_system_now();
-    for (int round = 0; !there(self); round++) {
+    for (int round = 0; !done(self); round++) {
         if (self->broken || tg_system_now() - start > self->ctx->run.deadline) return false;
         tg_p2p_progress(self);
-        tg_p2p_rest(self, round);
+        tg_p2p_pause(self, round);
     }
     return true;
 }
@@ -104,5 +104,5 @@ static bool is_done(tg_control *c, const tg_wait *w) {
     return r ? r->done : !place || !place->request;
 }
 
-/* There is no quiesce: peers never touch this rank's tensors, as pieces land in buffers of the transport. */
+/* There is no quiesce: peers never touch this rank's tensors, because pieces arrive in buffers of the transport. */
 const tg_mover_ops tg_p2p_mover = {.advance = advance, .done = is_done};

@@ -14,7 +14,7 @@ static const tg_shm_request *request_of(const tg_wait *w) { return w ? w->reques
 
 /* ---- The end of the group ---- */
 
-/* Claims the group. Until the rank that claimed it has published the reason, other ranks that see the claim wait. */
+/* Claims the group. Other ranks that see the claim wait in end_of until the claiming rank has published the reason. */
 static bool claim(tg_control *c) {
     int whole = TG_GROUP_WHOLE;
     return atomic_compare_exchange_strong_explicit(&tg_shm_of(c)->g->failed, &whole, TG_GROUP_FAILING,
@@ -29,11 +29,12 @@ static void publish(tg_control *c, const tg_wait *w, tg_status status, int culpr
     s->g->reporter = c->me;
     tg_shared_text_write(&s->g->failure, text);
     atomic_store_explicit(&s->g->failed, TG_GROUP_FAILED, memory_order_seq_cst);
-    tg_shm_ring(s);
+    tg_shm_wake(s);
 }
 
 static bool has_ended(tg_control *c, const tg_wait *w) { return (void)w, tg_shm_has_failed(tg_shm_of(c)); }
 
+/* Waits for the reason for a limited time, because the rank that claimed the group may have died. */
 static void end_of(tg_control *c, tg_group_end *end, char *buf, size_t n) {
     tg_group *g = tg_shm_of(c)->g;
     for (int i = 0; i < 1000000 && atomic_load_explicit(&g->failed, memory_order_acquire) == TG_GROUP_FAILING; i++)
@@ -75,7 +76,7 @@ static bool awaits(tg_control *c, const tg_wait *w, int i) {
     return (void)c, !tg_shm_has_arrived(request_of(w), i);
 }
 
-/* Returns the calls of the group that the member has missed; 0 before the member has joined. */
+/* Returns the number of calls of the group that the member has missed; 0 before the member has joined. */
 static uint64_t missed_by(const tg_shm_group *s, int member) {
     uint64_t before = atomic_load_explicit(&tg_group_member(s->g, member)->missed_calls, memory_order_acquire);
     return before
@@ -100,7 +101,7 @@ static void view_member(tg_control *c, const tg_wait *w, int i, tg_member_view *
     *view = (tg_member_view){
         .rank = m->rank,
         .returned = atomic_load_explicit(&rank_slot->state, memory_order_acquire) == TG_RANK_RETURNED,
-        .left = atomic_load_explicit(&m->gone, memory_order_acquire),
+        .left = atomic_load_explicit(&m->left, memory_order_acquire),
         .missed = tg_shm_has_missed_more(s, i, c->rank),
         .alive = atomic_load_explicit(&rank_slot->heartbeat, memory_order_relaxed) != s->pairs[2 * c->size + i],
         .failed_for = failed_for(s, rank_slot),
@@ -128,8 +129,8 @@ static bool call_of(tg_control *c, const tg_wait *w, tg_call_entry *entry, char 
     return true;
 }
 
-/* Checks the processes of all members. Those that have arrived are included, as they may have died while working on
- * a piece. */
+/* Ends the group if the process of a member has died. Also checks members that have arrived, because they may have died
+ * while they worked on a piece. */
 static void check_processes(tg_shm_group *s) {
     const double period = 0.02;
     double now = tg_system_now();
@@ -156,17 +157,19 @@ static void check(tg_control *c, const tg_wait *w) {
 
 /* ---- Waiting ---- */
 
-/* Sleeps until the bell is rung. The timeout is short, as a peer that dies does not ring. */
-static void sleep_until_rung(tg_rank_slot *rank_slot, uint32_t bell, long nanoseconds) {
+/* Sleeps until a peer increments rank_slot->wakeups, or returns at once if it is no longer `wakeups`. The timeout is
+ * short, because a peer that dies wakes no other rank. */
+static void sleep_until_woken(tg_rank_slot *rank_slot, uint32_t wakeups, long nanoseconds) {
     struct timespec t = {.tv_nsec = nanoseconds};
-    syscall(SYS_futex, &rank_slot->bell, FUTEX_WAIT, bell, &t, NULL, 0);
+    syscall(SYS_futex, &rank_slot->wakeups, FUTEX_WAIT, wakeups, &t, NULL, 0);
 }
 
-/* Reads the bell and sets this rank's sleeping flag before the last attempt to make progress. */
+/* Reads rank_slot->wakeups, and sets this rank's sleeping flag, before the last attempt to make progress. So a peer
+ * that publishes something after this attempt prevents or ends the sleep. */
 static void prepare(tg_control *c, int round) {
     tg_shm_rank *self = tg_shm_of(c)->self;
     tg_rank_slot *rank_slot = tg_shm_own_rank_slot(self);
-    self->bell = atomic_load_explicit(&rank_slot->bell, memory_order_acquire);
+    self->wakeups = atomic_load_explicit(&rank_slot->wakeups, memory_order_acquire);
     if (round >= c->patience) atomic_store_explicit(&rank_slot->sleeping, 1, memory_order_seq_cst);
 }
 
@@ -176,7 +179,7 @@ static void remember_heartbeats(tg_shm_group *s) {
         beats[i] = atomic_load_explicit(&tg_shm_rank_slot(s, i)->heartbeat, memory_order_relaxed);
 }
 
-static void begin(tg_control *c, const tg_wait *w) {
+static void begin_checks(tg_control *c, const tg_wait *w) {
     tg_shm_group *s = tg_shm_of(c);
     s->failed_since = 0;
     remember_heartbeats(s);
@@ -185,15 +188,15 @@ static void begin(tg_control *c, const tg_wait *w) {
                               memory_order_release);
 }
 
-static void over(tg_control *c, const tg_wait *w) {
+static void end_wait(tg_control *c, const tg_wait *w) {
     tg_rank_slot *rank_slot = tg_shm_own_rank_slot(tg_shm_of(c)->self);
     if (w->since == 0) return;
     atomic_store_explicit(&rank_slot->sleeping, 0, memory_order_relaxed);
     atomic_store_explicit(&rank_slot->blocked, 0, memory_order_release);
 }
 
-/* Does the work of begin() and over() while the host waits elsewhere. w is the call for which it waits now, or NULL
- * for none. Repeated calls with the same w change nothing. */
+/* Does the work of begin_checks and end_wait while the host waits elsewhere. w is the call for which it waits now;
+ * NULL: none. Repeated calls with the same w change nothing. */
 static void begin_poll(tg_control *c, const tg_wait *w) {
     tg_shm_group *s = tg_shm_of(c);
     const tg_shm_request *r = request_of(w);
@@ -203,23 +206,24 @@ static void begin_poll(tg_control *c, const tg_wait *w) {
     s->failed_since = 0;
     if (r) remember_heartbeats(s);
     uint64_t blocked = atomic_load_explicit(&rank_slot->blocked, memory_order_relaxed);
-    if (!r && (uint32_t)(blocked >> 32) != (uint32_t)s->g->id) return; /* the word describes a call of another group */
+    if (!r && (uint32_t)(blocked >> 32) != (uint32_t)s->g->id) return; /* the rank waits in another group */
     atomic_store_explicit(&rank_slot->waiting, r ? r->record : 0, memory_order_relaxed);
     atomic_store_explicit(&rank_slot->blocked, r ? tg_shm_blocked_in(r) : 0, memory_order_release);
 }
 
-/* Spins, then sleeps. A yield would give a program of lower priority a whole time slice of this rank's core. */
-static void rest(tg_control *c, const tg_wait *w, int round) {
-    enum { NAP = 2000000 };
+/* Spins, then sleeps. It does not yield, because a program of lower priority would then get a whole time slice of this
+ * rank's core. */
+static void pause_wait(tg_control *c, const tg_wait *w, int round) {
+    enum { SLEEP_NS = 2000000 }; /* nanoseconds */
     tg_shm_group *s = tg_shm_of(c);
     tg_rank_slot *rank_slot = tg_shm_own_rank_slot(s->self);
     if (!w) {
-        sleep_until_rung(rank_slot, atomic_load_explicit(&rank_slot->bell, memory_order_acquire), NAP / 2);
+        sleep_until_woken(rank_slot, atomic_load_explicit(&rank_slot->wakeups, memory_order_acquire), SLEEP_NS / 2);
     } else if (round < s->self->spins) {
         tg_system_pause();
     } else {
         bool soon = tg_system_now() - w->since < 0.1;
-        if (!tg_shm_has_failed(s)) sleep_until_rung(rank_slot, s->self->bell, soon ? NAP : 4 * NAP);
+        if (!tg_shm_has_failed(s)) sleep_until_woken(rank_slot, s->self->wakeups, soon ? SLEEP_NS : 4 * SLEEP_NS);
         atomic_store_explicit(&rank_slot->sleeping, 0, memory_order_relaxed);
     }
 }
@@ -228,29 +232,29 @@ int tg_shm_patience(const tg_shm_rank *self) { return self->spins; }
 
 /* ---- Recovery ---- */
 
-static void come(tg_control *c) {
-    atomic_store_explicit(&tg_group_member(tg_shm_of(c)->g, c->rank)->came, true, memory_order_release);
+static void join_recovery(tg_control *c) {
+    atomic_store_explicit(&tg_group_member(tg_shm_of(c)->g, c->rank)->recovering, true, memory_order_release);
 }
 
-static bool has_come(const tg_member *m) { return atomic_load_explicit(&m->came, memory_order_acquire); }
-static bool has_left(const tg_member *m) { return atomic_load_explicit(&m->gone, memory_order_acquire); }
+static bool is_recovering(const tg_member *m) { return atomic_load_explicit(&m->recovering, memory_order_acquire); }
+static bool has_left(const tg_member *m) { return atomic_load_explicit(&m->left, memory_order_acquire); }
 
 static bool is_expected(tg_control *c, int i) {
     tg_shm_group *s = tg_shm_of(c);
     const tg_member *m = tg_group_member(s->g, i);
-    return !has_come(m) && !has_left(m) &&
+    return !is_recovering(m) && !has_left(m) &&
            atomic_load_explicit(&tg_shm_rank_slot(s, i)->state, memory_order_acquire) != TG_RANK_RETURNED &&
            tg_process_alive(&s->self->view, m->rank);
 }
 
-static bool is_here(tg_control *c, int i) {
+static bool has_joined(tg_control *c, int i) {
     const tg_member *m = tg_group_member(tg_shm_of(c)->g, i);
-    return has_come(m) && !has_left(m);
+    return is_recovering(m) && !has_left(m);
 }
 
 static bool *own_list(tg_control *c) { return tg_group_list(tg_shm_of(c)->g, c->rank); }
 
-/* Counts members that died before they left the group, as they will never leave it. */
+/* Counts members that died before they left the group. They will never leave it. */
 static int count_dead(tg_shm_group *s) {
     int n = 0;
     for (int i = 0; i < s->control.size; i++) {
@@ -260,7 +264,7 @@ static int count_dead(tg_shm_group *s) {
     return n;
 }
 
-static void decide(tg_control *c) {
+static void propose(tg_control *c) {
     tg_shm_group *s = tg_shm_of(c);
     int none = 0;
     if (atomic_compare_exchange_strong_explicit(&s->g->decided, &none, c->rank + 1, memory_order_acq_rel,
@@ -268,7 +272,7 @@ static void decide(tg_control *c) {
         tg_group_lost(&s->self->view, s->g, count_dead(s));
 }
 
-static const bool *decided(tg_control *c) {
+static const bool *decided_list(tg_control *c) {
     tg_group *g = tg_shm_of(c)->g;
     int by = atomic_load_explicit(&g->decided, memory_order_acquire);
     return by ? tg_group_list(g, by - 1) : NULL;
@@ -277,7 +281,7 @@ static const bool *decided(tg_control *c) {
 const tg_control_ops tg_shm_control = {
     .busy = "busy (its heartbeat moves)",
     .missing = "missing (its heartbeat stands still)",
-    .places = TG_CALLS,
+    .max_calls = TG_CALLS,
     .awaits = awaits,
     .member = view_member,
     .error_of = error_of,
@@ -288,16 +292,16 @@ const tg_control_ops tg_shm_control = {
     .publish = publish,
     .end = end_of,
     .prepare = prepare,
-    .begin = begin,
-    .over = over,
-    .rest = rest,
+    .begin_checks = begin_checks,
+    .end_wait = end_wait,
+    .pause = pause_wait,
     .begin_poll = begin_poll,
     .check = check,
     .deadlock = tg_shm_check_deadlock,
-    .come = come,
-    .expected = is_expected,
-    .is_here = is_here,
-    .list = own_list,
-    .decide = decide,
-    .decided = decided,
+    .join_recovery = join_recovery,
+    .is_expected = is_expected,
+    .has_joined = has_joined,
+    .own_list = own_list,
+    .propose = propose,
+    .decided_list = decided_list,
 };

@@ -1,4 +1,5 @@
-/* The launcher's side of ranks that are processes: the file that they share, how they end, and their record. */
+/* The launcher's side of ranks that are processes: the file that they share, the ends of processes, and the flight
+ * recorder of all ranks. */
 #include "comm/shm/launch.h"
 
 #include "base/text.h"

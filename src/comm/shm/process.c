@@ -1,5 +1,5 @@
-/* Ranks that are processes of one node: they map one file, allocate their contexts' memory from it, and detect
- * processes that die. */
+/* Ranks that are processes of one node. They map one file, allocate their contexts' memory in it, and detect processes
+ * that die. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -11,16 +11,16 @@
 #include "comm/shm/launch.h"
 #include "comm/shm/shm.h"
 
-/* This process's mapping of the file. Its communicators use it, and so does its context's heap, which may outlive
- * them. */
+/* This process's mapping of the file. The communicators of the process use it, and so does its context's heap, which
+ * may outlive them. */
 struct tg_process {
     tg_arena arena; /* first, as the context holds a pointer to it */
     tg_ctx *ctx;
     tg_region *region;
     int fd, rank;
-    bool own_fd, closed;
-    char *next, *end; /* of this rank's memory */
-    tg_heap *heap;    /* for copies of data outside the shared memory */
+    bool own_fd, closed; /* fd is closed at the end; the communicators have ended */
+    char *next, *end; /* the unused part of this rank's arena */
+    tg_heap *heap;    /* for copies of data that lies outside the shared memory; NULL: none yet */
 };
 
 /* ---- Memory ---- */
@@ -71,6 +71,7 @@ static int64_t sum(const int64_t *counts, int n) {
     return all;
 }
 
+/* Return the number of elements of this rank's src or dst in a group of n ranks. */
 static int64_t src_count(const tg_transfer *t, int n) {
     bool parts = t->kind == TG_REDUCE_SCATTER || t->kind == TG_SCATTER || t->kind == TG_ALL_TO_ALL;
     return t->send ? sum(t->send, n) : parts ? t->count * n : t->count;
@@ -112,28 +113,28 @@ void tg_shm_unstage(tg_shm_request *r, bool done) {
     r->staged_src = r->staged_dst = NULL;
 }
 
-/* ---- Life and death ---- */
+/* ---- Whether a process lives ---- */
 
-/* Returns the lock of a rank's byte in the file. A rank holds it for as long as its process lives, and the kernel
- * releases it when the process ends. A process id would not do, because it may be reused. */
+/* Returns the description of a lock on the rank's byte of the file. A rank holds this lock as long as its process
+ * lives, and the kernel releases it when the process ends. A process id would not do, because it may be reused. */
 static struct flock byte_of(int rank, short type) {
     return (struct flock){.l_type = type, .l_whence = SEEK_SET, .l_start = rank, .l_len = 1};
 }
 
-/* Returns whether the rank needs no process: it has not started, or it has returned. */
-static bool needs_none(const tg_vantage *v, int rank) {
+/* Returns whether the rank needs no live process: it has not started, or it has returned. */
+static bool needs_no_process(const tg_region_view *v, int rank) {
     int state = atomic_load_explicit(&v->region->rank_slot[rank].state, memory_order_acquire);
     return state == TG_RANK_AWAITED || state == TG_RANK_RETURNED;
 }
 
-bool tg_process_alive(const tg_vantage *v, int rank) {
+bool tg_process_alive(const tg_region_view *v, int rank) {
     struct flock f = byte_of(rank, F_WRLCK);
-    if (!tg_of_processes(v) || rank == v->me || needs_none(v, rank)) return true;
+    if (!tg_of_processes(v) || rank == v->me || needs_no_process(v, rank)) return true;
     if (fcntl(v->fd, F_GETLK, &f) != 0 || f.l_type != F_UNLCK) return true;
-    return needs_none(v, rank); /* a rank that has returned since sets its state before it gives up its lock */
+    return needs_no_process(v, rank); /* a rank that has returned since sets its state before it gives up its lock */
 }
 
-int64_t tg_process_pid(const tg_vantage *v, int rank) {
+int64_t tg_process_pid(const tg_region_view *v, int rank) {
     return atomic_load_explicit(&v->region->rank_slot[rank].pid, memory_order_relaxed);
 }
 
@@ -148,14 +149,15 @@ void tg_process_close(tg_process *p) {
 
 /* ---- Attaching ---- */
 
-static tg_status claim(tg_ctx *ctx, tg_region *r, int fd, int rank) {
+/* Makes this process the rank, unless another process or communicator is. */
+static tg_status claim_rank(tg_ctx *ctx, tg_region *r, int fd, int rank) {
     struct flock f = byte_of(rank, F_WRLCK);
     if (rank < 0 || rank >= r->size)
         return tg_fail(ctx, TG_ERR_ARGUMENT, "this process is rank %d of a launch of %d ranks, expected 0 to %d", rank,
                        r->size, r->size - 1);
     if (atomic_load_explicit(&r->rank_slot[rank].state, memory_order_acquire) != TG_RANK_AWAITED)
         return tg_fail(ctx, TG_ERR_STATE,
-                       "rank %d has a communicator already, or has had one; a process gets one of its launch", rank);
+                       "rank %d already has or had a communicator of this launch; a process can create only one", rank);
     if (fcntl(fd, F_SETLK, &f) != 0)
         return tg_fail(ctx, TG_ERR_STATE, "another process is rank %d of this launch already", rank);
     atomic_store_explicit(&r->rank_slot[rank].pid, (int64_t)getpid(), memory_order_relaxed);
@@ -163,7 +165,7 @@ static tg_status claim(tg_ctx *ctx, tg_region *r, int fd, int rank) {
 }
 
 static tg_process *process_new(tg_ctx *ctx, tg_region *r, int fd, int rank) {
-    tg_process *p = claim(ctx, r, fd, rank) == TG_OK ? tg_host_alloc(ctx, sizeof *p) : NULL;
+    tg_process *p = claim_rank(ctx, r, fd, rank) == TG_OK ? tg_host_alloc(ctx, sizeof *p) : NULL;
     if (!p) return NULL;
     char *first = (char *)r + r->arenas + (size_t)rank * r->arena_bytes;
     *p = (tg_process){.arena = {arena_take, arena_owns, arena_end},
@@ -181,14 +183,14 @@ static tg_comm *attach(tg_ctx *ctx, int fd, int rank, bool own_fd) {
     const char *why;
     if (ctx->arena)
         return tg_fail(ctx, TG_ERR_STATE,
-                       "this context has the memory of another launch; create a context for this one"),
+                       "this context already uses the memory of another launch; create a new context for this one"),
                NULL;
     tg_region *r = tg_region_map(fd, true, &why);
     if (!r) return tg_fail(ctx, TG_ERR_STATE, "this process cannot become a rank of its launch: %s", why), NULL;
     tg_process *p = process_new(ctx, r, fd, rank);
     if (!p) return tg_region_unmap(r, true), NULL;
     p->own_fd = own_fd;
-    tg_vantage view = {.region = r, .base = (uintptr_t)r, .me = rank, .fd = fd};
+    tg_region_view view = {.region = r, .base = (uintptr_t)r, .me = rank, .fd = fd};
     return tg_shm_world(ctx, &view, p);
 }
 
@@ -205,6 +207,7 @@ tg_comm *tg_comm_attach(tg_ctx *ctx, int fd, int rank, bool own_fd) {
 
 /* ---- The launcher's environment variables ---- */
 
+/* Reads a number of 0 or more from an environment variable. Returns false if there is none. */
 static bool number_in(const char *variable, int *value) {
     const char *text = getenv(variable);
     char *end;

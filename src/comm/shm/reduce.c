@@ -1,9 +1,9 @@
-/* Cutting a collective into pieces, and executing a piece. */
+/* Divides a collective into pieces, and does the pieces. */
 #include "kernels/cpu/rank_sums.h"
 #include "comm/shm/shm.h"
 
-/* Limits on the bytes of a piece. The target is a few pieces for each rank, unless they would be too small to be
- * worth the overhead. */
+/* Least and most bytes of a piece, and the number of pieces for each rank that the division aims at. Smaller pieces
+ * would not be worth the overhead. */
 enum { LEAST_PIECE = 8 << 10, MOST_PIECE = 64 << 10, PIECES = 4 };
 
 bool tg_shm_enter(tg_shm_group *s) {
@@ -20,16 +20,16 @@ void tg_shm_exit(tg_shm_group *s) {
 
 /* ---- Parts ---- */
 
-static int64_t begin_of(const tg_vantage *v, tg_shared at, int64_t count, int part) {
+static int64_t begin_of(const tg_region_view *v, tg_shared at, int64_t count, int part) {
     return tg_part_begin(tg_at(v, at), count, part);
 }
 
-static int64_t count_of(const tg_vantage *v, tg_shared at, int64_t count, int part) {
+static int64_t count_of(const tg_region_view *v, tg_shared at, int64_t count, int part) {
     return tg_part_size(tg_at(v, at), count, part);
 }
 
 static int64_t largest_part(const tg_shm_group *s, const tg_slot *slot) {
-    const tg_vantage *v = &s->self->view;
+    const tg_region_view *v = &s->self->view;
     const tg_post *p = slot->post;
     int64_t largest = 0;
     if (p->signature.kind == TG_ALL_TO_ALL) {
@@ -40,11 +40,12 @@ static int64_t largest_part(const tg_shm_group *s, const tg_slot *slot) {
             }
         return largest;
     }
-    for (int i = 0; i < s->control.size; i++) /* the count of member i is its own part */
+    for (int i = 0; i < s->control.size; i++) /* the count of member i is the size of its own part */
         if (p[i].count > largest) largest = p[i].count;
     return largest;
 }
 
+/* Returns the number of parts of a call among n ranks. */
 static int64_t parts_of(tg_collective kind, int n) {
     switch (kind) {
     case TG_ALL_REDUCE:
@@ -55,7 +56,7 @@ static int64_t parts_of(tg_collective kind, int n) {
     }
 }
 
-/* Returns whether any rank has bytes to move. A call without bytes is only compared. */
+/* Returns whether any rank has bytes to move. A call without bytes is only compared between ranks. */
 static bool has_bytes(const tg_shm_group *s, const tg_slot *slot) {
     for (int i = 0; i < s->control.size; i++)
         if (slot->post[i].src || slot->post[i].dst) return true;
@@ -75,7 +76,7 @@ void tg_shm_cut(tg_shm_group *s, tg_slot *slot) {
 
 /* ---- One piece ---- */
 
-/* A piece: elements [begin, end) of a part. */
+/* One piece: elements of part number `part`, from element `at` of it on. */
 typedef struct piece {
     const tg_shm_group *s;
     const tg_slot *slot;
@@ -150,29 +151,30 @@ static void scatter(const piece *p) {
     if (n) copy(p, of_dst(p, p->part, p->at), of_src(p, p->signature->root, count * p->part + p->at), n);
 }
 
-/* The elements that `from` sends to `to`: their source, their destination, and how many of them are in the piece. */
-typedef struct lane {
+/* The elements of a piece that one member sends to another: their destination, their source and their number. */
+typedef struct flow {
     char *dst;
     const char *src;
     int64_t n;
-} lane;
+} flow;
 
-static lane lane_of(const piece *p, int from, int to) {
-    const tg_vantage *v = &p->s->self->view;
+static flow flow_of(const piece *p, int from, int to) {
+    const tg_region_view *v = &p->s->self->view;
     const tg_post *a = &p->slot->post[from], *b = &p->slot->post[to];
     int64_t n = length(p, count_of(v, a->send_at, a->count, to));
-    if (!n) return (lane){NULL, NULL, 0};
-    return (lane){of_dst(p, to, begin_of(v, b->recv_at, b->count, from) + p->at),
+    if (!n) return (flow){NULL, NULL, 0};
+    return (flow){of_dst(p, to, begin_of(v, b->recv_at, b->count, from) + p->at),
                   of_src(p, from, begin_of(v, a->send_at, a->count, to) + p->at), n};
 }
 
-/* Moves both directions of a pair in one piece, since either rank may be in place. */
+/* Moves both directions of a pair of members in one piece: if a member's src is its dst, each direction overwrites what
+ * the other one reads, so the two are swapped through a buffer. */
 static void all_to_all(const piece *p) {
     enum { BUFFER = 4096 };
     int i = p->part / p->s->control.size, j = p->part % p->s->control.size;
     char buffer[BUFFER];
     if (i > j) return;
-    lane there = lane_of(p, i, j), back = lane_of(p, j, i);
+    flow there = flow_of(p, i, j), back = flow_of(p, j, i);
     if (i == j || !there.n || !back.n || (there.src != back.dst && back.src != there.dst)) {
         copy(p, there.dst, there.src, there.n);
         if (i != j) copy(p, back.dst, back.src, back.n);
@@ -200,14 +202,16 @@ static void run_piece(const piece *p) {
     }
 }
 
-/* Returns the first piece of member m's share. */
+/* Returns the first piece of member m's share of all pieces, which are divided over n members. */
 static int64_t share(int64_t all, int n, int m) { return all / n * m + (all % n < m ? all % n : m); }
 
-static bool is_left(const tg_shm_group *s, const tg_slot *slot, int64_t all, int m) {
+/* Returns whether member m's share has pieces that no rank has taken. */
+static bool has_untaken(const tg_shm_group *s, const tg_slot *slot, int64_t all, int m) {
     int64_t taken = atomic_load_explicit(&slot->post[m].next, memory_order_relaxed);
     return taken < share(all, s->control.size, m + 1) - share(all, s->control.size, m);
 }
 
+/* Does the pieces of member m's share that no rank has taken. Returns how many it did. */
 static int64_t run_share(piece *p, tg_slot *slot, int64_t all, int m) {
     int64_t first = share(all, p->s->control.size, m), n = share(all, p->s->control.size, m + 1) - first, done = 0;
     for (int64_t i; (i = atomic_fetch_add_explicit(&slot->post[m].next, 1, memory_order_relaxed)) < n; done++) {
@@ -219,49 +223,49 @@ static int64_t run_share(piece *p, tg_slot *slot, int64_t all, int m) {
     return done;
 }
 
-/* The threads of a context that work on one call. */
-typedef struct crew {
+/* What the threads of a context share while they work on one call. */
+typedef struct run_state {
     piece p;
     tg_slot *slot;
-    int64_t all;
-    _Atomic int64_t done;
-} crew;
+    int64_t all;          /* number of pieces of the call */
+    _Atomic int64_t done; /* number of pieces that these threads have done */
+} run_state;
 
 /* Does this rank's own share first, then pieces that other ranks have not started. */
 static void work(void *arg, int64_t begin, int64_t end) {
-    crew *c = arg;
-    piece p = c->p;
+    run_state *r = arg;
+    piece p = r->p;
     int64_t done = 0;
     int n = p.s->control.size;
     (void)begin, (void)end;
     for (int k = 0; k < n; k++) {
         int m = p.s->control.rank + k < n ? p.s->control.rank + k : p.s->control.rank + k - n;
-        if (is_left(p.s, c->slot, c->all, m)) done += run_share(&p, c->slot, c->all, m);
+        if (has_untaken(p.s, r->slot, r->all, m)) done += run_share(&p, r->slot, r->all, m);
     }
-    atomic_fetch_add_explicit(&c->done, done, memory_order_acq_rel);
+    atomic_fetch_add_explicit(&r->done, done, memory_order_acq_rel);
 }
 
 void tg_shm_run(tg_shm_group *s, tg_slot *slot) {
-    enum { WORTH = 8 }; /* least number of pieces a thread */
+    enum { WORTH = 8 }; /* least number of pieces per thread for which threads are used */
     int64_t all = slot->parts * slot->pieces;
     tg_ctx *ctx = s->self->ctx;
     bool left = false;
-    for (int m = 0; m < s->control.size && !left; m++) left = is_left(s, slot, all, m);
+    for (int m = 0; m < s->control.size && !left; m++) left = has_untaken(s, slot, all, m);
     if (!left || !tg_shm_enter(s)) return;
     const tg_signature *signature = &slot->post[0].signature;
     tg_dtype dtype = signature->dtype ? signature->dtype : TG_U8;
-    crew c = {.slot = slot, .all = all};
-    c.p = (piece){.s = s,
+    run_state r = {.slot = slot, .all = all};
+    r.p = (piece){.s = s,
                   .slot = slot,
                   .signature = signature,
                   .kernel = tg_ranks_kernel(tg_cpu_level(ctx), dtype),
                   .size = tg_dtype_size(dtype)};
     if (all / s->control.size >= (int64_t)WORTH * ctx->run.threads)
-        tg_parallel_run(ctx, ctx->run.threads, work, &c);
+        tg_parallel_run(ctx, ctx->run.threads, work, &r);
     else
-        work(&c, 0, 1);
-    int64_t mine = atomic_load_explicit(&c.done, memory_order_acquire);
+        work(&r, 0, 1);
+    int64_t mine = atomic_load_explicit(&r.done, memory_order_acquire);
     bool last = mine && atomic_fetch_add_explicit(&slot->done, mine, memory_order_acq_rel) + mine == all;
     tg_shm_exit(s);
-    if (last) tg_shm_ring(s);
+    if (last) tg_shm_wake(s);
 }

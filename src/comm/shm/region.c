@@ -1,4 +1,5 @@
-/* Memory that ranks share: threads use their allocator, processes map an unnamed file. */
+/* The region: memory that ranks share, and the groups in it. Threads use their allocator; processes map an unnamed
+ * file. */
 #define _GNU_SOURCE
 #include "comm/shm/region.h"
 
@@ -42,7 +43,7 @@ tg_region *tg_region_new(int n, const tg_allocator *allocator) {
 void tg_region_free(tg_region *r) {
     if (!r) return;
     tg_allocator a = r->allocator;
-    for (tg_group *g = (tg_group *)(uintptr_t)r->groups, *next; g; g = next) { /* those that some never joined */
+    for (tg_group *g = (tg_group *)(uintptr_t)r->groups, *next; g; g = next) { /* those that some member never joined */
         next = (tg_group *)(uintptr_t)g->next;
         a.free(a.user, g, g->bytes);
     }
@@ -56,7 +57,8 @@ static const size_t PAGE = (size_t)2 << 20; /* a huge page, where the kernel pro
 
 static size_t whole_pages(size_t bytes) { return (bytes + PAGE - 1) / PAGE * PAGE; }
 
-/* Returns the bytes of each rank's arena: as many as can be mapped here. Pages that are never touched cost nothing. */
+/* Returns the size of each rank's arena: as large as this machine can map. Pages that are never touched cost
+ * nothing. */
 static size_t arena_bytes(int n) {
     const size_t most = (size_t)64 << 30, least = (size_t)64 << 20;
     for (size_t bytes = most; bytes > least; bytes /= 2) {
@@ -69,6 +71,7 @@ static size_t arena_bytes(int n) {
     return least;
 }
 
+/* Fills in the region of n processes: rank slots, heap and arenas follow each other. */
 static void lay_out(tg_region *r, int n) {
     const size_t heap_bytes = (size_t)n * ((size_t)16 << 20) + ((size_t)64 << 20);
     pthread_mutexattr_t shared;
@@ -115,7 +118,7 @@ tg_region *tg_region_map(int fd, bool whole, const char **why) {
                 r->layout == layout() && (size_t)file.st_size >= r->bytes;
     size_t bytes = fits ? whole ? r->bytes : r->heap_end : 0;
     munmap(r, sizeof *r);
-    *why = "the file is not a launcher's of this version";
+    *why = "the file was not made by a launcher of this version of the library";
     if (!fits) return NULL;
     *why = "the memory of all ranks cannot be mapped; raise the limit on address space (ulimit -v)";
     r = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
@@ -129,32 +132,33 @@ void tg_region_unmap(tg_region *r, bool whole) { munmap(r, whole ? r->bytes : r-
 /* ---- Shared memory for groups ---- */
 
 /* A free block of the heap that processes share. */
-typedef struct hole {
+typedef struct free_block {
     tg_shared next;
     size_t bytes;
-} hole;
+} free_block;
 
-static void *take(const tg_vantage *v, size_t bytes) {
+/* Allocates memory of a group: a free block of exactly this size, or else the unused end of the heap. */
+static void *allocate(const tg_region_view *v, size_t bytes) {
     tg_region *r = v->region;
     if (!tg_of_processes(v)) return r->allocator.alloc(r->allocator.user, bytes, TG_LINE);
-    for (tg_shared *at = &r->heap_free; *at; at = &((hole *)tg_at(v, *at))->next) {
-        hole *h = tg_at(v, *at);
-        if (h->bytes != bytes) continue;
-        *at = h->next;
-        return h;
+    for (tg_shared *at = &r->heap_free; *at; at = &((free_block *)tg_at(v, *at))->next) {
+        free_block *b = tg_at(v, *at);
+        if (b->bytes != bytes) continue;
+        *at = b->next;
+        return b;
     }
     if (bytes > r->heap_end - r->heap_next) return NULL;
     r->heap_next += bytes;
     return tg_at(v, r->heap_next - bytes);
 }
 
-static void release_memory(const tg_vantage *v, void *p, size_t bytes) {
+static void release(const tg_region_view *v, void *p, size_t bytes) {
     tg_region *r = v->region;
     if (!tg_of_processes(v)) {
         r->allocator.free(r->allocator.user, p, bytes);
         return;
     }
-    *(hole *)p = (hole){.next = r->heap_free, .bytes = bytes};
+    *(free_block *)p = (free_block){.next = r->heap_free, .bytes = bytes};
     r->heap_free = (uintptr_t)p - v->base;
 }
 
@@ -168,14 +172,14 @@ static void lock(tg_region *r) {
 
 static size_t whole_lines(size_t bytes) { return (bytes + TG_LINE - 1) / TG_LINE * TG_LINE; }
 
-static tg_group *group_new(const tg_vantage *v, const tg_group *parent, const int *ranks, int n, const char *name) {
+static tg_group *group_new(const tg_region_view *v, const tg_group *parent, const int *ranks, int n, const char *name) {
     tg_region *r = v->region;
     size_t slot = whole_lines(sizeof(tg_slot) + (size_t)n * sizeof(tg_post));
     size_t slots = whole_lines(sizeof(tg_group)), messages = slots + TG_CALLS * slot;
     size_t members = messages + (size_t)n * TG_MESSAGE_SLOTS * sizeof(tg_message_slot);
     size_t lists = members + (size_t)n * sizeof(tg_member);
     size_t bytes = whole_lines(lists + (size_t)n * (size_t)n * sizeof(bool));
-    tg_group *g = take(v, bytes);
+    tg_group *g = allocate(v, bytes);
     if (!g) return NULL;
     memset(g, 0, bytes);
     g->id = ++r->group_ids;
@@ -203,16 +207,16 @@ static bool is_group(tg_group *g, uint64_t parent, const int *ranks, int n, int 
     return true;
 }
 
-/* Finds the oldest matching group that this rank has not joined. Members form groups of the same list in the same
- * order. */
-static tg_group *find(const tg_vantage *v, uint64_t parent, const int *ranks, int n, int mine) {
+/* Finds the oldest matching group that this rank has not joined: members form groups of the same list in the same
+ * order. The newest group is first in the list. */
+static tg_group *find(const tg_region_view *v, uint64_t parent, const int *ranks, int n, int mine) {
     tg_group *found = NULL;
     for (tg_group *g = tg_at(v, v->region->groups); g; g = tg_at(v, g->next))
         if (is_group(g, parent, ranks, n, mine)) found = g;
     return found;
 }
 
-tg_group *tg_group_join(tg_ctx *ctx, const tg_vantage *v, const tg_group *parent, const int *ranks, int n, int mine,
+tg_group *tg_group_join(tg_ctx *ctx, const tg_region_view *v, const tg_group *parent, const int *ranks, int n, int mine,
                         const char *name) {
     tg_region *r = v->region;
     lock(r);
@@ -228,7 +232,7 @@ tg_group *tg_group_join(tg_ctx *ctx, const tg_vantage *v, const tg_group *parent
     return g;
 }
 
-static void unlink_group(const tg_vantage *v, const tg_group *g) {
+static void unlink_group(const tg_region_view *v, const tg_group *g) {
     for (tg_shared *at = &v->region->groups; *at; at = &((tg_group *)tg_at(v, *at))->next)
         if (tg_at(v, *at) == g) {
             *at = g->next;
@@ -236,22 +240,22 @@ static void unlink_group(const tg_vantage *v, const tg_group *g) {
         }
 }
 
-void tg_group_lost(const tg_vantage *v, tg_group *g, int n) {
+void tg_group_lost(const tg_region_view *v, tg_group *g, int n) {
     lock(v->region);
     g->lost = n;
     pthread_mutex_unlock(&v->region->lock);
 }
 
-/* Leaves the group. Its memory is freed once every member has either left it or died (tg_group_lost). A group that a
- * living member never joins stays until the region is freed. */
-void tg_group_leave(const tg_vantage *v, tg_group *g, int mine) {
+/* Frees the group's memory once every member has either left it or died (tg_group_lost). A group that a living member
+ * never joins stays until the region is freed. */
+void tg_group_leave(const tg_region_view *v, tg_group *g, int mine) {
     tg_region *r = v->region;
-    atomic_store_explicit(&tg_group_member(g, mine)->gone, true, memory_order_release);
+    atomic_store_explicit(&tg_group_member(g, mine)->left, true, memory_order_release);
     lock(r);
     bool last = ++g->left + g->lost == g->size;
     if (last) {
         unlink_group(v, g);
-        release_memory(v, g, g->bytes);
+        release(v, g, g->bytes);
     }
     pthread_mutex_unlock(&r->lock);
 }

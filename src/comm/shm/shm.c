@@ -1,4 +1,5 @@
-/* The slots of the shared-memory transport: requests, posting of calls, the rank slot, and the world communicator. */
+/* The functions of the shared-memory transport's table: requests, posting of calls, the rank slot, and the world
+ * communicator. */
 #include "comm/shm/shm.h"
 
 #include "base/host_memory.h"
@@ -6,8 +7,8 @@
 
 /* ---- Requests ---- */
 
-/* Allocates requests. The number in flight depends on how fast the peers are. Some more than were needed so far are
- * kept free, so that a steady step never allocates. */
+/* Allocates more free requests than are needed now. The number in flight depends on how fast the peers are; with these
+ * a training loop soon stops allocating. */
 static tg_status more_requests(tg_shm_rank *self) {
     enum { MORE = 32 };
     for (int i = 0; i < MORE; i++) {
@@ -47,7 +48,8 @@ static void request_start(tg_shm_request *r) {
 
 /* ---- Posting ---- */
 
-/* Copies where each rank's part begins; the copy is kept until the slot is reused. */
+/* Stores where each rank's part begins, for the members to read, until the slot is reused. which: 0 for the parts that
+ * are sent, 1 for those received. Returns 0 if the parts are equal. */
 static tg_shared begins(tg_shm_group *s, uint64_t sequence, const int64_t *counts, int which) {
     if (!counts) return 0;
     int64_t *at = s->begins + ((sequence % TG_CALLS) * 2 + (size_t)which) * (size_t)(s->control.size + 1);
@@ -88,8 +90,8 @@ static void mismatch(tg_shm_group *s, const tg_slot *slot, uint64_t sequence, in
     tg_shm_mismatch(s, a, b, &one, &two);
 }
 
-/* Compares this call with that of the first member to arrive. When two members differ, the second one reports it,
- * even if others have not arrived. */
+/* Compares this rank's call, and the number of calls that it has missed, with those of the first member to arrive. A
+ * difference ends the group at once, even if other members have not arrived. */
 static void compare(tg_shm_group *s, tg_slot *slot, uint64_t sequence) {
     int none = 0;
     if (atomic_compare_exchange_strong_explicit(&slot->first, &none, s->control.rank + 1, memory_order_acq_rel,
@@ -103,7 +105,7 @@ static void compare(tg_shm_group *s, tg_slot *slot, uint64_t sequence) {
         mismatch(s, slot, sequence, none - 1, s->control.rank);
 }
 
-static tg_pair_counts pair_of(const tg_vantage *v, const tg_post *p, int other) {
+static tg_pair_counts pair_of(const tg_region_view *v, const tg_post *p, int other) {
     return (tg_pair_counts){tg_part_size(tg_at(v, p->send_at), p->count, other),
                             tg_part_size(tg_at(v, p->recv_at), p->count, other)};
 }
@@ -112,12 +114,13 @@ static bool has_posted(const tg_slot *slot, int member, uint64_t sequence) {
     return atomic_load_explicit(&slot->post[member].posted, memory_order_acquire) == sequence + 1;
 }
 
-/* Checks that each member sends what the other expects. The later of two members does so before any data of theirs
- * may move. Fence: if two arrive at the same time, at least one sees the other. The counts are in the members' memory,
- * which a member whose group fails must not free meanwhile. */
+/* Checks, for an all-to-all, that this rank and every member that has arrived send what the other expects. So the later
+ * one of two members checks both, before any of their data may move. Fence: if two arrive at the same time, at least
+ * one sees the other. The counts are in the members' memory; tg_shm_enter keeps a member whose group fails from freeing
+ * it meanwhile. */
 static void compare_pairs(tg_shm_group *s, tg_slot *slot, uint64_t sequence) {
     const tg_post *mine = &slot->post[s->control.rank];
-    const tg_vantage *v = &s->self->view;
+    const tg_region_view *v = &s->self->view;
     if (mine->signature.kind != TG_ALL_TO_ALL || !tg_shm_enter(s)) return;
     atomic_thread_fence(memory_order_seq_cst);
     int other = -1;
@@ -129,6 +132,7 @@ static void compare_pairs(tg_shm_group *s, tg_slot *slot, uint64_t sequence) {
     if (other >= 0) mismatch(s, slot, sequence, s->control.rank, other);
 }
 
+/* Arrives at the call. The last member to arrive divides the work; it does a single piece at once. */
 static void arrive(tg_shm_group *s, tg_slot *slot, uint64_t sequence) {
     compare(s, slot, sequence);
     compare_pairs(s, slot, sequence);
@@ -138,7 +142,7 @@ static void arrive(tg_shm_group *s, tg_slot *slot, uint64_t sequence) {
     tg_shm_exit(s);
     atomic_store_explicit(&slot->ready, sequence + 1, memory_order_release);
     if (slot->parts * slot->pieces <= 1) tg_shm_run(s, slot);
-    tg_shm_ring(s);
+    tg_shm_wake(s);
 }
 
 static tg_status post(tg_shm_group *s, const tg_transfer *t, tg_shm_request *r) {
@@ -225,6 +229,7 @@ static tg_control control_of(tg_shm_group *s, int rank, int n) {
                         .missed = self->ctx->run.missed};
 }
 
+/* Makes a communicator's state. Leaves the group and returns NULL on error. */
 static void *group_state(tg_shm_rank *self, tg_group *g, int rank, int n) {
     tg_shm_group *s = tg_host_alloc(self->ctx, sizeof *s);
     uint64_t *pairs = s ? tg_host_alloc(self->ctx, sizeof *pairs * 3 * (size_t)n) : NULL;
@@ -257,11 +262,11 @@ static tg_status shm_split(tg_ctx *ctx, void *state, const int *ranks, int n, in
     return *group ? TG_OK : ctx->run.status;
 }
 
-static void sign_off(tg_shm_rank *self);
+static void detach_context(tg_shm_rank *self);
 
 static void rank_free(tg_shm_rank *self) {
     tg_ctx *ctx = self->ctx;
-    sign_off(self);
+    detach_context(self);
     for (tg_shm_request *r = self->free, *next; r; r = next) {
         next = r->next;
         tg_host_free(ctx, r, sizeof *r);
@@ -299,7 +304,8 @@ static tg_status shm_poll(tg_ctx *ctx, void *state, void *request, double waited
     return tg_control_poll(state, request, waited);
 }
 
-static void renew(tg_shm_group *s, tg_group *g, int rank, int size) {
+/* Leaves the group that has failed, and uses g from now on. */
+static void replace_group(tg_shm_group *s, tg_group *g, int rank, int size) {
     tg_group_leave(&s->self->view, s->g, s->control.rank);
     memset(s->pairs, 0, s->pairs_bytes);
     s->g = g;
@@ -316,7 +322,7 @@ static tg_status shm_recover(tg_ctx *ctx, void *state, int *rank, int *size) {
     tg_group *g = status == TG_OK ? tg_group_join(ctx, &s->self->view, s->g, ranks, n, mine, s->g->name) : NULL;
     tg_host_free(ctx, ranks, bytes);
     if (!g) return ctx->run.status;
-    renew(s, g, mine, n);
+    replace_group(s, g, mine, n);
     *rank = mine;
     *size = n;
     return TG_OK;
@@ -364,7 +370,8 @@ static void post_missed(tg_listener *l) {
 
 /* ---- The world ---- */
 
-static void sign_on(tg_shm_rank *self) {
+/* Connects the context to the rank slot: its heartbeat, its errors, and the calls that it misses. */
+static void attach_context(tg_shm_rank *self) {
     tg_ctx *ctx = self->ctx;
     tg_rank_slot *rank_slot = tg_shm_own_rank_slot(self);
     ctx->run.heartbeat = &rank_slot->heartbeat;
@@ -374,7 +381,7 @@ static void sign_on(tg_shm_rank *self) {
     atomic_store_explicit(&rank_slot->state, TG_RANK_RUNNING, memory_order_release);
 }
 
-static void sign_off(tg_shm_rank *self) {
+static void detach_context(tg_shm_rank *self) {
     tg_ctx *ctx = self->ctx;
     tg_ctx_unlisten(ctx, &self->listener);
     ctx->run.heartbeat = &ctx->run.own_heartbeat;
@@ -382,7 +389,7 @@ static void sign_off(tg_shm_rank *self) {
         atomic_store_explicit(&tg_shm_own_rank_slot(self)->state, TG_RANK_RETURNED, memory_order_release);
 }
 
-static tg_group *join_world(tg_ctx *ctx, const tg_vantage *view) {
+static tg_group *join_world(tg_ctx *ctx, const tg_region_view *view) {
     int n = view->region->size;
     int *ranks = tg_host_alloc(ctx, (size_t)n * sizeof *ranks);
     if (!ranks) return NULL;
@@ -392,15 +399,15 @@ static tg_group *join_world(tg_ctx *ctx, const tg_vantage *view) {
     return g;
 }
 
-/* Returns how often a wait spins. Few spins if the ranks have more threads than there are cores, as another rank may
- * need this core. */
+/* Returns how many rounds of a wait spin. They are few if the ranks have more threads than there are cores, because
+ * another rank may need this core. */
 static int spins_of(const tg_ctx *ctx, int ranks) {
     return tg_system_cores() >= ranks * (ctx->run.threads > 0 ? ctx->run.threads : 1) ? 2000 : 20;
 }
 
-/* Ends the process's membership too if it fails. The rank listens to its context before it joins a group: if the rest
+/* Makes the state of a rank. Closes `process` on error. Attaches the context before the rank joins a group: if the rest
  * of its world cannot be made, peers must find the reason before they find that this rank has left. */
-static tg_shm_rank *rank_new(tg_ctx *ctx, const tg_vantage *view, tg_process *process) {
+static tg_shm_rank *rank_new(tg_ctx *ctx, const tg_region_view *view, tg_process *process) {
     int n = view->region->size;
     tg_shm_rank *self = tg_host_alloc(ctx, sizeof *self);
     tg_recorder *recorder = self ? tg_recorder_new(ctx, view->region->rank_slot, n, 0, n, view->me, !process) : NULL;
@@ -415,11 +422,11 @@ static tg_shm_rank *rank_new(tg_ctx *ctx, const tg_vantage *view, tg_process *pr
                           .process = process,
                           .cause = -1,
                           .spins = spins_of(ctx, n)};
-    sign_on(self);
+    attach_context(self);
     return self;
 }
 
-tg_comm *tg_shm_world(tg_ctx *ctx, const tg_vantage *view, tg_process *process) {
+tg_comm *tg_shm_world(tg_ctx *ctx, const tg_region_view *view, tg_process *process) {
     const tg_comm_ops *ops = process ? &tg_processes_transport : &tg_threads_transport;
     int n = view->region->size;
     tg_shm_rank *self = rank_new(ctx, view, process);

@@ -1,8 +1,8 @@
 /* The shared-memory transport: ranks are threads of one process, or processes of one node.
  *
- * A rank that starts a collective posts the addresses of its data and goes on. When all members have posted, any
- * rank that waits or tests takes pieces of the work and does them directly in the members' memory. So no data wait
- * for a rank that is busy computing, and the resulting bits do not depend on which rank did which piece. */
+ * A rank that starts a collective posts the addresses of its data and goes on. When all members have posted, any rank
+ * that waits or tests takes pieces of the work and does them directly in the members' memory. So the data need not wait
+ * for a rank that is busy computing. The resulting bits do not depend on which rank did which piece. */
 #ifndef TG_SHM_H
 #define TG_SHM_H
 
@@ -12,20 +12,20 @@
 typedef struct tg_shm_request tg_shm_request;
 typedef struct tg_shm_group tg_shm_group;
 
-/* This process's mapping of the region's file (process.c). */
+/* A process's mapping of the region's file (process.c). */
 typedef struct tg_process tg_process;
 
-/* The state of one rank that its communicators on one region share. */
+/* The state that the communicators of one rank on one region share. */
 typedef struct tg_shm_rank {
     tg_listener listener; /* first, as the context holds a pointer to it */
     tg_ctx *ctx;
-    tg_vantage view;
+    tg_region_view view;
     tg_recorder *recorder;
-    tg_process *process; /* NULL: a thread */
-    double polled;       /* when the processes of peers were last checked */
-    tg_shm_group *group; /* list of its communicators' states */
-    int spins;
-    uint32_t bell; /* its value before progress was last made */
+    tg_process *process; /* NULL: the rank is a thread */
+    double polled;       /* time when the processes of peers were last checked */
+    tg_shm_group *group; /* list of the states of its communicators */
+    int spins;           /* rounds of a wait that spin before it sleeps */
+    uint32_t wakeups; /* value of the rank slot's field before progress was last made */
     int cause; /* the rank that caused the failure now being recorded; -1: itself */
     tg_shm_request *first, *last; /* in flight, in the order of their start */
     tg_shm_request *free;
@@ -37,16 +37,18 @@ struct tg_shm_group {
     tg_shm_rank *self;
     tg_group *g;
     uint64_t next;     /* sequence number of the next collective */
-    uint64_t messages; /* sends and receives posted so far */
-    int slots_used;    /* those that have a message slot */
-    double failed_since; /* when this wait first saw a peer that holds an error; 0: none */
-    const tg_shm_request *watched; /* the call for which the host waits elsewhere */
+    uint64_t messages; /* number of sends and receives posted so far */
+    int slots_used;    /* number of this rank's message slots in use */
+    double failed_since; /* time when this wait first saw a peer that holds an error; 0: none */
+    const tg_shm_request *watched; /* the call on which the host waits elsewhere; NULL: none (tg_control_poll) */
     size_t pairs_bytes;
-    uint64_t *pairs;   /* messages to and from each member; then their heartbeats when a wait began */
+    /* For member i: [2 i] receives from it and [2 i + 1] sends to it so far; [2 size + i] its heartbeat when the wait
+     * began. */
+    uint64_t *pairs;
     tg_shm_group *sibling;
-    int64_t *begins;   /* for the calls in flight: where parts begin */
+    int64_t *begins;   /* for the calls in flight: where parts begin. NULL: no call has had unequal parts yet */
     size_t begins_bytes;
-    tg_block *begins_block; /* used by processes */
+    tg_block *begins_block; /* the memory of begins, for processes */
 };
 
 struct tg_shm_request {
@@ -59,26 +61,27 @@ struct tg_shm_request {
     uint64_t record; /* its index in the flight recorder */
     tg_slot *slot;  /* of a collective */
     tg_message_slot *message; /* of a send or receive; NULL: it waits for a free message slot */
-    tg_shared data; /* of a send or receive: data, key of its own half, key of the other half */
-    uint64_t key, match;
-    uint64_t searched;    /* value of the peer's `posts` up to which the other half was not found */
-    bool unposted, moved; /* of a message: it has no slot; this rank has moved it */
+    tg_shared data;       /* of a send or receive: its data */
+    uint64_t key, match;  /* of a send or receive: the keys of its own half and of the peer's half of the message */
+    uint64_t searched;    /* value of the peer's `posts` up to which the peer's half was not found */
+    bool unposted, moved; /* of a send or receive: it is counted in tg_member.unposted; this rank has moved it */
     bool done;
     tg_block *staged_src, *staged_dst; /* copies in shared memory of data that lie elsewhere */
-    void *dst;
+    void *dst; /* where the staged dst goes in the end */
     size_t dst_bytes;
 };
 
 extern const tg_comm_ops tg_threads_transport, tg_processes_transport;
 
-/* Makes the communicator of all ranks of a region. Takes over process. Returns NULL after recording the error. */
-tg_comm *tg_shm_world(tg_ctx *ctx, const tg_vantage *view, tg_process *process);
+/* Makes the communicator of all ranks of a region. Takes over `process` (NULL: the rank is a thread). Returns NULL
+ * after recording the error. */
+tg_comm *tg_shm_world(tg_ctx *ctx, const tg_region_view *view, tg_process *process);
 
 /* ---- reduce.c ---- */
 
 /* Cuts a call that all members have posted into parts and pieces. */
 void tg_shm_cut(tg_shm_group *s, tg_slot *slot);
-/* Does the pieces that no rank has taken yet. */
+/* Takes and does pieces until no piece is left that no rank has taken. */
 void tg_shm_run(tg_shm_group *s, tg_slot *slot);
 /* Begin and end work in the memory of the group's members. tg_shm_enter returns false if the group has failed; then
  * no memory may be touched. */
@@ -90,20 +93,21 @@ void tg_shm_exit(tg_shm_group *s);
 enum { TG_MESSAGE_NUMBER = 16 }; /* the bit of a key at which the message's number begins */
 
 static inline bool tg_shm_is_message(const tg_shm_request *r) { return r->kind == TG_SEND || r->kind == TG_RECV; }
+/* Posts this rank's half of a message, or counts it as unposted if no message slot is free. */
 void tg_shm_post_message(tg_shm_group *s, const tg_transfer *t, tg_shm_request *r);
-/* Moves the message if both halves are posted. Returns whether it has been moved. */
+/* Moves the message if the peer has posted its half. Returns whether the message has been moved. */
 bool tg_shm_try_message(tg_shm_request *r);
 bool tg_shm_message_done(const tg_shm_request *r);
-/* Returns whether the peer has made its half of the message. */
+/* Returns whether the peer has made its half of the message, or may have made it without a free message slot. */
 bool tg_shm_message_answered(const tg_shm_request *r);
-void tg_shm_end_message(tg_shm_request *r);
+void tg_shm_end_message(tg_shm_request *r); /* frees the message slot */
 
 /* ---- progress.c ---- */
 
 /* Advances every call of this rank. */
 void tg_shm_progress(tg_shm_rank *self);
-bool tg_shm_check(tg_shm_request *r); /* returns whether it is done */
-void tg_shm_ring(tg_shm_group *s);    /* wakes the members that sleep */
+bool tg_shm_check(tg_shm_request *r); /* ends the call if it is done; returns whether it is */
+void tg_shm_wake(tg_shm_group *s);    /* wakes the members that sleep */
 static inline tg_rank_slot *tg_shm_rank_slot(const tg_shm_group *s, int member) {
     return &s->self->view.region->rank_slot[tg_group_member(s->g, member)->rank];
 }
@@ -119,9 +123,10 @@ static inline bool tg_shm_has_failed(const tg_shm_group *s) {
 extern const tg_control_ops tg_shm_control;
 extern const tg_mover_ops tg_shm_mover;
 static inline tg_shm_group *tg_shm_of(tg_control *c) { return (tg_shm_group *)c; }
-int tg_shm_patience(const tg_shm_rank *self);
+int tg_shm_patience(const tg_shm_rank *self); /* rounds of a wait before the peers are checked */
 /* Ends the group because two members disagree about a call, or about a message between them. */
 void tg_shm_mismatch(tg_shm_group *s, int a, int b, const tg_call_entry *of_a, const tg_call_entry *of_b);
+/* Return the call of a post, and the quotation of a member's call, for errors. */
 tg_call_entry tg_shm_post_entry(const tg_post *p, uint64_t sequence);
 void tg_shm_quote(const tg_shm_group *s, int member, const tg_call_entry *entry, tg_quoted *q);
 /* Returns whether member a has missed more of the group's calls after errors than b. */
@@ -134,20 +139,22 @@ bool tg_shm_has_arrived(const tg_shm_request *r, int member);
 /* Attaches this process as `rank` of the region in a launcher's file. own_fd: closes fd at the end. Returns an inert
  * communicator on error. */
 tg_comm *tg_comm_attach(tg_ctx *ctx, int fd, int rank, bool own_fd);
-bool tg_process_alive(const tg_vantage *v, int rank); /* false: its process has died; threads: always true */
-int64_t tg_process_pid(const tg_vantage *v, int rank);
+bool tg_process_alive(const tg_region_view *v, int rank); /* false: its process has died; always true for threads */
+int64_t tg_process_pid(const tg_region_view *v, int rank);
 void tg_process_close(tg_process *p);
 /* Allocates memory that all ranks can see. Returns NULL when there is none left. */
 tg_block *tg_process_alloc(tg_process *p, size_t bytes);
 void tg_process_free(tg_process *p, tg_block *b);
-/* Replaces data that other ranks cannot see with copies in shared memory; src is copied in. */
+/* Replaces src and dst of t, if other ranks cannot see them, by copies in shared memory. The bytes of src are copied at
+ * once; those of dst come back at the end (tg_shm_unstage). */
 tg_status tg_shm_stage(tg_shm_group *s, tg_transfer *t, tg_shm_request *r);
-/* Ends staging after a call. done: copies received data to their destination. Releases the shared memory. */
+/* Releases the copies that tg_shm_stage made. done: first copies the received data to their destination. */
 void tg_shm_unstage(tg_shm_request *r, bool done);
 
 /* ---- deadlock.c ---- */
 
-uint64_t tg_shm_blocked_in(const tg_shm_request *r); /* in the format of the rank slot's word */
+uint64_t tg_shm_blocked_in(const tg_shm_request *r); /* returns the call as the word `blocked` of a rank slot */
+/* The slot `deadlock` of the control. */
 void tg_shm_check_deadlock(tg_control *c, const tg_wait *w, int member);
 
 #endif

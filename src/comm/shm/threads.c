@@ -1,4 +1,4 @@
-/* Ranks as threads of one process: a context and a communicator for each. */
+/* Ranks as threads of one process, each with a context and a communicator of its own (tg_ranks_run). */
 #include <limits.h>
 #include <stdio.h>
 #include <tapegrad/ranks.h>
@@ -7,6 +7,7 @@
 #include "base/os.h"
 #include "comm/shm/shm.h"
 
+/* One rank: the arguments of its thread, and its result. */
 typedef struct rank_thread {
     tg_region *region;
     const tg_config *config;
@@ -15,12 +16,13 @@ typedef struct rank_thread {
     int rank;
     pthread_t thread;
     tg_status status;
-    uint64_t order; /* of the failure */
+    uint64_t order; /* number of its failure among the failures of all ranks */
     char message[2048];
 } rank_thread;
 
 /* ---- One rank ---- */
 
+/* Sets the result of a rank that failed. */
 static void fail_rank(rank_thread *t, tg_status status, const char *message) {
     tg_rank_slot *rank_slot = &t->region->rank_slot[t->rank];
     uint64_t order = atomic_load_explicit(&rank_slot->order, memory_order_relaxed);
@@ -30,6 +32,7 @@ static void fail_rank(rank_thread *t, tg_status status, const char *message) {
     tg_text(t->message, sizeof t->message, &at, "%s", message);
 }
 
+/* Publishes in the rank slot that the rank has returned, and with which error. */
 static void post_return(rank_thread *t) {
     tg_rank_slot *rank_slot = &t->region->rank_slot[t->rank];
     if (t->status != TG_OK) {
@@ -40,7 +43,7 @@ static void post_return(rank_thread *t) {
 }
 
 static void run_rank(rank_thread *t, tg_ctx *ctx) {
-    tg_vantage view = {.region = t->region, .me = t->rank, .fd = -1};
+    tg_region_view view = {.region = t->region, .me = t->rank, .fd = -1};
     tg_comm *world = tg_ok(ctx) ? tg_shm_world(ctx, &view, NULL) : NULL;
     tg_status s = world ? t->fn(t->arg, ctx, world) : tg_ctx_status(ctx);
     char text[96];
@@ -69,22 +72,25 @@ static void *rank_main(void *arg) {
 
 /* ---- All ranks ---- */
 
-static void say(const tg_ranks_opts *o, const char *format, int rank, const char *message) {
+/* Writes the caller's message, if there is space for one. The format takes the rank (or number of ranks) and the
+ * message, which may be "". */
+static void write_message(const tg_ranks_opts *o, const char *format, int rank, const char *message) {
     if (o->message && o->message_size) snprintf(o->message, o->message_size, format, rank, message);
 }
 
-/* Finds the failure that came first. Among ranks that fail alike the lowest is named, so that a program that fails
- * on all ranks always reports the same one. */
+/* Reports the failure that came first, and returns its status. Of the ranks that failed with the same status and
+ * message it names the lowest, so that a program that fails on all ranks always reports the same rank. */
 static tg_status first_failure(const rank_thread *t, int n, const tg_ranks_opts *o) {
     const rank_thread *first = NULL;
     for (int i = 0; i < n; i++)
         if (t[i].status != TG_OK && (!first || t[i].order < first->order)) first = &t[i];
     for (int i = n - 1; first && i >= 0; i--)
         if (t[i].status == first->status && !strcmp(t[i].message, first->message)) first = &t[i];
-    if (first) say(o, "rank %d: %s", first->rank, first->message);
+    if (first) write_message(o, "rank %d: %s", first->rank, first->message);
     return first ? first->status : TG_OK;
 }
 
+/* Starts all ranks, waits for them, and returns the status of the first failure. */
 static tg_status run_all(rank_thread *t, int n, const tg_ranks_opts *o) {
     int started = 0, error = 0;
     for (; started < n; started++)
@@ -97,16 +103,16 @@ static tg_status run_all(rank_thread *t, int n, const tg_ranks_opts *o) {
     }
     for (int i = 0; i < started; i++) pthread_join(t[i].thread, NULL);
     if (started == n) return first_failure(t, n, o);
-    say(o, "rank %d: %s", started, "its thread could not be started; ask for fewer ranks");
+    write_message(o, "rank %d: %s", started, "its thread could not be started; ask for fewer ranks");
     return TG_ERR_MEMORY;
 }
 
 static tg_status check_options(int n, tg_rank_fn fn, const tg_ranks_opts *o) {
     if (n < 1 || n > TG_MAX_RANKS) {
-        say(o, "%d ranks%s, expected 1 to 1024", n, "");
+        write_message(o, "%d ranks%s, expected 1 to 1024", n, "");
         return TG_ERR_ARGUMENT;
     }
-    if (!fn) say(o, "%d ranks: the function is NULL%s", n, "");
+    if (!fn) write_message(o, "%d ranks: the function is NULL%s", n, "");
     return fn ? TG_OK : TG_ERR_ARGUMENT;
 }
 
@@ -122,7 +128,7 @@ static tg_status run_config(int n, tg_rank_fn fn, void *arg, const tg_ranks_opts
         s = run_all(t, n, o);
         a.free(a.user, t, (size_t)n * sizeof *t);
     } else {
-        say(o, "%d ranks: %s", n, "out of memory");
+        write_message(o, "%d ranks: %s", n, "out of memory");
     }
     tg_region_free(region);
     return s;
@@ -137,7 +143,7 @@ tg_status tg_ranks_run(int n, tg_rank_fn fn, void *arg, const tg_ranks_opts *giv
     if (o.message && !o.message_size) return TG_ERR_ARGUMENT;
     TG_TRY(check_options(n, fn, &o));
     if (o.config && (o.config->size < sizeof(size_t) || o.config->size > sizeof config)) {
-        say(&o, "%d ranks: %s", n, "the config's size was never set, or is a later version's");
+        write_message(&o, "%d ranks: %s", n, "the config's size was never set, or is that of a later version");
         return TG_ERR_ARGUMENT;
     }
     if (o.config) memcpy(&config, o.config, o.config->size);

@@ -1,12 +1,13 @@
 /* Data-parallel gradient buckets (Li et al., PyTorch Distributed, VLDB 2020). A bucket is one buffer with the main
  * gradients of many parameters. One collective sums it over the data-parallel ranks while backward still runs.
  *
- * Parameters lie in reverse order, because backward produces their gradients in about that order. Buckets start
- * strictly in order, so that all ranks start them in the same order, whenever the gradients come. All tg_buckets share
- * one communicator, so there is one order for all of them: the buckets of the newest object first.
+ * The parameters are laid out in reverse order, because backward produces their gradients in about that order. The
+ * sums start strictly in the order of the buckets, so that all ranks start them in the same order, whatever the order
+ * in which the gradients arrive. All tg_buckets share one communicator, so there is one order for all of them: the
+ * buckets of the newest object come first.
  *
- * A bucket ends with one flag for each of its parameters, which is 1 if this rank has a gradient. The sum of the
- * flags tells whether any rank has one. */
+ * After the gradients a bucket has one flag for each of its parameters, which is 1 if this rank has a gradient. The sum
+ * of a flag tells whether any rank has one. */
 #include <math.h>
 #include <stdio.h>
 #include <tapegrad/backward.h>
@@ -22,16 +23,16 @@ typedef struct bucket_item {
     tg_tensor *param, *view;
     tg_ref ref;
     uint64_t hook;
-    int bucket;
-    int64_t offset;
-    bool ready; /* its last gradient of this step has come */
+    int bucket;     /* index of its bucket */
+    int64_t offset; /* in elements of the bucket */
+    bool ready;     /* its last gradient of this step has arrived */
 } bucket_item;
 
 typedef struct bucket {
     tg_tensor *flat;
-    int first, n; /* items */
-    int64_t payload;
-    int ready;
+    int first, n;    /* its items: index of the first, number */
+    int64_t payload; /* number of elements before the flags */
+    int ready;       /* number of items that are ready */
 } bucket;
 
 struct tg_buckets {
@@ -41,14 +42,14 @@ struct tg_buckets {
     tg_buckets *next;
     tg_comm *comm;
     uint32_t axes;
-    int n, n_buckets, started;
-    bool reduce;
+    int n, n_buckets, started; /* numbers of items, of buckets, and of buckets whose sum has started in this step */
+    bool reduce;               /* the sums are switched on (tg_buckets_set_reduce) */
     size_t bytes;
     bucket *bucket;
     bucket_item item[];
 };
 
-enum { ALIGN = 64 }; /* in elements; every parameter begins at a multiple */
+enum { ALIGN = 64 }; /* in elements; every parameter begins at a multiple of this */
 
 static int64_t aligned(int64_t n) { return (n + ALIGN - 1) / ALIGN * ALIGN; }
 
@@ -57,6 +58,7 @@ static bool alive(const bucket_item *it) { return it->param->serial == it->ref.s
 
 /* ---- One bucket ---- */
 
+/* Returns element `at` of a bucket as an array. */
 static tg_array element(tg_tensor *flat, int64_t at) {
     static const int64_t one[1] = {1};
     tg_array a = tg_array_of(flat);
@@ -72,6 +74,7 @@ tg_tensor *tg_gradient_or_zero(tg_tensor *x) {
     return x->ctx->run.ops->fill(x->ctx, tg_array_of(g), 0) == TG_OK ? g : NULL;
 }
 
+/* Starts the sum of a bucket. */
 static tg_status start(tg_buckets *b, bucket *k) {
     tg_ctx *ctx = b->ctx;
     for (int i = k->first; i < k->first + k->n; i++) {
@@ -83,9 +86,9 @@ static tg_status start(tg_buckets *b, bucket *k) {
     return tg_comm_all_reduce(b->comm, k->flat, k->flat, TG_REDUCE_SUM) ? TG_OK : ctx->run.status;
 }
 
-/* Starts buckets in order, up to the first one that lacks gradients. Buckets whose sums are switched off
- * (tg_buckets_set_reduce) stop the order too, because other ranks, with fewer micro-batches, may have switched
- * theirs on already. */
+/* Starts the sums of buckets in order, up to the first bucket that lacks gradients. Also stops at a bucket whose sums
+ * are switched off (tg_buckets_set_reduce). Other ranks, which have fewer micro-batches, may have switched theirs on
+ * already, so this rank must not start a later bucket first. */
 static tg_status start_ready(tg_parallel *p) {
     for (tg_buckets *b = p->buckets; b; b = b->next)
         while (b->started < b->n_buckets) {
@@ -97,7 +100,8 @@ static tg_status start_ready(tg_parallel *p) {
     return TG_OK;
 }
 
-static tg_status gradient_came(void *user, tg_tape *t, tg_tensor *x, tg_tensor **grad) {
+/* Hook: a gradient of a parameter has been accumulated. Fails if the sum of its bucket has started. */
+static tg_status gradient_arrived(void *user, tg_tape *t, tg_tensor *x, tg_tensor **grad) {
     bucket_item *it = user;
     tg_buckets *b = it->of;
     (void)t, (void)grad;
@@ -117,8 +121,8 @@ static tg_status gradient_came(void *user, tg_tape *t, tg_tensor *x, tg_tensor *
 
 /* ---- The end of a step ---- */
 
-/* Notes which parameters have a gradient on some rank. A parameter with a gradient on this rank needs no flag. Only
- * for the others the flags are read from the device; most steps have no such parameter. */
+/* Sets has_grad of the parameters that have a gradient on some rank. Reads from the device only the flags of parameters
+ * without a gradient on this rank; most steps have no such parameter. */
 static tg_status read_flags(tg_buckets *b, bucket *k) {
     tg_ctx *ctx = b->ctx;
     TG_TRY(tg_storage_need(k->flat->storage, k->flat));
@@ -160,8 +164,8 @@ static bool listed(const tg_tensor *x, tg_tensor *const *params, int n) {
     return false;
 }
 
-/* Fails if a parameter of a bucket is missing in params. It does not matter if that parameter is frozen and has no
- * gradient: it cannot be in params, and only zeros are summed for it. */
+/* Ignores parameters that have been frozen and have no gradient: they cannot be in params, and only zeros are summed
+ * for them. */
 tg_status tg_buckets_check_all(const tg_parallel *p, tg_tensor *const *params, int n) {
     char what[160];
     for (const tg_buckets *b = p->buckets; b; b = b->next)
@@ -179,8 +183,8 @@ tg_status tg_buckets_check_all(const tg_parallel *p, tg_tensor *const *params, i
     return TG_OK;
 }
 
-/* Clears what a failed step has left. Sums that were running are lost, and the gradients with them. */
-static tg_status begin_anew(tg_parallel_listener *l) {
+/* Discards the sums and gradients of a step that failed: all buckets become 0. */
+static tg_status groups_recovered(tg_parallel_listener *l) {
     tg_buckets *b = (tg_buckets *)l;
     reset(b);
     for (int k = 0; k < b->n_buckets; k++) {
@@ -193,17 +197,18 @@ static tg_status begin_anew(tg_parallel_listener *l) {
     return TG_OK;
 }
 
-/* Detaches the buckets from the tg_parallel, which was freed. Nothing can be summed any more; the buckets only hold
- * gradients from now on. */
-static void orphan(tg_parallel_listener *l) {
+/* Detaches the buckets from the tg_parallel, which is about to be freed. From now on the buckets only hold gradients,
+ * and nothing is summed. */
+static void groups_ended(tg_parallel_listener *l) {
     tg_buckets *b = (tg_buckets *)l;
     b->p = NULL;
     b->reduce = false;
     reset(b);
 }
 
+/* Adds the object to the lists of its tg_parallel. */
 static void listen(tg_buckets *b) {
-    b->listener = (tg_parallel_listener){.recovered = begin_anew, .ended = orphan, .next = b->p->listeners};
+    b->listener = (tg_parallel_listener){.recovered = groups_recovered, .ended = groups_ended, .next = b->p->listeners};
     b->p->listeners = &b->listener;
     b->next = b->p->buckets;
     b->p->buckets = b;
@@ -258,6 +263,7 @@ static int lay_out(tg_buckets *b, tg_tensor *const *params, int64_t elements) {
     return k + 1;
 }
 
+/* Allocates a bucket, and makes its parts the main gradients of its parameters. */
 static tg_status make_bucket(tg_buckets *b, bucket *k) {
     tg_ctx *ctx = b->ctx;
     tg_dtype dtype = tg_accumulate_dtype(b->item[k->first].param->dtype);
@@ -270,14 +276,14 @@ static tg_status make_bucket(tg_buckets *b, bucket *k) {
                                 it->offset);
         if (!it->view) return ctx->run.status;
         TG_TRY(tg_set_main_grad(it->param, it->view));
-        it->hook = tg_on_accumulated(it->param, gradient_came, it);
+        it->hook = tg_on_accumulated(it->param, gradient_arrived, it);
         if (!it->hook) return ctx->run.status;
     }
     return TG_OK;
 }
 
-/* Fails if sums of this step have started. The buckets of a new object start before all others; on another rank
- * those may not have started yet. */
+/* Fails if sums of this step have started. The buckets of a new object come before all others in the order, so a rank
+ * on which no sum has started yet would use a different order. */
 static tg_status check_time(const tg_parallel *p) {
     for (const tg_buckets *b = p->buckets; b; b = b->next)
         if (b->started)
@@ -307,7 +313,7 @@ static tg_status check_call(tg_parallel *p, tg_tensor *const *params, int n, int
 }
 
 tg_buckets *tg_buckets_new(const tg_parallel *given, tg_tensor *const *params, int n, int64_t elements) {
-    tg_parallel *p = (tg_parallel *)given; /* p has the list of its buckets */
+    tg_parallel *p = (tg_parallel *)given; /* not const, because p holds the list of its buckets */
     if (!p || p->ctx->run.status != TG_OK) return NULL;
     tg_ctx *ctx = p->ctx;
     uint32_t axes = TG_DATA_AXES & tg_grid_axes(ctx);

@@ -1,5 +1,5 @@
-/* Check mode: compares parameters that claim to be the same on data-parallel ranks, when tg_grads_finalize runs.
- * These ranks may use different parameters in a step, so there is no op at which all of them could compare one. */
+/* Check mode: tg_grads_finalize compares the parameters that are placed as the same on data-parallel ranks. Ops do not
+ * compare them, because these ranks may use different parameters in a step; but all of them call tg_grads_finalize. */
 #include "base/host_memory.h"
 #include "parallel/dp/grads.h"
 

@@ -1,9 +1,9 @@
-/* tg_grads_finalize: sums gradients over ranks at the end of a step. After it every gradient is whole.
+/* tg_grads_finalize: sums gradients over ranks at the end of a step. Afterwards no gradient is partial.
  *
- * The gradient of a parameter that is R on an axis is PARTIAL there. Buckets have summed most gradients over dp.
- * This file sums the rest, over the axes of each parameter. Small gradients with the same set of axes are packed
- * into one buffer; large ones are summed where they are. After the small gradients the buffer has one number for
- * each parameter of the set. Its sum tells whether any rank had a gradient. */
+ * The gradient of a parameter that is R on an axis is PARTIAL there. Buckets have summed most gradients over dp. This
+ * file sums the rest, over the axes of each parameter. Small gradients with the same set of axes are packed into one
+ * buffer; large ones are summed where they are. After the small gradients the buffer has a flag for each parameter of
+ * the set, which is 1 if this rank has a gradient. The sum of a flag tells whether any rank has one. */
 #include <math.h>
 #include <tapegrad/data_parallel.h>
 
@@ -15,10 +15,11 @@
 
 enum { LARGE = 1 << 18 }; /* elements; from this size on a gradient is summed in place */
 
+/* The parameters that have these axes and this dtype of gradients. */
 typedef struct sum_set {
     tg_ctx *ctx;
     const tg_parallel *p;
-    tg_tensor *const *params;
+    tg_tensor *const *params; /* all parameters of the call; belongs() tells which are in the set */
     int n;
     uint32_t axes;
     tg_dtype dtype;
@@ -30,6 +31,7 @@ tg_status tg_grads_may_read(tg_ctx *ctx) {
                              NULL);
 }
 
+/* Returns the axes over which no bucket sums x's gradient, but this file must. */
 static uint32_t axes_left(const tg_parallel *p, const tg_tensor *x) {
     uint32_t r = x->place ? x->place->replicated : 0;
     return r & ~tg_buckets_axes(p, x);
@@ -59,7 +61,8 @@ static tg_tensor *part(const tg_tensor *flat, const tg_tensor *x, int64_t at) {
     return tg_temp_new(flat->ctx, flat->dtype, x->ndim, x->shape, NULL, tg_storage_ref(flat->storage), at);
 }
 
-/* Copies the small gradients of the set into flat, or back out of it; and after them one flag for each parameter. */
+/* in: copies the small gradients of the set into flat, and sets the flags after them. Else: copies the gradients back,
+ * and sets has_grad from the flags. */
 static tg_status move_small(const sum_set *s, tg_tensor *flat, bool in) {
     int64_t at = 0;
     for (int i = 0; i < s->n; i++) {
@@ -95,6 +98,7 @@ static tg_status move_small(const sum_set *s, tg_tensor *flat, bool in) {
     return TG_OK;
 }
 
+/* Starts the sums of the large gradients of the set. */
 static tg_status sum_large(const sum_set *s) {
     for (int i = 0; i < s->n; i++) {
         tg_tensor *x = s->params[i], *g;
@@ -120,8 +124,8 @@ static tg_status sum_one_set(const sum_set *s) {
     return status;
 }
 
-/* Sums every combination of axes and dtype. The order is that of their first parameters in params, so that it is the
- * same on all ranks. */
+/* Sums the gradients of every set. The sets come in the order of their first parameters, which is the same on all
+ * ranks. */
 static tg_status sum_sets(const tg_parallel *p, tg_tensor *const *params, int n) {
     for (int i = 0; i < n; i++) {
         sum_set s = {.ctx = p->ctx, .p = p, .params = params, .n = n, .axes = axes_left(p, params[i]),
@@ -137,8 +141,8 @@ static tg_status sum_sets(const tg_parallel *p, tg_tensor *const *params, int n)
 
 static bool has_stages(const tg_ctx *ctx) { return tg_grid_of(ctx)->size[TG_PP] > 1; }
 
-/* Sets share [1] to 1 / max(sum, 1), where sum is the number of tokens over dp, cp and pp. tokens NULL counts as 0;
- * it comes from a pipeline stage that computes no loss. */
+/* Sets share [1] to 1 / max(sum, 1), where sum is the number of tokens over dp, cp and pp. tokens NULL counts as 0:
+ * this rank's pipeline stage computes no loss. */
 static tg_status share_of_tokens(tg_ctx *ctx, tg_tensor *tokens, tg_tensor *share) {
     const double least[2] = {1, INFINITY}, none[2] = {0};
     uint32_t axes = (TG_DATA_AXES & tg_grid_axes(ctx)) | (has_stages(ctx) ? 1u << TG_PP : 0);
@@ -151,8 +155,8 @@ static tg_status share_of_tokens(tg_ctx *ctx, tg_tensor *tokens, tg_tensor *shar
     return ctx->run.ops->map(ctx, TG_FN_reciprocal, c, &c, 1, none, false);
 }
 
-/* Multiplies the gradients by the share, which is given in float64 (wide) and in float32 (narrow, for gradients that
- * are not float64). */
+/* Multiplies the gradients by a number, which is given in float64 (wide) and in float32 (narrow, for gradients that are
+ * not float64). */
 static tg_status scale_by(tg_tensor *const *params, int n, tg_tensor *wide, tg_tensor *narrow) {
     const double none[2] = {0};
     for (int i = 0; i < n; i++) {
@@ -185,14 +189,15 @@ static tg_status divide_by_tokens(const tg_parallel *p, tg_tensor *const *params
 
 /* ---- tg_grads_finalize ---- */
 
-/* Returns whether some parameter has a gradient. A rank that had no micro-batch has run no backward and has none; it
- * calls tg_grads_finalize all the same. */
+/* Returns whether some parameter has a gradient. A rank that had no micro-batch has none, because it has run no
+ * backward; it must call tg_grads_finalize nevertheless. */
 static bool has_gradients(tg_tensor *const *params, int n) {
     for (int i = 0; i < n; i++)
         if (tg_gradient_of(params[i])) return true;
     return false;
 }
 
+/* Fails because of the placement of tokens on the first of these axes. */
 static tg_status refuse_tokens(const tg_tensor *x, uint32_t axes, const char *why) {
     char is[24];
     tg_axis a = 0;
@@ -202,8 +207,8 @@ static tg_status refuse_tokens(const tg_tensor *x, uint32_t axes, const char *wh
                    why);
 }
 
-/* Checks the count of tokens. A leaf without a declared placement is taken for this rank's own count, even if the
- * library filled it with a value that is the same on every rank: other ranks may have counted the same number. */
+/* Checks the count of tokens. A leaf without a declared placement counts as this rank's own count, even if the library
+ * filled it with a value that is the same on every rank: all ranks may have counted the same number. */
 static tg_status check_tokens(const tg_tensor *x) {
     tg_ctx *ctx = x->ctx;
     if (x->numel != 1)
@@ -211,14 +216,14 @@ static tg_status check_tokens(const tg_tensor *x) {
                        (long long)x->numel);
     const tg_placements *p = tg_place_of(x);
     uint32_t partial = p ? p->partial : 0, own = p ? p->varying | p->partial : 0;
-    uint32_t said = !(x->flags & TG_F_LEAF) ? UINT32_MAX : x->ext ? x->ext->placed : 0;
-    uint32_t shares = partial & ~(uint32_t)TG_DATA_AXES, again = TG_DATA_AXES & tg_grid_axes(ctx) & said & ~own;
+    uint32_t known = !(x->flags & TG_F_LEAF) ? UINT32_MAX : x->ext ? x->ext->placed : 0;
+    uint32_t shares = partial & ~(uint32_t)TG_DATA_AXES, same = TG_DATA_AXES & tg_grid_axes(ctx) & known & ~own;
     if (shares)
         return refuse_tokens(
             x, shares,
             "so each rank would divide by its share of the count; reduce it first (tg_reduce_from_tp, tg_all_reduce)");
-    if (again)
-        return refuse_tokens(x, again,
+    if (same)
+        return refuse_tokens(x, same,
                              "the same count on all its ranks, which would be summed over them again; expected this "
                              "rank's own count, V or P there: the count before it is reduced, or one of tg_from_host");
     return TG_OK;

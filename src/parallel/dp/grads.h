@@ -8,23 +8,23 @@
 /* The axes over which the gradients of data-parallel ranks are summed. */
 enum { TG_DATA_AXES = 1u << TG_DP | 1u << TG_CP };
 
-/* Ends the sums of all buckets: starts those that no backward has started, waits for all, and notes which parameters
- * have a gradient on some rank. */
+/* Starts the sums of all buckets that no backward has started, waits for all sums, and sets has_grad of the parameters
+ * that have a gradient on some rank. */
 tg_status tg_buckets_finish(const tg_parallel *p);
-/* Fails with TG_ERR_STATE if tg_buckets_finish would sum the gradient of a parameter that is not among params. That
- * gradient would still count as one rank's share. */
+/* Fails with TG_ERR_STATE if tg_buckets_finish would sum the gradient of a parameter that is not among params, because
+ * that gradient would not be marked as summed. */
 tg_status tg_buckets_check_all(const tg_parallel *p, tg_tensor *const *params, int n);
-/* Fails during the capture of a step, because the host cannot read values then. Called before the host reads whether
- * some rank has a gradient. */
+/* Called before the host reads whether some rank has a gradient. Fails during the capture of a step, because the host
+ * cannot read values then. */
 tg_status tg_grads_may_read(tg_ctx *ctx);
-/* Returns the axes over which buckets sum x's gradient; 0: x is in no bucket. */
+/* Returns the set of axes over which a bucket sums x's gradient; 0: x is in no bucket. */
 uint32_t tg_buckets_axes(const tg_parallel *p, const tg_tensor *x);
-/* Returns x's gradient buffer for a sum over ranks, and fills it with 0 if x has no gradient on this rank. NULL
- * after recording the error. */
+/* Returns x's gradient buffer, for a sum over ranks. If x has no gradient on this rank, fills the buffer with 0 first.
+ * Returns NULL after recording the error. */
 tg_tensor *tg_gradient_or_zero(tg_tensor *x);
 
-/* In check mode, compares by a hash of their bytes the parameters that claim to be the same on data-parallel ranks.
- * Collective over those ranks. Otherwise does nothing. */
+/* In check mode, compares the parameters that are placed as the same on data-parallel ranks, by a hash of their bytes.
+ * Collective over these ranks. Does nothing if check mode is off. */
 tg_status tg_grads_compare_params(const tg_parallel *p, tg_tensor *const *params, int n);
 
 #endif

@@ -4,9 +4,11 @@
 
 #include <tapegrad/mappings.h>
 
-/* One row for each tensor: number of dims (or NO_TENSOR, or OTHER_DTYPE - dtype), sizes, and placement on each axis. */
+/* A row of numbers describes each tensor: its number of dims (or NO_TENSOR, or OTHER_DTYPE - dtype), its sizes, and its
+ * placement on each axis. */
 enum { NDIM, SIZES, PLACES = SIZES + TG_MAX_DIMS, ROW = PLACES + TG_MAX_AXES, NO_TENSOR = -1, OTHER_DTYPE = -2 };
 
+/* The arguments of a call, and its rows. */
 typedef struct data {
     tg_tape *t;
     tg_ctx *ctx;
@@ -31,7 +33,7 @@ static tg_placement unpacked(int64_t word) {
     return p;
 }
 
-/* Returns the axes along which the ranks of c differ. On these axes the tensors are the same after the broadcast. */
+/* Returns the set of axes that the ranks of c span. On these axes the tensors are the same after the broadcast. */
 static uint32_t spanned(const tg_ctx *ctx, const tg_comm *c) {
     const tg_parallel *p = tg_grid_of(ctx)->owner;
     if (tg_comm_axis(c) < TG_MAX_AXES) return 1u << tg_comm_axis(c);
@@ -40,7 +42,8 @@ static uint32_t spanned(const tg_ctx *ctx, const tg_comm *c) {
     return c == tg_parallel_dp_cp(p) ? 1u << TG_DP | 1u << TG_CP : 0;
 }
 
-/* Describes rank 0's tensors in rows. An error is put there too, and reported only when the other ranks know it. */
+/* Describes rank 0's tensors in the rows. Errors are described too, and reported only after the other ranks know
+ * them. */
 static void describe(data *d) {
     for (int i = 0; i < d->n; i++) {
         int64_t *row = d->rows + (int64_t)i * ROW;
@@ -52,7 +55,7 @@ static void describe(data *d) {
     }
 }
 
-static tg_status spread(data *d, tg_tensor *x) {
+static tg_status start_broadcast(data *d, tg_tensor *x) {
     tg_collective_args a = {.kind = TG_BROADCAST, .dst = x, .site = d->site};
     return tg_comm_start(d->comm, &a) ? TG_OK : tg_ctx_status(d->ctx);
 }
@@ -65,13 +68,14 @@ static tg_status exchange_rows(data *d) {
     tg_status s = x ? TG_OK : tg_ctx_status(d->ctx);
     bool first = tg_comm_rank(d->comm) == 0;
     if (s == TG_OK && first && bytes) s = ops->copy(d->ctx, tg_data(x), d->rows, bytes, TG_COPY_FROM_HOST);
-    if (s == TG_OK) s = spread(d, x);
+    if (s == TG_OK) s = start_broadcast(d, x);
     if (s == TG_OK) s = tg_storage_need(x->storage, x);
     if (s == TG_OK && !first && bytes) s = ops->copy(d->ctx, d->rows, tg_data(x), bytes, TG_COPY_TO_HOST);
     if (x) tg_temp_free(x);
     return s == TG_OK ? tg_ctx_status(d->ctx) : s;
 }
 
+/* Reports an error that the rows describe; otherwise sets *numel to the number of elements of all tensors. */
 static tg_status check_rows(const data *d, int64_t *numel) {
     *numel = 0;
     for (int i = 0; i < d->n; i++) {
@@ -90,6 +94,7 @@ static tg_status check_rows(const data *d, int64_t *numel) {
     return TG_OK;
 }
 
+/* Copies rank 0's tensors to the one buffer. */
 static tg_status pack(data *d, const tg_tensor *flat) {
     int64_t at = 0, stride[TG_MAX_DIMS];
     for (int i = 0; i < d->n; i++) {
@@ -134,7 +139,7 @@ static tg_status exchange_elements(data *d, int64_t numel) {
     tg_tensor *flat = tg_temp_empty(d->ctx, d->dtype, 1, &numel, TG_MEM_TEMPORARY);
     tg_status s = flat ? TG_OK : tg_ctx_status(d->ctx);
     if (s == TG_OK && tg_comm_rank(d->comm) == 0) s = pack(d, flat);
-    if (s == TG_OK) s = spread(d, flat);
+    if (s == TG_OK) s = start_broadcast(d, flat);
     if (s == TG_OK) s = unpack(d, flat);
     if (flat) tg_temp_free(flat);
     return s;

@@ -1,6 +1,6 @@
-/* Collectives on arrays. If the parts of the ranks do not lie one after the other in memory, the data is copied to
- * or from a staging buffer. The functions take a call only because it owns the staging buffers and has the call
- * site; they do not read its op or its params. The infer and backward functions that use them are in other files. */
+/* Collectives on arrays. If the parts of the ranks do not lie one after the other in memory, the data is copied to or
+ * from a staging buffer. The functions take a call only because it owns the staging buffers and has the call site; they
+ * do not read its op or its params. */
 #include "ops/common/nn_op.h"
 #include "parallel/mappings/mapping.h"
 
@@ -29,7 +29,8 @@ tg_piece tg_mapping_piece(const tg_mapping_params *p, int64_t size, int r, int j
     return (tg_piece){j * size, at * size, size};
 }
 
-/* Copies rank r's part to its places in the whole along dim; or, if `out`, from there to the part. */
+/* Copies rank r's part to its places along dim in the whole tensor or, if `out`, from there to the part. add: adds
+ * instead of copying. */
 static tg_status copy_part(tg_call *c, const tg_mapping_params *p, tg_array part, tg_array whole, int dim, int r,
                            bool out, bool add) {
     for (int j = 0; j < tg_placement_chunks(p->shard); j++) {
@@ -52,6 +53,7 @@ tg_status tg_collective_copy_place(tg_call *c, const tg_mapping_params *p, tg_ar
 
 /* ---- Staging buffers: the parts rank by rank ---- */
 
+/* Returns whether the parts of x along dim lie one after the other in memory, so that x needs no staging buffer. */
 static bool is_by_rank(const tg_mapping_params *p, const tg_tensor *x, int dim) {
     int64_t before = 1;
     for (int d = 0; d < dim; d++) before *= x->shape[d];
@@ -62,7 +64,7 @@ static tg_tensor *staging(tg_call *c, const tg_tensor *like) {
     return tg_call_temp(c, (tg_dtype)like->dtype, 1, &like->numel);
 }
 
-/* Copies all parts from the staging buffer to the whole; or, if `out`, from the whole to the staging buffer. */
+/* Copies all parts from the staging buffer to the whole tensor or, if `out`, from there to the staging buffer. */
 static tg_status copy_parts(tg_call *c, const tg_mapping_params *p, const tg_tensor *stage, const tg_tensor *whole,
                             int dim, bool out) {
     int n = tg_comm_size(p->comm);

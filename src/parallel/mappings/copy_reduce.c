@@ -1,4 +1,4 @@
-/* Mappings that keep the shape: sums, the maximum, broadcasts, and their conjugates. */
+/* Mappings that keep the shape: sums, the maximum, broadcasts, and their conjugates (the ops of their gradients). */
 #include "parallel/mappings/mapping_samples.h"
 
 #include <tapegrad/derivatives.h>
@@ -138,13 +138,13 @@ static tg_status broadcast_infer(tg_call *c) {
 }
 
 /* Copies the root's x to dst on every rank. */
-static tg_status spread(tg_call *c, tg_tensor *dst, const tg_tensor *x) {
+static tg_status broadcast_into(tg_call *c, tg_tensor *dst, const tg_tensor *x) {
     if (is_root(c)) TG_TRY(tg_op_copy(c, tg_array_of(dst), tg_array_of(x), false));
     tg_collective_args a = {.kind = TG_BROADCAST, .dst = dst, .root = tg_mapping_of(c)->root};
     return tg_collective_start(c, tg_mapping_of(c)->comm, a);
 }
 
-static tg_status broadcast_forward(tg_call *c) { return spread(c, c->out[0], c->in[0]); }
+static tg_status broadcast_forward(tg_call *c) { return broadcast_into(c, c->out[0], c->in[0]); }
 
 static tg_status broadcast_backward(tg_call *c) {
     return is_root(c) ? tg_mapping_pass(c) : c->gin_mode[0] ? tg_op_zero(c, 0) : TG_OK;
@@ -188,7 +188,7 @@ static tg_status on_root_forward(tg_call *c) {
 static tg_status on_root_backward(tg_call *c) {
     tg_tensor *g = tg_mapping_gradient(c);
     TG_TRY(tg_ctx_status(c->ctx));
-    TG_TRY(spread(c, g, c->gout[0]));
+    TG_TRY(broadcast_into(c, g, c->gout[0]));
     return tg_mapping_give(c, g);
 }
 

@@ -6,7 +6,7 @@
 
 /* Functions that several ops with different names share. */
 
-static tg_status own_forward(tg_call *c) {
+static tg_status part_forward(tg_call *c) {
     return tg_collective_copy_part(c, tg_mapping_of(c), tg_array_of(c->out[0]), tg_array_of(c->in[0]));
 }
 static tg_status gather_forward(tg_call *c) {
@@ -18,22 +18,22 @@ static tg_status reduce_scatter_forward(tg_call *c) {
 
 static tg_status scatter_infer(tg_call *c) {
     TG_TRY(tg_mapping_cut(c));
-    return tg_mapping_convert(c, tg_at_i, tg_mapping_to(c), "cut an R tensor with tg_shard");
+    return tg_mapping_convert(c, tg_at_i, tg_mapping_part_placement(c), "cut an R tensor with tg_shard");
 }
 
 static tg_status gather_infer(tg_call *c) {
     TG_TRY(tg_mapping_join(c));
-    return tg_mapping_convert(c, tg_mapping_from(c), tg_at_i, "gather along the dim that is sharded");
+    return tg_mapping_convert(c, tg_mapping_input_placement(c), tg_at_i, "gather along the dim that is sharded");
 }
 
 static tg_status all_gather_infer(tg_call *c) {
     TG_TRY(tg_mapping_join(c));
-    return tg_mapping_convert(c, tg_mapping_from(c), tg_at_r, "gather along the dim that is sharded");
+    return tg_mapping_convert(c, tg_mapping_input_placement(c), tg_at_r, "gather along the dim that is sharded");
 }
 
 static tg_status reduce_scatter_infer(tg_call *c) {
     TG_TRY(tg_mapping_cut(c));
-    return tg_mapping_convert(c, tg_at_p, tg_mapping_to(c),
+    return tg_mapping_convert(c, tg_at_p, tg_mapping_part_placement(c),
                               "cut a tensor that is the same on every rank with tg_scatter_to (I) or tg_shard (R)");
 }
 
@@ -50,9 +50,9 @@ static tg_status reduce_scatter_vjp(tg_tape *t, const tg_node *n, tg_tensor *con
     return tg_mapping_vjp(t, n, gout, gin, &tg_op_all_gather, NULL);
 }
 
-#define SCATTER .collective = true, .infer = scatter_infer, .forward = own_forward, .backward = tg_mapping_gather, \
+#define SCATTER .collective = true, .infer = scatter_infer, .forward = part_forward, .backward = tg_mapping_gather, \
                 .vjp = scatter_vjp, .jvp = tg_jvp_linear
-#define GATHER .collective = true, .infer = gather_infer, .forward = gather_forward, .backward = tg_mapping_own, \
+#define GATHER .collective = true, .infer = gather_infer, .forward = gather_forward, .backward = tg_mapping_keep_part, \
                .vjp = gather_vjp, .jvp = tg_jvp_linear
 #define ALL_GATHER .collective = true, .infer = all_gather_infer, .forward = gather_forward, \
                    .backward = tg_mapping_reduce_scatter, .vjp = all_gather_vjp, .jvp = tg_jvp_linear
@@ -67,7 +67,7 @@ static tg_status reduce_scatter_vjp(tg_tape *t, const tg_node *n, tg_tensor *con
      .refused = TG_ERR_SHAPE}
 #define STRIDED(k) {.layout = TG_STRIDED, .chunks = (k)}
 #define ZIGZAG {.layout = TG_ZIGZAG}
-/* For ops of any dim and layout. */
+/* Samples of ops for any dim and layout. */
 #define ANY_DIM                                                                                                  \
     TG_M_SAMPLES_CUT(TG_M_OPTS(.dim = 1)), TG_M_SAMPLE(3, "dim 0", TG_M_OPTS(.dim = 0), TG_S(12, 5)),             \
     TG_M_SAMPLE(2, "a middle dim", TG_M_OPTS(.dim = -2), TG_S(3, 12, 2)),                                         \
@@ -192,7 +192,7 @@ tg_tensor *tg_reduce_scatter(tg_tape *t, tg_tensor *x, int d, tg_comm *c) {
 
 static tg_status shard_infer(tg_call *c) {
     TG_TRY(tg_mapping_cut(c));
-    return tg_mapping_convert(c, tg_at_r, tg_mapping_to(c), "cut an I tensor with tg_scatter_to");
+    return tg_mapping_convert(c, tg_at_r, tg_mapping_part_placement(c), "cut an I tensor with tg_scatter_to");
 }
 
 static tg_status shard_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
@@ -201,17 +201,18 @@ static tg_status shard_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout,
 
 static const tg_sample shard_samples[] = {ANY_DIM, UNEVEN(2, TG_S(2, 5))};
 const tg_op tg_op_shard = {TG_MAPPING("shard", "this rank's part; backward puts it in zeros"), .infer = shard_infer,
-                           .forward = own_forward, .backward = tg_mapping_unown, .vjp = shard_vjp, .jvp = tg_jvp_linear,
-                           TG_SAMPLES(shard_samples)};
+                           .forward = part_forward, .backward = tg_mapping_place_part, .vjp = shard_vjp,
+                           .jvp = tg_jvp_linear, TG_SAMPLES(shard_samples)};
 
-/* Returns this rank's part of x along dim d. x is R. Backward puts the gradient in zeros, without communication. */
+/* Returns this rank's part of x along dim d. x is R. Backward puts the gradient in the place of this part, with zeros
+ * elsewhere, without communication. */
 tg_tensor *tg_shard(tg_tape *t, tg_tensor *x, int d, tg_comm *c) {
     return TG_MAP(t, tg_op_shard, x, .comm = c, .dim = d);
 }
 
 static tg_status unshard_infer(tg_call *c) {
     TG_TRY(tg_mapping_join(c));
-    return tg_mapping_convert(c, tg_mapping_from(c), tg_at_p, "use the dim that is sharded");
+    return tg_mapping_convert(c, tg_mapping_input_placement(c), tg_at_p, "use the dim that is sharded");
 }
 
 static tg_status unshard_forward(tg_call *c) {
@@ -225,6 +226,6 @@ static tg_status unshard_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gou
 
 static const tg_sample unshard_samples[] = {ANY_DIM};
 const tg_op tg_op_unshard = {TG_MAPPING("unshard", "this rank's part, in zeros"), .infer = unshard_infer,
-                             .forward = unshard_forward, .backward = tg_mapping_own, .vjp = unshard_vjp,
+                             .forward = unshard_forward, .backward = tg_mapping_keep_part, .vjp = unshard_vjp,
                              .jvp = tg_jvp_linear,
                              TG_SAMPLES(unshard_samples)};

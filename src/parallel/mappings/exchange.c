@@ -12,7 +12,7 @@ static int64_t row_numel(const tg_tensor *x) {
     return n;
 }
 
-/* Sets *rows to the number of rows that come, and checks those that go. */
+/* Checks the rows that this rank sends, and sets *rows to the number of rows that it receives. */
 static tg_status exchanged_rows(tg_call *c, int64_t *rows) {
     tg_mapping_params *p = tg_mapping_of(c);
     const tg_tensor *x = c->in[0];
@@ -26,8 +26,8 @@ static tg_status exchanged_rows(tg_call *c, int64_t *rows) {
     if (!p->splits)
         return tg_call_fail(c, TG_ERR_SHAPE, "dim 0 has %lld rows, expected a multiple of the %d ranks",
                             (long long)x->shape[0], n);
-    TG_TRY(tg_mapping_counts(c, &p->splits, row_numel(x), &p->counts));
-    TG_TRY(tg_mapping_counts(c, &p->recv, row_numel(x), &p->recv_counts));
+    TG_TRY(tg_mapping_row_counts(c, &p->splits, row_numel(x), &p->counts));
+    TG_TRY(tg_mapping_row_counts(c, &p->recv, row_numel(x), &p->recv_counts));
     int64_t sent = 0;
     *rows = 0;
     for (int r = 0; r < n; r++)
@@ -130,7 +130,7 @@ static tg_status reshard_infer(tg_call *c) {
     if (__builtin_mul_overflow(shape[p->dim], n, &shape[p->dim])) shape[p->dim] = -1;
     c->dims = 1u << p->dim | 1u << p->cut;
     TG_TRY(tg_call_out(c, 0, (tg_dtype)x->dtype, x->ndim, shape));
-    tg_placement from = tg_mapping_from(c), to = from;
+    tg_placement from = tg_mapping_input_placement(c), to = from;
     if (from.layout != TG_OPAQUE) from.layout = to.layout = TG_CONTIGUOUS, from.chunks = to.chunks = 0;
     to.dim = (int8_t)(to.layout == TG_OPAQUE ? 0 : p->cut);
     return tg_mapping_convert(
@@ -177,8 +177,8 @@ const tg_op tg_op_reshard = {TG_MAPPING("reshard", "x sharded along another dim"
                              .infer = reshard_infer, .forward = reshard_forward, .backward = reshard_backward,
                              .vjp = reshard_vjp, .jvp = tg_jvp_linear, TG_SAMPLES(reshard_samples)};
 
-/* Joins x, a part of dim `cat`, along that dim, and keeps this rank's part of dim `split`. The size of `split` must
- * be a multiple of the ranks. */
+/* Joins the ranks' x along dim `cat`, and keeps this rank's part of dim `split`. The size of dim `split` must be a
+ * multiple of the number of ranks. */
 tg_tensor *tg_reshard(tg_tape *t, tg_tensor *x, int cat, int split, tg_comm *c) {
     return TG_MAP(t, tg_op_reshard, x, .comm = c, .dim = cat, .cut = split);
 }
@@ -190,14 +190,15 @@ static tg_tensor *as_rows(tg_tape *t, tg_tensor *x) {
     return tg_reshape(t, x, TG_SHAPE(-1, x->ndim ? x->shape[x->ndim - 1] : 1));
 }
 
-/* [rows, H], this rank's rows -> [n rows, H/n]. */
+/* x [rows, H], this rank's rows -> [n * rows, H/n], this rank's columns. */
 tg_tensor *tg_all_to_all_sp2hp(tg_tape *t, tg_tensor *x, tg_comm *c) { return tg_reshard(t, as_rows(t, x), 0, 1, c); }
 
-/* [rows, H/n], this rank's columns -> [rows/n, H]; the inverse of tg_all_to_all_sp2hp. */
+/* x [rows, H/n], this rank's columns -> [rows/n, H], this rank's rows. The inverse of tg_all_to_all_sp2hp. */
 tg_tensor *tg_all_to_all_hp2sp(tg_tape *t, tg_tensor *x, tg_comm *c) { return tg_reshard(t, as_rows(t, x), 1, 0, c); }
 
 /* ---- shift: V -> V, from the previous rank of the ring; its backward comes from the next one ---- */
 
+/* Sets the counts of an all-to-all in which this rank sends x to one rank and receives from one rank. */
 static tg_status shift_infer(tg_call *c) {
     tg_mapping_params *p = tg_mapping_of(c);
     TG_TRY(tg_mapping_like(c));
@@ -227,5 +228,6 @@ const tg_op tg_op_shift = {TG_MAPPING("shift", "x of the rank before"), .collect
                            .jvp = tg_jvp_linear,
                            TG_SAMPLES(shift_samples)};
 
-/* Returns the x of rank r - 1; rank 0 gets that of the last rank. The gradient comes from rank r + 1. */
+/* Returns the x of rank r - 1 on rank r, and the x of the last rank on rank 0. Backward shifts in the other
+ * direction. */
 tg_tensor *tg_shift(tg_tape *t, tg_tensor *x, tg_comm *c) { return TG_MAP(t, tg_op_shift, x, .comm = c, .root = 1); }

@@ -2,9 +2,10 @@
  * write conversions of placements in letters, as in V0 -> R: I, R, P and V are TG_I, TG_R, TG_P and TG_V of
  * placement.h, and Vd is a shard of dim d.
  *
- * If a tensor is cut along a dim over the n ranks of a group, `whole` is the uncut tensor and `part` is one rank's.
- * In a collective the parts lie one after the other, rank by rank. Along dim 0 this is the whole tensor itself.
- * Along other dims it is a staging buffer, which is copied to or from the whole tensor. */
+ * If a tensor is cut along a dim over the n ranks of a group, `whole` is the uncut tensor and `part` is the piece of
+ * one rank. The collectives need memory in which the parts lie one after the other, rank by rank. If the dim is 0 and
+ * the parts are contiguous, the whole tensor is such memory. Otherwise a staging buffer is, which is copied to or from
+ * the whole tensor. */
 #ifndef TG_MAPPING_H
 #define TG_MAPPING_H
 
@@ -14,81 +15,86 @@
 typedef struct tg_mapping_params {
     tg_comm *comm;         /* first member, as in the params of every op that communicates */
     int dim;               /* the dim that is cut or joined; negative: from the end */
-    int cut;               /* of reshard: `dim` is joined, this dim is cut */
+    int cut;               /* of reshard, which joins `dim`: the dim that is cut */
     int root;              /* of broadcast: the root; of shift: the distance */
     bool invariant;        /* of a gather: the result is I instead of R */
-    const char *buffer;    /* name of a lease for the result, or NULL */
+    const char *buffer;    /* name of the buffer for the result (tg_lease); NULL: memory of its own */
     tg_placement shard;    /* layout of the parts; layout 0: contiguous, or for a gather the layout of its input */
     const int64_t *splits; /* rows of dim 0 of each rank; NULL: equal parts. infer copies them to the tape */
-    const int64_t *recv;   /* of an exchange: rows that come from each rank; `splits` are the rows that go */
+    const int64_t *recv;   /* of an exchange: rows from each rank; splits are then the rows to each rank */
     const int64_t *counts, *recv_counts; /* splits and recv in elements, set by infer */
-    int64_t rows;          /* of a table: ids must be below it, later rows are padding. 0: all rows */
+    int64_t rows;          /* of an embedding table: number of valid rows; later rows are padding. 0: all rows */
 } tg_mapping_params;
 
 /* ---- mapping_infer.c ---- */
 
 static inline tg_mapping_params *tg_mapping_of(const tg_call *c) { return c->params; }
-/* Fails unless the op has a communicator of the call's context. */
+/* Fails unless params have a communicator of the call's context. */
 tg_status tg_mapping_check(tg_call *c);
-/* Check the communicator and declare output 0: like input 0, or a view of it where no data moves. */
+/* Check the communicator and declare output 0, with the shape of input 0: as a new tensor, or as a view of input 0. */
 tg_status tg_mapping_like(tg_call *c);
 tg_status tg_mapping_view(tg_call *c);
-/* Declare output 0 as this rank's part of input 0 (cut), or as the whole of which input 0 is a part (join). Both
- * complete dim, shard and counts of the params. */
+/* Declare output 0 as this rank's part of input 0 (cut), or as the whole tensor of which input 0 is a part (join). Both
+ * check dim, shard and splits of the params, fill in their defaults, and set counts. */
 tg_status tg_mapping_cut(tg_call *c);
 tg_status tg_mapping_join(tg_call *c);
-/* Returns the placement of input 0 on the communicator's axis if it is opaque or a shard along dim. Otherwise
- * returns the contiguous shard that it should be. */
-tg_placement tg_mapping_from(const tg_call *c);
-/* Returns the placement of a part; opaque if the parts are uneven. */
-tg_placement tg_mapping_to(const tg_call *c);
+/* Returns the placement of input 0 on the communicator's axis if it is V or a shard along p->dim. Otherwise returns the
+ * contiguous shard that it should be. */
+tg_placement tg_mapping_input_placement(const tg_call *c);
+/* Returns the placement of a part: params->shard, or V if the parts are uneven. */
+tg_placement tg_mapping_part_placement(const tg_call *c);
+/* States that the op converts input 0 from one placement to the other on the communicator's axis. remedy: ends the
+ * error that an input with another placement gets. */
 tg_status tg_mapping_convert(tg_call *c, tg_placement from, tg_placement to, const char *remedy);
-/* Sets *counts to rows times `each` elements for every rank, and *rows to a copy that the tape owns. */
-tg_status tg_mapping_counts(tg_call *c, const int64_t **rows, int64_t each, const int64_t **counts);
+/* Converts the rows of every rank to elements. Sets *rows to a copy of the rows and *counts to the elements; the tape
+ * owns both. */
+tg_status tg_mapping_row_counts(tg_call *c, const int64_t **rows, int64_t row_elements, const int64_t **counts);
 
-extern const tg_placement tg_at_i, tg_at_r, tg_at_p, tg_at_v;
+extern const tg_placement tg_at_i, tg_at_r, tg_at_p, tg_at_v; /* TG_I, TG_R, TG_P and TG_V */
 
-/* ---- collective_copy.c: dst is contiguous, and may be in flight afterwards; src may have any strides ---- */
+/* ---- collective_copy.c. dst is contiguous, and may be in flight afterwards; src may have any strides. ---- */
 
-/* Starts a collective at the call's site, on a dense copy of a.src. */
+/* Starts a collective at the call's site. If a.src is not contiguous, the collective gets a contiguous copy. */
 tg_status tg_collective_start(tg_call *c, tg_comm *comm, tg_collective_args a);
 tg_status tg_collective_copy_sum(tg_call *c, const tg_mapping_params *p, tg_tensor *dst, tg_tensor *src);
 tg_status tg_collective_copy_gather(tg_call *c, const tg_mapping_params *p, tg_tensor *dst, tg_tensor *src);
 tg_status tg_collective_copy_reduce_scatter(tg_call *c, const tg_mapping_params *p, tg_tensor *dst, tg_tensor *src);
-/* Exchanges parts: cuts src along `cut`, sends one part to each rank, and joins what comes along `join` in dst. */
+/* Cuts src along dim `cut`, sends one part to each rank, and joins the parts that arrive along dim `join` in dst. */
 tg_status tg_collective_copy_exchange(tg_call *c, const tg_mapping_params *p, tg_tensor *dst, tg_tensor *src, int join,
                                       int cut);
-/* One chunk of a rank's part: where it begins along the dim, in the part and in the whole, and its size. */
+/* One chunk of a rank's part. Along the dim that is cut: where the chunk begins in the part and in the whole tensor,
+ * and its size. */
 typedef struct tg_piece {
     int64_t part, whole, size;
 } tg_piece;
 
-/* Returns chunk j of rank r's part, which has this size along the dim. */
+/* Returns chunk j of rank r's part. size: of the part along the dim. */
 tg_piece tg_mapping_piece(const tg_mapping_params *p, int64_t size, int r, int j);
-/* Copy this rank's part out of the whole; or copy a part to its place in the whole, adding to it if `add`. */
+/* Copy this rank's part out of the whole tensor; or copy it to its place in the whole tensor, or add it there. */
 tg_status tg_collective_copy_part(tg_call *c, const tg_mapping_params *p, tg_array part, tg_array whole);
 tg_status tg_collective_copy_place(tg_call *c, const tg_mapping_params *p, tg_array whole, tg_array part, bool add);
 
 /* ---- mapping_backward.c ---- */
 
-/* Make a temporary like input 0 to receive its gradient, and hand it over as the gradient, which may still be in
- * flight. */
+/* Returns a temporary with the shape of input 0, for its gradient. */
 tg_tensor *tg_mapping_gradient(tg_call *c);
+/* Makes g the gradient of input 0. g may still be in flight. */
 tg_status tg_mapping_give(tg_call *c, tg_tensor *g);
-tg_status tg_mapping_pass(tg_call *c);   /* gives input 0 the gradient of output 0 */
-tg_status tg_mapping_sum(tg_call *c);    /* gives the sum of the ranks' gradients */
-tg_status tg_mapping_gather(tg_call *c); /* gives the joined gradients of all ranks */
-tg_status tg_mapping_reduce_scatter(tg_call *c);
-tg_status tg_mapping_own(tg_call *c);    /* gives this rank's part of the gradient */
-tg_status tg_mapping_unown(tg_call *c);  /* gives zeros with the gradient as this rank's part */
+/* Backward functions. Each gives input 0 a gradient that is made from the gradient of output 0 on each rank: */
+tg_status tg_mapping_pass(tg_call *c);           /* that gradient itself */
+tg_status tg_mapping_sum(tg_call *c);            /* the sum over the ranks */
+tg_status tg_mapping_gather(tg_call *c);         /* the gradients of all ranks, joined */
+tg_status tg_mapping_reduce_scatter(tg_call *c); /* this rank's part of the sum over the ranks */
+tg_status tg_mapping_keep_part(tg_call *c);      /* this rank's part of it */
+tg_status tg_mapping_place_part(tg_call *c);     /* zeros, with it in the place of this rank's part */
 
 /* ---- Recording (mapping_infer.c) ---- */
 
-/* Records a mapping of x. On a group of one rank returns x itself. */
+/* Records a mapping of x. If the communicator has one rank, returns x itself. */
 tg_tensor *tg_mapping_record(tg_tape *t, const tg_op *op, const tg_mapping_params *p, tg_tensor *x, const void *site);
 #define TG_MAP(t, op, x, ...) \
     tg_mapping_record(t, &(op), &(const tg_mapping_params){__VA_ARGS__}, x, TG_SITE)
-/* For vjp: sets gin[0] to op applied to gout[0], with params p; p NULL: those of the node. */
+/* For vjp: records op on gout[0], with params p (NULL: those of the node), and sets gin[0] to the result. */
 tg_status tg_mapping_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin, const tg_op *op,
                          const tg_mapping_params *p);
 
@@ -97,7 +103,7 @@ extern const tg_op tg_op_copy_to_tp, tg_op_reduce_from_tp, tg_op_scatter_to, tg_
     tg_op_gather_from, tg_op_all_gather, tg_op_reduce_scatter, tg_op_as_shard, tg_op_as_opaque, tg_op_as_partial,
     tg_op_as_local, tg_op_i_to_p, tg_op_r_to_i, tg_op_broadcast, tg_op_on_root;
 
-/* The first fields of every mapping's tg_op. */
+/* The fields of tg_op that all mappings set alike. */
 #define TG_MAPPING(name_, formula_)                                                                                 \
     .size = sizeof(tg_op), .name = name_, .formula = formula_, .n_in = 1, .n_out = 1,                               \
     .params_size = sizeof(tg_mapping_params), .passes = 1, .family = TG_FAMILY_CUSTOM

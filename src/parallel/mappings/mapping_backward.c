@@ -28,7 +28,7 @@ tg_status tg_mapping_sum(tg_call *c) { return give_moved(c, tg_collective_copy_s
 tg_status tg_mapping_gather(tg_call *c) { return give_moved(c, tg_collective_copy_gather); }
 tg_status tg_mapping_reduce_scatter(tg_call *c) { return give_moved(c, tg_collective_copy_reduce_scatter); }
 
-tg_status tg_mapping_own(tg_call *c) {
+tg_status tg_mapping_keep_part(tg_call *c) {
     const tg_mapping_params *p = tg_mapping_of(c);
     tg_tensor *g = c->gout[0], *x = c->in[0];
     tg_piece at = tg_mapping_piece(p, x->shape[p->dim], tg_comm_rank(p->comm), 0);
@@ -40,7 +40,7 @@ tg_status tg_mapping_own(tg_call *c) {
     return tg_mapping_give(c, own);
 }
 
-tg_status tg_mapping_unown(tg_call *c) {
+tg_status tg_mapping_place_part(tg_call *c) {
     if (c->gin_mode[0] == TG_GRAD_NONE) return TG_OK;
     TG_TRY(tg_op_zero(c, 0));
     tg_tensor *g = tg_call_gin(c, 0);

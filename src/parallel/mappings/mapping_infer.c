@@ -1,4 +1,4 @@
-/* The infer functions of mappings, and the functions that record mappings. */
+/* The parts from which mappings build their infer functions, and the functions that record mappings. */
 #include "parallel/mappings/mapping.h"
 
 const tg_placement tg_at_i = {.kind = TG_INVARIANT}, tg_at_r = {.kind = TG_REPLICATED}, tg_at_p = {.kind = TG_PARTIAL},
@@ -24,48 +24,59 @@ tg_status tg_mapping_view(tg_call *c) {
 
 /* ---- Sizes ---- */
 
-tg_status tg_mapping_counts(tg_call *c, const int64_t **rows, int64_t each, const int64_t **counts) {
+tg_status tg_mapping_row_counts(tg_call *c, const int64_t **rows, int64_t row_elements, const int64_t **counts) {
     int n = tg_comm_size(tg_mapping_of(c)->comm);
-    int64_t *kept = tg_tape_alloc(c->tape, 2 * (size_t)n * sizeof *kept);
-    if (!kept) return c->ctx->run.status;
+    int64_t *copy = tg_tape_alloc(c->tape, 2 * (size_t)n * sizeof *copy);
+    if (!copy) return c->ctx->run.status;
     for (int r = 0; r < n; r++) {
-        kept[r] = (*rows)[r];
-        if (kept[r] < 0 || __builtin_mul_overflow(kept[r], each, &kept[n + r]))
+        copy[r] = (*rows)[r];
+        if (copy[r] < 0)
             return tg_call_fail(c, TG_ERR_ARGUMENT, "the number of rows of rank %d is %lld, expected 0 or more", r,
-                                (long long)kept[r]);
+                                (long long)copy[r]);
+        if (__builtin_mul_overflow(copy[r], row_elements, &copy[n + r]))
+            return tg_call_fail(c, TG_ERR_ARGUMENT,
+                                "the number of rows of rank %d is %lld, too many for 64 bits with %lld elements per "
+                                "row",
+                                r, (long long)copy[r], (long long)row_elements);
     }
-    *rows = kept;
-    *counts = kept + n;
+    *rows = copy;
+    *counts = copy + n;
     return TG_OK;
 }
 
-static int64_t total(const int64_t *rows, int n) {
+/* Returns the sum of the rows of n ranks; -1 if it overflows. */
+static int64_t sum_of_rows(const int64_t *rows, int n) {
     int64_t sum = 0;
     for (int r = 0; r < n; r++)
         if (__builtin_add_overflow(sum, rows[r], &sum)) return -1;
     return sum;
 }
 
-/* Checks dim 0 of x against the splits: it must be their sum (whole), or this rank's split. */
+/* Checks the splits, and sets p->counts. The size of dim 0 of x must be their sum if x is the whole tensor, else this
+ * rank's split. */
 static tg_status check_splits(tg_call *c, bool whole) {
     tg_mapping_params *p = tg_mapping_of(c);
     const tg_tensor *x = c->in[0];
     if (p->dim != 0)
-        return tg_call_fail(c, TG_ERR_ARGUMENT, "uneven parts (splits) are of dim %d, expected dim 0", p->dim);
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "splits are given for dim %d, but only dim 0 can have uneven parts",
+                            p->dim);
     if (tg_placement_chunks(p->shard) != 1)
         return tg_call_fail(c, TG_ERR_PLACEMENT,
-                            "x is a shard in %lld chunks a rank, whose rows are not one part of the whole; expected a "
-                            "contiguous shard, or splits NULL",
+                            "x is a strided or zigzag shard (%lld chunks per rank), so a rank's rows are not "
+                            "contiguous in the whole tensor; splits need a contiguous shard: leave splits NULL",
                             (long long)tg_placement_chunks(p->shard));
-    int64_t each = 1, n = tg_comm_size(p->comm);
-    for (int d = 1; d < x->ndim; d++) each *= x->shape[d];
-    TG_TRY(tg_mapping_counts(c, &p->splits, each, &p->counts));
-    int64_t want = whole ? total(p->splits, (int)n) : p->splits[tg_comm_rank(p->comm)];
+    int64_t row_elements = 1, n = tg_comm_size(p->comm);
+    for (int d = 1; d < x->ndim; d++) row_elements *= x->shape[d];
+    TG_TRY(tg_mapping_row_counts(c, &p->splits, row_elements, &p->counts));
+    int64_t want = whole ? sum_of_rows(p->splits, (int)n) : p->splits[tg_comm_rank(p->comm)];
     if (x->shape[0] == want) return TG_OK;
+    if (want < 0) return tg_call_fail(c, TG_ERR_SHAPE, "the sum of the splits is too large for 64 bits");
     return tg_call_fail(c, TG_ERR_SHAPE, "dim 0 has %lld rows, expected %lld, %s", (long long)x->shape[0],
                         (long long)want, whole ? "the sum of the splits" : "this rank's split");
 }
 
+/* Checks that dim p->dim of x can be divided into equal parts: over the ranks if x is the whole tensor, and into the
+ * chunks of a shard. */
 static tg_status check_parts(tg_call *c, bool whole) {
     tg_mapping_params *p = tg_mapping_of(c);
     int64_t size = c->in[0]->shape[p->dim], n = whole ? tg_comm_size(p->comm) : 1, k = tg_placement_chunks(p->shard);
@@ -76,12 +87,13 @@ static tg_status check_parts(tg_call *c, bool whole) {
                             "dim %d has size %lld, expected a multiple of the %lld ranks of group \"%s\"", p->dim,
                             (long long)size, (long long)n, tg_comm_name(p->comm));
     if (size / n % k == 0) return TG_OK;
-    return tg_call_fail(c, TG_ERR_SHAPE, "dim %d has size %lld, expected a multiple of %lld chunks", p->dim,
-                        (long long)size, (long long)(n * k));
+    return tg_call_fail(c, TG_ERR_SHAPE, "dim %d has size %lld, expected a multiple of %lld, the number of chunks",
+                        p->dim, (long long)size, (long long)(n * k));
 }
 
-/* Makes the checks that cutting and joining share, and completes the params. */
-static tg_status open(tg_call *c, bool whole) {
+/* Checks the params of a mapping that cuts or joins, and fills in their defaults. whole: input 0 is the whole
+ * tensor. */
+static tg_status complete_params(tg_call *c, bool whole) {
     tg_mapping_params *p = tg_mapping_of(c);
     TG_TRY(tg_mapping_check(c));
     TG_TRY(tg_need_dim(c, 0, &p->dim));
@@ -91,8 +103,9 @@ static tg_status open(tg_call *c, bool whole) {
     return p->splits ? check_splits(c, whole) : check_parts(c, whole);
 }
 
-/* Declares output 0, in the named buffer if params have one. The node does not need the name later. */
-static tg_status result(tg_call *c, const int64_t *shape) {
+/* Declares output 0. If params->buffer names a buffer, the output lies in it; clears params->buffer, because the node
+ * does not need the name later. */
+static tg_status declare_output(tg_call *c, const int64_t *shape) {
     tg_mapping_params *p = tg_mapping_of(c);
     const tg_tensor *x = c->in[0];
     tg_shape s = {.ndim = x->ndim};
@@ -109,10 +122,10 @@ tg_status tg_mapping_cut(tg_call *c) {
     const tg_mapping_params *p = tg_mapping_of(c);
     const tg_tensor *x = c->in[0];
     int64_t shape[TG_MAX_DIMS];
-    TG_TRY(open(c, true));
+    TG_TRY(complete_params(c, true));
     memcpy(shape, x->shape, x->ndim * sizeof *shape);
     shape[p->dim] = p->splits ? p->splits[tg_comm_rank(p->comm)] : shape[p->dim] / tg_comm_size(p->comm);
-    return result(c, shape);
+    return declare_output(c, shape);
 }
 
 tg_status tg_mapping_join(tg_call *c) {
@@ -121,21 +134,21 @@ tg_status tg_mapping_join(tg_call *c) {
     int64_t shape[TG_MAX_DIMS];
     TG_TRY(tg_mapping_check(c));
     TG_TRY(tg_need_dim(c, 0, &p->dim));
-    if (p->shard.layout == TG_OPAQUE) p->shard = tg_mapping_from(c);
-    TG_TRY(open(c, false));
+    if (p->shard.layout == TG_OPAQUE) p->shard = tg_mapping_input_placement(c);
+    TG_TRY(complete_params(c, false));
     memcpy(shape, x->shape, x->ndim * sizeof *shape);
     int64_t n = tg_comm_size(p->comm);
     if (p->splits)
-        shape[0] = total(p->splits, (int)n);
+        shape[0] = sum_of_rows(p->splits, (int)n);
     else if (__builtin_mul_overflow(shape[p->dim], n, &shape[p->dim]))
         shape[p->dim] = -1;
     c->dims = 1u << p->dim;
-    return result(c, shape);
+    return declare_output(c, shape);
 }
 
 /* ---- Placements ---- */
 
-tg_placement tg_mapping_from(const tg_call *c) {
+tg_placement tg_mapping_input_placement(const tg_call *c) {
     const tg_mapping_params *p = tg_mapping_of(c);
     tg_axis axis = tg_comm_axis(p->comm);
     tg_placement shard = {.kind = TG_VARYING, .layout = TG_CONTIGUOUS, .dim = (int8_t)p->dim};
@@ -144,7 +157,7 @@ tg_placement tg_mapping_from(const tg_call *c) {
     return is.kind == TG_VARYING && (is.layout == TG_OPAQUE || is.dim == p->dim) ? is : shard;
 }
 
-tg_placement tg_mapping_to(const tg_call *c) {
+tg_placement tg_mapping_part_placement(const tg_call *c) {
     const tg_mapping_params *p = tg_mapping_of(c);
     return p->splits ? tg_at_v : p->shard;
 }

@@ -1,4 +1,4 @@
-/* Samples that several mappings share: inputs and params as data. The test that runs them fills in the communicator. */
+/* Samples that several mappings share: inputs and params for the tests of ops. The test fills in the communicator. */
 #ifndef TG_MAPPING_SAMPLES_H
 #define TG_MAPPING_SAMPLES_H
 
@@ -10,7 +10,7 @@
 #define TG_M_REFUSED(note_, params_, status_, ...) \
     {.note = note_, .params = params_, .n_in = 1, .refused = status_, .in = {__VA_ARGS__}}
 
-/* For any mapping: the layouts and sizes that must not matter. */
+/* For mappings that keep the shape: layouts and sizes. */
 #define TG_M_SAMPLES_LIKE(params_)                                                                                   \
     TG_M_SAMPLE(2, "two ranks", params_, TG_S(3, 5)), TG_M_SAMPLE(3, "three ranks", params_, TG_S(2, 3, 4)),          \
     TG_M_SAMPLE(4, "transposed", params_, TG_S_AS(TG_SAMPLE_TRANSPOSED, 5, 3)),                                       \

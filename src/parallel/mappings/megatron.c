@@ -1,6 +1,5 @@
-/* Functions of Megatron-Core's tensor_parallel that are not mappings of their own: splits of the last dim, flat
- * splits and ranges of a vocabulary (utils.py), and the attributes that Megatron-Core keeps on a parameter
- * (layers.py). */
+/* Functions of Megatron-Core's tensor_parallel that are not ops of their own: splits of the last dim, flat splits and
+ * ranges of a vocabulary (utils.py), and the attributes that Megatron-Core stores in a parameter (layers.py). */
 #include "parallel/mappings/mapping.h"
 
 #include <tapegrad/megatron.h>
@@ -36,7 +35,7 @@ tg_status tg_split_last_dim(tg_tape *t, tg_tensor *x, int n, bool contiguous, tg
 
 /* ---- Flat splits ---- */
 
-/* Returns the sizes of the n parts of numel elements; NULL if they are equal, or after an error. */
+/* Returns the sizes of n parts of numel elements. NULL if the parts are equal, or after an error. */
 static const int64_t *flat_parts(tg_tape *t, int64_t numel, int n) {
     int64_t each = (numel + n - 1) / n;
     if (numel % n == 0) return NULL;
@@ -57,7 +56,7 @@ tg_tensor *tg_split_1d(tg_tape *t, tg_tensor *x, tg_comm *c) {
     return tg_mapping_record(t, &tg_op_scatter_to, &p, flat, TG_SITE);
 }
 
-/* Joins the numel elements that tg_split_1d cut into parts. The result is the same on every rank. */
+/* Joins the parts into which tg_split_1d cut numel elements. The result is the same on every rank. */
 tg_tensor *tg_gather_1d(tg_tape *t, tg_tensor *x, int64_t numel, tg_comm *c) {
     tg_mapping_params p = {.comm = c};
     if (t && tg_ok(t->ctx) && numel < 0) {
@@ -85,10 +84,10 @@ tg_status tg_vocab_range(tg_ctx *ctx, int64_t vocab, int rank, int n, int64_t *f
     return TG_OK;
 }
 
-/* ---- Attributes of a parameter, read off its placements ---- */
+/* ---- Attributes of a parameter, derived from its placements ---- */
 
-/* Returns the placement of x on the axis of tensor parallelism that shards it (tp, or etp for an expert); NULL:
- * none. */
+/* Returns the placement of x on the axis of tensor parallelism that shards it, and sets *axis: tp, or etp for an
+ * expert. NULL: neither shards it. */
 static const tg_placement *shard_of(const tg_tensor *x, tg_axis *axis) {
     const tg_placements *p = tg_is_alive(x) ? tg_place_of(x) : NULL;
     for (int i = 0; p && i < 2; i++) {

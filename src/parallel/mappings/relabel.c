@@ -1,5 +1,5 @@
-/* Mappings that move no data: they change the placement that a tensor is said to have, and leave each rank's bytes
- * as they are (i_to_p and r_to_i scale them or their gradient). */
+/* Mappings that move no data. They change the placement that the library assumes for a tensor, and leave each rank's
+ * bytes as they are. Only i_to_p scales the bytes, and r_to_i scales their gradient. */
 #include "parallel/mappings/mapping_samples.h"
 
 #include <tapegrad/derivatives.h>
@@ -23,7 +23,7 @@ const tg_op tg_op_as_partial = {TG_MAPPING("as_partial", "x, an addend of the su
                                 .jvp = tg_jvp_linear,
                                 TG_SAMPLES(as_partial_samples)};
 
-/* Reads x, each rank's own, as an addend of a sum over the ranks. */
+/* Returns a view of x, of which each rank has its own, as this rank's addend of a sum over the ranks. */
 tg_tensor *tg_as_partial(tg_tape *t, tg_tensor *x, tg_comm *c) { return TG_MAP(t, tg_op_as_partial, x, .comm = c); }
 
 static tg_status as_local_infer(tg_call *c) {
@@ -63,7 +63,7 @@ const tg_op tg_op_as_opaque = {TG_MAPPING("as_opaque", "x, each rank's own tenso
                                .backward = tg_mapping_pass, .vjp = read_otherwise_vjp, .jvp = tg_jvp_linear,
                                TG_SAMPLES(as_opaque_samples)};
 
-/* Reads x, a shard, as each rank's own tensor, for computations rank by rank. */
+/* Returns a view of x, a shard, as a tensor of each rank's own, for computations on each rank alone. */
 tg_tensor *tg_as_opaque(tg_tape *t, tg_tensor *x, tg_comm *c) { return TG_MAP(t, tg_op_as_opaque, x, .comm = c); }
 
 static tg_status as_shard_infer(tg_call *c) {
@@ -84,7 +84,7 @@ const tg_op tg_op_as_shard = {TG_MAPPING("as_shard", "x, a shard"), .infer = as_
                               .backward = tg_mapping_pass, .vjp = read_otherwise_vjp, .jvp = tg_jvp_linear,
                               TG_SAMPLES(as_shard_samples)};
 
-/* Reads x, each rank's own tensor and of one shape on all ranks, as a contiguous shard along dim d. */
+/* Returns a view of x, of which each rank has its own with the same shape, as a contiguous shard along dim d. */
 tg_tensor *tg_as_shard(tg_tape *t, tg_tensor *x, int d, tg_comm *c) {
     return TG_MAP(t, tg_op_as_shard, x, .comm = c, .dim = d);
 }
@@ -112,7 +112,7 @@ const tg_op tg_op_i_to_p = {TG_MAPPING("i_to_p", "x / n"), .infer = i_to_p_infer
                             .backward = tg_mapping_pass, .vjp = i_to_p_vjp, .jvp = tg_jvp_linear,
                             TG_SAMPLES(i_to_p_samples)};
 
-/* Returns x / n on each of the n ranks: an addend of a sum over the ranks that is x. */
+/* Returns x / n on each of the n ranks. The sum of these addends over the ranks is x. */
 tg_tensor *tg_i_to_p(tg_tape *t, tg_tensor *x, tg_comm *c) { return TG_MAP(t, tg_op_i_to_p, x, .comm = c); }
 
 static tg_status r_to_i_infer(tg_call *c) {
@@ -131,6 +131,6 @@ const tg_op tg_op_r_to_i = {TG_MAPPING("r_to_i", "x; its gradient / n"), .infer 
                             .backward = r_to_i_backward, .vjp = r_to_i_vjp, .jvp = tg_jvp_linear,
                             TG_SAMPLES(r_to_i_samples)};
 
-/* Returns a view of x for a computation that is the same on all ranks. Backward gives each of the n ranks 1/n of the
- * gradient. */
+/* Returns a view of x for a computation that is the same on all ranks. Backward gives each of the n ranks the gradient
+ * divided by n. */
 tg_tensor *tg_r_to_i(tg_tape *t, tg_tensor *x, tg_comm *c) { return TG_MAP(t, tg_op_r_to_i, x, .comm = c); }

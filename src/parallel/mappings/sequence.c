@@ -4,7 +4,8 @@
 #include <tapegrad/derivatives.h>
 #include <tapegrad/megatron.h>
 
-/* Fills *p from the options. If the tape is NULL it leaves *p zero: the error is found when the op is recorded. */
+/* Fills *p from the options. gathers: the op is tg_gather_from_sp. If the tape is NULL, leaves *p zero: recording the
+ * op then fails. */
 static tg_status params_of(const tg_tape *t, tg_comm *c, const tg_sp_opts *given, bool gathers, const char *who,
                            tg_mapping_params *p) {
     tg_sp_opts o;
@@ -19,7 +20,8 @@ static tg_status params_of(const tg_tape *t, tg_comm *c, const tg_sp_opts *given
 
 #define SPLITS(...) (const int64_t[]){__VA_ARGS__}
 #define ROWS(...) TG_M_OPTS(.dim = 0, __VA_ARGS__)
-/* The samples of ops that join rows contain the input of rank 0; the test makes those of the other ranks. */
+/* Samples of ops over rows. For an op that joins rows they hold the input of rank 0; the test makes the inputs of the
+ * other ranks. */
 #define SAMPLES_OF_ROWS(...)                                                                                   \
     TG_M_SAMPLE(2, "two ranks", ROWS(__VA_ARGS__), TG_S(4, 3)),                                                 \
     TG_M_SAMPLE(3, "three ranks", ROWS(__VA_ARGS__), TG_S(6, 2, 3)),                                            \
@@ -36,7 +38,7 @@ static tg_status params_of(const tg_tape *t, tg_comm *c, const tg_sp_opts *given
 static tg_status gather_from_sp_infer(tg_call *c) {
     bool invariant = tg_mapping_of(c)->invariant;
     TG_TRY(tg_mapping_join(c));
-    return tg_mapping_convert(c, tg_mapping_from(c), invariant ? tg_at_i : tg_at_r,
+    return tg_mapping_convert(c, tg_mapping_input_placement(c), invariant ? tg_at_i : tg_at_r,
                               "gather along the dim that is sharded");
 }
 
@@ -45,7 +47,7 @@ static tg_status gather_from_sp_forward(tg_call *c) {
 }
 
 static tg_status gather_from_sp_backward(tg_call *c) {
-    return tg_mapping_of(c)->invariant ? tg_mapping_own(c) : tg_mapping_reduce_scatter(c);
+    return tg_mapping_of(c)->invariant ? tg_mapping_keep_part(c) : tg_mapping_reduce_scatter(c);
 }
 
 static tg_status gather_from_sp_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
@@ -81,7 +83,7 @@ tg_tensor *tg_gather_from_sp(tg_tape *t, tg_tensor *x, tg_comm *c, const tg_sp_o
 
 static tg_status reduce_scatter_to_sp_infer(tg_call *c) {
     TG_TRY(tg_mapping_cut(c));
-    return tg_mapping_convert(c, tg_at_p, tg_mapping_to(c),
+    return tg_mapping_convert(c, tg_at_p, tg_mapping_part_placement(c),
                               "cut a tensor that is the same on every rank with tg_scatter_to_sp (I) or tg_shard (R)");
 }
 

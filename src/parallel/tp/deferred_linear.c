@@ -1,5 +1,5 @@
-/* A linear layer without tensor parallelism whose weight gradient waits for tg_wgrads_drain. TG_GPT(.wgrad =
- * TG_WGRAD_DEFERRED) uses it where no axis shards the weight. */
+/* A linear layer without tensor parallelism whose weight gradients wait in a list for tg_wgrads_run. A GPT made with
+ * TG_GPT(.wgrad = TG_WGRAD_DEFERRED) uses it for weights that no axis shards. */
 #include "base/host_memory.h"
 #include "parallel/tp/layers.h"
 

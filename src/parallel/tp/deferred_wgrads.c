@@ -1,6 +1,6 @@
-/* Deferred weight gradients: their products run when the caller has time for them, for example in the bubble of a
- * pipeline (Megatron-Core's defer_embedding_wgrad_compute). Each entry holds references to the input and to the
- * output gradient of its layer. */
+/* Lists of deferred weight gradients. Their products run when the caller has time for them, for example while a
+ * pipeline stage is idle (Megatron-Core's defer_embedding_wgrad_compute). Each entry holds references to the input and
+ * to the output gradient of its layer. */
 #include "base/host_memory.h"
 #include "parallel/tp/wgrads.h"
 
@@ -12,25 +12,25 @@
 #include "autograd/hooks.h"
 #include "autograd/grad_sink.h"
 
-/* One deferred product gy^T x. x and gy are handles that the list owns; they share the storage of the tensors that
- * backward passed. The versions tell whether that storage was overwritten later. */
+/* One entry: the deferred product gy^T x. x and gy are handles that the list owns; they share the storages of the
+ * tensors that backward passed. The versions tell whether a storage was overwritten later. */
 typedef struct wgrad {
     tg_tensor *x, *gy, *w;
     tg_ref ref; /* detects that the weight was dropped */
     uint32_t x_version, gy_version;
-    bool owned; /* the tape would have discarded x's bytes after backward, so the list does it after the product */
-    tg_comm *comm;
+    bool owned; /* the tape would have discarded x's bytes after backward; instead the list does so after the product */
+    tg_comm *comm; /* the communicator over which x is gathered first; NULL: x has all rows */
     const void *site;
 } wgrad;
 
 struct tg_wgrads {
     tg_ctx *ctx;
     int refs;  /* one of the caller, and one of each node whose backward may use the list */
-    bool ended;
+    bool ended; /* the caller has freed the list */
     int limit; /* most entries; TG_NONE: no limit */
-    int n, room;
+    int n, capacity;
     wgrad *item;
-    tg_tape *tape; /* hooks record on it */
+    tg_tape *tape; /* gathers and hooks record on it */
 };
 
 /* ---- Creation ---- */
@@ -49,7 +49,8 @@ tg_wgrads *tg_wgrads_new(tg_ctx *ctx, int limit) {
     return NULL;
 }
 
-static void forget(wgrad *i) {
+/* Releases what an entry holds. */
+static void drop_entry(wgrad *i) {
     tg_storage *s = i->x->storage;
     if (--s->saves == 0 && i->owned && s->temporary) tg_storage_discard(s, "tg_wgrads_run", i->site);
     tg_temp_free(i->x);
@@ -69,10 +70,10 @@ void tg_wgrads_drop(void *wgrads) {
 
 void tg_wgrads_free(tg_wgrads *d) {
     if (!d) return;
-    for (int i = 0; i < d->n; i++) forget(&d->item[i]);
-    tg_host_free(d->ctx, d->item, (size_t)d->room * sizeof *d->item);
+    for (int i = 0; i < d->n; i++) drop_entry(&d->item[i]);
+    tg_host_free(d->ctx, d->item, (size_t)d->capacity * sizeof *d->item);
     tg_tape_free(d->tape);
-    d->n = d->room = 0;
+    d->n = d->capacity = 0;
     d->ended = true;
     tg_wgrads_drop(d);
 }
@@ -81,26 +82,28 @@ int tg_wgrads_count(const tg_wgrads *d) { return d ? d->n : 0; }
 
 /* ---- Deferring in backward ---- */
 
+/* Makes sure that there is space for one more entry. */
 static tg_status grow(tg_wgrads *d) {
-    if (d->n < d->room) return TG_OK;
-    int room = d->room ? 2 * d->room : 8;
-    wgrad *more = tg_host_alloc(d->ctx, (size_t)room * sizeof *more);
+    if (d->n < d->capacity) return TG_OK;
+    int capacity = d->capacity ? 2 * d->capacity : 8;
+    wgrad *more = tg_host_alloc(d->ctx, (size_t)capacity * sizeof *more);
     if (!more) return d->ctx->run.status;
     if (d->n) memcpy(more, d->item, (size_t)d->n * sizeof *more);
-    tg_host_free(d->ctx, d->item, (size_t)d->room * sizeof *d->item);
+    tg_host_free(d->ctx, d->item, (size_t)d->capacity * sizeof *d->item);
     d->item = more;
-    d->room = room;
+    d->capacity = capacity;
     return TG_OK;
 }
 
-static tg_tensor *hold(const tg_tensor *x) {
+/* Returns a new handle of x's data. */
+static tg_tensor *reference_to(const tg_tensor *x) {
     return tg_temp_new(x->ctx, x->dtype, x->ndim, x->shape, x->stride, tg_storage_ref(x->storage), x->offset);
 }
 
 bool tg_wgrads_take(tg_wgrads *d, tg_call *c, int w, tg_tensor *x, tg_tensor *gy, tg_comm *comm) {
     bool full = d->limit != TG_NONE && d->n >= d->limit;
     if (d->ended || full || d->ctx != c->ctx || !tg_call_accumulates(c, w) || grow(d) != TG_OK) return false;
-    wgrad i = {.x = hold(x), .gy = hold(gy), .w = c->in[w], .ref = tg_ref_of(c->in[w]), .comm = comm};
+    wgrad i = {.x = reference_to(x), .gy = reference_to(gy), .w = c->in[w], .ref = tg_ref_of(c->in[w]), .comm = comm};
     if (!i.x || !i.gy) {
         if (i.x) tg_temp_free(i.x);
         if (i.gy) tg_temp_free(i.gy);
@@ -119,6 +122,7 @@ bool tg_wgrads_take(tg_wgrads *d, tg_call *c, int w, tg_tensor *x, tg_tensor *gy
 
 /* ---- Running ---- */
 
+/* Fails if the weight was dropped or a storage was overwritten. Waits for x and gy. */
 static tg_status check_item(const tg_wgrads *d, const wgrad *i) {
     char what[160], site[160];
     tg_describe_site(i->site, site, sizeof site);
@@ -139,8 +143,9 @@ static tg_status check_item(const tg_wgrads *d, const wgrad *i) {
     return tg_storage_need(i->gy->storage, i->gy);
 }
 
-/* Returns x with the rows of all ranks, in flight; x itself if the entry has no communicator. Two buffers take
- * turns, so that the rows of the next entry travel during the product of this one. */
+/* Returns x with the rows of all ranks, in flight; x itself if the entry has no communicator. turn: 0 or 1, which of
+ * two buffers is used. They alternate, so that the rows of the next entry are gathered during the product of this
+ * one. */
 static tg_tensor *rows_of(tg_wgrads *d, const wgrad *i, int turn) {
     if (!i->comm) return i->x;
     tg_tensor *x = i->x;
@@ -151,6 +156,7 @@ static tg_tensor *rows_of(tg_wgrads *d, const wgrad *i, int turn) {
     return tg_gather_rows(d->tape, turn ? "mpu_1" : "mpu_0", x, i->comm, i->site);
 }
 
+/* Adds the product to the gradient of the weight. x: with the rows of all ranks. */
 static tg_status add_product(const wgrad *i, const tg_tensor *x) {
     tg_tensor *w = i->w, *sum = tg_gradient_buffer(w);
     if (!sum) return w->ctx->run.status;
@@ -160,13 +166,14 @@ static tg_status add_product(const wgrad *i, const tg_tensor *x) {
     return TG_OK;
 }
 
-/* Runs the hooks of w once no list holds a gradient of it any more. */
+/* Runs the hooks of w, unless some list still holds a gradient of it. */
 static tg_status run_hooks(tg_wgrads *d, tg_tensor *w) {
     if (w->ext->deferred || !tg_hooks_any(w, true)) return TG_OK;
     tg_tensor *sum = tg_gradient_of(w);
     return tg_hooks_run(d->tape, w, &sum, true);
 }
 
+/* Runs the entries in order, and removes those that are done. */
 static tg_status run(tg_wgrads *d) {
     for (int i = 0; i < d->n; i++) TG_TRY(check_item(d, &d->item[i]));
     tg_tensor *next = d->n ? rows_of(d, &d->item[0], 0) : NULL;
@@ -181,7 +188,7 @@ static tg_status run(tg_wgrads *d) {
         if (s == TG_OK) s = add_product(i, x);
         if (s != TG_OK) break;
         if (i->comm) tg_storage_discard(x->storage, "tg_wgrads_run", i->site);
-        forget(i);
+        drop_entry(i);
         done++;
         s = run_hooks(d, w);
     }
@@ -191,7 +198,7 @@ static tg_status run(tg_wgrads *d) {
 }
 
 /* Returns whether some entry needs communication between ranks. */
-static bool meets(const tg_wgrads *d) {
+static bool communicates(const tg_wgrads *d) {
     for (int i = 0; i < d->n; i++)
         if (tg_comm_size(d->item[i].comm) > 1) return true;
     return false;
@@ -204,6 +211,6 @@ tg_status tg_wgrads_run(tg_wgrads *d) {
         s = run(d);
         tg_tape_reset(d->tape);
     }
-    if (s != TG_OK && meets(d)) tg_ctx_skip(d->ctx);
+    if (s != TG_OK && communicates(d)) tg_ctx_skip(d->ctx);
     return s;
 }

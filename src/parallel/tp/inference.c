@@ -1,6 +1,6 @@
-/* Linear layers of a model that only runs forward, after the inference-optimized layers of Megatron-Core. The column
- * layer is RMS norm, gather and product. The row layer is product and reduce-scatter. Between two blocks, the
- * addition to the residual and the next norm are one op. Nothing is kept for backward. */
+/* Linear layers of a model that only runs forward, like the inference-optimized layers of Megatron-Core. The column
+ * layer is an RMS norm, a gather and a product. The row layer is a product and a reduce-scatter. Between two blocks,
+ * the addition to the residual and the next norm are one op. Nothing is saved for backward. */
 #include <math.h>
 #include <tapegrad/megatron.h>
 
@@ -74,6 +74,7 @@ static tg_status check_next(const tg_module *row, const tg_module *column, const
     return TG_OK;
 }
 
+/* Runs the row layer, adds its output to the residual, and runs the column layer. */
 static tg_tensor *next(tg_module *row, tg_module *column, tg_tape *t, tg_tensor *x, tg_tensor **residual,
                        const void *site) {
     if (!tg_module_ok(row)) return tg_inert(row ? row->ctx : &tg_dead_ctx);
@@ -100,11 +101,12 @@ tg_tensor *tg_inference_next(tg_module *row, tg_module *column, tg_tape *t, tg_t
 
 /* ---- Creation ---- */
 
+/* Returns the name of the public function that makes such a layer, for errors. */
 static const char *maker_of(const tg_module_ops *ops) {
     return ops == &column_ops ? "tg_nn_inference_column" : "tg_nn_inference_row";
 }
 
-/* Refuses what is set although the layer does not use it. */
+/* Fails if an option is set that the layer does not use. */
 static tg_status check_unused(tg_ctx *ctx, const char *who, bool row, const tg_inference_opts *o) {
     if (row && (o->norm || o->norm_eps != 0))
         return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: %s is set, but it is an option of the column layer only", who,
@@ -115,6 +117,7 @@ static tg_status check_unused(tg_ctx *ctx, const char *who, bool row, const tg_i
     return TG_OK;
 }
 
+/* Reads and checks the options, and fills in their defaults. */
 static tg_status complete(const tg_parallel *p, const char *who, bool row, tg_inference_opts *o,
                           const tg_inference_opts *given) {
     tg_ctx *ctx = tg_parallel_ctx(p);
@@ -141,7 +144,8 @@ static tg_status check_given(tg_ctx *ctx, const char *who, const char *what, con
     return tg_fail(ctx, TG_ERR_SHAPE, "%s: the %s given is %s, expected %s", who, what, got, want);
 }
 
-/* Adds the given parameter, which must have the local shape, or a new one. */
+/* Adds the given parameter, which must have this rank's shape or, if given is NULL, a new one. shape: of the whole
+ * parameter. */
 static void add(tg_module *m, const tg_parallel *p, const char *name, tg_tensor *given, tg_shape shape, double std,
                 tg_placement at) {
     tg_shape local = shape;

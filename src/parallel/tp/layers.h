@@ -1,4 +1,4 @@
-/* The layers of tensor parallelism: the state and helpers of the column and row linear layers, the padded vocabulary
+/* The layers of tensor parallelism: the column and row linear layers and their helpers, the padded vocabulary
  * embedding, and the linear layer with a deferred weight gradient. */
 #ifndef TG_LAYERS_H
 #define TG_LAYERS_H
@@ -7,6 +7,7 @@
 
 #include "nn/module.h"
 
+/* The state of a column or row layer. */
 typedef struct tg_parallel_linear {
     tg_ctx *ctx;
     const tg_parallel *p;
@@ -15,13 +16,14 @@ typedef struct tg_parallel_linear {
     tg_comm *comm;
     int64_t in, out;             /* sizes of the whole layer */
     int64_t local_in, local_out; /* sizes of this rank's weight */
-    bool sp;
-    bool expert_comm; /* an expert of several ranks: the token dispatch gathers x and reduces y outside of the layer */
-    tg_wgrads *deferred;
+    bool sp;          /* sequence parallelism: x of a column layer, or y of a row layer, is a shard of rows */
+    /* An expert of several ranks: the token dispatch, outside of the layer, gathers x and reduces y over them. */
+    bool expert_comm;
+    tg_wgrads *deferred; /* list of the layer's deferred weight gradients; NULL: they are not deferred */
 } tg_parallel_linear;
 
-/* Creates a module with these ops and its weight and bias, placed. The axis shards dim `shard` of the weight: 0 for
- * a column layer, 1 for a row layer. Inert on error. */
+/* Creates a layer with these ops, and places its weight and bias. shard: the dim of the weight that the axis shards: 0
+ * for a column layer, 1 for a row layer. Returns an inert module on error. */
 tg_module *tg_parallel_linear_new(const tg_parallel *p, const tg_module_ops *ops, int64_t in, int64_t out, int shard,
                                   const tg_parallel_linear_opts *opts);
 void tg_parallel_linear_free(void *state);
@@ -32,25 +34,26 @@ tg_tensor *tg_parallel_linear_weight(const tg_module *m, tg_tensor *given);
 tg_tensor *tg_parallel_linear_bias(const tg_module *m); /* the bias that the layer itself adds; NULL: none */
 bool tg_is_parallel_linear(const tg_module *m);         /* whether m is a column or a row layer */
 
-/* Run one call. gather > 0 gathers the output, 0 does not, < 0 does what the layer's options say. */
+/* Run one call. weight: replaces the layer's own weight; NULL: uses that. gather: > 0: gathers the output; 0: does not;
+ * < 0: does what the layer's options say. */
 tg_tensor *tg_column_run(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *weight, int gather);
 tg_tensor *tg_row_run(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *weight);
 extern const tg_module_ops tg_column_linear_ops, tg_row_linear_ops;
 
-/* Creates a tg_nn_vocab_embedding whose table has `rows` rows. Rows from `vocab` on are padding: they are zero, and
- * an id of one fails like an id outside the table. */
+/* Creates a tg_nn_vocab_embedding whose table has `rows` rows, over all ranks. Rows from `vocab` on are padding: they
+ * are zero, and an id of such a row fails like an id outside the table. */
 tg_module *tg_nn_padded_embedding(const tg_parallel *p, int64_t vocab, int64_t rows, int64_t hidden, double std,
                                   const tg_vocab_embedding_opts *opts);
 bool tg_is_vocab_embedding(const tg_module *m); /* whether m is a tg_nn_vocab_embedding, padded or not */
 /* Records tg_vocab_parallel_embedding, but with only the first `rows` rows of the global table as valid ids. */
 tg_tensor *tg_padded_embedding(tg_tape *t, tg_tensor *table, tg_tensor *ids, tg_comm *c, int64_t rows);
 
-/* Create a tg_nn_linear whose weight gradient waits for tg_wgrads_drain, and return its list. The list is NULL if m
- * is no such module. */
+/* Creates a tg_nn_linear whose weight gradients wait in a list for tg_wgrads_run. */
 tg_module *tg_deferred_linear_new(tg_ctx *ctx, int64_t in, int64_t out, bool bias, double std);
+/* Returns the list of such a module; NULL: m is another module. */
 tg_wgrads *tg_deferred_linear_wgrads(const tg_module *m);
 
-/* Adds a parameter to its module; on error drops the parameter. */
+/* Adds a parameter to the module. Drops the parameter on error. */
 void tg_layer_add(tg_module *m, const char *name, tg_tensor *param);
 /* Returns m. If an error has occurred, frees m (which may be NULL) and returns an inert module instead. */
 tg_module *tg_layer_checked(tg_module *m);
@@ -60,8 +63,9 @@ tg_status tg_layer_divide(const tg_parallel *p, const char *who, const char *wha
 /* Fails with TG_ERR_ARGUMENT if a layer of the dense grid cannot be divided over the axis, or if it `draws` its weight
  * and the random streams of p do not differ over the axis. */
 tg_status tg_layer_check_axis(const tg_parallel *p, const char *who, tg_axis axis, bool draws);
-/* Creates a parameter of the dense grid, placed `at` on the axis. On other axes it is equal on all ranks: R on dp and
- * cp, where the data differ; on tp R if p is sequence parallel, else I. std 0: zeros. */
+/* Creates a parameter of the dense grid with placement `at` on the axis. shape: of the whole parameter. On other axes
+ * it is the same on all ranks: R on dp and cp, whose ranks have different data; on tp R if p is sequence parallel, else
+ * I. std: of the normal random numbers that fill it; 0: zeros. */
 tg_tensor *tg_layer_param(const tg_parallel *p, const char *name, tg_shape shape, double std, tg_axis axis,
                           tg_placement at);
 

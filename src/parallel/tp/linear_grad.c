@@ -14,9 +14,10 @@ typedef struct linear_params {
     bool sequence_parallel, allreduce_dgrad, fused;
 } linear_params;
 
-/* y [.., out] = x [.., in] w^T + b, w [out, in], b [out] or absent. Under sequence parallelism x holds this rank's
- * rows of dim 0, and y holds the rows of all ranks. */
+/* The op computes y = x @ w^T + b, where x is [.., in], w [out, in], b [out] or absent, and y [.., out]. Under sequence
+ * parallelism x has this rank's rows of dim 0, and y has the rows of all ranks. */
 
+/* Returns over how many ranks the rows of x are divided. */
 static int64_t ranks(const linear_params *p) { return p->sequence_parallel ? tg_comm_size(p->comm) : 1; }
 
 static tg_status check_params(tg_call *c) {
@@ -36,9 +37,9 @@ static tg_status check_params(tg_call *c) {
     return TG_OK;
 }
 
-/* States the placements on the communicator's axis. They are those of a gather of x to REPLICATED (with
- * sequence_parallel) or of tg_copy_to_tp (with allreduce_dgrad), followed by tg_linear. */
-static tg_status place(tg_call *c) {
+/* States the placements of inputs and output on the communicator's axis. They are the same as for a gather of x to
+ * REPLICATED (with sequence_parallel), or for tg_copy_to_tp (with allreduce_dgrad), followed by tg_linear. */
+static tg_status convert_placements(tg_call *c) {
     const linear_params *p = c->params;
     if (!p->sequence_parallel && !p->allreduce_dgrad) return TG_OK;
     tg_axis axis = tg_comm_axis(p->comm);
@@ -72,7 +73,7 @@ static tg_status linear_infer(tg_call *c) {
     if (ranks(c->params) > 1) shape[0] *= ranks(c->params);
     if (!tg_needs(c, 1)) c->saves_in &= ~1u;
     if (!tg_needs(c, 0)) c->saves_in &= ~2u;
-    TG_TRY(place(c));
+    TG_TRY(convert_placements(c));
     return tg_call_out(c, 0, (tg_dtype)x->dtype, x->ndim, shape);
 }
 
@@ -86,8 +87,8 @@ tg_tensor *tg_gather_rows(tg_tape *t, const char *buffer, tg_tensor *x, tg_comm 
     return tg_ok(t->ctx) ? all : tg_inert(t->ctx);
 }
 
-/* Under sequence parallelism, starts a gather of all rows and sets *x to its result, which is in flight. drop_rows
- * gives the buffer back. Otherwise x stays. */
+/* Under sequence parallelism, starts a gather of the rows of all ranks and sets *x to its result, which is in flight,
+ * in a buffer that drop_rows releases. Otherwise leaves *x as it is. */
 static tg_status all_rows(tg_call *c, tg_tensor **x) {
     const linear_params *p = c->params;
     if (ranks(p) == 1) return TG_OK;
@@ -110,8 +111,8 @@ static tg_status linear_forward(tg_call *c) {
     return TG_OK;
 }
 
-/* Starts the reduction of this rank's part of the input gradient, and hands it over as the gradient of input 0
- * without waiting. */
+/* Starts the reduction over ranks of the input gradient, to which this rank contributes `part`, and makes its result
+ * the gradient of input 0 without waiting for it. */
 static tg_status reduce_dgrad(tg_call *c, tg_tensor *part) {
     const linear_params *p = c->params;
     const tg_tensor *x = c->in[0];
@@ -127,8 +128,8 @@ static tg_status reduce_dgrad(tg_call *c, tg_tensor *part) {
     return tg_call_in_flight(c, 0, g, NULL);
 }
 
-/* Computes gx = gy w. If a reduction over ranks must follow, *part receives this rank's share; otherwise gx goes
- * straight to the gradient of x, and *part is NULL. */
+/* Computes gx = gy @ w. If a reduction over ranks must follow, sets *part to gx, this rank's contribution. Otherwise
+ * writes or adds gx straight to the gradient of x, and sets *part to NULL. */
 static tg_status dgrad(tg_call *c, tg_tensor **part) {
     const linear_params *p = c->params;
     const tg_tensor *gy = c->gout[0], *w = c->in[1];
@@ -236,15 +237,16 @@ const tg_op tg_op_LinearWithGradAccumulationAndAsyncCommunication = {
 
 /* Returns the params of a call. On a group of one rank there is no communication. */
 static linear_params params_of(const tg_comm *comm, const tg_linear_grad_opts *o) {
-    bool met = !comm || tg_comm_size(comm) > 1;
+    bool communicates = !comm || tg_comm_size(comm) > 1;
     return (linear_params){
         .comm = (tg_comm *)comm,
-        .sequence_parallel = o->sequence_parallel && met,
-        .allreduce_dgrad = o->allreduce_dgrad && met,
+        .sequence_parallel = o->sequence_parallel && communicates,
+        .allreduce_dgrad = o->allreduce_dgrad && communicates,
         .fused = o->fused_wgrad,
     };
 }
 
+/* Reads and checks the options. who: the public function. frozen: it is that of frozen weights. */
 static tg_status options(tg_tape *t, tg_tensor *const xw[2], const tg_linear_grad_opts *given, bool frozen,
                          const char *who, tg_linear_grad_opts *o) {
     TG_TRY(tg_tape_check_with(t, xw, 2, who));
@@ -268,9 +270,9 @@ static tg_tensor *record(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, t
     return y;
 }
 
-/* Records the linear layer x w^T + b, whose input gradient is reduced over ranks during the product of the weight
- * gradient (tensor_parallel.h). It saves x only if w needs a gradient, and w only if x does. Of x it saves this
- * rank's rows alone. */
+/* Records the linear layer x @ w^T + b, whose input gradient is reduced over ranks during the product of the weight
+ * gradient (tensor_parallel.h). The node saves x only if w needs a gradient, and w only if x needs one. Of x it saves
+ * only this rank's rows. */
 tg_tensor *tg_linear_with_grad_accumulation(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, tg_comm *comm,
                                             const tg_linear_grad_opts *opts) {
     return record(t, x, w, b, comm, opts, false, "tg_linear_with_grad_accumulation", TG_SITE);

@@ -6,7 +6,7 @@
 
 #include "parallel/tp/layers.h"
 
-/* Runs a row layer. The bias is added after the reduction, so that it counts once. */
+/* Adds the bias after the reduction, so that the sum over ranks contains it once. */
 tg_tensor *tg_row_run(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *given) {
     const tg_parallel_linear *s = tg_parallel_linear_of(m);
     tg_tensor *w = tg_parallel_linear_weight(m, given), *b = tg_parallel_linear_bias(m);

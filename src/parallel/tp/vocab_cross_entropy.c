@@ -1,15 +1,16 @@
 /* The op vocab_parallel_cross_entropy: cross-entropy of logits whose classes (columns) are sharded over ranks
- * (Megatron-Core's _VocabParallelCrossEntropy). With z the log-sum-exp over all ranks, the loss of a row is z minus
- * the smoothed logit of its target. The gradient of a column is exp(x - z) minus the weight of that column in the
- * smoothed target, so that backward needs no columns of other ranks. */
+ * (Megatron-Core's _VocabParallelCrossEntropy). Let z be the log-sum-exp of a row over all ranks. The loss of the row
+ * is z minus the smoothed logit of its target. The gradient of a column x is exp(x - z) minus the weight of that column
+ * in the smoothed target, so that backward needs no columns of other ranks. */
 #include "ops/common/derive.h"
 #include "ops/common/nn_op.h"
 #include "parallel/tp/vocab.h"
 
-static const char gone[] = "vocab_parallel_cross_entropy, in place";
-static const char gathered[] = "pass whole logits to tg_cross_entropy; the target must be the same on every rank";
+static const char discarded_by[] = "vocab_parallel_cross_entropy, in place";
+static const char remedy[] = "pass whole logits to tg_cross_entropy; the target must be the same on every rank";
 
-/* Fails unless the logits alone own their bytes: backward will write the gradient over them. */
+/* If in_place is set, fails unless no other handle uses the bytes of the logits: backward will write the gradient over
+ * them. */
 static tg_status check_in_place(tg_call *c) {
     const tg_tensor *x = c->in[0];
     if (!((const tg_row_loss_params *)c->params)->in_place) return TG_OK;
@@ -32,10 +33,10 @@ static tg_status vocab_cross_entropy_infer(tg_call *c) {
     TG_TRY(tg_vocab_loss_shard(c, x->shape[x->ndim - 1]));
     TG_TRY(tg_row_loss_infer(c, x->shape[x->ndim - 1]));
     if (c->needs) TG_TRY(check_in_place(c));
-    return tg_vocab_loss_convert(c, 0, x->ndim - 1, gathered);
+    return tg_vocab_loss_convert(c, 0, x->ndim - 1, remedy);
 }
 
-/* Returns columns [first, first + n) of x [.., v] as an array of rows; x is contiguous. */
+/* Returns columns [first, first + n) of x [.., v], which is contiguous, as an array [rows, n]. */
 static tg_array columns(const tg_tensor *x, int64_t first, int64_t n, tg_extent *e) {
     int64_t v = x->shape[x->ndim - 1];
     char *data = tg_data(x);
@@ -57,6 +58,7 @@ static tg_status vocab_cross_entropy_forward(tg_call *c) {
     return tg_vocab_loss_finish(c, rows);
 }
 
+/* Writes the gradient of the logits into glogits, or adds it; 0 for padding. */
 static tg_status gradient_into(tg_call *c, const tg_tensor *glogits, bool add) {
     const tg_row_loss_params *p = c->params;
     tg_tensor *x = c->in[0], *target = c->in[1], *g;
@@ -70,14 +72,14 @@ static tg_status gradient_into(tg_call *c, const tg_tensor *glogits, bool add) {
     return tg_ctx_ops(c->ctx)->fill(c->ctx, columns(glogits, n, v - n, &eg), 0);
 }
 
-/* Writes the gradient over the logits. It becomes a tensor of its own that owns their bytes; the logits have none
- * afterwards. */
+/* Writes the gradient over the logits, and makes it a tensor of its own that takes over their bytes. Afterwards the
+ * logits have no bytes. */
 static tg_status give_bytes(tg_call *c) {
     tg_tensor *x = c->in[0], *g = tg_call_view_of(c, x, 0, x->ndim, x->shape, x->stride);
     TG_TRY(tg_ctx_status(c->ctx));
     TG_TRY(tg_storage_await_readers(x->storage));
     TG_TRY(gradient_into(c, x, false));
-    tg_storage *bytes = tg_storage_take(x->storage, gone, tg_call_site(c));
+    tg_storage *bytes = tg_storage_take(x->storage, discarded_by, tg_call_site(c));
     if (!bytes) return c->ctx->run.status;
     tg_storage_unref(g->storage);
     g->storage = bytes;
@@ -92,9 +94,9 @@ static tg_status vocab_cross_entropy_backward(tg_call *c) {
     const tg_tensor *g = tg_call_gin(c, 0);
     TG_TRY(tg_ctx_status(c->ctx));
     TG_TRY(gradient_into(c, g, tg_adds(c, 0)));
-    /* A recomputation has made these logits again, and its function may have saved them. They are only discarded, so
-     * that they end as without recomputation. */
-    if (in_place) tg_storage_discard(s, gone, tg_call_site(c));
+    /* Logits that recomputation has made again may be saved by its function, so their bytes are not overwritten. They
+     * are discarded, so that afterwards they are as without recomputation. */
+    if (in_place) tg_storage_discard(s, discarded_by, tg_call_site(c));
     return TG_OK;
 }
 

@@ -15,8 +15,8 @@ typedef struct embedding {
     bool scatter, batch_first;
 } embedding;
 
-/* ids [b, s] -> [s, b, h]. The transpose comes before the lookup, because the ids are smaller than the result. With
- * batch_first, or ids [n], nothing is transposed. */
+/* ids [b, s] -> [s, b, h]. Transposes before the lookup, because the ids are smaller than the result. With batch_first,
+ * or for ids [n], nothing is transposed. */
 static tg_tensor *forward(tg_module *m, tg_tape *t, tg_tensor *ids) {
     const embedding *s = m->state;
     tg_tensor *table = tg_module_own(m, "weight");
@@ -41,8 +41,8 @@ static const tg_module_ops ops = {
 
 bool tg_is_vocab_embedding(const tg_module *m) { return m && m->ops == &ops; }
 
-/* Zeroes the rows from `vocab` on, and gives their random draws back, so that later draws are the same as without
- * padding. */
+/* Sets the rows from `vocab` on to zero, and rewinds the random stream by the numbers that they drew, so that later
+ * draws are the same as without padding. */
 static tg_status clear_padding(tg_tensor *table, tg_axis axis, int64_t vocab, int64_t rows, double std) {
     tg_ctx *ctx = table->ctx;
     TG_TRY(ctx->run.status);

@@ -1,6 +1,6 @@
-/* The op vocab_parallel_embedding: rows of a table at ids [..], where each rank holds [v/n, h] of the table. A row of
- * another rank is zero, so that the sum over ranks is the embedding. No mask is needed: a read at an index out of
- * range leaves the zeros, and an addition there does nothing. */
+/* The op vocab_parallel_embedding: rows of a table [v, h] at ids [..], where each rank holds [v/n, h] of the table. On
+ * each rank the result is zero for rows of other ranks, so that the sum over ranks is the embedding. No mask is needed:
+ * a read at an index out of range leaves the zeros, and an addition there does nothing. */
 #include "ops/common/derive.h"
 #include "ops/common/nn_op.h"
 #include "parallel/tp/layers.h"
@@ -31,8 +31,8 @@ static tg_status embedding_infer(tg_call *c) {
                            "pass a whole table to tg_embedding; ids must be the same on every rank (tg_gather_from)");
 }
 
-/* Sets *out to the positions of the ids in this rank's rows, as [numel, h]. A position is out of range if the row is
- * another rank's. */
+/* Sets *out to the positions of the ids among this rank's rows, each repeated for the h columns: [number of ids, h]. A
+ * position is out of range if the row is another rank's. */
 static tg_status local_ids(tg_call *c, int64_t h, tg_extent *e, tg_array *out) {
     const tg_mapping_params *p = c->params;
     const tg_tensor *ids = c->in[1];
@@ -45,12 +45,13 @@ static tg_status local_ids(tg_call *c, int64_t h, tg_extent *e, tg_array *out) {
     return TG_OK;
 }
 
+/* Returns id i, which is int64 or int32, in host memory. */
 static int64_t id_at(const tg_tensor *flat, int64_t i) {
     return flat->dtype == TG_I64 ? ((const int64_t *)tg_data(flat))[i] : ((const int32_t *)tg_data(flat))[i];
 }
 
-/* Fails with TG_ERR_DATA if no rank has the row of an id. It reads at every id from an array of v elements that all
- * lie in one word: the read reports an id that is out of range. */
+/* Fails with TG_ERR_DATA if no rank has the row of an id. For that it reads, at every id, from an array of v elements
+ * with stride 0: the device reports a read out of range. */
 static tg_status check_ids(tg_call *c) {
     const tg_mapping_params *p = c->params;
     const tg_tensor *ids = c->in[1];
@@ -93,7 +94,7 @@ static tg_status embedding_backward(tg_call *c) {
     return tg_ctx_ops(c->ctx)->put_add(c->ctx, tg_array_of(c->gin[0]), from, ids, 0, NULL);
 }
 
-/* Looks up this rank's rows, and fills zeros for ids of other ranks. */
+/* Records the lookup of this rank's rows, and fills in zeros for ids of other ranks. */
 static tg_status embedding_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
     const tg_mapping_params *p = tg_node_params(n);
     tg_tensor *table = tg_node_input(n, 0), *elsewhere;

@@ -1,6 +1,6 @@
-/* The op vocab_parallel_linear_cross_entropy: vocab_parallel_cross_entropy(x w^T, target) with x [.., h] and w [v/n,
- * h]. It computes the logits of a few rows at a time. Each rank's gradient of x is the contribution of its own
- * classes; the sum over ranks is the whole gradient. */
+/* The op vocab_parallel_linear_cross_entropy: vocab_parallel_cross_entropy(x @ w^T, target), where x is [.., h] and w
+ * is [v/n, h]. It computes the logits of a few rows at a time. Each rank's gradient of x is the contribution of its own
+ * classes; the whole gradient is the sum over ranks. */
 #include "ops/common/derive.h"
 #include "ops/common/chunked_head.h"
 #include "parallel/tp/vocab.h"
@@ -92,9 +92,10 @@ const tg_op tg_op_vocab_parallel_linear_cross_entropy = {
     TG_SAMPLES(vocab_linear_samples),
 };
 
-/* Records tg_vocab_parallel_cross_entropy of x w^T, with x [.., h] R and w [v/n, h] this rank's rows of the
- * vocabulary. Like tg_linear_cross_entropy it computes the logits in chunks of rows; one exchange serves all chunks.
- * The gradient of x is this rank's share. in_place is refused. opts may be NULL. */
+/* Records tg_vocab_parallel_cross_entropy of the logits x @ w^T, where x [.., h] is R, and w [v/n, h] has this rank's
+ * rows of the vocabulary. Computes the logits in chunks of rows, as tg_linear_cross_entropy does; the ranks exchange
+ * their results once, for all chunks together. The gradient of x is this rank's addend of a sum over ranks. in_place is
+ * refused. opts may be NULL. */
 tg_tensor *tg_vocab_parallel_linear_cross_entropy(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *target,
                                                   tg_comm *c, const tg_vocab_opts *opts) {
     tg_row_loss_params p = tg_vocab_loss_params(c, opts);

@@ -1,6 +1,5 @@
-/* The loss over a sharded vocabulary. Each rank computes the parts of its own columns; here they are combined to the
- * log-sum-exp and the loss over all ranks. The last section does the same with recorded ops, for derivatives of
- * derivatives. */
+/* The loss over a sharded vocabulary. Each rank computes the parts of its own columns; this file combines them to the
+ * log-sum-exp and the loss over all ranks. The last section does the same with recorded ops, for second derivatives. */
 #include "parallel/tp/vocab.h"
 
 #include <math.h>
@@ -50,10 +49,11 @@ tg_status tg_vocab_loss_convert(tg_call *c, int i, int dim, const char *remedy) 
     return tg_call_convert(c, i, from, 0, tg_row_loss_by_partition(p) ? tg_at_v : tg_at_i, p->comm, remedy);
 }
 
-/* ---- The temporary rows: sum of exp, parts, means of partitions; [rows of the target] each ---- */
+/* ---- The rows of the temporary: sums of exp, parts, means of partitions. Each has an element for each target. ---- */
 
 static int64_t rows_of(const tg_call *c) { return c->in[c->n_in - 1]->numel; }
 
+/* Returns a view of n rows of the temporary, from row `first` on. */
 static tg_tensor *rows_from(tg_call *c, tg_tensor *rows, int first, int n) {
     int64_t count = rows_of(c);
     return tg_call_view_of(c, rows, first * count, n > 1 ? 2 : 1, n > 1 ? (int64_t[]){n, count} : (int64_t[]){count},
@@ -67,14 +67,15 @@ tg_status tg_vocab_loss_rows(tg_call *c, tg_tensor **rows, tg_tensor **parts) {
     return c->ctx->run.status;
 }
 
+/* All-reduces src to dst, and waits for it. */
 static tg_status reduce_now(tg_call *c, tg_tensor *dst, tg_tensor *src, tg_reduce_op op) {
     TG_TRY(tg_collective_start(c, params_of(c)->comm,
                                (tg_collective_args){.kind = TG_ALL_REDUCE, .dst = dst, .src = src, .op = op}));
     return tg_storage_need(dst->storage, dst);
 }
 
-/* Computes whether the target of each row is among this rank's columns, bool [rows]. On a rank without columns the
- * result is meaningless, and has no effect. */
+/* Sets *here to whether each target is among this rank's columns: bool, one for each target. On a rank without columns
+ * the result is meaningless, but has no effect. */
 static tg_status targets_here(tg_call *c, tg_tensor **here) {
     const tg_row_loss_params *p = params_of(c);
     const tg_tensor *target = c->in[c->n_in - 1];
@@ -88,8 +89,9 @@ static tg_status targets_here(tg_call *c, tg_tensor **here) {
     return c->ctx->run.status;
 }
 
-/* Converts the parts from logits minus this rank's largest to logits minus the largest of all ranks. If all logits
- * of a row are -inf on this rank, its parts are 0 or infinite, and stay as they are. */
+/* Converts the parts. They were computed from logits minus the largest logit of this rank; afterwards they are as if
+ * computed from logits minus the largest logit of all ranks (top). If all logits of a row are -inf on this rank, its
+ * parts are 0 or infinite, and stay as they are. */
 static tg_status lower_parts(tg_call *c, const tg_tensor *top, tg_tensor *rows) {
     const tg_row_loss_params *p = params_of(c);
     const tg_tensor *own = c->saved[TG_ROW_LOSS_TOP], *mass = c->saved[TG_ROW_LOSS_MASS];
@@ -107,7 +109,7 @@ static tg_status lower_parts(tg_call *c, const tg_tensor *top, tg_tensor *rows) 
     return tg_op_map(c, TG_FN_sub, mean, TG_T2(mean, by), 2, 0, 0, false);
 }
 
-/* Replaces what is saved (top and mass) by its values over all ranks, and the parts by their sum, with two
+/* Replaces the saved values (top and mass) by those over all ranks, and the parts by their sum over ranks, with two
  * all-reduces. */
 static tg_status join_ranks(tg_call *c, tg_tensor *rows) {
     tg_tensor *own = c->saved[TG_ROW_LOSS_TOP], *mass = c->saved[TG_ROW_LOSS_MASS], *sum = rows_from(c, rows, 0, 1);

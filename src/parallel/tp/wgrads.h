@@ -6,17 +6,19 @@
 
 #include "tape/tape.h"
 
-/* Called in backward. Defers gw (+)= gy^T x, where w is the index of the weight among the inputs of c. If comm is
- * not NULL, x is gathered over rows first, when the list runs. Returns false if the caller must compute the gradient
- * now: the list is full or freed, memory is short, or the call does not add straight into the gradient of a leaf. */
+/* Called in backward. Defers the product gy^T x, the gradient of the weight, which is input w of the call. If comm is
+ * not NULL, x is one rank's rows; when the list runs, it first gathers the rows of all ranks. Returns false if the
+ * caller must compute the gradient now: the list is full or freed, memory is short, or the call does not add straight
+ * into the gradient of a leaf. */
 bool tg_wgrads_take(tg_wgrads *d, tg_call *c, int w, tg_tensor *x, tg_tensor *gy, tg_comm *comm);
 
-/* Take and drop a node's reference to the list. tg_wgrads_free empties the list, which then takes no more gradients;
- * the last reference frees it. */
+/* Adds a node's reference to the list, and drops it. tg_wgrads_free empties the list and drops the caller's reference;
+ * the list then accepts no more gradients. The last reference that is dropped frees the list. */
 tg_wgrads *tg_wgrads_keep(tg_wgrads *d);
 void tg_wgrads_drop(void *d);
 
-/* Returns the rows of x of all ranks of comm, rank after rank, in flight. The result lies in the named buffer of t. */
+/* Gathers the rows of x of all ranks of comm, rank after rank, into the named buffer of t. Returns the result, which is
+ * in flight; an inert tensor on error. */
 tg_tensor *tg_gather_rows(tg_tape *t, const char *buffer, tg_tensor *x, tg_comm *comm, const void *site);
 
 #endif
