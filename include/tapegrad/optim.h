@@ -118,7 +118,7 @@ TG_API double tg_optim_clip(tg_optim *o, double max_norm);
 
 /* ---- Loss scaling ---- */
 
-/* Without it, small gradients would become 0 in float16. */
+/* Options of loss scaling. Without loss scaling, small gradients would become 0 in float16. */
 typedef struct tg_loss_scale {
     size_t size;
     double initial; /* first scale; 0 means 2^32, Megatron-Core's default */
@@ -151,9 +151,10 @@ TG_API tg_tensor *tg_scale_loss(tg_tape *t, tg_tensor *loss, tg_optim *o);
  * of steps (tg_optim_steps, tg_optim_set_steps). For each parameter, in the order in which parameters were given, the
  * tensors are
  * - with Adam "<param>.m" and "<param>.v", with SGD "<param>.momentum" and "<param>.direction";
- * - "<param>.master" if the parameter has 16 bits. <param> is the name of the parameter's tensor; parameters of
- *   different modules may have the same name. If the loss scale can change, the last tensor is "loss_scale", which has
- *   three numbers.
+ * - "<param>.master" if the parameter has 16 bits.
+ *
+ * <param> is the name of the parameter's tensor. Parameters of different modules may have the same name. If the loss
+ * scale can change, the last tensor is "loss_scale", which has three numbers.
  *
  * The tensors belong to the optimizer; tg_drop has no effect on them. The text of *name is valid until the next call of
  * tg_optim_state. An index out of range fails with TG_ERR_ARGUMENT.
