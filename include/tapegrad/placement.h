@@ -84,8 +84,8 @@ typedef struct tg_place_at {
     tg_placement placement;
 } tg_place_at;
 
-/* Expands to the last two arguments (at and n) of tg_param_new_placed: TG_PLACES({TG_TP, TG_SHARD(0)}, {TG_DP,
- * TG_R}). */
+/* Expands to the last two arguments (at and n) of tg_param_new_placed. Example:
+ * TG_PLACES({TG_TP, TG_SHARD(0)}, {TG_DP, TG_R}). */
 #define TG_PLACES(...)                  \
     (const tg_place_at[]){__VA_ARGS__}, \
         (int)(sizeof((const tg_place_at[]){__VA_ARGS__}) / sizeof(tg_place_at))
