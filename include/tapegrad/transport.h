@@ -82,9 +82,9 @@ typedef struct tg_comm_ops {
      * It fails if the group has failed, or if `request` can no longer finish. request may be NULL. */
     tg_status (*poll)(tg_ctx *ctx, void *state, void *request, double waited);
     /* Windows: device memory for fast collectives (tg_symmetric). Set all three slots or none. window_alloc allocates
-     * this rank's window, and returns its memory. If no memory is available, it returns NULL without an error.
-     * window_join makes the windows known to all ranks. Every rank calls window_join, with windows of the same size.
-     * window_free frees a window; the library may call it after close. */
+     * this rank's window, sets *window to it, and returns the memory of the window. If no memory is available, it
+     * returns NULL without an error. window_join makes the windows known to all ranks. Every rank calls window_join,
+     * with windows of the same size. window_free frees a window; the library may call it after close. */
     void *(*window_alloc)(tg_ctx *ctx, void *state, size_t bytes, void **window);
     tg_status (*window_join)(tg_ctx *ctx, void *state, void *window);
     void (*window_free)(tg_ctx *ctx, void *window);
