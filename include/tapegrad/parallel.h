@@ -59,8 +59,8 @@ typedef struct tg_parallel_opts {
 TG_API tg_parallel *tg_parallel_new(tg_comm *world, const tg_parallel_opts *opts);
 TG_API void tg_parallel_free(tg_parallel *p);
 TG_API tg_ctx *tg_parallel_ctx(const tg_parallel *p);
-/* Return the world, and this rank's group along an axis. p owns the groups that this and the following functions
- * return. The group of an unused axis has size 1. */
+/* Return the world, and this rank's group along an axis. The group of an unused axis has size 1. The world belongs to
+ * the caller; all groups that functions return for p, here and below, belong to p. */
 TG_API tg_comm *tg_parallel_world(const tg_parallel *p);
 TG_API tg_comm *tg_parallel_comm(const tg_parallel *p, tg_axis axis);
 TG_API int tg_parallel_rank(const tg_parallel *p, tg_axis axis); /* this rank's number in that group; 0 if p is NULL */
