@@ -1,5 +1,6 @@
-/* Mappings: ops that convert placements, each with its conjugate in backward. Include it in programs that move
- * shards themselves; tensor_parallel.h includes it. docs/placements.md explains placements. */
+/* Mappings: ops that convert the placement of a tensor, for example a shard to the whole. Backward converts the
+ * gradient in the opposite direction. Include this header in programs that move shards themselves; tensor_parallel.h
+ * includes it. docs/placements.md explains placements. */
 #ifndef TAPEGRAD_MAPPINGS_H
 #define TAPEGRAD_MAPPINGS_H
 
@@ -12,41 +13,58 @@ extern "C" {
 
 /* ---- Mappings (recorded on the tape) ---- */
 
-/* Each mapping converts the placement on c's axis, and leaves every other axis alone. The comment on its right has the
- * conversion in the letters of placement.h (TG_I, TG_R, TG_P, TG_V; Vd is a shard of dim d), and then what its backward
- * does, if that moves or selects data. Backward is an op itself. Communication starts at once. The result may be in
- * flight (work.h) until it is read. It is contiguous, or a view of x if no data moves; x may have any strides. On a
- * group of one rank a mapping returns x itself. c NULL fails with TG_ERR_ARGUMENT, a wrong placement of x with
- * TG_ERR_PLACEMENT. d is a dim; negative d counts from the end. */
+/* Each mapping converts the placement of x on c's axis, and keeps its placements on all other axes. The comment gives
+ * the conversion in the letters of placement.h: I, R, P and V are TG_I, TG_R, TG_P and TG_V (invariant, replicated,
+ * partial and varying), and Vd is a shard of dim d. After "backward" it says what backward does with the gradient;
+ * without that word, backward passes the gradient on unchanged. n is the number of ranks of c. Every rank of c must
+ * call the mapping, and run its backward.
+ *
+ * x may have any strides. The result is contiguous, or a view of x if no data moves. It belongs to the tape.
+ * Communication starts at once, and the result may be in flight (work.h) until it is read. On a group of one rank a
+ * mapping returns x itself. A negative dim counts from the end.
+ *
+ * Fails with TG_ERR_ARGUMENT if c is NULL, with TG_ERR_PLACEMENT if x has another placement than the conversion starts
+ * from, and with TG_ERR_SHAPE if a dim that is divided over the ranks is not a multiple of n. On error returns an inert
+ * tensor (tapegrad.h). */
 
-/* Exchanges rows of dim 0: send_counts[r] rows go to rank r, and recv_counts[r] rows come from it. Both NULL: equal
- * parts. V -> V; backward is the reverse exchange. */
+/* V -> V. Exchanges rows of dim 0. send_counts[r] rows go to rank r, and recv_counts[r] rows come from rank r. x and
+ * the result have these rows in order of r. If both arrays are NULL, all parts are equal. If only one is NULL, the call
+ * fails with TG_ERR_ARGUMENT. Backward sends the rows of the gradient back. */
 TG_API tg_tensor *tg_all_to_all(tg_tape *t, tg_tensor *x, const int64_t *send_counts, const int64_t *recv_counts,
                                 tg_comm *c);
-TG_API tg_tensor *tg_all_reduce(tg_tape *t, tg_tensor *x, tg_comm *c);            /* P -> R    all-reduce */
-TG_API tg_tensor *tg_scatter_to(tg_tape *t, tg_tensor *x, int d, tg_comm *c);     /* I -> Vd   all-gather */
-TG_API tg_tensor *tg_shard(tg_tape *t, tg_tensor *x, int d, tg_comm *c);          /* R -> Vd   own part in zeros */
-TG_API tg_tensor *tg_gather_from(tg_tape *t, tg_tensor *x, int d, tg_comm *c);    /* Vd -> I   own part */
-TG_API tg_tensor *tg_all_gather(tg_tape *t, tg_tensor *x, int d, tg_comm *c);     /* Vd -> R   reduce-scatter */
-TG_API tg_tensor *tg_reduce_scatter(tg_tape *t, tg_tensor *x, int d, tg_comm *c); /* P -> Vd   all-gather */
-/* Va -> Vb: joins x along dim `cat`, where it is sharded, and shards it along dim `split` instead. Its backward is
- * the reverse. */
+TG_API tg_tensor *tg_all_reduce(tg_tape *t, tg_tensor *x, tg_comm *c);        /* P -> R; backward all-reduces */
+TG_API tg_tensor *tg_scatter_to(tg_tape *t, tg_tensor *x, int d, tg_comm *c); /* I -> Vd; backward all-gathers */
+/* R -> Vd; backward puts this rank's part of the gradient into a tensor of zeros */
+TG_API tg_tensor *tg_shard(tg_tape *t, tg_tensor *x, int d, tg_comm *c);
+/* Vd -> I; backward selects this rank's part of the gradient */
+TG_API tg_tensor *tg_gather_from(tg_tape *t, tg_tensor *x, int d, tg_comm *c);
+TG_API tg_tensor *tg_all_gather(tg_tape *t, tg_tensor *x, int d, tg_comm *c); /* Vd -> R; backward reduce-scatters */
+TG_API tg_tensor *tg_reduce_scatter(tg_tape *t, tg_tensor *x, int d, tg_comm *c); /* P -> Vd; backward all-gathers */
+/* Va -> Vb, where a is `cat` and b is `split`. Joins the shards along dim `cat`, and shards the whole along dim `split`
+ * instead. The shards must be contiguous, not strided or zigzag. Backward moves the gradient from b to a in the same
+ * way. */
 TG_API tg_tensor *tg_reshard(tg_tape *t, tg_tensor *x, int cat, int split, tg_comm *c);
-/* V -> V: rank r gets the x of rank r - 1, and rank 0 that of the last rank; backward moves gradients the other way. */
+/* V -> V. Rank r gets the x of rank r - 1, and rank 0 gets the x of the last rank. Backward moves gradients the other
+ * way. */
 TG_API tg_tensor *tg_shift(tg_tape *t, tg_tensor *x, tg_comm *c);
-TG_API tg_tensor *tg_broadcast(tg_tape *t, tg_tensor *x, int root, tg_comm *c); /* V -> I   gradient on the root */
-TG_API tg_tensor *tg_all_reduce_max(tg_tape *t, tg_tensor *x, tg_comm *c);      /* V -> I; x must need no gradient */
+/* V -> I. Every rank gets a copy of the x of rank `root`. In backward only the x of rank `root` gets the gradient. */
+TG_API tg_tensor *tg_broadcast(tg_tape *t, tg_tensor *x, int root, tg_comm *c);
+/* V -> I. Returns the maximum of the ranks' x, element by element. Fails with TG_ERR_PLACEMENT if x needs a
+ * gradient. */
+TG_API tg_tensor *tg_all_reduce_max(tg_tape *t, tg_tensor *x, tg_comm *c);
 TG_API tg_tensor *tg_as_partial(tg_tape *t, tg_tensor *x, tg_comm *c);          /* V -> P */
 TG_API tg_tensor *tg_as_opaque(tg_tape *t, tg_tensor *x, tg_comm *c);           /* Vd -> V */
-TG_API tg_tensor *tg_as_shard(tg_tape *t, tg_tensor *x, int d, tg_comm *c);     /* V -> Vd, equal local sizes */
+TG_API tg_tensor *tg_as_shard(tg_tape *t, tg_tensor *x, int d, tg_comm *c);     /* V -> Vd; local sizes must be equal */
 TG_API tg_tensor *tg_i_to_p(tg_tape *t, tg_tensor *x, tg_comm *c);              /* I -> P; the result is x / n */
-TG_API tg_tensor *tg_r_to_i(tg_tape *t, tg_tensor *x, tg_comm *c);              /* R -> I   gradient / n */
+TG_API tg_tensor *tg_r_to_i(tg_tape *t, tg_tensor *x, tg_comm *c);              /* R -> I; backward divides by n */
 
-/* Replaces x[0] to x[n - 1] on every rank by copies of rank 0's tensors, which the tape owns. Before the call x[] may
- * be anything on the other ranks. The results are I on c's axes (on every axis if c is the world of the grid). On other
- * axes they have rank 0's placements. Scalars and empty tensors are allowed. Collective, with the same n and dtype on
- * every rank. Fails on every rank with TG_ERR_DTYPE if a tensor of rank 0 is not of dtype, and with TG_ERR_HANDLE if
- * one is NULL or not alive; the message has its index. */
+/* Replaces x[0] to x[n - 1] on every rank by copies of rank 0's tensors. The tape owns the copies. On ranks other than
+ * 0 x[] may have any contents before the call. Scalars and empty tensors are allowed. Every rank of c must call it with
+ * the same n and dtype.
+ *
+ * The results are I on c's axis, or on every axis if c is the world of the grid. On other axes they have the placements
+ * of rank 0's tensors. Fails on every rank with TG_ERR_DTYPE if a tensor of rank 0 has another dtype than `dtype`, and
+ * with TG_ERR_HANDLE if a tensor of rank 0 is NULL or not alive; the message has the index of that tensor. */
 TG_API tg_status tg_broadcast_data(tg_tape *t, tg_tensor **x, int n, tg_dtype dtype, tg_comm *c);
 
 #ifdef __cplusplus

@@ -1,8 +1,9 @@
-/* Functions under Megatron-Core's names, for programs that are ported from it: mappings of tensor and sequence
- * parallelism, utilities, attributes of parameters, and layers for inference.
+/* Functions under Megatron-Core's names: mappings of tensor and sequence parallelism, utilities, attributes of
+ * parameters, and layers for inference. Include it in programs that are ported from Megatron-Core.
  *
- * I, R, P and V are TG_I, TG_R, TG_P and TG_V of placement.h; V0 is a shard of dim 0. Results belong to the tape; on
- * error they are inert. */
+ * Comments write placements with letters: I, R, P and V are TG_I, TG_R, TG_P and TG_V of placement.h (invariant,
+ * replicated, partial and varying), and V0 and V1 are shards of dim 0 and dim 1. The tape owns the results of ops. On
+ * error functions return inert tensors or modules (tapegrad.h). */
 #ifndef TAPEGRAD_MEGATRON_H
 #define TAPEGRAD_MEGATRON_H
 
@@ -14,74 +15,88 @@ extern "C" {
 
 /* ---- Mappings (mappings.h says what they have in common) ---- */
 
-/* The ops have Megatron-Core's names, such as CopyToModelParallelRegion. */
-TG_API tg_tensor *tg_copy_to_tp(tg_tape *t, tg_tensor *x, tg_comm *c);      /* I -> R            all-reduce */
-TG_API tg_tensor *tg_reduce_from_tp(tg_tape *t, tg_tensor *x, tg_comm *c);  /* P -> I            identity */
-TG_API tg_tensor *tg_scatter_to_tp(tg_tape *t, tg_tensor *x, tg_comm *c);   /* I -> V last dim   all-gather */
-TG_API tg_tensor *tg_gather_from_tp(tg_tape *t, tg_tensor *x, tg_comm *c);  /* V last dim -> I   own part */
-TG_API tg_tensor *tg_scatter_to_sp(tg_tape *t, tg_tensor *x, tg_comm *c);   /* I -> V0           all-gather */
+/* The comments give the conversion, and then what backward does with the gradient. "V last" is a shard of the last dim.
+ * The ops have Megatron-Core's names, such as CopyToModelParallelRegion. */
+TG_API tg_tensor *tg_copy_to_tp(tg_tape *t, tg_tensor *x, tg_comm *c);     /* I -> R; backward all-reduces */
+TG_API tg_tensor *tg_reduce_from_tp(tg_tape *t, tg_tensor *x, tg_comm *c); /* P -> I; backward passes it unchanged */
+TG_API tg_tensor *tg_scatter_to_tp(tg_tape *t, tg_tensor *x, tg_comm *c);  /* I -> V last; backward all-gathers */
+TG_API tg_tensor *tg_gather_from_tp(tg_tape *t, tg_tensor *x, tg_comm *c); /* V last -> I; backward selects own part */
+TG_API tg_tensor *tg_scatter_to_sp(tg_tape *t, tg_tensor *x, tg_comm *c);  /* I -> V0; backward all-gathers */
 typedef struct tg_sp_opts {
     size_t size;
-    /* tg_gather_from_sp: true converts V0 -> I, and backward keeps this rank's part. false converts V0 -> R, and
-     * backward reduce-scatters. tg_reduce_scatter_to_sp refuses it. */
-    bool invariant;
-    /* Rows of each rank, as many numbers as c has ranks; NULL: equal parts. The side with these parts is opaque. x may
-     * also be a contiguous shard, but not a strided or zigzag one (TG_ERR_PLACEMENT). */
+    bool invariant; /* tg_gather_from_sp only (TG_ERR_ARGUMENT): the result is I instead of R */
+    /* Number of rows (of dim 0) of each rank, one number for each rank of c. NULL means equal parts. With splits, the
+     * tensor that is in parts (x of tg_gather_from_sp, the result of tg_reduce_scatter_to_sp) is opaque. x of
+     * tg_gather_from_sp may also be a contiguous shard, but not a strided or zigzag one (TG_ERR_PLACEMENT). */
     const int64_t *splits;
-    const char *buffer;    /* named buffer for the result (tg_lease); NULL: memory of its own */
+    const char *buffer; /* name of the scratch buffer for the result (tg_lease); NULL means newly allocated memory */
 } tg_sp_opts;
 #define TG_SP(...) (&(tg_sp_opts){.size = sizeof(tg_sp_opts), __VA_ARGS__})
-TG_API tg_tensor *tg_gather_from_sp(tg_tape *t, tg_tensor *x, tg_comm *c,
-                                    const tg_sp_opts *opts); /* opts may be NULL */
-TG_API tg_tensor *tg_reduce_scatter_to_sp(tg_tape *t, tg_tensor *x, tg_comm *c, const tg_sp_opts *opts); /* P -> V0 */
-TG_API tg_tensor *tg_all_gather_last_dim(tg_tape *t, tg_tensor *x, tg_comm *c);     /* V last -> R   reduce-scatter */
-TG_API tg_tensor *tg_reduce_scatter_last_dim(tg_tape *t, tg_tensor *x, tg_comm *c); /* P -> V last   all-gather */
+/* V0 -> R; backward reduce-scatters. With opts->invariant V0 -> I; backward selects this rank's rows. opts may be
+ * NULL. */
+TG_API tg_tensor *tg_gather_from_sp(tg_tape *t, tg_tensor *x, tg_comm *c, const tg_sp_opts *opts);
+/* P -> V0; backward all-gathers. opts may be NULL. */
+TG_API tg_tensor *tg_reduce_scatter_to_sp(tg_tape *t, tg_tensor *x, tg_comm *c, const tg_sp_opts *opts);
+/* V last -> R; backward reduce-scatters. */
+TG_API tg_tensor *tg_all_gather_last_dim(tg_tape *t, tg_tensor *x, tg_comm *c);
+/* P -> V last; backward all-gathers. */
+TG_API tg_tensor *tg_reduce_scatter_last_dim(tg_tape *t, tg_tensor *x, tg_comm *c);
 
-/* Exchange shards of rows for shards of columns: [n/t, H] V0 -> [n, H/t] V1, and back; t is the size of c. x is viewed
- * as [rows, last dim]. */
+/* View x as [rows, columns], where the last dim of x gives the columns, and exchange a shard of rows for a shard of
+ * columns, or back. tg_all_to_all_sp2hp converts [s/n, h] V0 to [s, h/n] V1, where n is the number of ranks of c.
+ * tg_all_to_all_hp2sp converts [s, h/n] V1 to [s/n, h] V0. */
 TG_API tg_tensor *tg_all_to_all_sp2hp(tg_tape *t, tg_tensor *x, tg_comm *c);
 TG_API tg_tensor *tg_all_to_all_hp2sp(tg_tape *t, tg_tensor *x, tg_comm *c);
 
 /* ---- Utilities (Megatron-Core's tensor_parallel/utils.py) ---- */
 
-/* Splits x's last dim in n equal parts and fills out[n] with views, or with contiguous copies. Fails with
- * TG_ERR_SHAPE if the size is not a multiple of n. */
+/* Splits x along its last dim into n equal parts, and fills out[n] with them. The parts are views of x, or copies if
+ * `contiguous` is true. Fails with TG_ERR_SHAPE if the size of the last dim is not a multiple of n. */
 TG_API tg_status tg_split_last_dim(tg_tape *t, tg_tensor *x, int n, bool contiguous, tg_tensor **out);
-/* tg_split_1d cuts x, which is the same on every rank, and returns this rank's part of its elements in row-major order:
- * [ceil(numel / n)] on n ranks, less on the last ones if numel is not a multiple of n. tg_gather_1d joins the parts
- * again: [numel], where numel is the number of elements of the whole. */
+/* tg_split_1d divides the elements of x, in row-major order, over the n ranks of c, and returns this rank's part as a
+ * vector. x must be I. A part has ceil(numel / n) elements, where numel is the number of elements of x; the last parts
+ * have fewer, or none, if numel is not a multiple of n. tg_gather_1d joins the parts again and returns [numel], which
+ * is I. */
 TG_API tg_tensor *tg_split_1d(tg_tape *t, tg_tensor *x, tg_comm *c);
 TG_API tg_tensor *tg_gather_1d(tg_tape *t, tg_tensor *x, int64_t numel, tg_comm *c);
-/* Sets [*first, *last) to the rows of a vocabulary that rank `rank` of n ranks has. first and last may be NULL. Fails
- * with TG_ERR_SHAPE if vocab is not a multiple of n. */
+/* Computes which part of a vocabulary of `vocab` rows belongs to rank `rank` of n ranks. The part is rows *first to
+ * *last - 1. first and last may be NULL. Fails with TG_ERR_SHAPE if vocab is not a multiple of n. */
 TG_API tg_status tg_vocab_range(tg_ctx *ctx, int64_t vocab, int rank, int n, int64_t *first, int64_t *last);
 
-/* Returns Megatron-Core's attribute tensor_model_parallel of x, and sets *dim to partition_dim and *stride to
- * partition_stride, as x's placement gives them. They are false, -1 and 1 if x is not a shard over tp (etp). dim and
- * stride may be NULL. */
+/* Returns whether x is a shard over tp or over etp, which is Megatron-Core's attribute tensor_model_parallel. Sets *dim
+ * to the sharded dim (partition_dim) and *stride to the number of chunks per rank (partition_stride). If x is not a
+ * shard, sets *dim to -1 and *stride to 1. dim and stride may be NULL. */
 TG_API bool tg_tp_attributes(const tg_tensor *x, int *dim, int *stride);
-/* Returns whether this rank's x is a copy of that of rank 0 of tp (etp for an expert): false for shards, and on rank
- * 0. */
+/* Returns whether x on this rank is a copy of x on rank 0 of tp (of etp for a parameter of an expert). Returns false
+ * for shards, and on rank 0 itself. */
 TG_API bool tg_is_tp_duplicate(const tg_parallel *p, const tg_tensor *x);
 
 /* ---- Layers of a model that only runs forward ---- */
 
 typedef struct tg_inference_opts {
     size_t size;
-    double std, norm_eps;     /* standard deviation of the layer's own weight, 0: 0.02; eps of the norm, 0: 1e-6 */
-    /* Tied parameters, for example a trained model's. NULL: the layer makes its own. norm and norm_eps are for the
-     * column layer only, and std must be 0 with a weight (TG_ERR_ARGUMENT). */
+    /* std is the standard deviation of the weight that the layer draws; 0 means 0.02. norm_eps is the eps of the norm;
+     * 0 means 1e-6. std must be 0 if `weight` is given (TG_ERR_ARGUMENT). */
+    double std, norm_eps;
+    /* Tied parameters, for example those of a trained model. NULL means that the layer makes its own. norm and norm_eps
+     * are options of the column layer only (TG_ERR_ARGUMENT). */
     tg_tensor *weight, *norm;
 } tg_inference_opts;
 #define TG_INFERENCE(...) (&(tg_inference_opts){.size = sizeof(tg_inference_opts), __VA_ARGS__})
 
-/* Create linear layers for inference, without bias; they keep nothing for backward. Column: x [s/n, b, in] V0 -> RMS
- * norm ("norm" [in]), gather, product -> [s, b, out/n]. Row: product, reduce-scatter -> [s/n, b, out] V0. Fail with
- * TG_ERR_STATE if tp has several ranks but no sequence parallelism. opts may be NULL. Inert on error. */
+/* Create linear layers for inference. They have no bias and save nothing for backward. n is the number of tp ranks.
+ * - The column layer applies an RMS norm to x [s/n, b, in] V0, gathers the rows of all ranks, and multiplies them
+ *   by its weight. The result is [s, b, out/n], sharded on the last dim. Its parameters are "norm" [in] and "weight".
+ * - The row layer multiplies x [s, b, in/n], sharded on the last dim, by its weight, and reduce-scatters. The result is
+ *   [s/n, b, out] V0. Its parameter is "weight".
+ *
+ * They fail with TG_ERR_STATE if tp has several ranks but p is not sequence parallel. opts may be NULL. On error they
+ * return an inert module. */
 TG_API tg_module *tg_nn_inference_column(const tg_parallel *p, int64_t in, int64_t out, const tg_inference_opts *opts);
 TG_API tg_module *tg_nn_inference_row(const tg_parallel *p, int64_t in, int64_t out, const tg_inference_opts *opts);
-/* Goes from the row layer of one block to the column layer of the next: adds row's output to *residual, sets
- * *residual to the sum, and returns column's output for it. The addition and the norm are one op. */
+/* Runs the row layer of one block and the column layer of the next block. Computes row's output for x, adds it to
+ * *residual, sets *residual to the sum, and returns column's output for the sum. The addition and the norm are one
+ * op. */
 TG_API tg_tensor *tg_inference_next(tg_module *row, tg_module *column, tg_tape *t, tg_tensor *x, tg_tensor **residual);
 
 #ifdef __cplusplus

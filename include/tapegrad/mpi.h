@@ -10,10 +10,12 @@
 extern "C" {
 #endif
 
-/* Creates a communicator of the ranks of comm, which the caller keeps. It is collective over these ranks.
- * tg_comm_free is collective too, and waits for the other ranks. The caller initializes MPI before this call and
- * finalizes it after tg_comm_free; otherwise the call fails with TG_ERR_STATE. If MPI was initialized with less than
- * MPI_THREAD_SERIALIZED, only the thread that initialized it may use ctx. Returns an inert communicator on error. */
+/* Creates a communicator over MPI of the ranks of comm. Every rank of comm must make the call, and later call
+ * tg_comm_free, which waits for the other ranks. The caller keeps comm.
+ *
+ * The caller initializes MPI before this call, and finalizes MPI after tg_comm_free. Fails with TG_ERR_STATE if MPI is
+ * not initialized or is already finalized. If MPI was initialized with less than MPI_THREAD_SERIALIZED, only the thread
+ * that initialized MPI may use ctx. On error returns an inert communicator (tapegrad.h). */
 TG_API tg_comm *tg_comm_mpi_new(tg_ctx *ctx, MPI_Comm comm);
 
 #ifdef __cplusplus

@@ -9,31 +9,39 @@
 extern "C" {
 #endif
 
-/* Creates a communicator of host's ranks over NCCL. It is collective over these ranks, and so is tg_comm_free. Every
- * rank's context is on device "cuda", each on a GPU of its own. The caller keeps `host`, a communicator of
- * threads, processes or MPI, which must outlive the result. It carries NCCL's id. Before data moves, the ranks compare
- * every call over it, so errors are those of comm.h.
+/* Creates a communicator over NCCL of the ranks of host. Every rank of host must make the call, and later call
+ * tg_comm_free. The context of each rank must be on device "cuda", and each rank on a GPU of its own.
  *
- * A call is queued after the work already given to the rank's GPU, and returns at once. A kernel that reads a result
- * waits on the GPU, not the host. A rank that never makes the call is therefore reported when a host waits: when a
- * value is read, or two resets of a tape later. NCCL computes the sums. Two runs of one configuration give the same
- * bits. 16-bit sums are rounded at each rank, and MAX and MIN ignore NaN. Sends and receives outside a batch wait for
- * each other in the order of the rank's calls, so a ring of sends needs a batch. Each communicator has its own stream.
- * Groups that all ranks split off at once share the resources (channels, buffers, proxy) of their parent: a rank's
- * kernels on these groups run one after another, in the order of its calls, which must be the same on all ranks.
+ * `host` is a communicator over threads, processes or MPI. The caller keeps it, and it must outlive the result. The
+ * ranks exchange NCCL's id over host. They also compare every call over host before its data moves, so calls that
+ * differ between ranks fail with the errors of comm.h.
+ *
+ * A call is queued after the work that the rank's GPU already has, and returns at once. A kernel that reads the result
+ * waits on the GPU; the host does not wait. If a rank never makes the call, the other ranks therefore report it only
+ * when their host waits: when a value is read, or at the second reset of a tape after the call.
+ *
+ * NCCL computes the sums. Two runs of one configuration give the same bits. 16-bit sums are rounded at each rank. MAX
+ * and MIN ignore NaN. Sends and receives outside a batch wait for each other in the order of the rank's calls, so a
+ * ring of sends needs a batch (tg_comm_batch_open).
+ *
+ * Each communicator has its own stream. If all ranks split off groups in one call (tg_comm_split without negative
+ * colors), the groups share the resources (channels, buffers, proxy) of their parent. A rank's kernels on these groups
+ * then run one after another, in the order of the rank's calls. That order must be the same on all ranks.
  *
  * Fails with TG_ERR_DEVICE on another device, with TG_ERR_UNSUPPORTED if the library was built without CUDA or NCCL,
- * and with TG_ERR_STATE if the environment sets NCCL_COMM_ID, because only this call may create ids. Returns an
- * inert communicator on error.
+ * and with TG_ERR_STATE if the environment sets NCCL_COMM_ID, because only this call may create ids. On error returns
+ * an inert communicator (tapegrad.h).
  */
 TG_API tg_comm *tg_comm_nccl_new(tg_comm *host);
 
-/* Copies rank 0's bytes into `data` on every rank. Collective. Returns 0 on success and any other value on failure. */
+/* A function of the caller that copies `bytes` bytes at `data` on rank 0 to `data` on every rank. Every rank calls it.
+ * Returns 0 on success, and any other value on failure. user is the pointer that was given to tg_comm_nccl_new_by. */
 typedef int (*tg_nccl_broadcast_fn)(void *user, void *data, size_t bytes);
 
-/* Creates an NCCL communicator without a host communicator; `broadcast` shares NCCL's id. Calls are not compared:
- * ranks that disagree or never call are found only through NCCL's own errors and at the deadline. All ranks must
- * make a group at once (tg_comm_split without negative colors). tg_comm_recover is not available. */
+/* Creates an NCCL communicator without a host communicator. The ranks share NCCL's id through `broadcast`. They do not
+ * compare calls: if ranks disagree or a rank never calls, only NCCL's own errors and the deadline reveal it. In
+ * tg_comm_split every rank must join a group; a negative color fails with TG_ERR_UNSUPPORTED. tg_comm_recover is not
+ * available. */
 TG_API tg_comm *tg_comm_nccl_new_by(tg_ctx *ctx, int rank, int size, tg_nccl_broadcast_fn broadcast, void *user);
 
 #ifdef __cplusplus

@@ -1,13 +1,15 @@
-/* Optimizers, clipping, and the scale of the loss for float16. Include it in a training program; schedule.h has the
+/* Optimizers, gradient clipping, and loss scaling for float16. Include it in a training program. schedule.h has the
  * learning-rate schedules.
  *
- * An optimizer holds a list of parameters in groups. It takes all its memory (moments, master weights) when it is
- * created. A step changes nothing after an error, which includes errors in data, and if it measures a norm that is not
- * finite. Such a skipped step does not count.
+ * An optimizer holds a list of parameters in groups. It allocates all its memory (moments, master weights) when it is
+ * created.
  *
- * The numbers that change from step to step are on the device: a step reads nothing back and sends nothing there.
- * Functions that set a number send it. Functions that return the count of steps, the norm or the scale wait for the
- * device. */
+ * A step is skipped after an error, including an error in data, and if the step measures a norm of the gradients that
+ * is not finite. A skipped step changes no parameter and no moment, and does not count as a step.
+ *
+ * The numbers that change from step to step are in device memory. A step copies nothing between host and device.
+ * Functions that set such a number copy it to the device. Functions that return the count of steps, the norm or the
+ * scale wait for the device. */
 #ifndef TAPEGRAD_OPTIM_H
 #define TAPEGRAD_OPTIM_H
 
@@ -20,123 +22,149 @@ extern "C" {
 
 typedef struct tg_sgd_opts {
     size_t size;
-    double lr; /* learning rate; 0: parameters do not change until tg_optim_set_lr */
-    double momentum, dampening, weight_decay; /* in [0, 1), in [0, 1], 0 or more; weight_decay is added to gradients */
-    bool nesterov; /* needs momentum > 0 and dampening 0. dampening needs momentum > 0 too. */
+    double lr; /* learning rate, 0 or more; with 0 parameters do not change until tg_optim_set_lr sets another */
+    /* momentum is in [0, 1). dampening is in [0, 1], and 0 if momentum is 0. weight_decay is 0 or more;
+     * weight_decay * parameter is added to the gradient. */
+    double momentum, dampening, weight_decay;
+    bool nesterov; /* Nesterov momentum; needs momentum > 0 and dampening 0 */
 } tg_sgd_opts;
 
+/* To set a number to 0, set TG_NONE. */
 typedef struct tg_adamw_opts {
     size_t size;
-    double lr;           /* 0: 1e-3; TG_NONE: 0 */
-    double beta1, beta2; /* 0: 0.9, 0.999; TG_NONE: 0 */
-    double eps;          /* 0: 1e-8; TG_NONE: 0 */
-    double weight_decay; /* 0: 0.01 for AdamW, none for Adam; TG_NONE: none */
+    double lr;           /* learning rate; 0 means 1e-3 */
+    double beta1, beta2; /* in [0, 1); 0 means 0.9 for beta1 and 0.999 for beta2 */
+    double eps;          /* 0 means 1e-8 */
+    double weight_decay; /* 0 means 0.01 for AdamW, and no decay for Adam */
 } tg_adamw_opts;
 
 #define TG_SGD(...) (&(tg_sgd_opts){.size = sizeof(tg_sgd_opts), __VA_ARGS__})
 #define TG_ADAMW(...) (&(tg_adamw_opts){.size = sizeof(tg_adamw_opts), __VA_ARGS__})
 
 /* Create an optimizer: SGD with momentum (Sutskever et al., ICML 2013), Adam (Kingma and Ba, arXiv 1412.6980) or AdamW
- * (Loshchilov and Hutter, arXiv 1711.05101). params are n >= 1 different contiguous leaves of the context that require
- * a gradient and outlive the optimizer. 16-bit parameters get float32 master weights. opts may be NULL for Adam and
- * AdamW only. On error returns an inert optimizer, on which every call does nothing. */
+ * (Loshchilov and Hutter, arXiv 1711.05101). params are n >= 1 different tensors. Each is a contiguous leaf of the
+ * context that requires a gradient, and must outlive the optimizer. 16-bit parameters get float32 master weights. opts
+ * may be NULL for Adam and AdamW, but not for SGD. On error the functions return an inert optimizer; calls on it do
+ * nothing (tapegrad.h). */
 TG_API tg_optim *tg_sgd_new(tg_ctx *ctx, tg_tensor *const *params, int n, const tg_sgd_opts *opts);
-TG_API tg_optim *tg_adam_new(tg_ctx *ctx, tg_tensor *const *params, int n, const tg_adamw_opts *opts); /* decay is L2 */
+/* Adam adds weight_decay * parameter to the gradient (L2). AdamW instead subtracts lr * weight_decay * parameter from
+ * the parameter. */
+TG_API tg_optim *tg_adam_new(tg_ctx *ctx, tg_tensor *const *params, int n, const tg_adamw_opts *opts);
 TG_API tg_optim *tg_adamw_new(tg_ctx *ctx, tg_tensor *const *params, int n, const tg_adamw_opts *opts);
 TG_API void tg_optim_free(tg_optim *o);
 
-/* A group of parameters that are stepped with the same numbers. */
+/* Options of a group: the parameters of one group are stepped with the same numbers. To set a number to 0, set
+ * TG_NONE. */
 typedef struct tg_group_opts {
     size_t size;
-    double lr_scale;             /* Multiplies the learning rate. 0: 1; TG_NONE: 0. */
-    double weight_decay;         /* 0: that of group 0; TG_NONE: none */
-    double beta1, beta2, eps;    /* 0: those of group 0; TG_NONE: 0. SGD has none: TG_ERR_ARGUMENT. */
-    const tg_schedule *schedule; /* The group's learning rate by step; copied. NULL: the rate that is set. */
+    double lr_scale;     /* factor of the learning rate; 0 means 1 */
+    double weight_decay; /* 0 means that of group 0 */
+    /* 0 means the number of group 0. An SGD optimizer has none of these (TG_ERR_ARGUMENT). */
+    double beta1, beta2, eps;
+    /* Gives the learning rate of each step; copied. NULL means the rate that tg_optim_set_lr or tg_optim_set_lr_of has
+     * set. */
+    const tg_schedule *schedule;
 } tg_group_opts;
 
 #define TG_GROUP(...) (&(tg_group_opts){.size = sizeof(tg_group_opts), __VA_ARGS__})
 
 /* Adds a group and returns its number, or a negative number on error. opts may be NULL. An optimizer starts with group
- * 0, which holds every parameter and has the options that the optimizer was made with; it may have up to 32 groups
- * (TG_STEP_GROUPS). A group with a schedule takes its rate of each step from it, on the device: a skipped step does not
- * count, and captured steps follow it. */
+ * 0, which holds every parameter and has the options that the optimizer was created with. An optimizer has at most 32
+ * groups (TG_STEP_GROUPS). If a group has a schedule, the device evaluates the schedule in each step. The schedule
+ * therefore counts no skipped steps, and captured steps (capture.h) follow it too. */
 TG_API int tg_optim_add_group(tg_optim *o, const tg_group_opts *opts);
-/* Moves n of the optimizer's parameters into a group. On error none is moved. */
+/* Moves n parameters of the optimizer into a group. On error moves none. */
 TG_API tg_status tg_optim_assign(tg_optim *o, int group, tg_tensor *const *params, int n);
-/* Removes weight decay from biases and other parameters with ndim < 2: moves them from each group with a decay to a
- * new copy of that group without one. */
+/* Removes the weight decay of parameters with fewer than 2 dims, such as biases. For each group that has a decay and
+ * such parameters, adds a copy of the group without decay, and moves these parameters into the copy. */
 TG_API tg_status tg_optim_no_decay_1d(tg_optim *o);
 
-/* Steps every parameter that has a gradient; the others stay. Adam's bias correction counts the steps of the optimizer,
- * not those of a parameter. SGD's dampening does not apply in the optimizer's first step.
+/* Steps every parameter that has a gradient, and leaves the other parameters unchanged. Adam's bias correction counts
+ * the steps of the optimizer, not the steps of one parameter. SGD's dampening does not apply in the optimizer's first
+ * step.
  *
- * With ranks (tg_parallel_new) a step that measures the norm (tg_optim_set_clip, tg_optim_set_scale) is collective
- * over the axes that shard parameters and over pp. The norm is that of the whole model, and all stages clip or skip
- * alike. On a device that finds errors in data late (CUDA) every step is collective over all ranks: if one rank
- * finds such an error, for example an id outside the vocabulary, all ranks skip the step. */
+ * On a grid of ranks (tg_parallel_new) a step that measures the norm (tg_optim_set_clip, tg_optim_set_scale) is
+ * collective over the axes that shard parameters, and over pp. The norm is that of the whole model, so all ranks clip
+ * alike, and all skip the step or none does. A device such as CUDA finds errors in data late. On such a device every
+ * step is collective over all ranks: if one rank finds an error in data, for example an id outside the vocabulary, all
+ * ranks skip the step. */
 TG_API tg_status tg_optim_step(tg_optim *o);
-/* Clears the gradients of all parameters, like tg_zero_grad. A tg_optim_clip that no step has used yet is dropped. */
+/* Clears the gradients of all parameters, like tg_zero_grad. If no step has followed a tg_optim_clip, that call loses
+ * its effect. */
 TG_API tg_status tg_optim_zero_grad(tg_optim *o);
-/* Sets the learning rate of every group that has no schedule, and of groups to come. Each group multiplies it by its
- * lr_scale. */
+/* Sets the learning rate of every group that has no schedule, and of groups that are added later. Each group multiplies
+ * this rate by its lr_scale. */
 TG_API tg_status tg_optim_set_lr(tg_optim *o, double lr);
-/* Sets the learning rate of one group, until the next call of tg_optim_set_lr. The group multiplies it by its lr_scale.
- * TG_ERR_STATE for a group that has a schedule. */
+/* Sets the learning rate of one group, until the next call of tg_optim_set_lr. The group multiplies this rate by its
+ * lr_scale. Fails with TG_ERR_STATE if the group has a schedule. */
 TG_API tg_status tg_optim_set_lr_of(tg_optim *o, int group, double lr);
-TG_API double tg_optim_lr(const tg_optim *o); /* Returns the number that tg_optim_set_lr set last; NaN if o is NULL. */
-/* Returns the number of steps taken, without skipped ones. Waits for the device. 0 on error. */
+/* Returns the rate that the last tg_optim_set_lr, or the creation of the optimizer, set. Returns NaN if o is NULL. */
+TG_API double tg_optim_lr(const tg_optim *o);
+/* Returns the number of steps, without skipped steps; 0 on error. Waits for the device. */
 TG_API int64_t tg_optim_steps(const tg_optim *o);
 
-/* Clips gradients from now on: each step measures the L2 norm of all gradients, and scales them by max_norm / (norm
- * + 1e-6) if that is below 1 (Pascanu et al., ICML 2013). It rewrites no gradient. INFINITY: only measures the norm.
- * 0, the default: neither. */
+/* Sets the norm to which later steps clip. Each step then measures the L2 norm of all gradients together. If f =
+ * max_norm / (norm + 1e-6) is below 1, the step uses f * gradient in place of each gradient (Pascanu et al., ICML
+ * 2013). The gradients in memory do not change. max_norm INFINITY means that steps measure the norm but do not clip.
+ * max_norm 0, the default, means that steps do neither. */
 TG_API tg_status tg_optim_set_clip(tg_optim *o, double max_norm);
-/* Returns the norm that the last step measured, without the scale of the loss. Waits for the device. NaN before the
- * first step, after a step that measured none, and on error. */
+/* Returns the norm that the last step measured, divided by the loss scale. Waits for the device. Returns NaN before the
+ * first step, after a step that did not measure the norm, and on error. */
 TG_API double tg_optim_norm(const tg_optim *o);
-/* Measures and returns the norm now; waits for the device. The next step clips to max_norm, whatever
- * tg_optim_set_clip has set; 0: it does not clip. NaN on error. Collective like a step that measures. */
+/* Measures the norm now and returns it, divided by the loss scale. Waits for the device. Only the next step then clips
+ * to max_norm, in place of the norm that tg_optim_set_clip has set. max_norm 0 means that this step does not clip.
+ * Returns NaN on error. Collective over the same ranks as a step that measures the norm. */
 TG_API double tg_optim_clip(tg_optim *o, double max_norm);
 
-/* ---- The scale of the loss: in float16, small gradients of an unscaled loss would be 0 ---- */
+/* ---- Loss scaling ---- */
 
+/* Options of loss scaling. Without loss scaling, small gradients would become 0 in float16. */
 typedef struct tg_loss_scale {
     size_t size;
-    double initial; /* 0: 2^32, Megatron-Core's default */
-    bool fixed;     /* the scale never changes; leave the options below 0 */
-    double growth, backoff, min; /* 0: 2, 0.5, 1. growth > 1, backoff < 1, min <= initial */
-    int64_t interval, hysteresis; /* in steps and in overflows. 0: 1000, 2 */
+    double initial; /* first scale; 0 means 2^32, Megatron-Core's default */
+    bool fixed;     /* the scale never changes; the options below must then be 0 (TG_ERR_ARGUMENT) */
+    /* growth > 1; 0 means 2. backoff is in (0, 1); 0 means 0.5. min is the least scale, at most initial; 0 means 1. */
+    double growth, backoff, min;
+    /* interval is a number of steps; 0 means 1000. hysteresis is a number of overflows; 0 means 2. */
+    int64_t interval, hysteresis;
 } tg_loss_scale;
 
 #define TG_LOSS_SCALE(...) (&(tg_loss_scale){.size = sizeof(tg_loss_scale), __VA_ARGS__})
 
-/* Dynamic loss scaling (Megatron-Core's DynamicGradScaler). From now on run backward from tg_scale_loss(t, loss, o)
- * instead of from loss. A step divides gradients by the scale, without rewriting them. It is skipped if the norm is not
- * finite, which counts as an overflow.
+/* Turns on loss scaling (Megatron-Core's DynamicGradScaler). Afterwards call backward on tg_scale_loss(t, loss, o)
+ * instead of loss. A step divides gradients by the scale as it reads them; the gradients in memory do not change. If
+ * the norm of the gradients is not finite, the step is skipped; this is an overflow.
  *
- * Unless it is fixed, the scale changes: after `hysteresis` overflows, and with each further one, it becomes
- * max(scale backoff, min). After `interval` steps in a row without an overflow it is multiplied by growth, and
- * `hysteresis` overflows are allowed again. A second call starts over. scale NULL, the default: gradients are those
- * of the loss itself. */
+ * Unless `fixed` is set, the scale changes. After `hysteresis` overflows, and after each further one, the scale becomes
+ * max(scale * backoff, min). After `interval` steps in a row without an overflow, the scale is multiplied by growth,
+ * and the overflows are counted from 0 again. Another call of tg_optim_set_scale starts over. scale NULL, the default,
+ * turns loss scaling off. */
 TG_API tg_status tg_optim_set_scale(tg_optim *o, const tg_loss_scale *scale);
-/* Returns the present scale; 1 if none is set, NaN on error. Waits for the device. */
+/* Returns the current scale; 1 if loss scaling is off, and NaN on error. Waits for the device. */
 TG_API double tg_optim_scale(const tg_optim *o);
-/* Returns loss times the present scale of o, computed on the device, in float32 if loss has 16 bits; loss itself if
- * o has no scale. Run its backward before the next step of o: after it backward fails with TG_ERR_VERSION. */
+/* Returns loss times the current scale of o, or loss itself if loss scaling is off. The product is computed on the
+ * device, in float32 if loss has 16 bits. Call backward on the result before the next step of o. After that step,
+ * backward fails with TG_ERR_VERSION. */
 TG_API tg_tensor *tg_scale_loss(tg_tape *t, tg_tensor *loss, tg_optim *o);
 
-/* The state, for checkpoints: tensors by name, and the count of steps. The names are "<param>.m" and "<param>.v" (Adam)
- * or "<param>.momentum" and "<param>.direction" (SGD), then "<param>.master" for 16-bit parameters. <param> is the name
- * of the parameter's tensor, which parameters of different modules may share. Parameters have their given order. The
- * last state is "loss_scale", three numbers, if the scale of the loss can change. The tensors belong to the optimizer:
- * tg_drop has no effect on them. The text of *name lives until the next call. An index out of range fails with
- * TG_ERR_ARGUMENT.
+/* Return the number of state tensors, and state tensor i with its name. A checkpoint saves these tensors and the count
+ * of steps (tg_optim_steps, tg_optim_set_steps). For each parameter, in the order in which parameters were given, the
+ * tensors are
+ * - with Adam "<param>.m" and "<param>.v", with SGD "<param>.momentum" and "<param>.direction";
+ * - "<param>.master" if the parameter has 16 bits.
  *
- * To restore, write into the tensors (tg_write, tg_safetensors_read). If both a master weight and its parameter
- * were written, the master weight counts. tg_optim_set_steps restores the count.
+ * <param> is the name of the parameter's tensor. Parameters of different modules may have the same name. If the loss
+ * scale can change, the last tensor is "loss_scale", which has three numbers.
+ *
+ * The tensors belong to the optimizer; tg_drop has no effect on them. The text of *name is valid until the next call of
+ * tg_optim_state. An index out of range fails with TG_ERR_ARGUMENT.
+ *
+ * To restore a state, write into the tensors (tg_write, tg_safetensors_read), and call tg_optim_set_steps. If both a
+ * parameter and its master weight were written, the next step uses the master weight.
  */
 TG_API int tg_optim_state_count(const tg_optim *o);
 TG_API tg_tensor *tg_optim_state(tg_optim *o, int i, const char **name);
+/* Sets the count of steps, 0 or more. */
 TG_API tg_status tg_optim_set_steps(tg_optim *o, int64_t steps);
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
-/* Communicators over any point-to-point message layer. tg_comm_mpi_new (tapegrad/mpi.h) is built on this interface.
- * Include it to use another message layer. */
+/* Communicators over any point-to-point message layer. Include this header to use a message layer of your own.
+ * tg_comm_mpi_new (tapegrad/mpi.h) is built on this interface. */
 #ifndef TAPEGRAD_P2P_H
 #define TAPEGRAD_P2P_H
 
@@ -10,45 +10,50 @@ extern "C" {
 #endif
 
 typedef enum tg_p2p_phase {
-    TG_P2P_OPENING, /* other ranks have not connected yet */
-    TG_P2P_OPEN,
-    /* The layer has ended: none of its functions may be called, and it no longer accesses memory that it was given. */
+    TG_P2P_OPENING, /* some ranks have not connected yet */
+    TG_P2P_OPEN,    /* all ranks are connected */
+    /* The layer has ended. The library calls none of its functions any more, and the layer no longer accesses memory
+     * that it was given. */
     TG_P2P_ENDED,
 } tg_p2p_phase;
 
-/* Reports that the operation of `token` is complete, and how many bytes were received. */
+/* A function of the library. A layer calls it to report that the operation with this token is complete. bytes is the
+ * number of bytes that a receive has received. */
 typedef void (*tg_p2p_completed_fn)(void *token, size_t bytes);
 
-/* One rank's end of a layer that carries messages of up to 128 KiB between ranks 0 to size - 1. Messages from one
- * rank to another with the same tag (0 to 32000) arrive in the order of sending. The context's thread calls every
- * slot, and every slot returns at once. Errors are the layer's own numbers; 0: no error. The first error ends the
- * communicators. */
+/* The functions of a message layer. `state` is one rank's end of the layer, which carries messages of up to 128 KiB
+ * between ranks 0 to size - 1. Messages from one rank to another with the same tag (0 to 32000) must arrive in the
+ * order of sending. The context's thread calls every slot, and every slot must return at once. Slots that return int
+ * return 0 on success, and on failure an error number of the layer's own. The first error ends all communicators over
+ * the layer. */
 typedef struct tg_p2p_ops {
     size_t size;
     const char *name; /* returned by tg_comm_transport */
 
-    /* Required. send and receive give the memory to the layer until poll calls completed with its token. from -1: any
-     * rank. */
+    /* Required slots. send and receive start an operation. The layer may use the memory until poll has called
+     * `completed` with the token of the operation. from -1 means that the message may come from any rank. */
     int (*send)(void *state, const void *data, size_t bytes, int to, int tag, void *token);
     int (*receive)(void *state, void *data, size_t capacity, int from, int tag, void *token);
-    /* Calls `completed` once for each operation that was completed since the last poll. */
+    /* Calls `completed` once for each operation that has become complete since the last poll. */
     int (*poll)(void *state, tg_p2p_completed_fn completed);
-    /* Writes the text of an error number, at most n bytes with the terminating 0. */
+    /* Writes the text of an error number to buf: at most n bytes, including the terminating 0. */
     void (*explain)(void *state, int error, char *buf, size_t n);
-    /* Frees state. Calls completed, with 0 bytes, for each receive that has not completed. The layer may keep the
-     * memory of unfinished sends forever. quiet: every rank has sent its last message. If it is false, more messages
-     * may arrive, and a state created later must not receive them. */
+    /* Frees state. Calls `completed`, with 0 bytes, for each receive that is not complete. The layer may keep the
+     * memory of unfinished sends forever. quiet true means that every rank has sent its last message. If quiet is
+     * false, more messages may arrive; a state that is created later must not receive them. */
     void (*close)(void *state, bool quiet, tg_p2p_completed_fn completed);
 
-    /* Optional */
-    tg_p2p_phase (*phase)(void *state); /* NULL: the layer is always open */
+    /* Optional slot. Returns the phase of the layer. NULL means that the layer is always TG_P2P_OPEN. */
+    tg_p2p_phase (*phase)(void *state);
 } tg_p2p_ops;
 
-/* Creates a communicator of `size` ranks over the given layer. It is collective over these ranks. tg_comm_free is
- * collective too, and waits for the other ranks. Processes of one node use shared memory and not the layer; if ranks
- * of a node are threads of one process, the ranks of that node use the layer. The library closes state when the last
- * communicator over it is freed, or at once on an error, if the table's size includes the close slot. Returns an
- * inert communicator on error. */
+/* Creates a communicator of `size` ranks over the given layer. Every rank must make the call, and later call
+ * tg_comm_free, which waits for the other ranks. Ranks of one node that are processes exchange data through shared
+ * memory instead of the layer. If several ranks of a node are threads of one process, all ranks of that node use the
+ * layer.
+ *
+ * The library calls ops->close when the last communicator over state is freed. On error it calls ops->close at once, if
+ * ops->size includes that slot, and returns an inert communicator (tapegrad.h). */
 TG_API tg_comm *tg_comm_p2p_new(tg_ctx *ctx, const tg_p2p_ops *ops, void *state, int rank, int size);
 
 #ifdef __cplusplus

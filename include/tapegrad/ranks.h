@@ -8,25 +8,25 @@
 extern "C" {
 #endif
 
-/* The function that each rank runs. arg is that of tg_ranks_run. ctx and world belong to the rank; both are freed after
- * the function returns. */
+/* The function that each rank runs. arg is the arg of tg_ranks_run. ctx and world are the rank's own context and
+ * communicator; tg_ranks_run frees both after the function returns. */
 typedef tg_status (*tg_rank_fn)(void *arg, tg_ctx *ctx, tg_comm *world);
 
 typedef struct tg_ranks_opts {
     size_t size;
-    /* Configuration of every rank's context. NULL: defaults. threads 0: the cores are shared evenly. With device
-     * "cuda", rank r uses GPU r. */
+    /* Configuration of every rank's context. NULL means all defaults. config->threads 0 means that the ranks share the
+     * cores evenly. If config->device is "cuda", rank r uses GPU r. */
     const tg_config *config;
-    /* Receives the error of the rank that failed first, as "rank 2: ..."; the lowest rank among equals. NULL: not
-     * wanted. */
+    /* Buffer for the error of the rank that failed first, as "rank 2: ...". If several ranks failed at once, it is the
+     * error of the lowest rank. NULL means that the caller does not want the error. */
     char *message;
-    size_t message_size;     /* size of message in bytes, 1 or more; a longer text is cut */
+    size_t message_size; /* size of message in bytes, 1 or more unless message is NULL; a longer text is cut */
 } tg_ranks_opts;
 
 #define TG_RANKS(...) (&(tg_ranks_opts){.size = sizeof(tg_ranks_opts), __VA_ARGS__})
 
-/* Runs fn on n threads (1 to 1024), one rank each, and joins them. Returns the status of the rank that failed first,
- * not the TG_ERR_REMOTE of its peers. opts may be NULL. */
+/* Runs fn on n threads (1 to 1024), one for each rank, and joins the threads. Returns TG_OK if no rank failed.
+ * Otherwise returns the status of the rank that failed first, not the TG_ERR_REMOTE of its peers. opts may be NULL. */
 TG_API tg_status tg_ranks_run(int n, tg_rank_fn fn, void *arg, const tg_ranks_opts *opts);
 
 #ifdef __cplusplus

@@ -2,8 +2,12 @@
  * linear layers and vocabularies that are sharded over ranks, and deferred weight gradients. Include it to build
  * layers of a tensor-parallel model; megatron.h includes it.
  *
- * I, R, P and V are TG_I, TG_R, TG_P and TG_V of placement.h; V0 is a shard of dim 0. n is the number of ranks that
- * divide a tensor. */
+ * Comments give shapes as "x [.., in] -> [.., out]", with the result's shape after the arrow. The letters after a shape
+ * are its placement: I, R, P and V are TG_I, TG_R, TG_P and TG_V of placement.h (invariant, replicated, partial and
+ * varying), and V0 and V1 are shards of dim 0 and dim 1. n is the number of ranks that divide a tensor, so [v/n, h] is
+ * one rank's part of [v, h]. x @ w^T is the matrix product of x and the transpose of w.
+ *
+ * An inert tensor or module is never NULL. Calls on it do nothing (tapegrad.h). */
 #ifndef TAPEGRAD_TENSOR_PARALLEL_H
 #define TAPEGRAD_TENSOR_PARALLEL_H
 
@@ -15,73 +19,93 @@
 extern "C" {
 #endif
 
-/* ---- Ops over shards. Their results belong to the tape; inert on error ---- */
+/* ---- Ops over shards. The tape owns their results. On error they return an inert tensor. ---- */
 
-/* Looks up rows of a sharded table: table [v/n, h] V0 and ids [..] int64 or int32, the same on every rank -> [.., h]
- * P. An id outside [0, v) fails with TG_ERR_DATA on every rank. */
+/* Looks up rows of a sharded table. table is [v/n, h] V0. ids [..] is int64 or int32, and the same on every rank of c.
+ * The result is [.., h] P. An id outside [0, v) fails with TG_ERR_DATA on every rank. */
 TG_API tg_tensor *tg_vocab_parallel_embedding(tg_tape *t, tg_tensor *table, tg_tensor *ids, tg_comm *c);
 
 typedef struct tg_vocab_opts {
     size_t size;
-    int64_t ignore_index; /* rows with this target do not count. 0: -100; TG_IGNORE_ZERO: class 0 */
+    /* Rows with this target are ignored: their loss is 0, and TG_LOSS_MEAN does not count them. 0 means -100. To ignore
+     * class 0, set TG_IGNORE_ZERO. */
+    int64_t ignore_index;
     double label_smoothing; /* in [0, 1] */
     tg_smoothing smoothing_kind; /* must be 0 if label_smoothing is 0 (TG_ERR_ARGUMENT) */
-    tg_loss_reduction reduction; /* TG_LOSS_MEAN: over the rows that count */
-    /* Backward writes the gradient over the logits, which are then discarded, so a second backward fails. The logits
-     * must be a contiguous result of an op that no other handle shares (TG_ERR_STATE). */
+    tg_loss_reduction reduction; /* TG_LOSS_MEAN divides by the number of rows that are not ignored */
+    /* Backward writes the gradient of the logits over the logits. Afterwards the logits are discarded, so a second
+     * backward fails. The logits must be contiguous, the result of an op, and not a view, and no other handle may share
+     * their bytes; otherwise the call fails with TG_ERR_STATE. */
     bool in_place;
-    int64_t classes; /* columns from this one on (over all ranks) are padding and do not count. 0: no padding */
+    /* Number of real classes, over all ranks. Later columns are padding: they do not count, and their gradient is 0. 0
+     * means that there is no padding. */
+    int64_t classes;
 } tg_vocab_opts;
 #define TG_VOCAB(...) (&(tg_vocab_opts){.size = sizeof(tg_vocab_opts), __VA_ARGS__})
 
-/* Computes the cross-entropy of logits [.., v/n], sharded on the last dim, for target [..], int64: class numbers of the
- * whole vocabulary, the same on every rank. The result is a scalar, or [..] with TG_LOSS_NONE; it is I and float32
- * (float64 for float64 logits), or V with TG_SMOOTHING_MEGATRON_PARTITION. Forward runs two all-reduces, of one and of
- * two numbers per row. opts may be NULL. A target that is neither a class nor ignore_index fails with TG_ERR_DATA. */
+/* Computes the cross-entropy of logits for target. logits are [.., v/n], sharded on the last dim. target [..] is int64,
+ * and the same on every rank of c; it contains class numbers of the whole vocabulary. A target that is neither a class
+ * nor ignore_index fails with TG_ERR_DATA.
+ *
+ * The result is a scalar, or [..] with TG_LOSS_NONE. Its dtype is float32, or float64 for float64 logits. It is I, but
+ * V with TG_SMOOTHING_MEGATRON_PARTITION. Forward runs two all-reduces: one of one number per row, and one of two
+ * numbers per row. Backward runs none. opts may be NULL. */
 TG_API tg_tensor *tg_vocab_parallel_cross_entropy(tg_tape *t, tg_tensor *logits, tg_tensor *target, tg_comm *c,
                                                   const tg_vocab_opts *opts);
-/* Computes the same loss of logits x w^T, with x [.., h] R and w [v/n, h] V0. Logits exist for a few rows at a time.
- * in_place fails with TG_ERR_ARGUMENT. */
+/* Computes the same loss for the logits x @ w^T, where x is [.., h] and R, and w is [v/n, h] and V0. Only the logits of
+ * a few rows are in memory at a time. in_place fails with TG_ERR_ARGUMENT. */
 TG_API tg_tensor *tg_vocab_parallel_linear_cross_entropy(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *target,
                                                          tg_comm *c, const tg_vocab_opts *opts);
 
-/* ---- Linear layers whose communication overlaps their products ---- */
+/* ---- Linear layers that communicate during their matrix products ---- */
 
-/* A list of deferred weight gradients: their products run in tg_wgrads_run instead of backward, for example in the
- * bubble of a pipeline (Megatron-Core's defer_embedding_wgrad_compute). A list holds at most `limit` of them (0 or
- * more; TG_NONE: no limit); further ones are computed in backward. Each holds the input and the output gradient of its
- * layer. tg_wgrads_run fails with TG_ERR_VERSION if one of them was overwritten, and with TG_ERR_HANDLE if the weight
- * was dropped.
- *
- * tg_wgrads_new returns NULL on error. tg_wgrads_free discards the gradients in the list; later backwards compute
- * theirs at once. tg_wgrads_count returns how many are in the list; 0 if d is NULL. */
+/* A list of deferred weight gradients. Backward adds an entry to the list instead of computing the gradient, and
+ * tg_wgrads_run computes it later, for example in the bubble of a pipeline (Megatron-Core's
+ * defer_embedding_wgrad_compute). An entry keeps the input and the output gradient of its layer in memory. */
 typedef struct tg_wgrads tg_wgrads;
+/* Creates a list of at most `limit` entries. While the list is full, backward computes further gradients itself. limit
+ * is 0 or more, or TG_NONE for no limit. Returns NULL on error. */
 TG_API tg_wgrads *tg_wgrads_new(tg_ctx *ctx, int limit);
+/* Frees a list and discards the gradients in it. Layers that used the list compute later gradients in backward. */
 TG_API void tg_wgrads_free(tg_wgrads *d);
+/* Returns the number of entries in the list; 0 if d is NULL. */
 TG_API int tg_wgrads_count(const tg_wgrads *d);
-/* Computes the deferred gradients in the order in which backward left them, so that the sums have the same bits as
- * without deferring. Then runs the hooks of the weights (tg_on_accumulated). Collective over the groups of entries
- * that gather rows. */
+/* Computes the gradients of all entries, in the order in which backward added the entries to the list, and removes the
+ * entries. The gradients have the same bits as without deferring. Runs the hooks of a weight (tg_on_accumulated) when
+ * no list holds an entry for that weight any more.
+ *
+ * Fails with TG_ERR_VERSION if the input or the output gradient of an entry was overwritten, and with TG_ERR_HANDLE if
+ * the weight of an entry was dropped. Every rank of a communicator must call tg_wgrads_run if the list has an entry
+ * whose layer gathers rows over that communicator. */
 TG_API tg_status tg_wgrads_run(tg_wgrads *d);
 
 typedef struct tg_linear_grad_opts {
     size_t size;
-    bool sequence_parallel; /* x is V0, this rank's rows of dim 0: gather them, and again in backward */
-    bool allreduce_dgrad;   /* x is I: sum its gradient over c; not with sequence_parallel (TG_ERR_ARGUMENT) */
-    bool fused_wgrad;       /* only a check: w must be a leaf if it needs a gradient (TG_ERR_STATE). The gradient of a
-                               leaf adds straight into its main gradient (tg_set_main_grad) without it too. */
-    tg_wgrads *deferred;    /* list that takes the gradient of w if w is a leaf (see tg_wgrads); NULL: none */
+    /* x is V0: it has this rank's rows of dim 0. The op gathers the rows of all ranks, and gathers them again in
+     * backward. */
+    bool sequence_parallel;
+    /* x is I. Backward sums the gradient of x over the ranks of c. Not with sequence_parallel (TG_ERR_ARGUMENT). */
+    bool allreduce_dgrad;
+    /* Only checks that w is a leaf if w needs a gradient; otherwise the call fails with TG_ERR_STATE. Does not change
+     * the computation: the gradient of a leaf is always added straight into its main gradient (tg_set_main_grad), if it
+     * has one. */
+    bool fused_wgrad;
+    /* The list that takes the gradient of w if w is a leaf. NULL means that backward computes this gradient. */
+    tg_wgrads *deferred;
 } tg_linear_grad_opts;
 #define TG_LINEAR_GRAD(...) (&(tg_linear_grad_opts){.size = sizeof(tg_linear_grad_opts), __VA_ARGS__})
 
-/* Computes x w^T + b: x [.., in], this rank's rows of the weight, w [out, in], and of the bias, b [out] or NULL, both
- * V0 on c's axis -> [.., out], sharded on the last dim. In backward the gradient of x is communicated while the
- * gradient of w is computed. The op is named LinearWithGradAccumulationAndAsyncCommunication, as in Megatron-Core. opts
- * may be NULL. If opts ask for no communication, c may be NULL and placements are those of tg_linear. */
+/* Computes x @ w^T + b. x is [.., in]. w [out, in] and b [out] (or NULL) are this rank's rows of the weight and the
+ * bias; both are V0 on c's axis. The result is [.., out], sharded on the last dim. Under sequence_parallel dim 0 of the
+ * result has the rows of all ranks. In backward the gradient of x is communicated while the gradient of w is computed.
+ *
+ * The op is named LinearWithGradAccumulationAndAsyncCommunication, as in Megatron-Core. opts may be NULL. If opts set
+ * neither sequence_parallel nor allreduce_dgrad, c may be NULL, and w, b and x may have any placements that tg_linear
+ * accepts. */
 TG_API tg_tensor *tg_linear_with_grad_accumulation(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, tg_comm *c,
                                                    const tg_linear_grad_opts *opts);
-/* Computes the same without a gradient of w. Only w is saved for backward; x and the bias get their gradients.
- * opts.deferred and opts.fused_wgrad fail with TG_ERR_ARGUMENT. */
+/* Computes the same, but backward computes no gradient of w, only those of x and b. Saves w, but not x, for backward.
+ * opts->deferred and opts->fused_wgrad fail with TG_ERR_ARGUMENT. */
 TG_API tg_tensor *tg_linear_with_frozen_weight(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, tg_comm *c,
                                                const tg_linear_grad_opts *opts);
 
@@ -90,69 +114,96 @@ TG_API tg_tensor *tg_linear_with_frozen_weight(tg_tape *t, tg_tensor *x, tg_tens
 typedef struct tg_parallel_linear_opts {
     size_t size;
     bool no_bias;
-    double std;            /* standard deviation of the weight that the layer draws. 0: 0.02. No draw: must be 0 */
-    int strides;           /* blocks of the sharded dim, each divided over all ranks: 2 for gate and up, 3 for q, k, v.
-                              0: 1 */
-    bool gather_output;    /* column: the output is [.., out] I instead of [.., out/n] V */
-    bool input_is_whole;   /* row: x is I, and the layer scatters it; not with sequence parallelism (TG_ERR_STATE) */
-    bool skip_bias_add;    /* do not add the bias: the caller does (tg_parallel_linear_pair); with no_bias:
-                              TG_ERR_ARGUMENT */
-    /* The axis whose ranks divide the layer: TG_TP (0), or TG_CP or TG_DP for a layer of another group; TG_ETP with
-     * expert. Under TG_RNG_MEGATRON, whose streams differ over tp only, a layer of TG_CP or TG_DP that would draw a
-     * weight fails with TG_ERR_ARGUMENT. */
+    /* Standard deviation of the weight that the layer draws. 0 means 0.02. Must be 0 if the layer draws no weight,
+     * which is so with weight, no_weight or no_init (TG_ERR_ARGUMENT). */
+    double std;
+    /* Number of blocks along the sharded dim: 2 for gate and up in one weight, 3 for q, k and v. Each block is divided
+     * over all ranks. 0 means 1. Must divide this rank's size of that dim (TG_ERR_SHAPE). */
+    int strides;
+    bool gather_output;    /* column layer only: the output is [.., out] I instead of [.., out/n] V */
+    /* Row layer only: x is I instead of a shard, and the layer takes this rank's part of it. Not with sequence
+     * parallelism (TG_ERR_STATE). */
+    bool input_is_whole;
+    /* The layer does not add its bias; the caller adds it (tg_parallel_linear_pair). Not with no_bias
+     * (TG_ERR_ARGUMENT). */
+    bool skip_bias_add;
+    /* The axis whose ranks divide the layer: TG_TP (0), TG_CP or TG_DP; if `expert` is set, TG_ETP. The random streams
+     * of TG_RNG_MEGATRON differ over tp only, so with TG_RNG_MEGATRON a layer on TG_CP or TG_DP must not draw its
+     * weight (TG_ERR_ARGUMENT). */
     tg_axis axis;
-    int sequence_parallel; /* over axis. > 0: on; < 0: off; 0: as p's for TG_TP, else off. No effect with one rank */
-    tg_tensor *weight;     /* tied weight, [out/n, in] (column) or [out, in/n] (row); NULL: the layer makes its own */
-    bool no_weight;        /* make no weight: each call passes one to tg_parallel_linear_apply */
-    bool no_init;          /* leave the weight 0; it is placed all the same */
-    bool no_dgrad_reduce;  /* column only: x is R, and its gradient stays PARTIAL; the caller reduces it. Under sequence
-                              parallelism, and in a row layer: TG_ERR_ARGUMENT */
-    bool expert;           /* a layer of the expert grid; axis must be 0 or TG_ETP, which mean the same. On several
-                              ranks a row layer needs skip_bias_add or no_bias (TG_ERR_STATE) */
+    /* Sequence parallelism over `axis`. > 0 means on, < 0 off. 0 means the setting of the layer's tg_parallel if axis
+     * is TG_TP, and off otherwise. A layer with `expert` has none: a number > 0 fails with TG_ERR_ARGUMENT there. No
+     * effect if axis has one rank. */
+    int sequence_parallel;
+    /* A tied weight: [out/n, in] for a column layer, [out, in/n] for a row layer. NULL means that the layer makes its
+     * own. */
+    tg_tensor *weight;
+    bool no_weight;        /* the layer has no weight; each call passes one to tg_parallel_linear_apply */
+    bool no_init;          /* the weight stays 0, but still gets its placement */
+    /* Column layer only: x is R, and the layer does not sum the gradient of x over the ranks. This gradient stays P,
+     * and the caller reduces it. Not with sequence parallelism, and not in a row layer (TG_ERR_ARGUMENT). */
+    bool no_dgrad_reduce;
+    /* A layer of an expert, on the expert grid. axis must be 0 or TG_ETP; both mean TG_ETP. If ep or etp has several
+     * ranks, a row layer needs skip_bias_add or no_bias (TG_ERR_STATE). */
+    bool expert;
     bool fused_wgrad;      /* as in tg_linear_grad_opts */
-    int deferred_wgrads;   /* how many weight gradients may wait for tg_wgrads_drain. 0: none; TG_NONE: no limit */
+    /* How many weight gradients the layer may defer until tg_wgrads_drain. 0 means none; TG_NONE means no limit. */
+    int deferred_wgrads;
 } tg_parallel_linear_opts;
 
 #define TG_PARALLEL_LINEAR(...) (&(tg_parallel_linear_opts){.size = sizeof(tg_parallel_linear_opts), __VA_ARGS__})
 
-/* Create the layers that Megatron-Core calls ColumnParallelLinear and RowParallelLinear. weight is [out, in],
- * activations are [s, b, h]. Column: weight and bias V0, x I -> [.., out/n], sharded on the last dim. Under sequence
- * parallelism x is V0. Row: weight V1, bias I, x sharded on the last dim -> [.., out] I. Under sequence parallelism the
- * bias is R and the output V0. Biases start as 0.
+/* Create the layers that Megatron-Core calls ColumnParallelLinear and RowParallelLinear. Both compute
+ * x @ weight^T + bias. weight is [out, in] and bias is [out] over all ranks; biases start as 0. x is usually
+ * [s, b, in], with the sequence as dim 0.
+ * - Column: weight and bias are V0. x is I; under sequence parallelism it is V0, this rank's rows. The output is
+ *   [.., out/n], sharded on the last dim.
+ * - Row: weight is V1, x is [.., in/n], sharded on the last dim. The bias and the output [.., out] are I; under
+ *   sequence parallelism the bias is R, and the output is V0.
  *
- * opts may be NULL. On error return an inert module. A sharded size (out, in) that is not a multiple of the ranks
- * fails with TG_ERR_SHAPE. If p uses the expert grid, only `expert` layers run on it; the token dispatch outside of
- * them communicates. */
+ * opts may be NULL. On error they return an inert module. If the sharded size (out of a column layer, in of a row
+ * layer) is not a multiple of the number of ranks, they fail with TG_ERR_SHAPE. If p has an expert grid, only layers
+ * with `expert` run on that grid. Such layers neither gather x nor reduce their output over ranks: the caller's token
+ * dispatch does both. */
 TG_API tg_module *tg_nn_column_linear(const tg_parallel *p, int64_t in, int64_t out,
                                       const tg_parallel_linear_opts *opts);
 TG_API tg_module *tg_nn_row_linear(const tg_parallel *p, int64_t in, int64_t out, const tg_parallel_linear_opts *opts);
 
 typedef struct tg_vocab_embedding_opts {
     size_t size;
-    int reduce_scatter; /* > 0: the result is V0; < 0: I; 0: V0 if axis is TG_TP and p is sequence parallel, else I */
-    tg_axis axis;       /* whose ranks divide the vocabulary, as in tg_parallel_linear_opts */
-    bool batch_first;   /* [b, s] gives [b, s, hidden]. With a result that is V0 the ranks divide the batch, dim 0 */
+    /* > 0 means that the result is V0, < 0 that it is I. 0 means V0 if axis is TG_TP and p is sequence parallel, and I
+     * otherwise. */
+    int reduce_scatter;
+    tg_axis axis;       /* the axis whose ranks divide the vocabulary, as in tg_parallel_linear_opts */
+    /* ids [b, s] give [b, s, hidden] instead of [s, b, hidden]. If the result is V0, its dim 0, the batch, is divided
+     * over the ranks. */
+    bool batch_first;
 } tg_vocab_embedding_opts;
 #define TG_VOCAB_EMBEDDING(...) \
     (&(tg_vocab_embedding_opts){.size = sizeof(tg_vocab_embedding_opts), __VA_ARGS__})
 
-/* Creates the layer that Megatron-Core calls VocabParallelEmbedding: ids [b, s] -> [s, b, hidden], and ids [n] ->
- * [n, hidden]; I or V0 (this rank's rows of dim 0). weight [vocab, hidden] is V0, drawn with standard deviation std. A
- * vocab that is not a multiple of the ranks of axis fails with TG_ERR_SHAPE. opts may be NULL. Inert on error. */
+/* Creates the layer that Megatron-Core calls VocabParallelEmbedding. ids [b, s] give [s, b, hidden], and ids [k] give
+ * [k, hidden]. The result is I, or V0 (this rank's rows of dim 0). weight [vocab, hidden] is V0, drawn with standard
+ * deviation std. Fails with TG_ERR_SHAPE if vocab is not a multiple of the number of ranks of opts->axis. opts may be
+ * NULL. On error returns an inert module. */
 TG_API tg_module *tg_nn_vocab_embedding(const tg_parallel *p, int64_t vocab, int64_t hidden, double std,
                                         const tg_vocab_embedding_opts *opts);
-/* Runs a column or row layer once, with this weight, [out/n, in] or [out, in/n] (NULL: the module's own). gather_output
- * sets that option of a column layer for this call: > 0 true, 0 false, < 0 as the layer was made. A row layer refuses
- * > 0 (TG_ERR_ARGUMENT). Other modules fail with TG_ERR_ARGUMENT. */
+/* Runs a column or row layer once with the given weight, [out/n, in] or [out, in/n]. weight NULL means the module's
+ * own. gather_output overrides the option of that name of a column layer for this call: > 0 means true, 0 means false,
+ * and a negative number leaves the option as it is. Fails with TG_ERR_ARGUMENT if gather_output is > 0 for a row layer,
+ * or if m is another kind of module. */
 TG_API tg_tensor *tg_parallel_linear_apply(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *weight,
                                            int gather_output);
-/* Runs any layer once. If the layer is a column or row layer made with skip_bias_add, returns its output without the
- * bias and sets *bias to the bias, for a fused op of the caller: the pair (output, bias) of Megatron-Core. Otherwise
- * *bias is NULL, because the layer has no bias or has added it; so a caller treats a replaced layer alike. The module
- * owns *bias, or the tape does if the layer gathers its output and so the bias too. tg_add(t, output, *bias) equals the
- * layer without skip_bias_add. On error returns an inert tensor, and *bias is NULL. */
+/* Runs any layer once, and gives the caller a bias that the layer has not added, for a fused op (Megatron-Core's pair
+ * of output and bias). If m is a column or row layer made with skip_bias_add, returns its output without the bias, and
+ * sets *bias to the bias. tg_add(t, output, *bias) then equals the output of the layer without skip_bias_add. For any
+ * other module *bias is NULL, so a caller can use the same code if another layer has replaced the linear layer.
+ *
+ * The module owns *bias. If the layer gathers its output, it gathers the bias too, and the tape owns *bias. On error
+ * returns an inert tensor, and *bias is NULL. */
 TG_API tg_tensor *tg_parallel_linear_pair(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor **bias);
-/* Runs tg_wgrads_run for the list of every linear layer in m, also of layers that a GPT made with TG_WGRAD_DEFERRED. */
+/* Runs tg_wgrads_run for each linear layer's list in m and its children, including the layers that a GPT made with
+ * TG_WGRAD_DEFERRED. Does nothing for layers without a list. */
 TG_API tg_status tg_wgrads_drain(tg_module *m);
 
 #ifdef __cplusplus

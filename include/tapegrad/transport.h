@@ -1,4 +1,5 @@
-/* The interface of a transport: the layer that moves data between ranks. Include it to implement one of your own. */
+/* The interface of a transport: the layer below a communicator that moves data between ranks. Include this header to
+ * implement a transport of your own. */
 #ifndef TAPEGRAD_TRANSPORT_H
 #define TAPEGRAD_TRANSPORT_H
 
@@ -10,77 +11,88 @@ extern "C" {
 
 /* ---- Transports ---- */
 
-/* One collective call, already checked: the group has two or more ranks, dtypes and counts fit this rank's tensors,
- * data are contiguous, and src equals dst only where comm.h allows it. Counts are in elements. If src and dst are
- * NULL on every rank, the ranks still compare the call and wait for each other, but no data moves; a transport that
- * moves data by other means uses another transport this way. */
+/* One collective call. The library has checked it: the group has two or more ranks, dtypes and counts fit this rank's
+ * tensors, data are contiguous, and src equals dst only where comm.h allows it. Counts are in elements.
+ *
+ * src and dst may be NULL on every rank. The ranks then compare the call and wait for each other, but no data moves. A
+ * transport that moves data by other means calls another transport in this way, to compare its calls. */
 typedef struct tg_transfer {
     size_t size;
     tg_collective kind;
     tg_dtype dtype;
     tg_reduce_op op;
-    int root;                   /* root rank; for a send or receive, the peer */
-    const void *src;            /* NULL if this rank has no source, or it has no bytes */
-    void *dst;
-    /* elements of one rank's part (src of a gather, dst of a scatter); of the whole if the kind has no parts */
+    int root;        /* the root rank; of a send or receive, the other rank */
+    const void *src; /* NULL if this rank sends nothing */
+    void *dst;       /* NULL if this rank receives nothing */
+    /* Number of elements of one rank's part, for example of src in a gather and of dst in a scatter. If the kind has no
+     * parts, number of all elements. */
     int64_t count;
-    /* Elements for each rank and from each rank; they replace count. NULL: equal parts. Valid only during start. */
+    /* Number of elements that go to each rank and that come from each rank; count is then not used. NULL means equal
+     * parts. Valid only until start returns. */
     const int64_t *send, *recv;
-    const void *site;           /* call site, quoted in errors */
-    uint64_t record;            /* number of this call in this rank's record (tg_comm_record) */
+    const void *site; /* call site, which errors quote */
+    uint64_t record;  /* number of this call in this rank's record (tg_comm_record) */
 } tg_transfer;
 
-/* Operations of a transport. `state` is one rank's end of one group. The context's thread calls every slot. A slot
- * that fails calls tg_ctx_fail. Every wait ends at the context's deadline at the latest (tg_ctx_deadline). */
+/* The functions of a transport. `state` is one rank's end of one group of ranks. The context's thread calls every slot.
+ * A slot that fails must record its error with tg_ctx_fail. Every wait must end at the context's deadline at the latest
+ * (tg_ctx_deadline). */
 typedef struct tg_comm_ops {
     size_t size;
     const char *name; /* returned by tg_comm_transport */
-    bool host;        /* needs memory that the host can read; device memory is refused */
-    bool silent;      /* moves no data; works with any context */
-    /* Orders calls on the device: wait and drop return before a call is done, and the transport itself marks the
-     * call's end in the record. */
+    bool host;        /* true: works only with memory that the host can read */
+    bool silent;      /* true: moves no data, so it works with memory of any device */
+    /* true: calls are queued on the device, so wait and drop return before a call is done. The transport itself must
+     * then mark the end of the call in the record. */
     bool queued;
 
-    /* Required. Posts the call and returns at once, without waiting for other ranks. *request identifies the call
-     * until drop. NULL in *request means that the call is done. The transport must detect a disagreement of the
-     * ranks, on all of them, before it moves data. */
+    /* ---- Required slots ---- */
+
+    /* Starts the call and returns at once, without waiting for other ranks. Sets *request to a pointer that identifies
+     * the call until drop, or to NULL if the call is done already. If the ranks make different calls, the transport
+     * must fail on all of them before it moves data. */
     tg_status (*start)(tg_ctx *ctx, void *state, const tg_transfer *call, void **request);
-    bool (*test)(tg_ctx *ctx, void *state, void *request); /* advances the call; returns true if it is done or failed */
-    tg_status (*wait)(tg_ctx *ctx, void *state, void *request); /* returns when the call is done or has failed */
-    /* Ends a request, done or not. After it returns, nothing accesses the call's memory. A call that cannot finish
-     * is aborted together with the group. Never fails. */
+    /* Advances the call. Returns true if the call is done or has failed. */
+    bool (*test)(tg_ctx *ctx, void *state, void *request);
+    /* Waits until the call is done or has failed. */
+    tg_status (*wait)(tg_ctx *ctx, void *state, void *request);
+    /* Ends a request, whether the call is done or not. If the call cannot finish, aborts the call and the group. After
+     * drop returns, nothing may access the memory of the call. drop never fails. */
     void (*drop)(tg_ctx *ctx, void *state, void *request);
-    /* Creates the group of the given ranks of this group, in the given order; this rank is ranks[rank]. Every member
-     * calls it, and ranks that share several new groups create them in the same order. Other ranks need not call it,
-     * unless `all` is true: then every rank of this group calls it at this point, each for the one of several
-     * disjoint groups that contains it. */
+    /* Creates a group of n ranks of this group: ranks[], in this order. This rank is ranks[rank]. If `all` is false,
+     * the ranks of the new group call split, and the other ranks need not. Ranks that share several new groups create
+     * them in the same order. If `all` is true, every rank of this group calls split at this point. The new groups are
+     * then disjoint, and each rank passes the group that contains it. */
     tg_status (*split)(tg_ctx *ctx, void *state, const int *ranks, int n, int rank, const char *name, bool all,
                        void **group);
-    /* Frees state, after the last drop. Ends the calls of peers that still wait. */
+    /* Frees state. The library calls it after the last drop. Calls in which other ranks still wait for this rank must
+     * fail there. */
     void (*close)(tg_ctx *ctx, void *state);
 
-    /* Optional */
-    /* Opens or closes a batch of sends and receives that start together. NULL if start never waits. */
+    /* ---- Optional slots ---- */
+
+    /* Opens or closes a batch of sends and receives that start together. May be NULL if start never waits. */
     tg_status (*batch)(tg_ctx *ctx, void *state, bool open);
-    /* Reports that this rank will miss a call: peers that wait must fail. */
+    /* Reports that this rank will not make a call. Calls in which other ranks wait for this rank must fail there. */
     void (*abort)(tg_ctx *ctx, void *state, const char *why);
-    /* Restarts the group with the remaining ranks, and sets *rank and *size. NULL: an abort is permanent. */
+    /* Restarts the group with the remaining ranks, and sets *rank and *size. NULL means that an abort is permanent. */
     tg_status (*recover)(tg_ctx *ctx, void *state, int *rank, int *size);
-    /* Called while the host waits for something else, such as a device. `waited` is the number of seconds so far; a
-     * negative value means that the wait has ended. Advances pending calls. Fails if the group has failed, or if the
-     * request (NULL: none) can no longer finish. Never blocks. */
+    /* The library calls poll while the host waits for something else, such as a device. `waited` is the number of
+     * seconds so far; a negative number means that the wait has ended. poll advances pending calls, and must not block.
+     * It fails if the group has failed, or if `request` can no longer finish. request may be NULL. */
     tg_status (*poll)(tg_ctx *ctx, void *state, void *request, double waited);
-    /* Device memory for fast collectives (tg_symmetric). Give all three slots or none. window_alloc allocates this
-     * rank's memory; it returns NULL without an error if none is available. window_join makes the windows known to
-     * all ranks; every rank calls it, with windows of one size. window_free frees one, even after close. */
+    /* Windows: device memory for fast collectives (tg_symmetric). Set all three slots or none. window_alloc allocates
+     * this rank's window, sets *window to it, and returns the memory of the window. If no memory is available, it
+     * returns NULL without an error. window_join makes the windows known to all ranks. Every rank calls window_join,
+     * with windows of the same size. window_free frees a window; the library may call it after close. */
     void *(*window_alloc)(tg_ctx *ctx, void *state, size_t bytes, void **window);
     tg_status (*window_join)(tg_ctx *ctx, void *state, void *window);
     void (*window_free)(tg_ctx *ctx, void *window);
 } tg_comm_ops;
 
-/* Creates a communicator over the caller's transport, for rank `rank` of `size`. The communicator owns state: it
- * closes state when it is freed, or at once on an error, if the table's size includes the close slot. Returns an
- * inert communicator on error. */
+/* Creates a communicator over the caller's transport, for rank `rank` of `size`. The communicator calls ops->close when
+ * it is freed. On error tg_comm_new_on calls ops->close at once, if ops->size includes that slot, and returns an inert
+ * communicator (tapegrad.h). */
 TG_API tg_comm *tg_comm_new_on(tg_ctx *ctx, const tg_comm_ops *ops, void *state, int rank, int size);
 
 #ifdef __cplusplus

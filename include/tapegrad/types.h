@@ -14,7 +14,7 @@
 #if defined(__GNUC__)
 #define TG_API __attribute__((visibility("default")))
 #define TG_PRINTF(f, a) __attribute__((format(printf, f, a)))
-#define TG_SITE __builtin_return_address(0) /* the caller's address, which error messages quote (tg_apply) */
+#define TG_SITE __builtin_return_address(0) /* the address of the caller, which error messages show (tg_apply) */
 #else
 #define TG_API
 #define TG_PRINTF(f, a)
@@ -42,7 +42,7 @@ typedef struct tg_file_ops tg_file_ops;
 
 /* ---- Status ---- */
 
-/* X(name, text): the list of status codes. The enum below and tg_status_name are generated from it. */
+/* The list of status codes, as X(name, text). The enum below and tg_status_name are generated from it. */
 #define TG_STATUS_LIST(X)                                                                      \
     X(OK, "ok")                                                                                \
     X(ERR_ARGUMENT, "invalid argument")      /* NULL, out of range, not finite, overlapping */ \
@@ -73,28 +73,28 @@ typedef enum tg_status {
 #undef TG_X
 } tg_status;
 
-/* Returns a code's name, such as "TG_ERR_SHAPE". "?" for an unknown code; never NULL. */
+/* Returns the name of a code, such as "TG_ERR_SHAPE"; "?" if the code is unknown. Never returns NULL. */
 TG_API const char *tg_status_name(tg_status s);
-TG_API const char *tg_version(void);            /* Returns the TG_VERSION that the library was built with. */
+TG_API const char *tg_version(void); /* Returns the TG_VERSION that the library was built with. */
 
-/* Returns the status of the first error since the last clear. TG_OK if there is none; TG_ERR_ARGUMENT for NULL. */
+/* Returns the status of the first error since the last tg_ctx_clear, or TG_OK if there is no error. Returns
+ * TG_ERR_ARGUMENT if ctx is NULL. */
 TG_API tg_status tg_ctx_status(const tg_ctx *ctx);
-/* Returns the message of the first error: what was wrong, what was expected, and where. "" if there is no error. The
- * text is valid until the next tg_ctx_clear. */
+/* Returns the message of the first error: what was wrong, what was expected, and where. Returns "" if there is no
+ * error. The text is valid until the next tg_ctx_clear. */
 TG_API const char *tg_ctx_message(const tg_ctx *ctx);
-/* Clears the error, so that calls on ctx work again. Does nothing for NULL and for a context that could not be
- * created. */
+/* Clears the error, so that calls on ctx work again. Does nothing if ctx is NULL or could not be created. */
 TG_API void tg_ctx_clear(tg_ctx *ctx);
-/* Records an error of the caller's own, for example from a callback or a data source. The first error is kept: a later
- * one is ignored. Returns the status of the context, which is s if no error came before. TG_OK and unknown codes count
- * as TG_ERR_INTERNAL; a NULL ctx returns TG_ERR_ARGUMENT. */
+/* Records an error of the caller's own, for example from a callback or a data source. If the context already has an
+ * error, keeps that error and ignores the new one. Returns the status of the context afterwards. If s is TG_OK or an
+ * unknown code, records TG_ERR_INTERNAL. Returns TG_ERR_ARGUMENT if ctx is NULL. */
 TG_API tg_status tg_ctx_fail(tg_ctx *ctx, tg_status s, const char *format, ...) TG_PRINTF(3, 4);
 
-/* ---- Dtypes, shapes ---- */
+/* ---- Dtypes and shapes ---- */
 
-/* X(NAME, name, bits, kind): the list of dtypes. kind is f (float), i (integer), b (boolean) or q (quantized: a
- * tg_quant gives the scales). No op takes the 8-bit and 4-bit formats yet. They are listed so that their numbers stay
- * fixed in files and bindings. */
+/* The list of dtypes, as X(NAME, name, bits, kind). kind is f (float), i (integer), b (boolean) or q (quantized, with
+ * scales in a tg_quant). No op takes a dtype of kind q yet. These dtypes are listed so that their numbers stay fixed in
+ * files and bindings. */
 #define TG_DTYPE_LIST(X)         \
     X(F32, f32, 32, 'f')         \
     X(F64, f64, 64, 'f')         \
@@ -117,85 +117,92 @@ typedef enum tg_dtype {
     TG_DTYPE_COUNT
 } tg_dtype;
 
-TG_API const char *tg_dtype_name(tg_dtype d); /* Returns a name, such as "f32"; "?" for an unknown dtype. */
-TG_API int tg_dtype_bits(tg_dtype d);         /* Returns bits per element; 0 for an unknown dtype. */
+TG_API const char *tg_dtype_name(tg_dtype d); /* Returns a name such as "f32"; "?" if the dtype is unknown. */
+TG_API int tg_dtype_bits(tg_dtype d);         /* Returns the bits per element; 0 if the dtype is unknown. */
 
-/* How the scales of a quantized tensor are laid out. There is one scale, of type scale_dtype, for each block of
- * block[i] elements along dim i; block[i] 0 means the whole dim. Only dtypes of kind q use it, and no op takes those
+/* The scales of a quantized tensor. There is one scale for each block of the tensor. A block has block[i] elements
+ * along dim i; block[i] 0 means the whole dim. Only dtypes of kind q use a tg_quant, and no op takes these dtypes
  * yet. */
 typedef struct tg_quant {
     size_t size;
-    tg_dtype scale_dtype;
+    tg_dtype scale_dtype; /* dtype of the scales */
     int64_t block[8];
-    tg_tensor *scale;
+    tg_tensor *scale;     /* the scales */
 } tg_quant;
 
-enum { TG_MAX_DIMS = 8 };
+enum { TG_MAX_DIMS = 8 }; /* the greatest number of dims of a tensor */
 
-/* A shape, passed by value. If ndim > TG_MAX_DIMS, the shape was given too many dims, and every function refuses it. */
+/* A shape, passed by value. If ndim > TG_MAX_DIMS, the shape was made from too many dims, and functions that take it
+ * fail with TG_ERR_SHAPE. */
 typedef struct tg_shape {
     int64_t ndim;
     int64_t dim[TG_MAX_DIMS];
 } tg_shape;
 
-/* A list of dims to reduce over. Negative dims count from the end. n < 0: all dims. */
+/* A list of dims to reduce over. Negative dims count from the end. n < 0 means all dims. */
 typedef struct tg_dims {
     int n;
     int dim[TG_MAX_DIMS];
 } tg_dims;
 
-/* Build a shape and a list of dims from an array of n numbers. If n > TG_MAX_DIMS, or if dims is NULL while n > 0,
- * every function refuses the result. */
+/* Make a shape and a list of dims from an array of n numbers. If n > TG_MAX_DIMS, or if dims is NULL and n > 0,
+ * functions that take the result fail. */
 TG_API tg_shape tg_shape_make(size_t n, const int64_t *dims);
 TG_API tg_dims tg_dims_make(size_t n, const int64_t *dims);
 
 #ifndef __cplusplus
 #define TG_LIST_N_(...) (sizeof((int64_t[]){0, __VA_ARGS__}) / sizeof(int64_t) - 1)
 #define TG_LIST_(...) ((const int64_t[]){0, __VA_ARGS__} + 1)
-#define TG_SHAPE(...) tg_shape_make(TG_LIST_N_(__VA_ARGS__), TG_LIST_(__VA_ARGS__)) /* TG_SHAPE(): a scalar */
+#define TG_SHAPE(...) tg_shape_make(TG_LIST_N_(__VA_ARGS__), TG_LIST_(__VA_ARGS__)) /* TG_SHAPE() is a scalar */
 #define TG_DIMS(...) tg_dims_make(TG_LIST_N_(__VA_ARGS__), TG_LIST_(__VA_ARGS__))
 #define TG_ALL_DIMS ((tg_dims){.n = -1})
 #endif
 
-/* Every struct that a caller fills begins with its size. The TG_* macros set the size; C++ and bindings call
- * tg_struct_init instead. A size that was never set, or that is larger than the library knows, fails with
- * TG_ERR_ARGUMENT. A field that is 0 has its default; where 0 is itself a meaningful number, TG_NONE stands for it. */
+/* Every struct that a caller fills begins with its size. The macro of a struct sets the size, for example TG_CONFIG for
+ * tg_config. C++ programs and bindings call tg_struct_init instead. If the size was never set, or is larger than that
+ * of the library's struct, the call that gets the struct fails with TG_ERR_ARGUMENT. A field that is 0 has its default.
+ * Comments of fields say where TG_NONE stands for the number 0, or for no limit. */
 #define TG_NONE (-1)
-/* Sets every byte of a struct to 0, then writes `size` into its first field: tg_struct_init(&s, sizeof s). Does nothing
- * if s is NULL. */
+/* Sets every byte of a struct to 0, and then sets its first field to size. Call it as tg_struct_init(&s, sizeof s).
+ * Does nothing if s is NULL. */
 TG_API void tg_struct_init(void *s, size_t size);
 
 /* ---- Placements: how a tensor is distributed over the ranks of an axis (docs/placements.md) ---- */
 
-/* The axes of a grid of ranks (parallel.h): tensor, context, data and pipeline parallelism; tensor, expert and data
- * parallelism of the layers of experts; and one axis for a group of the caller's own. */
+/* The axes of a grid of ranks (parallel.h):
+ * - TG_TP, TG_CP, TG_DP and TG_PP are tensor, context, data and pipeline parallelism.
+ * - TG_ETP, TG_EP and TG_EDP are tensor, expert and data parallelism of the layers of experts.
+ * - TG_AXIS_USER is an axis for a group of the caller's own. */
 typedef enum tg_axis { TG_TP, TG_CP, TG_DP, TG_PP, TG_ETP, TG_EP, TG_EDP, TG_AXIS_USER, TG_MAX_AXES } tg_axis;
 
 typedef enum tg_placement_kind {
-    TG_INVARIANT,  /* the same on every rank, and its gradient is too */
-    TG_REPLICATED, /* the same on every rank; its gradient is PARTIAL */
-    TG_VARYING,    /* each rank has its own: a shard along dim, or opaque */
-    TG_PARTIAL,    /* its value is the sum over the ranks; its gradient is REPLICATED */
+    TG_INVARIANT,  /* the tensor is the same on every rank, and so is its gradient */
+    TG_REPLICATED, /* the tensor is the same on every rank; its gradient is PARTIAL */
+    TG_VARYING,    /* each rank has a part of the tensor (a shard along a dim), or a tensor of its own (opaque) */
+    TG_PARTIAL,    /* the value of the tensor is the sum of the ranks' tensors; its gradient is REPLICATED */
 } tg_placement_kind;
 
-/* Which part of a VARYING tensor rank r of n ranks has. The dim is cut into equal chunks. */
+/* Which part of a VARYING tensor rank r of n ranks has. The sharded dim is divided into equal chunks, which are
+ * numbered from 0. k is the field `chunks` of tg_placement. */
 typedef enum tg_layout {
-    TG_OPAQUE,     /* none: each rank has a tensor of its own */
-    TG_CONTIGUOUS, /* chunk r of n */
-    TG_STRIDED,    /* chunks r, n + r, 2n + r and so on of k n, where k is `chunks` */
-    TG_ZIGZAG      /* chunks r and 2n - 1 - r of 2n */
+    TG_OPAQUE,     /* no part: each rank has a tensor of its own */
+    TG_CONTIGUOUS, /* of n chunks, chunk r */
+    TG_STRIDED,    /* of k * n chunks, chunks r, n + r, 2 * n + r and so on */
+    TG_ZIGZAG      /* of 2 * n chunks, chunks r and 2 * n - 1 - r */
 } tg_layout;
 
 typedef struct tg_placement {
     uint8_t kind;   /* tg_placement_kind */
-    uint8_t layout; /* tg_layout; used by VARYING */
-    int8_t dim;     /* the sharded dim; unused if the layout is TG_OPAQUE */
-    uint8_t order;  /* if several axes shard one dim: 0 is the major axis */
-    int32_t chunks; /* TG_STRIDED: chunks of the dim per rank */
+    uint8_t layout; /* tg_layout; used only if kind is TG_VARYING */
+    int8_t dim;     /* the sharded dim; not used if layout is TG_OPAQUE */
+    uint8_t order;  /* if several axes shard one dim: the position of this axis among them; 0 is the major axis */
+    int32_t chunks; /* number of chunks per rank; used only if layout is TG_STRIDED */
 } tg_placement;
 
-/* The caller's allocator, which provides the host memory of a context. alloc returns NULL if it fails. align is a power
- * of two up to 2 MiB. free gets the number of bytes that alloc got. */
+/* ---- Callbacks and small types ---- */
+
+/* The caller's allocator, which provides the host memory of a context. alloc returns NULL on failure. align is a power
+ * of two, at most 2 MiB. free gets the same number of bytes as alloc. */
 typedef struct tg_allocator {
     void *(*alloc)(void *user, size_t bytes, size_t align);
     void (*free)(void *user, void *p, size_t bytes);
@@ -204,21 +211,21 @@ typedef struct tg_allocator {
 
 /* The body of a parallel loop: processes the indices from begin to end - 1. */
 typedef void (*tg_range_fn)(void *arg, int64_t begin, int64_t end);
-/* A parallel loop of the caller's (tg_config.parallel_for). It runs body(arg, begin, end) on disjoint ranges that
- * together cover [0, n), and returns when all of them have finished. The ranges may run on any threads: kernels split
+/* A parallel loop of the caller's own (tg_config.parallel_for). It calls body(arg, begin, end) for disjoint ranges that
+ * together cover [0, n), and returns when all calls have returned. The calls may run on any threads. Kernels split
  * their work by shape alone, so results do not depend on the threads. */
 typedef void (*tg_parallel_for_fn)(void *user, int64_t n, tg_range_fn body, void *arg);
 
 typedef enum tg_log_level { TG_LOG_INFO, TG_LOG_WARNING } tg_log_level;
 typedef void (*tg_log_fn)(void *user, tg_log_level level, const char *message);
 
-/* How a collective combines the elements of the ranks (comm.h). AVG is the mean. */
+/* How a collective combines the elements of the ranks (comm.h). TG_REDUCE_AVG is the mean. */
 typedef enum tg_reduce_op { TG_REDUCE_SUM, TG_REDUCE_MAX, TG_REDUCE_MIN, TG_REDUCE_AVG } tg_reduce_op;
 
-/* Forms of a report. DOT is the graph language of Graphviz. */
+/* The format of a report. TG_DOT is the graph language of Graphviz. */
 typedef enum tg_format { TG_TEXT, TG_JSON, TG_DOT } tg_format;
 
-/* What memory is used for. */
+/* What a piece of memory is used for. */
 typedef enum tg_category {
     TG_MEM_PARAMETER,
     TG_MEM_GRADIENT,
@@ -227,29 +234,30 @@ typedef enum tg_category {
     TG_MEM_TEMPORARY, /* everything else */
     TG_MEM_BUFFER,    /* named scratch buffers, leased or not (tg_lease) */
     TG_MEM_GRAPH,     /* memory that captured steps hold (capture.h) */
-    TG_MEM_WORKSPACE, /* work memory that a kernel of device "cuda" takes and returns; device "meta" has none */
+    TG_MEM_WORKSPACE, /* work memory of kernels on device "cuda", while a kernel has it */
     TG_MEM_CATEGORIES,
-    TG_MEM_MAX_CATEGORIES = 12 /* room for new categories without a change of tg_memory_info's layout */
+    TG_MEM_MAX_CATEGORIES = 12 /* size of arrays by category, so that new categories do not change tg_memory_info */
 } tg_category;
 
 /* Memory statistics of a context (tg_memory_query), in bytes. */
 typedef struct tg_memory_info {
     size_t size;
-    int64_t live, peak;           /* bytes in use, now and at most; rounded up by the allocator */
-    int64_t reserved;             /* bytes obtained from the system or the device for them */
-    int64_t workspace;            /* bytes that kernels of device "cpu" keep as work memory, in addition to the above */
-    int64_t by_category[TG_MEM_MAX_CATEGORIES];      /* parts of live, by tg_category */
-    int64_t peak_by_category[TG_MEM_MAX_CATEGORIES]; /* the same at the moment of the peak */
-    int64_t host_allocations;     /* calls of the allocator so far; a steady training step adds none */
+    /* Bytes in use, as rounded up by the library's allocator: now, and the maximum so far (tg_memory_reset_peak). */
+    int64_t live, peak;
+    int64_t reserved;  /* bytes that were obtained from the system or the device, in use or not */
+    int64_t workspace; /* bytes that kernels of device "cpu" keep as work memory; not in live or reserved */
+    int64_t by_category[TG_MEM_MAX_CATEGORIES];      /* the parts of live, by tg_category */
+    int64_t peak_by_category[TG_MEM_MAX_CATEGORIES]; /* the parts of peak, by tg_category */
+    int64_t host_allocations; /* number of host allocations so far; a steady training step adds none */
 } tg_memory_info;
 
 #define TG_MEMORY_INFO() ((tg_memory_info){.size = sizeof(tg_memory_info)})
 
-/* A gradient hook (tg_on_grad in backward.h). */
+/* A gradient hook, which tg_on_grad (backward.h) explains. */
 typedef tg_status (*tg_hook_fn)(void *user, tg_tape *t, tg_tensor *x, tg_tensor **grad);
 
-/* A Philox4x32-10 stream (Salmon et al., SC 2011). Each draw depends on these three numbers only, so copying this
- * struct saves or restores a stream. */
+/* The state of a random stream (Philox4x32-10; Salmon et al., SC 2011). Each draw depends only on these three numbers,
+ * so copying this struct saves or restores a stream. */
 typedef struct tg_rng {
     uint64_t seed;
     uint64_t stream; /* less than 2^63 */
@@ -258,7 +266,7 @@ typedef struct tg_rng {
 
 #ifdef __cplusplus
 }
-/* In C++17 a template replaces the macros that C fills a struct with:
+/* In C++17 this template replaces the macros that make structs in C:
  *     auto c = tg_make<tg_config>(); c.seed = 1; tg_ctx_new(&c) */
 template <class S> inline S tg_make() {
     S s;
