@@ -33,7 +33,7 @@ static const char *family_name(tg_family f) {
     return (unsigned)f <= TG_FAMILY_CUSTOM ? names[f] : "?";
 }
 
-/* Writes "2", "2 to 3" if trailing inputs are optional, or "1 or more". Returns buf. */
+/* Writes the number of inputs: "2", "2 to 3" if the last ones are optional, or "1 or more". Returns buf. */
 static const char *inputs_text(const tg_op *op, char *buf, size_t n) {
     int optional = 0;
     for (int i = 0; i < op->n_in; i++) optional += op->optional >> i & 1;
@@ -51,7 +51,7 @@ static const char *notes(const tg_op *op) {
     return op->backward ? "" : "no gradient";
 }
 
-/* Escapes bars, which end a cell in Markdown. */
+/* Prints text with bars escaped, because a bar ends a cell in Markdown. */
 static void print_cell(const char *text) {
     for (; *text; text++) {
         if (*text == '|') putchar('\\');
@@ -59,7 +59,7 @@ static void print_cell(const char *text) {
     }
 }
 
-/* Refusals that no column shows. */
+/* What devices refuse, which no column of the table shows. */
 static const char refusals[] =
     "Devices `cpu` and `cuda` run all ops. `cuda` refuses `attention` with heads of more than 256\n"
     "elements (TG_ERR_SHAPE). All devices refuse `linear_cross_entropy` with class weights\n"

@@ -376,7 +376,7 @@ static bool same_start(run *r) {
     int64_t done = r->plan->done;
     facts_add_start(&f, &train_command, &r->o, r->ctx);
     if (!facts_agree(&f, r->ctx, r->world)) return false;
-    if (!agree(r->ctx, r->world, &done, 1)) return false;
+    if (!broadcast_from_rank_0(r->ctx, r->world, &done, 1)) return false;
     if (done == r->plan->done) return true;
     fail("the newest checkpoint in --out is of step %" PRId64 " on this rank, but of step %" PRId64
          " on rank 0; all ranks must see the same directory",
