@@ -1,4 +1,4 @@
-/* The options of `tapegrad train`: the table, the defaults, and the checks that need nothing but the command line. */
+/* The options of `tapegrad train`: their table and defaults, and the checks that need only the command line. */
 #include <stdio.h>
 
 #include "train.h"
@@ -160,15 +160,15 @@ static int check_scale(const train_options *o, const parsed *p) {
             return usage_error(c,
                                "--%s is for dynamic loss scaling, but --loss-scale %g is a fixed scale; leave one of "
                                "them out",
-                                              all[i], o->loss_scale);
+                               all[i], o->loss_scale);
     }
     if (o->loss_scale == 0 && o->min_scale > o->initial_scale)
         return usage_error(c, "--min-loss-scale %g is above --initial-loss-scale %g", o->min_scale, o->initial_scale);
     return 0;
 }
 
-/* Checks the options that observe each op as it runs. */
-static int check_watched(const train_options *o, const parsed *p) {
+/* Checks the options that observe each op as it runs, --record and --find-nan. */
+static int check_observers(const train_options *o, const parsed *p) {
     const command *c = &train_command;
     if (o->record && o->capture)
         return usage_error(c,
@@ -189,12 +189,12 @@ static int check_watched(const train_options *o, const parsed *p) {
 }
 
 static bool is_utf8(const char *text) {
-    json_t *string = json_string(text); /* NULL for what is not */
+    json_t *string = json_string(text); /* NULL if it is not UTF-8 */
     json_decref(string);
     return string != NULL;
 }
 
-/* Checks that paths are UTF-8. A resumed run finds its files by the paths in state.json, and JSON is text in UTF-8. */
+/* Checks that paths are UTF-8. state.json records them for --resume, and JSON is text in UTF-8. */
 static int check_paths(const train_options *o) {
     const struct { const char *name, *path; } all[] = {{"data", o->data}, {"init", o->init}, {"order", o->order}};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
@@ -229,7 +229,7 @@ int train_options_check(const train_options *o, const parsed *p) {
     if (o->resume_step && !o->resume) return usage_error(c, "--resume-step is for --resume; give both");
     int status = check_paths(o);
     if (!status) status = check_scale(o, p);
-    if (!status) status = check_watched(o, p);
+    if (!status) status = check_observers(o, p);
     if (!status) status = rank_options_check(c, p, &o->on);
     if (!status) status = tp_options_check(c, p, &o->on, o->model.recompute);
     if (status) return status;
