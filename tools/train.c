@@ -220,7 +220,7 @@ static bool open_run(run *r) {
     tg_gpt_config config;
     const char *weights;
     if (!choose_model(r, &config, &weights)) return false;
-    if (!data_open(&r->data, r->ctx, &r->o, &config) || !same_data(r)) return false; /* before a model that may be large */
+    if (!data_open(&r->data, r->ctx, &r->o, &config) || !same_data(r)) return false; /* before a model is allocated */
     if (!open_trainer(r, &config, weights)) return false;
     const plan *p = r->plan;
     r->offsets = calloc(2 * (size_t)r->o.batch, sizeof *r->offsets);
@@ -360,7 +360,7 @@ static bool finish(run *r, int64_t step) {
     if (r->chief && !plot_losses(r->ctx, r->o.out, &r->metrics)) return false;
     tg_gpt_save(r->trainer.gpt, r->o.out); /* writes config.json last: it marks a run that has ended */
     if (!check(r->ctx)) return false;
-    if (!whole && r->chief) r->plan->ended_by = interrupted ? interrupted : SIGINT; /* 0: only another rank got a signal */
+    if (!whole && r->chief) r->plan->ended_by = interrupted ? interrupted : SIGINT; /* 0: another rank got the signal */
     if (!whole) say_how_to_go_on(r, step);
     say("the model is in %s, its loss curve in %s/loss.svg\n", r->o.out, r->o.out);
     return true;

@@ -193,7 +193,7 @@ bool checkpoint_save(const run_directory *directory, int64_t step, const train_o
  * more. */
 bool checkpoint_prune(const run_directory *directory, const train_options *o);
 
-/* Returns the seconds of a clock that is never set back. */
+/* Returns the time of the monotonic clock in seconds. */
 double seconds_now(void);
 
 #endif
