@@ -27,7 +27,7 @@ static const option rows[] = {
     RANK_ROWS(inspect_options),
     SP_ROW(inspect_options),
     {"batch", OPTION_INT, AT(batch), "N", "sequences in a step, over all ranks", 1, MANY, false},
-    {"accumulate", OPTION_INT, AT(accumulate), "N", "micro-batches into which a step's batch is cut", 1, MANY, false},
+    {"accumulate", OPTION_INT, AT(accumulate), "N", "micro-batches into which a step's batch is split", 1, MANY, false},
     {"json", OPTION_FLAG, AT(json), "", "print JSON", .fixed = false},
 };
 
@@ -228,7 +228,7 @@ static json_t *sent_json(const findings *f) {
 }
 
 static void print_sent(const findings *f) {
-    printf("ranks       %" PRId64 "; of rank 0 in a step (and of each layer):\n", f->ranks);
+    printf("ranks       %" PRId64 "; collectives of rank 0 in a step, and of each layer in it:\n", f->ranks);
     printf("            %-16s %8s %16s %10s %16s\n", "collective", "calls", "bytes", "a layer", "bytes");
     for (int k = 0; k < TG_COLLECTIVES; k++)
         if (f->sent.calls[k])

@@ -29,8 +29,8 @@ typedef enum rank_kind { RANKS_AUTO, RANKS_THREADS, RANKS_SHM, RANKS_MPI, RANKS_
 /* Rows for commands whose ranks communicate. */
 #define COMM_ROWS(S)                                                                                                   \
     {"comm", OPTION_CHOICE, offsetof(S, on.comm), "auto|threads|shm|mpi|nccl",                                         \
-     "how ranks communicate; auto: shm under `tapegrad run`, mpi under mpirun, else threads. With --device cuda data " \
-     "go by NCCL in any case; nccl: like auto, but requires --device cuda", .fixed = false},                           \
+     "how ranks communicate; auto: shm under `tapegrad run`, mpi under mpirun, else threads. With --device cuda NCCL " \
+     "moves the data in any case; nccl: like auto, but requires --device cuda", .fixed = false},                       \
     {"deadline", OPTION_REAL, offsetof(S, on.deadline), "S",                                                           \
      "seconds that a rank waits for another one before the run fails", 0.001, 1e6, false}
 
