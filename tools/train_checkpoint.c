@@ -73,7 +73,7 @@ static char *read_whole(const char *path, size_t *n) {
     if (text && ferror(f))
         fail("cannot read '%s': %s", path, strerror(errno));
     else if (!good)
-        fail(text ? "'%s' is longer than 16 MiB, which no such file is" : "no memory to read '%s'", path);
+        fail(text ? "'%s' is longer than 16 MiB, the most that such a file may have" : "no memory to read '%s'", path);
     fclose(f);
     if (good) return text;
     free(text);
