@@ -1,18 +1,18 @@
-"""The rows of `bench/run.py --before`: two builds of the library next to each other."""
+"""The rows of `bench/run.py --before`, which compare two builds of the library."""
 
 from measure import command
 from table import Row
 
-NOTES = """Both builds measure in turn. Figures are medians, the reference is the build before, and the ratio is the
-median of the rounds' ratios: above 1 the library has become faster. The numbers in parentheses are the quartiles of
-these ratios. Kernels use one thread, and steps two unless a row says otherwise."""
+NOTES = """The two builds measure in turn. Times are medians. The reference is the build given by --before. The ratio is
+the median of the rounds' ratios: above 1, the library has become faster. The numbers in parentheses are the quartiles
+of these ratios. Kernels use one thread; training steps use two unless a row says otherwise."""
 
 SMALL_GPT = {"layers": 3, "heads": 4, "hidden": 128, "vocab": 2048, "batch": 8, "seq_len": 128, "calls": 10}
 PRODUCT = {"rows": 512, "inner": 768, "columns": 3072}
 
 
 def compared(threads):
-    """Yields the title of each row, its program, and the program's options."""
+    """Yields, for each row, its title, the row of tapegrad-bench, and the options."""
     for op in ("chain", "mlp"):
         yield f"{op}", op, {}
     yield "tape of 100,000 ops", "tape", {"rows": 100_000}
@@ -30,8 +30,8 @@ def compared(threads):
 
 def rows(bench, build):
     for title, program, options in compared(bench.threads):
-        then, now = command(program, build=build, **options), command(program, **options)
-        m = bench.measure([then, now])
-        low, high = m.quartiles(then, now)
+        old, new = command(program, build=build, **options), command(program, **options)
+        m = bench.measure([old, new])
+        low, high = m.quartiles(old, new)
         title = f"{title}: before / ours ({low:.3f} to {high:.3f})"
-        yield Row(title, m.median(now), m.median(then), m.ratio(then, now))
+        yield Row(title, m.median(new), m.median(old), m.ratio(old, new))

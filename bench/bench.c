@@ -1,9 +1,10 @@
-/* bench ROW [OPTION...]: prints a row's times, one a line. `bench` alone lists rows and options.
+/* tapegrad-bench ROW [OPTION...]: prints the times of a row, one on each line. Without arguments it lists rows and
+ * options.
  *
- * Without --repeats it measures once for each line of standard input, after it has printed "ready": so bench/run.py and
- * bench/gpu.py measure several programs in alternation. A line "peak" asks for the most bytes of the device's memory
- * that were in use at once, "host" for the milliseconds of the host alone in one call, "rss" for the most bytes of the
- * process that were resident at once. */
+ * It prints "ready" when it has warmed up. With --repeats N it then measures N times; otherwise it measures once for
+ * each line of standard input, so that bench/run.py and bench/gpu.py can measure several programs in alternation. A
+ * line "peak" asks for the most bytes of the device's memory that were in use at once, "host" for the milliseconds that
+ * the host alone needs for one call, and "rss" for the most resident bytes of the process. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,7 +62,8 @@ static const number_option numbers[] = {
 };
 enum { NUMBERS = sizeof numbers / sizeof numbers[0] };
 
-/* Sets the option of that name if it is a size. Returns false if it is another option or the number is no size. */
+/* Sets the option `name` to n if its value is a size. Returns false if it is another option, or if n is not
+ * positive. */
 static bool set_number(bench_options *o, const char *name, long long n) {
     for (int i = 0; i < NUMBERS; i++)
         if (strcmp(name, numbers[i].name) == 0) {

@@ -1,4 +1,5 @@
-/* The rows of the bench. A row measures one thing, and makes one measurement at a time. */
+/* The rows of the program tapegrad-bench, and their options. A row is one thing that is measured, such as a training
+ * step or a kernel. */
 #ifndef TAPEGRAD_BENCH_H
 #define TAPEGRAD_BENCH_H
 
@@ -11,23 +12,24 @@ typedef struct bench_options {
     const char *device;
     tg_dtype dtype;
     int threads, repeats; /* repeats 0: one measurement for each line of standard input */
-    int calls;            /* number of calls that one measurement queues on the device */
+    int calls;            /* number of calls that one measurement queues on the device; it gives their mean time */
     int64_t batch, seq_len, layers, heads, hidden, vocab; /* of GPT-2, and of attention */
     int64_t rows, columns, inner;                         /* of the other kernels */
     int64_t form;                                         /* form of a product: bench_form */
-    bool profile, capture; /* capture: the step is recorded, and its replays are measured */
-    bool recompute;        /* recomputes every layer of GPT-2 */
+    bool profile;   /* print how the time is spent instead of measuring */
+    bool capture;   /* capture the step, and measure its replays */
+    bool recompute; /* recompute every layer of GPT-2 */
 } bench_options;
 
 /* Which operands of a product are transposed: A [m, k] B [k, n], A B^T, A^T B. */
 typedef enum bench_form { FORM_NN, FORM_NT, FORM_TN, FORMS } bench_form;
 
-/* A row. measure returns one time in the row's unit. host (may be NULL) returns the milliseconds that the host alone
- * needs for one call while the device runs asynchronously. profile prints how the time is spent. Errors are the
- * context's. */
+/* A row. open returns its state. measure makes one measurement, and returns the time of one call in the row's unit.
+ * host (may be NULL) returns the milliseconds that the host alone needs for one call, while the device runs
+ * asynchronously. profile (may be NULL) prints how the time is spent. Errors are recorded in the context. */
 typedef struct bench_row {
     const char *name, *unit, *summary;
-    void *(*open)(tg_ctx *ctx, const bench_options *o); /* NULL: no memory, unless the context has an error */
+    void *(*open)(tg_ctx *ctx, const bench_options *o); /* NULL: the context has an error, or no memory */
     double (*measure)(void *state);
     double (*host)(void *state);
     void (*profile)(void *state);

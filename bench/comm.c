@@ -1,6 +1,6 @@
-/* tapegrad-bench-comm: all-reduce of float32 among ranks that are threads or processes of this machine. For each line
- * of standard input it measures every size once and prints a line of medians in microseconds; bench/comm.py alternates
- * it with Open MPI's. */
+/* tapegrad-bench-comm: measures all-reduce of float32 among ranks that are threads or processes of this machine. For
+ * each line of standard input it measures every size, and prints a line of medians in microseconds. bench/comm.py runs
+ * it in alternation with comm_mpi.c. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,16 +14,17 @@
 #include "../tools/spawn.h"
 
 static const int64_t sizes[] = {64 << 10, 256 << 10, 1 << 20, 4 << 20, 64 << 20};
-enum { SIZES = sizeof sizes / sizeof *sizes, MOST = 400 };
+enum { SIZES = sizeof sizes / sizeof *sizes, MAX_CALLS = 400 };
 
 static int by_value(const void *a, const void *b) {
     double d = *(const double *)a - *(const double *)b;
     return d > 0 ? 1 : d < 0 ? -1 : 0;
 }
 
+/* Returns the median time of an all-reduce in microseconds. */
 static double median_us(tg_comm *c, tg_tensor *y, tg_tensor *x, int64_t bytes) {
-    double took[MOST];
-    int n = bytes > 8 << 20 ? 9 : bytes > 512 << 10 ? 60 : MOST;
+    double took[MAX_CALLS];
+    int n = bytes > 8 << 20 ? 9 : bytes > 512 << 10 ? 60 : MAX_CALLS;
     for (int i = 0; i < n; i++) {
         tg_comm_barrier(c);
         double begun = seconds_now();
@@ -34,24 +35,24 @@ static double median_us(tg_comm *c, tg_tensor *y, tg_tensor *x, int64_t bytes) {
     return 1e6 * took[n / 2];
 }
 
-/* Rank 0 reads lines for all ranks. */
-static bool another(tg_comm *c, tg_tensor *word) {
+/* Returns on all ranks whether rank 0 has read another line: one more round is wanted. */
+static bool wait_for_line(tg_comm *c, tg_tensor *go_tensor) {
     char line[16];
     int64_t go = tg_comm_rank(c) || fgets(line, sizeof line, stdin);
-    tg_write(word, &go, sizeof go);
-    tg_comm_broadcast(c, word, 0);
-    tg_read(word, &go, sizeof go);
+    tg_write(go_tensor, &go, sizeof go);
+    tg_comm_broadcast(c, go_tensor, 0);
+    tg_read(go_tensor, &go, sizeof go);
     return go && tg_ctx_status(tg_comm_ctx(c)) == TG_OK;
 }
 
 static tg_status rank_main(void *arg, tg_ctx *ctx, tg_comm *c) {
     (void)arg;
-    tg_tensor *x[SIZES], *y[SIZES], *word = tg_zeros(ctx, TG_I64, TG_SHAPE(1));
+    tg_tensor *x[SIZES], *y[SIZES], *go_tensor = tg_zeros(ctx, TG_I64, TG_SHAPE(1));
     for (int i = 0; i < SIZES; i++) {
         x[i] = tg_zeros(ctx, TG_F32, TG_SHAPE(sizes[i] / 4));
         y[i] = tg_zeros(ctx, TG_F32, TG_SHAPE(sizes[i] / 4));
     }
-    while (another(c, word)) {
+    while (wait_for_line(c, go_tensor)) {
         for (int i = 0; i < SIZES; i++) {
             double us = median_us(c, y[i], x[i], sizes[i]);
             if (tg_comm_rank(c) == 0) printf("%.3f%c", us, i + 1 < SIZES ? ' ' : '\n');
@@ -61,7 +62,8 @@ static tg_status rank_main(void *arg, tg_ctx *ctx, tg_comm *c) {
     return tg_ctx_status(ctx);
 }
 
-static int launched(void) {
+/* Runs this process's rank, one that launch() has started. */
+static int run_launched(void) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1));
     tg_comm *c = tg_comm_launched_new(ctx);
     rank_main(NULL, ctx, c);
@@ -72,6 +74,7 @@ static int launched(void) {
     return failed;
 }
 
+/* Starts this program as n processes, the ranks, and waits for them. */
 static int launch(int n, char **argv) {
     tg_launch l;
     pid_t pid[TG_MAX_RANKS];
@@ -91,7 +94,7 @@ static int launch(int n, char **argv) {
 int main(int argc, char **argv) {
     int n = argc > 2 ? atoi(argv[2]) : 2;
     char message[1024];
-    if (tg_comm_launched_rank() >= 0) return launched();
+    if (tg_comm_launched_rank() >= 0) return run_launched();
     if (n < 1 || n > TG_MAX_RANKS || argc < 2)
         return fprintf(stderr, "tapegrad-bench-comm threads|processes [RANKS]\n"), 2;
     if (!strcmp(argv[1], "processes")) return launch(n, argv);

@@ -1,7 +1,7 @@
-"""Measures all-reduce within a machine: ours, among threads and among processes, and Open MPI's, in turn.
+"""Measures all-reduce within a machine: ours among threads, ours among processes, and Open MPI's, in turn.
 
-Each program measures every size once per round, and each round begins with another program. A ratio is the median of
-the rounds' ratios of Open MPI's time to ours.
+Each program measures every size once in a round, and the rounds begin with different programs. A ratio is Open MPI's
+time divided by ours, the median over the rounds.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-/* The reference for comm.c: MPI_Allreduce of the same sizes, measured in the same way. */
+/* tapegrad-bench-comm-mpi, the reference for comm.c: measures MPI_Allreduce of the same sizes in the same way. */
 #include <mpi.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -7,7 +7,7 @@
 #include <time.h>
 
 static const int64_t sizes[] = {64 << 10, 256 << 10, 1 << 20, 4 << 20, 64 << 20};
-enum { SIZES = sizeof sizes / sizeof *sizes, MOST = 400 };
+enum { SIZES = sizeof sizes / sizeof *sizes, MAX_CALLS = 400 };
 
 static int by_value(const void *a, const void *b) {
     double d = *(const double *)a - *(const double *)b;
@@ -15,8 +15,8 @@ static int by_value(const void *a, const void *b) {
 }
 
 static double median_us(float *y, float *x, int64_t bytes) {
-    double took[MOST];
-    int n = bytes > 8 << 20 ? 9 : bytes > 512 << 10 ? 60 : MOST;
+    double took[MAX_CALLS];
+    int n = bytes > 8 << 20 ? 9 : bytes > 512 << 10 ? 60 : MAX_CALLS;
     for (int i = 0; i < n; i++) {
         MPI_Barrier(MPI_COMM_WORLD);
         double begun = MPI_Wtime();
@@ -27,16 +27,17 @@ static double median_us(float *y, float *x, int64_t bytes) {
     return 1e6 * took[n / 2];
 }
 
-/* Ranks that wait for the next round sleep, because MPI's own waits would take a core from the other program. */
-static bool another(int rank, int ranks) {
-    int go = 0, there = 0;
+/* Returns on all ranks whether rank 0 has read another line. Ranks that wait sleep between polls, because MPI's own
+ * wait would take a core from the program that is measured meanwhile. */
+static bool wait_for_line(int rank, int ranks) {
+    int go = 0, arrived = 0;
     if (rank == 0) {
         char line[16];
         go = fgets(line, sizeof line, stdin) != NULL;
         for (int r = 1; r < ranks; r++) MPI_Send(&go, 1, MPI_INT, r, 0, MPI_COMM_WORLD);
         return go;
     }
-    while (MPI_Iprobe(0, 0, MPI_COMM_WORLD, &there, MPI_STATUS_IGNORE) == MPI_SUCCESS && !there)
+    while (MPI_Iprobe(0, 0, MPI_COMM_WORLD, &arrived, MPI_STATUS_IGNORE) == MPI_SUCCESS && !arrived)
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     MPI_Recv(&go, 1, MPI_INT, 0, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
     return go;
@@ -54,7 +55,7 @@ int main(int argc, char **argv) {
         if (!x[i] || !y[i]) MPI_Abort(MPI_COMM_WORLD, 1);
         for (int64_t k = 0; k < sizes[i] / 4; k++) x[i][k] = y[i][k] = 1; /* touches the pages */
     }
-    while (another(rank, ranks)) {
+    while (wait_for_line(rank, ranks)) {
         for (int i = 0; i < SIZES; i++) {
             double us = median_us(y[i], x[i], sizes[i]);
             if (rank == 0) printf("%.3f%c", us, i + 1 < SIZES ? ' ' : '\n');

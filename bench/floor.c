@@ -1,9 +1,9 @@
-/* The least that a GPT-2 124M training step must do, called directly on the device's slots: its products, its
- * element-wise passes as the bytes that they must move, and one AdamW pass. There is no tape, no handles are made, and
- * all buffers exist before.
+/* Row "floor": the least that a GPT-2 124M training step must do, called directly on the device's slots: its matrix
+ * products, passes that move as many bytes as its element-wise ops, and one AdamW pass. There is no tape, no handles
+ * are made, and all buffers are allocated beforehand.
  *
- * The three forms of every product occur once; whether an implementation computes something twice to save memory is
- * not counted. Activations are [s, b, h], as in the layers of nn.h. */
+ * Each product occurs once forward, once for the gradient of its input and once for that of its weight; recomputation
+ * is not counted. Activations are [s, b, h], as in the layers of nn.h. */
 #include <assert.h>
 #include <math.h>
 #include <stdio.h>
@@ -17,8 +17,8 @@
 
 typedef enum pass_kind { PRODUCT, SWEEP, TOTAL, ADAMW } pass_kind;
 
-/* One call of a slot. Arrays of a sweep: out = a + b, or out = a, or, if add is true, out += a + b. Arrays of a
- * total: out = the sums of a's rows or columns. */
+/* One call of a slot. A SWEEP computes out = a + b, or out = a if b is NULL; if add is true, it adds to out. A TOTAL
+ * sums the rows or columns of a into out. */
 typedef struct pass {
     const char *name;
     pass_kind kind;
@@ -30,9 +30,9 @@ typedef struct pass {
 
 enum { H = GPT2_HIDDEN, HEADS = GPT2_HEADS, D = H / HEADS, FFN = 4 * H };
 
-/* Rows of logits at a time, as tg_linear_cross_entropy cuts them; room for the passes and tensors of a layer, and for
- * those that are there once. */
-enum { CHUNK = 512, ROOM = 64 };
+/* CHUNK: rows of logits that are computed at once, as in tg_linear_cross_entropy. SPARE: the most passes, and tensors,
+ * of a layer, of a chunk, and outside of layers. */
+enum { CHUNK = 512, SPARE = 64 };
 
 /* A weight [out, in] and its gradient. */
 typedef struct weight {
@@ -49,9 +49,10 @@ typedef struct layer {
 typedef struct floor_step {
     tg_ctx *ctx;
     int64_t b, t, rows; /* rows = t b */
-    int n, room, n_made, room_made;
+    int n, capacity;
     pass *passes;
-    tg_tensor **made;
+    int n_made, made_capacity;
+    tg_tensor **made; /* all tensors, to drop them at the end */
     double scalars[TG_STEP_SCALARS];
     layer *layers;
     int64_t n_layers;
@@ -61,13 +62,14 @@ typedef struct floor_step {
 
 /* ---- Buffers of the context, so that their addresses stay the same ---- */
 
-static tg_tensor *note(floor_step *f, tg_tensor *x) {
-    assert(f->n_made < f->room_made);
+/* Adds x to the tensors that floor_close drops. Returns x. */
+static tg_tensor *own(floor_step *f, tg_tensor *x) {
+    assert(f->n_made < f->made_capacity);
     return f->made[f->n_made++] = x;
 }
 
 static tg_tensor *buffer(floor_step *f, tg_dtype dtype, tg_shape shape) {
-    return note(f, tg_zeros(f->ctx, dtype, shape));
+    return own(f, tg_zeros(f->ctx, dtype, shape));
 }
 
 static tg_tensor *activation(floor_step *f, int64_t cols) {
@@ -78,7 +80,7 @@ static tg_matrix matrix(tg_tensor *x) {
     return (tg_matrix){.data = tg_host_data(x), .rs = tg_dim(x, -1), .cs = 1, .dtype = tg_dtype_of(x)};
 }
 
-static tg_matrix turned(tg_matrix x) {
+static tg_matrix transposed(tg_matrix x) {
     int64_t rs = x.rs;
     x.rs = x.cs;
     x.cs = rs;
@@ -88,7 +90,7 @@ static tg_matrix turned(tg_matrix x) {
 /* ---- Passes ---- */
 
 static pass *next_pass(floor_step *f, const char *name, pass_kind kind) {
-    assert(f->n < f->room);
+    assert(f->n < f->capacity);
     f->passes[f->n] = (pass){.name = name, .kind = kind};
     return &f->passes[f->n++];
 }
@@ -110,9 +112,9 @@ static void total(floor_step *f, const char *name, tg_tensor *out, tg_tensor *a)
     p->out = out, p->a = a;
 }
 
-/* y = x w^T + b */
+/* Plans y = x w^T + b. */
 static tg_gemm *apply(floor_step *f, const weight *w, tg_tensor *x, tg_tensor *y) {
-    tg_gemm *g = product(f, w->name, f->rows, w->out, w->in, matrix(x), turned(matrix(w->w)), matrix(y));
+    tg_gemm *g = product(f, w->name, f->rows, w->out, w->in, matrix(x), transposed(matrix(w->w)), matrix(y));
     g->bias = tg_host_data(w->bias);
     g->bias_dtype = tg_dtype_of(w->bias);
     return g;
@@ -120,11 +122,12 @@ static tg_gemm *apply(floor_step *f, const weight *w, tg_tensor *x, tg_tensor *y
 
 static void apply_grad(floor_step *f, const weight *w, tg_tensor *g, tg_tensor *x, tg_tensor *gx) {
     product(f, w->name, f->rows, w->in, w->out, matrix(g), matrix(w->w), matrix(gx));
-    product(f, w->name, w->out, w->in, f->rows, turned(matrix(g)), matrix(x), matrix(w->g));
+    product(f, w->name, w->out, w->in, f->rows, transposed(matrix(g)), matrix(x), matrix(w->g));
     total(f, "bias gradients", w->gbias, g);
 }
 
-/* A batched product over all heads: part 0, 1 or 2 (queries, keys, values) of [t, b, parts, heads, d]. */
+/* Returns part 0, 1 or 2 (queries, keys, values) of x [t, b, parts, heads, d], as an operand of a product batched over
+ * b and heads. */
 static tg_matrix heads(const floor_step *f, tg_tensor *x, int part) {
     int64_t row = tg_dim(x, -1);
     tg_matrix m = {.data = tg_host_data(x), .rs = f->b * row, .cs = 1, .bs = {row, D}, .dtype = tg_dtype_of(x)};
@@ -144,18 +147,18 @@ static void of_heads(floor_step *f, int64_t m, int64_t n, int64_t k, tg_matrix a
 
 static void attend(floor_step *f, layer *l) {
     tg_matrix s = score_matrix(f, l->scores), v = heads(f, l->parts, 2);
-    of_heads(f, f->t, f->t, D, heads(f, l->parts, 0), turned(heads(f, l->parts, 1)), s);
+    of_heads(f, f->t, f->t, D, heads(f, l->parts, 0), transposed(heads(f, l->parts, 1)), s);
     sweep(f, "attention", l->scores, l->scores, NULL, false);
     of_heads(f, f->t, D, f->t, s, v, heads(f, l->mixed, 0));
 }
 
 static void attend_grad(floor_step *f, layer *l) {
     tg_matrix s = score_matrix(f, l->scores), gs = score_matrix(f, f->gscores), go = heads(f, f->gmixed, 0);
-    of_heads(f, f->t, D, f->t, turned(s), go, heads(f, f->gparts, 2));
-    of_heads(f, f->t, f->t, D, go, turned(heads(f, l->parts, 2)), gs);
+    of_heads(f, f->t, D, f->t, transposed(s), go, heads(f, f->gparts, 2));
+    of_heads(f, f->t, f->t, D, go, transposed(heads(f, l->parts, 2)), gs);
     sweep(f, "attention", f->gscores, f->gscores, l->scores, false);
     of_heads(f, f->t, D, f->t, gs, heads(f, l->parts, 1), heads(f, f->gparts, 0));
-    of_heads(f, f->t, D, f->t, turned(gs), heads(f, l->parts, 0), heads(f, f->gparts, 1));
+    of_heads(f, f->t, D, f->t, transposed(gs), heads(f, l->parts, 0), heads(f, f->gparts, 1));
 }
 
 static void forward(floor_step *f, layer *l, tg_tensor *x2) {
@@ -190,18 +193,17 @@ static void loss(floor_step *f) {
     int64_t step = CHUNK * H * (tg_dtype_bits(x.dtype) / 8);
     for (int64_t first = 0; first < f->rows; first += CHUNK) {
         int64_t n = f->rows - first < CHUNK ? f->rows - first : CHUNK;
-        product(f, "logits", n, GPT2_VOCAB, H, x, turned(w), logits);
+        product(f, "logits", n, GPT2_VOCAB, H, x, transposed(w), logits);
         total(f, "cross-entropy", f->losses, f->logits);
         sweep(f, "cross-entropy", f->glogits, f->logits, NULL, false);
         product(f, "logits", n, H, GPT2_VOCAB, g, w, gx);
-        product(f, "logits", GPT2_VOCAB, H, n, turned(g), x, gw)->beta = first > 0;
+        product(f, "logits", GPT2_VOCAB, H, n, transposed(g), x, gw)->beta = first > 0;
         x.data = (char *)x.data + step;
         gx.data = (char *)gx.data + step;
     }
 }
 
-/* The first two doubles of the scalars are learning rate and clip factor. With a rate of 0 the weights do not change.
- */
+/* Plans AdamW for a weight and its gradient. The learning rate is 0, so the weights do not change. */
 static void adamw(floor_step *f, tg_tensor *w, tg_tensor *g) {
     pass *p = next_pass(f, "AdamW", ADAMW);
     tg_shape shape = tg_shape_of(w);
@@ -227,10 +229,10 @@ static void step_weight(floor_step *f, const weight *w) {
 
 static weight make_weight(floor_step *f, const char *name, int64_t out, int64_t in, bool bias) {
     weight w = {.name = name, .out = out, .in = in};
-    w.w = note(f, tg_randn(f->ctx, TG_DTYPE_DEFAULT, TG_SHAPE(out, in), 1 / sqrt((double)in)));
+    w.w = own(f, tg_randn(f->ctx, TG_DTYPE_DEFAULT, TG_SHAPE(out, in), 1 / sqrt((double)in)));
     w.g = buffer(f, TG_F32, TG_SHAPE(out, in));
     if (bias)
-        w.bias = note(f, tg_randn(f->ctx, TG_DTYPE_DEFAULT, TG_SHAPE(out), 0.02)),
+        w.bias = own(f, tg_randn(f->ctx, TG_DTYPE_DEFAULT, TG_SHAPE(out), 0.02)),
         w.gbias = buffer(f, TG_F32, TG_SHAPE(1, out));
     return w;
 }
@@ -241,7 +243,7 @@ static layer make_layer(floor_step *f) {
         .mix = make_weight(f, "attention's projection", H, H, true),
         .up = make_weight(f, "up", FFN, H, true),
         .down = make_weight(f, "down", H, FFN, true),
-        .x = note(f, tg_randn(f->ctx, TG_DTYPE_DEFAULT, TG_SHAPE(f->rows, H), 1)),
+        .x = own(f, tg_randn(f->ctx, TG_DTYPE_DEFAULT, TG_SHAPE(f->rows, H), 1)),
         .n1 = activation(f, H),
         .parts = activation(f, 3 * H),
         .scores = buffer(f, TG_DTYPE_DEFAULT, TG_SHAPE(f->b, HEADS, f->t, f->t)),
@@ -262,7 +264,7 @@ static void make_shared(floor_step *f) {
     f->gh = activation(f, FFN);
     f->gparts = activation(f, 3 * H);
     f->gmixed = activation(f, H);
-    f->last = note(f, tg_randn(f->ctx, TG_DTYPE_DEFAULT, TG_SHAPE(f->rows, H), 1));
+    f->last = own(f, tg_randn(f->ctx, TG_DTYPE_DEFAULT, TG_SHAPE(f->rows, H), 1));
     f->gscores = buffer(f, TG_DTYPE_DEFAULT, TG_SHAPE(f->b, HEADS, f->t, f->t));
     f->logits = buffer(f, TG_F32, TG_SHAPE(chunk, GPT2_VOCAB));
     f->glogits = tg_dtype_of(f->g) == TG_F32 ? f->logits : buffer(f, TG_DTYPE_DEFAULT, TG_SHAPE(chunk, GPT2_VOCAB));
@@ -297,7 +299,8 @@ static void floor_close(void *state) {
 
 static void *floor_open(tg_ctx *ctx, const bench_options *o) {
     if (o->hidden != H || o->heads != HEADS || o->vocab != GPT2_VOCAB || !tg_ctx_ops(ctx)->host) {
-        tg_ctx_fail(ctx, TG_ERR_ARGUMENT, "the floor is GPT-2 124M's, on device \"cpu\"");
+        tg_ctx_fail(ctx, TG_ERR_ARGUMENT,
+                    "row \"floor\" needs device cpu, and --hidden, --heads and --vocab of GPT-2 124M; leave them out");
         return NULL;
     }
     floor_step *f = malloc(sizeof *f);
@@ -307,11 +310,11 @@ static void *floor_open(tg_ctx *ctx, const bench_options *o) {
                       .t = o->seq_len,
                       .rows = o->batch * o->seq_len,
                       .n_layers = o->layers,
-                      .scalars = {0, 1, 0.1, 0.001, 0}};
-    f->room = (int)(ROOM * (o->layers + 1 + f->rows / CHUNK));
-    f->room_made = (int)(ROOM * (o->layers + 1));
-    f->passes = malloc((size_t)f->room * sizeof *f->passes);
-    f->made = malloc((size_t)f->room_made * sizeof *f->made);
+                      .scalars = {0, 1, 0.1, 0.001, 0}}; /* the first two: learning rate, clip factor */
+    f->capacity = (int)(SPARE * (o->layers + 1 + f->rows / CHUNK));
+    f->made_capacity = (int)(SPARE * (o->layers + 1));
+    f->passes = malloc((size_t)f->capacity * sizeof *f->passes);
+    f->made = malloc((size_t)f->made_capacity * sizeof *f->made);
     f->layers = malloc((size_t)o->layers * sizeof *f->layers);
     if (!f->passes || !f->made || !f->layers) {
         floor_close(f);
@@ -350,6 +353,7 @@ static double floor_measure(void *state) {
     return 1e3 * (seconds_now() - begun);
 }
 
+/* The passes of one name, summed. */
 typedef struct share {
     const char *name;
     int calls;
@@ -361,7 +365,7 @@ static double flops_of(const pass *p) {
     return p->kind == PRODUCT ? 2.0 * (double)(g->m * g->n) * (double)(g->k * g->batch[0] * g->batch[1]) : 0;
 }
 
-/* Prints the step's time by pass. */
+/* Runs a step, and prints its time by the names of passes. */
 static void floor_profile(void *state) {
     enum { MOST = 32 };
     const floor_step *f = state;
@@ -388,7 +392,7 @@ static void floor_profile(void *state) {
 const bench_row floor_row = {
     .name = "floor",
     .unit = "ms a step",
-    .summary = "what a GPT-2 124M training step cannot do without, called bare",
+    .summary = "the kernels that a GPT-2 124M training step needs at least, without the library around them",
     .open = floor_open,
     .measure = floor_measure,
     .profile = floor_profile,

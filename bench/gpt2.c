@@ -1,5 +1,5 @@
-/* A training step of GPT-2 (124M unless options say otherwise): forward, backward and AdamW, written like a user's
- * program, called or captured. Also its AdamW alone. */
+/* Row "gpt2": a training step of GPT-2 (124M unless options say otherwise), which is forward, backward and AdamW,
+ * written like a user's program. With --capture its replays are measured. Row "adamw": AdamW alone. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,8 +34,8 @@ static tg_optim *optimizer(tg_ctx *ctx, tg_module *gpt) {
     return optim;
 }
 
-/* Token ids; neighbors are different. */
-static tg_tensor *some_ids(tg_ctx *ctx, const bench_options *o, uint32_t x) {
+/* Returns pseudorandom token ids [batch, seq_len]; x is the seed. */
+static tg_tensor *random_ids(tg_ctx *ctx, const bench_options *o, uint32_t x) {
     int64_t n = o->batch * o->seq_len, *ids = malloc((size_t)n * sizeof *ids);
     if (!ids) return NULL;
     for (int64_t i = 0; i < n; i++) {
@@ -67,8 +67,8 @@ static void *gpt2_open(tg_ctx *ctx, const bench_options *o) {
                                               .hidden = o->hidden, .positions = positions,
                                               .recompute = o->recompute ? TG_GPT_FULL : TG_GPT_KEEP)),
                 .t = tg_tape_new(ctx),
-                .ids = some_ids(ctx, o, 1),
-                .target = some_ids(ctx, o, 2),
+                .ids = random_ids(ctx, o, 1),
+                .target = random_ids(ctx, o, 2),
                 .calls = o->calls,
                 .capture = o->capture};
     g->optim = optimizer(ctx, g->gpt);
@@ -84,18 +84,19 @@ static void call_step(gpt2 *g) {
     tg_tape_reset(g->t);
 }
 
-static tg_status recorded(void *state, tg_ctx *ctx) {
+static tg_status captured_step(void *state, tg_ctx *ctx) {
     call_step(state);
     return tg_ctx_status(ctx);
 }
 
-/* A step is captured after a called one, which has allocated everything that lives longer than a step. */
+/* Runs a step. With --capture, the first call runs it normally, which allocates what lives longer than a step, and then
+ * captures it; later calls replay it. */
 static void step(gpt2 *g) {
     if (g->graph)
         tg_graph_replay(g->graph);
     else
         call_step(g);
-    if (g->capture && !g->graph) g->graph = tg_graph_new(g->ctx, recorded, g);
+    if (g->capture && !g->graph) g->graph = tg_graph_new(g->ctx, captured_step, g);
 }
 
 static double gpt2_measure(void *state) {
@@ -107,7 +108,7 @@ static double gpt2_measure(void *state) {
     return 1e3 * (seconds_now() - begun) / g->calls;
 }
 
-/* A step begins with nothing queued, and its end is not waited for. */
+/* Measures the host's part of one step: nothing is queued before, and the device's end is not waited for. */
 static double gpt2_host(void *state) {
     gpt2 *g = state;
     finish(g->ctx);
@@ -138,7 +139,7 @@ static double adamw_measure(void *state) {
 typedef struct op_time {
     char name[32];
     int calls;
-    double flops, forward, backward; /* microseconds */
+    double flops, forward, backward; /* times in microseconds */
 } op_time;
 
 enum { MAX_OPS = 64 };
@@ -149,7 +150,7 @@ static int slower_first(const void *a, const void *b) {
     return d > 0 ? 1 : d < 0 ? -1 : 0;
 }
 
-/* Sums the rows of the tape's table by op; returns how many ops there are. */
+/* Sums the rows of the table that tg_tape_dump wrote, by op. Returns the number of ops. */
 static int sum_by_op(char *table, op_time *ops) {
     int n = 0;
     char *rest = NULL;

@@ -1,10 +1,11 @@
-"""Prints speed and memory on a GPU as Markdown: ours next to PyTorch's, if `import torch` finds CUDA, and next to the
-rates at which the machine copies and multiplies. scripts/gpu-check calls it.
+"""Measures speed and memory on a GPU and prints them as Markdown: ours next to PyTorch's, if `import torch` finds CUDA,
+and next to the rates at which the GPU copies and multiplies. scripts/gpu-check calls it.
 
-The programs of a group are started together. After all have warmed up, the rows are measured one by one: our program
-and the peer in turn, and each round begins with the other one. Figures are medians of the rounds. A time is the host's
-clock around a number of queued calls and one wait for the device. --rehearse takes tiny sizes, any device "cuda", and
-our program as its own peer: it shows that everything runs, and compares with no target.
+The peer is the program that ours is compared with, bench/peer.py. The programs of several rows are started together.
+After all have warmed up, the rows are measured one by one: our program and the peer in turn, and each round begins
+with the other one. Figures are medians of the rounds. A time is measured by the host's clock, around a number of
+queued calls and one wait for the device. --rehearse uses tiny sizes, runs on the emulator too, and takes our program
+as its own peer: it shows that everything runs, and compares with no target.
 """
 
 import argparse
@@ -50,10 +51,10 @@ class Row:
     work: float = 0  # FLOPs or bytes of one call
     unit: str = "TFLOP/s"
     calls: int = 10
-    peer: tuple = None  # options of the peer; None: it has no part in this row
+    peer: tuple = None  # more options of the peer; None: this row has no peer
     rounds: int = 5
-    asks: tuple = ()  # of "peak" and "host", after the rounds
-    flags: tuple = ()
+    asks: tuple = ()  # the questions, "peak" and "host", that are asked after the rounds
+    flags: tuple = ()  # more options of both
 
     def rate(self, ms):
         return self.work / ms * 1e3
@@ -89,11 +90,11 @@ def parse():
 
 
 class Late(Exception):
-    pass
+    """A program has not answered before the deadline."""
 
 
 class Program:
-    """A program that answers each line it is sent with a number; None once it has failed."""
+    """A program that answers each line that it reads with a number."""
 
     def __init__(self, argv):
         self.process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -117,6 +118,7 @@ class Program:
             raise Late from None
 
     def ask(self, question, deadline):
+        """Returns the answer; None if the program has ended."""
         try:
             self.process.stdin.write(question + "\n")
             self.process.stdin.flush()
@@ -126,10 +128,10 @@ class Program:
         return None if text is None else float(text)
 
     def why(self):
-        """Returns the end of its output."""
+        """Returns why the program has ended: the last line of its standard error, or its status."""
         self.readers[1].join(1)
-        said = [line.strip() for line in self.errors if line.strip()]
-        return said[-1] if said else f"ended with status {self.process.poll()}"
+        lines = [line.strip() for line in self.errors if line.strip()]
+        return lines[-1] if lines else f"ended with status {self.process.poll()}"
 
     def close(self):
         self.process.stdin.close()
@@ -144,9 +146,9 @@ class Bench:
     def __init__(self, options):
         self.options, self.tiny = options, options.rehearse
         self.end = time.monotonic() + options.limit
-        self.deadline = self.end  # of the part that runs
+        self.deadline = self.end  # of the current part
         self.torch = not self.tiny and has_torch()
-        self.copy = self.gemm = None  # the machine's rates, once they are measured
+        self.copy = self.gemm = None  # rates of a copy and of a product on this GPU, once they are measured
         print(f"peer: {'PyTorch ' + self.torch if self.torch else 'itself' if self.tiny else 'none'}\n", flush=True)
 
     def arguments(self, row):
@@ -162,16 +164,15 @@ class Bench:
             return [ours, ours]
         return [ours, [sys.executable, str(ROOT / "bench/peer.py"), *self.arguments(row), *row.peer]]
 
-    def group(self, rows, together=True):
-        """Returns a list of (row, results). A result is (ms, {question: answer}), or the text of a failure."""
-        if not together:
-            return [pair for row in rows for pair in self.group([row])]
+    def group(self, rows):
+        """Measures the rows. Returns a list of (row, results): ours and the peer's, if there is one. A result is (ms,
+        {question: answer}), or the reason for which there is none."""
         started = [[Program(c) for c in self.commands(row)] for row in rows]
         try:
-            patience = time.monotonic() + 0.6 * (self.deadline - time.monotonic())
-            ready = [[self.ready(p, patience if i else self.deadline) for i, p in enumerate(programs)]
-                     for programs in started]
-            return [(row, self.measure(row, programs, words)) for row, programs, words in zip(rows, started, ready)]
+            peer_deadline = time.monotonic() + 0.6 * (self.deadline - time.monotonic())
+            reasons = [[self.ready(p, peer_deadline if i else self.deadline) for i, p in enumerate(programs)]
+                       for programs in started]
+            return [(row, self.measure(row, programs, r)) for row, programs, r in zip(rows, started, reasons)]
         finally:
             for programs in started:
                 for p in programs:
@@ -179,16 +180,17 @@ class Bench:
 
     @staticmethod
     def ready(p, deadline):
-        """Returns None if the program is ready, or why it is not. Waits for peers only part of the time, because ours
-        can be measured without them."""
+        """Waits until the program is ready. Returns None if it is, or why it is not. Peers get less time, because our
+        program can be measured without them."""
         try:
             return None if p.line(deadline) == "ready" else p.why()
         except Late:
             return "not ready in time"
 
-    def measure(self, row, programs, words):
-        results = list(words)
-        alive = [i for i, w in enumerate(words) if w is None]
+    def measure(self, row, programs, reasons):
+        """Returns the results of the programs. reasons: why each is not ready, or None."""
+        results = list(reasons)
+        alive = [i for i, reason in enumerate(reasons) if reason is None]
         times = [[] for _ in programs]
         answers = [{} for _ in programs]
         try:
@@ -209,7 +211,7 @@ class Bench:
         return results
 
     def aim(self, text, value, least=None, most=None):
-        """Says whether a target is met; says nothing in a rehearsal."""
+        """Returns text that says whether a target is met. A rehearsal judges none."""
         if self.tiny or value is None:
             return f"{text}: not judged"
         met = value >= least if least is not None else value <= most
@@ -261,7 +263,7 @@ def failures(results):
 
 
 def kernels(bench):
-    """Measures copy and product first, because the others are given as shares of them."""
+    """Measures the copy and the product first, because other rates are given as shares of theirs."""
     rows, columns, square, logits = (16, 64, 32, 16) if bench.tiny else (1 << 18, 1024, 8192, 8192)
     gpt = {**(TINY if bench.tiny else SMALL), "batch": 1, "seq-len": 16 if bench.tiny else 64}
     n, v = 2.0 * rows * columns, 2.0 * logits * gpt["vocab"]
@@ -340,7 +342,7 @@ def step_row(title, gpt, batch, length, **more):
 
 
 def gpt2(bench):
-    """124M: B 32, T 1024, next to torch.compile; then the host's time with a very small batch."""
+    """GPT-2 124M with batch 32 and 1024 tokens, next to torch.compile; then the host's time with a very small batch."""
     gpt, batch, length = (TINY, 2, 16) if bench.tiny else (SMALL, 32, 1024)
     compiled = ("--tuned", "--compile")
     (row, results), = bench.group([step_row(f"GPT-2 124M, B {batch}, T {length}", gpt, batch, length, calls=4,
@@ -371,7 +373,7 @@ def gpt2(bench):
 
 
 def xl(bench):
-    """1558M without a peer: its target is a share of the device's rate."""
+    """GPT-2 1558M, without a peer: its target is a share of the GPU's rate."""
     gpt, batch, length = (TINY, 1, 16) if bench.tiny else (XL, 8, 1024)
     (row, results), = bench.group([step_row(f"GPT-2 1558M, B {batch}, T {length}", gpt, batch, length, calls=2,
                                             rounds=3, asks=("peak",))])
@@ -399,7 +401,7 @@ def number(x, scale=1):
     return "-" if x is None else f"{x * scale:.4g}" if abs(x * scale) < 1e4 else f"{x * scale:.0f}"
 
 
-# With the seconds that each part may take: after that its missing results are left out, and the next part begins.
+# The parts, and the seconds that each may take. After that its missing results are left out, and the next part begins.
 PARTS = {"kernels": (kernels, 70), "gpt2": (gpt2, 150), "xl": (xl, 50), "attention": (attention, 70)}
 
 

@@ -1,4 +1,4 @@
-/* State of a row that calls a kernel directly on the device's slots, with random values. */
+/* The state of a row that calls a kernel directly on the device's slots, with random values. */
 #ifndef TAPEGRAD_BENCH_KERNEL_H
 #define TAPEGRAD_BENCH_KERNEL_H
 
@@ -7,23 +7,23 @@
 
 #include "bench.h"
 
-enum { MOST = 128 };
+enum { MAX_TENSORS = 128 };
 
 typedef struct kernel kernel;
 struct kernel {
     tg_ctx *ctx;
     const tg_device_ops *ops;
-    tg_status (*once)(kernel *k);
-    int calls, n;
-    tg_tensor *made[MOST];
-    tg_array from, to;
-    tg_formula formula;
+    tg_status (*once)(kernel *k); /* calls the kernel */
+    int calls;                    /* number of calls in a measurement */
+    int n;                        /* number of tensors in `made`, which live as long as the row */
+    tg_tensor *made[MAX_TENSORS];
+    tg_array from, to; /* arguments of the kernels; each uses some of these fields */
     tg_gemm gemm;
     int64_t products; /* number of products that differ only in B */
     tg_norm_args norm;
     tg_cross_entropy_args loss;
     tg_attention_args attention;
-    int64_t bad;
+    int64_t bad; /* the kernels write it; its value is not used */
 };
 
 static inline void kernel_close(void *state) {
@@ -48,14 +48,15 @@ static inline kernel *kernel_new(tg_ctx *ctx, const bench_options *o, tg_status 
     return k;
 }
 
-/* The tensor lives as long as the row. */
-static inline tg_array held(kernel *k, tg_tensor *x) {
+/* Keeps x until the row is closed. Returns its array. */
+static inline tg_array keep(kernel *k, tg_tensor *x) {
     k->made[k->n++] = x;
     return tg_array_of(x);
 }
 
-static inline tg_array normal(kernel *k, tg_shape s) { return held(k, tg_randn(k->ctx, TG_DTYPE_DEFAULT, s, 1)); }
-static inline tg_array empty(kernel *k, tg_dtype dtype, tg_shape s) { return held(k, tg_zeros(k->ctx, dtype, s)); }
+/* Return a new tensor of random numbers, or of zeros. */
+static inline tg_array normal(kernel *k, tg_shape s) { return keep(k, tg_randn(k->ctx, TG_DTYPE_DEFAULT, s, 1)); }
+static inline tg_array zeros(kernel *k, tg_dtype dtype, tg_shape s) { return keep(k, tg_zeros(k->ctx, dtype, s)); }
 
 #define KERNEL_ROW(kernel_, name_, summary_)                                                                 \
     const bench_row kernel_##_row = {.name = name_, .unit = "ms a call", .summary = summary_,                \

@@ -1,17 +1,17 @@
-/* Single kernels, called directly on the device's slots with random values. bench/run.py and bench/gpu.py count the
- * bytes and operations of each, and compare its time with a peer's and with the rates of a copy and of a product.
- * Choose sizes that no cache holds. */
+/* Single kernels, called directly on the device's slots with random values. bench/run.py and bench/gpu.py know the
+ * bytes and FLOPs of each, and compare its time with PyTorch's and its rate with that of a copy or a product. Choose
+ * sizes that no cache holds. */
 #include "kernel.h"
 
 #include "kernels/scalar.h"
 
-/* ---- A copy, and what moves as much: [rows, columns] ---- */
+/* ---- A copy, and kernels that move as many bytes: [rows, columns] ---- */
 
 static kernel *sweep_new(tg_ctx *ctx, const bench_options *o, tg_status (*once)(kernel *k)) {
     kernel *k = kernel_new(ctx, o, once);
     if (!k) return NULL;
     k->from = normal(k, TG_SHAPE(o->rows, o->columns));
-    k->to = empty(k, TG_DTYPE_DEFAULT, TG_SHAPE(o->rows, o->columns));
+    k->to = zeros(k, TG_DTYPE_DEFAULT, TG_SHAPE(o->rows, o->columns));
     return k;
 }
 
@@ -40,8 +40,8 @@ static kernel *norm_new(tg_ctx *ctx, const bench_options *o, tg_status (*once)(k
     if (!k) return NULL;
     tg_shape s = TG_SHAPE(o->rows, o->columns), row = TG_SHAPE(o->columns), column = TG_SHAPE(o->rows);
     k->norm = (tg_norm_args){.x = normal(k, s), .w = normal(k, row), .b = normal(k, row),
-                             .y = empty(k, TG_DTYPE_DEFAULT, s), .mean = empty(k, TG_F32, column),
-                             .rstd = empty(k, TG_F32, column), .eps = 1e-5};
+                             .y = zeros(k, TG_DTYPE_DEFAULT, s), .mean = zeros(k, TG_F32, column),
+                             .rstd = zeros(k, TG_F32, column), .eps = 1e-5};
     return k;
 }
 
@@ -54,8 +54,8 @@ static void *norm_grad_open(tg_ctx *ctx, const bench_options *o) {
     k->norm.gy = normal(k, TG_SHAPE(o->rows, o->columns));
     k->norm.gx = k->norm.y;
     k->norm.y = (tg_array){0};
-    k->norm.gw = empty(k, TG_F32, TG_SHAPE(o->columns));
-    k->norm.gb = empty(k, TG_F32, TG_SHAPE(o->columns));
+    k->norm.gw = zeros(k, TG_F32, TG_SHAPE(o->columns));
+    k->norm.gb = zeros(k, TG_F32, TG_SHAPE(o->columns));
     return k;
 }
 
@@ -74,10 +74,10 @@ static kernel *loss_new(tg_ctx *ctx, const bench_options *o, tg_status (*once)(k
     }
     for (int64_t i = 0; i < o->rows; i++) targets[i] = i * 7919 % o->vocab;
     k->loss = (tg_cross_entropy_args){.logits = normal(k, TG_SHAPE(o->rows, o->vocab)),
-                                      .target = held(k, tg_from_host(ctx, TG_I64, TG_SHAPE(o->rows), targets)),
-                                      .loss = empty(k, TG_F32, TG_SHAPE(o->rows)),
-                                      .top = empty(k, TG_F32, TG_SHAPE(o->rows)),
-                                      .mass = empty(k, TG_F32, TG_SHAPE(o->rows)),
+                                      .target = keep(k, tg_from_host(ctx, TG_I64, TG_SHAPE(o->rows), targets)),
+                                      .loss = zeros(k, TG_F32, TG_SHAPE(o->rows)),
+                                      .top = zeros(k, TG_F32, TG_SHAPE(o->rows)),
+                                      .mass = zeros(k, TG_F32, TG_SHAPE(o->rows)),
                                       .ignore_index = -100,
                                       .bad = &k->bad};
     free(targets);
@@ -92,7 +92,7 @@ static void *loss_grad_open(tg_ctx *ctx, const bench_options *o) {
     if (tg_ctx_status(ctx) == TG_OK) k->ops->cross_entropy(ctx, &k->loss); /* top, mass */
     k->loss.gloss = k->loss.loss;
     k->loss.loss = (tg_array){0};
-    k->loss.glogits = empty(k, TG_DTYPE_DEFAULT, TG_SHAPE(o->rows, o->vocab));
+    k->loss.glogits = zeros(k, TG_DTYPE_DEFAULT, TG_SHAPE(o->rows, o->vocab));
     return k;
 }
 
@@ -109,9 +109,9 @@ static kernel *attention_new(tg_ctx *ctx, const bench_options *o, tg_status (*on
     double scale = 1;
     while (scale * scale * (double)size > 1) scale /= 2;
     k->attention = (tg_attention_args){.q = normal(k, s), .k = normal(k, s), .v = normal(k, s),
-                                       .out = empty(k, TG_DTYPE_DEFAULT, s),
-                                       .top = empty(k, TG_F32, TG_SHAPE(o->batch, o->heads, o->seq_len)),
-                                       .mass = empty(k, TG_F32, TG_SHAPE(o->batch, o->heads, o->seq_len)),
+                                       .out = zeros(k, TG_DTYPE_DEFAULT, s),
+                                       .top = zeros(k, TG_F32, TG_SHAPE(o->batch, o->heads, o->seq_len)),
+                                       .mass = zeros(k, TG_F32, TG_SHAPE(o->batch, o->heads, o->seq_len)),
                                        .scale = scale, .causal = true};
     return k;
 }
@@ -124,9 +124,9 @@ static void *attention_grad_open(tg_ctx *ctx, const bench_options *o) {
     tg_shape s = TG_SHAPE(o->batch, o->heads, o->seq_len, o->hidden / o->heads);
     if (tg_ctx_status(ctx) == TG_OK) k->ops->attention(ctx, &k->attention); /* out, top and mass */
     k->attention.gout = normal(k, s);
-    k->attention.gq = empty(k, TG_DTYPE_DEFAULT, s);
-    k->attention.gk = empty(k, TG_DTYPE_DEFAULT, s);
-    k->attention.gv = empty(k, TG_DTYPE_DEFAULT, s);
+    k->attention.gq = zeros(k, TG_DTYPE_DEFAULT, s);
+    k->attention.gk = zeros(k, TG_DTYPE_DEFAULT, s);
+    k->attention.gv = zeros(k, TG_DTYPE_DEFAULT, s);
     return k;
 }
 

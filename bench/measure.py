@@ -1,9 +1,9 @@
-"""Programs that measure in turn, for bench/run.py.
+"""Runs programs that measure in turn, for bench/run.py.
 
 All programs of a comparison stay alive and measure in turn, once per round, and each round begins with another one, so
-that other load of the machine affects all of them equally. Between two measurements there is a pause, in which threads
-of libraries that spin for some milliseconds after their work go to sleep. Figures are medians; a ratio is the median of
-the rounds' ratios.
+that other load of the machine affects all of them equally. Between two measurements there is a pause, because some
+libraries' threads spin for some milliseconds after their work; in the pause they go to sleep. Figures are medians; a
+ratio is the median of the rounds' ratios.
 """
 
 import contextlib
@@ -23,8 +23,8 @@ PAUSE = 0.25  # seconds
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """A program of the bench: ours (`peer` empty), or PyTorch, "tuned" or "as installed". `build`: another build of
-    ours."""
+    """A program to measure: a row of tapegrad-bench (`peer` empty), or of bench/peer.py, which is PyTorch (`peer` is
+    "tuned" or "as installed"). `build`: the tapegrad-bench of another build."""
 
     program: str
     options: tuple
@@ -44,7 +44,7 @@ class Command:
 
 
 def command(program, peer="", build="", **options):
-    """command("gpt2", seq_len=64): options as the programs spell them, with dashes; True makes a flag."""
+    """Returns a Command: command("gpt2", seq_len=64) has the option --seq-len 64. The value True makes a flag."""
     words = []
     for name, value in options.items():
         words += [f"--{name.replace('_', '-')}"] + ([] if value is True else [str(value)])
@@ -68,7 +68,7 @@ class Program:
 
     def __exit__(self, error, *_):
         self.process.stdin.close()
-        if self.process.wait() and error is None:  # what it measured last was no work
+        if self.process.wait() and error is None:  # its last figures are worthless
             sys.exit(f"{self.name} ended with status {self.process.returncode}")
 
     def line(self):
@@ -118,8 +118,8 @@ def neighbors(count, priority):
 
 
 def measure_next_to(binary, commands, rounds, neighborhoods):
-    """Measures each command in each neighborhood in every round: one `Measured` for each name of `neighborhoods`, which
-    maps names to (count, priority)."""
+    """Measures each command in every round next to each of the `neighborhoods`, which map names to the (count,
+    priority) of neighbors(). Returns a `Measured` for each name."""
     found = {name: Measured({c: [] for c in commands}) for name in neighborhoods}
     with contextlib.ExitStack() as stack:
         programs = started(stack, binary, commands)

@@ -1,6 +1,6 @@
-/* bench-ops [OP [THREADS]]: measures every op of the table, or one op, on its samples for benches: the time of a
- * call forward and backward, and the rate at which forward reads its inputs and writes its outputs. Prints medians
- * in float32. */
+/* tapegrad-bench-ops [OP [THREADS]]: measures every op of the table, or one op, on its samples for benches, in float32.
+ * Prints medians of the time of forward and of backward, and the rate at which forward reads its inputs and writes its
+ * outputs. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,8 +29,8 @@ static double bytes_of(tg_tensor *const *x, int n) {
     return bytes;
 }
 
-/* Returns the seconds of one call, and of its backward from the sum of its first output; -1 if nothing of it
- * requires a gradient. */
+/* Measures one call: the seconds of forward, of backward from the sum of its first output (-1 if that requires no
+ * gradient), and the bytes of inputs and outputs. */
 static void call(tg_case *c, tg_tape *t, double *forward, double *backward, double *bytes) {
     tg_tensor *out[TG_CASE_OUTPUTS] = {0};
     double begun = seconds_now();
@@ -77,8 +77,9 @@ int main(int argc, char **argv) {
         for (int i = 0; good && i < op->n_samples; i++)
             if (tg_sample_at(op, i)->bench) rows++, good = measure(ctx, t, op, i);
     }
-    if (!good) fprintf(stderr, "bench-ops: %s\n", tg_ctx_message(ctx));
-    else if (!rows) fprintf(stderr, "bench-ops: no op %s with a sample for it (tapegrad ops lists them)\n", argv[1]);
+    if (!good) fprintf(stderr, "tapegrad-bench-ops: %s\n", tg_ctx_message(ctx));
+    else if (!rows)
+        fprintf(stderr, "tapegrad-bench-ops: no op %s has samples for benches (tapegrad ops lists the ops)\n", argv[1]);
     tg_tape_free(t);
     tg_ctx_free(ctx);
     return good && rows ? EXIT_SUCCESS : EXIT_FAILURE;

@@ -1,6 +1,7 @@
-/* tapegrad-bench-overlap [ROUNDS]: measures the gain of collectives that run while their rank computes. Two ranks
- * run steps of GPT-2 124M, in each round in another way: every call is waited for at once; calls are advanced by
- * waits, as the library does; calls are advanced by a progress thread of each rank. */
+/* tapegrad-bench-overlap [ROUNDS]: measures how much time is saved if collectives run while their rank computes. Two
+ * ranks run steps of GPT-2 124M in three ways, in turn: each collective is waited for as soon as it is started;
+ * collectives advance only while a rank waits for one, as in the library; a progress thread of each rank advances
+ * them. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -14,69 +15,69 @@
 #include "teams.h"
 
 typedef enum way { AT_ONCE, IN_WAITS, BY_THREAD, WAYS } way;
-static const char *const way_names[WAYS] = {"waited for at once", "moved on in waits", "by a thread"};
+static const char *const way_names[WAYS] = {"waited for at once", "advanced in waits", "by a thread"};
 
-/* The transport of threads with a lock, which a rank's progress thread takes too. */
-typedef struct mover {
-    way way;
-    const tg_comm_ops *beneath;
+/* A rank's transport: that of threads, with a lock that the rank's progress thread takes too. */
+typedef struct locked_transport {
+    way way;                        /* of the current round */
+    const tg_comm_ops *unlocked;    /* the transport that is wrapped */
     tg_comm_ops ops;
     tg_shm_rank *rank;
     pthread_mutex_t lock;
     pthread_t thread;
-    atomic_bool moves, ends;
-} mover;
+    atomic_bool active, ends; /* the progress thread advances calls; it is to end */
+} locked_transport;
 
-static _Thread_local mover mine;
+static _Thread_local locked_transport mine;
 
-static void nap(long nanoseconds) { nanosleep(&(struct timespec){.tv_nsec = nanoseconds}, NULL); }
+static void sleep_for(long nanoseconds) { nanosleep(&(struct timespec){.tv_nsec = nanoseconds}, NULL); }
 
-static void *move_on(void *arg) {
-    enum { IDLE = 2000000, BETWEEN = 20000 };
-    mover *m = arg;
+static void *progress_thread(void *arg) {
+    enum { IDLE = 2000000, INTERVAL = 20000 }; /* nanoseconds */
+    locked_transport *m = arg;
     while (!atomic_load(&m->ends)) {
-        if (!atomic_load(&m->moves)) {
-            nap(IDLE);
+        if (!atomic_load(&m->active)) {
+            sleep_for(IDLE);
             continue;
         }
         pthread_mutex_lock(&m->lock);
         tg_shm_progress(m->rank);
         pthread_mutex_unlock(&m->lock);
-        nap(BETWEEN);
+        sleep_for(INTERVAL);
     }
     return NULL;
 }
 
 static tg_status start(tg_ctx *ctx, void *state, const tg_transfer *call, void **request) {
     pthread_mutex_lock(&mine.lock);
-    tg_status s = mine.beneath->start(ctx, state, call, request);
-    if (s == TG_OK && *request && mine.way == AT_ONCE) s = mine.beneath->wait(ctx, state, *request);
+    tg_status s = mine.unlocked->start(ctx, state, call, request);
+    if (s == TG_OK && *request && mine.way == AT_ONCE) s = mine.unlocked->wait(ctx, state, *request);
     pthread_mutex_unlock(&mine.lock);
     return s;
 }
 
 static bool test(tg_ctx *ctx, void *state, void *request) {
     pthread_mutex_lock(&mine.lock);
-    bool done = mine.beneath->test(ctx, state, request);
+    bool done = mine.unlocked->test(ctx, state, request);
     pthread_mutex_unlock(&mine.lock);
     return done;
 }
 
 static tg_status wait_for(tg_ctx *ctx, void *state, void *request) {
     pthread_mutex_lock(&mine.lock);
-    tg_status s = mine.beneath->wait(ctx, state, request);
+    tg_status s = mine.unlocked->wait(ctx, state, request);
     pthread_mutex_unlock(&mine.lock);
     return s;
 }
 
 static void drop(tg_ctx *ctx, void *state, void *request) {
     pthread_mutex_lock(&mine.lock);
-    mine.beneath->drop(ctx, state, request);
+    mine.unlocked->drop(ctx, state, request);
     pthread_mutex_unlock(&mine.lock);
 }
 
 static void open(tg_comm *world) {
-    mine.beneath = world->ops;
+    mine.unlocked = world->ops;
     mine.ops = *world->ops;
     mine.ops.start = start;
     mine.ops.test = test;
@@ -85,19 +86,19 @@ static void open(tg_comm *world) {
     mine.rank = ((tg_shm_group *)world->state)->self;
     world->ops = &mine.ops;
     pthread_mutex_init(&mine.lock, NULL);
-    pthread_create(&mine.thread, NULL, move_on, &mine);
+    pthread_create(&mine.thread, NULL, progress_thread, &mine);
 }
 
 static void before(tg_comm *world, int round) {
     (void)world;
     mine.way = (way)(round % WAYS);
-    atomic_store(&mine.moves, mine.way == BY_THREAD);
+    atomic_store(&mine.active, mine.way == BY_THREAD);
 }
 
 static void close_(tg_comm *world) {
     atomic_store(&mine.ends, true);
     pthread_join(mine.thread, NULL);
-    world->ops = mine.beneath;
+    world->ops = mine.unlocked;
 }
 
 static void report(const team *t, int rounds, int warm) {
@@ -109,7 +110,7 @@ static void report(const team *t, int rounds, int warm) {
         }
     printf("%s\n", t->name);
     for (int w = 0; w < WAYS; w++)
-        printf("  %-20s %8.1f ms   %.3f of the step that moves them on in waits\n", way_names[w], median(ms[w], rounds),
+        printf("  %-20s %8.1f ms   %.3f of the step that advances them in waits\n", way_names[w], median(ms[w], rounds),
                median(ratio[w], rounds));
 }
 

@@ -1,5 +1,6 @@
-"""The rows of the bench in PyTorch: the same work in the same order. It prints "ready", and then makes one measurement
-for each line of standard input. bench/run.py and, on a GPU, bench/gpu.py run it in turn with our program.
+"""The rows of tapegrad-bench in PyTorch, which do the same work in the same order. The program prints "ready", and then
+makes one measurement for each line of standard input. bench/run.py and, on a GPU, bench/gpu.py run it in turn with
+our program.
 
 GPT-2 is written here, with scaled_dot_product_attention, so that no library on top of PyTorch is measured.
 """
@@ -48,12 +49,12 @@ def parse():
                           "rows": 1024, "columns": 1024, "inner": 1024}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--form", choices=["nn", "nt", "tn"], default="nn",
-                        help="which operand of a product lies transposed")
+                        help="which operand of a product is stored transposed (t) or not (n)")
     parser.add_argument("--library", choices=PRODUCTS, default="torch",
-                        help="whose product: PyTorch's own choice, oneDNN's, or the OpenBLAS that NumPy brings")
+                        help="whose product: PyTorch's own choice, oneDNN's, or that of the OpenBLAS in NumPy's wheel")
     parser.add_argument("--tuned", action="store_true",
-                        help="fused AdamW, gradients kept from step to step; run it under an allocator that keeps its "
-                             "pages. Else as installed: the defaults of AdamW and zero_grad")
+                        help="fused AdamW, and gradients kept from step to step; run it under an allocator that keeps "
+                             "its pages. Without it: the defaults of AdamW and zero_grad")
     parser.add_argument("--compile", action="store_true", help="torch.compile of the model")
     return parser.parse_args()
 
@@ -72,7 +73,8 @@ def resident():
 
 
 def per_call(once, options, scale=1e3):
-    """Measures the time of one call, of a number that are queued one after the other."""
+    """Returns two functions: one measures the mean time of options.calls calls that are queued one after the other, the
+    other the host's time for one call, without waiting for the device. scale: units per second."""
 
     def measure():
         finish(options)
@@ -119,7 +121,7 @@ def mlp(options):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True if options.tuned else None)
     x, y = torch.randn(1, width), torch.randn(1, 1)
 
-    def step():  # gradients are freed: with so few elements that is faster than to zero them and to add to them
+    def step():  # gradients are freed: with so few elements this is faster than setting them to zero and adding
         F.mse_loss(model(x), y).backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -214,7 +216,7 @@ def copy(options):
     return per_call(lambda: target.copy_(source), options)
 
 
-# C = A B with A [rows, inner], B [inner, columns]; each returns the call.
+# Products C = A B of A [rows, inner] and B [inner, columns]. Each function returns one that computes the product.
 
 
 def torch_product(a, b, options):
@@ -223,7 +225,7 @@ def torch_product(a, b, options):
 
 
 def onednn_product(a, b, _):
-    """Calls the op that torch.compile uses on the CPU: a linear layer with weight B^T, of any strides."""
+    """Uses the op that torch.compile calls on the CPU: a linear layer with weight B^T, of any strides."""
     weight = b.t()
 
     def once():
@@ -234,12 +236,12 @@ def onednn_product(a, b, _):
 
 
 def openblas_product(a, b, options):
-    row_major, plain, turned = 101, 111, 112
+    row_major, plain, transposed = 101, 111, 112  # CBLAS's constants
     if options.dtype != "f32":
         sys.exit("OpenBLAS multiplies float32 here")
     blas = openblas(options.threads)
     c = torch.empty(options.rows, options.columns)
-    order = [turned if x.stride(0) == 1 and x.shape[0] > 1 else plain for x in (a, b)]
+    order = [transposed if x.stride(0) == 1 and x.shape[0] > 1 else plain for x in (a, b)]
     longs = [ctypes.c_int64(v) for v in (options.rows, options.columns, options.inner)]
     lead = [ctypes.c_int64(max(x.stride())) for x in (a, b, c)]
     pointers = [ctypes.c_void_p(x.data_ptr()) for x in (a, b, c)]
@@ -255,7 +257,7 @@ def openblas_product(a, b, options):
 
 
 def openblas(threads):
-    """cblas_sgemm of the OpenBLAS in NumPy's wheel, which has 64-bit sizes."""
+    """Returns cblas_sgemm of the OpenBLAS in NumPy's wheel, which has 64-bit sizes."""
     import numpy
 
     found = glob.glob(str(pathlib.Path(numpy.__file__).parents[1] / "numpy.libs" / "libscipy_openblas64*.so*"))
@@ -269,8 +271,8 @@ def openblas(threads):
 PRODUCTS = {"torch": torch_product, "onednn": onednn_product, "openblas": openblas_product}
 
 
-def operand(options, m, n, turned):
-    return normal(options, n, m).t() if turned else normal(options, m, n)
+def operand(options, m, n, transposed):
+    return normal(options, n, m).t() if transposed else normal(options, m, n)
 
 
 def gemm(options):
@@ -280,7 +282,7 @@ def gemm(options):
 
 
 def linear(options):
-    """Multiplies a few rows by one weight after the other, so that no cache holds them."""
+    """Multiplies a few rows by many weights one after the other, so that no cache holds the weights."""
     a = normal(options, options.rows, options.inner)
     weights = [normal(options, options.columns, options.inner).t() for _ in range(options.layers)]
     products = [PRODUCTS[options.library](a, w, options) for w in weights]
@@ -293,7 +295,7 @@ def linear(options):
 
 
 def forward_of(f):
-    """Makes a row of f(options), which returns a function without gradients and its inputs."""
+    """Makes a row that measures, without gradients, the function that f(options) returns with its inputs."""
 
     def row(options):
         run, inputs = f(options)
@@ -309,7 +311,7 @@ def forward_of(f):
 
 
 def backward_of(f):
-    """Makes a row of only the gradient of the function that f(options) returns."""
+    """Makes a row that measures only the gradient of the function that f(options) returns with its inputs."""
 
     def row(options):
         run, inputs = f(options)

@@ -5,10 +5,10 @@
 
 static tg_status gemm_once(kernel *k) { return k->ops->gemm(k->ctx, &k->gemm); }
 
-/* Makes an operand [m, n], stored transposed if `turned` is true. */
-static tg_matrix operand(kernel *k, int64_t m, int64_t n, bool turned) {
-    tg_array a = normal(k, turned ? TG_SHAPE(n, m) : TG_SHAPE(m, n));
-    return (tg_matrix){.data = a.data, .rs = turned ? 1 : n, .cs = turned ? m : 1, .dtype = (tg_dtype)a.dtype};
+/* Makes an operand [m, n], stored transposed if `transposed` is true. */
+static tg_matrix operand(kernel *k, int64_t m, int64_t n, bool transposed) {
+    tg_array a = normal(k, transposed ? TG_SHAPE(n, m) : TG_SHAPE(m, n));
+    return (tg_matrix){.data = a.data, .rs = transposed ? 1 : n, .cs = transposed ? m : 1, .dtype = (tg_dtype)a.dtype};
 }
 
 static kernel *product_new(tg_ctx *ctx, const bench_options *o, tg_status (*once)(kernel *k)) {
@@ -17,14 +17,14 @@ static kernel *product_new(tg_ctx *ctx, const bench_options *o, tg_status (*once
     k->gemm = (tg_gemm){.m = o->rows, .n = o->columns, .k = o->inner, .batch = {1, 1}, .alpha = 1};
     k->gemm.a = operand(k, o->rows, o->inner, o->form == FORM_TN);
     k->gemm.b = operand(k, o->inner, o->columns, o->form == FORM_NT);
-    tg_array c = empty(k, TG_DTYPE_DEFAULT, TG_SHAPE(o->rows, o->columns));
+    tg_array c = zeros(k, TG_DTYPE_DEFAULT, TG_SHAPE(o->rows, o->columns));
     k->gemm.c = (tg_matrix){.data = c.data, .rs = o->columns, .cs = 1, .dtype = (tg_dtype)c.dtype};
     return k;
 }
 
 static void *gemm_open(tg_ctx *ctx, const bench_options *o) { return product_new(ctx, o, gemm_once); }
 
-/* ---- A few rows by weights [columns, inner], one of `layers` matrices after the other: so no cache holds them ---- */
+/* ---- A few rows times `layers` weights [columns, inner] one after the other, so that no cache holds them ---- */
 
 static tg_status linear_once(kernel *k) {
     tg_gemm g = k->gemm;
@@ -37,11 +37,11 @@ static tg_status linear_once(kernel *k) {
 }
 
 static void *linear_open(tg_ctx *ctx, const bench_options *o) {
-    bench_options turned = *o;
-    turned.form = FORM_NT;
-    kernel *k = product_new(ctx, &turned, linear_once);
+    bench_options options = *o;
+    options.form = FORM_NT;
+    kernel *k = product_new(ctx, &options, linear_once);
     if (!k) return NULL;
-    k->products = o->layers < MOST - 8 ? o->layers : MOST - 8;
+    k->products = o->layers < MAX_TENSORS - 8 ? o->layers : MAX_TENSORS - 8;
     for (int64_t i = 0; i < k->products; i++) normal(k, TG_SHAPE(o->columns, o->inner));
     return k;
 }
@@ -73,7 +73,7 @@ static tg_status read_once(kernel *k) {
 
 static void *read_open(tg_ctx *ctx, const bench_options *o) {
     if (!tg_ctx_ops(ctx)->host) {
-        tg_ctx_fail(ctx, TG_ERR_ARGUMENT, "row \"read\" is of memory that the host reads");
+        tg_ctx_fail(ctx, TG_ERR_ARGUMENT, "row \"read\" needs device cpu, whose memory the host reads");
         return NULL;
     }
     kernel *k = kernel_new(ctx, o, read_once);

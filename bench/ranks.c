@@ -1,5 +1,6 @@
-/* tapegrad-bench-ranks [ROUNDS]: measures the cost of tensor-parallel ranks. Four teams run a step of GPT-2 124M in
- * turn: one rank with two threads, two ranks with one thread each, the same with sequence parallelism, four ranks. */
+/* tapegrad-bench-ranks [ROUNDS]: measures what tensor parallelism costs. Four teams of ranks run steps of GPT-2 124M in
+ * turn: one rank with two threads, two ranks with one thread each, the same with sequence parallelism, and four
+ * ranks. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -27,8 +28,8 @@ int main(int argc, char **argv) {
         m[i] = median(teams[i].ms + WARM, rounds);
         printf("  %-20s %8.1f ms   first loss %.6f\n", teams[i].name, m[i], teams[i].loss);
     }
-    printf("tp 2 / 1 rank with 2 threads   %.3f   (bar: at most 1.05)\n", m[1] / m[0]);
+    printf("tp 2 / 1 rank with 2 threads   %.3f   (target: at most 1.05)\n", m[1] / m[0]);
     printf("tp 2 with sp / the same        %.3f\n", m[2] / m[0]);
-    printf("4 ranks / 2 ranks, on 2 cores  %.3f   (bar: at most 1.25)\n", m[3] / m[1]);
+    printf("4 ranks / 2 ranks, on 2 cores  %.3f   (target: at most 1.25)\n", m[3] / m[1]);
     return 0;
 }

@@ -1,5 +1,5 @@
-"""Prints the table of speed and memory on the CPU: the library next to the newest PyTorch, libraries of matrix
-products, and the least that the work can cost, with the target of each ratio. scripts/bench calls it.
+"""Measures speed and memory on the CPU and prints them as a table: the library next to the newest PyTorch, to libraries
+of matrix products, and to the least that the work can cost, with the target of each ratio. scripts/bench calls it.
 """
 
 import argparse
@@ -55,7 +55,7 @@ def parse():
 
 
 class Bench:
-    """The machine and the options, and how rows measure."""
+    """What rows need to measure: the options, and properties of the CPU."""
 
     def __init__(self, options):
         flags = re.search(r"^flags\s*:(.*)$", read("/proc/cpuinfo"), re.M)
@@ -71,7 +71,7 @@ class Bench:
         return measure_next_to(self.binary, commands, self.rounds or rounds, neighborhoods)
 
     def target(self, targets):
-        """Returns the target of a pair (with AVX-512, with AVX2 only), or the single one."""
+        """Returns the target that applies to this CPU. A pair is (with AVX-512, with AVX2 only)."""
         return (targets[0] if self.avx512 else targets[1]) if isinstance(targets, tuple) else targets
 
 

@@ -1,5 +1,5 @@
-"""The rows of bench/run.py: what is compared with what, and the target of the ratio. A target (A, B) is A with AVX-512
-and B with AVX2 only.
+"""The rows of bench/run.py: which programs are compared, and the target of their ratio. A target (A, B) is A with
+AVX-512 and B with AVX2 only.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ class Row:
 
 
 def alone(bench, title, *ours):
-    """A row without a peer: in bf16 without AVX512-BF16 its products take minutes where ours take seconds."""
+    """Returns a row without a peer, for bf16 without AVX512-BF16: there PyTorch takes minutes and ours seconds."""
     m = bench.measure(ours, 3)
     return Row(title, sum(map(m.median, ours)), "", None, bf16=True)
 
@@ -80,7 +80,7 @@ def threads(bench):
 
 
 def small(bench):
-    """The peer's step frees its gradients: for such small tensors this is faster than to zero them and add."""
+    """PyTorch's step frees its gradients: for such small tensors this is faster than zeroing them and adding."""
     for title, program, target in (("chain of 1,000 ops of one element, ns an op", "chain", 25),
                                 ("MLP 16-16-16-1, batch 1, us a step", "mlp", 40)):
         ours, peer = (command(program, p, threads=bench.threads) for p in ("", "tuned"))
@@ -89,8 +89,8 @@ def small(bench):
 
 
 def neighbors(bench):
-    """The share of its quiet speed that a step keeps while other programs keep both cores busy. Programs of ordinary
-    priority are entitled to half of the cores, so 0.5 is their fair share then."""
+    """The speed of a step while other programs keep both cores busy, as a share of its speed on a quiet machine. If
+    they have the same priority, a fair scheduler gives the step half of the cores, so 0.5 is to be expected."""
     asked = {"layers": 3, "heads": 4, "hidden": 128, "vocab": 2048, "batch": 8, "seq_len": 128, "calls": 10}
     ours, peer = (command("gpt2", p, threads=bench.threads, **asked) for p in ("", "tuned"))
     places = {"quiet": (0, 0), "two loops of priority 19": (2, 19), "two loops of the same priority": (2, 0)}
@@ -103,7 +103,7 @@ def neighbors(bench):
 
 
 def start(bench):
-    """From the start of the program to the end of its first three steps, after which it prints "ready"."""
+    """The time from the start of the program to the end of its first three steps, after which it prints "ready"."""
     tiny = command("gpt2", layers=2, heads=2, hidden=32, vocab=64, seq_len=16, threads=bench.threads)
     times = []
     for _ in range(bench.rounds or 11):
@@ -137,7 +137,7 @@ def kernels(bench):
 
 
 def adamw(bench):
-    """AdamW of all parameters of GPT-2 reads four arrays and writes three; a copy reads one and writes one."""
+    """AdamW over all parameters of GPT-2. It reads four arrays and writes three; a copy reads one and writes one."""
     ours, peer = command("adamw"), command("adamw", "tuned")
     copy = command("copy", rows=parameters(12) // WIDTH, columns=WIDTH)
     m = bench.measure([ours, peer, copy])
@@ -172,7 +172,7 @@ def products(bench):
 
 
 def best(bench, title, program, options, libraries, target, rounds):
-    """Our time next to that of the fastest library."""
+    """Returns a row with our time and that of the fastest library."""
     ours = command(program, **options)
     if options["dtype"] == "bf16" and not bench.bf16:
         return alone(bench, title, ours)
@@ -184,7 +184,8 @@ def best(bench, title, program, options, libraries, target, rounds):
 
 
 def generation(bench):
-    """The weights of the last products of 12 layers, 113 MB in float32, which no cache holds."""
+    """Products of a few rows, as in generation, with the weights "down" of 12 layers: 113 MB in float32, which no cache
+    holds."""
     options = {"dtype": "f32", "columns": HIDDEN, "inner": 4 * HIDDEN, "layers": 12, "threads": bench.threads}
     ours = command("linear", rows=1, **options)
     read = command("read", rows=12 * HIDDEN, columns=4 * HIDDEN, threads=bench.threads)
@@ -261,7 +262,7 @@ def tape(bench):
 
 
 def layers(bench):
-    """Shallow models take more rounds, because their steps differ by little compared with what they have in common."""
+    """Shallow models take more rounds, because the time of their steps depends little on the number of layers."""
     slopes = []
     for counts, rounds in (((2, 6, 12), 21), ((12, 24, 48), 7)):
         commands = [command("gpt2", layers=n, threads=bench.threads) for n in counts]

@@ -1,4 +1,4 @@
-/* Teams of ranks on threads: how they wait for their round, and how a round is measured. */
+/* Teams of ranks on threads: their training step, how they wait for a round, and how its time is measured. */
 #include "teams.h"
 
 #include <stdio.h>
@@ -17,13 +17,15 @@
 
 enum { LAYERS = 12, POSITIONS = 1024 };
 
-static void lock_step(team *t, int round, bool *more) {
+/* Waits until round number `round` is started (*more: true) or the ranks are to end (false). */
+static void wait_for_round(team *t, int round, bool *more) {
     pthread_mutex_lock(&t->lock);
     while (t->given == round) pthread_cond_wait(&t->changed, &t->lock);
     *more = t->given > 0;
     pthread_mutex_unlock(&t->lock);
 }
 
+/* Stores the time of a round, and wakes the main thread. */
 static void report(team *t, int round, double ms) {
     pthread_mutex_lock(&t->lock);
     t->ms[round] = ms;
@@ -50,7 +52,7 @@ static tg_status run_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_place(p, x, TG_TP, TG_I);
     bool more = true;
     for (int round = 0; tg_ctx_status(ctx) == TG_OK; round++) {
-        if (tg_comm_rank(world) == 0) lock_step(team, round, &more);
+        if (tg_comm_rank(world) == 0) wait_for_round(team, round, &more);
         int64_t go = more;
         tg_tensor *word = tg_from_host(ctx, TG_I64, TG_SHAPE(1), &go);
         tg_comm_broadcast(world, word, 0);
@@ -82,7 +84,7 @@ static void *run_team(void *arg) {
     team *t = arg;
     tg_ranks_run(t->ranks, run_rank, t, TG_RANKS(.config = TG_CONFIG(.threads = t->threads, .seed = 1),
                                                  .message = t->message, .message_size = sizeof t->message));
-    report(t, TEAM_ROUNDS - 1, 0); /* so that no rank waits for a team that failed */
+    report(t, TEAM_ROUNDS - 1, 0); /* so that team_play does not wait for a team that has failed */
     return NULL;
 }
 

@@ -8,8 +8,8 @@
 
 enum { TEAM_ROUNDS = 256, TEAM_BATCH = 4, TEAM_LENGTH = 64 };
 
-/* GPT-2 124M, float32, AdamW, TEAM_BATCH sequences of TEAM_LENGTH tokens on each dp rank. Its ranks wait until main
- * gives them a round. */
+/* The ranks that train one GPT-2 124M in float32 with AdamW, on TEAM_BATCH sequences of TEAM_LENGTH tokens for each dp
+ * rank. They wait until the main thread starts a round, and then run one step. */
 typedef struct team {
     const char *name;
     int ranks, threads, tp;
@@ -21,14 +21,19 @@ typedef struct team {
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    int given, done; /* number of rounds; given -1: no more */
-    double ms[TEAM_ROUNDS], loss; /* ms of each round's step on rank 0; loss of the first */
-    char message[1024];
+    int given, done; /* number of rounds started and done; given -1: the ranks are to end */
+    double ms[TEAM_ROUNDS]; /* milliseconds of each round's step on rank 0 */
+    double loss;            /* of the first step */
+    char message[1024];     /* the error of a rank; "": none */
 } team;
 
+/* Starts the ranks. False if there is no thread. */
 bool team_start(team *t);
-bool team_play(team *t, int round); /* plays one round; false if a rank has failed */
-void team_end(team *t);             /* prints errors of ranks */
+/* Runs round number `round`, the first of which is 0. False if a rank has failed. */
+bool team_play(team *t, int round);
+/* Ends the ranks, and prints the error if one has failed. */
+void team_end(team *t);
+/* Returns the median of n numbers, at most TEAM_ROUNDS. */
 double median(const double *v, int n);
 
 #endif

@@ -1,8 +1,8 @@
 /* classifier [ENGLISH GERMAN FRENCH]: recognizes the language of a word from its letters.
  *
- * The word lists are those of Debian's packages wamerican, wngerman and wfrench. A word is the bag of its runs of
- * one to four letters, hashed into a table of embeddings; their sum goes through an MLP. One word in ten is held
- * out, and more than 85 % of those must be recognized. Ends with status 77 if a list is missing. */
+ * The word lists are those of Debian's packages wamerican, wngerman and wfrench. A word is the bag of its n-grams of
+ * one to four letters, which are hashed into a table of embeddings. The sum of the embeddings goes through an MLP. One
+ * word in ten is held out, and more than 85 % of those must be recognized. Ends with status 77 if a list is missing. */
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 #include <tapegrad/optim.h>
 #include <tapegrad/tapegrad.h>
 
-enum { LANGUAGES = 3, WORDS = 20000, LETTERS = 16, RUNS = 64, BUCKETS = 8192 }; /* RUNS: of one word */
+enum { LANGUAGES = 3, WORDS = 20000, LETTERS = 16, RUNS = 64, BUCKETS = 8192 }; /* RUNS: most n-grams of a word */
 enum { WIDTH = 32, HIDDEN = 64, BATCH = 256, STEPS = 500 };
 enum { ALL = LANGUAGES * WORDS, HELD_OUT = ALL / 10 / BATCH * BATCH, TRAIN = ALL - HELD_OUT };
 
@@ -21,7 +21,7 @@ static const struct {
                       {"/usr/share/dict/french", "wfrench"}};
 
 typedef struct word {
-    int32_t run[RUNS]; /* buckets, padded with 0 */
+    int32_t run[RUNS]; /* a row of the table for each n-gram, padded with 0 */
     int64_t language;
 } word;
 
@@ -33,7 +33,7 @@ static uint32_t next_random(uint32_t *state) { /* xorshift32 (Marsaglia, 2003) *
 
 /* ---- Data ---- */
 
-/* Makes a word from its letters, as "<word>", so that runs at its ends differ from those within. */
+/* Makes a word from its letters. They are written as "<letters>", so that n-grams at the ends differ from others. */
 static word word_of(const char *letters, int language) {
     word w = {.language = language};
     char text[LETTERS + 3];
@@ -47,7 +47,7 @@ static word word_of(const char *letters, int language) {
     return w;
 }
 
-/* Reads WORDS words of the list; each has the same chance to be chosen (reservoir sampling). */
+/* Chooses WORDS words of the list at random, each with the same probability (reservoir sampling). */
 static void read_list(const char *path, int language, word *out) {
     char line[256];
     uint32_t seen = 0, state = (uint32_t)(1 + language);
@@ -80,12 +80,13 @@ static void shuffle(word *words, int n) {
 
 enum { TABLE, W1, B1, W2, B2, PARAMS };
 
-/* runs [batch, RUNS] -> logits [batch, LANGUAGES] */
+/* Computes the logits [batch, LANGUAGES] of words whose n-grams are runs [batch, RUNS]. */
 static tg_tensor *model(tg_tape *t, tg_tensor *const *p, tg_tensor *runs) {
     tg_tensor *bag = tg_sum(t, tg_embedding(t, p[TABLE], runs), TG_DIMS(1), false); /* [batch, WIDTH] */
     return tg_linear(t, tg_linear_relu(t, bag, p[W1], p[B1]), p[W2], p[B2]);
 }
 
+/* Writes BATCH words into the tensors. */
 static void load(tg_tensor *runs, tg_tensor *languages, const word *words) {
     int32_t run[BATCH][RUNS];
     int64_t language[BATCH];
@@ -97,7 +98,7 @@ static void load(tg_tensor *runs, tg_tensor *languages, const word *words) {
     tg_write(languages, language, sizeof language);
 }
 
-/* Returns the share of n words, a multiple of BATCH, that are recognized. */
+/* Returns the fraction of n words that are recognized; n is a multiple of BATCH. */
 static double accuracy(tg_tape *t, tg_tensor *const *p, tg_tensor *runs, tg_tensor *languages, const word *w, int n) {
     double sum = 0;
     tg_tape_set_grad_mode(t, false);

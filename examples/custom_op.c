@@ -35,7 +35,7 @@ static void put(const tg_array *a, int64_t i, double v) {
         *(float *)element(a, i) = (float)v;
 }
 
-/* x [..] -> y [..] */
+/* Checks x, and declares y with its shape and dtype. */
 static tg_status charbonnier_infer(tg_call *c) {
     const charbonnier_params *p = c->params;
     tg_dtype dtype = tg_dtype_of(c->in[0]);
@@ -111,8 +111,8 @@ static bool check(tg_ctx *ctx) {
 
 enum { POINTS = 100 };
 
-/* Fits a line to points of y = 2 x + 1, of which every tenth lies 20 higher. Returns the error of the line that was
- * found. */
+/* Fits a line to points of y = 2 x + 1, of which every tenth lies 20 higher. Returns the larger of the errors of its
+ * slope and offset. */
 static double fit(tg_ctx *ctx, bool robust) {
     float x[POINTS], y[POINTS];
     for (int i = 0; i < POINTS; i++) {

@@ -1,4 +1,5 @@
-/* The program of mlp.c in C++17, against the same headers: owners that free themselves, errors as exceptions. */
+/* The program of mlp.c in C++17, with the same headers. Smart pointers own the objects, and errors become
+ * exceptions. */
 #include <cstdio>
 #include <memory>
 #include <stdexcept>
@@ -22,7 +23,7 @@ void check(const context &ctx) {
 }
 
 context make_context(uint64_t seed) {
-    auto config = tg_make<tg_config>(); /* TG_CONFIG(.seed = seed), which C++17 cannot say */
+    auto config = tg_make<tg_config>(); /* as TG_CONFIG(.seed = seed) in C; C++17 has no such initializers */
     config.seed = seed;
     context ctx(tg_ctx_new(&config));
     check(ctx);

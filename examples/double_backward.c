@@ -1,5 +1,5 @@
-/* Derivatives of derivatives: a gradient penalty trained through, and a Newton step by conjugate gradients on
- * Hessian-vector products. */
+/* Derivatives of derivatives: trains with a gradient penalty, and takes a Newton step that conjugate gradients compute
+ * with Hessian-vector products. */
 #include <math.h>
 #include <stdio.h>
 
@@ -9,12 +9,12 @@
 
 enum { ROWS = 64, WIDTH = 8, STEPS = 100 };
 
-/* x [rows, 8] -> [rows, 1] */
+/* Computes the output [rows, 1] of the network for x [rows, 8]. */
 static tg_tensor *net(tg_tape *t, tg_tensor *x, tg_tensor *const *p) {
     return tg_linear(t, tg_tanh(t, tg_linear(t, x, p[0], p[1])), p[2], p[3]);
 }
 
-/* mean over rows of (|d net / d x| - 1)^2 */
+/* Computes the mean over rows of (|d net / d x| - 1)^2, which backward can differentiate again. */
 static tg_tensor *penalty(tg_tape *t, tg_tensor *x, tg_tensor *const *p) {
     tg_tensor *in = tg_tape_input(t, x);
     tg_set_requires_grad(in, true);

@@ -1,5 +1,5 @@
-/* The library inside a program that has its own memory and its own log, and that must not end: a service fits a line
- * to the points of each request, and goes on after a request that fails. */
+/* Uses the library inside a program that has its own allocator and its own log, and that must not end. The program is a
+ * service that fits a line to the points of each request, and continues after a request that fails. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -21,7 +21,7 @@ static void log_line(void *user, tg_log_level level, const char *message) {
     fprintf(user, "%s: %s\n", level == TG_LOG_WARNING ? "warning" : "info", message);
 }
 
-/* Fits y = slope x + offset to n points that stay in the caller's memory. */
+/* Fits y = slope x + offset to n points, which stay in the caller's memory. n_y is the length of y; it must be n. */
 static tg_status fit(tg_ctx *ctx, float *x, float *y, int64_t n, int64_t n_y, double *slope, double *offset) {
     tg_tape *t = tg_tape_new(ctx);
     tg_tensor *xs = tg_wrap(ctx, TG_F32, TG_SHAPE(n, 1), NULL, x, NULL, NULL);

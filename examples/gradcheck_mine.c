@@ -1,6 +1,6 @@
-/* Is the gradient that you wrote by hand right? tg_gradcheck_fn compares any C function over doubles with finite
- * differences: no tensors, no tape, no context. Here a softmax with a temperature, whose backward is written once right
- * and twice as one gets it wrong.
+/* Checks gradients that are written by hand. tg_gradcheck_fn compares the gradient of any C function of doubles with
+ * finite differences, without tensors, tape or context. The function here is a softmax with a temperature. Its backward
+ * is written three times: one is right, and two have typical mistakes.
  */
 #include <math.h>
 #include <stdio.h>
@@ -9,14 +9,14 @@
 
 enum { N = 5 };
 
-/* y_i = exp(x_i / T) / sum_j exp(x_j / T); state is T. */
+/* Computes y_i = exp(x_i / T) / sum_j exp(x_j / T). state is T. */
 static void softmax(void *state, const double *x, int64_t n, double *y, int64_t m) {
     double T = *(const double *)state, sum = 0;
     for (int64_t i = 0; i < m; i++) sum += y[i] = exp(x[i] / T);
     for (int64_t i = 0; i < n; i++) y[i] /= sum;
 }
 
-/* gx_i = y_i (gy_i - sum_j gy_j y_j) / T */
+/* Computes the gradient gx_i = y_i (gy_i - sum_j gy_j y_j) / T. */
 static void softmax_grad(void *state, const double *x, int64_t n, const double *gy, int64_t m, double *gx) {
     double T = *(const double *)state, y[N], dot = 0;
     softmax(state, x, n, y, m);
@@ -37,6 +37,7 @@ static void diagonal_only(void *state, const double *x, int64_t n, const double 
     for (int64_t i = 0; i < n; i++) gx[i] = gy[i] * y[i] * (1 - y[i]) / T;
 }
 
+/* Checks a gradient of softmax and prints the result. Returns whether it is right. */
 static bool passes(const char *name, tg_plain_grad_fn grad) {
     double T = 4, x[N] = {0.5, -1, 2, 0, 1};
     tg_gradcheck_info r = TG_GRADCHECK_INFO();

@@ -1,5 +1,5 @@
-/* Tensors that are saved for backward are kept on the host: the gradients have the same bits, and less memory is
- * used on the device. Usage: offload [DEVICE]. On the CPU the host's memory stands for another place, such as a
+/* offload [DEVICE]: keeps the tensors that are saved for backward on the host, so that a step uses less memory of the
+ * device. The gradients have the same bits. On device cpu the host's memory stands for another place, such as a
  * file. */
 #include <math.h>
 #include <stdlib.h>
@@ -8,10 +8,10 @@
 
 #include "packed_network.h"
 
-/* ---- A packed tensor: its copy on the host, and the copy's work while it is in flight ---- */
+/* ---- A packed tensor: its copy on the host ---- */
 
 typedef struct parcel {
-    tg_work *coming;
+    tg_work *download; /* the work that fills data; NULL: it has ended */
     size_t bytes;
     char data[];
 } parcel;
@@ -22,27 +22,27 @@ static tg_status to_host(void *user, tg_tape *t, tg_tensor *x, void **packed) {
     if (bytes < 4096) return TG_OK; /* too small to be worth a copy; it stays on the device */
     parcel *p = malloc(sizeof *p + bytes);
     if (!p) return TG_ERR_MEMORY;
-    *p = (parcel){.coming = tg_download(x, p->data, bytes), .bytes = bytes}; /* in parallel with the device */
+    *p = (parcel){.download = tg_download(x, p->data, bytes), .bytes = bytes}; /* the device computes meanwhile */
     *packed = p;
     return TG_OK;
 }
 
-static tg_status arrived(parcel *p) {
-    tg_status s = p->coming ? tg_work_wait(p->coming) : TG_OK;
-    p->coming = NULL;
+static tg_status wait_for_download(parcel *p) {
+    tg_status s = p->download ? tg_work_wait(p->download) : TG_OK;
+    p->download = NULL;
     return s;
 }
 
 static tg_status from_host(void *user, void *packed, tg_tensor *x) {
     parcel *p = packed;
     (void)user;
-    tg_status s = arrived(p);
+    tg_status s = wait_for_download(p);
     return s == TG_OK ? tg_upload(x, p->data, p->bytes) : s;
 }
 
-static void forget(void *user, void *packed) {
+static void free_parcel(void *user, void *packed) {
     (void)user;
-    arrived(packed);
+    wait_for_download(packed);
     free(packed);
 }
 
@@ -52,7 +52,7 @@ int main(int argc, char **argv) {
     int64_t plain, packed;
     double worst = 0;
     if (!a || !packed_step(device, NULL, a, &plain) ||
-        !packed_step(device, TG_PACK_OPS(.pack = to_host, .unpack = from_host, .drop = forget), b, &packed))
+        !packed_step(device, TG_PACK_OPS(.pack = to_host, .unpack = from_host, .drop = free_parcel), b, &packed))
         return 1;
     for (size_t i = 0; i < (size_t)WEIGHTS * EACH; i++) worst = fmax(worst, fabs(a[i] - b[i]));
     printf("kept on the device: %9lld bytes at the peak\n", (long long)plain);

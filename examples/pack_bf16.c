@@ -1,5 +1,5 @@
-/* Tensors that are saved for backward are kept as bfloat16: they take half of the memory, and the gradients change
- * by the rounding to bfloat16. Usage: pack_bf16 [DEVICE]. */
+/* pack_bf16 [DEVICE]: keeps the tensors that are saved for backward as bfloat16, so that they take half of the memory.
+ * The gradients change by the rounding to bfloat16. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 
 /* ---- A packed tensor: a bfloat16 tensor of the context ---- */
 
-/* Returns the number of the element-wise formula of that name, which the device's own kernels take. */
+/* Returns the number of an element-wise formula, by which the device's kernel `map` is called. */
 static tg_formula formula(const char *name) {
     tg_formula f = 0;
     while (f < tg_formula_count() && strcmp(tg_formula_name(f), name) != 0) f++;
@@ -26,7 +26,7 @@ static tg_status convert(tg_tensor *to, const tg_tensor *from) {
 
 static tg_status halve(void *user, tg_tape *t, tg_tensor *x, void **packed) {
     (void)user, (void)t;
-    if (tg_dtype_of(x) != TG_F32 || tg_numel(x) < 1024) return TG_OK; /* it stays */
+    if (tg_dtype_of(x) != TG_F32 || tg_numel(x) < 1024) return TG_OK; /* x is kept as it is */
     tg_tensor *half = tg_zeros(tg_ctx_of(x), TG_BF16, tg_shape_of(x));
     *packed = half;
     return convert(half, x);
@@ -37,7 +37,7 @@ static tg_status widen(void *user, void *packed, tg_tensor *x) {
     return convert(x, packed);
 }
 
-static void forget(void *user, void *packed) {
+static void drop_packed(void *user, void *packed) {
     (void)user;
     tg_drop(packed);
 }
@@ -48,7 +48,7 @@ int main(int argc, char **argv) {
     int64_t plain, packed;
     double error = 0, norm = 0;
     if (!a || !packed_step(device, NULL, a, &plain) ||
-        !packed_step(device, TG_PACK_OPS(.pack = halve, .unpack = widen, .drop = forget), b, &packed))
+        !packed_step(device, TG_PACK_OPS(.pack = halve, .unpack = widen, .drop = drop_packed), b, &packed))
         return 1;
     for (size_t i = 0; i < (size_t)WEIGHTS * EACH; i++) {
         error += pow(a[i] - b[i], 2);

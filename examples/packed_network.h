@@ -1,5 +1,5 @@
-/* A network whose blocks are scopes, for offload.c and pack_bf16.c, which differ in where its saved tensors are
- * kept. */
+/* The network of offload.c and pack_bf16.c, whose blocks are scopes. The two programs keep its saved tensors in
+ * different ways. */
 #ifndef PACKED_NETWORK_H
 #define PACKED_NETWORK_H
 
@@ -8,17 +8,17 @@
 #include <tapegrad/extend.h>
 #include <tapegrad/tapegrad.h>
 
-enum { BLOCKS = 8, ROWS = 512, WIDTH = 64, WEIGHTS = 2 * BLOCKS, EACH = 4 * WIDTH * WIDTH };
+enum { BLOCKS = 8, ROWS = 512, WIDTH = 64, WEIGHTS = 2 * BLOCKS, EACH = 4 * WIDTH * WIDTH }; /* EACH: a weight's size */
 
 static tg_tensor *block(tg_tape *t, tg_tensor *x, tg_tensor *const *w) {
     tg_scope_open(t, "block");
     tg_tensor *y = tg_add(t, x, tg_linear(t, tg_gelu(t, tg_linear(t, x, w[0], NULL)), w[1], NULL));
-    tg_scope_close(t, &y, 1); /* what its ops saved is packed here */
+    tg_scope_close(t, &y, 1); /* the tensors that the block's ops saved are packed here */
     return y;
 }
 
-/* Runs one step, with a packer or NULL. Fills grads with the weights' gradients and *peak with the peak of the
- * device's memory. */
+/* Runs one step. packer packs the saved tensors; NULL: they stay as they are. Fills grads with the gradients of the
+ * weights, and *peak with the most bytes of the device's memory in use. False after printing an error. */
 static bool packed_step(const char *device, const tg_pack_ops *packer, float *grads, int64_t *peak) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = device, .seed = 3));
     tg_tensor *w[WEIGHTS], *x = tg_randn(ctx, TG_F32, TG_SHAPE(ROWS, WIDTH), 1);
@@ -29,7 +29,7 @@ static bool packed_step(const char *device, const tg_pack_ops *packer, float *gr
     tg_memory_reset_peak(ctx);
     for (int i = 0; i < BLOCKS; i++) {
         tg_tensor *y = block(t, x, w + 2 * i);
-        tg_pack(x); /* the last one's output, which nothing reads any more before backward */
+        tg_pack(x); /* the output of the block before: nothing reads it again until backward */
         x = y;
     }
     tg_backward(t, tg_mean(t, tg_square(t, x), TG_ALL_DIMS, false));

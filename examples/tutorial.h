@@ -1,4 +1,4 @@
-/* What the tutorial's programs share: a text in memory, and batches of windows of it. */
+/* What the tutorial's programs share: reads a text, and fills batches with windows of it. */
 #ifndef TUTORIAL_H
 #define TUTORIAL_H
 
@@ -13,7 +13,7 @@ typedef struct text {
     long size;
 } text;
 
-/* Reads a file; ends the program if that fails. */
+/* Reads a file. Ends the program if that fails. */
 static inline text read_text(const char *path) {
     text s = {0};
     FILE *f = fopen(path, "rb");

@@ -1,4 +1,4 @@
-# Shared by the scripts here and .ci/run: what must be installed, and how a build directory is made.
+# Functions that the scripts here and .ci/run share: they install what is missing, and make build directories.
 # shellcheck shell=bash
 set -euo pipefail
 
@@ -7,7 +7,7 @@ fortunes=/usr/share/games/fortunes
 
 say() { printf '%s\n' "$*" >&2; }
 
-# Succeeds if a Debian package, or what it would provide, is installed.
+# have PACKAGE: succeeds if what the Debian package provides is installed, by whatever means.
 have() {
     case $1 in
     gcc) command -v "${CC:-cc}" ;;
@@ -27,7 +27,8 @@ have() {
     esac >/dev/null 2>&1
 }
 
-# need PACKAGE...: installs the packages that are missing, or prints the command for that and ends with status 2.
+# need PACKAGE...: installs the packages that are missing. If it may not, prints the command that does, and ends the
+# script with status 2.
 need() {
     local missing=() package as_root=()
     for package in "$@"; do
@@ -57,7 +58,7 @@ build_needs=(gcc libc6-dev meson ninja-build pkg-config libjansson-dev libdw-dev
 # shellcheck disable=SC2034
 test_needs=(check g++ valgrind wamerican wngerman wfrench)
 
-# nvcc takes a minute or two for the kernels of device cuda: they are built if there is a GPU, and for that GPU only.
+# Device cuda is built only if there is a GPU, and only for that GPU, because nvcc takes a minute or two.
 # shellcheck disable=SC2034
 cuda_options=(-Dcuda=disabled)
 if gpu_arch=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null) && [ -n "$gpu_arch" ]; then
@@ -65,8 +66,8 @@ if gpu_arch=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/nu
     cuda_options=(-Dcuda=auto "-Dgpu_arch=$gpu_arch")
 fi
 
-# configure NAME [MESON OPTION...]: makes the build directory NAME, and again if it was made with other options; ninja
-# keeps it up to date from then on.
+# configure NAME [MESON OPTION...]: makes the build directory NAME. If it exists with other options, changes them. The
+# file NAME/options records them.
 configure() {
     local dir=$root/$1 option again=()
     shift
@@ -96,7 +97,7 @@ build() {
     }
 }
 
-# Prints the text of Debian's fortunes in the order of file names, without the index (.dat) and link (.u8) of each file.
+# fortunes_text: prints Debian's fortunes in the order of file names, without index files (.dat) and links (.u8).
 fortunes_text() {
     local file
     for file in "$fortunes"/*; do
@@ -104,8 +105,8 @@ fortunes_text() {
     done
 }
 
-# environment NAME PACKAGE...: makes a virtual environment of Python once, with the newest of these packages on PyPI,
-# and sets python.
+# environment NAME PACKAGE...: sets $python to the interpreter of the virtual environment build/NAME. If that does not
+# exist, makes it with the newest versions of the packages on PyPI.
 environment() {
     local dir=$root/build/$1
     shift

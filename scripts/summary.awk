@@ -1,18 +1,19 @@
 # Reads Meson's testlog.json of one or more build directories. Prints for every suite how many tests passed, failed and
 # were skipped, its budget in minutes and the time that it used; the last line is the total. Fails if a test failed.
 #
-# It counts each test of a Check program, each row of a table ("N passed, M failed", printed last), and each program
-# that prints neither. A program that crashes or hangs counts as one more failure.
+# The tests of a program are counted by what it prints: the line "Checks: ..." of the library Check, or "N passed, M
+# failed" (the last such line). A program that prints neither is one test. If a program fails without reporting a failed
+# test, because it crashed or hung, one more failure is counted.
 
 BEGIN {
-    # The sums of the tests' own times; two or three of them run at once.
+    # Budgets for the sum of the times of a suite's tests, of which two or three run at once.
     minutes["unit"] = 3; minutes["ops"] = 5; minutes["contract"] = 4; minutes["train"] = 6; minutes["misuse"] = 1
     minutes["examples"] = 1; minutes["conventions"] = 4; minutes["comm"] = 6; minutes["placement"] = 2
     minutes["parallel"] = 2; minutes["checkpoint"] = 1; minutes["cuda-emulator"] = 12
     minutes["fuzz"] = 1; minutes["long"] = 120
 }
 
-# Returns the number after a mark: number("Checks: 12, ...", "Checks: ") is 12.
+# Returns the number that follows `mark` in the text: number("Checks: 12, ...", "Checks: ") is 12.
 function number(text, mark) {
     return substr(text, index(text, mark) + length(mark)) + 0
 }

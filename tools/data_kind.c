@@ -1,10 +1,10 @@
-/* The probable kind of a file of tokens, from its first bytes, and a checksum that distinguishes files. */
+/* Recognizes files that are probably no tokens by their first bytes, and computes the checksum of a file's tokens. */
 #include <string.h>
 
 #include "data_kind.h"
 #include "program.h"
 
-enum { LOOKED_AT = 4096 };
+enum { HEAD_BYTES = 4096 }; /* the first bytes of a file, which are examined */
 
 typedef struct signature {
     const char *bytes;
@@ -32,7 +32,7 @@ static const signature *find_signature(const unsigned char *bytes, size_t n) {
     return NULL;
 }
 
-/* Returns the index of the first byte that does not occur in text; n if there is none. */
+/* Returns the index of the first control character that text does not contain; n if there is none. */
 static size_t find_control(const unsigned char *bytes, size_t n) {
     for (size_t i = 0; i < n; i++)
         if (bytes[i] < 0x20 && !strchr("\t\n\v\f\r\x1b\b", bytes[i])) return i;
@@ -41,8 +41,8 @@ static size_t find_control(const unsigned char *bytes, size_t n) {
 }
 
 void warn_of_data(const char *path, int data_format) {
-    unsigned char bytes[LOOKED_AT];
-    FILE *f = not_regular(path) ? NULL : fopen(path, "re"); /* what cannot be opened is refused elsewhere */
+    unsigned char bytes[HEAD_BYTES];
+    FILE *f = not_regular(path) ? NULL : fopen(path, "re"); /* tg_tokens_open reports it if this fails */
     size_t n = f ? fread(bytes, 1, sizeof bytes, f) : 0;
     if (f) fclose(f);
     const signature *s = find_signature(bytes, n);

@@ -6,7 +6,7 @@
 #include "record.h"
 #include "text.h"
 
-enum { EQUAL, DIFFERENT, REFUSED };
+enum { EQUAL, DIFFERENT, REFUSED }; /* the exit statuses */
 
 typedef struct diff_options {
     int64_t ulp;
@@ -39,7 +39,7 @@ static const command diff_command = {
 /* ---- Elements ---- */
 
 typedef struct element {
-    uint64_t place; /* position in the order of the numbers of its dtype; the two zeros have the same */
+    uint64_t place; /* position among all numbers of its dtype in rising order; 0 and -0 have the same */
     double value;
 } element;
 
@@ -73,7 +73,7 @@ static element element_of(const recorded *x, int64_t i) {
     return (element){(uint64_t)whole + ((uint64_t)1 << 63), (double)whole};
 }
 
-/* Returns the distance in units in the last place. A NaN is UINT64_MAX from every number. */
+/* Returns the distance in units in the last place: UINT64_MAX between a NaN and a number, 0 between two NaNs. */
 static uint64_t distance(element a, element b) {
     if (isnan(a.value) || isnan(b.value)) return isnan(a.value) && isnan(b.value) ? 0 : UINT64_MAX;
     return a.place < b.place ? b.place - a.place : a.place - b.place;
@@ -82,11 +82,11 @@ static uint64_t distance(element a, element b) {
 /* ---- Tensors ---- */
 
 typedef struct difference {
-    bool differs;
-    int64_t elements; /* that differ, of those recorded */
-    uint64_t most;    /* ulp */
-    int64_t at;       /* index of the largest difference in row-major order; -1: no recorded element differs */
-    double a, b;
+    bool differs;     /* by more than --ulp */
+    int64_t elements; /* number of recorded elements that differ */
+    uint64_t most;    /* their largest distance, in units in the last place */
+    int64_t at;       /* index in row-major order of the element with that distance; -1: no recorded element differs */
+    double a, b;      /* that element in the two runs */
 } difference;
 
 static bool same_kind(const recorded *a, const recorded *b) {
@@ -112,7 +112,7 @@ static difference compare(const recorded *a, const recorded *b, uint64_t ulp) {
     return d;
 }
 
-/* ---- Whether they can be compared ---- */
+/* ---- Whether the two runs can be compared ---- */
 
 static const char *text_of(const json_t *op, const char *key) { return json_string_value(json_object_get(op, key)); }
 
@@ -130,6 +130,7 @@ static int refuse_programs(const record_file *a, const json_t *x, const json_t *
     return REFUSED;
 }
 
+/* Checks that the tensors in the list "in" or "out" of two ops have the same kinds. Returns EQUAL or REFUSED. */
 static int check_tensors(const record_file *a, const record_file *b, const json_t *x, const json_t *y,
                          const char *list) {
     const json_t *of_x = json_object_get(x, list), *of_y = json_object_get(y, list);
@@ -159,7 +160,8 @@ static int check_ops(const record_file *a, const record_file *b, const json_t *x
     return status ? status : check_tensors(a, b, x, y, "out");
 }
 
-/* Calls fn for each pair of ops, until it returns another status than EQUAL. Returns the last status. */
+/* Calls fn for each pair of ops with the same index, until it returns another status than EQUAL. Returns the last
+ * status. */
 static int each_pair(record_file *a, record_file *b, void *user,
                      int (*fn)(void *user, const record_file *a, const record_file *b, const json_t *x,
                                const json_t *y)) {
@@ -193,10 +195,12 @@ static int check_programs(record_file *a, record_file *b) {
 
 typedef struct comparison {
     const diff_options *o;
-    int64_t ops, differing, first, farthest;
-    int64_t near, unseen; /* tensors that differ but count as equal; tensors without bytes in either run */
-    uint64_t most;
-    json_t *list; /* with --json */
+    int64_t ops, differing; /* number of ops; of those that differ */
+    int64_t printed;        /* index of the last op whose line was printed; -1: none */
+    int64_t farthest;       /* index of the op with the largest distance; -1: no recorded element differs */
+    uint64_t most;          /* that distance */
+    int64_t near, unseen;   /* tensors that differ but count as equal; tensors without bytes in either run */
+    json_t *list;           /* the differences, with --json; else NULL */
 } comparison;
 
 static void distance_text(const difference *d, tg_dtype dtype, char *buf, size_t n) {
@@ -239,6 +243,7 @@ static void print_tensor(const recorded *x, size_t i, bool backward, const diffe
            x->every > 1 ? " of those that are recorded" : "", far, place, d->a, d->b);
 }
 
+/* Prints which inputs of the first op that differs were different already. */
 static void print_inputs(const json_t *x, const json_t *y, bool backward) {
     const json_t *of_x = json_object_get(x, "in"), *of_y = json_object_get(y, "in");
     const char *what = backward ? "the gradient of result" : "input";
@@ -271,6 +276,7 @@ static void list_tensor(const comparison *c, const json_t *x, int64_t at, size_t
     json_array_append_new(c->list, row);
 }
 
+/* Compares the results of two ops, and prints or lists their differences. */
 static int compare_pair(void *user, const record_file *a, const record_file *b, const json_t *x, const json_t *y) {
     comparison *c = user;
     const json_t *of_x = json_object_get(x, "out"), *of_y = json_object_get(y, "out");
@@ -289,15 +295,15 @@ static int compare_pair(void *user, const record_file *a, const record_file *b, 
         bool shown = c->o->all || c->differing == 1;
         if (shown && c->list) list_tensor(c, x, at, i, &d);
         if (!shown || c->list) continue;
-        if (c->first != at) print_op(c, x, at);
-        c->first = at;
+        if (c->printed != at) print_op(c, x, at);
+        c->printed = at;
         print_tensor(&p, i, is_backward(x), &d);
     }
     if (c->differing == 1 && before == 0 && !c->list) print_inputs(x, y, is_backward(x));
     return EQUAL;
 }
 
-/* Prints which differences and which tensors the result "equal" does not count. */
+/* If the runs count as equal: prints how many tensors differ within --ulp, and how many were not compared. */
 static void print_remarks(const comparison *c) {
     if (c->near)
         printf("%" PRId64 " tensors differ in their bytes, by no more than --ulp in the elements that are recorded\n",
@@ -306,7 +312,8 @@ static void print_remarks(const comparison *c) {
         printf("%" PRId64 " tensors had no bytes in either run and were not compared\n", c->unseen);
 }
 
-static int sum_up(const comparison *c) {
+/* Prints the result. Returns the exit status. */
+static int print_result(const comparison *c) {
     char within[80] = "";
     if (c->farthest >= 0 && c->o->ulp) snprintf(within, sizeof within, " within %" PRIu64 " ulp", c->most);
     if (c->list)
@@ -333,9 +340,9 @@ static int diff(const diff_options *o, record_file *a, record_file *b, const cha
     if (!record_open(a, path[0]) || !record_open(b, path[1])) return REFUSED;
     int status = check_programs(a, b);
     if (status) return status;
-    comparison c = {.o = o, .ops = a->ops, .first = -1, .farthest = -1, .list = o->json ? json_array() : NULL};
+    comparison c = {.o = o, .ops = a->ops, .printed = -1, .farthest = -1, .list = o->json ? json_array() : NULL};
     status = each_pair(a, b, &c, compare_pair);
-    if (status == EQUAL) status = sum_up(&c);
+    if (status == EQUAL) status = print_result(&c);
     json_decref(c.list);
     return status;
 }

@@ -44,13 +44,15 @@ static const command eval_command = {
     .n_options = sizeof rows / sizeof rows[0],
 };
 
-/* The options and the model's files, with which all ranks begin. */
+/* The options and the model's files, which all ranks share. */
 typedef struct evaluation {
     eval_options o;
     model_files model;
 } evaluation;
 
-/* Returns the sum of this rank's losses; each data-parallel rank has a part of the windows. The last may be short. */
+/* Returns the sum of this rank's losses. Each data-parallel rank has a part of the windows; the last rank also has the
+ * rest of the file, which is shorter than a window. On each replica only the first tp rank returns the sum, others
+ * 0. */
 static double sum_over_file(const eval_options *o, tg_module *gpt, tg_tape *t, tg_tokens *tokens) {
     const tg_parallel *p = tg_gpt_config_of(gpt)->parallel;
     int64_t n = tg_tokens_count(tokens) - 1, positions = tg_gpt_config_of(gpt)->positions;

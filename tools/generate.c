@@ -49,11 +49,11 @@ static const command generate_command = {
 };
 
 typedef struct candidate {
-    double weight; /* a logit, then a probability */
+    double weight; /* at first the logit, then its probability up to a common factor */
     int64_t id;
 } candidate;
 
-/* The options, the model's files and the prompt, with which all ranks begin. */
+/* The options, the model's files and the prompt, which all ranks share. */
 typedef struct prompt {
     generate_options o;
     model_files model;
@@ -70,8 +70,8 @@ typedef struct generator {
     tg_tape *tape;
     tg_gpt_cache *cache;
     int64_t vocab, positions;
-    int64_t *ids, count; /* the prompt and what was added */
-    int64_t fed;         /* how many of ids the cache holds */
+    int64_t *ids, count; /* the prompt and the tokens added to it */
+    int64_t fed;         /* index of the first id that the model has not processed yet */
     double *logits;
     candidate *candidates;
 } generator;
@@ -84,7 +84,7 @@ static int64_t count_ids(const char *text) {
     return n;
 }
 
-/* Parses the ids. Returns 0, or the exit status after printing. */
+/* Parses the ids, which are separated by commas. Returns 0, or the exit status after printing an error. */
 static int parse_ids(prompt *p, const char *text) {
     const char *at = text;
     for (p->count = 0;; at++) {
@@ -119,8 +119,8 @@ static int read_prompt(prompt *p) {
 
 /* ---- The model ---- */
 
-/* Empties the cache and returns to the newest ids, from which it is filled again: at first all that fit, later as
- * many as half of the positions. */
+/* Empties the cache, and sets g->fed back so that the newest ids are processed again: the first time all that fit,
+ * later as many as half of the positions. */
 static bool restart(generator *g) {
     int64_t most = g->fed ? (g->positions + 1) / 2 : g->positions;
     tg_gpt_cache_free(g->cache);
@@ -129,7 +129,7 @@ static bool restart(generator *g) {
     return check(g->ctx);
 }
 
-/* Refuses logits that are not finite, among which no token is the likeliest. */
+/* Checks that the logits are finite. Otherwise no token can be drawn. */
 static bool check_logits(const generator *g) {
     for (int64_t i = 0; i < g->vocab; i++)
         if (!isfinite(g->logits[i]))
@@ -169,8 +169,9 @@ static int64_t likeliest(const generator *g) {
     return best;
 }
 
-/* Sorts the candidates by falling probability, cuts them to *n by --top-k and --top-p, and returns their sum. */
-static double cut(generator *g, int64_t *n) {
+/* Sorts the candidates by falling probability, and sets *n to the number that --top-k and --top-p leave. Returns the
+ * sum of the weights of these. */
+static double select_candidates(generator *g, int64_t *n) {
     const generate_options *o = g->o;
     for (int64_t i = 0; i < g->vocab; i++) g->candidates[i] = (candidate){g->logits[i], i};
     qsort(g->candidates, (size_t)g->vocab, sizeof *g->candidates, by_weight);
@@ -182,10 +183,11 @@ static double cut(generator *g, int64_t *n) {
     return sum;
 }
 
+/* Returns the id drawn as token number `index` of the continuation. */
 static int64_t draw(generator *g, int64_t index) {
     if (g->o->temperature == 0) return likeliest(g);
     int64_t n;
-    double sum = cut(g, &n);
+    double sum = select_candidates(g, &n);
     double left = (double)(random_at((uint64_t)g->o->seed, (uint64_t)index) >> 11) * 0x1p-53 * sum;
     for (int64_t i = 0; i < n; i++)
         if ((left -= g->candidates[i].weight) < 0) return g->candidates[i].id;
@@ -204,14 +206,14 @@ static void print_token(const generator *g, int64_t i) {
 
 static bool continue_prompt(generator *g) {
     for (int64_t i = 0; i < g->count; i++) print_token(g, i);
-    if (g->chief) leave_line(true);
+    if (g->chief) set_line_open(true);
     for (int64_t i = 0; i < g->o->tokens; i++) {
         if (!predict(g)) return false;
         g->ids[g->count] = draw(g, i);
         print_token(g, g->count++);
         if (fflush(stdout) != 0) return false; /* main prints why */
     }
-    if (g->chief) leave_line(false);
+    if (g->chief) set_line_open(false);
     say("\n");
     return true;
 }

@@ -13,7 +13,8 @@ typedef struct gradcheck_options {
     const char *device, *report, *replay;
     double eps, atol, rtol;
     int64_t projections, seed, threads;
-    bool slow, strict, second_order, reported;
+    bool slow, strict, second_order;
+    bool reported; /* a failure was written to a report: later ones are not */
 } gradcheck_options;
 
 #define AT(field) offsetof(gradcheck_options, field)
@@ -56,9 +57,10 @@ typedef struct tally {
     int samples, failures;
     int64_t checked, kinks, unsure;
     double worst;
-    tg_gradcheck_info first; /* failure */
+    tg_gradcheck_info first; /* the first failure */
 } tally;
 
+/* Returns whether the sample is checked: it is a valid call on one rank, and not for benches. Slow ones need --slow. */
 static bool wanted(const gradcheck_options *o, const tg_sample *s) {
     return s->refused == TG_OK && !s->bench && s->ranks <= 1 && (o->slow || !s->slow);
 }
@@ -68,11 +70,12 @@ static const tg_sample *sample_at(const tg_op *op, int i) {
     return (const tg_sample *)((const char *)op->samples + (size_t)i * size);
 }
 
-/* Checks a sample. The first failure of all is written to a file, which the message names. */
+/* Checks sample i of the op, and adds the result to t. The first failure of the whole call is written to a file, which
+ * the message names. */
 static void check_sample(gradcheck_options *o, tg_ctx *ctx, const tg_op *op, int i, tally *t) {
     tg_gradcheck_info r = TG_GRADCHECK_INFO();
-    char usual[128], *path = usual;
-    snprintf(usual, sizeof usual, "gradcheck-%s-%d.json", op->name, i);
+    char path[128];
+    snprintf(path, sizeof path, "gradcheck-%s-%d.json", op->name, i);
     tg_status s = tg_gradcheck_report_op(ctx, o->reported ? NULL : o->report ? o->report : path, op, i, &r,
                                          TG_GRADCHECK(.eps = o->eps, .atol = o->atol, .rtol = o->rtol,
                                                       .projections = (int)o->projections, .seed = (uint64_t)o->seed,
@@ -137,13 +140,13 @@ static int check_one(gradcheck_options *o, tg_ctx *ctx, const tg_op *op) {
     return print_total(samples - failed, failed);
 }
 
-/* Returns --device, or the device of the report. */
+/* Returns --device, or the report's device if --device was not given. */
 static const char *device_of(const gradcheck_options *o, json_t *report) {
     const char *device = json_string_value(json_object_get(report, "device"));
     return o->device ? o->device : device;
 }
 
-/* Returns the first option given that the report sets; NULL: none. */
+/* Returns the name of an option that was given although the report sets it; NULL: there is none. */
 static const char *fixed_by_report(const gradcheck_options *o) {
     return o->eps != 0         ? "--eps"
            : o->atol != 0      ? "--atol"
@@ -151,7 +154,7 @@ static const char *fixed_by_report(const gradcheck_options *o) {
            : o->projections    ? "--projections"
            : o->seed           ? "--seed"
            : o->strict         ? "--strict"
-           : o->second_order          ? "--second-order"
+           : o->second_order   ? "--second-order"
            : o->report         ? "--report"
            : o->slow           ? "--slow"
                                : NULL;
@@ -160,7 +163,7 @@ static const char *fixed_by_report(const gradcheck_options *o) {
 static int replay(const gradcheck_options *o) {
     FILE *f = open_regular(o->replay);
     if (!f) return 1;
-    json_t *report = json_loadf(f, 0, NULL); /* tg_gradcheck_replay_op prints what is wrong in it */
+    json_t *report = json_loadf(f, 0, NULL); /* NULL: tg_gradcheck_replay_op reports why */
     fclose(f);
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = device_of(o, report), .threads = (int)o->threads));
     tg_gradcheck_info r = TG_GRADCHECK_INFO();

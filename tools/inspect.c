@@ -1,5 +1,5 @@
-/* tapegrad inspect: the parameters, FLOPs and memory of a model's training step. The step of `tapegrad train` is
- * recorded on device meta, where nothing is computed and no memory is taken: the figures are those of the real run. */
+/* tapegrad inspect: prints the parameters, FLOPs and memory of a model's training step. It runs the step of `tapegrad
+ * train` on device meta, which computes nothing and takes no memory, so the figures are those of a real run. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,7 +27,7 @@ static const option rows[] = {
     RANK_ROWS(inspect_options),
     SP_ROW(inspect_options),
     {"batch", OPTION_INT, AT(batch), "N", "sequences in a step, over all ranks", 1, MANY, false},
-    {"accumulate", OPTION_INT, AT(accumulate), "N", "micro-batches into which a step's batch is cut", 1, MANY, false},
+    {"accumulate", OPTION_INT, AT(accumulate), "N", "micro-batches into which a step's batch is split", 1, MANY, false},
     {"json", OPTION_FLAG, AT(json), "", "print JSON", .fixed = false},
 };
 
@@ -40,7 +40,7 @@ static const command inspect_command = {
     .n_options = sizeof rows / sizeof rows[0],
 };
 
-/* The nodes of one op, summed. */
+/* The sums over all nodes of one op. */
 typedef struct op_row {
     const tg_op *op;
     int64_t count, flops, saved;
@@ -50,16 +50,17 @@ enum { MAX_OPS = 256 };
 
 typedef struct findings {
     tg_gpt_config config;
-    int64_t whole, parameters, parameter_bytes, nodes; /* whole: parameters of the model; others: of a rank */
-    int64_t forward, recomputed, step; /* FLOPs of a step; step: the sum, with backward as twice forward */
+    int64_t whole;                              /* number of parameters of the whole model */
+    int64_t parameters, parameter_bytes, nodes; /* of rank 0; nodes of a micro-batch */
+    int64_t forward, recomputed, step; /* FLOPs of a step of rank 0; step: all, with backward as twice forward */
     tg_memory_info memory;
     int64_t ranks;
-    tg_comm_info sent, layer; /* in a step: by this rank; by one of its layers */
+    tg_comm_info sent, layer; /* collectives of rank 0 in a step: all, and those of each layer */
     op_row ops[MAX_OPS];
     int n_ops;
 } findings;
 
-/* ---- Recording ---- */
+/* ---- Measuring ---- */
 
 static op_row *row_of(findings *f, const tg_op *op) {
     for (int i = 0; i < f->n_ops; i++)
@@ -69,14 +70,14 @@ static op_row *row_of(findings *f, const tg_op *op) {
     return &f->ops[f->n_ops++];
 }
 
-/* Refuses counts that do not fit 64 bits. */
-static bool too_many(void) {
+/* Prints that a count does not fit 64 bits. Returns false. */
+static bool fail_too_many(void) {
     return fail("a step takes more than %" PRId64 " FLOPs or bytes, the most that are counted; give a smaller model or "
                 "--batch", INT64_MAX),
            false;
 }
 
-/* Adds the tape's nodes to the rows, and their FLOPs to *flops. False if these do not fit 64 bits. */
+/* Adds the tape's nodes to the rows, and their FLOPs to *flops. Returns false if a sum does not fit 64 bits. */
 static bool count_nodes(findings *f, tg_tape *t, int64_t *flops) {
     for (int64_t i = 0; i < tg_tape_nodes(t); i++) {
         const tg_node *n = tg_tape_node(t, i);
@@ -91,48 +92,51 @@ static bool count_nodes(findings *f, tg_tape *t, int64_t *flops) {
     return true;
 }
 
-/* A rank that computes nothing: its device is meta, and its communicator only counts calls and bytes. */
-typedef struct paper {
+/* Rank 0, without computing anything: its device is meta, and its communicator only counts calls and bytes. */
+typedef struct meta_rank {
     tg_ctx *ctx;
     tg_comm *world;
     trainer r;
-} paper;
+} meta_rank;
 
-static bool paper_open(paper *w, const train_options *o, const tg_gpt_config *config) {
+static bool meta_rank_open(meta_rank *w, const train_options *o, const tg_gpt_config *config) {
     tg_config c = train_config(o);
     c.device = "meta";
-    *w = (paper){.ctx = tg_ctx_new(&c)};
+    *w = (meta_rank){.ctx = tg_ctx_new(&c)};
     w->world = tg_comm_plan_new(w->ctx, 0, (int)o->on.ranks);
     return trainer_open(&w->r, o, w->ctx, w->world, config, NULL);
 }
 
-static void paper_close(paper *w) {
+static void meta_rank_close(meta_rank *w) {
     trainer_close(&w->r);
     tg_comm_free(w->world);
     tg_ctx_free(w->ctx);
 }
 
-static bool counts_of(const paper *w, tg_comm_info *out) {
+static bool counts_of(const meta_rank *w, tg_comm_info *out) {
     *out = TG_COMM_INFO();
     return tg_comm_query(w->world, out) == TG_OK;
 }
 
-/* Records the forward pass of a micro-batch with so many layers, without recomputation, to count its FLOPs. */
+/* Records the forward pass of a micro-batch through a model of that many layers, without recomputation, and counts its
+ * nodes and FLOPs. */
 static bool record_forward(const train_options *o, tg_gpt_config config, int64_t layers, findings *f, int64_t *flops) {
-    paper w;
+    meta_rank w;
     config.recompute = TG_GPT_KEEP;
     config.layers = layers;
-    bool good = paper_open(&w, o, &config);
+    bool good = meta_rank_open(&w, o, &config);
     if (good) {
         tg_gpt_loss(w.r.gpt, w.r.tape, w.r.in[0].ids, w.r.in[0].target, TG_LOSS_SUM);
         *flops = 0;
         good = check(w.ctx);
-        if (good && !count_nodes(f, w.r.tape, flops)) good = too_many();
+        if (good && !count_nodes(f, w.r.tape, flops)) good = fail_too_many();
     }
-    paper_close(&w);
+    meta_rank_close(&w);
     return good;
 }
 
+/* Counts the FLOPs of a step. With recomputation the forward FLOPs of each layer count once more; they are the
+ * difference between a model of two layers and one of a single layer. */
 static bool count_flops(const train_options *o, findings *f) {
     int64_t whole, one = 0, two = 0;
     findings *scratch = calloc(1, sizeof *scratch);
@@ -145,12 +149,13 @@ static bool count_flops(const train_options *o, findings *f) {
                 __builtin_mul_overflow((two - one) * f->config.layers, o->accumulate, &f->recomputed) ||
                 __builtin_mul_overflow(f->forward, 3, &f->step) ||
                 __builtin_add_overflow(f->step, f->recomputed, &f->step);
-    return !over || too_many();
+    return !over || fail_too_many();
 }
 
+/* Runs a step, and measures its parameters, memory and collectives. */
 static bool measure_step(const train_options *o, findings *f) {
-    paper w;
-    bool good = paper_open(&w, o, &f->config);
+    meta_rank w;
+    bool good = meta_rank_open(&w, o, &f->config);
     if (good) {
         const trainer *r = &w.r;
         for (int i = 0; i < r->n_params; i++)
@@ -162,7 +167,7 @@ static bool measure_step(const train_options *o, findings *f) {
         tg_memory_query(w.ctx, &f->memory);
         good = check(w.ctx) && counts_of(&w, &f->sent);
     }
-    paper_close(&w);
+    meta_rank_close(&w);
     return good;
 }
 
@@ -170,14 +175,14 @@ static bool measure_step(const train_options *o, findings *f) {
 static bool count_layer(const train_options *o, const findings *f, tg_comm_info *layer) {
     tg_comm_info of[2];
     for (int i = 0; i < 2; i++) {
-        paper w;
+        meta_rank w;
         tg_gpt_config config = f->config;
         config.layers = i + 1;
         config.parallel = NULL;
-        bool good = paper_open(&w, o, &config);
+        bool good = meta_rank_open(&w, o, &config);
         if (good) trainer_step(&w.r, 1, NULL, NULL, NULL, false);
         good = good && check(w.ctx) && counts_of(&w, &of[i]);
-        paper_close(&w);
+        meta_rank_close(&w);
         if (!good) return false;
     }
     *layer = TG_COMM_INFO();
@@ -223,7 +228,7 @@ static json_t *sent_json(const findings *f) {
 }
 
 static void print_sent(const findings *f) {
-    printf("ranks       %" PRId64 "; of rank 0 in a step (and of each layer):\n", f->ranks);
+    printf("ranks       %" PRId64 "; collectives of rank 0 in a step, and of each layer in it:\n", f->ranks);
     printf("            %-16s %8s %16s %10s %16s\n", "collective", "calls", "bytes", "a layer", "bytes");
     for (int k = 0; k < TG_COLLECTIVES; k++)
         if (f->sent.calls[k])
@@ -274,7 +279,7 @@ static void print_text(const findings *f, const train_options *o) {
 
 /* ---- The program ---- */
 
-/* Sets the model's config, and the length of sequences if it was not given. */
+/* Sets the model's config, and --seq-len if it was not given. */
 static bool choose_model(inspect_options *o, const parsed *p, findings *f) {
     bool from_file = o->config || o->dir;
     model_files m;
@@ -308,7 +313,7 @@ static int inspect(inspect_options *o, const parsed *p, findings *f) {
     return 0;
 }
 
-/* Refuses options that the config sets, and options that contradict each other. */
+/* Checks that the options agree with each other, and that none is given that --config or --model sets. */
 static int check_options(const inspect_options *o, const parsed *p) {
     static const char *const decided[] = {"arch", "layers", "heads", "kv-heads", "hidden", "ffn", "vocab", "dropout"};
     const command *c = &inspect_command;

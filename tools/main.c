@@ -1,4 +1,4 @@
-/* tapegrad, the program: finds the subcommand and calls it. Each subcommand is in the file of its name. */
+/* The program tapegrad: finds the subcommand and calls it. Each subcommand is in the file of its name. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>

@@ -1,4 +1,4 @@
-/* Finding a model's files, and checking that they belong together and fit the data. */
+/* Finds a model's files, and checks that they belong together and fit the data. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <inttypes.h>
@@ -33,8 +33,8 @@ int64_t newest_checkpoint_before(const char *run, int64_t before) {
     return newest;
 }
 
-/* Finds the directory that holds the model. In a training run's directory, config.json is written when the run ends:
- * without it the newest checkpoint is the model. */
+/* Sets m->dir to the directory that holds the model. A training run writes config.json to its directory when it ends;
+ * if it is not there, the model is that of the newest checkpoint. */
 static bool find_directory(model_files *m, const char *given) {
     int64_t step = is_there(given, "config.json") ? 0 : newest_checkpoint(given);
     int n = step ? snprintf(m->dir, sizeof m->dir, "%s/checkpoints/step-%010" PRId64, given, step)
@@ -75,7 +75,7 @@ char *read_tensors_header(FILE *f, size_t *n) {
 
 enum { DIGITS = 16 };
 
-/* Reads the header's own checksum as text; "": there is none. Damage to the rest is found when the file is loaded. */
+/* Reads the header's checksum of itself as text; "": it has none. It is not verified, because loading does that. */
 static void read_weights_sum(const char *path, char out[DIGITS + 1]) {
     static const char key[] = "\"tapegrad.xxh64.header\":\"";
     size_t n = 0;
@@ -110,7 +110,7 @@ typedef struct changes {
     int count;
 } changes;
 
-/* Adds '"key" is NOW, was BEFORE' to the list, of which the first three are kept. */
+/* Counts a change, and appends '"key" is NOW, was BEFORE' to the text if it is one of the first three. */
 static void add_change(changes *c, const char *key, const json_t *now, const json_t *before) {
     enum { SHOWN = 3 };
     const size_t flags = JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15);
@@ -125,6 +125,7 @@ static void add_change(changes *c, const char *key, const json_t *now, const jso
 
 static const char sum_key[] = "tapegrad_weights_xxh64";
 
+/* Returns the keys whose values differ. */
 static changes compare_configs(json_t *now, json_t *before) {
     changes c = {.count = 0};
     const char *key;
@@ -145,6 +146,7 @@ static void warn_of_changes(const char *config, const char *weights, const chang
          weights, c->text, others);
 }
 
+/* Warns if config.json and model.safetensors do not belong together, each of which says what the other one was. */
 static void compare_files(const char *config, const char *weights) {
     char sum[DIGITS + 1];
     json_t *now = json_load_file(config, 0, NULL), *before = now ? config_of_weights(weights) : NULL;
@@ -160,7 +162,7 @@ static void compare_files(const char *config, const char *weights) {
     json_decref(before);
 }
 
-/* ---- The whole ---- */
+/* ---- The functions of the header ---- */
 
 bool model_find(model_files *m, const char *given, bool weights) {
     if (!find_directory(m, given)) return false;

@@ -1,5 +1,6 @@
-/* Model directories as the program is given them: where the model is, whether its two files belong together, and
- * whether its vocabulary is that of the data. Functions that return bool return false after printing what is wrong. */
+/* Model directories on the command line: finds the model, checks that config.json and model.safetensors belong
+ * together, and that the vocabulary fits the data. Functions that return bool return false after printing what is
+ * wrong. */
 #ifndef TAPEGRAD_MODEL_FILES_H
 #define TAPEGRAD_MODEL_FILES_H
 
@@ -12,20 +13,22 @@ typedef struct model_files {
     tg_gpt_config config;
 } model_files;
 
-/* Finds the model in the directory `given`. If that is the directory of a training run that has not ended, and so has
- * no model yet, it takes the run's newest checkpoint, with a warning. Warns if config.json was changed, or
- * is another model's, since the weights were saved. weights: they are needed, too. */
+/* Finds the model in the directory `given` and reads its config. In the directory of a training run that has not ended,
+ * and so has no model yet, takes the run's newest checkpoint, and warns. weights: whether model.safetensors is needed
+ * too; then also warns if config.json was changed since the weights were saved, or belongs to another model. */
 bool model_find(model_files *m, const char *given, bool weights);
 
-/* Checks that data of a format (tg_token_format) can be tokens of the model: text gives the 256 byte values. */
+/* Checks that data of a format (a tg_token_format) can be tokens of the model. For text, whose tokens are the 256 byte
+ * values, the vocabulary must be 256. */
 bool model_takes_data(const model_files *m, int data_format);
 
-/* Returns the step of the newest checkpoint in the run's directory, or of the newest one of an earlier step than
- * `before`; 0: there is none. */
+/* newest_checkpoint returns the step of the newest checkpoint in the run's directory, newest_checkpoint_before that of
+ * the newest one of an earlier step than `before`. 0: there is none. */
 int64_t newest_checkpoint(const char *run);
 int64_t newest_checkpoint_before(const char *run, int64_t before);
 
-/* Reads a safetensors file's header with the eight bytes before it, to be freed; NULL: it is not whole. */
+/* Reads the header of a safetensors file, together with the eight bytes of its length before it; *n is the sum. The
+ * caller frees it. NULL if the file is too short, the header is longer than 100 MiB, or there is no memory. */
 char *read_tensors_header(FILE *f, size_t *n);
 
 #endif

@@ -33,7 +33,7 @@ static const char *family_name(tg_family f) {
     return (unsigned)f <= TG_FAMILY_CUSTOM ? names[f] : "?";
 }
 
-/* Writes "2", "2 to 3" if trailing inputs are optional, or "1 or more". Returns buf. */
+/* Writes the number of inputs: "2", "2 to 3" if the last ones are optional, or "1 or more". Returns buf. */
 static const char *inputs_text(const tg_op *op, char *buf, size_t n) {
     int optional = 0;
     for (int i = 0; i < op->n_in; i++) optional += op->optional >> i & 1;
@@ -51,7 +51,7 @@ static const char *notes(const tg_op *op) {
     return op->backward ? "" : "no gradient";
 }
 
-/* Escapes bars, which end a cell in Markdown. */
+/* Prints text with bars escaped, because a bar ends a cell in Markdown. */
 static void print_cell(const char *text) {
     for (; *text; text++) {
         if (*text == '|') putchar('\\');
@@ -59,18 +59,26 @@ static void print_cell(const char *text) {
     }
 }
 
-/* Refusals that no column shows. */
-static const char refusals[] =
-    "Devices `cpu` and `cuda` run all ops. `cuda` refuses `attention` with heads of more than 256\n"
-    "elements (TG_ERR_SHAPE). All devices refuse `linear_cross_entropy` with class weights\n"
-    "(TG_ERR_UNSUPPORTED). Another device may leave functions out: ops are then composed of those\n"
-    "that every device has. `sort`, `topk` and `median` cannot be composed, nor can `attention` with a\n"
-    "window, lengths or packed sequences where the host cannot read the device's memory: these fail\n"
-    "with TG_ERR_UNSUPPORTED.\n\n";
+/* The text before the table in Markdown, docs/ops.md. It says what devices refuse, which no column shows. */
+static const char introduction[] =
+    "# Operations\n"
+    "\n"
+    "This page is the table of all operations; `tapegrad ops --markdown` prints it. Read it to find an operation.\n"
+    "`ops.h`, `mappings.h`, `megatron.h` and `tensor_parallel.h` in `include/tapegrad/` declare the functions that\n"
+    "record them. The family of an operation decides how the dims of its inputs may be sharded over ranks\n"
+    "([placements.md](placements.md)).\n"
+    "\n"
+    "Devices `cpu` and `cuda` run all operations, except that `cuda` refuses `attention` with heads of more than 256\n"
+    "elements (TG_ERR_SHAPE). Every device refuses `linear_cross_entropy` with class weights (TG_ERR_UNSUPPORTED). A\n"
+    "device that a program adds (`tapegrad/device.h`) may lack some functions. Operations that need them are then\n"
+    "composed of functions that every device has. Two groups cannot be composed and fail with TG_ERR_UNSUPPORTED:\n"
+    "`sort`, `topk` and `median`; and, if the host cannot read the device's memory, `attention` with a window,\n"
+    "lengths or packed sequences.\n"
+    "\n";
 
 static void print_markdown(void) {
     char inputs[32];
-    fputs(refusals, stdout);
+    fputs(introduction, stdout);
     printf("| op | formula | inputs | family | |\n| --- | --- | --- | --- | --- |\n");
     for (int i = 0; i < tg_op_count(); i++) {
         const tg_op *op = tg_op_at(i);

@@ -20,7 +20,7 @@ int usage_error(const command *c, const char *format, ...) {
 
 /* ---- Values ---- */
 
-/* Returns word i of "a|b|c", and its length; NULL after the last. */
+/* Returns word i of "a|b|c", and its length in *length; NULL if there is no word i. */
 static const char *word_at(const char *words, int i, size_t *length) {
     for (; i > 0 && words; i--) {
         words = strchr(words, '|');
@@ -94,7 +94,7 @@ const char *option_set(const option *o, void *into, const char *text) {
         *(const char **)field = text;
         return is_device(text) ? NULL : "one of";
     }
-    return "nothing";
+    return "nothing"; /* not reached: there is no other kind */
 }
 
 void option_text(const option *o, const void *from, char *buf, size_t n) {
@@ -127,7 +127,7 @@ void option_text(const option *o, const void *from, char *buf, size_t n) {
 
 /* ---- Near names ---- */
 
-/* Returns Levenshtein's distance of two names; the second has at most 31 characters. */
+/* Returns the Levenshtein distance of two names. If the second is longer than 31 characters, returns its length. */
 static int distance(const char *a, const char *b) {
     enum { LONGEST = 31 };
     int row[LONGEST + 1], n = (int)strlen(b);
@@ -149,7 +149,7 @@ static int distance(const char *a, const char *b) {
 
 const char *nearest_name(const char *typed, const char *(*name)(const void *of, int i), const void *of, int n) {
     const char *nearest = NULL;
-    int least = (int)strlen(typed) / 2 + 1; /* farther ones are no hint */
+    int least = (int)strlen(typed) / 2 + 1; /* names at this distance or more are not similar */
     for (int i = 0; i < n; i++) {
         int d = distance(typed, name(of, i));
         if (d >= least) continue;
@@ -167,7 +167,7 @@ static const char *name_of_option(const void *of, int i) {
 
 enum { COLUMN = 30, WIDTH = 80 };
 
-/* Prints the words of text from column `at` of a line on, in lines that begin at `column`. */
+/* Prints text in lines of less than WIDTH columns that begin at `column`. The cursor is in column `at`. */
 static void print_wrapped(const char *text, int at, int column) {
     bool first = true;
     while (*text) {
@@ -190,8 +190,8 @@ static void print_wrapped(const char *text, int at, int column) {
 
 static void print_option(const option *o, const void *defaults) {
     char value[256], text[768];
-    const char *none = o->kind == OPTION_FLAG ? "" : o->values;
-    int at = printf("  --%s%s%s%s", o->kind == OPTION_FLAG ? "[no-]" : "", o->name, *none ? " " : "", none);
+    const char *values = o->kind == OPTION_FLAG ? "" : o->values;
+    int at = printf("  --%s%s%s%s", o->kind == OPTION_FLAG ? "[no-]" : "", o->name, *values ? " " : "", values);
     if (at >= COLUMN) {
         printf("\n");
         at = 0;
@@ -242,7 +242,8 @@ static bool is_flag(const command *c, int i) {
     return i >= 0 && c->options[i].kind == OPTION_FLAG;
 }
 
-/* Takes one "--name value", "--name=value", "--flag" or "--no-flag" at argv[*i]. Returns 0, or an exit status. */
+/* Parses one "--name value", "--name=value", "--flag" or "--no-flag" that begins at argv[*i]; leaves *i at its last
+ * word. Returns 0, or the exit status after printing an error. */
 static int parse_one(const command *c, void *into, parsed *p, int argc, char **argv, int *i) {
     char name[64];
     const char *text = argv[*i] + 2, *equals = strchr(text, '=');
@@ -274,8 +275,8 @@ static bool takes_next(const command *c, const char *word) {
     return k >= 0 && !is_flag(c, k);
 }
 
-/* Returns whether help is asked for anywhere. "-h" after an option that takes a value is that value; "--help" can be a
- * value only after "=", as can the name of every option. */
+/* Returns whether --help or -h is given anywhere. After an option that takes a value, "-h" is that value, but "--help"
+ * is not: an option's name can be a value only after "=". */
 static bool asks_for_help(const command *c, int argc, char **argv) {
     for (int i = 0; i < argc; i++)
         if (!strcmp(argv[i], "--help") || (!strcmp(argv[i], "-h") && !(i && takes_next(c, argv[i - 1])))) return true;

@@ -1,4 +1,5 @@
-/* Command lines: a table of rows for each subcommand gives its options with their defaults, ranges and help. */
+/* Command lines. Each subcommand has a table with a row for each option: its kind, range and help text. The defaults
+ * are the values that the subcommand's struct has before parsing. */
 #ifndef TAPEGRAD_OPTIONS_H
 #define TAPEGRAD_OPTIONS_H
 
@@ -21,42 +22,43 @@ typedef struct option {
     const char *name;
     option_kind kind;
     size_t at;          /* offset of the field in the subcommand's struct */
-    const char *values; /* what help shows for the value: "N"; of a choice its words, "gpt2|llama" */
+    const char *values; /* what help shows for the value, such as "N"; for a choice its words, "gpt2|llama" */
     const char *help;
-    double lo, hi; /* range of numbers, ends included */
-    bool fixed;    /* a resumed run keeps its value */
+    double lo, hi; /* range of a number, both ends included */
+    bool fixed;    /* a resumed run must have the same value as before */
 } option;
 
 typedef struct command {
     const char *name, *usage, *summary;
     const option *options;
     int n_options;
-    int operands; /* how many words without dashes may be given */
+    int operands; /* the most words without dashes that may be given, at most 2 */
 } command;
 
 enum { MAX_OPTIONS = 64 };
 
-/* What a command line gave, apart from the values. */
+/* What options_parse has found, besides the values of options, which it writes into the subcommand's struct. */
 typedef struct parsed {
     bool given[MAX_OPTIONS];
-    const char *operand[2]; /* NULL: none */
-    int status;             /* the exit status, if parsing ended the program */
+    const char *operand[2]; /* words without dashes; NULL: not given */
+    int status;             /* the exit status, if options_parse returned false */
 } parsed;
 
-/* Parses the command line into the struct `into`, which holds the defaults. Returns false if the program is to end
- * with p->status, after printing help or an error. */
+/* Parses the command line into the struct `into`, which holds the defaults. Returns false after printing help or an
+ * error; the program must then end with p->status. */
 bool options_parse(const command *c, void *into, parsed *p, int argc, char **argv);
-/* Sets one option from text. Returns NULL, or what the value must be. */
+/* Sets one option in the struct `into` from text. Returns NULL, or, if the value is invalid, the words that say what it
+ * must be ("a whole number"). */
 const char *option_set(const option *o, void *into, const char *text);
-/* Writes the value as text that option_set takes; "" for a text that is NULL. */
+/* Writes the option's value as text that option_set takes; "" for a string that is NULL. */
 void option_text(const option *o, const void *from, char *buf, size_t n);
 /* Returns the index of the option of that name; -1: there is none. */
 int option_find(const command *c, const char *name);
 /* Returns whether the option of that name was given. */
 bool option_given(const command *c, const parsed *p, const char *name);
-/* Prints "tapegrad NAME: ..." and how to get help. Returns 2. */
+/* Prints "tapegrad NAME: ..." and how to get help. Returns 2, the exit status for errors of the command line. */
 int usage_error(const command *c, const char *format, ...) TG_PRINTF(2, 3);
-/* Returns the one of n names that is nearest to a mistyped one; NULL if none is near. name(of, i) is name i. */
+/* Returns the name, among n, that is most similar to a mistyped one; NULL if none is similar. name(of, i) is name i. */
 const char *nearest_name(const char *typed, const char *(*name)(const void *of, int i), const void *of, int n);
 
 #endif

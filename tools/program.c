@@ -19,20 +19,20 @@ void name_command(const char *name) {
 }
 
 static _Thread_local bool silent;
-static bool line_open; /* standard output ends within a line; only rank 0 prints such lines */
-static int rank_name;
+static bool line_open; /* the last line on standard output is incomplete; only rank 0 prints such lines */
+static int process_rank; /* 0 if ranks are threads */
 
 void mute(bool on) {
     silent = on;
 }
 
 void name_rank(int rank) {
-    rank_name = rank;
+    process_rank = rank;
 }
 
 void say(const char *format, ...) {
     va_list args;
-    if (silent || rank_name) return;
+    if (silent || process_rank) return;
     va_start(args, format);
     vprintf(format, args);
     va_end(args);
@@ -54,7 +54,7 @@ bool is_first_process(void) {
     return true;
 }
 
-void leave_line(bool open) {
+void set_line_open(bool open) {
     line_open = open;
 }
 
@@ -69,13 +69,13 @@ void hold_errors(char *buffer, size_t n) {
 
 void print_error(const char *name, const char *format, va_list args) {
     char message[4096], text[4096], line[4200], rank[32] = "";
-    vsnprintf(message, sizeof message, format, args); /* longer ones are cut */
+    vsnprintf(message, sizeof message, format, args); /* a longer message is truncated */
     text_drop_sites(message);
     if (held) {
         if (!held[0]) snprintf(held, held_size, "%s", message);
         return;
     }
-    if (rank_name) snprintf(rank, sizeof rank, "rank %d: ", rank_name);
+    if (process_rank) snprintf(rank, sizeof rank, "rank %d: ", process_rank);
     snprintf(line, sizeof line, "tapegrad%s%s: %s%s\n", *name ? " " : "", name, rank,
              text_escape(text, sizeof text, message));
     if (line_open) putchar('\n');
@@ -96,7 +96,7 @@ int fail(const char *format, ...) {
 void warn(const char *format, ...) {
     char message[4096];
     va_list args;
-    if (silent || rank_name || held) return;
+    if (silent || process_rank || held) return;
     va_start(args, format);
     vsnprintf(message, sizeof message, format, args);
     va_end(args);
@@ -157,7 +157,7 @@ tg_dtype dtype_of_precision(int precision) {
     return dtypes[precision];
 }
 
-/* Refuses what tg_gpt_new would refuse, as far as the command line alone shows it. */
+/* Refuses early, by the options alone, some of the models that tg_gpt_new would refuse on tp ranks. */
 static int check_tp(const command *c, const model_options *o, int64_t kv_heads, int64_t tp) {
     if (o->heads % tp)
         return usage_error(c, "--heads %lld is not divisible by --tp %lld; each rank has the same number of heads",

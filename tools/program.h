@@ -1,6 +1,7 @@
-/* What the subcommands share: their entry points, messages, files, the options that describe a model, and the loss of
- * a model on sequences. Each run_* gets the arguments after its name and returns the exit status: 0, 1 for errors of
- * data, files and the library, 2 for errors of the command line. */
+/* What the subcommands share: their entry points, messages, files, the options that describe a model, and the loss of a
+ * model on sequences. Each run_* function gets the arguments after the subcommand's name and returns the exit status: 0
+ * for success, 1 for errors of data, files and the library, 2 for errors of the command line. run_diff and run_run have
+ * other statuses too (see their help). */
 #ifndef TAPEGRAD_PROGRAM_H
 #define TAPEGRAD_PROGRAM_H
 
@@ -27,10 +28,10 @@ int run_ops(int argc, char **argv);
 
 /* Sets the subcommand whose name error messages begin with. */
 void name_command(const char *name);
-/* Silences this thread, or lets it print again. Ranks that are threads are silenced, except rank 0, which prints the
- * messages of all. */
+/* Silences this thread if `on` is true, else lets it print again. Of ranks that are threads, all but rank 0 are
+ * silenced, so that each message is printed once. */
 void mute(bool on);
-/* Sets the rank that the messages of this process name, one of several processes. */
+/* Sets the rank of this process if ranks are processes. Errors of ranks other than 0 begin with it. */
 void name_rank(int rank);
 /* Prints like printf, unless this thread is silenced or this process is not rank 0. */
 void say(const char *format, ...) TG_PRINTF(1, 2);
@@ -43,25 +44,26 @@ bool is_first_process(void);
 /* Prints "tapegrad NAME: ..." to standard error as one line, by one write, because other ranks write there too. NAME
  * may be "". Control characters are escaped. */
 void print_error(const char *name, const char *format, va_list args);
-/* Notes whether standard output now ends within a line; print_error then ends that line first. */
-void leave_line(bool open);
-/* Prints an error of the subcommand that runs. Returns 1, its exit status. */
+/* Notes whether the last line on standard output is incomplete. If so, print_error first ends it. */
+void set_line_open(bool open);
+/* Prints an error of the running subcommand. Returns 1, the exit status for it. */
 int fail(const char *format, ...) TG_PRINTF(1, 2);
-/* Prints a warning of the subcommand that runs; rank 0 alone does. */
+/* Prints a warning of the running subcommand. Ranks other than 0 print none. */
 void warn(const char *format, ...) TG_PRINTF(1, 2);
-/* Keeps the first of the errors that follow on this thread in the buffer of n bytes, and prints none of them. NULL:
- * errors are printed again. */
+/* From now on stores this thread's first error in the buffer of n bytes, and prints neither errors nor warnings. With
+ * buffer NULL they are printed again. */
 void hold_errors(char *buffer, size_t n);
-/* Returns whether the context is in order; prints its message if it is not. */
+/* Returns whether the context has no error; prints its error message if it has one. */
 bool check(const tg_ctx *ctx);
 /* Prints json and frees it. Returns the exit status. */
 int print_json(json_t *json);
-/* Returns what kind of file path names if that is no regular file ("a directory"); NULL: it is one, or does not exist.
- * Files to write to must be regular: a device would be replaced by a file of its name. */
+/* Returns the kind of the file at path if it is not a regular file ("a directory"); NULL if it is one or does not
+ * exist. Files to write must be regular, because writing replaces the file: a device would be lost. */
 const char *not_regular(const char *path);
-/* Opens a regular file for reading, without waiting for a pipe. NULL after printing what is wrong. */
+/* Opens a regular file for reading, and refuses others at once, without waiting for the writer of a pipe. NULL after
+ * printing what is wrong. */
 FILE *open_regular(const char *path);
-/* Returns "dir/name", to be freed. NULL if there is no memory, which has been printed. */
+/* Returns "dir/name", which the caller frees. NULL after printing that there is no memory. */
 char *path_in(const char *dir, const char *name);
 
 /* ---- Models on the command line ---- */
@@ -78,9 +80,9 @@ typedef struct model_options {
 #define DATA_FORMATS_HELP                                                                                              \
     "text: each byte is a token; u16, u32: raw little-endian token ids; megatron: FILE.bin and FILE.idx of Megatron-LM"
 #define DEVICES "cpu|cuda|cuda:N"
-#define MANY 1e9
-#define MANY_LAYERS 1e4 /* layers are made one after the other */
-#define LARGEST 9223372036854775807.0
+#define MANY 1e9                      /* upper limit of counts */
+#define MANY_LAYERS 1e4               /* lower for layers, because each one takes time to make */
+#define LARGEST 9223372036854775807.0 /* INT64_MAX, rounded to a double */
 
 /* Rows of options for the field `model` of the struct S. */
 #define MODEL_ROWS(S)                                                                                                  \
@@ -104,27 +106,30 @@ typedef struct model_options {
 #define MODEL_DEFAULTS {.layers = 4, .heads = 4, .hidden = 128, .seq_len = 128}
 
 tg_dtype dtype_of_precision(int precision);
-/* Checks that the options fit each other and tp tensor-parallel ranks. Returns 0, or the exit status after printing. */
+/* Checks that the options agree with each other and with tp tensor-parallel ranks. Returns 0, or the exit status after
+ * printing what is wrong. */
 int model_options_check(const command *c, const model_options *o, int64_t tp);
 /* Returns the config that the options describe. */
 tg_gpt_config model_config(const model_options *o);
-/* Returns the number of the whole model's parameters, without padding for ranks; -1 after printing what is wrong. */
+/* Returns the number of parameters of the whole model, without the padding of the vocabulary for ranks; -1 after
+ * printing what is wrong. */
 int64_t count_parameters(const tg_gpt_config *config);
-/* Returns whether the model takes sequences of that length; prints why if it does not. */
+/* Returns whether the model takes sequences of seq_len tokens; prints why if it does not. */
 bool check_seq_len(int64_t seq_len, const tg_gpt_config *config);
 /* Reads a config.json. False after printing what is wrong. */
 bool read_model_config(const char *path, tg_gpt_config *out);
 
 /* ---- Losses ---- */
 
-/* Returns the sum of the losses of n sequences of seq_len tokens that begin at the offsets, in evaluation mode, at most
- * `batch` of them at once. Data-parallel ranks each pass their own. NaN after an error, which the context has. */
+/* Returns the sum of the losses of n sequences of seq_len tokens that begin at the offsets, computed in evaluation
+ * mode, at most `batch` sequences at once. Each data-parallel rank passes its own sequences; their sums are not added
+ * up. Returns NaN after an error, which is recorded in the context. */
 double sum_of_losses(tg_module *gpt, tg_tape *t, tg_tokens *tokens, const int64_t *offsets, int64_t n, int64_t seq_len,
                      int64_t batch);
 
 /* ---- Random numbers of the program's own ---- */
 
-/* Returns number i of the sequence that key names. */
+/* Returns element i of the pseudorandom sequence whose seed is `key`. */
 static inline uint64_t random_at(uint64_t key, uint64_t i) {
     uint64_t z = key + (i + 1) * 0x9E3779B97F4A7C15u; /* SplitMix64 (Steele et al., OOPSLA 2014) */
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;

@@ -30,6 +30,7 @@ static bool one_of_several(void) {
 }
 #endif
 
+/* Returns how the ranks are started: RANKS_THREADS, RANKS_SHM (`tapegrad run`) or RANKS_MPI (mpirun). */
 static rank_kind kind_of(const rank_options *o) {
     if (o->comm != RANKS_AUTO && o->comm != RANKS_NCCL) return (rank_kind)o->comm;
     if (tg_comm_launched_rank() >= 0) return RANKS_SHM;
@@ -83,7 +84,7 @@ int rank_options_check(const command *c, const parsed *p, const rank_options *o)
     return 0;
 }
 
-/* ---- GPUs: each rank gets one, and data is moved by NCCL ---- */
+/* ---- GPUs: each rank gets one, and NCCL moves the data ---- */
 
 typedef struct gpu_job {
     rank_main fn;
@@ -100,7 +101,8 @@ static int gpu_rank(void *arg, tg_ctx *ctx, tg_comm *host) {
     return status;
 }
 
-/* Gives a process the GPU of its rank on the node. */
+/* If the device is a GPU, chooses the one whose number is the rank among the node's ranks. name: memory for
+ * "cuda:N". */
 static void choose_gpu(tg_config *config, int local_rank, char *name, size_t n) {
     if (!is_on_gpu(config)) return;
     snprintf(name, n, "cuda:%d", local_rank);
@@ -145,9 +147,10 @@ static int run_threads(int n, const tg_config *config, rank_main fn, void *arg) 
 static const tg_comm *_Atomic recorded; /* the communicator whose record dump_record writes; NULL: none */
 static atomic_int dumping;
 
-static void record_ends(void) {
+/* Stops dump_record from using the communicator, before it is freed. */
+static void forget_recorded(void) {
     atomic_store(&recorded, NULL);
-    while (atomic_load(&dumping)) sched_yield(); /* a signal handler, on another thread, is writing */
+    while (atomic_load(&dumping)) sched_yield(); /* a signal handler on another thread is writing */
 }
 #endif
 
@@ -180,8 +183,9 @@ static int run_launched(tg_config config, rank_main fn, void *arg) {
 }
 
 #ifdef TG_HAVE_MPI
-/* Returns whether another rank caused the error. mpirun may then end this rank before it asks for its record. */
-static bool is_of_peers(tg_status s) {
+/* Returns whether another rank caused the error. This rank then writes its record at once, because mpirun may end it
+ * without the SIGTERM whose handler writes it. */
+static bool is_caused_by_peer(tg_status s) {
     return s == TG_ERR_REMOTE || s == TG_ERR_TIMEOUT || s == TG_ERR_MISMATCH || s == TG_ERR_ABORTED;
 }
 
@@ -189,11 +193,12 @@ static int mpi_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     const job *j = arg;
     atomic_store(&recorded, world);
     int status = j->fn(j->arg, ctx, world);
-    if (is_of_peers(tg_ctx_status(ctx))) dump_record();
-    record_ends();
+    if (is_caused_by_peer(tg_ctx_status(ctx))) dump_record();
+    forget_recorded();
     return status;
 }
 
+/* Returns this rank's number among the ranks of its node, and how many these are in *size. */
 static int rank_of_node(int *size) {
     MPI_Comm node;
     int rank = 0;
@@ -233,7 +238,7 @@ void ranks_end(const rank_options *o, int status) {
 #ifdef TG_HAVE_MPI
     int open = 0;
     if (kind_of(o) != RANKS_MPI || MPI_Initialized(&open) != MPI_SUCCESS || !open) return;
-    if (status) MPI_Abort(MPI_COMM_WORLD, status); /* the others wait in MPI */
+    if (status) MPI_Abort(MPI_COMM_WORLD, status); /* the other ranks may be waiting in MPI */
     MPI_Finalize();
 #endif
     (void)o, (void)status;
@@ -297,27 +302,31 @@ tg_module *load_on_ranks(tg_ctx *ctx, const tg_parallel *p, const tg_gpt_config 
     return gpt;
 }
 
-/* ---- Numbers of all ranks ---- */
+/* ---- Numbers that ranks exchange ---- */
 
+/* Sums n numbers of 8 bytes over the ranks, or sends rank 0's to all. */
 static bool exchange(tg_ctx *ctx, tg_comm *world, tg_dtype dtype, void *v, int n, bool sum) {
     if (tg_comm_size(world) == 1) return check(ctx);
-    bool paper = !strcmp(tg_ctx_device(ctx), "meta"); /* there are no values, but calls are counted */
+    bool meta = !strcmp(tg_ctx_device(ctx), "meta"); /* tensors have no values, but the call is counted */
     tg_tensor *x = tg_zeros(ctx, dtype, TG_SHAPE(n));
-    if (!paper) tg_write(x, v, 8 * (size_t)n);
+    if (!meta) tg_write(x, v, 8 * (size_t)n);
     if (sum)
         tg_comm_all_reduce(world, x, x, TG_REDUCE_SUM);
     else
         tg_comm_broadcast(world, x, 0);
-    if (!paper) tg_read(x, v, 8 * (size_t)n);
+    if (!meta) tg_read(x, v, 8 * (size_t)n);
     tg_drop(x);
     return check(ctx);
 }
 
-bool agree(tg_ctx *ctx, tg_comm *world, int64_t *v, int n) { return exchange(ctx, world, TG_I64, v, n, false); }
+bool broadcast_from_rank_0(tg_ctx *ctx, tg_comm *world, int64_t *v, int n) {
+    return exchange(ctx, world, TG_I64, v, n, false);
+}
+
 bool sum_over_ranks(tg_ctx *ctx, tg_comm *world, double *v, int n) { return exchange(ctx, world, TG_F64, v, n, true); }
 
 void place_batch(const tg_parallel *p, tg_tensor *ids, bool shard) {
-    if (!p) return; /* the model has no ranks */
+    if (!p) return;
     tg_place(p, ids, TG_TP, TG_I);
     tg_place(p, ids, TG_DP, shard ? TG_SHARD(0) : TG_V);
 }

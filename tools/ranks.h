@@ -1,5 +1,5 @@
-/* The ranks of a subcommand, threads of this process or processes that a launcher started: their options, starting
- * them, and values on which they agree. */
+/* The ranks of a subcommand, which are threads of this process or processes that a launcher started: their options, how
+ * they are started, and small values that they exchange. */
 #ifndef TAPEGRAD_TOOLS_RANKS_H
 #define TAPEGRAD_TOOLS_RANKS_H
 
@@ -7,6 +7,7 @@
 
 #include "program.h"
 
+/* The options of ranks; the tables below say what each means. */
 typedef struct rank_options {
     int comm; /* rank_kind */
     int rng;  /* tg_rng_mode */
@@ -17,7 +18,7 @@ typedef struct rank_options {
 
 typedef enum rank_kind { RANKS_AUTO, RANKS_THREADS, RANKS_SHM, RANKS_MPI, RANKS_NCCL } rank_kind;
 
-/* Rows for the field `on` of the struct S. */
+/* Rows of options for the field `on`, a rank_options, of the struct S. */
 #define RANK_ROWS(S)                                                                                                   \
     {"ranks", OPTION_INT, offsetof(S, on.ranks), "N", "ranks that are threads; --ranks / --tp is the number of "       \
      "data-parallel replicas", 1, 1024, false},                                                                        \
@@ -28,8 +29,8 @@ typedef enum rank_kind { RANKS_AUTO, RANKS_THREADS, RANKS_SHM, RANKS_MPI, RANKS_
 /* Rows for commands whose ranks communicate. */
 #define COMM_ROWS(S)                                                                                                   \
     {"comm", OPTION_CHOICE, offsetof(S, on.comm), "auto|threads|shm|mpi|nccl",                                         \
-     "how ranks communicate; auto: shm under `tapegrad run`, mpi under mpirun, else threads. With --device cuda data " \
-     "go by NCCL in any case; nccl: like auto, but requires --device cuda", .fixed = false},                           \
+     "how ranks communicate; auto: shm under `tapegrad run`, mpi under mpirun, else threads. With --device cuda NCCL " \
+     "moves the data in any case; nccl: like auto, but requires --device cuda", .fixed = false},                       \
     {"deadline", OPTION_REAL, offsetof(S, on.deadline), "S",                                                           \
      "seconds that a rank waits for another one before the run fails", 0.001, 1e6, false}
 
@@ -38,36 +39,42 @@ typedef enum rank_kind { RANKS_AUTO, RANKS_THREADS, RANKS_SHM, RANKS_MPI, RANKS_
 /* The function that one rank runs. Returns an exit status. */
 typedef int (*rank_main)(void *arg, tg_ctx *ctx, tg_comm *world);
 
-/* Checks that the options fit each other and the launcher. Returns 0, or the exit status after printing. */
+/* Checks that the options agree with each other and with the launcher. Returns 0, or the exit status after printing
+ * what is wrong. */
 int rank_options_check(const command *c, const parsed *p, const rank_options *o);
-/* Checks --comm alone. With --resume this must happen before the other options are read from a checkpoint. */
+/* Checks --comm alone. With --resume this must be done before the other options are read from a checkpoint. */
 int comm_option_check(const command *c, const rank_options *o);
-/* Refuses options that do nothing without tensor-parallel ranks; recompute is the model's option. */
+/* Refuses options that have no effect without tensor-parallel ranks. recompute: the value of --recompute. */
 int tp_options_check(const command *c, const parsed *p, const rank_options *o, int recompute);
-/* Starts MPI if the ranks communicate by it, and sets whether this process has rank 0. Is called before anything else.
- * Returns 0, or the exit status after printing. */
+/* Starts MPI if the ranks use it, and sets *chief to whether this process has rank 0. Must be called before any other
+ * work of the subcommand. Returns 0, or the exit status after printing what is wrong. */
 int ranks_begin(const rank_options *o, bool *chief);
+/* Ends MPI if ranks_begin started it. If status is not 0, ends the other ranks too. */
 void ranks_end(const rank_options *o, int status);
 /* Writes the flight recorder (tg_comm_record_dump) to stderr, once; may be called from a signal handler. Does
- * something only under MPI: when mpirun loses a rank, it ends the others by SIGTERM and soon afterwards by SIGKILL. */
+ * nothing unless the ranks use MPI. There it is needed because mpirun, when a rank has died, ends the others by SIGTERM
+ * and soon afterwards by SIGKILL. */
 void dump_record(void);
-/* Runs fn on every rank that belongs to this process; config's deadline comes from the options. Returns the exit
- * status. */
+/* Runs fn on every rank of this process, each with a context made from config; the deadline comes from the options.
+ * Returns the exit status. */
 int run_on_ranks(const rank_options *o, tg_config config, rank_main fn, void *arg);
-/* Writes what precedes `tapegrad` on the command line of these ranks, with a blank after it, or "". Returns buf. */
+/* Writes the launcher that started these ranks as it begins a command line, such as "mpirun -n 4 "; "" if they are
+ * threads. Returns buf. */
 const char *launcher_text(const rank_options *o, const tg_comm *world, char *buf, size_t n);
-/* Returns the groups of a rank. Errors are the context's. */
+/* Returns the groups of a rank. Errors are recorded in the context. */
 tg_parallel *groups_of_ranks(const rank_options *o, tg_comm *world);
-/* Loads the model in a directory, as this rank's shards of it; never NULL. Errors are the context's. */
+/* Loads this rank's shards of the model in a directory. Never returns NULL; errors are recorded in the context. */
 tg_module *load_on_ranks(tg_ctx *ctx, const tg_parallel *p, const tg_gpt_config *config, const char *dir);
 
 static inline bool is_chief(const tg_comm *world) { return tg_comm_rank(world) == 0; }
-/* Sets v to rank 0's numbers. Collective. False after an error, which has been printed. */
-bool agree(tg_ctx *ctx, tg_comm *world, int64_t *v, int n);
-/* Sets v to the sums over all ranks, added in the order of ranks. Collective. False as above. */
+/* Sets v[0] to v[n - 1] to rank 0's numbers on all ranks. Collective. False after printing an error. */
+bool broadcast_from_rank_0(tg_ctx *ctx, tg_comm *world, int64_t *v, int n);
+/* Sets v[0] to v[n - 1] to their sums over all ranks, added in the order of ranks. Collective. False after printing an
+ * error. */
 bool sum_over_ranks(tg_ctx *ctx, tg_comm *world, double *v, int n);
-/* Places the ids [b, s] of this rank's part of a batch: the same on all tp ranks; on dp a shard of the batch, or
- * varying, if each rank has a number of sequences of its own. */
+/* Declares the placement of ids [b, s], this rank's part of a batch: I on tp, because all tp ranks have the same ids;
+ * on dp V0, a shard of the batch, or, if shard is false, V, because the numbers of sequences may differ. p NULL: no
+ * ranks. */
 void place_batch(const tg_parallel *p, tg_tensor *ids, bool shard);
 
 #endif

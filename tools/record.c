@@ -1,4 +1,5 @@
-/* Reading recorded steps: every line and field is checked, because files may be damaged or of other programs. */
+/* Reading recorded steps: every line and field is checked, because files may be damaged or written by other
+ * programs. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -32,9 +33,9 @@ static bool bad(const record_file *r, const char *what) {
     return fail("'%s' is not a whole record of a step: %s", r->path, what), false;
 }
 
-/* Reads a line. Returns its length; 0: there is no other; -1: it has no end. */
+/* Reads a line. Returns its length; 0 at the end of the file; -1 if the line does not end with a newline. */
 static ssize_t next_line(record_file *r) {
-    ssize_t n = getline(&r->line, &r->room, r->f);
+    ssize_t n = getline(&r->line, &r->capacity, r->f);
     return n <= 0 ? 0 : r->line[n - 1] == '\n' ? n : -1;
 }
 
@@ -60,6 +61,7 @@ static bool read_end(const record_file *r, ssize_t n, int64_t ops, uint64_t hash
     return good || bad(r, whole ? "it was changed or damaged" : "its end is missing");
 }
 
+/* Reads the file once, and checks its header, its last line and the hash of all others. Sets the number of ops. */
 static bool check_whole(record_file *r) {
     uint64_t hash = 0, before = 0;
     int64_t lines = 0;
@@ -78,7 +80,7 @@ static bool check_whole(record_file *r) {
     return read_end(r, last, r->ops, before);
 }
 
-/* Refuses pipes: the file is read twice. */
+/* Refuses files that are not regular, such as pipes, because the file is read twice. */
 static bool check_regular(const record_file *r) {
     struct stat st;
     if (fstat(fileno(r->f), &st) != 0) return fail("cannot read '%s': %s", r->path, strerror(errno)), false;

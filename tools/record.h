@@ -13,19 +13,20 @@
 
 enum { RECORD_FORMAT = 1 };
 
-/* Continues the hash h over the bytes; h 0 begins one. */
+/* Returns the hash h, continued over n bytes at p. Pass h = 0 to begin a hash. */
 uint64_t record_hash(uint64_t h, const void *p, size_t n);
-/* Returns the distance between the recorded elements of a tensor of n elements, so that at most `kept` are recorded
- * (0: all). It is odd, so that they are spread over all columns. */
+/* Returns the distance between the recorded elements of a tensor of n elements, of which at most `kept` are recorded
+ * (0: all). A distance above 1 is odd, so that the recorded elements are spread over all columns. */
 int64_t record_distance(int64_t n, int64_t kept);
 
 /* ---- Writing (train_record.c). Functions that return bool return false after printing what is wrong. ---- */
 
 typedef struct recorder recorder;
 
-/* Begins FILE, or FILE.RANK if there are several ranks. It gets its name when it is complete. */
+/* Begins the file `path`, or path.RANK if there are several ranks, under a temporary name; recorder_end renames it.
+ * kept: the most elements to record of each tensor; 0: all. NULL after printing what is wrong. */
 recorder *recorder_open(const char *path, int64_t kept, tg_ctx *ctx, tg_comm *world);
-/* Records the tape's ops from now on, those of that step. */
+/* Records the ops that the tape runs from now on, as those of step number `step`. */
 void recorder_begin(recorder *r, tg_tape *t, int64_t step);
 /* Ends the recording and completes the file. */
 bool recorder_end(recorder *r, tg_tape *t);
@@ -37,34 +38,38 @@ void recorder_free(recorder *r);
 typedef struct record_file {
     const char *path;
     FILE *f;
-    json_t *head;
-    int64_t ops, at; /* at: index of the next op */
-    char *line;
-    size_t room;
+    json_t *head;    /* the header */
+    int64_t ops, at; /* number of ops; index of the next one */
+    char *line;      /* the line that was read last, and its capacity */
+    size_t capacity;
 } record_file;
 
+/* A recorded tensor. Its strings belong to the JSON object that it was read from. */
 typedef struct recorded {
-    const char *name;
+    const char *name; /* "": it has none */
     tg_dtype dtype;
     int ndim;
     int64_t shape[TG_MAX_DIMS], numel;
     uint64_t hash;
-    bool hashed;
-    int64_t every, kept; /* distance and number of the elements; kept 0: none */
-    const char *hex;
+    bool hashed;         /* the hash was recorded: the tensor had bytes */
+    int64_t every, kept; /* distance and number of the recorded elements; kept 0: none */
+    const char *hex;     /* their bytes in hexadecimal */
 } recorded;
 
-/* Opens the file, checks all of it, and goes to its first op. False after printing what is wrong. */
+/* Opens the file, checks all of it, and goes to its first op. False after printing what is wrong; record_close must
+ * then be called too. */
 bool record_open(record_file *r, const char *path);
+/* Goes back to the first op. */
 void record_rewind(record_file *r);
-/* Returns the next op, to be freed; NULL after the last one, and after printing what is wrong. */
+/* Returns the next op, which the caller frees. NULL after the last one, or after printing what is wrong. */
 json_t *record_next(record_file *r);
 void record_close(record_file *r);
-/* Reads a tensor. False: it is malformed. An absent tensor is well formed, and has dtype 0. */
+/* Parses the description of a tensor. Returns false if it is malformed. null, which stands for no tensor, is well
+ * formed and gives dtype 0. */
 bool recorded_of(const json_t *tensor, recorded *out);
-/* Writes "w f32[2, 3]", with control characters in the name escaped. */
+/* Describes the tensor, such as "w f32[2, 3]", with control characters in the name escaped. Returns the length. */
 size_t recorded_text(const recorded *x, char *buf, size_t n);
-/* Copies element i of those that are recorded. */
+/* Copies the bytes of recorded element i, from 0 to kept - 1, to out, and zeros after them. */
 void recorded_element(const recorded *x, int64_t i, uint8_t out[8]);
 
 #endif

@@ -1,5 +1,5 @@
-/* tapegrad run: starts a program as N processes that are ranks of one node, passes signals on to them, and ends with
- * them. */
+/* tapegrad run: starts a program as N processes that are ranks of one node, passes signals on to them, and waits until
+ * all have ended. */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -13,20 +13,21 @@
 
 enum { MAX_PROCESSES = 256 };
 
-/* Seconds that the other ranks have to end by themselves after one has failed, and seconds from SIGTERM to SIGKILL. */
+/* `grace`: the seconds that the other ranks have to end by themselves after one has failed; then they get SIGTERM.
+ * `last_grace`: the seconds from then to SIGKILL. */
 static const double grace = 15, last_grace = 5;
 
-/* The ranks that were started. Ranks that have ended are not reaped until all have ended, so that the system gives
- * the ids of their process groups to no other process. */
+/* The ranks that were started. No rank is reaped until all have ended, so that the system cannot give the id of its
+ * process group, which signals are sent to, to another process. */
 typedef struct team {
     tg_launch launch;
     int n, alive;
     pid_t pid[MAX_PROCESSES]; /* also the id of the rank's process group; 0: it was not started */
     bool ended[MAX_PROCESSES];
-    int status;              /* exit status: of the first rank that was killed, or else of the first that failed */
-    double failed_at;        /* 0: none has */
-    bool lost;               /* a rank was killed, not by this launcher; other ranks then fail because of it */
-    bool terminated, killed; /* the ranks have been sent SIGTERM, SIGKILL */
+    int status;              /* exit status: that of the first rank that was killed, or else of the first that failed */
+    double failed_at;        /* time at which the first rank failed; 0: none has */
+    bool lost;               /* a rank was killed by someone else than this launcher; then others fail because of it */
+    bool terminated, killed; /* all ranks have been sent SIGTERM; SIGKILL */
 } team;
 
 static volatile sig_atomic_t signalled, stopped;
@@ -48,13 +49,14 @@ static double now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Signals the process groups of all ranks, also of those that have ended, because programs that they started may
+/* Signals the process groups of all ranks, including those that have ended, because programs that they started may
  * still run. */
 static void send_all(const team *t, int number) {
     for (int i = 0; i < t->n; i++)
         if (t->pid[i]) kill(-t->pid[i], number);
 }
 
+/* Records and reports that a rank has ended. */
 static void note_end(team *t, int rank, int wait_status) {
     int code = WIFEXITED(wait_status) ? WEXITSTATUS(wait_status) : 128 + WTERMSIG(wait_status);
     bool interrupted = code == 128 + SIGINT || code == 128 + SIGTERM || code == 128 + SIGHUP;
@@ -77,6 +79,7 @@ static int wait_status_of(const siginfo_t *info) {
     return info->si_code == CLD_EXITED ? (info->si_status & 255) << 8 : info->si_status & 127;
 }
 
+/* Records the ranks that have ended since the last call. */
 static void note_ends(team *t) {
     for (int i = 0; i < t->n; i++) {
         siginfo_t info = {.si_pid = 0};
@@ -115,8 +118,9 @@ static void end_groups(const team *t) {
         if (t->pid[i]) waitpid(t->pid[i], NULL, 0);
 }
 
+/* Waits until all ranks have ended, and passes signals on to them. Returns the exit status. */
 static int watch(team *t) {
-    const struct timespec nap = {.tv_nsec = 5000000};
+    const struct timespec interval = {.tv_nsec = 5000000};
     while (t->alive) {
         note_ends(t);
         end_slow_ranks(t);
@@ -125,12 +129,13 @@ static int watch(team *t) {
             signalled = 0;
         }
         if (stopped) stop(t);
-        if (t->alive) nanosleep(&nap, NULL);
+        if (t->alive) nanosleep(&interval, NULL);
     }
     end_groups(t);
     return t->status;
 }
 
+/* Starts the ranks and waits for them. Returns the exit status. */
 static int start(team *t, char *const *argv) {
     int error = tg_launch_open(&t->launch, t->n);
     if (error) return fail("there is no shared memory for %d ranks: %s", t->n, strerror(error));

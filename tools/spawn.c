@@ -1,5 +1,5 @@
-/* Starting one rank of `tapegrad run`: its environment, its signals, and how errors of the child before exec are
- * reported. */
+/* Starts one rank of `tapegrad run`: sets up its environment and signals, and reports errors of the child process
+ * before exec. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -13,7 +13,7 @@
 
 #include "spawn.h"
 
-enum { OURS = 3, LENGTH = 48 };
+enum { OURS = 3, LENGTH = 48 }; /* number of environment variables for a rank, bytes for each */
 
 const int passed_on[PASSED_ON] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
 
@@ -23,7 +23,8 @@ static bool is_ours(const char *variable) {
            !strncmp(variable, TG_LAUNCH_SIZE "=", sizeof TG_LAUNCH_SIZE);
 }
 
-/* Returns our environment with the rank's variables, to be freed. */
+/* Returns this process's environment with the variables of a rank, which are written to `ours`. The caller frees the
+ * array. NULL: no memory. */
 static char **environment(const tg_launch *l, int rank, char ours[OURS][LENGTH]) {
     size_t n = 0, kept = 0;
     while (environ[n]) n++;
@@ -39,8 +40,8 @@ static char **environment(const tg_launch *l, int rank, char ours[OURS][LENGTH])
     return variables;
 }
 
-/* Resets the signals that the launcher catches, unless they were ignored. */
-static void leave_signals(void) {
+/* Resets the signals that the launcher catches to their defaults, unless they were ignored when it began. */
+static void reset_signals(void) {
     struct sigaction a = {.sa_handler = SIG_DFL};
     sigemptyset(&a.sa_mask);
     for (int i = 0; i < PASSED_ON; i++) catch_signal(passed_on[i], &a);
@@ -48,10 +49,10 @@ static void leave_signals(void) {
 }
 
 /* Runs the program in the child. The kernel kills the child when the launcher ends, for whatever reason; if the
- * launcher has ended already, the program is not started. Signals were blocked so far, because the child still had
- * the launcher's handlers. */
+ * launcher has ended already, the program is not started. Signals are blocked until their handlers, which are the
+ * launcher's, are reset. If exec fails, writes errno to the pipe `report`. */
 static void become(char *const *argv, char **variables, const sigset_t *mask, pid_t launcher, int report) {
-    leave_signals();
+    reset_signals();
     setpgid(0, 0);
     sigprocmask(SIG_SETMASK, mask, NULL);
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && getppid() == launcher) execvpe(argv[0], argv, variables);
@@ -60,7 +61,7 @@ static void become(char *const *argv, char **variables, const sigset_t *mask, pi
     _exit(127);
 }
 
-/* Returns the errno that the child reports; 0: it has become the program. */
+/* Returns the errno that the child wrote to the pipe; 0: exec succeeded, which closed the pipe. */
 static int read_error(int from) {
     int error = 0;
     ssize_t n;

@@ -1,4 +1,4 @@
-/* Comparing the options, files, builds and environments with which ranks were started. */
+/* Compares the options, files, builds and environments with which ranks were started. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <inttypes.h>
@@ -9,17 +9,18 @@
 
 /* ---- The list ---- */
 
-static void put(start_facts *f, const char *text) {
+/* Appends text and its zero byte to the list. */
+static void append(start_facts *f, const char *text) {
     size_t n = strlen(text) + 1;
-    if (f->n + n > f->room) {
-        size_t room = 2 * (f->n + n) + 4096;
-        char *more = f->failed ? NULL : realloc(f->text, room);
+    if (f->n + n > f->capacity) {
+        size_t capacity = 2 * (f->n + n) + 4096;
+        char *more = f->failed ? NULL : realloc(f->text, capacity);
         if (!more) {
             f->failed = true;
             return;
         }
         f->text = more;
-        f->room = room;
+        f->capacity = capacity;
     }
     memcpy(f->text + f->n, text, n);
     f->n += n;
@@ -27,9 +28,9 @@ static void put(start_facts *f, const char *text) {
 
 void facts_add(start_facts *f, fact_kind kind, const char *name, const char *value) {
     const char digit[2] = {(char)('0' + (int)kind), 0};
-    put(f, digit);
-    put(f, name);
-    put(f, value);
+    append(f, digit);
+    append(f, name);
+    append(f, value);
 }
 
 void facts_add_sum(start_facts *f, fact_kind kind, const char *name, uint64_t sum) {
@@ -87,6 +88,7 @@ void facts_add_start(start_facts *f, const command *c, const void *options, cons
 
 /* ---- The comparison ---- */
 
+/* Returns the string at *at and moves *at to the string after it; "" at the end. */
 static const char *next(const char **at, const char *end) {
     const char *text = *at;
     if (text >= end) return "";
@@ -96,7 +98,7 @@ static const char *next(const char **at, const char *end) {
 
 static const char *or_none(const char *value) { return *value ? value : "not given"; }
 
-/* Compares two lists. Returns false after printing the first difference. */
+/* Compares this rank's list (mine, n bytes) with rank 0's. Returns false after printing the first difference. */
 static bool compare(const char *mine, size_t n, const char *theirs, size_t m) {
     static const char *const remedies[] = {
         [FACT_OPTION] = "start all ranks with the same options",
@@ -120,16 +122,16 @@ static bool compare(const char *mine, size_t n, const char *theirs, size_t m) {
     return fail("this rank has other options than rank 0; start all ranks from the same build"), false;
 }
 
-/* Returns rank 0's list, to be freed; NULL after printing why. */
+/* Sends rank 0's list to all ranks. Returns it, of *n bytes, to be freed; NULL after printing why. */
 static char *share(const start_facts *f, tg_ctx *ctx, tg_comm *world, size_t *n) {
     int64_t bytes = (int64_t)f->n;
-    if (!agree(ctx, world, &bytes, 1)) return NULL;
+    if (!broadcast_from_rank_0(ctx, world, &bytes, 1)) return NULL;
     *n = (size_t)bytes;
     int words = (int)((bytes + 7) / 8);
     int64_t *text = calloc((size_t)words + 1, sizeof *text);
     if (!text) return fail("no memory to compare the ranks' options"), NULL;
     if (is_chief(world)) memcpy(text, f->text, f->n);
-    if (agree(ctx, world, text, words)) return (char *)text;
+    if (broadcast_from_rank_0(ctx, world, text, words)) return (char *)text;
     free(text);
     return NULL;
 }

@@ -52,13 +52,13 @@ void text_drop_sites(char *message) {
     static const char *const before[] = {", called from ", " (called from ", "; called from "};
     char *to = message;
     for (const char *from = message; *from;) {
-        size_t skip = 0;
-        for (size_t i = 0; i < sizeof before / sizeof *before && !skip; i++) {
+        size_t dropped = 0;
+        for (size_t i = 0; i < sizeof before / sizeof *before && !dropped; i++) {
             size_t n = strlen(before[i]), address = strncmp(from, before[i], n) == 0 ? address_length(from + n) : 0;
-            if (address) skip = n + address + (before[i][1] == '(' && from[n + address] == ')');
+            if (address) dropped = n + address + (before[i][1] == '(' && from[n + address] == ')');
         }
-        from += skip;
-        if (!skip) *to++ = *from++;
+        from += dropped;
+        if (!dropped) *to++ = *from++;
     }
     *to = 0;
 }

@@ -1,16 +1,16 @@
-/* Text for the terminal: makes names from files, and messages of the library, safe to print. */
+/* Text for the terminal: makes names that come from files safe to print, and shortens messages of the library. */
 #ifndef TAPEGRAD_TEXT_H
 #define TAPEGRAD_TEXT_H
 
 #include <stddef.h>
 
 /* Copies text to out (of n bytes, n >= 1) with control characters, and bytes that are not UTF-8, written as "\n", "\t"
- * or "\x1b", so that a name in a file cannot move a terminal's cursor or start a line. Longer text is cut. Returns
- * out. */
+ * or "\x1b", so that a name in a file cannot move a terminal's cursor or start a line. Text that does not fit is
+ * truncated. Returns out. */
 char *text_escape(char *out, size_t n, const char *text);
 
 /* Removes from a message of the library, in place, the call sites that are addresses of this program ("called from
- * tapegrad+0x40de9"): they tell its user nothing. */
+ * tapegrad+0x40de9"), which do not help its user. */
 void text_drop_sites(char *message);
 
 #endif

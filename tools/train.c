@@ -13,17 +13,18 @@
 #include "start.h"
 #include "train.h"
 
-/* Decisions that are made before the ranks begin, and that all ranks of this process share. */
+/* What is decided before the ranks begin. All ranks of this process share it. */
 typedef struct plan {
     train_options o;
     parsed p;
     bool chief;              /* this process has rank 0, which writes the run's files */
     run_directory directory; /* open if chief */
     json_t *state;           /* of the checkpoint to continue from; NULL: a new run */
-    char from[4096], held[4096]; /* held: why the checkpoint cannot be used, until it is printed */
-    int64_t done; /* steps */
-    bool begun;   /* metrics.jsonl has a line */
-    int ended_by; /* the signal that ended the run before its last step; 0: none */
+    char from[4096];         /* directory of that checkpoint */
+    char held[4096];         /* the error that says why it cannot be used, until refuse_checkpoint prints it */
+    int64_t done;            /* number of steps that the checkpoint has done; 0: a new run */
+    bool begun;              /* metrics.jsonl has a line */
+    int ended_by;            /* the signal that ended the run before its last step; 0: none */
 } plan;
 
 /* One rank's run. */
@@ -37,10 +38,10 @@ typedef struct run {
     trainer trainer;
     train_data data;
     metrics metrics;
-    recorder *recorder; /* of --record, until its step is done */
-    int64_t *offsets; /* of the step's sequences, followed by the next step's */
-    int64_t saved; /* the step of the newest checkpoint */
-    int bad_steps; /* consecutive steps whose loss or gradient was not finite */
+    recorder *recorder; /* of --record; NULL: not given */
+    int64_t *offsets;   /* of the step's sequences, followed by those of the next step's */
+    int64_t saved;      /* the step of the newest checkpoint */
+    int bad_steps;      /* consecutive steps whose loss or gradient was not finite */
 } run;
 
 /* ---- Interrupts ---- */
@@ -60,7 +61,7 @@ static void catch_interrupts(void) {
     catch_signal(SIGINT, &a);
     catch_signal(SIGTERM, &a);
     catch_signal(SIGHUP, &a);
-    signal(SIGPIPE, SIG_IGN); /* flush_or_go_on: a closed pipe takes the run's messages, and not the run */
+    signal(SIGPIPE, SIG_IGN); /* a closed pipe does not end the run: flush_or_go_on handles the error */
 }
 
 /* ---- The checkpoint to continue from ---- */
@@ -82,7 +83,7 @@ static bool refuse_checkpoint(const plan *r) {
     return fail("%s%s", r->held, remedy), false;
 }
 
-/* Returns the step of --resume-step if it has a checkpoint; else -1 after printing. */
+/* Returns the step given by --resume-step if the run has a checkpoint of it; else -1 after printing an error. */
 static int64_t find_given_step(const plan *r) {
     int64_t newest = newest_checkpoint(r->o.out);
     for (int64_t step = newest; step > 0; step = newest_checkpoint_before(r->o.out, step))
@@ -92,8 +93,8 @@ static int64_t find_given_step(const plan *r) {
     return -1;
 }
 
-/* Returns the step of the checkpoint to continue from. 0: there is none, and the run begins at its first step; a run
- * that was killed before its first checkpoint begins so too. -1: the run cannot begin, and the reason was printed. */
+/* Returns the step of the checkpoint to continue from; 0 if there is none, so that the run begins at its first step, as
+ * a run does that was killed before its first checkpoint; -1 after printing why the run cannot begin. */
 static int64_t look_for_checkpoint(plan *r) {
     run_directory *d = &r->directory;
     if (!r->chief && r->o.resume_step) return r->o.resume_step;
@@ -112,6 +113,7 @@ static int64_t look_for_checkpoint(plan *r) {
     return 0;
 }
 
+/* Finds the checkpoint to continue from, if there is one, and takes over its options. */
 static bool find_checkpoint(plan *r) {
     r->done = look_for_checkpoint(r);
     if (r->done <= 0) return r->done == 0;
@@ -125,6 +127,7 @@ static bool find_checkpoint(plan *r) {
 
 /* ---- Model ---- */
 
+/* Sets the options of the model to those of the config of --init. */
 static void take_config(run *r, const tg_gpt_config *c) {
     const parsed *p = &r->plan->p;
     model_options *m = &r->o.model;
@@ -139,7 +142,8 @@ static void take_config(run *r, const tg_gpt_config *c) {
     if (!option_given(&train_command, p, "dropout")) m->dropout = c->dropout;
 }
 
-/* Chooses the config, and the directory that the weights come from: a checkpoint's, --init's, or none. */
+/* Chooses the config, and the directory that the weights come from: the checkpoint's, that of --init, or none
+ * (NULL). */
 static bool choose_model(run *r, tg_gpt_config *config, const char **weights) {
     *weights = r->plan->state ? r->plan->from : r->o.init;
     if (!*weights) {
@@ -216,7 +220,7 @@ static bool open_run(run *r) {
     tg_gpt_config config;
     const char *weights;
     if (!choose_model(r, &config, &weights)) return false;
-    if (!data_open(&r->data, r->ctx, &r->o, &config) || !same_data(r)) return false; /* small, where a model is large */
+    if (!data_open(&r->data, r->ctx, &r->o, &config) || !same_data(r)) return false; /* before a model is allocated */
     if (!open_trainer(r, &config, weights)) return false;
     const plan *p = r->plan;
     r->offsets = calloc(2 * (size_t)r->o.batch, sizeof *r->offsets);
@@ -229,7 +233,8 @@ static bool open_run(run *r) {
 
 /* ---- Steps ---- */
 
-/* Returns the validation loss; NaN: it is not due, or an error. Each data-parallel rank has a part of the windows. */
+/* Returns the validation loss; NaN if no validation is due after this step, or after an error. Each data-parallel rank
+ * computes a part of the windows. */
 static double validate(run *r, int64_t step) {
     const train_data *d = &r->data;
     bool due = r->o.val_every && (step % r->o.val_every == 0 || step == r->o.steps);
@@ -244,12 +249,12 @@ static double validate(run *r, int64_t step) {
     return sum / (double)(d->n_validation * d->seq_len);
 }
 
-/* Returns whether the step is an overflow that dynamic loss scaling expects: its scale can still fall. */
+/* Returns whether the gradients overflowed in a way that dynamic loss scaling expects: the scale can still fall. */
 static bool is_overflow(const run *r, const step_result *s) {
     return r->trainer.scaled && r->o.loss_scale == 0 && s->loss_scale > r->o.min_scale && isfinite(s->loss);
 }
 
-/* Returns what may help if steps are not finite. A fixed loss scale can be the cause. */
+/* Returns the advice for steps that are not finite. A fixed loss scale can be the cause. */
 static const char *remedy(const run *r) {
     bool fixed = r->trainer.scaled && r->o.loss_scale != 0;
     return fixed ? "a lower --loss-scale, or without one; else a lower --lr or a longer --warmup"
@@ -257,7 +262,7 @@ static const char *remedy(const run *r) {
 }
 
 /* Counts consecutive steps that are not finite. Returns false if there are too many: a step whose gradients are not
- * finite changes nothing, so the next ones will hardly be finite either. */
+ * finite changes no weight, so the next one is hardly better. */
 static bool note_bad_step(run *r, int64_t step, const step_result *s) {
     enum { PATIENCE = 10 };
     if (isfinite(s->loss) && isfinite(s->grad_norm)) {
@@ -274,6 +279,7 @@ static bool note_bad_step(run *r, int64_t step, const step_result *s) {
     return fail("%d such steps in a row; try %s", PATIENCE, remedy(r)), false;
 }
 
+/* Saves the checkpoint of a step, unless it was saved before. */
 static bool save_checkpoint(run *r, int64_t step) {
     if (r->saved == step) return true;
     r->saved = step;
@@ -283,6 +289,8 @@ static bool save_checkpoint(run *r, int64_t step) {
     return !r->chief || plot_losses(r->ctx, r->o.out, &r->metrics);
 }
 
+/* Runs one step, and what follows it: validation, metrics, progress and a checkpoint. *stop: the run was
+ * interrupted. */
 static bool run_step(run *r, int64_t step, bool *stop) {
     int64_t *next = step < r->o.steps ? r->offsets + r->o.batch : NULL;
     if (!r->trainer.sent) data_offsets(&r->data, step, r->offsets);
@@ -308,7 +316,7 @@ static bool run_step(run *r, int64_t step, bool *stop) {
     return !due || save_checkpoint(r, step);
 }
 
-/* Prints text as one word of a shell. */
+/* Prints text as one word of a shell command, quoted if necessary. */
 static void say_word(const char *text) {
     size_t plain = strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+,:@%-");
     if (!text[plain]) {
@@ -343,6 +351,7 @@ static void say_how_to_go_on(const run *r, int64_t step) {
     say("\n");
 }
 
+/* Ends the run after a step: saves the checkpoint, if the run was interrupted, the loss curve and the model. */
 static bool finish(run *r, int64_t step) {
     bool whole = step == r->o.steps;
     if (r->chief) metrics_end_line(&r->metrics);
@@ -369,14 +378,14 @@ static bool run_steps(run *r) {
 
 /* ---- Ranks ---- */
 
-/* Compares what the ranks were started with, and the checkpoint that each has found: ranks that are processes got
- * their command lines one by one, and have read the directory by themselves. */
+/* Checks that the ranks were started alike and have found the same checkpoint. Each rank that is a process has its own
+ * command line, and has read the directory itself. */
 static bool same_start(run *r) {
     start_facts f = {0};
     int64_t done = r->plan->done;
     facts_add_start(&f, &train_command, &r->o, r->ctx);
     if (!facts_agree(&f, r->ctx, r->world)) return false;
-    if (!agree(r->ctx, r->world, &done, 1)) return false;
+    if (!broadcast_from_rank_0(r->ctx, r->world, &done, 1)) return false;
     if (done == r->plan->done) return true;
     fail("the newest checkpoint in --out is of step %" PRId64 " on this rank, but of step %" PRId64
          " on rank 0; all ranks must see the same directory",
@@ -400,6 +409,7 @@ static int train_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     return good ? 0 : 1;
 }
 
+/* Completes and checks the options, once those of the checkpoint are known. */
 static int settle_options(plan *r) {
     if (!r->state) train_options_complete(&r->o, &r->p);
     return train_options_check(&r->o, &r->p);
@@ -427,7 +437,7 @@ int run_train(int argc, char **argv) {
     else
         status = r->o.out ? train(r) : usage_error(&train_command, "--out DIR is missing");
     if (r->chief) {
-        if (status != 0 && !r->begun) directory_unmake(&r->directory); /* the run failed before its first step */
+        if (status != 0 && !r->begun) directory_remove_created(&r->directory); /* failed before the first step */
         directory_close(&r->directory);
     }
     ranks_end(&r->o.on, status);

@@ -32,17 +32,17 @@ typedef struct train_options {
 
 extern const command train_command;
 train_options train_defaults(void);
-/* Lowers defaults that are too large for the options given. */
+/* Lowers the defaults of --warmup and --min-lr if they are too large for the options given. */
 void train_options_complete(train_options *o, const parsed *p);
-/* Checks that the options fit each other. Returns 0, or the exit status after printing. */
+/* Checks that the options agree with each other. Returns 0, or the exit status after printing what is wrong. */
 int train_options_check(const train_options *o, const parsed *p);
 tg_schedule train_schedule(const train_options *o);
-/* Returns whether the precision needs a scaled loss. */
+/* Returns whether the precision, fp16, needs loss scaling. */
 bool train_scales(const train_options *o);
 
 /* ---- The training step (train_step.c) ---- */
 
-/* The step of one rank. The context and the world are the caller's. */
+/* What one rank needs to run training steps. The caller owns the context and the world. */
 typedef struct trainer {
     tg_ctx *ctx;
     tg_comm *world;
@@ -51,23 +51,25 @@ typedef struct trainer {
     tg_module *gpt;
     tg_optim *optim;
     tg_tape *tape;
-    /* [micro / dp, seq_len] each. While one pair is used, the next sequences are sent to the other. */
+    /* The inputs of a micro-batch, [micro / dp, seq_len] each. While the model reads one pair, the next micro-batch is
+     * copied to the other. */
     struct { tg_tensor *ids, *target; } in[2];
-    int turn;        /* index of the pair that is used next */
-    bool sent;       /* its sequences have been sent already */
-    int64_t *buffer; /* as many elements on the host */
-    double *losses;  /* of the step's micro-batches, as they arrive from the device */
-    tg_work **coming;
-    tg_tensor *tokens;       /* how many this rank has in a step; NULL: there is one replica */
+    int turn;                /* index of the pair that is used next */
+    bool sent;               /* the inputs of the next micro-batch have already been sent to the device */
+    int64_t *buffer;         /* host memory for one of the tensors in `in` */
+    double *losses;          /* of the step's micro-batches, as they arrive from the device */
+    tg_work **downloads;     /* the copies that bring the losses */
+    tg_tensor *tokens;       /* number of tokens of this rank in a step; NULL: there is one replica */
     tg_tensor **params, **grads;
     int n_params;
-    int64_t micro, batch, seq_len; /* sequences of all data-parallel ranks together */
+    int64_t micro, batch; /* sequences of a micro-batch and of a step, over all data-parallel ranks */
+    int64_t seq_len;
     int dp, dp_rank;
     bool scaled; /* the loss is scaled, as float16 needs it */
     int n_micro;
     /* For --capture: the first step runs normally, the second one is captured, and later ones replay the graph. */
-    tg_tensor **all; /* n_micro each: ids, targets, losses, the next step's ids and targets; NULL: no capture */
-    bool warm;
+    tg_tensor **captured; /* n_micro each: ids, targets, losses, the next step's ids and targets; NULL: no --capture */
+    bool warm;            /* the first step has run */
     tg_graph *graph;
     tg_schedule schedule;
 } trainer;
@@ -75,18 +77,19 @@ typedef struct trainer {
 typedef struct step_result {
     double loss, grad_norm, lr, seconds;
     double loss_scale;  /* after this step; NaN: the loss is not scaled */
-    int64_t peak_bytes; /* the most memory in this step, on this rank */
-    bool interrupted;   /* a rank was asked to end */
+    int64_t peak_bytes; /* the most memory that was in use during this step, on this rank */
+    bool interrupted;   /* a rank has received a signal that ends the run */
 } step_result;
 
-/* Makes groups, model, optimizer and tape; weights (may be NULL) is a model directory to start from. */
+/* Makes groups, model, optimizer and tape. weights: the model directory to load weights from; NULL: random weights. */
 bool trainer_open(trainer *r, const train_options *o, tg_ctx *ctx, tg_comm *world, const tg_gpt_config *config,
                   const char *weights);
 void trainer_close(trainer *r);
 tg_config train_config(const train_options *o);
-/* Runs one step on the sequences of the whole batch, which begin at the offsets. On device meta tokens and offsets
- * are NULL. next: the offsets of the next step, whose sequences are sent to the device meanwhile; NULL: there is
- * none. interrupted: this rank was asked to end. Errors are recorded in the context. */
+/* Runs one step. offsets: where the sequences of the whole batch begin, over all ranks. On device meta, tokens and
+ * offsets are NULL. next: the offsets of the next step, whose sequences are sent to the device meanwhile; NULL: there
+ * is no next step. interrupted: this rank has received a signal that ends the run. Errors are recorded in the
+ * context. */
 step_result trainer_step(trainer *r, int64_t step, tg_tokens *tokens, const int64_t *offsets, const int64_t *next,
                          bool interrupted);
 
@@ -94,19 +97,20 @@ step_result trainer_step(trainer *r, int64_t step, tg_tokens *tokens, const int6
 
 typedef struct train_data {
     tg_tokens *tokens;
-    int64_t count, train_count; /* tokens; those after train_count are for validation */
-    int64_t batch, seq_len, windows;
+    int64_t count, train_count; /* numbers of tokens; those from train_count on are for validation */
+    int64_t batch, seq_len;
+    int64_t windows; /* number of sequences for training, which do not overlap */
     uint64_t seed, hash;
-    int64_t *order;           /* offsets of all sequences (--order); NULL: they are shuffled */
-    int64_t *shuffled, epoch; /* the windows in the order of this epoch */
-    int64_t *validation, n_validation;
+    int64_t *order;                    /* offsets of the sequences of all steps (--order); NULL: they are shuffled */
+    int64_t *shuffled, epoch;          /* the windows in the order of that epoch */
+    int64_t *validation, n_validation; /* offsets of the sequences for validation */
 } train_data;
 
 bool data_open(train_data *d, tg_ctx *ctx, const train_options *o, const tg_gpt_config *config);
 void data_close(train_data *d);
-/* Writes the offsets of a step's sequences; steps begin at 1. */
+/* Writes the offsets of the sequences of a step, `batch` of them. The first step is number 1. */
 void data_offsets(train_data *d, int64_t step, int64_t *out);
-/* Returns the checksum of the offsets of --order up to that step. */
+/* Returns the checksum of the offsets of --order for the steps 1 to `steps`. */
 uint64_t data_order_sum(const train_data *d, int64_t steps);
 
 /* ---- Metrics, progress and the loss curve (train_metrics.c, train_plot.c) ---- */
@@ -115,24 +119,28 @@ typedef struct metrics {
     int fd;
     char *path;
     int64_t end; /* bytes of complete lines */
-    int64_t step, steps, first_step;
-    int64_t room;            /* elements of the two arrays that follow */
+    int64_t step, steps;     /* the newest step, and the number of steps of the whole run */
+    int64_t first_step;      /* steps done before this call */
+    int64_t capacity;        /* elements of the two arrays that follow */
     double *loss, *val_loss; /* of each step; NaN: unknown */
-    double started, drawn, last_val;
-    bool terminal, escapes; /* progress is one line that is overwritten; escape sequences clear it */
-    int drawn_length;
+    double started, drawn;   /* times: of the start of this call; of the newest line of progress on a terminal */
+    double last_val;         /* the newest validation loss; NaN: none */
+    bool terminal, escapes;  /* progress is one line that is overwritten; escape sequences clear it */
+    int drawn_length;        /* length of that line */
 } metrics;
 
-/* Begins metrics.jsonl, or continues it after the step `done`. */
+/* Opens metrics.jsonl in dir. With done 0 it begins empty; otherwise it keeps the lines of the steps 1 to `done`, and
+ * warns if some are missing or damaged. steps: number of steps of the whole run. */
 bool metrics_open(metrics *m, tg_ctx *ctx, const char *dir, int64_t steps, int64_t done);
 void metrics_close(metrics *m);
-/* Writes one line of the file. val_loss NaN: it was not measured. */
+/* Appends the line of a step to the file. val_loss NaN: it was not measured. */
 bool metrics_write(metrics *m, int64_t step, const step_result *r, double tokens_per_s, double val_loss);
-/* Syncs the file to the disk, before a checkpoint that relies on it. */
+/* Syncs the file to the disk. Must be called before a checkpoint is saved, which relies on it. */
 bool metrics_sync(metrics *m);
-/* Prints the progress: on a terminal a line that is written over, else a line every log_every steps and for each
- * validation. */
+/* Prints the progress: on a terminal one line, which the next call overwrites, else a line every log_every steps and
+ * for each validation. */
 void metrics_show(metrics *m, const step_result *r, double tokens_per_s, double val_loss, int64_t log_every);
+/* Ends the line of progress on a terminal, so that other output does not overwrite it. */
 void metrics_end_line(metrics *m);
 /* Writes loss.svg. */
 bool plot_losses(tg_ctx *ctx, const char *dir, const metrics *m);
@@ -144,44 +152,48 @@ typedef struct run_directory {
     tg_ctx *files; /* for reading checkpoints before the options are known */
     tg_checkpoints *checkpoints;
     int64_t newest; /* step of the newest checkpoint; -1: there is none */
-    bool made;      /* it was not there before */
-    bool made_checkpoints; /* its directory checkpoints was not */
-    bool held;      /* locked by this process */
+    bool made;             /* this call created the directory */
+    bool made_checkpoints; /* this call created its folder checkpoints */
+    bool held;             /* this process has locked the directory */
 } run_directory;
 
-/* Makes the directory if it is missing, and locks it. */
+/* Creates the directory if it is missing, locks it, and removes temporary files that a killed run has left. */
 bool directory_open(run_directory *d, const char *path);
 void directory_close(run_directory *d);
-/* Removes what a refused run has created: metrics.jsonl, the directory checkpoints and the directory itself, each
- * only if it is empty. */
-void directory_unmake(const run_directory *d);
-/* Renames the checkpoints after that step, so that a run which goes on from it can write new ones. */
+/* Removes what a run that failed before its first step has created: metrics.jsonl, the folder checkpoints and the
+ * directory itself, each only if it is empty. */
+void directory_remove_created(const run_directory *d);
+/* Renames the checkpoints of steps after `done`, so that a run that continues from step `done` can write new ones. */
 bool directory_set_aside(const run_directory *d, int64_t done);
-/* Returns whether the directory holds no run, so that one may begin in it. */
+/* Returns whether the directory holds no run, so that a new one may begin in it; prints why not. */
 bool directory_unused(const run_directory *d);
-/* Returns whether a run may continue, or begin again, in the directory. A run that has ended and left a model but no
- * checkpoint may not; one that was killed before its first checkpoint may. */
+/* Returns whether --resume may continue the run in the directory, or begin it again; prints why not. A run that was
+ * killed before its first checkpoint begins again. A run that has ended, with a model but no checkpoint, cannot be
+ * resumed. */
 bool directory_resumable(const run_directory *d);
 
 /* ---- Checkpoints (train_checkpoint.c) ---- */
 
-/* Reads a checkpoint's state.json. Its options replace those that were not given; given ones that are fixed for a run
- * must be equal. */
+/* Reads a checkpoint's state.json into *state. Its options replace those that were not given on the command line.
+ * Options that were given and are fixed for a run must equal those of the checkpoint. */
 bool checkpoint_read_options(const char *dir, train_options *o, const parsed *p, json_t **state);
-/* Returns the step of the newest whole checkpoint in the run's directory, of an earlier step than `before`; 0: there is
- * none. Reads all bytes of the checkpoints, and prints nothing. */
+/* Returns the step of the newest checkpoint in the run's directory that is whole and of an earlier step than `before`;
+ * 0: there is none. Reads all bytes of the checkpoints, and prints nothing. */
 int64_t checkpoint_newest_whole(const char *run, int64_t before);
+/* Returns whether no file of the checkpoint is missing or damaged. Reads all its bytes, and prints nothing. */
 bool checkpoint_is_whole(const char *dir);
-/* Restores the optimizer and the random streams, and checks that the data, and --order up to now, are the same.
- * Collective, as saving is. */
+/* Checks that the data, and the offsets of --order for the steps done, are those that the run began with; then restores
+ * the optimizer and the random streams. Collective, as checkpoint_save is. */
 bool checkpoint_restore(const char *dir, const json_t *state, const train_options *o, trainer *r,
                         const train_data *d);
 /* Saves a checkpoint. directory: rank 0's; NULL on other ranks. */
 bool checkpoint_save(const run_directory *directory, int64_t step, const train_options *o, trainer *r,
                      const train_data *d);
-/* Removes all checkpoints but the newest --keep ones. Saving does so too, but a killed run may have left one more. */
+/* Removes all checkpoints except the newest --keep ones. Saving does this too, but a killed run may have left one
+ * more. */
 bool checkpoint_prune(const run_directory *directory, const train_options *o);
 
+/* Returns the time of the monotonic clock in seconds. */
 double seconds_now(void);
 
 #endif

@@ -1,7 +1,7 @@
 /* Checkpoints of a run. A checkpoint is the model's directory, the optimizer's state-00000.safetensors, and
- * state.json. state.json holds the options, what identifies the data, and checksums of config.json, of state.json
- * itself and of the headers of the tensor files. Those headers hold the checksums of the tensors. So a file from
- * another checkpoint is detected. */
+ * state.json. state.json holds the options, the size and hash of the data, and checksums of config.json, of
+ * state.json itself and of the headers of the tensor files. Those headers hold the checksums of the tensors. So damage,
+ * and a file from another checkpoint, are detected. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <inttypes.h>
@@ -17,8 +17,8 @@
 
 enum { FORMAT = 4 }; /* files of formats up to 3 held the random streams */
 
-/* Returns whether the option concerns one call only, and is not kept for the run. */
-static bool is_of_the_call(const char *name) {
+/* Returns whether the option applies to one call of the program only, so that checkpoints do not keep it. */
+static bool is_per_call(const char *name) {
     static const char *const names[] = {"resume", "resume-step", "comm",        "device",
                                         "record", "record-step", "record-values", "find-nan"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
@@ -26,8 +26,8 @@ static bool is_of_the_call(const char *name) {
     return false;
 }
 
-/* Returns the options as JSON; NULL if a value is not UTF-8. Only --out may be left out for that reason, because a
- * resumed run is given it. */
+/* Returns the options as JSON; NULL if a value is not UTF-8. A value of --out that is not UTF-8 is left out, because
+ * --resume is given --out. */
 static json_t *options_json(const train_options *o) {
     json_t *object = json_object();
     bool good = object != NULL;
@@ -35,7 +35,7 @@ static json_t *options_json(const train_options *o) {
         const option *row = &train_command.options[i];
         char text[4096];
         option_text(row, o, text, sizeof text);
-        if (is_of_the_call(row->name) || !*text) continue;
+        if (is_per_call(row->name) || !*text) continue;
         good = json_object_set_new(object, row->name, json_string(text)) == 0 || !strcmp(row->name, "out");
     }
     if (good) return object;
@@ -43,7 +43,7 @@ static json_t *options_json(const train_options *o) {
     return NULL;
 }
 
-/* Writes a 64-bit word as text: JSON's integers are signed. */
+/* Returns a 64-bit word as JSON text, because integers of jansson are signed. */
 static json_t *word(uint64_t v) {
     char text[24];
     snprintf(text, sizeof text, "%" PRIu64, v);
@@ -62,7 +62,7 @@ enum { DIGITS = 16 };
 
 static void put_sum(char out[DIGITS + 1], uint64_t sum) { snprintf(out, DIGITS + 1, "%016" PRIx64, sum); }
 
-/* Reads all of a file, to be freed; NULL after printing why. */
+/* Returns all *n bytes of a file, which the caller frees; NULL after printing what is wrong. */
 static char *read_whole(const char *path, size_t *n) {
     enum { MOST = 16 << 20 };
     FILE *f = open_regular(path);
@@ -73,7 +73,7 @@ static char *read_whole(const char *path, size_t *n) {
     if (text && ferror(f))
         fail("cannot read '%s': %s", path, strerror(errno));
     else if (!good)
-        fail(text ? "'%s' is longer than 16 MiB, which no such file is" : "no memory to read '%s'", path);
+        fail(text ? "'%s' is longer than 16 MiB, the most that such a file may have" : "no memory to read '%s'", path);
     fclose(f);
     if (good) return text;
     free(text);
@@ -107,7 +107,7 @@ static bool sum_header(const char *dir, const char *name, char out[DIGITS + 1]) 
     return good;
 }
 
-/* Returns the checksums of the headers of all tensor files; NULL after printing why. */
+/* Returns the checksums of the headers of all tensor files; NULL after printing what is wrong. */
 static json_t *headers_json(const char *dir) {
     json_t *headers = json_object();
     char sum[DIGITS + 1];
@@ -135,8 +135,8 @@ static bool check_headers(const char *dir, const json_t *state) {
     return true;
 }
 
-/* Finds the digits of the checksum in the text of state.json, which is computed with zeros in their place; NULL: it has
- * none. No string in the file can look like the key, because its quotes would be escaped. */
+/* Returns the digits of the checksum in the text of state.json; NULL: it has none. The checksum is computed with zeros
+ * in their place. No string in the file can look like the key, because its quotes would be escaped. */
 static char *find_sum(char *text, size_t n) {
     static const char key[] = "\"xxh64\": \"";
     char *at = memmem(text, n, key, sizeof key - 1);
@@ -144,7 +144,7 @@ static char *find_sum(char *text, size_t n) {
     return at && text + n - at > DIGITS && at[DIGITS] == '"' ? at : NULL;
 }
 
-/* Compares the checksum, and sets its digits to zeros. */
+/* Checks the checksum of the text of state.json, and sets its digits to zeros. */
 static bool check_sum(const char *path, char *text, size_t n) {
     char *digits = find_sum(text, n), expected[DIGITS + 1], sum[DIGITS + 1];
     if (!digits) return fail("'%s' has no checksum", path), false;
@@ -165,7 +165,7 @@ static bool check_config(const char *dir, const json_t *state) {
 
 /* ---- The file ---- */
 
-/* Describes the data. Of --order only the steps done count, because a longer run has a longer file. */
+/* Returns what identifies the data. Of --order only the steps done count, because a longer run has a longer file. */
 static json_t *data_json(const train_data *d, int64_t step) {
     json_t *data = json_pack("{s:I, s:o}", "tokens", (json_int_t)d->count, "hash", word(d->hash));
     if (data && d->order) json_object_set_new(data, "order", word(data_order_sum(d, step)));
@@ -174,8 +174,8 @@ static json_t *data_json(const train_data *d, int64_t step) {
 
 static bool is_relative(const char *path) { return path && path[0] != '/'; }
 
-/* Returns the current directory, if a path among the options is relative to it. NULL: no path is, or the directory's
- * name is not UTF-8. */
+/* Returns the current directory, if a path among the options is relative; else, or if the directory's name is not
+ * UTF-8, NULL. */
 static json_t *origin_json(const train_options *o) {
     char *here = is_relative(o->data) || is_relative(o->init) || is_relative(o->order) ? getcwd(NULL, 0) : NULL;
     json_t *origin = here ? json_string(here) : NULL;
@@ -226,7 +226,7 @@ static bool check_state(const char *dir, const char *path, char *text, size_t n,
            check_headers(dir, state);
 }
 
-/* Compares the step in the directory's name with that in the state. */
+/* Checks that the step in the directory's name is the one in the state. */
 static bool check_step(const char *dir, const json_t *state) {
     const char *dash = strrchr(dir, '-');
     const json_t *step = json_object_get(state, "step");
@@ -250,7 +250,8 @@ static bool load_state(const char *dir, json_t **state) {
 
 /* ---- Options ---- */
 
-/* Takes a saved value over if the option was not given; else compares the two. */
+/* Sets an option that was not given to the saved value. An option that was given and is fixed must equal the saved
+ * value; a change of another one is printed. */
 static bool merge_option(const option *row, bool given, const char *saved, train_options *o) {
     char now[4096];
     option_text(row, o, now, sizeof now);
@@ -324,14 +325,14 @@ bool checkpoint_read_options(const char *dir, train_options *o, const parsed *p,
     for (int i = 0; i < train_command.n_options; i++) {
         const option *row = &train_command.options[i];
         const char *saved = json_string_value(json_object_get(options, row->name));
-        if (is_of_the_call(row->name) || strcmp(row->name, "out") == 0) continue;
+        if (is_per_call(row->name) || strcmp(row->name, "out") == 0) continue;
         if (!merge_option(row, p->given[i], saved ? saved : "", o)) return false;
     }
     bool data = option_given(&train_command, p, "data"), order = option_given(&train_command, p, "order");
     return (data || resolve_path("data", *state, &o->data)) && (order || resolve_path("order", *state, &o->order));
 }
 
-/* ---- Which checkpoint is whole ---- */
+/* ---- Whether a checkpoint is whole ---- */
 
 static bool tensors_are_whole(const char *dir, const char *name) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1));
@@ -366,10 +367,10 @@ int64_t checkpoint_newest_whole(const char *run, int64_t before) {
     return 0;
 }
 
-/* ---- The optimizer's state, in the shards that ranks have of it, and the random streams ---- */
+/* ---- The optimizer's state, of which each rank has shards, and the random streams ---- */
 
 /* Excludes the rows that pad the vocabulary, so that any number of ranks can load the file. */
-static void cut_padding(tg_shards *s, const trainer *r) {
+static void exclude_padding(tg_shards *s, const trainer *r) {
     const tg_gpt_config *c = tg_gpt_config_of(r->gpt);
     for (int i = 0; i < tg_shards_count(s); i++) {
         tg_shard_info info = TG_SHARD_INFO();
@@ -380,11 +381,12 @@ static void cut_padding(tg_shards *s, const trainer *r) {
     }
 }
 
+/* Saves the optimizer's state and the random streams to dir, or loads them. */
 static bool sharded_state(const char *dir, trainer *r, bool save) {
     tg_shards *s = tg_shards_new(r->parallel);
     tg_shards_add_optim(s, NULL, r->optim);
     tg_shards_add_rng(s);
-    cut_padding(s, r);
+    exclude_padding(s, r);
     if (save)
         tg_shards_save(s, dir);
     else
@@ -416,7 +418,7 @@ bool checkpoint_restore(const char *dir, const json_t *state, const train_option
     return check_order(state, data, d, o->order) && sharded_state(dir, r, false);
 }
 
-/* Fills the directory of a checkpoint that has begun. Rank 0 writes; the others send it their parts. */
+/* Writes the files of a checkpoint to dir. Rank 0 writes them; the other ranks send it their parts. */
 static bool fill_checkpoint(const char *dir, bool chief, int64_t step, const train_options *o, trainer *r,
                             const train_data *d) {
     tg_gpt_save(r->gpt, dir);

@@ -1,5 +1,5 @@
-/* The directory of a run: making and locking it, removing what a killed run left unfinished, and checking whether a run
- * may begin or continue in it. */
+/* The directory of a run: creates and locks it, removes what a killed run left unfinished, and checks whether a run may
+ * begin or continue in it. */
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -12,15 +12,15 @@
 #include "model_files.h"
 #include "train.h"
 
-static bool there(const char *dir, const char *name) {
+static bool is_there(const char *dir, const char *name) {
     char *path = path_in(dir, name);
     bool found = path && access(path, F_OK) == 0;
     free(path);
     return found;
 }
 
-/* Returns whether the name is that of a temporary file of a run. */
-static bool leftover(const char *name) {
+/* Returns whether the name is that of a temporary file, which a run writes before it renames it. */
+static bool is_temporary(const char *name) {
     static const char *const written[] = {"config.json", "model.safetensors", "loss.svg", "metrics.jsonl"};
     for (size_t i = 0; i < sizeof written / sizeof *written; i++) {
         size_t n = strlen(written[i]);
@@ -29,12 +29,12 @@ static bool leftover(const char *name) {
     return false;
 }
 
-static bool remove_leftovers(const run_directory *d) {
+static bool remove_temporaries(const run_directory *d) {
     DIR *names = opendir(d->path);
     if (!names) return fail("cannot list the directory '%s': %s", d->path, strerror(errno)), false;
     bool good = true;
     for (struct dirent *e; good && (e = readdir(names));) {
-        char *path = leftover(e->d_name) ? path_in(d->path, e->d_name) : NULL;
+        char *path = is_temporary(e->d_name) ? path_in(d->path, e->d_name) : NULL;
         if (path && unlink(path) != 0) good = (fail("cannot remove '%s': %s", path, strerror(errno)), false);
         free(path);
     }
@@ -54,7 +54,7 @@ bool directory_open(run_directory *d, const char *path) {
     d->checkpoints = tg_checkpoints_open(d->files, checkpoints);
     free(checkpoints);
     d->held = check(d->files);
-    if (!d->held || !remove_leftovers(d)) return false;
+    if (!d->held || !remove_temporaries(d)) return false;
     d->newest = tg_checkpoints_newest(d->checkpoints);
     return check(d->files);
 }
@@ -79,16 +79,16 @@ bool directory_set_aside(const run_directory *d, int64_t done) {
     return true;
 }
 
-void directory_unmake(const run_directory *d) {
+void directory_remove_created(const run_directory *d) {
     if (!d->path) return;
     char *lock = path_in(d->path, "checkpoints/.lock"), *checkpoints = path_in(d->path, "checkpoints");
     char *metrics = path_in(d->path, "metrics.jsonl");
     struct stat of;
-    bool held = d->held && metrics && lock && checkpoints; /* else what is there may be another run's */
+    bool held = d->held && metrics && lock && checkpoints; /* otherwise the files may belong to another run */
     if (held && stat(metrics, &of) == 0 && of.st_size == 0) unlink(metrics);
     if (held && d->made_checkpoints && newest_checkpoint(d->path) == 0) {
         unlink(lock);
-        rmdir(checkpoints); /* these remove only what is empty */
+        rmdir(checkpoints); /* fails if it is not empty */
     }
     if (d->made) rmdir(d->path);
     free(metrics);
@@ -96,13 +96,13 @@ void directory_unmake(const run_directory *d) {
     free(checkpoints);
 }
 
-/* Returns whether the run has ended and has no checkpoint to continue from; config.json is written last. */
-static bool is_done(const run_directory *d) { return d->newest < 0 && there(d->path, "config.json"); }
+/* Returns whether the run has ended and has no checkpoint. A run writes config.json last. */
+static bool is_done(const run_directory *d) { return d->newest < 0 && is_there(d->path, "config.json"); }
 
 bool directory_unused(const run_directory *d) {
     const char *left = d->newest >= 0                    ? "checkpoints"
-                       : there(d->path, "metrics.jsonl") ? "metrics.jsonl"
-                       : there(d->path, "config.json")   ? "config.json"
+                       : is_there(d->path, "metrics.jsonl") ? "metrics.jsonl"
+                       : is_there(d->path, "config.json")   ? "config.json"
                                                          : NULL;
     if (!left) return true;
     fail("--out '%s' holds a run already (%s): %schoose another --out", d->path, left,

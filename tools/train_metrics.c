@@ -13,20 +13,21 @@
 
 /* ---- Losses of every step, for the curve ---- */
 
-/* Grows the history to hold the step, with NaN where nothing is known. */
+/* Grows the two arrays of losses so that they have an element for the step. New elements are NaN. */
 static bool reserve(metrics *m, int64_t step) {
-    if (step < m->room) return true;
-    int64_t room = 2 * step + 256;
-    double *losses = realloc(m->loss, (size_t)room * sizeof(double));
+    if (step < m->capacity) return true;
+    int64_t capacity = 2 * step + 256;
+    double *losses = realloc(m->loss, (size_t)capacity * sizeof(double));
     if (losses) m->loss = losses;
-    double *val_losses = realloc(m->val_loss, (size_t)room * sizeof(double));
+    double *val_losses = realloc(m->val_loss, (size_t)capacity * sizeof(double));
     if (val_losses) m->val_loss = val_losses;
     if (!losses || !val_losses) return fail("no memory for the losses of %" PRId64 " steps", step), false;
-    for (int64_t i = m->room; i < room; i++) m->loss[i] = m->val_loss[i] = NAN;
-    m->room = room;
+    for (int64_t i = m->capacity; i < capacity; i++) m->loss[i] = m->val_loss[i] = NAN;
+    m->capacity = capacity;
     return true;
 }
 
+/* Sets the losses of a step, which becomes the newest one. */
 static bool remember(metrics *m, int64_t step, double loss, double val_loss) {
     if (!reserve(m, step)) return false;
     m->step = step;
@@ -36,19 +37,20 @@ static bool remember(metrics *m, int64_t step, double loss, double val_loss) {
     return true;
 }
 
-/* ---- What an earlier part of the run left ---- */
+/* ---- Lines that earlier calls of the run have written ---- */
 
 static double number_or_nan(const json_t *line, const char *key) {
     const json_t *v = json_object_get(line, key);
     return json_is_number(v) ? json_number_value(v) : NAN;
 }
 
-typedef enum line_kind { LINE_KEPT, LINE_LATER, LINE_DAMAGED } line_kind;
+typedef enum line_kind { LINE_KEPT, LINE_LATER, LINE_DAMAGED } line_kind; /* LINE_LATER: of a step that is not done */
 
 /* What read_lines has found in the lines of the steps that are done. */
 typedef struct lines_found {
-    int64_t kept, damaged, missing; /* missing: the first step without a line; 0: there is none */
-    bool gap;                       /* a line before the last one kept is dropped */
+    int64_t kept, damaged; /* numbers of lines */
+    int64_t missing;       /* the first step without a line; 0: every step has one */
+    bool gap;              /* there is a line to remove before the last line that is kept */
 } lines_found;
 
 /* Parses a line and sets *step, to 0 if the line has none. Returns NULL if the line is incomplete or not JSON. */
@@ -58,13 +60,14 @@ static json_t *parse_line(const char *line, size_t n, int64_t *step) {
     return object;
 }
 
-/* Returns whether the step of a line must be wrong, because it skips a step to which the next line belongs. */
+/* Returns whether the step of a line must be wrong, because the next line is of an earlier step that has no line
+ * yet. */
 static bool is_too_far(const metrics *m, FILE *from, int64_t step) {
     off_t here = ftello(from);
     char *line = NULL;
-    size_t room = 0;
+    size_t capacity = 0;
     int64_t next = 0;
-    ssize_t n = getline(&line, &room, from);
+    ssize_t n = getline(&line, &capacity, from);
     if (n > 0) json_decref(parse_line(line, (size_t)n, &next));
     free(line);
     clearerr(from); /* this may be the last line */
@@ -86,17 +89,17 @@ static line_kind read_line(metrics *m, FILE *from, const char *line, size_t n, i
     return kind;
 }
 
-/* Reads the lines of the steps done, and writes them to `to` unless it is NULL. Later lines are dropped: the run writes
- * them again, and the last one may be incomplete. */
+/* Reads the lines of the steps 1 to `done`, and writes the good ones to `to` unless that is NULL. Lines of later steps
+ * are ignored, because the run writes them again. */
 static bool read_lines(metrics *m, FILE *from, FILE *to, int64_t done, lines_found *r) {
     char *line = NULL;
-    size_t room = 0;
+    size_t capacity = 0;
     ssize_t n;
     off_t at = 0;
     bool good = true;
     *r = (lines_found){0};
     m->step = m->end = 0;
-    for (; good && m->step < done && (n = getline(&line, &room, from)) > 0; at += n) {
+    for (; good && m->step < done && (n = getline(&line, &capacity, from)) > 0; at += n) {
         int64_t expected = m->step + 1;
         line_kind kind = read_line(m, from, line, (size_t)n, done);
         r->damaged += kind == LINE_DAMAGED;
@@ -112,8 +115,9 @@ static bool read_lines(metrics *m, FILE *from, FILE *to, int64_t done, lines_fou
     return good && !ferror(from);
 }
 
-/* Removes lines from the middle of the file by writing a new one, so that good lines are not lost at any moment. */
-static bool write_anew(metrics *m, FILE *from, int64_t done) {
+/* Removes the lines before the last good one that are not kept. Writes a new file and renames it, so that no good line
+ * is lost if the program is killed. */
+static bool rewrite_file(metrics *m, FILE *from, int64_t done) {
     char part[4096];
     lines_found found;
     if (snprintf(part, sizeof part, "%s.tmp-%ld", m->path, (long)getpid()) >= (int)sizeof part)
@@ -128,6 +132,7 @@ static bool write_anew(metrics *m, FILE *from, int64_t done) {
     return false;
 }
 
+/* Warns of missing and damaged lines. */
 static void warn_of(const metrics *m, const lines_found *r, int64_t done) {
     if (r->missing)
         fail("warning: '%s' has no line for step %" PRId64 ", though the checkpoint has done it; steps without one: "
@@ -137,6 +142,7 @@ static void warn_of(const metrics *m, const lines_found *r, int64_t done) {
         fail("warning: '%s' has a line for every step done; damaged lines removed: %" PRId64, m->path, r->damaged);
 }
 
+/* Reads the file that earlier calls of the run have written, and removes what is damaged in it. */
 static bool read_back(metrics *m, int64_t done) {
     lines_found found = {.missing = 1};
     FILE *f = fopen(m->path, "re");
@@ -144,7 +150,7 @@ static bool read_back(metrics *m, int64_t done) {
     bool good = !f || read_lines(m, f, NULL, done, &found);
     if (!good) fail("cannot read '%s': %s", m->path, strerror(errno));
     if (good) warn_of(m, &found, done);
-    if (good && found.gap) good = write_anew(m, f, done);
+    if (good && found.gap) good = rewrite_file(m, f, done);
     if (f) fclose(f);
     return good;
 }
@@ -173,7 +179,7 @@ bool metrics_open(metrics *m, tg_ctx *ctx, const char *dir, int64_t steps, int64
     m->fd = open(m->path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
     if (m->fd < 0 || ftruncate(m->fd, m->end) != 0)
         return fail("cannot %s '%s': %s", m->fd < 0 ? "open" : "truncate", m->path, strerror(errno)), false;
-    tg_sync_directory(ctx, dir); /* before a checkpoint that relies on the file's name */
+    tg_sync_directory(ctx, dir); /* a checkpoint relies on the file's being there */
     return check(ctx);
 }
 
@@ -206,7 +212,7 @@ static size_t line_text(char out[LINE], int64_t step, const step_result *r, doub
     return (size_t)n;
 }
 
-/* Appends a line; after an error none of it is left. */
+/* Appends a line. After an error the file does not contain any part of it. */
 static bool append(metrics *m, const char *line, size_t n) {
     for (size_t done = 0; done < n;) {
         ssize_t k = pwrite(m->fd, line + done, n - done, m->end + (off_t)done);
@@ -233,7 +239,7 @@ bool metrics_sync(metrics *m) {
 
 enum { TEXT = 256 };
 
-/* Writes the remaining time, such as "1h05" or "2:30"; "?" if the clock has not gone forward. */
+/* Writes the estimated remaining time, such as "1h05" or "2:30" (minutes and seconds); "?" if it is unknown. */
 static void remaining_text(const metrics *m, char *buf, size_t n) {
     double each = (seconds_now() - m->started) / (double)(m->step - m->first_step);
     double left = each * (double)(m->steps - m->step) + 0.5;
@@ -262,14 +268,14 @@ static int columns(void) {
     return known ? size.ws_col : 80;
 }
 
-/* Writes the line over the last one. It is cut to the terminal's width, because a longer line could not be
- * overwritten as a whole. */
+/* Overwrites the last line of progress. Truncates the new line to the terminal's width, because only one line can be
+ * overwritten. */
 static void draw_line(metrics *m, char *text) {
     int most = columns() - 1, n = (int)strlen(text);
     if (n > most) n = most > 0 ? most : 0;
     printf("\r%.*s", n, text);
     if (m->escapes)
-        printf("\033[K"); /* clears what the last line had more */
+        printf("\033[K"); /* clears the rest of a longer last line */
     else
         printf("%*s", m->drawn_length > n ? m->drawn_length - n : 0, "");
     m->drawn_length = n;
@@ -280,7 +286,7 @@ void metrics_show(metrics *m, const step_result *r, double tokens_per_s, double 
     bool last = m->step == m->steps;
     if (m->terminal) {
         double now = seconds_now(), since = now - m->drawn;
-        if (since >= 0 && since < 0.1 && m->drawn > 0 && !last) return; /* ten times a second is enough for eyes */
+        if (since >= 0 && since < 0.1 && m->drawn > 0 && !last) return; /* at most ten updates a second */
         m->drawn = now;
         progress_text(m, r, tokens_per_s, text);
         draw_line(m, text);

@@ -1,4 +1,4 @@
-/* The options of `tapegrad train`: the table, the defaults, and the checks that need nothing but the command line. */
+/* The options of `tapegrad train`: their table and defaults, and the checks that need only the command line. */
 #include <stdio.h>
 
 #include "train.h"
@@ -20,7 +20,7 @@ static const option rows[] = {
      false},
     MODEL_ROWS(train_options),
     {"batch", OPTION_INT, AT(batch), "N", "sequences in a step, over all ranks", 1, MANY, true},
-    {"accumulate", OPTION_INT, AT(accumulate), "N", "micro-batches into which a step's batch is cut", 1, MANY, true},
+    {"accumulate", OPTION_INT, AT(accumulate), "N", "micro-batches into which a step's batch is split", 1, MANY, true},
     {"steps", OPTION_INT, AT(steps), "N", "steps of the whole run, those before a resume included", 1, MANY, false},
     {"lr", OPTION_REAL, AT(lr), "X", "learning rate", 0, 1e6, false},
     {"min-lr", OPTION_REAL, AT(min_lr), "X", "learning rate at the end of the schedule", 0, 1e6, false},
@@ -49,7 +49,7 @@ static const option rows[] = {
      "dynamic loss scaling: steps without an overflow after which the scale doubles", 1,
      MANY, false},
     {"hysteresis", OPTION_INT, AT(hysteresis), "N",
-     "dynamic loss scaling: number of the overflow, counted from the last doubling, at which halving begins", 1,
+     "dynamic loss scaling: overflow number N after the last doubling, and later ones, halve the scale", 1,
      MANY, false},
     {"seed", OPTION_INT, AT(seed), "N", "seed of initial weights, dropout and the order of the data", 0, LARGEST, true},
     RANK_ROWS(train_options),
@@ -82,10 +82,10 @@ static const option rows[] = {
     {"val-batches", OPTION_INT, AT(val_batches), "N",
      "batches in a validation, evenly spread over its tokens; 0: all", 0, MANY, false},
     {"log-every", OPTION_INT, AT(log_every), "N",
-     "steps between lines of progress when the output is no terminal", 1, MANY,
+     "steps between lines of progress when the output is not a terminal", 1, MANY,
      false},
     {"checkpoint-every", OPTION_INT, AT(checkpoint_every), "N",
-     "steps between checkpoints; 0: none but when the run is interrupted", 0, MANY, false},
+     "steps between checkpoints; 0: only when the run is interrupted", 0, MANY, false},
     {"keep", OPTION_INT, AT(keep), "N", "how many of the newest checkpoints to keep", 1, 1e6, false},
 };
 
@@ -160,15 +160,15 @@ static int check_scale(const train_options *o, const parsed *p) {
             return usage_error(c,
                                "--%s is for dynamic loss scaling, but --loss-scale %g is a fixed scale; leave one of "
                                "them out",
-                                              all[i], o->loss_scale);
+                               all[i], o->loss_scale);
     }
     if (o->loss_scale == 0 && o->min_scale > o->initial_scale)
         return usage_error(c, "--min-loss-scale %g is above --initial-loss-scale %g", o->min_scale, o->initial_scale);
     return 0;
 }
 
-/* Checks the options that observe each op as it runs. */
-static int check_watched(const train_options *o, const parsed *p) {
+/* Checks the options that observe each op as it runs, --record and --find-nan. */
+static int check_observers(const train_options *o, const parsed *p) {
     const command *c = &train_command;
     if (o->record && o->capture)
         return usage_error(c,
@@ -189,12 +189,12 @@ static int check_watched(const train_options *o, const parsed *p) {
 }
 
 static bool is_utf8(const char *text) {
-    json_t *string = json_string(text); /* NULL for what is not */
+    json_t *string = json_string(text); /* NULL if it is not UTF-8 */
     json_decref(string);
     return string != NULL;
 }
 
-/* Checks that paths are UTF-8. A resumed run finds its files by the paths in state.json, and JSON is text in UTF-8. */
+/* Checks that paths are UTF-8. state.json records them for --resume, and JSON is text in UTF-8. */
 static int check_paths(const train_options *o) {
     const struct { const char *name, *path; } all[] = {{"data", o->data}, {"init", o->init}, {"order", o->order}};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
@@ -229,7 +229,7 @@ int train_options_check(const train_options *o, const parsed *p) {
     if (o->resume_step && !o->resume) return usage_error(c, "--resume-step is for --resume; give both");
     int status = check_paths(o);
     if (!status) status = check_scale(o, p);
-    if (!status) status = check_watched(o, p);
+    if (!status) status = check_observers(o, p);
     if (!status) status = rank_options_check(c, p, &o->on);
     if (!status) status = tp_options_check(c, p, &o->on, o->model.recompute);
     if (status) return status;

@@ -5,12 +5,13 @@
 
 #include "train.h"
 
-enum { WIDTH = 720, HEIGHT = 400, LEFT = 64, RIGHT = 20, TOP = 24, BOTTOM = 52, POINTS = 400 };
+enum { WIDTH = 720, HEIGHT = 400, LEFT = 64, RIGHT = 20, TOP = 24, BOTTOM = 52 }; /* pixels; margins */
+enum { POINTS = 400 }; /* a line of the raw losses has about as many points at most */
 
 typedef struct plot {
     FILE *out;
     const metrics *m;
-    double *smooth;
+    double *smooth; /* the smoothed training loss of each step */
     double lo, hi; /* range of the losses shown */
 } plot;
 
@@ -22,13 +23,14 @@ static double y_of(const plot *p, double loss) {
     return TOP + (HEIGHT - TOP - BOTTOM) * (p->hi - loss) / (p->hi - p->lo);
 }
 
-/* Returns 1, 2 or 5 times a power of ten, of which the range has about `parts`. */
+/* Returns the distance of ticks that divides the range into about `parts`: 1, 2 or 5 times a power of ten. */
 static double nice_step(double range, double parts) {
     double rough = range / parts, power = pow(10, floor(log10(rough))), digit = rough / power;
     return power * (digit < 1.5 ? 1 : digit < 3.5 ? 2 : digit < 7.5 ? 5 : 10);
 }
 
-/* Computes an exponential mean with a memory of a fiftieth of the run, corrected for its start. */
+/* Computes the exponential moving average of the training loss over about a fiftieth of the run's steps, with the usual
+ * correction for its beginning. */
 static void smooth_losses(plot *p) {
     double keep = 1 - 1 / fmax(1, (double)p->m->step / 50), sum = 0, weight = 0;
     for (int64_t i = 1; i <= p->m->step; i++) {
@@ -40,6 +42,7 @@ static void smooth_losses(plot *p) {
     }
 }
 
+/* Sets the range of losses that the plot shows. */
 static void find_range(plot *p) {
     p->lo = INFINITY;
     p->hi = -INFINITY;
@@ -70,6 +73,7 @@ static void draw_axes(const plot *p) {
             (TOP + HEIGHT - BOTTOM) / 2);
 }
 
+/* Draws the losses of the first, the last and every stride-th step, as far as they are finite. */
 static void draw_line(const plot *p, const char *class, const double *loss, int64_t stride) {
     bool drawing = false;
     fprintf(p->out, "<path class=\"%s\" clip-path=\"url(#area)\" d=\"", class);
@@ -81,6 +85,7 @@ static void draw_line(const plot *p, const char *class, const double *loss, int6
     fprintf(p->out, "\"/>\n");
 }
 
+/* Draws the validation losses. Returns whether there are any. */
 static bool draw_validation(const plot *p) {
     bool any = false;
     draw_line(p, "val", p->m->val_loss, 1);

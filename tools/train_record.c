@@ -13,15 +13,15 @@
 #include "record.h"
 
 struct recorder {
-    char *path, *part; /* the file's name when it is complete, and until then */
+    char *path, *part; /* the file's name when it is complete, and its temporary name until then */
     FILE *f;
     tg_ctx *ctx;
     int rank, ranks;
-    int64_t kept, ops;
-    uint64_t hash;
-    unsigned char *bytes; /* of the current tensor */
-    char *hex;
-    size_t room;
+    int64_t kept, ops;    /* the most elements to record of a tensor (0: all); number of ops recorded */
+    uint64_t hash;        /* of the lines written */
+    unsigned char *bytes; /* the current tensor's bytes */
+    char *hex;            /* the recorded ones in hexadecimal */
+    size_t capacity;      /* of bytes; hex has twice as many */
 };
 
 /* ---- The file ---- */
@@ -30,8 +30,8 @@ static tg_status write_failed(const recorder *r, const char *path) {
     return tg_ctx_fail(r->ctx, TG_ERR_IO, "cannot write '%s': %s", path, strerror(errno));
 }
 
-/* Writes a line, and frees it. */
-static tg_status put(recorder *r, json_t *line) {
+/* Writes the JSON object as a line of the file, and frees it. */
+static tg_status write_line(recorder *r, json_t *line) {
     char *text = line ? json_dumps(line, JSON_COMPACT) : NULL;
     json_decref(line);
     size_t n = text ? strlen(text) : 0;
@@ -101,19 +101,20 @@ void recorder_free(recorder *r) {
 
 /* ---- Tensors ---- */
 
-static bool make_room(recorder *r, size_t n) {
-    if (n <= r->room) return true;
+/* Makes the buffers large enough for a tensor of n bytes. */
+static bool reserve(recorder *r, size_t n) {
+    if (n <= r->capacity) return true;
     free(r->bytes);
     free(r->hex);
     r->bytes = malloc(n);
     r->hex = malloc(2 * n + 1);
-    r->room = r->bytes && r->hex ? n : 0;
-    if (r->room) return true;
+    r->capacity = r->bytes && r->hex ? n : 0;
+    if (r->capacity) return true;
     tg_ctx_fail(r->ctx, TG_ERR_MEMORY, "no memory for a tensor of %zu bytes in '%s'", n, r->part);
     return false;
 }
 
-/* Writes every n-th element of r->bytes in hexadecimal. */
+/* Returns elements 0, every, 2 every, .. of the n in r->bytes in hexadecimal. size: bytes of an element. */
 static json_t *values_text(recorder *r, int64_t n, int64_t every, size_t size) {
     static const char digits[] = "0123456789abcdef";
     size_t at = 0;
@@ -132,14 +133,14 @@ static json_t *shape_json(const tg_tensor *x) {
     return shape;
 }
 
-/* Describes a tensor, with a hash and elements if it has bytes now. named: the tensor whose name is recorded, x or the
- * one of which x is the gradient. */
+/* Describes the tensor x: dtype, shape, a hash if it has bytes now, and elements if `values` is true. named: the tensor
+ * whose name is recorded, which is x itself or the tensor whose gradient x is. */
 static json_t *tensor_json(recorder *r, tg_tensor *x, const tg_tensor *named, bool values) {
     if (!tg_is_alive(x)) return json_null();
     json_t *to = json_pack("{s:s, s:o}", "dtype", tg_dtype_name(tg_dtype_of(x)), "shape", shape_json(x));
     if (*tg_name(named)) json_object_set_new(to, "name", json_string(tg_name(named)));
     size_t size = (size_t)tg_dtype_bits(tg_dtype_of(x)) / 8, bytes = (size_t)tg_numel(x) * size;
-    if (tg_storage_state_of(x) == TG_DISCARDED || !make_room(r, bytes + 1)) return to;
+    if (tg_storage_state_of(x) == TG_DISCARDED || !reserve(r, bytes + 1)) return to;
     if (tg_read(x, r->bytes, bytes) != TG_OK) return to;
     json_object_set_new(to, "hash", hash_text(record_hash(0, r->bytes, bytes)));
     if (!values) return to;
@@ -157,6 +158,7 @@ static json_t *tensors_json(recorder *r, tg_tensor *const *x, tg_tensor *const *
 
 /* ---- The step ---- */
 
+/* The tape's observer: writes the line of an op. */
 static tg_status write_op(void *user, tg_tape *t, const tg_op_event *s) {
     recorder *r = user;
     char site[512];
@@ -167,23 +169,24 @@ static tg_status write_op(void *user, tg_tape *t, const tg_op_event *s) {
         s->backward ? tensors_json(r, s->gin, s->in, s->n_in, true) : tensors_json(r, s->out, s->out, s->n_out, true);
     r->ops++;
     tg_status status =
-        put(r, json_pack("{s:s, s:s, s:I, s:s, s:o, s:o}", "pass", s->backward ? "backward" : "forward", "op", s->op,
-                         "number", (json_int_t)s->number, "site", site, "in", in, "out", out));
+        write_line(r, json_pack("{s:s, s:s, s:I, s:s, s:o, s:o}", "pass", s->backward ? "backward" : "forward", "op",
+                                s->op, "number", (json_int_t)s->number, "site", site, "in", in, "out", out));
     return status == TG_OK ? tg_ctx_status(tg_tape_ctx(t)) : status;
 }
 
 void recorder_begin(recorder *r, tg_tape *t, int64_t step) {
-    put(r, json_pack("{s:i, s:s, s:I, s:i, s:i, s:s, s:s, s:i, s:I}", "tapegrad_record", RECORD_FORMAT, "version",
-                     tg_version(), "step", (json_int_t)step, "rank", r->rank, "ranks", r->ranks, "device",
-                     tg_ctx_device(r->ctx), "kernels", tg_ctx_isa(r->ctx), "threads", tg_ctx_threads(r->ctx), "kept",
-                     (json_int_t)r->kept));
+    write_line(r, json_pack("{s:i, s:s, s:I, s:i, s:i, s:s, s:s, s:i, s:I}", "tapegrad_record", RECORD_FORMAT,
+                            "version", tg_version(), "step", (json_int_t)step, "rank", r->rank, "ranks", r->ranks,
+                            "device", tg_ctx_device(r->ctx), "kernels", tg_ctx_isa(r->ctx), "threads",
+                            tg_ctx_threads(r->ctx), "kept", (json_int_t)r->kept));
     tg_tape_observe(t, write_op, r);
 }
 
 bool recorder_end(recorder *r, tg_tape *t) {
     tg_tape_observe(t, NULL, NULL);
     if (!check(r->ctx)) return false;
-    bool whole = put(r, json_pack("{s:I, s:o}", "end", (json_int_t)r->ops, "check", hash_text(r->hash))) == TG_OK;
+    json_t *end = json_pack("{s:I, s:o}", "end", (json_int_t)r->ops, "check", hash_text(r->hash));
+    bool whole = write_line(r, end) == TG_OK;
     if (whole && (fflush(r->f) != 0 || fsync(fileno(r->f)) != 0)) whole = write_failed(r, r->part) == TG_OK;
     if (fclose(r->f) != 0 && whole) whole = write_failed(r, r->part) == TG_OK;
     r->f = NULL;

@@ -13,6 +13,7 @@ double seconds_now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+/* Returns the option of AdamW that stands for v: there 0 means the default, and TG_NONE means 0. */
 static double zero_as_none(double v) {
     return v == 0 ? TG_NONE : v;
 }
@@ -21,7 +22,7 @@ static bool open_optimizer(trainer *r, const train_options *o) {
     r->n_params = tg_module_param_count(r->gpt);
     r->params = calloc((size_t)r->n_params, sizeof(tg_tensor *));
     if (!r->params) return fail("no memory"), false;
-    for (int i = 0; i < r->n_params; i++) { /* named by their paths, which the optimizer's state uses */
+    for (int i = 0; i < r->n_params; i++) { /* the optimizer's state uses their names */
         const char *path;
         r->params[i] = tg_module_param(r->gpt, i, &path);
         tg_set_name(r->params[i], path);
@@ -62,12 +63,12 @@ enum { IDS, TARGETS, LOSSES, NEXT, KINDS = 5 };
 
 /* Allocates the inputs of all micro-batches of a captured step, and those of the next one. */
 static bool open_captured(trainer *r) {
-    r->all = calloc(KINDS * (size_t)r->n_micro, sizeof(tg_tensor *));
-    if (!r->all) return fail("no memory for a batch"), false;
+    r->captured = calloc(KINDS * (size_t)r->n_micro, sizeof(tg_tensor *));
+    if (!r->captured) return fail("no memory for a batch"), false;
     for (int i = 0; i < KINDS * r->n_micro; i++) {
         if (i / r->n_micro == LOSSES) continue;
-        r->all[i] = tg_zeros(r->ctx, TG_I64, TG_SHAPE(r->micro / r->dp, r->seq_len));
-        place_batch(r->parallel, r->all[i], true);
+        r->captured[i] = tg_zeros(r->ctx, TG_I64, TG_SHAPE(r->micro / r->dp, r->seq_len));
+        place_batch(r->parallel, r->captured[i], true);
     }
     return check(r->ctx);
 }
@@ -97,8 +98,8 @@ static bool open_batch(trainer *r, const train_options *o) {
     r->buffer = calloc((size_t)(mine * r->seq_len), sizeof *r->buffer);
     r->n_micro = (int)(r->batch / r->micro);
     r->losses = calloc((size_t)r->n_micro, sizeof *r->losses);
-    r->coming = calloc((size_t)r->n_micro, sizeof *r->coming);
-    if (!r->buffer || !r->losses || !r->coming) return fail("no memory for a batch"), false;
+    r->downloads = calloc((size_t)r->n_micro, sizeof *r->downloads);
+    if (!r->buffer || !r->losses || !r->downloads) return fail("no memory for a batch"), false;
     return check(r->ctx) && (!o->capture || open_captured(r));
 }
 
@@ -127,15 +128,15 @@ bool trainer_open(trainer *r, const train_options *o, tg_ctx *ctx, tg_comm *worl
 void trainer_close(trainer *r) {
     if (!r->ctx) return;
     tg_graph_free(r->graph);
-    for (int i = 0; r->all && i < KINDS * r->n_micro; i++) tg_drop(r->all[i]);
-    free(r->all);
+    for (int i = 0; r->captured && i < KINDS * r->n_micro; i++) tg_drop(r->captured[i]);
+    free(r->captured);
     for (int i = 0; i < 2; i++) {
         tg_drop(r->in[i].ids);
         tg_drop(r->in[i].target);
     }
     tg_drop(r->tokens);
     free(r->buffer);
-    free(r->coming);
+    free(r->downloads);
     free(r->losses);
     tg_optim_free(r->optim);
     tg_buckets_free(r->buckets);
@@ -147,50 +148,54 @@ void trainer_close(trainer *r) {
     tg_parallel_free(r->parallel);
 }
 
-/* Fills out [n, seq_len] with the seq_len tokens that begin at each offset + shift. */
-static void fill(trainer *r, tg_tensor *out, tg_tokens *tokens, const int64_t *offsets, int64_t n, int64_t shift) {
+/* Starts to copy to out [n, seq_len] the seq_len tokens that begin at each of n offsets + shift. */
+static void upload(trainer *r, tg_tensor *out, tg_tokens *tokens, const int64_t *offsets, int64_t n, int64_t shift) {
     for (int64_t i = 0; i < n; i++)
         tg_tokens_read(tokens, offsets[i] + shift, r->seq_len, r->buffer + i * r->seq_len);
     tg_upload(out, r->buffer, (size_t)(n * r->seq_len) * sizeof *r->buffer);
 }
 
-/* Sends this rank's part of a micro-batch to the device. */
-static void feed(trainer *r, tg_tensor *ids, tg_tensor *target, tg_tokens *tokens, const int64_t *offsets) {
+/* Starts to copy this rank's part of a micro-batch to the device. */
+static void send_inputs(trainer *r, tg_tensor *ids, tg_tensor *target, tg_tokens *tokens, const int64_t *offsets) {
     int64_t n = r->micro / r->dp;
-    fill(r, ids, tokens, offsets + r->dp_rank * n, n, 0);
-    fill(r, target, tokens, offsets + r->dp_rank * n, n, 1);
+    upload(r, ids, tokens, offsets + r->dp_rank * n, n, 0);
+    upload(r, target, tokens, offsets + r->dp_rank * n, n, 1);
 }
 
-/* Returns the weight of a token's loss in the mean over the batch. */
-static double share(const trainer *r) { return 1.0 / (double)(r->batch * r->seq_len); }
+/* Returns the weight of one token's loss in the mean over the whole batch. */
+static double token_weight(const trainer *r) { return 1.0 / (double)(r->batch * r->seq_len); }
 
-/* Runs forward and backward from the sum of the losses. With one replica the sum is scaled to its share of the batch's
- * mean; with several, tg_grads_finalize divides by the number of tokens. */
-static tg_tensor *back_through(trainer *r, tg_tensor *ids, tg_tensor *target) {
+/* Runs forward and backward of a micro-batch. Returns the sum of its losses, which with one replica is already divided
+ * by the number of tokens in the step's batch; with several replicas, tg_grads_finalize divides the gradients by it. */
+static tg_tensor *forward_backward(trainer *r, tg_tensor *ids, tg_tensor *target) {
     tg_tensor *loss = tg_gpt_loss(r->gpt, r->tape, ids, target, TG_LOSS_SUM);
-    if (r->dp == 1) loss = tg_scale(r->tape, loss, share(r));
+    if (r->dp == 1) loss = tg_scale(r->tape, loss, token_weight(r));
     tg_backward(r->tape, tg_scale_loss(r->tape, loss, r->optim));
     return loss;
 }
 
-static void fetch_loss(trainer *r, int i, tg_tensor *loss) { r->coming[i] = tg_download_f64(loss, &r->losses[i], 1); }
+/* Starts to copy the loss of micro-batch i to the host. */
+static void fetch_loss(trainer *r, int i, tg_tensor *loss) {
+    r->downloads[i] = tg_download_f64(loss, &r->losses[i], 1);
+}
 
-static double sum_of_fetched(trainer *r) {
+/* Waits for the losses of the micro-batches. Returns this rank's part of the step's mean loss. */
+static double wait_for_losses(trainer *r) {
     double sum = 0;
     for (int i = 0; i < r->n_micro; i++)
-        if (tg_work_wait(r->coming[i]) == TG_OK) sum += r->losses[i] * (r->dp == 1 ? 1 : share(r));
+        if (tg_work_wait(r->downloads[i]) == TG_OK) sum += r->losses[i] * (r->dp == 1 ? 1 : token_weight(r));
     return sum;
 }
 
-/* Runs one micro-batch. Its successor is sent to the device before the work of this one is queued, so that it
- * arrives meanwhile. */
+/* Runs micro-batch i. The inputs of the next one, whose offsets are `next` (NULL: none), are sent to the device before
+ * the work of this one is queued, so that they arrive while it runs. */
 static void run_micro_batch(trainer *r, int i, tg_tokens *tokens, const int64_t *offsets, const int64_t *next) {
     int now = r->turn;
-    if (tokens && !r->sent) feed(r, r->in[now].ids, r->in[now].target, tokens, offsets);
-    if (tokens && next) feed(r, r->in[1 - now].ids, r->in[1 - now].target, tokens, next);
+    if (tokens && !r->sent) send_inputs(r, r->in[now].ids, r->in[now].target, tokens, offsets);
+    if (tokens && next) send_inputs(r, r->in[1 - now].ids, r->in[1 - now].target, tokens, next);
     r->sent = tokens && next;
     r->turn = 1 - now;
-    tg_tensor *loss = back_through(r, r->in[now].ids, r->in[now].target);
+    tg_tensor *loss = forward_backward(r, r->in[now].ids, r->in[now].target);
     if (tokens) fetch_loss(r, i, loss);
     tg_tape_reset(r->tape);
 }
@@ -201,14 +206,14 @@ static void end_step(trainer *r) {
     tg_optim_zero_grad(r->optim);
 }
 
-/* Queues the whole step, on inputs that are on the device already. The host does nothing else, so that the step can
- * be captured. */
+/* Queues the work of a whole step, whose inputs are on the device already. Copies nothing between host and device and
+ * waits for nothing, so that the step can be captured. */
 static tg_status step_on_device(void *state, tg_ctx *ctx) {
     trainer *r = state;
-    tg_tensor **ids = r->all, **target = ids + TARGETS * r->n_micro, **losses = ids + LOSSES * r->n_micro;
+    tg_tensor **ids = r->captured, **target = ids + TARGETS * r->n_micro, **losses = ids + LOSSES * r->n_micro;
     for (int i = 0; i < r->n_micro; i++) {
         tg_buckets_set_reduce(r->buckets, i + 1 == r->n_micro);
-        tg_tensor *loss = back_through(r, ids[i], target[i]);
+        tg_tensor *loss = forward_backward(r, ids[i], target[i]);
         tg_drop(losses[i]);
         losses[i] = tg_keep(loss);
         tg_tape_reset(r->tape);
@@ -217,31 +222,32 @@ static tg_status step_on_device(void *state, tg_ctx *ctx) {
     return tg_ctx_status(ctx);
 }
 
-static void feed_all(trainer *r, tg_tensor **to, tg_tokens *tokens, const int64_t *offsets) {
-    for (int i = 0; i < r->n_micro; i++) feed(r, to[i], to[r->n_micro + i], tokens, offsets + i * r->micro);
+static void send_all_inputs(trainer *r, tg_tensor **to, tg_tokens *tokens, const int64_t *offsets) {
+    for (int i = 0; i < r->n_micro; i++) send_inputs(r, to[i], to[r->n_micro + i], tokens, offsets + i * r->micro);
 }
 
 /* Copies the sequences that were sent for this step to the inputs whose addresses the captured graph uses. */
-static void take_sent(trainer *r) {
+static void copy_sent_inputs(trainer *r) {
     bool grad = tg_tape_set_grad_mode(r->tape, false);
-    for (int i = 0; i < 2 * r->n_micro; i++) tg_copy_(r->tape, r->all[i], r->all[NEXT * r->n_micro + i]);
+    for (int i = 0; i < 2 * r->n_micro; i++) tg_copy_(r->tape, r->captured[i], r->captured[NEXT * r->n_micro + i]);
     tg_tape_reset(r->tape);
     tg_tape_set_grad_mode(r->tape, grad);
 }
 
-static void feed_captured(trainer *r, tg_tokens *tokens, const int64_t *offsets, const int64_t *next) {
+/* Provides the inputs of a step with --capture, and sends those of the next one to the device. */
+static void send_captured_inputs(trainer *r, tg_tokens *tokens, const int64_t *offsets, const int64_t *next) {
     if (r->sent)
-        take_sent(r);
+        copy_sent_inputs(r);
     else
-        feed_all(r, r->all, tokens, offsets);
-    if (next) feed_all(r, r->all + NEXT * r->n_micro, tokens, next);
+        send_all_inputs(r, r->captured, tokens, offsets);
+    if (next) send_all_inputs(r, r->captured + NEXT * r->n_micro, tokens, next);
     r->sent = next != NULL;
 }
 
-/* Runs a step with --capture. The first step allocates what outlives a step, the second one is captured, and later
- * ones replay the graph. */
+/* Runs a step with --capture. The first step runs normally and allocates what lives longer than a step, the second one
+ * is captured, and later ones replay the graph. */
 static void run_captured(trainer *r, tg_tokens *tokens, const int64_t *offsets, const int64_t *next) {
-    if (tokens) feed_captured(r, tokens, offsets, next);
+    if (tokens) send_captured_inputs(r, tokens, offsets, next);
     if (r->graph)
         tg_graph_replay(r->graph);
     else if (r->warm)
@@ -249,10 +255,10 @@ static void run_captured(trainer *r, tg_tokens *tokens, const int64_t *offsets, 
     else
         step_on_device(r, r->ctx);
     r->warm = true;
-    for (int i = 0; tokens && i < r->n_micro; i++) fetch_loss(r, i, r->all[LOSSES * r->n_micro + i]);
+    for (int i = 0; tokens && i < r->n_micro; i++) fetch_loss(r, i, r->captured[LOSSES * r->n_micro + i]);
 }
 
-/* Sums the losses over data-parallel ranks, and finds out whether a rank was asked to end. */
+/* Sums the losses over data-parallel ranks, and finds out whether any rank was interrupted. */
 static void gather_result(trainer *r, step_result *result) {
     double v[2] = {tg_parallel_rank(r->parallel, TG_TP) == 0 ? result->loss : 0, result->interrupted};
     if (tg_ctx_status(r->ctx) != TG_OK || !sum_over_ranks(r->ctx, r->world, v, 2)) return;
@@ -260,8 +266,8 @@ static void gather_result(trainer *r, step_result *result) {
     result->interrupted = v[1] > 0;
 }
 
-/* Runs the micro-batches of a step that is not captured. */
-static void run_called(trainer *r, tg_tokens *tokens, const int64_t *offsets, const int64_t *next) {
+/* Runs the micro-batches of a step without --capture. */
+static void run_uncaptured(trainer *r, tg_tokens *tokens, const int64_t *offsets, const int64_t *next) {
     for (int i = 0; i < r->n_micro; i++) {
         bool last = i + 1 == r->n_micro;
         const int64_t *now = offsets ? offsets + i * r->micro : NULL;
@@ -277,11 +283,11 @@ step_result trainer_step(trainer *r, int64_t step, tg_tokens *tokens, const int6
     double begun = seconds_now();
     tg_memory_reset_peak(r->ctx);
     tg_optim_set_lr(r->optim, result.lr);
-    if (r->all)
+    if (r->captured)
         run_captured(r, tokens, offsets, next);
     else
-        run_called(r, tokens, offsets, next);
-    if (tokens) result.loss = sum_of_fetched(r);
+        run_uncaptured(r, tokens, offsets, next);
+    if (tokens) result.loss = wait_for_losses(r);
     result.grad_norm = tg_optim_norm(r->optim);
     result.loss_scale = r->scaled ? tg_optim_scale(r->optim) : NAN;
     tg_memory_info memory = TG_MEMORY_INFO();
