@@ -86,7 +86,7 @@ typedef struct tg_pack_ops {
 
 /* Sets the tape's packer; p is copied. From now on tg_scope_close packs each tensor that was made in the scope and that
  * a node saved, except outputs of the scope. p NULL, the default, means that saved tensors stay as they are. The tapes
- * of recomputations are not affected. Within a captured step, packing fails with TG_ERR_STATE. If a pack callback
+ * of recomputations are not affected. Within a captured step, packing fails with TG_ERR_UNSUPPORTED. If a pack callback
  * fails, the call that packs fails with TG_ERR_CALLBACK. */
 TG_API tg_status tg_tape_pack(tg_tape *t, const tg_pack_ops *p);
 /* Packs x now, without a scope. Call it after the last use of x in forward. Does nothing if no node has saved x, or

@@ -25,8 +25,8 @@ TG_API tg_status tg_work_wait(tg_work *w);
  *
  * The copy to x runs after all work that the device has so far, and in parallel with later work. To hide the time of
  * the copy, upload the inputs of the next step before this step is recorded, into tensors that this step does not use.
- * On the CPU, and if x is not contiguous, the copy is complete when tg_upload returns. Fails with TG_ERR_STATE within a
- * captured step.
+ * On the CPU, and if x is not contiguous, the copy is complete when tg_upload returns. Fails with TG_ERR_UNSUPPORTED
+ * within a captured step.
  */
 TG_API tg_status tg_upload(tg_tensor *x, const void *src, size_t bytes);
 /* Start a copy of the bytes of x to dst and return its work at once, or NULL on error. tg_download copies bytes as
@@ -36,7 +36,7 @@ TG_API tg_status tg_upload(tg_tensor *x, const void *src, size_t bytes);
  * work, which ends with that wait or with its context. The copied bytes are those of x at the time of the call; x may
  * then be dropped, discarded or overwritten at once. If the memory of x is released before the copy has run, the device
  * uses that memory again only after the copy. The copy does not report errors in data (TG_ERR_DATA). Fails with
- * TG_ERR_STATE within a captured step.
+ * TG_ERR_UNSUPPORTED within a captured step.
  */
 TG_API tg_work *tg_download(tg_tensor *x, void *dst, size_t bytes);
 TG_API tg_work *tg_download_f64(tg_tensor *x, double *dst, int64_t n);

@@ -7,6 +7,7 @@
 #include "recompute/recompute.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 #include <tapegrad/comm.h>
 #include <tapegrad/ops.h>
@@ -69,8 +70,8 @@ static tg_status check_forks(tg_ctx *ctx, const tg_recompute_params *p, int befo
     if (!left) return TG_OK;
     if (left > 0) tg_rng_unwind(ctx, before);
     if (ctx->run.status != TG_OK) return ctx->run.status; /* the function failed between a fork and its join */
-    return tg_fail(ctx, TG_ERR_STATE, "%s: the function forks random streams %d times more often than it joins them",
-                   p->name, left);
+    return tg_fail(ctx, TG_ERR_STATE, "%s: the function %s random streams %d times more often than it %s them", p->name,
+                   left > 0 ? "forks" : "joins", abs(left), left > 0 ? "joins" : "forks");
 }
 
 /* Calls the function, and checks its status, its forks and its outputs. */

@@ -155,7 +155,7 @@ END_TEST
 /* ---- Recomputation ---- */
 
 typedef struct layer {
-    bool forks, leaves_open, fails;
+    bool forks, leaves_open, fails, joins;
 } layer;
 
 static tg_status drops(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
@@ -163,6 +163,7 @@ static tg_status drops(void *state, tg_tape *t, tg_tensor *const *in, int n_in, 
     const layer *l = state;
     tg_ctx *ctx = tg_tape_ctx(t);
     tg_tensor *x = tg_dropout(t, in[0], 0.5);
+    if (l->joins) tg_rng_join(ctx);
     if (l->forks) {
         tg_rng_fork(ctx, "a");
         x = tg_dropout(t, x, 0.2);
@@ -288,15 +289,18 @@ START_TEST(recomputation_while_streams_come_and_go) {
 }
 END_TEST
 
-START_TEST(a_function_must_join_its_forks) {
+START_TEST(a_function_must_join_its_forks_and_no_others) {
     tg_tensor *w, *y;
     tg_ctx *ctx = layer_ctx(&w);
     tg_tape *t = tg_tape_new(ctx);
-    layer open = {.forks = true, .leaves_open = true}, fails = {.forks = true, .fails = true};
+    layer open = {.forks = true, .leaves_open = true}, fails = {.forks = true, .fails = true}, joins = {.joins = true};
     tg_recompute(t, drops, &open, &w, 1, &y, 1, TG_RECOMPUTE(.name = "open"));
     expect_error(ctx, TG_ERR_STATE, "open: the function forks random streams 1 times more often than it joins them");
     tg_recompute(t, drops, &fails, &w, 1, &y, 1, NULL);
     expect_error(ctx, TG_ERR_DATA, "on purpose");
+    tg_rng_fork(ctx, "a");
+    tg_recompute(t, drops, &joins, &w, 1, &y, 1, TG_RECOMPUTE(.name = "joins"));
+    expect_error(ctx, TG_ERR_STATE, "joins: the function joins random streams 1 times more often than it forks them");
     tg_rng_join(ctx);
     expect_error(ctx, TG_ERR_STATE, "no stream is forked");
     tg_tape_free(t);
@@ -406,7 +410,7 @@ int main(void) {
                                   a_default_stream_that_moves_inside_a_fork_is_reported,
                                   recomputation_restores_every_stream,
                                   recomputation_while_streams_come_and_go,
-                                  a_function_must_join_its_forks,
+                                  a_function_must_join_its_forks_and_no_others,
                                   gradcheck_draws_the_same_in_every_run,
                                   forks_allocate_nothing,
                                   ranks_are_seeded_by_the_formulas,
