@@ -7,23 +7,39 @@
 
 namespace tg {
 
-/* Columns of a block, and threads of a column, each of which adds every COLUMN_THREADS-th part. */
-enum { COLUMNS = 32, COLUMN_THREADS = 16 };
+/* Columns of a block, and threads of a column, each of which adds every COLUMN_THREADS-th part. A thread loads
+ * COLUMN_AHEAD parts before it adds the first. */
+enum { COLUMNS = 16, COLUMN_THREADS = 32, COLUMN_AHEAD = 8 };
+
+/* Returns the sum of parts u, u + COLUMN_THREADS, and so on, of column j. */
+template <class T> __device__ inline T column_sum(const T *parts, int64_t n, int64_t j, int64_t u, int64_t units) {
+    T sum = 0;
+    for (; u < units; u += COLUMN_AHEAD * COLUMN_THREADS) {
+        T v[COLUMN_AHEAD];
+        TG_UNROLL
+        for (int a = 0; a < COLUMN_AHEAD; a++) {
+            int64_t unit = u + a * COLUMN_THREADS;
+            v[a] = unit < units ? parts[unit * n + j] : (T)0;
+        }
+        TG_UNROLL
+        for (int a = 0; a < COLUMN_AHEAD; a++) sum += v[a];
+    }
+    return sum;
+}
 
 /* out[j] (+)= the sum of parts[0..units)[j]. */
 template <class T> __global__ void column_sums(Rows out, const T *parts, int64_t units, bool add) {
-    __shared__ double sums[COLUMN_THREADS][COLUMNS + 1];
+    __shared__ T sums[COLUMN_THREADS][COLUMNS];
     int first_part = threadIdx.x / COLUMNS, column = threadIdx.x % COLUMNS;
     for (int64_t first = (int64_t)blockIdx.x * COLUMNS; first < out.n; first += (int64_t)gridDim.x * COLUMNS) {
         int64_t j = first + column;
-        T sum = 0;
-        for (int64_t u = first_part; j < out.n && u < units; u += COLUMN_THREADS) sum += parts[u * out.n + j];
-        sums[first_part][column] = (double)sum;
+        sums[first_part][column] = j < out.n ? column_sum(parts, out.n, j, first_part, units) : (T)0;
         __syncthreads();
         if (first_part == 0 && j < out.n) {
-            for (int l = 1; l < COLUMN_THREADS; l++) sum += (T)sums[l][column];
-            T total[1] = {sum};
-            chunk_put<T>(out, out.data, j, add, total);
+            T total[1] = {sums[0][column]};
+            TG_UNROLL
+            for (int l = 1; l < COLUMN_THREADS; l++) total[0] += sums[l][column];
+            chunk_put<T, ANY_DTYPE>(out, out.data, j, add, total);
         }
         __syncthreads();
     }

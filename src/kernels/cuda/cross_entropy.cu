@@ -41,10 +41,10 @@ template <class T> __device__ inline T row_loss(const Job &job, int64_t r, Lse<T
     return s == 0 ? loss : loss + s * (from - sum / (T)job.classes);
 }
 
-template <class T, int W, int KEPT>
+template <class T, int W, int D, int KEPT>
 __device__ inline void loss_row(const Job &job, const Group &g, int64_t r, bool row_exists) {
-    Share<T, W, KEPT, 1> row(nullptr, job.logits.n);
-    Sources<1> x = {{&job.logits}, {row_at(job.logits, r)}};
+    Share<T, W, D, KEPT, 1> row(nullptr, job.logits.n);
+    Source x[1] = {source(job.logits, row_at(job.logits, r))};
     Lse<T> z = lse_of_row(row, x, g);
     T sum = 0;
     if (job.smoothing != 0) {
@@ -61,41 +61,45 @@ __device__ inline void loss_row(const Job &job, const Group &g, int64_t r, bool 
     row_set<T>(job.loss, r, row_loss<T>(job, r, z, sum));
 }
 
-template <class T, int W, int KEPT> __global__ void cross_entropy(Plan p, Job job) {
+template <class T, int W, int D, int KEPT>
+TG_ROW_KERNEL cross_entropy(Plan p, Job job) {
     TG_DYN_SHARED(T, shared);
     for (int64_t b = blockIdx.x; b * p.groups < job.logits.count; b += gridDim.x) {
         int64_t r = unit_of(p, b);
         bool row_exists = r < job.logits.count;
-        loss_row<T, W, KEPT>(job, group_of(p, shared, row_exists ? job.logits.n : 0), r, row_exists);
+        loss_row<T, W, D, KEPT>(job, group_of(p, shared, row_exists ? job.logits.n : 0), r, row_exists);
     }
 }
 
 /* glogits (+)= (softmax - (1 - s) onehot - s / classes) gloss. glogits may be the memory of logits, so each thread
  * writes only elements that it has read itself and that no other thread reads. */
-template <class T, int W> __device__ inline void grad_row(const Job &job, const Group &g, int64_t r) {
+template <class T, int W, int D, int KEPT> __device__ inline void grad_row(const Job &job, const Group &g, int64_t r) {
     int64_t t;
     bool some = counts(job, r, &t);
-    const char *row = row_at(job.logits, r);
     char *out = row_at(job.glogits, r);
     T d = some ? row_value<T>(job.gloss, r) : (T)0;
     T top = row_value<T>(job.top, r), scale = 1 / row_value<T>(job.mass, r);
     T uniform = (T)job.smoothing / (T)job.classes, hit = (1 - (T)job.smoothing) * d;
-    for (int64_t j = (int64_t)g.thread * W; j < g.n; j += (int64_t)g.threads * W) {
-        T v[W];
-        if (some) chunk_load<T>(job.logits, row, j, v);
+    Share<T, W, D, KEPT, 1> row(nullptr, job.logits.n);
+    Source x[1] = {source(job.logits, row_at(job.logits, r))};
+    row.start(x, g);
+    row.read(x, g, [&](int64_t j, T(&v)[1][W], int) {
+        T y[W];
         TG_UNROLL
-        for (int i = 0; i < W; i++) {
-            v[i] = some ? (tg_m_exp(v[i] - top) * scale - uniform) * d : (T)0;
-            if (some && t == j + i) v[i] -= hit;
+        for (int i = 0; i < W; i++) y[i] = some ? (exp_of<T, D>(v[0][i] - top) * scale - uniform) * d : (T)0;
+        if (some && t >= j && t < j + W) {
+            TG_UNROLL
+            for (int i = 0; i < W; i++) y[i] -= t == j + i ? hit : (T)0;
         }
-        chunk_put<T>(job.glogits, out, j, job.add, v);
-    }
+        chunk_put<T, D>(job.glogits, out, j, job.add, y);
+    });
 }
 
-template <class T, int W, int KEPT> __global__ void cross_entropy_grad(Plan p, Job job) {
+template <class T, int W, int D, int KEPT>
+TG_ROW_KERNEL cross_entropy_grad(Plan p, Job job) {
     for (int64_t b = blockIdx.x; b * p.groups < job.logits.count; b += gridDim.x) {
         int64_t r = unit_of(p, b);
-        if (r < job.logits.count) grad_row<T, W>(job, group_of(p, nullptr, job.logits.n), r);
+        if (r < job.logits.count) grad_row<T, W, D, KEPT>(job, group_of(p, nullptr, job.logits.n), r);
     }
 }
 
@@ -116,23 +120,27 @@ tg_status tg_cuda_cross_entropy(tg_ctx *ctx, const tg_cross_entropy_args *a) {
     Job job = job_of(a);
     if (!job.logits.count) return TG_OK;
     job.fault = tg_cuda_fault_for(ctx, "cross_entropy");
-    bool f64 = a->logits.dtype == TG_F64;
-    Plan p = plan_rows(job.logits.count, job.logits.n, wide_rows(job.logits), f64 ? 8 : 4, 0);
-    if (f64)
-        TG_LAUNCH_ROWS(cross_entropy, double, ctx, p, job);
-    else
-        TG_LAUNCH_ROWS(cross_entropy, float, ctx, p, job);
+    const Rows *rows[] = {&job.logits};
+    if (a->logits.dtype == TG_F64) {
+        Plan p = plan_rows<double>(job.logits.count, rows, KEEPS_ROW, 1, false);
+        TG_LAUNCH_DOUBLE_ROWS(cross_entropy, KEEPS_ROW, ctx, p, job);
+    } else {
+        Plan p = plan_rows<float>(job.logits.count, rows, KEEPS_ROW, 1, false);
+        TG_LAUNCH_FLOAT_ROWS(cross_entropy, KEEPS_ROW, ctx, p, job);
+    }
     return tg_cuda_launched(ctx, "cross_entropy");
 }
 
 tg_status tg_cuda_cross_entropy_grad(tg_ctx *ctx, const tg_cross_entropy_args *a) {
     Job job = job_of(a);
     if (!a->logits.numel) return TG_OK;
-    bool f64 = a->logits.dtype == TG_F64, wide = wide_rows(job.logits) && wide_rows(job.glogits);
-    Plan p = plan_rows(job.logits.count, job.logits.n, wide, f64 ? 8 : 4, 0);
-    if (f64)
-        TG_LAUNCH_ROWS(cross_entropy_grad, double, ctx, p, job);
-    else
-        TG_LAUNCH_ROWS(cross_entropy_grad, float, ctx, p, job);
+    const Rows *rows[] = {&job.logits, &job.glogits};
+    if (a->logits.dtype == TG_F64) {
+        Plan p = plan_rows<double>(job.logits.count, rows, KEEPS_ROW, 1, false);
+        TG_LAUNCH_DOUBLE_ROWS(cross_entropy_grad, KEEPS_ROW, ctx, p, job);
+    } else {
+        Plan p = plan_rows<float>(job.logits.count, rows, KEEPS_ROW, 1, false);
+        TG_LAUNCH_FLOAT_ROWS(cross_entropy_grad, KEEPS_ROW, ctx, p, job);
+    }
     return tg_cuda_launched(ctx, "cross_entropy_grad");
 }

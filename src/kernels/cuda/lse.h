@@ -19,19 +19,42 @@ template <class T> struct Lse {
 
 template <class T> __device__ inline T reference(T max) { return max == -(T)INFINITY ? (T)0 : max; }
 
+/* Returns exp(x) for a term of a row of dtype D. Rows of 16 bits get one whose relative error grows with |x|, to 5e-6
+ * where the result underflows: much less than the rounding of such a row. */
+template <class T, int D> __device__ inline T exp_of(T x) {
+#ifdef __CUDA_ARCH__
+    if constexpr (D == TG_BF16 || D == TG_F16) {
+        T y;
+        asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f));
+        return y;
+    }
+#endif
+    return tg_m_exp(x);
+}
+
+/* The greater of `max`, which is a number, and v; of NaN and a number, the number. */
+template <class T> __device__ inline T greater(T max, T v) {
+#ifdef __CUDA_ARCH__
+    return sizeof(T) == 8 ? (T)fmax((double)max, (double)v) : (T)fmaxf((float)max, (float)v);
+#else
+    return v > max ? v : max;
+#endif
+}
+
 /* For rows in memory or in the cache: computes maximum and sum together. */
-template <class T, int W>
-__device__ inline Lse<T> lse_of_row(Share<T, W, 0, 1> &row, const Sources<1> &x, const Group &g) {
+template <class T, int W, int D>
+__device__ inline Lse<T> lse_of_row(Share<T, W, D, 0, 1> &row, const Source (&x)[1], const Group &g) {
     T max = -(T)INFINITY, sum = 0;
+    row.start(x, g);
     row.read(x, g, [&](int64_t, T(&v)[1][W], int) {
         T m = max;
         TG_UNROLL
-        for (int i = 0; i < W; i++) m = v[0][i] > m ? v[0][i] : m;
+        for (int i = 0; i < W; i++) m = greater(m, v[0][i]);
         if (m > max) sum *= tg_m_exp(max - m);
         max = m;
         T ref = reference(max);
         TG_UNROLL
-        for (int i = 0; i < W; i++) sum += tg_m_exp(v[0][i] - ref);
+        for (int i = 0; i < W; i++) sum += exp_of<T, D>(v[0][i] - ref);
     });
     T ref = reference(joined(g, max, Greatest()));
     if (max != -(T)INFINITY) sum *= tg_m_exp(max - ref);
@@ -39,17 +62,18 @@ __device__ inline Lse<T> lse_of_row(Share<T, W, 0, 1> &row, const Sources<1> &x,
 }
 
 /* For rows in registers: computes the maximum, then the sum. */
-template <class T, int W, int KEPT>
-__device__ inline Lse<T> lse_of_row(Share<T, W, KEPT, 1> &row, const Sources<1> &x, const Group &g) {
+template <class T, int W, int D, int KEPT>
+__device__ inline Lse<T> lse_of_row(Share<T, W, D, KEPT, 1> &row, const Source (&x)[1], const Group &g) {
     T max = -(T)INFINITY, sum = 0;
+    row.start(x, g);
     row.read(x, g, [&](int64_t, T(&v)[1][W], int) {
         TG_UNROLL
-        for (int i = 0; i < W; i++) max = v[0][i] > max ? v[0][i] : max;
+        for (int i = 0; i < W; i++) max = greater(max, v[0][i]);
     });
     T ref = reference(joined(g, max, Greatest()));
     row.again(x, g, [&](int64_t, T(&v)[1][W], int) {
         TG_UNROLL
-        for (int i = 0; i < W; i++) sum += tg_m_exp(v[0][i] - ref);
+        for (int i = 0; i < W; i++) sum += exp_of<T, D>(v[0][i] - ref);
     });
     return Lse<T>{ref, joined(g, sum, Sum())};
 }

@@ -71,20 +71,30 @@ bool whole_quads(const MapOperand &x, const MapDims &m, int i, int quad) {
     return whole && (x.size * quad <= 16);
 }
 
+/* Whether all offsets in this operand, and all positions, are from 0 to 2^31 - 1. */
+bool short_offsets(const MapDims &m, int i) {
+    int64_t last = 0, most = ((int64_t)1 << 31) - 1;
+    bool fits = m.count <= most;
+    for (int d = 0; d < m.n; d++) {
+        int64_t stride = m.stride[i][d];
+        fits = fits && stride >= 0 && stride <= most && (last += (m.shape[d] - 1) * stride) <= most;
+    }
+    return fits;
+}
+
 void plan_rows(MapJob &job, const MapDims &m, int quad) {
     enum { WARP = 32 };
     int last = m.n - 1;
-    bool narrow = true, whole = true;
     job.path = MAP_ROWS;
     job.cols = m.shape[last];
+    job.joined = quad == 4 && job.cols % (2 * quad) == 0;
     for (int i = 0; i <= job.n_in; i++) {
         MapOperand &x = job.x[i];
         x.col = m.stride[i][last];
         x.whole = whole_quads(x, m, i, quad);
-        narrow = narrow && (x.size == 2 || x.col == 0);
-        whole = whole && (x.whole || x.col == 0);
+        job.joined = job.joined && ((x.size == 2 && x.whole) || (i && x.col == 0)) && short_offsets(m, i);
     }
-    job.joined = narrow && whole && quad == 4;
+    job.copies = job.joined && job.f == TG_FN_id && !job.add && job.x[0].dtype == job.x[1].dtype && job.x[1].col == 1;
     int64_t quads = ceil_div(job.cols, quad);
     job.spread = job.joined || quads < 2 * WARP ? 1 : WARP;
     int64_t shares = ceil_div(quads, 2 * job.spread) * job.spread;

@@ -37,9 +37,10 @@ struct MapJob {
     Walk<1 + MAP_INPUTS> walk; /* the dims that the path does not handle itself */
     int64_t rows, cols;
     /* MAP_ROWS: a thread's second quad is `spread` quads after its first. With 32, each access of a warp covers
-     * contiguous memory. With 1 the quads are adjacent; if elements have 16 bits, both are one access (joined). */
+     * contiguous memory. With 1 the quads are adjacent; if all elements have 16 bits, both are one access (joined). */
     int spread;
-    bool joined;
+    bool joined; /* every pair of quads is whole and joined, or an input has one element for a row; offsets are short */
+    bool copies; /* joined, and the results are the bits of the input */
     Divider across; /* MAP_ROWS: pairs of quads in a row; MAP_TILES: tiles in a row */
     Divider down;   /* MAP_TILES: tiles in a column */
 };

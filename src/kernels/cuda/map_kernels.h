@@ -11,18 +11,23 @@ namespace {
 template <class T> __device__ inline T parameter(double p) { return (T)p; }
 template <> __device__ inline int64_t parameter(double p) { return as_i64(p); }
 
-/* Whether formula F exists for T. int64 has only the formulas before abs_d, the first that needs a float. */
-template <class T, int F> constexpr bool exists = F < TG_FN_abs_d || T(1) / T(2) != T(0);
+/* Formulas come in two sets. SIMPLE are those before abs_d, the first that needs a float: they take few registers and
+ * little time, so that a thread had better load more at once. int64 has only these. */
+enum MapSet { SIMPLE, REAL };
+constexpr MapSet set_of(int f) { return f < TG_FN_abs_d ? SIMPLE : REAL; }
 
-/* Computes y = f(x...) for N elements. */
-template <class T, int NI, int N>
+/* The pairs of quads of a thread. If they are joined, it loads all before it computes the first. */
+template <int NI, MapSet SET> constexpr int pairs_of_thread() { return SET == REAL || NI > 2 ? 1 : NI == 2 ? 2 : 4; }
+
+/* Computes y = f(x...) for N elements; f is of this set. */
+template <class T, int NI, MapSet SET, int N>
 __device__ inline void apply(tg_formula f, const T (&x)[NI][N], double p_, double q_, T (&y)[N]) {
     const T p = parameter<T>(p_), q = parameter<T>(q_);
     (void)p, (void)q;
     switch (f) {
 #define TG_X(name, n, value)                                                                        \
     case TG_FN_##name:                                                                              \
-        if constexpr (n == NI && exists<T, TG_FN_##name>) {                                           \
+        if constexpr (n == NI && set_of(TG_FN_##name) == SET) {                                      \
             TG_UNROLL                                                                               \
             for (int k = 0; k < N; k++) {                                                           \
                 const T a = x[0][k], b = x[NI > 1 ? 1 : 0][k];                                      \
@@ -54,51 +59,47 @@ template <int Q> __device__ inline Share share_of(const MapJob &job, int64_t i) 
     return s;
 }
 
-/* Fetch and store both quads of a row that begins at element `base`. If the quads are joined, this is one access. */
+/* Fetch and store both quads of a row that begins at element `base`. */
 template <int Q>
-__device__ inline void fetch_share(const MapJob &job, const MapOperand &x, int64_t base, const Share &s, Raw (&r)[2]) {
-    if (Q == 4 && job.joined && x.whole && s.n[1] == Q) {
-        Raw both = *(const Raw *)(x.data + (base + s.first) * 2);
-        r[0].w[0] = both.w[0], r[0].w[1] = both.w[1];
-        r[1].w[0] = both.w[2], r[1].w[1] = both.w[3];
-    } else {
-        fetch<Q>(r[0], x.data, x.size, base + s.first * x.col, x.col, s.n[0], x.whole);
-        fetch<Q>(r[1], x.data, x.size, base + s.second * x.col, x.col, s.n[1], x.whole);
-    }
+__device__ inline void fetch_share(const MapOperand &x, int64_t base, const Share &s, Raw (&r)[2]) {
+    fetch<Q>(r[0], x.data, x.size, base + s.first * x.col, x.col, s.n[0], x.whole);
+    fetch<Q>(r[1], x.data, x.size, base + s.second * x.col, x.col, s.n[1], x.whole);
 }
 
 template <int Q>
-__device__ inline void put_share(const MapJob &job, const MapOperand &x, int64_t base, const Share &s,
-                                 const Raw (&r)[2]) {
-    if (Q == 4 && job.joined && x.whole && s.n[1] == Q) {
-        Raw both = {{r[0].w[0], r[0].w[1], r[1].w[0], r[1].w[1]}};
-        *(Raw *)(x.data + (base + s.first) * 2) = both;
-    } else {
-        put<Q>(r[0], x.data, x.size, base + s.first * x.col, x.col, s.n[0], x.whole);
-        put<Q>(r[1], x.data, x.size, base + s.second * x.col, x.col, s.n[1], x.whole);
-    }
+__device__ inline void put_share(const MapOperand &x, int64_t base, const Share &s, const Raw (&r)[2]) {
+    put<Q>(r[0], x.data, x.size, base + s.first * x.col, x.col, s.n[0], x.whole);
+    put<Q>(r[1], x.data, x.size, base + s.second * x.col, x.col, s.n[1], x.whole);
 }
+
+/* Joined quads are one Raw, of elements of 16 bits. An operand without a stride has one element for all; both its quads
+ * are the Raw. */
+__device__ inline Raw fetch_joined(const MapOperand &x, int64_t at) {
+    if (x.col) return *(const Raw *)(x.data + at * 2);
+    Raw r;
+    fetch<4>(r, x.data, x.size, at, 0, 4, false);
+    return r;
+}
+
+__device__ inline void cut_in_two(const MapOperand &x, const Raw &both, Raw (&r)[2]) {
+    r[0] = r[1] = both;
+    if (x.col) r[1].w[0] = both.w[2], r[1].w[1] = both.w[3];
+}
+
+__device__ inline Raw joined(const Raw (&r)[2]) { return Raw{{r[0].w[0], r[0].w[1], r[1].w[0], r[1].w[1]}}; }
 
 template <class T> __device__ inline void decode_pair(const Raw (&r)[2], int dtype, T *v) {
     decode<T>(r[0], dtype, v);
     decode<T>(r[1], dtype, v + Quad<T>::size);
 }
 
-template <class T, int NI> __global__ void __launch_bounds__(MAP_THREADS) map_rows(MapJob job) {
+/* Computes a pair of quads, of which raw holds the operands, and leaves the results in raw[0]. */
+template <class T, int NI, MapSet SET> __device__ inline void map_pair(const MapJob &job, Raw (&raw)[1 + NI][2]) {
     constexpr int Q = Quad<T>::size;
-    int64_t i = (int64_t)blockIdx.x * MAP_THREADS + threadIdx.x, offset[1 + MAP_INPUTS];
-    if (i >= job.count) return;
-    Share share = share_of<Q>(job, i);
-    if (!share.n[0]) return;
-    offsets(job.walk, share.row, offset);
-    Raw raw[1 + NI][2];
-    TG_UNROLL
-    for (int k = 0; k <= NI; k++)
-        if (k || job.add) fetch_share<Q>(job, job.x[k], offset[k], share, raw[k]);
     T v[NI][2 * Q], y[2 * Q];
     TG_UNROLL
     for (int k = 0; k < NI; k++) decode_pair<T>(raw[k + 1], job.x[k + 1].dtype, v[k]);
-    apply<T, NI, 2 * Q>(job.f, v, job.p, job.q, y);
+    apply<T, NI, SET, 2 * Q>(job.f, v, job.p, job.q, y);
     if (job.add) {
         T old[2 * Q];
         decode_pair<T>(raw[0], job.x[0].dtype, old);
@@ -107,11 +108,80 @@ template <class T, int NI> __global__ void __launch_bounds__(MAP_THREADS) map_ro
     }
     encode<T>(raw[0][0], job.x[0].dtype, y);
     encode<T>(raw[0][1], job.x[0].dtype, y + Q);
-    put_share<Q>(job, job.x[0], offset[0], share, raw[0]);
+}
+
+/* Divides as quotient does; both numbers are below 2^31. */
+__device__ inline uint32_t small_quotient(uint32_t n, const Divider &d) {
+    return (n + (uint32_t)((uint64_t)n * d.factor >> 32)) >> d.shift;
+}
+
+/* Finds where pair i, of joined quads, begins in operands 0 to NI. */
+template <int NI, int Q> __device__ inline void joined_offsets(const MapJob &job, uint32_t i, uint32_t (&at)[1 + NI]) {
+    uint32_t row = small_quotient(i, job.across), first = (i - row * (uint32_t)job.across.by) * (2 * Q);
+    TG_UNROLL
+    for (int k = 0; k <= NI; k++) at[k] = job.x[k].col ? first : 0;
+    for (int d = job.walk.ndim - 1; d >= 0; d--) {
+        uint32_t outer = d ? small_quotient(row, job.walk.by[d]) : 0, index = row - outer * (uint32_t)job.walk.by[d].by;
+        TG_UNROLL
+        for (int k = 0; k <= NI; k++) at[k] += index * (uint32_t)job.walk.stride[k][d];
+        row = outer;
+    }
+}
+
+/* Computes pairs first, first + MAP_THREADS, and so on, which are joined. */
+template <class T, int NI, MapSet SET> __device__ inline void map_joined(const MapJob &job, uint32_t first) {
+    constexpr int Q = Quad<T>::size, EACH = pairs_of_thread<NI, SET>();
+    uint32_t out[EACH];
+    Raw both[EACH][1 + NI];
+    TG_UNROLL
+    for (int e = 0; e < EACH; e++) {
+        uint32_t at[1 + NI];
+        if (first + e * MAP_THREADS >= job.count) continue;
+        joined_offsets<NI, Q>(job, first + e * MAP_THREADS, at);
+        out[e] = at[0];
+        TG_UNROLL
+        for (int k = 0; k <= NI; k++)
+            if (k || job.add) both[e][k] = fetch_joined(job.x[k], at[k]);
+    }
+    TG_UNROLL
+    for (int e = 0; e < EACH; e++) {
+        if (first + e * MAP_THREADS >= job.count) continue;
+        if (!job.copies) {
+            Raw raw[1 + NI][2];
+            TG_UNROLL
+            for (int k = 0; k <= NI; k++) cut_in_two(job.x[k], both[e][k], raw[k]);
+            map_pair<T, NI, SET>(job, raw);
+            both[e][1] = joined(raw[0]);
+        }
+        *(Raw *)(job.x[0].data + (int64_t)out[e] * 2) = both[e][1];
+    }
+}
+
+template <class T, int NI, MapSet SET>
+__global__ void __launch_bounds__(MAP_THREADS, SET == SIMPLE ? 3 : 5) map_rows(MapJob job) {
+    constexpr int Q = Quad<T>::size, EACH = pairs_of_thread<NI, SET>();
+    int64_t first = (int64_t)blockIdx.x * (MAP_THREADS * EACH) + threadIdx.x;
+    if constexpr (Q == 4) {
+        if (job.joined) return map_joined<T, NI, SET>(job, (uint32_t)first);
+    }
+    TG_ROLLED
+    for (int e = 0; e < EACH; e++) {
+        int64_t i = first + e * MAP_THREADS, offset[1 + MAP_INPUTS];
+        if (i >= job.count) return;
+        Share share = share_of<Q>(job, i);
+        if (!share.n[0]) continue;
+        offsets(job.walk, share.row, offset);
+        Raw raw[1 + NI][2];
+        TG_UNROLL
+        for (int k = 0; k <= NI; k++)
+            if (k || job.add) fetch_share<Q>(job.x[k], offset[k], share, raw[k]);
+        map_pair<T, NI, SET>(job, raw);
+        put_share<Q>(job.x[0], offset[0], share, raw[0]);
+    }
 }
 
 /* The elements of a thread are MAP_THREADS apart, so that the threads of a warp have adjacent elements. */
-template <class T, int NI> __global__ void __launch_bounds__(MAP_THREADS) map_flat(MapJob job) {
+template <class T, int NI, MapSet SET> __global__ void __launch_bounds__(MAP_THREADS) map_flat(MapJob job) {
     int64_t first = (int64_t)blockIdx.x * (MAP_THREADS * MAP_EACH) + threadIdx.x;
     int64_t out_at[MAP_EACH];
     uint64_t raw[1 + NI][MAP_EACH] = {};
@@ -131,7 +201,7 @@ template <class T, int NI> __global__ void __launch_bounds__(MAP_THREADS) map_fl
         TG_UNROLL
         for (int k = 0; k < MAP_EACH; k++) v[j][k] = value_of<T>(raw[j + 1][k], job.x[j + 1].dtype);
     }
-    apply<T, NI, MAP_EACH>(job.f, v, job.p, job.q, y);
+    apply<T, NI, SET, MAP_EACH>(job.f, v, job.p, job.q, y);
     TG_UNROLL
     for (int k = 0; k < MAP_EACH; k++) {
         if (first + (int64_t)k * MAP_THREADS >= job.count) continue;
@@ -142,7 +212,8 @@ template <class T, int NI> __global__ void __launch_bounds__(MAP_THREADS) map_fl
 
 /* A block computes a tile. Transposed inputs are read along the columns, where they are contiguous, and transposed in
  * shared memory; MAP_TILE + 1 avoids bank conflicts. */
-template <class T, int NI> __global__ void __launch_bounds__(MAP_TILE * MAP_TILE_ROWS) map_tiles(MapJob job) {
+template <class T, int NI, MapSet SET>
+__global__ void __launch_bounds__(MAP_TILE * MAP_TILE_ROWS) map_tiles(MapJob job) {
     constexpr int EACH = MAP_TILE / MAP_TILE_ROWS;
     __shared__ T tile[NI][MAP_TILE][MAP_TILE + 1];
     int tx = threadIdx.x % MAP_TILE, ty = threadIdx.x / MAP_TILE;
@@ -174,7 +245,7 @@ template <class T, int NI> __global__ void __launch_bounds__(MAP_TILE * MAP_TILE
             if (job.x[i + 1].transposed && inside) v[i][k] = tile[i][tx][along];
         }
     }
-    apply<T, NI, EACH>(job.f, v, job.p, job.q, y);
+    apply<T, NI, SET, EACH>(job.f, v, job.p, job.q, y);
     const MapOperand &out = job.x[0];
     TG_UNROLL
     for (int k = 0; k < EACH; k++) {
@@ -185,15 +256,23 @@ template <class T, int NI> __global__ void __launch_bounds__(MAP_TILE * MAP_TILE
     }
 }
 
-template <class T, int NI> void launch_inputs(const MapJob &job, cudaStream_t stream) {
-    int64_t each = job.path == MAP_ROWS ? MAP_THREADS : MAP_THREADS * MAP_EACH;
+template <class T, int NI, MapSet SET> void launch_set(const MapJob &job, cudaStream_t stream) {
+    int64_t each = MAP_THREADS * (job.path == MAP_ROWS ? pairs_of_thread<NI, SET>() : MAP_EACH);
     unsigned grid = (unsigned)(job.path == MAP_TILES ? job.count : ceil_div(job.count, each));
     if (job.path == MAP_ROWS)
-        TG_LAUNCH((map_rows<T, NI>), grid, MAP_THREADS, 0, stream, job);
+        TG_LAUNCH((map_rows<T, NI, SET>), grid, MAP_THREADS, 0, stream, job);
     else if (job.path == MAP_FLAT)
-        TG_LAUNCH((map_flat<T, NI>), grid, MAP_THREADS, 0, stream, job);
+        TG_LAUNCH((map_flat<T, NI, SET>), grid, MAP_THREADS, 0, stream, job);
     else
-        TG_LAUNCH((map_tiles<T, NI>), grid, MAP_TILE * MAP_TILE_ROWS, 0, stream, job);
+        TG_LAUNCH((map_tiles<T, NI, SET>), grid, MAP_TILE * MAP_TILE_ROWS, 0, stream, job);
+}
+
+template <class T, int NI> void launch_inputs(const MapJob &job, cudaStream_t stream) {
+    constexpr bool integer = T(1) / T(2) == T(0);
+    if (integer || set_of(job.f) == SIMPLE)
+        launch_set<T, NI, SIMPLE>(job, stream);
+    else if constexpr (!integer)
+        launch_set<T, NI, REAL>(job, stream);
 }
 
 template <class T> void launch_map(const MapJob &job, cudaStream_t stream) {

@@ -16,10 +16,11 @@ struct Job {
 /* Computes the mean of a row and 1 / its standard deviation. The second pass adds squared differences from the mean;
  * the mean of squares less the square of the mean would cancel. It adds the differences too. Their mean, a rounding
  * error, corrects the first, so that the mean of equal elements is exactly that element. */
-template <class T, int W, int KEPT>
-__device__ inline void moments(Share<T, W, KEPT, 1> &row, const Sources<1> &x, const Job &job, const Group &g, T *mean,
-                               T *rstd) {
-    T sum = 0, rest = 0, squares = 0, n = (T)job.x.n;
+template <class T, int W, int D, int KEPT>
+__device__ inline void moments(Share<T, W, D, KEPT, 1> &row, const Source (&x)[1], const Job &job, const Group &g,
+                               T *mean, T *rstd) {
+    T sum = 0, moment[2] = {}, n = (T)job.x.n;
+    row.start(x, g);
     row.read(x, g, [&](int64_t, T(&v)[1][W], int) {
         TG_UNROLL
         for (int i = 0; i < W; i++) sum += v[0][i];
@@ -28,43 +29,44 @@ __device__ inline void moments(Share<T, W, KEPT, 1> &row, const Sources<1> &x, c
     row.again(x, g, [&](int64_t, T(&v)[1][W], int) {
         TG_UNROLL
         for (int i = 0; i < W; i++) {
-            rest += v[0][i] - m;
-            squares += (v[0][i] - m) * (v[0][i] - m);
+            moment[0] += v[0][i] - m;
+            moment[1] += (v[0][i] - m) * (v[0][i] - m);
         }
     });
-    rest = job.rms ? (T)0 : joined(g, rest, Sum()) / n;
-    squares = joined(g, squares, Sum()) / n - rest * rest;
+    join(g, moment, Sum());
+    T rest = job.rms ? (T)0 : moment[0] / n, squares = moment[1] / n - rest * rest;
     *mean = m + rest;
     *rstd = 1 / tg_m_sqrt((squares < 0 ? (T)0 : squares) + (T)job.eps);
 }
 
-template <class T, int W, int KEPT>
+template <class T, int W, int D, int KEPT>
 __device__ inline void norm_row(const Job &job, const Group &g, T *cache, int64_t r, bool row_exists) {
-    Share<T, W, KEPT, 1> row(cache, job.x.n);
-    Sources<1> x = {{&job.x}, {row_at(job.x, r)}};
+    Share<T, W, D, KEPT, 1> row(cache, job.x.n);
+    Source x[1] = {source(job.x, row_at(job.x, r))};
     char *y = row_at(job.y, r);
     T mean, rstd;
-    moments<T, W, KEPT>(row, x, job, g, &mean, &rstd);
+    moments<T, W, D, KEPT>(row, x, job, g, &mean, &rstd);
     if (row_exists && g.thread == 0) {
         if (job.mean.data && !job.rms) row_set<T>(job.mean, r, mean);
         if (job.rstd.data) row_set<T>(job.rstd, r, rstd);
     }
     row.again(x, g, [&](int64_t j, T(&v)[1][W], int) {
         T out[W], w[W], b[W];
-        chunk_or<T>(job.w, j, (T)1, w);
-        chunk_or<T>(job.b, j, (T)0, b);
+        chunk_or<T, D>(job.w, j, (T)1, w);
+        chunk_or<T, D>(job.b, j, (T)0, b);
         TG_UNROLL
         for (int i = 0; i < W; i++) out[i] = (v[0][i] - mean) * rstd * w[i] + b[i];
-        chunk_store<T>(job.y, y, j, out);
+        chunk_store<T, D>(job.y, y, j, out);
     });
 }
 
-template <class T, int W, int KEPT> __global__ void norm(Plan p, Job job) {
+template <class T, int W, int D, int KEPT>
+TG_ROW_KERNEL norm(Plan p, Job job) {
     TG_DYN_SHARED(T, shared);
     for (int64_t b = blockIdx.x; b * p.groups < job.x.count; b += gridDim.x) {
         int64_t r = unit_of(p, b);
         bool row_exists = r < job.x.count;
-        norm_row<T, W, KEPT>(job, group_of(p, shared, row_exists ? job.x.n : 0), cache_of(p, shared), r, row_exists);
+        norm_row<T, W, D, KEPT>(job, group_of(p, shared, row_exists ? job.x.n : 0), cache_of(p, shared), r, row_exists);
     }
 }
 
@@ -74,12 +76,13 @@ tg_status tg_cuda_norm(tg_ctx *ctx, const tg_norm_args *a) {
     Job job = {rows_of(a->x, 1),    rows_of(a->w, 1),    rows_of(a->b, 1), rows_of(a->y, 1),
                rows_of(a->mean, 0), rows_of(a->rstd, 0), a->eps,           a->rms};
     if (!job.x.count) return TG_OK;
-    bool f64 = a->x.dtype == TG_F64;
-    bool wide = wide_rows(job.x) && wide_rows(job.w) && wide_rows(job.b) && wide_rows(job.y);
-    Plan p = plan_rows(job.x.count, job.x.n, wide, f64 ? 8 : 4, 1);
-    if (f64)
-        TG_LAUNCH_ROWS(norm, double, ctx, p, job);
-    else
-        TG_LAUNCH_ROWS(norm, float, ctx, p, job);
+    const Rows *rows[] = {&job.x, &job.w, &job.b, &job.y};
+    if (a->x.dtype == TG_F64) {
+        Plan p = plan_rows<double>(job.x.count, rows, KEEPS_ROW, 1, true);
+        TG_LAUNCH_DOUBLE_ROWS(norm, KEEPS_ROW, ctx, p, job);
+    } else {
+        Plan p = plan_rows<float>(job.x.count, rows, KEEPS_ROW, 1, true);
+        TG_LAUNCH_FLOAT_ROWS(norm, KEEPS_ROW, ctx, p, job);
+    }
     return tg_cuda_launched(ctx, "norm");
 }

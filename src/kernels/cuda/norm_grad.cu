@@ -3,7 +3,7 @@
  *
  * The weight's gradient is the sum of gy h over all rows, and the bias's is the sum of gy. Each group of threads adds
  * up the rows of a unit while it computes gx, and column_sums adds up the units. The shape alone determines the
- * units. */
+ * units. A group begins to load a row before it works on the one before. */
 #include "kernels/cuda/columns.h"
 #include "kernels/cuda/slots.h"
 
@@ -18,90 +18,151 @@ struct Job {
     void *gw, *gb;      /* [units, n] of the compute type; NULL: not wanted */
 };
 
-/* One thread's sums of its columns over a unit's rows. If registers keep the row they also keep the sums, which
- * finish() stores; otherwise the sums are in the unit's part of global memory all the time. */
-template <class T, int W, int KEPT> struct Totals {
-    T *to, sum[KEPT][W];
-    __device__ Totals(void *parts, int64_t at, const Group &) : to(parts ? (T *)parts + at : nullptr) {
+/* More threads share a row than in other kernels, because each also keeps the weights and sums of its columns. */
+constexpr Keeps KEEPS_GRAD = {8, 2, 1, 512};
+
+/* One thread's columns: their weights, and their sums over a unit's rows. If registers keep the row they also keep
+ * these, and finish() stores the sums; otherwise the sums are in the unit's part of global memory all the time. */
+template <class T, int W, int D, int KEPT> struct Columns {
+    Chunk<T, W, D> w[KEPT];
+    T gw[KEPT][W], gb[KEPT][W];
+    __device__ Columns(const Job &job, int64_t, const Group &g) {
         TG_UNROLL
-        for (int i = 0; i < KEPT * W; i++) sum[i / W][i % W] = 0;
+        for (int i = 0; i < KEPT; i++) {
+            int64_t j = ((int64_t)i * g.threads + g.thread) * W;
+            if (job.w.data && j < g.n) fetch<T, W, D>(source(job.w, job.w.data), j, w[i]);
+            TG_UNROLL
+            for (int k = 0; k < W; k++) gw[i][k] = gb[i][k] = 0;
+        }
     }
-    __device__ void add(int64_t, int w, int i, T v) { sum[i][w] += v; }
-    __device__ void finish(const Group &g) {
+    __device__ void weights(const Job &job, int64_t, int i, T (&v)[W]) {
+        veil<T, W, D>(w[i]);
+        decode<T, W, D>(w[i], v);
+        TG_UNROLL
+        for (int k = 0; k < W; k++) v[k] = job.w.data ? v[k] : (T)1;
+    }
+    __device__ void add(int64_t, int k, int i, T to_w, T to_b) {
+        gw[i][k] += to_w;
+        gb[i][k] += to_b;
+    }
+    __device__ void finish(const Job &job, int64_t u, const Group &g) {
+        store_sums(job.gw, gw, u * job.x.n, g);
+        store_sums(job.gb, gb, u * job.x.n, g);
+    }
+
+  private:
+    __device__ void store_sums(void *parts, const T (&sum)[KEPT][W], int64_t at, const Group &g) {
         TG_UNROLL
         for (int i = 0; i < KEPT; i++) {
             int64_t j = ((int64_t)i * g.threads + g.thread) * W;
             TG_UNROLL
-            for (int w = 0; w < W; w++)
-                if (to && j < g.n) to[j + w] = sum[i][w];
+            for (int k = 0; k < W; k++)
+                if (parts && j < g.n) ((T *)parts)[at + j + k] = sum[i][k];
         }
     }
 };
 
-template <class T, int W> struct Totals<T, W, 0> {
-    T *to;
-    __device__ Totals(void *parts, int64_t at, const Group &g) : to(parts ? (T *)parts + at : nullptr) {
-        for (int64_t j = (int64_t)g.thread * W; to && j < g.n; j += (int64_t)g.threads * W)
-            for (int w = 0; w < W; w++) to[j + w] = 0;
+template <class T, int W, int D> struct Columns<T, W, D, 0> {
+    T *gw, *gb;
+    __device__ Columns(const Job &job, int64_t u, const Group &g) {
+        gw = job.gw ? (T *)job.gw + u * job.x.n : nullptr;
+        gb = job.gb ? (T *)job.gb + u * job.x.n : nullptr;
+        for (int64_t j = (int64_t)g.thread * W; j < g.n; j += (int64_t)g.threads * W)
+            for (int k = 0; k < W; k++) {
+                if (gw) gw[j + k] = 0;
+                if (gb) gb[j + k] = 0;
+            }
     }
-    __device__ void add(int64_t j, int w, int, T v) {
-        if (to) to[j + w] += v;
+    __device__ void weights(const Job &job, int64_t j, int, T (&v)[W]) { chunk_or<T, D>(job.w, j, (T)1, v); }
+    __device__ void add(int64_t j, int k, int, T to_w, T to_b) {
+        if (gw) gw[j + k] += to_w;
+        if (gb) gb[j + k] += to_b;
     }
-    __device__ void finish(const Group &) {}
+    __device__ void finish(const Job &, int64_t, const Group &) {}
 };
 
-template <class T, int W, int KEPT>
-__device__ inline void grad_row(const Job &job, const Group &g, T *cache, int64_t r, Totals<T, W, KEPT> &gw,
-                                Totals<T, W, KEPT> &gb) {
-    Share<T, W, KEPT, 2> row(cache, job.x.n);
-    Sources<2> in = {{&job.x, &job.gy}, {row_at(job.x, r), row_at(job.gy, r)}};
-    T mean = g.n && !job.rms ? row_value<T>(job.mean, r) : (T)0, rstd = g.n ? row_value<T>(job.rstd, r) : (T)0;
-    T sum = 0, dot = 0, n = (T)job.x.n;
-    row.read(in, g, [&](int64_t j, T(&v)[2][W], int i) {
+/* What a row's gradient is computed of. The third source is the old gx, if it is added to. */
+template <class T> struct Row {
+    Source in[3];
+    T mean, rstd;
+};
+
+template <class T> __device__ inline Row<T> row_of(const Job &job, int64_t r, bool exists) {
+    Row<T> row = {};
+    if (!exists) return row;
+    row.in[0] = source(job.x, row_at(job.x, r)), row.in[1] = source(job.gy, row_at(job.gy, r));
+    row.in[2] = source(job.gx, job.gx.data && job.add_x ? row_at(job.gx, r) : nullptr);
+    if (job.mean.data && !job.rms) row.mean = row_value<T>(job.mean, r);
+    row.rstd = row_value<T>(job.rstd, r);
+    return row;
+}
+
+/* Computes gx of row r, whose loads have started, and adds the row to its columns' sums; then starts to load the
+ * row `next`. */
+template <class T, int W, int D, int KEPT>
+__device__ inline void grad_row(const Job &job, const Group &g, Share<T, W, D, KEPT, 3> &share, const Row<T> &row,
+                                int64_t r, const Row<T> &next, const Group &g_next, Columns<T, W, D, KEPT> &columns) {
+    T sums[2] = {}, n = (T)job.x.n; /* of g, and of g h */
+    share.read(row.in, g, [&](int64_t j, T(&v)[3][W], int i) {
         T w[W];
-        chunk_or<T>(job.w, j, (T)1, w);
+        columns.weights(job, j, i, w);
         TG_UNROLL
         for (int k = 0; k < W; k++) {
-            T h = (v[0][k] - mean) * rstd;
-            gw.add(j, k, i, v[1][k] * h);
-            gb.add(j, k, i, v[1][k]);
-            sum += v[1][k] * w[k];
-            dot += v[1][k] * w[k] * h;
+            T h = (v[0][k] - row.mean) * row.rstd;
+            columns.add(j, k, i, v[1][k] * h, v[1][k]);
+            sums[0] += v[1][k] * w[k];
+            sums[1] += v[1][k] * w[k] * h;
         }
     });
+    share.start(next.in, g_next);
     if (!job.gx.data) return;
-    T mean_g = job.rms ? (T)0 : joined(g, sum, Sum()) / n, mean_gh = joined(g, dot, Sum()) / n;
+    join(g, sums, Sum());
+    T mean_g = job.rms ? (T)0 : sums[0] / n, mean_gh = sums[1] / n;
+    if (!g.n) return;
     char *gx = row_at(job.gx, r);
-    row.again(in, g, [&](int64_t j, T(&v)[2][W], int) {
+    share.again(row.in, g, [&](int64_t j, T(&v)[3][W], int i) {
         T w[W], out[W];
-        chunk_or<T>(job.w, j, (T)1, w);
+        columns.weights(job, j, i, w);
         TG_UNROLL
-        for (int k = 0; k < W; k++) out[k] = rstd * (v[1][k] * w[k] - mean_g - (v[0][k] - mean) * rstd * mean_gh);
-        chunk_put<T>(job.gx, gx, j, job.add_x, out);
+        for (int k = 0; k < W; k++) {
+            out[k] = row.rstd * (v[1][k] * w[k] - mean_g - (v[0][k] - row.mean) * row.rstd * mean_gh);
+            if (job.add_x) out[k] += v[2][k];
+        }
+        chunk_store<T, D>(job.gx, gx, j, out);
     });
 }
 
-template <class T, int W, int KEPT> __global__ void norm_grad(Plan p, Job job) {
-    TG_DYN_SHARED(T, shared);
-    for (int64_t b = blockIdx.x; b * p.groups < job.units; b += gridDim.x) {
-        int64_t u = unit_of(p, b);
-        Group unit = group_of(p, shared, u < job.units ? job.x.n : 0);
-        Totals<T, W, KEPT> gw(job.gw, u * job.x.n, unit), gb(job.gb, u * job.x.n, unit);
-        for (int64_t i = 0; i < job.per; i++) {
-            int64_t r = u * job.per + i;
-            Group g = group_of(p, shared, r < job.x.count ? unit.n : 0);
-            grad_row<T, W, KEPT>(job, g, cache_of(p, shared), r, gw, gb);
-        }
-        gw.finish(unit);
-        gb.finish(unit);
+template <class T, int W, int D, int KEPT>
+__device__ inline void grad_unit(const Plan &p, const Job &job, T *shared, int64_t u) {
+    Group unit = group_of(p, shared, u < job.units ? job.x.n : 0), none = group_of(p, shared, 0);
+    Columns<T, W, D, KEPT> columns(job, u, unit);
+    Share<T, W, D, KEPT, 3> share(cache_of(p, shared), job.x.n);
+    int64_t first = u * job.per, last = job.x.count - 1;
+    bool some = u < job.units && first <= last;
+    Row<T> row = row_of<T>(job, first, some);
+    share.start(row.in, some ? unit : none);
+    for (int64_t i = 0; i < job.per; i++) {
+        bool here = some && first + i <= last, more = some && i + 1 < job.per && first + i < last;
+        Row<T> next = row_of<T>(job, first + i + 1, more);
+        grad_row<T, W, D, KEPT>(job, here ? unit : none, share, row, first + i, next, more ? unit : none,
+                                columns);
+        row = next;
     }
+    columns.finish(job, u, unit);
+}
+
+template <class T, int W, int D, int KEPT>
+__global__ void __launch_bounds__(KEEPS_GRAD.threads) norm_grad(Plan p, Job job) {
+    TG_DYN_SHARED(T, shared);
+    for (int64_t b = blockIdx.x; b * p.groups < job.units; b += gridDim.x)
+        grad_unit<T, W, D, KEPT>(p, job, shared, unit_of(p, b));
 }
 
 /* columns: the gradient of the weight or the bias is wanted. Then a unit has at least 8 rows, so that its sums take
- * little memory compared with its rows, and there are at most 2048 units. There is one unit even without rows: it
- * writes the zeros that are their sum. Without columns a unit is a row. */
+ * little memory compared with its rows, and there are at most 1024 units, about as many as run at once. There is one
+ * unit even without rows: it writes the zeros that are their sum. Without columns a unit is a row. */
 void cut_into_units(Job *job, bool columns) {
-    const int64_t least = 8, most_units = 2048, count = job->x.count, per = (count + most_units - 1) / most_units;
+    const int64_t least = 8, most_units = 1024, count = job->x.count, per = (count + most_units - 1) / most_units;
     job->per = !columns ? 1 : per > least ? per : least;
     job->units = (count + job->per - 1) / job->per;
     if (columns && !job->units) job->units = 1;
@@ -114,9 +175,12 @@ template <class T> tg_status run(tg_ctx *ctx, const tg_norm_args *a, Job *job) {
     if (status != TG_OK) return status;
     job->gw = a->gw.data ? s.data : NULL;
     job->gb = a->gb.data ? (char *)s.data + (a->gw.data ? part : 0) : NULL;
-    bool wide = wide_rows(job->x) && wide_rows(job->w) && wide_rows(job->gy) && wide_rows(job->gx);
-    Plan p = plan_rows(job->units, job->x.n, wide, sizeof(T), 2);
-    TG_LAUNCH_ROWS(norm_grad, T, ctx, p, *job);
+    const Rows *rows[] = {&job->x, &job->w, &job->gy, &job->gx};
+    Plan p = plan_rows<T>(job->units, rows, KEEPS_GRAD, 3, true);
+    if constexpr (sizeof(T) == 8)
+        TG_LAUNCH_DOUBLE_ROWS(norm_grad, KEEPS_GRAD, ctx, p, *job);
+    else
+        TG_LAUNCH_FLOAT_ROWS(norm_grad, KEEPS_GRAD, ctx, p, *job);
     status = tg_cuda_launched(ctx, "norm_grad");
     if (status == TG_OK && job->gw) status = sum_columns<T>(ctx, a->gw, job->gw, job->units, a->add_w);
     if (status == TG_OK && job->gb) status = sum_columns<T>(ctx, a->gb, job->gb, job->units, a->add_b);

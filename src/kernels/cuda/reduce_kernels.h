@@ -134,31 +134,32 @@ template <class T, int K> __global__ void __launch_bounds__(REDUCE_THREADS) redu
     if (mine && lane == 0) finish(job, at[1] + part * job.part_step, v);
 }
 
-/* Reduces a thread's quad of columns over every REDUCE_ROWS-th row. n: how many of the columns exist. */
-template <class T, int K>
+/* Reduces a thread's quad of columns over every REDUCE_ROWS-th row. n: how many of the columns exist. D: the dtype of
+ * whole quads, if the reduced elements are one dim; otherwise ANY_QUAD. */
+template <class T, int K, int D>
 __device__ inline void column_results(const ReduceJob &job, int64_t base, int64_t begin, int64_t end, int n, T *acc) {
-    constexpr int Q = Quad<T>::size, AHEAD = 4;
+    constexpr int Q = Quad<T>::size, AHEAD = D == ANY_QUAD ? 4 : 8;
     for (int64_t i = begin; i < end; i += AHEAD * REDUCE_ROWS) {
         Raw raw[AHEAD];
         TG_UNROLL
         for (int j = 0; j < AHEAD; j++) {
             int64_t row = i + j * REDUCE_ROWS, at = row * job.step;
             if (row >= end) continue;
-            if (!job.single) offsets(job.reduced, row, &at);
-            fetch<Q>(raw[j], job.in, job.in_size, base + at, job.in_col, n, job.whole);
+            if (D == ANY_QUAD && !job.single) offsets(job.reduced, row, &at);
+            fetch_of<T, D>(raw[j], job.in, job.in_size, base + at, job.in_col, n, job.whole);
         }
         TG_UNROLL
         for (int j = 0; j < AHEAD; j++) {
             T x[Q];
             if (i + j * REDUCE_ROWS >= end) continue;
-            decode<T>(raw[j], job.in_dtype, x);
+            decode_of<T, D>(raw[j], job.in_dtype, x);
             TG_UNROLL
             for (int k = 0; k < Q; k++) acc[k] = taken<T, K>(acc[k], x[k]);
         }
     }
 }
 
-template <class T, int K> __global__ void __launch_bounds__(REDUCE_THREADS) reduce_columns(ReduceJob job) {
+template <class T, int K> __global__ void __launch_bounds__(REDUCE_THREADS, 3) reduce_columns(ReduceJob job) {
     constexpr int Q = Quad<T>::size, WIDTH = REDUCE_LANES * Q;
     __shared__ T results[REDUCE_ROWS][WIDTH];
     int lane = threadIdx.x % REDUCE_LANES, row = threadIdx.x / REDUCE_LANES;
@@ -171,7 +172,10 @@ template <class T, int K> __global__ void __launch_bounds__(REDUCE_THREADS) redu
     T acc[Q];
     TG_UNROLL
     for (int k = 0; k < Q; k++) acc[k] = identity<T, K>();
-    if (n) column_results<T, K>(job, at[0] + (first + lane * Q) * job.in_col, begin + row, end, n, acc);
+    int64_t base = at[0] + (first + lane * Q) * job.in_col;
+    with_dtype<T>(job.whole && job.single && n == Q ? job.in_dtype : ANY_QUAD, [&](auto dtype) {
+        if (n) column_results<T, K, decltype(dtype)::value>(job, base, begin + row, end, n, acc);
+    });
     TG_UNROLL
     for (int k = 0; k < Q; k++) results[row][lane * Q + k] = acc[k];
     __syncthreads();

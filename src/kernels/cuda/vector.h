@@ -60,13 +60,25 @@ template <class S, int N> struct alignas(sizeof(S) * N) Pack {
     S e[N];
 };
 
+/* What a whole quad of S is loaded and stored as: words, because elements of 16 bits would each take a register. */
+template <class S, int N> struct WordsOf {
+    typedef Pack<uint32_t, sizeof(S) * N / 4> type;
+};
+template <> struct WordsOf<uint8_t, 2> {
+    typedef Pack<uint16_t, 1> type;
+};
+
 template <class S, int Q> __device__ inline void fetch_as(Raw &r, const char *data, int64_t at, int64_t stride, int n,
                                                           bool whole) {
+    typedef typename WordsOf<S, Q>::type Words;
     Pack<S, Q> pack;
     const S *p = (const S *)data + at;
     if (whole && n == Q) {
-        pack = *(const Pack<S, Q> *)p;
-    } else if (stride == 0 && n > 0) {
+        Words words = *(const Words *)p;
+        memcpy(&r, &words, sizeof words);
+        return;
+    }
+    if (stride == 0 && n > 0) {
         S e = *p;
         TG_UNROLL
         for (int k = 0; k < Q; k++) pack.e[k] = e;
@@ -92,12 +104,15 @@ template <int Q> __device__ inline void fetch(Raw &r, const char *data, int size
 
 template <class S, int Q> __device__ inline void put_as(const Raw &r, char *data, int64_t at, int64_t stride, int n,
                                                         bool whole) {
+    typedef typename WordsOf<S, Q>::type Words;
     Pack<S, Q> pack;
     S *p = (S *)data + at;
-    memcpy(&pack, &r, sizeof pack);
     if (whole && n == Q) {
-        *(Pack<S, Q> *)p = pack;
+        Words words;
+        memcpy(&words, &r, sizeof words);
+        *(Words *)p = words;
     } else {
+        memcpy(&pack, &r, sizeof pack);
         TG_UNROLL
         for (int k = 0; k < Q; k++)
             if (k < n) p[k * stride] = pack.e[k];
@@ -116,13 +131,21 @@ template <int Q> __device__ inline void put(const Raw &r, char *data, int size, 
     }
 }
 
+/* Returns the bfloat16 with these bits. A shift is cheaper than to move each element to a register of 16 bits. */
+template <class S> __device__ inline float widened(S bits) {
+    uint32_t wide = (uint32_t)bits << 16;
+    float x;
+    memcpy(&x, &wide, sizeof x);
+    return x;
+}
+
 template <class T, int DTYPE, class S> __device__ inline void decode_as(const Raw &r, T *v) {
     constexpr int Q = Quad<T>::size;
     if constexpr (sizeof(S) * Q <= sizeof(Raw)) {
-        alignas(16) char e[sizeof(S) * Q];
+        alignas(16) S e[Q];
         memcpy(e, &r, sizeof e);
         TG_UNROLL
-        for (int k = 0; k < Q; k++) v[k] = load<T>(e, DTYPE, k);
+        for (int k = 0; k < Q; k++) v[k] = DTYPE == TG_BF16 ? (T)widened(e[k]) : load<T>((const char *)e, DTYPE, k);
     }
 }
 
@@ -137,6 +160,38 @@ template <class T> __device__ inline void decode(const Raw &r, int dtype, T *v) 
     case TG_BOOL: decode_as<T, TG_BOOL, uint8_t>(r, v); break;
     default: decode_as<T, TG_U8, uint8_t>(r, v);
     }
+}
+
+/* Calls f(n) with this dtype if quads of it are often reduced or mapped, and otherwise with ANY_QUAD, where n is a type
+ * whose `value` is a constant. So the loop in f is compiled for the dtype. */
+enum { ANY_QUAD = -1 };
+template <int D> struct Constant {
+    static constexpr int value = D;
+};
+template <class T, class F> __device__ inline void with_dtype(int dtype, F f) {
+    if constexpr (sizeof(T) == sizeof(float)) {
+        switch (dtype) {
+        case TG_F32: return f(Constant<TG_F32>());
+        case TG_BF16: return f(Constant<TG_BF16>());
+        case TG_F16: return f(Constant<TG_F16>());
+        }
+    }
+    f(Constant<ANY_QUAD>());
+}
+
+/* Fetch and decode quads of dtype D, whole ones unless D is ANY_QUAD. */
+template <class T, int D>
+__device__ inline void fetch_of(Raw &r, const char *data, int size, int64_t at, int64_t stride, int n, bool whole) {
+    constexpr int Q = Quad<T>::size;
+    if constexpr (D == TG_F32)
+        fetch_as<float, Q>(r, data, at, 1, Q, true);
+    else if constexpr (D == TG_BF16 || D == TG_F16)
+        fetch_as<uint16_t, Q>(r, data, at, 1, Q, true);
+    else
+        fetch<Q>(r, data, size, at, stride, n, whole);
+}
+template <class T, int D> __device__ inline void decode_of(const Raw &r, int dtype, T *v) {
+    decode<T>(r, D == ANY_QUAD ? dtype : D, v);
 }
 
 template <class T, int DTYPE, class S> __device__ inline void encode_as(Raw &r, const T *v) {
