@@ -1,24 +1,13 @@
 /* The CUDA device's attention slot. The matrix of scores is never stored: each tile of queries passes over the tiles of
  * keys and keeps a running maximum and sum, from which the softmax follows (Milakov and Gimelshein, arXiv 1805.02867;
  * Dao, arXiv 2307.08691). */
-#include "kernels/cuda/attention.h"
+#include "kernels/cuda/attention_softmax.h"
+#include "kernels/cuda/attention_tensor.h"
 #include "kernels/cuda/slots.h"
 
 using namespace tg;
 
 namespace {
-
-/* The state after all keys so far of rows g and g + 8, of which the lane holds scores. The results of earlier tiles
- * must be multiplied by rescale. */
-template <class T> struct Running {
-    T max[2], sum[2], rescale[2];
-};
-
-/* Joins the values of the four lanes that hold the scores of one row; all of them get the result. */
-template <class T, class Join> __device__ inline T quad_joined(T v, Join join) {
-    v = join(v, __shfl_xor_sync(~0u, v, 1));
-    return join(v, __shfl_xor_sync(~0u, v, 2));
-}
 
 /* Replaces the scores of a tile by exp(score - max) and updates the state. A row that has seen no key yet uses 0 as its
  * maximum, which avoids -inf - -inf. */
@@ -62,34 +51,6 @@ __device__ inline void drop(const Attention &a, int64_t b, int64_t h, int64_t fi
     T scale = kept_scale<T>(a);
     TG_UNROLL
     for (int i = 0; i < 4 * NF; i++) c[i / 4][i % 4] *= bits >> i & 1 ? scale : (T)0;
-}
-
-/* Updates the state by the sink, which counts as one more key that has no value. */
-template <class T> __device__ inline void add_sink(const Attention &a, int64_t h, Running<T> &s) {
-    const T sink = load<T>(head_row(a.sink, 0, h, 0), a.sink.dtype, 0);
-    for (int r = 0; r < 2; r++) {
-        T max = Greatest()(s.max[r], sink), ref = max == -(T)INFINITY ? (T)0 : max;
-        s.rescale[r] = tg_m_exp(s.max[r] - ref);
-        s.sum[r] = s.sum[r] * s.rescale[r] + tg_m_exp(sink - ref);
-        s.max[r] = max;
-    }
-}
-
-/* Divides the results by the sums and stores them. A query that sees no key gets zeros. */
-template <class E, int NF, class T>
-__device__ inline void finish(const Attention &a, int64_t b, int64_t h, int64_t first, Running<T> &s,
-                              const T (&o)[NF][4]) {
-    int lane = threadIdx.x % 32;
-    T factor[2];
-    if (a.sink.data) add_sink(a, h, s);
-    for (int r = 0; r < 2; r++) {
-        int64_t i = first + lane / 4 + r * 8;
-        factor[r] = s.sum[r] == 0 ? (T)0 : (a.sink.data ? s.rescale[r] : (T)1) / s.sum[r];
-        if (!a.top.data || lane % 4 || i >= a.sq) continue;
-        *(T *)head_row(a.top, b, h, i) = s.max[r];
-        *(T *)head_row(a.mass, b, h, i) = s.sum[r];
-    }
-    rows_put<E, NF, T>(a.out, b, h, first, a.sq, a.dv, false, o, factor);
 }
 
 template <class E, int D, int WARPS, bool FULL>
@@ -168,5 +129,6 @@ tg_status tg_cuda_attention(tg_ctx *ctx, const tg_attention_args *a) {
     }
     if (!t.batch || !t.heads || !t.sq) return TG_OK;
     if (most > WIDEST_HEAD) return too_wide(ctx, most);
+    if (for_tensor_cores(t, kind_of(a), most)) return attention_tensor(ctx, t, kind_of(a), most);
     return TG_ATTENTION_KINDS(run, kind_of(a), most, ctx, t);
 }

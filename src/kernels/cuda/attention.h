@@ -57,6 +57,7 @@ struct Attention {
     tg_mask_rules rules;
     tg_draws draws;
     void *delta; /* [batch, heads, sq] of the compute type: the sum of gout * out over a row */
+    void *terms; /* TensorTerms of each query, for the kernels of attention_tensor_grad.cu */
 };
 
 /* Returns an array [heads] as Heads. */
@@ -120,11 +121,6 @@ __device__ inline void tile_load(E *to, const Heads &x, int64_t b, int64_t h, in
 template <class T> __device__ TG_NOINLINE void put_element(char *row, int dtype, int64_t at, bool add, T v) {
     store<T>(row, dtype, at, add ? v + load<T>(row, dtype, at) : v);
 }
-
-/* Two adjacent elements of a row, which are stored in one access. */
-template <class E> struct alignas(2 * sizeof(E)) Two {
-    E e[2];
-};
 
 /* Stores the warp's fragments to rows [first, first + 16) of a head, which has `total` rows. Multiplies them by
  * factor[0] in row g and by factor[1] in row g + 8. */
@@ -326,8 +322,10 @@ template <class K> inline tg_status allow_shared(tg_ctx *ctx, K kernel, size_t m
      : (kind) == KIND_DOUBLE ? TG_ATTENTION_WIDTHS(f, double, d, __VA_ARGS__)                     \
                              : TG_ATTENTION_WIDTHS(f, float, d, __VA_ARGS__))
 
-/* f<E, D, FULL>, as a requires. */
-#define TG_ATTENTION_FULL(f, E, D, ctx, a) (is_full(a) ? f<E, D, true>(ctx, a) : f<E, D, false>(ctx, a))
+/* Calls f<E, D, FULL>, as a requires. Where attention_tensor.h has kernels for most calls without FULL, the rest use
+ * FULL too. */
+#define TG_ATTENTION_FULL(f, E, D, ctx, a) \
+    (is_full(a) ? f<E, D, true>(ctx, a) : f<E, D, (sizeof(E) == 2 && D <= 128)>(ctx, a))
 
 /* ---- attention_extras.cu ---- */
 

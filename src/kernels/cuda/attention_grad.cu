@@ -5,6 +5,7 @@
  * passes over the queries of each tile of keys, in all heads of its group. So one block adds each sum, in a fixed
  * order. */
 #include "kernels/cuda/attention_scores.h"
+#include "kernels/cuda/attention_tensor.h"
 #include "kernels/cuda/slots.h"
 
 using namespace tg;
@@ -119,16 +120,25 @@ template <class E, int D> tg_status run(tg_ctx *ctx, const Attention &a) {
 tg_status tg_cuda_attention_grad(tg_ctx *ctx, const tg_attention_args *a) {
     Attention t = attention_of(a);
     int most = t.dk > t.dv ? t.dk : t.dv;
-    tg_cuda_scratch delta;
+    tg_cuda_scratch scratch;
     if (!t.batch || !t.groups) return attention_extras_grad(ctx, a, t);
     if (most > WIDEST_HEAD) return too_wide(ctx, most);
-    size_t size = a->q.dtype == TG_F64 ? sizeof(double) : sizeof(float);
-    tg_status s = tg_cuda_scratch_take(ctx, (size_t)(t.batch * t.heads * t.sq) * size, &delta);
+    const ElementKind kind = kind_of(a);
+    const bool tensor = grad_for_tensor_cores(t, kind, most);
+    const size_t size = a->q.dtype == TG_F64 ? sizeof(double) : sizeof(float), heads = (size_t)(t.batch * t.heads);
+    const size_t terms = tensor ? heads * (size_t)terms_of_head(t) * sizeof(TensorTerms) : 0;
+    tg_status s = tg_cuda_scratch_take(ctx, terms + heads * (size_t)t.sq * size, &scratch);
     if (s != TG_OK) return s;
-    t.delta = delta.data;
-    s = TG_ATTENTION_KINDS(run, kind_of(a), most, ctx, t);
-    if (s == TG_OK) s = attention_grad_keys(ctx, t, kind_of(a), most);
+    t.terms = scratch.data;
+    t.delta = (char *)scratch.data + terms;
+    if (tensor) {
+        s = attention_tensor_grad(ctx, t, kind, most);
+        if (s == TG_OK) s = attention_tensor_grad_keys(ctx, t, kind, most);
+    } else {
+        s = TG_ATTENTION_KINDS(run, kind, most, ctx, t);
+        if (s == TG_OK) s = attention_grad_keys(ctx, t, kind, most);
+    }
     if (s == TG_OK) s = attention_extras_grad(ctx, a, t);
-    tg_cuda_scratch_give(ctx, &delta);
+    tg_cuda_scratch_give(ctx, &scratch);
     return s;
 }
