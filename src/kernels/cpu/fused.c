@@ -172,7 +172,7 @@ tg_status tg_cpu_prepare(tg_ctx *ctx, const tg_prepare_args *a) {
     return TG_OK;
 }
 
-/* Steps one parameter. */
+/* Makes the step of one parameter, unless the step is skipped. */
 static void step_one(tg_ctx *ctx, const tg_adamw_args *a) {
     if (a->step[TG_SCALAR_SKIP] != 0)
         return;
