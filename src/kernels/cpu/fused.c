@@ -1,5 +1,5 @@
-/* The drivers of the fused kernels except attention (attention.c): they turn arrays into rows, and rows into units of
- * work. */
+/* The drivers of the fused kernels, except those of attention (attention.c). A driver views the arrays as rows, divides
+ * the rows into units of work, and runs the kernel over the units. */
 #include "kernels/cpu/fused.h"
 #include "kernels/cpu/stream.h"
 #include "kernels/prepare.h"

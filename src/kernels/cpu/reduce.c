@@ -5,6 +5,7 @@
 #include "base/dtype.h"
 #include "kernels/cpu/required.h"
 
+/* Numbers of input elements: from which threads are used, of a part, and of a unit of work. */
 enum { PARALLEL_FROM = 65536, PART = 65536, UNIT = 16384 };
 
 TG_CPU_COPIES(tg_reduce_kernels, reduce_kernels, f32)

@@ -4,6 +4,7 @@
 #include "base/dtype.h"
 #include "kernels/cpu/required.h"
 
+/* Numbers of elements: from which threads are used, and of a unit of work. */
 enum { PARALLEL_FROM = 65536, UNIT = 16384 };
 
 TG_CPU_COPIES(tg_scan_kernels, scan_kernels, f32)

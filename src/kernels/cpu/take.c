@@ -6,7 +6,12 @@
 #include "kernels/cpu/required.h"
 #include "kernels/scalar.h"
 
-enum { PARALLEL_FROM = 65536, UNIT = 16384, RUN_BLOCK = 256, BUFFER = 512 };
+enum {
+    PARALLEL_FROM = 65536, /* elements of a from which threads are used */
+    UNIT = 16384,          /* elements of a unit of take */
+    RUN_BLOCK = 256,       /* elements of every run that a unit of put handles */
+    BUFFER = 512           /* elements that are converted at a time */
+};
 
 /* One call of a slot. a is the array that has the index's shape: the output of take, the source of put. b is the array
  * that is indexed along dim: the source of take, the output of put. */
