@@ -1,7 +1,7 @@
 /* The CPU's sort slot. Elements are mapped to integer keys of the same order, which are sorted together with their
  * positions. Long rows are sorted by radix sort over 8-bit digits, from the last digit to the first (Knuth, The Art of
- * Computer Programming, volume 3, 5.2.5). Rows of a few elements are sorted by insertion. If only a few of many elements
- * are wanted, a heap holds the first ones found so far. */
+ * Computer Programming, volume 3, 5.2.5). Rows of a few elements are sorted by insertion. If only a few of many
+ * elements are wanted, a heap holds the first ones found so far. */
 #include "base/dtype.h"
 #include "base/runtime.h"
 #include "kernels/convert.h"
