@@ -1,5 +1,5 @@
-/* Devices: the table of functions that makes a device, and the arguments of its kernels. Programs that define a device
- * include this header, mostly through extend.h.
+/* Devices: the table of functions that defines a device, and the arguments of its kernels. Programs that define a
+ * device include this header, mostly through extend.h.
  *
  * A device is one static const tg_device_ops, a table of function pointers, which are called slots. All ops run on the
  * device through these slots.
@@ -36,10 +36,11 @@ typedef int tg_formula;
 TG_API int tg_formula_count(void);
 TG_API const char *tg_formula_name(tg_formula f); /* Returns its name; "?" if f is out of range. */
 TG_API int tg_formula_inputs(tg_formula f);       /* Returns its number of inputs; 0 if f is out of range. */
-/* Evaluates the formula on doubles. Tests compare slot map of a device with this function. in[] has the inputs, and
- * p[2] the parameters; p NULL means zeros. Returns NaN if f is out of range or in is NULL. */
+/* Evaluates the formula on doubles. A test of a device can compare slot map with this function. in[] has the inputs,
+ * and p[2] the parameters; p NULL means zeros. Returns NaN if f is out of range or in is NULL. */
 TG_API double tg_formula_eval(tg_formula f, const double *in, const double *p);
 
+/* TG_SUMSQ is the sum of squares. */
 typedef enum tg_reduction { TG_SUM, TG_PROD, TG_MAX, TG_MIN, TG_ARGMAX, TG_ARGMIN, TG_SUMSQ } tg_reduction;
 typedef enum tg_random { TG_RANDOM_UNIFORM, TG_RANDOM_NORMAL } tg_random;
 typedef enum tg_activation { TG_ACT_NONE, TG_ACT_RELU, TG_ACT_GELU_TANH, TG_ACT_GELU, TG_ACT_SILU } tg_activation;
@@ -94,8 +95,8 @@ typedef struct tg_draws {
 TG_API uint64_t tg_draw_number(const tg_draws *d, int64_t position);
 
 /* Attention over q [b,h,sq,dk], k [b,g,sk,dk] and v [b,g,sk,dv] into out [b,h,sq,dv]. h is a multiple of g, and each
- * head of k and v serves h / g heads of q (grouped-query attention). The scores, scale * (q @ k^T), plus the mask if
- * it is float, exist only in tiles.
+ * head of k and v serves h / g heads of q (grouped-query attention). The scores are scale * (q @ k^T), plus the mask if
+ * the mask is float. The matrix of all scores is never stored.
  *
  * Slot attention writes top and mass, both [b,h,sq]; slot attention_grad reads them. top is the greatest score of a
  * row, its sink included. mass is the sum of exp(score - top) over the row; 0 if the row sees no key. Both are float32
@@ -222,14 +223,15 @@ struct tg_device_ops {
     tg_status (*reduce)(tg_ctx *ctx, tg_reduction kind, tg_array out, tg_array in, double scale, bool add);
     tg_status (*gemm)(tg_ctx *ctx, const tg_gemm *g); /* matrix products (tg_gemm) */
     /* take: out[.., i, ..] = src[.., index[.., i, ..], ..] along dim. index is int64 or int32, and has the shape of
-     * out, with stride 0 in broadcast dims. put_add is the reverse: it adds the elements of src to dst at index, in
-     * row-major order of src, so that sums have a fixed order.
+     * out, with stride 0 in broadcast dims. put_add is the reverse: dst[.., index[.., i, ..], ..] += src[.., i, ..]. It
+     * adds in row-major order of src, so that sums have a fixed order.
      *
      * Where an index is out of range, nothing is read or written. bad[0] receives 1 + the position of the first such
      * index. If bad is NULL, there is no error. */
     tg_status (*take)(tg_ctx *ctx, tg_array out, tg_array src, tg_array index, int dim, int64_t *bad);
     tg_status (*put_add)(tg_ctx *ctx, tg_array dst, tg_array src, tg_array index, int dim, int64_t *bad);
-    /* Fills each element from its draw: uniform in [a, b), or normal with mean a and standard deviation b. */
+    /* Fills each element from its draw (tg_draws): uniform in [a, b), or normal with mean a and standard deviation
+     * b. */
     tg_status (*random)(tg_ctx *ctx, tg_random kind, tg_array out, double a, double b, const tg_draws *draws);
 
     /* Optional: a slot that is NULL is composed from the required ones, unless its comment says otherwise. softmax,
@@ -258,14 +260,15 @@ struct tg_device_ops {
     /* Like put_add, but overwrites elements of dst. If several elements of src go to the same element of dst, the last
      * one in row-major order wins. */
     tg_status (*put)(tg_ctx *ctx, tg_array dst, tg_array src, tg_array index, int dim, int64_t *bad);
-    /* Prepares one step of an optimizer (step.h). If the slot is NULL, the host prepares it, and reads and writes the
-     * memory of the device for that. */
+    /* Prepares one step of an optimizer (step.h). If the slot is NULL, the host does so, and copies the numbers from
+     * the device and back. */
     tg_status (*prepare)(tg_ctx *ctx, const tg_prepare_args *a);
-    /* Makes the optimizer's step for n parameters (step.h), in as few launches as possible. */
+    /* Makes the optimizer's step for n parameters a[0] to a[n - 1] (step.h), in as few launches as possible. */
     tg_status (*adamw)(tg_ctx *ctx, const tg_adamw_args *a, int n);
-    /* Returns TG_ERR_DATA if kernels have found a data error since the last call. The library calls poll at each reset
-     * of a tape, so an error is reported two resets later at the latest. A device with this slot leaves bad[0] alone.
-     * If the slot is NULL, other slots report data errors at once. */
+    /* Returns TG_ERR_DATA if kernels have found a data error, such as an index out of range, since the last call. The
+     * library calls poll at each reset of a tape. An error must be reported by the second reset after the work was
+     * queued. The slots of a device that has poll do not write bad[0]. If poll is NULL, they write it before they
+     * return. */
     tg_status (*poll)(tg_ctx *ctx);
     /* Adds NaN to *sum, a float64 on the device, if kernels have found a data error that poll has not returned yet.
      * Otherwise leaves *sum unchanged. The addition is queued like other work. A device has both poll and fault_sum, or

@@ -17,30 +17,31 @@ typedef enum tg_p2p_phase {
     TG_P2P_ENDED,
 } tg_p2p_phase;
 
-/* A function of the library. A layer calls it to report that the operation with this token is complete. bytes is the
- * number of bytes that a receive has received. */
+/* A function of the library. A layer calls it to report that the operation with this token is complete. For a receive,
+ * bytes is the number of bytes received. For a send it is ignored. */
 typedef void (*tg_p2p_completed_fn)(void *token, size_t bytes);
 
 /* The functions of a message layer. `state` is one rank's end of the layer, which carries messages of up to 128 KiB
- * between ranks 0 to size - 1. Messages from one rank to another with the same tag (0 to 32000) must arrive in the
- * order of sending. The context's thread calls every slot, and every slot must return at once. Slots that return int
- * return 0 on success, and on failure an error number of the layer's own. The first error ends all communicators over
- * the layer. */
+ * between the ranks. Messages from one rank to another with the same tag (0 to 32000) must arrive in the order of
+ * sending. The context's thread calls every slot, and every slot must return at once. Slots that return int return 0 on
+ * success, and on failure an error number of the layer's own. The first error ends all communicators over the layer. */
 typedef struct tg_p2p_ops {
-    size_t size;
+    size_t size;      /* sizeof(tg_p2p_ops) */
     const char *name; /* returned by tg_comm_transport */
 
     /* Required slots. send and receive start an operation. The layer may use the memory until poll has called
-     * `completed` with the token of the operation. from -1 means that the message may come from any rank. */
+     * `completed` with the token of the operation. to and from are ranks from 0 to size - 1; a receive with from -1
+     * accepts a message from any rank. */
     int (*send)(void *state, const void *data, size_t bytes, int to, int tag, void *token);
     int (*receive)(void *state, void *data, size_t capacity, int from, int tag, void *token);
     /* Calls `completed` once for each operation that has become complete since the last poll. */
     int (*poll)(void *state, tg_p2p_completed_fn completed);
     /* Writes the text of an error number to buf: at most n bytes, including the terminating 0. */
     void (*explain)(void *state, int error, char *buf, size_t n);
-    /* Frees state. Calls `completed`, with 0 bytes, for each receive that is not complete. The layer may keep the
-     * memory of unfinished sends forever. quiet true means that every rank has sent its last message. If quiet is
-     * false, more messages may arrive; a state that is created later must not receive them. */
+    /* Frees state. Calls `completed`, with 0 bytes, for each receive that is not complete. The layer may go on using
+     * the memory of operations for which it has not called `completed`; the library never frees that memory. quiet true
+     * means that every rank has sent its last message. If quiet is false, more messages may arrive; a state that is
+     * created later must not receive them. */
     void (*close)(void *state, bool quiet, tg_p2p_completed_fn completed);
 
     /* Optional slot. Returns the phase of the layer. NULL means that the layer is always TG_P2P_OPEN. */

@@ -1,9 +1,9 @@
-/* An optimizer's step on a device: the arguments of the device slots prepare and adamw (device.h). Writers of a device
- * need it.
+/* An optimizer's step on a device: the arguments of the device slots prepare and adamw. device.h includes this header,
+ * which only programs that define a device need.
  *
  * The numbers that change from step to step are in device memory, as float64. They are the optimizer's state, and the
  * scalars of each group of parameters. The host writes numbers of the state between steps (tg_optim_set_lr and others).
- * In each step slot prepare computes the scalars from the state, and updates the state. Then slot adamw steps the
+ * In each step slot prepare computes the scalars from the state, and updates the state. Then slot adamw updates the
  * parameters with the scalars. The host decides nothing within a step, so a step can be captured and replayed
  * (capture.h).
  */
@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-/* The greatest number of groups of an optimizer, and of sums of squares that one step adds up. */
+/* The greatest number of groups of an optimizer, and of the sums of squares from which a step computes its norm. */
 enum { TG_STEP_GROUPS = 32, TG_STEP_SUMS = 16 };
 
 /* The index of each number in the state of an optimizer. */
@@ -27,8 +27,8 @@ typedef enum tg_step_state {
     TG_STEP_NORM,       /* Norm of the last step's gradients, divided by the loss scale. NaN if it was not measured. */
     TG_STEP_SKIPPED,    /* 1 if the last step was skipped, else 0. */
     TG_STEP_SCALE,      /* The loss scale, by which gradients are divided. 1 if the loss is not scaled. */
-    TG_STEP_CLEAN,      /* Steps without overflow since the last overflow, or since the scale grew. */
-    TG_STEP_HYSTERESIS, /* Overflows until the scale falls. At 0 or less it falls with each overflow. */
+    TG_STEP_CLEAN,      /* Number of good steps since the last overflow, or since the scale grew. */
+    TG_STEP_HYSTERESIS, /* Number of overflows until the scale falls. At 0 or less each overflow lowers it. */
     TG_STEP_LR,         /* Learning rate of group 0. The rates of the other groups follow in order. */
     TG_STEP_STATE = TG_STEP_LR + TG_STEP_GROUPS /* the number of numbers in the state */
 } tg_step_state;
@@ -53,20 +53,20 @@ typedef enum tg_step_scalar {
  * - Loss scale: if `dynamic` is set and n_sums > 0, the scale changes by Megatron-Core's rule. An overflow sets
  *   TG_STEP_CLEAN to 0 and subtracts 1 from TG_STEP_HYSTERESIS; if TG_STEP_HYSTERESIS is then 0 or less, the scale
  *   becomes max(scale * backoff, min). After `interval` steps in a row without overflow, the scale is multiplied by
- *   growth, and TG_STEP_HYSTERESIS becomes `hysteresis` again.
+ *   growth (unless the result would be infinite), and TG_STEP_HYSTERESIS becomes `hysteresis` again.
  * - Errors in data: the step is skipped if the device knows of an error in the step's data (slot poll), or if *fault is
  *   not 0, which means that another rank has found such an error. Neither counts as an overflow. */
 struct tg_prepare_args {
     const double *sums;  /* [n_sums], on the device: sums of squares, whose total is that of all gradients */
-    const double *fault; /* [1], on the device: the result of slot fault_sum, summed over all ranks. NULL: one rank */
+    const double *fault; /* [1], on the device: the result of slot fault_sum, summed over all ranks; NULL if one rank */
     int n_sums, n_groups;
     double *state;   /* [TG_STEP_STATE], on the device */
     double *scalars; /* [n_groups, TG_STEP_SCALARS], on the device */
     double lr_scale[TG_STEP_GROUPS], beta1[TG_STEP_GROUPS], beta2[TG_STEP_GROUPS]; /* by group */
     tg_schedule schedule[TG_STEP_GROUPS]; /* by group; if its size is 0, the group has no schedule */
-    double max_norm;
-    bool dynamic;
-    double growth, backoff, min, interval, hysteresis;
+    double max_norm; /* 0: no clipping; NaN: the state has the limit */
+    bool dynamic;    /* the loss scale changes by the rule above */
+    double growth, backoff, min, interval, hysteresis; /* constants of that rule */
 };
 
 /* Arguments of slot adamw for one parameter: one step of AdamW (Loshchilov and Hutter, arXiv 1711.05101). The arrays

@@ -13,8 +13,12 @@ extern "C" {
 
 /* TG_DTYPE_DEFAULT means the context's default dtype. Functions that draw numbers fail with TG_ERR_DTYPE unless dtype
  * is a float. A shape with a negative size fails with TG_ERR_SHAPE; a size of 0 is allowed. On error the functions
- * return an inert tensor: a handle that is never NULL, and with which calls do nothing (tapegrad.h). tg_place in
- * placement.h says which placement a new tensor has on several ranks. */
+ * return an inert tensor: a handle that is not NULL; calls that are given it do nothing (see tapegrad.h). tg_place in
+ * placement.h says which placement a new tensor has on several ranks.
+ *
+ * A tg_tensor pointer is a handle. It ends when the tensor is dropped, when its tape is reset or freed, or when an op
+ * overwrites the tensor in place; the op then returns a new handle. Calls that need the tensor refuse an ended handle
+ * with TG_ERR_HANDLE. */
 
 /* Creates a tensor filled with zeros. */
 TG_API tg_tensor *tg_zeros(tg_ctx *ctx, tg_dtype dtype, tg_shape shape);
@@ -46,16 +50,16 @@ TG_API void tg_drop(tg_tensor *x);
 
 /* ---- Properties ---- */
 
-/* These functions accept NULL, inert handles and ended handles. They then return what they return for an empty tensor:
- * 0, false, "" or -1.
+/* These functions accept NULL, inert handles and ended handles. They then return: tg_is_alive, tg_is_contiguous and
+ * tg_requires_grad false; tg_ndim and tg_numel 0; tg_dim and tg_stride -1; tg_shape_of a shape of 0 dims; tg_dtype_of
+ * TG_DTYPE_DEFAULT; tg_name "".
  *
- * The library does not recognize ended handles forever. It recognizes a handle of the context until the memory of the
- * handle is reused for a new handle. It recognizes a handle of a tape after one tg_tape_reset. After a second reset the
- * memory of the handle may hold another tensor, and the old pointer may be read as that tensor. To hold a tensor for
- * longer, use tg_keep. To detect the end of a tensor at any time, use tg_ref.
- */
-/* Returns false if x is inert, or if its handle has ended: x was dropped, its tape was reset, or an op overwrote it in
- * place. */
+ * The library does not recognize ended handles forever. It recognizes an ended handle of the context until the memory
+ * of the handle is reused for a new handle, and an ended handle of a tape until the second tg_tape_reset. After that,
+ * the old pointer may be read as another tensor. To hold a tensor for longer, use tg_keep. To detect the end of a
+ * tensor at any time, use tg_ref. */
+
+/* Returns whether x is a tensor that can be used: false if x is NULL or inert, or if its handle has ended. */
 TG_API bool tg_is_alive(const tg_tensor *x);
 /* Returns the context of x; NULL if x is NULL. */
 TG_API tg_ctx *tg_ctx_of(const tg_tensor *x);
@@ -73,7 +77,8 @@ TG_API tg_status tg_set_name(tg_tensor *x, const char *name);
 /* Sets whether x gets a gradient from ops that are recorded from now on. Fails with TG_ERR_STATE for the result of an
  * op, and with TG_ERR_DTYPE for a dtype that is not a float. */
 TG_API tg_status tg_set_requires_grad(tg_tensor *x, bool on);
-/* Writes a description such as "fc1.weight f32[32, 8]" to buf. Works like snprintf (tg_memory_report). */
+/* Writes a description such as "fc1.weight f32[32, 8]" to buf. buf, n and the result are as in snprintf; see
+ * tg_memory_report. */
 TG_API size_t tg_describe(const tg_tensor *x, char *buf, size_t n);
 
 /* A reference that may be held indefinitely, for example by a language binding. It detects that its tensor has ended,
@@ -89,23 +94,24 @@ TG_API tg_ref tg_ref_of(const tg_tensor *x);
  * no error. ctx must not have been freed. */
 TG_API tg_tensor *tg_ref_get(tg_ctx *ctx, tg_ref r);
 
-/* ---- Values: reads and writes by the host, which wait until the bytes are present ---- */
+/* ---- Values: host reads and writes; these wait until the bytes are present ---- */
 
 /* Returns the only element of x. If x does not have exactly one element, fails with TG_ERR_SHAPE. Returns NaN on
  * error. */
 TG_API double tg_item(tg_tensor *x);
 /* Copy all elements to dst or from src, in row-major order and in the dtype of x. bytes must be exactly the number of
- * elements times the size of an element (TG_ERR_ARGUMENT). tg_read fails with TG_ERR_STATE if x is a gradient of which
- * this rank has only its share of a sum (tg_grads_finalize). tg_write fails with TG_ERR_STATE if elements of x share
+ * elements times the size of an element (TG_ERR_ARGUMENT). tg_read fails with TG_ERR_STATE if x is a gradient that is
+ * not yet summed over the ranks (call tg_grads_finalize first). tg_write fails with TG_ERR_STATE if elements of x share
  * memory, as after tg_expand. */
 TG_API tg_status tg_read(tg_tensor *x, void *dst, size_t bytes);
 TG_API tg_status tg_write(tg_tensor *x, const void *src, size_t bytes);
 /* Do the same, but convert the elements to or from double. n must be the number of elements (TG_ERR_ARGUMENT). */
 TG_API tg_status tg_read_f64(tg_tensor *x, double *dst, int64_t n);
 TG_API tg_status tg_write_f64(tg_tensor *x, const double *src, int64_t n);
-/* Returns a pointer to the bytes of x; NULL on error. Works only on contexts of device "cpu". The pointer is valid
- * until the next call that takes the tape or the context of x. The library does not notice writes through the pointer.
- * If the bytes may then differ between ranks, declare the placement of the leaf (tg_place). */
+/* Returns a pointer to the bytes of x; NULL on error. Works only if the device's memory is host memory, as that of
+ * "cpu" is (TG_ERR_DEVICE). The pointer is valid until the next call that has the tape or the context of x as an
+ * argument. The library does not notice writes through the pointer. If x is a leaf and such writes may make its bytes
+ * differ between ranks, declare its placement with tg_place. */
 TG_API void *tg_host_data(tg_tensor *x);
 
 /* Releases the bytes of x now. The handle and its shape stay valid. A later read of the values fails with
@@ -116,10 +122,12 @@ TG_API tg_status tg_discard(tg_tensor *x);
 /* The state of a tensor's bytes: present, being filled by a work (work.h), or released. */
 typedef enum tg_storage_state { TG_PRESENT, TG_IN_FLIGHT, TG_DISCARDED } tg_storage_state;
 TG_API tg_storage_state tg_storage_state_of(const tg_tensor *x); /* TG_DISCARDED for NULL, inert and ended handles */
-/* Releases the bytes of x now, as tg_discard does. The next read of x calls refill, which writes the `bytes` bytes of x
- * to dst. If a scope or a backward discards the bytes again, the next read calls refill again. When something else
- * writes to x, the library drops refill. The library calls free(user) when it drops refill or no longer needs it, and
- * at once on error. free may be NULL. */
+/* Releases the bytes of x now, as tg_discard does. The next read of x calls refill, which writes all bytes of x to dst;
+ * `bytes` is their number. If a scope or a backward discards the bytes again, the next read calls refill again. After
+ * another write to x the library no longer calls refill.
+ *
+ * The library calls free(user) once: when the memory of x is freed; when tg_keep, tg_discard or another tg_discard_with
+ * is called for x; or at once on error. free may be NULL. */
 TG_API tg_status tg_discard_with(tg_tensor *x, tg_status (*refill)(void *user, tg_ctx *ctx, void *dst, size_t bytes),
                                  void (*free)(void *user), void *user);
 

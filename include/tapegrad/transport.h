@@ -17,7 +17,7 @@ extern "C" {
  * src and dst may be NULL on every rank. The ranks then compare the call and wait for each other, but no data moves. A
  * transport that moves data by other means calls another transport in this way, to compare its calls. */
 typedef struct tg_transfer {
-    size_t size;
+    size_t size; /* sizeof(tg_transfer) */
     tg_collective kind;
     tg_dtype dtype;
     tg_reduce_op op;
@@ -38,7 +38,7 @@ typedef struct tg_transfer {
  * A slot that fails must record its error with tg_ctx_fail. Every wait must end at the context's deadline at the latest
  * (tg_ctx_deadline). */
 typedef struct tg_comm_ops {
-    size_t size;
+    size_t size;      /* sizeof(tg_comm_ops) */
     const char *name; /* returned by tg_comm_transport */
     bool host;        /* true: works only with memory that the host can read */
     bool silent;      /* true: moves no data, so it works with memory of any device */
@@ -59,10 +59,12 @@ typedef struct tg_comm_ops {
     /* Ends a request, whether the call is done or not. If the call cannot finish, aborts the call and the group. After
      * drop returns, nothing may access the memory of the call. drop never fails. */
     void (*drop)(tg_ctx *ctx, void *state, void *request);
-    /* Creates a group of n ranks of this group: ranks[], in this order. This rank is ranks[rank]. If `all` is false,
-     * the ranks of the new group call split, and the other ranks need not. Ranks that share several new groups create
-     * them in the same order. If `all` is true, every rank of this group calls split at this point. The new groups are
-     * then disjoint, and each rank passes the group that contains it. */
+    /* Creates a group of n ranks of this group: ranks[], in this order. This rank is ranks[rank]. Sets *group to this
+     * rank's state of the new group. name is for errors, and may be NULL.
+     *
+     * If `all` is false, the ranks of the new group call split, and the other ranks need not. Ranks that share several
+     * new groups create them in the same order. If `all` is true, every rank of this group calls split at this point.
+     * The new groups are then disjoint, and each rank passes the group that contains it. */
     tg_status (*split)(tg_ctx *ctx, void *state, const int *ranks, int n, int rank, const char *name, bool all,
                        void **group);
     /* Frees state. The library calls it after the last drop. Calls in which other ranks still wait for this rank must
@@ -73,9 +75,11 @@ typedef struct tg_comm_ops {
 
     /* Opens or closes a batch of sends and receives that start together. May be NULL if start never waits. */
     tg_status (*batch)(tg_ctx *ctx, void *state, bool open);
-    /* Reports that this rank will not make a call. Calls in which other ranks wait for this rank must fail there. */
+    /* Reports that this rank will not make a call. Calls in which other ranks wait for this rank must fail there. `why`
+     * is the reason, as text for the errors of those ranks. */
     void (*abort)(tg_ctx *ctx, void *state, const char *why);
-    /* Restarts the group with the remaining ranks, and sets *rank and *size. NULL means that an abort is permanent. */
+    /* Restarts the group with the remaining ranks. Sets *size to their number and *rank to this rank's number among
+     * them. NULL means that an abort is permanent. */
     tg_status (*recover)(tg_ctx *ctx, void *state, int *rank, int *size);
     /* The library calls poll while the host waits for something else, such as a device. `waited` is the number of
      * seconds so far; a negative number means that the wait has ended. poll advances pending calls, and must not block.

@@ -16,12 +16,13 @@
 #include "placement/rule.h"
 #include "tape/call.h"
 
+/* The data-parallel axes, and the axes of the expert grid. */
 static const uint32_t data_axes = 1u << TG_DP | 1u << TG_EDP;
 static const uint32_t expert_axes = 1u << TG_ETP | 1u << TG_EP | 1u << TG_EDP;
 
-/* Returns the axes of the grid on which p says that a tensor like x is equal on every rank. If x was placed on the
- * expert grid, these are among the axes that x was placed on. Otherwise they are among the axes of the dense grid,
- * without pp. */
+/* Returns the axes of the grid on which p (the placements of x or of its gradient) says that every rank has the same
+ * bytes. If x was placed on the expert grid, these are among the axes that x was placed on. Otherwise they are among
+ * the axes of the dense grid, without pp. */
 static uint32_t equal_axes(const tg_tensor *x, const tg_placements *p) {
     uint32_t placed = x->ext ? x->ext->placed : 0;
     uint32_t axes = placed & expert_axes ? placed : tg_grid_axes(x->ctx) & ~(expert_axes | 1u << TG_PP);
@@ -30,6 +31,7 @@ static uint32_t equal_axes(const tg_tensor *x, const tg_placements *p) {
 
 uint32_t tg_placement_claimed(const tg_tensor *x) { return equal_axes(x, x->place); }
 
+/* Returns a hash of n bytes, computed as in FNV-1a. */
 static uint64_t hash_bytes(const unsigned char *p, size_t n) {
     uint64_t h = 1469598103934665603u;
     for (size_t i = 0; i < n; i++) h = (h ^ p[i]) * 1099511628211u;
@@ -183,6 +185,7 @@ static tg_status describe_difference(tg_tensor *x, tg_comm *comm, int *rank, cha
     return TG_OK;
 }
 
+/* Fails because the bytes of x differ between ranks of the axis, and says where. Collective. */
 static tg_status differs(tg_tensor *x, tg_axis axis) {
     char what[160], is[24], element[128];
     int rank;
@@ -258,13 +261,13 @@ tg_status tg_placement_compare_hooked(const tg_tensor *x, tg_tensor *g) {
 
 /* ---- Results of ops ---- */
 
-enum { MOST = 16 }; /* at most so many tensors of a call are compared */
+enum { MAX_COMPARED = 16 }; /* greatest number of tensors of a call that are compared */
 
 /* Lists the inputs and outputs of a call that are results of the tape and equal on every rank of the axis, inputs
  * first. A leaf is left out, because it has been compared at its first use. Returns their number. */
-static int equal_results(const tg_call *c, int axis, tg_tensor *x[MOST]) {
+static int equal_results(const tg_call *c, int axis, tg_tensor *x[MAX_COMPARED]) {
     int n = 0;
-    for (int i = 0; i < c->n_in + c->n_out && n < MOST; i++) {
+    for (int i = 0; i < c->n_in + c->n_out && n < MAX_COMPARED; i++) {
         tg_tensor *one = i < c->n_in ? c->in[i] : c->out[i - c->n_in];
         if (!one || !one->tape || !tg_placement_comparable(one) || one->flags & TG_F_PARTIAL) continue;
         if (tg_placement_claimed(one) >> axis & 1) x[n++] = one;
@@ -294,6 +297,7 @@ static tg_status describe_numbers(const tg_call *c, tg_comm *comm, char *text, s
     return TG_OK;
 }
 
+/* Fails because x, an input or result of c, is not the same on all ranks of the axis, and says why. Collective. */
 static tg_status results_differ(tg_call *c, tg_tensor *x, int axis) {
     tg_comm *comm = tg_grid_of(c->ctx)->comm[axis];
     char what[160], is[24], element[128], numbers[128];
@@ -332,8 +336,8 @@ bool tg_placement_compares_results(const tg_call *c) {
 }
 
 tg_status tg_placement_compare_results(tg_call *c) {
-    tg_tensor *x[MOST];
-    int64_t mine[MOST], wrong;
+    tg_tensor *x[MAX_COMPARED];
+    int64_t mine[MAX_COMPARED], wrong;
     for (int a = 0; a < TG_MAX_AXES; a++) {
         if (!(tg_grid_axes(c->ctx) & ~data_axes & 1u << a)) continue;
         int n = equal_results(c, a, x);

@@ -1,5 +1,5 @@
-/* Conversions: the statement of a mapping op that it changes one placement to another on one axis, and the check of
- * that statement. */
+/* Conversions: a mapping op states that it changes one placement to another on one axis (tg_call_convert). This file
+ * records the statement, checks it, and computes the placements that result. */
 #include "placement/rule.h"
 
 #include <stdio.h>
@@ -63,8 +63,8 @@ const tg_placements *tg_place_converted(tg_ctx *ctx, const tg_placements *p, tg_
 
 static tg_placement at_of(const tg_tensor *x, tg_axis axis) { return x->place ? x->place->at[axis] : invariant; }
 
-/* Returns whether an input that is placed as `is` can be converted where `from` is expected. I and R stand for each
- * other if the input needs no gradient, because they differ only in the gradient. */
+/* Returns whether input i, which is placed as `is`, can be converted where `from` is expected. I and R are
+ * interchangeable if the input needs no gradient, because they differ only in the gradient. */
 static bool accepts(const tg_call *c, int i, tg_placement from, tg_placement is) {
     if (from.kind <= TG_REPLICATED && is.kind <= TG_REPLICATED)
         return from.kind == is.kind || !tg_call_differentiable(c, i);
@@ -98,6 +98,7 @@ static tg_status check_sharers(tg_call *c, const tg_conversion *v) {
     return TG_OK;
 }
 
+/* Fails if the output cannot be sharded as the conversion states. */
 static tg_status check_result(tg_call *c, const tg_conversion *v) {
     const tg_tensor *y = c->out[v->out];
     int64_t chunks = tg_placement_chunks(v->to);

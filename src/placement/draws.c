@@ -1,6 +1,7 @@
 /* Random draws by global coordinates: an element of a shard gets the random number that it would get in the global
- * tensor. Its global position is an affine function of the digits of its local position. A dim is one digit. A sharded
- * dim has further digits, for the chunks that its rank holds. Adjacent dims that lie in one piece share a digit. */
+ * tensor. Its global position is an affine function of the digits of its local position (tg_draws in device.h). An
+ * unsharded dim has one digit. A sharded dim may have more: they number the chunks that this rank holds. Adjacent dims
+ * that are contiguous in the global tensor are merged into one digit. */
 #include "placement/draws.h"
 
 #include <tapegrad/op.h>
@@ -10,11 +11,12 @@
 #include "kernels/philox.h"
 #include "placement/rule.h"
 
-/* The digits of a local position, outermost first. Each has an extent, and a step in the global position. */
+/* The digits of a local position, outermost first. Each has an extent, and a step in the global position. There may be
+ * up to twice as many as a kernel accepts; draws_of refuses more than TG_DRAW_DIGITS. */
 typedef struct digits {
     int n;
     int64_t extent[2 * TG_DRAW_DIGITS], step[2 * TG_DRAW_DIGITS];
-    int64_t base;
+    int64_t base; /* global position of the element whose digits are all 0 */
 } digits;
 
 /* One axis that shards a dim: this rank's position on it, its number of ranks, and the placement. */
@@ -23,7 +25,8 @@ typedef struct cut {
     tg_placement p;
 } cut;
 
-/* Adds a digit inside of the others. Merges it with the last one if one digit can stand for both. */
+/* Appends a digit as the new innermost one, or merges it with the last one if one digit can stand for both. If the
+ * arrays are full, drops the digit; there are then too many anyway. */
 static void push(digits *d, int64_t extent, int64_t step) {
     int last = d->n - 1;
     if (extent == 1) return;
@@ -36,13 +39,13 @@ static void push(digits *d, int64_t extent, int64_t step) {
     }
 }
 
-/* Returns which chunk of the whole dim the rank's j-th chunk is. */
+/* Returns the index, among the chunks of all ranks of the axis, of this rank's chunk j. */
 static int64_t chunk_at(const cut *c, int64_t j) {
     if (c->p.layout == TG_ZIGZAG) return j ? 2 * c->size - 1 - c->rank : c->rank;
     return j * c->size + c->rank;
 }
 
-/* Returns the position in the whole dim of element i of a shard of size `local`. The cuts are ordered major first. */
+/* Maps index i in a shard of size `local` to its index in the whole dim. The cuts are ordered major first. */
 static int64_t whole_position(const cut *cuts, int n, int64_t local, int64_t i) {
     for (int k = n - 1; k >= 0; k--) {
         int64_t chunk = local / tg_placement_chunks(cuts[k].p);
@@ -62,14 +65,15 @@ static int64_t common_divisor(int64_t a, int64_t b) {
     return a;
 }
 
-/* Returns how many of the m increasing numbers in o, from the first on, are spaced by one step. */
+/* Returns the length of the longest prefix of o (m increasing numbers) with constant spacing. */
 static int64_t run_of(const int64_t *o, int64_t m) {
     int64_t n = m > 1 ? 2 : 1;
     while (n < m && o[n] - o[n - 1] == o[1] - o[0]) n++;
     return n;
 }
 
-/* Returns whether every run of n of the m numbers has the same steps as the first run. */
+/* Splits the m numbers into consecutive runs of n. Returns whether all runs have the spacings of the first run; false
+ * if n does not divide m. */
 static bool runs_alike(const int64_t *o, int64_t m, int64_t n) {
     if (m % n) return false;
     for (int64_t i = 0; i < m; i++)
@@ -88,9 +92,9 @@ static int64_t piece_of(const cut *cuts, int n, int64_t local) {
     return piece;
 }
 
-/* Adds the digits of a dim that several axes cut. Lists the global positions of the pieces and finds the digits from
- * the innermost one out. Returns false if there are too many pieces, or their positions are not an affine function of
- * digits. */
+/* Adds the digits of a dim that several axes cut. Lists the global positions of the pieces and finds the digits, from
+ * the innermost to the outermost. Returns false if there are too many pieces or digits, or if the positions of the
+ * pieces are not an affine function of digits. */
 static bool push_pieces(digits *d, const cut *cuts, int n, int64_t local, int64_t step) {
     enum { PIECES = 64, DEPTH = 6 };
     int64_t piece = piece_of(cuts, n, local), m = local / piece, o[PIECES] = {0}, extent[DEPTH], steps[DEPTH];
@@ -123,16 +127,17 @@ static bool push_dim(digits *d, const cut *cuts, int n, int64_t local, int64_t s
 
 /* ---- Placed tensors ---- */
 
-/* How the axes cut a tensor, and the row-major steps of its dims in the global tensor. */
-typedef struct layout {
+/* How the axes cut a tensor, and which draws its elements take. */
+typedef struct sharding {
     int ndim;
-    const int64_t *shape;
+    const int64_t *shape; /* on this rank */
     cut cuts[TG_MAX_DIMS][TG_MAX_AXES];
-    int n[TG_MAX_DIMS]; /* number of cuts of each dim */
-    int64_t step[TG_MAX_DIMS];
-    int64_t base, numel; /* first draw, and number of draws over all ranks; opaque tensors are stacked by rank */
-    int64_t pieces[TG_MAX_DIMS], piece[TG_MAX_DIMS]; /* if pieces[d] > 0, dim d draws only piece[d] */
-} layout;
+    int n[TG_MAX_DIMS];        /* number of cuts of each dim */
+    int64_t step[TG_MAX_DIMS]; /* row-major steps of the dims in the global tensor */
+    int64_t base, numel;       /* index of this rank's first draw; number of draws of all ranks */
+    /* If pieces[d] > 0, dim d is split into that many pieces, and only the one with index piece[d] is drawn now. */
+    int64_t pieces[TG_MAX_DIMS], piece[TG_MAX_DIMS];
+} sharding;
 
 /* Lists the axes that shard dim d, major first, and returns how many there are. */
 static int cuts_of(const tg_ctx *ctx, const tg_placement *at, int d, cut *cuts) {
@@ -146,8 +151,9 @@ static int cuts_of(const tg_ctx *ctx, const tg_placement *at, int d, cut *cuts) 
     return n;
 }
 
-/* Lets the ranks of an opaque tensor draw one after another: sets its first draw, and the number over all ranks. */
-static void stack(const tg_ctx *ctx, const tg_placement *at, layout *l) {
+/* Gives each rank of an opaque tensor its own block of draws, in rank order: sets base, and multiplies numel by the
+ * number of ranks. */
+static void stack(const tg_ctx *ctx, const tg_placement *at, sharding *l) {
     for (int a = 0; a < TG_MAX_AXES; a++) {
         if (!(tg_grid_axes(ctx) >> a & 1) || at[a].kind != TG_VARYING || at[a].layout != TG_OPAQUE) continue;
         l->base += tg_grid_of(ctx)->rank[a] * l->numel;
@@ -155,8 +161,9 @@ static void stack(const tg_ctx *ctx, const tg_placement *at, layout *l) {
     }
 }
 
-static tg_status layout_of(tg_ctx *ctx, int ndim, const int64_t *shape, const tg_placement *at, layout *l) {
-    *l = (layout){.ndim = ndim, .shape = shape, .numel = 1};
+/* Fills in *l for a tensor of this local shape. Fails if a shard is not divisible into its chunks. */
+static tg_status sharding_of(tg_ctx *ctx, int ndim, const int64_t *shape, const tg_placement *at, sharding *l) {
+    *l = (sharding){.ndim = ndim, .shape = shape, .numel = 1};
     for (int i = ndim - 1; i >= 0; i--) {
         l->n[i] = cuts_of(ctx, at, i, l->cuts[i]);
         l->step[i] = l->numel;
@@ -165,7 +172,7 @@ static tg_status layout_of(tg_ctx *ctx, int ndim, const int64_t *shape, const tg
             if (size % tg_placement_chunks(l->cuts[i][k].p))
                 return tg_fail(
                     ctx, TG_ERR_SHAPE,
-                    "random draws: dim %d has size %lld on this rank; it must be a multiple of its %lld chunks", i,
+                    "random draws: a shard of dim %d has %lld elements, expected a multiple of its %lld chunks", i,
                     (long long)size, (long long)tg_placement_chunks(l->cuts[i][k].p));
             size *= l->cuts[i][k].size;
         }
@@ -175,8 +182,8 @@ static tg_status layout_of(tg_ctx *ctx, int ndim, const int64_t *shape, const tg
     return TG_OK;
 }
 
-/* Fills in the digits of a tensor. Returns -1, or the first dim whose pieces are not an affine function of digits. */
-static int digits_of(const layout *l, digits *d) {
+/* Fills in the digits of a tensor. Returns -1, or the first dim that digits cannot describe (see push_pieces). */
+static int digits_of(const sharding *l, digits *d) {
     *d = (digits){.base = l->base};
     for (int i = 0; i < l->ndim; i++) {
         if (l->pieces[i]) {
@@ -190,11 +197,13 @@ static int digits_of(const layout *l, digits *d) {
     return -1;
 }
 
+/* Makes the draws of these digits, from the current stream. Does not advance the stream. */
 static tg_status draws_of(tg_ctx *ctx, const digits *d, tg_draws *out) {
     if (d->n > TG_DRAW_DIGITS)
         return tg_fail(
             ctx, TG_ERR_UNSUPPORTED,
-            "random draws: the positions of this shard in the global tensor need more than %d digits; shard fewer dims",
+            "random draws: the place of an element of this shard in the global tensor depends on more than %d indices "
+            "of dims and chunks; shard fewer dims",
             TG_DRAW_DIGITS);
     *out = (tg_draws){.rng = ctx->rng, .captured = tg_capture_rng(ctx, &ctx->rng)};
     out->rng.counter += (uint64_t)d->base;
@@ -205,7 +214,7 @@ static tg_status draws_of(tg_ctx *ctx, const digits *d, tg_draws *out) {
     return TG_OK;
 }
 
-/* Returns whether elements draw by their global position. */
+/* Returns whether elements draw by their global position. Otherwise they draw by their position on this rank. */
 static bool placed(const tg_ctx *ctx, const tg_placement *at) {
     return at && tg_grid_axes(ctx) && !tg_grid_of(ctx)->draws_local;
 }
@@ -218,8 +227,8 @@ static bool varies(const tg_ctx *ctx, const tg_placement *at, uint32_t axes) {
 }
 
 /* Sets *out to the stream that a tensor draws from. With TG_RNG_MEGATRON a tensor that varies over tp (or etp, ep)
- * draws from the stream of its rank, unless the caller has selected a stream. `expert` says that the tensor is an
- * expert's, even if it varies over tp only. */
+ * draws from the stream of its rank, unless the caller has selected a stream. If `expert` is true, a tensor that varies
+ * over tp only draws from the stream of experts too. */
 static tg_status stream_of(tg_ctx *ctx, const tg_placement *at, bool expert, tg_rng **out) {
     *out = &ctx->rng;
     if (!tg_grid_of(ctx)->draws_local || !at || ctx->streams.current) return TG_OK;
@@ -234,7 +243,7 @@ static tg_status stream_of(tg_ctx *ctx, const tg_placement *at, bool expert, tg_
 }
 
 tg_status tg_draws_take(tg_ctx *ctx, int ndim, const int64_t *shape, const tg_placement *at, tg_draws *out) {
-    layout l;
+    sharding l;
     digits d;
     tg_rng *from;
     *out = (tg_draws){.n = 0};
@@ -245,18 +254,21 @@ tg_status tg_draws_take(tg_ctx *ctx, int ndim, const int64_t *shape, const tg_pl
         from->counter += (uint64_t)tg_row_major(ndim, shape, NULL);
         return TG_OK;
     }
-    TG_TRY(layout_of(ctx, ndim, shape, at, &l));
+    TG_TRY(sharding_of(ctx, ndim, shape, at, &l));
     int bad = l.numel ? digits_of(&l, &d) : -1;
     if (bad >= 0)
         return tg_fail(
             ctx, TG_ERR_UNSUPPORTED,
-            "random draws: dim %d is sharded by %d axes whose chunks cut each other; place the axes in the other order",
-            bad, l.n[bad]);
+            "random draws: the chunks of the %d axes that shard dim %d do not nest evenly; try another order of the "
+            "axes",
+            l.n[bad], bad);
     if (l.numel) TG_TRY(draws_of(ctx, &d, out));
     ctx->rng.counter += (uint64_t)l.numel;
     return TG_OK;
 }
 
+/* Compares seeds, because the caller may have replaced the state of the stream by one that all ranks share
+ * (tg_rng_set). */
 uint32_t tg_draws_axes(const tg_ctx *ctx) {
     const tg_named_rng *r = ctx->streams.current;
     if (!r || !r->by_rank || ctx->rng.seed != r->seed || ctx->rng.stream) return 0;
@@ -278,8 +290,8 @@ static tg_status fill(tg_tensor *x, tg_array part, tg_random kind, double a, dou
     return x->ctx->run.ops->random(x->ctx, kind, part, a, b, d);
 }
 
-/* Fills the part of x that l->piece selects. */
-static tg_status fill_part(tg_tensor *x, const layout *l, tg_random kind, double a, double b) {
+/* Fills the part of x that l->piece selects; all of x if no dim is split. */
+static tg_status fill_part(tg_tensor *x, const sharding *l, tg_random kind, double a, double b) {
     digits d;
     tg_draws draws;
     int64_t shape[TG_MAX_DIMS], offset = 0;
@@ -299,7 +311,7 @@ static tg_status fill_part(tg_tensor *x, const layout *l, tg_random kind, double
 }
 
 /* Goes on to the next part; returns false after the last one. */
-static bool next_part(layout *l) {
+static bool next_part(sharding *l) {
     for (int i = l->ndim - 1; i >= 0; i--) {
         if (!l->pieces[i]) continue;
         if (++l->piece[i] < l->pieces[i]) return true;
@@ -308,17 +320,16 @@ static bool next_part(layout *l) {
     return false;
 }
 
-/* Fills x in one call of the kernel, or in several: a dim whose pieces are not an affine function of digits is
- * filled piece by piece. */
+/* Fills x in one call of the kernel, or in several: a dim that digits cannot describe is filled piece by piece. */
 tg_status tg_fill_random_placed(tg_tensor *x, tg_random kind, double a, double b, bool expert) {
     tg_ctx *ctx = x->ctx;
     const tg_placements *p = tg_place_of(x);
-    layout l;
+    sharding l;
     digits d;
     tg_rng *from;
     TG_TRY(stream_of(ctx, p ? p->at : NULL, expert, &from));
     if (!placed(ctx, p ? p->at : NULL)) return tg_fill_random_from(x, from, kind, a, b);
-    TG_TRY(layout_of(ctx, x->ndim, x->shape, p->at, &l));
+    TG_TRY(sharding_of(ctx, x->ndim, x->shape, p->at, &l));
     if (!l.numel) return TG_OK;
     for (int i; (i = digits_of(&l, &d)) >= 0;) l.pieces[i] = l.shape[i] / piece_of(l.cuts[i], l.n[i], l.shape[i]);
     do TG_TRY(fill_part(x, &l, kind, a, b));

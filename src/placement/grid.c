@@ -7,6 +7,7 @@
 const tg_grid tg_no_grid = {.size = {1, 1, 1, 1, 1, 1, 1, 1}};
 _Static_assert(TG_MAX_AXES == 8, "tg_no_grid has a size for every axis");
 
+/* Frees the grid, its placements and rules. Called when the context ends. */
 static void release(tg_ctx *ctx, void *state) {
     tg_grid *g = state;
     tg_places_free(ctx);

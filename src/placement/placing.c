@@ -31,6 +31,7 @@ bool tg_placement_same(tg_placement a, tg_placement b) {
 
 /* ---- Interning ---- */
 
+/* Adds a tg_placements to the grid's list. Returns NULL after recording an error. */
 static const tg_placements *add(tg_ctx *ctx, const tg_placement at[TG_MAX_AXES]) {
     tg_placements *p = tg_host_alloc(ctx, sizeof *p);
     if (!p) return NULL;

@@ -6,8 +6,9 @@
 
 #include <ctype.h>
 
-enum { MOST_NODES = 512 }; /* at most so many nodes are searched for a leaf */
+enum { MAX_NODES = 512 }; /* greatest number of nodes that are searched for a leaf */
 
+/* The axes on which ranks have different data. */
 static const uint32_t data_axes = 1u << TG_DP | 1u << TG_CP | 1u << TG_EDP;
 
 typedef bool (*is_cause_fn)(const tg_tensor *x, tg_axis axis);
@@ -24,6 +25,7 @@ static tg_placement at(const tg_tensor *x, tg_axis axis) {
 
 static bool varies(const tg_tensor *x, tg_axis axis) { return at(x, axis).kind == TG_VARYING; }
 
+/* Returns whether x is I and needs a gradient. */
 static bool is_invariant(const tg_tensor *x, tg_axis axis) {
     return at(x, axis).kind == TG_INVARIANT && x->flags & (TG_F_REQUIRES_GRAD | TG_F_DIFFERENTIABLE);
 }
@@ -56,7 +58,7 @@ static const tg_tensor *find_leaf(const tg_tensor *x, tg_axis axis, cause *of) {
  * index. */
 static const tg_tensor *leaf_of_inputs(const tg_call *c, tg_axis axis, cause of, int *input) {
     const tg_tensor *leaf = NULL;
-    of.left = MOST_NODES;
+    of.left = MAX_NODES;
     for (int i = 0; i < c->n_in && !leaf; i++) {
         leaf = find_leaf(c->in[i], axis, &of);
         *input = i;

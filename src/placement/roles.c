@@ -124,18 +124,18 @@ static void set(tg_rules *r, int i, int d, int role) {
 
 static int dims_of(const tg_call *c, int i) { return i < c->n_in && c->in[i] ? c->in[i]->ndim : 0; }
 
-/* Pairs the dims of every input with the output's dims, from the right. The last `but` dims of each input are left
- * out. */
+/* Pairs the dims of every input with the output's dims, from the right, as broadcasting does. The last `but` dims of
+ * each input get no role. */
 static void align(const tg_call *c, tg_rules *r, int but) {
     int y = c->out[0]->ndim;
     for (int i = 0; i < c->n_in; i++)
         for (int d = 0, n = dims_of(c, i); n <= y && d < n - but; d++) set(r, i, d, d + y - n);
-    r->stretch = c->op->inplace ? ~1u : ~0u;
+    r->stretch = c->op->inplace ? ~1u : ~0u; /* input 0 of an in-place op has the output's shape */
     r->stretched_dims = ~0u;
 }
 
-/* Gives the dims of the mask that role. The other dims are free: each becomes an output dim, and moves up if the op
- * drops the dims of the mask. */
+/* Gives the dims of the mask that role. Each other dim becomes the output dim of the same number or, if the op drops
+ * the dims of the mask, the next output dim. */
 static void reduce(const tg_call *c, tg_rules *r, uint32_t mask, int role) {
     bool gone = c->out[0]->ndim != c->in[0]->ndim;
     for (int d = 0, j = 0; d < c->in[0]->ndim; d++) {
@@ -180,6 +180,7 @@ static void attention(const tg_call *c, tg_rules *r) {
     r->alike = 6;
 }
 
+/* Gives the dims that have no role yet the roles of the op's family. */
 static void fill(const tg_call *c, tg_rules *r) {
     switch (c->op->family) {
     case TG_FAMILY_POINTWISE:

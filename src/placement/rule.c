@@ -17,6 +17,7 @@ static bool gives_gradients(const tg_call *c) {
     return false;
 }
 
+/* Returns the flags that say that an input needs a gradient from a call on this tape: it does if it has any of them. */
 static uint32_t gradient_flags(const tg_tape *t) {
     return t->grad ? TG_F_REQUIRES_GRAD : t->collects && !t->grad_off ? TG_F_REQUIRES_GRAD | TG_F_DIFFERENTIABLE : 0;
 }
@@ -74,6 +75,7 @@ static void read_inputs(on_axis *o) {
 
 /* ---- Refusals ---- */
 
+/* Writes how the inputs are placed, such as "I without gradient, V0". */
 static void inputs_text(const on_axis *o, char *buf, size_t n) {
     size_t end = 0;
     for (int i = 0; i < o->c->n_in && i < 6; i++) {
@@ -125,7 +127,7 @@ static const char *remedy_of(const on_axis *o, int i) {
     return replacement_of(o->c->op);
 }
 
-/* ---- 1: some inputs are PARTIAL ---- */
+/* ---- Case 1: some inputs are PARTIAL ---- */
 
 /* Returns whether the PARTIAL inputs are exactly one of the sets in which the op is jointly linear. */
 static bool is_linear(const on_axis *o) {
@@ -153,7 +155,7 @@ static tg_status partial(const on_axis *o, tg_placement *to) {
     return TG_OK;
 }
 
-/* ---- 2: some inputs are VARYING ---- */
+/* ---- Case 2: some inputs are VARYING ---- */
 
 /* Returns how many summed dims input i has before dim d. */
 static int nth_summed(const tg_rules *r, int i, int d) {
@@ -258,6 +260,7 @@ static tg_status check_roles(const on_axis *o, int first) {
     return TG_OK;
 }
 
+/* Returns the first input that is VARYING. */
 static int first_of(const on_axis *o) {
     for (int i = 0; i < o->c->n_in; i++)
         if (o->c->in[i] && at(o, i).kind == TG_VARYING) return i;
@@ -282,7 +285,7 @@ static tg_status varying(const on_axis *o, tg_placement *to) {
     return summed ? sum_over_shards(o, first, to) : pass_shards(o, first, to);
 }
 
-/* ---- 3: no input varies, but each rank draws random numbers of its own ---- */
+/* ---- Case 3: no input is VARYING, but each rank draws random numbers of its own ---- */
 
 static tg_status drawn(const on_axis *o, tg_placement *to) {
     const char *remedy = "draw from a stream that has one seed on all ranks (tg_rng_join this rank's stream first)";
@@ -299,6 +302,7 @@ static tg_status drawn(const on_axis *o, tg_placement *to) {
 
 /* ---- The rule on one axis ---- */
 
+/* Applies the case of the rule that fits the inputs. */
 static tg_status strict(const on_axis *o, tg_placement *to) {
     if (o->r->drawn >> o->axis & 1 && !o->varying) return drawn(o, to);
     if (o->partial) return partial(o, to);
@@ -327,6 +331,7 @@ static tg_status derive(on_axis *o, tg_placement *to) {
     return opaque ? TG_OK : s;
 }
 
+/* Returns a conversion that the call states on the axis, or NULL. */
 static const tg_conversion *conversion_on(const tg_rules *r, tg_axis axis) {
     for (int k = 0; k < r->n_conversions; k++)
         if (r->conversion[k].axis == axis) return &r->conversion[k];
@@ -371,6 +376,7 @@ static tg_status place_outputs(tg_call *c, const tg_rules *r, tg_placement to[TG
     return c->ctx->run.status;
 }
 
+/* Derives the placement of the outputs on every axis, and sets it. */
 static tg_status derive_all(tg_call *c, tg_rules *r, bool gradients) {
     tg_placement to[TG_MAX_AXES] = {{0}};
     tg_rules_sets(c, r);
@@ -389,6 +395,7 @@ static tg_status derive_all(tg_call *c, tg_rules *r, bool gradients) {
     return place_outputs(c, r, to);
 }
 
+/* Returns whether p and q are the same on every axis, where I and R count as the same. */
 static bool same_placements(const tg_ctx *ctx, const tg_placements *p, const tg_placements *q) {
     for (int a = 0; a < TG_MAX_AXES; a++) {
         tg_placement x = p ? p->at[a] : invariant, y = q ? q->at[a] : invariant;

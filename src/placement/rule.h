@@ -26,6 +26,8 @@ typedef struct tg_conversion {
     const char *remedy; /* how to avoid a refusal; may be NULL */
 } tg_conversion;
 
+/* What is known of one call: statements of infer, and what the op's family fills in. Masks of inputs and of dims have a
+ * bit for each. */
 struct tg_rules {
     int n_sets; /* TG_ROLE_OPEN means that infer has stated none */
     uint32_t set[TG_MAX_SETS];

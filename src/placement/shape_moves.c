@@ -46,7 +46,8 @@ static void set_chunks(tg_placement *p, int64_t k) {
 
 /* ---- reshape ---- */
 
-/* The smallest runs of input dims and of output dims around dim d that have the same product. */
+/* The smallest runs of input dims [in, in_end) and output dims [out, out_end) around a dim that have the same
+ * product. */
 typedef struct group {
     int in, in_end, out, out_end;
 } group;
@@ -93,6 +94,8 @@ static int choose_dim(const tg_tensor *y, const group *g, int64_t k, int named, 
     return named >= 0 ? -1 : first < 0 ? g->out : first;
 }
 
+/* Moves a shard of input 0 through a reshape (tg_shard_rule). Finds the output dim that the shard becomes, and the
+ * number of its chunks there. */
 static tg_status move_reshaped(tg_call *c, tg_axis axis, tg_placement *to) {
     const tg_tensor *x = c->in[0], *y = c->out[0];
     const tg_rules *r = tg_rules_of(c);

@@ -5,12 +5,13 @@
 #include "base/text.h"
 #include "comm/nccl/nccl.h"
 
-/* Waits, for a limited time, until NCCL no longer touches the memory of the calls that it did not finish. */
+/* Waits, for a limited time, until the group's stream is empty. NCCL then no longer touches the memory of calls that it
+ * did not finish. */
 static void drain(tg_nccl_group *g) {
-    const double patience = 5;
+    const double limit = 5; /* seconds */
     double since = tg_system_now();
     while (g->stream && tg_cuda_answer(cudaStreamQuery(g->stream)) == cudaErrorNotReady &&
-           tg_system_now() - since < patience)
+           tg_system_now() - since < limit)
         sched_yield();
 }
 

@@ -1,4 +1,4 @@
-/* Calls over NCCL from start to end, and the transport's table. */
+/* The calls of the NCCL transport from start to end, and the transport's table of functions. */
 #include <sched.h>
 
 #include "base/host_memory.h"
@@ -15,6 +15,7 @@ static tg_status explain(tg_nccl_group *g, ncclResult_t r, const char *call) {
                    more && *more ? ": " : "", more ? more : "");
 }
 
+/* Fails because the deadline has passed while this rank waited for NCCL in `call`. */
 static tg_status pass_deadline(tg_nccl_group *g, const char *call) {
     return tg_fail(g->self->ctx, TG_ERR_TIMEOUT,
                    "the deadline of %g s has passed in %s of group \"%s\": NCCL waits for its other ranks, which have "
@@ -54,8 +55,8 @@ static tg_status call_alloc(tg_nccl_rank *self) {
     return TG_OK;
 }
 
-/* Takes a free call. If there is none, allocates more than are needed now: the number in flight depends on how fast the
- * peers are, and with these a training loop soon stops allocating. */
+/* Takes a free call. If there is none, allocates more than are needed now, so that a training loop soon stops
+ * allocating, although the number of calls in flight depends on how fast the peers are. */
 static tg_nccl_call *call_new(tg_nccl_group *g) {
     enum { MORE = 32 };
     tg_nccl_rank *self = g->self;
@@ -82,8 +83,8 @@ void tg_nccl_calls_free(tg_nccl_rank *self) {
     self->free = NULL;
 }
 
-/* Drops the request on the host communicator once it has ended: either all ranks have made the call, or it has failed
- * because they never will. */
+/* Drops the request on the host communicator if it has ended. It ends when all ranks have made the call, or with an
+ * error if they never will. */
 static tg_status query_host(tg_nccl_call *c) {
     const tg_comm *host = c->group->host;
     tg_ctx *ctx = c->group->self->ctx;
@@ -100,7 +101,7 @@ static bool all_have_called(tg_nccl_call *c) {
     return !c->host_request;
 }
 
-/* Ends a call that has left the list. done: it has succeeded. */
+/* Ends a call that has been removed from the list. done: the call has succeeded. */
 static void finish(tg_nccl_call *c, bool done) {
     tg_nccl_group *g = c->group;
     tg_recorder_finish(g->self->recorder, c->record, done ? TG_CALL_DONE : TG_CALL_FAILED);
@@ -108,24 +109,25 @@ static void finish(tg_nccl_call *c, bool done) {
     if (c->dropped) call_free(c);
 }
 
+/* Returns whether NCCL has finished the call. A captured call counts as finished. */
 static bool is_done(const tg_nccl_call *c) {
     return c->captured || tg_cuda_answer(cudaEventQuery(c->done)) == cudaSuccess;
 }
 
 /* Stops at the fourth call that other ranks have yet to make, because later calls can hardly be done before it. */
 void tg_nccl_progress(tg_nccl_group *g) {
-    enum { PATIENCE = 4 };
+    enum { MOST_AWAITED = 4 };
     int awaited = 0;
     if (g->self->progressing) return;
     g->self->progressing = true;
-    for (tg_nccl_call **at = &g->first, *c; (c = *at) && (awaited < PATIENCE || g->self->aborted);) {
+    for (tg_nccl_call **at = &g->first, *c; (c = *at) && (awaited < MOST_AWAITED || g->self->aborted);) {
         if (g->self->cuda->capturing && !c->captured) { /* a query is not allowed during capture */
             at = &c->next;
             continue;
         }
-        bool called = all_have_called(c), over = called && (g->self->aborted || (c->launched && is_done(c)));
+        bool called = all_have_called(c), ended = called && (g->self->aborted || (c->launched && is_done(c)));
         awaited += !called;
-        if (!over) {
+        if (!ended) {
             at = &c->next;
             continue;
         }
@@ -259,6 +261,7 @@ static void nccl_drop(tg_ctx *ctx, void *state, void *request) {
     if (c->finished) call_free(c);
 }
 
+/* Opens a batch, or closes it and launches its calls. */
 static tg_status nccl_batch(tg_ctx *ctx, void *state, bool open) {
     tg_nccl_group *g = state;
     bool was_open = g->batch;

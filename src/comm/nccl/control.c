@@ -6,7 +6,7 @@
 
 static tg_nccl_call *call_of(const tg_wait *w) { return w ? w->request : NULL; }
 
-/* ---- The end of the groups ---- */
+/* ---- Failure of the communicators ---- */
 
 static bool has_ended(tg_control *c, const tg_wait *w) { return (void)w, tg_nccl_of(c)->self->status != TG_OK; }
 static bool claim(tg_control *c) { return !has_ended(c, NULL); }
@@ -26,9 +26,9 @@ static void end_of(tg_control *c, tg_group_end *end, char *buf, size_t n) {
     *end = (tg_group_end){.status = self->status, .culprit = -1, .reporter = c->me, .text = buf};
 }
 
-/* ---- Facts ---- */
+/* ---- What a rank waits for ---- */
 
-/* Returns false always, because the host communicator checks its own members, in check(). */
+/* Returns false: members are checked by the host communicator, which check() polls. */
 static bool awaits(tg_control *c, const tg_wait *w, int i) { return (void)c, (void)w, (void)i, false; }
 
 static bool describe_call(tg_control *c, const tg_wait *w, tg_call_entry *entry, char *site, size_t n) {
@@ -65,6 +65,7 @@ static tg_status check_host(tg_nccl_group *g, const tg_nccl_call *c, double wait
     return host->ops->poll(g->self->ctx, host->state, c ? c->host_request : NULL, waited);
 }
 
+/* Fails if NCCL reports an asynchronous error of the communicator. */
 static tg_status check_nccl(tg_nccl_group *g) {
     ncclResult_t state = ncclSuccess, r = g->comm ? ncclCommGetAsyncError(g->comm, &state) : ncclSuccess;
     if (r == ncclSuccess) r = state;
@@ -80,13 +81,14 @@ static void check(tg_control *c, const tg_wait *w) {
     if (s != TG_OK) tg_control_fail(c, w, s, -1, c->ctx->run.message);
 }
 
-/* Does nothing: check() prepares the checks of the host communicator. */
+/* These two do nothing, because the host communicator's own poll prepares and ends its checks. */
 static void begin_poll(tg_control *c, const tg_wait *w) { (void)c, (void)w; }
 static void end_wait(tg_control *c, const tg_wait *w) { (void)c, (void)w; }
 
-/* ---- While the host waits elsewhere ---- */
+/* ---- While the host waits for a device or for NCCL ---- */
 
-/* Advances and checks one communicator while the host waits for c (NULL: for no call). Aborts all on error. */
+/* Advances and checks one communicator while the host waits for c (NULL: for no call). On error aborts all
+ * communicators of the rank. */
 static tg_status poll_call(tg_nccl_group *g, const tg_nccl_call *c, double waited) {
     tg_status s = tg_control_poll(&g->control, (void *)(uintptr_t)c, waited);
     if (s == TG_OK) return TG_OK;

@@ -1,4 +1,4 @@
-/* NCCL's communicators: creation, split, recovery and end. */
+/* Groups of ranks over NCCL, each with an NCCL communicator of its own: creation, split, recovery and end. */
 #include <stddef.h>
 #include <stdio.h>
 
@@ -6,8 +6,9 @@
 #include "base/text.h"
 #include "comm/nccl/nccl.h"
 
-/* ---- States ---- */
+/* ---- Group objects: making and freeing ---- */
 
+/* Frees a group and its resources, the host communicator too unless the caller owns it. */
 static void group_free(tg_nccl_group *g) {
     tg_nccl_rank *self = g->self;
     tg_ctx *ctx = self->ctx;
@@ -20,10 +21,12 @@ static void group_free(tg_nccl_group *g) {
     if (g->comm) ncclCommAbort(g->comm);
     if (g->stream) cudaStreamDestroy(g->stream);
     if (g->token) cudaFree(g->token);
-    if (!g->world) tg_comm_free(g->host);
+    if (!g->borrows_host) tg_comm_free(g->host);
     tg_host_free(ctx, g, sizeof *g);
 }
 
+/* Returns the control of the group, in which this rank is number `rank`. Errors name it by self->me, its number in the
+ * world. */
 static tg_control control_of(const tg_nccl_group *g, int rank, int size) {
     tg_nccl_rank *self = g->self;
     return (tg_control){.ops = &tg_nccl_control,
@@ -37,8 +40,8 @@ static tg_control control_of(const tg_nccl_group *g, int rank, int size) {
                         .missed = self->ctx->run.missed};
 }
 
-/* Makes a group. first: the parent's rank of the first member, which is appended to the group's name in NCCL's
- * messages, as in "tp0"; -1: nothing is appended. */
+/* Makes a group without an NCCL communicator. If first is 0 or more, it is appended to the group's name in NCCL's
+ * messages, as in "tp0". It is the first member's number in the parent group. If first is -1, nothing is appended. */
 static tg_nccl_group *group_new(tg_nccl_rank *self, tg_comm *host, int rank, int size, const char *name, int first) {
     tg_ctx *ctx = self->ctx;
     tg_nccl_group *g = tg_host_alloc(ctx, sizeof *g);
@@ -57,11 +60,12 @@ static tg_nccl_group *group_new(tg_nccl_rank *self, tg_comm *host, int rank, int
     if (s == TG_OK && !host)
         s = tg_cuda_check(ctx, cudaMemsetAsync(g->token, 0, sizeof(int64_t), g->stream), "cudaMemsetAsync");
     if (s == TG_OK) return g;
-    g->host = NULL; /* the caller frees it */
+    g->host = NULL; /* so that group_free leaves the host communicator to the caller */
     group_free(g);
     return NULL;
 }
 
+/* Returns the configuration of the group's communicator. Calls of NCCL do not block. */
 static ncclConfig_t config_of(const tg_nccl_group *g) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
@@ -72,7 +76,7 @@ static ncclConfig_t config_of(const tg_nccl_group *g) {
 
 /* ---- NCCL's id, which all ranks of a communicator need to create it ---- */
 
-/* Sends the id from rank 0 to the others, over host or by the caller's broadcast function. */
+/* Sends the id from rank 0 to the other ranks, over host or, if host is NULL, by the caller's broadcast function. */
 static tg_status broadcast_id(tg_ctx *ctx, tg_comm *host, tg_nccl_broadcast_fn broadcast, void *user,
                               ncclUniqueId *id) {
     tg_transfer call = {.kind = TG_BROADCAST, .dtype = TG_U8, .dst = id, .count = sizeof *id};
@@ -99,7 +103,7 @@ static tg_status share_id(tg_nccl_group *g, tg_nccl_broadcast_fn broadcast, void
     return s;
 }
 
-/* Creates NCCL's communicator. Collective over the group. */
+/* Creates NCCL's communicator of the group. Collective over the group. */
 static tg_status join(tg_nccl_group *g, tg_nccl_broadcast_fn broadcast, void *user) {
     ncclUniqueId id;
     ncclConfig_t config = config_of(g);
@@ -110,8 +114,9 @@ static tg_status join(tg_nccl_group *g, tg_nccl_broadcast_fn broadcast, void *us
 
 /* ---- Split ---- */
 
-/* Splits on all ranks of the parent at once, so that the parts share its channels and buffers. NCCL performs the split
- * in the parent: the part exists once the wait for the parent ends. */
+/* Creates NCCL's communicator of g by a split of the parent. All ranks of the parent call this together, so that the
+ * parts share the parent's channels and buffers. The split is an asynchronous operation of the parent: this rank's part
+ * is set only after the wait on the parent. Then the part itself is waited for. */
 static tg_status split_all(tg_nccl_group *parent, tg_nccl_group *g, int color) {
     ncclConfig_t config = config_of(g);
     ncclComm_t part = NULL;
@@ -123,11 +128,12 @@ static tg_status split_all(tg_nccl_group *parent, tg_nccl_group *g, int color) {
     return s == TG_OK ? tg_nccl_await(g, ncclSuccess, "ncclCommSplit") : s;
 }
 
+/* Fails if the split needs a host communicator and there is none. `all`: all ranks of the parent take part. */
 static tg_status check_split(const tg_nccl_group *parent, const char *name, bool all) {
     if (all || parent->host) return TG_OK;
     return tg_fail(parent->self->ctx, TG_ERR_UNSUPPORTED,
-                   "group \"%s\" has only some ranks of a communicator made by tg_comm_nccl_new_by, which needs all of "
-                   "them at once; make that communicator with tg_comm_nccl_new over a host communicator",
+                   "group \"%s\": a communicator made by tg_comm_nccl_new_by can be split only if all its ranks take "
+                   "part in the split; make it with tg_comm_nccl_new over a host communicator instead",
                    name ? name : "");
 }
 
@@ -152,7 +158,7 @@ tg_status tg_nccl_split(tg_ctx *ctx, void *state, const int *ranks, int n, int r
     return ctx->run.status;
 }
 
-/* ---- The end ---- */
+/* ---- Closing a communicator ---- */
 
 static void rank_free(tg_nccl_rank *self) {
     tg_ctx *ctx = self->ctx;
@@ -164,7 +170,8 @@ static void rank_free(tg_nccl_rank *self) {
     tg_host_free(ctx, self, sizeof *self);
 }
 
-/* Waits for the calls in flight before the communicator ends. If one fails, aborts all of them. */
+/* Waits for the calls in flight before the communicator ends. If one fails, aborts the calls of all groups of this
+ * rank. */
 static void finish_calls(tg_nccl_group *g) {
     for (tg_nccl_call *c = g->first; c && !g->self->aborted; c = g->first) {
         const tg_comm *host = g->host;
@@ -198,15 +205,16 @@ void tg_nccl_close(tg_ctx *ctx, void *state) {
 tg_status tg_nccl_recover(tg_ctx *ctx, void *state, int *rank, int *size) {
     tg_nccl_group *g = state;
     tg_nccl_rank *self = g->self;
-    if (!g->world || !g->host)
+    if (!g->borrows_host)
         return tg_fail(
             ctx, TG_ERR_UNSUPPORTED,
-            "tg_comm_recover: group \"%s\" was not made by tg_comm_nccl_new; recover the communicator that was",
+            "tg_comm_recover: group \"%s\" was not made by tg_comm_nccl_new; call tg_comm_recover on the communicator "
+            "that tg_comm_nccl_new returned",
             g->name);
     tg_nccl_abort_all(self, "a rank has called tg_comm_recover");
     tg_nccl_abort_end(self);
     for (tg_nccl_group *each = self->groups; each; each = each->next) tg_nccl_progress(each);
-    tg_ctx_clear(ctx); /* clears the errors of those calls */
+    tg_ctx_clear(ctx); /* clears the errors of the calls that were in flight */
     TG_TRY(tg_comm_recover(g->host));
     self->aborted = false;
     self->status = TG_OK;
@@ -220,19 +228,21 @@ tg_status tg_nccl_recover(tg_ctx *ctx, void *state, int *rank, int *size) {
     return s;
 }
 
-/* ---- The world ---- */
+/* ---- The group of all ranks ---- */
 
-/* Advances the calls on the device while the host waits for other hosts. */
+/* Advances NCCL's calls while this rank waits in a call of a host communicator. */
 static void advance_calls(tg_listener *l) {
     tg_nccl_rank *self = (tg_nccl_rank *)((char *)l - offsetof(tg_nccl_rank, listener));
     for (tg_nccl_group *g = self->groups; g; g = g->next) tg_nccl_progress(g);
 }
 
+/* Registers advance_calls with the context. */
 static void listen(tg_nccl_rank *self) {
     self->listener = (tg_listener){.idle = advance_calls};
     tg_ctx_listen(self->ctx, &self->listener);
 }
 
+/* Makes the state that the communicators of this rank share. Returns NULL after recording an error. */
 static tg_nccl_rank *rank_new(tg_ctx *ctx, tg_comm *host, int rank, int size) {
     tg_nccl_rank *self = tg_host_alloc(ctx, sizeof *self);
     if (!self) return NULL;
@@ -256,8 +266,8 @@ tg_comm *tg_nccl_world(tg_ctx *ctx, tg_comm *host, int rank, int size, tg_nccl_b
         if (self) rank_free(self);
         return NULL;
     }
-    g->world = host != NULL;
-    self->recorder->refs++; /* the communicator's */
+    g->borrows_host = host != NULL;
+    self->recorder->refs++; /* the reference that the communicator holds */
     tg_comm *c = NULL;
     if (join(g, broadcast, user) == TG_OK)
         c = tg_comm_make(ctx, &tg_nccl_transport, g, rank, size, self->recorder);

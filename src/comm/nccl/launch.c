@@ -1,4 +1,4 @@
-/* Translates each collective into NCCL's calls. */
+/* Translates each call of the transport (tg_transfer) into calls of NCCL. */
 #include "comm/nccl/nccl.h"
 
 /* One collective in NCCL's types. */

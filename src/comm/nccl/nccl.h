@@ -1,9 +1,11 @@
 /* NCCL as a transport, for ranks that have one GPU each.
  *
  * A call is queued on its communicator's own stream, after the work that the compute stream holds at that time, and an
- * event marks its end. To wait for the call means that the compute stream waits for that event: the host goes on at
- * once, and kernels that are queued in between overlap with the call. The host waits for the device only in the
- * functions of kernels/cuda/streams.h. During these waits this transport checks its calls and the context's deadline.
+ * event marks its end. A wait for the call makes the compute stream wait for that event. The host goes on at once, and
+ * kernels that are queued between the call and the wait overlap with the call.
+ *
+ * The host waits for the device only in the functions of kernels/cuda/streams.h. During these waits this transport
+ * checks its calls and the context's deadline.
  *
  * A communicator made by tg_comm_nccl_new has a host communicator of the same ranks. Every call is started there too,
  * without data, before NCCL gets it. So the code that serves all transports compares the calls, names the ranks that
@@ -29,14 +31,17 @@ typedef struct tg_nccl_call {
     tg_nccl_group *group;
     tg_call_entry entry; /* for errors */
     uint64_t record;     /* its index in the flight recorder */
-    void *host_request;  /* its request on the host communicator; NULL: all ranks have made the call */
+    /* The request of the same call on the host communicator. NULL: all ranks have made the call, or it is not compared
+     * there. */
+    void *host_request;
     cudaEvent_t done;
     tg_transfer transfer; /* valid until the call is launched, which an open batch delays to its end */
     tg_cuda_scratch scratch; /* a copy of src, for an all-to-all in place */
     bool launched; /* `done` has been recorded */
-    bool ordered;  /* the compute stream waits for it */
-    bool finished, dropped;
-    bool captured; /* it runs when its graph is replayed, not now */
+    bool ordered;  /* the compute stream waits for the call */
+    bool finished; /* the call has ended */
+    bool dropped;  /* the owner has dropped the request */
+    bool captured; /* the call runs when its graph is replayed, not now */
     struct tg_nccl_call *next;
 } tg_nccl_call;
 
@@ -45,15 +50,15 @@ struct tg_nccl_group {
     tg_control control; /* first */
     tg_nccl_rank *self;
     tg_nccl_group *next;
-    tg_comm *host;   /* NULL: none */
-    bool world;      /* the caller owns host */
-    ncclComm_t comm; /* NULL: aborted */
+    tg_comm *host;     /* NULL: there is no host communicator */
+    bool borrows_host; /* the caller of tg_comm_nccl_new owns host */
+    ncclComm_t comm;   /* NULL: not created yet, or aborted */
     cudaStream_t stream;
     uint64_t sequence;          /* number of collectives so far */
     tg_nccl_call *first, **end; /* calls in flight, in the order of their start */
     bool batch;                 /* a batch of sends and receives is open */
     tg_nccl_window *windows;
-    void *token;        /* 8 bytes on the device, for a barrier without a host communicator */
+    void *token;        /* 8 bytes on the device, which a barrier reduces; NULL if barriers use the host communicator */
     char name[32];      /* in errors */
     char nccl_name[48]; /* in NCCL's own messages */
 };
@@ -69,7 +74,8 @@ struct tg_nccl_rank {
     cudaEvent_t ready; /* the end of the work that the compute stream held at the last launch */
     tg_nccl_group *groups;
     tg_nccl_call *free;
-    int me, cause;    /* number in the world; see tg_control */
+    int me;           /* this rank's number in the world */
+    int cause;        /* the rank whose failure the context is recording; -1: its own (tg_control) */
     double checked;   /* seconds that the host had waited at the last check of this wait */
     tg_status status; /* why the communicators have failed; TG_OK: they have not */
     char failure[TG_FAILURE_TEXT];
@@ -86,16 +92,16 @@ tg_status tg_nccl_recover(tg_ctx *ctx, void *state, int *rank, int *size);
 
 /* ---- launch.c ---- */
 
-/* Enqueues a collective. The caller has called ncclGroupStart. */
+/* Enqueues a call on the group's stream. The caller has called ncclGroupStart. */
 ncclResult_t tg_nccl_enqueue(tg_nccl_group *g, const tg_transfer *t);
 
 /* ---- call.c ---- */
 
 /* Waits until NCCL has finished what `call`, which returned r, has started. Fails at the context's deadline. */
 tg_status tg_nccl_await(tg_nccl_group *g, ncclResult_t r, const char *call);
-/* Finds the calls that are done or aborted, and ends them. */
+/* Finds the calls of g that are done or aborted, and ends them. */
 void tg_nccl_progress(tg_nccl_group *g);
-void tg_nccl_calls_free(tg_nccl_rank *self);
+void tg_nccl_calls_free(tg_nccl_rank *self); /* frees the list of free calls */
 
 /* ---- window.c ---- */
 

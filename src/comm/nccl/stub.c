@@ -25,7 +25,8 @@ static tg_comm *world(tg_ctx *ctx, tg_comm *host, int rank, int size, tg_nccl_br
 #else
 static tg_status check_device(tg_ctx *ctx, const char *who) {
     return tg_fail(ctx, TG_ERR_UNSUPPORTED,
-                   "%s: this library was built without CUDA and NCCL (Meson option cuda, where nvcc's toolkit is)",
+                   "%s: this library was built without CUDA and NCCL; build it with Meson option cuda=enabled where "
+                   "nvcc and NCCL are installed",
                    who);
 }
 

@@ -37,6 +37,7 @@ tg_status tg_nccl_window_join(tg_ctx *ctx, void *state, void *window) {
     return s;
 }
 
+/* Deregisters the window if NCCL knows it and the communicator lives. */
 static void unregister(tg_nccl_window *w) {
     if (w->window && w->group->comm) ncclCommWindowDeregister(w->group->comm, w->window);
     w->window = NULL;
@@ -51,7 +52,7 @@ void tg_nccl_windows_end(tg_nccl_group *g) {
     g->windows = NULL;
 }
 
-/* Waits for the compute stream first: the caller has released the memory in the order of that stream only. */
+/* Waits for the compute stream first, because work that uses the memory may still be queued there. */
 void tg_nccl_window_free(tg_ctx *ctx, void *window) {
     tg_nccl_window *w = window;
     tg_cuda *c = tg_cuda_of(ctx);

@@ -2,6 +2,7 @@
 #include "base/runtime.h"
 #include "kernels/cpu/attention.h"
 
+/* Returns a job with the sizes and mask rules of the call. */
 static tg_attention_job attention_job(const tg_attention_args *a) {
     tg_attention_job job = {
         .a = a,
@@ -108,6 +109,7 @@ static tg_status main_grad(tg_ctx *ctx, tg_attention_job *job) {
     return TG_OK;
 }
 
+/* Computes the mask's gradient if it is wanted. A unit is one tile of that gradient. */
 static tg_status mask_grad(tg_ctx *ctx, tg_attention_job *job) {
     const tg_array *g = &job->a->gmask;
     const int64_t all[4] = {job->batch, job->heads, job->blocks, tg_units(job->sk, TG_KEYS)};
@@ -121,6 +123,7 @@ static tg_status mask_grad(tg_ctx *ctx, tg_attention_job *job) {
     return run(ctx, job, TG_FUSED_attention_grad_mask);
 }
 
+/* Computes the sink's gradient if it is wanted. A unit is one head. */
 static tg_status sink_grad(tg_ctx *ctx, tg_attention_job *job) {
     job->units = job->a->gsink.data ? job->heads : 0;
     return run(ctx, job, TG_FUSED_attention_grad_sink);

@@ -22,7 +22,7 @@ typedef struct tg_attention_job {
     int64_t blocks;              /* query blocks per head */
     int64_t chunks;              /* parts of the query blocks of a group, each with its own sums for gk and gv */
     int64_t units, ranges;       /* the units of work are divided into ranges, each with one slice of scratch */
-    void *scratch, *gk, *gv;     /* gk, gv: [chunks, batch groups sk, pad]; NULL: summed directly in the gradient */
+    void *scratch, *gk, *gv;     /* gk, gv: [chunks, batch * groups * sk, pad]; NULL: summed in the gradient itself */
     int64_t slice;               /* elements of scratch for each range */
     tg_mask_rules rules;
     bool summed[4];              /* dims along which the mask's gradient is summed, because the mask was broadcast */

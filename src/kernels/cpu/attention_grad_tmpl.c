@@ -1,5 +1,6 @@
 /* The gradient of attention. P is the probabilities, which are computed again from each query's greatest score and sum.
- * K is the dropout factors, and D = sum(gout out) of each query. P, K and gout v' are multiplied element by element:
+ * K is the dropout factors, D is sum(gout out) of each query, and ' is a transposition. P, K and gout v' are multiplied
+ * element by element:
  *     gv = (P K)' gout,  gs = P (K (gout v') - D) scale,  gq = gs k,  gk = gs' q.
  * The mask's gradient is gs without the scale. The sink's is -P D, with the sink's own P. Each of these two is computed
  * in a pass of its own, which computes the scores again. So one thread computes each sum over batches and heads, in a
@@ -58,7 +59,7 @@ static void score_grad(int64_t keys, int64_t lanes, real scale, const real *rest
         }
 }
 
-/* The same with dropout: replaces s by P K. */
+/* Does the same with dropout: replaces s by P K. */
 static void score_grad_dropped(int64_t keys, int64_t lanes, real scale, const real *restrict dot,
                                const real *restrict top, const real *restrict inverse, const real *restrict keep,
                                real *restrict s, real *restrict gs) {

@@ -3,7 +3,8 @@
  * 2205.14135). */
 #include "kernels/cpu/scores.h"
 
-/* The state of a block's queries. rescale is the factor by which the last tile changed the results of earlier tiles. */
+/* The state of a block's queries. The results of earlier tiles must be multiplied by rescale, because the last tile may
+ * have raised the maximum. */
 typedef struct running {
     real max[TG_QUERIES], sum[TG_QUERIES], rescale[TG_QUERIES];
 } running;

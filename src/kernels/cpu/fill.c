@@ -7,9 +7,10 @@
 #include "kernels/cpu/required.h"
 #include "kernels/scalar.h"
 
+/* Numbers of elements: from which threads are used, of a unit of work, and of a buffer. */
 enum { PARALLEL_FROM = 65536, UNIT = 16384, BUFFER = 512 };
 
-/* Maps the identity over the value, as a float64 array of one element that is broadcast. Small arrays of 0 are cleared
+/* Copies the value, as a broadcast float64 array, by the map kernel. Small contiguous arrays of 0 are cleared
  * directly. */
 tg_status tg_cpu_fill(tg_ctx *ctx, tg_array out, double value) {
     static const int64_t no_stride[TG_MAX_DIMS] = {0};

@@ -1,5 +1,5 @@
-/* The drivers of the fused kernels except attention (attention.c): they turn arrays into rows, and rows into units of
- * work. */
+/* The drivers of the fused kernels, except those of attention (attention.c). A driver views the arrays as rows, divides
+ * the rows into units of work, and runs the kernel over the units. */
 #include "kernels/cpu/fused.h"
 #include "kernels/cpu/stream.h"
 #include "kernels/prepare.h"
@@ -172,7 +172,7 @@ tg_status tg_cpu_prepare(tg_ctx *ctx, const tg_prepare_args *a) {
     return TG_OK;
 }
 
-/* Steps one parameter. */
+/* Makes the step of one parameter, unless the step is skipped. */
 static void step_one(tg_ctx *ctx, const tg_adamw_args *a) {
     if (a->step[TG_SCALAR_SKIP] != 0)
         return;

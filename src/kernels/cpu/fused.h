@@ -23,7 +23,7 @@ tg_status tg_cpu_adamw(tg_ctx *ctx, const tg_adamw_args *a, int n);
 
 /* ---- For the drivers and their templates ---- */
 
-/* X(name): one tg_range_fn in every copy of a template. */
+/* X(name) for every kernel. Each copy of a template defines the kernel as a tg_range_fn. */
 #define TG_FUSED_LIST(X)                                                          \
     X(softmax)                                                                    \
     X(softmax_grad)                                                               \
@@ -63,7 +63,7 @@ int64_t tg_rows_per_unit(int64_t count, int64_t n);
 static inline int64_t tg_units(int64_t count, int64_t per_unit) {
     return (count + per_unit - 1) / per_unit;
 }
-/* Returns the row at which the units before unit `end` end. */
+/* Returns the number of rows in units [0, end): one past the last row of unit end - 1. */
 static inline int64_t tg_unit_end(int64_t count, int64_t per_unit, int64_t end) {
     return end * per_unit < count ? end * per_unit : count;
 }

@@ -5,6 +5,8 @@
 #include "kernels/cpu/required.h"
 #include "kernels/scalar.h"
 
+/* PARALLEL_FROM: the number of elements from which threads are used. FIRST_REAL: the first of the formulas that have no
+ * integer form. */
 enum { PARALLEL_FROM = 65536, FIRST_REAL = TG_FN_abs_d };
 
 TG_CPU_COPIES(tg_map_kernels, map_kernels, f32)
@@ -30,8 +32,8 @@ static tg_dtype compute_type(tg_formula f, const tg_array *out, const tg_array *
     return is_f64 || (!is_float && f >= FIRST_REAL) ? TG_F64 : is_float ? TG_F32 : TG_I64;
 }
 
-/* Returns whether all arrays are contiguous and of one compute type. If they are also small, one call of the row
- * function computes all: small tensors must have almost no overhead. */
+/* Returns whether all arrays are contiguous and of the same dtype, float32 or float64. If they are also small, one call
+ * of the row function computes all elements, so that small tensors have almost no overhead. */
 static bool same_layout(const tg_array *out, const tg_array *in, int n_in) {
     bool ok = out->contiguous && (out->dtype == TG_F32 || out->dtype == TG_F64);
     for (int i = 0; i < n_in; i++) ok = ok && in[i].contiguous && in[i].dtype == out->dtype;
@@ -50,7 +52,7 @@ static void swap_dims(tg_map_plan *m, int a, int b) {
     }
 }
 
-/* Collects the dims that are not of size 1, by decreasing stride of the output. */
+/* Collects the dims whose size is not 1, sorted by decreasing stride of the output. a[0] is the output. */
 static void order_dims(tg_map_plan *m, const tg_array *const *a) {
     m->ndim = 0;
     for (int d = 0; d < a[0]->ndim; d++) {
@@ -61,7 +63,7 @@ static void order_dims(tg_map_plan *m, const tg_array *const *a) {
     }
 }
 
-/* Returns whether two adjacent dims are one in all operands. */
+/* Returns whether two adjacent dims can be merged into one in all operands. */
 static bool mergeable(const tg_map_plan *m, int outer, int inner) {
     for (int i = 0; i <= m->n_in; i++)
         if (m->x[i].stride[outer] != m->x[i].stride[inner] * m->shape[inner]) return false;
@@ -80,7 +82,7 @@ static void merge_dims(tg_map_plan *m) {
     m->ndim = m->ndim ? top + 1 : 0;
 }
 
-/* Adds leading dims of size 1 until there are two. */
+/* Adds leading dims of size 1 until there are the two dims that a tile has. */
 static void pad_dims(tg_map_plan *m) {
     while (m->ndim < 2) {
         m->shape[m->ndim] = 1;
@@ -99,7 +101,7 @@ static int transposed_dim(const tg_map_plan *m) {
 }
 
 /* Chooses the shape of a tile: a run of the last dim, or several runs if that dim is short. If an input is transposed,
- * it is a block whose rows and columns are whole cache lines. */
+ * a tile is a block of up to 16 rows and 32 columns, so that rows and columns fill whole cache lines. */
 static void choose_tile(tg_map_plan *m) {
     int last = m->ndim - 1, row = transposed_dim(m);
     bool block = row >= 0;
@@ -128,7 +130,7 @@ static void choose_access(tg_map_plan *m, tg_dtype compute) {
     for (int i = 0; i <= m->n_in; i++) {
         tg_map_operand *x = &m->x[i];
         x->direct = gapless(m, x, compute);
-        x->by_rows = x->stride[last - 1] == 1 && x->stride[last] > 1;
+        x->column_major = x->stride[last - 1] == 1 && x->stride[last] > 1;
         all &= x->direct;
     }
     if (all && m->rows == 1) m->cols = m->shape[last] < TG_MAP_CHUNK ? m->shape[last] : TG_MAP_CHUNK;

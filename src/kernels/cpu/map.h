@@ -22,8 +22,8 @@ typedef struct tg_map_operand {
     int64_t stride[TG_MAX_DIMS + 1]; /* in elements */
     int64_t size;                    /* bytes of an element */
     tg_dtype dtype;
-    bool direct;  /* every tile is a contiguous run of the compute type */
-    bool by_rows; /* transposed: neighbors in memory are neighbors along the rows of a tile */
+    bool direct;       /* every tile is a contiguous run of the compute type, and is used in place */
+    bool column_major; /* the columns of a tile are contiguous in memory, as in a transposed array */
 } tg_map_operand;
 
 /* How a map is divided into tiles. Dims are ordered by the output's strides and merged. The columns of a tile lie along

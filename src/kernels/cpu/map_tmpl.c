@@ -1,7 +1,10 @@
-/* Element-wise kernels: a row function for every formula, and the loop over tiles of any layout. */
+/* Element-wise kernels: a function over contiguous elements for every formula, and the loop over tiles, which may have
+ * any layout. */
 #include "kernels/cpu/map.h"
 #include "kernels/cpu/span.h"
 
+/* Definitions that kernels/scalar.h asks for. MAP_PARAM converts a parameter, a double, to T. TG_M(f) names the
+ * elementary function f of this type, such as tg_exp_f32. TG_SCALAR_INT is defined if T is an integer. */
 #define MAP_INT_i64 1
 #define MAP_INT_f32 0
 #define MAP_INT_f64 0
@@ -15,7 +18,8 @@
 #define TG_M(f)     MAP_M(f, TG_T)
 #include "kernels/scalar.h"
 
-/* An input may be the output itself, element for element, because no iteration depends on another. */
+/* Tells the compiler that the iterations are independent. This holds even when an input is the output array itself,
+ * because iteration k then reads and writes only element k. */
 #ifdef __clang__
 #define MAP_IVDEP
 #else
@@ -64,7 +68,7 @@ static void store(void *dst, tg_dtype dtype, int64_t stride, int64_t n, const vo
     span_store(dst, dtype, stride, n, t);
 }
 
-/* Transposes a block whose columns are contiguous in memory, four columns at a time. */
+/* Transposes a column-major block into row-major buf, four columns at a time. */
 static void transpose(T *restrict buf, const T *restrict columns, int64_t rows, int64_t cols) {
     int64_t c = 0;
     for (; c + 4 <= cols; c += 4)
@@ -74,10 +78,10 @@ static void transpose(T *restrict buf, const T *restrict columns, int64_t rows, 
         for (int64_t r = 0; r < rows; r++) buf[r * cols + c] = columns[c * rows + r];
 }
 
-/* Copies the tile of x at `at`, rows x cols elements, into buf row by row. */
+/* Copies the tile of operand x that starts at `at` (rows * cols elements) into buf, which is in row-major order. */
 static void gather(T *buf, const tg_map_operand *x, const char *at, int ndim, int64_t rows, int64_t cols) {
     int64_t row_step = x->stride[ndim - 2], col_step = x->stride[ndim - 1];
-    if (!x->by_rows) {
+    if (!x->column_major) {
         for (int64_t r = 0; r < rows; r++) load(buf + r * cols, at + r * row_step * x->size, x->dtype, col_step, cols);
         return;
     }
@@ -86,13 +90,13 @@ static void gather(T *buf, const tg_map_operand *x, const char *at, int ndim, in
     transpose(buf, columns, rows, cols);
 }
 
-/* Copies buf to the tile of x at `at`. */
+/* Copies buf, in row-major order, to the tile of operand x that starts at `at`. */
 static void scatter(const T *buf, const tg_map_operand *x, char *at, int ndim, int64_t rows, int64_t cols) {
     for (int64_t r = 0; r < rows; r++)
         store(at + r * x->stride[ndim - 2] * x->size, x->dtype, x->stride[ndim - 1], cols, buf + r * cols);
 }
 
-/* Finds where tile t begins in every operand, in bytes, and its size. */
+/* Finds the byte offset of tile t in every operand, and the tile's size in rows and columns. */
 static void locate(const tg_map_plan *m, int64_t t, int64_t *offset, int64_t *rows, int64_t *cols) {
     int last = m->ndim - 1;
     int64_t across = (m->shape[last] + m->cols - 1) / m->cols, down = (m->shape[last - 1] + m->rows - 1) / m->rows;
@@ -113,6 +117,8 @@ static void locate(const tg_map_plan *m, int64_t t, int64_t *offset, int64_t *ro
     }
 }
 
+/* Computes tile t. buf has a buffer for each operand: buf[0] for the output m->x[0], and buf[i] for the input m->x[i],
+ * which the row function gets as in[i - 1]. Only operands that are not direct need theirs. */
 static void map_tile(const tg_map_plan *m, int64_t t, T buf[][TG_MAP_TILE]) {
     int64_t offset[1 + TG_MAP_INPUTS], rows, cols;
     const void *in[TG_MAP_INPUTS] = {0};
@@ -132,6 +138,7 @@ static void map_tile(const tg_map_plan *m, int64_t t, T buf[][TG_MAP_TILE]) {
     scatter(buf[0], &m->x[0], out, m->ndim, rows, cols);
 }
 
+/* Computes the tiles of units [begin, end). */
 static void map_tiles(void *plan, int64_t begin, int64_t end) {
     const tg_map_plan *m = plan;
     T buf[1 + TG_MAP_INPUTS][TG_MAP_TILE];

@@ -5,7 +5,7 @@
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/mm.h"
 
-/* A matrix of any dtype and strides. Element (i, j) is at data + (i rs + j cs) size. */
+/* A matrix of any dtype and strides. Element (i, j) is at data + (i * rs + j * cs) * size. */
 typedef struct matrix {
     char *data;
     int64_t cols, rs, cs, size;
@@ -29,6 +29,7 @@ static inline char *matrix_row(const matrix *x, int64_t i) {
     return x->data + i * x->rs * x->size;
 }
 
+/* Returns whether the rows of x are contiguous and of the compute type. */
 static inline bool matrix_direct(const matrix *x) {
     return x->dtype == TILE_DTYPE && (x->cs == 1 || x->cols == 1);
 }
@@ -53,7 +54,7 @@ static inline block block_rows(const matrix *x, int64_t i, int64_t n, real *buf)
     return (block){buf, ld};
 }
 
-/* Writes t[j, r] = scale rows[r, j] for n rows, padded with zeros to `lanes` of them. */
+/* Writes t[j, r] = scale * rows[r, j] for the n rows, and zeros for r from n to lanes - 1. */
 static inline void block_transpose(block rows, int64_t n, int64_t cols, int64_t lanes, real scale, real *t) {
     for (int64_t j = 0; j < cols; j++) {
         for (int64_t r = 0; r < n; r++)

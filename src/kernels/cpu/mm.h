@@ -15,7 +15,7 @@ enum { MM_VEC = MM_BYTES / sizeof(real) };
 
 typedef real vec __attribute__((vector_size(MM_BYTES), aligned(sizeof(real)), may_alias));
 
-/* A tile of A. Element (i, p) is at[i rs + p cs]. */
+/* A tile of A. Element (i, p) is at[i * rs + p * cs]. */
 typedef struct operand {
     const real *at;
     int64_t rs, cs;

@@ -16,7 +16,7 @@ TILE_REDUCTION tile_sum_square(const real *t, int64_t n, real mean) {
     return s + lanes_sum(lane);
 }
 
-/* Computes *rest, the sum of t - mean, and returns the sum of its square. */
+/* Sets *rest to the sum of t - mean, and returns the sum of (t - mean)^2. */
 TILE_REDUCTION tile_deviations(const real *t, int64_t n, real mean, real *rest) {
     real lane[LANES] = {0}, left[LANES] = {0}, s = 0, r = 0;
     int64_t i = 0;
@@ -35,15 +35,15 @@ TILE_REDUCTION tile_deviations(const real *t, int64_t n, real mean, real *rest) 
     return s + lanes_sum(lane);
 }
 
-/* Computes *gh, the sum of g h, and returns the sum of g h (x - mean). */
-TILE_REDUCTION tile_dots(const real *g, const real *h, const real *x, int64_t n, real mean, real *gh) {
+/* Sets *sum_g to the sum of g = gy w, and returns the sum of g (x - mean). */
+TILE_REDUCTION tile_dots(const real *gy, const real *w, const real *x, int64_t n, real mean, real *sum_g) {
     real a = 0, b = 0;
 #pragma omp simd reduction(+ : a, b)
     for (int64_t i = 0; i < n; i++) {
-        a += g[i] * h[i];
-        b += g[i] * h[i] * (x[i] - mean);
+        a += gy[i] * w[i];
+        b += gy[i] * w[i] * (x[i] - mean);
     }
-    *gh = a;
+    *sum_g = a;
     return b;
 }
 
@@ -57,6 +57,7 @@ static real sum_square(const tg_rows *x, int64_t r) {
     return sum;
 }
 
+/* Returns the sum of row r. */
 static real sum_row(const tg_rows *x, int64_t r) {
     real buf[TILE], sum = 0;
     for (int64_t j = 0; j < x->n; j += TILE) {
@@ -106,7 +107,7 @@ static void tile_affine(real *y, const real *x, const real *w, const real *b, in
         y[i] = (x[i] - mean) * rstd * w[i] + b[i];
 }
 
-/* Computes the same with non-temporal stores. n elements are whole cache lines. */
+/* Does the same with non-temporal stores. y is aligned to a cache line, and n elements are whole cache lines. */
 static void tile_affine_streamed(real *y, const real *x, const real *w, const real *b, int64_t n, real mean, real rstd,
                                  const real *next) {
     enum { LINE = TG_STREAM_LINE / sizeof(real) };
@@ -120,6 +121,7 @@ static void tile_affine_streamed(real *y, const real *x, const real *w, const re
     }
 }
 
+/* Computes y of row r. */
 static void norm_row(const tg_norm_job *job, int64_t r, real mean, real rstd) {
     real xbuf[TILE], wbuf[TILE], bbuf[TILE], ybuf[TILE];
     for (int64_t j = 0; j < job->x.n; j += TILE) {

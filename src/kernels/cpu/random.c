@@ -5,6 +5,7 @@
 #include "kernels/cpu/required.h"
 #include "kernels/uniform.h"
 
+/* Numbers of elements: from which threads are used, and of a unit of work. */
 enum { PARALLEL_FROM = 65536, UNIT = 16384 };
 
 TG_CPU_COPIES(tg_random_kernels, random_kernels, f32)

@@ -9,7 +9,8 @@ enum { TG_RANDOM_TILE = 512 };
 typedef struct tg_random_job {
     tg_random kind;
     tg_array out;
-    double a, b, least, below; /* least, below: the bounds of uniform draws (uniform.h) */
+    double a, b;         /* as in slot random */
+    double least, below; /* the least and the greatest number that a uniform draw may give (uniform.h) */
     tg_draws draws;
     int64_t inner;    /* runs end at multiples of this: the size of the last dim, or of out if it is contiguous */
     int64_t per_unit; /* elements of a unit */

@@ -5,6 +5,7 @@
 #include "base/dtype.h"
 #include "kernels/cpu/required.h"
 
+/* Numbers of input elements: from which threads are used, of a part, and of a unit of work. */
 enum { PARALLEL_FROM = 65536, PART = 65536, UNIT = 16384 };
 
 TG_CPU_COPIES(tg_reduce_kernels, reduce_kernels, f32)
@@ -69,8 +70,8 @@ static void divide_dims(tg_reduce_plan *m, const tg_array *out, const tg_array *
     merge_dims(&m->reduced);
 }
 
-/* Returns whether to reduce along columns: if neighboring outputs come from elements that are closer together in memory
- * than the elements of one output are, and if there are enough of them. */
+/* Returns whether to reduce along columns: if there are enough neighboring outputs, and the elements that they come
+ * from are closer together in memory than the elements of one output are. */
 static bool by_columns(const tg_reduce_plan *m) {
     const tg_reduce_dims *k = &m->kept, *r = &m->reduced;
     if (k->n == 0 || r->n == 0) return k->n > 0;
@@ -81,7 +82,7 @@ static int64_t ceil_div(int64_t a, int64_t b) {
     return (a + b - 1) / b;
 }
 
-/* Divides the work into parts, tiles and units. part: the greatest number of input elements of a part in one tile. */
+/* Divides the work into parts, tiles and units. A tile has at most `part` input elements. */
 static void choose_parts(tg_reduce_plan *m, bool columns, int64_t part) {
     int64_t width = columns ? m->kept.shape[m->kept.n - 1] : 1, across = ceil_div(width, TG_REDUCE_RUN);
     int64_t tile_width = width < TG_REDUCE_RUN ? width : TG_REDUCE_RUN;

@@ -190,11 +190,13 @@ static void finish(const tg_reduce_plan *m, char *out, int64_t stride, int64_t n
     span_store(out, m->out_dtype, stride, n, v);
 }
 
+/* Returns the end of a part, as an index of reduced elements. */
 static int64_t part_end(const tg_reduce_plan *m, int64_t part) {
     int64_t end = (part + 1) * m->part_len;
     return end < m->reduced.count ? end : m->reduced.count;
 }
 
+/* Reduces the elements of one output and one part. */
 static void reduce_row(const tg_reduce_plan *m, int64_t tile) {
     int64_t part = tile % m->parts, end = part_end(m, part), n, out;
     const char *base = m->in + locate(&m->kept, tile / m->parts, &out) * m->in_size;
@@ -216,7 +218,8 @@ static void reduce_row(const tg_reduce_plan *m, int64_t tile) {
     finish(m, m->out + (out + part * m->part_step) * m->out_size, 1, 1, &v);
 }
 
-/* Combines x with acc, element by element; if `first`, sets acc to x. squares: the elements of x are squared before. */
+/* Combines x with acc, element by element; if `first`, sets acc to x. If `squares`, the elements of x are squared
+ * before. */
 static void fold(tg_reduction kind, bool first, bool squares, int64_t n, T *restrict acc, const T *restrict x) {
     if (squares)
         for (int64_t j = 0; j < n; j++) acc[j] = first ? x[j] * x[j] : acc[j] + x[j] * x[j];
@@ -260,6 +263,7 @@ static T *blocks_end(blocks *b, tg_reduction kind, int64_t n) {
     return sum ? sum : b->level[0];
 }
 
+/* Reduces the elements of up to TG_REDUCE_RUN neighboring outputs and one part. */
 static void reduce_col(const tg_reduce_plan *m, int64_t tile) {
     const tg_reduce_dims *kept = &m->kept;
     int64_t width = kept->n ? kept->shape[kept->n - 1] : 1, across = (width + TG_REDUCE_RUN - 1) / TG_REDUCE_RUN;
@@ -280,7 +284,7 @@ static void reduce_col(const tg_reduce_plan *m, int64_t tile) {
     finish(m, m->out + (out + part * m->part_step) * m->out_size, out_step, n, sum);
 }
 
-/* Returns the first position of v in x, or of NaN if v is NaN. */
+/* Returns the first position of v, which is in x; the first position of a NaN if v is NaN. */
 static int64_t find(int64_t n, const T *x, T v) {
     int64_t j = 0;
     while (j + 1 < n && x[j] != v && !(IS_NAN(v) && IS_NAN(x[j]))) j++;

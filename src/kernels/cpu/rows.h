@@ -1,4 +1,5 @@
-/* An array viewed as rows: its last dim, or single elements, with the leading dims merged if their strides allow. */
+/* An array viewed as rows. A row is the last dim, or a single element. The leading dims are merged where their strides
+ * allow it. */
 #ifndef TG_ROWS_H
 #define TG_ROWS_H
 

@@ -4,12 +4,15 @@
 #include "base/dtype.h"
 #include "kernels/cpu/required.h"
 
+/* Numbers of elements: from which threads are used, and of a unit of work. */
 enum { PARALLEL_FROM = 65536, UNIT = 16384 };
 
 TG_CPU_COPIES(tg_scan_kernels, scan_kernels, f32)
 TG_CPU_COPIES(tg_scan_kernels, scan_kernels, f64)
 TG_CPU_COPIES(tg_scan_kernels, scan_kernels, i64)
 
+/* Returns the kernels of the compute type: int64 if both arrays are integers, float64 if one of them has 8-byte
+ * elements, otherwise float32. */
 static const tg_scan_kernels *kernels_of(const tg_ctx *ctx, const tg_array *x, const tg_array *y) {
     static const tg_scan_kernels *const f32[] = TG_CPU_TABLE(scan_kernels, f32);
     static const tg_scan_kernels *const f64[] = TG_CPU_TABLE(scan_kernels, f64);
@@ -20,6 +23,7 @@ static const tg_scan_kernels *kernels_of(const tg_ctx *ctx, const tg_array *x, c
     return wide ? f64[level] : f32[level];
 }
 
+/* Returns the absolute value of a step. */
 static int64_t distance(int64_t step) { return step < 0 ? -step : step; }
 
 /* Finds the blocks of rows that lie a constant step apart in both arrays. The innermost merged dims of the arrays are

@@ -17,9 +17,9 @@ typedef struct tg_scan_job {
     tg_rows x, y;
     bool prod, back, add;
     int64_t per_unit;     /* rows of a unit */
-    int64_t adjacent;     /* rows of a block, which lie a constant step apart in both arrays */
-    int64_t x_row, y_row; /* these steps, in elements */
-    int64_t bands;        /* into which a block is divided */
+    int64_t adjacent;     /* rows of a block; they are a constant step apart in both arrays */
+    int64_t x_row, y_row; /* that step in x and in y, in elements */
+    int64_t bands;        /* number of bands of a block */
 } tg_scan_job;
 
 typedef struct tg_scan_kernels {

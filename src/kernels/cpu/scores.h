@@ -101,6 +101,7 @@ static bool mask_load(const tg_attention_job *job, const queries *q, int64_t key
     return any;
 }
 
+/* Adds n values of the mask to the scores. */
 static inline void mask_add(int64_t n, const real *restrict m, real *restrict s) {
     for (int64_t i = 0; i < n; i++)
         s[i] += m[i];
@@ -130,7 +131,7 @@ static inline void keep_tile(const tg_attention_job *job, const queries *q, int6
             keep[j * q->lanes + i] = 0;
 }
 
-/* Returns the address of the number of query i in x, an array [batch, heads, queries]. */
+/* Returns the address of the element of the block's query i in x, an array [batch, heads, queries]. */
 static inline real *row_at(const tg_array *x, const queries *q, int64_t i) {
     return (real *)x->data + q->b * x->stride[0] + q->h * x->stride[1] + (q->i + i) * x->stride[2];
 }

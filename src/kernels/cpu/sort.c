@@ -1,14 +1,19 @@
-/* The CPU's sort slot. Elements are mapped to integer keys of the same order, which are sorted with their positions: by
- * radix sort over 8-bit digits from the last to the first (Knuth, The Art of Computer Programming, volume 3, 5.2.5).
- * Rows of a few elements are sorted by insertion. If only a few of many elements are wanted, a heap keeps the first so
- * far. */
+/* The CPU's sort slot. Elements are mapped to integer keys of the same order, which are sorted together with their
+ * positions. Long rows are sorted by radix sort over 8-bit digits, from the last digit to the first (Knuth, The Art of
+ * Computer Programming, volume 3, 5.2.5). Rows of a few elements are sorted by insertion. If only a few of many
+ * elements are wanted, a heap holds the first ones found so far. */
 #include "base/dtype.h"
 #include "base/runtime.h"
 #include "kernels/convert.h"
 #include "kernels/cpu/required.h"
 #include "kernels/cpu/rows.h"
 
-enum { PARALLEL_FROM = 16384, FEW = 32, DIGITS = 8, DIGIT = 256 };
+enum {
+    PARALLEL_FROM = 16384, /* elements of all rows from which threads are used */
+    FEW = 32,              /* greatest number of elements of a row that is sorted by insertion */
+    DIGITS = 8,            /* digits of a key */
+    DIGIT = 256            /* values of a digit */
+};
 
 typedef struct pair {
     uint64_t key;
@@ -17,9 +22,10 @@ typedef struct pair {
 
 typedef struct sort_job {
     tg_rows x, y, order;
-    bool falling, select;
-    int64_t per_unit; /* rows */
-    pair *scratch;    /* memory for one row, `slice` pairs, per unit */
+    bool falling;
+    bool select;      /* few elements are wanted: uses the heap */
+    int64_t per_unit; /* rows of a unit */
+    pair *scratch;    /* `slice` pairs for each unit, which sorts its rows there one at a time */
     int64_t slice;
 } sort_job;
 
@@ -38,7 +44,7 @@ static uint64_t key_of_f64(double v) {
     return v != v ? UINT64_MAX : u >> 63 ? ~u : u | 1ull << 63;
 }
 
-/* Fills p from a row of this type. For falling order all bits of the keys are flipped. */
+/* Fills p from a row of this type, and leaves the switch. For falling order all bits of the keys are flipped. */
 #define KEYS(type, key)                                                                \
     for (int64_t i = 0; i < x->n; i++) {                                               \
         type v = ((const type *)row)[i * x->stride];                                   \
@@ -46,6 +52,7 @@ static uint64_t key_of_f64(double v) {
     }                                                                                  \
     break
 
+/* Fills p with the keys and positions of row r. */
 static void load_row(const tg_rows *x, int64_t r, bool falling, pair *p) {
     const char *row = tg_row_at(x, r, 0);
     uint64_t flip = falling ? UINT64_MAX : 0;
@@ -63,6 +70,7 @@ static void load_row(const tg_rows *x, int64_t r, bool falling, pair *p) {
 
 /* ---- A few elements ---- */
 
+/* Sorts n pairs by insertion. */
 static void insert_all(pair *p, int64_t n) {
     for (int64_t i = 1; i < n; i++) {
         pair v = p[i];
@@ -132,6 +140,7 @@ static const pair *sort_all(pair *p, int64_t n) {
 
 /* ---- Rows ---- */
 
+/* Stores the first elements in sorted order, as many as y has, and their positions. */
 static void store_row(const sort_job *job, int64_t r, const pair *p) {
     const char *x = tg_row_at(&job->x, r, 0);
     char *y = tg_row_at(&job->y, r, 0);

@@ -6,10 +6,15 @@
 #include "kernels/cpu/required.h"
 #include "kernels/scalar.h"
 
-enum { PARALLEL_FROM = 65536, UNIT = 16384, RUN_BLOCK = 256, BUFFER = 512 };
+enum {
+    PARALLEL_FROM = 65536, /* elements of a from which threads are used */
+    UNIT = 16384,          /* elements of a unit of take */
+    RUN_BLOCK = 256,       /* elements of every run that a unit of put handles */
+    BUFFER = 512           /* elements that are converted at a time */
+};
 
-/* a is the array with the index's shape: the output of take, the source of put. b is the array that is indexed along
- * dim. */
+/* One call of a slot. a is the array that has the index's shape: the output of take, the source of put. b is the array
+ * that is indexed along dim: the source of take, the output of put. */
 typedef struct take_plan {
     const tg_map_kernels *kernels; /* of the type in which values are converted and added */
     tg_dtype compute;
@@ -28,7 +33,7 @@ static int64_t index_at(const take_plan *t, int64_t offset) {
                                     : ((const int64_t *)t->index.data)[offset];
 }
 
-/* Sets t->bad for this position, unless an earlier one is there. */
+/* Records in t->bad that the index at this position is out of range, unless an earlier position is recorded. */
 static void note_bad(take_plan *t, int64_t position) {
     int64_t seen = __atomic_load_n(&t->bad, __ATOMIC_RELAXED);
     while ((seen == 0 || position + 1 < seen) &&
@@ -129,7 +134,7 @@ static void put_columns(void *plan, int64_t begin, int64_t end) {
             (t->add ? add_run : copy_run)(t, a + first * t->a_step, b + first * t->b_step, last - first);
 }
 
-/* Makes the run of the trailing dims along which the index is constant and both arrays advance by a constant step. */
+/* Forms the run from the trailing dims along which the index is constant and both arrays advance by a constant step. */
 static void choose_run(take_plan *t) {
     int d = t->ndim = t->a.ndim;
     t->run = t->a_step = t->b_step = 1;
@@ -148,6 +153,7 @@ static void choose_run(take_plan *t) {
     for (int k = 0; k < d; k++) t->positions *= t->a.shape[k];
 }
 
+/* Returns the type in which values are converted and added. */
 static tg_dtype compute_type(tg_dtype a, tg_dtype b) {
     if (a == TG_F64 || b == TG_F64) return TG_F64;
     return tg_is_float(a) || tg_is_float(b) ? TG_F32 : TG_I64;

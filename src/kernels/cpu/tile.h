@@ -38,10 +38,12 @@ static inline int64_t tile_len(int64_t n, int64_t j) {
     return n - j < TILE ? n - j : TILE;
 }
 
+/* Returns whether the tiles of x are its own memory. */
 static inline bool tile_direct(const tg_rows *x) {
     return x->dtype == TILE_DTYPE && (x->stride == 1 || x->n == 1);
 }
 
+/* Loads n elements of a float dtype, `stride` elements apart, and converts them to real. */
 static inline void tile_load(real *restrict t, const char *restrict src, tg_dtype dtype, int64_t stride, int64_t n) {
     switch (dtype) {
     case TG_BF16:
@@ -62,6 +64,7 @@ static inline void tile_load(real *restrict t, const char *restrict src, tg_dtyp
     }
 }
 
+/* Converts n elements and stores them `stride` elements apart. */
 static inline void tile_store(char *restrict dst, tg_dtype dtype, int64_t stride, int64_t n, const real *restrict t) {
     switch (dtype) {
     case TG_BF16:
@@ -105,7 +108,7 @@ static inline real *tile_out(const tg_rows *y, int64_t r, int64_t j, bool add, r
     return tile_direct(y) && !add ? (real *)tg_row_at(y, r, j) : buf;
 }
 
-/* Stores the tile t that was computed where tile_out said. Does nothing if that was in place. */
+/* Stores the tile t, which is what tile_out returned. Does nothing if t is the memory of y. */
 static inline void tile_put(const tg_rows *y, int64_t r, int64_t j, int64_t n, bool add, const real *t) {
     if (tile_direct(y) && !add)
         return;
@@ -157,6 +160,7 @@ static inline void lanes_fetch(const real *next) {
         __builtin_prefetch(next + l);
 }
 
+/* Returns the sum of LANES elements. */
 static inline real lanes_sum(const real *lane) {
     real s = 0;
 #pragma omp simd reduction(+ : s)
