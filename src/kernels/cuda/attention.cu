@@ -55,7 +55,7 @@ __device__ inline void drop(const Attention &a, int64_t b, int64_t h, int64_t fi
 
 template <class E, int D, int WARPS, bool FULL>
 __global__ void __launch_bounds__(WARPS * 32) attention(TG_PARAMETER(Attention) a) {
-    typedef typename Element<E>::T T;
+    typedef typename TileElement<E>::T T;
     constexpr int ROWS = WARPS * 16, NS = ROWS / 8, NO = D / 8;
     TG_DYN_SHARED(E, q);
     const int ld = tile_pitch<E>(D), ldp = tile_pitch<E>(ROWS), warp = threadIdx.x / 32;
@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(WARPS * 32) attention(TG_PARAMETER(Attention) 
 
 template <class E, int D, bool FULL> tg_status launch(tg_ctx *ctx, Attention a) {
     constexpr int WARPS = warps_of<E, D>();
-    constexpr size_t plain = shared_of<E, D>(3), masked = mask_bytes<typename Element<E>::T, WARPS * 16>();
+    constexpr size_t plain = shared_of<E, D>(3), masked = mask_bytes<typename TileElement<E>::T, WARPS * 16>();
     constexpr size_t all = plain + (FULL ? masked : 0);
     static_assert(all <= MOST_SHARED, "a block's tiles fit");
     size_t bytes = a.mask.data ? all : plain;

@@ -96,7 +96,7 @@ __device__ inline char *head_row(const Heads &x, int64_t b, int64_t h, int64_t i
 template <int D, class E>
 __device__ inline void tile_load(E *to, const Heads &x, int64_t b, int64_t h, int64_t first, int rows, int64_t total,
                                  int cols) {
-    typedef typename Element<E>::T T;
+    typedef typename TileElement<E>::T T;
     constexpr int N = 16 / sizeof(E), CHUNKS = D / N;
     const int ld = tile_pitch<E>(D), there = total - first < rows ? (int)(total - first) : rows;
     const char *from = head_row(x, b, h, first);
@@ -114,7 +114,7 @@ __device__ inline void tile_load(E *to, const Heads &x, int64_t b, int64_t h, in
     for (int c = threadIdx.x; c < rows * D; c += blockDim.x) {
         int i = c / D, j = c % D;
         T v = i < there && j < cols ? load<T>(from + i * step, x.dtype, j * x.stride[3]) : (T)0;
-        to[i * ld + j] = Element<E>::of(v);
+        to[i * ld + j] = TileElement<E>::of(v);
     }
 }
 
@@ -128,7 +128,7 @@ template <class E, int NF, class T>
 __device__ inline void rows_put(const Heads &x, int64_t b, int64_t h, int64_t first, int64_t total, int cols, bool add,
                                 const T (&c)[NF][4], const T (&factor)[2]) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const bool wide = x.wide && x.dtype == Element<E>::DTYPE;
+    const bool wide = x.wide && x.dtype == TileElement<E>::DTYPE;
     TG_UNROLL
     for (int n = 0; n < 2 * NF; n++) {
         int r = n % 2, j = n / 2 * 8 + 2 * t;
@@ -139,7 +139,10 @@ __device__ inline void rows_put(const Heads &x, int64_t b, int64_t h, int64_t fi
         if (wide) {
             Two<E> *to = (Two<E> *)(row + j * sizeof(E)), old = {};
             if (add) old = *to;
-            for (int e = 0; e < 2; e++) old.e[e] = Element<E>::of(add ? v[e] + Element<E>::get(old.e[e]) : v[e]);
+            for (int e = 0; e < 2; e++) {
+                if (add) v[e] += TileElement<E>::get(old.e[e]);
+                old.e[e] = TileElement<E>::of(v[e]);
+            }
             *to = old;
         } else {
             put_element<T>(row, x.dtype, j * x.stride[3], add, v[0]);
@@ -262,7 +265,7 @@ template <class T> __device__ inline T kept_scale(const Attention &a) {
 }
 
 /* Returns e^x. If the result is stored with 16 bits, the fast approximation is exact enough. */
-template <class E> __device__ inline typename Element<E>::T score_exp(typename Element<E>::T x) {
+template <class E> __device__ inline typename TileElement<E>::T score_exp(typename TileElement<E>::T x) {
 #ifdef __CUDA_ARCH__
     if (sizeof(E) == 2) return __expf((float)x);
 #endif

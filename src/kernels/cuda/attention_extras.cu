@@ -41,7 +41,7 @@ struct MaskJob {
 
 /* The state of a block: tiles of queries of head (b, h) from `first` on, of keys, and of the mask. */
 template <class E, int D, int WARPS> struct MaskTile {
-    typedef typename Element<E>::T T;
+    typedef typename TileElement<E>::T T;
     static constexpr int ROWS = WARPS * 16, NS = ROWS / 8;
     E *q, *o, *k, *v;
     T *mask;
@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(WARPS * 32) attention_grad_mask(TG_PARAMETER(M
 
 template <class E, int D> tg_status launch_mask(tg_ctx *ctx, const Attention &a) {
     constexpr int WARPS = warps_of<E, D, true>(), ROWS = WARPS * 16;
-    constexpr size_t bytes = shared_of<E, D, true>(4) + mask_bytes<typename Element<E>::T, ROWS>();
+    constexpr size_t bytes = shared_of<E, D, true>(4) + mask_bytes<typename TileElement<E>::T, ROWS>();
     static_assert(bytes <= MOST_SHARED, "a block's tiles fit");
     MaskJob job = {a, {}, {a.batch, a.heads, (a.sq + ROWS - 1) / ROWS, (a.sk + ROWS - 1) / ROWS}, {}};
     int64_t blocks = 1;

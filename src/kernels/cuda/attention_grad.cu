@@ -34,7 +34,7 @@ template <class T> __global__ void __launch_bounds__(DELTA_WARPS * 32) row_produ
 
 template <class E, int D, int WARPS, bool FULL>
 __global__ void __launch_bounds__(WARPS * 32) attention_grad_q(TG_PARAMETER(Attention) a) {
-    typedef typename Element<E>::T T;
+    typedef typename TileElement<E>::T T;
     constexpr int ROWS = WARPS * 16, NS = ROWS / 8, NQ = D / 8;
     TG_DYN_SHARED(E, q);
     const int ld = tile_pitch<E>(D), ldp = tile_pitch<E>(ROWS), warp = threadIdx.x / 32;
@@ -97,7 +97,7 @@ template <class T> tg_status launch_row_products(tg_ctx *ctx, const Attention &a
 
 template <class E, int D, bool FULL> tg_status launch_q(tg_ctx *ctx, Attention a) {
     constexpr int WARPS = warps_of<E, D, FULL>();
-    constexpr size_t plain = shared_of<E, D, FULL>(4), masked = mask_bytes<typename Element<E>::T, WARPS * 16>();
+    constexpr size_t plain = shared_of<E, D, FULL>(4), masked = mask_bytes<typename TileElement<E>::T, WARPS * 16>();
     constexpr size_t all = plain + (FULL ? masked : 0);
     static_assert(all <= MOST_SHARED, "a block's tiles fit");
     size_t bytes = a.mask.data ? all : plain;
@@ -111,7 +111,7 @@ template <class E, int D, bool FULL> tg_status launch_q(tg_ctx *ctx, Attention a
 }
 
 template <class E, int D> tg_status run(tg_ctx *ctx, const Attention &a) {
-    tg_status s = launch_row_products<typename Element<E>::T>(ctx, a);
+    tg_status s = launch_row_products<typename TileElement<E>::T>(ctx, a);
     return s == TG_OK ? TG_ATTENTION_FULL(launch_q, E, D, ctx, a) : s;
 }
 

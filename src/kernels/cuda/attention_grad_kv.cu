@@ -8,7 +8,7 @@ namespace {
 /* The state of a warp: its 16 keys, and the block's tile of queries. The matrix of scores is transposed: its rows are
  * keys. */
 template <class E, int D, int WARPS, bool FULL> struct KeyTile {
-    typedef typename Element<E>::T T;
+    typedef typename TileElement<E>::T T;
     static constexpr int ROWS = WARPS * 16, NS = ROWS / 8, ND = D / 8;
     E *k, *v, *q, *o, *p; /* o: gout; p: scores. k, v and p begin at this warp's rows */
     Terms<T> *terms;      /* of each query of the tile */
@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(WARPS * 32) attention_grad_kv(TG_PARAMETER(Att
 }
 
 template <class E, int D, bool FULL> tg_status launch(tg_ctx *ctx, Attention a) {
-    typedef typename Element<E>::T T;
+    typedef typename TileElement<E>::T T;
     constexpr int WARPS = warps_of<E, D, FULL>(), ROWS = WARPS * 16;
     constexpr size_t plain = shared_of<E, D, FULL>(4) + ROWS * (sizeof(Terms<T>) + (FULL ? 2 * sizeof(int) : 0));
     constexpr size_t all = plain + (FULL ? mask_bytes<T, ROWS>() : 0);

@@ -23,7 +23,7 @@ template <class E> __global__ void __launch_bounds__(TERMS_THREADS) tensor_terms
         for (int j = threadIdx.x % TERMS_LANES * 8; j < a.dv; j += TERMS_LANES * 8) {
             Sixteen<E> x = *(const Sixteen<E> *)(out + j * 2), y = *(const Sixteen<E> *)(gout + j * 2);
             TG_UNROLL
-            for (int e = 0; e < 8; e++) w.delta += Element<E>::get(x.e[e]) * Element<E>::get(y.e[e]);
+            for (int e = 0; e < 8; e++) w.delta += TileElement<E>::get(x.e[e]) * TileElement<E>::get(y.e[e]);
         }
     }
     for (int o = TERMS_LANES / 2; o; o >>= 1) w.delta += __shfl_xor_sync(~0u, w.delta, o);

@@ -63,7 +63,7 @@ template <bool TRANSPOSED> __device__ inline void load_matrices(uint32_t (&r)[4]
 template <class E>
 __device__ inline void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, E) {
 #ifdef __CUDA_ARCH__
-    if (Element<E>::DTYPE == TG_BF16)
+    if (TileElement<E>::DTYPE == TG_BF16)
         TG_MMA("bf16");
     else
         TG_MMA("f16");
@@ -78,7 +78,7 @@ __device__ inline void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t 
         memcpy(e, word, sizeof e);
         for (int k = 0; k < 4; k++)
             for (int n = 0; n < 4; n++)
-                c[n] += Element<E>::get(e[k / 2][n / 2 * 2 + k % 2]) * Element<E>::get(e[2 + n % 2][k]);
+                c[n] += TileElement<E>::get(e[k / 2][n / 2 * 2 + k % 2]) * TileElement<E>::get(e[2 + n % 2][k]);
     }
 #endif
 }

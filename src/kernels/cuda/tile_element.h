@@ -10,19 +10,19 @@
 namespace tg {
 
 /* An element of a tile: its dtype, its compute type T, and the conversions between the two. */
-template <class E> struct Element {
+template <class E> struct TileElement {
     typedef E T;
     static constexpr int DTYPE = sizeof(E) == 8 ? TG_F64 : TG_F32;
     static __device__ T get(E v) { return v; }
     static __device__ E of(T v) { return v; }
 };
-template <> struct Element<__nv_bfloat16> {
+template <> struct TileElement<__nv_bfloat16> {
     typedef float T;
     static constexpr int DTYPE = TG_BF16;
     static __device__ T get(__nv_bfloat16 v) { return __bfloat162float(v); }
     static __device__ __nv_bfloat16 of(T v) { return __float2bfloat16_rn(v); }
 };
-template <> struct Element<__half> {
+template <> struct TileElement<__half> {
     typedef float T;
     static constexpr int DTYPE = TG_F16;
     static __device__ T get(__half v) { return __half2float(v); }
@@ -36,7 +36,7 @@ template <class E> struct alignas(2 * sizeof(E)) Two {
 
 /* Returns two 16-bit elements as one word; `low` comes first in memory. */
 template <class E> __device__ inline uint32_t packed(float low, float high) {
-    Two<E> pair = {{Element<E>::of(low), Element<E>::of(high)}};
+    Two<E> pair = {{TileElement<E>::of(low), TileElement<E>::of(high)}};
     uint32_t word;
     memcpy(&word, &pair, sizeof word);
     return word;

@@ -18,13 +18,13 @@ template <bool BY_K, int NF, class E, class T>
 __device__ inline void tile_product(T (&c)[NF][4], const E *a, int lda, const E *b, int ldb, int n, int k) {
     int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     for (int i = 0; i < k; i++) {
-        T low = Element<E>::get(a[g * lda + i]), high = Element<E>::get(a[(g + 8) * lda + i]);
+        T low = TileElement<E>::get(a[g * lda + i]), high = TileElement<E>::get(a[(g + 8) * lda + i]);
         TG_UNROLL
         for (int f = 0; f < NF; f++) {
             int j = f * 8 + 2 * t;
             if (f * 8 >= n) break;
-            T left = Element<E>::get(BY_K ? b[i * ldb + j] : b[j * ldb + i]);
-            T right = Element<E>::get(BY_K ? b[i * ldb + j + 1] : b[(j + 1) * ldb + i]);
+            T left = TileElement<E>::get(BY_K ? b[i * ldb + j] : b[j * ldb + i]);
+            T right = TileElement<E>::get(BY_K ? b[i * ldb + j + 1] : b[(j + 1) * ldb + i]);
             c[f][0] += low * left;
             c[f][1] += low * right;
             c[f][2] += high * left;
@@ -79,7 +79,7 @@ template <int NF, class E, class T> __device__ inline void tile_set(E *to, int l
     for (int f = 0; f < NF; f++) {
         TG_UNROLL
         for (int i = 0; i < 4; i++)
-            to[(g + i / 2 * 8) * ld + f * 8 + 2 * t + i % 2] = Element<E>::of(c[f][i]);
+            to[(g + i / 2 * 8) * ld + f * 8 + 2 * t + i % 2] = TileElement<E>::of(c[f][i]);
     }
 }
 
