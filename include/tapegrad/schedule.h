@@ -32,9 +32,8 @@ typedef enum tg_wsd {
 
 typedef struct tg_schedule {
     size_t size;
-    /* In the warm-up the rate goes linearly from start_lr at step 0 to lr at step `warmup`. min_lr is the rate after the
-     * last step of the decay.
-     * 0 <= min_lr <= lr, and start_lr >= 0. */
+    /* In the warm-up the rate goes linearly from start_lr at step 0 to lr at step `warmup`. min_lr is the rate after
+     * the last step of the decay. 0 <= min_lr <= lr, and start_lr >= 0. */
     double lr, min_lr, start_lr;
     /* 0 <= warmup <= steps. The decay ends at step `steps`. Steps are counted from 0, so `steps` includes the
      * warm-up. */

@@ -211,11 +211,11 @@ static void recomputation(misuse_world *b) {
     GIVES(tg_recompute, ARGUMENT, "the tape is NULL", recompute(b, NULL, negate, x, 1, 1, opts));
     GIVES(tg_recompute, HANDLE, "freed", recompute(b, b->freed, negate, x, 1, 1, opts));
     GIVES(tg_recompute, ARGUMENT, "expected a function", recompute(b, b->t, NULL, x, 1, 1, opts));
-    GIVES(tg_recompute, ARGUMENT, "-1 inputs", recompute(b, b->t, negate, x, -1, 1, opts));
-    GIVES(tg_recompute, ARGUMENT, "65536 inputs", recompute(b, b->t, negate, x, 65536, 1, opts));
-    GIVES(tg_recompute, ARGUMENT, "0 outputs", recompute(b, b->t, negate, x, 1, 0, opts));
-    GIVES(tg_recompute, ARGUMENT, "65536 outputs", recompute(b, b->t, negate, x, 1, 65536, opts));
-    GIVES(tg_recompute, ARGUMENT, "-2 outputs", recompute(b, b->t, negate, x, 1, -2, opts));
+    GIVES(tg_recompute, ARGUMENT, "n_in is -1 ", recompute(b, b->t, negate, x, -1, 1, opts));
+    GIVES(tg_recompute, ARGUMENT, "n_in is 65536 ", recompute(b, b->t, negate, x, 65536, 1, opts));
+    GIVES(tg_recompute, ARGUMENT, "n_out is 0;", recompute(b, b->t, negate, x, 1, 0, opts));
+    GIVES(tg_recompute, ARGUMENT, "n_out is 65536;", recompute(b, b->t, negate, x, 1, 65536, opts));
+    GIVES(tg_recompute, ARGUMENT, "n_out is -2;", recompute(b, b->t, negate, x, 1, -2, opts));
     GIVES(tg_recompute, ARGUMENT, "with their arrays", recompute(b, b->t, negate, NULL, 1, 1, opts));
     GIVES(tg_recompute, ARGUMENT, "the tensor is NULL", recompute(b, b->t, negate, &none, 1, 1, opts));
     GIVES(tg_recompute, ARGUMENT, "size is 0", recompute(b, b->t, negate, x, 1, 1, &zero));
@@ -249,8 +249,8 @@ static void replays(misuse_world *b) {
     GIVES(tg_replay_open, HANDLE, "could not be made", !tg_replay_open(b->inert_t));
     QUIET(tg_replay_run, replayed(b, NULL, negate, in, 1, 1, NULL));
     GIVES(tg_replay_run, ARGUMENT, "expected a function", replayed(b, r, NULL, in, 1, 1, opts));
-    GIVES(tg_replay_run, ARGUMENT, "0 outputs", replayed(b, r, negate, in, 1, 0, opts));
-    GIVES(tg_replay_run, ARGUMENT, "65536 outputs", replayed(b, r, negate, in, 1, 65536, opts));
+    GIVES(tg_replay_run, ARGUMENT, "n_out is 0;", replayed(b, r, negate, in, 1, 0, opts));
+    GIVES(tg_replay_run, ARGUMENT, "n_out is 65536;", replayed(b, r, negate, in, 1, 65536, opts));
     GIVES(tg_replay_run, ARGUMENT, "with their arrays", replayed(b, r, negate, NULL, 1, 1, opts));
     GIVES(tg_replay_run, ARGUMENT, "size is 0", replayed(b, r, negate, in, 1, 1, &zero));
     GIVES(tg_replay_run, HANDLE, "tg_replay_run: input 0 is a result of another tape",
