@@ -10,7 +10,7 @@
 
 /* Returns whether another rank may have found an error in its data of which this rank does not know. A device without
  * fault_sum reports such errors at once, so a rank that found one does not reach the step. */
-static bool shares_faults(const tg_optim *o) { return o->fault && o->ctx->run.has_peers; }
+static bool shares_faults(const tg_optim *o) { return o->ctx->run.ops->fault_sum && o->ctx->run.has_peers; }
 
 /* Sets o->fault to 0 if no rank found an error in the step's data, else to another value. */
 static tg_status share_faults(tg_optim *o) {

@@ -42,7 +42,7 @@ tg_status tg_optim_device_open(tg_optim *o) {
     o->list = tg_host_alloc(ctx, (size_t)o->n * sizeof *o->list);
     o->squares = doubles(ctx, o->n);
     o->sums = doubles(ctx, TG_STEP_SUMS);
-    if (ctx->run.ops->fault_sum) o->fault = doubles(ctx, 1);
+    o->fault = doubles(ctx, 1); /* on every device, so that device meta counts the same bytes */
     o->state = doubles(ctx, TG_STEP_STATE);
     o->scalars = doubles(ctx, scalars);
     if (tg_ok(ctx)) o->scalars32 = tg_owned_empty(ctx, TG_F32, 1, &scalars, TG_MEM_OPTIMIZER);
