@@ -54,7 +54,8 @@ static tg_status by_exchange(void *arg, tg_ctx *ctx, tg_comm *host) {
     EXPECT(ctx, sum_of_ranks(ctx, half, me) == (me % 2 ? 4 : 2));
     tg_comm_free(half);
     tg_comm *some = tg_comm_split(c, me < 2 ? -1 : 0, 0, "some", TG_TP);
-    bool refused = tg_ctx_status(ctx) == TG_ERR_UNSUPPORTED && strstr(tg_ctx_message(ctx), "only if all its ranks take part");
+    bool refused =
+        tg_ctx_status(ctx) == TG_ERR_UNSUPPORTED && strstr(tg_ctx_message(ctx), "only if all its ranks take part");
     if (me >= 2) tg_ctx_clear(ctx);
     EXPECT(ctx, me < 2 ? !some : refused);
     tg_comm_free(c);

@@ -167,7 +167,8 @@ static tg_status splits_of_chunks(void *arg, tg_ctx *ctx, tg_comm *world) {
     RUN(tg_place(p, mirrored, TG_TP, TG_SHARD_ZIGZAG(0)));
     const tg_sp_opts *four = TG_SP(.splits = (int64_t[]){4, 4});
     EXPECT(ctx, off(tg_gather_from_sp(t, mine, c, four), whole, -1, 0, 1) == 0);
-    REFUSED(ctx, TG_ERR_PLACEMENT, "splits need a contiguous shard: leave splits NULL", tg_gather_from_sp(t, twice, c, four));
+    REFUSED(ctx, TG_ERR_PLACEMENT, "splits need a contiguous shard: leave splits NULL",
+            tg_gather_from_sp(t, twice, c, four));
     REFUSED(ctx, TG_ERR_PLACEMENT, "(2 chunks per rank)", tg_gather_from_sp(t, mirrored, c, four));
     tg_tape_free(t);
     tg_parallel_free(p);
