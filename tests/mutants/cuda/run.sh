@@ -22,7 +22,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$build" || exit 1
 passed=0 failed=0
-limit=120
+limit=240
 share=${TG_TEST_SHARE_cuda_mutants:-1} nth=${TG_TEST_TURN:-0}
 # Leaks are off because of fibers that a failed kernel abandons. A shared library has the seeded globals twice.
 export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:detect_odr_violation=0
