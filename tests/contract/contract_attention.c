@@ -21,19 +21,20 @@ typedef struct attention_case {
 
 enum { EXTRAS = 96 };
 /* Kinds: heads only; with masks, windows, lengths and sinks; with large scores; with a mask that all keys share,
- * over several tiles. */
-typedef enum kind_of_case { PLAIN, WITH_EXTRAS, FAR, ONE_COLUMN } kind_of_case;
+ * over several tiles; heads only, with rows of whole chunks of 16 bytes, as kernels for tensor cores need them. */
+typedef enum kind_of_case { PLAIN, WITH_EXTRAS, FAR, ONE_COLUMN, IN_CHUNKS } kind_of_case;
 
 static const int64_t sizes[] = {1, 3, 8, 20, 32, 64, 65, 128, 200, 256};
 static const int64_t lengths[] = {1, 2, 5, 16, 33, 64, 65, 100, 130};
+static const int64_t sizes_in_chunks[] = {8, 40, 64, 128}, lengths_in_chunks[] = {60, 130, 200};
 
 static int64_t pick(contract *c, const int64_t *from, int n) { return from[contract_roll(c, n)]; }
 
 /* Rows grouped by heads, or heads grouped by rows as a projection writes them. */
-static mirror make_heads(contract *c, tg_dtype t, int64_t b, int64_t h, int64_t s, int64_t d) {
+static mirror make_heads(contract *c, tg_dtype t, int64_t b, int64_t h, int64_t s, int64_t d, bool in_chunks) {
     int64_t shape[4] = {b, h, s, d}, other[4] = {b, s, h, d}, stride;
-    if (contract_roll(c, 2)) return contract_make(c, t, 4, shape, contract_roll(c, 2) ? ROWS : STRIDED);
-    mirror m = contract_make(c, t, 4, other, contract_roll(c, 2) ? ROWS : SHIFTED);
+    if (contract_roll(c, 2)) return contract_make(c, t, 4, shape, in_chunks || contract_roll(c, 2) ? ROWS : STRIDED);
+    mirror m = contract_make(c, t, 4, other, in_chunks || contract_roll(c, 2) ? ROWS : SHIFTED);
     stride = m.stride[1];
     m.stride[1] = m.stride[2], m.shape[1] = h;
     m.stride[2] = stride, m.shape[2] = s;
@@ -144,13 +145,15 @@ static void attention_make(contract *c, attention_case *k, tg_dtype t, kind_of_c
     k->heads = k->groups * (1 + contract_roll(c, 3));
     k->sq = pick(c, lengths, 9), k->sk = contract_roll(c, 2) ? k->sq : pick(c, lengths, 9);
     if (kind == ONE_COLUMN) k->sq = 40, k->sk = 300;
+    if (kind == IN_CHUNKS) k->sq = pick(c, lengths_in_chunks, 3), k->sk = pick(c, lengths_in_chunks, 3);
     k->dk = pick(c, sizes, small ? 4 : 10), k->dv = contract_roll(c, 2) ? k->dk : pick(c, sizes, small ? 4 : 10);
+    if (kind == IN_CHUNKS) k->dk = pick(c, sizes_in_chunks, 4), k->dv = pick(c, sizes_in_chunks, 4);
     k->slack = t == TG_F64 ? 1e-10 : t == TG_F32 ? 1e-4 : t == TG_F16 ? 1e-2 : 6e-2;
     memcpy(k->full, (int64_t[]){k->batch, k->heads, k->sq, k->sk}, sizeof k->full);
     for (int i = 0; i < HEADS; i++) {
         bool query = i == Q || i == OUT || i == GOUT || i == GQ, value = i == V || i == OUT || i == GOUT || i == GV;
         int64_t h = query ? k->heads : k->groups, s = query ? k->sq : k->sk;
-        k->m[i] = make_heads(c, t, k->batch, h, s, value ? k->dv : k->dk);
+        k->m[i] = make_heads(c, t, k->batch, h, s, value ? k->dv : k->dk, kind == IN_CHUNKS);
         keep_values(c, k, i);
     }
     k->top = contract_make(c, t == TG_F64 ? TG_F64 : TG_F32, 3, (int64_t[]){k->batch, k->heads, k->sq}, ROWS);
@@ -321,6 +324,7 @@ void contract_attention(contract *c) {
     for (int k = 0; c->ops->attention && k < 48; k++) attention_forward_case(c, floats[k % 4], PLAIN);
     for (int k = 0; c->ops->attention && k < EXTRAS; k++) attention_forward_case(c, floats[k % 4], WITH_EXTRAS);
     for (int k = 0; c->ops->attention && k < 8; k++) attention_forward_case(c, floats[k % 2], FAR);
+    for (int k = 0; c->ops->attention && k < 12; k++) attention_forward_case(c, floats[2 + k % 2], IN_CHUNKS);
 }
 
 /* Adds the shares of one head to the gradients; p, keep and terms are those of this head. */
@@ -397,4 +401,5 @@ void contract_attention_grad(contract *c) {
     for (int k = 0; c->ops->attention_grad && k < EXTRAS; k++) attention_grad_case(c, floats[k % 4], WITH_EXTRAS);
     for (int k = 0; c->ops->attention_grad && k < 8; k++) attention_grad_case(c, floats[k % 2], FAR);
     for (int k = 0; c->ops->attention_grad && k < 4; k++) attention_grad_case(c, floats[k % 4], ONE_COLUMN);
+    for (int k = 0; c->ops->attention_grad && k < 12; k++) attention_grad_case(c, floats[2 + k % 2], IN_CHUNKS);
 }
