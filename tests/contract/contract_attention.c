@@ -166,6 +166,7 @@ static void attention_make(contract *c, attention_case *k, tg_dtype t, kind_of_c
     k->a.scale = 1 / sqrt((double)k->dk), k->a.causal = contract_roll(c, 2);
     k->a.dropout = contract_roll(c, 3) ? 0 : 0.3;
     k->a.draws.rng = (tg_rng){.seed = 5, .stream = 9, .counter = 0xffffffffu};
+    if (kind == IN_CHUNKS) k->a.draws.rng.counter = 0xfffffffcu; /* a block of Philox has the draws of four keys */
     if (kind == WITH_EXTRAS) make_extras(c, k, t);
     if (kind == ONE_COLUMN) make_mask(c, k, t, (int64_t[]){1, 1, k->sq, 1});
     if (kind == FAR) go_far(c, k);
