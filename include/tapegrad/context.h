@@ -81,7 +81,8 @@ TG_API int tg_ctx_threads(const tg_ctx *ctx);
 TG_API const char *tg_ctx_device(const tg_ctx *ctx);
 TG_API const char *tg_ctx_isa(const tg_ctx *ctx);
 
-/* Returns tg_config.deadline, the seconds for which a transport may wait; 0 if ctx is NULL. */
+/* Returns the seconds for which a collective may wait: tg_config.deadline, or 300 if that is 0. Returns 0 if ctx is
+ * NULL. */
 TG_API double tg_ctx_deadline(const tg_ctx *ctx);
 
 /* ---- Memory ---- */
@@ -110,8 +111,8 @@ TG_API size_t tg_memory_report(tg_ctx *ctx, char *buf, size_t n);
  *
  * The name and the seed of a new stream must differ from those of all other named streams, because two streams with one
  * seed draw the same numbers. Its seed is not compared with that of the default stream. Adding a name or a seed that
- * exists, and removing an unknown name, fail with TG_ERR_ARGUMENT. Removing a stream that is forked fails with
- * TG_ERR_STATE. */
+ * exists, and removing an unknown name, fail with TG_ERR_ARGUMENT. Removing a stream between a
+ * tg_rng_fork that selects it and the matching tg_rng_join fails with TG_ERR_STATE. */
 TG_API tg_status tg_rng_add(tg_ctx *ctx, const char *name, uint64_t seed);
 TG_API tg_status tg_rng_remove(tg_ctx *ctx, const char *name);
 TG_API const char *tg_rng_name(const tg_ctx *ctx, int i); /* Returns the i-th name, oldest first; NULL past the last. */

@@ -48,7 +48,7 @@ typedef struct tg_gpt_config {
     size_t size;
     tg_gpt_arch arch;
     int64_t vocab, layers, heads, hidden; /* sizes, 1 or more; must be given */
-    int64_t kv_heads;  /* heads of keys and values; 0 means heads; LLAMA only */
+    int64_t kv_heads;                     /* heads of keys and values; 0 means heads; LLAMA only */
     /* Hidden size of the MLP. 0 means 4 * hidden (GPT2), or 8/3 * hidden rounded up to a multiple of 64 (LLAMA). */
     int64_t ffn;
     int64_t positions; /* longest sequence; must be given */
@@ -56,30 +56,31 @@ typedef struct tg_gpt_config {
     /* Dropout probability in [0, 1), of embedding, attention and residual; GPT2 only. With TG_RNG_MEGATRON call
      * tg_rng_seed_parallel first. */
     double dropout;
-    double norm_eps;   /* 0 means 1e-5 (GPT2) or 1e-6 (LLAMA) */
-    double rope_base;  /* 0 means 10000; LLAMA only */
+    double norm_eps;  /* 0 means 1e-5 (GPT2) or 1e-6 (LLAMA) */
+    double rope_base; /* 0 means 10000; LLAMA only */
     /* Standard deviation of the initial weights; 0 means 0.02. Projections whose output is added to the residual have
      * init_std / sqrt(2 * layers) instead. */
     double init_std;
-    bool untied;       /* the output matrix is separate from the embedding matrix; GPT2 only */
-    bool tied;         /* the output matrix is the embedding matrix; LLAMA only */
+    bool untied; /* the output matrix is separate from the embedding matrix; GPT2 only */
+    bool tied;   /* the output matrix is the embedding matrix; LLAMA only */
     tg_gpt_recompute recompute;
     tg_gpt_wgrad wgrad;
     /* The grid of ranks, which must outlive the model. NULL means one rank.
      *
-     * The model is sharded over tp, and its parameters are placed on every axis. heads and ffn must be multiples of tp
-     * (TG_ERR_SHAPE). kv_heads must be a multiple of tp or divide tp (TG_ERR_SHAPE). If kv_heads is smaller than tp,
-     * every rank computes all keys and values and uses one head of them. If tp is above 1, the vocabulary is padded
-     * internally to a multiple of 128 * tp; the padding does not change results. tg_gpt_new fails with
-     * TG_ERR_UNSUPPORTED if pp is above 1. */
+     * The weights are sharded over tp. Every parameter has a placement (tg_place) on every axis. heads and ffn must be
+     * multiples of tp (TG_ERR_SHAPE). kv_heads must be a multiple of tp or divide tp (TG_ERR_SHAPE). If kv_heads is
+     * smaller than tp, every rank computes all keys and values and uses one head of them. If tp is above 1, the
+     * vocabulary is padded internally to a multiple of 128 * tp; the padding does not change results. tg_gpt_new fails
+     * with TG_ERR_UNSUPPORTED if pp is above 1. */
     const tg_parallel *parallel;
 } tg_gpt_config;
 
 #define TG_GPT(...) (&(tg_gpt_config){.size = sizeof(tg_gpt_config), __VA_ARGS__})
 
-/* Create, from the config of a GPT, an attention, an MLP, or a whole transformer layer. Each takes x [s, b, hidden]
- * (s is the sequence, b the batch) and returns a tensor of the same shape. config->layers only scales the initial
- * weights of the residual projections (init_std). On an error they return an inert module. */
+/* Create one part of a GPT from the GPT's config: an attention, an MLP, or a whole transformer layer. The module's
+ * forward takes x [s, b, hidden] (s is the sequence, b the batch) and returns a tensor of the same shape.
+ * config->layers only scales the initial weights of the residual projections (init_std). On an error the functions
+ * return an inert module. */
 TG_API tg_module *tg_nn_attention(tg_ctx *ctx, const tg_gpt_config *config);
 TG_API tg_module *tg_nn_mlp(tg_ctx *ctx, const tg_gpt_config *config);
 TG_API tg_module *tg_nn_transformer_layer(tg_ctx *ctx, const tg_gpt_config *config);
@@ -131,10 +132,10 @@ TG_API tg_tensor *tg_gpt_next(tg_module *gpt, tg_tape *t, tg_gpt_cache *c, tg_te
  * A model directory has two files, config.json and model.safetensors. They have the names, layouts and keys of the
  * published GPT-2 and Llama checkpoints (Hugging Face transformers).
  *
- * tg_gpt_save links the two files, so that a program can check whether they belong together. The metadata
- * "tapegrad.config" of model.safetensors is the config as one line of JSON. The member "tapegrad_weights_xxh64" of
- * config.json is the metadata "tapegrad.xxh64.header" of model.safetensors (io.h). The functions that load do not
- * compare them. The program `tapegrad` compares them, and warns if they differ. */
+ * tg_gpt_save writes into each file what a program needs to check that the other file belongs to it. model.safetensors
+ * holds a copy of the config, as one line of JSON, in its metadata "tapegrad.config". config.json holds a copy of the
+ * checksum "tapegrad.xxh64.header" of model.safetensors (io.h), in its member "tapegrad_weights_xxh64". The functions
+ * that load check neither. The program `tapegrad` checks both, and warns of a difference. */
 
 /* Creates the GPT that config.json in dir describes, of one rank, and fills it as tg_gpt_load_weights does. Returns an
  * inert module on an error. */

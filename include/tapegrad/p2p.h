@@ -12,8 +12,8 @@ extern "C" {
 typedef enum tg_p2p_phase {
     TG_P2P_OPENING, /* some ranks have not connected yet */
     TG_P2P_OPEN,    /* all ranks are connected */
-    /* The layer has ended. The library calls none of its functions any more, and the layer no longer accesses memory
-     * that it was given. */
+    /* The layer has ended. The library calls none of its functions any more except close, and the layer no longer
+     * accesses memory that it was given. */
     TG_P2P_ENDED,
 } tg_p2p_phase;
 
@@ -30,17 +30,17 @@ typedef struct tg_p2p_ops {
     const char *name; /* returned by tg_comm_transport */
 
     /* Required slots. send and receive start an operation. The layer may use the memory until poll has called
-     * `completed` with the token of the operation. to and from are ranks from 0 to size - 1; a receive with from -1
-     * accepts a message from any rank. */
+     * `completed` with the token of the operation. `to` and `from` are ranks, counted from 0. A receive whose `from` is
+     * -1 accepts a message from any rank. */
     int (*send)(void *state, const void *data, size_t bytes, int to, int tag, void *token);
     int (*receive)(void *state, void *data, size_t capacity, int from, int tag, void *token);
     /* Calls `completed` once for each operation that has become complete since the last poll. */
     int (*poll)(void *state, tg_p2p_completed_fn completed);
     /* Writes the text of an error number to buf: at most n bytes, including the terminating 0. */
     void (*explain)(void *state, int error, char *buf, size_t n);
-    /* Frees state. Calls `completed`, with 0 bytes, for each receive that is not complete. The layer may go on using
-     * the memory of operations for which it has not called `completed`; the library never frees that memory. quiet true
-     * means that every rank has sent its last message. If quiet is false, more messages may arrive; a state that is
+    /* Frees state. Calls `completed`, with 0 bytes, for each receive that is not complete. Sends may stay
+     * incomplete: the layer may go on reading their memory, which the library then never frees. quiet true means that
+     * every rank has sent its last message. If quiet is false, more messages may arrive; a state that is
      * created later must not receive them. */
     void (*close)(void *state, bool quiet, tg_p2p_completed_fn completed);
 
@@ -53,8 +53,9 @@ typedef struct tg_p2p_ops {
  * memory instead of the layer. If several ranks of a node are threads of one process, all ranks of that node use the
  * layer.
  *
- * The library calls ops->close when the last communicator over state is freed. On error it calls ops->close at once, if
- * ops->size includes that slot, and returns an inert communicator (tapegrad.h). */
+ * The library calls ops->close when the last communicator over state is freed. If tg_comm_p2p_new fails, it calls
+ * ops->close before it returns, provided that ops->size includes that slot, and returns an inert communicator
+ * (tapegrad.h). */
 TG_API tg_comm *tg_comm_p2p_new(tg_ctx *ctx, const tg_p2p_ops *ops, void *state, int rank, int size);
 
 #ifdef __cplusplus

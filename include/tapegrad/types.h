@@ -50,10 +50,10 @@ typedef struct tg_file_ops tg_file_ops;
     X(ERR_DTYPE, "dtype mismatch")                                                             \
     X(ERR_DEVICE, "device mismatch")                                                           \
     X(ERR_PLACEMENT, "placement mismatch")                                                     \
-    X(ERR_HANDLE, "dead or foreign handle")  /* freed, reset, overwritten, foreign */          \
+    X(ERR_HANDLE, "dead or foreign handle")  /* freed, reset, garbage, of another context */   \
     X(ERR_STATE, "wrong state")              /* a valid call at the wrong time */              \
     X(ERR_VERSION, "saved tensor was overwritten")                                             \
-    X(ERR_DISCARDED, "bytes were discarded")                                                   \
+    X(ERR_DISCARDED, "bytes of the tensor were discarded")                                     \
     X(ERR_DATA, "invalid data")              /* wrong values: an id out of range, a NaN */     \
     X(ERR_MEMORY, "out of memory")                                                             \
     X(ERR_IO, "input/output error")                                                            \
@@ -83,7 +83,8 @@ TG_API tg_status tg_ctx_status(const tg_ctx *ctx);
 /* Returns the message of the first error: what was wrong, what was expected, and where. Returns "" if there is no
  * error. The text is valid until the next tg_ctx_clear. */
 TG_API const char *tg_ctx_message(const tg_ctx *ctx);
-/* Clears the error, so that calls on ctx work again. Does nothing if ctx is NULL or could not be created. */
+/* Clears the error, so that calls on ctx work again. Does nothing if ctx is NULL, or is the
+ * context that tg_ctx_new returns when it fails. */
 TG_API void tg_ctx_clear(tg_ctx *ctx);
 /* Records an error of the caller's own, for example from a callback or a data source. If the context already has an
  * error, keeps that error and ignores the new one. Returns the status of the context afterwards. If s is TG_OK or an
@@ -161,7 +162,7 @@ TG_API tg_dims tg_dims_make(size_t n, const int64_t *dims);
 /* Every struct that a caller fills begins with its size. The macro of a struct sets the size, for example TG_CONFIG for
  * tg_config. C++ programs and bindings call tg_struct_init instead. If the size was never set, or is larger than that
  * of the library's struct, the call that gets the struct fails with TG_ERR_ARGUMENT. A field that is 0 has its default.
- * Comments of fields say where TG_NONE stands for the number 0, or for no limit. */
+ * In some fields TG_NONE stands for a real 0, or for no limit; the comments of those fields say so. */
 #define TG_NONE (-1)
 /* Sets every byte of a struct to 0, and then sets its first field to size. Call it as tg_struct_init(&s, sizeof s).
  * Does nothing if s is NULL. */
@@ -182,8 +183,8 @@ typedef enum tg_placement_kind {
     TG_PARTIAL,    /* the value of the tensor is the sum of the ranks' tensors; its gradient is REPLICATED */
 } tg_placement_kind;
 
-/* Which part of a VARYING tensor rank r of n ranks has. The sharded dim is divided into equal chunks, which are
- * numbered from 0. k is the field `chunks` of tg_placement. */
+/* Says which part of a VARYING tensor lies on rank r, where there are n ranks. The sharded dim is divided into equal
+ * chunks, which are numbered from 0. k is the field `chunks` of tg_placement. */
 typedef enum tg_layout {
     TG_OPAQUE,     /* no part: each rank has a tensor of its own */
     TG_CONTIGUOUS, /* of n chunks, chunk r */

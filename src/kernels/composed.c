@@ -78,7 +78,7 @@ tg_status tg_composed_norm(tg_ctx *ctx, const tg_norm_args *a) {
         REDUCE(TG_SUM, mean.a, a->x, 1.0 / (double)n, false);
         MAP(sub, h.a, a->x, mean.a);
         REDUCE(TG_SUM, rstd.a, h.a, 1.0 / (double)n, false);
-        /* rstd is used for the mean of x - mean. Adding it makes the mean of equal elements exact. */
+        /* For a moment rstd holds the mean of x - mean. The sum of the two is exact if all elements are equal. */
         MAP(add, mean.a, mean.a, rstd.a);
         MAP(sub_square, h.a, a->x, mean.a);
         REDUCE(TG_SUM, rstd.a, h.a, 1.0 / (double)n, false);
@@ -316,8 +316,8 @@ tg_status tg_composed_prepare(tg_ctx *ctx, const tg_prepare_args *a) {
                      TG_COPY_FROM_HOST);
 }
 
-/* Steps one parameter. The scalars that change from step to step (tg_step_scalar) are read on the device, each as an
- * array of one element; the host never knows them. */
+/* Steps one parameter. The scalars that change from step to step (tg_step_scalar) are read from the device's memory,
+ * each as an array of one element, because the host would have to wait for them. */
 static tg_status step_one(tg_ctx *ctx, const tg_adamw_args *a) {
     tg_array param = a->master.data ? a->master : a->param;
     tg_dtype d = compute_of(&a->param);

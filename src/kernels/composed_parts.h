@@ -93,8 +93,8 @@ static inline tg_status map(tg_ctx *ctx, tg_formula f, tg_array out, const tg_ar
 #define MAP(f, out, ...) MAP_P(f, out, 0, 0, false, __VA_ARGS__)
 #define REDUCE(kind, out, in, scale, add) TG_TRY(tg_ctx_ops(ctx)->reduce(ctx, kind, out, in, scale, add))
 
-/* Slots of work memory (tg_workspace). The fused kernels of the CPU use the same two, but the required slots that a
- * composed one calls do not. */
+/* Slots of work memory (tg_workspace): COMPOSED_HEADS for attention, COMPOSED_ROWS for all other composed slots. The
+ * fused kernels of the CPU use the same two, but the required slots that a composed one calls do not. */
 enum { COMPOSED_ROWS = 5, COMPOSED_HEADS = 6 };
 
 /* Reserves `bytes` bytes of work memory in this slot for the calls of arena_take. */

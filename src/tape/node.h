@@ -8,7 +8,8 @@
 
 typedef struct tg_scope tg_scope;
 
-/* An entry in a list of contributions to a gradient whose bytes a work is still filling. */
+/* A contribution to a gradient that has not arrived yet: an asynchronous operation (tg_work) is still writing the bytes
+ * of g. */
 typedef struct tg_pending {
     struct tg_pending *next;
     tg_tensor *g;
@@ -23,10 +24,12 @@ typedef struct tg_slot {
 enum {
     TG_N_CONSUMED = 1, /* a backward has freed what the node saved */
     TG_N_LEAF = 2,
-    TG_N_STATE = 4,    /* the node has a tg_node_extra */
-    TG_N_TIMED = 8,    /* its times are measured */
-    TG_N_BUSY = 16,      /* a gradient of the running call goes to one of its slots */
-    TG_N_REACHED = 32,   /* a gradient has bypassed its slots: it went directly into the leaf's buffer, or it is zero */
+    TG_N_STATE = 4,      /* the node has a tg_node_extra */
+    TG_N_TIMED = 8,      /* its times are measured */
+    TG_N_BUSY = 16,      /* the op whose backward runs now sends a gradient to this node */
+    /* A gradient has come that the slots do not show: it was added directly to the buffer of a leaf's gradient, or it is a
+     * zero that is not stored. */
+    TG_N_REACHED = 32,
     TG_N_DUE = 64,       /* the roots depend on the node; set only if the tape has a collective node */
     TG_N_OBSERVED = 128, /* an observer has given it a number */
 };
@@ -34,14 +37,15 @@ enum {
 struct tg_node {
     const tg_op *op;
     tg_node *prev, *next;
-    const void *site;
+    const void *site; /* address of the call in the caller's program, for messages */
     tg_scope *scope;
-    uint32_t pass;  /* number of the last backward that needed it */
-    uint32_t needs; /* bit mask of the inputs that need a gradient (tg_bit) */
+    uint32_t pass;                /* number of the last backward that needed it */
+    uint32_t needs;               /* bit mask of the inputs that need a gradient (tg_bit) */
     uint32_t saves_in, saves_out; /* bit masks of the inputs and outputs that are saved for backward */
-    uint16_t n_in, n_out, n_saved;
+    uint16_t n_in, n_out;
+    uint16_t n_saved; /* number of buffers that the op has saved by tg_call_save: the kept buffers below */
     uint16_t flags;
-    /* inputs, their nodes, outputs, slots, pointer to the params, saved tensors, versions, tg_node_extra */
+    /* inputs, their nodes, outputs, slots, pointer to the params, kept buffers, versions, tg_node_extra */
     void *tail[];
 };
 

@@ -1,23 +1,24 @@
 #!/bin/sh
-# orders.sh N PROGRAM...: runs a program N times, in N of the emulator's 8 thread orders times 16 stream schedules.
-# TG_TEST_TURN chooses which; .ci/run derives it from the time of the commit. Device memory is hidden from the host in
-# the first order only: accesses of the host do not depend on the order of threads, and hiding takes half of the time.
-# The last line counts the runs that passed.
+# orders.sh N PROGRAM...: runs a program N times, in N of the 128 pairs of the emulator's 8 thread orders and 16 stream
+# schedules. Sixteen runs have every schedule once and every order twice; 128 have all pairs. TG_TEST_TURN chooses the
+# pairs; .ci/run derives it from the time of the commit. Device memory is hidden from the host in the first order only:
+# accesses of the host do not depend on the order of threads, and hiding takes half of the time. The last line counts
+# the runs that passed.
 n=$1
 shift
-turn=${TG_TEST_TURN:-0}
-turn=$((turn % 128))
+turn=$((${TG_TEST_TURN:-0} % 128))
 passed=0 failed=0 k=0
 printed=$(mktemp)
 trap 'rm -f "$printed"' EXIT
 while [ $k -lt "$n" ]; do
-    case=$(((turn * n + k) * 37 % 128))
+    pair=$(((turn * n + k) % 128))
     k=$((k + 1))
-    order=$((case / 16))
-    case $((case % 16)) in
+    schedule=$((pair % 16))
+    order=$(((schedule + pair / 16) % 8))
+    case $schedule in
     0) schedule=eager ;;
     1) schedule=lazy ;;
-    *) schedule=$((case % 16 - 1)) ;;
+    *) schedule=$((schedule - 1)) ;;
     esac
     guard=off
     [ $order != 0 ] || guard=${TG_EMULATOR_GUARD:-auto}

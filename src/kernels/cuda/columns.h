@@ -7,8 +7,8 @@
 
 namespace tg {
 
-/* Columns of a block, and threads of a column, each of which adds every COLUMN_THREADS-th part. A thread loads
- * COLUMN_AHEAD parts before it adds the first. */
+/* A block adds up COLUMNS columns, each with COLUMN_THREADS threads. Each of these threads adds every COLUMN_THREADS-th
+ * part of its column, and loads COLUMN_AHEAD parts before it adds the first. */
 enum { COLUMNS = 16, COLUMN_THREADS = 32, COLUMN_AHEAD = 8 };
 
 /* Returns the sum of parts u, u + COLUMN_THREADS, and so on, of column j. */
