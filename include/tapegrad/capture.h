@@ -35,16 +35,17 @@ extern "C" {
 typedef struct tg_graph tg_graph;
 
 /* Performs one step. Calls fn(state, ctx), and records the work of the device instead of running it. Then runs the
- * recorded work once. Never returns NULL; on an error the graph is inert. state must live as long as the graph.
+ * recorded work once. Never returns NULL; on an error returns an inert graph, whose replays fail. state must live as
+ * long as the graph.
  *
- * fn may do everything that a training step does, and may reset its tapes. What fn changes in its own variables changes
- * in this call only, and not in replays.
+ * fn may do everything that a training step does, and may reset its tapes. A replay on a device that records does not
+ * call fn: variables of the program that fn changes then change in this call only.
  *
  * The memory that the step takes belongs to the graph until tg_graph_free. Until then, other memory that the step uses,
  * such as parameters and inputs, is not reused either, even if its tensors are dropped.
  *
  * If fn or the recording fails, the device has run nothing. Random streams and gradients are as before the call. The
- * tensors that fn made are discarded, and the tapes of fn must be reset.
+ * tensors that fn made are discarded, and the caller must reset the tapes that fn has used.
  *
  * On the CPU nothing is recorded: this call and every replay call fn. A device that cannot record fails with
  * TG_ERR_UNSUPPORTED. Captures do not nest (TG_ERR_STATE); this is detected only on a device that records.
@@ -54,9 +55,9 @@ TG_API tg_graph *tg_graph_new(tg_ctx *ctx, tg_status (*fn)(void *state, tg_ctx *
 /* Runs the step once more. On an error the step has not run. A device reports errors in data late, so TG_ERR_DATA may
  * concern an earlier step.
  *
- * Fails with TG_ERR_STATE if fn would now do something else than what was recorded:
+ * Fails with TG_ERR_STATE if a replay would not do what a call of fn would do now:
  * - a parameter has a gradient but had none when the step was recorded, or the reverse;
- * - the step writes a tensor that a node has saved for a later backward;
+ * - the step writes a tensor that a tape outside of the step has saved for its backward;
  * - tg_rng_fork or tg_rng_join has selected another random stream.
  *
  * If the step has collectives, every rank must replay. Fails with TG_ERR_ABORTED if a communicator of the step was

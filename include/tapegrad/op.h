@@ -20,7 +20,7 @@ typedef enum tg_grad_mode {
     TG_GRAD_ADD,   /* add to the values that gin[i] holds */
 } tg_grad_mode;
 
-/* One call of an op, as its functions infer, forward and backward see it. */
+/* One call of an op: what its functions (tg_op.infer, forward and backward) see of it. */
 typedef struct tg_call {
     tg_ctx *ctx;
     tg_tape *tape;
@@ -187,8 +187,8 @@ struct tg_op {
     /* Computes gin from gout. If NULL, tg_backward through the op fails with TG_ERR_UNSUPPORTED. If vjp is NULL too,
      * the outputs require no gradient. */
     tg_status (*backward)(tg_call *c);
-    /* Compute derivatives by recording ops on t (derivatives.h). They may read what the node saves and the given
-     * tensors. vjp (vector-Jacobian product) sets gin[], the gradients of the inputs, from gout[], those of the
+    /* vjp and jvp compute derivatives by recording ops on t (derivatives.h). Both may read the given tensors, and what
+     * the node saves. vjp (vector-Jacobian product) sets gin[], the gradients of the inputs, from gout[], those of the
      * outputs. jvp (Jacobian-vector product) sets dout[], the tangents of the outputs, from din[], those of the inputs.
      * In all four arrays NULL means zero. */
     tg_status (*vjp)(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin);
@@ -221,8 +221,9 @@ TG_API tg_rng tg_call_draw(tg_call *c, int64_t n);
 /* Takes one draw for each element of a tensor that has the shape and the placement of x. Returns the draws.
  *
  * Every rank takes as many draws as the global tensor has elements, so the streams of all ranks stay equal. Each
- * element gets the draw of its position in the global tensor. If x is opaque on an axis, its ranks' tensors count as
- * stacked in the order of the ranks. On an axis on which x is not VARYING, all ranks get the same draws.
+ * element gets the draw of its position in the global tensor. If x is opaque on an axis (TG_OPAQUE), the global tensor
+ * is the stack of the tensors of that axis's ranks, in rank order. On an axis on which x is not VARYING, all ranks get
+ * the same draws.
  *
  * With TG_RNG_MEGATRON (parallel.h) the call takes only as many draws as x has elements on this rank, from the stream
  * that TG_RNG_MEGATRON assigns to x. */
@@ -232,7 +233,8 @@ TG_API tg_draws tg_call_draws(tg_call *c, const tg_tensor *x);
  *
  * tg_call_role states the role of dim d of input i. j >= 0 means that it is free, and becomes dim j of the output.
  * TG_SUMMED means that the op sums over it, and TG_WHOLE that it must not be sharded. If several inputs have summed
- * dims, the op sums over the first ones together, over the second ones together, and so on.
+ * dims, these are paired in order: the first summed dim of every input has one index of the sum, the second one the
+ * next index, and so on.
  *
  * tg_call_linear states one set of inputs in which the op is jointly linear, without a constant term; bit i of `set`
  * stands for input i. An op may call it up to 4 times. The stated sets replace those of the family. If the only call
@@ -251,7 +253,7 @@ TG_API tg_status tg_call_linear(tg_call *c, uint32_t set);
  *
  * On all other axes, placements follow the general rule (docs/placements.md), applied to the roles and linear sets that
  * infer states. If the op has one input, a dim of that input without a stated role is free and becomes the same dim of
- * the output. If infer states no linear set either, such an op is linear in its input.
+ * the output. If infer states no linear set, an op with one input is linear in it.
  *
  * If comm belongs to no axis, or if its axis has one rank, the call only checks its arguments. */
 TG_API tg_status tg_call_convert(tg_call *c, int i, tg_placement from, int o, tg_placement to, const tg_comm *comm,
@@ -269,7 +271,8 @@ TG_API tg_tensor *tg_call_temp(tg_call *c, tg_dtype dtype, int ndim, const int64
 /* Only in forward: lets work w fill output i. Readers of the output wait for w.
  *
  * Takes over w, and aborts it on an error. The work must keep alive the memory that it reads, as the works of a tg_comm
- * do. If w is NULL, returns the status of the context, which has the error of the call that returned no work. */
+ * do. w may be NULL because the call that should have started the work has failed: then returns the error that this
+ * call has recorded in the context. */
 TG_API tg_status tg_call_out_in_flight(tg_call *c, int i, tg_work *w);
 /* Only in backward: gives g as the gradient of input i. g is an output gradient of this call (gout), a temporary
  * (tg_call_temp), or a view of one of them (tg_call_view_of), and has the shape of input i.
@@ -285,8 +288,8 @@ TG_API tg_tensor *tg_call_gin(tg_call *c, int i);
 TG_API tg_tensor *tg_call_view_of(tg_call *c, tg_tensor *g, int64_t offset, int ndim, const int64_t *shape,
                                   const int64_t *stride);
 /* Only in backward: gives g, which work w still fills, as the gradient of input i. Nothing waits for w until the
- * gradient is read. Takes over w, and aborts it on an error. If w is NULL, a collective of this call must be filling g
- * already (TG_ERR_ARGUMENT). */
+ * gradient is read. Takes over w, and aborts it on an error. w may be NULL if a collective that this backward function
+ * has started fills g already; otherwise NULL fails with TG_ERR_ARGUMENT. */
 TG_API tg_status tg_call_in_flight(tg_call *c, int i, tg_tensor *g, tg_work *w);
 
 /* ---- Recording an op ---- */

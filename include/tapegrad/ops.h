@@ -280,7 +280,8 @@ TG_API tg_tensor *tg_one_hot(tg_tape *t, tg_dtype dtype, tg_tensor *ids, int64_t
 TG_API tg_tensor *tg_softmax(tg_tape *t, tg_tensor *x, int dim);     /* e^x / (sum of e^x along dim) */
 TG_API tg_tensor *tg_log_softmax(tg_tape *t, tg_tensor *x, int dim); /* log of tg_softmax */
 /* (x - mean) / sqrt(variance + eps) * w + b. mean and variance are those of the last dim, of size h; the variance is
- * divided by h. w and b are [h] and may be NULL. eps of this norm and of the next ones is finite and 0 or more. */
+ * the mean of (x - mean)^2. w and b are [h] and may be NULL. eps of this norm and of the next ones is finite and 0 or
+ * more. */
 TG_API tg_tensor *tg_layer_norm(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, double eps);
 /* x / sqrt(mean of x^2 + eps) * w. The mean is that of the last dim, of size h. w is [h] and may be NULL. */
 TG_API tg_tensor *tg_rms_norm(tg_tape *t, tg_tensor *x, tg_tensor *w, double eps);
@@ -403,14 +404,15 @@ typedef enum tg_loss_reduction {
 typedef enum tg_smoothing {
     TG_SMOOTHING_TORCH,    /* each class gets a / K, and the target class gets 1 - a in addition */
     TG_SMOOTHING_MEGATRON, /* each wrong class gets a / (K - 1), and the target class gets 1 - a */
-    /* The same, but if the vocabulary is sharded, K and the mean over classes are those of this rank's part, as in
-     * Megatron-Core. */
+    /* As TG_SMOOTHING_MEGATRON, but if the vocabulary is sharded, each rank distributes a over its own classes only, as
+     * Megatron-Core does: K is the number of classes on this rank. */
     TG_SMOOTHING_MEGATRON_PARTITION,
 } tg_smoothing;
 
 typedef struct tg_cross_entropy_opts {
     size_t size;
-    /* Rows with this target are ignored: their loss is 0. 0 means -100. To ignore class 0, set TG_IGNORE_ZERO. */
+    /* Rows with this target are ignored: their loss is 0. If the field is 0, rows with target -100 are ignored. To
+     * ignore class 0, set TG_IGNORE_ZERO. */
     int64_t ignore_index;
     double label_smoothing;      /* in [0, 1] */
     /* TG_LOSS_MEAN divides by the number of rows that are not ignored, or by the sum of their weights. */

@@ -3,8 +3,8 @@
  *
  * The numbers that change from step to step are in device memory, as float64. They are the optimizer's state, and the
  * scalars of each group of parameters. The host writes numbers of the state between steps (tg_optim_set_lr and others).
- * In each step slot prepare computes the scalars from the state, and updates the state. Then slot adamw updates the
- * parameters with the scalars. The host decides nothing within a step, so a step can be captured and replayed
+ * In each step, slot `prepare` computes the scalars from the state, and updates the state. Then slot `adamw` updates
+ * the parameters with the scalars. The host decides nothing within a step, so a step can be captured and replayed
  * (capture.h).
  */
 #ifndef TAPEGRAD_STEP_H
@@ -28,12 +28,13 @@ typedef enum tg_step_state {
     TG_STEP_SKIPPED,    /* 1 if the last step was skipped, else 0. */
     TG_STEP_SCALE,      /* The loss scale, by which gradients are divided. 1 if the loss is not scaled. */
     TG_STEP_CLEAN,      /* Number of good steps since the last overflow, or since the scale grew. */
-    TG_STEP_HYSTERESIS, /* Number of overflows until the scale falls. At 0 or less each overflow lowers it. */
+    TG_STEP_HYSTERESIS, /* Number of overflows until the scale falls. At 0 or less every overflow lowers the scale. */
     TG_STEP_LR,         /* Learning rate of group 0. The rates of the other groups follow in order. */
     TG_STEP_STATE = TG_STEP_LR + TG_STEP_GROUPS /* the number of numbers in the state */
 } tg_step_state;
 
-/* The index of each number in the scalars of a group, which one step needs. t is the number of the step, from 1. */
+/* The index of each number in the scalars of a group: the numbers that one step needs for that group. t is the number
+ * of the step, from 1. */
 typedef enum tg_step_scalar {
     TG_SCALAR_LR,          /* learning rate of this step */
     TG_SCALAR_COEFFICIENT, /* factor of the gradients: the factor of clipping, divided by the loss scale */
@@ -57,13 +58,13 @@ typedef enum tg_step_scalar {
  * - Errors in data: the step is skipped if the device knows of an error in the step's data (slot poll), or if *fault is
  *   not 0, which means that another rank has found such an error. Neither counts as an overflow. */
 struct tg_prepare_args {
-    const double *sums;  /* [n_sums], on the device: sums of squares, whose total is that of all gradients */
+    const double *sums;  /* [n_sums], on the device: they add up to the sum of squares of all gradients */
     const double *fault; /* [1], on the device: the result of slot fault_sum, summed over all ranks; NULL if one rank */
     int n_sums, n_groups;
     double *state;   /* [TG_STEP_STATE], on the device */
     double *scalars; /* [n_groups, TG_STEP_SCALARS], on the device */
     double lr_scale[TG_STEP_GROUPS], beta1[TG_STEP_GROUPS], beta2[TG_STEP_GROUPS]; /* by group */
-    tg_schedule schedule[TG_STEP_GROUPS]; /* by group; if its size is 0, the group has no schedule */
+    tg_schedule schedule[TG_STEP_GROUPS]; /* by group; schedule[i].size 0: group i has no schedule */
     double max_norm; /* 0: no clipping; NaN: the state has the limit */
     bool dynamic;    /* the loss scale changes by the rule above */
     double growth, backoff, min, interval, hysteresis; /* constants of that rule */

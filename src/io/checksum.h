@@ -12,7 +12,7 @@ enum { TG_CHECKSUM_DIGITS = 16 };
 typedef struct tg_summing {
     uint64_t acc[4];  /* accumulators */
     uint64_t bytes;   /* number of bytes so far */
-    uint8_t rest[32]; /* the last bytes % 32 bytes, which do not fill a stripe yet */
+    uint8_t rest[32]; /* the end that does not fill 32 bytes yet; its length is `bytes` % 32 */
 } tg_summing;
 
 /* Start a checksum, add bytes to it, and return the checksum of all bytes so far. */

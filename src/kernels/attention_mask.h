@@ -18,7 +18,7 @@ typedef struct tg_key_range {
 
 typedef struct tg_mask_rules {
     int64_t sq, sk, left, right;
-    bool left_bound, right_bound; /* causal: right_bound with a bound of 0 */
+    bool left_bound, right_bound; /* whether left and right apply; causal sets right_bound, with right = 0 */
     bool more;                    /* there are rules besides causal */
     const int64_t *lengths, *starts_q, *starts_k; /* NULL: there is no such rule */
     int64_t length_stride, sequences;             /* sequences: the number of packed sequences */
@@ -43,8 +43,8 @@ TG_MASK_FN tg_mask_rules tg_mask_rules_of(const tg_attention_args *a) {
     return r;
 }
 
-/* Returns the last sequence that begins at i or before, of `sequences` > 0. For any contents of starts the result is in
- * [0, sequences). */
+/* Returns the index of the last sequence that begins at or before i. `sequences` is the number of sequences, 1 or more.
+ * For any contents of starts the result is in [0, sequences). */
 TG_MASK_FN int64_t tg_sequence_at(const int64_t *starts, int64_t sequences, int64_t i) {
     int64_t low = 0, high = sequences;
     while (high - low > 1) {
@@ -85,8 +85,8 @@ TG_MASK_FN int64_t tg_mask_bad_starts(const int64_t *starts, int64_t sequences, 
     return starts[sequences] == total ? 0 : sequences + 1;
 }
 
-/* Returns what tg_attention_args.bad receives: 1 + the position of the first invalid value of lengths, or of starts_q
- * and starts_k, which are counted as one array; 0 if all are valid. */
+/* Returns what tg_attention_args.bad receives: 0 if all values are valid; else 1 + the position of the first invalid
+ * value of lengths, or, if lengths is valid, of starts_q followed by starts_k. */
 TG_MASK_FN int64_t tg_mask_bad(const tg_mask_rules *r, int64_t batch) {
     for (int64_t b = 0; r->lengths && b < batch; b++) {
         int64_t n = r->lengths[b * r->length_stride];

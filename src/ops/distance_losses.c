@@ -218,7 +218,7 @@ static const tg_sample kl_div_samples[] = {
     TG_PAIR_SAMPLES(LOGARITHM, PROBABILITY, .log_target = false),
     {.note = "logarithms", .params = TG_LOSS_P(MEAN, .log_target = true), .n_in = 2,
      .in = {LOGARITHM(ROWS, 3, 4), LOGARITHM(ROWS, 3, 4)}},
-    {.note = "logarithms, one an element", .params = TG_LOSS_P(NONE, .log_target = true), .n_in = 2,
+    {.note = "logarithms, one loss per element", .params = TG_LOSS_P(NONE, .log_target = true), .n_in = 2,
      .in = {LOGARITHM(STRIDED, 3, 4), LOGARITHM(TRANSPOSED, 3, 4)}},
     {.note = "mean over the batch", .params = TG_LOSS_P(BATCH_MEAN, .log_target = false), .n_in = 2,
      .in = {LOGARITHM(ROWS, 3, 4), PROBABILITY(ROWS, 3, 4)}},

@@ -16,7 +16,8 @@ const tg_placements *tg_placement_of_gradient(const tg_tensor *x, bool whole) {
 }
 
 /* Returns whether a gradient placed as `is` can be used where `want` is expected. Where an opaque gradient is
- * expected, anything but P fits. Where I or R is expected, both fit, because both are the same on every rank. */
+ * expected, every placement but PARTIAL fits. Where INVARIANT or REPLICATED is expected, either fits, because both mean
+ * equal values on every rank. */
 static bool fits(tg_placement want, tg_placement is) {
     if (want.kind == TG_VARYING && want.layout == TG_OPAQUE) return is.kind != TG_PARTIAL;
     if (want.kind <= TG_REPLICATED) return is.kind <= TG_REPLICATED;

@@ -21,7 +21,7 @@ typedef struct tg_elementwise_loss_params {
 /* The options that not every loss uses. */
 enum { TG_LOSS_USES_IGNORE_INDEX = 1, TG_LOSS_USES_LOG_TARGET = 2 };
 
-/* The params of a sample. */
+/* The params of a sample (tg_sample), which is a call of the op for tests and benches. */
 #define TG_LOSS_P(reduction_, ...)                                                                          \
     &(const tg_elementwise_loss_params) {                                                                   \
         .size = sizeof(size_t), .known = sizeof(size_t), .reduction = TG_LOSS_##reduction_, __VA_ARGS__     \
@@ -42,14 +42,14 @@ tg_tensor *tg_elementwise_loss_buffer(tg_call *c);
 tg_tensor *tg_elementwise_loss_temp(tg_call *c);
 /* Reduces the elements' losses to the result, and multiplies by the factor. */
 tg_status tg_elementwise_loss_reduce(tg_call *c, const tg_tensor *loss);
-/* Returns the gradient of the elements' losses, times sign: a scalar if it is the same for all elements, otherwise a
- * tensor of input 0's shape. Inert on an error. */
+/* Returns the gradient that backward gives to every element's loss, times sign: a scalar if it is the same for all
+ * elements, otherwise a tensor of input 0's shape. On an error returns an inert tensor. */
 tg_tensor *tg_elementwise_loss_gradient(tg_call *c, double sign);
 /* Does what tg_elementwise_loss_reduce does, by recording ops. */
 tg_tensor *tg_elementwise_loss_compose(tg_tape *t, const tg_node *n, tg_tensor *loss);
 
-/* out = formula(in...) for one to four tensors, with the formula's numbers p and q. On an error they return it from the
- * calling function, which must name its call c. */
+/* out = formula(in...) for one to four tensors, with the formula's numbers p and q. On an error the macros return
+ * it from the function that uses them, in which the tg_call must be a variable `c`. */
 #define TG_PUT(fn, out, ...) TG_PUT_P(fn, 0, 0, out, __VA_ARGS__)
 #define TG_PUT_P(fn, p, q, out, ...)                                                  \
     TG_TRY(tg_op_map(c, TG_FN_##fn, out, (const tg_tensor *const[]){__VA_ARGS__},     \
@@ -61,16 +61,16 @@ tg_tensor *tg_elementwise_loss_compose(tg_tape *t, const tg_node *n, tg_tensor *
 #define TG_PAIR_SAMPLES(X, Y, ...)                                                                                     \
     {.note = "mean", .params = TG_LOSS_P(MEAN, __VA_ARGS__), .n_in = 2, .in = {X(ROWS, 3, 4), Y(ROWS, 3, 4)}},         \
     {.note = "sum", .params = TG_LOSS_P(SUM, __VA_ARGS__), .n_in = 2, .in = {X(ROWS, 3, 4), Y(ROWS, 3, 4)}},           \
-    {.note = "one an element", .params = TG_LOSS_P(NONE, __VA_ARGS__), .n_in = 2,                                      \
+    {.note = "one loss per element", .params = TG_LOSS_P(NONE, __VA_ARGS__), .n_in = 2,                                \
      .in = {X(ROWS, 2, 3, 2), Y(ROWS, 2, 3, 2)}},                                                                      \
     {.note = "other strides", .params = TG_LOSS_P(MEAN, __VA_ARGS__), .n_in = 2,                                       \
      .in = {X(TRANSPOSED, 3, 4), Y(STRIDED, 3, 4)}},                                                                   \
-    {.note = "other strides, one an element", .params = TG_LOSS_P(NONE, __VA_ARGS__), .n_in = 2,                       \
+    {.note = "other strides, one loss per element", .params = TG_LOSS_P(NONE, __VA_ARGS__), .n_in = 2,                 \
      .in = {X(STRIDED, 3, 4), Y(TRANSPOSED, 3, 4)}},                                                                   \
     {.note = "equal rows", .params = TG_LOSS_P(SUM, __VA_ARGS__), .n_in = 2,                                           \
      .in = {X(EXPANDED, 3, 4), Y(ROWS, 3, 4)}},                                                                        \
     {.note = "one element", .params = TG_LOSS_P(MEAN, __VA_ARGS__), .n_in = 2, .in = {X(ROWS, 1, 1), Y(ROWS, 1, 1)}},  \
-    {.note = "sum of none", .params = TG_LOSS_P(SUM, __VA_ARGS__), .n_in = 2, .in = {X(ROWS, 0, 3), Y(ROWS, 0, 3)}},   \
+    {.note = "no elements", .params = TG_LOSS_P(SUM, __VA_ARGS__), .n_in = 2, .in = {X(ROWS, 0, 3), Y(ROWS, 0, 3)}},   \
     {.note = "shapes differ", .params = TG_LOSS_P(MEAN, __VA_ARGS__), .n_in = 2, .in = {X(ROWS, 3, 4), Y(ROWS, 1, 4)}, \
      .refused = TG_ERR_SHAPE},                                                                                         \
     {.note = "integers", .params = TG_LOSS_P(MEAN, __VA_ARGS__), .n_in = 2,                                            \
