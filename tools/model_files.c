@@ -46,15 +46,6 @@ static bool find_directory(model_files *m, const char *given) {
     return true;
 }
 
-static bool check_weights_there(const model_files *m) {
-    static const char index[] = "model.safetensors.index.json";
-    if (is_there(m->dir, "model.safetensors") || !is_there(m->dir, index)) return true;
-    return fail("'%s' holds a model in several files (%s); expected one file, model.safetensors: merge them, for "
-                "example with save_pretrained(DIR, max_shard_size=\"1TB\") of Hugging Face transformers",
-                m->dir, index),
-           false;
-}
-
 /* ---- Whether config.json and model.safetensors belong together ---- */
 
 char *read_tensors_header(FILE *f, size_t *n) {
@@ -146,7 +137,8 @@ static void warn_of_changes(const char *config, const char *weights, const chang
          weights, c->text, others);
 }
 
-/* Warns if config.json and model.safetensors do not belong together, each of which says what the other one was. */
+/* Warns if config.json and model.safetensors do not belong together, each of which says what the other one was. Weights
+ * in several files have no such record. */
 static void compare_files(const char *config, const char *weights) {
     char sum[DIGITS + 1];
     json_t *now = json_load_file(config, 0, NULL), *before = now ? config_of_weights(weights) : NULL;
@@ -168,7 +160,6 @@ bool model_find(model_files *m, const char *given, bool weights) {
     if (!find_directory(m, given)) return false;
     char *config = path_in(m->dir, "config.json"), *tensors = path_in(m->dir, "model.safetensors");
     bool good = config && tensors && read_model_config(config, &m->config);
-    if (good && weights) good = check_weights_there(m);
     if (good && weights) compare_files(config, tensors);
     free(config);
     free(tensors);

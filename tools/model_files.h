@@ -9,13 +9,13 @@
 #include <tapegrad/gpt.h>
 
 typedef struct model_files {
-    char dir[4096]; /* the directory with config.json and model.safetensors */
+    char dir[4096]; /* the directory with config.json and the weights */
     tg_gpt_config config;
 } model_files;
 
 /* Finds the model in the directory `given` and reads its config. In the directory of a training run that has not ended,
- * and so has no model yet, takes the run's newest checkpoint, and warns. weights: whether model.safetensors is needed
- * too; then also warns if config.json was changed since the weights were saved, or belongs to another model. */
+ * and so has no model yet, takes the run's newest checkpoint, and warns. weights: whether the weights are needed too;
+ * then also warns if config.json was changed since model.safetensors was saved, or belongs to another model. */
 bool model_find(model_files *m, const char *given, bool weights);
 
 /* Checks that data of a format (a tg_token_format) can be tokens of the model. For text, whose tokens are the 256 byte

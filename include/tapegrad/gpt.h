@@ -1,11 +1,9 @@
-/* GPT models: transformer layers, the language model, generation, and model directories. Include it to train or to
- * run a GPT-2 or Llama model. */
+/* GPT models: GPT-2 and Llama as configs of the language model of lm.h, generation, and model directories. Include it
+ * to train or to run a GPT-2 or Llama model. */
 #ifndef TAPEGRAD_GPT_H
 #define TAPEGRAD_GPT_H
 
-#include <tapegrad/nn.h>
-#include <tapegrad/ops.h>
-#include <tapegrad/parallel.h>
+#include <tapegrad/lm.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -14,27 +12,6 @@ extern "C" {
 /* ---- GPT ---- */
 
 typedef enum tg_gpt_arch { TG_GPT2, TG_LLAMA } tg_gpt_arch;
-
-/* Which activations backward computes again instead of keeping them. Unless the value is TG_GPT_KEEP, the module must
- * live until the tape is reset, because backward runs its layers again. */
-typedef enum tg_gpt_recompute {
-    TG_GPT_KEEP,        /* none: all activations are kept */
-    TG_GPT_FULL,        /* all activations of every layer; only the input of each layer is kept */
-    TG_GPT_SELECTIVE,   /* only the results of the norms and of the MLP's activation function */
-    TG_GPT_DISTRIBUTED, /* as TG_GPT_FULL, but each tp rank keeps only its own part of the input of a layer */
-} tg_gpt_recompute;
-
-/* When the weight gradients of the attention and MLP projections are computed.
- *
- * TG_WGRAD_FUSED and TG_WGRAD_PLAIN run the same code and give the same bits. Backward adds each weight gradient
- * straight into the main gradient of the weight (tg_set_main_grad) while ranks communicate the gradient of the input.
- * There are two names for the sake of programs ported from Megatron-Core, where the option
- * gradient_accumulation_fusion selects one of two code paths. */
-typedef enum tg_gpt_wgrad {
-    TG_WGRAD_FUSED,    /* in backward */
-    TG_WGRAD_PLAIN,    /* the same as TG_WGRAD_FUSED */
-    TG_WGRAD_DEFERRED, /* when tg_wgrads_drain is called on the GPT (tensor_parallel.h), also at tp 1 */
-} tg_gpt_wgrad;
 
 /* The configuration of a GPT.
  *
@@ -70,9 +47,13 @@ typedef struct tg_gpt_config {
      * The weights are sharded over tp. Every parameter has a placement (tg_place) on every axis. heads and ffn must be
      * multiples of tp (TG_ERR_SHAPE). kv_heads must be a multiple of tp or divide tp (TG_ERR_SHAPE). If kv_heads is
      * smaller than tp, every rank computes all keys and values and uses one head of them. If tp is above 1, the
-     * vocabulary is padded internally to a multiple of 128 * tp; the padding does not change results. tg_gpt_new fails
-     * with TG_ERR_UNSUPPORTED if pp is above 1. */
+     * vocabulary is padded internally to a multiple of 128 * tp; the padding does not change results.
+     *
+     * If pp or vp is above 1, the module is the part of the GPT that chunk number `chunk` of this rank's stage has. The
+     * functions of parts (lm.h) run it; tg_gpt_logits, tg_gpt_loss and generation need a whole model. */
     const tg_parallel *parallel;
+    const char *layout; /* how the model is cut into parts, as in tg_lm_config; copied */
+    int chunk;          /* as in tg_lm_config */
 } tg_gpt_config;
 
 #define TG_GPT(...) (&(tg_gpt_config){.size = sizeof(tg_gpt_config), __VA_ARGS__})
@@ -86,7 +67,7 @@ TG_API tg_module *tg_nn_mlp(tg_ctx *ctx, const tg_gpt_config *config);
 TG_API tg_module *tg_nn_transformer_layer(tg_ctx *ctx, const tg_gpt_config *config);
 
 /* Creates a GPT with random weights. Copies the config. Returns an inert module on an error. tg_module_free releases
- * the GPT. */
+ * the GPT. A GPT is a language model, so the functions of lm.h take it too. */
 TG_API tg_module *tg_gpt_new(tg_ctx *ctx, const tg_gpt_config *config);
 /* Returns the config with its defaults filled in; NULL if the module is not a GPT. */
 TG_API const tg_gpt_config *tg_gpt_config_of(const tg_module *gpt);
@@ -96,9 +77,9 @@ TG_API const tg_gpt_config *tg_gpt_config_of(const tg_module *gpt);
  * ids must be the same on every tp rank. Declare that with tg_place(p, ids, TG_TP, TG_I) (placement.h). */
 TG_API tg_tensor *tg_gpt_logits(tg_module *gpt, tg_tape *t, tg_tensor *ids);
 /* Returns the cross-entropy of the logits of ids with target; both are [b, s] int64. TG_LOSS_MEAN and TG_LOSS_SUM
- * return a scalar, the mean or the sum over all tokens. TG_LOSS_NONE returns the loss of each token, [s, b], which is
- * the transpose of the shape of ids. A target of -100 does not count. Any other target outside [0, vocab) fails with
- * TG_ERR_DATA. Only the logits of a few tokens are in memory at a time.
+ * return a scalar, the mean or the sum over all tokens. TG_LOSS_NONE returns the loss of each token, [b, s]. A target
+ * of -100 does not count. Any other target outside [0, vocab) fails with TG_ERR_DATA. Only the logits of a few tokens
+ * are in memory at a time.
  *
  * If data-parallel ranks each have a part of the batch, use TG_LOSS_SUM, and pass the number of this rank's tokens to
  * tg_grads_finalize. That call divides the gradients by the total number over all ranks. TG_LOSS_MEAN is not right
@@ -129,26 +110,30 @@ TG_API tg_tensor *tg_gpt_next(tg_module *gpt, tg_tape *t, tg_gpt_cache *c, tg_te
 
 /* ---- Model directories ----
  *
- * A model directory has two files, config.json and model.safetensors. They have the names, layouts and keys of the
- * published GPT-2 and Llama checkpoints (Hugging Face transformers).
+ * A model directory has config.json and the weights: model.safetensors, or several files with an index,
+ * model.safetensors.index.json. They have the names, layouts and keys of the published GPT-2 and Llama checkpoints
+ * (Hugging Face transformers).
  *
- * tg_gpt_save writes into each file what a program needs to check that the other file belongs to it. model.safetensors
- * holds a copy of the config, as one line of JSON, in its metadata "tapegrad.config". config.json holds a copy of the
- * checksum "tapegrad.xxh64.header" of model.safetensors (io.h), in its member "tapegrad_weights_xxh64". The functions
- * that load check neither. The program `tapegrad` checks both, and warns of a difference. */
+ * tg_gpt_save writes into each file what a program needs to check that the other file belongs to it. The weights hold a
+ * copy of the config, as one line of JSON, in their metadata "tapegrad.config". If there is one file of weights,
+ * config.json holds a copy of the checksum "tapegrad.xxh64.header" of that file (io.h), in its member
+ * "tapegrad_weights_xxh64". The functions that load check neither. The program `tapegrad` checks both, and warns of a
+ * difference. */
 
 /* Creates the GPT that config.json in dir describes, of one rank, and fills it as tg_gpt_load_weights does. Returns an
  * inert module on an error. */
 TG_API tg_module *tg_gpt_load(tg_ctx *ctx, const char *dir);
 /* Creates a GPT with random weights, of one rank, from the config.json at path. Returns an inert module on an error. */
 TG_API tg_module *tg_gpt_from_config(tg_ctx *ctx, const char *path);
-/* Fills gpt from model.safetensors in dir. Does not read config.json. Every rank reads the file and keeps its part.
+/* Fills gpt from the weights in dir, as tg_lm_load does. Does not read config.json. Every rank reads the file and keeps
+ * its part. Collective over pp if gpt is one of several parts.
  *
  * Makes these checks before it changes gpt. A tensor that is missing or that gpt does not have fails with
  * TG_ERR_FORMAT. A tensor whose shape is not that of gpt's parameter fails with TG_ERR_SHAPE. If the file has checksums
  * (io.h), a damaged tensor fails with TG_ERR_DATA. */
 TG_API tg_status tg_gpt_load_weights(tg_module *gpt, const char *dir);
-/* Saves gpt into dir, which must exist. Collective over the ranks of the model. The first rank writes the files. */
+/* Saves gpt into dir, which must exist. Collective over the ranks of the model. The first rank of each stage writes:
+ * one file if the model has one stage. A stage with several chunks needs tg_lm_save. */
 TG_API tg_status tg_gpt_save(tg_module *gpt, const char *dir);
 
 #ifdef __cplusplus

@@ -235,19 +235,27 @@ static tg_status stages_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.pp = 2));
     const tg_gpt_config *c = TG_GPT(.vocab = VOCAB, .layers = 2, .heads = 2, .hidden = HIDDEN, .positions = POSITIONS,
                                     .parallel = p);
-    REFUSED(ctx, TG_ERR_UNSUPPORTED, "pp = 2", tg_gpt_new(ctx, c));
-    tg_module *layer = tg_nn_transformer_layer(ctx, c); /* a stage consists of such layers */
+    tg_module *gpt = tg_gpt_new(ctx, c), *layer = tg_nn_transformer_layer(ctx, c);
+    tg_tape *t = tg_tape_new(ctx);
+    data d = data_of(ctx, p);
+    EXPECT(ctx, (tg_module_find(gpt, "transformer.h.0.ln_1.bias") == NULL) == tg_parallel_rank(p, TG_PP));
     EXPECT(ctx, tg_module_param_count(layer) > 0);
+    REFUSED(ctx, TG_ERR_STATE, "tg_gpt_logits: the module is part", tg_gpt_logits(gpt, t, d.ids));
+    REFUSED(ctx, TG_ERR_STATE, "of a model of 2 parts", tg_gpt_loss(gpt, t, d.ids, d.next, TG_LOSS_MEAN));
+    REFUSED(ctx, TG_ERR_STATE, "expected a whole model", tg_gpt_cache_new(gpt, 1, 1));
+    tg_drop(d.ids), tg_drop(d.next);
+    tg_tape_free(t);
+    tg_module_free(gpt);
     tg_module_free(layer);
     tg_parallel_free(p);
     return tg_ctx_status(ctx);
 }
 
-START_TEST(stages_of_a_gpt_are_refused) { on_ranks(2, stages_rank, NULL); }
+START_TEST(a_stage_of_a_gpt_is_no_whole_model) { on_ranks(2, stages_rank, NULL); }
 END_TEST
 
 int main(void) {
     const TTest *tests[] = {a_child_in_place_of_the_librarys_own_is_called,
-                            weight_gradients_wait_without_tensor_parallelism, stages_of_a_gpt_are_refused};
+                            weight_gradients_wait_without_tensor_parallelism, a_stage_of_a_gpt_is_no_whole_model};
     return tg_check_main("gpt_children", tests, sizeof tests / sizeof *tests);
 }

@@ -56,7 +56,13 @@ silent eval --model edited --data book # as files of before, or of another progr
 mkdir sharded
 cp base/config.json sharded
 echo '{}' >sharded/model.safetensors.index.json
-refuses 1 "'sharded' holds a model in several files (model.safetensors.index.json)" eval --model sharded --data book
+refuses 1 "'sharded/model.safetensors.index.json': key \"weight_map\": expected an object, found nothing" \
+    eval --model sharded --data book
+cp base/model.safetensors sharded/model-00001-of-00001.safetensors
+grep -aoE '"[a-z_0-9.]+":\{"dtype"' base/model.safetensors | cut -d'"' -f2 |
+    sed 's/.*/"&": "model-00001-of-00001.safetensors"/' | paste -sd, |
+    sed 's/.*/{"weight_map": {&}}/' >sharded/model.safetensors.index.json
+silent eval --model sharded --data book
 cp -r base going
 rm going/config.json
 warns "its newest checkpoint is taken, 'going/checkpoints/step-0000000020'" generate --model going --prompt a --tokens 1

@@ -1,0 +1,208 @@
+/* Language models: one decoder of transformer layers whose blocks a config chooses, whole or as the parts of a
+ * pipeline. Include it to build a model from its options, or to train a model in stages. gpt.h has two configs of it,
+ * GPT-2 and Llama.
+ *
+ * Letters in shapes: b is the batch, s the sequence, h the hidden size, v the vocabulary with its padding. I, R, P and
+ * V are the placements of placement.h. */
+#ifndef TAPEGRAD_LM_H
+#define TAPEGRAD_LM_H
+
+#include <tapegrad/nn.h>
+#include <tapegrad/ops.h>
+#include <tapegrad/optim.h>
+#include <tapegrad/parallel.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- The config ---- */
+
+/* Which activations backward computes again instead of keeping them. Unless the value is TG_GPT_KEEP, the module must
+ * live until the tape is reset, because backward runs its layers again. */
+typedef enum tg_gpt_recompute {
+    TG_GPT_KEEP,        /* none: all activations are kept */
+    TG_GPT_FULL,        /* all activations of every layer; only the input of each layer is kept */
+    TG_GPT_SELECTIVE,   /* only the results of the norms and of the MLP's activation function */
+    TG_GPT_DISTRIBUTED, /* as TG_GPT_FULL, but each tp rank keeps only its own part of the input of a layer */
+} tg_gpt_recompute;
+
+/* When the weight gradients of the attention and MLP projections are computed.
+ *
+ * TG_WGRAD_FUSED and TG_WGRAD_PLAIN run the same code and give the same bits. Backward adds each weight gradient
+ * straight into the main gradient of the weight (tg_set_main_grad) while ranks communicate the gradient of the input.
+ * There are two names for the sake of programs ported from Megatron-Core, where the option
+ * gradient_accumulation_fusion selects one of two code paths. */
+typedef enum tg_gpt_wgrad {
+    TG_WGRAD_FUSED,    /* in backward */
+    TG_WGRAD_PLAIN,    /* the same as TG_WGRAD_FUSED */
+    TG_WGRAD_DEFERRED, /* when tg_wgrads_drain is called on the model (tensor_parallel.h), also at tp 1 */
+} tg_gpt_wgrad;
+
+/* The published checkpoints (Hugging Face transformers) whose names the parameters have. */
+typedef enum tg_lm_names {
+    TG_LM_NAMES_LLAMA, /* model.layers.0.self_attn.q_proj.weight; q, k and v are projections of their own */
+    /* transformer.h.0.attn.c_attn.weight; one projection has q, k and v, so kv_heads must be heads and head_dim must be
+     * hidden / heads */
+    TG_LM_NAMES_GPT2,
+} tg_lm_names;
+
+typedef enum tg_lm_norm { TG_LM_RMS_NORM, TG_LM_LAYER_NORM } tg_lm_norm;
+typedef enum tg_lm_activation { TG_LM_SWIGLU, TG_LM_GELU_TANH } tg_lm_activation;
+typedef enum tg_lm_positions {
+    TG_LM_ROTARY, /* tg_rope of queries and keys */
+    TG_LM_LEARNED /* a table of `positions` rows, added to the embedding of the ids */
+} tg_lm_positions;
+
+/* How attention is computed. Both give the same result within rounding, and drop the same weights. */
+typedef enum tg_lm_backend {
+    TG_LM_FUSED,   /* tg_attention, which never stores the scores as a whole */
+    TG_LM_COMPOSED /* products, a mask, softmax and dropout, each an op of its own; stores the scores [b, heads, s, s]
+                    */
+} tg_lm_backend;
+
+/* The configuration of a language model. Sizes are 1 or more. */
+typedef struct tg_lm_config {
+    size_t size;
+    int64_t vocab, layers, heads, hidden, positions; /* positions: longest sequence. All five must be given */
+    int64_t kv_heads;                                /* heads of keys and values; 0 means heads */
+    int64_t head_dim;                                /* size of a head; 0 means hidden / heads */
+    /* Hidden size of the MLP. 0 means 4 * hidden with TG_LM_GELU_TANH, and 8/3 * hidden rounded up to a multiple of 64
+     * with TG_LM_SWIGLU. */
+    int64_t ffn;
+    tg_lm_names names;
+    tg_lm_norm norm;
+    tg_lm_activation activation;
+    tg_lm_positions position_kind;
+    bool bias;        /* linear layers have biases */
+    bool tied;        /* the output matrix is the embedding matrix */
+    double norm_eps;  /* 0 means 1e-6 with TG_LM_RMS_NORM and 1e-5 with TG_LM_LAYER_NORM */
+    double rope_base; /* 0 means 10000; must be 0 with TG_LM_LEARNED */
+    double dropout;   /* probability in [0, 1), of embedding, attention and residual */
+    /* Standard deviation of the initial weights; 0 means 0.02. Projections whose output is added to the residual have
+     * init_std / sqrt(2 * layers) instead (Radford et al., 2019). */
+    double init_std;
+    /* Number of depths of multi-token prediction (DeepSeek-AI, arXiv 2412.19437, section 2.2), and the weight of their
+     * losses. Depth d predicts, at each position, the token d + 1 ahead, from the last layer's output and the embedding
+     * of the token d ahead. mtp_weight 0 means 0.1. */
+    int mtp;
+    double mtp_weight;
+    /* Hidden size of the base model of the maximal update parametrization (Yang et al., arXiv 2203.03466); 0 means that
+     * it is not used. With m = hidden / mup_base, the initial weights of the layers' matrices are divided by sqrt(m),
+     * the logits by m, and the scores of attention have the factor 1 / head_dim in place of 1 / sqrt(head_dim).
+     * tg_lm_groups divides the learning rate of the layers' matrices by m. */
+    double mup_base;
+    tg_gpt_recompute recompute;
+    tg_gpt_wgrad wgrad;
+    tg_lm_backend backend;
+    /* The grid of ranks, which must outlive the model. NULL means one rank. The weights are sharded over tp. heads and
+     * ffn must be multiples of tp; kv_heads must be a multiple of tp or divide tp (TG_ERR_SHAPE). If tp is above 1, the
+     * vocabulary is padded internally to a multiple of 128 * tp; the padding does not change results. */
+    const tg_parallel *parallel;
+    /* How the model is cut into the parts of a pipeline: "E t*3|t*4|t*4|t L". E is the embedding, t a layer, t*3 three
+     * layers, m a depth of multi-token prediction, L the last norm, the output matrix and the loss. "|" begins the next
+     * part. There are pp * vp parts; part i is chunk i / pp of stage i mod pp. Without `parallel` the model may have
+     * any number of parts, which are all chunks of this one rank.
+     *
+     * NULL means equal numbers of layers. If the parts do not divide the layers, the call fails with TG_ERR_ARGUMENT
+     * and the message has a layout that would do. Copied. */
+    const char *layout;
+    int chunk; /* which chunk of this rank's stage the module is, from 0 */
+} tg_lm_config;
+
+#define TG_LM(...) (&(tg_lm_config){.size = sizeof(tg_lm_config), __VA_ARGS__})
+
+/* Creates a language model with random weights, or the part of one that a chunk of this rank's stage has. Copies the
+ * config. Returns an inert module on an error. tg_module_free releases the model.
+ *
+ * A part has only its own layers, but under the names that they have in the whole model: a part that begins with layer
+ * 6 has "model.layers.6.mlp.up_proj.weight". So the parts of any layout read and write one checkpoint. If the output
+ * matrix is the embedding matrix and the two are in different parts, the last part has a copy under the name of the
+ * first one.
+ *
+ * The forward of a whole model (tg_module_forward) takes ids [b, s] and returns the logits [b, s, vocab]. */
+TG_API tg_module *tg_lm_new(tg_ctx *ctx, const tg_lm_config *config);
+/* Returns the config with its defaults filled in; NULL if the module is not a language model. A GPT (gpt.h) is one. */
+TG_API const tg_lm_config *tg_lm_config_of(const tg_module *lm);
+
+/* Returns the matrix that a tied model has twice (Megatron-Core's shared_embedding_or_output_weight): the embedding
+ * matrix on a part that has the embedding, the output matrix on the last part, and NULL on the parts between and if the
+ * module is not a language model. The module owns it. */
+TG_API tg_tensor *tg_lm_embedding_or_output_weight(tg_module *lm);
+
+/* ---- Loss ---- */
+
+/* Returns the cross-entropy of logits for labels [b, s] int64. logits are those of the output matrix, [s, b, vocab]: if
+ * tp is above 1, they are V on tp, sharded on their last dim, and have columns of padding; tg_lm_part returns such
+ * logits. TG_LOSS_MEAN and TG_LOSS_SUM return a scalar, TG_LOSS_NONE the loss of each token, [b, s]. A label of -100
+ * does not count; any other label outside [0, vocab) fails with TG_ERR_DATA.
+ *
+ * If tp is above 1, logits that were gathered fail with TG_ERR_PLACEMENT. The logits need not be those of this model,
+ * and lm may be any part of one. Logits of tg_gpt_logits, [b, s, vocab], must be transposed. */
+TG_API tg_tensor *tg_lm_loss(tg_module *lm, tg_tape *t, tg_tensor *logits, tg_tensor *labels,
+                             tg_loss_reduction reduction);
+
+/* ---- Multi-token prediction ---- */
+
+/* Says how many tokens of the next step, over all micro-batches and ranks, have a label: tokens[0] of targets[0], and
+ * tokens[d] of targets[d], for each depth d up to the config's mtp. The sum of the losses of depth d then has the
+ * weight mtp_weight / mtp * tokens[0] / tokens[d], so that the division of all gradients by tokens[0]
+ * (tg_grads_finalize) gives the mean of each. A depth without tokens weighs 0. Until the first call all depths count as
+ * having equally many. Does nothing on a part that has no head. Call it before the step's first forward. */
+TG_API tg_status tg_lm_set_tokens(tg_module *lm, const int64_t *tokens);
+
+/* ---- Learning rates ---- */
+
+/* Learning rates of the groups of parameters. All rates are 0 or more. */
+typedef struct tg_lm_rates {
+    size_t size;
+    double lr, min_lr;             /* of all parameters but those of the embedding and output; lr must be above 0 */
+    double embed_lr, embed_min_lr; /* of embeddings and of the output matrix; embed_lr 0 means lr and min_lr */
+    double weight_decay;           /* of matrices; 0 means that of the optimizer's group 0. Vectors have none */
+    /* The warm-up and the decay from the rate to its minimum; its lr, min_lr and start_lr are replaced: start_lr by the
+     * same part of the rate as it is of the schedule's lr. NULL means constant rates, and both minimums must be 0. */
+    const tg_schedule *schedule;
+} tg_lm_rates;
+#define TG_LM_RATES(...) (&(tg_lm_rates){.size = sizeof(tg_lm_rates), __VA_ARGS__})
+
+/* Divides the parameters of the modules lm[n] that o has into groups: embeddings and the output matrix with rates of
+ * their own, the matrices of the layers, and vectors (norms and biases) without weight decay. With mup_base the rate,
+ * its minimum and Adam's eps of the layers' matrices are divided by m. o must be Adam or AdamW if m is not 1
+ * (TG_ERR_ARGUMENT). Parameters of o that are not of lm stay in their groups. */
+TG_API tg_status tg_lm_groups(tg_module *const *lm, int n, tg_optim *o, const tg_lm_rates *r);
+
+/* ---- Files ----
+ *
+ * The weights of a model are in one file, model.safetensors, or in several files and an index of them,
+ * model.safetensors.index.json, as Hugging Face transformers writes them. The functions take the modules that this rank
+ * has of one model, lm[n]: the whole model, or all chunks of its stage. They are collective over the ranks of the model
+ * if it has several stages. */
+
+/* Fills the modules from the weights in dir. Each rank reads the tensors of its own layers, and keeps its part of them.
+ * If both forms are there, reads model.safetensors.
+ *
+ * Makes these checks before it changes any module. A tensor that is missing, or that no part of the model has, fails
+ * with TG_ERR_FORMAT. A tensor whose shape is not that of the parameter fails with TG_ERR_SHAPE. If a file has
+ * checksums (io.h), a damaged tensor fails with TG_ERR_DATA. */
+TG_API tg_status tg_lm_load(tg_module *const *lm, int n, const char *dir);
+
+typedef struct tg_lm_save_opts {
+    size_t size;
+    int64_t file_bytes; /* most bytes of tensors in a file that has several; 0 means 5e9 */
+} tg_lm_save_opts;
+#define TG_LM_SAVE(...) (&(tg_lm_save_opts){.size = sizeof(tg_lm_save_opts), __VA_ARGS__})
+
+/* Saves the weights into dir, which must exist, and config.json if the model is a GPT. Whole tensors are written,
+ * without padding, so any other composition of ranks and stages can load them. One stage whose tensors fit into one
+ * file writes model.safetensors. Otherwise the first rank of each stage writes the files of the stage.
+ *
+ * The files get their names when all files of all stages are complete. Then an old model in dir is removed, and the
+ * index and config.json are written last. So a directory that has config.json, or else the index, has a whole model.
+ * opts may be NULL. */
+TG_API tg_status tg_lm_save(tg_module *const *lm, int n, const char *dir, const tg_lm_save_opts *opts);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

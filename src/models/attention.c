@@ -1,0 +1,167 @@
+/* Attention: projections of queries, keys and values, with rotary positions, grouped queries and a cache where the
+ * config has them. Activations are [s, b, h]. */
+#include <math.h>
+#include <tapegrad/megatron.h>
+
+#include "kernels/scalar.h"
+#include "models/lm.h"
+#include "tape/tape.h"
+
+/* ---- Projections ---- */
+
+/* Returns a view [b, heads, s, d] of x [s, b, heads * d]. A shard of the last dim becomes a shard of heads. */
+static tg_tensor *split_heads(tg_tape *t, tg_tensor *x, int64_t d) {
+    tg_shape s = {4, {tg_dim(x, 0), tg_dim(x, 1), tg_dim(x, 2) / d, d}};
+    tg_tensor *v = tg_reshape_shard(t, x, s, 2);
+    return tg_permute(t, v, (tg_dims){4, {1, 2, 0, 3}});
+}
+
+/* Returns this rank's key-value head if there are fewer heads than ranks: [s, b, heads * d] -> [s, b, d]. x has all
+ * heads and is the same on every rank. The heads are repeated until there is one for each rank; then each rank takes
+ * its own. */
+static tg_tensor *own_head(const tg_lm_config *c, tg_tape *t, tg_tensor *x) {
+    int64_t s = tg_dim(x, 0), b = tg_dim(x, 1), d = c->head_dim, times = tg_lm_tp(c) / c->kv_heads;
+    x = tg_reshape(t, x, (tg_shape){5, {s, b, c->kv_heads, 1, d}});
+    x = tg_expand(t, x, (tg_shape){5, {s, b, c->kv_heads, times, d}});
+    x = tg_reshape(t, x, (tg_shape){3, {s, b, c->kv_heads * times * d}});
+    return tg_shard(t, x, 2, tg_lm_tp_comm(c));
+}
+
+/* Computes keys and values if there are fewer key-value heads than ranks: every rank computes all heads and keeps
+ * one. */
+static void project_replicated(const tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *kv[2]) {
+    const tg_lm_config *c = tg_layer_config(m);
+    const tg_lm_name_table *names = tg_lm_names_of(c);
+    tg_comm *tp = tg_lm_tp_comm(c);
+    x = tg_is_sequence_parallel(c->parallel) ? tg_gather_from_sp(t, x, tp, NULL) : tg_copy_to_tp(t, x, tp);
+    for (int i = 0; i < 2; i++) kv[i] = own_head(c, t, tg_module_run(m, names->projection[1 + i], t, x));
+}
+
+/* Computes queries, keys and values, each [b, heads, s, d], with the heads of this rank. */
+static void project(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *qkv[3]) {
+    const tg_lm_config *c = tg_layer_config(m);
+    const tg_lm_name_table *names = tg_lm_names_of(c);
+    int64_t d = c->head_dim, tp = tg_lm_tp(c), q = c->heads / tp * d, kv = c->kv_heads / tp * d;
+    if (names->qkv) {
+        tg_split(t, tg_module_run(m, names->qkv, t, x), 2, (const int64_t[]){q, kv, kv}, 3, qkv);
+    } else {
+        qkv[0] = tg_module_run(m, names->projection[0], t, x);
+        if (c->kv_heads < tp)
+            project_replicated(m, t, x, qkv + 1);
+        else
+            for (int i = 1; i < 3; i++) qkv[i] = tg_module_run(m, names->projection[i], t, x);
+    }
+    for (int i = 0; i < 3; i++) qkv[i] = split_heads(t, qkv[i], d);
+}
+
+/* ---- Weights of keys ---- */
+
+/* Returns which of k keys lie ahead of each of n queries, the last of which is at the last key: bool [n, k]. */
+static tg_tensor *ahead(tg_tape *t, int64_t n, int64_t k) {
+    tg_tensor *query = tg_arange(t, TG_I64, (double)(k - n), (double)k, 1);
+    tg_tensor *key = tg_arange(t, TG_I64, 0, (double)k, 1);
+    return tg_gt(t, key, tg_unsqueeze(t, query, 1));
+}
+
+/* Attention of products. The queries that share a head of keys and values have a dim of their own: [b, g, h / g, n, d]
+ * beside [b, g, 1, k, d]. */
+static tg_tensor *composed(const tg_lm_config *c, tg_tape *t, tg_tensor *const qkv[3]) {
+    int64_t b = tg_dim(qkv[0], 0), h = tg_dim(qkv[0], 1), n = tg_dim(qkv[0], 2), d = c->head_dim;
+    int64_t g = tg_dim(qkv[1], 1), k = tg_dim(qkv[1], 2);
+    if (!tg_ok(t->ctx)) return tg_inert(t->ctx);
+    tg_tensor *q = tg_reshape_shard(t, qkv[0], (tg_shape){5, {b, g, h / g, n, d}}, 1);
+    tg_tensor *keys = tg_transpose(t, tg_unsqueeze(t, qkv[1], 2), 3, 4);
+    tg_tensor *s = tg_scale(t, tg_matmul(t, q, keys), tg_attention_scale(c));
+    tg_tensor *weights = tg_softmax(t, tg_masked_fill(t, s, ahead(t, n, k), -INFINITY), 4);
+    if (c->dropout > 0) weights = tg_dropout(t, weights, c->dropout);
+    tg_tensor *y = tg_matmul(t, weights, tg_unsqueeze(t, qkv[2], 2));
+    return tg_reshape_shard(t, y, (tg_shape){4, {b, h, n, d}}, 1);
+}
+
+/* Returns softmax(scale q k^T) v with the causal mask: q [b, heads, n, d], keys and values [b, kv heads, k, d] ->
+ * [b, heads, n, d]. */
+static tg_tensor *weigh(const tg_lm_config *c, tg_tape *t, tg_tensor *const qkv[3]) {
+    if (c->backend == TG_LM_COMPOSED) return composed(c, t, qkv);
+    return tg_attention(t, qkv[0], qkv[1], qkv[2],
+                        TG_ATTENTION(.causal = true, .scale = tg_attention_scale(c), .dropout = c->dropout));
+}
+
+/* ---- Forward ---- */
+
+/* Writes the new keys or values [b, g, n, d] after the cached ones, and returns all of them as a tensor of the tape. */
+static tg_tensor *append(tg_tape *t, tg_tensor *cache, int64_t length, tg_tensor *x) {
+    tg_ctx *ctx = t->ctx;
+    if (ctx->run.status != TG_OK) return tg_inert(ctx);
+    tg_tensor *slot = tg_temp_new(ctx, cache->dtype, 4, x->shape, cache->stride, tg_storage_ref(cache->storage),
+                                  length * cache->stride[2]);
+    if (!slot) return tg_inert(ctx);
+    const double none[2] = {0, 0};
+    tg_array from = tg_array_of(x);
+    ctx->run.ops->map(ctx, TG_FN_id, tg_array_of(slot), &from, 1, none, false);
+    tg_temp_free(slot);
+    return tg_slice(t, tg_tape_input(t, cache), 2, 0, length + x->shape[2], 1);
+}
+
+static const tg_module_ops attention_ops;
+
+tg_tensor *tg_attend(tg_module *m, tg_tape *t, tg_tensor *x, const tg_past *past) {
+    if (!tg_is_own_layer(m, &attention_ops)) return tg_inert(t->ctx);
+    const tg_lm_config *c = tg_layer_config(m);
+    tg_tensor *qkv[3];
+    project(m, t, x, qkv);
+    int64_t offset = past ? past->length : 0;
+    if (c->position_kind == TG_LM_ROTARY)
+        for (int i = 0; i < 2; i++) qkv[i] = tg_rope(t, qkv[i], c->rope_base, offset);
+    if (past) {
+        qkv[1] = append(t, past->k, offset, qkv[1]);
+        qkv[2] = append(t, past->v, offset, qkv[2]);
+    }
+    tg_tensor *o = weigh(c, t, qkv);
+    o = tg_permute(t, o, (tg_dims){4, {2, 0, 1, 3}});
+    o = tg_reshape(t, o, (tg_shape){3, {tg_dim(o, 0), tg_dim(o, 1), tg_dim(o, 2) * c->head_dim}});
+    return tg_module_run(m, tg_lm_names_of(c)->out, t, o);
+}
+
+static tg_tensor *attention_forward(tg_module *m, tg_tape *t, tg_tensor *x) { return tg_attend(m, t, x, NULL); }
+
+/* ---- Creation ---- */
+
+static const tg_module_ops attention_ops = {
+    .size = sizeof(tg_module_ops), .kind = "attention", .forward = attention_forward, .free = tg_layer_free};
+
+/* Adds projections of their own for queries, keys and values. */
+static void add_projections(tg_module *m, const tg_lm_config *c, int64_t q, int64_t kv) {
+    const char *const *names = tg_lm_names_of(c)->projection;
+    tg_projection_kind of_kv = c->kv_heads < tg_lm_tp(c) ? TG_PROJECT_WHOLE : TG_PROJECT_COLUMN;
+    for (int i = 0; i < 3; i++)
+        tg_module_add_child(
+            m, names[i],
+            tg_projection(m->ctx, c, i ? of_kv : TG_PROJECT_COLUMN, c->hidden, i ? kv : q, 1, tg_hidden_std(c)));
+}
+
+/* Places the weights of keys and values that every rank has whole: each rank uses only its own head, so the gradients
+ * must be summed over the ranks, which R says. */
+static void place_whole(tg_module *m, const tg_lm_config *c) {
+    const tg_lm_name_table *names = tg_lm_names_of(c);
+    if (names->qkv || c->kv_heads >= tg_lm_tp(c) || !tg_module_ok(m)) return;
+    for (int i = 1; i < 3; i++) {
+        const tg_module *p = tg_module_part(m, names->projection[i]);
+        tg_place(c->parallel, tg_module_own(p, "weight"), TG_TP, TG_R);
+        if (c->bias) tg_place(c->parallel, tg_module_own(p, "bias"), TG_TP, TG_R);
+    }
+}
+
+tg_module *tg_lm_attention_new(tg_ctx *ctx, const tg_lm_config *c) {
+    const tg_lm_name_table *names = tg_lm_names_of(c);
+    int64_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim, h = c->hidden;
+    tg_module *m = tg_layer_begin(ctx, &attention_ops, c);
+    if (!m) return tg_layer_finish(m);
+    if (names->qkv)
+        tg_module_add_child(m, names->qkv,
+                            tg_projection(ctx, c, TG_PROJECT_COLUMN, h, q + 2 * kv, 3, tg_hidden_std(c)));
+    else
+        add_projections(m, c, q, kv);
+    tg_module_add_child(m, names->out, tg_projection(ctx, c, TG_PROJECT_ROW, q, h, 1, tg_residual_std(c)));
+    place_whole(m, c);
+    return tg_layer_finish(m);
+}

@@ -1,0 +1,70 @@
+/* The transformer layer: two sublayers, attention and MLP, each with a norm in front and a residual connection around.
+ * Activations are [s, b, h]. */
+#include <tapegrad/recompute.h>
+
+#include "models/lm.h"
+#include "tape/tape.h"
+
+static const tg_module_ops layer_ops;
+
+/* Returns x + y, with dropout on y. */
+static tg_tensor *residual(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *y) {
+    const tg_lm_config *c = tg_layer_config(m);
+    return tg_add(t, x, c->dropout > 0 ? tg_dropout(t, y, c->dropout) : y);
+}
+
+/* Runs a child in a scope of the child's name. If past is not NULL, the child must be attention, and gets past. */
+static tg_tensor *in_scope(tg_module *m, const char *child, tg_tape *t, tg_tensor *x, const tg_past *past) {
+    if (tg_scope_open(t, child) != TG_OK) return tg_scope_close(t, NULL, 0), tg_inert(t->ctx);
+    tg_tensor *y = past ? tg_attend(tg_module_part(m, child), t, x, past) : tg_module_run(m, child, t, x);
+    return tg_scope_close(t, &y, 1) == TG_OK ? y : tg_inert(t->ctx);
+}
+
+static tg_status norm_again(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    const tg_norm_ref *norm = state;
+    (void)n_in, (void)n_out;
+    out[0] = tg_module_run(norm->layer, norm->name, t, in[0]);
+    return t->ctx->run.status;
+}
+
+/* Computes x + body(norm(x)), sublayer i. With selective recomputation the norm's result is discarded after the body's
+ * forward, and computed again when the body's backward reads it. */
+static tg_tensor *sublayer(tg_module *m, int i, tg_tape *t, tg_tensor *x, const tg_past *past) {
+    const tg_lm_name_table *names = tg_lm_names_of(tg_layer_config(m));
+    const char *norm = names->norm[i], *body = i ? names->mlp : names->attention;
+    tg_norm_ref *again = &((tg_layer_state *)m->state)->norm[i];
+    tg_tensor *n = NULL;
+    tg_replay *r = NULL;
+    if (tg_layer_config(m)->recompute == TG_GPT_SELECTIVE && t->grad) {
+        r = tg_replay_open(t);
+        *again = (tg_norm_ref){m, norm};
+        tg_replay_run(r, norm_again, again, &x, 1, &n, 1, TG_RECOMPUTE(.name = norm));
+    } else {
+        n = in_scope(m, norm, t, x, NULL);
+    }
+    tg_tensor *y = in_scope(m, body, t, n, past);
+    if (r) tg_replay_close(r, NULL);
+    return residual(m, t, x, y);
+}
+
+tg_tensor *tg_transformer_layer(tg_module *m, tg_tape *t, tg_tensor *x, const tg_past *past) {
+    if (!tg_is_own_layer(m, &layer_ops)) return tg_inert(t->ctx);
+    x = sublayer(m, 0, t, x, past);
+    return sublayer(m, 1, t, x, NULL);
+}
+
+static tg_tensor *layer_forward(tg_module *m, tg_tape *t, tg_tensor *x) { return tg_transformer_layer(m, t, x, NULL); }
+
+static const tg_module_ops layer_ops = {
+    .size = sizeof(tg_module_ops), .kind = "transformer_layer", .forward = layer_forward, .free = tg_layer_free};
+
+tg_module *tg_lm_layer_new(tg_ctx *ctx, const tg_lm_config *c) {
+    const tg_lm_name_table *names = tg_lm_names_of(c);
+    tg_module *m = tg_layer_begin(ctx, &layer_ops, c);
+    if (!m) return tg_layer_finish(m);
+    tg_module_add_child(m, names->norm[0], tg_lm_norm_new(ctx, c));
+    tg_module_add_child(m, names->attention, tg_lm_attention_new(ctx, c));
+    tg_module_add_child(m, names->norm[1], tg_lm_norm_new(ctx, c));
+    tg_module_add_child(m, names->mlp, tg_lm_mlp_new(ctx, c));
+    return tg_layer_finish(m);
+}

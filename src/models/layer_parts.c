@@ -1,0 +1,54 @@
+/* What attention, MLP and transformer layers are made of: the module's state, projections and norms. */
+#include "base/host_memory.h"
+#include "models/lm.h"
+
+void tg_layer_free(void *state) {
+    tg_layer_state *s = state;
+    tg_host_free(s->ctx, s, sizeof *s);
+}
+
+tg_module *tg_layer_begin(tg_ctx *ctx, const tg_module_ops *ops, const tg_lm_config *c) {
+    tg_layer_state *s = tg_ok(ctx) ? tg_host_alloc(ctx, sizeof *s) : NULL;
+    if (!s) return NULL;
+    *s = (tg_layer_state){.ctx = ctx, .c = *c};
+    s->c.layout = NULL; /* the caller's text may not live as long */
+    tg_module *m = tg_module_new(ctx, ops, s);
+    return tg_module_ok(m) ? m : NULL;
+}
+
+tg_module *tg_layer_finish(tg_module *m) {
+    if (tg_module_ok(m)) return m;
+    if (m) tg_module_free(m);
+    return tg_module_new(NULL, NULL, NULL);
+}
+
+tg_module *tg_projection(tg_ctx *ctx, const tg_lm_config *c, tg_projection_kind kind, int64_t in, int64_t out,
+                         int parts, double std) {
+    if (tg_lm_tp(c) == 1 || kind == TG_PROJECT_WHOLE)
+        return c->wgrad == TG_WGRAD_DEFERRED ? tg_deferred_linear_new(ctx, in, out, c->bias, std)
+                                             : tg_nn_linear(ctx, in, out, c->bias, std);
+    const tg_parallel_linear_opts *o =
+        TG_PARALLEL_LINEAR(.no_bias = !c->bias, .std = std, .strides = parts, .fused_wgrad = c->wgrad != TG_WGRAD_PLAIN,
+                           .deferred_wgrads = c->wgrad == TG_WGRAD_DEFERRED ? TG_NONE : 0);
+    return kind == TG_PROJECT_COLUMN ? tg_nn_column_linear(c->parallel, in, out, o)
+                                     : tg_nn_row_linear(c->parallel, in, out, o);
+}
+
+tg_module *tg_lm_norm_new(tg_ctx *ctx, const tg_lm_config *c) {
+    return c->norm == TG_LM_LAYER_NORM ? tg_nn_layer_norm(ctx, c->hidden, c->norm_eps)
+                                       : tg_nn_rms_norm(ctx, c->hidden, c->norm_eps);
+}
+
+bool tg_is_own_layer(const tg_module *m, const tg_module_ops *ops) {
+    if (!m || m->ops == ops) return m;
+    tg_fail(m->ctx, TG_ERR_UNSUPPORTED,
+            "tg_gpt_next: a \"%s\" has replaced the \"%s\" of a layer, and only the library's own can use a cache; use "
+            "tg_gpt_logits",
+            tg_module_kind(m), ops->kind);
+    return false;
+}
+
+tg_tensor *tg_module_own_at(const tg_module *m, const char *child, const char *name) {
+    const tg_module *c = tg_module_part(m, child);
+    return c ? tg_module_own(c, name) : NULL;
+}

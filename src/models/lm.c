@@ -1,0 +1,126 @@
+/* Creates language models: the whole model, or the part of it that a chunk of a pipeline stage has. */
+#include <stdio.h>
+
+#include "base/host_memory.h"
+#include "models/lm.h"
+
+/* ---- The module ---- */
+
+static void lm_free(void *state) {
+    tg_lm *s = state;
+    tg_host_strfree(s->ctx, (char *)s->c.layout);
+    tg_host_free(s->ctx, s, s->bytes);
+}
+
+static tg_tensor *lm_forward(tg_module *m, tg_tape *t, tg_tensor *ids) {
+    return tg_lm_logits_of_ids(m, t, ids, "tg_module_forward", TG_SITE);
+}
+
+const tg_module_ops tg_lm_ops = {.size = sizeof(tg_module_ops), .kind = "lm", .forward = lm_forward, .free = lm_free};
+const tg_module_ops tg_lm_gpt_ops = {
+    .size = sizeof(tg_module_ops), .kind = "gpt", .forward = lm_forward, .free = lm_free};
+const tg_module_ops tg_lm_list_ops = {.size = sizeof(tg_module_ops), .kind = "list"};
+
+const tg_lm_config *tg_lm_config_of(const tg_module *lm) { return tg_is_lm(lm) ? &tg_lm_of(lm)->c : NULL; }
+
+tg_module *tg_lm_body(const tg_module *lm) { return tg_module_part(lm, tg_lm_names_of(&tg_lm_of(lm)->c)->body); }
+
+/* Creates a model without children. Returns NULL on an error. */
+static tg_module *empty(tg_ctx *ctx, const tg_lm_config *c, const tg_gpt_config *gpt, const tg_lm_stage *stage) {
+    size_t bytes = sizeof(tg_lm) + (size_t)(stage->layers + (stage->head ? c->mtp : 0)) * sizeof(tg_layer_fn);
+    tg_lm *s = tg_host_alloc(ctx, bytes);
+    if (!s) return NULL;
+    *s = (tg_lm){.ctx = ctx, .c = *c, .stage = *stage, .bytes = bytes};
+    if (gpt) s->gpt = *gpt;
+    s->c.layout = c->layout ? tg_host_strdup(ctx, c->layout) : NULL;
+    s->gpt.layout = s->c.layout;
+    return tg_module_new(ctx, gpt ? &tg_lm_gpt_ops : &tg_lm_ops, s);
+}
+
+/* ---- Children ---- */
+
+/* Creates the list of this part's layers, named by their numbers in the whole model. */
+static tg_module *layer_list(tg_module *lm) {
+    tg_lm *s = tg_lm_of(lm);
+    tg_module *list = tg_module_new(s->ctx, &tg_lm_list_ops, NULL);
+    for (int64_t i = 0; i < s->stage.layers && tg_module_ok(list); i++) {
+        s->layer[i].lm = lm;
+        snprintf(s->layer[i].name, sizeof s->layer[i].name, "%lld", (long long)(s->stage.first + i));
+        tg_module_add_child(list, s->layer[i].name, tg_lm_layer_new(s->ctx, &s->c));
+    }
+    return list;
+}
+
+/* Creates a table of one row for each token. With tensor parallelism each rank holds its rows of the padded
+ * vocabulary. */
+static tg_module *word_table(tg_ctx *ctx, const tg_lm_config *c) {
+    if (tg_lm_tp(c) == 1) return tg_nn_embedding(ctx, c->vocab, c->hidden, c->init_std);
+    return tg_nn_padded_embedding(c->parallel, c->vocab, tg_lm_rows(c), c->hidden, c->init_std, NULL);
+}
+
+/* Creates the output matrix of an untied model, which over ranks is stored like an embedding. */
+static tg_module *output_matrix(tg_ctx *ctx, const tg_lm_config *c) {
+    return tg_lm_tp(c) == 1 ? tg_nn_linear(ctx, c->hidden, c->vocab, false, c->init_std) : word_table(ctx, c);
+}
+
+/* Returns whether this part has the word embedding: the first part, and the last one a copy if it is the output matrix,
+ * or if multi-token prediction looks tokens up. */
+static bool has_words(const tg_lm *s) { return s->stage.embedding || (s->stage.head && (s->c.tied || s->c.mtp)); }
+
+/* Adds the children of the body that this part has. */
+static void fill_body(tg_module *lm, tg_module *body) {
+    const tg_lm *s = tg_lm_of(lm);
+    const tg_lm_config *c = &s->c;
+    const tg_lm_name_table *names = tg_lm_names_of(c);
+    if (has_words(s)) tg_module_add_child(body, names->embedding, word_table(s->ctx, c));
+    if (s->stage.embedding && c->position_kind == TG_LM_LEARNED)
+        tg_module_add_child(body, names->positions, tg_nn_embedding(s->ctx, c->positions, c->hidden, c->init_std));
+    tg_module_add_child(body, names->layers, layer_list(lm));
+    if (s->stage.head) tg_module_add_child(body, names->last_norm, tg_lm_norm_new(s->ctx, c));
+}
+
+/* ---- Creation ---- */
+
+/* Fails if both ends of the model have the embedding matrix, which the first and the last stage share, and are parts of
+ * one stage. */
+static tg_status check_ends(tg_ctx *ctx, const tg_lm_config *c, const tg_lm_stage *s, const char *who) {
+    if ((!c->tied && !c->mtp) || s->parts == 1 || tg_parallel_size(c->parallel, TG_PP) > 1) return TG_OK;
+    return tg_fail(
+        ctx, TG_ERR_UNSUPPORTED,
+        "%s: the model has %d parts on one stage and %s, so the stage would have two copies of the embedding; "
+        "expected pp above 1, or one part",
+        who, s->parts, c->tied ? "is tied" : "predicts several tokens (mtp)");
+}
+
+tg_module *tg_lm_make(tg_ctx *ctx, const tg_lm_config *c, const tg_gpt_config *gpt, const char *who) {
+    tg_lm_stage stage;
+    bool good = tg_lm_stage_of(ctx, c, who, &stage) == TG_OK && check_ends(ctx, c, &stage, who) == TG_OK;
+    tg_module *m = good ? empty(ctx, c, gpt, &stage) : NULL;
+    if (!tg_module_ok(m)) return m ? m : tg_module_new(NULL, NULL, NULL);
+    tg_module *body = tg_module_new(ctx, &tg_lm_list_ops, NULL);
+    fill_body(m, body);
+    tg_module_add_child(m, tg_lm_names_of(c)->body, body);
+    if (stage.head && !c->tied) tg_module_add_child(m, "lm_head", output_matrix(ctx, c));
+    if (stage.head && c->mtp) tg_module_add_child(m, "mtp", tg_mtp_new(m));
+    if (tg_module_ok(m) && (!c->parallel || tg_module_replicate(m, c->parallel) == TG_OK)) return m;
+    tg_module_free(m);
+    return tg_module_new(NULL, NULL, NULL);
+}
+
+tg_module *tg_lm_new(tg_ctx *ctx, const tg_lm_config *given) {
+    tg_lm_config c;
+    if (!tg_ok(ctx)) return tg_module_new(NULL, NULL, NULL);
+    if (!given) tg_fail(ctx, TG_ERR_ARGUMENT, "tg_lm_new: the config is NULL");
+    tg_options(ctx, &c, sizeof c, given, "tg_lm_new: the config");
+    c.size = sizeof c;
+    if (ctx->run.status != TG_OK || tg_lm_complete(ctx, &c, "tg_lm_new") != TG_OK)
+        return tg_module_new(NULL, NULL, NULL);
+    return tg_lm_make(ctx, &c, NULL, "tg_lm_new");
+}
+
+tg_tensor *tg_lm_embedding_or_output_weight(tg_module *lm) {
+    if (!tg_is_lm(lm) || lm->ctx->run.status != TG_OK) return NULL;
+    const tg_lm *s = tg_lm_of(lm);
+    if (s->stage.embedding) return tg_module_own_at(tg_lm_body(lm), tg_lm_names_of(&s->c)->embedding, "weight");
+    return s->stage.head ? tg_lm_output_weight(lm) : NULL;
+}

@@ -1,0 +1,140 @@
+/* What a model computes before its output matrix: the embedding, the layers and the last norm. */
+#include <stdio.h>
+#include <tapegrad/megatron.h>
+#include <tapegrad/recompute.h>
+
+#include "comm/comm.h"
+#include "models/lm.h"
+#include "tape/tape.h"
+
+/* ---- The embedding ---- */
+
+/* Returns the embeddings of positions offset to offset + n - 1, or of the positions `at` [n] unless that is NULL: [n,
+ * h]. The library's own embedding needs no ids for positions in a row: they are a slice of its weight. Any other module
+ * is called with the positions as ids. */
+static tg_tensor *position_rows(tg_module *lm, tg_tape *t, tg_tensor *at, int64_t offset, int64_t n) {
+    const char *name = tg_lm_names_of(&tg_lm_of(lm)->c)->positions;
+    const tg_module *table = tg_module_part(tg_lm_body(lm), name);
+    if (!at && tg_is_own_embedding(table)) return tg_slice(t, tg_module_own(table, "weight"), 0, offset, offset + n, 1);
+    if (!at) at = tg_arange(t, TG_I64, (double)offset, (double)(offset + n), 1);
+    return tg_module_run(tg_lm_body(lm), name, t, at);
+}
+
+/* Returns the position embeddings [n, 1, h]; under sequence parallelism this rank's part of them. */
+static tg_tensor *position_part(tg_module *lm, tg_tape *t, tg_tensor *at, int64_t offset, int64_t n) {
+    const tg_lm_config *c = &tg_lm_of(lm)->c;
+    tg_tensor *p = position_rows(lm, t, at, offset, n);
+    if (tg_is_sequence_parallel(c->parallel)) p = tg_shard(t, p, 0, tg_lm_tp_comm(c));
+    return tg_unsqueeze(t, p, 1);
+}
+
+tg_tensor *tg_lm_word_rows(tg_module *lm, tg_tape *t, tg_tensor *ids) {
+    const tg_lm_config *c = &tg_lm_of(lm)->c;
+    tg_tensor *x = tg_lm_tp(c) == 1 ? tg_transpose(t, ids, 0, 1) : ids;
+    return tg_module_run(tg_lm_body(lm), tg_lm_names_of(c)->embedding, t, x);
+}
+
+tg_tensor *tg_lm_embed(tg_module *lm, tg_tape *t, tg_tensor *ids, tg_tensor *positions, int64_t offset) {
+    const tg_lm_config *c = &tg_lm_of(lm)->c;
+    tg_tensor *x = tg_lm_word_rows(lm, t, ids);
+    if (c->position_kind == TG_LM_LEARNED) x = tg_add(t, x, position_part(lm, t, positions, offset, tg_dim(ids, 1)));
+    return c->dropout > 0 ? tg_dropout(t, x, c->dropout) : x;
+}
+
+/* ---- Layers ---- */
+
+static tg_module *layers_of(const tg_module *lm) {
+    return tg_module_part(tg_lm_body(lm), tg_lm_names_of(&tg_lm_of(lm)->c)->layers);
+}
+
+static tg_status layer_call(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    (void)n_in, (void)n_out;
+    const tg_layer_fn *f = state;
+    out[0] = tg_module_run(layers_of(f->lm), f->name, t, in[0]);
+    return t->ctx->run.status;
+}
+
+/* Runs layer i of this part in a scope of the layer's name: with the cache if past is not NULL, else with recomputation
+ * if the config says so. */
+static tg_tensor *run_layer(tg_lm *s, int64_t i, tg_tape *t, tg_tensor *x, const tg_past *past) {
+    tg_layer_fn *f = &s->layer[i];
+    if (tg_scope_open(t, f->name) != TG_OK) return tg_scope_close(t, NULL, 0), tg_inert(s->ctx);
+    tg_tensor *y = NULL;
+    bool whole = s->c.recompute == TG_GPT_FULL || s->c.recompute == TG_GPT_DISTRIBUTED;
+    /* Under sequence parallelism the input is already this rank's part. */
+    bool distribute =
+        s->c.recompute == TG_GPT_DISTRIBUTED && tg_lm_tp(&s->c) > 1 && !tg_is_sequence_parallel(s->c.parallel);
+    if (past)
+        y = tg_transformer_layer(tg_module_part(layers_of(f->lm), f->name), t, x, past);
+    else if (!whole)
+        y = tg_module_run(layers_of(f->lm), f->name, t, x);
+    else
+        tg_recompute(t, layer_call, f, &x, 1, &y, 1,
+                     TG_RECOMPUTE(.name = "transformer_layer", .distribute = distribute ? tg_lm_tp_comm(&s->c) : NULL));
+    return tg_scope_close(t, &y, 1) == TG_OK ? y : tg_inert(s->ctx);
+}
+
+tg_tensor *tg_lm_layers(tg_module *lm, tg_tape *t, tg_tensor *x, tg_gpt_cache *cache) {
+    tg_lm *s = tg_lm_of(lm);
+    for (int64_t i = 0; i < s->stage.layers && tg_ok(s->ctx); i++) {
+        tg_past past = {0};
+        if (cache) past = (tg_past){cache->kv[2 * i], cache->kv[2 * i + 1], cache->length};
+        x = run_layer(s, i, t, x, cache ? &past : NULL);
+    }
+    return s->stage.head ? tg_module_run(tg_lm_body(lm), tg_lm_names_of(&s->c)->last_norm, t, x) : x;
+}
+
+/* ---- The trunk ---- */
+
+tg_status tg_lm_check_ids(const tg_module *lm, tg_tensor *ids, int64_t offset) {
+    tg_ctx *ctx = lm->ctx;
+    const char *kind = tg_module_kind(lm);
+    int64_t most = tg_lm_of(lm)->c.positions;
+    char what[160];
+    snprintf(what, sizeof what, "%s: ids", kind);
+    TG_TRY(tg_check(ctx, ids, what));
+    tg_describe(ids, what, sizeof what);
+    if (ids->dtype != TG_I64 || ids->ndim != 2)
+        return tg_fail(ctx, TG_ERR_SHAPE, "%s: ids are %s, expected i64[batch, sequence]", kind, what);
+    if (offset + ids->shape[1] > most)
+        return tg_fail(ctx, TG_ERR_SHAPE, "%s: ids are %s from position %lld on, but the model has %lld positions",
+                       kind, what, (long long)offset, (long long)most);
+    return TG_OK;
+}
+
+tg_tensor *tg_lm_trunk(tg_module *lm, tg_tape *t, tg_tensor *ids, tg_gpt_cache *cache) {
+    int64_t offset = cache ? cache->length : 0;
+    if (tg_tape_check(t, tg_module_kind(lm)) != TG_OK || tg_lm_check_ids(lm, ids, offset) != TG_OK)
+        return tg_inert(lm->ctx);
+    return tg_lm_layers(lm, t, tg_lm_embed(lm, t, ids, NULL, offset), cache);
+}
+
+/* ---- Entering and leaving ---- */
+
+tg_status tg_lm_enter(const tg_module *lm, const tg_tape *t, const char *who) {
+    if (!lm) return TG_ERR_ARGUMENT;
+    if (lm->ctx->run.status != TG_OK) return lm->ctx->run.status;
+    if (!tg_is_lm(lm)) {
+        bool gpt = strncmp(who, "tg_gpt", 6) == 0;
+        return tg_fail(lm->ctx, TG_ERR_ARGUMENT, "%s: the module is a \"%s\", expected %s", who, lm->ops->kind,
+                       gpt ? "a gpt (tg_gpt_new)" : "a language model (tg_lm_new)");
+    }
+    if (t && t->ctx != lm->ctx)
+        return tg_fail(lm->ctx, TG_ERR_HANDLE, "%s: tape and model are of different contexts", who);
+    return t ? TG_OK : tg_fail(lm->ctx, TG_ERR_ARGUMENT, "%s: the tape is NULL", who);
+}
+
+tg_status tg_lm_enter_whole(const tg_module *lm, const tg_tape *t, const char *who) {
+    TG_TRY(tg_lm_enter(lm, t, who));
+    const tg_lm_stage *s = &tg_lm_of(lm)->stage;
+    if (s->parts == 1) return TG_OK;
+    return tg_fail(lm->ctx, TG_ERR_STATE,
+                   "%s: the module is part %d of a model of %d parts, expected a whole model; run the parts with "
+                   "tg_lm_part",
+                   who, s->part, s->parts);
+}
+
+tg_tensor *tg_lm_leave(const tg_module *lm, tg_tensor *y) {
+    if (tg_is_lm(lm)) tg_comm_missed(tg_lm_tp_comm(&tg_lm_of(lm)->c), lm->ctx->run.status);
+    return y;
+}

@@ -1,0 +1,152 @@
+/* The end of a model: the product with the output matrix, and the loss. */
+#include <tapegrad/megatron.h>
+
+#include "models/lm.h"
+#include "tape/tape.h"
+
+tg_tensor *tg_lm_output_weight(const tg_module *lm) {
+    const tg_lm_config *c = &tg_lm_of(lm)->c;
+    tg_tensor *w = c->tied ? tg_module_own_at(tg_lm_body(lm), tg_lm_names_of(c)->embedding, "weight")
+                           : tg_module_own_at(lm, "lm_head", "weight");
+    if (!w)
+        tg_fail(lm->ctx, TG_ERR_STATE,
+                "%s: the output matrix is missing, because the module that had it was replaced or freed",
+                tg_module_kind(lm));
+    return w;
+}
+
+bool tg_lm_head_is_given(const tg_module *lm) {
+    const tg_lm_config *c = &tg_lm_of(lm)->c;
+    const tg_module *head = c->tied ? NULL : tg_module_child(lm, "lm_head");
+    return head && !(tg_lm_tp(c) == 1 ? tg_is_own_linear(head) : tg_is_vocab_embedding(head));
+}
+
+/* Divides the trunk's output, and so the logits, by the width of the maximal update parametrization. */
+static tg_tensor *narrow(const tg_lm_config *c, tg_tape *t, tg_tensor *x) {
+    return c->mup_base > 0 ? tg_scale(t, x, 1 / tg_mup_width(c)) : x;
+}
+
+/* Returns the input of the product with the output matrix: the trunk's output, gathered or copied if the matrix is
+ * sharded. */
+static tg_tensor *head_input(const tg_lm_config *c, tg_tape *t, tg_tensor *x) {
+    x = narrow(c, t, x);
+    if (tg_lm_tp(c) == 1) return x;
+    return tg_is_sequence_parallel(c->parallel) ? tg_gather_from_sp(t, x, tg_lm_tp_comm(c), NULL)
+                                                : tg_copy_to_tp(t, x, tg_lm_tp_comm(c));
+}
+
+static bool is_shard(const tg_tensor *y) { return tg_placement_of(y, TG_TP).kind == TG_VARYING; }
+
+/* ---- Logits ---- */
+
+/* Calls the module by which the caller has replaced lm_head. */
+static tg_tensor *run_given(tg_module *lm, tg_tape *t, tg_tensor *x) {
+    return tg_module_run(lm, "lm_head", t, narrow(&tg_lm_of(lm)->c, t, x));
+}
+
+tg_tensor *tg_lm_shard_logits(tg_module *lm, tg_tape *t, tg_tensor *x) {
+    if (tg_lm_head_is_given(lm)) return run_given(lm, t, x);
+    return tg_linear(t, head_input(&tg_lm_of(lm)->c, t, x), tg_lm_output_weight(lm), NULL);
+}
+
+tg_tensor *tg_lm_logits(tg_module *lm, tg_tape *t, tg_tensor *x) {
+    const tg_lm_config *c = &tg_lm_of(lm)->c;
+    tg_tensor *y = tg_lm_shard_logits(lm, t, x);
+    if (tg_lm_tp(c) == 1 || !is_shard(y)) return y;
+    y = tg_gather_from_tp(t, y, tg_lm_tp_comm(c));
+    return tg_slice(t, y, tg_ndim(y) - 1, 0, c->vocab, 1);
+}
+
+static tg_tensor *checked_logits(tg_module *lm, tg_tape *t, tg_tensor *ids, const char *who, const void *site) {
+    if (tg_lm_enter_whole(lm, t, who) != TG_OK) return tg_inert(lm ? lm->ctx : &tg_dead_ctx);
+    tg_scope *s = tg_site_open(t, site);
+    tg_tensor *y = tg_transpose(t, tg_lm_logits(lm, t, tg_lm_trunk(lm, t, ids, NULL)), 0, 1);
+    tg_site_close(t, s);
+    return y;
+}
+
+tg_tensor *tg_lm_logits_of_ids(tg_module *lm, tg_tape *t, tg_tensor *ids, const char *who, const void *site) {
+    return tg_lm_leave(lm, checked_logits(lm, t, ids, who, site));
+}
+
+/* ---- Loss ---- */
+
+/* Computes the loss of logits [s, b, ..] for targets [s, b]. */
+static tg_tensor *loss_of_logits(const tg_lm_config *c, tg_tape *t, tg_tensor *y, tg_tensor *to,
+                                 tg_loss_reduction reduction) {
+    if (!is_shard(y)) return tg_cross_entropy(t, y, to, TG_CROSS_ENTROPY(.reduction = reduction));
+    return tg_vocab_parallel_cross_entropy(t, y, to, tg_lm_tp_comm(c),
+                                           TG_VOCAB(.reduction = reduction, .classes = c->vocab));
+}
+
+/* Computes the loss of the trunk's output x for targets [s, b]. */
+static tg_tensor *loss_of(tg_module *lm, tg_tape *t, tg_tensor *x, tg_tensor *to, tg_loss_reduction reduction) {
+    const tg_lm_config *c = &tg_lm_of(lm)->c;
+    if (tg_lm_head_is_given(lm)) return loss_of_logits(c, t, run_given(lm, t, x), to, reduction);
+    x = head_input(c, t, x);
+    if (tg_lm_tp(c) == 1)
+        return tg_linear_cross_entropy(t, x, tg_lm_output_weight(lm), to, TG_CROSS_ENTROPY(.reduction = reduction));
+    return tg_vocab_parallel_linear_cross_entropy(t, x, tg_lm_output_weight(lm), to, tg_lm_tp_comm(c),
+                                                  TG_VOCAB(.reduction = reduction, .classes = c->vocab));
+}
+
+tg_tensor *tg_lm_loss_of_trunk(tg_module *lm, tg_tape *t, tg_tensor *x, tg_tensor *target,
+                               tg_loss_reduction reduction) {
+    tg_tensor *y = loss_of(lm, t, x, tg_transpose(t, target, 0, 1), reduction);
+    return reduction == TG_LOSS_NONE ? tg_transpose(t, y, 0, 1) : y;
+}
+
+/* ---- Loss of given logits ---- */
+
+/* Checks logits [s, b, v] and labels [b, s]. */
+static tg_status check_logits(const tg_module *lm, const tg_tensor *logits, const tg_tensor *labels) {
+    char is[160], of[160];
+    tg_ctx *ctx = lm->ctx;
+    TG_TRY(tg_check(ctx, logits, "tg_lm_loss: logits"));
+    TG_TRY(tg_check(ctx, labels, "tg_lm_loss: labels"));
+    tg_describe(logits, is, sizeof is);
+    tg_describe(labels, of, sizeof of);
+    if (labels->dtype != TG_I64 || labels->ndim != 2)
+        return tg_fail(ctx, TG_ERR_SHAPE, "tg_lm_loss: labels are %s, expected i64[batch, sequence]", of);
+    if (logits->ndim != 3 || logits->shape[0] != labels->shape[1] || logits->shape[1] != labels->shape[0])
+        return tg_fail(ctx, TG_ERR_SHAPE,
+                       "tg_lm_loss: logits are %s and labels %s, expected logits [sequence, batch, vocabulary]", is,
+                       of);
+    return TG_OK;
+}
+
+/* Checks that the vocabulary of the logits is the model's, and over tp ranks a shard of it. */
+static tg_status check_vocabulary(const tg_module *lm, const tg_tensor *logits) {
+    char is[160];
+    const tg_lm_config *c = &tg_lm_of(lm)->c;
+    tg_placement at = tg_placement_of(logits, TG_TP);
+    int64_t columns = tg_lm_rows(c) / tg_lm_tp(c);
+    tg_describe(logits, is, sizeof is);
+    if (tg_lm_tp(c) > 1 && (at.kind != TG_VARYING || at.layout != TG_CONTIGUOUS || at.dim != 2))
+        return tg_fail(
+            lm->ctx, TG_ERR_PLACEMENT,
+            "tg_lm_loss: logits are %s and not a shard of the vocabulary on tp, expected V2 on tp; pass them "
+            "as the output matrix gives them (tg_lm_part), without gathering",
+            is);
+    if (logits->shape[2] == columns) return TG_OK;
+    return tg_fail(lm->ctx, TG_ERR_SHAPE, "tg_lm_loss: logits are %s, expected %lld columns", is, (long long)columns);
+}
+
+static tg_tensor *checked_loss(tg_module *lm, tg_tape *t, tg_tensor *logits, tg_tensor *labels,
+                               tg_loss_reduction reduction, const void *site) {
+    if (tg_lm_enter(lm, t, "tg_lm_loss") != TG_OK) return tg_inert(lm ? lm->ctx : &tg_dead_ctx);
+    if ((unsigned)reduction > TG_LOSS_NONE)
+        tg_fail(lm->ctx, TG_ERR_ARGUMENT, "tg_lm_loss: reduction is %d, expected TG_LOSS_MEAN, _SUM or _NONE",
+                (int)reduction);
+    if (!tg_ok(lm->ctx) || check_logits(lm, logits, labels) != TG_OK || check_vocabulary(lm, logits) != TG_OK)
+        return tg_inert(lm->ctx);
+    tg_scope *s = tg_site_open(t, site);
+    tg_tensor *y = loss_of_logits(&tg_lm_of(lm)->c, t, logits, tg_transpose(t, labels, 0, 1), reduction);
+    if (reduction == TG_LOSS_NONE) y = tg_transpose(t, y, 0, 1);
+    tg_site_close(t, s);
+    return y;
+}
+
+tg_tensor *tg_lm_loss(tg_module *lm, tg_tape *t, tg_tensor *logits, tg_tensor *labels, tg_loss_reduction reduction) {
+    return tg_lm_leave(lm, checked_loss(lm, t, logits, labels, reduction, TG_SITE));
+}

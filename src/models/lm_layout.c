@@ -1,0 +1,172 @@
+/* The layout text of a model, such as "E t*3|t*4|t m L": which parts of a pipeline have which layers. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "models/lm.h"
+
+/* What has been read of a text. A problem is the first thing that is wrong with it. */
+typedef struct reading {
+    const char *at;
+    int part;               /* number of the part that is being read */
+    int64_t layers, depths; /* numbers of t and m so far */
+    int items;              /* number of items of this part so far */
+    bool embedding, head;
+    char problem[96];
+} reading;
+
+/* ---- A layout that would do ---- */
+
+/* Returns the number of layers that part i of a balanced layout has. If there are fewer layers than parts, the first
+ * and the last part, which also have the embedding and the head, go without. */
+static int64_t balanced(int64_t layers, int parts, int i) {
+    if (layers >= parts) return layers / parts + (i < layers % parts);
+    int64_t rest = layers - (parts - 2);
+    return i == 0 ? rest : i < parts - 1;
+}
+
+static size_t put(char *buf, size_t size, size_t at, const char *item, int64_t n) {
+    if (n == 0) return at;
+    const char *gap = at && buf[at - 1] != '|' ? " " : "";
+    int k = n == 1 ? snprintf(buf + at, size - at, "%s%s", gap, item)
+                   : snprintf(buf + at, size - at, "%s%s*%lld", gap, item, (long long)n);
+    return at + (size_t)k < size ? at + (size_t)k : at;
+}
+
+/* Writes a layout of so many parts that a model of this config can have; "" if there is none. */
+static void write_balanced(const tg_lm_config *c, int parts, char *buf, size_t size) {
+    size_t at = 0;
+    buf[0] = 0;
+    if (c->layers < parts - 2) return;
+    for (int i = 0; i < parts; i++) {
+        if (i && at + 1 < size) buf[at++] = '|', buf[at] = 0;
+        if (i == 0) at = put(buf, size, at, "E", 1);
+        at = put(buf, size, at, "t", balanced(c->layers, parts, i));
+        if (i == parts - 1) at = put(buf, size, put(buf, size, at, "m", c->mtp), "L", 1);
+    }
+}
+
+static tg_status suggest(tg_ctx *ctx, const tg_lm_config *c, const char *who, int parts, const char *problem) {
+    char would[256];
+    write_balanced(c, parts, would, sizeof would);
+    if (!*would)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: %s; %lld layers are too few for %d parts: use fewer parts", who,
+                       problem, (long long)c->layers, parts);
+    return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: %s; a layout that would do is \"%s\"", who, problem, would);
+}
+
+/* ---- Reading ---- */
+
+static bool wrong(reading *r, const char *format, long long n) {
+    if (!*r->problem) snprintf(r->problem, sizeof r->problem, format, n);
+    return false;
+}
+
+/* Reads "*n" behind an item; without it *n is 1. */
+static bool read_times(reading *r, int64_t *n) {
+    char *end;
+    *n = 1;
+    if (*r->at != '*') return true;
+    long long times = strtoll(r->at + 1, &end, 10);
+    if (end == r->at + 1 || r->at[1] < '0' || r->at[1] > '9' || times < 1 || times > (long long)1 << 40)
+        return wrong(r, "has a \"*\" without a number of 1 or more after it", 0);
+    r->at = end;
+    *n = times;
+    return true;
+}
+
+/* Notes n items of a kind: E first, then layers, then depths of multi-token prediction, then L. */
+static bool note(reading *r, char kind, int64_t n) {
+    bool first = r->part == 0 && r->items == 0;
+    if (r->head) return wrong(r, "goes on after L, which must be the last item", 0);
+    if (kind == 'E' ? !first : first) return wrong(r, "must begin with E, and have it once", 0);
+    if (kind == 't' && r->depths) return wrong(r, "has a layer (t) after m", 0);
+    if ((kind == 'E' || kind == 'L') && n > 1) return wrong(r, "has E or L more than once", 0);
+    r->embedding |= kind == 'E';
+    r->head |= kind == 'L';
+    r->layers += kind == 't' ? n : 0;
+    r->depths += kind == 'm' ? n : 0;
+    r->items++;
+    return true;
+}
+
+/* Reads one item. */
+static bool read_item(reading *r) {
+    int64_t n;
+    char kind = *r->at++;
+    if (!strchr("EtmL", kind)) return wrong(r, "has the character '%c', expected E, t, m, L, *, | or a blank", kind);
+    return read_times(r, &n) && note(r, kind, n);
+}
+
+/* Ends a part, and begins the next one. */
+static bool next_part(reading *r) {
+    if (!r->items) return wrong(r, "has nothing in part %lld", r->part);
+    if (r->depths) return wrong(r, "has m before the last part; it needs the head, which L stands for", 0);
+    r->part++;
+    r->items = 0;
+    r->at++;
+    return true;
+}
+
+/* Reads a whole layout. Fills *out with the part of the number out->part. */
+static bool read_layout(reading *r, tg_lm_stage *out) {
+    for (bool good = true; good && *r->at;) {
+        int part = r->part;
+        int64_t before = r->layers;
+        if (*r->at == ' ')
+            r->at++;
+        else
+            good = *r->at == '|' ? next_part(r) : read_item(r);
+        if (!good) return false;
+        if (part == out->part && r->layers > before) {
+            if (!out->layers) out->first = before;
+            out->layers += r->layers - before;
+        }
+    }
+    return true;
+}
+
+/* ---- The stage ---- */
+
+static int count_parts(const char *layout) {
+    int n = 1;
+    for (const char *s = layout; *s; s++) n += *s == '|';
+    return n;
+}
+
+/* Checks what the whole text has against the config. */
+static bool check_counts(reading *r, const tg_lm_config *c, int parts) {
+    if (!r->items) return wrong(r, "has nothing in part %lld", r->part);
+    if (!r->head) return wrong(r, "must end with L", 0);
+    if (r->part + 1 != parts) return wrong(r, "has %lld parts, which is not pp * vp", r->part + 1);
+    if (r->layers != c->layers) return wrong(r, "has %lld layers (t), which is not `layers`", (long long)r->layers);
+    if (r->depths != c->mtp) return wrong(r, "has %lld times m, which is not `mtp`", (long long)r->depths);
+    return true;
+}
+
+static tg_status from_text(tg_ctx *ctx, const tg_lm_config *c, const char *who, tg_lm_stage *out) {
+    reading r = {.at = c->layout};
+    char problem[256];
+    if (read_layout(&r, out) && check_counts(&r, c, out->parts)) return TG_OK;
+    snprintf(problem, sizeof problem, "layout is \"%.100s\", which %s", c->layout, r.problem);
+    return suggest(ctx, c, who, out->parts, problem);
+}
+
+static tg_status equal_parts(tg_ctx *ctx, const tg_lm_config *c, const char *who, tg_lm_stage *out) {
+    char problem[96];
+    out->layers = c->layers / out->parts;
+    out->first = out->part * out->layers;
+    if (c->layers % out->parts == 0) return TG_OK;
+    snprintf(problem, sizeof problem, "layers is %lld, which %d parts do not divide", (long long)c->layers, out->parts);
+    return suggest(ctx, c, who, out->parts, problem);
+}
+
+tg_status tg_lm_stage_of(tg_ctx *ctx, const tg_lm_config *c, const char *who, tg_lm_stage *out) {
+    int pp = tg_parallel_size(c->parallel, TG_PP);
+    int parts = c->parallel || !c->layout ? pp * tg_parallel_vp(c->parallel) : count_parts(c->layout);
+    if (c->chunk < 0 || c->chunk >= parts / pp)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: chunk is %d, expected 0 to %d", who, c->chunk, parts / pp - 1);
+    *out = (tg_lm_stage){.part = c->chunk * pp + tg_parallel_rank(c->parallel, TG_PP), .parts = parts};
+    out->embedding = out->part == 0;
+    out->head = out->part == parts - 1;
+    return c->layout ? from_text(ctx, c, who, out) : equal_parts(ctx, c, who, out);
+}

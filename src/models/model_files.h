@@ -1,0 +1,67 @@
+/* What the files of model directories share: the config as JSON, and the parameters as they are in the files. The
+ * names of tensors in a file are the paths of parameters. The Conv1D weights of GPT-2 are [in, out] in files and
+ * [out, in] in this library, and the padding rows of a vocabulary are not in files. */
+#ifndef TG_MODEL_FILES_H
+#define TG_MODEL_FILES_H
+
+#include "io/json.h"
+#include "io/safetensors.h"
+#include "models/lm.h"
+
+/* The modules that this rank has of one model: the model, or the chunks of a pipeline stage. */
+typedef struct tg_lm_chunks {
+    tg_ctx *ctx;
+    tg_module *const *lm;
+    int n;
+} tg_lm_chunks;
+
+static inline const tg_lm_config *tg_chunks_config(const tg_lm_chunks *m) { return &tg_lm_of(m->lm[0])->c; }
+static inline const tg_parallel *tg_chunks_parallel(const tg_lm_chunks *m) { return tg_chunks_config(m)->parallel; }
+
+/* Checks the arguments of a call that takes the chunks of a model, and fills *m. */
+tg_status tg_chunks_check(tg_module *const *lm, int n, const char *dir, const char *who, tg_lm_chunks *m);
+
+static inline bool tg_ends_with(const char *s, const char *tail) {
+    size_t n = strlen(s), k = strlen(tail);
+    return n >= k && strcmp(s + n - k, tail) == 0;
+}
+
+/* ---- config_read.c ---- */
+
+tg_status tg_gpt_read_config(tg_ctx *ctx, const char *path, tg_gpt_config *c);
+
+/* ---- config_write.c ---- */
+
+/* Returns the content of config.json, except the checksum of the weights, which is not known yet. Returns NULL after
+ * recording an error. */
+json_t *tg_gpt_config_json(tg_module *gpt);
+/* Returns the config as one line of JSON, for the weights' metadata "tapegrad.config". Free it with tg_host_strfree. */
+char *tg_gpt_config_line(tg_ctx *ctx, const json_t *root);
+/* Writes config.json. weights_sum is the checksum of the weights, which is added to the config; "": none. */
+tg_status tg_gpt_save_config(tg_ctx *ctx, const char *path, json_t *root, const char *weights_sum);
+
+/* ---- weights.c ---- */
+
+#define TG_WEIGHTS_FILE  "model.safetensors"
+#define TG_WEIGHTS_INDEX "model.safetensors.index.json"
+
+/* Returns the number of rows of the whole parameter, without the padding of a vocabulary. */
+int64_t tg_weight_rows(const tg_module *lm, const tg_tensor *p, const char *path);
+/* Returns the shape of the whole parameter in the file. */
+tg_shape tg_weight_shape(const tg_module *lm, const tg_tensor *p, const char *path);
+/* Returns a view of the first `rows` rows of p, with the dims in the order of the file. Free it with tg_temp_free. */
+tg_tensor *tg_weight_view(const tg_module *lm, const tg_tensor *p, int64_t rows, const char *path);
+/* Returns whether parameter `path` of this part is a copy of one of another part, which is in the files once. */
+bool tg_weight_is_copy(const tg_module *lm, const char *path);
+
+/* ---- weights_load.c, weights_save.c ---- */
+
+/* Fills the parameters from the files in dir. Collective over pp if that has several stages. */
+tg_status tg_weights_load(const tg_lm_chunks *m, const char *dir);
+/* Saves the parameters into dir, as files of at most file_bytes bytes if a tensor is not larger. config (may be NULL)
+ * is added to the metadata of each file. If one file has all, writes the checksum of its header to sum, else "".
+ * Collective over the ranks of the model. */
+tg_status tg_weights_save(const tg_lm_chunks *m, const char *dir, int64_t file_bytes, const char *config,
+                          char sum[TG_CHECKSUM_DIGITS + 1]);
+
+#endif

@@ -1,0 +1,136 @@
+/* Multi-token prediction (DeepSeek-AI, arXiv 2412.19437, section 2.2): after the last layer, one more layer for each
+ * depth. Depth d sees the hidden states of the depth before and the embedding of the token d ahead, and predicts the
+ * token d + 1 ahead with the model's own output matrix. Names are Megatron-Core's. */
+#include <stdio.h>
+#include <tapegrad/megatron.h>
+#include <tapegrad/recompute.h>
+
+#include "base/host_memory.h"
+#include "models/lm.h"
+#include "tape/tape.h"
+
+/* The state of one depth. */
+typedef struct depth_state {
+    tg_ctx *ctx;
+    tg_lm_config c;
+    tg_tensor *weight; /* a scalar: what the sum of the depth's losses is multiplied by */
+} depth_state;
+
+static const depth_state *state_of(const tg_module *m) { return m->state; }
+
+static void depth_free(void *state) {
+    depth_state *s = state;
+    tg_drop(s->weight);
+    tg_host_free(s->ctx, s, sizeof *s);
+}
+
+static const tg_module_ops depth_ops = {.size = sizeof(tg_module_ops), .kind = "mtp", .free = depth_free};
+
+/* ---- Forward ---- */
+
+/* Joins the normed embeddings e and hidden states h, and projects them back: [s, b, 2 h] -> [s, b, h]. */
+static tg_tensor *join(const tg_module *m, tg_tape *t, tg_tensor *h, tg_tensor *e) {
+    const tg_lm_config *c = &state_of(m)->c;
+    tg_tensor *both[2] = {tg_module_run(m, "enorm", t, e), tg_module_run(m, "hnorm", t, h)};
+    tg_tensor *y = tg_module_run(m, "eh_proj", t, tg_concat(t, both, 2, 2));
+    if (tg_lm_tp(c) == 1) return y;
+    y = tg_gather_from_tp(t, y, tg_lm_tp_comm(c));
+    return tg_is_sequence_parallel(c->parallel) ? tg_scatter_to_sp(t, y, tg_lm_tp_comm(c)) : y;
+}
+
+static tg_status depth_call(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    (void)n_in, (void)n_out;
+    const tg_layer_fn *f = state;
+    const tg_module *m = tg_module_part(tg_module_part(f->lm, "mtp"), f->name);
+    if (!m) return t->ctx->run.status;
+    tg_tensor *y = tg_module_run(m, "transformer_layer", t, join(m, t, in[0], in[1]));
+    out[0] = tg_module_run(m, "final_layernorm", t, y);
+    return t->ctx->run.status;
+}
+
+/* Runs depth d, from 1, in a scope "mtp": h [s, b, h] and the embeddings e of the tokens d ahead -> [s, b, h]. */
+static tg_tensor *run_depth(tg_lm *s, int d, tg_tape *t, tg_tensor *h, tg_tensor *e) {
+    tg_layer_fn *f = &s->layer[s->stage.layers + d - 1];
+    tg_tensor *in[2] = {h, e}, *y = NULL;
+    if (tg_scope_open(t, "mtp") != TG_OK) return tg_scope_close(t, NULL, 0), tg_inert(s->ctx);
+    if (s->c.recompute == TG_GPT_FULL || s->c.recompute == TG_GPT_DISTRIBUTED)
+        tg_recompute(t, depth_call, f, in, 2, &y, 1, TG_RECOMPUTE(.name = "mtp"));
+    else
+        depth_call(f, t, in, 2, &y, 1);
+    return tg_scope_close(t, &y, 1) == TG_OK ? y : tg_inert(s->ctx);
+}
+
+tg_tensor *tg_mtp_losses(tg_module *lm, tg_tape *t, tg_tensor *h, tg_tensor *const *ids, tg_tensor *const *targets,
+                         tg_tensor *loss) {
+    tg_lm *s = tg_lm_of(lm);
+    for (int d = 1; d <= s->c.mtp && tg_ok(s->ctx); d++) {
+        const tg_module *m = tg_module_part(tg_module_part(lm, "mtp"), s->layer[s->stage.layers + d - 1].name);
+        if (!m) return tg_inert(s->ctx);
+        h = run_depth(s, d, t, h, tg_lm_word_rows(lm, t, ids[d]));
+        tg_tensor *sum = tg_lm_loss_of_trunk(lm, t, h, targets[d], TG_LOSS_SUM);
+        loss = tg_add(t, loss, tg_mul(t, sum, state_of(m)->weight));
+    }
+    return loss;
+}
+
+/* ---- Weights of the losses ---- */
+
+static tg_status set_weight(const tg_module *m, double v) {
+    tg_tensor *x = state_of(m)->weight;
+    TG_TRY(tg_storage_may_change(x));
+    tg_storage_wrote(x->storage, "tg_lm_set_tokens", NULL);
+    return m->ctx->run.ops->fill(m->ctx, tg_array_of(x), v); /* the same on every rank, so it stays I */
+}
+
+tg_status tg_lm_set_tokens(tg_module *lm, const int64_t *tokens) {
+    if (!lm) return TG_ERR_ARGUMENT;
+    TG_TRY(lm->ctx->run.status);
+    if (!tg_is_lm(lm) || !tokens)
+        return tg_fail(lm->ctx, TG_ERR_ARGUMENT, "tg_lm_set_tokens: %s",
+                       tokens ? "the module is not a language model" : "tokens is NULL");
+    const tg_lm *s = tg_lm_of(lm);
+    for (int d = 0; d <= s->c.mtp; d++)
+        if (tokens[d] < 0)
+            return tg_fail(lm->ctx, TG_ERR_ARGUMENT, "tg_lm_set_tokens: tokens[%d] is %lld, expected 0 or more", d,
+                           (long long)tokens[d]);
+    for (int d = 1; s->stage.head && d <= s->c.mtp; d++) {
+        const tg_module *m = tg_module_part(tg_module_part(lm, "mtp"), s->layer[s->stage.layers + d - 1].name);
+        if (!m) return lm->ctx->run.status;
+        double ratio = tokens[d] ? (double)tokens[0] / (double)tokens[d] : 0;
+        TG_TRY(set_weight(m, s->c.mtp_weight / s->c.mtp * ratio));
+    }
+    return TG_OK;
+}
+
+/* ---- Creation ---- */
+
+static tg_module *depth_new(tg_ctx *ctx, const tg_lm_config *c) {
+    depth_state *s = tg_ok(ctx) ? tg_host_alloc(ctx, sizeof *s) : NULL;
+    if (!s) return tg_module_new(NULL, NULL, NULL);
+    *s = (depth_state){.ctx = ctx, .c = *c};
+    s->c.layout = NULL;
+    s->c.bias = false;                                                             /* of eh_proj */
+    s->weight = tg_zeros(ctx, ctx->dtype == TG_F64 ? TG_F64 : TG_F32, TG_SHAPE()); /* the dtype of a loss */
+    tg_module *m = tg_module_new(ctx, &depth_ops, s);
+    if (!tg_module_ok(m)) return m;
+    set_weight(m, c->mtp_weight / c->mtp);
+    tg_module_add_child(m, "enorm", tg_lm_norm_new(ctx, c));
+    tg_module_add_child(m, "hnorm", tg_lm_norm_new(ctx, c));
+    tg_module_add_child(m, "eh_proj",
+                        tg_projection(ctx, &s->c, TG_PROJECT_COLUMN, 2 * c->hidden, c->hidden, 1, tg_hidden_std(c)));
+    tg_module_add_child(m, "transformer_layer", tg_lm_layer_new(ctx, c));
+    tg_module_add_child(m, "final_layernorm", tg_lm_norm_new(ctx, c));
+    return m;
+}
+
+tg_module *tg_mtp_new(tg_module *lm) {
+    tg_lm *s = tg_lm_of(lm);
+    tg_module *list = tg_module_new(s->ctx, &tg_lm_list_ops, NULL);
+    for (int d = 0; d < s->c.mtp && tg_module_ok(list); d++) {
+        tg_layer_fn *f = &s->layer[s->stage.layers + d];
+        f->lm = lm;
+        snprintf(f->name, sizeof f->name, "%d", d);
+        tg_module_add_child(list, f->name, depth_new(s->ctx, &s->c));
+    }
+    return list;
+}

@@ -1,0 +1,52 @@
+/* How the parameters of a model lie in its files: shapes, the order of dims, and padding. */
+#include "models/model_files.h"
+
+/* Returns whether the weight is one of the projections of GPT-2's layers, which are stored transposed. */
+static bool is_transposed(const tg_module *lm, const char *path) {
+    static const char *const projections[] = {".c_attn.weight", ".c_proj.weight", ".c_fc.weight", ".c_gate.weight"};
+    if (tg_lm_of(lm)->c.names != TG_LM_NAMES_GPT2) return false;
+    for (size_t i = 0; i < TG_LEN(projections); i++)
+        if (tg_ends_with(path, projections[i])) return true;
+    return false;
+}
+
+int64_t tg_weight_rows(const tg_module *lm, const tg_tensor *p, const char *path) {
+    bool padded = tg_ends_with(path, "wte.weight") || tg_ends_with(path, "embed_tokens.weight") ||
+                  strcmp(path, "lm_head.weight") == 0;
+    return padded ? tg_lm_of(lm)->c.vocab : tg_global_shape(p).dim[0];
+}
+
+tg_shape tg_weight_shape(const tg_module *lm, const tg_tensor *p, const char *path) {
+    tg_shape g = tg_global_shape(p), stored = g;
+    stored.dim[0] = g.dim[0] = tg_weight_rows(lm, p, path);
+    for (int d = 0; is_transposed(lm, path) && d < 2; d++) stored.dim[d] = g.dim[1 - d];
+    return stored;
+}
+
+tg_tensor *tg_weight_view(const tg_module *lm, const tg_tensor *p, int64_t rows, const char *path) {
+    bool swap = is_transposed(lm, path);
+    int64_t shape[TG_MAX_DIMS], stride[TG_MAX_DIMS];
+    for (int i = 0; i < p->ndim; i++) {
+        int d = swap ? 1 - i : i;
+        shape[i] = d == 0 ? rows : p->shape[d];
+        stride[i] = p->stride[d];
+    }
+    return tg_temp_new(lm->ctx, p->dtype, p->ndim, shape, stride, tg_storage_ref(p->storage), p->offset);
+}
+
+bool tg_weight_is_copy(const tg_module *lm, const char *path) {
+    return !tg_lm_of(lm)->stage.embedding &&
+           (tg_ends_with(path, ".wte.weight") || tg_ends_with(path, ".embed_tokens.weight"));
+}
+
+tg_status tg_chunks_check(tg_module *const *lm, int n, const char *dir, const char *who, tg_lm_chunks *m) {
+    tg_ctx *ctx = lm && n > 0 && lm[0] ? lm[0]->ctx : NULL;
+    if (!ctx) return TG_ERR_ARGUMENT;
+    TG_TRY(ctx->run.status);
+    if (!dir) return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: dir is NULL", who);
+    for (int i = 0; i < n; i++)
+        if (!tg_is_lm(lm[i]) || lm[i]->ctx != ctx)
+            return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: module %d is not a language model of the context", who, i);
+    *m = (tg_lm_chunks){ctx, lm, n};
+    return TG_OK;
+}

@@ -1,0 +1,151 @@
+/* Loads the parameters of a model from model.safetensors, or from the files of model.safetensors.index.json. Each rank
+ * reads the tensors of its own layers and keeps its part of them. */
+#include <stdio.h>
+#include <unistd.h>
+
+#include "base/host_memory.h"
+#include "checkpoint/shards.h"
+#include "comm/comm.h"
+#include "models/model_files.h"
+#include "placement/grid.h"
+
+/* An open model, and which of its tensors are known: parameters of some stage, or ignored. */
+typedef struct source {
+    const tg_lm_chunks *m;
+    const char *path;
+    tg_safetensors *f;
+    uint8_t *known;
+} source;
+
+/* ---- Names ---- */
+
+/* Returns the name of the parameter in the file. Published GPT-2 files have no prefix "transformer.". */
+static const char *stored_name(const tg_safetensors *f, const char *path) {
+    static const char prefix[] = "transformer.";
+    if (tg_safetensors_find(f, path) || strncmp(path, prefix, sizeof prefix - 1) != 0) return path;
+    return path + sizeof prefix - 1;
+}
+
+/* Returns whether published files have this tensor although it is not a parameter. */
+static bool ignorable(const char *name) {
+    return tg_ends_with(name, ".attn.bias") || tg_ends_with(name, ".attn.masked_bias") ||
+           tg_ends_with(name, ".rotary_emb.inv_freq");
+}
+
+/* Returns whether the file's tensor belongs to this part or may be ignored, such as GPT-2's masks "attn.bias". */
+static bool known(const tg_module *lm, const char *name) {
+    char full[256];
+    if (ignorable(name) || tg_module_find(lm, name)) return true;
+    snprintf(full, sizeof full, "transformer.%s", name);
+    if (tg_module_find(lm, full)) return true;
+    /* The tied matrix, stored twice. */
+    return strcmp(name, "lm_head.weight") == 0 && tg_lm_of(lm)->stage.head && !tg_module_child(lm, "lm_head");
+}
+
+/* ---- The checks ---- */
+
+/* Notes which tensors belong to some part of the model. Collective over the pipeline. */
+static tg_status note_known(source *s) {
+    tg_ctx *ctx = s->m->ctx;
+    int n = tg_safetensors_count(s->f);
+    tg_comm *pp = tg_parallel_comm(tg_chunks_parallel(s->m), TG_PP);
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < s->m->n; k++) s->known[i] |= known(s->m->lm[k], tg_safetensors_at(s->f, i)->name);
+    if (!n || tg_parallel_size(tg_chunks_parallel(s->m), TG_PP) == 1) return TG_OK;
+    tg_tensor *x = tg_from_host(ctx, TG_U8, TG_SHAPE(n), s->known);
+    if (tg_comm_all_reduce(pp, x, x, TG_REDUCE_MAX)) tg_read(x, s->known, (size_t)n);
+    tg_drop(x);
+    return ctx->run.status;
+}
+
+static tg_status check_known(const source *s) {
+    for (int i = 0; i < tg_safetensors_count(s->f); i++)
+        if (!s->known[i])
+            return tg_fail(s->m->ctx, TG_ERR_FORMAT,
+                           "'%s': tensor \"%s\" does not belong to the model that config.json describes", s->path,
+                           tg_safetensors_at(s->f, i)->name);
+    return TG_OK;
+}
+
+/* Checks that the file has the parameters of this part, in their shapes. */
+static tg_status check_part(const source *s, tg_module *lm) {
+    for (int i = 0, n = tg_module_param_count(lm); i < n; i++) {
+        const char *name;
+        tg_tensor *p = tg_module_param(lm, i, &name);
+        const char *stored = stored_name(s->f, name);
+        if (!tg_safetensors_find(s->f, stored))
+            return tg_fail(lm->ctx, TG_ERR_FORMAT, "'%s': tensor \"%s\", which the model needs, is missing", s->path,
+                           name);
+        const tg_shape shape = tg_weight_shape(lm, p, name);
+        TG_TRY(tg_safetensors_expect(s->f, stored, &shape, (tg_dtype)p->dtype, true));
+    }
+    return TG_OK;
+}
+
+/* Makes every check that can refuse a file. No rank changes the model before all checks of all stages have passed. */
+static tg_status check(source *s) {
+    const tg_parallel *p = tg_chunks_parallel(s->m);
+    TG_TRY(note_known(s));
+    TG_TRY(check_known(s));
+    for (int i = 0; i < s->m->n; i++) TG_TRY(check_part(s, s->m->lm[i]));
+    TG_TRY(tg_safetensors_verify(s->f, 0, 1));
+    return tg_parallel_size(p, TG_PP) > 1 ? tg_comm_barrier(tg_parallel_comm(p, TG_PP)) : TG_OK;
+}
+
+/* ---- The data ---- */
+
+/* Reads one parameter. Every rank reads the whole tensor and keeps its part. */
+static tg_status load_one(const source *from, const tg_module *lm, tg_tensor *p, const char *path) {
+    tg_ctx *ctx = lm->ctx;
+    tg_shape g = tg_global_shape(p);
+    bool part = memcmp(g.dim, p->shape, (size_t)p->ndim * sizeof *p->shape) != 0;
+    tg_tensor *whole = part ? tg_temp_empty(ctx, p->dtype, p->ndim, g.dim, TG_MEM_TEMPORARY) : p;
+    if (!whole) return ctx->run.status;
+    tg_status s = part ? ctx->run.ops->fill(ctx, tg_array_of(whole), 0) : TG_OK; /* padding is not in the file */
+    tg_tensor *view = s == TG_OK ? tg_weight_view(lm, whole, tg_weight_rows(lm, p, path), path) : NULL;
+    if (view) {
+        s = tg_safetensors_fill(from->f, stored_name(from->f, path), view, true, NULL);
+        tg_temp_free(view);
+    }
+    if (part && s == TG_OK && view) s = tg_storage_may_change(p);
+    if (part && s == TG_OK && view) s = tg_shard_copy(p, tg_grid_of(ctx)->rank, whole, p, false);
+    if (part) tg_temp_free(whole);
+    tg_storage_wrote(p->storage, "tg_gpt_load", NULL);
+    return s == TG_OK ? ctx->run.status : s;
+}
+
+static tg_status load_part(const source *s, tg_module *lm) {
+    for (int i = 0, n = tg_module_param_count(lm); i < n; i++) {
+        const char *name;
+        tg_tensor *p = tg_module_param(lm, i, &name);
+        TG_TRY(load_one(s, lm, p, name));
+    }
+    return TG_OK;
+}
+
+static tg_status load(source *s) {
+    TG_TRY(check(s));
+    for (int i = 0; i < s->m->n; i++) TG_TRY(load_part(s, s->m->lm[i]));
+    return TG_OK;
+}
+
+/* Returns the path of the weights in dir: one file, or the index of several if only that is there. */
+static char *weights_path(tg_ctx *ctx, const char *dir) {
+    char *file = tg_format_path(ctx, "%s/%s", dir, TG_WEIGHTS_FILE);
+    char *index = tg_format_path(ctx, "%s/%s", dir, TG_WEIGHTS_INDEX);
+    bool several = file && index && access(file, F_OK) != 0 && access(index, F_OK) == 0;
+    tg_host_strfree(ctx, several ? file : index);
+    return several ? index : file;
+}
+
+tg_status tg_weights_load(const tg_lm_chunks *m, const char *dir) {
+    tg_ctx *ctx = m->ctx;
+    char *path = weights_path(ctx, dir);
+    source s = {.m = m, .path = path, .f = path ? tg_safetensors_open(ctx, path) : NULL};
+    size_t n = s.f ? (size_t)tg_safetensors_count(s.f) + 1 : 0;
+    if (n && (s.known = tg_host_alloc(ctx, n))) load(&s);
+    tg_host_free(ctx, s.known, n);
+    tg_safetensors_close(s.f);
+    tg_host_strfree(ctx, path);
+    return ctx->run.status;
+}

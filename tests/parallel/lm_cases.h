@@ -1,0 +1,59 @@
+/* What the tests of language models share: configs, batches, and comparisons of a model over ranks or of its parts with
+ * the whole model. */
+#ifndef TG_TEST_LM_CASES_H
+#define TG_TEST_LM_CASES_H
+
+#include <tapegrad/backward.h>
+#include <tapegrad/lm.h>
+
+#include "one_rank.h"
+
+enum { LM_BATCH = 2, LM_LENGTH = 8, LM_VOCAB = 256, LM_HIDDEN = 16, LM_LAYERS = 4, LM_DEPTHS = 2 };
+
+#define LM_SIZES(v, n)                                                                                                 \
+    .vocab = (v), .layers = (n), .heads = 4, .hidden = LM_HIDDEN, .ffn = 24, .positions = LM_LENGTH, .init_std = 0.2
+#define LM_SMALL LM_SIZES(LM_VOCAB, LM_LAYERS)
+#define LM_GPT2                                                                                                        \
+    LM_SMALL, .names = TG_LM_NAMES_GPT2, .norm = TG_LM_LAYER_NORM, .activation = TG_LM_GELU_TANH,                      \
+              .position_kind = TG_LM_LEARNED, .bias = true
+
+/* A batch: ids[d] are the tokens d ahead, targets[d] those d + 1 ahead. The last d + 1 of the targets of a sequence are
+ * beyond its end, and do not count. */
+typedef struct lm_batch {
+    tg_tensor *ids[1 + LM_DEPTHS], *targets[1 + LM_DEPTHS];
+} lm_batch;
+
+static inline lm_batch lm_batch_new(tg_ctx *ctx, const tg_parallel *p) {
+    lm_batch b;
+    for (int d = 0; d <= LM_DEPTHS; d++) {
+        int64_t ids[LM_BATCH * LM_LENGTH], targets[LM_BATCH * LM_LENGTH];
+        for (int i = 0; i < LM_BATCH * LM_LENGTH; i++) {
+            int at = i % LM_LENGTH, row = i / LM_LENGTH, id = at + d, next = at + d + 1;
+            ids[i] = id < LM_LENGTH ? (7 * id + 31 * row + id * id) % LM_VOCAB : 0;
+            targets[i] = next < LM_LENGTH ? (7 * next + 31 * row + next * next) % LM_VOCAB : -100;
+        }
+        b.ids[d] = tg_from_host(ctx, TG_I64, TG_SHAPE(LM_BATCH, LM_LENGTH), ids);
+        b.targets[d] = tg_from_host(ctx, TG_I64, TG_SHAPE(LM_BATCH, LM_LENGTH), targets);
+        if (p) tg_place(p, b.ids[d], TG_TP, TG_I), tg_place(p, b.targets[d], TG_TP, TG_I);
+    }
+    return b;
+}
+
+static inline void lm_batch_drop(lm_batch *b) {
+    for (int d = 0; d <= LM_DEPTHS; d++) tg_drop(b->ids[d]), tg_drop(b->targets[d]);
+}
+
+/* Sets every parameter of `to` to the values of the parameter of that name of `from`, which is whole. */
+static inline tg_status lm_copy(tg_module *to, tg_module *from) {
+    double v[8192];
+    for (int i = 0; i < tg_module_param_count(to); i++) {
+        const char *path;
+        tg_tensor *x = tg_module_param(to, i, &path), *y = tg_module_find(from, path);
+        if (!y) return tg_ctx_fail(tg_module_ctx(to), TG_ERR_INTERNAL, "the whole model has no \"%s\"", path);
+        RUN(tg_read_f64(y, v, tg_numel(y)));
+        RUN(tg_write_f64(x, v, tg_numel(x)));
+    }
+    return TG_OK;
+}
+
+#endif
