@@ -57,8 +57,7 @@ typedef enum tg_lm_positions {
 /* How attention is computed. Both give the same result within rounding, and drop the same weights. */
 typedef enum tg_lm_backend {
     TG_LM_FUSED,   /* tg_attention, which never stores the scores as a whole */
-    TG_LM_COMPOSED /* products, a mask, softmax and dropout, each an op of its own; stores the scores [b, heads, s, s]
-                    */
+    TG_LM_COMPOSED /* products, a mask, softmax and dropout, each an op of its own; stores the scores */
 } tg_lm_backend;
 
 /* The configuration of a language model. Sizes are 1 or more. */

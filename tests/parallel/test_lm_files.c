@@ -8,6 +8,7 @@
 #include <tapegrad/io.h>
 
 #include "lm_cases.h"
+#include "models/lm.h"
 
 /* ---- Directories ---- */
 
@@ -220,8 +221,66 @@ START_TEST(a_save_that_fails_leaves_a_whole_model_or_none) {
 }
 END_TEST
 
+/* ---- Memory ---- */
+
+/* An allocator whose fail-th call fails, and which counts the blocks that are allocated. */
+typedef struct counted {
+    int64_t calls, fail, blocks;
+} counted;
+
+static void *counted_alloc(void *user, size_t bytes, size_t align) {
+    counted *c = user;
+    void *p = NULL;
+    if (++c->calls == c->fail || posix_memalign(&p, align < sizeof p ? sizeof p : align, bytes ? bytes : 1))
+        return NULL;
+    c->blocks++;
+    return p;
+}
+
+static void counted_free(void *user, void *p, size_t bytes) {
+    (void)bytes;
+    ((counted *)user)->blocks--;
+    free(p);
+}
+
+/* Makes a model, runs it, saves it in several files and loads it. */
+static tg_status use_a_model(tg_ctx *ctx, const char *dir) {
+    tg_lm_config c = *TG_LM(LM_SIZES(50, 2), .mtp = LM_DEPTHS, .layout = "E t*2 m*2 L");
+    tg_tape *t = tg_tape_new(ctx);
+    tg_module *m = tg_lm_new(ctx, &c);
+    tg_tensor *zeros = tg_zeros(ctx, TG_I64, TG_SHAPE(LM_BATCH, LM_LENGTH)), *loss = NULL;
+    tg_tensor *const each[1 + LM_DEPTHS] = {zeros, zeros, zeros};
+    if (tg_ctx_status(ctx) == TG_OK) tg_lm_run_part(m, t, NULL, &loss, each, each, NULL);
+    if (tg_ctx_status(ctx) == TG_OK) tg_backward(t, loss);
+    tg_lm_save(&m, 1, dir, TG_LM_SAVE(.file_bytes = 8192));
+    tg_lm_load(&m, 1, dir);
+    tg_module_free(m);
+    tg_tape_free(t);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(a_failing_allocator_leaves_nothing_behind) {
+    counted a = {0};
+    char dir[64];
+    int failures = 0;
+    make_directory(dir);
+    for (bool done = false; !done; failures++) {
+        int64_t step = getenv("TG_LONG") ? 1 : 7;
+        a = (counted){.fail = 1 + failures * step};
+        tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .allocator = {counted_alloc, counted_free, &a}));
+        tg_status s = use_a_model(ctx, dir);
+        done = ctx && s == TG_OK;
+        ck_assert(done || !ctx || s == TG_ERR_MEMORY);
+        tg_ctx_free(ctx);
+        ck_assert_int_eq(a.blocks, 0);
+    }
+    ck_assert_int_gt(failures, 20);
+    remove_directory(dir);
+}
+END_TEST
+
 int main(void) {
     const TTest *tests[] = {any_layout_writes_and_reads_one_checkpoint, a_checkpoint_of_another_model_is_refused,
-                            a_save_that_fails_leaves_a_whole_model_or_none};
+                            a_save_that_fails_leaves_a_whole_model_or_none, a_failing_allocator_leaves_nothing_behind};
     return tg_check_main("lm_files", tests, sizeof tests / sizeof *tests);
 }
