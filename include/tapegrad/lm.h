@@ -107,6 +107,14 @@ typedef struct tg_lm_config {
      * and the message has a layout that would do. Copied. */
     const char *layout;
     int chunk; /* which chunk of this rank's stage the module is, from 0 */
+    /* A key (tg_key_open) around those that the model opens when it draws weights and dropout: l for layer l, 2^32 for
+     * the embeddings, 2^32 + 1 for the output matrix, and 2^33 + d for depth d, from 1, of multi-token prediction. 0
+     * means none. Models of one context need different keys, or a tg_draws_step between what they draw (TG_ERR_STATE);
+     * the chunks of one model need the same.
+     *
+     * A program that trains with dropout calls tg_draws_step before each step, and tg_tape_key before it records each
+     * micro-batch of a step with several. */
+    uint64_t key;
 } tg_lm_config;
 
 #define TG_LM(...) (&(tg_lm_config){.size = sizeof(tg_lm_config), __VA_ARGS__})

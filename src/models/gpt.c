@@ -50,6 +50,7 @@ static tg_lm_config to_lm(const tg_gpt_config *c) {
         .recompute = c->recompute,
         .wgrad = c->wgrad,
         .parallel = c->parallel,
+        .key = c->key,
         .layout = c->layout,
         .chunk = c->chunk,
     };
@@ -85,7 +86,7 @@ tg_module *tg_gpt_new(tg_ctx *ctx, const tg_gpt_config *given) {
     if (!given) tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: the config is NULL");
     tg_options(ctx, &c, sizeof c, given, "tg_gpt_new: the config");
     if (complete(ctx, &c, "tg_gpt_new", &lm) != TG_OK) return tg_module_new(NULL, NULL, NULL);
-    return tg_lm_make(ctx, &lm, &c, "tg_gpt_new");
+    return tg_lm_make(ctx, &lm, &c, "tg_gpt_new", TG_SITE);
 }
 
 /* Creates a layer of the GPT's config with `make`. */

@@ -38,10 +38,20 @@ tg_status tg_lm_load(tg_module *const *lm, int n, const char *dir) {
     return leave(&m, tg_weights_load(&m, dir));
 }
 
+/* Creates a GPT whose weights will be overwritten. So its keys count as if they had not drawn. */
+static tg_module *to_fill(tg_ctx *ctx, const char *config) {
+    if (!tg_ok(ctx)) return tg_gpt_from_config(ctx, config);
+    bool repeats = ctx->keys.repeats;
+    ctx->keys.repeats = true;
+    tg_module *gpt = tg_gpt_from_config(ctx, config);
+    ctx->keys.repeats = repeats;
+    return gpt;
+}
+
 tg_module *tg_gpt_load(tg_ctx *ctx, const char *dir) {
     if (tg_ok(ctx) && !dir) tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_load: the directory is NULL");
     char *config = tg_ok(ctx) ? tg_format_path(ctx, "%s/config.json", dir) : NULL;
-    tg_module *gpt = tg_gpt_from_config(ctx, config);
+    tg_module *gpt = to_fill(ctx, config);
     tg_gpt_load_weights(gpt, dir);
     if (ctx) tg_host_strfree(ctx, config);
     if (tg_ok(ctx)) return gpt;

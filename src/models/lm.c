@@ -2,6 +2,7 @@
 #include <stdio.h>
 
 #include "base/host_memory.h"
+#include "core/keys.h"
 #include "models/lm.h"
 
 /* ---- The module ---- */
@@ -25,19 +26,32 @@ const tg_lm_config *tg_lm_config_of(const tg_module *lm) { return tg_is_lm(lm) ?
 
 tg_module *tg_lm_body(const tg_module *lm) { return tg_module_part(lm, tg_lm_names_of(&tg_lm_of(lm)->c)->body); }
 
+/* ---- Keys of random draws ---- */
+
+void tg_lm_key_open(const tg_lm *s, uint64_t key, const void *site) {
+    if (s->c.key) tg_key_open_at(s->ctx, s->c.key, site);
+    tg_key_open_at(s->ctx, key, site);
+}
+
+void tg_lm_key_close(const tg_lm *s) {
+    tg_key_close(s->ctx);
+    if (s->c.key) tg_key_close(s->ctx);
+}
+
+/* ---- Children ---- */
+
 /* Creates a model without children. Returns NULL on an error. */
-static tg_module *empty(tg_ctx *ctx, const tg_lm_config *c, const tg_gpt_config *gpt, const tg_lm_stage *stage) {
+static tg_module *empty(tg_ctx *ctx, const tg_lm_config *c, const tg_gpt_config *gpt, const tg_lm_stage *stage,
+                        const void *site) {
     size_t bytes = sizeof(tg_lm) + (size_t)(stage->layers + (stage->head ? c->mtp : 0)) * sizeof(tg_layer_fn);
     tg_lm *s = tg_host_alloc(ctx, bytes);
     if (!s) return NULL;
-    *s = (tg_lm){.ctx = ctx, .c = *c, .stage = *stage, .bytes = bytes};
+    *s = (tg_lm){.ctx = ctx, .c = *c, .stage = *stage, .site = site, .bytes = bytes};
     if (gpt) s->gpt = *gpt;
     s->c.layout = c->layout ? tg_host_strdup(ctx, c->layout) : NULL;
     s->gpt.layout = s->c.layout;
     return tg_module_new(ctx, gpt ? &tg_lm_gpt_ops : &tg_lm_ops, s);
 }
-
-/* ---- Children ---- */
 
 /* Creates the list of this part's layers, named by their numbers in the whole model. */
 static tg_module *layer_list(tg_module *lm) {
@@ -46,7 +60,9 @@ static tg_module *layer_list(tg_module *lm) {
     for (int64_t i = 0; i < s->stage.layers && tg_module_ok(list); i++) {
         s->layer[i].lm = lm;
         snprintf(s->layer[i].name, sizeof s->layer[i].name, "%lld", (long long)(s->stage.first + i));
+        tg_lm_key_open(s, (uint64_t)(s->stage.first + i), s->site);
         tg_module_add_child(list, s->layer[i].name, tg_lm_layer_new(s->ctx, &s->c));
+        tg_lm_key_close(s);
     }
     return list;
 }
@@ -67,16 +83,36 @@ static tg_module *output_matrix(tg_ctx *ctx, const tg_lm_config *c) {
  * or if multi-token prediction looks tokens up. */
 static bool has_words(const tg_lm *s) { return s->stage.embedding || (s->stage.head && (s->c.tied || s->c.mtp)); }
 
-/* Adds the children of the body that this part has. */
-static void fill_body(tg_module *lm, tg_module *body) {
+/* Adds the embedding, or the copy of it that the last part has. */
+static void add_embedding(tg_module *lm, tg_module *body) {
     const tg_lm *s = tg_lm_of(lm);
     const tg_lm_config *c = &s->c;
     const tg_lm_name_table *names = tg_lm_names_of(c);
-    if (has_words(s)) tg_module_add_child(body, names->embedding, word_table(s->ctx, c));
+    tg_lm_key_open(s, TG_LM_KEY_EMBEDDING, s->site);
+    tg_module_add_child(body, names->embedding, word_table(s->ctx, c));
     if (s->stage.embedding && c->position_kind == TG_LM_LEARNED)
         tg_module_add_child(body, names->positions, tg_nn_embedding(s->ctx, c->positions, c->hidden, c->init_std));
+    tg_lm_key_close(s);
+}
+
+/* Adds the children of the body that this part has. */
+static void fill_body(tg_module *lm, tg_module *body) {
+    const tg_lm *s = tg_lm_of(lm);
+    const tg_lm_name_table *names = tg_lm_names_of(&s->c);
+    if (has_words(s)) add_embedding(lm, body);
     tg_module_add_child(body, names->layers, layer_list(lm));
-    if (s->stage.head) tg_module_add_child(body, names->last_norm, tg_lm_norm_new(s->ctx, c));
+    if (s->stage.head) tg_module_add_child(body, names->last_norm, tg_lm_norm_new(s->ctx, &s->c));
+}
+
+/* Adds what the last part has outside of the body. */
+static void add_head(tg_module *lm) {
+    const tg_lm *s = tg_lm_of(lm);
+    if (!s->c.tied) {
+        tg_lm_key_open(s, TG_LM_KEY_HEAD, s->site);
+        tg_module_add_child(lm, "lm_head", output_matrix(s->ctx, &s->c));
+        tg_lm_key_close(s);
+    }
+    if (s->c.mtp) tg_module_add_child(lm, "mtp", tg_mtp_new(lm));
 }
 
 /* ---- Creation ---- */
@@ -92,17 +128,17 @@ static tg_status check_ends(tg_ctx *ctx, const tg_lm_config *c, const tg_lm_stag
         who, s->parts, c->tied ? "is tied" : "predicts several tokens (mtp)");
 }
 
-tg_module *tg_lm_make(tg_ctx *ctx, const tg_lm_config *c, const tg_gpt_config *gpt, const char *who) {
+tg_module *tg_lm_make(tg_ctx *ctx, const tg_lm_config *c, const tg_gpt_config *gpt, const char *who, const void *site) {
     tg_lm_stage stage;
     bool good = tg_lm_stage_of(ctx, c, who, &stage) == TG_OK && check_ends(ctx, c, &stage, who) == TG_OK;
-    tg_module *m = good ? empty(ctx, c, gpt, &stage) : NULL;
+    tg_module *m = good ? empty(ctx, c, gpt, &stage, site) : NULL;
     if (!tg_module_ok(m)) return m ? m : tg_module_new(NULL, NULL, NULL);
     tg_module *body = tg_module_new(ctx, &tg_lm_list_ops, NULL);
     fill_body(m, body);
     tg_module_add_child(m, tg_lm_names_of(c)->body, body);
-    if (stage.head && !c->tied) tg_module_add_child(m, "lm_head", output_matrix(ctx, c));
-    if (stage.head && c->mtp) tg_module_add_child(m, "mtp", tg_mtp_new(m));
-    if (tg_module_ok(m) && (!c->parallel || tg_module_replicate(m, c->parallel) == TG_OK)) return m;
+    if (stage.head) add_head(m);
+    if (tg_module_ok(m) && c->parallel) tg_module_replicate(m, c->parallel);
+    if (tg_module_ok(m)) return m;
     tg_module_free(m);
     return tg_module_new(NULL, NULL, NULL);
 }
@@ -115,7 +151,7 @@ tg_module *tg_lm_new(tg_ctx *ctx, const tg_lm_config *given) {
     c.size = sizeof c;
     if (ctx->run.status != TG_OK || tg_lm_complete(ctx, &c, "tg_lm_new") != TG_OK)
         return tg_module_new(NULL, NULL, NULL);
-    return tg_lm_make(ctx, &c, NULL, "tg_lm_new");
+    return tg_lm_make(ctx, &c, NULL, "tg_lm_new", TG_SITE);
 }
 
 tg_tensor *tg_lm_embedding_or_output_weight(tg_module *lm) {

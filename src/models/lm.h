@@ -83,6 +83,7 @@ typedef struct tg_lm {
     tg_lm_config c;
     tg_gpt_config gpt; /* as completed by tg_gpt_new; size 0 means that the model is not a GPT */
     tg_lm_stage stage;
+    const void *site;    /* call site of the function that created it */
     size_t bytes;        /* size of this struct with layer[] */
     tg_layer_fn layer[]; /* this part's layers, then the depths of multi-token prediction if it has the head */
 } tg_lm;
@@ -94,7 +95,15 @@ static inline bool tg_is_lm(const tg_module *m) { return m && (m->ops == &tg_lm_
 
 /* Creates a language model, or the part that the config's chunk is. c is complete. gpt is the config of a GPT, or NULL.
  * Returns an inert module on an error. */
-tg_module *tg_lm_make(tg_ctx *ctx, const tg_lm_config *c, const tg_gpt_config *gpt, const char *who);
+tg_module *tg_lm_make(tg_ctx *ctx, const tg_lm_config *c, const tg_gpt_config *gpt, const char *who, const void *site);
+/* The keys in which a model draws weights and dropout. Layer l opens key l, and depth d of multi-token prediction, from
+ * 1, key TG_LM_KEY_DEPTH + d. */
+#define TG_LM_KEY_EMBEDDING ((uint64_t)1 << 32)
+#define TG_LM_KEY_HEAD      (((uint64_t)1 << 32) + 1)
+#define TG_LM_KEY_DEPTH     ((uint64_t)1 << 33)
+/* Open and close one of these keys, inside of the config's. `site` is the call outside of the library that led here. */
+void tg_lm_key_open(const tg_lm *s, uint64_t key, const void *site);
+void tg_lm_key_close(const tg_lm *s);
 /* Returns the child that has everything but the output matrix. If it is missing, records the error and returns NULL. */
 tg_module *tg_lm_body(const tg_module *lm);
 /* Returns the parameter of that name of a child of m; NULL if there is none. */

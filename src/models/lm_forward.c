@@ -34,11 +34,19 @@ tg_tensor *tg_lm_word_rows(tg_module *lm, tg_tape *t, tg_tensor *ids) {
     return tg_module_run(tg_lm_body(lm), tg_lm_names_of(c)->embedding, t, x);
 }
 
-tg_tensor *tg_lm_embed(tg_module *lm, tg_tape *t, tg_tensor *ids, tg_tensor *positions, int64_t offset) {
+/* Computes what tg_lm_embed does, in a key that is open. */
+static tg_tensor *embed(tg_module *lm, tg_tape *t, tg_tensor *ids, tg_tensor *positions, int64_t offset) {
     const tg_lm_config *c = &tg_lm_of(lm)->c;
     tg_tensor *x = tg_lm_word_rows(lm, t, ids);
     if (c->position_kind == TG_LM_LEARNED) x = tg_add(t, x, position_part(lm, t, positions, offset, tg_dim(ids, 1)));
     return c->dropout > 0 ? tg_dropout(t, x, c->dropout) : x;
+}
+
+tg_tensor *tg_lm_embed(tg_module *lm, tg_tape *t, tg_tensor *ids, tg_tensor *positions, int64_t offset) {
+    tg_lm_key_open(tg_lm_of(lm), TG_LM_KEY_EMBEDDING, tg_scope_site(t->scope, TG_SITE));
+    tg_tensor *x = embed(lm, t, ids, positions, offset);
+    tg_lm_key_close(tg_lm_of(lm));
+    return x;
 }
 
 /* ---- Layers ---- */
@@ -54,23 +62,31 @@ static tg_status layer_call(void *state, tg_tape *t, tg_tensor *const *in, int n
     return t->ctx->run.status;
 }
 
-/* Runs layer i of this part in a scope of the layer's name: with the cache if past is not NULL, else with recomputation
- * if the config says so. */
-static tg_tensor *run_layer(tg_lm *s, int64_t i, tg_tape *t, tg_tensor *x, const tg_past *past) {
-    tg_layer_fn *f = &s->layer[i];
-    if (tg_scope_open(t, f->name) != TG_OK) return tg_scope_close(t, NULL, 0), tg_inert(s->ctx);
+/* Runs a layer with recomputation of all of it. */
+static tg_tensor *recompute_layer(tg_lm *s, tg_layer_fn *f, tg_tape *t, tg_tensor *x) {
     tg_tensor *y = NULL;
-    bool whole = s->c.recompute == TG_GPT_FULL || s->c.recompute == TG_GPT_DISTRIBUTED;
     /* Under sequence parallelism the input is already this rank's part. */
     bool distribute =
         s->c.recompute == TG_GPT_DISTRIBUTED && tg_lm_tp(&s->c) > 1 && !tg_is_sequence_parallel(s->c.parallel);
+    tg_recompute(t, layer_call, f, &x, 1, &y, 1,
+                 TG_RECOMPUTE(.name = "transformer_layer", .distribute = distribute ? tg_lm_tp_comm(&s->c) : NULL));
+    return y;
+}
+
+/* Runs layer i of this part in a scope of the layer's name and in its key: with the cache if past is not NULL, else
+ * with recomputation if the config says so. */
+static tg_tensor *run_layer(tg_lm *s, int64_t i, tg_tape *t, tg_tensor *x, const tg_past *past) {
+    tg_layer_fn *f = &s->layer[i];
+    if (tg_scope_open(t, f->name) != TG_OK) return tg_scope_close(t, NULL, 0), tg_inert(s->ctx);
+    tg_tensor *y;
+    tg_lm_key_open(s, (uint64_t)(s->stage.first + i), tg_scope_site(t->scope, TG_SITE));
     if (past)
         y = tg_transformer_layer(tg_module_part(layers_of(f->lm), f->name), t, x, past);
-    else if (!whole)
-        y = tg_module_run(layers_of(f->lm), f->name, t, x);
+    else if (s->c.recompute == TG_GPT_FULL || s->c.recompute == TG_GPT_DISTRIBUTED)
+        y = recompute_layer(s, f, t, x);
     else
-        tg_recompute(t, layer_call, f, &x, 1, &y, 1,
-                     TG_RECOMPUTE(.name = "transformer_layer", .distribute = distribute ? tg_lm_tp_comm(&s->c) : NULL));
+        y = tg_module_run(layers_of(f->lm), f->name, t, x);
+    tg_lm_key_close(s);
     return tg_scope_close(t, &y, 1) == TG_OK ? y : tg_inert(s->ctx);
 }
 

@@ -41,7 +41,10 @@ static bool is_shard(const tg_tensor *y) { return tg_placement_of(y, TG_TP).kind
 
 /* Calls the module by which the caller has replaced lm_head. */
 static tg_tensor *run_given(tg_module *lm, tg_tape *t, tg_tensor *x) {
-    return tg_module_run(lm, "lm_head", t, narrow(&tg_lm_of(lm)->c, t, x));
+    tg_lm_key_open(tg_lm_of(lm), TG_LM_KEY_HEAD, tg_scope_site(t->scope, TG_SITE));
+    tg_tensor *y = tg_module_run(lm, "lm_head", t, narrow(&tg_lm_of(lm)->c, t, x));
+    tg_lm_key_close(tg_lm_of(lm));
+    return y;
 }
 
 tg_tensor *tg_lm_shard_logits(tg_module *lm, tg_tape *t, tg_tensor *x) {

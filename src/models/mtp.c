@@ -53,10 +53,12 @@ static tg_tensor *run_depth(tg_lm *s, int d, tg_tape *t, tg_tensor *h, tg_tensor
     tg_layer_fn *f = &s->layer[s->stage.layers + d - 1];
     tg_tensor *in[2] = {h, e}, *y = NULL;
     if (tg_scope_open(t, "mtp") != TG_OK) return tg_scope_close(t, NULL, 0), tg_inert(s->ctx);
+    tg_lm_key_open(s, TG_LM_KEY_DEPTH + (uint64_t)d, tg_scope_site(t->scope, TG_SITE));
     if (s->c.recompute == TG_GPT_FULL || s->c.recompute == TG_GPT_DISTRIBUTED)
         tg_recompute(t, depth_call, f, in, 2, &y, 1, TG_RECOMPUTE(.name = "mtp"));
     else
         depth_call(f, t, in, 2, &y, 1);
+    tg_lm_key_close(s);
     return tg_scope_close(t, &y, 1) == TG_OK ? y : tg_inert(s->ctx);
 }
 
@@ -130,7 +132,9 @@ tg_module *tg_mtp_new(tg_module *lm) {
         tg_layer_fn *f = &s->layer[s->stage.layers + d];
         f->lm = lm;
         snprintf(f->name, sizeof f->name, "%d", d);
+        tg_lm_key_open(s, TG_LM_KEY_DEPTH + 1 + (uint64_t)d, s->site);
         tg_module_add_child(list, f->name, depth_new(s->ctx, &s->c));
+        tg_lm_key_close(s);
     }
     return list;
 }

@@ -37,7 +37,7 @@ static void configs(misuse_world *b) {
 }
 
 static void losses(misuse_world *b) {
-    tg_module *m = tg_lm_new(b->ctx, TG_LM(SMALL, .mtp = 1)), *linear = tg_nn_linear(b->ctx, 3, 2, true, 1);
+    tg_module *m = tg_lm_new(b->ctx, TG_LM(SMALL, .mtp = 1, .key = 11)), *linear = tg_nn_linear(b->ctx, 3, 2, true, 1);
     tg_tape *t = b->t;
     tg_tensor *labels = tg_zeros(b->ctx, TG_I64, TG_SHAPE(1, 2));
     tg_tensor *logits = tg_zeros(b->ctx, TG_F32, TG_SHAPE(2, 1, 5)),
@@ -71,7 +71,8 @@ static void losses(misuse_world *b) {
 }
 
 static void rates(misuse_world *b) {
-    tg_module *m = tg_lm_new(b->ctx, TG_LM(SMALL, .mup_base = 2)), *linear = tg_nn_linear(b->ctx, 3, 2, true, 1);
+    tg_module *m = tg_lm_new(b->ctx, TG_LM(SMALL, .mup_base = 2, .key = 12)),
+              *linear = tg_nn_linear(b->ctx, 3, 2, true, 1);
     tg_module *two[2] = {m, linear};
     tg_tensor *p = tg_module_param(m, 0, NULL);
     tg_optim *o = tg_adamw_new(b->ctx, &p, 1, NULL), *sgd = tg_sgd_new(b->ctx, &p, 1, TG_SGD(.lr = 1));
@@ -97,7 +98,7 @@ static void rates(misuse_world *b) {
 }
 
 static void files(misuse_world *b) {
-    tg_module *m = tg_lm_new(b->ctx, TG_LM(SMALL)), *linear = tg_nn_linear(b->ctx, 3, 2, true, 1);
+    tg_module *m = tg_lm_new(b->ctx, TG_LM(SMALL, .key = 13)), *linear = tg_nn_linear(b->ctx, 3, 2, true, 1);
     char nowhere[512];
     snprintf(nowhere, sizeof nowhere, "%s/no/such", b->dir);
     QUIET(tg_lm_load, tg_lm_load(NULL, 1, b->dir) == TG_ERR_ARGUMENT && tg_lm_load(&m, 0, b->dir) == TG_ERR_ARGUMENT);

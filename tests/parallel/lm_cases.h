@@ -18,17 +18,17 @@ enum { LM_BATCH = 2, LM_LENGTH = 8, LM_VOCAB = 256, LM_HIDDEN = 16, LM_LAYERS = 
               .position_kind = TG_LM_LEARNED, .bias = true
 
 /* A batch: ids[d] are the tokens d ahead, targets[d] those d + 1 ahead. The last d + 1 of the targets of a sequence are
- * beyond its end, and do not count. */
+ * beyond its end, and do not count. Each micro-batch has other tokens. */
 typedef struct lm_batch {
     tg_tensor *ids[1 + LM_DEPTHS], *targets[1 + LM_DEPTHS];
 } lm_batch;
 
-static inline lm_batch lm_batch_new(tg_ctx *ctx, const tg_parallel *p) {
+static inline lm_batch lm_batch_new(tg_ctx *ctx, const tg_parallel *p, int micro) {
     lm_batch b;
     for (int d = 0; d <= LM_DEPTHS; d++) {
         int64_t ids[LM_BATCH * LM_LENGTH], targets[LM_BATCH * LM_LENGTH];
         for (int i = 0; i < LM_BATCH * LM_LENGTH; i++) {
-            int at = i % LM_LENGTH, row = i / LM_LENGTH, id = at + d, next = at + d + 1;
+            int at = i % LM_LENGTH, row = i / LM_LENGTH + 3 * micro, id = at + d, next = at + d + 1;
             ids[i] = id < LM_LENGTH ? (7 * id + 31 * row + id * id) % LM_VOCAB : 0;
             targets[i] = next < LM_LENGTH ? (7 * next + 31 * row + next * next) % LM_VOCAB : -100;
         }
@@ -41,19 +41,6 @@ static inline lm_batch lm_batch_new(tg_ctx *ctx, const tg_parallel *p) {
 
 static inline void lm_batch_drop(lm_batch *b) {
     for (int d = 0; d <= LM_DEPTHS; d++) tg_drop(b->ids[d]), tg_drop(b->targets[d]);
-}
-
-/* Sets every parameter of `to` to the values of the parameter of that name of `from`, which is whole. */
-static inline tg_status lm_copy(tg_module *to, tg_module *from) {
-    double v[8192];
-    for (int i = 0; i < tg_module_param_count(to); i++) {
-        const char *path;
-        tg_tensor *x = tg_module_param(to, i, &path), *y = tg_module_find(from, path);
-        if (!y) return tg_ctx_fail(tg_module_ctx(to), TG_ERR_INTERNAL, "the whole model has no \"%s\"", path);
-        RUN(tg_read_f64(y, v, tg_numel(y)));
-        RUN(tg_write_f64(x, v, tg_numel(x)));
-    }
-    return TG_OK;
 }
 
 #endif

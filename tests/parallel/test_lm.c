@@ -100,7 +100,7 @@ static tg_status stages_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     EXPECT(ctx, words && tg_lm_embedding_or_output_weight(m) == words);
     EXPECT(ctx, tg_lm_config_of(m)->chunk == 0 && !strcmp(tg_lm_config_of(m)->layout, "E t|t*3 L"));
     tg_tape *t = tg_tape_new(ctx);
-    lm_batch b = lm_batch_new(ctx, p);
+    lm_batch b = lm_batch_new(ctx, p, 0);
     REFUSED(ctx, TG_ERR_STATE, "of a model of 2 parts, expected a whole model", tg_module_forward(m, t, b.ids[0]));
     lm_batch_drop(&b);
     tg_tape_free(t);
@@ -121,18 +121,23 @@ static tg_tensor *run_parts(tg_module *const *part, int n, tg_tape *t, lm_batch 
     return x;
 }
 
-/* Runs the parts of a layout, and compares the loss and all gradients with those of the whole model. */
+/* Runs the parts of a layout, and compares the loss, and all parameters and gradients, with those of the whole model.
+ */
 static tg_status compare_parts(tg_ctx *ctx, tg_lm_config c, const char *layout, int n) {
     tg_tape *t = tg_tape_new(ctx);
+    RUN(tg_draws_step(ctx, 0));
     tg_module *part[8], *whole = tg_lm_new(ctx, &c);
-    lm_batch b = lm_batch_new(ctx, NULL);
+    lm_batch b = lm_batch_new(ctx, NULL, 0);
+    RUN(tg_draws_step(ctx, 0)); /* the parts draw the same numbers */
     c.layout = layout;
     for (int i = 0; i < n; i++) {
         c.chunk = i;
         part[i] = tg_lm_new(ctx, &c);
-        RUN(lm_copy(part[i], whole));
     }
-    tg_tensor *want = run_parts(&whole, 1, t, &b, true), *got = run_parts(part, n, t, &b, true);
+    RUN(tg_draws_step(ctx, 1));
+    tg_tensor *want = run_parts(&whole, 1, t, &b, true);
+    RUN(tg_draws_step(ctx, 1));
+    tg_tensor *got = run_parts(part, n, t, &b, true);
     EXPECT(ctx, tg_item(want) == tg_item(got));
     tg_backward(t, want);
     tg_backward(t, got);
@@ -140,8 +145,8 @@ static tg_status compare_parts(tg_ctx *ctx, tg_lm_config c, const char *layout, 
     for (int i = 0; i < n; i++)
         for (int k = 0; k < tg_module_param_count(part[i]); k++, params++) {
             const char *path;
-            tg_tensor *x = tg_module_param(part[i], k, &path);
-            EXPECT(ctx, off(tg_grad_of(x), tg_grad_of(tg_module_find(whole, path)), -1, 0, 1) == 0);
+            tg_tensor *x = tg_module_param(part[i], k, &path), *y = tg_module_find(whole, path);
+            EXPECT(ctx, off(x, y, -1, 0, 1) == 0 && off(tg_grad_of(x), tg_grad_of(y), -1, 0, 1) == 0);
         }
     EXPECT(ctx, params == tg_module_param_count(whole));
     for (int i = 0; i < n; i++) tg_module_free(part[i]);
@@ -153,9 +158,9 @@ static tg_status compare_parts(tg_ctx *ctx, tg_lm_config c, const char *layout, 
 
 static tg_status parts_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     (void)arg, (void)world;
-    RUN(compare_parts(ctx, *TG_LM(LM_GPT2), "E t*2|t*2 L", 2));
-    RUN(compare_parts(ctx, *TG_LM(LM_SMALL), "E|t|t*2|t L", 4));
-    RUN(compare_parts(ctx, *TG_LM(LM_SMALL, .recompute = TG_GPT_FULL), "E t*3|t|L", 3));
+    RUN(compare_parts(ctx, *TG_LM(LM_GPT2, .dropout = 0.1), "E t*2|t*2 L", 2));
+    RUN(compare_parts(ctx, *TG_LM(LM_SMALL, .dropout = 0.1), "E|t|t*2|t L", 4));
+    RUN(compare_parts(ctx, *TG_LM(LM_SMALL, .recompute = TG_GPT_FULL, .dropout = 0.1), "E t*3|t|L", 3));
     RUN(compare_parts(ctx, *TG_LM(LM_GPT2, .recompute = TG_GPT_SELECTIVE), "E t|t|t|t L", 4));
     REFUSED(ctx, TG_ERR_UNSUPPORTED, "two copies of the embedding",
             tg_lm_new(ctx, TG_LM(LM_SMALL, .tied = true, .layout = "E t*2|t*2 L")));
@@ -169,8 +174,8 @@ static tg_status positions_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     (void)arg, (void)world;
     int64_t rows[LM_LENGTH];
     tg_tape *t = tg_tape_new(ctx);
-    tg_module *gpt2 = tg_lm_new(ctx, TG_LM(LM_GPT2)), *rotary = tg_lm_new(ctx, TG_LM(LM_SMALL));
-    lm_batch b = lm_batch_new(ctx, NULL);
+    tg_module *gpt2 = tg_lm_new(ctx, TG_LM(LM_GPT2)), *rotary = tg_lm_new(ctx, TG_LM(LM_SMALL, .key = 1));
+    lm_batch b = lm_batch_new(ctx, NULL, 0);
     tg_tensor *x, *y;
     for (int i = 0; i < LM_LENGTH; i++) rows[i] = i;
     tg_tensor *at = tg_from_host(ctx, TG_I64, TG_SHAPE(LM_LENGTH), rows);
@@ -204,7 +209,7 @@ static tg_status loss_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = how->tp, .sequence_parallel = how->sp));
     tg_module *m = tg_lm_new(ctx, TG_LM(LM_SIZES(50, LM_LAYERS), .parallel = p));
     tg_tape *t = tg_tape_new(ctx);
-    lm_batch b = lm_batch_new(ctx, p);
+    lm_batch b = lm_batch_new(ctx, p, 0);
     int64_t ids[LM_BATCH * LM_LENGTH];
     RUN(tg_read(b.ids[0], ids, sizeof ids));
     for (int i = 0; i < LM_BATCH * LM_LENGTH; i++) ids[i] %= 50;
@@ -255,12 +260,10 @@ static tg_status compare_ranks(tg_ctx *ctx, tg_comm *world, const layout *how, c
     tg_lm_config c = *given;
     alone a = alone_open();
     tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = how->tp, .sequence_parallel = how->sp));
-    tg_rng begin;
-    RUN(tg_rng_get(a.ctx, NULL, &begin));
-    RUN(tg_rng_set(ctx, NULL, &begin));
+    RUN(tg_draws_step(ctx, 0));
     tg_module *one = tg_lm_new(a.ctx, (c.parallel = a.p, &c)), *m = tg_lm_new(ctx, (c.parallel = p, &c));
     tg_tape *t = tg_tape_new(ctx);
-    lm_batch b = lm_batch_new(ctx, p), ab = lm_batch_new(a.ctx, NULL);
+    lm_batch b = lm_batch_new(ctx, p, 0), ab = lm_batch_new(a.ctx, NULL, 0);
     tg_tensor *want, *got, *params[128];
     tg_lm_run_part(one, a.t, NULL, &want, ab.ids, ab.targets, NULL);
     tg_lm_run_part(m, t, NULL, &got, b.ids, b.targets, NULL);
@@ -287,16 +290,15 @@ static tg_status compare_ranks(tg_ctx *ctx, tg_comm *world, const layout *how, c
 /* Both backends on the same weights: losses and all gradients. */
 static tg_status compare_backends(tg_ctx *ctx, const tg_parallel *p, tg_lm_config c) {
     tg_tape *t = tg_tape_new(ctx);
-    lm_batch b = lm_batch_new(ctx, p);
-    tg_rng begin;
+    lm_batch b = lm_batch_new(ctx, p, 0);
     tg_tensor *loss[2], *params[128];
     tg_module *m[2];
     c.parallel = p;
-    RUN(tg_rng_get(ctx, NULL, &begin));
     for (int i = 0; i < 2; i++) { /* the same weights, and the same dropout */
         c.backend = i ? TG_LM_COMPOSED : TG_LM_FUSED;
-        RUN(tg_rng_set(ctx, NULL, &begin));
+        RUN(tg_draws_step(ctx, 0));
         m[i] = tg_lm_new(ctx, &c);
+        RUN(tg_draws_step(ctx, 1));
         RUN(tg_lm_run_part(m[i], t, NULL, &loss[i], b.ids, b.targets, NULL));
         tg_backward(t, loss[i]);
         RUN(tg_grads_finalize(p, params, tg_module_params(m[i], params, 128), NULL));
@@ -360,7 +362,7 @@ static tg_tensor *plain_loss(tg_module *m, tg_tape *t, tg_tensor *h, tg_tensor *
 static tg_status depths_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     (void)arg, (void)world;
     tg_tape *t = tg_tape_new(ctx);
-    lm_batch b = lm_batch_new(ctx, NULL);
+    lm_batch b = lm_batch_new(ctx, NULL, 0);
     tg_module *m = tg_lm_new(ctx, TG_LM(LM_SMALL, .tied = true, .mtp = LM_DEPTHS, .mtp_weight = 0.3));
     const int64_t tokens[1 + LM_DEPTHS] = {14, 12, 10}; /* as lm_batch has them */
     tg_tensor *h = tg_lm_trunk(m, t, b.ids[0], NULL), *want = plain_loss(m, t, h, b.targets[0]), *got;

@@ -47,9 +47,10 @@ typedef struct job {
 
 static tg_module *make(tg_ctx *ctx, const job *j, const tg_parallel *p, int chunk) {
     bool gpt2 = j->arch == TG_GPT2;
-    return tg_gpt_new(ctx, TG_GPT(.arch = j->arch, .vocab = 50, .layers = LM_LAYERS, .heads = 4, .hidden = LM_HIDDEN,
-                                  .ffn = 24, .positions = LM_LENGTH, .tied = !gpt2 && j->tied,
-                                  .untied = gpt2 && !j->tied, .parallel = p, .layout = j->how.layout, .chunk = chunk));
+    return tg_gpt_new(ctx,
+                      TG_GPT(.arch = j->arch, .vocab = 50, .layers = LM_LAYERS, .heads = 4, .hidden = LM_HIDDEN,
+                             .ffn = 24, .positions = LM_LENGTH, .tied = !gpt2 && j->tied, .untied = gpt2 && !j->tied,
+                             .parallel = p, .layout = j->how.layout, .chunk = chunk, .key = 1 + (uint64_t)j->arch));
 }
 
 /* Returns element i of the global parameter of that name: a number that no other element has. */
