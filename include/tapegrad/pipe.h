@@ -61,8 +61,10 @@ typedef struct tg_pipe_plan_opts {
     /* Number of chunks of each stage, at most 256. 0 means 1. TG_PIPE_1F1B and TG_PIPE_ZB_H1 take only 1. */
     int chunks;
     int micros; /* number of micro-batches in a step, 1 or more */
-    /* Number of micro-batches in a turn through the chunks. 0 means `stages`. Used if the kind is GPIPE, INTERLEAVED or
-     * FORWARD; must be 0 for the other kinds. The last turn is shorter if micros is not a multiple of group. */
+    /* Number of micro-batches in a turn through the chunks: `stages` or more; 0 means `stages`. Only for the kinds
+     * GPIPE, INTERLEAVED and FORWARD; 0 for the others. If micros is not a multiple of group, the rest makes a turn of
+     * its own if it has at least `stages` micro-batches, as in Megatron-Core. A smaller rest, which Megatron-Core
+     * refuses, is spread over the other turns, so that no stage waits longer. */
     int group;
     /* The time that F, B and W of each part take, in any unit; arrays of stages * chunks numbers >= 0, indexed by
      * part. If the schedule has no W, its B takes b + w. NULL means 1 / chunks for every part. */
@@ -116,8 +118,8 @@ typedef struct tg_pipe_report {
 TG_API tg_status tg_pipe_plan_query(const tg_pipe_plan *p, int stage, tg_pipe_report *out);
 
 /* Writes the plan as a diagram with a row for each stage, over time:
- * - TG_TEXT: characters. Each column stands for an equal span of time, which the first line gives. It is one unit if
- *   the times of all items are whole numbers; a "-" continues the item to the left, and "." means idle.
+ * - TG_TEXT: characters. The first line gives the time that a column stands for. "-" continues the item to the left,
+ *   and "." is idle time. If times are not multiples of such a time, items begin and end at the nearest column.
  * - TG_SVG: a picture, which a browser shows.
  *
  * Writes at most n bytes, terminated by 0, and returns the length of the whole text. buf may be NULL if n is 0. Returns
