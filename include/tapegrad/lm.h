@@ -11,6 +11,7 @@
 #include <tapegrad/ops.h>
 #include <tapegrad/optim.h>
 #include <tapegrad/parallel.h>
+#include <tapegrad/pipe.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -113,7 +114,7 @@ typedef struct tg_lm_config {
      * the chunks of one model need the same.
      *
      * A program that trains with dropout calls tg_draws_step before each step, and tg_tape_key before it records each
-     * micro-batch of a step with several. */
+     * micro-batch of a step with several; tg_lm_part calls the latter. */
     uint64_t key;
 } tg_lm_config;
 
@@ -136,6 +137,25 @@ TG_API const tg_lm_config *tg_lm_config_of(const tg_module *lm);
  * matrix on a part that has the embedding, the output matrix on the last part, and NULL on the parts between and if the
  * module is not a language model. The module owns it. */
 TG_API tg_tensor *tg_lm_embedding_or_output_weight(tg_module *lm);
+
+/* ---- Parts ---- */
+
+/* Runs this part for one micro-batch: the body of a tg_pipe_fn (pipe.h). ids and targets are arrays of 1 + mtp tensors,
+ * each int64 [b, s]. ids[0] are the tokens, and ids[d] the tokens d ahead; targets[0] are the tokens 1 ahead, and
+ * targets[d] those d + 1 ahead. Cut them from the whole sequence; a target of -100, for example behind its end, does
+ * not count, and ids must be valid tokens there too.
+ *
+ * - The first part reads ids[0], and positions if it is not NULL: int64 [s], the position of each token, which rotary
+ *   positions do not take (TG_ERR_UNSUPPORTED).
+ * - Parts between the first and the last one take hidden states c->in[0] and give c->out[0], [s, b, h]; under sequence
+ *   parallelism this rank's rows. A pipe needs one edge for them. They read neither ids nor targets, which may be NULL.
+ * - The last part gives the sum of the losses of all tokens (tg_grads_finalize divides), plus those of multi-token
+ *   prediction, which read ids[1] and so on. If targets is NULL, it gives the logits, [s, b, v], over tp ranks V on
+ * their last dim (tg_lm_loss).
+ *
+ * Without a pipe, a program fills in tape, in and out of c itself. */
+TG_API tg_status tg_lm_part(tg_module *lm, tg_pipe_call *c, tg_tensor *const *ids, tg_tensor *const *targets,
+                            tg_tensor *positions);
 
 /* ---- Loss ---- */
 

@@ -128,6 +128,15 @@ static tg_status check_ends(tg_ctx *ctx, const tg_lm_config *c, const tg_lm_stag
         who, s->parts, c->tied ? "is tied" : "predicts several tokens (mtp)");
 }
 
+/* Declares the embedding matrix that the first and the last stage have. */
+static void share_embedding(tg_module *lm) {
+    const tg_lm *s = tg_lm_of(lm);
+    const tg_parallel *p = s->c.parallel;
+    if (!has_words(s) || (!s->c.tied && !s->c.mtp) || tg_parallel_size(p, TG_PP) == 1 || !tg_module_ok(lm)) return;
+    tg_tensor *words = tg_module_own_at(tg_lm_body(lm), tg_lm_names_of(&s->c)->embedding, "weight");
+    tg_share(p, words, tg_parallel_embedding(p));
+}
+
 tg_module *tg_lm_make(tg_ctx *ctx, const tg_lm_config *c, const tg_gpt_config *gpt, const char *who, const void *site) {
     tg_lm_stage stage;
     bool good = tg_lm_stage_of(ctx, c, who, &stage) == TG_OK && check_ends(ctx, c, &stage, who) == TG_OK;
@@ -138,6 +147,7 @@ tg_module *tg_lm_make(tg_ctx *ctx, const tg_lm_config *c, const tg_gpt_config *g
     tg_module_add_child(m, tg_lm_names_of(c)->body, body);
     if (stage.head) add_head(m);
     if (tg_module_ok(m) && c->parallel) tg_module_replicate(m, c->parallel);
+    share_embedding(m);
     if (tg_module_ok(m)) return m;
     tg_module_free(m);
     return tg_module_new(NULL, NULL, NULL);

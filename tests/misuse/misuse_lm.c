@@ -70,6 +70,31 @@ static void losses(misuse_world *b) {
     tg_module_free(linear);
 }
 
+static void parts(misuse_world *b) {
+    tg_module *m = tg_lm_new(b->ctx, TG_LM(SMALL, .key = 14)), *linear = tg_nn_linear(b->ctx, 3, 2, true, 1);
+    tg_module *last = tg_lm_new(b->ctx, TG_LM(SMALL, .key = 15, .layout = "E t|t L", .chunk = 1));
+    tg_tensor *ids = tg_zeros(b->ctx, TG_I64, TG_SHAPE(1, 2)), *out = NULL;
+    tg_pipe_call call = {.size = sizeof call, .tape = b->t, .out = &out},
+                 no_out = {.size = sizeof no_out, .tape = b->t};
+    tg_pipe_call no_tape = {.size = sizeof no_tape, .out = &out}, flat = call;
+    flat.in = &b->x;
+    QUIET(tg_lm_part, tg_lm_part(NULL, &call, &ids, NULL, NULL) == TG_ERR_ARGUMENT);
+    FAILS(tg_lm_part, ARGUMENT, "the call is NULL", tg_lm_part(m, NULL, &ids, NULL, NULL));
+    FAILS(tg_lm_part, ARGUMENT, "out of the call is NULL", tg_lm_part(m, &no_out, &ids, NULL, NULL));
+    FAILS(tg_lm_part, ARGUMENT, "the tape is NULL", tg_lm_part(m, &no_tape, &ids, NULL, NULL));
+    FAILS(tg_lm_part, ARGUMENT, "expected a language model", tg_lm_part(linear, &call, &ids, NULL, NULL));
+    FAILS(tg_lm_part, ARGUMENT, "ids is NULL, but the first part needs them", tg_lm_part(m, &call, NULL, NULL, NULL));
+    FAILS(tg_lm_part, SHAPE, "ids are f32[2, 3], expected i64[", tg_lm_part(m, &call, &b->x, NULL, NULL));
+    FAILS(tg_lm_part, UNSUPPORTED, "rotary positions are those of the rows", tg_lm_part(m, &call, &ids, NULL, b->ids));
+    FAILS(tg_lm_part, ARGUMENT, "part 1 takes hidden states", tg_lm_part(last, &call, &ids, NULL, NULL));
+    FAILS(tg_lm_part, SHAPE, "in[0] is f32[2, 3], expected [sequence, batch, 4]",
+          tg_lm_part(last, &flat, NULL, NULL, NULL));
+    tg_drop(ids);
+    tg_module_free(m);
+    tg_module_free(last);
+    tg_module_free(linear);
+}
+
 static void rates(misuse_world *b) {
     tg_module *m = tg_lm_new(b->ctx, TG_LM(SMALL, .mup_base = 2, .key = 12)),
               *linear = tg_nn_linear(b->ctx, 3, 2, true, 1);
@@ -117,6 +142,7 @@ static void files(misuse_world *b) {
 void misuse_lm(misuse_world *b) {
     configs(b);
     losses(b);
+    parts(b);
     rates(b);
     files(b);
 }
