@@ -84,7 +84,7 @@ static void write_text(const tg_shards *s, int i, int n, const uint64_t *rows, c
     to[-1] = '\0';
 }
 
-tg_status tg_shards_describe_streams(const tg_shards *s, tg_shards_stream *out) {
+tg_status tg_shards_describe_streams(const tg_shards *s, tg_shards_metadata *out) {
     int n = tg_shards_streams(s), size = tg_comm_size(tg_parallel_world(s->p));
     size_t bytes = (size_t)n * (size_t)size * ROW * sizeof(uint64_t), most = (AXES + (size_t)size * ROW) * DIGITS + 1;
     if (!n) return TG_OK;

@@ -1,0 +1,576 @@
+/* Modules: calls with several inputs and outputs, buffers, hooks, modes and printing.
+ * */
+#include <math.h>
+
+#include <tapegrad/capture.h>
+#include <tapegrad/gpt.h>
+#include <tapegrad/nn.h>
+#include <tapegrad/optim.h>
+#include <tapegrad/recompute.h>
+
+#include "core/context.h"
+#include "kernels/scalar.h"
+#include "world.h"
+
+/* ---- A module with two inputs, three outputs, two parameters and two buffers ---- */
+
+enum { N = 6, C = 4, OUT = 3 };
+
+static tg_status mixer_call(tg_module *m, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    (void)n_in, (void)n_out;
+    tg_tensor *x =
+        tg_batch_norm(tape, in[0], NULL, NULL, tg_module_find(m, "mean"), tg_module_find(m, "var"), 0.5, 1e-5);
+    out[0] = tg_module_forward(tg_module_child(m, "body"), tape, tg_mul(tape, x, in[1]));
+    out[1] = tg_dropout(tape, x, 0.5);
+    out[2] = tg_sum(tape, tg_square(tape, out[0]), TG_ALL_DIMS, false);
+    return tg_ctx_status(tg_tape_ctx(tape));
+}
+
+static size_t mixer_describe(const tg_module *m, char *buf, size_t n) {
+    (void)m;
+    return (size_t)snprintf(buf, n, "momentum %g", 0.5);
+}
+
+static const tg_module_ops mixer_ops = {.size = sizeof(tg_module_ops),
+                                        .kind = "mixer",
+                                        .call = mixer_call,
+                                        .describe = mixer_describe,
+                                        .n_in = 2,
+                                        .n_out = 3};
+
+static tg_tensor *of_host(tg_dtype dtype, tg_shape shape, double first, double step) {
+    double v[64];
+    tg_tensor *x = tg_zeros(ctx, dtype, shape);
+    for (int64_t i = 0; i < tg_numel(x); i++) v[i] = first + step * (double)i;
+    tg_write_f64(x, v, tg_numel(x));
+    return x;
+}
+
+static tg_module *mixer_new(void) {
+    tg_module *m = tg_module_new(ctx, &mixer_ops, NULL);
+    tg_module_add_child(m, "body", tg_nn_linear(ctx, C, OUT, true, 0.5));
+    tg_module_add_buffer(m, "mean", of_host(TG_F64, TG_SHAPE(C), 0, 0), NULL);
+    tg_module_add_buffer(m, "var", of_host(TG_F64, TG_SHAPE(C), 1, 0), NULL);
+    return m;
+}
+
+/* Inputs that live as long as the context. */
+static void inputs(tg_tensor *in[2]) {
+    in[0] = of_host(TG_F64, TG_SHAPE(N, C), -1, 0.13);
+    in[1] = of_host(TG_F64, TG_SHAPE(C), 0.5, 0.25);
+}
+
+static tg_status double_first(void *user, tg_module *m, tg_tape *tape, tg_tensor **x, int n) {
+    (void)m;
+    ++*(int *)user;
+    ck_assert_int_eq(n, 2);
+    x[0] = tg_scale(tape, x[0], 2);
+    return TG_OK;
+}
+
+static tg_status negate_first(void *user, tg_module *m, tg_tape *tape, tg_tensor **x, int n) {
+    (void)m;
+    ++*(int *)user;
+    ck_assert_int_eq(n, 3);
+    x[0] = tg_neg(tape, x[0]);
+    return TG_OK;
+}
+
+START_TEST(a_call_has_several_inputs_and_outputs) {
+    begin();
+    tg_module *m = mixer_new();
+    tg_tensor *in[2], *out[3];
+    double y[N * OUT], sum = 0, mean[C];
+    inputs(in);
+    ck_assert(tg_module_call(m, t, in, 2, out, 3) == TG_OK);
+    ck_assert(tg_dim(out[0], 1) == OUT && tg_dim(out[1], 1) == C && tg_ndim(out[2]) == 0);
+    tg_read_f64(out[0], y, N * OUT);
+    for (int i = 0; i < N * OUT; i++) sum += y[i] * y[i];
+    ck_assert(fabs(tg_item(out[2]) - sum) < 1e-12);
+    tg_backward(t, out[2]);
+    ck_assert(tg_has_grad(tg_module_find(m, "body.weight")));
+    tg_read_f64(tg_module_find(m, "mean"), mean, C); /* half of the batch's mean */
+    for (int c = 0; c < C; c++) ck_assert(fabs(mean[c] - 0.5 * (-1 + 0.13 * (c + C * (N - 1) / 2.0))) < 1e-12);
+    for (int i = 0; i < 2; i++) tg_drop(in[i]);
+    tg_tape_reset(t);
+    tg_module_free(m);
+    end();
+}
+END_TEST
+
+START_TEST(hooks_replace_inputs_and_outputs) {
+    begin();
+    tg_module *m = mixer_new();
+    tg_tensor *in[2], *out[3], *plain[3];
+    double a[N * OUT], b[N * OUT];
+    int before = 0, after = 0;
+    inputs(in);
+    tg_module_call(m, t, (tg_tensor *[]){tg_scale(t, in[0], 2), in[1]}, 2, plain, 3);
+    uint64_t first = tg_module_hook(m, TG_BEFORE, double_first, &before);
+    uint64_t last = tg_module_hook(m, TG_AFTER, negate_first, &after);
+    ck_assert(first && last && first != last);
+    ck_assert(tg_module_call(m, t, in, 2, out, 3) == TG_OK);
+    tg_read_f64(plain[0], a, N * OUT);
+    tg_read_f64(out[0], b, N * OUT);
+    for (int i = 0; i < N * OUT; i++) ck_assert(a[i] == -b[i]);
+    ck_assert(before == 1 && after == 1);
+    ck_assert(tg_module_unhook(m, first) == TG_OK && tg_module_unhook(m, last) == TG_OK);
+    tg_module_call(m, t, in, 2, out, 3);
+    ck_assert(before == 1 && after == 1);
+    ck_assert(tg_module_unhook(m, first) == TG_ERR_ARGUMENT);
+    ck_says("has no hook 1");
+    tg_ctx_clear(ctx);
+    for (int i = 0; i < 2; i++) tg_drop(in[i]);
+    tg_tape_reset(t);
+    tg_module_free(m);
+    end();
+}
+END_TEST
+
+/* A hook that removes itself and the one after it, and tries to free the module that runs. */
+typedef struct leaving {
+    uint64_t self, next;
+    int runs;
+} leaving;
+
+static tg_status leave(void *user, tg_module *m, tg_tape *tape, tg_tensor **x, int n) {
+    (void)tape, (void)x, (void)n;
+    leaving *l = user;
+    l->runs++;
+    tg_module_unhook(m, l->self);
+    tg_module_unhook(m, l->next);
+    tg_module_free(m);
+    ck_assert_int_eq(tg_ctx_status(ctx), TG_ERR_STATE);
+    ck_says("is running its forward");
+    tg_ctx_clear(ctx);
+    return TG_OK;
+}
+
+static tg_status count(void *user, tg_module *m, tg_tape *tape, tg_tensor **x, int n) {
+    (void)m, (void)tape, (void)x, (void)n;
+    ++*(int *)user;
+    return TG_OK;
+}
+
+START_TEST(a_hook_may_remove_itself_but_not_the_module) {
+    begin();
+    tg_module *m = tg_nn_linear(ctx, 2, 2, false, 1);
+    tg_tensor *x = of_host(TG_F64, TG_SHAPE(1, 2), 1, 1);
+    leaving l = {0};
+    int runs = 0;
+    l.self = tg_module_hook(m, TG_BEFORE, leave, &l);
+    l.next = tg_module_hook(m, TG_BEFORE, count, &runs);
+    tg_module_forward(m, t, x);
+    tg_module_forward(m, t, x);
+    ck_assert(l.runs == 1 && runs == 0);
+    tg_drop(x);
+    tg_tape_reset(t);
+    tg_module_free(m);
+    end();
+}
+END_TEST
+
+static tg_status reshape(void *user, tg_module *m, tg_tape *tape, tg_tensor **x, int n) {
+    (void)user, (void)m, (void)n;
+    x[0] = tg_transpose(tape, x[0], 0, 1);
+    return TG_OK;
+}
+
+static tg_status drops_input(void *user, tg_module *m, tg_tape *tape, tg_tensor **x, int n) {
+    (void)user, (void)m, (void)tape, (void)n;
+    x[0] = NULL;
+    return TG_OK;
+}
+
+static tg_status fails(void *user, tg_module *m, tg_tape *tape, tg_tensor **x, int n) {
+    (void)user, (void)m, (void)tape, (void)x, (void)n;
+    return TG_ERR_DATA;
+}
+
+/* Calls m, and checks the error, that the outputs are inert, and that the tape is as before. */
+static void refused(tg_module *m, tg_tensor *x, tg_status status, const char *says) {
+    bool training = tg_is_training(t);
+    tg_tensor *y = NULL;
+    ck_assert_int_eq(tg_module_call(m, t, &x, 1, &y, 1), status);
+    ck_assert(!tg_is_alive(y) && tg_is_training(t) == training);
+    ck_status(status);
+    ck_says(says);
+    tg_ctx_clear(ctx);
+}
+
+START_TEST(wrong_hooks_are_refused) {
+    static const struct {
+        tg_module_fn fn;
+        tg_status status;
+        const char *says;
+    } rows[] = {{reshape, TG_ERR_SHAPE, "has replaced input 0 of shape [2, 3] by one of shape [3, 2]"},
+                {drops_input, TG_ERR_ARGUMENT, "a module hook's tensor"},
+                {fails, TG_ERR_CALLBACK, "a hook of a \"linear\" failed with TG_ERR_DATA"}};
+    begin();
+    tg_module *m = tg_nn_linear(ctx, 3, 4, false, 1);
+    tg_tensor *x = of_host(TG_F64, TG_SHAPE(2, 3), 1, 1);
+    tg_module_set_mode(m, TG_MODE_EVAL);
+    for (int i = 0; i < 3; i++) {
+        uint64_t id = tg_module_hook(m, TG_BEFORE, rows[i].fn, NULL);
+        refused(m, x, rows[i].status, rows[i].says);
+        tg_module_unhook(m, id);
+    }
+    tg_module_hook(m, TG_AFTER, reshape, NULL);
+    refused(m, x, TG_ERR_SHAPE, "has replaced output 0 of shape [2, 4] by one of shape [4, 2]");
+    tg_drop(x);
+    tg_tape_reset(t);
+    tg_module_free(m);
+    end();
+}
+END_TEST
+
+static tg_status call_mixer(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    return tg_module_call(state, tape, in, n_in, out, n_out);
+}
+
+/* Hooks and buffers in a recomputation: the same gradients as without it, and one update of the running mean. */
+START_TEST(a_recomputed_module_gives_the_same_bits) {
+    double grad[2][OUT * C], mean[2][C];
+    int runs = 0;
+    for (int again = 0; again < 2; again++) {
+        begin();
+        tg_module *m = mixer_new();
+        tg_tensor *in[2], *out[3];
+        inputs(in);
+        tg_module_hook(m, TG_BEFORE, double_first, &runs);
+        if (again)
+            tg_recompute(t, call_mixer, m, in, 2, out, 3, NULL);
+        else
+            tg_module_call(m, t, in, 2, out, 3);
+        tg_backward(t, tg_add(t, out[2], tg_sum(t, out[1], TG_ALL_DIMS, false)));
+        tg_read_f64(tg_grad_of(tg_module_find(m, "body.weight")), grad[again], OUT * C);
+        tg_read_f64(tg_module_find(m, "mean"), mean[again], C);
+        for (int i = 0; i < 2; i++) tg_drop(in[i]);
+        tg_tape_reset(t);
+        tg_module_free(m);
+        end();
+    }
+    ck_assert(!memcmp(grad[0], grad[1], sizeof *grad) && !memcmp(mean[0], mean[1], sizeof *mean));
+    ck_assert_int_eq(runs, 3); /* the hook runs again with the module */
+}
+END_TEST
+
+/* ---- Steady and captured steps ---- */
+
+typedef struct stepper {
+    tg_module *m;
+    tg_tensor *in[2], *w, *loss;
+    int hooked;
+} stepper;
+
+static void copy_to(tg_tensor *to, tg_tensor *from, bool add) {
+    const double none[2] = {0, 0};
+    tg_array out = tg_array_of(to), in = tg_array_of(from);
+    tg_storage_wrote(to->storage, "copy_to", NULL);
+    ctx->run.ops->map(ctx, TG_FN_id, out, &in, 1, none, add);
+}
+
+static tg_status step(void *state, tg_ctx *c) {
+    stepper *s = state;
+    tg_tensor *out[3];
+    tg_module_call(s->m, t, s->in, 2, out, 3);
+    tg_backward(t, out[2]);
+    tg_tape_set_grad_mode(t, false);
+    copy_to(s->w, tg_scale(t, tg_grad_of(s->w), -0.01), true);
+    copy_to(s->loss, out[2], false);
+    tg_zero_grad(s->w);
+    tg_tape_set_grad_mode(t, true);
+    tg_tape_reset(t);
+    return tg_ctx_status(c);
+}
+
+static void stepper_begin(stepper *s) {
+    begin();
+    *s = (stepper){.m = mixer_new()};
+    inputs(s->in);
+    s->w = tg_module_find(s->m, "body.weight");
+    tg_set_requires_grad(tg_module_find(s->m, "body.bias"), false);
+    s->loss = of_host(TG_F64, TG_SHAPE(), 0, 0);
+    tg_module_hook(s->m, TG_BEFORE, double_first, &s->hooked);
+    tg_module_hook(s->m, TG_AFTER, negate_first, &s->hooked);
+}
+
+static void stepper_end(stepper *s) {
+    tg_drop(s->loss);
+    for (int i = 0; i < 2; i++) tg_drop(s->in[i]);
+    tg_module_free(s->m);
+    end();
+}
+
+static int64_t allocations(void) {
+    tg_memory_info info = TG_MEMORY_INFO();
+    tg_memory_query(ctx, &info);
+    return info.host_allocations;
+}
+
+START_TEST(a_hooked_step_allocates_nothing) {
+    stepper s;
+    stepper_begin(&s);
+    for (int i = 0; i < 3; i++) step(&s, ctx);
+    int64_t before = allocations();
+    for (int i = 0; i < 5; i++) step(&s, ctx);
+    ck_assert_int_eq(allocations(), before);
+    ck_assert_int_eq(s.hooked, 16);
+    stepper_end(&s);
+}
+END_TEST
+
+START_TEST(a_captured_step_gives_the_same_bits) {
+    double w[2][OUT * C], mean[2][C], loss[2];
+    for (int capture = 0; capture < 2; capture++) {
+        stepper s;
+        tg_graph *g = NULL;
+        stepper_begin(&s);
+        for (int i = 0; i < 2; i++) step(&s, ctx);
+        if (capture) g = tg_graph_new(ctx, step, &s);
+        for (int i = capture; i < 4; i++) ck_assert(capture ? tg_graph_replay(g) == TG_OK : step(&s, ctx) == TG_OK);
+        tg_read_f64(s.w, w[capture], OUT * C);
+        tg_read_f64(tg_module_find(s.m, "mean"), mean[capture], C);
+        loss[capture] = tg_item(s.loss);
+        tg_graph_free(g);
+        stepper_end(&s);
+    }
+    ck_assert(loss[0] == loss[1] && !memcmp(w[0], w[1], sizeof *w) && !memcmp(mean[0], mean[1], sizeof *mean));
+}
+END_TEST
+
+/* ---- Tables of other versions and counts ---- */
+
+static tg_tensor *twice(tg_module *m, tg_tape *tape, tg_tensor *x) {
+    (void)m;
+    return tg_add(tape, x, x);
+}
+
+START_TEST(a_table_of_the_first_version_is_taken) {
+    static const tg_module_ops old = {.size = offsetof(tg_module_ops, call),
+                                      .kind = "twice",
+                                      .forward = twice,
+                                      .call = mixer_call,
+                                      .n_in = 2,
+                                      .n_out = 3}; /* the fields behind its size are not read */
+    static const tg_module_ops tables[] = {{.size = offsetof(tg_module_ops, call) - 1, .kind = "short"},
+                                           {.size = sizeof(tg_module_ops) + 8, .kind = "long"}};
+    begin();
+    tg_module *m = tg_module_new(ctx, &old, NULL);
+    tg_tensor *x = of_host(TG_F64, TG_SHAPE(2), 1, 1), *y = NULL;
+    ck_assert(tg_module_call(m, t, &x, 1, &y, 1) == TG_OK && tg_numel(y) == 2);
+    for (int i = 0; i < 2; i++) {
+        tg_module_free(tg_module_new(ctx, &tables[i], NULL));
+        ck_status(TG_ERR_ARGUMENT);
+        ck_says(i ? "this library knows" : "expected 32 to");
+        tg_ctx_clear(ctx);
+    }
+    tg_drop(x);
+    tg_tape_reset(t);
+    tg_module_free(m);
+    end();
+}
+END_TEST
+
+static tg_status no_output(tg_module *m, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    (void)m, (void)tape, (void)in, (void)n_in, (void)out, (void)n_out;
+    return TG_OK;
+}
+
+static tg_status only_fails(tg_module *m, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    no_output(m, tape, in, n_in, out, n_out);
+    return TG_ERR_DATA;
+}
+
+START_TEST(a_call_with_other_counts_is_refused) {
+    static const tg_module_ops nothing = {.size = sizeof nothing, .kind = "nothing", .call = no_output},
+                               failing = {.size = sizeof failing, .kind = "failing", .call = only_fails};
+    begin();
+    tg_module *m = mixer_new(), *l = tg_nn_linear(ctx, 2, 2, false, 1), *n = tg_module_new(ctx, &nothing, NULL),
+              *f = tg_module_new(ctx, &failing, NULL);
+    tg_tensor *x = of_host(TG_F64, TG_SHAPE(1, 2), 1, 1), *out[3];
+    refused(m, x, TG_ERR_SHAPE, "\"mixer\" takes 2 inputs and gives 3 outputs, but the call has 1 and 1");
+    ck_assert(tg_module_call(l, t, (tg_tensor *[]){x, x}, 2, out, 3) == TG_ERR_SHAPE);
+    ck_says("\"linear\" takes 1 inputs and gives 1 outputs, but the call has 2 and 3");
+    tg_ctx_clear(ctx);
+    refused(n, x, TG_ERR_ARGUMENT, "an output of a module");
+    refused(f, x, TG_ERR_CALLBACK, "the call of a \"failing\" failed with TG_ERR_DATA");
+    ck_assert(!tg_is_alive(tg_module_forward(m, t, x)));
+    ck_status(TG_ERR_SHAPE);
+    tg_ctx_clear(ctx);
+    tg_drop(x);
+    tg_tape_reset(t);
+    for (int i = 0; i < 4; i++) tg_module_free((tg_module *[]){m, l, n, f}[i]);
+    end();
+}
+END_TEST
+
+/* ---- Modes ---- */
+
+/* Records the mode in which it runs. */
+static tg_tensor *probe_forward(tg_module *m, tg_tape *tape, tg_tensor *x) {
+    *(int *)tg_module_state(m) = tg_is_training(tape);
+    return x;
+}
+
+static tg_tensor *pass(tg_module *m, tg_tape *tape, tg_tensor *x) {
+    return tg_module_forward(tg_module_child(m, "inner"), tape, x);
+}
+
+START_TEST(the_nearest_mode_counts) {
+    static const tg_module_ops probe = {.size = sizeof probe, .kind = "probe", .forward = probe_forward},
+                               outer = {.size = sizeof outer, .kind = "outer", .forward = pass};
+    static const struct {
+        tg_mode a, b, c;
+        bool tape, want;
+    } rows[] = {{TG_MODE_TAPE, TG_MODE_TAPE, TG_MODE_TAPE, true, true},
+                {TG_MODE_TAPE, TG_MODE_TAPE, TG_MODE_TAPE, false, false},
+                {TG_MODE_EVAL, TG_MODE_TAPE, TG_MODE_TAPE, true, false},
+                {TG_MODE_TRAIN, TG_MODE_TAPE, TG_MODE_TAPE, false, true},
+                {TG_MODE_EVAL, TG_MODE_TRAIN, TG_MODE_TAPE, false, true},
+                {TG_MODE_TRAIN, TG_MODE_TRAIN, TG_MODE_EVAL, true, false}};
+    begin();
+    int seen = 0;
+    tg_module *a = tg_module_new(ctx, &outer, NULL), *b = tg_module_new(ctx, &outer, NULL),
+              *c = tg_module_new(ctx, &probe, &seen);
+    tg_tensor *x = of_host(TG_F64, TG_SHAPE(2), 1, 1);
+    tg_module_add_child(b, "inner", c);
+    tg_module_add_child(a, "inner", b);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        tg_module_set_mode(a, rows[i].a);
+        tg_module_set_mode(b, rows[i].b);
+        tg_module_set_mode(c, rows[i].c);
+        tg_tape_set_training(t, rows[i].tape);
+        for (int inner = 0; inner < 2; inner++) { /* also where c is called without a */
+            seen = -1;
+            tg_module_forward(inner ? c : a, t, x);
+            ck_assert_int_eq(seen, rows[i].want);
+            ck_assert(tg_is_training(t) == rows[i].tape);
+        }
+    }
+    tg_tape_set_training(t, true);
+    tg_drop(x);
+    tg_tape_reset(t);
+    tg_module_free(a);
+    end();
+}
+END_TEST
+
+/* A mode reaches the dropout inside a GPT, through its functions too. */
+START_TEST(a_mode_reaches_the_dropout_inside) {
+    const int64_t numbers[] = {1, 2, 3};
+    begin();
+    tg_module *m =
+        tg_gpt_new(ctx, TG_GPT(.vocab = 5, .layers = 2, .heads = 2, .hidden = 8, .positions = 8, .dropout = 0.5));
+    tg_tensor *ids = tg_from_host(ctx, TG_I64, TG_SHAPE(1, 3), numbers);
+    tg_tape_set_training(t, false);
+    double eval = tg_item(tg_gpt_loss(m, t, ids, ids, TG_LOSS_MEAN));
+    tg_tape_set_training(t, true);
+    ck_assert(tg_item(tg_gpt_loss(m, t, ids, ids, TG_LOSS_MEAN)) != eval);
+    tg_module_set_mode(m, TG_MODE_EVAL);
+    ck_assert(tg_item(tg_gpt_loss(m, t, ids, ids, TG_LOSS_MEAN)) == eval);
+    tg_module_set_mode(tg_module_child(tg_module_child(tg_module_child(m, "transformer"), "h"), "1"), TG_MODE_TRAIN);
+    ck_assert(tg_item(tg_gpt_loss(m, t, ids, ids, TG_LOSS_MEAN)) != eval);
+    tg_drop(ids);
+    tg_tape_reset(t);
+    tg_module_free(m);
+    end();
+}
+END_TEST
+
+/* Hooks reach the layers of a GPT, whose parameters its own ops would use otherwise. */
+START_TEST(hooks_reach_the_layers_inside) {
+    const int64_t numbers[] = {1, 2, 3};
+    static const char *const paths[] = {"wte", "wpe", "ln_f"}, *const inner[] = {"attn", "mlp", "ln_1"};
+    begin();
+    tg_module *m = tg_gpt_new(ctx, TG_GPT(.vocab = 5, .layers = 1, .heads = 2, .hidden = 8, .positions = 8)),
+              *body = tg_module_child(m, "transformer"), *layer = tg_module_child(tg_module_child(body, "h"), "0");
+    tg_tensor *ids = tg_from_host(ctx, TG_I64, TG_SHAPE(1, 3), numbers);
+    int runs = 0;
+    double plain = tg_item(tg_gpt_loss(m, t, ids, ids, TG_LOSS_MEAN));
+    for (int i = 0; i < 3; i++) tg_module_hook(tg_module_child(body, paths[i]), TG_AFTER, count, &runs);
+    for (int i = 0; i < 3; i++) tg_module_hook(tg_module_child(layer, inner[i]), TG_AFTER, count, &runs);
+    tg_module_hook(tg_module_child(tg_module_child(layer, "mlp"), "c_fc"), TG_BEFORE, count, &runs);
+    ck_assert(fabs(tg_item(tg_gpt_loss(m, t, ids, ids, TG_LOSS_MEAN)) - plain) < 1e-12);
+    ck_assert_int_eq(runs, 7);
+    tg_drop(ids);
+    tg_tape_reset(t);
+    tg_module_free(m);
+    end();
+}
+END_TEST
+
+/* ---- Printing ---- */
+
+START_TEST(a_module_prints_as_a_tree) {
+    static const char *const want = "mixer (momentum 0.5), eval\n"
+                                    "  body: linear (in 4, out 3, bias)\n"
+                                    "    weight: f64[3, 4], keeps its dtype\n"
+                                    "    bias: f64[3]\n"
+                                    "  mean: buffer f64[4]\n"
+                                    "  var: buffer f64[4]\n"
+                                    "  table: buffer i64[2], transient\n"
+                                    "  norm: rms_norm (eps 1e-06)\n"
+                                    "    weight: f64[2]\n";
+    begin();
+    char text[512], part[40];
+    tg_module *m = mixer_new();
+    tg_module_add_buffer(m, "table", of_host(TG_I64, TG_SHAPE(2), 0, 1), TG_BUFFER(.transient = true));
+    tg_module_add_child(m, "norm", tg_nn_rms_norm(ctx, 2, 1e-6));
+    tg_module_set_mode(m, TG_MODE_EVAL);
+    tg_module_keep_f32(m, "body.weight");
+    ck_assert_uint_eq(tg_module_print(m, text, sizeof text), strlen(want));
+    ck_assert_str_eq(text, want);
+    ck_assert_uint_eq(tg_module_print(m, part, sizeof part), strlen(want));
+    ck_assert(strncmp(part, want, sizeof part - 1) == 0 && strlen(part) == sizeof part - 1);
+    ck_assert_uint_eq(tg_module_print(m, NULL, 0), strlen(want));
+    tg_module_free(m);
+    m = tg_float16_new(tg_nn_linear(ctx, 2, 1, false, 1), TG_F16, true, true);
+    tg_module_print(m, text, sizeof text);
+    ck_assert_str_eq(text, "float16 (f16, first, last, gives f32)\n  linear (in 2, out 1)\n    weight: f16[1, 2]\n");
+    tg_module_free(m);
+    end();
+}
+END_TEST
+
+/* ---- Buffers in the state dict ---- */
+
+START_TEST(buffers_are_listed_apart_from_parameters) {
+    static const char *const names[] = {"mean", "var", "table"};
+    begin();
+    tg_module *m = mixer_new();
+    tg_tensor *table = of_host(TG_I64, TG_SHAPE(2), 0, 1);
+    tg_module_add_buffer(m, "table", table, TG_BUFFER(.transient = true));
+    ck_assert(tg_module_param_count(m) == 2 && tg_module_buffer_count(m) == 3);
+    ck_assert_int_eq(tg_module_numel(m), OUT * C + OUT);
+    for (int k = 0; k < 6; k++) { /* forward, and backward */
+        int i = k < 3 ? k : 5 - k;
+        const char *path;
+        ck_assert_ptr_eq(tg_module_buffer(m, i, &path), tg_module_find(m, names[i]));
+        ck_assert_str_eq(path, names[i]);
+    }
+    tg_drop(table); /* the module owns it */
+    ck_assert(tg_is_alive(table));
+    tg_module_free(m);
+    ck_assert(!tg_is_alive(table));
+    end();
+}
+END_TEST
+
+int main(void) {
+    const TTest *const tests[] = {a_call_has_several_inputs_and_outputs,
+                                  hooks_replace_inputs_and_outputs,
+                                  a_hook_may_remove_itself_but_not_the_module,
+                                  wrong_hooks_are_refused,
+                                  a_recomputed_module_gives_the_same_bits,
+                                  a_hooked_step_allocates_nothing,
+                                  a_captured_step_gives_the_same_bits,
+                                  a_table_of_the_first_version_is_taken,
+                                  a_call_with_other_counts_is_refused,
+                                  the_nearest_mode_counts,
+                                  a_mode_reaches_the_dropout_inside,
+                                  hooks_reach_the_layers_inside,
+                                  a_module_prints_as_a_tree,
+                                  buffers_are_listed_apart_from_parameters};
+    return tg_check_main("modules", tests, sizeof tests / sizeof *tests);
+}
