@@ -116,15 +116,14 @@ static void casts(misuse_world *b, tg_module *m) {
 
 static void initial_values(misuse_world *b) {
     const tg_init *one = TG_INIT(.kind = TG_INIT_CONSTANT, .a = 1), zero = {0}, later = {.size = sizeof later + 8};
-    tg_tensor *x = b->x;
     QUIET(tg_param_init, tg_param_init(NULL, one) == TG_ERR_ARGUMENT);
-    FAILS(tg_param_init, ARGUMENT, "init is NULL", tg_param_init(x, NULL));
-    FAILS(tg_param_init, ARGUMENT, "size is 0", tg_param_init(x, &zero));
-    FAILS(tg_param_init, ARGUMENT, "this library knows", tg_param_init(x, &later));
+    FAILS(tg_param_init, ARGUMENT, "init is NULL", tg_param_init(b->x, NULL));
+    FAILS(tg_param_init, ARGUMENT, "size is 0", tg_param_init(b->x, &zero));
+    FAILS(tg_param_init, ARGUMENT, "this library knows", tg_param_init(b->x, &later));
     FAILS(tg_param_init, ARGUMENT, "the kind of the tg_init is -1",
-          tg_param_init(x, TG_INIT(.kind = (tg_init_kind)-1)));
-    FAILS(tg_param_init, ARGUMENT, "a is nan", tg_param_init(x, TG_INIT(.a = NAN)));
-    FAILS(tg_param_init, ARGUMENT, "fill is NULL", tg_param_init(x, TG_INIT(.kind = TG_INIT_CALL)));
+          tg_param_init(b->x, TG_INIT(.kind = (tg_init_kind)-1)));
+    FAILS(tg_param_init, ARGUMENT, "a is nan", tg_param_init(b->x, TG_INIT(.a = NAN)));
+    FAILS(tg_param_init, ARGUMENT, "fill is NULL", tg_param_init(b->x, TG_INIT(.kind = TG_INIT_CALL)));
     FAILS(tg_param_init, STATE, "owned by a tape", tg_param_init(b->r, one));
     FAILS(tg_param_init, ARGUMENT, "expected a contiguous floating-point leaf", tg_param_init(b->ids, one));
     DEAD_STATUS(tg_param_init, tg_param_init(x, one));

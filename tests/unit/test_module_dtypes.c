@@ -7,15 +7,7 @@
 
 #include "core/context.h"
 #include "kernels/scalar.h"
-#include "world.h"
-
-static tg_tensor *of_host(tg_dtype dtype, tg_shape shape, double first, double step) {
-    double v[64];
-    tg_tensor *x = tg_zeros(ctx, dtype, shape);
-    for (int64_t i = 0; i < tg_numel(x); i++) v[i] = first + step * (double)i;
-    tg_write_f64(x, v, tg_numel(x));
-    return x;
-}
+#include "mixer.h"
 
 static void copy_to(tg_tensor *to, tg_tensor *from, bool add) {
     const double none[2] = {0, 0};
@@ -106,10 +98,12 @@ END_TEST
 
 /* An allocator that fails from a given call on. */
 static int left;
+
 static void *take(void *user, size_t bytes, size_t align) {
     (void)user;
     return left-- > 0 ? aligned_alloc(align, (bytes + align - 1) / align * align) : NULL;
 }
+
 static void give(void *user, void *p, size_t bytes) {
     (void)user, (void)bytes;
     free(p);
