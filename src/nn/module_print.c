@@ -11,12 +11,18 @@ typedef struct printer {
 
 #define PRINT(p, ...) tg_text((p)->buf, (p)->n, &(p)->at, __VA_ARGS__)
 
+static void print_description(printer *p, const tg_module *m) {
+    PRINT(p, " (");
+    bool room = p->at < p->n;
+    p->at += m->ops->describe(m, room ? p->buf + p->at : NULL, room ? p->n - p->at : 0);
+    PRINT(p, ")");
+}
+
 /* Prints the kind of m, what it says of itself, and its mode. */
 static void print_kind(printer *p, const tg_module *m) {
-    bool describes = TG_MODULE_OP(m, describe), room = p->at < p->n;
-    PRINT(p, "%s%s", m->ops->kind, describes ? " (" : "");
-    if (describes) p->at += m->ops->describe(m, room ? p->buf + p->at : NULL, room ? p->n - p->at : 0);
-    PRINT(p, "%s%s\n", describes ? ")" : "", m->mode == TG_MODE_TRAIN ? ", train" : m->mode ? ", eval" : "");
+    PRINT(p, "%s", m->ops->kind);
+    if (TG_MODULE_OP(m, describe)) print_description(p, m);
+    PRINT(p, "%s\n", m->mode == TG_MODE_TRAIN ? ", train" : m->mode ? ", eval" : "");
 }
 
 static void print_tensor(printer *p, const tg_module_entry *e) {
