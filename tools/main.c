@@ -20,6 +20,7 @@ static const entry entries[] = {
     {"generate", run_generate, "continue a prompt"},
     {"eval", run_eval, "compute the loss and perplexity of a model on a file"},
     {"inspect", run_inspect, "print the parameters, FLOPs and memory of a training step"},
+    {"schedule", run_schedule, "print the schedule of a pipeline and what it costs"},
     {"gradcheck", run_gradcheck, "check the ops' gradients against finite differences"},
     {"diff", run_diff, "compare two recorded steps op by op"},
     {"ops", run_ops, "print the table of ops"},

@@ -224,8 +224,9 @@ typedef void (*tg_log_fn)(void *user, tg_log_level level, const char *message);
 /* How a collective combines the elements of the ranks (comm.h). TG_REDUCE_AVG is the mean. */
 typedef enum tg_reduce_op { TG_REDUCE_SUM, TG_REDUCE_MAX, TG_REDUCE_MIN, TG_REDUCE_AVG } tg_reduce_op;
 
-/* The format of a report. TG_DOT is the graph language of Graphviz. */
-typedef enum tg_format { TG_TEXT, TG_JSON, TG_DOT } tg_format;
+/* The format of a report. TG_DOT is the graph language of Graphviz, and TG_SVG a picture. A function takes the formats
+ * that its comment names. */
+typedef enum tg_format { TG_TEXT, TG_JSON, TG_DOT, TG_SVG } tg_format;
 
 /* What a piece of memory is used for. */
 typedef enum tg_category {

@@ -3,8 +3,8 @@
 
 A block of C on the page must be a run of lines of the example that the page has linked to last; lines are compared
 without their indentation, and each line `...` of the block leaves out lines of the example. A block that begins with
-"$ build/examples/..." is a command and what it prints: the commands of a page run one after another, in an empty folder
-that has a copy of LICENSE. Numbers with a fraction may differ by 5 %: other instruction sets and optimizations round
+"$ build/examples/..." or "$ build/tools/..." is a command and what it prints: the commands of a page run one after
+another, in an empty folder that has a copy of LICENSE. Numbers with a fraction may differ by 5 %: other instruction sets and optimizations round
 otherwise, and a training run enlarges the difference. What ends in `...` is the beginning of an output. Everything else
 must be equal.
 """
@@ -77,7 +77,7 @@ with tempfile.TemporaryDirectory() as folder:
         elif language == 'c':
             check_code(example, block, number)
             checked += 1
-        elif block.startswith('$ build/examples/'):
+        elif block.startswith(('$ build/examples/', '$ build/tools/')):
             check_output(block, number, folder)
             checked += 1
 for line in wrong:

@@ -130,6 +130,7 @@ void misuse_optim(misuse_world *b);
 void misuse_io(misuse_world *b);
 void misuse_comm(misuse_world *b);
 void misuse_parallel(misuse_world *b);
+void misuse_pipe(misuse_world *b);
 void misuse_placement(misuse_world *b);
 void misuse_mappings(misuse_world *b);
 void misuse_p2p(misuse_world *b);

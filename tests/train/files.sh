@@ -146,6 +146,9 @@ holds "a save fails" full "File too large" train --resume --out whole --steps 40
 holds "the old checkpoints remain" test "$(echo whole/checkpoints/*)" = \
     "whole/checkpoints/step-0000000010 whole/checkpoints/step-0000000020"
 holds "no temporary file remains" test -z "$(find whole -name '*tmp*')"
+echo old >z.svg
+holds "a picture fails" full "File too large" schedule --micros 100 --svg z.svg
+holds "the old picture remains" test "$(cat z.svg*)" = old
 runs train --resume --out whole --steps 40
 runs train --resume --out before --steps 40
 holds "the resumed run equals an undisturbed one" same_run whole before

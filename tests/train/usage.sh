@@ -13,7 +13,7 @@ holds "a missing command is refused" no_command
 holds "an unknown command is refused" no_command trian
 holds "the nearest command is named" grep -q "did you mean 'train'" printed
 
-for command in train generate eval inspect gradcheck diff ops; do
+for command in train generate eval inspect schedule gradcheck diff ops; do
     runs $command --help
     holds "help of $command fits 80 columns" test "$(awk 'length > 80' printed | wc -l)" = 0
     holds "--help prints the help of $command" grep -q "^usage: tapegrad $command" printed
@@ -135,5 +135,13 @@ damaged() {
     ! "$tapegrad" gradcheck --replay z.json 2>printed && grep -q "'z.json' is not JSON" printed
 }
 holds "a damaged report is refused" damaged
+refuses 2 "--kind is 'gpipes', expected one of gpipe|1f1b|interleaved|zb-h1|forward" schedule --kind gpipes
+refuses 2 "--stages is '0', expected a whole number from 1" schedule --stages 0
+refuses 2 "--chunks is for --kind interleaved, gpipe and forward" schedule --kind zb-h1 --chunks 2
+refuses 2 "--group is for --kind interleaved, gpipe and forward" schedule --group 4
+refuses 2 "--group 2 is less than --stages 4" schedule --kind interleaved --group 2
+refuses 2 "--micros is set by the file; leave it out" schedule --file y --micros 8
+refuses 2 "--forward is '-1', expected a number from 0" schedule --forward -1
+refuses 1 "1000 stages x 1 chunks x 10000 micro-batches are more than 1048576" schedule --stages 1000 --micros 10000
 refuses 2 "expected one of --json and --markdown" ops --json --markdown
 finish

@@ -1,0 +1,133 @@
+/* Pipelines: the layers of a model are divided over the ranks of axis pp, and the micro-batches of a step follow each
+ * other through them.
+ *
+ * Each rank of the axis is a stage. A stage holds one or more chunks of consecutive layers; a chunk of a stage is a
+ * part of the model. The first activation goes through the parts in order: part 0 is chunk 0 of stage 0, part 1 is
+ * chunk 0 of stage 1, and so on; in general part = chunk * stages + stage.
+ *
+ * A schedule says in which order each stage computes. A plan is a schedule that has been checked before it runs
+ * (tg_pipe_plan_new). docs/pipelines.md explains the schedules. */
+#ifndef TAPEGRAD_PIPE_H
+#define TAPEGRAD_PIPE_H
+
+#include <tapegrad/parallel.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Plans ---- */
+
+/* The schedules. m is the number of micro-batches, p the number of stages, and stage r the stage that runs the list.
+ *
+ * - TG_PIPE_GPIPE (Huang et al., arXiv 1811.06965): all forwards, then all backwards, both in the order of the
+ *   micro-batches. A stage keeps the activations of all micro-batches.
+ * - TG_PIPE_1F1B (PipeDream-flush; Narayanan et al., arXiv 2006.09503): min(p - 1 - r, m) forwards, then pairs of one
+ *   forward and one backward, then the remaining backwards. Takes the time of GPipe; stage r keeps the activations of
+ *   at most p - r micro-batches.
+ * - TG_PIPE_INTERLEAVED (Narayanan et al., arXiv 2104.04473): 1F1B over stages with several chunks. The micro-batches
+ *   take turns of `group`, and each turn goes through all chunks of a stage: forward from the first chunk to the last,
+ *   backward from the last to the first. With v chunks a stage first runs min(2 * (p - 1 - r) + (v - 1) * group, m * v)
+ *   forwards. The stages are idle for 1/v of the time of 1F1B, and send v times as many messages.
+ * - TG_PIPE_ZB_H1 (Qi et al., arXiv 2401.10241): 1F1B in which B computes only the gradients of activations, so that
+ *   the stage before need not wait for W, the gradients of weights. W of micro-batch j runs right after B of
+ *   micro-batch j + r; the last ones run at the end. Every stage keeps the activations of at most p micro-batches.
+ * - TG_PIPE_FORWARD: only forwards, for evaluation.
+ * - TG_PIPE_CUSTOM: lists of the caller's own. */
+typedef enum tg_pipe_kind {
+    TG_PIPE_GPIPE,
+    TG_PIPE_1F1B,
+    TG_PIPE_INTERLEAVED,
+    TG_PIPE_ZB_H1,
+    TG_PIPE_FORWARD,
+    TG_PIPE_CUSTOM
+} tg_pipe_kind;
+
+/* What an item computes. TG_PIPE_F is the forward of a part for one micro-batch, and TG_PIPE_B its backward. If the
+ * lists have items TG_PIPE_W, then B computes only the gradients of activations, and W those of weights; if not, B
+ * computes both. */
+typedef enum tg_pipe_act { TG_PIPE_F, TG_PIPE_B, TG_PIPE_W } tg_pipe_act;
+
+typedef struct tg_pipe_item {
+    uint8_t act;   /* tg_pipe_act */
+    uint8_t chunk; /* from 0 to chunks - 1 */
+    int32_t micro; /* from 0 to micros - 1 */
+} tg_pipe_item;
+
+typedef struct tg_pipe_plan_opts {
+    size_t size;
+    tg_pipe_kind kind;
+    int stages; /* 1 or more */
+    /* Number of chunks of each stage, at most 256. 0 means 1. TG_PIPE_1F1B and TG_PIPE_ZB_H1 take only 1. */
+    int chunks;
+    int micros; /* number of micro-batches in a step, 1 or more */
+    /* Number of micro-batches in a turn through the chunks: `stages` or more; 0 means `stages`. Only for the kinds
+     * GPIPE, INTERLEAVED and FORWARD; 0 for the others. If micros is not a multiple of group, the rest makes a turn of
+     * its own if it has at least `stages` micro-batches, as in Megatron-Core. A smaller rest, which Megatron-Core
+     * refuses, is spread over the other turns, so that no stage waits longer. */
+    int group;
+    /* The time that F, B and W of each part take, in any unit; arrays of stages * chunks numbers >= 0, indexed by
+     * part. If the schedule has no W, its B takes b + w. NULL means 1 / chunks for every part. */
+    const double *f, *b, *w;
+    double hop; /* the time from the end of an item to the arrival of its message at another stage, >= 0 */
+    /* For TG_PIPE_CUSTOM, NULL otherwise: items[s] are the n_items[s] items of stage s, in the order in which the stage
+     * computes them. The call copies the lists. */
+    const tg_pipe_item *const *items;
+    const int *n_items;
+} tg_pipe_plan_opts;
+#define TG_PIPE_PLAN(...) (&(tg_pipe_plan_opts){.size = sizeof(tg_pipe_plan_opts), __VA_ARGS__})
+
+/* A schedule that has been checked, with the times of its items. It does not change after it is made. */
+typedef struct tg_pipe_plan tg_pipe_plan;
+
+/* Creates a plan. Checks the lists of all stages, also those of the built-in schedules, as follows:
+ * - Each part has one F for every micro-batch. If any list has a B, each part also has one B for every micro-batch,
+ *   after its F. If any list has a W, each part also has one W for every micro-batch, after its B, and the W of a stage
+ *   are in the order of its B.
+ * - Stages receive messages in the order in which their neighbors send them.
+ * - No items wait for each other. An item waits for those before it in its list, and for the item whose message it
+ *   receives: F of a part for F of the part before, B of a part for B of the part after.
+ *
+ * If a list breaks a rule, fails with TG_ERR_ARGUMENT, and the message names the items. An item is written as its act
+ * and micro-batch, and its chunk if stages have several: "B3", or "B3.1" for chunk 1.
+ *
+ * Returns NULL on an error. Free the plan before ctx. */
+TG_API tg_pipe_plan *tg_pipe_plan_new(tg_ctx *ctx, const tg_pipe_plan_opts *opts);
+TG_API void tg_pipe_plan_free(tg_pipe_plan *p);
+
+/* What a plan costs (tg_pipe_plan_query). */
+typedef struct tg_pipe_report {
+    size_t size;
+    double makespan; /* the time from the first item of the plan to the end of its last item, over all stages */
+    double ideal;    /* the time that the stage computes: the sum of the times of its items */
+    double bubble;   /* the part of the makespan in which the stage is idle: 1 - ideal / makespan; 0 if makespan is 0 */
+    /* The most micro-batches whose activations the stage keeps at one time. Each part counts by itself, so with v
+     * chunks a micro-batch counts up to v times. Activations are kept from F to W, or to B if the schedule has no W. */
+    int peak;
+    int waiting; /* the most B at one time whose W has not run; 0 if the schedule has no W */
+    /* Number of messages that the stage sends to, and receives from, other stages in a step. A message has all tensors
+     * that go from one part to the next. */
+    int64_t sends, receives;
+} tg_pipe_report;
+#define TG_PIPE_REPORT() ((tg_pipe_report){.size = sizeof(tg_pipe_report)})
+
+/* Fills *out with the costs of one stage. With stage TG_NONE, fills it with those of the whole plan: ideal, peak and
+ * waiting are then those of the stage where they are largest, bubble is the idle part of the time of all stages
+ * together, and sends and receives are sums. Fails with TG_ERR_ARGUMENT if p or out is NULL, or if there is no such
+ * stage. */
+TG_API tg_status tg_pipe_plan_query(const tg_pipe_plan *p, int stage, tg_pipe_report *out);
+
+/* Writes the plan as a diagram with a row for each stage, over time:
+ * - TG_TEXT: characters. The first line gives the time that a column stands for. "-" continues the item to the left,
+ *   and "." is idle time. If times are not multiples of such a time, items begin and end at the nearest column.
+ * - TG_SVG: a picture, which a browser shows.
+ *
+ * Writes at most n bytes, terminated by 0, and returns the length of the whole text. buf may be NULL if n is 0. Returns
+ * 0 if p is NULL, and on an error. Other formats fail with TG_ERR_ARGUMENT. */
+TG_API size_t tg_pipe_plan_text(const tg_pipe_plan *p, tg_format format, char *buf, size_t n);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,79 @@
+/* The diagram of a pipeline plan as SVG: a row of boxes for each stage over an axis of time. */
+#include <math.h>
+
+#include "base/runtime.h"
+#include "base/text.h"
+#include "parallel/pp/plan.h"
+
+enum { LEFT = 72, RIGHT = 16, TOP = 64, BOTTOM = 44 };       /* margins, in pixels */
+enum { COLUMN = 26, ROW = 30, BOX = 24, TICK = 2 * COLUMN }; /* pixels of a column of the diagram in characters */
+
+typedef struct picture {
+    const tg_pipe_plan *p;
+    double scale; /* pixels per unit of time */
+    char *buf;
+    size_t size, *at;
+} picture;
+
+#define PUT(...) tg_text(d->buf, d->size, d->at, __VA_ARGS__)
+
+static double x_of(const picture *d, double time) { return LEFT + d->scale * time; }
+static int y_of(int stage) { return TOP + ROW * stage; }
+
+static void box(const picture *d, int stage, int i) {
+    const tg_pipe_plan *p = d->p;
+    tg_pipe_item item = p->item[i];
+    double begin = p->begin[i], length = p->cost[item.act][tg_pipe_part(p, stage, item.chunk)];
+    tg_pipe_name name = tg_pipe_item_name(p, item);
+    if (length == 0) return;
+    PUT("<g><title>%s, stage %d, %.6g to %.6g</title><rect class=\"%c\" x=\"%.2f\" y=\"%d\" width=\"%.2f\" "
+        "height=\"%d\" fill-opacity=\"%.2f\"/>",
+        name.text, stage, begin, begin + length, "FBW"[item.act], x_of(d, begin), y_of(stage), d -> scale *length, BOX,
+        1 - 0.7 * item.chunk / p->chunks);
+    PUT("<text x=\"%.2f\" y=\"%d\" text-anchor=\"middle\">%s</text></g>\n", x_of(d, begin + length / 2),
+        y_of(stage) + BOX / 2 + 4, name.text + 1);
+}
+
+/* Returns the least of 1, 2 and 5 times a power of ten that is at least x. */
+static double round_up(double x) {
+    double power = pow(10, floor(log10(x))), digit = x / power;
+    return power * (digit <= 1 ? 1 : digit <= 2 ? 2 : digit <= 5 ? 5 : 10);
+}
+
+static void axis(const picture *d) {
+    int y = y_of(d->p->stages);
+    double step = round_up(TICK / d->scale);
+    for (int64_t i = 0; (double)i * step <= d->p->makespan * (1 + 1e-9); i++)
+        PUT("<path d=\"M%.2f %dV%d\"/><text x=\"%.2f\" y=\"%d\" text-anchor=\"middle\">%.6g</text>\n",
+            x_of(d, (double)i * step), TOP, y + 4, x_of(d, (double)i * step), y + 18, (double)i * step);
+}
+
+static void legend(const picture *d) {
+    const tg_pipe_plan *p = d->p;
+    const char *const acts[] = {"F: forward", p->split ? "B: gradients of activations" : "B: backward",
+                                "W: gradients of weights"};
+    int x = LEFT;
+    for (int a = 0; a < (p->split ? 3 : p->backward ? 2 : 1); a++) {
+        PUT("<rect class=\"%c\" x=\"%d\" y=\"32\" width=\"12\" height=\"12\"/><text x=\"%d\" y=\"42\">%s</text>\n",
+            "FBW"[a], x, x + 18, acts[a]);
+        x += 40 + 7 * (int)strlen(acts[a]);
+    }
+}
+
+void tg_pipe_svg(const tg_pipe_plan *p, char *buf, size_t size, size_t *at) {
+    picture of = {p, COLUMN / tg_pipe_column(p), buf, size, at}, *d = &of;
+    double width = fmax(x_of(d, p->makespan), LEFT + 480) + RIGHT; /* the legend has room in any case */
+    PUT("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.0f %d\" font-family=\"sans-serif\" "
+        "font-size=\"11\">\n<style>text{fill:#222}path{stroke:#e4e4e4}.F{fill:#9ec3ea}.B{fill:#f2b183}"
+        ".W{fill:#b5d69b}g rect{stroke:#fff}</style>\n<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n",
+        width, y_of(p->stages) + BOTTOM);
+    PUT("<text x=\"%d\" y=\"20\" font-size=\"13\">%s, makespan %.6g</text>\n", LEFT, tg_pipe_title(p).text,
+        p->makespan);
+    legend(d);
+    axis(d);
+    for (int s = 0; s < p->stages; s++) {
+        PUT("<text x=\"%d\" y=\"%d\" text-anchor=\"end\">stage %d</text>\n", LEFT - 10, y_of(s) + BOX / 2 + 4, s);
+        for (int i = p->first[s]; i < p->first[s + 1]; i++) box(d, s, i);
+    }
+    PUT("</svg>\n");
+}
