@@ -192,7 +192,8 @@ TG_API void tg_pipe_free(tg_pipe *x);
  * optimizer, on every stage.
  *
  * - F calls fn, sends out[] to the next part, and releases all bytes that backward does not need. fn gives the sum of
- *   the losses of its tokens, not the mean: tg_grads_finalize divides (tg_finalize_opts.tokens).
+ *   the losses of its tokens, not the mean: tg_grads_finalize divides (tg_finalize_opts.tokens). Its keyed draws
+ *   (tg_key_open) are those of the micro-batch (tg_tape_key).
  * - B receives the gradients of out[], runs backward from out[] and aux, sends the gradients of in[], and resets the
  *   tape. If the plan has items W, the weight gradients of linear layers (tg_tape_defer) wait for W.
  * - A plan without B (TG_PIPE_FORWARD) runs fn in no-grad and evaluation mode.

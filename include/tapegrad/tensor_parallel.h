@@ -131,7 +131,7 @@ typedef struct tg_parallel_linear_opts {
     size_t size;
     bool no_bias;
     /* Standard deviation of the weight that the layer draws. 0 means 0.02. Must be 0 if one of the options weight,
-     * no_weight and no_init is set, because the layer then draws none (TG_ERR_ARGUMENT). */
+     * no_weight, no_init and init is set, because the layer then draws none with it (TG_ERR_ARGUMENT). */
     double std;
     /* Number of blocks along the sharded dim: 2 for gate and up in one weight, 3 for q, k and v. Each block is divided
      * over all ranks. 0 means 1. Must divide this rank's size of that dim (TG_ERR_SHAPE). */
@@ -165,6 +165,10 @@ typedef struct tg_parallel_linear_opts {
     bool fused_wgrad;      /* as in tg_linear_grad_opts */
     /* How many weight gradients the layer may defer until tg_wgrads_drain. 0 means none; TG_NONE means no limit. */
     int deferred_wgrads;
+    /* Initial values of the weight and of the bias that the layer makes (TG_ERR_ARGUMENT if it makes none, or with
+     * no_init). They are read during the call only. NULL means a normal distribution with std, and 0 for the bias. */
+    const tg_init *init, *bias_init;
+    tg_dtype dtype; /* of the weight and the bias that the layer makes; 0 means the context's default dtype */
 } tg_parallel_linear_opts;
 
 #define TG_PARALLEL_LINEAR(...) (&(tg_parallel_linear_opts){.size = sizeof(tg_parallel_linear_opts), __VA_ARGS__})
@@ -194,6 +198,8 @@ typedef struct tg_vocab_embedding_opts {
     /* ids [b, s] give [b, s, hidden] instead of [s, b, hidden]. If the result is V0, its dim 0, the batch, is divided
      * over the ranks. */
     bool batch_first;
+    const tg_init *init; /* initial values of the weight; std must then be 0 (TG_ERR_ARGUMENT). NULL means std's */
+    tg_dtype dtype;      /* of the weight; 0 means the context's default dtype */
 } tg_vocab_embedding_opts;
 #define TG_VOCAB_EMBEDDING(...) \
     (&(tg_vocab_embedding_opts){.size = sizeof(tg_vocab_embedding_opts), __VA_ARGS__})

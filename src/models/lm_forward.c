@@ -122,7 +122,10 @@ tg_tensor *tg_lm_trunk(tg_module *lm, tg_tape *t, tg_tensor *ids, tg_gpt_cache *
     int64_t offset = cache ? cache->length : 0;
     if (tg_tape_check(t, tg_module_kind(lm)) != TG_OK || tg_lm_check_ids(lm, ids, offset) != TG_OK)
         return tg_inert(lm->ctx);
-    return tg_lm_layers(lm, t, tg_lm_embed(lm, t, ids, NULL, offset), cache);
+    bool training = tg_module_use_mode(lm, t);
+    tg_tensor *x = tg_lm_layers(lm, t, tg_lm_embed(lm, t, ids, NULL, offset), cache);
+    tg_tape_set_training(t, training);
+    return x;
 }
 
 /* ---- Entering and leaving ---- */

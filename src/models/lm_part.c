@@ -73,9 +73,11 @@ tg_status tg_lm_run_part(tg_module *lm, tg_tape *t, tg_tensor *in, tg_tensor **o
     const tg_lm_stage *s = &tg_lm_of(lm)->stage;
     TG_TRY(tg_tape_check(t, "tg_lm_part"));
     TG_TRY(s->embedding ? check_ids(lm, ids, positions) : check_hidden(lm, in));
+    bool training = tg_module_use_mode(lm, t);
     tg_tensor *x = s->embedding ? tg_lm_embed(lm, t, ids[0], positions, 0) : in;
     x = tg_lm_layers(lm, t, x, NULL);
     if (s->head) x = targets ? loss_of(lm, t, x, ids, targets) : tg_lm_shard_logits(lm, t, x);
+    tg_tape_set_training(t, training);
     *out = x;
     return lm->ctx->run.status;
 }

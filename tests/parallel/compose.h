@@ -160,10 +160,12 @@ static inline tg_tensor *compose_data(compose_stack *s, int step, int micro, boo
         }
     tg_tensor *x = tg_from_host(s->ctx, TG_I64, targets ? TG_SHAPE(n, rows) : TG_SHAPE(rows, n), v);
     tg_place(s->p, x, TG_TP, TG_I);
+    tg_place(s->p, x, TG_DP, TG_SHARD(targets));
     return x;
 }
 
 static inline void compose_load(compose_stack *s, int step) {
+    tg_draws_step(s->ctx, (uint64_t)step + 1);
     for (int m = 0; m < s->o.micros; m++) {
         tg_drop(s->ids[m]);
         tg_drop(s->targets[m]);
@@ -187,8 +189,10 @@ static inline tg_status compose_layers(void *state, tg_tape *t, tg_tensor *const
     tg_tensor *h = in[0];
     (void)n_in, (void)n_out;
     for (int i = r->from; i < r->to; i++) {
+        tg_key_open(s->ctx, (uint64_t)i);
         tg_tensor *a = tg_module_forward(s->column[i], t, tg_module_forward(s->norm[i], t, h));
-        h = tg_add(t, h, tg_module_forward(s->row[i], t, tg_gelu(t, a)));
+        h = tg_add(t, h, tg_dropout(t, tg_module_forward(s->row[i], t, tg_gelu(t, a)), 0.1));
+        tg_key_close(s->ctx);
     }
     out[0] = h;
     return tg_ctx_status(s->ctx);
@@ -231,7 +235,7 @@ static inline tg_pipe *compose_pipe(compose_stack *s, const compose_layout *l, t
     *plan =
         tg_pipe_plan_new(s->ctx, TG_PIPE_PLAN(.kind = l->kind, .stages = l->pp, .chunks = l->vp, .micros = s->o.micros,
                                               .group = l->group, .items = l->items, .n_items = l->n_items));
-    const tg_place_at at[] = {{TG_DP, TG_V}, {TG_TP, sp ? TG_SHARD(0) : TG_I}};
+    const tg_place_at at[] = {{TG_DP, TG_SHARD(1)}, {TG_TP, sp ? TG_SHARD(0) : TG_I}};
     tg_pipe_edge edge = {TG_F64, TG_SHAPE(s->o.length / (sp ? tp : 1), rows, COMPOSE_HIDDEN), at, 2};
     return tg_pipe_new(
         s->p, *plan,
@@ -249,6 +253,7 @@ static inline tg_tensor *compose_tokens(const compose_stack *s) {
 static inline tg_status compose_alone(compose_stack *s, tg_tape *t, double *losses) {
     for (int m = 0; m < s->o.micros; m++) {
         tg_tensor *h = NULL;
+        tg_tape_key(t, (uint64_t)m);
         for (int part = 0; part < s->parts; part++) h = compose_part(s, t, part, m, h);
         losses[m] = tg_item(h);
         tg_backward(t, h);
@@ -347,7 +352,7 @@ static inline tg_status compose_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_parallel *p =
         tg_parallel_new(world, TG_PARALLEL(.tp = l->tp, .pp = l->pp, .vp = l->vp, .sequence_parallel = l->sp));
     RUN(compose_open(&s, p, &j->program, tg_parallel_rank(p, TG_PP), l->pp, l->vp ? l->vp : 1));
-    tg_ctx *alone = tg_ctx_new(TG_CONFIG(.threads = 1, .dtype = TG_F64));
+    tg_ctx *alone = tg_ctx_new(TG_CONFIG(.threads = 1, .dtype = TG_F64, .seed = 7));
     tg_comm *self = tg_comm_self_new(alone);
     tg_parallel *one = tg_parallel_new(self, NULL);
     RUN(compose_open(&whole, one, &j->program, 0, 1, s.parts));

@@ -19,6 +19,7 @@ typedef struct job {
 
 /* Makes a step, and the calls that follow it. */
 static tg_status step(compose_stack *s, tg_pipe *x, compose_training *t, tg_tensor *tokens) {
+    RUN(tg_draws_step(s->ctx, 1));
     RUN(tg_pipe_run(x, compose_fn, s));
     RUN(tg_grads_finalize(s->p, t->params, t->n, TG_FINALIZE(.tokens = tokens)));
     RUN(tg_optim_step(t->optim));

@@ -87,10 +87,8 @@ static const struct refusal {
     const char *says;
 } refusals[WRONGS] = {
     [UNSET] = {0, TG_ERR_ARGUMENT, "fn has not set out[0]"},
-    [OTHER_SHAPE] = {0, TG_ERR_SHAPE,
-                     "out[0] is f64[2, 1, 8], but the edge of the pipe is declared as f64[2, 2, 8]"},
-    [OTHER_DTYPE] = {0, TG_ERR_SHAPE,
-                     "out[0] is f32[2, 2, 8], but the edge of the pipe is declared as f64[2, 2, 8]"},
+    [OTHER_SHAPE] = {0, TG_ERR_SHAPE, "out[0] is f64[2, 1, 8], but the edge of the pipe is declared as f64[2, 2, 8]"},
+    [OTHER_DTYPE] = {0, TG_ERR_SHAPE, "out[0] is f32[2, 2, 8], but the edge of the pipe is declared as f64[2, 2, 8]"},
     [OTHER_PLACEMENT] = {0, TG_ERR_PLACEMENT,
                          "out[0] is placed as \"tp R\", but the edge of the pipe is declared as \"tp V0\""},
     [OF_CONTEXT] = {0, TG_ERR_HANDLE, "fn has set out[0] to a tensor of the context, expected one of its tape"},
@@ -172,6 +170,7 @@ typedef struct results {
 /* Runs a step, and reads what it gives on this rank. */
 static tg_status step(broken *b, tg_tensor **params, int n, results *out) {
     tg_tensor *tokens = compose_tokens(&b->s);
+    tg_draws_step(b->s.ctx, 1);
     tg_status s = tg_pipe_run(b->pipe, fn, b);
     if (s == TG_OK) s = tg_grads_finalize(b->s.p, params, n, TG_FINALIZE(.tokens = tokens));
     tg_drop(tokens);
@@ -198,8 +197,8 @@ static tg_status check_error(const broken *b, const struct refusal *r) {
         snprintf(name, sizeof name, "rank %d failed", i);
         failed = strstr(is, name) != NULL;
     }
-    bool told = mine ? (s == r->status || s == TG_ERR_REMOTE) && strstr(is, " of tg_pipe_run)")
-                     : s == TG_ERR_REMOTE && failed;
+    bool told =
+        mine ? (s == r->status || s == TG_ERR_REMOTE) && strstr(is, " of tg_pipe_run)") : s == TG_ERR_REMOTE && failed;
     if (!told || !strstr(is, r->says))
         return tg_ctx_fail(ctx, TG_ERR_INTERNAL, "rank %d, wrong %d: %s \"%s\", expected \"%s\"", world, b->wrong,
                            tg_status_name(s), is, r->says);

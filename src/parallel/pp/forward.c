@@ -9,13 +9,14 @@
 #include <tapegrad/optim.h>
 
 /* Takes a free tape. The plan says how many are needed, so there is one. */
-static tg_tape *take_tape(tg_pipe *x, tg_pipe_cell *c) {
+static tg_tape *take_tape(tg_pipe *x, tg_pipe_cell *c, int micro) {
     int i = 0;
     while (x->taken[i]) i++;
     x->taken[i] = true;
     c->tape = x->tape[i];
     tg_tape_set_grad_mode(c->tape, x->plan->backward);
     tg_tape_set_training(c->tape, x->plan->backward);
+    tg_tape_key(c->tape, (uint64_t)micro);
     return c->tape;
 }
 
@@ -131,7 +132,7 @@ static tg_status call_fn(tg_pipe *x, tg_pipe_item it, tg_pipe_cell *c, tg_pipe_f
  * sent. */
 tg_status tg_pipe_forward(tg_pipe *x, tg_pipe_item it, tg_pipe_fn fn) {
     tg_pipe_cell *c = tg_pipe_cell_of(x, it);
-    tg_tape *t = take_tape(x, c);
+    tg_tape *t = take_tape(x, c, it.micro);
     TG_TRY(tg_scope_open_at(t, NULL, x->site));
     if (tg_pipe_receives(x, it)) TG_TRY(enter_inputs(x, c));
     TG_TRY(call_fn(x, it, c, fn));
