@@ -210,7 +210,7 @@ static tg_status remove_old(const plan *s) {
 
 /* Gives the complete files their names, and writes the index behind them. */
 static tg_status publish(plan *s, char *sum) {
-    bool first = s->writes && s->before == 0, several = s->total > 1;
+    bool first = s->writes && tg_parallel_rank(tg_chunks_parallel(s->m), TG_PP) == 0, several = s->total > 1;
     TG_TRY(meet(s));
     if (several && first) TG_TRY(remove_old(s));
     if (several) TG_TRY(meet(s));

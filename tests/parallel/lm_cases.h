@@ -17,24 +17,30 @@ enum { LM_BATCH = 2, LM_LENGTH = 8, LM_VOCAB = 256, LM_HIDDEN = 16, LM_LAYERS = 
     LM_SMALL, .names = TG_LM_NAMES_GPT2, .norm = TG_LM_LAYER_NORM, .activation = TG_LM_GELU_TANH,                      \
               .position_kind = TG_LM_LEARNED, .bias = true
 
-/* A batch: ids[d] are the tokens d ahead, targets[d] those d + 1 ahead. The last d + 1 of the targets of a sequence are
- * beyond its end, and do not count. Each micro-batch has other tokens. */
+/* This rank's part of a batch, which is divided over dp: ids[d] are the tokens d ahead, targets[d] those d + 1 ahead.
+ * The last d + 1 of the targets of a sequence are beyond its end, and do not count. Each micro-batch has other tokens.
+ */
 typedef struct lm_batch {
     tg_tensor *ids[1 + LM_DEPTHS], *targets[1 + LM_DEPTHS];
 } lm_batch;
 
+static inline tg_tensor *lm_tokens(tg_ctx *ctx, const tg_parallel *p, int micro, int ahead, int64_t beyond) {
+    int64_t v[LM_BATCH * LM_LENGTH];
+    int rows = LM_BATCH / tg_parallel_size(p, TG_DP), first = tg_parallel_rank(p, TG_DP) * rows;
+    for (int i = 0; i < rows * LM_LENGTH; i++) {
+        int at = i % LM_LENGTH + ahead, row = first + i / LM_LENGTH + 3 * micro;
+        v[i] = at < LM_LENGTH ? (7 * at + 31 * row + at * at) % LM_VOCAB : beyond;
+    }
+    tg_tensor *x = tg_from_host(ctx, TG_I64, TG_SHAPE(rows, LM_LENGTH), v);
+    if (p) tg_place(p, x, TG_TP, TG_I), tg_place(p, x, TG_DP, TG_SHARD(0));
+    return x;
+}
+
 static inline lm_batch lm_batch_new(tg_ctx *ctx, const tg_parallel *p, int micro) {
     lm_batch b;
     for (int d = 0; d <= LM_DEPTHS; d++) {
-        int64_t ids[LM_BATCH * LM_LENGTH], targets[LM_BATCH * LM_LENGTH];
-        for (int i = 0; i < LM_BATCH * LM_LENGTH; i++) {
-            int at = i % LM_LENGTH, row = i / LM_LENGTH + 3 * micro, id = at + d, next = at + d + 1;
-            ids[i] = id < LM_LENGTH ? (7 * id + 31 * row + id * id) % LM_VOCAB : 0;
-            targets[i] = next < LM_LENGTH ? (7 * next + 31 * row + next * next) % LM_VOCAB : -100;
-        }
-        b.ids[d] = tg_from_host(ctx, TG_I64, TG_SHAPE(LM_BATCH, LM_LENGTH), ids);
-        b.targets[d] = tg_from_host(ctx, TG_I64, TG_SHAPE(LM_BATCH, LM_LENGTH), targets);
-        if (p) tg_place(p, b.ids[d], TG_TP, TG_I), tg_place(p, b.targets[d], TG_TP, TG_I);
+        b.ids[d] = lm_tokens(ctx, p, micro, d, 0);
+        b.targets[d] = lm_tokens(ctx, p, micro, d + 1, -100);
     }
     return b;
 }

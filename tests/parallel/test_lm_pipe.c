@@ -1,14 +1,15 @@
-/* Language models in pipelines: over pp, vp, tp and sp, by every schedule, tied or not, with dropout, recomputation and
- * multi-token prediction, the losses and all gradients of a step are one rank's. */
-#include <tapegrad/gpt.h>
+/* Language models in pipelines: over pp, vp, tp, sp and dp, by every schedule, tied or not, with dropout, recomputation
+ * and multi-token prediction, the losses of some steps, the gradients and the parameters are one rank's. */
+#include <stdlib.h>
+
 #include <tapegrad/pipe.h>
 
 #include "lm_cases.h"
 
-enum { MICROS = 5, CHUNKS = 3, PARAMS = 256 };
+enum { MICROS = 5, CHUNKS = 3, PARAMS = 256, STEPS = 10 };
 
 typedef struct composition {
-    int pp, vp, tp;
+    int pp, vp, tp, dp; /* 0 means 1 */
     bool sp, gpt2, tied;
     tg_pipe_kind kind;
     double dropout;
@@ -18,6 +19,8 @@ typedef struct composition {
     const char *layout;
 } composition;
 
+static int steps(void) { return getenv("TG_LONG") ? STEPS : 2; }
+
 static tg_lm_config config_of(const composition *c) {
     tg_lm_config out = c->gpt2 ? *TG_LM(LM_GPT2) : *TG_LM(LM_SMALL, .kv_heads = 2);
     out.tied = c->tied;
@@ -26,31 +29,71 @@ static tg_lm_config config_of(const composition *c) {
     return out;
 }
 
-/* ---- One rank ---- */
-
-/* Accumulates the gradients of all micro-batches, and returns the losses. */
-static tg_module *on_one_rank(alone *a, const composition *c, double loss[MICROS]) {
-    tg_lm_config whole = config_of(c);
-    whole.parallel = a->p;
-    tg_module *m = tg_lm_new(a->ctx, &whole);
-    tg_draws_step(a->ctx, 1);
-    for (int i = 0; i < MICROS; i++) {
-        lm_batch b = lm_batch_new(a->ctx, NULL, i);
-        tg_pipe_call call = {.size = sizeof call, .tape = a->t, .micro = i, .out = &(tg_tensor *){NULL}};
-        tg_lm_part(m, &call, b.ids, b.targets, NULL);
-        loss[i] = tg_item(call.out[0]);
-        tg_backward(a->t, call.out[0]);
-        tg_tape_reset(a->t);
-        lm_batch_drop(&b);
-    }
-    return m;
+/* Sets the tokens of each depth in a step, for all parts. Returns those of the loss itself. */
+static int64_t set_tokens(tg_module *const *lm, int n) {
+    int64_t tokens[1 + LM_DEPTHS];
+    for (int d = 0; d <= LM_DEPTHS; d++) tokens[d] = MICROS * LM_BATCH * (LM_LENGTH - 1 - d);
+    for (int i = 0; i < n; i++) tg_lm_set_tokens(lm[i], tokens);
+    return tokens[0];
 }
 
-/* ---- Ranks ---- */
+/* ---- One rank ---- */
+
+typedef struct reference {
+    alone a;
+    tg_module *lm;
+    tg_optim *o;
+    tg_tensor *params[PARAMS];
+    int n;
+} reference;
+
+static void reference_open(reference *r, const composition *c) {
+    tg_lm_config whole = config_of(c);
+    r->a = alone_open();
+    whole.parallel = r->a.p;
+    r->lm = tg_lm_new(r->a.ctx, &whole);
+    r->n = tg_module_params(r->lm, r->params, PARAMS);
+    r->o = tg_adamw_new(r->a.ctx, r->params, r->n, TG_ADAMW(.lr = 1e-2));
+    tg_optim_set_clip(r->o, 0.5);
+}
+
+/* Computes the losses and gradients of a step. */
+static void reference_gradients(reference *r, int step, double loss[MICROS]) {
+    int64_t tokens = set_tokens(&r->lm, 1);
+    tg_draws_step(r->a.ctx, (uint64_t)step);
+    for (int i = 0; i < MICROS; i++) {
+        tg_tensor *out = NULL;
+        lm_batch b = lm_batch_new(r->a.ctx, NULL, i);
+        tg_pipe_call call = {.size = sizeof call, .tape = r->a.t, .micro = i, .out = &out};
+        tg_lm_part(r->lm, &call, b.ids, b.targets, NULL);
+        loss[i] = tg_item(out);
+        tg_backward(r->a.t, out);
+        tg_tape_reset(r->a.t);
+        lm_batch_drop(&b);
+    }
+    tg_tensor *count = tg_from_host(r->a.ctx, TG_I64, TG_SHAPE(1), &tokens);
+    tg_grads_finalize(r->a.p, r->params, r->n, TG_FINALIZE(.tokens = count));
+    tg_drop(count);
+}
+
+static tg_status reference_close(tg_ctx *ctx, reference *r) {
+    tg_optim_free(r->o);
+    tg_module_free(r->lm);
+    return alone_close(ctx, &r->a);
+}
+
+/* ---- A stage ---- */
 
 typedef struct stage {
+    const composition *c;
+    tg_parallel *p;
     tg_module *lm[CHUNKS];
     lm_batch batch[MICROS];
+    tg_tensor *params[PARAMS];
+    int n;
+    tg_optim *o;
+    tg_pipe_plan *plan;
+    tg_pipe *pipe;
 } stage;
 
 static tg_status run_part(void *state, tg_pipe_call *c) {
@@ -58,90 +101,121 @@ static tg_status run_part(void *state, tg_pipe_call *c) {
     return tg_lm_part(s->lm[c->chunk], c, s->batch[c->micro].ids, s->batch[c->micro].targets, NULL);
 }
 
-static tg_pipe *pipe_of(const tg_parallel *p, const composition *c, const tg_pipe_plan *plan) {
+static void make_pipe(tg_ctx *ctx, stage *s) {
+    const composition *c = s->c;
     int64_t rows = c->sp ? LM_LENGTH / c->tp : LM_LENGTH;
-    const tg_place_at at[] = {{TG_TP, c->sp ? TG_SHARD(0) : TG_I}};
-    const tg_pipe_edge edge = {.dtype = TG_F64, .shape = TG_SHAPE(rows, LM_BATCH, LM_HIDDEN), .at = at, .n_at = 1};
-    return tg_pipe_new(p, plan, TG_PIPE(.edge = &edge, .n_edge = 1));
+    const tg_place_at at[] = {{TG_TP, c->sp ? TG_SHARD(0) : TG_I}, {TG_DP, TG_SHARD(1)}};
+    const tg_pipe_edge edge = {
+        .dtype = TG_F64, .shape = TG_SHAPE(rows, LM_BATCH / c->dp, LM_HIDDEN), .at = at, .n_at = 2};
+    s->plan = tg_pipe_plan_new(ctx, TG_PIPE_PLAN(.kind = c->kind, .stages = c->pp, .chunks = c->vp, .micros = MICROS));
+    s->pipe = tg_pipe_new(s->p, s->plan, TG_PIPE(.edge = &edge, .n_edge = 1));
 }
 
-static tg_status open_stage(tg_ctx *ctx, const tg_parallel *p, const composition *c, stage *s) {
+static tg_status stage_open(tg_ctx *ctx, tg_comm *world, const composition *c, stage *s) {
     tg_lm_config part = config_of(c);
-    part.parallel = p;
+    *s = (stage){.c = c};
+    s->p = tg_parallel_new(world, TG_PARALLEL(.tp = c->tp, .pp = c->pp, .vp = c->vp, .sequence_parallel = c->sp));
+    part.parallel = s->p;
     part.layout = c->layout;
     part.recompute = c->recompute;
     part.wgrad = c->wgrad;
     for (int i = 0; i < c->vp; i++) {
         part.chunk = i;
         s->lm[i] = tg_lm_new(ctx, &part);
+        s->n += tg_module_params(s->lm[i], s->params + s->n, PARAMS - s->n);
     }
-    for (int i = 0; i < MICROS; i++) s->batch[i] = lm_batch_new(ctx, p, i);
+    for (int i = 0; i < MICROS; i++) s->batch[i] = lm_batch_new(ctx, s->p, i);
+    s->o = tg_adamw_new(ctx, s->params, s->n, TG_ADAMW(.lr = 1e-2));
+    tg_optim_set_clip(s->o, 0.5);
+    make_pipe(ctx, s);
     return tg_ctx_status(ctx);
 }
 
-/* Compares the parameters and gradients of a chunk with those of the whole model. */
-static tg_status compare(tg_ctx *ctx, const tg_parallel *p, const composition *c, tg_module *lm, tg_module *whole) {
-    for (int i = 0; i < tg_module_param_count(lm); i++) {
-        const char *path;
-        tg_tensor *x = tg_module_param(lm, i, &path), *y = tg_module_find(whole, path);
-        int r = tg_parallel_rank(p, TG_TP);
-        if (!is_part(x, y, TG_TP, r, c->tp, 0))
-            return tg_ctx_fail(ctx, TG_ERR_INTERNAL, "%s was not drawn as on one rank", path);
-        if (!is_part(tg_grad_of(x), tg_grad_of(y), TG_TP, r, c->tp, 1e-10))
-            return tg_ctx_fail(ctx, TG_ERR_GRADIENT, "the gradient of %s is not one rank's", path);
-    }
+/* Computes the losses, summed over dp, and the gradients of a step. */
+static tg_status stage_gradients(tg_ctx *ctx, stage *s, int step, double loss[MICROS]) {
+    bool last = tg_parallel_rank(s->p, TG_PP) == s->c->pp - 1;
+    int64_t tokens = last ? set_tokens(s->lm, s->c->vp) / s->c->dp : 0;
+    RUN(tg_draws_step(ctx, (uint64_t)step));
+    RUN(tg_pipe_run(s->pipe, run_part, s));
+    for (int i = 0; i < s->c->vp && s->c->wgrad == TG_WGRAD_DEFERRED; i++) RUN(tg_wgrads_drain(s->lm[i]));
+    tg_tensor *count = tg_from_host(ctx, TG_I64, TG_SHAPE(1), &tokens), *sum = tg_zeros(ctx, TG_F64, TG_SHAPE(MICROS));
+    RUN(tg_grads_finalize(s->p, s->params, s->n, TG_FINALIZE(.tokens = count)));
+    tg_comm_all_reduce(tg_parallel_comm(s->p, TG_DP), sum, tg_pipe_losses(s->pipe), TG_REDUCE_SUM);
+    RUN(tg_read_f64(sum, loss, MICROS));
+    tg_drop(count), tg_drop(sum);
+    return tg_ctx_status(ctx);
+}
+
+static void stage_close(stage *s) {
+    tg_pipe_free(s->pipe);
+    tg_pipe_plan_free(s->plan);
+    tg_optim_free(s->o);
+    for (int i = 0; i < s->c->vp; i++) tg_module_free(s->lm[i]);
+    for (int i = 0; i < MICROS; i++) lm_batch_drop(&s->batch[i]);
+    tg_parallel_free(s->p);
+}
+
+/* ---- Comparisons ---- */
+
+/* Compares a stage's parameters, or their gradients, with those of the whole model. */
+static tg_status compare(tg_ctx *ctx, const stage *s, tg_module *whole, bool gradients, double within) {
+    for (int k = 0; k < s->c->vp; k++)
+        for (int i = 0; i < tg_module_param_count(s->lm[k]); i++) {
+            const char *path;
+            tg_tensor *x = tg_module_param(s->lm[k], i, &path), *y = tg_module_find(whole, path);
+            if (gradients) x = tg_grad_of(x), y = tg_grad_of(y);
+            if (!is_part(x, y, TG_TP, tg_parallel_rank(s->p, TG_TP), s->c->tp, within))
+                return tg_ctx_fail(ctx, TG_ERR_GRADIENT, "%s%s is not one rank's", gradients ? "the gradient of " : "",
+                                   path);
+        }
     return TG_OK;
 }
 
 static tg_status pipe_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
-    const composition *c = arg;
-    alone a = alone_open();
+    reference r;
     stage s;
     double want[MICROS], got[MICROS];
-    tg_tensor *params[PARAMS];
-    tg_module *whole = on_one_rank(&a, c, want);
-    tg_parallel *p =
-        tg_parallel_new(world, TG_PARALLEL(.tp = c->tp, .pp = c->pp, .vp = c->vp, .sequence_parallel = c->sp));
-    RUN(open_stage(ctx, p, c, &s));
-    tg_pipe_plan *plan =
-        tg_pipe_plan_new(ctx, TG_PIPE_PLAN(.kind = c->kind, .stages = c->pp, .chunks = c->vp, .micros = MICROS));
-    tg_pipe *pipe = pipe_of(p, c, plan);
-    RUN(tg_draws_step(ctx, 1));
-    RUN(tg_pipe_run(pipe, run_part, &s));
-    int n = 0;
-    for (int i = 0; i < c->vp; i++) {
-        if (c->wgrad == TG_WGRAD_DEFERRED) RUN(tg_wgrads_drain(s.lm[i]));
-        n += tg_module_params(s.lm[i], params + n, PARAMS - n);
+    reference_open(&r, arg);
+    RUN(stage_open(ctx, world, arg, &s));
+    bool last = tg_parallel_rank(s.p, TG_PP) == s.c->pp - 1;
+    RUN(compare(ctx, &s, r.lm, false, 0)); /* drawn alike, bit for bit */
+    for (int step = 1; step <= steps(); step++) {
+        reference_gradients(&r, step, want);
+        RUN(stage_gradients(ctx, &s, step, got));
+        for (int i = 0; i < MICROS && last; i++) EXPECT(ctx, fabs(got[i] - want[i]) <= 1e-10 * fabs(want[i]));
+        RUN(compare(ctx, &s, r.lm, true, 1e-10));
+        tg_optim_step(r.o), tg_optim_zero_grad(r.o);
+        RUN(tg_optim_step(s.o));
+        EXPECT(ctx, fabs(tg_optim_norm(s.o) - tg_optim_norm(r.o)) <= 1e-10 * tg_optim_norm(r.o));
+        RUN(tg_optim_zero_grad(s.o));
+        RUN(compare(ctx, &s, r.lm, false, 1e-10));
     }
-    RUN(tg_grads_finalize(p, params, n, NULL));
-    RUN(tg_read_f64(tg_pipe_losses(pipe), got, MICROS));
-    for (int i = 0; i < MICROS && tg_parallel_rank(p, TG_PP) == c->pp - 1; i++)
-        EXPECT(ctx, fabs(got[i] - want[i]) <= 1e-10 * fabs(want[i]));
-    for (int i = 0; i < c->vp; i++) RUN(compare(ctx, p, c, s.lm[i], whole));
-    tg_pipe_free(pipe);
-    tg_pipe_plan_free(plan);
-    for (int i = 0; i < c->vp; i++) tg_module_free(s.lm[i]);
-    for (int i = 0; i < MICROS; i++) lm_batch_drop(&s.batch[i]);
-    tg_module_free(whole);
-    tg_parallel_free(p);
-    return alone_close(ctx, &a);
+    stage_close(&s);
+    return reference_close(ctx, &r);
 }
 
-static void run_all(const composition *c, size_t n) {
-    for (size_t i = 0; i < n; i++) on_ranks(c[i].pp * c[i].tp, pipe_rank, (void *)&c[i]);
+static void run_all(const composition *given, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        composition c = given[i];
+        if (!c.vp) c.vp = 1;
+        if (!c.tp) c.tp = 1;
+        if (!c.dp) c.dp = 1;
+        on_ranks(c.pp * c.tp * c.dp, pipe_rank, &c);
+    }
 }
 
 START_TEST(a_pipeline_computes_what_one_rank_does) {
     static const composition rows[] = {
-        {.pp = 2, .vp = 1, .tp = 1, .kind = TG_PIPE_1F1B},
-        {.pp = 2, .vp = 1, .tp = 1, .kind = TG_PIPE_GPIPE, .gpt2 = true, .tied = true, .dropout = 0.1},
-        {.pp = 4, .vp = 1, .tp = 1, .kind = TG_PIPE_ZB_H1, .gpt2 = true, .tied = true, .layout = "E|t*2|t|t L"},
-        {.pp = 2, .vp = 2, .tp = 1, .kind = TG_PIPE_INTERLEAVED, .dropout = 0.1, .tied = true},
-        {.pp = 2, .vp = 3, .tp = 1, .kind = TG_PIPE_INTERLEAVED, .gpt2 = true, .layout = "E|t|t|t|t|L"},
-        {.pp = 2, .vp = 1, .tp = 2, .sp = true, .kind = TG_PIPE_1F1B, .gpt2 = true, .tied = true, .dropout = 0.1},
-        {.pp = 2, .vp = 1, .tp = 2, .kind = TG_PIPE_ZB_H1, .dropout = 0.1, .recompute = TG_GPT_FULL},
+        {.pp = 2, .kind = TG_PIPE_1F1B},
+        {.pp = 2, .kind = TG_PIPE_GPIPE, .gpt2 = true, .tied = true, .dropout = 0.1},
+        {.pp = 4, .kind = TG_PIPE_ZB_H1, .gpt2 = true, .tied = true, .layout = "E|t*2|t|t L"},
+        {.pp = 2, .vp = 2, .kind = TG_PIPE_INTERLEAVED, .dropout = 0.1, .tied = true},
+        {.pp = 2, .vp = 3, .kind = TG_PIPE_INTERLEAVED, .gpt2 = true, .layout = "E|t|t|t|t|L"},
+        {.pp = 2, .tp = 2, .sp = true, .kind = TG_PIPE_1F1B, .gpt2 = true, .tied = true, .dropout = 0.1},
+        {.pp = 2, .tp = 2, .kind = TG_PIPE_ZB_H1, .dropout = 0.1, .recompute = TG_GPT_FULL},
         {.pp = 2, .vp = 2, .tp = 2, .sp = true, .kind = TG_PIPE_INTERLEAVED, .recompute = TG_GPT_SELECTIVE},
-        {.pp = 2, .vp = 1, .tp = 1, .kind = TG_PIPE_1F1B, .wgrad = TG_WGRAD_DEFERRED, .layout = "E t*3|t L"},
+        {.pp = 2, .dp = 2, .kind = TG_PIPE_1F1B, .gpt2 = true, .tied = true, .dropout = 0.1},
+        {.pp = 2, .kind = TG_PIPE_1F1B, .wgrad = TG_WGRAD_DEFERRED, .layout = "E t*3|t L"},
     };
     run_all(rows, sizeof rows / sizeof *rows);
 }
@@ -149,11 +223,11 @@ END_TEST
 
 START_TEST(the_last_stage_predicts_further_tokens) {
     static const composition rows[] = {
-        {.pp = 2, .vp = 1, .tp = 1, .kind = TG_PIPE_1F1B, .mtp = 2, .dropout = 0.1},
-        {.pp = 2, .vp = 1, .tp = 2, .sp = true, .kind = TG_PIPE_ZB_H1, .mtp = 1, .tied = true},
+        {.pp = 2, .kind = TG_PIPE_1F1B, .mtp = 2, .dropout = 0.1},
+        {.pp = 2, .tp = 2, .sp = true, .kind = TG_PIPE_ZB_H1, .mtp = 1, .tied = true},
+        {.pp = 2, .dp = 2, .kind = TG_PIPE_GPIPE, .mtp = 2},
         {.pp = 2,
          .vp = 2,
-         .tp = 1,
          .kind = TG_PIPE_INTERLEAVED,
          .mtp = 1,
          .layout = "E t|t|t|t m L",
