@@ -176,6 +176,7 @@ END_TEST
 /* ---- The remedy that a message gives ---- */
 
 static tg_status loses(tg_ctx *ctx, tg_tape *t, tg_module *gpt, tg_tensor *ids, tg_loss_reduction reduction) {
+    tg_draws_step(ctx, 1);
     tg_tensor *loss = tg_gpt_loss(gpt, t, ids, ids, reduction);
     if (tg_ctx_status(ctx) == TG_OK) tg_backward(t, loss);
     tg_tape_reset(t);

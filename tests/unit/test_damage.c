@@ -268,7 +268,8 @@ START_TEST(a_model_of_another_shape_changes_nothing) {
     checkpoint c;
     checkpoint_new(&c);
     tg_module *other =
-        tg_gpt_new(c.w.ctx, TG_GPT(.vocab = 128, .layers = 2, .heads = 2, .hidden = 16, .positions = 16, .ffn = 32));
+        tg_gpt_new(c.w.ctx, TG_GPT(.vocab = 128, .layers = 2, .heads = 2, .hidden = 16, .positions = 16, .ffn = 32,
+                                   .key = 1));
     tg_tensor *first = tg_module_param(other, 0, NULL);
     size_t bytes = (size_t)tg_numel(first) * sizeof(float);
     float *before = malloc(bytes), *after = malloc(bytes);
