@@ -25,6 +25,8 @@ typedef struct compose_program {
     bool two_lengths; /* odd micro-batches are shorter */
     bool tied;        /* the output layer has the weights of the embeddings */
     bool recompute;   /* the layers of a part run again in backward */
+    bool aux;         /* each part has a loss of its own, in addition to that of the last part */
+    bool scaled;      /* the losses are multiplied by a loss scale */
 } compose_program;
 
 /* Who computes it. */
@@ -198,14 +200,16 @@ static inline tg_status compose_layers(void *state, tg_tape *t, tg_tensor *const
     return tg_ctx_status(s->ctx);
 }
 
-/* Computes a part: from ids or h to h or the loss. */
-static inline tg_tensor *compose_part(compose_stack *s, tg_tape *t, int part, int micro, tg_tensor *h) {
+/* Computes a part: from ids or h to h or the loss. Sets *aux to the loss of the part itself, or NULL. */
+static inline tg_tensor *compose_part(compose_stack *s, tg_tape *t, int part, int micro, tg_tensor *h,
+                                      tg_tensor **aux) {
     if (part == 0) h = tg_module_forward(s->embedding, t, s->ids[micro]);
     struct compose_range *r = &s->range[part];
     if (s->o.recompute)
         tg_recompute(t, compose_layers, r, &h, 1, &h, 1, NULL);
     else
         compose_layers(r, t, &h, 1, &h, 1);
+    *aux = s->o.aux ? tg_scale(t, tg_sum(t, tg_square(t, h), TG_ALL_DIMS, false), 0.01) : NULL;
     if (part < s->parts - 1) return h;
     tg_tensor *logits = tg_module_forward(s->head, t, tg_module_forward(s->norm[COMPOSE_LAYERS], t, h));
     return tg_vocab_parallel_cross_entropy(t, logits, s->targets[micro], tg_parallel_comm(s->p, TG_TP),
@@ -214,7 +218,7 @@ static inline tg_tensor *compose_part(compose_stack *s, tg_tape *t, int part, in
 
 static inline tg_status compose_fn(void *state, tg_pipe_call *c) {
     compose_stack *s = state;
-    c->out[0] = compose_part(s, c->tape, c->part, c->micro, c->part ? c->in[0] : NULL);
+    c->out[0] = compose_part(s, c->tape, c->part, c->micro, c->part ? c->in[0] : NULL, &c->aux);
     return tg_ctx_status(s->ctx);
 }
 
@@ -229,7 +233,7 @@ static inline tg_status compose_shape(void *state, int micro, int i, tg_shape *o
 /* ---- Steps ---- */
 
 /* Makes the pipe of a layout. The caller frees the plan after it. */
-static inline tg_pipe *compose_pipe(compose_stack *s, const compose_layout *l, tg_pipe_plan **plan) {
+static inline tg_pipe *compose_pipe(compose_stack *s, const compose_layout *l, tg_optim *scale, tg_pipe_plan **plan) {
     int tp = tg_parallel_size(s->p, TG_TP), rows = s->o.rows / s->ranks;
     bool sp = tg_is_sequence_parallel(s->p);
     *plan =
@@ -237,9 +241,9 @@ static inline tg_pipe *compose_pipe(compose_stack *s, const compose_layout *l, t
                                               .group = l->group, .items = l->items, .n_items = l->n_items));
     const tg_place_at at[] = {{TG_DP, TG_SHARD(1)}, {TG_TP, sp ? TG_SHARD(0) : TG_I}};
     tg_pipe_edge edge = {TG_F64, TG_SHAPE(s->o.length / (sp ? tp : 1), rows, COMPOSE_HIDDEN), at, 2};
-    return tg_pipe_new(
-        s->p, *plan,
-        TG_PIPE(.edge = &edge, .n_edge = 1, .ahead = l->ahead, .shape = s->o.two_lengths ? compose_shape : NULL));
+    return tg_pipe_new(s->p, *plan,
+                       TG_PIPE(.edge = &edge, .n_edge = 1, .scale = scale, .ahead = l->ahead,
+                               .shape = s->o.two_lengths ? compose_shape : NULL));
 }
 
 /* Counts the tokens of this rank in a step, on the stage that has the losses. */
@@ -249,14 +253,22 @@ static inline tg_tensor *compose_tokens(const compose_stack *s) {
     return s->head ? tg_from_host(s->ctx, TG_F64, TG_SHAPE(1), &n) : NULL;
 }
 
-/* Runs a step of one rank without a pipeline. losses[micros]. */
-static inline tg_status compose_alone(compose_stack *s, tg_tape *t, double *losses) {
+/* Runs a step of one rank without a pipeline. scale: the optimizer whose loss scale multiplies the losses; NULL: none.
+ * losses[micros]. */
+static inline tg_status compose_alone(compose_stack *s, tg_tape *t, tg_optim *scale, double *losses) {
+    tg_tensor *root[COMPOSE_LAYERS + 1];
     for (int m = 0; m < s->o.micros; m++) {
         tg_tensor *h = NULL;
+        int n = 0;
         tg_tape_key(t, (uint64_t)m);
-        for (int part = 0; part < s->parts; part++) h = compose_part(s, t, part, m, h);
+        for (int part = 0; part < s->parts; part++) {
+            h = compose_part(s, t, part, m, h, &root[n]);
+            n += root[n] != NULL;
+        }
         losses[m] = tg_item(h);
-        tg_backward(t, h);
+        root[n++] = h;
+        for (int i = 0; scale && i < n; i++) root[i] = tg_scale_loss(t, root[i], scale);
+        tg_backward_with(t, root, n, NULL);
         tg_tape_reset(t);
     }
     return tg_ctx_status(s->ctx);
@@ -306,6 +318,7 @@ static inline compose_training compose_train(compose_stack *s) {
     compose_training t = {.n = tg_module_params(s->all, NULL, 0)};
     tg_module_params(s->all, t.params, 128);
     t.optim = tg_adamw_new(s->ctx, t.params, t.n, TG_ADAMW(.lr = 0.01));
+    if (s->o.scaled) tg_optim_set_scale(t.optim, TG_LOSS_SCALE(.initial = 256));
     tg_optim_set_clip(t.optim, 0.05); /* below the norm, so that the step depends on it */
     return t;
 }
@@ -320,7 +333,7 @@ static inline tg_status compose_step(compose_stack *s, tg_pipe *x, compose_train
     compose_load(s, step);
     compose_load(whole, step);
     RUN(tg_pipe_run(x, compose_fn, s));
-    RUN(compose_alone(whole, tape, want));
+    RUN(compose_alone(whole, tape, s->o.scaled ? one->optim : NULL, want));
     RUN(tg_read_f64(tg_pipe_losses(x), losses, s->o.micros));
     compose_sum(world, tg_parallel_size(s->p, TG_TP), losses, s->o.micros);
     for (int m = 0; m < s->o.micros; m++)
@@ -357,17 +370,17 @@ static inline tg_status compose_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_parallel *one = tg_parallel_new(self, NULL);
     RUN(compose_open(&whole, one, &j->program, 0, 1, s.parts));
     tg_tape *tape = tg_tape_new(alone);
-    tg_pipe *x = compose_pipe(&s, l, &plan);
     compose_training t = compose_train(&s), t_one = compose_train(&whole);
+    tg_pipe *x = compose_pipe(&s, l, j->program.scaled ? t.optim : NULL, &plan);
     tg_buckets *b = l->buckets ? tg_buckets_new(p, t.params, t.n, 100) : NULL;
     tg_status status = tg_ctx_status(ctx);
     for (int step = 0; step < j->program.steps && status == TG_OK; step++)
         status = compose_step(&s, x, &t, &whole, tape, &t_one, step);
     if (tg_ctx_status(alone) != TG_OK) tg_ctx_fail(ctx, TG_ERR_INTERNAL, "one rank: %s", tg_ctx_message(alone));
     tg_buckets_free(b);
+    tg_pipe_free(x);
     tg_optim_free(t.optim);
     tg_optim_free(t_one.optim);
-    tg_pipe_free(x);
     tg_pipe_plan_free(plan);
     compose_close(&s);
     compose_close(&whole);
@@ -386,11 +399,11 @@ static inline void compose(const compose_program *program, const compose_layout 
     const tg_config *config = TG_CONFIG(.threads = 1, .dtype = TG_F64, .seed = 7, .deadline = 60, .check = true);
     tg_status s =
         run_ranks(n, compose_rank, &j, TG_RANKS(.config = config, .message = message, .message_size = sizeof message));
-    ck_assert_msg(s == TG_OK, "tp %d%s, dp %d, pp %d, vp %d, kind %d, %d micro-batches, %d layers%s%s%s: %s: %s",
+    ck_assert_msg(s == TG_OK, "tp %d%s, dp %d, pp %d, vp %d, kind %d, %d micro-batches, %d layers%s%s%s%s%s: %s: %s",
                   layout->tp, layout->sp ? " sp" : "", layout->dp, layout->pp, layout->vp, layout->kind,
                   program->micros, program->layers, program->tied ? ", tied" : "",
                   program->recompute ? ", recompute" : "", program->two_lengths ? ", two lengths" : "",
-                  tg_status_name(s), message);
+                  program->aux ? ", aux" : "", program->scaled ? ", scaled" : "", tg_status_name(s), message);
 }
 
 #endif
