@@ -1,4 +1,4 @@
-/* Pipelines over every transport: threads, processes, MPI on one and on several nodes, and NCCL. */
+/* Pipelines over every transport of the host: threads, processes, and MPI on one and on several nodes. */
 #include "comm/worlds.h"
 
 #undef EXPECT
