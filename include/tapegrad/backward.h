@@ -30,8 +30,8 @@ typedef struct tg_backward_opts {
  * last node has added to the gradient of that leaf.
  *
  * Backward releases the tensors that nodes have saved, unless retain is set. Some ops, such as tg_sqrt, save their own
- * result, which is then released too. To use such a result after backward, read it or tg_keep it before backward, or
- * set retain.
+ * result, which is then released too. To use such a result after backward, tg_keep it
+ * before backward, copy its values out before (tg_read), or set retain.
  *
  * They fail with
  * - TG_ERR_SHAPE if a root without a seed does not have one element, or if a seed has another shape or dtype than its
@@ -59,7 +59,7 @@ typedef struct tg_grad_opts {
  *
  * An input may be a leaf or the result of an op, and must require a gradient (TG_ERR_STATE). grads[i] is a tensor of
  * the tape with the dtype of inputs[i]. If the same input is given twice, both entries of grads are the same tensor. On
- * an error all of grads are inert. The other errors are those of tg_backward. */
+ * an error every grads[i] is an inert tensor (tapegrad.h). The other errors are those of tg_backward. */
 TG_API tg_status tg_grad(tg_tape *t, tg_tensor *const *roots, int n_roots, tg_tensor *const *inputs, int n_inputs,
                          tg_tensor **grads, const tg_grad_opts *opts);
 
@@ -72,8 +72,9 @@ TG_API tg_tensor *tg_grad_of(tg_tensor *x);
  *
  * This is for a leaf that is REPLICATED on an axis (placement.h). Before tg_grads_finalize its gradient is only this
  * rank's share of a sum over the axis, and reading the result of tg_grad_of fails with TG_ERR_STATE. The copy is
- * PARTIAL on that axis, and can be read and used like any other tensor. If the gradient is not a share, the copy has
- * the whole gradient. Fails with TG_ERR_STATE if x has no gradient, or if tg_grads_finalize has summed it already. */
+ * PARTIAL on that axis, and can be read and used like any other tensor. If x is REPLICATED on no axis,
+ * the copy has the whole gradient. Fails with TG_ERR_STATE if x has no gradient, or if tg_grads_finalize has summed the
+ * shares already. */
 TG_API tg_tensor *tg_grad_share(tg_tensor *x);
 /* Clears the gradient of leaf x: x then has no gradient. The memory of the gradient is kept, and the next backward
  * overwrites it. */
@@ -81,9 +82,9 @@ TG_API tg_status tg_zero_grad(tg_tensor *x);
 /* Makes buf the main gradient of leaf x, the memory in which the gradient of x is accumulated. buf can be a view of a
  * larger buffer. If buf is NULL, the library uses a buffer of its own again. The present gradient of x is lost.
  *
- * buf must have the shape of x (TG_ERR_SHAPE) and be contiguous (TG_ERR_DTYPE). Its dtype must be float32, or the dtype
- * of x if that is wider (TG_ERR_DTYPE). It must belong to the context and not share bytes with x (TG_ERR_STATE), and
- * must stay alive as long as x uses it. */
+ * buf must have the shape of x (TG_ERR_SHAPE). It must be contiguous, and its dtype must be float32, or the dtype of x
+ * if that is wider (TG_ERR_DTYPE for either). It must belong to the context and not share bytes with x (TG_ERR_STATE),
+ * and must stay alive as long as x uses it. */
 TG_API tg_status tg_set_main_grad(tg_tensor *x, tg_tensor *buf);
 
 /* Add a hook, which backward calls as fn(user, t, x, &grad). They return the id of the hook; 0 on an error. x must

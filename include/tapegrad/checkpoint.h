@@ -53,14 +53,13 @@ TG_API tg_status tg_checkpoints_keep(tg_checkpoints *c, int n);
  * part lies. The state of an optimizer has the placement of its parameter. Every rank of a pipeline stage must add the
  * same keys in the same order. Saving and loading are collective over the world. */
 
-typedef struct tg_shards tg_shards;
-
 /* One tensor of a list (tg_shards_at). */
 typedef struct tg_shard_info {
     size_t size;
     const char *key; /* the same on every rank; valid until the list is freed */
     tg_tensor *tensor;
-    /* The shape of the global tensor, and the index in it of the first element of this rank's first chunk. */
+    /* The shape of the global tensor, with the dims of tg_shards_push in front, and the index in it of the first
+     * element of this rank's first chunk. */
     tg_shape global, offset;
     tg_placement placement[TG_MAX_AXES]; /* by axis */
     /* Number of this rank among the ranks that have the same part, from 0. Replica 0 is saved. */
@@ -74,10 +73,23 @@ typedef struct tg_shard_info {
  * communicator of tg_comm_self_new (comm.h). */
 TG_API tg_shards *tg_shards_new(const tg_parallel *p);
 TG_API void tg_shards_free(tg_shards *s);
-/* Adds the parameters of m under the keys "<prefix>.<path>", or "<path>" if prefix is NULL or "". A key has at most 511
- * bytes. A parameter that is PARTIAL, or VARYING without a layout, fails with TG_ERR_PLACEMENT. A key that exists
- * already fails with TG_ERR_STATE. A call that fails adds nothing. */
+/* Adds the state dict of m (nn.h) under the keys "<prefix>.<path>", or "<path>" if prefix is NULL or "": of each module
+ * its parameters, its buffers that are not transient, and its children. A module whose table has `shards` adds its own
+ * state instead, at any depth. A key has at most 511 bytes. A tensor that is PARTIAL, or VARYING without a layout,
+ * fails with TG_ERR_PLACEMENT. A key that exists already fails with TG_ERR_STATE. A tensor that is tied is added once,
+ * under its first key. A call that fails adds nothing.
+ *
+ * Within `shards` this function and tg_shards_add_tensor put the path of the module in front of prefix and key. So
+ * tg_shards_add_module(s, "body", tg_module_child(m, "body")) adds the child "body" as the library would. */
 TG_API tg_status tg_shards_add_module(tg_shards *s, const char *prefix, tg_module *m);
+/* Put one dim of size n in front of the tensors that are added until tg_shards_pop, and give them index i in [0, n) of
+ * it. Their keys get "<name>." in front (name may be NULL or ""), but not i: the tensors that are added with the same
+ * key and other indices are saved as one tensor with the dim in front. So a list of layers can be saved as one tensor
+ * for each parameter, as Megatron-Core's prepended offsets do. Pushes nest, up to 4. Tensors of one key must have the
+ * same dtype and global shape (TG_ERR_SHAPE) and the same dims in front (TG_ERR_STATE). Pipeline stages may each have
+ * other indices. The state of an optimizer gets the dims of its parameter. */
+TG_API tg_status tg_shards_push(tg_shards *s, const char *name, int64_t n, int64_t i);
+TG_API tg_status tg_shards_pop(tg_shards *s);
 /* Adds the state tensors of an optimizer and its number of steps. The key of a state tensor is made from the prefix and
  * the key that the parameter has in the list, so add the module first. If the list does not have the parameter, the
  * name of the parameter is used instead. A list has at most 8 optimizers (TG_ERR_STATE). */
@@ -108,6 +120,28 @@ TG_API tg_status tg_shards_save(tg_shards *s, const char *dir);
  * fails with TG_ERR_FORMAT. A tensor that does not match its checksum fails with TG_ERR_DATA. In both cases nothing is
  * changed on any rank. */
 TG_API tg_status tg_shards_load(tg_shards *s, const char *dir);
+
+/* ---- The state dict of a module in a safetensors file ---- */
+
+typedef struct tg_load_opts {
+    size_t size;
+    bool partial;       /* keys that are missing or unknown are reported, not refused */
+    bool convert;       /* floats of another dtype are converted, as by tg_safetensors_read */
+    const char *prefix; /* the keys begin with "<prefix>."; other keys are ignored. NULL or "" means no prefix */
+    /* Memory for a report of report_size bytes, which gets a line "missing KEY", "unknown KEY" for each such key, as
+     * far as there is room, and a zero. NULL means no report. */
+    char *report;
+    size_t report_size;
+    int missing, unknown; /* set by the call: number of tensors that the file lacks, and of keys that m lacks */
+} tg_load_opts;
+#define TG_LOAD(...) (&(tg_load_opts){.size = sizeof(tg_load_opts), __VA_ARGS__})
+
+/* Loads the state dict of m (nn.h) from a safetensors file or an index of several (tg_safetensors_open). Each rank
+ * reads its parts of the whole tensors, as the placements say; the call communicates with no other rank. A tensor of
+ * another shape or dtype fails with TG_ERR_FORMAT, and so do missing and unknown keys unless opts->partial is set. The
+ * report is written in either case. Tensors that this rank reads as a whole are compared with their checksums. All of
+ * that is checked before anything changes. opts may be NULL. */
+TG_API tg_status tg_module_load(tg_module *m, const char *file, tg_load_opts *opts);
 
 /* ---- Parts of whole tensors ---- */
 

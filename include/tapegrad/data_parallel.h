@@ -1,6 +1,6 @@
 /* Data parallelism (Li et al., PyTorch Distributed, VLDB 2020). Gradients are summed over ranks in buckets, while
- * backward runs. tg_grads_finalize completes them at the end of a step. Include it in a training program with several
- * ranks.
+ * backward runs. tg_grads_finalize completes them at the end of a step. Include this header in a training program with
+ * several ranks.
  *
  * I, R, P and V are TG_I, TG_R, TG_P and TG_V of placement.h. dp, cp, pp are the axes TG_DP, TG_CP, TG_PP. */
 #ifndef TAPEGRAD_DATA_PARALLEL_H
@@ -18,10 +18,11 @@ typedef struct tg_finalize_opts {
     size_t size;
     /* A tensor of one element: the number of tokens for which this rank has computed a loss in this step. Gradients are
      * divided by max(sum, 1), where sum is the total of these numbers over dp, cp and pp. A pipeline stage that
-     * computes no loss passes NULL or 0. If tokens is NULL on all ranks, gradients are not divided.
+     * computes no loss passes NULL, or a tensor that holds 0. If tokens is NULL on all ranks, gradients are not
+     * divided.
      *
-     * Fails with TG_ERR_PLACEMENT if the tensor was declared or computed as the same on the ranks of dp or cp (I or R),
-     * because tg_grads_finalize would sum it over them again. Also fails so if the tensor is P on another axis. */
+     * The call fails with TG_ERR_PLACEMENT if the tensor is I or R on dp or cp, because the sum would then count the
+     * same tokens once for each rank. It also fails so if the tensor is P on another axis. */
     tg_tensor *tokens;
 } tg_finalize_opts;
 
@@ -50,8 +51,8 @@ TG_API tg_status tg_grads_finalize(const tg_parallel *p, tg_tensor *const *param
  * not be in other tg_buckets (TG_ERR_STATE).
  *
  * If a program has several tg_buckets, the sums of the newest one start first, and the sums of an older one after all
- * sums of the newer ones. So every rank must create them in the same order, and between steps: creation fails with
- * TG_ERR_STATE if sums of this step have started. */
+ * sums of the newer ones. So every rank must create them in the same order. Creation fails with TG_ERR_STATE if
+ * sums of this step have started; create buckets between steps. */
 TG_API tg_buckets *tg_buckets_new(const tg_parallel *p, tg_tensor *const *params, int n, int64_t elements);
 /* Frees the buckets, and discards the gradients in them. */
 TG_API void tg_buckets_free(tg_buckets *b);

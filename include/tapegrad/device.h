@@ -68,7 +68,7 @@ typedef struct tg_gemm {
     const void *bias; /* [n], contiguous, of dtype bias_dtype; NULL means no bias */
     tg_dtype bias_dtype;
     tg_activation act;
-    tg_matrix pre; /* unless its data is NULL, receives the value before the activation, with these strides */
+    tg_matrix pre; /* unless its data is NULL, receives the value before the activation */
 } tg_gemm;
 
 /* Which draw of a random stream each element of an array takes.
@@ -102,8 +102,8 @@ TG_API uint64_t tg_draw_number(const tg_draws *d, int64_t position);
  * the mask is float. The matrix of all scores is never stored.
  *
  * Slot attention writes top and mass, both [b,h,sq]; slot attention_grad reads them. top is the greatest score of a
- * row, its sink included. mass is the sum of exp(score - top) over the row; 0 if the row sees no key. Both are float32
- * (float64 for float64).
+ * row. mass is the sum of exp(score - top) over the row. The sink is one more score in both. If the row has no score,
+ * mass is 0. Both are float32 (float64 for float64).
  *
  * Dropout of the score of query i and key j, in head h of H heads and batch entry b, takes the draw of position
  * ((b * H + h) * sq + i) * sk + j.
@@ -164,10 +164,10 @@ typedef struct tg_norm_args {
  *
  * For a shard of the vocabulary, `classes` is the number of all classes, and logits has the columns from `first` on,
  * possibly none. Targets are in [0, classes). Slot cross_entropy writes top and mass of these columns, and the shard's
- * part of the loss: with d = x - top[r] (d = x if mass[r] is 0), loss[r] is -(1 - s) * d[target], or 0 if the target is
- * not in these columns, minus s / classes * sum(d). If every shard used the greatest logit of all shards as top[r], the
- * loss would be the sum of the parts plus log(mass of all shards). Slot cross_entropy_grad gets the top and mass of all
- * shards. */
+ * part of the loss: with d = x - top[r] (d = x if mass[r] is 0), loss[r] is hit - s / classes * sum(d). hit is
+ * -(1 - s) * d[target], or 0 if the target is not in these columns. The caller then moves the parts of all shards to
+ * the greatest top; the loss is the sum of the moved parts plus log(mass of all shards). Slot cross_entropy_grad gets
+ * the top and mass of all shards. */
 typedef struct tg_cross_entropy_args {
     tg_array logits, target, loss, top, mass;
     int64_t ignore_index;
@@ -230,7 +230,7 @@ struct tg_device_ops {
      * adds in row-major order of src, so that sums have a fixed order.
      *
      * Where an index is out of range, nothing is read or written. bad[0] receives 1 + the position of the first such
-     * index. If bad is NULL, there is no error. */
+     * index, unless bad is NULL. */
     tg_status (*take)(tg_ctx *ctx, tg_array out, tg_array src, tg_array index, int dim, int64_t *bad);
     tg_status (*put_add)(tg_ctx *ctx, tg_array dst, tg_array src, tg_array index, int dim, int64_t *bad);
     /* Fills each element from its draw (tg_draws): uniform in [a, b), or normal with mean a and standard deviation
@@ -305,9 +305,9 @@ TG_API void *tg_ctx_device_state(const tg_ctx *ctx);
 /* Calls body on ranges that together cover [0, n), on the threads of the context or by tg_config.parallel_for. The
  * threads choose where the ranges begin and end, so results must not depend on that. */
 TG_API void tg_parallel_run(tg_ctx *ctx, int64_t n, tg_range_fn body, void *arg);
-/* Returns work memory on the host of at least `bytes` bytes, aligned to 64 bytes. There is one block for each slot
- * number in [0, TG_WORKSPACES). A block is kept, and the next call with its number returns it again. Returns NULL after
- * recording an error. */
+/* Returns work memory on the host of at least `bytes` bytes, aligned to 64 bytes. There are TG_WORKSPACES
+ * blocks, numbered from 0; `slot` is the number of one. A block is kept, and the next call with its number returns it
+ * again. Returns NULL after recording an error. */
 enum { TG_WORKSPACES = 8 };
 TG_API void *tg_workspace(tg_ctx *ctx, int slot, size_t bytes);
 

@@ -17,9 +17,9 @@ extern "C" {
  *
  * root may have any shape; the gradient starts there as ones. The call runs a backward of its own, which calls hooks
  * but accumulates no gradient and releases nothing. It needs the saved tensors of the nodes, so call it before the
- * backward that releases them, or run that with retain. Writes at most n bytes of text, terminated by 0, and returns
- * the length of the whole text. Returns 0 on an error, such as a tensor that was dropped or that belongs to another
- * context or tape. */
+ * backward that releases them, or run that with retain. Writes at most n bytes, including the terminating 0, and
+ * returns the length of the whole text. Returns 0 on an error, such as a tensor that was dropped or that belongs to
+ * another context or tape. */
 TG_API size_t tg_explain_grad(tg_tape *t, tg_tensor *root, tg_tensor *x, char *buf, size_t n);
 
 /* ---- The nodes of a tape ---- */
@@ -29,8 +29,8 @@ TG_API size_t tg_explain_grad(tg_tape *t, tg_tensor *root, tg_tensor *x, char *b
  * - TG_JSON: the same with times in seconds, and with the ids of the tensors that connect nodes.
  * - TG_DOT: a graph.
  *
- * Times are 0 unless tg_tape_set_timing is on. Writes at most n bytes, terminated by 0, and returns the length of the
- * whole text. */
+ * Times are 0 unless tg_tape_set_timing is on. Writes at most n bytes, including the terminating 0, and returns the
+ * length of the whole text. */
 TG_API size_t tg_tape_dump(tg_tape *t, tg_format format, char *buf, size_t n);
 
 /* ---- NaN and infinities ---- */
@@ -68,13 +68,13 @@ typedef struct tg_op_event {
 } tg_op_event;
 
 /* An observer. t is the observed tape, or the tape of a recomputation in it. The observer may read the tensors of the
- * event, and may record ops in no-grad mode, which are not observed. If it returns another status than TG_OK, the op
- * fails with TG_ERR_CALLBACK. */
+ * event, and may run ops, but only in no-grad mode; such ops are not observed. If it returns another status than TG_OK,
+ * the op fails with TG_ERR_CALLBACK. */
 typedef tg_status (*tg_observe_fn)(void *user, tg_tape *t, const tg_op_event *event);
 /* Makes the tape call fn(user, ...) after every op from now on, views included. fn NULL ends this. */
 TG_API tg_status tg_tape_observe(tg_tape *t, tg_observe_fn fn, void *user);
 /* Writes where the op was recorded: the path of scopes and the call site, such as "layers.2, called from model.c:31".
- * Writes at most n bytes of text, terminated by 0, and returns the length of the whole text. */
+ * Writes at most n bytes, including the terminating 0, and returns the length of the whole text. */
 TG_API size_t tg_op_event_site(const tg_op_event *event, char *buf, size_t n);
 
 #ifdef __cplusplus

@@ -17,8 +17,8 @@ extern "C" {
  * differ between ranks fail with the errors of comm.h.
  *
  * A call is queued after the work that the rank's GPU already has, and returns at once. A kernel that reads the result
- * waits on the GPU; the host does not wait. If a rank never makes the call, the other ranks therefore report it only
- * when their host waits: when a value is read, or at the second reset of a tape after the call.
+ * waits on the GPU; the rank's CPU thread does not wait. If a rank never makes the call, the other ranks therefore
+ * report it only when their CPU threads wait: when a value is read, or at the second reset of a tape after the call.
  *
  * NCCL computes the sums. Two runs of one configuration give the same bits. 16-bit sums are rounded at each rank. MAX
  * and MIN ignore NaN. Sends and receives outside a batch wait for each other in the order of the rank's calls, so a
@@ -39,7 +39,7 @@ TG_API tg_comm *tg_comm_nccl_new(tg_comm *host);
 typedef int (*tg_nccl_broadcast_fn)(void *user, void *data, size_t bytes);
 
 /* Creates an NCCL communicator without a host communicator. The ranks share NCCL's id through `broadcast`. They do not
- * compare calls: if ranks disagree or a rank never calls, only NCCL's own errors and the deadline reveal it. In
+ * compare calls: if ranks disagree or a rank never calls, only NCCL's own errors and tg_config.deadline reveal it. In
  * tg_comm_split every rank must join a group; a negative color fails with TG_ERR_UNSUPPORTED. tg_comm_recover is not
  * available. */
 TG_API tg_comm *tg_comm_nccl_new_by(tg_ctx *ctx, int rank, int size, tg_nccl_broadcast_fn broadcast, void *user);

@@ -1,11 +1,11 @@
-/* Modules: named parameters and children, the state dict, and basic layers. Include it to build models; gpt.h and
- * tensor_parallel.h include it.
+/* Modules: named parameters, buffers and children, their forward, the state dict, and basic layers. Include it to build
+ * models; gpt.h and tensor_parallel.h include it. docs/modules.md shows how to write a module.
  *
- * A module owns its parameters and its children, which are modules too. Running its forward (tg_module_forward, or a
- * function for one kind of module such as tg_gpt_loss) records ops on the given tape. Random initial values are drawn
- * when the module is created, for each parameter from its own position in the context's random stream. Initial values
- * therefore depend only on the seed and on the order in which parameters are created. Parameters have the context's
- * default dtype.
+ * A module owns its parameters, its buffers and its children, which are modules too. Running its forward
+ * (tg_module_forward, tg_module_call, or a function for one kind of module such as tg_gpt_loss) records ops on the
+ * given tape. Random initial values are drawn when the module is created, for each parameter from its own position in
+ * the context's random stream. Initial values therefore depend only on the seed and on the order in which parameters
+ * are created. Parameters have the context's default dtype unless an option or tg_module_cast says otherwise.
  *
  * I and R are the placements TG_I (invariant) and TG_R (replicated) of placement.h. On error a function that returns a
  * module returns an inert one: it is not NULL, and calls on it do nothing (tapegrad.h). */
@@ -20,19 +20,33 @@ extern "C" {
 
 /* ---- Modules ---- */
 
-/* The functions of one kind of module. The table must outlive the modules that are made with it. */
+/* The functions of one kind of module. The table must outlive the modules that are made with it. Fields after `free`
+ * may be missing: `size` says which fields the table has, and missing ones count as 0. */
 typedef struct tg_module_ops {
     size_t size;      /* sizeof(tg_module_ops) */
     const char *kind; /* name of the kind */
-    tg_tensor *(*forward)(tg_module *m, tg_tape *t, tg_tensor *x); /* may be NULL if the module only holds children */
-    void (*free)(void *state);                                     /* releases state; may be NULL */
+    /* Computes one output from one input. May be NULL if `call` is given, or if the module only holds children. */
+    tg_tensor *(*forward)(tg_module *m, tg_tape *t, tg_tensor *x);
+    void (*free)(void *state); /* releases state; may be NULL */
+    /* Computes n_out outputs from n_in inputs. On an error returns its status; what it wrote to out[] is then ignored.
+     * NULL means that `forward` serves calls with one input and one output. */
+    tg_status (*call)(tg_module *m, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out);
+    /* Adds the module's state to a list of sharded state (checkpoint.h) with tg_shards_add_tensor, tg_shards_add_module
+     * and tg_shards_push. NULL means parameters, then buffers that are not transient, then children. */
+    tg_status (*shards)(tg_module *m, tg_shards *s);
+    /* Writes what tg_module_print shows after the kind, such as "in 64, out 128, bias", to buf[n], and returns the
+     * length of the whole text, like snprintf. May be NULL. */
+    size_t (*describe)(const tg_module *m, char *buf, size_t n);
+    /* How many inputs `call` takes and how many outputs it gives. 0 means any number, which `call` then checks. */
+    int n_in, n_out;
 } tg_module_ops;
 
 /* Creates a module. ops->free(state) is called when the module is freed, unless state is NULL. On error tg_module_new
  * calls it at once and returns an inert module. If ops is NULL or ops->size is wrong, ops->free is not called, and the
- * caller must release state. */
+ * caller must release state. ops->size must be from the size up to and with `free` to sizeof(tg_module_ops). */
 TG_API tg_module *tg_module_new(tg_ctx *ctx, const tg_module_ops *ops, void *state);
-/* Frees the module, its children and its parameters. If m is the child of another module, m is removed from its parent.
+/* Frees the module, its children, its parameters and its buffers. Fails with TG_ERR_STATE, and frees nothing, while m
+ * or a module in it runs its forward. If m is the child of another module, m is removed from its parent.
  * A parent whose forward needs that child fails with TG_ERR_STATE in forward until a new child is added under the same
  * name. For example, the forward of a GPT (gpt.h) then calls the new child. */
 TG_API void tg_module_free(tg_module *m);
@@ -49,13 +63,91 @@ TG_API tg_status tg_module_add_param(tg_module *m, const char *name, tg_tensor *
 TG_API tg_status tg_module_add_child(tg_module *m, const char *name, tg_module *child);
 TG_API tg_module *tg_module_child(const tg_module *m, const char *name); /* NULL if m has no such child */
 /* Runs the forward of m on x, in a scope named after m's kind, and returns its result. The kind determines the shapes.
- * Fails with TG_ERR_UNSUPPORTED if the kind has no forward. The tape owns the result. On error returns an inert
- * tensor. */
+ * A kind without `forward` is called with one input and one output. Fails with TG_ERR_UNSUPPORTED if the kind has
+ * neither `forward` nor `call`. The tape owns the result. On error returns an inert tensor. */
 TG_API tg_tensor *tg_module_forward(tg_module *m, tg_tape *t, tg_tensor *x);
+/* Does the same with several inputs and outputs: reads n_in >= 0 tensors from in[], and writes n_out >= 1 results to
+ * out[]. An input may be NULL where the kind allows that. Fails with TG_ERR_SHAPE if the kind takes other numbers of
+ * inputs and outputs; a kind without `call` takes one of each. On error every out[i] is an inert tensor. */
+TG_API tg_status tg_module_call(tg_module *m, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out);
 
-/* The state dict: all parameters of m and of the modules in it, with paths such as "h.0.attn.c_attn.weight".
- * Parameters and children come in the order in which they were added to their module, and all parameters of a child
- * come in the child's place.
+/* ---- Buffers ---- */
+
+/* A buffer is a tensor that belongs to a module and is not trained, such as a running mean, a table or a count of
+ * steps. Buffers are saved with the parameters unless they are transient. */
+typedef struct tg_buffer_opts {
+    size_t size;
+    bool transient; /* the buffer is in no checkpoint, because it can be computed again */
+    bool keep_f32;  /* tg_module_cast leaves the buffer as it is */
+} tg_buffer_opts;
+#define TG_BUFFER(...) (&(tg_buffer_opts){.size = sizeof(tg_buffer_opts), __VA_ARGS__})
+
+/* Adds a buffer, which m then owns like a parameter (tg_module_add_param; a parameter and a buffer of one module have
+ * different names). x must not require a gradient (TG_ERR_STATE). It keeps the placement of tg_place, and is I on every
+ * other axis, whatever is written into it; check mode finds buffers that differ between ranks although they are I. opts
+ * may be NULL. */
+TG_API tg_status tg_module_add_buffer(tg_module *m, const char *name, tg_tensor *x, const tg_buffer_opts *opts);
+/* List the buffers of m and of the modules in it, transient ones too, as tg_module_param_count and tg_module_param list
+ * the parameters. */
+TG_API int tg_module_buffer_count(const tg_module *m);
+TG_API tg_tensor *tg_module_buffer(const tg_module *m, int i, const char **path);
+
+/* ---- Hooks ---- */
+
+typedef enum tg_module_when { TG_BEFORE, TG_AFTER } tg_module_when;
+/* A hook on a module: called before each run of m's forward with its inputs in x[n], or after it with its outputs. The
+ * hook may replace elements of x by other tensors of the same shape (TG_ERR_SHAPE), such as results of ops that it
+ * records on t. An input may be NULL. If a hook returns an error, the run fails with that error, or with
+ * TG_ERR_CALLBACK if the context has none. */
+typedef tg_status (*tg_module_fn)(void *user, tg_module *m, tg_tape *t, tg_tensor **x, int n);
+/* Adds a hook, and returns a number for tg_module_unhook; 0 on an error. Hooks run in the order of adding. They run
+ * whenever the module is called, by the caller or by the module that contains it, and again where backward runs the
+ * module again (recompute.h). They do not run where a function does the work of the module without calling it:
+ * tg_gpt_loss uses the parameters of the output matrix, and tg_gpt_next runs layers and attention with a cache. user
+ * must stay valid until the hook is removed. */
+TG_API uint64_t tg_module_hook(tg_module *m, tg_module_when when, tg_module_fn fn, void *user);
+/* Removes a hook of m; fails with TG_ERR_ARGUMENT if m has no hook of this number. A hook may remove itself. */
+TG_API tg_status tg_module_unhook(tg_module *m, uint64_t id);
+
+/* ---- Modes ---- */
+
+typedef enum tg_mode { TG_MODE_TAPE, TG_MODE_TRAIN, TG_MODE_EVAL } tg_mode;
+/* Makes m and the modules in it run in training or evaluation mode, whatever the mode of the tape is
+ * (tg_tape_set_training). TG_MODE_TAPE, the initial state, removes the override. The nearest override counts: that of a
+ * module before those of the modules that contain it. While a module runs, the tape has the module's mode, so that all
+ * ops in it see that mode. Set the mode before a forward, not between a forward and its backward: a recomputation would
+ * run in the new mode. */
+TG_API tg_status tg_module_set_mode(tg_module *m, tg_mode mode);
+
+/* ---- Dtypes ---- */
+
+/* Converts the floating-point parameters and buffers of m and of the modules in it to dtype, under the same handles.
+ * Tensors that tg_module_keep_f32 or tg_buffer_opts name are left as they are. Values are rounded to nearest even.
+ * Either all are converted or, on an error, none; until the end the old and the new values are both in memory.
+ *
+ * dtype must be a floating-point dtype (TG_ERR_DTYPE). Fails with TG_ERR_STATE if one of these tensors has a gradient,
+ * a main gradient or another handle on its bytes, or if a node, an optimizer or a captured step uses it. So cast first,
+ * and create the optimizer afterwards. */
+TG_API tg_status tg_module_cast(tg_module *m, tg_dtype dtype);
+/* Makes tg_module_cast leave the parameter or buffer of that path in m, such as "router.weight", as it is. Fails with
+ * TG_ERR_ARGUMENT if there is none. */
+TG_API tg_status tg_module_keep_f32(tg_module *m, const char *path);
+/* Creates a module that runs m in 16 bits (Megatron-Core's Float16Module), and then owns m. m is cast to dtype, TG_F16
+ * or TG_BF16 (TG_ERR_ARGUMENT). A call takes and gives as many tensors as m. If `first` is set, which is so for the
+ * first stage of a pipeline, floating-point inputs are cast to dtype; integers pass as they are. If `last` is set,
+ * floating-point outputs are cast to float32. The module adds nothing to the paths of the state dict: a parameter of m
+ * has the same path in both. On error frees m, unless m is already in a module, and returns an inert module. */
+TG_API tg_module *tg_float16_new(tg_module *m, tg_dtype dtype, bool first, bool last);
+/* Sets whether the calls of f that follow cast the outputs to float32, which they do at first. Has no effect without
+ * `last`. Fails with TG_ERR_ARGUMENT if f was not made by tg_float16_new. */
+TG_API tg_status tg_float16_set_output(tg_module *f, bool f32);
+
+/* ---- The state dict ---- */
+
+/* The state dict: the parameters of m and of the modules in it, and then the buffers that are not transient, with paths
+ * such as "h.0.attn.c_attn.weight". Tensors and children come in the order in which they were added to their module,
+ * and all tensors of a child come in the child's place. checkpoint.h saves and loads the state dict. The functions
+ * tg_module_param*, tg_module_numel and tg_module_replicate are about the parameters only.
  *
  * tg_module_param returns parameter i, and sets *path unless path is NULL. *path points to a buffer of m. It is valid
  * until the next call for m that sets a path, or until m is freed. An index out of range fails with TG_ERR_ARGUMENT and
@@ -64,13 +156,47 @@ TG_API int tg_module_param_count(const tg_module *m);
 TG_API tg_tensor *tg_module_param(const tg_module *m, int i, const char **path);
 /* Fills out[] with the first n parameters, and returns the number of all parameters. out may be NULL. */
 TG_API int tg_module_params(const tg_module *m, tg_tensor **out, int n);
-TG_API tg_tensor *tg_module_find(const tg_module *m, const char *path); /* NULL if m has no such parameter */
+/* Returns the parameter or buffer of that path; NULL if m has none. */
+TG_API tg_tensor *tg_module_find(const tg_module *m, const char *path);
 TG_API int64_t tg_module_numel(const tg_module *m);                     /* number of elements of all parameters */
 /* Places the parameters of m on the axes of p, for data-parallel and sequence-parallel training. A parameter becomes R
  * on dp and cp, so that its gradient is summed over them. On tp it becomes R if p is sequence parallel, and stays I
  * otherwise. On an axis on which a parameter was already placed (tg_place), it keeps that placement. A parameter that
  * was placed on any axis of the expert grid is not changed at all. */
 TG_API tg_status tg_module_replicate(tg_module *m, const tg_parallel *p);
+
+/* Writes m as a tree to buf[n], one line for each module, parameter and buffer: its name, and its kind with what the
+ * kind says of itself, or its dtype, its shape on this rank and its placement. Returns the length of the whole text,
+ * like snprintf. buf may be NULL if n is 0. */
+TG_API size_t tg_module_print(const tg_module *m, char *buf, size_t n);
+
+/* ---- Initial values ---- */
+
+typedef enum tg_init_kind {
+    TG_INIT_NORMAL,    /* mean a, standard deviation b >= 0 */
+    TG_INIT_UNIFORM,   /* from a up to, but not including, b; a if both are equal */
+    TG_INIT_TRUNCATED, /* normal with mean a and standard deviation b >= 0, between a - 2 b and a + 2 b */
+    TG_INIT_CONSTANT,  /* a */
+    TG_INIT_CALL,      /* what `fill` writes */
+} tg_init_kind;
+
+/* The initial values of one parameter. Every element depends on its position in the global tensor only, so the shards
+ * of any number of ranks equal the tensor that one rank makes. */
+typedef struct tg_init {
+    size_t size;
+    tg_init_kind kind;
+    double a, b; /* finite */
+    /* Writes the n elements from row-major position `first` of the global tensor on to out[n]. Must give the same
+     * numbers for the same positions, in whatever pieces it is asked for them. */
+    void (*fill)(void *user, int64_t first, int64_t n, double *out);
+    void *user; /* for fill */
+} tg_init;
+#define TG_INIT(...) (&(tg_init){.size = sizeof(tg_init), __VA_ARGS__})
+
+/* Gives x, a parameter, buffer or other floating-point leaf of the context, initial values by its placement. Random
+ * kinds take as many numbers of the current random stream as the global tensor has elements. Use it for layers whose
+ * constructors have no tg_init: create the layer with std 0, which draws nothing, and then set its parameters. */
+TG_API tg_status tg_param_init(tg_tensor *x, const tg_init *init);
 
 /* ---- Layers ---- */
 
@@ -81,7 +207,8 @@ TG_API tg_status tg_module_replicate(tg_module *m, const tg_parallel *p);
  *
  * The weights of linear and embedding layers are drawn from a normal distribution with mean 0 and standard deviation
  * std >= 0. Biases start as 0. A size below 1 fails with TG_ERR_ARGUMENT. On error the functions return an inert
- * module. */
+ * module. To draw other values, pass std 0 and call tg_param_init; to give parameters another dtype, call
+ * tg_module_cast. */
 
 /* Creates a linear layer. It computes x @ weight^T + bias, the product with the transposed weight: x [.., in] gives
  * [.., out]. weight is [out, in]. The layer has a bias [out] only if the argument bias is true. */

@@ -4,8 +4,9 @@
  * An optimizer holds a list of parameters in groups. It allocates all its memory (moments, master weights) when it is
  * created.
  *
- * A step is skipped after an error, including an error in data, and if the step measures a norm of the gradients that
- * is not finite. A skipped step changes no parameter and no moment, and does not count as a step.
+ * A step is skipped after an error, also one in the values of the data, such as an id outside the vocabulary. It is
+ * also skipped if it measures a norm of the gradients that is not finite. A skipped step changes no parameter and no
+ * moment, and does not count as a step.
  *
  * The numbers that change from step to step are in device memory. A step copies nothing between host and device.
  * Functions that set such a number copy it to the device. Functions that return the count of steps, the norm or the
@@ -89,8 +90,7 @@ TG_API tg_status tg_optim_no_decay_1d(tg_optim *o);
  * step is collective over all ranks: if one rank finds an error in data, for example an id outside the vocabulary, all
  * ranks skip the step. */
 TG_API tg_status tg_optim_step(tg_optim *o);
-/* Clears the gradients of all parameters, like tg_zero_grad. If no step has followed a tg_optim_clip, that call loses
- * its effect. */
+/* Clears the gradients of all parameters, like tg_zero_grad. Also cancels a tg_optim_clip that no step has used yet. */
 TG_API tg_status tg_optim_zero_grad(tg_optim *o);
 /* Sets the learning rate of every group that has no schedule, and of groups that are added later. Each group multiplies
  * this rate by its lr_scale. */
@@ -150,7 +150,8 @@ TG_API tg_tensor *tg_scale_loss(tg_tape *t, tg_tensor *loss, tg_optim *o);
 /* Return the number of state tensors, and state tensor i with its name. A checkpoint saves these tensors and the count
  * of steps (tg_optim_steps, tg_optim_set_steps). For each parameter, in the order in which parameters were given, the
  * tensors are
- * - with Adam "<param>.m" and "<param>.v", with SGD "<param>.momentum" and "<param>.direction";
+ * - with Adam "<param>.m" and "<param>.v", with SGD "<param>.momentum" and "<param>.direction", which
+ *   is scratch memory of a step;
  * - "<param>.master" if the parameter has 16 bits.
  *
  * <param> is the name of the parameter's tensor. Parameters of different modules may have the same name. If the loss

@@ -43,22 +43,23 @@ extern "C" {
  * The library does not notice bytes that are written through tg_host_data; declare such a leaf.
  *
  * pp has no placements. A parameter must not be P or opaque (TG_ERR_PLACEMENT). If several axes shard one dim, the axis
- * that is placed first is the major one, and the other axes may divide its chunks. On an axis of one rank any placement
- * is accepted and ignored. Placing a leaf again on an axis does nothing if the placement is the same, and fails with
- * TG_ERR_STATE if it is another one. etp may be another name of tp, and edp of dp and cp (tg_parallel_opts).
+ * that is placed first is the major one: it divides the dim, and each later axis divides the parts that result. On an
+ * axis of one rank any placement is accepted and ignored. Placing a leaf again on an axis does nothing if the placement
+ * is the same, and fails with TG_ERR_STATE if it is another one. If both grids are the same (tg_parallel_opts), etp is
+ * another name of tp, and edp of dp and cp together.
  *
  * Dropout may draw from a stream that tg_rng_seed_parallel seeded by rank. Its result is then V on the axes over which
  * the seed differs, or stays a shard if x is a shard there. x must not be P there, and not I if x needs a gradient
- * (TG_ERR_PLACEMENT). Dropout takes a stream of tg_rng_add as equal on all ranks.
+ * (TG_ERR_PLACEMENT). Unlike tg_randn, dropout takes a stream of tg_rng_add as equal on all ranks.
  *
  * The library cannot verify a declaration, except in check mode (tg_config.check). In check mode it compares I and R
  * leaves over the ranks of the axis: on tp and cp at their first use, and on dp in tg_grads_finalize. It also compares
  * the seeds of the default streams in tg_parallel_new. On tp and cp it compares in addition
- * - the seed of a backward and the result of a gradient hook, where the gradient is I or R. A hook must replace the
- *   gradient on all ranks of the axis or on none;
+ * - the gradient from which a backward starts and the result of a gradient hook, where they are I or R. A hook must
+ *   replace the gradient on all ranks of the axis or on none;
  * - the results of ops that record a node, where inputs and results are I or R. If the inputs are equal but the results
- *   differ, ranks passed different numbers to the op. Ranks of an axis must therefore record the same ops of this kind.
- *   In no-grad mode each rank may record ops of its own.
+ *   differ, ranks passed different numbers to the op. The comparison is a collective, so all ranks of an axis must
+ *   record the same such ops. In no-grad mode each rank may record ops of its own.
  *
  * Check mode compares no results of collective ops and mappings, of ops that write in place, and of ops that run in
  * backward or in a recorded derivative. It compares nothing in captured steps, no tensors that are not contiguous, no
@@ -67,15 +68,16 @@ extern "C" {
  */
 TG_API tg_status tg_place(const tg_parallel *p, tg_tensor *leaf, tg_axis axis, tg_placement placement);
 /* Return the placement of x on an axis, and the shape of the global tensor. x may be any tensor; the placements of an
- * op's result follow from those of its inputs. If x was never placed, or is dead, its placement is I. */
+ * op's result follow from those of its inputs. If x has no placement, neither declared nor by default
+ * (tg_place), or is dead, the result is I. */
 TG_API tg_placement tg_placement_of(const tg_tensor *x, tg_axis axis);
 TG_API tg_shape tg_global_shape(const tg_tensor *x);
 /* Writes the placements of x other than I, for example "dp R, tp V0:s3"; "" if all are I. Works like snprintf
  * (tg_memory_report). */
 TG_API size_t tg_placement_text(const tg_tensor *x, char *buf, size_t n);
-/* Returns x with the placement `to` on an axis, in place of the placement that follows from the rule. Use it where the
- * caller knows better than the rule. Forward and backward are the identity. Only the local sizes of x are checked
- * (TG_ERR_SHAPE). The op appears in dumps and errors as assume_placement. */
+/* Returns x with the placement `to` on an axis, in place of the placement that the library has derived. Use it where
+ * the caller knows better than the library. Forward and backward are the identity. Only the local sizes of x are
+ * checked (TG_ERR_SHAPE). The op appears in dumps and errors as assume_placement. */
 TG_API tg_tensor *tg_assume_placement(tg_tape *t, tg_tensor *x, const tg_parallel *p, tg_axis axis, tg_placement to);
 
 /* An axis and the placement on it, for tg_param_new_placed. */

@@ -13,10 +13,11 @@ typedef struct tg_recompute_opts {
     size_t size;
     const char *name; /* name in error messages; copied */
     bool keep_rng;    /* the second run continues the random streams instead of restoring them */
-    void (*destroy)(void *state); /* frees state when the node ends, or on error; NULL: the caller frees state */
+    void (*destroy)(void *state); /* frees state with the node, or on error; NULL: the caller frees it */
     /* NULL means that in[0] is kept whole. Otherwise each rank of `distribute` keeps only its part of the elements of
-     * in[0], and backward gathers the parts again. in[0] must be the same on all ranks; check mode verifies this. in[0]
-     * stays whole unless it is a result of the tape that nothing else has saved. All ranks of `distribute` must make
+     * in[0], and backward gathers the parts again. in[0] must be the same on all ranks; check mode verifies this. Only
+     * an in[0] that an op on the tape has computed, and that no other node has saved, is split; any other stays whole.
+     * All ranks of `distribute` must make
      * the call and run its backward. If the context has a grid, `distribute` must be the group of one of its axes
      * (TG_ERR_PLACEMENT). */
     tg_comm *distribute;

@@ -7,16 +7,16 @@
  * call on that context does nothing, until tg_ctx_clear; only free, drop, reset, status, message and clear still work.
  * An inert object is never NULL; a call on it does nothing, and it may be freed. So a program may check once, at the
  * end, with tg_ctx_status; it reports the first error. A call without a tape uses the context of its first tensor. A
- * call with neither, such as tg_full(NULL, ...), records no error: it returns an inert tensor, which the next call
- * refuses.
+ * call with neither, such as tg_full(NULL, ...), records no error: it returns an inert tensor, and the next call
+ * that gets this tensor and has a context records the error there.
  *
  * Ownership:
  * - what a *_new function returns is released by the *_free function of its type, such as tg_comm_free or
  *   tg_module_free, and what a *_open function returns by its *_close; a parameter (tg_param_new) is a tensor, and is
  *   released by tg_drop;
  * - what tg_keep returns is released by tg_drop;
- * - everything else is borrowed. A tensor created on a context lives until tg_drop or tg_ctx_free. A tensor that an op
- *   returns lives until its tape is reset.
+ * - nothing else needs to be released. A tensor created on a context lives until tg_ctx_free, or until tg_drop if the
+ *   program calls it earlier. A tensor that an op returns lives until its tape is reset.
  *
  * Threads: only one thread at a time may use a context and the objects made on it. Different contexts are independent.
  */

@@ -47,9 +47,9 @@ typedef struct tg_vocab_opts {
  * and the same on every rank of c; it contains class numbers of the whole vocabulary. A target that is neither a class
  * nor ignore_index fails with TG_ERR_DATA.
  *
- * The result is a scalar, or [..] with TG_LOSS_NONE. Its dtype is float32, or float64 for float64 logits. It is I, but
- * V with TG_SMOOTHING_MEGATRON_PARTITION. Forward runs two all-reduces: one of one number per row, and one of two
- * numbers per row. Backward runs none. opts may be NULL. */
+ * The result is a scalar, or [..] with TG_LOSS_NONE. Its dtype is float32, or float64 for float64 logits. Its
+ * placement is I, or V with TG_SMOOTHING_MEGATRON_PARTITION. Forward runs two all-reduces: one of one number per row,
+ * and one of two numbers per row. Backward runs none. opts may be NULL. */
 TG_API tg_tensor *tg_vocab_parallel_cross_entropy(tg_tape *t, tg_tensor *logits, tg_tensor *target, tg_comm *c,
                                                   const tg_vocab_opts *opts);
 /* Computes the same loss for the logits x @ w^T, where x is [.., h] and R, and w is [v/n, h] and V0. Only the logits of
@@ -102,8 +102,8 @@ typedef struct tg_linear_grad_opts {
     bool sequence_parallel;
     /* x is I. Backward sums the gradient of x over the ranks of c. Not with sequence_parallel (TG_ERR_ARGUMENT). */
     bool allreduce_dgrad;
-    /* Only checks that w is a leaf if w needs a gradient; otherwise the call fails with TG_ERR_STATE. Does not change
-     * the computation: the gradient of a leaf is always added straight into its main gradient (tg_set_main_grad), if it
+    /* If w needs a gradient but is not a leaf, the call fails with TG_ERR_STATE. The option has no other effect: the
+     * gradient of a leaf is always added straight into its main gradient (tg_set_main_grad), if it
      * has one. */
     bool fused_wgrad;
     /* The list that takes the gradient of w if w is a leaf. NULL means that backward computes this gradient. */
@@ -130,8 +130,8 @@ TG_API tg_tensor *tg_linear_with_frozen_weight(tg_tape *t, tg_tensor *x, tg_tens
 typedef struct tg_parallel_linear_opts {
     size_t size;
     bool no_bias;
-    /* Standard deviation of the weight that the layer draws. 0 means 0.02. Must be 0 if the layer draws no weight,
-     * which is so with weight, no_weight or no_init (TG_ERR_ARGUMENT). */
+    /* Standard deviation of the weight that the layer draws. 0 means 0.02. Must be 0 if one of the options weight,
+     * no_weight, no_init and init is set, because the layer then draws none with it (TG_ERR_ARGUMENT). */
     double std;
     /* Number of blocks along the sharded dim: 2 for gate and up in one weight, 3 for q, k and v. Each block is divided
      * over all ranks. 0 means 1. Must divide this rank's size of that dim (TG_ERR_SHAPE). */
@@ -165,6 +165,10 @@ typedef struct tg_parallel_linear_opts {
     bool fused_wgrad;      /* as in tg_linear_grad_opts */
     /* How many weight gradients the layer may defer until tg_wgrads_drain. 0 means none; TG_NONE means no limit. */
     int deferred_wgrads;
+    /* Initial values of the weight and of the bias that the layer makes (TG_ERR_ARGUMENT if it makes none, or with
+     * no_init). They are read during the call only. NULL means a normal distribution with std, and 0 for the bias. */
+    const tg_init *init, *bias_init;
+    tg_dtype dtype; /* of the weight and the bias that the layer makes; 0 means the context's default dtype */
 } tg_parallel_linear_opts;
 
 #define TG_PARALLEL_LINEAR(...) (&(tg_parallel_linear_opts){.size = sizeof(tg_parallel_linear_opts), __VA_ARGS__})
@@ -194,6 +198,8 @@ typedef struct tg_vocab_embedding_opts {
     /* ids [b, s] give [b, s, hidden] instead of [s, b, hidden]. If the result is V0, its dim 0, the batch, is divided
      * over the ranks. */
     bool batch_first;
+    const tg_init *init; /* initial values of the weight; std must then be 0 (TG_ERR_ARGUMENT). NULL means std's */
+    tg_dtype dtype;      /* of the weight; 0 means the context's default dtype */
 } tg_vocab_embedding_opts;
 #define TG_VOCAB_EMBEDDING(...) \
     (&(tg_vocab_embedding_opts){.size = sizeof(tg_vocab_embedding_opts), __VA_ARGS__})
@@ -218,8 +224,8 @@ TG_API tg_tensor *tg_parallel_linear_apply(tg_module *m, tg_tape *t, tg_tensor *
  * The module owns *bias. If the layer gathers its output, it gathers the bias too, and the tape owns *bias. On error
  * returns an inert tensor, and *bias is NULL. */
 TG_API tg_tensor *tg_parallel_linear_pair(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor **bias);
-/* Runs tg_wgrads_run for each linear layer's list in m and its children, including the layers that a GPT made with
- * TG_WGRAD_DEFERRED. Does nothing for layers without a list. */
+/* Runs tg_wgrads_run for each linear layer's list in m and its children, including the layers of a GPT whose
+ * config has TG_WGRAD_DEFERRED. Does nothing for layers without a list. */
 TG_API tg_status tg_wgrads_drain(tg_module *m);
 
 #ifdef __cplusplus

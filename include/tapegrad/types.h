@@ -37,6 +37,7 @@ typedef struct tg_parallel tg_parallel;
 typedef struct tg_module tg_module;
 typedef struct tg_buckets tg_buckets;
 typedef struct tg_optim tg_optim;
+typedef struct tg_shards tg_shards;
 typedef struct tg_device_ops tg_device_ops;
 typedef struct tg_file_ops tg_file_ops;
 

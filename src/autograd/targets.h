@@ -4,7 +4,7 @@
 
 #include "autograd/backward.h"
 
-/* An index into an array, which is looked up by an address. */
+/* An entry of a list that is searched by address: the index of something in an array. */
 typedef struct tg_keyed {
     const void *key;
     int64_t at;

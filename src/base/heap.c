@@ -369,6 +369,8 @@ bool tg_heap_arena_use(tg_heap *h, tg_block *b) {
 
 void tg_block_forget_use(tg_block *b) { b->used = false; }
 
+bool tg_block_captured(const tg_block *b) { return b->graphs > 0; }
+
 int tg_block_arena(const tg_block *b) { return b->arena; }
 
 void tg_block_unuse(tg_heap *h, tg_block *b) {

@@ -75,6 +75,7 @@ tg_block *tg_heap_arena_any(const tg_heap *h, int arena);
 bool tg_heap_arena_use(tg_heap *h, tg_block *b);
 void tg_block_forget_use(tg_block *b); /* ends the capture for b, so that another step can be counted */
 void tg_block_unuse(tg_heap *h, tg_block *b); /* a step that used b has been freed */
+bool tg_block_captured(const tg_block *b); /* whether a captured step uses b, from its recording until it is freed */
 int tg_block_arena(const tg_block *b); /* 0: the heap itself */
 
 void tg_block_set_owner(tg_block *b, void *owner); /* the storage that owns the block, for reports */

@@ -11,11 +11,12 @@
 #include "base/runtime.h"
 
 /* How long a thread spins before it sleeps. It never yields its core: where programs of lower priority run, each yield
- * would give one of them a whole time slice. SPIN_SECONDS is longer than the usual difference between the threads'
- * times for their parts of a kernel, because a core of a virtual machine that sleeps between kernels does half its work
- * for the next 50 ms. It is shorter than the time slice of a thread that has been preempted, because spinning until
- * such a thread runs again uses up this program's own share of the core (docs/performance.md has the measurements). In
- * a pool with more threads than cores, threads sleep at once. */
+ * would give one of them a whole time slice. Some threads finish their part of a kernel earlier than others.
+ * SPIN_SECONDS is longer than they usually wait, so that they do not sleep: on a virtual machine, a core that has slept
+ * runs at half speed for the next 50 ms. If another program has preempted a thread, the others wait for that program's
+ * time slice. SPIN_SECONDS is shorter than a slice, because spinning through it would use up this program's own share
+ * of the core (docs/performance.md has the measurements). In a pool with more threads than cores, threads sleep at
+ * once. */
 static const double SPIN_SECONDS = 0.5e-3;
 enum { PAUSES = 64 }; /* number of pauses between two readings of the clock */
 

@@ -1,24 +1,8 @@
-/* Computes where a rank's part lies in the global tensor, from the layouts of the axes that shard each dim. Copies
- * between a part and the global tensor. */
-#include "placement/placing.h"
-
+/* Numbers the ranks that have the same part of a tensor, and copies between a part and the global tensor. */
 #include <tapegrad/parallel.h>
 
 #include "kernels/scalar.h"
 #include "checkpoint/shards.h"
-
-/* Returns whether axis a shards a dim in a known layout. */
-static bool shards(const tg_placements *p, int a) {
-    return p->at[a].kind == TG_VARYING && p->at[a].layout != TG_OPAQUE;
-}
-
-int tg_shard_axes(const tg_tensor *x, tg_axis out[TG_MAX_AXES]) {
-    const tg_placements *p = tg_place_of(x);
-    int n = 0;
-    for (int a = 0; p && a < TG_MAX_AXES; a++)
-        if (tg_grid_axes(x->ctx) >> a & 1 && shards(p, a)) out[n++] = (tg_axis)a;
-    return n;
-}
 
 /* A tensor that has a placement on an axis of the expert grid belongs to an expert layer. Its replicas are counted on
  * that grid. */
@@ -30,55 +14,10 @@ int tg_shard_replica(const tg_parallel *p, const tg_tensor *x) {
     int replica = 0;
     for (int i = 0; i < 3; i++) {
         tg_axis a = expert ? experts[i] : dense[i];
-        if (q && shards(q, (int)a)) continue;
+        if (q && tg_is_shard(q, (int)a)) continue;
         replica = replica * tg_parallel_size(p, a) + tg_parallel_rank(p, a);
     }
     return replica;
-}
-
-bool tg_shard_is_located(const tg_tensor *x) {
-    const tg_placements *p = tg_place_of(x);
-    for (int a = 0; p && a < TG_MAX_AXES; a++)
-        if (tg_grid_axes(x->ctx) >> a & 1 &&
-            (p->at[a].kind == TG_PARTIAL || (p->at[a].kind == TG_VARYING && !shards(p, a))))
-            return false;
-    return true;
-}
-
-tg_shape tg_shard_global(const tg_tensor *x) {
-    tg_shape s = {.ndim = x->ndim};
-    for (int d = 0; d < x->ndim; d++) s.dim[d] = x->shape[d] * tg_place_scale(x, d);
-    return s;
-}
-
-/* Returns the number, among the chunks of the whole dim, of chunk j of a rank's part. n is the size of the axis. */
-static int64_t chunk_of(tg_placement p, int64_t j, int64_t rank, int64_t n) {
-    if (p.layout == TG_ZIGZAG) return j ? 2 * n - 1 - rank : rank;
-    return j * n + rank;
-}
-
-/* Returns the axis that divides dim d after `order` other axes have divided it, or TG_MAX_AXES if there is none. */
-static int axis_at(const tg_tensor *x, int d, int order) {
-    const tg_placements *p = tg_place_of(x);
-    for (int a = 0; p && a < TG_MAX_AXES; a++)
-        if (tg_grid_axes(x->ctx) >> a & 1 && shards(p, a) && p->at[a].dim == d && p->at[a].order == order) return a;
-    return TG_MAX_AXES;
-}
-
-int64_t tg_shard_index(const tg_tensor *x, int d, const int at[TG_MAX_AXES], int64_t local, int64_t *run) {
-    int64_t size = x->shape[d], index = local;
-    int inner = 0;
-    *run = size - local;
-    while (axis_at(x, d, inner) < TG_MAX_AXES) inner++;
-    for (int order = inner - 1; order >= 0; order--) { /* the innermost axis has divided the dim last */
-        int a = axis_at(x, d, order);
-        tg_placement p = tg_place_of(x)->at[a];
-        int64_t n = tg_grid_of(x->ctx)->size[a], chunk = size / tg_placement_chunks(p), within = index % chunk;
-        if (chunk - within < *run) *run = chunk - within;
-        index = chunk_of(p, index / chunk, at[a], n) * chunk + within;
-        size *= n;
-    }
-    return index;
 }
 
 /* ---- Copies ---- */

@@ -6,7 +6,6 @@
 
 #include "base/host_memory.h"
 #include "placement/placing.h"
-#include "nn/module.h"
 #include "optim/optim.h"
 
 tg_shards *tg_shards_new(const tg_parallel *p) {
@@ -25,8 +24,7 @@ void tg_shards_free(tg_shards *s) {
     tg_host_free(s->ctx, s, sizeof *s);
 }
 
-/* If `status` is an error, removes all items after the first n: those that the failed call added. Returns `status`. */
-static tg_status undo_if_failed(tg_shards *s, int n, tg_status status) {
+tg_status tg_shards_undo_if_failed(tg_shards *s, int n, tg_status status) {
     while (status != TG_OK && s->n > n) tg_host_strfree(s->ctx, (char *)s->item[--s->n].key);
     return status;
 }
@@ -70,15 +68,33 @@ static tg_status check_place(const tg_shards *s, const char *key, const tg_tenso
 }
 
 static tg_status check_key(const tg_shards *s, const char *key, const char *who) {
-    if (!key || !*key || strlen(key) >= TG_SHARDS_KEY)
-        return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: the key is %s, expected 1 to %d bytes", who,
-                       key ? *key ? "too long" : "empty" : "NULL", TG_SHARDS_KEY - 1);
-    if (find(s, key)) return tg_fail(s->ctx, TG_ERR_STATE, "%s: the key '%.128s' exists already", who, key);
-    return TG_OK;
+    if (key && *key && strlen(key) < TG_SHARDS_KEY) return TG_OK;
+    return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: the key is %s, expected 1 to %d bytes", who,
+                   key ? *key ? "too long" : "empty" : "NULL", TG_SHARDS_KEY - 1);
 }
 
-/* Adds x, which is placed like `like`, under the key. */
-static tg_status add(tg_shards *s, const char *key, tg_tensor *x, tg_tensor *like, const char *who) {
+/* Fails if the item's key exists, unless both have a place in one tensor with the same dims in front. */
+static tg_status check_new(const tg_shards *s, const tg_shard_item *i, const char *who) {
+    for (int k = 0; k < s->n; k++) {
+        const tg_shard_item *e = &s->item[k];
+        const tg_shard_front *a = &e->front, *b = &i->front;
+        if (strcmp(e->key, i->key) != 0) continue;
+        tg_shape g = tg_shard_global(e->like), h = tg_shard_global(i->like);
+        size_t dims = (size_t)a->n * sizeof *a->size;
+        bool places = a->n && a->n == b->n && !memcmp(a->size, b->size, dims) && memcmp(a->at, b->at, dims);
+        if (!places) return tg_fail(s->ctx, TG_ERR_STATE, "%s: the key '%.128s' exists already", who, i->key);
+        if (e->x->dtype != i->x->dtype || g.ndim != h.ndim || memcmp(g.dim, h.dim, (size_t)g.ndim * sizeof *g.dim))
+            return tg_fail(s->ctx, TG_ERR_SHAPE,
+                           "%s: the tensors of the key '%.128s' differ in dtype or shape, expected the same for every "
+                           "place of tg_shards_push",
+                           who, i->key);
+    }
+    if (i->front.n + i->like->ndim <= TG_MAX_DIMS) return TG_OK;
+    return tg_fail(s->ctx, TG_ERR_SHAPE, "%s: '%.128s' has %d dims and %d in front, expected at most %d", who, i->key,
+                   i->like->ndim, i->front.n, TG_MAX_DIMS);
+}
+
+tg_status tg_shards_add_item(tg_shards *s, const char *key, tg_tensor *x, tg_tensor *like, const char *who) {
     TG_TRY(tg_check(s->ctx, x, who));
     TG_TRY(check_key(s, key, who));
     if (x->tape)
@@ -86,46 +102,35 @@ static tg_status add(tg_shards *s, const char *key, tg_tensor *x, tg_tensor *lik
                        key);
     TG_TRY(check_place(s, key, like, who));
     TG_TRY(grow(s));
-    tg_shard_item i = {.x = x, .like = like, .x_ref = tg_ref_of(x), .like_ref = tg_ref_of(like), .rows = TG_NONE};
+    tg_shard_item i = {.key = key, .x = x, .like = like, .x_ref = tg_ref_of(x), .like_ref = tg_ref_of(like)};
+    i.rows = TG_NONE;
+    i.front = s->front;
+    for (int k = 0; k < s->n; k++) {
+        if (s->item[k].like != like) continue;
+        i.rows = s->item[k].rows;
+        i.front = s->item[k].front;
+    }
+    TG_TRY(check_new(s, &i, who));
     if (!(i.key = tg_host_strdup(s->ctx, key))) return s->ctx->run.status;
-    for (int k = 0; k < s->n; k++)
-        if (s->item[k].like == like) i.rows = s->item[k].rows;
     s->item[s->n++] = i;
     return TG_OK;
 }
 
 tg_status tg_shards_add_tensor(tg_shards *s, const char *key, tg_tensor *x) {
+    char full[TG_SHARDS_KEY];
     TG_TRY(enter(s));
-    return add(s, key, x, x, "tg_shards_add_tensor");
+    TG_TRY(check_key(s, key, "tg_shards_add_tensor"));
+    TG_TRY(tg_shards_join(s, full, s->prefix, key, ""));
+    return tg_shards_add_item(s, full, x, x, "tg_shards_add_tensor");
 }
 
-/* Writes the key "prefix.name", or only the name if prefix is NULL or "", followed by the suffix. */
-static tg_status join(const tg_shards *s, char *key, const char *prefix, const char *name, const char *suffix) {
-    int n = snprintf(key, TG_SHARDS_KEY, "%s%s%s%s", prefix ? prefix : "", prefix && *prefix ? "." : "", name, suffix);
+tg_status tg_shards_join(const tg_shards *s, char key[TG_SHARDS_KEY], const char *prefix, const char *name,
+                         const char *suffix) {
+    const char *before = prefix ? prefix : "", *after = name ? name : "";
+    int n = snprintf(key, TG_SHARDS_KEY, "%s%s%s%s", before, *before && *after ? "." : "", after, suffix);
     if (n < TG_SHARDS_KEY) return TG_OK;
     return tg_fail(s->ctx, TG_ERR_ARGUMENT, "tg_shards: the key '%.64s...' has %d bytes, expected at most %d", key, n,
                    TG_SHARDS_KEY - 1);
-}
-
-static tg_status add_params(tg_shards *s, const char *prefix, const tg_module *m) {
-    for (int i = 0, n = tg_module_param_count(m); i < n; i++) {
-        const char *path;
-        char key[TG_SHARDS_KEY];
-        tg_tensor *x = tg_module_param(m, i, &path);
-        TG_TRY(s->ctx->run.status);
-        TG_TRY(join(s, key, prefix, path, ""));
-        TG_TRY(add(s, key, x, x, "tg_shards_add_module"));
-    }
-    return TG_OK;
-}
-
-tg_status tg_shards_add_module(tg_shards *s, const char *prefix, tg_module *m) {
-    TG_TRY(enter(s));
-    if (!tg_module_ok(m) || m->ctx != s->ctx)
-        return tg_fail(s->ctx, m ? TG_ERR_HANDLE : TG_ERR_ARGUMENT, "tg_shards_add_module: %s",
-                       m ? "the module is of another context" : "the module is NULL");
-    int n = s->n;
-    return undo_if_failed(s, n, add_params(s, prefix, m));
 }
 
 /* Returns the key that a parameter has in the list, or the parameter's own name if it is not in the list. */
@@ -145,16 +150,16 @@ static tg_status add_item(tg_shards *s, const char *prefix, const tg_optim *o, c
         tg_tensor *x = master ? it->master : it->state[k];
         if (!x) continue;
         snprintf(suffix, sizeof suffix, ".%s", master ? "master" : o->method->state_name[k]);
-        TG_TRY(join(s, key, prefix, name_of(s, it->param), suffix));
-        TG_TRY(add(s, key, x, it->param, "tg_shards_add_optim"));
+        TG_TRY(tg_shards_join(s, key, prefix, name_of(s, it->param), suffix));
+        TG_TRY(tg_shards_add_item(s, key, x, it->param, "tg_shards_add_optim"));
     }
     return TG_OK;
 }
 
 static tg_status add_scale(tg_shards *s, const char *prefix, const tg_optim *o) {
     char key[TG_SHARDS_KEY];
-    TG_TRY(join(s, key, prefix, TG_OPTIM_SCALE_NAME, ""));
-    return add(s, key, o->scale_state, o->scale_state, "tg_shards_add_optim");
+    TG_TRY(tg_shards_join(s, key, prefix, TG_OPTIM_SCALE_NAME, ""));
+    return tg_shards_add_item(s, key, o->scale_state, o->scale_state, "tg_shards_add_optim");
 }
 
 tg_status tg_shards_add_optim(tg_shards *s, const char *prefix, tg_optim *o) {
@@ -166,7 +171,7 @@ tg_status tg_shards_add_optim(tg_shards *s, const char *prefix, tg_optim *o) {
     if (s->n_steps == TG_LEN(s->steps))
         return tg_fail(s->ctx, TG_ERR_STATE, "tg_shards_add_optim: a list can have at most %d optimizers",
                        TG_LEN(s->steps));
-    TG_TRY(join(s, key, prefix, "steps", ""));
+    TG_TRY(tg_shards_join(s, key, prefix, "steps", ""));
     for (int i = 0; i < s->n_steps; i++)
         if (strcmp(s->steps[i].key, key) == 0)
             return tg_fail(s->ctx, TG_ERR_STATE, "tg_shards_add_optim: the key '%.128s' exists already", key);
@@ -179,7 +184,7 @@ tg_status tg_shards_add_optim(tg_shards *s, const char *prefix, tg_optim *o) {
         s->steps[s->n_steps++] = (tg_shard_steps){copy, o};
     else
         tg_host_strfree(s->ctx, copy);
-    return undo_if_failed(s, n, status);
+    return tg_shards_undo_if_failed(s, n, status);
 }
 
 tg_status tg_shards_set_rows(tg_shards *s, const char *key, int64_t rows) {
@@ -188,6 +193,11 @@ tg_status tg_shards_set_rows(tg_shards *s, const char *key, int64_t rows) {
     if (!i)
         return tg_fail(s->ctx, TG_ERR_ARGUMENT, "tg_shards_set_rows: there is no key '%.128s'", key ? key : "(NULL)");
     TG_TRY(tg_shards_check(s, "tg_shards_set_rows"));
+    if (i->front.n)
+        return tg_fail(s->ctx, TG_ERR_ARGUMENT,
+                       "tg_shards_set_rows: '%.128s' has dims in front (tg_shards_push); only other tensors may have "
+                       "padding rows",
+                       key);
     tg_shape g = tg_shard_global(i->like);
     if (g.ndim < 1 || rows < 1 || rows > g.dim[0])
         return tg_fail(s->ctx, TG_ERR_ARGUMENT, "tg_shards_set_rows: %lld rows of '%.128s', expected 1 to %lld",
@@ -211,6 +221,12 @@ tg_status tg_shards_check(const tg_shards *s, const char *who) {
     return TG_OK;
 }
 
+/* Appends a dim to the global shape, and the index in it of this rank's first element. */
+static void append(tg_shard_info *info, int64_t size, int64_t first) {
+    info->global.dim[info->global.ndim++] = size;
+    info->offset.dim[info->offset.ndim++] = first;
+}
+
 tg_status tg_shards_at(const tg_shards *s, int i, tg_shard_info *out) {
     TG_TRY(enter(s));
     if (!out) return tg_fail(s->ctx, TG_ERR_ARGUMENT, "tg_shards_at: out is NULL");
@@ -220,11 +236,12 @@ tg_status tg_shards_at(const tg_shards *s, int i, tg_shard_info *out) {
                        s->n);
     TG_TRY(tg_shards_check(s, "tg_shards_at"));
     const tg_shard_item *e = &s->item[i];
-    tg_shard_info info = {.size = out->size, .key = e->key, .tensor = e->x, .global = tg_shard_global(e->like)};
-    info.offset.ndim = info.global.ndim;
+    tg_shard_info info = {.size = out->size, .key = e->key, .tensor = e->x};
+    tg_shape g = tg_shard_global(e->like);
+    for (int d = 0; d < e->front.n; d++) append(&info, e->front.size[d], e->front.at[d]);
     for (int d = 0; d < e->like->ndim; d++) {
-        int64_t run;
-        info.offset.dim[d] = e->like->shape[d] ? tg_shard_index(e->like, d, tg_grid_of(s->ctx)->rank, 0, &run) : 0;
+        int64_t run, full = e->like->shape[d];
+        append(&info, g.dim[d], full ? tg_shard_index(e->like, d, tg_grid_of(s->ctx)->rank, 0, &run) : 0);
     }
     for (int a = 0; a < TG_MAX_AXES; a++) info.placement[a] = tg_place_on(e->like, (tg_axis)a);
     info.replica = tg_shard_replica(s->p, e->like);

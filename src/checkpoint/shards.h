@@ -1,10 +1,22 @@
-/* Internals of sharded state: the list of tensors, and where each rank's part lies in the global tensor. */
+/* Internals of sharded state: the list of tensors, and copies between a rank's part and the global tensor. */
 #ifndef TG_SHARDS_H
 #define TG_SHARDS_H
 
 #include <tapegrad/checkpoint.h>
 
 #include "core/context.h"
+#include "placement/shard_index.h"
+
+enum {
+    TG_SHARDS_KEY = 512,  /* size of the longest key in bytes, with its terminating zero */
+    TG_SHARD_FRONTS = 4   /* how many tg_shards_push may be open at a time */
+};
+
+/* The dims that tg_shards_push puts in front of a tensor, and the index of the tensor in each. */
+typedef struct tg_shard_front {
+    int n;
+    int64_t size[TG_SHARD_FRONTS], at[TG_SHARD_FRONTS];
+} tg_shard_front;
 
 /* One tensor x. Its elements are placed like those of `like`: x itself or, if x is state of an optimizer, the parameter
  * that the state belongs to. */
@@ -13,6 +25,7 @@ typedef struct tg_shard_item {
     tg_tensor *x, *like;
     tg_ref x_ref, like_ref;
     int64_t rows; /* number of rows (dim 0) in the file; later rows of x are padding. TG_NONE means no padding */
+    tg_shard_front front;
 } tg_shard_item;
 
 /* An optimizer, and the key under which the metadata of the files contain its number of steps. */
@@ -29,24 +42,27 @@ struct tg_shards {
     tg_shard_steps steps[8];
     int n_steps;
     bool rng; /* true: includes the context's random streams */
+    /* While a module adds its state: what tg_shards_push and the modules around it put before each key, and the dims in
+     * front. */
+    char prefix[TG_SHARDS_KEY];
+    tg_shard_front front;
+    size_t pushed[TG_SHARD_FRONTS]; /* length of the prefix before each push */
+    int modules, first; /* number of tg_shards_add_module that run, and of items before the outermost of them */
 };
 
 tg_status tg_shards_check(const tg_shards *s, const char *who); /* fails if a tensor of the list was dropped */
+/* Adds x, which is placed like `like`, under the key; `who` names the function in errors. */
+tg_status tg_shards_add_item(tg_shards *s, const char *key, tg_tensor *x, tg_tensor *like, const char *who);
+/* Writes the key "prefix.name", or only one of both if the other is NULL or "", followed by the suffix. */
+tg_status tg_shards_join(const tg_shards *s, char key[TG_SHARDS_KEY], const char *prefix, const char *name,
+                         const char *suffix);
+/* If `status` is an error, removes all items after the first n: those that the failed call added. Returns `status`. */
+tg_status tg_shards_undo_if_failed(tg_shards *s, int n, tg_status status);
 
 /* ---- shard_layout.c ---- */
 
-/* Returns the number of axes that shard x, and fills out[] with them, in the order in which they are gathered. */
-int tg_shard_axes(const tg_tensor *x, tg_axis out[TG_MAX_AXES]);
 /* Returns this rank's number among the ranks that have the same part of x, from 0. */
 int tg_shard_replica(const tg_parallel *p, const tg_tensor *x);
-/* Returns whether the placement says where each rank's elements belong in the global tensor: x is neither PARTIAL nor
- * VARYING without a layout on any axis. */
-bool tg_shard_is_located(const tg_tensor *x);
-tg_shape tg_shard_global(const tg_tensor *x); /* returns the shape of the global tensor of which x is a part */
-/* Converts index `local` of dim d of a rank's part of x. Returns the index in dim d of the global tensor. at[a] is the
- * position of that rank on axis a. Sets *run to the number of local indices, from `local` on, whose global indices are
- * consecutive. */
-int64_t tg_shard_index(const tg_tensor *x, int d, const int at[TG_MAX_AXES], int64_t local, int64_t *run);
 /* Copies between `whole` and `part`, the part of it that the rank at position at[a] on each axis a has. The placement
  * and the shape of x say how ranks divide the tensor. Copies to `whole` if to_whole, else to `part`. */
 tg_status tg_shard_copy(const tg_tensor *x, const int at[TG_MAX_AXES], tg_tensor *whole, tg_tensor *part,

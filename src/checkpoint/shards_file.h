@@ -9,22 +9,51 @@
 #define TG_SHARDS_FILE   "%s/state-%05d.safetensors" /* path of a file: directory, pipeline stage */
 #define TG_SHARDS_FORMAT "tapegrad-state-1"
 
-enum { TG_SHARDS_KEY = 512 }; /* size of the longest key in bytes, with its terminating zero */
+tg_shape tg_shard_in_file(const tg_shard_item *i); /* returns the global shape without padding rows and front dims */
 
-tg_shape tg_shard_in_file(const tg_shard_item *i); /* returns the global shape without padding rows */
+/* A key and a value of a file's metadata. */
+typedef struct tg_shards_metadata {
+    char key[TG_SHARDS_KEY + 8], *text;
+    size_t bytes; /* size of the host memory of text */
+} tg_shards_metadata;
+
+/* ---- shards_front.c ---- */
+
+/* Tensors that share a key, because tg_shards_push has given each a place among the dims in front, are one tensor of
+ * the file. A stage that has all places writes it with the dims in front. A stage that has only some writes these in
+ * the order of their places, as one dim, and lists the places in the metadata under this key. */
+#define TG_SHARDS_PLACES "places.%s"
+
+bool tg_shard_is_first(const tg_shards *s, int i); /* whether item i is the first one with its key */
+/* Returns the number of items with the key of item i, and sets order[] (s->n numbers, may be NULL) to them, by place.
+ * */
+int tg_shard_places(const tg_shards *s, int i, int *order);
+/* Returns the shape of the file's tensor for item i, of whose key this stage has n places. */
+tg_shape tg_shard_stacked(const tg_shard_item *i, int n);
+
+int tg_shards_partial_keys(const tg_shards *s); /* number of keys of which this stage has some places only */
+/* Fills out[tg_shards_partial_keys(s)], which the caller has zeroed, with the lists of places. The caller frees every
+ * text, after an error too. */
+tg_status tg_shards_describe_places(const tg_shards *s, tg_shards_metadata *out);
+
+/* Where an item lies in the file's tensor of its key. */
+typedef struct tg_shard_spot {
+    tg_shape shape;              /* of the file's tensor */
+    int at[1 + TG_SHARD_FRONTS]; /* number of dims in front, and the item's index in each */
+} tg_shard_spot;
+
+/* Finds an item with a place in a file that has its key. Returns false if the file does not have that place. */
+bool tg_shard_find_spot(const tg_shard_item *i, const tg_safetensors *f, tg_shard_spot *out);
+/* Reads the item's elements from the tensor of the file into `rows`, which has the shape tg_shard_in_file. */
+tg_status tg_shard_read_spot(tg_safetensors *f, const tg_shard_item *i, const tg_shard_spot *spot, tg_tensor *rows,
+                             const void *site);
 
 /* ---- shards_rng.c ---- */
 
-/* A random stream, or the step of draws by key, as a key and a value of the file's metadata. */
-typedef struct tg_shards_stream {
-    char key[TG_SHARDS_KEY], *text;
-    size_t bytes; /* size of the host memory of text */
-} tg_shards_stream;
-
 int tg_shards_streams(const tg_shards *s); /* number of streams, and one for the step; 0 without tg_shards_add_rng */
-/* Fills out[tg_shards_streams(s)], which the caller has zeroed. The caller frees every text, after an error too, since
- * some may be filled then. Collective over the world. */
-tg_status tg_shards_describe_streams(const tg_shards *s, tg_shards_stream *out);
+/* Fills out[tg_shards_streams(s)], which the caller has zeroed, with the random streams and the step of draws by key. The
+ * caller frees every text, after an error too, since some may be filled then. Collective over the world. */
+tg_status tg_shards_describe_streams(const tg_shards *s, tg_shards_metadata *out);
 /* Reads the states with which this rank's streams are to continue into out[tg_shards_streams(s)]; the step is the
  * counter of the last one. Changes no stream. */
 tg_status tg_shards_read_streams(const tg_shards *s, const char *dir, const tg_safetensors *file, tg_rng *out);

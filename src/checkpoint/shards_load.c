@@ -76,15 +76,15 @@ static void close_all(source *f) {
     for (int i = 0; i < f->n; i++) tg_safetensors_close(f->file[i]);
 }
 
-/* Returns the first file that has the key, or NULL, and marks the key as known in every file that has it. If pipeline
- * stages share a tensor, several files have its key, with equal values. */
-static tg_safetensors *find(source *f, const char *key) {
+/* Returns the first file that has the item, or NULL, and sets *spot to the item's place in it. Marks the key as known
+ * in every file that has it. If pipeline stages share a tensor, several files have its key, with equal values. */
+static tg_safetensors *find(source *f, const tg_shard_item *item, tg_shard_spot *spot) {
     tg_safetensors *first = NULL;
     for (int i = 0, at = 0; i < f->n; at += f->file[i++]->count) {
-        const tg_safetensors_entry *e = tg_safetensors_find(f->file[i], key);
+        const tg_safetensors_entry *e = tg_safetensors_find(f->file[i], item->key);
         if (!e) continue;
         f->known[at + (e - f->file[i]->entries)] = 1;
-        if (!first) first = f->file[i];
+        if (!first && tg_shard_find_spot(item, f->file[i], spot)) first = f->file[i];
     }
     return first;
 }
@@ -95,10 +95,13 @@ static tg_safetensors *find(source *f, const char *key) {
 static tg_status check_entry(source *f, const tg_shard_item *item) {
     char has[160], wants[160];
     tg_ctx *ctx = f->s->ctx;
-    tg_safetensors *file = find(f, item->key);
-    if (!file) return tg_fail(ctx, TG_ERR_FORMAT, "'%s' has no tensor '%.128s'", f->dir, item->key);
+    tg_shard_spot spot;
+    tg_safetensors *file = find(f, item, &spot);
+    if (!file)
+        return tg_fail(ctx, TG_ERR_FORMAT, "'%s' has no tensor '%.128s'%s", f->dir, item->key,
+                       item->front.n ? " with the item's place among the dims in front" : "");
     const tg_safetensors_entry *e = tg_safetensors_find(file, item->key);
-    tg_shape g = tg_shard_in_file(item);
+    tg_shape g = spot.shape;
     bool same = e->shape.ndim == g.ndim && memcmp(e->shape.dim, g.dim, (size_t)g.ndim * sizeof *g.dim) == 0;
     if (same && e->dtype == (tg_dtype)item->x->dtype) return TG_OK;
     tg_shape_text((int)e->shape.ndim, e->shape.dim, has, sizeof has);
@@ -165,12 +168,13 @@ static tg_status check_all(source *f) {
 /* Reads the rows that the file has into the first rows of `whole`, and sets the padding rows to zero. */
 static tg_status read_whole(source *f, const tg_shard_item *item, tg_tensor *whole, const void *site) {
     tg_ctx *ctx = f->s->ctx;
+    tg_shard_spot spot;
     tg_shape g = tg_shard_in_file(item);
     tg_tensor *rows =
         tg_temp_new(ctx, whole->dtype, (int)g.ndim, g.dim, NULL, tg_storage_ref(whole->storage), whole->offset);
     if (!rows) return ctx->run.status;
     tg_status s = rows->numel == whole->numel ? TG_OK : ctx->run.ops->fill(ctx, tg_array_of(whole), 0);
-    if (s == TG_OK) s = tg_safetensors_fill(find(f, item->key), item->key, rows, false, site);
+    if (s == TG_OK) s = tg_shard_read_spot(find(f, item, &spot), item, &spot, rows, site);
     tg_temp_free(rows);
     return s;
 }
@@ -180,8 +184,9 @@ static tg_status read_part(source *f, const tg_shard_item *item, const void *sit
     tg_ctx *ctx = f->s->ctx;
     tg_axis axes[TG_MAX_AXES];
     tg_shape g = tg_shard_global(item->like);
-    if (!tg_shard_axes(item->like, axes) && (item->rows == TG_NONE || item->rows == g.dim[0]))
-        return tg_safetensors_fill(find(f, item->key), item->key, item->x, false, site);
+    tg_shard_spot spot;
+    if (!tg_shard_axes(item->like, axes) && !item->front.n && (item->rows == TG_NONE || item->rows == g.dim[0]))
+        return tg_safetensors_fill(find(f, item, &spot), item->key, item->x, false, site);
     tg_tensor *whole = tg_temp_empty(ctx, item->x->dtype, (int)g.ndim, g.dim, TG_MEM_TEMPORARY);
     if (!whole) return ctx->run.status;
     tg_status s = read_whole(f, item, whole, site);

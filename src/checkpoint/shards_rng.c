@@ -96,7 +96,7 @@ static void write_text(const tg_shards *s, int i, int n, const uint64_t *rows, c
     to[-1] = '\0';
 }
 
-static tg_status describe_step(const tg_shards *s, tg_shards_stream *out) {
+static tg_status describe_step(const tg_shards *s, tg_shards_metadata *out) {
     snprintf(out->key, sizeof out->key, "%s", step_key);
     if (!(out->text = tg_host_alloc(s->ctx, DIGITS))) return s->ctx->run.status;
     out->bytes = DIGITS;
@@ -104,7 +104,7 @@ static tg_status describe_step(const tg_shards *s, tg_shards_stream *out) {
     return TG_OK;
 }
 
-tg_status tg_shards_describe_streams(const tg_shards *s, tg_shards_stream *out) {
+tg_status tg_shards_describe_streams(const tg_shards *s, tg_shards_metadata *out) {
     int n = count_streams(s), size = tg_comm_size(tg_parallel_world(s->p));
     size_t bytes = (size_t)n * (size_t)size * ROW * sizeof(uint64_t), most = (AXES + (size_t)size * ROW) * DIGITS + 1;
     if (!n) return TG_OK;

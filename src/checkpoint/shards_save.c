@@ -8,13 +8,14 @@
 
 #include "base/host_memory.h"
 #include "io/safetensors.h"
+#include "kernels/scalar.h"
 #include "optim/optim.h"
 #include "comm/comm.h"
 #include "checkpoint/shards_file.h"
 
 /* The contents of a file's header. */
 typedef struct head {
-    int n;
+    int n, count;      /* number of items, and of tensors in the file; items of one key are one tensor */
     tg_tensor *tensor; /* [n] only dtype and shape are set */
     int64_t *dims;     /* [n * TG_MAX_DIMS] shapes of the tensors */
     tg_named_tensor *named;
@@ -26,8 +27,8 @@ typedef struct head {
 /* Values that all ranks agree on before the writers begin. */
 typedef struct common {
     int64_t id; /* the same in all files of one save */
-    tg_shards_stream *stream;
-    int n_streams;
+    tg_shards_metadata *metadata; /* random streams, and the places of keys that this stage has in part */
+    int n_metadata;
 } common;
 
 static void head_free(tg_ctx *ctx, head *h) {
@@ -49,29 +50,34 @@ static void add_number(head *h, const char *key, int64_t value) {
     h->metadata[h->n_metadata++] = (tg_metadata){key, text};
 }
 
+/* Adds the tensor of an item's key, of which this stage has `places` places. */
+static void add_tensor(head *h, const tg_shard_item *i, int places) {
+    tg_shape g = tg_shard_stacked(i, places);
+    int64_t *dims = h->dims + (size_t)h->count * TG_MAX_DIMS;
+    tg_tensor *x = &h->tensor[h->count];
+    memcpy(dims, g.dim, sizeof g.dim);
+    *x = (tg_tensor){.dtype = i->x->dtype, .ndim = (uint8_t)g.ndim, .shape = dims, .numel = 1};
+    for (int d = 0; d < g.ndim; d++) x->numel *= dims[d];
+    h->named[h->count++] = (tg_named_tensor){i->key, x};
+}
+
 /* Fills *h. The caller must call head_free afterwards, after an error too. */
 static tg_status head_make(const tg_shards *s, const common *all, head *h) {
     tg_ctx *ctx = s->ctx;
-    *h = (head){.n = s->n, .capacity = TG_LEN(h->text) + all->n_streams};
+    *h = (head){.n = s->n, .capacity = TG_LEN(h->text) + all->n_metadata};
     h->tensor = tg_host_alloc(ctx, (size_t)h->n * sizeof *h->tensor + 1);
     h->dims = tg_host_alloc(ctx, (size_t)h->n * TG_MAX_DIMS * sizeof *h->dims + 1);
     h->named = tg_host_alloc(ctx, (size_t)h->n * sizeof *h->named + 1);
     h->metadata = tg_host_alloc(ctx, (size_t)h->capacity * sizeof *h->metadata);
     TG_TRY(ctx->run.status);
-    for (int i = 0; i < s->n; i++) {
-        tg_shape g = tg_shard_in_file(&s->item[i]);
-        int64_t *dims = h->dims + (size_t)i * TG_MAX_DIMS;
-        memcpy(dims, g.dim, sizeof g.dim);
-        h->tensor[i] = (tg_tensor){.dtype = s->item[i].x->dtype, .ndim = (uint8_t)g.ndim, .shape = dims, .numel = 1};
-        for (int d = 0; d < g.ndim; d++) h->tensor[i].numel *= dims[d];
-        h->named[i] = (tg_named_tensor){s->item[i].key, &h->tensor[i]};
-    }
+    for (int i = 0; i < s->n; i++)
+        if (tg_shard_is_first(s, i)) add_tensor(h, &s->item[i], tg_shard_places(s, i, NULL));
     h->metadata[h->n_metadata++] = (tg_metadata){"format", TG_SHARDS_FORMAT};
     add_number(h, "files", tg_parallel_size(s->p, TG_PP));
     add_number(h, "save", all->id);
     for (int i = 0; i < s->n_steps; i++) add_number(h, s->steps[i].key, tg_optim_steps(s->steps[i].optim));
-    for (int i = 0; i < all->n_streams; i++)
-        h->metadata[h->n_metadata++] = (tg_metadata){all->stream[i].key, all->stream[i].text};
+    for (int i = 0; i < all->n_metadata; i++)
+        h->metadata[h->n_metadata++] = (tg_metadata){all->metadata[i].key, all->metadata[i].text};
     return TG_OK;
 }
 
@@ -101,16 +107,57 @@ static tg_status put(tg_safetensors_writer *w, const tg_shard_item *i, tg_tensor
     return s;
 }
 
+/* Gathers a tensor, and writes it if w is not NULL. */
+static tg_status put_one(const tg_shards *s, const tg_shard_item *i, tg_safetensors_writer *w) {
+    tg_tensor *whole = tg_shard_whole(s, i);
+    tg_status status = s->ctx->run.status;
+    if (status == TG_OK && w) status = put(w, i, whole);
+    if (whole) tg_temp_free(whole);
+    return status;
+}
+
+/* Gathers the n items order[] of one key, and copies them to `stack`, one after another, unless it is NULL. */
+static tg_status gather_places(const tg_shards *s, const int *order, int n, tg_tensor *stack) {
+    const double none[2] = {0, 0};
+    tg_status status = TG_OK;
+    for (int k = 0; k < n && status == TG_OK; k++) {
+        tg_tensor *whole = tg_shard_whole(s, &s->item[order[k]]);
+        status = s->ctx->run.status;
+        if (status == TG_OK && stack) {
+            tg_array from = tg_array_of(whole), to = from;
+            to.stride = stack->stride + (stack->ndim - whole->ndim);
+            to.data = (char *)tg_data(stack) + (size_t)(k * whole->numel) * tg_dtype_size(stack->dtype);
+            if (whole->numel) status = s->ctx->run.ops->map(s->ctx, TG_FN_id, to, &from, 1, none, false);
+        }
+        if (whole) tg_temp_free(whole);
+    }
+    return status;
+}
+
+/* Gathers the tensors of a key with dims in front, and writes them as one tensor if w is not NULL. */
+static tg_status put_stacked(const tg_shards *s, int i, int *order, tg_safetensors_writer *w) {
+    int n = tg_shard_places(s, i, order);
+    tg_shape g = tg_shard_stacked(&s->item[i], n);
+    tg_tensor *stack =
+        w ? tg_temp_empty(s->ctx, (tg_dtype)s->item[i].x->dtype, (int)g.ndim, g.dim, TG_MEM_TEMPORARY) : NULL;
+    tg_status status = s->ctx->run.status;
+    if (status == TG_OK) status = gather_places(s, order, n, stack);
+    if (status == TG_OK && w) status = tg_safetensors_put(w, stack);
+    tg_temp_free(stack);
+    return status;
+}
+
 /* Gathers all tensors, and writes them if w is not NULL. */
 static tg_status put_all(const tg_shards *s, tg_safetensors_writer *w) {
-    for (int i = 0; i < s->n; i++) {
-        tg_tensor *whole = tg_shard_whole(s, &s->item[i]);
-        tg_status status = s->ctx->run.status;
-        if (status == TG_OK && w) status = put(w, &s->item[i], whole);
-        if (whole) tg_temp_free(whole);
-        TG_TRY(status);
+    size_t bytes = (size_t)s->n * sizeof(int) + 1;
+    int *order = tg_host_alloc(s->ctx, bytes);
+    tg_status status = s->ctx->run.status;
+    for (int i = 0; i < s->n && status == TG_OK; i++) {
+        if (!tg_shard_is_first(s, i)) continue;
+        status = s->item[i].front.n ? put_stacked(s, i, order, w) : put_one(s, &s->item[i], w);
     }
-    return TG_OK;
+    tg_host_free(s->ctx, order, bytes);
+    return status;
 }
 
 static tg_status make_directory(tg_ctx *ctx, const char *dir) {
@@ -126,7 +173,7 @@ static tg_status begin(const tg_shards *s, const char *dir, const common *all, t
     tg_status status = path ? make_directory(s->ctx, dir) : s->ctx->run.status;
     if (status == TG_OK) {
         status = head_make(s, all, &h);
-        if (status == TG_OK) status = tg_safetensors_begin(w, s->ctx, path, h.named, h.n, h.metadata, h.n_metadata);
+        if (status == TG_OK) status = tg_safetensors_begin(w, s->ctx, path, h.named, h.count, h.metadata, h.n_metadata);
         head_free(s->ctx, &h);
     }
     tg_host_strfree(s->ctx, path);
@@ -137,7 +184,8 @@ static tg_status save_with(tg_shards *s, const char *dir, common *all, tg_safete
     tg_comm *world = tg_parallel_world(s->p);
     bool writes = tg_shards_writer(s);
     TG_TRY(agree_on_id(s, &all->id));
-    TG_TRY(tg_shards_describe_streams(s, all->stream));
+    TG_TRY(tg_shards_describe_streams(s, all->metadata));
+    TG_TRY(tg_shards_describe_places(s, all->metadata + tg_shards_streams(s)));
     if (writes) TG_TRY(begin(s, dir, all, w));
     TG_TRY(put_all(s, writes ? w : NULL));
     TG_TRY(tg_comm_barrier(world)); /* wait until every file is complete */
@@ -146,12 +194,12 @@ static tg_status save_with(tg_shards *s, const char *dir, common *all, tg_safete
 }
 
 static tg_status save(tg_shards *s, const char *dir, tg_safetensors_writer *w) {
-    common all = {.n_streams = tg_shards_streams(s)};
-    size_t bytes = (size_t)all.n_streams * sizeof *all.stream;
-    if (bytes && !(all.stream = tg_host_alloc(s->ctx, bytes))) return s->ctx->run.status;
+    common all = {.n_metadata = tg_shards_streams(s) + tg_shards_partial_keys(s)};
+    size_t bytes = (size_t)all.n_metadata * sizeof *all.metadata;
+    if (bytes && !(all.metadata = tg_host_alloc(s->ctx, bytes))) return s->ctx->run.status;
     tg_status status = save_with(s, dir, &all, w);
-    for (int i = 0; i < all.n_streams; i++) tg_host_free(s->ctx, all.stream[i].text, all.stream[i].bytes);
-    tg_host_free(s->ctx, all.stream, bytes);
+    for (int i = 0; i < all.n_metadata; i++) tg_host_free(s->ctx, all.metadata[i].text, all.metadata[i].bytes);
+    tg_host_free(s->ctx, all.metadata, bytes);
     return status;
 }
 

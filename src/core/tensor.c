@@ -291,7 +291,7 @@ void tg_temp_free(tg_tensor *x) {
 
 void tg_tensor_given(tg_tensor *x) {
     const tg_ext *e = x->ext;
-    if (!x->tape && !(x->flags & (TG_F_PARAM | TG_F_GRADIENT)) && !(e && (e->placed || e->grad_of)))
+    if (!x->tape && !(x->flags & (TG_F_PARAM | TG_F_GRADIENT)) && !(e && (e->placed || e->grad_of || e->buffer)))
         x->flags |= TG_F_GIVEN;
     x->flags &= (uint16_t)~TG_F_COMPARED;
 }
@@ -418,27 +418,26 @@ tg_tensor *tg_randn(tg_ctx *ctx, tg_dtype dtype, tg_shape shape, double std) {
     return finish(ctx, x, x ? draw(x, TG_RANDOM_NORMAL, 0, std) : TG_OK);
 }
 
-/* Checks the dtype and the interval of tg_uniform. 16-bit floats are drawn in float32, so the width of the interval may
- * exceed their largest number. */
-static tg_status check_interval(tg_ctx *ctx, tg_dtype t, double lo, double hi) {
+/* 16-bit floats are drawn in float32, so the width of the interval may exceed their largest number. */
+tg_status tg_interval_check(tg_ctx *ctx, tg_dtype t, double lo, double hi, const char *who) {
     double least, below;
-    if (!tg_is_float(t)) return tg_fail(ctx, TG_ERR_DTYPE, "tg_uniform: dtype %s, expected a float", tg_dtype_name(t));
+    if (!tg_is_float(t)) return tg_fail(ctx, TG_ERR_DTYPE, "%s: dtype %s, expected a float", who, tg_dtype_name(t));
     if (!(lo <= hi) || isinf(lo) || isinf(hi))
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_uniform: [%g, %g), expected finite lo <= hi", lo, hi);
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: [%g, %g), expected finite lo <= hi", who, lo, hi);
     if (isinf(tg_uniform_nearest(t, lo)) || isinf(tg_uniform_nearest(t, hi)) ||
         isinf(tg_uniform_nearest(tg_accumulate_dtype(t), hi - lo)))
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_uniform: [%g, %g), expected bounds and a width within the range of %s",
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: [%g, %g), expected bounds and a width within the range of %s", who,
                        lo, hi, tg_dtype_name(t));
     tg_uniform_ends(t, lo, hi, &least, &below);
     if (lo < hi && least >= hi)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_uniform: [%.17g, %.17g) contains no number of dtype %s; widen it", lo,
-                       hi, tg_dtype_name(t));
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: [%.17g, %.17g) contains no number of dtype %s; widen it", who, lo, hi,
+                       tg_dtype_name(t));
     return TG_OK;
 }
 
 tg_tensor *tg_uniform(tg_ctx *ctx, tg_dtype dtype, tg_shape shape, double lo, double hi) {
     TG_ENTER(ctx);
-    if (check_interval(ctx, dtype ? dtype : ctx->dtype, lo, hi) != TG_OK) return tg_inert(ctx);
+    if (tg_interval_check(ctx, dtype ? dtype : ctx->dtype, lo, hi, "tg_uniform") != TG_OK) return tg_inert(ctx);
     tg_tensor *x = new_empty(ctx, dtype, &shape, TG_MEM_TEMPORARY, "tg_uniform");
     return finish(ctx, x, x ? draw(x, TG_RANDOM_UNIFORM, lo, hi) : TG_OK);
 }

@@ -90,6 +90,9 @@ struct tg_ext {
     tg_comm *shared;      /* the group whose ranks hold one parameter (tg_share), or NULL */
     /* number of modules that list the tensor, plus 1 if it is an optimizer's state; tg_drop leaves it to them */
     int owners;
+    int held;         /* number of optimizers that update the tensor */
+    bool buffer;      /* a buffer of a module: it keeps its placement, whatever is written into it */
+    bool keeps_dtype; /* tg_module_cast leaves it as it is */
     /* The leaf's node on the tape that used it last; other tapes find theirs in a map. */
     tg_tape *leaf_tape;
     uint64_t leaf_epoch;
@@ -151,6 +154,8 @@ static inline tg_array tg_array_spread(const tg_tensor *x, int64_t i, const tg_a
     a.contiguous = a.numel == 1;
     return a;
 }
+/* Fails unless numbers of the dtype can be drawn from [lo, hi). The error message begins with `who`. */
+tg_status tg_interval_check(tg_ctx *ctx, tg_dtype t, double lo, double hi, const char *who);
 /* Fills x with draws from the current stream. */
 tg_status tg_fill_random(tg_tensor *x, tg_random kind, double a, double b);
 /* Fills x with draws from another stream of the context, and advances that stream by the number of elements of x. */

@@ -96,7 +96,7 @@ tg_tokens *tg_tokens_open(tg_ctx *ctx, const char *path, tg_token_format format,
     if (!path || (unsigned)format >= TG_LEN(format_widths) || vocab < 0) {
         tg_fail(ctx, TG_ERR_ARGUMENT,
                 "tg_tokens_open: path %s, format %d, vocab %lld; expected a path, a tg_token_format "
-                "and a vocab of at least 1 (0: the format's)",
+                "and a vocab of at least 1, or 0 for all ids of the format",
                 path ? path : "NULL", (int)format, (long long)vocab);
         return NULL;
     }
@@ -129,15 +129,15 @@ tg_status tg_tokens_read(tg_tokens *t, int64_t first, int64_t n, int64_t *out) {
     if (!out && n > 0)
         return tg_fail(t->file.ctx, TG_ERR_ARGUMENT, "tg_tokens_read: out is NULL, expected an array of %lld tokens",
                        (long long)n);
-    /* The packed tokens are read into the end of out and widened from the start. Token i is unpacked before out[i]
-     * is written, so no packed token is overwritten before it is read. */
+    /* The packed tokens are read into the end of out and widened from the start. A token has at most the 8 bytes of an
+     * element of out, so packed token i + 1 begins at out[i + 1] or later, and writing out[i] does not change it. */
     size_t bytes = (size_t)(n * t->width);
     char *packed = n ? (char *)(out + n) - bytes : NULL;
     TG_TRY(tg_file_read(&t->file, first * t->width, packed, bytes));
     for (int64_t i = 0; i < n; i++) {
         int64_t id = unpack(t, packed, i);
         if (TG_UNLIKELY(id >= t->vocab || id < 0)) return refuse_id(t, id, first + i);
-        memcpy(out + i, &id, sizeof id); /* by memcpy, since packed bytes are at this address */
+        memcpy(out + i, &id, sizeof id); /* memcpy, because the bytes there are packed tokens, of another type */
     }
     return TG_OK;
 }

@@ -381,12 +381,15 @@ tg_tensor *tg_gpt_trunk(tg_module *gpt, tg_tape *t, tg_tensor *ids, tg_gpt_cache
     gpt_state *s = state_of(gpt);
     int64_t offset = cache ? cache->length : 0;
     if (tg_tape_check(t, "gpt") != TG_OK || check_ids(gpt, ids, offset) != TG_OK) return tg_inert(s->ctx);
+    bool training = tg_module_use_mode(gpt, t);
     tg_tensor *x = embed(gpt, t, ids, offset);
     for (int64_t i = 0; i < s->c.layers && tg_ok(s->ctx); i++) {
         tg_past past = {cache ? cache->kv[2 * i] : NULL, cache ? cache->kv[2 * i + 1] : NULL, offset};
         x = run_layer(s, i, t, x, cache ? &past : NULL);
     }
-    return tg_module_run(body_of(gpt), s->c.arch == TG_GPT2 ? "ln_f" : "norm", t, x);
+    x = tg_module_run(body_of(gpt), s->c.arch == TG_GPT2 ? "ln_f" : "norm", t, x);
+    tg_tape_set_training(t, training);
+    return x;
 }
 
 /* Makes the checks with which every public function begins. */

@@ -3,6 +3,7 @@
 #include <tapegrad/ops.h>
 
 #include "base/host_memory.h"
+#include "base/text.h"
 #include "kernels/scalar.h"
 #include "nn/module.h"
 
@@ -45,9 +46,18 @@ static tg_tensor *linear_forward(tg_module *m, tg_tape *t, tg_tensor *x) {
     return tg_linear(t, x, tg_module_own(m, "weight"), tg_module_own(m, "bias"));
 }
 
-static const tg_module_ops linear_ops = {.size = sizeof(tg_module_ops), .kind = "linear", .forward = linear_forward};
+size_t tg_linear_describe(const tg_module *m, char *buf, size_t n) {
+    const tg_tensor *w = tg_module_own(m, "weight");
+    size_t at = 0;
+    tg_text(buf, n, &at, "in %lld, out %lld%s", (long long)w->shape[1], (long long)w->shape[0],
+            tg_module_own(m, "bias") ? ", bias" : "");
+    return at;
+}
 
-bool tg_is_own_linear(const tg_module *m) { return m && m->ops == &linear_ops; }
+static const tg_module_ops linear_ops = {
+    .size = sizeof(tg_module_ops), .kind = "linear", .forward = linear_forward, .describe = tg_linear_describe};
+
+bool tg_is_own_linear(const tg_module *m) { return m && m->ops == &linear_ops && !m->hooks; }
 
 tg_module *tg_linear_module(tg_ctx *ctx, const tg_module_ops *ops, void *state, int64_t in, int64_t out, bool bias,
                             double std) {
@@ -72,7 +82,7 @@ static tg_tensor *embedding_forward(tg_module *m, tg_tape *t, tg_tensor *ids) {
 static const tg_module_ops embedding_ops = {
     .size = sizeof(tg_module_ops), .kind = "embedding", .forward = embedding_forward};
 
-bool tg_is_own_embedding(const tg_module *m) { return m && m->ops == &embedding_ops; }
+bool tg_is_own_embedding(const tg_module *m) { return m && m->ops == &embedding_ops && !m->hooks; }
 
 tg_module *tg_nn_embedding(tg_ctx *ctx, int64_t vocab, int64_t hidden, double std) {
     bool good = positive(ctx, "tg_nn_embedding", "vocab", vocab) && positive(ctx, "tg_nn_embedding", "hidden", hidden);
@@ -97,10 +107,16 @@ static tg_tensor *rms_norm_forward(tg_module *m, tg_tape *t, tg_tensor *x) {
     return tg_rms_norm(t, x, tg_module_own(m, "weight"), ((norm_state *)m->state)->eps);
 }
 
-static const tg_module_ops layer_norm_ops = {
-    .size = sizeof(tg_module_ops), .kind = "layer_norm", .forward = layer_norm_forward, .free = norm_free};
-static const tg_module_ops rms_norm_ops = {
-    .size = sizeof(tg_module_ops), .kind = "rms_norm", .forward = rms_norm_forward, .free = norm_free};
+static size_t norm_describe(const tg_module *m, char *buf, size_t n) {
+    size_t at = 0;
+    tg_text(buf, n, &at, "eps %g", ((norm_state *)m->state)->eps);
+    return at;
+}
+
+static const tg_module_ops layer_norm_ops = {.size = sizeof(tg_module_ops), .kind = "layer_norm",
+    .forward = layer_norm_forward, .free = norm_free, .describe = norm_describe};
+static const tg_module_ops rms_norm_ops = {.size = sizeof(tg_module_ops), .kind = "rms_norm",
+    .forward = rms_norm_forward, .free = norm_free, .describe = norm_describe};
 
 static tg_module *norm_new(tg_ctx *ctx, const tg_module_ops *ops, const char *who, int64_t hidden, double eps,
                            bool bias) {

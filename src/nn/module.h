@@ -6,49 +6,93 @@
 
 #include "core/context.h"
 
-/* A parameter or a child of a module. Entries are linked in the order of adding. */
+/* A parameter, a buffer or a child of a module. Entries are linked in the order of adding. The child of a wrapper has
+ * the name "": it adds nothing to paths, and a search of the wrapper goes on in it. */
 typedef struct tg_module_entry {
     struct tg_module_entry *next;
     char *name;
-    tg_tensor *param;
+    tg_tensor *tensor; /* the parameter or buffer; NULL for a child */
     tg_module *child;
+    bool buffer, transient;
 } tg_module_entry;
 
-/* A position among a module's parameters, in the order of the state dict. It is kept between calls of tg_module_param,
- * so that a loop over all parameters visits every entry once. */
+/* The lists of tensors in a module and in the modules in it. */
+typedef enum tg_state_list { TG_STATE_PARAMS, TG_STATE_BUFFERS, TG_STATE_SAVED_BUFFERS, TG_STATE_LISTS } tg_state_list;
+
+/* A position in a list. It is kept between calls, so that a loop over all tensors visits every entry once. */
 typedef struct tg_module_cursor {
     const tg_module_entry *at; /* NULL means at the beginning */
     const tg_module *of;       /* the module that has this entry */
-    int i;                     /* number of parameters before it */
+    int i;                     /* number of tensors of the list before it */
 } tg_module_cursor;
+
+typedef struct tg_call_hook tg_call_hook;
 
 struct tg_module {
     tg_ctx *ctx;
-    const tg_module_ops *ops;
+    const tg_module_ops *ops; /* read its later fields with TG_MODULE_OP */
     void *state;
     tg_module_entry *first, *last;
-    tg_module *parent;       /* the module that frees this one; NULL if the caller does */
-    tg_module_entry *entry;  /* its entry in the parent */
-    tg_module_cursor cursor; /* at the parameter that tg_module_param returned last */
-    char path[256];          /* the last path that tg_module_param returned */
+    tg_module *parent;      /* the module that frees this one; NULL if the caller does */
+    tg_module_entry *entry; /* its entry in the parent */
+    tg_call_hook *hooks;
+    uint64_t last_hook; /* the number of the hook that was added last */
+    int running;        /* number of runs of its forward that have not returned */
+    tg_mode mode;
+    tg_module_cursor cursor[TG_STATE_LISTS]; /* at the tensors that were returned last */
+    char path[256];                          /* the last path that was returned */
 };
 
+/* A field of m's table; 0 or NULL if the table is of a version that had no such field. */
+#define TG_MODULE_OP(m, field)                                                                                         \
+    (offsetof(tg_module_ops, field) + sizeof(m)->ops->field <= (m)->ops->size ? (m)->ops->field : 0)
+
 bool tg_module_ok(const tg_module *m); /* whether m is not inert and its context has no error */
-/* Return whether m was made by tg_nn_linear or tg_nn_embedding. The forward of m's parent may then use m's parameters
- * in an op of its own instead of calling m. Any other module must be called. */
+/* Return whether m was made by tg_nn_linear or tg_nn_embedding and has no hooks. The forward of m's parent may then use
+ * m's parameters in an op of its own instead of calling m. Any other module must be called. */
 bool tg_is_own_linear(const tg_module *m);
 bool tg_is_own_embedding(const tg_module *m);
 /* Creates a module with these ops and the parameters of tg_nn_linear. ops->free releases state. On error
  * returns an inert module. */
 tg_module *tg_linear_module(tg_ctx *ctx, const tg_module_ops *ops, void *state, int64_t in, int64_t out, bool bias,
                             double std);
-/* Returns the module's own parameter of that name; NULL if there is none. */
+size_t tg_linear_describe(const tg_module *m, char *buf, size_t n); /* `describe` of such a module */
+/* Returns the module's own parameter or buffer of that name; NULL if there is none. */
 tg_tensor *tg_module_own(const tg_module *m, const char *name);
+/* Adds m as the child "" of a wrapper, which owns it from then on. Errors are as for tg_module_add_child. */
+tg_status tg_module_wrap(tg_module *wrapper, tg_module *m);
+/* Returns the module that a wrapper holds; NULL if m is no wrapper. */
+tg_module *tg_module_wrapped(const tg_module *m);
+
+/* ---- state_dict.c ---- */
+
+/* Returns tensor i of a list, and sets *path as tg_module_param does. `who` is the function that the caller called. */
+tg_tensor *tg_state_at(const tg_module *m, tg_state_list list, int i, const char **path, const char *who);
+int tg_state_count(const tg_module *m, tg_state_list list);
+void tg_module_reset_cursors(tg_module *m); /* of m and of every module that contains it, because m's entries change */
+/* Writes the path from root to entry e of m, and returns its length. A path that does not fit is shortened. */
+size_t tg_module_path(const tg_module *root, const tg_module *m, const tg_module_entry *e, char *buf, size_t size);
+
+/* ---- forward.c ---- */
+
+/* Sets the tape to the mode that m runs in. Returns the tape's mode before. */
+bool tg_module_use_mode(const tg_module *m, tg_tape *t);
+/* Begin and end a run of m, for functions that run a module without its `forward` or `call`. tg_module_enter sets the
+ * tape to m's mode and calls the hooks on the inputs, which may replace x[]. tg_module_leave, which must follow even
+ * after an error, calls the hooks on the outputs and restores the mode. Both return the context's status. */
+tg_status tg_module_enter(tg_module *m, tg_tape *t, tg_tensor **x, int n, bool *training);
+tg_status tg_module_leave(tg_module *m, tg_tape *t, tg_tensor **x, int n, bool training);
 /* Returns a child that m's forward needs. If it was freed, records the error and returns NULL. Returns NULL if m is
  * NULL. */
 tg_module *tg_module_part(const tg_module *m, const char *name);
 /* Runs the forward of m's child of that name. If the child or its forward is missing, records the error and returns an
  * inert tensor. */
 tg_tensor *tg_module_run(const tg_module *m, const char *child, tg_tape *t, tg_tensor *x);
+
+/* ---- module_hooks.c ---- */
+
+tg_status tg_call_hooks_run(tg_module *m, tg_module_when when, tg_tape *t, tg_tensor **x, int n);
+void tg_call_hooks_sweep(tg_module *m); /* frees the hooks that were removed, unless m is running */
+void tg_call_hooks_free(tg_module *m);
 
 #endif

@@ -19,7 +19,7 @@ static tg_status gumbel_infer(tg_call *c) {
     /* Logits are multiplied by 1 / tau in the accumulation dtype. */
     double most = tg_accumulate_dtype((tg_dtype)c->in[0]->dtype) == TG_F64 ? DBL_MAX : FLT_MAX;
     if (p->classes && !(p->tau > 0 && p->tau <= DBL_MAX && 1 / p->tau <= most))
-        return tg_call_fail(c, TG_ERR_ARGUMENT, "tau is %g; it must be greater than 0, with a finite reciprocal",
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "tau is %g; it must be finite and above 0, and 1 / tau finite too",
                             p->tau);
     p->draws = tg_call_draws(c, c->in[0]);
     return c->ctx->run.status;
@@ -49,13 +49,13 @@ static const tg_sample gumbel_samples[] = {
     {.note = "cube", .params = &plain, .n_in = 1, .in = {TG_S(3, 2, 5)}},
     {.note = "transposed", .params = &plain, .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 4)}},
     {.note = "strided", .params = &plain, .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_STRIDED, 3, 4)}},
-    {.note = "equal rows, own draws", .params = &plain, .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4)}},
+    {.note = "equal rows, different draws", .params = &plain, .n_in = 1, .in = {TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4)}},
     {.note = "scalar", .params = &plain, .n_in = 1, .in = {TG_S_SCALAR}},
     {.note = "size 1", .params = &plain, .n_in = 1, .in = {TG_S(1)}},
     {.note = "empty", .params = &plain, .n_in = 1, .in = {TG_S(0, 3)}},
     {.note = "integers", .params = &plain, .n_in = 1, .in = {TG_S_INDEX(4, 3)}, .refused = TG_ERR_DTYPE},
     {.note = "for classes", .params = CLASSES(0.5, -1), .n_in = 1, .in = {TG_S(2, 3)}},
-    {.note = "for classes of no such dim", .params = CLASSES(0.5, 2), .n_in = 1,
+    {.note = "for classes along a dim that x does not have", .params = CLASSES(0.5, 2), .n_in = 1,
      .in = {TG_S(2, 3)}, .refused = TG_ERR_SHAPE},
     {.note = "tau 0", .params = CLASSES(0, -1), .n_in = 1, .in = {TG_S(2, 3)},
      .refused = TG_ERR_ARGUMENT},

@@ -50,6 +50,7 @@ static tg_tensor *state_tensor(tg_tensor *p, tg_dtype dtype) {
 static tg_status begin_item(tg_optim *o, tg_optim_item *it, tg_tensor *p) {
     tg_dtype wide = tg_accumulate_dtype(p->dtype);
     *it = (tg_optim_item){.param = p, .ref = tg_ref_of(p)};
+    p->ext->held++;
     for (int i = 0; i < o->method->n_states; i++)
         if (!(it->state[i] = state_tensor(p, wide))) return o->ctx->run.status;
     if (wide != p->dtype) {
@@ -149,9 +150,15 @@ void tg_optim_drop_state(tg_tensor *s) {
     tg_drop(s);
 }
 
+/* Ends the optimizer's hold on a parameter, unless the parameter was dropped. */
+static void let_go(const tg_optim *o, const tg_optim_item *it) {
+    if (it->param && tg_ref_get(o->ctx, it->ref) == it->param) it->param->ext->held--;
+}
+
 void tg_optim_free(tg_optim *o) {
     if (!o || o == &inert) return;
     for (int i = 0; i < o->n; i++) {
+        let_go(o, &o->item[i]);
         for (int j = 0; j < TG_OPTIM_STATES; j++) tg_optim_drop_state(o->item[i].state[j]);
         tg_optim_drop_state(o->item[i].master);
     }

@@ -27,8 +27,8 @@ enum {
     TG_N_STATE = 4,      /* the node has a tg_node_extra */
     TG_N_TIMED = 8,      /* its times are measured */
     TG_N_BUSY = 16,      /* the op whose backward runs now sends a gradient to this node */
-    /* A gradient has come that the slots do not show: it was added directly to the buffer of a leaf's gradient, or it is a
-     * zero that is not stored. */
+    /* A gradient has come that the slots do not show: it was added directly to the buffer of a leaf's gradient, or it
+     * is a zero that is not stored. */
     TG_N_REACHED = 32,
     TG_N_DUE = 64,       /* the roots depend on the node; set only if the tape has a collective node */
     TG_N_OBSERVED = 128, /* an observer has given it a number */

@@ -125,6 +125,7 @@ void misuse_arguments(misuse_world *b); /* arguments of ops */
 void misuse_extend(misuse_world *b);
 void misuse_gradcheck(misuse_world *b);
 void misuse_nn(misuse_world *b);
+void misuse_modules(misuse_world *b);
 void misuse_optim(misuse_world *b);
 void misuse_io(misuse_world *b);
 void misuse_comm(misuse_world *b);

@@ -241,6 +241,16 @@ static void adding_shards(misuse_world *b, const tg_parallel *p) {
     FAILS(tg_shards_add_module, ARGUMENT, "the module is NULL", tg_shards_add_module(s, "m", NULL));
     FAILS(tg_shards_add_module, HANDLE, "another context", tg_shards_add_module(s, "m", far));
     FAILS(tg_shards_add_module, ARGUMENT, "expected at most", tg_shards_add_module(s, longest, m));
+    QUIET(tg_shards_push, tg_shards_push(NULL, "l", 2, 0) == TG_ERR_ARGUMENT);
+    FAILS(tg_shards_push, ARGUMENT, "n is 0 and i 0", tg_shards_push(s, "l", 0, 0));
+    FAILS(tg_shards_push, ARGUMENT, "n is 2 and i 2", tg_shards_push(s, "l", 2, 2));
+    FAILS(tg_shards_push, ARGUMENT, "n is 2 and i -1", tg_shards_push(s, "l", 2, -1));
+    FAILS(tg_shards_push, ARGUMENT, "expected at most", tg_shards_push(s, longest, 2, 0));
+    for (int i = 0; i < 4; i++) tg_shards_push(s, NULL, 2, 0);
+    FAILS(tg_shards_push, STATE, "4 dims are in front already", tg_shards_push(s, "l", 2, 0));
+    for (int i = 0; i < 4; i++) tg_shards_pop(s);
+    QUIET(tg_shards_pop, tg_shards_pop(NULL) == TG_ERR_ARGUMENT);
+    FAILS(tg_shards_pop, STATE, "call tg_shards_push first", tg_shards_pop(s));
     QUIET(tg_shards_add_rng, tg_shards_add_rng(NULL) == TG_ERR_ARGUMENT);
     tg_shards_add_rng(s);
     FAILS(tg_shards_add_rng, STATE, "were added already", tg_shards_add_rng(s));

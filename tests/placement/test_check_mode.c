@@ -6,6 +6,7 @@
 #include <tapegrad/backward.h>
 #include <tapegrad/checkpoint.h>
 #include <tapegrad/data_parallel.h>
+#include <tapegrad/nn.h>
 #include <tapegrad/ops.h>
 #include <tapegrad/ranks.h>
 #include <tapegrad/megatron.h>
@@ -98,6 +99,26 @@ START_TEST(a_leaf_is_compared_again_after_a_file_was_read) {
     passes(2, files, dir);
     ck_assert_int_eq(rmdir(dir), 0);
 }
+END_TEST
+
+/* A buffer of a module is I, whatever is written into it, so ranks that differ are found. */
+static tg_status buffers(void *arg, tg_ctx *ctx, tg_comm *world) {
+    static const tg_module_ops box = {.size = sizeof box, .kind = "box"};
+    (void)arg;
+    group g = begin(ctx, world, TG_RNG_GLOBAL);
+    tg_module *m = tg_module_new(ctx, &box, NULL);
+    tg_tensor *x = tg_zeros(ctx, TG_F64, TG_SHAPE(3));
+    RUN(tg_module_add_buffer(m, "mean", x, NULL));
+    tg_write_f64(x, (double[]){0, 1, 5}, 3);
+    EXPECT(ctx, tg_placement_of(tg_square(g.t, x), TG_TP).kind == TG_INVARIANT);
+    tg_write_f64(x, (double[]){0, 1, g.last ? 9 : 5}, 3);
+    REFUSED(ctx, TG_ERR_PLACEMENT, "element 2 is 5 on rank 0 and 9 on rank", tg_square(g.t, x));
+    tg_tape_reset(g.t);
+    tg_module_free(m);
+    return end(&g);
+}
+
+START_TEST(buffers_of_modules_are_compared) { passes(2, buffers, NULL); }
 END_TEST
 
 static tg_status seeds(void *arg, tg_ctx *ctx, tg_comm *world) {
@@ -314,6 +335,7 @@ END_TEST
 int main(void) {
     const TTest *const tests[] = {leaves_are_compared_at_their_first_use,
                                   a_leaf_is_compared_again_after_a_file_was_read,
+                                  buffers_of_modules_are_compared,
                                   seeds_are_compared_where_the_gradient_is_equal,
                                   what_hooks_return_is_compared,
                                   default_streams_have_one_seed,

@@ -10,8 +10,9 @@
  * A communicator made by tg_comm_nccl_new has a host communicator of the same ranks. Every call is started there too,
  * without data, before NCCL gets it. So the code that serves all transports compares the calls, names the ranks that
  * fail or leave, and writes the flight recorder. A rank that finds a disagreement has not launched its part, so no data
- * moves. The common code sees this transport as a mover (comm/protocol.h) whose control asks the host communicator.
- * Without a host communicator (tg_comm_nccl_new_by) the control answers that all ranks have arrived. */
+ * moves. The common code (comm/protocol.h) asks a transport's `control` whether all ranks have arrived, and its
+ * `mover` to move the data. Here the mover is NCCL, and the control asks the host communicator. Without a host
+ * communicator (tg_comm_nccl_new_by) the control answers that all ranks have arrived. */
 #ifndef TG_NCCL_TRANSPORT_H
 #define TG_NCCL_TRANSPORT_H
 
@@ -75,8 +76,8 @@ struct tg_nccl_rank {
     tg_nccl_group *groups;
     tg_nccl_call *free;
     int me;           /* this rank's number in the world */
-    int cause;        /* the rank whose failure the context is recording; -1: its own (tg_control) */
-    double checked;   /* seconds that the host had waited at the last check of this wait */
+    int cause;        /* the rank whose failure the context is recording; -1: this rank itself has failed */
+    double checked;   /* in a wait of the host: how long it had lasted when the calls were last checked, in seconds */
     tg_status status; /* why the communicators have failed; TG_OK: they have not */
     char failure[TG_FAILURE_TEXT];
     bool aborted;     /* the communicators are aborted, or will be when the capture of a step ends */
@@ -97,7 +98,8 @@ ncclResult_t tg_nccl_enqueue(tg_nccl_group *g, const tg_transfer *t);
 
 /* ---- call.c ---- */
 
-/* Waits until NCCL has finished what `call`, which returned r, has started. Fails at the context's deadline. */
+/* Waits until NCCL has finished the operation that a function of NCCL has started. r: what that function returned;
+ * call: its name, for errors. Fails at the context's deadline. */
 tg_status tg_nccl_await(tg_nccl_group *g, ncclResult_t r, const char *call);
 /* Finds the calls of g that are done or aborted, and ends them. */
 void tg_nccl_progress(tg_nccl_group *g);

@@ -52,7 +52,7 @@ static void run_rank(rank_thread *t, tg_ctx *ctx) {
     if (tg_ctx_status(ctx) != TG_OK)
         fail_rank(t, tg_ctx_status(ctx), tg_ctx_message(ctx));
     else if (s != TG_OK)
-        fail_rank(t, s, text), atomic_store(&t->region->rank_slot[t->rank].cause, -1);
+        fail_rank(t, s, text), atomic_store(&t->region->rank_slot[t->rank].cause, -1); /* this rank is the cause */
     post_return(t);
     tg_comm_free_all(world);
 }
@@ -72,8 +72,8 @@ static void *rank_main(void *arg) {
 
 /* ---- All ranks ---- */
 
-/* Writes the caller's message, if there is space for one. The format takes the rank (or number of ranks) and the
- * message, which may be "". */
+/* Writes an error message into the buffer that the caller of tg_ranks_run has given, if any. `format` takes a number
+ * (the rank, or the number of ranks) and then a text, which may be "". */
 static void write_message(const tg_ranks_opts *o, const char *format, int rank, const char *message) {
     if (o->message && o->message_size) snprintf(o->message, o->message_size, format, rank, message);
 }

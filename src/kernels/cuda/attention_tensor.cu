@@ -7,8 +7,8 @@ using namespace tg;
 
 namespace {
 
-/* The state of a warp: its queries, and their softmax and results so far. Maxima are those of products. Sums are of the
- * lane's own keys. */
+/* The state of a warp: its queries, and their softmax and results so far. Maxima are those of unscaled products. A
+ * lane's sums cover its own keys only, until put joins them. */
 template <class E, int D, bool DROP> struct QueryRows {
     typedef TensorShape<D> Z;
     static constexpr int M = Z::M, NS = Z::STEP / 8;
@@ -28,7 +28,7 @@ template <class E, int D, bool DROP> struct QueryRows {
             for (int r = 0; r < 2; r++) s[m].max[r] = -INFINITY, s[m].sum[r] = 0, s[m].rescale[r] = 1;
     }
 
-    /* Loads the queries from the warp's first row in shared memory. */
+    /* Loads the warp's queries from shared memory, where `at` is their first row. */
     __device__ void load(SharedAt at) {
         TG_UNROLL
         for (int k = 0; k < Z::KD; k++) left_load<Z::PITCH>(q[k], at + lane_of_left<Z::PITCH>() + k * 32);
@@ -113,7 +113,7 @@ template <class E, int D, bool DROP> struct QueryRows {
     }
 };
 
-/* Tiles in shared memory: the block's queries, and two of keys and of values. */
+/* Tiles in shared memory: the block's queries, two tiles of keys and two of values. */
 template <int D> constexpr size_t tensor_shared() {
     typedef TensorShape<D> Z;
     return (size_t)Z::PITCH * (Z::ROWS + 4 * Z::STEP);

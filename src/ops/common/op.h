@@ -30,7 +30,7 @@ static inline bool tg_same_shape(const tg_tensor *a, const tg_tensor *b) {
     return true;
 }
 
-/* Returns the product of two counts of 0 or more, or INT64_MAX if it overflows. INT64_MAX is odd. */
+/* Returns the product of two counts of 0 or more, or INT64_MAX if it overflows. */
 static inline int64_t tg_flops(int64_t a, int64_t b) { return __builtin_mul_overflow(a, b, &a) ? INT64_MAX : a; }
 
 /* ---- infer (infer.c) ----
@@ -47,7 +47,7 @@ tg_status tg_need_number(tg_call *c, int i);         /* float or integer, not bo
 tg_status tg_need_bool(tg_call *c, int i);
 tg_status tg_need_index(tg_call *c, int i);          /* int64 or int32 */
 tg_status tg_need_same_dtype(tg_call *c, int i, int j);
-/* Checks that *dim is a dim of input i, and makes a negative one, which counts from the end, non-negative. */
+/* Checks that *dim is a dim of input i. A negative *dim counts from the end; replaces it by the dim that it means. */
 tg_status tg_need_dim(tg_call *c, int i, int *dim);
 tg_status tg_need_axis(tg_call *c, int ndim, int *dim); /* the same for a shape of ndim dims */
 /* Converts dims of input i to a bit mask. Fails for repeated dims and dims out of range. dims.n < 0 means all. */
@@ -59,8 +59,8 @@ tg_status tg_need_value(tg_call *c, tg_dtype dtype, double value, const char *wh
 
 /* ---- Arrays (array_views.c) ----
  *
- * The functions tg_array_* return an array on the bytes of a with another layout. The layout lies in memory that the
- * caller gives (stride, shape, or e), which must outlive the array. */
+ * The functions tg_array_* return an array that shares the bytes of the argument `a` and has another layout. The layout
+ * lies in memory that the caller gives (stride, shape, or e), which must outlive the array. */
 
 /* Memory for the layout of an array. */
 typedef struct tg_extent {
@@ -79,7 +79,7 @@ tg_array tg_array_last(tg_array a, int dim, tg_extent *e);
 tg_array tg_array_slice(tg_array a, int dim, int64_t start, int64_t n, int64_t step, tg_extent *e);
 /* Selects the elements of a with indices below `shape` in every dim, except in dim `but`, which stays whole. */
 tg_array tg_array_narrow(tg_array a, const int64_t *shape, int but, tg_extent *e);
-/* Restores the reduced dims of a, the result of a reduction over the dims in mask, with size 1 and stride 0. ndim: the
+/* `a` is the result of a reduction over the dims in mask. Puts these dims back, with size 1 and stride 0. ndim: the
  * number of dims before the reduction. */
 tg_array tg_array_keep(tg_array a, int ndim, uint32_t mask, tg_extent *e);
 /* Gives *a another shape with n dims and as many elements. Returns false, and leaves *a as it is, if its strides do not

@@ -41,8 +41,8 @@ struct tg_pipe {
     tg_pipe_cell *cell;
     tg_tensor **tensors;        /* the memory of the arrays of all cells, and of roots and seeds */
     tg_tensor **roots, **seeds; /* of the backward that is running; n_slots + 1 each */
-    tg_tape *
-        *tape;   /* as many as the stage needs that needs most, because a recovery may give this rank another stage */
+    /* As many tapes as the stage needs that needs most, because a recovery may give this rank another stage. */
+    tg_tape **tape;
     bool *taken; /* whether a cell uses that tape */
     int n_tapes;
     int *done;         /* of each act and chunk: the number of items that have begun in this run */

@@ -160,6 +160,5 @@ void tg_pipe_plan_free(tg_pipe_plan *p) {
     tg_host_free(p->ctx, p->item, (size_t)p->n * sizeof *p->item);
     tg_host_free(p->ctx, p->begin, (size_t)p->n * sizeof *p->begin);
     tg_host_free(p->ctx, p->cost[0], costs_size(p));
-    tg_host_free(p->ctx, p->place, places_size(p));
     tg_host_free(p->ctx, p, sizeof *p);
 }

@@ -21,7 +21,8 @@ static tg_tensor *forward(tg_module *m, tg_tape *t, tg_tensor *x) {
 }
 
 static const tg_module_ops deferred_linear_ops = {
-    .size = sizeof(tg_module_ops), .kind = "linear", .forward = forward, .free = linear_free};
+    .size = sizeof(tg_module_ops), .kind = "linear", .forward = forward, .free = linear_free,
+    .describe = tg_linear_describe};
 
 tg_module *tg_deferred_linear_new(tg_ctx *ctx, int64_t in, int64_t out, bool bias, double std) {
     deferred_linear *s = tg_ok(ctx) ? tg_host_alloc(ctx, sizeof *s) : NULL;

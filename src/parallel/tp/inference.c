@@ -151,7 +151,7 @@ static void add(tg_module *m, const tg_parallel *p, const char *name, tg_tensor 
     tg_shape local = shape;
     if (at.kind == TG_VARYING) local.dim[at.dim] /= tg_parallel_size(p, TG_TP);
     if (!given)
-        tg_layer_add(m, name, tg_layer_param(p, name, shape, std, TG_TP, at));
+        tg_layer_add(m, name, tg_layer_param(p, name, TG_DTYPE_DEFAULT, shape, std, TG_TP, at));
     else if (check_given(m->ctx, maker_of(m->ops), name, given, local) == TG_OK)
         tg_module_add_param(m, name, given);
 }

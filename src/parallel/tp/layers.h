@@ -11,7 +11,8 @@
 typedef struct tg_parallel_linear {
     tg_ctx *ctx;
     const tg_parallel *p;
-    tg_parallel_linear_opts o; /* with defaults filled in; o.weight as the caller gave it */
+    tg_parallel_linear_opts o; /* as the caller gave them; only the constructor may read *o.init and *o.bias_init */
+    tg_init init, bias_init;   /* copies of *o.init and *o.bias_init */
     tg_axis axis; /* o.axis, or TG_ETP for an expert */
     tg_comm *comm;
     int64_t in, out;             /* sizes of the whole layer */
@@ -27,6 +28,7 @@ typedef struct tg_parallel_linear {
 tg_module *tg_parallel_linear_new(const tg_parallel *p, const tg_module_ops *ops, int64_t in, int64_t out, int shard,
                                   const tg_parallel_linear_opts *opts);
 void tg_parallel_linear_free(void *state);
+size_t tg_parallel_linear_describe(const tg_module *m, char *buf, size_t n);
 static inline const tg_parallel_linear *tg_parallel_linear_of(const tg_module *m) { return m->state; }
 /* Returns the weight of one call: `given` after a check of its shape, or the module's own if `given` is NULL.
  * Returns NULL after recording the error. */
@@ -53,6 +55,8 @@ tg_module *tg_deferred_linear_new(tg_ctx *ctx, int64_t in, int64_t out, bool bia
 /* Returns the list of such a module; NULL: m is another module. */
 tg_wgrads *tg_deferred_linear_wgrads(const tg_module *m);
 
+/* ---- layer_params.c ---- */
+
 /* Adds a parameter to the module. Drops the parameter on error. */
 void tg_layer_add(tg_module *m, const char *name, tg_tensor *param);
 /* Returns m. If an error has occurred, frees m (which may be NULL) and returns an inert module instead. */
@@ -65,8 +69,14 @@ tg_status tg_layer_divide(const tg_parallel *p, const char *who, const char *wha
 tg_status tg_layer_check_axis(const tg_parallel *p, const char *who, tg_axis axis, bool draws);
 /* Creates a parameter of the dense grid with placement `at` on the axis. shape: of the whole parameter. On other axes
  * it is the same on all ranks: R on dp and cp, whose ranks have different data; on tp R if p is sequence parallel, else
- * I. std: of the normal random numbers that fill it; 0: zeros. */
-tg_tensor *tg_layer_param(const tg_parallel *p, const char *name, tg_shape shape, double std, tg_axis axis,
-                          tg_placement at);
+ * I. std: of the normal random numbers that fill it; 0: zeros. dtype 0: the context's. */
+tg_tensor *tg_layer_param(const tg_parallel *p, const char *name, tg_dtype dtype, tg_shape shape, double std,
+                          tg_axis axis, tg_placement at);
+/* Copies the option `what`, which may be NULL, to *o, and checks it for a parameter of the dtype. Fails if it is given
+ * although the layer `makes` no such parameter with initial values. */
+tg_status tg_layer_read_init(const tg_parallel *p, const char *who, const char *what, tg_dtype dtype, bool makes,
+                             const tg_init *given, tg_init *o);
+/* Fills x as init says, unless init is NULL. Returns x; after an error drops it and returns an inert tensor. */
+tg_tensor *tg_layer_init(tg_tensor *x, const tg_init *init, const char *who);
 
 #endif

@@ -1,6 +1,7 @@
 /* The parts that column and row layers share: options, parameters and their placements, and one call with overrides
  * (tg_parallel_linear_apply). */
 #include "base/host_memory.h"
+#include "base/text.h"
 #include "parallel/tp/layers.h"
 
 #include <tapegrad/megatron.h>
@@ -13,47 +14,6 @@
 
 /* ---- Creation ---- */
 
-void tg_layer_add(tg_module *m, const char *name, tg_tensor *param) {
-    if (tg_module_add_param(m, name, param) != TG_OK) tg_drop(param);
-}
-
-tg_module *tg_layer_checked(tg_module *m) {
-    if (tg_module_ok(m)) return m;
-    if (m && m->ops) tg_module_free(m);
-    return tg_module_new(NULL, NULL, NULL);
-}
-
-tg_status tg_layer_divide(const tg_parallel *p, const char *who, const char *what, int64_t size, tg_axis axis) {
-    int n = tg_parallel_size(p, axis);
-    tg_ctx *ctx = tg_parallel_ctx(p);
-    if (size <= 0)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: %s is %lld, expected a positive number", who, what, (long long)size);
-    if (size % n == 0) return TG_OK;
-    return tg_fail(ctx, TG_ERR_SHAPE, "%s: %s is %lld, expected a multiple of the %d ranks of %s", who, what,
-                   (long long)size, n, tg_axis_name(axis));
-}
-
-tg_status tg_layer_check_axis(const tg_parallel *p, const char *who, tg_axis axis, bool draws) {
-    tg_ctx *ctx = tg_parallel_ctx(p);
-    if (axis != TG_TP && axis != TG_CP && axis != TG_DP)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: axis is %d (%s), expected TG_TP, TG_CP or TG_DP", who, (int)axis,
-                       tg_axis_name(axis));
-    if (axis != TG_TP && draws && p->o.rng == TG_RNG_MEGATRON)
-        return tg_fail(ctx, TG_ERR_ARGUMENT,
-                       "%s: axis is %s, but the random streams of TG_RNG_MEGATRON differ over tp only, so every rank "
-                       "would draw the same part; use TG_RNG_GLOBAL, or write the weight and draw none",
-                       who, tg_axis_name(axis));
-    return TG_OK;
-}
-
-tg_tensor *tg_layer_param(const tg_parallel *p, const char *name, tg_shape shape, double std, tg_axis axis,
-                          tg_placement at) {
-    tg_placement on[] = {[TG_TP] = tg_is_sequence_parallel(p) ? TG_R : TG_I, [TG_CP] = TG_R, [TG_DP] = TG_R};
-    on[axis] = at;
-    return tg_param_new_placed(p, name, TG_DTYPE_DEFAULT, shape, std,
-                               TG_PLACES({TG_TP, on[TG_TP]}, {TG_DP, on[TG_DP]}, {TG_CP, on[TG_CP]}));
-}
-
 /* Returns whether the layer or the whole model asks for sequence parallelism, even if the axis has one rank. Checks use
  * it, so that options which exclude each other fail at any number of ranks. */
 static bool asks_for_sp(const tg_parallel_linear *s) {
@@ -62,21 +22,31 @@ static bool asks_for_sp(const tg_parallel_linear *s) {
     return s->axis == TG_TP && s->p->o.sequence_parallel;
 }
 
-/* Returns whether the layer draws random numbers for its weight. */
+/* Returns whether the layer gives its weight initial values. */
 static bool draws(const tg_parallel_linear *s) { return !s->o.weight && !s->o.no_weight && !s->o.no_init; }
 
-/* Checks the options that say where the weight comes from. */
-static tg_status check_weight_options(const tg_parallel_linear *s, const char *who) {
+/* Returns whether the layer takes random numbers for its weight. */
+static bool takes_numbers(const tg_parallel_linear *s) {
+    return draws(s) && (!s->o.init || s->o.init->kind <= TG_INIT_TRUNCATED);
+}
+
+/* Checks the options that say where the weight comes from, and copies the initial values. */
+static tg_status check_weight_options(tg_parallel_linear *s, const char *who) {
     const tg_parallel_linear_opts *o = &s->o;
     if (o->weight && o->no_weight)
         return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: weight is given and no_weight is set; expected one of them", who);
+    if (o->dtype && !tg_is_float(o->dtype))
+        return tg_fail(s->ctx, TG_ERR_DTYPE, "%s: dtype is %s, expected a floating-point dtype", who,
+                       tg_dtype_name(o->dtype));
     if ((o->weight || o->no_weight) && o->no_init)
         return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: no_init is set, but %s; leave it false", who,
                        o->weight ? "the weight is given, and keeps its values" : "no_weight leaves nothing to draw");
-    if (!draws(s) && o->std != 0)
-        return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: std is %g, expected 0, because the layer draws no weight", who,
-                       o->std);
-    return TG_OK;
+    if ((!draws(s) || o->init) && o->std != 0)
+        return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: std is %g, expected 0, because %s", who, o->std,
+                       draws(s) ? "init is given" : "the layer draws no weight");
+    TG_TRY(tg_layer_read_init(s->p, who, "init", o->dtype, draws(s), o->init, &s->init));
+    return tg_layer_read_init(s->p, who, "bias_init", o->dtype, !o->no_bias && !o->no_init, o->bias_init,
+                              &s->bias_init);
 }
 
 /* Fails for an option of the other kind of layer. shard: 0 for a column layer, 1 for a row layer. */
@@ -136,7 +106,7 @@ static tg_status check_numbers(const tg_parallel_linear *s, const char *who, int
     return TG_OK;
 }
 
-static tg_status check_options(const tg_parallel_linear *s, const char *who, int shard) {
+static tg_status check_options(tg_parallel_linear *s, const char *who, int shard) {
     TG_TRY(check_weight_options(s, who));
     TG_TRY(check_kind(s, who, shard));
     TG_TRY(check_conflicts(s, who, shard));
@@ -156,7 +126,7 @@ static void note_no_sp(const tg_parallel_linear *s, const char *who) {
 static tg_status complete(tg_parallel_linear *s, const char *who, int shard, const tg_parallel_linear_opts *given) {
     TG_TRY(tg_options(s->ctx, &s->o, sizeof s->o, given, who));
     s->axis = s->o.expert && s->o.axis == TG_TP ? TG_ETP : s->o.axis;
-    if (!s->o.expert) TG_TRY(tg_layer_check_axis(s->p, who, s->axis, draws(s)));
+    if (!s->o.expert) TG_TRY(tg_layer_check_axis(s->p, who, s->axis, takes_numbers(s)));
     if (s->o.expert && s->axis != TG_ETP)
         return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: axis is %d (%s), but expert is set; expected 0 or TG_ETP", who,
                        (int)s->axis, tg_axis_name(s->axis));
@@ -176,13 +146,20 @@ static tg_status complete(tg_parallel_linear *s, const char *who, int shard, con
     return s->ctx->run.status;
 }
 
-/* Creates a parameter. The experts of all ep ranks are stacked along dim 0 of one global tensor. */
-static tg_tensor *param(const tg_parallel_linear *s, const char *name, tg_shape shape, double std, tg_placement at) {
-    if (s->o.no_init) std = 0;
-    if (!s->o.expert) return tg_layer_param(s->p, name, shape, std, s->axis, at);
-    shape.dim[0] *= tg_parallel_size(s->p, TG_EP);
-    return tg_param_new_placed(s->p, name, TG_DTYPE_DEFAULT, shape, std,
-                               TG_PLACES({TG_EP, TG_SHARD(0)}, {TG_ETP, at}, {TG_EDP, TG_R}));
+/* Creates a parameter with values drawn with std, or those of `init` unless it is NULL. The experts of all ep ranks are
+ * stacked along dim 0 of one global tensor. */
+static tg_tensor *param(const tg_parallel_linear *s, const char *name, tg_shape shape, double std, const tg_init *init,
+                        tg_placement at, const char *who) {
+    tg_tensor *x;
+    if (s->o.no_init || init) std = 0;
+    if (s->o.expert) {
+        shape.dim[0] *= tg_parallel_size(s->p, TG_EP);
+        x = tg_param_new_placed(s->p, name, s->o.dtype, shape, std,
+                                TG_PLACES({TG_EP, TG_SHARD(0)}, {TG_ETP, at}, {TG_EDP, TG_R}));
+    } else {
+        x = tg_layer_param(s->p, name, s->o.dtype, shape, std, s->axis, at);
+    }
+    return tg_layer_init(x, init, who);
 }
 
 /* Fails unless w has the shape of this rank's weight. */
@@ -204,18 +181,19 @@ static const char *maker_of(const tg_module_ops *ops) {
 }
 
 /* Adds the weight and the bias, if the layer has them. */
-static void add_params(tg_module *m, int shard) {
+static void add_params(tg_module *m, int shard, const char *who) {
     tg_parallel_linear *s = m->state;
     double std = s->o.std == 0 ? 0.02 : s->o.std;
+    const tg_init *init = s->o.init ? &s->init : NULL, *bias_init = s->o.bias_init ? &s->bias_init : NULL;
     tg_placement at = s->o.strides > 1 ? TG_SHARD_STRIDED((int8_t)shard, s->o.strides) : TG_SHARD((int8_t)shard);
     if (s->o.weight) {
-        if (check_weight(s, maker_of(m->ops), s->o.weight) == TG_OK) tg_module_add_param(m, "weight", s->o.weight);
+        if (check_weight(s, who, s->o.weight) == TG_OK) tg_module_add_param(m, "weight", s->o.weight);
     } else if (!s->o.no_weight) {
-        tg_layer_add(m, "weight", param(s, "weight", (tg_shape){2, {s->out, s->in}}, std, at));
+        tg_layer_add(m, "weight", param(s, "weight", (tg_shape){2, {s->out, s->in}}, std, init, at, who));
     }
     if (s->o.no_bias || !tg_ok(s->ctx)) return;
     tg_placement whole = s->sp ? TG_R : TG_I;
-    tg_layer_add(m, "bias", param(s, "bias", (tg_shape){1, {s->out}}, 0, shard ? whole : at));
+    tg_layer_add(m, "bias", param(s, "bias", (tg_shape){1, {s->out}}, 0, bias_init, shard ? whole : at, who));
 }
 
 void tg_parallel_linear_free(void *state) {
@@ -235,8 +213,16 @@ tg_module *tg_parallel_linear_new(const tg_parallel *p, const tg_module_ops *ops
         return tg_layer_checked(NULL);
     }
     tg_module *m = tg_module_new(ctx, ops, s);
-    if (tg_module_ok(m)) add_params(m, shard);
+    if (tg_module_ok(m)) add_params(m, shard, maker_of(ops));
     return tg_layer_checked(m);
+}
+
+size_t tg_parallel_linear_describe(const tg_module *m, char *buf, size_t n) {
+    const tg_parallel_linear *s = m->state;
+    size_t at = 0;
+    tg_text(buf, n, &at, "in %lld, out %lld%s, over %s", (long long)s->in, (long long)s->out,
+            s->o.no_bias ? "" : ", bias", tg_axis_name(s->axis));
+    return at;
 }
 
 /* ---- One call ---- */
@@ -276,13 +262,21 @@ static tg_status check_apply(const tg_module *m, const tg_tape *t, int gather) {
     return TG_OK;
 }
 
+/* Runs the layer, with its hooks, in the scope that is open. */
+static tg_tensor *run(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *weight, int gather_output) {
+    bool training, column = m->ops == &tg_column_linear_ops;
+    tg_tensor *y = NULL;
+    if (tg_module_enter(m, t, &x, 1, &training) == TG_OK)
+        y = column ? tg_column_run(m, t, x, weight, gather_output) : tg_row_run(m, t, x, weight);
+    return tg_module_leave(m, t, &y, 1, training) == TG_OK ? y : tg_inert(m->ctx);
+}
+
 static tg_tensor *apply(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *weight, int gather_output,
                         const void *site) {
     if (!tg_module_ok(m)) return tg_inert(m ? m->ctx : &tg_dead_ctx);
     if (check_apply(m, t, gather_output) != TG_OK) return tg_inert(m->ctx);
     if (tg_scope_open_at(t, m->ops->kind, site) != TG_OK) return tg_scope_close(t, NULL, 0), tg_inert(m->ctx);
-    tg_tensor *y =
-        m->ops == &tg_column_linear_ops ? tg_column_run(m, t, x, weight, gather_output) : tg_row_run(m, t, x, weight);
+    tg_tensor *y = run(m, t, x, weight, gather_output);
     return tg_scope_close(t, &y, 1) == TG_OK ? y : tg_inert(m->ctx);
 }
 

@@ -23,7 +23,8 @@ tg_tensor *tg_row_run(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *given) 
 static tg_tensor *forward(tg_module *m, tg_tape *t, tg_tensor *x) { return tg_row_run(m, t, x, NULL); }
 
 const tg_module_ops tg_row_linear_ops = {
-    .size = sizeof(tg_module_ops), .kind = "row_linear", .forward = forward, .free = tg_parallel_linear_free};
+    .size = sizeof(tg_module_ops), .kind = "row_linear", .forward = forward, .free = tg_parallel_linear_free,
+    .describe = tg_parallel_linear_describe};
 
 tg_module *tg_nn_row_linear(const tg_parallel *p, int64_t in, int64_t out, const tg_parallel_linear_opts *opts) {
     return tg_parallel_linear_new(p, &tg_row_linear_ops, in, out, 1, opts);

@@ -4,6 +4,7 @@
 
 #include <tapegrad/megatron.h>
 
+#include "nn/init.h"
 #include "tape/tape.h"
 #include "placement/draws.h"
 #include "parallel/tp/layers.h"
@@ -41,14 +42,14 @@ static const tg_module_ops ops = {
 
 bool tg_is_vocab_embedding(const tg_module *m) { return m && m->ops == &ops; }
 
-/* Sets the rows from `vocab` on to zero, and rewinds the random stream by the numbers that they drew, so that later
- * draws are the same as without padding. */
-static tg_status clear_padding(tg_tensor *table, tg_axis axis, int64_t vocab, int64_t rows, double std) {
+/* Sets the rows from `vocab` on to zero and, if the table `draws` its values, rewinds the random stream by the numbers
+ * that they drew, so that later draws are the same as without padding. */
+static tg_status clear_padding(tg_tensor *table, tg_axis axis, int64_t vocab, int64_t rows, bool draws) {
     tg_ctx *ctx = table->ctx;
     TG_TRY(ctx->run.status);
     int64_t width = table->shape[1], first = tg_grid_of(ctx)->rank[axis] * table->shape[0], from = vocab - first;
     from = from < 0 ? 0 : from < table->shape[0] ? from : table->shape[0];
-    if (std > 0) TG_TRY(tg_draws_give_back(table, (table->shape[0] - from) * width, (rows - vocab) * width));
+    if (draws) TG_TRY(tg_draws_give_back(table, (table->shape[0] - from) * width, (rows - vocab) * width));
     if (from == table->shape[0]) return TG_OK;
     tg_tensor *padding = tg_temp_new(ctx, table->dtype, 2, (int64_t[]){table->shape[0] - from, width}, table->stride,
                                      tg_storage_ref(table->storage), table->offset + from * width);
@@ -58,35 +59,49 @@ static tg_status clear_padding(tg_tensor *table, tg_axis axis, int64_t vocab, in
     return s;
 }
 
+/* Reads and checks the options. Copies *o->init to *init, and points o->init to that. */
 static tg_status check(const tg_parallel *p, int64_t rows, int64_t hidden, double std, tg_vocab_embedding_opts *o,
-                       const tg_vocab_embedding_opts *given) {
+                       tg_init *init, const tg_vocab_embedding_opts *given) {
+    static const char *const who = "tg_nn_vocab_embedding";
     tg_ctx *ctx = tg_parallel_ctx(p);
     TG_TRY(tg_options(ctx, o, sizeof *o, given, "tg_nn_vocab_embedding: the options"));
-    TG_TRY(tg_layer_check_axis(p, "tg_nn_vocab_embedding", o->axis, std != 0));
-    TG_TRY(tg_layer_divide(p, "tg_nn_vocab_embedding", "vocab", rows, o->axis));
+    if (o->init && std != 0)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: std is %g, expected 0, because init is given", who, std);
+    if (o->dtype && !tg_is_float(o->dtype))
+        return tg_fail(ctx, TG_ERR_DTYPE, "%s: dtype is %s, expected a floating-point dtype", who,
+                       tg_dtype_name(o->dtype));
+    TG_TRY(tg_layer_read_init(p, who, "init", o->dtype, true, o->init, init));
+    if (o->init) o->init = init;
+    TG_TRY(tg_layer_check_axis(p, who, o->axis, o->init ? tg_init_draws(init) : std != 0));
+    TG_TRY(tg_layer_divide(p, who, "vocab", rows, o->axis));
     if (hidden > 0) return TG_OK;
-    return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_nn_vocab_embedding: hidden is %lld, expected a positive number",
-                   (long long)hidden);
+    return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: hidden is %lld, expected a positive number", who, (long long)hidden);
+}
+
+static tg_module *empty(const tg_parallel *p, int64_t vocab, const tg_vocab_embedding_opts *o) {
+    tg_ctx *ctx = tg_parallel_ctx(p);
+    bool scatter = o->reduce_scatter ? o->reduce_scatter > 0 : o->axis == TG_TP && tg_is_sequence_parallel(p);
+    embedding *s = tg_host_alloc(ctx, sizeof *s);
+    if (!s) return tg_layer_checked(NULL);
+    *s = (embedding){.ctx = ctx,
+                     .comm = tg_parallel_comm(p, o->axis),
+                     .vocab = vocab,
+                     .batch_first = o->batch_first,
+                     .scatter = scatter};
+    return tg_module_new(ctx, &ops, s);
 }
 
 tg_module *tg_nn_padded_embedding(const tg_parallel *p, int64_t vocab, int64_t rows, int64_t hidden, double std,
                                   const tg_vocab_embedding_opts *opts) {
-    tg_ctx *ctx = tg_parallel_ctx(p);
     tg_vocab_embedding_opts o;
-    if (!tg_ok(ctx) || check(p, rows, hidden, std, &o, opts) != TG_OK) return tg_layer_checked(NULL);
-    embedding *s = tg_host_alloc(ctx, sizeof *s);
-    if (!s) return tg_layer_checked(NULL);
-    *s = (embedding){.ctx = ctx,
-                     .comm = tg_parallel_comm(p, o.axis),
-                     .vocab = vocab,
-                     .batch_first = o.batch_first,
-                     .scatter = o.reduce_scatter ? o.reduce_scatter > 0
-                                                 : o.axis == TG_TP && tg_is_sequence_parallel(p)};
-    tg_module *m = tg_module_new(ctx, &ops, s);
+    tg_init init;
+    bool good = tg_ok(tg_parallel_ctx(p)) && check(p, rows, hidden, std, &o, &init, opts) == TG_OK;
+    tg_module *m = good ? empty(p, vocab, &o) : tg_layer_checked(NULL);
     if (!tg_module_ok(m)) return m;
-    tg_layer_add(m, "weight",
-                 tg_layer_param(p, "weight", (tg_shape){2, {rows, hidden}}, std, o.axis, TG_SHARD(0)));
-    if (rows > vocab && tg_module_ok(m)) clear_padding(tg_module_own(m, "weight"), o.axis, vocab, rows, std);
+    tg_tensor *w = tg_layer_param(p, "weight", o.dtype, (tg_shape){2, {rows, hidden}}, std, o.axis, TG_SHARD(0));
+    tg_layer_add(m, "weight", tg_layer_init(w, o.init, "tg_nn_vocab_embedding"));
+    bool draws = o.init ? tg_init_draws(&init) : std > 0;
+    if (rows > vocab && tg_module_ok(m)) clear_padding(tg_module_own(m, "weight"), o.axis, vocab, rows, draws);
     return tg_layer_checked(m);
 }
 
