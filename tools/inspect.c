@@ -126,6 +126,7 @@ static bool record_forward(const train_options *o, tg_gpt_config config, int64_t
     config.layers = layers;
     bool good = meta_rank_open(&w, o, &config);
     if (good) {
+        tg_draws_step(w.ctx, 1);
         tg_gpt_loss(w.r.gpt, w.r.tape, w.r.in[0].ids, w.r.in[0].target, TG_LOSS_SUM);
         *flops = 0;
         good = check(w.ctx);

@@ -165,9 +165,10 @@ static void send_inputs(trainer *r, tg_tensor *ids, tg_tensor *target, tg_tokens
 /* Returns the weight of one token's loss in the mean over the whole batch. */
 static double token_weight(const trainer *r) { return 1.0 / (double)(r->batch * r->seq_len); }
 
-/* Runs forward and backward of a micro-batch. Returns the sum of its losses, which with one replica is already divided
+/* Runs forward and backward of micro-batch i. Returns the sum of its losses, which with one replica is already divided
  * by the number of tokens in the step's batch; with several replicas, tg_grads_finalize divides the gradients by it. */
-static tg_tensor *forward_backward(trainer *r, tg_tensor *ids, tg_tensor *target) {
+static tg_tensor *forward_backward(trainer *r, int i, tg_tensor *ids, tg_tensor *target) {
+    tg_tape_key(r->tape, (uint64_t)i);
     tg_tensor *loss = tg_gpt_loss(r->gpt, r->tape, ids, target, TG_LOSS_SUM);
     if (r->dp == 1) loss = tg_scale(r->tape, loss, token_weight(r));
     tg_backward(r->tape, tg_scale_loss(r->tape, loss, r->optim));
@@ -195,7 +196,7 @@ static void run_micro_batch(trainer *r, int i, tg_tokens *tokens, const int64_t 
     if (tokens && next) send_inputs(r, r->in[1 - now].ids, r->in[1 - now].target, tokens, next);
     r->sent = tokens && next;
     r->turn = 1 - now;
-    tg_tensor *loss = forward_backward(r, r->in[now].ids, r->in[now].target);
+    tg_tensor *loss = forward_backward(r, i, r->in[now].ids, r->in[now].target);
     if (tokens) fetch_loss(r, i, loss);
     tg_tape_reset(r->tape);
 }
@@ -213,7 +214,7 @@ static tg_status step_on_device(void *state, tg_ctx *ctx) {
     tg_tensor **ids = r->captured, **target = ids + TARGETS * r->n_micro, **losses = ids + LOSSES * r->n_micro;
     for (int i = 0; i < r->n_micro; i++) {
         tg_buckets_set_reduce(r->buckets, i + 1 == r->n_micro);
-        tg_tensor *loss = forward_backward(r, ids[i], target[i]);
+        tg_tensor *loss = forward_backward(r, i, ids[i], target[i]);
         tg_drop(losses[i]);
         losses[i] = tg_keep(loss);
         tg_tape_reset(r->tape);
@@ -283,6 +284,7 @@ step_result trainer_step(trainer *r, int64_t step, tg_tokens *tokens, const int6
     double begun = seconds_now();
     tg_memory_reset_peak(r->ctx);
     tg_optim_set_lr(r->optim, result.lr);
+    tg_draws_step(r->ctx, (uint64_t)step); /* step 0 has drawn the weights */
     if (r->captured)
         run_captured(r, tokens, offsets, next);
     else

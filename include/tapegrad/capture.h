@@ -15,7 +15,8 @@
  * the call. Such calls are:
  * - reads of values by the host: tg_item, tg_read, tg_optim_clip;
  * - writes of values by the host: tg_write, tg_from_host;
- * - calls that set, add or remove a random stream: tg_rng_set, tg_rng_add;
+ * - calls that set, add or remove a random stream: tg_rng_set, tg_rng_add; and tg_draws_step;
+ * - draws in a key (tg_key_open) that was opened before the step;
  * - the copies of work.h: tg_upload, tg_download. Outside of the step, they may run in parallel with a replay if the
  *   step does not use their tensors.
  *
@@ -58,7 +59,8 @@ TG_API tg_graph *tg_graph_new(tg_ctx *ctx, tg_status (*fn)(void *state, tg_ctx *
  * Fails with TG_ERR_STATE if a replay would not do what a call of fn would do now:
  * - a parameter has a gradient but had none when the step was recorded, or the reverse;
  * - the step writes a tensor that a tape outside of the step has saved for its backward;
- * - tg_rng_fork or tg_rng_join has selected another random stream.
+ * - tg_rng_fork or tg_rng_join has selected another random stream;
+ * - the step draws by key, and tg_draws_step was not called since these keys have drawn.
  *
  * If the step has collectives, every rank must replay. Fails with TG_ERR_ABORTED if a communicator of the step was
  * freed, aborted or recovered; capture the step again.

@@ -96,8 +96,9 @@ TG_API tg_status tg_shards_pop(tg_shards *s);
 TG_API tg_status tg_shards_add_optim(tg_shards *s, const char *prefix, tg_optim *o);
 /* Adds one tensor, which must belong to the context and not to a tape (TG_ERR_STATE). */
 TG_API tg_status tg_shards_add_tensor(tg_shards *s, const char *key, tg_tensor *x);
-/* Adds the random streams of the context, with the states that they have when the list is saved. The default stream
- * must be the same on every rank. Named streams must have the same names in the same order on every rank.
+/* Adds the random streams of the context, with the states that they have when the list is saved, and the step of keyed
+ * draws (tg_draws_step). The default stream must be the same on every rank, or, with TG_RNG_MEGATRON, on every rank of
+ * a pipeline stage. Named streams must have the same names in the same order on every rank.
  *
  * Loading gives a named stream the state that it had on a rank with the same positions on the axes tp, pp, etp and ep.
  * If one of these axes now has another size, a named stream keeps its seed, and continues after everything that any

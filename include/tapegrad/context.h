@@ -117,7 +117,7 @@ TG_API tg_status tg_rng_add(tg_ctx *ctx, const char *name, uint64_t seed);
 TG_API tg_status tg_rng_remove(tg_ctx *ctx, const char *name);
 TG_API const char *tg_rng_name(const tg_ctx *ctx, int i); /* Returns the i-th name, oldest first; NULL past the last. */
 /* Copy the state of a stream to *out, or from *s to a stream. If name is NULL, the stream is the current one. An
- * unknown name fails with TG_ERR_ARGUMENT. */
+ * unknown name fails with TG_ERR_ARGUMENT, as does a stream number of 2^62 or more. */
 TG_API tg_status tg_rng_get(tg_ctx *ctx, const char *name, tg_rng *out);
 TG_API tg_status tg_rng_set(tg_ctx *ctx, const char *name, const tg_rng *s);
 /* Make the named stream the current one, or return to the stream that was current before. The named stream continues
@@ -126,6 +126,43 @@ TG_API tg_status tg_rng_set(tg_ctx *ctx, const char *name, const tg_rng *s);
  * the outermost fork logs a warning. */
 TG_API tg_status tg_rng_fork(tg_ctx *ctx, const char *name);
 TG_API tg_status tg_rng_join(tg_ctx *ctx);
+
+/* ---- Keyed draws ----
+ *
+ * Without an open key, draws depend on their order: each takes the next numbers of the current stream. With an open key
+ * they depend on what they are for: on the seed of the current stream, the step, the micro-batch of the tape
+ * (tg_tape_key), the open keys, and the place of the element in the tensor over all ranks. So a layer that opens a key
+ * of its own draws the same numbers wherever and whenever it runs: in another order of layers or micro-batches, on
+ * another number of ranks, in another pipeline stage, in a recomputation, and in a resumed run.
+ *
+ *     for (uint64_t step = 1; step <= steps; step++) {
+ *         tg_draws_step(ctx, step);                // before the first draw of each step
+ *         for (uint64_t m = 0; m < micro_batches; m++) {
+ *             tg_tape_key(t, m);
+ *             tg_key_open(ctx, 7);                 // a layer's number
+ *             x = tg_dropout(t, x, 0.1);
+ *             tg_key_close(ctx);
+ *             ...
+ *             tg_tape_reset(t);
+ *         }
+ *     }
+ *
+ * Within a key, draws are numbered from 0 by their order, so what a layer draws must have one order. Draws do not
+ * advance the stream. The streams of two seeds draw different numbers in one key. GPT models open keys for their layers
+ * (gpt.h). With TG_RNG_MEGATRON (parallel.h) keys only nest: all draws come from the streams, by order. */
+
+/* Open and close a key. Keys nest, up to 16, and a key within another differs from the same key elsewhere. Every open
+ * needs a close, even if the open failed. A close without an open fails with TG_ERR_STATE.
+ *
+ * A key that has drawn and was closed must not draw again in the same step and micro-batch, because it would draw the
+ * same numbers: such a draw fails with TG_ERR_STATE, and the message has both call sites. The second runs of
+ * recomputations and derivatives may draw again. */
+TG_API tg_status tg_key_open(tg_ctx *ctx, uint64_t key);
+TG_API tg_status tg_key_close(tg_ctx *ctx);
+/* Begins a step of the program: keyed draws are those of this step from now on, and every key may draw again. Step 0,
+ * which is the step at first, is for initial parameters. Calling it again with the same number repeats the step. Fails
+ * with TG_ERR_STATE while a key is open. */
+TG_API tg_status tg_draws_step(tg_ctx *ctx, uint64_t step);
 
 #ifdef __cplusplus
 }

@@ -80,18 +80,21 @@ typedef struct tg_gemm {
  * digits). In this way the elements of a shard take the draws of their positions in the global tensor. The innermost
  * stride is mostly 1, so that neighboring elements take consecutive draws.
  *
- * In a captured step (capture.h), `captured` points to a state on the device. Its seed and stream replace those of rng,
- * and its counter is added to rng.counter. */
+ * If rows is not NULL, n is above 0, and the outermost digit i counts as rows[i].
+ *
+ * In a captured step (capture.h), `captured` points to three numbers on the device, which change between replays. Its
+ * seed replaces rng.seed. Its stream and its counter are added to those of rng. */
 enum { TG_DRAW_DIGITS = 8 };
 typedef struct tg_draws {
     tg_rng rng;
     int n;
     int64_t extent[TG_DRAW_DIGITS], stride[TG_DRAW_DIGITS];
     const tg_rng *captured; /* NULL means that no step is captured */
+    const int64_t *rows;    /* memory of the device, contiguous; NULL for all ops but tg_dropout_rows */
 } tg_draws;
 
 /* Returns the number of the draw that the element at this row-major position takes, without `captured`; 0 if d is
- * NULL. */
+ * NULL. The host must be able to read d->rows. */
 TG_API uint64_t tg_draw_number(const tg_draws *d, int64_t position);
 
 /* Attention over q [b,h,sq,dk], k [b,g,sk,dk] and v [b,g,sk,dv] into out [b,h,sq,dv]. h is a multiple of g, and each

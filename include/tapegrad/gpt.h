@@ -73,6 +73,13 @@ typedef struct tg_gpt_config {
      * vocabulary is padded internally to a multiple of 128 * tp; the padding does not change results. tg_gpt_new fails
      * with TG_ERR_UNSUPPORTED if pp is above 1. */
     const tg_parallel *parallel;
+    /* A key (tg_key_open) around those that the model opens when it draws weights and dropout: l for transformer layer
+     * l, 2^32 for the embeddings, and 2^32 + 1 for the output matrix. 0 means none. Models of one context need
+     * different keys, or a tg_draws_step between what they draw (TG_ERR_STATE).
+     *
+     * A program that trains with dropout calls tg_draws_step before each step, and tg_tape_key before it records each
+     * micro-batch of a step with several. */
+    uint64_t key;
 } tg_gpt_config;
 
 #define TG_GPT(...) (&(tg_gpt_config){.size = sizeof(tg_gpt_config), __VA_ARGS__})

@@ -306,6 +306,12 @@ TG_API tg_tensor *tg_residual_rms_norm(tg_tape *t, tg_tensor *x, tg_tensor *resi
 /* In training mode sets each element to 0 with probability p, 0 <= p < 1, and divides the other elements by 1 - p. In
  * evaluation mode returns x. */
 TG_API tg_tensor *tg_dropout(tg_tape *t, tg_tensor *x, double p);
+/* tg_dropout of rows that other ranks have sent, or that are not in their order: row i of x draws as row rows[i] of a
+ * global tensor. rows is int64 [n] for an x with n rows. The draws then do not depend on which rank has a row. A key
+ * must be open (tg_key_open, TG_ERR_STATE). The call takes 2^40 numbers of the key, because it does not know how many
+ * rows the global tensor has; a row that is negative or lies beyond them fails with TG_ERR_DATA. With TG_RNG_MEGATRON
+ * (parallel.h) the rows are not used, and x draws as for tg_dropout. */
+TG_API tg_tensor *tg_dropout_rows(tg_tape *t, tg_tensor *x, double p, tg_tensor *rows);
 /* Noise -log(-log(u)) in the shape of x, where u is uniform in (0, 1). The values of x do not matter, and get no
  * gradient. */
 TG_API tg_tensor *tg_gumbel(tg_tape *t, tg_tensor *x);

@@ -21,13 +21,13 @@ extern "C" {
 
 typedef enum tg_rng_mode {
     /* The number that an element draws depends on the coordinates of the element in the global tensor. Every grid
-     * therefore draws the same numbers as one rank. */
+     * therefore draws the same numbers as one rank. With pipeline stages, open a key for each layer (tg_key_open). */
     TG_RNG_GLOBAL,
     /* Each rank has streams of its own, seeded by Megatron-Core's formulas (tg_rng_seed_parallel). A tensor that is
      * VARYING on tp draws from "model-parallel-rng". A tensor that is VARYING on etp or ep, and a parameter of an
      * expert that is VARYING on tp, draw from "expert-parallel-rng". Each rank draws its part as if the part were a
      * whole tensor. All other tensors draw from the default stream, which is the same on every rank. While a stream is
-     * forked (tg_rng_fork), all draws come from that stream. */
+     * forked (tg_rng_fork), all draws come from that stream. Open keys (tg_key_open) change nothing. */
     TG_RNG_MEGATRON,
 } tg_rng_mode;
 
@@ -74,9 +74,9 @@ TG_API int tg_parallel_vp(const tg_parallel *p); /* 1 if p is NULL */
  * - "expert-parallel-rng" gets seed + 1024 + 100 * (ep rank) + etp rank.
  *
  * With TG_RNG_GLOBAL the ranks in these formulas count as 0, so all ranks get the same seeds. Every rank passes the
- * same seed. Fails with TG_ERR_ARGUMENT if seed is 0 or if two named streams would have the same seed, and with
- * TG_ERR_STATE while one of the named streams is forked. Megatron-Core's trainer adds 100 * (pp rank) to its seed; this
- * function does not. */
+ * same seed. With TG_RNG_MEGATRON and several pipeline stages, each stage passes the seed plus 100 * (pp rank), as
+ * Megatron-Core's trainer does. Fails with TG_ERR_ARGUMENT if seed is 0 or if two named streams would have the same
+ * seed, and with TG_ERR_STATE while one of the named streams is forked. */
 TG_API tg_status tg_rng_seed_parallel(const tg_parallel *p, uint64_t seed);
 /* Returns the group of dp and cp together, over which gradients are summed. */
 TG_API tg_comm *tg_parallel_dp_cp(const tg_parallel *p);

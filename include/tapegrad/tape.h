@@ -22,6 +22,10 @@ TG_API void tg_tape_free(tg_tape *t);
 TG_API void tg_tape_reset(tg_tape *t);
 /* Returns the context of the tape; NULL if t is NULL. */
 TG_API tg_ctx *tg_tape_ctx(tg_tape *t);
+/* Says that the tape records micro-batch `micro` of a step, until its next reset; 0 at first. Ops that draw by key
+ * (tg_key_open) draw other numbers for each micro-batch of a step. A program whose step has several micro-batches calls
+ * this function before it records each of them. */
+TG_API tg_status tg_tape_key(tg_tape *t, uint64_t micro);
 /* Set a mode of the tape and return its previous value. Training mode is true by default; false means evaluation, in
  * which tg_dropout and tg_batch_norm behave differently. Grad mode is true by default; false means no-grad mode, in
  * which the tape still owns results but keeps nothing for backward. */

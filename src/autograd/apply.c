@@ -322,6 +322,7 @@ tg_status tg_apply(tg_tape *t, const tg_op *op, const void *params, tg_tensor *c
                      .impl = &im};
         tg_cursor at = t->at;
         tg_rng rng = t->ctx->rng;
+        uint64_t drawn = t->ctx->keys.counter;
         const tg_call *outer = t->at_work;
         t->at_work = &c;
         s = run(&c, params, destroy, &kept);
@@ -332,6 +333,7 @@ tg_status tg_apply(tg_tape *t, const tg_op *op, const void *params, tg_tensor *c
         if (TG_UNLIKELY(s != TG_OK)) {
             tg_call_explain(&c);
             t->ctx->rng = rng;
+            t->ctx->keys.counter = drawn;
             tg_tape_rollback(t, at);
         }
     }

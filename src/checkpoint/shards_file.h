@@ -50,13 +50,14 @@ tg_status tg_shard_read_spot(tg_safetensors *f, const tg_shard_item *i, const tg
 
 /* ---- shards_rng.c ---- */
 
-int tg_shards_streams(const tg_shards *s); /* number of streams; 0 without tg_shards_add_rng */
-/* Fills out[tg_shards_streams(s)], which the caller has zeroed. The caller frees every text, after an error too, since
- * some may be filled then. Collective over the world. */
+int tg_shards_streams(const tg_shards *s); /* number of streams, and one for the step; 0 without tg_shards_add_rng */
+/* Fills out[tg_shards_streams(s)], which the caller has zeroed, with the random streams and the step of draws by key.
+ * The caller frees every text, after an error too, since some may be filled then. Collective over the world. */
 tg_status tg_shards_describe_streams(const tg_shards *s, tg_shards_metadata *out);
-/* Reads the states with which this rank's streams are to continue into out[tg_shards_streams(s)]. Changes no stream. */
+/* Reads the states with which this rank's streams are to continue into out[tg_shards_streams(s)]; the step is the
+ * counter of the last one. Changes no stream. */
 tg_status tg_shards_read_streams(const tg_shards *s, const char *dir, const tg_safetensors *file, tg_rng *out);
-/* Sets the context's streams to from[tg_shards_streams(s)]. */
+/* Sets the context's streams, and the step, to from[tg_shards_streams(s)]. */
 void tg_shards_set_streams(const tg_shards *s, const tg_rng *from);
 
 #endif

@@ -1,6 +1,7 @@
 /* Random streams in sharded state, as text in the files' metadata. The default stream is the same on every rank, so its
- * text is one state. The text of a named stream has the sizes of the axes over which streams may differ, and then a row
- * for each rank: the rank's positions on these axes, and the state of its stream. */
+ * text is one state; with TG_RNG_MEGATRON it differs between pipeline stages, and is written as a named one. The text
+ * of a named stream has the sizes of the axes over which streams may differ, and then a row for each rank: the rank's
+ * positions on these axes, and the state of its stream. The last text is the step of draws by key (tg_draws_step). */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,10 +26,20 @@ tg_status tg_shards_add_rng(tg_shards *s) {
     return TG_OK;
 }
 
-int tg_shards_streams(const tg_shards *s) {
+static const char step_key[] = "rng.step";
+
+/* Returns the number of random streams; 0 if they are not in the list. */
+static int count_streams(const tg_shards *s) {
     int n = s->rng;
     while (s->rng && tg_rng_name(s->ctx, n - 1)) n++;
     return n;
+}
+
+int tg_shards_streams(const tg_shards *s) { return s->rng ? count_streams(s) + 1 : 0; }
+
+/* Returns whether stream i is the same on every rank. */
+static bool is_common(const tg_shards *s, int i) {
+    return !i && !(tg_parallel_rng(s->p) == TG_RNG_MEGATRON && tg_parallel_size(s->p, TG_PP) > 1);
 }
 
 /* Returns the name of stream i; NULL for stream 0, the default one. */
@@ -74,18 +85,27 @@ static tg_status gather_rows(const tg_shards *s, int n, uint64_t *rows) {
 /* Writes a number and a space, and returns the end of the text. */
 static char *number(char *to, uint64_t value) { return to + snprintf(to, DIGITS, "%" PRIu64 " ", value); }
 
-/* Writes the text of stream i: for the default stream its state, for a named one the sizes of the axes and then the
- * row of each rank. */
+/* Writes the text of stream i: if it is the same on every rank its state, else the sizes of the axes and then the row
+ * of each rank. */
 static void write_text(const tg_shards *s, int i, int n, const uint64_t *rows, char *to) {
     int size = tg_comm_size(tg_parallel_world(s->p));
-    for (int a = 0; i && a < AXES; a++) to = number(to, (uint64_t)tg_parallel_size(s->p, axes[a]));
-    for (int rank = 0; rank < (i ? size : 1); rank++)
-        for (int k = i ? 0 : AXES; k < ROW; k++) to = number(to, rows[((int64_t)rank * n + i) * ROW + k]);
+    bool common = is_common(s, i);
+    for (int a = 0; !common && a < AXES; a++) to = number(to, (uint64_t)tg_parallel_size(s->p, axes[a]));
+    for (int rank = 0; rank < (common ? 1 : size); rank++)
+        for (int k = common ? AXES : 0; k < ROW; k++) to = number(to, rows[((int64_t)rank * n + i) * ROW + k]);
     to[-1] = '\0';
 }
 
+static tg_status describe_step(const tg_shards *s, tg_shards_metadata *out) {
+    snprintf(out->key, sizeof out->key, "%s", step_key);
+    if (!(out->text = tg_host_alloc(s->ctx, DIGITS))) return s->ctx->run.status;
+    out->bytes = DIGITS;
+    snprintf(out->text, DIGITS, "%" PRIu64, s->ctx->keys.step);
+    return TG_OK;
+}
+
 tg_status tg_shards_describe_streams(const tg_shards *s, tg_shards_metadata *out) {
-    int n = tg_shards_streams(s), size = tg_comm_size(tg_parallel_world(s->p));
+    int n = count_streams(s), size = tg_comm_size(tg_parallel_world(s->p));
     size_t bytes = (size_t)n * (size_t)size * ROW * sizeof(uint64_t), most = (AXES + (size_t)size * ROW) * DIGITS + 1;
     if (!n) return TG_OK;
     uint64_t *rows = tg_host_alloc(s->ctx, bytes);
@@ -98,7 +118,7 @@ tg_status tg_shards_describe_streams(const tg_shards *s, tg_shards_metadata *out
         if (status == TG_OK) write_text(s, i, n, rows, out[i].text), out[i].bytes = most;
     }
     tg_host_free(s->ctx, rows, bytes);
-    return status;
+    return status == TG_OK ? describe_step(s, &out[n]) : status;
 }
 
 /* ---- Loading ---- */
@@ -147,6 +167,18 @@ static bool read_state(const char *at, tg_rng *state) {
            !*at;
 }
 
+/* Reads the state of the default stream, which was saved as one state or, if it differed between stages, in rows. If it
+ * differs only now, keeps its seed and takes over the counter. Returns false if the text is malformed. */
+static bool read_default(const tg_shards *s, const char *text, tg_rng *state) {
+    tg_rng all;
+    if (!read_state(text, &all)) return choose_state(s, text, state);
+    if (is_common(s, 0))
+        *state = all;
+    else
+        state->counter = all.counter;
+    return true;
+}
+
 /* Fails if the file has a named stream that the context does not have. */
 static tg_status check_known(const tg_shards *s, const char *dir, const tg_safetensors *file) {
     for (int i = 0; i < tg_safetensors_metadata_count(file); i++) {
@@ -158,21 +190,33 @@ static tg_status check_known(const tg_shards *s, const char *dir, const tg_safet
     return TG_OK;
 }
 
+/* Reads the step of draws by key, as the counter of *out. A file of an earlier version has none: then it stays. */
+static tg_status read_step(const tg_shards *s, const char *dir, const tg_safetensors *file, tg_rng *out) {
+    const char *text = tg_safetensors_metadata(file, step_key);
+    *out = (tg_rng){.counter = s->ctx->keys.step};
+    if (!text || (next_number(&text, &out->counter) && !*text)) return TG_OK;
+    return tg_fail(s->ctx, TG_ERR_FORMAT, "'%s': the step of the random draws is malformed", dir);
+}
+
 tg_status tg_shards_read_streams(const tg_shards *s, const char *dir, const tg_safetensors *file, tg_rng *out) {
     if (!s->rng) return TG_OK;
     TG_TRY(tg_recording_refuse(s->ctx, "tg_shards_load", TG_RECORDING_STREAM, TG_SITE));
-    for (int i = 0, n = tg_shards_streams(s); i < n; i++) {
+    int n = count_streams(s);
+    for (int i = 0; i < n; i++) {
         char key[TG_SHARDS_KEY];
         TG_TRY(key_of(s, i, key));
         const char *text = tg_safetensors_metadata(file, key);
         out[i] = *state_of(s, i);
-        if (text && (i ? choose_state(s, text, &out[i]) : read_state(text, &out[i]))) continue;
+        if (text && (i ? choose_state(s, text, &out[i]) : read_default(s, text, &out[i]))) continue;
         return tg_fail(s->ctx, TG_ERR_FORMAT, "'%s': the random stream '%.128s' is %s", dir,
                        i ? name_of(s, i) : "(default)", text ? "malformed" : "missing");
     }
+    TG_TRY(read_step(s, dir, file, &out[n]));
     return check_known(s, dir, file);
 }
 
 void tg_shards_set_streams(const tg_shards *s, const tg_rng *from) {
-    for (int i = 0, n = tg_shards_streams(s); i < n; i++) *state_of(s, i) = from[i];
+    int n = count_streams(s);
+    for (int i = 0; i < n; i++) *state_of(s, i) = from[i];
+    if (n) tg_keys_begin_step(s->ctx, from[n].counter);
 }

@@ -4,7 +4,7 @@
 #include "core/capture.h"
 
 #include "base/host_memory.h"
-#include "core/rng.h"
+#include "core/captured_draws.h"
 #include "core/work.h"
 
 /* A block that the step uses: either outside its arena, or inside it and still live after the step. */
@@ -25,14 +25,6 @@ typedef struct leaf {
     gradient before, after; /* before and after the step */
 } leaf;
 
-/* A random stream that existed before the step. */
-typedef struct stream {
-    uint64_t id;
-    bool draws;     /* the step draws from it on the device */
-    tg_rng before;  /* its state before the recording */
-    uint64_t drawn; /* numbers that one step draws from it */
-} stream;
-
 struct tg_graph {
     tg_ctx *ctx;
     tg_graph *next, *prev; /* in the context's list */
@@ -46,12 +38,8 @@ struct tg_graph {
     int64_t nodes, bytes, steps;
     use *uses;
     leaf *leaves;
-    stream *streams;
-    int n_uses, uses_capacity, n_leaves, leaves_capacity, n_streams;
-    int forks;             /* number of open forks of random streams before the step */
-    uint64_t current;      /* id of the current stream before and after the step */
-    tg_rng *device_states; /* per stream: the state that the recorded kernels read */
-    tg_rng *host_states;   /* the host's copy, which is sent before each replay */
+    int n_uses, uses_capacity, n_leaves, leaves_capacity;
+    tg_captured_draws draws;
     tg_replay_hooks *hooks; /* callbacks at each replay; NULL means none */
 };
 
@@ -96,85 +84,8 @@ void tg_capture_gradient(const tg_tensor *x, bool read) {
     g->leaves[g->n_leaves++] = (leaf){.ref = tg_ref_of(x), .read = read, .before = gradient_now(x)};
 }
 
-const tg_rng *tg_capture_rng(tg_ctx *ctx, const tg_rng *state) {
-    tg_graph *g = ctx->capture;
-    if (TG_LIKELY(!g)) return NULL;
-    uint64_t id = tg_rng_id(ctx, state);
-    for (int i = 0; i < g->n_streams; i++) {
-        if (g->streams[i].id != id) continue;
-        g->streams[i].draws = true;
-        return g->device_states + i;
-    }
-    return NULL;
-}
-
-/* ---- Random streams ---- */
-
-static int count_streams(const tg_ctx *ctx) {
-    int n = 1;
-    for (const tg_named_rng *r = ctx->streams.first; r; r = r->next) n++;
-    return n;
-}
-
-static tg_status open_streams(tg_graph *g) {
-    tg_ctx *ctx = g->ctx;
-    g->n_streams = count_streams(ctx);
-    g->streams = tg_host_alloc(ctx, (size_t)g->n_streams * sizeof *g->streams);
-    g->host_states = g->streams ? tg_host_alloc(ctx, (size_t)g->n_streams * sizeof *g->host_states) : NULL;
-    if (!g->host_states) return ctx->run.status;
-    const tg_named_rng *r = ctx->streams.first;
-    for (int i = 1; i < g->n_streams; i++, r = r->next) g->streams[i].id = r->id;
-    for (int i = 0; i < g->n_streams; i++) g->streams[i].before = *tg_rng_by_id(ctx, g->streams[i].id);
-    g->current = tg_rng_id(ctx, &ctx->rng);
-    g->forks = ctx->streams.forks;
-    return TG_OK;
-}
-
-static void restore_streams(tg_graph *g) {
-    tg_rng_unwind(g->ctx, g->forks);
-    for (int i = 0; i < g->n_streams; i++) *tg_rng_by_id(g->ctx, g->streams[i].id) = g->streams[i].before;
-}
-
-/* Checks that each fork of the step was joined, and notes how many numbers the step draws from each stream. */
-static tg_status note_draws(tg_graph *g) {
-    tg_ctx *ctx = g->ctx;
-    if (ctx->streams.forks != g->forks || ctx->streams.forks_missed || tg_rng_id(ctx, &ctx->rng) != g->current)
-        return tg_fail(ctx, TG_ERR_STATE,
-                       "tg_graph_new: the step ends with %d open forks of random streams, but began with %d; match "
-                       "each tg_rng_fork with tg_rng_join",
-                       ctx->streams.forks + ctx->streams.forks_missed, g->forks);
-    for (int i = 0; i < g->n_streams; i++)
-        g->streams[i].drawn = tg_rng_by_id(ctx, g->streams[i].id)->counter - g->streams[i].before.counter;
-    return TG_OK;
-}
-
-/* Sends the state of each stream to the device. The counter that is sent is relative to the recording, because the
- * recorded kernels add their own positions. `first` is set for the replay that tg_graph_new runs: it continues from the
- * state before the recording. */
-static tg_status send_streams(tg_graph *g, bool first) {
-    tg_ctx *ctx = g->ctx;
-    bool any = false;
-    for (int i = 0; i < g->n_streams; i++) {
-        const stream *s = &g->streams[i];
-        const tg_rng *now = first ? &s->before : tg_rng_by_id(ctx, s->id);
-        if (!s->draws) continue;
-        if (!now)
-            return tg_fail(ctx, TG_ERR_STATE,
-                           "tg_graph_replay: a random stream that the step draws from was removed; capture the step "
-                           "again");
-        g->host_states[i] = (tg_rng){now->seed, now->stream, now->counter - s->before.counter};
-        any = true;
-    }
-    if (!any) return TG_OK;
-    return ctx->run.ops->copy(ctx, g->device_states, g->host_states, (size_t)g->n_streams * sizeof *g->host_states,
-                              TG_COPY_FROM_HOST);
-}
-
-static void advance_streams(tg_graph *g) {
-    for (int i = 0; i < g->n_streams; i++) {
-        tg_rng *now = g->streams[i].drawn ? tg_rng_by_id(g->ctx, g->streams[i].id) : NULL;
-        if (now) now->counter += g->streams[i].drawn;
-    }
+tg_status tg_capture_draws(tg_ctx *ctx, const tg_rng *state, bool keyed, const tg_rng **captured) {
+    return tg_captured_draws_row(&ctx->capture->draws, state, keyed, captured);
 }
 
 /* ---- Recording ---- */
@@ -197,20 +108,20 @@ static tg_status run_fn(tg_graph *g) {
                        "tg_graph_new: the step cleared the error of a call that cannot be captured; remove that call "
                        "from the step");
     TG_TRY(tg_works_settle(ctx, NULL, NULL)); /* works on other streams must end within the recording */
-    return note_draws(g);
+    return tg_captured_draws_end(&g->draws);
 }
 
 static tg_status open_memory(tg_graph *g) {
     tg_ctx *ctx = g->ctx;
     g->arena = tg_heap_arena_open(ctx->run.heap);
-    tg_block *states =
-        g->arena ? tg_heap_arena_pin(ctx->run.heap, g->arena, (size_t)g->n_streams * sizeof(tg_rng)) : NULL;
-    if (!states)
+    tg_block *rows =
+        g->arena ? tg_heap_arena_pin(ctx->run.heap, g->arena, tg_captured_draws_bytes(&g->draws)) : NULL;
+    if (!rows)
         return tg_fail(ctx, TG_ERR_MEMORY,
                        "tg_graph_new: out of memory on device \"%s\", or 255 graphs are alive already; free some with "
                        "tg_graph_free",
                        ctx->run.ops->name);
-    g->device_states = tg_block_data(states);
+    g->draws.device_rows = tg_block_data(rows);
     return TG_OK;
 }
 
@@ -229,7 +140,7 @@ static void close_memory(tg_graph *g) {
 /* Records the step. The device executes nothing of it. */
 static tg_status record(tg_graph *g) {
     tg_ctx *ctx = g->ctx;
-    TG_TRY(open_streams(g));
+    TG_TRY(tg_captured_draws_open(&g->draws, ctx));
     TG_TRY(tg_works_settle(ctx, NULL, NULL)); /* the recording cannot wait for work that began before it */
     tg_status s = open_memory(g);
     if (s == TG_OK) s = ctx->run.ops->capture_begin(ctx);
@@ -246,15 +157,25 @@ static tg_status record(tg_graph *g) {
     return s == TG_OK ? ctx->run.status : s;
 }
 
-/* Runs the recorded step once. If the hook `begin` has succeeded, calls the hook `end` too, even if the launch
- * fails. */
-static tg_status launch(tg_graph *g, bool first, const void *site) {
-    TG_TRY(send_streams(g, first));
+/* Sends what the recorded step draws from, and runs it. If the hook `begin` has succeeded, calls the hook `end` too,
+ * even if the launch fails. */
+static tg_status send_and_launch(tg_graph *g, bool first, const void *site) {
+    TG_TRY(tg_captured_draws_send(&g->draws, first, site));
     if (g->hooks) TG_TRY(g->hooks->begin(g->hooks, site));
     tg_status s = g->ctx->run.ops->capture_launch(g->ctx, g->recorded);
     tg_status ended = g->hooks ? g->hooks->end(g->hooks) : TG_OK;
     if (s == TG_OK) s = ended;
-    if (s == TG_OK) g->steps++;
+    return s;
+}
+
+/* Runs the recorded step once. After an error its keys have not drawn. */
+static tg_status launch(tg_graph *g, bool first, const void *site) {
+    int notes = g->ctx->key_notes.n;
+    tg_status s = send_and_launch(g, first, site);
+    if (s == TG_OK)
+        g->steps++;
+    else
+        tg_key_notes_keep(g->ctx, notes);
     return s;
 }
 
@@ -276,7 +197,7 @@ static void undo(tg_graph *g) {
         const tg_tensor *x = g->leaves[i].ref.tensor;
         if (x->serial == g->leaves[i].ref.serial && x->ext) gradient_set(x, g->leaves[i].before);
     }
-    if (g->host_states) restore_streams(g);
+    tg_captured_draws_undo(&g->draws);
 }
 
 static void note_gradients(tg_graph *g) {
@@ -403,10 +324,7 @@ static tg_status check_replay(const tg_graph *g) {
     if (g->ended)
         return tg_fail(ctx, TG_ERR_ABORTED, "tg_graph_replay: %s; capture the step again", g->ended);
     if (!g->recorded) return TG_OK;
-    if (tg_rng_id(ctx, &ctx->rng) != g->current)
-        return tg_fail(ctx, TG_ERR_STATE,
-                       "tg_graph_replay: the current random stream is not the one of the recording; call tg_rng_fork "
-                       "or tg_rng_join as before tg_graph_new");
+    TG_TRY(tg_captured_draws_check(&g->draws));
     TG_TRY(check_uses(g));
     return check_gradients(g);
 }
@@ -425,7 +343,7 @@ static tg_status replay(tg_graph *g, const void *site) {
     TG_TRY(tg_works_settle(ctx, is_independent, g));
     if (ctx->run.ops->poll) TG_TRY(ctx->run.ops->poll(ctx));
     TG_TRY(launch(g, false, site));
-    advance_streams(g);
+    tg_captured_draws_advance(&g->draws);
     for (int i = 0; i < g->n_leaves; i++) {
         const tg_tensor *x = g->leaves[i].ref.tensor;
         if (x->serial == g->leaves[i].ref.serial && x->ext) gradient_set(x, g->leaves[i].after);
@@ -468,8 +386,7 @@ void tg_graph_free(tg_graph *g) {
     if (g->arena) tg_heap_arena_end(ctx->run.heap, g->arena);
     tg_host_free(ctx, g->uses, (size_t)g->uses_capacity * sizeof *g->uses);
     tg_host_free(ctx, g->leaves, (size_t)g->leaves_capacity * sizeof *g->leaves);
-    tg_host_free(ctx, g->streams, (size_t)g->n_streams * sizeof *g->streams);
-    tg_host_free(ctx, g->host_states, (size_t)g->n_streams * sizeof *g->host_states);
+    if (g->draws.ctx) tg_captured_draws_free(&g->draws);
     if (g->next) g->next->prev = g->prev;
     *(g->prev ? &g->prev->next : &ctx->graphs) = g->next;
     tg_host_free(ctx, g, sizeof *g);

@@ -6,9 +6,10 @@
 #include "base/recording.h"
 #include "core/context.h"
 
-/* Returns the `captured` field of tg_draws for draws from this stream of the context: the address on the device where
- * each replay finds the stream's state. NULL if no step is being recorded. */
-const tg_rng *tg_capture_rng(tg_ctx *ctx, const tg_rng *stream);
+/* Sets *captured, the field of tg_draws, for draws from this stream of the context, by key or by order, that the step
+ * being recorded makes: the address on the device where each replay finds what the draws depend on. Fails if the draws
+ * are from a key that was opened before the step. */
+tg_status tg_capture_draws(tg_ctx *ctx, const tg_rng *stream, bool keyed, const tg_rng **captured);
 /* Notes that the step being recorded is about to change whether x, a leaf with a tg_ext, has a gradient. `read` says
  * that the recording also depends on whether x has one. */
 void tg_capture_gradient(const tg_tensor *x, bool read);

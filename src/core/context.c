@@ -276,6 +276,7 @@ void tg_ctx_free(tg_ctx *ctx) {
     tg_hooks_free(ctx);
     tg_buffers_free(ctx);
     tg_rngs_free(ctx);
+    tg_key_notes_free(ctx);
     tg_allocator a = ctx->run.allocator;
     a.free(a.user, ctx, sizeof *ctx);
 }

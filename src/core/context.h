@@ -7,6 +7,7 @@
 
 #include <tapegrad/capture.h>
 
+#include "core/keys.h"
 #include "core/tensor.h"
 
 typedef struct tg_graph tg_graph;
@@ -46,7 +47,10 @@ struct tg_ctx {
         tg_rng outside;                       /* state of the default stream when the outermost open fork began */
         uint64_t seed; /* the seed that the library gave to the default stream, on every rank */
         uint64_t ids;  /* number of ids assigned to streams so far */
+        bool by_order; /* TG_RNG_MEGATRON: draws come from the streams by order, whatever keys are open */
     } streams;
+    tg_keys keys;           /* the open keys of random draws */
+    tg_key_notes key_notes; /* the keys that have drawn in this step */
     const tg_file_ops *files; /* NULL for the system's calls */
     tg_log_fn log;
     void *log_user;

@@ -1,11 +1,11 @@
-/* Fills a tensor with random numbers of one stream. The position of an element in this rank's tensor selects its draw.
- * Draws that are selected by the position in the tensor over all ranks are in src/placement/draws.c. */
-#include "core/capture.h"
-#include "core/rng.h"
+/* Fills a tensor with random numbers of one stream, or of the open key. The position of an element in this rank's
+ * tensor selects its draw. Draws that are selected by the position in the tensor over all ranks are in
+ * src/placement/draws.c. */
+#include "core/context.h"
 
 tg_status tg_fill_random_from(tg_tensor *x, tg_rng *from, tg_random kind, double a, double b) {
-    tg_draws d = {.rng = *from, .captured = tg_capture_rng(x->ctx, from)};
-    from->counter += (uint64_t)x->numel;
+    tg_draws d;
+    TG_TRY(tg_rng_take(x->ctx, from, 0, x->numel, &d));
     return x->ctx->run.ops->random(x->ctx, kind, tg_array_of(x), a, b, &d);
 }
 

@@ -159,8 +159,8 @@ tg_status tg_rng_set(tg_ctx *ctx, const char *name, const tg_rng *s) {
     if (!tg_ok(ctx)) return tg_ctx_status(ctx);
     TG_TRY(tg_recording_refuse(ctx, "tg_rng_set", TG_RECORDING_STREAM, TG_SITE));
     if (!s) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_rng_set: the state is NULL");
-    if (s->stream >> 63)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_rng_set: the state's stream is %llu, expected less than 2^63",
+    if (s->stream >> 62) /* draws by key have the larger numbers */
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_rng_set: the state's stream is %llu, expected less than 2^62",
                        (unsigned long long)s->stream);
     TG_TRY(named_state(ctx, name, "tg_rng_set", &state));
     *state = *s;
@@ -175,7 +175,7 @@ size_t tg_rng_states_bytes(const tg_ctx *ctx) {
 
 void tg_rng_states_save(const tg_ctx *ctx, tg_rng_states *to) {
     const tg_named_rng *current = ctx->streams.current;
-    *to = (tg_rng_states){.now = ctx->rng, .base = ctx->streams.base};
+    *to = (tg_rng_states){.keys = ctx->keys, .now = ctx->rng, .base = ctx->streams.base};
     to->current = current ? current->id : 0;
     for (const tg_named_rng *r = ctx->streams.first; r; r = r->next, to->n++) {
         to->stream[to->n].id = r->id;
@@ -191,6 +191,7 @@ void tg_rng_states_load(tg_ctx *ctx, const tg_rng_states *from) {
     ctx->streams.base = from->base;
     ctx->streams.current = from->current ? by_id(ctx, from->current) : NULL;
     ctx->rng = from->now;
+    ctx->keys = from->keys;
 }
 
 /* ---- Forks ---- */

@@ -14,8 +14,9 @@ typedef struct tg_named_rng {
     tg_rng rng;    /* its state while another stream is current */
 } tg_named_rng;
 
-/* Copies of the states of all streams. */
+/* Copies of the states of all streams, and of the open keys. */
 typedef struct tg_rng_states {
+    tg_keys keys;
     tg_rng now, base; /* ctx->rng and ctx->streams.base */
     uint64_t current; /* id of the current stream; 0 for the default one */
     int n;
@@ -33,8 +34,8 @@ tg_rng *tg_rng_by_id(tg_ctx *ctx, uint64_t id);
 uint64_t tg_rng_id(const tg_ctx *ctx, const tg_rng *state); /* id of the stream whose state is at this address */
 size_t tg_rng_states_bytes(const tg_ctx *ctx); /* size of a tg_rng_states for the streams that exist now */
 void tg_rng_states_save(const tg_ctx *ctx, tg_rng_states *to);
-/* Restores the states. Streams that have been removed since are skipped, and those added since keep their state.
- * Open forks stay open. */
+/* Restores the states and the open keys. Streams that have been removed since are skipped, and those added since keep
+ * their state. Open forks stay open. */
 void tg_rng_states_load(tg_ctx *ctx, const tg_rng_states *from);
 /* Closes the newest forks until only this many are open, after a function has failed between a fork and its join. */
 void tg_rng_unwind(tg_ctx *ctx, int forks);

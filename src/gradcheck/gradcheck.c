@@ -239,16 +239,18 @@ static tg_status with_lists(tg_check_run *r) {
 }
 
 tg_status tg_check_tensors(tg_check_run *r) {
-    bool grad = tg_is_grad_on(r->t);
+    bool grad = tg_is_grad_on(r->t), repeats = r->ctx->keys.repeats;
     r->d.value = value;
     r->d.gradient = gradient;
     r->d.self = r;
     size_t bytes = tg_rng_states_bytes(r->ctx);
     if (!(r->streams = tg_host_alloc(r->ctx, bytes))) return r->ctx->run.status;
     tg_rng_states_save(r->ctx, r->streams);
+    r->streams->keys.repeats = true; /* every run makes the same draws */
     tg_status s = with_lists(r);
     tg_tape_set_grad_mode(r->t, grad);
     tg_rng_states_load(r->ctx, r->streams);
+    r->ctx->keys.repeats = repeats;
     tg_host_free(r->ctx, r->streams, bytes);
     if (s != TG_OK || !r->d.result->failed) return s;
     return tg_fail(r->ctx, TG_ERR_GRADIENT, "%s", r->d.result->report);

@@ -66,6 +66,7 @@ TG_PHILOX_FN uint64_t tg_draws_at(const tg_draws *d, int64_t position) {
         at += (uint64_t)(position % d->extent[k]) * (uint64_t)d->stride[k];
         position /= d->extent[k];
     }
+    if (d->rows) position = d->rows[position];
     return at + (uint64_t)position * (uint64_t)(d->n ? d->stride[0] : 1);
 }
 

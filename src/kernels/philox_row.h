@@ -93,7 +93,7 @@ static inline void tg_philox_row(const tg_rng *rng, uint64_t i, int64_t n, int p
 static inline int64_t tg_draws_run(const tg_draws *d, int64_t i) {
     int k = d->n - 1;
     if (k < 0) return INT64_MAX;
-    if (d->stride[k] != 1) return 1;
+    if (d->stride[k] != 1 || (d->rows && !k)) return 1;
     return k ? d->extent[k] - i % d->extent[k] : INT64_MAX;
 }
 

@@ -19,7 +19,8 @@ typedef struct layer_fn {
 typedef struct gpt_state {
     tg_ctx *ctx;
     tg_gpt_config c;
-    size_t bytes; /* size of this struct with layer[] */
+    const void *site; /* call site of the function that created it */
+    size_t bytes;     /* size of this struct with layer[] */
     layer_fn layer[];
 } gpt_state;
 
@@ -35,6 +36,19 @@ static tg_tensor *gpt_forward(tg_module *m, tg_tape *t, tg_tensor *x) { return t
 static const tg_module_ops gpt_ops = {
     .size = sizeof(tg_module_ops), .kind = "gpt", .forward = gpt_forward, .free = gpt_free};
 static const tg_module_ops list_ops = {.size = sizeof(tg_module_ops), .kind = "list"};
+
+/* ---- Keys of random draws ---- */
+
+/* Open and close one of the model's keys. `site` is the call outside of the library that led here. */
+static void open_key(const gpt_state *s, uint64_t key, const void *site) {
+    if (s->c.key) tg_key_open_at(s->ctx, s->c.key, site);
+    tg_key_open_at(s->ctx, key, site);
+}
+
+static void close_key(const gpt_state *s) {
+    tg_key_close(s->ctx);
+    if (s->c.key) tg_key_close(s->ctx);
+}
 
 /* ---- Config ---- */
 
@@ -181,7 +195,9 @@ static tg_module *layer_list(tg_module *gpt) {
     for (int64_t i = 0; i < s->c.layers && tg_module_ok(list); i++) {
         s->layer[i].gpt = gpt;
         snprintf(s->layer[i].name, sizeof s->layer[i].name, "%lld", (long long)i);
+        open_key(s, (uint64_t)i, s->site);
         tg_module_add_child(list, s->layer[i].name, tg_nn_transformer_layer(s->ctx, &s->c));
+        close_key(s);
     }
     return list;
 }
@@ -195,8 +211,10 @@ static tg_module *word_embedding(tg_ctx *ctx, const tg_gpt_config *c) {
 static void fill_gpt2(tg_module *gpt, tg_module *body) {
     const tg_gpt_config *c = &state_of(gpt)->c;
     tg_ctx *ctx = gpt->ctx;
+    open_key(state_of(gpt), TG_GPT_KEY_EMBEDDING, state_of(gpt)->site);
     tg_module_add_child(body, "wte", word_embedding(ctx, c));
     tg_module_add_child(body, "wpe", tg_nn_embedding(ctx, c->positions, c->hidden, c->init_std));
+    close_key(state_of(gpt));
     tg_module_add_child(body, "h", layer_list(gpt));
     tg_module_add_child(body, "ln_f", tg_nn_layer_norm(ctx, c->hidden, c->norm_eps));
 }
@@ -204,7 +222,9 @@ static void fill_gpt2(tg_module *gpt, tg_module *body) {
 static void fill_llama(tg_module *gpt, tg_module *body) {
     const tg_gpt_config *c = &state_of(gpt)->c;
     tg_ctx *ctx = gpt->ctx;
+    open_key(state_of(gpt), TG_GPT_KEY_EMBEDDING, state_of(gpt)->site);
     tg_module_add_child(body, "embed_tokens", word_embedding(ctx, c));
+    close_key(state_of(gpt));
     tg_module_add_child(body, "layers", layer_list(gpt));
     tg_module_add_child(body, "norm", tg_nn_rms_norm(ctx, c->hidden, c->norm_eps));
 }
@@ -212,7 +232,7 @@ static void fill_llama(tg_module *gpt, tg_module *body) {
 static bool is_tied(const tg_gpt_config *c) { return c->arch == TG_GPT2 ? !c->untied : c->tied; }
 
 /* Completes the config and creates a GPT without children. Returns NULL on error. */
-static tg_module *empty_gpt(tg_ctx *ctx, const tg_gpt_config *given) {
+static tg_module *empty_gpt(tg_ctx *ctx, const tg_gpt_config *given, const void *site) {
     tg_gpt_config c;
     if (!tg_ok(ctx)) return NULL;
     if (!given) tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: the config is NULL");
@@ -225,6 +245,7 @@ static tg_module *empty_gpt(tg_ctx *ctx, const tg_gpt_config *given) {
     if (!s) return NULL;
     s->ctx = ctx;
     s->c = c;
+    s->site = site;
     s->bytes = bytes;
     return tg_module_new(ctx, &gpt_ops, s);
 }
@@ -236,14 +257,21 @@ static tg_module *output_matrix(tg_ctx *ctx, const tg_gpt_config *c) {
     return tg_nn_padded_embedding(c->parallel, c->vocab, tg_gpt_rows(c), c->hidden, c->init_std, NULL);
 }
 
+static void add_head(tg_module *gpt) {
+    const gpt_state *s = state_of(gpt);
+    open_key(s, TG_GPT_KEY_HEAD, s->site);
+    tg_module_add_child(gpt, "lm_head", output_matrix(s->ctx, &s->c));
+    close_key(s);
+}
+
 tg_module *tg_gpt_new(tg_ctx *ctx, const tg_gpt_config *given) {
-    tg_module *m = empty_gpt(ctx, given);
+    tg_module *m = empty_gpt(ctx, given, TG_SITE);
     if (!tg_module_ok(m)) return m ? m : tg_module_new(NULL, &gpt_ops, NULL);
     const tg_gpt_config *c = &state_of(m)->c;
     tg_module *body = tg_module_new(ctx, &list_ops, NULL);
     c->arch == TG_GPT2 ? fill_gpt2(m, body) : fill_llama(m, body);
     tg_module_add_child(m, c->arch == TG_GPT2 ? "transformer" : "model", body);
-    if (!is_tied(c)) tg_module_add_child(m, "lm_head", output_matrix(ctx, c));
+    if (!is_tied(c)) add_head(m);
     if (tg_module_ok(m) && (!c->parallel || tg_module_replicate(m, c->parallel) == TG_OK)) return m;
     tg_module_free(m);
     return tg_module_new(NULL, &gpt_ops, NULL);
@@ -289,13 +317,20 @@ static tg_tensor *positions(tg_module *gpt, tg_tape *t, int64_t offset, int64_t 
 }
 
 /* Returns the embeddings of ids [b, n]: [n, b, h]. For GPT-2 the position embeddings are added to them. */
-static tg_tensor *embed(tg_module *gpt, tg_tape *t, tg_tensor *ids, int64_t offset) {
+static tg_tensor *embed_in_key(tg_module *gpt, tg_tape *t, tg_tensor *ids, int64_t offset) {
     const tg_gpt_config *c = &state_of(gpt)->c;
     tg_tensor *x = tg_gpt_tp(c) == 1 ? tg_transpose(t, ids, 0, 1) : ids;
     x = tg_module_run(body_of(gpt), c->arch == TG_GPT2 ? "wte" : "embed_tokens", t, x);
     if (c->arch == TG_LLAMA) return x;
     x = tg_add(t, x, positions(gpt, t, offset, tg_dim(ids, 1)));
     return c->dropout > 0 ? tg_dropout(t, x, c->dropout) : x;
+}
+
+static tg_tensor *embed(tg_module *gpt, tg_tape *t, tg_tensor *ids, int64_t offset) {
+    open_key(state_of(gpt), TG_GPT_KEY_EMBEDDING, tg_scope_site(t->scope, TG_SITE));
+    tg_tensor *x = embed_in_key(gpt, t, ids, offset);
+    close_key(state_of(gpt));
+    return x;
 }
 
 static tg_status layer_call(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
@@ -311,6 +346,7 @@ static tg_tensor *run_layer(gpt_state *s, int64_t i, tg_tape *t, tg_tensor *x, c
     layer_fn *f = &s->layer[i];
     if (tg_scope_open(t, f->name) != TG_OK) return tg_scope_close(t, NULL, 0), tg_inert(s->ctx);
     tg_tensor *y = NULL;
+    open_key(s, (uint64_t)i, tg_scope_site(t->scope, TG_SITE));
     bool whole = s->c.recompute == TG_GPT_FULL || s->c.recompute == TG_GPT_DISTRIBUTED;
     /* Under sequence parallelism the input is already this rank's part. */
     bool distribute =
@@ -323,6 +359,7 @@ static tg_tensor *run_layer(gpt_state *s, int64_t i, tg_tape *t, tg_tensor *x, c
         tg_recompute(
             t, layer_call, f, &x, 1, &y, 1,
             TG_RECOMPUTE(.name = "transformer_layer", .distribute = distribute ? tg_gpt_tp_comm(&s->c) : NULL));
+    close_key(s);
     return tg_scope_close(t, &y, 1) == TG_OK ? y : tg_inert(s->ctx);
 }
 
@@ -385,11 +422,19 @@ static bool head_is_given(const tg_module *gpt) {
 
 static bool is_shard(const tg_tensor *y) { return tg_placement_of(y, TG_TP).kind == TG_VARYING; }
 
+/* Calls the module by which the caller has replaced lm_head. */
+static tg_tensor *run_given_head(tg_module *gpt, tg_tape *t, tg_tensor *x) {
+    open_key(state_of(gpt), TG_GPT_KEY_HEAD, tg_scope_site(t->scope, TG_SITE));
+    tg_tensor *y = tg_module_run(gpt, "lm_head", t, x);
+    close_key(state_of(gpt));
+    return y;
+}
+
 /* Computes the logits [.., vocab], whole on every rank, of the trunk's output x [.., h]. */
 static tg_tensor *logits_of(tg_module *gpt, tg_tape *t, tg_tensor *x) {
     const tg_gpt_config *c = &state_of(gpt)->c;
     bool given = head_is_given(gpt);
-    tg_tensor *y = given ? tg_module_run(gpt, "lm_head", t, x)
+    tg_tensor *y = given ? run_given_head(gpt, t, x)
                          : tg_linear(t, head_input(c, t, x), tg_gpt_head(gpt), NULL);
     if (given ? !is_shard(y) : tg_gpt_tp(c) == 1) return y;
     y = tg_gather_from_tp(t, y, tg_gpt_tp_comm(c));
@@ -440,7 +485,7 @@ static tg_tensor *loss_of_logits(const tg_gpt_config *c, tg_tape *t, tg_tensor *
 static tg_tensor *loss_of(tg_module *gpt, tg_tape *t, tg_tensor *ids, tg_tensor *target, tg_loss_reduction reduction) {
     const tg_gpt_config *c = &state_of(gpt)->c;
     tg_tensor *x = tg_gpt_trunk(gpt, t, ids, NULL), *to = tg_transpose(t, target, 0, 1);
-    if (head_is_given(gpt)) return loss_of_logits(c, t, tg_module_run(gpt, "lm_head", t, x), to, reduction);
+    if (head_is_given(gpt)) return loss_of_logits(c, t, run_given_head(gpt, t, x), to, reduction);
     x = head_input(c, t, x);
     if (tg_gpt_tp(c) == 1)
         return tg_linear_cross_entropy(t, x, tg_gpt_head(gpt), to, TG_CROSS_ENTROPY(.reduction = reduction));

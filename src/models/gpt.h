@@ -7,6 +7,10 @@
 #include "nn/module.h"
 #include "parallel/tp/layers.h"
 
+/* The keys in which a GPT draws; transformer layer l opens key l. */
+#define TG_GPT_KEY_EMBEDDING ((uint64_t)1 << 32)       /* word and position embeddings */
+#define TG_GPT_KEY_HEAD      (((uint64_t)1 << 32) + 1) /* the output matrix, unless it is tied */
+
 /* A norm that runs again in backward. The caller may free or replace the norm before that, so it is looked up by its
  * name in the layer. */
 typedef struct tg_norm_ref {

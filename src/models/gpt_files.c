@@ -397,10 +397,20 @@ tg_status tg_gpt_load_weights(tg_module *gpt, const char *dir) {
     return ctx->run.status;
 }
 
+/* Creates a GPT whose weights will be overwritten. So its keys count as if they had not drawn. */
+static tg_module *gpt_to_fill(tg_ctx *ctx, const char *config) {
+    if (!tg_ok(ctx)) return tg_gpt_from_config(ctx, config);
+    bool repeats = ctx->keys.repeats;
+    ctx->keys.repeats = true;
+    tg_module *gpt = tg_gpt_from_config(ctx, config);
+    ctx->keys.repeats = repeats;
+    return gpt;
+}
+
 tg_module *tg_gpt_load(tg_ctx *ctx, const char *dir) {
     if (tg_ok(ctx) && !dir) tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_load: the directory is NULL");
     char *config = tg_ok(ctx) ? tg_format_path(ctx, "%s/config.json", dir) : NULL;
-    tg_module *gpt = tg_gpt_from_config(ctx, config);
+    tg_module *gpt = gpt_to_fill(ctx, config);
     tg_gpt_load_weights(gpt, dir);
     if (ctx) tg_host_strfree(ctx, config);
     if (tg_ok(ctx)) return gpt;

@@ -121,7 +121,7 @@ static tg_status take_draws(tg_call *c) {
     tg_placement at[TG_MAX_AXES];
     TG_TRY(tg_call_draws_now(c));
     if (tg_grid_axes(c->ctx)) place_scores(c, at);
-    return tg_draws_take(c->ctx, 4, (int64_t[]){q->shape[0], q->shape[1], q->shape[2], size(c, K, 2)},
+    return tg_draws_take(c, 4, (int64_t[]){q->shape[0], q->shape[1], q->shape[2], size(c, K, 2)},
                          tg_grid_axes(c->ctx) ? at : NULL, &p->draws);
 }
 

@@ -237,7 +237,7 @@ static tg_status compare_grids(tg_parallel *p, const grid *dense, const grid *ex
 static void fill_grid(tg_parallel *p) {
     tg_grid *g = tg_grid_own(p->ctx);
     g->axes = 0;
-    g->draws_local = p->o.rng == TG_RNG_MEGATRON;
+    g->draws_local = p->ctx->streams.by_order = p->o.rng == TG_RNG_MEGATRON;
     g->world = p->world;
     for (int a = 0; a < TG_MAX_AXES; a++) {
         bool of_experts = a == TG_ETP || a == TG_EP || a == TG_EDP;

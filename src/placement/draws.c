@@ -4,12 +4,10 @@
  * that are contiguous in the global tensor are merged into one digit. */
 #include "placement/draws.h"
 
-#include <tapegrad/op.h>
-
-#include "core/capture.h"
 #include "core/rng.h"
 #include "kernels/philox.h"
 #include "placement/rule.h"
+#include "tape/tape.h"
 
 /* The digits of a local position, outermost first. Each has an extent, and a step in the global position. There may be
  * up to twice as many as a kernel accepts; draws_of refuses more than TG_DRAW_DIGITS. */
@@ -197,15 +195,17 @@ static int digits_of(const sharding *l, digits *d) {
     return -1;
 }
 
-/* Makes the draws of these digits, from the current stream. Does not advance the stream. */
+static tg_status fail_digits(tg_ctx *ctx) {
+    return tg_fail(
+        ctx, TG_ERR_UNSUPPORTED,
+        "random draws: the place of an element of this shard in the global tensor depends on more than %d indices "
+        "of dims and chunks; shard fewer dims",
+        TG_DRAW_DIGITS);
+}
+
+/* Narrows *out, the draws of the global tensor, to those of these digits. */
 static tg_status draws_of(tg_ctx *ctx, const digits *d, tg_draws *out) {
-    if (d->n > TG_DRAW_DIGITS)
-        return tg_fail(
-            ctx, TG_ERR_UNSUPPORTED,
-            "random draws: the place of an element of this shard in the global tensor depends on more than %d indices "
-            "of dims and chunks; shard fewer dims",
-            TG_DRAW_DIGITS);
-    *out = (tg_draws){.rng = ctx->rng, .captured = tg_capture_rng(ctx, &ctx->rng)};
+    if (d->n > TG_DRAW_DIGITS) return fail_digits(ctx);
     out->rng.counter += (uint64_t)d->base;
     if (d->n == 0 || (d->n == 1 && d->step[0] == 1)) return TG_OK;
     out->n = d->n;
@@ -242,18 +242,28 @@ static tg_status stream_of(tg_ctx *ctx, const tg_placement *at, bool expert, tg_
                    experts ? "etp or ep" : "tp", name);
 }
 
-tg_status tg_draws_take(tg_ctx *ctx, int ndim, const int64_t *shape, const tg_placement *at, tg_draws *out) {
+/* Fails if an element draws by key but has no place in a global tensor. */
+static tg_status check_keyed(const tg_call *c, const tg_placement *at) {
+    for (int a = 0; tg_is_keyed(c->ctx) && a < TG_MAX_AXES; a++)
+        if (tg_grid_axes(c->ctx) >> a & 1 && at[a].kind == TG_VARYING && at[a].layout == TG_OPAQUE)
+            return tg_placement_refuse(c, (tg_axis)a,
+                                       "its elements have no place in a global tensor by which an open key could say "
+                                       "what they draw",
+                                       "use tg_dropout_rows, which gets the places, or draw before the op that made "
+                                       "the tensor opaque");
+    return TG_OK;
+}
+
+tg_status tg_draws_take(tg_call *c, int ndim, const int64_t *shape, const tg_placement *at, tg_draws *out) {
+    tg_ctx *ctx = c->ctx;
+    uint64_t micro = c->tape->micro;
     sharding l;
     digits d;
     tg_rng *from;
     *out = (tg_draws){.n = 0};
     TG_TRY(stream_of(ctx, at, false, &from));
-    out->rng = *from;
-    out->captured = tg_capture_rng(ctx, from);
-    if (!placed(ctx, at)) {
-        from->counter += (uint64_t)tg_row_major(ndim, shape, NULL);
-        return TG_OK;
-    }
+    if (!placed(ctx, at)) return tg_rng_take(ctx, from, micro, tg_row_major(ndim, shape, NULL), out);
+    TG_TRY(check_keyed(c, at));
     TG_TRY(sharding_of(ctx, ndim, shape, at, &l));
     int bad = l.numel ? digits_of(&l, &d) : -1;
     if (bad >= 0)
@@ -262,8 +272,33 @@ tg_status tg_draws_take(tg_ctx *ctx, int ndim, const int64_t *shape, const tg_pl
             "random draws: the chunks of the %d axes that shard dim %d do not nest evenly; try another order of the "
             "axes",
             l.n[bad], bad);
-    if (l.numel) TG_TRY(draws_of(ctx, &d, out));
-    ctx->rng.counter += (uint64_t)l.numel;
+    TG_TRY(tg_rng_take(ctx, from, micro, l.numel, out));
+    return l.numel ? draws_of(ctx, &d, out) : TG_OK;
+}
+
+tg_status tg_draws_take_rows(tg_call *c, const tg_tensor *x, tg_draws *out, int64_t *width) {
+    const tg_placements *p = tg_place_of(x);
+    tg_placement at[TG_MAX_AXES] = {{.kind = TG_INVARIANT}};
+    sharding l;
+    digits d = {.n = 0};
+    for (int a = 0; p && a < TG_MAX_AXES; a++) /* of the other dims only: the rows say what dim 0 draws */
+        if (p->at[a].kind == TG_VARYING && p->at[a].layout != TG_OPAQUE && p->at[a].dim > 0) at[a] = p->at[a];
+    TG_TRY(sharding_of(c->ctx, x->ndim, x->shape, at, &l));
+    *width = l.step[0];
+    for (int i = 1; i < x->ndim && x->numel; i++)
+        if (!push_dim(&d, l.cuts[i], l.n[i], l.shape[i], l.step[i]))
+            return tg_fail(c->ctx, TG_ERR_UNSUPPORTED,
+                           "tg_dropout_rows: the chunks of the %d axes that shard dim %d do not nest evenly; try "
+                           "another order of the axes",
+                           l.n[i], i);
+    if (d.n + 1 > TG_DRAW_DIGITS) return fail_digits(c->ctx);
+    TG_TRY(tg_rng_take(c->ctx, &c->ctx->rng, c->tape->micro, TG_DRAW_ROWS, out));
+    out->rng.counter += (uint64_t)d.base;
+    out->n = d.n + 1;
+    out->extent[0] = x->shape[0];
+    out->stride[0] = *width;
+    memcpy(out->extent + 1, d.extent, (size_t)d.n * sizeof *d.extent);
+    memcpy(out->stride + 1, d.step, (size_t)d.n * sizeof *d.step);
     return TG_OK;
 }
 
@@ -280,7 +315,7 @@ tg_draws tg_call_draws(tg_call *c, const tg_tensor *x) {
     tg_draws d = {.n = 0};
     if (!c || tg_check(c->ctx, x, "tg_call_draws") != TG_OK || tg_call_draws_now(c) != TG_OK) return d;
     const tg_placements *p = tg_place_of(x);
-    tg_draws_take(c->ctx, x->ndim, x->shape, p ? p->at : NULL, &d);
+    tg_draws_take(c, x->ndim, x->shape, p ? p->at : NULL, &d);
     return d;
 }
 
@@ -290,10 +325,10 @@ static tg_status fill(tg_tensor *x, tg_array part, tg_random kind, double a, dou
     return x->ctx->run.ops->random(x->ctx, kind, part, a, b, d);
 }
 
-/* Fills the part of x that l->piece selects; all of x if no dim is split. */
-static tg_status fill_part(tg_tensor *x, const sharding *l, tg_random kind, double a, double b) {
+/* Fills the part of x that l->piece selects; all of x if no dim is split. `all` has the draws of the global tensor. */
+static tg_status fill_part(tg_tensor *x, const sharding *l, tg_random kind, double a, double b, const tg_draws *all) {
     digits d;
-    tg_draws draws;
+    tg_draws draws = *all;
     int64_t shape[TG_MAX_DIMS], offset = 0;
     tg_array part = tg_array_of(x);
     digits_of(l, &d);
@@ -326,15 +361,16 @@ tg_status tg_fill_random_placed(tg_tensor *x, tg_random kind, double a, double b
     const tg_placements *p = tg_place_of(x);
     sharding l;
     digits d;
+    tg_draws all;
     tg_rng *from;
     TG_TRY(stream_of(ctx, p ? p->at : NULL, expert, &from));
     if (!placed(ctx, p ? p->at : NULL)) return tg_fill_random_from(x, from, kind, a, b);
     TG_TRY(sharding_of(ctx, x->ndim, x->shape, p->at, &l));
     if (!l.numel) return TG_OK;
     for (int i; (i = digits_of(&l, &d)) >= 0;) l.pieces[i] = l.shape[i] / piece_of(l.cuts[i], l.n[i], l.shape[i]);
-    do TG_TRY(fill_part(x, &l, kind, a, b));
+    TG_TRY(tg_rng_take(ctx, from, 0, l.numel, &all));
+    do TG_TRY(fill_part(x, &l, kind, a, b, &all));
     while (next_part(&l));
-    ctx->rng.counter += (uint64_t)l.numel;
     return TG_OK;
 }
 
@@ -342,6 +378,6 @@ tg_status tg_draws_give_back(const tg_tensor *x, int64_t local, int64_t global) 
     const tg_placements *p = tg_place_of(x);
     tg_rng *from;
     TG_TRY(stream_of(x->ctx, p ? p->at : NULL, false, &from));
-    from->counter -= (uint64_t)(placed(x->ctx, p ? p->at : NULL) ? global : local);
+    tg_rng_give_back(x->ctx, from, placed(x->ctx, p ? p->at : NULL) ? global : local);
     return TG_OK;
 }

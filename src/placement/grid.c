@@ -31,6 +31,7 @@ void tg_grid_clear(tg_ctx *ctx) {
     *g = (tg_grid){.places = g->places, .rules = g->rules, .rules_bytes = g->rules_bytes};
     memcpy(g->size, tg_no_grid.size, sizeof g->size);
     ctx->run.has_peers = false;
+    ctx->streams.by_order = false;
 }
 
 void tg_ctx_may_skip(tg_ctx *ctx) {

@@ -74,9 +74,19 @@ static tg_status check_forks(tg_ctx *ctx, const tg_recompute_params *p, int befo
                    left > 0 ? "forks" : "joins", abs(left), left > 0 ? "joins" : "forks");
 }
 
-/* Calls the function, and checks its status, its forks and its outputs. */
+/* Does the same for keys. */
+static tg_status check_keys(tg_ctx *ctx, const tg_recompute_params *p, int before) {
+    int left = ctx->keys.depth - before;
+    if (!left) return TG_OK;
+    if (left > 0) tg_keys_unwind(ctx, before);
+    if (ctx->run.status != TG_OK) return ctx->run.status;
+    return tg_fail(ctx, TG_ERR_STATE, "%s: the function %s keys %d times more often than it %s them", p->name,
+                   left > 0 ? "opens" : "closes", abs(left), left > 0 ? "closes" : "opens");
+}
+
+/* Calls the function, and checks its status, its forks, its keys and its outputs. */
 static tg_status call_fn(const tg_recompute_params *p, tg_tape *t, tg_tensor *const *in, tg_tensor **out) {
-    int forks = t->ctx->streams.forks;
+    int forks = t->ctx->streams.forks, keys = t->ctx->keys.depth;
     uint64_t outer = tg_tapes_of(t->ctx)->recomputing;
     if (t->collects || t->again) tg_tapes_of(t->ctx)->recomputing = t->ctx->serial;
     t->busy++;
@@ -84,6 +94,7 @@ static tg_status call_fn(const tg_recompute_params *p, tg_tape *t, tg_tensor *co
     t->busy--;
     tg_tapes_of(t->ctx)->recomputing = outer;
     TG_TRY(check_forks(t->ctx, p, forks));
+    TG_TRY(check_keys(t->ctx, p, keys));
     if (t->ctx->run.status != TG_OK) return t->ctx->run.status;
     if (s != TG_OK)
         return tg_fail(t->ctx, TG_ERR_CALLBACK, "%s: the function failed with %s", p->name, tg_status_name(s));
@@ -125,17 +136,27 @@ static tg_rng_states *save_streams(tg_tape *t) {
     return s;
 }
 
+/* Begins or ends a second run: sets the random streams, unless `to` is NULL, and whether draws are made again. Returns
+ * what the latter was. */
+static bool set_draws(tg_ctx *ctx, const tg_rng_states *to, bool repeats) {
+    bool before = ctx->keys.repeats;
+    if (to) tg_rng_states_load(ctx, to);
+    ctx->keys.repeats = repeats;
+    return before;
+}
+
 tg_status tg_recompute_again(const tg_node *n, tg_tape *inner, tg_tensor **in, tg_tensor **out) {
     const tg_recompute_params *p = tg_node_params_of(n);
     tg_ctx *ctx = inner->ctx;
     tg_rng_states *now = p->streams ? save_streams(inner) : NULL;
     bool *changed = ctx->run.status == TG_OK ? tg_needs_then(inner, n) : NULL;
     if (!changed) return ctx->run.status;
-    if (now) tg_rng_states_load(ctx, p->streams);
+    bool repeats = set_draws(ctx, p->streams, true);
     inner->again = true;
+    inner->micro = p->micro;
     tg_status s = enter_inputs(inner, tg_node_in(n), p->n_in, in);
     if (s == TG_OK) s = call_fn(p, inner, in, out);
-    if (now) tg_rng_states_load(ctx, now);
+    set_draws(ctx, now, repeats);
     tg_needs_now(n, changed);
     return s == TG_OK ? check_same(ctx, p, tg_node_out(n), out) : s;
 }
@@ -158,13 +179,16 @@ static tg_status recompute_compose(tg_tape *t, const tg_node *n, tg_tensor **out
     tg_tensor **in = tg_tape_alloc(t, (size_t)p->n_in * sizeof *in + 1);
     TG_TRY(t->ctx->run.status);
     bool training = tg_tape_set_training(t, p->training), again = t->again;
+    uint64_t micro = t->micro;
     t->again = true;
-    if (now) tg_rng_states_load(t->ctx, p->streams);
+    t->micro = p->micro;
+    bool repeats = set_draws(t->ctx, p->streams, true);
     tg_status s = alias_inputs(t, tg_node_in(n), p->n_in, in);
     if (s == TG_OK) s = call_fn(p, t, in, out);
-    if (now) tg_rng_states_load(t->ctx, now);
+    set_draws(t->ctx, now, repeats);
     tg_tape_set_training(t, training);
     t->again = again;
+    t->micro = micro;
     return s == TG_OK ? check_same(t->ctx, p, tg_node_out(n), out) : s;
 }
 
@@ -301,6 +325,7 @@ tg_status tg_recompute_record(tg_tape *t, tg_recompute_params *p, tg_tensor *con
     p->name = opts->name ? tg_tape_text(t, opts->name) : call->op[0]->name;
     if (!p->name) return ctx->run.status;
     p->training = t->training;
+    p->micro = t->micro;
     p->distribute = opts->distribute;
     TG_TRY(check_call(t, p, in, out, call->who));
     if (!t->grad) return call_fn(p, t, in, out); /* nothing would be kept anyway */
@@ -308,6 +333,7 @@ tg_status tg_recompute_record(tg_tape *t, tg_recompute_params *p, tg_tensor *con
     tg_tape *inner = tg_tape_new(ctx);
     TG_TRY(ctx->run.status);
     inner->training = t->training;
+    inner->micro = t->micro;
     inner->again = t->again;
     inner->grad = false;
     inner->collects = true;

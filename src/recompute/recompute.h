@@ -16,6 +16,7 @@ typedef struct tg_recompute_params {
     int n_in;      /* number of inputs of fn; the further inputs of the node are the leaves that fn used */
     int n_out;     /* number of outputs of fn and of the node */
     bool training; /* the mode of the first run, which the second one repeats */
+    uint64_t micro; /* the micro-batch of the first run */
     tg_comm *distribute;
     tg_rng_states *streams;    /* random streams at the start of the first run; NULL if not restored */
     tg_tensor *const *outputs; /* outputs of the first run; only valid while the node is recorded */

@@ -192,12 +192,12 @@ tg_status tg_call_out_in_flight(tg_call *c, int i, tg_work *w) {
 
 tg_rng tg_call_draw(tg_call *c, int64_t n) {
     if (!c) return (tg_rng){0};
-    tg_rng at = c->ctx->rng;
+    tg_draws d = {.rng = c->ctx->rng};
     if (n < 0)
         tg_call_fail(c, TG_ERR_ARGUMENT, "tg_call_draw: n is %lld, expected 0 or more", (long long)n);
     else
-        c->ctx->rng.counter += (uint64_t)n;
-    return at;
+        tg_rng_take(c->ctx, &c->ctx->rng, c->tape->micro, n, &d);
+    return d.rng;
 }
 
 /* ---- Temporaries of a call ---- */

@@ -199,6 +199,7 @@ tg_tape *tg_tape_new(tg_ctx *ctx) {
     t->epoch = ++all->epochs;
     t->training = t->grad = true;
     t->timed = t->collects = t->grad_off = t->again = false;
+    t->micro = 0;
     t->observer = (tg_observer){0};
     link_tape(all, t);
     return t;
@@ -245,6 +246,7 @@ static void end_all(tg_tape *t, bool freed) {
     t->at = (tg_cursor){0};
     t->pass = 0;
     t->observer.count = 0;
+    t->micro = 0;
     t->collectives = false;
     t->busy--;
 }
@@ -319,6 +321,12 @@ tg_tensor *tg_tape_inert(const tg_tape *t, tg_tensor *const *in, int n) {
 }
 
 tg_ctx *tg_tape_ctx(tg_tape *t) { return t ? t->ctx : NULL; }
+
+tg_status tg_tape_key(tg_tape *t, uint64_t micro) {
+    TG_TRY(tg_tape_check(t, "tg_tape_key"));
+    t->micro = micro;
+    return TG_OK;
+}
 
 static bool set(tg_tape *t, bool *mode, bool on) {
     bool before = *mode;

@@ -123,6 +123,7 @@ struct tg_tape {
     bool grad_off;    /* in such a run: the second run will be in no-grad mode here */
     /* second run of a recomputation: buffers that an op writes in addition to its outputs keep their values */
     bool again;
+    uint64_t micro;   /* the micro-batch that the tape records (tg_tape_key) */
     bool collectives; /* a collective node was recorded since the last reset */
     int generation;   /* position of this step's handles in their slots: 0 or 1 */
     tg_slab *slabs;

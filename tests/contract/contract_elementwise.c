@@ -252,11 +252,34 @@ static tg_draws some_draws(contract *c) {
     return d;
 }
 
+/* Gives the outermost digit of some draws of n elements a list of rows. */
+static mirror some_rows(contract *c, tg_draws *d, int64_t n) {
+    for (int k = 1; k < d->n; k++) n = (n + d->extent[k] - 1) / d->extent[k];
+    mirror rows = contract_make(c, TG_I64, 1, &n, ROWS);
+    for (int64_t i = 0; i < n; i++) contract_set(&rows, i, (double)contract_roll(c, 1000));
+    contract_push(c, &rows);
+    if (d->n && contract_roll(c, 2)) d->rows = rows.on.data;
+    return rows;
+}
+
+/* Makes some draws those of a captured step, if the device records steps. *rng is the state from which they are now. */
+static mirror some_row(contract *c, tg_draws *d, tg_rng *rng) {
+    const int64_t three = 3, row[] = {77, 4, 1000};
+    mirror m = contract_make(c, TG_I64, 1, &three, ROWS);
+    for (int i = 0; i < 3; i++) contract_set(&m, i, (double)row[i]);
+    contract_push(c, &m);
+    *rng = d->rng;
+    if (!c->ops->capture_begin || contract_roll(c, 2)) return m;
+    d->captured = m.on.data;
+    *rng = (tg_rng){77, d->rng.stream + 4, d->rng.counter + 1000};
+    return m;
+}
+
 /* Returns the draw of position i, without rng.counter. */
-static uint64_t draw_of(const tg_draws *d, int64_t i) {
+static uint64_t draw_of(const tg_draws *d, const mirror *rows, int64_t i) {
     uint64_t at = 0;
     for (int k = d->n - 1; k >= 0; k--) {
-        int64_t digit = k ? i % d->extent[k] : i;
+        int64_t digit = k ? i % d->extent[k] : d->rows ? (int64_t)contract_get(rows, i) : i;
         at += (uint64_t)(digit * d->stride[k]);
         i /= d->extent[k];
     }
@@ -265,14 +288,17 @@ static uint64_t draw_of(const tg_draws *d, int64_t i) {
 
 static void random_case(contract *c, tg_random kind, tg_dtype t, const dims *s) {
     tg_draws draws = some_draws(c);
-    tg_rng rng = draws.rng;
+    tg_rng rng;
+    int64_t n = 1;
+    for (int k = 0; k < s->n; k++) n *= s->size[k];
+    mirror rows = some_rows(c, &draws, n), row = some_row(c, &draws, &rng);
     mirror m = contract_make(c, t, s->n, s->size, (layout)contract_roll(c, EXPANDED));
     double a = t == TG_I64 ? 0 : -1, b = t == TG_I64 ? 10 : 2;
     contract_push(c, &m);
     contract_check(c, c->ops->random(c->ctx, kind, seen(&m), a, b, &draws) == TG_OK, "random: status");
     contract_pull(c, &m);
     for (int64_t i = 0; i < m.on.numel; i++) {
-        uint64_t at = draw_of(&draws, i);
+        uint64_t at = draw_of(&draws, &rows, i);
         double u = tg_uniform_of_words(tg_philox_word(&rng, at, 0), tg_philox_word(&rng, at, 1));
         double want = kind == TG_RANDOM_NORMAL ? a + b * normal_of(&rng, at) : a + (b - a) * u;
         double got = contract_get(&m, i);
@@ -281,6 +307,8 @@ static void random_case(contract *c, tg_random kind, tg_dtype t, const dims *s) 
                        "random %s, draw %lld: %.9g, expected %.9g", tg_dtype_name(t), (long long)i, got, want);
     }
     contract_drop(c, &m);
+    contract_drop(c, &rows);
+    contract_drop(c, &row);
 }
 
 void contract_random(contract *c) {

@@ -15,6 +15,12 @@ static void numbers(misuse_world *b) {
     INERT(tg_dropout, ARGUMENT, "p is 1; it must be at least 0 and less than 1", tg_dropout(t, b->x, 1));
     INERT(tg_dropout, ARGUMENT, "p is -0.1", tg_dropout(t, b->x, -0.1));
     INERT(tg_dropout, ARGUMENT, "p is nan", tg_dropout(t, b->x, NAN));
+    INERT(tg_dropout_rows, ARGUMENT, "p is 1", tg_dropout_rows(t, b->x, 1, b->ids));
+    INERT(tg_dropout_rows, DTYPE, "rows is f32; it must be i64", tg_dropout_rows(t, b->x, 0.5, b->x));
+    INERT(tg_dropout_rows, SHAPE, "rows has 1 dims and 2 elements; it must have 1 dim",
+          tg_dropout_rows(t, tg_transpose(t, b->x, 0, 1), 0.5, b->ids));
+    INERT(tg_dropout_rows, STATE, "no key is open; call tg_key_open first, or use tg_dropout",
+          tg_dropout_rows(t, b->x, 0.5, b->ids));
     INERT(tg_layer_norm, ARGUMENT, "eps is nan", tg_layer_norm(t, b->x, NULL, NULL, NAN));
     INERT(tg_layer_norm, ARGUMENT, "eps is -1", tg_layer_norm(t, b->x, NULL, NULL, -1));
     INERT(tg_layer_norm, ARGUMENT, "eps is inf", tg_layer_norm(t, b->x, NULL, NULL, INFINITY));

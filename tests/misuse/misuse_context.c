@@ -143,8 +143,8 @@ static void streams(misuse_world *b) {
     FAILS(tg_rng_get, ARGUMENT, "no random stream is named \"hum\"", tg_rng_get(b->ctx, "hum", &rng));
     QUIET(tg_rng_get, tg_rng_get(NULL, NULL, &rng) == TG_ERR_ARGUMENT);
     FAILS(tg_rng_set, ARGUMENT, "the state is NULL", tg_rng_set(b->ctx, NULL, NULL));
-    FAILS(tg_rng_set, ARGUMENT, "stream is 9223372036854775808, expected less than 2^63",
-          tg_rng_set(b->ctx, NULL, &(tg_rng){.seed = 1, .stream = (uint64_t)1 << 63}));
+    FAILS(tg_rng_set, ARGUMENT, "stream is 4611686018427387904, expected less than 2^62",
+          tg_rng_set(b->ctx, NULL, &(tg_rng){.seed = 1, .stream = (uint64_t)1 << 62}));
     FAILS(tg_rng_set, ARGUMENT, "no random stream is named \"\"", tg_rng_set(b->ctx, "", &rng));
     QUIET(tg_rng_set, tg_rng_set(NULL, NULL, &rng) == TG_ERR_ARGUMENT);
     FAILS(tg_rng_join, STATE, "no stream is forked", tg_rng_join(b->ctx));
@@ -159,10 +159,24 @@ static void streams(misuse_world *b) {
     tg_rng_remove(b->ctx, "noise");
 }
 
+static void keys(misuse_world *b) {
+    QUIET(tg_key_open, tg_key_open(NULL, 1) == TG_ERR_ARGUMENT);
+    QUIET(tg_key_close, tg_key_close(NULL) == TG_ERR_ARGUMENT);
+    QUIET(tg_draws_step, tg_draws_step(NULL, 1) == TG_ERR_ARGUMENT);
+    FAILS(tg_key_close, STATE, "no key is open; call tg_key_open first", tg_key_close(b->ctx));
+    for (uint64_t i = 0; i < 16; i++) tg_key_open(b->ctx, i);
+    FAILS(tg_draws_step, STATE, "16 keys are open, expected none", tg_draws_step(b->ctx, 1));
+    /* A failed open still has its close. */
+    FAILS(tg_key_open, STATE, "16 keys are open, which is the most", (tg_key_open(b->ctx, 16), tg_key_close(b->ctx)));
+    for (int i = 0; i < 16; i++) tg_key_close(b->ctx);
+    FAILS(tg_key_close, STATE, "no key is open", tg_key_close(b->ctx));
+}
+
 void misuse_context(misuse_world *b) {
     contexts(b);
     statuses(b);
     values(b);
     memory(b);
     streams(b);
+    keys(b);
 }

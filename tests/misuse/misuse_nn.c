@@ -270,12 +270,13 @@ static bool no_loss(misuse_world *b, tg_module *m, tg_tensor *ids, tg_tensor *ta
 
 static void model(misuse_world *b) {
     tg_module *m = tg_gpt_new(b->ctx, TG_GPT(SMALL)), *linear = tg_nn_linear(b->ctx, 3, 2, true, 1);
-    tg_module *other = tg_gpt_new(b->ctx, TG_GPT(SMALL));
+    tg_module *other = tg_gpt_new(b->ctx, TG_GPT(SMALL, .key = 1));
     tg_gpt_cache *c = tg_gpt_cache_new(m, 1, 8);
     tg_tape *t = b->t;
     const int64_t far[2] = {0, 77};
     tg_tensor *ids = tg_zeros(b->ctx, TG_I64, TG_SHAPE(1, 2)), *long_ids = tg_zeros(b->ctx, TG_I64, TG_SHAPE(1, 9));
     tg_tensor *no_ids = tg_from_host(b->ctx, TG_I64, TG_SHAPE(1, 2), far);
+    NONE(tg_gpt_new, STATE, "has drawn in step 0 already", tg_gpt_new(b->ctx, TG_GPT(SMALL)));
     QUIET(tg_gpt_config_of, !tg_gpt_config_of(NULL) && !tg_gpt_config_of(linear));
     QUIET(tg_gpt_logits, misuse_inert(tg_gpt_logits(NULL, t, ids)));
     INERT(tg_gpt_logits, ARGUMENT, "the module is a \"linear\"", tg_gpt_logits(linear, t, ids));
@@ -358,7 +359,7 @@ static void numbers_of_files(misuse_world *b, const char *config) {
 }
 
 static void directories(misuse_world *b) {
-    tg_module *m = tg_gpt_new(b->ctx, TG_GPT(SMALL)), *linear = tg_nn_linear(b->ctx, 3, 2, true, 1);
+    tg_module *m = tg_gpt_new(b->ctx, TG_GPT(SMALL, .key = 2)), *linear = tg_nn_linear(b->ctx, 3, 2, true, 1);
     char config[512], nowhere[512];
     snprintf(config, sizeof config, "%s/config.json", b->dir);
     snprintf(nowhere, sizeof nowhere, "%s/no/such", b->dir);

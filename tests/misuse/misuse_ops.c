@@ -226,6 +226,8 @@ static void networks(misuse_world *b) {
     OP(tg_residual_rms_norm, tg_residual_rms_norm(t, b->x, x, NULL, 1e-5, NULL));
     OPTIONAL(tg_residual_rms_norm, tg_residual_rms_norm(t, b->x, b->x, x, 1e-5, NULL));
     OP(tg_dropout, tg_dropout(t, x, 0.5));
+    OP(tg_dropout_rows, tg_dropout_rows(t, x, 0.5, b->ids));
+    OP(tg_dropout_rows, tg_dropout_rows(t, b->x, 0.5, x));
     OP(tg_gumbel, tg_gumbel(t, x));
     OP(tg_gumbel_softmax, tg_gumbel_softmax(t, x, 1, true, 0));
     OP(tg_rope, tg_rope(t, x, 10000, 0));

@@ -68,6 +68,9 @@ static void tapes(misuse_world *b) {
 /* ---- Inputs, scopes, discards ---- */
 
 static void inputs(misuse_world *b) {
+    QUIET(tg_tape_key, tg_tape_key(NULL, 1) == TG_ERR_ARGUMENT);
+    FAILS(tg_tape_key, HANDLE, "freed", tg_tape_key(b->freed, 1));
+    FAILS(tg_tape_key, HANDLE, "could not be made", tg_tape_key(b->inert_t, 1));
     INERT(tg_tape_input, ARGUMENT, "the tape is NULL", tg_tape_input(NULL, b->x));
     INERT(tg_tape_input, ARGUMENT, "the tensor is NULL", tg_tape_input(b->t, NULL));
     INERT(tg_tape_input, HANDLE, "freed", tg_tape_input(b->freed, b->x));

@@ -77,6 +77,7 @@ static void one_rank(const composition *given, reference *out) {
     fill(ids, target);
     tg_tensor *x = tg_from_host(ctx, TG_I64, TG_SHAPE(BATCH, LENGTH), ids);
     tg_tensor *y = tg_from_host(ctx, TG_I64, TG_SHAPE(BATCH, LENGTH), target);
+    tg_draws_step(ctx, 1);
     tg_tensor *loss = tg_gpt_loss(gpt, t, x, y, TG_LOSS_SUM);
     tg_backward(t, loss);
     *out = (reference){.loss = tg_item(loss), .n = tg_module_param_count(gpt)};
@@ -150,6 +151,7 @@ static tg_status run_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_module_params(gpt, params, 64);
     /* Like the trainer does; of another size under sequence parallelism. */
     tg_buckets *b = c->dp > 1 ? tg_buckets_new(p, params, n, c->sp ? 1000 : 0) : NULL;
+    tg_draws_step(ctx, 1);
     tg_tensor *loss = tg_gpt_loss(gpt, t, x, y, TG_LOSS_SUM);
     tg_backward(t, loss);
     if (c->wgrad == TG_WGRAD_DEFERRED) tg_wgrads_drain(gpt);

@@ -75,6 +75,7 @@ static inline void run_open(run *r, const options *o) {
 
 /* Runs forward and backward, without the optimizer's step. */
 static inline void run_gradients(run *r, int i) {
+    tg_draws_step(r->ctx, 1 + (uint64_t)i);
     tg_tensor *loss = tg_gpt_loss(r->gpt, r->t, r->ids, r->target, TG_LOSS_MEAN);
     tg_backward(r->t, tg_scale_loss(r->t, loss, r->opt));
     tg_optim_set_lr(r->opt, 1e-2 / (1 + 0.1 * i));

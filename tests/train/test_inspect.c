@@ -77,6 +77,7 @@ static void compare_step(const model *m) {
     tg_tape *t = tg_tape_new(ctx);
     for (int step = 0; step < 2; step++) {
         tg_memory_reset_peak(ctx);
+        tg_draws_step(ctx, 1 + (uint64_t)step);
         tg_tensor *loss = tg_gpt_loss(gpt, t, ids, target, TG_LOSS_SUM);
         if (step == 0) compare_tape(all, t);
         tg_backward(t, tg_scale(t, loss, 0.01));

@@ -71,6 +71,7 @@ static inline void world_free(world *w) {
 static inline void feed(world *w) {
     int64_t ids[BATCH * SEQ], target[BATCH * SEQ];
     if (w->adamw) tg_optim_set_lr(w->adamw, 1e-2 / (1 + w->steps));
+    tg_draws_step(w->ctx, 1 + (uint64_t)w->steps);
     for (int m = 0; m < MICRO; m++) {
         for (int i = 0; i < BATCH * SEQ; i++) {
             ids[i] = (i * 5 + 3 * w->steps + m) % VOCAB;
@@ -106,6 +107,7 @@ static inline tg_status descend(world *w, double rate) {
 static inline tg_status step_of(void *state, tg_ctx *ctx) {
     world *w = state;
     for (int m = 0; m < MICRO; m++) {
+        tg_tape_key(w->t, (uint64_t)m);
         tg_tensor *loss = tg_gpt_loss(w->gpt, w->t, w->ids[m], w->target[m], TG_LOSS_MEAN);
         tg_backward(w->t, w->adamw ? tg_scale_loss(w->t, loss, w->adamw) : loss);
         put(w->loss[m], loss, false);

@@ -157,6 +157,101 @@ START_TEST(named_streams_go_on) {
 }
 END_TEST
 
+typedef struct keyed {
+    tg_tape *t;
+    tg_tensor *x, *y, *named;
+    bool outside; /* the caller opens the key */
+} keyed;
+
+/* Draws by key from two streams, and by order from one. */
+static tg_status keyed_step(void *state, tg_ctx *ctx) {
+    keyed *d = state;
+    tg_drop(d->y), tg_drop(d->named);
+    if (!d->outside) tg_key_open(ctx, 3);
+    tg_tensor *y = tg_dropout(d->t, d->x, 0.5);
+    tg_rng_fork(ctx, "other");
+    d->y = tg_keep(tg_add(d->t, y, tg_dropout(d->t, d->x, 0.5)));
+    tg_rng_join(ctx);
+    if (!d->outside) tg_key_close(ctx);
+    d->named = tg_uniform(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(3), 0, 1);
+    tg_tape_reset(d->t);
+    return tg_ctx_status(ctx);
+}
+
+static tg_ctx *keyed_ctx(keyed *d) {
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = test_device(), .seed = 3, .threads = 1));
+    tg_rng_add(ctx, "other", 9);
+    *d = (keyed){.t = tg_tape_new(ctx), .x = tg_uniform(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(16), 1, 2)};
+    return ctx;
+}
+
+/* The steps of the program say what is drawn, in any order; draws by order go on. */
+START_TEST(replays_draw_by_key_in_the_step_that_is_set) {
+    static const uint64_t steps[] = {5, 6, 2, 5, 0, UINT64_MAX};
+    enum { N = sizeof steps / sizeof *steps };
+    double y[2][N][16], named[2][N][3];
+    for (int how = 0; how < 2; how++) {
+        keyed d;
+        tg_ctx *ctx = keyed_ctx(&d);
+        tg_graph *g = NULL;
+        for (int i = 0; i < N; i++) {
+            tg_draws_step(ctx, steps[i]);
+            if (how == 0)
+                keyed_step(&d, ctx);
+            else if (i == 0)
+                g = tg_graph_new(ctx, keyed_step, &d);
+            else
+                tg_graph_replay(g);
+            tg_read_f64(d.y, y[how][i], 16);
+            tg_read_f64(d.named, named[how][i], 3);
+            if (i == 2) tg_rng_set(ctx, "other", &(tg_rng){.seed = 44});
+        }
+        ck_fine(ctx);
+        tg_tape_free(d.t);
+        tg_ctx_free(ctx);
+    }
+    ck_assert_mem_eq(y[0], y[1], sizeof y[0]);
+    ck_assert_mem_eq(named[0], named[1], sizeof named[0]);
+    ck_assert(memcmp(y[0][0], y[0][1], sizeof y[0][0]) && memcmp(y[0][0], y[0][3], sizeof y[0][0]));
+    ck_assert(named[0][0][0] != named[0][3][0]);
+}
+END_TEST
+
+static void cannot_replay(tg_graph *g, tg_ctx *ctx, const char *says);
+
+START_TEST(keys_of_a_replay_draw_once_in_a_step) {
+    if (!on_device()) return; /* the CPU calls the step, which reports it itself */
+    keyed d;
+    tg_ctx *ctx = keyed_ctx(&d);
+    tg_graph *g = tg_graph_new(ctx, keyed_step, &d);
+    cannot_replay(g, ctx, "the keys of the step have drawn in step 0 already, and would draw the same numbers; call "
+                          "tg_draws_step before each replay");
+    tg_draws_step(ctx, 1);
+    ck_assert_int_eq(tg_graph_replay(g), TG_OK);
+    cannot_replay(g, ctx, "have drawn in step 1 already");
+    keyed_step(&d, ctx); /* a called step finds what a replay has drawn */
+    ck_assert_int_eq(tg_ctx_status(ctx), TG_ERR_STATE);
+    ck_assert(strstr(tg_ctx_message(ctx), "key 3 of micro-batch 0"));
+    tg_ctx_clear(ctx);
+    tg_tape_reset(d.t);
+    tg_draws_step(ctx, 2);
+    tg_key_open(ctx, 3);
+    cannot_replay(g, ctx, "1 keys are open, but none was when the step was recorded");
+    tg_key_close(ctx);
+    tg_rng_set(ctx, NULL, &(tg_rng){.seed = 3, .stream = 1});
+    cannot_replay(g, ctx, "changed the stream number");
+    tg_key_open(ctx, 3);
+    d.outside = true;
+    tg_graph_new(ctx, keyed_step, &d);
+    ck_assert_int_eq(tg_ctx_status(ctx), TG_ERR_UNSUPPORTED);
+    ck_assert_msg(strstr(tg_ctx_message(ctx), "1 keys are open that were opened before it"), "%s", tg_ctx_message(ctx));
+    tg_ctx_clear(ctx);
+    tg_key_close(ctx);
+    tg_tape_free(d.t);
+    tg_ctx_free(ctx);
+}
+END_TEST
+
 START_TEST(a_stream_that_went_is_missed) {
     if (!on_device()) return; /* the CPU calls the step, which reports it itself */
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = test_device(), .seed = 3, .threads = 1));
@@ -292,7 +387,7 @@ static tg_status nothing(void *state, tg_ctx *ctx) {
 }
 
 enum { READS, ITEM, WRITES, WRITES_F64, FROM_HOST, SETS, ADDS, REMOVES, NESTS, REPLAYS, CLIPS, RATES, FORKS, CLEARS,
-       FAILS, ENDS, WRONGS };
+       FAILS, ENDS, STEPS_ON, OPENS, WRONGS };
 static const struct {
     const char *says;
     tg_status status;
@@ -313,6 +408,8 @@ static const struct {
     [CLEARS] = {"cleared the error", TG_ERR_STATE},
     [FAILS] = {"the step failed with TG_ERR_IO", TG_ERR_CALLBACK},
     [ENDS] = {"tg_ctx_free: a step is being captured", TG_ERR_STATE},
+    [STEPS_ON] = {"tg_draws_step: the step that tg_graph_new records changes a random stream", TG_ERR_UNSUPPORTED},
+    [OPENS] = {"ends with 1 open keys, but began with 0", TG_ERR_STATE},
 };
 
 static tg_status wrong_step(void *state, tg_ctx *ctx) {
@@ -343,6 +440,8 @@ static tg_status wrong_step(void *state, tg_ctx *ctx) {
     case FORKS: tg_rng_fork(ctx, "there"); break;
     case FAILS: return TG_ERR_IO;
     case ENDS: tg_ctx_free(ctx); break;
+    case STEPS_ON: tg_draws_step(ctx, 1); break;
+    case OPENS: tg_key_open(ctx, 1); break;
     default: break;
     }
     if (s->what == CLEARS) tg_ctx_clear(ctx);
@@ -359,6 +458,7 @@ START_TEST(calls_that_cannot_be_replayed_are_refused) {
     eager(a, 1);
     for (s.what = 0; s.what < WRONGS; s.what++) {
         int64_t live = memory_of(b->ctx).live;
+        tg_draws_step(b->ctx, 1000);
         tg_graph *g = tg_graph_new(b->ctx, wrong_step, &s);
         ck_assert_msg(strstr(tg_ctx_message(b->ctx), wrongs[s.what].says), "%d: %s", s.what, tg_ctx_message(b->ctx));
         ck_assert_int_eq(tg_ctx_status(b->ctx), wrongs[s.what].status);
@@ -393,6 +493,16 @@ static tg_status accumulate(void *state, tg_ctx *ctx) {
     return tg_ctx_status(ctx);
 }
 
+static void accumulate_in(world *w, uint64_t step) {
+    tg_draws_step(w->ctx, step);
+    accumulate(w, w->ctx);
+}
+
+static void replay_in(world *w, tg_graph *g, uint64_t step) {
+    tg_draws_step(w->ctx, step);
+    ck_assert_msg(tg_graph_replay(g) == TG_OK, "%s", tg_ctx_message(w->ctx));
+}
+
 static void cannot_replay(tg_graph *g, tg_ctx *ctx, const char *says) {
     ck_assert_int_eq(tg_graph_replay(g), TG_ERR_STATE);
     ck_assert_msg(strstr(tg_ctx_message(ctx), says), "%s", tg_ctx_message(ctx));
@@ -406,17 +516,19 @@ START_TEST(gradients_are_as_they_were_recorded) {
     feed(a), feed(b);
     tg_graph *first = tg_graph_new(b->ctx, accumulate, b);
     ck_fine(b->ctx);
+    tg_draws_step(b->ctx, 2);
     cannot_replay(first, b->ctx, "has a gradient, but the step was recorded without, so it would overwrite");
     tg_graph *more = tg_graph_new(b->ctx, accumulate, b);
-    tg_graph_replay(more);
-    for (int i = 0; i < 3; i++) accumulate(a, a->ctx);
+    replay_in(b, more, 3);
+    for (uint64_t i = 1; i < 4; i++) accumulate_in(a, i);
     descend(a, 0.1), descend(b, 0.1);
     tg_tape_reset(a->t), tg_tape_reset(b->t);
     ck_assert(bits_of(a) == bits_of(b));
+    tg_draws_step(b->ctx, 4);
     cannot_replay(more, b->ctx, "has no gradient, but the step was recorded with one");
-    tg_graph_replay(first);
-    tg_graph_replay(more);
-    for (int i = 0; i < 2; i++) accumulate(a, a->ctx);
+    replay_in(b, first, 4);
+    replay_in(b, more, 5);
+    for (uint64_t i = 4; i < 6; i++) accumulate_in(a, i);
     descend(a, 0.1), descend(b, 0.1);
     ck_assert(bits_of(a) == bits_of(b));
     world_free(a);
@@ -431,16 +543,17 @@ START_TEST(tensors_that_backward_needs_are_not_overwritten) {
     tg_graph *g = captured(w);
     tg_tape *t = tg_tape_new(w->ctx);
     tg_tensor *y = tg_sum(t, tg_square(t, w->p[0]), TG_ALL_DIMS, false);
+    tg_draws_step(w->ctx, 10);
     cannot_replay(g, w->ctx, tg_name(w->p[0]));
     cannot_replay(g, w->ctx, "which a node has saved for backward");
     tg_backward(t, y);
     tg_zero_grad(w->p[0]);
-    ck_assert_int_eq(tg_graph_replay(g), TG_OK);
+    replay_in(w, g, 10);
     tg_rng_add(w->ctx, "other", 9);
     tg_rng_fork(w->ctx, "other");
     cannot_replay(g, w->ctx, "the current random stream is not");
     tg_rng_join(w->ctx);
-    ck_assert_int_eq(tg_graph_replay(g), TG_OK);
+    replay_in(w, g, 11);
     tg_tape_free(t);
     world_free(w);
 }
@@ -452,12 +565,12 @@ START_TEST(errors_in_data_are_named) {
     world *w = world_new();
     eager(w, 1);
     tg_graph *g = captured(w);
-    for (int i = 0; i < 600; i++) accumulate(w, w->ctx); /* more calls than the device remembers */
+    for (uint64_t i = 0; i < 600; i++) accumulate_in(w, 100 + i); /* more calls than the device remembers */
     for (int i = 0; i < w->n; i++) tg_zero_grad(w->p[i]);
     replay(w, g, 1);
     int64_t bad[BATCH * SEQ] = {1, 2, 3, VOCAB + 7};
     tg_write(w->ids[0], bad, sizeof bad);
-    for (int i = 0; i < 3 && tg_graph_replay(g) == TG_OK;) i++;
+    for (uint64_t i = 0; i < 3 && tg_draws_step(w->ctx, i) == TG_OK && tg_graph_replay(g) == TG_OK;) i++;
     ck_assert_int_eq(tg_ctx_status(w->ctx), TG_ERR_DATA);
     ck_assert_msg(strstr(tg_ctx_message(w->ctx), "embedding: an index is out of range, at position 96"), "%s",
                   tg_ctx_message(w->ctx));
@@ -561,6 +674,8 @@ int main(void) {
                             two_graphs_take_turns,
                             replays_draw_from_where_the_stream_is,
                             named_streams_go_on,
+                            replays_draw_by_key_in_the_step_that_is_set,
+                            keys_of_a_replay_draw_once_in_a_step,
                             a_stream_that_went_is_missed,
                             memory_of_a_graph_is_its_own,
                             an_input_that_was_dropped_stays_the_graphs,

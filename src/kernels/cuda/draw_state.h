@@ -1,4 +1,4 @@
-/* The current state of a random stream, which changes between the replays of a captured step; see tg_draws. */
+/* Where the draws of a kernel begin, which changes between the replays of a captured step; see tg_draws. */
 #ifndef TG_CUDA_DRAW_STATE_H
 #define TG_CUDA_DRAW_STATE_H
 
@@ -10,7 +10,7 @@ namespace tg {
 
 __device__ inline tg_rng rng_now(const tg_rng &rng, const tg_rng *captured) {
     if (!captured) return rng;
-    return tg_rng{captured->seed, captured->stream, rng.counter + captured->counter};
+    return tg_rng{captured->seed, rng.stream + captured->stream, rng.counter + captured->counter};
 }
 
 } // namespace tg

@@ -19,6 +19,7 @@ enum { DRAWS = 4 };
 struct Draws {
     tg_rng rng;
     const tg_rng *captured; /* for a captured step: see tg_draws */
+    const int64_t *rows;    /* see tg_draws */
     int n, lead;
     Divider extent[TG_DRAW_DIGITS];
     uint64_t stride[TG_DRAW_DIGITS];
@@ -28,6 +29,7 @@ inline Draws draws_of(const tg_draws &d) {
     Draws r = {};
     r.rng = d.rng;
     r.captured = d.captured;
+    r.rows = d.rows;
     r.n = d.n;
     r.lead = d.n ? 0 : (int)(d.rng.counter % DRAWS);
     for (int k = 0; k < d.n; k++) {
@@ -47,6 +49,7 @@ __device__ inline uint64_t draw_number(const Draws &d, uint64_t at, int64_t posi
         at += (uint64_t)(position - outer * d.extent[k].by) * d.stride[k];
         position = outer;
     }
+    if (d.rows) position = d.rows[position];
     return at + (uint64_t)position * (d.n ? d.stride[0] : 1);
 }
 
