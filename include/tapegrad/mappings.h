@@ -58,6 +58,14 @@ TG_API tg_tensor *tg_as_shard(tg_tape *t, tg_tensor *x, int d, tg_comm *c);     
 TG_API tg_tensor *tg_i_to_p(tg_tape *t, tg_tensor *x, tg_comm *c);              /* I -> P; the result is x / n */
 TG_API tg_tensor *tg_r_to_i(tg_tape *t, tg_tensor *x, tg_comm *c);              /* R -> I; backward divides by n */
 
+/* Returns a leaf of the tape whose values rank `from` of c sends (tg_comm_send). The leaf is in flight (work.h): a read
+ * waits for the message. TG_DTYPE_DEFAULT means the context's default dtype. Only the sender and the receiver make the
+ * call.
+ *
+ * The leaf requires no gradient and is V on tp, cp and dp, unless tg_set_requires_grad and tg_place change that before
+ * its first use. No gradient is sent back: after backward the caller sends tg_grad_of(leaf). pipe.h does all of it. */
+TG_API tg_tensor *tg_recv(tg_tape *t, tg_comm *c, tg_dtype dtype, tg_shape shape, int from);
+
 /* Replaces x[0] to x[n - 1] on every rank by copies of rank 0's tensors. The tape owns the copies. On ranks other than
  * 0 x[] may have any contents before the call. Scalars and empty tensors are allowed. Every rank of c must call it with
  * the same n and dtype.

@@ -45,8 +45,8 @@ typedef struct tg_parallel_opts {
     const char *order;
     bool sequence_parallel; /* shard activations on dim 0 between tensor-parallel regions; no effect if tp is 1 */
     tg_rng_mode rng;
-    /* Number of stages of layers on each pp rank. 0 means 1. More than 1 fails with TG_ERR_UNSUPPORTED, because there
-     * is no interleaved schedule. */
+    /* Number of chunks of layers on each pp rank, for an interleaved schedule (pipe.h). 0 means 1. More than 1 fails
+     * with TG_ERR_ARGUMENT if pp is 1. */
     int vp;
 } tg_parallel_opts;
 
@@ -85,6 +85,24 @@ TG_API tg_comm *tg_parallel_model(const tg_parallel *p);
 /* Returns the group of the first and the last pipeline stage, for word embeddings that both stages hold. Returns NULL
  * on the stages between. Position embeddings are on the first stage only, and need no group. */
 TG_API tg_comm *tg_parallel_embedding(const tg_parallel *p);
+/* Returns a group of two ranks: this pipeline stage, and a neighbor to which it sends, or from which it receives. down
+ * means activations, which go to the next stage, and from the last stage to the first; otherwise the group is for
+ * gradients, which go the other way. Rank 0 of the group is the stage that sends activations. Returns NULL if pp is 1
+ * or p is NULL. */
+TG_API tg_comm *tg_parallel_edge(const tg_parallel *p, bool down, bool sending);
+/* Declares that the ranks of c hold one parameter: each has a copy, and the copies have equal values. An example are
+ * the word embeddings of the first stage, which are the weight of the output layer on the last stage:
+ * tg_share(p, table, tg_parallel_embedding(p)).
+ *
+ * tg_grads_finalize then adds up the gradients of the copies, after the sums over other axes, so that equal optimizers
+ * keep the copies equal. Afterward each copy has a gradient, even if no rank had one: it is then 0. Norms and counts of
+ * gradients (optim.h) count the copy of rank 0 only.
+ *
+ * Every rank of c makes the call, and if a rank shares several parameters over c, all make the calls and pass the
+ * parameters to tg_grads_finalize in the same order. In check mode the copies are compared, here and in every
+ * tg_grads_finalize (TG_ERR_PLACEMENT). param must be a parameter that needs a gradient, and must not be shared yet
+ * (TG_ERR_STATE). */
+TG_API tg_status tg_share(const tg_parallel *p, tg_tensor *param, tg_comm *c);
 /* Rebuilds every group in place after a failed rank. Call it after an error TG_ERR_REMOTE, TG_ERR_TIMEOUT or
  * TG_ERR_ABORTED and tg_ctx_clear, on all remaining ranks. Fails with TG_ERR_STATE if the number of remaining ranks is
  * not a multiple of tp * cp * pp and of etp * ep * pp. */

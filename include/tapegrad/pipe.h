@@ -126,6 +126,90 @@ TG_API tg_status tg_pipe_plan_query(const tg_pipe_plan *p, int stage, tg_pipe_re
  * 0 if p is NULL, and on an error. Other formats fail with TG_ERR_ARGUMENT. */
 TG_API size_t tg_pipe_plan_text(const tg_pipe_plan *p, tg_format format, char *buf, size_t n);
 
+/* ---- Running a plan ---- */
+
+/* One call of a part: its forward for one micro-batch. */
+typedef struct tg_pipe_call {
+    size_t size;
+    tg_tape *tape; /* records the call; belongs to the pipe, which resets it after the backward of the call */
+    int micro;     /* the micro-batch, from 0 */
+    int chunk;     /* the chunk of this stage, from 0 */
+    int part;      /* chunk * stages + stage */
+    int parts;     /* number of parts, stages * chunks */
+    /* The tensors of the edge: those that the part before has sent, and those that fn sets for the part after. They
+     * belong to the tape. Part 0 has no in[] (NULL). The last part sets out[0] to its loss, a float of one element. */
+    tg_tensor *const *in;
+    tg_tensor **out;
+    /* A float of one element that fn may set on any part, such as the balance loss of experts: another root of the
+     * backward of this part, with seed 1. NULL at the call, which means none. */
+    tg_tensor *aux;
+} tg_pipe_call;
+
+/* Computes one part for one micro-batch, by recording ops on c->tape. state is that of tg_pipe_run. */
+typedef tg_status (*tg_pipe_fn)(void *state, tg_pipe_call *c);
+
+/* One tensor that goes from each part to the next. An example for a transformer of float32, without and with sequence
+ * parallelism: {TG_F32, TG_SHAPE(s, b, h), TG_PLACES({TG_DP, TG_V})} and {TG_F32, TG_SHAPE(s / tp, b, h),
+ * TG_PLACES({TG_DP, TG_V}, {TG_TP, TG_SHARD(0)})}. */
+typedef struct tg_pipe_edge {
+    /* A float, whose gradient is sent back, or an integer or bool, which has no gradient. 0 means the context's default
+     * dtype. */
+    tg_dtype dtype;
+    tg_shape shape;        /* of this rank's tensor */
+    const tg_place_at *at; /* its placements (placement.h); copied. It is I on the axes that are not listed */
+    int n_at;
+} tg_pipe_edge;
+
+typedef struct tg_pipe_opts {
+    size_t size;
+    /* The tensors of an edge; copied. All edges are alike, and every stage declares the same ones. May be NULL if there
+     * is one part. */
+    const tg_pipe_edge *edge;
+    int n_edge;
+    /* Sets *out to the shape of tensor i of the edges for a micro-batch, if shapes differ between micro-batches. Must
+     * give the same answer on every stage and in every call, because no shapes are sent. The shape in `edge` is then
+     * only an example, on which placements are checked. NULL means that all micro-batches have the shape in `edge`. */
+    tg_status (*shape)(void *state, int micro, int i, tg_shape *out);
+    /* The optimizer whose loss scale multiplies the loss and aux (tg_scale_loss). NULL means no loss scale. */
+    tg_optim *scale;
+    /* How many items before it needs them a stage posts its receives. 0 means 1. More hide longer ways between stages,
+     * and keep more receive buffers. */
+    int ahead;
+} tg_pipe_opts;
+#define TG_PIPE(...) (&(tg_pipe_opts){.size = sizeof(tg_pipe_opts), __VA_ARGS__})
+
+/* Runs a plan on this rank's stage. */
+typedef struct tg_pipe tg_pipe;
+
+/* Creates a pipe. The plan must have as many stages as pp of p, and as many chunks as vp (tg_parallel_opts). Every rank
+ * of p calls it, with equal plans and edges, which are compared over pp (TG_ERR_MISMATCH). plan and p must outlive the
+ * pipe. opts may be NULL if there is one part. Returns NULL on an error. */
+TG_API tg_pipe *tg_pipe_new(const tg_parallel *p, const tg_pipe_plan *plan, const tg_pipe_opts *opts);
+TG_API void tg_pipe_free(tg_pipe *x);
+
+/* Runs all items of this stage once: the forwards and backwards of all micro-batches of a step. Collective over p. Adds
+ * the gradients of all micro-batches to those of the parameters. The caller then calls tg_grads_finalize and steps its
+ * optimizer, on every stage.
+ *
+ * - F calls fn, sends out[] to the next part, and releases all bytes that backward does not need. fn gives the sum of
+ *   the losses of its tokens, not the mean: tg_grads_finalize divides (tg_finalize_opts.tokens). Its keyed draws
+ *   (tg_key_open) are those of the micro-batch (tg_tape_key).
+ * - B receives the gradients of out[], runs backward from out[] and aux, sends the gradients of in[], and resets the
+ *   tape. If the plan has items W, the weight gradients of linear layers (tg_tape_defer) wait for W.
+ * - A plan without B (TG_PIPE_FORWARD) runs fn in no-grad and evaluation mode.
+ *
+ * Buckets (data_parallel.h) start their sums in the last B and the last W of each chunk only; tg_buckets_set_reduce
+ * need not be called.
+ *
+ * Fails with TG_ERR_SHAPE or TG_ERR_PLACEMENT if an out[] differs from the declaration of its edge, with
+ * TG_ERR_ARGUMENT if fn leaves one NULL, and with TG_ERR_CALLBACK if fn fails without an error of its own. An error is
+ * reported to the other stages. After tg_ctx_clear and tg_parallel_recover the step can be repeated, with zero
+ * gradients. */
+TG_API tg_status tg_pipe_run(tg_pipe *x, tg_pipe_fn fn, void *state);
+/* Returns the losses of the last tg_pipe_run, float64 [micros], without the loss scale. On all stages but the last one
+ * they are 0. The tensor belongs to the pipe. On an error returns an inert tensor. */
+TG_API tg_tensor *tg_pipe_losses(tg_pipe *x);
+
 #ifdef __cplusplus
 }
 #endif

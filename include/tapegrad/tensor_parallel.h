@@ -78,6 +78,22 @@ TG_API int tg_wgrads_count(const tg_wgrads *d);
  * the weight of an entry was dropped. Every rank of a communicator must call tg_wgrads_run if the list has an entry
  * whose layer gathers rows over that communicator. */
 TG_API tg_status tg_wgrads_run(tg_wgrads *d);
+/* Let a caller compute a part of the list, such as the entries of one micro-batch. tg_wgrads_mark returns how many
+ * entries have been added to the list since its creation; 0 if d is NULL. tg_wgrads_run_to computes the entries that
+ * were added before a mark and still wait, in the same way as tg_wgrads_run. A mark that tg_wgrads_mark has not
+ * returned yet fails with TG_ERR_ARGUMENT. */
+TG_API int64_t tg_wgrads_mark(const tg_wgrads *d);
+TG_API tg_status tg_wgrads_run_to(tg_wgrads *d, int64_t mark);
+/* Defers the weight gradients of all linear layers on a tape. Backward of t then adds the gradient of each weight that
+ * is a leaf to the list d. That holds for tg_linear and its variants with an activation, for
+ * tg_linear_with_grad_accumulation, and for every layer made of these, also if it is recomputed. d takes the place of
+ * lists that layers have themselves. Backward still computes gradients of biases, of weights with hooks (tg_on_grad),
+ * and of the weights of tg_linear_cross_entropy and tg_vocab_parallel_linear_cross_entropy.
+ *
+ * The mode lasts until the next tg_tape_defer, also over tg_tape_reset. d NULL, as at first, means that backward
+ * computes the gradients. d may be freed before t: backward then computes them too. d and t must be of one context
+ * (TG_ERR_ARGUMENT). */
+TG_API tg_status tg_tape_defer(tg_tape *t, tg_wgrads *d);
 
 typedef struct tg_linear_grad_opts {
     size_t size;

@@ -10,8 +10,10 @@
 /* The recorded calls of one group. */
 typedef struct part {
     tg_comm *c;
-    int collectives; /* number that is compared. Sends and receives do not count, because only two ranks know of them */
-    uint32_t digest; /* of the collectives */
+    /* Number that is compared. Sends and receives count only in a group of two ranks, because other ranks do not know
+     * of them. */
+    int collectives;
+    uint32_t digest; /* of these calls */
     void *request;   /* the request of the replay that is starting */
     bool begun;      /* begin_part has run, and end_part has not */
 } part;
@@ -125,9 +127,12 @@ static part *part_of(replay *r, tg_comm *c) {
     return &r->parts[r->n_parts++];
 }
 
-/* Adds a call to the digest, by the FNV-1a hash. Its count is left out if it may differ between ranks. */
+/* Adds a call to the digest, by the FNV-1a hash. Its count is left out if it may differ between ranks. Both halves of a
+ * message add the same words: a send by its sender. */
 static void digest(part *p, const tg_call_entry *entry, bool even) {
-    const int64_t words[] = {entry->kind, entry->dtype, entry->op, entry->root, even ? entry->count : -1};
+    bool receives = entry->kind == TG_RECV;
+    int64_t root = entry->kind == TG_SEND ? p->c->rank : entry->root;
+    const int64_t words[] = {receives ? TG_SEND : entry->kind, entry->dtype, entry->op, root, even ? entry->count : -1};
     for (int i = 0; i < TG_LEN(words); i++)
         for (int k = 0; k < 64; k += 8) p->digest = (p->digest ^ (uint32_t)(words[i] >> k & 255)) * 16777619u;
 }
@@ -140,7 +145,7 @@ tg_status tg_replay_add(tg_comm *c, const tg_call_entry *entry, int64_t bytes, b
         return ctx->run.status;
     r->calls[r->n_calls++] = (call){.entry = *entry, .bytes = bytes, .part = (int)(p - r->parts)};
     r->hooks.collectives++;
-    if (entry->kind == TG_SEND || entry->kind == TG_RECV) return TG_OK;
+    if ((entry->kind == TG_SEND || entry->kind == TG_RECV) && c->size != 2) return TG_OK;
     p->collectives++;
     digest(p, entry, even);
     return TG_OK;

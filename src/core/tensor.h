@@ -87,6 +87,7 @@ struct tg_ext {
     tg_hook *hooks;
     int hooks_running;    /* while any hook runs, a removed hook stays in the list without its function */
     int deferred;         /* number of products of linear layers that will be added to the gradient later (tg_wgrads) */
+    tg_comm *shared;      /* the group whose ranks hold one parameter (tg_share), or NULL */
     /* number of modules that list the tensor, plus 1 if it is an optimizer's state; tg_drop leaves it to them */
     int owners;
     int held;         /* number of optimizers that update the tensor */

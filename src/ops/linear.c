@@ -132,12 +132,14 @@ static tg_status before_activation(tg_call *c, tg_tensor **g) {
     return tg_op_map(c, grad[act], *g, TG_T2(gy, z), 2, 0, 0, false);
 }
 
-/* gx = g w, gw = g^T x, gb = g summed over the rows. */
+/* gx = g w, gw = g^T x, gb = g summed over the rows. The product gw may be deferred. */
 static tg_status linear_backward(tg_call *c) {
     tg_tensor *g;
     TG_TRY(before_activation(c, &g));
     if (c->gin_mode[0]) TG_TRY(tg_linear_dgrad(g, c->in[1], c->gin[0], tg_adds(c, 0)));
-    if (c->gin_mode[1]) TG_TRY(tg_linear_wgrad(g, c->in[0], c->gin[1], tg_adds(c, 1)));
+    bool now = c->gin_mode[1] && !tg_call_defers(c, 1, c->in[0], g);
+    TG_TRY(c->ctx->run.status);
+    if (now) TG_TRY(tg_linear_wgrad(g, c->in[0], c->gin[1], tg_adds(c, 1)));
     return c->in[2] ? tg_op_sum_to(c, 2, g, 1) : TG_OK;
 }
 

@@ -79,7 +79,7 @@ tg_status tg_optim_measure(tg_optim *o) {
     for (int i = 0; i < o->n; i++) {
         const tg_tensor *g = tg_optim_gradient(&o->item[i]);
         int k = set_of(&s, &o->item[i]);
-        if (g) TG_TRY(square_one(o, g, s.first[k] + done[k]));
+        if (g && !tg_is_share_copy(o->item[i].param)) TG_TRY(square_one(o, g, s.first[k] + done[k]));
         done[k]++;
     }
     for (int k = 0; k < s.n; k++)

@@ -110,9 +110,8 @@ static tg_status grid_make(tg_ctx *ctx, grid *g, const char *order, const char *
     return TG_OK;
 }
 
-/* Creates the communicator *out or, in a recovery, rebuilds it in place, because layers hold its address. */
-static void make_comm(tg_parallel *p, const int *ranks, int n, const char *name, tg_axis axis, bool all,
-                      tg_comm **out) {
+void tg_parallel_make_comm(tg_parallel *p, const int *ranks, int n, const char *name, tg_axis axis, bool all,
+                           tg_comm **out) {
     if (*out)
         tg_comm_rejoin(*out, ranks, n, all);
     else
@@ -132,7 +131,7 @@ static tg_status group_make(tg_parallel *p, const grid *g, const char *axes, con
     int groups = tg_rank_groups(order, g->sizes, axes, ranks, &members), mine = 0;
     for (int i = 0; i < groups * members; i++)
         if (ranks[i] == me) mine = i / members;
-    make_comm(p, ranks + mine * members, members, name, axis, true, out);
+    tg_parallel_make_comm(p, ranks + mine * members, members, name, axis, true, out);
     tg_host_free(ctx, ranks, (size_t)world * sizeof *ranks);
     return ctx->run.status;
 }
@@ -158,10 +157,12 @@ static tg_status check_sizes(tg_ctx *ctx, tg_parallel_opts *o, int world) {
     if (!o->vp) o->vp = 1;
     if (!o->order) o->order = "tp-cp-ep-dp-pp";
     if (o->vp < 1)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_parallel_new: vp is %d, expected 1 (0: default)", o->vp);
-    if (o->vp > 1)
-        return tg_fail(ctx, TG_ERR_UNSUPPORTED,
-                       "tg_parallel_new: vp is %d; interleaved stages are not supported yet: leave vp 0 or 1", o->vp);
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_parallel_new: vp is %d, expected 1 or more (0: 1)", o->vp);
+    if (o->vp > 1 && o->pp == 1)
+        return tg_fail(ctx, TG_ERR_ARGUMENT,
+                       "tg_parallel_new: vp is %d and pp is 1, expected vp 0 or 1: only the stages of a pipeline have "
+                       "several chunks",
+                       o->vp);
     if (world % ((int64_t)o->tp * o->cp * o->pp))
         return tg_fail(ctx, TG_ERR_ARGUMENT,
                        "tg_parallel_new: the world of %d ranks is not divisible by tp x cp x pp = %d x %d x %d", world,
@@ -202,24 +203,18 @@ static tg_status check_pipelines(tg_ctx *ctx, const tg_parallel_opts *o, const g
                    o->order);
 }
 
-/* Makes the group of the first and the last stage of this rank's pipeline; NULL on the stages between. */
-static tg_status make_embedding(tg_parallel *p, const grid *dense) {
-    tg_comm *pp = p->comm[TG_PP];
-    int n = tg_comm_size(pp), me = tg_comm_rank(pp), members = 0, world = tg_comm_size(p->world);
-    if (n == 1) {
-        p->embedding = pp;
-        return TG_OK;
-    }
-    int *ranks = tg_host_alloc(p->ctx, (size_t)world * sizeof *ranks), mine = 0;
+/* Makes the groups of two stages of this rank's pipeline. */
+static tg_status make_stage_groups(tg_parallel *p, const grid *dense) {
+    int members = 0, mine = 0, world = tg_comm_size(p->world);
+    int *ranks = tg_host_alloc(p->ctx, (size_t)world * sizeof *ranks);
     if (!ranks) return p->ctx->run.status;
     int at = find((char(*)[8])dense->names, dense->n, "pp");
     int groups = groups_of(dense->sizes, dense->n, 1u << at, ranks, &members);
     for (int i = 0; i < groups * members; i++)
         if (ranks[i] == tg_comm_rank(p->world)) mine = i / members;
-    int ends[2] = {ranks[mine * members], ranks[mine * members + members - 1]};
+    tg_status s = tg_parallel_make_stage_groups(p, ranks + mine * members);
     tg_host_free(p->ctx, ranks, (size_t)world * sizeof *ranks);
-    if (me == 0 || me == n - 1) make_comm(p, ends, 2, "embedding", TG_MAX_AXES, n == 2, &p->embedding);
-    return p->ctx->run.status;
+    return s;
 }
 
 /* Sets one_grid. Even if etp and tp have the same size, their groups differ if cp comes before tp in the order. If
@@ -274,7 +269,7 @@ static tg_status make_groups(tg_parallel *p) {
     };
     for (int i = 0; i < TG_LEN(all); i++)
         TG_TRY(group_make(p, all[i].g, all[i].axes, all[i].name, all[i].axis, all[i].to));
-    TG_TRY(make_embedding(p, &dense));
+    TG_TRY(make_stage_groups(p, &dense));
     fill_grid(p);
     return TG_OK;
 }
@@ -301,12 +296,12 @@ static tg_status compare_seeds(const tg_parallel *p) {
 }
 
 static void drop_groups(tg_parallel *p) {
-    if (p->embedding != p->comm[TG_PP]) tg_comm_free(p->embedding);
+    tg_parallel_drop_stage_groups(p);
     tg_comm_free(p->dp_cp);
     tg_comm_free(p->model);
     for (int a = 0; a < TG_MAX_AXES; a++) tg_comm_free(p->comm[a]);
     memset(p->comm, 0, sizeof p->comm);
-    p->dp_cp = p->model = p->embedding = NULL;
+    p->dp_cp = p->model = NULL;
     tg_grid_clear(p->ctx);
 }
 
@@ -403,4 +398,3 @@ tg_status tg_rng_seed_parallel(const tg_parallel *p, uint64_t seed) {
 
 tg_comm *tg_parallel_dp_cp(const tg_parallel *p) { return p ? p->dp_cp : NULL; }
 tg_comm *tg_parallel_model(const tg_parallel *p) { return p ? p->model : NULL; }
-tg_comm *tg_parallel_embedding(const tg_parallel *p) { return p ? p->embedding : NULL; }

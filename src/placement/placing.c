@@ -6,6 +6,8 @@
 
 #include <stdio.h>
 
+#include <tapegrad/comm.h>
+
 static const char *const axis_names[] = {"tp", "cp", "dp", "pp", "etp", "ep", "edp", "user"};
 
 const char *tg_axis_name(tg_axis axis) { return (unsigned)axis < TG_MAX_AXES ? axis_names[axis] : "none"; }
@@ -80,6 +82,8 @@ tg_placement tg_place_on(const tg_tensor *x, tg_axis axis) {
     bool placed = p && tg_grid_axes(x->ctx) >> axis & 1;
     return placed ? p->at[axis] : (tg_placement){.kind = TG_INVARIANT};
 }
+
+bool tg_is_share_copy(const tg_tensor *x) { return x->ext && x->ext->shared && tg_comm_rank(x->ext->shared) > 0; }
 
 const tg_placements *tg_place_dual(tg_ctx *ctx, const tg_placements *p) {
     tg_placement at[TG_MAX_AXES];

@@ -43,6 +43,8 @@ tg_status tg_place_check_shard(const tg_tensor *x, const tg_placements *p, tg_pl
 tg_status tg_place_check_shards(const tg_tensor *x, const tg_placements *p, uint32_t yet, const char *who);
 /* Returns the placement of a gradient of a tensor that is placed as p: R and P change places. */
 const tg_placements *tg_place_dual(tg_ctx *ctx, const tg_placements *p);
+/* Returns whether x is a copy of a parameter that another rank holds too, and counts (tg_share). */
+bool tg_is_share_copy(const tg_tensor *x);
 void tg_places_free(tg_ctx *ctx); /* frees all interned placements */
 
 #endif

@@ -239,7 +239,7 @@ static tg_status recompute_backward(tg_call *c) {
     const tg_recompute_params *p = c->params;
     tg_tape *inner = tg_tape_new(c->ctx);
     TG_TRY(c->ctx->run.status);
-    tg_tape_observe_as(inner, c->tape);
+    tg_tape_act_for(inner, c->tape);
     tg_tape_set_training(inner, p->training);
     tg_tensor **in = tg_tape_alloc(inner, ((size_t)p->n_in + (size_t)p->n_out) * sizeof *in + 1),
               **out = in ? in + p->n_in : NULL;
@@ -337,7 +337,7 @@ tg_status tg_recompute_record(tg_tape *t, tg_recompute_params *p, tg_tensor *con
     inner->again = t->again;
     inner->grad = false;
     inner->collects = true;
-    tg_tape_observe_as(inner, t);
+    tg_tape_act_for(inner, t);
     t->busy++;
     tg_status s = first_run(t, inner, p, in, out, call);
     t->busy--;

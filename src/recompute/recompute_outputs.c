@@ -115,7 +115,7 @@ static tg_status run_again(replay_run *r) {
     const tg_recompute_params *p = r->p;
     tg_tape *inner = tg_tape_new(r->replay->t->ctx);
     TG_TRY(tg_tape_ctx(inner)->run.status);
-    tg_tape_observe_as(inner, r->replay->t);
+    tg_tape_act_for(inner, r->replay->t);
     tg_tape_set_training(inner, p->training);
     r->inner = inner;
     r->in = tg_tape_alloc(inner, ((size_t)p->n_in + (size_t)p->n_out) * sizeof *r->in + 1);

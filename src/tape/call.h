@@ -20,6 +20,12 @@ typedef struct tg_call_impl {
 void tg_call_temps_free(tg_call *c);
 /* Appends the name of the op, its inputs, its scope and its call site to the context's error. */
 tg_status tg_call_explain(tg_call *c);
+/* Called in backward. Hands the product gy^T x, the gradient of the weight, which is input w of the call, to what takes
+ * such products for the tape. Returns false if backward must compute the product now. */
+static inline bool tg_call_defers(tg_call *c, int w, tg_tensor *x, tg_tensor *gy) {
+    const tg_deferral *d = &c->tape->deferral;
+    return d->take && d->take(d->list, c, w, x, gy);
+}
 /* Returns the call site from which the op is, or was, recorded (tg_scope_site). */
 const void *tg_call_site(const tg_call *c);
 

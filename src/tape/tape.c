@@ -201,6 +201,7 @@ tg_tape *tg_tape_new(tg_ctx *ctx) {
     t->timed = t->collects = t->grad_off = t->again = false;
     t->micro = 0;
     t->observer = (tg_observer){0};
+    t->deferral = (tg_deferral){0};
     link_tape(all, t);
     return t;
 }

@@ -106,6 +106,15 @@ typedef struct tg_observer {
     int64_t count; /* number of forward calls observed since the reset */
 } tg_observer;
 
+/* What takes the gradients of weights over from the backward of a tape's linear layers
+ * (src/parallel/tp/tape_defer.c). */
+typedef struct tg_deferral {
+    /* Takes the product gy^T x, the gradient of the weight, which is input w of the call. Returns false if backward
+     * must compute it now. NULL if nothing takes products. */
+    bool (*take)(void *list, tg_call *c, int w, tg_tensor *x, tg_tensor *gy);
+    void *list;
+} tg_deferral;
+
 /* ---- The tape ---- */
 
 struct tg_tape {
@@ -143,6 +152,7 @@ struct tg_tape {
     void *scratch;        /* memory of backward for ops with many inputs */
     size_t scratch_bytes;
     tg_observer observer;
+    tg_deferral deferral;
     tg_tape_listener *listeners;
 };
 
@@ -211,10 +221,11 @@ tg_tape_listener *tg_tape_listener_of(const tg_tape *t, const tg_tape_listener_o
 /* Returns the tape's listener of this kind, which the first call creates, with zeros after its head, or NULL after
  * recording the error. */
 tg_tape_listener *tg_tape_listen(tg_tape *t, const tg_tape_listener_ops *ops);
-/* Gives `inner`, a tape that runs ops on behalf of t, the observer of t. */
-static inline void tg_tape_observe_as(tg_tape *inner, const tg_tape *t) {
+/* Gives `inner`, a tape that runs ops on behalf of t, the observer of t, and what takes the gradients of weights. */
+static inline void tg_tape_act_for(tg_tape *inner, const tg_tape *t) {
     inner->observer = t->observer;
     inner->observer.count = 0;
+    inner->deferral = t->deferral;
 }
 
 #endif

@@ -41,6 +41,16 @@ static void waiting(misuse_world *b) {
     QUIET(tg_wgrads_free, (tg_wgrads_free(NULL), true));
     QUIET(tg_wgrads_count, tg_wgrads_count(NULL) == 0);
     QUIET(tg_wgrads_run, tg_wgrads_run(NULL) == TG_ERR_ARGUMENT);
+    QUIET(tg_wgrads_mark, tg_wgrads_mark(NULL) == 0);
+    QUIET(tg_wgrads_run_to, tg_wgrads_run_to(NULL, 0) == TG_ERR_ARGUMENT);
+    FAILS(tg_tape_defer, HANDLE, "the tape was freed", tg_tape_defer(b->freed, NULL)); /* a list takes its memory */
+    tg_wgrads *d = tg_wgrads_new(b->ctx, TG_NONE), *far = tg_wgrads_new(b->far, TG_NONE);
+    FAILS(tg_wgrads_run_to, ARGUMENT, "mark is 1, expected a result of tg_wgrads_mark", tg_wgrads_run_to(d, 1));
+    FAILS(tg_wgrads_run_to, ARGUMENT, "mark is -1", tg_wgrads_run_to(d, -1));
+    QUIET(tg_tape_defer, tg_tape_defer(NULL, d) == TG_ERR_ARGUMENT);
+    FAILS(tg_tape_defer, ARGUMENT, "the list belongs to another context", tg_tape_defer(b->t, far));
+    tg_wgrads_free(d);
+    tg_wgrads_free(far);
 }
 
 /* ---- Placed parameters, layers ---- */

@@ -44,6 +44,17 @@ static void same_shape(misuse_world *b, tg_comm *c, tg_comm *far) {
     MAPPING(tg_shift, c);
 }
 
+static void received(misuse_world *b, tg_comm *c, tg_comm *far) {
+    const tg_shape shape = TG_SHAPE(2, 3), wide = {.ndim = 9};
+    QUIET(tg_recv, misuse_inert(tg_recv(NULL, c, TG_F32, shape, 1)));
+    INERT(tg_recv, HANDLE, "the tape was freed", tg_recv(b->freed, c, TG_F32, shape, 1));
+    INERT(tg_recv, ARGUMENT, "c is NULL", tg_recv(b->t, NULL, TG_F32, shape, 1));
+    INERT(tg_recv, ARGUMENT, "c is of another context", tg_recv(b->t, far, TG_F32, shape, 1));
+    INERT(tg_recv, SHAPE, "tg_recv", tg_recv(b->t, c, TG_F32, wide, 1));
+    INERT(tg_recv, ARGUMENT, "from is 2, expected 0 to 1", tg_recv(b->t, c, TG_F32, shape, 2));
+    INERT(tg_recv, ARGUMENT, "which is this rank", tg_recv(b->t, c, TG_F32, shape, 0));
+}
+
 static void cut(misuse_world *b, tg_comm *c, tg_comm *far) {
     MAPPING(tg_scatter_to_tp, c);
     INERT(tg_scatter_to_tp, SHAPE, "dim 1 has size 3, expected a multiple of the 2 ranks of group \"\"",
@@ -181,6 +192,7 @@ static void vocabulary(misuse_world *b, tg_comm *c, tg_comm *far) {
 void misuse_mappings(misuse_world *b) {
     tg_comm *c = tg_comm_plan_new(b->ctx, 0, 2), *far = tg_comm_plan_new(b->far, 0, 2);
     same_shape(b, c, far);
+    received(b, c, far);
     cut(b, c, far);
     given_parts(b, c, far);
     exchanges(b, c, far);

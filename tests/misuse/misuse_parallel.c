@@ -23,7 +23,7 @@ static void groups(misuse_world *b) {
     NEW(ARGUMENT, "order is \"tp,dp\"", TG_PARALLEL(.order = "tp,dp"));
     NEW(ARGUMENT, "does not name it", TG_PARALLEL(.tp = 2, .order = "dp-pp"));
     NEW(ARGUMENT, "rng is 9", TG_PARALLEL(.rng = (tg_rng_mode)9));
-    NEW(UNSUPPORTED, "interleaved stages are not supported yet", TG_PARALLEL(.vp = 2));
+    NEW(ARGUMENT, "vp is 2 and pp is 1", TG_PARALLEL(.vp = 2));
     NEW(ARGUMENT, "vp is -1", TG_PARALLEL(.vp = -1));
     tg_comm *alone = tg_comm_self_new(b->ctx);
     tg_parallel *p = tg_parallel_new(alone, NULL);
@@ -40,6 +40,7 @@ static void groups(misuse_world *b) {
     QUIET(tg_parallel_dp_cp, !tg_parallel_dp_cp(NULL));
     QUIET(tg_parallel_model, !tg_parallel_model(NULL));
     QUIET(tg_parallel_embedding, !tg_parallel_embedding(NULL));
+    QUIET(tg_parallel_edge, !tg_parallel_edge(NULL, true, true) && !tg_parallel_edge(p, true, true));
     QUIET(tg_parallel_recover, tg_parallel_recover(NULL) == TG_ERR_ARGUMENT);
     QUIET(tg_rank_groups, tg_rank_groups(NULL, sizes, "tp", NULL, NULL) == -1);
     QUIET(tg_rank_groups, tg_rank_groups("tp-dp", NULL, "tp", NULL, NULL) == -1);
@@ -64,6 +65,12 @@ static void gradients(misuse_world *b) {
     FINALIZE(STATE, "not a leaf", &b->x, 1, NULL);
     FINALIZE(ARGUMENT, "size is 0", &w, 1, &zero);
     FINALIZE(SHAPE, "expected one", &w, 1, TG_FINALIZE(.tokens = b->x));
+    QUIET(tg_share, tg_share(NULL, w, world) == TG_ERR_ARGUMENT);
+    FAILS(tg_share, ARGUMENT, "tg_share: param", tg_share(p, none, world));
+    FAILS(tg_share, ARGUMENT, "c is NULL", tg_share(p, w, NULL));
+    FAILS(tg_share, STATE, "is not a leaf of the context that needs a gradient", tg_share(p, b->x, world));
+    QUIET(tg_share, tg_share(p, w, world) == TG_OK);
+    FAILS(tg_share, STATE, "is shared over \"\" already; share a parameter once", tg_share(p, w, world));
     QUIET(tg_buckets_new, !tg_buckets_new(NULL, &w, 1, 0));
 #define BUCKETS(code, says, ...) GIVES(tg_buckets_new, code, says, !tg_buckets_new(p, __VA_ARGS__))
     BUCKETS(ARGUMENT, "n is 0", &w, 0, 0);

@@ -1,4 +1,4 @@
-/* Plans of pipelines. test_pipe_plan has the lists of a caller that break a rule. */
+/* Plans of pipelines, and running them. test_pipe_plan has the lists of a caller that break a rule. */
 #include <tapegrad/pipe.h>
 
 #include "misuse/misuse.h"
@@ -67,7 +67,54 @@ static void plan_queries(misuse_world *b) {
     tg_pipe_plan_free(p);
 }
 
+static tg_status compute_nothing(void *state, tg_pipe_call *c) {
+    (void)state, (void)c;
+    return TG_OK;
+}
+
+/* On the first stage of a plan of two ranks. */
+static void running(misuse_world *b) {
+    tg_comm *world = tg_comm_plan_new(b->ctx, 0, 2);
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.pp = 2));
+    tg_pipe_plan *plan = tg_pipe_plan_new(b->ctx, TG_PIPE_PLAN(.stages = 2, .micros = 2)),
+                 *long_plan = tg_pipe_plan_new(b->ctx, TG_PIPE_PLAN(.stages = 4, .micros = 2)),
+                 *far = tg_pipe_plan_new(b->far, TG_PIPE_PLAN(.stages = 2, .micros = 2));
+    const tg_place_at axis = {TG_PP, TG_I};
+    tg_pipe_edge edge = {.dtype = TG_F32, .shape = TG_SHAPE(2, 3)}, wide = {.shape = {.ndim = 9}},
+                 placed = {TG_F32, TG_SHAPE(2), &axis, 1}, none = {TG_F32, TG_SHAPE(2), NULL, 1};
+    tg_pipe_opts zero = {0}, later = {.size = sizeof later + 8};
+#define PIPE(code, says, plan_, ...) GIVES(tg_pipe_new, code, says, !tg_pipe_new(p, plan_, __VA_ARGS__))
+    QUIET(tg_pipe_new, !tg_pipe_new(NULL, plan, NULL));
+    PIPE(ARGUMENT, "size is 0", plan, &zero);
+    PIPE(ARGUMENT, "this library knows", plan, &later);
+    PIPE(ARGUMENT, "the plan is NULL", NULL, TG_PIPE(.edge = &edge, .n_edge = 1));
+    PIPE(ARGUMENT, "the plan is of another context", far, TG_PIPE(.edge = &edge, .n_edge = 1));
+    PIPE(ARGUMENT, "the plan has 4 stages of 1 chunks, but", long_plan, TG_PIPE(.edge = &edge, .n_edge = 1));
+    PIPE(ARGUMENT, "n_edge is 0 and edge is", plan, NULL);
+    PIPE(ARGUMENT, "n_edge is -1", plan, TG_PIPE(.edge = &edge, .n_edge = -1));
+    PIPE(ARGUMENT, "n_edge is 1 and edge is (nil)", plan, TG_PIPE(.n_edge = 1));
+    PIPE(ARGUMENT, "ahead is -1, expected 1 or more", plan, TG_PIPE(.edge = &edge, .n_edge = 1, .ahead = -1));
+    PIPE(SHAPE, "tensor 0 of the edges", plan, TG_PIPE(.edge = &wide, .n_edge = 1));
+    PIPE(ARGUMENT, "n_at is 1 and at is", plan, TG_PIPE(.edge = &none, .n_edge = 1));
+    PIPE(ARGUMENT, "(tensor 0 of the edges of tg_pipe_new)", plan, TG_PIPE(.edge = &placed, .n_edge = 1));
+    tg_pipe *x = tg_pipe_new(p, plan, TG_PIPE(.edge = &edge, .n_edge = 1));
+    QUIET(tg_pipe_run, tg_pipe_run(NULL, compute_nothing, NULL) == TG_ERR_ARGUMENT);
+    FAILS(tg_pipe_run, ARGUMENT, "fn is NULL", tg_pipe_run(x, NULL, NULL));
+    FAILS(tg_pipe_run, ARGUMENT, "fn has not set out[0] (in F0 of part 0 of 2 of tg_pipe_run)",
+          tg_pipe_run(x, compute_nothing, NULL));
+    QUIET(tg_pipe_losses, misuse_inert(tg_pipe_losses(NULL)));
+    QUIET(tg_pipe_free, (tg_pipe_free(NULL), true));
+    tg_parallel_free(p);
+    FAILS(tg_pipe_run, STATE, "the tg_parallel of the pipe was freed", tg_pipe_run(x, compute_nothing, NULL));
+    tg_pipe_free(x);
+    tg_pipe_plan_free(plan);
+    tg_pipe_plan_free(long_plan);
+    tg_pipe_plan_free(far);
+    tg_comm_free(world);
+}
+
 void misuse_pipe(misuse_world *b) {
     plan_options(b);
     plan_queries(b);
+    running(b);
 }

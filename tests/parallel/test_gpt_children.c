@@ -229,7 +229,6 @@ END_TEST
 
 static tg_status stages_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     (void)arg;
-    REFUSED(ctx, TG_ERR_UNSUPPORTED, "vp is 2", tg_parallel_new(world, TG_PARALLEL(.pp = 2, .vp = 2)));
     tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.pp = 2));
     const tg_gpt_config *c = TG_GPT(.vocab = VOCAB, .layers = 2, .heads = 2, .hidden = HIDDEN, .positions = POSITIONS,
                                     .parallel = p);

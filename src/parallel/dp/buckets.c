@@ -56,6 +56,9 @@ static int64_t aligned(int64_t n) { return (n + ALIGN - 1) / ALIGN * ALIGN; }
 /* Returns false if the parameter was dropped; another tensor may then have its handle. */
 static bool alive(const bucket_item *it) { return it->param->serial == it->ref.serial; }
 
+/* Returns whether backward may start sums now. */
+static bool reduces(const tg_buckets *b) { return b->reduce && !b->p->buckets_held; }
+
 /* ---- One bucket ---- */
 
 /* Returns element `at` of a bucket as an array. */
@@ -93,7 +96,7 @@ static tg_status start_ready(tg_parallel *p) {
     for (tg_buckets *b = p->buckets; b; b = b->next)
         while (b->started < b->n_buckets) {
             bucket *k = &b->bucket[b->started];
-            if (!b->reduce || k->ready < k->n) return TG_OK;
+            if (!reduces(b) || k->ready < k->n) return TG_OK;
             b->started++;
             TG_TRY(start(b, k));
         }
@@ -113,7 +116,7 @@ static tg_status gradient_arrived(void *user, tg_tape *t, tg_tensor *x, tg_tenso
                        "false) for all micro-batches but the last, and tg_grads_finalize after the last",
                        what);
     }
-    if (!b->reduce || it->ready) return TG_OK;
+    if (!reduces(b) || it->ready) return TG_OK;
     it->ready = true;
     b->bucket[it->bucket].ready++;
     return start_ready(b->p);
@@ -350,6 +353,11 @@ void tg_buckets_free(tg_buckets *b) {
     for (int i = 0; i < b->n; i++) free_item(&b->item[i]);
     for (int k = 0; k < b->n_buckets; k++) tg_drop(b->bucket[k].flat);
     tg_host_free(ctx, b, b->bytes);
+}
+
+void tg_buckets_hold(const tg_parallel *given, bool held) {
+    tg_parallel *p = (tg_parallel *)given; /* not const, because p holds the state of its buckets */
+    p->buckets_held = held;
 }
 
 bool tg_buckets_set_reduce(tg_buckets *b, bool on) {

@@ -266,6 +266,7 @@ static tg_status finalize(const tg_parallel *p, tg_tensor *const *params, int n,
     TG_TRY(tg_grads_compare_params(p, params, n));
     TG_TRY(tg_buckets_finish(p));
     TG_TRY(sum_sets(p, params, n));
+    TG_TRY(tg_grads_sum_shares(params, n));
     for (int i = 0; i < n; i++) {
         tg_tensor *g = tg_gradient_of(params[i]);
         if (g) TG_TRY(tg_storage_need(g->storage, g));

@@ -23,6 +23,13 @@ uint32_t tg_buckets_axes(const tg_parallel *p, const tg_tensor *x);
  * Returns NULL after recording the error. */
 tg_tensor *tg_gradient_or_zero(tg_tensor *x);
 
+/* Starts the sums of the gradients of those of params that are shared (tg_share). Collective over their groups. */
+tg_status tg_grads_sum_shares(tg_tensor *const *params, int n);
+
+/* While held, backward starts no sums of any buckets, as if all were switched off (tg_buckets_set_reduce). A pipeline
+ * releases them for the last backward of each chunk. */
+void tg_buckets_hold(const tg_parallel *p, bool held);
+
 /* In check mode, compares the parameters that are placed as the same on data-parallel ranks, by a hash of their bytes.
  * Collective over these ranks. Does nothing if check mode is off. */
 tg_status tg_grads_compare_params(const tg_parallel *p, tg_tensor *const *params, int n);

@@ -30,7 +30,8 @@ struct tg_wgrads {
     int limit; /* most entries; TG_NONE: no limit */
     int n, capacity;
     wgrad *item;
-    tg_tape *tape; /* gathers and hooks record on it */
+    int64_t removed; /* number of entries that the list had before item[0] */
+    tg_tape *tape;   /* gathers and hooks record on it */
 };
 
 /* ---- Creation ---- */
@@ -58,6 +59,8 @@ static void drop_entry(wgrad *i) {
     if (i->w->serial == i->ref.serial) i->w->ext->deferred--;
 }
 
+tg_ctx *tg_wgrads_ctx(const tg_wgrads *d) { return d->ctx; }
+
 tg_wgrads *tg_wgrads_keep(tg_wgrads *d) {
     d->refs++;
     return d;
@@ -68,17 +71,24 @@ void tg_wgrads_drop(void *wgrads) {
     if (--d->refs == 0) tg_host_free(d->ctx, d, sizeof *d);
 }
 
+void tg_wgrads_clear(tg_wgrads *d) {
+    for (int i = 0; i < d->n; i++) drop_entry(&d->item[i]);
+    d->removed += d->n;
+    d->n = 0;
+}
+
 void tg_wgrads_free(tg_wgrads *d) {
     if (!d) return;
-    for (int i = 0; i < d->n; i++) drop_entry(&d->item[i]);
+    tg_wgrads_clear(d);
     tg_host_free(d->ctx, d->item, (size_t)d->capacity * sizeof *d->item);
     tg_tape_free(d->tape);
-    d->n = d->capacity = 0;
+    d->capacity = 0;
     d->ended = true;
     tg_wgrads_drop(d);
 }
 
 int tg_wgrads_count(const tg_wgrads *d) { return d ? d->n : 0; }
+int64_t tg_wgrads_mark(const tg_wgrads *d) { return d ? d->removed + d->n : 0; }
 
 /* ---- Deferring in backward ---- */
 
@@ -173,17 +183,17 @@ static tg_status run_hooks(tg_wgrads *d, tg_tensor *w) {
     return tg_hooks_run(d->tape, w, &sum, true);
 }
 
-/* Runs the entries in order, and removes those that are done. */
-static tg_status run(tg_wgrads *d) {
-    for (int i = 0; i < d->n; i++) TG_TRY(check_item(d, &d->item[i]));
-    tg_tensor *next = d->n ? rows_of(d, &d->item[0], 0) : NULL;
+/* Runs the first n entries in order, and removes those that are done. */
+static tg_status run(tg_wgrads *d, int n) {
+    for (int i = 0; i < n; i++) TG_TRY(check_item(d, &d->item[i]));
+    tg_tensor *next = n ? rows_of(d, &d->item[0], 0) : NULL;
     int done = 0;
     tg_status s = d->ctx->run.status;
-    while (done < d->n && s == TG_OK) {
+    while (done < n && s == TG_OK) {
         wgrad *i = &d->item[done];
         tg_tensor *x = next, *w = i->w;
         if (i->comm) s = tg_storage_need(x->storage, x);
-        if (s == TG_OK && done + 1 < d->n) next = rows_of(d, i + 1, (done + 1) & 1);
+        if (s == TG_OK && done + 1 < n) next = rows_of(d, i + 1, (done + 1) & 1);
         if (s == TG_OK) s = d->ctx->run.status;
         if (s == TG_OK) s = add_product(i, x);
         if (s != TG_OK) break;
@@ -194,6 +204,7 @@ static tg_status run(tg_wgrads *d) {
     }
     if (done) memmove(d->item, d->item + done, (size_t)(d->n - done) * sizeof *d->item);
     d->n -= done;
+    d->removed += done;
     return s;
 }
 
@@ -204,13 +215,28 @@ static bool communicates(const tg_wgrads *d) {
     return false;
 }
 
-tg_status tg_wgrads_run(tg_wgrads *d) {
-    if (!d) return TG_ERR_ARGUMENT;
+/* Runs the first n entries. */
+static tg_status run_first(tg_wgrads *d, int n) {
     tg_status s = d->ctx->run.status;
     if (s == TG_OK) {
-        s = run(d);
+        s = run(d, n);
         tg_tape_reset(d->tape);
     }
     if (s != TG_OK && communicates(d)) tg_ctx_skip(d->ctx);
     return s;
+}
+
+tg_status tg_wgrads_run(tg_wgrads *d) { return d ? run_first(d, d->n) : TG_ERR_ARGUMENT; }
+
+tg_status tg_wgrads_run_to(tg_wgrads *d, int64_t mark) {
+    if (!d) return TG_ERR_ARGUMENT;
+    if (mark < 0 || mark > tg_wgrads_mark(d)) {
+        if (d->ctx->run.status == TG_OK)
+            tg_fail(d->ctx, TG_ERR_ARGUMENT,
+                    "tg_wgrads_run_to: mark is %lld, expected a result of tg_wgrads_mark on this list, 0 to %lld",
+                    (long long)mark, (long long)tg_wgrads_mark(d));
+        if (communicates(d)) tg_ctx_skip(d->ctx);
+        return d->ctx->run.status;
+    }
+    return run_first(d, mark > d->removed ? (int)(mark - d->removed) : 0);
 }

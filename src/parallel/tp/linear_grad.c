@@ -151,8 +151,8 @@ static tg_status dgrad(tg_call *c, tg_tensor **part) {
 static tg_status linear_backward(tg_call *c) {
     const linear_params *p = c->params;
     tg_tensor *x = c->in[0], *gy = c->gout[0], *part = NULL;
-    bool now =
-        c->gin_mode[1] && !(c->state && tg_wgrads_take(c->state, c, 1, x, gy, p->sequence_parallel ? p->comm : NULL));
+    tg_wgrads *list = c->tape->deferral.list ? c->tape->deferral.list : c->state;
+    bool now = c->gin_mode[1] && !(list && tg_wgrads_take(list, c, 1, x, gy, p->sequence_parallel ? p->comm : NULL));
     TG_TRY(c->ctx->run.status);
     if (now) TG_TRY(all_rows(c, &x));
     if (c->gin_mode[0]) TG_TRY(dgrad(c, &part));

@@ -14,6 +14,8 @@ bool tg_wgrads_take(tg_wgrads *d, tg_call *c, int w, tg_tensor *x, tg_tensor *gy
 
 /* Adds a node's reference to the list, and drops it. tg_wgrads_free empties the list and drops the caller's reference;
  * the list then accepts no more gradients. The last reference that is dropped frees the list. */
+void tg_wgrads_clear(tg_wgrads *d); /* removes all entries, and discards their gradients */
+tg_ctx *tg_wgrads_ctx(const tg_wgrads *d);
 tg_wgrads *tg_wgrads_keep(tg_wgrads *d);
 void tg_wgrads_drop(void *d);
 

@@ -1,0 +1,49 @@
+/* The groups of two pipeline stages: of the first and the last one, which both hold the word embeddings, and of
+ * neighbors. Neighbors have two groups, one for activations and one for gradients. So all messages of a group go one
+ * way, and none of them can wait behind a message that goes the other way. */
+#include <stdio.h>
+
+#include "parallel/parallel.h"
+
+/* Makes the groups between stage e and the stage after it, of which this rank is one. In both, stage e is rank 0. */
+static void make_edge(tg_parallel *p, const int *stages, int e) {
+    static const char *const what[2] = {"activations", "gradients"};
+    int n = tg_comm_size(p->comm[TG_PP]), after = (e + 1) % n, pair[2] = {stages[e], stages[after]};
+    bool to_next = e == tg_comm_rank(p->comm[TG_PP]);
+    for (int i = 0; i < 2; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "%s %d-%d", what[i], e, after);
+        tg_parallel_make_comm(p, pair, 2, name, TG_MAX_AXES, n == 2, &p->edge[to_next][i]);
+    }
+}
+
+/* All ranks form the groups in one order: first and last stage, then each edge of the ring. */
+tg_status tg_parallel_make_stage_groups(tg_parallel *p, const int *stages) {
+    tg_comm *pp = p->comm[TG_PP];
+    int n = tg_comm_size(pp), me = tg_comm_rank(pp), ends[2] = {stages[0], stages[n - 1]};
+    if (n == 1) {
+        p->embedding = pp;
+        return TG_OK;
+    }
+    if (me == 0 || me == n - 1) tg_parallel_make_comm(p, ends, 2, "embedding", TG_MAX_AXES, n == 2, &p->embedding);
+    for (int e = 0; e < n; e++)
+        if (me == e || me == (e + 1) % n) make_edge(p, stages, e);
+    return p->ctx->run.status;
+}
+
+void tg_parallel_drop_stage_groups(tg_parallel *p) {
+    if (p->embedding != p->comm[TG_PP]) tg_comm_free(p->embedding);
+    p->embedding = NULL;
+    for (int side = 0; side < 2; side++)
+        for (int i = 0; i < 2; i++) {
+            tg_comm_free(p->edge[side][i]);
+            p->edge[side][i] = NULL;
+        }
+}
+
+tg_comm *tg_parallel_embedding(const tg_parallel *p) { return p ? p->embedding : NULL; }
+
+/* Activations that this stage sends and gradients that it receives belong to the edge to the next stage. */
+tg_comm *tg_parallel_edge(const tg_parallel *p, bool down, bool sending) {
+    return p ? p->edge[down == sending][!down] : NULL;
+}
