@@ -51,8 +51,8 @@ tg_status tg_shard_read_spot(tg_safetensors *f, const tg_shard_item *i, const tg
 /* ---- shards_rng.c ---- */
 
 int tg_shards_streams(const tg_shards *s); /* number of streams, and one for the step; 0 without tg_shards_add_rng */
-/* Fills out[tg_shards_streams(s)], which the caller has zeroed, with the random streams and the step of draws by key. The
- * caller frees every text, after an error too, since some may be filled then. Collective over the world. */
+/* Fills out[tg_shards_streams(s)], which the caller has zeroed, with the random streams and the step of draws by key.
+ * The caller frees every text, after an error too, since some may be filled then. Collective over the world. */
 tg_status tg_shards_describe_streams(const tg_shards *s, tg_shards_metadata *out);
 /* Reads the states with which this rank's streams are to continue into out[tg_shards_streams(s)]; the step is the
  * counter of the last one. Changes no stream. */

@@ -241,7 +241,7 @@ enum { LAYERS = 4 };
 static tg_status stack_layers(tg_module *m, tg_shards *s) {
     const int *first = tg_module_state(m);
     for (int i = 0;; i++) {
-        char name[8];
+        char name[16];
         snprintf(name, sizeof name, "%d", i);
         tg_module *layer = tg_module_child(m, name);
         if (!layer) return TG_OK;
@@ -260,7 +260,7 @@ static tg_module *stacked_new(const tg_parallel *p, int *first, int mine) {
     tg_module *m = tg_module_new(ctx, &box, NULL), *inner = tg_module_new(ctx, &box, NULL),
               *list = tg_module_new(ctx, &stack, first);
     for (int i = 0; i < mine; i++) {
-        char name[8];
+        char name[16];
         snprintf(name, sizeof name, "%d", i);
         tg_module *layer = tg_nn_column_linear(p, 3, 4, TG_PARALLEL_LINEAR(.init = TG_INIT(.kind = TG_INIT_CONSTANT)));
         tg_module_add_child(list, name, layer);

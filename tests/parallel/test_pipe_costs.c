@@ -41,7 +41,7 @@ static tg_status count(void *arg, tg_ctx *ctx, tg_comm *world) {
     int stage = tg_parallel_rank(p, TG_PP);
     RUN(compose_open(&s, p, &j->program, stage, l->pp, l->vp));
     compose_load(&s, 0);
-    tg_pipe *x = compose_pipe(&s, l, &plan);
+    tg_pipe *x = compose_pipe(&s, l, NULL, &plan);
     compose_training t = compose_train(&s);
     tg_tensor *tokens = compose_tokens(&s);
     for (int i = 0; i < STEPS; i++) {
@@ -186,7 +186,7 @@ static tg_status keep(void *arg, tg_ctx *ctx, tg_comm *world) {
     int stage = tg_parallel_rank(p, TG_PP);
     RUN(compose_open(&k.s, p, &j->program, stage, l->pp, l->vp));
     compose_load(&k.s, 0);
-    tg_pipe *x = compose_pipe(&k.s, l, &plan);
+    tg_pipe *x = compose_pipe(&k.s, l, NULL, &plan);
     RUN(tg_pipe_run(x, keeping, &k));
     tg_memory_info m = TG_MEMORY_INFO();
     tg_memory_query(ctx, &m);

@@ -230,7 +230,7 @@ static tg_status fail_and_repeat(void *arg, tg_ctx *ctx, tg_comm *world) {
     RUN(compose_open(&b.s, p, &program, tg_parallel_rank(p, TG_PP), l->pp, l->vp));
     int n = tg_module_params(b.s.all, params, 64);
     compose_load(&b.s, 0);
-    b.pipe = compose_pipe(&b.s, l, &plan);
+    b.pipe = compose_pipe(&b.s, l, NULL, &plan);
     RUN(step(&b, params, n, &before));
     for (wrong w = f->from; w <= f->to; w++) {
         b.wrong = w;

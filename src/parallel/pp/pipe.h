@@ -69,8 +69,6 @@ static inline bool tg_pipe_sends(const tg_pipe *x, tg_pipe_item it) {
 static inline bool tg_pipe_differentiates(const tg_pipe *x, int i) {
     return x->plan->backward && tg_is_float(x->edge[i].dtype);
 }
-/* Adds the item, such as "F3 of part 2", to the context's error. Returns its status. */
-tg_status tg_pipe_note(const tg_pipe *x, tg_pipe_item it);
 /* Drops the messages, tapes and waiting weight gradients that a run has left behind. */
 void tg_pipe_clear(tg_pipe *x);
 

@@ -3,7 +3,8 @@
 #include "parallel/dp/grads.h"
 #include "parallel/pp/pipe.h"
 
-tg_status tg_pipe_note(const tg_pipe *x, tg_pipe_item it) {
+/* Adds the item, such as "F3 of part 2", to the context's error. Returns its status. */
+static tg_status note(const tg_pipe *x, tg_pipe_item it) {
     return tg_fail_note(x->ctx, " (in %c%d of part %d of %d of tg_pipe_run)", "FBW"[it.act], (int)it.micro,
                         tg_pipe_part_of(x, it), tg_pipe_parts(x->plan));
 }
@@ -33,7 +34,7 @@ static tg_status run_items(tg_pipe *x, tg_pipe_fn fn) {
         for (; posted < n && posted <= i + x->ahead && s == TG_OK; posted++) s = tg_pipe_post(x, item[posted]);
         tg_buckets_hold(x->p, !count_last(x, item[i]));
         if (s == TG_OK) s = run_item(x, item[i], fn);
-        if (s != TG_OK) return tg_pipe_note(x, item[i]);
+        if (s != TG_OK) return note(x, item[i]);
     }
     return TG_OK;
 }
