@@ -6,6 +6,7 @@
 #include <tapegrad/checkpoint.h>
 #include <tapegrad/parallel.h>
 
+#include "core/context.h"
 #include "on_ranks.h"
 
 static void remove_state(const char *dir) {
@@ -14,7 +15,7 @@ static void remove_state(const char *dir) {
     ck_assert(remove(path) == 0 && rmdir(dir) == 0);
 }
 
-enum { DRAWN = 77 };
+enum { DRAWN = 77, STEP = 12 };
 
 /* Sets the streams as rank r of tp leaves them, or as a new run with another seed has them. */
 static void seed_streams(tg_ctx *ctx, int tp_rank, int rank, bool used) {
@@ -38,6 +39,7 @@ static tg_status streams(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_rng all, own;
     tg_shards_add_rng(s);
     seed_streams(ctx, tg_parallel_rank(p, TG_TP), rank, j->to);
+    tg_draws_step(ctx, j->to ? STEP : 1);
     if (j->to) tg_shards_save(s, j->to);
     tg_rng_fork(ctx, "own"); /* loading must work whichever stream is current */
     if (j->from) tg_shards_load(s, j->from);
@@ -45,7 +47,7 @@ static tg_status streams(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_rng_get(ctx, NULL, &all);
     tg_rng_get(ctx, "own", &own);
     if (j->from) {
-        EXPECT(ctx, all.seed == 9 && all.counter == DRAWN);
+        EXPECT(ctx, all.seed == 9 && all.counter == DRAWN && ctx->keys.step == STEP);
         EXPECT(ctx, own.seed == j->seed[rank] && own.counter == j->counter[rank]);
     }
     tg_rng_remove(ctx, "own");
@@ -65,6 +67,41 @@ START_TEST(streams_go_on_where_they_were) {
              &(draws){2, dir, NULL, {100, 101, 100, 101, 100, 101, 100, 101}, {5, 15, 25, 35, 5, 15, 5, 15}});
     on_ranks(1, streams, &(draws){1, dir, NULL, {100}, {35}});
     on_ranks(4, streams, &(draws){4, dir, NULL, {100, 101, 102, 103}, {35, 35, 35, 35}});
+    remove_state(dir);
+}
+END_TEST
+
+/* The default stream of each stage of Megatron's, whose seed is that of the stage. */
+static tg_status stages(void *arg, tg_ctx *ctx, tg_comm *world) {
+    const draws *j = arg;
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.pp = j->tp, .rng = TG_RNG_MEGATRON));
+    uint64_t stage = (uint64_t)tg_parallel_rank(p, TG_PP);
+    tg_shards *s = tg_shards_new(p);
+    tg_rng all;
+    tg_shards_add_rng(s);
+    RUN(tg_rng_seed_parallel(p, 50 + 100 * stage));
+    RUN(tg_rng_set(ctx, NULL, &(tg_rng){.seed = 50 + 100 * stage, .counter = j->to ? 7 + stage : 0}));
+    if (j->to) tg_shards_save(s, j->to);
+    if (j->from) {
+        RUN(tg_shards_load(s, j->from));
+        RUN(tg_rng_get(ctx, NULL, &all));
+        EXPECT(ctx, all.seed == 50 + 100 * stage && all.counter == j->counter[stage]);
+    }
+    tg_shards_free(s);
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(stages_go_on_with_their_seeds) {
+    char dir[] = "/tmp/tapegrad-streams-XXXXXX", path[300];
+    ck_assert(mkdtemp(dir) != NULL);
+    on_ranks(4, stages, &(draws){.tp = 2, .to = dir});
+    on_ranks(4, stages, &(draws){2, dir, NULL, {0}, {7, 8}});
+    on_ranks(2, stages, &(draws){2, dir, NULL, {0}, {7, 8}});
+    on_ranks(4, stages, &(draws){4, dir, NULL, {0}, {8, 8, 8, 8}}); /* other stages: after all that was drawn */
+    on_ranks(1, stages, &(draws){1, dir, NULL, {0}, {8}});
+    snprintf(path, sizeof path, "%s/state-00001.safetensors", dir);
+    ck_assert(remove(path) == 0);
     remove_state(dir);
 }
 END_TEST
@@ -106,6 +143,15 @@ START_TEST(streams_must_fit) {
         tg_rng_get(ctx, "own", &got);
         ck_assert_uint_eq(got.counter, rows[i].said ? 1 : 5);
     }
+    for (int i = 0; i < 2; i++) { /* the step, well-formed and not */
+        const tg_metadata m[] = {{"format", "tapegrad-state-1"}, {"files", "1"}, {"save", "0"}, {"rng", fine},
+                                 {"rng/own", own}, {"rng.step", i ? "4294967296x" : "4294967296"}};
+        ck_assert(tg_safetensors_save(ctx, path, NULL, 0, m, 6) == TG_OK);
+        ck_assert_int_eq(tg_shards_load(s, dir), i ? TG_ERR_FORMAT : TG_OK);
+        ck_assert(!i || strstr(tg_ctx_message(ctx), "the step of the random draws is malformed"));
+        tg_ctx_clear(ctx);
+        ck_assert_uint_eq(ctx->keys.step, UINT64_C(1) << 32);
+    }
     tg_rng_remove(ctx, "own");
     const tg_metadata good[] = {
         {"format", "tapegrad-state-1"}, {"files", "1"}, {"save", "0"}, {"rng", fine}, {"rng/own", own}};
@@ -122,6 +168,6 @@ START_TEST(streams_must_fit) {
 END_TEST
 
 int main(void) {
-    const TTest *const tests[] = {streams_go_on_where_they_were, streams_must_fit};
+    const TTest *const tests[] = {streams_go_on_where_they_were, stages_go_on_with_their_seeds, streams_must_fit};
     return tg_check_main("shards_rng", tests, sizeof tests / sizeof *tests);
 }

@@ -85,6 +85,7 @@ static bool step(tg_ctx *ctx, tg_module *gpt, double *loss) {
     int64_t n = tg_gpt_config_of(gpt)->positions < 2 ? 1 : 2, zeros[2] = {0};
     tg_tape *t = tg_tape_new(ctx);
     tg_tensor *ids = tg_from_host(ctx, TG_I64, TG_SHAPE(1, n), zeros);
+    tg_draws_step(ctx, 1);
     tg_tensor *y = tg_gpt_loss(gpt, t, ids, ids, TG_LOSS_MEAN);
     tg_backward(t, y);
     bool good = tg_ctx_status(ctx) == TG_OK;

@@ -103,6 +103,19 @@ static tg_status has_seed(tg_ctx *ctx, const char *name, uint64_t seed) {
     return TG_OK;
 }
 
+/* A key changes nothing: the stream advances, and a key that was closed draws again. */
+static tg_status draws_by_order(tg_ctx *ctx) {
+    for (int i = 1; i <= 2; i++) {
+        tg_rng s;
+        RUN(tg_key_open(ctx, 3));
+        tg_drop(tg_uniform(ctx, TG_F64, TG_SHAPE(16), 0, 1));
+        RUN(tg_key_close(ctx));
+        RUN(tg_rng_get(ctx, NULL, &s));
+        EXPECT(ctx, s.counter == 16 * (uint64_t)i);
+    }
+    return TG_OK;
+}
+
 static tg_status megatron_mode(void *arg, tg_ctx *ctx, tg_comm *world) {
     (void)arg;
     tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = 2, .ep = 2, .etp = 1, .rng = TG_RNG_MEGATRON));
@@ -112,6 +125,7 @@ static tg_status megatron_mode(void *arg, tg_ctx *ctx, tg_comm *world) {
     RUN(has_seed(ctx, "data-parallel-rng", 50));
     RUN(has_seed(ctx, "model-parallel-rng", (uint64_t)(50 + 2718 + tp)));
     RUN(has_seed(ctx, "expert-parallel-rng", (uint64_t)(50 + 1024 + 100 * ep + etp)));
+    RUN(draws_by_order(ctx));
     /* A shard draws like a tensor of its own. */
     tg_tensor *x = part(ctx, 1, TG_SHAPE(ROWS, COLUMNS), 1, tp, 2);
     RUN(tg_place(p, x, TG_TP, TG_SHARD(1)));
@@ -270,6 +284,86 @@ START_TEST(megatrons_mode_draws_apart_inside_the_region) {
 }
 END_TEST
 
+/* ---- Rows that have left their places ---- */
+
+/* Fills want with what one rank drops of a tensor of ones, in key 5 of step 2. */
+static tg_status whole_mask(double *want) {
+    tg_ctx *alone = tg_ctx_new(TG_CONFIG(.threads = 1, .dtype = TG_F64, .seed = 7));
+    tg_tape *t = tg_tape_new(alone);
+    tg_draws_step(alone, 2);
+    tg_key_open(alone, 5);
+    tg_tensor *y = tg_dropout(t, tg_full(t, TG_F64, TG_SHAPE(ROWS, COLUMNS), 1), 0.5);
+    tg_key_close(alone);
+    tg_status s = tg_read_f64(y, want, ROWS * COLUMNS);
+    tg_tape_free(t);
+    tg_ctx_free(alone);
+    return s;
+}
+
+/* Each rank has other rows of one tensor, some of them twice: opaque. */
+static tg_status given_rows(void *arg, tg_ctx *ctx, tg_comm *world) {
+    enum { MINE = 3 };
+    double want[ROWS * COLUMNS], got[MINE * COLUMNS], ones[MINE * COLUMNS];
+    int64_t rows[MINE], n = tg_comm_size(world), me = tg_comm_rank(world);
+    (void)arg;
+    for (int i = 0; i < MINE; i++) rows[i] = (3 * me + 5 * i * i) % ROWS;
+    for (int i = 0; i < MINE * COLUMNS; i++) ones[i] = 1;
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = (int)n));
+    tg_tape *t = tg_tape_new(ctx);
+    tg_tensor *x = tg_from_host(ctx, TG_F64, TG_SHAPE(MINE, COLUMNS), ones);
+    tg_tensor *of = tg_from_host(ctx, TG_I64, TG_SHAPE(MINE), rows);
+    tg_place(p, x, TG_TP, TG_V);
+    tg_place(p, of, TG_TP, TG_V);
+    tg_draws_step(ctx, 2);
+    tg_key_open(ctx, 5);
+    REFUSED(ctx, TG_ERR_PLACEMENT, "its elements have no place in a global tensor", tg_dropout(t, x, 0.5));
+    REFUSED(ctx, TG_ERR_PLACEMENT, "use tg_dropout_rows", tg_gumbel(t, x));
+    tg_tensor *y = tg_dropout_rows(t, x, 0.5, of);
+    tg_key_close(ctx);
+    RUN(tg_read_f64(y, got, MINE * COLUMNS));
+    RUN(whole_mask(want));
+    for (int i = 0; i < MINE * COLUMNS; i++) EXPECT(ctx, got[i] == want[rows[i / COLUMNS] * COLUMNS + i % COLUMNS]);
+    EXPECT(ctx, tg_placement_of(y, TG_TP).kind == TG_VARYING);
+    tg_tape_free(t);
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+/* All ranks have the same rows, and each its columns. */
+static tg_status given_rows_of_columns(void *arg, tg_ctx *ctx, tg_comm *world) {
+    enum { MINE = 4 };
+    static const int64_t rows[MINE] = {6, 1, 1, 4};
+    double want[ROWS * COLUMNS], got[MINE * COLUMNS], ones[MINE * COLUMNS];
+    int64_t n = tg_comm_size(world), me = tg_comm_rank(world), width = COLUMNS / n;
+    (void)arg;
+    for (int i = 0; i < MINE * COLUMNS; i++) ones[i] = 1;
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = (int)n));
+    tg_tape *t = tg_tape_new(ctx);
+    tg_tensor *x = tg_from_host(ctx, TG_F64, TG_SHAPE(MINE, width), ones);
+    tg_tensor *of = tg_from_host(ctx, TG_I64, TG_SHAPE(MINE), rows);
+    tg_place(p, x, TG_TP, TG_SHARD(1));
+    tg_place(p, of, TG_TP, TG_I);
+    tg_draws_step(ctx, 2);
+    tg_key_open(ctx, 5);
+    tg_tensor *y = tg_dropout_rows(t, x, 0.5, of);
+    tg_key_close(ctx);
+    RUN(tg_read_f64(y, got, MINE * width));
+    RUN(whole_mask(want));
+    for (int64_t i = 0; i < MINE * width; i++)
+        EXPECT(ctx, got[i] == want[rows[i / width] * COLUMNS + me * width + i % width]);
+    tg_tape_free(t);
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(given_rows_draw_as_in_their_places) {
+    for (int n = 2; n <= 4; n++) {
+        on_ranks(n, given_rows, NULL);
+        on_ranks(n, given_rows_of_columns, NULL);
+    }
+}
+END_TEST
+
 /* ---- A model in that mode ---- */
 
 /* Computes the loss of a model with dropout, and a sum over the gradients of its whole parameters, which is the same
@@ -328,6 +422,7 @@ END_TEST
 
 int main(void) {
     const TTest *const tests[] = {ranks_together_draw_what_one_rank_draws, megatrons_mode_has_streams_by_rank,
-                                  megatrons_mode_draws_apart_inside_the_region, a_model_of_megatrons_mode_is_one_model};
+                                  megatrons_mode_draws_apart_inside_the_region, given_rows_draw_as_in_their_places,
+                                  a_model_of_megatrons_mode_is_one_model};
     return tg_check_main("rng", tests, sizeof tests / sizeof *tests);
 }

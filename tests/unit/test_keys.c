@@ -293,6 +293,7 @@ END_TEST
 START_TEST(a_failed_op_draws_nothing) {
     enum { N = 16 };
     float want[N], got[N];
+    if (!test_on_host()) return; /* a GPU finds the bad row later */
     for (int fails = 0; fails < 2; fails++) {
         tg_ctx *ctx = new_ctx(4);
         tg_tape *t = tg_tape_new(ctx);
