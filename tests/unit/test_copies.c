@@ -250,6 +250,7 @@ static void run_fetching(world *w, int steps) {
             tg_upload(w->ids[m], ids, sizeof ids);
             tg_upload(w->target[m], target, sizeof target);
         }
+        tg_draws_step(w->ctx, 1 + (uint64_t)w->steps);
         if (g)
             tg_graph_replay(g);
         else if (i)
