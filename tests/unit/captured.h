@@ -184,4 +184,11 @@ static inline tg_memory_info memory_of(tg_ctx *ctx) {
     return m;
 }
 
+/* Replays, expects that the replay is refused with a message that contains `says`, and clears the error. */
+static inline void cannot_replay(tg_graph *g, tg_ctx *ctx, const char *says) {
+    ck_assert_int_eq(tg_graph_replay(g), TG_ERR_STATE);
+    ck_assert_msg(strstr(tg_ctx_message(ctx), says), "%s", tg_ctx_message(ctx));
+    tg_ctx_clear(ctx);
+}
+
 #endif

@@ -1,0 +1,182 @@
+/* Random draws of captured steps: each replay draws what a call of the step would draw, from streams by order and by
+ * key. */
+#include "unit/captured.h"
+
+/* Random streams may be set between replays, as when a run resumes from a checkpoint. */
+START_TEST(replays_draw_from_where_the_stream_is) {
+    world *a = world_new(), *b = world_new();
+    tg_rng to = {.seed = 77, .counter = 1002};
+    eager(a, 3);
+    eager(b, 1);
+    tg_graph *g = captured(b);
+    replay(b, g, 1);
+    tg_rng_set(a->ctx, NULL, &to);
+    tg_rng_set(b->ctx, NULL, &to);
+    eager(a, 2);
+    replay(b, g, 2);
+    ck_same_run(a, b);
+    world_free(a);
+    world_free(b);
+}
+END_TEST
+
+typedef struct draw {
+    tg_tape *t;
+    tg_tensor *x, *y, *named;
+} draw;
+
+static tg_status draw_step(void *state, tg_ctx *ctx) {
+    draw *d = state;
+    tg_drop(d->y), tg_drop(d->named);
+    d->y = tg_keep(tg_dropout(d->t, d->x, 0.5));
+    tg_rng_fork(ctx, "other");
+    d->named = tg_uniform(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(3), 0, 1); /* an odd number of draws */
+    tg_rng_join(ctx);
+    tg_tape_reset(d->t);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(named_streams_go_on) {
+    double y[2][6][16], named[2][6][3];
+    for (int how = 0; how < 2; how++) {
+        tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = test_device(), .seed = 3, .threads = 1));
+        tg_rng_add(ctx, "other", 9);
+        draw d = {.t = tg_tape_new(ctx), .x = tg_uniform(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(16), 1, 2)};
+        tg_graph *g = NULL;
+        for (int i = 0; i < 6; i++) {
+            if (how == 0)
+                draw_step(&d, ctx);
+            else if (i == 0)
+                g = tg_graph_new(ctx, draw_step, &d);
+            else
+                tg_graph_replay(g);
+            tg_read_f64(d.y, y[how][i], 16);
+            tg_read_f64(d.named, named[how][i], 3);
+        }
+        ck_fine(ctx);
+        tg_tape_free(d.t);
+        tg_ctx_free(ctx);
+    }
+    ck_assert_mem_eq(y[0], y[1], sizeof y[0]);
+    ck_assert_mem_eq(named[0], named[1], sizeof named[0]);
+    ck_assert(memcmp(y[0][0], y[0][1], sizeof y[0][0]) && named[0][0][0] != named[0][1][0]);
+}
+END_TEST
+
+typedef struct keyed {
+    tg_tape *t;
+    tg_tensor *x, *y, *named;
+    bool outside; /* the caller opens the key */
+} keyed;
+
+/* Draws by key from two streams, and by order from one. */
+static tg_status keyed_step(void *state, tg_ctx *ctx) {
+    keyed *d = state;
+    tg_drop(d->y), tg_drop(d->named);
+    if (!d->outside) tg_key_open(ctx, 3);
+    tg_tensor *y = tg_dropout(d->t, d->x, 0.5);
+    tg_rng_fork(ctx, "other");
+    d->y = tg_keep(tg_add(d->t, y, tg_dropout(d->t, d->x, 0.5)));
+    tg_rng_join(ctx);
+    if (!d->outside) tg_key_close(ctx);
+    d->named = tg_uniform(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(3), 0, 1);
+    tg_tape_reset(d->t);
+    return tg_ctx_status(ctx);
+}
+
+static tg_ctx *keyed_ctx(keyed *d) {
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = test_device(), .seed = 3, .threads = 1));
+    tg_rng_add(ctx, "other", 9);
+    *d = (keyed){.t = tg_tape_new(ctx), .x = tg_uniform(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(16), 1, 2)};
+    return ctx;
+}
+
+/* The steps of the program say what is drawn, in any order; draws by order go on. */
+START_TEST(replays_draw_by_key_in_the_step_that_is_set) {
+    static const uint64_t steps[] = {5, 6, 2, 5, 0, UINT64_MAX};
+    enum { N = sizeof steps / sizeof *steps };
+    double y[2][N][16], named[2][N][3];
+    for (int how = 0; how < 2; how++) {
+        keyed d;
+        tg_ctx *ctx = keyed_ctx(&d);
+        tg_graph *g = NULL;
+        for (int i = 0; i < N; i++) {
+            tg_draws_step(ctx, steps[i]);
+            if (how == 0)
+                keyed_step(&d, ctx);
+            else if (i == 0)
+                g = tg_graph_new(ctx, keyed_step, &d);
+            else
+                tg_graph_replay(g);
+            tg_read_f64(d.y, y[how][i], 16);
+            tg_read_f64(d.named, named[how][i], 3);
+            if (i == 2) tg_rng_set(ctx, "other", &(tg_rng){.seed = 44});
+        }
+        ck_fine(ctx);
+        tg_tape_free(d.t);
+        tg_ctx_free(ctx);
+    }
+    ck_assert_mem_eq(y[0], y[1], sizeof y[0]);
+    ck_assert_mem_eq(named[0], named[1], sizeof named[0]);
+    ck_assert(memcmp(y[0][0], y[0][1], sizeof y[0][0]) && memcmp(y[0][0], y[0][3], sizeof y[0][0]));
+    ck_assert(named[0][0][0] != named[0][3][0]);
+}
+END_TEST
+
+START_TEST(keys_of_a_replay_draw_once_in_a_step) {
+    if (!on_device()) return; /* the CPU calls the step, which reports it itself */
+    keyed d;
+    tg_ctx *ctx = keyed_ctx(&d);
+    tg_graph *g = tg_graph_new(ctx, keyed_step, &d);
+    cannot_replay(g, ctx, "the keys of the step have drawn in step 0 already, and would draw the same numbers; call "
+                          "tg_draws_step before each replay");
+    tg_draws_step(ctx, 1);
+    ck_assert_int_eq(tg_graph_replay(g), TG_OK);
+    cannot_replay(g, ctx, "have drawn in step 1 already");
+    keyed_step(&d, ctx); /* a called step finds what a replay has drawn */
+    ck_assert_int_eq(tg_ctx_status(ctx), TG_ERR_STATE);
+    ck_assert(strstr(tg_ctx_message(ctx), "key 3 of micro-batch 0"));
+    tg_ctx_clear(ctx);
+    tg_tape_reset(d.t);
+    tg_draws_step(ctx, 2);
+    tg_key_open(ctx, 3);
+    cannot_replay(g, ctx, "1 keys are open, but none was when the step was recorded");
+    tg_key_close(ctx);
+    tg_rng_set(ctx, NULL, &(tg_rng){.seed = 3, .stream = 1});
+    cannot_replay(g, ctx, "changed the stream number");
+    tg_key_open(ctx, 3);
+    d.outside = true;
+    tg_graph_new(ctx, keyed_step, &d);
+    ck_assert_int_eq(tg_ctx_status(ctx), TG_ERR_UNSUPPORTED);
+    ck_assert_msg(strstr(tg_ctx_message(ctx), "1 keys are open that were opened before it"), "%s", tg_ctx_message(ctx));
+    tg_ctx_clear(ctx);
+    tg_key_close(ctx);
+    tg_tape_free(d.t);
+    tg_ctx_free(ctx);
+}
+END_TEST
+
+START_TEST(a_stream_that_went_is_missed) {
+    if (!on_device()) return; /* the CPU calls the step, which reports it itself */
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = test_device(), .seed = 3, .threads = 1));
+    tg_rng_add(ctx, "other", 9);
+    draw d = {.t = tg_tape_new(ctx), .x = tg_uniform(ctx, TG_DTYPE_DEFAULT, TG_SHAPE(16), 1, 2)};
+    tg_graph *g = tg_graph_new(ctx, draw_step, &d);
+    ck_assert_int_eq(tg_graph_replay(g), TG_OK);
+    ck_assert_int_eq(tg_rng_remove(ctx, "other"), TG_OK);
+    ck_assert_int_eq(tg_graph_replay(g), TG_ERR_STATE);
+    ck_assert_msg(strstr(tg_ctx_message(ctx), "random stream"), "%s", tg_ctx_message(ctx));
+    tg_ctx_clear(ctx);
+    tg_tape_free(d.t);
+    tg_ctx_free(ctx);
+}
+END_TEST
+
+int main(void) {
+    const TTest *tests[] = {replays_draw_from_where_the_stream_is,
+                            named_streams_go_on,
+                            replays_draw_by_key_in_the_step_that_is_set,
+                            keys_of_a_replay_draw_once_in_a_step,
+                            a_stream_that_went_is_missed};
+    return tg_check_main("capture_draws", tests, sizeof tests / sizeof *tests);
+}
