@@ -5,6 +5,7 @@
 
 #include "data_kind.h"
 #include "model_files.h"
+#include "stage.h"
 #include "start.h"
 
 typedef struct eval_options {
@@ -25,6 +26,7 @@ static const option rows[] = {
     {"seq-len", OPTION_INT, AT(seq_len), "N", "tokens in a window; 0: the model's positions", 0, MANY, false},
     {"batch", OPTION_INT, AT(batch), "N", "windows to compute at once", 1, MANY, false},
     RANK_ROWS(eval_options),
+    PP_ROWS(eval_options),
     COMM_ROWS(eval_options),
     {"device", OPTION_DEVICE, AT(device), DEVICES, "where tensors lie and kernels run", .fixed = false},
     {"threads", OPTION_INT, AT(threads), "N",
@@ -50,20 +52,27 @@ typedef struct evaluation {
     model_files model;
 } evaluation;
 
+/* Returns the sum of the losses of n windows, which every tp rank of this replica's last stage has. */
+static double sum_over_windows(const eval_options *o, const stage *s, tg_tape *t, tg_tokens *tokens,
+                               const int64_t *offsets, int64_t n, int64_t seq_len) {
+    if (stage_of_pipeline(s)) return stage_sum_of_losses(s, tokens, offsets, n, seq_len, o->batch);
+    return sum_of_losses(s->chunk[0], t, tokens, offsets, n, seq_len, o->batch);
+}
+
 /* Returns the sum of this rank's losses. Each data-parallel rank has a part of the windows; the last rank also has the
  * rest of the file, which is shorter than a window. On each replica only the first tp rank returns the sum, others
  * 0. */
-static double sum_over_file(const eval_options *o, tg_module *gpt, tg_tape *t, tg_tokens *tokens) {
-    const tg_parallel *p = tg_gpt_config_of(gpt)->parallel;
-    int64_t n = tg_tokens_count(tokens) - 1, positions = tg_gpt_config_of(gpt)->positions;
+static double sum_over_file(const eval_options *o, const stage *s, tg_tape *t, tg_tokens *tokens) {
+    const tg_parallel *p = s->parallel;
+    int64_t n = tg_tokens_count(tokens) - 1, positions = tg_gpt_config_of(s->chunk[0])->positions;
     int64_t seq_len = o->seq_len ? o->seq_len : positions, windows = n / seq_len, rest = n % seq_len;
     int64_t rank = tg_parallel_rank(p, TG_DP), size = tg_parallel_size(p, TG_DP);
     int64_t first = windows * rank / size, mine = windows * (rank + 1) / size - first;
     int64_t *offsets = malloc((size_t)(windows + 1) * sizeof *offsets);
     if (!offsets) return fail("no memory for %lld windows", (long long)windows), NAN;
     for (int64_t i = 0; i <= windows; i++) offsets[i] = i * seq_len;
-    double sum = mine ? sum_of_losses(gpt, t, tokens, offsets + first, mine, seq_len, o->batch) : 0;
-    if (rest && rank == size - 1) sum += sum_of_losses(gpt, t, tokens, offsets + windows, 1, rest, 1);
+    double sum = mine ? sum_over_windows(o, s, t, tokens, offsets + first, mine, seq_len) : 0;
+    if (rest && rank == size - 1) sum += sum_over_windows(o, s, t, tokens, offsets + windows, 1, rest);
     free(offsets);
     return tg_parallel_rank(p, TG_TP) ? 0 : sum;
 }
@@ -91,13 +100,13 @@ static bool same_tokens(tg_ctx *ctx, tg_comm *world, tg_tokens *tokens) {
     return facts_agree(&f, ctx, world);
 }
 
-static int evaluate(const evaluation *e, tg_ctx *ctx, tg_comm *world, tg_module *gpt, tg_tape *t) {
+static int evaluate(const evaluation *e, tg_ctx *ctx, tg_comm *world, const stage *s, tg_tape *t) {
     const eval_options *o = &e->o;
     if (!check(ctx)) return 1;
     tg_tokens *tokens = tg_tokens_open(ctx, o->data, (tg_token_format)o->data_format, e->model.config.vocab);
     int64_t predicted = tg_tokens_count(tokens) - 1;
     bool good = check(ctx) && same_tokens(ctx, world, tokens);
-    double sum = good && predicted > 0 ? sum_over_file(o, gpt, t, tokens) : NAN;
+    double sum = good && predicted > 0 ? sum_over_file(o, s, t, tokens) : NAN;
     tg_tokens_close(tokens);
     if (!good || !check(ctx)) return 1;
     if (predicted < 1)
@@ -112,11 +121,12 @@ static int eval_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     facts_add_start(&f, &eval_command, &e->o, ctx);
     if (!facts_agree(&f, ctx, world)) return 1;
     tg_parallel *p = groups_of_ranks(&e->o.on, world);
-    tg_module *gpt = load_on_ranks(ctx, p, &e->model.config, e->model.dir);
     tg_tape *t = tg_tape_new(ctx);
-    int status = evaluate(e, ctx, world, gpt, t);
+    stage s = {0};
+    bool good = check(ctx) && stage_open(&s, ctx, p, &e->o.on, &e->model.config, e->model.dir);
+    int status = good ? evaluate(e, ctx, world, &s, t) : 1;
     tg_tape_free(t);
-    tg_module_free(gpt);
+    stage_close(&s);
     tg_parallel_free(p);
     return status;
 }
@@ -141,6 +151,7 @@ int run_eval(int argc, char **argv) {
     if (!o->model) return usage_error(&eval_command, "--model DIR, the model, is missing");
     if (!o->data) return usage_error(&eval_command, "--data FILE, the tokens to predict, is missing");
     int status = rank_options_check(&eval_command, &p, &o->on);
+    if (!status) status = pipeline_options_check(&eval_command, &p, &o->on);
     if (status || (status = ranks_begin(&o->on, &chief))) return status;
     status = eval_on_ranks(&e);
     ranks_end(&o->on, status);

@@ -31,6 +31,8 @@ static const option rows[] = {
      false},
     {"seed", OPTION_INT, AT(seed), "N", "seed of the draws", 0, LARGEST, false},
     RANK_ROWS(generate_options),
+    {"pp", OPTION_INT, AT(on.pp), "N", "must be 1: each rank generates with all layers, also of a model that was trained "
+     "in a pipeline", 1, 1024, false},
     COMM_ROWS(generate_options),
     {"device", OPTION_DEVICE, AT(device), DEVICES, "where tensors lie and kernels run", .fixed = false},
     {"threads", OPTION_INT, AT(threads), "N",
@@ -271,6 +273,10 @@ static int check_options(const generate_options *o, const parsed *p) {
     const command *c = &generate_command;
     if (!o->model) return usage_error(c, "--model DIR, the model, is missing");
     if (!o->prompt == !o->prompt_ids) return usage_error(c, "expected one of --prompt and --prompt-ids, not both");
+    if (o->on.pp > 1)
+        return usage_error(c, "--pp %lld: a pipeline cannot generate, because each token needs the one before; leave "
+                              "--pp out, and give --tp N to divide the model",
+                           (long long)o->on.pp);
     int status = rank_options_check(c, p, &o->on);
     if (!status && o->on.ranks > o->on.tp)
         return usage_error(c,

@@ -7,8 +7,9 @@
 
 #include <tapegrad/extend.h>
 
+#include "inspect_stages.h"
+#include "meta_rank.h"
 #include "model_files.h"
-#include "train.h"
 
 typedef struct inspect_options {
     const char *config, *dir;
@@ -26,8 +27,10 @@ static const option rows[] = {
     MODEL_ROWS(inspect_options),
     RANK_ROWS(inspect_options),
     SP_ROW(inspect_options),
+    PP_ROWS(inspect_options),
+    SCHEDULE_ROWS(inspect_options),
     {"batch", OPTION_INT, AT(batch), "N", "sequences in a step, over all ranks", 1, MANY, false},
-    {"accumulate", OPTION_INT, AT(accumulate), "N", "micro-batches into which a step's batch is split", 1, MANY, false},
+    MICRO_BATCH_ROWS(inspect_options, false),
     {"json", OPTION_FLAG, AT(json), "", "print JSON", .fixed = false},
 };
 
@@ -51,11 +54,13 @@ enum { MAX_OPS = 256 };
 typedef struct findings {
     tg_gpt_config config;
     int64_t whole;                              /* number of parameters of the whole model */
+    int64_t layers;                             /* of rank 0 */
     int64_t parameters, parameter_bytes, nodes; /* of rank 0; nodes of a micro-batch */
     int64_t forward, recomputed, step; /* FLOPs of a step of rank 0; step: all, with backward as twice forward */
     tg_memory_info memory;
     int64_t ranks;
     tg_comm_info sent, layer; /* collectives of rank 0 in a step: all, and those of each layer */
+    stage_table stages;       /* empty without a pipeline */
     op_row ops[MAX_OPS];
     int n_ops;
 } findings;
@@ -92,62 +97,43 @@ static bool count_nodes(findings *f, tg_tape *t, int64_t *flops) {
     return true;
 }
 
-/* Rank 0, without computing anything: its device is meta, and its communicator only counts calls and bytes. */
-typedef struct meta_rank {
-    tg_ctx *ctx;
-    tg_comm *world;
-    trainer r;
-} meta_rank;
-
-static bool meta_rank_open(meta_rank *w, const train_options *o, const tg_gpt_config *config) {
-    tg_config c = train_config(o);
-    c.device = "meta";
-    *w = (meta_rank){.ctx = tg_ctx_new(&c)};
-    w->world = tg_comm_plan_new(w->ctx, 0, (int)o->on.ranks);
-    return trainer_open(&w->r, o, w->ctx, w->world, config, NULL);
-}
-
-static void meta_rank_close(meta_rank *w) {
-    trainer_close(&w->r);
-    tg_comm_free(w->world);
-    tg_ctx_free(w->ctx);
-}
-
-static bool counts_of(const meta_rank *w, tg_comm_info *out) {
-    *out = TG_COMM_INFO();
-    return tg_comm_query(w->world, out) == TG_OK;
-}
-
-/* Records the forward pass of a micro-batch through a model of that many layers, without recomputation, and counts its
- * nodes and FLOPs. */
+/* Records the forward pass of a micro-batch through the layers of rank 0, without recomputation, and counts its nodes
+ * and FLOPs. The model has that many layers in all. */
 static bool record_forward(const train_options *o, tg_gpt_config config, int64_t layers, findings *f, int64_t *flops) {
     meta_rank w;
     config.recompute = TG_GPT_KEEP;
     config.layers = layers;
-    bool good = meta_rank_open(&w, o, &config);
-    if (good) {
-        tg_draws_step(w.ctx, 1);
-        tg_gpt_loss(w.r.gpt, w.r.tape, w.r.in[0].ids, w.r.in[0].target, TG_LOSS_SUM);
-        *flops = 0;
-        good = check(w.ctx);
-        if (good && !count_nodes(f, w.r.tape, flops)) good = fail_too_many();
-    }
+    *flops = 0;
+    bool good = meta_rank_open(&w, o, &config, 0) && meta_rank_forward(&w);
+    if (good && !count_nodes(f, w.r.tape, flops)) good = fail_too_many();
     meta_rank_close(&w);
     return good;
+}
+
+/* Returns the options of ranks that divide each layer in the same way, without a pipeline: models of one and of two
+ * layers, whose difference is a layer, need not fill its stages. */
+static train_options without_pipeline(const train_options *o) {
+    train_options one = *o;
+    one.on.ranks /= o->on.pp;
+    one.on.pp = one.on.vp = 1;
+    one.on.layout = NULL;
+    return one;
 }
 
 /* Counts the FLOPs of a step. With recomputation the forward FLOPs of each layer count once more; they are the
  * difference between a model of two layers and one of a single layer. */
 static bool count_flops(const train_options *o, findings *f) {
     int64_t whole, one = 0, two = 0;
+    train_options flat = without_pipeline(o);
     findings *scratch = calloc(1, sizeof *scratch);
     bool good = scratch && record_forward(o, f->config, f->config.layers, f, &whole);
     if (good && f->config.recompute)
-        good = record_forward(o, f->config, 1, scratch, &one) && record_forward(o, f->config, 2, scratch, &two);
+        good = record_forward(&flat, f->config, 1, scratch, &one) &&
+               record_forward(&flat, f->config, 2, scratch, &two);
     free(scratch);
     if (!good) return false;
     bool over = __builtin_mul_overflow(whole, o->accumulate, &f->forward) ||
-                __builtin_mul_overflow((two - one) * f->config.layers, o->accumulate, &f->recomputed) ||
+                __builtin_mul_overflow((two - one) * f->layers, o->accumulate, &f->recomputed) ||
                 __builtin_mul_overflow(f->forward, 3, &f->step) ||
                 __builtin_add_overflow(f->step, f->recomputed, &f->step);
     return !over || fail_too_many();
@@ -156,17 +142,15 @@ static bool count_flops(const train_options *o, findings *f) {
 /* Runs a step, and measures its parameters, memory and collectives. */
 static bool measure_step(const train_options *o, findings *f) {
     meta_rank w;
-    bool good = meta_rank_open(&w, o, &f->config);
+    bool good = meta_rank_open(&w, o, &f->config, 0);
     if (good) {
         const trainer *r = &w.r;
         for (int i = 0; i < r->n_params; i++)
             f->parameter_bytes += tg_numel(r->params[i]) * tg_dtype_bits(tg_dtype_of(r->params[i])) / 8;
-        f->parameters = tg_module_numel(r->gpt);
-        f->config = *tg_gpt_config_of(r->gpt);
-        trainer_step(&w.r, 1, NULL, NULL, NULL, false);
-        f->memory = TG_MEMORY_INFO();
-        tg_memory_query(w.ctx, &f->memory);
-        good = check(w.ctx) && counts_of(&w, &f->sent);
+        f->parameters = stage_numel(&r->stage);
+        f->layers = stage_layers(&r->stage);
+        f->config = *tg_gpt_config_of(r->stage.chunk[0]);
+        good = meta_rank_step(&w, &f->memory, &f->sent);
     }
     meta_rank_close(&w);
     return good;
@@ -175,14 +159,12 @@ static bool measure_step(const train_options *o, findings *f) {
 /* Computes what one layer sends in a step: the difference between a model of two layers and one of a single layer. */
 static bool count_layer(const train_options *o, const findings *f, tg_comm_info *layer) {
     tg_comm_info of[2];
+    train_options flat = without_pipeline(o);
     for (int i = 0; i < 2; i++) {
         meta_rank w;
         tg_gpt_config config = f->config;
         config.layers = i + 1;
-        config.parallel = NULL;
-        bool good = meta_rank_open(&w, o, &config);
-        if (good) trainer_step(&w.r, 1, NULL, NULL, NULL, false);
-        good = good && check(w.ctx) && counts_of(&w, &of[i]);
+        bool good = meta_rank_open(&w, &flat, &config, 0) && meta_rank_step(&w, NULL, &of[i]);
         meta_rank_close(&w);
         if (!good) return false;
     }
@@ -240,7 +222,7 @@ static void print_sent(const findings *f) {
 
 static json_t *findings_json(const findings *f) {
     const tg_gpt_config *c = &f->config;
-    return json_pack(
+    json_t *all = json_pack(
         "{s:{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}, s:I, s:I, s:{s:I, s:I, s:I, s:I}, s:o, s:o, s:I, "
         "s:o}",
         "model", "arch", c->arch == TG_GPT2 ? "gpt2" : "llama", "layers", (json_int_t)c->layers, "heads",
@@ -251,6 +233,8 @@ static json_t *findings_json(const findings *f) {
         (json_int_t)(2 * f->forward), "recomputation", (json_int_t)f->recomputed, "step",
         (json_int_t)f->step, "memory", memory_json(f), "tape", tape_json(f), "ranks",
         (json_int_t)f->ranks, "collectives", sent_json(f));
+    if (f->stages.n) json_object_set_new(all, "stages", stage_table_json(&f->stages));
+    return all;
 }
 
 static void print_text(const findings *f, const train_options *o) {
@@ -270,6 +254,7 @@ static void print_text(const findings *f, const train_options *o) {
     for (int i = 0; i < TG_MEM_CATEGORIES; i++)
         printf("            %16" PRId64 "  %s\n", f->memory.peak_by_category[i], categories[i]);
     if (f->ranks > 1) print_sent(f);
+    if (f->stages.n) stage_table_print(&f->stages, o);
     printf("tape        %" PRId64 " nodes a micro-batch%s\n", f->nodes,
            c->recompute ? ", if nothing were recomputed" : "");
     printf("            %-22s %8s %16s %18s\n", "op", "nodes", "saved bytes", "forward FLOPs");
@@ -309,6 +294,7 @@ static int inspect(inspect_options *o, const parsed *p, findings *f) {
     f->whole = count_parameters(&f->config);
     if (f->whole < 0 || !measure_step(&t, f) || !count_flops(&t, f)) return 1;
     if (f->ranks > 1 && !count_layer(&t, f, &f->layer)) return 1;
+    if (t.on.pp > 1 && !stage_table_measure(&f->stages, &t, &f->config)) return 1;
     if (o->json) return print_json(findings_json(f));
     print_text(f, &t);
     return 0;
@@ -322,10 +308,8 @@ static int check_options(const inspect_options *o, const parsed *p) {
     for (size_t i = 0; (o->config || o->dir) && i < sizeof decided / sizeof decided[0]; i++)
         if (option_given(c, p, decided[i]))
             return usage_error(c, "--%s is set by the config; leave it out", decided[i]);
-    if (o->on.ranks % o->on.tp)
-        return usage_error(c, "--ranks %" PRId64 " is not divisible by --tp %" PRId64 "; each replica has --tp ranks",
-                           o->on.ranks, o->on.tp);
-    if (tp_options_check(c, p, &o->on, o->model.recompute)) return 2;
+    if (ranks_check_divisible(c, p, &o->on)) return 2;
+    if (tp_options_check(c, p, &o->on, o->model.recompute) || pipeline_options_check(c, p, &o->on)) return 2;
     if (o->batch % o->accumulate)
         return usage_error(c, "--batch %" PRId64 " cannot be cut into --accumulate %" PRId64 " equal micro-batches",
                            o->batch, o->accumulate);
@@ -337,10 +321,12 @@ int run_inspect(int argc, char **argv) {
     inspect_options o = {.model = defaults.model, .on = RANK_DEFAULTS, .batch = defaults.batch, .accumulate = 1};
     parsed p;
     if (!options_parse(&inspect_command, &o, &p, argc, argv)) return p.status;
+    pipeline_options_complete(&inspect_command, &p, &o.on);
     int status = check_options(&o, &p);
     if (status) return status;
     findings *f = calloc(1, sizeof *f);
     status = f ? inspect(&o, &p, f) : fail("no memory");
+    if (f) stage_table_free(&f->stages);
     free(f);
     return status;
 }

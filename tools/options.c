@@ -218,9 +218,16 @@ int option_find(const command *c, const char *name) {
     return -1;
 }
 
+/* Returns another option of the same field that was given; NULL: there is none. */
+static const option *other_name(const command *c, const parsed *p, int k) {
+    for (int i = 0; i < c->n_options; i++)
+        if (i != k && p->given[i] && c->options[i].at == c->options[k].at) return &c->options[i];
+    return NULL;
+}
+
 bool option_given(const command *c, const parsed *p, const char *name) {
     int i = option_find(c, name);
-    return i >= 0 && p->given[i];
+    return i >= 0 && (p->given[i] || other_name(c, p, i));
 }
 
 static int refuse_unknown(const command *c, const char *name) {
@@ -263,8 +270,15 @@ static int parse_one(const command *c, void *into, parsed *p, int argc, char **a
         if (strncmp(value, "--", 2) == 0 && option_find(c, value + 2) >= 0)
             return usage_error(c, "--%s needs a value: %s; but '%s' follows", name, o->values, value);
     }
+    char before[64] = "", now[64] = "";
+    const option *other = other_name(c, p, k);
+    if (other) option_text(other, into, before, sizeof before);
     const char *expected = option_set(o, into, value);
     if (expected) return refuse_value(c, o, value, expected);
+    if (other) option_text(o, into, now, sizeof now);
+    if (strcmp(before, now) != 0)
+        return usage_error(c, "--%s %s and --%s %s: the two are names of one option; give one of them", other->name,
+                           before, o->name, now);
     p->given[k] = true;
     return 0;
 }

@@ -212,6 +212,8 @@ int64_t count_parameters(const tg_gpt_config *config) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1));
     tg_gpt_config whole = *config;
     whole.parallel = NULL;
+    whole.layout = NULL;
+    whole.chunk = 0;
     tg_module *gpt = tg_gpt_new(ctx, &whole);
     int64_t n = check(ctx) ? tg_module_numel(gpt) : -1;
     tg_module_free(gpt);

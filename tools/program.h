@@ -104,6 +104,12 @@ typedef struct model_options {
      "what backward computes again to save memory: nothing; each layer (full); norms and activations (selective); "   \
      "each layer, whose input is split over --tp (distributed)", .fixed = false}
 
+/* The rows of the number of micro-batches, an option with two names, for the field `accumulate` of the struct S. */
+#define MICRO_BATCH_ROWS(S, FIXED)                                                                                     \
+    {"micro-batches", OPTION_INT, offsetof(S, accumulate), "N", "micro-batches into which a step's batch is split", 1, \
+     MANY, FIXED},                                                                                                     \
+    {"accumulate", OPTION_INT, offsetof(S, accumulate), "N", "another name of --micro-batches", 1, MANY, FIXED}
+
 #define MODEL_DEFAULTS {.layers = 4, .heads = 4, .hidden = 128, .seq_len = 128}
 
 tg_dtype dtype_of_precision(int precision);

@@ -58,6 +58,21 @@ int tp_options_check(const command *c, const parsed *p, const rank_options *o, i
     return 0;
 }
 
+int ranks_check_divisible(const command *c, const parsed *p, const rank_options *o) {
+    const char *pp = o->pp > 1 ? " x --pp" : "", *given = o->pp > 1 ? " --pp 1" : "";
+    int64_t replica = o->tp * o->pp;
+    char size[64];
+    if (o->ranks % replica == 0) return 0;
+    if (!option_given(c, p, "tp") && !option_given(c, p, "pp")) /* they are from a checkpoint */
+        return usage_error(c,
+                           "the run was made with --tp%s %lld, and --ranks is %lld: give --ranks %lld, or another "
+                           "multiple, or --tp 1%s",
+                           pp, (long long)replica, (long long)o->ranks, (long long)replica, given);
+    snprintf(size, sizeof size, o->pp > 1 ? "--tp %lld x --pp %lld" : "--tp %lld", (long long)o->tp, (long long)o->pp);
+    return usage_error(c, "--ranks %lld is not divisible by %s; each replica has %s ranks", (long long)o->ranks, size,
+                       o->pp > 1 ? "--tp x --pp" : "--tp");
+}
+
 int rank_options_check(const command *c, const parsed *p, const rank_options *o) {
     rank_kind kind = kind_of(o);
     int status = comm_option_check(c, o);
@@ -73,15 +88,7 @@ int rank_options_check(const command *c, const parsed *p, const rank_options *o)
 #endif
     if (kind == RANKS_MPI && !under_mpirun())
         return usage_error(c, "--comm mpi needs mpirun -n N tapegrad %s ...", c->name);
-    if (kind == RANKS_THREADS && o->ranks % o->tp && !option_given(c, p, "tp")) /* --tp is from a checkpoint */
-        return usage_error(c,
-                           "the run was made with --tp %lld, and --ranks is %lld: give --ranks %lld, or another "
-                           "multiple, or --tp 1",
-                           (long long)o->tp, (long long)o->ranks, (long long)o->tp);
-    if (kind == RANKS_THREADS && o->ranks % o->tp)
-        return usage_error(c, "--ranks %lld is not divisible by --tp %lld; each replica has --tp ranks",
-                           (long long)o->ranks, (long long)o->tp);
-    return 0;
+    return kind == RANKS_THREADS ? ranks_check_divisible(c, p, o) : 0;
 }
 
 /* ---- GPUs: each rank gets one, and NCCL moves the data ---- */
@@ -290,8 +297,8 @@ int run_on_ranks(const rank_options *o, tg_config config, rank_main fn, void *ar
 }
 
 tg_parallel *groups_of_ranks(const rank_options *o, tg_comm *world) {
-    return tg_parallel_new(world, TG_PARALLEL(.tp = (int)o->tp, .sequence_parallel = o->sp,
-                                              .rng = (tg_rng_mode)o->rng));
+    return tg_parallel_new(world, TG_PARALLEL(.tp = (int)o->tp, .pp = (int)o->pp, .vp = (int)o->vp,
+                                              .sequence_parallel = o->sp, .rng = (tg_rng_mode)o->rng));
 }
 
 tg_module *load_on_ranks(tg_ctx *ctx, const tg_parallel *p, const tg_gpt_config *config, const char *dir) {

@@ -4,6 +4,7 @@
 #define TAPEGRAD_TOOLS_RANKS_H
 
 #include <tapegrad/parallel.h>
+#include <tapegrad/pipe.h>
 
 #include "program.h"
 
@@ -11,7 +12,9 @@
 typedef struct rank_options {
     int comm; /* rank_kind */
     int rng;  /* tg_rng_mode */
-    int64_t ranks, tp;
+    int64_t ranks, tp, pp, vp;
+    int schedule;       /* tg_pipe_kind, of a pipeline */
+    const char *layout; /* how the layers are divided over the parts of a pipeline; NULL: equally */
     bool sp;
     double deadline;
 } rank_options;
@@ -20,8 +23,8 @@ typedef enum rank_kind { RANKS_AUTO, RANKS_THREADS, RANKS_SHM, RANKS_MPI, RANKS_
 
 /* Rows of options for the field `on`, a rank_options, of the struct S. */
 #define RANK_ROWS(S)                                                                                                   \
-    {"ranks", OPTION_INT, offsetof(S, on.ranks), "N", "ranks that are threads; --ranks / --tp is the number of "       \
-     "data-parallel replicas", 1, 1024, false},                                                                        \
+    {"ranks", OPTION_INT, offsetof(S, on.ranks), "N", "ranks that are threads; a replica of the model "                \
+     "takes --tp of them (--tp x --pp in a pipeline), and there are as many replicas as fit", 1, 1024, false},                                                                        \
     {"tp", OPTION_INT, offsetof(S, on.tp), "N", "tensor-parallel ranks that share a replica", 1, 1024, false}
 #define SP_ROW(S)                                                                                                      \
     {"sp", OPTION_FLAG, offsetof(S, on.sp), "", "sequence parallelism between tensor-parallel layers",                 \
@@ -34,7 +37,21 @@ typedef enum rank_kind { RANKS_AUTO, RANKS_THREADS, RANKS_SHM, RANKS_MPI, RANKS_
     {"deadline", OPTION_REAL, offsetof(S, on.deadline), "S",                                                           \
      "seconds that a rank waits for another one before the run fails", 0.001, 1e6, false}
 
-#define RANK_DEFAULTS {.ranks = 1, .tp = 1, .deadline = 300}
+/* Rows for commands that divide the layers over the stages of a pipeline. */
+#define PP_ROWS(S)                                                                                                     \
+    {"pp", OPTION_INT, offsetof(S, on.pp), "N", "stages of the pipeline over which the layers are divided", 1, 1024,   \
+     false},                                                                                                           \
+    {"layout", OPTION_TEXT, offsetof(S, on.layout), "TEXT",                                                            \
+     "how --pp divides the layers, as in 'E t*3|t*5 L': E is the embedding, t a layer, L the output, and | begins "    \
+     "the next part; if not given, in equal parts", .fixed = false}
+/* Rows for commands that run training steps in a pipeline. The words are in the order of tg_pipe_kind. */
+#define SCHEDULE_ROWS(S)                                                                                               \
+    {"vp", OPTION_INT, offsetof(S, on.vp), "N", "chunks of layers of each stage", 1, 256, false},                      \
+    {"schedule", OPTION_CHOICE, offsetof(S, on.schedule), "gpipe|1f1b|interleaved|zb-h1",                              \
+     "order in which the stages of --pp compute (see tapegrad schedule); interleaved if --vp is above 1 and this is "  \
+     "not given", .fixed = false}
+
+#define RANK_DEFAULTS {.ranks = 1, .tp = 1, .pp = 1, .vp = 1, .schedule = TG_PIPE_1F1B, .deadline = 300}
 
 /* The function that one rank runs. Returns an exit status. */
 typedef int (*rank_main)(void *arg, tg_ctx *ctx, tg_comm *world);
@@ -42,10 +59,18 @@ typedef int (*rank_main)(void *arg, tg_ctx *ctx, tg_comm *world);
 /* Checks that the options agree with each other and with the launcher. Returns 0, or the exit status after printing
  * what is wrong. */
 int rank_options_check(const command *c, const parsed *p, const rank_options *o);
+/* Checks that --ranks can be divided into replicas. */
+int ranks_check_divisible(const command *c, const parsed *p, const rank_options *o);
 /* Checks --comm alone. With --resume this must be done before the other options are read from a checkpoint. */
 int comm_option_check(const command *c, const rank_options *o);
 /* Refuses options that have no effect without tensor-parallel ranks. recompute: the value of --recompute. */
 int tp_options_check(const command *c, const parsed *p, const rank_options *o, int recompute);
+/* Completes the options of a pipeline: chooses the schedule, unless one is given. What a checkpoint says of the chunks and
+ * the layout does not count if the command line divides the model in another way. */
+void pipeline_options_complete(const command *c, const parsed *p, rank_options *o);
+/* Checks that the options of a pipeline agree with each other. Returns 0, or the exit status after printing what is
+ * wrong. */
+int pipeline_options_check(const command *c, const parsed *p, const rank_options *o);
 /* Starts MPI if the ranks use it, and sets *chief to whether this process has rank 0. Must be called before any other
  * work of the subcommand. Returns 0, or the exit status after printing what is wrong. */
 int ranks_begin(const rank_options *o, bool *chief);

@@ -162,8 +162,27 @@ static bool choose_model(run *r, tg_gpt_config *config, const char **weights) {
     return true;
 }
 
+/* Prints how the ranks divide the model and the batch. */
+static void print_ranks(const run *r) {
+    const trainer *t = &r->trainer;
+    char pipeline[96] = "";
+    if (t->pipe) {
+        tg_pipe_report costs = TG_PIPE_REPORT();
+        tg_pipe_plan_query(t->plan, TG_NONE, &costs);
+        int n = snprintf(pipeline, sizeof pipeline, ", pp %d", tg_parallel_size(t->parallel, TG_PP));
+        if (t->stage.n > 1) n += snprintf(pipeline + n, sizeof pipeline - (size_t)n, " x %d chunks", t->stage.n);
+        char schedule[16];
+        option_text(&train_command.options[option_find(&train_command, "schedule")], &r->o, schedule, sizeof schedule);
+        snprintf(pipeline + n, sizeof pipeline - (size_t)n, " (%s, bubble %.4f)", schedule, costs.bubble);
+    }
+    say("%d ranks (%s): tp %d%s, dp %d%s; %s has %" PRId64 " parameters\n", tg_comm_size(r->world),
+        tg_comm_transport(r->world), tg_parallel_size(t->parallel, TG_TP),
+        tg_is_sequence_parallel(t->parallel) ? " with sequence parallelism" : "", t->dp, pipeline,
+        t->pipe ? "a rank of the first stage" : "each", stage_numel(&t->stage));
+}
+
 static bool print_run(const run *r) {
-    const tg_gpt_config *c = tg_gpt_config_of(r->trainer.gpt);
+    const tg_gpt_config *c = tg_gpt_config_of(r->trainer.stage.chunk[0]);
     int64_t parameters = r->chief ? count_parameters(c) : 0;
     if (parameters < 0) return false;
     char precision[16];
@@ -175,11 +194,7 @@ static bool print_run(const run *r) {
         r->data.count - r->data.train_count);
     say("%" PRId64 " steps of %" PRId64 " x %" PRId64 " tokens, %d threads, %s kernels\n", r->o.steps, r->o.batch,
         r->o.model.seq_len, tg_ctx_threads(r->ctx), tg_ctx_isa(r->ctx));
-    if (tg_comm_size(r->world) > 1)
-        say("%d ranks (%s): tp %d%s, dp %d; each has %" PRId64 " parameters\n", tg_comm_size(r->world),
-            tg_comm_transport(r->world), tg_parallel_size(r->trainer.parallel, TG_TP),
-            tg_is_sequence_parallel(r->trainer.parallel) ? " with sequence parallelism" : "", r->trainer.dp,
-            tg_module_numel(r->trainer.gpt));
+    if (tg_comm_size(r->world) > 1) print_ranks(r);
     if (r->plan->state) say("resumed after step %" PRId64 "\n", r->plan->done);
     flush_or_go_on();
     return true;
@@ -243,7 +258,9 @@ static double validate(run *r, int64_t step) {
     int64_t first = d->n_validation * t->dp_rank / t->dp, end = d->n_validation * (t->dp_rank + 1) / t->dp;
     double sum = 0;
     int64_t n = end - first, micro = t->micro / t->dp;
-    if (n > 0) sum = sum_of_losses(t->gpt, t->tape, d->tokens, d->validation + first, n, d->seq_len, micro);
+    if (n > 0 && t->pipe) sum = stage_sum_of_losses(&t->stage, d->tokens, d->validation + first, n, d->seq_len, micro);
+    if (n > 0 && !t->pipe)
+        sum = sum_of_losses(t->stage.chunk[0], t->tape, d->tokens, d->validation + first, n, d->seq_len, micro);
     if (tg_parallel_rank(t->parallel, TG_TP) > 0) sum = 0;
     if (!check(r->ctx) || !sum_over_ranks(r->ctx, r->world, &sum, 1)) return NAN;
     return sum / (double)(d->n_validation * d->seq_len);
@@ -358,7 +375,7 @@ static bool finish(run *r, int64_t step) {
     if (!whole && !save_checkpoint(r, step)) return false;
     if (r->chief && !checkpoint_prune(&r->plan->directory, &r->o)) return false;
     if (r->chief && !plot_losses(r->ctx, r->o.out, &r->metrics)) return false;
-    tg_gpt_save(r->trainer.gpt, r->o.out); /* writes config.json last: it marks a run that has ended */
+    stage_save(&r->trainer.stage, r->o.out); /* writes config.json last: it marks a run that has ended */
     if (!check(r->ctx)) return false;
     if (!whole && r->chief) r->plan->ended_by = interrupted ? interrupted : SIGINT; /* 0: another rank got the signal */
     if (!whole) say_how_to_go_on(r, step);
@@ -411,7 +428,7 @@ static int train_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
 
 /* Completes and checks the options, once those of the checkpoint are known. */
 static int settle_options(plan *r) {
-    if (!r->state) train_options_complete(&r->o, &r->p);
+    train_options_complete(&r->o, &r->p, r->state != NULL);
     return train_options_check(&r->o, &r->p);
 }
 

@@ -11,7 +11,7 @@
 #include <tapegrad/work.h>
 #include <tapegrad/checkpoint.h>
 
-#include "ranks.h"
+#include "stage.h"
 
 /* ---- Options (train_options.c) ---- */
 
@@ -19,7 +19,7 @@ typedef struct train_options {
     model_options model;
     rank_options on;
     const char *data, *out, *init, *order, *device;
-    int data_format, schedule, wsd_decay;
+    int data_format, lr_schedule, wsd_decay;
     int64_t batch, accumulate, steps, warmup, wsd_steps, seed, threads;
     int64_t val_every, val_batches, log_every, checkpoint_every, keep, scale_window, hysteresis;
     double loss_scale, initial_scale, min_scale; /* with fp16; loss_scale 0: dynamic loss scaling */
@@ -32,8 +32,9 @@ typedef struct train_options {
 
 extern const command train_command;
 train_options train_defaults(void);
-/* Lowers the defaults of --warmup and --min-lr if they are too large for the options given. */
-void train_options_complete(train_options *o, const parsed *p);
+/* Sets the options that depend on others: lowers the defaults of --warmup and --min-lr if they are too large for the
+ * options given, unless the options are those of a checkpoint (resumed), and completes those of a pipeline. */
+void train_options_complete(train_options *o, const parsed *p, bool resumed);
 /* Checks that the options agree with each other. Returns 0, or the exit status after printing what is wrong. */
 int train_options_check(const train_options *o, const parsed *p);
 tg_schedule train_schedule(const train_options *o);
@@ -48,9 +49,12 @@ typedef struct trainer {
     tg_comm *world;
     tg_parallel *parallel;
     tg_buckets *buckets;    /* the gradients of data-parallel ranks; NULL: there is one replica */
-    tg_module *gpt;
+    stage stage;            /* what this rank holds of the model */
     tg_optim *optim;
     tg_tape *tape;
+    tg_pipe_plan *plan; /* of a pipeline; NULL: the model is not divided over stages */
+    tg_pipe *pipe;
+    int find_nan; /* what --find-nan searches for (tg_tape_find_nan) */
     /* The inputs of a micro-batch, [micro / dp, seq_len] each. While the model reads one pair, the next micro-batch is
      * copied to the other. */
     struct { tg_tensor *ids, *target; } in[2];
@@ -59,7 +63,7 @@ typedef struct trainer {
     int64_t *buffer;         /* host memory for one of the tensors in `in` */
     double *losses;          /* of the step's micro-batches, as they arrive from the device */
     tg_work **downloads;     /* the copies that bring the losses */
-    tg_tensor *tokens;       /* number of tokens of this rank in a step; NULL: there is one replica */
+    tg_tensor *tokens;       /* number of tokens of this rank in a step; NULL: one rank has all, or another stage */
     tg_tensor **params, **grads;
     int n_params;
     int64_t micro, batch; /* sequences of a micro-batch and of a step, over all data-parallel ranks */
@@ -67,9 +71,13 @@ typedef struct trainer {
     int dp, dp_rank;
     bool scaled; /* the loss is scaled, as float16 needs it */
     int n_micro;
-    /* For --capture: the first step runs normally, the second one is captured, and later ones replay the graph. */
-    tg_tensor **captured; /* n_micro each: ids, targets, losses, the next step's ids and targets; NULL: no --capture */
-    bool warm;            /* the first step has run */
+    /* If all inputs of a step are on the device before it begins, as for --capture and in a pipeline, n_micro each of
+     * ids, targets, the next step's ids, and its targets, without those that this stage does not need (NULL). Else
+     * NULL: inputs are sent for each micro-batch. */
+    tg_tensor **inputs;
+    tg_tensor **kept_losses; /* of the micro-batches, with --capture; NULL: not needed */
+    /* With --capture the first step runs normally, the second one is captured, and later ones replay the graph. */
+    bool capture, warm; /* warm: the first step has run */
     tg_graph *graph;
     tg_schedule schedule;
 } trainer;
@@ -92,6 +100,33 @@ tg_config train_config(const train_options *o);
  * context. */
 step_result trainer_step(trainer *r, int64_t step, tg_tokens *tokens, const int64_t *offsets, const int64_t *next,
                          bool interrupted);
+
+/* ---- The inputs of a step (train_inputs.c) ---- */
+
+/* Allocates the inputs: those of two micro-batches, or, if whole, those of all of a step and of the next one. */
+bool inputs_open(trainer *r, bool whole);
+void inputs_close(trainer *r);
+/* Sends the inputs of a micro-batch to the device, unless they were sent before, and those of the next one, whose
+ * offsets are `next` (NULL: none), so that they arrive while this one runs. Sets *ids and *target. On device meta,
+ * tokens is NULL. */
+void inputs_of_micro_batch(trainer *r, tg_tokens *tokens, const int64_t *offsets, const int64_t *next, tg_tensor **ids,
+                           tg_tensor **target);
+/* Provides all inputs of a step, and sends those of the next one to the device. */
+void inputs_of_step(trainer *r, tg_tokens *tokens, const int64_t *offsets, const int64_t *next);
+/* Return the ids and the targets of a micro-batch of a step whose inputs are all on the device: arrays of one tensor, or
+ * NULL if this stage does not need them. */
+tg_tensor *const *trainer_ids(const trainer *r, int micro);
+tg_tensor *const *trainer_targets(const trainer *r, int micro);
+
+/* ---- Pipelines (train_pipeline.c) ---- */
+
+/* Makes the plan and the pipe of a trainer whose model is divided over stages. */
+bool pipeline_open(trainer *r, const train_options *o);
+void pipeline_close(trainer *r);
+/* Queues the forwards and backwards of a step on this stage. */
+void pipeline_run(trainer *r);
+/* Computes a part for a micro-batch: a tg_pipe_fn, whose state is the trainer. */
+tg_status pipeline_part(void *state, tg_pipe_call *c);
 
 /* ---- Data (train_data.c) ---- */
 

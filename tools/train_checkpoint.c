@@ -1,9 +1,12 @@
 /* Checkpoints of a run. A checkpoint is the model's directory, the optimizer's state-00000.safetensors, and
- * state.json. state.json holds the options, the size and hash of the data, and checksums of config.json, of
- * state.json itself and of the headers of the tensor files. Those headers hold the checksums of the tensors. So damage,
- * and a file from another checkpoint, are detected. */
+ * state.json. A pipeline writes files of weights and of state for each stage. state.json holds the options, the size and
+ * hash of the data, and checksums of config.json, of the index of the weights, of state.json itself and of the headers
+ * of the tensor files. Those headers hold the checksums of the tensors. So damage, and a file from another checkpoint,
+ * are detected. */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <errno.h>
+#include <fnmatch.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +18,7 @@
 
 /* ---- state.json ---- */
 
-enum { FORMAT = 4 }; /* files of formats up to 3 held the random streams */
+enum { FORMAT = 5 }; /* in files of formats up to 4, "schedule" was the schedule of the learning rate */
 
 /* Returns whether the option applies to one call of the program only, so that checkpoints do not keep it. */
 static bool is_per_call(const char *name) {
@@ -90,14 +93,13 @@ static bool sum_config(const char *dir, char out[DIGITS + 1]) {
     return text != NULL;
 }
 
-static const char *const tensor_files[] = {"model.safetensors", "state-00000.safetensors"};
-enum { TENSOR_FILES = sizeof tensor_files / sizeof *tensor_files };
-
+/* Writes as text the checksum of a tensor file's header, or of the whole file if it is JSON. */
 static bool sum_header(const char *dir, const char *name, char out[DIGITS + 1]) {
     char *path = path_in(dir, name);
-    FILE *f = path ? open_regular(path) : NULL;
+    bool json = strlen(name) > 5 && !strcmp(name + strlen(name) - 5, ".json");
+    FILE *f = path && !json ? open_regular(path) : NULL;
     size_t n = 0;
-    char *header = f ? read_tensors_header(f, &n) : NULL;
+    char *header = json && path ? read_whole(path, &n) : f ? read_tensors_header(f, &n) : NULL;
     bool good = header != NULL;
     if (f && !good) fail("'%s' is damaged: its header is not whole", path);
     put_sum(out, header ? tg_checksum(header, n) : 0);
@@ -107,29 +109,44 @@ static bool sum_header(const char *dir, const char *name, char out[DIGITS + 1]) 
     return good;
 }
 
-/* Returns the checksums of the headers of all tensor files; NULL after printing what is wrong. */
-static json_t *headers_json(const char *dir) {
-    json_t *headers = json_object();
-    char sum[DIGITS + 1];
-    for (int i = 0; i < TENSOR_FILES; i++) {
-        if (!sum_header(dir, tensor_files[i], sum)) {
-            json_decref(headers);
-            return NULL;
-        }
-        json_object_set_new(headers, tensor_files[i], json_string(sum));
-    }
-    return headers;
+/* Returns whether a checkpoint keeps the checksum of the header of a file: all that hold tensors, and the index of
+ * weights in several files. */
+static int has_sum(const struct dirent *e) {
+    return !fnmatch("model*.safetensors", e->d_name, 0) || !fnmatch("state-*.safetensors", e->d_name, 0) ||
+           !strcmp(e->d_name, "model.safetensors.index.json");
 }
 
-static bool check_headers(const char *dir, const json_t *state) {
-    const json_t *headers = json_object_get(state, "headers_xxh64");
+/* Returns the checksums of the headers of all tensor files, by name; NULL after printing what is wrong. */
+static json_t *headers_json(const char *dir) {
+    struct dirent **found = NULL;
     char sum[DIGITS + 1];
-    for (int i = 0; i < TENSOR_FILES; i++) {
-        const char *expected = json_string_value(json_object_get(headers, tensor_files[i]));
-        if (!sum_header(dir, tensor_files[i], sum)) return false;
-        if (!expected || strcmp(sum, expected) != 0)
+    int n = scandir(dir, &found, has_sum, alphasort);
+    bool good = n >= 0 || (fail("cannot read the directory '%s': %s", dir, strerror(errno)), false);
+    json_t *headers = json_object();
+    for (int i = 0; i < n; i++) {
+        good = good && sum_header(dir, found[i]->d_name, sum);
+        if (good) json_object_set_new(headers, found[i]->d_name, json_string(sum));
+        free(found[i]);
+    }
+    free(found);
+    if (good) return headers;
+    json_decref(headers);
+    return NULL;
+}
+
+static bool check_headers(const char *dir, json_t *state) {
+    char sum[DIGITS + 1];
+    const char *name;
+    json_t *expected;
+    json_object_foreach(json_object_get(state, "headers_xxh64"), name, expected) {
+        const char *text = json_string_value(expected);
+        if (strchr(name, '/') || !text)
+            return fail("'%s/state.json' is not the state of a run: '%.64s' is not a file with a checksum", dir, name),
+                   false;
+        if (!sum_header(dir, name, sum)) return false;
+        if (strcmp(sum, text) != 0)
             return fail("'%s/%s' is damaged, or of another checkpoint: its header's checksum is %s, expected %s", dir,
-                        tensor_files[i], sum, expected ? expected : "one in state.json"),
+                        name, sum, text),
                    false;
     }
     return true;
@@ -221,7 +238,7 @@ static bool check_format(const char *path, const json_t *state) {
            false;
 }
 
-static bool check_state(const char *dir, const char *path, char *text, size_t n, const json_t *state) {
+static bool check_state(const char *dir, const char *path, char *text, size_t n, json_t *state) {
     return check_format(path, state) && check_sum(path, text, n) && check_config(dir, state) &&
            check_headers(dir, state);
 }
@@ -326,7 +343,9 @@ bool checkpoint_read_options(const char *dir, train_options *o, const parsed *p,
         const option *row = &train_command.options[i];
         const char *saved = json_string_value(json_object_get(options, row->name));
         if (is_per_call(row->name) || strcmp(row->name, "out") == 0) continue;
-        if (!merge_option(row, p->given[i], saved ? saved : "", o)) return false;
+        bool given = option_given(&train_command, p, row->name);
+        if (given && !p->given[i]) continue; /* given by its other name */
+        if (!merge_option(row, given, saved ? saved : "", o)) return false;
     }
     bool data = option_given(&train_command, p, "data"), order = option_given(&train_command, p, "order");
     return (data || resolve_path("data", *state, &o->data)) && (order || resolve_path("order", *state, &o->order));
@@ -353,8 +372,11 @@ bool checkpoint_is_whole(const char *dir) {
     hold_errors(why, sizeof why);
     bool whole = load_state(dir, &state);
     hold_errors(NULL, 0);
+    const char *name;
+    json_t *sum;
+    json_object_foreach(json_object_get(state, "headers_xxh64"), name, sum)
+        if (whole && strstr(name, ".json") == NULL) whole = tensors_are_whole(dir, name);
     json_decref(state);
-    for (int i = 0; whole && i < TENSOR_FILES; i++) whole = tensors_are_whole(dir, tensor_files[i]);
     return whole;
 }
 
@@ -371,7 +393,7 @@ int64_t checkpoint_newest_whole(const char *run, int64_t before) {
 
 /* Excludes the rows that pad the vocabulary, so that any number of ranks can load the file. */
 static void exclude_padding(tg_shards *s, const trainer *r) {
-    const tg_gpt_config *c = tg_gpt_config_of(r->gpt);
+    const tg_gpt_config *c = tg_gpt_config_of(r->stage.chunk[0]);
     for (int i = 0; i < tg_shards_count(s); i++) {
         tg_shard_info info = TG_SHARD_INFO();
         tg_shards_at(s, i, &info);
@@ -418,10 +440,11 @@ bool checkpoint_restore(const char *dir, const json_t *state, const train_option
     return check_order(state, data, d, o->order) && sharded_state(dir, r, false);
 }
 
-/* Writes the files of a checkpoint to dir. Rank 0 writes them; the other ranks send it their parts. */
+/* Writes the files of a checkpoint to dir. The first rank of each stage writes tensors; the other ranks send it their
+ * parts. */
 static bool fill_checkpoint(const char *dir, bool chief, int64_t step, const train_options *o, trainer *r,
                             const train_data *d) {
-    tg_gpt_save(r->gpt, dir);
+    stage_save(&r->stage, dir);
     return sharded_state(dir, r, true) && (!chief || save_state(dir, step, o, r, d));
 }
 
@@ -430,14 +453,26 @@ bool checkpoint_prune(const run_directory *directory, const train_options *o) {
     return check(directory->files);
 }
 
+/* Sends the path of the checkpoint's directory to the ranks that write the files of other stages. path: rank 0's. */
+static bool send_path(trainer *r, char path[4096]) {
+    int64_t words[4096 / sizeof(int64_t)];
+    if (!stage_of_pipeline(&r->stage)) return true;
+    memcpy(words, path, sizeof words);
+    if (!broadcast_from_rank_0(r->ctx, r->world, words, (int)(sizeof words / sizeof *words))) return false;
+    memcpy(path, words, sizeof words);
+    return true;
+}
+
 bool checkpoint_save(const run_directory *directory, int64_t step, const train_options *o, trainer *r,
                      const train_data *d) {
-    if (!directory) return fill_checkpoint(".", false, step, o, r, d);
+    char path[4096] = ".";
+    if (!directory) return send_path(r, path) && fill_checkpoint(path, false, step, o, r, d);
     tg_ctx *files = directory->files;
     tg_checkpoints *c = directory->checkpoints;
     const char *dir = tg_checkpoints_begin(c, step);
     if (!dir) return check(files);
-    if (!fill_checkpoint(dir, true, step, o, r, d)) {
+    snprintf(path, sizeof path, "%s", dir);
+    if (!send_path(r, path) || !fill_checkpoint(dir, true, step, o, r, d)) {
         tg_checkpoints_abandon(c);
         return false;
     }

@@ -20,19 +20,19 @@ static const option rows[] = {
      false},
     MODEL_ROWS(train_options),
     {"batch", OPTION_INT, AT(batch), "N", "sequences in a step, over all ranks", 1, MANY, true},
-    {"accumulate", OPTION_INT, AT(accumulate), "N", "micro-batches into which a step's batch is split", 1, MANY, true},
+    MICRO_BATCH_ROWS(train_options, true),
     {"steps", OPTION_INT, AT(steps), "N", "steps of the whole run, those before a resume included", 1, MANY, false},
     {"lr", OPTION_REAL, AT(lr), "X", "learning rate", 0, 1e6, false},
     {"min-lr", OPTION_REAL, AT(min_lr), "X", "learning rate at the end of the schedule", 0, 1e6, false},
     {"warmup", OPTION_INT, AT(warmup), "N", "steps of linear warm-up; at most a tenth of --steps if not given", 0,
      MANY, false},
-    {"schedule", OPTION_CHOICE, AT(schedule), "constant|linear|cosine|inverse-sqrt|wsd",
+    {"lr-schedule", OPTION_CHOICE, AT(lr_schedule), "constant|linear|cosine|inverse-sqrt|wsd",
      "how the rate falls after the warm-up",
      .fixed = false},
     {"wsd-steps", OPTION_INT, AT(wsd_steps), "N",
-     "length of the decay of --schedule wsd; 0: a tenth of --steps", 0, MANY, false},
+     "length of the decay of --lr-schedule wsd; 0: a tenth of --steps", 0, MANY, false},
     {"wsd-decay", OPTION_CHOICE, AT(wsd_decay), "linear|cosine|exponential|minus-sqrt",
-     "form of the decay of --schedule wsd", .fixed = false},
+     "form of the decay of --lr-schedule wsd", .fixed = false},
     {"beta1", OPTION_REAL, AT(beta1), "X", "AdamW: decay of the first moment", 0, 0.9999999, false},
     {"beta2", OPTION_REAL, AT(beta2), "X", "AdamW: decay of the second moment", 0, 0.9999999, false},
     {"eps", OPTION_REAL, AT(eps), "X", "AdamW: added to the denominator", 0, 1, false},
@@ -54,6 +54,8 @@ static const option rows[] = {
     {"seed", OPTION_INT, AT(seed), "N", "seed of initial weights, dropout and the order of the data", 0, LARGEST, true},
     RANK_ROWS(train_options),
     SP_ROW(train_options),
+    PP_ROWS(train_options),
+    SCHEDULE_ROWS(train_options),
     COMM_ROWS(train_options),
     {"rng", OPTION_CHOICE, AT(on.rng), "global|megatron",
      "how ranks draw dropout; global: the numbers that one rank would draw; megatron: from streams that are seeded by "
@@ -112,7 +114,7 @@ train_options train_defaults(void) {
         .lr = 1e-3,
         .min_lr = 1e-4,
         .warmup = 100,
-        .schedule = TG_DECAY_COSINE,
+        .lr_schedule = TG_DECAY_COSINE,
         .beta1 = 0.9,
         .beta2 = 0.95,
         .eps = 1e-8,
@@ -174,6 +176,9 @@ static int check_observers(const train_options *o, const parsed *p) {
         return usage_error(c,
                            "--record observes ops as they run, and --capture replays a step without them; leave one "
                            "out");
+    if (o->record && o->on.pp > 1)
+        return usage_error(c, "--record needs --pp 1: it records the ops of a step in one order, and the stages of a "
+                              "pipeline run at the same time");
     if (!o->record && (option_given(c, p, "record-step") || option_given(c, p, "record-values")))
         return usage_error(c, "--record-step and --record-values are for --record FILE, which is missing");
     if (o->record_step > o->steps)
@@ -205,13 +210,17 @@ static int check_paths(const train_options *o) {
     return 0;
 }
 
-void train_options_complete(train_options *o, const parsed *p) {
+void train_options_complete(train_options *o, const parsed *p, bool resumed) {
+    pipeline_options_complete(&train_command, p, &o->on);
+    if (resumed) return;
     if (!option_given(&train_command, p, "warmup") && o->warmup > o->steps / 10) o->warmup = o->steps / 10;
     if (!option_given(&train_command, p, "min-lr") && o->min_lr > o->lr) o->min_lr = o->lr;
 }
 
 int train_options_check(const train_options *o, const parsed *p) {
     const command *c = &train_command;
+    if (o->capture && o->on.pp > 1)
+        return usage_error(c, "--capture needs --pp 1: the steps of a pipeline are not captured; leave --capture out");
     if (!o->data) return usage_error(c, "--data FILE, the data to train on, is missing");
     if (o->batch % o->accumulate)
         return usage_error(c, "--batch %lld cannot be cut into --accumulate %lld equal micro-batches",
@@ -232,13 +241,14 @@ int train_options_check(const train_options *o, const parsed *p) {
     if (!status) status = check_observers(o, p);
     if (!status) status = rank_options_check(c, p, &o->on);
     if (!status) status = tp_options_check(c, p, &o->on, o->model.recompute);
+    if (!status) status = pipeline_options_check(c, p, &o->on);
     if (status) return status;
     return o->init ? check_init(p) : model_options_check(c, &o->model, o->on.tp);
 }
 
 tg_schedule train_schedule(const train_options *o) {
     tg_schedule s = *TG_SCHEDULE(.lr = o->lr, .min_lr = o->min_lr, .warmup = o->warmup, .steps = o->steps,
-                                 .decay = (tg_decay)o->schedule);
+                                 .decay = (tg_decay)o->lr_schedule);
     if (s.decay != TG_DECAY_WSD) return s;
     s.wsd = (tg_wsd)o->wsd_decay;
     s.wsd_steps = o->wsd_steps ? o->wsd_steps : o->steps / 10;

@@ -116,7 +116,7 @@ def train_tapegrad(program, data, init, order_file, precision, r, val_every):
     out = run_directory(init, precision)
     shutil.rmtree(out, ignore_errors=True)
     command = [program, "train", "--data", data, "--init", init, "--order", order_file, "--out", out,
-               "--precision", precision, "--schedule", "cosine", "--threads", 2, "--checkpoint-every", 0,
+               "--precision", precision, "--lr-schedule", "cosine", "--threads", 2, "--checkpoint-every", 0,
                "--log-every", r.steps, "--val-every", val_every, "--val-batches", 0, *r.flags()]
     subprocess.run([str(a) for a in command], check=True, stdout=subprocess.DEVNULL)
     return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]

@@ -92,9 +92,16 @@ while_alive() {
 less() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a < b) }'; }
 near() { awk -v a="$1" -v b="$2" -v e="$3" 'BEGIN { d = a - b; exit !(a != "" && d < e && -d < e) }'; }
 
+# same_weights DIR OTHER: checks that the weights have the same bits; the stages of a pipeline have a file each.
+same_weights() {
+    for weights in "$1"/model*.safetensors; do
+        cmp "$weights" "$2/${weights##*/}" || return 1
+    done
+}
+
 same_run() {
     metrics "$1" >left && metrics "$2" >right && cmp left right &&
-        cmp "$1/model.safetensors" "$2/model.safetensors" && cmp "$1/config.json" "$2/config.json"
+        same_weights "$1" "$2" && cmp "$1/config.json" "$2/config.json"
 }
 
 # eventually COMMAND...: succeeds if the command succeeds within a minute.
@@ -120,5 +127,5 @@ same_steps() {
         number $key "$2/metrics.jsonl" >right
         [ -s left ] && cmp left right || return 1
     done
-    cmp "$1/model.safetensors" "$2/model.safetensors"
+    same_weights "$1" "$2"
 }

@@ -109,9 +109,9 @@ damaged $last/state.json 0
 sed 's/"data-format": "text"/"data-format": "a"/' before/$last/state.json >hurt/$last/state.json
 "$SEAL" hurt/$last
 refuses 1 "the checkpoint's --data-format is 'a', expected one of text|u16|u32" train --resume --out hurt
-sed 's/"format": 4/"format": 3/' before/$last/state.json >hurt/$last/state.json
-refuses 1 "state.json' has format 3, expected 4" train --resume --out hurt
-for change in 's/"format": 4/"format": "4"/' 's/"options"/"option"/'; do
+sed 's/"format": 5/"format": 4/' before/$last/state.json >hurt/$last/state.json
+refuses 1 "state.json' has format 4, expected 5" train --resume --out hurt
+for change in 's/"format": 5/"format": "5"/' 's/"options"/"option"/'; do
     sed "$change" before/$last/state.json >hurt/$last/state.json
     refuses 1 "state.json' is not the state of a run: it has no format, or no options" train --resume --out hurt
 done

@@ -27,7 +27,9 @@ same_files() {
 }
 
 for ranks in 2 4; do
-    for split in "--tp 2" "--tp $ranks --sp"; do
+    for split in "--pp 2 --schedule zb-h1 --micro-batches 4" "--tp 2" "--tp $ranks --sp"; do
+        same=same_files
+        case $split in *--pp*) same=same_steps ;; esac # messages on their way count in the peaks
         rm -rf threads
         runs train --out threads $run --ranks $ranks $split
         for nodes in 1 2 $ranks; do
@@ -35,7 +37,7 @@ for ranks in 2 4; do
             rm -rf mpi
             holds "$ranks ranks of MPI on $nodes nodes train with $split" \
                 over $ranks $nodes "$tapegrad" train --out mpi $run $split
-            holds "$ranks ranks of MPI on $nodes nodes give the bits of threads with $split" same_files threads mpi
+            holds "$ranks ranks of MPI on $nodes nodes give the bits of threads with $split" $same threads mpi
             meet=mpi
             if [ $nodes = 1 ]; then meet=shm; fi
             holds "they meet by $meet" grep -q "^$ranks ranks ($meet)" printed
@@ -44,7 +46,8 @@ for ranks in 2 4; do
 done
 
 holds "they resume from the checkpoint" over 2 2 "$tapegrad" train --resume --comm mpi --out mpi --steps 25 --tp 2
-holds "the metrics have all steps" test "$(wc -l <mpi/metrics.jsonl)" = 25
+holds "stages resume from it" over 2 2 "$tapegrad" train --resume --comm mpi --out mpi --steps 27 --tp 1 --pp 2
+holds "the metrics have all steps" test "$(wc -l <mpi/metrics.jsonl)" = 27
 over 2 2 "$tapegrad" train --out x $run --ranks 2
 holds "--ranks is refused under a launcher" grep -q -e "--ranks is for ranks that are threads" printed
 over 2 2 "$tapegrad" train --out x $run --tp 3

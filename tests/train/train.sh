@@ -61,7 +61,7 @@ runs train --data plain.u32 --data-format u32 --vocab 256 --out b $tiny --steps 
 holds "u32 data give the same run" same_run a b
 
 # Options that change the run.
-for options in "--seed 2" "--arch llama" "--lr 2e-3" "--schedule linear" "--beta1 0.8" "--beta2 0.9" "--eps 1e-4" \
+for options in "--seed 2" "--arch llama" "--lr 2e-3" "--lr-schedule linear" "--beta1 0.8" "--beta2 0.9" "--eps 1e-4" \
     "--weight-decay 0" "--clip 0.1" "--dropout 0.1" "--warmup 7" "--min-lr 5e-4" "--val-fraction 0.3" \
     "--hidden 32" "--heads 4" "--ffn 24" "--layers 2" "--vocab 300" "--seq-len 24" "--batch 6"; do
     trains b $options
@@ -90,18 +90,18 @@ rates() {
     number lr b/metrics.jsonl >rates
 }
 rate_is() { near "$(sed -n "$1p" rates)" "$2" 1e-12; }
-rates --schedule constant
+rates --lr-schedule constant
 holds "the rate warms up" rate_is 1 5e-4
 holds "the rate stays constant" rate_is 20 1e-3
 for schedule in linear cosine wsd; do
-    rates --schedule $schedule
+    rates --lr-schedule $schedule
     holds "$schedule begins" rate_is 2 1e-3
     holds "$schedule ends" rate_is 20 1e-4
 done
-rates --schedule inverse-sqrt
+rates --lr-schedule inverse-sqrt
 holds "the inverse square root schedule has this rate" rate_is 8 5e-4
 for decay in linear cosine exponential minus-sqrt; do
-    rates --schedule wsd --wsd-steps 10 --wsd-decay $decay
+    rates --lr-schedule wsd --wsd-steps 10 --wsd-decay $decay
     holds "wsd stays, $decay" rate_is 10 1e-3
     holds "wsd ends, $decay" rate_is 20 1e-4
 done
