@@ -1,4 +1,4 @@
-/* The inputs of a training step: copying sequences of tokens to the device before the work that reads them is queued. */
+/* The inputs of a training step: copies sequences of tokens to the device before the work that reads them is queued. */
 #include <stdlib.h>
 
 #include "train.h"
