@@ -31,8 +31,8 @@ static const option rows[] = {
      false},
     {"seed", OPTION_INT, AT(seed), "N", "seed of the draws", 0, LARGEST, false},
     RANK_ROWS(generate_options),
-    {"pp", OPTION_INT, AT(on.pp), "N", "must be 1: each rank generates with all layers, also of a model that was trained "
-     "in a pipeline", 1, 1024, false},
+    {"pp", OPTION_INT, AT(on.pp), "N",
+     "must be 1: each rank generates with all layers, also of a model that was trained in a pipeline", 1, 1024, false},
     COMM_ROWS(generate_options),
     {"device", OPTION_DEVICE, AT(device), DEVICES, "where tensors lie and kernels run", .fixed = false},
     {"threads", OPTION_INT, AT(threads), "N",

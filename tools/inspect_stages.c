@@ -49,8 +49,7 @@ json_t *stage_table_json(const stage_table *t) {
                            (json_int_t)r->memory.peak, "kept_micro_batches", r->plan.peak, "waiting_weight_gradients",
                            r->plan.waiting, "idle", r->plan.bubble, "sends", (json_int_t)r->sent.calls[TG_SEND],
                            "sent_bytes", (json_int_t)r->sent.bytes[TG_SEND], "receives",
-                           (json_int_t)r->sent.calls[TG_RECV], "received_bytes",
-                           (json_int_t)r->sent.bytes[TG_RECV]));
+                           (json_int_t)r->sent.calls[TG_RECV], "received_bytes", (json_int_t)r->sent.bytes[TG_RECV]));
     }
     return all;
 }

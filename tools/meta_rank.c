@@ -35,8 +35,13 @@ static void record_part(trainer *r, int chunk) {
     stage_edge_open(&e, &r->stage, r->micro / r->dp, r->seq_len, true);
     tg_tensor *out = NULL, *in = tg_zeros(r->ctx, TG_DTYPE_DEFAULT, e.edge.shape);
     for (int i = 0; i < e.edge.n_at; i++) tg_place(r->parallel, in, e.at[i].axis, e.at[i].placement);
-    pipeline_part(r, &(tg_pipe_call){.size = sizeof(tg_pipe_call), .tape = r->tape, .chunk = chunk, .part = part,
-                                     .parts = stages * r->stage.n, .in = part ? &in : NULL, .out = &out});
+    pipeline_part(r, &(tg_pipe_call){.size = sizeof(tg_pipe_call),
+                                     .tape = r->tape,
+                                     .chunk = chunk,
+                                     .part = part,
+                                     .parts = stages * r->stage.n,
+                                     .in = part ? &in : NULL,
+                                     .out = &out});
 }
 
 bool meta_rank_forward(meta_rank *w) {

@@ -11,7 +11,8 @@ typedef struct meta_rank {
     trainer r;
 } meta_rank;
 
-/* Makes the trainer of a rank. Returns false after printing what is wrong; meta_rank_close may be called in any case. */
+/* Makes the trainer of a rank. Returns false after printing what is wrong; meta_rank_close may be called in any case.
+ */
 bool meta_rank_open(meta_rank *w, const train_options *o, const tg_gpt_config *config, int rank);
 void meta_rank_close(meta_rank *w);
 /* Runs a step, and takes its memory and collectives. Either may be NULL. */

@@ -24,8 +24,9 @@ int pipeline_options_check(const command *c, const parsed *p, const rank_options
             return usage_error(c, "--%s needs --pp N of 2 or more, because it is for the stages of a pipeline",
                                names[i]);
     if (o->vp > 1 && !takes_chunks(o->schedule))
-        return usage_error(c, "--vp %lld: --schedule %s has one chunk of layers on each stage; leave --vp out, or give "
-                              "--schedule interleaved or gpipe",
+        return usage_error(c,
+                           "--vp %lld: --schedule %s has one chunk of layers on each stage; leave --vp out, or give "
+                           "--schedule interleaved or gpipe",
                            (long long)o->vp, kinds[o->schedule]);
     return 0;
 }

@@ -23,8 +23,8 @@ typedef enum rank_kind { RANKS_AUTO, RANKS_THREADS, RANKS_SHM, RANKS_MPI, RANKS_
 
 /* Rows of options for the field `on`, a rank_options, of the struct S. */
 #define RANK_ROWS(S)                                                                                                   \
-    {"ranks", OPTION_INT, offsetof(S, on.ranks), "N", "ranks that are threads; a replica of the model "                \
-     "takes --tp of them (--tp x --pp in a pipeline), and there are as many replicas as fit", 1, 1024, false},                                                                        \
+    {"ranks", OPTION_INT, offsetof(S, on.ranks), "N", "ranks that are threads; a replica of the model takes --tp "     \
+     "of them (--tp x --pp in a pipeline), and there are as many replicas as fit", 1, 1024, false},                    \
     {"tp", OPTION_INT, offsetof(S, on.tp), "N", "tensor-parallel ranks that share a replica", 1, 1024, false}
 #define SP_ROW(S)                                                                                                      \
     {"sp", OPTION_FLAG, offsetof(S, on.sp), "", "sequence parallelism between tensor-parallel layers",                 \
@@ -65,8 +65,8 @@ int ranks_check_divisible(const command *c, const parsed *p, const rank_options 
 int comm_option_check(const command *c, const rank_options *o);
 /* Refuses options that have no effect without tensor-parallel ranks. recompute: the value of --recompute. */
 int tp_options_check(const command *c, const parsed *p, const rank_options *o, int recompute);
-/* Completes the options of a pipeline: chooses the schedule, unless one is given. What a checkpoint says of the chunks and
- * the layout does not count if the command line divides the model in another way. */
+/* Completes the options of a pipeline: chooses the schedule, unless one is given. What a checkpoint says of the chunks
+ * and the layout does not count if the command line divides the model in another way. */
 void pipeline_options_complete(const command *c, const parsed *p, rank_options *o);
 /* Checks that the options of a pipeline agree with each other. Returns 0, or the exit status after printing what is
  * wrong. */

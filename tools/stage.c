@@ -128,9 +128,8 @@ double stage_sum_of_losses(const stage *s, tg_tokens *tokens, const int64_t *off
     int micros = (int)((n + batch - 1) / batch);
     if (!w.buffer)
         tg_ctx_fail(ctx, TG_ERR_MEMORY, "no memory for a batch of %lld tokens", (long long)(batch * seq_len));
-    tg_pipe_plan *plan =
-        tg_pipe_plan_new(ctx, TG_PIPE_PLAN(.kind = TG_PIPE_FORWARD, .micros = micros, .chunks = s->n,
-                                           .stages = tg_parallel_size(s->parallel, TG_PP)));
+    tg_pipe_plan *plan = tg_pipe_plan_new(ctx, TG_PIPE_PLAN(.kind = TG_PIPE_FORWARD, .micros = micros, .chunks = s->n,
+                                                            .stages = tg_parallel_size(s->parallel, TG_PP)));
     tg_pipe *pipe = tg_pipe_new(s->parallel, plan, TG_PIPE(.edge = &e.edge, .n_edge = 1, .shape = shape_of_windows));
     tg_pipe_run(pipe, evaluate_part, &w);
     double sum = sum_of_pipe(ctx, pipe, micros);

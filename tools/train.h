@@ -113,8 +113,8 @@ void inputs_of_micro_batch(trainer *r, tg_tokens *tokens, const int64_t *offsets
                            tg_tensor **target);
 /* Provides all inputs of a step, and sends those of the next one to the device. */
 void inputs_of_step(trainer *r, tg_tokens *tokens, const int64_t *offsets, const int64_t *next);
-/* Return the ids and the targets of a micro-batch of a step whose inputs are all on the device: arrays of one tensor, or
- * NULL if this stage does not need them. */
+/* Return the ids and the targets of a micro-batch of a step whose inputs are all on the device: arrays of one tensor,
+ * or NULL if this stage does not need them. */
 tg_tensor *const *trainer_ids(const trainer *r, int micro);
 tg_tensor *const *trainer_targets(const trainer *r, int micro);
 

@@ -1,8 +1,8 @@
 /* Checkpoints of a run. A checkpoint is the model's directory, the optimizer's state-00000.safetensors, and
- * state.json. A pipeline writes files of weights and of state for each stage. state.json holds the options, the size and
- * hash of the data, and checksums of config.json, of the index of the weights, of state.json itself and of the headers
- * of the tensor files. Those headers hold the checksums of the tensors. So damage, and a file from another checkpoint,
- * are detected. */
+ * state.json. A pipeline writes files of weights and of state for each stage. state.json holds the options, the size
+ * and hash of the data, and checksums of config.json, of the index of the weights, of state.json itself and of the
+ * headers of the tensor files. Those headers hold the checksums of the tensors. So damage, and a file from another
+ * checkpoint, are detected. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>

@@ -58,8 +58,7 @@ tg_tensor *const *trainer_targets(const trainer *r, int micro) { return input_of
  * does not need them. */
 static void upload(trainer *r, tg_tensor *out, tg_tokens *tokens, const int64_t *offsets, int64_t n, int64_t shift) {
     if (!out) return;
-    for (int64_t i = 0; i < n; i++)
-        tg_tokens_read(tokens, offsets[i] + shift, r->seq_len, r->buffer + i * r->seq_len);
+    for (int64_t i = 0; i < n; i++) tg_tokens_read(tokens, offsets[i] + shift, r->seq_len, r->buffer + i * r->seq_len);
     tg_upload(out, r->buffer, (size_t)(n * r->seq_len) * sizeof *r->buffer);
 }
 

@@ -1,6 +1,6 @@
 /* `tapegrad inspect --ranks N --tp T` gives the figures of the trainer's step on ranks: memory by category at the peak,
- * parameters, and every collective with its bytes, of a step and of a layer; and what each stage of a pipeline holds and
- * sends. */
+ * parameters, and every collective with its bytes, of a step and of a layer; and what each stage of a pipeline holds
+ * and sends. */
 #include <stdio.h>
 #include <string.h>
 #include <tapegrad/gpt.h>
