@@ -50,11 +50,12 @@ for ranks in "--ranks 2 --tp 2" "--ranks 4 --tp 4" "--ranks 1 --tp 1"; do
     holds "megatron: resumes with $ranks" test "$(wc -l <cut/metrics.jsonl)" = 30
 done
 
-# lost STREAM OPTION...: a run that resumes from a checkpoint with another counter of that stream has other losses. So the
-# checks above would find a stream that is not restored. With unchanged streams the losses are the same.
+# lost STREAM NUMBER OPTION...: a run that resumes from a checkpoint with another NUMBER of that stream, its seed or its
+# counter, has other losses. So the checks above would find a stream that is not restored. With unchanged streams the
+# losses are the same. Models draw by key, which takes only the seed from the default stream.
 lost() {
-    stream=$1
-    shift
+    stream=$1 number_of=$2
+    shift 2
     rm -rf whole cut sealed
     runs train --data "$text" $tiny --dropout 0.2 --val-every 0 --steps 8 --checkpoint-every 4 --out whole "$@"
     cp -r whole cut
@@ -66,16 +67,19 @@ lost() {
     holds "$stream: unchanged, it resumes with the same bits" same_run whole sealed
     state=$(echo cut/checkpoints/*4/state-00000.safetensors)
     cp "$state" kept
-    sed -i "s#\(\"$stream\":\"[0-9 ]* \)[0-9]\([0-9]*\"\)#\19\2#" "$state"
-    holds "$stream: its counter has changed" test "$(cmp -l kept "$state" | wc -l)" = 1
+    case $number_of in
+    seed) sed -i "s#\(\"$stream\":\"\)[0-9]#\19#" "$state" ;;
+    counter) sed -i "s#\(\"$stream\":\"[0-9 ]* \)[0-9]\([0-9]*\"\)#\19\2#" "$state" ;;
+    esac
+    holds "$stream: its $number_of has changed" test "$(cmp -l kept "$state" | wc -l)" = 1
     "$SEAL" cut/checkpoints/*4
     runs train --resume --out cut
     number loss whole/metrics.jsonl | tail -n 4 >left
     number loss cut/metrics.jsonl | tail -n 4 >right
     holds "$stream: a lost stream is found" sh -c 'test -s left && test -s right && ! cmp -s left right'
 }
-lost rng
-lost rng/model-parallel-rng --ranks 2 --tp 2 --rng megatron
+lost rng seed
+lost rng/model-parallel-rng counter --ranks 2 --tp 2 --rng megatron
 refuses 1 "--rng is global, but the run in --out was begun with megatron" train --resume --out whole --rng global
 refuses 2 "--rng megatron needs a --seed of 1 or more" train --data "$text" --out x $model --rng megatron --seed 0
 finish
