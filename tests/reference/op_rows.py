@@ -173,7 +173,7 @@ def rms_norm(x, w):
 
 
 def networks(o):
-    tg, row, N, U = o.tg, o.row, o.N, o.U
+    tg, row, N, U, I = o.tg, o.row, o.N, o.U, o.I
     cases = ([N(3, 5)], [N(2, 3, 4)], [N(16, 65)])
     row("softmax", lambda x: tg.softmax(x, -1), lambda x: x.softmax(-1), *cases)
     row("softmax", lambda x: tg.softmax(x, 0), lambda x: x.softmax(0), *cases)
@@ -196,6 +196,16 @@ def networks(o):
     row("residual_rms_norm", lambda x, r, w: tg.residual_rms_norm(x, r, w, 1e-5, None),
         lambda x, r, w: rms_norm(x + r, w), [N(3, 5), N(3, 5), N(5)])
     row("dropout", lambda x: tg.dropout(x, 0), lambda x: F.dropout(x, 0.0), *cases)
+
+    def keyed_dropout(x, rows):
+        ctx = tg.tg_tape_ctx(tg.tape)
+        tg.tg_draws_step(ctx, 0)  # the key of the call before may be opened again
+        tg.tg_key_open(ctx, 0)
+        y = tg.dropout_rows(x, 0, rows)
+        tg.tg_key_close(ctx)
+        return y
+
+    row("dropout_rows", keyed_dropout, lambda x, rows: F.dropout(x, 0.0), [N(3, 5), I(9, 3)], [N(64, 33), I(64, 64)])
     row("rope", lambda x: tg.rope(x, 100, 2), rope, [N(2, 3, 4)], [N(2, 2, 5, 8)])
     row("swiglu", tg.swiglu, lambda a, b: F.silu(a) * b, [N(3, 5), N(3, 5)])
     row("glu", lambda x: tg.glu(x, -1), lambda x: F.glu(x, -1), [N(3, 6)], [N(2, 3, 4)], [N(64, 34)])
