@@ -5,6 +5,7 @@
  * use, results of ops when they are computed, and a seed and the result of a hook when backward gets them.
  * Data-parallel ranks may use different parameters from each other, so on those axes tg_grads_finalize compares the
  * parameters. */
+#include "base/hash.h"
 #include "base/host_memory.h"
 
 #include <stdio.h>
@@ -31,13 +32,6 @@ static uint32_t equal_axes(const tg_tensor *x, const tg_placements *p) {
 
 uint32_t tg_placement_claimed(const tg_tensor *x) { return equal_axes(x, x->place); }
 
-/* Returns a hash of n bytes, computed as in FNV-1a. */
-static uint64_t hash_bytes(const unsigned char *p, size_t n) {
-    uint64_t h = 1469598103934665603u;
-    for (size_t i = 0; i < n; i++) h = (h ^ p[i]) * 1099511628211u;
-    return h;
-}
-
 /* Sets *bytes to the bytes of x on the host. The bytes of a device tensor are copied, because check mode may be slow.
  * Then the caller must free *copy, which otherwise is NULL. */
 static tg_status host_bytes(const tg_tensor *x, const unsigned char **bytes, void **copy) {
@@ -61,7 +55,7 @@ tg_status tg_placement_hash(const tg_tensor *x, int64_t *out) {
     const unsigned char *bytes;
     void *copy;
     TG_TRY(host_bytes(x, &bytes, &copy));
-    *out = (int64_t)hash_bytes(bytes, n);
+    *out = (int64_t)tg_hash_bytes(TG_HASH_START, bytes, n);
     tg_host_free(x->ctx, copy, n);
     return TG_OK;
 }
@@ -125,7 +119,8 @@ static tg_status first_different(const tg_tensor *x, tg_comm *comm, const unsign
     int64_t from = 0, to = x->numel;
     while (to - from > 1) {
         int64_t mid = from + (to - from) / 2, wrong;
-        int64_t mine = (int64_t)hash_bytes(bytes + (size_t)from * size, (size_t)(mid - from) * size);
+        int64_t mine =
+            (int64_t)tg_hash_bytes(TG_HASH_START, bytes + (size_t)from * size, (size_t)(mid - from) * size);
         TG_TRY(find_other(x->ctx, comm, &mine, 1, &wrong, NULL, NULL));
         *(wrong < 0 ? &from : &to) = mid;
     }
@@ -166,7 +161,7 @@ static tg_status describe_difference(tg_tensor *x, tg_comm *comm, int *rank, cha
     }
     TG_TRY(host_bytes(x, &bytes, &copy));
     tg_status s = first_different(x, comm, bytes, &element);
-    int64_t mine = x->numel ? (int64_t)hash_bytes(bytes + (size_t)element * size, size) : 0;
+    int64_t mine = x->numel ? (int64_t)tg_hash_bytes(TG_HASH_START, bytes + (size_t)element * size, size) : 0;
     tg_host_free(x->ctx, copy, (size_t)x->numel * size);
     if (s == TG_OK) s = value_of(x, element, &value);
     if (s == TG_OK) s = find_other(x->ctx, comm, &mine, 1, &wrong, NULL, NULL);

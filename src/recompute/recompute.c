@@ -12,6 +12,7 @@
 #include <tapegrad/comm.h>
 #include <tapegrad/ops.h>
 
+#include "base/hash.h"
 #include "placement/rule.h"
 #include "ops/derivatives/grad_graph.h"
 #include "autograd/grad_sink.h"
@@ -21,7 +22,7 @@
 /* Returns a hash of the bytes of x, or 0 if they cannot be hashed. Copies bytes on a device to the host, piece by
  * piece: this is slow, but only check mode does it. */
 static uint64_t hash_bytes(const tg_tensor *x) {
-    uint64_t h = 1469598103934665603u;
+    uint64_t h = TG_HASH_START;
     unsigned char piece[8192];
     tg_ctx *ctx = x->ctx;
     if (ctx->meta || ctx->capture || !(x->flags & TG_F_CONTIGUOUS)) return 0;
@@ -31,7 +32,7 @@ static uint64_t hash_bytes(const tg_tensor *x) {
         const unsigned char *bytes = ctx->host ? p : piece;
         some = ctx->host || n < sizeof piece ? n : sizeof piece;
         if (!ctx->host && ctx->run.ops->copy(ctx, piece, p, some, TG_COPY_TO_HOST) != TG_OK) return 0;
-        for (size_t i = 0; i < some; i++) h = (h ^ bytes[i]) * 1099511628211u;
+        h = tg_hash_bytes(h, bytes, some);
     }
     return h;
 }

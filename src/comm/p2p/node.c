@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/hash.h"
 #include "base/host_memory.h"
 #include "comm/p2p/p2p.h"
 #include "comm/shm/shm.h"
@@ -18,15 +19,15 @@ typedef struct address {
 
 /* ---- Names of nodes ---- */
 
+/* Adds n bytes of text to a hash; nothing if the call that has read them failed with n = -1. */
 static uint64_t mix_text(uint64_t h, const char *text, ssize_t n) {
-    for (ssize_t i = 0; i < n; i++) h = (h ^ (unsigned char)text[i]) * 1099511628211u;
-    return h;
+    return n > 0 ? tg_hash_bytes(h, text, (size_t)n) : h;
 }
 
 /* Returns a number for this node: a digest of the machine's boot and of the processes that this one can see. */
 static int64_t this_node(void) {
     char text[256];
-    uint64_t h = 14695981039346656037u;
+    uint64_t h = TG_HASH_START;
     int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
     if (fd >= 0) {
         h = mix_text(h, text, read(fd, text, sizeof text));

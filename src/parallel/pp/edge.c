@@ -1,5 +1,6 @@
 /* Edges: what goes from one part of a pipeline to the next. Their declaration and its comparison between stages, the
  * check of what a part gives, and the messages. */
+#include "base/hash.h"
 #include "base/text.h"
 #include "comm/comm.h"
 #include "parallel/pp/pipe.h"
@@ -49,21 +50,17 @@ tg_status tg_pipe_edge_place(tg_pipe *x) {
 
 /* ---- Comparison between stages ---- */
 
-static uint64_t hash_number(uint64_t h, int64_t number) {
-    for (int k = 0; k < 64; k += 8) h = (h ^ ((uint64_t)number >> k & 255)) * 1099511628211u;
-    return h;
-}
+static uint64_t hash_number(uint64_t h, int64_t number) { return tg_hash_bytes(h, &number, sizeof number); }
 
 static int64_t hash_edge(const tg_pipe_tensor *e) {
-    uint64_t h = hash_number(1469598103934665603u, e->dtype);
+    uint64_t h = hash_number(TG_HASH_START, e->dtype);
     for (int d = 0; d < e->shape.ndim; d++) h = hash_number(h, e->shape.dim[d]);
-    const unsigned char *bytes = (const unsigned char *)(e->place ? e->place->at : NULL);
-    for (size_t k = 0; bytes && k < sizeof e->place->at; k++) h = (h ^ bytes[k]) * 1099511628211u;
+    if (e->place) h = tg_hash_bytes(h, e->place->at, sizeof e->place->at);
     return (int64_t)h;
 }
 
 static int64_t hash_plan(const tg_pipe_plan *p) {
-    uint64_t h = hash_number(hash_number(1469598103934665603u, p->chunks), p->micros);
+    uint64_t h = hash_number(hash_number(TG_HASH_START, p->chunks), p->micros);
     for (int s = 0; s <= p->stages; s++) h = hash_number(h, p->first[s]);
     for (int i = 0; i < p->n; i++)
         h = hash_number(h, (int64_t)p->item[i].micro << 16 | p->item[i].chunk << 8 | p->item[i].act);
