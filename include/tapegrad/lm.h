@@ -142,7 +142,7 @@ TG_API tg_tensor *tg_lm_embedding_or_output_weight(tg_module *lm);
 
 /* Runs this part for one micro-batch: the body of a tg_pipe_fn (pipe.h). ids and targets are arrays of 1 + mtp tensors,
  * each int64 [b, s]. ids[0] are the tokens, and ids[d] the tokens d ahead; targets[0] are the tokens 1 ahead, and
- * targets[d] those d + 1 ahead. Cut them from the whole sequence; a target of -100, for example behind its end, does
+ * targets[d] those d + 1 ahead. Cut them from the whole sequence; a target of -100, for example after its end, does
  * not count, and ids must be valid tokens there too.
  *
  * - The first part reads ids[0], and positions if it is not NULL: int64 [s], the position of each token, which rotary

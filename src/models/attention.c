@@ -63,8 +63,8 @@ static tg_tensor *ahead(tg_tape *t, int64_t n, int64_t k) {
     return tg_gt(t, key, tg_unsqueeze(t, query, 1));
 }
 
-/* Attention of products. The queries that share a head of keys and values have a dim of their own: [b, g, h / g, n, d]
- * beside [b, g, 1, k, d]. */
+/* Attention of products. The queries that share a head of keys and values have a dim of their own: queries are
+ * [b, g, h / g, n, d], keys and values [b, g, 1, k, d]. */
 static tg_tensor *composed(const tg_lm_config *c, tg_tape *t, tg_tensor *const qkv[3]) {
     int64_t b = tg_dim(qkv[0], 0), h = tg_dim(qkv[0], 1), n = tg_dim(qkv[0], 2), d = c->head_dim;
     int64_t g = tg_dim(qkv[1], 1), k = tg_dim(qkv[1], 2);

@@ -61,7 +61,7 @@ static bool wrong(reading *r, const char *format, long long n) {
     return false;
 }
 
-/* Reads "*n" behind an item; without it *n is 1. */
+/* Reads "*n" after an item; without it *n is 1. */
 static bool read_times(reading *r, int64_t *n) {
     char *end;
     *n = 1;

@@ -20,7 +20,7 @@ typedef struct entry {
     int file;
 } entry;
 
-/* What this rank saves. The files of all stages are numbered from 1; those of this stage begin behind `before`. */
+/* What this rank saves. The files of all stages are numbered from 1; those of this stage begin at `before` + 1. */
 typedef struct plan {
     const tg_lm_chunks *m;
     const char *dir, *config;
@@ -208,7 +208,7 @@ static tg_status remove_old(const plan *s) {
     return tg_sync_directory(s->m->ctx, s->dir);
 }
 
-/* Gives the complete files their names, and writes the index behind them. */
+/* Gives the complete files their names, and writes then the index. */
 static tg_status publish(plan *s, char *sum) {
     bool first = s->writes && tg_parallel_rank(tg_chunks_parallel(s->m), TG_PP) == 0, several = s->total > 1;
     TG_TRY(meet(s));

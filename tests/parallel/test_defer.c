@@ -111,7 +111,7 @@ START_TEST(every_linear_of_the_tape_defers) {
 }
 END_TEST
 
-/* Marks divide the list; entries before a mark run, those behind it wait. */
+/* Marks divide the list; entries before a mark run, those after it wait. */
 START_TEST(marks_divide_the_list) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .dtype = TG_F64));
     layers now = make(ctx), later = make(ctx);

@@ -197,9 +197,9 @@ static tg_status check_error(const broken *b, const struct refusal *r) {
         snprintf(name, sizeof name, "rank %d failed", i);
         failed = strstr(is, name) != NULL;
     }
-    bool told =
+    bool reported =
         mine ? (s == r->status || s == TG_ERR_REMOTE) && strstr(is, " of tg_pipe_run)") : s == TG_ERR_REMOTE && failed;
-    if (!told || !strstr(is, r->says))
+    if (!reported || !strstr(is, r->says))
         return tg_ctx_fail(ctx, TG_ERR_INTERNAL, "rank %d, wrong %d: %s \"%s\", expected \"%s\"", world, b->wrong,
                            tg_status_name(s), is, r->says);
     return TG_OK;

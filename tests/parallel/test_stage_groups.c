@@ -89,11 +89,11 @@ static tg_status unequal(void *arg, tg_ctx *ctx, tg_comm *world) {
         tg_comm_barrier((tg_comm_send(world, x, 1), world));
     else
         tg_item(tg_sum(t, tg_recv(t, world, TG_F64, TG_SHAPE(4), 0), TG_ALL_DIMS, false));
-    bool told = tg_ctx_status(ctx) == TG_ERR_MISMATCH && strstr(tg_ctx_message(ctx), "disagree about a message");
+    bool named = tg_ctx_status(ctx) == TG_ERR_MISMATCH && strstr(tg_ctx_message(ctx), "disagree about a message");
     tg_ctx_clear(ctx);
     tg_tape_free(t);
     tg_drop(x);
-    return told ? TG_OK : tg_ctx_fail(ctx, TG_ERR_INTERNAL, "another error");
+    return named ? TG_OK : tg_ctx_fail(ctx, TG_ERR_INTERNAL, "another error");
 }
 
 START_TEST(a_message_becomes_a_leaf) {

@@ -209,7 +209,7 @@ START_TEST(a_table_of_the_first_version_is_taken) {
                                       .forward = twice,
                                       .call = mixer_call,
                                       .n_in = 2,
-                                      .n_out = 3}; /* the fields behind its size are not read */
+                                      .n_out = 3}; /* the fields after its size are not read */
     static const tg_module_ops tables[] = {{.size = offsetof(tg_module_ops, call) - 1, .kind = "short"},
                                            {.size = sizeof(tg_module_ops) + 8, .kind = "long"}};
     begin();
