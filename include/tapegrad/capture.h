@@ -1,9 +1,9 @@
-/* Captured steps: a training step is recorded once and replayed, so that the device runs all its launches without the
- * host (CUDA graphs). A program that trains on a GPU includes this header.
+/* Captured steps: a training step is recorded once and then replayed. In a replay the device launches all kernels of
+ * the step without the host (CUDA graphs). A program that trains on a GPU includes this header.
  *
  *     tg_graph *g = tg_graph_new(ctx, step, &state);         // records the step and runs it once
  *     for (int i = 1; i < steps; i++) {
- *         tg_write(ids, batch(i), bytes);                    // the inputs are tensors that stay where they are
+ *         tg_write(ids, batch(i), bytes);                    // fills the input tensors that the step has recorded
  *         tg_graph_replay(g);                                // runs one more step; tg_item(loss) then reads its loss
  *     }
  *
@@ -60,7 +60,7 @@ TG_API tg_graph *tg_graph_new(tg_ctx *ctx, tg_status (*fn)(void *state, tg_ctx *
  * - a parameter has a gradient but had none when the step was recorded, or the reverse;
  * - the step writes a tensor that a tape outside of the step has saved for its backward;
  * - tg_rng_fork or tg_rng_join has selected another random stream;
- * - the step draws by key, and tg_draws_step was not called since these keys have drawn.
+ * - the step draws by key (tg_key_open), and tg_draws_step has not been called since these keys last drew.
  *
  * If the step has collectives, every rank must replay. Fails with TG_ERR_ABORTED if a communicator of the step was
  * freed, aborted or recovered; capture the step again.

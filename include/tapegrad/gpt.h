@@ -54,7 +54,7 @@ typedef struct tg_gpt_config {
     const tg_parallel *parallel;
     const char *layout; /* how the model is cut into parts, as in tg_lm_config; copied */
     int chunk;          /* as in tg_lm_config */
-    uint64_t key;       /* a key around those that the model opens when it draws, as in tg_lm_config */
+    uint64_t key;       /* a key around the keys that the model opens for its draws, as in tg_lm_config */
 } tg_gpt_config;
 
 #define TG_GPT(...) (&(tg_gpt_config){.size = sizeof(tg_gpt_config), __VA_ARGS__})

@@ -42,8 +42,9 @@ typedef struct tg_module_ops {
 } tg_module_ops;
 
 /* Creates a module. ops->free(state) is called when the module is freed, unless state is NULL. On error tg_module_new
- * calls it at once and returns an inert module. If ops is NULL or ops->size is wrong, ops->free is not called, and the
- * caller must release state. ops->size must be from the size up to and with `free` to sizeof(tg_module_ops). */
+ * calls it at once and returns an inert module. ops->size must cover the fields up to `free`, and be at most
+ * sizeof(tg_module_ops). If it is not, or if ops is NULL, ops->free is not called, and the caller must release
+ * state. */
 TG_API tg_module *tg_module_new(tg_ctx *ctx, const tg_module_ops *ops, void *state);
 /* Frees the module, its children, its parameters and its buffers. Fails with TG_ERR_STATE, and frees nothing, while m
  * or a module in it runs its forward. If m is the child of another module, m is removed from its parent.
@@ -83,9 +84,9 @@ typedef struct tg_buffer_opts {
 #define TG_BUFFER(...) (&(tg_buffer_opts){.size = sizeof(tg_buffer_opts), __VA_ARGS__})
 
 /* Adds a buffer, which m then owns like a parameter (tg_module_add_param; a parameter and a buffer of one module have
- * different names). x must not require a gradient (TG_ERR_STATE). It keeps the placement of tg_place, and is I on every
- * other axis, whatever is written into it; check mode finds buffers that differ between ranks although they are I. opts
- * may be NULL. */
+ * different names). x must not require a gradient (TG_ERR_STATE). On an axis on which tg_place has placed x, x keeps
+ * that placement. On every other axis x is I, whatever is written into it; check mode finds buffers that are I but
+ * differ between ranks. opts may be NULL. */
 TG_API tg_status tg_module_add_buffer(tg_module *m, const char *name, tg_tensor *x, const tg_buffer_opts *opts);
 /* List the buffers of m and of the modules in it, transient ones too, as tg_module_param_count and tg_module_param list
  * the parameters. */
@@ -133,10 +134,11 @@ TG_API tg_status tg_module_cast(tg_module *m, tg_dtype dtype);
  * TG_ERR_ARGUMENT if there is none. */
 TG_API tg_status tg_module_keep_f32(tg_module *m, const char *path);
 /* Creates a module that runs m in 16 bits (Megatron-Core's Float16Module), and then owns m. m is cast to dtype, TG_F16
- * or TG_BF16 (TG_ERR_ARGUMENT). A call takes and gives as many tensors as m. If `first` is set, which is so for the
- * first stage of a pipeline, floating-point inputs are cast to dtype; integers pass as they are. If `last` is set,
- * floating-point outputs are cast to float32. The module adds nothing to the paths of the state dict: a parameter of m
- * has the same path in both. On error frees m, unless m is already in a module, and returns an inert module. */
+ * or TG_BF16 (TG_ERR_ARGUMENT). The module has as many inputs and outputs as m. Set `first` for the first stage of a
+ * pipeline: floating-point inputs are then cast to dtype, and other inputs pass as they are. Set `last` for the last
+ * stage: floating-point outputs are then cast to float32. The module adds nothing to the paths of the state dict: a
+ * parameter of m has the same path in both. On error frees m, unless m is already in a module, and returns an inert
+ * module. */
 TG_API tg_module *tg_float16_new(tg_module *m, tg_dtype dtype, bool first, bool last);
 /* Sets whether the calls of f that follow cast the outputs to float32, which they do at first. Has no effect without
  * `last`. Fails with TG_ERR_ARGUMENT if f was not made by tg_float16_new. */
@@ -165,9 +167,9 @@ TG_API int64_t tg_module_numel(const tg_module *m);                     /* numbe
  * was placed on any axis of the expert grid is not changed at all. */
 TG_API tg_status tg_module_replicate(tg_module *m, const tg_parallel *p);
 
-/* Writes m as a tree to buf[n], one line for each module, parameter and buffer: its name, and its kind with what the
- * kind says of itself, or its dtype, its shape on this rank and its placement. Returns the length of the whole text,
- * like snprintf. buf may be NULL if n is 0. */
+/* Writes m as a tree to buf[n], one line for each module, parameter and buffer. After the name, the line of a module
+ * has its kind and the text of tg_module_ops.describe; the line of a parameter or buffer has its dtype, its shape on
+ * this rank and its placement. Returns the length of the whole text, like snprintf. buf may be NULL if n is 0. */
 TG_API size_t tg_module_print(const tg_module *m, char *buf, size_t n);
 
 /* ---- Initial values ---- */
@@ -186,8 +188,8 @@ typedef struct tg_init {
     size_t size;
     tg_init_kind kind;
     double a, b; /* finite */
-    /* Writes the n elements from row-major position `first` of the global tensor on to out[n]. Must give the same
-     * numbers for the same positions, in whatever pieces it is asked for them. */
+    /* Writes n elements of the global tensor to out[n]: those at the row-major positions first to first + n - 1. Must
+     * give the same number for a position in every call, however the calls divide the positions. */
     void (*fill)(void *user, int64_t first, int64_t n, double *out);
     void *user; /* for fill */
 } tg_init;

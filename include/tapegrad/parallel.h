@@ -85,10 +85,10 @@ TG_API tg_comm *tg_parallel_model(const tg_parallel *p);
 /* Returns the group of the first and the last pipeline stage, for word embeddings that both stages hold. Returns NULL
  * on the stages between. Position embeddings are on the first stage only, and need no group. */
 TG_API tg_comm *tg_parallel_embedding(const tg_parallel *p);
-/* Returns a group of two ranks: this pipeline stage, and a neighbor to which it sends, or from which it receives. down
- * means activations, which go to the next stage, and from the last stage to the first; otherwise the group is for
- * gradients, which go the other way. Rank 0 of the group is the stage that sends activations. Returns NULL if pp is 1
- * or p is NULL. */
+/* Returns the group of two ranks over which this pipeline stage sends to a neighbor (sending true) or receives from one
+ * (sending false). If down is true, it is a group for activations, which go to the next stage, and from the last stage
+ * to the first. If down is false, it is a group for gradients, which go the other way. Rank 0 of either group is the
+ * stage that sends activations. Returns NULL if pp is 1 or p is NULL. */
 TG_API tg_comm *tg_parallel_edge(const tg_parallel *p, bool down, bool sending);
 /* Declares that the ranks of c hold one parameter: each has a copy, and the copies have equal values. An example are
  * the word embeddings of the first stage, which are the weight of the output layer on the last stage:

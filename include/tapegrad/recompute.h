@@ -17,9 +17,8 @@ typedef struct tg_recompute_opts {
     /* NULL means that in[0] is kept whole. Otherwise each rank of `distribute` keeps only its part of the elements of
      * in[0], and backward gathers the parts again. in[0] must be the same on all ranks; check mode verifies this. Only
      * an in[0] that an op on the tape has computed, and that no other node has saved, is split; any other stays whole.
-     * All ranks of `distribute` must make
-     * the call and run its backward. If the context has a grid, `distribute` must be the group of one of its axes
-     * (TG_ERR_PLACEMENT). */
+     * All ranks of `distribute` must make the call and run its backward. If the context has a grid, `distribute` must
+     * be the group of one of its axes (TG_ERR_PLACEMENT). */
     tg_comm *distribute;
 } tg_recompute_opts;
 

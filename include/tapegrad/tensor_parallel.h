@@ -102,9 +102,8 @@ typedef struct tg_linear_grad_opts {
     bool sequence_parallel;
     /* x is I. Backward sums the gradient of x over the ranks of c. Not with sequence_parallel (TG_ERR_ARGUMENT). */
     bool allreduce_dgrad;
-    /* If w needs a gradient but is not a leaf, the call fails with TG_ERR_STATE. The option has no other effect: the
-     * gradient of a leaf is always added straight into its main gradient (tg_set_main_grad), if it
-     * has one. */
+    /* If w needs a gradient but is not a leaf, the call fails with TG_ERR_STATE. The option has no other effect: if a
+     * leaf has a main gradient (tg_set_main_grad), its gradient is always added straight into that. */
     bool fused_wgrad;
     /* The list that takes the gradient of w if w is a leaf. NULL means that backward computes this gradient. */
     tg_wgrads *deferred;
@@ -131,7 +130,7 @@ typedef struct tg_parallel_linear_opts {
     size_t size;
     bool no_bias;
     /* Standard deviation of the weight that the layer draws. 0 means 0.02. Must be 0 if one of the options weight,
-     * no_weight, no_init and init is set, because the layer then draws none with it (TG_ERR_ARGUMENT). */
+     * no_weight, no_init and init is set, because the layer then does not use std (TG_ERR_ARGUMENT). */
     double std;
     /* Number of blocks along the sharded dim: 2 for gate and up in one weight, 3 for q, k and v. Each block is divided
      * over all ranks. 0 means 1. Must divide this rank's size of that dim (TG_ERR_SHAPE). */
@@ -198,7 +197,8 @@ typedef struct tg_vocab_embedding_opts {
     /* ids [b, s] give [b, s, hidden] instead of [s, b, hidden]. If the result is V0, its dim 0, the batch, is divided
      * over the ranks. */
     bool batch_first;
-    const tg_init *init; /* initial values of the weight; std must then be 0 (TG_ERR_ARGUMENT). NULL means std's */
+    /* Initial values of the weight; std must then be 0 (TG_ERR_ARGUMENT). NULL means a normal distribution with std. */
+    const tg_init *init;
     tg_dtype dtype;      /* of the weight; 0 means the context's default dtype */
 } tg_vocab_embedding_opts;
 #define TG_VOCAB_EMBEDDING(...) \

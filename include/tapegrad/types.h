@@ -237,7 +237,7 @@ typedef enum tg_category {
     TG_MEM_TEMPORARY, /* everything else */
     TG_MEM_BUFFER,    /* named scratch buffers, leased or not (tg_lease) */
     TG_MEM_GRAPH,     /* memory that captured steps hold (capture.h) */
-    TG_MEM_WORKSPACE, /* work memory of kernels on device "cuda", while a kernel has it */
+    TG_MEM_WORKSPACE, /* work memory of kernels on device "cuda", while a kernel uses it */
     TG_MEM_CATEGORIES,
     TG_MEM_MAX_CATEGORIES = 12 /* size of arrays by category, so that new categories do not change tg_memory_info */
 } tg_category;
@@ -245,7 +245,8 @@ typedef enum tg_category {
 /* Memory statistics of a context (tg_memory_query), in bytes. */
 typedef struct tg_memory_info {
     size_t size;
-    /* Bytes in use, as rounded up by the library's allocator: now, and the maximum so far (tg_memory_reset_peak). */
+    /* Bytes in use, as rounded up by the library's allocator: live is the number now, and peak is the largest number
+     * since the context was created, or since tg_memory_reset_peak. */
     int64_t live, peak;
     int64_t reserved;  /* bytes that were obtained from the system or the device, in use or not */
     int64_t workspace; /* bytes that kernels of device "cpu" keep as work memory; not in live or reserved */
@@ -263,7 +264,7 @@ typedef tg_status (*tg_hook_fn)(void *user, tg_tape *t, tg_tensor *x, tg_tensor 
  * so copying this struct saves or restores a stream. */
 typedef struct tg_rng {
     uint64_t seed;
-    uint64_t stream; /* less than 2^63 */
+    uint64_t stream; /* less than 2^62; draws by key (tg_key_open) have streams from 2^62 to 2^63 - 1 */
     uint64_t counter;
 } tg_rng;
 
