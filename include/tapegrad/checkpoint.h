@@ -88,13 +88,14 @@ TG_API void tg_shards_free(tg_shards *s);
 TG_API tg_status tg_shards_add_module(tg_shards *s, const char *prefix, tg_module *m);
 /* Stack the tensors of one key, so that a list of layers is saved as one tensor for each parameter, as Megatron-Core's
  * prepended offsets do. tg_shards_push says that the tensors that are added until the matching tg_shards_pop are slices
- * of larger tensors. A larger tensor has a new first dim of size n, and each added tensor is its slice with index i in
- * [0, n). Call tg_shards_push once for each index. "<name>." is put in front of the keys (name may be NULL or ""), but
- * i is not part of a key: tensors of the same key with different indices are slices of one larger tensor.
+ * of larger tensors. A larger tensor has one more dim, of size n, in front of the others. Each added tensor is its
+ * slice with index i in [0, n). Call tg_shards_push and tg_shards_pop once for each index. tg_shards_push puts
+ * "<name>." in front of the keys (name may be NULL or ""), but not i: tensors that are added with one key and different
+ * indices are slices of one larger tensor.
  *
- * Pushes nest, up to 4. Tensors of one key must have the same dtype and global shape (TG_ERR_SHAPE), and the same new
- * dims (TG_ERR_STATE). Pipeline stages may each add other indices. The state of an optimizer gets the dims of its
- * parameter. */
+ * Pushes nest, up to 4. Tensors of one key must have the same dtype and global shape (TG_ERR_SHAPE), and the same dims
+ * in front (TG_ERR_STATE). Pipeline stages may each add other indices. The state of an optimizer gets the dims in front
+ * of its parameter. */
 TG_API tg_status tg_shards_push(tg_shards *s, const char *name, int64_t n, int64_t i);
 TG_API tg_status tg_shards_pop(tg_shards *s);
 /* Adds the state tensors of an optimizer and its number of steps. The key of a state tensor is made from the prefix and

@@ -15,7 +15,7 @@ typedef struct loader {
     tg_safetensors *f;
     const char *path;
     tg_load_opts o;
-    int params, all;                /* number of parameters, and of parameters and buffers that are saved */
+    int params, all;                /* number of parameters, and of parameters and saved buffers together */
     uint8_t *known;                 /* [tensors of the file] 1 if the module has a tensor of that key */
     size_t at;                      /* length of the report so far */
     char first[TG_SHARDS_KEY + 16]; /* the first line of the report */

@@ -73,7 +73,7 @@ static tg_status check_key(const tg_shards *s, const char *key, const char *who)
                    key ? *key ? "too long" : "empty" : "NULL", TG_SHARDS_KEY - 1);
 }
 
-/* Fails if the item's key exists, unless both have a place in one tensor with the same dims in front. */
+/* Fails if the item's key exists already, unless both items have the same dims in front, and different places. */
 static tg_status check_new(const tg_shards *s, const tg_shard_item *i, const char *who) {
     for (int k = 0; k < s->n; k++) {
         const tg_shard_item *e = &s->item[k];
@@ -86,7 +86,7 @@ static tg_status check_new(const tg_shards *s, const tg_shard_item *i, const cha
         if (e->x->dtype != i->x->dtype || g.ndim != h.ndim || memcmp(g.dim, h.dim, (size_t)g.ndim * sizeof *g.dim))
             return tg_fail(s->ctx, TG_ERR_SHAPE,
                            "%s: the tensors of the key '%.128s' differ in dtype or shape, expected the same for every "
-                           "place of tg_shards_push",
+                           "index of tg_shards_push",
                            who, i->key);
     }
     if (i->front.n + i->like->ndim <= TG_MAX_DIMS) return TG_OK;

@@ -12,7 +12,8 @@ enum {
     TG_SHARD_FRONTS = 4   /* how many tg_shards_push may be open at a time */
 };
 
-/* The dims that tg_shards_push puts in front of a tensor, and the index of the tensor in each. */
+/* The dims that tg_shards_push puts in front of a tensor, and the index of the tensor in each. All indices together are
+ * the tensor's place. */
 typedef struct tg_shard_front {
     int n;
     int64_t size[TG_SHARD_FRONTS], at[TG_SHARD_FRONTS];
@@ -42,12 +43,12 @@ struct tg_shards {
     tg_shard_steps steps[8];
     int n_steps;
     bool rng; /* true: includes the context's random streams */
-    /* While a module adds its state: what tg_shards_push and the modules around it put before each key, and the dims in
-     * front. */
+    /* What the open tg_shards_push, and the modules that are adding their state, put before each key; and the dims and
+     * the place that the open tg_shards_push give. */
     char prefix[TG_SHARDS_KEY];
     tg_shard_front front;
     size_t pushed[TG_SHARD_FRONTS]; /* length of the prefix before each push */
-    int modules, first; /* number of tg_shards_add_module that run, and of items before the outermost of them */
+    int modules, first; /* number of running tg_shards_add_module, and of the items before the outermost one began */
 };
 
 tg_status tg_shards_check(const tg_shards *s, const char *who); /* fails if a tensor of the list was dropped */

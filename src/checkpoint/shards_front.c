@@ -1,4 +1,4 @@
-/* Tensors that share a key (tg_shards_push): which part of one tensor of the file each of them is. */
+/* Items with the same key (tg_shards_push): which slice of the file's tensor each of them is. */
 #include "checkpoint/shards_file.h"
 
 #include <stdio.h>
@@ -8,7 +8,7 @@
 #include "base/text.h"
 #include "io/safetensors.h"
 
-/* Returns the row-major place of an item among the dims in front, and sets *places to their product. */
+/* Returns the place as one row-major number, and sets *places to the number of places, the product of the sizes. */
 static int64_t place_of(const tg_shard_front *f, int64_t *places) {
     int64_t place = 0;
     *places = 1;
@@ -59,7 +59,7 @@ tg_shape tg_shard_stacked(const tg_shard_item *i, int n) {
                        : with_front(&some, 1, tg_shard_in_file(i));
 }
 
-/* Returns whether item i is the first one of a key of which this stage has some places only. */
+/* Returns whether item i is the first one of a key of which this stage has only some of the places. */
 static bool is_partial(const tg_shards *s, int i) {
     int64_t places;
     place_of(&s->item[i].front, &places);

@@ -99,7 +99,7 @@ static tg_status check_entry(source *f, const tg_shard_item *item) {
     tg_safetensors *file = find(f, item, &spot);
     if (!file)
         return tg_fail(ctx, TG_ERR_FORMAT, "'%s' has no tensor '%.128s'%s", f->dir, item->key,
-                       item->front.n ? " with the item's place among the dims in front" : "");
+                       item->front.n ? " with the index that tg_shards_push gave" : "");
     const tg_safetensors_entry *e = tg_safetensors_find(file, item->key);
     tg_shape g = spot.shape;
     bool same = e->shape.ndim == g.ndim && memcmp(e->shape.dim, g.dim, (size_t)g.ndim * sizeof *g.dim) == 0;

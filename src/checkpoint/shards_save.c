@@ -27,7 +27,7 @@ typedef struct head {
 /* Values that all ranks agree on before the writers begin. */
 typedef struct common {
     int64_t id; /* the same in all files of one save */
-    tg_shards_metadata *metadata; /* random streams, and the places of keys that this stage has in part */
+    tg_shards_metadata *metadata; /* random streams, and lists of places for keys of which this stage has only some */
     int n_metadata;
 } common;
 
@@ -50,7 +50,7 @@ static void add_number(head *h, const char *key, int64_t value) {
     h->metadata[h->n_metadata++] = (tg_metadata){key, text};
 }
 
-/* Adds the tensor of an item's key, of which this stage has `places` places. */
+/* Adds the tensor with the item's key. `places` is the number of its places that this stage has. */
 static void add_tensor(head *h, const tg_shard_item *i, int places) {
     tg_shape g = tg_shard_stacked(i, places);
     int64_t *dims = h->dims + (size_t)h->count * TG_MAX_DIMS;
@@ -116,7 +116,7 @@ static tg_status put_one(const tg_shards *s, const tg_shard_item *i, tg_safetens
     return status;
 }
 
-/* Gathers the n items order[] of one key, and copies them to `stack`, one after another, unless it is NULL. */
+/* Gathers the n items order[] of one key. If `stack` is not NULL, copies them to it, one after another. */
 static tg_status gather_places(const tg_shards *s, const int *order, int n, tg_tensor *stack) {
     const double none[2] = {0, 0};
     tg_status status = TG_OK;

@@ -130,7 +130,8 @@ static tg_status fill_rows(tg_safetensors *f, const tg_safetensors_entry *e, int
     return ctx->host ? TG_OK : ctx->run.ops->copy(ctx, tg_data(x), chunk, bytes, TG_COPY_FROM_HOST);
 }
 
-/* Reads a piece. If it is not contiguous or has another dtype, the bytes go to a contiguous temporary tensor first. */
+/* Reads the bytes at offset into x, a piece of the destination. If x is not contiguous, or has another dtype than the
+ * file, the bytes go to a contiguous temporary tensor first. */
 static tg_status fill_piece(tg_safetensors *f, const tg_safetensors_entry *e, int64_t offset, tg_tensor *x, void *chunk,
                             tg_summing *sum) {
     tg_ctx *ctx = f->file.ctx;

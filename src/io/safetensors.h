@@ -10,6 +10,8 @@
 #include "io/file.h"
 #include "io/names.h"
 
+/* PREFIX is the number of bytes before the header, which hold its length. HEADER_MAX is the greatest length of a
+ * header, and FILES the greatest number of files of an index. */
 enum { TG_SAFETENSORS_PREFIX = 8, TG_SAFETENSORS_HEADER_MAX = 100 * 1000 * 1000, TG_SAFETENSORS_FILES = 1024 };
 
 struct tg_safetensors {
@@ -29,8 +31,8 @@ struct tg_safetensors {
 
 /* Metadata keys of the library. SUMS: the concatenated checksums of the tensors. SUM: the checksum of all bytes before
  * the data, computed with zeros in place of its own digits. A file must have both or none, so no single damaged bit can
- * hide that it has checksums.
- * `metadata` omits these keys, because a caller that copied them to another file would give it wrong checksums. */
+ * hide that it has checksums. `metadata` omits these keys, because a caller that copied them to another file would give
+ * that file wrong checksums. */
 #define TG_SAFETENSORS_SUMS "tapegrad.xxh64"
 #define TG_SAFETENSORS_SUM  "tapegrad.xxh64.header"
 
