@@ -7,7 +7,8 @@
  *         tg_graph_replay(g);                                // runs one more step; tg_item(loss) then reads its loss
  *     }
  *
- * A program that replays a step computes the same bits as one that calls the step each time, and may do both in turn.
+ * A program that replays a step computes the same bits as one that calls the step each time. It may alternate between
+ * the two.
  * Each replay continues the random streams from their present state. After each replay, gradients and tensors held by
  * tg_keep have their new values.
  *

@@ -28,7 +28,7 @@ extern "C" {
  *
  * tg_comm_plan_new creates the communicator of one rank whose peers do not exist. It serves to plan a run on device
  * "meta": it counts calls and bytes, and the results of its collectives keep their old contents. tg_comm_split refuses
- * a plan of several ranks (TG_ERR_UNSUPPORTED); tg_parallel_new accepts it. */
+ * such a communicator if its size is above 1 (TG_ERR_UNSUPPORTED); tg_parallel_new accepts it. */
 TG_API tg_comm *tg_comm_self_new(tg_ctx *ctx);                     /* one rank */
 TG_API tg_comm *tg_comm_plan_new(tg_ctx *ctx, int rank, int size); /* a rank without peers */
 /* The processes that `tapegrad run` has started. Fails with TG_ERR_STATE in any other process. */

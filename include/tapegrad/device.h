@@ -59,8 +59,8 @@ typedef struct tg_matrix {
  * [m,n], and bias is [n].
  *
  * A and B have the same dtype. C has that dtype, or float32 if A and B are 16-bit floats. Sums run in float32 (float64
- * for float64). The k dim is split by shape alone and added in a fixed order. So the bits of C depend neither on the
- * number of threads nor on the other matrices of the batch. If beta is 0, C is not read. */
+ * for float64). The sum over k is split by shape alone, and its parts are added in a fixed order. So the bits of C
+ * depend neither on the number of threads nor on the other matrices of the batch. If beta is 0, C is not read. */
 typedef struct tg_gemm {
     int64_t m, n, k, batch[2];
     tg_matrix a, b, c;

@@ -143,13 +143,14 @@ TG_API tg_tensor *tg_lm_embedding_or_output_weight(tg_module *lm);
 
 /* Runs this part for one micro-batch: the body of a tg_pipe_fn (pipe.h). ids and targets are arrays of 1 + mtp tensors,
  * each int64 [b, s]. ids[0] are the tokens, and ids[d] the tokens d ahead; targets[0] are the tokens 1 ahead, and
- * targets[d] those d + 1 ahead. Cut them from the whole sequence; a target of -100, for example after its end, does
- * not count, and ids must be valid tokens there too.
+ * targets[d] those d + 1 ahead. Cut them from the whole sequence; a target of -100, for example after its end, does not
+ * count, and ids must be valid tokens there too.
  *
  * - The first part reads ids[0], and positions if it is not NULL: int64 [s], the position of each token, which rotary
  *   positions do not take (TG_ERR_UNSUPPORTED).
  * - Parts between the first and the last one take hidden states c->in[0] and give c->out[0], [s, b, h]; under sequence
- *   parallelism this rank's rows. A pipe needs one edge for them. They read neither ids nor targets, which may be NULL.
+ *   parallelism this rank's rows. A pipe declares them as its one tg_pipe_edge. These parts read neither ids nor
+ *   targets, which may be NULL.
  * - The last part gives the sum of the losses of all tokens (tg_grads_finalize divides), plus the losses of multi-token
  *   prediction, which read ids[1] and so on. If targets is NULL, it gives the logits, [s, b, v]. If tp is above 1, they
  *   are sharded over tp along the last dim, as tg_lm_loss takes them.

@@ -2,8 +2,8 @@
  * other through them.
  *
  * Each rank of the axis is a stage. A stage holds one or more chunks of consecutive layers; a chunk of a stage is a
- * part of the model. The first activation goes through the parts in order: part 0 is chunk 0 of stage 0, part 1 is
- * chunk 0 of stage 1, and so on; in general part = chunk * stages + stage.
+ * part of the model. The activations go through the parts in order: part 0 is chunk 0 of stage 0, part 1 is chunk 0 of
+ * stage 1, and so on; in general part = chunk * stages + stage.
  *
  * A schedule says in which order each stage computes. A plan is a schedule that has been checked before it runs
  * (tg_pipe_plan_new). docs/pipelines.md explains the schedules. */

@@ -61,7 +61,8 @@ TG_API tg_tensor *tg_vocab_parallel_linear_cross_entropy(tg_tape *t, tg_tensor *
 
 /* A list of deferred weight gradients. Backward adds an entry to the list instead of computing the gradient, and
  * tg_wgrads_run computes it later, for example in the bubble of a pipeline (Megatron-Core's
- * defer_embedding_wgrad_compute). An entry keeps the input and the output gradient of its layer in memory. */
+ * defer_embedding_wgrad_compute). An entry keeps in memory the input of its layer, and the gradient of the layer's
+ * output. */
 typedef struct tg_wgrads tg_wgrads;
 /* Creates a list of at most `limit` entries. While the list is full, backward computes further gradients itself. limit
  * is 0 or more, or TG_NONE for no limit. Returns NULL on error. */

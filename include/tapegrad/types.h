@@ -147,7 +147,7 @@ typedef struct tg_dims {
     int dim[TG_MAX_DIMS];
 } tg_dims;
 
-/* Make a shape and a list of dims from an array of n numbers. If n > TG_MAX_DIMS, or if dims is NULL and n > 0,
+/* Make a shape, or a list of dims, from an array of n numbers. If n > TG_MAX_DIMS, or if dims is NULL and n > 0,
  * functions that take the result fail. */
 TG_API tg_shape tg_shape_make(size_t n, const int64_t *dims);
 TG_API tg_dims tg_dims_make(size_t n, const int64_t *dims);
@@ -250,8 +250,8 @@ typedef struct tg_memory_info {
     int64_t live, peak;
     int64_t reserved;  /* bytes that were obtained from the system or the device, in use or not */
     int64_t workspace; /* bytes that kernels of device "cpu" keep as work memory; not in live or reserved */
-    int64_t by_category[TG_MEM_MAX_CATEGORIES];      /* the parts of live, by tg_category */
-    int64_t peak_by_category[TG_MEM_MAX_CATEGORIES]; /* the parts of peak, by tg_category */
+    int64_t by_category[TG_MEM_MAX_CATEGORIES];      /* live, divided by tg_category */
+    int64_t peak_by_category[TG_MEM_MAX_CATEGORIES]; /* the same at the time of the peak */
     int64_t host_allocations; /* number of host allocations so far; a steady training step adds none */
 } tg_memory_info;
 

@@ -36,7 +36,7 @@ struct tg_safetensors {
 #define TG_SAFETENSORS_SUMS "tapegrad.xxh64"
 #define TG_SAFETENSORS_SUM  "tapegrad.xxh64.header"
 
-/* A dtype of the format. dtype is TG_DTYPE_DEFAULT if the library has no such type. */
+/* A dtype of the format. dtype is TG_DTYPE_DEFAULT if the library maps it to no tg_dtype. */
 typedef struct tg_safetensors_dtype {
     const char *name;
     int bits;
