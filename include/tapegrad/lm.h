@@ -55,7 +55,7 @@ typedef enum tg_lm_positions {
     TG_LM_LEARNED /* a table of `positions` rows, added to the embedding of the ids */
 } tg_lm_positions;
 
-/* How attention is computed. Both give the same result within rounding, and drop the same weights. */
+/* How attention is computed. Both ways give the same result within rounding, and drop the same weights. */
 typedef enum tg_lm_backend {
     TG_LM_FUSED,   /* tg_attention, which never stores the scores as a whole */
     TG_LM_COMPOSED /* products, a mask, softmax and dropout, each an op of its own; stores the scores */

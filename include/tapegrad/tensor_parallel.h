@@ -148,8 +148,8 @@ typedef struct tg_parallel_linear_opts {
      * weight (TG_ERR_ARGUMENT). */
     tg_axis axis;
     /* Sequence parallelism over `axis`. > 0 means on, < 0 off. 0 means the setting of the layer's tg_parallel if axis
-     * is TG_TP, and off otherwise. A layer with `expert` has none: a number > 0 fails with TG_ERR_ARGUMENT there. No
-     * effect if axis has one rank. */
+     * is TG_TP, and off otherwise. A layer with `expert` has no sequence parallelism: with it a number > 0 fails with
+     * TG_ERR_ARGUMENT. No effect if axis has one rank. */
     int sequence_parallel;
     /* A tied weight: [out/n, in] for a column layer, [out, in/n] for a row layer. NULL means that the layer makes its
      * own. */

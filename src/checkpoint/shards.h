@@ -54,7 +54,7 @@ struct tg_shards {
 tg_status tg_shards_check(const tg_shards *s, const char *who); /* fails if a tensor of the list was dropped */
 /* Adds x, which is placed like `like`, under the key; `who` names the function in errors. */
 tg_status tg_shards_add_item(tg_shards *s, const char *key, tg_tensor *x, tg_tensor *like, const char *who);
-/* Writes the key "prefix.name", or only one of both if the other is NULL or "", followed by the suffix. */
+/* Writes the key "prefix.name", or only one of the two if the other is NULL or "", followed by the suffix. */
 tg_status tg_shards_join(const tg_shards *s, char key[TG_SHARDS_KEY], const char *prefix, const char *name,
                          const char *suffix);
 /* If `status` is an error, removes all items after the first n: those that the failed call added. Returns `status`. */

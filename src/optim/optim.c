@@ -150,7 +150,7 @@ void tg_optim_drop_state(tg_tensor *s) {
     tg_drop(s);
 }
 
-/* Counts the optimizer out of those that update a parameter (tg_ext.held), unless the parameter was dropped. */
+/* Subtracts 1 from the number of optimizers that update a parameter (tg_ext.held), unless the parameter was dropped. */
 static void let_go(const tg_optim *o, const tg_optim_item *it) {
     if (it->param && tg_ref_get(o->ctx, it->ref) == it->param) it->param->ext->held--;
 }
