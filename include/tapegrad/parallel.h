@@ -21,7 +21,8 @@ extern "C" {
 
 typedef enum tg_rng_mode {
     /* The number that an element draws depends on the coordinates of the element in the global tensor. Every grid
-     * therefore draws the same numbers as one rank. With pipeline stages, open a key for each layer (tg_key_open). */
+     * therefore draws the same numbers as one rank. A pipeline stage draws only for its own layers: with several
+     * stages, open a key for each layer (tg_key_open). */
     TG_RNG_GLOBAL,
     /* Each rank has streams of its own, seeded by Megatron-Core's formulas (tg_rng_seed_parallel). A tensor that is
      * VARYING on tp draws from "model-parallel-rng". A tensor that is VARYING on etp or ep, and a parameter of an

@@ -39,9 +39,9 @@ typedef struct tg_recompute_opts {
 TG_API tg_status tg_recompute(tg_tape *t, tg_fn fn, void *state, tg_tensor *const *in, int n_in, tg_tensor **out,
                               int n_out, const tg_recompute_opts *opts);
 
-/* A replay: a group of recomputations whose outputs are discarded too. The recomputations of a replay run again
- * together, in the order of forward. The tape owns the replay: it ends when the tape is reset, and calls on it then
- * fail with TG_ERR_HANDLE. */
+/* A replay: a group of recomputations that also discards the outputs of the functions, not only what their ops save.
+ * The recomputations of a replay run again together, in the order of forward. The tape owns the replay: it ends when
+ * the tape is reset, and calls on it then fail with TG_ERR_HANDLE. */
 typedef struct tg_replay tg_replay;
 /* Starts a replay on t. Returns NULL on error; the functions below then fail with TG_ERR_ARGUMENT. */
 TG_API tg_replay *tg_replay_open(tg_tape *t);
