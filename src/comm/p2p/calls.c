@@ -58,7 +58,8 @@ static void compare(tg_p2p_call *c, int member) {
 
 /* ---- Arriving ---- */
 
-/* Stores the transfer in the call, which outlives the caller's copy. Fails only for an all-to-all. */
+/* Stores the transfer in the call, which outlives the caller's struct. Fails only if there is no memory to copy src,
+ * which an all-to-all in place needs. */
 static tg_status keep_transfer(tg_p2p_call *c, const tg_transfer *t) {
     int n = c->g->control.size;
     c->t = *t;
