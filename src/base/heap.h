@@ -58,10 +58,10 @@ void tg_heap_each(const tg_heap *h, void (*fn)(void *user, const tg_block *b), v
 /* Opens an arena and takes blocks from it until tg_heap_arena_close. Returns its number, from 1 to 255. Returns 0 if
  * there is no memory, or if 255 arenas exist already. */
 int tg_heap_arena_open(tg_heap *h);
-/* Takes no more blocks from the arena. Called when its step has been recorded. */
+/* Ends the use of the arena for new blocks. Called when its step has been recorded. */
 void tg_heap_arena_close(tg_heap *h, int arena);
-/* Called when the captured step of the arena is freed. Returns the arena's free memory to the heap at once, and the
- * rest when it is released. */
+/* Called when the captured step of the arena is freed. Returns the free memory of the arena to the heap at once, and
+ * the rest when its blocks are released. */
 void tg_heap_arena_end(tg_heap *h, int arena);
 int64_t tg_heap_arena_bytes(const tg_heap *h, int arena); /* bytes of its segments, free ones included */
 /* Returns a block of the arena that lives as long as the arena; NULL: out of memory. At most one call per arena. */
@@ -73,7 +73,7 @@ tg_block *tg_heap_arena_any(const tg_heap *h, int arena);
  * already or if b comes from the arena that is open now. A block with users is kept, even after its release, until
  * tg_block_unuse has been called for each of them. */
 bool tg_heap_arena_use(tg_heap *h, tg_block *b);
-void tg_block_forget_use(tg_block *b); /* ends the capture for b, so that another step can be counted */
+void tg_block_forget_use(tg_block *b); /* after the capture: b->used no longer means that its step is counted */
 void tg_block_unuse(tg_heap *h, tg_block *b); /* a step that used b has been freed */
 bool tg_block_captured(const tg_block *b); /* whether a captured step uses b, from its recording until it is freed */
 int tg_block_arena(const tg_block *b); /* 0: the heap itself */

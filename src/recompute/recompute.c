@@ -1,4 +1,4 @@
-/* Activation recomputation (Chen et al., arXiv 1604.06174): a function of tensors as one node.
+/* Activation recomputation (Chen et al., arXiv 1604.06174): one node stands for a whole function of tensors.
  *
  * The first run happens on a separate tape in no-grad mode, so what its ops would save is not kept. Leaves that it uses
  * become inputs of the node. Backward runs the function again on a fresh tape, with the random streams of the first
@@ -103,7 +103,7 @@ static tg_status call_fn(const tg_recompute_params *p, tg_tape *t, tg_tensor *co
     return TG_OK;
 }
 
-/* Makes handles of tape t on the inputs' storages. */
+/* Makes tensors of tape t that share the storages of the inputs. */
 static tg_status enter_inputs(tg_tape *t, tg_tensor *const *in, int n, tg_tensor **entered) {
     for (int i = 0; i < n; i++) entered[i] = in[i] ? tg_tape_enter(t, in[i]) : NULL;
     return t->ctx->run.status;
@@ -123,7 +123,7 @@ tg_status tg_recompute_infer(tg_call *c) {
         c->out[i] = y;
         const tg_tensor *maker = tg_storage_maker(x->storage);
         if (!x->tape || !maker || maker->tape != x->tape) continue;
-        x->storage->maker = y; /* the inner handle ends with its tape, so y becomes the maker */
+        x->storage->maker = y; /* x ends with its tape, so y becomes the tensor that the storage was made for */
         x->storage->birth = y->serial;
     }
     tg_call_placed(c);
@@ -137,8 +137,8 @@ static tg_rng_states *save_streams(tg_tape *t) {
     return s;
 }
 
-/* Begins or ends a second run: sets the random streams, unless `to` is NULL, and whether draws are made again. Returns
- * what the latter was. */
+/* Begins or ends a second run. Sets the random streams to the states *to, unless `to` is NULL. Sets keys.repeats, which
+ * says that draws repeat those of a first run, and returns its earlier value. */
 static bool set_draws(tg_ctx *ctx, const tg_rng_states *to, bool repeats) {
     bool before = ctx->keys.repeats;
     if (to) tg_rng_states_load(ctx, to);
@@ -172,8 +172,8 @@ static tg_status alias_inputs(tg_tape *t, tg_tensor *const *in, int n, tg_tensor
     return t->ctx->run.status;
 }
 
-/* Records the ops of the function on the node's own tape, for derivatives of derivatives. Gives the function views of
- * its inputs, so that hooks which it sets on them do not stay on the inputs themselves. */
+/* Runs the function again and records its ops on the node's own tape, for derivatives of derivatives. Gives the
+ * function views of its inputs, so that hooks which it sets on the views do not stay on the inputs themselves. */
 static tg_status recompute_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
     const tg_recompute_params *p = tg_node_params_of(n);
     tg_rng_states *now = p->streams ? save_streams(t) : NULL;
@@ -256,8 +256,8 @@ static const tg_op recompute_of_ranks_op = TG_RECOMPUTE_OP("recompute", true, re
 
 /* ---- tg_recompute ---- */
 
-/* Lists the inputs, and then the other leaves that the first run used, which its tape has recorded as leaf nodes.
- * Returns the number of tensors in all[]. */
+/* Lists in all[] the inputs, and then the leaves that the first run used without getting them as inputs. `inner`, the
+ * tape of that run, has recorded these as leaf nodes. Returns the number of tensors in all[]. */
 static int leaves_used(const tg_tape *inner, tg_tensor *const *in, int n_in, tg_tensor **all) {
     int n = n_in;
     for (int i = 0; i < n_in; i++) all[i] = in[i];
@@ -295,7 +295,7 @@ static tg_status first_run(tg_tape *t, tg_tape *inner, tg_recompute_params *p, t
     const tg_op *op = call->op[inner->collectives || (p->distribute && tg_comm_size(p->distribute) > 1)];
     call->passed_on = true;
     TG_TRY(tg_apply(t, op, p, all, n, out, p->n_out, call->node_state, call->end, call->site));
-    for (int i = 0; i < p->n_out; i++) /* an output to which the second run gives no gradient needs none */
+    for (int i = 0; i < p->n_out; i++) /* an output that depends on nothing that needs a gradient needs none either */
         if (!(results[i]->flags & (TG_F_REQUIRES_GRAD | TG_F_DIFFERENTIABLE))) out[i]->flags &= ~TG_F_REQUIRES_GRAD;
     return TG_OK;
 }

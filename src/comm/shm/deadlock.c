@@ -46,8 +46,8 @@ static bool has_answered(const tg_shm_group *s, uint32_t call, int rank) {
 }
 
 /* Returns whether one of the two ranks waits for a call that the other has missed after an error. Then no deadlock is
- * reported, because the rank that waits will report the missed call. Whoever has read `blocked` also sees the missed
- * calls that were counted before it was written. */
+ * reported, because the rank that waits will report the missed call. A rank that has read `blocked` also sees the
+ * missed calls that were counted before `blocked` was written. */
 static bool one_will_find_out(const tg_shm_group *s, int member, const tg_shm_group *other, int rank) {
     int there = member_of(other, rank);
     return tg_shm_has_missed_more(s, member, s->control.rank) ||

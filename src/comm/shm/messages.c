@@ -23,8 +23,8 @@ static tg_message_slot *free_slot(tg_shm_group *s) {
     return NULL;
 }
 
-/* waits: counts the half as unposted; otherwise removes it from the count. As long as the count is not 0, peers do not
- * report that this rank is missing. */
+/* Counts the half as unposted if `waits` is true; otherwise removes it from the count. As long as the count is not 0,
+ * peers do not report that this rank is missing. */
 static void count_unposted(tg_shm_request *r, bool waits) {
     r->unposted = waits;
     tg_member *own = tg_group_member(r->s->g, r->s->control.rank);
