@@ -1,14 +1,13 @@
 /* Collectives within captured steps. While a step is captured, this file collects its calls. Each replay adds them to
- * the counts of their communicators (tg_comm_info).
- * For each group that the step uses, the replay also starts one call without data (TG_REPLAY), which is recorded and
- * compared between ranks. So a rank that replays a different step, or none, is reported like a rank that makes a
- * different call, or none, and the deadline applies. */
+ * the counts of their communicators (tg_comm_info). For each group that the step uses, the replay also starts one call
+ * without data (TG_REPLAY), which is recorded and compared between ranks. So a rank that replays a different step, or
+ * none, is reported like a rank that makes a different call, or none, and the deadline applies. */
 #include "base/host_memory.h"
 #include "base/text.h"
 #include "core/capture.h"
 #include "comm/comm.h"
 
-/* The recorded calls of one group. */
+/* One group that the captured step uses: what is compared of its calls, and the state of its replay. */
 typedef struct part {
     tg_comm *c;
     /* Number of this group's calls that the ranks compare. In a group of more than two ranks, sends and receives are
@@ -45,7 +44,7 @@ static void count(const replay *r) {
         }
 }
 
-/* Returns the count with which a replay is recorded and compared (TG_REPLAY). */
+/* Returns the count of the group's TG_REPLAY call (comm.h). */
 static int64_t count_and_digest(const part *p) {
     return (int64_t)p->digest << TG_REPLAY_BITS | tg_replay_calls(p->collectives);
 }

@@ -1,4 +1,4 @@
-/* Communicators: construction, splitting, recovery and freeing. Their calls are in dispatch.c. */
+/* Communicators: construction, splitting, recovery and freeing. The collectives over them are in dispatch.c. */
 #include "comm/comm.h"
 
 #include "base/host_memory.h"
@@ -51,7 +51,6 @@ tg_comm *tg_comm_make(tg_ctx *ctx, const tg_comm_ops *ops, void *state, int rank
 /* ---- Missed calls ---- */
 
 /* Notifies a caller's transport through its slot abort. The library's own transports have listeners of their own. */
-
 static void on_missed_call(tg_listener *l) {
     tg_comm *c = (tg_comm *)l;
     if (c->aborted || c->ended || !c->ops->abort) return;

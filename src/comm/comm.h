@@ -62,7 +62,7 @@ typedef struct tg_comm_request {
     tg_status status; /* result of the transport's start, and then of its wait */
     bool waited;      /* the transport's wait has returned */
     bool ownerless; /* no storage owns the work */
-    struct tg_comm_request *next, *prev; /* neighbors in the communicator's list; next also links free ones */
+    struct tg_comm_request *next, *prev; /* neighbors in the list `live` or, next only, in the list `free` */
 } tg_comm_request;
 
 struct tg_comm {
@@ -76,7 +76,7 @@ struct tg_comm {
     bool batch; /* a batch is open */
     bool reserved; /* the requests of works that no storage owns have been allocated */
     bool ended; /* the communicator that it was split from has recovered */
-    uint64_t sequence; /* collectives of this group so far */
+    uint64_t sequence; /* number of collectives of this group so far */
     tg_recorder *recorder;
     char name[32];
     /* The communicator that it was split from, the newest one split from it, and the next one split from its parent. */
@@ -108,11 +108,11 @@ void tg_comm_free_all(tg_comm *c); /* frees the groups split from c, then c */
 /* Makes a call whose src and dst are plain memory instead of tensors, and waits for it. The transport must be able to
  * move this memory (tg_comm_ops.host). */
 tg_status tg_comm_exchange(tg_comm *c, tg_transfer *call);
-/* Ends the calls that are done and whose works no storage owns, and releases the memory that they read. */
+/* Of the calls whose works no storage owns, ends those that are done, and releases the memory that they read. */
 void tg_comm_reap(tg_comm *c);
 /* Waits for all works of c and ends them. */
 void tg_comm_finish_all(tg_comm *c);
-/* Returns a request with a new work, in flight; NULL after recording the error. */
+/* Returns a new request in the list of those in flight, with a new work. Returns NULL after recording the error. */
 tg_comm_request *tg_comm_request_new(tg_comm *c);
 
 extern const tg_comm_ops tg_self_transport, tg_plan_transport;

@@ -1,4 +1,4 @@
-/* Dispatch: checks, records, counts and starts every collective, and runs the works that it returns. */
+/* Dispatch: checks, records, counts and starts every collective, and implements the works that collectives return. */
 #include "base/host_memory.h"
 #include "base/text.h"
 #include "core/capture.h"
@@ -280,7 +280,7 @@ static void record_call(const dispatch *e, tg_comm_request *r) {
     r->entry = tg_recorder_post(c->recorder, &entry);
 }
 
-/* Adds the call to the step that is being captured. No data moves now; each replay of the step moves it, and is
+/* Adds the call to the step that is being captured. No data moves now. Each replay of the step moves the data, and is
  * counted, compared and recorded (captured.c). */
 static tg_status start_captured(dispatch *e, tg_comm_request *r) {
     tg_comm *c = e->c;
@@ -378,7 +378,7 @@ static void request_abort(void *self) { (void)self; } /* request_free, which fol
 /* Ends the transport's request and records whether the call succeeded. */
 static void end_request(tg_comm_request *r) {
     tg_comm *c = r->comm;
-    if (r->request && !r->waited) r->status = c->ops->wait(c->ctx, c->state, r->request); /* for the flight recorder */
+    if (r->request && !r->waited) r->status = c->ops->wait(c->ctx, c->state, r->request); /* for the record */
     if (r->request) c->ops->drop(c->ctx, c->state, r->request);
     if (r->entry && !(c->ops->queued && r->request))
         tg_recorder_finish(c->recorder, r->entry, r->status == TG_OK ? TG_CALL_DONE : TG_CALL_FAILED);

@@ -1,9 +1,9 @@
 /* The flight recorder: a slot (tg_rank_slot) for each rank, with its latest calls, its current activity, and the reason
  * for its failure.
  *
- * Only its own rank writes a slot, with two exceptions: other ranks increment the futex `wakeups` to wake the rank, and
- * a launcher writes the end of a process that could not do so itself. Any rank may read a slot at any time, also from
- * another process. Therefore all fields are atomic, and a reader that meets a write in progress reads again. */
+ * Only a rank itself writes its slot, with two exceptions: other ranks increment the futex `wakeups` to wake the rank,
+ * and a launcher writes the end of a process that could not do so itself. Any rank may read a slot at any time, also
+ * from another process. Therefore all fields are atomic, and a reader that meets a write in progress reads again. */
 #ifndef TG_FLIGHT_RECORDER_H
 #define TG_FLIGHT_RECORDER_H
 
@@ -34,7 +34,7 @@ enum { TG_CALL_STARTED, TG_CALL_DONE, TG_CALL_FAILED };
 /* One call, as the flight recorder stores it and errors quote it. */
 typedef struct tg_call_entry {
     uint64_t index; /* number of the call among all calls of the rank, from 1; 0: none */
-    uint8_t kind, dtype, op, state;
+    uint8_t kind, dtype, op, state; /* kind: a tg_collective or TG_REPLAY; state: TG_CALL_STARTED etc. */
     int32_t root, size; /* size: ranks in the group */
     int64_t count;
     /* sequence: the call's number in its group, from 1; of a send or receive, the number of the next collective */
@@ -49,7 +49,7 @@ typedef struct tg_rank_slot {
     alignas(TG_LINE) _Atomic uint64_t heartbeat;
     _Atomic uint64_t busy; /* id of the group whose members' memory this rank uses now; 0: none */
     alignas(TG_LINE) _Atomic uint32_t wakeups; /* futex: peers increment it to wake the rank */
-    _Atomic uint32_t sleeping; /* whether the rank sleeps on it, or is about to */
+    _Atomic uint32_t sleeping; /* whether the rank sleeps on `wakeups`, or is about to */
     alignas(TG_LINE) _Atomic int state, status;
     _Atomic int cause;        /* the rank that caused this rank's failure; -1: itself */
     _Atomic uint64_t order;   /* number of its failure among the failures of all ranks, from 1; 0: none */

@@ -40,7 +40,7 @@ typedef struct tg_member_view {
 } tg_member_view;
 
 typedef struct tg_control_ops {
-    const char *busy, *missing; /* describe an absent member with and without a sign of life */
+    const char *busy, *missing; /* describe a member that has not arrived, with and without a sign of life (alive) */
     const char *unfinished;     /* what the error of a deadline adds if all members have arrived; NULL: nothing */
     int max_calls; /* most calls of a group in flight, quoted if `call` returns false; 0 if `call` never does */
     bool first_decides; /* in recovery only the lowest member that has joined proposes a list; false: any member may */
@@ -119,7 +119,7 @@ static inline uint64_t tg_control_missed(const tg_control *c) { return c->ctx->r
 
 /* A call of one member, as an error quotes it. */
 typedef struct tg_quoted {
-    int member, rank; /* in the group, in the world */
+    int member, rank; /* its numbers in the group and in the world */
     tg_call_entry entry;
     char site[TG_SITE_BYTES];
 } tg_quoted;
@@ -127,7 +127,7 @@ typedef struct tg_quoted {
 /* Writes a call as "rank 1 called barrier() from main.c:7". */
 void tg_quote(const tg_quoted *q, char *buf, size_t n, size_t *at);
 
-/* Ends the group unless it has ended already. culprit: a rank of the world; -1: none. */
+/* Ends the group unless it has ended already. culprit: number in the world of the rank that caused this; -1: none. */
 void tg_control_fail(tg_control *c, const tg_wait *w, tg_status status, int culprit, const char *text);
 /* Ends the group with member i's error. after: the text that follows "failed" in the message. */
 void tg_control_fail_by(tg_control *c, const tg_wait *w, int i, const char *after);
@@ -150,7 +150,7 @@ void tg_control_check_peers(tg_control *c, const tg_wait *w);
 /* Waits until the request is done or, if request is NULL, until the slot `place` is free for call number `sequence`.
  * Fails if the group fails meanwhile. */
 tg_status tg_control_wait(tg_control *c, void *request, void *place, uint64_t sequence);
-/* Called while the host waits elsewhere, for example for a device. Advances calls and reports the group's failure.
+/* Called while the host waits for something else, for example a device. Advances calls and reports the group's failure.
  * waited: seconds so far; negative: that wait is over. request: the call of the group on which the device depends;
  * NULL: none. */
 tg_status tg_control_poll(tg_control *c, void *request, double waited);
@@ -159,7 +159,7 @@ tg_status tg_control_poll(tg_control *c, void *request, double waited);
 
 /* A rank that waits in a call of a group. */
 typedef struct tg_blocked {
-    int rank; /* of the world */
+    int rank; /* its number in the world */
     const char *group;
     const char *call; /* as tg_quote writes it */
 } tg_blocked;

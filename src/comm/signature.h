@@ -22,8 +22,8 @@ bool tg_signature_equal(const tg_signature *a, const tg_signature *b);
  * send or a receive. sequence: the number of the call, from 0. */
 tg_call_entry tg_signature_entry(const tg_signature *s, int64_t count, int peer, uint64_t sequence);
 
-/* Writes to `at` where parts of these n sizes begin, and where the last one ends: n + 1 numbers. Returns at, or NULL if
- * counts is NULL. */
+/* Writes n + 1 numbers to `at`: where each of n consecutive parts of these sizes begins, and where the last one ends.
+ * Returns at, or NULL if counts is NULL. */
 int64_t *tg_parts_begin(int64_t *at, const int64_t *counts, int n);
 /* Return where part i begins, and its size. begins NULL: all parts have `count` elements. */
 static inline int64_t tg_part_begin(const int64_t *begins, int64_t count, int i) {

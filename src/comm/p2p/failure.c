@@ -123,7 +123,7 @@ bool tg_p2p_awaited(const tg_p2p_call *c, int member) {
 
 /* ---- This rank's context ---- */
 
-/* Sends the context's error, or that it was cleared, to all ranks. */
+/* Notifies all ranks of the context's error (TG_P2P_FAILED), or that the error was cleared (TG_P2P_CLEARED). */
 static void announce(tg_p2p_rank *self, tg_p2p_kind kind) {
     const tg_ctx *ctx = self->ctx;
     for (int i = 0; i < self->size; i++) {

@@ -229,7 +229,7 @@ static void group_free(tg_p2p_group *g) {
         tg_host_free(ctx, c, sizeof *c + c->bytes);
     }
     tg_host_free(ctx, g->calls, g->calls_bytes);
-    if (!has_buffers_in_flight(g)) /* otherwise the layer keeps the memory forever */
+    if (!has_buffers_in_flight(g)) /* otherwise the layer may still use the buffers, which are never freed */
         tg_host_free(ctx, g->buffers, g->buffer_bytes);
     tg_host_free(ctx, g, g->bytes);
 }

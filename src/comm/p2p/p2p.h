@@ -86,12 +86,12 @@ typedef struct tg_p2p_message {
     char body[];
 } tg_p2p_message;
 
-/* What this rank knows of a rank. This rank itself has an entry too. */
+/* What this rank knows of one rank of the world. This rank itself has an entry too. */
 typedef struct tg_p2p_peer {
     bool gone;           /* it has sent TG_P2P_BYE */
     double since, heard; /* times when its error was first seen, and when its last message came */
     tg_status status;    /* of its context */
-    int cause;           /* the rank that caused that failure; -1: itself */
+    int cause;           /* the rank that caused its error; -1: itself */
     int tag;             /* of the last piece that was requested from it */
     uint64_t probe;      /* number of its last probe that this rank has passed on */
     char *failure;       /* text of its latest error, TG_P2P_FAILURE bytes; NULL: none yet */
@@ -144,8 +144,8 @@ struct tg_p2p_rank {
     tg_p2p_early *early, **early_end;
     tg_p2p_base *bases;
     tg_p2p_request *first, *last, *free; /* requests in flight, in the order of their start; free requests */
-    tg_p2p_buffer in[TG_P2P_RECEIVES]; /* for messages, filled in a circle */
-    int next_in;                       /* the one whose message comes next */
+    tg_p2p_buffer in[TG_P2P_RECEIVES]; /* receive the incoming messages, in circular order */
+    int next_in;                       /* index of the buffer of the next message */
     tg_p2p_buffer *out, *all_out; /* buffers for messages to send: free ones, linked by next; all (buffers.c) */
 };
 
@@ -214,8 +214,8 @@ typedef struct tg_p2p_copy {
     char data[];
 } tg_p2p_copy;
 
-/* A communicator's state. If its members are of several nodes, g is its group, which tg_comm_recover replaces. If all
- * members are of one node, inner is its state in that node's transport, and g is NULL. */
+/* A communicator's state. If its members share memory on one node, inner is its state in that node's transport, and g
+ * is NULL. Otherwise g is its group, which tg_comm_recover replaces, and inner is NULL. */
 typedef struct tg_p2p_handle {
     tg_p2p_rank *self;
     tg_p2p_group *g;
@@ -236,7 +236,7 @@ struct tg_p2p_group {
     bool closed, failed;
     bool passed_on; /* this rank has passed the disagreement on (tg_p2p_pass_on) */
     tg_status status;
-    int culprit, reporter; /* ranks of the world; -1: none */
+    int culprit, reporter; /* numbers in the world; -1: none */
     uint64_t failed_at;    /* the first collective that is lost; earlier ones go on */
     bool decided;          /* in recovery: the list is valid */
     bool *list;            /* in recovery: whether each member has joined */
@@ -255,7 +255,7 @@ tg_p2p_group *tg_p2p_group_new(tg_p2p_rank *self, const tg_p2p_key *parent, cons
                                const char *name);
 /* Notifies the members that this rank leaves the group, and marks the group as closed. */
 void tg_p2p_group_close(tg_p2p_group *g);
-/* Frees the closed groups whose pieces have arrived. Returns whether no closed group is left. */
+/* Frees the closed groups that have no piece in flight. Returns whether no closed group is left. */
 bool tg_p2p_groups_sweep(tg_p2p_rank *self);
 /* Frees all groups and everything that belongs to them, after the layer has closed. */
 void tg_p2p_groups_free(tg_p2p_rank *self);
@@ -308,7 +308,7 @@ struct tg_p2p_call {
     tg_transfer t;
     int64_t *send_at, *recv_at; /* where parts begin: size + 1 numbers, in `begins` */
     int64_t *begins;
-    void *copy; /* of src */
+    void *copy; /* a copy of src, for an all-to-all in place; NULL: none */
     tg_signature signature;
     int64_t in, out;      /* number of pieces that have yet to arrive, and that have yet to be sent */
     int64_t sums, summed; /* number of pieces of the part that this rank sums; number of those that it has summed */
@@ -334,7 +334,7 @@ static inline tg_p2p_call *tg_p2p_pair_at(const tg_p2p_pair_calls *m, uint64_t s
 tg_status tg_p2p_start(tg_p2p_group *g, const tg_transfer *t, tg_p2p_request *r);
 /* Handles a message for the group. */
 void tg_p2p_deliver(tg_p2p_group *g, const tg_p2p_message *m);
-/* Handle TG_P2P_CALL and TG_P2P_SEND, TG_P2P_REQUEST, and TG_P2P_TAKEN. */
+/* The handlers of TG_P2P_CALL and TG_P2P_SEND, of TG_P2P_REQUEST, and of TG_P2P_TAKEN. */
 void tg_p2p_arrival(tg_p2p_group *g, const tg_p2p_message *m);
 void tg_p2p_requested(tg_p2p_rank *self, const tg_p2p_message *m);
 void tg_p2p_send_taken(tg_p2p_group *g, const tg_p2p_message *m);
@@ -390,7 +390,7 @@ tg_status tg_p2p_meet(tg_comm *world, tg_comm **node, int64_t *nodes, bool *in_o
 void tg_p2p_progress(tg_p2p_rank *self);
 /* Removes a call that cannot be finished from those in flight. */
 void tg_p2p_forget(tg_p2p_request *r);
-/* Pauses this thread, longer with each round. */
+/* Pauses this thread in a wait. round: number of earlier pauses. The first rounds spin, the others sleep. */
 void tg_p2p_pause(const tg_p2p_rank *self, int round);
 /* Makes progress until done() returns true. Returns false if the layer fails or the context's deadline passes first. */
 bool tg_p2p_until(tg_p2p_rank *self, bool (*done)(tg_p2p_rank *self));

@@ -23,8 +23,7 @@ typedef uint64_t tg_shared; /* 0: no reference */
 /* One member's part of one call. The member writes the other fields, except `next`, before it sets `posted`. */
 typedef struct tg_post {
     alignas(TG_LINE) _Atomic uint64_t posted; /* 1 + the sequence number */
-    tg_shared src, dst;
-    tg_shared send_at, recv_at; /* where the parts begin: size + 1 numbers; 0: each part has `count` elements */
+    tg_shared src, dst, send_at, recv_at; /* send_at, recv_at: where parts begin, size + 1 numbers; 0: equal parts */
     int64_t count;
     uint64_t site;
     tg_signature signature;
@@ -64,7 +63,7 @@ typedef struct tg_group {
     size_t bytes, slot_bytes;
     int size, joined, left, lost; /* numbers of all members, and of those that have joined, have left, have died */
     _Atomic int failed;     /* TG_GROUP_WHOLE etc. */
-    tg_status status;       /* why the group has failed; likewise culprit, reporter and failure */
+    tg_status status;       /* why the group has failed, together with culprit, reporter and failure */
     int culprit, reporter;  /* numbers in the world; -1: none */
     tg_shared_text failure;
     char name[32];
@@ -80,7 +79,7 @@ typedef struct tg_member {
     bool joined;
     _Atomic bool left;       /* it has freed its communicator */
     _Atomic bool recovering; /* it has called tg_comm_recover */
-    _Atomic uint64_t missed_calls; /* 1 + its context's missed calls when it joined; 0: not joined yet */
+    _Atomic uint64_t missed_calls; /* 1 + number of calls that its context had missed when it joined; 0: not yet */
     _Atomic int unposted;   /* number of its messages in flight that have no message slot yet */
     _Atomic uint64_t posts; /* number of messages that it has posted in a slot so far */
 } tg_member;
@@ -92,11 +91,11 @@ typedef struct tg_region {
     pthread_mutex_t lock; /* protects the list of groups and their contents */
     tg_shared groups, world;
     uint64_t group_ids;
-    _Atomic uint64_t failures; /* of ranks so far; numbers them */
+    _Atomic uint64_t failures; /* number of failures of ranks so far (tg_rank_slot.order) */
     tg_allocator allocator;    /* used by threads */
     /* The memory that processes share, after the rank slots: a heap for groups, then an arena for each rank. */
     tg_shared heap_next, heap_end, heap_free; /* begin and end of the heap's unused part; list of free blocks */
-    tg_shared arenas; /* consecutive; pages exist once they are touched */
+    tg_shared arenas; /* the first arena; the others follow it. A page takes memory only once it is touched */
     size_t arena_bytes;
     tg_rank_slot rank_slot[];
 } tg_region;
@@ -104,7 +103,7 @@ typedef struct tg_region {
 /* One rank's view of the region. */
 typedef struct tg_region_view {
     tg_region *region;
-    uintptr_t base; /* address of the region for processes; 0 for threads. Added to a reference, gives its address */
+    uintptr_t base; /* for processes: address of the region; for threads: 0. base + a tg_shared is an address */
     int me, fd;     /* number of the rank in the world; the file, -1 for threads */
 } tg_region_view;
 

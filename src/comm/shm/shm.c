@@ -406,8 +406,8 @@ static int spins_of(const tg_ctx *ctx, int ranks) {
     return tg_system_cores() >= ranks * (ctx->run.threads > 0 ? ctx->run.threads : 1) ? 2000 : 20;
 }
 
-/* Makes the state of a rank. Closes `process` on error. Attaches the context before the rank joins a group: if the rest
- * of its world cannot be made, peers must find the reason before they find that this rank has left. */
+/* Makes the state of a rank. Closes `process` on error. Attaches the context before the rank joins a group: if a later
+ * step of tg_shm_world fails, peers must find the reason before they find that this rank has left. */
 static tg_shm_rank *rank_new(tg_ctx *ctx, const tg_region_view *view, tg_process *process) {
     int n = view->region->size;
     tg_shm_rank *self = tg_host_alloc(ctx, sizeof *self);

@@ -24,7 +24,7 @@ typedef struct tg_shm_rank {
     tg_process *process; /* NULL: the rank is a thread */
     double polled;       /* time when the processes of peers were last checked */
     tg_shm_group *group; /* list of the states of its communicators */
-    int spins;           /* rounds of a wait that spin before it sleeps */
+    int spins;           /* rounds of a wait that spin before the rank sleeps */
     uint32_t wakeups; /* value of the rank slot's `wakeups` before progress was last made */
     int cause; /* the rank that caused the failure now being recorded; -1: this rank itself */
     tg_shm_request *first, *last; /* requests in flight, in the order of their start */
