@@ -41,8 +41,8 @@ typedef struct tg_runtime {
     int threads;
     const tg_device_ops *ops;
     void *device_state; /* what ops->open returned */
-    /* The op whose forward or backward is running, and the call site that recorded it. Devices that detect errors
-     * later quote them. NULL: no op is running. */
+    /* The op whose forward or backward is running, and the call site that recorded it. Devices quote them in errors
+     * that they detect asynchronously. NULL: no op is running. */
     const char *running;
     const void *running_site;
     tg_recording *recording;  /* the step that is being recorded (tg_graph_new); NULL: none */
@@ -58,10 +58,10 @@ typedef struct tg_runtime {
     tg_parallel_for_fn parallel_for;
     void *parallel_user;
     double deadline;             /* seconds that a wait for other ranks may take */
-    _Atomic uint64_t *heartbeat; /* incremented for every recorded op; other ranks may read it. Never NULL */
+    _Atomic uint64_t *heartbeat; /* incremented by every recorded op and collective; peers may read it. Never NULL */
     _Atomic uint64_t own_heartbeat;
     tg_listener *listeners;
-    bool has_peers;  /* some axis, pp included, has several ranks, so other ranks may wait for this one */
+    bool has_peers;  /* some axis of the grid, or pp, has several ranks, so other ranks may wait for this one */
     uint64_t missed; /* number of collective calls that this rank skipped because of an error */
     char message[2048];
 } tg_runtime;

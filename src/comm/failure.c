@@ -138,8 +138,8 @@ static void describe_awaited(tg_control *c, const tg_wait *w, char *buf, size_t 
     char site[TG_SITE_BYTES] = "";
     tg_text(buf, n, at, "the deadline of %g s has passed in ", c->ctx->run.deadline);
     if (!c->ops->call(c, w, &entry, site, sizeof site)) {
-        tg_text(buf, n, at, "a call that waits for one of the %d before it in group \"%s\"", c->ops->max_calls,
-                c->name);
+        tg_text(buf, n, at, "a call that waits until one of the %d calls before it in group \"%s\" is done",
+                c->ops->max_calls, c->name);
         return;
     }
     tg_call_entry_text(&entry, buf, n, at);

@@ -13,7 +13,7 @@
 #include "core/capture.h"
 #include "debug/tensor_stats.h"
 
-/* Text about one or two tensors for an error, short enough for the context's message. */
+/* Text for an error message. It is short enough for the message of a context. */
 typedef struct report {
     char text[1200];
     size_t at;

@@ -1,9 +1,9 @@
 /* Activation recomputation (Chen et al., arXiv 1604.06174): one node stands for a whole function of tensors.
  *
- * The first run happens on a separate tape in no-grad mode, so what its ops would save is not kept. Leaves that it uses
- * become inputs of the node. Backward runs the function again on a fresh tape, with the random streams of the first
- * run. The backward of that tape writes the gradients of its leaves directly to the buffers where the outer node's
- * gradients go, so that a weight's gradient never exists twice. */
+ * The first run of the function happens on a separate tape in no-grad mode, so its ops save nothing for backward.
+ * Leaves that the function uses become inputs of the node. Backward runs the function again on a new tape, with the
+ * random streams of the first run. The backward of the new tape writes the gradients of its leaves directly to the
+ * buffers for the gradients of the node's inputs, so that a weight's gradient never exists twice. */
 #include "recompute/recompute.h"
 
 #include <stdio.h>
@@ -65,7 +65,8 @@ static tg_status check_same(tg_ctx *ctx, const tg_recompute_params *p, tg_tensor
 
 /* ---- One run of the function on a separate tape ---- */
 
-/* Fails if the function has left another number of forks open than `before`, and closes the surplus forks. */
+/* Fails if the number of open forks of random streams is not `before`, the number at the start of the function. Closes
+ * the surplus forks. */
 static tg_status check_forks(tg_ctx *ctx, const tg_recompute_params *p, int before) {
     int left = ctx->streams.forks - before;
     if (!left) return TG_OK;
@@ -75,7 +76,7 @@ static tg_status check_forks(tg_ctx *ctx, const tg_recompute_params *p, int befo
                    left > 0 ? "forks" : "joins", abs(left), left > 0 ? "joins" : "forks");
 }
 
-/* Does the same for keys. */
+/* Does the same for open keys (core/keys.h). */
 static tg_status check_keys(tg_ctx *ctx, const tg_recompute_params *p, int before) {
     int left = ctx->keys.depth - before;
     if (!left) return TG_OK;
