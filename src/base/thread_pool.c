@@ -14,8 +14,8 @@
  * would give one of them a whole time slice.
  *
  * Threads that finish their part of a kernel early wait for the others. SPIN_SECONDS is longer than this wait usually
- * takes, so these threads do not sleep: on a virtual machine, a core that has slept runs at half speed for 50 ms.
- * If another program has preempted one thread, the other threads wait for the whole time slice of that program.
+ * takes, so these threads do not sleep: on a virtual machine, a core that has slept runs at half speed for 50 ms. If
+ * another program has preempted one thread, the other threads wait for the whole time slice of that program.
  * SPIN_SECONDS is shorter than a time slice, because spinning all that time would use up this program's own share of
  * the core (docs/performance.md has the measurements). In a pool with more threads than cores, threads sleep at
  * once. */
@@ -29,8 +29,8 @@ typedef struct worker {
 } worker;
 
 /* A round is one call of tg_pool_run whose work is divided. The leading thread is the one that calls tg_pool_run. It
- * writes `busy`, n, body and arg only while no round runs: before it increments `round`, and after `pending` has
- * become 0. So these two atomics order every access to the four fields. */
+ * writes `busy`, n, body and arg only while no round runs: before it increments `round`, and after `pending` has become
+ * 0. So these two atomics order every access to the four fields. */
 struct tg_pool {
     int threads;   /* including the leading thread */
     bool spins;    /* threads spin before they sleep */

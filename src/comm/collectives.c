@@ -1,4 +1,4 @@
-/* The public collectives. Each is one line that calls tg_comm_start (dispatch.c). */
+/* The public collectives, each of which calls tg_comm_start (dispatch.c), and batches of sends and receives. */
 #include "core/work.h"
 #include "comm/comm.h"
 

@@ -62,7 +62,7 @@ typedef struct tg_comm_request {
     tg_status status; /* result of the transport's start, and then of its wait */
     bool waited;      /* the transport's wait has returned */
     bool ownerless; /* no storage owns the work */
-    struct tg_comm_request *next, *prev; /* neighbors in the list `live` or, next only, in the list `free` */
+    struct tg_comm_request *next, *prev; /* neighbors in tg_comm.live; next also links tg_comm.free */
 } tg_comm_request;
 
 struct tg_comm {

@@ -56,6 +56,7 @@ static void put_signed(sink *s, int64_t x) {
     put_number(s, x < 0 ? -(uint64_t)x : (uint64_t)x);
 }
 
+/* Writes a time in microseconds, with one decimal. */
 static void put_micro(sink *s, uint64_t nanoseconds) {
     put_number(s, nanoseconds / 1000);
     put_char(s, '.');

@@ -5,8 +5,8 @@
  * tables is common to all transports: waiting, checking the peers, the text of every error, deadlocks and recovery.
  * tests/comm/test_failure_texts.c compares the texts.
  *
- * The functions of the tables return at once, unless their comment says that they wait. Only the context's thread
- * calls them. */
+ * The functions of the tables return at once, unless their comment says that they wait. Only the context's thread calls
+ * them. */
 #ifndef TG_PROTOCOL_H
 #define TG_PROTOCOL_H
 

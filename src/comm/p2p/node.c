@@ -105,7 +105,7 @@ static void make_file(address *mine, int n) {
 
 /* ---- Meeting ---- */
 
-/* Gathers these words of every rank. */
+/* Gathers this number of 64-bit words from every rank. */
 static tg_status all_gather(tg_comm *world, const void *mine, void *all, int64_t words) {
     tg_transfer call = {.kind = TG_ALL_GATHER, .dtype = TG_I64, .src = mine, .dst = all, .count = words};
     return tg_comm_exchange(world, &call);

@@ -5,8 +5,8 @@
  * it too (inline data). Larger data travels in pieces: when all members have arrived and agree, each requests what it
  * needs from the others, piece by piece. The answer to a request is a piece or, if the group has failed, an empty one.
  * Pieces pass through buffers of the transport at both ends. So a piece that is still in flight when its call is given
- * up never touches a tensor, and every piece that arrives was requested and has a buffer. A rank moves only data of
- * calls that it has started itself, and only while it is in a call of the library.
+ * up never touches a tensor. Every piece that arrives was requested, so there is a buffer for it. A rank moves only
+ * data of calls that it has started itself, and only while it is in a call of the library.
  *
  * Every rank sums its own part, over the ranks in their order, element by element, with the kernels of the
  * shared-memory transport. So both transports give the same bits. */
