@@ -4,9 +4,9 @@
 
 #include <string.h>
 
-/* WALK is the most ranges of a bin that one call looks at: to insert a range in address order, and to find a range that
- * fits in a bin whose ranges may be too small. It is constant, so every call takes constant time. In a training step
- * the lists are shorter. */
+/* WALK is the largest number of ranges of a bin that one call looks at: to insert a range in address order, and to find
+ * a large enough range in a bin whose ranges may be too small. It is constant, so every call takes constant time. In a
+ * training step the lists are shorter. */
 enum { WALK = 16, DESCRIPTORS = 63 };
 
 static const size_t HUGE_PAGE = (size_t)2 << 20;

@@ -48,7 +48,7 @@ static void view_member(tg_control *c, const tg_wait *w, int i, tg_member_view *
     const tg_p2p_peer *p = &g->self->peer[m->rank];
     *view = (tg_member_view){
         .rank = m->rank,
-        .returned = p->gone || (m->left && g->world), /* it has freed its last communicator, or the world's */
+        .returned = p->gone || (m->left && g->world), /* it has freed its last communicator, or that of all ranks */
         .left = m->left,
         .missed = m->missed_calls > tg_control_missed(c),
         .alive = w && p->heard > w->since,

@@ -3,9 +3,9 @@
  * that have arrived at the same call.
  *
  * While a rank waits, the word `blocked` of its rank slot (flight_recorder.h) describes the call that it waits for.
- * That is a single word so that peers read it as a whole. The upper 32 bits are the id of the group. The lower 32 bits
- * are, for a collective, 1 + its number. For a send or receive they are the flag MESSAGE, the flag RECEIVES if it is a
- * receive, the peer, and the number of the message in the lowest NUMBER_BITS bits. */
+ * The description is a single word, so that peers read it as a whole. Its upper 32 bits are the id of the group. For a
+ * collective, the lower 32 bits are 1 + its number. For a send or receive, they are the flag MESSAGE, the flag RECEIVES
+ * if it is a receive, the peer (PEER_BITS bits), and the number of the message (the lowest NUMBER_BITS bits). */
 #include "comm/shm/shm.h"
 
 enum { RECEIVES = 1 << 30, PEER_BITS = 10, NUMBER_BITS = 20 };
