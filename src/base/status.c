@@ -1,4 +1,4 @@
-/* Status codes and errors: the one function that writes a context's error, the listeners that are notified of it,
+/* Status codes and errors: the functions that set and clear a context's error, the listeners that are notified of it,
  * and the checks of the size field at the start of a caller's struct. */
 #define _GNU_SOURCE
 #include <stdio.h>

@@ -1,19 +1,19 @@
-/* Collectives within captured steps. While a step is captured, this file collects its calls. Each replay counts them.
- * For each group that the step uses, the replay also starts one call without data (TG_REPLAY), which is recorded and
- * compared between ranks. So a rank that replays a different step, or none, is reported like a rank that makes a
- * different call, or none, and the deadline applies. */
+/* Collectives within captured steps. While a step is captured, this file collects its calls. Each replay adds them to
+ * the counts of their communicators (tg_comm_info). For each group that the step uses, the replay also starts one call
+ * without data (TG_REPLAY), which is recorded and compared between ranks. So a rank that replays a different step, or
+ * none, is reported like a rank that makes a different call, or none, and the deadline applies. */
 #include "base/host_memory.h"
 #include "base/text.h"
 #include "core/capture.h"
 #include "comm/comm.h"
 
-/* The recorded calls of one group. */
+/* One group that the captured step uses: what is compared of its calls, and the state of its replay. */
 typedef struct part {
     tg_comm *c;
-    /* Number that is compared. Sends and receives count only in a group of two ranks, because other ranks do not know
-     * of them. */
+    /* Number of this group's calls that the ranks compare. In a group of more than two ranks, sends and receives are
+     * not among them, because the other ranks do not know of them. */
     int collectives;
-    uint32_t digest; /* of these calls */
+    uint32_t digest; /* of the calls that are compared */
     void *request;   /* the request of the replay that is starting */
     bool begun;      /* begin_part has run, and end_part has not */
 } part;
@@ -44,7 +44,7 @@ static void count(const replay *r) {
         }
 }
 
-/* Returns the count with which a replay is recorded and compared (TG_REPLAY). */
+/* Returns the count of the group's TG_REPLAY call (comm.h). */
 static int64_t count_and_digest(const part *p) {
     return (int64_t)p->digest << TG_REPLAY_BITS | tg_replay_calls(p->collectives);
 }
@@ -127,8 +127,8 @@ static part *part_of(replay *r, tg_comm *c) {
     return &r->parts[r->n_parts++];
 }
 
-/* Adds a call to the digest, by the FNV-1a hash. Its count is left out if it may differ between ranks. Both halves of a
- * message add the same words: a send by its sender. */
+/* Adds a call to the digest, by the FNV-1a hash. Its count is left out if it may differ between ranks. A send and its
+ * receive add the same words: kind TG_SEND, and the sender as root. */
 static void digest(part *p, const tg_call_entry *entry, bool even) {
     bool receives = entry->kind == TG_RECV;
     int64_t root = entry->kind == TG_SEND ? p->c->rank : entry->root;
@@ -153,6 +153,7 @@ tg_status tg_replay_add(tg_comm *c, const tg_call_entry *entry, int64_t bytes, b
 
 /* ---- All graphs of a context ---- */
 
+/* Returns whether the captured step uses communicator c, so that its replays end with c. */
 static bool ends_with(tg_replay_hooks *hooks, const void *c) {
     const replay *r = (const replay *)hooks;
     for (int i = 0; i < r->n_parts; i++)

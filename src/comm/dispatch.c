@@ -1,4 +1,4 @@
-/* Dispatch: checks, records, counts and starts every collective, and runs the works that it returns. */
+/* Dispatch: checks, records, counts and starts every collective, and implements the works that collectives return. */
 #include "base/host_memory.h"
 #include "base/text.h"
 #include "core/capture.h"
@@ -15,7 +15,8 @@ typedef struct dispatch {
 
 /* ---- Checks ---- */
 
-/* Checks dst or src. role: its name in errors. wanted: this rank must give it; otherwise it must be NULL. */
+/* Checks dst or src. role: the name of the tensor in errors. wanted: this rank must pass the tensor; if false, the
+ * tensor must be NULL. */
 static tg_status check_tensor(const dispatch *e, const tg_tensor *x, const char *role, bool wanted) {
     tg_ctx *ctx = e->c->ctx;
     char what[160];
@@ -108,8 +109,8 @@ static tg_status check_size(const dispatch *e, const tg_tensor *x, const char *r
                    (long long)x->numel, (long long)expected, why);
 }
 
-/* Sets the size of the parts of `whole`, and checks that `part` is this rank's. counts: the sizes of the parts of all
- * ranks; NULL: they are equal. */
+/* Sets the call's count to the size of `part`, and checks that `whole` consists of one part for each rank and that
+ * `part` has the size of this rank's part. counts: the sizes of all parts; NULL: they are equal. */
 static tg_status size_parts(dispatch *e, const tg_tensor *whole, const char *whole_role, const tg_tensor *part,
                             const char *part_role, const int64_t *counts) {
     e->t.count = part->numel;
@@ -186,7 +187,9 @@ static tg_status check_overlap(const dispatch *e) {
     if (s - d != in_place_at(e) * size)
         return tg_fail(
             e->c->ctx, TG_ERR_ARGUMENT,
-            "%s: dst and src overlap; expected separate memory, or the same place as an in-place call has it", e->name);
+            "%s: dst and src overlap; expected separate memory, or a call in place: both the same memory, or the "
+            "smaller one at this rank's part of the larger one",
+            e->name);
     if (e->t.send && e->t.recv && memcmp(e->t.send, e->t.recv, (size_t)e->c->size * sizeof *e->t.send))
         return tg_fail(e->c->ctx, TG_ERR_ARGUMENT,
                        "%s: dst and src are the same memory, so send_counts and recv_counts must be equal", e->name);
@@ -195,8 +198,9 @@ static tg_status check_overlap(const dispatch *e) {
 
 /* Sets the addresses of src and dst and checks them. First waits for the pending works that this call must follow: the
  * work that fills src, because src must have its value; the work that fills dst, because a storage has at most one
- * work; and the works that still read dst. A receive does not wait for the readers of dst: such a wait could depend on
- * the peer's half of the received message, and never end. For a receive the caller must keep the order. */
+ * work; and the works that still read dst. A receive does not wait for the readers of dst: two ranks that send a tensor
+ * to each other and then receive into the same tensor would wait for each other forever. Before a receive the caller
+ * must make sure that dst is no longer read. */
 static tg_status prepare_memory(dispatch *e) {
     tg_tensor *d = e->a->dst, *s = e->a->src;
     const tg_comm_ops *ops = e->c->ops;
@@ -276,7 +280,7 @@ static void record_call(const dispatch *e, tg_comm_request *r) {
     r->entry = tg_recorder_post(c->recorder, &entry);
 }
 
-/* Adds the call to the step that is being captured. No data moves now; each replay of the step moves it, and is
+/* Adds the call to the step that is being captured. No data moves now. Each replay of the step moves the data, and is
  * counted, compared and recorded (captured.c). */
 static tg_status start_captured(dispatch *e, tg_comm_request *r) {
     tg_comm *c = e->c;
@@ -300,8 +304,8 @@ static tg_status start(dispatch *e, tg_comm_request *r) {
     return r->status;
 }
 
-/* Hands the work over to dst's storage. A work without dst belongs to the communicator until tg_comm_reap finds it
- * done. */
+/* Hands the work over to dst's storage. The work of a call without dst belongs to the communicator, until tg_comm_reap
+ * ends it. */
 static tg_work *give_away(const dispatch *e, tg_comm_request *r) {
     tg_work *w = r->work;
     if (e->a->src && (!e->a->dst || e->a->dst->storage != e->a->src->storage)) tg_work_reads(w, e->a->src->storage);
@@ -374,7 +378,7 @@ static void request_abort(void *self) { (void)self; } /* request_free, which fol
 /* Ends the transport's request and records whether the call succeeded. */
 static void end_request(tg_comm_request *r) {
     tg_comm *c = r->comm;
-    if (r->request && !r->waited) r->status = c->ops->wait(c->ctx, c->state, r->request); /* for the flight recorder */
+    if (r->request && !r->waited) r->status = c->ops->wait(c->ctx, c->state, r->request); /* for the record */
     if (r->request) c->ops->drop(c->ctx, c->state, r->request);
     if (r->entry && !(c->ops->queued && r->request))
         tg_recorder_finish(c->recorder, r->entry, r->status == TG_OK ? TG_CALL_DONE : TG_CALL_FAILED);

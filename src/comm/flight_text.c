@@ -56,6 +56,7 @@ static void put_signed(sink *s, int64_t x) {
     put_number(s, x < 0 ? -(uint64_t)x : (uint64_t)x);
 }
 
+/* Writes a time in microseconds, with one decimal. */
 static void put_micro(sink *s, uint64_t nanoseconds) {
     put_number(s, nanoseconds / 1000);
     put_char(s, '.');
@@ -190,8 +191,9 @@ static void replayed_json(void *user, const tg_call_entry *call) {
     json_entry(r->s, r->b, r->i, call);
 }
 
-/* Calls fn for each call of a replay, if the entry is this rank's own. The list of a replay's calls is in the memory of
- * its rank, so those of other ranks cannot be read. A signal handler must not read even its own. */
+/* Calls fn for each call of a replay, if the entry is one of this rank. The list of a replay's calls is in the memory
+ * of the rank that replays, so this rank cannot read the lists of other ranks. A signal handler must not even read the
+ * list of this rank. */
 static void replayed_of(sink *s, const tg_recorder *b, int i, const tg_call_entry *entry,
                         void (*fn)(void *user, const tg_call_entry *call)) {
     replayed r = {s, b, i, false};

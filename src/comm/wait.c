@@ -2,7 +2,7 @@
 #include "base/os.h"
 #include "comm/protocol.h"
 
-/* Records and returns the error of the group or of its message layer, if there is one. */
+/* If the group has ended or its message layer has failed, records that error and returns its status. */
 static tg_status check_group(tg_control *c, const tg_wait *w, bool arrived) {
     if (c->ops->ended(c, w)) {
         if (c->mover->quiesce) c->mover->quiesce(c);

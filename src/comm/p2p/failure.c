@@ -98,9 +98,9 @@ static void mismatch(tg_p2p_call *c, int a, int b) {
     tg_control_mismatch(&c->g->control, &w, &one, &two);
 }
 
-/* Reports the first member that has arrived, and the first member whose signature differs from it. If no signature
- * differs, reports this rank and the member with which it disagrees about what the two exchange, which only these two
- * know. */
+/* Reports the calls of two members: of the first that has arrived, and of the first whose signature differs from that
+ * member's. If no signature differs, reports this rank and the first member with which it disagrees about what the two
+ * send to each other; no other rank knows about that. */
 void tg_p2p_report_dispute(tg_p2p_call *c) {
     int first = 0;
     while (!c->pair && !c->side[first].arrived) first++;
@@ -123,7 +123,7 @@ bool tg_p2p_awaited(const tg_p2p_call *c, int member) {
 
 /* ---- This rank's context ---- */
 
-/* Sends the context's error, or that it was cleared, to all ranks. */
+/* Notifies all ranks of the context's error (TG_P2P_FAILED), or that the error was cleared (TG_P2P_CLEARED). */
 static void announce(tg_p2p_rank *self, tg_p2p_kind kind) {
     const tg_ctx *ctx = self->ctx;
     for (int i = 0; i < self->size; i++) {

@@ -1,4 +1,5 @@
-/* The mover of the shared-memory transport: progress of the calls of this rank, and waking peers that sleep. */
+/* Implements tg_mover_ops for the shared-memory transport: advances the calls of this rank, and wakes peers that
+ * sleep. */
 #define _GNU_SOURCE
 #include <linux/futex.h>
 #include <sched.h>
@@ -23,7 +24,7 @@ void tg_shm_wake(tg_shm_group *s) {
 
 /* ---- Progress ---- */
 
-/* Leaves the slot of a call that is done. The last member to leave prepares it for the next call. */
+/* Leaves the slot of a call that is done. The last member to leave prepares the slot for its next call. */
 static void leave_slot(tg_shm_group *s, tg_slot *slot) {
     if (atomic_fetch_add_explicit(&slot->left, 1, memory_order_acq_rel) + 1 < s->control.size) return;
     atomic_store_explicit(&slot->first, 0, memory_order_relaxed);
