@@ -1,4 +1,4 @@
-/* Hooks on gradients: added, removed, and run by backward. */
+/* Hooks on gradients (tg_on_grad, tg_on_accumulated): adds and removes them, and runs them for backward. */
 #ifndef TG_HOOKS_H
 #define TG_HOOKS_H
 
