@@ -46,10 +46,11 @@ typedef struct on_axis {
     tg_call *c;
     tg_rules *r;
     tg_axis axis;
-    bool gradients;
-    /* Masks of inputs. Bit 31 stands for all inputs from 31 on, which may set it in two masks that otherwise exclude
-     * each other. */
-    uint32_t partial, others, varying, opaque, invariant, replicated; /* last two: inputs with gradient */
+    bool gradients; /* the op can give gradients (gives_gradients) */
+    /* Masks of inputs, by their placement on this axis. `others` has all that are not PARTIAL. invariant and replicated
+     * have only inputs that need a gradient. Bit 31 stands for all inputs from 31 on, so it may be set in both of two
+     * masks that otherwise exclude each other. */
+    uint32_t partial, others, varying, opaque, invariant, replicated;
 } on_axis;
 
 static const tg_placement invariant = {.kind = TG_INVARIANT};
@@ -386,7 +387,7 @@ static tg_status derive_all(tg_call *c, tg_rules *r, bool gradients) {
         on_axis o = {.c = c, .r = r, .axis = (tg_axis)a, .gradients = gradients};
         if (v) {
             TG_TRY(tg_placement_convert(c, r, (tg_axis)a));
-            if (c->in[v->in]) to[a] = at(&o, v->in); /* the conversion replaces it below */
+            if (c->in[v->in]) to[a] = at(&o, v->in); /* place_outputs replaces it by that of the conversion */
         } else {
             TG_TRY(derive(&o, &to[a]));
         }
