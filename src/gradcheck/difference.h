@@ -51,7 +51,7 @@ typedef struct tg_slope {
     double value, error, step; /* the estimate, its estimated error, and the smallest step of its differences */
     double noise; /* the part of the error that rounding of the results explains */
     bool kink;    /* the one-sided differences on the two sides of the point disagree */
-    double jump;  /* if kink: how much they disagree, if this changes with the step, so that it may be no kink; else 0 */
+    double jump;  /* if kink: how much they disagree, if that changes with the step (so it may be no kink); else 0 */
 } tg_slope;
 
 /* Fills d from the options and their defaults (opts may be NULL). Returns false if one is invalid; *what says why. */
