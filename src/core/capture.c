@@ -1,6 +1,7 @@
-/* Captured steps (tg_graph). The device records the work that its slots queue. This file makes the recording
- * repeatable: it keeps the memory in place, advances the random streams at each replay, and restores what the host
- * knows about gradients and saved tensors. */
+/* Captured steps (tg_graph). The device records the work that its functions queue (tapegrad/device.h). This file makes
+ * the recording repeatable: it keeps the memory that the step uses at its addresses, advances the random streams at
+ * each replay, updates what the host knows about gradients, and refuses a replay that would overwrite a saved
+ * tensor. */
 #include "core/capture.h"
 
 #include "base/host_memory.h"

@@ -1,6 +1,7 @@
 /* The random draws of a captured step. A recorded kernel has a fixed stream number and a fixed counter, to which it
- * adds those of a row. A row is a tg_rng in the device's memory, which the host fills before each replay. Its seed
- * replaces that of the recording. A stream has two rows at most: one for draws by order and one for draws by key. */
+ * adds those of a row. A row is a tg_rng in the device's memory, which the host fills before each replay. The seed of
+ * the row replaces that of the recording. A stream has two rows at most: one for draws by order and one for draws by
+ * key (keys.h). */
 #include "core/captured_draws.h"
 
 #include "base/host_memory.h"

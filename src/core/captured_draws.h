@@ -14,7 +14,7 @@ typedef struct tg_captured_draws {
     int forks;        /* number of open forks before the step */
     uint64_t current; /* id of the current stream before and after the step */
     /* The rows to which tg_draws.captured of the recorded kernels points. There is space for two rows per stream.
-     * device_rows is memory of the device; host_rows is the host's copy, which each replay sends there. */
+     * device_rows is memory of the device; host_rows is the host's copy, which each replay sends to the device. */
     tg_rng *device_rows, *host_rows;
     int n_rows;
     int open_keys, old_notes; /* number of open keys, and of keys that had drawn, before the step */

@@ -24,7 +24,7 @@ typedef struct tg_host_chunk {
 typedef struct tg_arena {
     void *(*take)(struct tg_arena *a, size_t bytes, size_t align); /* returns NULL if it is full */
     bool (*owns)(const struct tg_arena *a, const void *p);
-    void (*end)(struct tg_arena *a); /* the context has ended */
+    void (*end)(struct tg_arena *a); /* called when the context has ended */
 } tg_arena;
 
 struct tg_ctx {

@@ -13,7 +13,7 @@ enum {
     SIZES = 64 - MIN_LOG, /* number of page sizes */
     MIN_PAGES = 2, /* the fewest and the most pages of the first allocation of a size */
     MAX_PAGES = 8,
-    MAX_UNORDERED = 4, /* number of downloads that may hold their source (order_oldest) */
+    MAX_UNORDERED = 4, /* how many downloads may hold the memory that they read (order_oldest) */
 };
 static const size_t piece_bytes = (size_t)32 << 20; /* size limit of an allocation, unless MIN_PAGES need more */
 /* Pages above this size are added one at a time, after the first allocation of their size. */

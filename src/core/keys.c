@@ -105,7 +105,7 @@ static tg_status fail_again(tg_ctx *ctx, uint64_t micro, const tg_key_note *befo
                    path_of(&ctx->keys, path, sizeof path), micro, again, ctx->keys.step, first);
 }
 
-/* Notes that the innermost key draws. Fails if the key has drawn in this step already, when it was open before. */
+/* Notes that the innermost key draws. Fails if an earlier opening of the key has drawn in this step already. */
 static tg_status note(tg_ctx *ctx, uint64_t stream, uint64_t micro) {
     const tg_key_level *l = &ctx->keys.level[ctx->keys.depth - 1];
     const tg_key_note now = {stream, l->opening, l->site}, *before;

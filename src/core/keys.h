@@ -17,7 +17,7 @@ typedef struct tg_key_level {
     const void *site; /* call site that opened it */
 } tg_key_level;
 
-/* The open keys. A second run draws as the first one did if it starts from a copy of this struct. */
+/* The open keys. A recomputation draws the same numbers as the first run if it starts from a copy of this struct. */
 typedef struct tg_keys {
     uint64_t step;    /* set by tg_draws_step */
     uint64_t counter; /* how many numbers of the innermost open key are taken */

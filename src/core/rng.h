@@ -8,9 +8,9 @@ typedef struct tg_named_rng {
     struct tg_named_rng *next;
     char *name;
     uint64_t id;   /* unique; never used again for another stream */
-    uint64_t seed; /* the seed that it was added with */
+    uint64_t seed; /* the seed from tg_rng_add or tg_rng_seed_parallel; tg_rng_set does not change it */
     bool common;   /* tg_rng_seed_parallel gave it one seed on all ranks */
-    bool by_rank;  /* tg_rng_seed_parallel gave it the seed of this rank */
+    bool by_rank;  /* tg_rng_seed_parallel gave it a seed that depends on the rank */
     tg_rng rng;    /* its state while another stream is current */
 } tg_named_rng;
 

@@ -16,7 +16,7 @@ typedef struct tg_buffer {
     /* The lease that holds the buffer: its handle, and the op or call that took the lease. */
     const tg_tensor *holder;
     uint64_t serial;
-    const char *op; /* NULL if not an op, but the call at `site`, took it */
+    const char *op; /* the op that took the lease; NULL if the call at `site` took it */
     const void *site;
     struct tg_scope *scope;
 } tg_buffer;

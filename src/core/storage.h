@@ -61,7 +61,7 @@ void tg_storage_discard(tg_storage *s, const char *by, const void *site);
  * after recording the error. */
 tg_storage *tg_storage_take(tg_storage *s, const char *by, const void *site);
 /* Makes the bytes present: waits for the work that fills them, or recreates them. If that is impossible, fails with
- * TG_ERR_DISCARDED, which says what discarded them. The error names x, which may be NULL. */
+ * TG_ERR_DISCARDED. The message says what has discarded the bytes, and names x, which may be NULL. */
 tg_status tg_storage_need_slow(tg_storage *s, const tg_tensor *x);
 static inline tg_status tg_storage_need(tg_storage *s, const tg_tensor *x) {
     return TG_LIKELY(s->state == TG_PRESENT) ? TG_OK : tg_storage_need_slow(s, x);

@@ -419,7 +419,7 @@ tg_tensor *tg_randn(tg_ctx *ctx, tg_dtype dtype, tg_shape shape, double std) {
     return finish(ctx, x, x ? draw(x, TG_RANDOM_NORMAL, 0, std) : TG_OK);
 }
 
-/* 16-bit floats are drawn in float32, so the width of the interval may exceed their largest number. */
+/* Numbers of a 16-bit dtype are drawn in float32, so the width hi - lo may exceed the largest number of the dtype. */
 tg_status tg_interval_check(tg_ctx *ctx, tg_dtype t, double lo, double hi, const char *who) {
     double least, below;
     if (!tg_is_float(t)) return tg_fail(ctx, TG_ERR_DTYPE, "%s: dtype %s, expected a float", who, tg_dtype_name(t));

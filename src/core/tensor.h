@@ -68,7 +68,7 @@ struct tg_hook {
     uint64_t id;
     tg_hook_fn fn;
     void *user;
-    bool accumulated; /* called with the accumulated gradient instead of each contribution */
+    bool accumulated; /* of tg_on_accumulated: called with the accumulated gradient, not with that of this backward */
     tg_hook *next;
 };
 
