@@ -51,7 +51,8 @@ tg_status tg_backward_run(tg_tape *t, tg_tensor *const *roots, int n, const tg_p
  * may wait in calls that the pass has left out. */
 tg_status tg_backward_ended(const tg_tape *t, tg_status s);
 
-/* Returns the node whose slots hold x's gradient, or NULL if this tape has not used x or x needs no gradient. */
+/* Returns the node whose slots hold x's gradient: the node that made x or, for a leaf, the node that stands for it on
+ * this tape. Returns NULL if there is none. */
 tg_node *tg_tape_node_of(const tg_tape *t, const tg_tensor *x);
 /* Returns the node whose slot holds root's gradient. NULL after recording the error. */
 tg_node *tg_root_node(tg_tape *t, tg_tensor *root, int i, const char *who);

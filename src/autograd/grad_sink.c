@@ -46,7 +46,8 @@ static tg_tensor *leaf_buffer(const tg_call *c, int i) {
     return r->adds ? g : poisoned(c, g);
 }
 
-/* Returns a buffer of the slot that may be written. If the slot's gradient shares its bytes, copies it first. */
+/* Returns a buffer of the slot that may be written. Copies the slot's gradient first if it shares its bytes or is not
+ * contiguous. */
 static tg_tensor *slot_buffer(tg_call *c, int i) {
     tg_slot *s = sink(c, i)->slot;
     if (!s->g) return s->g = fresh(c, i);

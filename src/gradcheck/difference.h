@@ -35,7 +35,7 @@ typedef struct tg_diff {
     double *gy, *y;    /* [m] the cotangent, and f(x) */
     double *moved;     /* [m] f at the point of the last step */
     double *origin;    /* [n] copy of x, from which steps start */
-    double *direction; /* [n] */
+    double *direction; /* [n] the direction of steps that go along no coordinate */
     double *weight;    /* [m] |gy| of each output that a step along the current coordinate has moved; 0: not moved */
     double *gx_unmoved; /* [n] gradient of only the outputs that have not moved */
     /* [pairs of the largest part] Pair k of the current part is the gradient got[k] and the difference expected[k] of
@@ -71,7 +71,7 @@ typedef struct tg_change {
 /* Takes a step of size s along coordinate i of a part, or along d->direction if i < 0. Sets d->weight of the outputs
  * that it moves. */
 tg_status tg_diff_change(tg_diff *d, int part, int64_t i, double s, tg_change *out);
-/* Estimates the derivative of sum(gy f) along the coordinate or direction, with a step size of its choice. */
+/* Estimates the derivative of sum(gy f) along the coordinate or direction. Chooses the step size itself. */
 tg_status tg_diff_slope(tg_diff *d, int part, int64_t i, tg_slope *out);
 /* Estimates the same derivative with the steps h, 2h and 4h only. */
 tg_status tg_diff_window(tg_diff *d, int part, int64_t i, double h, tg_slope *out);

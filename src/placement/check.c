@@ -217,7 +217,7 @@ tg_status tg_placement_compare(tg_tensor *x) {
     return TG_OK;
 }
 
-/* Compares a gradient of x, over the axes on which a gradient of x is equal. */
+/* Compares g, a gradient of x, on the axes on which a gradient of x is the same on every rank. */
 static tg_status compare_gradient(const tg_tensor *x, tg_tensor *g, const char *what, const char *remedy) {
     const tg_placements *dual = tg_placement_of_gradient(x, false);
     uint32_t axes = equal_axes(x, dual) & ~data_axes;

@@ -63,7 +63,7 @@ const tg_placements *tg_place_converted(tg_ctx *ctx, const tg_placements *p, tg_
 
 static tg_placement at_of(const tg_tensor *x, tg_axis axis) { return x->place ? x->place->at[axis] : invariant; }
 
-/* Returns whether input i, which is placed as `is`, can be converted where `from` is expected. I and R are
+/* Returns whether a conversion that expects `from` accepts input i, which is placed as `is`. I and R are
  * interchangeable if the input needs no gradient, because they differ only in the gradient. */
 static bool accepts(const tg_call *c, int i, tg_placement from, tg_placement is) {
     if (from.kind <= TG_REPLICATED && is.kind <= TG_REPLICATED)

@@ -242,7 +242,7 @@ static tg_status stream_of(tg_ctx *ctx, const tg_placement *at, bool expert, tg_
                    experts ? "etp or ep" : "tp", name);
 }
 
-/* Fails if an element draws by key but has no place in a global tensor. */
+/* Fails if draws are made by key and x is opaque on an axis: its elements then have no position in a global tensor. */
 static tg_status check_keyed(const tg_call *c, const tg_placement *at) {
     for (int a = 0; tg_is_keyed(c->ctx) && a < TG_MAX_AXES; a++)
         if (tg_grid_axes(c->ctx) >> a & 1 && at[a].kind == TG_VARYING && at[a].layout == TG_OPAQUE)

@@ -54,8 +54,8 @@ static const tg_tensor *find_leaf(const tg_tensor *x, tg_axis axis, cause *of) {
     return leaf;
 }
 
-/* Returns the first such leaf among those from which the inputs were computed, and sets *input to that input's
- * index. */
+/* Returns the first such leaf among those from which the inputs of c were computed. Sets *input to the index of the
+ * input that was computed from it. */
 static const tg_tensor *leaf_of_inputs(const tg_call *c, tg_axis axis, cause of, int *input) {
     const tg_tensor *leaf = NULL;
     of.left = MAX_NODES;

@@ -252,7 +252,7 @@ static tg_status check_roles(const on_axis *o, int first) {
         int mine = o->r->role[i][at(o, i).dim];
         if (mine == TG_WHOLE) return refuse(o, "the op needs the whole of the dim that is sharded", remedy_of(o, i));
         if (mine != role)
-            return refuse(o, "the sharded dims play different parts in the op",
+            return refuse(o, "the sharded dims have different roles in the op",
                           "gather one of them, or shard both along the same dim");
         if (role >= 0 && role >= o->c->out[0]->ndim)
             return tg_call_fail(o->c, TG_ERR_INTERNAL, "dim %d of input %d becomes dim %d of %d", at(o, i).dim, i, role,
@@ -339,8 +339,8 @@ static const tg_conversion *conversion_on(const tg_rules *r, tg_axis axis) {
     return NULL;
 }
 
-/* Returns the interned placements. Most often they are those of an input, so these are compared first, which saves
- * the search in the list. */
+/* Returns the interned form of the placements `to`. Most often an input has the same placements. So the inputs are
+ * compared first, which saves the search in the list. */
 static const tg_placements *place_like_input(const tg_call *c, const tg_placement to[TG_MAX_AXES]) {
     for (int i = 0; i < c->n_in && i < 3; i++)
         if (c->in[i] && c->in[i]->place && !memcmp(c->in[i]->place->at, to, sizeof c->in[i]->place->at))

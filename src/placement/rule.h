@@ -49,7 +49,8 @@ struct tg_rules {
 };
 
 /* Gives every output of c its placement, or refuses the call with TG_ERR_PLACEMENT. The message says what would go
- * wrong and which op to use. Called after infer and before forward, and only if the context's grid has an axis. */
+ * wrong and which op to use. Called after infer and before forward, and only if some axis of the context's grid has
+ * several ranks. */
 tg_status tg_placement_derive(tg_call *c);
 /* Returns the rules of the current call, empty ones if infer has stated nothing. NULL after recording the error. */
 tg_rules *tg_rules_of(tg_call *c);
@@ -61,12 +62,13 @@ void tg_rules_roles(const tg_call *c, tg_rules *r);
 /* Refuses the call with TG_ERR_PLACEMENT. The message has the axis, the inputs' placements, what would go wrong
  * (`why`) and how to avoid it (`remedy`). If the rules are loose, records nothing and returns TG_ERR_PLACEMENT. */
 tg_status tg_placement_refuse(const tg_call *c, tg_axis axis, const char *why, const char *remedy);
-/* Writes a remedy. If the cause can be a leaf that tg_place did not declare, or that it declared I on a data axis,
- * the remedy begins with that leaf and the call of tg_place to add. `meets` says that an input that is I needs a
- * gradient and another input is not I. */
+/* Writes the advice of a refusal to buf. It ends with `remedy`. If the cause can be a leaf that tg_place did not
+ * declare, or that it declared I on a data axis, the advice begins with that leaf and the call of tg_place to add.
+ * `meets` says that an input that is I needs a gradient and another input is not I. */
 void tg_placement_remedy(const tg_call *c, tg_axis axis, bool meets, const char *remedy, char *buf, size_t n);
-/* Return whether input i needs a gradient, whether the op will also give it one, and whether the op will give one to
- * any input. In the first run of a recomputation they return what they will return in the second run. */
+/* tg_call_asks_gradient returns whether input i needs a gradient, tg_call_differentiable whether the op will also give
+ * it one, and tg_call_any_differentiable whether the op will give one to any input. In the first run of a recomputation
+ * they return what they will return in the second run. */
 bool tg_call_asks_gradient(const tg_call *c, int i);
 bool tg_call_differentiable(const tg_call *c, int i);
 bool tg_call_any_differentiable(const tg_call *c);
@@ -91,8 +93,8 @@ tg_status tg_call_free(tg_call *c, int i, int shift);
 /* States that the call reshapes input 0. `named` is the output dim that the shard becomes, or -1 for the
  * first possible one. */
 tg_status tg_call_reshapes(tg_call *c, int named);
-/* State that the call concatenates its inputs along dim; or that it splits input 0 along dim into its outputs, of
- * equal or different sizes. */
+/* tg_call_joins states that the call concatenates its inputs along dim. tg_call_cuts states that it splits input 0
+ * along dim into its outputs, of equal or different sizes. */
 tg_status tg_call_joins(tg_call *c, int dim);
 tg_status tg_call_cuts(tg_call *c, int dim);
 /* States that the inputs of the mask may lack the summed dims, because every term of the sum uses these inputs
