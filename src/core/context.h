@@ -20,7 +20,7 @@ typedef struct tg_host_chunk {
 } tg_host_chunk;
 
 /* Memory that the ranks of one machine share. The heap of a context on the CPU takes its segments (base/heap.h) from
- * here, and from the system when this memory is full. It is not the arena of a captured step. */
+ * here, and from the device's slot alloc when this memory is full. It is not the arena of a captured step. */
 typedef struct tg_arena {
     void *(*take)(struct tg_arena *a, size_t bytes, size_t align); /* returns NULL if it is full */
     bool (*owns)(const struct tg_arena *a, const void *p);

@@ -271,8 +271,8 @@ static tg_status read_input(const tg_json *root, json_t *object, tg_tensor **in,
 
 /* ---- Repeating a check ---- */
 
-/* Sets the default random stream to the report's, so that the same numbers are drawn again, and returns the current
- * one in *now. */
+/* Copies the state of the default random stream to *now. Then sets the stream to the state in the report, so that the
+ * same numbers are drawn again. */
 static tg_status enter_stream(const tg_json *root, tg_rng *now) {
     tg_rng then;
     TG_TRY(read_stream(root, &then));
