@@ -215,7 +215,8 @@ static void supersede(tg_call *c) {
         c->out[0] = a;
         return;
     }
-    /* No other handle uses a's bytes. Nodes that had saved them refer to `a` and will not decrement this count. */
+    /* No other handle uses a's bytes. Earlier nodes that saved them refer to `a`, which loses its storage here, so they
+     * will not decrement `saves`. Only the node of this op will. */
     int32_t saves = 0;
     for (int i = 0; c->needs && i < c->n_out; i++)
         saves += tg_bit(c->saves_out, i) && c->out[i]->storage == a->storage;
@@ -225,7 +226,7 @@ static void supersede(tg_call *c) {
     a->storage = NULL;
 }
 
-/* Runs forward in no-grad mode: ops that it calls record no nodes, because the op has a backward of its own. */
+/* Runs forward in no-grad mode. The ops that forward calls record no nodes, because c->op has a backward of its own. */
 static inline __attribute__((always_inline)) tg_status forward(tg_call *c, double *seconds) {
     if (!c->op->forward) return TG_OK;
     double start = c->tape->timed ? tg_system_now() : 0;
@@ -253,7 +254,8 @@ static inline __attribute__((always_inline)) tg_status complete(tg_call *c, void
     double seconds = 0;
     const void *site = impl(c)->site;
     if (TG_UNLIKELY(c->writes)) TG_TRY(tg_call_begin_writes(c));
-    /* This also comes before forward, which may fail halfway, and before the node notes the versions of its outputs. */
+    /* Like tg_call_begin_writes, this comes before forward, which may fail halfway, and before the node notes the
+     * versions of what it saves. */
     if (TG_UNLIKELY(c->op->inplace)) tg_storage_wrote(c->in[0]->storage, c->op->name, site);
     TG_TRY(forward(c, &seconds));
     TG_TRY(check_outputs(c, "forward"));

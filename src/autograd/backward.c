@@ -1,9 +1,9 @@
 /* The executor: runs backward from the roots to the leaves, in the reverse of the recorded order.
  *
  * A node runs once, after all nodes that use its outputs, because those were recorded later. Contributions to one
- * gradient are summed in that order; those that a tg_work is still filling are added last. A leaf's node comes right
- * before the node of its first user. So the leaf's hooks run after its last contribution, and before anything that
- * was recorded earlier runs. */
+ * gradient are summed in the order in which they arrive; those that a tg_work is still filling are added last. The node
+ * that stands for a leaf is recorded right before the first op that uses the leaf. So the leaf's hooks run after the
+ * last contribution to its gradient, and before any node that was recorded earlier. */
 #include "autograd/backward.h"
 #include "base/text.h"
 
@@ -150,7 +150,7 @@ static tg_status call_backward(tg_pass *p, tg_node *n, tg_tensor **gout, tg_tens
                         site);
 }
 
-/* Returns whether all ranks communicate in the node, so that it runs even if it has received no gradient. */
+/* Returns whether the node must run even if it has received no gradient, because all ranks communicate in it. */
 static bool must_meet(const tg_node *n) { return n->flags & TG_N_DUE && n->op->collective; }
 
 static tg_status zero_outputs(tg_node *n) {
@@ -218,8 +218,8 @@ static tg_status finish_outputs(tg_pass *p, tg_node *n, bool *any) {
     return TG_OK;
 }
 
-/* Hands the gradient of a leaf to its target, or adds it to the leaf's buffer, and runs the hooks of the complete
- * gradient. */
+/* Hands the gradient of a leaf to its target if the pass has targets. Otherwise adds it to the leaf's buffer, and runs
+ * the hooks of tg_on_accumulated. */
 static tg_status deliver_leaf(tg_pass *p, tg_node *n) {
     tg_tensor *x = tg_node_out(n)[0], *g = tg_node_slots(n)[0].g;
     tg_target *target = p->o->n_targets ? tg_pass_target(p, n, 0) : NULL;

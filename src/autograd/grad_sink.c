@@ -46,7 +46,8 @@ static tg_tensor *leaf_buffer(const tg_call *c, int i) {
     return r->adds ? g : poisoned(c, g);
 }
 
-/* Returns a buffer of the slot that may be written. If the slot's gradient shares its bytes, copies it first. */
+/* Returns a buffer of the slot that may be written. Copies the slot's gradient first if it shares its bytes or is not
+ * contiguous. */
 static tg_tensor *slot_buffer(tg_call *c, int i) {
     tg_slot *s = sink(c, i)->slot;
     if (!s->g) return s->g = fresh(c, i);
@@ -98,7 +99,7 @@ static tg_status choose(tg_pass *p, const tg_call *c, const tg_tensor *x, tg_nod
     if (n->flags & TG_N_BUSY) {
         r->kind = TG_SINK_SIDE;
     } else if (r->buffer) {
-        /* The node itself may have saved the leaf's gradient and still read it. */
+        /* If a node has saved the leaf's gradient, it may be the node that runs now, which may still read it. */
         bool direct = (r->buffer->dtype == x->dtype || c->op->sums_f32) && !r->buffer->storage->saves;
         r->kind = direct ? TG_SINK_LEAF : TG_SINK_SIDE;
     }
@@ -115,7 +116,7 @@ tg_status tg_sinks_open(tg_pass *p, tg_call *c) {
         r->kind = TG_SINK_NONE;
         c->gin[i] = NULL;
         mode[i] = TG_GRAD_NONE;
-        /* After an error, the loop goes on: tg_sinks_close reads every kind. */
+        /* After an error the loop goes on, because tg_sinks_close reads the kind of every sink. */
         if (s != TG_OK || !tg_pass_needs(p, src[i])) continue;
         c->needs |= 1u << (i < 31 ? i : 31);
         s = choose(p, c, c->in[i], src[i], r);
@@ -137,8 +138,8 @@ static void note_delivered(const tg_grad_sink *r, tg_node *n) {
         tg_gradient_reached(tg_node_out(n)[0]);
 }
 
-/* Adds the side buffer to its destination, and frees it. A leaf holds a value if it did when the call opened, or if an
- * earlier sink of the call has delivered one. */
+/* Adds the side buffer to its destination, and frees it. The leaf's buffer holds a value if it did when the call
+ * opened, or if an earlier sink of the call has delivered one. */
 static tg_status settle(tg_grad_sink *r, tg_node *n) {
     tg_tensor *g = r->side;
     r->side = NULL;

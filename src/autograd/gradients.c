@@ -182,7 +182,7 @@ tg_status tg_gradient_need_drained(const tg_tensor *x, const char *who) {
     if (TG_LIKELY(!x->ext || !x->ext->deferred)) return TG_OK;
     tg_describe(x, what, sizeof what);
     return tg_fail(x->ctx, TG_ERR_STATE,
-                   "%s: %d products that belong to the gradient of %s wait; call tg_wgrads_drain "
+                   "%s: %d products have not been added to the gradient of %s yet; call tg_wgrads_drain "
                    "after the last backward",
                    who, x->ext->deferred, what);
 }

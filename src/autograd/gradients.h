@@ -9,8 +9,9 @@ tg_status tg_slot_add(tg_slot *s, tg_tensor *g);
 /* Waits for contributions that are in flight and sums them in the order of arrival. */
 tg_status tg_slot_finish(tg_slot *s);
 void tg_slot_drop(tg_slot *s);
-/* Both return the caller's g as a gradient, or NULL after an error. tg_gradient_share uses the same bytes, or copies
- * them if a tape may release them or a backward may add to them. tg_gradient_copy always copies. */
+/* Both return a temporary with the values of g, a tensor of the caller, or NULL after recording the error.
+ * tg_gradient_share uses the bytes of g, or copies them if a tape may release them or a backward may add to them.
+ * tg_gradient_copy always copies. */
 tg_tensor *tg_gradient_share(const tg_tensor *g);
 tg_tensor *tg_gradient_copy(const tg_tensor *g);
 /* Replaces *g by a copy if a seed or another gradient uses the same bytes. */

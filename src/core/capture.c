@@ -1,13 +1,15 @@
-/* Captured steps (tg_graph). The device records the work that its slots queue. This file makes the recording
- * repeatable: it keeps the memory in place, advances the random streams at each replay, and restores what the host
- * knows about gradients and saved tensors. */
+/* Captured steps (tg_graph). The device records the work that its functions queue (tapegrad/device.h). This file makes
+ * the recording repeatable: it keeps the memory that the step uses at its addresses, advances the random streams at
+ * each replay, updates what the host knows about gradients, and refuses a replay that would overwrite a saved
+ * tensor. */
 #include "core/capture.h"
 
 #include "base/host_memory.h"
 #include "core/captured_draws.h"
 #include "core/work.h"
 
-/* A block that the step uses: either outside its arena, or inside it and still live after the step. */
+/* A block of memory that the step uses. The block lies outside the graph's arena (base/heap.h), or lies inside it and
+ * is still live after the step. */
 typedef struct use {
     tg_block *block;
     bool written; /* a replay writes it, so no node may have saved it for a later backward */
@@ -157,8 +159,8 @@ static tg_status record(tg_graph *g) {
     return s == TG_OK ? ctx->run.status : s;
 }
 
-/* Sends what the recorded step draws from, and runs it. If the hook `begin` has succeeded, calls the hook `end` too,
- * even if the launch fails. */
+/* Sends the states of the random streams to the device, and runs the recorded step. If the hook `begin` has succeeded,
+ * calls the hook `end` too, even if the launch fails. */
 static tg_status send_and_launch(tg_graph *g, bool first, const void *site) {
     TG_TRY(tg_captured_draws_send(&g->draws, first, site));
     if (g->hooks) TG_TRY(g->hooks->begin(g->hooks, site));
@@ -168,7 +170,7 @@ static tg_status send_and_launch(tg_graph *g, bool first, const void *site) {
     return s;
 }
 
-/* Runs the recorded step once. After an error its keys have not drawn. */
+/* Runs the recorded step once. On an error, forgets that the keys of the step have drawn. */
 static tg_status launch(tg_graph *g, bool first, const void *site) {
     int notes = g->ctx->key_notes.n;
     tg_status s = send_and_launch(g, first, site);

@@ -1,6 +1,7 @@
-/* The random draws of a captured step. The recorded kernels have the stream number and the counter of each draw, and
- * add those of a row on the device, which the host fills before each replay. A stream has two rows at most: one for
- * draws by order and one for draws by key. */
+/* The random draws of a captured step. A recorded kernel has a fixed stream number and a fixed counter, to which it
+ * adds those of a row. A row is a tg_rng in the device's memory, which the host fills before each replay. The seed of
+ * the row replaces that of the recording. A stream has two rows at most: one for draws by order and one for draws by
+ * key (keys.h). */
 #include "core/captured_draws.h"
 
 #include "base/host_memory.h"
@@ -9,7 +10,7 @@
 /* A random stream that existed before the step. */
 typedef struct tg_captured_stream {
     uint64_t id;
-    int row[2];     /* 1 + the index of the row of draws by order, and of draws by key; 0 if there are no such draws */
+    int row[2];     /* 1 + the index of the row for draws by order, and of that for draws by key; 0 if there is none */
     tg_rng before;  /* its state before the recording */
     uint64_t drawn; /* numbers that one step draws from it by order */
 } stream;
@@ -118,8 +119,9 @@ tg_status tg_captured_draws_check(const tg_captured_draws *d) {
     return TG_OK;
 }
 
-/* Fills the rows of a stream whose state is *now. The stream number and the counter are relative to the recording.
- * Draws by key differ between replays in the seed alone. */
+/* Fills the rows of a stream whose state is *now. A row for draws by order has the stream number and the counter
+ * relative to those before the recording. A row for draws by key has only the seed, because nothing else changes
+ * between replays. */
 static tg_status fill_rows(tg_captured_draws *d, const stream *s, const tg_rng *now) {
     if (!now)
         return tg_fail(d->ctx, TG_ERR_STATE,

@@ -1,5 +1,5 @@
-/* The random draws of a captured step: what the host keeps of them, and what it sends to the device before each
- * replay. core/capture.c calls these functions. */
+/* The random draws of a captured step (tapegrad/capture.h): what the host notes about them while the step is recorded,
+ * and what it sends to the device before each replay. core/capture.c calls these functions. */
 #ifndef TG_CAPTURED_DRAWS_H
 #define TG_CAPTURED_DRAWS_H
 
@@ -13,8 +13,8 @@ typedef struct tg_captured_draws {
     int n_streams;
     int forks;        /* number of open forks before the step */
     uint64_t current; /* id of the current stream before and after the step */
-    /* What the recorded kernels add to their draws (tg_draws.captured): on the device, with room for two rows per
-     * stream, and the host's copy. */
+    /* The rows to which tg_draws.captured of the recorded kernels points. There is space for two rows per stream.
+     * device_rows is memory of the device; host_rows is the host's copy, which each replay sends to the device. */
     tg_rng *device_rows, *host_rows;
     int n_rows;
     int open_keys, old_notes; /* number of open keys, and of keys that had drawn, before the step */
@@ -22,15 +22,15 @@ typedef struct tg_captured_draws {
     int n_keys;
 } tg_captured_draws;
 
-/* Notes the states before the recording. */
+/* Notes the states of the random streams, the forks and the keys before the recording. */
 tg_status tg_captured_draws_open(tg_captured_draws *d, tg_ctx *ctx);
 /* Returns the bytes of device memory that device_rows must point to. */
 size_t tg_captured_draws_bytes(const tg_captured_draws *d);
-/* Sets *captured for draws that the step makes, as tg_capture_draws does. */
+/* Does the work of tg_capture_draws (core/capture.h): sets *captured for draws that the step makes. */
 tg_status tg_captured_draws_row(tg_captured_draws *d, const tg_rng *stream, bool keyed, const tg_rng **captured);
 /* At the end of the recording, fails if a fork was not joined or a key not closed, and notes what the step draws. */
 tg_status tg_captured_draws_end(tg_captured_draws *d);
-/* Restores the states before the recording, which has failed. */
+/* Called when the recording has failed: restores what tg_captured_draws_open has noted. */
 void tg_captured_draws_undo(tg_captured_draws *d);
 /* Fails if a replay would draw from another stream than the recording, or in keys that have drawn in this step. */
 tg_status tg_captured_draws_check(const tg_captured_draws *d);

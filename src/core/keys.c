@@ -7,8 +7,8 @@
 #include "core/capture.h"
 #include "core/rng.h"
 
-/* Combines two numbers: the finalizer of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
- * generators", OOPSLA 2014) at the (b + 1)-th number after a. */
+/* Combines two numbers: returns the output b + 1 of the generator SplitMix64 that starts from state a (Steele, Lea and
+ * Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014). */
 static uint64_t mix(uint64_t a, uint64_t b) {
     uint64_t z = a + 0x9E3779B97F4A7C15u * (b + 1);
     z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
@@ -105,7 +105,7 @@ static tg_status fail_again(tg_ctx *ctx, uint64_t micro, const tg_key_note *befo
                    path_of(&ctx->keys, path, sizeof path), micro, again, ctx->keys.step, first);
 }
 
-/* Notes that the innermost key draws, and fails if it has drawn and was closed. */
+/* Notes that the innermost key draws. Fails if an earlier opening of the key has drawn in this step already. */
 static tg_status note(tg_ctx *ctx, uint64_t stream, uint64_t micro) {
     const tg_key_level *l = &ctx->keys.level[ctx->keys.depth - 1];
     const tg_key_note now = {stream, l->opening, l->site}, *before;

@@ -21,11 +21,13 @@ int64_t tg_row_major(int ndim, const int64_t *shape, int64_t *stride) {
     return numel;
 }
 
-/* Returns whether `distance` plus the sum of k[d] * stride[d] over n dims is 0 for some steps k[d] from -most[d] to
- * most[d]. Two indices that differ by k then have the same address. Not all steps may be 0, unless `moved` says that
- * the caller has taken one that is not. Strides ascend. The last dim is tried first, and only with steps whose distance
- * the other dims can make up for: for the strides of a matrix that is one step. Because k and -k are equivalent, the
- * first step that is not 0 is positive. */
+/* Looks for two indices with the same address. Returns whether there are steps k[d] from -most[d] to most[d] along the
+ * n dims such that `distance` plus the sum of k[d] * stride[d] is 0: two indices that differ by k have the same
+ * address. At least one step must not be 0, unless `moved` says that the caller has already taken such a step.
+ *
+ * Strides ascend. The last dim is tried first, with only those steps whose distance the other dims can make up for; for
+ * the strides of a matrix that is one step. Because k and -k are equivalent, the first step that is not 0 is
+ * positive. */
 static bool reaches_zero(int n, const int64_t *most, const int64_t *stride, int64_t distance, bool moved) {
     int64_t rest = 0;
     if (!n--) return moved && distance == 0;
@@ -317,7 +319,7 @@ static tg_tensor *finish(tg_ctx *ctx, tg_tensor *x, tg_status s) {
     return or_inert(ctx, x);
 }
 
-/* Returns the inert tensor from the calling function if the context is NULL or has failed. */
+/* Returns the inert tensor from the calling function if the context is NULL or has an error. */
 #define TG_ENTER(ctx)                                                    \
     do {                                                                 \
         if (!(ctx)) return tg_inert(&tg_dead_ctx);                       \
@@ -380,7 +382,7 @@ static tg_tensor *wrap(tg_ctx *ctx, tg_dtype dtype, const tg_shape *shape, const
     /* A tensor without elements may have any address but NULL, because kernels treat an array at NULL as absent. */
     tg_storage *s = tg_storage_wrap(ctx, data ? data : ctx, bytes, release, user);
     if (!s) return NULL;
-    tg_storage_ref(s); /* on a failure below, the caller of wrap releases its bytes itself */
+    tg_storage_ref(s); /* if tg_owned_new fails, s must last until its release is removed: tg_wrap calls release then */
     tg_tensor *x = tg_owned_new(ctx, dtype, (int)shape->ndim, shape->dim, strides, s, 0);
     if (x) x->flags |= TG_F_GIVEN;
     if (!x && s->extra) s->extra->release = NULL;
@@ -395,8 +397,7 @@ tg_tensor *tg_wrap(tg_ctx *ctx, tg_dtype dtype, tg_shape shape, const int64_t *s
     return or_inert(ctx ? ctx : &tg_dead_ctx, x);
 }
 
-/* Fills x with draws from the current stream. If that may have been seeded by rank, marks x as possibly different
- * between ranks. */
+/* Fills x with draws from the current stream. If this stream may differ between ranks, notes that x may too. */
 static tg_status draw(tg_tensor *x, tg_random kind, double a, double b) {
     if (!tg_rng_is_common(x->ctx)) tg_tensor_given(x);
     return tg_fill_random(x, kind, a, b);
@@ -418,7 +419,7 @@ tg_tensor *tg_randn(tg_ctx *ctx, tg_dtype dtype, tg_shape shape, double std) {
     return finish(ctx, x, x ? draw(x, TG_RANDOM_NORMAL, 0, std) : TG_OK);
 }
 
-/* 16-bit floats are drawn in float32, so the width of the interval may exceed their largest number. */
+/* Numbers of a 16-bit dtype are drawn in float32, so the width hi - lo may exceed the largest number of the dtype. */
 tg_status tg_interval_check(tg_ctx *ctx, tg_dtype t, double lo, double hi, const char *who) {
     double least, below;
     if (!tg_is_float(t)) return tg_fail(ctx, TG_ERR_DTYPE, "%s: dtype %s, expected a float", who, tg_dtype_name(t));

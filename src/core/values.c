@@ -138,7 +138,7 @@ static tg_work *download(tg_tensor *x, tg_dtype dtype, void *dst) {
     tg_array outer = tg_array_of(x);
     tg_status s = ctx->run.ops->map(ctx, TG_FN_id, tg_array_of(stage), &outer, 1, none, false);
     tg_work *w = s == TG_OK ? tg_copies_download(stage, dst, bytes, true) : NULL;
-    tg_temp_free(stage); /* the work holds its bytes */
+    tg_temp_free(stage); /* the work still holds the bytes of stage */
     return w;
 }
 

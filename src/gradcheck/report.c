@@ -28,7 +28,7 @@ static json_t *number(double v) {
     return json_string(isnan(v) ? "nan" : v > 0 ? "inf" : "-inf");
 }
 
-/* Returns s as a JSON string, which must be UTF-8. */
+/* Returns s as a JSON string. JSON strings are UTF-8, so another text is returned if s is not. */
 static json_t *text(const char *s) {
     json_t *j = json_string(s ? s : "");
     return j ? j : json_string("(not UTF-8)");
@@ -51,7 +51,7 @@ static json_t *input_of(tg_ctx *ctx, tg_tensor *x) {
                      tg_requires_grad(x), "shape", shape, "values", values_of(ctx, x));
 }
 
-/* Returns the first position of the tensor in[i]: one tensor that is given twice has one gradient. */
+/* Returns the first index at which in[] has the tensor in[i]. A tensor that is given twice has one gradient. */
 static int first_of(tg_tensor *const *in, int i) {
     int first = 0;
     while (in[first] != in[i]) first++;
@@ -238,8 +238,8 @@ static tg_status fill_from(const tg_json *j, const json_t *values, tg_tensor *x)
     return s;
 }
 
-/* Reads the input at position `at` into in[at]: a new tensor, or the earlier one with which the report says that it is
- * the same. */
+/* Reads input `at` of the report into in[at]. Creates a tensor for it, or uses that of an earlier input if the report
+ * says that both are the same. */
 static tg_status read_input(const tg_json *root, json_t *object, tg_tensor **in, int64_t at) {
     tg_tensor **x = &in[at];
     const tg_json j = {.ctx = root->ctx, .path = root->path, .object = object};
@@ -271,8 +271,8 @@ static tg_status read_input(const tg_json *root, json_t *object, tg_tensor **in,
 
 /* ---- Repeating a check ---- */
 
-/* Sets the default random stream to the report's, so that the same numbers are drawn again, and returns the current
- * one in *now. */
+/* Copies the state of the default random stream to *now. Then sets the stream to the state in the report, so that the
+ * same numbers are drawn again. */
 static tg_status enter_stream(const tg_json *root, tg_rng *now) {
     tg_rng then;
     TG_TRY(read_stream(root, &then));
@@ -280,7 +280,8 @@ static tg_status enter_stream(const tg_json *root, tg_rng *now) {
     return tg_rng_set(root->ctx, NULL, &then);
 }
 
-/* Restores the default random stream from *now. Returns s; an error is again the context's error afterwards. */
+/* Restores the default random stream from *now. Returns s. If s is an error, the context has the same error
+ * afterwards. */
 static tg_status leave_stream(const tg_json *root, const tg_rng *now, tg_status s) {
     tg_gradcheck_info r;
     snprintf(r.report, sizeof r.report, "%s", tg_ctx_message(root->ctx));

@@ -35,13 +35,13 @@ static inline const tg_grid *tg_grid_of(const tg_ctx *ctx) {
 /* Returns the axes that have more than one rank, as bits. Every op calls this, so for a context without peers it reads
  * only one byte of the runtime. */
 static inline uint32_t tg_grid_axes(const tg_ctx *ctx) { return ctx->run.has_peers ? tg_grid_own(ctx)->axes : 0; }
-/* Makes the grid one of single ranks again. The placements of tensors stay as they are. */
+/* Sets the grid to one rank on every axis again. The placements of tensors stay as they are. */
 void tg_grid_clear(tg_ctx *ctx);
 
-/* Marks this rank as out of step with the others (tg_ctx_skip) if the context has an error and the grid has other axes
- * than data-parallel ones. Called after an error that may have kept this rank from calling a function of the caller,
- * which may communicate. Data-parallel ranks communicate after backward, so a rank that left out a micro-batch is still
- * in step with them. */
+/* Reports to the other ranks that this rank may have left out a collective (tg_ctx_skip), if the context has an error
+ * and the grid has other axes than data-parallel ones. Called after an error because of which this rank may not have
+ * called a function of the caller, which may communicate. Data-parallel ranks communicate only after backward, so they
+ * do not wait for a rank that left out a micro-batch. */
 void tg_ctx_may_skip(tg_ctx *ctx);
 
 /* Replaces sums [n], float64 on the device, by their sums over ranks: element i over the axes of mask[i].

@@ -60,7 +60,7 @@ tg_status tg_call_linear(tg_call *c, uint32_t set) {
     tg_rules *r = tg_rules_of(c);
     if (!r) return c->ctx->run.status;
     if (r->n_sets < 0) r->n_sets = 0;
-    if (!set) return TG_OK; /* states that there is no such set */
+    if (!set) return TG_OK; /* set 0 says that the op is linear in no input */
     if (r->n_sets == TG_MAX_SETS)
         return tg_call_fail(c, TG_ERR_ARGUMENT, "tg_call_linear: an op may state at most %d sets of inputs",
                             TG_MAX_SETS);
