@@ -24,8 +24,8 @@ static inline tg_shape tg_shape_kept(const tg_tensor *x) { return tg_shape_make(
  * tg_zero_tangent: zeros with the placement of x. */
 tg_tensor *tg_full_like(tg_tape *t, const tg_tensor *x, double value);
 tg_tensor *tg_zero_tangent(tg_tape *t, const tg_tensor *x);
-/* Returns g, which the caller gave as a seed, a tangent or a hook's result, as a tensor of the tape: g itself, or a copy
- * if g belongs to the context, because the caller may write to such a tensor later. */
+/* Returns g, which the caller gave as a seed, a tangent or a hook's result, as a tensor of the tape: g itself, or a
+ * copy if g belongs to the context, because the caller may write to such a tensor later. */
 tg_tensor *tg_grad_graph_own(tg_tape *t, tg_tensor *g);
 /* Adds g into a slot of tape tensors. */
 tg_status tg_grad_graph_add(tg_tape *t, tg_slot *s, tg_tensor *g);
