@@ -11,7 +11,8 @@
  *
  * If every label that both operands have is in y too, the op is an element-wise product. Otherwise the dims are grouped
  * into those of one batched matrix product: batch labels are in a, b and y, m labels only in a and y, n labels only in
- * b and y, k labels only in a and b. If the dims of a group cannot be viewed as one dim, the operand is copied first. */
+ * b and y, k labels only in a and b. If the strides of an operand do not allow a view of each group as one dim, the
+ * operand is copied first. */
 #include "ops/common/derive.h"
 #include "ops/common/op.h"
 
