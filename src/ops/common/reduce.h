@@ -9,7 +9,7 @@ typedef struct tg_reduce_params {
     tg_dims dims;
     bool keepdim;
     int correction; /* of var and std: the argument of tg_var */
-    double p;       /* of vector_norm: the order of the norm */
+    double p;       /* of norm: the argument of tg_norm */
     uint32_t mask;  /* bit mask of the reduced dims; set by infer */
 } tg_reduce_params;
 
