@@ -473,8 +473,8 @@ const tg_op tg_op_attention = {
 
 /* Returns scaled dot-product attention: q [b, h, sq, dk], k [b, g, sk, dk] and v [b, g, sk, dv] give [b, h, sq, dv].
  * g must divide h: each key and value head serves h / g neighboring query heads. Query i has position p = i + sk - sq
- * among the keys, so the last query is aligned with the last key, as after a cache of earlier keys. With a causal mask
- * it sees the keys j <= p. A window is placed relative to p. In a packed sequence, a query sees only keys of its own
+ * among the keys, so the last query is aligned with the last key, as after a cache of earlier keys. With .causal the
+ * query sees the keys j <= p. A window is placed relative to p. In a packed sequence, a query sees only keys of its own
  * sequence, and the last query of the sequence is aligned with its last key. Masks follow PyTorch: a bool mask is true
  * where a key may be seen, a float mask is added to the scores. A key is seen only if lengths, window, packing and mask
  * all allow it. A query that sees no key gives zeros and gets no gradient. Dropout applies to the probabilities, in

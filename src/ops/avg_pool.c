@@ -82,7 +82,7 @@ static tg_status means(tg_call *c, const tg_tensor *y, const tg_tensor *x, bool 
     return tg_op_map(c, TG_FN_div, y, TG_T2(sum, n), 2, 0, 0, add);
 }
 
-/* x (+)= for each element, the sum of y / divisor over the windows that contain it. */
+/* Each element of x (+)= the sum of y / divisor over the windows that contain the element. */
 static tg_status spread(tg_call *c, const tg_tensor *x, const tg_tensor *y, bool add) {
     tg_dtype wide = tg_accumulate_dtype((tg_dtype)y->dtype);
     tg_tensor *share = tg_call_temp(c, wide, y->ndim, y->shape), *n;

@@ -78,8 +78,8 @@ static tg_status declare_roles(tg_call *c) {
 }
 
 /* Checks the placements of the running statistics if forward updates them. If x is opaque on an axis, each rank has a
- * batch of its own there, and updates the running statistics differently. They must be opaque there too, or they would
- * no longer match their placement. The general placement rule does not check that. */
+ * batch of its own there, and updates the running statistics differently. The running statistics must then be opaque
+ * there too, or they would no longer match their placement. The general placement rule does not check that. */
 static tg_status check_running_placement(tg_call *c) {
     if (!c->writes || !tg_grid_axes(c->ctx)) return TG_OK;
     for (int a = 0; a < TG_MAX_AXES; a++) {

@@ -86,7 +86,7 @@ static tg_status conv_infer(tg_call *c) {
     return tg_call_out(c, 0, (tg_dtype)x->dtype, ndim, shape);
 }
 
-/* Infers for the ops that compute x or w. Their shapes were checked when the convolution was recorded. */
+/* The infer function of the ops that compute x or w. The shapes were checked when the convolution was recorded. */
 static tg_status conv_other_infer(tg_call *c) {
     conv_params *p = c->params;
     const tg_tensor *a = c->in[0], *b = c->in[1];

@@ -3,11 +3,11 @@
  * Every dim of the operands a and b and of the result y has a label. Dims with the same label have the same index.
  * Labels that are not in y are summed over.
  *
- * The gradient of an operand is a sum of products too: of y's gradient and the other operand. Its result may have
- * labels that the public equation refuses. First, if a label of the operand is in neither the other operand nor y, the
- * gradient is repeated along that dim, so only the result has the label. Second, if the operand has a label twice, the
- * gradient is 0 outside of a diagonal, and the result has the label twice. The functions below allow both, so they also
- * compute derivatives of any order.
+ * The gradient of an operand is a sum of products too: of y's gradient and the other operand. The result of this sum
+ * may have labels that the public equation refuses. First, if a label of the operand is in neither the other operand
+ * nor y, the gradient is repeated along that dim, so only the result has the label. Second, if the operand has a label
+ * twice, the gradient is 0 outside of a diagonal, and the result has the label twice. The functions below allow both,
+ * so they also compute derivatives of any order.
  *
  * If every label that both operands have is in y too, the op is an element-wise product. Otherwise the dims are grouped
  * into those of one batched matrix product: batch labels are in a, b and y, m labels only in a and y, n labels only in

@@ -276,8 +276,8 @@ static tg_status number_places(tg_call *c, int dim, tg_extent *e, tg_array *out)
 }
 
 /* Gives src its gradient. An element of src gets the element of g to which its index points, or 0 if a later element of
- * src overwrote it there. To find these, scatters the numbers 0, 1, .. of the positions along dim by the same index,
- * and gathers them back: an element that does not get its own number back was overwritten. */
+ * src overwrote it there. To find the overwritten elements, scatters the numbers 0, 1, .. of the positions along dim by
+ * the same index, and gathers them back: an element that does not get its own number back was overwritten. */
 static tg_status scatter_back_to_src(tg_call *c, int dim) {
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     const tg_tensor *x = c->in[0], *index = c->in[1], *g = c->gout[0];

@@ -189,7 +189,7 @@ static tg_status linear_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout
     return TG_OK;
 }
 
-/* dx w^T + x dw^T + db. */
+/* The tangent is dx w^T + x dw^T + db. */
 static tg_status linear_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout) {
     tg_tensor *x = tg_node_in(n)[0], *w = tg_node_in(n)[1];
     if (((const act_params *)tg_node_params(n))->act) return tg_jvp_composed(t, n, dout, linear_compose);

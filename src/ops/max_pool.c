@@ -3,8 +3,8 @@
  * `index`, gives the position in a plane of each element of each window; it is the same for all planes.
  *
  * Elements of a window that lie in the padding are not compared. For such an element the table has the position of the
- * nearest element of the window that lies in x. Only the entry of element 0 may be used: element 0 remains the greatest
- * if no element is greater than -infinity. */
+ * nearest element of the window that lies in x. It is used only for element 0, which remains the greatest if no element
+ * of the window is greater than -infinity. */
 #include <math.h>
 
 #include "ops/common/derive.h"

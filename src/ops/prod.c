@@ -9,7 +9,7 @@ static tg_status prod_infer(tg_call *c) {
 
 static tg_status prod_forward(tg_call *c) { return tg_reduce_run(c, TG_PROD, c->out[0], c->in[0], 1); }
 
-/* Elements that are reduced to one element of the result are a group. The slope of an element is the product of the
+/* Elements that are reduced to one element of the result form a group. The slope of an element is the product of the
  * other elements of its group. Zeros are first replaced by 1. If no other element of the group was 0, the slope is the
  * product of the group, divided by the element. If another element was 0, the slope is 0, or NaN if any other element
  * is infinite or NaN. */

@@ -127,7 +127,7 @@ const tg_op tg_op_rope = {
     TG_SAMPLES(rope_samples),
 };
 
-/* Rotates x [.., s, d], d even. In row r of every head, from 0 to s - 1, the pair (x[i], x[i + d/2]) is rotated by the
+/* Rotates x [.., s, d], d even. In every head, in row r (0 to s - 1), the pair (x[i], x[i + d/2]) is rotated by the
  * angle (offset + r) base^(-2i/d). Pairs are laid out as in GPT-NeoX and Llama. offset is the position of row 0; during
  * generation it is the number of positions in the cache. Angles are computed in float64. Nothing is saved. */
 tg_tensor *tg_rope(tg_tape *t, tg_tensor *x, double base, int64_t offset) {

@@ -56,8 +56,8 @@ static tg_status divide_row(tg_call *c, const tg_triangles *a, tg_matrix b, int6
     return tg_ctx_ops(c->ctx)->map(c->ctx, TG_FN_div, row, in, 2, (const double[2]){0}, false);
 }
 
-/* Solves n rows of b, from row `first` on. `one` is the first row of the half that is solved first, `two` that of the
- * other half. */
+/* Replaces n rows of b, from row `first` on, by rows of the solution. `one` is the first row of the half that is solved
+ * first, and `two` is the first row of the other half. */
 static tg_status solve_rows(tg_call *c, const tg_triangles *a, tg_matrix b, int64_t k, int64_t first, int64_t n) {
     if (n == 1) return a->unit ? TG_OK : divide_row(c, a, b, k, first);
     int64_t half = n / 2, rest = n - half, one = a->upper ? first + half : first,

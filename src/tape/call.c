@@ -100,8 +100,8 @@ static tg_status check_output(tg_call *c, int i, tg_dtype dtype, int ndim, const
     return check_shape(c, dtype, ndim, shape);
 }
 
-/* Fails if a view of x that starts `offset` elements after x's first reaches outside the bytes of x's storage. The
- * view's shape has been checked. */
+/* Fails if a view of x that starts `offset` elements after the first element of x reaches outside the bytes of x's
+ * storage. The view's shape has been checked. */
 static tg_status check_view(tg_call *c, const tg_tensor *x, int64_t offset, int ndim, const int64_t *shape,
                             const int64_t *stride) {
     int64_t first = 0, last = 0, step;

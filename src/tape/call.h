@@ -10,8 +10,8 @@ typedef struct tg_call_impl {
     const void *site;       /* call site of the public function */
     tg_tensor *temps;       /* temporaries of this call, linked through their node */
     uint64_t before, made;  /* in a forward: the serial of the context's last handle before and after infer */
-    tg_node *node;          /* in a backward */
-    struct tg_pass *pass;   /* in a backward: the pass (src/autograd/backward.h) */
+    tg_node *node;          /* in a backward: the node whose op runs */
+    struct tg_pass *pass;   /* in a backward: the pass (src/autograd/backward.h); NULL in a forward */
     struct tg_rules *rules; /* what infer stated about placements (src/placement/rule.h); NULL if nothing */
     bool placed;            /* infer has set the placements of the outputs */
 } tg_call_impl;

@@ -490,8 +490,8 @@ static void mark_outputs(tg_tensor *const *outputs, int n, bool on) {
         if (tg_is_alive(outputs[i])) outputs[i]->storage->marked = on;
 }
 
-/* Discards the bytes of the tensors that the tape made in the scope, except its outputs and tensors that a node has
- * saved. */
+/* Discards the bytes of the tensors that the tape made in the scope, except the outputs of the scope and the tensors
+ * that a node has saved. */
 static void discard_since(tg_tape *t, const tg_scope *scope, const void *site) {
     handle_walk w = walk_from(t, scope->from);
     for (tg_tensor *x; (x = walk_next(&w));) {

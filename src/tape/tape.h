@@ -108,8 +108,8 @@ typedef struct tg_observer {
     int64_t count; /* number of forward calls observed since the reset */
 } tg_observer;
 
-/* The deferral of a tape: a list of products that compute the gradients of weights later than the backward of the
- * tape's linear layers (src/parallel/tp/tape_defer.c). */
+/* The deferral of a tape: a list of products, each of which gives the gradient of a weight. Backward of the tape's
+ * linear layers adds products to the list, and they are computed later (src/parallel/tp/tape_defer.c). */
 typedef struct tg_deferral {
     /* Adds the product gy^T x to the list. It is the gradient of input w of the call, the weight. Returns false if
      * backward must compute the product now. take is NULL if the tape defers nothing. */
@@ -131,9 +131,9 @@ struct tg_tape {
     struct tg_pass *grad_graph; /* the innermost reverse pass whose derivatives are being recorded */
     uint32_t tangents;     /* pass number of the running tg_jvp; 0 if none */
     bool derives;          /* the vjp or jvp of an op is running: placements are less strict (src/placement/rule.h) */
-    bool collects;    /* first run of a recomputation: of its ops nothing is recorded but the leaves that they use */
-    bool grad_off;    /* in such a run: the second run will be in no-grad mode here */
-    /* second run of a recomputation: buffers that an op writes in addition to its outputs keep their values */
+    bool collects;    /* in the first run of a recomputation: ops record nothing but the leaves that they use */
+    bool grad_off;    /* in such a run: the second run will be in no-grad mode at this point */
+    /* in the second run of a recomputation: buffers that an op writes in addition to its outputs keep their values */
     bool again;
     uint64_t micro;   /* the micro-batch that the tape records (tg_tape_key) */
     bool collectives; /* a collective node was recorded since the last reset */

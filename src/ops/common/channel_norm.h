@@ -35,8 +35,8 @@ tg_tensor *tg_norm_inside(tg_call *c, const tg_channel_norm *k, tg_tensor *x);
 /* Returns a temporary of the internal shape, in the accumulation dtype. */
 tg_tensor *tg_norm_temp(tg_call *c, const tg_channel_norm *k);
 
-/* Computes the mean and the biased variance of x, and stores the variance in the buffer TG_NORM_RSTD. t is a temporary
- * of the internal shape. */
+/* Computes the mean and the biased variance of x, and stores them in the buffers TG_NORM_MEAN and TG_NORM_RSTD. t is a
+ * temporary of the internal shape. */
 tg_status tg_norm_moments(tg_call *c, const tg_channel_norm *k, const tg_tensor *x, const tg_tensor *t);
 /* Replaces the variance in TG_NORM_RSTD by 1 / sqrt(variance + eps), and computes the op's result. x is in the internal
  * shape. t, a temporary of that shape, receives the normalized x. */

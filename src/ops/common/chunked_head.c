@@ -124,8 +124,8 @@ static tg_status chunk_grads(tg_call *c, const head *p, int64_t first, int64_t n
                     tg_adds(c, 1) || !begins);
 }
 
-/* If gin_mode says that the gradient of w is overwritten, zeroes the rows that no product writes: those of w that no
- * column of the logits uses, or all rows if x has no rows. */
+/* If gin_mode says that the gradient of w is overwritten, zeroes its rows that no product writes: those that belong to
+ * no column of the logits, or all of them if x has no rows. */
 static tg_status zero_rest(tg_call *c, const head *p) {
     tg_extent e;
     if (c->gin_mode[1] != TG_GRAD_WRITE) return TG_OK;

@@ -65,7 +65,7 @@ static tg_status pick(tg_call *c, tg_tensor *target, const tally *n) {
     return tg_op_map(c, TG_FN_where_da, weights, TG_T2(n->counts, weights), 2, 0, 0, false);
 }
 
-/* loss := (1 - s) loss + s / K (log(mass) sum(w) - sum(w (x - top))) */
+/* loss := (1 - s) loss + (s / K) (log(mass) sum(w) - sum(w (x - top))) in rows that are not ignored. */
 static tg_status smooth(tg_call *c, tg_tensor *x, const tg_tensor *loss, const tally *n) {
     const tg_row_loss_params *p = params(c);
     tg_tensor *top = c->saved[TG_ROW_LOSS_TOP], *top_col = column(c, top);

@@ -27,7 +27,7 @@
         return tg_jvp_composed(t, n, dout, name##_compose);                                                     \
     }
 
-/* 1 - x. */
+/* Returns 1 - x. */
 static inline tg_tensor *tg_one_minus(tg_tape *t, tg_tensor *x) { return tg_add_scalar(t, tg_neg(t, x), 1); }
 /* Returns zeros with the dtype, shape and placement of x's gradient. */
 static inline tg_tensor *tg_zeros_like(tg_tape *t, const tg_tensor *x) { return tg_full_like(t, x, 0); }
@@ -54,7 +54,7 @@ static inline tg_tensor *tg_wide(tg_tape *t, tg_tensor *x) {
 /* Returns input i as it was before an in-place op overwrote it. The op has saved a copy in its private buffer k. */
 tg_tensor *tg_node_kept_input(tg_tape *t, const tg_node *n, int i, int k);
 
-/* Layer norm or RMS norm of x, composed of primitive ops; w and b may be NULL. */
+/* Returns the layer norm of x, or the RMS norm if rms is true, composed of primitive ops. w and b may be NULL. */
 tg_tensor *tg_norm_compose(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, double eps, bool rms);
 /* Records dropout with the draws of an earlier call, so that it drops the same elements (dropout.c). */
 tg_tensor *tg_dropout_again(tg_tape *t, tg_tensor *x, double p, const tg_draws *draws);

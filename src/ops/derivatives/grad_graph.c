@@ -153,9 +153,9 @@ static tg_status run_node(tg_pass *p, tg_node *n) {
     return tg_grad_graph_explain(n, derive(p, n));
 }
 
-/* Does nothing unless n is marked TG_N_REACHED: its gradient may be a zero that is not stored as a tensor. Marks the
- * targets among the outputs of n as reached. Removes the mark from n and sets it on the nodes that made the inputs of
- * n, whose gradients may then be such zeros too. */
+/* Does nothing unless n is marked TG_N_REACHED, which says that its gradient may be a zero that is not stored as a
+ * tensor. Marks the targets among the outputs of n as reached. Removes the mark from n and sets it on the nodes that
+ * made the inputs of n, whose gradients may then be such zeros too. */
 static void pass_zero(const tg_pass *p, tg_node *n) {
     if (!(n->flags & TG_N_REACHED)) return;
     n->flags &= ~TG_N_REACHED;
@@ -261,7 +261,7 @@ tg_status tg_vjp_composed(tg_tape *t, const tg_node *n, tg_tensor *const *gout, 
     for (tg_node *m = before ? before->next : t->first; m; m = m->next)
         if (tg_pass_leads_on(p, m)) m->pass = p->id;
     for (int i = 0; i < n->n_out; i++) {
-        /* A leaf that is passed through as an output has a node too. */
+        /* If f has returned a leaf as an output, this is the leaf's node. */
         tg_node *made = gout[i] && tg_is_alive(out[i]) ? tg_tape_node_of(t, out[i]) : NULL;
         if (!tg_pass_needs(p, made)) continue;
         tg_tensor *g = gout[i];

@@ -231,7 +231,7 @@ tg_status tg_jvp_composed(tg_tape *t, const tg_node *n, tg_tensor **dout, tg_com
     for (tg_node *m = first; m; m = m->next) m->pass = w.id;
     if (first) TG_TRY(push_all(&w, first, t->last));
     for (int i = 0; i < n->n_out; i++) {
-        /* A leaf that is passed through as an output has a node too. */
+        /* If f has returned a leaf as an output, this is the leaf's node. */
         const tg_node *made = tg_is_alive(out[i]) ? tg_tape_node_of(t, out[i]) : NULL;
         if (made) dout[i] = tg_node_slots(made)[out[i]->out].g;
     }
