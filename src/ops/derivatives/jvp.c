@@ -56,7 +56,7 @@ static tg_status push(const tangents *w, tg_node *n) {
     return TG_OK;
 }
 
-/* Calls push for the nodes from `from` to `to`, both included, that lead to an output. */
+/* Calls push for the nodes from `from` to `to`, both included, that have the number of the pass. */
 static tg_status push_all(const tangents *w, tg_node *from, const tg_node *to) {
     for (tg_node *n = from; n; n = n->next) {
         if (n->pass == w->id && !(n->flags & TG_N_LEAF)) TG_TRY(tg_grad_graph_explain(n, push(w, n)));
