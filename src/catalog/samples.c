@@ -1,4 +1,4 @@
-/* The sample inputs of an op, made from the data of its sample. */
+/* Makes the sample inputs of an op from their descriptions (tg_sample). */
 #include <math.h>
 #include <tapegrad/ops.h>
 
@@ -14,7 +14,7 @@ static void swap(int64_t *a, int64_t *b) {
     *b = t;
 }
 
-/* Sets the strides of a layout, and returns how many elements it occupies. */
+/* Sets the strides of a layout. Returns how many elements of memory it occupies, gaps included. */
 static int64_t lay_out(const tg_shape *shape, tg_sample_layout layout, int64_t *stride) {
     int n = (int)shape->ndim;
     tg_shape memory = *shape;
@@ -50,15 +50,15 @@ static tg_status fill_gaps(tg_tensor *x, int64_t numel) {
     return numel ? ctx->run.ops->fill(ctx, all, tg_is_float(x->dtype) ? NAN : x->dtype == TG_BOOL ? 1 : -1) : TG_OK;
 }
 
-/* Returns the dtype of an input. `usual` is that of float inputs whose sample names none. */
+/* Returns the dtype of an input. `usual` is the dtype of float inputs whose sample names no dtype. */
 static tg_dtype dtype_of(const tg_sample_input *s, tg_dtype usual) {
     if (s->dtype) return s->dtype;
     bool index = s->kind == TG_SAMPLE_INDEX || s->kind == TG_SAMPLE_STARTS;
     return index ? TG_I64 : s->kind == TG_SAMPLE_BOOL ? TG_BOOL : usual;
 }
 
-/* Makes an input in its own layout. With o->rows it is row-major; rows that would share memory then have equal
- * values. */
+/* Makes an input in the layout that its sample states, or row-major if o->rows is true. In a row-major input, rows that
+ * would share memory in the sample's layout have equal values. */
 static tg_tensor *make_input(tg_ctx *ctx, const tg_sample_input *s, const tg_case_opts *o, uint64_t state) {
     int64_t stride[TG_MAX_DIMS];
     tg_dtype dtype = dtype_of(s, o->dtype);

@@ -11,7 +11,7 @@
 #include "kernels/composed.h"
 #include "autograd/apply.h"
 
-enum { TOP, MASS }; /* private saved buffers of two numbers per row; see tg_attention_args */
+enum { TOP, MASS }; /* private saved buffers, one number per row of scores each; see tg_attention_args (device.h) */
 
 static int64_t size(const tg_call *c, int i, int dim) {
     return c->in[i]->shape[dim];
@@ -96,8 +96,8 @@ static tg_status extents_fit(tg_call *c) {
     return TG_OK;
 }
 
-/* Computes the placement of the probabilities [b, h, sq, sk]: that of q, except that their last dim is placed as the
- * sequence of the keys. On an axis on which an input is opaque they are opaque too. */
+/* Computes the placement of the probabilities [b, h, sq, sk]. It is the placement of q, except that the last dim is
+ * placed as the sequence of the keys. On an axis on which an input is opaque (TG_OPAQUE), the probabilities are too. */
 static void place_scores(const tg_call *c, tg_placement at[TG_MAX_AXES]) {
     for (int a = 0; a < TG_MAX_AXES; a++) {
         tg_placement q = tg_place_on(c->in[Q], (tg_axis)a), k = tg_place_on(c->in[K], (tg_axis)a);
@@ -125,8 +125,8 @@ static tg_status take_draws(tg_call *c) {
                          tg_grid_axes(c->ctx) ? at : NULL, &p->draws);
 }
 
-/* Resolves the option *extent to a number of 0 to `most`, which is large enough to restrict nothing. Returns whether
- * the option sets a bound. */
+/* Replaces the option *extent by a number from 0 to `most`. `most` is so large that a bound of that extent hides
+ * nothing. Returns whether the option sets a bound. */
 static bool bound_of(int64_t *extent, int64_t most) {
     bool bound = *extent > 0 || *extent == TG_WINDOW_ZERO;
     *extent = !bound || *extent < 0 ? 0 : *extent < most ? *extent : most;
@@ -159,9 +159,9 @@ static tg_status attention_options(tg_call *c) {
     return o->dropout > 0 ? take_draws(c) : TG_OK;
 }
 
-/* Declares the roles of the dims of the mask, the sink and the lengths: each is free, as the dim of the result that
- * it broadcasts to. Exceptions are dims of the mask that are repeated, its dim of keys, and its dim of queries if
- * rows_whole. */
+/* Declares the dims of the mask, the sink and the lengths free (tg_call_role): each becomes the dim of the result that
+ * it broadcasts to. In the mask, repeated dims and the dim of keys are not free; nor is the dim of queries if
+ * rows_whole is true. */
 static tg_status place_extras(tg_call *c, bool rows_whole) {
     const tg_tensor *m = c->in[MASK];
     for (int d = 0; m && d < m->ndim; d++) {
@@ -208,7 +208,7 @@ static tg_array expanded(const tg_call *c, const tg_tensor *x, tg_extent *e) {
     return tg_array_at(a, 0, 4, e->shape, e->stride);
 }
 
-/* Fills *a with what forward and backward share. `mask` is memory for a layout. */
+/* Fills *a with what forward and backward share. *mask is memory for the layout of the mask. */
 static tg_status attention_args(tg_call *c, tg_attention_args *a, tg_extent *mask) {
     const attention_params *p = c->params;
     tg_tensor *starts_q = c->in[STARTS_Q], *starts_k = c->in[STARTS_K];
@@ -238,7 +238,8 @@ static tg_status attention_args(tg_call *c, tg_attention_args *a, tg_extent *mas
     return TG_OK;
 }
 
-/* Reports an invalid value in lengths or starts, if bad is not 0. The message quotes it if the host can read it. */
+/* If bad is not 0, reports an invalid value in lengths or starts. The message quotes the value if the host can read
+ * it. */
 static tg_status bad_extent(tg_call *c, int64_t bad) {
     const tg_tensor *x = c->in[LENGTHS] ? c->in[LENGTHS] : c->in[STARTS_Q];
     int64_t i = bad - 1, total = size(c, Q, 2);
@@ -297,7 +298,7 @@ static int64_t attention_flops(const tg_node *n) {
     int64_t row = tg_flops(2 * tg_dim(q, 0) * tg_dim(q, 1) * tg_dim(q, 2), tg_dim(q, 3) + tg_dim(v, 3));
     if (p->left_bound && (p->right_bound || p->opts.causal) && width < sk) return tg_flops(row, width);
     if (!p->opts.causal) return tg_flops(row, sk);
-    return row % 2 ? row : tg_flops(row / 2, sk); /* odd only if it has overflowed (tg_flops) */
+    return row % 2 ? row : tg_flops(row / 2, sk); /* row is odd only if it is INT64_MAX, after an overflow */
 }
 
 #define OPTS(...) &(const attention_params){.opts = {.size = sizeof(tg_attention_opts), __VA_ARGS__}}
@@ -471,14 +472,14 @@ const tg_op tg_op_attention = {
 };
 
 /* Returns scaled dot-product attention: q [b, h, sq, dk], k [b, g, sk, dk] and v [b, g, sk, dv] give [b, h, sq, dv].
- * g must divide h: each key and value head serves h / g neighboring query heads. With a causal mask query i sees
- * keys j <= i + sk - sq, so the last query sees all keys, as after a cache of earlier keys. A window is placed
- * relative to that position. Packed sequences attend to themselves only, and the last query of each is aligned with
- * its last key. Masks follow PyTorch: a bool mask is true where a key may be seen, a float mask is added to the
- * scores. A key is seen only if lengths, window, packing and mask all allow it. A query that sees no key gives zeros
- * and gets no gradient. Dropout applies to the probabilities, in training mode only. The sq x sk scores are never
- * stored as a whole (Dao et al., arXiv 2205.14135): the op saves its inputs, the result and two numbers per row, and
- * backward computes the scores again. opts may be NULL. */
+ * g must divide h: each key and value head serves h / g neighboring query heads. Query i has position p = i + sk - sq
+ * among the keys, so the last query is aligned with the last key, as after a cache of earlier keys. With .causal the
+ * query sees the keys j <= p. A window is placed relative to p. In a packed sequence, a query sees only keys of its own
+ * sequence, and the last query of the sequence is aligned with its last key. Masks follow PyTorch: a bool mask is true
+ * where a key may be seen, a float mask is added to the scores. A key is seen only if lengths, window, packing and mask
+ * all allow it. A query that sees no key gives zeros and gets no gradient. Dropout applies to the probabilities, in
+ * training mode only. The sq x sk scores are never stored as a whole (Dao et al., arXiv 2205.14135): the op saves its
+ * inputs, the result and two numbers per row, and backward computes the scores again. opts may be NULL. */
 tg_tensor *tg_attention(tg_tape *t, tg_tensor *q, tg_tensor *k, tg_tensor *v, const tg_attention_opts *opts) {
     attention_params p = {.draws = {.n = 0}};
     tg_op_options(&p.opts, sizeof p.opts, opts);

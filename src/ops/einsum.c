@@ -3,14 +3,16 @@
  * Every dim of the operands a and b and of the result y has a label. Dims with the same label have the same index.
  * Labels that are not in y are summed over.
  *
- * A gradient is a sum of products too, of y's gradient and the other operand. It may need two things that the public
- * equation refuses. If a label of one operand is in neither the other one nor y, the gradient repeats along it: there
- * only the result has that label. If an operand has a label twice, its gradient is a diagonal with zeros elsewhere:
- * there the result has that label twice. The functions below allow both, so they also compute derivatives of any order.
+ * The gradient of an operand is a sum of products too: of y's gradient and the other operand. The result of this sum
+ * may have labels that the public equation refuses. First, if a label of the operand is in neither the other operand
+ * nor y, the gradient is repeated along that dim, so only the result has the label. Second, if the operand has a label
+ * twice, the gradient is 0 outside of a diagonal, and the result has the label twice. The functions below allow both,
+ * so they also compute derivatives of any order.
  *
- * If no label is in both operands and missing in y, the op is an element-wise product. Otherwise the dims are
- * grouped into those of one batched matrix product: batch labels are in a, b and y, m labels in a and y, n labels in
- * b and y, k labels in a and b. If the dims of a group cannot be viewed as one dim, the operand is copied first. */
+ * If every label that both operands have is in y too, the op is an element-wise product. Otherwise the dims are grouped
+ * into those of one batched matrix product: batch labels are in a, b and y, m labels only in a and y, n labels only in
+ * b and y, k labels only in a and b. If the strides of an operand do not allow a view of each group as one dim, the
+ * operand is copied first. */
 #include "ops/common/derive.h"
 #include "ops/common/op.h"
 
@@ -26,7 +28,7 @@ typedef struct einsum_params {
     const char *equation;      /* the caller's; only infer reads it */
     bool labeled;              /* of[] is set, by infer or by a derivative that records the op; equation is not used */
     labels of[SIDES];
-    int64_t size[TG_MAX_DIMS]; /* sizes of y's dims, for labels that only y has */
+    int64_t size[TG_MAX_DIMS]; /* sizes of y's dims; read for labels that neither operand has */
 } einsum_params;
 
 static const einsum_params *params(const tg_call *c) { return c->params; }
@@ -116,8 +118,8 @@ static tg_status check_sizes(tg_call *c) {
     return TG_OK;
 }
 
-/* Returns whether both operands list the contracted labels in the same order. Only then may the dims be declared
- * summed, because the placement rule pairs summed dims in order. */
+/* Returns whether both operands list the contracted labels, which both have and y lacks, in the same order. Only then
+ * may their dims be declared summed (tg_call_role), because the placement rule pairs summed dims in order. */
 static bool contracts_in_order(const einsum_params *p) {
     char order[2][TG_MAX_DIMS];
     int n[2] = {0};
@@ -224,8 +226,8 @@ static tg_array along(tg_array x, const labels *l, const axes *a, const int64_t 
     return tg_array_at(x, 0, a->n, e->shape, e->stride);
 }
 
-/* Sums o->x over the labels that neither the other operand nor y has. The sum is in the accumulation dtype; its labels
- * are stored in *left. Does nothing if there are no such labels. */
+/* Replaces o->x by its sum over the labels that neither the other operand nor y has. The sum has the accumulation
+ * dtype. Its labels are stored in *left, to which o->l then points. Does nothing if there are no such labels. */
 static tg_status sum_lone_labels(tg_call *c, operand *o, const labels *other, const labels *y, labels *left) {
     axes kept = {0}, all = {0};
     tg_extent e, few;
@@ -256,14 +258,15 @@ static tg_status multiply(tg_call *c, const operand *y, const operand *p, const 
     return tg_ctx_ops(c->ctx)->map(c->ctx, TG_FN_mul, to, in, 2, (const double[2]){0}, add);
 }
 
-/* Makes o->x a view with the axes as its dims, and then, if its strides allow that, with the three dims size[]: batch,
- * rows, columns. Returns whether they do. */
+/* Makes o->x a view with the axes as its dims. If the strides allow it, merges these dims to the three dims size[]:
+ * batch, rows, columns. Returns whether the strides allow it. */
 static bool grouped(operand *o, const axes *a, const int64_t *size) {
     o->x = along(o->x, o->l, a, NULL, &o->e);
     return tg_array_reshape(&o->x, 3, size, o->flat.stride);
 }
 
-/* Does the same, and copies o->x to a temporary if its strides do not allow it or its dtype is another. */
+/* Makes o->x an array with the three dims size[] and this dtype: a view as in grouped, or a copy if the strides do not
+ * allow a view or the dtype is another. */
 static tg_status as_matrices(tg_call *c, operand *o, const axes *a, const int64_t *size, tg_dtype dtype) {
     bool fits = grouped(o, a, size);
     if (fits && o->x.dtype == dtype) return TG_OK;
@@ -287,7 +290,7 @@ static int64_t elements(const tg_array *x, const labels *l, const axes *a, int f
     return n;
 }
 
-/* y (+)= from, whose dims are the axes a. It is repeated along y's other axes. */
+/* y (+)= from. The dims of `from` are the axes a; `from` is repeated along y's other axes. */
 static tg_status spread(tg_call *c, const operand *y, const axes *a, tg_array from, bool add) {
     labels l = {.n = a->n};
     axes all = {0};
@@ -301,10 +304,10 @@ static tg_status spread(tg_call *c, const operand *y, const axes *a, tg_array fr
 /* y (+)= the batched matrix product of p and q. gemm writes y directly if y's strides and dtype allow it, otherwise a
  * temporary. */
 static tg_status contract(tg_call *c, const operand *y, operand *p, operand *q, bool add) {
-    axes batch = {0}, ay, ap, aq;
+    axes batch = {0}, ay, ap, aq; /* ay: batch, m and n labels; ap: batch, m and k labels; aq: batch, n and k labels */
     add_axes(&batch, y->l, p->l, NULL);
     int shared = 0;
-    for (int d = 0; d < batch.n; d++) /* the batch labels that q has too */
+    for (int d = 0; d < batch.n; d++) /* keeps only the labels that q has too */
         if (has(q->l, batch.label[d])) batch.label[shared++] = batch.label[d];
     batch.n = shared;
     ay = ap = aq = batch;
@@ -524,5 +527,5 @@ static const tg_sample dot_samples[] = {
 
 /* Returns every product of an element of a [m] and one of b [n]: [m, n]. */
 VECTORS(outer, "y[i, j] = a[i] b[j]")
-/* Returns the sum of the products of two vectors [n], a scalar. */
+/* Returns a scalar: the sum of the products of the elements of two vectors [n]. */
 VECTORS(dot, "sum of a[i] b[i]")

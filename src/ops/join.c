@@ -7,7 +7,7 @@ typedef struct join_params {
     int dim;
 } join_params;
 
-/* Checks that the inputs have one dtype and the same size in every dim except `but`. -1: in every dim. */
+/* Checks that the inputs have one dtype, and the same size in every dim except `but`, or in every dim if but is -1. */
 static tg_status need_alike(tg_call *c, int but) {
     const tg_tensor *a = c->in[0];
     for (int i = 1; i < c->n_in; i++) {
@@ -24,8 +24,9 @@ static tg_status need_alike(tg_call *c, int but) {
     return TG_OK;
 }
 
-/* Declares every dim of every input free except dim `but`. With `added`, `but` is a dim that only the output has:
- * all dims of the inputs are free, and those from `but` on become the next dim of the output. */
+/* Declares every dim of every input free (tg_family) except dim `but`. If `added` is true, `but` is a dim that only the
+ * output has: then all dims of the inputs are free, and dim d of an input becomes dim d + 1 of the output if
+ * d >= but. */
 static tg_status declare_free(tg_call *c, int but, bool added) {
     for (int i = 0; tg_call_places(c) && i < c->n_in; i++)
         for (int d = 0; d < c->in[i]->ndim; d++)
@@ -195,8 +196,8 @@ typedef struct split_params {
     bool chunks;          /* cut into equal parts; sizes is not used */
 } split_params;
 
-/* Returns the size of part i, if `left` of `size` elements remain. Of equal parts it is ceil(size / n) or, if that is
- * more, `left`. */
+/* Returns the size of part i. x has `size` elements along the dim, of which `left` remain. An equal part has
+ * ceil(size / n) elements, or `left` if fewer remain. */
 static int64_t part_size(const split_params *p, int i, int64_t size, int64_t left) {
     if (!p->chunks) return p->sizes[i];
     int64_t most = size / p->n + (size % p->n != 0);
@@ -298,7 +299,8 @@ tg_status tg_split(tg_tape *t, tg_tensor *x, int dim, const int64_t *sizes, int 
     return tg_apply(t, &tg_op_split, &p, &x, 1, out, n, NULL, NULL, TG_SITE);
 }
 
-/* As tg_split, into n parts of ceil(size / n) elements. The last parts have fewer elements, or none. */
+/* Does what tg_split does, with n parts of ceil(size / n) elements. If size is not a multiple of n, the last parts have
+ * fewer elements, or none. */
 tg_status tg_chunk(tg_tape *t, tg_tensor *x, int dim, int n, tg_tensor **out) {
     const split_params p = {.dim = dim, .n = n, .chunks = true};
     if (n < 1) {

@@ -1,5 +1,5 @@
-/* Functions that an op calls while it is recorded: for its outputs, views, saved buffers, temporaries, draws and
- * errors. */
+/* Functions that the slots of an op (infer, forward, backward) call: for outputs, views, saved buffers, temporaries,
+ * draws and errors. */
 #include "tape/call.h"
 #include "base/text.h"
 
@@ -58,8 +58,8 @@ tg_status tg_call_outputs(tg_call *c, int n) {
     return TG_OK;
 }
 
-/* Returns whether an output of this shape may use the shape and strides of input x instead of copies. The shape
- * and strides of a handle of this tape live as long as the handles that borrow them. */
+/* Returns whether an output of this shape may point to the shape and strides of input x instead of having copies. If x
+ * is a handle of the tape of c, its shape and strides live as long as the output does. */
 static bool can_borrow_shape(const tg_call *c, const tg_tensor *x, int ndim, const int64_t *shape) {
     return x && x->tape == c->tape && x->shape == shape && x->ndim == ndim && x->flags & TG_F_CONTIGUOUS;
 }
@@ -100,8 +100,8 @@ static tg_status check_output(tg_call *c, int i, tg_dtype dtype, int ndim, const
     return check_shape(c, dtype, ndim, shape);
 }
 
-/* Fails if a view of x that starts `offset` elements after x's first reaches outside the bytes of x's storage. The
- * view's shape has been checked. */
+/* Fails if a view of x that starts `offset` elements after the first element of x reaches outside the bytes of x's
+ * storage. The view's shape has been checked. */
 static tg_status check_view(tg_call *c, const tg_tensor *x, int64_t offset, int ndim, const int64_t *shape,
                             const int64_t *stride) {
     int64_t first = 0, last = 0, step;
