@@ -254,8 +254,8 @@ struct tg_device_ops {
      * 0 for the others. Serves forward and backward. */
     tg_status (*dropout)(tg_ctx *ctx, tg_array y, tg_array x, double p, const tg_draws *draws, bool add);
     /* y[.., i] (+)= the sum (TG_SUM) or product (TG_PROD) of x[.., 0] to x[.., i]; if back is true, of x[.., i] to the
-     * last element. Computes in float32, float64 or int64, as the wider of x and y requires, in an order that depends
-     * on the shape alone. */
+     * last element. Accumulates floating-point numbers in float64 and integers in int64, in an order that depends on
+     * the shape alone. */
     tg_status (*scan)(tg_ctx *ctx, tg_reduction kind, tg_array y, tg_array x, bool back, bool add);
     /* Sorts each row of x in rising order, or falling if `falling` is true. y receives the first elements of the sorted
      * row, as many as a row of y has, in the dtype of x. order receives the positions that these elements have in the
