@@ -159,8 +159,9 @@ void tg_p2p_peer_failed(tg_p2p_rank *self, int rank, tg_status status, int cause
 
 /* Returns whether this thread may call the layer. If not, notes that the next poll must announce the error. */
 static bool may_send(tg_p2p_rank *self) {
-    self->announce = !pthread_equal(pthread_self(), self->thread);
-    return !self->announce;
+    if (pthread_equal(pthread_self(), self->thread)) return true;
+    self->announce = true;
+    return false;
 }
 
 /* Announces the error at once, so that peers that wait for this rank fail. If another thread has recorded it, the
@@ -168,6 +169,7 @@ static bool may_send(tg_p2p_rank *self) {
 static void post_failure(tg_listener *l) {
     tg_p2p_rank *self = (tg_p2p_rank *)l;
     if (!may_send(self)) return;
+    self->announce = false;
     tg_p2p_peer_failed(self, self->me, self->ctx->run.status, self->cause, self->ctx->run.message);
     announce(self, TG_P2P_FAILED);
 }
