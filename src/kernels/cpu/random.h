@@ -12,8 +12,8 @@ typedef struct tg_random_job {
     double a, b;         /* as in slot random */
     double least, below; /* the least and the greatest number that a uniform draw may give (uniform.h) */
     tg_draws draws;
-    int64_t inner;    /* runs end at multiples of this: the size of the last dim, or of out if it is contiguous */
-    int64_t per_unit; /* elements of a unit */
+    int64_t inner;    /* size of the last dim, or of out if it is contiguous; no run crosses a multiple of it */
+    int64_t per_unit; /* number of elements of a unit */
 } tg_random_job;
 
 typedef struct tg_random_kernels {
