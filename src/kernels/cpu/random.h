@@ -12,7 +12,9 @@ typedef struct tg_random_job {
     double a, b;         /* as in slot random */
     double least, below; /* the least and the greatest number that a uniform draw may give (uniform.h) */
     tg_draws draws;
-    int64_t inner;    /* size of the last dim, or of out if it is contiguous; no run crosses a multiple of it */
+    /* Elements are filled in runs. No run crosses a multiple of `inner`, which is the size of the last dim, or of out
+     * if out is contiguous. */
+    int64_t inner;
     int64_t per_unit; /* number of elements of a unit */
 } tg_random_job;
 

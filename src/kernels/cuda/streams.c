@@ -1,4 +1,4 @@
-/* Order of streams by events, and the functions by which the host waits for the device. */
+/* Orders streams by events, and makes the host wait for the device. */
 #define _GNU_SOURCE
 #include <sched.h>
 #include <time.h>
