@@ -67,8 +67,8 @@ typedef struct put_parts {
     view temp;     /* for each element of src: a temporary */
 } put_parts;
 
-/* Computes p->last bit by bit, from the highest bit. The next bit of an element is 1 if a position is written to the
- * element that is at least as great as the bits found so far with this bit added. */
+/* Computes p->last bit by bit, from the highest bit. Let v be the bits of an element of p->last found so far, with the
+ * next bit set. If a position of v or more is written to the element, the next bit is 1; otherwise it is 0. */
 static tg_status find_last(tg_ctx *ctx, put_parts *p, tg_array index, int dim, int64_t *bad) {
     const tg_device_ops *ops = tg_ctx_ops(ctx);
     int64_t bit = 1;

@@ -85,7 +85,8 @@ static void take_queries(const tg_attention_job *job, const queries *q, unit *w)
 }
 
 /* Computes P K in w->s and the gradient of the scores times `scale` in w->gs, for n keys from `key` on. *k receives the
- * rows of k. If the mask hides all these scores, w->s and w->gs would be 0; then computes nothing and returns false. */
+ * rows of k. If the mask hides all these scores, w->s and w->gs would be 0. In that case computes nothing and returns
+ * false. */
 static bool take_tile(const tg_attention_job *job, const queries *q, unit *w, int64_t key, int64_t n, real scale,
                       block *k) {
     int64_t lanes = q->lanes;

@@ -1,6 +1,6 @@
-/* Attention without a matrix of all scores. A block of queries passes over tiles of keys, with a running maximum and
- * sum for each query, which give the softmax (Milakov and Gimelshein, arXiv 1805.02867; Dao et al., arXiv
- * 2205.14135). */
+/* Attention without a matrix of all scores. For a block of queries, the kernel goes through the tiles of keys, and
+ * keeps a running maximum and sum for each query, from which the softmax follows (Milakov and Gimelshein, arXiv
+ * 1805.02867; Dao et al., arXiv 2205.14135). */
 #include "kernels/cpu/scores.h"
 
 /* The state of a block's queries. After a tile, the results of the tiles before it must be multiplied by rescale,

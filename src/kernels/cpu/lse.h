@@ -11,7 +11,7 @@ typedef struct lse {
     real ref, sum;
 } lse;
 
-/* Returns the maximum of t. Ignores NaN; it makes the row's result NaN through the sum instead. Combines lanes by
+/* Returns the maximum of t. Ignores NaN, because a NaN makes the row's result NaN through the sum. Combines lanes by
  * halves, because gcc does not vectorize a maximum reduction if there may be NaN. */
 TILE_REDUCTION tile_max(const real *t, int64_t n) {
     real lane[LANES], m = -INFINITY;

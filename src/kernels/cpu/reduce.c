@@ -1,5 +1,5 @@
-/* The CPU's reduce slot: divides the dims into kept and reduced, and chooses rows or columns and the number of
- * parts. */
+/* The CPU's reduce slot: divides the dims into kept and reduced ones, and chooses between rows and columns (reduce.h).
+ * Also chooses the number of parts. */
 #include "kernels/cpu/reduce.h"
 
 #include "base/dtype.h"

@@ -287,7 +287,7 @@ inline ElementKind kind_of(const tg_attention_args *a) {
 }
 
 /* Returns the number of warps of a block for which its tiles, with rows of D elements, fit into shared memory. FULL is
- * used for the kernels of gradients that have a tile of the mask, too. */
+ * for the kernels of gradients that also have a tile of the mask. */
 template <class E, int D, bool FULL = false> constexpr int warps_of() {
     if (FULL && sizeof(E) == 4 && D > 64) return 2;
     return sizeof(E) == 2 || (sizeof(E) == 4 && D <= 128) ? 4 : sizeof(E) == 8 && D > 128 ? 1 : 2;

@@ -24,7 +24,7 @@ template <class T> __device__ inline Terms<T> row_terms(const Attention &a, int6
 }
 
 /* Turns *s, a product of q and k, into P K, and *gs, an element of gout v', into P (K gs - D) times `scale`. If SCALED
- * is true, *s is already a score: it is scaled, and -inf where hidden. `none` tells that the query does not see the
+ * is true, *s is already a score: it is scaled, and -inf where hidden. `none` is true if the query does not see the
  * key. keep is K, the dropout factor. */
 template <class E, bool SCALED, class T>
 __device__ inline void score_grad(const Attention &a, bool none, T keep, const Terms<T> &w, T scale, T *s, T *gs) {

@@ -35,7 +35,7 @@ typedef struct tg_cuda {
     cudaStream_t compute, copy; /* copy: for copies between host and device in parallel with the kernels */
     cudaEvent_t reached; /* recorded on a stream for which the host waits (tg_cuda_await_stream) */
     cudaEvent_t queued;  /* recorded on compute before each copy on the copy stream, which waits for it */
-    struct tg_cuda_poller *pollers; /* streams.h */
+    struct tg_cuda_poller *pollers; /* list of pollers (streams.h) */
     struct cublasLtContext *lt; /* cuBLASLt's handle; only gemm_plans.h includes its header, which slows compilation */
     void *lt_space; /* cuBLASLt's workspace */
     size_t lt_bytes;

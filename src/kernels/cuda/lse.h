@@ -41,7 +41,7 @@ template <class T> __device__ inline T greater(T max, T v) {
 #endif
 }
 
-/* For rows in memory or in the cache: computes maximum and sum together. */
+/* Returns the Lse of a row in memory or in the cache. Computes maximum and sum together. */
 template <class T, int W, int D>
 __device__ inline Lse<T> lse_of_row(Share<T, W, D, 0, 1> &row, const Source (&x)[1], const Group &g) {
     T max = -(T)INFINITY, sum = 0;
@@ -61,7 +61,7 @@ __device__ inline Lse<T> lse_of_row(Share<T, W, D, 0, 1> &row, const Source (&x)
     return Lse<T>{ref, joined(g, sum, Sum())};
 }
 
-/* For rows in registers: computes the maximum, then the sum. */
+/* Returns the Lse of a row in registers. Computes the maximum, then the sum. */
 template <class T, int W, int D, int KEPT>
 __device__ inline Lse<T> lse_of_row(Share<T, W, D, KEPT, 1> &row, const Source (&x)[1], const Group &g) {
     T max = -(T)INFINITY, sum = 0;

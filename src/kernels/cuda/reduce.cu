@@ -1,5 +1,5 @@
-/* The CUDA device's reduce slot: divides the dims into kept and reduced ones, and chooses rows or columns and the
- * number of parts. The choice depends on shapes and strides alone. */
+/* The CUDA device's reduce slot: divides the dims into kept and reduced ones, and chooses between rows and columns
+ * (reduce.h). Also chooses the number of parts. Both choices depend on shapes and strides alone. */
 #include "kernels/cuda/reduce.h"
 
 #include "kernels/cuda/slots.h"

@@ -180,7 +180,7 @@ template <class T, int W, int D> __device__ inline void decode(const Chunk<T, W,
 }
 
 /* Hides from the compiler what the words of a chunk are, so that it decodes them once more instead of keeping the
- * decoded elements. Those of a chunk with 16-bit elements take twice the registers of the chunk. */
+ * decoded elements. Decoded elements of 16 bits take twice the registers of the chunk. */
 template <class T, int W, int D> __device__ inline void veil(Chunk<T, W, D> &c) {
 #ifdef __CUDA_ARCH__
     if constexpr (D == TG_BF16 || D == TG_F16) {
@@ -243,7 +243,7 @@ template <class T, int D, int W> __device__ inline void chunk_or(const Rows &x, 
 struct Group {
     int thread, threads; /* this thread's index in the group; the group's size */
     int64_t n;           /* elements of the row; 0 if this group has no row */
-    void *shared;        /* space for one value of each warp, used if the group is the whole block */
+    void *shared;        /* space for the values of each warp in join(), used if the group is the whole block */
 };
 
 struct Sum {

@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(ORDER_THREADS) order_out(OrderJob job, const u
     job.places[at[ORDER_PLACES] + j * job.step[ORDER_PLACES]] = place;
 }
 
-/* Returns the number of bits of the greatest number. */
+/* Returns the number of bits of the number `most`. */
 int bits_of(int64_t most) {
     int bits = 0;
     while (bits < 63 && most >> bits) bits++;

@@ -1,4 +1,4 @@
-/* The general matrix product: both operands are packed into panels, and tiles multiply panels.
+/* The general matrix product: both operands are packed into panels, and panels are multiplied tile by tile.
  *
  * K, the dim over which products are summed, is divided into blocks. They are so short that one panel of A, or a few
  * (near_bytes), and a few panels of B stay in the first two cache levels. All threads together pack a chunk of A: some

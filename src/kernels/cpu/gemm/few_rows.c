@@ -23,7 +23,7 @@ static void gather_products(void *arg, int64_t begin, int64_t end) {
     }
 }
 
-/* Computes units [begin, end): one step of columns of one product each. */
+/* Computes units [begin, end). A unit is one step of columns of one product. */
 static void compute_columns(void *arg, int64_t begin, int64_t end) {
     const rows *w = arg;
     for (int64_t u = begin; u < end; u++) {

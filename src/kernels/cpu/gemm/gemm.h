@@ -43,7 +43,8 @@ typedef struct tg_gemm_kernels {
      * that complete the last unit, become zero. */
     void (*pack_a)(void *dst, const void *src, int64_t ps, int64_t ks, int64_t np, int64_t nk, tg_dtype dtype);
     void (*pack_b)(void *dst, const void *src, int64_t ps, int64_t ks, int64_t np, int64_t nk, tg_dtype dtype);
-    /* sum[mr][nr] (+)= the product of two panels over `units` steps; only the first `cols` columns are needed. */
+    /* Computes sum[mr][nr] (+)= the product of two panels over `units` steps. Only the first `cols` columns are
+     * needed. */
     void (*tile)(void *sum, const void *a, const void *b, int64_t units, int64_t cols, bool add);
     /* Does the same for a whole tile and its last steps of k, and stores the result directly in the output, from
      * element (i, j) on. Starts from sum[mr][nr], or from 0 if sum is NULL. C has the compute type. Its rows are

@@ -53,7 +53,7 @@ TG_INLINE void dot_columns(const real *x, int64_t ldx, int64_t m, const void *b,
 }
 
 TG_INLINE void dot_any(const tg_gemm_item *t, const real *x, int64_t ldx, int64_t j, int64_t cols, tg_dtype d) {
-    enum { FEW = 4, MANY = MR * NV / DOT_ROWS }; /* columns computed together: FEW if x has fewer than DOT_ROWS rows */
+    enum { FEW = 4, MANY = MR * NV / DOT_ROWS }; /* columns at a time, for fewer than DOT_ROWS rows and otherwise */
     real sum[TG_GEMM_ROWS * DOT_COLS] = {0};      /* zeros, because finish reads whole vectors */
     const void *b = at(t->b.data, j * t->b.cs, d);
     int64_t cs = t->b.cs, c = 0;
