@@ -117,7 +117,7 @@ TG_API tg_status tg_rng_add(tg_ctx *ctx, const char *name, uint64_t seed);
 TG_API tg_status tg_rng_remove(tg_ctx *ctx, const char *name);
 TG_API const char *tg_rng_name(const tg_ctx *ctx, int i); /* Returns the i-th name, oldest first; NULL past the last. */
 /* Copy the state of a stream to *out, or from *s to a stream. If name is NULL, the stream is the current one. An
- * unknown name fails with TG_ERR_ARGUMENT, as does a stream number of 2^62 or more. */
+ * unknown name fails with TG_ERR_ARGUMENT. So does tg_rng_set if s->stream is 2^62 or more. */
 TG_API tg_status tg_rng_get(tg_ctx *ctx, const char *name, tg_rng *out);
 TG_API tg_status tg_rng_set(tg_ctx *ctx, const char *name, const tg_rng *s);
 /* Make the named stream the current one, or return to the stream that was current before. The named stream continues
@@ -156,8 +156,9 @@ TG_API tg_status tg_rng_join(tg_ctx *ctx);
  * needs a close, even if the open failed. A close without an open fails with TG_ERR_STATE.
  *
  * A key that has drawn and was closed must not draw again in the same step and micro-batch, because it would draw the
- * same numbers: such a draw fails with TG_ERR_STATE, and the message has both call sites. Only the second run of a
- * recomputation, and derivatives, may repeat draws. */
+ * same numbers: such a draw fails with TG_ERR_STATE, and the message has both call sites. Draws are
+ * repeated on purpose, without an error, where backward runs a recomputed function again, and by the derivative of an
+ * op that has drawn. */
 TG_API tg_status tg_key_open(tg_ctx *ctx, uint64_t key);
 TG_API tg_status tg_key_close(tg_ctx *ctx);
 /* Begins a step of the program. From now on keyed draws are those of this step, and every key may draw again. A context

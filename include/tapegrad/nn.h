@@ -98,8 +98,8 @@ TG_API tg_tensor *tg_module_buffer(const tg_module *m, int i, const char **path)
 typedef enum tg_module_when { TG_BEFORE, TG_AFTER } tg_module_when;
 /* A hook on a module: called before each run of m's forward with its inputs in x[n], or after it with its outputs. The
  * hook may replace elements of x by other tensors of the same shape (TG_ERR_SHAPE), such as results of ops that it
- * records on t. An input may be NULL. If a hook returns an error, the run fails with that error, or with
- * TG_ERR_CALLBACK if the context has none. */
+ * records on t. An input may be NULL. If a hook returns an error, the run fails with the error that the
+ * context has, or with TG_ERR_CALLBACK if the context has none. */
 typedef tg_status (*tg_module_fn)(void *user, tg_module *m, tg_tape *t, tg_tensor **x, int n);
 /* Adds a hook, and returns a number for tg_module_unhook; 0 on an error. Hooks run in the order of adding. They run
  * whenever the module is called, by the caller or by the module that contains it, and again where backward runs the
@@ -140,8 +140,8 @@ TG_API tg_status tg_module_keep_f32(tg_module *m, const char *path);
  * parameter of m has the same path in both. On error frees m, unless m is already in a module, and returns an inert
  * module. */
 TG_API tg_module *tg_float16_new(tg_module *m, tg_dtype dtype, bool first, bool last);
-/* Sets whether the calls of f that follow cast the outputs to float32, which they do at first. Has no effect without
- * `last`. Fails with TG_ERR_ARGUMENT if f was not made by tg_float16_new. */
+/* Sets whether later calls of f cast their outputs to float32. Until this function is called, they do. It has no effect
+ * without `last`. Fails with TG_ERR_ARGUMENT if f was not made by tg_float16_new. */
 TG_API tg_status tg_float16_set_output(tg_module *f, bool f32);
 
 /* ---- The state dict ---- */
@@ -151,7 +151,7 @@ TG_API tg_status tg_float16_set_output(tg_module *f, bool f32);
  * and all tensors of a child come in the child's place. checkpoint.h saves and loads the state dict. The functions
  * tg_module_param*, tg_module_numel and tg_module_replicate are about the parameters only.
  *
- * tg_module_param returns parameter i, and sets *path unless path is NULL. *path points to a buffer of m. It is valid
+ * tg_module_param returns parameter i, and sets *path unless path is NULL. The string *path is in memory that m owns. It is valid
  * until the next call for m that sets a path, or until m is freed. An index out of range fails with TG_ERR_ARGUMENT and
  * returns an inert tensor. */
 TG_API int tg_module_param_count(const tg_module *m);
@@ -195,9 +195,10 @@ typedef struct tg_init {
 } tg_init;
 #define TG_INIT(...) (&(tg_init){.size = sizeof(tg_init), __VA_ARGS__})
 
-/* Gives x, a parameter, buffer or other floating-point leaf of the context, initial values by its placement. Random
- * kinds take as many numbers of the current random stream as the global tensor has elements. Use it for layers whose
- * constructors have no tg_init: create the layer with std 0, which draws nothing, and then set its parameters. */
+/* Writes initial values to x, a parameter, buffer or other floating-point leaf of the context. If x is sharded, each
+ * rank writes its own part of the global tensor. Random kinds take as many numbers of the current random stream as the
+ * global tensor has elements. Use it for layers whose constructors have no tg_init: create the layer with std 0, which
+ * draws nothing, and then set its parameters. */
 TG_API tg_status tg_param_init(tg_tensor *x, const tg_init *init);
 
 /* ---- Layers ---- */

@@ -63,7 +63,8 @@ static json_t *inputs_of(tg_ctx *ctx, const subject *s) {
     for (int i = 0; i < s->n_in; i++) n += tg_numel(s->in[i]);
     if (n > MOST_ELEMENTS || s->n_in > MOST_INPUTS) {
         tg_fail(ctx, TG_ERR_SHAPE,
-                "%d inputs have %lld elements, but a report can have at most %d inputs with %d elements", s->n_in,
+                "%d inputs have %lld elements in total, but a report can have at most %d inputs and %d elements",
+                s->n_in,
                 (long long)n, (int)MOST_INPUTS, (int)MOST_ELEMENTS);
         return NULL;
     }
@@ -210,7 +211,8 @@ static tg_status read_shape(const tg_json *j, tg_shape *shape) {
     for (size_t i = 0; i < json_array_size(dims); i++) {
         int64_t size = json_integer_value(json_array_get(dims, i));
         if (!json_is_integer(json_array_get(dims, i)) || size < 0 || __builtin_mul_overflow(n, size, &n))
-            return tg_fail(j->ctx, TG_ERR_FORMAT, "'%s': dim %zu of a shape is not a size", j->path, i);
+            return tg_fail(j->ctx, TG_ERR_FORMAT, "'%s': dim %zu of a shape is not an integer of 0 or more, or makes the shape too large",
+                           j->path, i);
         shape->dim[shape->ndim++] = size;
     }
     return TG_OK;

@@ -71,8 +71,9 @@ static void resolve_smoothing(tg_row_loss_params *p) {
     p->smoothing = k > 1 ? p->smoothing * (double)k / (double)(k - 1) : 0;
 }
 
-/* Declares the role of the row dims: free if the result is not reduced, summed for a sum, and whole for a mean, which
- * divides by the number of all rows. The class dim is whole. */
+/* Declares how the row dims may be sharded (tg_call_role in op.h): in any way if the result is not reduced, as dims that
+ * the op sums over for a sum, and not at all for a mean, which divides by the number of all rows. The class dim has no
+ * role, so it must not be sharded. */
 static tg_status declare_rows(tg_call *c) {
     static const int roles[] = {[TG_LOSS_MEAN] = TG_WHOLE, [TG_LOSS_SUM] = TG_SUMMED};
     tg_loss_reduction reduction = ((const tg_row_loss_params *)c->params)->reduction;
@@ -144,7 +145,8 @@ static tg_array column(tg_array x, tg_extent *e) {
     return (tg_array){x.data, e->shape, e->stride, x.numel, 2, x.dtype, false};
 }
 
-/* mean = the mean of each row of logits, minus the row's top if its mass is not 0. */
+/* mean = the mean of each row of logits, minus the row's top. top is the greatest logit of a row, and mass the sum of
+ * exp(logit - top). mass is 0 if no logit is above -inf (tg_cross_entropy_args); then nothing is subtracted. */
 static tg_status mean_logits(tg_call *c, tg_array logits, tg_array top, tg_array mass, tg_array mean) {
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     tg_tensor *wide = tg_call_temp(c, TG_F64, 1, logits.shape); /* wide enough that the difference loses no digits */
