@@ -36,7 +36,7 @@ void tg_pass_mark(tg_pass *p) {
 }
 
 bool tg_pass_leads_on(const tg_pass *p, const tg_node *n) {
-    if (p->all) return n->n_in; /* an op whose inputs need no gradient records no node */
+    if (p->all) return n->n_in; /* an op is recorded only if an input needs a gradient */
     tg_node **src = tg_node_src(n);
     for (int i = 0; i < n->n_in; i++)
         if (tg_pass_needs(p, src[i])) return true;
@@ -69,7 +69,8 @@ static tg_tensor *seed_of(tg_tensor *root, tg_tensor *given, const char *who) {
     if (root->numel != 1) {
         char what[160];
         tg_describe(root, what, sizeof what);
-        tg_fail(ctx, TG_ERR_SHAPE, "%s: the root is %s, expected one element; give a seed for others", who, what);
+        tg_fail(ctx, TG_ERR_SHAPE,
+                "%s: the root is %s, expected one element; a root of any other size needs a seed", who, what);
         return NULL;
     }
     tg_tensor *one = tg_temp_empty(ctx, root->dtype, root->ndim, root->shape, TG_MEM_TEMPORARY);
@@ -265,7 +266,7 @@ static void drop_slots(tg_node *n) {
 static void release_saved(const tg_pass *p, tg_node *n) {
     if (!p->o->retain)
         tg_node_release(p->t, n);
-    else if (TG_UNLIKELY(p->t->listeners != NULL))
+    else if (TG_UNLIKELY(p->t->listeners != NULL)) /* only listeners pack saved tensors (saved_tensors.h) */
         tg_saved_repack(p->t, n);
 }
 
@@ -299,7 +300,8 @@ static void forget_pass(tg_tape *t) {
 }
 
 static tg_status run_pass(tg_pass *p, tg_tensor *const *roots, int n, const char *who) {
-    tg_status s = seed_roots(p, roots, n, who); /* a root may be a leaf that no op has used */
+    /* Seeding comes first: it also makes the nodes of roots that are leaves which no op has used. */
+    tg_status s = seed_roots(p, roots, n, who);
     if (s == TG_OK) s = tg_pass_find_targets(p);
     if (!p->all) tg_pass_mark(p);
     if (s == TG_OK) s = run_nodes(p);

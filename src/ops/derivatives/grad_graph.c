@@ -62,8 +62,8 @@ static tg_status seed_root(tg_pass *p, tg_tensor *root, int i, const char *who) 
     if (!tg_pass_needs(p, n)) return TG_OK;
     tg_describe(root, what, sizeof what);
     if (!given && root->numel != 1)
-        return tg_fail(t->ctx, TG_ERR_SHAPE, "%s: the root is %s, expected one element; give a seed for others", who,
-                       what);
+        return tg_fail(t->ctx, TG_ERR_SHAPE,
+                       "%s: the root is %s, expected one element; a root of any other size needs a seed", who, what);
     if (given) {
         TG_TRY(tg_grad_graph_check(n, root, given, "seed", i));
         TG_TRY(tg_placement_fits(root, given, who));
