@@ -90,9 +90,9 @@ typedef struct tg_norm_job {
     void *gw, *gb; /* the sums of each unit, [units, n] in the compute type; NULL: not wanted */
 } tg_norm_job;
 
-/* Computes row r of out (+)= the sum of row r of `count` parts, in order. (+)= adds if `add` is true, and overwrites
- * otherwise. Parts are part_size elements apart, and the rows of a part are row_size elements apart. A unit is one tile
- * of a row. */
+/* The job of kernel sum_partials: row r of out (+)= the sum of row r of `count` parts, in order. (+)= adds if `add` is
+ * true, and overwrites otherwise. Parts are part_size elements apart, and the rows of a part are row_size elements
+ * apart. A unit is one tile of a row. */
 typedef struct tg_sum_job {
     tg_rows out;
     const void *parts; /* in the compute type */

@@ -103,8 +103,8 @@ template <> struct Element<TG_F64> { typedef double type; };
 template <> struct Element<TG_BF16> { typedef __nv_bfloat16 type; };
 template <> struct Element<TG_F16> { typedef __half type; };
 
-/* W elements between fetch and decode: as they are in memory if their dtype is D, and as T otherwise. They are kept as
- * words, because the compiler would give each element of 16 bits a register. */
+/* W elements between fetch and decode: as they are in memory, of dtype D, or as T if D is ANY_DTYPE. Elements as in
+ * memory are kept as words, because the compiler would give each element of 16 bits a register. */
 template <class T, int W, int D> struct alignas(16) Chunk {
     uint32_t word[W * sizeof(typename Element<D>::type) / 4];
 };
