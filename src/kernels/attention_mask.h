@@ -87,8 +87,8 @@ TG_MASK_FN int64_t tg_mask_bad_starts(const int64_t *starts, int64_t sequences, 
     return starts[sequences] == total ? 0 : sequences + 1;
 }
 
-/* Returns what tg_attention_args.bad receives: 0 if all values are valid; else 1 + the position of the first invalid
- * value of lengths, or, if lengths is valid, of starts_q followed by starts_k. */
+/* Returns what bad[0] of tg_attention_args receives: 0 if all values are valid; else 1 + the position of the first
+ * invalid value of lengths, or, if lengths is valid, of starts_q followed by starts_k. */
 TG_MASK_FN int64_t tg_mask_bad(const tg_mask_rules *r, int64_t batch) {
     for (int64_t b = 0; r->lengths && b < batch; b++) {
         int64_t n = r->lengths[b * r->length_stride];

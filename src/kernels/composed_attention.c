@@ -201,8 +201,8 @@ tg_status tg_composed_attention(tg_ctx *ctx, const tg_attention_args *a) {
     return TG_OK;
 }
 
-/* Computes h->row, the greatest score of each row of head (b, i); h->scale, 1 / the sum of exp(score - greatest), 0
- * if the row sees no key; and h->other, the row's sum of gout times out. h->o must hold gout. */
+/* Computes h->row, the greatest score of each row of head (b, i); h->scale, 1 / the sum of exp(score - greatest), or 0
+ * if the row has no score (tg_attention_args); and h->other, the row's sum of gout times out. h->o must hold gout. */
 static tg_status row_terms(tg_ctx *ctx, const tg_attention_args *a, const head *h, int64_t b, int64_t i) {
     view out;
     TG_TRY(load(ctx, &h->row, &a->top, b, i));

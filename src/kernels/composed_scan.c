@@ -62,13 +62,13 @@ tg_status tg_composed_scan(tg_ctx *ctx, tg_reduction kind, tg_array y, tg_array 
 
 typedef struct put_parts {
     view position; /* for each element of src: its position along dim */
-    view last;     /* for each element of dst, the greatest position that is written to it; 0 if there is none */
+    view last;     /* for each element of dst: the greatest position of what is written to it; 0 if nothing is */
     view written;  /* for each element of dst: a temporary */
     view temp;     /* for each element of src: a temporary */
 } put_parts;
 
-/* Computes p->last bit by bit, from the highest bit. Let v be the bits of an element of p->last found so far, with the
- * next bit set. If a position of v or more is written to the element, the next bit is 1; otherwise it is 0. */
+/* Computes p->last bit by bit, from the highest bit. For an element of dst, let v be the bits found so far, with the
+ * next bit set. If an element of src whose position is v or more is written to it, the next bit is 1, otherwise 0. */
 static tg_status find_last(tg_ctx *ctx, put_parts *p, tg_array index, int dim, int64_t *bad) {
     const tg_device_ops *ops = tg_ctx_ops(ctx);
     int64_t bit = 1;

@@ -2,7 +2,7 @@
  *
  * Philox computes a block of four 32-bit words from a key and a counter, which has four words too. Here the key is the
  * seed. Draw number i of a stream is a pure function of (seed, stream, i), so a range of draws can start at any i.
- * Words 0 and 1 of its counter are i / 4 (low, high), and words 2 and 3 are the stream (low, high), which is less than
+ * Words 0 and 1 of the counter are i / 4 (low, high), and words 2 and 3 are the stream (low, high), which is less than
  * 2^63. The first word of the draw is word i % 4 of the block. The second word is computed only if one word is not
  * enough. It is word i % 4 of the block whose counter also has the top bit of word 3 set. `plane` selects the first
  * word (0) or the second (1).

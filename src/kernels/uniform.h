@@ -30,10 +30,10 @@ static inline double tg_uniform_adjacent(tg_dtype t, double x, bool up) {
     return t == TG_F32 ? (double)nextafterf((float)x, (float)to) : nextafter(x, to);
 }
 
-/* Finds the bounds of the draw, which rounding must not cross. *least is the least number of the dtype in [lo, hi), and
- * *below the greatest. If hi rounds down to a float32, *below is the next float32 below the rounded hi. If lo equals
- * hi, *least and *below are the number nearest to lo. If [lo, hi) contains no number of the dtype, *least is hi or
- * more. */
+/* Finds the bounds of the draw, which rounding must not cross. *least is the least number of the dtype in [lo, hi).
+ * *below is the greatest, with one exception: if hi rounds down to a float32, *below is the next float32 below the
+ * rounded hi. If lo equals hi, *least and *below are the number nearest to lo. If [lo, hi) contains no number of the
+ * dtype, *least is hi or more. */
 static inline void tg_uniform_ends(tg_dtype t, double lo, double hi, double *least, double *below) {
     double l = tg_uniform_nearest(t, lo), h = tg_uniform_nearest(t, hi);
     bool narrow = t == TG_BF16 || t == TG_F16;

@@ -18,7 +18,7 @@ static inline int64_t tg_lanes(int64_t n) {
 typedef struct tg_attention_job {
     const tg_attention_args *a;
     int64_t batch, heads, groups, sq, sk, dk, dv; /* heads: of q; groups: heads of k and v */
-    int64_t pad_k, pad_v;        /* dk and dv rounded up to whole lanes */
+    int64_t pad_k, pad_v;        /* dk and dv rounded up by tg_lanes */
     int64_t blocks;              /* number of query blocks per head */
     int64_t chunks;              /* number of parts of a group's query blocks; each has its own sums for gk and gv */
     int64_t units, ranges;       /* the units of work are divided into ranges, each with one slice of scratch */

@@ -33,7 +33,8 @@ static void carve_tiles(const tg_attention_job *job, unit *w, real *scratch) {
 }
 
 /* Computes for each query dot, which is D; top, its greatest score; and inverse, 1 / the sum of exp(score - greatest).
- * top and inverse are 0 if the query sees no key, because then every score is -inf. Uses vbuf for rows of out. */
+ * If the row of the query has no score (tg_attention_args), top and inverse are 0, so that P is 0 and not NaN. Uses
+ * vbuf for rows of out. */
 static void row_terms(const tg_attention_job *job, const queries *q, unit *w) {
     block g = w->gr;
     real *dot = w->dot, *top = w->top, *inverse = w->inverse;
@@ -178,7 +179,8 @@ void TG_K(attention_grad)(void *arg, int64_t begin, int64_t end) {
 
 /* ---- The mask's gradient ---- */
 
-/* Adds the gradient of the scores of a block of queries and the tile of keys from `key` on to sum[j, i]. */
+/* Adds to sum the gradients of the scores of a tile: a block of queries by the keys from `key` on. sum[j, i] is for key
+ * `key` + j and query i of the block. */
 static void add_mask_tile(const tg_attention_job *job, const queries *q, unit *w, int64_t key, real *sum) {
     int64_t from = key > q->begin ? key : q->begin, to = key + TG_KEYS < q->end ? key + TG_KEYS : q->end;
     block k;

@@ -2,8 +2,8 @@
  * This header declares first the functions in the device table, and then what their drivers pass to the templates
  * (cpu.h).
  *
- * Every kernel is a tg_range_fn over units of work. How the work is divided into units depends on shapes alone.
- * Arithmetic is in the template's compute type: float for float32, bfloat16 and float16, double for float64. */
+ * Every kernel is a tg_range_fn over units of work. How the work is divided into units depends on shapes and strides
+ * alone. Arithmetic is in the template's compute type: float for float32, bfloat16 and float16, double for float64. */
 #ifndef TG_FUSED_H
 #define TG_FUSED_H
 
@@ -90,9 +90,9 @@ typedef struct tg_norm_job {
     void *gw, *gb; /* the sums of each unit, [units, n] in the compute type; NULL: not wanted */
 } tg_norm_job;
 
-/* Computes row r of out (+)= the sum of row r of `count` parts, in order. (+)= adds if `add` is true, and overwrites
- * otherwise. Parts are part_size elements apart, and the rows of a part are row_size elements apart. A unit is one tile
- * of a row. */
+/* The job of kernel sum_partials: row r of out (+)= the sum of row r of `count` parts, in order. (+)= adds if `add` is
+ * true, and overwrites otherwise. Parts are part_size elements apart, and the rows of a part are row_size elements
+ * apart. A unit is one tile of a row. */
 typedef struct tg_sum_job {
     tg_rows out;
     const void *parts; /* in the compute type */

@@ -21,8 +21,8 @@ const tg_map_kernels *tg_map_kernels_of(const tg_ctx *ctx, tg_dtype compute) {
     return compute == TG_F32 ? f32[level] : compute == TG_F64 ? f64[level] : i64[level];
 }
 
-/* Returns the compute type: float32, float64 or int64, as the widest input requires, or the output if the map adds to
- * it. Integers are computed in float64 if the formula has no integer form. */
+/* Returns the compute type: float32, float64 or int64, as the widest input requires. If the map adds to the output, the
+ * output counts as an input. Integers are computed in float64 if the formula has no integer form. */
 static tg_dtype compute_type(tg_formula f, const tg_array *out, const tg_array *in, int n_in, bool add) {
     bool is_float = add && tg_is_float(out->dtype), is_f64 = add && out->dtype == TG_F64;
     for (int i = 0; i < n_in; i++) {

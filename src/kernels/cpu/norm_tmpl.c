@@ -161,7 +161,7 @@ void TG_K(norm)(void *arg, int64_t begin, int64_t end) {
         tg_stream_fence();
 }
 
-/* The gradient of a row. With h = (x - mean) rstd and g = gy w:
+/* What gx of a row is computed from. With h = (x - mean) rstd and g = gy w:
  *     gx = rstd (g - mean(g) - h mean(g h)), where RMS norm lacks mean(g). */
 typedef struct row_grad {
     real mean, rstd;

@@ -1,10 +1,10 @@
 /* Reductions: what the driver (reduce.c) passes to the templates (reduce_tmpl.c).
  *
- * The order of a reduction depends on shapes alone. A reduction along rows computes one output at a time: it combines
- * runs of TG_REDUCE_RUN elements in the lanes of a few vectors, and then the results of the runs pairwise. A reduction
- * along columns computes many neighboring outputs together: it combines blocks of TG_REDUCE_BLOCK rows element by
- * element, then blocks of blocks. So rounding errors of sums grow with the logarithm of the count. Long reductions are
- * divided into parts, and the same code reduces the results of the parts. */
+ * The order of a reduction depends on shapes, strides and dtypes alone. A reduction along rows computes one output at a
+ * time: it combines runs of TG_REDUCE_RUN elements in the lanes of a few vectors, and then the results of the runs
+ * pairwise. A reduction along columns computes many neighboring outputs together: it combines blocks of
+ * TG_REDUCE_BLOCK rows element by element, then blocks of blocks. So rounding errors of sums grow with the logarithm of
+ * the count. Long reductions are divided into parts, and the same code reduces the results of the parts. */
 #ifndef TG_REDUCE_H
 #define TG_REDUCE_H
 

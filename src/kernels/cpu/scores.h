@@ -1,5 +1,5 @@
-/* For templates only: what forward and gradient of attention do with a block of queries and with a tile of scores
- * [keys, lanes], whose lanes are queries. */
+/* For templates only: the steps that attention's forward and gradient share. They work on a block of queries, and on a
+ * tile of scores [keys, lanes], whose lanes are queries. */
 #ifndef TG_SCORES_H
 #define TG_SCORES_H
 
@@ -109,7 +109,7 @@ static inline void mask_add(int64_t n, const real *restrict m, real *restrict s)
         s[i] += m[i];
 }
 
-/* Returns the sink's logit of head h. */
+/* Returns sink[h] (tg_attention_args). */
 static inline real sink_of(const tg_attention_job *job, int64_t h) {
     const tg_array *x = &job->a->sink;
     real v;

@@ -1,5 +1,5 @@
 /* Non-temporal stores for large outputs. An ordinary store first reads the cache line that it fills; these reads are a
- * third of the traffic of a large copy, and non-temporal stores avoid them. They serve kernels that are bound by
+ * third of the traffic of a large copy, and non-temporal stores avoid them. Such stores serve kernels that are bound by
  * memory, with outputs so large that the next kernel would not find them in a cache. Where arithmetic hides the time of
  * memory accesses, as in GELU and softmax, ordinary stores are faster.
  *

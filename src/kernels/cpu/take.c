@@ -24,7 +24,7 @@ typedef struct take_plan {
     int ndim;                    /* number of leading dims, without those of the run */
     int64_t positions;           /* number of runs */
     int64_t run, a_step, b_step; /* elements of a run, and the steps between them */
-    int64_t per_unit;            /* number of runs of a parallel unit (take), or of its elements of every run (put) */
+    int64_t per_unit;            /* of a parallel unit: number of runs (take), or of elements of every run (put) */
     int64_t bad;                 /* atomic: 1 + the first position whose index is out of range; 0: none */
 } take_plan;
 

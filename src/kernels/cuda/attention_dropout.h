@@ -13,8 +13,8 @@ struct Dropout {
     tg_rng rng;
     int64_t head; /* the number of the head's first query among the queries of all heads */
     uint64_t sk;
-    uint32_t least; /* a draw is kept if its first 24 bits are at least this */
-    bool shared;    /* each block has the draws of four adjacent keys of one query */
+    uint32_t least; /* a score is kept if the first 24 bits of its draw are at least this */
+    bool shared;    /* each block of Philox has the draws of four adjacent keys of one query */
 
     __device__ Dropout(const Attention &a, int64_t b, int64_t h) {
         rng = rng_now(a.draws.rng, a.draws.captured);

@@ -18,6 +18,8 @@ __device__ bool bad_start(const int64_t *starts, int64_t sequences, int64_t tota
     return starts[s] < starts[s - 1] || starts[s] > total || (s == sequences && starts[s] != total);
 }
 
+/* Reports the first invalid entry of lengths, or of starts_q followed by starts_k. Lengths and starts are never given
+ * together (ops.h). */
 __global__ void __launch_bounds__(THREADS)
     check_extents(TG_PARAMETER(tg_mask_rules) r, int64_t batch, tg_cuda_fault fault) {
     const int64_t n = r.lengths ? batch : 2 * (r.sequences + 1);

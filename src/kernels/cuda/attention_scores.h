@@ -8,7 +8,8 @@
 namespace tg {
 
 /* Three numbers of a query, from which P and gs of its scores follow (attention_grad.cu): its greatest score, 1 / the
- * sum of exp(score - top), and D. If the query sees no key, every score is -inf, and the first two numbers are 0. */
+ * sum of exp(score - top), and D. If the row of the query has no score (tg_attention_args), the first two numbers are
+ * 0. */
 template <class T> struct Terms {
     T top, inverse_mass, delta;
 };

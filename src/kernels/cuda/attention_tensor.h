@@ -68,8 +68,8 @@ template <class E, int M, int N> __device__ inline void left_of(uint32_t (&a)[M]
     }
 }
 
-/* Adds to c the product of a and 16 steps of k of B, which begin at `at`: with BY_K 16 rows of the tile of B, otherwise
- * 16 columns of the tile of B's transpose. */
+/* Adds to c the product of a and a part of B, 16 steps along k. The part begins at `at`. With BY_K it is 16 rows of the
+ * tile of B, otherwise 16 columns of the tile of B's transpose. */
 template <class E, bool BY_K, int PITCH, int M, int N>
 __device__ inline void add_product(float (&c)[M][N][4], const uint32_t (&a)[M][4], SharedAt at) {
     TG_UNROLL
@@ -111,7 +111,8 @@ __device__ inline void hide_keys(const Attention &a, int i, int j, float hidden,
 }
 
 /* What the kernels of the gradients need of a query: the logarithm, to base 2, of its sum of exp(score), and D
- * (attention_grad.cu). log_sum is infinite if the query sees no key or does not exist; then P is 0. */
+ * (attention_grad.cu). log_sum is infinite if the row of the query has no score (tg_attention_args), or if the query
+ * does not exist; then P is 0. */
 struct alignas(8) TensorTerms {
     float log_sum, delta;
 };

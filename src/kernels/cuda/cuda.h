@@ -2,9 +2,12 @@
  *
  * A slot queues its work on the context's compute stream and returns. Freed memory may be given out again at once,
  * because its old and new users run in the order of that stream. Events order other streams, such as the copy stream,
- * with the compute stream (streams.c). Apart from the slots that are there to wait, the host waits for the device when
- * it reads from the device, when it copies to the device more bytes than one pinned page holds or while no pinned page
- * is free (memory.c), and when memory returns to the driver. */
+ * with the compute stream (streams.c). In the slots sync, event_await, poll and close, the host waits for the device.
+ * In the other slots the host waits only in these cases:
+ * - It reads from the device.
+ * - It copies to the device more bytes than one pinned page holds, or while no pinned page is free (memory.c).
+ * - Memory returns to the driver.
+ * - An error occurs in copy_async. */
 #ifndef TG_CUDA_H
 #define TG_CUDA_H
 
@@ -61,9 +64,8 @@ tg_status tg_cuda_launched(tg_ctx *ctx, const char *kernel);
 /* Gives a call of this slot a number, under which its kernels report errors in data. */
 tg_cuda_fault tg_cuda_fault_for(tg_ctx *ctx, const char *slot);
 
-/* Device memory for the kernels of one slot. The slot gives it back after its launches. Their work may still be queued
- * then; the next user's work runs after it, because it comes later on the compute stream. With 0 bytes, data is
- * NULL. */
+/* Device memory for the kernels of one slot. The slot gives it back after its launches, even if their work is still
+ * queued: the work of the next user comes later on the compute stream. With 0 bytes, data is NULL. */
 typedef struct tg_cuda_scratch {
     void *data;
     void *block;

@@ -14,8 +14,9 @@ namespace tg {
 
 enum { DRAWS = 4 };
 
-/* A tg_draws with dividers. lead is the position of the first draw in its block, 0 to 3. The first thread begins `lead`
- * elements before the array, so that the four draws of each thread are one block. */
+/* A tg_draws with dividers. If n is 0, lead is the position of the first draw in its block, 0 to 3, and the first
+ * thread begins `lead` elements before the array. So the four draws of each thread are one block. In a replay, which
+ * has another counter, they may lie in two blocks. If n is above 0, lead is 0. */
 struct Draws {
     tg_rng rng;
     const tg_rng *captured; /* for a captured step: see tg_draws */

@@ -4,9 +4,13 @@
  * operands exchange places, and the bias, which has an element for each column of C, has one for each row of C', as
  * cuBLASLt wants it. An operand in which neither rows nor columns are contiguous is copied.
  *
- * cuBLASLt cannot fuse everything so that the results agree with the CPU's. It fuses neither a bias or a C of other
- * dtypes, nor exact GELU, nor SiLU, nor a ReLU that lets NaN through. Slot map computes these. It works on C if C can
- * hold the product without loss of precision, and otherwise on the product in scratch memory, in the compute type. */
+ * cuBLASLt cannot fuse everything so that the results agree with the CPU's. It does not fuse:
+ * - a bias whose dtype is not that of C;
+ * - a C whose dtype is not that of A, except float32 with 16-bit A;
+ * - exact GELU, SiLU, a ReLU that lets NaN through, and GELU by tanh unless C is a 16-bit float.
+ *
+ * Slot map computes these. It works on C if C can hold the product without loss of precision, and otherwise on the
+ * product in scratch memory, in the compute type. */
 #include "kernels/cuda/gemm_plans.h"
 #include "kernels/cuda/slots.h"
 

@@ -7,8 +7,8 @@
 namespace tg {
 namespace {
 
-/* Returns the compute type: float32, float64 or int64, as the widest input requires, or the output if the map adds to
- * it. Integers are computed in float64 if the formula has no integer form. */
+/* Returns the compute type: float32, float64 or int64, as the widest input requires. If the map adds to the output, the
+ * output counts as an input. Integers are computed in float64 if the formula has no integer form. */
 int compute_type(tg_formula f, const tg_array &out, const tg_array *in, int n_in, bool add) {
     bool any_float = add && is_float(out.dtype), any_f64 = add && out.dtype == TG_F64;
     for (int i = 0; i < n_in; i++) {

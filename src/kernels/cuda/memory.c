@@ -71,7 +71,7 @@ static tg_status page_of(tg_cuda *c, tg_cuda_host_page **page) {
     return TG_OK;
 }
 
-/* Copies from the host. The caller may change src as soon as this function returns. It leaves large copies to the
+/* Copies from the host. The caller may change src as soon as this function returns. Large copies are left to the
  * driver, which stages them page by page as well. The driver would wait for the stream without polling, and forever if
  * the stream hangs. So this function waits for the stream first. */
 static tg_status from_host(tg_cuda *c, char *dst, const char *src, size_t bytes) {

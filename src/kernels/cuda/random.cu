@@ -17,7 +17,9 @@ struct RandomJob {
     int dtype, size;
     int64_t n;
     bool whole; /* four adjacent elements can be stored as quads */
-    double a, width, least, below; /* least, below: the bounds of uniform draws (uniform.h) */
+    /* a, width: the beginning and the length of [a, b), or the mean and the standard deviation of normal draws. least,
+     * below: the bounds of uniform draws (uniform.h). */
+    double a, width, least, below;
 };
 
 __device__ inline float unit(uint32_t first, uint32_t, float) { return tg_uniform_of_word(first); }

@@ -4,7 +4,7 @@
  * A row consists of chunks of W elements. W is 8 if every row is contiguous and aligned, and a chunk is then one access
  * of 16 bytes, or two or four of them; otherwise W is 1. Thread t of a group of G threads has the chunks t, t + G, and
  * so on. A thread adds up its own chunks; then the sums of the group are added pairwise. So the order of a sum depends
- * on the length and the layout of the rows alone.
+ * on the length, the layout and the dtype of the rows alone.
  *
  * Kernels are compiled for wide rows (W is 8) that all have the same dtype D, so that a thread starts the loads of
  * several chunks before it waits for the first. For other rows D is ANY_DTYPE, and each access looks up the dtype. */
@@ -103,8 +103,8 @@ template <> struct Element<TG_F64> { typedef double type; };
 template <> struct Element<TG_BF16> { typedef __nv_bfloat16 type; };
 template <> struct Element<TG_F16> { typedef __half type; };
 
-/* W elements between fetch and decode: as they are in memory if their dtype is D, and as T otherwise. They are kept as
- * words, because the compiler would give each element of 16 bits a register. */
+/* W elements between fetch and decode: as they are in memory, of dtype D, or as T if D is ANY_DTYPE. Elements as in
+ * memory are kept as words, because the compiler would give each element of 16 bits a register. */
 template <class T, int W, int D> struct alignas(16) Chunk {
     uint32_t word[W * sizeof(typename Element<D>::type) / 4];
 };

@@ -2,8 +2,8 @@
  * algorithms, between which gemm.c chooses. blocked.c copies the operands into packed panels and multiplies these.
  * few_rows.c serves products with few rows, and reads the large operand in place.
  *
- * The order in which the products of an element are added depends on n, k, strides and dtypes alone, so neither
- * threads nor neighboring elements change its bits. */
+ * The order in which the products of an element are added depends on m, n, k, strides and dtypes alone, so neither
+ * threads nor the values of other elements change its bits. */
 #ifndef TG_CPU_GEMM_H
 #define TG_CPU_GEMM_H
 
