@@ -59,8 +59,9 @@ typedef struct tg_matrix {
  * [m,n], and bias is [n].
  *
  * A and B have the same dtype. C has that dtype, or float32 if A and B are 16-bit floats. Sums run in float32 (float64
- * for float64). The sum over k is split by shape alone, and its parts are added in a fixed order. So the bits of C
- * depend neither on the number of threads nor on the other matrices of the batch. If beta is 0, C is not read. */
+ * for float64). The shapes and strides alone decide how the sum over k is split, and its parts are added in a fixed
+ * order. So the bits of C depend neither on the number of threads nor on the other matrices of the batch. If beta is
+ * 0, C is not read. */
 typedef struct tg_gemm {
     int64_t m, n, k, batch[2];
     tg_matrix a, b, c;
@@ -254,8 +255,8 @@ struct tg_device_ops {
      * 0 for the others. Serves forward and backward. */
     tg_status (*dropout)(tg_ctx *ctx, tg_array y, tg_array x, double p, const tg_draws *draws, bool add);
     /* y[.., i] (+)= the sum (TG_SUM) or product (TG_PROD) of x[.., 0] to x[.., i]; if back is true, of x[.., i] to the
-     * last element. Accumulates floating-point numbers in float64 and integers in int64, in an order that depends on
-     * the shape alone. */
+     * last element. Accumulates floating-point numbers in float64 and integers in int64, in an order that depends
+     * on the shapes and strides alone. */
     tg_status (*scan)(tg_ctx *ctx, tg_reduction kind, tg_array y, tg_array x, bool back, bool add);
     /* Sorts each row of x in rising order, or falling if `falling` is true. y receives the first elements of the sorted
      * row, as many as a row of y has, in the dtype of x. order receives the positions that these elements have in the

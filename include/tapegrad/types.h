@@ -215,7 +215,7 @@ typedef struct tg_allocator {
 typedef void (*tg_range_fn)(void *arg, int64_t begin, int64_t end);
 /* A parallel loop of the caller's own (tg_config.parallel_for). It calls body(arg, begin, end) for disjoint ranges that
  * together cover [0, n), and returns when all calls have returned. The calls may run on any threads. Kernels split
- * their work by shape alone, so results do not depend on the threads. */
+ * their work by shapes and strides alone, so results do not depend on the threads. */
 typedef void (*tg_parallel_for_fn)(void *user, int64_t n, tg_range_fn body, void *arg);
 
 typedef enum tg_log_level { TG_LOG_INFO, TG_LOG_WARNING } tg_log_level;
