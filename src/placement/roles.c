@@ -168,7 +168,7 @@ static void linear(const tg_call *c, tg_rules *r) {
 }
 
 /* q [b, h, sq, dk], k [b, g, sk, dk], v [b, g, sk, dv]: each of the g heads of k and v serves h / g neighboring
- * heads of q. The op states all other roles itself. */
+ * heads of q. The op itself states the roles of its other inputs. All other dims are whole. */
 static void attention(const tg_call *c, tg_rules *r) {
     if (c->n_in < 3) return;
     for (int i = 0; i < 3; i++)
