@@ -61,7 +61,7 @@ typedef struct tg_runtime {
     _Atomic uint64_t *heartbeat; /* incremented by every recorded op and collective; peers may read it. Never NULL */
     _Atomic uint64_t own_heartbeat;
     tg_listener *listeners;
-    bool has_peers;  /* some axis of the grid, or pp, has several ranks, so other ranks may wait for this one */
+    bool has_peers;  /* pp or another axis of the grid has several ranks, so other ranks may wait for this one */
     uint64_t missed; /* number of collective calls that this rank skipped because of an error */
     char message[2048];
 } tg_runtime;

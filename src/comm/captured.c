@@ -69,7 +69,7 @@ static tg_status begin_part(part *p, const void *site) {
     t.record = tg_recorder_post(c->recorder, &entry);
     p->request = NULL;
     p->begun = true;
-    if (c->ops->batch) TG_TRY(c->ops->batch(c->ctx, c->state, true)); /* end_part closes it after the launch */
+    if (c->ops->batch) TG_TRY(c->ops->batch(c->ctx, c->state, true)); /* end_part closes the batch */
     return c->ops->start(c->ctx, c->state, &t, &p->request);
 }
 
@@ -127,8 +127,8 @@ static part *part_of(replay *r, tg_comm *c) {
     return &r->parts[r->n_parts++];
 }
 
-/* Adds a call to the digest, by the FNV-1a hash. Its count is left out if it may differ between ranks. A send and its
- * receive add the same words: kind TG_SEND, and the sender as root. */
+/* Adds a call to the digest, by the FNV-1a hash. Leaves out the call's count if it may differ between ranks (`even` is
+ * false). A send and its receive add the same words: kind TG_SEND, and the sender as root. */
 static void digest(part *p, const tg_call_entry *entry, bool even) {
     bool receives = entry->kind == TG_RECV;
     int64_t root = entry->kind == TG_SEND ? p->c->rank : entry->root;

@@ -50,7 +50,8 @@ tg_comm *tg_comm_make(tg_ctx *ctx, const tg_comm_ops *ops, void *state, int rank
 
 /* ---- Missed calls ---- */
 
-/* Notifies a caller's transport through its slot abort. The library's own transports have listeners of their own. */
+/* Notifies the transport of a program (tg_comm_new_on) through its slot abort. The library's own transports have
+ * listeners of their own. */
 static void on_missed_call(tg_listener *l) {
     tg_comm *c = (tg_comm *)l;
     if (c->aborted || c->ended || !c->ops->abort) return;

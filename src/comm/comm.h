@@ -45,7 +45,7 @@ void tg_replay_each(tg_ctx *ctx, const tg_call_entry *entry, void (*fn)(void *us
                     void *user);
 
 /* Forms a group of these n ranks of c, in this order; this rank is one of them. All members know the list, so the ranks
- * exchange nothing. Only the members make this call. Members that form several groups of the same list form them in the
+ * exchange nothing. Only the members make this call. Ranks that form several groups with the same list form them in the
  * same order. all: every rank of c forms a group at this point, and either each of these groups has several ranks or
  * each has one. Returns an inert communicator (tapegrad.h) after recording an error. */
 tg_comm *tg_comm_split_known(tg_comm *c, const int *ranks, int n, const char *name, tg_axis axis, bool all);
@@ -66,7 +66,7 @@ typedef struct tg_comm_request {
 } tg_comm_request;
 
 struct tg_comm {
-    tg_listener listener; /* first; notifies a caller's transport of calls that this rank misses */
+    tg_listener listener; /* first; notifies a transport of tg_comm_new_on of calls that this rank misses */
     bool listens, aborted; /* listener is registered; ops->abort has been called */
     tg_ctx *ctx;
     const tg_comm_ops *ops;
@@ -79,7 +79,8 @@ struct tg_comm {
     uint64_t sequence; /* number of collectives of this group so far */
     tg_recorder *recorder;
     char name[32];
-    /* The communicator that it was split from, the newest one split from it, and the next one split from its parent. */
+    /* The communicator that this one was split from, the newest one split from this one, and the next older one split
+     * from the same parent. */
     tg_comm *parent, *child, *sibling;
     tg_comm_info counts;
     tg_comm_request live; /* head of the ring of requests in flight */
@@ -90,7 +91,7 @@ struct tg_comm {
 /* Why a group of a transport has ended. */
 typedef struct tg_group_end {
     tg_status status;
-    /* Numbers in the world: of the rank that caused the end (-1: none), and of the rank that reported it. */
+    /* The rank that caused the end (-1: none) and the rank that reported it, by their numbers in the world. */
     int culprit, reporter;
     const char *text;
 } tg_group_end;

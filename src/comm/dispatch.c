@@ -134,16 +134,18 @@ static tg_status size_all_to_all(dispatch *e) {
         return check_counts(e, a->recv, a->dst->numel, "dst");
     }
     if (a->src->numel % e->c->size)
-        return tg_fail(e->c->ctx, TG_ERR_SHAPE, "%s: src has %lld elements, expected a multiple of %d ranks", e->name,
-                       (long long)a->src->numel, e->c->size);
+        return tg_fail(e->c->ctx, TG_ERR_SHAPE, "%s: src has %lld elements, expected a multiple of the %d ranks",
+                       e->name, (long long)a->src->numel, e->c->size);
     e->t.count = a->src->numel / e->c->size;
-    return check_size(e, a->dst, "dst", a->src->numel, "as src");
+    return check_size(e, a->dst, "dst", a->src->numel, "as many as src");
 }
 
 static tg_status size_call(dispatch *e) {
     const tg_collective_args *a = e->a;
     switch (a->kind) {
-    case TG_ALL_REDUCE: e->t.count = a->src->numel; return check_size(e, a->dst, "dst", a->src->numel, "as src");
+    case TG_ALL_REDUCE:
+        e->t.count = a->src->numel;
+        return check_size(e, a->dst, "dst", a->src->numel, "as many as src");
     case TG_ALL_GATHER: e->t.recv = a->recv; return size_parts(e, a->dst, "dst", a->src, "src", a->recv);
     case TG_REDUCE_SCATTER: e->t.send = a->send; return size_parts(e, a->src, "src", a->dst, "dst", a->send);
     case TG_ALL_TO_ALL: e->t.send = a->send, e->t.recv = a->recv; return size_all_to_all(e);
@@ -197,10 +199,10 @@ static tg_status check_overlap(const dispatch *e) {
 }
 
 /* Sets the addresses of src and dst and checks them. First waits for the pending works that this call must follow: the
- * work that fills src, because src must have its value; the work that fills dst, because a storage has at most one
- * work; and the works that still read dst. A receive does not wait for the readers of dst: two ranks that send a tensor
- * to each other and then receive into the same tensor would wait for each other forever. Before a receive the caller
- * must make sure that dst is no longer read. */
+ * work that fills src, because src must have its value; the work that fills dst, because at most one work may fill a
+ * storage; and the works that still read dst. A receive does not wait for the readers of dst: two ranks that send a
+ * tensor to each other and then receive into the same tensor would wait for each other forever. Before a receive the
+ * caller must make sure that dst is no longer read. */
 static tg_status prepare_memory(dispatch *e) {
     tg_tensor *d = e->a->dst, *s = e->a->src;
     const tg_comm_ops *ops = e->c->ops;
@@ -378,7 +380,7 @@ static void request_abort(void *self) { (void)self; } /* request_free, which fol
 /* Ends the transport's request and records whether the call succeeded. */
 static void end_request(tg_comm_request *r) {
     tg_comm *c = r->comm;
-    if (r->request && !r->waited) r->status = c->ops->wait(c->ctx, c->state, r->request); /* for the record */
+    if (r->request && !r->waited) r->status = c->ops->wait(c->ctx, c->state, r->request); /* recorded below */
     if (r->request) c->ops->drop(c->ctx, c->state, r->request);
     if (r->entry && !(c->ops->queued && r->request))
         tg_recorder_finish(c->recorder, r->entry, r->status == TG_OK ? TG_CALL_DONE : TG_CALL_FAILED);
@@ -425,7 +427,8 @@ tg_comm_request *tg_comm_request_new(tg_comm *c) {
  * works are not freed. */
 enum { KEPT = 32 };
 
-/* Allocates requests and works for the calls that no storage owns, before the first of them starts. */
+/* Allocates requests and works for the calls without dst, whose works no storage owns, before the first of these calls
+ * starts. */
 static tg_status reserve(tg_comm *c) {
     if (c->reserved) return TG_OK;
     TG_TRY(tg_works_reserve(c->ctx, 2 * KEPT));

@@ -10,10 +10,12 @@ void tg_control_fail(tg_control *c, const tg_wait *w, tg_status status, int culp
     if (c->ops->claim(c)) c->ops->publish(c, w, status, culprit, text);
 }
 
-/* Returns the status with which this rank reports the end of its group. That is the status of the end, with these
- * exceptions. A rank that has reported the end before (notified) reports TG_ERR_ABORTED, and so does the culprit. After
- * a deadline the culprit and the ranks that have not arrived at their call report TG_ERR_REMOTE. (The culprit may have
- * arrived after the other ranks had stopped waiting for it.) */
+/* Returns the status with which this rank reports the end of its group. That is the status of the end, except that
+ * - a rank that has reported the end before (notified) reports TG_ERR_ABORTED;
+ * - every rank reports TG_ERR_ABORTED if the rank that ended the group died before it stored the status;
+ * - after a deadline, the culprit and the ranks that have not arrived at their call report TG_ERR_REMOTE (the culprit
+ *   may have arrived after the other ranks had stopped waiting for it);
+ * - after any other end, the culprit reports TG_ERR_ABORTED. */
 static tg_status end_seen_by(int me, const tg_group_end *end, bool arrived, bool notified) {
     bool mine = end->culprit == me;
     if (notified || end->status == TG_OK) return TG_ERR_ABORTED;

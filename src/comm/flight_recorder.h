@@ -3,7 +3,8 @@
  *
  * Only a rank itself writes its slot, with two exceptions: other ranks increment the futex `wakeups` to wake the rank,
  * and a launcher writes the end of a process that could not do so itself. Any rank may read a slot at any time, also
- * from another process. Therefore all fields are atomic, and a reader that meets a write in progress reads again. */
+ * from another process. Therefore the fields are atomic, and a reader that meets a write in progress reads again. Only
+ * the texts of call sites are not atomic: each is complete before its `site` is set, and never changes. */
 #ifndef TG_FLIGHT_RECORDER_H
 #define TG_FLIGHT_RECORDER_H
 

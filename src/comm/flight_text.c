@@ -1,4 +1,5 @@
-/* The flight recorder as text and JSON. Nothing here allocates or calls printf, so that a signal handler may use it. */
+/* The flight recorder as text and JSON, and phrases for errors. A signal handler may call tg_comm_record_dump, so the
+ * functions that it uses do not allocate, and do not call printf. */
 #include <errno.h>
 #include <unistd.h>
 
@@ -171,7 +172,7 @@ void tg_recorder_last_call(const tg_recorder *b, int i, char *buf, size_t n, siz
 typedef struct replayed {
     sink *s;
     const tg_recorder *b;
-    int i;    /* slot of the rank */
+    int i;    /* index of the rank's slot */
     bool any; /* a call has been printed */
 } replayed;
 

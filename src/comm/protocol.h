@@ -3,7 +3,7 @@
  * bytes. Each role is a table of functions below. The transports over shared memory and over messages implement both
  * tables. For NCCL, the mover is NCCL, and the control asks the control of a host communicator. The code that calls the
  * tables is common to all transports: waiting, checking the peers, the text of every error, deadlocks and recovery.
- * tests/comm/test_failure_texts.c compares the texts.
+ * tests/comm/test_failure_texts.c compares the texts of the transports.
  *
  * The functions of the tables return at once, unless their comment says that they wait. Only the context's thread calls
  * them. */
@@ -18,8 +18,8 @@ enum { TG_FAILURE_TEXT = TG_SHARED_TEXT_WORDS * 8, TG_SITE_BYTES = 192 };
 
 /* What a rank waits for in a group. */
 typedef struct tg_wait {
-    /* The transport's request of the call that the rank waits for. NULL: the rank waits until an older call frees the
-     * slot that its next call needs. */
+    /* The transport's request of the call that the rank waits for. NULL: all slots for calls in flight are taken, and
+     * the rank waits until an older call frees the slot that its next call needs. */
     void *request;
     void *place;       /* if request is NULL: that slot; its type is the transport's */
     uint64_t sequence; /* if request is NULL: the number of that next call */

@@ -1,5 +1,6 @@
-/* Signatures: the properties of one call on which all members of a group must agree. Also functions for the parts (one
- * for each rank) of a call's data, and the check of two members that exchange parts of different sizes. */
+/* Signatures: the properties of one call on which all members of a group must agree. This header also has functions for
+ * the parts (one for each rank) of a call's data, and the check of two members that exchange parts of different
+ * sizes. */
 #ifndef TG_SIGNATURE_H
 #define TG_SIGNATURE_H
 

@@ -21,8 +21,8 @@ static bool shares_memory(const tg_comm *c) {
     return !strcmp(transport, "self") || (c->ctx->host && !strcmp(transport, "threads"));
 }
 
-/* Returns a scratch buffer (core/scratch.h) of a symmetric buffer that has been freed, or a new one. Returns NULL after
- * recording the error. */
+/* Returns a scratch buffer (core/scratch.h) for a new symmetric buffer: one that a freed symmetric buffer no longer
+ * uses, or else a new one. Returns NULL after recording the error. */
 static tg_buffer *buffer_of(tg_ctx *ctx) {
     for (tg_buffer *b = ctx->buffers; b; b = b->next)
         if (b->ended && !b->open) {

@@ -261,7 +261,7 @@ static tg_status check_discard(tg_tensor *x, const char *who) {
     if (!x->storage->block)
         return tg_fail(ctx, TG_ERR_STATE, "%s: the tensor's memory belongs to the caller or is discarded already", who);
     if (x->storage->saves)
-        return tg_fail(ctx, TG_ERR_STATE, "%s: a node has saved the tensor for backward; discard it after that", who);
+        return tg_fail(ctx, TG_ERR_STATE, "%s: a node has saved the tensor; discard the tensor after backward", who);
     if (x->storage->category == TG_MEM_PARAMETER || x->storage->category == TG_MEM_OPTIMIZER)
         return tg_fail(ctx, TG_ERR_STATE, "%s: the memory of parameters and optimizers cannot be discarded", who);
     return TG_OK;

@@ -45,7 +45,7 @@ bool tg_shares_elements(const tg_tensor *x) {
     int n = 0;
     if (x->flags & TG_F_CONTIGUOUS || x->numel == 0) return false;
     for (int d = 0, at; d < x->ndim; d++) {
-        int64_t step = x->stride[d] < 0 ? -x->stride[d] : x->stride[d]; /* a reversed dim spans as many bytes */
+        int64_t step = x->stride[d] < 0 ? -x->stride[d] : x->stride[d]; /* a reversed dim has the same addresses */
         if (x->shape[d] == 1) continue;
         if (step == 0) return true;
         for (at = n++; at > 0 && stride[at - 1] > step; at--) {
@@ -218,7 +218,7 @@ void tg_ext_free(tg_ctx *ctx, tg_ext *e) {
         tg_hook_free(ctx, h);
         h = next;
     }
-    if (e->grad) { /* nodes may still use the gradient */
+    if (e->grad) { /* tg_drop keeps the gradient for nodes that still use it */
         e->grad->ext->grad_of = NULL;
         tg_drop(e->grad);
     }
@@ -356,7 +356,7 @@ static tg_status wrapped_bytes(tg_ctx *ctx, const tg_shape *shape, const int64_t
                            (long long)stride[i]);
         if (shape->dim[i] > 1 && (__builtin_mul_overflow(shape->dim[i] - 1, stride[i], &step) ||
                                   __builtin_add_overflow(last, step, &last) || last > INT64_MAX / 16))
-            return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_wrap: the strides overflow 63 bits of bytes");
+            return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_wrap: the strides span more bytes than 63 bits can count");
     }
     *bytes = empty ? 0 : (size_t)(last + 1) * tg_dtype_size(dtype);
     return TG_OK;
@@ -382,7 +382,9 @@ static tg_tensor *wrap(tg_ctx *ctx, tg_dtype dtype, const tg_shape *shape, const
     /* A tensor without elements may have any address but NULL, because kernels treat an array at NULL as absent. */
     tg_storage *s = tg_storage_wrap(ctx, data ? data : ctx, bytes, release, user);
     if (!s) return NULL;
-    tg_storage_ref(s); /* if tg_owned_new fails, s must last until its release is removed: tg_wrap calls release then */
+    /* If tg_owned_new fails, it drops its reference to s. This one keeps s until s->extra->release is removed, because
+     * tg_wrap then calls release itself. */
+    tg_storage_ref(s);
     tg_tensor *x = tg_owned_new(ctx, dtype, (int)shape->ndim, shape->dim, strides, s, 0);
     if (x) x->flags |= TG_F_GIVEN;
     if (!x && s->extra) s->extra->release = NULL;

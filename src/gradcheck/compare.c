@@ -145,8 +145,8 @@ static tg_status compare_directions(tg_diff *d, int part, tally *t) {
     return TG_OK;
 }
 
-/* Reports which pairs were left out. This is a failure if nothing could be compared and at least one pair is unsure.
- * With d->strict it is one if any pair is unsure, or if nothing could be compared. */
+/* Reports which pairs were left out. The check fails if nothing could be compared and at least one pair is unsure. With
+ * d->strict it fails if any pair is unsure, or if nothing could be compared. */
 static void say_left_out(tg_diff *d) {
     tg_gradcheck_info *r = d->result;
     char kinks[160] = "", unsure[160] = "";

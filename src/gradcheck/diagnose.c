@@ -71,7 +71,7 @@ static const char *say_ratio(double ratio, bool common, char *buf, size_t size) 
     else if (common)
         tg_diff_say(buf, size, "off by the factor %.6g everywhere", ratio);
     else
-        return "formula"; /* a single number always has a factor */
+        return "formula"; /* the ratio of a single pair shows no pattern */
     return "factor";
 }
 
@@ -108,8 +108,9 @@ static bool moved(const tg_diff *d, int64_t n, double scale) {
     return strange <= n - count;
 }
 
-/* Returns another part (input) of the same shape whose gradient `got` is, or -1. The gradient that backward gives for
- * that part may be wrong too. So if it differs from got, differences at a few elements of that part decide. */
+/* Returns another part (input) of the same shape if got is the gradient of that part, else -1. The gradient that
+ * backward gives for that part may be wrong too. So if it differs from got, differences at a few elements of that part
+ * decide. */
 static int belongs_to(tg_diff *d, int part, int64_t n, double scale) {
     const tg_diff_part *p = &d->parts[part];
     for (int k = 0; k < d->n_parts; k++) {

@@ -23,7 +23,7 @@ typedef struct tg_diff {
     void *self;
     const char *name;
     double eps, atol, rtol;
-    int tries; /* number of step sizes; 1: eps only, else each is half of the previous until one is good enough */
+    int tries; /* 1: only the step eps is used; else how many steps, each half of the previous, are tried at most */
     int projections;
     bool extras, strict, second_order;
     bool computes_nan; /* true: backward computed the values that are not finite; false: it may not have written them */

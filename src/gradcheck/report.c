@@ -211,7 +211,9 @@ static tg_status read_shape(const tg_json *j, tg_shape *shape) {
     for (size_t i = 0; i < json_array_size(dims); i++) {
         int64_t size = json_integer_value(json_array_get(dims, i));
         if (!json_is_integer(json_array_get(dims, i)) || size < 0 || __builtin_mul_overflow(n, size, &n))
-            return tg_fail(j->ctx, TG_ERR_FORMAT, "'%s': dim %zu of a shape is not an integer of 0 or more, or makes the shape too large",
+            return tg_fail(j->ctx, TG_ERR_FORMAT,
+                           "'%s': dim %zu of a shape is invalid; expected an integer, 0 or more, and fewer than 2^63 "
+                           "elements in total",
                            j->path, i);
         shape->dim[shape->ndim++] = size;
     }

@@ -132,7 +132,8 @@ typedef struct sharding {
     cut cuts[TG_MAX_DIMS][TG_MAX_AXES];
     int n[TG_MAX_DIMS];        /* number of cuts of each dim */
     int64_t step[TG_MAX_DIMS]; /* row-major steps of the dims in the global tensor */
-    int64_t base, numel;       /* number of the first draw of this rank's block (stack), or 0; draws of all ranks */
+    int64_t base;              /* of an opaque tensor: number of the first draw of this rank's block (stack); else 0 */
+    int64_t numel;             /* number of draws of all ranks together */
     /* If pieces[d] > 0, dim d is split into that many pieces, and only the one with index piece[d] is drawn now. */
     int64_t pieces[TG_MAX_DIMS], piece[TG_MAX_DIMS];
 } sharding;
@@ -247,10 +248,10 @@ static tg_status check_keyed(const tg_call *c, const tg_placement *at) {
     for (int a = 0; tg_is_keyed(c->ctx) && a < TG_MAX_AXES; a++)
         if (tg_grid_axes(c->ctx) >> a & 1 && at[a].kind == TG_VARYING && at[a].layout == TG_OPAQUE)
             return tg_placement_refuse(c, (tg_axis)a,
-                                       "its elements have no place in a global tensor by which an open key could say "
-                                       "what they draw",
-                                       "use tg_dropout_rows, which gets the places, or draw before the op that made "
-                                       "the tensor opaque");
+                                       "its elements have no place in a global tensor, and what an element draws "
+                                       "under an open key depends on that place",
+                                       "use tg_dropout_rows and pass the places of the rows to it, or draw before the "
+                                       "op that made the tensor opaque");
     return TG_OK;
 }
 

@@ -9,7 +9,8 @@
 /* Takes the draws of a tensor of this local shape, as tg_call_draws describes. If at is NULL, the tensor is not
  * placed, and draws from the current stream. On error *out must not be used. */
 tg_status tg_draws_take(tg_call *c, int ndim, const int64_t *shape, const tg_placement *at, tg_draws *out);
-/* How many numbers tg_draws_take_rows takes. It does not know how many rows the global tensor has. */
+/* How many numbers tg_draws_take_rows takes. The number is fixed, because the function does not know how many rows the
+ * global tensor has. */
 #define TG_DRAW_ROWS ((int64_t)1 << 40)
 /* Takes the draws of x for an op in which row i of x draws like row out->rows[i] of a global tensor, whatever the
  * placement of dim 0. The caller sets out->rows; this function sets the rest of *out, and sets *width to the number of

@@ -88,7 +88,7 @@ const tg_placements *tg_place_returned(tg_ctx *ctx, const tg_placements *p, tg_a
 
 /* Returns whether statements have an effect. Without a grid the functions below do nothing. */
 static inline bool tg_call_places(const tg_call *c) { return tg_grid_axes(c->ctx) != 0; }
-/* States that every dim d of input i is free and becomes output dim d + shift. */
+/* States that every dim d of input i is free (it may be sharded), and becomes output dim d + shift. */
 tg_status tg_call_free(tg_call *c, int i, int shift);
 /* States that the call reshapes input 0. `named` is the output dim that the shard becomes, or -1 for the
  * first possible one. */

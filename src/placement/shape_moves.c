@@ -106,7 +106,9 @@ static tg_status move_reshaped(tg_call *c, tg_axis axis, tg_placement *to) {
     int64_t p = dims_before(x, &g, to->dim);
     bool first = p == 1, movable = to->layout != TG_ZIGZAG && !shared(c, x, to->dim, axis);
     if (p == 0 || (!first && !movable))
-        return tg_placement_refuse(c, axis, "a sharded dim would be joined after another dim", gather_first);
+        return tg_placement_refuse(
+            c, axis, "a sharded dim would be joined after another dim, and no placement describes the result",
+            gather_first);
     chunks *= p;
     int named = r->move_to >= g.out && r->move_to < g.out_end ? r->move_to : -1;
     int j = choose_dim(y, &g, movable ? chunks : 1, named, &before);

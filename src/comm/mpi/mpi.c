@@ -10,8 +10,8 @@
 
 enum { FIRST_CAPACITY = 128 };
 
-/* The state of the layer: a communicator, and its requests in flight. Entry i of requests and of `of` belong
- * together. */
+/* The state of the layer: a communicator, and its requests in flight. of[i] has the token and the direction of
+ * requests[i]. */
 typedef struct layer {
     MPI_Comm comm;
     MPI_Request opening; /* of the duplication of comm */

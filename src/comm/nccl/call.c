@@ -256,7 +256,9 @@ static void nccl_drop(tg_ctx *ctx, void *state, void *request) {
     (void)state;
     tg_nccl_call *c = request;
     if (!c->group->self->aborted) put_in_order(c);
-    tg_cuda_scratch_give(ctx, &c->scratch); /* its next use is later on the compute stream */
+    /* The call may still be running. Its copy of src can be given back already, because the next use of that memory is
+     * queued on the compute stream, which waits for the call. */
+    tg_cuda_scratch_give(ctx, &c->scratch);
     c->dropped = true;
     if (c->finished) call_free(c);
 }

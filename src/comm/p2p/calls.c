@@ -48,7 +48,7 @@ static void compare(tg_p2p_call *c, int member) {
     const tg_p2p_side *o = tg_p2p_side_of(c, member);
     if (!c->request || !o->arrived || tg_p2p_cannot_finish(c)) return;
     uint64_t theirs = o->signature.missed, ours = c->signature.missed;
-    tg_wait w = {.place = c};
+    tg_wait w = {.place = c}; /* names the call that fails (publish in control.c) */
     if (theirs != ours)
         tg_control_fail_by(&g->control, &w, theirs > ours ? member : g->control.rank,
                            ", and has missed a call since");

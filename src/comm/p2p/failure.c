@@ -91,7 +91,7 @@ void tg_p2p_quote(const tg_p2p_call *c, int member, int peer, tg_quoted *q) {
 }
 
 static void mismatch(tg_p2p_call *c, int a, int b) {
-    tg_wait w = {.place = c};
+    tg_wait w = {.place = c}; /* names the call that fails (publish in control.c) */
     tg_quoted one, two;
     tg_p2p_quote(c, a, b, &one);
     tg_p2p_quote(c, b, a, &two);

@@ -66,7 +66,7 @@ static int members_of(const address *all, int n, int rank) {
 }
 
 /* Returns whether some ranks on the node of `rank` are threads of one process. The ranks of such a node do not use
- * shared memory: whether a rank lives is shown by a lock on the file, and such a lock belongs to the whole process. */
+ * shared memory: a lock on the file shows whether a rank is alive, and such a lock belongs to the whole process. */
 static bool are_threads(const address *all, int n, int rank) {
     for (int i = 0; i < n; i++)
         for (int k = 0; all[i].node == all[rank].node && k < i; k++)

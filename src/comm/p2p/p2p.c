@@ -37,7 +37,7 @@ static tg_status p2p_start(tg_ctx *ctx, void *state, const tg_transfer *t, void 
     tg_p2p_handle *handle = state;
     if (handle->inner) return NODE(handle, start, t, request);
     tg_p2p_group *g = handle->g;
-    tg_p2p_progress(g->self); /* a failure may have been announced */
+    tg_p2p_progress(g->self); /* receives failures that were announced meanwhile */
     if (g->failed) return tg_control_failed(&g->control, false);
     tg_p2p_request *r = request_new(g);
     if (!r) return ctx->run.status;

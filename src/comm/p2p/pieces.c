@@ -147,9 +147,9 @@ static bool request_from(tg_p2p_call *c, int from, int phase) {
     return true;
 }
 
-/* Requests the pieces of a collective, in the order of the calls. If a call cannot request all that it needs, younger
- * calls request nothing. Otherwise two calls could each hold buffers that the other one needs, and wait forever: a sum
- * keeps its buffers until the pieces of all members have arrived. */
+/* Requests the pieces of a collective. tg_p2p_progress comes to older calls first. If a call cannot request all that it
+ * needs, younger calls of the group request nothing (held). Otherwise two calls could each hold buffers that the other
+ * one needs, and wait forever: a sum keeps its buffers until the pieces of all members have arrived. */
 static void request_all(tg_p2p_call *c) {
     tg_p2p_group *g = c->g;
     for (int phase = 0; phase < TG_P2P_PHASES; phase++) {

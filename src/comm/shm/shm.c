@@ -115,9 +115,9 @@ static bool has_posted(const tg_slot *slot, int member, uint64_t sequence) {
 }
 
 /* For an all-to-all, checks against every member that has arrived that each of the two sends what the other expects. So
- * of any two members, the one that arrives later compares them, before any of their data may move. Fence: if two arrive
- * at the same time, at least one sees the other. The counts are in the members' memory. tg_shm_enter makes sure that a
- * member does not free this memory meanwhile, even if the group fails. */
+ * of any two members, the one that arrives later compares them, before any of their data may move. The fence ensures
+ * that if two arrive at the same time, at least one sees the other. The counts are in the members' memory. tg_shm_enter
+ * makes sure that a member does not free this memory meanwhile, even if the group fails. */
 static void compare_pairs(tg_shm_group *s, tg_slot *slot, uint64_t sequence) {
     const tg_post *mine = &slot->post[s->control.rank];
     const tg_region_view *v = &s->self->view;
@@ -176,7 +176,7 @@ static tg_status shm_start(tg_ctx *ctx, void *state, const tg_transfer *t, void 
     if (atomic_load_explicit(&s->g->failed, memory_order_acquire)) return tg_control_failed(&s->control, false);
     tg_shm_request *r = request_new(s, t);
     if (!r) return ctx->run.status;
-    for (tg_shm_request *q = s->self->first, *next; q; q = next) { /* finished calls free their message slots */
+    for (tg_shm_request *q = s->self->first, *next; q; q = next) { /* ends finished calls: their slots are free then */
         next = q->next;
         tg_shm_check(q);
     }
