@@ -25,9 +25,9 @@ int64_t tg_row_major(int ndim, const int64_t *shape, int64_t *stride) {
  * n dims such that `distance` plus the sum of k[d] * stride[d] is 0: two indices that differ by k have the same
  * address. At least one step must not be 0, unless `moved` says that the caller has already taken such a step.
  *
- * Strides ascend. The last dim is tried first, with only those steps whose distance the other dims can make up for; for
- * the strides of a matrix that is one step. Because k and -k are equivalent, the first step that is not 0 is
- * positive. */
+ * Strides ascend. The last dim is tried first, with only those values of its k whose distance the other dims can make up
+ * for. In an ordinary matrix that is the value 0 alone. Because k and -k are equivalent, the first k[d] that is not 0
+ * need only be positive. */
 static bool reaches_zero(int n, const int64_t *most, const int64_t *stride, int64_t distance, bool moved) {
     int64_t rest = 0;
     if (!n--) return moved && distance == 0;
@@ -283,7 +283,7 @@ void tg_temp_free(tg_tensor *x) {
     tg_temp *p = (tg_temp *)x;
     tg_ctx *ctx = x->ctx;
     tg_storage *s = x->storage;
-    if (TG_UNLIKELY(x->ext != NULL)) tg_ext_free(ctx, x->ext); /* a hook may have given its gradient a name */
+    if (TG_UNLIKELY(x->ext != NULL)) tg_ext_free(ctx, x->ext); /* a hook has named the gradient x */
     x->serial = 0;
     x->storage = NULL;
     p->next = ctx->free_temps;
@@ -382,8 +382,8 @@ static tg_tensor *wrap(tg_ctx *ctx, tg_dtype dtype, const tg_shape *shape, const
     /* A tensor without elements may have any address but NULL, because kernels treat an array at NULL as absent. */
     tg_storage *s = tg_storage_wrap(ctx, data ? data : ctx, bytes, release, user);
     if (!s) return NULL;
-    /* If tg_owned_new fails, it drops its reference to s. This one keeps s until s->extra->release is removed, because
-     * tg_wrap then calls release itself. */
+    /* If tg_owned_new fails, it drops its reference to s. The reference taken here keeps s alive until s->extra->release
+     * has been set to NULL: tg_wrap calls release after a failure, and release must be called only once. */
     tg_storage_ref(s);
     tg_tensor *x = tg_owned_new(ctx, dtype, (int)shape->ndim, shape->dim, strides, s, 0);
     if (x) x->flags |= TG_F_GIVEN;
@@ -460,8 +460,8 @@ tg_tensor *tg_param_new(tg_ctx *ctx, const char *name, tg_dtype dtype, tg_shape 
     return finish(ctx, x, x ? begin_param(x, name ? name : "", std) : TG_OK);
 }
 
-/* Removes the refill function of bytes that tg_keep has given to the caller, and releases its state. The bytes stay
- * from now on, so they need no refill. */
+/* Removes the refill function of s, and releases that function's state. tg_keep has given the bytes of s to the caller;
+ * they stay from now on, so they need no refill. */
 static void end_refill(tg_storage *s) {
     tg_storage_extra *e = s->extra;
     if (!e || !e->refill) return;
