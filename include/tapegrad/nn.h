@@ -151,9 +151,9 @@ TG_API tg_status tg_float16_set_output(tg_module *f, bool f32);
  * and all tensors of a child come in the child's place. checkpoint.h saves and loads the state dict. The functions
  * tg_module_param*, tg_module_numel and tg_module_replicate are about the parameters only.
  *
- * tg_module_param returns parameter i, and sets *path unless path is NULL. The string *path is in memory that m owns. It is valid
- * until the next call for m that sets a path, or until m is freed. An index out of range fails with TG_ERR_ARGUMENT and
- * returns an inert tensor. */
+ * tg_module_param returns parameter i, and sets *path unless path is NULL. The string *path is in memory
+ * that m owns. It is valid until the next call for m that sets a path, or until m is freed. An index out of range fails
+ * with TG_ERR_ARGUMENT and returns an inert tensor. */
 TG_API int tg_module_param_count(const tg_module *m);
 TG_API tg_tensor *tg_module_param(const tg_module *m, int i, const char **path);
 /* Fills out[] with the first n parameters, and returns the number of all parameters. out may be NULL. */

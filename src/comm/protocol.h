@@ -147,6 +147,8 @@ void tg_control_check_peers(tg_control *c, const tg_wait *w);
 
 /* ---- wait.c ---- */
 
+/* Fails with TG_ERR_ABORTED if the message layer of c's group has failed. */
+tg_status tg_control_check_layer(tg_control *c);
 /* Waits until the request is done or, if request is NULL, until the slot `place` is free for call number `sequence`.
  * Fails if the group fails meanwhile. */
 tg_status tg_control_wait(tg_control *c, void *request, void *place, uint64_t sequence);

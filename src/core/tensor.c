@@ -25,9 +25,9 @@ int64_t tg_row_major(int ndim, const int64_t *shape, int64_t *stride) {
  * n dims such that `distance` plus the sum of k[d] * stride[d] is 0: two indices that differ by k have the same
  * address. At least one step must not be 0, unless `moved` says that the caller has already taken such a step.
  *
- * Strides ascend. The last dim is tried first, with only those values of its k whose distance the other dims can make up
- * for. In an ordinary matrix that is the value 0 alone. Because k and -k are equivalent, the first k[d] that is not 0
- * need only be positive. */
+ * Strides ascend. The last dim is tried first, with only those values of its k whose distance the other dims can make
+ * up for. In an ordinary matrix that is the value 0 alone. Because k and -k are equivalent, the first k[d] that is not
+ * 0 need only be positive. */
 static bool reaches_zero(int n, const int64_t *most, const int64_t *stride, int64_t distance, bool moved) {
     int64_t rest = 0;
     if (!n--) return moved && distance == 0;
@@ -382,8 +382,9 @@ static tg_tensor *wrap(tg_ctx *ctx, tg_dtype dtype, const tg_shape *shape, const
     /* A tensor without elements may have any address but NULL, because kernels treat an array at NULL as absent. */
     tg_storage *s = tg_storage_wrap(ctx, data ? data : ctx, bytes, release, user);
     if (!s) return NULL;
-    /* If tg_owned_new fails, it drops its reference to s. The reference taken here keeps s alive until s->extra->release
-     * has been set to NULL: tg_wrap calls release after a failure, and release must be called only once. */
+    /* If tg_owned_new fails, it drops its reference to s. The reference taken here keeps s alive until
+     * s->extra->release has been set to NULL: tg_wrap calls release after a failure, and release must be called only
+     * once. */
     tg_storage_ref(s);
     tg_tensor *x = tg_owned_new(ctx, dtype, (int)shape->ndim, shape->dim, strides, s, 0);
     if (x) x->flags |= TG_F_GIVEN;
