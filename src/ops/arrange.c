@@ -4,7 +4,7 @@
 
 #define LIST(...) {.n = sizeof((int[]){__VA_ARGS__}) / sizeof(int), .dim = {__VA_ARGS__}}
 
-/* Declares every dim free (tg_family) except those in mask. */
+/* States that every dim except those in mask may be sharded (tg_call_role). */
 static tg_status declare_free(tg_call *c, uint32_t mask) {
     for (int d = 0; d < c->in[0]->ndim; d++)
         if (!(mask >> d & 1)) TG_TRY(tg_call_role(c, 0, d, d));

@@ -47,8 +47,8 @@ static tg_status check_weight(tg_call *c, const tg_tensor *x, const tg_tensor *w
                         "%lld groups", (long long)w->shape[1], (long long)x->shape[1], (long long)p->groups);
 }
 
-/* Declares the roles of dims (tg_call_role). The dim of images is free, or summed in the op that computes w. If there
- * is one group, dims of channels are free or summed too. */
+/* States which dims may be sharded (tg_call_role): the dim of images, over which the op that computes w sums, and, if
+ * there is one group, the dims of channels. */
 static tg_status declare_roles(tg_call *c) {
     static const int8_t roles[TENSORS][TENSORS][2] = {
         [Y] = {[X] = {0, TG_SUMMED}, [W] = {1, TG_SUMMED}},
@@ -63,6 +63,7 @@ static tg_status declare_roles(tg_call *c) {
     }
     bool biased = c->n_in > B;
     if (biased && p->groups == 1) TG_TRY(tg_call_role(c, B, 0, 1));
+    /* The op is linear in each of its two tensors, jointly with b if there is one. */
     TG_TRY(tg_call_linear(c, biased ? 1u << X | 1u << B : 1));
     return tg_call_linear(c, biased ? 1u << W | 1u << B : 2);
 }

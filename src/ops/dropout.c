@@ -1,6 +1,7 @@
-/* Dropout: y = x keep / (1 - p). keep is 1 for an element whose draw is at least p, otherwise 0. In op dropout an
- * element takes the draw of its position in the global tensor. In op dropout_rows the caller says to which row of the
- * global tensor each row of x belongs. */
+/* Dropout: y = x keep / (1 - p). keep is 1 for an element whose draw is at least p, otherwise 0. The global tensor is x
+ * itself or, if x is sharded, the tensor of which x is this rank's part. In op dropout an element takes the draw of its
+ * position in the global tensor. In op dropout_rows the caller says to which row of the global tensor each row of x
+ * belongs. */
 #include "ops/common/derive.h"
 #include "ops/common/nn_op.h"
 #include "kernels/composed.h"

@@ -114,7 +114,7 @@ static tg_status cumprod_backward(tg_call *c) {
     TG_TRY(scan(c, TG_PROD, gy, some, false, false));
     TG_TRY(tg_op_map(c, TG_FN_mul, gy, TG_T2(g, gy), 2, 0, 0, false));
     TG_TRY(scan(c, TG_SUM, all, gy, true, false));
-    TG_TRY(tg_op_map(c, TG_FN_where_db, gy, TG_T2(zeros, gy), 2, 0, 0, false));
+    TG_TRY(tg_op_map(c, TG_FN_where_db, gy, TG_T2(zeros, gy), 2, 0, 0, false)); /* 0 from the first zero on */
     TG_TRY(scan(c, TG_SUM, sum, gy, true, false));
     TG_TRY(tg_op_map(c, TG_FN_div, sum, TG_T2(sum, some), 2, 0, 0, false));
     TG_TRY(tg_op_map(c, TG_FN_where, sum, TG_T3(zero, all, sum), 3, 0, 0, false));

@@ -28,14 +28,14 @@ int tg_windows_shape(const tg_windows *w, int64_t n, int64_t channels, const int
 /* Views x [n, c, l] as [n, c, 1, l]. Returns an x of four dims as it is. */
 tg_array tg_windows_inside(tg_array x, tg_extent *e);
 
-/* For one element (i, j) of the windows: the elements of x that are this element of some window, and the entries of
- * these windows in y. */
+/* For one position (i, j) in the windows: the elements of x that have this position in some window, and the entries of
+ * the same windows in y. */
 typedef struct tg_window_part {
     tg_array x, y;
     tg_extent ex, ey; /* memory for their layouts */
 } tg_window_part;
-/* Selects the part for element (i, j). x is [.., h, w], and y is [.., windows along h, windows along w]. Leaves out the
- * windows whose element (i, j) lies in the padding. Returns false if no window remains. */
+/* Selects the part for position (i, j). x is [.., h, w], and y is [.., windows along h, windows along w]. Leaves out
+ * the windows whose element (i, j) lies in the padding. Returns false if no window remains. */
 bool tg_windows_part(const tg_windows *w, int64_t i, int64_t j, tg_array x, tg_array y, tg_window_part *part);
 
 /* tg_windows_gather writes the elements of the windows of x [n, c, h, w] to cols
