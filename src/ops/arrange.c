@@ -286,7 +286,7 @@ static tg_status unfold_infer(tg_call *c) {
 }
 
 /* Adds the windows' gradients to the gradient of x in pieces. A piece has elements [j, j + step) of all windows. Within
- * a piece no element of x occurs twice, so one map adds a piece. Pieces are added in the order of j. If windows
+ * a piece no element of x occurs twice, so one call of slot map adds it. Pieces are added in the order of j. If windows
  * overlap, 16-bit gradients are summed in float32. */
 static tg_status unfold_backward(tg_call *c) {
     const unfold_params *p = c->params;

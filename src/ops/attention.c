@@ -185,8 +185,8 @@ static tg_status attention_infer(tg_call *c) {
     TG_TRY(sink_fits(c));
     TG_TRY(extents_fit(c));
     TG_TRY(attention_options(c));
-    /* With one of these options, the keys that a query may see depend on the query's position in the whole sequence. So the
-     * sequence must not be sharded. */
+    /* With one of these options, the keys that a query may see depend on the query's position in the whole sequence. So
+     * the sequence must not be sharded. */
     bool rows_whole = p->opts.causal || p->left_bound || p->right_bound || c->in[STARTS_Q];
     if (rows_whole) TG_TRY(tg_call_role(c, Q, 2, TG_WHOLE));
     TG_TRY(place_extras(c, rows_whole));

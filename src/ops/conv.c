@@ -1,10 +1,10 @@
-/* Convolutions and their gradients, which are two more convolutions of the same kind: any two of x, w and y give the
- * third in
+/* Convolutions and their gradients. A convolution is
  *
  *     y[n, o, p] = sum over c, k of x[n, c, p step + k apart - pad] w[o, c, k],
  *
- * which is linear in each of them (step is the stride, apart the dilation). So the same functions serve three ops, and
- * derivatives of any order need no others.
+ * where step is the stride and apart the dilation. The gradients of x and w are sums of products too: of w and y's
+ * gradient, and of x and y's gradient, with the same indices. So there are three ops, each of which computes one of x,
+ * w and y from the other two by the same functions. Derivatives of any order need no other ops.
  *
  * The elements of the windows are copied into columns [c kh kw, images, windows], one chunk at a time. A chunk has as
  * many images, or as many rows of one image, as fit into a few megabytes; its size depends on shapes and dtypes alone.

@@ -10,7 +10,7 @@
 typedef struct dropout_params {
     double p;
     tg_draws draws;
-    int64_t width; /* dropout_rows: number of elements in a row of the global tensor; 0 if the rows are not used */
+    int64_t width; /* dropout_rows: number of elements in a row of the global tensor; 0 if input 1 is not used */
     bool identity; /* the result is a view of x; set by infer if p is 0 or the tape is in evaluation mode */
     bool drawn;    /* draws are given: those of an earlier call */
 } dropout_params;

@@ -134,8 +134,8 @@ const tg_op tg_op_gather = {
     .infer = gather_infer, .forward = gather_forward, .backward = gather_backward, .vjp = gather_vjp,
     .jvp = tg_jvp_linear, TG_SAMPLES(gather_samples)};
 
-/* Reads x along dim at the positions in index, which has as many dims as x and is no larger than x in the others.
- * The result has the index's shape. */
+/* Reads x along dim at the positions in index. index has as many dims as x, and is no larger than x in the dims other
+ * than dim. The result has the index's shape. */
 tg_tensor *tg_gather(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index) {
     return TG_RECORD(t, tg_op_gather, &(index_params){dim}, x, index);
 }

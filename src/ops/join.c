@@ -113,7 +113,7 @@ const tg_op tg_op_concat = {
     .infer = concat_infer, .forward = concat_forward, .backward = concat_backward, .vjp = concat_vjp,
     .jvp = tg_jvp_linear, TG_SAMPLES(concat_samples)};
 
-/* Joins n tensors along dim, in order. They must agree in dtype and in all other sizes. */
+/* Joins n tensors along dim, in order. They must agree in dtype and in the sizes of all other dims. */
 tg_tensor *tg_concat(tg_tape *t, tg_tensor *const *x, int n, int dim) {
     return tg_record(t, &tg_op_concat, &(join_params){dim}, x, n, TG_SITE);
 }

@@ -13,8 +13,8 @@ typedef struct tg_windows {
 } tg_windows;
 
 /* Builds windows from options for `dims` dims: size, stride (step), padding (pad) and dilation (apart). Where a stride
- * is 0, the element of or_step counts, or 1 if or_step is NULL. A dilation of 0 means 1, and so does apart NULL. With
- * one dim, element 1 of step, pad and apart must be 0; tg_windows_infer checks that. */
+ * is 0, the element of or_step is used, or 1 if or_step is NULL. A dilation is 1 if it is given as 0 or if apart is
+ * NULL. With one dim, element 1 of step, pad and apart must be 0; tg_windows_infer checks that. */
 tg_windows tg_windows_of(int dims, const int64_t *size, const int64_t *step, const int64_t *or_step, const int64_t *pad,
                          const int64_t *apart);
 /* Initializes the tg_windows of a sample's params. */
