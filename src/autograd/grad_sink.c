@@ -1,6 +1,6 @@
-/* Where the gradients that one node's backward produces go. A contribution is written or added directly into its
- * slot or into the leaf's accumulation buffer. A separate buffer is needed in three cases only: a tensor is given
- * twice to an op, an op cannot produce the dtype of a leaf's buffer, or a node has saved the leaf's gradient. */
+/* Decides where the gradients go that the backward of one node computes. A contribution is written or added directly
+ * into its slot or into the leaf's accumulation buffer. A separate buffer is needed in three cases only: a tensor is
+ * given twice to an op, an op cannot produce the dtype of a leaf's buffer, or a node has saved the leaf's gradient. */
 #include <math.h>
 
 #include "autograd/grad_sink.h"
@@ -46,8 +46,8 @@ static tg_tensor *leaf_buffer(const tg_call *c, int i) {
     return r->adds ? g : poisoned(c, g);
 }
 
-/* Returns a buffer of the slot that may be written. Copies the slot's gradient first if it shares its bytes or is not
- * contiguous. */
+/* Returns the slot's gradient, which is made if there is none, for backward to write to. If the gradient shares its
+ * bytes or is not contiguous, a copy replaces it first. */
 static tg_tensor *slot_buffer(tg_call *c, int i) {
     tg_slot *s = sink(c, i)->slot;
     if (!s->g) return s->g = fresh(c, i);
@@ -87,7 +87,7 @@ static tg_status find_buffer(const tg_pass *p, tg_node *n, tg_grad_sink *r) {
     if (!r->buffer) return x->ctx->run.status;
     r->serial = r->buffer->serial;
     r->adds = x->ext->has_grad;
-    if (!r->adds) n->flags &= ~TG_N_REACHED; /* a hook has zeroed what an earlier node of this pass had added */
+    if (!r->adds) n->flags &= ~TG_N_REACHED; /* if it is set, a hook has zeroed what this pass had added before */
     return TG_OK;
 }
 

@@ -1,4 +1,4 @@
-/* Where the gradients that one node's backward produces go. */
+/* The destinations of the gradients that the backward of one node computes. */
 #ifndef TG_GRAD_SINK_H
 #define TG_GRAD_SINK_H
 
@@ -14,7 +14,7 @@ typedef enum tg_grad_sink_kind {
     TG_SINK_DONE, /* nothing is to be written: the op has passed the gradient on, declined it, or left it in flight */
 } tg_grad_sink_kind;
 
-/* Where the gradient of one input goes. tg_sinks_open decides it. */
+/* The destination of the gradient of one input. tg_sinks_open chooses it. */
 typedef struct tg_grad_sink {
     uint8_t kind;      /* tg_grad_sink_kind */
     bool adds;         /* the destination held a value when the call opened */

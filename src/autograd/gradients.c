@@ -206,7 +206,7 @@ static tg_tensor *gradient_for(tg_tensor *x, const char *who) {
     tg_tensor *g = tg_gradient_of(x);
     if (g) {
         g->flags |= TG_F_GRADIENT;
-        g->flags &= (uint16_t)~TG_F_GIVEN; /* a main_grad that the caller has filled is placed as a gradient now */
+        g->flags &= (uint16_t)~TG_F_GIVEN; /* g is placed as a gradient, even if the caller has filled main_grad */
         tg_gradient_place(x);
         return g;
     }

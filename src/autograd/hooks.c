@@ -137,7 +137,7 @@ tg_status tg_hooks_run(tg_tape *t, tg_tensor *x, tg_tensor **g, bool accumulated
     if (TG_UNLIKELY(placed) && !accumulated && !t->grad_graph) (*g)->place = tg_placement_of_gradient(x, false);
     if (TG_UNLIKELY(placed) && accumulated) tg_gradient_place(x);
     x->ext->hooks_running++;
-    t->busy++; /* in_backward is not enough: the hooks of a gradient that tg_wgrads delays run outside of backward */
+    t->busy++; /* a hook must not reset the tape; in_backward is false for a gradient that tg_wgrads delays */
     for (tg_hook *h = x->ext->hooks; h && s == TG_OK; h = h->next) {
         if (h->accumulated != accumulated || !h->fn) continue;
         tg_tensor *given = *g;

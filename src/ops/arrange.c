@@ -4,7 +4,7 @@
 
 #define LIST(...) {.n = sizeof((int[]){__VA_ARGS__}) / sizeof(int), .dim = {__VA_ARGS__}}
 
-/* Declares every dim free (tg_family) except those in mask. */
+/* States that every dim except those in mask may be sharded (tg_call_role). */
 static tg_status declare_free(tg_call *c, uint32_t mask) {
     for (int d = 0; d < c->in[0]->ndim; d++)
         if (!(mask >> d & 1)) TG_TRY(tg_call_role(c, 0, d, d));
@@ -286,7 +286,7 @@ static tg_status unfold_infer(tg_call *c) {
 }
 
 /* Adds the windows' gradients to the gradient of x in pieces. A piece has elements [j, j + step) of all windows. Within
- * a piece no element of x occurs twice, so one map adds a piece. Pieces are added in the order of j. If windows
+ * a piece no element of x occurs twice, so one call of slot map adds it. Pieces are added in the order of j. If windows
  * overlap, 16-bit gradients are summed in float32. */
 static tg_status unfold_backward(tg_call *c) {
     const unfold_params *p = c->params;

@@ -159,9 +159,9 @@ static tg_status attention_options(tg_call *c) {
     return o->dropout > 0 ? take_draws(c) : TG_OK;
 }
 
-/* Declares the dims of the mask, the sink and the lengths free (tg_call_role): each becomes the dim of the result that
- * it broadcasts to. In the mask, repeated dims and the dim of keys are not free; nor is the dim of queries if
- * rows_whole is true. */
+/* States which dims of the mask, the sink and the lengths may be sharded (tg_call_role). Each becomes the dim of the
+ * result to which it broadcasts. In the mask, repeated dims and the dim of keys must not be sharded, nor the dim of
+ * queries if rows_whole is true. */
 static tg_status place_extras(tg_call *c, bool rows_whole) {
     const tg_tensor *m = c->in[MASK];
     for (int d = 0; m && d < m->ndim; d++) {
@@ -185,8 +185,8 @@ static tg_status attention_infer(tg_call *c) {
     TG_TRY(sink_fits(c));
     TG_TRY(extents_fit(c));
     TG_TRY(attention_options(c));
-    /* Which keys a query may see can depend on its position in the whole sequence, so the sequence must not be
-     * sharded. */
+    /* With one of these options, the keys that a query may see depend on the query's position in the whole sequence. So
+     * the sequence must not be sharded. */
     bool rows_whole = p->opts.causal || p->left_bound || p->right_bound || c->in[STARTS_Q];
     if (rows_whole) TG_TRY(tg_call_role(c, Q, 2, TG_WHOLE));
     TG_TRY(place_extras(c, rows_whole));

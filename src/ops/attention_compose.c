@@ -14,7 +14,7 @@
 typedef struct scores {
     const tg_node *n;
     tg_tensor *s;         /* [b, h, sq, sk] */
-    tg_tensor *hidden[8]; /* bool, broadcast to s: true where the score is hidden; at most one of each kind */
+    tg_tensor *hidden[8]; /* bool, broadcast to s: true where an option, a mask or padding hides the score */
     int count;            /* number of elements of hidden */
 } scores;
 

@@ -67,19 +67,20 @@ static tg_status check_batch(tg_call *c) {
                         "values in training mode");
 }
 
-/* Declares the roles of dims. Channels are free. The other dims of x must be whole if the batch's statistics are used,
- * and are free otherwise. */
+/* States which dims may be sharded (tg_call_role): that of the channels and, unless the batch's statistics are used,
+ * the other dims of x. */
 static tg_status declare_roles(tg_call *c) {
     for (int d = 0; d < c->in[X]->ndim; d++)
         if (d == 1 || !by_batch(c)) TG_TRY(tg_call_role(c, X, d, d));
     for (int i = W; i < INPUTS; i++)
         if (c->in[i]) TG_TRY(tg_call_role(c, i, 0, 1));
-    return c->in[W] ? tg_call_linear(c, 1u << W | 1u << B) : tg_call_linear(c, 0);
+    return c->in[W] ? tg_call_linear(c, 1u << W | 1u << B) : tg_call_linear(c, 0); /* jointly in w and b, or in none */
 }
 
-/* Checks the placements of the running statistics if forward updates them. If x is opaque on an axis, each rank has a
- * batch of its own there, and updates the running statistics differently. The running statistics must then be opaque
- * there too, or they would no longer match their placement. The general placement rule does not check that. */
+/* Checks the placements of the running statistics if forward updates them. If x is opaque on an axis (TG_OPAQUE), each
+ * rank has a batch of its own there, and updates the running statistics differently. The running statistics must then
+ * be opaque there too, or they would no longer match their placement. The general placement rule does not check
+ * that. */
 static tg_status check_running_placement(tg_call *c) {
     if (!c->writes || !tg_grid_axes(c->ctx)) return TG_OK;
     for (int a = 0; a < TG_MAX_AXES; a++) {

@@ -87,7 +87,7 @@ static tg_status cholesky_forward(tg_call *c) {
     TG_TRY(factorize(c, &t, 0, t.n));
     TG_TRY(check_pivots(c, &t));
     TG_TRY(tg_solve_mask(c, (tg_dtype)l->dtype, t.n, false, 1, &mask));
-    return tg_op_map(c, TG_FN_where_da, y, TG_T2(mask, l), 2, 0, 0, false);
+    return tg_op_map(c, TG_FN_where_da, y, TG_T2(mask, l), 2, 0, 0, false); /* y = the lower triangle of l */
 }
 
 /* Let P be the lower triangle of l^T g with its diagonal halved, where g is the gradient of l, and let

@@ -1,10 +1,10 @@
-/* Convolutions and their gradients, which are two more convolutions of the same kind: any two of x, w and y give the
- * third in
+/* Convolutions and their gradients. A convolution is
  *
  *     y[n, o, p] = sum over c, k of x[n, c, p step + k apart - pad] w[o, c, k],
  *
- * which is linear in each of them (step is the stride, apart the dilation). So the same functions serve three ops, and
- * derivatives of any order need no others.
+ * where step is the stride and apart the dilation. The gradients of x and w are sums of products too: of w and y's
+ * gradient, and of x and y's gradient, with the same indices. So there are three ops, each of which computes one of x,
+ * w and y from the other two by the same functions. Derivatives of any order need no other ops.
  *
  * The elements of the windows are copied into columns [c kh kw, images, windows], one chunk at a time. A chunk has as
  * many images, or as many rows of one image, as fit into a few megabytes; its size depends on shapes and dtypes alone.
@@ -47,8 +47,8 @@ static tg_status check_weight(tg_call *c, const tg_tensor *x, const tg_tensor *w
                         "%lld groups", (long long)w->shape[1], (long long)x->shape[1], (long long)p->groups);
 }
 
-/* Declares the roles of dims (tg_call_role). The dim of images is free, or summed in the op that computes w. If there
- * is one group, dims of channels are free or summed too. */
+/* States which dims may be sharded (tg_call_role): the dim of images, over which the op that computes w sums, and, if
+ * there is one group, the dims of channels. */
 static tg_status declare_roles(tg_call *c) {
     static const int8_t roles[TENSORS][TENSORS][2] = {
         [Y] = {[X] = {0, TG_SUMMED}, [W] = {1, TG_SUMMED}},
@@ -63,6 +63,7 @@ static tg_status declare_roles(tg_call *c) {
     }
     bool biased = c->n_in > B;
     if (biased && p->groups == 1) TG_TRY(tg_call_role(c, B, 0, 1));
+    /* The op is linear in each of its two tensors, jointly with b if there is one. */
     TG_TRY(tg_call_linear(c, biased ? 1u << X | 1u << B : 1));
     return tg_call_linear(c, biased ? 1u << W | 1u << B : 2);
 }

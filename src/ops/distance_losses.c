@@ -192,8 +192,8 @@ static tg_status kl_div_backward(tg_call *c) {
 }
 
 /* Returns y (x0 - x), where x0 is x without a gradient: the loss where probability y is 0. Its value and its first
- * derivatives are 0, as they must be. Its mixed derivative is -1, as where y is not 0. Where x is infinite, all of
- * these are 0. */
+ * derivatives are 0, as they must be. Its mixed derivative by x and y is -1, the same as where y is not 0. Where x is
+ * infinite, all of these are 0. */
 static tg_tensor *loss_at_zero(tg_tape *t, tg_tensor *x, tg_tensor *y) {
     tg_tensor *d = tg_sub(t, tg_detach(t, x), x);
     return tg_mul(t, y, tg_masked_fill(t, d, tg_ne(t, d, d), 0));

@@ -1,6 +1,7 @@
-/* Dropout: y = x keep / (1 - p). keep is 1 for an element whose draw is at least p, otherwise 0. In op dropout an
- * element takes the draw of its position in the global tensor. In op dropout_rows the caller says to which row of the
- * global tensor each row of x belongs. */
+/* Dropout: y = x keep / (1 - p). keep is 1 for an element whose draw is at least p, otherwise 0. The global tensor is x
+ * itself or, if x is sharded, the tensor of which x is this rank's part. In op dropout an element takes the draw of its
+ * position in the global tensor. In op dropout_rows the caller says to which row of the global tensor each row of x
+ * belongs. */
 #include "ops/common/derive.h"
 #include "ops/common/nn_op.h"
 #include "kernels/composed.h"
@@ -9,7 +10,7 @@
 typedef struct dropout_params {
     double p;
     tg_draws draws;
-    int64_t width; /* dropout_rows: number of elements in a row of the global tensor; 0 if the rows are not used */
+    int64_t width; /* dropout_rows: number of elements in a row of the global tensor; 0 if input 1 is not used */
     bool identity; /* the result is a view of x; set by infer if p is 0 or the tape is in evaluation mode */
     bool drawn;    /* draws are given: those of an earlier call */
 } dropout_params;

@@ -119,7 +119,8 @@ static tg_status check_sizes(tg_call *c) {
 }
 
 /* Returns whether both operands list the contracted labels, which both have and y lacks, in the same order. Only then
- * may their dims be declared summed (tg_call_role), because the placement rule pairs summed dims in order. */
+ * may the dims of these labels be sharded (TG_SUMMED of tg_call_role), because the placement rule pairs summed dims in
+ * order. */
 static bool contracts_in_order(const einsum_params *p) {
     char order[2][TG_MAX_DIMS];
     int n[2] = {0};
@@ -130,8 +131,9 @@ static bool contracts_in_order(const einsum_params *p) {
     return n[A] == n[B] && !memcmp(order[A], order[B], (size_t)n[A]);
 }
 
-/* Declares the roles of the operands' dims: a label of y is free, a contracted label is summed (if contracts_in_order),
- * others are whole. */
+/* States which dims of the operands may be sharded (tg_call_role): those whose label is in y and, if
+ * contracts_in_order, those whose label is contracted. Dims of a label that the operand or y has twice must not be
+ * sharded. */
 static tg_status declare_roles(tg_call *c) {
     const einsum_params *p = params(c);
     bool paired = contracts_in_order(p);
@@ -144,6 +146,7 @@ static tg_status declare_roles(tg_call *c) {
             if (paired && has(&p->of[B - i], l) && !has(&p->of[Y], l)) TG_TRY(tg_call_role(c, i, d, TG_SUMMED));
         }
     }
+    /* linear in a while b is fixed, and in b while a is fixed */
     TG_TRY(tg_call_linear(c, 1));
     return tg_call_linear(c, 2);
 }

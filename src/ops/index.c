@@ -58,8 +58,8 @@ static tg_status need_inside(tg_call *c, const tg_tensor *index, int dim) {
     return TG_OK;
 }
 
-/* Declares each dim other than `dim` free (tg_family), if the index has the same size there as x. Along `dim` the op
- * may reach any element of x. */
+/* States that each dim other than `dim` may be sharded (tg_call_role), if the index has the same size there as x. Along
+ * `dim` the op may reach any element of x. */
 static tg_status declare_free(tg_call *c, int dim) {
     const tg_tensor *x = c->in[0], *index = c->in[1];
     for (int d = 0; tg_call_places(c) && d < x->ndim; d++)
@@ -134,8 +134,8 @@ const tg_op tg_op_gather = {
     .infer = gather_infer, .forward = gather_forward, .backward = gather_backward, .vjp = gather_vjp,
     .jvp = tg_jvp_linear, TG_SAMPLES(gather_samples)};
 
-/* Reads x along dim at the positions in index, which has as many dims as x and is no larger than x in the others.
- * The result has the index's shape. */
+/* Reads x along dim at the positions in index. index has as many dims as x, and is no larger than x in the dims other
+ * than dim. The result has the index's shape. */
 tg_tensor *tg_gather(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index) {
     return TG_RECORD(t, tg_op_gather, &(index_params){dim}, x, index);
 }
@@ -154,7 +154,7 @@ static tg_status scatter_add_infer(tg_call *c) {
         return tg_call_fail(c, TG_ERR_SHAPE, "index and src have different shapes; they must be equal");
     if (!tg_needs(c, 2)) c->saves_in = 0;
     TG_TRY(declare_free(c, *dim));
-    TG_TRY(tg_call_linear(c, 5));
+    TG_TRY(tg_call_linear(c, 5)); /* jointly linear in x and src */
     return tg_infer_same(c);
 }
 
@@ -234,7 +234,7 @@ static tg_status scatter_infer(tg_call *c) {
     if (!tg_same_shape(src, index)) return tg_call_fail(c, TG_ERR_SHAPE, "index and src have different shapes; they "
                                                         "must be equal");
     TG_TRY(declare_free(c, *dim));
-    TG_TRY(tg_call_linear(c, 5));
+    TG_TRY(tg_call_linear(c, 5)); /* jointly linear in x and src */
     return tg_infer_same(c);
 }
 
@@ -318,7 +318,8 @@ static tg_tensor *placed_like(tg_tape *t, tg_tensor *y, const tg_tensor *x) {
     return y;
 }
 
-/* Returns zeros of src's shape with the placement of g, which may be PARTIAL if src is a constant. */
+/* Returns zeros of src's shape with the placement of g. If g is PARTIAL, the zeros must be too, because scatter is
+ * jointly linear in x and src (tg_call_linear). */
 static tg_tensor *zeros_placed_like(tg_tape *t, tg_tensor *src, const tg_tensor *g) {
     tg_tensor *y = tg_zeros_like(t, src);
     if (tg_is_alive(y) && tg_grid_axes(t->ctx)) y->place = tg_place_of(g);
@@ -397,6 +398,7 @@ static tg_status index_select_infer(tg_call *c) {
                                                  c->in[1]->ndim);
     memcpy(shape, x->shape, x->ndim * sizeof *shape);
     shape[*dim] = c->in[1]->shape[0];
+    /* output dim `dim` comes from dim 0 of the index, the other dims come from x */
     for (int d = 0; d < x->ndim; d++) TG_TRY(tg_call_role(c, d == *dim, d == *dim ? 0 : d, d));
     return tg_call_out(c, 0, (tg_dtype)x->dtype, x->ndim, shape);
 }

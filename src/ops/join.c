@@ -24,9 +24,9 @@ static tg_status need_alike(tg_call *c, int but) {
     return TG_OK;
 }
 
-/* Declares every dim of every input free (tg_family) except dim `but`. If `added` is true, `but` is a dim that only the
- * output has: then all dims of the inputs are free, and dim d of an input becomes dim d + 1 of the output if
- * d >= but. */
+/* States that every dim of every input except dim `but` may be sharded (tg_call_role). If `added` is true, `but` is a
+ * dim that only the output has: then all dims of the inputs may be sharded, and dim d of an input becomes dim d + 1 of
+ * the output if d >= but. */
 static tg_status declare_free(tg_call *c, int but, bool added) {
     for (int i = 0; tg_call_places(c) && i < c->n_in; i++)
         for (int d = 0; d < c->in[i]->ndim; d++)
@@ -113,7 +113,7 @@ const tg_op tg_op_concat = {
     .infer = concat_infer, .forward = concat_forward, .backward = concat_backward, .vjp = concat_vjp,
     .jvp = tg_jvp_linear, TG_SAMPLES(concat_samples)};
 
-/* Joins n tensors along dim, in order. They must agree in dtype and in all other sizes. */
+/* Joins n tensors along dim, in order. They must agree in dtype and in the sizes of all other dims. */
 tg_tensor *tg_concat(tg_tape *t, tg_tensor *const *x, int n, int dim) {
     return tg_record(t, &tg_op_concat, &(join_params){dim}, x, n, TG_SITE);
 }
@@ -328,7 +328,7 @@ static tg_status pad_infer(tg_call *c) {
         return tg_call_fail(c, TG_ERR_ARGUMENT, "before is %lld and after is %lld; both must be 0 or more (tg_slice "
                             "removes elements)", (long long)p->before, (long long)p->after);
     TG_TRY(declare_free(c, p->dim, false));
-    TG_TRY(tg_call_linear(c, p->value == 0));
+    TG_TRY(tg_call_linear(c, p->value == 0)); /* linear in x only if the padding is 0 */
     memcpy(shape, x->shape, x->ndim * sizeof *shape);
     size = &shape[p->dim];
     if (__builtin_add_overflow(*size, p->before, size) || __builtin_add_overflow(*size, p->after, size))

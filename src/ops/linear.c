@@ -30,8 +30,9 @@ tg_status tg_linear_shapes(tg_call *c, int least) {
     return TG_OK;
 }
 
-/* States the placement rules of an op with an activation. The activation of a sum over ranks is not the sum of the
- * activations, so the summed dims must be whole and no input may be PARTIAL. */
+/* States the placement rules of an op with an activation (docs/placements.md). The activation of a sum over ranks is
+ * not the sum of the activations. So the dim over which the product sums must not be sharded, and no input may be
+ * PARTIAL. */
 static tg_status state_nonlinear(tg_call *c) {
     TG_TRY(tg_call_role(c, 0, c->in[0]->ndim - 1, TG_WHOLE));
     TG_TRY(tg_call_role(c, 1, 1, TG_WHOLE));

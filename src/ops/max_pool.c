@@ -1,10 +1,11 @@
-/* Max pooling. A plane is the h x w elements of one channel of one image. Forward compares element 0 of all windows
- * with the greatest so far, then element 1 of all windows, and so on, and notes the number of the greatest. A table,
- * `index`, gives the position in a plane of each element of each window; it is the same for all planes.
+/* Max pooling. A plane is the h x w elements of one channel of one image. The elements of a window are numbered from 0.
+ * Forward compares element 0 of all windows with the greatest so far, then element 1 of all windows, and so on, and
+ * keeps the number of the greatest. A table, `index`, gives the position in a plane of each element of each window. The
+ * table is the same for all planes.
  *
  * Elements of a window that lie in the padding are not compared. For such an element the table has the position of the
- * nearest element of the window that lies in x. It is used only for element 0, which remains the greatest if no element
- * of the window is greater than -infinity. */
+ * nearest element of the window that lies in x. This position is used only for element 0, which remains the greatest if
+ * no element of the window is greater than -infinity. */
 #include <math.h>
 
 #include "ops/common/derive.h"

@@ -29,9 +29,9 @@ static tg_status need_weights(tg_call *c, int64_t classes) {
     return tg_call_fail(c, TG_ERR_SHAPE, "w must be a vector of %lld elements, one for each class", (long long)classes);
 }
 
-/* States the roles of the dims of rows (tg_call_role): free for TG_LOSS_NONE, summed for TG_LOSS_SUM. For TG_LOSS_MEAN
- * they stay whole, because the mean divides by the weights of all rows. Every row uses all of w, so w may lack the
- * summed dims. */
+/* States whether the dims of rows may be sharded (tg_call_role). For TG_LOSS_NONE they may. For TG_LOSS_SUM they may
+ * too, as dims over which the op sums. For TG_LOSS_MEAN they may not, because the mean divides by the weights of all
+ * rows. w need not be sharded as the rows are (tg_call_within), because every row uses all of w. */
 static tg_status state_rows(tg_call *c) {
     tg_loss_reduction reduction = params(c)->reduction;
     for (int d = 0; reduction != TG_LOSS_MEAN && tg_call_places(c) && d < c->in[TARGET]->ndim; d++)

@@ -26,11 +26,11 @@ static tg_status prod_backward(tg_call *c) {
     TG_TRY(tg_reduce_run(c, TG_PROD, all, some, 1));
     TG_TRY(tg_op_map(c, TG_FN_mul, all, TG_T2(g, all), 2, 0, 0, false));
     TG_TRY(tg_op_map(c, TG_FN_div, some, TG_T2(all, some), 2, 0, 0, false));
-    TG_TRY(tg_op_map(c, TG_FN_eq, zero, TG_T2(zeros, zero), 2, 0, 0, false)); /* no other element is 0 */
+    TG_TRY(tg_op_map(c, TG_FN_eq, zero, TG_T2(zeros, zero), 2, 0, 0, false)); /* zero: no other element is 0 */
     TG_TRY(tg_op_map(c, TG_FN_sub, none, TG_T2(x, x), 2, 0, 0, false));
-    TG_TRY(tg_op_map(c, TG_FN_ne, odd, TG_T2(none, none), 2, 0, 0, false)); /* infinite or NaN */
+    TG_TRY(tg_op_map(c, TG_FN_ne, odd, TG_T2(none, none), 2, 0, 0, false)); /* odd: infinite or NaN */
     TG_TRY(tg_reduce_run(c, TG_SUM, odds, odd, 1));
-    TG_TRY(tg_op_map(c, TG_FN_ne, odd, TG_T2(odds, odd), 2, 0, 0, false)); /* another element is infinite or NaN */
+    TG_TRY(tg_op_map(c, TG_FN_ne, odd, TG_T2(odds, odd), 2, 0, 0, false)); /* odd: another element is that */
     TG_TRY(tg_op_map(c, TG_FN_neg, none, TG_T1(odd), 1, 0, 0, false));
     TG_TRY(tg_op_map(c, TG_FN_sqrt, none, TG_T1(none), 1, 0, 0, false)); /* NaN where odd is true, else 0 */
     return tg_op_map(c, TG_FN_where, c->gin[0], TG_T3(zero, some, none), 3, 0, 0, tg_adds(c, 0));

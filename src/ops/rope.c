@@ -22,7 +22,7 @@ static tg_status rope_infer(tg_call *c) {
         return tg_call_fail(c, TG_ERR_SHAPE, "x must be [.., s, d] with 2 or more dims and an even d");
     if (!(p->base > 0 && isfinite(p->base)))
         return tg_call_fail(c, TG_ERR_ARGUMENT, "base is %g; it must be finite and greater than 0", p->base);
-    /* The rows, dim ndim - 2, must be whole: the index of a row is its position. */
+    /* Dim ndim - 2, that of the rows, must not be sharded: the index of a row is its position. */
     for (int d = 0; d < x->ndim - 2; d++) TG_TRY(tg_call_role(c, 0, d, d));
     TG_TRY(tg_call_linear(c, 1));
     return tg_infer_same(c);

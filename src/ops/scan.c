@@ -108,13 +108,13 @@ static tg_status cumprod_backward(tg_call *c) {
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(tg_op_map(c, TG_FN_logical_not, zero, TG_T1(x), 1, 0, 0, false));
     TG_TRY(scan(c, TG_SUM, zeros, zero, false, false));
-    TG_TRY(tg_op_map(c, TG_FN_eq, live, TG_T2(zeros, zero), 2, 0, 0, false)); /* up to the first zero */
+    TG_TRY(tg_op_map(c, TG_FN_eq, live, TG_T2(zeros, zero), 2, 0, 0, false)); /* up to and including the first zero */
     TG_TRY(tg_op_map(c, TG_FN_logical_and, zero, TG_T2(zero, live), 2, 0, 0, false)); /* only the first zero */
     TG_TRY(tg_op_map(c, TG_FN_masked_fill, some, TG_T2(x, zero), 2, 1, 0, false));
     TG_TRY(scan(c, TG_PROD, gy, some, false, false));
     TG_TRY(tg_op_map(c, TG_FN_mul, gy, TG_T2(g, gy), 2, 0, 0, false));
     TG_TRY(scan(c, TG_SUM, all, gy, true, false));
-    TG_TRY(tg_op_map(c, TG_FN_where_db, gy, TG_T2(zeros, gy), 2, 0, 0, false));
+    TG_TRY(tg_op_map(c, TG_FN_where_db, gy, TG_T2(zeros, gy), 2, 0, 0, false)); /* 0 from the first zero on */
     TG_TRY(scan(c, TG_SUM, sum, gy, true, false));
     TG_TRY(tg_op_map(c, TG_FN_div, sum, TG_T2(sum, some), 2, 0, 0, false));
     TG_TRY(tg_op_map(c, TG_FN_where, sum, TG_T3(zero, all, sum), 3, 0, 0, false));

@@ -488,7 +488,7 @@ static tg_status slice_infer(tg_call *c) {
         p->stop = start + e.shape[p->dim];
     }
     e.stride[p->dim] *= p->step;
-    for (int d = 0; d < x->ndim; d++) /* the sliced dim must be whole, unless the slice takes all of it */
+    for (int d = 0; d < x->ndim; d++) /* a dim that the slice cuts must not be sharded */
         if (d != p->dim || e.shape[d] == size) TG_TRY(tg_call_role(c, 0, d, d));
     return tg_call_view(c, 0, start * x->stride[p->dim], x->ndim, e.shape, e.stride);
 }

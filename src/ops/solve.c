@@ -114,7 +114,7 @@ static tg_status triangular_solve_infer(tg_call *c) {
         return tg_call_fail(c, TG_ERR_SHAPE, "b must be [.., n, k], with the leading dims and the n of a");
     for (int d = 0; d < b->ndim; d++)
         if (d != b->ndim - 2) TG_TRY(tg_call_role(c, 1, d, d));
-    TG_TRY(tg_call_linear(c, 2));
+    TG_TRY(tg_call_linear(c, 2)); /* linear in b */
     if (!tg_needs(c, 0)) c->saves_out = 0;
     return tg_call_out(c, 0, (tg_dtype)b->dtype, b->ndim, b->shape);
 }

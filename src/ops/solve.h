@@ -28,7 +28,7 @@ tg_status tg_solve_multiply(tg_call *c, int64_t count, int64_t m, int64_t n, int
                             tg_matrix b, double alpha, double beta);
 /* Makes *mask [n, n]: 1 above the diagonal (below it if upper is false), `diagonal` on it, and 0 elsewhere. */
 tg_status tg_solve_mask(tg_call *c, tg_dtype dtype, int64_t n, bool upper, double diagonal, tg_tensor **mask);
-/* Checks that input i is [.., n, n] floats, and states that its leading dims are free. */
+/* Checks that input i is [.., n, n] floats, and states that its leading dims may be sharded. */
 tg_status tg_solve_infer(tg_call *c, int i);
 /* Records x with its last two dims swapped. */
 tg_tensor *tg_solve_flipped(tg_tape *t, tg_tensor *x);

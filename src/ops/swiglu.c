@@ -17,7 +17,7 @@ static tg_status swiglu_infer(tg_call *c) {
     if (!tg_needs(c, 0)) c->saves_in &= ~2u;
     TG_TRY(tg_call_free(c, 0, 0));
     TG_TRY(tg_call_free(c, 1, 0));
-    TG_TRY(tg_call_linear(c, 2));
+    TG_TRY(tg_call_linear(c, 2)); /* linear in up */
     return tg_infer_same(c);
 }
 

@@ -1,5 +1,5 @@
 /* Functions that the slots of an op (infer, forward, backward) call: for outputs, views, saved buffers, temporaries,
- * draws and errors. */
+ * random draws and errors. */
 #include "tape/call.h"
 #include "base/text.h"
 
@@ -95,7 +95,7 @@ static tg_status check_shape(tg_call *c, tg_dtype dtype, int ndim, const int64_t
 
 static tg_status check_output(tg_call *c, int i, tg_dtype dtype, int ndim, const int64_t *shape) {
     if (i < 0 || i >= c->n_out || c->out[i])
-        return tg_call_fail(c, TG_ERR_INTERNAL, "infer makes output %d of %d outputs; expected each index once", i,
+        return tg_call_fail(c, TG_ERR_INTERNAL, "infer makes output %d twice, or beyond the %d outputs of the call", i,
                             c->n_out);
     return check_shape(c, dtype, ndim, shape);
 }

@@ -8,7 +8,7 @@
 /* What `impl` of a tg_call points to while the op is recorded, or while its backward runs. */
 typedef struct tg_call_impl {
     const void *site;       /* call site of the public function */
-    tg_tensor *temps;       /* temporaries of this call, linked through their node */
+    tg_tensor *temps;       /* temporaries of this call, linked by their field `node` */
     uint64_t before, made;  /* in a forward: the serial of the context's last handle before and after infer */
     tg_node *node;          /* in a backward: the node whose op runs */
     struct tg_pass *pass;   /* in a backward: the pass (src/autograd/backward.h); NULL in a forward */

@@ -51,7 +51,7 @@ static tg_status count(tg_call *c, tg_tensor *target, tally *n) {
     n->counts = vector(c, n->counts);
     n->total = tg_call_temp(c, (tg_dtype)weights_of(c)->dtype, 0, target->shape);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
-    tg_extent e;
+    tg_extent e; /* of the scalar total, viewed as [1] */
     return tg_ctx_ops(c->ctx)->reduce(c->ctx, TG_SUM, tg_array_keep(tg_array_of(n->total), 1, 1, &e),
                                       tg_array_of(c->in[W]), 1, false);
 }
@@ -73,7 +73,7 @@ static tg_status smooth(tg_call *c, tg_tensor *x, const tg_tensor *loss, const t
     int64_t v = p->classes, all[] = {top->numel, v};
     tg_tensor *weighed = tg_call_temp(c, wide, 2, all), *u = tg_call_temp(c, wide, 1, all),
               *sum = tg_call_temp(c, wide, 1, all), *by_row = rows(c, x, v);
-    tg_extent e;
+    tg_extent e; /* of sum, viewed as [rows, 1] */
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(tg_op_map(c, TG_FN_sub_mul, weighed, TG_T3(by_row, top_col, c->in[W]), 3, 0, 0, false));
     TG_TRY(tg_ctx_ops(c->ctx)->reduce(c->ctx, TG_SUM, tg_array_keep(tg_array_of(sum), 2, 2, &e), tg_array_of(weighed),

@@ -41,15 +41,16 @@ static bool varies_along(const tg_call *c, int i, int dim) {
     return d >= 0 && c->in[i]->shape[d] != 1;
 }
 
-/* Declares all dims free (tg_family). The inputs from 2 on, which hold weights, may broadcast. */
+/* States that all dims may be sharded, and that the inputs from 2 on, which hold weights, may have size 1 where x has a
+ * shard. */
 static tg_status declare_free(tg_call *c) {
     for (int i = 0; i < c->n_in; i++)
         if (c->in[i]) TG_TRY(tg_call_free(c, i, c->in[0]->ndim - c->in[i]->ndim));
     return tg_call_stretch(c, ~3u);
 }
 
-/* Declares a dim summed (tg_call_role) if no broadcast weight varies along it. Each rank then has all weights that its
- * terms of the sum need. */
+/* States that a dim over which the op sums may be sharded (TG_SUMMED of tg_call_role) if no weight that is broadcast
+ * varies along it. Each rank then has all weights that its terms of the sum need. */
 static tg_status declare_summed(tg_call *c) {
     uint32_t within = 0;
     for (int d = 0; d < c->in[0]->ndim; d++) {

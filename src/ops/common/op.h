@@ -94,7 +94,9 @@ bool tg_reshape_strides(int ndim, const int64_t *shape, const int64_t *stride, i
 /* In the following comments, (+)= means adding if `add` is true, and overwriting otherwise. For a gradient, gin_mode
  * decides.
  *
- * out (+)= formula(in...), where the inputs broadcast to the shape of out, and p and q are the formula's parameters. */
+ * out (+)= formula(in...), where the inputs broadcast to the shape of out, and p and q are the formula's parameters.
+ * kernels/scalar.h lists the formulas. Ops often mask by TG_FN_where_da, which is in[1] where in[0] is not 0, and 0
+ * elsewhere. TG_FN_where_db is in[1] where in[0] is 0, and 0 elsewhere. */
 tg_status tg_op_map(tg_call *c, tg_formula f, const tg_tensor *out, const tg_tensor *const *in, int n_in, double p,
                     double q, bool add);
 /* The gradient of input i (+)= formula(in...), computed in output 0's shape and summed where input i was broadcast. */

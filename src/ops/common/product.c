@@ -13,8 +13,8 @@ tg_matrix tg_matrix_transposed(tg_matrix m) {
     return m;
 }
 
-/* Merges batch dim d into m, n or k, if the strides allow that the matrices of each operand along d are used as one
- * larger matrix. Returns whether it has merged d. */
+/* Merges batch dim d into m, n or k, if the strides allow using the matrices of each operand along d as one larger
+ * matrix. Returns whether it has merged d. */
 static bool fold(tg_gemm *g, tg_batch_dim d) {
     if (d.c != 0 && d.b == 0 && (g->m == 1 || (d.a == g->m * g->a.rs && d.c == g->m * g->c.rs))) {
         if (g->m == 1) g->a.rs = d.a, g->c.rs = d.c;
@@ -60,7 +60,7 @@ static void simplify(tg_product *p) {
     p->n = kept;
 }
 
-/* Makes the two innermost of the dims that do not add products the batch of gemm. */
+/* Uses the two innermost dims that do not add products as the batch of gemm. */
 static void take_batch(tg_product *p) {
     tg_gemm *g = &p->g;
     int kept = 0, slot = 1;

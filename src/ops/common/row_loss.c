@@ -71,9 +71,9 @@ static void resolve_smoothing(tg_row_loss_params *p) {
     p->smoothing = k > 1 ? p->smoothing * (double)k / (double)(k - 1) : 0;
 }
 
-/* Declares how the row dims may be sharded (tg_call_role in op.h): in any way if the result is not reduced, as dims that
- * the op sums over for a sum, and not at all for a mean, which divides by the number of all rows. The class dim has no
- * role, so it must not be sharded. */
+/* States whether the row dims may be sharded (tg_call_role in op.h). They may if the result is not reduced. They may
+ * also if it is the sum, as dims over which the op sums. They may not if it is the mean, which divides by the number of
+ * all rows. About the class dim nothing is stated, so it must not be sharded. */
 static tg_status declare_rows(tg_call *c) {
     static const int roles[] = {[TG_LOSS_MEAN] = TG_WHOLE, [TG_LOSS_SUM] = TG_SUMMED};
     tg_loss_reduction reduction = ((const tg_row_loss_params *)c->params)->reduction;
@@ -82,7 +82,8 @@ static tg_status declare_rows(tg_call *c) {
         TG_TRY(tg_call_role(c, 0, d, reduction == TG_LOSS_NONE ? d : roles[reduction]));
         TG_TRY(tg_call_role(c, target, d, reduction == TG_LOSS_NONE ? d : roles[reduction]));
     }
-    return target > 1 && c->in[1] ? tg_call_within(c, 2) : TG_OK; /* every row needs all class weights */
+    /* Input 1 (bit mask 2), the class weights, need not be sharded as the rows are: every row needs all of them. */
+    return target > 1 && c->in[1] ? tg_call_within(c, 2) : TG_OK;
 }
 
 tg_status tg_row_loss_infer(tg_call *c, int64_t classes) {
@@ -146,7 +147,7 @@ static tg_array column(tg_array x, tg_extent *e) {
 }
 
 /* mean = the mean of each row of logits, minus the row's top. top is the greatest logit of a row, and mass the sum of
- * exp(logit - top). mass is 0 if no logit is above -inf (tg_cross_entropy_args); then nothing is subtracted. */
+ * exp(logit - top). If no logit is above -inf, mass is 0 (tg_cross_entropy_args), and nothing is subtracted. */
 static tg_status mean_logits(tg_call *c, tg_array logits, tg_array top, tg_array mass, tg_array mean) {
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     tg_tensor *wide = tg_call_temp(c, TG_F64, 1, logits.shape); /* wide enough that the difference loses no digits */
@@ -155,6 +156,7 @@ static tg_status mean_logits(tg_call *c, tg_array logits, tg_array top, tg_array
     const double none[2] = {0};
     TG_TRY(tg_ctx_status(c->ctx));
     TG_TRY(ops->reduce(c->ctx, TG_SUM, column(tg_array_of(wide), &e), logits, n ? 1.0 / (double)n : 0, false));
+    /* mean = top, or 0 where mass is 0 */
     TG_TRY(ops->map(c->ctx, TG_FN_where_da, mean, (const tg_array[]){mass, top}, 2, none, false));
     return ops->map(c->ctx, TG_FN_sub, mean, (const tg_array[]){tg_array_of(wide), mean}, 2, none, false);
 }
@@ -198,7 +200,7 @@ static tg_status count_rows(tg_call *c, const tg_tensor *target, const tg_tensor
     tg_tensor *counts = c->saved[c->n_saved - 1];
     tg_extent e;
     if (!((const tg_row_loss_params *)c->params)->weighted) TG_TRY(tg_row_loss_counts(c, target, &counts));
-    tg_array sum = tg_array_keep(tg_array_of(count), 1, 1, &e);
+    tg_array sum = tg_array_keep(tg_array_of(count), 1, 1, &e); /* the scalar as [1] */
     return tg_ctx_ops(c->ctx)->reduce(c->ctx, TG_SUM, sum, part(counts, 0, target->numel, &(tg_extent){0}), 1, false);
 }
 
@@ -207,7 +209,7 @@ tg_status tg_row_loss_reduce(tg_call *c, const tg_tensor *target, const tg_tenso
     tg_tensor *y = c->out[0];
     tg_extent e;
     if (p->reduction == TG_LOSS_NONE) return TG_OK;
-    tg_array sum = tg_array_keep(tg_array_of(y), 1, 1, &e);
+    tg_array sum = tg_array_keep(tg_array_of(y), 1, 1, &e); /* the scalar as [1] */
     TG_TRY(tg_ctx_ops(c->ctx)->reduce(c->ctx, TG_SUM, sum, tg_array_of(loss), 1, false));
     if (p->reduction == TG_LOSS_SUM) return TG_OK;
     const tg_tensor *count = c->saved[TG_ROW_LOSS_COUNT];

@@ -13,8 +13,8 @@ typedef struct tg_windows {
 } tg_windows;
 
 /* Builds windows from options for `dims` dims: size, stride (step), padding (pad) and dilation (apart). Where a stride
- * is 0, the element of or_step counts, or 1 if or_step is NULL. A dilation of 0 means 1, and so does apart NULL. With
- * one dim, element 1 of step, pad and apart must be 0; tg_windows_infer checks that. */
+ * is 0, the element of or_step is used, or 1 if or_step is NULL. A dilation is 1 if it is given as 0 or if apart is
+ * NULL. With one dim, element 1 of step, pad and apart must be 0; tg_windows_infer checks that. */
 tg_windows tg_windows_of(int dims, const int64_t *size, const int64_t *step, const int64_t *or_step, const int64_t *pad,
                          const int64_t *apart);
 /* Initializes the tg_windows of a sample's params. */
@@ -28,14 +28,14 @@ int tg_windows_shape(const tg_windows *w, int64_t n, int64_t channels, const int
 /* Views x [n, c, l] as [n, c, 1, l]. Returns an x of four dims as it is. */
 tg_array tg_windows_inside(tg_array x, tg_extent *e);
 
-/* For one element (i, j) of the windows: the elements of x that are this element of some window, and the entries of
- * these windows in y. */
+/* For one position (i, j) in the windows: the elements of x that have this position in some window, and the entries of
+ * the same windows in y. */
 typedef struct tg_window_part {
     tg_array x, y;
     tg_extent ex, ey; /* memory for their layouts */
 } tg_window_part;
-/* Selects the part for element (i, j). x is [.., h, w], and y is [.., windows along h, windows along w]. Leaves out the
- * windows whose element (i, j) lies in the padding. Returns false if no window remains. */
+/* Selects the part for position (i, j). x is [.., h, w], and y is [.., windows along h, windows along w]. Leaves out
+ * the windows whose element (i, j) lies in the padding. Returns false if no window remains. */
 bool tg_windows_part(const tg_windows *w, int64_t i, int64_t j, tg_array x, tg_array y, tg_window_part *part);
 
 /* tg_windows_gather writes the elements of the windows of x [n, c, h, w] to cols

@@ -99,7 +99,7 @@ static tg_status finish_outputs(tg_pass *p, tg_node *n, bool *any) {
         if (!s->g) continue;
         *any = true;
         if (TG_UNLIKELY(x->ext && x->ext->hooks)) TG_TRY(run_hooks(p->t, x, &s->g));
-        /* Contributions that are REPLICATED have an INVARIANT sum if none of them needs a gradient. */
+        /* A sum of REPLICATED contributions is INVARIANT if none of them needs a gradient, so its placement is set. */
         TG_TRY(tg_grad_graph_place(p->t, n, &s->g, tg_placement_of_gradient(x, false), "gradient"));
         tg_target *target = tg_pass_target(p, n, i);
         if (!target) continue;

@@ -32,9 +32,9 @@ tg_status tg_grad_graph_add(tg_tape *t, tg_slot *s, tg_tensor *g);
 /* If s is an error of n's derivative, records it unless the context already has an error, and adds the op and its call
  * site to the message. Returns the context's status, or TG_OK if s is TG_OK. */
 tg_status tg_grad_graph_explain(const tg_node *n, tg_status s);
-/* Replaces *g by a view with placement `to`, where needed. From the ops that computed *g, the placement rule may have
- * derived a weaker placement, or REPLICATED in place of INVARIANT, which means the same bytes. `what` names g in
- * messages.
+/* Replaces *g by a view with placement `to`, where needed (docs/placements.md). The placement that follows from the ops
+ * that computed *g may say less than `to` about the bytes, or be REPLICATED where `to` is INVARIANT; with both, all
+ * ranks have the same bytes. `what` names g in messages.
  *
  * A tensor that needs a gradient cannot change between INVARIANT and a placement whose bytes differ between the ranks
  * (TG_ERR_PLACEMENT): its gradient would then have to be added over the ranks. On an axis where it would change between

@@ -74,7 +74,7 @@ tg_status tg_grad_graph_place(tg_tape *t, const tg_node *n, tg_tensor **g, const
         as[a] = want;
         if (!grad || (is.kind == TG_INVARIANT) == (want.kind == TG_INVARIANT)) continue;
         if (is.kind > TG_REPLICATED || want.kind > TG_REPLICATED) return refuse(t, n, a, is, want, what);
-        as[a] = is; /* INVARIANT and REPLICATED: the same bytes on every rank */
+        as[a] = is; /* stays INVARIANT or REPLICATED, since all ranks have the same bytes with both */
     }
     const placed_params p = {tg_place_intern(t->ctx, as)};
     TG_TRY(t->ctx->run.status);

@@ -139,7 +139,7 @@ static tg_status run(const tangents *w, tg_tensor *const *outs, int n_outs, tg_t
     for (int i = 0; i < n_outs; i++) {
         const tg_node *n = tg_tape_node_of(w->t, outs[i]);
         tg_tensor *d = n ? tg_node_slots(n)[outs[i]->out].g : NULL;
-        /* A sum of REPLICATED tangents may have become INVARIANT. */
+        /* A sum of REPLICATED tangents may have become INVARIANT, so its placement is set. */
         if (d) TG_TRY(tg_grad_graph_place(w->t, n, &d, tg_place_of(outs[i]), "tangent"));
         /* The caller gets a handle of its own, because d may be a tensor that the caller already has. */
         dout[i] = d ? tg_grad_graph_view(w->t, d) : tg_zero_tangent(w->t, outs[i]);
