@@ -40,8 +40,8 @@ typedef struct tg_graph tg_graph;
  * recorded work once. Never returns NULL; on an error returns an inert graph, whose replays fail. state must live as
  * long as the graph.
  *
- * fn may do everything that a training step does, and may reset its tapes. A replay on a device that records does not
- * call fn: variables of the program that fn changes then change in this call only.
+ * fn may do everything that a training step does, and may reset its tapes. On a device that records, only
+ * tg_graph_new calls fn, and replays do not. So variables of the program that fn changes change once.
  *
  * The memory that the step takes belongs to the graph until tg_graph_free. Until then, other memory that the step uses,
  * such as parameters and inputs, is not reused either, even if its tensors are dropped.
@@ -54,8 +54,8 @@ typedef struct tg_graph tg_graph;
  */
 TG_API tg_graph *tg_graph_new(tg_ctx *ctx, tg_status (*fn)(void *state, tg_ctx *ctx), void *state);
 
-/* Runs the step once more. On an error the step has not run. A device reports errors in data late, so TG_ERR_DATA may
- * concern an earlier step.
+/* Runs the step once more. If the call fails, this step has not run. A device finds bad data, such as an index out of
+ * range, only after the call has returned. So TG_ERR_DATA may be about data of an earlier step.
  *
  * Fails with TG_ERR_STATE if a replay would not do what a call of fn would do now:
  * - a parameter has a gradient but had none when the step was recorded, or the reverse;
