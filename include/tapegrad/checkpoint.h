@@ -94,8 +94,8 @@ TG_API tg_status tg_shards_add_module(tg_shards *s, const char *prefix, tg_modul
  * indices are slices of one larger tensor.
  *
  * Pushes nest, up to 4. Tensors of one key must have the same dtype and global shape (TG_ERR_SHAPE), and the same dims
- * in front (TG_ERR_STATE). Pipeline stages may each add other indices. The state of an optimizer gets the dims in front
- * of its parameter. */
+ * in front (TG_ERR_STATE). Different pipeline stages may add different indices. The state tensors of an optimizer get
+ * the same dims in front as their parameter. */
 TG_API tg_status tg_shards_push(tg_shards *s, const char *name, int64_t n, int64_t i);
 TG_API tg_status tg_shards_pop(tg_shards *s);
 /* Adds the state tensors of an optimizer and its number of steps. The key of a state tensor is made from the prefix and
@@ -167,7 +167,7 @@ TG_API tg_status tg_module_load(tg_module *m, const char *file, tg_load_opts *op
  *
  * Only the bytes of the part are read, in pieces of at most 1 MiB that are contiguous in the file. The call needs
  * memory for the part in the file's dtype. A checksum covers a whole tensor, so it is compared only if dst is whole.
- * dst keeps its placement, because every rank must read the same file. The call communicates with no other rank. */
+ * The call communicates with no other rank, and dst keeps its placement. So every rank must read from equal files. */
 TG_API tg_status tg_safetensors_read_part(tg_safetensors *f, const char *name, tg_tensor *dst, bool convert);
 
 #ifdef __cplusplus

@@ -127,8 +127,8 @@ TG_API tg_status tg_module_set_mode(tg_module *m, tg_mode mode);
  * Either all are converted or, on an error, none; until the end the old and the new values are both in memory.
  *
  * dtype must be a floating-point dtype (TG_ERR_DTYPE). Fails with TG_ERR_STATE if one of these tensors has a gradient,
- * a main gradient or another handle on its bytes, or if a node, an optimizer or a captured step uses it. So cast first,
- * and create the optimizer afterwards. */
+ * a main gradient (tg_set_main_grad) or another handle on its bytes, or if a node, an optimizer or a captured step uses
+ * it. So cast first, and create the optimizer afterwards. */
 TG_API tg_status tg_module_cast(tg_module *m, tg_dtype dtype);
 /* Makes tg_module_cast leave the parameter or buffer of that path in m, such as "router.weight", as it is. Fails with
  * TG_ERR_ARGUMENT if there is none. */
@@ -136,9 +136,8 @@ TG_API tg_status tg_module_keep_f32(tg_module *m, const char *path);
 /* Creates a module that runs m in 16 bits (Megatron-Core's Float16Module), and then owns m. m is cast to dtype, TG_F16
  * or TG_BF16 (TG_ERR_ARGUMENT). The module has as many inputs and outputs as m. Set `first` for the first stage of a
  * pipeline: floating-point inputs are then cast to dtype, and other inputs pass as they are. Set `last` for the last
- * stage: floating-point outputs are then cast to float32. The module adds nothing to the paths of the state dict: a
- * parameter of m has the same path in both. On error frees m, unless m is already in a module, and returns an inert
- * module. */
+ * stage: floating-point outputs are then cast to float32. The state dict of the new module has the same paths as that
+ * of m. On error frees m, unless m is already in a module, and returns an inert module. */
 TG_API tg_module *tg_float16_new(tg_module *m, tg_dtype dtype, bool first, bool last);
 /* Sets whether later calls of f cast their outputs to float32. Until this function is called, they do. It has no effect
  * without `last`. Fails with TG_ERR_ARGUMENT if f was not made by tg_float16_new. */
@@ -164,7 +163,7 @@ TG_API int64_t tg_module_numel(const tg_module *m);                     /* numbe
 /* Places the parameters of m on the axes of p, for data-parallel and sequence-parallel training. A parameter becomes R
  * on dp and cp, so that its gradient is summed over them. On tp it becomes R if p is sequence parallel, and stays I
  * otherwise. On an axis on which a parameter was already placed (tg_place), it keeps that placement. A parameter that
- * was placed on any axis of the expert grid is not changed at all. */
+ * was placed on any axis of p's expert grid (parallel.h) is not changed at all. */
 TG_API tg_status tg_module_replicate(tg_module *m, const tg_parallel *p);
 
 /* Writes m as a tree to buf[n], one line for each module, parameter and buffer. After the name, the line of a module

@@ -23,7 +23,8 @@ static tg_status need_file(tg_safetensors *f, const char *name) {
     for (int i = f->n_files - 1; i >= 0; i--) /* last first: adjacent tensors are mostly in the same file */
         if (strcmp(name_of_file(f, i), name) == 0) return TG_OK;
     if (!*name || strchr(name, '/'))
-        return tg_fail(ctx, TG_ERR_FORMAT, "'%s': weight_map has the file '%.128s', expected a name without a slash",
+        return tg_fail(ctx, TG_ERR_FORMAT,
+                       "'%s': weight_map has the file '%.128s', expected a name that is not empty and has no slash",
                        f->file.path, name);
     if (f->n_files == TG_SAFETENSORS_FILES)
         return tg_fail(ctx, TG_ERR_FORMAT, "'%s': weight_map has more than %d files", f->file.path,
@@ -50,7 +51,7 @@ static tg_status open_files(tg_safetensors *f, const tg_json *map) {
     return TG_OK;
 }
 
-/* Copies the entries of file i that the map assigns to this file to f->entries, from index `at` on. Returns their
+/* Copies to f->entries, from index `at` on, those entries of file i whose file is i according to the map. Returns their
  * number. */
 static int list_file(tg_safetensors *f, const tg_json *map, int i, int at) {
     const tg_safetensors *file = f->files[i];

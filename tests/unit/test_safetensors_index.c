@@ -90,9 +90,9 @@ static const struct {
     {"{\"weight_map\": 3}", TG_ERR_FORMAT, "key \"weight_map\": expected an object, found an integer"},
     {MAP("\"a\": 1"), TG_ERR_FORMAT, "key \"a\": expected a string, found an integer"},
     {MAP("\"a\": \"1.safetensors\", \"a\": \"2.safetensors\""), TG_ERR_FORMAT, "duplicate"},
-    {MAP("\"a\": \"\""), TG_ERR_FORMAT, "has the file '', expected a name without a slash"},
-    {MAP("\"a\": \"../1.safetensors\""), TG_ERR_FORMAT, "expected a name without a slash"},
-    {MAP("\"a\": \"/etc/passwd\""), TG_ERR_FORMAT, "expected a name without a slash"},
+    {MAP("\"a\": \"\""), TG_ERR_FORMAT, "has the file '', expected a name that is not empty"},
+    {MAP("\"a\": \"../1.safetensors\""), TG_ERR_FORMAT, "expected a name that is not empty and has no slash"},
+    {MAP("\"a\": \"/etc/passwd\""), TG_ERR_FORMAT, "expected a name that is not empty and has no slash"},
     {MAP("\"a\": \"3.safetensors\""), TG_ERR_IO, "3.safetensors'"},
     {MAP("\"a\": \"wrong.index.json\""), TG_ERR_FORMAT, "a header of"}, /* no index of an index */
     {MAP("\"a\": \"1.safetensors\", \"c\": \"1.safetensors\""), TG_ERR_FORMAT,
