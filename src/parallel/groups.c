@@ -119,7 +119,7 @@ void tg_parallel_make_comm(tg_parallel *p, const int *ranks, int n, const char *
         *out = tg_comm_split_known(p->world, ranks, n, name, axis, all);
 }
 
-/* Makes the communicator of this rank's group over some axes of a grid. */
+/* Makes the communicator of this rank's group over some axes of a grid. axes: their names, such as "tp-pp". */
 static tg_status group_make(tg_parallel *p, const grid *g, const char *axes, const char *name, tg_axis axis,
                             tg_comm **out) {
     tg_ctx *ctx = p->ctx;

@@ -6,9 +6,9 @@
 #include "placement/rule.h"
 #include "parallel/parallel.h"
 
-/* Lists the axes for which `axis` stands in out, and returns their number, 1 or 2. Of two, the major one comes first:
+/* Lists in out the axes for which `axis` stands, and returns their number, 1 or 2. Of two, the major one comes first:
  * it is the one that divides a dim first. An axis stands for itself, except if the dense and the expert grid have the
- * same groups: etp then stands for tp, and edp for dp and cp. */
+ * same groups: etp then stands for tp, and edp for dp and cp, or for dp alone if cp is 1. */
 static int axes_of(const tg_parallel *p, tg_axis axis, tg_axis out[2]) {
     bool one = p && p->one_grid;
     out[0] = one && axis == TG_ETP ? TG_TP : one && axis == TG_EDP ? TG_DP : axis;
@@ -210,7 +210,7 @@ const tg_op tg_op_assume_placement = {
     TG_SAMPLES(assume_samples),
 };
 
-/* Returns a view of x with another placement on one axis. Forward and backward are the identity, and convert no data.
+/* Returns a view of x with the placement `to` on the axis. Forward and backward are the identity, and convert no data.
  * The only check is that the local sizes of x allow the placement. */
 tg_tensor *tg_assume_placement(tg_tape *t, tg_tensor *x, const tg_parallel *p, tg_axis axis, tg_placement to) {
     const char *who = "tg_assume_placement";

@@ -1,9 +1,12 @@
-/* tg_grads_finalize: sums gradients over ranks at the end of a step. Afterwards no gradient is partial.
+/* tg_grads_finalize: sums gradients over ranks at the end of a step.
  *
- * The gradient of a parameter that is R on an axis is PARTIAL there. Buckets have summed most gradients over dp. This
- * file sums the rest, over the axes of each parameter. Small gradients with the same set of axes are packed into one
- * buffer; large ones are summed where they are. After the small gradients the buffer has a flag for each parameter of
- * the set, which is 1 if this rank has a gradient. The sum of a flag tells whether any rank has one. */
+ * The gradient of a parameter that is R on an axis (TG_R of placement.h) is P there: each rank has an addend of it.
+ * Buckets (buckets.c) have summed most gradients over dp and cp. This file does the remaining sums: for each parameter,
+ * over the axes on which it is R and no bucket sums. Afterwards no gradient is P.
+ *
+ * Small gradients that are summed over the same axes are packed into one buffer; large ones are summed where they are.
+ * After the small gradients the buffer has a flag for each parameter with these axes, small or large. The flag is 1 if
+ * this rank has a gradient of the parameter, else 0. The sum of a flag tells whether any rank has a gradient. */
 #include <math.h>
 #include <tapegrad/data_parallel.h>
 
@@ -15,7 +18,7 @@
 
 enum { LARGE = 1 << 18 }; /* elements; from this size on a gradient is summed in place */
 
-/* The parameters that have these axes and this dtype of gradients. */
+/* A set of parameters: those whose gradients this file sums over the same axes and in the same dtype. */
 typedef struct sum_set {
     tg_ctx *ctx;
     const tg_parallel *p;
@@ -31,7 +34,7 @@ tg_status tg_grads_may_read(tg_ctx *ctx) {
                              NULL);
 }
 
-/* Returns the axes over which no bucket sums x's gradient, but this file must. */
+/* Returns the axes over which this file must sum x's gradient: those on which x is R and no bucket sums it. */
 static uint32_t axes_left(const tg_parallel *p, const tg_tensor *x) {
     uint32_t r = x->place ? x->place->replicated : 0;
     return r & ~tg_buckets_axes(p, x);
@@ -41,7 +44,8 @@ static bool belongs(const sum_set *s, const tg_tensor *x) {
     return axes_left(s->p, x) == s->axes && tg_accumulate_dtype(x->dtype) == s->dtype;
 }
 
-/* Sums g in place over every axis of the set. dp and cp together take one collective. */
+/* Sums g in place over every axis of the set, one collective after the other; dp and cp together take one. Does not
+ * wait for the last collective. */
 static tg_status sum_over(const sum_set *s, tg_tensor *g) {
     uint32_t axes = s->axes;
     if ((axes & TG_DATA_AXES) == TG_DATA_AXES) {
@@ -61,8 +65,8 @@ static tg_tensor *part(const tg_tensor *flat, const tg_tensor *x, int64_t at) {
     return tg_temp_new(flat->ctx, flat->dtype, x->ndim, x->shape, NULL, tg_storage_ref(flat->storage), at);
 }
 
-/* in: copies the small gradients of the set into flat, and sets the flags after them. Else: copies the gradients back,
- * and sets has_grad from the flags. */
+/* If `in` is true, copies the small gradients of the set into flat, and sets the flags after them. Otherwise copies the
+ * gradients back, and sets has_grad of the parameters from the flags. */
 static tg_status move_small(const sum_set *s, tg_tensor *flat, bool in) {
     int64_t at = 0;
     for (int i = 0; i < s->n; i++) {
@@ -86,7 +90,7 @@ static tg_status move_small(const sum_set *s, tg_tensor *flat, bool in) {
             TG_TRY(s->ctx->run.ops->fill(s->ctx, word, x->ext->has_grad));
             continue;
         }
-        if (x->ext->has_grad) continue; /* every rank then has one */
+        if (x->ext->has_grad) continue; /* this rank's flag is 1, so the sum need not be read */
         TG_TRY(tg_grads_may_read(s->ctx));
         double d = 0;
         float f = 0;
@@ -116,7 +120,7 @@ static tg_status sum_one_set(const sum_set *s) {
     tg_tensor *flat = tg_temp_empty(s->ctx, s->dtype, 1, &numel, TG_MEM_TEMPORARY);
     if (!flat) return s->ctx->run.status;
     tg_status status = move_small(s, flat, true);
-    if (status == TG_OK) status = sum_large(s); /* starts all of them before the first wait */
+    if (status == TG_OK) status = sum_large(s); /* leaves sums in flight */
     if (status == TG_OK) status = sum_over(s, flat);
     if (status == TG_OK) status = tg_storage_need(flat->storage, flat);
     if (status == TG_OK) status = move_small(s, flat, false);
@@ -124,8 +128,8 @@ static tg_status sum_one_set(const sum_set *s) {
     return status;
 }
 
-/* Sums the gradients of every set. The sets come in the order of their first parameters, which is the same on all
- * ranks. */
+/* Sums the gradients of every set. A set comes where its first parameter comes in params, so that all ranks use the
+ * same order. */
 static tg_status sum_sets(const tg_parallel *p, tg_tensor *const *params, int n) {
     for (int i = 0; i < n; i++) {
         sum_set s = {.ctx = p->ctx, .p = p, .params = params, .n = n, .axes = axes_left(p, params[i]),
@@ -207,8 +211,9 @@ static tg_status refuse_tokens(const tg_tensor *x, uint32_t axes, const char *wh
                    why);
 }
 
-/* Checks the count of tokens. A leaf without a declared placement counts as this rank's own count, even if the library
- * filled it with a value that is the same on every rank: all ranks may have counted the same number. */
+/* Checks the count of tokens. On an axis where tg_place has not placed a leaf, the leaf counts as this rank's own
+ * count, even if its default placement says that its value is the same on every rank: all ranks may have counted the
+ * same number. */
 static tg_status check_tokens(const tg_tensor *x) {
     tg_ctx *ctx = x->ctx;
     if (x->numel != 1)
