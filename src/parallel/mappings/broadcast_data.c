@@ -159,8 +159,8 @@ static tg_status check(const data *d) {
                        tg_dtype_name(d->dtype));
     if (tg_comm_rank(d->comm) && !strcmp(tg_comm_transport(d->comm), "plan"))
         return tg_fail(d->ctx, TG_ERR_UNSUPPORTED,
-                       "tg_broadcast_data: over a communicator of tg_comm_plan_new, which moves no data, a rank above 0 "
-                       "cannot receive the shapes of rank 0's tensors");
+                       "tg_broadcast_data: over a communicator of tg_comm_plan_new, which moves no data, a rank above "
+                       "0 cannot receive the shapes of rank 0's tensors");
     return TG_OK;
 }
 

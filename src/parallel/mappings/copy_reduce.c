@@ -1,4 +1,5 @@
-/* Mappings that keep the shape: sums, the maximum, broadcasts, and their conjugates (the ops of their gradients). */
+/* Mappings that keep the shape: sums, the maximum, broadcasts, and their conjugates (the ops of their gradients).
+ * mapping.h explains the letters of placements, as in P -> I. */
 #include "parallel/mappings/mapping_samples.h"
 
 #include <tapegrad/derivatives.h>

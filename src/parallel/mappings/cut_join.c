@@ -1,5 +1,5 @@
 /* Mappings that cut a tensor into the ranks' parts, or join the parts. The backward of each is another mapping of this
- * file. */
+ * file. mapping.h explains the letters of placements, as in I -> V0. */
 #include "parallel/mappings/mapping_samples.h"
 
 #include <tapegrad/derivatives.h>

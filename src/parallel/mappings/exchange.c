@@ -1,4 +1,5 @@
-/* Exchanges, in which every rank sends a part to every rank: AllToAll, reshard and shift. */
+/* Exchanges, in which every rank sends a part to every rank: AllToAll, reshard and shift. mapping.h explains the
+ * letters of placements, as in Va -> Vb. */
 #include "parallel/mappings/mapping_samples.h"
 
 #include <tapegrad/derivatives.h>

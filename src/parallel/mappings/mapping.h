@@ -53,8 +53,7 @@ tg_status tg_mapping_row_counts(tg_call *c, const int64_t **rows, int64_t row_el
 
 extern const tg_placement tg_at_i, tg_at_r, tg_at_p, tg_at_v; /* TG_I, TG_R, TG_P and TG_V */
 
-/* ---- collective_copy.c. dst is contiguous, and may still be in flight at the return; src may have any strides.
- * ---- */
+/* ---- collective_copy.c. dst is contiguous, and may be in flight at the return; src may have any strides. ---- */
 
 /* Starts a collective at the call's site. If a.src is not contiguous, the collective gets a contiguous copy. */
 tg_status tg_collective_start(tg_call *c, tg_comm *comm, tg_collective_args a);

@@ -1,5 +1,6 @@
 /* Mappings that move no data. They change the placement that the library assumes for a tensor, and leave each rank's
- * bytes as they are, with two exceptions: i_to_p scales the values, and the backward of r_to_i scales the gradient. */
+ * bytes as they are, with two exceptions: i_to_p scales the values, and the backward of r_to_i scales the gradient.
+ * mapping.h explains the letters of placements, as in V -> P. */
 #include "parallel/mappings/mapping_samples.h"
 
 #include <tapegrad/derivatives.h>

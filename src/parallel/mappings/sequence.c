@@ -1,4 +1,5 @@
-/* Mappings of sequence parallelism: gather and reduce-scatter of rows, in equal or given parts. */
+/* Mappings of sequence parallelism: gather and reduce-scatter of rows, in equal or given parts. mapping.h explains the
+ * letters of placements, as in V0 -> R. */
 #include "parallel/mappings/mapping_samples.h"
 
 #include <tapegrad/derivatives.h>
