@@ -157,7 +157,7 @@ static tg_status drop(tg_ctx *ctx, const tg_attention_args *a, const head *h, co
 
 /* Computes h->p, the probabilities; h->row, the greatest score; and h->other, the sum of exp(score - greatest). The
  * maximum of a row that sees no key is the lowest finite number and not -inf, so its exponentials are 0; the
- * reciprocal of their sum is arena_bytes as 0. The sink takes part as one more key. */
+ * reciprocal of their sum is taken as 0. The sink takes part as one more key. */
 static tg_status softmax(tg_ctx *ctx, const tg_attention_args *a, const head *h, int64_t i) {
     view sink;
     bool has_sink = a->sink.data != NULL;

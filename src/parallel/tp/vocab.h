@@ -17,12 +17,13 @@ tg_status tg_vocab_loss_shard(tg_call *c, int64_t v);
 /* For infer, after tg_row_loss_infer: states that input i is a shard of the vocabulary along dim. remedy: ends the
  * error that an input with another placement gets. */
 tg_status tg_vocab_loss_convert(tg_call *c, int i, int dim, const char *remedy);
-/* Makes *rows, a temporary [2 or 3, elements of the target] for the numbers that the ranks exchange. *parts: the same
- * without row 0, for tg_row_loss_forward. */
+/* Makes *rows, a temporary for the numbers that the ranks exchange: [2, number of targets], or [3, number of targets]
+ * if tg_row_loss_by_partition holds. Sets *parts to a view of its rows from 1 on, which tg_row_loss_forward fills with
+ * this rank's parts of the losses (tg_cross_entropy_args in device.h). */
 tg_status tg_vocab_loss_rows(tg_call *c, tg_tensor **rows, tg_tensor **parts);
-/* Computes the losses and the result from the parts of all ranks, with two all-reduces. */
+/* Computes the losses of all rows and the result from the parts of all ranks, with two all-reduces. */
 tg_status tg_vocab_loss_finish(tg_call *c, tg_tensor *rows);
-/* Returns the gradient of every row's loss in *g, in the form that tg_row_loss_backward expects. */
+/* Sets *g to the gradient of every row's loss, in the form that tg_row_loss_backward expects. */
 tg_status tg_vocab_loss_gradients(tg_call *c, tg_tensor **g);
 
 /* ---- For derivatives of any order: record the same computation as separate ops ---- */

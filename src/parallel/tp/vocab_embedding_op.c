@@ -50,8 +50,8 @@ static int64_t id_at(const tg_tensor *flat, int64_t i) {
     return flat->dtype == TG_I64 ? ((const int64_t *)tg_data(flat))[i] : ((const int32_t *)tg_data(flat))[i];
 }
 
-/* Fails with TG_ERR_DATA if no rank has the row of an id. For that it reads, at every id, from an array of v elements
- * with stride 0: the device reports a read out of range. */
+/* Fails with TG_ERR_DATA unless every id is the number of a valid row, from 0 to v - 1. To check this, reads at every
+ * id from an array of v elements with stride 0: the device reports a read out of range. */
 static tg_status check_ids(tg_call *c) {
     const tg_mapping_params *p = c->params;
     const tg_tensor *ids = c->in[1];
