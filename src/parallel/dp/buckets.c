@@ -20,10 +20,10 @@
 #include "autograd/hooks.h"
 
 typedef struct bucket_item {
-    tg_buckets *of;
+    tg_buckets *of; /* the object that has this item */
     tg_tensor *param, *view; /* view: the part of the bucket that is the main gradient of param */
     tg_ref ref;     /* detects that param was dropped */
-    uint64_t hook;  /* gradient_arrived, as a hook of param */
+    uint64_t hook;  /* the hook of param that calls gradient_arrived */
     int bucket;     /* index of its bucket */
     int64_t offset; /* in elements of the bucket */
     bool ready;     /* its last gradient of this step has arrived */

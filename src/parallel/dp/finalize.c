@@ -145,8 +145,8 @@ static tg_status sum_sets(const tg_parallel *p, tg_tensor *const *params, int n)
 
 static bool has_stages(const tg_ctx *ctx) { return tg_grid_of(ctx)->size[TG_PP] > 1; }
 
-/* Sets share [1] to 1 / max(sum, 1), where sum is the number of tokens over dp, cp and pp. tokens NULL counts as 0:
- * this rank's pipeline stage computes no loss. */
+/* Sets share, a tensor of one element, to 1 / max(sum, 1), where sum is the number of tokens over dp, cp and pp. If
+ * tokens is NULL, this rank's pipeline stage computes no loss, and its number of tokens is 0. */
 static tg_status share_of_tokens(tg_ctx *ctx, tg_tensor *tokens, tg_tensor *share) {
     const double least[2] = {1, INFINITY}, none[2] = {0};
     uint32_t axes = (TG_DATA_AXES & tg_grid_axes(ctx)) | (has_stages(ctx) ? 1u << TG_PP : 0);

@@ -57,12 +57,12 @@ extern const tg_placement tg_at_i, tg_at_r, tg_at_p, tg_at_v; /* TG_I, TG_R, TG_
 
 /* Starts a collective at the call's site. If a.src is not contiguous, the collective gets a contiguous copy. */
 tg_status tg_collective_start(tg_call *c, tg_comm *comm, tg_collective_args a);
-/* Set dst to the sum of src over the ranks; to the whole tensor, of which src is this rank's part; and to this rank's
- * part of the sum of src over the ranks. */
+/* .._sum sets dst to the sum of src over the ranks. .._gather sets dst to the whole tensor of which src is this rank's
+ * part. .._reduce_scatter sets dst to this rank's part of the sum of src over the ranks. */
 tg_status tg_collective_copy_sum(tg_call *c, const tg_mapping_params *p, tg_tensor *dst, tg_tensor *src);
 tg_status tg_collective_copy_gather(tg_call *c, const tg_mapping_params *p, tg_tensor *dst, tg_tensor *src);
 tg_status tg_collective_copy_reduce_scatter(tg_call *c, const tg_mapping_params *p, tg_tensor *dst, tg_tensor *src);
-/* Cuts src along dim `cut`, sends one part to each rank, and joins the parts that arrive along dim `join` in dst. */
+/* Cuts src along dim `cut`, sends one part to each rank, and joins the received parts along dim `join` in dst. */
 tg_status tg_collective_copy_exchange(tg_call *c, const tg_mapping_params *p, tg_tensor *dst, tg_tensor *src, int join,
                                       int cut);
 /* One chunk of a rank's part. Along the dim that is cut: where the chunk begins in the part and in the whole tensor,

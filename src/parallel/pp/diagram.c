@@ -44,7 +44,8 @@ static void cells(int64_t n, const char *text, int width, char *buf, size_t size
     for (int64_t i = 0; i < n; i++) tg_text(buf, size, at, " %*s", width, text);
 }
 
-/* Writes the cells of a stage. Items begin and end at the nearest column; those shorter than half of one may vanish. */
+/* Writes the cells of a stage. Items begin and end at the nearest column; items shorter than half a column may
+ * vanish. */
 static void row(const tg_pipe_plan *p, int stage, double column, char *buf, size_t size, size_t *at) {
     tg_pipe_item longest = {TG_PIPE_F, (uint8_t)(p->chunks - 1), p->micros - 1};
     int width = (int)strlen(tg_pipe_item_name(p, longest).text);

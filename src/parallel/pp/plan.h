@@ -9,7 +9,7 @@ struct tg_pipe_plan {
     tg_ctx *ctx;
     tg_pipe_kind kind;
     int stages, chunks, micros;
-    bool backward, split; /* the lists have items B; and items W */
+    bool backward, split; /* whether the lists have items B, and whether they have items W */
     int n;                /* number of items of all stages */
     tg_pipe_item *item;   /* the lists, one stage after the other */
     int *first;           /* stages + 1 numbers: the list of stage s is item[first[s]] to item[first[s + 1] - 1] */
@@ -63,7 +63,7 @@ tg_pipe_name tg_pipe_item_name(const tg_pipe_plan *p, tg_pipe_item item);
 tg_status tg_pipe_take_items(tg_pipe_plan *p, int n);
 /* Makes the lists of a built-in schedule. (schedules.c) */
 tg_status tg_pipe_schedule(tg_pipe_plan *p, int group);
-/* Fills in p->place, and checks all rules but that items do not wait for each other. (verify.c) */
+/* Fills in p->place, and checks all rules except that items must not wait for each other. (verify.c) */
 tg_status tg_pipe_verify(tg_pipe_plan *p);
 /* Computes begin and makespan. Fails if items wait for each other. (simulate.c) */
 tg_status tg_pipe_simulate(tg_pipe_plan *p);

@@ -25,7 +25,8 @@ static int turn_begin(const tg_pipe_plan *p, turns t, int turn) {
 /* Returns item number i among the items of one act in the list of a stage. A turn goes through all chunks: forward from
  * the first to the last, backward from the last to the first. */
 static tg_pipe_item item_at(const tg_pipe_plan *p, turns t, tg_pipe_act act, int i) {
-    int passed = i / p->chunks, longer = t.longer * (t.size + 1); /* micro-batches; those of the longer turns */
+    /* How many micro-batches i items make, and how many micro-batches all longer turns have. */
+    int passed = i / p->chunks, longer = t.longer * (t.size + 1);
     int turn = passed < longer ? passed / (t.size + 1) : t.longer + (passed - longer) / t.size;
     int first = turn_begin(p, t, turn), size = turn_begin(p, t, turn + 1) - first, at = i - first * p->chunks;
     int chunk = act == TG_PIPE_F ? at / size : p->chunks - 1 - at / size;

@@ -27,7 +27,7 @@ static bool has_run(const tg_pipe_plan *p, const progress *at, int i, int part) 
     return i < at[part % p->stages].next;
 }
 
-/* Runs items of a stage until it must wait or has none left. Returns whether there were any. */
+/* Runs items of a stage until the stage must wait or has no items left. Returns whether any item has run. */
 static bool advance(tg_pipe_plan *p, progress *at, int stage) {
     int before = at[stage].next;
     for (int i = before, part; i < p->first[stage + 1]; i++) {
@@ -73,7 +73,7 @@ static tg_status fail_circle(const tg_pipe_plan *p, const progress *at, int firs
     return tg_fail(p->ctx, TG_ERR_ARGUMENT, "tg_pipe_plan_new: items wait for each other: %s", text);
 }
 
-/* Finds the circle: following each stage to the one that it waits for leads into it. */
+/* Finds the circle: going again and again from a stage to the stage for which it waits leads into the circle. */
 static tg_status fail_waiting(const tg_pipe_plan *p, const progress *at) {
     int s = 0;
     while (at[s].next == p->first[s + 1]) s++;

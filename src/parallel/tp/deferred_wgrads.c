@@ -27,7 +27,7 @@ struct tg_wgrads {
     tg_ctx *ctx;
     int refs;   /* one of the caller, and one of each node and each tape whose backward may use the list */
     bool ended; /* the caller has freed the list */
-    int limit; /* most entries; TG_NONE: no limit */
+    int limit; /* the largest number of entries; TG_NONE: no limit */
     int n, capacity;
     wgrad *item;
     int64_t removed; /* number of entries that were removed so far: those that were added before item[0] */

@@ -25,7 +25,7 @@ typedef struct tg_parallel_linear {
 } tg_parallel_linear;
 
 /* Creates a layer with these ops, and places its weight and bias. shard: the dim of the weight that the axis shards: 0
- * for a column layer, 1 for a row layer. Returns an inert module on error. */
+ * for a column layer, 1 for a row layer. Returns an inert module (tapegrad.h) on error. */
 tg_module *tg_parallel_linear_new(const tg_parallel *p, const tg_module_ops *ops, int64_t in, int64_t out, int shard,
                                   const tg_parallel_linear_opts *opts);
 void tg_parallel_linear_free(void *state);
@@ -70,7 +70,7 @@ tg_status tg_layer_divide(const tg_parallel *p, const char *who, const char *wha
 tg_status tg_layer_check_axis(const tg_parallel *p, const char *who, tg_axis axis, bool draws);
 /* Creates a parameter of the dense grid with placement `at` on the axis. shape: of the whole parameter. On other axes
  * it is the same on all ranks: R on dp and cp, whose ranks have different data; on tp R if p is sequence parallel, else
- * I. std: of the normal random numbers that fill it; 0: zeros. dtype 0: the context's. */
+ * I. std: of the normal random numbers that fill it; 0: zeros. dtype 0: the context's default dtype. */
 tg_tensor *tg_layer_param(const tg_parallel *p, const char *name, tg_dtype dtype, tg_shape shape, double std,
                           tg_axis axis, tg_placement at);
 /* Copies the initial values `given` to *o, and checks them for a parameter of the dtype. Does nothing if `given` is

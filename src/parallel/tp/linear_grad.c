@@ -147,8 +147,8 @@ static tg_status dgrad(tg_call *c, tg_tensor **part) {
 
 /* Overlaps communication with products: the gather of x runs during the product of the input gradient, and the
  * reduction of the input gradient during the product of the weight gradient. The product of the weight gradient adds
- * straight into the accumulated gradient if the weight is a leaf. now: this call
- * computes that product, because w needs a gradient and no list takes the product. */
+ * straight into the accumulated gradient if the weight is a leaf. now: this call computes that product, because w needs
+ * a gradient and no list takes the product. */
 static tg_status linear_backward(tg_call *c) {
     const linear_params *p = c->params;
     tg_tensor *x = c->in[0], *gy = c->gout[0], *part = NULL;

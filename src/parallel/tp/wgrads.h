@@ -21,7 +21,7 @@ tg_wgrads *tg_wgrads_keep(tg_wgrads *d);
 void tg_wgrads_drop(void *d);
 
 /* Gathers the rows of x of all ranks of comm, rank after rank, into the named buffer of t. Returns the result, which is
- * in flight; an inert tensor on error. */
+ * in flight; an inert tensor (tapegrad.h) on error. */
 tg_tensor *tg_gather_rows(tg_tape *t, const char *buffer, tg_tensor *x, tg_comm *comm, const void *site);
 
 #endif
