@@ -229,8 +229,9 @@ static tg_status check_tokens(const tg_tensor *x) {
             "so each rank would divide by its share of the count; reduce it first (tg_reduce_from_tp, tg_all_reduce)");
     if (same)
         return refuse_tokens(x, same,
-                             "the same count on all its ranks, which would be summed over them again; expected this "
-                             "rank's own count, V or P there: the count before it is reduced, or one of tg_from_host");
+                             "the same count on all its ranks, and the sum over them would count it several times; "
+                             "expected this rank's own count, V or P there, such as the count before it is reduced, or "
+                             "a tensor of tg_from_host");
     return TG_OK;
 }
 
@@ -255,7 +256,7 @@ static tg_status check(const tg_parallel *p, tg_tensor *const *params, int n, co
     const tg_tapes *tapes = tg_tapes_of(ctx);
     if ((!tapes || tapes->backwards == tapes->finalized) && has_gradients(params, n))
         return tg_fail(ctx, TG_ERR_STATE,
-                       "tg_grads_finalize: no backward has run since the last call, and its gradients were not zeroed; "
+                       "tg_grads_finalize: no backward has run since the last call, and the gradients were not zeroed; "
                        "the gradients of a step are summed once");
     return TG_OK;
 }
