@@ -24,7 +24,8 @@ static tg_status check_at(const tg_parallel *p, tg_ctx *ctx, const tg_place_at *
                : tg_fail(ctx, TG_ERR_ARGUMENT, "tg_param_new_placed: p is not the tg_parallel of its context");
 }
 
-/* Divides *s by the placement `at`: from the global shape towards the shape of this rank's part. */
+/* Divides the dim of *s that the placement `at` shards by the number of ranks of its axis. Called for each placement,
+ * it turns the global shape into the shape of this rank's part. */
 static tg_status cut(const tg_parallel *p, tg_ctx *ctx, tg_shape *s, tg_place_at at) {
     tg_placement to = at.placement;
     int n = tg_parallel_size(p, at.axis), d = to.dim < 0 ? to.dim + (int)s->ndim : to.dim;
@@ -45,7 +46,8 @@ static tg_status cut(const tg_parallel *p, tg_ctx *ctx, tg_shape *s, tg_place_at
                    (long long)s->dim[d], tg_axis_name(at.axis), (long long)chunks);
 }
 
-/* Places x on the axes, and fills it with normal random numbers; std 0: leaves it 0. */
+/* Places x on the axes, and fills it with normal random numbers of standard deviation std. If std is 0, x keeps its
+ * zeros. */
 static tg_status fill(const tg_parallel *p, tg_tensor *x, const tg_place_at *at, int n, double std) {
     bool expert = false;
     for (int i = 0; i < n; i++) {

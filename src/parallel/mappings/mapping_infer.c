@@ -103,8 +103,8 @@ static tg_status complete_params(tg_call *c, bool whole) {
     return p->splits ? check_splits(c, whole) : check_parts(c, whole);
 }
 
-/* Declares output 0. If params->buffer names a buffer, the output lies in it; clears params->buffer, because the node
- * does not need the name later. */
+/* Declares output 0, in the buffer that params->buffer names if that is not NULL. Clears params->buffer, because the
+ * node does not need the name later. */
 static tg_status declare_output(tg_call *c, const int64_t *shape) {
     tg_mapping_params *p = tg_mapping_of(c);
     const tg_tensor *x = c->in[0];

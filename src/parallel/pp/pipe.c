@@ -1,4 +1,4 @@
-/* The pipe: its creation, its end, and what a failed run leaves behind. */
+/* Creation and end of a pipe, and cleanup after a failed run. */
 #include <tapegrad/optim.h>
 #include "base/host_memory.h"
 #include "comm/comm.h"

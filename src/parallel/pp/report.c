@@ -57,7 +57,8 @@ tg_pipe_name tg_pipe_item_name(const tg_pipe_plan *p, tg_pipe_item item) {
 
 /* ---- Queries ---- */
 
-/* Returns the most parts of a stage at one time that have begun act `from` and not ended act `to`. */
+/* Counts the micro-batches of each part of a stage that have begun act `from` and not ended act `to`, and returns the
+ * largest sum of these counts at one time. */
 static int most_between(const tg_pipe_plan *p, int stage, tg_pipe_act from, tg_pipe_act to) {
     int now = 0, most = 0;
     for (int i = p->first[stage]; i < p->first[stage + 1]; i++) {
