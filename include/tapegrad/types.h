@@ -160,10 +160,11 @@ TG_API tg_dims tg_dims_make(size_t n, const int64_t *dims);
 #define TG_ALL_DIMS ((tg_dims){.n = -1})
 #endif
 
-/* Every struct that a caller fills begins with its size. The macro of a struct sets the size, for example TG_CONFIG for
- * tg_config. C++ programs and bindings call tg_struct_init instead. If the size was never set, or is larger than that
- * of the library's struct, the call that gets the struct fails with TG_ERR_ARGUMENT. A field that is 0 has its default.
- * In some fields TG_NONE stands for a real 0, or for no limit; the comments of those fields say so. */
+/* A struct of options or results that a caller passes has the field `size` first (tg_placement and tg_allocator have
+ * none). The macro of a struct sets the size, for example TG_CONFIG for tg_config. C++ programs and bindings call
+ * tg_struct_init instead. If the size was never set, or is larger than that of the library's struct, the call that gets
+ * the struct fails with TG_ERR_ARGUMENT. A field that is 0 has its default. In some fields TG_NONE stands for a real 0,
+ * or for no limit; the comments of those fields say so. */
 #define TG_NONE (-1)
 /* Sets every byte of a struct to 0, and then sets its first field to size. Call it as tg_struct_init(&s, sizeof s).
  * Does nothing if s is NULL. */
@@ -250,8 +251,8 @@ typedef struct tg_memory_info {
     int64_t live, peak;
     int64_t reserved;  /* bytes that were obtained from the system or the device, in use or not */
     int64_t workspace; /* bytes that kernels of device "cpu" keep as work memory; not in live or reserved */
-    int64_t by_category[TG_MEM_MAX_CATEGORIES];      /* live, divided by tg_category */
-    int64_t peak_by_category[TG_MEM_MAX_CATEGORIES]; /* the same at the time of the peak */
+    int64_t by_category[TG_MEM_MAX_CATEGORIES];      /* the part of live in each tg_category */
+    int64_t peak_by_category[TG_MEM_MAX_CATEGORIES]; /* the same when live was peak */
     int64_t host_allocations; /* number of host allocations so far; a steady training step adds none */
 } tg_memory_info;
 

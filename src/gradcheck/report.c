@@ -109,8 +109,9 @@ static json_t *report_of(tg_ctx *ctx, const subject *s, const tg_gradcheck_opts 
     return NULL;
 }
 
-/* Writes the report of a failed check. The failure of the check is the context's error before this call, and again
- * after it, with the path of the report or the reason why there is none. */
+/* Writes the report of a failed check. When it is called, the context's error is the failure of the check. When it
+ * returns, the error is that failure again, and its message also has the path of the report, or says why no report was
+ * written. */
 static tg_status write_report(tg_ctx *ctx, const char *path, const subject *s, const tg_gradcheck_opts *opts,
                               const tg_gradcheck_info *r) {
     char why[256];
@@ -287,11 +288,11 @@ static tg_status enter_stream(const tg_json *root, tg_rng *now) {
 /* Restores the default random stream from *now. Returns s. If s is an error, the context has the same error
  * afterwards. */
 static tg_status leave_stream(const tg_json *root, const tg_rng *now, tg_status s) {
-    tg_gradcheck_info r;
-    snprintf(r.report, sizeof r.report, "%s", tg_ctx_message(root->ctx));
+    char message[sizeof((tg_gradcheck_info *)0)->report];
+    snprintf(message, sizeof message, "%s", tg_ctx_message(root->ctx));
     if (s != TG_OK) tg_ctx_clear(root->ctx); /* a context with an error would refuse the stream */
     TG_TRY(tg_rng_set(root->ctx, NULL, now));
-    return s == TG_OK ? s : tg_fail(root->ctx, s, "%s", r.report);
+    return s == TG_OK ? s : tg_fail(root->ctx, s, "%s", message);
 }
 
 static tg_status run_with(const tg_json *root, tg_tape *t, tg_fn fn, void *state, tg_tensor *const *in, int n_in,
