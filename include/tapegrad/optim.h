@@ -85,10 +85,10 @@ TG_API tg_status tg_optim_no_decay_1d(tg_optim *o);
  * step.
  *
  * On a grid of ranks (tg_parallel_new) a step that measures the norm (tg_optim_set_clip, tg_optim_set_scale) is
- * collective over the axes that shard parameters, and over pp. The norm is that of the whole model, so all ranks clip
- * alike, and all skip the step or none does. A device such as CUDA finds errors in data late. On such a device every
- * step is collective over all ranks: if one rank finds an error in data, for example an id outside the vocabulary, all
- * ranks skip the step. */
+ * collective over the axes that shard parameters, and over the pipeline axis (pp). The norm is that of the whole model,
+ * so all ranks clip alike, and all skip the step or none does. A device such as CUDA finds errors in data late. On such
+ * a device every step is collective over all ranks: if one rank finds an error in data, for example an id outside the
+ * vocabulary, all ranks skip the step. */
 TG_API tg_status tg_optim_step(tg_optim *o);
 /* Clears the gradients of all parameters, like tg_zero_grad. Also cancels a tg_optim_clip that no step has used yet. */
 TG_API tg_status tg_optim_zero_grad(tg_optim *o);
@@ -108,12 +108,12 @@ TG_API int64_t tg_optim_steps(const tg_optim *o);
  * 2013). The gradients in memory do not change. max_norm INFINITY means that steps measure the norm but do not clip.
  * max_norm 0, the default, means that steps do neither. */
 TG_API tg_status tg_optim_set_clip(tg_optim *o, double max_norm);
-/* Returns the norm that the last step measured, divided by the loss scale. Waits for the device. Returns NaN before the
- * first step, after a step that did not measure the norm, and on error. */
+/* Returns the norm that the last step measured. It is the norm of the gradients divided by the loss scale. Waits for
+ * the device. Returns NaN before the first step, after a step that did not measure the norm, and on error. */
 TG_API double tg_optim_norm(const tg_optim *o);
-/* Measures the norm now and returns it, divided by the loss scale. Waits for the device. Only the next step then clips
- * to max_norm, in place of the norm that tg_optim_set_clip has set. max_norm 0 means that this step does not clip.
- * Returns NaN on error. Collective over the same ranks as a step that measures the norm. */
+/* Measures the norm of the gradients divided by the loss scale now, and returns it. Waits for the device. Only the next
+ * step then clips to max_norm, in place of the norm that tg_optim_set_clip has set. max_norm 0 means that this step
+ * does not clip. Returns NaN on error. Collective over the same ranks as a step that measures the norm. */
 TG_API double tg_optim_clip(tg_optim *o, double max_norm);
 
 /* ---- Loss scaling ---- */

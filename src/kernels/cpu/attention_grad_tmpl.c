@@ -17,7 +17,7 @@ typedef struct unit {
     real dot[TG_QUERIES], top[TG_QUERIES], inverse[TG_QUERIES]; /* what row_terms computes for each query */
 } unit;
 
-/* Takes the tiles of w from scratch. */
+/* Places the tiles of w in the memory at `scratch`. */
 static void carve_tiles(const tg_attention_job *job, unit *w, real *scratch) {
     w->qt = carve(&scratch, job->dk * TG_QUERIES);
     w->gt = carve(&scratch, job->dv * TG_QUERIES);
@@ -168,7 +168,7 @@ static void backward_unit(const tg_attention_job *job, int64_t u, real *scratch)
     }
 }
 
-/* Runs ranges [begin, end) of units. */
+/* Units are divided into numbered ranges (tg_attention_unit). Runs the units of the ranges from begin to end - 1. */
 void TG_K(attention_grad)(void *arg, int64_t begin, int64_t end) {
     const tg_attention_job *job = arg;
     real *scratch = (real *)job->scratch + begin * job->slice;
