@@ -1,5 +1,5 @@
-/* Generation with a key-value cache: the next tokens of each sequence are appended, and the logits of the last one
- * returned. */
+/* Generation with a key-value cache. Each call appends the next tokens of each sequence to the cache, and returns the
+ * logits of the last token. */
 #include "base/host_memory.h"
 #include "models/lm.h"
 #include "tape/tape.h"
