@@ -7,7 +7,7 @@
 
 #include "bench.h"
 
-enum { OPS = 1000, MEASURED = 400000 }; /* MEASURED: number of ops in one measurement, at least */
+enum { OPS = 1000, MEASURED = 400000 }; /* MEASURED: least number of ops in one measurement */
 
 typedef struct chain {
     tg_tensor *x, *a, *b;
