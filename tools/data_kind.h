@@ -1,4 +1,4 @@
-/* Files of tokens: a warning if a file probably has another format than the one given, and a checksum. */
+/* Files of tokens: a warning if a file probably does not have the given format, and a checksum. */
 #ifndef TAPEGRAD_DATA_KIND_H
 #define TAPEGRAD_DATA_KIND_H
 

@@ -1,4 +1,4 @@
-/* Parsing of command lines, their errors, and the help that the tables of options give. */
+/* Parses command lines, reports their errors, and prints help from the tables of options. */
 #include <errno.h>
 #include <math.h>
 #include <stdarg.h>
@@ -283,7 +283,7 @@ static int parse_one(const command *c, void *into, parsed *p, int argc, char **a
     return 0;
 }
 
-/* Returns whether the next word is the value of this one. */
+/* Returns whether `word` is an option whose value is the next word. */
 static bool takes_next(const command *c, const char *word) {
     int k = strncmp(word, "--", 2) == 0 ? option_find(c, word + 2) : -1;
     return k >= 0 && !is_flag(c, k);

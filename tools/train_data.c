@@ -1,4 +1,4 @@
-/* The data of a run: which tokens train and which validate, and the order of the sequences. */
+/* The data of a run: which tokens are for training and which for validation, and the order of the sequences. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
