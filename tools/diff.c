@@ -303,7 +303,7 @@ static int compare_pair(void *user, const record_file *a, const record_file *b, 
     return EQUAL;
 }
 
-/* If the runs count as equal: prints how many tensors differ within --ulp, and how many were not compared. */
+/* For runs that count as equal, prints how many tensors differ within --ulp, and how many were not compared. */
 static void print_remarks(const comparison *c) {
     if (c->near)
         printf("%" PRId64 " tensors differ in their bytes, by no more than --ulp in the elements that are recorded\n",

@@ -140,7 +140,7 @@ static bool count_flops(const train_options *o, findings *f) {
     return !over || fail_too_many();
 }
 
-/* Runs a step, and measures its parameters, memory and collectives. */
+/* Runs a step of rank 0, and measures the parameters, memory and collectives of that rank. */
 static bool measure_step(const train_options *o, findings *f) {
     meta_rank w;
     bool good = meta_rank_open(&w, o, &f->config, 0);

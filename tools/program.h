@@ -58,7 +58,7 @@ void hold_errors(char *buffer, size_t n);
 bool check(const tg_ctx *ctx);
 /* Prints json and frees it. Returns the exit status. */
 int print_json(json_t *json);
-/* Returns the kind of the file at path if it is not a regular file ("a directory"); NULL if it is one or does not
+/* Returns the kind of the file at path if it is not a regular file ("a directory"); NULL if it is regular or does not
  * exist. Files to write must be regular, because writing replaces the file: a device would be lost. */
 const char *not_regular(const char *path);
 /* Opens a regular file for reading, and refuses others at once, without waiting for the writer of a pipe. NULL after

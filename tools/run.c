@@ -17,8 +17,8 @@ enum { MAX_PROCESSES = 256 };
  * SIGTERM. `last_grace`: the seconds from SIGTERM to SIGKILL. */
 static const double grace = 15, last_grace = 5;
 
-/* The ranks that were started. No rank is reaped until all have ended, so that the system cannot give the id of its
- * process group, which signals are sent to, to another process. */
+/* The ranks that were started. No rank is reaped until all have ended, so that no other process can get the id of its
+ * process group, to which signals are sent. */
 typedef struct team {
     tg_launch launch;
     int n, alive;
@@ -27,7 +27,7 @@ typedef struct team {
     int status;              /* exit status: that of the first rank that was killed, or else of the first that failed */
     double failed_at;        /* time at which the first rank failed; 0: none has */
     bool lost;               /* a signal ended a rank before all were sent SIGTERM; other ranks may fail as a result */
-    bool terminated, killed; /* all ranks have been sent SIGTERM; SIGKILL */
+    bool terminated, killed; /* SIGTERM was sent to all ranks; SIGKILL was sent to all ranks */
 } team;
 
 static volatile sig_atomic_t signalled, stopped;

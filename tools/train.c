@@ -1,5 +1,5 @@
-/* tapegrad train: a run from its options to its files. Finds the checkpoint to continue from, starts the ranks, and
- * runs the steps. */
+/* tapegrad train: carries out a run. Finds the checkpoint to continue from, starts the ranks, runs the steps, and
+ * writes the files. */
 #include <inttypes.h>
 #include <math.h>
 #include <signal.h>
@@ -276,7 +276,7 @@ static bool is_overflow(const run *r, const step_result *s) {
 /* Returns advice for steps whose loss or gradient is not finite. A fixed loss scale can be the cause. */
 static const char *remedy(const run *r) {
     bool fixed = r->trainer.scaled && r->o.loss_scale != 0;
-    return fixed ? "a lower --loss-scale, or without one; else a lower --lr or a longer --warmup"
+    return fixed ? "a lower --loss-scale, or none; else a lower --lr or a longer --warmup"
                  : "a lower --lr or a longer --warmup";
 }
 
@@ -320,7 +320,7 @@ static bool run_step(run *r, int64_t step, bool *stop) {
     if (recorded && tg_ctx_status(r->ctx) == TG_OK && !recorder_end(r->recorder, r->trainer.tape)) return false;
     if (next) memcpy(r->offsets, next, (size_t)r->o.batch * sizeof *next);
     double tokens = (double)(r->o.batch * r->o.model.seq_len);
-    double tokens_per_s = s.seconds > 0 ? tokens / s.seconds : NAN; /* a clock may stand still, or be set back */
+    double tokens_per_s = s.seconds > 0 ? tokens / s.seconds : NAN; /* the clock may not have advanced */
     double val_loss = tg_ctx_status(r->ctx) == TG_OK ? validate(r, step) : NAN;
     if (tg_ctx_status(r->ctx) != TG_OK && r->chief) metrics_end_line(&r->metrics);
     if (!check(r->ctx)) return false;

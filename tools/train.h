@@ -159,7 +159,7 @@ typedef struct metrics {
     char *path;
     int64_t end; /* number of bytes in complete lines */
     int64_t step, steps;     /* the newest step, and the number of steps of the whole run */
-    int64_t first_step;      /* steps done before this call */
+    int64_t first_step;      /* number of steps done before this call of the program */
     int64_t capacity;        /* elements of the two arrays that follow */
     double *loss, *val_loss; /* of each step; NaN: unknown */
     double started, drawn;   /* times when the file was opened, and when the line of progress was last drawn */
@@ -177,8 +177,8 @@ bool metrics_write(metrics *m, int64_t step, const step_result *r, double tokens
 /* Syncs the file to the disk. Call it before a checkpoint is saved: a resumed run expects the lines of all steps that
  * the checkpoint has done. */
 bool metrics_sync(metrics *m);
-/* Prints the progress: on a terminal one line, which the next call overwrites, else a line every log_every steps and
- * for each validation. */
+/* Prints the progress. On a terminal this is one line, which the next call overwrites. Elsewhere prints a line for the
+ * first and the last step, every log_every steps, and for each validation. */
 void metrics_show(metrics *m, const step_result *r, double tokens_per_s, double val_loss, int64_t log_every);
 /* Ends the line of progress on a terminal, so that other output does not overwrite it. */
 void metrics_end_line(metrics *m);
@@ -192,8 +192,8 @@ typedef struct run_directory {
     tg_ctx *files; /* the context of `checkpoints`; it is made before the options of the run are known */
     tg_checkpoints *checkpoints;
     int64_t newest; /* step of the newest checkpoint; -1: there is none */
-    bool made;             /* this call created the directory */
-    bool made_checkpoints; /* this call created its folder checkpoints */
+    bool made;             /* this call of the program created the directory */
+    bool made_checkpoints; /* this call of the program created the folder checkpoints in it */
     bool held;             /* this process has locked the directory */
 } run_directory;
 

@@ -18,7 +18,8 @@ static bool check_order_size(const char *path, FILE *f, int64_t expected) {
            false;
 }
 
-/* Reads the whole file; the caller frees the bytes. NULL after printing why. */
+/* Reads the whole file, which must have the expected number of bytes. The caller frees them. NULL after printing what
+ * is wrong. */
 static unsigned char *read_order(const char *path, int64_t expected) {
     FILE *f = open_regular(path);
     if (!f) return NULL;

@@ -37,7 +37,7 @@ static bool remember(metrics *m, int64_t step, double loss, double val_loss) {
     return true;
 }
 
-/* ---- Lines that earlier calls of the run have written ---- */
+/* ---- Lines that earlier calls of the program have written in this run ---- */
 
 static double number_or_nan(const json_t *line, const char *key) {
     const json_t *v = json_object_get(line, key);
@@ -71,7 +71,7 @@ static bool is_too_far(const metrics *m, FILE *from, int64_t step) {
     ssize_t n = getline(&line, &capacity, from);
     if (n > 0) json_decref(parse_line(line, (size_t)n, &next));
     free(line);
-    clearerr(from); /* this may be the last line */
+    clearerr(from); /* getline sets the end-of-file flag after the last line */
     return fseeko(from, here, SEEK_SET) == 0 && next > m->step && next <= step;
 }
 

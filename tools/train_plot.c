@@ -24,7 +24,7 @@ static double y_of(const plot *p, double loss) {
     return TOP + (HEIGHT - TOP - BOTTOM) * (p->hi - loss) / (p->hi - p->lo);
 }
 
-/* Returns the distance of ticks that divides the range into about `parts`: 1, 2 or 5 times a power of ten. */
+/* Returns the distance between ticks that divides the range into about `parts`: 1, 2 or 5 times a power of ten. */
 static double nice_step(double range, double parts) {
     double rough = range / parts, power = pow(10, floor(log10(rough))), digit = rough / power;
     return power * (digit < 1.5 ? 1 : digit < 3.5 ? 2 : digit < 7.5 ? 5 : 10);

@@ -251,7 +251,7 @@ step_result trainer_step(trainer *r, int64_t step, tg_tokens *tokens, const int6
     double begun = seconds_now();
     tg_memory_reset_peak(r->ctx);
     tg_optim_set_lr(r->optim, result.lr);
-    tg_draws_step(r->ctx, (uint64_t)step); /* step 0 has drawn the weights */
+    tg_draws_step(r->ctx, (uint64_t)step); /* from 1, because the initial weights were drawn in step 0 */
     if (r->inputs)
         run_whole(r, tokens, offsets, next);
     else

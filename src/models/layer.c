@@ -1,5 +1,5 @@
-/* The transformer layer. It has two sublayers, attention and MLP, each with a norm before it and a residual connection
- * around both. Activations are [s, b, h]. */
+/* The transformer layer. It has two sublayers, attention and MLP. A norm precedes each of them, and a residual
+ * connection goes around the norm and the sublayer. Activations are [s, b, h]. */
 #include <tapegrad/recompute.h>
 
 #include "models/lm.h"

@@ -140,8 +140,8 @@ typedef struct tg_past {
     int64_t length;   /* number of positions that are filled; new keys and values go after them */
 } tg_past;
 
-/* Returns whether m is the library's own module with these ops. If another module has replaced it, records an error,
- * because such a module cannot use a cache. */
+/* Returns whether m is the library's own module with these ops. If m is another module, which the caller has put in
+ * place of the library's, records an error, because such a module cannot use a cache. */
 bool tg_is_own_layer(const tg_module *m, const tg_module_ops *ops);
 /* Run a transformer layer, or an attention: x [s, b, h] -> [s, b, h]. Return an inert tensor (tapegrad.h) if m is NULL
  * or not the library's own module. */
@@ -155,7 +155,7 @@ struct tg_gpt_cache {
     tg_module *gpt;
     int64_t batch, positions, length, layers; /* length: number of positions that are filled */
     size_t bytes;                             /* size of this struct with kv[] */
-    tg_tensor *kv[]; /* the keys of each layer, then its values: [b, kv_heads, positions, head_dim] */
+    tg_tensor *kv[]; /* kv[2 * l] is the keys of layer l, kv[2 * l + 1] its values: [b, heads, positions, head_dim] */
 };
 
 /* Makes the checks with which each public function of a model begins. */

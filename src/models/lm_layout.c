@@ -107,7 +107,7 @@ static bool read_item(reading *r) {
 /* Ends a part, and begins the next one. */
 static bool next_part(reading *r) {
     if (!r->items) return wrong(r, "has nothing in part %lld", r->part);
-    if (r->depths) return wrong(r, "has m before the last part; it needs the head, which L stands for", 0);
+    if (r->depths) return wrong(r, "has m before the last part, but m needs the head (L)", 0);
     r->part++;
     r->items = 0;
     r->at++;
