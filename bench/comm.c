@@ -62,7 +62,7 @@ static tg_status rank_main(void *arg, tg_ctx *ctx, tg_comm *c) {
     return tg_ctx_status(ctx);
 }
 
-/* Runs the rank of this process, which launch has started in another process. */
+/* Runs one rank, in a process that launch has started. */
 static int run_launched(void) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1));
     tg_comm *c = tg_comm_launched_new(ctx);

@@ -34,7 +34,7 @@ enum { H = GPT2_HIDDEN, HEADS = GPT2_HEADS, D = H / HEADS, FFN = 4 * H };
  * tensors, of a layer and of the rest of the step; also the most passes of a chunk. */
 enum { CHUNK = 512, SPARE = 64 };
 
-/* A weight [out, in] and its gradient. */
+/* A weight [out, in], its bias, and their gradients. */
 typedef struct weight {
     const char *name;
     int64_t out, in;
@@ -191,7 +191,7 @@ static void backward(floor_step *f, layer *l) {
     sweep(f, "layer norms", f->g, f->gn, l->x, true);
 }
 
-/* Plans the loss. Each CHUNK of rows computes its logits, and their gradient in the dtype of the operands. */
+/* Plans the loss: for each CHUNK of rows, the logits and their gradient, which has the dtype of the operands. */
 static void loss(floor_step *f) {
     tg_matrix x = matrix(f->last), gx = matrix(f->g), w = matrix(f->head.w), logits = matrix(f->logits);
     tg_matrix g = matrix(f->glogits), gw = matrix(f->head.g);

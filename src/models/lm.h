@@ -48,7 +48,7 @@ double tg_attention_scale(const tg_lm_config *c); /* Returns the factor of atten
 typedef struct tg_lm_stage {
     int part, parts;
     int64_t first, layers; /* the numbers of its layers are first to first + layers - 1 */
-    bool embedding, head; /* the head is the last norm, the output matrix and the loss */
+    bool embedding, head;  /* the head is the last norm, the output matrix and the loss */
 } tg_lm_stage;
 
 /* Fills *out with the part of the model that chunk c->chunk of this rank's pipeline stage is. */
