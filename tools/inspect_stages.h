@@ -4,7 +4,7 @@
 
 #include "train.h"
 
-/* A stage, as its first rank. */
+/* The figures of a stage, measured on its first rank. */
 typedef struct stage_row {
     int64_t layers, parameters;
     tg_memory_info memory;

@@ -1,4 +1,4 @@
-/* Messages, files, the options that describe a model, and losses: what the subcommands share. */
+/* Functions that the subcommands share: messages, files, the options that describe a model, and losses. */
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -230,6 +230,7 @@ bool check_seq_len(int64_t seq_len, const tg_gpt_config *config) {
 
 /* ---- Losses ---- */
 
+/* Returns the sum of the losses of n sequences, computed at once. buffer: memory for 2 n seq_len ids. */
 static double loss_of_batch(tg_module *gpt, tg_tape *t, tg_tokens *tokens, const int64_t *offsets, int64_t n,
                             int64_t seq_len, int64_t *buffer) {
     tg_ctx *ctx = tg_tape_ctx(t);

@@ -48,15 +48,15 @@ static const command schedule_command = {
 
 /* ---- The plan ---- */
 
-/* Returns the same time for each of n parts, which the caller frees. */
+/* Returns an array of n elements, all equal to `time`. The caller frees it. NULL: no memory. */
 static double *times(int n, double time) {
     double *all = malloc((size_t)n * sizeof *all);
     for (int i = 0; all && i < n; i++) all[i] = time;
     return all;
 }
 
-/* Makes the plan of lists from a file, or, if that is NULL, of a built-in schedule. Returns NULL after printing what is
- * wrong. */
+/* Makes the plan of the lists that were read from a file or, if `lists` is NULL, of a built-in schedule. Returns NULL
+ * after printing what is wrong. */
 static tg_pipe_plan *make_plan(tg_ctx *ctx, const schedule_options *o, const schedule_file *lists) {
     int parts = (int)(o->stages * o->chunks);
     double *f = times(parts, o->forward / (double)o->chunks), *b = times(parts, o->backward / (double)o->chunks),

@@ -135,7 +135,7 @@ train_options train_defaults(void) {
     };
 }
 
-/* Options that the config of --init sets. */
+/* The options that the config of --init sets, so that they must not be given. */
 static const char *const decided[] = {"arch", "layers", "heads", "kv-heads", "hidden", "ffn", "vocab"};
 
 static int check_init(const parsed *p) {

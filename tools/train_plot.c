@@ -1,18 +1,19 @@
-/* loss.svg: a plot of the smoothed training loss over its raw values, and of the validation loss. */
+/* Draws loss.svg: the training loss, both raw and smoothed, and the validation loss. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 
 #include "train.h"
 
-enum { WIDTH = 720, HEIGHT = 400, LEFT = 64, RIGHT = 20, TOP = 24, BOTTOM = 52 }; /* pixels; margins */
-enum { POINTS = 400 }; /* a line of the raw losses has about as many points at most */
+/* Sizes in pixels. LEFT to BOTTOM are margins. */
+enum { WIDTH = 720, HEIGHT = 400, LEFT = 64, RIGHT = 20, TOP = 24, BOTTOM = 52 };
+enum { POINTS = 400 }; /* the line of the raw losses has at most about so many points */
 
 typedef struct plot {
     FILE *out;
     const metrics *m;
     double *smooth; /* the smoothed training loss of each step */
-    double lo, hi; /* range of the losses shown */
+    double lo, hi; /* range of the losses that the plot shows */
 } plot;
 
 static double x_of(const plot *p, double step) {
@@ -23,7 +24,7 @@ static double y_of(const plot *p, double loss) {
     return TOP + (HEIGHT - TOP - BOTTOM) * (p->hi - loss) / (p->hi - p->lo);
 }
 
-/* Returns the distance of ticks that divides the range into about `parts`: 1, 2 or 5 times a power of ten. */
+/* Returns the distance between ticks that divides the range into about `parts`: 1, 2 or 5 times a power of ten. */
 static double nice_step(double range, double parts) {
     double rough = range / parts, power = pow(10, floor(log10(rough))), digit = rough / power;
     return power * (digit < 1.5 ? 1 : digit < 3.5 ? 2 : digit < 7.5 ? 5 : 10);
@@ -73,7 +74,7 @@ static void draw_axes(const plot *p) {
             (TOP + HEIGHT - BOTTOM) / 2);
 }
 
-/* Draws the losses of the first, the last and every stride-th step, as far as they are finite. */
+/* Draws a line through the finite losses among those of the first, the last and every stride-th step. */
 static void draw_line(const plot *p, const char *class, const double *loss, int64_t stride) {
     bool drawing = false;
     fprintf(p->out, "<path class=\"%s\" clip-path=\"url(#area)\" d=\"", class);

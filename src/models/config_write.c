@@ -22,7 +22,7 @@ static json_t *llama_json(const tg_gpt_config *c) {
                      "attention_bias", 0, "mlp_bias", 0);
 }
 
-/* Returns PyTorch's name of a dtype. */
+/* Returns the name that PyTorch gives to a dtype. */
 static const char *torch_name(tg_dtype d) {
     return d == TG_F64 ? "float64" : d == TG_BF16 ? "bfloat16" : d == TG_F16 ? "float16" : "float32";
 }

@@ -1,6 +1,6 @@
-/* What the files of model directories share: the config as JSON, and the parameters as they are in the files. The
- * names of tensors in a file are the paths of parameters. The Conv1D weights of GPT-2 are [in, out] in files and
- * [out, in] in this library, and the padding rows of a vocabulary are not in files. */
+/* Reads and writes model directories: the config as JSON, and the parameters. A tensor in a file has the path of its
+ * parameter as its name. The projections of GPT-2's layers are [in, out] in files and [out, in] in this library. Files
+ * do not contain the padding rows of a vocabulary. */
 #ifndef TG_MODEL_FILES_H
 #define TG_MODEL_FILES_H
 
@@ -18,7 +18,7 @@ typedef struct tg_lm_chunks {
 static inline const tg_lm_config *tg_chunks_config(const tg_lm_chunks *m) { return &tg_lm_of(m->lm[0])->c; }
 static inline const tg_parallel *tg_chunks_parallel(const tg_lm_chunks *m) { return tg_chunks_config(m)->parallel; }
 
-/* Checks the arguments of a call that takes the chunks of a model, and fills *m. */
+/* Checks the arguments of a call `who` that takes the chunks of a model, and fills *m. */
 tg_status tg_chunks_check(tg_module *const *lm, int n, const char *dir, const char *who, tg_lm_chunks *m);
 
 static inline bool tg_ends_with(const char *s, const char *tail) {
@@ -28,6 +28,8 @@ static inline bool tg_ends_with(const char *s, const char *tail) {
 
 /* ---- config_read.c ---- */
 
+/* Reads the config.json at path into *c, whose fields are 0 before, except size. A field whose key is optional and
+ * absent stays 0, which means its default. */
 tg_status tg_gpt_read_config(tg_ctx *ctx, const char *path, tg_gpt_config *c);
 
 /* ---- config_write.c ---- */
@@ -45,13 +47,16 @@ tg_status tg_gpt_save_config(tg_ctx *ctx, const char *path, json_t *root, const 
 #define TG_WEIGHTS_FILE  "model.safetensors"
 #define TG_WEIGHTS_INDEX "model.safetensors.index.json"
 
+/* p is the parameter `path` of lm, or this rank's shard of it. */
+
 /* Returns the number of rows of the whole parameter, without the padding of a vocabulary. */
 int64_t tg_weight_rows(const tg_module *lm, const tg_tensor *p, const char *path);
 /* Returns the shape of the whole parameter in the file. */
 tg_shape tg_weight_shape(const tg_module *lm, const tg_tensor *p, const char *path);
 /* Returns a view of the first `rows` rows of p, with the dims in the order of the file. Free it with tg_temp_free. */
 tg_tensor *tg_weight_view(const tg_module *lm, const tg_tensor *p, int64_t rows, const char *path);
-/* Returns whether parameter `path` of this part is a copy of one of another part, which is in the files once. */
+/* Returns whether parameter `path` of this part is the last part's copy of the embedding. The files contain the
+ * embedding once, from the first part. */
 bool tg_weight_is_copy(const tg_module *lm, const char *path);
 
 /* ---- weights_load.c, weights_save.c ---- */

@@ -186,7 +186,7 @@ static tg_status write_index(const plan *s) {
 
 /* ---- From the files to a model ---- */
 
-static tg_status meet(const plan *s) { /* after this every rank has done what comes before it */
+static tg_status meet(const plan *s) { /* with several stages, waits until all ranks of the model are here */
     const tg_parallel *p = tg_chunks_parallel(s->m);
     return tg_parallel_size(p, TG_PP) > 1 ? tg_comm_barrier(tg_parallel_world(p)) : s->m->ctx->run.status;
 }

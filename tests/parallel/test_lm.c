@@ -186,7 +186,7 @@ static tg_status positions_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     RUN(tg_write(at, rows, sizeof rows));
     RUN(tg_lm_run_part(gpt2, t, NULL, &y, b.ids, b.targets, at));
     EXPECT(ctx, tg_item(x) != tg_item(y));
-    REFUSED(ctx, TG_ERR_UNSUPPORTED, "rotary positions are those of the rows",
+    REFUSED(ctx, TG_ERR_UNSUPPORTED, "rotary positions always count from 0",
             tg_lm_run_part(rotary, t, NULL, &y, b.ids, b.targets, at));
     REFUSED(ctx, TG_ERR_SHAPE, "expected i64[2, 8]",
             tg_lm_run_part(gpt2, t, NULL, &y, b.ids, (tg_tensor *[]){tg_zeros(ctx, TG_I64, TG_SHAPE(2, 7))}, NULL));
