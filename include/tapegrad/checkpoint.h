@@ -51,7 +51,12 @@ TG_API tg_status tg_checkpoints_keep(tg_checkpoints *c, int n);
  * A tg_shards is a list of tensors, of which each rank has its part. The list is saved as one global state, which a
  * grid of any other shape can load. The placement of a tensor (placement.h) says where in the global tensor each rank's
  * part lies. The state of an optimizer has the placement of its parameter. Every rank of a pipeline stage must add the
- * same keys in the same order. Saving and loading are collective over the world. */
+ * same keys in the same order. Saving and loading are collective over the world.
+ *
+ * A parameter that ranks share (tg_share in parallel.h) is saved once, with its state in an optimizer: by the first of
+ * its owners, under the keys of that rank. All owners read it. So each of them must add it and its state
+ * (TG_ERR_MISMATCH); an owner that gives it other keys adds them in the order of the first. A checkpoint of an earlier
+ * version, which has every copy, can be loaded. */
 
 /* One tensor of a list (tg_shards_at). */
 typedef struct tg_shard_info {
@@ -62,7 +67,8 @@ typedef struct tg_shard_info {
      * element of this rank's first chunk. */
     tg_shape global, offset;
     tg_placement placement[TG_MAX_AXES]; /* by axis */
-    /* Number of this rank among the ranks that have the same part, from 0. Replica 0 is saved. */
+    /* Number of this rank among the ranks that have the same part, from 0. Replica 0 is saved. The owners of a shared
+     * parameter (tg_share) have the same part too. */
     int replica;
 } tg_shard_info;
 

@@ -24,9 +24,10 @@ typedef struct tg_shards_metadata {
  * the order of their places, as one dim, and lists the places in the metadata under this key. */
 #define TG_SHARDS_PLACES "places.%s"
 
-bool tg_shard_is_first(const tg_shards *s, int i); /* whether item i is the first one with its key */
+/* Returns whether item i is the first one with its key that this stage saves. It saves no copies (tg_share). */
+bool tg_shard_is_first(const tg_shards *s, int i);
 /* Returns the number of items with the key of item i, and sets order[] (s->n numbers, may be NULL) to them, by place.
- * */
+ * Copies do not count. */
 int tg_shard_places(const tg_shards *s, int i, int *order);
 /* Returns the shape of the file's tensor for item i, of whose key this stage has n places. */
 tg_shape tg_shard_stacked(const tg_shard_item *i, int n);
@@ -36,14 +37,15 @@ int tg_shards_partial_keys(const tg_shards *s); /* number of keys of which this 
  * text, after an error too. */
 tg_status tg_shards_describe_places(const tg_shards *s, tg_shards_metadata *out);
 
-/* Where an item lies in the file's tensor of its key. */
+/* Where an item lies in a file. */
 typedef struct tg_shard_spot {
+    const char *key;             /* of the file's tensor: the item's own, or that of its first owner */
     tg_shape shape;              /* of the file's tensor */
     int at[1 + TG_SHARD_FRONTS]; /* number of dims in front, and the item's index in each */
 } tg_shard_spot;
 
-/* Finds an item with a place in a file that has its key. Returns false if the file does not have that place. */
-bool tg_shard_find_spot(const tg_shard_item *i, const tg_safetensors *f, tg_shard_spot *out);
+/* Finds an item with a place in a file that has the key. Returns false if the file does not have that place. */
+bool tg_shard_find_spot(const tg_shard_item *i, const char *key, const tg_safetensors *f, tg_shard_spot *out);
 /* Reads the item's elements from the tensor of the file into `rows`, which has the shape tg_shard_in_file. */
 tg_status tg_shard_read_spot(tg_safetensors *f, const tg_shard_item *i, const tg_shard_spot *spot, tg_tensor *rows,
                              const void *site);
