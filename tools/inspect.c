@@ -10,6 +10,7 @@
 #include "inspect_stages.h"
 #include "meta_rank.h"
 #include "model_files.h"
+#include "text.h"
 
 typedef struct inspect_options {
     const char *config, *dir;
@@ -240,10 +241,10 @@ static json_t *findings_json(const findings *f) {
 
 static void print_text(const findings *f, const train_options *o) {
     const tg_gpt_config *c = &f->config;
-    printf("model       %s, %" PRId64 " layers, %" PRId64 " heads (%" PRId64 " key-value), hidden %" PRId64
-           ", ffn %" PRId64 ", vocabulary %" PRId64 ", %" PRId64 " positions\n",
-           c->arch == TG_GPT2 ? "gpt2" : "llama", c->layers, c->heads, c->kv_heads, c->hidden, c->ffn, c->vocab,
-           c->positions);
+    printf("model       %s, %" PRId64 " layer%s, %" PRId64 " head%s (%" PRId64 " key-value), hidden %" PRId64
+           ", ffn %" PRId64 ", vocabulary %" PRId64 ", %" PRId64 " position%s\n",
+           c->arch == TG_GPT2 ? "gpt2" : "llama", c->layers, plural(c->layers), c->heads, plural(c->heads), c->kv_heads,
+           c->hidden, c->ffn, c->vocab, c->positions, plural(c->positions));
     printf("parameters  %" PRId64, f->whole);
     if (f->ranks > 1) printf("; a rank has %" PRId64, f->parameters);
     printf(", %" PRId64 " bytes\n", f->parameter_bytes);

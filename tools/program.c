@@ -140,6 +140,23 @@ FILE *open_regular(const char *path) {
     return NULL;
 }
 
+char *read_whole(const char *path, size_t *n) {
+    enum { MOST = 16 << 20 };
+    FILE *f = open_regular(path);
+    if (!f) return NULL;
+    char *text = malloc(MOST);
+    *n = text ? fread(text, 1, MOST, f) : 0;
+    bool good = text && !ferror(f) && *n < MOST;
+    if (text && ferror(f))
+        fail("cannot read '%s': %s", path, strerror(errno));
+    else if (!good)
+        fail(text ? "'%s' is longer than 16 MiB, the most that such a file may have" : "no memory to read '%s'", path);
+    fclose(f);
+    if (good) return text;
+    free(text);
+    return NULL;
+}
+
 char *path_in(const char *dir, const char *name) {
     size_t n = strlen(dir) + strlen(name) + 2;
     char *path = malloc(n);

@@ -64,6 +64,8 @@ const char *not_regular(const char *path);
 /* Opens a regular file for reading, and refuses others at once, without waiting for the writer of a pipe. NULL after
  * printing what is wrong. */
 FILE *open_regular(const char *path);
+/* Returns all *n bytes of a regular file, which the caller frees; NULL after printing what is wrong. */
+char *read_whole(const char *path, size_t *n);
 /* Returns "dir/name", which the caller frees. NULL after printing that there is no memory. */
 char *path_in(const char *dir, const char *name);
 

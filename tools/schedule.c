@@ -7,6 +7,7 @@
 
 #include "program.h"
 #include "schedule_file.h"
+#include "text.h"
 
 enum { MOST_PARTS = 1 << 20 }; /* stages x chunks x micro-batches: a larger diagram is of no use */
 
@@ -134,8 +135,8 @@ static int schedule(tg_ctx *ctx, schedule_options *o) {
     bool good = check(ctx) && (!o->file || schedule_file_read(ctx, o->file, &lists));
     if (good && o->file) o->stages = lists.stages, o->chunks = lists.chunks, o->micros = lists.micros;
     if (good && o->stages * o->chunks > MOST_PARTS / o->micros)
-        good = !fail("%" PRId64 " stages x %" PRId64 " chunks x %" PRId64 " micro-batches are more than %d", o->stages,
-                     o->chunks, o->micros, MOST_PARTS);
+        good = !fail("%" PRId64 " stages x %" PRId64 " chunk%s x %" PRId64 " micro-batches are more than %d", o->stages,
+                     o->chunks, plural(o->chunks), o->micros, MOST_PARTS);
     if (good) plan = make_plan(ctx, o, o->file ? &lists : NULL);
     if (plan) status = print_plan(ctx, o, plan);
     tg_pipe_plan_free(plan);

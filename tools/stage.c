@@ -51,6 +51,17 @@ int64_t stage_layers(const stage *s) {
     return layers;
 }
 
+int64_t stage_copies(const stage *s) {
+    int64_t n = 0;
+    for (int k = 0; k < s->n && !stage_is_first(s); k++)
+        for (int i = 0, all = tg_module_param_count(s->chunk[k]); i < all; i++) {
+            const char *path;
+            tg_tensor *x = tg_module_param(s->chunk[k], i, &path);
+            if (strstr(path, ".wte.weight") || strstr(path, ".embed_tokens.weight")) n += tg_numel(x);
+        }
+    return n;
+}
+
 void stage_save(const stage *s, const char *dir) {
     tg_lm_save(s->chunk, s->n, dir, TG_LM_SAVE(.file_bytes = INT64_MAX));
 }

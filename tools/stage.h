@@ -27,6 +27,9 @@ bool stage_is_first(const stage *s);
 bool stage_is_last(const stage *s);
 /* Returns the number of this rank's parameters. */
 int64_t stage_numel(const stage *s);
+/* Returns how many of the parameters are a copy of those of the first stage: word embeddings that are also the output
+ * matrix, or that multi-token prediction looks up. */
+int64_t stage_copies(const stage *s);
 /* Returns the number of transformer layers of this stage. */
 int64_t stage_layers(const stage *s);
 /* Saves the whole model to dir. Collective. Errors are recorded in the context. */

@@ -11,6 +11,7 @@
 #include "record.h"
 #include "spawn.h"
 #include "start.h"
+#include "text.h"
 #include "train.h"
 
 /* What is decided before the ranks begin. All ranks of this process share it. */
@@ -188,13 +189,15 @@ static bool print_run(const run *r) {
     if (parameters < 0) return false;
     char precision[16];
     option_text(&train_command.options[option_find(&train_command, "precision")], &r->o, precision, sizeof precision);
-    say("model: %s, %" PRId64 " layers, %" PRId64 " heads, hidden %" PRId64 ", vocabulary %" PRId64 ": %" PRId64
+    say("model: %s, %" PRId64 " layer%s, %" PRId64 " head%s, hidden %" PRId64 ", vocabulary %" PRId64 ": %" PRId64
         " parameters (%s)\n",
-        c->arch == TG_GPT2 ? "gpt2" : "llama", c->layers, c->heads, c->hidden, c->vocab, parameters, precision);
+        c->arch == TG_GPT2 ? "gpt2" : "llama", c->layers, plural(c->layers), c->heads, plural(c->heads), c->hidden,
+        c->vocab, parameters, precision);
     say("data: %s, %" PRId64 " tokens, of which %" PRId64 " validate\n", r->o.data, r->data.count,
         r->data.count - r->data.train_count);
-    say("%" PRId64 " steps of %" PRId64 " x %" PRId64 " tokens, %d threads, %s kernels\n", r->o.steps, r->o.batch,
-        r->o.model.seq_len, tg_ctx_threads(r->ctx), tg_ctx_isa(r->ctx));
+    int threads = tg_ctx_threads(r->ctx);
+    say("%" PRId64 " step%s of %" PRId64 " x %" PRId64 " tokens, %d thread%s, %s kernels\n", r->o.steps,
+        plural(r->o.steps), r->o.batch, r->o.model.seq_len, threads, plural(threads), tg_ctx_isa(r->ctx));
     if (tg_comm_size(r->world) > 1) print_ranks(r);
     if (r->plan->state) say("resumed after step %" PRId64 "\n", r->plan->done);
     flush_or_go_on();

@@ -65,24 +65,6 @@ enum { DIGITS = 16 };
 
 static void put_sum(char out[DIGITS + 1], uint64_t sum) { snprintf(out, DIGITS + 1, "%016" PRIx64, sum); }
 
-/* Returns all *n bytes of a file, which the caller frees; NULL after printing what is wrong. */
-static char *read_whole(const char *path, size_t *n) {
-    enum { MOST = 16 << 20 };
-    FILE *f = open_regular(path);
-    if (!f) return NULL;
-    char *text = malloc(MOST);
-    *n = text ? fread(text, 1, MOST, f) : 0;
-    bool good = text && !ferror(f) && *n < MOST;
-    if (text && ferror(f))
-        fail("cannot read '%s': %s", path, strerror(errno));
-    else if (!good)
-        fail(text ? "'%s' is longer than 16 MiB, the most that such a file may have" : "no memory to read '%s'", path);
-    fclose(f);
-    if (good) return text;
-    free(text);
-    return NULL;
-}
-
 /* Writes the checksum of config.json as text. */
 static bool sum_config(const char *dir, char out[DIGITS + 1]) {
     size_t n = 0;

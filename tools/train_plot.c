@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "text.h"
 #include "train.h"
 
 /* Sizes in pixels. LEFT to BOTTOM are margins. */
@@ -114,13 +115,13 @@ static void draw(plot *p) {
     find_range(p);
     fprintf(p->out,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" font-family=\"sans-serif\" "
-            "font-size=\"12\">\n<title>Loss over %" PRId64 " steps</title>\n"
+            "font-size=\"12\">\n<title>Loss over %" PRId64 " step%s</title>\n"
             "<style>path{fill:none}text{fill:#444}.grid{stroke:#e4e4e4}.axis{stroke:#888}"
             ".raw{stroke:#4c78a8;opacity:.25}.train{stroke:#4c78a8;stroke-width:2}"
             ".val{stroke:#d9622b;stroke-width:1.5}.dot{fill:#d9622b}</style>\n"
             "<clipPath id=\"area\"><rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\"/></clipPath>\n"
             "<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n",
-            WIDTH, HEIGHT, p->m->step, LEFT, TOP, WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM);
+            WIDTH, HEIGHT, p->m->step, plural(p->m->step), LEFT, TOP, WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM);
     draw_axes(p);
     draw_line(p, "raw", p->m->loss, stride);
     draw_line(p, "train", p->smooth, stride);

@@ -105,11 +105,16 @@ tg_config train_config(const train_options *o) {
                       .dtype = dtype_of_precision(o->model.precision));
 }
 
+/* Seeds the streams of this rank as Megatron-Core's trainer does, which adds 100 to the seed for each stage. */
+static void seed_streams(trainer *r, uint64_t seed) {
+    tg_rng_seed_parallel(r->parallel, seed + 100 * (uint64_t)tg_parallel_rank(r->parallel, TG_PP));
+}
+
 bool trainer_open(trainer *r, const train_options *o, tg_ctx *ctx, tg_comm *world, const tg_gpt_config *given,
                   const char *weights) {
     *r = (trainer){.ctx = ctx, .world = world, .schedule = train_schedule(o)};
     r->parallel = groups_of_ranks(&o->on, world);
-    if (o->on.rng == TG_RNG_MEGATRON) tg_rng_seed_parallel(r->parallel, (uint64_t)o->seed);
+    if (o->on.rng == TG_RNG_MEGATRON) seed_streams(r, (uint64_t)o->seed);
     r->dp = tg_parallel_size(r->parallel, TG_DP);
     r->dp_rank = tg_parallel_rank(r->parallel, TG_DP);
     if (!check(ctx)) return false;

@@ -82,9 +82,9 @@ TG_API tg_status tg_zero_grad(tg_tensor *x);
 /* Makes buf the main gradient of leaf x, the memory in which the gradient of x is accumulated. buf can be a view of a
  * larger buffer. If buf is NULL, the library uses a buffer of its own again. The present gradient of x is lost.
  *
- * buf must have the shape of x (TG_ERR_SHAPE). It must be contiguous, and its dtype must be float32, or the dtype of x
- * if that is wider (TG_ERR_DTYPE for either). It must belong to the context and not share bytes with x (TG_ERR_STATE),
- * and must stay alive as long as x uses it. */
+ * buf must have the shape of x (TG_ERR_SHAPE), and its dtype must be float32, or the dtype of x if that is wider
+ * (TG_ERR_DTYPE). It must be contiguous, belong to the context and not share bytes with x (TG_ERR_STATE), and must stay
+ * alive as long as x uses it. */
 TG_API tg_status tg_set_main_grad(tg_tensor *x, tg_tensor *buf);
 
 /* Add a hook, which backward calls as fn(user, t, x, &grad). They return the id of the hook; 0 on an error. x must

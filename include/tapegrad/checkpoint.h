@@ -52,7 +52,12 @@ TG_API tg_status tg_checkpoints_keep(tg_checkpoints *c, int n);
  * state, which a grid of ranks of any other shape (parallel.h) can load. The placement of a tensor (placement.h) says
  * where in the global tensor each rank's part lies. The state of an optimizer has the placement of its parameter. Every
  * rank of a pipeline stage must add the same keys in the same order. Saving and loading are collective over the world:
- * every rank makes the call. */
+ * every rank makes the call.
+ *
+ * A parameter that ranks share (tg_share in parallel.h) is saved once, with its state in an optimizer: by the first of
+ * its owners, under the keys of that rank. All owners read it. So each owner must add it and its state
+ * (TG_ERR_MISMATCH). An owner that gives it other keys adds them in the order of the first. A checkpoint of an earlier
+ * version, which has every copy, can be loaded. */
 
 /* One tensor of a list (tg_shards_at). */
 typedef struct tg_shard_info {
@@ -64,7 +69,8 @@ typedef struct tg_shard_info {
      * chunk. */
     tg_shape global, offset;
     tg_placement placement[TG_MAX_AXES]; /* by axis */
-    /* Number of this rank among the ranks that have the same part, from 0. Replica 0 is saved. */
+    /* Number of this rank among the ranks that have the same part, from 0. Replica 0 is saved. The owners of a shared
+     * parameter (tg_share) have the same part too. */
     int replica;
 } tg_shard_info;
 

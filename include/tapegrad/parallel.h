@@ -97,7 +97,7 @@ TG_API tg_comm *tg_parallel_edge(const tg_parallel *p, bool down, bool sending);
  *
  * tg_grads_finalize then adds up the gradients of the copies, after the sums over other axes, so that equal optimizers
  * keep the copies equal. Afterward each copy has a gradient, even if no rank had one: it is then 0. Norms and counts of
- * gradients (optim.h) count the copy of rank 0 only.
+ * gradients (optim.h) count the copy of rank 0 only, and sharded state (checkpoint.h) has only that copy.
  *
  * Every rank of c makes the call, and if a rank shares several parameters over c, all make the calls and pass the
  * parameters to tg_grads_finalize in the same order. In check mode the copies are compared, here and in every

@@ -18,11 +18,12 @@ static tg_status check_arity(tg_tape *t, const tg_op *op, int n_in, int n_out) {
     if (TG_UNLIKELY(op->size != sizeof *op)) return tg_table_check(t->ctx, op->size, sizeof *op, "tg_apply: the op");
     if (!op->name || !op->infer) return tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_apply: the op needs a name and infer");
     if (n_in < 0 || n_in > MAX_LIST || (op->n_in >= 0 ? n_in != op->n_in : n_in < -op->n_in))
-        return tg_fail(t->ctx, TG_ERR_ARGUMENT, "%s: the call has %d inputs, expected %s%d", op->name, n_in,
-                       op->n_in < 0 ? "at least " : "", op->n_in < 0 ? -op->n_in : op->n_in);
+        return tg_fail(t->ctx, TG_ERR_ARGUMENT, "%s: the call has %s, expected %s%d", op->name,
+                       tg_count(n_in, "input").text, op->n_in < 0 ? "at least " : "",
+                       op->n_in < 0 ? -op->n_in : op->n_in);
     if (n_out < 0 || n_out > MAX_LIST || (op->n_out >= 0 && n_out != op->n_out))
-        return tg_fail(t->ctx, TG_ERR_ARGUMENT, "%s: the call has room for %d outputs, expected %d", op->name, n_out,
-                       op->n_out);
+        return tg_fail(t->ctx, TG_ERR_ARGUMENT, "%s: the call has room for %s, expected %d", op->name,
+                       tg_count(n_out, "output").text, op->n_out);
     return TG_OK;
 }
 
@@ -143,7 +144,9 @@ static tg_status keep_node(tg_call *c, const void *site, void (*destroy)(void *)
 
 static tg_status copy_params(tg_call *c, const void *params) {
     if (!c->op->params_size) return TG_OK;
-    if (!params) return tg_call_fail(c, TG_ERR_ARGUMENT, "params are NULL, expected %zu bytes", c->op->params_size);
+    if (!params)
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "params are NULL, expected %s",
+                            tg_count(c->op->params_size, "byte").text);
     c->params = tg_tape_alloc(c->tape, c->op->params_size);
     if (!c->params) return c->ctx->run.status;
     memcpy(c->params, params, c->op->params_size);

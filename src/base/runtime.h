@@ -79,6 +79,12 @@ tg_status tg_failv(tg_ctx *ctx, tg_status s, const char *format, va_list ap);
 /* Appends text, such as where the error happened, to the message of the recorded error. Does nothing if there is no
  * error. Returns the status of the context. */
 tg_status tg_fail_note(tg_ctx *ctx, const char *format, ...) TG_PRINTF(2, 3);
+/* A number with its noun, for messages. */
+typedef struct tg_counted {
+    char text[64];
+} tg_counted;
+/* Returns "1 dim" or "3 dims": for other numbers than 1 the noun gets an "s", and after "ch" an "es". */
+tg_counted tg_count(int64_t n, const char *noun);
 /* Checks the size field at the start of a caller's struct: it must have been set and must not exceed `known`, the
  * struct's size in this version of the library. The error message begins with `who`. */
 tg_status tg_size_check(tg_ctx *ctx, size_t size, size_t known, const char *who);

@@ -92,6 +92,14 @@ tg_status tg_fail_note(tg_ctx *ctx, const char *format, ...) {
     return r->status;
 }
 
+tg_counted tg_count(int64_t n, const char *noun) {
+    tg_counted c;
+    size_t k = strlen(noun);
+    bool ch = k > 1 && strcmp(noun + k - 2, "ch") == 0;
+    snprintf(c.text, sizeof c.text, "%lld %s%s", (long long)n, noun, n == 1 ? "" : ch ? "es" : "s");
+    return c;
+}
+
 tg_status tg_ctx_fail(tg_ctx *ctx, tg_status s, const char *format, ...) {
     if (!ctx) return TG_ERR_ARGUMENT;
     if (s == TG_OK || (unsigned)s > TG_ERR_INTERNAL) s = TG_ERR_INTERNAL;

@@ -106,8 +106,8 @@ tg_status tg_case_open(tg_case *c, tg_ctx *ctx, const tg_op *op, int sample, con
     if (!tg_ok(ctx)) return tg_ctx_status(ctx);
     if (!c->sample) return tg_fail(ctx, TG_ERR_ARGUMENT, "op %s has no sample %d", op ? op->name : "NULL", sample);
     if (c->sample->n_in < 0 || c->sample->n_in > TG_SAMPLE_INPUTS)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "sample %d of op %s has %d inputs, expected 0 to %d", sample, op->name,
-                       c->sample->n_in, TG_SAMPLE_INPUTS);
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "sample %d of op %s has %s, expected 0 to %d", sample, op->name,
+                       tg_count(c->sample->n_in, "input").text, TG_SAMPLE_INPUTS);
     c->n_in = c->sample->n_in;
     c->n_out = op->n_out >= 0 ? op->n_out : TG_CASE_OUTPUTS;
     for (int i = 0; i < c->n_in; i++)
@@ -128,7 +128,8 @@ void tg_case_close(tg_case *c) {
 tg_status tg_case_run(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
     const tg_case *c = state;
     tg_tensor *given[TG_SAMPLE_INPUTS];
-    if (n_in > TG_SAMPLE_INPUTS) return tg_fail(c->ctx, TG_ERR_ARGUMENT, "%s: %d inputs", c->op->name, n_in);
+    if (n_in > TG_SAMPLE_INPUTS)
+        return tg_fail(c->ctx, TG_ERR_ARGUMENT, "%s: %s", c->op->name, tg_count(n_in, "input").text);
     for (int i = 0; i < n_in; i++) given[i] = in[i];
     if (c->op->inplace && tg_requires_grad(in[0])) given[0] = tg_scale(t, in[0], 1);
     return tg_apply(t, c->op, c->sample->params, given, n_in, out, n_out, NULL, NULL, TG_SITE);

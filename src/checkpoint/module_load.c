@@ -101,10 +101,10 @@ static tg_status check(loader *l) {
     TG_TRY(check_module(l));
     check_file(l);
     if (l->o.partial || !*l->first) return TG_OK;
-    return tg_fail(l->m->ctx, TG_ERR_FORMAT,
-                   "'%s': %d tensors of the module are missing and %d keys of the file unknown, the first: %s; set "
-                   "partial to load the others",
-                   l->path, l->o.missing, l->o.unknown, l->first);
+    return tg_fail(
+        l->m->ctx, TG_ERR_FORMAT,
+        "'%s': %s of the module missing and %s of the file unknown, the first: %s; set partial to load the others",
+        l->path, tg_count(l->o.missing, "tensor").text, tg_count(l->o.unknown, "key").text, l->first);
 }
 
 /* ---- The data ---- */

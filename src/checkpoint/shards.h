@@ -22,7 +22,8 @@ typedef struct tg_shard_front {
 /* One tensor x. Its elements are placed like those of `like`: x itself or, if x is state of an optimizer, the parameter
  * that the state belongs to. */
 typedef struct tg_shard_item {
-    const char *key; /* first member, for tg_index_names */
+    const char *key;   /* first member, for tg_index_names */
+    const char *owner; /* of a copy (tg_share): the key under which the first owner saves it; NULL: its own */
     tg_tensor *x, *like;
     tg_ref x_ref, like_ref;
     int64_t rows; /* number of rows (dim 0) in the file; later rows of x are padding. TG_NONE means no padding */
@@ -60,9 +61,16 @@ tg_status tg_shards_join(const tg_shards *s, char key[TG_SHARDS_KEY], const char
 /* If `status` is an error, removes all items after the first n: those that the failed call added. Returns `status`. */
 tg_status tg_shards_undo_if_failed(tg_shards *s, int n, tg_status status);
 
+/* ---- shards_shared.c ---- */
+
+/* Finds the keys under which the first owners save what this rank has copies of (tg_share). Collective over each group
+ * that shares a tensor of the list; `who` names the function in errors. */
+tg_status tg_shards_find_owners(tg_shards *s, const char *who);
+
 /* ---- shard_layout.c ---- */
 
-/* Returns this rank's number among the ranks that have the same part of x, from 0. */
+/* Returns this rank's number among the ranks that have the same part of x, from 0. The ranks that share x (tg_share)
+ * have it too, those of the first owner before those of the others. */
 int tg_shard_replica(const tg_parallel *p, const tg_tensor *x);
 /* Copies between `whole` and `part`, the part of it that the rank at position at[a] on each axis a has. The placement
  * and the shape of x say how ranks divide the tensor. Copies to `whole` if to_whole, else to `part`. */

@@ -26,9 +26,10 @@ typedef struct tg_shards_metadata {
  * under this key. */
 #define TG_SHARDS_PLACES "places.%s"
 
-bool tg_shard_is_first(const tg_shards *s, int i); /* whether item i is the first one with its key */
+/* Returns whether item i is the first one with its key that this stage saves. A stage saves no copies (tg_share). */
+bool tg_shard_is_first(const tg_shards *s, int i);
 /* Returns the number of items with the key of item i, and fills order[] (s->n numbers, may be NULL) with the indices of
- * these items, in the order of their places. */
+ * these items, in the order of their places. Copies do not count. */
 int tg_shard_places(const tg_shards *s, int i, int *order);
 /* Returns the shape of the file's tensor with the key of item i, if this stage has n of its places. */
 tg_shape tg_shard_stacked(const tg_shard_item *i, int n);
@@ -38,15 +39,16 @@ int tg_shards_partial_keys(const tg_shards *s); /* number of keys of which this 
  * text, after an error too. */
 tg_status tg_shards_describe_places(const tg_shards *s, tg_shards_metadata *out);
 
-/* Where an item lies in the file's tensor of its key. */
+/* Where an item lies in a file. */
 typedef struct tg_shard_spot {
+    const char *key;             /* of the file's tensor: the item's own, or that of its first owner */
     tg_shape shape;              /* of the file's tensor */
     int at[1 + TG_SHARD_FRONTS]; /* number of dims in front, and the item's index in each */
 } tg_shard_spot;
 
-/* Finds item i in file f, which has a tensor with the item's key. Returns false if that tensor does not have the item's
+/* Finds item i in file f, which has a tensor with that key. Returns false if that tensor does not have the item's
  * place. */
-bool tg_shard_find_spot(const tg_shard_item *i, const tg_safetensors *f, tg_shard_spot *out);
+bool tg_shard_find_spot(const tg_shard_item *i, const char *key, const tg_safetensors *f, tg_shard_spot *out);
 /* Reads the item's elements from the tensor of the file into `rows`, which has the shape tg_shard_in_file. */
 tg_status tg_shard_read_spot(tg_safetensors *f, const tg_shard_item *i, const tg_shard_spot *spot, tg_tensor *rows,
                              const void *site);

@@ -1,6 +1,6 @@
-/* Saves sharded state. The first rank of each pipeline stage writes a file with the stage's global tensors. The tensors
- * are gathered on that rank one at a time, so it needs memory for only the largest one. No file gets its final name
- * before all files are complete. */
+/* Saves sharded state. The first rank of each pipeline stage writes a file with the stage's global tensors, except
+ * copies of those that another stage owns (tg_share). The tensors are gathered on that rank one at a time, so it needs
+ * memory for only the largest one. No file gets its final name before all files are complete. */
 #include <errno.h>
 #include <stdio.h>
 #include <time.h>
@@ -208,6 +208,7 @@ static tg_status check_and_save(tg_shards *s, const char *dir) {
     if (!dir || !*dir) return tg_fail(s->ctx, TG_ERR_ARGUMENT, "tg_shards_save: dir is %s", dir ? "empty" : "NULL");
     if (s->ctx->meta) return tg_fail(s->ctx, TG_ERR_DEVICE, "tg_shards_save: tensors of device \"meta\" have no bytes");
     TG_TRY(tg_shards_check(s, "tg_shards_save"));
+    TG_TRY(tg_shards_find_owners(s, "tg_shards_save")); /* so that each copy has an owner that saves it */
     tg_safetensors_writer w = {0};
     tg_status status = save(s, dir, &w);
     tg_safetensors_abandon(&w); /* has no effect after the commit */

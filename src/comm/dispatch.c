@@ -105,8 +105,8 @@ static tg_status check_counts(const dispatch *e, const int64_t *counts, int64_t 
 static tg_status check_size(const dispatch *e, const tg_tensor *x, const char *role, int64_t expected,
                             const char *why) {
     if (x->numel == expected) return TG_OK;
-    return tg_fail(e->c->ctx, TG_ERR_SHAPE, "%s: %s has %lld elements, expected %lld (%s)", e->name, role,
-                   (long long)x->numel, (long long)expected, why);
+    return tg_fail(e->c->ctx, TG_ERR_SHAPE, "%s: %s has %s, expected %lld (%s)", e->name, role,
+                   tg_count(x->numel, "element").text, (long long)expected, why);
 }
 
 /* Sets the call's count to the size of `part`, and checks that `whole` consists of one part for each rank and that
@@ -134,8 +134,8 @@ static tg_status size_all_to_all(dispatch *e) {
         return check_counts(e, a->recv, a->dst->numel, "dst");
     }
     if (a->src->numel % e->c->size)
-        return tg_fail(e->c->ctx, TG_ERR_SHAPE, "%s: src has %lld elements, expected a multiple of the %d ranks",
-                       e->name, (long long)a->src->numel, e->c->size);
+        return tg_fail(e->c->ctx, TG_ERR_SHAPE, "%s: src has %s, expected a multiple of the %d ranks", e->name,
+                       tg_count(a->src->numel, "element").text, e->c->size);
     e->t.count = a->src->numel / e->c->size;
     return check_size(e, a->dst, "dst", a->src->numel, "as many as src");
 }

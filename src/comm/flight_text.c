@@ -142,10 +142,10 @@ void tg_call_entry_text(const tg_call_entry *entry, char *buf, size_t n, size_t 
     const char *op = reduction_name(entry);
     tg_text(buf, n, at, "%s(", tg_collective_name(entry->kind));
     if (entry->kind == TG_REPLAY)
-        tg_text(buf, n, at, "%lld collectives, digest %llx", (long long)tg_replay_calls(entry->count),
+        tg_text(buf, n, at, "%s, digest %llx", tg_count(tg_replay_calls(entry->count), "collective").text,
                 (unsigned long long)entry->count >> TG_REPLAY_BITS);
     if (entry->kind < TG_BARRIER)
-        tg_text(buf, n, at, "%s, %lld elements", tg_dtype_name(entry->dtype), (long long)entry->count);
+        tg_text(buf, n, at, "%s, %s", tg_dtype_name(entry->dtype), tg_count(entry->count, "element").text);
     if (op) tg_text(buf, n, at, ", %s", op);
     if (has_root(entry)) tg_text(buf, n, at, ", root %d", entry->root);
     if (has_peer(entry)) tg_text(buf, n, at, ", %s %d", entry->kind == TG_SEND ? "to" : "from", entry->root);
@@ -210,7 +210,10 @@ static void text_entry(sink *s, const tg_recorder *b, int i, const tg_call_entry
     put_number(s, entry->sequence);
     put_char(s, ' ');
     put(s, tg_collective_name(entry->kind));
-    if (entry->kind == TG_REPLAY) put(s, " of "), put_signed(s, tg_replay_calls(entry->count)), put(s, " collectives");
+    if (entry->kind == TG_REPLAY) {
+        int64_t calls = tg_replay_calls(entry->count);
+        put(s, " of "), put_signed(s, calls), put(s, calls == 1 ? " collective" : " collectives");
+    }
     if (entry->kind < TG_BARRIER) {
         put_char(s, ' ');
         put(s, tg_dtype_name(entry->dtype));

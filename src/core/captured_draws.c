@@ -47,10 +47,10 @@ tg_status tg_captured_draws_row(tg_captured_draws *d, const tg_rng *state, bool 
     uint64_t id = tg_rng_id(d->ctx, state);
     if (keyed && d->open_keys) {
         d->ctx->run.recording->refused = true;
-        return tg_fail(d->ctx, TG_ERR_UNSUPPORTED,
-                       "tg_graph_new: the step draws while %d keys are open that were opened before it; open the keys "
-                       "within the step",
-                       d->open_keys);
+        return tg_fail(
+            d->ctx, TG_ERR_UNSUPPORTED,
+            "tg_graph_new: the step draws in %s that the program opened before it; open the keys within the step",
+            tg_count(d->open_keys, "key").text);
     }
     for (int i = 0; i < d->n_streams; i++) {
         int *row = &d->streams[i].row[keyed];
@@ -76,14 +76,14 @@ tg_status tg_captured_draws_end(tg_captured_draws *d) {
     tg_ctx *ctx = d->ctx;
     if (ctx->streams.forks != d->forks || ctx->streams.forks_missed || tg_rng_id(ctx, &ctx->rng) != d->current)
         return tg_fail(ctx, TG_ERR_STATE,
-                       "tg_graph_new: the step ends with %d open forks of random streams, but began with %d; match "
-                       "each tg_rng_fork with tg_rng_join",
-                       ctx->streams.forks + ctx->streams.forks_missed, d->forks);
+                       "tg_graph_new: the step ends with %s of random streams, but began with %d; match each "
+                       "tg_rng_fork with tg_rng_join",
+                       tg_count(ctx->streams.forks + ctx->streams.forks_missed, "open fork").text, d->forks);
     if (ctx->keys.depth != d->open_keys)
-        return tg_fail(ctx, TG_ERR_STATE,
-                       "tg_graph_new: the step ends with %d open keys, but began with %d; match each tg_key_open with "
-                       "tg_key_close",
-                       ctx->keys.depth, d->open_keys);
+        return tg_fail(
+            ctx, TG_ERR_STATE,
+            "tg_graph_new: the step ends with %s, but began with %d; match each tg_key_open with tg_key_close",
+            tg_count(ctx->keys.depth, "open key").text, d->open_keys);
     for (int i = 0; i < d->n_streams; i++)
         d->streams[i].drawn = tg_rng_by_id(ctx, d->streams[i].id)->counter - d->streams[i].before.counter;
     return note_keys(d);
@@ -107,9 +107,8 @@ tg_status tg_captured_draws_check(const tg_captured_draws *d) {
                        "or tg_rng_join as before tg_graph_new");
     if (d->n_keys && ctx->keys.depth)
         return tg_fail(ctx, TG_ERR_STATE,
-                       "tg_graph_replay: %d keys are open, but none was when the step was recorded; call tg_key_close "
-                       "first",
-                       ctx->keys.depth);
+                       "tg_graph_replay: %s %s open, but none was when the step was recorded; call tg_key_close first",
+                       tg_count(ctx->keys.depth, "key").text, ctx->keys.depth == 1 ? "is" : "are");
     for (int i = 0; i < d->n_keys; i++)
         if (tg_key_note_find(ctx, d->keys[i]))
             return tg_fail(ctx, TG_ERR_STATE,

@@ -79,8 +79,8 @@ tg_status tg_draws_step(tg_ctx *ctx, uint64_t step) {
     if (!tg_ok(ctx)) return tg_ctx_status(ctx);
     TG_TRY(tg_recording_refuse(ctx, "tg_draws_step", TG_RECORDING_STREAM, TG_SITE));
     if (ctx->keys.depth)
-        return tg_fail(ctx, TG_ERR_STATE, "tg_draws_step: %d keys are open, expected none; call tg_key_close first",
-                       ctx->keys.depth);
+        return tg_fail(ctx, TG_ERR_STATE, "tg_draws_step: %s %s open, expected none; call tg_key_close first",
+                       tg_count(ctx->keys.depth, "key").text, ctx->keys.depth == 1 ? "is" : "are");
     tg_keys_begin_step(ctx, step);
     return TG_OK;
 }

@@ -91,7 +91,7 @@ size_t tg_shape_text(int ndim, const int64_t *shape, char *buf, size_t n) {
 
 tg_status tg_shape_check(tg_ctx *ctx, const tg_shape *s, tg_dtype dtype, const char *what) {
     if (s->ndim < 0 || s->ndim > TG_MAX_DIMS)
-        return tg_fail(ctx, TG_ERR_SHAPE, "%s: %lld dims, expected 0 to %d", what, (long long)s->ndim, TG_MAX_DIMS);
+        return tg_fail(ctx, TG_ERR_SHAPE, "%s: %s, expected 0 to %d", what, tg_count(s->ndim, "dim").text, TG_MAX_DIMS);
     for (int i = 0; i < s->ndim; i++)
         if (s->dim[i] < 0)
             return tg_fail(ctx, TG_ERR_SHAPE, "%s: dim %d is %lld, expected 0 or more", what, i, (long long)s->dim[i]);

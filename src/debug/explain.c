@@ -240,7 +240,9 @@ static tg_status say_turn(text *s, const path *p, bad_fn bad, const char *became
     if (tg_is_alive(in) && in->storage->state == TG_PRESENT) {
         TG_TRY(tg_range_of(in, &r));
         SAY(s, "; that input lies in [%g, %g]", r.lo, r.hi);
-        if (wrong(&r)) SAY(s, " and has %lld values that are %s", (long long)wrong(&r), kind(&r));
+        if (wrong(&r))
+            SAY(s, " and has %s that %s %s", tg_count(wrong(&r), "value").text, wrong(&r) == 1 ? "is" : "are",
+                kind(&r));
     }
     SAY(s, ".\n");
     return TG_OK;

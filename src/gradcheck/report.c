@@ -62,10 +62,8 @@ static json_t *inputs_of(tg_ctx *ctx, const subject *s) {
     int64_t n = 0;
     for (int i = 0; i < s->n_in; i++) n += tg_numel(s->in[i]);
     if (n > MOST_ELEMENTS || s->n_in > MOST_INPUTS) {
-        tg_fail(ctx, TG_ERR_SHAPE,
-                "%d inputs have %lld elements in total, but a report can have at most %d inputs and %d elements",
-                s->n_in,
-                (long long)n, (int)MOST_INPUTS, (int)MOST_ELEMENTS);
+        tg_fail(ctx, TG_ERR_SHAPE, "%s with %s in total, but a report can have at most %d inputs and %d elements",
+                tg_count(s->n_in, "input").text, tg_count(n, "element").text, (int)MOST_INPUTS, (int)MOST_ELEMENTS);
         return NULL;
     }
     json_t *all = json_array();
@@ -266,8 +264,8 @@ static tg_status read_input(const tg_json *root, json_t *object, tg_tensor **in,
     int64_t n = 1;
     for (int i = 0; i < shape.ndim; i++) n *= shape.dim[i];
     if (n != (int64_t)json_array_size(values))
-        return tg_fail(j.ctx, TG_ERR_FORMAT, "'%s': %zu values for a shape of %lld elements", j.path,
-                       json_array_size(values), (long long)n);
+        return tg_fail(j.ctx, TG_ERR_FORMAT, "'%s': %s for a shape of %s", j.path,
+                       tg_count(json_array_size(values), "value").text, tg_count(n, "element").text);
     *x = tg_zeros(j.ctx, dtype, shape);
     TG_TRY(fill_from(&j, values, *x));
     if (grad) tg_set_requires_grad(*x, true);
@@ -315,7 +313,7 @@ static tg_status replay(const tg_json *root, tg_tape *t, tg_fn fn, void *state, 
     TG_TRY(tg_json_array(root, "inputs", &inputs));
     size_t n = json_array_size(inputs), made = 0;
     if (n == 0 || n > MOST_INPUTS)
-        return tg_fail(root->ctx, TG_ERR_FORMAT, "'%s' has %zu inputs, expected 1 to %d", root->path, n,
+        return tg_fail(root->ctx, TG_ERR_FORMAT, "'%s' has %s, expected 1 to %d", root->path, tg_count(n, "input").text,
                        (int)MOST_INPUTS);
     tg_status s = TG_OK;
     for (; made < n && s == TG_OK; made++) {
@@ -357,8 +355,8 @@ static tg_status replay_op(const tg_json *root, const tg_op *op, tg_gradcheck_in
     TG_TRY(tg_json_int(root, "sample", 0, n_samples - 1, &sample));
     TG_TRY(read_options(root, &o));
     if (strcmp(name, op->name) != 0 || n_samples != op->n_samples)
-        return tg_fail(root->ctx, TG_ERR_ARGUMENT, "'%s' is the report of op %.60s with %lld samples, but op %s has %d",
-                       root->path, name, (long long)n_samples, op->name, op->n_samples);
+        return tg_fail(root->ctx, TG_ERR_ARGUMENT, "'%s' is the report of op %.60s with %s, but op %s has %d",
+                       root->path, name, tg_count(n_samples, "sample").text, op->name, op->n_samples);
     TG_TRY(enter_stream(root, &now));
     return leave_stream(root, &now, tg_gradcheck_op(root->ctx, op, (int)sample, result, &o));
 }

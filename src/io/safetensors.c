@@ -11,8 +11,8 @@ static tg_status read_header(tg_safetensors *f) {
     uint64_t n = 0;
     if (f->file.size < TG_SAFETENSORS_PREFIX)
         return tg_fail(ctx, TG_ERR_FORMAT,
-                       "'%s' has %lld bytes, expected a safetensors file: 8 bytes of length, then the header",
-                       f->file.path, (long long)f->file.size);
+                       "'%s' has %s, expected a safetensors file: 8 bytes of length, then the header", f->file.path,
+                       tg_count(f->file.size, "byte").text);
     TG_TRY(tg_file_read(&f->file, 0, &n, sizeof n));
     if (n > TG_SAFETENSORS_HEADER_MAX)
         return tg_fail(ctx, TG_ERR_FORMAT, "'%s', offset 0: a header of %llu bytes, expected at most %d", f->file.path,

@@ -23,6 +23,7 @@ struct tg_safetensors {
     char *text;                     /* owns all strings */
     size_t text_bytes;
     const char *sums; /* TG_CHECKSUM_DIGITS per entry, in the order of entries; NULL if the file has none */
+    const char *sum;  /* the checksum of the header; NULL if the file has none */
     /* For an index of several files. In this case `file` has the index's path and is not open, and the entries are
      * copies of the files' entries. */
     tg_safetensors **files; /* [TG_SAFETENSORS_FILES]; NULL if this is a file, not an index */
@@ -35,6 +36,8 @@ struct tg_safetensors {
  * that file wrong checksums. */
 #define TG_SAFETENSORS_SUMS "tapegrad.xxh64"
 #define TG_SAFETENSORS_SUM  "tapegrad.xxh64.header"
+/* Key in the metadata of an index: an object with the SUM of each file. So a file of another save is found. */
+#define TG_SAFETENSORS_FILE_SUMS "tapegrad.xxh64.headers"
 
 /* A dtype of the format. dtype is TG_DTYPE_DEFAULT if the library maps it to no tg_dtype. */
 typedef struct tg_safetensors_dtype {

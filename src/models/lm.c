@@ -95,13 +95,21 @@ static void add_embedding(tg_module *lm, tg_module *body) {
     tg_lm_key_close(s);
 }
 
+/* Returns whether a copy of the embedding is drawn after the layers. The order matters to draws by order only: in
+ * Megatron-Core a copy that serves as the output matrix is drawn as the output layer. */
+static bool draws_words_last(const tg_lm *s) {
+    return !s->stage.embedding && !s->c.mtp && tg_parallel_rng(s->c.parallel) == TG_RNG_MEGATRON;
+}
+
 /* Adds the children of the body that this part has. */
 static void fill_body(tg_module *lm, tg_module *body) {
     const tg_lm *s = tg_lm_of(lm);
     const tg_lm_name_table *names = tg_lm_names_of(&s->c);
-    if (has_words(s)) add_embedding(lm, body);
+    bool words = has_words(s), last = draws_words_last(s);
+    if (words && !last) add_embedding(lm, body);
     tg_module_add_child(body, names->layers, layer_list(lm));
     if (s->stage.head) tg_module_add_child(body, names->last_norm, tg_lm_norm_new(s->ctx, &s->c));
+    if (words && last) add_embedding(lm, body);
 }
 
 /* Adds the children that the last part has outside of the body: the output matrix and multi-token prediction. */
@@ -128,12 +136,15 @@ static tg_status check_ends(tg_ctx *ctx, const tg_lm_config *c, const tg_lm_stag
         who, s->parts, c->tied ? "is tied" : "predicts several tokens (mtp)");
 }
 
-/* Declares the embedding matrix that the first and the last stage have. */
+/* Declares the embedding matrix that the first and the last stage have. With draws by key both have drawn the same
+ * values. With TG_RNG_MEGATRON each stage draws from a stream of its own, and the last one takes over the first one's
+ * values, as in Megatron-Core. */
 static void share_embedding(tg_module *lm) {
     const tg_lm *s = tg_lm_of(lm);
     const tg_parallel *p = s->c.parallel;
     if (!has_words(s) || (!s->c.tied && !s->c.mtp) || tg_parallel_size(p, TG_PP) == 1 || !tg_module_ok(lm)) return;
     tg_tensor *words = tg_module_own_at(tg_lm_body(lm), tg_lm_names_of(&s->c)->embedding, "weight");
+    if (tg_parallel_rng(p) == TG_RNG_MEGATRON) tg_comm_broadcast(tg_parallel_embedding(p), words, 0);
     tg_share(p, words, tg_parallel_embedding(p));
 }
 

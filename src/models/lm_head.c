@@ -134,7 +134,8 @@ static tg_status check_vocabulary(const tg_module *lm, const tg_tensor *logits) 
             "as the output matrix gives them (tg_lm_part), without gathering",
             is);
     if (logits->shape[2] == columns) return TG_OK;
-    return tg_fail(lm->ctx, TG_ERR_SHAPE, "tg_lm_loss: logits are %s, expected %lld columns", is, (long long)columns);
+    return tg_fail(lm->ctx, TG_ERR_SHAPE, "tg_lm_loss: logits are %s, expected %s", is,
+                   tg_count(columns, "column").text);
 }
 
 static tg_tensor *checked_loss(tg_module *lm, tg_tape *t, tg_tensor *logits, tg_tensor *labels,

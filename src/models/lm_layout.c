@@ -55,8 +55,8 @@ static tg_status suggest(tg_ctx *ctx, const tg_lm_config *c, const char *who, in
     char would[256];
     write_balanced(c, parts, would, sizeof would);
     if (!*would)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: %s; %lld layers are too few for %d parts: use fewer parts", who,
-                       problem, (long long)c->layers, parts);
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: %s; %s cannot fill %s: use fewer parts", who, problem,
+                       tg_count(c->layers, "layer").text, tg_count(parts, "part").text);
     return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: %s; a layout that would do is \"%s\"", who, problem, would);
 }
 
@@ -65,6 +65,13 @@ static tg_status suggest(tg_ctx *ctx, const tg_lm_config *c, const char *who, in
 /* Records a problem, unless there is one already. Returns false. */
 static bool wrong(reading *r, const char *format, long long n) {
     if (!*r->problem) snprintf(r->problem, sizeof r->problem, format, n);
+    return false;
+}
+
+/* Fails because the text has n of something that is an option of the config, which is another number. */
+static bool wrong_count(reading *r, int64_t n, const char *what, const char *item, const char *option) {
+    if (!*r->problem)
+        snprintf(r->problem, sizeof r->problem, "has %s%s, which is not %s", tg_count(n, what).text, item, option);
     return false;
 }
 
@@ -144,9 +151,9 @@ static int count_parts(const char *layout) {
 static bool check_counts(reading *r, const tg_lm_config *c, int parts) {
     if (!r->items) return wrong(r, "has nothing in part %lld", r->part);
     if (!r->head) return wrong(r, "must end with L", 0);
-    if (r->part + 1 != parts) return wrong(r, "has %lld parts, which is not pp * vp", r->part + 1);
-    if (r->layers != c->layers) return wrong(r, "has %lld layers (t), which is not `layers`", (long long)r->layers);
-    if (r->depths != c->mtp) return wrong(r, "has %lld times m, which is not `mtp`", (long long)r->depths);
+    if (r->part + 1 != parts) return wrong_count(r, r->part + 1, "part", "", "pp * vp");
+    if (r->layers != c->layers) return wrong_count(r, r->layers, "layer", " (t)", "`layers`");
+    if (r->depths != c->mtp) return wrong_count(r, r->depths, "depth", " (m)", "`mtp`");
     return true;
 }
 

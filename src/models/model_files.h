@@ -39,13 +39,14 @@ tg_status tg_gpt_read_config(tg_ctx *ctx, const char *path, tg_gpt_config *c);
 json_t *tg_gpt_config_json(tg_module *gpt);
 /* Returns the config as one line of JSON, for the weights' metadata "tapegrad.config". Free it with tg_host_strfree. */
 char *tg_gpt_config_line(tg_ctx *ctx, const json_t *root);
-/* Writes config.json. weights_sum is the checksum of the weights, which is added to the config; "": none. */
+/* Writes config.json. weights_sum is the checksum of the weights, which is added to the config. */
 tg_status tg_gpt_save_config(tg_ctx *ctx, const char *path, json_t *root, const char *weights_sum);
 
 /* ---- weights.c ---- */
 
 #define TG_WEIGHTS_FILE  "model.safetensors"
 #define TG_WEIGHTS_INDEX "model.safetensors.index.json"
+#define TG_WEIGHTS_PART  "model-%05d-of-%05d.safetensors" /* number of the file from 1, number of files */
 
 /* p is the parameter `path` of lm, or this rank's shard of it. */
 
@@ -64,9 +65,22 @@ bool tg_weight_is_copy(const tg_module *lm, const char *path);
 /* Fills the parameters from the files in dir. Collective over pp if that has several stages. */
 tg_status tg_weights_load(const tg_lm_chunks *m, const char *dir);
 /* Saves the parameters into dir, as files of at most file_bytes bytes if a tensor is not larger. config (may be NULL)
- * is added to the metadata of each file. If one file has all, writes the checksum of its header to sum, else "".
- * Collective over the ranks of the model. */
+ * is added to the metadata of each file. Removes an old model; the caller writes config.json afterward. On the first
+ * rank sum receives a checksum: of the header of the only file, or of the index of several. Collective over the ranks
+ * of the model. */
 tg_status tg_weights_save(const tg_lm_chunks *m, const char *dir, int64_t file_bytes, const char *config,
                           char sum[TG_CHECKSUM_DIGITS + 1]);
+
+/* ---- weights_index.c: which files of a directory are the model ---- */
+
+/* Returns the path of file number i, from 1, of n files of weights. Free it with tg_host_strfree. */
+char *tg_weights_path(tg_ctx *ctx, const char *dir, int i, int n);
+/* Removes config.json and, before several files are given their names, the index. A directory without both does not
+ * have a model of several files, or one whose config is known. */
+tg_status tg_weights_retract(tg_ctx *ctx, const char *dir, bool several);
+/* Writes the index of n files, which are complete, and the checksum of it to sum. */
+tg_status tg_weights_write_index(tg_ctx *ctx, const char *dir, int n, char sum[TG_CHECKSUM_DIGITS + 1]);
+/* Removes the files of an older model that are not among the n files of the new one. */
+tg_status tg_weights_remove_stale(tg_ctx *ctx, const char *dir, int n);
 
 #endif

@@ -43,8 +43,9 @@ static tg_status check_counts(const tg_module *m, int n_in, int n_out, const cha
     int takes = call ? TG_MODULE_OP(m, n_in) : 1, gives = call ? TG_MODULE_OP(m, n_out) : 1;
     if ((!takes || takes == n_in) && (!gives || gives == n_out)) return TG_OK;
     return tg_fail(m->ctx, TG_ERR_SHAPE,
-                   "%s: a module of kind \"%s\" takes %d inputs and gives %d outputs, but the call has %d and %d", who,
-                   m->ops->kind, takes ? takes : n_in, gives ? gives : n_out, n_in, n_out);
+                   "%s: a module of kind \"%s\" takes %s and gives %s, but the call has %d and %d", who, m->ops->kind,
+                   tg_count(takes ? takes : n_in, "input").text, tg_count(gives ? gives : n_out, "output").text, n_in,
+                   n_out);
 }
 
 /* Calls m's `call`, and checks that `call` has set all outputs. */

@@ -31,8 +31,8 @@ static tg_status attention_shapes(tg_call *c) {
         return tg_call_fail(c, TG_ERR_SHAPE, "heads of q have size %lld but heads of k have %lld; they must be equal",
                             (long long)size(c, Q, 3), (long long)size(c, K, 3));
     if (g == 0 ? h != 0 : h % g != 0)
-        return tg_call_fail(c, TG_ERR_SHAPE, "q has %lld heads and k has %lld; the heads of q must be a multiple of "
-                            "those of k", (long long)h, (long long)g);
+        return tg_call_fail(c, TG_ERR_SHAPE, "q has %s and k has %lld; the heads of q must be a multiple of those of k",
+                            tg_count(h, "head").text, (long long)g);
     return TG_OK;
 }
 
@@ -57,8 +57,8 @@ static tg_status sink_fits(tg_call *c) {
         return tg_call_fail(c, TG_ERR_DTYPE, "sink is %s; it must be f32 or q's dtype",
                             tg_dtype_name((tg_dtype)x->dtype));
     if (x->ndim == 1 && x->shape[0] == q->shape[1]) return TG_OK;
-    return tg_call_fail(c, TG_ERR_SHAPE, "sink must be a vector of %lld elements, one for each head of q",
-                        (long long)q->shape[1]);
+    return tg_call_fail(c, TG_ERR_SHAPE, "sink must be a vector of %s, one for each head of q",
+                        tg_count(q->shape[1], "element").text);
 }
 
 /* Checks that input i is an int64 vector. */
@@ -66,7 +66,8 @@ static tg_status need_i64_vector(tg_call *c, int i, const char *what) {
     const tg_tensor *x = c->in[i];
     if (x->dtype != TG_I64)
         return tg_call_fail(c, TG_ERR_DTYPE, "%s is %s; it must be i64", what, tg_dtype_name((tg_dtype)x->dtype));
-    if (x->ndim != 1) return tg_call_fail(c, TG_ERR_SHAPE, "%s has %d dims; it must be a vector", what, x->ndim);
+    if (x->ndim != 1)
+        return tg_call_fail(c, TG_ERR_SHAPE, "%s has %s; it must be a vector", what, tg_count(x->ndim, "dim").text);
     return TG_OK;
 }
 
@@ -80,16 +81,16 @@ static tg_status extents_fit(tg_call *c) {
     if (lengths) {
         TG_TRY(need_i64_vector(c, LENGTHS, "lengths"));
         if (lengths->shape[0] != size(c, Q, 0))
-            return tg_call_fail(c, TG_ERR_SHAPE, "lengths must have %lld elements, one for each batch entry",
-                                (long long)size(c, Q, 0));
+            return tg_call_fail(c, TG_ERR_SHAPE, "lengths must have %s, one for each batch entry",
+                                tg_count(size(c, Q, 0), "element").text);
     }
     if (!q) return TG_OK;
     TG_TRY(need_i64_vector(c, STARTS_Q, "starts_q"));
     TG_TRY(need_i64_vector(c, STARTS_K, "starts_k"));
     if (q->shape[0] != k->shape[0] || q->shape[0] < 2)
         return tg_call_fail(c, TG_ERR_SHAPE,
-                            "starts_q has %lld elements and starts_k has %lld; both must have n + 1 for n packed "
-                            "sequences", (long long)q->shape[0], (long long)k->shape[0]);
+                            "starts_q has %s and starts_k has %lld; both must have n + 1 for n packed sequences",
+                            tg_count(q->shape[0], "element").text, (long long)k->shape[0]);
     if (size(c, Q, 0) != 1)
         return tg_call_fail(c, TG_ERR_SHAPE, "with starts_q and starts_k the batch size must be 1, because the "
                             "sequences are packed into one");

@@ -40,11 +40,12 @@ static tg_status check_weight(tg_call *c, const tg_tensor *x, const tg_tensor *w
     if (p->groups < 1) return tg_call_fail(c, TG_ERR_ARGUMENT, "groups is %lld; it must be 1 or more",
                                            (long long)p->groups);
     if (x->shape[1] % p->groups || w->shape[0] % p->groups)
-        return tg_call_fail(c, TG_ERR_SHAPE, "%lld input and %lld output channels do not divide evenly into %lld "
-                            "groups", (long long)x->shape[1], (long long)w->shape[0], (long long)p->groups);
+        return tg_call_fail(c, TG_ERR_SHAPE, "%lld input and %s do not divide evenly into %lld groups",
+                            (long long)x->shape[1], tg_count(w->shape[0], "output channel").text, (long long)p->groups);
     if (w->shape[1] == x->shape[1] / p->groups) return TG_OK;
-    return tg_call_fail(c, TG_ERR_SHAPE, "w has %lld channels per group; it must have those of x, %lld, divided by "
-                        "%lld groups", (long long)w->shape[1], (long long)x->shape[1], (long long)p->groups);
+    return tg_call_fail(c, TG_ERR_SHAPE, "w has %s per group; it must have those of x, %lld, divided by %s",
+                        tg_count(w->shape[1], "channel").text, (long long)x->shape[1],
+                        tg_count(p->groups, "group").text);
 }
 
 /* States which dims may be sharded (tg_call_role): the dim of images, over which the op that computes w sums, and, if
@@ -78,8 +79,8 @@ static tg_status conv_infer(tg_call *c) {
     TG_TRY(tg_windows_infer(c, &p->w, X, p->in, out));
     if (b) TG_TRY(tg_need_same_dtype(c, X, B));
     if (b && (b->ndim != 1 || b->shape[0] != w->shape[0]))
-        return tg_call_fail(c, TG_ERR_SHAPE, "b must be a vector of %lld elements, one for each output channel",
-                            (long long)w->shape[0]);
+        return tg_call_fail(c, TG_ERR_SHAPE, "b must be a vector of %s, one for each output channel",
+                            tg_count(w->shape[0], "element").text);
     TG_TRY(declare_roles(c));
     if (!tg_needs(c, W)) c->saves_in &= ~(1u << X);
     if (!tg_needs(c, X)) c->saves_in &= ~(1u << W);

@@ -15,8 +15,8 @@ static tg_status triangle_infer(tg_call *c) {
     diagonal_params *p = c->params;
     const tg_tensor *x = c->in[0];
     if (x->ndim < 2)
-        return tg_call_fail(c, TG_ERR_SHAPE, "x has %d dims; it must be a matrix or a batch of matrices (2 or more "
-                            "dims)", x->ndim);
+        return tg_call_fail(c, TG_ERR_SHAPE, "x has %s; it must be a matrix or a batch of matrices (2 or more dims)",
+                            tg_count(x->ndim, "dim").text);
     int64_t rows = x->shape[x->ndim - 2], cols = x->shape[x->ndim - 1];
     if (p->k < -rows) p->k = -rows;
     if (p->k > cols) p->k = cols;
@@ -101,7 +101,9 @@ static tg_status diag_infer(tg_call *c) {
         diagonal d = find_diagonal(x, k);
         return tg_call_view(c, 0, d.offset, 1, &d.n, &d.stride);
     }
-    if (x->ndim != 1) return tg_call_fail(c, TG_ERR_SHAPE, "x has %d dims; it must be a vector or a matrix", x->ndim);
+    if (x->ndim != 1)
+        return tg_call_fail(c, TG_ERR_SHAPE, "x has %s; it must be a vector or a matrix",
+                            tg_count(x->ndim, "dim").text);
     int64_t size;
     if (k == INT64_MIN || __builtin_add_overflow(x->shape[0], k < 0 ? -k : k, &size))
         return tg_call_fail(c, TG_ERR_SHAPE, "diagonal %lld is too far out: the size of the matrix overflows 64 bits",

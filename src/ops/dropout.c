@@ -131,8 +131,9 @@ static tg_status dropout_rows_infer(tg_call *c) {
     if (rows->dtype != TG_I64)
         return tg_call_fail(c, TG_ERR_DTYPE, "rows is %s; it must be i64", tg_dtype_name((tg_dtype)rows->dtype));
     if (x->ndim == 0 || rows->ndim != 1 || rows->shape[0] != x->shape[0])
-        return tg_call_fail(c, TG_ERR_SHAPE, "rows has %d dims and %lld elements; it must have 1 dim, and an element "
-                            "for each row of input 0", rows->ndim, (long long)rows->numel);
+        return tg_call_fail(c, TG_ERR_SHAPE,
+                            "rows has %s and %s; it must have 1 dim, and an element for each row of input 0",
+                            tg_count(rows->ndim, "dim").text, tg_count(rows->numel, "element").text);
     TG_TRY(tg_call_role(c, 1, 0, 0));
     return infer(c, take_rows);
 }

@@ -106,8 +106,8 @@ static tg_status check_sizes(tg_call *c) {
     for (int i = A; i <= B; i++) {
         const labels *l = &params(c)->of[i];
         if (l->n != c->in[i]->ndim)
-            return tg_call_fail(c, TG_ERR_SHAPE, "operand %d has %d dims but %d labels in the equation; the counts "
-                                "must be equal", i, c->in[i]->ndim, l->n);
+            return tg_call_fail(c, TG_ERR_SHAPE, "operand %d has %s but %s in the equation; the counts must be equal",
+                                i, tg_count(c->in[i]->ndim, "dim").text, tg_count(l->n, "label").text);
         for (int d = 0; d < l->n; d++) {
             int64_t size = size_of(c, l->at[d]);
             if (c->in[i]->shape[d] != size)
@@ -480,8 +480,8 @@ tg_tensor *tg_einsum(tg_tape *t, const char *equation, tg_tensor *a, tg_tensor *
 static tg_status vectors_infer(tg_call *c, labels a, labels b, labels y) {
     einsum_params *p = c->params;
     if (c->in[0]->ndim != 1 || c->in[1]->ndim != 1)
-        return tg_call_fail(c, TG_ERR_SHAPE, "inputs have %d and %d dims; both must be vectors", c->in[0]->ndim,
-                            c->in[1]->ndim);
+        return tg_call_fail(c, TG_ERR_SHAPE, "inputs have %d and %s; both must be vectors", c->in[0]->ndim,
+                            tg_count(c->in[1]->ndim, "dim").text);
     p->of[A] = a;
     p->of[B] = b;
     p->of[Y] = y;

@@ -28,8 +28,8 @@ static tg_status group_norm_infer(tg_call *c) {
     if (p->groups < 1) return tg_call_fail(c, TG_ERR_ARGUMENT, "groups is %lld; it must be 1 or more",
                                            (long long)p->groups);
     if (x->shape[1] % p->groups)
-        return tg_call_fail(c, TG_ERR_SHAPE, "%lld channels do not divide evenly into %lld groups",
-                            (long long)x->shape[1], (long long)p->groups);
+        return tg_call_fail(c, TG_ERR_SHAPE, "%s cannot be divided evenly into %lld groups",
+                            tg_count(x->shape[1], "channel").text, (long long)p->groups);
     if (!(p->eps >= 0 && isfinite(p->eps)))
         return tg_call_fail(c, TG_ERR_ARGUMENT, "eps is %g; it must be finite and 0 or more", p->eps);
     const tg_channel_norm k = norm_of(c);

@@ -49,8 +49,8 @@ static tg_status put_add(tg_call *c, tg_array dst, tg_array src, tg_array index,
 static tg_status need_inside(tg_call *c, const tg_tensor *index, int dim) {
     const tg_tensor *x = c->in[0];
     if (index->ndim != x->ndim)
-        return tg_call_fail(c, TG_ERR_SHAPE, "index has %d dims; it must have %d, as input 0 does", index->ndim,
-                            x->ndim);
+        return tg_call_fail(c, TG_ERR_SHAPE, "index has %s; it must have %d, as input 0 does",
+                            tg_count(index->ndim, "dim").text, x->ndim);
     for (int d = 0; d < x->ndim; d++)
         if (d != dim && index->shape[d] > x->shape[d])
             return tg_call_fail(c, TG_ERR_SHAPE, "index has size %lld in dim %d; it must be at most %lld, the size of "
@@ -394,8 +394,8 @@ static tg_status index_select_infer(tg_call *c) {
     int64_t shape[TG_MAX_DIMS];
     TG_TRY(tg_need_index(c, 1));
     TG_TRY(tg_need_dim(c, 0, dim));
-    if (c->in[1]->ndim != 1) return tg_call_fail(c, TG_ERR_SHAPE, "index has %d dims; it must be a vector",
-                                                 c->in[1]->ndim);
+    if (c->in[1]->ndim != 1)
+        return tg_call_fail(c, TG_ERR_SHAPE, "index has %s; it must be a vector", tg_count(c->in[1]->ndim, "dim").text);
     memcpy(shape, x->shape, x->ndim * sizeof *shape);
     shape[*dim] = c->in[1]->shape[0];
     /* output dim `dim` comes from dim 0 of the index, the other dims come from x */
@@ -471,7 +471,8 @@ static tg_status embedding_infer(tg_call *c) {
     const tg_tensor *table = c->in[0], *ids = c->in[1];
     int64_t shape[TG_MAX_DIMS];
     TG_TRY(tg_need_index(c, 1));
-    if (table->ndim != 2) return tg_call_fail(c, TG_ERR_SHAPE, "table has %d dims; it must be [v, h]", table->ndim);
+    if (table->ndim != 2)
+        return tg_call_fail(c, TG_ERR_SHAPE, "table has %s; it must be [v, h]", tg_count(table->ndim, "dim").text);
     if (ids->ndim == TG_MAX_DIMS) return tg_call_fail(c, TG_ERR_SHAPE, "ids already have %d dims, the most that are "
                                                       "allowed; the result has one more", TG_MAX_DIMS);
     if (ids->ndim) memcpy(shape, ids->shape, ids->ndim * sizeof *shape);

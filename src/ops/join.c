@@ -14,8 +14,8 @@ static tg_status need_alike(tg_call *c, int but) {
         const tg_tensor *b = c->in[i];
         TG_TRY(tg_need_same_dtype(c, 0, i));
         if (b->ndim != a->ndim)
-            return tg_call_fail(c, TG_ERR_SHAPE, "input %d has %d dims but input 0 has %d; they must be equal", i,
-                                b->ndim, a->ndim);
+            return tg_call_fail(c, TG_ERR_SHAPE, "input %d has %s but input 0 has %d; they must be equal", i,
+                                tg_count(b->ndim, "dim").text, a->ndim);
         for (int d = 0; d < a->ndim; d++)
             if (d != but && a->shape[d] != b->shape[d])
                 return tg_call_fail(c, TG_ERR_SHAPE, "input %d has size %lld in dim %d; it must be %lld, as in input 0",
@@ -218,9 +218,10 @@ static tg_status split_infer(tg_call *c) {
     for (int i = 0; i < p->n; i++) {
         int64_t left = x->shape[p->dim] - at, n = part_size(p, i, x->shape[p->dim], left);
         if (n < 0 || n > left || (i == p->n - 1 && n != left))
-            return tg_call_fail(c, TG_ERR_SHAPE,
-                                "part %d has size %lld, but %lld elements remain; the sizes must be 0 or more and add "
-                                "up to %lld", i, (long long)n, (long long)left, (long long)x->shape[p->dim]);
+            return tg_call_fail(
+                c, TG_ERR_SHAPE,
+                "part %d has size %lld, but the rest has %s; the sizes must be 0 or more and add up to %lld", i,
+                (long long)n, tg_count(left, "element").text, (long long)x->shape[p->dim]);
         shape[p->dim] = n;
         TG_TRY(tg_call_view(c, i, at * x->stride[p->dim], x->ndim, shape, x->stride));
         at += n;

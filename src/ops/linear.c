@@ -22,11 +22,11 @@ tg_status tg_linear_shapes(tg_call *c, int least) {
         return tg_call_fail(c, TG_ERR_SHAPE, "x [.., in] must have %d or more dims and w [out, in] two, but they have "
                             "%d and %d", least, x->ndim, w->ndim);
     if (x->shape[x->ndim - 1] != w->shape[1])
-        return tg_call_fail(c, TG_ERR_SHAPE, "x has %lld columns but w has %lld; they must be equal",
-                            (long long)x->shape[x->ndim - 1], (long long)w->shape[1]);
+        return tg_call_fail(c, TG_ERR_SHAPE, "x has %s but w has %lld; they must be equal",
+                            tg_count(x->shape[x->ndim - 1], "column").text, (long long)w->shape[1]);
     if (b && (b->ndim != 1 || b->shape[0] != w->shape[0]))
-        return tg_call_fail(c, TG_ERR_SHAPE, "b must be a vector of %lld elements, one for each row of w",
-                            (long long)w->shape[0]);
+        return tg_call_fail(c, TG_ERR_SHAPE, "b must be a vector of %s, one for each row of w",
+                            tg_count(w->shape[0], "element").text);
     return TG_OK;
 }
 

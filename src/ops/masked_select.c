@@ -54,8 +54,8 @@ static tg_status check_count(tg_call *c, tg_array last, int64_t count) {
     TG_TRY(ops->take(c->ctx, tg_array_of(unused), tg_array_of(expected), tg_array_of(differs), 0, &bad));
     if (TG_LIKELY(!bad) || !c->ctx->host) return tg_op_bad(c, bad, "the mask's count");
     memcpy(&held, last.data, sizeof held);
-    return tg_call_fail(c, TG_ERR_DATA, "the mask selects %lld elements but count is %lld; they must be equal",
-                        (long long)held, (long long)count);
+    return tg_call_fail(c, TG_ERR_DATA, "the mask selects %s but count is %lld; they must be equal",
+                        tg_count(held, "element").text, (long long)count);
 }
 
 /* Sets positions[k] to the position in x of selected element k. The cumulative sum of the mask, times the mask, minus 1

@@ -20,12 +20,14 @@ static tg_status matmul_infer(tg_call *c) {
     TG_TRY(tg_need_float(c, 0));
     TG_TRY(tg_need_same_dtype(c, 0, 1));
     if (a->ndim < 2 || b->ndim < 2)
-        return tg_call_fail(c, TG_ERR_SHAPE, "a has %d dims and b has %d; both must have 2 or more", a->ndim, b->ndim);
+        return tg_call_fail(c, TG_ERR_SHAPE, "a has %s and b has %d; both must have 2 or more",
+                            tg_count(a->ndim, "dim").text, b->ndim);
     shape[ndim - 2] = a->shape[a->ndim - 2];
     shape[ndim - 1] = b->shape[b->ndim - 1];
     if (a->shape[a->ndim - 1] != b->shape[b->ndim - 2])
-        return tg_call_fail(c, TG_ERR_SHAPE, "a has %lld columns but b has %lld rows; they must be equal",
-                            (long long)a->shape[a->ndim - 1], (long long)b->shape[b->ndim - 2]);
+        return tg_call_fail(c, TG_ERR_SHAPE, "a has %s but b has %s; they must be equal",
+                            tg_count(a->shape[a->ndim - 1], "column").text,
+                            tg_count(b->shape[b->ndim - 2], "row").text);
     for (int i = 0; i < ndim - 2; i++) {
         int64_t m = batch_size(a, i), n = batch_size(b, i);
         if (m != n && m != 1 && n != 1)

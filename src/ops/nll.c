@@ -26,7 +26,8 @@ static tg_status need_weights(tg_call *c, int64_t classes) {
     if (!w) return TG_OK;
     TG_TRY(tg_need_same_dtype(c, X, W));
     if (w->ndim == 1 && w->shape[0] == classes) return TG_OK;
-    return tg_call_fail(c, TG_ERR_SHAPE, "w must be a vector of %lld elements, one for each class", (long long)classes);
+    return tg_call_fail(c, TG_ERR_SHAPE, "w must be a vector of %s, one for each class",
+                        tg_count(classes, "element").text);
 }
 
 /* States whether the dims of rows may be sharded (tg_call_role). For TG_LOSS_NONE they may. For TG_LOSS_SUM they may

@@ -19,8 +19,8 @@ static tg_status need_weight(tg_call *c, int i, const char *what, int64_t h) {
     if (!w) return TG_OK;
     TG_TRY(tg_need_same_dtype(c, 0, i));
     if (w->ndim == 1 && w->shape[0] == h) return TG_OK;
-    return tg_call_fail(c, TG_ERR_SHAPE, "%s must be a vector of %lld elements, the size of the last dim of x", what,
-                        (long long)h);
+    return tg_call_fail(c, TG_ERR_SHAPE, "%s must be a vector of %s, the size of the last dim of x", what,
+                        tg_count(h, "element").text);
 }
 
 static tg_status norm_infer(tg_call *c) {

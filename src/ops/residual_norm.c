@@ -23,8 +23,8 @@ static tg_status residual_shapes(tg_call *c) {
     if (!tg_same_shape(x, c->in[RESIDUAL]))
         return tg_call_fail(c, TG_ERR_SHAPE, "residual must have x's shape; neither is broadcast");
     if (w && (w->ndim != 1 || w->shape[0] != x->shape[x->ndim - 1]))
-        return tg_call_fail(c, TG_ERR_SHAPE, "w must be a vector of %lld elements, the size of the last dim of x",
-                            (long long)x->shape[x->ndim - 1]);
+        return tg_call_fail(c, TG_ERR_SHAPE, "w must be a vector of %s, the size of the last dim of x",
+                            tg_count(x->shape[x->ndim - 1], "element").text);
     return TG_OK;
 }
 

@@ -41,8 +41,8 @@ static tg_status complete_shape(tg_call *c, tg_shape *s) {
     int64_t n = 1, numel = c->in[0]->numel;
     int open = -1;
     if (s->ndim < 0 || s->ndim > TG_MAX_DIMS)
-        return tg_call_fail(c, TG_ERR_SHAPE, "the new shape has %lld dims; it must have from 0 to %d",
-                            (long long)s->ndim, TG_MAX_DIMS);
+        return tg_call_fail(c, TG_ERR_SHAPE, "the new shape has %s; it must have from 0 to %d",
+                            tg_count(s->ndim, "dim").text, TG_MAX_DIMS);
     for (int d = 0; d < s->ndim; d++) {
         if (s->dim[d] == -1 && open < 0) {
             open = d;
@@ -60,10 +60,12 @@ static tg_status complete_shape(tg_call *c, tg_shape *s) {
     }
     if (n == numel && (open < 0 || s->dim[open] >= 0)) return TG_OK;
     if (open >= 0)
-        return tg_call_fail(c, TG_ERR_SHAPE, "the new shape has %lld elements without its dim -1 and the tensor has "
-                            "%lld, so the size of that dim cannot be computed", (long long)n, (long long)numel);
-    return tg_call_fail(c, TG_ERR_SHAPE, "the new shape has %lld elements but the tensor has %lld; they must be equal",
-                        (long long)n, (long long)numel);
+        return tg_call_fail(c, TG_ERR_SHAPE,
+                            "the new shape has %s without its dim -1 and the tensor has %lld, so the size of that dim "
+                            "cannot be computed",
+                            tg_count(n, "element").text, (long long)numel);
+    return tg_call_fail(c, TG_ERR_SHAPE, "the new shape has %s but the tensor has %lld; they must be equal",
+                        tg_count(n, "element").text, (long long)numel);
 }
 
 /* ---- reshape ---- */
@@ -199,7 +201,8 @@ static tg_status permute_infer(tg_call *c) {
     uint32_t mask;
     int ndim = c->in[0]->ndim;
     if (order->n != ndim)
-        return tg_call_fail(c, TG_ERR_SHAPE, "order lists %d dims; it must list all %d dims of x", order->n, ndim);
+        return tg_call_fail(c, TG_ERR_SHAPE, "order lists %s; it must list all %s of x", tg_count(order->n, "dim").text,
+                            tg_count(ndim, "dim").text);
     TG_TRY(tg_need_dims(c, 0, *order, &mask));
     for (int d = 0; d < ndim; d++)
         if (order->dim[d] < 0) order->dim[d] += ndim;
@@ -316,8 +319,8 @@ static tg_status expand_infer(tg_call *c) {
     const tg_tensor *x = c->in[0];
     int64_t stride[TG_MAX_DIMS], front = s->ndim - x->ndim;
     if (s->ndim > TG_MAX_DIMS || front < 0)
-        return tg_call_fail(c, TG_ERR_SHAPE, "the new shape has %lld dims; it must have from %d to %d",
-                            (long long)s->ndim, x->ndim, TG_MAX_DIMS);
+        return tg_call_fail(c, TG_ERR_SHAPE, "the new shape has %s; it must have from %d to %d",
+                            tg_count(s->ndim, "dim").text, x->ndim, TG_MAX_DIMS);
     for (int d = 0; d < s->ndim; d++) {
         int64_t have = d < front ? 1 : x->shape[d - front];
         if (s->dim[d] == -1 && d >= front) s->dim[d] = have;

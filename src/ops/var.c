@@ -14,8 +14,9 @@ static tg_status var_infer(tg_call *c) {
     if (p->correction < 0) return tg_call_fail(c, TG_ERR_ARGUMENT, "correction is %d; it must be 0 or more",
                                                p->correction);
     if (tg_reduce_group(c, x) <= p->correction)
-        return tg_call_fail(c, TG_ERR_SHAPE, "each group has %lld elements and correction is %d; there must be more "
-                            "elements than the correction", (long long)tg_reduce_group(c, x), p->correction);
+        return tg_call_fail(c, TG_ERR_SHAPE,
+                            "each group has %s and correction is %d; there must be more elements than the correction",
+                            tg_count(tg_reduce_group(c, x), "element").text, p->correction);
     tg_reduce_shape(x, p->mask, true, shape);
     return tg_call_save(c, MEAN, tg_accumulate_dtype((tg_dtype)x->dtype), x->ndim, shape);
 }

@@ -167,12 +167,12 @@ static tg_status check_sizes(tg_ctx *ctx, tg_parallel_opts *o, int world) {
                        o->vp);
     if (world % ((int64_t)o->tp * o->cp * o->pp))
         return tg_fail(ctx, TG_ERR_ARGUMENT,
-                       "tg_parallel_new: the world of %d ranks is not divisible by tp x cp x pp = %d x %d x %d", world,
-                       o->tp, o->cp, o->pp);
+                       "tg_parallel_new: the world of %s is not divisible by tp x cp x pp = %d x %d x %d",
+                       tg_count(world, "rank").text, o->tp, o->cp, o->pp);
     if (world % ((int64_t)o->etp * o->ep * o->pp))
         return tg_fail(ctx, TG_ERR_ARGUMENT,
-                       "tg_parallel_new: the world of %d ranks is not divisible by etp x ep x pp = %d x %d x %d", world,
-                       o->etp, o->ep, o->pp);
+                       "tg_parallel_new: the world of %s is not divisible by etp x ep x pp = %d x %d x %d",
+                       tg_count(world, "rank").text, o->etp, o->ep, o->pp);
     if ((unsigned)o->rng > TG_RNG_MEGATRON)
         return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_parallel_new: rng is %d, expected TG_RNG_GLOBAL or TG_RNG_MEGATRON",
                        (int)o->rng);
@@ -359,9 +359,9 @@ tg_status tg_parallel_recover(tg_parallel *p) {
     int world = tg_comm_size(p->world), model = p->o.tp * p->o.cp * p->o.pp, experts = p->o.etp * p->o.ep * p->o.pp;
     if (world % model || world % experts)
         return tg_fail(p->ctx, TG_ERR_STATE,
-                       "tg_parallel_recover: %d ranks are left, expected a multiple of tp x cp x pp = %d and of etp x "
-                       "ep x pp = %d; free the tg_parallel, and create another over the world",
-                       world, model, experts);
+                       "tg_parallel_recover: the world has %s left, expected a multiple of tp x cp x pp = %d and of "
+                       "etp x ep x pp = %d; free the tg_parallel, and create another over the world",
+                       tg_count(world, "rank").text, model, experts);
     TG_TRY(make_groups(p));
     for (tg_parallel_listener *l = p->listeners; l; l = l->next) TG_TRY(l->recovered(l));
     return TG_OK;

@@ -32,8 +32,8 @@ static tg_status cut(const tg_parallel *p, tg_ctx *ctx, tg_shape *s, tg_place_at
     if (to.kind != TG_VARYING || to.layout == TG_OPAQUE) return TG_OK;
     if (d < 0 || d >= s->ndim)
         return tg_fail(ctx, TG_ERR_SHAPE,
-                       "tg_param_new_placed: the placement shards dim %d, but the shape has %d dims (axis %s)", to.dim,
-                       (int)s->ndim, tg_axis_name(at.axis));
+                       "tg_param_new_placed: the placement shards dim %d, but the shape has %s (axis %s)", to.dim,
+                       tg_count((int)s->ndim, "dim").text, tg_axis_name(at.axis));
     if (s->dim[d] % n)
         return tg_fail(ctx, TG_ERR_SHAPE,
                        "tg_param_new_placed: dim %d is %lld, expected a multiple of the %d ranks of %s", d,

@@ -157,7 +157,7 @@ static tg_status describe_difference(tg_tensor *x, tg_comm *comm, int *rank, cha
     TG_TRY(find_other(x->ctx, comm, &x->numel, 1, &wrong, &pair[0], &pair[1]));
     if (wrong >= 0) {
         *rank = (int)wrong;
-        snprintf(text, n, "there are %lld elements on rank 0 and %lld on rank %d", (long long)pair[0],
+        snprintf(text, n, "it has %s on rank 0 and %lld on rank %d", tg_count(pair[0], "element").text,
                  (long long)pair[1], *rank);
         return TG_OK;
     }

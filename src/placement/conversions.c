@@ -16,9 +16,8 @@ tg_status tg_call_convert(tg_call *c, int i, tg_placement from, int o, tg_placem
     if (!comm) return tg_call_fail(c, TG_ERR_ARGUMENT, "the communicator is NULL");
     tg_axis axis = tg_comm_axis(comm);
     if (i < 0 || i >= c->n_in || o < 0 || o >= c->n_out)
-        return tg_call_fail(c, TG_ERR_ARGUMENT,
-                            "tg_call_convert: input is %d and output %d; the call has %d inputs and %d outputs", i, o,
-                            c->n_in, c->n_out);
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "tg_call_convert: input is %d and output %d; the call has %s and %s", i,
+                            o, tg_count(c->n_in, "input").text, tg_count(c->n_out, "output").text);
     if ((unsigned)axis >= TG_MAX_AXES || !(tg_grid_axes(c->ctx) >> axis & 1)) return TG_OK;
     tg_rules *r = tg_rules_of(c);
     if (!r) return c->ctx->run.status;

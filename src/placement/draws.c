@@ -169,10 +169,9 @@ static tg_status sharding_of(tg_ctx *ctx, int ndim, const int64_t *shape, const 
         int64_t size = shape[i]; /* grows to the global size, from the minor axis to the major one */
         for (int k = l->n[i] - 1; k >= 0; k--) {
             if (size % tg_placement_chunks(l->cuts[i][k].p))
-                return tg_fail(
-                    ctx, TG_ERR_SHAPE,
-                    "random draws: a shard of dim %d has %lld elements, expected a multiple of its %lld chunks", i,
-                    (long long)size, (long long)tg_placement_chunks(l->cuts[i][k].p));
+                return tg_fail(ctx, TG_ERR_SHAPE,
+                               "random draws: a shard of dim %d has %s, expected a multiple of its %lld chunks", i,
+                               tg_count(size, "element").text, (long long)tg_placement_chunks(l->cuts[i][k].p));
             size *= l->cuts[i][k].size;
         }
         l->numel *= size;

@@ -72,8 +72,8 @@ static tg_status check_forks(tg_ctx *ctx, const tg_recompute_params *p, int befo
     if (!left) return TG_OK;
     if (left > 0) tg_rng_unwind(ctx, before);
     if (ctx->run.status != TG_OK) return ctx->run.status; /* the function failed between a fork and its join */
-    return tg_fail(ctx, TG_ERR_STATE, "%s: the function %s random streams %d times more often than it %s them", p->name,
-                   left > 0 ? "forks" : "joins", abs(left), left > 0 ? "joins" : "forks");
+    return tg_fail(ctx, TG_ERR_STATE, "%s: the function %s random streams %s more often than it %s them", p->name,
+                   left > 0 ? "forks" : "joins", tg_count(abs(left), "time").text, left > 0 ? "joins" : "forks");
 }
 
 /* Does the same for open keys (core/keys.h). */
@@ -82,8 +82,8 @@ static tg_status check_keys(tg_ctx *ctx, const tg_recompute_params *p, int befor
     if (!left) return TG_OK;
     if (left > 0) tg_keys_unwind(ctx, before);
     if (ctx->run.status != TG_OK) return ctx->run.status;
-    return tg_fail(ctx, TG_ERR_STATE, "%s: the function %s keys %d times more often than it %s them", p->name,
-                   left > 0 ? "opens" : "closes", abs(left), left > 0 ? "closes" : "opens");
+    return tg_fail(ctx, TG_ERR_STATE, "%s: the function %s keys %s more often than it %s them", p->name,
+                   left > 0 ? "opens" : "closes", tg_count(abs(left), "time").text, left > 0 ? "closes" : "opens");
 }
 
 /* Calls the function, and checks its status, its forks, its keys and its outputs. */

@@ -52,8 +52,8 @@ tg_status tg_call_fail(tg_call *c, tg_status s, const char *format, ...) {
 tg_status tg_call_outputs(tg_call *c, int n) {
     if (!c) return TG_ERR_ARGUMENT;
     if (c->op->n_out >= 0 || n < 0 || n > c->n_out)
-        return tg_call_fail(c, TG_ERR_ARGUMENT, "tg_call_outputs: the op sets %d outputs, but the call has room for %d",
-                            n, c->n_out);
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "tg_call_outputs: the op sets %s, but the call has room for %d",
+                            tg_count(n, "output").text, c->n_out);
     c->n_out = n;
     return TG_OK;
 }

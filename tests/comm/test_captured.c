@@ -109,7 +109,7 @@ static tg_status replays(void *arg, tg_ctx *ctx, tg_comm *world, world_end *end)
     tg_graph_query(g, &info);
     EXPECT(ctx, info.collectives == (ranks > 1 ? calls : 0) && info.steps == 9);
     size_t n = tg_comm_record(world, TG_TEXT, text, sizeof text);
-    const char *replay = strstr(text, " replay of 1 collectives");
+    const char *replay = strstr(text, " replay of 1 collective");
     EXPECT(ctx, n < sizeof text && !replay == (ranks == 1));
     EXPECT(ctx, !replay || strstr(replay, "#0 all_reduce f32[300] sum"));
     n = tg_comm_record(world, TG_JSON, text, sizeof text);
@@ -224,7 +224,7 @@ static void ck_ends(int n, world_fn fn, tg_status status, const char *says, tg_s
 
 START_TEST(ranks_that_disagree_are_reported) {
     ck_ends(2, other_steps, TG_ERR_MISMATCH, "replay(2 collectives", TG_ERR_MISMATCH);
-    ck_ends(4, other_steps, TG_ERR_MISMATCH, "replay(1 collectives", TG_ERR_REMOTE);
+    ck_ends(4, other_steps, TG_ERR_MISMATCH, "replay(1 collective", TG_ERR_REMOTE);
     ck_ends(2, one_calls, TG_ERR_MISMATCH, "all_reduce(f32, 300 elements", TG_ERR_MISMATCH);
     ck_ends(2, one_fails, TG_ERR_IO, "no more of this", TG_ERR_REMOTE);
 }

@@ -33,7 +33,7 @@ static void calls(misuse_world *b, tg_module *m) {
     FAILS(tg_module_call, HANDLE, "different contexts", tg_module_call(m, b->far_t, in, 1, out, 1));
     FAILS(tg_module_call, HANDLE, "freed", tg_module_call(m, b->freed, in, 1, out, 1));
     FAILS(tg_module_call, UNSUPPORTED, "\"box\" has no forward", tg_module_call(container, b->t, in, 1, out, 1));
-    FAILS(tg_module_call, SHAPE, "takes 1 inputs and gives 1 outputs, but the call has 2 and 2",
+    FAILS(tg_module_call, SHAPE, "takes 1 input and gives 1 output, but the call has 2 and 2",
           tg_module_call(m, b->t, in, 2, out, 2));
     GIVES(tg_module_call, HANDLE, "another context",
           (in[0] = b->foreign, tg_module_call(m, b->t, in, 1, out, 1)) != TG_OK && misuse_inert(out[0]));

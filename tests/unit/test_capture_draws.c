@@ -140,7 +140,7 @@ START_TEST(keys_of_a_replay_draw_once_in_a_step) {
     tg_tape_reset(d.t);
     tg_draws_step(ctx, 2);
     tg_key_open(ctx, 3);
-    cannot_replay(g, ctx, "1 keys are open, but none was when the step was recorded");
+    cannot_replay(g, ctx, "1 key is open, but none was when the step was recorded");
     tg_key_close(ctx);
     tg_rng_set(ctx, NULL, &(tg_rng){.seed = 3, .stream = 1});
     cannot_replay(g, ctx, "changed the stream number");
@@ -148,7 +148,8 @@ START_TEST(keys_of_a_replay_draw_once_in_a_step) {
     d.outside = true;
     tg_graph_new(ctx, keyed_step, &d);
     ck_assert_int_eq(tg_ctx_status(ctx), TG_ERR_UNSUPPORTED);
-    ck_assert_msg(strstr(tg_ctx_message(ctx), "1 keys are open that were opened before it"), "%s", tg_ctx_message(ctx));
+    ck_assert_msg(strstr(tg_ctx_message(ctx), "draws in 1 key that the program opened before it"), "%s",
+                  tg_ctx_message(ctx));
     tg_ctx_clear(ctx);
     tg_key_close(ctx);
     tg_tape_free(d.t);

@@ -78,6 +78,8 @@ START_TEST(an_index_may_be_empty_or_in_this_directory) {
 END_TEST
 
 #define MAP(entries) "{\"weight_map\": {" entries "}}"
+#define SUMS(sums) \
+    "{\"metadata\": {\"tapegrad.xxh64.headers\": " sums "}, \"weight_map\": {\"a\": \"1.safetensors\"}}"
 
 static const struct {
     const char *text;
@@ -97,6 +99,9 @@ static const struct {
     {MAP("\"a\": \"wrong.index.json\""), TG_ERR_FORMAT, "a header of"}, /* no index of an index */
     {MAP("\"a\": \"1.safetensors\", \"c\": \"1.safetensors\""), TG_ERR_FORMAT,
      "weight_map says that tensor 'c' is in '1.safetensors', which has no such tensor"},
+    {SUMS("{}"), TG_ERR_FORMAT, "key \"1.safetensors\": expected a string, found nothing"},
+    {SUMS("3"), TG_ERR_FORMAT, "key \"1.safetensors\": expected a string, found nothing"},
+    {SUMS("{\"1.safetensors\": \"0123456789abcdef\"}"), TG_ERR_FORMAT, "expected 0123456789abcdef; take all files"},
 };
 
 START_TEST(wrong_indices_are_refused) {

@@ -20,8 +20,8 @@ tg_status tg_need_channels(tg_call *c, int i, const char *what) {
     const tg_tensor *w = c->in[i];
     const int64_t channels = c->in[X]->shape[1];
     if (!w || (w->ndim == 1 && w->shape[0] == channels)) return TG_OK;
-    return tg_call_fail(c, TG_ERR_SHAPE, "%s must be a vector of %lld elements, one for each channel of x", what,
-                        (long long)channels);
+    return tg_call_fail(c, TG_ERR_SHAPE, "%s must be a vector of %s, one for each channel of x", what,
+                        tg_count(channels, "element").text);
 }
 
 tg_status tg_channel_norm_infer(tg_call *c, const tg_channel_norm *k) {

@@ -21,8 +21,8 @@ tg_status tg_class_weights_infer(tg_call *c, int64_t classes) {
     if (!w) return TG_OK;
     TG_TRY(tg_need_same_dtype(c, 0, W));
     if (w->ndim != 1 || w->shape[0] != classes)
-        return tg_call_fail(c, TG_ERR_SHAPE, "weight must be a vector of %lld elements, one for each class of input 0",
-                            (long long)classes);
+        return tg_call_fail(c, TG_ERR_SHAPE, "weight must be a vector of %s, one for each class of input 0",
+                            tg_count(classes, "element").text);
     if (!tg_needs(c, W)) return TG_OK;
     return tg_call_fail(c, TG_ERR_ARGUMENT, "weight requires a gradient, but class weights have none; pass tg_detach "
                         "of it");

@@ -32,8 +32,8 @@ static tg_status count_windows(tg_call *c, const tg_windows *w, int d, int64_t i
         __builtin_add_overflow(w->pad[d], w->pad[d], &padded) || __builtin_add_overflow(padded, in, &padded))
         return tg_call_fail(c, TG_ERR_SHAPE, "the size of a window, or of x with its padding, overflows 64 bits");
     if (extent > padded)
-        return tg_call_fail(c, TG_ERR_SHAPE, "a window spans %lld elements, but x with its padding has %lld",
-                            (long long)extent, (long long)padded);
+        return tg_call_fail(c, TG_ERR_SHAPE, "a window spans %s, but x with its padding has %lld",
+                            tg_count(extent, "element").text, (long long)padded);
     *out = (padded - extent) / w->step[d] + 1;
     return TG_OK;
 }
@@ -193,8 +193,9 @@ tg_status tg_windows_infer_pool(tg_call *c, const tg_windows *w, int64_t in[2], 
     TG_TRY(tg_windows_infer(c, w, 0, in, out));
     for (int d = 0; d < 2; d++) {
         if (w->pad[d] > w->size[d] / 2)
-            return tg_call_fail(c, TG_ERR_ARGUMENT, "padding is %lld for windows of %lld elements; it must be at most "
-                                "half of the window", (long long)w->pad[d], (long long)w->size[d]);
+            return tg_call_fail(c, TG_ERR_ARGUMENT,
+                                "padding is %lld for windows of %s; it must be at most half of the window",
+                                (long long)w->pad[d], tg_count(w->size[d], "element").text);
         /* If x is at least as long as the distance between neighboring elements of a window, every window has an
          * element in x, so the loop is not needed. */
         for (int64_t o = 0; in[d] < w->apart[d] && o < out[d]; o++)

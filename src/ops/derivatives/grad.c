@@ -62,9 +62,8 @@ static tg_status check_grad_call(tg_tape *t, tg_tensor *const *roots, int n_root
     tg_ctx *ctx = t->ctx;
     if (n_roots <= 0 || n <= 0 || !roots || !inputs || !grads)
         return tg_fail(ctx, TG_ERR_ARGUMENT,
-                       "tg_grad: %d roots, %d inputs, expected one or more of each; roots, inputs and grads must not "
-                       "be NULL",
-                       n_roots, n);
+                       "tg_grad: %s, %s, expected one or more of each; roots, inputs and grads must not be NULL",
+                       tg_count(n_roots, "root").text, tg_count(n, "input").text);
     return tg_check_inputs(t, inputs, n, "tg_grad");
 }
 

@@ -70,9 +70,8 @@ static tg_status check_call(tg_tape *t, tg_tensor *const *outs, int n_outs, tg_t
     tg_ctx *ctx = t->ctx;
     if (n_outs <= 0 || n_in <= 0 || !outs || !inputs || !din || !dout)
         return tg_fail(ctx, TG_ERR_ARGUMENT,
-                       "%s: %d outputs, %d inputs, expected one or more of each; outs, inputs, din and dout must not "
-                       "be NULL",
-                       who, n_outs, n_in);
+                       "%s: %s, %s, expected one or more of each; outs, inputs, din and dout must not be NULL", who,
+                       tg_count(n_outs, "output").text, tg_count(n_in, "input").text);
     if (t->in_backward) return tg_fail(ctx, TG_ERR_STATE, "%s: a backward of this tape is running", who);
     if (t->collects)
         return tg_fail(ctx, TG_ERR_UNSUPPORTED,
@@ -192,8 +191,8 @@ static tg_status hvp(tg_tape *t, tg_tensor *root, tg_tensor *const *inputs, int 
                      tg_tensor **hv) {
     TG_TRY(tg_tape_check_with(t, &root, 1, "tg_hvp"));
     if (n <= 0 || !inputs || !v || !hv)
-        return tg_fail(t->ctx, TG_ERR_ARGUMENT,
-                       "tg_hvp: %d inputs, expected one or more; inputs, v and hv must not be NULL", n);
+        return tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_hvp: %s, expected one or more; inputs, v and hv must not be NULL",
+                       tg_count(n, "input").text);
     TG_TRY(tg_check(t->ctx, root, "tg_hvp"));
     if (root->numel != 1) {
         char what[160];

@@ -217,8 +217,8 @@ static tg_status refuse_tokens(const tg_tensor *x, uint32_t axes, const char *wh
 static tg_status check_tokens(const tg_tensor *x) {
     tg_ctx *ctx = x->ctx;
     if (x->numel != 1)
-        return tg_fail(ctx, TG_ERR_SHAPE, "tg_grads_finalize: tokens has %lld elements, expected one",
-                       (long long)x->numel);
+        return tg_fail(ctx, TG_ERR_SHAPE, "tg_grads_finalize: tokens has %s, expected one",
+                       tg_count(x->numel, "element").text);
     const tg_placements *p = tg_place_of(x);
     uint32_t partial = p ? p->partial : 0, own = p ? p->varying | p->partial : 0;
     uint32_t known = !(x->flags & TG_F_LEAF) ? UINT32_MAX : x->ext ? x->ext->placed : 0;

@@ -25,8 +25,8 @@ static tg_status exchanged_rows(tg_call *c, int64_t *rows) {
                             p->splits ? "send" : "receive");
     if (!p->splits && x->shape[0] % n == 0) return TG_OK;
     if (!p->splits)
-        return tg_call_fail(c, TG_ERR_SHAPE, "dim 0 has %lld rows, expected a multiple of the %d ranks",
-                            (long long)x->shape[0], n);
+        return tg_call_fail(c, TG_ERR_SHAPE, "dim 0 has %s, expected a multiple of the %d ranks",
+                            tg_count(x->shape[0], "row").text, n);
     TG_TRY(tg_mapping_row_counts(c, &p->splits, row_numel(x), &p->counts));
     TG_TRY(tg_mapping_row_counts(c, &p->recv, row_numel(x), &p->recv_counts));
     int64_t sent = 0;
@@ -35,8 +35,8 @@ static tg_status exchanged_rows(tg_call *c, int64_t *rows) {
         if (__builtin_add_overflow(sent, p->splits[r], &sent) || __builtin_add_overflow(*rows, p->recv[r], rows))
             return tg_call_fail(c, TG_ERR_ARGUMENT, "the sum of the rows is too large for 64 bits");
     if (sent == x->shape[0]) return TG_OK;
-    return tg_call_fail(c, TG_ERR_SHAPE, "dim 0 has %lld rows, expected %lld, the sum of the rows to send",
-                        (long long)x->shape[0], (long long)sent);
+    return tg_call_fail(c, TG_ERR_SHAPE, "dim 0 has %s, expected %lld, the sum of the rows to send",
+                        tg_count(x->shape[0], "row").text, (long long)sent);
 }
 
 static tg_status all_to_all_infer(tg_call *c) {

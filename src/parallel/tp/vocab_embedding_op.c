@@ -14,7 +14,8 @@ static tg_status embedding_infer(tg_call *c) {
     TG_TRY(tg_mapping_check(c));
     TG_TRY(tg_need_index(c, 1));
     if (table->ndim != 2)
-        return tg_call_fail(c, TG_ERR_SHAPE, "the table has %d dims, expected 2: [v/n, h]", table->ndim);
+        return tg_call_fail(c, TG_ERR_SHAPE, "the table has %s, expected 2: [v/n, h]",
+                            tg_count(table->ndim, "dim").text);
     if (p->rows < 0 || p->rows > table->shape[0] * tg_comm_size(p->comm))
         return tg_call_fail(c, TG_ERR_ARGUMENT, "the number of valid rows is %lld, expected 0 to the table's %lld",
                             (long long)p->rows, (long long)table->shape[0] * tg_comm_size(p->comm));
