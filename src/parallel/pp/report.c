@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "base/runtime.h"
+#include "base/text.h"
 #include "parallel/pp/plan.h"
 
 /* ---- Parts and messages ---- */
@@ -41,8 +42,9 @@ tg_pipe_name tg_pipe_title(const tg_pipe_plan *p) {
     tg_pipe_name title;
     char chunks[24] = "";
     if (p->chunks > 1) snprintf(chunks, sizeof chunks, " of %d chunks", p->chunks);
-    snprintf(title.text, sizeof title.text, "%s: %s%s, %s", tg_pipe_kind_name(p->kind),
-             tg_count(p->stages, "stage").text, chunks, tg_count(p->micros, "micro-batch").text);
+    size_t at = 0;
+    tg_text(title.text, sizeof title.text, &at, "%s: %s%s, %s", tg_pipe_kind_name(p->kind),
+            tg_count(p->stages, "stage").text, chunks, tg_count(p->micros, "micro-batch").text);
     return title;
 }
 
