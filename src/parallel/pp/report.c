@@ -41,8 +41,8 @@ tg_pipe_name tg_pipe_title(const tg_pipe_plan *p) {
     tg_pipe_name title;
     char chunks[24] = "";
     if (p->chunks > 1) snprintf(chunks, sizeof chunks, " of %d chunks", p->chunks);
-    snprintf(title.text, sizeof title.text, "%s: %s%s, %s", tg_pipe_kind_name(p->kind),
-             tg_count(p->stages, "stage").text, chunks, tg_count(p->micros, "micro-batch").text);
+    snprintf(title.text, sizeof title.text, "%s: %d stage%s%s, %d micro-batch%s", tg_pipe_kind_name(p->kind), p->stages,
+             p->stages > 1 ? "s" : "", chunks, p->micros, p->micros > 1 ? "es" : "");
     return title;
 }
 
