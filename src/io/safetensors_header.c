@@ -286,7 +286,7 @@ static tg_status check_entry(reader *r, size_t at) {
                       (long long)e->begin, (long long)e->end, tg_count(size, "byte").text);
     if (e->end - e->begin != bytes)
         return refuse(r, at, "data_offsets [%lld, %lld] hold %s, expected %lld for its shape and dtype",
-                      (long long)e->begin, (long long)e->end, tg_count((e->end - e->begin), "byte").text,
+                      (long long)e->begin, (long long)e->end, tg_count(e->end - e->begin, "byte").text,
                       (long long)bytes);
     e->begin += begin;
     e->end += begin;
@@ -369,7 +369,7 @@ static tg_status check_layout(const tg_safetensors *f, int64_t data) {
         if (e->begin > at)
             return tg_fail(ctx, TG_ERR_FORMAT,
                            "'%s': tensor '%.128s' begins at offset %lld, expected %lld: a hole of %s", f->file.path,
-                           e->name, (long long)e->begin, (long long)at, tg_count((e->begin - at), "byte").text);
+                           e->name, (long long)e->begin, (long long)at, tg_count(e->begin - at, "byte").text);
         if (e->begin < at)
             return tg_fail(ctx, TG_ERR_FORMAT,
                            "'%s': tensor '%.128s' begins at offset %lld, inside tensor '%.128s', which ends at %lld",
@@ -379,7 +379,7 @@ static tg_status check_layout(const tg_safetensors *f, int64_t data) {
         return tg_fail(ctx, TG_ERR_FORMAT,
                        "'%s': the tensors end at offset %lld, the file at %lld: a rest of %s that belongs to no tensor",
                        f->file.path, (long long)at, (long long)f->file.size,
-                       tg_count((f->file.size - at), "byte").text);
+                       tg_count(f->file.size - at, "byte").text);
     return TG_OK;
 }
 
