@@ -101,12 +101,21 @@ tg_status tg_linear_dgrad(const tg_tensor *gy, const tg_tensor *w, const tg_tens
     return tg_product_run(gx->ctx, &p);
 }
 
+/* Zeroes the rows of a weight's gradient from `first` on. */
+static tg_status zero_rows(const tg_tensor *gw, int64_t first) {
+    tg_extent e;
+    tg_array rest = tg_array_slice(tg_array_of(gw), 0, first, gw->shape[0] - first, 1, &e);
+    return tg_ctx_ops(gw->ctx)->fill(gw->ctx, rest, 0);
+}
+
 tg_status tg_linear_wgrad(const tg_tensor *gy, const tg_tensor *x, const tg_tensor *gw, bool add) {
     tg_product p = row_product(gy, x, NULL);
-    p.g.m = gw->shape[0], p.g.n = gw->shape[1], p.g.k = 1, p.g.beta = add;
+    int64_t used = gy->shape[gy->ndim - 1];
+    p.g.m = used, p.g.n = gw->shape[1], p.g.k = 1, p.g.beta = add;
     p.g.a = tg_matrix_transposed(row_of(gy));
     p.g.b = row_of(x);
     p.g.c = tg_matrix_of(gw);
+    if (!add && used < gw->shape[0]) TG_TRY(zero_rows(gw, used));
     return tg_product_run(gw->ctx, &p);
 }
 

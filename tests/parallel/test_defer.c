@@ -209,8 +209,65 @@ static tg_status sequence(void *arg, tg_ctx *ctx, tg_comm *world) {
 START_TEST(an_entry_gathers_its_rows) { on_ranks(2, sequence, NULL); }
 END_TEST
 
+/* ---- Heads with their loss ---- */
+
+typedef struct head {
+    int64_t rows, classes, width;
+    int waits; /* entries of a backward: 0 if the logits are several chunks */
+} head;
+
+/* Runs forward and backward of a head on t. Divided over c unless that is NULL; the last rank then has a row of
+ * w that stands for no class. */
+static void head_backward(tg_tape *t, const head *h, tg_tensor *x, tg_tensor *w, tg_comm *c) {
+    int64_t ids[1030] = {0}, all = c ? h->classes * tg_comm_size(c) - 1 : h->classes;
+    for (int64_t i = 0; i < h->rows; i++) ids[i] = 7 * i % all;
+    tg_tensor *target = tg_from_host(tg_tape_ctx(t), TG_I64, TG_SHAPE(2, h->rows / 2), ids), *loss;
+    if (c)
+        loss = tg_vocab_parallel_linear_cross_entropy(t, x, w, target, c,
+                                                      TG_VOCAB(.classes = all, .reduction = TG_LOSS_SUM));
+    else
+        loss = tg_linear_cross_entropy(t, x, w, target, TG_CROSS_ENTROPY(.reduction = TG_LOSS_SUM));
+    tg_backward(t, loss);
+    tg_tape_reset(t);
+    tg_drop(target);
+}
+
+/* Compares a head whose weight gradient waits with one whose gradient does not, over two backwards. */
+static tg_status heads(void *arg, tg_ctx *ctx, tg_comm *world) {
+    const head *h = arg;
+    tg_comm *c = tg_comm_size(world) > 1 ? world : NULL;
+    tg_tensor *w[2], *x[2];
+    tg_tape *t[2] = {tg_tape_new(ctx), tg_tape_new(ctx)};
+    tg_wgrads *d = tg_wgrads_new(ctx, TG_NONE);
+    RUN(tg_tape_defer(t[1], d));
+    for (int i = 0; i < 2; i++) {
+        x[i] = grad_leaf(made(ctx, X, TG_SHAPE(2, h->rows / 2, h->width)));
+        w[i] = grad_leaf(made(ctx, W, TG_SHAPE(h->classes, h->width)));
+        for (int k = 0; k < 2; k++) head_backward(t[i], h, x[i], w[i], c);
+    }
+    EXPECT(ctx, tg_wgrads_count(d) == 2 * h->waits);
+    EXPECT(ctx, tg_has_grad(w[1]) == !h->waits);
+    RUN(tg_wgrads_run(d));
+    EXPECT(ctx, off(tg_grad_of(w[1]), tg_grad_of(w[0]), -1, 0, 1) == 0);
+    EXPECT(ctx, off(tg_grad_of(x[1]), tg_grad_of(x[0]), -1, 0, 1) == 0);
+    tg_wgrads_free(d);
+    for (int i = 0; i < 2; i++) tg_tape_free(t[i]), tg_drop(w[i]), tg_drop(x[i]);
+    return tg_ctx_status(ctx);
+}
+
+/* The gradient of the logits takes the memory of their last chunk. If that is the only one, the weight gradient waits;
+ * if there are several, backward adds up their products. */
+START_TEST(a_head_with_its_loss_defers_if_its_logits_are_one_chunk) {
+    on_ranks(1, heads, &(head){.rows = S * B, .classes = OUT, .width = IN, .waits = 1});
+    on_ranks(2, heads, &(head){.rows = S * B, .classes = OUT, .width = IN, .waits = 1});
+    on_ranks(1, heads, &(head){.rows = 1030, .classes = 2049, .width = 2, .waits = 0});
+    on_ranks(2, heads, &(head){.rows = 1030, .classes = 2049, .width = 2, .waits = 0});
+}
+END_TEST
+
 int main(void) {
     const TTest *const tests[] = {every_linear_of_the_tape_defers, marks_divide_the_list,
-                                  tape_and_list_end_in_any_order, an_entry_gathers_its_rows};
+                                  tape_and_list_end_in_any_order, an_entry_gathers_its_rows,
+                                  a_head_with_its_loss_defers_if_its_logits_are_one_chunk};
     return tg_check_main("defer", tests, sizeof tests / sizeof *tests);
 }

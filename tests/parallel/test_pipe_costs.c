@@ -70,10 +70,10 @@ static tg_status count(void *arg, tg_ctx *ctx, tg_comm *world) {
     return tg_ctx_status(ctx);
 }
 
-static void on_plan(job *j, int rank, int n) {
+static void on_plan(tg_rank_fn fn, void *arg, int rank, int n) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .dtype = TG_F64, .device = "meta"));
     tg_comm *world = tg_comm_plan_new(ctx, rank, n);
-    tg_status s = count(j, ctx, world);
+    tg_status s = fn(arg, ctx, world);
     ck_assert_msg(s == TG_OK, "plan of rank %d: %s", rank, tg_ctx_message(ctx));
     tg_comm_free(world);
     tg_ctx_free(ctx);
@@ -120,7 +120,7 @@ START_TEST(messages_and_bytes_are_those_of_the_plan) {
             j.out = plan;
             for (int r = 0; r < j.layout.pp; r++) {
                 check_messages(&j, r, &run[r]);
-                on_plan(&j, r, j.layout.pp);
+                on_plan(count, &j, r, j.layout.pp);
                 ck_assert_mem_eq(plan[r].sent.calls, run[r].sent.calls, sizeof run[r].sent.calls);
                 ck_assert_mem_eq(plan[r].sent.bytes, run[r].sent.bytes, sizeof run[r].sent.bytes);
                 ck_assert_int_eq(plan[r].allocations, 0);
@@ -218,8 +218,121 @@ START_TEST(a_stage_keeps_the_activations_of_the_plan) {
 }
 END_TEST
 
+/* ---- Weight gradients that wait ---- */
+
+/* A stage that compares its memory before each F with its list. */
+typedef struct waiting {
+    compose_stack s;
+    const tg_pipe_plan *plan;
+    int stage, at;       /* at: index of the item that runs */
+    int64_t saved, base; /* bytes that F saves; temporary bytes before the step */
+    int most;            /* most parts at one time whose F has run and whose W has not */
+} waiting;
+
+/* Returns how many items of an act the stage has run. */
+static int ran(const waiting *w, tg_pipe_act act) {
+    int n = 0;
+    for (int i = 0; i < w->at; i++) n += tg_pipe_items(w->plan, w->stage)[i].act == act;
+    return n;
+}
+
+static int64_t activation_bytes(const waiting *w, int columns) {
+    return (int64_t)w->s.o.rows * w->s.o.length * columns * (int64_t)sizeof(double);
+}
+
+/* Until its W, a B without W holds by reference the input x and the output gradient gy of each linear layer, and
+ * nothing else. The list of deferred products owns gy alone, and shares x, which the node had saved, until the tape is
+ * reset. */
+static void held(const waiting *w, int64_t *x, int64_t *gy) {
+    const struct compose_range *r = &w->s.range[w->stage];
+    int64_t hidden = activation_bytes(w, COMPOSE_HIDDEN), ffn = activation_bytes(w, COMPOSE_FFN);
+    *x = *gy = (r->to - r->from) * (hidden + ffn); /* of a column linear, from hidden to ffn, and a row linear back */
+    if (!w->s.head) return;
+    *x += hidden;
+    *gy += activation_bytes(w, COMPOSE_VOCAB);
+}
+
+/* Returns how many messages are temporaries of the stage while its item begins: what the item and the next one receive,
+ * and the last activation that was sent, which is held until the next one is. Gradients that are sent are those of
+ * leaves, which are no temporaries. */
+static int messages(const waiting *w) {
+    const tg_pipe_item *item = tg_pipe_items(w->plan, w->stage);
+    int n = 0;
+    for (int i = w->at; i <= w->at + 1 && i < tg_pipe_item_count(w->plan, w->stage); i++)
+        n += item[i].act != TG_PIPE_W && tg_pipe_source(w->plan, w->stage, item[i]) >= 0;
+    return n + (ran(w, TG_PIPE_F) && tg_pipe_target(w->plan, w->stage, (tg_pipe_item){.act = TG_PIPE_F}) >= 0);
+}
+
+static tg_status expect_bytes(const waiting *w, const char *what, int64_t is, int64_t expected) {
+    if (is == expected) return TG_OK;
+    return tg_ctx_fail(w->s.ctx, TG_ERR_INTERNAL, "stage %d, item %d: %lld bytes of %s, expected %lld", w->stage, w->at,
+                       (long long)is, what, (long long)expected);
+}
+
+/* Checks the memory of the stage while F of its item begins. How long messages take is known on device meta only. */
+static tg_status check_held(waiting *w, int64_t *saved) {
+    int64_t x, gy, waits = ran(w, TG_PIPE_B) - ran(w, TG_PIPE_W);
+    int64_t message = activation_bytes(w, COMPOSE_HIDDEN) * messages(w);
+    tg_memory_info m = TG_MEMORY_INFO();
+    RUN(tg_memory_query(w->s.ctx, &m));
+    held(w, &x, &gy);
+    *saved = (ran(w, TG_PIPE_F) - ran(w, TG_PIPE_B)) * w->saved + waits * x;
+    RUN(expect_bytes(w, "saved activations", m.by_category[TG_MEM_SAVED], *saved));
+    if (!ran(w, TG_PIPE_F)) w->base = m.by_category[TG_MEM_TEMPORARY] - message;
+    if (!w->s.ctx->meta) return TG_OK;
+    return expect_bytes(w, "temporaries", m.by_category[TG_MEM_TEMPORARY], w->base + message + waits * gy);
+}
+
+static tg_status watching(void *state, tg_pipe_call *c) {
+    waiting *w = state;
+    int64_t before;
+    tg_memory_info m = TG_MEMORY_INFO();
+    while (tg_pipe_items(w->plan, w->stage)[w->at].act != TG_PIPE_F) w->at++;
+    RUN(check_held(w, &before));
+    RUN(compose_fn(&w->s, c));
+    RUN(tg_memory_query(w->s.ctx, &m));
+    if (!w->saved) w->saved = m.by_category[TG_MEM_SAVED];
+    w->at++;
+    if (ran(w, TG_PIPE_F) - ran(w, TG_PIPE_W) > w->most) w->most = ran(w, TG_PIPE_F) - ran(w, TG_PIPE_W);
+    return expect_bytes(w, "activations after F", m.by_category[TG_MEM_SAVED], before + w->saved);
+}
+
+static tg_status wait_for_weights(void *arg, tg_ctx *ctx, tg_comm *world) {
+    const compose_job *j = arg;
+    waiting w = {.most = 0};
+    tg_pipe_plan *plan;
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.pp = j->layout.pp));
+    w.stage = tg_parallel_rank(p, TG_PP);
+    RUN(compose_open(&w.s, p, &j->program, w.stage, j->layout.pp, 1));
+    compose_load(&w.s, 0);
+    tg_pipe *x = compose_pipe(&w.s, &j->layout, NULL, &plan);
+    w.plan = plan;
+    RUN(tg_pipe_run(x, watching, &w));
+    tg_memory_info m = TG_MEMORY_INFO();
+    tg_pipe_report r = TG_PIPE_REPORT();
+    RUN(tg_memory_query(ctx, &m));
+    RUN(tg_pipe_plan_query(plan, w.stage, &r));
+    EXPECT(ctx, w.saved > 0 && m.by_category[TG_MEM_SAVED] == 0 && w.most == r.peak);
+    tg_pipe_free(x);
+    tg_pipe_plan_free(plan);
+    compose_close(&w.s);
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(weight_gradients_that_wait_hold_inputs_and_output_gradients) {
+    for (int pp = 2; pp <= 4; pp *= 2) {
+        compose_job j = {{.layers = 8, .micros = 8, .rows = 2, .length = 4},
+                         {.tp = 1, .dp = 1, .pp = pp, .vp = 1, .kind = TG_PIPE_ZB_H1}};
+        on_ranks(pp, wait_for_weights, &j);
+        for (int rank = 0; rank < pp; rank++) on_plan(wait_for_weights, &j, rank, pp);
+    }
+}
+END_TEST
+
 int main(void) {
     const TTest *const tests[] = {messages_and_bytes_are_those_of_the_plan, sequence_parallel_ranks_send_their_rows,
-                                  a_stage_keeps_the_activations_of_the_plan};
+                                  a_stage_keeps_the_activations_of_the_plan,
+                                  weight_gradients_that_wait_hold_inputs_and_output_gradients};
     return tg_check_main("pipe_costs", tests, sizeof tests / sizeof *tests);
 }

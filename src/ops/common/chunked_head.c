@@ -3,6 +3,7 @@
 #include "ops/common/nn_op.h"
 #include "ops/common/product.h"
 #include "autograd/backward.h"
+#include "tape/call.h"
 
 /* Returns the number of rows of a chunk, which depends on shapes and dtypes alone. A chunk has at most about 8 MiB of
  * logits, or 512 rows if that is more. Smaller chunks would be slow, because each chunk reads all of w and its
@@ -112,14 +113,15 @@ tg_status tg_chunked_head_forward(tg_call *c, const tg_tensor *loss) {
 
 /* ---- backward ---- */
 
-/* Computes what the n rows from `first` on give to the gradients: gx (+)= glogits w in these rows, and
- * gw += glogits^T x. Backward begins with the last chunk; that chunk overwrites gw if gin_mode says so. */
-static tg_status chunk_grads(tg_call *c, const head *p, int64_t first, int64_t n, const tg_tensor *glogits) {
+/* Computes what the n rows from `first` on give to the gradients: gx (+)= glogits w in these rows and, unless gw is
+ * deferred, gw += glogits^T x. Backward begins with the last chunk; that chunk overwrites gw if gin_mode says so. */
+static tg_status chunk_grads(tg_call *c, const head *p, int64_t first, int64_t n, const tg_tensor *glogits,
+                             bool deferred) {
     tg_matrix g = rows_at(glogits, 0, p->v);
     bool begins = first + n == p->rows;
     if (c->gin_mode[0])
         TG_TRY(multiply(c, n, p->h, p->v, rows_at(c->gin[0], first, p->h), g, tg_matrix_of(p->w), tg_adds(c, 0)));
-    if (!c->gin_mode[1]) return TG_OK;
+    if (!c->gin_mode[1] || deferred) return TG_OK;
     return multiply(c, p->v, p->h, n, tg_matrix_of(c->gin[1]), tg_matrix_transposed(g), rows_at(p->x, first, p->h),
                     tg_adds(c, 1) || !begins);
 }
@@ -132,6 +134,20 @@ static tg_status zero_rest(tg_call *c, const head *p) {
     int64_t first = p->rows ? p->v : 0, all = p->w->shape[0];
     if (first == all) return TG_OK;
     return tg_ctx_ops(c->ctx)->fill(c->ctx, tg_array_slice(tg_array_of(c->gin[1]), 0, first, all - first, 1, &e), 0);
+}
+
+/* Hands the gradient of w over to the list that defers such products for the tape (tg_tape_defer). Returns whether the
+ * list took it. Only a single chunk can be deferred: the gradient of the logits then needs no more memory than their
+ * chunk, which the op keeps anyway. */
+static bool defers(tg_call *c, const head *p, tg_tensor *glogits) {
+    tg_tensor *x = c->in[0];
+    int64_t shape[TG_MAX_DIMS], stride[TG_MAX_DIMS];
+    if (!c->gin_mode[1] || p->chunk < p->rows || !c->tape->deferral.take) return false;
+    memcpy(shape, x->shape, x->ndim * sizeof *shape);
+    shape[x->ndim - 1] = p->v;
+    for (int64_t d = x->ndim - 1, n = 1; d >= 0; n *= shape[d--]) stride[d] = n;
+    tg_tensor *gy = tg_call_view_of(c, glogits, 0, x->ndim, shape, stride);
+    return tg_ok(c->ctx) && tg_call_defers(c, 1, x, gy);
 }
 
 /* Returns the memory in which backward computes logits again. `kept` is the buffer of the saved chunk, and `spent` says
@@ -155,8 +171,8 @@ tg_status tg_chunked_head_backward(tg_call *c, const tg_tensor *row_grads) {
     tg_tensor *kept = kept_logits(c), *work = work_buffer(c, &p, kept, spent), *glogits = work;
     if (!work || p.dtype != p.w->dtype) glogits = chunk_buffer(c, &p, (tg_dtype)p.w->dtype);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
-    TG_TRY(zero_rest(c, &p));
-    if (p.rows == 0) return TG_OK;
+    if (p.rows == 0) return zero_rest(c, &p);
+    bool deferred = false;
     params->spent |= work == kept;
     for (int64_t first = (p.rows - 1) / p.chunk * p.chunk; first >= 0; first -= p.chunk) {
         int64_t n = rows_of_chunk(&p, first);
@@ -166,9 +182,11 @@ tg_status tg_chunked_head_backward(tg_call *c, const tg_tensor *row_grads) {
         tg_array l = tg_rows_array(tg_data(logits), p.dtype, n, p.v, &e);
         tg_array g = tg_rows_array(tg_data(glogits), (tg_dtype)glogits->dtype, n, p.v, &eg);
         TG_TRY(tg_row_loss_backward(c, g, l, p.target, row_grads, first, false));
-        TG_TRY(chunk_grads(c, &p, first, n, glogits));
+        deferred = defers(c, &p, glogits);
+        TG_TRY(c->ctx->run.status);
+        TG_TRY(chunk_grads(c, &p, first, n, glogits, deferred));
     }
-    return TG_OK;
+    return deferred ? TG_OK : zero_rest(c, &p);
 }
 
 int64_t tg_chunked_head_flops(const tg_node *n) {
