@@ -80,15 +80,14 @@ static void read_weights_sum(const char *path, char out[DIGITS + 1]) {
     if (f) fclose(f);
 }
 
-/* Writes as text the checksum of the weights: that of the index, if they are in several files, or of the file. */
-static void read_sum(const char *path, bool index, char out[DIGITS + 1]) {
+/* Writes as text the checksum of an index; "": another program wrote it, or an earlier version, so that the index has
+ * no checksums of its files. */
+static void read_index_sum(const char *path, char out[DIGITS + 1]) {
+    static const char key[] = "\"tapegrad.xxh64.headers\"";
     size_t n = 0;
-    if (!index) {
-        read_weights_sum(path, out);
-        return;
-    }
     char *text = read_whole(path, &n);
-    snprintf(out, DIGITS + 1, "%016" PRIx64, text ? tg_checksum(text, n) : 0);
+    out[0] = 0;
+    if (text && memmem(text, n, key, sizeof key - 1)) snprintf(out, DIGITS + 1, "%016" PRIx64, tg_checksum(text, n));
     free(text);
 }
 
@@ -164,7 +163,7 @@ static void compare_files(const char *config, const char *weights, const char *f
     char sum[DIGITS + 1];
     json_t *now = json_load_file(config, 0, NULL), *before = now ? config_of_weights(file) : NULL;
     const char *expected = json_string_value(json_object_get(now, sum_key));
-    read_sum(weights, weights != file, sum);
+    (weights != file ? read_index_sum : read_weights_sum)(weights, sum);
     changes c = before ? compare_configs(now, before) : (changes){.count = 0};
     if (c.count) warn_of_changes(config, weights, &c);
     if (before && expected && *sum && strcmp(expected, sum) != 0)

@@ -108,7 +108,7 @@ rm -rf next
 cp -r seeds next
 rm -r next/checkpoints/*6
 runs train --resume --out next
-holds "and draw the same numbers after a resumption" same_run seeds next
+holds "and draw the same numbers after a resumption" same_steps seeds next
 
 # Damage of a stage's files is found.
 for file in state-00001.safetensors model-00002-of-00002.safetensors model.safetensors.index.json; do
@@ -120,6 +120,19 @@ for file in state-00001.safetensors model-00002-of-00002.safetensors model.safet
     holds "a damaged $file is refused" test $? = 1
     holds "and named, with a checkpoint that is whole" grep -q "$file.*--resume-step 3" printed
 done
+
+# Weights of another run are found: one file is refused, all of them are warned of.
+rm -rf hurt
+cp -r stages hurt
+cp chunks/model-00002-of-00002.safetensors hurt
+refuses 1 "model-00002-of-00002.safetensors' is not the file that" eval --model hurt --data "$text"
+cp chunks/model* hurt
+runs eval --model hurt --data "$text"
+holds "other weights are warned of" grep -q "does not hold the weights that 'hurt/config.json' was saved with (the checksum of the index" printed
+rm -rf next
+cp -r stages next
+runs train --resume --out next --steps 7 --ranks 1 --tp 1 --pp 1
+holds "one stage leaves no files of several" test "$(cd next && echo model*)" = model.safetensors
 
 # ---- A stage is killed ----
 
