@@ -3,7 +3,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include <tapegrad/mappings.h>
 #include <tapegrad/nn.h>
@@ -110,16 +109,4 @@ void team_end(team *t) {
     pthread_mutex_unlock(&t->lock);
     pthread_join(t->thread, NULL);
     if (*t->message) fprintf(stderr, "%s: %s\n", t->name, t->message);
-}
-
-static int by_value(const void *a, const void *b) {
-    double d = *(const double *)a - *(const double *)b;
-    return d > 0 ? 1 : d < 0 ? -1 : 0;
-}
-
-double median(const double *v, int n) {
-    double sorted[TEAM_ROUNDS];
-    memcpy(sorted, v, (size_t)n * sizeof *v);
-    qsort(sorted, (size_t)n, sizeof *sorted, by_value);
-    return sorted[n / 2];
 }

@@ -6,7 +6,9 @@
 
 #include <tapegrad/parallel.h>
 
-enum { TEAM_ROUNDS = 256, TEAM_BATCH = 4, TEAM_LENGTH = 64 };
+#include "median.h"
+
+enum { TEAM_ROUNDS = MEDIAN_MOST, TEAM_BATCH = 4, TEAM_LENGTH = 64 };
 
 /* The ranks that train one GPT-2 124M in float32 with AdamW, on TEAM_BATCH sequences of TEAM_LENGTH tokens for each dp
  * rank. They wait until the main thread starts a round, and then run one step. */
@@ -33,7 +35,5 @@ bool team_start(team *t);
 bool team_play(team *t, int round);
 /* Ends the ranks, and prints the error if one has failed. */
 void team_end(team *t);
-/* Returns the median of n numbers, at most TEAM_ROUNDS. */
-double median(const double *v, int n);
 
 #endif

@@ -15,7 +15,7 @@ typedef struct schedule_options {
     int kind;
     int64_t stages, micros, chunks, group;
     double forward, backward, weight, hop;
-    const char *file, *svg;
+    const char *parts, *file, *svg;
 } schedule_options;
 
 #define AT(field) offsetof(schedule_options, field)
@@ -32,6 +32,8 @@ static const option rows[] = {
     {"backward", OPTION_REAL, AT(backward), "X", "time for the gradients of its activations", 0, MANY, false},
     {"weight", OPTION_REAL, AT(weight), "X", "time for the gradients of its weights", 0, MANY, false},
     {"hop", OPTION_REAL, AT(hop), "X", "time of a message from a stage to the next", 0, MANY, false},
+    {"parts", OPTION_TEXT, AT(parts), "X,X,...",
+     "size of each part, such as its number of layers; the times are then those of size 1", .fixed = false},
     {"file", OPTION_TEXT, AT(file), "FILE", "read the schedule from a file instead of --kind", .fixed = false},
     {"svg", OPTION_TEXT, AT(svg), "FILE", "also draw the diagram into an SVG file", .fixed = false},
 };
@@ -49,10 +51,33 @@ static const command schedule_command = {
 
 /* ---- The plan ---- */
 
-/* Returns an array of n elements, all equal to `time`. The caller frees it. NULL: no memory. */
-static double *times(int n, double time) {
+/* Reads a size of --parts, and moves *text to what follows it and its comma. Returns false if there is none. */
+static bool read_size(const char **text, double *size) {
+    char *end;
+    *size = strtod(*text, &end);
+    if (end == *text || !(*size >= 0 && *size <= MANY) || (*end && *end != ',')) return false;
+    *text = *end ? end + 1 : end;
+    return !*end || **text;
+}
+
+/* Sets the sizes of n parts: those that are given, or an equal share of a stage. */
+static bool read_sizes(const schedule_options *o, int n, double *size) {
+    const char *text = o->parts;
+    for (int i = 0; i < n; i++) {
+        size[i] = 1 / (double)o->chunks;
+        if (text && !read_size(&text, &size[i]))
+            return fail("--parts is '%s', expected %d numbers from 0 to %g, one for each part, with ',' between",
+                        o->parts, n, MANY),
+                   false;
+    }
+    if (text && *text) fail("--parts has more than %d numbers, one for each part (stages x chunks)", n);
+    return !text || !*text;
+}
+
+/* Returns the times of n parts of these sizes. The caller frees the array. NULL: no memory. */
+static double *times(int n, const double *size, double time) {
     double *all = malloc((size_t)n * sizeof *all);
-    for (int i = 0; all && i < n; i++) all[i] = time;
+    for (int i = 0; all && i < n; i++) all[i] = time * size[i];
     return all;
 }
 
@@ -60,17 +85,20 @@ static double *times(int n, double time) {
  * after printing what is wrong. */
 static tg_pipe_plan *make_plan(tg_ctx *ctx, const schedule_options *o, const schedule_file *lists) {
     int parts = (int)(o->stages * o->chunks);
-    double *f = times(parts, o->forward / (double)o->chunks), *b = times(parts, o->backward / (double)o->chunks),
-           *w = times(parts, o->weight / (double)o->chunks);
+    double *size = malloc((size_t)parts * sizeof *size), *f = NULL, *b = NULL, *w = NULL;
     tg_pipe_plan *plan = NULL;
-    if (!f || !b || !w)
+    bool good = size && read_sizes(o, parts, size);
+    if (good)
+        f = times(parts, size, o->forward), b = times(parts, size, o->backward), w = times(parts, size, o->weight);
+    if (!size || (good && (!f || !b || !w)))
         fail("no memory for the schedule");
-    else
+    else if (good)
         plan = tg_pipe_plan_new(ctx, TG_PIPE_PLAN(.kind = lists ? TG_PIPE_CUSTOM : (tg_pipe_kind)o->kind,
                                                   .stages = (int)o->stages, .chunks = (int)o->chunks,
                                                   .micros = (int)o->micros, .group = (int)o->group, .f = f, .b = b,
                                                   .w = w, .hop = o->hop, .items = lists ? lists->list : NULL,
                                                   .n_items = lists ? lists->count : NULL));
+    free(size);
     free(f);
     free(b);
     free(w);

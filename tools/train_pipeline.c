@@ -1,13 +1,25 @@
 /* The training step of a pipeline: makes its plan, and computes a part of the model for a micro-batch (pipe.h). */
+#include "part_costs.h"
 #include "train.h"
+
+/* Makes the plan, with the costs of the parts, so that its report is true for parts that are not equal. */
+static bool open_plan(trainer *r, const train_options *o) {
+    part_costs c;
+    int stages = (int)o->on.pp, chunks = (int)o->on.vp;
+    bool good = part_costs_open(&c, tg_gpt_config_of(r->stage.chunk[0]), o->on.layout, stages * chunks, r->seq_len);
+    if (good)
+        r->plan = tg_pipe_plan_new(r->ctx,
+                                   TG_PIPE_PLAN(.kind = (tg_pipe_kind)o->on.schedule, .stages = stages,
+                                                .chunks = chunks, .micros = r->n_micro, .f = c.f, .b = c.b, .w = c.w));
+    part_costs_close(&c);
+    return good && check(r->ctx);
+}
 
 bool pipeline_open(trainer *r, const train_options *o) {
     if (!stage_of_pipeline(&r->stage)) return true;
     stage_edge e;
     stage_edge_open(&e, &r->stage, r->micro / r->dp, r->seq_len, true);
-    r->plan = tg_pipe_plan_new(r->ctx, TG_PIPE_PLAN(.kind = (tg_pipe_kind)o->on.schedule, .stages = (int)o->on.pp,
-                                                    .chunks = (int)o->on.vp, .micros = r->n_micro));
-    if (!r->plan) return check(r->ctx);
+    if (!open_plan(r, o)) return false;
     r->pipe = tg_pipe_new(r->parallel, r->plan, TG_PIPE(.edge = &e.edge, .n_edge = 1, .scale = r->optim));
     return check(r->ctx);
 }

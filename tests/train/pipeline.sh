@@ -150,6 +150,8 @@ holds "the other stage reports it" grep -q "^tapegrad train: .*rank 1" printed
 runs inspect $shape --ranks 4 --pp 2 --tp 2 --schedule zb-h1 --micro-batches 8 --json
 holds "inspect counts the micro-batches that stages keep" test "$(number kept_micro_batches printed | tr '\n' ' ')" = "2 2 "
 holds "and the messages" test "$(number sends printed | tr '\n' ' ')" = "8 8 "
+holds "and that the last one, which has the output matrix, is idle less" \
+    test "$(number idle printed | awk '{ idle[NR] = $1 } END { print(idle[2] < idle[1]) }')" = 1
 holds "and the layers" test "$(number layers printed | tail -n 2 | tr '\n' ' ')" = "2 2 "
 
 holds "and the words that stage 1 has too" test "$(number copied_parameters printed | tr '\n' ' ')" = "0 2048 "

@@ -18,6 +18,15 @@ holds "interleaved stages have 2 chunks" grep -qx "makespan 58.5, ideal 48, bubb
 holds "and a stage between sends each result" test "$(row 1)" = "10.5 0.1795 21 0 64 64"
 runs schedule --kind forward --stages 2 --micros 3 --hop 0.5
 holds "a message takes its time" grep -qx "makespan 4.5, ideal 3, bubble 0.3333" printed
+runs schedule --stages 2 --micros 4 --parts 3,4.5
+holds "larger parts take longer" grep -qx "makespan 63, ideal 54, bubble 0.2857" printed
+holds "and leave the smaller one idle" test "$(row 0)" = "27 0.4286 2 0 4 4"
+runs schedule --kind interleaved --stages 2 --chunks 2 --micros 2 --parts 1,1,1,3
+holds "parts are counted chunk by chunk" grep -q "^stage 1 .*F1.1 *- *-" printed
+refuses 1 "--parts is '1,x', expected 2 numbers from 0" schedule --stages 2 --parts 1,x
+refuses 1 "--parts is '1', expected 2 numbers" schedule --stages 2 --parts 1
+refuses 1 "--parts is '1,', expected 2 numbers" schedule --stages 2 --parts 1,
+refuses 1 "--parts has more than 2 numbers" schedule --stages 2 --parts 1,2,3
 runs schedule --stages 1 --micros 2 --weight 0
 holds "W may take no time" grep -qx "makespan 4, ideal 4, bubble 0.0000" printed
 

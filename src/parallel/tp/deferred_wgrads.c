@@ -132,23 +132,32 @@ bool tg_wgrads_take(tg_wgrads *d, tg_call *c, int w, tg_tensor *x, tg_tensor *gy
 
 /* ---- Running ---- */
 
-/* Fails if the weight was dropped or a storage was overwritten. Waits for x and gy. */
-static tg_status check_item(const tg_wgrads *d, const wgrad *i) {
-    char what[160], site[160];
+static tg_status fail_dropped(const tg_wgrads *d, const wgrad *i) {
+    char site[160];
     tg_describe_site(i->site, site, sizeof site);
-    if (i->w->serial != i->ref.serial)
-        return tg_fail(d->ctx, TG_ERR_HANDLE,
-                       "tg_wgrads_run: a weight with a deferred gradient was dropped; call tg_wgrads_run before (the "
-                       "linear was called from %s)",
-                       site);
-    bool x = i->x->storage->version != i->x_version;
-    tg_describe(x ? i->x : i->gy, what, sizeof what);
-    if (x || i->gy->storage->version != i->gy_version)
-        return tg_fail(d->ctx, TG_ERR_VERSION,
-                       "tg_wgrads_run: the %s of a linear with a deferred weight gradient, %s, was overwritten by %s; "
-                       "call tg_wgrads_run before (the linear was called from %s)",
-                       x ? "input" : "output gradient", what,
-                       (x ? i->x : i->gy)->storage->by ? (x ? i->x : i->gy)->storage->by : "its owner", site);
+    return tg_fail(d->ctx, TG_ERR_HANDLE,
+                   "tg_wgrads_run: a weight with a deferred gradient was dropped; call tg_wgrads_run before (the "
+                   "linear was called from %s)",
+                   site);
+}
+
+/* role: what `written` is of the linear layer. */
+static tg_status fail_overwritten(const tg_wgrads *d, const wgrad *i, const tg_tensor *written, const char *role) {
+    char what[160], site[160];
+    tg_describe(written, what, sizeof what);
+    tg_describe_site(i->site, site, sizeof site);
+    return tg_fail(d->ctx, TG_ERR_VERSION,
+                   "tg_wgrads_run: the %s of a linear with a deferred weight gradient, %s, was overwritten by %s; "
+                   "call tg_wgrads_run before (the linear was called from %s)",
+                   role, what, written->storage->by ? written->storage->by : "its owner", site);
+}
+
+/* Fails if the weight was dropped or a storage was overwritten. Waits for x and gy. Describes call sites only when it
+ * fails, because that reads debug information and takes longer than many a product. */
+static tg_status check_item(const tg_wgrads *d, const wgrad *i) {
+    if (i->w->serial != i->ref.serial) return fail_dropped(d, i);
+    if (i->x->storage->version != i->x_version) return fail_overwritten(d, i, i->x, "input");
+    if (i->gy->storage->version != i->gy_version) return fail_overwritten(d, i, i->gy, "output gradient");
     TG_TRY(tg_storage_need(i->x->storage, i->x));
     return tg_storage_need(i->gy->storage, i->gy);
 }

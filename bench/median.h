@@ -1,0 +1,10 @@
+/* Medians of measurements. */
+#ifndef TAPEGRAD_BENCH_MEDIAN_H
+#define TAPEGRAD_BENCH_MEDIAN_H
+
+enum { MEDIAN_MOST = 256 };
+
+/* Returns the median of n numbers, at most MEDIAN_MOST. */
+double median(const double *v, int n);
+
+#endif
