@@ -13,6 +13,7 @@ struct tg_work {
     tg_storage *fills; /* the storage that it fills, its owner; NULL if the code that started it owns it */
     tg_block *reads;   /* the block that it reads and holds, or NULL */
     tg_storage *holds; /* the storage that it reads and refers to, if the bytes are the caller's, or NULL */
+    const tg_graph *graph; /* the step that was being recorded when it began, or NULL */
     tg_work *next, *prev;    /* in the context's list of works with a block in `reads`; next also links free works */
     tg_work *after, *before; /* in the context's list of all works */
 };
