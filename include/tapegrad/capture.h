@@ -7,17 +7,16 @@
  *         tg_graph_replay(g);                                // runs one more step; tg_item(loss) then reads its loss
  *     }
  *
- * A program that replays a step computes the same bits as one that calls the step each time. It may alternate between
- * the two.
- * Each replay continues the random streams from their present state. After each replay, gradients and tensors held by
- * tg_keep have their new values.
+ * A program that replays a step computes the same bits as one that calls the step each time, and may do both in turn.
+ * Each replay continues the random streams from their present state, and draws by key in the step that tg_draws_step
+ * has set. If keys (tg_key_open) are open around the step, it draws in the keys that are open at the replay. After each
+ * replay, gradients and tensors held by tg_keep have their new values.
  *
  * While the step is recorded, a call that a replay could not repeat fails with TG_ERR_UNSUPPORTED, and the error names
  * the call. Such calls are:
  * - reads of values by the host: tg_item, tg_read, tg_optim_clip;
  * - writes of values by the host: tg_write, tg_from_host;
  * - calls that set, add or remove a random stream: tg_rng_set, tg_rng_add; and tg_draws_step;
- * - draws in a key (tg_key_open) that was opened before the step;
  * - the copies of work.h: tg_upload, tg_download. Outside of the step, they may run in parallel with a replay if the
  *   step does not use their tensors.
  *
@@ -61,7 +60,8 @@ TG_API tg_graph *tg_graph_new(tg_ctx *ctx, tg_status (*fn)(void *state, tg_ctx *
  * - a parameter has a gradient but had none when the step was recorded, or the reverse;
  * - the step writes a tensor that a tape outside of the step has saved for its backward;
  * - tg_rng_fork or tg_rng_join has selected another random stream;
- * - the step draws by key (tg_key_open), and tg_draws_step has not been called since these keys last drew.
+ * - the step draws by key, and these keys have drawn since the last tg_draws_step;
+ * - keys are open now, but none was when the step was recorded, or the reverse.
  *
  * If the step has collectives, every rank must replay. Fails with TG_ERR_ABORTED if a communicator of the step was
  * freed, aborted or recovered; capture the step again.

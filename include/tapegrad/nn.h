@@ -143,6 +143,36 @@ TG_API tg_module *tg_float16_new(tg_module *m, tg_dtype dtype, bool first, bool 
  * without `last`. Fails with TG_ERR_ARGUMENT if f was not made by tg_float16_new. */
 TG_API tg_status tg_float16_set_output(tg_module *f, bool f32);
 
+/* ---- Captured modules ---- */
+
+/* Creates a module that runs m by graphs: the device records what m computes, forward and backward, and each call
+ * replays it (capture.h describes captured steps; Megatron-Core has such graphs for each layer). It then owns m. If m
+ * is the child of a module, the new module takes its place, so that the layers of a finished model can be captured.
+ * Paths in the state dict stay as they are. On error frees m, unless m is in a module, and returns an inert module.
+ *
+ * A call takes n_in inputs, 1 to 31, of these shapes and dtypes (arrays of n_in; TG_ERR_SHAPE, TG_ERR_DTYPE). It gives
+ * any number of outputs that m gives. It computes the same bits as a call of m: random draws, the gradients that
+ * backward adds, and buffers that m writes. If m uses a parameter several times, its gradients within m are summed
+ * before they are added to the parameter's gradient, which rounds differently.
+ *
+ * The module has `slots` graphs, 1 to 255. The call for micro-batch i (tg_tape_key) uses slot i modulo slots, from its
+ * forward until its backward, or until its tape is reset. A call that finds its slot in use fails with TG_ERR_STATE. A
+ * pipeline needs as many slots as it has micro-batches in flight. The first use of a slot records its graph. Recording
+ * runs nothing, so it leaves no trace in gradients, buffers and random streams. Each graph holds the memory of one
+ * forward and its backward until the module is freed, and until tapes that have used it are reset.
+ *
+ * m must not do what capture.h forbids in a step, such as reading a value (TG_ERR_UNSUPPORTED). The host's part of m
+ * runs at the recording only. This includes hooks on modules in m, and on gradients within; hooks on the captured
+ * module itself and on parameters run at every call. The modes of modules (tg_module_set_mode) and which tensors need a
+ * gradient must stay as they were then. An input that needs a gradient where the recorded one needed none is refused
+ * (TG_ERR_STATE), and so is one with another placement (TG_ERR_PLACEMENT). Backward with .retain = true, and
+ * derivatives of derivatives, are refused (TG_ERR_UNSUPPORTED). An output that has no gradient counts as having one of
+ * zeros. If a communicator of m has ended or a parameter was replaced, the next use of a slot records again.
+ *
+ * m itself is called, op by op: on a device that does not record (the CPU), on a tape in evaluation mode or in no-grad
+ * mode (the first run of a recomputation is one), on an observed tape, and within a captured step. */
+TG_API tg_module *tg_captured_new(tg_module *m, const tg_shape *in, const tg_dtype *dtypes, int n_in, int slots);
+
 /* ---- The state dict ---- */
 
 /* The state dict: the parameters of m and of the modules in it, and then the buffers that are not transient, with paths

@@ -103,6 +103,14 @@ static tg_status begin(tg_replay_hooks *hooks, const void *site) {
 
 /* ---- Recording ---- */
 
+static bool meets(const tg_replay_hooks *hooks, const tg_work *w) {
+    const replay *r = (const replay *)hooks;
+    const tg_comm *c = tg_comm_of_work(w);
+    bool found = false;
+    for (int i = 0; c && i < r->n_parts; i++) found |= r->parts[i].c == c;
+    return found;
+}
+
 static void free_replay(tg_replay_hooks *hooks) {
     replay *r = (replay *)hooks;
     tg_host_free(r->ctx, r->parts, (size_t)r->parts_capacity * sizeof *r->parts);
@@ -114,7 +122,7 @@ static void free_replay(tg_replay_hooks *hooks) {
 static replay *replay_of(tg_ctx *ctx) {
     replay *r = (replay *)tg_capture_hooks(ctx);
     if (r || !(r = tg_host_alloc(ctx, sizeof *r))) return r;
-    *r = (replay){.hooks = {.begin = begin, .end = end, .free = free_replay}, .ctx = ctx};
+    *r = (replay){.hooks = {.begin = begin, .end = end, .free = free_replay, .meets = meets}, .ctx = ctx};
     tg_capture_set_hooks(ctx, &r->hooks);
     return r;
 }

@@ -23,6 +23,9 @@ typedef struct tg_collective_args {
  * work (tapegrad/comm.h). Returns NULL after recording an error. */
 tg_work *tg_comm_start(tg_comm *c, const tg_collective_args *a);
 
+/* Returns the communicator whose call the work is; NULL if it is no call of a communicator. */
+tg_comm *tg_comm_of_work(const tg_work *w);
+
 /* Returns the flight-recorder entry of a call in a group of `size` ranks. */
 tg_call_entry tg_transfer_entry(const tg_transfer *t, int size);
 

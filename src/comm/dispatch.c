@@ -406,6 +406,10 @@ static const tg_work_ops request_ops = {.size = sizeof(tg_work_ops),
                                         .abort = request_abort,
                                         .free = request_free};
 
+tg_comm *tg_comm_of_work(const tg_work *w) {
+    return w->ops == &request_ops ? ((const tg_comm_request *)w->self)->comm : NULL;
+}
+
 tg_comm_request *tg_comm_request_new(tg_comm *c) {
     tg_comm_request *r = c->free;
     if (r)

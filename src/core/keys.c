@@ -22,11 +22,12 @@ uint64_t tg_key_seed(const tg_ctx *ctx, uint64_t seed) {
     return ctx->keys.step ? mix(seed, ctx->keys.step) : seed;
 }
 
-/* Returns the stream number of draws by the open keys: bit 62 is set, so it differs from those of draws by order. */
-static uint64_t keyed_stream(const tg_keys *k, uint64_t root, uint64_t micro) {
+/* Bit 62 of the number is set, so it differs from those of draws by order. */
+uint64_t tg_key_stream(const tg_keys *k, uint64_t root, uint64_t micro, const uint64_t *inner, int n) {
     const uint64_t keyed = (uint64_t)1 << 62;
     uint64_t s = mix(root, micro);
     for (int i = 0; i < k->depth; i++) s = mix(s, k->level[i].key);
+    for (int i = 0; i < n; i++) s = mix(s, inner[i]);
     return (s & (keyed - 1)) | keyed;
 }
 
@@ -117,12 +118,14 @@ tg_status tg_rng_take(tg_ctx *ctx, tg_rng *stream, uint64_t micro, int64_t n, tg
     bool keyed = tg_is_keyed(ctx);
     tg_keys *k = &ctx->keys;
     *out = (tg_draws){.rng = *stream};
-    if (TG_UNLIKELY(ctx->capture != NULL)) TG_TRY(tg_capture_draws(ctx, stream, keyed, &out->captured));
+    if (keyed)
+        out->rng = (tg_rng){tg_key_seed(ctx, stream->seed), tg_key_stream(k, stream->stream, micro, NULL, 0),
+                            k->counter};
+    if (TG_UNLIKELY(ctx->capture != NULL) && n) TG_TRY(tg_capture_draws(ctx, stream, micro, out));
     if (!keyed) {
         stream->counter += (uint64_t)n;
         return TG_OK;
     }
-    out->rng = (tg_rng){tg_key_seed(ctx, stream->seed), keyed_stream(k, stream->stream, micro), k->counter};
     if (n && !k->repeats) TG_TRY(note(ctx, out->rng.stream, micro));
     k->counter += (uint64_t)n;
     return TG_OK;

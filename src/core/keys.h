@@ -52,8 +52,10 @@ typedef struct tg_key_notes {
 tg_status tg_rng_take(tg_ctx *ctx, tg_rng *stream, uint64_t micro, int64_t n, tg_draws *out);
 /* Gives back the last n numbers that tg_rng_take has taken, with the same `stream`. */
 void tg_rng_give_back(tg_ctx *ctx, tg_rng *stream, int64_t n);
-/* Returns whether draws are now made by key: a key is open, and the mode is not TG_RNG_MEGATRON
- * (tapegrad/parallel.h). */
+/* Returns the stream number of draws in the keys that are open in k and, inside of them, in the n keys of `inner`. root
+ * is the stream number of the random stream. */
+uint64_t tg_key_stream(const tg_keys *k, uint64_t root, uint64_t micro, const uint64_t *inner, int n);
+/* Returns whether draws depend on keys now. */
 bool tg_is_keyed(const tg_ctx *ctx);
 /* Returns the seed of keyed draws from a stream with this seed, in the current step. */
 uint64_t tg_key_seed(const tg_ctx *ctx, uint64_t seed);

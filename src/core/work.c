@@ -15,7 +15,7 @@ tg_work *tg_work_new(tg_ctx *ctx, const tg_work_ops *ops, void *self) {
         ctx->free_works = w->next;
     else if (!(w = tg_host_alloc(ctx, sizeof *w)))
         return NULL;
-    *w = (tg_work){.ctx = ctx, .ops = ops, .self = self, .after = ctx->works};
+    *w = (tg_work){.ctx = ctx, .ops = ops, .self = self, .graph = ctx->capture, .after = ctx->works};
     if (w->after) w->after->before = w;
     return ctx->works = w;
 }

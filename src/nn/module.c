@@ -227,6 +227,22 @@ tg_status tg_module_wrap(tg_module *wrapper, tg_module *m) {
     return adopt(wrapper, "", m);
 }
 
+tg_status tg_module_wrap_in_place(tg_module *wrapper, tg_module *m) {
+    tg_module *parent = m->parent;
+    tg_module_entry *place = m->entry, *own = add_entry(wrapper, "");
+    if (!own) return wrapper->ctx->run.status;
+    if (parent) {
+        tg_module_reset_cursors(parent);
+        place->child = wrapper;
+        wrapper->parent = parent;
+        wrapper->entry = place;
+    }
+    own->child = m;
+    m->parent = wrapper;
+    m->entry = own;
+    return TG_OK;
+}
+
 tg_module *tg_module_child(const tg_module *m, const char *name) {
     tg_module_entry *e = m && name ? find_entry(m, name, strlen(name)) : NULL;
     return e ? e->child : NULL;

@@ -63,8 +63,16 @@ size_t tg_linear_describe(const tg_module *m, char *buf, size_t n); /* `describe
 tg_tensor *tg_module_own(const tg_module *m, const char *name);
 /* Adds m as the child "" of a wrapper, which owns it from then on. Errors are as for tg_module_add_child. */
 tg_status tg_module_wrap(tg_module *wrapper, tg_module *m);
+/* Does the same for an m that may be the child of a module: the wrapper takes its place there. On an error m is where
+ * it was. */
+tg_status tg_module_wrap_in_place(tg_module *wrapper, tg_module *m);
 /* Returns the module that a wrapper holds; NULL if m is no wrapper. */
 tg_module *tg_module_wrapped(const tg_module *m);
+
+/* ---- captured.c ---- */
+
+/* Returns the module that a captured module (tg_captured_new) runs, or m if it is none. */
+tg_module *tg_module_uncaptured(tg_module *m);
 
 /* ---- state_dict.c ---- */
 

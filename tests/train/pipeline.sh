@@ -171,7 +171,6 @@ refuses 2 "--layout needs --pp N of 2 or more" train $wrong_run --layout "E t*3 
 refuses 2 "--schedule is 'dualpipe', expected one of gpipe|1f1b|interleaved|zb-h1" train $wrong_run --schedule dualpipe
 refuses 2 "--accumulate 2 and --micro-batches 4: the two are names of one option" train $wrong_run --accumulate 2 --micro-batches 4
 refuses 2 "--record needs --pp 1" train $wrong_run --ranks 2 --pp 2 --layout "E t*2|t L" --record x.rec
-refuses 2 "--capture needs --pp 1" train $wrong_run --ranks 2 --pp 2 --layout "E t*2|t L" --capture
 refuses 2 "a pipeline cannot generate" generate --model one --prompt a --pp 2
 refuses 2 "--ranks 1 is not divisible by --tp 1 x --pp 2" inspect --pp 2
 finish
