@@ -1,6 +1,9 @@
 /* Sends and receives. A send and its receive are the two halves of a message. Each rank posts its half in its own array
  * of message slots (tg_message_slot) if one is free. Once both halves are posted, the first of the two ranks that waits
  * moves the message. If one half has no slot, only its own rank can move the message. */
+#include <sched.h>
+
+#include "base/os.h"
 #include "comm/shm/shm.h"
 
 /* Returns the key of a half: of the n-th send to `peer`, or of the n-th receive from it. Each rank computes the keys of
@@ -186,6 +189,27 @@ bool tg_shm_message_answered(const tg_shm_request *r) {
     const tg_member *peer = tg_group_member(r->s->g, r->peer);
     if (atomic_load_explicit(&peer->unposted, memory_order_acquire)) return true;
     return r->moved || (r->message && phase(state_of(r->message)) != TG_MESSAGE_POSTED) || other_half(r, &state);
+}
+
+/* Returns whether the peer compares the two halves now: it has claimed the receiver's half, and not finished. */
+static bool is_compared(const tg_shm_request *r) {
+    if (r->message && phase(state_of(r->message)) == TG_MESSAGE_TAKEN) return true;
+    tg_message_slot *slots = tg_group_message_slots(r->s->g, r->peer);
+    for (int i = 0; i < TG_MESSAGE_SLOTS; i++)
+        if (atomic_load_explicit(&slots[i].key, memory_order_acquire) == r->match &&
+            phase(state_of(&slots[i])) == TG_MESSAGE_TAKEN)
+            return true;
+    return false;
+}
+
+void tg_shm_settle_message(const tg_shm_request *r) {
+    const double limit = 1; /* seconds, in case the peer dies meanwhile */
+    double since = 0;
+    while (!tg_shm_has_failed(r->s) && !tg_shm_message_done(r) && is_compared(r)) {
+        if (since == 0) since = tg_system_now();
+        if (tg_system_now() - since > limit) return;
+        sched_yield();
+    }
 }
 
 void tg_shm_end_message(tg_shm_request *r) {

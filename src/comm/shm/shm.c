@@ -196,6 +196,7 @@ static bool shm_test(tg_ctx *ctx, void *state, void *request) {
     tg_shm_request *r = request;
     if (r->done) return true;
     if (!tg_shm_has_failed(s)) tg_shm_progress(s->self);
+    if (!r->done && !r->data && tg_shm_is_message(r)) tg_shm_settle_message(r);
     return r->done || tg_shm_has_failed(s);
 }
 

@@ -101,6 +101,9 @@ bool tg_shm_try_message(tg_shm_request *r);
 bool tg_shm_message_done(const tg_shm_request *r);
 /* Returns whether the peer has made its half of the message, or may have made it without a free message slot. */
 bool tg_shm_message_answered(const tg_shm_request *r);
+/* Waits while the peer compares the two halves of a message. For a message without data, which the caller (NCCL) moves
+ * by other means and must not move if the halves disagree. */
+void tg_shm_settle_message(const tg_shm_request *r);
 void tg_shm_end_message(tg_shm_request *r); /* frees the message slot */
 
 /* ---- progress.c ---- */
