@@ -95,8 +95,8 @@ static tg_status check_shape(tg_call *c, tg_dtype dtype, int ndim, const int64_t
 
 static tg_status check_output(tg_call *c, int i, tg_dtype dtype, int ndim, const int64_t *shape) {
     if (i < 0 || i >= c->n_out || c->out[i])
-        return tg_call_fail(c, TG_ERR_INTERNAL, "infer makes output %d twice, or beyond the %d outputs of the call", i,
-                            c->n_out);
+        return tg_call_fail(c, TG_ERR_INTERNAL, "infer makes output %d, but the call has %s, each to be made once", i,
+                            tg_count(c->n_out, "output").text);
     return check_shape(c, dtype, ndim, shape);
 }
 

@@ -209,7 +209,7 @@ static void arguments(misuse_world *b, tg_comm *c) {
     GIVES(tg_comm_send, ARGUMENT, "to is 3", !tg_comm_send(c, b->x, 3));
     GIVES(tg_comm_recv, ARGUMENT, "which is this rank", !tg_comm_recv(c, b->x, 1));
     GIVES(tg_comm_recv, ARGUMENT, "from is -1", !tg_comm_recv(c, b->x, -1));
-    GIVES(tg_comm_all_to_all, SHAPE, "a multiple of 3", !tg_comm_all_to_all(c, b->ids, b->ids, NULL, NULL));
+    GIVES(tg_comm_all_to_all, SHAPE, "a multiple of the 3 ranks", !tg_comm_all_to_all(c, b->ids, b->ids, NULL, NULL));
     GIVES(tg_comm_all_to_all, SHAPE, "dst has 3 elements", !tg_comm_all_to_all(c, b->v, b->x, NULL, NULL));
     GIVES(tg_comm_all_to_all, ARGUMENT, "send_counts is NULL", !tg_comm_all_to_all(c, b->x, b->x, NULL, right));
     GIVES(tg_comm_all_to_all, ARGUMENT, "recv_counts is NULL", !tg_comm_all_to_all(c, b->x, b->x, right, NULL));

@@ -162,9 +162,9 @@ static void calls_of_infer(misuse_world *b) {
     tg_op variadic = probe_op;
     variadic.n_out = -1;
 #define INFER(symbol, code, says, fn) GIVES(symbol, code, says, probes(b, &probe_op, (probe){.infer = fn}))
-    INFER(tg_call_out, INTERNAL, "output 1 of 1", out_beyond);
-    INFER(tg_call_out, INTERNAL, "output -1 of 1", out_before);
-    INFER(tg_call_out, INTERNAL, "each index once", out_twice);
+    INFER(tg_call_out, INTERNAL, "makes output 1, but the call has 1 output", out_beyond);
+    INFER(tg_call_out, INTERNAL, "makes output -1, but", out_before);
+    INFER(tg_call_out, INTERNAL, "makes output 0, but the call has 1 output, each to be made once", out_twice);
     INFER(tg_call_out, INTERNAL, "made no output 0", out_never);
     INFER(tg_call_out, SHAPE, "dim 1 is -3, expected 0 or more", out_minus);
     INFER(tg_call_out, SHAPE, "overflows", out_huge);
@@ -177,7 +177,7 @@ static void calls_of_infer(misuse_world *b) {
           probes(b, &variadic, (probe){.infer = outputs_minus}));
     GIVES(tg_call_outputs, ARGUMENT, "sets 2 outputs, but the call has room for 1",
           probes(b, &variadic, (probe){.infer = outputs_many}));
-    INFER(tg_call_view, INTERNAL, "output 1 of 1", view_beyond);
+    INFER(tg_call_view, INTERNAL, "makes output 1, but the call has 1 output", view_beyond);
     INFER(tg_call_view, SHAPE, "outside the bytes", view_outside);
     INFER(tg_call_view, SHAPE, "outside the bytes", view_before);
     INFER(tg_call_view, SHAPE, "outside the bytes", view_back);

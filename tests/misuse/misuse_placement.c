@@ -41,9 +41,9 @@ static void declared(misuse_world *b) {
     FAILS(tg_place, ARGUMENT, "layout 7", places(b, TG_TP, no_layout));
     FAILS(tg_place, SHAPE, "f32[2, 3] has no such dim to shard", places(b, TG_TP, TG_SHARD(2)));
     FAILS(tg_place, SHAPE, "f32[2, 3] has no such dim to shard", places(b, TG_TP, TG_SHARD(-3)));
-    FAILS(tg_place, SHAPE, "in 2 chunks", places(b, TG_TP, TG_SHARD_STRIDED(1, 2)));
-    FAILS(tg_place, SHAPE, "in 0 chunks", places(b, TG_TP, TG_SHARD_STRIDED(0, 0)));
-    FAILS(tg_place, SHAPE, "in 2 chunks", places(b, TG_TP, TG_SHARD_ZIGZAG(1)));
+    FAILS(tg_place, SHAPE, "into 2 chunks", places(b, TG_TP, TG_SHARD_STRIDED(1, 2)));
+    FAILS(tg_place, SHAPE, "into 0 chunks", places(b, TG_TP, TG_SHARD_STRIDED(0, 0)));
+    FAILS(tg_place, SHAPE, "into 2 chunks", places(b, TG_TP, TG_SHARD_ZIGZAG(1)));
     FAILS(tg_place, STATE, "placed on axis tp already: it is R there, and cannot become I", places_twice(b));
     FAILS(tg_place, STATE, "f32[2, 3] is not a leaf; the placement rule has placed it", tg_place(P, b->r, TG_TP, TG_R));
     FAILS(tg_place, STATE, "w f32[2, 3] was already used by an op", tg_place(P, b->w, TG_TP, TG_R));

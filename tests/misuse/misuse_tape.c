@@ -163,8 +163,8 @@ static void symmetric(misuse_world *b) {
     QUIET(tg_symmetric_take, !tg_symmetric_take(NULL, b->t, &f32, &one, 1, &x) && misuse_inert(x));
     QUIET(tg_symmetric_take, !tg_symmetric_take(s, NULL, &f32, &one, 1, &x) && misuse_inert(x));
     GIVES(tg_symmetric_take, HANDLE, "freed", !tg_symmetric_take(s, b->freed, &f32, &one, 1, &x));
-    GIVES(tg_symmetric_take, ARGUMENT, "n is -1, and dtypes", !tg_symmetric_take(s, b->t, &f32, &one, -1, &x));
-    GIVES(tg_symmetric_take, ARGUMENT, "is NULL", !tg_symmetric_take(s, b->t, NULL, &one, 1, &x));
+    GIVES(tg_symmetric_take, ARGUMENT, "n is -1, expected 0 or more", !tg_symmetric_take(s, b->t, &f32, &one, -1, &x));
+    GIVES(tg_symmetric_take, ARGUMENT, "must not be NULL", !tg_symmetric_take(s, b->t, NULL, &one, 1, &x));
     GIVES(tg_symmetric_take, SHAPE, "dim 0 is -1", !tg_symmetric_take(s, b->t, &f32, &minus, 1, &x));
     GIVES(tg_symmetric_take, DTYPE, "expected one of", !tg_symmetric_take(s, b->t, &none, &one, 1, &x));
     tg_symmetric_free(s);

@@ -85,8 +85,10 @@ static void wraps(misuse_world *b) {
           released(tg_wrap(ctx, TG_F32, TG_SHAPE(1), NULL, (char *)data + 1, count, &n), &n));
     GIVES(tg_wrap, ARGUMENT, "stride 0 is -1, expected 0 or more",
           released(tg_wrap(ctx, TG_F32, TG_SHAPE(2), back, data, count, &n), &n));
-    GIVES(tg_wrap, ARGUMENT, "overflow", released(tg_wrap(ctx, TG_F32, TG_SHAPE(2, 2), far, data, count, &n), &n));
-    GIVES(tg_wrap, ARGUMENT, "overflow", released(tg_wrap(ctx, TG_F32, TG_SHAPE(2), wide, data, count, &n), &n));
+    GIVES(tg_wrap, ARGUMENT, "more bytes than 63 bits can count",
+          released(tg_wrap(ctx, TG_F32, TG_SHAPE(2, 2), far, data, count, &n), &n));
+    GIVES(tg_wrap, ARGUMENT, "more bytes than 63 bits can count",
+          released(tg_wrap(ctx, TG_F32, TG_SHAPE(2), wide, data, count, &n), &n));
     GIVES(tg_wrap, DTYPE, "expected one of", released(tg_wrap(ctx, TG_F8E5M2, TG_SHAPE(2), NULL, data, count, &n), &n));
     QUIET(tg_wrap, released(tg_wrap(NULL, TG_F32, TG_SHAPE(2), NULL, data, count, &n), &n));
     QUIET(tg_wrap, released(tg_wrap(meta, TG_F32, TG_SHAPE(2), NULL, data, count, &n), &n) &&
