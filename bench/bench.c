@@ -28,7 +28,7 @@ static int usage(void) {
     return 2;
 }
 
-/* Describes what was measured, for the head of the results. */
+/* Prints the library's version, the kernels and the compiler, for the head of the results. */
 static int about(const bench_options *o) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = o->device));
     bool ok = tg_ctx_status(ctx) == TG_OK;
@@ -62,7 +62,7 @@ static const number_option numbers[] = {
 };
 enum { NUMBERS = sizeof numbers / sizeof numbers[0] };
 
-/* Sets the option `name` to n if its value is a size. Returns false if it is another option, or if n is not
+/* Sets the option `name` to n if it is one of `numbers`. Returns false if it is another option, or if n is not
  * positive. */
 static bool set_number(bench_options *o, const char *name, long long n) {
     for (int i = 0; i < NUMBERS; i++)
@@ -129,6 +129,7 @@ static double resident(void) {
     return getrusage(RUSAGE_SELF, &used) == 0 ? 1024.0 * (double)used.ru_maxrss : 0;
 }
 
+/* Returns the number that a line of standard input asks for. */
 static double answer(const bench_row *row, void *state, tg_ctx *ctx, const char *question) {
     if (strcmp(question, "peak\n") == 0) return peak(ctx);
     if (strcmp(question, "host\n") == 0) return row->host ? row->host(state) : 0;

@@ -37,12 +37,12 @@ typedef struct bench_row {
 } bench_row;
 
 extern const bench_row chain_row, tape_row, mlp_row, gpt2_row, floor_row, adamw_row;
-/* Single kernels, called directly on the device's slots: kernels.c and products.c. */
+/* Single kernels, called directly as the device's slots (device.h): kernels.c and products.c. */
 extern const bench_row copy_row, gelu_row, softmax_row, norm_row, norm_grad_row, loss_row, loss_grad_row,
     attention_row, attention_grad_row;
 extern const bench_row gemm_row, linear_row, read_row;
 
-/* GPT-2 124M: the defaults of the options. */
+/* The sizes of GPT-2 124M, which are the defaults of the options. */
 enum { GPT2_VOCAB = 50257, GPT2_HEADS = 12, GPT2_HIDDEN = 768 };
 
 /* Waits until everything that is queued on the device has run. */

@@ -7,7 +7,7 @@
 
 #include "bench.h"
 
-enum { OPS = 1000, MEASURED = 400000 }; /* MEASURED: number of ops in one measurement, at least */
+enum { OPS = 1000, MEASURED = 400000 }; /* MEASURED: least number of ops in one measurement */
 
 typedef struct chain {
     tg_tensor *x, *a, *b;
@@ -32,7 +32,8 @@ static void *chain_open(tg_ctx *ctx, const bench_options *o) {
 
 static void *tape_open(tg_ctx *ctx, const bench_options *o) { return chain_new(ctx, o->rows); }
 
-/* Runs one chain, and adds the seconds of forward and of backward with the reset of the tape. */
+/* Runs one chain. Adds the seconds of forward to *forward, and those of backward and of the tape's reset to
+ * *backward. */
 static void chain_times(chain *c, double *forward, double *backward) {
     double begun = seconds_now();
     tg_tensor *y = c->x;

@@ -35,7 +35,7 @@ static double median_us(tg_comm *c, tg_tensor *y, tg_tensor *x, int64_t bytes) {
     return 1e6 * took[n / 2];
 }
 
-/* Returns on all ranks whether rank 0 has read another line: one more round is wanted. */
+/* Returns on all ranks whether rank 0 has read another line, which asks for one more round. */
 static bool wait_for_line(tg_comm *c, tg_tensor *go_tensor) {
     char line[16];
     int64_t go = tg_comm_rank(c) || fgets(line, sizeof line, stdin);
@@ -62,7 +62,7 @@ static tg_status rank_main(void *arg, tg_ctx *ctx, tg_comm *c) {
     return tg_ctx_status(ctx);
 }
 
-/* Runs this process's rank, one that launch() has started. */
+/* Runs one rank, in a process that launch has started. */
 static int run_launched(void) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1));
     tg_comm *c = tg_comm_launched_new(ctx);

@@ -1,9 +1,9 @@
-/* Row "floor": the least that a GPT-2 124M training step must do, called directly on the device's slots: its matrix
- * products, passes that move as many bytes as its element-wise ops, and one AdamW pass. There is no tape, no handles
- * are made, and all buffers are allocated beforehand.
+/* Row "floor": the least that a GPT-2 124M training step must do, called directly as slots of the device (device.h):
+ * its matrix products, passes that move as many bytes as its element-wise ops, and one AdamW pass. There is no tape, no
+ * handles are made, and all buffers are allocated beforehand.
  *
- * Each product occurs once forward, once for the gradient of its input and once for that of its weight; recomputation
- * is not counted. Activations are [s, b, h], as in the layers of nn.h. */
+ * Each product occurs once in forward, once for the gradient of its input and once for that of its weight. Nothing is
+ * recomputed. Activations are [s, b, h], as in the library's transformer layers. */
 #include <assert.h>
 #include <math.h>
 #include <stdio.h>
@@ -17,8 +17,8 @@
 
 typedef enum pass_kind { PRODUCT, SWEEP, TOTAL, ADAMW } pass_kind;
 
-/* One call of a slot. A SWEEP computes out = a + b, or out = a if b is NULL; if add is true, it adds to out. A TOTAL
- * sums the rows or columns of a into out. */
+/* One call of a slot. A PRODUCT is a matrix product. A SWEEP computes out = a + b, or out = a if b is NULL; if `add` is
+ * true, it adds the result to out. A TOTAL sums the rows or columns of a into out. */
 typedef struct pass {
     const char *name;
     pass_kind kind;
@@ -30,17 +30,20 @@ typedef struct pass {
 
 enum { H = GPT2_HIDDEN, HEADS = GPT2_HEADS, D = H / HEADS, FFN = 4 * H };
 
-/* CHUNK: rows of logits that are computed at once, as in tg_linear_cross_entropy. SPARE: the most passes, and tensors,
- * of a layer, of a chunk, and outside of layers. */
+/* CHUNK: rows of logits that are computed at once, as in tg_linear_cross_entropy. SPARE: the most passes, and the most
+ * tensors, of a layer and of the rest of the step; also the most passes of a chunk. */
 enum { CHUNK = 512, SPARE = 64 };
 
-/* A weight [out, in] and its gradient. */
+/* A weight [out, in], its bias, and their gradients. */
 typedef struct weight {
     const char *name;
     int64_t out, in;
     tg_tensor *w, *g, *bias, *gbias;
 } weight;
 
+/* The weights of a layer, and its activations: x is the input, n1 and n2 are the results of the norms, parts has the
+ * queries, keys and values, mixed is attention's result, x1 is x plus its projection, and z and h are the MLP's hidden
+ * activations before and after GELU. */
 typedef struct layer {
     weight qkv, mix, up, down;
     tg_tensor *x, *n1, *parts, *scores, *mixed, *x1, *n2, *z, *h;
@@ -48,7 +51,7 @@ typedef struct layer {
 
 typedef struct floor_step {
     tg_ctx *ctx;
-    int64_t b, t, rows; /* rows = t b */
+    int64_t b, t, rows; /* batch, sequence length, and their product */
     int n, capacity;
     pass *passes;
     int n_made, made_capacity;
@@ -120,6 +123,7 @@ static tg_gemm *apply(floor_step *f, const weight *w, tg_tensor *x, tg_tensor *y
     return g;
 }
 
+/* Plans the gradients of y = x w^T + b. g is the gradient of y, and gx that of x. */
 static void apply_grad(floor_step *f, const weight *w, tg_tensor *g, tg_tensor *x, tg_tensor *gx) {
     product(f, w->name, f->rows, w->in, w->out, matrix(g), matrix(w->w), matrix(gx));
     product(f, w->name, w->out, w->in, f->rows, transposed(matrix(g)), matrix(x), matrix(w->g));
@@ -139,6 +143,7 @@ static tg_matrix score_matrix(const floor_step *f, tg_tensor *s) {
     return (tg_matrix){tg_host_data(s), f->t, 1, {HEADS * f->t * f->t, f->t * f->t}, tg_dtype_of(s)};
 }
 
+/* Plans a product for each head of each sequence. */
 static void of_heads(floor_step *f, int64_t m, int64_t n, int64_t k, tg_matrix a, tg_matrix b, tg_matrix c) {
     tg_gemm *g = product(f, "attention", m, n, k, a, b, c);
     g->batch[0] = f->b;
@@ -186,7 +191,7 @@ static void backward(floor_step *f, layer *l) {
     sweep(f, "layer norms", f->g, f->gn, l->x, true);
 }
 
-/* Computes the logits of CHUNK rows at a time, and their gradient in the dtype of the operands. */
+/* Plans the loss: for each CHUNK of rows, the logits and their gradient, which has the dtype of the operands. */
 static void loss(floor_step *f) {
     tg_matrix x = matrix(f->last), gx = matrix(f->g), w = matrix(f->head.w), logits = matrix(f->logits);
     tg_matrix g = matrix(f->glogits), gw = matrix(f->head.g);
@@ -310,7 +315,7 @@ static void *floor_open(tg_ctx *ctx, const bench_options *o) {
                       .t = o->seq_len,
                       .rows = o->batch * o->seq_len,
                       .n_layers = o->layers,
-                      .scalars = {0, 1, 0.1, 0.001, 0}}; /* the first two: learning rate, clip factor */
+                      .scalars = {0, 1, 0.1, 0.001, 0}}; /* the first two are the learning rate and the clip factor */
     f->capacity = (int)(SPARE * (o->layers + 1 + f->rows / CHUNK));
     f->made_capacity = (int)(SPARE * (o->layers + 1));
     f->passes = malloc((size_t)f->capacity * sizeof *f->passes);
@@ -353,7 +358,7 @@ static double floor_measure(void *state) {
     return 1e3 * (seconds_now() - begun);
 }
 
-/* The passes of one name, summed. */
+/* The sums over all passes of one name. */
 typedef struct share {
     const char *name;
     int calls;
@@ -365,7 +370,7 @@ static double flops_of(const pass *p) {
     return p->kind == PRODUCT ? 2.0 * (double)(g->m * g->n) * (double)(g->k * g->batch[0] * g->batch[1]) : 0;
 }
 
-/* Runs a step, and prints its time by the names of passes. */
+/* Runs a step, and prints the time of the passes of each name. */
 static void floor_profile(void *state) {
     enum { MOST = 32 };
     const floor_step *f = state;

@@ -1,5 +1,5 @@
 /* Row "gpt2": a training step of GPT-2 (124M unless options say otherwise), which is forward, backward and AdamW,
- * written like a user's program. With --capture its replays are measured. Row "adamw": AdamW alone. */
+ * written like a user's program. With --capture, measures replays of the captured step. Row "adamw": AdamW alone. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -89,8 +89,8 @@ static tg_status captured_step(void *state, tg_ctx *ctx) {
     return tg_ctx_status(ctx);
 }
 
-/* Runs a step. With --capture, the first call runs it normally, which allocates what lives longer than a step, and then
- * captures it; later calls replay it. */
+/* Runs a step. With --capture, the first call runs the step normally, which allocates what lives longer than a step,
+ * and then captures it. Later calls replay the captured step. */
 static void step(gpt2 *g) {
     if (g->graph)
         tg_graph_replay(g->graph);
@@ -108,7 +108,8 @@ static double gpt2_measure(void *state) {
     return 1e3 * (seconds_now() - begun) / g->calls;
 }
 
-/* Measures the host's part of one step: nothing is queued before, and the device's end is not waited for. */
+/* Measures the time that the host takes to queue one step. The device is idle before, and the measurement does not wait
+ * for the device at the end. */
 static double gpt2_host(void *state) {
     gpt2 *g = state;
     finish(g->ctx);
@@ -150,7 +151,7 @@ static int slower_first(const void *a, const void *b) {
     return d > 0 ? 1 : d < 0 ? -1 : 0;
 }
 
-/* Sums the rows of the table that tg_tape_dump wrote, by op. Returns the number of ops. */
+/* Adds up the rows of each op in the table that tg_tape_dump wrote. Returns the number of ops. */
 static int sum_by_op(char *table, op_time *ops) {
     int n = 0;
     char *rest = NULL;

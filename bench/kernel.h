@@ -1,4 +1,4 @@
-/* The state of a row that calls a kernel directly on the device's slots, with random values. */
+/* The state of a row that calls a kernel directly, as a slot of the device (device.h), with random values. */
 #ifndef TAPEGRAD_BENCH_KERNEL_H
 #define TAPEGRAD_BENCH_KERNEL_H
 
@@ -17,7 +17,7 @@ struct kernel {
     int calls;                    /* number of calls in a measurement */
     int n;                        /* number of tensors in `made`, which live as long as the row */
     tg_tensor *made[MAX_TENSORS];
-    tg_array from, to; /* arguments of the kernels; each uses some of these fields */
+    tg_array from, to; /* this field and those below: arguments, of which each kernel uses some */
     tg_gemm gemm;
     int64_t products; /* number of products that differ only in B */
     tg_norm_args norm;

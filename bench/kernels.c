@@ -1,11 +1,11 @@
-/* Single kernels, called directly on the device's slots with random values. bench/run.py and bench/gpu.py know the
- * bytes and FLOPs of each, and compare its time with PyTorch's and its rate with that of a copy or a product. Choose
- * sizes that no cache holds. */
+/* Single kernels, called directly as slots of the device (device.h), with random values. bench/run.py and bench/gpu.py
+ * know the bytes and FLOPs of each kernel. They compare its time with PyTorch's, and its rate with the rate of a copy
+ * or of a product. Choose sizes that no cache holds. */
 #include "kernel.h"
 
 #include "kernels/scalar.h"
 
-/* ---- A copy, and kernels that move as many bytes: [rows, columns] ---- */
+/* ---- A copy of [rows, columns], and kernels that move as many bytes ---- */
 
 static kernel *sweep_new(tg_ctx *ctx, const bench_options *o, tg_status (*once)(kernel *k)) {
     kernel *k = kernel_new(ctx, o, once);
@@ -50,7 +50,7 @@ static void *norm_open(tg_ctx *ctx, const bench_options *o) { return norm_new(ct
 static void *norm_grad_open(tg_ctx *ctx, const bench_options *o) {
     kernel *k = norm_new(ctx, o, norm_grad_once);
     if (!k) return NULL;
-    if (tg_ctx_status(ctx) == TG_OK) k->ops->norm(ctx, &k->norm); /* mean and rstd */
+    if (tg_ctx_status(ctx) == TG_OK) k->ops->norm(ctx, &k->norm); /* fills mean and rstd */
     k->norm.gy = normal(k, TG_SHAPE(o->rows, o->columns));
     k->norm.gx = k->norm.y;
     k->norm.y = (tg_array){0};
@@ -89,7 +89,7 @@ static void *loss_open(tg_ctx *ctx, const bench_options *o) { return loss_new(ct
 static void *loss_grad_open(tg_ctx *ctx, const bench_options *o) {
     kernel *k = loss_new(ctx, o, loss_grad_once);
     if (!k) return NULL;
-    if (tg_ctx_status(ctx) == TG_OK) k->ops->cross_entropy(ctx, &k->loss); /* top, mass */
+    if (tg_ctx_status(ctx) == TG_OK) k->ops->cross_entropy(ctx, &k->loss); /* fills top and mass */
     k->loss.gloss = k->loss.loss;
     k->loss.loss = (tg_array){0};
     k->loss.glogits = zeros(k, TG_DTYPE_DEFAULT, TG_SHAPE(o->rows, o->vocab));
@@ -122,7 +122,7 @@ static void *attention_grad_open(tg_ctx *ctx, const bench_options *o) {
     kernel *k = attention_new(ctx, o, attention_grad_once);
     if (!k) return NULL;
     tg_shape s = TG_SHAPE(o->batch, o->heads, o->seq_len, o->hidden / o->heads);
-    if (tg_ctx_status(ctx) == TG_OK) k->ops->attention(ctx, &k->attention); /* out, top and mass */
+    if (tg_ctx_status(ctx) == TG_OK) k->ops->attention(ctx, &k->attention); /* fills out, top and mass */
     k->attention.gout = normal(k, s);
     k->attention.gq = zeros(k, TG_DTYPE_DEFAULT, s);
     k->attention.gk = zeros(k, TG_DTYPE_DEFAULT, s);

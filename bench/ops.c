@@ -29,8 +29,8 @@ static double bytes_of(tg_tensor *const *x, int n) {
     return bytes;
 }
 
-/* Measures one call: the seconds of forward, of backward from the sum of its first output (-1 if that requires no
- * gradient), and the bytes of inputs and outputs. */
+/* Measures one call: the seconds of forward, the seconds of backward from the sum of the first output, and the bytes of
+ * inputs and outputs. *backward is -1 if the first output requires no gradient. */
 static void call(tg_case *c, tg_tape *t, double *forward, double *backward, double *bytes) {
     tg_tensor *out[TG_CASE_OUTPUTS] = {0};
     double begun = seconds_now();

@@ -17,7 +17,7 @@
 typedef enum way { AT_ONCE, IN_WAITS, BY_THREAD, WAYS } way;
 static const char *const way_names[WAYS] = {"waited for at once", "advanced in waits", "by a thread"};
 
-/* A rank's transport: that of threads, with a lock that the rank's progress thread takes too. */
+/* A rank's transport: the transport between threads, with a lock, because the rank's progress thread uses it too. */
 typedef struct locked_transport {
     way way;                        /* of the current round */
     const tg_comm_ops *unlocked;    /* the transport that is wrapped */
@@ -25,7 +25,7 @@ typedef struct locked_transport {
     tg_shm_rank *rank;
     pthread_mutex_t lock;
     pthread_t thread;
-    atomic_bool active, ends; /* the progress thread advances calls; it is to end */
+    atomic_bool active, ends; /* active: the progress thread advances calls; ends: it must end */
 } locked_transport;
 
 static _Thread_local locked_transport mine;

@@ -1,4 +1,5 @@
-/* Single matrix products, called directly on the device's slot, and the rate at which memory is read. */
+/* Single matrix products, called directly as the device's slot gemm (device.h), and the rate at which memory is
+ * read. */
 #include "kernel.h"
 
 /* ---- [rows, inner] x [inner, columns] ---- */
@@ -24,7 +25,7 @@ static kernel *product_new(tg_ctx *ctx, const bench_options *o, tg_status (*once
 
 static void *gemm_open(tg_ctx *ctx, const bench_options *o) { return product_new(ctx, o, gemm_once); }
 
-/* ---- A few rows times `layers` weights [columns, inner] one after the other, so that no cache holds them ---- */
+/* ---- [rows, inner] times each of `layers` weights [columns, inner], so many that no cache holds them ---- */
 
 static tg_status linear_once(kernel *k) {
     tg_gemm g = k->gemm;
@@ -46,7 +47,7 @@ static void *linear_open(tg_ctx *ctx, const bench_options *o) {
     return k;
 }
 
-/* ---- Reading [rows, columns] ---- */
+/* ---- Reading memory: [rows, columns] ---- */
 
 enum { LINE = 64, WORDS = LINE / 8 };
 

@@ -16,7 +16,7 @@
 
 enum { LAYERS = 12, POSITIONS = 1024 };
 
-/* Waits until round number `round` is started (*more: true) or the ranks are to end (false). */
+/* Waits until round number `round` is started, or the ranks must end. *more says whether it is a round. */
 static void wait_for_round(team *t, int round, bool *more) {
     pthread_mutex_lock(&t->lock);
     while (t->given == round) pthread_cond_wait(&t->changed, &t->lock);

@@ -23,15 +23,15 @@ typedef struct team {
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    int given, done; /* number of rounds started and done; given -1: the ranks are to end */
+    int given, done; /* number of rounds started and done; given -1: the ranks must end */
     double ms[TEAM_ROUNDS]; /* milliseconds of each round's step on rank 0 */
     double loss;            /* of the first step */
     char message[1024];     /* the error of a rank; "": none */
 } team;
 
-/* Starts the ranks. False if there is no thread. */
+/* Starts the ranks. Returns false if the team's thread cannot be created. */
 bool team_start(team *t);
-/* Runs round number `round`, the first of which is 0. False if a rank has failed. */
+/* Runs one round; rounds are numbered from 0. Returns false if a rank has failed. */
 bool team_play(team *t, int round);
 /* Ends the ranks, and prints the error if one has failed. */
 void team_end(team *t);

@@ -21,7 +21,7 @@ static const struct {
                       {"/usr/share/dict/french", "wfrench"}};
 
 typedef struct word {
-    int32_t run[RUNS]; /* a row of the table for each n-gram, padded with 0 */
+    int32_t run[RUNS]; /* for each n-gram, its row in the table of embeddings; the rest is 0 */
     int64_t language;
 } word;
 
@@ -33,7 +33,8 @@ static uint32_t next_random(uint32_t *state) { /* xorshift32 (Marsaglia, 2003) *
 
 /* ---- Data ---- */
 
-/* Makes a word from its letters. They are written as "<letters>", so that n-grams at the ends differ from others. */
+/* Makes a word from its letters. The n-grams are those of "<letters>", so that n-grams at the ends of a word differ
+ * from the same letters in its middle. */
 static word word_of(const char *letters, int language) {
     word w = {.language = language};
     char text[LETTERS + 3];

@@ -1,7 +1,8 @@
-/* An op of your own: description, forward, backward and samples in one block, checked by finite differences, then used.
+/* An op of your own. Defines the op's description, forward, backward and samples, checks its gradient by finite
+ * differences, and uses it.
  *
  * charbonnier(x) = sqrt(x^2 + eps^2) - eps is |x| without the kink: a loss for data with outliers. The program fits a
- * line to points of which every tenth is far off, by squares and by this op.
+ * line to points of which every tenth is far off, once with squared errors and once with this op.
  */
 #include <math.h>
 #include <stdio.h>
@@ -52,7 +53,7 @@ static tg_status charbonnier_forward(tg_call *c) {
     return TG_OK;
 }
 
-/* gx = gy x / sqrt(x^2 + eps^2), written or added as gin_mode says. */
+/* Computes gx = gy x / sqrt(x^2 + eps^2). gin_mode says whether to write gx or to add to it. */
 static tg_status charbonnier_backward(tg_call *c) {
     const charbonnier_params *p = c->params;
     tg_array x = tg_array_of(c->in[0]), gy = tg_array_of(c->gout[0]), gx = tg_array_of(c->gin[0]);
@@ -111,8 +112,8 @@ static bool check(tg_ctx *ctx) {
 
 enum { POINTS = 100 };
 
-/* Fits a line to points of y = 2 x + 1, of which every tenth lies 20 higher. Returns the larger of the errors of its
- * slope and offset. */
+/* Fits a line to points of y = 2 x + 1, of which every tenth lies 20 higher. Returns the larger of two errors: that of
+ * the line's slope and that of its offset. */
 static double fit(tg_ctx *ctx, bool robust) {
     float x[POINTS], y[POINTS];
     for (int i = 0; i < POINTS; i++) {

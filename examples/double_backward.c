@@ -28,7 +28,7 @@ static double dot(tg_tape *t, tg_tensor *a, tg_tensor *b) {
     return tg_item(tg_sum(t, tg_mul(t, a, b), TG_ALL_DIMS, false));
 }
 
-/* Returns d with H d = -g, where g is the gradient and H the Hessian of loss at w, by a few conjugate-gradient
+/* Returns the solution d of H d = -g, where g is the gradient and H the Hessian of loss at w. Takes conjugate-gradient
  * steps. */
 static tg_tensor *newton(tg_tape *t, tg_tensor *loss, tg_tensor *w) {
     tg_tensor *g;
@@ -69,7 +69,7 @@ int main(void) {
         tg_tape_reset(t);
     }
 
-    /* The loss is quadratic in the last weight alone: one Newton step ends at a gradient of zero. */
+    /* As a function of the last weight the loss is quadratic, so its gradient is zero after one Newton step. */
     tg_tensor *d = newton(t, tg_mse(t, net(t, x, p), y), p[2]), *moved = tg_keep(tg_add(t, p[2], d)), *g;
     tg_tape_reset(t);
     tg_set_requires_grad(moved, true);

@@ -1,5 +1,5 @@
-/* Uses the library inside a program that has its own allocator and its own log, and that must not end. The program is a
- * service that fits a line to the points of each request, and continues after a request that fails. */
+/* Uses the library inside a program that has its own allocator and its own log, and that must not end on an error. The
+ * program is a service that fits a line to the points of each request, and continues after a request that fails. */
 #include <stdio.h>
 #include <stdlib.h>
 

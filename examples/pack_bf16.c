@@ -8,14 +8,14 @@
 
 /* ---- A packed tensor: a bfloat16 tensor of the context ---- */
 
-/* Returns the number of an element-wise formula, by which the device's kernel `map` is called. */
+/* Returns the number of an element-wise formula. The device's function `map` takes this number. */
 static tg_formula formula(const char *name) {
     tg_formula f = 0;
     while (f < tg_formula_count() && strcmp(tg_formula_name(f), name) != 0) f++;
     return f;
 }
 
-/* Copies `from` to `to`, converted to its dtype. */
+/* Copies `from` to `to`, and converts the elements to the dtype of `to`. */
 static tg_status convert(tg_tensor *to, const tg_tensor *from) {
     const double none[2] = {0, 0};
     tg_ctx *ctx = tg_ctx_of(to);

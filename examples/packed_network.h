@@ -1,5 +1,5 @@
-/* The network of offload.c and pack_bf16.c, whose blocks are scopes. The two programs keep its saved tensors in
- * different ways. */
+/* The network of offload.c and pack_bf16.c. Each of its blocks is a scope. The two programs store the tensors that the
+ * network saves for backward in different ways. */
 #ifndef PACKED_NETWORK_H
 #define PACKED_NETWORK_H
 
@@ -8,7 +8,8 @@
 #include <tapegrad/extend.h>
 #include <tapegrad/tapegrad.h>
 
-enum { BLOCKS = 8, ROWS = 512, WIDTH = 64, WEIGHTS = 2 * BLOCKS, EACH = 4 * WIDTH * WIDTH }; /* EACH: a weight's size */
+/* EACH: number of elements of a weight. */
+enum { BLOCKS = 8, ROWS = 512, WIDTH = 64, WEIGHTS = 2 * BLOCKS, EACH = 4 * WIDTH * WIDTH };
 
 static tg_tensor *block(tg_tape *t, tg_tensor *x, tg_tensor *const *w) {
     tg_scope_open(t, "block");
@@ -17,8 +18,9 @@ static tg_tensor *block(tg_tape *t, tg_tensor *x, tg_tensor *const *w) {
     return y;
 }
 
-/* Runs one step. packer packs the saved tensors; NULL: they stay as they are. Fills grads with the gradients of the
- * weights, and *peak with the most bytes of the device's memory in use. False after printing an error. */
+/* Runs one step. packer packs the saved tensors; if it is NULL, they stay as they are. Fills grads with the gradients
+ * of the weights, and sets *peak to the most bytes of device memory that were in use at once. Returns false after
+ * printing an error. */
 static bool packed_step(const char *device, const tg_pack_ops *packer, float *grads, int64_t *peak) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = device, .seed = 3));
     tg_tensor *w[WEIGHTS], *x = tg_randn(ctx, TG_F32, TG_SHAPE(ROWS, WIDTH), 1);

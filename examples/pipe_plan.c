@@ -1,5 +1,5 @@
-/* A pipeline schedule of your own: the lists of two stages are checked before anything runs, and their cost is known.
- */
+/* A pipeline schedule of your own, as a list of items for each of two stages. tg_pipe_plan_new checks the lists and
+ * computes what they cost before anything runs. */
 #include <stdio.h>
 
 #include <tapegrad/pipe.h>

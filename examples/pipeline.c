@@ -17,7 +17,7 @@ enum { STEPS = 60, MICROS = 4, ROWS = 16, IN = 8, HIDDEN = 32, LAYERS = 4 };
 
 typedef struct model {
     tg_tensor *x, *y;
-    tg_tensor *w[LAYERS]; /* of the layers of this stage; NULL elsewhere */
+    tg_tensor *w[LAYERS]; /* the weights; NULL for layers of other stages */
 } model;
 
 /* Every stage draws the weights of all layers, so that the values do not depend on the number of stages. */

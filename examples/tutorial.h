@@ -1,4 +1,4 @@
-/* What the tutorial's programs share: reads a text, and fills batches with windows of it. */
+/* Functions that the tutorial's programs share: read a text, and fill batches with windows of it. */
 #ifndef TUTORIAL_H
 #define TUTORIAL_H
 

@@ -1,4 +1,4 @@
-/* Tutorial, step 3: a network of two layers, its validation loss, and its file. */
+/* Tutorial, step 3: trains a network of two layers, prints its validation loss, and saves it to a file. */
 #include <tapegrad/io.h>
 
 #include "tutorial_model.h"

@@ -1,4 +1,4 @@
-/* Tutorial, step 4: text from the network that step 3 has saved. */
+/* Tutorial, step 4: continues a text with the network that step 3 has saved. */
 #include <string.h>
 
 #include <tapegrad/io.h>

@@ -1,4 +1,5 @@
-/* The tutorial's network, from step 3 on, and its validation: it predicts the next character from the last few. */
+/* The network of the tutorial's steps 3 to 5, which predicts the next character from the last few, and its
+ * validation. */
 #ifndef TUTORIAL_MODEL_H
 #define TUTORIAL_MODEL_H
 
@@ -30,6 +31,7 @@ typedef struct batch {
     tg_tensor *ids, *next;
 } batch;
 
+/* Fills the batch with windows of bytes [from, to) of the text. */
 static inline void load(const text *s, long from, long to, uint32_t *seed, batch *b) {
     int32_t ids[BATCH][CONTEXT];
     int64_t next[BATCH];

@@ -1,4 +1,5 @@
-/* Recognizes files that are probably no tokens by their first bytes, and computes the checksum of a file's tokens. */
+/* Looks at the first bytes of files, to find files that probably do not hold tokens. Computes the checksum of a file's
+ * tokens. */
 #include <string.h>
 
 #include "data_kind.h"

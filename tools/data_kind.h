@@ -1,4 +1,4 @@
-/* Files of tokens: a warning if a file probably has another format than the one given, and a checksum. */
+/* Files of tokens: a warning if a file probably does not have the given format, and a checksum. */
 #ifndef TAPEGRAD_DATA_KIND_H
 #define TAPEGRAD_DATA_KIND_H
 
@@ -8,8 +8,8 @@
  * no error, because any bytes are valid tokens. data_format: a tg_token_format. */
 void warn_of_data(const char *path, int data_format);
 
-/* Returns the FNV-1a hash of up to 64 evenly spread parts of the tokens, which is enough to notice other data; 0 after
- * an error. */
+/* Returns the FNV-1a hash of 64 parts of the tokens, evenly spread over the file, which is enough to notice other data.
+ * Returns 0 after an error. */
 uint64_t tokens_sum(tg_tokens *t);
 
 #endif

@@ -39,7 +39,7 @@ static const command diff_command = {
 /* ---- Elements ---- */
 
 typedef struct element {
-    uint64_t place; /* position among all numbers of its dtype in rising order; 0 and -0 have the same */
+    uint64_t place; /* position among all numbers of its dtype in rising order; 0 and -0 have the same position */
     double value;
 } element;
 
@@ -195,7 +195,7 @@ static int check_programs(record_file *a, record_file *b) {
 
 typedef struct comparison {
     const diff_options *o;
-    int64_t ops, differing; /* number of ops; of those that differ */
+    int64_t ops, differing; /* number of ops; number of ops that differ */
     int64_t printed;        /* index of the last op whose line was printed; -1: none */
     int64_t farthest;       /* index of the op with the largest distance; -1: no recorded element differs */
     uint64_t most;          /* that distance */
@@ -243,7 +243,7 @@ static void print_tensor(const recorded *x, size_t i, bool backward, const diffe
            x->every > 1 ? " of those that are recorded" : "", far, place, d->a, d->b);
 }
 
-/* Prints which inputs of the first op that differs were different already. */
+/* For the first op that differs, prints which of its inputs differ, too. */
 static void print_inputs(const json_t *x, const json_t *y, bool backward) {
     const json_t *of_x = json_object_get(x, "in"), *of_y = json_object_get(y, "in");
     const char *what = backward ? "the gradient of result" : "input";
@@ -303,7 +303,7 @@ static int compare_pair(void *user, const record_file *a, const record_file *b, 
     return EQUAL;
 }
 
-/* If the runs count as equal: prints how many tensors differ within --ulp, and how many were not compared. */
+/* For runs that count as equal, prints how many tensors differ within --ulp, and how many were not compared. */
 static void print_remarks(const comparison *c) {
     if (c->near)
         printf("%" PRId64 " tensors differ in their bytes, by no more than --ulp in the elements that are recorded\n",

@@ -52,16 +52,17 @@ typedef struct evaluation {
     model_files model;
 } evaluation;
 
-/* Returns the sum of the losses of n windows, which every tp rank of this replica's last stage has. */
+/* Returns the sum of the losses of n windows. All tp ranks of this replica's last stage return the same sum, and other
+ * stages 0. */
 static double sum_over_windows(const eval_options *o, const stage *s, tg_tape *t, tg_tokens *tokens,
                                const int64_t *offsets, int64_t n, int64_t seq_len) {
     if (stage_of_pipeline(s)) return stage_sum_of_losses(s, tokens, offsets, n, seq_len, o->batch);
     return sum_of_losses(s->chunk[0], t, tokens, offsets, n, seq_len, o->batch);
 }
 
-/* Returns the sum of this rank's losses. Each data-parallel rank has a part of the windows; the last rank also has the
- * rest of the file, which is shorter than a window. On each replica only the first tp rank returns the sum, others
- * 0. */
+/* Returns the sum of this rank's losses. Each data-parallel rank has a part of the windows; the last one also has the
+ * rest of the file, which is shorter than a window. In each replica only the first tp rank returns the sum; the others
+ * return 0. */
 static double sum_over_file(const eval_options *o, const stage *s, tg_tape *t, tg_tokens *tokens) {
     const tg_parallel *p = s->parallel;
     int64_t n = tg_tokens_count(tokens) - 1, positions = tg_gpt_config_of(s->chunk[0])->positions;

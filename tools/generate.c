@@ -1,4 +1,4 @@
-/* tapegrad generate: continues a prompt, one token at a time, drawn from what the model predicts. */
+/* tapegrad generate: continues a prompt token by token. Draws each token from the model's prediction. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -51,7 +51,7 @@ static const command generate_command = {
 };
 
 typedef struct candidate {
-    double weight; /* at first the logit, then its probability up to a common factor */
+    double weight; /* at first the logit of the id, then the probability of the id up to a common factor */
     int64_t id;
 } candidate;
 
@@ -121,8 +121,8 @@ static int read_prompt(prompt *p) {
 
 /* ---- The model ---- */
 
-/* Empties the cache, and sets g->fed back so that the newest ids are processed again: the first time all that fit,
- * later as many as half of the positions. */
+/* Replaces the cache by an empty one, and sets g->fed back so that the model processes the newest ids again. On the
+ * first call these are at most as many as the model has positions; later at most half as many, so that new ids fit. */
 static bool restart(generator *g) {
     int64_t most = g->fed ? (g->positions + 1) / 2 : g->positions;
     tg_gpt_cache_free(g->cache);
@@ -171,8 +171,8 @@ static int64_t likeliest(const generator *g) {
     return best;
 }
 
-/* Sorts the candidates by falling probability, and sets *n to the number that --top-k and --top-p leave. Returns the
- * sum of the weights of these. */
+/* Sorts the candidates by falling probability, and sets *n to the number of them that --top-k and --top-p leave.
+ * Returns the sum of the weights of these n. */
 static double select_candidates(generator *g, int64_t *n) {
     const generate_options *o = g->o;
     for (int64_t i = 0; i < g->vocab; i++) g->candidates[i] = (candidate){g->logits[i], i};

@@ -14,7 +14,7 @@ typedef struct gradcheck_options {
     double eps, atol, rtol;
     int64_t projections, seed, threads;
     bool slow, strict, second_order;
-    bool reported; /* a failure was written to a report: later ones are not */
+    bool reported; /* a failure was written to a report; later failures are not */
 } gradcheck_options;
 
 #define AT(field) offsetof(gradcheck_options, field)
@@ -60,7 +60,8 @@ typedef struct tally {
     tg_gradcheck_info first; /* the first failure */
 } tally;
 
-/* Returns whether the sample is checked: it is a valid call on one rank, and not for benches. Slow ones need --slow. */
+/* Returns whether to check the sample: it must be a valid call on one rank, and not meant for benches. Slow samples are
+ * checked only with --slow. */
 static bool wanted(const gradcheck_options *o, const tg_sample *s) {
     return s->refused == TG_OK && !s->bench && s->ranks <= 1 && (o->slow || !s->slow);
 }
@@ -70,8 +71,8 @@ static const tg_sample *sample_at(const tg_op *op, int i) {
     return (const tg_sample *)((const char *)op->samples + (size_t)i * size);
 }
 
-/* Checks sample i of the op, and adds the result to t. The first failure of the whole call is written to a file, which
- * the message names. */
+/* Checks sample i of the op, and adds the result to t. The first failure since the program's start is written to a
+ * file, which the message names. */
 static void check_sample(gradcheck_options *o, tg_ctx *ctx, const tg_op *op, int i, tally *t) {
     tg_gradcheck_info r = TG_GRADCHECK_INFO();
     char path[128];

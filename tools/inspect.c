@@ -10,6 +10,7 @@
 #include "inspect_stages.h"
 #include "meta_rank.h"
 #include "model_files.h"
+#include "text.h"
 
 typedef struct inspect_options {
     const char *config, *dir;
@@ -55,8 +56,8 @@ typedef struct findings {
     tg_gpt_config config;
     int64_t whole;                              /* number of parameters of the whole model */
     int64_t layers;                             /* of rank 0 */
-    int64_t parameters, parameter_bytes, nodes; /* of rank 0; nodes of a micro-batch */
-    int64_t forward, recomputed, step; /* FLOPs of a step of rank 0; step: all, with backward as twice forward */
+    int64_t parameters, parameter_bytes, nodes; /* of rank 0; nodes: of the forward of one micro-batch */
+    int64_t forward, recomputed, step; /* FLOPs of rank 0 in a step; step: all, where backward counts twice forward */
     tg_memory_info memory;
     int64_t ranks;
     tg_comm_info sent, layer; /* collectives of rank 0 in a step: all, and those of each layer */
@@ -82,7 +83,8 @@ static bool fail_too_many(void) {
            false;
 }
 
-/* Adds the tape's nodes to the rows, and their FLOPs to *flops. Returns false if a sum does not fit 64 bits. */
+/* Adds the tape's nodes to the rows of their ops, and their FLOPs to *flops. Returns false if a sum does not fit 64
+ * bits. */
 static bool count_nodes(findings *f, tg_tape *t, int64_t *flops) {
     for (int64_t i = 0; i < tg_tape_nodes(t); i++) {
         const tg_node *n = tg_tape_node(t, i);
@@ -98,7 +100,7 @@ static bool count_nodes(findings *f, tg_tape *t, int64_t *flops) {
 }
 
 /* Records the forward pass of a micro-batch through the layers of rank 0, without recomputation, and counts its nodes
- * and FLOPs. The model has that many layers in all. */
+ * and FLOPs. The whole model has `layers` layers. */
 static bool record_forward(const train_options *o, tg_gpt_config config, int64_t layers, findings *f, int64_t *flops) {
     meta_rank w;
     config.recompute = TG_GPT_KEEP;
@@ -110,8 +112,8 @@ static bool record_forward(const train_options *o, tg_gpt_config config, int64_t
     return good;
 }
 
-/* Returns the options of ranks that divide each layer in the same way, without a pipeline: models of one and of two
- * layers, whose difference is a layer, need not fill its stages. */
+/* Returns options without a pipeline whose ranks divide each layer in the same way. They are for models of one or two
+ * layers, which may have fewer layers than the pipeline has stages. */
 static train_options without_pipeline(const train_options *o) {
     train_options one = *o;
     one.on.ranks /= o->on.pp;
@@ -139,7 +141,7 @@ static bool count_flops(const train_options *o, findings *f) {
     return !over || fail_too_many();
 }
 
-/* Runs a step, and measures its parameters, memory and collectives. */
+/* Runs a step of rank 0, and measures the parameters, memory and collectives of that rank. */
 static bool measure_step(const train_options *o, findings *f) {
     meta_rank w;
     bool good = meta_rank_open(&w, o, &f->config, 0);
@@ -239,10 +241,10 @@ static json_t *findings_json(const findings *f) {
 
 static void print_text(const findings *f, const train_options *o) {
     const tg_gpt_config *c = &f->config;
-    printf("model       %s, %" PRId64 " layers, %" PRId64 " heads (%" PRId64 " key-value), hidden %" PRId64
-           ", ffn %" PRId64 ", vocabulary %" PRId64 ", %" PRId64 " positions\n",
-           c->arch == TG_GPT2 ? "gpt2" : "llama", c->layers, c->heads, c->kv_heads, c->hidden, c->ffn, c->vocab,
-           c->positions);
+    printf("model       %s, %" PRId64 " layer%s, %" PRId64 " head%s (%" PRId64 " key-value), hidden %" PRId64
+           ", ffn %" PRId64 ", vocabulary %" PRId64 ", %" PRId64 " position%s\n",
+           c->arch == TG_GPT2 ? "gpt2" : "llama", c->layers, plural(c->layers), c->heads, plural(c->heads), c->kv_heads,
+           c->hidden, c->ffn, c->vocab, c->positions, plural(c->positions));
     printf("parameters  %" PRId64, f->whole);
     if (f->ranks > 1) printf("; a rank has %" PRId64, f->parameters);
     printf(", %" PRId64 " bytes\n", f->parameter_bytes);

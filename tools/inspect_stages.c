@@ -4,6 +4,7 @@
 
 #include "inspect_stages.h"
 #include "meta_rank.h"
+#include "text.h"
 
 /* Pipeline stages are the outermost division of the ranks (tg_parallel_opts.order). */
 static bool measure(stage_row *row, const train_options *o, const tg_gpt_config *config, int stage) {
@@ -12,6 +13,7 @@ static bool measure(stage_row *row, const train_options *o, const tg_gpt_config 
     if (good) {
         row->layers = stage_layers(&w.r.stage);
         row->parameters = stage_numel(&w.r.stage);
+        row->copies = stage_copies(&w.r.stage);
         row->plan = TG_PIPE_REPORT();
         tg_pipe_plan_query(w.r.plan, stage, &row->plan);
         good = meta_rank_step(&w, &row->memory, &row->sent);
@@ -44,19 +46,20 @@ json_t *stage_table_json(const stage_table *t) {
     for (int i = 0; i < t->n; i++) {
         const stage_row *r = &t->row[i];
         json_array_append_new(
-            all, json_pack("{s:i, s:I, s:I, s:I, s:i, s:i, s:f, s:I, s:I, s:I, s:I}", "stage", i, "layers",
-                           (json_int_t)r->layers, "parameters", (json_int_t)r->parameters, "peak_bytes",
-                           (json_int_t)r->memory.peak, "kept_micro_batches", r->plan.peak, "waiting_weight_gradients",
-                           r->plan.waiting, "idle", r->plan.bubble, "sends", (json_int_t)r->sent.calls[TG_SEND],
-                           "sent_bytes", (json_int_t)r->sent.bytes[TG_SEND], "receives",
-                           (json_int_t)r->sent.calls[TG_RECV], "received_bytes", (json_int_t)r->sent.bytes[TG_RECV]));
+            all,
+            json_pack("{s:i, s:I, s:I, s:I, s:I, s:i, s:i, s:f, s:I, s:I, s:I, s:I}", "stage", i, "layers",
+                      (json_int_t)r->layers, "parameters", (json_int_t)r->parameters, "copied_parameters",
+                      (json_int_t)r->copies, "peak_bytes", (json_int_t)r->memory.peak, "kept_micro_batches",
+                      r->plan.peak, "waiting_weight_gradients", r->plan.waiting, "idle", r->plan.bubble, "sends",
+                      (json_int_t)r->sent.calls[TG_SEND], "sent_bytes", (json_int_t)r->sent.bytes[TG_SEND], "receives",
+                      (json_int_t)r->sent.calls[TG_RECV], "received_bytes", (json_int_t)r->sent.bytes[TG_RECV]));
     }
     return all;
 }
 
 void stage_table_print(const stage_table *t, const train_options *o) {
-    printf("pipeline    %d stages of %" PRId64 " chunk%s, %" PRId64 " micro-batches: idle for %.4f of the time\n", t->n,
-           o->on.vp, o->on.vp > 1 ? "s" : "", o->accumulate, t->plan.bubble);
+    printf("pipeline    %d stages of %" PRId64 " chunk%s, %" PRId64 " micro-batch%s: idle for %.4f of the time\n", t->n,
+           o->on.vp, plural(o->on.vp), o->accumulate, o->accumulate == 1 ? "" : "es", t->plan.bubble);
     printf("            %5s %7s %14s %16s %5s %7s %16s %9s\n", "stage", "layers", "parameters", "peak bytes", "kept",
            "sends", "bytes", "receives");
     for (int i = 0; i < t->n; i++) {
@@ -65,4 +68,8 @@ void stage_table_print(const stage_table *t, const train_options *o) {
                i, r->layers, r->parameters, r->memory.peak, r->plan.peak, r->sent.calls[TG_SEND],
                r->sent.bytes[TG_SEND], r->sent.calls[TG_RECV]);
     }
+    const stage_row *last = &t->row[t->n - 1];
+    if (last->copies)
+        printf("            %" PRId64 " parameters of stage %d are a copy of stage 0's, which checkpoints have once\n",
+               last->copies, t->n - 1);
 }

@@ -4,9 +4,10 @@
 
 #include "train.h"
 
-/* A stage, as its first rank. */
+/* The figures of a stage, measured on its first rank. */
 typedef struct stage_row {
     int64_t layers, parameters;
+    int64_t copies; /* of the parameters, those that the first stage has too */
     tg_memory_info memory;
     tg_pipe_report plan;
     tg_comm_info sent;

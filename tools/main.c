@@ -1,4 +1,4 @@
-/* The program tapegrad: finds the subcommand and calls it. Each subcommand is in the file of its name. */
+/* The program tapegrad: finds the subcommand and calls it. Subcommand NAME is in the file NAME.c. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>

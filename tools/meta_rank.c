@@ -28,7 +28,8 @@ bool meta_rank_step(meta_rank *w, tg_memory_info *memory, tg_comm_info *sent) {
     return check(w->ctx);
 }
 
-/* Records a part of a pipeline for micro-batch 0. The context frees what it gets. */
+/* Records a part of a pipeline for micro-batch 0. The part's input is a tensor that lives until the context is
+ * freed. */
 static void record_part(trainer *r, int chunk) {
     int stages = tg_parallel_size(r->parallel, TG_PP), part = chunk * stages + tg_parallel_rank(r->parallel, TG_PP);
     stage_edge e;

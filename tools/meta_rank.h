@@ -1,5 +1,5 @@
-/* One rank of a training run that computes nothing: its device is meta, and its communicator only counts calls and
- * bytes. So `tapegrad inspect` measures the steps of `tapegrad train`. */
+/* One rank of a training run in which nothing is computed: the device is meta, and the communicator only counts calls
+ * and bytes. `tapegrad inspect` uses it to measure the steps of `tapegrad train`. */
 #ifndef TAPEGRAD_META_RANK_H
 #define TAPEGRAD_META_RANK_H
 
@@ -15,7 +15,8 @@ typedef struct meta_rank {
  */
 bool meta_rank_open(meta_rank *w, const train_options *o, const tg_gpt_config *config, int rank);
 void meta_rank_close(meta_rank *w);
-/* Runs a step, and takes its memory and collectives. Either may be NULL. */
+/* Runs a step. Sets *memory to the memory that it takes, and *sent to the calls and bytes of its collectives. memory
+ * and sent may be NULL. */
 bool meta_rank_step(meta_rank *w, tg_memory_info *memory, tg_comm_info *sent);
 /* Records the forward of one micro-batch on the trainer's tape, through all layers of this rank. */
 bool meta_rank_forward(meta_rank *w);

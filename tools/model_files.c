@@ -46,7 +46,7 @@ static bool find_directory(model_files *m, const char *given) {
     return true;
 }
 
-/* ---- Whether config.json and model.safetensors belong together ---- */
+/* ---- Whether config.json and the weights belong together ---- */
 
 char *read_tensors_header(FILE *f, size_t *n) {
     enum { LENGTH = 8, MOST = 100 << 20 };
@@ -78,6 +78,26 @@ static void read_weights_sum(const char *path, char out[DIGITS + 1]) {
         snprintf(out, DIGITS + 1, "%.*s", DIGITS, at + sizeof key - 1);
     free(header);
     if (f) fclose(f);
+}
+
+/* Writes as text the checksum of an index; "": another program wrote it, or an earlier version, so that the index has
+ * no checksums of its files. */
+static void read_index_sum(const char *path, char out[DIGITS + 1]) {
+    static const char key[] = "\"tapegrad.xxh64.headers\"";
+    size_t n = 0;
+    char *text = read_whole(path, &n);
+    out[0] = 0;
+    if (text && memmem(text, n, key, sizeof key - 1)) snprintf(out, DIGITS + 1, "%016" PRIx64, tg_checksum(text, n));
+    free(text);
+}
+
+/* Returns the path of one of the files of an index, which the caller frees; NULL: it names none. */
+static char *file_of_index(const char *dir, const char *index) {
+    json_t *root = json_load_file(index, 0, NULL), *map = json_object_get(root, "weight_map");
+    const char *name = json_string_value(json_object_iter_value(json_object_iter(map)));
+    char *path = name ? path_in(dir, name) : NULL;
+    json_decref(root);
+    return path;
 }
 
 /* Returns the config with which the weights were saved; NULL: the file does not contain it. */
@@ -137,32 +157,42 @@ static void warn_of_changes(const char *config, const char *weights, const chang
          weights, c->text, others);
 }
 
-/* Warns if config.json and model.safetensors do not belong together, each of which says what the other one was. Weights
- * in several files have no such record. */
-static void compare_files(const char *config, const char *weights) {
+/* Warns if config.json and the weights do not belong together, each of which says what the other one was. weights: the
+ * path of the index, if there are several files; file: of one of them. */
+static void compare_files(const char *config, const char *weights, const char *file) {
     char sum[DIGITS + 1];
-    json_t *now = json_load_file(config, 0, NULL), *before = now ? config_of_weights(weights) : NULL;
+    json_t *now = json_load_file(config, 0, NULL), *before = now ? config_of_weights(file) : NULL;
     const char *expected = json_string_value(json_object_get(now, sum_key));
-    read_weights_sum(weights, sum);
+    (weights != file ? read_index_sum : read_weights_sum)(weights, sum);
     changes c = before ? compare_configs(now, before) : (changes){.count = 0};
     if (c.count) warn_of_changes(config, weights, &c);
     if (before && expected && *sum && strcmp(expected, sum) != 0)
-        warn("'%s' does not hold the weights that '%s' was saved with (the checksum of its header is %s, expected %s): "
-             "they may be another run's",
-             weights, config, sum, expected);
+        warn("'%s' does not hold the weights that '%s' was saved with (the checksum of %s is %s, expected %s): they "
+             "may be another run's",
+             weights, config, weights != file ? "the index" : "its header", sum, expected);
     json_decref(now);
     json_decref(before);
 }
 
 /* ---- The functions of the header ---- */
 
+/* Compares the config with the weights in the directory, in one file or several. */
+static void compare_weights(const char *dir, const char *config) {
+    static const char index[] = "model.safetensors.index.json";
+    bool several = !is_there(dir, "model.safetensors") && is_there(dir, index);
+    char *weights = path_in(dir, several ? index : "model.safetensors");
+    char *file = several && weights ? file_of_index(dir, weights) : weights;
+    if (file) compare_files(config, weights, file);
+    if (file != weights) free(file);
+    free(weights);
+}
+
 bool model_find(model_files *m, const char *given, bool weights) {
     if (!find_directory(m, given)) return false;
-    char *config = path_in(m->dir, "config.json"), *tensors = path_in(m->dir, "model.safetensors");
-    bool good = config && tensors && read_model_config(config, &m->config);
-    if (good && weights) compare_files(config, tensors);
+    char *config = path_in(m->dir, "config.json");
+    bool good = config && read_model_config(config, &m->config);
+    if (good && weights) compare_weights(m->dir, config);
     free(config);
-    free(tensors);
     return good;
 }
 

@@ -1,6 +1,5 @@
-/* Model directories on the command line: finds the model, checks that config.json and model.safetensors belong
- * together, and that the vocabulary fits the data. Functions that return bool return false after printing what is
- * wrong. */
+/* Model directories on the command line: finds the model, checks that config.json and the weights belong together, and
+ * that the vocabulary fits the data. Functions that return bool return false after printing what is wrong. */
 #ifndef TAPEGRAD_MODEL_FILES_H
 #define TAPEGRAD_MODEL_FILES_H
 
@@ -15,7 +14,7 @@ typedef struct model_files {
 
 /* Finds the model in the directory `given` and reads its config. In the directory of a training run that has not ended,
  * and so has no model yet, takes the run's newest checkpoint, and warns. weights: whether the weights are needed too;
- * then also warns if config.json was changed since model.safetensors was saved, or belongs to another model. */
+ * then also warns if config.json was changed since the weights were saved, or belongs to another model. */
 bool model_find(model_files *m, const char *given, bool weights);
 
 /* Checks that data of a format (a tg_token_format) can be tokens of the model. For text, whose tokens are the 256 byte

@@ -1,4 +1,4 @@
-/* Parsing of command lines, their errors, and the help that the tables of options give. */
+/* Parses command lines, reports their errors, and prints help from the tables of options. */
 #include <errno.h>
 #include <math.h>
 #include <stdarg.h>
@@ -218,7 +218,7 @@ int option_find(const command *c, const char *name) {
     return -1;
 }
 
-/* Returns another option of the same field that was given; NULL: there is none. */
+/* Returns the option that is another name of option k, if it was given; NULL otherwise. */
 static const option *other_name(const command *c, const parsed *p, int k) {
     for (int i = 0; i < c->n_options; i++)
         if (i != k && p->given[i] && c->options[i].at == c->options[k].at) return &c->options[i];
@@ -249,8 +249,8 @@ static bool is_flag(const command *c, int i) {
     return i >= 0 && c->options[i].kind == OPTION_FLAG;
 }
 
-/* Parses one "--name value", "--name=value", "--flag" or "--no-flag" that begins at argv[*i]; leaves *i at its last
- * word. Returns 0, or the exit status after printing an error. */
+/* Parses one "--name value", "--name=value", "--flag" or "--no-flag" that begins at argv[*i]. Sets *i to the index of
+ * its last word. Returns 0, or the exit status after printing an error. */
 static int parse_one(const command *c, void *into, parsed *p, int argc, char **argv, int *i) {
     char name[64];
     const char *text = argv[*i] + 2, *equals = strchr(text, '=');
@@ -283,7 +283,7 @@ static int parse_one(const command *c, void *into, parsed *p, int argc, char **a
     return 0;
 }
 
-/* Returns whether the next word is the value of this one. */
+/* Returns whether `word` is an option whose value is the next word. */
 static bool takes_next(const command *c, const char *word) {
     int k = strncmp(word, "--", 2) == 0 ? option_find(c, word + 2) : -1;
     return k >= 0 && !is_flag(c, k);

@@ -1,6 +1,6 @@
 /* Command lines. Each subcommand has a table with a row for each option: its kind, range and help text. The defaults
- * are the values that the subcommand's struct has before parsing. An option with two names has two rows with one field,
- * and a command line must not give it two values. */
+ * are the values that the subcommand's struct has before parsing. An option with two names has two rows with the same
+ * field, and a command line must not give it two values. */
 #ifndef TAPEGRAD_OPTIONS_H
 #define TAPEGRAD_OPTIONS_H
 
@@ -33,7 +33,7 @@ typedef struct command {
     const char *name, *usage, *summary;
     const option *options;
     int n_options;
-    int operands; /* the most words without dashes that may be given, at most 2 */
+    int operands; /* how many words other than options the command takes, 0 to 2 */
 } command;
 
 enum { MAX_OPTIONS = 80 };
@@ -41,7 +41,7 @@ enum { MAX_OPTIONS = 80 };
 /* What options_parse has found, besides the values of options, which it writes into the subcommand's struct. */
 typedef struct parsed {
     bool given[MAX_OPTIONS];
-    const char *operand[2]; /* words without dashes; NULL: not given */
+    const char *operand[2]; /* the words other than options; NULL: not given */
     int status;             /* the exit status, if options_parse returned false */
 } parsed;
 
@@ -55,7 +55,7 @@ const char *option_set(const option *o, void *into, const char *text);
 void option_text(const option *o, const void *from, char *buf, size_t n);
 /* Returns the index of the option of that name; -1: there is none. */
 int option_find(const command *c, const char *name);
-/* Returns whether the option of that name was given, by this or another name. */
+/* Returns whether the option of that name was given, by this name or by its other name. */
 bool option_given(const command *c, const parsed *p, const char *name);
 /* Prints "tapegrad NAME: ..." and how to get help. Returns 2, the exit status for errors of the command line. */
 int usage_error(const command *c, const char *format, ...) TG_PRINTF(2, 3);

@@ -1,7 +1,7 @@
-/* The options that divide a model over the stages of a pipeline: their defaults, and whether they agree. */
+/* The options that divide a model over the stages of a pipeline: completes them, and checks that they agree. */
 #include "ranks.h"
 
-/* Returns whether a stage may have several chunks in the schedule. */
+/* Returns whether the stages of the schedule may have several chunks. */
 static bool takes_chunks(int schedule) { return schedule == TG_PIPE_GPIPE || schedule == TG_PIPE_INTERLEAVED; }
 
 void pipeline_options_complete(const command *c, const parsed *p, rank_options *o) {

@@ -1,4 +1,4 @@
-/* Messages, files, the options that describe a model, and losses: what the subcommands share. */
+/* Functions that the subcommands share: messages, files, the options that describe a model, and losses. */
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -140,6 +140,23 @@ FILE *open_regular(const char *path) {
     return NULL;
 }
 
+char *read_whole(const char *path, size_t *n) {
+    enum { MOST = 16 << 20 };
+    FILE *f = open_regular(path);
+    if (!f) return NULL;
+    char *text = malloc(MOST);
+    *n = text ? fread(text, 1, MOST, f) : 0;
+    bool good = text && !ferror(f) && *n < MOST;
+    if (text && ferror(f))
+        fail("cannot read '%s': %s", path, strerror(errno));
+    else if (!good)
+        fail(text ? "'%s' is longer than 16 MiB, the most that such a file may have" : "no memory to read '%s'", path);
+    fclose(f);
+    if (good) return text;
+    free(text);
+    return NULL;
+}
+
 char *path_in(const char *dir, const char *name) {
     size_t n = strlen(dir) + strlen(name) + 2;
     char *path = malloc(n);
@@ -230,6 +247,7 @@ bool check_seq_len(int64_t seq_len, const tg_gpt_config *config) {
 
 /* ---- Losses ---- */
 
+/* Returns the sum of the losses of n sequences, computed at once. buffer: memory for 2 n seq_len ids. */
 static double loss_of_batch(tg_module *gpt, tg_tape *t, tg_tokens *tokens, const int64_t *offsets, int64_t n,
                             int64_t seq_len, int64_t *buffer) {
     tg_ctx *ctx = tg_tape_ctx(t);

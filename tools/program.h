@@ -1,7 +1,7 @@
-/* What the subcommands share: their entry points, messages, files, the options that describe a model, and the loss of a
- * model on sequences. Each run_* function gets the arguments after the subcommand's name and returns the exit status: 0
- * for success, 1 for errors of data, files and the library, 2 for errors of the command line. run_diff and run_run have
- * other statuses too (see their help). */
+/* Functions that the subcommands share: their entry points, messages, files, the options that describe a model, and the
+ * loss of a model on sequences. Each run_* function gets the arguments after the subcommand's name and returns the exit
+ * status: 0 for success, 1 for errors of data, files and the library, 2 for errors of the command line. run_diff and
+ * run_run have other statuses too (see their help). */
 #ifndef TAPEGRAD_PROGRAM_H
 #define TAPEGRAD_PROGRAM_H
 
@@ -32,20 +32,20 @@ void name_command(const char *name);
 /* Silences this thread if `on` is true, else lets it print again. Of ranks that are threads, all but rank 0 are
  * silenced, so that each message is printed once. */
 void mute(bool on);
-/* Sets the rank of this process if ranks are processes. Errors of ranks other than 0 begin with it. */
+/* Sets the rank of this process if ranks are processes. Error messages of ranks other than 0 begin with the rank. */
 void name_rank(int rank);
 /* Prints like printf, unless this thread is silenced or this process is not rank 0. */
 void say(const char *format, ...) TG_PRINTF(1, 2);
 /* Writes out what say and printf have printed. If that fails, for example because a pipe was closed, warns once and
  * discards all later output, so that a long run does not end because of its messages. */
 void flush_or_go_on(void);
-/* Returns whether a launcher started this process as rank 0, or no launcher did. Errors that all processes of a job
- * have in common, such as those of the command line, are printed by this one alone. */
+/* Returns whether a launcher started this process as rank 0, or no launcher started it. Errors that all processes of a
+ * job have in common, such as those of the command line, are printed by this first process alone. */
 bool is_first_process(void);
-/* Prints "tapegrad NAME: ..." to standard error as one line, by one write, because other ranks write there too. NAME
- * may be "". Control characters are escaped. */
+/* Prints "tapegrad NAME: ..." to standard error as one line, by one write, because other ranks write there too. `name`
+ * is NAME, and may be "". Control characters are escaped. */
 void print_error(const char *name, const char *format, va_list args);
-/* Notes whether the last line on standard output is incomplete. If so, print_error first ends it. */
+/* Says whether the last line on standard output is incomplete. If it is, print_error first ends it. */
 void set_line_open(bool open);
 /* Prints an error of the running subcommand. Returns 1, the exit status for it. */
 int fail(const char *format, ...) TG_PRINTF(1, 2);
@@ -58,12 +58,14 @@ void hold_errors(char *buffer, size_t n);
 bool check(const tg_ctx *ctx);
 /* Prints json and frees it. Returns the exit status. */
 int print_json(json_t *json);
-/* Returns the kind of the file at path if it is not a regular file ("a directory"); NULL if it is one or does not
+/* Returns the kind of the file at path if it is not a regular file ("a directory"); NULL if it is regular or does not
  * exist. Files to write must be regular, because writing replaces the file: a device would be lost. */
 const char *not_regular(const char *path);
 /* Opens a regular file for reading, and refuses others at once, without waiting for the writer of a pipe. NULL after
  * printing what is wrong. */
 FILE *open_regular(const char *path);
+/* Returns all *n bytes of a regular file, which the caller frees; NULL after printing what is wrong. */
+char *read_whole(const char *path, size_t *n);
 /* Returns "dir/name", which the caller frees. NULL after printing that there is no memory. */
 char *path_in(const char *dir, const char *name);
 
@@ -82,7 +84,7 @@ typedef struct model_options {
     "text: each byte is a token; u16, u32: raw little-endian token ids; megatron: FILE.bin and FILE.idx of Megatron-LM"
 #define DEVICES "cpu|cuda|cuda:N"
 #define MANY 1e9                      /* upper limit of counts */
-#define MANY_LAYERS 1e4               /* lower for layers, because each one takes time to make */
+#define MANY_LAYERS 1e4               /* upper limit of layers, lower because each layer takes time to create */
 #define LARGEST 9223372036854775807.0 /* INT64_MAX, rounded to a double */
 
 /* Rows of options for the field `model` of the struct S. */

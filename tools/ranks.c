@@ -1,4 +1,4 @@
-/* The kinds of ranks: checking their options, starting them, and exchanging a few numbers. */
+/* The kinds of ranks: checks their options, starts them, and exchanges a few numbers between them. */
 #include <errno.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -108,8 +108,8 @@ static int gpu_rank(void *arg, tg_ctx *ctx, tg_comm *host) {
     return status;
 }
 
-/* If the device is a GPU, chooses the one whose number is the rank among the node's ranks. name: memory for
- * "cuda:N". */
+/* If the device is a GPU, chooses GPU number local_rank. local_rank: this rank's number among the ranks of its node.
+ * name: memory for the device's name, "cuda:N". */
 static void choose_gpu(tg_config *config, int local_rank, char *name, size_t n) {
     if (!is_on_gpu(config)) return;
     snprintf(name, n, "cuda:%d", local_rank);
@@ -205,7 +205,7 @@ static int mpi_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     return status;
 }
 
-/* Returns this rank's number among the ranks of its node, and how many these are in *size. */
+/* Returns this rank's number among the ranks of its node, and sets *size to the number of these ranks. */
 static int rank_of_node(int *size) {
     MPI_Comm node;
     int rank = 0;

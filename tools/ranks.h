@@ -8,7 +8,7 @@
 
 #include "program.h"
 
-/* The options of ranks; the tables below say what each means. */
+/* The options of ranks. The help texts in the rows below explain them. */
 typedef struct rank_options {
     int comm; /* rank_kind */
     int rng;  /* tg_rng_mode */
@@ -65,8 +65,9 @@ int ranks_check_divisible(const command *c, const parsed *p, const rank_options 
 int comm_option_check(const command *c, const rank_options *o);
 /* Refuses options that have no effect without tensor-parallel ranks. recompute: the value of --recompute. */
 int tp_options_check(const command *c, const parsed *p, const rank_options *o, int recompute);
-/* Completes the options of a pipeline: chooses the schedule, unless one is given. What a checkpoint says of the chunks
- * and the layout does not count if the command line divides the model in another way. */
+/* Completes the options of a pipeline. Chooses the schedule, unless one is given. If the command line says how the
+ * model is divided (--pp, --vp, or a schedule of one chunk), drops the --vp and --layout that come from a
+ * checkpoint. */
 void pipeline_options_complete(const command *c, const parsed *p, rank_options *o);
 /* Checks that the options of a pipeline agree with each other. Returns 0, or the exit status after printing what is
  * wrong. */
@@ -83,12 +84,12 @@ void dump_record(void);
 /* Runs fn on every rank of this process, each with a context made from config; the deadline comes from the options.
  * Returns the exit status. */
 int run_on_ranks(const rank_options *o, tg_config config, rank_main fn, void *arg);
-/* Writes the launcher that started these ranks as it begins a command line, such as "mpirun -n 4 "; "" if they are
- * threads. Returns buf. */
+/* Writes the beginning of a command line that starts these ranks, such as "mpirun -n 4 "; "" if they are threads.
+ * Returns buf. */
 const char *launcher_text(const rank_options *o, const tg_comm *world, char *buf, size_t n);
-/* Returns the groups of a rank. Errors are recorded in the context. */
+/* Divides the ranks of world into groups by the options. Errors are recorded in the context. */
 tg_parallel *groups_of_ranks(const rank_options *o, tg_comm *world);
-/* Loads this rank's shards of the model in a directory. Never returns NULL; errors are recorded in the context. */
+/* Loads this rank's shards of the model in a directory. Never returns NULL. Errors are recorded in the context. */
 tg_module *load_on_ranks(tg_ctx *ctx, const tg_parallel *p, const tg_gpt_config *config, const char *dir);
 
 static inline bool is_chief(const tg_comm *world) { return tg_comm_rank(world) == 0; }
@@ -97,9 +98,9 @@ bool broadcast_from_rank_0(tg_ctx *ctx, tg_comm *world, int64_t *v, int n);
 /* Sets v[0] to v[n - 1] to their sums over all ranks, added in the order of ranks. Collective. False after printing an
  * error. */
 bool sum_over_ranks(tg_ctx *ctx, tg_comm *world, double *v, int n);
-/* Declares the placement of ids [b, s], this rank's part of a batch: I on tp, because all tp ranks have the same ids;
- * on dp V0, a shard of the batch, or, if shard is false, V, because the numbers of sequences may differ. p NULL: no
- * ranks. */
+/* Declares the placement (placement.h) of ids [b, s], this rank's part of a batch. On tp it is I, because all tp ranks
+ * have the same ids. On dp it is V0, a shard of the batch, or V if `shard` is false, because the numbers of sequences
+ * may then differ between ranks. Does nothing if p is NULL, which means one rank. */
 void place_batch(const tg_parallel *p, tg_tensor *ids, bool shard);
 
 #endif

@@ -13,12 +13,12 @@
 
 enum { MAX_PROCESSES = 256 };
 
-/* `grace`: the seconds that the other ranks have to end by themselves after one has failed; then they get SIGTERM.
- * `last_grace`: the seconds from then to SIGKILL. */
+/* `grace`: the seconds that the other ranks have to end by themselves after one has failed. After that they get
+ * SIGTERM. `last_grace`: the seconds from SIGTERM to SIGKILL. */
 static const double grace = 15, last_grace = 5;
 
-/* The ranks that were started. No rank is reaped until all have ended, so that the system cannot give the id of its
- * process group, which signals are sent to, to another process. */
+/* The ranks that were started. No rank is reaped until all have ended, so that no other process can get the id of its
+ * process group, to which signals are sent. */
 typedef struct team {
     tg_launch launch;
     int n, alive;
@@ -26,8 +26,8 @@ typedef struct team {
     bool ended[MAX_PROCESSES];
     int status;              /* exit status: that of the first rank that was killed, or else of the first that failed */
     double failed_at;        /* time at which the first rank failed; 0: none has */
-    bool lost;               /* a rank was killed by someone else than this launcher; then others fail because of it */
-    bool terminated, killed; /* all ranks have been sent SIGTERM; SIGKILL */
+    bool lost;               /* a signal ended a rank before all were sent SIGTERM; other ranks may fail as a result */
+    bool terminated, killed; /* SIGTERM was sent to all ranks; SIGKILL was sent to all ranks */
 } team;
 
 static volatile sig_atomic_t signalled, stopped;
@@ -102,8 +102,8 @@ static void end_slow_ranks(team *t) {
     }
 }
 
-/* Handles Ctrl-Z: stops the ranks and then the launcher itself. When the shell's fg or bg continues the launcher, it
- * continues the ranks. */
+/* Handles Ctrl-Z: stops the ranks and then the launcher itself. When the shell's fg or bg continues the launcher, the
+ * launcher continues the ranks. */
 static void stop(const team *t) {
     stopped = 0;
     send_all(t, SIGSTOP);

@@ -7,6 +7,7 @@
 
 #include "program.h"
 #include "schedule_file.h"
+#include "text.h"
 
 enum { MOST_PARTS = 1 << 20 }; /* stages x chunks x micro-batches: a larger diagram is of no use */
 
@@ -50,7 +51,7 @@ static const command schedule_command = {
 
 /* ---- The plan ---- */
 
-/* Reads a size of --parts, and moves *text behind it and its comma. Returns false if there is none. */
+/* Reads a size of --parts, and moves *text to what follows it and its comma. Returns false if there is none. */
 static bool read_size(const char **text, double *size) {
     char *end;
     *size = strtod(*text, &end);
@@ -73,15 +74,15 @@ static bool read_sizes(const schedule_options *o, int n, double *size) {
     return !text || !*text;
 }
 
-/* Returns the times of n parts of these sizes, which the caller frees. */
+/* Returns the times of n parts of these sizes. The caller frees the array. NULL: no memory. */
 static double *times(int n, const double *size, double time) {
     double *all = malloc((size_t)n * sizeof *all);
     for (int i = 0; all && i < n; i++) all[i] = time * size[i];
     return all;
 }
 
-/* Makes the plan of lists from a file, or, if that is NULL, of a built-in schedule. Returns NULL after printing what is
- * wrong. */
+/* Makes the plan of the lists that were read from a file or, if `lists` is NULL, of a built-in schedule. Returns NULL
+ * after printing what is wrong. */
 static tg_pipe_plan *make_plan(tg_ctx *ctx, const schedule_options *o, const schedule_file *lists) {
     int parts = (int)(o->stages * o->chunks);
     double *size = malloc((size_t)parts * sizeof *size), *f = NULL, *b = NULL, *w = NULL;
@@ -162,8 +163,8 @@ static int schedule(tg_ctx *ctx, schedule_options *o) {
     bool good = check(ctx) && (!o->file || schedule_file_read(ctx, o->file, &lists));
     if (good && o->file) o->stages = lists.stages, o->chunks = lists.chunks, o->micros = lists.micros;
     if (good && o->stages * o->chunks > MOST_PARTS / o->micros)
-        good = !fail("%" PRId64 " stages x %" PRId64 " chunks x %" PRId64 " micro-batches are more than %d", o->stages,
-                     o->chunks, o->micros, MOST_PARTS);
+        good = !fail("%" PRId64 " stages x %" PRId64 " chunk%s x %" PRId64 " micro-batches are more than %d", o->stages,
+                     o->chunks, plural(o->chunks), o->micros, MOST_PARTS);
     if (good) plan = make_plan(ctx, o, o->file ? &lists : NULL);
     if (plan) status = print_plan(ctx, o, plan);
     tg_pipe_plan_free(plan);

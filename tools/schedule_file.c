@@ -32,7 +32,7 @@ static bool read_item(const char *word, tg_pipe_item *out) {
     return true;
 }
 
-/* Adds the items of a line, which has words, to the lists. */
+/* Adds the items of a line, which has at least one word, to the lists, and moves *end after the last one. */
 static bool read_line(schedule_file *f, const char *path, int line, char *text, tg_pipe_item **end) {
     char *rest, *word = strtok_r(text, " \t\r", &rest);
     if (!strcmp(word, "stage")) {

@@ -5,10 +5,10 @@
 #include <tapegrad/pipe.h>
 
 typedef struct schedule_file {
-    int stages, chunks, micros; /* chunks and micros: the largest numbers in the file, and 1 more */
+    int stages, chunks, micros; /* chunks and micros: 1 more than the largest chunk and micro-batch in the file */
     tg_pipe_item *item;         /* the items of all stages, one stage after the other */
-    const tg_pipe_item **list;  /* the list of each stage */
-    int *count;                 /* and its length */
+    const tg_pipe_item **list;  /* for each stage its first item */
+    int *count;                 /* for each stage the number of its items */
 } schedule_file;
 
 /* Reads a schedule. Returns false after printing what is wrong, with the line. schedule_file_free may be called in both

@@ -13,7 +13,7 @@
 
 #include "spawn.h"
 
-enum { OURS = 3, LENGTH = 48 }; /* number of environment variables for a rank, bytes for each */
+enum { OURS = 3, LENGTH = 48 }; /* OURS: number of environment variables for a rank; LENGTH: bytes for each */
 
 const int passed_on[PASSED_ON] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
 

@@ -39,7 +39,7 @@ int64_t stage_numel(const stage *s) {
     return n;
 }
 
-/* Counts the first norms, of which each layer has one. */
+/* Counts the norms before attention, of which each layer has one. */
 int64_t stage_layers(const stage *s) {
     int64_t layers = 0;
     for (int k = 0; k < s->n; k++)
@@ -49,6 +49,17 @@ int64_t stage_layers(const stage *s) {
             layers += strstr(path, ".ln_1.weight") || strstr(path, ".input_layernorm.weight");
         }
     return layers;
+}
+
+int64_t stage_copies(const stage *s) {
+    int64_t n = 0;
+    for (int k = 0; k < s->n && !stage_is_first(s); k++)
+        for (int i = 0, all = tg_module_param_count(s->chunk[k]); i < all; i++) {
+            const char *path;
+            tg_tensor *x = tg_module_param(s->chunk[k], i, &path);
+            if (strstr(path, ".wte.weight") || strstr(path, ".embed_tokens.weight")) n += tg_numel(x);
+        }
+    return n;
 }
 
 void stage_save(const stage *s, const char *dir) {
@@ -75,15 +86,17 @@ typedef struct windows {
     const int64_t *offsets;
     int64_t n, seq_len, batch;
     int64_t *buffer; /* host memory for a micro-batch */
-    tg_tensor *x;    /* the ids or targets of the call before; dropped by the next */
+    tg_tensor *x;    /* the tensor that read_windows returned last, which its next call drops */
 } windows;
 
+/* Returns the number of sequences in a micro-batch. */
 static int64_t windows_of(const windows *w, int micro) {
     int64_t left = w->n - micro * w->batch;
     return left < w->batch ? left : w->batch;
 }
 
-/* Returns the ids of a micro-batch, which begin `shift` tokens after the offsets. */
+/* Returns the tokens of a micro-batch. Each sequence begins `shift` tokens after its offset: 0 for ids, 1 for
+ * targets. */
 static tg_tensor *read_windows(windows *w, int micro, int64_t shift) {
     int64_t n = windows_of(w, micro);
     for (int64_t i = 0; i < n; i++)
@@ -94,7 +107,7 @@ static tg_tensor *read_windows(windows *w, int micro, int64_t shift) {
     return w->x;
 }
 
-/* Runs a part for a micro-batch. No part has both ids and targets, because a pipeline has two parts or more. */
+/* Runs a part for a micro-batch. No part needs both ids and targets, because a pipeline has two parts or more. */
 static tg_status evaluate_part(void *state, tg_pipe_call *c) {
     windows *w = state;
     bool first = c->part == 0, last = c->part == c->parts - 1;

@@ -27,21 +27,24 @@ bool stage_is_first(const stage *s);
 bool stage_is_last(const stage *s);
 /* Returns the number of this rank's parameters. */
 int64_t stage_numel(const stage *s);
+/* Returns how many of the parameters are a copy of those of the first stage: word embeddings that are also the output
+ * matrix, or that multi-token prediction looks up. */
+int64_t stage_copies(const stage *s);
 /* Returns the number of transformer layers of this stage. */
 int64_t stage_layers(const stage *s);
 /* Saves the whole model to dir. Collective. Errors are recorded in the context. */
 void stage_save(const stage *s, const char *dir);
 
-/* What the parts hand to each other: hidden states of sequences [n, seq_len] of this rank. It must be open as long as
- * the edge is used. shard: the sequences are placed as shards of a batch (place_batch). */
+/* The edge of a pipe (pipe.h), which describes the tensor that goes from part to part: the hidden states of this rank's
+ * sequences [n, seq_len]. The struct must live as long as its edge is used. shard: as in place_batch. */
 typedef struct stage_edge {
     tg_place_at at[2];
     tg_pipe_edge edge;
 } stage_edge;
 void stage_edge_open(stage_edge *e, const stage *s, int64_t n, int64_t seq_len, bool shard);
 
-/* Returns what sum_of_losses does, for a model in a pipeline: the sum of the losses of n sequences, on the last stage;
- * 0 on the others. Collective over the pipeline. */
+/* Does what sum_of_losses does, for a model in a pipeline. Returns the sum of the losses of n sequences on the last
+ * stage, and 0 on the other stages. Collective over the pipeline. */
 double stage_sum_of_losses(const stage *s, tg_tokens *tokens, const int64_t *offsets, int64_t n, int64_t seq_len,
                            int64_t batch);
 

@@ -88,7 +88,7 @@ void facts_add_start(start_facts *f, const command *c, const void *options, cons
 
 /* ---- The comparison ---- */
 
-/* Returns the string at *at and moves *at to the string after it; "" at the end. */
+/* Returns the string at *at, and moves *at to the next string. Returns "" at the end. */
 static const char *next(const char **at, const char *end) {
     const char *text = *at;
     if (text >= end) return "";
@@ -122,7 +122,8 @@ static bool compare(const char *mine, size_t n, const char *theirs, size_t m) {
     return fail("this rank has other options than rank 0; start all ranks from the same build"), false;
 }
 
-/* Sends rank 0's list to all ranks. Returns it, of *n bytes, to be freed; NULL after printing why. */
+/* Sends rank 0's list to all ranks. Returns a copy of it, of *n bytes, which the caller frees; NULL after printing why
+ * that failed. */
 static char *share(const start_facts *f, tg_ctx *ctx, tg_comm *world, size_t *n) {
     int64_t bytes = (int64_t)f->n;
     if (!broadcast_from_rank_0(ctx, world, &bytes, 1)) return NULL;

@@ -1,5 +1,6 @@
-/* Compares, before ranks work together, the facts that they must have in common. Ranks that are processes each get
- * their own command line, files, build and environment, and a difference would silently make the results wrong. */
+/* Compares, before ranks work together, the facts that must be equal on all of them: options, builds, environments and
+ * checksums of files. Each rank that is a process has these of its own, and a difference would silently make the
+ * results wrong. */
 #ifndef TAPEGRAD_START_H
 #define TAPEGRAD_START_H
 
@@ -14,7 +15,7 @@ typedef struct start_facts {
     bool failed;        /* there was no memory for a fact */
 } start_facts;
 
-/* Adds a fact: its name as an error message shows it, and its value, "" if it has none. */
+/* Adds a fact. name: as an error message shows it. value: "" if the fact has none. */
 void facts_add(start_facts *f, fact_kind kind, const char *name, const char *value);
 /* Adds all options of a command, the build of the program, and the environment variables that change results. */
 void facts_add_start(start_facts *f, const command *c, const void *options, const tg_ctx *ctx);

@@ -3,6 +3,10 @@
 #define TAPEGRAD_TEXT_H
 
 #include <stddef.h>
+#include <stdint.h>
+
+/* Returns what a noun has behind a number of things: nothing for 1, else "s". */
+static inline const char *plural(int64_t n) { return n == 1 ? "" : "s"; }
 
 /* Copies text to out (of n bytes, n >= 1) with control characters, and bytes that are not UTF-8, written as "\n", "\t"
  * or "\x1b", so that a name in a file cannot move a terminal's cursor or start a line. Text that does not fit is

@@ -1,5 +1,5 @@
-/* tapegrad train: a run from its options to its files. Finds the checkpoint to continue from, starts the ranks, and
- * runs the steps. */
+/* tapegrad train: carries out a run. Finds the checkpoint to continue from, starts the ranks, runs the steps, and
+ * writes the files. */
 #include <inttypes.h>
 #include <math.h>
 #include <signal.h>
@@ -11,6 +11,7 @@
 #include "record.h"
 #include "spawn.h"
 #include "start.h"
+#include "text.h"
 #include "train.h"
 
 /* What is decided before the ranks begin. All ranks of this process share it. */
@@ -93,8 +94,9 @@ static int64_t find_given_step(const plan *r) {
     return -1;
 }
 
-/* Returns the step of the checkpoint to continue from; 0 if there is none, so that the run begins at its first step, as
- * a run does that was killed before its first checkpoint; -1 after printing why the run cannot begin. */
+/* Returns the step of the checkpoint to continue from. Returns 0 if there is none and the run begins at its first step,
+ * which a run that was killed before its first checkpoint does too. Returns -1 after printing why the run cannot
+ * begin. */
 static int64_t look_for_checkpoint(plan *r) {
     run_directory *d = &r->directory;
     if (!r->chief && r->o.resume_step) return r->o.resume_step;
@@ -187,13 +189,15 @@ static bool print_run(const run *r) {
     if (parameters < 0) return false;
     char precision[16];
     option_text(&train_command.options[option_find(&train_command, "precision")], &r->o, precision, sizeof precision);
-    say("model: %s, %" PRId64 " layers, %" PRId64 " heads, hidden %" PRId64 ", vocabulary %" PRId64 ": %" PRId64
+    say("model: %s, %" PRId64 " layer%s, %" PRId64 " head%s, hidden %" PRId64 ", vocabulary %" PRId64 ": %" PRId64
         " parameters (%s)\n",
-        c->arch == TG_GPT2 ? "gpt2" : "llama", c->layers, c->heads, c->hidden, c->vocab, parameters, precision);
+        c->arch == TG_GPT2 ? "gpt2" : "llama", c->layers, plural(c->layers), c->heads, plural(c->heads), c->hidden,
+        c->vocab, parameters, precision);
     say("data: %s, %" PRId64 " tokens, of which %" PRId64 " validate\n", r->o.data, r->data.count,
         r->data.count - r->data.train_count);
-    say("%" PRId64 " steps of %" PRId64 " x %" PRId64 " tokens, %d threads, %s kernels\n", r->o.steps, r->o.batch,
-        r->o.model.seq_len, tg_ctx_threads(r->ctx), tg_ctx_isa(r->ctx));
+    int threads = tg_ctx_threads(r->ctx);
+    say("%" PRId64 " step%s of %" PRId64 " x %" PRId64 " tokens, %d thread%s, %s kernels\n", r->o.steps,
+        plural(r->o.steps), r->o.batch, r->o.model.seq_len, threads, plural(threads), tg_ctx_isa(r->ctx));
     if (tg_comm_size(r->world) > 1) print_ranks(r);
     if (r->plan->state) say("resumed after step %" PRId64 "\n", r->plan->done);
     flush_or_go_on();
@@ -248,8 +252,8 @@ static bool open_run(run *r) {
 
 /* ---- Steps ---- */
 
-/* Returns the validation loss; NaN if no validation is due after this step, or after an error. Each data-parallel rank
- * computes a part of the windows. */
+/* Returns the validation loss; NaN after an error, and if no validation is due after this step. Each data-parallel rank
+ * computes the losses of a part of the windows. */
 static double validate(run *r, int64_t step) {
     const train_data *d = &r->data;
     bool due = r->o.val_every && (step % r->o.val_every == 0 || step == r->o.steps);
@@ -266,20 +270,21 @@ static double validate(run *r, int64_t step) {
     return sum / (double)(d->n_validation * d->seq_len);
 }
 
-/* Returns whether the gradients overflowed in a way that dynamic loss scaling expects: the scale can still fall. */
+/* Returns whether the step is an overflow that dynamic loss scaling handles: the loss is finite, and the scale can
+ * still fall. */
 static bool is_overflow(const run *r, const step_result *s) {
     return r->trainer.scaled && r->o.loss_scale == 0 && s->loss_scale > r->o.min_scale && isfinite(s->loss);
 }
 
-/* Returns the advice for steps that are not finite. A fixed loss scale can be the cause. */
+/* Returns advice for steps whose loss or gradient is not finite. A fixed loss scale can be the cause. */
 static const char *remedy(const run *r) {
     bool fixed = r->trainer.scaled && r->o.loss_scale != 0;
-    return fixed ? "a lower --loss-scale, or without one; else a lower --lr or a longer --warmup"
+    return fixed ? "a lower --loss-scale, or none; else a lower --lr or a longer --warmup"
                  : "a lower --lr or a longer --warmup";
 }
 
-/* Counts consecutive steps that are not finite. Returns false if there are too many: a step whose gradients are not
- * finite changes no weight, so the next one is hardly better. */
+/* Counts consecutive steps whose loss or gradient is not finite. Returns false if there are too many: a step whose
+ * gradients are not finite changes no weight, so the next step will hardly be better. */
 static bool note_bad_step(run *r, int64_t step, const step_result *s) {
     enum { PATIENCE = 10 };
     if (isfinite(s->loss) && isfinite(s->grad_norm)) {
@@ -306,7 +311,7 @@ static bool save_checkpoint(run *r, int64_t step) {
     return !r->chief || plot_losses(r->ctx, r->o.out, &r->metrics);
 }
 
-/* Runs one step, and what follows it: validation, metrics, progress and a checkpoint. *stop: the run was
+/* Runs one step, and what follows it: validation, metrics, progress and a checkpoint. Sets *stop to whether the run was
  * interrupted. */
 static bool run_step(run *r, int64_t step, bool *stop) {
     int64_t *next = step < r->o.steps ? r->offsets + r->o.batch : NULL;
@@ -318,7 +323,7 @@ static bool run_step(run *r, int64_t step, bool *stop) {
     if (recorded && tg_ctx_status(r->ctx) == TG_OK && !recorder_end(r->recorder, r->trainer.tape)) return false;
     if (next) memcpy(r->offsets, next, (size_t)r->o.batch * sizeof *next);
     double tokens = (double)(r->o.batch * r->o.model.seq_len);
-    double tokens_per_s = s.seconds > 0 ? tokens / s.seconds : NAN; /* a clock may stand still, or be set back */
+    double tokens_per_s = s.seconds > 0 ? tokens / s.seconds : NAN; /* the clock may not have advanced */
     double val_loss = tg_ctx_status(r->ctx) == TG_OK ? validate(r, step) : NAN;
     if (tg_ctx_status(r->ctx) != TG_OK && r->chief) metrics_end_line(&r->metrics);
     if (!check(r->ctx)) return false;
@@ -368,7 +373,7 @@ static void say_how_to_go_on(const run *r, int64_t step) {
     say("\n");
 }
 
-/* Ends the run after a step: saves the checkpoint, if the run was interrupted, the loss curve and the model. */
+/* Ends the run after a step: saves the loss curve, the model and, if the run was interrupted, a checkpoint. */
 static bool finish(run *r, int64_t step) {
     bool whole = step == r->o.steps;
     if (r->chief) metrics_end_line(&r->metrics);
@@ -395,8 +400,8 @@ static bool run_steps(run *r) {
 
 /* ---- Ranks ---- */
 
-/* Checks that the ranks were started alike and have found the same checkpoint. Each rank that is a process has its own
- * command line, and has read the directory itself. */
+/* Checks that the ranks were started with the same facts (start.h), and have found the same checkpoint. Each rank that
+ * is a process has its own command line, and has read the directory itself. */
 static bool same_start(run *r) {
     start_facts f = {0};
     int64_t done = r->plan->done;
@@ -426,7 +431,7 @@ static int train_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     return good ? 0 : 1;
 }
 
-/* Completes and checks the options, once those of the checkpoint are known. */
+/* Completes and checks the options. Called after those of a checkpoint, if any, are known. */
 static int settle_options(plan *r) {
     train_options_complete(&r->o, &r->p, r->state != NULL);
     return train_options_check(&r->o, &r->p);

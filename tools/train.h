@@ -32,13 +32,14 @@ typedef struct train_options {
 
 extern const command train_command;
 train_options train_defaults(void);
-/* Sets the options that depend on others: lowers the defaults of --warmup and --min-lr if they are too large for the
- * options given, unless the options are those of a checkpoint (resumed), and completes those of a pipeline. */
+/* Sets the options that depend on others. Completes the options of a pipeline. Unless `resumed` is true, which means
+ * that the options are those of a checkpoint, also lowers the defaults of --warmup and --min-lr if they are too large
+ * for the options given. */
 void train_options_complete(train_options *o, const parsed *p, bool resumed);
 /* Checks that the options agree with each other. Returns 0, or the exit status after printing what is wrong. */
 int train_options_check(const train_options *o, const parsed *p);
 tg_schedule train_schedule(const train_options *o);
-/* Returns whether the precision, fp16, needs loss scaling. */
+/* Returns whether the precision needs loss scaling, as fp16 does. */
 bool train_scales(const train_options *o);
 
 /* ---- The training step (train_step.c) ---- */
@@ -59,21 +60,22 @@ typedef struct trainer {
      * copied to the other. */
     struct { tg_tensor *ids, *target; } in[2];
     int turn;                /* index of the pair that is used next */
-    bool sent;               /* the inputs of the next micro-batch have already been sent to the device */
+    bool sent;               /* the next inputs (of a micro-batch, or of a step) have been sent to the device */
     int64_t *buffer;         /* host memory for one of the tensors in `in` */
     double *losses;          /* of the step's micro-batches, as they arrive from the device */
-    tg_work **downloads;     /* the copies that bring the losses */
-    tg_tensor *tokens;       /* number of tokens of this rank in a step; NULL: one rank has all, or another stage */
+    tg_work **downloads;     /* the works that copy the losses to the host */
+    tg_tensor *tokens;       /* number of tokens of this rank in a step; NULL: not needed (count_tokens) */
     tg_tensor **params, **grads;
     int n_params;
     int64_t micro, batch; /* sequences of a micro-batch and of a step, over all data-parallel ranks */
     int64_t seq_len;
     int dp, dp_rank;
-    bool scaled; /* the loss is scaled, as float16 needs it */
+    bool scaled; /* the loss is scaled, as --precision fp16 needs */
     int n_micro;
-    /* If all inputs of a step are on the device before it begins, as for --capture and in a pipeline, n_micro each of
-     * ids, targets, the next step's ids, and its targets, without those that this stage does not need (NULL). Else
-     * NULL: inputs are sent for each micro-batch. */
+    /* With --capture and in a pipeline, all inputs of a step are on the device before the step begins. They are this
+     * array: n_micro tensors each of this step's ids, this step's targets, the next step's ids and the next step's
+     * targets. A tensor that this stage does not need is NULL. Without --capture and without a pipeline the array is
+     * NULL, and the inputs of each micro-batch are sent by themselves. */
     tg_tensor **inputs;
     tg_tensor **kept_losses; /* of the micro-batches, with --capture; NULL: not needed */
     /* With --capture the first step runs normally, the second one is captured, and later ones replay the graph. */
@@ -89,29 +91,31 @@ typedef struct step_result {
     bool interrupted;   /* a rank has received a signal that ends the run */
 } step_result;
 
-/* Makes groups, model, optimizer and tape. weights: the model directory to load weights from; NULL: random weights. */
+/* Makes the groups of ranks, the model, the optimizer and the tape. weights: the model directory to load weights from;
+ * NULL: random weights. */
 bool trainer_open(trainer *r, const train_options *o, tg_ctx *ctx, tg_comm *world, const tg_gpt_config *config,
                   const char *weights);
 void trainer_close(trainer *r);
 tg_config train_config(const train_options *o);
-/* Runs one step. offsets: where the sequences of the whole batch begin, over all ranks. On device meta, tokens and
- * offsets are NULL. next: the offsets of the next step, whose sequences are sent to the device meanwhile; NULL: there
- * is no next step. interrupted: this rank has received a signal that ends the run. Errors are recorded in the
- * context. */
+/* Runs one step. offsets: where the sequences of the whole batch, of all ranks, begin in the tokens. On device meta,
+ * tokens and offsets are NULL. next: the offsets of the next step, whose sequences are sent to the device during this
+ * step; NULL: there is no next step. interrupted: whether this rank has received a signal that ends the run. Errors are
+ * recorded in the context. */
 step_result trainer_step(trainer *r, int64_t step, tg_tokens *tokens, const int64_t *offsets, const int64_t *next,
                          bool interrupted);
 
 /* ---- The inputs of a step (train_inputs.c) ---- */
 
-/* Allocates the inputs: those of two micro-batches, or, if whole, those of all of a step and of the next one. */
+/* Allocates the inputs of two micro-batches or, if `whole` is true, of all micro-batches of a step and of the next
+ * step. */
 bool inputs_open(trainer *r, bool whole);
 void inputs_close(trainer *r);
-/* Sends the inputs of a micro-batch to the device, unless they were sent before, and those of the next one, whose
- * offsets are `next` (NULL: none), so that they arrive while this one runs. Sets *ids and *target. On device meta,
- * tokens is NULL. */
+/* Sends the inputs of a micro-batch to the device, unless they were sent before, and sets *ids and *target to them.
+ * Also sends the inputs of the next micro-batch, whose offsets are `next` (NULL: there is none), so that they arrive
+ * while this micro-batch runs. On device meta, tokens is NULL. */
 void inputs_of_micro_batch(trainer *r, tg_tokens *tokens, const int64_t *offsets, const int64_t *next, tg_tensor **ids,
                            tg_tensor **target);
-/* Provides all inputs of a step, and sends those of the next one to the device. */
+/* Provides all inputs of a step, and sends those of the next step to the device. */
 void inputs_of_step(trainer *r, tg_tokens *tokens, const int64_t *offsets, const int64_t *next);
 /* Return the ids and the targets of a micro-batch of a step whose inputs are all on the device: arrays of one tensor,
  * or NULL if this stage does not need them. */
@@ -125,7 +129,7 @@ bool pipeline_open(trainer *r, const train_options *o);
 void pipeline_close(trainer *r);
 /* Queues the forwards and backwards of a step on this stage. */
 void pipeline_run(trainer *r);
-/* Computes a part for a micro-batch: a tg_pipe_fn, whose state is the trainer. */
+/* Computes a part of the model for a micro-batch. It is a tg_pipe_fn (pipe.h) whose state is the trainer. */
 tg_status pipeline_part(void *state, tg_pipe_call *c);
 
 /* ---- Data (train_data.c) ---- */
@@ -137,13 +141,13 @@ typedef struct train_data {
     int64_t windows; /* number of sequences for training, which do not overlap */
     uint64_t seed, hash;
     int64_t *order;                    /* offsets of the sequences of all steps (--order); NULL: they are shuffled */
-    int64_t *shuffled, epoch;          /* the windows in the order of that epoch */
+    int64_t *shuffled, epoch;          /* the numbers of the windows, in the order that they have in `epoch` */
     int64_t *validation, n_validation; /* offsets of the sequences for validation */
 } train_data;
 
 bool data_open(train_data *d, tg_ctx *ctx, const train_options *o, const tg_gpt_config *config);
 void data_close(train_data *d);
-/* Writes the offsets of the sequences of a step, `batch` of them. The first step is number 1. */
+/* Writes the offsets of the `batch` sequences of a step to out. The first step is number 1. */
 void data_offsets(train_data *d, int64_t step, int64_t *out);
 /* Returns the checksum of the offsets of --order for the steps 1 to `steps`. */
 uint64_t data_order_sum(const train_data *d, int64_t steps);
@@ -153,27 +157,28 @@ uint64_t data_order_sum(const train_data *d, int64_t steps);
 typedef struct metrics {
     int fd;
     char *path;
-    int64_t end; /* bytes of complete lines */
+    int64_t end; /* number of bytes in complete lines */
     int64_t step, steps;     /* the newest step, and the number of steps of the whole run */
-    int64_t first_step;      /* steps done before this call */
+    int64_t first_step;      /* number of steps done before this call of the program */
     int64_t capacity;        /* elements of the two arrays that follow */
     double *loss, *val_loss; /* of each step; NaN: unknown */
-    double started, drawn;   /* times: of the start of this call; of the newest line of progress on a terminal */
+    double started, drawn;   /* times when the file was opened, and when the line of progress was last drawn */
     double last_val;         /* the newest validation loss; NaN: none */
-    bool terminal, escapes;  /* progress is one line that is overwritten; escape sequences clear it */
+    bool terminal, escapes;  /* terminal: one line of progress is overwritten; escapes: escape sequences clear it */
     int drawn_length;        /* length of that line */
 } metrics;
 
-/* Opens metrics.jsonl in dir. With done 0 it begins empty; otherwise it keeps the lines of the steps 1 to `done`, and
- * warns if some are missing or damaged. steps: number of steps of the whole run. */
+/* Opens metrics.jsonl in dir. With done 0 the file begins empty. Otherwise it keeps the lines of steps 1 to `done`, and
+ * a warning is printed if some are missing or damaged. steps: number of steps of the whole run. */
 bool metrics_open(metrics *m, tg_ctx *ctx, const char *dir, int64_t steps, int64_t done);
 void metrics_close(metrics *m);
 /* Appends the line of a step to the file. val_loss NaN: it was not measured. */
 bool metrics_write(metrics *m, int64_t step, const step_result *r, double tokens_per_s, double val_loss);
-/* Syncs the file to the disk. Must be called before a checkpoint is saved, which relies on it. */
+/* Syncs the file to the disk. Call it before a checkpoint is saved: a resumed run expects the lines of all steps that
+ * the checkpoint has done. */
 bool metrics_sync(metrics *m);
-/* Prints the progress: on a terminal one line, which the next call overwrites, else a line every log_every steps and
- * for each validation. */
+/* Prints the progress. On a terminal this is one line, which the next call overwrites. Elsewhere prints a line for the
+ * first and the last step, every log_every steps, and for each validation. */
 void metrics_show(metrics *m, const step_result *r, double tokens_per_s, double val_loss, int64_t log_every);
 /* Ends the line of progress on a terminal, so that other output does not overwrite it. */
 void metrics_end_line(metrics *m);
@@ -184,11 +189,11 @@ bool plot_losses(tg_ctx *ctx, const char *dir, const metrics *m);
 
 typedef struct run_directory {
     const char *path;
-    tg_ctx *files; /* for reading checkpoints before the options are known */
+    tg_ctx *files; /* the context of `checkpoints`; it is made before the options of the run are known */
     tg_checkpoints *checkpoints;
     int64_t newest; /* step of the newest checkpoint; -1: there is none */
-    bool made;             /* this call created the directory */
-    bool made_checkpoints; /* this call created its folder checkpoints */
+    bool made;             /* this call of the program created the directory */
+    bool made_checkpoints; /* this call of the program created the folder checkpoints in it */
     bool held;             /* this process has locked the directory */
 } run_directory;
 

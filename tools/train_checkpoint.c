@@ -65,24 +65,6 @@ enum { DIGITS = 16 };
 
 static void put_sum(char out[DIGITS + 1], uint64_t sum) { snprintf(out, DIGITS + 1, "%016" PRIx64, sum); }
 
-/* Returns all *n bytes of a file, which the caller frees; NULL after printing what is wrong. */
-static char *read_whole(const char *path, size_t *n) {
-    enum { MOST = 16 << 20 };
-    FILE *f = open_regular(path);
-    if (!f) return NULL;
-    char *text = malloc(MOST);
-    *n = text ? fread(text, 1, MOST, f) : 0;
-    bool good = text && !ferror(f) && *n < MOST;
-    if (text && ferror(f))
-        fail("cannot read '%s': %s", path, strerror(errno));
-    else if (!good)
-        fail(text ? "'%s' is longer than 16 MiB, the most that such a file may have" : "no memory to read '%s'", path);
-    fclose(f);
-    if (good) return text;
-    free(text);
-    return NULL;
-}
-
 /* Writes the checksum of config.json as text. */
 static bool sum_config(const char *dir, char out[DIGITS + 1]) {
     size_t n = 0;
@@ -109,14 +91,14 @@ static bool sum_header(const char *dir, const char *name, char out[DIGITS + 1]) 
     return good;
 }
 
-/* Returns whether a checkpoint keeps the checksum of the header of a file: all that hold tensors, and the index of
- * weights in several files. */
+/* Returns whether a checkpoint keeps a checksum (sum_header) of the file. It does for all files with tensors, and for
+ * the index of weights in several files. */
 static int has_sum(const struct dirent *e) {
     return !fnmatch("model*.safetensors", e->d_name, 0) || !fnmatch("state-*.safetensors", e->d_name, 0) ||
            !strcmp(e->d_name, "model.safetensors.index.json");
 }
 
-/* Returns the checksums of the headers of all tensor files, by name; NULL after printing what is wrong. */
+/* Returns the checksums of the files for which has_sum is true, by name; NULL after printing what is wrong. */
 static json_t *headers_json(const char *dir) {
     struct dirent **found = NULL;
     char sum[DIGITS + 1];
@@ -152,8 +134,8 @@ static bool check_headers(const char *dir, json_t *state) {
     return true;
 }
 
-/* Returns the digits of the checksum in the text of state.json; NULL: it has none. The checksum is computed with zeros
- * in their place. No string in the file can look like the key, because its quotes would be escaped. */
+/* Returns the digits of the checksum in the text of state.json; NULL if it has none. The checksum is computed with
+ * zeros in place of these digits. No string in the file can look like the key, because its quotes would be escaped. */
 static char *find_sum(char *text, size_t n) {
     static const char key[] = "\"xxh64\": \"";
     char *at = memmem(text, n, key, sizeof key - 1);
@@ -161,7 +143,7 @@ static char *find_sum(char *text, size_t n) {
     return at && text + n - at > DIGITS && at[DIGITS] == '"' ? at : NULL;
 }
 
-/* Checks the checksum of the text of state.json, and sets its digits to zeros. */
+/* Verifies the checksum in the text of state.json, and overwrites its digits with zeros. */
 static bool check_sum(const char *path, char *text, size_t n) {
     char *digits = find_sum(text, n), expected[DIGITS + 1], sum[DIGITS + 1];
     if (!digits) return fail("'%s' has no checksum", path), false;
@@ -182,7 +164,8 @@ static bool check_config(const char *dir, const json_t *state) {
 
 /* ---- The file ---- */
 
-/* Returns what identifies the data. Of --order only the steps done count, because a longer run has a longer file. */
+/* Returns what identifies the data. Of --order only the offsets of the steps done count, because the file is longer if
+ * the run is continued to more steps. */
 static json_t *data_json(const train_data *d, int64_t step) {
     json_t *data = json_pack("{s:I, s:o}", "tokens", (json_int_t)d->count, "hash", word(d->hash));
     if (data && d->order) json_object_set_new(data, "order", word(data_order_sum(d, step)));
@@ -191,8 +174,8 @@ static json_t *data_json(const train_data *d, int64_t step) {
 
 static bool is_relative(const char *path) { return path && path[0] != '/'; }
 
-/* Returns the current directory, if a path among the options is relative; else, or if the directory's name is not
- * UTF-8, NULL. */
+/* Returns the current directory if a path among the options is relative. Otherwise, and if the directory's name is not
+ * UTF-8, returns NULL. */
 static json_t *origin_json(const train_options *o) {
     char *here = is_relative(o->data) || is_relative(o->init) || is_relative(o->order) ? getcwd(NULL, 0) : NULL;
     json_t *origin = here ? json_string(here) : NULL;
@@ -267,8 +250,8 @@ static bool load_state(const char *dir, json_t **state) {
 
 /* ---- Options ---- */
 
-/* Sets an option that was not given to the saved value. An option that was given and is fixed must equal the saved
- * value; a change of another one is printed. */
+/* If an option was not given, sets it to the saved value. If it was given and is fixed, it must equal the saved value.
+ * If it was given and is not fixed, it may differ, and a difference is printed. */
 static bool merge_option(const option *row, bool given, const char *saved, train_options *o) {
     char now[4096];
     option_text(row, o, now, sizeof now);
@@ -287,8 +270,7 @@ static bool merge_option(const option *row, bool given, const char *saved, train
     return true;
 }
 
-/* Returns whether the file can be read. For Megatron's files the path is given without its ending, of which there
- * are two. */
+/* Returns whether the file can be read. With --data-format megatron the path FILE stands for FILE.bin and FILE.idx. */
 static bool is_readable(const char *path) {
     char index[4096];
     snprintf(index, sizeof index, "%s.idx", path);
@@ -317,8 +299,8 @@ static bool is_current(const char *directory) {
     return same;
 }
 
-/* Replaces a relative path of the checkpoint's options by one that is valid now. It was relative to the directory in
- * which the run was started; if the file is no longer there, the same path in the current directory is tried,
+/* Replaces a relative path of the checkpoint's options by a path that is valid now. The old path was relative to the
+ * directory in which the run was started. If the file is no longer there, tries the same path in the current directory,
  * because a directory tree may have been moved as a whole. The new path belongs to `state`. */
 static bool resolve_path(const char *name, json_t *state, const char **path) {
     const char *origin = json_string_value(json_object_get(state, "directory"));
@@ -419,8 +401,8 @@ static bool sharded_state(const char *dir, trainer *r, bool save) {
 
 /* ---- Save and restore ---- */
 
-/* Checks that --order begins like the file that the run began with. Checkpoints of earlier versions have no checksum
- * of --order, and pass. */
+/* Checks that the file of --order has the same offsets, for the steps done, as the one that the run began with. A
+ * checkpoint of an earlier version has no checksum of --order, and passes. */
 static bool check_order(const json_t *state, const json_t *data, const train_data *d, const char *path) {
     int64_t step = json_integer_value(json_object_get(state, "step"));
     if (!d->order || !json_object_get(data, "order") || word_of(data, "order") == data_order_sum(d, step)) return true;
@@ -440,8 +422,8 @@ bool checkpoint_restore(const char *dir, const json_t *state, const train_option
     return check_order(state, data, d, o->order) && sharded_state(dir, r, false);
 }
 
-/* Writes the files of a checkpoint to dir. The first rank of each stage writes tensors; the other ranks send it their
- * parts. */
+/* Writes the files of a checkpoint to dir. The first rank of each stage writes the stage's tensors; the other ranks of
+ * the stage send their parts to that rank. */
 static bool fill_checkpoint(const char *dir, bool chief, int64_t step, const train_options *o, trainer *r,
                             const train_data *d) {
     stage_save(&r->stage, dir);

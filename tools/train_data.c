@@ -1,4 +1,4 @@
-/* The data of a run: which tokens train and which validate, and the order of the sequences. */
+/* The data of a run: which tokens are for training and which for validation, and the order of the sequences. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +18,8 @@ static bool check_order_size(const char *path, FILE *f, int64_t expected) {
            false;
 }
 
-/* Reads the whole file; the caller frees the bytes. NULL after printing why. */
+/* Reads the whole file, which must have the expected number of bytes. The caller frees them. NULL after printing what
+ * is wrong. */
 static unsigned char *read_order(const char *path, int64_t expected) {
     FILE *f = open_regular(path);
     if (!f) return NULL;

@@ -2,6 +2,7 @@
  * begin or continue in it. */
 #include <dirent.h>
 #include <errno.h>
+#include <fnmatch.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,10 +22,12 @@ static bool is_there(const char *dir, const char *name) {
 
 /* Returns whether the name is that of a temporary file, which a run writes before it renames it. */
 static bool is_temporary(const char *name) {
-    static const char *const written[] = {"config.json", "model.safetensors", "loss.svg", "metrics.jsonl"};
+    static const char *const written[] = {"config.json", "model*.safetensors", "model.safetensors.index.json",
+                                          "loss.svg", "metrics.jsonl"};
     for (size_t i = 0; i < sizeof written / sizeof *written; i++) {
-        size_t n = strlen(written[i]);
-        if (strncmp(name, written[i], n) == 0 && strncmp(name + n, ".tmp-", 5) == 0) return true;
+        char pattern[64];
+        snprintf(pattern, sizeof pattern, "%s.tmp-*", written[i]);
+        if (fnmatch(pattern, name, 0) == 0) return true;
     }
     return false;
 }

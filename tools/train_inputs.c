@@ -54,8 +54,8 @@ tg_tensor *const *trainer_targets(const trainer *r, int micro) { return input_of
 
 /* ---- Copies ---- */
 
-/* Starts to copy to out [n, seq_len] the seq_len tokens that begin at each of n offsets + shift. out NULL: this stage
- * does not need them. */
+/* Starts to copy n sequences to out [n, seq_len]: the seq_len tokens that begin at each of the n offsets + shift. Does
+ * nothing if out is NULL, because this stage does not need them. */
 static void upload(trainer *r, tg_tensor *out, tg_tokens *tokens, const int64_t *offsets, int64_t n, int64_t shift) {
     if (!out) return;
     for (int64_t i = 0; i < n; i++) tg_tokens_read(tokens, offsets[i] + shift, r->seq_len, r->buffer + i * r->seq_len);
@@ -84,12 +84,13 @@ void inputs_of_micro_batch(trainer *r, tg_tokens *tokens, const int64_t *offsets
 
 /* ---- A whole step ---- */
 
+/* Sends the inputs of all micro-batches of a step. kind is IDS for this step, NEXT for the next one. */
 static void send_all(trainer *r, int kind, tg_tokens *tokens, const int64_t *offsets) {
     tg_tensor **to = r->inputs + kind * r->n_micro;
     for (int i = 0; i < r->n_micro; i++) send_inputs(r, to[i], to[r->n_micro + i], tokens, offsets + i * r->micro);
 }
 
-/* Copies the sequences that were sent for this step to the inputs that the step, or its captured graph, reads. */
+/* Copies the sequences that were sent ahead for this step to the inputs that the step, or its captured graph, reads. */
 static void copy_sent(trainer *r) {
     bool grad = tg_tape_set_grad_mode(r->tape, false);
     for (int i = 0; i < NEXT * r->n_micro; i++)

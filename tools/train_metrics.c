@@ -1,4 +1,4 @@
-/* metrics.jsonl, one line for each step, and the lines of progress. */
+/* Writes and reads metrics.jsonl, which has a line for each step, and prints the lines of progress. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -37,14 +37,15 @@ static bool remember(metrics *m, int64_t step, double loss, double val_loss) {
     return true;
 }
 
-/* ---- Lines that earlier calls of the run have written ---- */
+/* ---- Lines that earlier calls of the program have written in this run ---- */
 
 static double number_or_nan(const json_t *line, const char *key) {
     const json_t *v = json_object_get(line, key);
     return json_is_number(v) ? json_number_value(v) : NAN;
 }
 
-typedef enum line_kind { LINE_KEPT, LINE_LATER, LINE_DAMAGED } line_kind; /* LINE_LATER: of a step that is not done */
+/* LINE_LATER: the line is of a step after those that the checkpoint has done. */
+typedef enum line_kind { LINE_KEPT, LINE_LATER, LINE_DAMAGED } line_kind;
 
 /* What read_lines has found in the lines of the steps that are done. */
 typedef struct lines_found {
@@ -53,15 +54,15 @@ typedef struct lines_found {
     bool gap;              /* there is a line to remove before the last line that is kept */
 } lines_found;
 
-/* Parses a line and sets *step, to 0 if the line has none. Returns NULL if the line is incomplete or not JSON. */
+/* Parses a line. Sets *step to its step, or to 0 if it has none. Returns NULL if the line is incomplete or not JSON. */
 static json_t *parse_line(const char *line, size_t n, int64_t *step) {
     json_t *object = line[n - 1] == '\n' ? json_loadb(line, n, 0, NULL) : NULL;
     *step = json_integer_value(json_object_get(object, "step"));
     return object;
 }
 
-/* Returns whether the step of a line must be wrong, because the next line is of an earlier step that has no line
- * yet. */
+/* Returns whether the step of a line must be wrong: the next line is of the same or an earlier step, and that step has
+ * no line before this one. */
 static bool is_too_far(const metrics *m, FILE *from, int64_t step) {
     off_t here = ftello(from);
     char *line = NULL;
@@ -70,7 +71,7 @@ static bool is_too_far(const metrics *m, FILE *from, int64_t step) {
     ssize_t n = getline(&line, &capacity, from);
     if (n > 0) json_decref(parse_line(line, (size_t)n, &next));
     free(line);
-    clearerr(from); /* this may be the last line */
+    clearerr(from); /* getline sets the end-of-file flag after the last line */
     return fseeko(from, here, SEEK_SET) == 0 && next > m->step && next <= step;
 }
 
@@ -115,8 +116,8 @@ static bool read_lines(metrics *m, FILE *from, FILE *to, int64_t done, lines_fou
     return good && !ferror(from);
 }
 
-/* Removes the lines before the last good one that are not kept. Writes a new file and renames it, so that no good line
- * is lost if the program is killed. */
+/* Replaces the file by a new one that has only the lines that are kept. Renames the new file when it is complete, so
+ * that no good line is lost if the program is killed. */
 static bool rewrite_file(metrics *m, FILE *from, int64_t done) {
     char part[4096];
     lines_found found;
@@ -268,7 +269,7 @@ static int columns(void) {
     return known ? size.ws_col : 80;
 }
 
-/* Overwrites the last line of progress. Truncates the new line to the terminal's width, because only one line can be
+/* Overwrites the line of progress. Truncates the new text to the terminal's width, because only one line can be
  * overwritten. */
 static void draw_line(metrics *m, char *text) {
     int most = columns() - 1, n = (int)strlen(text);

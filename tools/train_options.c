@@ -135,7 +135,7 @@ train_options train_defaults(void) {
     };
 }
 
-/* Options that the config of --init sets. */
+/* The options that the config of --init sets, so that they must not be given. */
 static const char *const decided[] = {"arch", "layers", "heads", "kv-heads", "hidden", "ffn", "vocab"};
 
 static int check_init(const parsed *p) {
@@ -219,8 +219,6 @@ void train_options_complete(train_options *o, const parsed *p, bool resumed) {
 
 int train_options_check(const train_options *o, const parsed *p) {
     const command *c = &train_command;
-    if (o->capture && o->on.pp > 1)
-        return usage_error(c, "--capture needs --pp 1: the steps of a pipeline are not captured; leave --capture out");
     if (!o->data) return usage_error(c, "--data FILE, the data to train on, is missing");
     if (o->batch % o->accumulate)
         return usage_error(c, "--batch %lld cannot be cut into --accumulate %lld equal micro-batches",

@@ -1,4 +1,4 @@
-/* The training step of a pipeline: its plan, and the part that a stage computes for a micro-batch. */
+/* The training step of a pipeline: makes its plan, and computes a part of the model for a micro-batch (pipe.h). */
 #include "part_costs.h"
 #include "train.h"
 

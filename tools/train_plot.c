@@ -1,18 +1,20 @@
-/* loss.svg: a plot of the smoothed training loss over its raw values, and of the validation loss. */
+/* Draws loss.svg: the training loss, both raw and smoothed, and the validation loss. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 
+#include "text.h"
 #include "train.h"
 
-enum { WIDTH = 720, HEIGHT = 400, LEFT = 64, RIGHT = 20, TOP = 24, BOTTOM = 52 }; /* pixels; margins */
-enum { POINTS = 400 }; /* a line of the raw losses has about as many points at most */
+/* Sizes in pixels. LEFT to BOTTOM are margins. */
+enum { WIDTH = 720, HEIGHT = 400, LEFT = 64, RIGHT = 20, TOP = 24, BOTTOM = 52 };
+enum { POINTS = 400 }; /* the line of the raw losses has at most about so many points */
 
 typedef struct plot {
     FILE *out;
     const metrics *m;
     double *smooth; /* the smoothed training loss of each step */
-    double lo, hi; /* range of the losses shown */
+    double lo, hi; /* range of the losses that the plot shows */
 } plot;
 
 static double x_of(const plot *p, double step) {
@@ -23,7 +25,7 @@ static double y_of(const plot *p, double loss) {
     return TOP + (HEIGHT - TOP - BOTTOM) * (p->hi - loss) / (p->hi - p->lo);
 }
 
-/* Returns the distance of ticks that divides the range into about `parts`: 1, 2 or 5 times a power of ten. */
+/* Returns the distance between ticks that divides the range into about `parts`: 1, 2 or 5 times a power of ten. */
 static double nice_step(double range, double parts) {
     double rough = range / parts, power = pow(10, floor(log10(rough))), digit = rough / power;
     return power * (digit < 1.5 ? 1 : digit < 3.5 ? 2 : digit < 7.5 ? 5 : 10);
@@ -73,7 +75,7 @@ static void draw_axes(const plot *p) {
             (TOP + HEIGHT - BOTTOM) / 2);
 }
 
-/* Draws the losses of the first, the last and every stride-th step, as far as they are finite. */
+/* Draws a line through the finite losses among those of the first, the last and every stride-th step. */
 static void draw_line(const plot *p, const char *class, const double *loss, int64_t stride) {
     bool drawing = false;
     fprintf(p->out, "<path class=\"%s\" clip-path=\"url(#area)\" d=\"", class);
@@ -113,13 +115,13 @@ static void draw(plot *p) {
     find_range(p);
     fprintf(p->out,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" font-family=\"sans-serif\" "
-            "font-size=\"12\">\n<title>Loss over %" PRId64 " steps</title>\n"
+            "font-size=\"12\">\n<title>Loss over %" PRId64 " step%s</title>\n"
             "<style>path{fill:none}text{fill:#444}.grid{stroke:#e4e4e4}.axis{stroke:#888}"
             ".raw{stroke:#4c78a8;opacity:.25}.train{stroke:#4c78a8;stroke-width:2}"
             ".val{stroke:#d9622b;stroke-width:1.5}.dot{fill:#d9622b}</style>\n"
             "<clipPath id=\"area\"><rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\"/></clipPath>\n"
             "<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n",
-            WIDTH, HEIGHT, p->m->step, LEFT, TOP, WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM);
+            WIDTH, HEIGHT, p->m->step, plural(p->m->step), LEFT, TOP, WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM);
     draw_axes(p);
     draw_line(p, "raw", p->m->loss, stride);
     draw_line(p, "train", p->smooth, stride);

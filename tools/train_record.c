@@ -20,7 +20,7 @@ struct recorder {
     int64_t kept, ops;    /* the most elements to record of a tensor (0: all); number of ops recorded */
     uint64_t hash;        /* of the lines written */
     unsigned char *bytes; /* the current tensor's bytes */
-    char *hex;            /* the recorded ones in hexadecimal */
+    char *hex;            /* the recorded elements of the tensor, in hexadecimal */
     size_t capacity;      /* of bytes; hex has twice as many */
 };
 
@@ -114,7 +114,8 @@ static bool reserve(recorder *r, size_t n) {
     return false;
 }
 
-/* Returns elements 0, every, 2 every, .. of the n in r->bytes in hexadecimal. size: bytes of an element. */
+/* Returns in hexadecimal the elements 0, every, 2 * every and so on of the n elements in r->bytes. size: bytes of an
+ * element. */
 static json_t *values_text(recorder *r, int64_t n, int64_t every, size_t size) {
     static const char digits[] = "0123456789abcdef";
     size_t at = 0;
@@ -133,8 +134,8 @@ static json_t *shape_json(const tg_tensor *x) {
     return shape;
 }
 
-/* Describes the tensor x: dtype, shape, a hash if it has bytes now, and elements if `values` is true. named: the tensor
- * whose name is recorded, which is x itself or the tensor whose gradient x is. */
+/* Describes the tensor x: dtype, shape, and, if x has bytes now, a hash and (if `values` is true) elements. named: the
+ * tensor whose name is recorded, which is x, or the tensor that x is the gradient of. */
 static json_t *tensor_json(recorder *r, tg_tensor *x, const tg_tensor *named, bool values) {
     if (!tg_is_alive(x)) return json_null();
     json_t *to = json_pack("{s:s, s:o}", "dtype", tg_dtype_name(tg_dtype_of(x)), "shape", shape_json(x));
@@ -158,7 +159,7 @@ static json_t *tensors_json(recorder *r, tg_tensor *const *x, tg_tensor *const *
 
 /* ---- The step ---- */
 
-/* The tape's observer: writes the line of an op. */
+/* Observes the tape: writes the line of each op. */
 static tg_status write_op(void *user, tg_tape *t, const tg_op_event *s) {
     recorder *r = user;
     char site[512];

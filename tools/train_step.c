@@ -13,7 +13,7 @@ double seconds_now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Returns the option of AdamW that stands for v: there 0 means the default, and TG_NONE means 0. */
+/* Converts v to the value that an option of TG_ADAMW has for it. There 0 means the default, and TG_NONE means 0. */
 static double zero_as_none(double v) {
     return v == 0 ? TG_NONE : v;
 }
@@ -66,7 +66,8 @@ static bool open_gradients(trainer *r) {
     return check(r->ctx);
 }
 
-/* Counts the tokens of this rank in a step, unless one rank has all of them. Stages without a loss have none. */
+/* Makes r->tokens, the number of this rank's tokens in a step. A single replica without a pipeline does not need it,
+ * because its losses are multiplied by token_weight. Stages without a loss do not need it either. */
 static void count_tokens(trainer *r) {
     bool pipeline = stage_of_pipeline(&r->stage);
     if ((r->dp == 1 && !pipeline) || !stage_is_last(&r->stage)) return;
@@ -104,11 +105,16 @@ tg_config train_config(const train_options *o) {
                       .dtype = dtype_of_precision(o->model.precision));
 }
 
+/* Seeds the streams of this rank as Megatron-Core's trainer does, which adds 100 to the seed for each stage. */
+static void seed_streams(trainer *r, uint64_t seed) {
+    tg_rng_seed_parallel(r->parallel, seed + 100 * (uint64_t)tg_parallel_rank(r->parallel, TG_PP));
+}
+
 bool trainer_open(trainer *r, const train_options *o, tg_ctx *ctx, tg_comm *world, const tg_gpt_config *given,
                   const char *weights) {
     *r = (trainer){.ctx = ctx, .world = world, .schedule = train_schedule(o)};
     r->parallel = groups_of_ranks(&o->on, world);
-    if (o->on.rng == TG_RNG_MEGATRON) tg_rng_seed_parallel(r->parallel, (uint64_t)o->seed);
+    if (o->on.rng == TG_RNG_MEGATRON) seed_streams(r, (uint64_t)o->seed);
     r->dp = tg_parallel_size(r->parallel, TG_DP);
     r->dp_rank = tg_parallel_rank(r->parallel, TG_DP);
     if (!check(ctx)) return false;
@@ -142,8 +148,9 @@ void trainer_close(trainer *r) {
 /* Returns the weight of one token's loss in the mean over the whole batch. */
 static double token_weight(const trainer *r) { return 1.0 / (double)(r->batch * r->seq_len); }
 
-/* Runs forward and backward of micro-batch i. Returns the sum of its losses, which with one replica is already divided
- * by the number of tokens in the step's batch; with several replicas, tg_grads_finalize divides the gradients by it. */
+/* Runs forward and backward of micro-batch i. Returns the sum of its losses. With one replica, divides the sum by the
+ * number of tokens in the step's batch; with several replicas, tg_grads_finalize divides the gradients by that
+ * number. */
 static tg_tensor *forward_backward(trainer *r, int i, tg_tensor *ids, tg_tensor *target) {
     tg_tape_key(r->tape, (uint64_t)i);
     tg_tensor *loss = tg_gpt_loss(r->stage.chunk[0], r->tape, ids, target, TG_LOSS_SUM);
@@ -208,8 +215,8 @@ static tg_status step_on_device(void *state, tg_ctx *ctx) {
     return tg_ctx_status(ctx);
 }
 
-/* Runs a step whose inputs are all sent before. With --capture the first step runs normally and allocates what lives
- * longer than a step, the second one is captured, and later ones replay the graph. */
+/* Runs a step that has all of its inputs on the device before it begins. With --capture the first step runs normally
+ * and allocates what lives longer than a step, the second step is captured, and later steps replay the graph. */
 static void run_whole(trainer *r, tg_tokens *tokens, const int64_t *offsets, const int64_t *next) {
     if (tokens) inputs_of_step(r, tokens, offsets, next);
     if (r->graph)
@@ -223,7 +230,8 @@ static void run_whole(trainer *r, tg_tokens *tokens, const int64_t *offsets, con
     for (int i = 0; tokens && !r->pipe && i < r->n_micro; i++) fetch_loss(r, i, r->kept_losses[i]);
 }
 
-/* Sums the losses over data-parallel ranks and stages, and finds out whether any rank was interrupted. */
+/* Sums the losses over data-parallel ranks and stages, and sets result->interrupted on all ranks if it is set on
+ * any. */
 static void gather_result(trainer *r, step_result *result) {
     double v[2] = {tg_parallel_rank(r->parallel, TG_TP) == 0 ? result->loss : 0, result->interrupted};
     if (tg_ctx_status(r->ctx) != TG_OK || !sum_over_ranks(r->ctx, r->world, v, 2)) return;
@@ -231,7 +239,7 @@ static void gather_result(trainer *r, step_result *result) {
     result->interrupted = v[1] > 0;
 }
 
-/* Runs the micro-batches of a step, whose inputs are sent one after the other. */
+/* Runs a step whose micro-batches are sent to the device one after the other. */
 static void run_in_turn(trainer *r, tg_tokens *tokens, const int64_t *offsets, const int64_t *next) {
     for (int i = 0; i < r->n_micro; i++) {
         bool last = i + 1 == r->n_micro;
@@ -248,7 +256,7 @@ step_result trainer_step(trainer *r, int64_t step, tg_tokens *tokens, const int6
     double begun = seconds_now();
     tg_memory_reset_peak(r->ctx);
     tg_optim_set_lr(r->optim, result.lr);
-    tg_draws_step(r->ctx, (uint64_t)step); /* step 0 has drawn the weights */
+    tg_draws_step(r->ctx, (uint64_t)step); /* from 1, because the initial weights were drawn in step 0 */
     if (r->inputs)
         run_whole(r, tokens, offsets, next);
     else

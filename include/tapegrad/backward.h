@@ -30,10 +30,10 @@ typedef struct tg_backward_opts {
  * last node has added to the gradient of that leaf.
  *
  * Backward releases the tensors that nodes have saved, unless retain is set. Some ops, such as tg_sqrt, save their own
- * result, which is then released too. To use such a result after backward, tg_keep it
- * before backward, copy its values out before (tg_read), or set retain.
+ * result, which is then released too. To use such a result after backward, call tg_keep on it or read its values
+ * (tg_read) before backward, or set retain.
  *
- * They fail with
+ * Both functions fail with
  * - TG_ERR_SHAPE if a root without a seed does not have one element, or if a seed has another shape or dtype than its
  *   root;
  * - TG_ERR_STATE if a root depends on nothing that requires a gradient, or if an earlier backward has released what a
@@ -49,7 +49,7 @@ typedef struct tg_grad_opts {
     tg_tensor *const *seeds;
     bool retain;
     bool create_graph; /* record how the gradients are computed, so that they can be differentiated again */
-    bool allow_unused; /* an input on which no root depends gets zeros; if false, it fails with TG_ERR_STATE */
+    bool allow_unused; /* true: an input on which no root depends gets zeros; false: it fails with TG_ERR_STATE */
 } tg_grad_opts;
 
 #define TG_GRAD(...) (&(tg_grad_opts){.size = sizeof(tg_grad_opts), __VA_ARGS__})
@@ -82,9 +82,9 @@ TG_API tg_status tg_zero_grad(tg_tensor *x);
 /* Makes buf the main gradient of leaf x, the memory in which the gradient of x is accumulated. buf can be a view of a
  * larger buffer. If buf is NULL, the library uses a buffer of its own again. The present gradient of x is lost.
  *
- * buf must have the shape of x (TG_ERR_SHAPE). It must be contiguous, and its dtype must be float32, or the dtype of x
- * if that is wider (TG_ERR_DTYPE for either). It must belong to the context and not share bytes with x (TG_ERR_STATE),
- * and must stay alive as long as x uses it. */
+ * buf must have the shape of x (TG_ERR_SHAPE), and its dtype must be float32, or the dtype of x if that is wider
+ * (TG_ERR_DTYPE). It must be contiguous, belong to the context and not share bytes with x (TG_ERR_STATE), and must stay
+ * alive as long as x uses it. */
 TG_API tg_status tg_set_main_grad(tg_tensor *x, tg_tensor *buf);
 
 /* Add a hook, which backward calls as fn(user, t, x, &grad). They return the id of the hook; 0 on an error. x must

@@ -1,22 +1,22 @@
-/* Captured steps: a training step is recorded once and replayed, so that the device runs all its launches without the
- * host (CUDA graphs). A program that trains on a GPU includes this header.
+/* Captured steps: a training step is recorded once and then replayed. In a replay the device launches all kernels of
+ * the step without the host (CUDA graphs). A program that trains on a GPU includes this header.
  *
  *     tg_graph *g = tg_graph_new(ctx, step, &state);         // records the step and runs it once
  *     for (int i = 1; i < steps; i++) {
- *         tg_write(ids, batch(i), bytes);                    // the inputs are tensors that stay where they are
+ *         tg_write(ids, batch(i), bytes);                    // fills the input tensors that the step has recorded
  *         tg_graph_replay(g);                                // runs one more step; tg_item(loss) then reads its loss
  *     }
  *
  * A program that replays a step computes the same bits as one that calls the step each time, and may do both in turn.
- * Each replay continues the random streams from their present state. After each replay, gradients and tensors held by
- * tg_keep have their new values.
+ * Each replay continues the random streams from their present state, and draws by key in the step that tg_draws_step
+ * has set. If keys (tg_key_open) are open around the step, it draws in the keys that are open at the replay. After each
+ * replay, gradients and tensors held by tg_keep have their new values.
  *
  * While the step is recorded, a call that a replay could not repeat fails with TG_ERR_UNSUPPORTED, and the error names
  * the call. Such calls are:
  * - reads of values by the host: tg_item, tg_read, tg_optim_clip;
  * - writes of values by the host: tg_write, tg_from_host;
  * - calls that set, add or remove a random stream: tg_rng_set, tg_rng_add; and tg_draws_step;
- * - draws in a key (tg_key_open) that was opened before the step;
  * - the copies of work.h: tg_upload, tg_download. Outside of the step, they may run in parallel with a replay if the
  *   step does not use their tensors.
  *
@@ -39,8 +39,8 @@ typedef struct tg_graph tg_graph;
  * recorded work once. Never returns NULL; on an error returns an inert graph, whose replays fail. state must live as
  * long as the graph.
  *
- * fn may do everything that a training step does, and may reset its tapes. A replay on a device that records does not
- * call fn: variables of the program that fn changes then change in this call only.
+ * fn may do everything that a training step does, and may reset its tapes. On a device that records, only
+ * tg_graph_new calls fn, and replays do not. So variables of the program that fn changes change once.
  *
  * The memory that the step takes belongs to the graph until tg_graph_free. Until then, other memory that the step uses,
  * such as parameters and inputs, is not reused either, even if its tensors are dropped.
@@ -53,14 +53,15 @@ typedef struct tg_graph tg_graph;
  */
 TG_API tg_graph *tg_graph_new(tg_ctx *ctx, tg_status (*fn)(void *state, tg_ctx *ctx), void *state);
 
-/* Runs the step once more. On an error the step has not run. A device reports errors in data late, so TG_ERR_DATA may
- * concern an earlier step.
+/* Runs the step once more. If the call fails, this step has not run. A device finds bad data, such as an index out of
+ * range, only after the call has returned. So TG_ERR_DATA may be about data of an earlier step.
  *
  * Fails with TG_ERR_STATE if a replay would not do what a call of fn would do now:
  * - a parameter has a gradient but had none when the step was recorded, or the reverse;
  * - the step writes a tensor that a tape outside of the step has saved for its backward;
  * - tg_rng_fork or tg_rng_join has selected another random stream;
- * - the step draws by key, and tg_draws_step was not called since these keys have drawn.
+ * - the step draws by key, and these keys have drawn since the last tg_draws_step;
+ * - keys are open now, but none was when the step was recorded, or the reverse.
  *
  * If the step has collectives, every rank must replay. Fails with TG_ERR_ABORTED if a communicator of the step was
  * freed, aborted or recovered; capture the step again.

@@ -48,21 +48,29 @@ TG_API tg_status tg_checkpoints_keep(tg_checkpoints *c, int n);
 
 /* ---- Sharded state ----
  *
- * A tg_shards is a list of tensors, of which each rank has its part. The list is saved as one global state, which a
- * grid of any other shape can load. The placement of a tensor (placement.h) says where in the global tensor each rank's
- * part lies. The state of an optimizer has the placement of its parameter. Every rank of a pipeline stage must add the
- * same keys in the same order. Saving and loading are collective over the world. */
+ * A tg_shards is a list of tensors. Of each tensor, every rank has the whole or a part. The list is saved as one global
+ * state, which a grid of ranks of any other shape (parallel.h) can load. The placement of a tensor (placement.h) says
+ * where in the global tensor each rank's part lies. The state of an optimizer has the placement of its parameter. Every
+ * rank of a pipeline stage must add the same keys in the same order. Saving and loading are collective over the world:
+ * every rank makes the call.
+ *
+ * A parameter that ranks share (tg_share in parallel.h) is saved once, with its state in an optimizer: by the first of
+ * its owners, under the keys of that rank. All owners read it. So each owner must add it and its state
+ * (TG_ERR_MISMATCH). An owner that gives it other keys adds them in the order of the first. A checkpoint of an earlier
+ * version, which has every copy, can be loaded. */
 
 /* One tensor of a list (tg_shards_at). */
 typedef struct tg_shard_info {
     size_t size;
     const char *key; /* the same on every rank; valid until the list is freed */
     tg_tensor *tensor;
-    /* The shape of the global tensor, with the dims of tg_shards_push in front, and the index in it of the first
-     * element of this rank's first chunk. */
+    /* global is the shape of the global tensor, with the dims of tg_shards_push in front. offset has an index for each
+     * of these dims: that of the first element of this rank's part or, if the part has several chunks, of the first
+     * chunk. */
     tg_shape global, offset;
     tg_placement placement[TG_MAX_AXES]; /* by axis */
-    /* Number of this rank among the ranks that have the same part, from 0. Replica 0 is saved. */
+    /* Number of this rank among the ranks that have the same part, from 0. Replica 0 is saved. The owners of a shared
+     * parameter (tg_share) have the same part too. */
     int replica;
 } tg_shard_info;
 
@@ -74,20 +82,26 @@ typedef struct tg_shard_info {
 TG_API tg_shards *tg_shards_new(const tg_parallel *p);
 TG_API void tg_shards_free(tg_shards *s);
 /* Adds the state dict of m (nn.h) under the keys "<prefix>.<path>", or "<path>" if prefix is NULL or "": of each module
- * its parameters, its buffers that are not transient, and its children. A module whose table has `shards` adds its own
- * state instead, at any depth. A key has at most 511 bytes. A tensor that is PARTIAL, or VARYING without a layout,
- * fails with TG_ERR_PLACEMENT. A key that exists already fails with TG_ERR_STATE. A tensor that is tied is added once,
- * under its first key. A call that fails adds nothing.
+ * its parameters, its buffers that are not transient, and its children. For m and each module in it, if the module's
+ * table has the function `shards` (tg_module_ops), that function adds the module's state instead. A key has at most 511
+ * bytes. A tensor that is PARTIAL, or VARYING and opaque (TG_V), fails with TG_ERR_PLACEMENT. A key that exists already
+ * fails with TG_ERR_STATE. A tensor that m has under several names is added once, under its first key. A call that
+ * fails adds nothing.
  *
- * Within `shards` this function and tg_shards_add_tensor put the path of the module in front of prefix and key. So
- * tg_shards_add_module(s, "body", tg_module_child(m, "body")) adds the child "body" as the library would. */
+ * While `shards` of a module runs, this function and tg_shards_add_tensor put the path of that module in front of their
+ * prefix or key. So tg_shards_add_module(s, "body", tg_module_child(m, "body")) in `shards` of m adds the child "body"
+ * under the keys that it would have without `shards`. */
 TG_API tg_status tg_shards_add_module(tg_shards *s, const char *prefix, tg_module *m);
-/* Put one dim of size n in front of the tensors that are added until tg_shards_pop, and give them index i in [0, n) of
- * it. Their keys get "<name>." in front (name may be NULL or ""), but not i: the tensors that are added with the same
- * key and other indices are saved as one tensor with the dim in front. So a list of layers can be saved as one tensor
- * for each parameter, as Megatron-Core's prepended offsets do. Pushes nest, up to 4. Tensors of one key must have the
- * same dtype and global shape (TG_ERR_SHAPE) and the same dims in front (TG_ERR_STATE). Pipeline stages may each have
- * other indices. The state of an optimizer gets the dims of its parameter. */
+/* Stack the tensors of one key, so that a list of layers is saved as one tensor for each parameter, as Megatron-Core's
+ * prepended offsets do. tg_shards_push says that the tensors that are added until the matching tg_shards_pop are slices
+ * of larger tensors. A larger tensor has one more dim, of size n, in front of the others. Each added tensor is its
+ * slice with index i in [0, n). Call tg_shards_push and tg_shards_pop once for each index. tg_shards_push puts
+ * "<name>." in front of the keys (name may be NULL or ""), but not i: tensors that are added with one key and different
+ * indices are slices of one larger tensor.
+ *
+ * Pushes nest, up to 4. Tensors of one key must have the same dtype and global shape (TG_ERR_SHAPE), and the same dims
+ * in front (TG_ERR_STATE). Different pipeline stages may add different indices. The state tensors of an optimizer get
+ * the same dims in front as their parameter. */
 TG_API tg_status tg_shards_push(tg_shards *s, const char *name, int64_t n, int64_t i);
 TG_API tg_status tg_shards_pop(tg_shards *s);
 /* Adds the state tensors of an optimizer and its number of steps. The key of a state tensor is made from the prefix and
@@ -101,12 +115,14 @@ TG_API tg_status tg_shards_add_tensor(tg_shards *s, const char *key, tg_tensor *
  * a pipeline stage. Named streams must have the same names in the same order on every rank.
  *
  * Loading gives a named stream the state that it had on a rank with the same positions on the axes tp, pp, etp and ep.
- * If one of these axes now has another size, a named stream keeps its seed, and continues after everything that any
- * rank has drawn from it. If the file or the context lacks one of the names, loading fails with TG_ERR_FORMAT. */
+ * If one of these axes now has another size, a named stream keeps the seed that it has in the context, and its counter
+ * becomes at least the largest that any rank has saved, so that no number is drawn twice. If the file or the context
+ * lacks one of the names, loading fails with TG_ERR_FORMAT. */
 TG_API tg_status tg_shards_add_rng(tg_shards *s);
-/* Limits what is saved of a tensor to the first `rows` rows (dim 0) of the global tensor, from 1 to their number. The
- * other rows, such as those of a padded vocabulary, are not saved, and are zero after loading. If the key is that of a
- * parameter, its state in an optimizer is limited too. */
+/* Limits what is saved of a tensor to the first `rows` rows (dim 0) of the global tensor. rows is at least 1 and at
+ * most the number of rows. The other rows, such as those of a padded vocabulary, are not saved, and are zero after
+ * loading. If the key is that of a parameter, its state in an optimizer is limited too. A tensor added after
+ * tg_shards_push cannot be limited (TG_ERR_ARGUMENT). */
 TG_API tg_status tg_shards_set_rows(tg_shards *s, const char *key, int64_t rows);
 /* List the tensors. tg_shards_count returns their number. tg_shards_at fills *out, which TG_SHARD_INFO() initializes,
  * for tensor i. */
@@ -114,11 +130,11 @@ TG_API int tg_shards_count(const tg_shards *s);
 TG_API tg_status tg_shards_at(const tg_shards *s, int i, tg_shard_info *out);
 /* Saves the state into dir, which is created if it is missing. Each pipeline stage has one safetensors file of global
  * tensors, which the first rank of the stage writes. That rank needs memory for the largest tensor and its parts. The
- * files get their names when all of them are complete. */
+ * files have temporary names until all of them are complete. */
 TG_API tg_status tg_shards_save(tg_shards *s, const char *dir);
-/* Loads the state from dir. Every rank reads the files. A key that is missing, unknown, or of another shape or dtype
- * fails with TG_ERR_FORMAT. A tensor that does not match its checksum fails with TG_ERR_DATA. In both cases nothing is
- * changed on any rank. */
+/* Loads the state from dir. Every rank reads the files. Loading fails with TG_ERR_FORMAT if the files lack a key of the
+ * list, have a key that is in no rank's list, or have a tensor of another shape or dtype. It fails with TG_ERR_DATA if
+ * a tensor does not match its checksum. In these cases nothing is changed on any rank. */
 TG_API tg_status tg_shards_load(tg_shards *s, const char *dir);
 
 /* ---- The state dict of a module in a safetensors file ---- */
@@ -128,8 +144,8 @@ typedef struct tg_load_opts {
     bool partial;       /* keys that are missing or unknown are reported, not refused */
     bool convert;       /* floats of another dtype are converted, as by tg_safetensors_read */
     const char *prefix; /* the keys begin with "<prefix>."; other keys are ignored. NULL or "" means no prefix */
-    /* Memory for a report of report_size bytes, which gets a line "missing KEY", "unknown KEY" for each such key, as
-     * far as there is room, and a zero. NULL means no report. */
+    /* Memory of report_size bytes for a report: a line "missing KEY" or "unknown KEY" for each such key, cut to
+     * report_size, with a terminating zero. NULL means no report. */
     char *report;
     size_t report_size;
     int missing, unknown; /* set by the call: number of tensors that the file lacks, and of keys that m lacks */
@@ -151,13 +167,13 @@ TG_API tg_status tg_module_load(tg_module *m, const char *file, tg_load_opts *op
  * tg_parallel, the whole tensor is read.
  *
  * The tensor in the file must have dst's global shape (tg_global_shape); otherwise the call fails with TG_ERR_SHAPE. A
- * dst that is PARTIAL, or VARYING without a layout, fails with TG_ERR_PLACEMENT. A tensor made from the caller's bytes
- * is VARYING until tg_place declares it. Everything else about dtypes, strides, devices and errors is as for
+ * dst that is PARTIAL, or VARYING and opaque (TG_V), fails with TG_ERR_PLACEMENT. A tensor made from the caller's bytes
+ * is opaque until tg_place declares it. Everything else about dtypes, strides, devices and errors is as for
  * tg_safetensors_read (io.h), except that a call that fails leaves dst unchanged.
  *
  * Only the bytes of the part are read, in pieces of at most 1 MiB that are contiguous in the file. The call needs
  * memory for the part in the file's dtype. A checksum covers a whole tensor, so it is compared only if dst is whole.
- * dst keeps its placement, because every rank must read the same file. The call communicates with no other rank. */
+ * The call communicates with no other rank, and dst keeps its placement. So every rank must read from equal files. */
 TG_API tg_status tg_safetensors_read_part(tg_safetensors *f, const char *name, tg_tensor *dst, bool convert);
 
 #ifdef __cplusplus

@@ -4,8 +4,8 @@
  *
  * A communicator belongs to one context. All its calls except queries are collective: every rank makes the same calls
  * in the same order. Sends and receives are calls of two ranks only. If a rank makes a different call, all ranks of its
- * node report that rank in an error. The error is TG_ERR_MISMATCH and comes before data moves, or TG_ERR_TIMEOUT at the
- * context's deadline at the latest.
+ * node fail with an error that names the rank: with TG_ERR_MISMATCH before data moves, or with TG_ERR_TIMEOUT at the
+ * context's deadline.
  *
  * If a rank fails, the ranks that wait for it get TG_ERR_REMOTE with its message. After tg_ctx_clear, local calls work
  * again. Collectives fail with TG_ERR_ABORTED until tg_comm_recover (for a grid: tg_parallel_recover).
@@ -28,7 +28,7 @@ extern "C" {
  *
  * tg_comm_plan_new creates the communicator of one rank whose peers do not exist. It serves to plan a run on device
  * "meta": it counts calls and bytes, and the results of its collectives keep their old contents. tg_comm_split refuses
- * a plan of several ranks (TG_ERR_UNSUPPORTED); tg_parallel_new accepts it. */
+ * such a communicator if its size is above 1 (TG_ERR_UNSUPPORTED); tg_parallel_new accepts it. */
 TG_API tg_comm *tg_comm_self_new(tg_ctx *ctx);                     /* one rank */
 TG_API tg_comm *tg_comm_plan_new(tg_ctx *ctx, int rank, int size); /* a rank without peers */
 /* The processes that `tapegrad run` has started. Fails with TG_ERR_STATE in any other process. */
@@ -58,7 +58,7 @@ TG_API tg_status tg_comm_recover(tg_comm *c);
  *
  * Each collective starts at once and returns a work (work.h); NULL on an error. The work fills dst, and reading dst
  * waits for it, so tg_work_wait is not necessary. The caller does not own the work. Its handle is valid until dst has
- * been read. The handle of a call without dst, such as a send, is valid until 32 more such calls.
+ * been read. The handle of a call without dst, such as a send, is valid until 32 more calls without dst have started.
  *
  * The work keeps the bytes of src until it has ended. In the meantime src may be dropped or discarded, and its tape
  * reset. A library call that changes src waits for the work.

@@ -60,7 +60,7 @@ typedef struct tg_config {
 #define TG_CONFIG(...) (&(tg_config){.size = sizeof(tg_config), __VA_ARGS__})
 
 /* Creates a context. If config is NULL, all its fields have their defaults. Never returns NULL: if creation fails, the
- * context is dead. tg_ctx_status then says why, and every object created on it is inert. */
+ * context is dead. tg_ctx_status then says why, and every object created on the context is inert (tapegrad.h). */
 TG_API tg_ctx *tg_ctx_new(const tg_config *config);
 /* Frees a context with all its tensors and tapes. Free modules, optimizers and files first. After the call no handle of
  * the context may be used, not even to drop or free it. An object that holds such a handle must not outlive the
@@ -111,13 +111,13 @@ TG_API size_t tg_memory_report(tg_ctx *ctx, char *buf, size_t n);
  *
  * The name and the seed of a new stream must differ from those of all other named streams, because two streams with one
  * seed draw the same numbers. Its seed is not compared with that of the default stream. Adding a name or a seed that
- * exists, and removing an unknown name, fail with TG_ERR_ARGUMENT. Removing a stream between a
- * tg_rng_fork that selects it and the matching tg_rng_join fails with TG_ERR_STATE. */
+ * exists, and removing an unknown name, fail with TG_ERR_ARGUMENT. Removing a stream between a tg_rng_fork that selects
+ * it and the matching tg_rng_join fails with TG_ERR_STATE. */
 TG_API tg_status tg_rng_add(tg_ctx *ctx, const char *name, uint64_t seed);
 TG_API tg_status tg_rng_remove(tg_ctx *ctx, const char *name);
 TG_API const char *tg_rng_name(const tg_ctx *ctx, int i); /* Returns the i-th name, oldest first; NULL past the last. */
 /* Copy the state of a stream to *out, or from *s to a stream. If name is NULL, the stream is the current one. An
- * unknown name fails with TG_ERR_ARGUMENT, as does a stream number of 2^62 or more. */
+ * unknown name fails with TG_ERR_ARGUMENT. So does tg_rng_set if s->stream is 2^62 or more. */
 TG_API tg_status tg_rng_get(tg_ctx *ctx, const char *name, tg_rng *out);
 TG_API tg_status tg_rng_set(tg_ctx *ctx, const char *name, const tg_rng *s);
 /* Make the named stream the current one, or return to the stream that was current before. The named stream continues
@@ -130,10 +130,10 @@ TG_API tg_status tg_rng_join(tg_ctx *ctx);
 /* ---- Keyed draws ----
  *
  * Without an open key, draws depend on their order: each takes the next numbers of the current stream. With an open key
- * they depend on what they are for: on the seed of the current stream, the step, the micro-batch of the tape
- * (tg_tape_key), the open keys, and the place of the element in the tensor over all ranks. So a layer that opens a key
- * of its own draws the same numbers wherever and whenever it runs: in another order of layers or micro-batches, on
- * another number of ranks, in another pipeline stage, in a recomputation, and in a resumed run.
+ * a draw depends on the seed of the current stream, the step, the micro-batch of the tape (tg_tape_key), the open keys,
+ * and the position of the element in the tensor over all ranks. So a layer that opens a key of its own draws the same
+ * numbers wherever and whenever it runs: in another order of layers or micro-batches, on another number of ranks, in
+ * another pipeline stage, in a recomputation, and in a resumed run.
  *
  *     for (uint64_t step = 1; step <= steps; step++) {
  *         tg_draws_step(ctx, step);                // before the first draw of each step
@@ -147,21 +147,23 @@ TG_API tg_status tg_rng_join(tg_ctx *ctx);
  *         }
  *     }
  *
- * Within a key, draws are numbered from 0 by their order, so what a layer draws must have one order. Draws do not
- * advance the stream. The streams of two seeds draw different numbers in one key. GPT models open keys for their layers
- * (gpt.h). With TG_RNG_MEGATRON (parallel.h) keys only nest: all draws come from the streams, by order. */
+ * Within a key, draws are numbered from 0 in the order in which they are made. So a layer must make its draws in the
+ * same order each time. Draws by key do not advance the stream. Under one key, streams of different seeds draw
+ * different numbers. GPT models open keys for their layers (gpt.h). With TG_RNG_MEGATRON (parallel.h) keys can be
+ * opened and closed, but do not change draws: all draws come from the streams, by order. */
 
 /* Open and close a key. Keys nest, up to 16, and a key within another differs from the same key elsewhere. Every open
  * needs a close, even if the open failed. A close without an open fails with TG_ERR_STATE.
  *
  * A key that has drawn and was closed must not draw again in the same step and micro-batch, because it would draw the
- * same numbers: such a draw fails with TG_ERR_STATE, and the message has both call sites. The second runs of
- * recomputations and derivatives may draw again. */
+ * same numbers: such a draw fails with TG_ERR_STATE, and the message has both call sites. Draws are
+ * repeated on purpose, without an error, where backward runs a recomputed function again, and by the derivative of an
+ * op that has drawn. */
 TG_API tg_status tg_key_open(tg_ctx *ctx, uint64_t key);
 TG_API tg_status tg_key_close(tg_ctx *ctx);
-/* Begins a step of the program: keyed draws are those of this step from now on, and every key may draw again. Step 0,
- * which is the step at first, is for initial parameters. Calling it again with the same number repeats the step. Fails
- * with TG_ERR_STATE while a key is open. */
+/* Begins a step of the program. From now on keyed draws are those of this step, and every key may draw again. A context
+ * begins in step 0, which is for initial parameters. A second call with the same number repeats the draws of the step.
+ * Fails with TG_ERR_STATE while a key is open. */
 TG_API tg_status tg_draws_step(tg_ctx *ctx, uint64_t step);
 
 #ifdef __cplusplus

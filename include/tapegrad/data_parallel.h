@@ -42,17 +42,17 @@ typedef struct tg_finalize_opts {
 TG_API tg_status tg_grads_finalize(const tg_parallel *p, tg_tensor *const *params, int n, const tg_finalize_opts *opts);
 
 /* Creates buckets for the main gradients of params. A bucket is a flat buffer with the gradients of several parameters,
- * one after another. Parameters are in reverse order. A new bucket begins when the last one has `elements` elements or
- * more, and where the dtype changes. elements 0 means max(40e6, 1e6 * ranks), where ranks is the number of ranks of dp
- * and cp together. TG_NONE means no limit. Returns NULL on an error.
+ * one after another. The parameters come in the reverse of their order in params. A new bucket begins when the last one
+ * has `elements` elements or more, and where the dtype changes. elements 0 means max(40e6, 1e6 * ranks), where ranks is
+ * the number of ranks of dp and cp together. TG_NONE means no limit. Returns NULL on an error.
  *
- * Each bucket is summed over dp and cp. Its sum starts in backward, when its last gradient is ready and all earlier
- * buckets have started. tg_grads_finalize waits for it. A parameter must be R on dp and cp (TG_ERR_PLACEMENT), and must
- * not be in other tg_buckets (TG_ERR_STATE).
+ * Each bucket is summed over dp and cp. Its sum starts in backward, when its last gradient is ready and the sums of all
+ * earlier buckets have started. tg_grads_finalize waits for it. A parameter must be R on dp and cp (TG_ERR_PLACEMENT),
+ * and must not be in other tg_buckets (TG_ERR_STATE).
  *
  * If a program has several tg_buckets, the sums of the newest one start first, and the sums of an older one after all
- * sums of the newer ones. So every rank must create them in the same order. Creation fails with TG_ERR_STATE if
- * sums of this step have started; create buckets between steps. */
+ * sums of the newer ones. So every rank must create them in the same order. Creation fails with TG_ERR_STATE if sums of
+ * this step have started; create buckets between steps. */
 TG_API tg_buckets *tg_buckets_new(const tg_parallel *p, tg_tensor *const *params, int n, int64_t elements);
 /* Frees the buckets, and discards the gradients in them. */
 TG_API void tg_buckets_free(tg_buckets *b);

@@ -11,12 +11,13 @@ extern "C" {
 #endif
 
 /* Computes dout = J * din, where J is the Jacobian of outs with respect to inputs (forward mode). Goes through the
- * recorded nodes between them, in the order in which they were recorded. The inputs must require a gradient
+ * recorded nodes from inputs to outs, in the order in which they were recorded. The inputs must require a gradient
  * (TG_ERR_STATE) and be different tensors (TG_ERR_ARGUMENT).
  *
- * The tangent din[i] has the shape, dtype and placement of inputs[i]; NULL means zero. dout[i] has those of outs[i] and
- * belongs to the tape. On an error all of dout are inert. Also fails with TG_ERR_STATE if a backward has released what
- * the nodes saved, and with TG_ERR_UNSUPPORTED if an op has no jvp. */
+ * The tangent din[i] has the shape, dtype and placement of inputs[i]; din[i] NULL means zero. dout[i] has the shape,
+ * dtype and placement of outs[i], and belongs to the tape. On an error each dout[i] is an inert tensor (tapegrad.h): it
+ * is not NULL, and calls on it do nothing. Also fails with TG_ERR_STATE if a backward has released what the nodes
+ * saved, and with TG_ERR_UNSUPPORTED if an op has no jvp. */
 TG_API tg_status tg_jvp(tg_tape *t, tg_tensor *const *outs, int n_outs, tg_tensor *const *inputs, int n_in,
                         tg_tensor *const *din, tg_tensor **dout);
 /* Computes products with the Hessian of root, which has one element: hv[i] is the sum over j of

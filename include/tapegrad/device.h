@@ -59,8 +59,9 @@ typedef struct tg_matrix {
  * [m,n], and bias is [n].
  *
  * A and B have the same dtype. C has that dtype, or float32 if A and B are 16-bit floats. Sums run in float32 (float64
- * for float64). The k dim is split by shape alone and added in a fixed order. So the bits of C depend neither on the
- * number of threads nor on the other matrices of the batch. If beta is 0, C is not read. */
+ * for float64). The shapes and strides alone decide how the sum over k is split, and its parts are added in a fixed
+ * order. So the bits of C depend neither on the number of threads nor on the other matrices of the batch. If beta is
+ * 0, C is not read. */
 typedef struct tg_gemm {
     int64_t m, n, k, batch[2];
     tg_matrix a, b, c;
@@ -101,12 +102,13 @@ TG_API uint64_t tg_draw_number(const tg_draws *d, int64_t position);
  * head of k and v serves h / g heads of q (grouped-query attention). The scores are scale * (q @ k^T), plus the mask if
  * the mask is float. The matrix of all scores is never stored.
  *
- * Slot attention writes top and mass, both [b,h,sq]; slot attention_grad reads them. top is the greatest score of a
- * row. mass is the sum of exp(score - top) over the row. The sink is one more score in both. If the row has no score,
- * mass is 0. Both are float32 (float64 for float64).
+ * The row of a query is the list of its scores with the keys that it sees. If `sink` is given, each row of head h also
+ * has the score sink[h], which belongs to no key. Slot attention writes top and mass, both [b,h,sq]; slot
+ * attention_grad reads them. top is the greatest score of a row. mass is the sum of exp(score - top) over the row, or 0
+ * if the row has no score. top and mass are float32 (float64 for float64).
  *
- * Dropout of the score of query i and key j, in head h of H heads and batch entry b, takes the draw of position
- * ((b * H + h) * sq + i) * sk + j.
+ * Dropout of the score of query i and key j, in batch entry e and head u of the h heads, takes the draw of position
+ * ((e * h + u) * sq + i) * sk + j.
  *
  * Query i sees key j if all of these hold, with p = i + sk - sq:
  * - j <= p, if causal;
@@ -126,12 +128,12 @@ typedef struct tg_attention_args {
     bool causal, left_bound, right_bound;
     int64_t left, right;       /* 0 or more */
     tg_array mask;             /* [b,h,sq,sk], with stride 0 where it is repeated; bool or float */
-    tg_array sink;             /* [h]: a logit that is added to the denominator only */
+    tg_array sink;             /* [h]: one more score of each row; it is in the denominator of the softmax only */
     tg_array lengths;          /* [b], int64, in [0, sk] */
     /* [sequences + 1], int64, contiguous, never decreasing; from 0 to sq and from 0 to sk. b is then 1. */
     tg_array starts_q, starts_k;
-    /* In slot attention: bad[0] receives 1 + the position of the first invalid entry of lengths, or of starts_q and
-     * starts_k, which count as one array. NULL means that these arrays are known to be valid. */
+    /* In slot attention: bad[0] receives 1 + the position of the first invalid entry of lengths, or of the array that
+     * starts_q and starts_k form together, starts_q first. NULL means that these arrays are known to be valid. */
     int64_t *bad;
     tg_draws draws;
     tg_array gout, gq, gk, gv; /* in slot attention_grad; data NULL means that a gradient is not wanted */
@@ -163,11 +165,12 @@ typedef struct tg_norm_args {
  * logits are large. top, mass and loss are float32 (float64 for float64). glogits may be the memory of logits.
  *
  * For a shard of the vocabulary, `classes` is the number of all classes, and logits has the columns from `first` on,
- * possibly none. Targets are in [0, classes). Slot cross_entropy writes top and mass of these columns, and the shard's
- * part of the loss: with d = x - top[r] (d = x if mass[r] is 0), loss[r] is hit - s / classes * sum(d). hit is
- * -(1 - s) * d[target], or 0 if the target is not in these columns. The caller then moves the parts of all shards to
- * the greatest top; the loss is the sum of the moved parts plus log(mass of all shards). Slot cross_entropy_grad gets
- * the top and mass of all shards. */
+ * possibly none. Targets are in [0, classes). Slot cross_entropy then writes the top and the mass of these columns
+ * only. Instead of the loss it writes the shard's part of the loss: loss[r] is hit - s / classes * sum(d), where d of a
+ * logit x is x - top[r] (x if mass[r] is 0). hit is -(1 - s) * d of the target, or 0 if the target is not in these
+ * columns. From the parts the caller computes the loss of the whole row, which has the logits of all shards. It changes
+ * each part to what the part would be with the top of the whole row, and adds log(mass of the whole row) to their sum.
+ * Slot cross_entropy_grad gets the top and the mass of whole rows. */
 typedef struct tg_cross_entropy_args {
     tg_array logits, target, loss, top, mass;
     int64_t ignore_index;
@@ -252,12 +255,12 @@ struct tg_device_ops {
      * 0 for the others. Serves forward and backward. */
     tg_status (*dropout)(tg_ctx *ctx, tg_array y, tg_array x, double p, const tg_draws *draws, bool add);
     /* y[.., i] (+)= the sum (TG_SUM) or product (TG_PROD) of x[.., 0] to x[.., i]; if back is true, of x[.., i] to the
-     * last element. Computes in float32, float64 or int64, as the wider of x and y requires, in an order that depends
-     * on the shape alone. */
+     * last element. Accumulates floating-point numbers in float64 and integers in int64, in an order that depends
+     * on the shapes and strides alone. */
     tg_status (*scan)(tg_ctx *ctx, tg_reduction kind, tg_array y, tg_array x, bool back, bool add);
-    /* Sorts each row of x in rising order, or falling if `falling` is true, and returns the first elements of the
-     * sorted row, as many as a row of y has. y receives the elements, in the dtype of x, and order receives their
-     * positions in x, int64. Equal elements keep their order. NaN counts as greater than any number. If the slot is
+    /* Sorts each row of x in rising order, or falling if `falling` is true. y receives the first elements of the sorted
+     * row, as many as a row of y has, in the dtype of x. order receives the positions that these elements have in the
+     * row of x, int64. Equal elements keep their order. NaN counts as greater than any number. If the slot is
      * NULL, ops that sort fail with TG_ERR_UNSUPPORTED. */
     tg_status (*sort)(tg_ctx *ctx, tg_array y, tg_array order, tg_array x, bool falling);
     /* Like put_add, but overwrites elements of dst. If several elements of src go to the same element of dst, the last
@@ -285,8 +288,8 @@ struct tg_device_ops {
     tg_status (*capture_end)(tg_ctx *ctx, bool keep, void **graph, int64_t *nodes);
     tg_status (*capture_launch)(tg_ctx *ctx, void *graph);
     void (*capture_free)(tg_ctx *ctx, void *graph);
-    /* Copies that run in parallel with kernels (work.h). A device has all five slots, or none; slot copy then makes
-     * these copies at once.
+    /* Copies that run in parallel with kernels (work.h). A device has all five slots, or none. If it has none, the
+     * library makes these copies with slot copy, and each is complete when the call returns.
      *
      * host_alloc returns host memory that the device can read and write by itself. It returns NULL, without an error,
      * if no more is available. copy_async copies between such memory and the device. The copy runs after the work that

@@ -17,8 +17,8 @@ extern "C" {
  *
  * root may have any shape; the gradient starts there as ones. The call runs a backward of its own, which calls hooks
  * but accumulates no gradient and releases nothing. It needs the saved tensors of the nodes, so call it before the
- * backward that releases them, or run that with retain. Writes at most n bytes, including the terminating 0, and
- * returns the length of the whole text. Returns 0 on an error, such as a tensor that was dropped or that belongs to
+ * backward that releases them, or run that backward with retain. Writes at most n bytes, including the terminating 0,
+ * and returns the length of the whole text. Returns 0 on an error, such as a tensor that was dropped or that belongs to
  * another context or tape. */
 TG_API size_t tg_explain_grad(tg_tape *t, tg_tensor *root, tg_tensor *x, char *buf, size_t n);
 

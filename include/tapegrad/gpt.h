@@ -54,7 +54,7 @@ typedef struct tg_gpt_config {
     const tg_parallel *parallel;
     const char *layout; /* how the model is cut into parts, as in tg_lm_config; copied */
     int chunk;          /* as in tg_lm_config */
-    uint64_t key;       /* a key around those that the model opens when it draws, as in tg_lm_config */
+    uint64_t key;       /* a key around the keys that the model opens for its draws, as in tg_lm_config */
 } tg_gpt_config;
 
 #define TG_GPT(...) (&(tg_gpt_config){.size = sizeof(tg_gpt_config), __VA_ARGS__})
@@ -116,10 +116,10 @@ TG_API tg_tensor *tg_gpt_next(tg_module *gpt, tg_tape *t, tg_gpt_cache *c, tg_te
  * (Hugging Face transformers).
  *
  * tg_gpt_save writes into each file what a program needs to check that the other file belongs to it. The weights hold a
- * copy of the config, as one line of JSON, in their metadata "tapegrad.config". If there is one file of weights,
- * config.json holds a copy of the checksum "tapegrad.xxh64.header" of that file (io.h), in its member
- * "tapegrad_weights_xxh64". The functions that load check neither. The program `tapegrad` checks both, and warns of a
- * difference. */
+ * copy of the config, as one line of JSON, in their metadata "tapegrad.config". config.json holds a checksum of the
+ * weights, in its member "tapegrad_weights_xxh64": a copy of the checksum "tapegrad.xxh64.header" of the only file
+ * (io.h), or the checksum of the index, which has those of its files. The functions that load do not compare the config
+ * and the weights. The program `tapegrad` compares both ways, and warns of a difference. */
 
 /* Creates the GPT that config.json in dir describes, of one rank, and fills it as tg_gpt_load_weights does. Returns an
  * inert module on an error. */

@@ -37,9 +37,9 @@ typedef struct tg_gradcheck_opts {
     /* If true, the check fails if an element is unsure, or if no element could be compared. If false, it fails only if
      * no element could be compared and at least one is unsure. */
     bool strict;
-    /* Also checks the derivatives that are recorded as ops (derivatives.h). It compares those of tg_grad with
-     * .create_graph and of tg_jvp with backward, and second derivatives with differences. tg_gradcheck_fn refuses this
-     * option (TG_ERR_ARGUMENT). */
+    /* Also checks the derivatives that are recorded as ops (derivatives.h). Compares the results of tg_grad, with its
+     * option create_graph set, and of tg_jvp against those of backward, and second derivatives against differences.
+     * tg_gradcheck_fn refuses this option (TG_ERR_ARGUMENT). */
     bool second_order;
 } tg_gradcheck_opts;
 
@@ -48,9 +48,10 @@ typedef struct tg_gradcheck_opts {
 /* The result of a check. */
 typedef struct tg_gradcheck_info {
     size_t size;
-    /* Numbers of elements, or of directions. checked includes kinks and unsure. */
+    /* checked is the number of elements that were examined, or of directions if projections is set. kinks is how many
+     * of them are at a kink, and unsure is how many are unsure. */
     int64_t checked, kinks, unsure;
-    /* The largest |gradient - difference| / (atol + rtol * |difference|) of those that were compared. */
+    /* The largest |gradient - difference| / (atol + rtol * |difference|) of the elements that were compared. */
     double worst;
     bool failed;
     /* The check passed, but all gradients are below atol, so that wrong ones as small as these would pass too. */
@@ -75,9 +76,9 @@ typedef struct tg_gradcheck_info {
  * filled whatever the result is.
  *
  * fn is called many times, and t is reset before each call and at the end. When differences are taken, t is in no-grad
- * mode, so a fn that takes gradients itself must set the mode. The values of inputs are changed by a step and restored.
- * After the check, the gradients that inputs have accumulated, the random streams, and the modes of t are the same as
- * before.
+ * mode; a fn that takes gradients itself must therefore turn grad mode on (tg_tape_set_grad_mode). The check changes
+ * the values of inputs by a step, and restores them. After the check, the gradients that inputs have accumulated, the
+ * random streams, and the modes of t are the same as before.
  *
  * Fails with
  * - TG_ERR_GRADIENT if a gradient is wrong; the context's message is then the report;

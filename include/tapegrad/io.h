@@ -51,7 +51,11 @@ TG_API tg_status tg_file_save(tg_ctx *ctx, const char *path, const void *data, s
  * zeros in place of its own digits. If the header does not match its checksum, opening fails with TG_ERR_FORMAT. If a
  * tensor does not match its checksum, reading the tensor fails with TG_ERR_DATA. The functions below do not list the
  * two keys among the metadata, and tg_safetensors_save refuses them. Files without checksums, such as those of other
- * programs, are read without these checks. */
+ * programs, are read without these checks.
+ *
+ * An index that tg_lm_save (lm.h) writes has in its metadata, under "tapegrad.xxh64.headers", the checksum of the header
+ * of each file. If a file has another one, opening the index fails with TG_ERR_FORMAT, because the file is of another
+ * save. */
 
 /* Returns the XXH64 checksum (seed 0) of `bytes` bytes at data. data may be NULL if bytes is 0. */
 TG_API uint64_t tg_checksum(const void *data, size_t bytes);
@@ -61,7 +65,7 @@ typedef struct tg_safetensors tg_safetensors;
 typedef struct tg_safetensors_entry {
     const char *name;
     const char *dtype_name; /* name of the dtype in the format, such as "F32" */
-    tg_dtype dtype;         /* TG_DTYPE_DEFAULT means that tg_dtype has no such dtype */
+    tg_dtype dtype;         /* TG_DTYPE_DEFAULT means that the library maps the dtype to no tg_dtype */
     tg_shape shape;
     int64_t begin, end; /* offsets, from the start of the file, of the first byte and of the byte after the last */
 } tg_safetensors_entry;

@@ -1,6 +1,6 @@
-/* Language models: one decoder of transformer layers whose blocks a config chooses, whole or as the parts of a
- * pipeline. Include it to build a model from its options, or to train a model in stages. gpt.h has two configs of it,
- * GPT-2 and Llama.
+/* Language models. A model is a decoder of transformer layers; its config chooses the kinds of norm, activation,
+ * positions and attention. A module is the whole model, or one part of it in a pipeline. Include this header to build a
+ * model from options, or to train a model in stages. gpt.h has two configs of such models, GPT-2 and Llama.
  *
  * Letters in shapes: b is the batch, s the sequence, h the hidden size, v the vocabulary with its padding. I, R, P and
  * V are the placements of placement.h. */
@@ -55,7 +55,7 @@ typedef enum tg_lm_positions {
     TG_LM_LEARNED /* a table of `positions` rows, added to the embedding of the ids */
 } tg_lm_positions;
 
-/* How attention is computed. Both give the same result within rounding, and drop the same weights. */
+/* How attention is computed. Both ways give the same result within rounding, and drop the same weights. */
 typedef enum tg_lm_backend {
     TG_LM_FUSED,   /* tg_attention, which never stores the scores as a whole */
     TG_LM_COMPOSED /* products, a mask, softmax and dropout, each an op of its own; stores the scores */
@@ -108,13 +108,14 @@ typedef struct tg_lm_config {
      * and the message has a layout that would do. Copied. */
     const char *layout;
     int chunk; /* which chunk of this rank's stage the module is, from 0 */
-    /* A key (tg_key_open) around those that the model opens when it draws weights and dropout: l for layer l, 2^32 for
-     * the embeddings, 2^32 + 1 for the output matrix, and 2^33 + d for depth d, from 1, of multi-token prediction. 0
-     * means none. Models of one context need different keys, or a tg_draws_step between what they draw (TG_ERR_STATE);
-     * the chunks of one model need the same.
+    /* A key (tg_key_open) that the model opens around its own keys. 0 means none. The model's own keys, which it opens
+     * to draw weights and dropout, are l for layer l, 2^32 for the embeddings, 2^32 + 1 for the output matrix, and
+     * 2^33 + d for depth d, from 1, of multi-token prediction. Two models of one context would draw the same numbers
+     * with the same key. So they need different keys, or a tg_draws_step between their draws (TG_ERR_STATE). The chunks
+     * of one model need the same key.
      *
-     * A program that trains with dropout calls tg_draws_step before each step, and tg_tape_key before it records each
-     * micro-batch of a step with several; tg_lm_part calls the latter. */
+     * A program that trains with dropout calls tg_draws_step before each step. If a step has several micro-batches, the
+     * program also calls tg_tape_key before it records each of them, except with tg_lm_part, which makes this call. */
     uint64_t key;
 } tg_lm_config;
 
@@ -142,16 +143,17 @@ TG_API tg_tensor *tg_lm_embedding_or_output_weight(tg_module *lm);
 
 /* Runs this part for one micro-batch: the body of a tg_pipe_fn (pipe.h). ids and targets are arrays of 1 + mtp tensors,
  * each int64 [b, s]. ids[0] are the tokens, and ids[d] the tokens d ahead; targets[0] are the tokens 1 ahead, and
- * targets[d] those d + 1 ahead. Cut them from the whole sequence; a target of -100, for example after its end, does
- * not count, and ids must be valid tokens there too.
+ * targets[d] those d + 1 ahead. Cut them from the whole sequence; a target of -100, for example after its end, does not
+ * count, and ids must be valid tokens there too.
  *
  * - The first part reads ids[0], and positions if it is not NULL: int64 [s], the position of each token, which rotary
  *   positions do not take (TG_ERR_UNSUPPORTED).
  * - Parts between the first and the last one take hidden states c->in[0] and give c->out[0], [s, b, h]; under sequence
- *   parallelism this rank's rows. A pipe needs one edge for them. They read neither ids nor targets, which may be NULL.
- * - The last part gives the sum of the losses of all tokens (tg_grads_finalize divides), plus those of multi-token
- *   prediction, which read ids[1] and so on. If targets is NULL, it gives the logits, [s, b, v], over tp ranks V on
- * their last dim (tg_lm_loss).
+ *   parallelism this rank's rows. A pipe declares them as its one tg_pipe_edge. These parts read neither ids nor
+ *   targets, which may be NULL.
+ * - The last part gives the sum of the losses of all tokens (tg_grads_finalize divides), plus the losses of multi-token
+ *   prediction, which read ids[1] and so on. If targets is NULL, it gives the logits, [s, b, v]. If tp is above 1, they
+ *   are sharded over tp along the last dim, as tg_lm_loss takes them.
  *
  * Without a pipe, a program fills in tape, in and out of c itself. */
 TG_API tg_status tg_lm_part(tg_module *lm, tg_pipe_call *c, tg_tensor *const *ids, tg_tensor *const *targets,
@@ -185,9 +187,10 @@ typedef struct tg_lm_rates {
     size_t size;
     double lr, min_lr;             /* of all parameters but those of the embedding and output; lr must be above 0 */
     double embed_lr, embed_min_lr; /* of embeddings and of the output matrix; embed_lr 0 means lr and min_lr */
-    double weight_decay;           /* of matrices; 0 means that of the optimizer's group 0. Vectors have none */
-    /* The warm-up and the decay from the rate to its minimum; its lr, min_lr and start_lr are replaced: start_lr by the
-     * same part of the rate as it is of the schedule's lr. NULL means constant rates, and both minimums must be 0. */
+    double weight_decay;           /* of matrices; 0 means that of the optimizer's group 0. Vectors have no decay */
+    /* The warm-up, and the decay of a rate to its minimum. Each group of parameters has a copy of the schedule, in
+     * which lr and min_lr are replaced by the group's rate and minimum, and start_lr is scaled by the ratio of the new
+     * lr to the old one. NULL means constant rates; min_lr and embed_min_lr must then be 0. */
     const tg_schedule *schedule;
 } tg_lm_rates;
 #define TG_LM_RATES(...) (&(tg_lm_rates){.size = sizeof(tg_lm_rates), __VA_ARGS__})
@@ -206,7 +209,7 @@ TG_API tg_status tg_lm_groups(tg_module *const *lm, int n, tg_optim *o, const tg
  * if it has several stages. */
 
 /* Fills the modules from the weights in dir. Each rank reads the tensors of its own layers, and keeps its part of them.
- * If both forms are there, reads model.safetensors.
+ * If dir has both model.safetensors and an index, reads model.safetensors.
  *
  * Makes these checks before it changes any module. A tensor that is missing, or that no part of the model has, fails
  * with TG_ERR_FORMAT. A tensor whose shape is not that of the parameter fails with TG_ERR_SHAPE. If a file has
@@ -215,7 +218,8 @@ TG_API tg_status tg_lm_load(tg_module *const *lm, int n, const char *dir);
 
 typedef struct tg_lm_save_opts {
     size_t size;
-    int64_t file_bytes; /* most bytes of tensors in a file that has several; 0 means 5e9 */
+    /* Limit on the bytes of the tensors in one file; 0 means 5e9. A larger tensor gets a file of its own. */
+    int64_t file_bytes;
 } tg_lm_save_opts;
 #define TG_LM_SAVE(...) (&(tg_lm_save_opts){.size = sizeof(tg_lm_save_opts), __VA_ARGS__})
 
@@ -223,9 +227,10 @@ typedef struct tg_lm_save_opts {
  * without padding, so any other composition of ranks and stages can load them. One stage whose tensors fit into one
  * file writes model.safetensors. Otherwise the first rank of each stage writes the files of the stage.
  *
- * The files get their names when all files of all stages are complete. Then an old model in dir is removed, and the
- * index and config.json are written last. So a directory that has config.json, or else the index, has a whole model.
- * opts may be NULL. */
+ * The files get their names when all files of all stages are complete. An old config.json is removed before that, and an
+ * old index if the new files are several; other files of an old model are removed after that. config.json is written
+ * last. So whoever reads dir at any time, or after a failure, finds the old model, the new one, or none. opts may be
+ * NULL. */
 TG_API tg_status tg_lm_save(tg_module *const *lm, int n, const char *dir, const tg_lm_save_opts *opts);
 
 #ifdef __cplusplus

@@ -41,8 +41,8 @@ TG_API tg_tensor *tg_gather_from(tg_tape *t, tg_tensor *x, int d, tg_comm *c);
 TG_API tg_tensor *tg_all_gather(tg_tape *t, tg_tensor *x, int d, tg_comm *c); /* Vd -> R; backward reduce-scatters */
 TG_API tg_tensor *tg_reduce_scatter(tg_tape *t, tg_tensor *x, int d, tg_comm *c); /* P -> Vd; backward all-gathers */
 /* Va -> Vb, where a is `cat` and b is `split`. Joins the shards along dim `cat`, and shards the whole along dim `split`
- * instead. The shards must be contiguous, not strided or zigzag. Backward moves the gradient from b to a in the same
- * way. */
+ * instead. The layout of the shards must be TG_CONTIGUOUS, not TG_STRIDED or TG_ZIGZAG (tg_layout in types.h). Backward
+ * moves the gradient from b to a in the same way. */
 TG_API tg_tensor *tg_reshard(tg_tape *t, tg_tensor *x, int cat, int split, tg_comm *c);
 /* V -> V. Rank r gets the x of rank r - 1, and rank 0 gets the x of the last rank. Backward moves gradients the other
  * way. */
@@ -54,7 +54,7 @@ TG_API tg_tensor *tg_broadcast(tg_tape *t, tg_tensor *x, int root, tg_comm *c);
 TG_API tg_tensor *tg_all_reduce_max(tg_tape *t, tg_tensor *x, tg_comm *c);
 TG_API tg_tensor *tg_as_partial(tg_tape *t, tg_tensor *x, tg_comm *c);          /* V -> P */
 TG_API tg_tensor *tg_as_opaque(tg_tape *t, tg_tensor *x, tg_comm *c);           /* Vd -> V */
-TG_API tg_tensor *tg_as_shard(tg_tape *t, tg_tensor *x, int d, tg_comm *c);     /* V -> Vd; local sizes must be equal */
+TG_API tg_tensor *tg_as_shard(tg_tape *t, tg_tensor *x, int d, tg_comm *c);     /* V -> Vd; equal shapes on all ranks */
 TG_API tg_tensor *tg_i_to_p(tg_tape *t, tg_tensor *x, tg_comm *c);              /* I -> P; the result is x / n */
 TG_API tg_tensor *tg_r_to_i(tg_tape *t, tg_tensor *x, tg_comm *c);              /* R -> I; backward divides by n */
 
@@ -63,7 +63,9 @@ TG_API tg_tensor *tg_r_to_i(tg_tape *t, tg_tensor *x, tg_comm *c);              
  * call.
  *
  * The leaf requires no gradient and is V on tp, cp and dp, unless tg_set_requires_grad and tg_place change that before
- * its first use. No gradient is sent back: after backward the caller sends tg_grad_of(leaf). pipe.h does all of it. */
+ * its first use. Backward does not send the gradient of the leaf to rank `from`. If that rank needs the gradient, the
+ * caller sends tg_grad_of(leaf) with tg_comm_send after backward. A pipe (pipe.h) receives activations and sends their
+ * gradients itself. */
 TG_API tg_tensor *tg_recv(tg_tape *t, tg_comm *c, tg_dtype dtype, tg_shape shape, int from);
 
 /* Replaces x[0] to x[n - 1] on every rank by copies of rank 0's tensors. The tape owns the copies. On ranks other than

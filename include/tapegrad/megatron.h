@@ -25,9 +25,10 @@ TG_API tg_tensor *tg_scatter_to_sp(tg_tape *t, tg_tensor *x, tg_comm *c);  /* I 
 typedef struct tg_sp_opts {
     size_t size;
     bool invariant; /* tg_gather_from_sp only (TG_ERR_ARGUMENT): the result is I instead of R */
-    /* Number of rows (of dim 0) of each rank, one number for each rank of c. NULL means equal parts. With splits, the
-     * tensor that is in parts (x of tg_gather_from_sp, the result of tg_reduce_scatter_to_sp) is opaque. x of
-     * tg_gather_from_sp may also be a contiguous shard, but not a strided or zigzag one (TG_ERR_PLACEMENT). */
+    /* Number of rows (of dim 0) of each rank, one number for each rank of c. NULL means equal parts, which are V0. With
+     * splits, the parts (x of tg_gather_from_sp, the result of tg_reduce_scatter_to_sp) are V: no shard, but a tensor
+     * of each rank's own (TG_V). x of tg_gather_from_sp may also be V0 with layout TG_CONTIGUOUS, but not with
+     * TG_STRIDED or TG_ZIGZAG (TG_ERR_PLACEMENT). */
     const int64_t *splits;
     const char *buffer; /* name of the scratch buffer for the result (tg_lease); NULL means newly allocated memory */
 } tg_sp_opts;

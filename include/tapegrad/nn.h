@@ -42,8 +42,9 @@ typedef struct tg_module_ops {
 } tg_module_ops;
 
 /* Creates a module. ops->free(state) is called when the module is freed, unless state is NULL. On error tg_module_new
- * calls it at once and returns an inert module. If ops is NULL or ops->size is wrong, ops->free is not called, and the
- * caller must release state. ops->size must be from the size up to and with `free` to sizeof(tg_module_ops). */
+ * calls it at once and returns an inert module. ops->size must cover the fields up to `free`, and be at most
+ * sizeof(tg_module_ops). If it is not, or if ops is NULL, ops->free is not called, and the caller must release
+ * state. */
 TG_API tg_module *tg_module_new(tg_ctx *ctx, const tg_module_ops *ops, void *state);
 /* Frees the module, its children, its parameters and its buffers. Fails with TG_ERR_STATE, and frees nothing, while m
  * or a module in it runs its forward. If m is the child of another module, m is removed from its parent.
@@ -83,9 +84,9 @@ typedef struct tg_buffer_opts {
 #define TG_BUFFER(...) (&(tg_buffer_opts){.size = sizeof(tg_buffer_opts), __VA_ARGS__})
 
 /* Adds a buffer, which m then owns like a parameter (tg_module_add_param; a parameter and a buffer of one module have
- * different names). x must not require a gradient (TG_ERR_STATE). It keeps the placement of tg_place, and is I on every
- * other axis, whatever is written into it; check mode finds buffers that differ between ranks although they are I. opts
- * may be NULL. */
+ * different names). x must not require a gradient (TG_ERR_STATE). On an axis on which tg_place has placed x, x keeps
+ * that placement. On every other axis x is I, whatever is written into it; check mode finds buffers that are I but
+ * differ between ranks. opts may be NULL. */
 TG_API tg_status tg_module_add_buffer(tg_module *m, const char *name, tg_tensor *x, const tg_buffer_opts *opts);
 /* List the buffers of m and of the modules in it, transient ones too, as tg_module_param_count and tg_module_param list
  * the parameters. */
@@ -97,8 +98,8 @@ TG_API tg_tensor *tg_module_buffer(const tg_module *m, int i, const char **path)
 typedef enum tg_module_when { TG_BEFORE, TG_AFTER } tg_module_when;
 /* A hook on a module: called before each run of m's forward with its inputs in x[n], or after it with its outputs. The
  * hook may replace elements of x by other tensors of the same shape (TG_ERR_SHAPE), such as results of ops that it
- * records on t. An input may be NULL. If a hook returns an error, the run fails with that error, or with
- * TG_ERR_CALLBACK if the context has none. */
+ * records on t. An input may be NULL. If a hook returns an error, the run fails with the error that the
+ * context has, or with TG_ERR_CALLBACK if the context has none. */
 typedef tg_status (*tg_module_fn)(void *user, tg_module *m, tg_tape *t, tg_tensor **x, int n);
 /* Adds a hook, and returns a number for tg_module_unhook; 0 on an error. Hooks run in the order of adding. They run
  * whenever the module is called, by the caller or by the module that contains it, and again where backward runs the
@@ -126,21 +127,51 @@ TG_API tg_status tg_module_set_mode(tg_module *m, tg_mode mode);
  * Either all are converted or, on an error, none; until the end the old and the new values are both in memory.
  *
  * dtype must be a floating-point dtype (TG_ERR_DTYPE). Fails with TG_ERR_STATE if one of these tensors has a gradient,
- * a main gradient or another handle on its bytes, or if a node, an optimizer or a captured step uses it. So cast first,
- * and create the optimizer afterwards. */
+ * a main gradient (tg_set_main_grad) or another handle on its bytes, or if a node, an optimizer or a captured step uses
+ * it. So cast first, and create the optimizer afterwards. */
 TG_API tg_status tg_module_cast(tg_module *m, tg_dtype dtype);
 /* Makes tg_module_cast leave the parameter or buffer of that path in m, such as "router.weight", as it is. Fails with
  * TG_ERR_ARGUMENT if there is none. */
 TG_API tg_status tg_module_keep_f32(tg_module *m, const char *path);
 /* Creates a module that runs m in 16 bits (Megatron-Core's Float16Module), and then owns m. m is cast to dtype, TG_F16
- * or TG_BF16 (TG_ERR_ARGUMENT). A call takes and gives as many tensors as m. If `first` is set, which is so for the
- * first stage of a pipeline, floating-point inputs are cast to dtype; integers pass as they are. If `last` is set,
- * floating-point outputs are cast to float32. The module adds nothing to the paths of the state dict: a parameter of m
- * has the same path in both. On error frees m, unless m is already in a module, and returns an inert module. */
+ * or TG_BF16 (TG_ERR_ARGUMENT). The module has as many inputs and outputs as m. Set `first` for the first stage of a
+ * pipeline: floating-point inputs are then cast to dtype, and other inputs pass as they are. Set `last` for the last
+ * stage: floating-point outputs are then cast to float32. The state dict of the new module has the same paths as that
+ * of m. On error frees m, unless m is already in a module, and returns an inert module. */
 TG_API tg_module *tg_float16_new(tg_module *m, tg_dtype dtype, bool first, bool last);
-/* Sets whether the calls of f that follow cast the outputs to float32, which they do at first. Has no effect without
- * `last`. Fails with TG_ERR_ARGUMENT if f was not made by tg_float16_new. */
+/* Sets whether later calls of f cast their outputs to float32. Until this function is called, they do. It has no effect
+ * without `last`. Fails with TG_ERR_ARGUMENT if f was not made by tg_float16_new. */
 TG_API tg_status tg_float16_set_output(tg_module *f, bool f32);
+
+/* ---- Captured modules ---- */
+
+/* Creates a module that runs m by graphs: the device records what m computes, forward and backward, and each call
+ * replays it (capture.h describes captured steps; Megatron-Core has such graphs for each layer). It then owns m. If m
+ * is the child of a module, the new module takes its place, so that the layers of a finished model can be captured.
+ * Paths in the state dict stay as they are. On error frees m, unless m is in a module, and returns an inert module.
+ *
+ * A call takes n_in inputs, 1 to 31, of these shapes and dtypes (arrays of n_in; TG_ERR_SHAPE, TG_ERR_DTYPE). It gives
+ * any number of outputs that m gives. It computes the same bits as a call of m: random draws, the gradients that
+ * backward adds, and buffers that m writes. If m uses a parameter several times, its gradients within m are summed
+ * before they are added to the parameter's gradient, which rounds differently.
+ *
+ * The module has `slots` graphs, 1 to 255. The call for micro-batch i (tg_tape_key) uses slot i modulo slots, from its
+ * forward until its backward, or until its tape is reset. A call that finds its slot in use fails with TG_ERR_STATE. A
+ * pipeline needs as many slots as it has micro-batches in flight. The first use of a slot records its graph. Recording
+ * runs nothing, so it leaves no trace in gradients, buffers and random streams. Each graph holds the memory of one
+ * forward and its backward until the module is freed, and until tapes that have used it are reset.
+ *
+ * m must not do what capture.h forbids in a step, such as reading a value (TG_ERR_UNSUPPORTED). The host's part of m
+ * runs at the recording only. This includes hooks on modules in m, and on gradients within; hooks on the captured
+ * module itself and on parameters run at every call. The modes of modules (tg_module_set_mode) and which tensors need a
+ * gradient must stay as they were then. An input that needs a gradient where the recorded one needed none is refused
+ * (TG_ERR_STATE), and so is one with another placement (TG_ERR_PLACEMENT). Backward with .retain = true, and
+ * derivatives of derivatives, are refused (TG_ERR_UNSUPPORTED). An output that has no gradient counts as having one of
+ * zeros. If a communicator of m has ended or a parameter was replaced, the next use of a slot records again.
+ *
+ * m itself is called, op by op: on a device that does not record (the CPU), on a tape in evaluation mode or in no-grad
+ * mode (the first run of a recomputation is one), on an observed tape, and within a captured step. */
+TG_API tg_module *tg_captured_new(tg_module *m, const tg_shape *in, const tg_dtype *dtypes, int n_in, int slots);
 
 /* ---- The state dict ---- */
 
@@ -149,9 +180,9 @@ TG_API tg_status tg_float16_set_output(tg_module *f, bool f32);
  * and all tensors of a child come in the child's place. checkpoint.h saves and loads the state dict. The functions
  * tg_module_param*, tg_module_numel and tg_module_replicate are about the parameters only.
  *
- * tg_module_param returns parameter i, and sets *path unless path is NULL. *path points to a buffer of m. It is valid
- * until the next call for m that sets a path, or until m is freed. An index out of range fails with TG_ERR_ARGUMENT and
- * returns an inert tensor. */
+ * tg_module_param returns parameter i, and sets *path unless path is NULL. The string *path is in memory
+ * that m owns. It is valid until the next call for m that sets a path, or until m is freed. An index out of range fails
+ * with TG_ERR_ARGUMENT and returns an inert tensor. */
 TG_API int tg_module_param_count(const tg_module *m);
 TG_API tg_tensor *tg_module_param(const tg_module *m, int i, const char **path);
 /* Fills out[] with the first n parameters, and returns the number of all parameters. out may be NULL. */
@@ -162,12 +193,12 @@ TG_API int64_t tg_module_numel(const tg_module *m);                     /* numbe
 /* Places the parameters of m on the axes of p, for data-parallel and sequence-parallel training. A parameter becomes R
  * on dp and cp, so that its gradient is summed over them. On tp it becomes R if p is sequence parallel, and stays I
  * otherwise. On an axis on which a parameter was already placed (tg_place), it keeps that placement. A parameter that
- * was placed on any axis of the expert grid is not changed at all. */
+ * was placed on any axis of p's expert grid (parallel.h) is not changed at all. */
 TG_API tg_status tg_module_replicate(tg_module *m, const tg_parallel *p);
 
-/* Writes m as a tree to buf[n], one line for each module, parameter and buffer: its name, and its kind with what the
- * kind says of itself, or its dtype, its shape on this rank and its placement. Returns the length of the whole text,
- * like snprintf. buf may be NULL if n is 0. */
+/* Writes m as a tree to buf[n], one line for each module, parameter and buffer. After the name, the line of a module
+ * has its kind and the text of tg_module_ops.describe; the line of a parameter or buffer has its dtype, its shape on
+ * this rank and its placement. Returns the length of the whole text, like snprintf. buf may be NULL if n is 0. */
 TG_API size_t tg_module_print(const tg_module *m, char *buf, size_t n);
 
 /* ---- Initial values ---- */
@@ -186,16 +217,17 @@ typedef struct tg_init {
     size_t size;
     tg_init_kind kind;
     double a, b; /* finite */
-    /* Writes the n elements from row-major position `first` of the global tensor on to out[n]. Must give the same
-     * numbers for the same positions, in whatever pieces it is asked for them. */
+    /* Writes n elements of the global tensor to out[n]: those at the row-major positions first to first + n - 1. Must
+     * give the same number for a position in every call, however the calls divide the positions. */
     void (*fill)(void *user, int64_t first, int64_t n, double *out);
     void *user; /* for fill */
 } tg_init;
 #define TG_INIT(...) (&(tg_init){.size = sizeof(tg_init), __VA_ARGS__})
 
-/* Gives x, a parameter, buffer or other floating-point leaf of the context, initial values by its placement. Random
- * kinds take as many numbers of the current random stream as the global tensor has elements. Use it for layers whose
- * constructors have no tg_init: create the layer with std 0, which draws nothing, and then set its parameters. */
+/* Writes initial values to x, a parameter, buffer or other floating-point leaf of the context. If x is sharded, each
+ * rank writes its own part of the global tensor. Random kinds take as many numbers of the current random stream as the
+ * global tensor has elements. Use it for layers whose constructors have no tg_init: create the layer with std 0, which
+ * draws nothing, and then set its parameters. */
 TG_API tg_status tg_param_init(tg_tensor *x, const tg_init *init);
 
 /* ---- Layers ---- */

@@ -33,11 +33,11 @@ typedef struct tg_call {
     tg_tensor **saved; /* private buffers that infer has declared (tg_call_save) */
     /* Bit mask of the inputs that need a gradient. Bit 31 is set if any input from 31 on needs one. */
     uint32_t needs;
-    /* Bit masks of the inputs and outputs to save for backward, at first those of the op. infer may clear the bits of
-     * tensors that backward does not read when it computes the gradients in `needs`. */
+    /* Bit masks of the inputs and outputs to save for backward. They begin as those of the op (tg_op). infer may clear
+     * the bits of tensors that backward does not read when it computes the gradients in `needs`. */
     uint32_t saves_in, saves_out;
-    /* Bit mask of the inputs that forward writes, at first that of the op; 0 in the second run of a recomputation.
-     * infer may clear the bits of inputs that this call does not write. */
+    /* Bit mask of the inputs that forward writes. It begins as that of the op (tg_op), or as 0 in the second run of a
+     * recomputation. infer may clear the bits of inputs that this call does not write. */
     uint32_t writes;
     /* In backward: the gradients of the outputs, with any strides. NULL means that a gradient is zero. At least one is
      * not NULL. */
@@ -271,8 +271,8 @@ TG_API tg_tensor *tg_call_temp(tg_call *c, tg_dtype dtype, int ndim, const int64
 /* Only in forward: lets work w fill output i. Readers of the output wait for w.
  *
  * Takes over w, and aborts it on an error. The work must keep alive the memory that it reads, as the works of a tg_comm
- * do. w may be NULL because the call that should have started the work has failed: then returns the error that this
- * call has recorded in the context. */
+ * do. w may be NULL if the call that should have started the work has failed. In that case returns the error that the
+ * failed call has recorded in the context. */
 TG_API tg_status tg_call_out_in_flight(tg_call *c, int i, tg_work *w);
 /* Only in backward: gives g as the gradient of input i. g is an output gradient of this call (gout), a temporary
  * (tg_call_temp), or a view of one of them (tg_call_view_of), and has the shape of input i.

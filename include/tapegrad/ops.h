@@ -254,8 +254,8 @@ TG_API tg_tensor *tg_diag(tg_tape *t, tg_tensor *x, int64_t k);
 /* Reads elements of x. The result has the shape of index: for dim 0 of a matrix, result[i, j] = x[index[i, j], j].
  * index has as many dims as x. In each dim but `dim`, its size is at most that of x. */
 TG_API tg_tensor *tg_gather(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index);
-/* Copies x and adds src: for dim 0 of a matrix, result[index[i, j], j] += src[i, j]. index and src have the same shape.
- * It has as many dims as x, and in each dim but `dim` its size is at most that of x. */
+/* Copies x and adds src: for dim 0 of a matrix, result[index[i, j], j] += src[i, j]. index and src have one shape, with
+ * as many dims as x. In each dim but `dim`, their size is at most that of x. */
 TG_API tg_tensor *tg_scatter_add(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index, tg_tensor *src);
 /* Does the same, but writes src instead of adding it. If several elements of src go to one place, the last one in
  * row-major order remains. */
@@ -308,9 +308,9 @@ TG_API tg_tensor *tg_residual_rms_norm(tg_tape *t, tg_tensor *x, tg_tensor *resi
 TG_API tg_tensor *tg_dropout(tg_tape *t, tg_tensor *x, double p);
 /* tg_dropout of rows that other ranks have sent, or that are not in their order: row i of x draws as row rows[i] of a
  * global tensor. rows is int64 [n] for an x with n rows. The draws then do not depend on which rank has a row. A key
- * must be open (tg_key_open, TG_ERR_STATE). The call takes 2^40 numbers of the key, because it does not know how many
- * rows the global tensor has; a row that is negative or lies beyond them fails with TG_ERR_DATA. With TG_RNG_MEGATRON
- * (parallel.h) the rows are not used, and x draws as for tg_dropout. */
+ * must be open (tg_key_open, TG_ERR_STATE). Because the number of rows of the global tensor is not known, the call
+ * takes 2^40 numbers of the key. A rows[i] that is negative, or whose row would need a later number, fails with
+ * TG_ERR_DATA. With TG_RNG_MEGATRON (parallel.h) `rows` is not used, and x draws as for tg_dropout. */
 TG_API tg_tensor *tg_dropout_rows(tg_tape *t, tg_tensor *x, double p, tg_tensor *rows);
 /* Noise -log(-log(u)) in the shape of x, where u is uniform in (0, 1). The values of x do not matter, and get no
  * gradient. */

@@ -4,9 +4,9 @@
  * An optimizer holds a list of parameters in groups. It allocates all its memory (moments, master weights) when it is
  * created.
  *
- * A step is skipped after an error, also one in the values of the data, such as an id outside the vocabulary. It is
- * also skipped if it measures a norm of the gradients that is not finite. A skipped step changes no parameter and no
- * moment, and does not count as a step.
+ * A step is skipped after an error, also after an error in data, such as an id outside the vocabulary. It is also
+ * skipped if it measures a norm of the gradients that is not finite. A skipped step changes no parameter and no moment,
+ * and does not count as a step.
  *
  * The numbers that change from step to step are in device memory. A step copies nothing between host and device.
  * Functions that set such a number copy it to the device. Functions that return the count of steps, the norm or the
@@ -30,7 +30,7 @@ typedef struct tg_sgd_opts {
     bool nesterov; /* Nesterov momentum; needs momentum > 0 and dampening 0 */
 } tg_sgd_opts;
 
-/* To set a number to 0, set TG_NONE. */
+/* Options of Adam and AdamW. A field that is 0 has its default, so TG_NONE stands for a real 0. */
 typedef struct tg_adamw_opts {
     size_t size;
     double lr;           /* learning rate; 0 means 1e-3 */
@@ -54,13 +54,13 @@ TG_API tg_optim *tg_adam_new(tg_ctx *ctx, tg_tensor *const *params, int n, const
 TG_API tg_optim *tg_adamw_new(tg_ctx *ctx, tg_tensor *const *params, int n, const tg_adamw_opts *opts);
 TG_API void tg_optim_free(tg_optim *o);
 
-/* Options of a group: the parameters of one group are stepped with the same numbers. To set a number to 0, set
- * TG_NONE. */
+/* Options of a group: the parameters of one group are stepped with the same numbers. A number that is 0 has its
+ * default, so TG_NONE stands for a real 0. */
 typedef struct tg_group_opts {
     size_t size;
     double lr_scale;     /* factor of the learning rate; 0 means 1 */
-    double weight_decay; /* 0 means that of group 0 */
-    /* 0 means the number of group 0. An SGD optimizer has none of these (TG_ERR_ARGUMENT). */
+    double weight_decay; /* 0 means the weight decay of group 0 */
+    /* 0 means the same value as in group 0. With SGD, which has no such numbers, they must be 0 (TG_ERR_ARGUMENT). */
     double beta1, beta2, eps;
     /* Gives the learning rate of each step; copied. NULL means the rate that tg_optim_set_lr or tg_optim_set_lr_of has
      * set. */
@@ -85,10 +85,10 @@ TG_API tg_status tg_optim_no_decay_1d(tg_optim *o);
  * step.
  *
  * On a grid of ranks (tg_parallel_new) a step that measures the norm (tg_optim_set_clip, tg_optim_set_scale) is
- * collective over the axes that shard parameters, and over pp. The norm is that of the whole model, so all ranks clip
- * alike, and all skip the step or none does. A device such as CUDA finds errors in data late. On such a device every
- * step is collective over all ranks: if one rank finds an error in data, for example an id outside the vocabulary, all
- * ranks skip the step. */
+ * collective over the axes that shard parameters, and over the pipeline axis (pp). The norm is that of the whole model,
+ * so all ranks clip alike, and all skip the step or none does. A device such as CUDA finds errors in data late. On such
+ * a device every step is collective over all ranks: if one rank finds an error in data, for example an id outside the
+ * vocabulary, all ranks skip the step. */
 TG_API tg_status tg_optim_step(tg_optim *o);
 /* Clears the gradients of all parameters, like tg_zero_grad. Also cancels a tg_optim_clip that no step has used yet. */
 TG_API tg_status tg_optim_zero_grad(tg_optim *o);
@@ -108,12 +108,12 @@ TG_API int64_t tg_optim_steps(const tg_optim *o);
  * 2013). The gradients in memory do not change. max_norm INFINITY means that steps measure the norm but do not clip.
  * max_norm 0, the default, means that steps do neither. */
 TG_API tg_status tg_optim_set_clip(tg_optim *o, double max_norm);
-/* Returns the norm that the last step measured, divided by the loss scale. Waits for the device. Returns NaN before the
- * first step, after a step that did not measure the norm, and on error. */
+/* Returns the norm that the last step measured. It is the norm of the gradients divided by the loss scale. Waits for
+ * the device. Returns NaN before the first step, after a step that did not measure the norm, and on error. */
 TG_API double tg_optim_norm(const tg_optim *o);
-/* Measures the norm now and returns it, divided by the loss scale. Waits for the device. Only the next step then clips
- * to max_norm, in place of the norm that tg_optim_set_clip has set. max_norm 0 means that this step does not clip.
- * Returns NaN on error. Collective over the same ranks as a step that measures the norm. */
+/* Measures the norm of the gradients divided by the loss scale now, and returns it. Waits for the device. Only the next
+ * step then clips to max_norm, in place of the norm that tg_optim_set_clip has set. max_norm 0 means that this step
+ * does not clip. Returns NaN on error. Collective over the same ranks as a step that measures the norm. */
 TG_API double tg_optim_clip(tg_optim *o, double max_norm);
 
 /* ---- Loss scaling ---- */
@@ -123,9 +123,11 @@ typedef struct tg_loss_scale {
     size_t size;
     double initial; /* first scale; 0 means 2^32, Megatron-Core's default */
     bool fixed;     /* the scale never changes; the options below must then be 0 (TG_ERR_ARGUMENT) */
-    /* growth > 1; 0 means 2. backoff is in (0, 1); 0 means 0.5. min is the least scale, at most initial; 0 means 1. */
+    /* How the scale changes (tg_optim_set_scale). growth > 1; 0 means 2. backoff is in (0, 1); 0 means 0.5. min is the
+     * least scale, at most initial; 0 means 1. */
     double growth, backoff, min;
-    /* interval is a number of steps; 0 means 1000. hysteresis is a number of overflows; 0 means 2. */
+    /* When the scale changes. interval is a number of steps; 0 means 1000. hysteresis is a number of overflows; 0 means
+     * 2. */
     int64_t interval, hysteresis;
 } tg_loss_scale;
 
@@ -150,8 +152,9 @@ TG_API tg_tensor *tg_scale_loss(tg_tape *t, tg_tensor *loss, tg_optim *o);
 /* Return the number of state tensors, and state tensor i with its name. A checkpoint saves these tensors and the count
  * of steps (tg_optim_steps, tg_optim_set_steps). For each parameter, in the order in which parameters were given, the
  * tensors are
- * - with Adam "<param>.m" and "<param>.v", with SGD "<param>.momentum" and "<param>.direction", which
- *   is scratch memory of a step;
+ * - with Adam "<param>.m" and "<param>.v";
+ * - with SGD "<param>.momentum" and "<param>.direction". Each step overwrites the direction before reading it, so its
+ *   values need not be saved;
  * - "<param>.master" if the parameter has 16 bits.
  *
  * <param> is the name of the parameter's tensor. Parameters of different modules may have the same name. If the loss

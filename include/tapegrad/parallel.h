@@ -21,7 +21,8 @@ extern "C" {
 
 typedef enum tg_rng_mode {
     /* The number that an element draws depends on the coordinates of the element in the global tensor. Every grid
-     * therefore draws the same numbers as one rank. With pipeline stages, open a key for each layer (tg_key_open). */
+     * therefore draws the same numbers as one rank. A pipeline stage draws only for its own layers: with several
+     * stages, open a key for each layer (tg_key_open). */
     TG_RNG_GLOBAL,
     /* Each rank has streams of its own, seeded by Megatron-Core's formulas (tg_rng_seed_parallel). A tensor that is
      * VARYING on tp draws from "model-parallel-rng". A tensor that is VARYING on etp or ep, and a parameter of an
@@ -85,10 +86,10 @@ TG_API tg_comm *tg_parallel_model(const tg_parallel *p);
 /* Returns the group of the first and the last pipeline stage, for word embeddings that both stages hold. Returns NULL
  * on the stages between. Position embeddings are on the first stage only, and need no group. */
 TG_API tg_comm *tg_parallel_embedding(const tg_parallel *p);
-/* Returns a group of two ranks: this pipeline stage, and a neighbor to which it sends, or from which it receives. down
- * means activations, which go to the next stage, and from the last stage to the first; otherwise the group is for
- * gradients, which go the other way. Rank 0 of the group is the stage that sends activations. Returns NULL if pp is 1
- * or p is NULL. */
+/* Returns the group of two ranks over which this pipeline stage sends to a neighbor (sending true) or receives from one
+ * (sending false). If down is true, it is a group for activations, which go to the next stage, and from the last stage
+ * to the first. If down is false, it is a group for gradients, which go the other way. Rank 0 of either group is the
+ * stage that sends activations. Returns NULL if pp is 1 or p is NULL. */
 TG_API tg_comm *tg_parallel_edge(const tg_parallel *p, bool down, bool sending);
 /* Declares that the ranks of c hold one parameter: each has a copy, and the copies have equal values. An example are
  * the word embeddings of the first stage, which are the weight of the output layer on the last stage:
@@ -96,7 +97,7 @@ TG_API tg_comm *tg_parallel_edge(const tg_parallel *p, bool down, bool sending);
  *
  * tg_grads_finalize then adds up the gradients of the copies, after the sums over other axes, so that equal optimizers
  * keep the copies equal. Afterward each copy has a gradient, even if no rank had one: it is then 0. Norms and counts of
- * gradients (optim.h) count the copy of rank 0 only.
+ * gradients (optim.h) count the copy of rank 0 only, and sharded state (checkpoint.h) has only that copy.
  *
  * Every rank of c makes the call, and if a rank shares several parameters over c, all make the calls and pass the
  * parameters to tg_grads_finalize in the same order. In check mode the copies are compared, here and in every

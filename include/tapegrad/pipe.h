@@ -2,8 +2,8 @@
  * other through them.
  *
  * Each rank of the axis is a stage. A stage holds one or more chunks of consecutive layers; a chunk of a stage is a
- * part of the model. The first activation goes through the parts in order: part 0 is chunk 0 of stage 0, part 1 is
- * chunk 0 of stage 1, and so on; in general part = chunk * stages + stage.
+ * part of the model. The activations go through the parts in order: part 0 is chunk 0 of stage 0, part 1 is chunk 0 of
+ * stage 1, and so on; in general part = chunk * stages + stage.
  *
  * A schedule says in which order each stage computes. A plan is a schedule that has been checked before it runs
  * (tg_pipe_plan_new). docs/pipelines.md explains the schedules. */
@@ -18,7 +18,8 @@ extern "C" {
 
 /* ---- Plans ---- */
 
-/* The schedules. m is the number of micro-batches, p the number of stages, and stage r the stage that runs the list.
+/* The schedules. m is the number of micro-batches, p the number of stages, and r the number of the stage whose list is
+ * described. F, B and W are the acts of items (tg_pipe_act).
  *
  * - TG_PIPE_GPIPE (Huang et al., arXiv 1811.06965): all forwards, then all backwards, both in the order of the
  *   micro-batches. A stage keeps the activations of all micro-batches.
@@ -26,12 +27,14 @@ extern "C" {
  *   forward and one backward, then the remaining backwards. Takes the time of GPipe; stage r keeps the activations of
  *   at most p - r micro-batches.
  * - TG_PIPE_INTERLEAVED (Narayanan et al., arXiv 2104.04473): 1F1B over stages with several chunks. The micro-batches
- *   take turns of `group`, and each turn goes through all chunks of a stage: forward from the first chunk to the last,
- *   backward from the last to the first. With v chunks a stage first runs min(2 * (p - 1 - r) + (v - 1) * group, m * v)
- *   forwards. The stages are idle for 1/v of the time of 1F1B, and send v times as many messages.
+ *   are divided into turns of `group` micro-batches. Each turn goes through all chunks of a stage: forward from the
+ *   first chunk to the last, backward from the last to the first. With v chunks, and t micro-batches in the longest
+ *   turn, a stage first runs min(2 * (p - 1 - r) + (v - 1) * t, m * v) forwards. The stages are idle for 1/v of the
+ *   time for which 1F1B is idle, and send v times as many messages.
  * - TG_PIPE_ZB_H1 (Qi et al., arXiv 2401.10241): 1F1B in which B computes only the gradients of activations, so that
- *   the stage before need not wait for W, the gradients of weights. W of micro-batch j runs right after B of
- *   micro-batch j + r; the last ones run at the end. Every stage keeps the activations of at most p micro-batches.
+ *   the stage before need not wait for W, which computes the gradients of weights. W of micro-batch j runs right after
+ *   B of micro-batch j + r; the last r of them run at the end. Every stage keeps the activations of at most p
+ *   micro-batches.
  * - TG_PIPE_FORWARD: only forwards, for evaluation.
  * - TG_PIPE_CUSTOM: lists of the caller's own. */
 typedef enum tg_pipe_kind {
@@ -85,8 +88,9 @@ typedef struct tg_pipe_plan tg_pipe_plan;
  *   after its F. If any list has a W, each part also has one W for every micro-batch, after its B, and the W of a stage
  *   are in the order of its B.
  * - Stages receive messages in the order in which their neighbors send them.
- * - No items wait for each other. An item waits for those before it in its list, and for the item whose message it
- *   receives: F of a part for F of the part before, B of a part for B of the part after.
+ * - No items wait for each other in a circle, which would be a deadlock. An item waits for those before it in its list,
+ *   and for the item whose message it receives: F of a part for F of the part before, B of a part for B of the part
+ *   after.
  *
  * If a list breaks a rule, fails with TG_ERR_ARGUMENT, and the message names the items. An item is written as its act
  * and micro-batch, and its chunk if stages have several: "B3", or "B3.1" for chunk 1.
@@ -104,7 +108,7 @@ typedef struct tg_pipe_report {
     /* The most micro-batches whose activations the stage keeps at one time. Each part counts by itself, so with v
      * chunks a micro-batch counts up to v times. Activations are kept from F to W, or to B if the schedule has no W. */
     int peak;
-    int waiting; /* the most B at one time whose W has not run; 0 if the schedule has no W */
+    int waiting; /* the largest number of B at one time whose W has not run; 0 if the schedule has no W */
     /* Number of messages that the stage sends to, and receives from, other stages in a step. A message has all tensors
      * that go from one part to the next. */
     int64_t sends, receives;
@@ -119,7 +123,7 @@ TG_API tg_status tg_pipe_plan_query(const tg_pipe_plan *p, int stage, tg_pipe_re
 
 /* Writes the plan as a diagram with a row for each stage, over time:
  * - TG_TEXT: characters. The first line gives the time that a column stands for. "-" continues the item to the left,
- *   and "." is idle time. If times are not multiples of such a time, items begin and end at the nearest column.
+ *   and "." is idle time. If an item does not begin or end at a whole column, the nearest column is used.
  * - TG_SVG: a picture, which a browser shows.
  *
  * Writes at most n bytes, terminated by 0, and returns the length of the whole text. buf may be NULL if n is 0. Returns
@@ -172,8 +176,8 @@ typedef struct tg_pipe_opts {
     tg_status (*shape)(void *state, int micro, int i, tg_shape *out);
     /* The optimizer whose loss scale multiplies the loss and aux (tg_scale_loss). NULL means no loss scale. */
     tg_optim *scale;
-    /* How many items before it needs them a stage posts its receives. 0 means 1. More hide longer ways between stages,
-     * and keep more receive buffers. */
+    /* A stage posts the receives of an item this many items in advance. 0 means 1. A larger number hides a longer delay
+     * of messages, and needs more receive buffers. */
     int ahead;
 } tg_pipe_opts;
 #define TG_PIPE(...) (&(tg_pipe_opts){.size = sizeof(tg_pipe_opts), __VA_ARGS__})
@@ -192,8 +196,8 @@ TG_API void tg_pipe_free(tg_pipe *x);
  * optimizer, on every stage.
  *
  * - F calls fn, sends out[] to the next part, and releases all bytes that backward does not need. fn gives the sum of
- *   the losses of its tokens, not the mean: tg_grads_finalize divides (tg_finalize_opts.tokens). Its keyed draws
- *   (tg_key_open) are those of the micro-batch (tg_tape_key).
+ *   the losses of its tokens, not the mean: tg_grads_finalize divides (tg_finalize_opts.tokens). Keyed draws
+ *   (tg_key_open) in fn are those of the micro-batch (tg_tape_key).
  * - B receives the gradients of out[], runs backward from out[] and aux, sends the gradients of in[], and resets the
  *   tape. If the plan has items W, the weight gradients of linear layers (tg_tape_defer) wait for W.
  * - A plan without B (TG_PIPE_FORWARD) runs fn in no-grad and evaluation mode.

@@ -68,8 +68,8 @@ extern "C" {
  */
 TG_API tg_status tg_place(const tg_parallel *p, tg_tensor *leaf, tg_axis axis, tg_placement placement);
 /* Return the placement of x on an axis, and the shape of the global tensor. x may be any tensor; the placements of an
- * op's result follow from those of its inputs. If x has no placement, neither declared nor by default
- * (tg_place), or is dead, the result is I. */
+ * op's result follow from those of its inputs. If x has no placement, neither declared nor by default (tg_place), or is
+ * not alive, the result is I. */
 TG_API tg_placement tg_placement_of(const tg_tensor *x, tg_axis axis);
 TG_API tg_shape tg_global_shape(const tg_tensor *x);
 /* Writes the placements of x other than I, for example "dp R, tp V0:s3"; "" if all are I. Works like snprintf

@@ -17,9 +17,8 @@ typedef struct tg_recompute_opts {
     /* NULL means that in[0] is kept whole. Otherwise each rank of `distribute` keeps only its part of the elements of
      * in[0], and backward gathers the parts again. in[0] must be the same on all ranks; check mode verifies this. Only
      * an in[0] that an op on the tape has computed, and that no other node has saved, is split; any other stays whole.
-     * All ranks of `distribute` must make
-     * the call and run its backward. If the context has a grid, `distribute` must be the group of one of its axes
-     * (TG_ERR_PLACEMENT). */
+     * All ranks of `distribute` must make the call and run its backward. If the context has a grid, `distribute` must
+     * be the group of one of its axes (TG_ERR_PLACEMENT). */
     tg_comm *distribute;
 } tg_recompute_opts;
 
@@ -40,9 +39,9 @@ typedef struct tg_recompute_opts {
 TG_API tg_status tg_recompute(tg_tape *t, tg_fn fn, void *state, tg_tensor *const *in, int n_in, tg_tensor **out,
                               int n_out, const tg_recompute_opts *opts);
 
-/* A replay: a group of recomputations whose outputs are discarded too. The recomputations of a replay run again
- * together, in the order of forward. The tape owns the replay: it ends when the tape is reset, and calls on it then
- * fail with TG_ERR_HANDLE. */
+/* A replay: a group of recomputations that also discards the outputs of the functions, not only what their ops save.
+ * The recomputations of a replay run again together, in the order of forward. The tape owns the replay: it ends when
+ * the tape is reset, and calls on it then fail with TG_ERR_HANDLE. */
 typedef struct tg_replay tg_replay;
 /* Starts a replay on t. Returns NULL on error; the functions below then fail with TG_ERR_ARGUMENT. */
 TG_API tg_replay *tg_replay_open(tg_tape *t);

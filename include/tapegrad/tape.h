@@ -22,9 +22,9 @@ TG_API void tg_tape_free(tg_tape *t);
 TG_API void tg_tape_reset(tg_tape *t);
 /* Returns the context of the tape; NULL if t is NULL. */
 TG_API tg_ctx *tg_tape_ctx(tg_tape *t);
-/* Says that the tape records micro-batch `micro` of a step, until its next reset; 0 at first. Ops that draw by key
- * (tg_key_open) draw other numbers for each micro-batch of a step. A program whose step has several micro-batches calls
- * this function before it records each of them. */
+/* Sets the number of the micro-batch that the tape records. A reset of the tape sets it to 0, as it is at first. Ops
+ * that draw by key (tg_key_open) draw other numbers for each micro-batch of a step. A program whose step has several
+ * micro-batches calls this function before it records each of them. */
 TG_API tg_status tg_tape_key(tg_tape *t, uint64_t micro);
 /* Set a mode of the tape and return its previous value. Training mode is true by default; false means evaluation, in
  * which tg_dropout and tg_batch_norm behave differently. Grad mode is true by default; false means no-grad mode, in
@@ -39,9 +39,9 @@ TG_API bool tg_is_grad_on(const tg_tape *t);  /* Returns the grad mode; false if
  * read it with tg_grad_of before the next reset. */
 TG_API tg_tensor *tg_tape_input(tg_tape *t, tg_tensor *x);
 
-/* Open and close a scope. Closing a scope releases the bytes of all tensors that were made in it, except the n
- * outputs and tensors that a node saved for backward. Scopes nest. Each open needs one close, even if either fails. A
- * close without an open fails with TG_ERR_STATE. name is copied and may be NULL. Call sites and reports show it as part
+/* Open and close a scope. Closing a scope releases the bytes of all tensors that were made in it, except the n outputs
+ * and tensors that a node saved for backward. Scopes nest. Each open needs one close, even if either fails. A close
+ * without an open fails with TG_ERR_STATE. name is copied and may be NULL. Call sites and reports show the name as part
  * of a path. */
 TG_API tg_status tg_scope_open(tg_tape *t, const char *name);
 TG_API tg_status tg_scope_close(tg_tape *t, tg_tensor *const *outputs, int n);
@@ -77,8 +77,8 @@ typedef struct tg_pack_ops {
      * not packed. Otherwise the library releases the bytes of x afterwards. pack may record ops on t, which is in
      * no-grad mode, and may keep a result with tg_keep. */
     tg_status (*pack)(void *user, tg_tape *t, tg_tensor *x, void **packed);
-    /* Fills x again from packed. x may still be in flight when unpack returns. The library calls unpack when the bytes
-     * are read again, mostly by backward. */
+    /* Fills x again from packed. x may still be in flight (work.h) when unpack returns. The library calls unpack when
+     * the bytes are read again, mostly by backward. */
     tg_status (*unpack)(void *user, void *packed, tg_tensor *x);
     /* Frees packed. The library calls drop when backward has passed the last node that saved x, when x is kept
      * (tg_keep), or when the tape is reset. May be NULL. */

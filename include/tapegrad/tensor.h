@@ -16,9 +16,9 @@ extern "C" {
  * return an inert tensor: a handle that is not NULL; calls that are given it do nothing (see tapegrad.h). tg_place in
  * placement.h says which placement a new tensor has on several ranks.
  *
- * A tg_tensor pointer is a handle. It ends when the tensor is dropped, when its tape is reset or freed, or when an op
- * overwrites the tensor in place; the op then returns a new handle. Calls that need the tensor refuse an ended handle
- * with TG_ERR_HANDLE. */
+ * A tg_tensor pointer is a handle. It ends when the tensor is dropped, or when its tape is reset or freed. If an op
+ * overwrites a tensor of a tape in place, the handle ends too, and the op returns a new one. Calls that need the tensor
+ * refuse an ended handle with TG_ERR_HANDLE. */
 
 /* Creates a tensor filled with zeros. */
 TG_API tg_tensor *tg_zeros(tg_ctx *ctx, tg_dtype dtype, tg_shape shape);

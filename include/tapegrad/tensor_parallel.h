@@ -61,7 +61,8 @@ TG_API tg_tensor *tg_vocab_parallel_linear_cross_entropy(tg_tape *t, tg_tensor *
 
 /* A list of deferred weight gradients. Backward adds an entry to the list instead of computing the gradient, and
  * tg_wgrads_run computes it later, for example in the bubble of a pipeline (Megatron-Core's
- * defer_embedding_wgrad_compute). An entry keeps the input and the output gradient of its layer in memory. */
+ * defer_embedding_wgrad_compute). An entry keeps in memory the input of its layer, and the gradient of the layer's
+ * output. */
 typedef struct tg_wgrads tg_wgrads;
 /* Creates a list of at most `limit` entries. While the list is full, backward computes further gradients itself. limit
  * is 0 or more, or TG_NONE for no limit. Returns NULL on error. */
@@ -105,9 +106,8 @@ typedef struct tg_linear_grad_opts {
     bool sequence_parallel;
     /* x is I. Backward sums the gradient of x over the ranks of c. Not with sequence_parallel (TG_ERR_ARGUMENT). */
     bool allreduce_dgrad;
-    /* If w needs a gradient but is not a leaf, the call fails with TG_ERR_STATE. The option has no other effect: the
-     * gradient of a leaf is always added straight into its main gradient (tg_set_main_grad), if it
-     * has one. */
+    /* If w needs a gradient but is not a leaf, the call fails with TG_ERR_STATE. The option has no other effect: if a
+     * leaf has a main gradient (tg_set_main_grad), its gradient is always added straight into that. */
     bool fused_wgrad;
     /* The list that takes the gradient of w if w is a leaf. NULL means that backward computes this gradient. */
     tg_wgrads *deferred;
@@ -134,7 +134,7 @@ typedef struct tg_parallel_linear_opts {
     size_t size;
     bool no_bias;
     /* Standard deviation of the weight that the layer draws. 0 means 0.02. Must be 0 if one of the options weight,
-     * no_weight, no_init and init is set, because the layer then draws none with it (TG_ERR_ARGUMENT). */
+     * no_weight, no_init and init is set, because the layer then does not use std (TG_ERR_ARGUMENT). */
     double std;
     /* Number of blocks along the sharded dim: 2 for gate and up in one weight, 3 for q, k and v. Each block is divided
      * over all ranks. 0 means 1. Must divide this rank's size of that dim (TG_ERR_SHAPE). */
@@ -151,8 +151,8 @@ typedef struct tg_parallel_linear_opts {
      * weight (TG_ERR_ARGUMENT). */
     tg_axis axis;
     /* Sequence parallelism over `axis`. > 0 means on, < 0 off. 0 means the setting of the layer's tg_parallel if axis
-     * is TG_TP, and off otherwise. A layer with `expert` has none: a number > 0 fails with TG_ERR_ARGUMENT there. No
-     * effect if axis has one rank. */
+     * is TG_TP, and off otherwise. A layer with `expert` has no sequence parallelism: with it a number > 0 fails with
+     * TG_ERR_ARGUMENT. No effect if axis has one rank. */
     int sequence_parallel;
     /* A tied weight: [out/n, in] for a column layer, [out, in/n] for a row layer. NULL means that the layer makes its
      * own. */
@@ -201,7 +201,8 @@ typedef struct tg_vocab_embedding_opts {
     /* ids [b, s] give [b, s, hidden] instead of [s, b, hidden]. If the result is V0, its dim 0, the batch, is divided
      * over the ranks. */
     bool batch_first;
-    const tg_init *init; /* initial values of the weight; std must then be 0 (TG_ERR_ARGUMENT). NULL means std's */
+    /* Initial values of the weight; std must then be 0 (TG_ERR_ARGUMENT). NULL means a normal distribution with std. */
+    const tg_init *init;
     tg_dtype dtype;      /* of the weight; 0 means the context's default dtype */
 } tg_vocab_embedding_opts;
 #define TG_VOCAB_EMBEDDING(...) \

@@ -147,7 +147,7 @@ typedef struct tg_dims {
     int dim[TG_MAX_DIMS];
 } tg_dims;
 
-/* Make a shape and a list of dims from an array of n numbers. If n > TG_MAX_DIMS, or if dims is NULL and n > 0,
+/* Make a shape, or a list of dims, from an array of n numbers. If n > TG_MAX_DIMS, or if dims is NULL and n > 0,
  * functions that take the result fail. */
 TG_API tg_shape tg_shape_make(size_t n, const int64_t *dims);
 TG_API tg_dims tg_dims_make(size_t n, const int64_t *dims);
@@ -160,10 +160,11 @@ TG_API tg_dims tg_dims_make(size_t n, const int64_t *dims);
 #define TG_ALL_DIMS ((tg_dims){.n = -1})
 #endif
 
-/* Every struct that a caller fills begins with its size. The macro of a struct sets the size, for example TG_CONFIG for
- * tg_config. C++ programs and bindings call tg_struct_init instead. If the size was never set, or is larger than that
- * of the library's struct, the call that gets the struct fails with TG_ERR_ARGUMENT. A field that is 0 has its default.
- * In some fields TG_NONE stands for a real 0, or for no limit; the comments of those fields say so. */
+/* A struct of options or results that a caller passes has the field `size` first (tg_placement and tg_allocator have
+ * none). The macro of a struct sets the size, for example TG_CONFIG for tg_config. C++ programs and bindings call
+ * tg_struct_init instead. If the size was never set, or is larger than that of the library's struct, the call that gets
+ * the struct fails with TG_ERR_ARGUMENT. A field that is 0 has its default. In some fields TG_NONE stands for a real 0,
+ * or for no limit; the comments of those fields say so. */
 #define TG_NONE (-1)
 /* Sets every byte of a struct to 0, and then sets its first field to size. Call it as tg_struct_init(&s, sizeof s).
  * Does nothing if s is NULL. */
@@ -215,7 +216,7 @@ typedef struct tg_allocator {
 typedef void (*tg_range_fn)(void *arg, int64_t begin, int64_t end);
 /* A parallel loop of the caller's own (tg_config.parallel_for). It calls body(arg, begin, end) for disjoint ranges that
  * together cover [0, n), and returns when all calls have returned. The calls may run on any threads. Kernels split
- * their work by shape alone, so results do not depend on the threads. */
+ * their work by shapes and strides alone, so results do not depend on the threads. */
 typedef void (*tg_parallel_for_fn)(void *user, int64_t n, tg_range_fn body, void *arg);
 
 typedef enum tg_log_level { TG_LOG_INFO, TG_LOG_WARNING } tg_log_level;
@@ -237,7 +238,7 @@ typedef enum tg_category {
     TG_MEM_TEMPORARY, /* everything else */
     TG_MEM_BUFFER,    /* named scratch buffers, leased or not (tg_lease) */
     TG_MEM_GRAPH,     /* memory that captured steps hold (capture.h) */
-    TG_MEM_WORKSPACE, /* work memory of kernels on device "cuda", while a kernel has it */
+    TG_MEM_WORKSPACE, /* work memory of kernels on device "cuda", while a kernel uses it */
     TG_MEM_CATEGORIES,
     TG_MEM_MAX_CATEGORIES = 12 /* size of arrays by category, so that new categories do not change tg_memory_info */
 } tg_category;
@@ -245,12 +246,13 @@ typedef enum tg_category {
 /* Memory statistics of a context (tg_memory_query), in bytes. */
 typedef struct tg_memory_info {
     size_t size;
-    /* Bytes in use, as rounded up by the library's allocator: now, and the maximum so far (tg_memory_reset_peak). */
+    /* Bytes in use, as rounded up by the library's allocator: live is the number now, and peak is the largest number
+     * since the context was created, or since tg_memory_reset_peak. */
     int64_t live, peak;
     int64_t reserved;  /* bytes that were obtained from the system or the device, in use or not */
     int64_t workspace; /* bytes that kernels of device "cpu" keep as work memory; not in live or reserved */
-    int64_t by_category[TG_MEM_MAX_CATEGORIES];      /* the parts of live, by tg_category */
-    int64_t peak_by_category[TG_MEM_MAX_CATEGORIES]; /* the parts of peak, by tg_category */
+    int64_t by_category[TG_MEM_MAX_CATEGORIES];      /* the part of live in each tg_category */
+    int64_t peak_by_category[TG_MEM_MAX_CATEGORIES]; /* the same when live was peak */
     int64_t host_allocations; /* number of host allocations so far; a steady training step adds none */
 } tg_memory_info;
 
@@ -263,7 +265,7 @@ typedef tg_status (*tg_hook_fn)(void *user, tg_tape *t, tg_tensor *x, tg_tensor 
  * so copying this struct saves or restores a stream. */
 typedef struct tg_rng {
     uint64_t seed;
-    uint64_t stream; /* less than 2^63 */
+    uint64_t stream; /* less than 2^62; draws by key (tg_key_open) have streams from 2^62 to 2^63 - 1 */
     uint64_t counter;
 } tg_rng;
 

@@ -18,11 +18,12 @@ static tg_status check_arity(tg_tape *t, const tg_op *op, int n_in, int n_out) {
     if (TG_UNLIKELY(op->size != sizeof *op)) return tg_table_check(t->ctx, op->size, sizeof *op, "tg_apply: the op");
     if (!op->name || !op->infer) return tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_apply: the op needs a name and infer");
     if (n_in < 0 || n_in > MAX_LIST || (op->n_in >= 0 ? n_in != op->n_in : n_in < -op->n_in))
-        return tg_fail(t->ctx, TG_ERR_ARGUMENT, "%s: the call has %d inputs, expected %s%d", op->name, n_in,
-                       op->n_in < 0 ? "at least " : "", op->n_in < 0 ? -op->n_in : op->n_in);
+        return tg_fail(t->ctx, TG_ERR_ARGUMENT, "%s: the call has %s, expected %s%d", op->name,
+                       tg_count(n_in, "input").text, op->n_in < 0 ? "at least " : "",
+                       op->n_in < 0 ? -op->n_in : op->n_in);
     if (n_out < 0 || n_out > MAX_LIST || (op->n_out >= 0 && n_out != op->n_out))
-        return tg_fail(t->ctx, TG_ERR_ARGUMENT, "%s: the call has room for %d outputs, expected %d", op->name, n_out,
-                       op->n_out);
+        return tg_fail(t->ctx, TG_ERR_ARGUMENT, "%s: the call has room for %s, expected %d", op->name,
+                       tg_count(n_out, "output").text, op->n_out);
     return TG_OK;
 }
 
@@ -143,7 +144,9 @@ static tg_status keep_node(tg_call *c, const void *site, void (*destroy)(void *)
 
 static tg_status copy_params(tg_call *c, const void *params) {
     if (!c->op->params_size) return TG_OK;
-    if (!params) return tg_call_fail(c, TG_ERR_ARGUMENT, "params are NULL, expected %zu bytes", c->op->params_size);
+    if (!params)
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "params are NULL, expected %s",
+                            tg_count(c->op->params_size, "byte").text);
     c->params = tg_tape_alloc(c->tape, c->op->params_size);
     if (!c->params) return c->ctx->run.status;
     memcpy(c->params, params, c->op->params_size);
@@ -215,7 +218,8 @@ static void supersede(tg_call *c) {
         c->out[0] = a;
         return;
     }
-    /* No other handle uses a's bytes. Nodes that had saved them refer to `a` and will not decrement this count. */
+    /* No other handle uses a's bytes. Earlier nodes that saved them refer to `a`, which loses its storage here, so they
+     * will not decrement `saves`. Only the node of this op will. */
     int32_t saves = 0;
     for (int i = 0; c->needs && i < c->n_out; i++)
         saves += tg_bit(c->saves_out, i) && c->out[i]->storage == a->storage;
@@ -225,7 +229,7 @@ static void supersede(tg_call *c) {
     a->storage = NULL;
 }
 
-/* Runs forward in no-grad mode: ops that it calls record no nodes, because the op has a backward of its own. */
+/* Runs forward in no-grad mode. The ops that forward calls record no nodes, because c->op has a backward of its own. */
 static inline __attribute__((always_inline)) tg_status forward(tg_call *c, double *seconds) {
     if (!c->op->forward) return TG_OK;
     double start = c->tape->timed ? tg_system_now() : 0;
@@ -253,7 +257,8 @@ static inline __attribute__((always_inline)) tg_status complete(tg_call *c, void
     double seconds = 0;
     const void *site = impl(c)->site;
     if (TG_UNLIKELY(c->writes)) TG_TRY(tg_call_begin_writes(c));
-    /* This also comes before forward, which may fail halfway, and before the node notes the versions of its outputs. */
+    /* Like tg_call_begin_writes, this comes before forward, which may fail halfway, and before the node notes the
+     * versions of what it saves. */
     if (TG_UNLIKELY(c->op->inplace)) tg_storage_wrote(c->in[0]->storage, c->op->name, site);
     TG_TRY(forward(c, &seconds));
     TG_TRY(check_outputs(c, "forward"));

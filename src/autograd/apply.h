@@ -4,18 +4,19 @@
 
 #include "tape/call.h"
 
-/* Records an op with one output. The call site is the return address of the public function. */
+/* Records an op with one output, and returns the output; an inert tensor on an error. `site` is the return address of
+ * the public function that records the op. */
 tg_tensor *tg_record(tg_tape *t, const tg_op *op, const void *params, tg_tensor *const *in, int n_in, const void *site);
 
 /* ---- writes.c ---- */
 
 /* Checks that input 0 may be overwritten by the call's output. */
 tg_status tg_call_check_inplace(tg_call *c);
-/* Notes which inputs forward writes besides its outputs. Absent inputs are left out. Notes none in the second run
- * of a recomputation. */
+/* Sets c->writes to the inputs that forward writes in addition to its outputs: those in tg_op.writes that are not NULL.
+ * In the second run of a recomputation, leaves it 0. */
 void tg_call_open_writes(tg_call *c);
-/* Marks the noted inputs as overwritten. Must be called before the node notes the versions of what it saves, and before
- * forward, which may fail after it has written some of them. */
+/* Checks the inputs in c->writes, and marks them as overwritten. Must be called before the node notes the versions of
+ * what it saves, and before forward, which may fail after it has written some of these inputs. */
 tg_status tg_call_begin_writes(tg_call *c);
 
 #endif

@@ -1,9 +1,9 @@
 /* The executor: runs backward from the roots to the leaves, in the reverse of the recorded order.
  *
  * A node runs once, after all nodes that use its outputs, because those were recorded later. Contributions to one
- * gradient are summed in that order; those that a tg_work is still filling are added last. A leaf's node comes right
- * before the node of its first user. So the leaf's hooks run after its last contribution, and before anything that
- * was recorded earlier runs. */
+ * gradient are summed in the order in which they arrive; those that a tg_work is still filling are added last. The node
+ * that stands for a leaf is recorded right before the first op that uses the leaf. So the leaf's hooks run after the
+ * last contribution to its gradient, and before any node that was recorded earlier. */
 #include "autograd/backward.h"
 #include "base/text.h"
 
@@ -36,7 +36,7 @@ void tg_pass_mark(tg_pass *p) {
 }
 
 bool tg_pass_leads_on(const tg_pass *p, const tg_node *n) {
-    if (p->all) return n->n_in; /* an op whose inputs need no gradient records no node */
+    if (p->all) return n->n_in; /* a node with inputs was recorded because one of them needs a gradient */
     tg_node **src = tg_node_src(n);
     for (int i = 0; i < n->n_in; i++)
         if (tg_pass_needs(p, src[i])) return true;
@@ -69,7 +69,8 @@ static tg_tensor *seed_of(tg_tensor *root, tg_tensor *given, const char *who) {
     if (root->numel != 1) {
         char what[160];
         tg_describe(root, what, sizeof what);
-        tg_fail(ctx, TG_ERR_SHAPE, "%s: the root is %s, expected one element; give a seed for others", who, what);
+        tg_fail(ctx, TG_ERR_SHAPE,
+                "%s: the root is %s, expected one element; a root of any other size needs a seed", who, what);
         return NULL;
     }
     tg_tensor *one = tg_temp_empty(ctx, root->dtype, root->ndim, root->shape, TG_MEM_TEMPORARY);
@@ -88,7 +89,7 @@ tg_node *tg_root_node(tg_tape *t, tg_tensor *root, int i, const char *who) {
         return NULL;
     }
     if (!node && root->flags & TG_F_REQUIRES_GRAD) return tg_tape_leaf(t, root);
-    /* the root itself needs no gradient, only other results of its op do */
+    /* a result that takes no gradient, such as integers, has a node only because of other results of its op */
     if (root->node && !(root->flags & TG_F_REQUIRES_GRAD)) node = NULL;
     if (!node)
         tg_fail(t->ctx, TG_ERR_STATE,
@@ -103,6 +104,7 @@ static tg_status seed_roots(tg_pass *p, tg_tensor *const *roots, int n, const ch
         if (!node) return t->ctx->run.status;
         tg_tensor *given = p->o->seeds ? p->o->seeds[i] : NULL, *seed = seed_of(roots[i], given, who);
         if (!seed) return t->ctx->run.status;
+        /* The seeds of an inner pass come from the outer backward, not from the caller, and are not checked. */
         tg_status s = given && !p->o->inner ? tg_placement_fits(roots[i], given, who) : TG_OK;
         if (s == TG_OK && !p->o->inner) s = tg_placement_compare_root(roots[i], given, who);
         if (s != TG_OK) {
@@ -150,7 +152,7 @@ static tg_status call_backward(tg_pass *p, tg_node *n, tg_tensor **gout, tg_tens
                         site);
 }
 
-/* Returns whether all ranks communicate in the node, so that it runs even if it has received no gradient. */
+/* Returns whether the node must run even if it has received no gradient, because all ranks communicate in it. */
 static bool must_meet(const tg_node *n) { return n->flags & TG_N_DUE && n->op->collective; }
 
 static tg_status zero_outputs(tg_node *n) {
@@ -207,7 +209,7 @@ static tg_status finish_outputs(tg_pass *p, tg_node *n, bool *any) {
         *any = true;
         if (TG_UNLIKELY(x->ext && x->ext->hooks) && tg_pass_hooks(p, x))
             TG_TRY(tg_hooks_run(p->t, x, &s->g, false));
-        TG_TRY(tg_storage_need(s->g->storage, s->g)); /* a caller's tensor, such as a seed, may have been discarded */
+        TG_TRY(tg_storage_need(s->g->storage, s->g)); /* fails if s->g is a seed whose bytes were discarded */
         if (n->flags & TG_N_LEAF || !p->o->n_targets) continue;
         tg_target *target = tg_pass_target(p, n, i);
         if (!target) continue;
@@ -218,8 +220,8 @@ static tg_status finish_outputs(tg_pass *p, tg_node *n, bool *any) {
     return TG_OK;
 }
 
-/* Hands the gradient of a leaf to its target, or adds it to the leaf's buffer, and runs the hooks of the complete
- * gradient. */
+/* Hands the gradient of a leaf to its target if the pass has targets. Otherwise adds it to the leaf's buffer, and runs
+ * the hooks of tg_on_accumulated. */
 static tg_status deliver_leaf(tg_pass *p, tg_node *n) {
     tg_tensor *x = tg_node_out(n)[0], *g = tg_node_slots(n)[0].g;
     tg_target *target = p->o->n_targets ? tg_pass_target(p, n, 0) : NULL;
@@ -243,7 +245,7 @@ static tg_status deliver_leaf(tg_pass *p, tg_node *n) {
     bool reached = g || n->flags & TG_N_REACHED;
     n->flags &= ~TG_N_REACHED;
     tg_tensor *sum = tg_gradient_of(x);
-    if (x->ext && x->ext->deferred) return TG_OK; /* more will be added later; the hooks run after that */
+    if (x->ext && x->ext->deferred) return TG_OK; /* products are still to be added (tg_wgrads); then the hooks run */
     return reached && sum && tg_hooks_any(x, true) ? tg_hooks_run(p->t, x, &sum, true) : TG_OK;
 }
 
@@ -265,7 +267,7 @@ static void drop_slots(tg_node *n) {
 static void release_saved(const tg_pass *p, tg_node *n) {
     if (!p->o->retain)
         tg_node_release(p->t, n);
-    else if (TG_UNLIKELY(p->t->listeners != NULL))
+    else if (TG_UNLIKELY(p->t->listeners != NULL)) /* without listeners, no saved tensor can be packed */
         tg_saved_repack(p->t, n);
 }
 
@@ -299,7 +301,8 @@ static void forget_pass(tg_tape *t) {
 }
 
 static tg_status run_pass(tg_pass *p, tg_tensor *const *roots, int n, const char *who) {
-    tg_status s = seed_roots(p, roots, n, who); /* a root may be a leaf that no op has used */
+    /* Seeding comes first, because it creates the node of a root that is a leaf and that no op has used. */
+    tg_status s = seed_roots(p, roots, n, who);
     if (s == TG_OK) s = tg_pass_find_targets(p);
     if (!p->all) tg_pass_mark(p);
     if (s == TG_OK) s = run_nodes(p);

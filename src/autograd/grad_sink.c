@@ -1,6 +1,6 @@
-/* Where the gradients that one node's backward produces go. A contribution is written or added directly into its
- * slot or into the leaf's accumulation buffer. A separate buffer is needed in three cases only: a tensor is given
- * twice to an op, an op cannot produce the dtype of a leaf's buffer, or a node has saved the leaf's gradient. */
+/* Decides where the gradients go that the backward of one node computes. A contribution is written or added directly
+ * into its slot or into the leaf's accumulation buffer. A separate buffer is needed in three cases only: a tensor is
+ * given twice to an op, an op cannot produce the dtype of a leaf's buffer, or a node has saved the leaf's gradient. */
 #include <math.h>
 
 #include "autograd/grad_sink.h"
@@ -46,7 +46,8 @@ static tg_tensor *leaf_buffer(const tg_call *c, int i) {
     return r->adds ? g : poisoned(c, g);
 }
 
-/* Returns a buffer of the slot that may be written. If the slot's gradient shares its bytes, copies it first. */
+/* Returns the slot's gradient, which is made if there is none, for backward to write to. If the gradient shares its
+ * bytes or is not contiguous, a copy replaces it first. */
 static tg_tensor *slot_buffer(tg_call *c, int i) {
     tg_slot *s = sink(c, i)->slot;
     if (!s->g) return s->g = fresh(c, i);
@@ -86,7 +87,7 @@ static tg_status find_buffer(const tg_pass *p, tg_node *n, tg_grad_sink *r) {
     if (!r->buffer) return x->ctx->run.status;
     r->serial = r->buffer->serial;
     r->adds = x->ext->has_grad;
-    if (!r->adds) n->flags &= ~TG_N_REACHED; /* a hook has zeroed what an earlier node of this pass had added */
+    if (!r->adds) n->flags &= ~TG_N_REACHED; /* if it is set, a hook has zeroed what this pass had added before */
     return TG_OK;
 }
 
@@ -98,7 +99,7 @@ static tg_status choose(tg_pass *p, const tg_call *c, const tg_tensor *x, tg_nod
     if (n->flags & TG_N_BUSY) {
         r->kind = TG_SINK_SIDE;
     } else if (r->buffer) {
-        /* The node itself may have saved the leaf's gradient and still read it. */
+        /* If a node has saved the leaf's gradient, it may be the node that runs now, which may still read it. */
         bool direct = (r->buffer->dtype == x->dtype || c->op->sums_f32) && !r->buffer->storage->saves;
         r->kind = direct ? TG_SINK_LEAF : TG_SINK_SIDE;
     }
@@ -115,7 +116,7 @@ tg_status tg_sinks_open(tg_pass *p, tg_call *c) {
         r->kind = TG_SINK_NONE;
         c->gin[i] = NULL;
         mode[i] = TG_GRAD_NONE;
-        /* After an error, the loop goes on: tg_sinks_close reads every kind. */
+        /* After an error the loop goes on, because tg_sinks_close reads the kind of every sink. */
         if (s != TG_OK || !tg_pass_needs(p, src[i])) continue;
         c->needs |= 1u << (i < 31 ? i : 31);
         s = choose(p, c, c->in[i], src[i], r);
@@ -137,8 +138,8 @@ static void note_delivered(const tg_grad_sink *r, tg_node *n) {
         tg_gradient_reached(tg_node_out(n)[0]);
 }
 
-/* Adds the side buffer to its destination, and frees it. A leaf holds a value if it did when the call opened, or if an
- * earlier sink of the call has delivered one. */
+/* Adds the side buffer to its destination, and frees it. The leaf's buffer holds a value if it did when the call
+ * opened, or if an earlier sink of the call has delivered one. */
 static tg_status settle(tg_grad_sink *r, tg_node *n) {
     tg_tensor *g = r->side;
     r->side = NULL;

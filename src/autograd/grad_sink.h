@@ -1,4 +1,4 @@
-/* Where the gradients that one node's backward produces go. */
+/* The destinations of the gradients that the backward of one node computes. */
 #ifndef TG_GRAD_SINK_H
 #define TG_GRAD_SINK_H
 
@@ -6,15 +6,15 @@
 
 typedef enum tg_grad_sink_kind {
     TG_SINK_NONE,
-    TG_SINK_SLOT, /* the slot's own buffer */
-    TG_SINK_LEAF, /* the accumulation buffer of the leaf, or of a target: no temporary */
-    /* a buffer that is added afterwards: for a tensor that is given twice, for another dtype than its leaf's, or for
-     * a leaf whose gradient nodes have saved */
+    TG_SINK_SLOT, /* the buffer of the slot (tg_slot in tape/node.h) */
+    TG_SINK_LEAF, /* the buffer in which the leaf or the target accumulates its gradient */
+    /* A buffer of its own, whose contents are added to the destination afterwards. For a tensor that is given twice,
+     * for a leaf whose buffer has a dtype that the op cannot write, and for a leaf whose gradient a node has saved. */
     TG_SINK_SIDE,
-    TG_SINK_DONE, /* passed on already, declined, or in flight */
+    TG_SINK_DONE, /* nothing is to be written: the op has passed the gradient on, declined it, or left it in flight */
 } tg_grad_sink_kind;
 
-/* Where the gradient of one input goes. tg_sinks_open decides it. */
+/* The destination of the gradient of one input. tg_sinks_open chooses it. */
 typedef struct tg_grad_sink {
     uint8_t kind;      /* tg_grad_sink_kind */
     bool adds;         /* the destination held a value when the call opened */
@@ -25,8 +25,8 @@ typedef struct tg_grad_sink {
     tg_tensor *side;   /* the side buffer. NULL before it is made and after it was added */
 } tg_grad_sink;
 
-/* Decides where each input's gradient goes. Makes the buffers, except for inputs to which the op passes a gradient
- * on. */
+/* Decides where each input's gradient goes. Makes the buffers, except for the inputs in tg_op.passes, for which the
+ * op's backward decides whether it needs a buffer. */
 tg_status tg_sinks_open(tg_pass *p, tg_call *c);
 /* Adds the contents of the side buffers, and notes which leaves now have a gradient. */
 tg_status tg_sinks_close(tg_pass *p, tg_call *c);

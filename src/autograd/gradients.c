@@ -182,9 +182,9 @@ tg_status tg_gradient_need_drained(const tg_tensor *x, const char *who) {
     if (TG_LIKELY(!x->ext || !x->ext->deferred)) return TG_OK;
     tg_describe(x, what, sizeof what);
     return tg_fail(x->ctx, TG_ERR_STATE,
-                   "%s: %d products that belong to the gradient of %s wait; call tg_wgrads_drain "
-                   "after the last backward",
-                   who, x->ext->deferred, what);
+                   "%s: the gradient of %s lacks %s, which tg_wgrads defers; call tg_wgrads_drain after the last "
+                   "backward",
+                   who, what, tg_count(x->ext->deferred, "product").text);
 }
 
 tg_status tg_gradient_need_whole(const tg_tensor *x, const char *who) {
@@ -206,7 +206,7 @@ static tg_tensor *gradient_for(tg_tensor *x, const char *who) {
     tg_tensor *g = tg_gradient_of(x);
     if (g) {
         g->flags |= TG_F_GRADIENT;
-        g->flags &= (uint16_t)~TG_F_GIVEN; /* a main_grad that the caller has filled is placed as a gradient now */
+        g->flags &= (uint16_t)~TG_F_GIVEN; /* g is placed as a gradient, even if the caller has filled main_grad */
         tg_gradient_place(x);
         return g;
     }
@@ -264,25 +264,32 @@ tg_status tg_zero_grad(tg_tensor *x) {
     return TG_OK;
 }
 
+/* Fails unless buf can be the main gradient of x. */
+static tg_status check_buffer(const tg_tensor *x, const tg_tensor *buf) {
+    char want[160], got[160];
+    tg_ctx *ctx = x->ctx;
+    TG_TRY(tg_check(ctx, buf, "tg_set_main_grad: the buffer"));
+    tg_describe(x, want, sizeof want);
+    tg_describe(buf, got, sizeof got);
+    bool same = buf->ndim == x->ndim && !memcmp(buf->shape, x->shape, x->ndim * sizeof *x->shape);
+    if (!same || buf->dtype != tg_accumulate_dtype(x->dtype))
+        return tg_fail(ctx, same ? TG_ERR_DTYPE : TG_ERR_SHAPE,
+                       "tg_set_main_grad: the buffer is %s; for %s it must be %s, contiguous and of the same shape",
+                       got, want, tg_dtype_name(tg_accumulate_dtype(x->dtype)));
+    if (!(buf->flags & TG_F_CONTIGUOUS))
+        return tg_fail(ctx, TG_ERR_STATE, "tg_set_main_grad: the buffer %s must be contiguous", got);
+    if (buf->tape || buf->storage == x->storage)
+        return tg_fail(ctx, TG_ERR_STATE,
+                       "tg_set_main_grad: the buffer must be owned by the context and not share the tensor's bytes");
+    return TG_OK;
+}
+
 tg_status tg_set_main_grad(tg_tensor *x, tg_tensor *buf) {
     TG_TRY(enter_leaf(x, "tg_set_main_grad"));
-    tg_ctx *ctx = x->ctx;
     tg_ext *e = tg_ext_of(x);
-    if (!e) return ctx->run.status;
+    if (!e) return x->ctx->run.status;
     if (buf) {
-        TG_TRY(tg_check(ctx, buf, "tg_set_main_grad: the buffer"));
-        char want[160], got[160];
-        tg_describe(x, want, sizeof want);
-        tg_describe(buf, got, sizeof got);
-        bool same = buf->ndim == x->ndim && !memcmp(buf->shape, x->shape, x->ndim * sizeof *x->shape);
-        if (!same || buf->dtype != tg_accumulate_dtype(x->dtype) || !(buf->flags & TG_F_CONTIGUOUS))
-            return tg_fail(ctx, same ? TG_ERR_DTYPE : TG_ERR_SHAPE,
-                           "tg_set_main_grad: the buffer is %s; for %s it must be %s, contiguous and of the same shape",
-                           got, want, tg_dtype_name(tg_accumulate_dtype(x->dtype)));
-        if (buf->tape || buf->storage == x->storage)
-            return tg_fail(ctx, TG_ERR_STATE,
-                           "tg_set_main_grad: the buffer must be owned by the context and not share the tensor's "
-                           "bytes");
+        TG_TRY(check_buffer(x, buf));
         tg_storage_categorize(buf->storage, TG_MEM_GRADIENT);
     }
     e->main_grad = buf;

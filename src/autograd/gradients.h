@@ -9,8 +9,9 @@ tg_status tg_slot_add(tg_slot *s, tg_tensor *g);
 /* Waits for contributions that are in flight and sums them in the order of arrival. */
 tg_status tg_slot_finish(tg_slot *s);
 void tg_slot_drop(tg_slot *s);
-/* Both return the caller's g as a gradient, or NULL after an error. tg_gradient_share uses the same bytes, or copies
- * them if a tape may release them or a backward may add to them. tg_gradient_copy always copies. */
+/* Both return a temporary with the values of g, a tensor of the caller, or NULL after recording the error.
+ * tg_gradient_share uses the bytes of g, or copies them if a tape may release them or a backward may add to them.
+ * tg_gradient_copy always copies. */
 tg_tensor *tg_gradient_share(const tg_tensor *g);
 tg_tensor *tg_gradient_copy(const tg_tensor *g);
 /* Replaces *g by a copy if a seed or another gradient uses the same bytes. */
@@ -20,8 +21,8 @@ tg_status tg_gradient_put(tg_tensor *dst, const tg_tensor *src, bool add);
 /* Returns the buffer in which x's gradient accumulates. NULL after recording the error. */
 tg_tensor *tg_gradient_buffer(tg_tensor *x);
 tg_tensor *tg_gradient_of(const tg_tensor *x); /* NULL if x has no gradient */
-/* Called when a backward has contributed to the gradient of leaf x. On axes where x is REPLICATED the gradient
- * is now partial. */
+/* Called when a backward has contributed to the gradient of leaf x. On the axes of the grid where x is REPLICATED
+ * (docs/placements.md), the gradient is now PARTIAL: this rank's share of a sum. */
 void tg_gradient_reached(tg_tensor *x);
 /* Called when the gradient of leaf x has been summed over the axes where x is REPLICATED. */
 void tg_gradient_summed(tg_tensor *x);
@@ -29,7 +30,7 @@ void tg_gradient_summed(tg_tensor *x);
 void tg_gradient_forget(tg_tensor *x);
 /* Fails with TG_ERR_STATE if a product that belongs to x's gradient has not been added yet (tg_wgrads). */
 tg_status tg_gradient_need_drained(const tg_tensor *x, const char *who);
-/* Fails with TG_ERR_STATE if x's gradient is partial. For callers that need the complete value. */
+/* Fails with TG_ERR_STATE if x's gradient is PARTIAL. For callers that need the complete value. */
 tg_status tg_gradient_need_whole(const tg_tensor *x, const char *who);
 /* Returns a temporary handle on the bytes of g that has no placement, even if g is one rank's share of a sum. NULL
  * after recording the error. */

@@ -1,4 +1,4 @@
-/* Hooks on gradients: added, removed, and run by backward. */
+/* Hooks on gradients (tg_on_grad, tg_on_accumulated): adds and removes them, and runs them for backward. */
 #include "autograd/hooks.h"
 
 #include <tapegrad/backward.h>
@@ -7,9 +7,9 @@
 #include "autograd/gradients.h"
 #include "placement/rule.h"
 
-/* Returns why x accepts no hook, or NULL if it does. A hook that the first run of a recomputation sets ends with
- * that run, and the second run sets it again. A tensor that existed before the call would then have two hooks, so it
- * accepts none. */
+/* Returns why x accepts no hook, or NULL if it does. A hook that a recomputed function sets on a tensor of its own ends
+ * with the first run, and the second run sets it again. A tensor that existed before the call would keep the first hook
+ * and get a second one, so it accepts none. */
 static const char *hook_refused(const tg_tensor *x, bool accumulated) {
     bool first = x->tape && x->tape->collects, again = x->tape && x->tape->again;
     const tg_tapes *tapes = tg_tapes_of(x->ctx);
@@ -18,7 +18,8 @@ static const char *hook_refused(const tg_tensor *x, bool accumulated) {
                "outside of the function";
     if (accumulated && first) return "a recomputed function accumulates no gradient; set the hook outside of it";
     if (accumulated && x->node) return "the tensor is not a leaf";
-    /* Tensors of the second run need a gradient where those of the first run would need one with grad on. */
+    /* The first run is in no-grad mode. There TG_F_DIFFERENTIABLE says that the tensor will need a gradient in the
+     * second run. */
     bool needs = x->flags & (TG_F_REQUIRES_GRAD | (first ? TG_F_DIFFERENTIABLE : 0));
     return needs ? NULL : "the tensor needs no gradient";
 }
@@ -108,7 +109,8 @@ static tg_status replace(tg_tape *t, tg_tensor *x, tg_tensor **g, tg_tensor *by)
     }
     TG_TRY(tg_placement_fits(x, by, "a gradient hook's result"));
     TG_TRY(tg_placement_compare_hooked(x, by));
-    /* Copied, because the hook may reuse its tensor for another gradient. */
+    /* The result is copied, because the hook may reuse its tensor for another gradient. `own` copies only tensors of
+     * the context. */
     if (t->grad_graph) {
         *g = t->grad_graph->o->graph->own(t, by);
         return ctx->run.status;
@@ -135,7 +137,7 @@ tg_status tg_hooks_run(tg_tape *t, tg_tensor *x, tg_tensor **g, bool accumulated
     if (TG_UNLIKELY(placed) && !accumulated && !t->grad_graph) (*g)->place = tg_placement_of_gradient(x, false);
     if (TG_UNLIKELY(placed) && accumulated) tg_gradient_place(x);
     x->ext->hooks_running++;
-    t->busy++; /* hooks of a delayed gradient run outside of backward */
+    t->busy++; /* a hook must not reset the tape; in_backward is false for a gradient that tg_wgrads delays */
     for (tg_hook *h = x->ext->hooks; h && s == TG_OK; h = h->next) {
         if (h->accumulated != accumulated || !h->fn) continue;
         tg_tensor *given = *g;

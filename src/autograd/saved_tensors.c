@@ -1,6 +1,6 @@
-/* Tensors that nodes save for backward: checks that they are unchanged, their release, and packing them until
- * backward reads them. The caller's functions pack and unpack (tg_tape_pack). A packed storage is discarded; the
- * refill function of the storage unpacks it. */
+/* Tensors that nodes save for backward: checks that they are unchanged, releases them, and packs them until backward
+ * reads them. The caller's functions pack and unpack (tg_tape_pack). The bytes of a packed storage are discarded; the
+ * storage's refill function (core/storage.h) unpacks them. */
 #include "autograd/saved_tensors.h"
 
 #include "base/host_memory.h"
@@ -82,11 +82,11 @@ struct tg_packed {
     struct tg_packed *next, *prev; /* neighbors in the tape's list */
     tg_pack_ops by;
     void *packed;
-    tg_storage *storage; /* the storage whose extra refers to this */
+    tg_storage *storage; /* the packed storage, whose extra->user points to this struct */
     uint8_t dtype;
 };
 
-/* Returns a handle on all elements of a storage, independent of the handles that it has. */
+/* Returns a new one-dimensional handle on all bytes of a storage, as elements of this dtype. */
 static tg_tensor *whole_of(tg_storage *s, uint8_t dtype) {
     int64_t n = (int64_t)(s->bytes / tg_dtype_size(dtype));
     return tg_temp_new(s->ctx, dtype, 1, &n, NULL, tg_storage_ref(s), 0);
@@ -216,7 +216,7 @@ static tg_status pack_since(packing *of, uint64_t serial, const void *site) {
     if (!of->packer.pack || t->ctx->meta) return TG_OK;
     TG_TRY(tg_recording_refuse(t->ctx, "tg_tape_pack", "packs what nodes save", site));
     for (tg_node *n = t->last; n; n = n->prev) {
-        if (n->flags & TG_N_LEAF) continue; /* its tensor may be older than the scope */
+        if (n->flags & TG_N_LEAF) continue; /* the age of a leaf is not that of its node, so it does not end the loop */
         if (n->n_out && tg_node_out(n)[0]->serial <= serial) break;
         if (!(n->flags & TG_N_CONSUMED)) TG_TRY(pack_node(of, n, serial, site));
     }
@@ -241,7 +241,7 @@ static void unpack_all(packing *of) {
         tg_storage *s = p->storage;
         if (tg_ok(ctx) && !ctx->ending) tg_storage_need(s, NULL);
         tg_saved_drop(s);
-        if (of->packed == p) return; /* it is being unpacked now, by a function that resets its tape meanwhile */
+        if (of->packed == p) return; /* p is being unpacked now, by a function of the caller that has reset the tape */
     }
 }
 

@@ -1,5 +1,5 @@
-/* Checks of the tensors that an op overwrites, in place or among its inputs: a write must not go unnoticed by other
- * readers. */
+/* Checks of the inputs that an op overwrites, in place (tg_op.inplace) or in addition to its outputs (tg_op.writes):
+ * other readers of their bytes must notice the write. */
 #include "autograd/apply.h"
 #include "placement/rule.h"
 

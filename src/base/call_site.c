@@ -6,7 +6,8 @@
 #include "base/runtime.h"
 #include "base/text.h"
 
-/* The linker places these before and after the code of the file that this object is linked into. */
+/* The linker defines these symbols. They lie before and after the code of the program or shared library that this
+ * object is linked into. */
 extern const char __ehdr_start[] __attribute__((visibility("hidden"), weak));
 extern const char etext[] __attribute__((visibility("hidden"), weak));
 

@@ -1,4 +1,4 @@
-/* Names and sizes of dtypes, made from the public list TG_DTYPE_LIST. */
+/* Names and bits of dtypes, made from the public list TG_DTYPE_LIST. */
 #include "base/runtime.h"
 
 const char *tg_dtype_name(tg_dtype d) {

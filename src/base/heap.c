@@ -168,8 +168,8 @@ static inline void count(tg_heap *h, const tg_block *b) {
     if (h->live > h->peak) peak_passed(h);
 }
 
-/* The categories are copied when the peak ends, not when it is reached: by then the bytes that are saved for
- * backward have been assigned to that category. */
+/* The categories are copied when the peak ends, not when it is reached: when it ends, the bytes that were saved for
+ * backward have already been moved to category TG_MEM_SAVED. */
 static inline void uncount(tg_heap *h, const tg_block *b) {
     if (h->live == h->peak) memcpy(h->peak_by_category, h->by_category, sizeof h->by_category);
     h->live -= (int64_t)b->bytes;
@@ -321,8 +321,8 @@ static void arena_free(tg_heap *a) {
     h->tlsf.source.host_free(h->tlsf.source.user, a, sizeof *a);
 }
 
-/* Shrinks an arena whose graph has been freed: returns the segments that are entirely free, and frees the arena when
- * no block but its pin is live. */
+/* Shrinks an arena whose captured step has been freed. Frees the arena if no block but its pin is live. Otherwise
+ * returns its segments that are entirely free. */
 static void arena_shrink(tg_heap *a) {
     if (a->live > (a->pin ? (int64_t)a->pin->bytes : 0)) {
         tg_tlsf_trim(&a->tlsf);

@@ -12,13 +12,14 @@ typedef struct tg_heap tg_heap;
 
 /* Where a heap takes its segments and descriptors from. */
 typedef struct tg_heap_source {
-    void *(*segment)(void *user, size_t bytes, size_t align); /* NULL when there is no more memory */
+    void *(*segment)(void *user, size_t bytes, size_t align); /* returns NULL when there is no more memory */
     void (*segment_free)(void *user, void *p, size_t bytes);
     void *(*host)(void *user, size_t bytes); /* memory for descriptors */
     void (*host_free)(void *user, void *p, size_t bytes);
     void *user;
-    bool on_host;         /* the host can access the segments, so a memory checker is notified (shadow.h) */
-    size_t segment_bytes; /* size up to which segments grow: the first has 2 MiB, each next twice that; 0: 64 MiB */
+    bool on_host; /* the host can access the segments, so a memory checker is notified (shadow.h) */
+    /* Size up to which segments grow: the first has 2 MiB, and each next one is twice as large. 0: 64 MiB. */
+    size_t segment_bytes;
 } tg_heap_source;
 
 tg_heap *tg_heap_new(const tg_heap_source *source); /* copies *source; NULL: out of memory */
@@ -52,16 +53,16 @@ void tg_heap_each(const tg_heap *h, void (*fn)(void *user, const tg_block *b), v
 /* ---- Captured steps ---- */
 
 /* A captured step takes its memory from an arena, except for what outlives steps (parameters, gradients, buffers).
- * An arena is a heap of its own whose segments are blocks of this heap. Memory that the step returns is used again by
+ * An arena is a heap of its own whose segments are blocks of this heap. Memory that the step releases is used again by
  * this step alone. */
 
 /* Opens an arena and takes blocks from it until tg_heap_arena_close. Returns its number, from 1 to 255. Returns 0 if
  * there is no memory, or if 255 arenas exist already. */
 int tg_heap_arena_open(tg_heap *h);
-/* Takes no more blocks from the arena. Called when its step has been recorded. */
+/* Ends the use of the arena for new blocks. Called when its step has been recorded. */
 void tg_heap_arena_close(tg_heap *h, int arena);
-/* Called when the captured step of the arena is freed. Returns the arena's free memory to the heap at once, and the
- * rest when it is released. */
+/* Called when the captured step of the arena is freed. Returns the free memory of the arena to the heap at once, and
+ * the rest when its blocks are released. */
 void tg_heap_arena_end(tg_heap *h, int arena);
 int64_t tg_heap_arena_bytes(const tg_heap *h, int arena); /* bytes of its segments, free ones included */
 /* Returns a block of the arena that lives as long as the arena; NULL: out of memory. At most one call per arena. */
@@ -73,7 +74,7 @@ tg_block *tg_heap_arena_any(const tg_heap *h, int arena);
  * already or if b comes from the arena that is open now. A block with users is kept, even after its release, until
  * tg_block_unuse has been called for each of them. */
 bool tg_heap_arena_use(tg_heap *h, tg_block *b);
-void tg_block_forget_use(tg_block *b); /* ends the capture for b, so that another step can be counted */
+void tg_block_forget_use(tg_block *b); /* the capture has ended; the next capture can count its own step */
 void tg_block_unuse(tg_heap *h, tg_block *b); /* a step that used b has been freed */
 bool tg_block_captured(const tg_block *b); /* whether a captured step uses b, from its recording until it is freed */
 int tg_block_arena(const tg_block *b); /* 0: the heap itself */

@@ -1,4 +1,5 @@
-/* Host memory for the library's own objects. Every byte comes from the context's allocator and is counted.
+/* Host memory for the library's own objects. It comes from the context's allocator, and each allocation is counted
+ * (tg_runtime.host_allocations).
  *
  * Scratch memory of kernels is tg_workspace (tapegrad/device.h), which is implemented here as well.
  */

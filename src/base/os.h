@@ -1,4 +1,5 @@
-/* What the library requests from the operating system: memory, the number of cores, and time. Also how to spin. */
+/* What the library requests from the operating system: memory, the number of cores, and time. Also a pause for loops
+ * that spin. */
 #ifndef TG_SYSTEM_H
 #define TG_SYSTEM_H
 

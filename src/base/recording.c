@@ -8,11 +8,9 @@ tg_status tg_recording_refuse(tg_ctx *ctx, const char *who, const char *what, co
     char where[192];
     if (TG_LIKELY(!r->recording)) return TG_OK;
     r->recording->refused = true;
-    if (!who) who = r->running ? r->running : "tg_graph_new";
+    if (!who) who = r->running ? r->running : r->recording->words->record;
     if (!site) site = r->running_site ? r->running_site : r->recording->site;
     tg_describe_site(site, where, sizeof where);
-    return tg_fail(ctx, TG_ERR_UNSUPPORTED,
-                   "%s: the step that tg_graph_new records %s (called from %s); do it outside of the step, before or "
-                   "after tg_graph_replay",
-                   who, what, where);
+    return tg_fail(ctx, TG_ERR_UNSUPPORTED, "%s: %s %s (called from %s); do it %s", who,
+                   r->recording->words->recorded, what, where, r->recording->words->elsewhere);
 }

@@ -5,9 +5,19 @@
 
 #include <tapegrad/types.h>
 
+/* What is recorded, in the words of error messages. */
+typedef struct tg_recording_words {
+    const char *record, *replay; /* the functions that record it and run it again, such as "tg_graph_new" */
+    const char *subject;         /* "the step" */
+    const char *recorded;        /* "the step that tg_graph_new records" */
+    const char *elsewhere;       /* where to make a call that cannot be recorded */
+    const char *failed;          /* what discards its tensors after an error */
+} tg_recording_words;
+
 /* The recording in progress, as the runtime refers to it. */
 typedef struct tg_recording {
-    const void *site; /* call site of tg_graph_new */
+    const tg_recording_words *words;
+    const void *site; /* call site of the function that records */
     /* The step has tried an operation that cannot be recorded. The capture then fails, even if the step clears the
      * error. */
     bool refused;

@@ -1,7 +1,7 @@
 /* The part of a context that every layer may use: its status, its memory, its threads, and the op that is running.
  *
- * tg_runtime is the first member of tg_ctx. The files of src/base and src/kernels know nothing else of a context and
- * reach it by tg_runtime_of. Errors are reported here too: tg_fail is the only function that writes a status. */
+ * tg_runtime is the first member of tg_ctx. The files of src/base and src/kernels know nothing else of a context, and
+ * get it with tg_runtime_of. Errors are recorded here too: only tg_fail and its variant tg_failv set an error. */
 #ifndef TG_RUNTIME_H
 #define TG_RUNTIME_H
 
@@ -26,7 +26,7 @@
 
 /* Callbacks of a communicator, or of any other object that must follow the state of a context. Each may be NULL. */
 typedef struct tg_listener {
-    void (*failed)(struct tg_listener *l);  /* the context has recorded an error */
+    void (*failed)(struct tg_listener *l);  /* the context has just recorded an error */
     void (*cleared)(struct tg_listener *l); /* tg_ctx_clear has removed the error */
     void (*skipped)(struct tg_listener *l); /* an error made this rank skip a collective call (tg_ctx_skip) */
     void (*idle)(struct tg_listener *l);    /* the context's thread is waiting for other ranks */
@@ -41,8 +41,8 @@ typedef struct tg_runtime {
     int threads;
     const tg_device_ops *ops;
     void *device_state; /* what ops->open returned */
-    /* The op whose forward or backward is running, and the call site that recorded it. Devices that detect errors
-     * later quote them. NULL: no op is running. */
+    /* The op whose forward or backward is running, and the call site that recorded it. Devices quote them in errors
+     * that they detect asynchronously. NULL: no op is running. */
     const char *running;
     const void *running_site;
     tg_recording *recording;  /* the step that is being recorded (tg_graph_new); NULL: none */
@@ -58,10 +58,10 @@ typedef struct tg_runtime {
     tg_parallel_for_fn parallel_for;
     void *parallel_user;
     double deadline;             /* seconds that a wait for other ranks may take */
-    _Atomic uint64_t *heartbeat; /* incremented for every recorded op; other ranks may read it. Never NULL */
+    _Atomic uint64_t *heartbeat; /* incremented by every recorded op and collective; peers may read it. Never NULL */
     _Atomic uint64_t own_heartbeat;
     tg_listener *listeners;
-    bool has_peers;  /* some axis, pp included, has several ranks, so other ranks may wait for this one */
+    bool has_peers;  /* pp or another axis of the grid has several ranks, so other ranks may wait for this one */
     uint64_t missed; /* number of collective calls that this rank skipped because of an error */
     char message[2048];
 } tg_runtime;
@@ -79,13 +79,19 @@ tg_status tg_failv(tg_ctx *ctx, tg_status s, const char *format, va_list ap);
 /* Appends text, such as where the error happened, to the message of the recorded error. Does nothing if there is no
  * error. Returns the status of the context. */
 tg_status tg_fail_note(tg_ctx *ctx, const char *format, ...) TG_PRINTF(2, 3);
+/* A number with its noun, for messages. */
+typedef struct tg_counted {
+    char text[64];
+} tg_counted;
+/* Returns "1 dim" or "3 dims": for other numbers than 1 the noun gets an "s", and after "ch" an "es". */
+tg_counted tg_count(int64_t n, const char *noun);
 /* Checks the size field at the start of a caller's struct: it must have been set and must not exceed `known`, the
  * struct's size in this version of the library. The error message begins with `who`. */
 tg_status tg_size_check(tg_ctx *ctx, size_t size, size_t known, const char *who);
 /* Checks the size field of a caller's table of functions, which must equal `known`. */
 tg_status tg_table_check(tg_ctx *ctx, size_t size, size_t known, const char *who);
-/* Copies options to the `known` bytes at `to`. `from` is the caller's struct, which may be of an earlier version, and
- * so shorter, or NULL. Missing fields become zero. */
+/* Copies the caller's struct of options, `from`, to the `known` bytes at `to`. `from` may be NULL, or shorter than
+ * `known` if it is of an earlier version of the library. Missing fields become zero. */
 tg_status tg_options(tg_ctx *ctx, void *to, size_t known, const void *from, const char *who);
 
 /* ---- Listeners (status.c) ---- */

@@ -1,7 +1,8 @@
 /* Notifications to memory checkers. A checker knows only the whole segments from which the heap cuts its blocks.
- * tg_shadow_close tells it that bytes must not be accessed: a free block, or the bytes of a block after the requested
- * size. tg_shadow_open tells it that bytes may be accessed and are undefined. AddressSanitizer receives the calls if it
- * is built in, and valgrind's memcheck in a build with the option memcheck. Otherwise they do nothing. */
+ * tg_shadow_close tells the checker that bytes must not be accessed: a free block, or the bytes of a block after the
+ * requested size. tg_shadow_open tells it that bytes may be accessed and are undefined. The checker is AddressSanitizer
+ * if the build uses it, and valgrind's memcheck in a build with the option memcheck. In other builds the functions do
+ * nothing. */
 #ifndef TG_SHADOW_H
 #define TG_SHADOW_H
 

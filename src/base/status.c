@@ -1,4 +1,4 @@
-/* Status codes and errors: the one function that writes a context's error, the listeners that are notified of it,
+/* Status codes and errors: the functions that set and clear a context's error, the listeners that are notified of it,
  * and the checks of the size field at the start of a caller's struct. */
 #define _GNU_SOURCE
 #include <stdio.h>
@@ -90,6 +90,14 @@ tg_status tg_fail_note(tg_ctx *ctx, const char *format, ...) {
     vsnprintf(r->message + used, sizeof r->message - used, format, ap);
     va_end(ap);
     return r->status;
+}
+
+tg_counted tg_count(int64_t n, const char *noun) {
+    tg_counted c;
+    size_t k = strlen(noun);
+    bool ch = k > 1 && strcmp(noun + k - 2, "ch") == 0;
+    snprintf(c.text, sizeof c.text, "%lld %s%s", (long long)n, noun, n == 1 ? "" : ch ? "es" : "s");
+    return c;
 }
 
 tg_status tg_ctx_fail(tg_ctx *ctx, tg_status s, const char *format, ...) {

@@ -11,11 +11,13 @@
 #include "base/runtime.h"
 
 /* How long a thread spins before it sleeps. It never yields its core: where programs of lower priority run, each yield
- * would give one of them a whole time slice. Some threads finish their part of a kernel earlier than others.
- * SPIN_SECONDS is longer than they usually wait, so that they do not sleep: on a virtual machine, a core that has slept
- * runs at half speed for the next 50 ms. If another program has preempted a thread, the others wait for that program's
- * time slice. SPIN_SECONDS is shorter than a slice, because spinning through it would use up this program's own share
- * of the core (docs/performance.md has the measurements). In a pool with more threads than cores, threads sleep at
+ * would give one of them a whole time slice.
+ *
+ * Threads that finish their part of a kernel early wait for the others. SPIN_SECONDS is longer than this wait usually
+ * takes, so these threads do not sleep: on a virtual machine, a core that has slept runs at half speed for 50 ms. If
+ * another program has preempted one thread, the other threads wait for the whole time slice of that program.
+ * SPIN_SECONDS is shorter than a time slice, because spinning all that time would use up this program's own share of
+ * the core (docs/performance.md has the measurements). In a pool with more threads than cores, threads sleep at
  * once. */
 static const double SPIN_SECONDS = 0.5e-3;
 enum { PAUSES = 64 }; /* number of pauses between two readings of the clock */
@@ -26,13 +28,13 @@ typedef struct worker {
     pthread_t thread;
 } worker;
 
-/* A round is one call of tg_pool_run whose work is divided. Its leading thread is the one that calls. It writes `busy`,
- * n, body and arg before it publishes a new round, and after the last worker has left the old one. So `round` and
- * `pending` order every read of them. */
+/* A round is one call of tg_pool_run whose work is divided. The leading thread is the one that calls tg_pool_run. It
+ * writes `busy`, n, body and arg only while no round runs: before it increments `round`, and after `pending` has become
+ * 0. So these two atomics order every access to the four fields. */
 struct tg_pool {
     int threads;   /* including the leading thread */
     bool spins;    /* threads spin before they sleep */
-    pid_t process; /* the process that started the workers */
+    pid_t process; /* id of the process that started the workers */
     bool busy;     /* a round is running */
     int64_t n;
     tg_range_fn body;

@@ -4,9 +4,9 @@
 
 #include <string.h>
 
-/* WALK limits how far a list is searched, both to keep a bin in address order and to find a fit in a bin whose
- * ranges may be too small. The limit is constant, so every call takes constant time. It exceeds the length of the
- * lists in a training step. */
+/* WALK is the largest number of ranges of a bin that one call looks at: to insert a range in address order, and to find
+ * a large enough range in a bin whose ranges may be too small. It is constant, so every call takes constant time. In a
+ * training step the lists are shorter. */
 enum { WALK = 16, DESCRIPTORS = 63 };
 
 static const size_t HUGE_PAGE = (size_t)2 << 20;
@@ -132,8 +132,8 @@ static void segment_insert(tg_tlsf *t, tg_range *s) {
     *at = s;
 }
 
-/* Takes a segment of `growth` bytes from the source, or of `least` bytes if that is more or if no larger one can be
- * had. Returns NULL if the source has no more memory. */
+/* Takes a segment of `growth` bytes from the source, or of `least` bytes if `least` is more or if the source cannot
+ * give more. Returns NULL if the source has no memory left. */
 static void *segment_bytes(tg_tlsf *t, size_t least, size_t *bytes) {
     *bytes = t->growth > least ? t->growth : least;
     void *data = t->source.segment(t->source.user, *bytes, HUGE_PAGE);
@@ -185,7 +185,7 @@ tg_range *tg_tlsf_take(tg_tlsf *t, size_t units) {
     return b;
 }
 
-/* Merges the right one of two neighbors into the left one. */
+/* Merges two neighbors into the left one. The right descriptor becomes spare. */
 static void merge(tg_tlsf *t, tg_range *left, tg_range *right) {
     left->block.bytes += right->block.bytes;
     left->next = right->next;

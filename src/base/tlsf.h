@@ -6,33 +6,34 @@
 
 #include "base/heap.h"
 
-/* Sizes are counted in units of TG_UNIT bytes. A bin is a list of free ranges of similar size. Each of the first
- * TG_FINE bins holds one size. Above that, the sizes from each power of two to the next are divided into TG_FINE
- * bins. */
+/* Sizes are counted in units of TG_UNIT bytes. A bin is a list of free ranges of similar size. There are TG_COARSE
+ * groups of TG_FINE bins. Each bin of the first group holds ranges of one size. In each later group, the TG_FINE bins
+ * divide the sizes from one power of two to the next. */
 enum { TG_UNIT = 64, TG_FINE = 32, TG_FINE_LOG = 5, TG_COARSE = 40 };
 
 /* States of a descriptor. FREE: a range in a bin. LIVE: a block in use. CACHED: a small block that waits in its cache.
- * CARVED: a range that small blocks are cut from. SEGMENT: describes a whole segment. SPARE: describes nothing. */
+ * CARVED: a chunk, a range that small blocks are cut from (heap.c). SEGMENT: describes a whole segment. SPARE:
+ * describes nothing. */
 enum { TG_BLOCK_FREE, TG_BLOCK_LIVE, TG_BLOCK_CACHED, TG_BLOCK_CARVED, TG_BLOCK_SEGMENT, TG_BLOCK_SPARE };
 
 struct tg_block {
     char *data;
     size_t bytes;
-    /* the next block in the list that contains it: a bin, a cache or an arena's segments; in a chunk: the first block
-     * that was cut from it */
+    /* The next block in the list that contains this one: a bin, a cache or an arena's segments. In a chunk (CARVED):
+     * the first block that was cut from the chunk. */
     void *link;
     void *owner; /* tg_block_set_owner */
     uint8_t state : 4, category : 4;
     bool doomed : 1;  /* it was released, but is kept while `holds` or `graphs` is not 0 */
-    bool used : 1;    /* the step that is being captured is counted in `graphs` */
+    bool used : 1;    /* `graphs` counts the step that is being captured now */
     bool adopted : 1; /* the heap does not own its memory */
     uint8_t arena;    /* the arena that it was cut from; 0: the heap itself */
     uint8_t graphs;   /* number of captured steps that use it */
     int32_t holds;    /* number of works in flight that read it */
 };
 
-/* A range of bytes with its neighbors; one cache line. It also describes a segment: then `next` is the first range
- * in it. */
+/* The descriptor of a range of bytes, with its neighbors; one cache line. It may also describe a segment; `next` is
+ * then the first range of the segment. */
 typedef struct tg_range {
     tg_block block;
     struct tg_range *prev, *next; /* by address within the segment */

@@ -1,4 +1,5 @@
-/* The values of sample inputs: random numbers from a separate stream, so that they depend only on a seed. */
+/* The values of sample inputs: numbers of a random generator that does not use the context's random streams, so that
+ * they depend only on a seed. */
 #include "catalog/sample_values.h"
 #include "base/host_memory.h"
 
@@ -31,8 +32,7 @@ static double to_grid(double v, tg_dtype grid) {
     }
 }
 
-/* Returns element number i. A bool is true with probability 1/2; if hi is set, it is true where i mod hi is at least
- * lo. */
+/* Returns element number i of an input, which tg_sample_input describes. */
 static double draw(const tg_sample_input *s, int64_t i, tg_dtype grid, double jitter, uint64_t *state) {
     switch (s->kind) {
     case TG_SAMPLE_INDEX: return floor(s->lo + (s->hi - s->lo) * tg_sample_uniform(state));

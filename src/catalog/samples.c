@@ -1,4 +1,4 @@
-/* The sample inputs of an op, made from the data of its sample. */
+/* Makes the sample inputs of an op from their descriptions (tg_sample). */
 #include <math.h>
 #include <tapegrad/ops.h>
 
@@ -14,7 +14,7 @@ static void swap(int64_t *a, int64_t *b) {
     *b = t;
 }
 
-/* Sets the strides of a layout, and returns how many elements it occupies. */
+/* Sets the strides of a layout. Returns how many elements of memory it occupies, gaps included. */
 static int64_t lay_out(const tg_shape *shape, tg_sample_layout layout, int64_t *stride) {
     int n = (int)shape->ndim;
     tg_shape memory = *shape;
@@ -50,15 +50,15 @@ static tg_status fill_gaps(tg_tensor *x, int64_t numel) {
     return numel ? ctx->run.ops->fill(ctx, all, tg_is_float(x->dtype) ? NAN : x->dtype == TG_BOOL ? 1 : -1) : TG_OK;
 }
 
-/* Returns the dtype of an input. `usual` is that of float inputs whose sample names none. */
+/* Returns the dtype of an input. `usual` is the dtype of float inputs whose sample names no dtype. */
 static tg_dtype dtype_of(const tg_sample_input *s, tg_dtype usual) {
     if (s->dtype) return s->dtype;
     bool index = s->kind == TG_SAMPLE_INDEX || s->kind == TG_SAMPLE_STARTS;
     return index ? TG_I64 : s->kind == TG_SAMPLE_BOOL ? TG_BOOL : usual;
 }
 
-/* Makes an input in its own layout. With o->rows it is row-major; rows that would share memory then have equal
- * values. */
+/* Makes an input in the layout that its sample states, or row-major if o->rows is true. In a row-major input, rows that
+ * would share memory in the sample's layout have equal values. */
 static tg_tensor *make_input(tg_ctx *ctx, const tg_sample_input *s, const tg_case_opts *o, uint64_t state) {
     int64_t stride[TG_MAX_DIMS];
     tg_dtype dtype = dtype_of(s, o->dtype);
@@ -106,8 +106,8 @@ tg_status tg_case_open(tg_case *c, tg_ctx *ctx, const tg_op *op, int sample, con
     if (!tg_ok(ctx)) return tg_ctx_status(ctx);
     if (!c->sample) return tg_fail(ctx, TG_ERR_ARGUMENT, "op %s has no sample %d", op ? op->name : "NULL", sample);
     if (c->sample->n_in < 0 || c->sample->n_in > TG_SAMPLE_INPUTS)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "sample %d of op %s has %d inputs, expected 0 to %d", sample, op->name,
-                       c->sample->n_in, TG_SAMPLE_INPUTS);
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "sample %d of op %s has %s, expected 0 to %d", sample, op->name,
+                       tg_count(c->sample->n_in, "input").text, TG_SAMPLE_INPUTS);
     c->n_in = c->sample->n_in;
     c->n_out = op->n_out >= 0 ? op->n_out : TG_CASE_OUTPUTS;
     for (int i = 0; i < c->n_in; i++)
@@ -128,7 +128,8 @@ void tg_case_close(tg_case *c) {
 tg_status tg_case_run(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
     const tg_case *c = state;
     tg_tensor *given[TG_SAMPLE_INPUTS];
-    if (n_in > TG_SAMPLE_INPUTS) return tg_fail(c->ctx, TG_ERR_ARGUMENT, "%s: %d inputs", c->op->name, n_in);
+    if (n_in > TG_SAMPLE_INPUTS)
+        return tg_fail(c->ctx, TG_ERR_ARGUMENT, "%s: %s", c->op->name, tg_count(n_in, "input").text);
     for (int i = 0; i < n_in; i++) given[i] = in[i];
     if (c->op->inplace && tg_requires_grad(in[0])) given[0] = tg_scale(t, in[0], 1);
     return tg_apply(t, c->op, c->sample->params, given, n_in, out, n_out, NULL, NULL, TG_SITE);

@@ -6,27 +6,30 @@
 #include <tapegrad/op.h>
 
 typedef struct tg_case_opts {
-    tg_dtype dtype; /* dtype of float inputs whose sample names none */
-    tg_dtype grid;  /* values are rounded to what this dtype can represent; 0: dtype */
+    tg_dtype dtype; /* dtype of float inputs whose sample names no dtype */
+    tg_dtype grid;  /* values are rounded to what this dtype can represent; 0 means the field dtype */
     uint64_t seed;
-    /* Floats are changed at random by up to this relative amount. It measures how ill-conditioned a sample is. */
+    /* Floats are changed at random by up to this relative amount. The change that this causes in the results shows how
+     * ill-conditioned the sample is. */
     double jitter;
     bool rows; /* true: every input is row-major, whatever layout its sample states */
 } tg_case_opts;
 
-/* One sample on a context. Its values depend only on the seed, not on device, dtype or layout. */
+/* One sample, with its inputs as tensors of a context. Apart from rounding and jitter, the seed alone determines the
+ * values of the inputs: device, dtype and `rows` do not matter. */
 typedef struct tg_case {
     tg_ctx *ctx;
     const tg_op *op;
     const tg_sample *sample;
-    int n_in, n_out; /* n_out: the most outputs; an op that decides their number itself may return fewer */
+    int n_in, n_out; /* n_out: number of outputs, or TG_CASE_OUTPUTS if infer sets their number */
     tg_tensor *in[TG_SAMPLE_INPUTS];
 } tg_case;
 
-enum { TG_CASE_OUTPUTS = 16 };
+enum { TG_CASE_OUTPUTS = 16 }; /* the greatest number of outputs of a sample */
 
-const tg_sample *tg_sample_at(const tg_op *op, int i); /* NULL: there is no sample i */
-/* Makes the inputs as tensors of the context. Gaps between strided elements hold NaN, -1 in integers, true in bools. */
+const tg_sample *tg_sample_at(const tg_op *op, int i); /* returns sample i of op; NULL if there is none */
+/* Makes the inputs as tensors of the context. Gaps between strided elements hold NaN in floats, -1 in integers and true
+ * in bools. */
 tg_status tg_case_open(tg_case *c, tg_ctx *ctx, const tg_op *op, int sample, const tg_case_opts *opts);
 void tg_case_close(tg_case *c);
 /* Records the op on in[]. This is a tg_fn; its state is the case. An in-place op gets a copy of in[0] if in[0] requires

@@ -15,7 +15,7 @@ typedef struct loader {
     tg_safetensors *f;
     const char *path;
     tg_load_opts o;
-    int params, all;                /* number of parameters, and of parameters and buffers that are saved */
+    int params, all;                /* number of parameters, and of parameters and saved buffers together */
     uint8_t *known;                 /* [tensors of the file] 1 if the module has a tensor of that key */
     size_t at;                      /* length of the report so far */
     char first[TG_SHARDS_KEY + 16]; /* the first line of the report */
@@ -101,10 +101,10 @@ static tg_status check(loader *l) {
     TG_TRY(check_module(l));
     check_file(l);
     if (l->o.partial || !*l->first) return TG_OK;
-    return tg_fail(l->m->ctx, TG_ERR_FORMAT,
-                   "'%s': %d tensors of the module are missing and %d keys of the file unknown, the first: %s; set "
-                   "partial to load the others",
-                   l->path, l->o.missing, l->o.unknown, l->first);
+    return tg_fail(
+        l->m->ctx, TG_ERR_FORMAT,
+        "'%s': %s of the module missing and %s of the file unknown, the first: %s; set partial to load the others",
+        l->path, tg_count(l->o.missing, "tensor").text, tg_count(l->o.unknown, "key").text, l->first);
 }
 
 /* ---- The data ---- */

@@ -84,7 +84,7 @@ tg_tensor *tg_shard_whole(const tg_shards *s, const tg_shard_item *i) {
     tg_status status = parts ? TG_OK : s->ctx->run.status;
     for (int k = 0; k < n && status == TG_OK; k++)
         if (first_of(s->p, axes, k)) status = gather(&parts, tg_parallel_comm(s->p, axes[k]), TG_SITE);
-    if (!n || status != TG_OK || !first_of(s->p, axes, n)) { /* not sharded, or failed, or only sent */
+    if (!n || status != TG_OK || !first_of(s->p, axes, n)) { /* not sharded, failed, or this rank only sent */
         if (parts && (n || status != TG_OK)) tg_temp_free(parts);
         return n || status != TG_OK ? NULL : parts;
     }

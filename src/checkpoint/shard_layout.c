@@ -11,7 +11,7 @@ int tg_shard_replica(const tg_parallel *p, const tg_tensor *x) {
     const uint32_t grid = 1u << TG_ETP | 1u << TG_EP | 1u << TG_EDP;
     const tg_placements *q = tg_place_of(x);
     bool expert = q && (q->varying | q->replicated) & grid;
-    int replica = 0;
+    int replica = x->ext && x->ext->shared ? tg_comm_rank(x->ext->shared) : 0;
     for (int i = 0; i < 3; i++) {
         tg_axis a = expert ? experts[i] : dense[i];
         if (q && tg_is_shard(q, (int)a)) continue;

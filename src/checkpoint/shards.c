@@ -16,16 +16,23 @@ tg_shards *tg_shards_new(const tg_parallel *p) {
     return s;
 }
 
+/* Removes the last item. */
+static void remove_last(tg_shards *s) {
+    tg_shard_item *i = &s->item[--s->n];
+    tg_host_strfree(s->ctx, (char *)i->key);
+    tg_host_strfree(s->ctx, (char *)i->owner);
+}
+
 void tg_shards_free(tg_shards *s) {
     if (!s) return;
-    for (int i = 0; i < s->n; i++) tg_host_strfree(s->ctx, (char *)s->item[i].key);
+    while (s->n) remove_last(s);
     for (int i = 0; i < s->n_steps; i++) tg_host_strfree(s->ctx, (char *)s->steps[i].key);
     tg_host_free(s->ctx, s->item, (size_t)s->capacity * sizeof *s->item);
     tg_host_free(s->ctx, s, sizeof *s);
 }
 
 tg_status tg_shards_undo_if_failed(tg_shards *s, int n, tg_status status) {
-    while (status != TG_OK && s->n > n) tg_host_strfree(s->ctx, (char *)s->item[--s->n].key);
+    while (status != TG_OK && s->n > n) remove_last(s);
     return status;
 }
 
@@ -73,7 +80,7 @@ static tg_status check_key(const tg_shards *s, const char *key, const char *who)
                    key ? *key ? "too long" : "empty" : "NULL", TG_SHARDS_KEY - 1);
 }
 
-/* Fails if the item's key exists, unless both have a place in one tensor with the same dims in front. */
+/* Fails if the item's key exists already, unless both items have the same dims in front, and different places. */
 static tg_status check_new(const tg_shards *s, const tg_shard_item *i, const char *who) {
     for (int k = 0; k < s->n; k++) {
         const tg_shard_item *e = &s->item[k];
@@ -86,12 +93,12 @@ static tg_status check_new(const tg_shards *s, const tg_shard_item *i, const cha
         if (e->x->dtype != i->x->dtype || g.ndim != h.ndim || memcmp(g.dim, h.dim, (size_t)g.ndim * sizeof *g.dim))
             return tg_fail(s->ctx, TG_ERR_SHAPE,
                            "%s: the tensors of the key '%.128s' differ in dtype or shape, expected the same for every "
-                           "place of tg_shards_push",
+                           "index of tg_shards_push",
                            who, i->key);
     }
     if (i->front.n + i->like->ndim <= TG_MAX_DIMS) return TG_OK;
-    return tg_fail(s->ctx, TG_ERR_SHAPE, "%s: '%.128s' has %d dims and %d in front, expected at most %d", who, i->key,
-                   i->like->ndim, i->front.n, TG_MAX_DIMS);
+    return tg_fail(s->ctx, TG_ERR_SHAPE, "%s: '%.128s' has %s and %d in front, expected at most %d", who, i->key,
+                   tg_count(i->like->ndim, "dim").text, i->front.n, TG_MAX_DIMS);
 }
 
 tg_status tg_shards_add_item(tg_shards *s, const char *key, tg_tensor *x, tg_tensor *like, const char *who) {
@@ -200,8 +207,8 @@ tg_status tg_shards_set_rows(tg_shards *s, const char *key, int64_t rows) {
                        key);
     tg_shape g = tg_shard_global(i->like);
     if (g.ndim < 1 || rows < 1 || rows > g.dim[0])
-        return tg_fail(s->ctx, TG_ERR_ARGUMENT, "tg_shards_set_rows: %lld rows of '%.128s', expected 1 to %lld",
-                       (long long)rows, key, (long long)(g.ndim ? g.dim[0] : 0));
+        return tg_fail(s->ctx, TG_ERR_ARGUMENT, "tg_shards_set_rows: %s of '%.128s', expected 1 to %lld",
+                       tg_count(rows, "row").text, key, (long long)(g.ndim ? g.dim[0] : 0));
     for (int k = 0; k < s->n; k++)
         if (s->item[k].like == i->like) s->item[k].rows = rows;
     return TG_OK;
@@ -232,8 +239,8 @@ tg_status tg_shards_at(const tg_shards *s, int i, tg_shard_info *out) {
     if (!out) return tg_fail(s->ctx, TG_ERR_ARGUMENT, "tg_shards_at: out is NULL");
     TG_TRY(tg_size_check(s->ctx, out->size, sizeof *out, "tg_shards_at"));
     if (i < 0 || i >= s->n)
-        return tg_fail(s->ctx, TG_ERR_ARGUMENT, "tg_shards_at: index %d is out of range; the list has %d tensors", i,
-                       s->n);
+        return tg_fail(s->ctx, TG_ERR_ARGUMENT, "tg_shards_at: index %d is out of range; the list has %s", i,
+                       tg_count(s->n, "tensor").text);
     TG_TRY(tg_shards_check(s, "tg_shards_at"));
     const tg_shard_item *e = &s->item[i];
     tg_shard_info info = {.size = out->size, .key = e->key, .tensor = e->x};

@@ -12,7 +12,8 @@ enum {
     TG_SHARD_FRONTS = 4   /* how many tg_shards_push may be open at a time */
 };
 
-/* The dims that tg_shards_push puts in front of a tensor, and the index of the tensor in each. */
+/* The dims that tg_shards_push puts in front of a tensor, and the index of the tensor in each. All indices together are
+ * the tensor's place. */
 typedef struct tg_shard_front {
     int n;
     int64_t size[TG_SHARD_FRONTS], at[TG_SHARD_FRONTS];
@@ -21,7 +22,8 @@ typedef struct tg_shard_front {
 /* One tensor x. Its elements are placed like those of `like`: x itself or, if x is state of an optimizer, the parameter
  * that the state belongs to. */
 typedef struct tg_shard_item {
-    const char *key; /* first member, for tg_index_names */
+    const char *key;   /* first member, for tg_index_names */
+    const char *owner; /* of a copy (tg_share): the key under which the first owner saves it; NULL: its own */
     tg_tensor *x, *like;
     tg_ref x_ref, like_ref;
     int64_t rows; /* number of rows (dim 0) in the file; later rows of x are padding. TG_NONE means no padding */
@@ -42,26 +44,33 @@ struct tg_shards {
     tg_shard_steps steps[8];
     int n_steps;
     bool rng; /* true: includes the context's random streams */
-    /* While a module adds its state: what tg_shards_push and the modules around it put before each key, and the dims in
-     * front. */
+    /* What the open tg_shards_push, and the modules that are adding their state, put before each key; and the dims and
+     * the place that the open tg_shards_push give. */
     char prefix[TG_SHARDS_KEY];
     tg_shard_front front;
     size_t pushed[TG_SHARD_FRONTS]; /* length of the prefix before each push */
-    int modules, first; /* number of tg_shards_add_module that run, and of items before the outermost of them */
+    int modules, first; /* number of running tg_shards_add_module, and of the items before the outermost one began */
 };
 
 tg_status tg_shards_check(const tg_shards *s, const char *who); /* fails if a tensor of the list was dropped */
 /* Adds x, which is placed like `like`, under the key; `who` names the function in errors. */
 tg_status tg_shards_add_item(tg_shards *s, const char *key, tg_tensor *x, tg_tensor *like, const char *who);
-/* Writes the key "prefix.name", or only one of both if the other is NULL or "", followed by the suffix. */
+/* Writes the key "prefix.name", or only one of the two if the other is NULL or "", followed by the suffix. */
 tg_status tg_shards_join(const tg_shards *s, char key[TG_SHARDS_KEY], const char *prefix, const char *name,
                          const char *suffix);
 /* If `status` is an error, removes all items after the first n: those that the failed call added. Returns `status`. */
 tg_status tg_shards_undo_if_failed(tg_shards *s, int n, tg_status status);
 
+/* ---- shards_shared.c ---- */
+
+/* Finds the keys under which the first owners save what this rank has copies of (tg_share). Collective over each group
+ * that shares a tensor of the list; `who` names the function in errors. */
+tg_status tg_shards_find_owners(tg_shards *s, const char *who);
+
 /* ---- shard_layout.c ---- */
 
-/* Returns this rank's number among the ranks that have the same part of x, from 0. */
+/* Returns this rank's number among the ranks that have the same part of x, from 0. The ranks that share x (tg_share)
+ * have it too, those of the first owner before those of the others. */
 int tg_shard_replica(const tg_parallel *p, const tg_tensor *x);
 /* Copies between `whole` and `part`, the part of it that the rank at position at[a] on each axis a has. The placement
  * and the shape of x say how ranks divide the tensor. Copies to `whole` if to_whole, else to `part`. */

@@ -1,4 +1,4 @@
-/* Tensors that share a key (tg_shards_push): which part of one tensor of the file each of them is. */
+/* Items with the same key (tg_shards_push): which slice of the file's tensor each of them is. */
 #include "checkpoint/shards_file.h"
 
 #include <stdio.h>
@@ -7,8 +7,9 @@
 #include "base/host_memory.h"
 #include "base/text.h"
 #include "io/safetensors.h"
+#include "placement/placing.h"
 
-/* Returns the row-major place of an item among the dims in front, and sets *places to their product. */
+/* Returns the place as one row-major number, and sets *places to the number of places, the product of the sizes. */
 static int64_t place_of(const tg_shard_front *f, int64_t *places) {
     int64_t place = 0;
     *places = 1;
@@ -24,14 +25,16 @@ static int64_t place_in(const tg_shard_item *i) {
     return place_of(&i->front, &places);
 }
 
+/* Returns whether item k is another place of item i's key that this stage saves. */
 static bool same_key(const tg_shards *s, int i, int k) {
+    if (tg_is_share_copy(s->item[k].like)) return false;
     return i == k || (s->item[i].front.n && strcmp(s->item[i].key, s->item[k].key) == 0);
 }
 
 bool tg_shard_is_first(const tg_shards *s, int i) {
     for (int k = 0; s->item[i].front.n && k < i; k++)
         if (same_key(s, i, k)) return false;
-    return true;
+    return !tg_is_share_copy(s->item[i].like);
 }
 
 int tg_shard_places(const tg_shards *s, int i, int *order) {
@@ -59,7 +62,7 @@ tg_shape tg_shard_stacked(const tg_shard_item *i, int n) {
                        : with_front(&some, 1, tg_shard_in_file(i));
 }
 
-/* Returns whether item i is the first one of a key of which this stage has some places only. */
+/* Returns whether item i is the first one of a key of which this stage has only some of the places. */
 static bool is_partial(const tg_shards *s, int i) {
     int64_t places;
     place_of(&s->item[i].front, &places);
@@ -108,18 +111,18 @@ static int index_in(const char *list, int64_t place, int *n) {
     }
 }
 
-bool tg_shard_find_spot(const tg_shard_item *i, const tg_safetensors *f, tg_shard_spot *out) {
-    char key[TG_SHARDS_KEY + sizeof TG_SHARDS_PLACES];
+bool tg_shard_find_spot(const tg_shard_item *i, const char *key, const tg_safetensors *f, tg_shard_spot *out) {
+    char places[TG_SHARDS_KEY + sizeof TG_SHARDS_PLACES];
     int n, row;
-    snprintf(key, sizeof key, TG_SHARDS_PLACES, i->key);
-    const char *list = i->front.n ? tg_safetensors_metadata(f, key) : NULL;
+    snprintf(places, sizeof places, TG_SHARDS_PLACES, key);
+    const char *list = i->front.n ? tg_safetensors_metadata(f, places) : NULL;
     if (!list) {
-        *out = (tg_shard_spot){with_front(i->front.size, i->front.n, tg_shard_in_file(i)), {i->front.n}};
+        *out = (tg_shard_spot){key, with_front(i->front.size, i->front.n, tg_shard_in_file(i)), {i->front.n}};
         for (int d = 0; d < i->front.n; d++) out->at[1 + d] = (int)i->front.at[d];
         return true;
     }
     if ((row = index_in(list, place_in(i), &n)) < 0) return false;
-    *out = (tg_shard_spot){with_front(&(int64_t){n}, 1, tg_shard_in_file(i)), {1, row}};
+    *out = (tg_shard_spot){key, with_front(&(int64_t){n}, 1, tg_shard_in_file(i)), {1, row}};
     return true;
 }
 
@@ -132,13 +135,13 @@ static int64_t index_of(const tg_tensor *x, int d, const int *at, int64_t local,
 tg_status tg_shard_read_spot(tg_safetensors *f, const tg_shard_item *i, const tg_shard_spot *spot, tg_tensor *rows,
                              const void *site) {
     static const int64_t ones[TG_SHARD_FRONTS] = {1, 1, 1, 1};
-    if (!spot->at[0]) return tg_safetensors_fill(f, i->key, rows, false, site);
+    if (!spot->at[0]) return tg_safetensors_fill(f, spot->key, rows, false, site);
     const tg_safetensors_part part = {spot->shape, index_of, spot->at};
     tg_shape s = with_front(ones, spot->at[0], tg_shard_in_file(i));
     tg_tensor *to = tg_temp_new(rows->ctx, (tg_dtype)rows->dtype, (int)s.ndim, s.dim, NULL,
                                 tg_storage_ref(rows->storage), rows->offset);
     if (!to) return rows->ctx->run.status;
-    tg_status status = tg_safetensors_fill_part(f, i->key, to, &part, false, "tg_shards_load", site);
+    tg_status status = tg_safetensors_fill_part(f, spot->key, to, &part, false, "tg_shards_load", site);
     tg_temp_free(to);
     return status;
 }

@@ -76,17 +76,24 @@ static void close_all(source *f) {
     for (int i = 0; i < f->n; i++) tg_safetensors_close(f->file[i]);
 }
 
-/* Returns the first file that has the item, or NULL, and sets *spot to the item's place in it. Marks the key as known
- * in every file that has it. If pipeline stages share a tensor, several files have its key, with equal values. */
-static tg_safetensors *find(source *f, const tg_shard_item *item, tg_shard_spot *spot) {
+/* Returns the first file that has the item under the key, or NULL, and sets *spot to the item's place in it. Marks the
+ * key as known in every file that has it: several may have some places each, or, of an earlier version, a copy each of
+ * what stages share. */
+static tg_safetensors *find_key(source *f, const tg_shard_item *item, const char *key, tg_shard_spot *spot) {
     tg_safetensors *first = NULL;
     for (int i = 0, at = 0; i < f->n; at += f->file[i++]->count) {
-        const tg_safetensors_entry *e = tg_safetensors_find(f->file[i], item->key);
+        const tg_safetensors_entry *e = tg_safetensors_find(f->file[i], key);
         if (!e) continue;
         f->known[at + (e - f->file[i]->entries)] = 1;
-        if (!first && tg_shard_find_spot(item, f->file[i], spot)) first = f->file[i];
+        if (!first && tg_shard_find_spot(item, key, f->file[i], spot)) first = f->file[i];
     }
     return first;
+}
+
+/* Finds an item under its own key or, if it is a copy that is saved only once, under that of its first owner. */
+static tg_safetensors *find(source *f, const tg_shard_item *item, tg_shard_spot *spot) {
+    tg_safetensors *own = find_key(f, item, item->key, spot);
+    return own || !item->owner ? own : find_key(f, item, item->owner, spot);
 }
 
 /* ---- The checks ---- */
@@ -99,8 +106,8 @@ static tg_status check_entry(source *f, const tg_shard_item *item) {
     tg_safetensors *file = find(f, item, &spot);
     if (!file)
         return tg_fail(ctx, TG_ERR_FORMAT, "'%s' has no tensor '%.128s'%s", f->dir, item->key,
-                       item->front.n ? " with the item's place among the dims in front" : "");
-    const tg_safetensors_entry *e = tg_safetensors_find(file, item->key);
+                       item->front.n ? " with the index that tg_shards_push gave" : "");
+    const tg_safetensors_entry *e = tg_safetensors_find(file, spot.key);
     tg_shape g = spot.shape;
     bool same = e->shape.ndim == g.ndim && memcmp(e->shape.dim, g.dim, (size_t)g.ndim * sizeof *g.dim) == 0;
     if (same && e->dtype == (tg_dtype)item->x->dtype) return TG_OK;
@@ -174,7 +181,8 @@ static tg_status read_whole(source *f, const tg_shard_item *item, tg_tensor *who
         tg_temp_new(ctx, whole->dtype, (int)g.ndim, g.dim, NULL, tg_storage_ref(whole->storage), whole->offset);
     if (!rows) return ctx->run.status;
     tg_status s = rows->numel == whole->numel ? TG_OK : ctx->run.ops->fill(ctx, tg_array_of(whole), 0);
-    if (s == TG_OK) s = tg_shard_read_spot(find(f, item, &spot), item, &spot, rows, site);
+    tg_safetensors *file = find(f, item, &spot);
+    if (s == TG_OK) s = tg_shard_read_spot(file, item, &spot, rows, site);
     tg_temp_free(rows);
     return s;
 }
@@ -185,8 +193,10 @@ static tg_status read_part(source *f, const tg_shard_item *item, const void *sit
     tg_axis axes[TG_MAX_AXES];
     tg_shape g = tg_shard_global(item->like);
     tg_shard_spot spot;
-    if (!tg_shard_axes(item->like, axes) && !item->front.n && (item->rows == TG_NONE || item->rows == g.dim[0]))
-        return tg_safetensors_fill(find(f, item, &spot), item->key, item->x, false, site);
+    if (!tg_shard_axes(item->like, axes) && !item->front.n && (item->rows == TG_NONE || item->rows == g.dim[0])) {
+        tg_safetensors *file = find(f, item, &spot);
+        return tg_safetensors_fill(file, spot.key, item->x, false, site);
+    }
     tg_tensor *whole = tg_temp_empty(ctx, item->x->dtype, (int)g.ndim, g.dim, TG_MEM_TEMPORARY);
     if (!whole) return ctx->run.status;
     tg_status s = read_whole(f, item, whole, site);
@@ -214,6 +224,7 @@ static tg_status check_and_load(tg_shards *s, const char *dir, const void *site)
     if (!dir || !*dir) return tg_fail(s->ctx, TG_ERR_ARGUMENT, "tg_shards_load: dir is %s", dir ? "empty" : "NULL");
     if (s->ctx->meta) return tg_fail(s->ctx, TG_ERR_DEVICE, "tg_shards_load: tensors of device \"meta\" have no bytes");
     TG_TRY(tg_shards_check(s, "tg_shards_load"));
+    TG_TRY(tg_shards_find_owners(s, "tg_shards_load"));
     source *f = tg_host_alloc(s->ctx, sizeof *f);
     if (!f) return s->ctx->run.status;
     f->s = s;

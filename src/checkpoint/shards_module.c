@@ -79,10 +79,10 @@ static tg_status add_own(tg_shards *s, tg_module *m) {
         return tg_fail(s->ctx, TG_ERR_CALLBACK, "%s: `shards` of a \"%s\" failed with %s", call, m->ops->kind,
                        tg_status_name(status));
     if (s->front.n == fronts) return TG_OK;
-    return tg_fail(s->ctx, TG_ERR_STATE,
-                   "%s: `shards` of a \"%s\" left %d dims in front that were %d before; each tg_shards_push needs a "
-                   "tg_shards_pop",
-                   call, m->ops->kind, s->front.n, fronts);
+    return tg_fail(
+        s->ctx, TG_ERR_STATE,
+        "%s: `shards` of a \"%s\" left %s in front that were %d before; each tg_shards_push needs a tg_shards_pop",
+        call, m->ops->kind, tg_count(s->front.n, "dim").text, fronts);
 }
 
 static tg_status add_module(tg_shards *s, const char *name, tg_module *m) {

@@ -168,7 +168,8 @@ static bool read_state(const char *at, tg_rng *state) {
 }
 
 /* Reads the state of the default stream, which was saved as one state or, if it differed between stages, in rows. If it
- * differs only now, keeps its seed and takes over the counter. Returns false if the text is malformed. */
+ * was saved as one state, but now differs between stages, *state keeps its seed and gets the saved counter. Returns
+ * false if the text is malformed. */
 static bool read_default(const tg_shards *s, const char *text, tg_rng *state) {
     tg_rng all;
     if (!read_state(text, &all)) return choose_state(s, text, state);
@@ -190,7 +191,8 @@ static tg_status check_known(const tg_shards *s, const char *dir, const tg_safet
     return TG_OK;
 }
 
-/* Reads the step of draws by key, as the counter of *out. A file of an earlier version has none: then it stays. */
+/* Reads the step of draws by key into the counter of *out. A file of an earlier version has no step; the counter is
+ * then the context's step. */
 static tg_status read_step(const tg_shards *s, const char *dir, const tg_safetensors *file, tg_rng *out) {
     const char *text = tg_safetensors_metadata(file, step_key);
     *out = (tg_rng){.counter = s->ctx->keys.step};

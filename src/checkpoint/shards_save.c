@@ -1,6 +1,6 @@
-/* Saves sharded state. The first rank of each pipeline stage writes a file with the stage's global tensors. The tensors
- * are gathered on that rank one at a time, so it needs memory for only the largest one. No file gets its final name
- * before all files are complete. */
+/* Saves sharded state. The first rank of each pipeline stage writes a file with the stage's global tensors, except
+ * copies of those that another stage owns (tg_share). The tensors are gathered on that rank one at a time, so it needs
+ * memory for only the largest one. No file gets its final name before all files are complete. */
 #include <errno.h>
 #include <stdio.h>
 #include <time.h>
@@ -27,7 +27,7 @@ typedef struct head {
 /* Values that all ranks agree on before the writers begin. */
 typedef struct common {
     int64_t id; /* the same in all files of one save */
-    tg_shards_metadata *metadata; /* random streams, and the places of keys that this stage has in part */
+    tg_shards_metadata *metadata; /* random streams, and lists of places for keys of which this stage has only some */
     int n_metadata;
 } common;
 
@@ -50,7 +50,7 @@ static void add_number(head *h, const char *key, int64_t value) {
     h->metadata[h->n_metadata++] = (tg_metadata){key, text};
 }
 
-/* Adds the tensor of an item's key, of which this stage has `places` places. */
+/* Adds the tensor with the item's key. `places` is the number of its places that this stage has. */
 static void add_tensor(head *h, const tg_shard_item *i, int places) {
     tg_shape g = tg_shard_stacked(i, places);
     int64_t *dims = h->dims + (size_t)h->count * TG_MAX_DIMS;
@@ -116,7 +116,7 @@ static tg_status put_one(const tg_shards *s, const tg_shard_item *i, tg_safetens
     return status;
 }
 
-/* Gathers the n items order[] of one key, and copies them to `stack`, one after another, unless it is NULL. */
+/* Gathers the n items order[] of one key. If `stack` is not NULL, copies them to it, one after another. */
 static tg_status gather_places(const tg_shards *s, const int *order, int n, tg_tensor *stack) {
     const double none[2] = {0, 0};
     tg_status status = TG_OK;
@@ -208,6 +208,7 @@ static tg_status check_and_save(tg_shards *s, const char *dir) {
     if (!dir || !*dir) return tg_fail(s->ctx, TG_ERR_ARGUMENT, "tg_shards_save: dir is %s", dir ? "empty" : "NULL");
     if (s->ctx->meta) return tg_fail(s->ctx, TG_ERR_DEVICE, "tg_shards_save: tensors of device \"meta\" have no bytes");
     TG_TRY(tg_shards_check(s, "tg_shards_save"));
+    TG_TRY(tg_shards_find_owners(s, "tg_shards_save")); /* so that each copy has an owner that saves it */
     tg_safetensors_writer w = {0};
     tg_status status = save(s, dir, &w);
     tg_safetensors_abandon(&w); /* has no effect after the commit */

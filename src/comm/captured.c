@@ -1,19 +1,19 @@
-/* Collectives within captured steps. While a step is captured, this file collects its calls. Each replay counts them.
- * For each group that the step uses, the replay also starts one call without data (TG_REPLAY), which is recorded and
- * compared between ranks. So a rank that replays a different step, or none, is reported like a rank that makes a
- * different call, or none, and the deadline applies. */
+/* Collectives within captured steps. While a step is captured, this file collects its calls. Each replay adds them to
+ * the counts of their communicators (tg_comm_info). For each group that the step uses, the replay also starts one call
+ * without data (TG_REPLAY), which is recorded and compared between ranks. So a rank that replays a different step, or
+ * none, is reported like a rank that makes a different call, or none, and the deadline applies. */
 #include "base/host_memory.h"
 #include "base/text.h"
 #include "core/capture.h"
 #include "comm/comm.h"
 
-/* The recorded calls of one group. */
+/* One group that the captured step uses: what is compared of its calls, and the state of its replay. */
 typedef struct part {
     tg_comm *c;
-    /* Number that is compared. Sends and receives count only in a group of two ranks, because other ranks do not know
-     * of them. */
+    /* Number of this group's calls that the ranks compare. In a group of more than two ranks, sends and receives are
+     * not among them, because the other ranks do not know of them. */
     int collectives;
-    uint32_t digest; /* of these calls */
+    uint32_t digest; /* of the calls that are compared */
     void *request;   /* the request of the replay that is starting */
     bool begun;      /* begin_part has run, and end_part has not */
 } part;
@@ -44,7 +44,7 @@ static void count(const replay *r) {
         }
 }
 
-/* Returns the count with which a replay is recorded and compared (TG_REPLAY). */
+/* Returns the count of the group's TG_REPLAY call (comm.h). */
 static int64_t count_and_digest(const part *p) {
     return (int64_t)p->digest << TG_REPLAY_BITS | tg_replay_calls(p->collectives);
 }
@@ -69,7 +69,7 @@ static tg_status begin_part(part *p, const void *site) {
     t.record = tg_recorder_post(c->recorder, &entry);
     p->request = NULL;
     p->begun = true;
-    if (c->ops->batch) TG_TRY(c->ops->batch(c->ctx, c->state, true)); /* end_part closes it after the launch */
+    if (c->ops->batch) TG_TRY(c->ops->batch(c->ctx, c->state, true)); /* end_part closes the batch */
     return c->ops->start(c->ctx, c->state, &t, &p->request);
 }
 
@@ -103,6 +103,14 @@ static tg_status begin(tg_replay_hooks *hooks, const void *site) {
 
 /* ---- Recording ---- */
 
+static bool meets(const tg_replay_hooks *hooks, const tg_work *w) {
+    const replay *r = (const replay *)hooks;
+    const tg_comm *c = tg_comm_of_work(w);
+    bool found = false;
+    for (int i = 0; c && i < r->n_parts; i++) found |= r->parts[i].c == c;
+    return found;
+}
+
 static void free_replay(tg_replay_hooks *hooks) {
     replay *r = (replay *)hooks;
     tg_host_free(r->ctx, r->parts, (size_t)r->parts_capacity * sizeof *r->parts);
@@ -114,7 +122,7 @@ static void free_replay(tg_replay_hooks *hooks) {
 static replay *replay_of(tg_ctx *ctx) {
     replay *r = (replay *)tg_capture_hooks(ctx);
     if (r || !(r = tg_host_alloc(ctx, sizeof *r))) return r;
-    *r = (replay){.hooks = {.begin = begin, .end = end, .free = free_replay}, .ctx = ctx};
+    *r = (replay){.hooks = {.begin = begin, .end = end, .free = free_replay, .meets = meets}, .ctx = ctx};
     tg_capture_set_hooks(ctx, &r->hooks);
     return r;
 }
@@ -127,8 +135,8 @@ static part *part_of(replay *r, tg_comm *c) {
     return &r->parts[r->n_parts++];
 }
 
-/* Adds a call to the digest, by the FNV-1a hash. Its count is left out if it may differ between ranks. Both halves of a
- * message add the same words: a send by its sender. */
+/* Adds a call to the digest, by the FNV-1a hash. Leaves out the call's count if it may differ between ranks (`even` is
+ * false). A send and its receive add the same words: kind TG_SEND, and the sender as root. */
 static void digest(part *p, const tg_call_entry *entry, bool even) {
     bool receives = entry->kind == TG_RECV;
     int64_t root = entry->kind == TG_SEND ? p->c->rank : entry->root;
@@ -153,6 +161,7 @@ tg_status tg_replay_add(tg_comm *c, const tg_call_entry *entry, int64_t bytes, b
 
 /* ---- All graphs of a context ---- */
 
+/* Returns whether the captured step uses communicator c, so that its replays end with c. */
 static bool ends_with(tg_replay_hooks *hooks, const void *c) {
     const replay *r = (const replay *)hooks;
     for (int i = 0; i < r->n_parts; i++)

@@ -1,11 +1,11 @@
-/* The public collectives. Each is one line that calls tg_comm_start (dispatch.c). */
+/* The public collectives, each of which calls tg_comm_start (dispatch.c), and batches of sends and receives. */
 #include "core/work.h"
 #include "comm/comm.h"
 
 #define START(c, ...) tg_comm_start(c, &(tg_collective_args){__VA_ARGS__, .site = TG_SITE})
 
-/* Marks dst as given (tg_tensor_given): the call fills it with bytes that may differ between ranks. Returns w, but does
- * not depend on it: the mark is the same on a transport that moves no data (plan). */
+/* Marks dst as given (tg_tensor_given), because the call fills it with bytes that may differ between ranks. Marks it on
+ * every transport, even on one that moves no data (plan). Returns w. */
 static tg_work *given(const tg_comm *c, tg_tensor *dst, tg_work *w) {
     if (c && tg_ok(c->ctx)) tg_tensor_given(dst);
     return w;

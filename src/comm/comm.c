@@ -1,4 +1,4 @@
-/* Communicators: construction, splitting, recovery and freeing. Their calls are in dispatch.c. */
+/* Communicators: construction, splitting, recovery and freeing. The collectives over them are in dispatch.c. */
 #include "comm/comm.h"
 
 #include "base/host_memory.h"
@@ -48,8 +48,10 @@ tg_comm *tg_comm_make(tg_ctx *ctx, const tg_comm_ops *ops, void *state, int rank
     return c;
 }
 
-/* ---- Missed calls: the abort slot notifies a caller's transport; the library's own register listeners ---- */
+/* ---- Missed calls ---- */
 
+/* Notifies the transport of a program (tg_comm_new_on) through its slot abort. The library's own transports have
+ * listeners of their own. */
 static void on_missed_call(tg_listener *l) {
     tg_comm *c = (tg_comm *)l;
     if (c->aborted || c->ended || !c->ops->abort) return;
@@ -176,6 +178,7 @@ tg_comm *tg_comm_split_known(tg_comm *c, const int *ranks, int n, const char *na
     return group_of(c, state, ops, mine, n, name, axis);
 }
 
+/* The color and key that a rank passes to tg_comm_split. */
 typedef struct colored {
     int64_t color, key;
 } colored;
@@ -193,7 +196,7 @@ static int members(const colored *all, int n, int mine, int *ranks) {
     return count;
 }
 
-/* Returns whether every rank is in a group of two or more. */
+/* Returns whether every rank is in a group of two or more. ranks: space for a list of n ranks. */
 static bool none_is_left_out(const colored *all, int n, int *ranks) {
     for (int r = 0; r < n; r++)
         if (all[r].color < 0 || members(all, n, r, ranks) < 2) return false;

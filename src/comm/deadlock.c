@@ -1,12 +1,12 @@
-/* Deadlocks: ranks that wait for each other in different calls, so that none will ever make the other's call.
- * Comparing signatures cannot detect this. Each transport has its own detector (its deadlock.c); the error is made
- * here. */
+/* Deadlocks: ranks that wait for each other in different calls, so that none of them ever makes the call that another
+ * waits for. A comparison of signatures (signature.h) cannot detect this, because it compares only ranks that have
+ * arrived at the same call. Each transport has its own detector (its deadlock.c); the error is made here. */
 #include "base/text.h"
 #include "comm/protocol.h"
 
 /* Quotes the lower rank first, so that every rank that finds the deadlock writes the same text. Claims both groups
- * before it publishes either: otherwise a member of the published group could fail and end the other group for a
- * different reason. */
+ * before it publishes the reason in either: otherwise a member of the group that ends first could fail, and end the
+ * other group for a different reason. */
 void tg_control_deadlock(tg_control *mine, const tg_wait *w, const tg_blocked *own, tg_control *other,
                          const tg_wait *w_other, const tg_blocked *peer) {
     const tg_blocked *first = own->rank < peer->rank ? own : peer, *second = first == own ? peer : own;

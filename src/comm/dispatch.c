@@ -1,4 +1,4 @@
-/* Dispatch: checks, records, counts and starts every collective, and runs the works that it returns. */
+/* Dispatch: checks, records, counts and starts every collective, and implements the works that collectives return. */
 #include "base/host_memory.h"
 #include "base/text.h"
 #include "core/capture.h"
@@ -15,7 +15,8 @@ typedef struct dispatch {
 
 /* ---- Checks ---- */
 
-/* Checks dst or src. role: its name in errors. wanted: this rank must give it; otherwise it must be NULL. */
+/* Checks dst or src. role: the name of the tensor in errors. wanted: this rank must pass the tensor; if false, the
+ * tensor must be NULL. */
 static tg_status check_tensor(const dispatch *e, const tg_tensor *x, const char *role, bool wanted) {
     tg_ctx *ctx = e->c->ctx;
     char what[160];
@@ -104,12 +105,12 @@ static tg_status check_counts(const dispatch *e, const int64_t *counts, int64_t 
 static tg_status check_size(const dispatch *e, const tg_tensor *x, const char *role, int64_t expected,
                             const char *why) {
     if (x->numel == expected) return TG_OK;
-    return tg_fail(e->c->ctx, TG_ERR_SHAPE, "%s: %s has %lld elements, expected %lld (%s)", e->name, role,
-                   (long long)x->numel, (long long)expected, why);
+    return tg_fail(e->c->ctx, TG_ERR_SHAPE, "%s: %s has %s, expected %lld (%s)", e->name, role,
+                   tg_count(x->numel, "element").text, (long long)expected, why);
 }
 
-/* Sets the size of the parts of `whole`, and checks that `part` is this rank's. counts: the sizes of the parts of all
- * ranks; NULL: they are equal. */
+/* Sets the call's count to the size of `part`, and checks that `whole` consists of one part for each rank and that
+ * `part` has the size of this rank's part. counts: the sizes of all parts; NULL: they are equal. */
 static tg_status size_parts(dispatch *e, const tg_tensor *whole, const char *whole_role, const tg_tensor *part,
                             const char *part_role, const int64_t *counts) {
     e->t.count = part->numel;
@@ -133,16 +134,18 @@ static tg_status size_all_to_all(dispatch *e) {
         return check_counts(e, a->recv, a->dst->numel, "dst");
     }
     if (a->src->numel % e->c->size)
-        return tg_fail(e->c->ctx, TG_ERR_SHAPE, "%s: src has %lld elements, expected a multiple of %d ranks", e->name,
-                       (long long)a->src->numel, e->c->size);
+        return tg_fail(e->c->ctx, TG_ERR_SHAPE, "%s: src has %s, expected a multiple of the %d ranks", e->name,
+                       tg_count(a->src->numel, "element").text, e->c->size);
     e->t.count = a->src->numel / e->c->size;
-    return check_size(e, a->dst, "dst", a->src->numel, "as src");
+    return check_size(e, a->dst, "dst", a->src->numel, "as many as src");
 }
 
 static tg_status size_call(dispatch *e) {
     const tg_collective_args *a = e->a;
     switch (a->kind) {
-    case TG_ALL_REDUCE: e->t.count = a->src->numel; return check_size(e, a->dst, "dst", a->src->numel, "as src");
+    case TG_ALL_REDUCE:
+        e->t.count = a->src->numel;
+        return check_size(e, a->dst, "dst", a->src->numel, "as many as src");
     case TG_ALL_GATHER: e->t.recv = a->recv; return size_parts(e, a->dst, "dst", a->src, "src", a->recv);
     case TG_REDUCE_SCATTER: e->t.send = a->send; return size_parts(e, a->src, "src", a->dst, "dst", a->send);
     case TG_ALL_TO_ALL: e->t.send = a->send, e->t.recv = a->recv; return size_all_to_all(e);
@@ -186,7 +189,9 @@ static tg_status check_overlap(const dispatch *e) {
     if (s - d != in_place_at(e) * size)
         return tg_fail(
             e->c->ctx, TG_ERR_ARGUMENT,
-            "%s: dst and src overlap; expected separate memory, or the same place as an in-place call has it", e->name);
+            "%s: dst and src overlap; expected separate memory, or a call in place: both the same memory, or the "
+            "smaller one at this rank's part of the larger one",
+            e->name);
     if (e->t.send && e->t.recv && memcmp(e->t.send, e->t.recv, (size_t)e->c->size * sizeof *e->t.send))
         return tg_fail(e->c->ctx, TG_ERR_ARGUMENT,
                        "%s: dst and src are the same memory, so send_counts and recv_counts must be equal", e->name);
@@ -194,9 +199,10 @@ static tg_status check_overlap(const dispatch *e) {
 }
 
 /* Sets the addresses of src and dst and checks them. First waits for the pending works that this call must follow: the
- * work that fills src, because src must have its value; the work that fills dst, because a storage has at most one
- * work; and the works that still read dst. A receive does not wait for the readers of dst: such a wait could depend on
- * the peer's half of the received message, and never end. For a receive the caller must keep the order. */
+ * work that fills src, because src must have its value; the work that fills dst, because at most one work may fill a
+ * storage; and the works that still read dst. A receive does not wait for the readers of dst: two ranks that send a
+ * tensor to each other and then receive into the same tensor would wait for each other forever. Before a receive the
+ * caller must make sure that dst is no longer read. */
 static tg_status prepare_memory(dispatch *e) {
     tg_tensor *d = e->a->dst, *s = e->a->src;
     const tg_comm_ops *ops = e->c->ops;
@@ -276,7 +282,7 @@ static void record_call(const dispatch *e, tg_comm_request *r) {
     r->entry = tg_recorder_post(c->recorder, &entry);
 }
 
-/* Adds the call to the step that is being captured. No data moves now; each replay of the step moves it, and is
+/* Adds the call to the step that is being captured. No data moves now. Each replay of the step moves the data, and is
  * counted, compared and recorded (captured.c). */
 static tg_status start_captured(dispatch *e, tg_comm_request *r) {
     tg_comm *c = e->c;
@@ -300,8 +306,8 @@ static tg_status start(dispatch *e, tg_comm_request *r) {
     return r->status;
 }
 
-/* Hands the work over to dst's storage. A work without dst belongs to the communicator until tg_comm_reap finds it
- * done. */
+/* Hands the work over to dst's storage. The work of a call without dst belongs to the communicator, until tg_comm_reap
+ * ends it. */
 static tg_work *give_away(const dispatch *e, tg_comm_request *r) {
     tg_work *w = r->work;
     if (e->a->src && (!e->a->dst || e->a->dst->storage != e->a->src->storage)) tg_work_reads(w, e->a->src->storage);
@@ -374,7 +380,7 @@ static void request_abort(void *self) { (void)self; } /* request_free, which fol
 /* Ends the transport's request and records whether the call succeeded. */
 static void end_request(tg_comm_request *r) {
     tg_comm *c = r->comm;
-    if (r->request && !r->waited) r->status = c->ops->wait(c->ctx, c->state, r->request); /* for the flight recorder */
+    if (r->request && !r->waited) r->status = c->ops->wait(c->ctx, c->state, r->request); /* recorded below */
     if (r->request) c->ops->drop(c->ctx, c->state, r->request);
     if (r->entry && !(c->ops->queued && r->request))
         tg_recorder_finish(c->recorder, r->entry, r->status == TG_OK ? TG_CALL_DONE : TG_CALL_FAILED);
@@ -400,6 +406,10 @@ static const tg_work_ops request_ops = {.size = sizeof(tg_work_ops),
                                         .abort = request_abort,
                                         .free = request_free};
 
+tg_comm *tg_comm_of_work(const tg_work *w) {
+    return w->ops == &request_ops ? ((const tg_comm_request *)w->self)->comm : NULL;
+}
+
 tg_comm_request *tg_comm_request_new(tg_comm *c) {
     tg_comm_request *r = c->free;
     if (r)
@@ -421,7 +431,8 @@ tg_comm_request *tg_comm_request_new(tg_comm *c) {
  * works are not freed. */
 enum { KEPT = 32 };
 
-/* Allocates requests and works for the calls that no storage owns, before the first of them starts. */
+/* Allocates requests and works for the calls without dst, whose works no storage owns, before the first of these calls
+ * starts. */
 static tg_status reserve(tg_comm *c) {
     if (c->reserved) return TG_OK;
     TG_TRY(tg_works_reserve(c->ctx, 2 * KEPT));

@@ -10,7 +10,12 @@ void tg_control_fail(tg_control *c, const tg_wait *w, tg_status status, int culp
     if (c->ops->claim(c)) c->ops->publish(c, w, status, culprit, text);
 }
 
-/* Returns the status with which this rank reports the end of its group. notified: it has reported it before. */
+/* Returns the status with which this rank reports the end of its group. That is the status of the end, except that
+ * - a rank that has reported the end before (notified) reports TG_ERR_ABORTED;
+ * - every rank reports TG_ERR_ABORTED if the rank that ended the group died before it stored the status;
+ * - after a deadline, the culprit and the ranks that have not arrived at their call report TG_ERR_REMOTE (the culprit
+ *   may have arrived after the other ranks had stopped waiting for it);
+ * - after any other end, the culprit reports TG_ERR_ABORTED. */
 static tg_status end_seen_by(int me, const tg_group_end *end, bool arrived, bool notified) {
     bool mine = end->culprit == me;
     if (notified || end->status == TG_OK) return TG_ERR_ABORTED;
@@ -18,7 +23,6 @@ static tg_status end_seen_by(int me, const tg_group_end *end, bool arrived, bool
     return mine ? TG_ERR_ABORTED : end->status;
 }
 
-/* With `arrived`, this rank may have made its call too late, after the other ranks had stopped waiting for it. */
 tg_status tg_control_failed(tg_control *c, bool arrived) {
     char text[TG_FAILURE_TEXT] = "";
     tg_group_end end = {.text = text};
@@ -60,7 +64,7 @@ void tg_control_mismatch(tg_control *c, const tg_wait *w, const tg_quoted *a, co
 
 /* ---- Members ---- */
 
-/* A failure that was caused by another rank is reported with that rank's message. */
+/* If another rank caused member i's failure, member i's message already names that rank, and is used as it is. */
 void tg_control_fail_by(tg_control *c, const tg_wait *w, int i, const char *after) {
     char message[TG_FAILURE_TEXT - 64] = "", text[TG_FAILURE_TEXT];
     tg_member_view view = {.cause = -1};
@@ -78,8 +82,8 @@ void tg_control_fail_by(tg_control *c, const tg_wait *w, int i, const char *afte
 static void fail_by_leaving(tg_control *c, const tg_wait *w, int i, const tg_member_view *view) {
     char text[TG_FAILURE_TEXT];
     size_t at = 0;
-    tg_text(text, sizeof text, &at, "rank %d has %s after %llu calls; ", view->rank,
-            view->returned ? "returned" : "freed this communicator", (unsigned long long)view->calls);
+    tg_text(text, sizeof text, &at, "rank %d has %s after %s; ", view->rank,
+            view->returned ? "returned" : "freed this communicator", tg_count(view->calls, "call").text);
     c->ops->last_call(c, i, text, sizeof text, &at);
     tg_control_fail(c, w, TG_ERR_REMOTE, view->rank, text);
 }
@@ -107,9 +111,9 @@ void tg_control_abandon(tg_control *c, const char *why) {
         tg_control_fail(c, NULL, TG_ERR_ABORTED, -1, why);
 }
 
-/* Ends the group if member i can no longer arrive. An error counts only after a while, because the peer may be about to
- * clear it, just as this rank has cleared its own. A member that has missed a call which this rank has not missed can
- * never catch up. This is checked first: if the member then left, it left because of that.
+/* Ends the group if member i can no longer arrive. A member that has missed a call which this rank has not missed can
+ * never catch up. This is checked first: if the member has also left, the missed call is the reason. An error of a
+ * member that has not left counts only after 0.1 s, because the member may be about to clear it.
  *
  * The member may arrive, and then leave, while it is being checked. So its state is read first, and only then
  * whether it is still absent. */
@@ -131,14 +135,14 @@ static void check_member(tg_control *c, const tg_wait *w, int i) {
 
 /* ---- The deadline ---- */
 
-/* Writes that the deadline has passed, and in which call. */
+/* Writes that the deadline has passed, and in which call of this rank. */
 static void describe_awaited(tg_control *c, const tg_wait *w, char *buf, size_t n, size_t *at) {
     tg_call_entry entry = {0};
     char site[TG_SITE_BYTES] = "";
     tg_text(buf, n, at, "the deadline of %g s has passed in ", c->ctx->run.deadline);
     if (!c->ops->call(c, w, &entry, site, sizeof site)) {
-        tg_text(buf, n, at, "a call that waits for one of the %d before it in group \"%s\"", c->ops->max_calls,
-                c->name);
+        tg_text(buf, n, at, "a call that waits until one of the %d calls before it in group \"%s\" is done",
+                c->ops->max_calls, c->name);
         return;
     }
     tg_call_entry_text(&entry, buf, n, at);

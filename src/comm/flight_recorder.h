@@ -1,9 +1,10 @@
 /* The flight recorder: a slot (tg_rank_slot) for each rank, with its latest calls, its current activity, and the reason
  * for its failure.
  *
- * Only its own rank writes a slot, with two exceptions: other ranks increment the futex `wakeups` to wake the rank, and
- * a launcher writes the end of a process that could not do so itself. Any rank may read a slot at any time, also from
- * another process. Therefore all fields are atomic, and a reader that meets a write in progress reads again. */
+ * Only a rank itself writes its slot, with two exceptions: other ranks increment the futex `wakeups` to wake the rank,
+ * and a launcher writes the end of a process that could not do so itself. Any rank may read a slot at any time, also
+ * from another process. Therefore the fields are atomic, and a reader that meets a write in progress reads again. Only
+ * the texts of call sites are not atomic: each is complete before its `site` is set, and never changes. */
 #ifndef TG_FLIGHT_RECORDER_H
 #define TG_FLIGHT_RECORDER_H
 
@@ -31,13 +32,14 @@ typedef enum tg_rank_state {
 
 enum { TG_CALL_STARTED, TG_CALL_DONE, TG_CALL_FAILED };
 
-/* The entry of one call. */
+/* One call, as the flight recorder stores it and errors quote it. */
 typedef struct tg_call_entry {
     uint64_t index; /* number of the call among all calls of the rank, from 1; 0: none */
-    uint8_t kind, dtype, op, state;
+    uint8_t kind, dtype, op, state; /* kind: a tg_collective or TG_REPLAY; state: TG_CALL_STARTED etc. */
     int32_t root, size; /* size: ranks in the group */
     int64_t count;
-    uint64_t site, sequence; /* sequence: the call's number in its group, from 1; a send has the next collective's */
+    /* sequence: the call's number in its group, from 1; of a send or receive, the number of the next collective */
+    uint64_t site, sequence;
     char group[16];
     uint64_t began, ended; /* nanoseconds of CLOCK_MONOTONIC */
 } tg_call_entry;
@@ -48,7 +50,7 @@ typedef struct tg_rank_slot {
     alignas(TG_LINE) _Atomic uint64_t heartbeat;
     _Atomic uint64_t busy; /* id of the group whose members' memory this rank uses now; 0: none */
     alignas(TG_LINE) _Atomic uint32_t wakeups; /* futex: peers increment it to wake the rank */
-    _Atomic uint32_t sleeping; /* whether the rank sleeps on it, or is about to */
+    _Atomic uint32_t sleeping; /* whether the rank sleeps on `wakeups`, or is about to */
     alignas(TG_LINE) _Atomic int state, status;
     _Atomic int cause;        /* the rank that caused this rank's failure; -1: itself */
     _Atomic uint64_t order;   /* number of its failure among the failures of all ranks, from 1; 0: none */
@@ -71,7 +73,7 @@ typedef struct tg_rank_slot {
 typedef struct tg_recorder {
     int refs;
     tg_rank_slot *rank_slot; /* the first is that of rank `first` */
-    int n, first, size; /* number of slots; the first one's rank; all ranks */
+    int n, first, size; /* number of slots; rank of the first slot; number of all ranks */
     int me; /* index of this rank's slot */
     bool threads; /* all ranks are threads of one process, so code addresses are valid on all of them */
     bool own;     /* the recorder owns its one slot */
@@ -100,7 +102,7 @@ bool tg_rank_slot_last(const tg_rank_slot *c, tg_call_entry *entry);
 
 /* Writes a call as "all_reduce(f32, 5 elements, sum)". */
 void tg_call_entry_text(const tg_call_entry *entry, char *buf, size_t n, size_t *at);
-/* Writes the description of a call site that its rank has stored; the address if it has stored none. */
+/* Writes the description that the slot's rank has stored for a call site; the address if it has stored none. */
 void tg_rank_slot_site(const tg_rank_slot *c, uint64_t site, char *buf, size_t n);
 /* Writes the description of a call site of slot i's rank. */
 void tg_recorder_site(const tg_recorder *b, int i, uint64_t site, char *buf, size_t n);

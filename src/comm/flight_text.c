@@ -1,4 +1,5 @@
-/* The flight recorder as text and JSON. Nothing here allocates or calls printf, so that a signal handler may use it. */
+/* The flight recorder as text and JSON, and phrases for errors. A signal handler may call tg_comm_record_dump, so the
+ * functions that it uses do not allocate, and do not call printf. */
 #include <errno.h>
 #include <unistd.h>
 
@@ -56,6 +57,7 @@ static void put_signed(sink *s, int64_t x) {
     put_number(s, x < 0 ? -(uint64_t)x : (uint64_t)x);
 }
 
+/* Writes a time in microseconds, with one decimal. */
 static void put_micro(sink *s, uint64_t nanoseconds) {
     put_number(s, nanoseconds / 1000);
     put_char(s, '.');
@@ -140,10 +142,10 @@ void tg_call_entry_text(const tg_call_entry *entry, char *buf, size_t n, size_t 
     const char *op = reduction_name(entry);
     tg_text(buf, n, at, "%s(", tg_collective_name(entry->kind));
     if (entry->kind == TG_REPLAY)
-        tg_text(buf, n, at, "%lld collectives, digest %llx", (long long)tg_replay_calls(entry->count),
+        tg_text(buf, n, at, "%s, digest %llx", tg_count(tg_replay_calls(entry->count), "collective").text,
                 (unsigned long long)entry->count >> TG_REPLAY_BITS);
     if (entry->kind < TG_BARRIER)
-        tg_text(buf, n, at, "%s, %lld elements", tg_dtype_name(entry->dtype), (long long)entry->count);
+        tg_text(buf, n, at, "%s, %s", tg_dtype_name(entry->dtype), tg_count(entry->count, "element").text);
     if (op) tg_text(buf, n, at, ", %s", op);
     if (has_root(entry)) tg_text(buf, n, at, ", root %d", entry->root);
     if (has_peer(entry)) tg_text(buf, n, at, ", %s %d", entry->kind == TG_SEND ? "to" : "from", entry->root);
@@ -170,7 +172,7 @@ void tg_recorder_last_call(const tg_recorder *b, int i, char *buf, size_t n, siz
 typedef struct replayed {
     sink *s;
     const tg_recorder *b;
-    int i;    /* slot of the rank */
+    int i;    /* index of the rank's slot */
     bool any; /* a call has been printed */
 } replayed;
 
@@ -190,8 +192,9 @@ static void replayed_json(void *user, const tg_call_entry *call) {
     json_entry(r->s, r->b, r->i, call);
 }
 
-/* Calls fn for each call of a replay, if the entry is this rank's own. The list of a replay's calls is in the memory of
- * its rank, so those of other ranks cannot be read. A signal handler must not read even its own. */
+/* Calls fn for each call of a replay, if the entry is one of this rank. The list of a replay's calls is in the memory
+ * of the rank that replays, so this rank cannot read the lists of other ranks. A signal handler must not even read the
+ * list of this rank. */
 static void replayed_of(sink *s, const tg_recorder *b, int i, const tg_call_entry *entry,
                         void (*fn)(void *user, const tg_call_entry *call)) {
     replayed r = {s, b, i, false};
@@ -207,7 +210,10 @@ static void text_entry(sink *s, const tg_recorder *b, int i, const tg_call_entry
     put_number(s, entry->sequence);
     put_char(s, ' ');
     put(s, tg_collective_name(entry->kind));
-    if (entry->kind == TG_REPLAY) put(s, " of "), put_signed(s, tg_replay_calls(entry->count)), put(s, " collectives");
+    if (entry->kind == TG_REPLAY) {
+        int64_t calls = tg_replay_calls(entry->count);
+        put(s, " of "), put_signed(s, calls), put(s, calls == 1 ? " collective" : " collectives");
+    }
     if (entry->kind < TG_BARRIER) {
         put_char(s, ' ');
         put(s, tg_dtype_name(entry->dtype));

@@ -1,10 +1,11 @@
-/* The failure protocol of all transports. It separates two roles. The control of a group knows which members have
- * arrived at a call and which have failed; the mover of a group moves the bytes. Each role is a table of functions
- * below. The transports over shared memory and over messages implement both. NCCL implements a mover; its control asks
- * the control of its host communicator. The code above the tables is common to all transports: waiting, checking the
- * peers, the text of every error, deadlocks and recovery. tests/comm/test_failure_texts.c compares the texts.
+/* The failure protocol of all transports. It separates two roles. The control of a group knows which members (ranks of
+ * the group) have arrived at a call, that is, have made it, and which have failed. The mover of a group moves the
+ * bytes. Each role is a table of functions below. The transports over shared memory and over messages implement both
+ * tables. For NCCL, the mover is NCCL, and the control asks the control of a host communicator. The code that calls the
+ * tables is common to all transports: waiting, checking the peers, the text of every error, deadlocks and recovery.
+ * tests/comm/test_failure_texts.c compares the texts of the transports.
  *
- * All functions of the tables return at once, except where they are said to wait. Only the context's thread calls
+ * The functions of the tables return at once, unless their comment says that they wait. Only the context's thread calls
  * them. */
 #ifndef TG_PROTOCOL_H
 #define TG_PROTOCOL_H
@@ -17,18 +18,20 @@ enum { TG_FAILURE_TEXT = TG_SHARED_TEXT_WORDS * 8, TG_SITE_BYTES = 192 };
 
 /* What a rank waits for in a group. */
 typedef struct tg_wait {
-    void *request;     /* this rank's own call; NULL: it waits until an older call frees its slot */
-    void *place;       /* slot of the call, or the slot that it waits for; its type is the transport's */
-    uint64_t sequence; /* of the call */
+    /* The transport's request of the call that the rank waits for. NULL: all slots for calls in flight are taken, and
+     * the rank waits until an older call frees the slot that its next call needs. */
+    void *request;
+    void *place;       /* if request is NULL: that slot; its type is the transport's */
+    uint64_t sequence; /* if request is NULL: the number of that next call */
     double since;      /* tg_system_now() when the rank began to check its peers; 0: not yet */
 } tg_wait;
 
 /* What a control knows of one member. */
 typedef struct tg_member_view {
-    int rank;          /* of the world */
-    bool returned;     /* its function has returned, or its last communicator is freed */
+    int rank;          /* its number in the world */
+    bool returned;     /* its function (tg_ranks_run) has returned, or it has freed its last communicator */
     bool left;         /* it has freed its communicator of the group */
-    bool missed;       /* after errors it has missed more calls of the group than this rank has */
+    bool missed;       /* since the group was formed, it has missed more calls after errors than this rank */
     bool alive;        /* it has shown a sign of life since the wait began */
     tg_status status;  /* of its context */
     int cause;         /* the rank that caused its latest error, even if cleared; -1: itself */
@@ -37,38 +40,45 @@ typedef struct tg_member_view {
 } tg_member_view;
 
 typedef struct tg_control_ops {
-    const char *busy, *missing; /* describe an absent member with and without a sign of life */
-    const char *unfinished;     /* what a deadline says when all members have arrived; NULL: nothing */
-    int max_calls; /* most calls of a group in flight, quoted if `call` returns false; 0 if it never does */
+    const char *busy, *missing; /* describe a member that has not arrived, with and without a sign of life (alive) */
+    const char *unfinished;     /* what the error of a deadline adds if all members have arrived; NULL: nothing */
+    int max_calls; /* most calls of a group in flight, quoted if `call` returns false; 0 if `call` never does */
     bool first_decides; /* in recovery only the lowest member that has joined proposes a list; false: any member may */
 
     /* Facts about a call and the members */
     bool (*awaits)(tg_control *c, const tg_wait *w, int i); /* whether member i has yet to arrive */
-    void (*member)(tg_control *c, const tg_wait *w, int i, tg_member_view *view);
+    void (*member)(tg_control *c, const tg_wait *w, int i, tg_member_view *view); /* fills *view for member i */
     void (*error_of)(tg_control *c, int i, char *buf, size_t n); /* the message of member i's error */
-    void (*last_call)(tg_control *c, int i, char *buf, size_t n, size_t *at);
+    void (*last_call)(tg_control *c, int i, char *buf, size_t n, size_t *at); /* the last call of member i */
     /* Writes the call of w and where it was made. Returns false if this rank only waits for a slot. */
     bool (*call)(tg_control *c, const tg_wait *w, tg_call_entry *entry, char *site, size_t n);
 
     /* The end of the group */
-    bool (*ended)(tg_control *c, const tg_wait *w); /* whether it has ended for w; w NULL: for all its calls */
-    bool (*claim)(tg_control *c); /* whether this rank is the first to end it, and so must publish the reason */
+    bool (*ended)(tg_control *c, const tg_wait *w); /* whether it has ended for the call of w; w NULL: for new calls */
+    /* Called before publish. Returns false if the group has ended already; publish is then not called. If the
+     * transport's publish keeps the first of several reasons, claim may always return true. */
+    bool (*claim)(tg_control *c);
+    /* Ends the group, and stores the reason. */
     void (*publish)(tg_control *c, const tg_wait *w, tg_status status, int culprit, const char *text);
     void (*end)(tg_control *c, tg_group_end *end, char *buf, size_t n); /* fills *end; buf receives the text */
 
     /* Waiting */
     void (*prepare)(tg_control *c, int round); /* optional; called before progress is made for the round-th time */
-    /* Called before the peers are checked for the first time. Peers may then see what this rank waits for. */
+    /* Called before a wait checks the peers for the first time. From then on until end_wait, the peers may see what
+     * this rank waits for. */
     void (*begin_checks)(tg_control *c, const tg_wait *w);
     void (*end_wait)(tg_control *c, const tg_wait *w);
     void (*pause)(tg_control *c, const tg_wait *w, int round); /* spins, yields or sleeps. w NULL: no call is awaited */
-    /* Replaces begin_checks if the host waits elsewhere. May be called repeatedly. w NULL: no call is awaited. */
+    /* Replaces begin_checks while the host waits for something else, such as a device (tg_control_poll). May be called
+     * repeatedly. w NULL: no call is awaited. */
     void (*begin_poll)(tg_control *c, const tg_wait *w);
     const char *(*broken)(tg_control *c); /* optional; the name of a layer that can deliver nothing any more, or NULL */
-    /* Optional. Reports a disagreement that was found earlier and whose report was delayed. */
+    /* Optional. Reports a disagreement about the call of w that was found earlier, if its report was delayed. */
     void (*report_disagreement)(tg_control *c, const tg_wait *w);
-    void (*check)(tg_control *c, const tg_wait *w); /* optional; called after the members are. w NULL as in pause */
-    /* Optional. Ends the group if this rank and member i, which is absent, wait for each other. */
+    /* Optional. Makes the transport's own checks, after those of the members. w NULL: no call is awaited. */
+    void (*check)(tg_control *c, const tg_wait *w);
+    /* Optional. Called for a member i that has not arrived. Ends the group if this rank and member i wait for each
+     * other. */
     void (*deadlock)(tg_control *c, const tg_wait *w, int i);
 
     /* Recovery. A member joins it when it calls tg_comm_recover. */
@@ -83,7 +93,8 @@ typedef struct tg_control_ops {
 typedef struct tg_mover_ops {
     void (*advance)(tg_control *c);                /* moves what can be moved now, for all calls of this rank */
     bool (*done)(tg_control *c, const tg_wait *w); /* whether w is over: the call is done, or the slot is free */
-    /* Optional. Waits, for a limited time, until no peer uses this rank's memory for the group, which has failed. */
+    /* Optional. Called after the group has failed. Waits, for a limited time, until no peer uses this rank's memory for
+     * calls of the group. */
     void (*quiesce)(tg_control *c);
 } tg_mover_ops;
 
@@ -98,17 +109,17 @@ struct tg_control {
     int *cause;       /* the rank whose failure this rank's context is recording; -1: its own */
     int patience;     /* rounds of a wait before the peers are checked */
     bool notified;    /* the context has recorded that the group has failed */
-    uint64_t missed;  /* calls that the context had missed when the group was formed */
+    uint64_t missed;  /* number of calls that the context had missed when the group was formed */
 };
 
-/* Calls of the group that this rank has missed after errors. */
+/* Returns the number of calls, of any group, that this rank has missed after errors since this group was formed. */
 static inline uint64_t tg_control_missed(const tg_control *c) { return c->ctx->run.missed - c->missed; }
 
 /* ---- failure.c ---- */
 
 /* A call of one member, as an error quotes it. */
 typedef struct tg_quoted {
-    int member, rank; /* in the group, in the world */
+    int member, rank; /* its numbers in the group and in the world */
     tg_call_entry entry;
     char site[TG_SITE_BYTES];
 } tg_quoted;
@@ -116,17 +127,17 @@ typedef struct tg_quoted {
 /* Writes a call as "rank 1 called barrier() from main.c:7". */
 void tg_quote(const tg_quoted *q, char *buf, size_t n, size_t *at);
 
-/* Ends the group unless it has ended already. culprit: a rank of the world; -1: none. */
+/* Ends the group unless it has ended already. culprit: number in the world of the rank that caused this; -1: none. */
 void tg_control_fail(tg_control *c, const tg_wait *w, tg_status status, int culprit, const char *text);
-/* Ends the group with member i's error. after: the text that follows "failed". */
+/* Ends the group with member i's error. after: the text that follows "failed" in the message. */
 void tg_control_fail_by(tg_control *c, const tg_wait *w, int i, const char *after);
 /* Ends the group because two members disagree about a call, or about a message between them (then a->entry.sequence
  * is 0). */
 void tg_control_mismatch(tg_control *c, const tg_wait *w, const tg_quoted *a, const tg_quoted *b);
 /* Ends the group because the process of member i has died. */
 void tg_control_died(tg_control *c, const tg_wait *w, int i, long long pid);
-/* Ends the group because this rank leaves it. The reason that peers receive is the error after which this rank has
- * missed calls, else its current error, else `why`. */
+/* Ends the group because this rank leaves it. If this rank has missed calls, the peers receive as the reason the error
+ * that made it miss them. Otherwise they receive its current error or, if there is none, `why`. */
 void tg_control_abandon(tg_control *c, const char *why);
 /* Records the group's failure in the context, and returns its status. arrived: this rank has made its call, perhaps
  * too late. */
@@ -136,10 +147,12 @@ void tg_control_check_peers(tg_control *c, const tg_wait *w);
 
 /* ---- wait.c ---- */
 
+/* Fails with TG_ERR_ABORTED if the message layer of c's group has failed. */
+tg_status tg_control_check_layer(tg_control *c);
 /* Waits until the request is done or, if request is NULL, until the slot `place` is free for call number `sequence`.
  * Fails if the group fails meanwhile. */
 tg_status tg_control_wait(tg_control *c, void *request, void *place, uint64_t sequence);
-/* Called while the host waits elsewhere, for example for a device. Advances calls and reports the group's failure.
+/* Called while the host waits for something else, for example a device. Advances calls and reports the group's failure.
  * waited: seconds so far; negative: that wait is over. request: the call of the group on which the device depends;
  * NULL: none. */
 tg_status tg_control_poll(tg_control *c, void *request, double waited);
@@ -148,7 +161,7 @@ tg_status tg_control_poll(tg_control *c, void *request, double waited);
 
 /* A rank that waits in a call of a group. */
 typedef struct tg_blocked {
-    int rank; /* of the world */
+    int rank; /* its number in the world */
     const char *group;
     const char *call; /* as tg_quote writes it */
 } tg_blocked;

@@ -52,10 +52,12 @@ tg_status tg_control_regroup(tg_control *c, int *ranks, int *n, int *mine) {
     tg_control_abandon(c, "a rank has called tg_comm_recover");
     if (c->mover->quiesce) c->mover->quiesce(c);
     const bool *list = agree(c);
-    if (!list)
+    if (!list) {
+        TG_TRY(tg_control_check_layer(c));
         return tg_fail(c->ctx, TG_ERR_TIMEOUT,
                        "tg_comm_recover: the other ranks have not called it within two deadlines of %g s",
                        c->ctx->run.deadline);
+    }
     number(c, list, ranks, n, mine);
     if (*mine >= 0) return TG_OK;
     return tg_fail(

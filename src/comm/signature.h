@@ -1,5 +1,6 @@
-/* Signatures: the properties of one call on which all members of a group must agree. Also functions for the parts of a
- * call, and the check of two members that exchange parts of different sizes. */
+/* Signatures: the properties of one call on which all members of a group must agree. This header also has functions for
+ * the parts (one for each rank) of a call's data, and the check of two members that exchange parts of different
+ * sizes. */
 #ifndef TG_SIGNATURE_H
 #define TG_SIGNATURE_H
 
@@ -9,20 +10,21 @@ typedef struct tg_signature {
     uint8_t kind, dtype, op;
     int32_t root;
     int64_t count;   /* elements; 0 if the sizes of parts may differ between ranks */
-    uint64_t counts; /* a digest of the sizes of all parts, of an all-gather or reduce-scatter; else 0 */
-    uint64_t missed; /* calls of the group that the rank has missed after errors; members must agree on that too */
+    uint64_t counts; /* of an all-gather or reduce-scatter: a digest of the sizes of all parts; else 0 */
+    /* Number of calls that the rank has missed after errors since the group was formed. Members must agree on this. */
+    uint64_t missed;
 } tg_signature;
 
 /* Returns the signature of a call in a group of `size` ranks. missed: see the field. */
 tg_signature tg_signature_of(const tg_transfer *t, int size, uint64_t missed);
-/* Compares all but the missed calls, whose difference is another error. */
+/* Returns whether all fields but `missed` are equal. A difference in `missed` is reported as another error. */
 bool tg_signature_equal(const tg_signature *a, const tg_signature *b);
-/* Returns the call of a signature as errors quote it. peer: the other rank of a send or a receive. sequence: the number
- * of the call, from 0. */
+/* Returns the call of a signature as errors quote it. count: number of elements of the call. peer: the other rank of a
+ * send or a receive. sequence: the number of the call, from 0. */
 tg_call_entry tg_signature_entry(const tg_signature *s, int64_t count, int peer, uint64_t sequence);
 
-/* Writes to `at` where parts of these n sizes begin, and where the last one ends: n + 1 numbers. Returns at, or NULL if
- * counts is NULL. */
+/* Writes n + 1 numbers to `at`: where each of n consecutive parts of these sizes begins, and where the last one ends.
+ * Returns at, or NULL if counts is NULL. */
 int64_t *tg_parts_begin(int64_t *at, const int64_t *counts, int n);
 /* Return where part i begins, and its size. begins NULL: all parts have `count` elements. */
 static inline int64_t tg_part_begin(const int64_t *begins, int64_t count, int i) {

@@ -21,7 +21,8 @@ static bool shares_memory(const tg_comm *c) {
     return !strcmp(transport, "self") || (c->ctx->host && !strcmp(transport, "threads"));
 }
 
-/* Returns a buffer that a freed symmetric buffer no longer uses, or a new one. NULL after recording the error. */
+/* Returns a scratch buffer (core/scratch.h) for a new symmetric buffer: one that a freed symmetric buffer no longer
+ * uses, or else a new one. Returns NULL after recording the error. */
 static tg_buffer *buffer_of(tg_ctx *ctx) {
     for (tg_buffer *b = ctx->buffers; b; b = b->next)
         if (b->ended && !b->open) {
@@ -31,7 +32,7 @@ static tg_buffer *buffer_of(tg_ctx *ctx) {
     return tg_buffer_new(ctx, "", TG_U8, 0);
 }
 
-/* Owns a transport's window until its memory is released. */
+/* Owns a transport's window until the memory of the window is released. */
 typedef struct window {
     tg_ctx *ctx;
     const tg_comm_ops *ops;

@@ -1,4 +1,4 @@
-/* The memory of a symmetric buffer, from which src/parallel/symmetric_take.c cuts tensors. */
+/* The memory of a symmetric buffer, in which src/parallel/symmetric_take.c creates tensors. */
 #ifndef TG_SYMMETRIC_H
 #define TG_SYMMETRIC_H
 

@@ -2,16 +2,20 @@
 #include "base/os.h"
 #include "comm/protocol.h"
 
-/* Records and returns the error of the group or of its message layer, if there is one. */
+tg_status tg_control_check_layer(tg_control *c) {
+    const char *broken = c->ops->broken ? c->ops->broken(c) : NULL;
+    return broken ? tg_fail(c->ctx, TG_ERR_ABORTED,
+                            "the message layer \"%s\" has failed before; create a new communicator", broken)
+                  : TG_OK;
+}
+
+/* If the group has ended or its message layer has failed, records that error and returns its status. */
 static tg_status check_group(tg_control *c, const tg_wait *w, bool arrived) {
     if (c->ops->ended(c, w)) {
         if (c->mover->quiesce) c->mover->quiesce(c);
         return tg_control_failed(c, arrived);
     }
-    const char *broken = c->ops->broken ? c->ops->broken(c) : NULL;
-    return broken ? tg_fail(c->ctx, TG_ERR_ABORTED,
-                            "the message layer \"%s\" has failed before; create a new communicator", broken)
-                  : TG_OK;
+    return tg_control_check_layer(c);
 }
 
 static void check_peers(tg_control *c, tg_wait *w) {

@@ -1,49 +1,29 @@
 /* Captured steps (tg_graph). The device records the work that its slots queue. This file makes the recording
- * repeatable: it keeps the memory in place, advances the random streams at each replay, and restores what the host
- * knows about gradients and saved tensors. */
-#include "core/capture.h"
+ * repeatable: it keeps the memory in place, and notes what the step does with random streams, gradients and saved
+ * tensors, which the host restores at each replay (core/replay.c). */
+#include "core/graph.h"
 
 #include "base/host_memory.h"
-#include "core/captured_draws.h"
 #include "core/work.h"
 
-/* A block that the step uses: either outside its arena, or inside it and still live after the step. */
-typedef struct use {
-    tg_block *block;
-    bool written; /* a replay writes it, so no node may have saved it for a later backward */
-} use;
-
-/* What the host knows of a leaf's gradient. */
-typedef struct gradient {
-    bool has, partial, summed;
-} gradient;
-
-/* A leaf whose gradient the step uses. */
-typedef struct leaf {
-    tg_ref ref;
-    bool read; /* the recording depends on whether the leaf had a gradient */
-    gradient before, after; /* before and after the step */
-} leaf;
-
-struct tg_graph {
-    tg_ctx *ctx;
-    tg_graph *next, *prev; /* in the context's list */
-    tg_status (*fn)(void *state, tg_ctx *ctx);
-    void *state;
-    tg_recording recording;
-    void *recorded;   /* the device's recording; NULL if replays call fn, or after the recording has ended */
-    const char *ended; /* why the graph can no longer be replayed; NULL if it can */
-    int arena;
-    int running;  /* calls of fn by a replay that have not returned */
-    int64_t nodes, bytes, steps;
-    use *uses;
-    leaf *leaves;
-    int n_uses, uses_capacity, n_leaves, leaves_capacity;
-    tg_captured_draws draws;
-    tg_replay_hooks *hooks; /* callbacks at each replay; NULL means none */
+static const tg_recording_words step_words = {
+    .record = "tg_graph_new",
+    .replay = "tg_graph_replay",
+    .subject = "the step",
+    .recorded = "the step that tg_graph_new records",
+    .elsewhere = "outside of the step, before or after tg_graph_replay",
+    .failed = "a tg_graph_new that failed",
+};
+static const tg_recording_words module_words = {
+    .record = "captured module",
+    .replay = "captured module",
+    .subject = "the module",
+    .recorded = "the module that tg_captured_new captures",
+    .elsewhere = "outside of the module",
+    .failed = "the capture of a module, which failed",
 };
 
-static const tg_graph inert = {.ctx = (tg_ctx *)&tg_dead_ctx};
+static const tg_graph inert = {.ctx = (tg_ctx *)&tg_dead_ctx, .recording.words = &step_words};
 
 /* ---- During the recording ---- */
 
@@ -51,7 +31,7 @@ static const tg_graph inert = {.ctx = (tg_ctx *)&tg_dead_ctx};
  * fails. */
 static void use_block(tg_graph *g, tg_block *b, bool written) {
     if (!tg_host_grow(g->ctx, (void **)&g->uses, g->n_uses, &g->uses_capacity, sizeof *g->uses)) return;
-    if (tg_heap_arena_use(g->ctx->run.heap, b)) g->uses[g->n_uses++] = (use){.block = b, .written = written};
+    if (tg_heap_arena_use(g->ctx->run.heap, b)) g->uses[g->n_uses++] = (tg_graph_use){.block = b, .written = written};
 }
 
 void tg_capture_uses(tg_storage *s) {
@@ -66,14 +46,20 @@ void tg_capture_writes(tg_storage *s) {
         if (g->uses[i].block == s->block) g->uses[i].written = true;
 }
 
-static gradient gradient_now(const tg_tensor *x) {
-    return (gradient){x->ext->has_grad, x->ext->partial, x->ext->summed};
+static tg_gradient_state gradient_now(const tg_tensor *x) {
+    return (tg_gradient_state){x->ext->has_grad, x->ext->partial, x->ext->summed};
 }
 
-static void gradient_set(const tg_tensor *x, gradient to) {
-    x->ext->has_grad = to.has;
-    x->ext->partial = to.partial;
-    x->ext->summed = to.summed;
+void tg_graph_set_gradients(const tg_graph *g, bool after) {
+    for (int i = 0; i < g->n_leaves; i++) {
+        const tg_graph_leaf *l = &g->leaves[i];
+        const tg_tensor *x = l->ref.tensor;
+        const tg_gradient_state *to = after ? &l->after : &l->before;
+        if (x->serial != l->ref.serial || !x->ext) continue;
+        x->ext->has_grad = to->has;
+        x->ext->partial = to->partial;
+        x->ext->summed = to->summed;
+    }
 }
 
 void tg_capture_gradient(const tg_tensor *x, bool read) {
@@ -81,46 +67,68 @@ void tg_capture_gradient(const tg_tensor *x, bool read) {
     for (int i = 0; i < g->n_leaves; i++)
         if (g->leaves[i].ref.tensor == x && g->leaves[i].ref.serial == x->serial) return;
     if (!tg_host_grow(g->ctx, (void **)&g->leaves, g->n_leaves, &g->leaves_capacity, sizeof *g->leaves)) return;
-    g->leaves[g->n_leaves++] = (leaf){.ref = tg_ref_of(x), .read = read, .before = gradient_now(x)};
+    g->leaves[g->n_leaves++] = (tg_graph_leaf){.ref = tg_ref_of(x), .read = read, .before = gradient_now(x)};
 }
 
-tg_status tg_capture_draws(tg_ctx *ctx, const tg_rng *state, bool keyed, const tg_rng **captured) {
-    return tg_captured_draws_row(&ctx->capture->draws, state, keyed, captured);
+tg_status tg_capture_draws(tg_ctx *ctx, const tg_rng *stream, uint64_t micro, tg_draws *out) {
+    return tg_captured_draws_row(&ctx->capture->draws, stream, micro, out);
 }
+
+tg_replay_hooks *tg_capture_hooks(tg_ctx *ctx) { return ctx->capture->part[ctx->capture->current].hooks; }
+void tg_capture_set_hooks(tg_ctx *ctx, tg_replay_hooks *h) { ctx->capture->part[ctx->capture->current].hooks = h; }
 
 /* ---- Recording ---- */
 
-/* Calls the step's function. An error quotes `who`. */
-static tg_status call_fn(tg_graph *g, const char *who) {
+tg_status tg_graph_call(tg_graph *g, int part, const char *who) {
     tg_ctx *ctx = g->ctx;
     ctx->busy++;
-    tg_status s = g->fn(g->state, ctx);
+    tg_status s = g->part[part].fn(g->state, ctx);
     ctx->busy--;
     if (ctx->run.status != TG_OK) return ctx->run.status;
-    return s == TG_OK ? s : tg_fail(ctx, TG_ERR_CALLBACK, "%s: the step failed with %s", who, tg_status_name(s));
+    return s == TG_OK ? s
+                      : tg_fail(ctx, TG_ERR_CALLBACK, "%s: %s failed with %s", who, g->recording.words->subject,
+                                tg_status_name(s));
 }
+
+static bool began_before(const void *g, const tg_work *w) { return w->graph != g; }
 
 static tg_status run_fn(tg_graph *g) {
     tg_ctx *ctx = g->ctx;
-    TG_TRY(call_fn(g, "tg_graph_new"));
+    const tg_recording_words *w = g->recording.words;
+    TG_TRY(tg_graph_call(g, g->current, w->record));
     if (g->recording.refused)
         return tg_fail(ctx, TG_ERR_STATE,
-                       "tg_graph_new: the step cleared the error of a call that cannot be captured; remove that call "
-                       "from the step");
-    TG_TRY(tg_works_settle(ctx, NULL, NULL)); /* works on other streams must end within the recording */
+                       "%s: %s cleared the error of a call that cannot be captured; remove that call from %s",
+                       w->record, w->subject, w->subject);
+    TG_TRY(tg_works_settle(ctx, began_before, g)); /* works on other streams must end within the recording */
     return tg_captured_draws_end(&g->draws);
+}
+
+/* Lets the device record the work of one function. It executes nothing of it. */
+static tg_status record_part(tg_graph *g, int i) {
+    tg_ctx *ctx = g->ctx;
+    tg_graph_part *p = &g->part[i];
+    g->current = i;
+    TG_TRY(ctx->run.ops->capture_begin(ctx));
+    ctx->capture = g;
+    ctx->run.recording = &g->recording;
+    tg_status s = run_fn(g);
+    ctx->run.recording = NULL;
+    ctx->capture = NULL;
+    tg_status ended = ctx->run.ops->capture_end(ctx, s == TG_OK, &p->recorded, &p->nodes);
+    return s == TG_OK ? ended : s;
 }
 
 static tg_status open_memory(tg_graph *g) {
     tg_ctx *ctx = g->ctx;
     g->arena = tg_heap_arena_open(ctx->run.heap);
-    tg_block *rows =
-        g->arena ? tg_heap_arena_pin(ctx->run.heap, g->arena, tg_captured_draws_bytes(&g->draws)) : NULL;
+    tg_block *rows = g->arena ? tg_heap_arena_pin(ctx->run.heap, g->arena, tg_captured_draws_bytes(&g->draws)) : NULL;
     if (!rows)
-        return tg_fail(ctx, TG_ERR_MEMORY,
-                       "tg_graph_new: out of memory on device \"%s\", or 255 graphs are alive already; free some with "
-                       "tg_graph_free",
-                       ctx->run.ops->name);
+        return tg_fail(
+            ctx, TG_ERR_MEMORY,
+            "%s: out of memory on device \"%s\", or 255 graphs are alive already (one for each tg_graph_new, "
+            "and for each slot of a captured module); free some",
+            g->recording.words->record, ctx->run.ops->name);
     g->draws.device_rows = tg_block_data(rows);
     return TG_OK;
 }
@@ -137,54 +145,25 @@ static void close_memory(tg_graph *g) {
     g->bytes = tg_heap_arena_bytes(h, g->arena);
 }
 
-/* Records the step. The device executes nothing of it. */
-static tg_status record(tg_graph *g) {
+/* Returns whether a work may continue while a module is recorded, because a module is not made of what it fills: a
+ * message that is awaited, or gradients that are being summed. Waiting for a message could wait for this rank's own. */
+static bool goes_on(const void *arg, const tg_work *w) {
+    (void)arg;
+    const tg_storage *s = w->fills;
+    return !w->ops->order &&
+           (!s || s->category == TG_MEM_TEMPORARY || s->category == TG_MEM_SAVED || s->category == TG_MEM_GRADIENT);
+}
+
+/* Records all functions. Draws are relative as tg_captured_draws_open says. */
+static tg_status record(tg_graph *g, bool relative, uint64_t micro) {
     tg_ctx *ctx = g->ctx;
-    TG_TRY(tg_captured_draws_open(&g->draws, ctx));
-    TG_TRY(tg_works_settle(ctx, NULL, NULL)); /* the recording cannot wait for work that began before it */
+    TG_TRY(tg_captured_draws_open(&g->draws, ctx, g->recording.words, relative, micro));
+    /* The recording cannot wait for work that began before it. */
+    TG_TRY(tg_works_settle(ctx, relative ? goes_on : NULL, NULL));
     tg_status s = open_memory(g);
-    if (s == TG_OK) s = ctx->run.ops->capture_begin(ctx);
-    if (s == TG_OK) {
-        ctx->capture = g;
-        ctx->run.recording = &g->recording;
-        s = run_fn(g);
-        ctx->run.recording = NULL;
-        ctx->capture = NULL;
-        tg_status ended = ctx->run.ops->capture_end(ctx, s == TG_OK, &g->recorded, &g->nodes);
-        if (s == TG_OK) s = ended;
-    }
+    for (int i = 0; i < g->n_parts && s == TG_OK; i++) s = record_part(g, i);
     if (g->arena) close_memory(g);
     return s == TG_OK ? ctx->run.status : s;
-}
-
-/* Sends what the recorded step draws from, and runs it. If the hook `begin` has succeeded, calls the hook `end` too,
- * even if the launch fails. */
-static tg_status send_and_launch(tg_graph *g, bool first, const void *site) {
-    TG_TRY(tg_captured_draws_send(&g->draws, first, site));
-    if (g->hooks) TG_TRY(g->hooks->begin(g->hooks, site));
-    tg_status s = g->ctx->run.ops->capture_launch(g->ctx, g->recorded);
-    tg_status ended = g->hooks ? g->hooks->end(g->hooks) : TG_OK;
-    if (s == TG_OK) s = ended;
-    return s;
-}
-
-/* Runs the recorded step once. After an error its keys have not drawn. */
-static tg_status launch(tg_graph *g, bool first, const void *site) {
-    int notes = g->ctx->key_notes.n;
-    tg_status s = send_and_launch(g, first, site);
-    if (s == TG_OK)
-        g->steps++;
-    else
-        tg_key_notes_keep(g->ctx, notes);
-    return s;
-}
-
-tg_replay_hooks *tg_capture_hooks(tg_ctx *ctx) { return ctx->capture->hooks; }
-void tg_capture_set_hooks(tg_ctx *ctx, tg_replay_hooks *h) { ctx->capture->hooks = h; }
-
-void tg_graphs_each_hooks(tg_ctx *ctx, void (*fn)(tg_replay_hooks *h, const void *arg), const void *arg) {
-    for (tg_graph *g = ctx->graphs; g; g = g->next)
-        if (g->hooks) fn(g->hooks, arg);
 }
 
 /* Undoes a capture that failed. The recording executed nothing, so the tensors that the step made hold no values: they
@@ -192,11 +171,8 @@ void tg_graphs_each_hooks(tg_ctx *ctx, void (*fn)(tg_replay_hooks *h, const void
 static void undo(tg_graph *g) {
     tg_ctx *ctx = g->ctx;
     for (tg_block *b; g->arena && (b = tg_heap_arena_any(ctx->run.heap, g->arena));)
-        tg_storage_discard(tg_block_owner(b), "a tg_graph_new that failed", g->recording.site);
-    for (int i = 0; i < g->n_leaves; i++) {
-        const tg_tensor *x = g->leaves[i].ref.tensor;
-        if (x->serial == g->leaves[i].ref.serial && x->ext) gradient_set(x, g->leaves[i].before);
-    }
+        tg_storage_discard(tg_block_owner(b), g->recording.words->failed, g->recording.site);
+    tg_graph_set_gradients(g, false);
     tg_captured_draws_undo(&g->draws);
 }
 
@@ -208,15 +184,15 @@ static void note_gradients(tg_graph *g) {
 }
 
 /* Performs the first step: records and launches it, or, on a device that does not record, calls the function. */
-static tg_status begin(tg_graph *g) {
+static tg_status begin_step(tg_graph *g) {
     tg_ctx *ctx = g->ctx;
     if (!ctx->run.ops->capture_begin) {
-        TG_TRY(call_fn(g, "tg_graph_new"));
+        TG_TRY(tg_graph_call(g, 0, g->recording.words->record));
         g->steps++;
         return TG_OK;
     }
-    tg_status s = record(g);
-    if (s == TG_OK) s = launch(g, true, g->recording.site);
+    tg_status s = record(g, false, 0);
+    if (s == TG_OK) s = tg_graph_launch(g, 0, 0, true, g->recording.site);
     if (s == TG_OK)
         note_gradients(g);
     else
@@ -224,22 +200,11 @@ static tg_status begin(tg_graph *g) {
     return s;
 }
 
-static void free_recorded(tg_graph *g) {
-    if (g->recorded) g->ctx->run.ops->capture_free(g->ctx, g->recorded);
-    g->recorded = NULL;
-}
+/* ---- Creation ---- */
 
-void tg_graphs_end(tg_ctx *ctx, bool (*ends)(tg_replay_hooks *h, const void *arg), const void *arg, const char *why) {
-    for (tg_graph *g = ctx->graphs; g; g = g->next) {
-        if (g->ended || !g->hooks || !ends(g->hooks, arg)) continue;
-        g->ended = why;
-        free_recorded(g);
-    }
-}
-
-static bool can_capture(tg_ctx *ctx) {
+bool tg_can_record(const tg_ctx *ctx) {
     const tg_device_ops *o = ctx->run.ops;
-    return o->capture_begin ? o->capture_end && o->capture_launch && o->capture_free : ctx->host || ctx->meta;
+    return o->capture_begin && o->capture_end && o->capture_launch && o->capture_free;
 }
 
 static tg_status check_capture(tg_ctx *ctx, const void *fn) {
@@ -248,18 +213,25 @@ static tg_status check_capture(tg_ctx *ctx, const void *fn) {
         ctx->capture->recording.refused = true;
         return tg_fail(ctx, TG_ERR_STATE, "tg_graph_new: a step is being captured; captures do not nest");
     }
-    if (can_capture(ctx)) return TG_OK;
+    if (tg_can_record(ctx) || (!ctx->run.ops->capture_begin && (ctx->host || ctx->meta))) return TG_OK;
     return tg_fail(ctx, TG_ERR_UNSUPPORTED, "tg_graph_new: device \"%s\" cannot record a step", ctx->run.ops->name);
 }
 
-static tg_graph *capture(tg_ctx *ctx, tg_status (*fn)(void *state, tg_ctx *ctx), void *state, const void *site) {
-    if (!tg_ok(ctx) || check_capture(ctx, (const void *)(uintptr_t)fn) != TG_OK) return NULL;
+/* Adds a graph of n functions to the context. Returns NULL after recording the error. */
+static tg_graph *add_graph(tg_ctx *ctx, const tg_graph_fn *fn, int n, void *state, const tg_recording_words *words,
+                           const void *site) {
     tg_graph *g = tg_host_alloc(ctx, sizeof *g);
     if (!g) return NULL;
-    *g = (tg_graph){.ctx = ctx, .fn = fn, .state = state, .recording.site = site, .next = ctx->graphs};
+    *g = (tg_graph){.ctx = ctx, .n_parts = n, .state = state, .recording = {words, site, false}, .next = ctx->graphs};
+    for (int i = 0; i < n; i++) g->part[i].fn = fn[i];
     if (g->next) g->next->prev = g;
-    ctx->graphs = g;
-    if (begin(g) == TG_OK) return g;
+    return ctx->graphs = g;
+}
+
+static tg_graph *capture(tg_ctx *ctx, tg_graph_fn fn, void *state, const void *site) {
+    if (!tg_ok(ctx) || check_capture(ctx, (const void *)(uintptr_t)fn) != TG_OK) return NULL;
+    tg_graph *g = add_graph(ctx, &fn, 1, state, &step_words, site);
+    if (!g || begin_step(g) == TG_OK) return g;
     tg_graph_free(g);
     return NULL;
 }
@@ -270,93 +242,34 @@ tg_graph *tg_graph_new(tg_ctx *ctx, tg_status (*fn)(void *state, tg_ctx *ctx), v
     return g ? g : (tg_graph *)&inert;
 }
 
-/* ---- Replays ---- */
-
-/* Fails if the step writes a tensor that a node has saved for a later backward. */
-static tg_status check_uses(const tg_graph *g) {
-    char what[160] = "a tensor";
-    for (int i = 0; i < g->n_uses; i++) {
-        const tg_storage *s = tg_block_owner(g->uses[i].block);
-        if (TG_LIKELY(!g->uses[i].written || !s || !s->saves)) continue;
-        if (tg_storage_maker(s)) tg_describe(tg_storage_maker(s), what, sizeof what);
-        return tg_fail(g->ctx, TG_ERR_STATE,
-                       "tg_graph_replay: the step writes %s, which a node has saved for backward; run that backward, "
-                       "or reset its tape, first",
-                       what);
+tg_graph *tg_graph_record(tg_ctx *ctx, const tg_graph_fn *fn, int n, void *state, uint64_t micro, const void *site) {
+    tg_graph *g = add_graph(ctx, fn, n, state, &module_words, site);
+    if (!g) return NULL;
+    if (record(g, true, micro) == TG_OK) {
+        tg_captured_draws_undo(&g->draws);
+        tg_graph_set_gradients(g, false);
+        g->n_leaves = 0; /* what becomes of gradients, the caller says at each replay */
+        return g;
     }
-    return TG_OK;
+    undo(g);
+    tg_graph_free(g);
+    return NULL;
 }
 
-/* Fails if a gradient that the step adds to is absent, or one that it overwrites is present. */
-static tg_status check_gradients(const tg_graph *g) {
-    char what[160];
-    for (int i = 0; i < g->n_leaves; i++) {
-        const leaf *l = &g->leaves[i];
-        const tg_tensor *x = l->ref.tensor;
-        if (TG_LIKELY(x->serial != l->ref.serial || !x->ext || !l->read || x->ext->has_grad == l->before.has)) continue;
-        tg_describe(x, what, sizeof what);
-        return tg_fail(g->ctx, TG_ERR_STATE,
-                       "tg_graph_replay: %s has %s gradient, but the step was recorded %s, so it %s; zero gradients "
-                       "within the step, or capture one for each case",
-                       what, l->before.has ? "no" : "a", l->before.has ? "with one" : "without",
-                       l->before.has ? "would add to a gradient that does not exist" : "would overwrite it");
-    }
-    return TG_OK;
+/* ---- Queries ---- */
+
+bool tg_graph_changes_state(const tg_graph *g) {
+    bool changes = false;
+    for (int i = 0; i < g->n_uses; i++) changes |= g->uses[i].written && tg_block_arena(g->uses[i].block) != g->arena;
+    return changes;
 }
 
-/* Returns whether a work may continue during the replay, because it copies memory that the step does not touch, such as
- * the inputs of the next step. */
-static bool is_independent(const void *arg, const tg_work *w) {
-    const tg_graph *g = arg;
-    const tg_block *b = w->fills ? w->fills->block : w->reads;
-    if (!w->ops->order || !b || tg_block_arena(b) == g->arena) return false;
-    for (int i = 0; i < g->n_uses; i++)
-        if (g->uses[i].block == b) return false;
-    return true;
-}
+bool tg_graph_has_ended(const tg_graph *g) { return g->ended; }
 
-static tg_status check_replay(const tg_graph *g) {
-    tg_ctx *ctx = g->ctx;
-    if (ctx->capture) {
-        ctx->capture->recording.refused = true;
-        return tg_fail(ctx, TG_ERR_STATE, "tg_graph_replay: a step is being captured; captures do not nest");
-    }
-    if (g->ended)
-        return tg_fail(ctx, TG_ERR_ABORTED, "tg_graph_replay: %s; capture the step again", g->ended);
-    if (!g->recorded) return TG_OK;
-    TG_TRY(tg_captured_draws_check(&g->draws));
-    TG_TRY(check_uses(g));
-    return check_gradients(g);
-}
-
-static tg_status replay(tg_graph *g, const void *site) {
-    tg_ctx *ctx = g->ctx;
-    if (!tg_ok(ctx)) return tg_ctx_status(ctx);
-    TG_TRY(check_replay(g));
-    if (!g->recorded) {
-        g->running++;
-        tg_status s = call_fn(g, "tg_graph_replay");
-        g->running--;
-        g->steps += s == TG_OK;
-        return s;
-    }
-    TG_TRY(tg_works_settle(ctx, is_independent, g));
-    if (ctx->run.ops->poll) TG_TRY(ctx->run.ops->poll(ctx));
-    TG_TRY(launch(g, false, site));
-    tg_captured_draws_advance(&g->draws);
-    for (int i = 0; i < g->n_leaves; i++) {
-        const tg_tensor *x = g->leaves[i].ref.tensor;
-        if (x->serial == g->leaves[i].ref.serial && x->ext) gradient_set(x, g->leaves[i].after);
-    }
-    return TG_OK;
-}
-
-tg_status tg_graph_replay(tg_graph *g) {
-    if (!g) return TG_ERR_ARGUMENT;
-    tg_status s = replay(g, TG_SITE);
-    bool collective = g->recorded ? g->hooks != NULL : g->ctx->run.has_peers;
-    if (s != TG_OK && collective) tg_ctx_skip(g->ctx);
-    return s;
+void tg_graphs_each_hooks(tg_ctx *ctx, void (*fn)(tg_replay_hooks *h, const void *arg), const void *arg) {
+    for (tg_graph *g = ctx->graphs; g; g = g->next)
+        for (int i = 0; i < g->n_parts; i++)
+            if (g->part[i].hooks) fn(g->part[i].hooks, arg);
 }
 
 tg_status tg_graph_query(const tg_graph *g, tg_graph_info *out) {
@@ -364,14 +277,33 @@ tg_status tg_graph_query(const tg_graph *g, tg_graph_info *out) {
     if (!tg_ok(g->ctx)) return tg_ctx_status(g->ctx);
     if (!out || out->size < sizeof(size_t))
         return tg_fail(g->ctx, TG_ERR_ARGUMENT, "tg_graph_query: out is NULL or has no size; use TG_GRAPH_INFO()");
-    tg_graph_info info = {.nodes = g->nodes, .bytes = g->bytes, .steps = g->steps,
-                          .collectives = g->hooks ? g->hooks->collectives : 0};
+    tg_graph_info info = {.bytes = g->bytes, .steps = g->steps};
+    for (int i = 0; i < g->n_parts; i++) {
+        info.nodes += g->part[i].nodes;
+        if (g->part[i].hooks) info.collectives += g->part[i].hooks->collectives;
+    }
     size_t size = out->size < sizeof info ? out->size : sizeof info;
     memcpy((char *)out + sizeof(size_t), (char *)&info + sizeof(size_t), size - sizeof(size_t));
     return TG_OK;
 }
 
-/* ---- Free ---- */
+/* ---- Ends ---- */
+
+static void free_recorded(tg_graph *g) {
+    for (int i = 0; i < g->n_parts; i++) {
+        if (g->part[i].recorded) g->ctx->run.ops->capture_free(g->ctx, g->part[i].recorded);
+        g->part[i].recorded = NULL;
+    }
+}
+
+void tg_graphs_end(tg_ctx *ctx, bool (*ends)(tg_replay_hooks *h, const void *arg), const void *arg, const char *why) {
+    for (tg_graph *g = ctx->graphs; g; g = g->next)
+        for (int i = 0; i < g->n_parts && !g->ended; i++) {
+            if (!g->part[i].hooks || !ends(g->part[i].hooks, arg)) continue;
+            g->ended = why;
+            free_recorded(g);
+        }
+}
 
 void tg_graph_free(tg_graph *g) {
     if (!g || g == &inert) return;
@@ -381,7 +313,8 @@ void tg_graph_free(tg_graph *g) {
         return;
     }
     free_recorded(g);
-    if (g->hooks) g->hooks->free(g->hooks);
+    for (int i = 0; i < g->n_parts; i++)
+        if (g->part[i].hooks) g->part[i].hooks->free(g->part[i].hooks);
     for (int i = 0; i < g->n_uses; i++) tg_block_unuse(ctx->run.heap, g->uses[i].block);
     if (g->arena) tg_heap_arena_end(ctx->run.heap, g->arena);
     tg_host_free(ctx, g->uses, (size_t)g->uses_capacity * sizeof *g->uses);

@@ -147,7 +147,7 @@ static tg_status choose_isa(tg_ctx *ctx, const tg_config *config) {
 static tg_status check_config(tg_ctx *ctx, const tg_device_ops *ops, const tg_config *config) {
     if (ops && config->device)
         return tg_fail(ctx, TG_ERR_ARGUMENT,
-                       "tg_ctx_new_on: the config's device is \"%s\", but the table is the device; leave it NULL",
+                       "tg_ctx_new_on: config->device is \"%s\", but ops already selects the device; leave it NULL",
                        config->device);
     if (config->threads < 0 || config->threads > 1024)
         return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_ctx_new: threads is %d, expected 0 (all) to 1024", config->threads);
@@ -264,7 +264,7 @@ void tg_ctx_free(tg_ctx *ctx) {
     tg_pool_free(ctx, ctx->run.pool);
     tg_trace_free(ctx);
     tg_copies_free(ctx);
-    while (ctx->works) tg_work_abandon(ctx->works); /* the caller has not waited for these */
+    while (ctx->works) tg_work_abandon(ctx->works); /* works that nobody has waited for */
     if (ctx->run.heap) tg_heap_free(ctx->run.heap);
     for (int i = 0; i < TG_WORKSPACES; i++) tg_host_free(ctx, ctx->run.workspace[i].p, ctx->run.workspace[i].bytes);
     if (ctx->run.ops && ctx->run.heap) ctx->run.ops->close(ctx, ctx->run.device_state);

@@ -19,11 +19,12 @@ typedef struct tg_host_chunk {
     max_align_t slots[];
 } tg_host_chunk;
 
-/* Memory that the ranks of a node share. The heap of a context on the CPU takes its segments from it first. */
+/* Memory that the ranks of one machine share. The heap of a context on the CPU takes its segments (base/heap.h) from
+ * here, and from the device's slot alloc when this memory is full. It is not the arena of a captured step. */
 typedef struct tg_arena {
     void *(*take)(struct tg_arena *a, size_t bytes, size_t align); /* returns NULL if it is full */
     bool (*owns)(const struct tg_arena *a, const void *p);
-    void (*end)(struct tg_arena *a); /* the context has ended */
+    void (*end)(struct tg_arena *a); /* called when the context has ended */
 } tg_arena;
 
 struct tg_ctx {
@@ -34,7 +35,7 @@ struct tg_ctx {
     bool check;  /* check mode (tg_config.check) */
     bool ending; /* tg_ctx_free is running */
     tg_dtype dtype; /* dtype of tensors that are created without one */
-    /* number of running functions of the caller, except those that a tape runs and counts itself */
+    /* number of the caller's functions that are running now; a tape counts those that it runs in a field of its own */
     int busy;
     uint64_t serial; /* serial of the newest handle; only increases */
     tg_rng rng; /* state of the current stream: the default one, except between a fork and its join */
@@ -57,7 +58,9 @@ struct tg_ctx {
     tg_arena *arena; /* NULL if all memory comes from the device */
     /* Memory of handles and storages, kept until the context ends. */
     tg_host_chunk *chunks;
-    tg_tensor *free_first, *free_last; /* a queue: a slot is reused late, so a stale handle is recognized for long */
+    /* The queue of free slots of handles. The slot that was freed first is reused first, so that a stale handle is
+     * recognized for as long as possible. */
+    tg_tensor *free_first, *free_last;
     tg_temp *free_temps;
     tg_ext *free_exts;
     tg_storage *free_storages;
@@ -69,7 +72,7 @@ struct tg_ctx {
     struct tg_copies *copies;   /* copies that run concurrently with the device's work; NULL if none yet */
     tg_graph *graphs, *capture; /* all captured steps; the one that is being recorded now, or NULL */
     struct tg_buffer *buffers;  /* named scratch buffers */
-    tg_tensor *owned;           /* handles that are alive, linked through their ext */
+    tg_tensor *owned;           /* the context-owned handles, linked through their ext */
     tg_part part[TG_PARTS];
     struct tg_trace *trace; /* trace of the memory report; NULL before tg_memory_set_trace */
 };

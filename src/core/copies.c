@@ -9,14 +9,15 @@
 #include "core/work.h"
 
 enum {
-    MIN_LOG = 12, /* log2 of the smallest size in bytes */
-    SIZES = 64 - MIN_LOG,
-    MIN_PAGES = 2, /* the fewest and the most pages of one allocation */
+    MIN_LOG = 12, /* log2 of the smallest page size in bytes */
+    SIZES = 64 - MIN_LOG, /* number of page sizes */
+    MIN_PAGES = 2, /* the fewest and the most pages of the first allocation of a size */
     MAX_PAGES = 8,
-    MAX_UNORDERED = 4, /* downloads that hold their source; a further one orders the oldest */
+    MAX_UNORDERED = 4, /* how many downloads may hold the memory that they read (order_oldest) */
 };
-static const size_t piece_bytes = (size_t)32 << 20; /* an allocation has no more, unless MIN_PAGES need more */
-static const size_t large_page = (size_t)64 << 10;  /* larger pages are added singly after their first allocation */
+static const size_t piece_bytes = (size_t)32 << 20; /* size limit of an allocation, unless MIN_PAGES need more */
+/* Pages above this size are added one at a time, after the first allocation of their size. */
+static const size_t large_page = (size_t)64 << 10;
 
 /* A page, and the copy that uses it. */
 typedef struct copy {
@@ -169,7 +170,7 @@ static void download_free(void *self) {
 static const tg_work_ops download_ops = {.size = sizeof(tg_work_ops), .name = "tg_download", .test = copy_test,
                                          .wait = download_wait, .free = download_free, .order = download_order};
 
-/* The wait function of a download that was complete when it began. */
+/* The wait function of a download that was complete as soon as it was started. */
 static tg_status wait_done(tg_ctx *ctx, void *self) {
     (void)self;
     return ctx ? TG_OK : TG_ERR_ARGUMENT;
@@ -219,8 +220,8 @@ static tg_status order_oldest(tg_ctx *ctx) {
     return TG_OK;
 }
 
-/* Orders all later work of the device after the copy if x belongs to the context, because such a tensor, for example a
- * gradient, may be overwritten without a check for readers. The bytes of a tape's tensor are overwritten only once
+/* If x belongs to the context, orders all later work of the device after the copy. Such a tensor, for example a
+ * gradient, may be overwritten without a check for readers. The bytes of a tape's tensor are overwritten only when
  * nothing reads them any more. */
 tg_work *tg_copies_download(tg_tensor *x, void *dst, size_t bytes, bool own) {
     tg_ctx *ctx = x->ctx;

@@ -1,12 +1,12 @@
-/* The set of keys that have drawn in the current step. It finds a key that draws again after its close, which would
- * draw the same numbers. The memory is kept from step to step. */
+/* The set of keys that have drawn in the current step. It serves to detect a key that was closed and opened again, and
+ * would draw the same numbers. The memory is kept from step to step. */
 #include "core/keys.h"
 
 #include "base/host_memory.h"
 #include "core/context.h"
 
-/* Returns the slot of a stream number: the one that has it, or the free one where it belongs. Stream numbers are hashes
- * already. */
+/* Returns the slot of a stream number: the slot that has it, or the free slot where it belongs. Stream numbers are
+ * hashes already, so their low bits select the slot. */
 static int *slot_of(const tg_key_notes *k, uint64_t stream) {
     uint64_t at = stream;
     for (;; at++) {

@@ -7,8 +7,8 @@
 #include "core/capture.h"
 #include "core/rng.h"
 
-/* Combines two numbers: the finalizer of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
- * generators", OOPSLA 2014) at the (b + 1)-th number after a. */
+/* Combines two numbers: returns the output b + 1 of the generator SplitMix64 that starts from state a (Steele, Lea and
+ * Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014). */
 static uint64_t mix(uint64_t a, uint64_t b) {
     uint64_t z = a + 0x9E3779B97F4A7C15u * (b + 1);
     z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
@@ -22,11 +22,12 @@ uint64_t tg_key_seed(const tg_ctx *ctx, uint64_t seed) {
     return ctx->keys.step ? mix(seed, ctx->keys.step) : seed;
 }
 
-/* Returns the stream number of draws by the open keys: bit 62 is set, so it differs from those of draws by order. */
-static uint64_t keyed_stream(const tg_keys *k, uint64_t root, uint64_t micro) {
+/* Bit 62 of the number is set, so it differs from those of draws by order. */
+uint64_t tg_key_stream(const tg_keys *k, uint64_t root, uint64_t micro, const uint64_t *inner, int n) {
     const uint64_t keyed = (uint64_t)1 << 62;
     uint64_t s = mix(root, micro);
     for (int i = 0; i < k->depth; i++) s = mix(s, k->level[i].key);
+    for (int i = 0; i < n; i++) s = mix(s, inner[i]);
     return (s & (keyed - 1)) | keyed;
 }
 
@@ -79,8 +80,8 @@ tg_status tg_draws_step(tg_ctx *ctx, uint64_t step) {
     if (!tg_ok(ctx)) return tg_ctx_status(ctx);
     TG_TRY(tg_recording_refuse(ctx, "tg_draws_step", TG_RECORDING_STREAM, TG_SITE));
     if (ctx->keys.depth)
-        return tg_fail(ctx, TG_ERR_STATE, "tg_draws_step: %d keys are open, expected none; call tg_key_close first",
-                       ctx->keys.depth);
+        return tg_fail(ctx, TG_ERR_STATE, "tg_draws_step: %s %s open, expected none; call tg_key_close first",
+                       tg_count(ctx->keys.depth, "key").text, ctx->keys.depth == 1 ? "is" : "are");
     tg_keys_begin_step(ctx, step);
     return TG_OK;
 }
@@ -105,7 +106,7 @@ static tg_status fail_again(tg_ctx *ctx, uint64_t micro, const tg_key_note *befo
                    path_of(&ctx->keys, path, sizeof path), micro, again, ctx->keys.step, first);
 }
 
-/* Notes that the innermost key draws, and fails if it has drawn and was closed. */
+/* Notes that the innermost key draws. Fails if an earlier opening of the key has drawn in this step already. */
 static tg_status note(tg_ctx *ctx, uint64_t stream, uint64_t micro) {
     const tg_key_level *l = &ctx->keys.level[ctx->keys.depth - 1];
     const tg_key_note now = {stream, l->opening, l->site}, *before;
@@ -117,12 +118,14 @@ tg_status tg_rng_take(tg_ctx *ctx, tg_rng *stream, uint64_t micro, int64_t n, tg
     bool keyed = tg_is_keyed(ctx);
     tg_keys *k = &ctx->keys;
     *out = (tg_draws){.rng = *stream};
-    if (TG_UNLIKELY(ctx->capture != NULL)) TG_TRY(tg_capture_draws(ctx, stream, keyed, &out->captured));
+    if (keyed)
+        out->rng = (tg_rng){tg_key_seed(ctx, stream->seed), tg_key_stream(k, stream->stream, micro, NULL, 0),
+                            k->counter};
+    if (TG_UNLIKELY(ctx->capture != NULL) && n) TG_TRY(tg_capture_draws(ctx, stream, micro, out));
     if (!keyed) {
         stream->counter += (uint64_t)n;
         return TG_OK;
     }
-    out->rng = (tg_rng){tg_key_seed(ctx, stream->seed), keyed_stream(k, stream->stream, micro), k->counter};
     if (n && !k->repeats) TG_TRY(note(ctx, out->rng.stream, micro));
     k->counter += (uint64_t)n;
     return TG_OK;

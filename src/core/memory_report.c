@@ -18,7 +18,7 @@ typedef struct trace_row {
 
 struct tg_trace {
     int n;
-    int64_t others; /* bytes of the blocks for which there was no row */
+    int64_t others; /* bytes of the blocks for which no row was left */
     trace_row row[TRACE_ROWS];
 };
 

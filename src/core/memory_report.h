@@ -1,5 +1,5 @@
-/* The trace of the memory report (tg_memory_set_trace): which tensors were alive at the peak, and what made
- * them. */
+/* The trace of the memory report (tg_memory_set_trace), which notes the tensors that were alive at the peak and the ops
+ * that made them. This header also declares device "meta". */
 #ifndef TG_REPORT_H
 #define TG_REPORT_H
 

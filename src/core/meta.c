@@ -11,7 +11,7 @@ static tg_status meta_open(tg_ctx *ctx, void **dev) {
 
 static void meta_close(tg_ctx *ctx, void *dev) { (void)ctx, (void)dev; }
 
-/* Returns widely spaced addresses, computed from the number of segments so far: only their order matters. */
+/* Returns an address 2^42 bytes after that of the previous segment, so that segments never overlap. */
 static void *meta_alloc(tg_ctx *ctx, size_t bytes, size_t align) {
     (void)bytes, (void)align;
     uintptr_t n = (uintptr_t)ctx->run.device_state + 1;

@@ -1,8 +1,8 @@
 /* Parts: the state that the layers above core keep in a context.
  *
  * Core does not know these layers. It has a fixed number of slots. A layer sets its own slot when it first needs it.
- * Core calls the layer's functions when a context ends, and when the memory report looks for the op that made a
- * tensor. Each layer defines the number of its slot in its own header: tape 0, placement 1, recompute 2. */
+ * Core calls the layer's functions when a context ends, and when the memory report looks for the op that made a tensor.
+ * Each layer defines the number of its slot itself (TG_PART_*): tape 0, placement 1, recompute 2. */
 #ifndef TG_PARTS_H
 #define TG_PARTS_H
 

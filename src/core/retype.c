@@ -1,4 +1,4 @@
-/* Gives a tensor of the context another dtype under the same handle, by a new storage with its converted values. */
+/* Changes the dtype of a tensor of the context: its handle gets a new storage, which has the converted values. */
 #include "core/retype.h"
 
 #include "core/context.h"
@@ -37,7 +37,7 @@ tg_storage *tg_retype_convert(tg_tensor *x, tg_dtype dtype) {
     return converted;
 }
 
-/* Drops the buffer of x's gradient, which has no value: the next gradient has another dtype. */
+/* Drops the buffer of x's gradient, because the next gradient has another dtype. The buffer holds no value now. */
 static void drop_gradient(tg_tensor *x) {
     tg_tensor *g = x->ext->grad;
     if (!g) return;

@@ -8,9 +8,9 @@ typedef struct tg_named_rng {
     struct tg_named_rng *next;
     char *name;
     uint64_t id;   /* unique; never used again for another stream */
-    uint64_t seed; /* the seed that it was added with */
+    uint64_t seed; /* the seed from tg_rng_add or tg_rng_seed_parallel; tg_rng_set does not change it */
     bool common;   /* tg_rng_seed_parallel gave it one seed on all ranks */
-    bool by_rank;  /* tg_rng_seed_parallel gave it the seed of this rank */
+    bool by_rank;  /* tg_rng_seed_parallel gave it a seed that depends on the rank */
     tg_rng rng;    /* its state while another stream is current */
 } tg_named_rng;
 
@@ -40,7 +40,8 @@ void tg_rng_states_load(tg_ctx *ctx, const tg_rng_states *from);
 /* Closes the newest forks until only this many are open, after a function has failed between a fork and its join. */
 void tg_rng_unwind(tg_ctx *ctx, int forks);
 /* Creates and seeds the streams of tg_rng_seed_parallel. tp, ep and etp are the tensor-parallel, expert-parallel and
- * expert-tensor-parallel ranks. `own` says that streams which depend on these ranks differ between the ranks. */
+ * expert-tensor-parallel ranks, from which two of the seeds are computed. `own` says that these are the true ranks, so
+ * that the two seeds may differ between ranks; otherwise the caller passes 0 for all of them. */
 tg_status tg_rng_seed_ranks(tg_ctx *ctx, uint64_t seed, bool own, int tp, int ep, int etp);
 /* Returns whether the current stream has the same seed on every rank, as far as this rank can know: the library has
  * seeded it with a seed that all ranks share, and the caller has not set another one. */

@@ -1,4 +1,4 @@
-/* Named scratch buffers: blocks that stay with the context between their leases. */
+/* Named scratch buffers (tg_lease): blocks of memory that the context keeps from one lease to the next. */
 #include "core/scratch.h"
 
 #include <math.h>
@@ -41,8 +41,8 @@ tg_status tg_buffer_reserve(tg_ctx *ctx, tg_buffer *b, size_t bytes) {
         return TG_OK;
     }
     tg_heap_release(ctx->run.heap, b->block);
-    /* Whole units are requested, because a later lease may use the bytes after this one's, and a memory checker allows
-     * only requested bytes. */
+    /* The heap rounds sizes up to whole units, and a later lease may use all of them. So whole units are requested: a
+     * memory checker allows access only to the requested bytes. */
     size_t whole = bytes < PTRDIFF_MAX ? (bytes + TG_UNIT - 1) / TG_UNIT * TG_UNIT : bytes;
     b->block = tg_take_block(ctx, whole, TG_MEM_BUFFER);
     if (!b->block)

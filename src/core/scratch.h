@@ -1,4 +1,4 @@
-/* Named scratch buffers: blocks that stay with the context between their leases. */
+/* Named scratch buffers (tg_lease): blocks of memory that the context keeps from one lease to the next. */
 #ifndef TG_BUFFER_H
 #define TG_BUFFER_H
 
@@ -11,12 +11,12 @@ typedef struct tg_buffer {
     int instance; /* number of buffers of this name and dtype, all of them leased, that existed when it was made */
     tg_block *block;
     int open;   /* number of storages that lie in the block now */
-    bool dirty; /* check mode: must be poisoned before it is used again */
-    bool ended; /* it is a symmetric buffer that was freed */
+    bool dirty; /* check mode: must be filled with NaN before it is used again */
+    bool ended; /* tg_buffer_end was called, because a symmetric buffer (comm/symmetric.h) that used it was freed */
     /* The lease that holds the buffer: its handle, and the op or call that took the lease. */
     const tg_tensor *holder;
     uint64_t serial;
-    const char *op; /* NULL if not an op, but the call at `site`, took it */
+    const char *op; /* the op that took the lease; NULL if the call at `site` took it */
     const void *site;
     struct tg_scope *scope;
 } tg_buffer;

@@ -101,7 +101,7 @@ tg_storage *tg_storage_wrap(tg_ctx *ctx, void *data, size_t bytes, void (*releas
     return s;
 }
 
-/* Releases the bytes to where they came from, and abandons a work that fills them. */
+/* Abandons a work that fills the bytes, if there is one, and returns the bytes to the buffer or the heap. */
 static void release_bytes(tg_storage *s) {
     if (s->extra && s->extra->work) {
         tg_work_abandon(s->extra->work);
@@ -163,7 +163,7 @@ tg_storage *tg_storage_take(tg_storage *s, const char *by, const void *site) {
     return taken;
 }
 
-/* Waits for the work that fills the bytes. If it fails, the bytes are discarded. */
+/* Waits for the work that fills the bytes. If the work fails, the bytes are discarded. */
 static tg_status wait_for(tg_storage *s) {
     tg_work *w = s->extra->work;
     s->extra->work = NULL;
@@ -261,7 +261,7 @@ static tg_status check_discard(tg_tensor *x, const char *who) {
     if (!x->storage->block)
         return tg_fail(ctx, TG_ERR_STATE, "%s: the tensor's memory belongs to the caller or is discarded already", who);
     if (x->storage->saves)
-        return tg_fail(ctx, TG_ERR_STATE, "%s: a node has saved the tensor for backward; discard it after that", who);
+        return tg_fail(ctx, TG_ERR_STATE, "%s: a node has saved the tensor; discard the tensor after backward", who);
     if (x->storage->category == TG_MEM_PARAMETER || x->storage->category == TG_MEM_OPTIMIZER)
         return tg_fail(ctx, TG_ERR_STATE, "%s: the memory of parameters and optimizers cannot be discarded", who);
     return TG_OK;

@@ -22,7 +22,7 @@ typedef struct tg_storage_extra {
      * they are lost. */
     tg_status (*restore)(void *user, tg_storage *s);
     struct tg_buffer *buffer; /* the named scratch buffer that the bytes are part of, or NULL */
-    bool shared;              /* the block belongs to another storage, and this one holds it */
+    bool shared;              /* the block belongs to another storage; this one keeps it by tg_block_hold */
 } tg_storage_extra;
 
 struct tg_storage {
@@ -34,13 +34,13 @@ struct tg_storage {
     bool temporary;   /* made by a tape: scopes and backward may release its bytes */
     bool marked;      /* set while a scope closes: it is one of the scope's outputs */
     tg_ctx *ctx;
-    void *data; /* in the list of free storages: the next one */
+    void *data; /* address of the bytes; in the list of free storages, the next free one */
     size_t bytes;
     tg_block *block;  /* block of the heap; NULL if the bytes are the caller's, or discarded */
     tg_tensor *maker; /* the handle that the storage was made for; valid while maker->serial equals birth */
     uint64_t birth;
-    const char *by; /* the op or function that last wrote it in place or discarded it, and its call site */
-    const void *by_site;
+    const char *by;      /* name of the op or function that last wrote the bytes in place or discarded them */
+    const void *by_site; /* its call site */
     tg_storage_extra *extra; /* NULL if none of its fields are needed */
 };
 
@@ -54,13 +54,14 @@ static inline tg_storage *tg_storage_ref(tg_storage *s) {
     return s;
 }
 void tg_storage_unref(tg_storage *s); /* the last reference frees the storage and its bytes */
-/* Releases the bytes now. An error about a later access quotes `by`, a static string, and the call site. */
+/* Releases the bytes now. An error about a later access quotes `by`, a static string that names the op or function that
+ * has discarded them, and its call site. */
 void tg_storage_discard(tg_storage *s, const char *by, const void *site);
 /* Makes a new, temporary storage that takes over the bytes of s, which must be present, and discards s. Returns NULL
  * after recording the error. */
 tg_storage *tg_storage_take(tg_storage *s, const char *by, const void *site);
 /* Makes the bytes present: waits for the work that fills them, or recreates them. If that is impossible, fails with
- * TG_ERR_DISCARDED, which says what discarded them. The error names x, which may be NULL. */
+ * TG_ERR_DISCARDED. The message says what has discarded the bytes, and names x, which may be NULL. */
 tg_status tg_storage_need_slow(tg_storage *s, const tg_tensor *x);
 static inline tg_status tg_storage_need(tg_storage *s, const tg_tensor *x) {
     return TG_LIKELY(s->state == TG_PRESENT) ? TG_OK : tg_storage_need_slow(s, x);
@@ -69,14 +70,15 @@ static inline tg_status tg_storage_need(tg_storage *s, const tg_tensor *x) {
 tg_status tg_storage_renew(tg_storage *s);
 /* For a restore function: allocates new, undefined bytes for the storage. */
 tg_status tg_storage_bytes_again(tg_storage *s);
-/* For a restore function: shares the bytes of another storage of the same size, which stay allocated while either
- * needs them. */
+/* For a restore function: makes the bytes of `from`, a storage of the same size, the bytes of s too. They stay
+ * allocated while either storage needs them. Copies them instead if they belong to the caller or to a named scratch
+ * buffer. */
 tg_status tg_storage_share(tg_storage *s, tg_storage *from);
 void tg_storage_categorize(tg_storage *s, tg_category c);
 
 tg_storage_extra *tg_storage_extra_of(tg_storage *s); /* the first call creates it; NULL after recording the error */
 void tg_storage_extras_free(tg_ctx *ctx); /* called when the context ends */
-/* Returns whether nothing else reads or will read these bytes: no other handle and no work in flight. */
+/* Returns whether only one handle uses these bytes, and no work in flight reads them. */
 static inline bool tg_storage_is_own(const tg_storage *s) {
     return atomic_load_explicit(&s->refs, memory_order_relaxed) == 1 && !(s->block && tg_block_held(s->block));
 }
@@ -84,11 +86,11 @@ static inline bool tg_storage_is_own(const tg_storage *s) {
 tg_status tg_storage_await_readers(tg_storage *s);
 /* Waits until the bytes of x are present and no work in flight reads them, before they change. */
 tg_status tg_storage_may_change(const tg_tensor *x);
-/* Notes that the step being recorded uses, or changes, these bytes (capture.c). */
+/* Note that the step that is being recorded (tg_graph_new) uses these bytes, and that it changes them. In capture.c. */
 void tg_capture_uses(tg_storage *s);
 void tg_capture_writes(tg_storage *s);
-/* Called when the bytes are changed in place. A backward that needs the older bytes fails from now on, with `by`, a
- * static string, in the error. */
+/* Called when the bytes are changed in place. From now on, a backward that needs the older bytes fails, and its error
+ * quotes `by`, a static string that names the op or function. */
 static inline void tg_storage_wrote(tg_storage *s, const char *by, const void *site) {
     s->version++;
     s->by = by;

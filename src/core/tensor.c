@@ -21,11 +21,13 @@ int64_t tg_row_major(int ndim, const int64_t *shape, int64_t *stride) {
     return numel;
 }
 
-/* Returns whether `distance` plus the sum of k[d] * stride[d] over n dims is 0 for some steps k[d] from -most[d] to
- * most[d]. Two indices that differ by k then have the same address. Not all steps may be 0, unless `moved` says that
- * the caller has taken one that is not. Strides ascend. The last dim is tried first, and only with steps whose distance
- * the other dims can make up for: for the strides of a matrix that is one step. Because k and -k are equivalent, the
- * first step that is not 0 is positive. */
+/* Looks for two indices with the same address. Returns whether there are steps k[d] from -most[d] to most[d] along the
+ * n dims such that `distance` plus the sum of k[d] * stride[d] is 0: two indices that differ by k have the same
+ * address. At least one step must not be 0, unless `moved` says that the caller has already taken such a step.
+ *
+ * Strides ascend. The last dim is tried first, with only those values of its k whose distance the other dims can make
+ * up for. In an ordinary matrix that is the value 0 alone. Because k and -k are equivalent, the first k[d] that is not
+ * 0 need only be positive. */
 static bool reaches_zero(int n, const int64_t *most, const int64_t *stride, int64_t distance, bool moved) {
     int64_t rest = 0;
     if (!n--) return moved && distance == 0;
@@ -43,7 +45,7 @@ bool tg_shares_elements(const tg_tensor *x) {
     int n = 0;
     if (x->flags & TG_F_CONTIGUOUS || x->numel == 0) return false;
     for (int d = 0, at; d < x->ndim; d++) {
-        int64_t step = x->stride[d] < 0 ? -x->stride[d] : x->stride[d]; /* a reversed dim spans as many bytes */
+        int64_t step = x->stride[d] < 0 ? -x->stride[d] : x->stride[d]; /* a reversed dim has the same addresses */
         if (x->shape[d] == 1) continue;
         if (step == 0) return true;
         for (at = n++; at > 0 && stride[at - 1] > step; at--) {
@@ -89,7 +91,7 @@ size_t tg_shape_text(int ndim, const int64_t *shape, char *buf, size_t n) {
 
 tg_status tg_shape_check(tg_ctx *ctx, const tg_shape *s, tg_dtype dtype, const char *what) {
     if (s->ndim < 0 || s->ndim > TG_MAX_DIMS)
-        return tg_fail(ctx, TG_ERR_SHAPE, "%s: %lld dims, expected 0 to %d", what, (long long)s->ndim, TG_MAX_DIMS);
+        return tg_fail(ctx, TG_ERR_SHAPE, "%s: %s, expected 0 to %d", what, tg_count(s->ndim, "dim").text, TG_MAX_DIMS);
     for (int i = 0; i < s->ndim; i++)
         if (s->dim[i] < 0)
             return tg_fail(ctx, TG_ERR_SHAPE, "%s: dim %d is %lld, expected 0 or more", what, i, (long long)s->dim[i]);
@@ -216,7 +218,7 @@ void tg_ext_free(tg_ctx *ctx, tg_ext *e) {
         tg_hook_free(ctx, h);
         h = next;
     }
-    if (e->grad) { /* nodes may still use the gradient */
+    if (e->grad) { /* tg_drop keeps the gradient for nodes that still use it */
         e->grad->ext->grad_of = NULL;
         tg_drop(e->grad);
     }
@@ -281,7 +283,7 @@ void tg_temp_free(tg_tensor *x) {
     tg_temp *p = (tg_temp *)x;
     tg_ctx *ctx = x->ctx;
     tg_storage *s = x->storage;
-    if (TG_UNLIKELY(x->ext != NULL)) tg_ext_free(ctx, x->ext); /* a hook may have given its gradient a name */
+    if (TG_UNLIKELY(x->ext != NULL)) tg_ext_free(ctx, x->ext); /* a hook has named the gradient x */
     x->serial = 0;
     x->storage = NULL;
     p->next = ctx->free_temps;
@@ -317,7 +319,7 @@ static tg_tensor *finish(tg_ctx *ctx, tg_tensor *x, tg_status s) {
     return or_inert(ctx, x);
 }
 
-/* Returns the inert tensor from the calling function if the context is NULL or has failed. */
+/* Returns the inert tensor from the calling function if the context is NULL or has an error. */
 #define TG_ENTER(ctx)                                                    \
     do {                                                                 \
         if (!(ctx)) return tg_inert(&tg_dead_ctx);                       \
@@ -354,7 +356,7 @@ static tg_status wrapped_bytes(tg_ctx *ctx, const tg_shape *shape, const int64_t
                            (long long)stride[i]);
         if (shape->dim[i] > 1 && (__builtin_mul_overflow(shape->dim[i] - 1, stride[i], &step) ||
                                   __builtin_add_overflow(last, step, &last) || last > INT64_MAX / 16))
-            return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_wrap: the strides overflow 63 bits of bytes");
+            return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_wrap: the strides span more bytes than 63 bits can count");
     }
     *bytes = empty ? 0 : (size_t)(last + 1) * tg_dtype_size(dtype);
     return TG_OK;
@@ -380,7 +382,10 @@ static tg_tensor *wrap(tg_ctx *ctx, tg_dtype dtype, const tg_shape *shape, const
     /* A tensor without elements may have any address but NULL, because kernels treat an array at NULL as absent. */
     tg_storage *s = tg_storage_wrap(ctx, data ? data : ctx, bytes, release, user);
     if (!s) return NULL;
-    tg_storage_ref(s); /* on a failure below, the caller of wrap releases its bytes itself */
+    /* If tg_owned_new fails, it drops its reference to s. The reference taken here keeps s alive until
+     * s->extra->release has been set to NULL: tg_wrap calls release after a failure, and release must be called only
+     * once. */
+    tg_storage_ref(s);
     tg_tensor *x = tg_owned_new(ctx, dtype, (int)shape->ndim, shape->dim, strides, s, 0);
     if (x) x->flags |= TG_F_GIVEN;
     if (!x && s->extra) s->extra->release = NULL;
@@ -395,8 +400,7 @@ tg_tensor *tg_wrap(tg_ctx *ctx, tg_dtype dtype, tg_shape shape, const int64_t *s
     return or_inert(ctx ? ctx : &tg_dead_ctx, x);
 }
 
-/* Fills x with draws from the current stream. If that may have been seeded by rank, marks x as possibly different
- * between ranks. */
+/* Fills x with draws from the current stream. If this stream may differ between ranks, notes that x may too. */
 static tg_status draw(tg_tensor *x, tg_random kind, double a, double b) {
     if (!tg_rng_is_common(x->ctx)) tg_tensor_given(x);
     return tg_fill_random(x, kind, a, b);
@@ -418,7 +422,7 @@ tg_tensor *tg_randn(tg_ctx *ctx, tg_dtype dtype, tg_shape shape, double std) {
     return finish(ctx, x, x ? draw(x, TG_RANDOM_NORMAL, 0, std) : TG_OK);
 }
 
-/* 16-bit floats are drawn in float32, so the width of the interval may exceed their largest number. */
+/* Numbers of a 16-bit dtype are drawn in float32, so the width hi - lo may exceed the largest number of the dtype. */
 tg_status tg_interval_check(tg_ctx *ctx, tg_dtype t, double lo, double hi, const char *who) {
     double least, below;
     if (!tg_is_float(t)) return tg_fail(ctx, TG_ERR_DTYPE, "%s: dtype %s, expected a float", who, tg_dtype_name(t));
@@ -457,8 +461,8 @@ tg_tensor *tg_param_new(tg_ctx *ctx, const char *name, tg_dtype dtype, tg_shape 
     return finish(ctx, x, x ? begin_param(x, name ? name : "", std) : TG_OK);
 }
 
-/* Removes the refill function of bytes that tg_keep has given to the caller, and releases its state. The bytes stay
- * from now on, so they need no refill. */
+/* Removes the refill function of s, and releases that function's state. tg_keep has given the bytes of s to the caller;
+ * they stay from now on, so they need no refill. */
 static void end_refill(tg_storage *s) {
     tg_storage_extra *e = s->extra;
     if (!e || !e->refill) return;

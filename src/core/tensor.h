@@ -1,5 +1,5 @@
-/* Tensors: handles that give a storage a shape and a dtype. A handle is owned by a context, by a tape, or, for the time
- * of a call, by the code that runs ops (a temp). */
+/* Tensors. A tg_tensor is a handle: it gives the bytes of a storage (storage.h) a shape and a dtype. A context or a
+ * tape owns it, or the library makes it for the time of one call (tg_temp). */
 #ifndef TG_TENSOR_H
 #define TG_TENSOR_H
 
@@ -12,7 +12,7 @@ struct tg_placements; /* placement/placing.h */
 
 enum {
     TG_F_REQUIRES_GRAD = 1,
-    TG_F_VIEW = 2,
+    TG_F_VIEW = 2, /* the result of an op that shares the bytes of the op's input */
     TG_F_LEAF = 4,
     TG_F_PARAM = 8,
     TG_F_SUPERSEDED = 16, /* an in-place op has overwritten it; the handle that the op returned replaces it */
@@ -28,29 +28,30 @@ enum {
     TG_F_PARTIAL = 4096        /* a gradient that is one rank's share of a sum, so the host must not read it */
 };
 
-/* The first bytes of a handle. Of a tape's handle that has ended, nothing else may be read. */
+/* The first fields of a handle. After a handle of a tape has ended, only these may be read. */
 typedef struct tg_tombstone {
-    uint64_t serial; /* of the handle, or TG_SERIAL_NONE or TG_SERIAL_RESET */
+    uint64_t serial; /* unique number of the handle; once it has ended, TG_SERIAL_NONE or TG_SERIAL_RESET */
     tg_ctx *ctx;
 } tg_tombstone;
 
-/* NONE: the handle was dropped, and lives on only for the nodes that use it. RESET: it ended when its tape was
- * reset. FIRST: the lowest serial of a live handle. */
+/* NONE: the slot has no handle, or its handle was dropped and is kept only for the nodes that use it. RESET: the handle
+ * ended when its tape was reset or freed. FIRST: the lowest serial of a live handle. */
 enum { TG_SERIAL_NONE, TG_SERIAL_RESET, TG_SERIAL_FIRST };
 
-/* The slot of a handle stays allocated until the context ends, so that a stale pointer can be recognized: after the
- * handle has ended, the serial in its slot is NONE or that of another handle. */
+/* The slot of a context-owned handle, which is its memory, stays allocated until the context ends. So a stale pointer
+ * can be recognized: after the handle has ended, the serial in its slot is NONE or that of another handle. */
 struct tg_tensor {
     uint64_t serial; /* as in tg_tombstone */
     tg_ctx *ctx;
-    tg_tombstone other; /* on a tape: the first bytes of the handle that shares this one's memory (tape/tape.h) */
+    tg_tombstone other; /* on a tape: the first fields of the handle that shares this one's memory (tape/tape.h) */
     tg_tape *tape; /* NULL if owned by the context */
     tg_storage *storage;
     int64_t offset, numel; /* in elements */
     const int64_t *shape, *stride;
     tg_node *node; /* the node that made it; NULL for a leaf, whose node is found through the tape */
     tg_ext *ext;   /* fields that only few tensors need */
-    const struct tg_placements *place; /* interned; NULL for INVARIANT, the same on every rank */
+    /* The placements (placement/placing.h). Equal placements have one pointer. NULL: INVARIANT on every axis. */
+    const struct tg_placements *place;
     uint16_t out; /* index of this tensor among the outputs of node */
     uint16_t flags;
     uint8_t ndim, dtype;
@@ -67,7 +68,7 @@ struct tg_hook {
     uint64_t id;
     tg_hook_fn fn;
     void *user;
-    bool accumulated; /* called with the accumulated gradient instead of each contribution */
+    bool accumulated; /* of tg_on_accumulated: called with the accumulated gradient, not with that of this backward */
     tg_hook *next;
 };
 
@@ -77,7 +78,7 @@ struct tg_ext {
     tg_tensor *grad;      /* a leaf's accumulated gradient, owned by the context */
     tg_ext *grad_of;      /* in a gradient: the tg_ext of its leaf */
     tg_tensor *main_grad; /* the caller's buffer for the gradient */
-    uint64_t main_serial; /* serial of main_grad when it was set: differs once that handle was dropped */
+    uint64_t main_serial; /* serial that main_grad had when it was set; they differ once that handle was dropped */
     uint32_t pins;        /* number of nodes that use this context-owned handle as an input or as their leaf */
     tg_ext *next_free;
     bool has_grad;        /* grad holds a value; if not, the next contribution overwrites it */
@@ -85,15 +86,16 @@ struct tg_ext {
     bool summed;          /* the gradient was partial, and tg_grads_finalize has summed it */
     uint32_t placed;      /* bit mask of the axes that tg_place declared */
     tg_hook *hooks;
-    int hooks_running;    /* while any hook runs, a removed hook stays in the list without its function */
+    int hooks_running;    /* running calls of tg_hooks_run; meanwhile a removed hook stays in the list, with fn NULL */
     int deferred;         /* number of products of linear layers that will be added to the gradient later (tg_wgrads) */
     tg_comm *shared;      /* the group whose ranks hold one parameter (tg_share), or NULL */
-    /* number of modules that list the tensor, plus 1 if it is an optimizer's state; tg_drop leaves it to them */
+    /* number of modules that list the tensor, plus 1 if it is an optimizer's state; unless 0, tg_drop does nothing */
     int owners;
     int held;         /* number of optimizers that update the tensor */
     bool buffer;      /* a buffer of a module: it keeps its placement, whatever is written into it */
     bool keeps_dtype; /* tg_module_cast leaves it as it is */
-    /* The leaf's node on the tape that used it last; other tapes find theirs in a map. */
+    /* leaf_node stands for this leaf on leaf_tape, the tape that used the leaf last. It is valid while leaf_tape is in
+     * epoch leaf_epoch (tape/tape.h). Other tapes find their node of the leaf in a hash table. */
     tg_tape *leaf_tape;
     uint64_t leaf_epoch;
     tg_node *leaf_node;
@@ -106,18 +108,18 @@ static inline bool tg_living(const tg_tensor *x) {
 }
 /* Fails if x, which a caller passed, is not a live tensor of ctx. The error message begins with `what`. */
 tg_status tg_check(tg_ctx *ctx, const tg_tensor *x, const char *what);
-/* Returns whether x is a gradient that a hook or observer may use during its call. */
+/* Returns whether x is a temp that a callback (a hook, an observer or a function of an op) may use during its call. */
 static inline bool tg_is_lent(const tg_tensor *x) { return !x->tape && !(x->flags & TG_F_LEAF); }
-/* Fails if tg_is_lent(x). `who` is the call that would change it. */
+/* Fails if tg_is_lent(x). `who` is the name of the call that would change x. */
 tg_status tg_refuse_lent(const tg_tensor *x, const char *who);
-/* Makes a context-owned handle. Takes over the caller's reference to s, even on an error. stride is NULL for row-major.
+/* Makes a context-owned handle. Takes over the caller's reference to s, even on an error. stride NULL means row-major.
  * Returns NULL after recording the error. */
 tg_tensor *tg_owned_new(tg_ctx *ctx, tg_dtype dtype, int ndim, const int64_t *shape, const int64_t *stride,
                         tg_storage *s, int64_t offset);
 void tg_owned_free(tg_tensor *x);
 /* Makes a context-owned handle on a new storage. Returns NULL after recording the error. */
 tg_tensor *tg_owned_empty(tg_ctx *ctx, tg_dtype dtype, int ndim, const int64_t *shape, tg_category category);
-/* Makes a temp. Takes over the caller's reference to s, even on an error. stride is NULL for row-major. Returns NULL
+/* Makes a temp. Takes over the caller's reference to s, even on an error. stride NULL means row-major. Returns NULL
  * after recording the error. */
 tg_tensor *tg_temp_new(tg_ctx *ctx, tg_dtype dtype, int ndim, const int64_t *shape, const int64_t *stride,
                        tg_storage *s, int64_t offset);
@@ -135,8 +137,8 @@ int64_t tg_row_major(int ndim, const int64_t *shape, int64_t *stride);
 bool tg_is_row_major(int ndim, const int64_t *shape, const int64_t *stride);
 /* Returns whether two elements share memory: a dim is expanded, or two indices have the same address. */
 bool tg_shares_elements(const tg_tensor *x);
-/* Notes that the values of x come from the caller, so that they may differ between ranks. A leaf that was placed, a
- * parameter and a gradient keep their placement. */
+/* Notes that the values of x now come from the caller (TG_F_GIVEN). Parameters, gradients, buffers of modules and
+ * leaves that tg_place has declared keep their placement, so they are not marked. */
 void tg_tensor_given(tg_tensor *x);
 size_t tg_shape_text(int ndim, const int64_t *shape, char *buf, size_t n); /* "[2, 3]" */
 /* Returns the address of the first element; NULL on device meta, and if the bytes are discarded. */
@@ -165,7 +167,8 @@ tg_status tg_fill_random_from(tg_tensor *x, tg_rng *from, tg_random kind, double
 static inline const tg_tensor *tg_storage_maker(const tg_storage *s) {
     return s->maker && s->maker->serial == s->birth ? s->maker : NULL;
 }
-/* Returns whether tape t may release the bytes: only the tape of the handle that they were made for may do so. */
+/* Returns whether tape t may release the bytes of s: it may if t owns the handle that s was made for, or if that handle
+ * has ended. */
 static inline bool tg_storage_is_of(const tg_storage *s, const tg_tape *t) {
     const tg_tensor *maker = tg_storage_maker(s);
     return !maker || maker->tape == t;

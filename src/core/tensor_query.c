@@ -1,4 +1,4 @@
-/* Queries about tensors. They are safe on any handle that this library has returned. */
+/* Queries about tensors. They accept every handle that this library has returned, also an inert or an ended one. */
 #include "base/host_memory.h"
 #include "base/text.h"
 #include "core/context.h"

@@ -101,7 +101,7 @@ tg_status tg_write(tg_tensor *x, const void *src, size_t bytes) {
 static tg_status begin_elements(tg_tensor *x, const void *p, int64_t n, const char *who, bool read, const void *site) {
     TG_TRY(begin_access(x, who, read, site));
     if (n != x->numel)
-        return tg_fail(x->ctx, TG_ERR_ARGUMENT, "%s: %lld elements given, the tensor has %lld", who, (long long)n,
+        return tg_fail(x->ctx, TG_ERR_ARGUMENT, "%s: %s given, the tensor has %lld", who, tg_count(n, "element").text,
                        (long long)x->numel);
     if (!p && n) return tg_fail(x->ctx, TG_ERR_ARGUMENT, "%s: the buffer is NULL", who);
     return TG_OK;
@@ -138,7 +138,7 @@ static tg_work *download(tg_tensor *x, tg_dtype dtype, void *dst) {
     tg_array outer = tg_array_of(x);
     tg_status s = ctx->run.ops->map(ctx, TG_FN_id, tg_array_of(stage), &outer, 1, none, false);
     tg_work *w = s == TG_OK ? tg_copies_download(stage, dst, bytes, true) : NULL;
-    tg_temp_free(stage); /* the work holds its bytes */
+    tg_temp_free(stage); /* the work still holds the bytes of stage */
     return w;
 }
 

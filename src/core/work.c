@@ -15,7 +15,7 @@ tg_work *tg_work_new(tg_ctx *ctx, const tg_work_ops *ops, void *self) {
         ctx->free_works = w->next;
     else if (!(w = tg_host_alloc(ctx, sizeof *w)))
         return NULL;
-    *w = (tg_work){.ctx = ctx, .ops = ops, .self = self, .after = ctx->works};
+    *w = (tg_work){.ctx = ctx, .ops = ops, .self = self, .graph = ctx->capture, .after = ctx->works};
     if (w->after) w->after->before = w;
     return ctx->works = w;
 }
@@ -117,7 +117,8 @@ tg_status tg_works_order_readers(tg_ctx *ctx) {
     return TG_OK;
 }
 
-/* Waits until w no longer reads. If w fills a storage, w has ended then. Otherwise its owner ends it later. */
+/* Waits for w and ends it if it fills a storage. Otherwise orders the device's later work after w, or waits for w if it
+ * has no `order` function; the owner of w ends it later. */
 static tg_status wait_reader(tg_work *w) {
     if (w->fills) return tg_storage_need(w->fills, NULL);
     if (w->ops->order) return tg_work_order(w);
@@ -126,7 +127,7 @@ static tg_status wait_reader(tg_work *w) {
     return s;
 }
 
-/* When a work ends, others may end with it, so the loop then starts again. */
+/* When a work ends, others may end with it. So the loop then starts again from the first work. */
 tg_status tg_works_settle(tg_ctx *ctx, bool (*but)(const void *arg, const tg_work *w), const void *arg) {
     for (tg_work *w = ctx->works; w;) {
         if (but && but(arg, w)) {
@@ -149,7 +150,7 @@ tg_status tg_works_wait_readers(tg_ctx *ctx, const tg_block *b) {
     return TG_OK;
 }
 
-/* Waits for works that read the caller's bytes. These have no block, so the works hold their storage instead. */
+/* Waits for works that read the caller's bytes. Such bytes have no block, so the works hold their storage instead. */
 static tg_status wait_holders(const tg_storage *s) {
     for (tg_work *w = s->ctx->works; w;) {
         bool holds = w->holds == s;

@@ -10,9 +10,10 @@ struct tg_work {
     tg_ctx *ctx;
     const tg_work_ops *ops; /* NULL if ended and on the context's free list */
     void *self;
-    tg_storage *fills; /* the storage that it fills, its owner; NULL if the code that started it owns it */
+    tg_storage *fills; /* the storage that it fills, which owns it; NULL if the code that started the work owns it */
     tg_block *reads;   /* the block that it reads and holds, or NULL */
     tg_storage *holds; /* the storage that it reads and refers to, if the bytes are the caller's, or NULL */
+    const tg_graph *graph; /* the step that was being recorded when it began, or NULL */
     tg_work *next, *prev;    /* in the context's list of works with a block in `reads`; next also links free works */
     tg_work *after, *before; /* in the context's list of all works */
 };
@@ -20,11 +21,11 @@ struct tg_work {
 /* Notes that w reads src's bytes. They stay allocated until w ends or stops reading, whatever happens to src. Does
  * nothing if w reads something already. */
 void tg_work_reads(tg_work *w, tg_storage *src);
-/* Notes that w no longer reads, and ends its hold. */
+/* Notes that w no longer reads, and ends its hold on the memory. */
 void tg_work_stop_reading(tg_work *w);
 /* Waits until no work reads the block. */
 tg_status tg_works_wait_readers(tg_ctx *ctx, const tg_block *b);
-/* Notes that w will fill s, which is in flight and owns w from now on. After an error w has been abandoned. */
+/* Notes that w will fill s. From now on s is in flight and owns w. On an error w is abandoned. */
 tg_status tg_work_fills(tg_work *w, tg_storage *s);
 /* Aborts w, or waits for it if it cannot be aborted, and ends it. Called when the storage that w fills is released. */
 void tg_work_abandon(tg_work *w);
@@ -40,8 +41,9 @@ tg_status tg_work_finish(tg_work *w);
 /* Reserves memory for n more works, so that starting them does not allocate. */
 tg_status tg_works_reserve(tg_ctx *ctx, int n);
 void tg_works_free(tg_ctx *ctx);
-/* Waits until no work is in flight, except those for which `but` (may be NULL) returns true. Works that fill a storage
- * are ended; others stay with their owners. */
+/* Waits for every work that fills a storage, and ends it. For every other work, orders the device's later work after
+ * it, or waits for it if it has no `order` function; its owner ends it later. Leaves out works for which `but` returns
+ * true. `but` may be NULL. */
 tg_status tg_works_settle(tg_ctx *ctx, bool (*but)(const void *arg, const tg_work *w), const void *arg);
 
 #endif

@@ -53,8 +53,8 @@ static void escaped(const char *s, tg_format format, char *buf, size_t size, siz
     }
 }
 
-/* Returns the number by which the dump names a tensor: its serial number. A dropped tensor has none any more, so its
- * address is used. No other tensor has this address while a node needs the dropped tensor. */
+/* Returns the number by which the dump names a tensor: its serial number. A dropped tensor has no serial number any
+ * more, so its address is used. No other tensor has this address while a node needs the dropped tensor. */
 static unsigned long long id_of(const tg_tensor *x) {
     return x->serial >= TG_SERIAL_FIRST ? x->serial : (unsigned long long)(uintptr_t)x;
 }
@@ -103,8 +103,8 @@ static void json_row(const tg_node *n, int64_t i, char *buf, size_t size, size_t
 
 /* ---- Graphviz: a box for each op, an ellipse for each leaf ---- */
 
-/* Returns the number in the name of the graph's node for x: that of the first output of the op that made x, or, for a
- * leaf, that of x. */
+/* Returns the number in the name of the graph's node for x. It is the number (id_of) of the first output of the op that
+ * made x or, for a leaf, of x itself. */
 static unsigned long long dot_id(const tg_tensor *x) {
     return id_of(x->node && x->node->n_out ? tg_node_out(x->node)[0] : x);
 }

@@ -16,16 +16,16 @@ typedef struct text {
     size_t size, at;
 } text;
 
-/* Appends formatted text. */
+/* Appends formatted text to text *s. */
 #define SAY(s, ...) tg_text((s)->buf, (s)->size, &(s)->at, __VA_ARGS__)
 
-/* Returns how many of the values are NaN or infinite. */
+/* Returns how many of the values with range r are NaN or infinite. Such values are called wrong below. */
 static int64_t wrong(const tg_range *r) { return r->nan + r->inf; }
 
-/* Names the kinds of the wrong values in r, of which there is at least one. */
+/* Returns the name of the kinds of wrong values that r has. r has at least one wrong value. */
 static const char *kind(const tg_range *r) { return !r->nan ? "infinite" : !r->inf ? "NaN" : "NaN or infinite"; }
 
-/* Returns the largest magnitude of the values that are numbers; NaN if there are only NaNs. */
+/* Returns the largest magnitude of the values, without the NaNs; NaN if there are only NaNs. */
 static double magnitude(const tg_range *r) {
     return r->inf ? INFINITY : r->lo > r->hi && r->nan ? NAN : fmax(0, fmax(-r->lo, r->hi));
 }
@@ -43,8 +43,8 @@ static void say_op(text *s, const tg_node *n) {
     SAY(s, "op %s (%s)", n->op->name, site);
 }
 
-/* Marks the nodes on the path: those that root depends on and that depend on `from`. Their `pass` becomes *on_path.
- * Returns the number of these nodes, not counting `from`. */
+/* Marks the nodes on the path: those that root depends on and that depend on `from`. Sets *on_path to a new number, and
+ * the field `pass` of these nodes to it. Returns the number of these nodes, not counting `from`. */
 static int64_t mark_path(tg_tape *t, const tg_node *from, tg_node *root, uint32_t *on_path) {
     uint32_t below = ++t->pass;
     int64_t count = 0;
@@ -74,8 +74,8 @@ static bool unrecorded(const tg_node *n) {
 static const char without[] =
     "without recording (no-grad mode, or an op that has no gradient, as comparisons and tg_detach)";
 
-/* Reports where the recorded paths from node `from`, none of which leads to root, end: at nodes that depend on `from`
- * and whose outputs no recorded op has used. */
+/* Called if no recorded path leads from node `from` to root. Reports where the recorded paths from `from` end: at nodes
+ * that depend on `from` and whose outputs no recorded op has used. */
 static void say_ends(text *s, tg_tape *t, const tg_node *from) {
     enum { MAX_LISTED = 3 };
     uint32_t after = ++t->pass, used = ++t->pass;
@@ -186,7 +186,7 @@ static tg_status measure(tg_tape *t, tg_tensor *root, path *p) {
 static bool is_zero(const step *s, const tg_range *r) { return r->zero == s->x->numel; }
 static bool is_wrong(const step *s, const tg_range *r) { return (void)s, wrong(r) > 0; }
 
-/* Tells whether a gradient of the step with this range is bad: is_zero or is_wrong. */
+/* is_zero or is_wrong: returns whether a gradient of step s that has range r is bad. */
 typedef bool (*bad_fn)(const step *s, const tg_range *r);
 
 /* Returns whether the gradient was already bad when backward delivered it, before the tensor's own hooks. */
@@ -197,9 +197,11 @@ static const step *step_of(const path *p, const tg_tensor *x) {
     return k ? &p->steps[k->at] : NULL;
 }
 
-/* Returns the step at which the gradient turns bad, or NULL if none is found. Going from root towards x, that is the
- * first step with a good gradient whose op has delivered a bad one to an input on the path, number *input. Or it is the
- * first step whose own hook has made its gradient bad; *input is then -1. */
+/* Returns the step at which the gradient turns bad, or NULL if there is none. It is the first one on the way from root
+ * to x for which one of these is true:
+ * - Its gradient is good, but its op has delivered a bad gradient to an input on the path. Sets *input to the index of
+ *   this input.
+ * - A bad gradient came out of its own hooks, and a good one had been delivered to them. Sets *input to -1. */
 static const step *turning_point(const path *p, bad_fn bad, int *input) {
     for (int64_t i = p->n - 1; i >= 0; i--) {
         const step *at = &p->steps[i];
@@ -218,7 +220,7 @@ static const step *turning_point(const path *p, bad_fn bad, int *input) {
     return NULL;
 }
 
-/* Reports where the gradient turns bad. `became` is the word for bad. */
+/* Reports where the gradient turns bad. `became` is the word for a bad gradient. */
 static tg_status say_turn(text *s, const path *p, bad_fn bad, const char *became) {
     char what[160];
     int input = 0;
@@ -238,7 +240,9 @@ static tg_status say_turn(text *s, const path *p, bad_fn bad, const char *became
     if (tg_is_alive(in) && in->storage->state == TG_PRESENT) {
         TG_TRY(tg_range_of(in, &r));
         SAY(s, "; that input lies in [%g, %g]", r.lo, r.hi);
-        if (wrong(&r)) SAY(s, " and has %lld values that are %s", (long long)wrong(&r), kind(&r));
+        if (wrong(&r))
+            SAY(s, " and has %s that %s %s", tg_count(wrong(&r), "value").text, wrong(&r) == 1 ? "is" : "are",
+                kind(&r));
     }
     SAY(s, ".\n");
     return TG_OK;

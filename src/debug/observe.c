@@ -13,16 +13,16 @@
 #include "core/capture.h"
 #include "debug/tensor_stats.h"
 
-/* Text about one or two tensors for an error, short enough for the context's message. */
+/* Text for an error message. It is short enough for the message of a context. */
 typedef struct report {
     char text[1200];
     size_t at;
 } report;
 
-/* Appends formatted text. */
+/* Appends formatted text to report *w. */
 #define SAY(w, ...) tg_text((w)->text, sizeof(w)->text, &(w)->at, __VA_ARGS__)
 
-/* Returns the node whose backward runs; NULL in a forward. */
+/* Returns the node whose backward the call runs; NULL if the call is a forward. */
 static tg_node *node_at_work(const tg_call *c) { return ((const tg_call_impl *)c->impl)->node; }
 
 /* Returns whether x is floating-point and its bytes can be read now. */
@@ -45,7 +45,7 @@ static tg_status say_range(report *w, const tg_tensor *x) {
     return TG_OK;
 }
 
-/* Writes the ranges of the first floating-point inputs. */
+/* Writes the ranges of the op's floating-point inputs, but of at most MAX_LISTED. */
 static tg_status say_inputs(report *w, const tg_call *c) {
     enum { MAX_LISTED = 4 };
     for (int i = 0, named = 0; i < c->n_in && named < MAX_LISTED; i++) {
@@ -77,8 +77,8 @@ static const tg_tensor *viewed_tensor(const tg_tensor *x) {
     return x;
 }
 
-/* Finds the first input that already has values of the kinds that are looked for, and sets *kinds to the kinds that it
- * has. If there is none, sets *input to -1 and leaves *kinds unchanged. */
+/* Finds the first input that has values of the kinds that are looked for. Sets *input to its index, and *kinds to the
+ * kinds that it has. If there is no such input, sets *input to -1 and leaves *kinds unchanged. */
 static tg_status find_bad_input(const tg_call *c, int *input, int *kinds) {
     *input = -1;
     for (int i = 0; i < c->n_in && *input < 0; i++) {
@@ -138,8 +138,9 @@ static tg_status report_gradient(tg_call *c, int input, const tg_tensor *g, int 
     return fail_with(&w, c->ctx);
 }
 
-/* Fails if the gradient of a result has a NaN or infinity when the op's backward begins. Each op's contribution has
- * been searched before, so the value comes from a seed, a hook, another rank or the sum of contributions. */
+/* Fails if the gradient of a result has a NaN or infinity when the op's backward begins. The contribution of each op to
+ * this gradient has been searched before. So the NaN or infinity comes from a seed, a hook, another rank, or the sum of
+ * the contributions. */
 static tg_status search_incoming(tg_call *c) {
     for (int i = 0; i < c->n_out; i++) {
         report w = {.at = 0};
@@ -161,7 +162,8 @@ static tg_status search_accumulated(tg_call *c) {
         report w = {.at = 0};
         char what[160];
         int kinds;
-        /* For a leaf that sums in another dtype, the op writes a side buffer, which is added afterwards. */
+        /* TG_GRAD_WRITE counts like TG_GRAD_ADD: if a leaf accumulates in another dtype, the op writes to a separate
+         * buffer, which is added to the leaf's gradient afterwards. */
         if (c->gin_mode[i] == TG_GRAD_NONE || !(tg_node_src(node_at_work(c))[i]->flags & TG_N_LEAF)) continue;
         tg_tensor *g = tg_sink_gradient(c, i);
         if (!g || !readable(g)) continue;

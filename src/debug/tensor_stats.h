@@ -9,10 +9,10 @@ typedef struct tg_range {
     int64_t nan, inf, zero; /* counts */
 } tg_range;
 
-/* Computes the range of all values of x, which it reads to the host. The bytes of x must be present. */
+/* Copies all values of x to the host and computes their range. The bytes of x must be present. */
 tg_status tg_range_of(const tg_tensor *x, tg_range *r);
-/* Sets *kinds to those of TG_FIND_NAN and TG_FIND_INF that occur in x. Makes two reductions on the device, and reads
- * all of x only if it has a NaN. */
+/* Sets *kinds to the sum of TG_FIND_NAN if x has a NaN, and TG_FIND_INF if x has an infinity. Makes two reductions on
+ * the device, and copies all of x to the host only if x has a NaN. */
 tg_status tg_kinds_in(const tg_tensor *x, int *kinds);
 
 #endif

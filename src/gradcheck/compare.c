@@ -19,7 +19,7 @@ void tg_diff_say(char *buf, size_t size, const char *format, ...) {
 typedef struct tally {
     int64_t wrong;        /* number of wrong pairs */
     int64_t worst;        /* the wrong pair with the largest excess */
-    double excess, error; /* of that pair: distance beyond its error, in tolerances; and its error */
+    double excess, error; /* of that pair: (|gradient - difference| - error) / tolerance; and the estimated error */
     bool confirmed;       /* tg_diff_confirm has found a pair to be wrong */
 } tally;
 
@@ -86,8 +86,8 @@ static tg_status judge(tg_diff *d, int part, int64_t k, double got, tg_slope *s,
     r->checked++;
     if (s->kink && isfinite(got)) return count_kink(d, part, k, s);
     bool wrong = isfinite(s->error) && !(off - s->error <= tolerance);
-    /* A large difference is confirmed once for each part. A small one is confirmed every time, because it may come
-     * from the error estimate. */
+    /* A wrong pair is verified until one pair of the part has been confirmed. After that only a pair whose values are
+     * close to each other is verified, because its error may have been estimated too small. */
     if (wrong && isfinite(got) && (!t->confirmed || off < 0.1 * fabs(got))) {
         tg_status status = tg_diff_confirm(d, part, d->projections ? -1 : k, got, s);
         if (status != TG_OK) return status;
@@ -145,8 +145,8 @@ static tg_status compare_directions(tg_diff *d, int part, tally *t) {
     return TG_OK;
 }
 
-/* Reports which pairs were left out. This is a failure if nothing could be compared and at least one pair is unsure.
- * With d->strict it is one if any pair is unsure, or if nothing could be compared. */
+/* Reports which pairs were left out. The check fails if nothing could be compared and at least one pair is unsure. With
+ * d->strict it fails if any pair is unsure, or if nothing could be compared. */
 static void say_left_out(tg_diff *d) {
     tg_gradcheck_info *r = d->result;
     char kinks[160] = "", unsure[160] = "";

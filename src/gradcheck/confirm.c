@@ -5,9 +5,9 @@
 #include "catalog/sample_values.h"
 #include "gradcheck/difference.h"
 
-/* Tries other steps. If they contradict the slope, its error estimate was too small and is increased. A slope that is
- * far from the gradient `got` may come from steps that are too large. So smaller steps follow, down to where rounding
- * dominates; these count only if they agree with the gradient. */
+/* Tries other steps. If their slopes contradict *s, the error estimate of *s was too small and is increased. If *s is
+ * far from the gradient `got`, its steps may have been too large. Then smaller steps follow, down to where rounding
+ * dominates; the slope of such a step counts only if it agrees with the gradient. */
 static tg_status try_other_steps(tg_diff *d, int part, int64_t i, double got, tg_slope *s) {
     const tg_diff_part *p = &d->parts[part];
     double error = s->error, off = fabs(got - s->value);
@@ -26,8 +26,8 @@ static tg_status try_other_steps(tg_diff *d, int part, int64_t i, double got, tg
     return TG_OK;
 }
 
-/* Returns the divided difference of order six of the changes of f at seven points, relative to what unit noise at each
- * point contributes to it. It is 0 for a polynomial of degree five. */
+/* Returns the divided difference of order six of the values f at seven points, relative to what noise of size one at
+ * each point contributes to it. The result is 0 if f is a polynomial of degree five. */
 static double sixth_difference(const double *at, const double *f) {
     enum { PLACES = 7 };
     double sum = 0, squares = 0;
@@ -60,9 +60,9 @@ static tg_status noise_of(tg_diff *d, int part, int64_t i, double step, double *
     return TG_OK;
 }
 
-/* Increases the error if f rounds internally, more coarsely than its results are stored: then the noise is larger than
- * the rounding of the results explains. With larger steps such noise has less effect, so they may give a better slope,
- * which then replaces *s. */
+/* Detects that f rounds internally, more coarsely than its results are stored: then the noise of f is larger than the
+ * rounding of the results explains, and s->error is increased. Larger steps, on which such noise has less effect, may
+ * give a better slope; if so, that slope replaces *s. */
 static tg_status check_rounding(tg_diff *d, int part, int64_t i, double size, tg_slope *s) {
     double noise, more = 0, first = s->step;
     tg_slope best = {.error = INFINITY};
@@ -84,8 +84,8 @@ static tg_status check_rounding(tg_diff *d, int part, int64_t i, double size, tg
 }
 
 /* Computes how much f rises between two points in excess of the integral of its slopes, which is taken by the
- * Gauss-Legendre rule with two points. Of the two one-sided slopes at each point the smaller one counts, because a
- * stair of f may lie within the other. */
+ * Gauss-Legendre rule with two points. Of the two one-sided slopes at each point the smaller one counts, because the
+ * larger one may reach across a stair of f. */
 static tg_status excess_rise(tg_diff *d, int part, int64_t i, double from, double to, double step, double *rise) {
     tg_change start = {0}, end = {0}, down = {0}, up = {0};
     tg_status status = tg_diff_change(d, part, i, from, &start);
@@ -111,12 +111,14 @@ static double size_of_outputs(const tg_diff *d) {
     return sum;
 }
 
-/* Detects a staircase, such as a rounding inside f makes, which the small steps of a difference miss. Then s->error is
- * increased. Between its stairs f is flat or smooth, so over a far larger distance f rises more than its slopes add up
- * to. Two signs are required. The excess per unit of distance is at least half of `off`, the difference between slope
- * and gradient. And bisection shows that the excess occurs at one point: at a kink, or where f bends too much for two
- * slopes, it would shrink with the distance. A single stair about as large as f itself is not rounding but a property
- * of f. */
+/* Detects that f is a staircase, for example because it rounds internally, and that the small steps of the differences
+ * have missed the stairs. Then s->error is increased. Between its stairs f is flat or smooth, so over the large
+ * distance `far` it rises by more than the integral of its slopes (excess_rise). Two conditions are required:
+ * - the excess per unit of distance is at least half of `off`, the difference between slope and gradient;
+ * - bisection shows that the excess occurs at one point. At a kink, or where f bends too much for two slopes, the
+ *   excess would shrink with the interval.
+ *
+ * A single stair about as large as f itself is not taken as rounding, but as a property of f. */
 static tg_status check_staircase(tg_diff *d, int part, int64_t i, double off, double far, tg_slope *s) {
     double step = s->step / 512, from = 0, to = far, all = 0, rise, half[2];
     tg_change there;
@@ -139,8 +141,8 @@ static tg_status check_staircase(tg_diff *d, int part, int64_t i, double off, do
     return TG_OK;
 }
 
-/* Detects a kink at the point itself that the step did not see because it reaches across something nearby. Several
- * smaller steps must all see the kink. Called only if the error of the slope exceeds the tolerance. */
+/* Detects a kink at the point itself that the steps of the slope do not show, because they reach across something
+ * nearby. Several smaller steps must all show the kink. Called only if the error of the slope exceeds the tolerance. */
 static tg_status check_hidden_kink(tg_diff *d, int part, int64_t i, tg_slope *s) {
     for (int k = 9; k <= 15; k += 3) {
         tg_slope near;
@@ -153,7 +155,7 @@ static tg_status check_hidden_kink(tg_diff *d, int part, int64_t i, tg_slope *s)
 
 tg_status tg_diff_confirm(tg_diff *d, int part, int64_t i, double got, tg_slope *s) {
     const tg_diff_part *p = &d->parts[part];
-    double size = i >= 0 ? fmax(1, fabs(d->x[p->at + i])) : 1; /* the scale that steps must be small against */
+    double size = i >= 0 ? fmax(1, fabs(d->x[p->at + i])) : 1; /* steps must be small relative to this size */
     double reach = i >= 0 ? size : fmax(1, tg_diff_largest(d->x + p->at, p->n));
     tg_status status = try_other_steps(d, part, i, got, s);
     if (status == TG_OK && s->error < fabs(got - s->value)) status = check_rounding(d, part, i, size, s);

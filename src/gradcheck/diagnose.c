@@ -27,8 +27,8 @@ static bool near(double a, double b, double scale) { return fabs(a - b) <= 1e-4 
 /* ---- One factor ---- */
 
 /* Returns the common factor between got and expected, or NaN. A factor must explain most of the error, so it is not
- * found if only a few of many elements are wrong. *pairs is the number of elements that are not zero: a single one
- * always has a factor. */
+ * found if only a few of many elements are wrong. *pairs is the number of compared elements that are not zero. If it is
+ * 1, there always is a factor. */
 static double common_ratio(const tg_diff *d, int64_t n, double scale, int64_t *pairs) {
     const double *got = d->got, *expected = d->expected;
     double dot = 0, norm = 0;
@@ -71,7 +71,7 @@ static const char *say_ratio(double ratio, bool common, char *buf, size_t size) 
     else if (common)
         tg_diff_say(buf, size, "off by the factor %.6g everywhere", ratio);
     else
-        return "formula"; /* a single number always has a factor */
+        return "formula"; /* the ratio of a single pair shows no pattern */
     return "factor";
 }
 
@@ -95,8 +95,8 @@ static bool among(const double *values, int64_t n, double v, double scale) {
     return false;
 }
 
-/* Returns whether got has the expected values in other places. For each element that was not compared one value of got
- * may be unknown, because that may be its place. */
+/* Returns whether got has the expected values in other places. An element that was not compared has no expected value;
+ * so for each such element, one value of got need not be among the expected ones. */
 static bool moved(const tg_diff *d, int64_t n, double scale) {
     enum { MOST = 512 }; /* every value is compared with every other */
     int64_t count = n > MOST ? 0 : count_compared(d, n), strange = 0;
@@ -108,8 +108,9 @@ static bool moved(const tg_diff *d, int64_t n, double scale) {
     return strange <= n - count;
 }
 
-/* Returns the other part (input) of the same shape whose gradient `got` is, or -1. If backward's gradient of that part
- * is wrong too, got cannot be compared with it; then differences of a few of its elements decide. */
+/* Returns another part (input) of the same shape if got is the gradient of that part, else -1. The gradient that
+ * backward gives for that part may be wrong too. So if it differs from got, differences at a few elements of that part
+ * decide. */
 static int belongs_to(tg_diff *d, int part, int64_t n, double scale) {
     const tg_diff_part *p = &d->parts[part];
     for (int k = 0; k < d->n_parts; k++) {

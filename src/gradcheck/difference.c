@@ -123,8 +123,8 @@ tg_status tg_diff_change(tg_diff *d, int part, int64_t i, double s, tg_change *o
     return status;
 }
 
-/* The differences with steps h 2^k along one coordinate or direction. A difference is computed when it is needed first.
- * A window is three of them, with the steps s, 2s and 4s. */
+/* The differences with steps h 2^k along one coordinate or direction. A difference is computed when it is first needed.
+ * A window consists of three differences, with the steps s, 2s and 4s. */
 typedef struct step_table {
     tg_diff *d;
     int part;
@@ -153,10 +153,11 @@ static tg_status need_step(step_table *t, int k) {
 
 static double tolerance_at(const tg_diff *d, double value) { return d->atol + d->rtol * fabs(value); }
 
-/* Estimates the slope with the steps s, 2s and 4s, where s = h 2^k. For a smooth f the jump J(s) is proportional to
- * s, so 2 J(s) - J(2s) is almost 0. At a kink J(s) does not shrink, and is the same for s and 2s. */
+/* Estimates the slope with the steps s, 2s and 4s, where s = h 2^k. The jump J(s) is the difference of the two
+ * one-sided differences with step s. For a smooth f it is proportional to s, so 2 J(s) - J(2s) is almost 0. At a kink
+ * J(s) does not shrink with s, and is the same for s and 2s. */
 static tg_status window(step_table *t, int k, tg_slope *out) {
-    for (int j = k + 2; j >= k; j--) { /* largest first: outputs that it moves count in the noise of all three */
+    for (int j = k + 2; j >= k; j--) { /* largest step first: the outputs that it moves count in the noise of all */
         tg_status status = need_step(t, j);
         if (status != TG_OK) return status;
     }
@@ -188,7 +189,7 @@ static bool good(const tg_diff *d, const tg_slope *s) {
     return !s->kink && s->error <= 0.05 * tolerance_at(d, s->value);
 }
 
-/* Estimates the slope with the window at k, and keeps it in *out if it is better than the estimate there. */
+/* Sets *last to the slope of the window at k, and copies it to *out if it is better than the slope there. */
 static tg_status try_window(step_table *t, int k, tg_slope *out, tg_slope *last) {
     tg_status status = window(t, k, last);
     if (status == TG_OK && ((out->kink && !last->kink) || (out->kink == last->kink && last->error < out->error)))
@@ -224,7 +225,7 @@ tg_status tg_diff_window(tg_diff *d, int part, int64_t i, double h, tg_slope *ou
 static tg_status measure(tg_diff *d, int part, int64_t i, double size, tg_slope *out) {
     step_table t = {.d = d, .part = part, .i = i, .h = power_of_two(d->eps * (size > 1 ? size : 1))};
     tg_status status = best_window(&t, out);
-    /* Next to a point where f ends or has a kink, only a step that is small relative to a small x can help. */
+    /* f may end or have a kink at 0. If x is close to 0, then only a step that is small relative to x can help. */
     if (status == TG_OK && d->tries > 1 && size > 0 && size < 0x1p-6 && !good(d, out)) {
         double near = power_of_two(d->eps * size);
         tg_slope s;
@@ -259,8 +260,8 @@ static tg_status backward_depends(tg_diff *d, int part, int64_t i, bool *depends
     return status;
 }
 
-/* Finds outputs whose change rounding may hide, and gives them a weight so that their noise counts. *found: there are
- * such outputs.
+/* Finds outputs whose change rounding may hide, and gives them a weight, so that their noise counts. Sets *found to
+ * whether there are such outputs.
  *
  * An output that no step has moved usually does not depend on the coordinate, and then its rounding adds no noise.
  * But if it is so large that rounding could hide a change, a larger step is taken: an output that moves then depends

@@ -1,4 +1,4 @@
-/* Finite differences of a function of n doubles with m results, and their comparison with a gradient. This part knows
+/* Finite differences of a function f of n doubles with m results, and their comparison with a gradient. This part knows
  * no tensors and no tapes; gradcheck.c and gradcheck_fn.c connect it to a function of tensors or of doubles. */
 #ifndef TG_DIFFERENCE_H
 #define TG_DIFFERENCE_H
@@ -23,7 +23,7 @@ typedef struct tg_diff {
     void *self;
     const char *name;
     double eps, atol, rtol;
-    int tries; /* number of step sizes; 1: eps only, else each is half of the previous until one is good enough */
+    int tries; /* 1: only the step eps is used; else how many steps, each half of the previous, are tried at most */
     int projections;
     bool extras, strict, second_order;
     bool computes_nan; /* true: backward computed the values that are not finite; false: it may not have written them */
@@ -33,23 +33,25 @@ typedef struct tg_diff {
     tg_diff_part *parts;
     double *x, *gx;    /* [n] the point, and the gradient there by backward */
     double *gy, *y;    /* [m] the cotangent, and f(x) */
-    double *moved;     /* [m] f at the last point one step from x */
+    double *moved;     /* [m] f at the point of the last step */
     double *origin;    /* [n] copy of x, from which steps start */
-    double *direction; /* [n] */
+    double *direction; /* [n] the direction of steps that go along no coordinate */
     double *weight;    /* [m] |gy| of each output that a step along the current coordinate has moved; 0: not moved */
     double *gx_unmoved; /* [n] gradient of only the outputs that have not moved */
-    double *got, *expected; /* [pairs of the largest part] gradient and differences; expected is NaN where uncertain */
+    /* [pairs of the largest part] Pair k of the current part is the gradient got[k] and the difference expected[k] of
+     * an element, or along a direction. expected[k] is NaN if the difference is too uncertain. */
+    double *got, *expected;
     int64_t n_significant; /* number of compared pairs in which a value reaches atol */
     char left_out[640];    /* text that names the first elements that were not compared, and why */
     tg_gradcheck_info *result;
 } tg_diff;
 
-/* A derivative along a coordinate or direction. */
+/* An estimate of the derivative of sum(gy f) along a coordinate or direction. */
 typedef struct tg_slope {
-    double value, error, step;
+    double value, error, step; /* the estimate, its estimated error, and the smallest step of its differences */
     double noise; /* the part of the error that rounding of the results explains */
-    bool kink;    /* the one-sided differences disagree at every step size */
-    double jump;  /* how much they disagree, if that changes with the step size, so that it may be no kink; else 0 */
+    bool kink;    /* the one-sided differences on the two sides of the point disagree */
+    double jump;  /* if kink: how much they disagree, if that changes with the step (so it may be no kink); else 0 */
 } tg_slope;
 
 /* Fills d from the options and their defaults (opts may be NULL). Returns false if one is invalid; *what says why. */
@@ -61,14 +63,15 @@ void tg_diff_arrays(tg_diff *d, double *memory);
 /* Fills gy with normal random numbers from d->seed. */
 void tg_diff_cotangent(tg_diff *d);
 
-/* The effect of one step: sum(gy (f(x + s) - f(x))), and how much rounding of the moved outputs may change this sum. */
+/* The effect of a step s: the sum of gy (f(x + s) - f(x)) over all outputs, and how much rounding of the outputs that
+ * have moved may change this sum. */
 typedef struct tg_change {
     double sum, noise;
 } tg_change;
 /* Takes a step of size s along coordinate i of a part, or along d->direction if i < 0. Sets d->weight of the outputs
  * that it moves. */
 tg_status tg_diff_change(tg_diff *d, int part, int64_t i, double s, tg_change *out);
-/* Estimates the derivative of sum(gy f) along the coordinate or direction, with a step size of its choice. */
+/* Estimates the derivative of sum(gy f) along the coordinate or direction. Chooses the step size itself. */
 tg_status tg_diff_slope(tg_diff *d, int part, int64_t i, tg_slope *out);
 /* Estimates the same derivative with the steps h, 2h and 4h only. */
 tg_status tg_diff_window(tg_diff *d, int part, int64_t i, double h, tg_slope *out);
@@ -77,8 +80,8 @@ tg_status tg_diff_window(tg_diff *d, int part, int64_t i, double h, tg_slope *ou
 tg_status tg_diff_confirm(tg_diff *d, int part, int64_t i, double got, tg_slope *s);
 /* Compares gx with differences for every part, and fills d->result. */
 tg_status tg_diff_compare(tg_diff *d);
-/* Finds the likely cause why d->got differs from d->expected in n pairs, among which pair `worst` differs most. Returns
- * the class of the cause (tg_gradcheck_info.cause) and writes a description to buf. */
+/* Finds the likely reason why d->got differs from d->expected, which have n pairs. `worst` is the pair that differs
+ * most. Returns the class of the cause (tg_gradcheck_info.cause) and writes a description to buf. */
 const char *tg_diff_cause(tg_diff *d, int part, int64_t n, int64_t worst, char *buf, size_t size);
 /* Records a failure in d->result. Only the first one is kept. */
 void tg_diff_fail(tg_diff *d, const char *cause, const char *format, ...) TG_PRINTF(3, 4);

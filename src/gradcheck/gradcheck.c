@@ -36,9 +36,9 @@ tg_status tg_check_read(tg_check_run *r, double *y) {
     return TG_OK;
 }
 
-/* Computes f for differences. During differences the targets' buffers hold no gradients but the inputs' original
- * values: the first call (moved < 0) copies them there. Later calls write part `moved`, run the function, and restore
- * the part from its buffer, even after an error. */
+/* Computes f for differences. During differences the targets' buffers hold the inputs' original values instead of
+ * gradients: the first call (moved < 0) copies the values there. Later calls write part `moved`, run the function, and
+ * restore the part from its buffer, even after an error. */
 static tg_status value(tg_diff *d, int moved, double *y) {
     tg_check_run *r = d->self;
     if (moved < 0) {
@@ -162,9 +162,9 @@ static tg_status make_seeds(tg_check_run *r) {
 }
 
 /* Finds whether values of the gradient that are not finite were computed, or were left in a buffer that backward did
- * not write. Backward is run again and adds to zeros: values that are not finite then were computed. This holds only
- * for a function of a single op, because gradients of intermediate results are never added to zeros. Uses d->direction,
- * which is still unused at this point. */
+ * not write. Runs backward again with buffers of zeros to which it adds. If a value is still not finite, backward has
+ * computed it. This holds only for a function of a single op, because gradients of intermediate results are never added
+ * to zeros. Uses d->direction, which is still unused at this point. */
 static tg_status explain_nan(tg_check_run *r) {
     tg_diff *d = &r->d;
     int ops = 0;
@@ -297,8 +297,8 @@ static tg_status check_function(tg_tape *t, tg_fn fn, void *state, tg_tensor *co
     if (!tg_diff_options(&r.d, opts, &what)) return tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_gradcheck: %s", what);
     if (!fn || !in || n_in <= 0 || n_out <= 0 || n_in > 65535 || n_out > 65535)
         return tg_fail(t->ctx, TG_ERR_ARGUMENT,
-                       "tg_gradcheck: %d inputs and %d outputs were given, expected a function and 1 to 65535 of each",
-                       n_in, n_out);
+                       "tg_gradcheck: %s and %s were given, expected a function and 1 to 65535 of each",
+                       tg_count(n_in, "input").text, tg_count(n_out, "output").text);
     if (tg_tape_held(t)) return tg_fail(t->ctx, TG_ERR_STATE, "tg_gradcheck: %s", tg_tape_held(t));
     TG_TRY(check_inputs(t->ctx, in, n_in));
     return tg_check_tensors(&r);

@@ -32,12 +32,12 @@ tg_status tg_check_record(tg_check_run *r, bool grad);
 /* Copies the elements of all roots to y[d.m]. */
 tg_status tg_check_read(tg_check_run *r, double *y);
 /* Runs backward from n roots and copies the gradients of all parts to gx[d.n]. With TG_GRAD_WRITE the buffers hold NaN
- * before, and a part that backward does not reach gets zeros; with TG_GRAD_ADD they hold gx. */
+ * before, and a part that backward does not reach gets zeros; with TG_GRAD_ADD the buffers hold gx before. */
 tg_status tg_check_gradient(tg_check_run *r, tg_tensor *const *roots, tg_tensor *const *seeds, int n, tg_grad_mode mode,
                             bool retain, double *gx);
 
-/* In side_effects.c: checks of backward other than the values of gradients. The function must be recorded on the tape.
- * tg_check_unchanged runs the first backward, fills d.gx, and checks that no tensor but the gradients changes.
+/* In side_effects.c: checks of backward other than the values of gradients. The function must have been recorded
+ * before. tg_check_unchanged runs the first backward, fills d.gx, and checks that no tensor but the gradients changes.
  * tg_check_extras runs backward again in several ways, unless the gradient is not finite. */
 tg_status tg_check_unchanged(tg_check_run *r);
 tg_status tg_check_extras(tg_check_run *r);

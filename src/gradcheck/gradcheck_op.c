@@ -78,9 +78,8 @@ static tg_status check_op(tg_ctx *ctx, const tg_op *op, int sample, tg_gradcheck
     if (!s)
         return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gradcheck_op: %s has no sample %d", op ? op->name : "NULL", sample);
     if (s->ranks > 1)
-        return tg_fail(ctx, TG_ERR_UNSUPPORTED,
-                       "tg_gradcheck_op: sample %d of %s needs %d ranks, but it would run on one", sample, op->name,
-                       s->ranks);
+        return tg_fail(ctx, TG_ERR_UNSUPPORTED, "tg_gradcheck_op: sample %d of %s needs %s, but it would run on one",
+                       sample, op->name, tg_count(s->ranks, "rank").text);
     tg_check_run r = {.d = {.result = found}, .ctx = ctx};
     const char *what;
     char name[160];

@@ -28,7 +28,7 @@ static json_t *number(double v) {
     return json_string(isnan(v) ? "nan" : v > 0 ? "inf" : "-inf");
 }
 
-/* Returns s as a JSON string, which must be UTF-8. */
+/* Returns s as a JSON string. JSON strings are UTF-8, so another text is returned if s is not. */
 static json_t *text(const char *s) {
     json_t *j = json_string(s ? s : "");
     return j ? j : json_string("(not UTF-8)");
@@ -51,7 +51,7 @@ static json_t *input_of(tg_ctx *ctx, tg_tensor *x) {
                      tg_requires_grad(x), "shape", shape, "values", values_of(ctx, x));
 }
 
-/* Returns the first position of the tensor in[i]: one tensor that is given twice has one gradient. */
+/* Returns the first index at which in[] has the tensor in[i]. A tensor that is given twice has one gradient. */
 static int first_of(tg_tensor *const *in, int i) {
     int first = 0;
     while (in[first] != in[i]) first++;
@@ -62,9 +62,8 @@ static json_t *inputs_of(tg_ctx *ctx, const subject *s) {
     int64_t n = 0;
     for (int i = 0; i < s->n_in; i++) n += tg_numel(s->in[i]);
     if (n > MOST_ELEMENTS || s->n_in > MOST_INPUTS) {
-        tg_fail(ctx, TG_ERR_SHAPE,
-                "%d inputs have %lld elements, but a report can have at most %d inputs with %d elements", s->n_in,
-                (long long)n, (int)MOST_INPUTS, (int)MOST_ELEMENTS);
+        tg_fail(ctx, TG_ERR_SHAPE, "%s with %s in total, but a report can have at most %d inputs and %d elements",
+                tg_count(s->n_in, "input").text, tg_count(n, "element").text, (int)MOST_INPUTS, (int)MOST_ELEMENTS);
         return NULL;
     }
     json_t *all = json_array();
@@ -108,8 +107,9 @@ static json_t *report_of(tg_ctx *ctx, const subject *s, const tg_gradcheck_opts 
     return NULL;
 }
 
-/* Writes the report of a failed check. The failure of the check is the context's error before this call, and again
- * after it, with the path of the report or the reason why there is none. */
+/* Writes the report of a failed check. When it is called, the context's error is the failure of the check. When it
+ * returns, the error is that failure again, and its message also has the path of the report, or says why no report was
+ * written. */
 static tg_status write_report(tg_ctx *ctx, const char *path, const subject *s, const tg_gradcheck_opts *opts,
                               const tg_gradcheck_info *r) {
     char why[256];
@@ -210,7 +210,10 @@ static tg_status read_shape(const tg_json *j, tg_shape *shape) {
     for (size_t i = 0; i < json_array_size(dims); i++) {
         int64_t size = json_integer_value(json_array_get(dims, i));
         if (!json_is_integer(json_array_get(dims, i)) || size < 0 || __builtin_mul_overflow(n, size, &n))
-            return tg_fail(j->ctx, TG_ERR_FORMAT, "'%s': dim %zu of a shape is not a size", j->path, i);
+            return tg_fail(j->ctx, TG_ERR_FORMAT,
+                           "'%s': dim %zu of a shape is invalid; expected an integer, 0 or more, and fewer than 2^63 "
+                           "elements in total",
+                           j->path, i);
         shape->dim[shape->ndim++] = size;
     }
     return TG_OK;
@@ -238,8 +241,8 @@ static tg_status fill_from(const tg_json *j, const json_t *values, tg_tensor *x)
     return s;
 }
 
-/* Reads the input at position `at` into in[at]: a new tensor, or the earlier one with which the report says that it is
- * the same. */
+/* Reads input `at` of the report into in[at]. Creates a tensor for it, or uses that of an earlier input if the report
+ * says that both are the same. */
 static tg_status read_input(const tg_json *root, json_t *object, tg_tensor **in, int64_t at) {
     tg_tensor **x = &in[at];
     const tg_json j = {.ctx = root->ctx, .path = root->path, .object = object};
@@ -261,8 +264,8 @@ static tg_status read_input(const tg_json *root, json_t *object, tg_tensor **in,
     int64_t n = 1;
     for (int i = 0; i < shape.ndim; i++) n *= shape.dim[i];
     if (n != (int64_t)json_array_size(values))
-        return tg_fail(j.ctx, TG_ERR_FORMAT, "'%s': %zu values for a shape of %lld elements", j.path,
-                       json_array_size(values), (long long)n);
+        return tg_fail(j.ctx, TG_ERR_FORMAT, "'%s': %s for a shape of %s", j.path,
+                       tg_count(json_array_size(values), "value").text, tg_count(n, "element").text);
     *x = tg_zeros(j.ctx, dtype, shape);
     TG_TRY(fill_from(&j, values, *x));
     if (grad) tg_set_requires_grad(*x, true);
@@ -271,8 +274,8 @@ static tg_status read_input(const tg_json *root, json_t *object, tg_tensor **in,
 
 /* ---- Repeating a check ---- */
 
-/* Sets the default random stream to the report's, so that the same numbers are drawn again, and returns the current
- * one in *now. */
+/* Copies the state of the default random stream to *now. Then sets the stream to the state in the report, so that the
+ * same numbers are drawn again. */
 static tg_status enter_stream(const tg_json *root, tg_rng *now) {
     tg_rng then;
     TG_TRY(read_stream(root, &then));
@@ -280,13 +283,14 @@ static tg_status enter_stream(const tg_json *root, tg_rng *now) {
     return tg_rng_set(root->ctx, NULL, &then);
 }
 
-/* Restores the default random stream from *now. Returns s; an error is again the context's error afterwards. */
+/* Restores the default random stream from *now. Returns s. If s is an error, the context has the same error
+ * afterwards. */
 static tg_status leave_stream(const tg_json *root, const tg_rng *now, tg_status s) {
-    tg_gradcheck_info r;
-    snprintf(r.report, sizeof r.report, "%s", tg_ctx_message(root->ctx));
+    char message[sizeof((tg_gradcheck_info *)0)->report];
+    snprintf(message, sizeof message, "%s", tg_ctx_message(root->ctx));
     if (s != TG_OK) tg_ctx_clear(root->ctx); /* a context with an error would refuse the stream */
     TG_TRY(tg_rng_set(root->ctx, NULL, now));
-    return s == TG_OK ? s : tg_fail(root->ctx, s, "%s", r.report);
+    return s == TG_OK ? s : tg_fail(root->ctx, s, "%s", message);
 }
 
 static tg_status run_with(const tg_json *root, tg_tape *t, tg_fn fn, void *state, tg_tensor *const *in, int n_in,
@@ -309,7 +313,7 @@ static tg_status replay(const tg_json *root, tg_tape *t, tg_fn fn, void *state, 
     TG_TRY(tg_json_array(root, "inputs", &inputs));
     size_t n = json_array_size(inputs), made = 0;
     if (n == 0 || n > MOST_INPUTS)
-        return tg_fail(root->ctx, TG_ERR_FORMAT, "'%s' has %zu inputs, expected 1 to %d", root->path, n,
+        return tg_fail(root->ctx, TG_ERR_FORMAT, "'%s' has %s, expected 1 to %d", root->path, tg_count(n, "input").text,
                        (int)MOST_INPUTS);
     tg_status s = TG_OK;
     for (; made < n && s == TG_OK; made++) {
@@ -351,8 +355,8 @@ static tg_status replay_op(const tg_json *root, const tg_op *op, tg_gradcheck_in
     TG_TRY(tg_json_int(root, "sample", 0, n_samples - 1, &sample));
     TG_TRY(read_options(root, &o));
     if (strcmp(name, op->name) != 0 || n_samples != op->n_samples)
-        return tg_fail(root->ctx, TG_ERR_ARGUMENT, "'%s' is the report of op %.60s with %lld samples, but op %s has %d",
-                       root->path, name, (long long)n_samples, op->name, op->n_samples);
+        return tg_fail(root->ctx, TG_ERR_ARGUMENT, "'%s' is the report of op %.60s with %s, but op %s has %d",
+                       root->path, name, tg_count(n_samples, "sample").text, op->name, op->n_samples);
     TG_TRY(enter_stream(root, &now));
     return leave_stream(root, &now, tg_gradcheck_op(root->ctx, op, (int)sample, result, &o));
 }

@@ -88,7 +88,7 @@ static tg_status check_jvp(tg_check_run *r, int part, uint64_t *state) {
     TG_TRY(s);
     for (int64_t j = 0; j < d->m; j++) {
         forward += d->gy[j] * d->moved[j];
-        size += 0x1p-40 * fabs(d->gy[j] * d->moved[j]); /* rounding of terms that cancel */
+        size += 0x1p-40 * fabs(d->gy[j] * d->moved[j]); /* allows for rounding of terms that cancel */
     }
     if (fabs(forward - reverse) > d->atol + d->rtol * size)
         tg_diff_fail(d, "recorded", "%s: tg_jvp along a random direction gives %.12g, backward %.12g", p->name, forward,
@@ -98,8 +98,8 @@ static tg_status check_jvp(tg_check_run *r, int part, uint64_t *state) {
 
 /* ---- Second derivatives: a gradient check of the function that computes the gradients ---- */
 
-/* Computes the gradients of the roots. This is the function whose gradients are checked. To each result 0 x is added,
- * so that it depends on an input even if the gradient is a constant, like that of a linear function. */
+/* Computes the gradients of the roots. This is the function whose gradients are checked. Adds 0 * x to each result, so
+ * that the result depends on an input even if the gradient is a constant, like that of a linear function. */
 static tg_status gradient_fn(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
     tg_check_run *r = state;
     tg_tape_set_grad_mode(t, true);

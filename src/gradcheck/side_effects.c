@@ -1,6 +1,6 @@
-/* Checks of backward other than the values of gradients. Equal runs give equal bits. Cotangents of zeros give exact
- * zeros. Undefined cotangents count as zeros, and strided ones as contiguous ones. TG_GRAD_ADD adds. Nothing but
- * gradients changes. */
+/* Checks of backward other than the values of gradients. Equal runs must give equal bits. Cotangents of zeros must give
+ * exact zeros. A cotangent that is absent (NULL) must count as zeros, and a strided one like a contiguous one.
+ * TG_GRAD_ADD must add. Nothing but gradients may change. */
 #include <math.h>
 
 #include "base/host_memory.h"
@@ -102,8 +102,8 @@ static tg_status check_zeros(tg_check_run *r, double *gx) {
     return TG_OK;
 }
 
-/* Runs backward from one root only, so that the other cotangents are undefined, and compares with zeros in their
- * place. */
+/* Runs backward from one root only, so that the cotangents of the other roots are absent. Compares the gradient with
+ * that of a backward in which these cotangents are zeros. */
 static tg_status check_undefined(tg_check_run *r, double *gx) {
     tg_diff *d = &r->d;
     for (int k = 0; k < r->n_roots && r->n_roots > 1; k++) {

@@ -1,6 +1,6 @@
-/* XXH64 with seed 0, the checksum of saved files (Collet, github.com/Cyan4973/xxHash, doc/xxhash_spec.md). It is a
- * page of plain C and as fast as memory on every machine; CRC-32C would need tables and instructions chosen at run
- * time. */
+/* XXH64 with seed 0, the checksum of saved files (Collet, github.com/Cyan4973/xxHash, doc/xxhash_spec.md). It takes a
+ * page of plain C, and is as fast as reading memory on every machine. CRC-32C would need tables, and instructions that
+ * are chosen at run time. */
 #ifndef TG_CHECKSUM_H
 #define TG_CHECKSUM_H
 
@@ -12,7 +12,7 @@ enum { TG_CHECKSUM_DIGITS = 16 };
 typedef struct tg_summing {
     uint64_t acc[4];  /* accumulators */
     uint64_t bytes;   /* number of bytes so far */
-    uint8_t rest[32]; /* the end that does not fill 32 bytes yet; its length is `bytes` % 32 */
+    uint8_t rest[32]; /* the last `bytes` % 32 bytes, which do not fill a stripe of 32 bytes yet */
 } tg_summing;
 
 /* Start a checksum, add bytes to it, and return the checksum of all bytes so far. */

@@ -151,8 +151,8 @@ tg_status tg_file_read(tg_file *f, int64_t offset, void *dst, size_t bytes) {
 /* Reads the whole open file, and appends a zero. */
 static tg_status load_open(tg_file *f, size_t limit, char **data, size_t *bytes) {
     if ((uint64_t)f->size > limit)
-        return tg_fail(f->ctx, TG_ERR_FORMAT, "'%s' has %lld bytes, expected at most %zu", f->path, (long long)f->size,
-                       limit);
+        return tg_fail(f->ctx, TG_ERR_FORMAT, "'%s' has %s, expected at most %zu", f->path,
+                       tg_count(f->size, "byte").text, limit);
     size_t n = (size_t)f->size;
     char *text = tg_host_alloc(f->ctx, n + 1);
     if (!text) return tg_io_enter(f->ctx);

@@ -13,8 +13,8 @@
 /* Size of buffers for copies, in bytes. */
 enum { TG_IO_CHUNK = 1 << 20 };
 
-/* Called first by public functions. Returns the context's error, TG_OK if it has none, and TG_ERR_ARGUMENT if ctx is
- * NULL. */
+/* Returns the status of the context: its error, or TG_OK if it has none; TG_ERR_ARGUMENT if ctx is NULL. Public
+ * functions call it first. Functions also call it after a failed allocation, to return the error that was recorded. */
 static inline tg_status tg_io_enter(const tg_ctx *ctx) {
     return ctx ? ctx->run.status : TG_ERR_ARGUMENT;
 }
@@ -28,7 +28,7 @@ tg_status tg_file_fail(tg_ctx *ctx, const char *verb, const char *path, int64_t 
  * memory, records the error and returns NULL. */
 char *tg_format_path(tg_ctx *ctx, const char *format, ...) TG_PRINTF(2, 3);
 
-/* A regular file that is open for reading. path is NULL once it is closed. */
+/* A regular file that is open for reading. path is NULL once the file is closed. */
 typedef struct tg_file {
     tg_ctx *ctx;
     tg_file_ops ops;

@@ -56,8 +56,7 @@ static size_t shortest_flags(const json_t *root, char *text, size_t size) {
 
 tg_status tg_json_save(tg_ctx *ctx, const char *path, const json_t *root) {
     TG_TRY(tg_io_enter(ctx));
-    /* The size of the form with 17 digits, and the final newline. A form with fewer digits that needs more bytes is
-     * not used. */
+    /* Room for the form with 17 digits, and for the final newline. A form with fewer digits is used only if it fits. */
     size_t size = json_dumpb(root, NULL, 0, JSON_INDENT(2) | JSON_REAL_PRECISION(17)) + 1;
     if (size == 1) return tg_fail(ctx, TG_ERR_MEMORY, "cannot format JSON for '%s'", path);
     char *text = tg_host_alloc(ctx, size);

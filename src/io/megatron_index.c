@@ -39,7 +39,7 @@ static tg_status read_header(tg_tokens *t, tg_file *f, int64_t *sequences) {
     t->width = width < 0 ? -width : width;
     uint64_t n = word(h + 18, 8), documents = word(h + 26, 8), size = (uint64_t)f->size;
     if (n > size / 12 || documents > size / 8 || HEADER + 12 * n + 8 * documents > size)
-        return refuse(f, "it is shorter than the sequences that it lists");
+        return refuse(f, "it is too short for the sequences and documents that its header counts");
     *sequences = (int64_t)n;
     return TG_OK;
 }
@@ -75,7 +75,7 @@ tg_status tg_megatron_open(tg_tokens *t, tg_ctx *ctx, const char *path, int64_t 
     char *index = with_ending(ctx, path, ".idx"), *data = index ? with_ending(ctx, path, ".bin") : NULL;
     tg_file f = {.ctx = ctx};
     int64_t sequences = 0;
-    tg_status s = data ? tg_file_open(&f, ctx, index) : tg_io_enter(ctx);
+    tg_status s = data ? tg_file_open(&f, ctx, index) : tg_io_enter(ctx); /* else: with_ending has recorded an error */
     if (s == TG_OK) s = read_header(t, &f, &sequences);
     if (s == TG_OK) s = count_tokens(&f, t->width, sequences, count);
     if (data) tg_file_close(&f);

@@ -11,8 +11,8 @@ static tg_status read_header(tg_safetensors *f) {
     uint64_t n = 0;
     if (f->file.size < TG_SAFETENSORS_PREFIX)
         return tg_fail(ctx, TG_ERR_FORMAT,
-                       "'%s' has %lld bytes, expected a safetensors file: 8 bytes of length, then the header",
-                       f->file.path, (long long)f->file.size);
+                       "'%s' has %s, expected a safetensors file: 8 bytes of length, then the header", f->file.path,
+                       tg_count(f->file.size, "byte").text);
     TG_TRY(tg_file_read(&f->file, 0, &n, sizeof n));
     if (n > TG_SAFETENSORS_HEADER_MAX)
         return tg_fail(ctx, TG_ERR_FORMAT, "'%s', offset 0: a header of %llu bytes, expected at most %d", f->file.path,
@@ -130,7 +130,8 @@ static tg_status fill_rows(tg_safetensors *f, const tg_safetensors_entry *e, int
     return ctx->host ? TG_OK : ctx->run.ops->copy(ctx, tg_data(x), chunk, bytes, TG_COPY_FROM_HOST);
 }
 
-/* Reads a piece. If it is not contiguous or has another dtype, the bytes go to a contiguous temporary tensor first. */
+/* Reads the bytes at offset into x, a piece of the destination. If x is not contiguous, or has another dtype than the
+ * file, the bytes go to a contiguous temporary tensor first. */
 static tg_status fill_piece(tg_safetensors *f, const tg_safetensors_entry *e, int64_t offset, tg_tensor *x, void *chunk,
                             tg_summing *sum) {
     tg_ctx *ctx = f->file.ctx;

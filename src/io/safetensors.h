@@ -10,6 +10,8 @@
 #include "io/file.h"
 #include "io/names.h"
 
+/* PREFIX is the number of bytes before the header, which hold its length. HEADER_MAX is the greatest length of a
+ * header, and FILES the greatest number of files of an index. */
 enum { TG_SAFETENSORS_PREFIX = 8, TG_SAFETENSORS_HEADER_MAX = 100 * 1000 * 1000, TG_SAFETENSORS_FILES = 1024 };
 
 struct tg_safetensors {
@@ -21,6 +23,7 @@ struct tg_safetensors {
     char *text;                     /* owns all strings */
     size_t text_bytes;
     const char *sums; /* TG_CHECKSUM_DIGITS per entry, in the order of entries; NULL if the file has none */
+    const char *sum;  /* the checksum of the header; NULL if the file has none */
     /* For an index of several files. In this case `file` has the index's path and is not open, and the entries are
      * copies of the files' entries. */
     tg_safetensors **files; /* [TG_SAFETENSORS_FILES]; NULL if this is a file, not an index */
@@ -29,12 +32,14 @@ struct tg_safetensors {
 
 /* Metadata keys of the library. SUMS: the concatenated checksums of the tensors. SUM: the checksum of all bytes before
  * the data, computed with zeros in place of its own digits. A file must have both or none, so no single damaged bit can
- * hide that it has checksums.
- * `metadata` omits these keys, because a caller that copied them to another file would give it wrong checksums. */
+ * hide that it has checksums. `metadata` omits these keys, because a caller that copied them to another file would give
+ * that file wrong checksums. */
 #define TG_SAFETENSORS_SUMS "tapegrad.xxh64"
 #define TG_SAFETENSORS_SUM  "tapegrad.xxh64.header"
+/* Key in the metadata of an index: an object with the SUM of each file. So a file of another save is found. */
+#define TG_SAFETENSORS_FILE_SUMS "tapegrad.xxh64.headers"
 
-/* A dtype of the format. dtype is TG_DTYPE_DEFAULT if the library has no such type. */
+/* A dtype of the format. dtype is TG_DTYPE_DEFAULT if the library maps it to no tg_dtype. */
 typedef struct tg_safetensors_dtype {
     const char *name;
     int bits;

@@ -243,7 +243,7 @@ static tg_status offsets_member(reader *r, size_t at) {
     if (r->has_offsets) return repeated(r, at, "data_offsets");
     r->has_offsets = true;
     TG_TRY(list(r, "data_offsets", 2, v, &n));
-    if (n != 2) return refuse(r, at, "data_offsets has %d numbers, expected 2", n);
+    if (n != 2) return refuse(r, at, "data_offsets has %s, expected 2", tg_count(n, "number").text);
     r->entry.begin = v[0];
     r->entry.end = v[1];
     return TG_OK;
@@ -282,11 +282,12 @@ static tg_status check_entry(reader *r, size_t at) {
     if (e->begin > e->end)
         return refuse(r, at, "data_offsets [%lld, %lld] run backwards", (long long)e->begin, (long long)e->end);
     if (e->end > size)
-        return refuse(r, at, "data_offsets [%lld, %lld] pass the end of the file, which holds %lld bytes of data",
-                      (long long)e->begin, (long long)e->end, (long long)size);
+        return refuse(r, at, "data_offsets [%lld, %lld] pass the end of the file, which holds %s of data",
+                      (long long)e->begin, (long long)e->end, tg_count(size, "byte").text);
     if (e->end - e->begin != bytes)
-        return refuse(r, at, "data_offsets [%lld, %lld] hold %lld bytes, expected %lld for its shape and dtype",
-                      (long long)e->begin, (long long)e->end, (long long)(e->end - e->begin), (long long)bytes);
+        return refuse(r, at, "data_offsets [%lld, %lld] hold %s, expected %lld for its shape and dtype",
+                      (long long)e->begin, (long long)e->end, tg_count(e->end - e->begin, "byte").text,
+                      (long long)bytes);
     e->begin += begin;
     e->end += begin;
     return TG_OK;
@@ -367,8 +368,8 @@ static tg_status check_layout(const tg_safetensors *f, int64_t data) {
         const tg_safetensors_entry *e = &f->entries[i];
         if (e->begin > at)
             return tg_fail(ctx, TG_ERR_FORMAT,
-                           "'%s': tensor '%.128s' begins at offset %lld, expected %lld: a hole of %lld bytes",
-                           f->file.path, e->name, (long long)e->begin, (long long)at, (long long)(e->begin - at));
+                           "'%s': tensor '%.128s' begins at offset %lld, expected %lld: a hole of %s", f->file.path,
+                           e->name, (long long)e->begin, (long long)at, tg_count(e->begin - at, "byte").text);
         if (e->begin < at)
             return tg_fail(ctx, TG_ERR_FORMAT,
                            "'%s': tensor '%.128s' begins at offset %lld, inside tensor '%.128s', which ends at %lld",
@@ -376,8 +377,9 @@ static tg_status check_layout(const tg_safetensors *f, int64_t data) {
     }
     if (at != f->file.size)
         return tg_fail(ctx, TG_ERR_FORMAT,
-                       "'%s': the tensors end at offset %lld, the file at %lld: %lld bytes belong to no tensor",
-                       f->file.path, (long long)at, (long long)f->file.size, (long long)(f->file.size - at));
+                       "'%s': the tensors end at offset %lld, the file at %lld: a rest of %s that belongs to no tensor",
+                       f->file.path, (long long)at, (long long)f->file.size,
+                       tg_count(f->file.size - at, "byte").text);
     return TG_OK;
 }
 
@@ -405,8 +407,9 @@ static tg_status check_sums(const reader *r) {
                       "kept the metadata of another file",
                       digits, r->sum);
     if (strlen(r->sums) != (size_t)r->count * sizeof digits)
-        return refuse(r, 0, "\"%s\" has %zu digits, expected %zu for %d tensors", TG_SAFETENSORS_SUMS, strlen(r->sums),
-                      (size_t)r->count * sizeof digits, r->count);
+        return refuse(r, 0, "\"%s\" has %s, expected %zu for %s", TG_SAFETENSORS_SUMS,
+                      tg_count(strlen(r->sums), "digit").text, (size_t)r->count * sizeof digits,
+                      tg_count(r->count, "tensor").text);
     return TG_OK;
 }
 
@@ -431,6 +434,7 @@ tg_status tg_safetensors_parse(tg_safetensors *f, const char *header, size_t n) 
     TG_TRY(read_header(&r, f, header, n));
     TG_TRY(check_sums(&r));
     f->sums = r.sums;
+    f->sum = r.sum;
     if (f->count > 1) qsort(f->entries, (size_t)f->count, sizeof *f->entries, compare_entries);
     TG_TRY(index_names(f));
     return check_layout(f, TG_SAFETENSORS_PREFIX + (int64_t)n);

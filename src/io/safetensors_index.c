@@ -1,5 +1,6 @@
 /* Index of a model in several safetensors files: a JSON object whose member "weight_map" says which file has each
- * tensor. Opening an index opens every file, and lists their tensors as if they were in one file. */
+ * tensor. Opening an index opens every file, and lists their tensors as if they were in one file. An index that the
+ * library has written also has the checksums of the files' headers, so a file of another save is refused. */
 #include "io/json.h"
 #include "io/safetensors.h"
 
@@ -23,7 +24,8 @@ static tg_status need_file(tg_safetensors *f, const char *name) {
     for (int i = f->n_files - 1; i >= 0; i--) /* last first: adjacent tensors are mostly in the same file */
         if (strcmp(name_of_file(f, i), name) == 0) return TG_OK;
     if (!*name || strchr(name, '/'))
-        return tg_fail(ctx, TG_ERR_FORMAT, "'%s': weight_map has the file '%.128s', expected a name without a slash",
+        return tg_fail(ctx, TG_ERR_FORMAT,
+                       "'%s': weight_map has the file '%.128s', expected a name that is not empty and has no slash",
                        f->file.path, name);
     if (f->n_files == TG_SAFETENSORS_FILES)
         return tg_fail(ctx, TG_ERR_FORMAT, "'%s': weight_map has more than %d files", f->file.path,
@@ -34,6 +36,25 @@ static tg_status need_file(tg_safetensors *f, const char *name) {
     tg_host_strfree(ctx, path);
     if (!file) return tg_io_enter(ctx);
     f->files[f->n_files++] = file;
+    return TG_OK;
+}
+
+/* Fails unless the file is the one that was saved with the index. sums: the checksums of all files. */
+static tg_status check_file(const tg_safetensors *f, const tg_json *sums, int i) {
+    const char *expected, *got = f->files[i]->sum ? f->files[i]->sum : "missing";
+    TG_TRY(tg_json_string(sums, name_of_file(f, i), &expected));
+    if (strcmp(got, expected) == 0) return TG_OK;
+    return tg_fail(f->file.ctx, TG_ERR_FORMAT,
+                   "'%s' is not the file that '%s' was saved with: the checksum of its header is %s, expected %.16s; "
+                   "take all files from one save",
+                   f->files[i]->file.path, f->file.path, got, expected);
+}
+
+/* Compares the files with the checksums of the index, if it has them. */
+static tg_status check_files(const tg_safetensors *f, const tg_json *document) {
+    json_t *metadata = json_object_get(document->object, "metadata");
+    const tg_json sums = {f->file.ctx, f->file.path, json_object_get(metadata, TG_SAFETENSORS_FILE_SUMS)};
+    for (int i = 0; sums.object && i < f->n_files; i++) TG_TRY(check_file(f, &sums, i));
     return TG_OK;
 }
 
@@ -50,7 +71,7 @@ static tg_status open_files(tg_safetensors *f, const tg_json *map) {
     return TG_OK;
 }
 
-/* Copies the entries of file i that the map assigns to this file to f->entries, from index `at` on. Returns their
+/* Copies to f->entries, from index `at` on, those entries of file i whose file is i according to the map. Returns their
  * number. */
 static int list_file(tg_safetensors *f, const tg_json *map, int i, int at) {
     const tg_safetensors *file = f->files[i];
@@ -99,6 +120,7 @@ static tg_status read_map(tg_safetensors *f, const char *path) {
     TG_TRY(tg_json_load(&document, f->file.ctx, path));
     tg_status s = tg_json_object(&document, "weight_map", &map);
     if (s == TG_OK) s = open_files(f, &map);
+    if (s == TG_OK) s = check_files(f, &document);
     if (s == TG_OK) s = list_tensors(f, &map);
     tg_json_free(&document);
     return s;

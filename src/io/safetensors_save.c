@@ -63,10 +63,9 @@ static tg_status check(const job *j) {
     if (!j->path || j->n_tensors < 0 || j->n_metadata < 0 || (!j->tensors && j->n_tensors) ||
         (!j->metadata && j->n_metadata))
         return tg_fail(j->ctx, TG_ERR_ARGUMENT,
-                       "tg_safetensors_save: path %s, %d tensors%s, %d metadata%s; expected counts of 0 or "
-                       "more and no NULL",
-                       j->path ? j->path : "NULL", j->n_tensors, j->tensors ? "" : " at NULL", j->n_metadata,
-                       j->metadata ? "" : " at NULL");
+                       "tg_safetensors_save: path %s, %s%s, %d metadata%s; expected counts of 0 or more and no NULL",
+                       j->path ? j->path : "NULL", tg_count(j->n_tensors, "tensor").text, j->tensors ? "" : " at NULL",
+                       j->n_metadata, j->metadata ? "" : " at NULL");
     if (j->ctx->meta)
         return tg_fail(j->ctx, TG_ERR_DEVICE, "tg_safetensors_save: tensors of device \"meta\" have no bytes");
     for (int i = 0; i < j->n_tensors; i++) TG_TRY(check_tensor(j, i));
@@ -149,9 +148,8 @@ static text format_header(const job *j, char *buf, size_t n) {
 static tg_status make_header(const job *j, tg_safetensors_writer *w) {
     uint64_t n = format_header(j, NULL, 0).at;
     if (n > TG_SAFETENSORS_HEADER_MAX)
-        return tg_fail(j->ctx, TG_ERR_ARGUMENT,
-                       "tg_safetensors_save: the header would have %llu bytes, the format allows %d",
-                       (unsigned long long)n, TG_SAFETENSORS_HEADER_MAX);
+        return tg_fail(j->ctx, TG_ERR_ARGUMENT, "tg_safetensors_save: the header would have %s, the format allows %d",
+                       tg_count(n, "byte").text, TG_SAFETENSORS_HEADER_MAX);
     w->bytes = TG_SAFETENSORS_PREFIX + (size_t)n;
     w->header = tg_host_alloc(j->ctx, w->bytes + 1);
     if (!w->header) return tg_io_enter(j->ctx);

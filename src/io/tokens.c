@@ -78,16 +78,15 @@ static tg_status open_stream(tg_tokens *t, tg_ctx *ctx, const char *path, tg_tok
     }
     t->vocab = vocab ? vocab : t->width == 8 ? INT64_MAX : (int64_t)1 << (8 * t->width - t->is_signed);
     if (expected >= 0 && t->file.size != expected * t->width)
-        return tg_fail(ctx, TG_ERR_FORMAT,
-                       "'%s' has %lld bytes, expected %lld: its index lists %lld tokens of %d bytes", path,
-                       (long long)t->file.size, (long long)(expected * t->width), (long long)expected, t->width);
+        return tg_fail(ctx, TG_ERR_FORMAT, "'%s' has %s, expected %lld: its index lists %lld tokens of %d bytes", path,
+                       tg_count(t->file.size, "byte").text, (long long)(expected * t->width), (long long)expected,
+                       t->width);
     if (t->file.size == 0) return refuse_empty(t, format);
     t->count = t->file.size / t->width;
     if (t->file.size % t->width != 0)
-        return tg_fail(ctx, TG_ERR_FORMAT,
-                       "'%s' has %lld bytes, expected a multiple of %d (%s): %lld are left over at offset %lld", path,
-                       (long long)t->file.size, t->width, format_names[format], (long long)(t->file.size % t->width),
-                       (long long)(t->count * t->width));
+        return tg_fail(ctx, TG_ERR_FORMAT, "'%s' has %s, expected a multiple of %d (%s): %s left over at offset %lld",
+                       path, tg_count(t->file.size, "byte").text, t->width, format_names[format],
+                       tg_count(t->file.size % t->width, "byte").text, (long long)(t->count * t->width));
     return validate_ids(t);
 }
 
@@ -124,7 +123,7 @@ tg_status tg_tokens_read(tg_tokens *t, int64_t first, int64_t n, int64_t *out) {
     TG_TRY(tg_io_enter(t->file.ctx));
     if (first < 0 || n < 0 || first > t->count || n > t->count - first)
         return tg_fail(t->file.ctx, TG_ERR_ARGUMENT,
-                       "tg_tokens_read: %lld tokens from token %lld on were asked for, but '%s' has %lld", (long long)n,
+                       "tg_tokens_read: asked for %s from token %lld on, but '%s' has %lld", tg_count(n, "token").text,
                        (long long)first, t->file.path, (long long)t->count);
     if (!out && n > 0)
         return tg_fail(t->file.ctx, TG_ERR_ARGUMENT, "tg_tokens_read: out is NULL, expected an array of %lld tokens",

@@ -19,12 +19,12 @@ typedef struct tg_key_range {
 typedef struct tg_mask_rules {
     int64_t sq, sk, left, right;
     bool left_bound, right_bound; /* whether left and right apply; causal sets right_bound, with right = 0 */
-    bool more;                    /* there are rules besides causal */
+    bool more;                    /* whether there are rules besides causal */
     const int64_t *lengths, *starts_q, *starts_k; /* NULL: there is no such rule */
     int64_t length_stride, sequences;             /* sequences: the number of packed sequences */
 } tg_mask_rules;
 
-/* Returns the rules of a. Neither checks nor reads the contents of lengths and starts. */
+/* Returns the rules of a. Neither checks nor reads the contents of lengths, starts_q and starts_k. */
 TG_MASK_FN tg_mask_rules tg_mask_rules_of(const tg_attention_args *a) {
     bool padded = a->lengths.data != NULL, packed = a->starts_q.data != NULL;
     tg_mask_rules r;
@@ -44,7 +44,7 @@ TG_MASK_FN tg_mask_rules tg_mask_rules_of(const tg_attention_args *a) {
 }
 
 /* Returns the index of the last sequence that begins at or before i. `sequences` is the number of sequences, 1 or more.
- * For any contents of starts the result is in [0, sequences). */
+ * The result is in [0, sequences) even if the contents of starts are invalid. */
 TG_MASK_FN int64_t tg_sequence_at(const int64_t *starts, int64_t sequences, int64_t i) {
     int64_t low = 0, high = sequences;
     while (high - low > 1) {
@@ -57,8 +57,9 @@ TG_MASK_FN int64_t tg_sequence_at(const int64_t *starts, int64_t sequences, int6
     return low;
 }
 
-/* Returns the visible keys of query i of batch entry b. The range lies within [0, sk) for any contents of lengths and
- * starts. If they are valid, neither end decreases as i grows. */
+/* Returns the visible keys of query i of batch entry b. The range lies within [0, sk) even if the contents of lengths,
+ * starts_q and starts_k are invalid. If the contents are valid, neither end of the range decreases as i grows. `place`
+ * is what tg_attention_args calls p. */
 TG_MASK_FN tg_key_range tg_mask_keys(const tg_mask_rules *r, int64_t b, int64_t i) {
     int64_t first = 0, end = r->sk, place = i + r->sk - r->sq;
     if (r->starts_q) {
@@ -77,7 +78,8 @@ TG_MASK_FN tg_key_range tg_mask_keys(const tg_mask_rules *r, int64_t b, int64_t 
     return s;
 }
 
-/* Returns 1 + the position of the first invalid value of starts; 0 if all are valid. The last must be `total`. */
+/* Returns 1 + the position of the first invalid value of starts; 0 if all are valid. The last value must be
+ * `total`. */
 TG_MASK_FN int64_t tg_mask_bad_starts(const int64_t *starts, int64_t sequences, int64_t total) {
     if (starts[0] != 0) return 1;
     for (int64_t s = 1; s <= sequences; s++)
@@ -85,8 +87,8 @@ TG_MASK_FN int64_t tg_mask_bad_starts(const int64_t *starts, int64_t sequences, 
     return starts[sequences] == total ? 0 : sequences + 1;
 }
 
-/* Returns what tg_attention_args.bad receives: 0 if all values are valid; else 1 + the position of the first invalid
- * value of lengths, or, if lengths is valid, of starts_q followed by starts_k. */
+/* Returns what bad[0] of tg_attention_args receives: 0 if all values are valid; else 1 + the position of the first
+ * invalid value of lengths, or, if lengths is valid, of starts_q followed by starts_k. */
 TG_MASK_FN int64_t tg_mask_bad(const tg_mask_rules *r, int64_t batch) {
     for (int64_t b = 0; r->lengths && b < batch; b++) {
         int64_t n = r->lengths[b * r->length_stride];

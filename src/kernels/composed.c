@@ -38,7 +38,8 @@ tg_status tg_composed_softmax(tg_ctx *ctx, tg_array y, tg_array x, bool log) {
     return TG_OK;
 }
 
-/* Computes gx (+)= y (gy - sum(gy y)), or for log-softmax gx (+)= gy - exp(y) sum(gy). */
+/* Computes gx (+)= y (gy - sum(gy y)), or for log-softmax gx (+)= gy - exp(y) sum(gy). (+)= adds if `add` is true, and
+ * overwrites otherwise. */
 tg_status tg_composed_softmax_grad(tg_ctx *ctx, tg_array gx, tg_array gy, tg_array y, bool log, bool add) {
     tg_dtype d = compute_of(&y);
     arena w;
@@ -78,7 +79,8 @@ tg_status tg_composed_norm(tg_ctx *ctx, const tg_norm_args *a) {
         REDUCE(TG_SUM, mean.a, a->x, 1.0 / (double)n, false);
         MAP(sub, h.a, a->x, mean.a);
         REDUCE(TG_SUM, rstd.a, h.a, 1.0 / (double)n, false);
-        /* For a moment rstd holds the mean of x - mean. The sum of the two is exact if all elements are equal. */
+        /* Here rstd holds, temporarily, the mean of x - mean. If all elements are equal, mean + rstd is exactly their
+         * value. */
         MAP(add, mean.a, mean.a, rstd.a);
         MAP(sub_square, h.a, a->x, mean.a);
         REDUCE(TG_SUM, rstd.a, h.a, 1.0 / (double)n, false);
@@ -114,7 +116,7 @@ static tg_status sum_rows(tg_ctx *ctx, const tg_array *g, tg_array x, bool add) 
 }
 
 /* With h = (x - mean) rstd and g = gy w, computes gx (+)= g rstd - h (mean(g h) rstd) - mean(g) rstd. RMS norm has
- * h = x rstd and no last term. */
+ * h = x rstd and no last term. gw and gb receive the sums over all rows of gy h and of gy. */
 tg_status tg_composed_norm_grad(tg_ctx *ctx, const tg_norm_args *a) {
     tg_dtype d = compute_of(&a->x);
     double inverse = a->x.ndim && a->x.shape[a->x.ndim - 1] ? 1.0 / (double)a->x.shape[a->x.ndim - 1] : 1;
@@ -166,7 +168,7 @@ static void view_column(view *v, const tg_array *x) {
 /* What forward and gradient share. The views are columns [rows, 1] unless stated otherwise. */
 typedef struct entropy {
     view target;     /* the class of the row */
-    view checked;    /* the same, but 0 in ignored rows */
+    view checked;    /* the class of the row, but 0 in ignored rows */
     view valid;      /* 1 if the row is not ignored and its class exists, else 0 */
     view local;      /* 1 if the row is valid and its class is among the columns of logits, else 0 */
     view at;         /* the position of the class among the columns of logits; 0 if local is 0 */
@@ -216,8 +218,8 @@ static tg_status entropy_open(tg_ctx *ctx, const tg_cross_entropy_args *a, entro
     return TG_OK;
 }
 
-/* Computes top, mass and row. With d = x - top and smoothing s, row = -(1 - s) d[target] - s / classes sum(d), whose
- * first term is 0 if the target is not among the columns of logits. */
+/* Computes top, mass and row. With d = x - top for the logits x of a row, and smoothing s, row is
+ * -(1 - s) d[target] - (s / classes) sum(d). The first term is 0 if the target is not among the columns of logits. */
 static tg_status entropy_terms(tg_ctx *ctx, const tg_cross_entropy_args *a, const entropy *e) {
     const tg_device_ops *ops = tg_ctx_ops(ctx);
     double least = e->t.a.dtype == TG_F64 ? -DBL_MAX : -(double)FLT_MAX;
@@ -240,8 +242,8 @@ static tg_status entropy_terms(tg_ctx *ctx, const tg_cross_entropy_args *a, cons
     return TG_OK;
 }
 
-/* Reports the first target that is out of range in a->bad. Uses the targets as indices into an array that has one
- * element for each class: slot take reports indices out of range. */
+/* Sets a->bad[0] if a target is out of range. Passes the targets to slot take as indices into an array that has one
+ * element for each class, because slot take reports indices out of range. */
 static tg_status find_bad(tg_ctx *ctx, const tg_cross_entropy_args *a, const entropy *e) {
     view all;
     view_expand(&all, &e->ignored.a, 2, (const int64_t[]){a->logits.shape[0], e->classes});
@@ -261,8 +263,8 @@ tg_status tg_composed_cross_entropy(tg_ctx *ctx, const tg_cross_entropy_args *a)
     return find_bad(ctx, a, &e);
 }
 
-/* Computes glogits (+)= (softmax - (1 - s) onehot - s / classes) gloss with smoothing s, or 0 in rows that are not
- * valid. */
+/* Computes glogits (+)= (softmax - (1 - s) onehot - s / classes) gloss with smoothing s. The gradient of rows that are
+ * not valid is 0. */
 tg_status tg_composed_cross_entropy_grad(tg_ctx *ctx, const tg_cross_entropy_args *a) {
     entropy e;
     view gloss;
@@ -316,8 +318,9 @@ tg_status tg_composed_prepare(tg_ctx *ctx, const tg_prepare_args *a) {
                      TG_COPY_FROM_HOST);
 }
 
-/* Steps one parameter. The scalars that change from step to step (tg_step_scalar) are read from the device's memory,
- * each as an array of one element, because the host would have to wait for them. */
+/* Makes the step of one parameter. The scalars that change from step to step (tg_step_scalar) stay in the device's
+ * memory, and each is read there as an array of one element. If the host read them, it would have to wait for the
+ * device. */
 static tg_status step_one(tg_ctx *ctx, const tg_adamw_args *a) {
     tg_array param = a->master.data ? a->master : a->param;
     tg_dtype d = compute_of(&a->param);

@@ -6,11 +6,12 @@
 #include "kernels/attention_mask.h"
 #include "kernels/composed_parts.h"
 
-/* The operands and gradients of one head, dense and in the compute type; o is the output or its gradient. */
+/* The operands and gradients of one head, dense and in the dtype of the computation (compute_of). o is the output or
+ * its gradient. */
 typedef struct head {
     view q, k, v, o, gq, gk, gv, product; /* product: out times its gradient */
     view p, gp, hidden, u;                /* [sq, sk]: probabilities, their gradient, 1 where hidden, draws */
-    view row, other, scale, key;          /* [sq, 1] each; key is [1, sk] */
+    view row, other, scale, key;          /* temporaries: [sq, 1], but key is [1, sk] */
     view sum, total;                      /* [sq, sk] and [1, 1]: gradients of the mask and the sink */
     tg_mask_rules rules;
 } head;
@@ -48,12 +49,12 @@ static tg_status head_open(tg_ctx *ctx, const tg_attention_args *a, head *h) {
     h->rules = tg_mask_rules_of(a);
     if (h->rules.more && !tg_ctx_ops(ctx)->host)
         return tg_ctx_fail(ctx, TG_ERR_UNSUPPORTED,
-                           "attention: this device has no attention slot, and without one windows, lengths and packing "
-                           "need memory that the host can read");
+                           "attention: this device has no attention slot; in that case windows, lengths and packing "
+                           "need device memory that the host can access");
     return TG_OK;
 }
 
-/* Fills h->hidden for batch entry b if there are rules besides causal. The host writes it. */
+/* Fills h->hidden for batch entry b if there are rules besides causal (attention_mask.h). The host does the writing. */
 static tg_status hide_by_rules(tg_ctx *ctx, const head *h, int64_t b) {
     int64_t sk = h->rules.sk;
     if (!h->rules.more)
@@ -111,7 +112,7 @@ static tg_matrix matrix(const view *x, bool transposed) {
                        .dtype = (tg_dtype)x->a.dtype};
 }
 
-/* Computes c = alpha a b + beta c for dense matrices. ta and tb: a and b are transposed first. */
+/* Computes c = alpha a b + beta c for dense matrices. ta and tb tell whether a and b are transposed first. */
 static tg_status multiply(tg_ctx *ctx, const view *a, bool ta, const view *b, bool tb, const view *c, double alpha,
                           double beta) {
     tg_gemm g = {.m = c->shape[0], .n = c->shape[1], .k = a->shape[ta ? 0 : 1], .batch = {1, 1},
@@ -119,7 +120,7 @@ static tg_status multiply(tg_ctx *ctx, const view *a, bool ta, const view *b, bo
     return tg_ctx_ops(ctx)->gemm(ctx, &g);
 }
 
-/* Makes v the [1, 1] array of head h's number in x, which holds one number per head. Returns its array. */
+/* Makes v an array [1, 1] that holds the element of head h in x, an array [heads]. Returns the array of v. */
 static tg_array number(view *v, const tg_array *x, int64_t h) {
     view_dense(v, (char *)x->data + h * x->stride[0] * tg_dtype_bits((tg_dtype)x->dtype) / 8, (tg_dtype)x->dtype, 2,
                (const int64_t[]){1, 1});
@@ -155,9 +156,9 @@ static tg_status drop(tg_ctx *ctx, const tg_attention_args *a, const head *h, co
     return TG_OK;
 }
 
-/* Computes h->p, the probabilities; h->row, the greatest score; and h->other, the sum of exp(score - greatest). The
- * maximum of a row that sees no key is the lowest finite number and not -inf, so its exponentials are 0; the
- * reciprocal of their sum is arena_bytes as 0. The sink takes part as one more key. */
+/* Computes h->p, the probabilities; h->row, the greatest score; and h->other, the sum of exp(score - greatest). In a
+ * row that sees no key, h->row is the lowest finite number and not -inf, so all exponentials are 0. Their sum is then
+ * 0, and 0 replaces its reciprocal. The sink (tg_attention_args) counts as the score of one more key. */
 static tg_status softmax(tg_ctx *ctx, const tg_attention_args *a, const head *h, int64_t i) {
     view sink;
     bool has_sink = a->sink.data != NULL;
@@ -200,8 +201,8 @@ tg_status tg_composed_attention(tg_ctx *ctx, const tg_attention_args *a) {
     return TG_OK;
 }
 
-/* Computes h->row, the greatest score of each row of head (b, i); h->scale, 1 / the sum of exp(score - greatest), 0
- * if the row sees no key; and h->other, the row's sum of gout times out. h->o must hold gout. */
+/* Computes h->row, the greatest score of each row of head (b, i); h->scale, 1 / the sum of exp(score - greatest), or 0
+ * if the row has no score (tg_attention_args); and h->other, the row's sum of gout times out. h->o must hold gout. */
 static tg_status row_terms(tg_ctx *ctx, const tg_attention_args *a, const head *h, int64_t b, int64_t i) {
     view out;
     TG_TRY(load(ctx, &h->row, &a->top, b, i));
@@ -247,8 +248,8 @@ static tg_status group_grad(tg_ctx *ctx, const tg_attention_args *a, const head 
     return save(ctx, &a->gv, b, g, &h->gv, a->add_v);
 }
 
-/* Computes the gradient of the mask for head (b, i), summed over the batch entries from b on and the heads from i on
- * that share it. */
+/* Computes the gradient of the mask of head (b, i). (b, i) is the first of the heads that share this mask, and the
+ * gradient is summed over all of them. */
 static tg_status mask_grad(tg_ctx *ctx, const tg_attention_args *a, const head *h, int64_t b, int64_t i) {
     int64_t batches = a->gmask.stride[0] ? b + 1 : a->q.shape[0], heads = a->gmask.stride[1] ? i + 1 : a->q.shape[1];
     TG_TRY(tg_ctx_ops(ctx)->fill(ctx, h->sum.a, 0));
@@ -269,8 +270,8 @@ static tg_status mask_grad(tg_ctx *ctx, const tg_attention_args *a, const head *
     return TG_OK;
 }
 
-/* Computes the gradient of the sink of head i: minus the sum of its probability times D over all queries, where D is
- * h->other of row_terms. */
+/* Computes the gradient of the sink of head i: minus the sum, over all batch entries and queries, of the sink's
+ * probability times D. D is h->other of row_terms. */
 static tg_status sink_grad(tg_ctx *ctx, const tg_attention_args *a, const head *h, int64_t i) {
     view sink, to;
     TG_TRY(tg_ctx_ops(ctx)->fill(ctx, h->total.a, 0));

@@ -74,7 +74,8 @@ static inline void *arena_take(arena *m, int64_t n, tg_dtype d) {
     return p;
 }
 
-/* Computes out (+)= f(in...), with each input broadcast to out's shape. p and q are the formula's parameters. */
+/* Computes out (+)= f(in...), with each input broadcast to out's shape. p and q are the formula's parameters. (+)= adds
+ * if `add` is true, and overwrites otherwise. */
 static inline tg_status map(tg_ctx *ctx, tg_formula f, tg_array out, const tg_array *in, int n, double p, double q,
                             bool add) {
     view v[TG_FN_INPUTS];
@@ -86,18 +87,20 @@ static inline tg_status map(tg_ctx *ctx, tg_formula f, tg_array out, const tg_ar
     return tg_ctx_ops(ctx)->map(ctx, f, out, x, n, (const double[2]){p, q}, add);
 }
 
-/* The required slots as statements that return from the calling function on an error. They use its `ctx`. */
+/* These macros call the slots map and reduce. On an error they return the status from the function that uses them. They
+ * use the variable `ctx` of that function. */
 #define MAP_P(f, out, p, q, add, ...)                                    \
     TG_TRY(map(ctx, TG_FN_##f, out, (const tg_array[]){__VA_ARGS__},     \
                (int)(sizeof((tg_array[]){__VA_ARGS__}) / sizeof(tg_array)), p, q, add))
 #define MAP(f, out, ...) MAP_P(f, out, 0, 0, false, __VA_ARGS__)
 #define REDUCE(kind, out, in, scale, add) TG_TRY(tg_ctx_ops(ctx)->reduce(ctx, kind, out, in, scale, add))
 
-/* Slots of work memory (tg_workspace): COMPOSED_HEADS for attention, COMPOSED_ROWS for all other composed slots. The
- * fused kernels of the CPU use the same two, but the required slots that a composed one calls do not. */
+/* Blocks of work memory (tg_workspace): attention uses block COMPOSED_HEADS, and all other composed slots use block
+ * COMPOSED_ROWS. The required slots of the CPU use other blocks, so composed slots can call them. (The fused kernels of
+ * the CPU use these two blocks, but composed slots do not call them.) */
 enum { COMPOSED_ROWS = 5, COMPOSED_HEADS = 6 };
 
-/* Reserves `bytes` bytes of work memory in this slot for the calls of arena_take. */
+/* Reserves `bytes` bytes of this block of work memory for the calls of arena_take. */
 static inline tg_status arena_open(tg_ctx *ctx, arena *m, int slot, size_t bytes) {
     m->at = tg_workspace(ctx, slot, bytes ? bytes : 1);
     return m->at ? TG_OK : TG_ERR_MEMORY;

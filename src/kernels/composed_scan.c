@@ -8,7 +8,7 @@ static tg_dtype scan_dtype(const tg_array *x, const tg_array *y) {
 
 /* ---- Scan ---- */
 
-/* Makes v the elements start, start + step, .. of each row of x; n of them. */
+/* Makes v the n elements start, start + step, ... of each row of x. */
 static void view_part(view *v, const tg_array *x, int64_t start, int64_t n, int64_t step) {
     int last = x->ndim - 1;
     v->a = *x;
@@ -23,8 +23,8 @@ static void view_part(view *v, const tg_array *x, int64_t start, int64_t n, int6
     v->stride[last] *= step;
 }
 
-/* Combines in place the elements to, to + step, .. of each row of x with those `by` positions before them. With `back`,
- * positions are counted from the end of the row. */
+/* Combines in place each of the elements `to`, `to` + step, ... of each row of x with the element `by` positions before
+ * it. With `back`, positions are counted from the end of the row. */
 static tg_status combine_at(tg_ctx *ctx, tg_reduction kind, tg_array x, int64_t to, int64_t by, int64_t step,
                             bool back) {
     int64_t size = x.shape[x.ndim - 1], n = to < size ? (size - 1 - to) / step + 1 : 0;
@@ -41,8 +41,8 @@ static tg_status combine_at(tg_ctx *ctx, tg_reduction kind, tg_array x, int64_t 
 }
 
 /* Scans rows of n elements in 2 n operations and 2 log2(n) maps (Brent and Kung, A Regular Layout for Parallel Adders,
- * 1982). The first loop combines blocks of 2, 4, 8, .. elements, each into its last element. The second loop completes
- * the elements between. */
+ * 1982). The first loop combines blocks of 2, 4, 8, ... elements, and stores the result of a block in its last element.
+ * The second loop completes the other elements. */
 tg_status tg_composed_scan(tg_ctx *ctx, tg_reduction kind, tg_array y, tg_array x, bool back, bool add) {
     tg_dtype d = scan_dtype(&x, &y);
     int64_t by = 1;
@@ -61,14 +61,14 @@ tg_status tg_composed_scan(tg_ctx *ctx, tg_reduction kind, tg_array y, tg_array 
 /* ---- Put ---- */
 
 typedef struct put_parts {
-    view position; /* of each element of src along dim */
-    view last;     /* for each element of dst, the greatest position that is written to it; 0 if there is none */
+    view position; /* for each element of src: its position along dim */
+    view last;     /* for each element of dst: the greatest position of what is written to it; 0 if nothing is */
     view written;  /* for each element of dst: a temporary */
     view temp;     /* for each element of src: a temporary */
 } put_parts;
 
-/* Computes p->last bit by bit, from the highest: the next bit of an element is 1 if a position with at least that value
- * is written to the element. */
+/* Computes p->last bit by bit, from the highest bit. For an element of dst, let v be the bits found so far, with the
+ * next bit set. If an element of src whose position is v or more is written to it, the next bit is 1, otherwise 0. */
 static tg_status find_last(tg_ctx *ctx, put_parts *p, tg_array index, int dim, int64_t *bad) {
     const tg_device_ops *ops = tg_ctx_ops(ctx);
     int64_t bit = 1;
@@ -87,8 +87,9 @@ static tg_status find_last(tg_ctx *ctx, put_parts *p, tg_array index, int dim, i
     return TG_OK;
 }
 
-/* Sets the elements of dst that are written to -0, which does not change what is added to it, and then adds. All writes
- * to one element except the last get index -1, which put_add skips. */
+/* First stores -0 in every element of dst that a write goes to; a number that is added to -0 stays unchanged. Then
+ * writes by slot put_add. If several writes go to one element, all except the last get the index -1, which put_add
+ * skips. */
 tg_status tg_composed_put(tg_ctx *ctx, tg_array dst, tg_array src, tg_array index, int dim, int64_t *bad) {
     const tg_device_ops *ops = tg_ctx_ops(ctx);
     int64_t along[TG_MAX_DIMS];

@@ -1,6 +1,6 @@
 /* Conversions between the dtypes, one element at a time. Between floats they round to nearest even, and NaN stays NaN.
- * From floats to integers they round toward zero as C does, but saturate, and NaN becomes 0. There are no branches, so
- * loops over them vectorize. */
+ * From floats to integers they round toward zero as C does, but saturate, and NaN becomes 0. They have no branches, so
+ * that loops that convert arrays vectorize. */
 #ifndef TG_CONVERT_H
 #define TG_CONVERT_H
 
@@ -38,8 +38,8 @@ static inline float tg_f16_to_f32(uint16_t h) {
     return tg_f32_bits(sign | (m >= 0x0f800000 ? m | 0x7f800000 : finite));
 }
 
-/* Results that are subnormal float16 numbers are rounded by adding 0.5: in float32 its unit in the last place is the
- * smallest float16. */
+/* Results that are subnormal float16 numbers are rounded by adding 0.5, because the unit in the last place of 0.5 in
+ * float32 is the smallest positive float16. */
 static inline uint16_t tg_f32_to_f16(float x) {
     uint32_t u = tg_bits_f32(x), m = u & 0x7fffffff;
     uint32_t normal = (m + 0xfff + ((m >> 13) & 1) - (112u << 23)) >> 13;
@@ -49,7 +49,7 @@ static inline uint16_t tg_f32_to_f16(float x) {
     return (uint16_t)(((u >> 16) & 0x8000) | h);
 }
 
-/* Rounds to odd: rounding the result again, to a 16-bit float, gives the same as rounding x once. */
+/* Rounds x to odd. Rounding the result again, to a 16-bit float, gives the same as rounding x once to that type. */
 static inline float tg_f64_to_f32_odd(double x) {
     float f = (float)x;
     uint32_t u = tg_bits_f32(f);

@@ -1,12 +1,15 @@
 /* Philox4x32-10 (Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011), for CPU and GPU.
  *
- * Draw number i of a stream is a pure function of (seed, stream, i), so any range can start anywhere. The key is the
- * seed. The counter's four words are i / 4 (low, high) and the stream (low, high, less than 2^63); word i % 4 of
- * that block is the first word of the draw. The second word is computed only if one word is not enough. It is the word
- * at the same position of another block, whose counter has also the top bit of word 3 set. `plane` selects between the
- * first word (0) and the second (1). float32 uniforms use 24 bits of the
- * first word; float64 uniforms use the first word and 21 bits of the second, so both agree up to rounding. Normals
- * use the first word for the radius and the second for the angle of the Box-Muller method. */
+ * Philox computes a block of four 32-bit words from a key and a counter, which has four words too. Here the key is the
+ * seed. Draw number i of a stream is a pure function of (seed, stream, i), so a range of draws can start at any i.
+ * Words 0 and 1 of the counter are i / 4 (low, high), and words 2 and 3 are the stream (low, high), which is less than
+ * 2^63. The first word of the draw is word i % 4 of the block. The second word is computed only if one word is not
+ * enough. It is word i % 4 of the block whose counter also has the top bit of word 3 set. `plane` selects the first
+ * word (0) or the second (1).
+ *
+ * float32 uniforms use 24 bits of the first word. float64 uniforms use the first word and 21 bits of the second, so
+ * they agree with the float32 uniforms up to rounding. Normals use the first word for the radius and the second for the
+ * angle of the Box-Muller method. */
 #ifndef TG_PHILOX_H
 #define TG_PHILOX_H
 

@@ -1,7 +1,9 @@
-/* Rows of Philox draws on the CPU, many blocks at once. kernels/philox.h includes this file.
+/* Computes rows of Philox draws on the CPU, many blocks at once. kernels/philox.h explains the blocks, and includes
+ * this file.
  *
  * A word occupies the low half of a 64-bit lane. The contents of the high half do not matter, because a round
- * multiplies only low halves. That product is one instruction, for which plain C has no operator (TG_PHILOX_MUL). */
+ * multiplies only low halves. This multiplication is one instruction, for which plain C has no operator: hence
+ * TG_PHILOX_MUL. */
 #ifndef TG_PHILOX_ROW_H
 #define TG_PHILOX_ROW_H
 
@@ -89,7 +91,7 @@ static inline void tg_philox_row(const tg_rng *rng, uint64_t i, int64_t n, int p
     }
 }
 
-/* Returns how many elements from position i on have consecutive draw numbers. INT64_MAX: all. */
+/* Returns how many elements from position i on have consecutive draw numbers; INT64_MAX if all have. */
 static inline int64_t tg_draws_run(const tg_draws *d, int64_t i) {
     int k = d->n - 1;
     if (k < 0) return INT64_MAX;
@@ -99,7 +101,7 @@ static inline int64_t tg_draws_run(const tg_draws *d, int64_t i) {
 
 /* Writes word `plane` of the draws of n elements, from position i on. */
 static inline void tg_draws_row(const tg_draws *d, int64_t i, int64_t n, int plane, uint32_t *w) {
-    enum { SHORT = 4 }; /* number of draws below which single draws are cheaper than vectors */
+    enum { SHORT = 4 }; /* up to this number of draws, single draws are cheaper than vectors */
     while (n > 0) {
         int64_t run = tg_draws_run(d, i), take = run < n ? run : n;
         uint64_t at = tg_draws_at(d, i);

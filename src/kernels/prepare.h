@@ -1,4 +1,4 @@
-/* The arithmetic of slot prepare (tg_prepare_args), the same on every device: C, C++ and CUDA include it. */
+/* The arithmetic of slot prepare (tg_prepare_args), the same on every device. C, C++ and CUDA include this file. */
 #ifndef TG_PREPARE_H
 #define TG_PREPARE_H
 
@@ -14,7 +14,7 @@
 #define TG_PREPARE_FN static inline
 #endif
 
-/* Updates the dynamic loss scale after a step whose gradients overflowed or did not. */
+/* Updates the dynamic loss scale after a step. `overflow` tells whether the gradients of the step overflowed. */
 TG_PREPARE_FN void tg_prepare_scale(const tg_prepare_args *a, bool overflow) {
     double *s = a->state, grown = s[TG_STEP_SCALE] * a->growth, less = s[TG_STEP_SCALE] * a->backoff;
     if (overflow) {
@@ -36,8 +36,8 @@ TG_PREPARE_FN double tg_prepare_rate(const tg_prepare_args *a, int g, double t) 
     return (s->size ? tg_schedule_at(s, t) : a->state[TG_STEP_LR + g]) * a->lr_scale[g];
 }
 
-/* Computes the scalars of every group and the state after the step. found: this device knows of an error in the step's
- * data, so the step is skipped. */
+/* Computes the scalars of every group and the state after the step. If `found` is true, this device knows of an error
+ * in the step's data, and the step is skipped. */
 TG_PREPARE_FN void tg_prepare_step(const tg_prepare_args *a, bool found) {
     double *s = a->state, scale = s[TG_STEP_SCALE], sum = 0, norm = NAN, clip = 1, t = s[TG_STEP_COUNT] + 1;
     double limit = a->max_norm == a->max_norm ? a->max_norm : s[TG_STEP_MAX_NORM];

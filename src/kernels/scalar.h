@@ -1,14 +1,16 @@
-/* The element-wise formulas, forward and derivative, shared by every device: one row each.
+/* The element-wise formulas of all devices, forward and derivative, one row for each.
  *
- * X(name, inputs, value): value is an expression in the inputs a, b, c, d and the parameters p, q, all of type T. A new
- * formula is a new row; its number is TG_FN_name. Derivatives end in _d (_da and _db for the first and second
- * argument). Their inputs are the output's gradient and then what forward saved: x, or y if that is enough. The
- * note after a row names its inputs (g: gradient of the output, x: input, y: output, c: condition, u: uniform draw), or
- * names the formula that serves as its derivative ("_d: mul").
+ * X(name, inputs, value): `inputs` is the number of inputs. value is an expression in the inputs a, b, c, d and the
+ * parameters p, q, all of type T. A new formula is a new row; its number is TG_FN_name. The names of derivatives end in
+ * _d, or in _da and _db for the first and the second argument that has a gradient. Most derivatives take the gradient
+ * of the output first, and then what forward saved: the input x, or the output y if that is enough. A note after a row
+ * may list the row's inputs in order by what they are: g is the gradient of the output, x the input, y the output, a
+ * and b the two arguments of forward, c a condition, u a uniform draw, v a second moment. Or the note names the formula
+ * that serves as the row's derivative ("_d: mul").
  *
- * A file that needs only the numbers includes this header. A C file that expands the rows first defines T (float,
- * double, int64_t) and TG_M(f), which names the elementary function f for T; with TG_SCALAR_INT only TG_FORMULAS_ANY
- * compiles. In C++ and CUDA the helpers are templates for T float or double. */
+ * A file that needs only the numbers just includes this header. A C file that expands the rows first defines T (float,
+ * double, int64_t) and TG_M(f), which names the elementary function f for T. If T is an integer, the file also defines
+ * TG_SCALAR_INT and expands only TG_FORMULAS_ANY. In C++ and CUDA the helpers are templates for T float or double. */
 #ifndef TG_SCALAR_H
 #define TG_SCALAR_H
 
@@ -216,7 +218,7 @@ TG_SCALAR tg_sign_of(T x) {
 
 #ifndef TG_SCALAR_INT
 
-/* Returns the part of the gradient of max(a, b) that goes to a: half if they are equal, NaN if one is NaN. */
+/* Returns the derivative of max(a, b) with respect to a: 1, 0, or 0.5 if a equals b; NaN if a or b is NaN. */
 TG_SCALAR tg_greater_share(T a, T b) {
     return a > b ? (T)1 : a == b ? (T)0.5 : a < b ? (T)0 : a + b;
 }
@@ -226,13 +228,13 @@ TG_SCALAR tg_silu_slope(T x) {
     return s * ((T)1 + x * ((T)1 - s));
 }
 
-/* Computes (1 + tanh(u)) / 2 as sigmoid(2 u), which has no cancellation. */
+/* Computes the factor (1 + tanh(u / 2)) / 2 of GELU as sigmoid(u), which has no cancellation. */
 TG_SCALAR tg_gelu_tanh_of(T x) {
     T u = (T)1.5957691216057308 * (x + (T)0.044715 * x * x * x);
     return x * TG_M(sigmoid)(u);
 }
 
-/* Clamps x to +-100, because x^3 could overflow. Beyond that the slope is 0 or 1 to the last bit. */
+/* Clamps x to [-100, 100], because x^3 could overflow. Outside that range the slope is 0 or 1 to the last bit. */
 TG_SCALAR tg_gelu_tanh_slope(T given) {
     T x = tg_clamp_of(given, (T)-100, (T)100);
     T u = (T)1.5957691216057308 * (x + (T)0.044715 * x * x * x);
@@ -250,7 +252,8 @@ TG_SCALAR tg_gelu_d(T x) {
     return TG_M(normal_cdf)(x) + x * phi;
 }
 
-/* Returns sqrt(1 - x^2), without cancellation near 1: the leg of a right triangle with hypotenuse 1 and leg x. */
+/* Returns sqrt(1 - x^2), without cancellation where |x| is near 1. It is one leg of a right triangle with hypotenuse 1
+ * whose other leg is x. */
 TG_SCALAR tg_unit_leg(T x) {
     return TG_M(sqrt)(((T)1 - x) * ((T)1 + x));
 }
@@ -263,8 +266,8 @@ TG_SCALAR tg_softplus_of(T x, T beta, T threshold) {
     return z > threshold ? x : y / beta;
 }
 
-/* These two return b / (a^2 + b^2) and -a / (a^2 + b^2), the derivatives of atan2(a, b). They use the quotient of the
- * smaller and the greater, so that no square overflows. If both are 0, the result is 0. */
+/* These two return b / (a^2 + b^2) and -a / (a^2 + b^2), the derivatives of atan2(a, b). They divide the argument of
+ * smaller magnitude by the other one, so that no square overflows. If a and b are 0, the result is 0. */
 TG_SCALAR tg_atan2_da_of(T a, T b) {
     bool steep = TG_M(abs)(a) > TG_M(abs)(b);
     T most = steep ? a : b, r = (steep ? b : a) / most;
@@ -283,8 +286,8 @@ TG_SCALAR tg_lerp_of(T a, T b, T w) {
     return TG_M(abs)(w) < (T)0.5 ? a + w * d : b - d * ((T)1 - w);
 }
 
-/* Returns x^p for a number p. If p is 0.5 or -0.5, the result is NaN for every negative x; C's pow makes an exception
- * for -infinity. */
+/* Returns x^p for a number p. If p is 0.5 or -0.5, the result is NaN for every negative x, -infinity included. C's pow
+ * differs there: it returns no NaN for -infinity. */
 TG_SCALAR tg_power_of(T x, T p) {
     return ((TG_M(abs)(p) == (T)0.5) & (x < 0)) ? TG_M(sqrt)(x) : TG_M(pow)(x, p);
 }
@@ -298,7 +301,7 @@ TG_SCALAR tg_pow_da_of(T g, T a, T b) {
     return b == 0 ? (T)0 : g * b * TG_M(pow)(a, b - (T)1);
 }
 
-/* Returns g times the derivative of a^b with respect to b. That of 0^b is 0 for b >= 0. */
+/* Returns g times the derivative of a^b with respect to b. The derivative of 0^b is 0 for b >= 0. */
 TG_SCALAR tg_pow_db_of(T g, T a, T b) {
     return ((a == 0) & (b >= 0)) ? (T)0 : g * TG_M(pow)(a, b) * TG_M(log)(a);
 }

@@ -1,5 +1,5 @@
-/* The arithmetic of learning-rate schedules (tapegrad/schedule.h). Slot prepare evaluates them on the device, and
- * tg_schedule_lr on the host: C, C++ and CUDA include this file. */
+/* The arithmetic of learning-rate schedules (tapegrad/schedule.h). The device slot prepare (tapegrad/step.h) evaluates
+ * them on the device, and tg_schedule_lr on the host. C, C++ and CUDA include this file. */
 #ifndef TG_SCHEDULE_ARITHMETIC_H
 #define TG_SCHEDULE_ARITHMETIC_H
 
@@ -25,7 +25,7 @@ TG_SCHEDULE_FN double tg_wsd_left(tg_wsd kind, double x) {
     return NAN;
 }
 
-/* Returns the rate of a step after the warm-up. */
+/* Returns the learning rate of a step after the warm-up, by the rule s->decay. */
 TG_SCHEDULE_FN double tg_schedule_decayed(const tg_schedule *s, double step) {
     double x = s->steps > s->warmup ? (step - (double)s->warmup) / (double)(s->steps - s->warmup) : 1, left = NAN;
     switch (s->decay) {
@@ -42,7 +42,7 @@ TG_SCHEDULE_FN double tg_schedule_decayed(const tg_schedule *s, double step) {
     return s->min_lr + left * (s->lr - s->min_lr);
 }
 
-/* Returns the rate of a step >= 0; s is valid. Steps are whole numbers, below 2^53. */
+/* Returns the learning rate of a step >= 0. s must be valid, and the step a whole number below 2^53. */
 TG_SCHEDULE_FN double tg_schedule_at(const tg_schedule *s, double step) {
     if (s->warmup > 0 && step <= (double)s->warmup)
         return s->start_lr + (s->lr - s->start_lr) * step / (double)s->warmup;

@@ -16,7 +16,7 @@ static inline double tg_uniform_nearest(tg_dtype t, double x) {
     return t == TG_F32 ? (double)(float)x : x;
 }
 
-/* Moves the bits of a 16-bit float one number up or down. */
+/* Returns the bits of the next 16-bit float above or below the one with the bits h. */
 static inline uint16_t tg_uniform_adjacent_16(uint16_t h, bool up) {
     if ((h & 0x7fff) == 0) return up ? 0x0001 : 0x8001;
     return (uint16_t)((h >> 15) == (uint16_t)up ? h - 1 : h + 1);
@@ -30,9 +30,10 @@ static inline double tg_uniform_adjacent(tg_dtype t, double x, bool up) {
     return t == TG_F32 ? (double)nextafterf((float)x, (float)to) : nextafter(x, to);
 }
 
-/* Finds the bounds of the draw, which rounding must not cross: *least is the dtype's least number in [lo, hi), *below
- * the greatest. If hi rounds down to a float32, *below is the next float32 below that one. If lo equals hi, both are
- * the number nearest to lo. If [lo, hi) contains no number of the dtype, *least is hi or more. */
+/* Finds the bounds of the draw, which rounding must not cross. *least is the least number of the dtype in [lo, hi).
+ * *below is the greatest, with one exception: if hi rounds down to a float32, *below is the next float32 below the
+ * rounded hi. If lo equals hi, *least and *below are the number nearest to lo. If [lo, hi) contains no number of the
+ * dtype, *least is hi or more. */
 static inline void tg_uniform_ends(tg_dtype t, double lo, double hi, double *least, double *below) {
     double l = tg_uniform_nearest(t, lo), h = tg_uniform_nearest(t, hi);
     bool narrow = t == TG_BF16 || t == TG_F16;

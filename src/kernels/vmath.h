@@ -1,9 +1,13 @@
-/* Elementary functions as inline arithmetic without branches, so that loops over them vectorize on any instruction set.
- * float32: minimax polynomials (relative error of the fit at most 6e-9); results are within 2 ulp (erf: 4), and correct
- * for zeros, infinities, NaN and subnormal numbers. float64: libm, because accuracy matters more there.
+/* Elementary functions of float32 and float64.
  *
- * Fused multiply-adds are written explicitly and used where the instruction set has them: with -ffp-contract=off the
- * bits of an element do not depend on its position in a loop. */
+ * Most float32 functions are inline arithmetic without branches, so that loops over them vectorize on any instruction
+ * set. They use minimax polynomials (relative error of the fit at most 6e-9). Unless a function's comment says
+ * otherwise, results are within 2 ulp (erf: 4), and correct for zeros, infinities, NaN and subnormal numbers. The other
+ * float32 functions, and those of float64, where accuracy matters more, call libm.
+ *
+ * Multiply-adds are written as tg_fma_f32, which is one fused instruction where the instruction set has it. In
+ * templates that are compiled with -ffp-contract=off, the compiler fuses no other multiply-adds, so the bits of an
+ * element do not depend on its position in a loop. */
 #ifndef TG_VMATH_H
 #define TG_VMATH_H
 
@@ -47,7 +51,7 @@ static inline float tg_pow2_f32(uint32_t n) {
     return tg_f32_bits((n + 127) << 23);
 }
 
-/* Applies 2^n in two halves, because 2^n alone may be subnormal or overflow. */
+/* Returns e^x. Multiplies by 2^n in two steps of about 2^(n / 2), because 2^n alone may be subnormal or overflow. */
 static inline float tg_exp_f32(float x) {
     uint32_t n;
     x = x > 89.0f ? 89.0f : x < -104.0f ? -104.0f : x;
@@ -100,7 +104,7 @@ static inline float tg_log_join_f32(float k, float r) {
     return tg_fma_f32(k, 0.693359375f, r + tail);
 }
 
-/* Splits a normal x > 0 into 2^k (1 + r), with r as above, and returns r. */
+/* Splits a normal x > 0 into 2^k (1 + r), with r in the range of tg_log_join_f32, and returns r. */
 static inline float tg_log_split_f32(float x, float *k) {
     uint32_t u = tg_bits_f32(x), sqrt_half = 0x3f3504f3;
     int32_t n = (int32_t)(u - sqrt_half) >> 23;
@@ -117,7 +121,8 @@ static inline float tg_log_f32(float x) {
     return x < INFINITY ? y : x;
 }
 
-/* Returns log(1 + x). The part of x that rounding removed from 1 + x is added to the fraction. -0 stays -0. */
+/* Returns log(1 + x). Adds `cut`, the part of x that rounding removed from u = 1 + x, to the fraction of u. -0 stays
+ * -0. */
 static inline float tg_log1p_f32(float x) {
     float u = 1.0f + x, cut = x < 1.0f ? x - (u - 1.0f) : 1.0f - (u - x);
     float k, r = tg_log_split_f32(u, &k);
@@ -158,9 +163,10 @@ static inline float tg_erf_f32(float x) {
     return tg_f32_bits(tg_bits_f32(y) ^ sign);
 }
 
-/* Returns the normal distribution function as 1/2 + x P(x^2) / Q(x^2), within 2.1e-7 for |x| up to 5.6 and exactly 0 or
- * 1 beyond. Its division costs less than the exponential of erf. |x| and the quotient are limited as integers, with one
- * instruction each; there a NaN counts as a large number. */
+/* Returns the normal distribution function as 1/2 + x P(x^2) / Q(x^2), within 2.1e-7 for |x| up to 5.6, and exactly 0
+ * or 1 for greater |x|. The division costs less than the exponential that erf would need. |x| and x P / Q are limited
+ * by comparing their bits as integers, with one instruction each. In these comparisons NaN counts as a large number, so
+ * the result for NaN is 0 or 1. GELU and its derivative, which are the only callers, still give NaN. */
 static inline float tg_normal_cdf_f32(float x) {
     uint32_t sign = tg_bits_f32(x) & 0x80000000u;
     int32_t a = (int32_t)(tg_bits_f32(x) ^ sign), most = 0x40b33333 /* 5.6 */, half = 0x3f000000 /* 0.5 */;

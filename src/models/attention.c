@@ -1,5 +1,5 @@
-/* Attention: projections of queries, keys and values, with rotary positions, grouped queries and a cache where the
- * config has them. Activations are [s, b, h]. */
+/* Attention: the projections of queries, keys and values, and attention itself. The config chooses rotary positions and
+ * grouped queries; generation adds a cache. Activations are [s, b, h]. */
 #include <math.h>
 #include <tapegrad/megatron.h>
 
@@ -9,16 +9,17 @@
 
 /* ---- Projections ---- */
 
-/* Returns a view [b, heads, s, d] of x [s, b, heads * d]. A shard of the last dim becomes a shard of heads. */
+/* Returns a view [b, heads, s, d] of x [s, b, heads * d]. If x is sharded along its last dim, the view is sharded along
+ * heads. */
 static tg_tensor *split_heads(tg_tape *t, tg_tensor *x, int64_t d) {
     tg_shape s = {4, {tg_dim(x, 0), tg_dim(x, 1), tg_dim(x, 2) / d, d}};
     tg_tensor *v = tg_reshape_shard(t, x, s, 2);
     return tg_permute(t, v, (tg_dims){4, {1, 2, 0, 3}});
 }
 
-/* Returns this rank's key-value head if there are fewer heads than ranks: [s, b, heads * d] -> [s, b, d]. x has all
- * heads and is the same on every rank. The heads are repeated until there is one for each rank; then each rank takes
- * its own. */
+/* Returns this rank's key-value head if there are fewer such heads than ranks: x [s, b, heads * d] -> [s, b, d]. x has
+ * all heads and is the same on every rank. Repeats each head so that there are as many as ranks; rank r takes number
+ * r. */
 static tg_tensor *own_head(const tg_lm_config *c, tg_tape *t, tg_tensor *x) {
     int64_t s = tg_dim(x, 0), b = tg_dim(x, 1), d = c->head_dim, times = tg_lm_tp(c) / c->kv_heads;
     x = tg_reshape(t, x, (tg_shape){5, {s, b, c->kv_heads, 1, d}});
@@ -27,8 +28,8 @@ static tg_tensor *own_head(const tg_lm_config *c, tg_tape *t, tg_tensor *x) {
     return tg_shard(t, x, 2, tg_lm_tp_comm(c));
 }
 
-/* Computes keys and values if there are fewer key-value heads than ranks: every rank computes all heads and keeps
- * one. */
+/* Computes keys and values if there are fewer key-value heads than ranks. Every rank computes all of these heads and
+ * keeps one. */
 static void project_replicated(const tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *kv[2]) {
     const tg_lm_config *c = tg_layer_config(m);
     const tg_lm_name_table *names = tg_lm_names_of(c);
@@ -37,7 +38,7 @@ static void project_replicated(const tg_module *m, tg_tape *t, tg_tensor *x, tg_
     for (int i = 0; i < 2; i++) kv[i] = own_head(c, t, tg_module_run(m, names->projection[1 + i], t, x));
 }
 
-/* Computes queries, keys and values, each [b, heads, s, d], with the heads of this rank. */
+/* Computes the queries, keys and values of this rank's heads, each [b, heads, s, d]. */
 static void project(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *qkv[3]) {
     const tg_lm_config *c = tg_layer_config(m);
     const tg_lm_name_table *names = tg_lm_names_of(c);
@@ -54,17 +55,19 @@ static void project(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *qkv[3]) {
     for (int i = 0; i < 3; i++) qkv[i] = split_heads(t, qkv[i], d);
 }
 
-/* ---- Weights of keys ---- */
+/* ---- Attention ---- */
 
-/* Returns which of k keys lie ahead of each of n queries, the last of which is at the last key: bool [n, k]. */
+/* Returns a mask bool [n, k] of n queries and k keys, true where the key's position is after the query's. The last
+ * query is at the position of the last key. */
 static tg_tensor *ahead(tg_tape *t, int64_t n, int64_t k) {
     tg_tensor *query = tg_arange(t, TG_I64, (double)(k - n), (double)k, 1);
     tg_tensor *key = tg_arange(t, TG_I64, 0, (double)k, 1);
     return tg_gt(t, key, tg_unsqueeze(t, query, 1));
 }
 
-/* Attention of products. The queries that share a head of keys and values have a dim of their own: queries are
- * [b, g, h / g, n, d], keys and values [b, g, 1, k, d]. */
+/* Computes attention by separate ops (TG_LM_COMPOSED). h is the number of query heads here, and g that of key-value
+ * heads. The h / g query heads that share a key-value head get a dim of their own: queries are [b, g, h / g, n, d],
+ * keys and values [b, g, 1, k, d]. */
 static tg_tensor *composed(const tg_lm_config *c, tg_tape *t, tg_tensor *const qkv[3]) {
     int64_t b = tg_dim(qkv[0], 0), h = tg_dim(qkv[0], 1), n = tg_dim(qkv[0], 2), d = c->head_dim;
     int64_t g = tg_dim(qkv[1], 1), k = tg_dim(qkv[1], 2);
@@ -78,7 +81,7 @@ static tg_tensor *composed(const tg_lm_config *c, tg_tape *t, tg_tensor *const q
     return tg_reshape_shard(t, y, (tg_shape){4, {b, h, n, d}}, 1);
 }
 
-/* Returns softmax(scale q k^T) v with the causal mask: q [b, heads, n, d], keys and values [b, kv heads, k, d] ->
+/* Returns softmax(scale q k^T) v with the causal mask: queries [b, heads, n, d], keys and values [b, kv heads, k, d] ->
  * [b, heads, n, d]. */
 static tg_tensor *weigh(const tg_lm_config *c, tg_tape *t, tg_tensor *const qkv[3]) {
     if (c->backend == TG_LM_COMPOSED) return composed(c, t, qkv);
@@ -88,7 +91,7 @@ static tg_tensor *weigh(const tg_lm_config *c, tg_tape *t, tg_tensor *const qkv[
 
 /* ---- Forward ---- */
 
-/* Writes the new keys or values [b, g, n, d] after the cached ones, and returns all of them as a tensor of the tape. */
+/* Writes the new keys or values x [b, g, n, d] after the cached ones. Returns a view of the cached and the new ones. */
 static tg_tensor *append(tg_tape *t, tg_tensor *cache, int64_t length, tg_tensor *x) {
     tg_ctx *ctx = t->ctx;
     if (ctx->run.status != TG_OK) return tg_inert(ctx);
@@ -129,7 +132,7 @@ static tg_tensor *attention_forward(tg_module *m, tg_tape *t, tg_tensor *x) { re
 static const tg_module_ops attention_ops = {
     .size = sizeof(tg_module_ops), .kind = "attention", .forward = attention_forward, .free = tg_layer_free};
 
-/* Adds projections of their own for queries, keys and values. */
+/* Adds three projections, one each for queries, keys and values. */
 static void add_projections(tg_module *m, const tg_lm_config *c, int64_t q, int64_t kv) {
     const char *const *names = tg_lm_names_of(c)->projection;
     tg_projection_kind of_kv = c->kv_heads < tg_lm_tp(c) ? TG_PROJECT_WHOLE : TG_PROJECT_COLUMN;
@@ -139,8 +142,8 @@ static void add_projections(tg_module *m, const tg_lm_config *c, int64_t q, int6
             tg_projection(m->ctx, c, i ? of_kv : TG_PROJECT_COLUMN, c->hidden, i ? kv : q, 1, tg_hidden_std(c)));
 }
 
-/* Places the weights of keys and values that every rank has whole: each rank uses only its own head, so the gradients
- * must be summed over the ranks, which R says. */
+/* If every rank has the whole weights of keys and values, places these weights R on tp (placement.h), so that their
+ * gradients are summed over the ranks: each rank uses only its own head. */
 static void place_whole(tg_module *m, const tg_lm_config *c) {
     const tg_lm_name_table *names = tg_lm_names_of(c);
     if (names->qkv || c->kv_heads >= tg_lm_tp(c) || !tg_module_ok(m)) return;

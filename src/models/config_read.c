@@ -1,5 +1,5 @@
-/* Reads the config of a GPT from config.json, with the keys of the published GPT-2 and Llama models. A value that this
- * library cannot compute is refused. */
+/* Reads the config of a GPT from config.json, with the keys of the published GPT-2 and Llama models. Refuses values
+ * for which this library has no computation. */
 #include "io/json.h"
 #include "models/model_files.h"
 
@@ -7,8 +7,8 @@ static tg_status optional_real(const tg_json *j, const char *key, double *out) {
     return tg_json_has(j, key) ? tg_json_real(j, key, out) : TG_OK;
 }
 
-/* Reads a number above 0. If the key is absent, *out stays 0, which means the default of the config. A 0 in the file
- * fails: it does not mean the default there, and this library cannot compute with it. */
+/* Reads a number above 0. If the key is absent, leaves *out at 0, which means the config's default. Fails if the number
+ * in the file is 0, because there it does not mean the default. */
 static tg_status optional_positive(const tg_json *j, const char *key, double *out) {
     if (!tg_json_has(j, key)) return TG_OK;
     TG_TRY(tg_json_real(j, key, out));
@@ -25,8 +25,8 @@ static tg_status optional_bool(const tg_json *j, const char *key, bool *out) {
     return tg_json_has(j, key) ? tg_json_bool(j, key, out) : TG_OK;
 }
 
-/* Fails if the key has another value than `value` or `or_value` (which may be NULL), the only ones that this library
- * computes. Another value, if it were ignored, would change the logits. */
+/* Fails unless the key is absent, or has the value `value` or `or_value` (which may be NULL). This library computes no
+ * others, and ignoring the key would give wrong logits. */
 static tg_status must_be(const tg_json *j, const char *key, const char *value, const char *or_value) {
     const char *s;
     if (!tg_json_has(j, key)) return TG_OK;
@@ -68,12 +68,13 @@ static tg_status read_gpt2(const tg_json *j, tg_gpt_config *c) {
                    j->path, c->dropout, attn, embd);
 }
 
+/* Reads the options in the object `key`, if there is one. */
 static tg_status read_rope_of(const tg_json *j, const char *key, tg_gpt_config *c) {
     tg_json rope;
     if (!tg_json_has(j, key)) return TG_OK;
     TG_TRY(tg_json_object(j, key, &rope));
     TG_TRY(must_be(&rope, "rope_type", "default", NULL));
-    TG_TRY(must_be(&rope, "type", "default", NULL)); /* the key's older name */
+    TG_TRY(must_be(&rope, "type", "default", NULL)); /* the older name of rope_type */
     return optional_positive(&rope, "rope_theta", &c->rope_base);
 }
 

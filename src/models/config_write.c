@@ -22,7 +22,7 @@ static json_t *llama_json(const tg_gpt_config *c) {
                      "attention_bias", 0, "mlp_bias", 0);
 }
 
-/* Returns PyTorch's name of a dtype. */
+/* Returns the name that PyTorch gives to a dtype. */
 static const char *torch_name(tg_dtype d) {
     return d == TG_F64 ? "float64" : d == TG_BF16 ? "bfloat16" : d == TG_F16 ? "float16" : "float32";
 }
@@ -54,7 +54,7 @@ char *tg_gpt_config_line(tg_ctx *ctx, const json_t *root) {
 }
 
 tg_status tg_gpt_save_config(tg_ctx *ctx, const char *path, json_t *root, const char *weights_sum) {
-    if (*weights_sum && json_object_set_new(root, "tapegrad_weights_xxh64", json_string(weights_sum)))
+    if (json_object_set_new(root, "tapegrad_weights_xxh64", json_string(weights_sum)))
         return no_memory_for_config(ctx);
     return tg_json_save(ctx, path, root);
 }

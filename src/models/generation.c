@@ -1,5 +1,5 @@
-/* Generation with a key-value cache: the next tokens of each sequence are appended, and the logits of the last one
- * returned. */
+/* Generation with a key-value cache. Each call of tg_gpt_next appends the next tokens of each sequence to the cache,
+ * and returns the logits of the token after them. */
 #include "base/host_memory.h"
 #include "models/lm.h"
 #include "tape/tape.h"
@@ -57,7 +57,7 @@ int64_t tg_gpt_cache_length(const tg_gpt_cache *c) { return c ? c->length : 0; }
 
 /* ---- The next token ---- */
 
-/* Computes the logits of the last position only: [n, b, h] -> [b, vocab]. */
+/* Computes the logits of the last position only: ids [b, n] -> [b, vocab]. */
 static tg_tensor *next_logits(tg_module *gpt, tg_tape *t, tg_gpt_cache *c, tg_tensor *ids, const void *site) {
     if (tg_scope_open_at(t, "generate", site) != TG_OK) return tg_scope_close(t, NULL, 0), tg_inert(c->ctx);
     tg_tensor *x = tg_lm_trunk(gpt, t, ids, c);

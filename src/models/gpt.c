@@ -1,4 +1,5 @@
-/* GPT-2 and Llama as configs of the language model, and the functions of a GPT, which are those of that model. */
+/* GPT-2 and Llama as configs of the language model (lm.h), and the public functions of GPTs, which create and run this
+ * model. */
 #include <stdio.h>
 
 #include "models/lm.h"
@@ -24,7 +25,7 @@ static tg_status check_unused(tg_ctx *ctx, const tg_gpt_config *c, const char *w
     return TG_OK;
 }
 
-/* Returns the language model that a GPT of this config is. */
+/* Converts the config of a GPT to the config of the language model. */
 static tg_lm_config to_lm(const tg_gpt_config *c) {
     bool gpt2 = c->arch == TG_GPT2;
     return (tg_lm_config){
@@ -56,7 +57,7 @@ static tg_lm_config to_lm(const tg_gpt_config *c) {
     };
 }
 
-/* Checks a GPT's config, fills in its defaults, and sets *lm to the language model that it is. */
+/* Checks a GPT's config, fills in its defaults, and sets *lm to the config of its language model. */
 static tg_status complete(tg_ctx *ctx, tg_gpt_config *c, const char *who, tg_lm_config *lm) {
     TG_TRY(ctx->run.status);
     *lm = to_lm(c);
@@ -89,7 +90,7 @@ tg_module *tg_gpt_new(tg_ctx *ctx, const tg_gpt_config *given) {
     return tg_lm_make(ctx, &lm, &c, "tg_gpt_new", TG_SITE);
 }
 
-/* Creates a layer of the GPT's config with `make`. */
+/* Creates a layer by `make` from the config of a GPT. */
 static tg_module *layer(tg_ctx *ctx, const tg_gpt_config *given, const char *who,
                         tg_module *(*make)(tg_ctx *ctx, const tg_lm_config *c)) {
     tg_gpt_config c;

@@ -1,5 +1,6 @@
 /* Model directories: config.json and the weights, with the names, layouts and keys of the published GPT-2 and Llama
- * checkpoints. So other programs can load models that this library saved, and this library can load theirs. */
+ * checkpoints. So other programs can load models that this library saved, and this library can load models that other
+ * programs saved. */
 #include <stdio.h>
 
 #include "base/host_memory.h"
@@ -7,7 +8,7 @@
 #include "comm/comm.h"
 #include "models/model_files.h"
 
-/* Returns s. If it is an error, notifies the other stages that this rank has missed their collectives. */
+/* Returns s. If it is an error, notifies the other stages that this rank has missed a collective (tg_comm_missed). */
 static tg_status leave(const tg_lm_chunks *m, tg_status s) {
     const tg_parallel *p = tg_chunks_parallel(m);
     return tg_parallel_size(p, TG_PP) > 1 ? tg_comm_missed(tg_parallel_world(p), s) : s;
@@ -38,7 +39,8 @@ tg_status tg_lm_load(tg_module *const *lm, int n, const char *dir) {
     return leave(&m, tg_weights_load(&m, dir));
 }
 
-/* Creates a GPT whose weights will be overwritten. So its keys count as if they had not drawn. */
+/* Creates a GPT whose weights will be overwritten. Its random initial weights do not count as draws: the same keys
+ * (tg_key_open) may draw again. */
 static tg_module *to_fill(tg_ctx *ctx, const char *config) {
     if (!tg_ok(ctx)) return tg_gpt_from_config(ctx, config);
     bool repeats = ctx->keys.repeats;
@@ -67,8 +69,8 @@ static bool writes_config(const tg_lm_chunks *m) {
     return !p || (tg_parallel_rank(p, TG_PP) == 0 && tg_shards_writer(&(const tg_shards){.ctx = m->ctx, .p = p}));
 }
 
-/* Writes the weights and then config.json: a directory that has it has a whole model. root is the config; NULL: the
- * model is not a GPT, and has none. */
+/* Writes the weights and then config.json, so that a directory with config.json has a whole model. root is the content
+ * of config.json. NULL means that the model is not a GPT; then no config.json is written. */
 static tg_status save_files(const tg_lm_chunks *m, const char *dir, int64_t file_bytes, json_t *root) {
     char sum[TG_CHECKSUM_DIGITS + 1];
     char *line = root ? tg_gpt_config_line(m->ctx, root) : NULL;

@@ -1,5 +1,5 @@
-/* The transformer layer: two sublayers, attention and MLP, each with a norm in front and a residual connection around.
- * Activations are [s, b, h]. */
+/* The transformer layer. It has two sublayers, attention and MLP. A norm precedes each of them, and a residual
+ * connection goes around the norm and the sublayer. Activations are [s, b, h]. */
 #include <tapegrad/recompute.h>
 
 #include "models/lm.h"
@@ -13,13 +13,14 @@ static tg_tensor *residual(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *y)
     return tg_add(t, x, c->dropout > 0 ? tg_dropout(t, y, c->dropout) : y);
 }
 
-/* Runs a child in a scope of the child's name. If past is not NULL, the child must be attention, and gets past. */
+/* Runs a child in a scope of the child's name. If past is not NULL, the child must be attention, and uses past. */
 static tg_tensor *in_scope(tg_module *m, const char *child, tg_tape *t, tg_tensor *x, const tg_past *past) {
     if (tg_scope_open(t, child) != TG_OK) return tg_scope_close(t, NULL, 0), tg_inert(t->ctx);
     tg_tensor *y = past ? tg_attend(tg_module_part(m, child), t, x, past) : tg_module_run(m, child, t, x);
     return tg_scope_close(t, &y, 1) == TG_OK ? y : tg_inert(t->ctx);
 }
 
+/* The callback that computes a norm in forward, and again in backward. */
 static tg_status norm_again(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
     const tg_norm_ref *norm = state;
     (void)n_in, (void)n_out;
@@ -27,8 +28,8 @@ static tg_status norm_again(void *state, tg_tape *t, tg_tensor *const *in, int n
     return t->ctx->run.status;
 }
 
-/* Computes x + body(norm(x)), sublayer i. With selective recomputation the norm's result is discarded after the body's
- * forward, and computed again when the body's backward reads it. */
+/* Runs sublayer i (0 is attention, 1 the MLP): x + body(norm(x)). With selective recomputation the norm's result is
+ * discarded after the body's forward, and computed again when the body's backward reads it. */
 static tg_tensor *sublayer(tg_module *m, int i, tg_tape *t, tg_tensor *x, const tg_past *past) {
     const tg_lm_name_table *names = tg_lm_names_of(tg_layer_config(m));
     const char *norm = names->norm[i], *body = i ? names->mlp : names->attention;

@@ -1,4 +1,4 @@
-/* What attention, MLP and transformer layers are made of: the module's state, projections and norms. */
+/* The parts of attention, MLP and transformer layers: the module's state, projections and norms. */
 #include "base/host_memory.h"
 #include "models/lm.h"
 
@@ -11,7 +11,7 @@ tg_module *tg_layer_begin(tg_ctx *ctx, const tg_module_ops *ops, const tg_lm_con
     tg_layer_state *s = tg_ok(ctx) ? tg_host_alloc(ctx, sizeof *s) : NULL;
     if (!s) return NULL;
     *s = (tg_layer_state){.ctx = ctx, .c = *c};
-    s->c.layout = NULL; /* the caller's text may not live as long */
+    s->c.layout = NULL; /* the text may be freed before this layer */
     tg_module *m = tg_module_new(ctx, ops, s);
     return tg_module_ok(m) ? m : NULL;
 }

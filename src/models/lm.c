@@ -40,7 +40,7 @@ void tg_lm_key_close(const tg_lm *s) {
 
 /* ---- Children ---- */
 
-/* Creates a model without children. Returns NULL on an error. */
+/* Creates the module of a model, still without children. Returns NULL on an error. */
 static tg_module *empty(tg_ctx *ctx, const tg_lm_config *c, const tg_gpt_config *gpt, const tg_lm_stage *stage,
                         const void *site) {
     size_t bytes = sizeof(tg_lm) + (size_t)(stage->layers + (stage->head ? c->mtp : 0)) * sizeof(tg_layer_fn);
@@ -67,23 +67,23 @@ static tg_module *layer_list(tg_module *lm) {
     return list;
 }
 
-/* Creates a table of one row for each token. With tensor parallelism each rank holds its rows of the padded
- * vocabulary. */
+/* Creates a table with a row for each token of the vocabulary. With tensor parallelism the vocabulary is padded, and
+ * each rank holds its part of the rows. */
 static tg_module *word_table(tg_ctx *ctx, const tg_lm_config *c) {
     if (tg_lm_tp(c) == 1) return tg_nn_embedding(ctx, c->vocab, c->hidden, c->init_std);
     return tg_nn_padded_embedding(c->parallel, c->vocab, tg_lm_rows(c), c->hidden, c->init_std, NULL);
 }
 
-/* Creates the output matrix of an untied model, which over ranks is stored like an embedding. */
+/* Creates the output matrix of an untied model. With tensor parallelism it is stored like an embedding. */
 static tg_module *output_matrix(tg_ctx *ctx, const tg_lm_config *c) {
     return tg_lm_tp(c) == 1 ? tg_nn_linear(ctx, c->hidden, c->vocab, false, c->init_std) : word_table(ctx, c);
 }
 
-/* Returns whether this part has the word embedding: the first part, and the last one a copy if it is the output matrix,
- * or if multi-token prediction looks tokens up. */
+/* Returns whether this part has the word embedding. The first part has it. The last part has a copy if the model is
+ * tied, so that the embedding is the output matrix, or if multi-token prediction looks tokens up. */
 static bool has_words(const tg_lm *s) { return s->stage.embedding || (s->stage.head && (s->c.tied || s->c.mtp)); }
 
-/* Adds the embedding, or the copy of it that the last part has. */
+/* Adds the word embedding, or the last part's copy of it. The first part also gets learned position embeddings. */
 static void add_embedding(tg_module *lm, tg_module *body) {
     const tg_lm *s = tg_lm_of(lm);
     const tg_lm_config *c = &s->c;
@@ -95,16 +95,24 @@ static void add_embedding(tg_module *lm, tg_module *body) {
     tg_lm_key_close(s);
 }
 
+/* Returns whether a copy of the embedding is drawn after the layers. The order matters to draws by order only: in
+ * Megatron-Core a copy that serves as the output matrix is drawn as the output layer. */
+static bool draws_words_last(const tg_lm *s) {
+    return !s->stage.embedding && !s->c.mtp && tg_parallel_rng(s->c.parallel) == TG_RNG_MEGATRON;
+}
+
 /* Adds the children of the body that this part has. */
 static void fill_body(tg_module *lm, tg_module *body) {
     const tg_lm *s = tg_lm_of(lm);
     const tg_lm_name_table *names = tg_lm_names_of(&s->c);
-    if (has_words(s)) add_embedding(lm, body);
+    bool words = has_words(s), last = draws_words_last(s);
+    if (words && !last) add_embedding(lm, body);
     tg_module_add_child(body, names->layers, layer_list(lm));
     if (s->stage.head) tg_module_add_child(body, names->last_norm, tg_lm_norm_new(s->ctx, &s->c));
+    if (words && last) add_embedding(lm, body);
 }
 
-/* Adds what the last part has outside of the body. */
+/* Adds the children that the last part has outside of the body: the output matrix and multi-token prediction. */
 static void add_head(tg_module *lm) {
     const tg_lm *s = tg_lm_of(lm);
     if (!s->c.tied) {
@@ -117,8 +125,8 @@ static void add_head(tg_module *lm) {
 
 /* ---- Creation ---- */
 
-/* Fails if both ends of the model have the embedding matrix, which the first and the last stage share, and are parts of
- * one stage. */
+/* Fails if the first and the last part both need the embedding matrix, are different parts, and belong to one stage.
+ * The stage would then have two copies of the matrix. */
 static tg_status check_ends(tg_ctx *ctx, const tg_lm_config *c, const tg_lm_stage *s, const char *who) {
     if ((!c->tied && !c->mtp) || s->parts == 1 || tg_parallel_size(c->parallel, TG_PP) > 1) return TG_OK;
     return tg_fail(
@@ -128,12 +136,15 @@ static tg_status check_ends(tg_ctx *ctx, const tg_lm_config *c, const tg_lm_stag
         who, s->parts, c->tied ? "is tied" : "predicts several tokens (mtp)");
 }
 
-/* Declares the embedding matrix that the first and the last stage have. */
+/* Declares the embedding matrix that the first and the last stage have. With draws by key both have drawn the same
+ * values. With TG_RNG_MEGATRON each stage draws from a stream of its own, and the last one takes over the first one's
+ * values, as in Megatron-Core. */
 static void share_embedding(tg_module *lm) {
     const tg_lm *s = tg_lm_of(lm);
     const tg_parallel *p = s->c.parallel;
     if (!has_words(s) || (!s->c.tied && !s->c.mtp) || tg_parallel_size(p, TG_PP) == 1 || !tg_module_ok(lm)) return;
     tg_tensor *words = tg_module_own_at(tg_lm_body(lm), tg_lm_names_of(&s->c)->embedding, "weight");
+    if (tg_parallel_rng(p) == TG_RNG_MEGATRON) tg_comm_broadcast(tg_parallel_embedding(p), words, 0);
     tg_share(p, words, tg_parallel_embedding(p));
 }
 

@@ -19,7 +19,7 @@ tg_status tg_lm_check_sizes(tg_ctx *ctx, const tg_lm_config *c, const char *who)
     return positive(ctx, who, "positions", c->positions);
 }
 
-/* Fails unless the value of an enum is one of the two that it has. */
+/* Fails unless `value`, of an enum that has only the values 0 and 1, is one of them. `both` is the names of the two. */
 static tg_status one_of_two(tg_ctx *ctx, const char *who, const char *name, int value, const char *both) {
     if (value == 0 || value == 1) return TG_OK;
     return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: %s is %d, expected %s", who, name, value, both);
@@ -40,7 +40,7 @@ static tg_status check_enums(tg_ctx *ctx, const tg_lm_config *c, const char *who
     return TG_OK;
 }
 
-/* Checks what must be given before defaults can be filled in. */
+/* Makes the checks that must come before the defaults are filled in. */
 static tg_status check_given(tg_ctx *ctx, const tg_lm_config *c, const char *who) {
     TG_TRY(tg_lm_check_sizes(ctx, c, who));
     TG_TRY(check_enums(ctx, c, who));
@@ -80,7 +80,7 @@ static tg_status check_heads(tg_ctx *ctx, const tg_lm_config *c, const char *who
     return TG_OK;
 }
 
-/* Checks that the grid is one of this context, and that tensor parallelism divides the model. */
+/* Checks that the grid of ranks belongs to this context, and that heads, kv_heads and ffn can be divided over tp. */
 static tg_status check_parallel(tg_ctx *ctx, const tg_lm_config *c, const char *who) {
     int tp = tg_lm_tp(c);
     if (c->parallel && tg_parallel_ctx(c->parallel) != ctx)

@@ -1,4 +1,4 @@
-/* What a model computes before its output matrix: the embedding, the layers and the last norm. */
+/* Computes what precedes a model's output matrix: the embedding, the layers and the last norm. */
 #include <stdio.h>
 #include <tapegrad/megatron.h>
 #include <tapegrad/recompute.h>
@@ -9,9 +9,9 @@
 
 /* ---- The embedding ---- */
 
-/* Returns the embeddings of positions offset to offset + n - 1, or of the positions `at` [n] unless that is NULL: [n,
- * h]. The library's own embedding needs no ids for positions in a row: they are a slice of its weight. Any other module
- * is called with the positions as ids. */
+/* Returns the embeddings [n, h] of the positions `at` [n] or, if that is NULL, of positions offset to offset + n - 1.
+ * For the latter, if the table is the library's own embedding, takes a slice of its weight. Any other module is called
+ * with the positions as ids. */
 static tg_tensor *position_rows(tg_module *lm, tg_tape *t, tg_tensor *at, int64_t offset, int64_t n) {
     const char *name = tg_lm_names_of(&tg_lm_of(lm)->c)->positions;
     const tg_module *table = tg_module_part(tg_lm_body(lm), name);
@@ -34,7 +34,7 @@ tg_tensor *tg_lm_word_rows(tg_module *lm, tg_tape *t, tg_tensor *ids) {
     return tg_module_run(tg_lm_body(lm), tg_lm_names_of(c)->embedding, t, x);
 }
 
-/* Computes what tg_lm_embed does, in a key that is open. */
+/* Does what tg_lm_embed does. The caller has opened the key of the embedding. */
 static tg_tensor *embed(tg_module *lm, tg_tape *t, tg_tensor *ids, tg_tensor *positions, int64_t offset) {
     const tg_lm_config *c = &tg_lm_of(lm)->c;
     tg_tensor *x = tg_lm_word_rows(lm, t, ids);
@@ -62,10 +62,10 @@ static tg_status layer_call(void *state, tg_tape *t, tg_tensor *const *in, int n
     return t->ctx->run.status;
 }
 
-/* Runs a layer with recomputation of all of it. */
+/* Runs a layer so that backward recomputes all of it. */
 static tg_tensor *recompute_layer(tg_lm *s, tg_layer_fn *f, tg_tape *t, tg_tensor *x) {
     tg_tensor *y = NULL;
-    /* Under sequence parallelism the input is already this rank's part. */
+    /* Under sequence parallelism a rank has only its part of the input, so there is nothing to distribute. */
     bool distribute =
         s->c.recompute == TG_GPT_DISTRIBUTED && tg_lm_tp(&s->c) > 1 && !tg_is_sequence_parallel(s->c.parallel);
     tg_recompute(t, layer_call, f, &x, 1, &y, 1,
@@ -73,15 +73,15 @@ static tg_tensor *recompute_layer(tg_lm *s, tg_layer_fn *f, tg_tape *t, tg_tenso
     return y;
 }
 
-/* Runs layer i of this part in a scope of the layer's name and in its key: with the cache if past is not NULL, else
- * with recomputation if the config says so. */
+/* Runs layer i of this part in a scope of the layer's name and under the layer's key. Uses the cache if past is not
+ * NULL; otherwise recomputes the layer in backward if the config says so. */
 static tg_tensor *run_layer(tg_lm *s, int64_t i, tg_tape *t, tg_tensor *x, const tg_past *past) {
     tg_layer_fn *f = &s->layer[i];
     if (tg_scope_open(t, f->name) != TG_OK) return tg_scope_close(t, NULL, 0), tg_inert(s->ctx);
     tg_tensor *y;
     tg_lm_key_open(s, (uint64_t)(s->stage.first + i), tg_scope_site(t->scope, TG_SITE));
     if (past)
-        y = tg_transformer_layer(tg_module_part(layers_of(f->lm), f->name), t, x, past);
+        y = tg_transformer_layer(tg_module_uncaptured(tg_module_part(layers_of(f->lm), f->name)), t, x, past);
     else if (s->c.recompute == TG_GPT_FULL || s->c.recompute == TG_GPT_DISTRIBUTED)
         y = recompute_layer(s, f, t, x);
     else

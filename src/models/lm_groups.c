@@ -32,7 +32,8 @@ static bool is_in(const tg_optim *o, const tg_tensor *p) {
 
 /* ---- Groups ---- */
 
-/* Returns the schedule of a kind. Constant rates are a schedule too, so that tg_optim_set_lr does not change them. */
+/* Returns the schedule of a kind of parameters. A constant rate is also given as a schedule, so that tg_optim_set_lr
+ * does not change it. */
 static tg_schedule schedule_of(const tg_lm_rates *r, param_kind kind, double width) {
     bool own = kind == EMBEDDING && r->embed_lr > 0;
     double lr = own ? r->embed_lr : r->lr, min = own ? r->embed_min_lr : r->min_lr, by = kind == MATRIX ? width : 1;
@@ -44,7 +45,7 @@ static tg_schedule schedule_of(const tg_lm_rates *r, param_kind kind, double wid
     return s;
 }
 
-/* Adds the group of a kind. Returns its number, or a negative number on an error. */
+/* Adds the group of a kind of parameters. Returns the group's number, or a negative number on an error. */
 static int add_group(tg_optim *o, const tg_lm_rates *r, param_kind kind, double width) {
     const tg_schedule s = schedule_of(r, kind, width);
     double eps = kind == MATRIX && width != 1 ? o->group[0].eps / width : 0;
@@ -52,7 +53,8 @@ static int add_group(tg_optim *o, const tg_lm_rates *r, param_kind kind, double 
         o, TG_GROUP(.weight_decay = kind == VECTOR ? TG_NONE : r->weight_decay, .eps = eps, .schedule = &s));
 }
 
-/* Moves the parameters of a part into the groups of their kinds, which are added when they are first needed. */
+/* Moves those parameters of a part that o has into the groups of their kinds. Adds a group when it is first needed;
+ * group[kind] is its number, or -1 before that. */
 static tg_status assign(tg_optim *o, const tg_lm_rates *r, const tg_module *lm, int group[KINDS]) {
     double width = tg_mup_width(&tg_lm_of(lm)->c);
     for (int i = 0, n = tg_module_param_count(lm); i < n; i++) {

@@ -1,4 +1,4 @@
-/* The end of a model: the product with the output matrix, and the loss. */
+/* Computes the end of a model: the product with the output matrix, and the loss. */
 #include <tapegrad/megatron.h>
 
 #include "models/lm.h"
@@ -21,13 +21,14 @@ bool tg_lm_head_is_given(const tg_module *lm) {
     return head && !(tg_lm_tp(c) == 1 ? tg_is_own_linear(head) : tg_is_vocab_embedding(head));
 }
 
-/* Divides the trunk's output, and so the logits, by the width of the maximal update parametrization. */
+/* With the maximal update parametrization, divides the trunk's output, and so the logits, by tg_mup_width. */
 static tg_tensor *narrow(const tg_lm_config *c, tg_tape *t, tg_tensor *x) {
     return c->mup_base > 0 ? tg_scale(t, x, 1 / tg_mup_width(c)) : x;
 }
 
-/* Returns the input of the product with the output matrix: the trunk's output, gathered or copied if the matrix is
- * sharded. */
+/* Returns the input of the product with the output matrix, from the trunk's output x. If tp is above 1, the matrix is
+ * sharded, and every rank needs all of x: gathers x under sequence parallelism, else passes it through
+ * tg_copy_to_tp. */
 static tg_tensor *head_input(const tg_lm_config *c, tg_tape *t, tg_tensor *x) {
     x = narrow(c, t, x);
     if (tg_lm_tp(c) == 1) return x;
@@ -35,6 +36,7 @@ static tg_tensor *head_input(const tg_lm_config *c, tg_tape *t, tg_tensor *x) {
                                                 : tg_copy_to_tp(t, x, tg_lm_tp_comm(c));
 }
 
+/* Returns whether the logits y are sharded over tp. */
 static bool is_shard(const tg_tensor *y) { return tg_placement_of(y, TG_TP).kind == TG_VARYING; }
 
 /* ---- Logits ---- */
@@ -118,7 +120,7 @@ static tg_status check_logits(const tg_module *lm, const tg_tensor *logits, cons
     return TG_OK;
 }
 
-/* Checks that the vocabulary of the logits is the model's, and over tp ranks a shard of it. */
+/* Checks that the last dim of the logits is the model's vocabulary or, if tp is above 1, this rank's shard of it. */
 static tg_status check_vocabulary(const tg_module *lm, const tg_tensor *logits) {
     char is[160];
     const tg_lm_config *c = &tg_lm_of(lm)->c;
@@ -132,7 +134,8 @@ static tg_status check_vocabulary(const tg_module *lm, const tg_tensor *logits) 
             "as the output matrix gives them (tg_lm_part), without gathering",
             is);
     if (logits->shape[2] == columns) return TG_OK;
-    return tg_fail(lm->ctx, TG_ERR_SHAPE, "tg_lm_loss: logits are %s, expected %lld columns", is, (long long)columns);
+    return tg_fail(lm->ctx, TG_ERR_SHAPE, "tg_lm_loss: logits are %s, expected %s", is,
+                   tg_count(columns, "column").text);
 }
 
 static tg_tensor *checked_loss(tg_module *lm, tg_tape *t, tg_tensor *logits, tg_tensor *labels,

@@ -1,29 +1,34 @@
-/* The layout text of a model, such as "E t*3|t*4|t m L": which parts of a pipeline have which layers. */
+/* Reads the layout of a model, a text such as "E t*3|t*4|t m L", which says what each part of a pipeline has
+ * (tg_lm_config.layout). E is the embedding, t a layer, m a depth of multi-token prediction, and L the head; "|" begins
+ * the next part. */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "models/lm.h"
 
-/* What has been read of a text. A problem is the first thing that is wrong with it. */
+/* The state of reading a layout. */
 typedef struct reading {
-    const char *at;
+    const char *at;         /* the rest of the text */
     int part;               /* number of the part that is being read */
     int64_t layers, depths; /* numbers of t and m so far */
     int items;              /* number of items of this part so far */
-    bool embedding, head;
-    char problem[96];
+    bool embedding, head;   /* whether E and L have been read */
+    char problem[96];       /* the first thing that is wrong with the layout; "": nothing */
 } reading;
 
-/* ---- A layout that would do ---- */
+/* ---- The layout that error messages suggest ---- */
 
-/* Returns the number of layers that part i of a balanced layout has. If there are fewer layers than parts, the first
- * and the last part, which also have the embedding and the head, go without. */
+/* Returns the number of layers that part i of a balanced layout has. If there are fewer layers than parts, each part
+ * between the first and the last one has one layer, the first part has the layer that is left, if any, and the last
+ * part has none: these two parts also have the embedding and the head. */
 static int64_t balanced(int64_t layers, int parts, int i) {
     if (layers >= parts) return layers / parts + (i < layers % parts);
     int64_t rest = layers - (parts - 2);
     return i == 0 ? rest : i < parts - 1;
 }
 
+/* Writes n items of a kind, such as "t*3", at buf[at]; nothing if n is 0. Returns the position after them, or `at` if
+ * they do not fit. */
 static size_t put(char *buf, size_t size, size_t at, const char *item, int64_t n) {
     if (n == 0) return at;
     const char *gap = at && buf[at - 1] != '|' ? " " : "";
@@ -32,7 +37,7 @@ static size_t put(char *buf, size_t size, size_t at, const char *item, int64_t n
     return at + (size_t)k < size ? at + (size_t)k : at;
 }
 
-/* Writes a layout of so many parts that a model of this config can have; "" if there is none. */
+/* Writes a balanced layout of the model with the given number of parts; "" if it has too few layers for them. */
 static void write_balanced(const tg_lm_config *c, int parts, char *buf, size_t size) {
     size_t at = 0;
     buf[0] = 0;
@@ -45,19 +50,28 @@ static void write_balanced(const tg_lm_config *c, int parts, char *buf, size_t s
     }
 }
 
+/* Fails with the problem and a layout that is valid. */
 static tg_status suggest(tg_ctx *ctx, const tg_lm_config *c, const char *who, int parts, const char *problem) {
     char would[256];
     write_balanced(c, parts, would, sizeof would);
     if (!*would)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: %s; %lld layers are too few for %d parts: use fewer parts", who,
-                       problem, (long long)c->layers, parts);
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: %s; %s cannot fill %s: use fewer parts", who, problem,
+                       tg_count(c->layers, "layer").text, tg_count(parts, "part").text);
     return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: %s; a layout that would do is \"%s\"", who, problem, would);
 }
 
 /* ---- Reading ---- */
 
+/* Records a problem, unless there is one already. Returns false. */
 static bool wrong(reading *r, const char *format, long long n) {
     if (!*r->problem) snprintf(r->problem, sizeof r->problem, format, n);
+    return false;
+}
+
+/* Fails because the text has n of something that is an option of the config, which is another number. */
+static bool wrong_count(reading *r, int64_t n, const char *what, const char *item, const char *option) {
+    if (!*r->problem)
+        snprintf(r->problem, sizeof r->problem, "has %s%s, which is not %s", tg_count(n, what).text, item, option);
     return false;
 }
 
@@ -74,7 +88,7 @@ static bool read_times(reading *r, int64_t *n) {
     return true;
 }
 
-/* Notes n items of a kind: E first, then layers, then depths of multi-token prediction, then L. */
+/* Counts n items of a kind. Fails if an item is out of order: E must come first, then t, then m, then L. */
 static bool note(reading *r, char kind, int64_t n) {
     bool first = r->part == 0 && r->items == 0;
     if (r->head) return wrong(r, "goes on after L, which must be the last item", 0);
@@ -100,14 +114,14 @@ static bool read_item(reading *r) {
 /* Ends a part, and begins the next one. */
 static bool next_part(reading *r) {
     if (!r->items) return wrong(r, "has nothing in part %lld", r->part);
-    if (r->depths) return wrong(r, "has m before the last part; it needs the head, which L stands for", 0);
+    if (r->depths) return wrong(r, "has m before the last part, but m needs the head (L)", 0);
     r->part++;
     r->items = 0;
     r->at++;
     return true;
 }
 
-/* Reads a whole layout. Fills *out with the part of the number out->part. */
+/* Reads a whole layout. Sets out->first and out->layers to the layers of part number out->part. */
 static bool read_layout(reading *r, tg_lm_stage *out) {
     for (bool good = true; good && *r->at;) {
         int part = r->part;
@@ -133,13 +147,13 @@ static int count_parts(const char *layout) {
     return n;
 }
 
-/* Checks what the whole text has against the config. */
+/* Checks the numbers of parts, layers and depths of the whole layout against the config. */
 static bool check_counts(reading *r, const tg_lm_config *c, int parts) {
     if (!r->items) return wrong(r, "has nothing in part %lld", r->part);
     if (!r->head) return wrong(r, "must end with L", 0);
-    if (r->part + 1 != parts) return wrong(r, "has %lld parts, which is not pp * vp", r->part + 1);
-    if (r->layers != c->layers) return wrong(r, "has %lld layers (t), which is not `layers`", (long long)r->layers);
-    if (r->depths != c->mtp) return wrong(r, "has %lld times m, which is not `mtp`", (long long)r->depths);
+    if (r->part + 1 != parts) return wrong_count(r, r->part + 1, "part", "", "pp * vp");
+    if (r->layers != c->layers) return wrong_count(r, r->layers, "layer", " (t)", "`layers`");
+    if (r->depths != c->mtp) return wrong_count(r, r->depths, "depth", " (m)", "`mtp`");
     return true;
 }
 

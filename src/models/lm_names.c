@@ -1,5 +1,5 @@
-/* The names of a model's children: those of the published GPT-2 and Llama checkpoints. Where these models have no such
- * child, the name follows the others. */
+/* The names of a model's children: those of the published GPT-2 and Llama checkpoints. A child that these models do not
+ * have, such as GPT-2's c_gate, has a name of the same style. */
 #include "models/lm.h"
 
 static const tg_lm_name_table llama = {

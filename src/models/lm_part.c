@@ -1,11 +1,12 @@
-/* One part of a model for one micro-batch: from ids, or from the hidden states of the part before, to hidden states,
- * logits or the loss. */
+/* Runs one part of a model for one micro-batch. The part takes ids, or the hidden states of the part before, and
+ * returns hidden states, logits or the loss. */
 #include <stdio.h>
 
 #include "models/lm.h"
 #include "tape/tape.h"
 
-/* Checks tensor d of ids or targets: int64, with the shape of `like` unless that is NULL. */
+/* Checks x[d], where x is the argument called `name` (ids or targets): it must be int64 [batch, sequence] and, unless
+ * `like` is NULL, have the shape of `like`. */
 static tg_status check_batch(const tg_module *lm, tg_tensor *const *x, const char *name, int d, const tg_tensor *like) {
     char what[64], is[160], other[160] = "i64[batch, sequence]";
     snprintf(what, sizeof what, "tg_lm_part: %s[%d]", name, d);
@@ -17,7 +18,7 @@ static tg_status check_batch(const tg_module *lm, tg_tensor *const *x, const cha
     return tg_fail(lm->ctx, TG_ERR_SHAPE, "%s is %s, expected %s%s", what, is, other, like ? " like targets[0]" : "");
 }
 
-/* Checks what the first part needs. */
+/* Checks the inputs of the first part. */
 static tg_status check_ids(const tg_module *lm, tg_tensor *const *ids, const tg_tensor *positions) {
     const tg_lm_config *c = &tg_lm_of(lm)->c;
     if (!ids) return tg_fail(lm->ctx, TG_ERR_ARGUMENT, "tg_lm_part: ids is NULL, but the first part needs them");
@@ -26,13 +27,13 @@ static tg_status check_ids(const tg_module *lm, tg_tensor *const *ids, const tg_
     TG_TRY(tg_check(lm->ctx, positions, "tg_lm_part: positions"));
     if (c->position_kind == TG_LM_ROTARY)
         return tg_fail(lm->ctx, TG_ERR_UNSUPPORTED,
-                       "tg_lm_part: positions are given, but rotary positions are those of the rows; pass NULL");
+                       "tg_lm_part: positions are given, but rotary positions always count from 0; pass NULL");
     if (positions->dtype == TG_I64 && positions->ndim == 1 && positions->shape[0] == ids[0]->shape[1]) return TG_OK;
     return tg_fail(lm->ctx, TG_ERR_SHAPE, "tg_lm_part: positions are not i64[%lld], one for each column of ids",
                    (long long)ids[0]->shape[1]);
 }
 
-/* Checks what the last part needs for the loss of hidden states x [s, b, h]. */
+/* Checks the inputs that the last part needs for the loss of hidden states x [s, b, h]. */
 static tg_status check_targets(const tg_module *lm, const tg_tensor *x, tg_tensor *const *ids,
                                tg_tensor *const *targets) {
     const tg_lm_config *c = &tg_lm_of(lm)->c;
@@ -62,6 +63,7 @@ static tg_status check_hidden(const tg_module *lm, const tg_tensor *x) {
                    (long long)h);
 }
 
+/* Computes the loss of the trunk's output x, with the losses of multi-token prediction added. */
 static tg_tensor *loss_of(tg_module *lm, tg_tape *t, tg_tensor *x, tg_tensor *const *ids, tg_tensor *const *targets) {
     if (!tg_ok(lm->ctx) || check_targets(lm, x, ids, targets) != TG_OK) return tg_inert(lm->ctx);
     tg_tensor *loss = tg_lm_loss_of_trunk(lm, t, x, targets[0], TG_LOSS_SUM);

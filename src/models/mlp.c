@@ -9,13 +9,14 @@ static tg_tensor *activate(tg_tape *t, tg_tensor *const *h, int n) {
     return n == 1 ? tg_gelu_tanh(t, h[0]) : tg_swiglu(t, h[0], h[1]);
 }
 
+/* The callback that computes the activation in forward, and again in backward. */
 static tg_status activate_again(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
     (void)state, (void)n_out;
     out[0] = activate(t, in, n_in);
     return t->ctx->run.status;
 }
 
-/* Runs the projections before the activation, and returns how many there are. */
+/* Runs the projections before the activation. Writes their outputs to h, and returns how many there are. */
 static int first_projections(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *h[2]) {
     const tg_lm_config *c = tg_layer_config(m);
     const tg_lm_name_table *names = tg_lm_names_of(c);

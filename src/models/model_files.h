@@ -1,6 +1,6 @@
-/* What the files of model directories share: the config as JSON, and the parameters as they are in the files. The
- * names of tensors in a file are the paths of parameters. The Conv1D weights of GPT-2 are [in, out] in files and
- * [out, in] in this library, and the padding rows of a vocabulary are not in files. */
+/* Reads and writes model directories: the config as JSON, and the parameters. A tensor in a file has the path of its
+ * parameter as its name. The projections of GPT-2's layers are [in, out] in files and [out, in] in this library. Files
+ * do not contain the padding rows of a vocabulary. */
 #ifndef TG_MODEL_FILES_H
 #define TG_MODEL_FILES_H
 
@@ -18,7 +18,7 @@ typedef struct tg_lm_chunks {
 static inline const tg_lm_config *tg_chunks_config(const tg_lm_chunks *m) { return &tg_lm_of(m->lm[0])->c; }
 static inline const tg_parallel *tg_chunks_parallel(const tg_lm_chunks *m) { return tg_chunks_config(m)->parallel; }
 
-/* Checks the arguments of a call that takes the chunks of a model, and fills *m. */
+/* Checks the arguments of a call `who` that takes the chunks of a model, and fills *m. */
 tg_status tg_chunks_check(tg_module *const *lm, int n, const char *dir, const char *who, tg_lm_chunks *m);
 
 static inline bool tg_ends_with(const char *s, const char *tail) {
@@ -28,6 +28,8 @@ static inline bool tg_ends_with(const char *s, const char *tail) {
 
 /* ---- config_read.c ---- */
 
+/* Reads the config.json at path into *c, whose fields are 0 before, except size. A field whose key is optional and
+ * absent stays 0, which means its default. */
 tg_status tg_gpt_read_config(tg_ctx *ctx, const char *path, tg_gpt_config *c);
 
 /* ---- config_write.c ---- */
@@ -37,13 +39,16 @@ tg_status tg_gpt_read_config(tg_ctx *ctx, const char *path, tg_gpt_config *c);
 json_t *tg_gpt_config_json(tg_module *gpt);
 /* Returns the config as one line of JSON, for the weights' metadata "tapegrad.config". Free it with tg_host_strfree. */
 char *tg_gpt_config_line(tg_ctx *ctx, const json_t *root);
-/* Writes config.json. weights_sum is the checksum of the weights, which is added to the config; "": none. */
+/* Writes config.json. weights_sum is the checksum of the weights, which is added to the config. */
 tg_status tg_gpt_save_config(tg_ctx *ctx, const char *path, json_t *root, const char *weights_sum);
 
 /* ---- weights.c ---- */
 
 #define TG_WEIGHTS_FILE  "model.safetensors"
 #define TG_WEIGHTS_INDEX "model.safetensors.index.json"
+#define TG_WEIGHTS_PART  "model-%05d-of-%05d.safetensors" /* number of the file from 1, number of files */
+
+/* p is the parameter `path` of lm, or this rank's shard of it. */
 
 /* Returns the number of rows of the whole parameter, without the padding of a vocabulary. */
 int64_t tg_weight_rows(const tg_module *lm, const tg_tensor *p, const char *path);
@@ -51,7 +56,8 @@ int64_t tg_weight_rows(const tg_module *lm, const tg_tensor *p, const char *path
 tg_shape tg_weight_shape(const tg_module *lm, const tg_tensor *p, const char *path);
 /* Returns a view of the first `rows` rows of p, with the dims in the order of the file. Free it with tg_temp_free. */
 tg_tensor *tg_weight_view(const tg_module *lm, const tg_tensor *p, int64_t rows, const char *path);
-/* Returns whether parameter `path` of this part is a copy of one of another part, which is in the files once. */
+/* Returns whether parameter `path` of this part is the last part's copy of the embedding. The files contain the
+ * embedding once, from the first part. */
 bool tg_weight_is_copy(const tg_module *lm, const char *path);
 
 /* ---- weights_load.c, weights_save.c ---- */
@@ -59,9 +65,22 @@ bool tg_weight_is_copy(const tg_module *lm, const char *path);
 /* Fills the parameters from the files in dir. Collective over pp if that has several stages. */
 tg_status tg_weights_load(const tg_lm_chunks *m, const char *dir);
 /* Saves the parameters into dir, as files of at most file_bytes bytes if a tensor is not larger. config (may be NULL)
- * is added to the metadata of each file. If one file has all, writes the checksum of its header to sum, else "".
- * Collective over the ranks of the model. */
+ * is added to the metadata of each file. Removes an old model; the caller writes config.json afterward. On the first
+ * rank sum receives a checksum: of the header of the only file, or of the index of several. Collective over the ranks
+ * of the model. */
 tg_status tg_weights_save(const tg_lm_chunks *m, const char *dir, int64_t file_bytes, const char *config,
                           char sum[TG_CHECKSUM_DIGITS + 1]);
+
+/* ---- weights_index.c: which files of a directory are the model ---- */
+
+/* Returns the path of file number i, from 1, of n files of weights. Free it with tg_host_strfree. */
+char *tg_weights_path(tg_ctx *ctx, const char *dir, int i, int n);
+/* Removes config.json and, before several files are given their names, the index. A directory without both does not
+ * have a model of several files, or one whose config is known. */
+tg_status tg_weights_retract(tg_ctx *ctx, const char *dir, bool several);
+/* Writes the index of n files, which are complete, and the checksum of it to sum. */
+tg_status tg_weights_write_index(tg_ctx *ctx, const char *dir, int n, char sum[TG_CHECKSUM_DIGITS + 1]);
+/* Removes the files of an older model that are not among the n files of the new one. */
+tg_status tg_weights_remove_stale(tg_ctx *ctx, const char *dir, int n);
 
 #endif

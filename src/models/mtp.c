@@ -1,6 +1,6 @@
 /* Multi-token prediction (DeepSeek-AI, arXiv 2412.19437, section 2.2): after the last layer, one more layer for each
- * depth. Depth d sees the hidden states of the depth before and the embedding of the token d ahead, and predicts the
- * token d + 1 ahead with the model's own output matrix. Names are Megatron-Core's. */
+ * depth. Depth d, from 1, sees the hidden states of depth d - 1 (of the trunk if d is 1) and the embedding of the token
+ * d ahead. It predicts the token d + 1 ahead with the model's own output matrix. Names are Megatron-Core's. */
 #include <stdio.h>
 #include <tapegrad/megatron.h>
 #include <tapegrad/recompute.h>
@@ -13,7 +13,7 @@
 typedef struct depth_state {
     tg_ctx *ctx;
     tg_lm_config c;
-    tg_tensor *weight; /* a scalar: what the sum of the depth's losses is multiplied by */
+    tg_tensor *weight; /* a scalar, the factor of the sum of the depth's losses */
 } depth_state;
 
 static const depth_state *state_of(const tg_module *m) { return m->state; }
@@ -28,7 +28,7 @@ static const tg_module_ops depth_ops = {.size = sizeof(tg_module_ops), .kind = "
 
 /* ---- Forward ---- */
 
-/* Joins the normed embeddings e and hidden states h, and projects them back: [s, b, 2 h] -> [s, b, h]. */
+/* Normalizes the embeddings e and the hidden states h, joins them, and projects [s, b, 2 h] -> [s, b, h]. */
 static tg_tensor *join(const tg_module *m, tg_tape *t, tg_tensor *h, tg_tensor *e) {
     const tg_lm_config *c = &state_of(m)->c;
     tg_tensor *both[2] = {tg_module_run(m, "enorm", t, e), tg_module_run(m, "hnorm", t, h)};
@@ -38,6 +38,7 @@ static tg_tensor *join(const tg_module *m, tg_tape *t, tg_tensor *h, tg_tensor *
     return tg_is_sequence_parallel(c->parallel) ? tg_scatter_to_sp(t, y, tg_lm_tp_comm(c)) : y;
 }
 
+/* Runs one depth: in[0] are the hidden states and in[1] the embeddings of run_depth. */
 static tg_status depth_call(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
     (void)n_in, (void)n_out;
     const tg_layer_fn *f = state;
@@ -81,7 +82,7 @@ static tg_status set_weight(const tg_module *m, double v) {
     tg_tensor *x = state_of(m)->weight;
     TG_TRY(tg_storage_may_change(x));
     tg_storage_wrote(x->storage, "tg_lm_set_tokens", NULL);
-    return m->ctx->run.ops->fill(m->ctx, tg_array_of(x), v); /* the same on every rank, so it stays I */
+    return m->ctx->run.ops->fill(m->ctx, tg_array_of(x), v); /* v is equal on all ranks, so x stays I (placement.h) */
 }
 
 tg_status tg_lm_set_tokens(tg_module *lm, const int64_t *tokens) {
@@ -111,7 +112,7 @@ static tg_module *depth_new(tg_ctx *ctx, const tg_lm_config *c) {
     if (!s) return tg_module_new(NULL, NULL, NULL);
     *s = (depth_state){.ctx = ctx, .c = *c};
     s->c.layout = NULL;
-    s->c.bias = false;                                                             /* of eh_proj */
+    s->c.bias = false;                                                             /* eh_proj has no bias */
     s->weight = tg_zeros(ctx, ctx->dtype == TG_F64 ? TG_F64 : TG_F32, TG_SHAPE()); /* the dtype of a loss */
     tg_module *m = tg_module_new(ctx, &depth_ops, s);
     if (!tg_module_ok(m)) return m;

@@ -1,5 +1,5 @@
-/* The maximal update parametrization (Yang et al., arXiv 2203.03466, table 8, for Adam): what depends on the width of a
- * model, so that learning rates that are tuned on a narrow model are right for a wide one. */
+/* The maximal update parametrization (Yang et al., arXiv 2203.03466, table 8, for Adam): factors that depend on the
+ * width of a model, so that learning rates that are tuned on a narrow model are right for a wide one. */
 #include <math.h>
 
 #include "models/lm.h"

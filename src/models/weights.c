@@ -1,7 +1,7 @@
-/* How the parameters of a model lie in its files: shapes, the order of dims, and padding. */
+/* The form of a model's parameters in its files: shapes, the order of dims, and padding. */
 #include "models/model_files.h"
 
-/* Returns whether the weight is one of the projections of GPT-2's layers, which are stored transposed. */
+/* Returns whether the parameter is a projection of GPT-2's layers, which files store transposed. */
 static bool is_transposed(const tg_module *lm, const char *path) {
     static const char *const projections[] = {".c_attn.weight", ".c_proj.weight", ".c_fc.weight", ".c_gate.weight"};
     if (tg_lm_of(lm)->c.names != TG_LM_NAMES_GPT2) return false;

@@ -1,5 +1,5 @@
-/* Loads the parameters of a model from model.safetensors, or from the files of model.safetensors.index.json. Each rank
- * reads the tensors of its own layers and keeps its part of them. */
+/* Loads the parameters of a model from model.safetensors, or from the files that model.safetensors.index.json lists.
+ * Each rank reads the tensors of its own layers and keeps its part of each tensor. */
 #include <stdio.h>
 #include <unistd.h>
 
@@ -9,42 +9,42 @@
 #include "models/model_files.h"
 #include "placement/grid.h"
 
-/* An open model, and which of its tensors are known: parameters of some stage, or ignored. */
+/* The open files that a model is loaded from. */
 typedef struct source {
     const tg_lm_chunks *m;
     const char *path;
     tg_safetensors *f;
-    uint8_t *known;
+    uint8_t *known; /* for each tensor of f: 1 if it is a parameter of some stage or may be ignored */
 } source;
 
 /* ---- Names ---- */
 
-/* Returns the name of the parameter in the file. Published GPT-2 files have no prefix "transformer.". */
+/* Returns the name that parameter `path` has in the file. Published GPT-2 files omit the prefix "transformer.". */
 static const char *stored_name(const tg_safetensors *f, const char *path) {
     static const char prefix[] = "transformer.";
     if (tg_safetensors_find(f, path) || strncmp(path, prefix, sizeof prefix - 1) != 0) return path;
     return path + sizeof prefix - 1;
 }
 
-/* Returns whether published files have this tensor although it is not a parameter. */
+/* Returns whether this is a tensor of published files that is no parameter, such as GPT-2's masks "attn.bias". */
 static bool ignorable(const char *name) {
     return tg_ends_with(name, ".attn.bias") || tg_ends_with(name, ".attn.masked_bias") ||
            tg_ends_with(name, ".rotary_emb.inv_freq");
 }
 
-/* Returns whether the file's tensor belongs to this part or may be ignored, such as GPT-2's masks "attn.bias". */
+/* Returns whether the file's tensor belongs to this part of the model, or may be ignored. */
 static bool known(const tg_module *lm, const char *name) {
     char full[256];
     if (ignorable(name) || tg_module_find(lm, name)) return true;
     snprintf(full, sizeof full, "transformer.%s", name);
     if (tg_module_find(lm, full)) return true;
-    /* The tied matrix, stored twice. */
+    /* Some files of tied models store the embedding a second time, as the output matrix. */
     return strcmp(name, "lm_head.weight") == 0 && tg_lm_of(lm)->stage.head && !tg_module_child(lm, "lm_head");
 }
 
 /* ---- The checks ---- */
 
-/* Notes which tensors belong to some part of the model. Collective over the pipeline. */
+/* Sets s->known. Collective over the stages of the pipeline, because each stage knows only its own tensors. */
 static tg_status note_known(source *s) {
     tg_ctx *ctx = s->m->ctx;
     int n = tg_safetensors_count(s->f);
@@ -82,7 +82,7 @@ static tg_status check_part(const source *s, tg_module *lm) {
     return TG_OK;
 }
 
-/* Makes every check that can refuse a file. No rank changes the model before all checks of all stages have passed. */
+/* Makes all checks of the file. No rank changes its part of the model until the checks of all stages have passed. */
 static tg_status check(source *s) {
     const tg_parallel *p = tg_chunks_parallel(s->m);
     TG_TRY(note_known(s));
@@ -94,14 +94,14 @@ static tg_status check(source *s) {
 
 /* ---- The data ---- */
 
-/* Reads one parameter. Every rank reads the whole tensor and keeps its part. */
+/* Reads one parameter. If this rank has a shard of it, reads the whole tensor and keeps the shard. */
 static tg_status load_one(const source *from, const tg_module *lm, tg_tensor *p, const char *path) {
     tg_ctx *ctx = lm->ctx;
     tg_shape g = tg_global_shape(p);
     bool part = memcmp(g.dim, p->shape, (size_t)p->ndim * sizeof *p->shape) != 0;
     tg_tensor *whole = part ? tg_temp_empty(ctx, p->dtype, p->ndim, g.dim, TG_MEM_TEMPORARY) : p;
     if (!whole) return ctx->run.status;
-    tg_status s = part ? ctx->run.ops->fill(ctx, tg_array_of(whole), 0) : TG_OK; /* padding is not in the file */
+    tg_status s = part ? ctx->run.ops->fill(ctx, tg_array_of(whole), 0) : TG_OK; /* the file has no padding rows */
     tg_tensor *view = s == TG_OK ? tg_weight_view(lm, whole, tg_weight_rows(lm, p, path), path) : NULL;
     if (view) {
         s = tg_safetensors_fill(from->f, stored_name(from->f, path), view, true, NULL);
@@ -129,7 +129,7 @@ static tg_status load(source *s) {
     return TG_OK;
 }
 
-/* Returns the path of the weights in dir: one file, or the index of several if only that is there. */
+/* Returns the path of the weights in dir: model.safetensors, or the index if only the index is there. */
 static char *weights_path(tg_ctx *ctx, const char *dir) {
     char *file = tg_format_path(ctx, "%s/%s", dir, TG_WEIGHTS_FILE);
     char *index = tg_format_path(ctx, "%s/%s", dir, TG_WEIGHTS_INDEX);

@@ -1,7 +1,6 @@
 /* Saves the parameters of a model: model.safetensors or, if there are several stages or much data, several files with
  * an index, model.safetensors.index.json. The first rank of each pipeline stage writes the stage's tensors. No file
  * gets its name before all files of all stages are complete. */
-#include <errno.h>
 #include <stdio.h>
 
 #include "base/host_memory.h"
@@ -96,11 +95,6 @@ static tg_status count_files(plan *s) {
 
 /* ---- The data ---- */
 
-static char *file_path(const plan *s, int file) {
-    if (s->total == 1) return tg_format_path(s->m->ctx, "%s/%s", s->dir, TG_WEIGHTS_FILE);
-    return tg_format_path(s->m->ctx, "%s/model-%05d-of-%05d.safetensors", s->dir, s->before + file + 1, s->total);
-}
-
 /* Begins a file with the names and shapes of its tensors, and the config as metadata. */
 static tg_status begin_file(plan *s, int file) {
     tg_ctx *ctx = s->m->ctx;
@@ -111,7 +105,7 @@ static tg_status begin_file(plan *s, int file) {
     for (int i = 0; i < s->n; i++)
         if (s->entries[i].file == file) named[n++] = (tg_named_tensor){s->entries[i].name, &s->entries[i].like};
     const tg_metadata metadata[] = {{"format", "pt"}, {"tapegrad.config", s->config}};
-    char *path = file_path(s, file);
+    char *path = tg_weights_path(ctx, s->dir, s->before + file + 1, s->total);
     if (path) tg_safetensors_begin(&s->writers[file], ctx, path, named, n, metadata, s->config ? 2 : 1);
     tg_host_strfree(ctx, path);
     tg_host_free(ctx, named, bytes);
@@ -150,73 +144,25 @@ static tg_status write_files(plan *s) {
     return TG_OK;
 }
 
-/* ---- The index ---- */
-
-/* Adds the tensors of a file to the index. */
-static tg_status index_file(const plan *s, int file, json_t *map, int64_t *bytes) {
-    tg_ctx *ctx = s->m->ctx;
-    char *path = file_path(s, file);
-    tg_safetensors *f = path ? tg_safetensors_open(ctx, path) : NULL;
-    for (int i = 0; f && i < tg_safetensors_count(f); i++) {
-        const tg_safetensors_entry *e = tg_safetensors_at(f, i);
-        *bytes += e->end - e->begin;
-        if (json_object_set_new(map, e->name, json_string(strrchr(path, '/') + 1)))
-            tg_fail(ctx, TG_ERR_MEMORY, "tg_lm_save: no memory for the index");
-    }
-    tg_safetensors_close(f);
-    tg_host_strfree(ctx, path);
-    return ctx->run.status;
-}
-
-/* Writes the index from the headers of all files, which are complete. */
-static tg_status write_index(const plan *s) {
-    tg_ctx *ctx = s->m->ctx;
-    int64_t bytes = 0;
-    json_t *map = json_object(), *root = NULL;
-    for (int i = 0; map && i < s->total && ctx->run.status == TG_OK; i++) index_file(s, i - s->before, map, &bytes);
-    if (map) root = json_pack("{s:{s:I}, s:O}", "metadata", "total_size", (json_int_t)bytes, "weight_map", map);
-    char *path = tg_format_path(ctx, "%s/%s", s->dir, TG_WEIGHTS_INDEX);
-    if (!root && ctx->run.status == TG_OK) tg_fail(ctx, TG_ERR_MEMORY, "tg_lm_save: no memory for the index");
-    if (path && ctx->run.status == TG_OK) tg_json_save(ctx, path, root);
-    tg_host_strfree(ctx, path);
-    json_decref(root);
-    json_decref(map);
-    return ctx->run.status;
-}
-
 /* ---- From the files to a model ---- */
 
-static tg_status meet(const plan *s) { /* after this every rank has done what comes before it */
+static tg_status meet(const plan *s) { /* with several stages, waits until all ranks of the model are here */
     const tg_parallel *p = tg_chunks_parallel(s->m);
     return tg_parallel_size(p, TG_PP) > 1 ? tg_comm_barrier(tg_parallel_world(p)) : s->m->ctx->run.status;
 }
 
-static tg_status remove_file(const plan *s, const char *name) {
-    tg_ctx *ctx = s->m->ctx;
-    tg_file_ops ops = tg_file_ops_of(ctx);
-    char *path = tg_format_path(ctx, "%s/%s", s->dir, name);
-    if (path && ops.unlink(ops.user, path) != 0 && errno != ENOENT) tg_file_fail(ctx, "remove", path, -1);
-    tg_host_strfree(ctx, path);
-    return ctx->run.status;
-}
-
-/* Removes what says that the directory holds a model, so that it never holds a mixture of two. */
-static tg_status remove_old(const plan *s) {
-    TG_TRY(remove_file(s, "config.json"));
-    TG_TRY(remove_file(s, TG_WEIGHTS_INDEX));
-    TG_TRY(remove_file(s, TG_WEIGHTS_FILE));
-    return tg_sync_directory(s->m->ctx, s->dir);
-}
-
-/* Gives the complete files their names, and writes then the index. */
+/* Gives the complete files their names. A reader finds the old model, the new one, or none: files of both are never
+ * together with an index or with config.json, which the caller writes in the end. */
 static tg_status publish(plan *s, char *sum) {
+    tg_ctx *ctx = s->m->ctx;
     bool first = s->writes && tg_parallel_rank(tg_chunks_parallel(s->m), TG_PP) == 0, several = s->total > 1;
     TG_TRY(meet(s));
-    if (several && first) TG_TRY(remove_old(s));
-    if (several) TG_TRY(meet(s));
+    if (first) TG_TRY(tg_weights_retract(ctx, s->dir, several));
+    TG_TRY(meet(s));
     for (int i = 0; s->writes && i < s->files; i++) TG_TRY(tg_safetensors_commit(&s->writers[i], several ? NULL : sum));
     TG_TRY(meet(s));
-    if (several && first) TG_TRY(write_index(s));
+    if (first && several) TG_TRY(tg_weights_write_index(ctx, s->dir, s->total, sum));
+    if (first) TG_TRY(tg_weights_remove_stale(ctx, s->dir, s->total));
     return meet(s);
 }
 

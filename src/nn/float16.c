@@ -1,5 +1,5 @@
-/* Runs a module in 16 bits (Megatron-Core's Float16Module): its parameters are cast once, the inputs of the first stage
- * of a pipeline and the outputs of the last one at each call. */
+/* Runs a module in 16 bits (Megatron-Core's Float16Module). The module's parameters are cast once, at creation. Each
+ * call on the first stage of a pipeline casts the inputs, and each call on the last stage casts the outputs. */
 #include <tapegrad/ops.h>
 
 #include "base/host_memory.h"
@@ -18,7 +18,7 @@ static void float16_free(void *state) {
     tg_host_free(s->ctx, s, sizeof *s);
 }
 
-/* Returns x in the dtype if it has floats of another one. x may be NULL. */
+/* Returns x cast to dtype if x has floats of another dtype, else x itself. x may be NULL. */
 static tg_tensor *cast_float(tg_tape *t, tg_tensor *x, tg_dtype dtype) {
     bool casts = tg_is_alive(x) && tg_is_float((tg_dtype)x->dtype) && x->dtype != dtype;
     return casts ? tg_cast(t, x, dtype) : x;
@@ -48,7 +48,7 @@ static const tg_module_ops float16_ops = {.size = sizeof(tg_module_ops),
                                           .call = float16_call,
                                           .describe = float16_describe};
 
-/* Returns a wrapper without a module, or an inert one after an error. */
+/* Returns a wrapper that holds no module yet; an inert module on an error. */
 static tg_module *wrapper(tg_ctx *ctx, tg_dtype dtype, bool first, bool last) {
     if (dtype != TG_F16 && dtype != TG_BF16)
         tg_fail(ctx, TG_ERR_ARGUMENT, "tg_float16_new: dtype is %s, expected f16 or bf16", tg_dtype_name(dtype));

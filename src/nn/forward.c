@@ -6,7 +6,8 @@
 
 /* ---- One run ---- */
 
-/* Returns the mode that m runs in: its own, or that of the nearest module around it that has one. */
+/* Returns the mode that m runs in: its own or, if it has none, that of the nearest module that contains m and has a
+ * mode. */
 static tg_mode mode_of(const tg_module *m) {
     while (m && !m->mode) m = m->parent;
     return m ? m->mode : TG_MODE_TAPE;
@@ -42,11 +43,12 @@ static tg_status check_counts(const tg_module *m, int n_in, int n_out, const cha
     int takes = call ? TG_MODULE_OP(m, n_in) : 1, gives = call ? TG_MODULE_OP(m, n_out) : 1;
     if ((!takes || takes == n_in) && (!gives || gives == n_out)) return TG_OK;
     return tg_fail(m->ctx, TG_ERR_SHAPE,
-                   "%s: a module of kind \"%s\" takes %d inputs and gives %d outputs, but the call has %d and %d", who,
-                   m->ops->kind, takes ? takes : n_in, gives ? gives : n_out, n_in, n_out);
+                   "%s: a module of kind \"%s\" takes %s and gives %s, but the call has %d and %d", who, m->ops->kind,
+                   tg_count(takes ? takes : n_in, "input").text, tg_count(gives ? gives : n_out, "output").text, n_in,
+                   n_out);
 }
 
-/* Calls m's `call`, and checks that it has given its outputs. */
+/* Calls m's `call`, and checks that `call` has set all outputs. */
 static tg_status call_own(tg_module *m, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
     tg_ctx *ctx = m->ctx;
     for (int i = 0; i < n_out; i++) out[i] = NULL;
@@ -72,7 +74,7 @@ static tg_status run(tg_module *m, tg_tape *t, tg_tensor **in, int n_in, tg_tens
     return tg_module_leave(m, t, out, n_out, training);
 }
 
-/* Runs m in a scope of its kind. Hooks may replace in[]. On error every out[i] is inert. */
+/* Runs m in a scope that is named after m's kind. Hooks may replace in[]. On error every out[i] is an inert tensor. */
 static tg_status run_scoped(tg_module *m, tg_tape *t, tg_tensor **in, int n_in, tg_tensor **out, int n_out,
                             const void *site) {
     tg_status s = tg_scope_open_at(t, m->ops->kind, site);
@@ -159,7 +161,7 @@ tg_module *tg_module_part(const tg_module *m, const char *name) {
     const tg_module *root = m;
     while (root->parent) root = root->parent;
     if (m != root) tg_module_path(root, m->parent, m->entry, path, sizeof path);
-    tg_fail(m->ctx, TG_ERR_STATE, "the %s%s%s%s has no child \"%s\", which its forward needs: it was freed",
+    tg_fail(m->ctx, TG_ERR_STATE, "the %s%s%s%s has no child \"%s\", which its forward needs: that child was freed",
             m->ops->kind, *path ? " \"" : "", path, *path ? "\"" : "", name);
     return NULL;
 }

@@ -51,11 +51,11 @@ static tg_status check_leaf(const tg_tensor *x, const tg_init *o, const char *wh
 enum { PIECE = 1024 };
 static const double pi = 3.14159265358979323846, root_of_2 = 1.41421356237309504880;
 
-/* What the functions below fill piece by piece. */
+/* A tensor x that is filled piece by piece, and its next piece. */
 typedef struct filler {
     const tg_init *o;
     tg_tensor *x;
-    int64_t step[TG_MAX_DIMS]; /* row-major steps of the dims in the global tensor */
+    int64_t step[TG_MAX_DIMS]; /* row-major strides of the dims of the global tensor */
     double v[PIECE];           /* the next n elements, the first of which is element `done` of x */
     int64_t n, done;
 } filler;
@@ -76,7 +76,7 @@ static tg_status flush(filler *f) {
     return s;
 }
 
-/* Adds the run of n elements whose first one has this position in the global tensor. */
+/* Adds n elements, which are consecutive in the global tensor from position `first` on, to the piece. */
 static tg_status fill_run(filler *f, int64_t first, int64_t n) {
     while (n > 0) {
         int64_t room = PIECE - f->n, k = n < room ? n : room;
@@ -89,7 +89,8 @@ static tg_status fill_run(filler *f, int64_t first, int64_t n) {
     return TG_OK;
 }
 
-/* Adds the elements of all indices of dims d, d + 1 and so on. `first` is the position that the indices before give. */
+/* Adds the elements of all indices of dims d, d + 1 and so on. `first` is the position in the global tensor that the
+ * indices of the dims before d give. */
 static tg_status fill_dim(filler *f, int d, int64_t first) {
     const tg_tensor *x = f->x;
     if (d == x->ndim) return fill_run(f, first, 1);

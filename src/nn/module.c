@@ -13,8 +13,8 @@ static bool is_readable(const tg_module_ops *ops) {
     return ops && ops->size >= FIRST_VERSION && ops->size <= sizeof *ops;
 }
 
-/* Fails unless the table has a size of this version of the library or of an older one. Of a table of another size not
- * even `free` can be read. */
+/* Fails unless the table has a size of this version of the library or of an older one. If it has another size, not even
+ * its `free` can be read. */
 static tg_status check_table(tg_ctx *ctx, const tg_module_ops *ops) {
     if (!ops) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_module_new: the table is NULL");
     TG_TRY(tg_size_check(ctx, ops->size, sizeof *ops, "tg_module_new: the table"));
@@ -200,7 +200,7 @@ static tg_status adopt(tg_module *m, const char *name, tg_module *child) {
     return TG_OK;
 }
 
-/* Fails unless child can be one of m. Frees it then, unless it is in a module already. */
+/* Fails unless child can become a child of m. If it fails, frees child, except where cannot_be_child returns true. */
 static tg_status check_child(tg_module *m, const char *name, tg_module *child, const char *who) {
     if (cannot_be_child(m, child)) {
         if (tg_module_ok(m))
@@ -225,6 +225,22 @@ tg_status tg_module_add_child(tg_module *m, const char *name, tg_module *child) 
 tg_status tg_module_wrap(tg_module *wrapper, tg_module *m) {
     TG_TRY(check_child(wrapper, "the module", m, wrapper->ops->kind));
     return adopt(wrapper, "", m);
+}
+
+tg_status tg_module_wrap_in_place(tg_module *wrapper, tg_module *m) {
+    tg_module *parent = m->parent;
+    tg_module_entry *place = m->entry, *own = add_entry(wrapper, "");
+    if (!own) return wrapper->ctx->run.status;
+    if (parent) {
+        tg_module_reset_cursors(parent);
+        place->child = wrapper;
+        wrapper->parent = parent;
+        wrapper->entry = place;
+    }
+    own->child = m;
+    m->parent = wrapper;
+    m->entry = own;
+    return TG_OK;
 }
 
 tg_module *tg_module_child(const tg_module *m, const char *name) {

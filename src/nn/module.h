@@ -6,14 +6,16 @@
 
 #include "core/context.h"
 
-/* A parameter, a buffer or a child of a module. Entries are linked in the order of adding. The child of a wrapper has
- * the name "": it adds nothing to paths, and a search of the wrapper goes on in it. */
+/* A parameter, a buffer or a child of a module. Entries are linked in the order of adding.
+ *
+ * A wrapper is a module that holds one other module, as its child with the name "". That name adds nothing to paths. A
+ * search for a name in a wrapper continues in the module that it holds. */
 typedef struct tg_module_entry {
     struct tg_module_entry *next;
     char *name;
     tg_tensor *tensor; /* the parameter or buffer; NULL for a child */
     tg_module *child;
-    bool buffer, transient;
+    bool buffer, transient; /* whether `tensor` is a buffer, and whether the buffer is in no checkpoint */
 } tg_module_entry;
 
 /* The lists of tensors in a module and in the modules in it. */
@@ -61,21 +63,30 @@ size_t tg_linear_describe(const tg_module *m, char *buf, size_t n); /* `describe
 tg_tensor *tg_module_own(const tg_module *m, const char *name);
 /* Adds m as the child "" of a wrapper, which owns it from then on. Errors are as for tg_module_add_child. */
 tg_status tg_module_wrap(tg_module *wrapper, tg_module *m);
+/* Does the same for an m that may be the child of a module: the wrapper takes its place there. On an error m is where
+ * it was. */
+tg_status tg_module_wrap_in_place(tg_module *wrapper, tg_module *m);
 /* Returns the module that a wrapper holds; NULL if m is no wrapper. */
 tg_module *tg_module_wrapped(const tg_module *m);
+
+/* ---- captured.c ---- */
+
+/* Returns the module that a captured module (tg_captured_new) runs, or m if it is none. */
+tg_module *tg_module_uncaptured(tg_module *m);
 
 /* ---- state_dict.c ---- */
 
 /* Returns tensor i of a list, and sets *path as tg_module_param does. `who` is the function that the caller called. */
 tg_tensor *tg_state_at(const tg_module *m, tg_state_list list, int i, const char **path, const char *who);
 int tg_state_count(const tg_module *m, tg_state_list list);
-void tg_module_reset_cursors(tg_module *m); /* of m and of every module that contains it, because m's entries change */
+/* Resets the cursors of m and of every module that contains m. Must be called when the entries of m change. */
+void tg_module_reset_cursors(tg_module *m);
 /* Writes the path from root to entry e of m, and returns its length. A path that does not fit is shortened. */
 size_t tg_module_path(const tg_module *root, const tg_module *m, const tg_module_entry *e, char *buf, size_t size);
 
 /* ---- forward.c ---- */
 
-/* Sets the tape to the mode that m runs in. Returns the tape's mode before. */
+/* Sets the tape to the mode that m runs in. Returns whether the tape was in training mode before. */
 bool tg_module_use_mode(const tg_module *m, tg_tape *t);
 /* Begin and end a run of m, for functions that run a module without its `forward` or `call`. tg_module_enter sets the
  * tape to m's mode and calls the hooks on the inputs, which may replace x[]. tg_module_leave, which must follow even

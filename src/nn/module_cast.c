@@ -1,4 +1,5 @@
-/* Casts modules: all floating-point parameters and buffers get another dtype under the same handles, or none does. */
+/* Casts modules: the floating-point parameters and buffers of a module, except those that are to keep their dtype, get
+ * another dtype under the same handles. If one of them cannot be cast, none is. */
 #include "base/host_memory.h"
 #include "base/recording.h"
 #include "core/retype.h"
@@ -15,7 +16,7 @@ static tg_tensor *state_at(const tg_module *m, int i, int params, const char **p
     return tg_state_at(m, param ? TG_STATE_PARAMS : TG_STATE_BUFFERS, param ? i : i - params, path, "tg_module_cast");
 }
 
-/* Lists the tensors that are to be cast in c[], and returns their number, or -1 after recording the error. */
+/* Lists in c[] the tensors that are to be cast, and returns their number, or -1 after recording the error. */
 static int list(const tg_module *m, tg_dtype dtype, cast *c, int params, int all) {
     int n = 0;
     for (int i = 0; i < all; i++) {

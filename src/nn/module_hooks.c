@@ -7,7 +7,7 @@ struct tg_call_hook {
     tg_call_hook *next;
     uint64_t id;
     tg_module_when when;
-    tg_module_fn fn; /* NULL: it was removed while the module was running */
+    tg_module_fn fn; /* NULL: the hook was removed, but is kept in the list while the module runs */
     void *user;
 };
 
@@ -64,7 +64,7 @@ void tg_call_hooks_free(tg_module *m) {
 
 static const char *what(tg_module_when when) { return when == TG_BEFORE ? "input" : "output"; }
 
-/* Fails unless x, which a hook has put in the place of a tensor of this shape, can stand there. */
+/* Fails unless a hook may replace a tensor of shape `was` by x. */
 static tg_status check_replaced(const tg_module *m, tg_module_when when, int i, const tg_tensor *x, tg_shape was) {
     char want[96], got[96];
     TG_TRY(tg_check(m->ctx, x, "a module hook's tensor"));

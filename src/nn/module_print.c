@@ -18,7 +18,7 @@ static void print_description(printer *p, const tg_module *m) {
     PRINT(p, ")");
 }
 
-/* Prints the kind of m, what it says of itself, and its mode. */
+/* Prints the kind of m, the text of its `describe`, and its mode. */
 static void print_kind(printer *p, const tg_module *m) {
     PRINT(p, "%s", m->ops->kind);
     if (TG_MODULE_OP(m, describe)) print_description(p, m);
@@ -34,7 +34,7 @@ static void print_tensor(printer *p, const tg_module_entry *e) {
           *place ? ", " : "", place, e->transient ? ", transient" : "", x->ext->keeps_dtype ? ", keeps its dtype" : "");
 }
 
-/* Prints m after what is on its line already, and its entries on the lines below. */
+/* Prints m at the end of the current line, and the entries of m on the lines below. */
 static void print_module(printer *p, const tg_module *m, int depth) {
     print_kind(p, m);
     for (const tg_module_entry *e = m->first; e; e = e->next) {

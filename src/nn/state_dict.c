@@ -36,7 +36,8 @@ static bool repeated(const tg_module *root, tg_state_list list, const tg_module_
     return false;
 }
 
-/* Moves the cursor forward to tensor i. If there are not so many, returns false and sets c->i to their number. */
+/* Moves the cursor forward to tensor i. If the list has no tensor i, returns false and sets c->i to the number of
+ * tensors in the list. */
 static bool go_to(const tg_module *root, tg_state_list list, tg_module_cursor *c, int i) {
     if (!c->at) *c = (tg_module_cursor){.at = root->first, .of = root};
     for (; c->at; c->at = next_entry(root, &c->of, c->at)) {

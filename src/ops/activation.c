@@ -7,7 +7,7 @@
 #include "ops/unary.h"
 
 typedef struct activation_params {
-    double p, q;
+    double p, q; /* the parameters of the formula: slope; alpha; beta and threshold */
 } activation_params;
 
 static tg_status forward_by(tg_call *c, tg_formula f) {
@@ -20,8 +20,8 @@ static tg_status backward_by(tg_call *c, tg_formula f) {
     return tg_op_map_grad(c, 0, f, TG_T2(c->gout[0], c->in[0]), 2, a->p, a->q);
 }
 
-/* Defines the op whose forward is the formula `name` and whose backward is the formula `name`_d. recorded(t, g, x,
- * params) records the gradient. */
+/* Defines the op name_. Its forward is the formula name_, and its backward the formula name_##_d (kernels/scalar.h).
+ * recorded(t, g, x, params) records the gradient. */
 #define ACTIVATION(name_, text, infer_, recorded, samples_)                                                 \
     static tg_status name_##_forward(tg_call *c) { return forward_by(c, TG_FN_##name_); }                   \
     static tg_status name_##_backward(tg_call *c) { return backward_by(c, TG_FN_##name_##_d); }             \

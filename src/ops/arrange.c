@@ -4,7 +4,7 @@
 
 #define LIST(...) {.n = sizeof((int[]){__VA_ARGS__}) / sizeof(int), .dim = {__VA_ARGS__}}
 
-/* Declares every dim free except those in mask. */
+/* States that every dim except those in mask may be sharded (tg_call_role). */
 static tg_status declare_free(tg_call *c, uint32_t mask) {
     for (int d = 0; d < c->in[0]->ndim; d++)
         if (!(mask >> d & 1)) TG_TRY(tg_call_role(c, 0, d, d));
@@ -92,7 +92,8 @@ static tg_status roll_infer(tg_call *c) {
     return tg_infer_same(c);
 }
 
-/* Writes the last `shift` elements of `from` to the front of `to`, and the first n - shift elements after them. */
+/* Along dim, which has n elements: copies the last `shift` elements of `from` to the front of `to`, and the others
+ * after them. */
 static tg_status roll_copy(tg_call *c, const tg_tensor *to, const tg_tensor *from, int64_t shift, bool add) {
     int dim = ((const roll_params *)c->params)->dim;
     int64_t n = from->shape[dim];
@@ -274,8 +275,8 @@ static tg_status unfold_infer(tg_call *c) {
     memcpy(e.shape, x->shape, x->ndim * sizeof *x->shape);
     memcpy(e.stride, x->stride, x->ndim * sizeof *x->stride);
     e.shape[p->dim] = (n - p->size) / p->step + 1;
-    /* With one window no step is taken. Clamps it, because as a stride it could overflow. There is still one window
-     * with a step of n, also if a derivative records the op again with these params. */
+    /* With one window the step has no effect, but the stride computed from it could overflow. So a step of n replaces
+     * it. That leaves one window, also if a derivative records the op again with these params. */
     if (e.shape[p->dim] == 1) p->step = n;
     e.stride[p->dim] *= p->step;
     e.shape[x->ndim] = p->size;
@@ -284,9 +285,9 @@ static tg_status unfold_infer(tg_call *c) {
     return tg_call_view(c, 0, 0, x->ndim + 1, e.shape, e.stride);
 }
 
-/* Adds the windows' gradients to x in pieces: a piece has elements [j, j + step) of all windows. Within a piece no
- * element of x occurs twice, so one map adds it. Pieces are added in the order of j. If windows overlap, 16-bit
- * gradients are summed in float32. */
+/* Adds the windows' gradients to the gradient of x in pieces. A piece has elements [j, j + step) of all windows. Within
+ * a piece no element of x occurs twice, so one call of slot map adds it. Pieces are added in the order of j. If windows
+ * overlap, 16-bit gradients are summed in float32. */
 static tg_status unfold_backward(tg_call *c) {
     const unfold_params *p = c->params;
     const tg_tensor *g = c->gout[0], *x = c->gin[0];

@@ -11,7 +11,7 @@
 #include "kernels/composed.h"
 #include "autograd/apply.h"
 
-enum { TOP, MASS }; /* private saved buffers of two numbers per row; see tg_attention_args */
+enum { TOP, MASS }; /* private saved buffers, one number per row of scores each; see tg_attention_args (device.h) */
 
 static int64_t size(const tg_call *c, int i, int dim) {
     return c->in[i]->shape[dim];
@@ -31,8 +31,8 @@ static tg_status attention_shapes(tg_call *c) {
         return tg_call_fail(c, TG_ERR_SHAPE, "heads of q have size %lld but heads of k have %lld; they must be equal",
                             (long long)size(c, Q, 3), (long long)size(c, K, 3));
     if (g == 0 ? h != 0 : h % g != 0)
-        return tg_call_fail(c, TG_ERR_SHAPE, "q has %lld heads and k has %lld; the heads of q must be a multiple of "
-                            "those of k", (long long)h, (long long)g);
+        return tg_call_fail(c, TG_ERR_SHAPE, "q has %s and k has %lld; the heads of q must be a multiple of those of k",
+                            tg_count(h, "head").text, (long long)g);
     return TG_OK;
 }
 
@@ -57,8 +57,8 @@ static tg_status sink_fits(tg_call *c) {
         return tg_call_fail(c, TG_ERR_DTYPE, "sink is %s; it must be f32 or q's dtype",
                             tg_dtype_name((tg_dtype)x->dtype));
     if (x->ndim == 1 && x->shape[0] == q->shape[1]) return TG_OK;
-    return tg_call_fail(c, TG_ERR_SHAPE, "sink must be a vector of %lld elements, one for each head of q",
-                        (long long)q->shape[1]);
+    return tg_call_fail(c, TG_ERR_SHAPE, "sink must be a vector of %s, one for each head of q",
+                        tg_count(q->shape[1], "element").text);
 }
 
 /* Checks that input i is an int64 vector. */
@@ -66,7 +66,8 @@ static tg_status need_i64_vector(tg_call *c, int i, const char *what) {
     const tg_tensor *x = c->in[i];
     if (x->dtype != TG_I64)
         return tg_call_fail(c, TG_ERR_DTYPE, "%s is %s; it must be i64", what, tg_dtype_name((tg_dtype)x->dtype));
-    if (x->ndim != 1) return tg_call_fail(c, TG_ERR_SHAPE, "%s has %d dims; it must be a vector", what, x->ndim);
+    if (x->ndim != 1)
+        return tg_call_fail(c, TG_ERR_SHAPE, "%s has %s; it must be a vector", what, tg_count(x->ndim, "dim").text);
     return TG_OK;
 }
 
@@ -80,24 +81,24 @@ static tg_status extents_fit(tg_call *c) {
     if (lengths) {
         TG_TRY(need_i64_vector(c, LENGTHS, "lengths"));
         if (lengths->shape[0] != size(c, Q, 0))
-            return tg_call_fail(c, TG_ERR_SHAPE, "lengths must have %lld elements, one for each batch entry",
-                                (long long)size(c, Q, 0));
+            return tg_call_fail(c, TG_ERR_SHAPE, "lengths must have %s, one for each batch entry",
+                                tg_count(size(c, Q, 0), "element").text);
     }
     if (!q) return TG_OK;
     TG_TRY(need_i64_vector(c, STARTS_Q, "starts_q"));
     TG_TRY(need_i64_vector(c, STARTS_K, "starts_k"));
     if (q->shape[0] != k->shape[0] || q->shape[0] < 2)
         return tg_call_fail(c, TG_ERR_SHAPE,
-                            "starts_q has %lld elements and starts_k has %lld; both must have n + 1 for n packed "
-                            "sequences", (long long)q->shape[0], (long long)k->shape[0]);
+                            "starts_q has %s and starts_k has %lld; both must have n + 1 for n packed sequences",
+                            tg_count(q->shape[0], "element").text, (long long)k->shape[0]);
     if (size(c, Q, 0) != 1)
         return tg_call_fail(c, TG_ERR_SHAPE, "with starts_q and starts_k the batch size must be 1, because the "
                             "sequences are packed into one");
     return TG_OK;
 }
 
-/* Computes the placement of the probabilities [b, h, sq, sk]: that of q, except that their last dim is placed as the
- * sequence of the keys. On an axis on which an input is opaque they are opaque too. */
+/* Computes the placement of the probabilities [b, h, sq, sk]. It is the placement of q, except that the last dim is
+ * placed as the sequence of the keys. On an axis on which an input is opaque (TG_OPAQUE), the probabilities are too. */
 static void place_scores(const tg_call *c, tg_placement at[TG_MAX_AXES]) {
     for (int a = 0; a < TG_MAX_AXES; a++) {
         tg_placement q = tg_place_on(c->in[Q], (tg_axis)a), k = tg_place_on(c->in[K], (tg_axis)a);
@@ -125,8 +126,8 @@ static tg_status take_draws(tg_call *c) {
                          tg_grid_axes(c->ctx) ? at : NULL, &p->draws);
 }
 
-/* Resolves the option *extent to a number of 0 to `most`, which is large enough to restrict nothing. Returns whether
- * the option sets a bound. */
+/* Replaces the option *extent by a number from 0 to `most`. `most` is so large that a bound of that extent hides
+ * nothing. Returns whether the option sets a bound. */
 static bool bound_of(int64_t *extent, int64_t most) {
     bool bound = *extent > 0 || *extent == TG_WINDOW_ZERO;
     *extent = !bound || *extent < 0 ? 0 : *extent < most ? *extent : most;
@@ -159,9 +160,9 @@ static tg_status attention_options(tg_call *c) {
     return o->dropout > 0 ? take_draws(c) : TG_OK;
 }
 
-/* Declares the roles of the dims of the mask, the sink and the lengths: each is free, as the dim of the result that
- * it broadcasts to. Exceptions are dims of the mask that are repeated, its dim of keys, and its dim of queries if
- * rows_whole. */
+/* States which dims of the mask, the sink and the lengths may be sharded (tg_call_role). Each becomes the dim of the
+ * result to which it broadcasts. In the mask, repeated dims and the dim of keys must not be sharded, nor the dim of
+ * queries if rows_whole is true. */
 static tg_status place_extras(tg_call *c, bool rows_whole) {
     const tg_tensor *m = c->in[MASK];
     for (int d = 0; m && d < m->ndim; d++) {
@@ -185,8 +186,8 @@ static tg_status attention_infer(tg_call *c) {
     TG_TRY(sink_fits(c));
     TG_TRY(extents_fit(c));
     TG_TRY(attention_options(c));
-    /* Which keys a query may see can depend on its position in the whole sequence, so the sequence must not be
-     * sharded. */
+    /* With one of these options, the keys that a query may see depend on the query's position in the whole sequence. So
+     * the sequence must not be sharded. */
     bool rows_whole = p->opts.causal || p->left_bound || p->right_bound || c->in[STARTS_Q];
     if (rows_whole) TG_TRY(tg_call_role(c, Q, 2, TG_WHOLE));
     TG_TRY(place_extras(c, rows_whole));
@@ -208,7 +209,7 @@ static tg_array expanded(const tg_call *c, const tg_tensor *x, tg_extent *e) {
     return tg_array_at(a, 0, 4, e->shape, e->stride);
 }
 
-/* Fills *a with what forward and backward share. `mask` is memory for a layout. */
+/* Fills *a with what forward and backward share. *mask is memory for the layout of the mask. */
 static tg_status attention_args(tg_call *c, tg_attention_args *a, tg_extent *mask) {
     const attention_params *p = c->params;
     tg_tensor *starts_q = c->in[STARTS_Q], *starts_k = c->in[STARTS_K];
@@ -238,7 +239,8 @@ static tg_status attention_args(tg_call *c, tg_attention_args *a, tg_extent *mas
     return TG_OK;
 }
 
-/* Reports an invalid value in lengths or starts, if bad is not 0. The message quotes it if the host can read it. */
+/* If bad is not 0, reports an invalid value in lengths or starts. The message quotes the value if the host can read
+ * it. */
 static tg_status bad_extent(tg_call *c, int64_t bad) {
     const tg_tensor *x = c->in[LENGTHS] ? c->in[LENGTHS] : c->in[STARTS_Q];
     int64_t i = bad - 1, total = size(c, Q, 2);
@@ -297,7 +299,7 @@ static int64_t attention_flops(const tg_node *n) {
     int64_t row = tg_flops(2 * tg_dim(q, 0) * tg_dim(q, 1) * tg_dim(q, 2), tg_dim(q, 3) + tg_dim(v, 3));
     if (p->left_bound && (p->right_bound || p->opts.causal) && width < sk) return tg_flops(row, width);
     if (!p->opts.causal) return tg_flops(row, sk);
-    return row % 2 ? row : tg_flops(row / 2, sk); /* odd only if it has overflowed (tg_flops) */
+    return row % 2 ? row : tg_flops(row / 2, sk); /* row is odd only if it is INT64_MAX, after an overflow */
 }
 
 #define OPTS(...) &(const attention_params){.opts = {.size = sizeof(tg_attention_opts), __VA_ARGS__}}
@@ -471,14 +473,14 @@ const tg_op tg_op_attention = {
 };
 
 /* Returns scaled dot-product attention: q [b, h, sq, dk], k [b, g, sk, dk] and v [b, g, sk, dv] give [b, h, sq, dv].
- * g must divide h: each key and value head serves h / g neighboring query heads. With a causal mask query i sees
- * keys j <= i + sk - sq, so the last query sees all keys, as after a cache of earlier keys. A window is placed
- * relative to that position. Packed sequences attend to themselves only, and the last query of each is aligned with
- * its last key. Masks follow PyTorch: a bool mask is true where a key may be seen, a float mask is added to the
- * scores. A key is seen only if lengths, window, packing and mask all allow it. A query that sees no key gives zeros
- * and gets no gradient. Dropout applies to the probabilities, in training mode only. The sq x sk scores are never
- * stored as a whole (Dao et al., arXiv 2205.14135): the op saves its inputs, the result and two numbers per row, and
- * backward computes the scores again. opts may be NULL. */
+ * g must divide h: each key and value head serves h / g neighboring query heads. Query i has position p = i + sk - sq
+ * among the keys, so the last query is aligned with the last key, as after a cache of earlier keys. With .causal the
+ * query sees the keys j <= p. A window is placed relative to p. In a packed sequence, a query sees only keys of its own
+ * sequence, and the last query of the sequence is aligned with its last key. Masks follow PyTorch: a bool mask is true
+ * where a key may be seen, a float mask is added to the scores. A key is seen only if lengths, window, packing and mask
+ * all allow it. A query that sees no key gives zeros and gets no gradient. Dropout applies to the probabilities, in
+ * training mode only. The sq x sk scores are never stored as a whole (Dao et al., arXiv 2205.14135): the op saves its
+ * inputs, the result and two numbers per row, and backward computes the scores again. opts may be NULL. */
 tg_tensor *tg_attention(tg_tape *t, tg_tensor *q, tg_tensor *k, tg_tensor *v, const tg_attention_opts *opts) {
     attention_params p = {.draws = {.n = 0}};
     tg_op_options(&p.opts, sizeof p.opts, opts);

@@ -1,4 +1,5 @@
-/* Attention as a composition of other ops, which computes the full matrix of scores: for derivatives of derivatives. */
+/* Attention as a composition of other ops, which computes the full matrix of scores. The slots vjp and jvp use it, so
+ * that derivatives can be differentiated again. */
 #include "ops/attention.h"
 
 #include <math.h>
@@ -13,7 +14,7 @@
 typedef struct scores {
     const tg_node *n;
     tg_tensor *s;         /* [b, h, sq, sk] */
-    tg_tensor *hidden[8]; /* bool, broadcast to s: true where the score is hidden; at most one of each kind */
+    tg_tensor *hidden[8]; /* bool, broadcast to s: true where an option, a mask or padding hides the score */
     int count;            /* number of elements of hidden */
 } scores;
 
@@ -34,12 +35,12 @@ static tg_tensor *sequence_of(tg_tape *t, tg_tensor *starts, int64_t n) {
     return tg_cast(t, tg_add_scalar(t, count, -1), TG_I64);
 }
 
-/* Returns the end of each of these sequences: the start of the next one. */
+/* Returns the end of each sequence whose index is in `sequences`: the start of the next sequence. */
 static tg_tensor *ends_of(tg_tape *t, tg_tensor *starts, tg_tensor *sequences) {
     return tg_index_select(t, tg_slice(t, starts, 0, 1, starts->shape[0], 1), 0, sequences);
 }
 
-/* Returns the position of each query among the keys, [sq, 1]. For packed sequences: hides the keys of other
+/* Returns the position of each query among the keys, [sq, 1]. If sequences are packed, also hides the keys of other
  * sequences. */
 static tg_tensor *query_positions(tg_tape *t, scores *s, int64_t sq, int64_t sk) {
     tg_tensor *starts_q = tg_node_in(s->n)[STARTS_Q], *starts_k = tg_node_in(s->n)[STARTS_K];
@@ -78,7 +79,8 @@ static void apply_mask(tg_tape *t, scores *s) {
     hide(s, none);
 }
 
-/* Returns the probabilities if each softmax has a sink. The row maximum cancels, so it is used without a gradient. */
+/* Returns the probabilities if each softmax has a sink. The row maximum is subtracted against overflow. It cancels, so
+ * it is used without a gradient. */
 static tg_tensor *softmax_with_sink(tg_tape *t, tg_tensor *s, tg_tensor *sink) {
     sink = tg_reshape(t, tg_wide(t, sink), TG_SHAPE(sink->shape[0], 1, 1));
     if (sink->dtype != s->dtype) sink = tg_cast(t, sink, (tg_dtype)s->dtype);

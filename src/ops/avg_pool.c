@@ -7,7 +7,7 @@
 typedef struct avg_pool_params {
     tg_windows w;
     bool exclude;  /* padding is not counted in the mean */
-    bool back;     /* the op spreads windows over x; false: it pools x */
+    bool back;     /* true: the op spreads windows over x; false: it pools x */
     int64_t in[2]; /* sizes h and w of x */
 } avg_pool_params;
 
@@ -28,7 +28,7 @@ static tg_status avg_pool_infer(tg_call *c) {
     return tg_call_out(c, 0, (tg_dtype)x->dtype, ndim, shape);
 }
 
-/* Computes the numbers of windows along h and w from the shape of y [n, c, .., windows]. */
+/* Reads the numbers of windows along h and w from the shape of y [n, c, windows ..]. */
 static void window_counts(const avg_pool_params *p, const tg_tensor *y, int64_t out[2]) {
     out[0] = p->w.dims == 1 ? 1 : y->shape[2];
     out[1] = y->shape[y->ndim - 1];
@@ -54,7 +54,8 @@ static tg_status divisors(tg_call *c, tg_dtype dtype, const tg_tensor *y, tg_ten
     return tg_op_map(c, TG_FN_mul, *n, TG_T2(rows, along[1]), 2, 0, 0, false);
 }
 
-/* For each element of a window: y += x, or x += y if back. */
+/* For each element (i, j) of a window: adds this element of all windows of x to y or, if back is true, adds y to this
+ * element of all windows of x. */
 static tg_status sum_windows(tg_call *c, const tg_tensor *x, const tg_tensor *y, bool back) {
     const tg_windows *w = &params(c)->w;
     tg_extent ex, ey;
@@ -81,7 +82,7 @@ static tg_status means(tg_call *c, const tg_tensor *y, const tg_tensor *x, bool 
     return tg_op_map(c, TG_FN_div, y, TG_T2(sum, n), 2, 0, 0, add);
 }
 
-/* x (+)= for each element, the sum of y / divisor over the windows that contain it. */
+/* Each element of x (+)= the sum of y / divisor over the windows that contain the element. */
 static tg_status spread(tg_call *c, const tg_tensor *x, const tg_tensor *y, bool add) {
     tg_dtype wide = tg_accumulate_dtype((tg_dtype)y->dtype);
     tg_tensor *share = tg_call_temp(c, wide, y->ndim, y->shape), *n;
@@ -106,7 +107,7 @@ static tg_status avg_pool_backward(tg_call *c) {
 
 static tg_status avg_pool_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin);
 
-/* Pools or spreads, as its params say. */
+/* The op that is recorded as the derivative. It pools or spreads, as its params say. */
 static const tg_op avg_pool_derivative = {
     .size = sizeof(tg_op), .name = "avg_pool_back", .formula = "the derivative of avg_pool", .n_in = 1, .n_out = 1,
     .params_size = sizeof(avg_pool_params), .family = TG_FAMILY_CUSTOM, .sums_f32 = true, .infer = avg_pool_infer,
@@ -194,8 +195,8 @@ static avg_pool_params params_of(int dims, const int64_t *size, const tg_pool_op
 }
 
 /* Returns the mean of every window of k elements of x [n, c, l]: [n, c, windows]. Windows start `stride` elements
- * apart (k if it is 0); windows that do not fit into x and its padding are left out. Padding is zeros, which count
- * as elements unless exclude_padding is set. There is no dilation. 16-bit sums run in float32. */
+ * apart; a stride of 0 means k. Windows that do not fit into x and its padding are left out. Padding is zeros, which
+ * count as elements unless exclude_padding is set. There is no dilation. 16-bit sums run in float32. */
 tg_tensor *tg_avg_pool1d(tg_tape *t, tg_tensor *x, int64_t k, const tg_pool_opts *opts) {
     avg_pool_params p = params_of(1, &k, opts);
     return TG_RECORD(t, tg_op_avg_pool1d, &p, x);

@@ -67,19 +67,20 @@ static tg_status check_batch(tg_call *c) {
                         "values in training mode");
 }
 
-/* Declares the roles of dims. Channels are free. The other dims of x must be whole if the batch's statistics are used,
- * and are free otherwise. */
+/* States which dims may be sharded (tg_call_role): that of the channels and, unless the batch's statistics are used,
+ * the other dims of x. */
 static tg_status declare_roles(tg_call *c) {
     for (int d = 0; d < c->in[X]->ndim; d++)
         if (d == 1 || !by_batch(c)) TG_TRY(tg_call_role(c, X, d, d));
     for (int i = W; i < INPUTS; i++)
         if (c->in[i]) TG_TRY(tg_call_role(c, i, 0, 1));
-    return c->in[W] ? tg_call_linear(c, 1u << W | 1u << B) : tg_call_linear(c, 0);
+    return c->in[W] ? tg_call_linear(c, 1u << W | 1u << B) : tg_call_linear(c, 0); /* jointly in w and b, or in none */
 }
 
-/* Checks the placements of the running statistics if forward updates them. If x is opaque on an axis, each rank has a
- * batch of its own there, and updates the running statistics differently. They must be opaque there too, or they would
- * no longer match their placement. The general placement rule does not check that. */
+/* Checks the placements of the running statistics if forward updates them. If x is opaque on an axis (TG_OPAQUE), each
+ * rank has a batch of its own there, and updates the running statistics differently. The running statistics must then
+ * be opaque there too, or they would no longer match their placement. The general placement rule does not check
+ * that. */
 static tg_status check_running_placement(tg_call *c) {
     if (!c->writes || !tg_grid_axes(c->ctx)) return TG_OK;
     for (int a = 0; a < TG_MAX_AXES; a++) {
@@ -123,8 +124,8 @@ static tg_status update_running(tg_call *c, const tg_channel_norm *k, int i, con
     return tg_op_map(c, TG_FN_linear_sum, r, TG_T2(r, s), 2, 1 - momentum, momentum * scale, false);
 }
 
-/* Stores mean and variance in the saved buffers: the running ones, or those of the batch. In training mode the latter
- * update the running ones. t is a temporary. */
+/* Stores mean and variance in the saved buffers: the running statistics if k->given is true, otherwise the statistics
+ * of the batch. In the second case, updates the running statistics if c->writes says so. t is a temporary. */
 static tg_status statistics(tg_call *c, const tg_channel_norm *k, const tg_tensor *x, const tg_tensor *t) {
     const double n = tg_norm_members(k);
     for (int i = MEAN; k->given && i <= RSTD; i++) {
@@ -154,8 +155,8 @@ static tg_status batch_norm_backward(tg_call *c) {
 
 static tg_tensor *column(tg_tape *t, tg_tensor *w) { return tg_unsqueeze(t, tg_wide(t, w), 1); }
 
-/* Returns private buffer k, the mean or 1 / deviation that forward used, as [c, 1]. The running statistics may have
- * changed since. */
+/* Returns saved buffer k, the mean or 1 / deviation that forward used, as [c, 1]. The running statistics cannot be read
+ * instead, because they may have changed since. */
 static tg_tensor *kept(tg_tape *t, const tg_node *n, int k) {
     const tg_tensor *s = tg_node_kept(n)[k];
     tg_tensor *y = tg_tape_tensor(t, s->dtype, 2, s->shape + 1, s->stride + 1, tg_storage_ref(s->storage), s->offset);
@@ -193,7 +194,7 @@ TG_COMPOSED(batch_norm)
 
 static const tg_sample batch_norm_samples[] = {
     SAMPLE("lines", BATCH, TG_S(4, 3, 2), TG_S(3), TG_S(3), TG_S_ABSENT, TG_S_ABSENT),
-    SAMPLE("images, followed", BATCH, TG_S(2, 3, 2, 3), TG_S(3), TG_S(3), BUFFER(3), BUFFER(3)),
+    SAMPLE("images, with buffers", BATCH, TG_S(2, 3, 2, 3), TG_S(3), TG_S(3), BUFFER(3), BUFFER(3)),
     SAMPLE("channels alone", BATCH, TG_S(5, 3), TG_S(3), TG_S(3), BUFFER(3), BUFFER(3)),
     SAMPLE("no weights", BATCH, TG_S(3, 2, 2), TG_S_ABSENT, TG_S_ABSENT, BUFFER(2), BUFFER(2)),
     SAMPLE("no bias", BATCH, TG_S(3, 2, 2), TG_S(2), TG_S_ABSENT, TG_S_ABSENT, TG_S_ABSENT),
@@ -238,14 +239,18 @@ const tg_op tg_op_batch_norm = {
     TG_SAMPLES(batch_norm_samples),
 };
 
-/* Normalizes the channels of x [n, c, ..]: each gets mean 0 and variance 1 over all other dims, is multiplied by w
- * and added to b, each [c] or NULL. On a tape in training mode the op uses the batch's mean and biased variance.
- * running_mean and running_var [c], if given, then move toward the mean and the unbiased variance by momentum, in
- * place, at the end of forward; the second run of a recomputation does not move them again. In evaluation mode the
- * op uses these two buffers and leaves them unchanged; without them it uses the batch's statistics in both modes.
- * The buffers have x's dtype, or float32 for 16-bit x, and must not require a gradient. Statistics are float32
- * (float64 for float64). x may be sharded over ranks along its channels, together with w, b and the buffers. A
- * sharded batch is refused in training mode, because a rank's statistics are not those of the batch. */
+/* Normalizes the channels of x [n, c, ..]: each channel gets mean 0 and variance 1 over all other dims, is multiplied
+ * by its element of w, and its element of b is added. w and b are [c] or NULL.
+ *
+ * On a tape in training mode the op uses the batch's mean and biased variance. running_mean and running_var [c], if
+ * given, are then updated in place: forward sets r to (1 - momentum) r + momentum s, where s is the batch's mean or
+ * unbiased variance. The second run of a recomputation does not update them again. In evaluation mode the op uses these
+ * two buffers and leaves them unchanged. Without the buffers, it uses the batch's statistics in both modes. The buffers
+ * have x's dtype, or float32 for 16-bit x, and must not require a gradient. Statistics are float32 (float64 for
+ * float64).
+ *
+ * x may be sharded over ranks along its channels, together with w, b and the buffers. A sharded batch is refused in
+ * training mode, because a rank's statistics are not those of the batch. */
 tg_tensor *tg_batch_norm(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, tg_tensor *running_mean,
                          tg_tensor *running_var, double momentum, double eps) {
     batch_norm_params p = {.momentum = momentum, .eps = eps};

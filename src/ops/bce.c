@@ -9,15 +9,15 @@ enum { X, Y, W, PW };
 
 static tg_status bce_infer(tg_call *c) { return tg_elementwise_loss_infer(c, TG_LOSS_NONE); }
 
-/* Computes plus = softplus(x) = ln(1 + e^x) and minus = softplus(-x), as relu(x) and relu(-x) plus ln(1 + e^-|x|).
- * This does not overflow. */
+/* Computes plus = softplus(x) = ln(1 + e^x) and minus = softplus(-x). They are relu(x) + l and relu(-x) + l, where
+ * l = ln(1 + e^-|x|) does not overflow. */
 static tg_status softpluses(tg_call *c, const tg_tensor *x, tg_tensor *plus, tg_tensor *minus) {
     tg_tensor *e = tg_elementwise_loss_temp(c), *one = tg_elementwise_loss_temp(c);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_PUT(abs, e, x);
     TG_PUT(neg, e, e);
     TG_PUT(exp, e, e);
-    /* ln(1 + e) = e ln(u) / (u - 1), where u is 1 + e as rounded, and e where u is 1 (Kahan). */
+    /* With u = 1 + e, rounded, ln(1 + e) is e ln(u) / (u - 1), or e where u is 1 (Kahan). */
     TG_PUT_P(affine, 1, 1, one, e);
     TG_PUT_P(affine, 1, -1, plus, one);
     TG_PUT(log, one, one);

@@ -43,8 +43,8 @@ static void save_what_is_read(tg_call *c, uint32_t a_reads, uint32_t b_reads) {
     static tg_status name##_forward(tg_call *c) {                                                  \
         return tg_op_map(c, TG_FN_##name, c->out[0], TG_T2(c->in[0], c->in[1]), 2, 0, 0, false);   \
     }
-/* Defines the vjp. by_a and by_b are expressions for the gradients of a and b before they are summed to their
- * shapes. They may use t, g, a and b. */
+/* Defines the vjp. by_a and by_b are expressions for the gradients of a and b in the shape of the result; the vjp sums
+ * them to the shapes of a and b. They may use t, g, a and b. */
 #define VJP(name, by_a, by_b)                                                                                          \
     static tg_status name##_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {               \
         tg_tensor *g = gout[0], *a = tg_node_in(n)[0], *b = tg_node_in(n)[1];                                          \
@@ -165,10 +165,10 @@ static tg_status pow_backward(tg_call *c) {
 }
 
 /* Record the gradients of a and b, with the special cases of pow_da and pow_db in scalar.h: the gradient of a is 0
- * where b is 0; the gradient of b is 0 where a is 0 and b is not negative. There the arguments of the ops are
- * replaced, not their results: the derivative of a result that is replaced afterward would be 0 times infinity.
- * Where b is 0, the derivative of the first gradient by b is g / a. So the exponent is replaced there only if 1 / a
- * is not finite. */
+ * where b is 0; the gradient of b is 0 where a is 0 and b is not negative. In these cases the arguments of the recorded
+ * ops are replaced, not their results: the derivative of a result that is replaced afterward would be 0 times infinity.
+ * Where b is 0, the gradient of a has the derivative g / a with respect to b. To keep this derivative, the exponent is
+ * replaced there only if 1 / a is not finite. */
 static tg_tensor *pow_by_a(tg_tape *t, tg_tensor *g, tg_tensor *a, tg_tensor *b) {
     tg_tensor *none = tg_equals(t, b, 0), *finite = tg_below(t, tg_abs(t, tg_reciprocal(t, a)), INFINITY);
     tg_tensor *less = tg_masked_fill(t, tg_add_scalar(t, b, -1), tg_gt(t, none, finite), 0);
@@ -283,8 +283,8 @@ static const tg_sample extremum_samples[] = {
     {.note = "mixed", .n_in = 2, .in = {ROWS(-2, 2, 4, 5), ROWS(-2, 2, 4, 5)}, .kinked = true},
 };
 
-/* Returns g where the input wins, half of g where the two are equal, 0 where it loses, and NaN where one of them is
- * NaN. */
+/* Returns the gradient of one of the two inputs: g where this input wins, half of g where both are equal, 0 where it
+ * loses, and NaN where either is NaN. */
 static tg_tensor *share(tg_tape *t, tg_tensor *g, tg_tensor *wins, tg_tensor *ties, tg_tensor *loses) {
     tg_tensor *half = tg_number_like(t, g, 0.5), *all = tg_number_like(t, g, 1), *none = tg_number_like(t, g, 0);
     tg_tensor *less = tg_where(t, ties, half, tg_where(t, loses, none, tg_number_like(t, g, NAN)));

@@ -3,7 +3,7 @@
 #include "ops/common/derive.h"
 #include "ops/common/op.h"
 
-/* Copies the input to the output, unless infer made the output a view of it. */
+/* Copies the input to the output, unless infer made the output a view of the input. */
 static tg_status copy_forward(tg_call *c) {
     if (c->out[0]->storage == c->in[0]->storage) return TG_OK;
     return tg_op_copy(c, tg_array_of(c->out[0]), tg_array_of(c->in[0]), false);
@@ -26,7 +26,7 @@ static tg_status cast_infer(tg_call *c) {
     if (*d == TG_DTYPE_DEFAULT) *d = c->ctx->dtype;
     if (*d < TG_F32 || *d > TG_BOOL)
         return tg_call_fail(c, TG_ERR_DTYPE, "dtype is %s; no op takes this dtype", tg_dtype_name(*d));
-    if (!tg_is_float(*d) && *d != x->dtype) TG_TRY(tg_call_linear(c, 0)); /* integers round, bools saturate */
+    if (!tg_is_float(*d) && *d != x->dtype) TG_TRY(tg_call_linear(c, 0)); /* rounding to integers is not linear */
     return *d == x->dtype ? view_as_is(c) : tg_call_out(c, 0, *d, x->ndim, x->shape);
 }
 
@@ -60,8 +60,9 @@ const tg_op tg_op_cast = {
     .forward = copy_forward, .backward = cast_backward, .vjp = cast_vjp, .jvp = tg_jvp_linear,
     TG_SAMPLES(cast_samples)};
 
-/* Returns x in another dtype, rounded to nearest even; a view if x already has it. TG_DTYPE_DEFAULT is the context's
- * dtype. The gradient is converted back; it stops at integers and bools. */
+/* Returns x in another dtype, rounded to nearest even. If x already has this dtype, returns a view of x.
+ * TG_DTYPE_DEFAULT is the context's default dtype. The gradient is converted back to the dtype of x. No gradient flows
+ * through integers and bools. */
 tg_tensor *tg_cast(tg_tape *t, tg_tensor *x, tg_dtype dtype) {
     return TG_RECORD(t, tg_op_cast, &(cast_params){dtype}, x);
 }

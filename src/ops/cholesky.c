@@ -13,7 +13,7 @@ static tg_status cholesky_infer(tg_call *c) {
     return tg_infer_same(c);
 }
 
-/* Returns n diagonal elements of every matrix, from index `first` on, as [count, n]. */
+/* Returns n diagonal elements of each of the t->count matrices, from index `first` on, as [count, n]. */
 static tg_array diagonal(const tg_triangles *t, int64_t first, int64_t n, tg_extent *e) {
     tg_array a = {.data = tg_solve_from(t->a, first, first).data, .dtype = (uint8_t)t->a.dtype};
     e->shape[0] = t->count;
@@ -42,8 +42,9 @@ static tg_status factorize(tg_call *c, const tg_triangles *t, int64_t first, int
     return factorize(c, t, next, rest);
 }
 
-/* Checks that every diagonal element is above 0, on any device: a comparison gives index 0 where it is and 1 where
- * it is not, and taking from rows of one element reports index 1 as out of range. */
+/* Checks that every diagonal element is above 0, by slots that every device has. A comparison gives 0 for an element
+ * that is above 0, and 1 for others. Slot take then uses these numbers as indices into rows of one element, and reports
+ * the first index 1 as out of range. */
 static tg_status check_pivots(tg_call *c, const tg_triangles *t) {
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     const int64_t all[] = {t->count, t->n}, one[] = {t->count, 1}, none[] = {0, 0};
@@ -86,10 +87,11 @@ static tg_status cholesky_forward(tg_call *c) {
     TG_TRY(factorize(c, &t, 0, t.n));
     TG_TRY(check_pivots(c, &t));
     TG_TRY(tg_solve_mask(c, (tg_dtype)l->dtype, t.n, false, 1, &mask));
-    return tg_op_map(c, TG_FN_where_da, y, TG_T2(mask, l), 2, 0, 0, false);
+    return tg_op_map(c, TG_FN_where_da, y, TG_T2(mask, l), 2, 0, 0, false); /* y = the lower triangle of l */
 }
 
-/* Let P be the lower triangle of l^T g with its diagonal halved, and Z = l^-T P l^-1; then ga = (Z + Z^T) / 2.
+/* Let P be the lower triangle of l^T g with its diagonal halved, where g is the gradient of l, and let
+ * Z = l^-T P l^-1. Then ga = (Z + Z^T) / 2.
  * Triangles are selected, not multiplied by 0, because elements above the diagonal may be infinite, and 0 times
  * infinity is NaN. */
 static tg_status cholesky_backward(tg_call *c) {

@@ -1,10 +1,10 @@
-/* Convolutions and their gradients, which are two more convolutions of the same kind: any two of x, w and y give the
- * third in
+/* Convolutions and their gradients. A convolution is
  *
  *     y[n, o, p] = sum over c, k of x[n, c, p step + k apart - pad] w[o, c, k],
  *
- * which is linear in each of them (step is the stride, apart the dilation). So the same functions serve three ops, and
- * derivatives of any order need no others.
+ * where step is the stride and apart the dilation. The gradients of x and w are sums of products too: of w and y's
+ * gradient, and of x and y's gradient, with the same indices. So there are three ops, each of which computes one of x,
+ * w and y from the other two by the same functions. Derivatives of any order need no other ops.
  *
  * The elements of the windows are copied into columns [c kh kw, images, windows], one chunk at a time. A chunk has as
  * many images, or as many rows of one image, as fit into a few megabytes; its size depends on shapes and dtypes alone.
@@ -21,7 +21,7 @@ enum { B = 2 }; /* index of b among the inputs of the op that computes y */
 typedef struct conv_params {
     tg_windows w;
     int64_t groups, in[2]; /* in: height and width of x */
-    int result;            /* which of x, w and y the op computes; the other two are its inputs, in that order */
+    int result;            /* which of X, W and Y the op computes; the other two are its inputs, in this order */
 } conv_params;
 
 static const conv_params *params(const tg_call *c) { return c->params; }
@@ -40,15 +40,16 @@ static tg_status check_weight(tg_call *c, const tg_tensor *x, const tg_tensor *w
     if (p->groups < 1) return tg_call_fail(c, TG_ERR_ARGUMENT, "groups is %lld; it must be 1 or more",
                                            (long long)p->groups);
     if (x->shape[1] % p->groups || w->shape[0] % p->groups)
-        return tg_call_fail(c, TG_ERR_SHAPE, "%lld input and %lld output channels do not divide evenly into %lld "
-                            "groups", (long long)x->shape[1], (long long)w->shape[0], (long long)p->groups);
+        return tg_call_fail(c, TG_ERR_SHAPE, "%lld input and %s do not divide evenly into %lld groups",
+                            (long long)x->shape[1], tg_count(w->shape[0], "output channel").text, (long long)p->groups);
     if (w->shape[1] == x->shape[1] / p->groups) return TG_OK;
-    return tg_call_fail(c, TG_ERR_SHAPE, "w has %lld channels per group; it must have those of x, %lld, divided by "
-                        "%lld groups", (long long)w->shape[1], (long long)x->shape[1], (long long)p->groups);
+    return tg_call_fail(c, TG_ERR_SHAPE, "w has %s per group; it must have those of x, %lld, divided by %s",
+                        tg_count(w->shape[1], "channel").text, (long long)x->shape[1],
+                        tg_count(p->groups, "group").text);
 }
 
-/* Declares the roles of dims. The dim of images is free, or summed in the op that computes w. With one group channels
- * are free or summed too. */
+/* States which dims may be sharded (tg_call_role): the dim of images, over which the op that computes w sums, and, if
+ * there is one group, the dims of channels. */
 static tg_status declare_roles(tg_call *c) {
     static const int8_t roles[TENSORS][TENSORS][2] = {
         [Y] = {[X] = {0, TG_SUMMED}, [W] = {1, TG_SUMMED}},
@@ -63,6 +64,7 @@ static tg_status declare_roles(tg_call *c) {
     }
     bool biased = c->n_in > B;
     if (biased && p->groups == 1) TG_TRY(tg_call_role(c, B, 0, 1));
+    /* The op is linear in each of its two tensors, jointly with b if there is one. */
     TG_TRY(tg_call_linear(c, biased ? 1u << X | 1u << B : 1));
     return tg_call_linear(c, biased ? 1u << W | 1u << B : 2);
 }
@@ -77,8 +79,8 @@ static tg_status conv_infer(tg_call *c) {
     TG_TRY(tg_windows_infer(c, &p->w, X, p->in, out));
     if (b) TG_TRY(tg_need_same_dtype(c, X, B));
     if (b && (b->ndim != 1 || b->shape[0] != w->shape[0]))
-        return tg_call_fail(c, TG_ERR_SHAPE, "b must be a vector of %lld elements, one for each output channel",
-                            (long long)w->shape[0]);
+        return tg_call_fail(c, TG_ERR_SHAPE, "b must be a vector of %s, one for each output channel",
+                            tg_count(w->shape[0], "element").text);
     TG_TRY(declare_roles(c));
     if (!tg_needs(c, W)) c->saves_in &= ~(1u << X);
     if (!tg_needs(c, X)) c->saves_in &= ~(1u << W);
@@ -86,7 +88,7 @@ static tg_status conv_infer(tg_call *c) {
     return tg_call_out(c, 0, (tg_dtype)x->dtype, ndim, shape);
 }
 
-/* Infers for the ops that compute x or w. Their shapes were checked when the convolution was recorded. */
+/* The infer function of the ops that compute x or w. The shapes were checked when the convolution was recorded. */
 static tg_status conv_other_infer(tg_call *c) {
     conv_params *p = c->params;
     const tg_tensor *a = c->in[0], *b = c->in[1];
@@ -100,18 +102,19 @@ static tg_status conv_other_infer(tg_call *c) {
     return tg_call_out(c, 0, (tg_dtype)a->dtype, ndim, shape);
 }
 
-/* ---- One of the three from the other two ---- */
+/* ---- Computes one of x, w and y from the other two ---- */
 
 typedef struct conv {
     tg_call *c;
     const conv_params *p;
     tg_array x, w, y; /* of four dims; w is contiguous */
     tg_extent e[TENSORS];
-    int64_t n, in, out, k; /* images, channels of x and of y, elements of a window */
+    int64_t n, in, out, k; /* numbers of images, of channels of x and of y, and of elements of a window */
     tg_dtype dtype;        /* of the inputs; the result may be wider */
     bool add;              /* add to the result */
-    int64_t images, rows;  /* of a chunk: images, and rows of windows */
-    /* Work buffers for a chunk: the columns, the product before it is stored, and y with the channels outermost. */
+    int64_t images, rows;  /* numbers of images and of rows of windows in a chunk */
+    /* Work buffers: the columns of a chunk; the result before it is stored, if it is y or a 16-bit x or w; and a chunk
+     * of y with the channels outermost. */
     tg_array cols, product, y_by_channel;
 } conv;
 
@@ -120,7 +123,8 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 /* Chooses chunks of images, or of rows of one image. */
 static void choose_chunk(conv *v) {
     enum { BYTES = 4 << 20 };
-    int64_t elements = v->in * v->k > v->out ? v->in * v->k : v->out; /* of a column, in the larger buffer */
+    /* elements of one column in cols or in the buffer for y, whichever is larger */
+    int64_t elements = v->in * v->k > v->out ? v->in * v->k : v->out;
     int64_t row = elements * v->y.shape[3] * (int64_t)tg_dtype_size(v->dtype) + 1;
     int64_t rows = BYTES / row < 1 ? 1 : BYTES / row, high = v->y.shape[2];
     v->rows = least(rows, high);
@@ -141,13 +145,13 @@ static tg_array buffer(tg_call *c, tg_dtype dtype, int n, const int64_t *shape) 
     return tg_ok(c->ctx) ? tg_array_of(x) : (tg_array){0};
 }
 
-/* Returns the chunk of y with n images from `first` on and these rows of windows from `from` on. */
+/* Returns the chunk of y with n images from `first` on, and in them `rows` rows of windows from `from` on. */
 static tg_array chunk_of(tg_array y, int64_t first, int64_t n, int64_t from, int64_t rows, tg_extent e[2]) {
     return tg_array_slice(tg_array_slice(y, 0, first, n, 1, &e[0]), 2, from, rows, 1, &e[1]);
 }
 
-/* Returns the beginning of the buffer of columns, which is laid out as [c, kh, kw, n, rows, columns], viewed as [n, c,
- * kh, kw, rows, columns]. */
+/* Views the beginning of the buffer of columns, which is [c, kh, kw, n, rows, columns] in memory, as
+ * [n, c, kh, kw, rows, columns]. */
 static tg_array columns(const conv *v, int64_t n, int64_t rows, tg_extent e[2]) {
     const int64_t *k = v->p->w.size, shape[] = {v->in, k[0], k[1], n, rows, v->y.shape[3]};
     static const int order[] = {3, 0, 1, 2, 4, 5};
@@ -157,8 +161,7 @@ static tg_array columns(const conv *v, int64_t n, int64_t rows, tg_extent e[2]) 
     return tg_array_permute(a, order, e[1].shape, e[1].stride);
 }
 
-/* Returns the beginning of buffer a, which is laid out as [out, n, rows, columns], viewed as [n, out, rows,
- * columns]. */
+/* Views the beginning of buffer a, which is [out, n, rows, columns] in memory, as [n, out, rows, columns]. */
 static tg_array images_first(const conv *v, tg_array a, int64_t n, int64_t rows, tg_extent e[2]) {
     const int64_t shape[] = {v->out, n, rows, v->y.shape[3]};
     static const int order[] = {1, 0, 2, 3};
@@ -216,7 +219,7 @@ static tg_status chunk_y(conv *v, int64_t first, int64_t n, int64_t from, int64_
                       images_first(v, v->product, n, rows, buffer_e), v->add);
 }
 
-/* Computes the columns' gradients and adds them to x. A 16-bit x is summed in float32 first. */
+/* Computes the columns from w and the chunk of y, and adds them to x. A 16-bit x is first summed in float32. */
 static tg_status chunk_x(conv *v, int64_t first, int64_t n, int64_t from, int64_t rows) {
     int64_t cols = n * rows * v->y.shape[3], g = v->p->groups, k = v->in / g * v->k;
     tg_windows w = windows_from(v, from);
@@ -329,7 +332,8 @@ static tg_array along_channels(tg_array b, const tg_tensor *y, tg_extent *e) {
     return tg_array_at(b, 0, y->ndim, e->shape, e->stride);
 }
 
-/* Fills t with x, w and y: the inputs, and `y` as the op's result or its gradient. */
+/* Fills t[] with x, w and y. Two of them are the inputs of the op; the third is the argument `y`, which is the op's
+ * result or its gradient. */
 static void tensors_of(const tg_call *c, tg_tensor *y, tg_tensor *t[TENSORS]) {
     int result = params(c)->result;
     for (int i = 0; i < 2; i++) t[other(result, i)] = c->in[i];
@@ -375,7 +379,7 @@ static int64_t conv_flops(const tg_node *n) {
     return tg_flops(tg_flops(2 * tg_numel(y), tg_dim(w, 1)), p->w.size[0] * p->w.size[1]);
 }
 
-/* The ops without bias, by the tensor that they compute. */
+/* The ops without bias, indexed by the tensor that they compute. */
 #define CONV_OF(result_, name_, formula_, infer_)                                                          \
     [result_] = {.size = sizeof(tg_op), .name = name_, .formula = formula_, .n_in = 2, .n_out = 1,         \
                  .params_size = sizeof(conv_params), .saves_in = 3, .family = TG_FAMILY_CUSTOM,            \
@@ -521,12 +525,12 @@ static conv_params params_of(int dims, const tg_conv_opts *given) {
     return p;
 }
 
-/* Convolves x [n, c, l] with w [o, c / groups, k] and adds b [o] (or NULL): [n, o, windows]. Each result is the sum
- * over a window of k elements of all channels of a group, times w (a cross-correlation, as in PyTorch). Windows
- * start `stride` apart and their elements are `dilation` apart; x is padded with zeros at each end. Output channels
- * are divided into groups as input channels are. Sums run in float32 for 16-bit tensors, in one order for any number
- * of threads. Columns take a few megabytes of work memory, and none if windows are single elements. opts may be
- * NULL. */
+/* Convolves x [n, c, l] with w [o, c / groups, k] and adds b [o] (or NULL): [n, o, windows]. Each element of the result
+ * is the sum of the products of w with a window, which has k elements of each channel of a group (a cross-correlation,
+ * as in PyTorch). Windows start `stride` apart and their elements are `dilation` apart; x is padded with zeros at each
+ * end. Output channels are divided into groups as input channels are. Sums run in float32 for 16-bit tensors, in one
+ * order for any number of threads. Copies of the windows take a few megabytes of work memory; windows that are single
+ * adjacent elements are not copied. opts may be NULL. */
 tg_tensor *tg_conv1d(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, const tg_conv_opts *opts) {
     conv_params p = params_of(1, opts);
     return TG_RECORD(t, tg_op_conv1d, &p, x, w, b);

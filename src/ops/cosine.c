@@ -9,7 +9,7 @@ typedef struct cosine_params {
     double eps; /* lower bound of the norms */
 } cosine_params;
 
-enum { NORM_X, NORM_Y, COSINE }; /* private saved buffers [.., 1, ..]: the norms, not bounded by eps, and the result */
+enum { NORM_X, NORM_Y, COSINE }; /* private saved buffers [.., 1, ..]: the norms, before eps bounds them; the result */
 
 static tg_status cosine_infer(tg_call *c) {
     cosine_params *p = c->params;
@@ -45,7 +45,7 @@ static tg_status at_least(tg_call *c, const tg_tensor *out, int norm) {
                      false);
 }
 
-/* Makes two temporaries of the reduced shape with the norms, at least eps. */
+/* Sets *x and *y to temporaries of the reduced shape with the norms of x and y, or eps where a norm is less. */
 static tg_status divisors(tg_call *c, tg_tensor **x, tg_tensor **y) {
     const tg_tensor *like = c->saved[NORM_X];
     *x = tg_call_temp(c, (tg_dtype)like->dtype, like->ndim, like->shape);
@@ -159,8 +159,8 @@ const tg_op tg_op_cosine_similarity = {
     TG_SAMPLES(cosine_samples),
 };
 
-/* Returns the cosine of the angle between x and y, of one shape, along dim, which is removed. Norms below eps are
- * replaced by eps and have no slope there. */
+/* Returns the cosine of the angle between x and y along dim, which is removed. x and y have the same shape. Norms below
+ * eps are replaced by eps, and the gradient treats them as constants. */
 tg_tensor *tg_cosine_similarity(tg_tape *t, tg_tensor *x, tg_tensor *y, int dim, double eps) {
     cosine_params p = {.dim = dim, .eps = eps};
     return TG_RECORD(t, tg_op_cosine_similarity, &p, x, y);

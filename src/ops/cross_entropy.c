@@ -1,5 +1,5 @@
-/* Cross-entropy of logits with class targets. For a row x of logits [.., v], target t and smoothing s the loss is (1
- * - s) (lse - x[t]) + s (lse - mean(x)), where lse is log(sum(exp(x))). */
+/* Cross-entropy of logits with class targets. For a row x of logits [.., v], target t and smoothing s the loss is
+ * (1 - s) (lse - x[t]) + s (lse - mean(x)), where lse is log(sum(exp(x))). */
 #include "ops/common/derive.h"
 #include "ops/common/row_loss.h"
 #include "ops/common/nn_op.h"
@@ -29,7 +29,7 @@ static tg_status cross_entropy_forward(tg_call *c) {
     return tg_row_loss_reduce(c, target, loss);
 }
 
-/* glogits (+)= (softmax(x) - (1 - s) onehot(t) - s / v) gloss; 0 in ignored rows. */
+/* Without class weights: glogits (+)= (softmax(x) - (1 - s) onehot(t) - s / v) gloss; 0 in ignored rows. */
 static tg_status cross_entropy_backward(tg_call *c) {
     tg_tensor *x = c->in[0], *target = c->in[2], *g;
     tg_extent e, eg;
@@ -136,11 +136,11 @@ const tg_op tg_op_cross_entropy = {
     TG_SAMPLES(cross_entropy_samples),
 };
 
-/* Returns the cross-entropy of logits [.., v] with the classes target [..], int64. A row whose target is
- * ignore_index does not count; any other target outside [0, v) fails with TG_ERR_DATA. Smoothing s gives every class
- * s / v of the row's weight, as in PyTorch, or every wrong class s / (v - 1), as in Megatron-Core. The mean divides
- * by the number of rows that count; if there are none it is NaN, as in PyTorch, and the gradient is 0. With class
- * weights a row's loss is multiplied by the weight of its target and its smoothed part by the weight of each class,
+/* Returns the cross-entropy of logits [.., v] with the classes in target [..], int64. A row whose target is
+ * ignore_index does not count; any other target outside [0, v) fails with TG_ERR_DATA. Smoothing s takes probability s
+ * from the target, and gives s / v to every class, as in PyTorch, or s / (v - 1) to every wrong class, as in
+ * Megatron-Core. The mean divides by the number of rows that count; if there are none it is NaN, as in PyTorch, and the
+ * gradient is 0. With class weights, the term of each class in a row's loss is multiplied by the weight of the class,
  * and the mean divides by the sum of the targets' weights. The loss is float32 for 16-bit logits. The op saves the
  * logits and two numbers per row. opts may be NULL. */
 tg_tensor *tg_cross_entropy(tg_tape *t, tg_tensor *logits, tg_tensor *target, const tg_cross_entropy_opts *opts) {

@@ -10,13 +10,13 @@ static int64_t diagonal_of(const tg_node *n) { return ((const diagonal_params *)
 
 /* ---- tril, triu ---- */
 
-/* Checks x and clamps k. All diagonals beyond a corner of the matrix select the same elements. */
+/* Checks x and clamps k. All diagonals beyond the same corner of the matrix select the same elements. */
 static tg_status triangle_infer(tg_call *c) {
     diagonal_params *p = c->params;
     const tg_tensor *x = c->in[0];
     if (x->ndim < 2)
-        return tg_call_fail(c, TG_ERR_SHAPE, "x has %d dims; it must be a matrix or a batch of matrices (2 or more "
-                            "dims)", x->ndim);
+        return tg_call_fail(c, TG_ERR_SHAPE, "x has %s; it must be a matrix or a batch of matrices (2 or more dims)",
+                            tg_count(x->ndim, "dim").text);
     int64_t rows = x->shape[x->ndim - 2], cols = x->shape[x->ndim - 1];
     if (p->k < -rows) p->k = -rows;
     if (p->k > cols) p->k = cols;
@@ -24,7 +24,7 @@ static tg_status triangle_infer(tg_call *c) {
     return tg_infer_same(c);
 }
 
-/* to (+)= `from`[.., i, j] where keeps(i + k, j) is true, and 0 elsewhere. keeps is a comparison. */
+/* to[.., i, j] (+)= from[.., i, j] where keeps(i + k, j) is true, and 0 elsewhere. keeps is a comparison. */
 static tg_status keep_triangle(tg_call *c, tg_formula keeps, const tg_tensor *to, const tg_tensor *from, bool add) {
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     int64_t rows = from->shape[from->ndim - 2], cols = from->shape[from->ndim - 1];
@@ -101,7 +101,9 @@ static tg_status diag_infer(tg_call *c) {
         diagonal d = find_diagonal(x, k);
         return tg_call_view(c, 0, d.offset, 1, &d.n, &d.stride);
     }
-    if (x->ndim != 1) return tg_call_fail(c, TG_ERR_SHAPE, "x has %d dims; it must be a vector or a matrix", x->ndim);
+    if (x->ndim != 1)
+        return tg_call_fail(c, TG_ERR_SHAPE, "x has %s; it must be a vector or a matrix",
+                            tg_count(x->ndim, "dim").text);
     int64_t size;
     if (k == INT64_MIN || __builtin_add_overflow(x->shape[0], k < 0 ? -k : k, &size))
         return tg_call_fail(c, TG_ERR_SHAPE, "diagonal %lld is too far out: the size of the matrix overflows 64 bits",
@@ -109,7 +111,7 @@ static tg_status diag_infer(tg_call *c) {
     return tg_call_out(c, 0, (tg_dtype)x->dtype, 2, (const int64_t[]){size, size});
 }
 
-/* Writes v to diagonal k of matrix m, and 0 elsewhere. With add: adds v to that diagonal only. */
+/* If add is false, writes v to diagonal k of matrix m, and 0 elsewhere. If add is true, adds v to that diagonal. */
 static tg_status put_diagonal(tg_call *c, const tg_tensor *m, const tg_tensor *v, bool add) {
     diagonal d = find_diagonal(m, ((const diagonal_params *)c->params)->k);
     if (!add) TG_TRY(tg_ctx_ops(c->ctx)->fill(c->ctx, tg_array_of(m), 0));

@@ -114,8 +114,8 @@ const tg_op tg_op_smooth_l1 = {
     .forward = distance_forward, .backward = distance_backward, .vjp = distance_vjp, .jvp = distance_jvp,
     TG_SAMPLES(smooth_l1_samples)};
 
-/* Returns the absolute difference of x and y, replaced by a parabola within beta >= 0 of zero. With beta 0 it is
- * tg_l1. */
+/* Returns, with d = |x - y|, d - beta / 2 where d is beta or more, and the parabola d^2 / (2 beta) elsewhere. beta is 0
+ * or more; with 0 the result is that of tg_l1. */
 tg_tensor *tg_smooth_l1(tg_tape *t, tg_tensor *x, tg_tensor *y, double beta, const tg_loss_opts *opts) {
     tg_elementwise_loss_params p = tg_elementwise_loss_params_of(opts, 0);
     p.width = beta;
@@ -140,7 +140,8 @@ const tg_op tg_op_huber = {
     .forward = distance_forward, .backward = distance_backward, .vjp = distance_vjp, .jvp = distance_jvp,
     TG_SAMPLES(huber_samples)};
 
-/* Returns half the squared difference within delta > 0 and a straight line beyond: delta times tg_smooth_l1. */
+/* Returns, with d = |x - y|, d^2 / 2 where d is less than delta, and delta (d - delta / 2) elsewhere: delta times the
+ * result of tg_smooth_l1. delta is above 0. */
 tg_tensor *tg_huber(tg_tape *t, tg_tensor *x, tg_tensor *y, double delta, const tg_loss_opts *opts) {
     tg_elementwise_loss_params p = tg_elementwise_loss_params_of(opts, 0);
     p.width = delta;
@@ -190,9 +191,9 @@ static tg_status kl_div_backward(tg_call *c) {
     return tg_op_map(c, TG_FN_where_da, c->gin[1], TG_T2(q, slope), 2, 0, 0, tg_adds(c, 1));
 }
 
-/* Returns the loss where y is 0, as y (x0 - x), where x0 is x without a gradient. Its value and its first
- * derivatives are 0, as they must be, and its mixed derivative is -1, as it is where y is not 0. Where x is
- * infinite, all are 0. */
+/* Returns y (x0 - x), where x0 is x without a gradient: the loss where probability y is 0. Its value and its first
+ * derivatives are 0, as they must be. Its mixed derivative by x and y is -1, the same as where y is not 0. Where x is
+ * infinite, all of these are 0. */
 static tg_tensor *loss_at_zero(tg_tape *t, tg_tensor *x, tg_tensor *y) {
     tg_tensor *d = tg_sub(t, tg_detach(t, x), x);
     return tg_mul(t, y, tg_masked_fill(t, d, tg_ne(t, d, d), 0));
@@ -236,8 +237,8 @@ const tg_op tg_op_kl_div = {
     .forward = kl_div_forward, .backward = kl_div_backward, .vjp = kl_div_vjp, .jvp = kl_div_jvp,
     TG_SAMPLES(kl_div_samples)};
 
-/* Returns the Kullback-Leibler divergence of log-probabilities x from the target distribution y, given as
- * probabilities, or as their logarithms with .log_target. Where a probability is 0, value and gradient are 0.
+/* Returns the Kullback-Leibler divergence of log-probabilities x from the target distribution y. y has probabilities
+ * or, with .log_target, their logarithms. Where a target probability is 0, value and gradient are 0.
  * TG_LOSS_BATCH_MEAN is the mathematical definition for a batch of distributions along dim 0; the default mean is
  * over all elements, as in PyTorch. */
 tg_tensor *tg_kl_div(tg_tape *t, tg_tensor *x, tg_tensor *y, const tg_loss_opts *opts) {

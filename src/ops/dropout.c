@@ -1,5 +1,7 @@
-/* Dropout: y = x keep / (1 - p). keep is 1 for an element whose draw is at least p, otherwise 0. An element draws by
- * its place in the global tensor (dropout), or its row is given (dropout_rows). */
+/* Dropout: y = x keep / (1 - p). keep is 1 for an element whose draw is at least p, otherwise 0. The global tensor is x
+ * itself or, if x is sharded, the tensor of which x is this rank's part. In op dropout an element takes the draw of its
+ * position in the global tensor. In op dropout_rows the caller says to which row of the global tensor each row of x
+ * belongs. */
 #include "ops/common/derive.h"
 #include "ops/common/nn_op.h"
 #include "kernels/composed.h"
@@ -8,12 +10,12 @@
 typedef struct dropout_params {
     double p;
     tg_draws draws;
-    int64_t width; /* dropout_rows: elements of a row of the global tensor; 0 if the rows are not used */
-    bool identity; /* set by infer if p is 0 or the tape is in evaluation mode */
+    int64_t width; /* dropout_rows: number of elements in a row of the global tensor; 0 if input 1 is not used */
+    bool identity; /* the result is a view of x; set by infer if p is 0 or the tape is in evaluation mode */
     bool drawn;    /* draws are given: those of an earlier call */
 } dropout_params;
 
-/* Makes the output, after take has taken the draws. */
+/* The infer function of both ops. `take` takes the draws of the call. */
 static tg_status infer(tg_call *c, tg_status (*take)(tg_call *c)) {
     dropout_params *p = c->params;
     const tg_tensor *x = c->in[0];
@@ -55,7 +57,7 @@ static tg_status dropout_backward(tg_call *c) {
     return tg_ok(c->ctx) ? drop(c, gx, c->gout[0], tg_adds(c, 0)) : c->ctx->run.status;
 }
 
-/* Drops the same elements of g, a gradient or a tangent. */
+/* Drops the elements of g, a gradient or a tangent, that forward has dropped in x. */
 static tg_tensor *drop_again(tg_tape *t, const tg_node *n, tg_tensor *g) {
     const dropout_params *p = tg_node_params(n);
     return p->identity ? g : tg_dropout_again(t, g, p->p, &p->draws);
@@ -104,8 +106,8 @@ const tg_op tg_op_dropout = {
 };
 
 /* Sets each element to 0 with probability p, 0 <= p < 1, and divides the others by 1 - p. Takes one draw per element
- * of the global tensor from the default stream. No mask is saved, because backward draws the same numbers again. If
- * p is 0, or the tape is in evaluation mode, the result is a view of x and nothing is drawn. */
+ * of the global tensor from the current random stream (tg_call_draws). No mask is saved, because backward draws the
+ * same numbers again. If p is 0, or the tape is in evaluation mode, the result is a view of x and nothing is drawn. */
 tg_tensor *tg_dropout(tg_tape *t, tg_tensor *x, double p) {
     return TG_RECORD(t, tg_op_dropout, &(dropout_params){.p = p}, x);
 }
@@ -129,14 +131,16 @@ static tg_status dropout_rows_infer(tg_call *c) {
     if (rows->dtype != TG_I64)
         return tg_call_fail(c, TG_ERR_DTYPE, "rows is %s; it must be i64", tg_dtype_name((tg_dtype)rows->dtype));
     if (x->ndim == 0 || rows->ndim != 1 || rows->shape[0] != x->shape[0])
-        return tg_call_fail(c, TG_ERR_SHAPE, "rows has %d dims and %lld elements; it must have 1 dim, and an element "
-                            "for each row of input 0", rows->ndim, (long long)rows->numel);
+        return tg_call_fail(c, TG_ERR_SHAPE,
+                            "rows has %s and %s; it must have 1 dim, and an element for each row of input 0",
+                            tg_count(rows->ndim, "dim").text, tg_count(rows->numel, "element").text);
     TG_TRY(tg_call_role(c, 1, 0, 0));
     return infer(c, take_rows);
 }
 
-/* Fails if a row lies outside of the numbers that the call has taken. Any device can check that by reading that row of
- * a tensor, whose rows share one element. */
+/* Fails if rows[i] is negative, or the draws of that row lie beyond those that the call has taken. Slot take makes the
+ * check on every device: it reads element rows[i] of an array whose `most` elements share one address, and reports an
+ * index that is out of range. */
 static tg_status check_rows(tg_call *c, int64_t width) {
     const int64_t most = TG_DRAW_ROWS / width, none = 0;
     const tg_tensor *rows = c->in[1];
@@ -204,14 +208,14 @@ const tg_op tg_op_dropout_rows = {
     TG_SAMPLES(dropout_rows_samples),
 };
 
-/* Drops the same elements of g, a gradient or a tangent. */
+/* Drops the elements of g, a gradient or a tangent, that forward has dropped in x. */
 static tg_tensor *drop_rows_again(tg_tape *t, const tg_node *n, tg_tensor *g) {
     dropout_params p = *(const dropout_params *)tg_node_params(n);
     p.drawn = true;
     return p.identity ? g : TG_RECORD(t, tg_op_dropout_rows, &p, g, tg_node_in(n)[1]);
 }
 
-/* Does what tg_dropout does, but row i of x draws as row rows[i] of a global tensor. */
+/* Does what tg_dropout does, but row i of x takes the draws of row rows[i] of a global tensor. */
 tg_tensor *tg_dropout_rows(tg_tape *t, tg_tensor *x, double p, tg_tensor *rows) {
     return TG_RECORD(t, tg_op_dropout_rows, &(dropout_params){.p = p}, x, tg_contiguous(t, rows));
 }

@@ -3,14 +3,16 @@
  * Every dim of the operands a and b and of the result y has a label. Dims with the same label have the same index.
  * Labels that are not in y are summed over.
  *
- * A gradient is a sum of products too, of y's gradient and the other operand. It may need two things that the public
- * equation refuses. If a label of one operand is in neither the other one nor y, the gradient repeats along it: there
- * only the result has that label. If an operand has a label twice, its gradient is a diagonal with zeros elsewhere:
- * there the result has that label twice. The functions below allow both, so they also compute derivatives of any order.
+ * The gradient of an operand is a sum of products too: of y's gradient and the other operand. The result of this sum
+ * may have labels that the public equation refuses. First, if a label of the operand is in neither the other operand
+ * nor y, the gradient is repeated along that dim, so only the result has the label. Second, if the operand has a label
+ * twice, the gradient is 0 outside of a diagonal, and the result has the label twice. The functions below allow both,
+ * so they also compute derivatives of any order.
  *
- * If no label is in both operands and missing in y, the op is an element-wise product. Otherwise the dims are
- * grouped into those of one batched matrix product: batch labels are in a, b and y, m labels in a and y, n labels in
- * b and y, k labels in a and b. If the dims of a group cannot be viewed as one dim, the operand is copied first. */
+ * If every label that both operands have is in y too, the op is an element-wise product. Otherwise the dims are grouped
+ * into those of one batched matrix product: batch labels are in a, b and y, m labels only in a and y, n labels only in
+ * b and y, k labels only in a and b. If the strides of an operand do not allow a view of each group as one dim, the
+ * operand is copied first. */
 #include "ops/common/derive.h"
 #include "ops/common/op.h"
 
@@ -26,7 +28,7 @@ typedef struct einsum_params {
     const char *equation;      /* the caller's; only infer reads it */
     bool labeled;              /* of[] is set, by infer or by a derivative that records the op; equation is not used */
     labels of[SIDES];
-    int64_t size[TG_MAX_DIMS]; /* sizes of y's dims, for labels that only y has */
+    int64_t size[TG_MAX_DIMS]; /* sizes of y's dims; read for labels that neither operand has */
 } einsum_params;
 
 static const einsum_params *params(const tg_call *c) { return c->params; }
@@ -104,8 +106,8 @@ static tg_status check_sizes(tg_call *c) {
     for (int i = A; i <= B; i++) {
         const labels *l = &params(c)->of[i];
         if (l->n != c->in[i]->ndim)
-            return tg_call_fail(c, TG_ERR_SHAPE, "operand %d has %d dims but %d labels in the equation; the counts "
-                                "must be equal", i, c->in[i]->ndim, l->n);
+            return tg_call_fail(c, TG_ERR_SHAPE, "operand %d has %s but %s in the equation; the counts must be equal",
+                                i, tg_count(c->in[i]->ndim, "dim").text, tg_count(l->n, "label").text);
         for (int d = 0; d < l->n; d++) {
             int64_t size = size_of(c, l->at[d]);
             if (c->in[i]->shape[d] != size)
@@ -116,8 +118,9 @@ static tg_status check_sizes(tg_call *c) {
     return TG_OK;
 }
 
-/* Returns whether both operands list the contracted labels in the same order. Only then may the dims be declared
- * summed, because the placement rule pairs summed dims in order. */
+/* Returns whether both operands list the contracted labels, which both have and y lacks, in the same order. Only then
+ * may the dims of these labels be sharded (TG_SUMMED of tg_call_role), because the placement rule pairs summed dims in
+ * order. */
 static bool contracts_in_order(const einsum_params *p) {
     char order[2][TG_MAX_DIMS];
     int n[2] = {0};
@@ -128,8 +131,9 @@ static bool contracts_in_order(const einsum_params *p) {
     return n[A] == n[B] && !memcmp(order[A], order[B], (size_t)n[A]);
 }
 
-/* Declares the roles of the operands' dims: a label of y is free, a contracted label is summed (if contracts_in_order),
- * others are whole. */
+/* States which dims of the operands may be sharded (tg_call_role): those whose label is in y and, if
+ * contracts_in_order, those whose label is contracted. Dims of a label that the operand or y has twice must not be
+ * sharded. */
 static tg_status declare_roles(tg_call *c) {
     const einsum_params *p = params(c);
     bool paired = contracts_in_order(p);
@@ -142,6 +146,7 @@ static tg_status declare_roles(tg_call *c) {
             if (paired && has(&p->of[B - i], l) && !has(&p->of[Y], l)) TG_TRY(tg_call_role(c, i, d, TG_SUMMED));
         }
     }
+    /* linear in a while b is fixed, and in b while a is fixed */
     TG_TRY(tg_call_linear(c, 1));
     return tg_call_linear(c, 2);
 }
@@ -224,8 +229,8 @@ static tg_array along(tg_array x, const labels *l, const axes *a, const int64_t 
     return tg_array_at(x, 0, a->n, e->shape, e->stride);
 }
 
-/* Sums o->x over the labels that neither the other operand nor y has. The sum is in the accumulation dtype; its labels
- * are stored in *left. Does nothing if there are no such labels. */
+/* Replaces o->x by its sum over the labels that neither the other operand nor y has. The sum has the accumulation
+ * dtype. Its labels are stored in *left, to which o->l then points. Does nothing if there are no such labels. */
 static tg_status sum_lone_labels(tg_call *c, operand *o, const labels *other, const labels *y, labels *left) {
     axes kept = {0}, all = {0};
     tg_extent e, few;
@@ -256,14 +261,15 @@ static tg_status multiply(tg_call *c, const operand *y, const operand *p, const 
     return tg_ctx_ops(c->ctx)->map(c->ctx, TG_FN_mul, to, in, 2, (const double[2]){0}, add);
 }
 
-/* Makes o->x a view with the axes as its dims, and then, if its strides allow that, with the three dims size[]: batch,
- * rows, columns. Returns whether they do. */
+/* Makes o->x a view with the axes as its dims. If the strides allow it, merges these dims to the three dims size[]:
+ * batch, rows, columns. Returns whether the strides allow it. */
 static bool grouped(operand *o, const axes *a, const int64_t *size) {
     o->x = along(o->x, o->l, a, NULL, &o->e);
     return tg_array_reshape(&o->x, 3, size, o->flat.stride);
 }
 
-/* Does the same, and copies o->x to a temporary if its strides do not allow it or its dtype is another. */
+/* Makes o->x an array with the three dims size[] and this dtype: a view as in grouped, or a copy if the strides do not
+ * allow a view or the dtype is another. */
 static tg_status as_matrices(tg_call *c, operand *o, const axes *a, const int64_t *size, tg_dtype dtype) {
     bool fits = grouped(o, a, size);
     if (fits && o->x.dtype == dtype) return TG_OK;
@@ -287,7 +293,7 @@ static int64_t elements(const tg_array *x, const labels *l, const axes *a, int f
     return n;
 }
 
-/* y (+)= from, whose dims are the axes a. It is repeated along y's other axes. */
+/* y (+)= from. The dims of `from` are the axes a; `from` is repeated along y's other axes. */
 static tg_status spread(tg_call *c, const operand *y, const axes *a, tg_array from, bool add) {
     labels l = {.n = a->n};
     axes all = {0};
@@ -301,10 +307,10 @@ static tg_status spread(tg_call *c, const operand *y, const axes *a, tg_array fr
 /* y (+)= the batched matrix product of p and q. gemm writes y directly if y's strides and dtype allow it, otherwise a
  * temporary. */
 static tg_status contract(tg_call *c, const operand *y, operand *p, operand *q, bool add) {
-    axes batch = {0}, ay, ap, aq;
+    axes batch = {0}, ay, ap, aq; /* ay: batch, m and n labels; ap: batch, m and k labels; aq: batch, n and k labels */
     add_axes(&batch, y->l, p->l, NULL);
     int shared = 0;
-    for (int d = 0; d < batch.n; d++) /* the batch labels that q has too */
+    for (int d = 0; d < batch.n; d++) /* keeps only the labels that q has too */
         if (has(q->l, batch.label[d])) batch.label[shared++] = batch.label[d];
     batch.n = shared;
     ay = ap = aq = batch;
@@ -474,8 +480,8 @@ tg_tensor *tg_einsum(tg_tape *t, const char *equation, tg_tensor *a, tg_tensor *
 static tg_status vectors_infer(tg_call *c, labels a, labels b, labels y) {
     einsum_params *p = c->params;
     if (c->in[0]->ndim != 1 || c->in[1]->ndim != 1)
-        return tg_call_fail(c, TG_ERR_SHAPE, "inputs have %d and %d dims; both must be vectors", c->in[0]->ndim,
-                            c->in[1]->ndim);
+        return tg_call_fail(c, TG_ERR_SHAPE, "inputs have %d and %s; both must be vectors", c->in[0]->ndim,
+                            tg_count(c->in[1]->ndim, "dim").text);
     p->of[A] = a;
     p->of[B] = b;
     p->of[Y] = y;
@@ -524,5 +530,5 @@ static const tg_sample dot_samples[] = {
 
 /* Returns every product of an element of a [m] and one of b [n]: [m, n]. */
 VECTORS(outer, "y[i, j] = a[i] b[j]")
-/* Returns the sum of the products of two vectors [n], a scalar. */
+/* Returns a scalar: the sum of the products of the elements of two vectors [n]. */
 VECTORS(dot, "sum of a[i] b[i]")

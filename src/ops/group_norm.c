@@ -28,14 +28,14 @@ static tg_status group_norm_infer(tg_call *c) {
     if (p->groups < 1) return tg_call_fail(c, TG_ERR_ARGUMENT, "groups is %lld; it must be 1 or more",
                                            (long long)p->groups);
     if (x->shape[1] % p->groups)
-        return tg_call_fail(c, TG_ERR_SHAPE, "%lld channels do not divide evenly into %lld groups",
-                            (long long)x->shape[1], (long long)p->groups);
+        return tg_call_fail(c, TG_ERR_SHAPE, "%s cannot be divided evenly into %lld groups",
+                            tg_count(x->shape[1], "channel").text, (long long)p->groups);
     if (!(p->eps >= 0 && isfinite(p->eps)))
         return tg_call_fail(c, TG_ERR_ARGUMENT, "eps is %g; it must be finite and 0 or more", p->eps);
     const tg_channel_norm k = norm_of(c);
     TG_TRY(tg_channel_norm_infer(c, &k));
     TG_TRY(tg_call_role(c, X, 0, 0));
-    if (c->in[W]) TG_TRY(tg_call_linear(c, 1u << W | 1u << B)); /* jointly in w and b */
+    if (c->in[W]) TG_TRY(tg_call_linear(c, 1u << W | 1u << B)); /* jointly linear in w and b */
     return tg_infer_same(c);
 }
 
@@ -120,9 +120,9 @@ const tg_op tg_op_group_norm = {
     TG_SAMPLES(group_norm_samples),
 };
 
-/* Divides the channels of x [n, c, ..] into `groups` groups of neighbors and normalizes each, separately for each of
- * the n, to mean 0 and (biased) variance 1; then multiplies by w and adds b, each [c] or NULL. Statistics are
- * float32 (float64 for float64). */
+/* Divides the channels of x [n, c, ..] into `groups` groups of neighbors. Normalizes each group, separately for each of
+ * the n batch entries, to mean 0 and (biased) variance 1. Then multiplies each channel by its element of w, and adds
+ * its element of b; w and b are [c] or NULL. Statistics are float32 (float64 for float64). */
 tg_tensor *tg_group_norm(tg_tape *t, tg_tensor *x, int64_t groups, tg_tensor *w, tg_tensor *b, double eps) {
     group_norm_params p = {.groups = groups, .eps = eps};
     return TG_RECORD(t, tg_op_group_norm, &p, x, w, b);

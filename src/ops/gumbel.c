@@ -6,7 +6,7 @@
 #include <float.h>
 
 typedef struct gumbel_params {
-    bool classes; /* called by gumbel_softmax: tau and dim are set, and are checked before anything is drawn */
+    bool classes; /* the call comes from gumbel_softmax: infer checks tau and dim before it takes draws */
     double tau;
     int dim;
     tg_draws draws; /* filled by infer */
@@ -16,7 +16,7 @@ static tg_status gumbel_infer(tg_call *c) {
     gumbel_params *p = c->params;
     TG_TRY(tg_infer_float(c));
     if (p->classes) TG_TRY(tg_need_dim(c, 0, &p->dim));
-    /* Logits are multiplied by 1 / tau in the accumulation dtype. */
+    /* Logits are multiplied by 1 / tau in the accumulation dtype, so 1 / tau must be finite there. */
     double most = tg_accumulate_dtype((tg_dtype)c->in[0]->dtype) == TG_F64 ? DBL_MAX : FLT_MAX;
     if (p->classes && !(p->tau > 0 && p->tau <= DBL_MAX && 1 / p->tau <= most))
         return tg_call_fail(c, TG_ERR_ARGUMENT, "tau is %g; it must be finite and above 0, and 1 / tau finite too",
@@ -69,8 +69,9 @@ const tg_op tg_op_gumbel = {
     .params_size = sizeof(gumbel_params), .family = TG_FAMILY_POINTWISE, .infer = gumbel_infer,
     .forward = gumbel_forward, TG_SAMPLES(gumbel_samples)};
 
-/* Returns noise of the standard Gumbel distribution with x's shape and dtype; the values of x do not matter. Takes
- * one draw per element of the global tensor from the default stream, in evaluation mode too. Has no gradient. */
+/* Returns noise of the standard Gumbel distribution with x's shape and dtype; the values of x do not matter. Takes one
+ * draw per element of the global tensor from the current random stream (tg_call_draws), in evaluation mode too. Has no
+ * gradient. */
 tg_tensor *tg_gumbel(tg_tape *t, tg_tensor *x) { return TG_RECORD(t, tg_op_gumbel, &plain, x); }
 
 /* Returns a tensor of y's shape with 1 at the first of the greatest elements along dim, and 0 elsewhere. */
@@ -83,9 +84,9 @@ static tg_tensor *first_greatest(tg_tape *t, tg_tensor *y, int dim) {
     return tg_cast(t, tg_eq(t, tg_argmax(t, y, dim, true), places), (tg_dtype)y->dtype);
 }
 
-/* Returns softmax((x + gumbel) / tau) along dim, tau > 0: rows close to one-hot, where the position of the 1 is
- * drawn with the probabilities softmax(x). With `hard` the result is exactly one-hot at the greatest element, and
- * the gradient is that of the soft result. */
+/* Returns softmax((x + gumbel) / tau) along dim, tau > 0: rows close to one-hot, where the position of the 1 is drawn
+ * with the probabilities softmax(x). If hard is true, each row of the result is exactly one-hot, with the 1 at the
+ * greatest element of the softmax, and the gradient is that of the softmax. */
 tg_tensor *tg_gumbel_softmax(tg_tape *t, tg_tensor *x, double tau, bool hard, int dim) {
     const gumbel_params p = {.classes = true, .tau = tau, .dim = dim};
     tg_tensor *noisy = tg_add(t, x, TG_RECORD(t, tg_op_gumbel, &p, x));

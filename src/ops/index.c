@@ -24,7 +24,7 @@ static int64_t index_at(tg_array index, int64_t position) {
     return index.dtype == TG_I64 ? ((const int64_t *)index.data)[at] : ((const int32_t *)index.data)[at];
 }
 
-/* The message quotes the index if the host can read it. A GPU reports only its position. */
+/* The message quotes the index if the host can read it, and otherwise only its position. */
 tg_status tg_op_bad_index(tg_call *c, int64_t bad, tg_array index, int64_t size) {
     if (TG_LIKELY(!bad) || !c->ctx->host) return tg_op_bad(c, bad, "the indices");
     int64_t found = index_at(index, bad - 1);
@@ -45,12 +45,12 @@ static tg_status put_add(tg_call *c, tg_array dst, tg_array src, tg_array index,
     return tg_op_bad_index(c, bad, index, dst.shape[dim]);
 }
 
-/* Checks that the index is no larger than x in every dim except dim. */
+/* Checks that the index has as many dims as x, and is no larger than x in each dim other than `dim`. */
 static tg_status need_inside(tg_call *c, const tg_tensor *index, int dim) {
     const tg_tensor *x = c->in[0];
     if (index->ndim != x->ndim)
-        return tg_call_fail(c, TG_ERR_SHAPE, "index has %d dims; it must have %d, as input 0 does", index->ndim,
-                            x->ndim);
+        return tg_call_fail(c, TG_ERR_SHAPE, "index has %s; it must have %d, as input 0 does",
+                            tg_count(index->ndim, "dim").text, x->ndim);
     for (int d = 0; d < x->ndim; d++)
         if (d != dim && index->shape[d] > x->shape[d])
             return tg_call_fail(c, TG_ERR_SHAPE, "index has size %lld in dim %d; it must be at most %lld, the size of "
@@ -58,8 +58,8 @@ static tg_status need_inside(tg_call *c, const tg_tensor *index, int dim) {
     return TG_OK;
 }
 
-/* Declares the dims other than dim free, if the index has the same size there as x. Along dim the op may reach any
- * element of x. */
+/* States that each dim other than `dim` may be sharded (tg_call_role), if the index has the same size there as x. Along
+ * `dim` the op may reach any element of x. */
 static tg_status declare_free(tg_call *c, int dim) {
     const tg_tensor *x = c->in[0], *index = c->in[1];
     for (int d = 0; tg_call_places(c) && d < x->ndim; d++)
@@ -134,8 +134,8 @@ const tg_op tg_op_gather = {
     .infer = gather_infer, .forward = gather_forward, .backward = gather_backward, .vjp = gather_vjp,
     .jvp = tg_jvp_linear, TG_SAMPLES(gather_samples)};
 
-/* Reads x along dim at the positions in index, which has as many dims as x and is no larger than x in the others.
- * The result has the index's shape. */
+/* Reads x along dim at the positions in index. index has as many dims as x, and is no larger than x in the dims other
+ * than dim. The result has the index's shape. */
 tg_tensor *tg_gather(tg_tape *t, tg_tensor *x, int dim, tg_tensor *index) {
     return TG_RECORD(t, tg_op_gather, &(index_params){dim}, x, index);
 }
@@ -154,7 +154,7 @@ static tg_status scatter_add_infer(tg_call *c) {
         return tg_call_fail(c, TG_ERR_SHAPE, "index and src have different shapes; they must be equal");
     if (!tg_needs(c, 2)) c->saves_in = 0;
     TG_TRY(declare_free(c, *dim));
-    TG_TRY(tg_call_linear(c, 5));
+    TG_TRY(tg_call_linear(c, 5)); /* jointly linear in x and src */
     return tg_infer_same(c);
 }
 
@@ -234,7 +234,7 @@ static tg_status scatter_infer(tg_call *c) {
     if (!tg_same_shape(src, index)) return tg_call_fail(c, TG_ERR_SHAPE, "index and src have different shapes; they "
                                                         "must be equal");
     TG_TRY(declare_free(c, *dim));
-    TG_TRY(tg_call_linear(c, 5));
+    TG_TRY(tg_call_linear(c, 5)); /* jointly linear in x and src */
     return tg_infer_same(c);
 }
 
@@ -249,7 +249,7 @@ static tg_status scatter_forward(tg_call *c) {
     return tg_op_bad_index(c, bad, index, y.shape[dim]);
 }
 
-/* Gives x its gradient: g, and 0 where an element was overwritten. */
+/* Gives x its gradient: g, and 0 where forward overwrote an element of x. */
 static tg_status scatter_back_to_x(tg_call *c, int dim) {
     tg_tensor *g = c->gout[0], *rest = tg_call_temp(c, (tg_dtype)g->dtype, g->ndim, g->shape);
     tg_tensor *zero = tg_call_temp(c, (tg_dtype)g->dtype, 0, NULL);
@@ -275,9 +275,9 @@ static tg_status number_places(tg_call *c, int dim, tg_extent *e, tg_array *out)
     return tg_ctx_ops(c->ctx)->iota(c->ctx, tg_array_of(numbers), 0, 1);
 }
 
-/* Gives src its gradient: g at its index, and 0 if a later element of src has overwritten it there. To find out, writes
- * the numbers of all positions along dim with the same index, and reads them back: a position whose number is not its
- * own was overwritten. */
+/* Gives src its gradient. An element of src gets the element of g to which its index points, or 0 if a later element of
+ * src overwrote it there. To find the overwritten elements, scatters the numbers 0, 1, .. of the positions along dim by
+ * the same index, and gathers them back: an element that does not get its own number back was overwritten. */
 static tg_status scatter_back_to_src(tg_call *c, int dim) {
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     const tg_tensor *x = c->in[0], *index = c->in[1], *g = c->gout[0];
@@ -318,7 +318,8 @@ static tg_tensor *placed_like(tg_tape *t, tg_tensor *y, const tg_tensor *x) {
     return y;
 }
 
-/* Returns zeros of src's shape with the placement of g, which may be PARTIAL if src is a constant. */
+/* Returns zeros of src's shape with the placement of g. If g is PARTIAL, the zeros must be too, because scatter is
+ * jointly linear in x and src (tg_call_linear). */
 static tg_tensor *zeros_placed_like(tg_tape *t, tg_tensor *src, const tg_tensor *g) {
     tg_tensor *y = tg_zeros_like(t, src);
     if (tg_is_alive(y) && tg_grid_axes(t->ctx)) y->place = tg_place_of(g);
@@ -337,7 +338,7 @@ static tg_status scatter_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gou
     tg_tensor *none = placed_like(t, tg_full(t, TG_I64, tg_shape_kept(x), 0), x);
     tg_tensor *last = tg_scatter(t, none, dim, index, numbers);
     tg_tensor *lost = tg_ne(t, tg_gather(t, last, dim, index), numbers);
-    gin[2] = tg_masked_fill(t, tg_gather(t, g, dim, index), lost, 0); /* linear in g, because g may be PARTIAL */
+    gin[2] = tg_masked_fill(t, tg_gather(t, g, dim, index), lost, 0); /* must be linear in g, which may be PARTIAL */
     return TG_OK;
 }
 
@@ -393,10 +394,11 @@ static tg_status index_select_infer(tg_call *c) {
     int64_t shape[TG_MAX_DIMS];
     TG_TRY(tg_need_index(c, 1));
     TG_TRY(tg_need_dim(c, 0, dim));
-    if (c->in[1]->ndim != 1) return tg_call_fail(c, TG_ERR_SHAPE, "index has %d dims; it must be a vector",
-                                                 c->in[1]->ndim);
+    if (c->in[1]->ndim != 1)
+        return tg_call_fail(c, TG_ERR_SHAPE, "index has %s; it must be a vector", tg_count(c->in[1]->ndim, "dim").text);
     memcpy(shape, x->shape, x->ndim * sizeof *shape);
     shape[*dim] = c->in[1]->shape[0];
+    /* output dim `dim` comes from dim 0 of the index, the other dims come from x */
     for (int d = 0; d < x->ndim; d++) TG_TRY(tg_call_role(c, d == *dim, d == *dim ? 0 : d, d));
     return tg_call_out(c, 0, (tg_dtype)x->dtype, x->ndim, shape);
 }
@@ -469,7 +471,8 @@ static tg_status embedding_infer(tg_call *c) {
     const tg_tensor *table = c->in[0], *ids = c->in[1];
     int64_t shape[TG_MAX_DIMS];
     TG_TRY(tg_need_index(c, 1));
-    if (table->ndim != 2) return tg_call_fail(c, TG_ERR_SHAPE, "table has %d dims; it must be [v, h]", table->ndim);
+    if (table->ndim != 2)
+        return tg_call_fail(c, TG_ERR_SHAPE, "table has %s; it must be [v, h]", tg_count(table->ndim, "dim").text);
     if (ids->ndim == TG_MAX_DIMS) return tg_call_fail(c, TG_ERR_SHAPE, "ids already have %d dims, the most that are "
                                                       "allowed; the result has one more", TG_MAX_DIMS);
     if (ids->ndim) memcpy(shape, ids->shape, ids->ndim * sizeof *shape);
@@ -510,7 +513,8 @@ static tg_status embedding_forward(tg_call *c) {
     return take(c, to, tg_array_of(c->in[0]), ids, 0);
 }
 
-/* Adds g to the rows that were read. If the gradient is written and not added to, all rows are set to 0 first. */
+/* Adds g to the rows of the gradient that belong to the ids. If gin_mode says to overwrite the gradient, all rows are
+ * set to 0 first. */
 static tg_status embedding_backward(tg_call *c) {
     int64_t h = c->gin[0]->shape[1];
     tg_extent g = {.shape = {c->in[1]->numel, h}}, index;

@@ -1,6 +1,6 @@
-/* In-place ops. Output 0 is a new handle on the storage of input a. Input b broadcasts to a; the recorder refuses a
- * b that shares bytes with a. Backward can read only the new value of a, so forward saves a copy of the old one if
- * it is needed. */
+/* In-place ops. Output 0 is a new handle on the storage of input a. Input b broadcasts to the shape of a; tg_apply
+ * refuses a b that shares bytes with a. Backward can read only the new value of a, so forward saves a copy of the old
+ * value if backward needs it. */
 #include "ops/common/derive.h"
 #include "ops/common/op.h"
 
@@ -24,7 +24,7 @@ static const tg_sample inplace_samples[] = {
     {.note = "big", .n_in = 2, .in = {TG_S(1024, 1024), TG_S(1024, 1024)}, .bench = true},
 };
 
-/* Checks that b broadcasts to a. a must not broadcast to b. */
+/* Checks that b broadcasts to the shape of a. a itself must not be broadcast. */
 static tg_status inplace_infer(tg_call *c) {
     const tg_tensor *a = c->in[0], *b = c->in[1];
     TG_TRY(tg_need_same_dtype(c, 0, 1));

@@ -7,15 +7,15 @@ typedef struct join_params {
     int dim;
 } join_params;
 
-/* Checks that the inputs have one dtype and the same size in every dim except `but`. -1: in every dim. */
+/* Checks that the inputs have one dtype, and the same size in every dim except `but`, or in every dim if but is -1. */
 static tg_status need_alike(tg_call *c, int but) {
     const tg_tensor *a = c->in[0];
     for (int i = 1; i < c->n_in; i++) {
         const tg_tensor *b = c->in[i];
         TG_TRY(tg_need_same_dtype(c, 0, i));
         if (b->ndim != a->ndim)
-            return tg_call_fail(c, TG_ERR_SHAPE, "input %d has %d dims but input 0 has %d; they must be equal", i,
-                                b->ndim, a->ndim);
+            return tg_call_fail(c, TG_ERR_SHAPE, "input %d has %s but input 0 has %d; they must be equal", i,
+                                tg_count(b->ndim, "dim").text, a->ndim);
         for (int d = 0; d < a->ndim; d++)
             if (d != but && a->shape[d] != b->shape[d])
                 return tg_call_fail(c, TG_ERR_SHAPE, "input %d has size %lld in dim %d; it must be %lld, as in input 0",
@@ -24,8 +24,9 @@ static tg_status need_alike(tg_call *c, int but) {
     return TG_OK;
 }
 
-/* Declares every dim of every input free except dim `but`. With `added`, `but` is a dim that only the output has:
- * all dims of the inputs are free, and those from `but` on become the next dim of the output. */
+/* States that every dim of every input except dim `but` may be sharded (tg_call_role). If `added` is true, `but` is a
+ * dim that only the output has: then all dims of the inputs may be sharded, and dim d of an input becomes dim d + 1 of
+ * the output if d >= but. */
 static tg_status declare_free(tg_call *c, int but, bool added) {
     for (int i = 0; tg_call_places(c) && i < c->n_in; i++)
         for (int d = 0; d < c->in[i]->ndim; d++)
@@ -112,7 +113,7 @@ const tg_op tg_op_concat = {
     .infer = concat_infer, .forward = concat_forward, .backward = concat_backward, .vjp = concat_vjp,
     .jvp = tg_jvp_linear, TG_SAMPLES(concat_samples)};
 
-/* Joins n tensors along dim, in order. They must agree in dtype and in all other sizes. */
+/* Joins n tensors along dim, in order. They must agree in dtype and in the sizes of all other dims. */
 tg_tensor *tg_concat(tg_tape *t, tg_tensor *const *x, int n, int dim) {
     return tg_record(t, &tg_op_concat, &(join_params){dim}, x, n, TG_SITE);
 }
@@ -195,8 +196,8 @@ typedef struct split_params {
     bool chunks;          /* cut into equal parts; sizes is not used */
 } split_params;
 
-/* Returns the size of part i, if `left` of `size` elements remain. Of equal parts it is ceil(size / n) or, if that is
- * more, `left`. */
+/* Returns the size of part i. x has `size` elements along the dim, of which `left` remain. An equal part has
+ * ceil(size / n) elements, or `left` if fewer remain. */
 static int64_t part_size(const split_params *p, int i, int64_t size, int64_t left) {
     if (!p->chunks) return p->sizes[i];
     int64_t most = size / p->n + (size % p->n != 0);
@@ -217,9 +218,10 @@ static tg_status split_infer(tg_call *c) {
     for (int i = 0; i < p->n; i++) {
         int64_t left = x->shape[p->dim] - at, n = part_size(p, i, x->shape[p->dim], left);
         if (n < 0 || n > left || (i == p->n - 1 && n != left))
-            return tg_call_fail(c, TG_ERR_SHAPE,
-                                "part %d has size %lld, but %lld elements remain; the sizes must be 0 or more and add "
-                                "up to %lld", i, (long long)n, (long long)left, (long long)x->shape[p->dim]);
+            return tg_call_fail(
+                c, TG_ERR_SHAPE,
+                "part %d has size %lld, but the rest has %s; the sizes must be 0 or more and add up to %lld", i,
+                (long long)n, tg_count(left, "element").text, (long long)x->shape[p->dim]);
         shape[p->dim] = n;
         TG_TRY(tg_call_view(c, i, at * x->stride[p->dim], x->ndim, shape, x->stride));
         at += n;
@@ -298,7 +300,8 @@ tg_status tg_split(tg_tape *t, tg_tensor *x, int dim, const int64_t *sizes, int 
     return tg_apply(t, &tg_op_split, &p, &x, 1, out, n, NULL, NULL, TG_SITE);
 }
 
-/* As tg_split, into n parts of ceil(size / n) elements. The last parts have fewer elements, or none. */
+/* Does what tg_split does, with n parts of ceil(size / n) elements. If size is not a multiple of n, the last parts have
+ * fewer elements, or none. */
 tg_status tg_chunk(tg_tape *t, tg_tensor *x, int dim, int n, tg_tensor **out) {
     const split_params p = {.dim = dim, .n = n, .chunks = true};
     if (n < 1) {
@@ -326,7 +329,7 @@ static tg_status pad_infer(tg_call *c) {
         return tg_call_fail(c, TG_ERR_ARGUMENT, "before is %lld and after is %lld; both must be 0 or more (tg_slice "
                             "removes elements)", (long long)p->before, (long long)p->after);
     TG_TRY(declare_free(c, p->dim, false));
-    TG_TRY(tg_call_linear(c, p->value == 0));
+    TG_TRY(tg_call_linear(c, p->value == 0)); /* linear in x only if the padding is 0 */
     memcpy(shape, x->shape, x->ndim * sizeof *shape);
     size = &shape[p->dim];
     if (__builtin_add_overflow(*size, p->before, size) || __builtin_add_overflow(*size, p->after, size))

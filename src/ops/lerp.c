@@ -7,7 +7,7 @@
 static tg_status lerp_infer(tg_call *c) {
     c->saves_in = (tg_needs(c, 0) || tg_needs(c, 1) ? 4u : 0) | (tg_needs(c, 2) ? 3u : 0);
     TG_TRY(tg_need_float(c, 0));
-    TG_TRY(tg_call_linear(c, 3)); /* jointly in a and b; w must not be PARTIAL */
+    TG_TRY(tg_call_linear(c, 3)); /* jointly linear in a and b, so w must not be PARTIAL */
     return tg_infer_broadcast(c, 0, TG_DTYPE_DEFAULT);
 }
 

@@ -22,16 +22,17 @@ tg_status tg_linear_shapes(tg_call *c, int least) {
         return tg_call_fail(c, TG_ERR_SHAPE, "x [.., in] must have %d or more dims and w [out, in] two, but they have "
                             "%d and %d", least, x->ndim, w->ndim);
     if (x->shape[x->ndim - 1] != w->shape[1])
-        return tg_call_fail(c, TG_ERR_SHAPE, "x has %lld columns but w has %lld; they must be equal",
-                            (long long)x->shape[x->ndim - 1], (long long)w->shape[1]);
+        return tg_call_fail(c, TG_ERR_SHAPE, "x has %s but w has %lld; they must be equal",
+                            tg_count(x->shape[x->ndim - 1], "column").text, (long long)w->shape[1]);
     if (b && (b->ndim != 1 || b->shape[0] != w->shape[0]))
-        return tg_call_fail(c, TG_ERR_SHAPE, "b must be a vector of %lld elements, one for each row of w",
-                            (long long)w->shape[0]);
+        return tg_call_fail(c, TG_ERR_SHAPE, "b must be a vector of %s, one for each row of w",
+                            tg_count(w->shape[0], "element").text);
     return TG_OK;
 }
 
-/* States the placement rules of an op with an activation. The activation of a sum over ranks is not the sum of the
- * activations, so the summed dims must be whole and no input may be PARTIAL. */
+/* States the placement rules of an op with an activation (docs/placements.md). The activation of a sum over ranks is
+ * not the sum of the activations. So the dim over which the product sums must not be sharded, and no input may be
+ * PARTIAL. */
 static tg_status state_nonlinear(tg_call *c) {
     TG_TRY(tg_call_role(c, 0, c->in[0]->ndim - 1, TG_WHOLE));
     TG_TRY(tg_call_role(c, 1, 1, TG_WHOLE));
@@ -57,8 +58,8 @@ static tg_status linear_infer(tg_call *c) {
     return tg_call_out(c, 0, dtype, x->ndim, shape);
 }
 
-/* Returns a product whose batch dims are the leading dims of a. b and out may be NULL: their step is 0 in every batch
- * dim. The caller fills in the matrices. */
+/* Returns a product whose batch dims are the leading dims of a. b and out have the same leading dims, or are NULL; for
+ * NULL the step is 0 in every batch dim. The caller fills in the matrices. */
 static tg_product row_product(const tg_tensor *a, const tg_tensor *b, const tg_tensor *out) {
     tg_product p = {.g = {.alpha = 1}, .n = a->ndim - 1};
     for (int i = 0; i < p.n; i++) {
@@ -141,7 +142,7 @@ static tg_status before_activation(tg_call *c, tg_tensor **g) {
     return tg_op_map(c, grad[act], *g, TG_T2(gy, z), 2, 0, 0, false);
 }
 
-/* gx = g w, gw = g^T x, gb = g summed over the rows. The product gw may be deferred. */
+/* gx = g w, gw = g^T x, gb = g summed over the rows. The product gw may be deferred (tg_call_defers). */
 static tg_status linear_backward(tg_call *c) {
     tg_tensor *g;
     TG_TRY(before_activation(c, &g));
@@ -171,9 +172,9 @@ static tg_tensor *activate(tg_tape *t, tg_tensor *z, tg_activation act) {
 
 static const tg_op linear_known;
 
-/* Records the sum x w^T + b of a node again, so that its derivatives can be recorded. It is not computed again, because
- * inputs that the node did not save may have changed: its value is the sum that the node saved. A node with relu saved
- * none, and its result is taken instead, because the result is above 0 exactly where the sum is. */
+/* Records the sum x w^T + b of node n again, so that the derivatives of the sum can be recorded. Does not compute the
+ * sum again, because inputs that the node did not save may have changed, but uses the value that the node saved. A node
+ * with relu saved no sum. Its result is used instead, because the result is above 0 exactly where the sum is. */
 static tg_tensor *known_sum(tg_tape *t, const tg_node *n) {
     static const act_params none = {TG_ACT_NONE};
     tg_tensor *const *in = tg_node_in(n), *y = tg_node_out(n)[0], *of = n->n_saved ? tg_node_kept(n)[0] : y;
@@ -198,7 +199,7 @@ static tg_status linear_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout
     return TG_OK;
 }
 
-/* dx w^T + x dw^T + db. */
+/* The tangent is dx w^T + x dw^T + db. */
 static tg_status linear_jvp(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout) {
     tg_tensor *x = tg_node_in(n)[0], *w = tg_node_in(n)[1];
     if (((const act_params *)tg_node_params(n))->act) return tg_jvp_composed(t, n, dout, linear_compose);
@@ -278,10 +279,10 @@ static int64_t linear_flops(const tg_node *n) {
         return TG_RECORD(t, tg_op_##name_, &name_##_params, x, w, b);             \
     }
 
-/* Returns x w^T + b for x [.., in], w [out, in] and b [out] or NULL: [.., out]. It is one product, with the bias
- * added as the result is written. x may have any leading dims and strides; the gradients of w and b are summed over
- * all of them, in float32 if the caller accumulates in float32. The variants apply an activation in the same pass:
- * relu saves its result, the others save the sum before the activation, and only if a gradient is needed. */
+/* Returns x w^T + b for x [.., in], w [out, in] and b [out] or NULL: [.., out]. Forward is one product, with the bias
+ * added as the result is written. x may have any leading dims and strides; the gradients of w and b are summed over all
+ * leading dims, in float32 if the caller accumulates gradients in float32. The variants apply an activation in the same
+ * pass: relu saves its result; the others save the sum before the activation, but only if a gradient is needed. */
 LINEAR(linear, TG_ACT_NONE, "x w^T + b", 0)
 LINEAR(linear_relu, TG_ACT_RELU, "relu(x w^T + b)", 1)
 LINEAR(linear_gelu, TG_ACT_GELU, "gelu(x w^T + b)", 0)

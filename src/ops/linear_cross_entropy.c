@@ -2,7 +2,8 @@
 #include "ops/common/derive.h"
 #include "ops/common/chunked_head.h"
 
-/* cross_entropy(x w^T, target) for x [.., h] and w [v, h], computing the logits of a few rows at a time. */
+/* The op is cross_entropy(x w^T, target) for x [.., h] and w [v, h]. It computes the logits of a chunk of rows at a
+ * time (chunked_head.h). */
 
 static tg_status linear_cross_entropy_infer(tg_call *c) {
     if (((const tg_row_loss_params *)c->params)->weighted)

@@ -1,5 +1,5 @@
-/* The elements that a mask selects, as a vector. The caller states how many there are and the device checks it,
- * because no shape may depend on data. */
+/* The elements that a mask selects, as a vector. No shape may depend on data, so the caller states how many elements
+ * there are, and the device checks this number. */
 #include "ops/common/derive.h"
 #include "ops/common/op.h"
 
@@ -38,9 +38,9 @@ static tg_status flatten(tg_call *c, const tg_tensor *x, tg_extent *e, tg_array 
     return TG_OK;
 }
 
-/* Checks on the device that the number of selected elements (`last`, the last of the cumulative sums) is count. A take
- * then reads element 0 of one element, or element 1 if the numbers differ. Element 1 is out of range, which the take
- * reports as a data error. */
+/* Checks on the device that the number of selected elements is count. `last` has that number: the last of the
+ * cumulative sums of the mask. Slot take then reads an array of one element, at index 0 if the numbers are equal, and
+ * at index 1 if they differ. Index 1 is out of range, which the slot reports as a data error. */
 static tg_status check_count(tg_call *c, tg_array last, int64_t count) {
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     const int64_t one = 1;
@@ -54,12 +54,12 @@ static tg_status check_count(tg_call *c, tg_array last, int64_t count) {
     TG_TRY(ops->take(c->ctx, tg_array_of(unused), tg_array_of(expected), tg_array_of(differs), 0, &bad));
     if (TG_LIKELY(!bad) || !c->ctx->host) return tg_op_bad(c, bad, "the mask's count");
     memcpy(&held, last.data, sizeof held);
-    return tg_call_fail(c, TG_ERR_DATA, "the mask selects %lld elements but count is %lld; they must be equal",
-                        (long long)held, (long long)count);
+    return tg_call_fail(c, TG_ERR_DATA, "the mask selects %s but count is %lld; they must be equal",
+                        tg_count(held, "element").text, (long long)count);
 }
 
-/* Sets positions[k] to the position in x of selected element k. The cumulative sum, times the mask, minus 1 is k
- * for selected element k, and -1 for all other elements, which put_add skips. */
+/* Sets positions[k] to the position in x of selected element k. The cumulative sum of the mask, times the mask, minus 1
+ * is k for selected element k. It is -1 for all other elements, which put_add skips because -1 is out of range. */
 static tg_status find_positions(tg_call *c, const tg_tensor *positions) {
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     const tg_tensor *x = c->in[0], *mask = c->in[1];

@@ -20,12 +20,14 @@ static tg_status matmul_infer(tg_call *c) {
     TG_TRY(tg_need_float(c, 0));
     TG_TRY(tg_need_same_dtype(c, 0, 1));
     if (a->ndim < 2 || b->ndim < 2)
-        return tg_call_fail(c, TG_ERR_SHAPE, "a has %d dims and b has %d; both must have 2 or more", a->ndim, b->ndim);
+        return tg_call_fail(c, TG_ERR_SHAPE, "a has %s and b has %d; both must have 2 or more",
+                            tg_count(a->ndim, "dim").text, b->ndim);
     shape[ndim - 2] = a->shape[a->ndim - 2];
     shape[ndim - 1] = b->shape[b->ndim - 1];
     if (a->shape[a->ndim - 1] != b->shape[b->ndim - 2])
-        return tg_call_fail(c, TG_ERR_SHAPE, "a has %lld columns but b has %lld rows; they must be equal",
-                            (long long)a->shape[a->ndim - 1], (long long)b->shape[b->ndim - 2]);
+        return tg_call_fail(c, TG_ERR_SHAPE, "a has %s but b has %s; they must be equal",
+                            tg_count(a->shape[a->ndim - 1], "column").text,
+                            tg_count(b->shape[b->ndim - 2], "row").text);
     for (int i = 0; i < ndim - 2; i++) {
         int64_t m = batch_size(a, i), n = batch_size(b, i);
         if (m != n && m != 1 && n != 1)
@@ -38,8 +40,8 @@ static tg_status matmul_infer(tg_call *c) {
     return tg_call_out(c, 0, (tg_dtype)a->dtype, ndim, shape);
 }
 
-/* out = a b, or out += a b with `add`, over the batch dims of y. ta and tb transpose a and b. Batch dims that out
- * lacks, or in which it has size 1, are summed. */
+/* out = a b, or out += a b if add is true, over the batch dims of y. If ta or tb is true, a or b is transposed. The
+ * products are summed over batch dims that out lacks or in which it has size 1. */
 static tg_status multiply(tg_call *c, const tg_tensor *y, const tg_tensor *out, const tg_tensor *a, bool ta,
                           const tg_tensor *b, bool tb, bool add) {
     tg_matrix ma = tg_matrix_of(a), mb = tg_matrix_of(b);
@@ -140,9 +142,9 @@ const tg_op tg_op_matmul = {
 };
 
 /* Returns the product of a [.., m, k] and b [.., k, n]: [.., m, n]. Both have 2 or more dims. The leading dims
- * broadcast, and an operand's gradient is summed over the dims along which it was broadcast. Any strides are
- * allowed: a transposed view is not copied, and a single matrix on either side of a batch becomes one product. k = 0
- * gives zeros. */
+ * broadcast, and an operand's gradient is summed over the dims along which the operand was broadcast. Any strides are
+ * allowed: a transposed view is not copied. Where the strides allow it, a batch times a single matrix is computed as
+ * one product. k = 0 gives zeros. */
 tg_tensor *tg_matmul(tg_tape *t, tg_tensor *a, tg_tensor *b) {
     return TG_RECORD(t, tg_op_matmul, NULL, a, b);
 }

@@ -1,8 +1,11 @@
-/* Max pooling. Forward compares element 0 of all windows with the greatest so far, then element 1 of all windows, and
- * so on, and notes the number of the greatest. An index, which is the same for all planes of x, then gives the position
- * of that element in its plane. Elements of a window that lie in the padding are not compared. For them the index has
- * the nearest element of the window that lies in x. This matters for element 0, which remains the greatest if no
- * element is greater than -infinity. */
+/* Max pooling. A plane is the h x w elements of one channel of one image. The elements of a window are numbered from 0.
+ * Forward compares element 0 of all windows with the greatest so far, then element 1 of all windows, and so on, and
+ * keeps the number of the greatest. A table, `index`, gives the position in a plane of each element of each window. The
+ * table is the same for all planes.
+ *
+ * Elements of a window that lie in the padding are not compared. For such an element the table has the position of the
+ * nearest element of the window that lies in x. This position is used only for element 0, which remains the greatest if
+ * no element of the window is greater than -infinity. */
 #include <math.h>
 
 #include "ops/common/derive.h"
@@ -41,8 +44,8 @@ static tg_array as(const tg_tensor *x, int ndim, const int64_t *shape, tg_extent
 static int64_t area(const int64_t *size) { return size[0] * size[1]; }
 
 /* Makes *at [size, windows], float64: the position along dim d of element k of each window, which is start + apart k.
- * k is limited to the elements inside x. The limits are rounded from quotients that are half a position away from x's
- * ends, so that rounding errors do not matter. */
+ * If the element lies in the padding, the nearest k whose element lies in x is used instead. The bounds of k are
+ * rounded from quotients that are half a position away from x's ends, so that rounding errors do not matter. */
 static tg_status positions_along(tg_call *c, int d, tg_tensor **at) {
     const max_pool_params *p = params(c);
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
@@ -80,16 +83,17 @@ static tg_status make_index(tg_call *c, tg_tensor **index) {
     return tg_op_copy(c, as(*index, 4, whole, &e), tg_array_of(to), false);
 }
 
-/* Returns how many planes are processed together: as many as let the compared data stay in the cache. It depends on the
- * shape and dtype alone. */
+/* Returns how many planes are processed together: so many that the compared data stay in the cache. The number depends
+ * on the shape and dtype alone. */
 static int64_t chunk_planes(const max_pool_params *p, int64_t planes, tg_dtype dtype) {
     enum { BYTES = 1 << 18 };
     int64_t fit = BYTES / (area(p->out) * (int64_t)tg_dtype_size(dtype) + 1);
     return fit < 1 ? 1 : fit < planes ? fit : planes;
 }
 
-/* For each window of a chunk: the greatest element so far, its number, and, in each comparison, whether it stays and
- * whether it is NaN. All are floats, because kernels are fastest with floats. `at` is `which` as an integer. */
+/* For each window of a chunk: the greatest element so far (best), its number in the window (which), and, in each
+ * comparison, whether best stays and whether it is NaN. These four are floats, because kernels are fastest with floats.
+ * `at` is `which` as an integer. */
 typedef struct maxima {
     tg_tensor *best, *which, *stays, *is_nan, *at;
 } maxima;
@@ -107,8 +111,8 @@ static tg_status make_maxima(tg_call *c, int64_t chunk, maxima *r) {
     return c->ctx->run.status;
 }
 
-/* Compares element (i, j) of the windows with the greatest so far, where that element lies in x. k is a scalar: the
- * number of the element. The first of equal elements stays, and so does NaN. */
+/* Compares element (i, j) of the windows with the greatest so far, in windows whose element (i, j) lies in x. k is a
+ * scalar: the number of the element. The first of equal elements stays, and so does NaN. */
 static tg_status compare(tg_call *c, const maxima *r, tg_array x, int64_t i, int64_t j, const tg_tensor *k) {
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     const int64_t *out = params(c)->out, four[] = {x.shape[0], 1, out[0], out[1]};
@@ -129,7 +133,7 @@ static tg_status compare(tg_call *c, const maxima *r, tg_array x, int64_t i, int
     return ops->map(c->ctx, TG_FN_where, which, (const tg_array[]){stays, which, number}, 3, p, false);
 }
 
-/* Fills at [n, windows] with the positions of the greatest elements in n planes of x [n, 1, h, w]. k is a temporary
+/* Fills at [n, windows] with the positions of the greatest elements in the n planes of x [n, 1, h, w]. k is a temporary
  * scalar. */
 static tg_status find(tg_call *c, tg_array x, tg_array at, const tg_tensor *index, const maxima *r,
                       const tg_tensor *k) {
@@ -297,10 +301,10 @@ static max_pool_params params_of(int dims, const int64_t *size, const tg_pool_op
     return p;
 }
 
-/* Returns the greatest of every window of k elements of x [n, c, l]: [n, c, windows]. Windows start `stride`
- * elements apart (k if it is 0) and their elements are `dilation` apart; windows that do not fit into x and its
- * padding are left out. Padding is never selected. The gradient goes to the first of equal elements, and NaN is
- * greater than any number. The op saves one index per window. */
+/* Returns the greatest of every window of k elements of x [n, c, l]: [n, c, windows]. Windows start `stride` elements
+ * apart, where 0 means k, and their elements are `dilation` apart; windows that do not fit into x and its padding are
+ * left out. Padding is never selected. The gradient goes to the first of equal elements, and NaN is greater than any
+ * number. The op saves one index per window. */
 tg_tensor *tg_max_pool1d(tg_tape *t, tg_tensor *x, int64_t k, const tg_pool_opts *opts) {
     max_pool_params p = params_of(1, &k, opts);
     return TG_RECORD(t, tg_op_max_pool1d, &p, x);

@@ -23,7 +23,7 @@ static tg_status mse_forward(tg_call *c) {
     return tg_ctx_ops(c->ctx)->reduce(c->ctx, TG_SUM, sum, tg_array_of(squares), 1 / (double)x->numel, false);
 }
 
-/* gx = 2 / n (x - y) g, gy = -gx. */
+/* gx (+)= (2 / n) (x - y) g, where n is the number of elements. gy (+)= the negative of that. */
 static tg_status mse_backward(tg_call *c) {
     const tg_tensor *x = c->in[0], *y = c->in[1], *g = c->gout[0];
     double scale = 2 / (double)x->numel;
@@ -71,8 +71,8 @@ const tg_op tg_op_mse = {
     TG_SAMPLES(mse_samples),
 };
 
-/* Returns the mean squared difference of two tensors of one shape, a scalar. It is float32 for 16-bit inputs and NaN
- * for empty ones. */
+/* Returns a scalar: the mean squared difference of two tensors of one shape. It is float32 for 16-bit inputs, and NaN
+ * for inputs without elements. */
 tg_tensor *tg_mse(tg_tape *t, tg_tensor *x, tg_tensor *y) {
     return TG_RECORD(t, tg_op_mse, NULL, x, y);
 }

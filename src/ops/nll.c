@@ -1,5 +1,5 @@
-/* The negative log-likelihood of log-probabilities x [.., v] at targets t [..]: -w[t] x[t]. The mean is the sum
- * divided by the sum of the weights used. */
+/* The negative log-likelihood of log-probabilities x [.., v] at targets t [..]: -w[t] x[t]. The mean is the sum over
+ * the rows, divided by the sum of w[t] over the rows. */
 #include "ops/common/derive.h"
 #include "ops/common/elementwise_loss.h"
 #include "ops/common/nn_op.h"
@@ -7,7 +7,8 @@
 enum { X, TARGET, W };
 enum { TOTAL }; /* private saved buffer: the sum of the weights of rows that are not ignored, one number */
 
-static const int64_t exact_in_double = (int64_t)1 << 53; /* limit of the device's fill, which takes a double */
+/* The greatest magnitude of ignore_index: slot fill takes it as a double, which holds integers up to here exactly. */
+static const int64_t exact_in_double = (int64_t)1 << 53;
 
 static const tg_elementwise_loss_params *params(const tg_call *c) { return c->params; }
 
@@ -25,11 +26,13 @@ static tg_status need_weights(tg_call *c, int64_t classes) {
     if (!w) return TG_OK;
     TG_TRY(tg_need_same_dtype(c, X, W));
     if (w->ndim == 1 && w->shape[0] == classes) return TG_OK;
-    return tg_call_fail(c, TG_ERR_SHAPE, "w must be a vector of %lld elements, one for each class", (long long)classes);
+    return tg_call_fail(c, TG_ERR_SHAPE, "w must be a vector of %s, one for each class",
+                        tg_count(classes, "element").text);
 }
 
-/* States the roles of the dims of rows: free for TG_LOSS_NONE, summed for TG_LOSS_SUM. For the mean they stay
- * whole, because it divides by the weights of all rows. Every row uses all of w, so w may lack the summed dims. */
+/* States whether the dims of rows may be sharded (tg_call_role). For TG_LOSS_NONE they may. For TG_LOSS_SUM they may
+ * too, as dims over which the op sums. For TG_LOSS_MEAN they may not, because the mean divides by the weights of all
+ * rows. w need not be sharded as the rows are (tg_call_within), because every row uses all of w. */
 static tg_status state_rows(tg_call *c) {
     tg_loss_reduction reduction = params(c)->reduction;
     for (int d = 0; reduction != TG_LOSS_MEAN && tg_call_places(c) && d < c->in[TARGET]->ndim; d++)
@@ -62,10 +65,10 @@ static tg_status nll_infer(tg_call *c) {
 
 /* Temporaries of target's shape. */
 typedef struct rows {
-    tg_tensor *counts; /* bool: the row is not ignored */
+    tg_tensor *counts; /* bool: true if the row is not ignored */
     tg_tensor *at;     /* the class, 0 in ignored rows */
-    tg_tensor *picked; /* x at the class, and later the row's loss */
-    tg_tensor *weight; /* w at the class, 0 in ignored rows */
+    tg_tensor *picked; /* x at the class, 0 in ignored rows; reused for the row's loss, and for what it adds to gw */
+    tg_tensor *weight; /* w at the class, 0 in ignored rows; reused for what the row adds to gx */
 } rows;
 
 /* Returns r viewed as [.., 1]. */
@@ -93,7 +96,8 @@ static tg_array flat(const tg_tensor *r, tg_extent *e) {
     return a;
 }
 
-/* Fails if a target is out of range. The host can read that target; a GPU reports only the row, and later. */
+/* Fails if a target is out of range. The message quotes the target if the host can read it, and otherwise only its
+ * position. */
 static tg_status check_targets(tg_call *c, int64_t bad, const tg_tensor *at) {
     const tg_tensor *x = c->in[X];
     if (TG_LIKELY(!bad) || !c->ctx->host) return tg_op_bad(c, bad, "target");
@@ -171,8 +175,8 @@ static tg_status put_w(tg_call *c, const tg_tensor *value, const rows *r) {
     return tg_op_map(c, TG_FN_id, c->gin[W], TG_T1(sums), 1, 0, 0, tg_adds(c, W));
 }
 
-/* With L the mean and T the sum of weights that divides it: gx[t] = -g w[t] / T, gw[t] += g (-x[t] - L) / T. A sum
- * does not divide by T and does not subtract L. */
+/* Let L be the mean loss, and T the sum of weights by which it was divided. A row with target t gives -g w[t] / T to
+ * gx[t], and adds g (-x[t] - L) / T to gw[t]. For TG_LOSS_SUM and TG_LOSS_NONE, T is 1 and L is 0. */
 static tg_status nll_backward(tg_call *c) {
     bool mean = params(c)->reduction == TG_LOSS_MEAN;
     const tg_tensor *g = c->gout[0];

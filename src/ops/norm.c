@@ -19,8 +19,8 @@ static tg_status need_weight(tg_call *c, int i, const char *what, int64_t h) {
     if (!w) return TG_OK;
     TG_TRY(tg_need_same_dtype(c, 0, i));
     if (w->ndim == 1 && w->shape[0] == h) return TG_OK;
-    return tg_call_fail(c, TG_ERR_SHAPE, "%s must be a vector of %lld elements, the size of the last dim of x", what,
-                        (long long)h);
+    return tg_call_fail(c, TG_ERR_SHAPE, "%s must be a vector of %s, the size of the last dim of x", what,
+                        tg_count(h, "element").text);
 }
 
 static tg_status norm_infer(tg_call *c) {
@@ -36,14 +36,14 @@ static tg_status norm_infer(tg_call *c) {
     TG_TRY(need_weight(c, 1, "w", x->shape[x->ndim - 1]));
     TG_TRY(need_weight(c, 2, "b", x->shape[x->ndim - 1]));
     for (int d = 0; d < x->ndim - 1; d++) rows *= x->shape[d];
-    if (c->in[1]) TG_TRY(tg_call_linear(c, 6)); /* jointly in w and b */
+    if (c->in[1]) TG_TRY(tg_call_linear(c, 6)); /* jointly linear in w and b */
     if (!tg_needs(c, 0)) c->saves_in &= ~2u;
     TG_TRY(tg_call_save(c, MEAN, stats, 1, p->rms ? (int64_t[]){0} : &rows));
     TG_TRY(tg_call_save(c, RSTD, stats, 1, &rows));
     return tg_infer_same(c);
 }
 
-/* Returns the arguments that forward and backward share. weighted: the weight is one of them. */
+/* Returns the arguments that forward and backward share. The weight is one of them only if weighted is true. */
 static tg_norm_args norm_args(const tg_call *c, bool weighted) {
     const norm_params *p = c->params;
     return (tg_norm_args){
@@ -181,14 +181,14 @@ const tg_op tg_op_rms_norm = {
     TG_SAMPLES(rms_norm_samples),
 };
 
-/* Normalizes every row of the last dim to mean 0 and (biased) variance 1, then multiplies by w and adds b, each [h]
- * or NULL. Statistics are float32 (float64 for float64). The op saves x, w, and one mean and reciprocal deviation
- * per row, but not y. */
+/* Normalizes every row of the last dim to mean 0 and (biased) variance 1, then multiplies by w and adds b. w and b are
+ * [h] or NULL. Statistics are float32 (float64 for float64). The op saves x, w, and the mean and the reciprocal
+ * deviation of each row, but not y. */
 tg_tensor *tg_layer_norm(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, double eps) {
     return TG_RECORD(t, tg_op_layer_norm, &(norm_params){.eps = eps}, x, w, b);
 }
 
-/* Divides every row of the last dim by the root of its mean square, then multiplies by w, [h] or NULL. */
+/* Divides every row of the last dim by the root of its mean square, then multiplies by w. w is [h] or NULL. */
 tg_tensor *tg_rms_norm(tg_tape *t, tg_tensor *x, tg_tensor *w, double eps) {
     norm_params p = {.eps = eps, .rms = true};
     return TG_RECORD(t, tg_op_rms_norm, &p, x, w);

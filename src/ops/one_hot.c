@@ -21,7 +21,7 @@ static tg_status one_hot_infer(tg_call *c) {
     if (ids->ndim) memcpy(shape, ids->shape, ids->ndim * sizeof *shape);
     shape[ids->ndim] = p->classes;
     TG_TRY(tg_call_free(c, 0, 0));
-    TG_TRY(tg_call_linear(c, 0));
+    TG_TRY(tg_call_linear(c, 0)); /* linear in no input */
     return tg_call_out(c, 0, p->dtype, ids->ndim + 1, shape);
 }
 

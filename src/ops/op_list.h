@@ -1,6 +1,6 @@
-/* The list of the ops of this folder: one row per op, TG_OP(name) for the `const tg_op tg_op_name` of its block. It has
- * no include guard: define TG_OP, include the list, undefine TG_OP. src/catalog/op_table.c joins it with the list of
- * src/parallel. The order is that of `tapegrad ops` and of the documentation. */
+/* The list of the ops of this folder. A row TG_OP(name) stands for the op that is defined as `const tg_op tg_op_name`.
+ * The file has no include guard: define TG_OP, include the list, undefine TG_OP. src/catalog/op_table.c joins it with
+ * the list of src/parallel. The order is that of `tapegrad ops` and of the documentation. */
 
 /* Unary */
 TG_OP(neg)

@@ -9,9 +9,10 @@ static tg_status prod_infer(tg_call *c) {
 
 static tg_status prod_forward(tg_call *c) { return tg_reduce_run(c, TG_PROD, c->out[0], c->in[0], 1); }
 
-/* The slope of an element is the product of the other elements of its group. All zeros are first replaced by 1. If no
- * other element is 0, the slope is then the product of all divided by the element. If another element is 0, the slope
- * is 0, or NaN if a further one is infinite or NaN. */
+/* Elements that are reduced to one element of the result form a group. The slope of an element is the product of the
+ * other elements of its group. Zeros are first replaced by 1. If no other element of the group was 0, the slope is the
+ * product of the group, divided by the element. If another element was 0, the slope is 0, or NaN if any other element
+ * is infinite or NaN. */
 static tg_status prod_backward(tg_call *c) {
     const tg_tensor *x = c->in[0];
     tg_tensor *g = tg_reduce_kept(c, c->gout[0], x->ndim), *some = tg_reduce_whole(c, x);
@@ -25,13 +26,13 @@ static tg_status prod_backward(tg_call *c) {
     TG_TRY(tg_reduce_run(c, TG_PROD, all, some, 1));
     TG_TRY(tg_op_map(c, TG_FN_mul, all, TG_T2(g, all), 2, 0, 0, false));
     TG_TRY(tg_op_map(c, TG_FN_div, some, TG_T2(all, some), 2, 0, 0, false));
-    TG_TRY(tg_op_map(c, TG_FN_eq, zero, TG_T2(zeros, zero), 2, 0, 0, false)); /* no other element is 0 */
+    TG_TRY(tg_op_map(c, TG_FN_eq, zero, TG_T2(zeros, zero), 2, 0, 0, false)); /* zero: no other element is 0 */
     TG_TRY(tg_op_map(c, TG_FN_sub, none, TG_T2(x, x), 2, 0, 0, false));
-    TG_TRY(tg_op_map(c, TG_FN_ne, odd, TG_T2(none, none), 2, 0, 0, false)); /* infinite or NaN */
+    TG_TRY(tg_op_map(c, TG_FN_ne, odd, TG_T2(none, none), 2, 0, 0, false)); /* odd: infinite or NaN */
     TG_TRY(tg_reduce_run(c, TG_SUM, odds, odd, 1));
-    TG_TRY(tg_op_map(c, TG_FN_ne, odd, TG_T2(odds, odd), 2, 0, 0, false)); /* another element is */
+    TG_TRY(tg_op_map(c, TG_FN_ne, odd, TG_T2(odds, odd), 2, 0, 0, false)); /* odd: another element is that */
     TG_TRY(tg_op_map(c, TG_FN_neg, none, TG_T1(odd), 1, 0, 0, false));
-    TG_TRY(tg_op_map(c, TG_FN_sqrt, none, TG_T1(none), 1, 0, 0, false)); /* NaN there, else 0 */
+    TG_TRY(tg_op_map(c, TG_FN_sqrt, none, TG_T1(none), 1, 0, 0, false)); /* NaN where odd is true, else 0 */
     return tg_op_map(c, TG_FN_where, c->gin[0], TG_T3(zero, some, none), 3, 0, 0, tg_adds(c, 0));
 }
 
@@ -61,7 +62,7 @@ static tg_status prod_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
     for (int d = 0; d < x->ndim; d++)
         if (!(p->mask >> d & 1)) flat.dim[flat.ndim++] = x->shape[d];
     flat.dim[flat.ndim++] = tg_reduce_node_group(n);
-    if (x->numel == 0) return TG_OK; /* ones or nothing: the same on every rank */
+    if (x->numel == 0) return TG_OK; /* the result is all ones or empty, on every rank, and has no derivative */
     x = tg_permute(t, tg_wide(t, x), order);
     out[0] = tg_cast(t, tg_reshape(t, halves(t, tg_reshape(t, x, flat)), tg_shape_kept(y)), (tg_dtype)y->dtype);
     return TG_OK;
@@ -85,7 +86,7 @@ const tg_op tg_op_prod = {
     .infer = prod_infer, .forward = prod_forward, .backward = prod_backward, .vjp = prod_vjp, .jvp = prod_jvp,
     .flops = tg_reduce_flops, TG_SAMPLES(prod_samples)};
 
-/* Returns the product over dims, 1 for no elements; int64 for integers and bools. The gradient is right
- * also if elements are 0: a single zero of a group gets the product of the others as its slope, and with two or more
- * zeros all slopes are 0. */
+/* Returns the product over dims, 1 for no elements; int64 for integers and bools. The gradient is right also if
+ * elements are 0: a single zero among the elements of a product has the product of the others as its slope, and with
+ * two or more zeros all slopes are 0. */
 TG_REDUCTION(prod)

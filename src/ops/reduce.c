@@ -69,7 +69,7 @@ tg_tensor *tg_reduce_small(tg_call *c, const tg_tensor *x) {
 
 tg_tensor *tg_reduce_small_f64(tg_call *c, const tg_tensor *x) { return small(c, x, TG_F64); }
 
-/* Gives every element that was summed scale * g as its gradient. */
+/* Gives x its gradient: every element gets scale * (the gradient of the element to which it was summed). */
 static tg_status spread(tg_call *c, double scale) {
     tg_extent e;
     const tg_tensor *x = c->in[0];
@@ -169,8 +169,8 @@ static tg_status extremum_infer(tg_call *c) {
     return tg_reduce_need_some(c, "extremum");
 }
 
-/* Elements that equal the extremum share its gradient evenly. If an element is NaN none equals it, and every
- * gradient is 0 / 0. */
+/* Elements that equal the extremum share its gradient evenly. If an element is NaN, so is the extremum; then no element
+ * equals it, and every gradient is 0 * (g / 0), which is NaN. */
 static tg_status extremum_backward(tg_call *c) {
     const tg_tensor *x = c->in[0];
     tg_tensor *g = tg_reduce_kept(c, c->gout[0], x->ndim), *y = tg_reduce_kept(c, c->out[0], x->ndim);
@@ -225,16 +225,16 @@ TG_REDUCTION(min)
 
 /* ---- logsumexp ---- */
 
-/* The private saved buffers have the result's shape with reduced dims kept: the greatest x, and the sum of e^(x -
- * greatest). As one number, the log-sum-exp, they would lose more digits the larger x is. */
+/* The private saved buffers have the result's shape with reduced dims kept. TOP is the greatest x, and MASS the sum of
+ * e^(x - TOP). A single number, the log-sum-exp, would lose more digits the larger x is. */
 enum { TOP, MASS };
 
-/* Returns the magnitude to which maxima are clamped. Finite maxima let a row of -inf give -inf, and a row with inf give
- * inf, instead of NaN. */
+/* Returns the magnitude to which TOP is clamped. Because TOP is finite, a row of -inf gives -inf, and a row with inf
+ * gives inf, instead of NaN. */
 static double most_top(tg_dtype dtype) { return dtype == TG_F64 ? DBL_MAX : (double)FLT_MAX; }
 
-/* The range to which the sums are clamped before derivatives are divided by them. A sum is from 1 to the number of
- * elements, except that it is 0 in a row of -inf, and inf if an element is inf. */
+/* The range to which MASS is clamped before derivatives are divided by it. MASS is from 1 to the number of elements,
+ * except that it is 0 in a row of -inf, and inf if an element is inf. */
 static const double least_mass = 1, most_mass = 0x1p64;
 
 static tg_status logsumexp_infer(tg_call *c) {
@@ -309,8 +309,8 @@ const tg_op tg_op_logsumexp = {
     .infer = logsumexp_infer, .forward = logsumexp_forward, .backward = logsumexp_backward, .vjp = logsumexp_vjp,
     .jvp = logsumexp_jvp, .flops = tg_reduce_flops, TG_SAMPLES(logsumexp_samples)};
 
-/* Returns ln sum e^x over dims, computed relative to the maximum of x. It is -inf if there are no
- * elements, and if all elements are -inf (with gradient 0). */
+/* Returns ln(sum(e^x)) over dims, computed relative to the maximum of x. The result is -inf if there are no elements,
+ * and also, with gradient 0, if all elements are -inf. */
 TG_REDUCTION(logsumexp)
 
 /* ---- argmax, argmin ---- */

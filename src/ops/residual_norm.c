@@ -23,8 +23,8 @@ static tg_status residual_shapes(tg_call *c) {
     if (!tg_same_shape(x, c->in[RESIDUAL]))
         return tg_call_fail(c, TG_ERR_SHAPE, "residual must have x's shape; neither is broadcast");
     if (w && (w->ndim != 1 || w->shape[0] != x->shape[x->ndim - 1]))
-        return tg_call_fail(c, TG_ERR_SHAPE, "w must be a vector of %lld elements, the size of the last dim of x",
-                            (long long)x->shape[x->ndim - 1]);
+        return tg_call_fail(c, TG_ERR_SHAPE, "w must be a vector of %s, the size of the last dim of x",
+                            tg_count(x->shape[x->ndim - 1], "element").text);
     return TG_OK;
 }
 
@@ -67,7 +67,7 @@ static tg_status residual_forward(tg_call *c) {
     return (ops->norm ? ops->norm : tg_composed_norm)(c->ctx, &a);
 }
 
-/* Both addends get the gradient of r: the one that arrives for r itself plus the one from the norm. */
+/* x and residual both get the gradient of r, which is the sum of r's output gradient and of what the norm adds. */
 static tg_status residual_backward(tg_call *c) {
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     tg_tensor *gr = c->gout[R], *gy = c->gout[Y], *g = gr;
@@ -88,8 +88,8 @@ static tg_status residual_backward(tg_call *c) {
     return c->gin_mode[RESIDUAL] ? tg_call_pass(c, RESIDUAL, g) : TG_OK;
 }
 
-/* Computed from r, which is saved; x and residual are not. With n = r rstd and g = gy w: gr = rstd (g - n
- * mean(g n)). */
+/* Computes from r, because x and residual are not saved. With unit = r rstd and g = gy w, the norm adds
+ * rstd (g - unit mean(g unit)) to the gradient of r. */
 static tg_status residual_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
     tg_tensor *r = tg_node_out(n)[R], *w = tg_node_in(n)[W], *gr = gout[R], *gy = gout[Y];
     tg_dtype dtype = (tg_dtype)r->dtype;
@@ -159,7 +159,7 @@ const tg_op tg_op_residual_rms_norm = {
 };
 
 /* Returns y = r / sqrt(mean(r^2) + eps) w, where r = x + residual. x and residual have one shape [.., h]; w is [h] or
- * NULL. *sum (may be NULL) receives r. The op saves r, w and one number per row. */
+ * NULL. If sum is not NULL, *sum receives r. The op saves r, w and one number per row. */
 tg_tensor *tg_residual_rms_norm(tg_tape *t, tg_tensor *x, tg_tensor *residual, tg_tensor *w, double eps,
                                 tg_tensor **sum) {
     tg_tensor *out[2];

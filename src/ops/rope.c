@@ -22,7 +22,7 @@ static tg_status rope_infer(tg_call *c) {
         return tg_call_fail(c, TG_ERR_SHAPE, "x must be [.., s, d] with 2 or more dims and an even d");
     if (!(p->base > 0 && isfinite(p->base)))
         return tg_call_fail(c, TG_ERR_ARGUMENT, "base is %g; it must be finite and greater than 0", p->base);
-    /* The rows, dim ndim - 2, must be whole: the index of a row is its position. */
+    /* Dim ndim - 2, that of the rows, must not be sharded: the index of a row is its position. */
     for (int d = 0; d < x->ndim - 2; d++) TG_TRY(tg_call_role(c, 0, d, d));
     TG_TRY(tg_call_linear(c, 1));
     return tg_infer_same(c);
@@ -52,7 +52,8 @@ static tg_status make_rotation(tg_call *c, int64_t s, int64_t half, rotation *r)
     return tg_op_map(c, TG_FN_sin, r->sin, TG_T1(angle), 1, 0, 0, false);
 }
 
-/* y (+)= x rotated forward or backward: each pair (u, v) becomes u cos -+ v sin and v cos +- u sin. */
+/* y (+)= x rotated. Each pair (u, v) becomes (u cos - v sin, v cos + u sin) or, if back is true,
+ * (u cos + v sin, v cos - u sin). */
 static tg_status rotate(tg_call *c, const tg_tensor *y, const tg_tensor *x, bool back, bool add) {
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     int last = x->ndim - 1;
@@ -126,9 +127,9 @@ const tg_op tg_op_rope = {
     TG_SAMPLES(rope_samples),
 };
 
-/* Rotates x [.., s, d], d even: in row s of every head, the pair (x[i], x[i + d/2]) is rotated by the angle (offset
- * + s) base^(-2i/d), the layout of GPT-NeoX and Llama. offset is the position of row 0: during generation, the
- * length of the cache. Angles are computed in float64. Nothing is saved. */
+/* Rotates x [.., s, d], d even. In every head, in row r (0 to s - 1), the pair (x[i], x[i + d/2]) is rotated by the
+ * angle (offset + r) base^(-2i/d). Pairs are laid out as in GPT-NeoX and Llama. offset is the position of row 0; during
+ * generation it is the number of positions in the cache. Angles are computed in float64. Nothing is saved. */
 tg_tensor *tg_rope(tg_tape *t, tg_tensor *x, double base, int64_t offset) {
     rope_params p = {.base = base, .offset = offset};
     return TG_RECORD(t, tg_op_rope, &p, x);

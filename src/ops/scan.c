@@ -4,7 +4,7 @@
 
 typedef struct scan_params {
     int dim;
-    bool back; /* from the last element to the first, as the gradient runs */
+    bool back; /* accumulate from the last element to the first, as the gradient of a cumsum does */
 } scan_params;
 
 static const scan_params *params_of(const tg_call *c) { return c->params; }
@@ -18,7 +18,8 @@ static tg_status scan_infer(tg_call *c) {
     return tg_call_out(c, 0, tg_is_float(d) ? d : TG_I64, x->ndim, x->shape);
 }
 
-/* Writes the cumulative sums or products of `from` to `to`, or adds them to it. back: from the last element on. */
+/* Writes the cumulative sums or products of `from` to `to`, or adds them to `to`. If back is true, accumulates from the
+ * last element to the first. */
 static tg_status scan(tg_call *c, tg_reduction kind, const tg_tensor *to, const tg_tensor *from, bool back, bool add) {
     int dim = params_of(c)->dim;
     tg_extent ey, ex;
@@ -107,13 +108,13 @@ static tg_status cumprod_backward(tg_call *c) {
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(tg_op_map(c, TG_FN_logical_not, zero, TG_T1(x), 1, 0, 0, false));
     TG_TRY(scan(c, TG_SUM, zeros, zero, false, false));
-    TG_TRY(tg_op_map(c, TG_FN_eq, live, TG_T2(zeros, zero), 2, 0, 0, false)); /* up to the first zero */
-    TG_TRY(tg_op_map(c, TG_FN_logical_and, zero, TG_T2(zero, live), 2, 0, 0, false)); /* the first */
+    TG_TRY(tg_op_map(c, TG_FN_eq, live, TG_T2(zeros, zero), 2, 0, 0, false)); /* up to and including the first zero */
+    TG_TRY(tg_op_map(c, TG_FN_logical_and, zero, TG_T2(zero, live), 2, 0, 0, false)); /* only the first zero */
     TG_TRY(tg_op_map(c, TG_FN_masked_fill, some, TG_T2(x, zero), 2, 1, 0, false));
     TG_TRY(scan(c, TG_PROD, gy, some, false, false));
     TG_TRY(tg_op_map(c, TG_FN_mul, gy, TG_T2(g, gy), 2, 0, 0, false));
     TG_TRY(scan(c, TG_SUM, all, gy, true, false));
-    TG_TRY(tg_op_map(c, TG_FN_where_db, gy, TG_T2(zeros, gy), 2, 0, 0, false));
+    TG_TRY(tg_op_map(c, TG_FN_where_db, gy, TG_T2(zeros, gy), 2, 0, 0, false)); /* 0 from the first zero on */
     TG_TRY(scan(c, TG_SUM, sum, gy, true, false));
     TG_TRY(tg_op_map(c, TG_FN_div, sum, TG_T2(sum, some), 2, 0, 0, false));
     TG_TRY(tg_op_map(c, TG_FN_where, sum, TG_T3(zero, all, sum), 3, 0, 0, false));
@@ -137,7 +138,7 @@ static tg_status cumprod_compose(tg_tape *t, const tg_node *n, tg_tensor **out) 
 
 TG_COMPOSED(cumprod)
 
-/* Zeros at known positions: integers from 0 to 2. */
+/* An input with many zeros: integers from 0 to 2. */
 #define WHOLE(...) {.shape = TG_S_SHAPE(__VA_ARGS__), .kind = TG_SAMPLE_INDEX, .hi = 3}
 static const tg_sample cumprod_samples[] = {
     SCAN_SAMPLES,

@@ -7,7 +7,7 @@
 
 typedef struct shape_params {
     tg_shape shape;
-    int shard; /* of a reshape: 1 + the output dim that the caller names for the shard; 0: none */
+    int shard; /* of a reshape: 1 + the output dim that the caller names for the shard; 0 if none is named */
 } shape_params;
 
 typedef struct dim_params {
@@ -41,8 +41,8 @@ static tg_status complete_shape(tg_call *c, tg_shape *s) {
     int64_t n = 1, numel = c->in[0]->numel;
     int open = -1;
     if (s->ndim < 0 || s->ndim > TG_MAX_DIMS)
-        return tg_call_fail(c, TG_ERR_SHAPE, "the new shape has %lld dims; it must have from 0 to %d",
-                            (long long)s->ndim, TG_MAX_DIMS);
+        return tg_call_fail(c, TG_ERR_SHAPE, "the new shape has %s; it must have from 0 to %d",
+                            tg_count(s->ndim, "dim").text, TG_MAX_DIMS);
     for (int d = 0; d < s->ndim; d++) {
         if (s->dim[d] == -1 && open < 0) {
             open = d;
@@ -60,10 +60,12 @@ static tg_status complete_shape(tg_call *c, tg_shape *s) {
     }
     if (n == numel && (open < 0 || s->dim[open] >= 0)) return TG_OK;
     if (open >= 0)
-        return tg_call_fail(c, TG_ERR_SHAPE, "the new shape has %lld elements without its dim -1 and the tensor has "
-                            "%lld, so the size of that dim cannot be computed", (long long)n, (long long)numel);
-    return tg_call_fail(c, TG_ERR_SHAPE, "the new shape has %lld elements but the tensor has %lld; they must be equal",
-                        (long long)n, (long long)numel);
+        return tg_call_fail(c, TG_ERR_SHAPE,
+                            "the new shape has %s without its dim -1 and the tensor has %lld, so the size of that dim "
+                            "cannot be computed",
+                            tg_count(n, "element").text, (long long)numel);
+    return tg_call_fail(c, TG_ERR_SHAPE, "the new shape has %s but the tensor has %lld; they must be equal",
+                        tg_count(n, "element").text, (long long)numel);
 }
 
 /* ---- reshape ---- */
@@ -126,11 +128,11 @@ tg_tensor *tg_reshape(tg_tape *t, tg_tensor *x, tg_shape shape) {
     return TG_RECORD(t, tg_op_reshape, &(shape_params){.shape = shape}, x);
 }
 
-/* As tg_reshape, but names the output dim that the shard of x becomes if the sizes leave that open. Example: [s, b,
- * h/n] sharded in dim 2, with one head per rank, becomes [s, b, 1, h/n] sharded in dim 2. */
+/* Does what tg_reshape does, and names the output dim that the sharded dim of x becomes. The sizes can leave that open:
+ * if [s, b, h/n] is sharded along dim 2, [s, b, 1, h/n] may be sharded along dim 2 or 3. */
 tg_tensor *tg_reshape_shard(tg_tape *t, tg_tensor *x, tg_shape shape, int dim) {
     if (dim < 0) dim += shape.ndim <= TG_MAX_DIMS ? (int)shape.ndim : 0;
-    if (dim < 0) dim = TG_MAX_DIMS; /* a dim that no shape has */
+    if (dim < 0) dim = TG_MAX_DIMS; /* a dim that no shape has, so that infer fails */
     return TG_RECORD(t, tg_op_reshape, (&(shape_params){shape, dim + 1}), x);
 }
 
@@ -172,7 +174,7 @@ const tg_op tg_op_view = {
     .infer = view_infer, .backward = reshape_backward, .vjp = reshape_vjp, .jvp = reshape_jvp,
     TG_SAMPLES(view_samples)};
 
-/* As tg_reshape, but fails where tg_reshape would copy. */
+/* Does what tg_reshape does, but fails where tg_reshape would copy. */
 tg_tensor *tg_view(tg_tape *t, tg_tensor *x, tg_shape shape) {
     return TG_RECORD(t, tg_op_view, &(shape_params){.shape = shape}, x);
 }
@@ -199,7 +201,8 @@ static tg_status permute_infer(tg_call *c) {
     uint32_t mask;
     int ndim = c->in[0]->ndim;
     if (order->n != ndim)
-        return tg_call_fail(c, TG_ERR_SHAPE, "order lists %d dims; it must list all %d dims of x", order->n, ndim);
+        return tg_call_fail(c, TG_ERR_SHAPE, "order lists %s; it must list all %s of x", tg_count(order->n, "dim").text,
+                            tg_count(ndim, "dim").text);
     TG_TRY(tg_need_dims(c, 0, *order, &mask));
     for (int d = 0; d < ndim; d++)
         if (order->dim[d] < 0) order->dim[d] += ndim;
@@ -316,8 +319,8 @@ static tg_status expand_infer(tg_call *c) {
     const tg_tensor *x = c->in[0];
     int64_t stride[TG_MAX_DIMS], front = s->ndim - x->ndim;
     if (s->ndim > TG_MAX_DIMS || front < 0)
-        return tg_call_fail(c, TG_ERR_SHAPE, "the new shape has %lld dims; it must have from %d to %d",
-                            (long long)s->ndim, x->ndim, TG_MAX_DIMS);
+        return tg_call_fail(c, TG_ERR_SHAPE, "the new shape has %s; it must have from %d to %d",
+                            tg_count(s->ndim, "dim").text, x->ndim, TG_MAX_DIMS);
     for (int d = 0; d < s->ndim; d++) {
         int64_t have = d < front ? 1 : x->shape[d - front];
         if (s->dim[d] == -1 && d >= front) s->dim[d] = have;
@@ -439,15 +442,15 @@ const tg_op tg_op_unsqueeze = {
     .infer = unsqueeze_infer, .backward = reshape_backward, .vjp = reshape_vjp, .jvp = reshape_jvp,
     TG_SAMPLES(unsqueeze_samples)};
 
-/* Returns a view of x with a new dim of size 1 at dim; -1 is the end. */
+/* Returns a view of x with a new dim of size 1 at position dim; -1 puts it at the end. */
 tg_tensor *tg_unsqueeze(tg_tape *t, tg_tensor *x, int dim) {
     return TG_RECORD(t, tg_op_unsqueeze, &(dim_params){dim}, x);
 }
 
 /* ---- slice, select ---- */
 
-/* Writes or adds g to that part of input 0's gradient which the op returned. If it is written, the rest is set to 0.
- * gone: bit mask of the dims that the output lacks. */
+/* The output is a part of input 0. Writes g to that part of the gradient and 0 to the rest, or adds g to that part.
+ * `gone` is a bit mask of the dims that the output lacks. */
 static tg_status part_backward(tg_call *c, int dim, int64_t start, int64_t n, int64_t step, uint32_t gone) {
     tg_extent part, whole;
     tg_array g = tg_array_of(c->gout[0]);
@@ -481,14 +484,14 @@ static tg_status slice_infer(tg_call *c) {
     memcpy(e.shape, x->shape, x->ndim * sizeof *x->shape);
     memcpy(e.stride, x->stride, x->ndim * sizeof *x->stride);
     e.shape[p->dim] = stop == start ? 0 : (stop - start - 1) / p->step + 1;
-    /* With fewer than two elements the step is not used. It is set to 1, because a large one could overflow as a
-     * stride. The jvp records the op again with these values. */
+    /* With fewer than two elements the step has no effect. It is set to 1, because the stride computed from a large
+     * step could overflow. The jvp records the op again with these values. */
     if (e.shape[p->dim] < 2) {
         p->step = 1;
         p->stop = start + e.shape[p->dim];
     }
     e.stride[p->dim] *= p->step;
-    for (int d = 0; d < x->ndim; d++) /* the sliced dim must be whole, unless the slice takes all of it */
+    for (int d = 0; d < x->ndim; d++) /* a dim that the slice cuts must not be sharded */
         if (d != p->dim || e.shape[d] == size) TG_TRY(tg_call_role(c, 0, d, d));
     return tg_call_view(c, 0, start * x->stride[p->dim], x->ndim, e.shape, e.stride);
 }
@@ -532,7 +535,7 @@ const tg_op tg_op_slice = {
     .params_size = sizeof(slice_params), .family = TG_FAMILY_SHAPE, .sums_f32 = true, .infer = slice_infer,
     .backward = slice_backward, .vjp = slice_vjp, .jvp = tg_jvp_linear, TG_SAMPLES(slice_samples)};
 
-/* Returns a view of the elements start, start + step, ... before stop of dim. Negative start and stop count from the
+/* Returns a view of the elements start, start + step, .. before stop along dim. Negative start and stop count from the
  * end; INT64_MAX as stop is the end. Positions outside the dim are refused, not clamped. */
 tg_tensor *tg_slice(tg_tape *t, tg_tensor *x, int dim, int64_t start, int64_t stop, int64_t step) {
     return TG_RECORD(t, tg_op_slice, (&(slice_params){dim, start, stop, step}), x);
@@ -594,7 +597,7 @@ const tg_op tg_op_select = {
     .params_size = sizeof(select_params), .family = TG_FAMILY_SHAPE, .sums_f32 = true, .infer = select_infer,
     .backward = select_backward, .vjp = select_vjp, .jvp = tg_jvp_linear, TG_SAMPLES(select_samples)};
 
-/* Returns a view of element `index` of dim, which is removed. A negative index counts from the end. */
+/* Returns a view of the elements at `index` along dim; dim is removed. A negative index counts from the end. */
 tg_tensor *tg_select(tg_tape *t, tg_tensor *x, int dim, int64_t index) {
     return TG_RECORD(t, tg_op_select, (&(select_params){dim, index}), x);
 }

@@ -56,8 +56,8 @@ static tg_status divide_row(tg_call *c, const tg_triangles *a, tg_matrix b, int6
     return tg_ctx_ops(c->ctx)->map(c->ctx, TG_FN_div, row, in, 2, (const double[2]){0}, false);
 }
 
-/* Solves n rows of b, from row `first` on. `one` is the first row of the half that is solved first, `two` that of the
- * other half. */
+/* Replaces n rows of b, from row `first` on, by rows of the solution. `one` is the first row of the half that is solved
+ * first, and `two` is the first row of the other half. */
 static tg_status solve_rows(tg_call *c, const tg_triangles *a, tg_matrix b, int64_t k, int64_t first, int64_t n) {
     if (n == 1) return a->unit ? TG_OK : divide_row(c, a, b, k, first);
     int64_t half = n / 2, rest = n - half, one = a->upper ? first + half : first,
@@ -98,7 +98,7 @@ tg_status tg_solve_infer(tg_call *c, int i) {
 /* ---- The op ---- */
 
 typedef struct solve_params {
-    size_t size, known; /* the sizes of the caller's options and of ours */
+    size_t size, known; /* sizes of the caller's options struct and of the library's */
     bool upper, transpose, unit;
 } solve_params;
 
@@ -114,12 +114,12 @@ static tg_status triangular_solve_infer(tg_call *c) {
         return tg_call_fail(c, TG_ERR_SHAPE, "b must be [.., n, k], with the leading dims and the n of a");
     for (int d = 0; d < b->ndim; d++)
         if (d != b->ndim - 2) TG_TRY(tg_call_role(c, 1, d, d));
-    TG_TRY(tg_call_linear(c, 2));
+    TG_TRY(tg_call_linear(c, 2)); /* linear in b */
     if (!tg_needs(c, 0)) c->saves_out = 0;
     return tg_call_out(c, 0, (tg_dtype)b->dtype, b->ndim, b->shape);
 }
 
-/* Sets x to a^-1 b, or to a^-T b with `transpose`. x is dense and has b's shape and the accumulation dtype. */
+/* Sets x to a^-1 b, or to a^-T b if transpose is true. x is dense and has b's shape and the accumulation dtype. */
 static tg_status solve(tg_call *c, const tg_tensor *x, const tg_tensor *b, bool transpose) {
     const solve_params *p = params(c);
     tg_tensor *a;
@@ -142,7 +142,8 @@ static tg_status triangular_solve_forward(tg_call *c) {
     return x == y ? TG_OK : tg_op_map(c, TG_FN_id, y, TG_T1(x), 1, 0, 0, false);
 }
 
-/* gb = op(a)^-T gy; ga = -gb y^T, or its transpose, in the triangle that is read. */
+/* With op(a) = a, or a^T for .transpose: gb = op(a)^-T gy. ga is -gb y^T, transposed for .transpose, in the triangle of
+ * a that is read, and 0 elsewhere. */
 static tg_status triangular_solve_backward(tg_call *c) {
     const solve_params *p = params(c);
     const tg_tensor *gb = temp_like(c, c->in[1]);
@@ -243,11 +244,11 @@ const tg_op tg_op_triangular_solve = {
     .backward = triangular_solve_backward, .vjp = triangular_solve_vjp, .jvp = triangular_solve_jvp,
     .flops = triangular_solve_flops, TG_SAMPLES(triangular_solve_samples)};
 
-/* Returns the solution x of a x = b, or of a^T x = b. Only one triangle of a [.., n, n] is read, by
- * default the lower one; the other counts as zeros. With `unit` the diagonal is not read either and counts as ones.
- * b [.., n, k] has a's leading dims. A zero on the diagonal gives infinities and NaN, not an error. The gradient of a
- * lies in its triangle alone. 16-bit systems are solved in float32. The op runs on every device. It takes 2 n steps,
- * so small systems are slow on a GPU. opts may be NULL. */
+/* Returns the solution x of a x = b or, with .transpose, of a^T x = b. Only one triangle of a [.., n, n] is read: the
+ * lower one, or the upper one with .upper. The other triangle counts as zeros. With .unit the diagonal is not read
+ * either, and counts as ones. b [.., n, k] has a's leading dims. A zero on the diagonal gives infinities and NaN, not
+ * an error. The gradient of a is 0 outside of what is read. 16-bit systems are solved in float32. The op runs on every
+ * device. It takes 2 n steps, so small systems are slow on a GPU. opts may be NULL. */
 tg_tensor *tg_triangular_solve(tg_tape *t, tg_tensor *a, tg_tensor *b, const tg_solve_opts *opts) {
     tg_solve_opts o;
     tg_op_options(&o, sizeof o, opts);

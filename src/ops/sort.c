@@ -7,13 +7,13 @@ enum { VALUES, POSITIONS, OUTPUTS };
 
 typedef struct sort_params {
     int dim;
-    int64_t k;    /* for topk */
-    bool falling; /* descending; for median: keepdim */
+    int64_t k;    /* of topk: the number of elements */
+    bool falling; /* of sort and topk: descending order; of median: keepdim */
 } sort_params;
 
 static const sort_params *params_of(const tg_call *c) { return c->params; }
 
-/* Fails if the device has no sort: sorting cannot be composed of its other functions. */
+/* Fails if the device has no slot sort, because sorting cannot be composed of the other slots. */
 static tg_status need_sort(tg_call *c) {
     if (tg_ctx_ops(c->ctx)->sort) return TG_OK;
     return tg_call_fail(c, TG_ERR_UNSUPPORTED, "device %s has no sort", tg_ctx_ops(c->ctx)->name);
@@ -43,7 +43,7 @@ static tg_status order_forward(tg_call *c) {
     return order_run(c, c->out[VALUES], c->out[POSITIONS], params_of(c)->falling);
 }
 
-/* Returns r. If it is the result of a median without its dim, the view has that dim, with size 1. */
+/* Returns the array of r, an output or its gradient. If a median has removed the dim, the array has it, with size 1. */
 static tg_array with_dim(const tg_call *c, const tg_tensor *r, tg_extent *e) {
     int ndim = c->in[0]->ndim;
     return r->ndim == ndim ? tg_array_of(r) : tg_array_keep(tg_array_of(r), ndim, 1u << params_of(c)->dim, e);
@@ -126,9 +126,9 @@ const tg_op tg_op_sort = {
     .sums_f32 = true, .infer = sort_infer, .forward = order_forward, .backward = order_backward, .vjp = order_vjp,
     .jvp = order_jvp, TG_SAMPLES(sort_samples)};
 
-/* Returns x sorted along dim, ascending or, with `descending`, descending. *index (may be NULL) receives the
- * original position of each element as int64. Equal elements keep their order, and NaN is greater than any number.
- * Fails with TG_ERR_UNSUPPORTED on a device that has no sort. */
+/* Returns x sorted along dim, in ascending order or, if descending is true, in descending order. If index is not NULL,
+ * *index receives the original position of each element as int64. Equal elements keep their order, and NaN is greater
+ * than any number. Fails with TG_ERR_UNSUPPORTED on a device that has no sort. */
 tg_tensor *tg_sort(tg_tape *t, tg_tensor *x, int dim, bool descending, tg_tensor **index) {
     return record(t, &tg_op_sort, BY(dim, .falling = descending), x, index, TG_SITE);
 }
@@ -164,9 +164,9 @@ const tg_op tg_op_topk = {
     .family = TG_FAMILY_SOFTMAX, .sums_f32 = true, .infer = topk_infer, .forward = order_forward,
     .backward = order_backward, .vjp = order_vjp, .jvp = order_jvp, TG_SAMPLES(topk_samples)};
 
-/* Returns the k greatest elements along dim in descending order, or the k smallest in ascending order. *index (may
- * be NULL) receives their original positions as int64. Equal elements are taken in their order, and NaN is greater
- * than any number. Fails with TG_ERR_UNSUPPORTED on a device that has no sort. */
+/* Returns the k greatest elements along dim in descending order or, if largest is false, the k smallest in ascending
+ * order. If index is not NULL, *index receives their original positions as int64. Equal elements are taken in their
+ * order, and NaN is greater than any number. Fails with TG_ERR_UNSUPPORTED on a device that has no sort. */
 tg_tensor *tg_topk(tg_tape *t, tg_tensor *x, int64_t k, int dim, bool largest, tg_tensor **index) {
     return record(t, &tg_op_topk, BY(dim, .k = k, .falling = largest), x, index, TG_SITE);
 }
@@ -187,12 +187,13 @@ static tg_status median_infer(tg_call *c) {
     return tg_call_fail(c, TG_ERR_SHAPE, "dim %d has no elements, so there is no median", p->dim);
 }
 
-/* out = f(in...) in x's shape with size 1 in the dim. */
+/* out = f(in...), for arrays of x's shape with size 1 in the dim. */
 static tg_status map(tg_call *c, tg_formula f, tg_array out, const tg_array *in, int n) {
     return tg_ctx_ops(c->ctx)->map(c->ctx, f, out, in, n, (const double[2]){0}, false);
 }
 
-/* If there is a NaN, which is then the maximum, the first NaN is the median. */
+/* If there is a NaN along the dim, makes the first NaN the median. It is what TG_MAX and TG_ARGMAX find, because there
+ * NaN wins over any number. */
 static tg_status prefer_nan(tg_call *c, tg_array y, tg_array positions) {
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     tg_array x = tg_array_of(c->in[0]);
@@ -238,10 +239,10 @@ const tg_op tg_op_median = {
     .family = TG_FAMILY_REDUCE, .sums_f32 = true, .infer = median_infer, .forward = median_forward,
     .backward = order_backward, .vjp = order_vjp, .jvp = order_jvp, TG_SAMPLES(median_samples)};
 
-/* Returns the median along dim: the lower of the two middle elements if their number is even. *index (may be NULL)
- * receives its position as int64; of equal elements it is the one that a stable sort puts there. If there is a NaN, the
- * result is the first NaN. The gradient goes to that one element. Fails with TG_ERR_UNSUPPORTED on a device that has no
- * sort. */
+/* Returns the median along dim: the middle element in ascending order, or the lower of the two middle ones if the
+ * number of elements is even. If there is a NaN, returns the first NaN. If index is not NULL, *index receives the
+ * position as int64; among equal elements, it is the position of the one that a stable sort puts in the middle. The
+ * gradient goes to that one element. Fails with TG_ERR_UNSUPPORTED on a device that has no sort. */
 tg_tensor *tg_median(tg_tape *t, tg_tensor *x, int dim, bool keepdim, tg_tensor **index) {
     return record(t, &tg_op_median, BY(dim, .falling = keepdim), x, index, TG_SITE);
 }

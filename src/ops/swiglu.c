@@ -17,7 +17,7 @@ static tg_status swiglu_infer(tg_call *c) {
     if (!tg_needs(c, 0)) c->saves_in &= ~2u;
     TG_TRY(tg_call_free(c, 0, 0));
     TG_TRY(tg_call_free(c, 1, 0));
-    TG_TRY(tg_call_linear(c, 2));
+    TG_TRY(tg_call_linear(c, 2)); /* linear in up */
     return tg_infer_same(c);
 }
 
@@ -99,7 +99,7 @@ static tg_status glu_infer(tg_call *c) {
     return tg_call_out(c, 0, (tg_dtype)x->dtype, x->ndim, shape);
 }
 
-/* Half i of x along dim. */
+/* Returns half i (0 or 1) of x along dim. */
 static tg_array half_of(const tg_tensor *x, int dim, int i, tg_extent *e) {
     int64_t n = x->shape[dim] / 2;
     return tg_array_slice(tg_array_of(x), dim, i * n, n, 1, e);

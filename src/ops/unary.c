@@ -1,6 +1,7 @@
-/* Element-wise ops of one tensor: y = f(x). UNARY_X and UNARY_Y each define an op and its public function from rows
- * of kernels/scalar.h. The gradient's row takes (g, x) or (g, y), and the op saves x or y accordingly. The last
- * argument of the macros records the same gradient as ops of the tape. */
+/* Element-wise ops of one tensor: y = f(x). UNARY_X and UNARY_Y each define an op and its public function from two
+ * formulas of kernels/scalar.h: one for y, and one for the gradient. With UNARY_X the gradient is computed from (g, x)
+ * and the op saves x; with UNARY_Y it is computed from (g, y) and the op saves y. The last argument of the macros
+ * records the same gradient as ops of the tape. */
 #include <math.h>
 
 #include "ops/common/derive.h"
@@ -16,7 +17,7 @@ static tg_status number_infer(tg_call *c) {
     return tg_infer_same(c);
 }
 
-/* y = name(x): forward is formula `name`, and the gradient is formula `grad` of g and x or y. */
+/* y = name_(x): forward is formula name_, and the gradient is formula `grad` of g and `saved`, which is x or y. */
 #define UNARY(name_, text, infer_, grad, x_saved, y_saved, saved, samples_, recorded)                      \
     static tg_status name_##_forward(tg_call *c) {                                                         \
         return tg_op_map(c, TG_FN_##name_, c->out[0], TG_T1(c->in[0]), 1, 0, 0, false);                    \
@@ -48,8 +49,9 @@ UNARY_Y(relu, "max(x, 0)", number_infer, relu_d, nonzero_samples, tg_masked_fill
 static const tg_sample tan_samples[] = {RANGES(NULL, -1.2, 1.2, 2, 4.2)};
 static const tg_sample above_samples[] = {RANGES(NULL, -0.7, 2, 1, 8)}; /* above -1 */
 
-/* 1 / sqrt(1 - x^2), computed from the factors 1 - x and 1 + x without cancellation. Its derivatives are those of 1
- * - x^2, which are infinite at 1 and -1; those of the factors, one of which is 0, would be NaN. */
+/* Returns 1 / sqrt(1 - x^2). The value of 1 - x^2 is computed as (1 - x) (1 + x), without cancellation, but is
+ * differentiated as 1 - x^2. So its derivatives are infinite at 1 and -1, where those of the product would be NaN,
+ * because one factor is 0. */
 static tg_tensor *unit_slope(tg_tape *t, tg_tensor *x) {
     tg_tensor *rest = tg_one_minus(t, tg_square(t, x)), *exact = tg_mul(t, tg_one_minus(t, x), tg_add_scalar(t, x, 1));
     return tg_rsqrt(t, tg_add(t, rest, tg_detach(t, tg_sub(t, exact, rest))));
@@ -217,8 +219,9 @@ const tg_op tg_op_pow_scalar = {
     .infer = tg_infer_float, .forward = pow_scalar_forward, .backward = pow_scalar_backward,
     .vjp = pow_scalar_vjp, .jvp = tg_jvp_pointwise, TG_SAMPLES(pow_scalar_samples)};
 
-/* Returns x^p. It is NaN where x is negative and p is not an integer; for -infinity only the powers 1/2 and -1/2 are
- * NaN, as in PyTorch, and other powers are those of C's pow. The gradient for p = 0 is 0, also at x = 0. */
+/* Returns x^p. The result is NaN where x is negative and finite and p is not an integer. At x = -infinity it is NaN for
+ * p = 1/2 and p = -1/2, as in PyTorch, and the result of C's pow for other p. The gradient for p = 0 is 0, also at
+ * x = 0. */
 tg_tensor *tg_pow_scalar(tg_tape *t, tg_tensor *x, double p) {
     return TG_RECORD(t, tg_op_pow_scalar, &(pow_params){p}, x);
 }
@@ -274,9 +277,9 @@ const tg_op tg_op_clamp = {
     .infer = clamp_infer, .forward = clamp_forward, .backward = clamp_backward,
     .vjp = clamp_vjp, .jvp = tg_jvp_pointwise, TG_SAMPLES(clamp_samples)};
 
-/* Returns x limited to [lo, hi]. The gradient is 1 inside and at the bounds, so that an element at a bound can leave
- * it, and 0 outside and where x is NaN, which stays NaN. Bounds may be infinite; other bounds of integer tensors
- * must be representable in their dtype. */
+/* Returns x limited to [lo, hi]; NaN stays NaN. The slope is 1 inside and at the bounds, so that an element at a bound
+ * can leave it. It is 0 outside and where x is NaN. Bounds may be infinite; finite bounds of an integer tensor must be
+ * representable in its dtype. */
 tg_tensor *tg_clamp(tg_tape *t, tg_tensor *x, double lo, double hi) {
     return TG_RECORD(t, tg_op_clamp, (&(clamp_params){lo, hi}), x);
 }

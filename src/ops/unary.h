@@ -4,7 +4,8 @@
 
 #include "ops/common/op.h"
 
-/* Samples in [a0, a1) and, on the other side of a kink if there is one, in [b0, b1). */
+/* Samples with values in [a0, a1) and, on the other side of a kink if the op has one, in [b0, b1). par points to their
+ * params. */
 #define IN(lo_, hi_, layout_, ...) {.shape = TG_S_SHAPE(__VA_ARGS__), .lo = (lo_), .hi = (hi_), .layout = (layout_)}
 #define RANGES(par, a0, a1, b0, b1)                                                                     \
     {.note = "matrix", .params = par, .n_in = 1, .in = {IN(a0, a1, TG_SAMPLE_ROWS, 3, 5)}},               \

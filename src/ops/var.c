@@ -14,8 +14,9 @@ static tg_status var_infer(tg_call *c) {
     if (p->correction < 0) return tg_call_fail(c, TG_ERR_ARGUMENT, "correction is %d; it must be 0 or more",
                                                p->correction);
     if (tg_reduce_group(c, x) <= p->correction)
-        return tg_call_fail(c, TG_ERR_SHAPE, "each group has %lld elements and correction is %d; there must be more "
-                            "elements than the correction", (long long)tg_reduce_group(c, x), p->correction);
+        return tg_call_fail(c, TG_ERR_SHAPE,
+                            "each group has %s and correction is %d; there must be more elements than the correction",
+                            tg_count(tg_reduce_group(c, x), "element").text, p->correction);
     tg_reduce_shape(x, p->mask, true, shape);
     return tg_call_save(c, MEAN, tg_accumulate_dtype((tg_dtype)x->dtype), x->ndim, shape);
 }
@@ -24,9 +25,9 @@ static double var_scale(const tg_call *c, const tg_tensor *x) {
     return 1.0 / (double)(tg_reduce_group(c, x) - tg_reduce_params_of(c)->correction);
 }
 
-/* Computes the mean, which is saved for backward. rest and sum are temporaries; sum is float64. If all elements are
- * equal, the mean equals them exactly. For that, a float32 mean is rounded from a float64 one, and a float64 mean is
- * corrected: the mean of x - mean is added to it. */
+/* Computes the mean, and saves it for backward. rest [shape of x] and sum [shape of the mean, float64] are temporaries.
+ * If all elements are equal, the mean equals them exactly: a float32 mean is rounded from a float64 mean, and the mean
+ * of x - mean is added to a float64 mean. */
 static tg_status center(tg_call *c, const tg_tensor *rest, const tg_tensor *sum) {
     const tg_tensor *x = c->in[0], *mean = c->saved[MEAN];
     double scale = 1.0 / (double)tg_reduce_group(c, x);
@@ -84,8 +85,9 @@ const tg_op tg_op_var = {
     .sums_f32 = true, .infer = var_infer, .forward = var_forward, .backward = var_backward, .vjp = var_vjp,
     .jvp = tg_jvp_by_vjp, .flops = tg_reduce_flops, TG_SAMPLES(var_samples)};
 
-/* Returns the variance over dims of n elements, divided by n - correction, n > correction >= 0: 0 for a population,
- * 1 for the unbiased estimate from a sample. */
+/* Returns the sum of (x - mean)^2 over dims, divided by n - correction, where n is the number of elements in the sum.
+ * correction is 0 or more and less than n. A correction of 0 gives the variance of a population, and 1 the unbiased
+ * estimate from a sample. */
 tg_tensor *tg_var(tg_tape *t, tg_tensor *x, tg_dims dims, int correction, bool keepdim) {
     tg_reduce_params p = {.dims = dims, .keepdim = keepdim, .correction = correction};
     return TG_RECORD(t, tg_op_var, &p, x);
@@ -101,7 +103,7 @@ static tg_status std_infer(tg_call *c) {
     return tg_call_save(c, DEVIATION, tg_accumulate_dtype((tg_dtype)x->dtype), x->ndim, shape);
 }
 
-/* Computed in float64, where no square of a float32 overflows or underflows. */
+/* Computes in float64, where no square of a float32 overflows or underflows. */
 static tg_status std_forward(tg_call *c) {
     const tg_tensor *x = c->in[0], *deviation = c->saved[DEVIATION];
     tg_tensor *y = tg_reduce_kept(c, c->out[0], x->ndim), *sum = tg_reduce_small_f64(c, x);

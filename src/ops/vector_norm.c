@@ -24,8 +24,8 @@ static tg_status power(tg_call *c, const tg_tensor *x, double p) {
     return tg_op_map(c, TG_FN_pow_scalar, x, TG_T1(x), 1, p, 0, false);
 }
 
-/* Sets y to the sum of |x|^p, or to the extremum of |x| if p is infinite. For p < 0 the sum is infinite if an element
- * is 0. y is then float64, so that the sum is finite if elements are only small. */
+/* Sets y to the sum of |x|^p, or to the extremum of |x| if p is infinite. For p < 0, y must be float64: the sum is
+ * infinite if an element is 0, and must be finite if elements are only small. */
 static tg_status sum_powers(tg_call *c, double p, const tg_tensor *y) {
     const tg_tensor *x = c->in[0];
     if (p == 2) return tg_reduce_run(c, TG_SUMSQ, y, x, 1);
@@ -54,8 +54,8 @@ static tg_status norm_forward(tg_call *c) {
     return tg_op_map(c, TG_FN_id, y, TG_T1(norm), 1, 0, 0, false);
 }
 
-/* Elements whose magnitude is the extremum share its gradient evenly. If an element is NaN none does, and every
- * gradient is 0 / 0. */
+/* Elements whose magnitude is the extremum share its gradient evenly. If an element is NaN, so is the extremum; then no
+ * magnitude equals it, and every gradient is 0 * (g / 0), which is NaN. */
 static tg_status extremum_backward(tg_call *c, const tg_tensor *g) {
     const tg_tensor *x = c->in[0];
     tg_tensor *ties = tg_call_temp(c, TG_BOOL, x->ndim, x->shape), *size = tg_reduce_whole(c, x);
@@ -69,8 +69,9 @@ static tg_status extremum_backward(tg_call *c, const tg_tensor *g) {
     return tg_op_map(c, TG_FN_abs_d, c->gin[0], TG_T2(size, x), 2, 0, 0, tg_adds(c, 0));
 }
 
-/* Replaces slope = |x| by |x|^(p - 1) y^(1 - p), for 0 < p < 1. In float32, |x| / y could underflow to 0 for an element
- * much smaller than the others, and its power would be infinite. In float64 the powers of a float32 are finite. */
+/* Replaces `slope`, which holds |x|, by |x|^(p - 1) y^(1 - p), for 0 < p < 1. In float32, |x| / y could underflow to 0
+ * for an element much smaller than the others, and its power would be infinite. In float64 the powers of a float32 are
+ * finite. */
 static tg_status small_powers(tg_call *c, double p, const tg_tensor *slope) {
     tg_tensor *all = tg_reduce_small_f64(c, c->in[0]);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
@@ -96,7 +97,7 @@ static tg_status norm_backward(tg_call *c) {
         TG_TRY(tg_op_map(c, TG_FN_where_da, share, TG_T2(norm, share), 2, 0, 0, false));
         return tg_op_map(c, TG_FN_mul, c->gin[0], TG_T2(x, share), 2, 0, 0, tg_adds(c, 0));
     }
-    bool small = 0 < p && p < 1; /* for p below 0 no element is less than y */
+    bool small = 0 < p && p < 1; /* only then may |x| / y underflow before it is raised to a power below 0 */
     tg_tensor *slope = small ? tg_call_temp(c, TG_F64, x->ndim, x->shape) : tg_reduce_whole(c, x);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(tg_op_map(c, TG_FN_abs, slope, TG_T1(x), 1, 0, 0, false));
@@ -115,7 +116,7 @@ static tg_status norm_backward(tg_call *c) {
 static tg_status norm_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
     const tg_reduce_params *p = tg_node_params(n);
     tg_tensor *x = tg_node_in(n)[0], *y;
-    if (p->p == 0) return TG_OK; /* a step function: no gradient */
+    if (p->p == 0) return TG_OK; /* a step function has no gradient */
     x = p->p < 0 ? tg_cast(t, x, TG_F64) : tg_wide(t, x);
     if (p->p == 2) y = tg_root_or_0(t, tg_sum(t, tg_square(t, x), p->dims, p->keepdim));
     else if (by_extremum(p)) y = (p->p > 0 ? tg_max : tg_min)(t, tg_abs(t, x), p->dims, p->keepdim);

@@ -9,7 +9,7 @@
  * sharded over the same axes are adjacent there. */
 typedef struct square_sets {
     uint32_t mask[TG_STEP_SUMS]; /* bit a is set if the set has axis a */
-    int64_t count[TG_STEP_SUMS], first[TG_STEP_SUMS];
+    int64_t count[TG_STEP_SUMS], first[TG_STEP_SUMS]; /* number of gradients of the set, and index of the first one */
     int n;
 } square_sets;
 

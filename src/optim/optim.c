@@ -36,7 +36,7 @@ static tg_status check_params(tg_ctx *ctx, tg_tensor *const *params, int n, cons
     return TG_OK;
 }
 
-/* Creates a tensor of zeros in the shape of parameter p. tg_drop has no effect on it until tg_optim_drop_state. */
+/* Creates a tensor of zeros in the shape of parameter p. tg_drop has no effect on it; tg_optim_drop_state frees it. */
 static tg_tensor *state_tensor(tg_tensor *p, tg_dtype dtype) {
     tg_ctx *ctx = p->ctx;
     tg_tensor *s = tg_owned_empty(ctx, dtype, p->ndim, p->shape, TG_MEM_OPTIMIZER);
@@ -150,7 +150,7 @@ void tg_optim_drop_state(tg_tensor *s) {
     tg_drop(s);
 }
 
-/* Ends the optimizer's hold on a parameter, unless the parameter was dropped. */
+/* Subtracts 1 from the number of optimizers that update a parameter (tg_ext.held), unless the parameter was dropped. */
 static void let_go(const tg_optim *o, const tg_optim_item *it) {
     if (it->param && tg_ref_get(o->ctx, it->ref) == it->param) it->param->ext->held--;
 }

@@ -1,8 +1,8 @@
 /* The groups of a rank: tg_rank_groups, after the RankGenerator of Megatron-Core, and tg_parallel.
  *
- * A grid numbers the ranks in mixed radix. The leftmost axis of its order varies fastest. There are two grids over
- * the same ranks: the dense one (tp, cp, dp, pp) and the expert one (etp, ep, edp, pp). Both must give every rank
- * the same pipeline. */
+ * A grid numbers the ranks in mixed radix, with one digit for each axis. A text, the order, lists the axes; the
+ * leftmost one varies fastest. There are two grids over the same ranks: the dense one (tp, cp, dp, pp) and the expert
+ * one (etp, ep, edp, pp). Both must give every rank the same pipeline. */
 #include <stdio.h>
 
 #include "base/host_memory.h"
@@ -37,8 +37,9 @@ static int find(char names[][8], int n, const char *name) {
     return -1;
 }
 
-/* Returns the part of a rank's number that some axes contribute: the chosen axes if `inside`, else all others. index:
- * the coordinates on these axes, as one mixed-radix number. */
+/* The number of a rank is a sum with one term for each axis: the rank's coordinate times the stride of the axis.
+ * Returns the sum of the terms of the chosen axes if `inside`, else of all other axes. chosen: bit i stands for axis i.
+ * index: the coordinates on the summed axes, as one mixed-radix number. */
 static int rank_of(const int *sizes, int n, uint32_t chosen, bool inside, int index) {
     int rank = 0, stride = 1;
     for (int i = 0; i < n; i++) {
@@ -51,8 +52,8 @@ static int rank_of(const int *sizes, int n, uint32_t chosen, bool inside, int in
     return rank;
 }
 
-/* Lists the members of all groups over the chosen axes, group after group, in out (NULL: only counts). Returns the
- * number of groups. */
+/* Writes the members of all groups over the chosen axes to out, group after group. Sets *group_size to the number of
+ * members of each group. Both pointers may be NULL. Returns the number of groups. */
 static int groups_of(const int *sizes, int n, uint32_t chosen, int *out, int *group_size) {
     int members = 1, groups = 1;
     for (int i = 0; i < n; i++) *(chosen >> i & 1 ? &members : &groups) *= sizes[i];
@@ -118,7 +119,7 @@ void tg_parallel_make_comm(tg_parallel *p, const int *ranks, int n, const char *
         *out = tg_comm_split_known(p->world, ranks, n, name, axis, all);
 }
 
-/* Makes the communicator of this rank's group over some axes of a grid. */
+/* Makes the communicator of this rank's group over some axes of a grid. axes: their names, such as "tp-pp". */
 static tg_status group_make(tg_parallel *p, const grid *g, const char *axes, const char *name, tg_axis axis,
                             tg_comm **out) {
     tg_ctx *ctx = p->ctx;
@@ -138,6 +139,7 @@ static tg_status group_make(tg_parallel *p, const grid *g, const char *axes, con
 
 /* ---- Creation ---- */
 
+/* The names of the axes in an order. In the expert grid tp and dp stand for etp and edp. */
 static const char *const grid_names[GRID] = {"tp", "cp", "ep", "dp", "pp"};
 
 /* Checks the options, and fills in their defaults. */
@@ -165,19 +167,19 @@ static tg_status check_sizes(tg_ctx *ctx, tg_parallel_opts *o, int world) {
                        o->vp);
     if (world % ((int64_t)o->tp * o->cp * o->pp))
         return tg_fail(ctx, TG_ERR_ARGUMENT,
-                       "tg_parallel_new: the world of %d ranks is not divisible by tp x cp x pp = %d x %d x %d", world,
-                       o->tp, o->cp, o->pp);
+                       "tg_parallel_new: the world of %s is not divisible by tp x cp x pp = %d x %d x %d",
+                       tg_count(world, "rank").text, o->tp, o->cp, o->pp);
     if (world % ((int64_t)o->etp * o->ep * o->pp))
         return tg_fail(ctx, TG_ERR_ARGUMENT,
-                       "tg_parallel_new: the world of %d ranks is not divisible by etp x ep x pp = %d x %d x %d", world,
-                       o->etp, o->ep, o->pp);
+                       "tg_parallel_new: the world of %s is not divisible by etp x ep x pp = %d x %d x %d",
+                       tg_count(world, "rank").text, o->etp, o->ep, o->pp);
     if ((unsigned)o->rng > TG_RNG_MEGATRON)
         return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_parallel_new: rng is %d, expected TG_RNG_GLOBAL or TG_RNG_MEGATRON",
                        (int)o->rng);
     return TG_OK;
 }
 
-/* Sets *same to whether both grids have the same groups of an axis. */
+/* Sets *same to whether both grids have the same groups along the axis of this name. */
 static tg_status same_groups(tg_ctx *ctx, const grid *dense, const grid *expert, const char *axis, int world,
                              bool *same) {
     int *ranks = tg_host_alloc(ctx, 2 * (size_t)world * sizeof *ranks);
@@ -191,7 +193,7 @@ static tg_status same_groups(tg_ctx *ctx, const grid *dense, const grid *expert,
     return TG_OK;
 }
 
-/* Fails unless both grids have the same pipelines, because a pipeline has layers of both. */
+/* Fails unless both grids have the same pipelines, because a pipeline has layers of both grids. */
 static tg_status check_pipelines(tg_ctx *ctx, const tg_parallel_opts *o, const grid *dense, const grid *expert,
                                  int world) {
     bool same;
@@ -203,7 +205,7 @@ static tg_status check_pipelines(tg_ctx *ctx, const tg_parallel_opts *o, const g
                    o->order);
 }
 
-/* Makes the groups of two stages of this rank's pipeline. */
+/* Makes the groups that consist of two stages of this rank's pipeline (stage_groups.c). */
 static tg_status make_stage_groups(tg_parallel *p, const grid *dense) {
     int members = 0, mine = 0, world = tg_comm_size(p->world);
     int *ranks = tg_host_alloc(p->ctx, (size_t)world * sizeof *ranks);
@@ -217,8 +219,8 @@ static tg_status make_stage_groups(tg_parallel *p, const grid *dense) {
     return s;
 }
 
-/* Sets one_grid. Even if etp and tp have the same size, their groups differ if cp comes before tp in the order. If
- * their groups are the same, edp consists of dp and cp. */
+/* Sets p->one_grid: whether ep is 1 and the groups of etp are those of tp. If so, edp consists of dp and cp. Groups of
+ * the same size may still differ, for example if cp comes before tp in the order. */
 static tg_status compare_grids(tg_parallel *p, const grid *dense, const grid *expert) {
     if (p->o.ep > 1 || p->o.etp != p->o.tp) {
         p->one_grid = false;
@@ -227,8 +229,8 @@ static tg_status compare_grids(tg_parallel *p, const grid *dense, const grid *ex
     return same_groups(p->ctx, dense, expert, "tp", tg_comm_size(p->world), &p->one_grid);
 }
 
-/* Fills in the axes that placements use. The axes of the expert grid are among them only if it differs from the
- * dense one. */
+/* Fills in the grid of the context (placement/grid.h). Its `axes` include those of the expert grid only if the expert
+ * grid differs from the dense one. */
 static void fill_grid(tg_parallel *p) {
     tg_grid *g = tg_grid_own(p->ctx);
     g->axes = 0;
@@ -274,8 +276,8 @@ static tg_status make_groups(tg_parallel *p) {
     return TG_OK;
 }
 
-/* In check mode, fails unless tg_config gave all ranks of every axis the same seed, because the library takes the
- * numbers of the default random stream as the same on all ranks (I). */
+/* In check mode (tg_config.check), fails unless tg_config gave all ranks of tp, cp and dp the same seed. The library
+ * assumes that numbers from the default random stream are the same on all ranks (placement I of placement.h). */
 static tg_status compare_seeds(const tg_parallel *p) {
     static const tg_axis axes[] = {TG_TP, TG_CP, TG_DP};
     for (int i = 0; p->ctx->check && i < TG_LEN(axes); i++) {
@@ -287,9 +289,9 @@ static tg_status compare_seeds(const tg_parallel *p) {
         if (rank >= 0)
             return tg_fail(p->ctx, TG_ERR_PLACEMENT,
                            "tg_parallel_new: the default random stream has seed %llu on rank 0 of axis %s and seed "
-                           "%llu on rank %d, expected one seed, because the library takes its numbers as equal on all "
-                           "ranks; give every rank the same tg_config.seed, and draw numbers of this rank only from a "
-                           "stream of its own (tg_rng_add)",
+                           "%llu on rank %d, expected one seed, because the library assumes that all ranks draw equal "
+                           "numbers; give every rank the same tg_config.seed, and draw numbers of this rank only from "
+                           "a stream of its own (tg_rng_add)",
                            (unsigned long long)first, tg_axis_name(axes[i]), (unsigned long long)other, rank);
     }
     return TG_OK;
@@ -357,9 +359,9 @@ tg_status tg_parallel_recover(tg_parallel *p) {
     int world = tg_comm_size(p->world), model = p->o.tp * p->o.cp * p->o.pp, experts = p->o.etp * p->o.ep * p->o.pp;
     if (world % model || world % experts)
         return tg_fail(p->ctx, TG_ERR_STATE,
-                       "tg_parallel_recover: %d ranks are left, expected a multiple of tp x cp x pp = %d and of etp x "
-                       "ep x pp = %d; free the tg_parallel, and create another over the world",
-                       world, model, experts);
+                       "tg_parallel_recover: the world has %s left, expected a multiple of tp x cp x pp = %d and of "
+                       "etp x ep x pp = %d; free the tg_parallel, and create another over the world",
+                       tg_count(world, "rank").text, model, experts);
     TG_TRY(make_groups(p));
     for (tg_parallel_listener *l = p->listeners; l; l = l->next) TG_TRY(l->recovered(l));
     return TG_OK;

@@ -1,4 +1,4 @@
-/* The tg_parallel of a rank: its groups, and the objects that use them. */
+/* The struct tg_parallel (tapegrad/parallel.h): the groups of a rank, and the list of the objects that use them. */
 #ifndef TG_PARALLEL_H
 #define TG_PARALLEL_H
 
@@ -19,23 +19,24 @@ struct tg_parallel {
     tg_ctx *ctx;
     tg_comm *world;
     tg_parallel_opts o; /* with defaults filled in */
-    char order[40]; /* the text of o.order */
-    bool one_grid;  /* both grids have the same groups: ep has one rank, etp is tp, and edp is dp and cp together */
+    char order[40]; /* a copy of the caller's text; o.order points to it */
+    bool one_grid;  /* the dense and the expert grid have the same groups: ep is 1, etp is tp, and edp is dp and cp */
     tg_comm *comm[TG_MAX_AXES];
     tg_comm *dp_cp, *model, *embedding;
-    /* The groups with the stage before [0] and with the stage after [1]: of activations [0] and of gradients [1]. NULL
-     * if there is one stage. */
+    /* edge[0] are the groups with the pipeline stage before this one, edge[1] those with the stage after it. Of either
+     * pair, group [0] carries activations and group [1] gradients. All are NULL if there is one stage. */
     tg_comm *edge[2][2];
     bool buckets_held; /* backward starts no sums of buckets (tg_buckets_hold) */
     tg_buckets *buckets;             /* all tg_buckets that are alive, newest first */
     tg_parallel_listener *listeners; /* newest first */
 };
 
-/* Creates the communicator *out of these n ranks of the world, as tg_comm_split_known does. In a recovery, *out exists:
- * rebuilds it in place, because layers hold its address. */
+/* If *out is NULL, sets it to a new communicator of these n ranks of the world (tg_comm_split_known in comm/comm.h,
+ * which explains the arguments). If *out is a communicator, as in a recovery, rebuilds it in place with these ranks,
+ * because layers hold its address. */
 void tg_parallel_make_comm(tg_parallel *p, const int *ranks, int n, const char *name, tg_axis axis, bool all,
                            tg_comm **out);
-/* Makes, or rebuilds, the groups of two stages. stages: the ranks of the world that are the stages of this rank's
+/* Makes or rebuilds p->embedding and p->edge. stages[i] is the rank of the world that runs stage i of this rank's
  * pipeline. */
 tg_status tg_parallel_make_stage_groups(tg_parallel *p, const int *stages);
 void tg_parallel_drop_stage_groups(tg_parallel *p);

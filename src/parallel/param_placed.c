@@ -24,15 +24,16 @@ static tg_status check_at(const tg_parallel *p, tg_ctx *ctx, const tg_place_at *
                : tg_fail(ctx, TG_ERR_ARGUMENT, "tg_param_new_placed: p is not the tg_parallel of its context");
 }
 
-/* Divides *s by the placement `at`: from the global shape towards the shape of this rank's part. */
+/* Divides the dim of *s that the placement `at` shards by the number of ranks of its axis. Called for each placement,
+ * it turns the global shape into the shape of this rank's part. */
 static tg_status cut(const tg_parallel *p, tg_ctx *ctx, tg_shape *s, tg_place_at at) {
     tg_placement to = at.placement;
     int n = tg_parallel_size(p, at.axis), d = to.dim < 0 ? to.dim + (int)s->ndim : to.dim;
     if (to.kind != TG_VARYING || to.layout == TG_OPAQUE) return TG_OK;
     if (d < 0 || d >= s->ndim)
         return tg_fail(ctx, TG_ERR_SHAPE,
-                       "tg_param_new_placed: the placement shards dim %d, but the shape has %d dims (axis %s)", to.dim,
-                       (int)s->ndim, tg_axis_name(at.axis));
+                       "tg_param_new_placed: the placement shards dim %d, but the shape has %s (axis %s)", to.dim,
+                       tg_count((int)s->ndim, "dim").text, tg_axis_name(at.axis));
     if (s->dim[d] % n)
         return tg_fail(ctx, TG_ERR_SHAPE,
                        "tg_param_new_placed: dim %d is %lld, expected a multiple of the %d ranks of %s", d,
@@ -45,7 +46,8 @@ static tg_status cut(const tg_parallel *p, tg_ctx *ctx, tg_shape *s, tg_place_at
                    (long long)s->dim[d], tg_axis_name(at.axis), (long long)chunks);
 }
 
-/* Places x on the axes, and fills it with normal random numbers; std 0: leaves it 0. */
+/* Places x on the axes, and fills it with normal random numbers of standard deviation std. If std is 0, x keeps its
+ * zeros. */
 static tg_status fill(const tg_parallel *p, tg_tensor *x, const tg_place_at *at, int n, double std) {
     bool expert = false;
     for (int i = 0; i < n; i++) {

@@ -1,13 +1,14 @@
-/* The public functions of placements: tg_place declares a placement of a leaf, tg_placement_of and others return those
- * of any tensor, and tg_assume_placement replaces one. */
+/* The public functions of placements (placement.h): tg_place declares the placement of a leaf, tg_placement_of and
+ * other functions return the placements of any tensor, and tg_assume_placement replaces a placement. */
 #include <tapegrad/derivatives.h>
 
 #include "ops/common/op.h"
 #include "placement/rule.h"
 #include "parallel/parallel.h"
 
-/* Lists the axes of the grid that an axis stands for, major first, and returns how many. If both grids have the same
- * groups, etp stands for tp, and edp for dp and cp. */
+/* Lists in out the axes for which `axis` stands, and returns their number, 1 or 2. Of two, the major one comes first:
+ * it is the one that divides a dim first. An axis stands for itself, except if the dense and the expert grid have the
+ * same groups: etp then stands for tp, and edp for dp and cp, or for dp alone if cp is 1. */
 static int axes_of(const tg_parallel *p, tg_axis axis, tg_axis out[2]) {
     bool one = p && p->one_grid;
     out[0] = one && axis == TG_ETP ? TG_TP : one && axis == TG_EDP ? TG_DP : axis;
@@ -54,7 +55,8 @@ static tg_status check_grid(const tg_parallel *p, const tg_ctx *ctx, tg_axis axi
     return TG_OK;
 }
 
-/* Checks a placement for x, and makes the dim of a shard non-negative. yet: the axes on which x may still be placed. */
+/* Checks a placement for x, and makes the dim of a shard non-negative. yet: the axes, as bits, on which x may still be
+ * placed later. */
 static tg_status check_placement(const tg_tensor *x, tg_placement *to, uint32_t yet, const char *who) {
     char what[160];
     tg_describe(x, what, sizeof what);
@@ -71,15 +73,15 @@ static tg_status check_placement(const tg_tensor *x, tg_placement *to, uint32_t 
 
 static bool is_placed(const tg_tensor *x, tg_axis axis) { return x->ext && x->ext->placed >> axis & 1; }
 
-/* Returns whether x was placed in this way before. The order of axes that share a dim is that of the first
- * declarations. */
+/* Returns whether tg_place has already declared this placement of x on the axis. Ignores the order of the axes that
+ * shard the same dim, because the first declarations decide that order. */
 static bool placed_alike(const tg_tensor *x, tg_axis axis, tg_placement to) {
     tg_placement is = tg_place_on(x, axis);
     is.order = to.order = 0;
     return is_placed(x, axis) && tg_placement_same(is, to);
 }
 
-/* Fails because x already has another placement on the axis. */
+/* Fails because tg_place has already declared another placement of x on the axis. asked: as in check_leaf. */
 static tg_status refuse_second(const tg_tensor *x, tg_axis axis, tg_axis asked, tg_placement to) {
     char what[160], is[24], wanted[24];
     tg_describe(x, what, sizeof what);
@@ -110,7 +112,7 @@ static tg_status check_leaf(const tg_tensor *x, tg_axis axis, tg_axis asked, tg_
     return TG_OK;
 }
 
-/* Places a leaf on one axis. yet: the axes on which it may still be placed later. */
+/* Places a leaf on one axis. yet: the axes, as bits, on which the leaf may still be placed later. */
 static tg_status declare(tg_tensor *x, tg_axis axis, tg_placement to, uint32_t yet) {
     tg_ctx *ctx = x->ctx;
     if (!(tg_grid_axes(ctx) >> axis & 1)) return TG_OK; /* one rank: any placement is the same */
@@ -119,7 +121,7 @@ static tg_status declare(tg_tensor *x, tg_axis axis, tg_placement to, uint32_t y
     TG_TRY(ctx->run.status);
     TG_TRY(tg_place_check_shards(x, p, yet, "tg_place"));
     x->place = p;
-    x->flags &= (uint16_t) ~(TG_F_GIVEN | TG_F_COMPARED); /* its placement is now declared, on every axis */
+    x->flags &= (uint16_t) ~(TG_F_GIVEN | TG_F_COMPARED); /* x->place now has the placements on all axes */
     x->ext->placed |= 1u << axis;
     return TG_OK;
 }
@@ -150,7 +152,7 @@ tg_status tg_place(const tg_parallel *p, tg_tensor *leaf, tg_axis axis, tg_place
 typedef struct assume_params {
     tg_axis axis;
     tg_placement to;
-    bool back; /* of a gradient: the axis gets its old position among the axes that shard the same dim */
+    bool back; /* of a gradient: among the axes that shard the same dim, `axis` gets the position to.order */
 } assume_params;
 
 static tg_status assume_infer(tg_call *c) {
@@ -167,7 +169,8 @@ static tg_status assume_infer(tg_call *c) {
 
 static tg_status assume_backward(tg_call *c) { return tg_call_pass(c, 0, c->gout[0]); }
 
-/* Gives the gradient the placement of a gradient of x. */
+/* Gives the gradient the placement that a gradient of x has on the axis: that of x, but with R instead of P, and P
+ * instead of R. */
 static tg_status assume_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
     const assume_params *p = tg_node_params(n);
     assume_params back = *p;
@@ -207,8 +210,8 @@ const tg_op tg_op_assume_placement = {
     TG_SAMPLES(assume_samples),
 };
 
-/* Returns a view of x with another placement on one axis. Forward and backward are the identity: no data is
- * converted. The only check is that the local sizes of x allow the placement. */
+/* Returns a view of x with the placement `to` on the axis. Forward and backward are the identity, and convert no data.
+ * The only check is that the local sizes of x allow the placement. */
 tg_tensor *tg_assume_placement(tg_tape *t, tg_tensor *x, const tg_parallel *p, tg_axis axis, tg_placement to) {
     const char *who = "tg_assume_placement";
     if (tg_tape_check_with(t, &x, 1, who) != TG_OK || tg_check(t->ctx, x, who) != TG_OK ||

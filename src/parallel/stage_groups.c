@@ -1,11 +1,12 @@
-/* The groups of two pipeline stages: of the first and the last one, which both hold the word embeddings, and of
- * neighbors. Neighbors have two groups, one for activations and one for gradients. So all messages of a group go one
- * way, and none of them can wait behind a message that goes the other way. */
+/* The groups that consist of two pipeline stages. The first and the last stage, which both hold the word embeddings,
+ * form one group. Each pair of neighbors forms two more: one for activations and one for gradients. So all messages of
+ * such a group go one way, and none of them can wait behind a message that goes the other way. */
 #include <stdio.h>
 
 #include "parallel/parallel.h"
 
-/* Makes the groups between stage e and the stage after it, of which this rank is one. In both, stage e is rank 0. */
+/* Makes the two groups of edge e, which joins stage e and the stage after it. This rank is one of these two stages. In
+ * both groups stage e is rank 0. */
 static void make_edge(tg_parallel *p, const int *stages, int e) {
     static const char *const what[2] = {"activations", "gradients"};
     int n = tg_comm_size(p->comm[TG_PP]), after = (e + 1) % n, pair[2] = {stages[e], stages[after]};
@@ -17,7 +18,8 @@ static void make_edge(tg_parallel *p, const int *stages, int e) {
     }
 }
 
-/* All ranks form the groups in one order: first and last stage, then each edge of the ring. */
+/* All ranks form the groups in the same order: first that of the first and the last stage, then those of the edges. The
+ * edges form a ring: the stage after the last one is the first. */
 tg_status tg_parallel_make_stage_groups(tg_parallel *p, const int *stages) {
     tg_comm *pp = p->comm[TG_PP];
     int n = tg_comm_size(pp), me = tg_comm_rank(pp), ends[2] = {stages[0], stages[n - 1]};
@@ -43,7 +45,8 @@ void tg_parallel_drop_stage_groups(tg_parallel *p) {
 
 tg_comm *tg_parallel_embedding(const tg_parallel *p) { return p ? p->embedding : NULL; }
 
-/* Activations that this stage sends and gradients that it receives belong to the edge to the next stage. */
+/* Activations that this stage sends and gradients that it receives belong to the edge to the stage after it; the others
+ * belong to the edge to the stage before it. */
 tg_comm *tg_parallel_edge(const tg_parallel *p, bool down, bool sending) {
     return p ? p->edge[down == sending][!down] : NULL;
 }

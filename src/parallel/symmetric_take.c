@@ -1,4 +1,4 @@
-/* tg_symmetric_take: tensors of a tape whose storages lie in a symmetric buffer. */
+/* tg_symmetric_take: creates tensors of a tape in a symmetric buffer, which has the same size on all ranks (comm.h). */
 #include <tapegrad/parallel.h>
 
 #include "base/runtime.h"
@@ -15,7 +15,8 @@ static tg_status check_take(const tg_symmetric *s, tg_tape *t, const tg_dtype *d
                        "tg_symmetric_take: the buffer belongs to another context than the tape");
     if (n < 0 || (n && (!dtypes || !shapes || !out)))
         return tg_fail(t->ctx, TG_ERR_ARGUMENT,
-                       "tg_symmetric_take: n is %d, and dtypes, shapes or out is NULL; expected arrays of n, 0 or more",
+                       "tg_symmetric_take: n is %d, expected 0 or more; dtypes, shapes and out must not be NULL unless "
+                       "n is 0",
                        n);
     for (int i = 0; i < n; i++) TG_TRY(tg_shape_check(t->ctx, &shapes[i], dtypes[i], "tg_symmetric_take"));
     return TG_OK;
@@ -27,7 +28,7 @@ static size_t packed(tg_dtype dtype, const tg_shape *shape) {
     return (bytes + PACKING - 1) / PACKING * PACKING;
 }
 
-/* Returns whether the buffer is free and has space for the tensors. */
+/* Returns whether the buffer has space for the tensors, and no tensors of an earlier call use it. */
 static bool fits(const tg_symmetric *s, const tg_dtype *dtypes, const tg_shape *shapes, int n) {
     size_t left = s->bytes;
     for (int i = 0; i < n; i++) {

@@ -17,7 +17,8 @@ static tg_status sum_run(tg_comm *comm, tg_tensor *sums, int from, int to) {
 
 tg_status tg_grid_sum_world(tg_ctx *ctx, tg_tensor *x) { return sum_run((tg_comm *)tg_grid_of(ctx)->world, x, 0, 1); }
 
-/* Sums consecutive elements with the same axis in their masks by one collective; usually these are all elements. */
+/* Makes one collective on each axis for each run of consecutive elements whose masks contain that axis. Usually all
+ * elements form one run. */
 tg_status tg_grid_sum(tg_ctx *ctx, const uint32_t *mask, tg_tensor *sums, int n) {
     for (int a = 0; a < TG_MAX_AXES; a++)
         for (int i = 0, to; i < n; i = to) {

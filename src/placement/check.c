@@ -1,10 +1,10 @@
-/* Check mode: verifies that a tensor which claims to be the same on every rank of an axis is so, by comparing a hash of
- * its bytes.
+/* Check mode: compares tensors whose placement says that they are the same on every rank of an axis. The ranks exchange
+ * hashes of the bytes.
  *
  * Ranks of a tensor- or context-parallel group record the same ops. So on those axes a leaf is compared at its first
- * use, results of ops when they are computed, and a seed and the result of a hook when backward gets them.
- * Data-parallel ranks may use different parameters from each other, so on those axes tg_grads_finalize compares the
- * parameters. */
+ * use, results of ops when they are computed, and a seed and the result of a hook when backward gets them. One
+ * data-parallel rank may use parameters that another one does not, so on the data-parallel axes tg_grads_finalize
+ * compares the parameters. */
 #include "base/hash.h"
 #include "base/host_memory.h"
 
@@ -32,8 +32,9 @@ static uint32_t equal_axes(const tg_tensor *x, const tg_placements *p) {
 
 uint32_t tg_placement_claimed(const tg_tensor *x) { return equal_axes(x, x->place); }
 
-/* Sets *bytes to the bytes of x on the host. The bytes of a device tensor are copied, because check mode may be slow.
- * Then the caller must free *copy, which otherwise is NULL. */
+/* Sets *bytes to the address of the bytes of x. If the host cannot read the device's memory, copies the bytes to host
+ * memory at *copy, which the caller must free; else sets *copy to NULL. Check mode may be as slow as such copies
+ * are. */
 static tg_status host_bytes(const tg_tensor *x, const unsigned char **bytes, void **copy) {
     tg_ctx *ctx = x->ctx;
     *copy = NULL;
@@ -80,10 +81,10 @@ static tg_status gather(tg_ctx *ctx, tg_comm *comm, const int64_t *mine, int64_t
     return s;
 }
 
-/* Compares n numbers with those of rank 0, in one collective. *wrong is -1 if all are equal. Otherwise it is rank *
- * n + i, for the first rank that differs and its first different number i. first and other may be NULL; else they
- * receive the numbers i of rank 0 and of that rank. A communicator that moves no data, such as that of a plan, has no
- * numbers to compare. */
+/* Compares n numbers of every rank with those of rank 0, in one collective. Sets *wrong to -1 if all are equal.
+ * Otherwise sets it to (rank * n + i), where rank is the first rank that differs and i is its first different number.
+ * If first and other are not NULL, sets them to number i of rank 0 and of that rank. If the communicator moves no data
+ * (tg_comm_plan_new), *wrong is -1. */
 static tg_status find_other(tg_ctx *ctx, tg_comm *comm, const int64_t *mine, int64_t n, int64_t *wrong, int64_t *first,
                             int64_t *other) {
     int64_t all = n * tg_comm_size(comm);
@@ -112,8 +113,9 @@ tg_status tg_placement_compare_number(tg_ctx *ctx, tg_comm *comm, int64_t mine, 
 
 /* ---- The first element that differs ---- */
 
-/* Finds the first element of x that is not the same on all ranks. x must have elements that differ. All ranks halve the
- * range in which it lies by comparing the hashes of the first half, so that only hashes are sent. */
+/* Finds the first element of x that is not the same on all ranks. x must have such an element. The ranks halve the
+ * range in which the element lies, by comparing the hashes of the first half, until one element is left. So they send
+ * only hashes. */
 static tg_status first_different(const tg_tensor *x, tg_comm *comm, const unsigned char *bytes, int64_t *element) {
     size_t size = tg_dtype_size((tg_dtype)x->dtype);
     int64_t from = 0, to = x->numel;
@@ -155,7 +157,7 @@ static tg_status describe_difference(tg_tensor *x, tg_comm *comm, int *rank, cha
     TG_TRY(find_other(x->ctx, comm, &x->numel, 1, &wrong, &pair[0], &pair[1]));
     if (wrong >= 0) {
         *rank = (int)wrong;
-        snprintf(text, n, "there are %lld elements on rank 0 and %lld on rank %d", (long long)pair[0],
+        snprintf(text, n, "it has %s on rank 0 and %lld on rank %d", tg_count(pair[0], "element").text,
                  (long long)pair[1], *rank);
         return TG_OK;
     }
@@ -215,7 +217,7 @@ tg_status tg_placement_compare(tg_tensor *x) {
     return TG_OK;
 }
 
-/* Compares a gradient of x, over the axes on which a gradient of x is equal. */
+/* Compares g, a gradient of x, on the axes on which a gradient of x is the same on every rank. */
 static tg_status compare_gradient(const tg_tensor *x, tg_tensor *g, const char *what, const char *remedy) {
     const tg_placements *dual = tg_placement_of_gradient(x, false);
     uint32_t axes = equal_axes(x, dual) & ~data_axes;
@@ -258,8 +260,9 @@ tg_status tg_placement_compare_hooked(const tg_tensor *x, tg_tensor *g) {
 
 enum { MAX_COMPARED = 16 }; /* greatest number of tensors of a call that are compared */
 
-/* Lists the inputs and outputs of a call that are results of the tape and equal on every rank of the axis, inputs
- * first. A leaf is left out, because it has been compared at its first use. Returns their number. */
+/* Lists the inputs and then the outputs of a call that are results of ops, and that by their placement are equal on
+ * every rank of the axis. Leaves out leaves of the context, which have been compared at their first use. Returns the
+ * length of the list. */
 static int equal_results(const tg_call *c, int axis, tg_tensor *x[MAX_COMPARED]) {
     int n = 0;
     for (int i = 0; i < c->n_in + c->n_out && n < MAX_COMPARED; i++) {
@@ -280,7 +283,8 @@ static bool readable(int64_t word, char *text, size_t n) {
     return snprintf(text, n, "%.9g", v), true;
 }
 
-/* Writes the first number of the op's params that is not the same on all ranks, if it can be read. Collective. */
+/* Finds the first 64-bit word of the op's params that is not the same on all ranks. Writes both values to text, such as
+ * " (2 on rank 0, 3 on rank 1)"; "" if there is no such word or it is not a readable number. Collective. */
 static tg_status describe_numbers(const tg_call *c, tg_comm *comm, char *text, size_t n) {
     int64_t words = (int64_t)(c->op->params_size / sizeof(int64_t)), wrong, first, other;
     char one[40], two[40];

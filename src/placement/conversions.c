@@ -16,9 +16,8 @@ tg_status tg_call_convert(tg_call *c, int i, tg_placement from, int o, tg_placem
     if (!comm) return tg_call_fail(c, TG_ERR_ARGUMENT, "the communicator is NULL");
     tg_axis axis = tg_comm_axis(comm);
     if (i < 0 || i >= c->n_in || o < 0 || o >= c->n_out)
-        return tg_call_fail(c, TG_ERR_ARGUMENT,
-                            "tg_call_convert: input is %d and output %d; the call has %d inputs and %d outputs", i, o,
-                            c->n_in, c->n_out);
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "tg_call_convert: input is %d and output %d; the call has %s and %s", i,
+                            o, tg_count(c->n_in, "input").text, tg_count(c->n_out, "output").text);
     if ((unsigned)axis >= TG_MAX_AXES || !(tg_grid_axes(c->ctx) >> axis & 1)) return TG_OK;
     tg_rules *r = tg_rules_of(c);
     if (!r) return c->ctx->run.status;
@@ -63,7 +62,7 @@ const tg_placements *tg_place_converted(tg_ctx *ctx, const tg_placements *p, tg_
 
 static tg_placement at_of(const tg_tensor *x, tg_axis axis) { return x->place ? x->place->at[axis] : invariant; }
 
-/* Returns whether input i, which is placed as `is`, can be converted where `from` is expected. I and R are
+/* Returns whether a conversion that expects `from` accepts input i, which is placed as `is`. I and R are
  * interchangeable if the input needs no gradient, because they differ only in the gradient. */
 static bool accepts(const tg_call *c, int i, tg_placement from, tg_placement is) {
     if (from.kind <= TG_REPLICATED && is.kind <= TG_REPLICATED)
@@ -79,14 +78,16 @@ static tg_status refuse_input(tg_call *c, const tg_conversion *v) {
     return tg_placement_refuse(c, v->axis, why, v->remedy ? v->remedy : "docs/placements.md lists the mappings");
 }
 
-/* Refuses a conversion that moves data along a dim which another axis shards too. Only the minor (innermost) axis of
- * a dim may convert it. */
+/* Refuses a conversion that moves data along a dim which another axis shards too. Of the axes that shard one dim, only
+ * the minor (innermost) one may be converted. */
 static tg_status check_sharers(tg_call *c, const tg_conversion *v) {
     const tg_tensor *x = c->in[v->in], *y = c->out[v->out];
     tg_placement is = at_of(x, v->axis);
     if (sharded(is) && is.order != sharers(c->ctx, x->place, is.dim, v->axis))
         return tg_placement_refuse(c, v->axis, "another axis shards the same dim within the shards of this one",
                                    "convert the minor axis first");
+    /* claims: an opaque tensor becomes a shard of dim d. adds: a tensor that is not VARYING becomes a shard of dim d;
+     * this axis is then the minor one, so other axes may shard the dim too. */
     for (int d = 0; !sharded(is) && d < x->ndim; d++) {
         bool claims = is.kind == TG_VARYING && sharded(v->to) && v->to.dim == d;
         bool moves = claims || c->dims >> d & 1 || (d < y->ndim && x->shape[d] != y->shape[d]);

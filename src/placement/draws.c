@@ -1,7 +1,7 @@
 /* Random draws by global coordinates: an element of a shard gets the random number that it would get in the global
  * tensor. Its global position is an affine function of the digits of its local position (tg_draws in device.h). An
- * unsharded dim has one digit. A sharded dim may have more: they number the chunks that this rank holds. Adjacent dims
- * that are contiguous in the global tensor are merged into one digit. */
+ * unsharded dim has one digit. A sharded dim may have further digits, which number the chunks that this rank holds.
+ * Adjacent dims that are contiguous in the global tensor are merged into one digit. */
 #include "placement/draws.h"
 
 #include "core/rng.h"
@@ -132,7 +132,8 @@ typedef struct sharding {
     cut cuts[TG_MAX_DIMS][TG_MAX_AXES];
     int n[TG_MAX_DIMS];        /* number of cuts of each dim */
     int64_t step[TG_MAX_DIMS]; /* row-major steps of the dims in the global tensor */
-    int64_t base, numel;       /* index of this rank's first draw; number of draws of all ranks */
+    int64_t base;              /* of an opaque tensor: number of the first draw of this rank's block (stack); else 0 */
+    int64_t numel;             /* number of draws of all ranks together */
     /* If pieces[d] > 0, dim d is split into that many pieces, and only the one with index piece[d] is drawn now. */
     int64_t pieces[TG_MAX_DIMS], piece[TG_MAX_DIMS];
 } sharding;
@@ -149,8 +150,8 @@ static int cuts_of(const tg_ctx *ctx, const tg_placement *at, int d, cut *cuts) 
     return n;
 }
 
-/* Gives each rank of an opaque tensor its own block of draws, in rank order: sets base, and multiplies numel by the
- * number of ranks. */
+/* Gives each rank of an opaque tensor its own block of draws, in rank order: adds the start of this rank's block to
+ * l->base, and multiplies l->numel by the number of ranks. */
 static void stack(const tg_ctx *ctx, const tg_placement *at, sharding *l) {
     for (int a = 0; a < TG_MAX_AXES; a++) {
         if (!(tg_grid_axes(ctx) >> a & 1) || at[a].kind != TG_VARYING || at[a].layout != TG_OPAQUE) continue;
@@ -168,10 +169,9 @@ static tg_status sharding_of(tg_ctx *ctx, int ndim, const int64_t *shape, const 
         int64_t size = shape[i]; /* grows to the global size, from the minor axis to the major one */
         for (int k = l->n[i] - 1; k >= 0; k--) {
             if (size % tg_placement_chunks(l->cuts[i][k].p))
-                return tg_fail(
-                    ctx, TG_ERR_SHAPE,
-                    "random draws: a shard of dim %d has %lld elements, expected a multiple of its %lld chunks", i,
-                    (long long)size, (long long)tg_placement_chunks(l->cuts[i][k].p));
+                return tg_fail(ctx, TG_ERR_SHAPE,
+                               "random draws: a shard of dim %d has %s, expected a multiple of its %lld chunks", i,
+                               tg_count(size, "element").text, (long long)tg_placement_chunks(l->cuts[i][k].p));
             size *= l->cuts[i][k].size;
         }
         l->numel *= size;
@@ -203,7 +203,7 @@ static tg_status fail_digits(tg_ctx *ctx) {
         TG_DRAW_DIGITS);
 }
 
-/* Narrows *out, the draws of the global tensor, to those of these digits. */
+/* Narrows *out, the draws of the global tensor, to those of the elements that have these digits. */
 static tg_status draws_of(tg_ctx *ctx, const digits *d, tg_draws *out) {
     if (d->n > TG_DRAW_DIGITS) return fail_digits(ctx);
     out->rng.counter += (uint64_t)d->base;
@@ -227,8 +227,8 @@ static bool varies(const tg_ctx *ctx, const tg_placement *at, uint32_t axes) {
 }
 
 /* Sets *out to the stream that a tensor draws from. With TG_RNG_MEGATRON a tensor that varies over tp (or etp, ep)
- * draws from the stream of its rank, unless the caller has selected a stream. If `expert` is true, a tensor that varies
- * over tp only draws from the stream of experts too. */
+ * draws from the stream of its rank, unless the caller has selected a stream. If `expert` is true, that is the stream
+ * of experts, even if the tensor varies over no other axis than tp. */
 static tg_status stream_of(tg_ctx *ctx, const tg_placement *at, bool expert, tg_rng **out) {
     *out = &ctx->rng;
     if (!tg_grid_of(ctx)->draws_local || !at || ctx->streams.current) return TG_OK;
@@ -242,15 +242,15 @@ static tg_status stream_of(tg_ctx *ctx, const tg_placement *at, bool expert, tg_
                    experts ? "etp or ep" : "tp", name);
 }
 
-/* Fails if an element draws by key but has no place in a global tensor. */
+/* Fails if draws are made by key and x is opaque on an axis: its elements then have no position in a global tensor. */
 static tg_status check_keyed(const tg_call *c, const tg_placement *at) {
     for (int a = 0; tg_is_keyed(c->ctx) && a < TG_MAX_AXES; a++)
         if (tg_grid_axes(c->ctx) >> a & 1 && at[a].kind == TG_VARYING && at[a].layout == TG_OPAQUE)
             return tg_placement_refuse(c, (tg_axis)a,
-                                       "its elements have no place in a global tensor by which an open key could say "
-                                       "what they draw",
-                                       "use tg_dropout_rows, which gets the places, or draw before the op that made "
-                                       "the tensor opaque");
+                                       "its elements have no place in a global tensor, and what an element draws "
+                                       "under an open key depends on that place",
+                                       "use tg_dropout_rows and pass the places of the rows to it, or draw before the "
+                                       "op that made the tensor opaque");
     return TG_OK;
 }
 
@@ -281,7 +281,7 @@ tg_status tg_draws_take_rows(tg_call *c, const tg_tensor *x, tg_draws *out, int6
     tg_placement at[TG_MAX_AXES] = {{.kind = TG_INVARIANT}};
     sharding l;
     digits d = {.n = 0};
-    for (int a = 0; p && a < TG_MAX_AXES; a++) /* of the other dims only: the rows say what dim 0 draws */
+    for (int a = 0; p && a < TG_MAX_AXES; a++) /* dim 0 is left out, because rows[] says what its rows draw */
         if (p->at[a].kind == TG_VARYING && p->at[a].layout != TG_OPAQUE && p->at[a].dim > 0) at[a] = p->at[a];
     TG_TRY(sharding_of(c->ctx, x->ndim, x->shape, at, &l));
     *width = l.step[0];

@@ -1,5 +1,6 @@
-/* Placements of gradients: the dual of the placement of the tensor that they belong to, checks of a given gradient,
- * and the seed of a root. */
+/* Placements of gradients: the gradient of a tensor has the dual of the tensor's placement, in which R and P are
+ * exchanged. This file also checks the placement of a gradient that the caller gives, and computes the seed of a
+ * root. */
 #include "placement/rule.h"
 
 static const tg_placement invariant = {.kind = TG_INVARIANT};

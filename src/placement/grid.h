@@ -9,7 +9,9 @@
 #include "core/context.h"
 
 typedef struct tg_grid {
-    uint32_t axes; /* bit a is set if axis a has more than one rank. 0 means that nothing is placed or checked */
+    /* The axes that placements use: those with more than one rank, except pp, and except the axes of experts if both
+     * grids are the same (tg_parallel_opts). Bit a stands for axis a. 0 means that nothing is placed or checked. */
+    uint32_t axes;
     int size[TG_MAX_AXES], rank[TG_MAX_AXES]; /* 1 and 0 on an axis that is not used */
     tg_comm *comm[TG_MAX_AXES];               /* this rank's group on each axis; NULL if there is no group */
     const tg_comm *world;                     /* all ranks; NULL if there is no tg_parallel */
@@ -32,16 +34,16 @@ static inline const tg_grid *tg_grid_of(const tg_ctx *ctx) {
     const tg_grid *g = tg_grid_own(ctx);
     return g ? g : &tg_no_grid;
 }
-/* Returns the axes that have more than one rank, as bits. Every op calls this, so for a context without peers it reads
- * only one byte of the runtime. */
+/* Returns the field `axes` of the grid. Every op calls this, so for a context without peers it reads only one byte of
+ * the runtime. */
 static inline uint32_t tg_grid_axes(const tg_ctx *ctx) { return ctx->run.has_peers ? tg_grid_own(ctx)->axes : 0; }
-/* Makes the grid one of single ranks again. The placements of tensors stay as they are. */
+/* Sets the grid to one rank on every axis again. The placements of tensors stay as they are. */
 void tg_grid_clear(tg_ctx *ctx);
 
-/* Marks this rank as out of step with the others (tg_ctx_skip) if the context has an error and the grid has other axes
- * than data-parallel ones. Called after an error that may have kept this rank from calling a function of the caller,
- * which may communicate. Data-parallel ranks communicate after backward, so a rank that left out a micro-batch is still
- * in step with them. */
+/* Reports to the other ranks that this rank may have left out a collective (tg_ctx_skip), if the context has an error
+ * and the grid has other axes than data-parallel ones. Called after an error that may have kept this rank from running
+ * a function of the program, such as a module's forward, in which ranks communicate. Data-parallel ranks communicate
+ * only after backward, so they do not wait for a rank that left out a micro-batch. */
 void tg_ctx_may_skip(tg_ctx *ctx);
 
 /* Replaces sums [n], float64 on the device, by their sums over ranks: element i over the axes of mask[i].

@@ -122,7 +122,7 @@ tg_status tg_place_check_shard(const tg_tensor *x, const tg_placements *p, tg_pl
     if (!rest) return TG_OK;
     char what[160];
     tg_describe(x, what, sizeof what);
-    return tg_fail(x->ctx, TG_ERR_SHAPE, "%s: dim %d of %s is not divisible in %lld chunks", who, is.dim, what,
+    return tg_fail(x->ctx, TG_ERR_SHAPE, "%s: dim %d of %s is not divisible into %lld chunks", who, is.dim, what,
                    (long long)chunks);
 }
 

@@ -34,16 +34,17 @@ static inline int64_t tg_placement_chunks(tg_placement p) {
 }
 /* Returns how many times larger dim d of the global tensor is than the local one, over all axes that shard it. */
 int64_t tg_place_scale(const tg_tensor *x, int d);
-/* Fail with TG_ERR_SHAPE unless the dim of x that the placement `is` shards is divisible into its chunks. What must be
- * divisible is the local size times the ranks of the minor axes, which cut the dim after this one. The minor axes are
- * those in p, and those of the bit mask `yet`, which may still be placed. tg_place_check_shards checks all axes of
- * p. */
+/* tg_place_check_shard fails with TG_ERR_SHAPE unless the shard of an axis, which is placed as `is`, is divisible into
+ * its chunks. The minor axes of the same dim divide this shard further. So its size is the local size in x times the
+ * ranks of the minor axes: those that p has, and those in the bit mask `yet`, which may still be placed.
+ * tg_place_check_shards makes the check for all axes of p. */
 tg_status tg_place_check_shard(const tg_tensor *x, const tg_placements *p, tg_placement is, uint32_t yet,
                                const char *who);
 tg_status tg_place_check_shards(const tg_tensor *x, const tg_placements *p, uint32_t yet, const char *who);
 /* Returns the placement of a gradient of a tensor that is placed as p: R and P change places. */
 const tg_placements *tg_place_dual(tg_ctx *ctx, const tg_placements *p);
-/* Returns whether x is a copy of a parameter that another rank holds too, and counts (tg_share). */
+/* Returns whether x is a copy of a parameter of tg_share that this rank must leave out of sums over all parameters,
+ * such as norms: rank 0 of the group adds its own copy. */
 bool tg_is_share_copy(const tg_tensor *x);
 void tg_places_free(tg_ctx *ctx); /* frees all interned placements */
 

@@ -37,8 +37,8 @@ static bool is_undeclared(const tg_tensor *x, tg_axis axis) {
     return is_opaque(x, axis) && !(x->ext && x->ext->placed >> axis & 1);
 }
 
-/* Returns the leaf that x is, or that x is a view of. x has no node. Returns NULL if an op without a gradient has
- * computed x, because nothing leads from x to the leaves that the op used. */
+/* Returns the leaf that x is, or that x is a view of. x must have no node. Returns NULL if an op that recorded no node
+ * has computed x, because then the leaves that the op used are not known. */
 static const tg_tensor *leaf_of_bytes(const tg_tensor *x) {
     const tg_tensor *maker = x->flags & TG_F_LEAF || !x->storage ? x : tg_storage_maker(x->storage);
     return maker && maker->flags & TG_F_LEAF ? maker : NULL;
@@ -54,8 +54,8 @@ static const tg_tensor *find_leaf(const tg_tensor *x, tg_axis axis, cause *of) {
     return leaf;
 }
 
-/* Returns the first such leaf among those from which the inputs were computed, and sets *input to that input's
- * index. */
+/* Returns the first such leaf among those from which the inputs of c were computed. Sets *input to the index of the
+ * input that was computed from it. */
 static const tg_tensor *leaf_of_inputs(const tg_call *c, tg_axis axis, cause of, int *input) {
     const tg_tensor *leaf = NULL;
     of.left = MAX_NODES;

@@ -60,7 +60,7 @@ tg_status tg_call_linear(tg_call *c, uint32_t set) {
     tg_rules *r = tg_rules_of(c);
     if (!r) return c->ctx->run.status;
     if (r->n_sets < 0) r->n_sets = 0;
-    if (!set) return TG_OK; /* states that there is no such set */
+    if (!set) return TG_OK; /* set 0 says that the op is linear in no input */
     if (r->n_sets == TG_MAX_SETS)
         return tg_call_fail(c, TG_ERR_ARGUMENT, "tg_call_linear: an op may state at most %d sets of inputs",
                             TG_MAX_SETS);
@@ -100,7 +100,7 @@ void tg_call_placed(tg_call *c) { impl(c)->placed = true; }
 /* ---- Roles of the families; docs/placements.md has the table ---- */
 
 void tg_rules_sets(const tg_call *c, tg_rules *r) {
-    static const uint32_t sets[][2] = {
+    static const uint32_t sets[][2] = { /* up to two sets for each family; bit i stands for input i */
         [TG_FAMILY_SCALE] = {1},      [TG_FAMILY_ADDITIVE] = {UINT32_MAX},
         [TG_FAMILY_FACTORS] = {1, 2}, [TG_FAMILY_QUOTIENT] = {1},
         [TG_FAMILY_SELECT] = {6},     [TG_FAMILY_MATMUL] = {1, 2},
@@ -168,7 +168,7 @@ static void linear(const tg_call *c, tg_rules *r) {
 }
 
 /* q [b, h, sq, dk], k [b, g, sk, dk], v [b, g, sk, dv]: each of the g heads of k and v serves h / g neighboring
- * heads of q. The op states all other roles itself. */
+ * heads of q. The op itself states the roles of its other inputs. All other dims are whole. */
 static void attention(const tg_call *c, tg_rules *r) {
     if (c->n_in < 3) return;
     for (int i = 0; i < 3; i++)

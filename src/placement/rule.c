@@ -46,10 +46,11 @@ typedef struct on_axis {
     tg_call *c;
     tg_rules *r;
     tg_axis axis;
-    bool gradients;
-    /* Masks of inputs. Bit 31 stands for all inputs from 31 on, which may set it in two masks that otherwise exclude
-     * each other. */
-    uint32_t partial, others, varying, opaque, invariant, replicated; /* last two: inputs with gradient */
+    bool gradients; /* the op can give gradients (gives_gradients) */
+    /* Masks of inputs, by their placement on this axis. `others` has all that are not PARTIAL. invariant and replicated
+     * have only inputs that need a gradient. Bit 31 stands for all inputs from 31 on, so it may be set in both of two
+     * masks that otherwise exclude each other. */
+    uint32_t partial, others, varying, opaque, invariant, replicated;
 } on_axis;
 
 static const tg_placement invariant = {.kind = TG_INVARIANT};
@@ -251,7 +252,7 @@ static tg_status check_roles(const on_axis *o, int first) {
         int mine = o->r->role[i][at(o, i).dim];
         if (mine == TG_WHOLE) return refuse(o, "the op needs the whole of the dim that is sharded", remedy_of(o, i));
         if (mine != role)
-            return refuse(o, "the sharded dims play different parts in the op",
+            return refuse(o, "the sharded dims have different roles in the op",
                           "gather one of them, or shard both along the same dim");
         if (role >= 0 && role >= o->c->out[0]->ndim)
             return tg_call_fail(o->c, TG_ERR_INTERNAL, "dim %d of input %d becomes dim %d of %d", at(o, i).dim, i, role,
@@ -338,8 +339,8 @@ static const tg_conversion *conversion_on(const tg_rules *r, tg_axis axis) {
     return NULL;
 }
 
-/* Returns the interned placements. Most often they are those of an input, so these are compared first, which saves
- * the search in the list. */
+/* Returns the interned form of the placements `to`. Most often an input has the same placements. So the inputs are
+ * compared first, which saves the search in the list. */
 static const tg_placements *place_like_input(const tg_call *c, const tg_placement to[TG_MAX_AXES]) {
     for (int i = 0; i < c->n_in && i < 3; i++)
         if (c->in[i] && c->in[i]->place && !memcmp(c->in[i]->place->at, to, sizeof c->in[i]->place->at))
@@ -386,7 +387,7 @@ static tg_status derive_all(tg_call *c, tg_rules *r, bool gradients) {
         on_axis o = {.c = c, .r = r, .axis = (tg_axis)a, .gradients = gradients};
         if (v) {
             TG_TRY(tg_placement_convert(c, r, (tg_axis)a));
-            if (c->in[v->in]) to[a] = at(&o, v->in); /* the conversion replaces it below */
+            if (c->in[v->in]) to[a] = at(&o, v->in); /* place_outputs replaces it by that of the conversion */
         } else {
             TG_TRY(derive(&o, &to[a]));
         }

@@ -16,6 +16,7 @@ typedef struct tg_rules tg_rules;
  * on return the output's. May refuse the call. */
 typedef tg_status (*tg_shard_rule)(tg_call *c, tg_axis axis, tg_placement *to);
 
+/* TG_ROLE_OPEN: nothing has been stated yet. */
 enum { TG_ROLE_OPEN = -3, TG_MAX_SETS = 4, TG_MAX_CONVERSIONS = 8, TG_ALL_INPUTS = -1 };
 
 /* A statement of tg_call_convert: on the axis, input `in` must be placed as `from`, and output `out` is then `to`. */
@@ -26,16 +27,16 @@ typedef struct tg_conversion {
     const char *remedy; /* how to avoid a refusal; may be NULL */
 } tg_conversion;
 
-/* What is known of one call: statements of infer, and what the op's family fills in. Masks of inputs and of dims have a
- * bit for each. */
+/* What is known of one call: statements of infer, and what the op's family fills in. A mask has one bit for each input,
+ * or for each dim of the output. */
 struct tg_rules {
-    int n_sets; /* TG_ROLE_OPEN means that infer has stated none */
-    uint32_t set[TG_MAX_SETS];
+    int n_sets;                /* number of entries of set[]; TG_ROLE_OPEN if infer has stated none */
+    uint32_t set[TG_MAX_SETS]; /* each is a mask of inputs in which the op is jointly linear */
     uint32_t stretch;        /* inputs that may have size 1 where others have a shard */
     uint32_t stretched_dims; /* output dims in which the inputs of `stretch` may have size 1 */
-    uint32_t alike;          /* along a stretched dim, either all of these inputs are sharded or none */
+    uint32_t alike;          /* inputs of which, along a stretched dim, either all or none are sharded */
     uint32_t uneven;         /* output dims whose shards may differ in local size between inputs */
-    uint32_t within;         /* inputs that may lack a summed dim: every term of the sum uses all of them */
+    uint32_t within;         /* inputs that may lack a summed dim: every term of the sum uses the whole input */
     tg_shard_rule move;      /* NULL if the roles say everything */
     int move_dim;            /* the input dim that `move` handles; TG_ALL_INPUTS means every dim */
     int move_to;             /* of a reshape: the output dim that the call names, or -1 */
@@ -44,11 +45,12 @@ struct tg_rules {
     uint32_t drawn;             /* axes on which each rank combines the inputs with random numbers of its own */
     bool filled;                /* the family has filled in the roles */
     bool loose;                 /* a refusal on the current axis is no error: the result is opaque there */
-    int8_t role[][TG_MAX_DIMS]; /* of the dims of each input */
+    int8_t role[][TG_MAX_DIMS]; /* for each dim of each input: an output dim, TG_WHOLE, TG_SUMMED or TG_ROLE_OPEN */
 };
 
 /* Gives every output of c its placement, or refuses the call with TG_ERR_PLACEMENT. The message says what would go
- * wrong and which op to use. Called after infer and before forward, and only if the context's grid has an axis. */
+ * wrong and which op to use. Called after infer and before forward, and only if some axis of the context's grid has
+ * several ranks. */
 tg_status tg_placement_derive(tg_call *c);
 /* Returns the rules of the current call, empty ones if infer has stated nothing. NULL after recording the error. */
 tg_rules *tg_rules_of(tg_call *c);
@@ -60,12 +62,13 @@ void tg_rules_roles(const tg_call *c, tg_rules *r);
 /* Refuses the call with TG_ERR_PLACEMENT. The message has the axis, the inputs' placements, what would go wrong
  * (`why`) and how to avoid it (`remedy`). If the rules are loose, records nothing and returns TG_ERR_PLACEMENT. */
 tg_status tg_placement_refuse(const tg_call *c, tg_axis axis, const char *why, const char *remedy);
-/* Writes a remedy. If the cause can be a leaf that tg_place did not declare, or that it declared I on a data axis,
- * the remedy begins with that leaf and the call of tg_place to add. `meets` says that an input that is I needs a
- * gradient and another input is not I. */
+/* Writes the advice of a refusal to buf. It ends with `remedy`. If the cause can be a leaf that tg_place did not
+ * declare, or that it declared I on a data axis, the advice begins with that leaf and the call of tg_place to add.
+ * `meets` says that an input that is I needs a gradient and another input is not I. */
 void tg_placement_remedy(const tg_call *c, tg_axis axis, bool meets, const char *remedy, char *buf, size_t n);
-/* Return whether input i needs a gradient, whether the op will also give it one, and whether the op will give one to
- * any input. In the first run of a recomputation they return what they will return in the second run. */
+/* tg_call_asks_gradient returns whether input i needs a gradient, tg_call_differentiable whether the op will also give
+ * it one, and tg_call_any_differentiable whether the op will give one to any input. In the first run of a recomputation
+ * they return what they will return in the second run. */
 bool tg_call_asks_gradient(const tg_call *c, int i);
 bool tg_call_differentiable(const tg_call *c, int i);
 bool tg_call_any_differentiable(const tg_call *c);
@@ -74,8 +77,8 @@ bool tg_call_any_differentiable(const tg_call *c);
 void tg_call_note_differentiable(tg_call *c);
 /* Checks the conversions of the call on one axis. */
 tg_status tg_placement_convert(tg_call *c, const tg_rules *r, tg_axis axis);
-/* Returns p with another placement on `axis`. If several axes shard the new dim, this one becomes the minor one. On
- * the dim that the axis no longer shards, the axes inside of it move one step outward. */
+/* Returns p with the placement `to` on `axis`. If several axes shard the new dim, this axis becomes the minor one.
+ * Among the axes that shard the old dim, those that were minor to this axis move up by one position. */
 const tg_placements *tg_place_converted(tg_ctx *ctx, const tg_placements *p, tg_axis axis, tg_placement to);
 /* Does the same, but gives `axis` the position to.order among the axes that shard the dim: the position that it had
  * before a conversion. */
@@ -85,16 +88,17 @@ const tg_placements *tg_place_returned(tg_ctx *ctx, const tg_placements *p, tg_a
 
 /* Returns whether statements have an effect. Without a grid the functions below do nothing. */
 static inline bool tg_call_places(const tg_call *c) { return tg_grid_axes(c->ctx) != 0; }
-/* States that every dim d of input i becomes output dim d + shift. */
+/* States that every dim d of input i is free (it may be sharded), and becomes output dim d + shift. */
 tg_status tg_call_free(tg_call *c, int i, int shift);
 /* States that the call reshapes input 0. `named` is the output dim that the shard becomes, or -1 for the
  * first possible one. */
 tg_status tg_call_reshapes(tg_call *c, int named);
-/* State that the call concatenates its inputs along dim; or that it splits input 0 along dim into its outputs, of
- * equal or different sizes. */
+/* tg_call_joins states that the call concatenates its inputs along dim. tg_call_cuts states that it splits input 0
+ * along dim into its outputs, of equal or different sizes. */
 tg_status tg_call_joins(tg_call *c, int dim);
 tg_status tg_call_cuts(tg_call *c, int dim);
-/* States that the inputs of the mask may lack the summed dims: every term of the sum uses all of them. */
+/* States that the inputs of the mask may lack the summed dims, because every term of the sum uses these inputs
+ * whole. */
 tg_status tg_call_within(tg_call *c, uint32_t mask);
 /* States that the inputs of the mask may have size 1 where others have a shard. */
 tg_status tg_call_stretch(tg_call *c, uint32_t mask);
@@ -109,16 +113,17 @@ void tg_call_placed(tg_call *c);
 /* Fails unless a leaf that is I or R has the same bytes on all ranks of the tensor- and context-parallel axes.
  * Called at the first use of the leaf. */
 tg_status tg_placement_compare(tg_tensor *x);
-/* Compares a root that is a leaf, as its first use, and the seed that the caller gave for it (or NULL) on the axes
- * where the gradient of the root is the same on every rank. Does nothing outside check mode. */
+/* Compares a root of a backward if it is a leaf that has not been compared. Compares the seed that the caller gave for
+ * the root, unless it is NULL, on the axes where the gradient of the root is the same on every rank. Does nothing
+ * outside check mode. */
 tg_status tg_placement_compare_root(tg_tensor *root, tg_tensor *seed, const char *who);
 /* Compares what a gradient hook of x returned, on the axes where the gradient of x is the same on every rank. The hook
  * must return another tensor on all ranks of these axes or on none. Does nothing outside check mode. */
 tg_status tg_placement_compare_hooked(const tg_tensor *x, tg_tensor *g);
 /* Returns, after the rule and before forward, whether the results of the call will be compared. */
 bool tg_placement_compares_results(const tg_call *c);
-/* Compares the inputs and results of an op that forward has filled, on the axes where they are declared equal. If
- * inputs agree and results do not, the ranks gave the op different numbers. */
+/* Called when forward has filled the results of an op. Compares inputs and results on the axes where their placements
+ * say that they are equal. If inputs agree and results do not, the ranks gave the op different numbers. */
 tg_status tg_placement_compare_results(tg_call *c);
 /* Compares one number with that of rank 0. *rank is -1 if all are equal, and also if comm moves no data. Otherwise it
  * is the first rank that differs; *first and *other are the numbers of rank 0 and of that rank. Collective. */
@@ -126,7 +131,7 @@ tg_status tg_placement_compare_number(tg_ctx *ctx, tg_comm *comm, int64_t mine, 
                                       int64_t *other);
 /* Fails unless x has the same bytes on every rank of c. Collective. */
 tg_status tg_placement_compare_over(tg_tensor *x, tg_comm *c, const char *who);
-/* Returns the axes on which x claims to have the same bytes on every rank. */
+/* Returns the axes on which the placement of x says that x has the same bytes on every rank. */
 uint32_t tg_placement_claimed(const tg_tensor *x);
 /* Return whether x has bytes that can be hashed (it is contiguous and not of device meta), and compute that hash. */
 bool tg_placement_comparable(const tg_tensor *x);

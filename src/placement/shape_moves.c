@@ -27,8 +27,8 @@ static bool shared(const tg_call *c, const tg_tensor *x, int d, tg_axis but) {
     return false;
 }
 
-/* Returns the product of the ranks of the axes that shard the dim within this axis. What this axis cuts is larger
- * than the local size by that factor. */
+/* p is the placement of x on one axis. Returns the product of the ranks of the other axes that divide the shards of
+ * this axis further. Such a shard is larger than the local size by that factor. */
 static int64_t minor_ranks(const tg_call *c, const tg_tensor *x, tg_placement p) {
     int64_t n = 1;
     for (int a = 0; a < TG_MAX_AXES; a++) {
@@ -46,8 +46,8 @@ static void set_chunks(tg_placement *p, int64_t k) {
 
 /* ---- reshape ---- */
 
-/* The smallest runs of input dims [in, in_end) and output dims [out, out_end) around a dim that have the same
- * product. */
+/* The input dims [in, in_end) around a dim, and the output dims [out, out_end) to which they correspond: the smallest
+ * such ranges in which the products of the sizes are equal. */
 typedef struct group {
     int in, in_end, out, out_end;
 } group;
@@ -69,7 +69,7 @@ static bool group_of(const tg_tensor *x, const tg_tensor *y, int d, group *g) {
     return false;
 }
 
-/* Returns the product of the group's dims before the sharded one; 0 if one of them is itself sharded. */
+/* Returns the product of the sizes of the group's dims before dim d; 0 if one of them is itself sharded. */
 static int64_t dims_before(const tg_tensor *x, const group *g, int d) {
     int64_t n = 1;
     for (int i = g->in; i < d; i++) n *= tg_place_scale(x, i) == 1 ? x->shape[i] : 0;
@@ -77,9 +77,9 @@ static int64_t dims_before(const tg_tensor *x, const group *g, int d) {
 }
 
 /* Chooses the output dim that the shard becomes. The shard comes in k chunks along the group. Sets *before to the
- * number of elements before that dim in the group. If a dim is named, it is chosen. Otherwise, if k > 1, the first
- * choice is a dim before which the group's dims have exactly k elements, so that every chunk is a contiguous shard
- * of that dim. The last choice is the first dim with more than one element. */
+ * product of the group's sizes before that dim. If the call names a dim, chooses it; returns -1 if it is not in the
+ * group. Otherwise, if k > 1, the first choice is a dim before which this product is exactly k, so that every chunk is
+ * a contiguous shard of that dim. The last choice is the first dim with more than one element. */
 static int choose_dim(const tg_tensor *y, const group *g, int64_t k, int named, int64_t *before) {
     int64_t n = 1;
     int first = -1;
@@ -106,7 +106,9 @@ static tg_status move_reshaped(tg_call *c, tg_axis axis, tg_placement *to) {
     int64_t p = dims_before(x, &g, to->dim);
     bool first = p == 1, movable = to->layout != TG_ZIGZAG && !shared(c, x, to->dim, axis);
     if (p == 0 || (!first && !movable))
-        return tg_placement_refuse(c, axis, "a sharded dim would be joined after another dim", gather_first);
+        return tg_placement_refuse(
+            c, axis, "a sharded dim would be joined after another dim, and no placement describes the result",
+            gather_first);
     chunks *= p;
     int named = r->move_to >= g.out && r->move_to < g.out_end ? r->move_to : -1;
     int j = choose_dim(y, &g, movable ? chunks : 1, named, &before);

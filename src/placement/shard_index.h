@@ -5,10 +5,10 @@
 #include "placement/placing.h"
 
 bool tg_is_shard(const tg_placements *p, int a); /* whether axis a shards a dim in a known layout */
-/* Returns the number of axes that shard x, and fills out[] with them, in the order in which they are gathered. */
+/* Returns the number of axes that shard x, and fills out[] with them, in rising order. */
 int tg_shard_axes(const tg_tensor *x, tg_axis out[TG_MAX_AXES]);
 /* Returns whether the placement says where each rank's elements belong in the global tensor: x is neither PARTIAL nor
- * VARYING without a layout on any axis. */
+ * opaque on any axis. */
 bool tg_shard_is_located(const tg_tensor *x);
 tg_shape tg_shard_global(const tg_tensor *x); /* returns the shape of the global tensor of which x is a part */
 /* Converts index `local` of dim d of a rank's part of x. Returns the index in dim d of the global tensor. at[a] is the

@@ -1,9 +1,9 @@
-/* Activation recomputation (Chen et al., arXiv 1604.06174): a function of tensors as one node.
+/* Activation recomputation (Chen et al., arXiv 1604.06174): one node stands for a whole function of tensors.
  *
- * The first run happens on a separate tape in no-grad mode, so what its ops would save is not kept. Leaves that it uses
- * become inputs of the node. Backward runs the function again on a fresh tape, with the random streams of the first
- * run. The backward of that tape writes the gradients of its leaves directly to the buffers where the outer node's
- * gradients go, so that a weight's gradient never exists twice. */
+ * The first run of the function happens on a separate tape in no-grad mode, so its ops save nothing for backward.
+ * Leaves that the function uses become inputs of the node. Backward runs the function again on a new tape, with the
+ * random streams of the first run. The backward of the new tape writes the gradients of its leaves directly to the
+ * buffers for the gradients of the node's inputs, so that a weight's gradient never exists twice. */
 #include "recompute/recompute.h"
 
 #include <stdio.h>
@@ -65,24 +65,25 @@ static tg_status check_same(tg_ctx *ctx, const tg_recompute_params *p, tg_tensor
 
 /* ---- One run of the function on a separate tape ---- */
 
-/* Fails if the function has left another number of forks open than `before`, and closes the surplus forks. */
+/* Fails if the number of open forks of random streams is not `before`, the number at the start of the function. Closes
+ * the surplus forks. */
 static tg_status check_forks(tg_ctx *ctx, const tg_recompute_params *p, int before) {
     int left = ctx->streams.forks - before;
     if (!left) return TG_OK;
     if (left > 0) tg_rng_unwind(ctx, before);
     if (ctx->run.status != TG_OK) return ctx->run.status; /* the function failed between a fork and its join */
-    return tg_fail(ctx, TG_ERR_STATE, "%s: the function %s random streams %d times more often than it %s them", p->name,
-                   left > 0 ? "forks" : "joins", abs(left), left > 0 ? "joins" : "forks");
+    return tg_fail(ctx, TG_ERR_STATE, "%s: the function %s random streams %s more often than it %s them", p->name,
+                   left > 0 ? "forks" : "joins", tg_count(abs(left), "time").text, left > 0 ? "joins" : "forks");
 }
 
-/* Does the same for keys. */
+/* Does the same for open keys (core/keys.h). */
 static tg_status check_keys(tg_ctx *ctx, const tg_recompute_params *p, int before) {
     int left = ctx->keys.depth - before;
     if (!left) return TG_OK;
     if (left > 0) tg_keys_unwind(ctx, before);
     if (ctx->run.status != TG_OK) return ctx->run.status;
-    return tg_fail(ctx, TG_ERR_STATE, "%s: the function %s keys %d times more often than it %s them", p->name,
-                   left > 0 ? "opens" : "closes", abs(left), left > 0 ? "closes" : "opens");
+    return tg_fail(ctx, TG_ERR_STATE, "%s: the function %s keys %s more often than it %s them", p->name,
+                   left > 0 ? "opens" : "closes", tg_count(abs(left), "time").text, left > 0 ? "closes" : "opens");
 }
 
 /* Calls the function, and checks its status, its forks, its keys and its outputs. */
@@ -103,7 +104,7 @@ static tg_status call_fn(const tg_recompute_params *p, tg_tape *t, tg_tensor *co
     return TG_OK;
 }
 
-/* Makes handles of tape t on the inputs' storages. */
+/* Makes tensors of tape t that share the storages of the inputs. */
 static tg_status enter_inputs(tg_tape *t, tg_tensor *const *in, int n, tg_tensor **entered) {
     for (int i = 0; i < n; i++) entered[i] = in[i] ? tg_tape_enter(t, in[i]) : NULL;
     return t->ctx->run.status;
@@ -123,7 +124,7 @@ tg_status tg_recompute_infer(tg_call *c) {
         c->out[i] = y;
         const tg_tensor *maker = tg_storage_maker(x->storage);
         if (!x->tape || !maker || maker->tape != x->tape) continue;
-        x->storage->maker = y; /* the inner handle ends with its tape, so y becomes the maker */
+        x->storage->maker = y; /* x ends with its tape, so y becomes the tensor that the storage was made for */
         x->storage->birth = y->serial;
     }
     tg_call_placed(c);
@@ -137,8 +138,8 @@ static tg_rng_states *save_streams(tg_tape *t) {
     return s;
 }
 
-/* Begins or ends a second run: sets the random streams, unless `to` is NULL, and whether draws are made again. Returns
- * what the latter was. */
+/* Begins or ends a second run. Sets the random streams to the states *to, unless `to` is NULL. Sets keys.repeats, which
+ * says that draws repeat those of a first run, and returns its earlier value. */
 static bool set_draws(tg_ctx *ctx, const tg_rng_states *to, bool repeats) {
     bool before = ctx->keys.repeats;
     if (to) tg_rng_states_load(ctx, to);
@@ -172,8 +173,8 @@ static tg_status alias_inputs(tg_tape *t, tg_tensor *const *in, int n, tg_tensor
     return t->ctx->run.status;
 }
 
-/* Records the ops of the function on the node's own tape, for derivatives of derivatives. Gives the function views of
- * its inputs, so that hooks which it sets on them do not stay on the inputs themselves. */
+/* Runs the function again and records its ops on the node's own tape, for derivatives of derivatives. Gives the
+ * function views of its inputs, so that hooks which it sets on the views do not stay on the inputs themselves. */
 static tg_status recompute_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
     const tg_recompute_params *p = tg_node_params_of(n);
     tg_rng_states *now = p->streams ? save_streams(t) : NULL;
@@ -256,8 +257,8 @@ static const tg_op recompute_of_ranks_op = TG_RECOMPUTE_OP("recompute", true, re
 
 /* ---- tg_recompute ---- */
 
-/* Lists the inputs, and then the other leaves that the first run used, which its tape has recorded as leaf nodes.
- * Returns the number of tensors in all[]. */
+/* Lists in all[] the inputs, and then the leaves that the first run used without getting them as inputs. `inner`, the
+ * tape of that run, has recorded these as leaf nodes. Returns the number of tensors in all[]. */
 static int leaves_used(const tg_tape *inner, tg_tensor *const *in, int n_in, tg_tensor **all) {
     int n = n_in;
     for (int i = 0; i < n_in; i++) all[i] = in[i];
@@ -295,7 +296,7 @@ static tg_status first_run(tg_tape *t, tg_tape *inner, tg_recompute_params *p, t
     const tg_op *op = call->op[inner->collectives || (p->distribute && tg_comm_size(p->distribute) > 1)];
     call->passed_on = true;
     TG_TRY(tg_apply(t, op, p, all, n, out, p->n_out, call->node_state, call->end, call->site));
-    for (int i = 0; i < p->n_out; i++) /* an output to which the second run gives no gradient needs none */
+    for (int i = 0; i < p->n_out; i++) /* an output that depends on nothing that needs a gradient needs none either */
         if (!(results[i]->flags & (TG_F_REQUIRES_GRAD | TG_F_DIFFERENTIABLE))) out[i]->flags &= ~TG_F_REQUIRES_GRAD;
     return TG_OK;
 }

@@ -13,13 +13,13 @@ typedef struct tg_recompute_params {
     tg_fn fn;
     void *state;
     const char *name;
-    int n_in;      /* number of inputs of fn; the further inputs of the node are the leaves that fn used */
+    int n_in;      /* number of inputs of fn; the node's inputs after these are the leaves that fn used */
     int n_out;     /* number of outputs of fn and of the node */
     bool training; /* the mode of the first run, which the second one repeats */
     uint64_t micro; /* the micro-batch of the first run */
-    tg_comm *distribute;
-    tg_rng_states *streams;    /* random streams at the start of the first run; NULL if not restored */
-    tg_tensor *const *outputs; /* outputs of the first run; only valid while the node is recorded */
+    tg_comm *distribute;       /* of the call's tg_recompute_opts */
+    tg_rng_states *streams;    /* random streams at the start of the first run; NULL: they are not restored */
+    tg_tensor *const *outputs; /* outputs of the first run; valid only until the node has been recorded */
     uint64_t *bits;            /* a hash of each output's bytes; NULL outside of check mode */
 } tg_recompute_params;
 
@@ -27,7 +27,7 @@ typedef struct tg_recompute_params {
 typedef struct tg_recompute_call {
     const char *who;    /* name of the public function */
     const tg_op *op[2]; /* op[1] is for functions that communicate with other ranks */
-    void *node_state;   /* state of the node */
+    void *node_state;   /* state that the node owns */
     void (*end)(void *node_state); /* frees node_state when the node ends */
     const void *site;
     bool passed_on; /* set when end will be called, even if the call fails; until then the caller frees the state */
@@ -37,11 +37,11 @@ typedef struct tg_recompute_call {
  * function. */
 tg_status tg_recompute_record(tg_tape *t, tg_recompute_params *p, tg_tensor *const *in, tg_tensor **out,
                               const tg_recompute_opts *opts, tg_recompute_call *call);
-/* Ends a call whose status is s, and returns s. After an error, notifies the other ranks, which may wait for this rank
- * in collectives of the function, or in the gather of the distributed input. */
+/* Ends a call of tg_recompute or tg_replay_run whose status is s, and returns s. After an error, notifies the other
+ * ranks, which may wait for this rank in collectives of the function, or in the gather of the distributed input. */
 tg_status tg_recompute_ended(tg_tape *t, const tg_recompute_opts *opts, tg_status s);
-/* Runs the function of node n again on `inner`, with the random streams of the first run. Sets in[] and out[] to the
- * inputs and outputs on `inner`. Fails if an output differs from that of the first run. */
+/* Runs the function of node n again on the separate tape `inner`, with the random streams of the first run. Sets in[]
+ * and out[] to the inputs and outputs on `inner`. Fails if an output differs from that of the first run. */
 tg_status tg_recompute_again(const tg_node *n, tg_tape *inner, tg_tensor **in, tg_tensor **out);
 /* Runs backward through `inner`, which holds the second run, and delivers the gradients to the node's inputs. */
 tg_status tg_recompute_gradient(tg_call *c, tg_tape *inner, tg_tensor **in, tg_tensor **out, bool retain);

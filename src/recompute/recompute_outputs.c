@@ -1,5 +1,6 @@
-/* Replays (tg_replay): recomputations whose results are discarded too. The results of all functions of a replay are
- * discarded after their use in forward, and are restored together before backward needs them.
+/* Replays (tg_replay): recomputations that discard the results of their functions too, not only what the ops inside
+ * save. The results of all functions of a replay are discarded after their use in forward, and are restored together
+ * before backward needs them.
  *
  * Restoring runs each function for the second time, on a separate tape. The backward of the function's node later goes
  * through that tape, so each function runs only twice. The restored results use the bytes of the second run; they are
@@ -19,11 +20,12 @@ typedef struct replay_run {
     struct replay_run *next;
     tg_replay *replay;
     const tg_recompute_params *p; /* params of the node */
-    tg_node *node;                /* NULL until it is recorded, and after it has ended */
+    tg_node *node;                /* the node of the function; NULL until it is recorded, and after it has ended */
     /* tape of the second run; NULL before that run, and after backward has gone through the tape */
     tg_tape *inner;
-    tg_tensor **in, **out;        /* inputs and outputs of the second run, handles of inner */
-    /* per result: 1 + the version of its bytes when they were made or restored; 0 if they were not restored */
+    tg_tensor **in, **out;        /* inputs and outputs of the second run, tensors of inner */
+    /* For each result: 1 + the version of its bytes when the function made them or the second run restored them. 0: the
+     * second run has not restored them. */
     uint32_t *version;
     void *state;                  /* state of the function, freed by destroy */
     void (*destroy)(void *state);
@@ -37,8 +39,8 @@ struct tg_replay {
     bool done;   /* the second runs have begun; false again after an error */
 };
 
-/* The memory of two replays that are used alternately, as handles are: each reset of the tape switches to the other. So
- * a pointer to a replay of the last step can still be read, and its epoch shows that it has ended. */
+/* The memory of two replays that are used alternately: each reset of the tape switches to the other one. So a pointer
+ * to a replay of the step before the reset can still be read, and its epoch shows that it has ended. */
 typedef struct replay_slot {
     struct replay_slot *next;
     tg_replay replay[2];
@@ -54,8 +56,8 @@ typedef struct replay_list {
 
 static tg_status restore(void *user, tg_storage *s);
 
-/* Returns whether the function made the bytes of result y: y is neither an input nor a leaf, and does not use the bytes
- * of one. */
+/* Returns whether the function made the bytes of result y. It did not if y is an input or a leaf, or shares the bytes
+ * of an input or a leaf. */
 static bool is_made_by(const replay_run *r, const tg_tensor *y) {
     const tg_storage *s = y->storage;
     if (!s || !s->temporary || !tg_storage_maker(s)) return false;
@@ -80,7 +82,7 @@ static tg_status discard_results(replay_run *r, const void *site) {
     return TG_OK;
 }
 
-/* Removes the restore callbacks of the results, which will not be restored any more. */
+/* Removes the restore callbacks of the results, because the replay will not restore them any more. */
 static void forget_results(const replay_run *r) {
     for (int i = 0; i < r->p->n_out; i++) {
         const tg_tensor *y = tg_node_out(r->node)[i];
@@ -175,8 +177,8 @@ static void end_run(void *state) {
     if (r->destroy) r->destroy(r->state);
 }
 
-/* Fails if a result was overwritten after it had been restored. The second run shares its bytes with the results, so
- * writing to a result also overwrites what the second run saved. */
+/* Fails if a result was overwritten after it had been restored. The result shares bytes with the tape of the second
+ * run, so writing to the result also overwrites what that tape has saved. */
 static tg_status check_results(const replay_run *r) {
     for (int i = 0; i < r->p->n_out; i++) {
         const tg_tensor *y = tg_node_out(r->node)[i];
@@ -229,7 +231,7 @@ tg_replay *tg_replay_open(tg_tape *t) {
     if (p)
         *p = (tg_replay){.t = t, .epoch = t->epoch, .end = &p->first};
     else if (t)
-        tg_ctx_may_skip(t->ctx); /* tg_replay_run gets a NULL replay then, and has no context to do this in */
+        tg_ctx_may_skip(t->ctx); /* tg_replay_run cannot do this: with a NULL replay it knows no context */
     return p;
 }
 

@@ -10,12 +10,12 @@
 typedef struct kept_part {
     struct kept_part *next; /* next free one */
     tg_storage *of;         /* the storage of the input */
-    tg_tensor *part;        /* 1-D, a temp; it may have no elements */
+    tg_tensor *part;        /* 1-D, made by tg_temp_empty; it may have no elements */
     tg_comm *comm;
 } kept_part;
 
-/* The number of this layer's slot in a context (core/parts.h). The slot holds the list of free kept_parts, whose memory
- * comes from the context's chunks. */
+/* The number of this layer's slot in a context (core/parts.h). The slot holds the list of free kept_parts. Their memory
+ * comes from the context's list of chunks, which the context frees when it ends. */
 enum { TG_PART_RECOMPUTE = 2 };
 static const tg_part_ops kept_parts = {.held = NULL};
 

@@ -1,5 +1,5 @@
-/* Functions that an op calls while it is recorded: for its outputs, views, saved buffers, temporaries, draws and
- * errors. */
+/* Functions that the slots of an op (infer, forward, backward) call: for outputs, views, saved buffers, temporaries,
+ * random draws and errors. */
 #include "tape/call.h"
 #include "base/text.h"
 
@@ -52,14 +52,14 @@ tg_status tg_call_fail(tg_call *c, tg_status s, const char *format, ...) {
 tg_status tg_call_outputs(tg_call *c, int n) {
     if (!c) return TG_ERR_ARGUMENT;
     if (c->op->n_out >= 0 || n < 0 || n > c->n_out)
-        return tg_call_fail(c, TG_ERR_ARGUMENT, "tg_call_outputs: the op sets %d outputs, but the call has room for %d",
-                            n, c->n_out);
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "tg_call_outputs: the op sets %s, but the call has room for %d",
+                            tg_count(n, "output").text, c->n_out);
     c->n_out = n;
     return TG_OK;
 }
 
-/* Returns whether an output of this shape may use the shape and strides of input x instead of copies. The shape
- * and strides of a handle of this tape live as long as the handles that borrow them. */
+/* Returns whether an output of this shape may point to the shape and strides of input x instead of having copies. If x
+ * is a handle of the tape of c, its shape and strides live as long as the output does. */
 static bool can_borrow_shape(const tg_call *c, const tg_tensor *x, int ndim, const int64_t *shape) {
     return x && x->tape == c->tape && x->shape == shape && x->ndim == ndim && x->flags & TG_F_CONTIGUOUS;
 }
@@ -95,13 +95,13 @@ static tg_status check_shape(tg_call *c, tg_dtype dtype, int ndim, const int64_t
 
 static tg_status check_output(tg_call *c, int i, tg_dtype dtype, int ndim, const int64_t *shape) {
     if (i < 0 || i >= c->n_out || c->out[i])
-        return tg_call_fail(c, TG_ERR_INTERNAL, "infer makes output %d of %d outputs; expected each index once", i,
+        return tg_call_fail(c, TG_ERR_INTERNAL, "infer makes output %d twice, or beyond the %d outputs of the call", i,
                             c->n_out);
     return check_shape(c, dtype, ndim, shape);
 }
 
-/* Fails if a view of x that starts `offset` elements after x's first reaches outside the bytes of x's storage. The
- * view's shape has been checked. */
+/* Fails if a view of x that starts `offset` elements after the first element of x reaches outside the bytes of x's
+ * storage. The view's shape has been checked. */
 static tg_status check_view(tg_call *c, const tg_tensor *x, int64_t offset, int ndim, const int64_t *shape,
                             const int64_t *stride) {
     int64_t first = 0, last = 0, step;

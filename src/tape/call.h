@@ -1,17 +1,17 @@
-/* A running call of an op: the data behind the public tg_call. The functions that an op calls and the functions that
- * run the op share it. */
+/* A running call of an op: the internal data behind the public tg_call. It is used by the functions that an op calls,
+ * and by those that run the op. */
 #ifndef TG_CALL_H
 #define TG_CALL_H
 
 #include "tape/tape.h"
 
-/* What `impl` of a tg_call points to while the op records or runs backward. */
+/* What `impl` of a tg_call points to while the op is recorded, or while its backward runs. */
 typedef struct tg_call_impl {
     const void *site;       /* call site of the public function */
-    tg_tensor *temps;       /* temporaries of this call, linked through their node */
-    uint64_t before, made;  /* in a forward: the context's serial before and after infer */
-    tg_node *node;          /* in a backward */
-    struct tg_pass *pass;   /* in a backward: the pass (src/autograd/backward.h) */
+    tg_tensor *temps;       /* temporaries of this call, linked by their field `node` */
+    uint64_t before, made;  /* in a forward: the serial of the context's last handle before and after infer */
+    tg_node *node;          /* in a backward: the node whose op runs */
+    struct tg_pass *pass;   /* in a backward: the pass (src/autograd/backward.h); NULL in a forward */
     struct tg_rules *rules; /* what infer stated about placements (src/placement/rule.h); NULL if nothing */
     bool placed;            /* infer has set the placements of the outputs */
 } tg_call_impl;
@@ -20,13 +20,14 @@ typedef struct tg_call_impl {
 void tg_call_temps_free(tg_call *c);
 /* Appends the name of the op, its inputs, its scope and its call site to the context's error. */
 tg_status tg_call_explain(tg_call *c);
-/* Called in backward. Hands the product gy^T x, the gradient of the weight, which is input w of the call, to what takes
- * such products for the tape. Returns false if backward must compute the product now. */
+/* Called in the backward of a linear layer. Offers the gradient of its weight, which is input w of the call, to the
+ * deferral of the tape (tg_deferral). The gradient is the product gy^T x. Returns false if backward must compute the
+ * product now. */
 static inline bool tg_call_defers(tg_call *c, int w, tg_tensor *x, tg_tensor *gy) {
     const tg_deferral *d = &c->tape->deferral;
     return d->take && d->take(d->list, c, w, x, gy);
 }
-/* Returns the call site from which the op is, or was, recorded (tg_scope_site). */
+/* Returns the call site outside of this library from which the op is, or was, recorded (tg_scope_site). */
 const void *tg_call_site(const tg_call *c);
 
 #endif

@@ -35,8 +35,7 @@ int64_t tg_node_flops(const tg_node *n) {
 
 static int64_t bytes_of(const tg_tensor *x) { return x ? x->numel * (int64_t)tg_dtype_size(x->dtype) : 0; }
 
-/* Returns how many bytes of the tape's own tensors this node has saved for backward. Inputs that are parameters or data
- * are not counted, because they stay allocated anyway. */
+/* Does not count inputs that belong to the context, such as parameters, because they stay allocated anyway. */
 int64_t tg_node_saved_bytes(const tg_node *n) {
     if (!n || n->flags & (TG_N_LEAF | TG_N_CONSUMED)) return 0;
     int64_t sum = 0;

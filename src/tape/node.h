@@ -8,8 +8,8 @@
 
 typedef struct tg_scope tg_scope;
 
-/* A contribution to a gradient that has not arrived yet: an asynchronous operation (tg_work) is still writing the bytes
- * of g. */
+/* A contribution to a gradient whose values are not there yet: an asynchronous operation (tg_work) is still writing the
+ * bytes of g. */
 typedef struct tg_pending {
     struct tg_pending *next;
     tg_tensor *g;
@@ -30,8 +30,9 @@ enum {
     /* A gradient has come that the slots do not show: it was added directly to the buffer of a leaf's gradient, or it
      * is a zero that is not stored. */
     TG_N_REACHED = 32,
-    TG_N_DUE = 64,       /* the roots depend on the node; set only if the tape has a collective node */
-    TG_N_OBSERVED = 128, /* an observer has given it a number */
+    /* The roots of the running backward depend on the node. Set only if the tape has a collective node. */
+    TG_N_DUE = 64,
+    TG_N_OBSERVED = 128, /* the tape's observer (tape/tape.h) has given the node a number */
 };
 
 struct tg_node {
@@ -39,7 +40,7 @@ struct tg_node {
     tg_node *prev, *next;
     const void *site; /* address of the call in the caller's program, for messages */
     tg_scope *scope;
-    uint32_t pass;                /* number of the last backward that needed it */
+    uint32_t pass;                /* number (tg_tape.pass) of the last pass that needed the node */
     uint32_t needs;               /* bit mask of the inputs that need a gradient (tg_bit) */
     uint32_t saves_in, saves_out; /* bit masks of the inputs and outputs that are saved for backward */
     uint16_t n_in, n_out;
@@ -63,8 +64,8 @@ static inline void *tg_node_params_of(const tg_node *n) {
 static inline tg_tensor **tg_node_kept(const tg_node *n) {
     return (tg_tensor **)(n->tail + tg_node_params_at(n) + (n->op->params_size != 0));
 }
-/* Returns the versions that storages had when the node saved tensors: of all inputs if any input was saved, then of all
- * outputs if any output was saved. */
+/* Returns the versions (tg_storage.version) that the storages of inputs and outputs had when the node was recorded: one
+ * for every input if the node saves any input, then one for every output if it saves any output. */
 static inline uint32_t *tg_node_versions(const tg_node *n) { return (uint32_t *)(tg_node_kept(n) + n->n_saved); }
 static inline int tg_node_n_versions(const tg_node *n) {
     return (n->saves_in ? n->n_in : 0) + (n->saves_out ? n->n_out : 0);

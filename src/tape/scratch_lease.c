@@ -34,9 +34,9 @@ static tg_status refuse(tg_tape *t, const tg_buffer *b, const void *site) {
                    b->name, tg_dtype_name(b->dtype), first, second);
 }
 
-/* Returns the free buffer of this name and dtype with the lowest instance, or a new one. Buffers that other tapes hold
- * are left alone: an example is the tape that records a recomputation, while the function runs on a tape of its own.
- * Fails if t itself holds such a buffer. */
+/* Returns the buffer to lease: of the free buffers of this name and dtype, the oldest (tg_buffer.instance), or a new
+ * one if none is free. Fails if t itself holds a buffer of this name and dtype. Another tape may hold one: for example,
+ * the function of a recomputation runs on an inner tape while the outer tape holds its buffers. */
 static tg_buffer *find(tg_tape *t, const char *name, tg_dtype dtype, const void *site) {
     tg_buffer *free = NULL;
     int instances = 0;

@@ -7,8 +7,8 @@
 
 /* ---- Memory ---- */
 
-/* Returns the chunk to allocate from when the current one is full: the next one if it is large enough, or a new one.
- * Returns NULL after recording the error. */
+/* Returns the chunk to allocate from when the current chunk is full: the next chunk if it is large enough, or a new
+ * one. Returns NULL after recording the error. */
 static tg_arena_chunk *next_chunk(tg_tape *t, size_t bytes) {
     tg_arena_chunk **link = t->mark.chunk ? &t->mark.chunk->next : &t->chunks;
     if (*link && (*link)->bytes >= bytes) return *link;
@@ -211,8 +211,8 @@ static void unpin(tg_tensor *x) {
     if (x && !x->tape && --x->ext->pins == 0 && x->flags & TG_F_DROPPED) tg_owned_free(x);
 }
 
-/* Ends a node: frees what it saved, unless a backward has done so, and its state. Its saved tensors are counted in
- * their storages, which may outlive the tape, so the counts go down. */
+/* Ends a node: frees its state and, unless a backward has done so, what it saved. A storage counts the nodes that have
+ * saved it (tg_storage.saves) and may outlive the tape, so its count is decremented. */
 static void end_node(tg_node *n) {
     tg_tensor **in = tg_node_in(n), **out = tg_node_out(n);
     if (!(n->flags & (TG_N_CONSUMED | TG_N_LEAF))) {
@@ -302,8 +302,8 @@ tg_status tg_tape_check(tg_tape *t, const char *who) {
     return TG_OK;
 }
 
-/* Returns the first context of the tensors that can record an error, or NULL if there is none: tensors that were made
- * without a valid context have none. */
+/* Returns the context of the first tensor that has one, or NULL. A tensor that was made without a valid context has
+ * only tg_dead_ctx, which cannot record an error. */
 static tg_ctx *ctx_of(tg_tensor *const *in, int n) {
     for (int i = 0; in && i < n; i++)
         if (in[i] && !in[i]->ctx->run.dead) return in[i]->ctx;
@@ -336,8 +336,9 @@ static bool set(tg_tape *t, bool *mode, bool on) {
 }
 
 bool tg_tape_set_training(tg_tape *t, bool on) { return t && set(t, &t->training, on); }
-/* Sets whether ops are recorded, and returns the mode before. The forward of an op runs in no-grad mode and cannot
- * change that. The first run of a recomputation is in no-grad mode too, but there the mode of the second run is set. */
+/* Sets whether ops are recorded, and returns the previous mode. The forward of an op runs in no-grad mode and cannot
+ * change that. The first run of a recomputation is in no-grad mode too; within it, this function sets and returns the
+ * mode that the second run will have. */
 bool tg_tape_set_grad_mode(tg_tape *t, bool on) {
     if (t && t->at_work && !((const tg_call_impl *)t->at_work->impl)->pass) return false;
     if (t && t->collects) return !set(t, &t->grad_off, !on);
@@ -345,7 +346,7 @@ bool tg_tape_set_grad_mode(tg_tape *t, bool on) {
 }
 
 bool tg_is_training(const tg_tape *t) { return t && t->training; }
-/* Returns whether ops are recorded; in the first run of a recomputation, whether the second run will record them. */
+/* In the first run of a recomputation, returns whether the second run will record ops. */
 bool tg_is_grad_on(const tg_tape *t) { return t && (t->collects ? !t->grad_off : t->grad); }
 
 void tg_tape_set_timing(tg_tape *t, bool on) {
@@ -400,7 +401,7 @@ static tg_node *new_leaf_node(tg_tape *t, tg_tensor *x) {
     n->scope = t->scope;
     tg_node_out(n)[0] = x;
     if (!x->tape) x->ext->pins++;
-    x->out = 0; /* a leaf may be a result of an op that recorded no node, at any index */
+    x->out = 0; /* the only output of its leaf node, even if x is a later output of an op that recorded no node */
     tg_tape_append(t, n);
     return n;
 }
@@ -457,8 +458,8 @@ static tg_status open_scope(tg_tape *t, const char *name, const void *site) {
     return TG_OK;
 }
 
-/* Every open needs a close, even if the context has an error, which may be cleared between the two. So opens that fail
- * are counted. */
+/* The caller closes a scope even if opening it has failed, and may clear the context's error in between. So failed
+ * opens are counted, and as many closes do nothing. */
 tg_status tg_scope_open_at(tg_tape *t, const char *name, const void *site) {
     tg_status status = open_scope(t, name, site);
     if (status != TG_OK && t && t->epoch) t->scopes_missed++;
@@ -489,7 +490,8 @@ static void mark_outputs(tg_tensor *const *outputs, int n, bool on) {
         if (tg_is_alive(outputs[i])) outputs[i]->storage->marked = on;
 }
 
-/* Discards the bytes of tensors that the tape made in the scope, except its outputs and what nodes have saved. */
+/* Discards the bytes of the tensors that the tape made in the scope, except the outputs of the scope and the tensors
+ * that a node has saved. */
 static void discard_since(tg_tape *t, const tg_scope *scope, const void *site) {
     handle_walk w = walk_from(t, scope->from);
     for (tg_tensor *x; (x = walk_next(&w));) {

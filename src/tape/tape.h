@@ -8,16 +8,16 @@
 /* ---- Memory ---- */
 
 /* A slot has two positions for a handle, which are used alternately: each reset of the tape switches to the other.
- * Position 0 is at the start of the slot. Position 1 is one tombstone further. So a handle of the last step has another
- * address than any handle of this step. Its tombstone says that it has ended, and lies in bytes that this step's handle
- * does not use:
+ * Position 0 is at the start of the slot. Position 1 is one tombstone (core/tensor.h) further. So a handle of the
+ * previous step has another address than any handle of this step. The tombstone of the ended handle says that it has
+ * ended, and lies in bytes that this step's handle does not use:
  *
  *     offset in tombstones:       0         | 1         | 2     | 3 ..
  *     this handle at position 0:  tombstone | other     | its other fields ..
  *     this handle at position 1:            | tombstone | other | its other fields ..
  *
- * At position 0, `other` is the tombstone of the last step's handle at position 1. At position 1, the tombstone of the
- * last step's handle at position 0 is the start of the slot.
+ * At position 0, `other` is the tombstone of the previous step's handle at position 1. At position 1, the tombstone of
+ * the previous step's handle at position 0 is the start of the slot.
  */
 enum { TG_SLAB_HANDLES = 128 };
 
@@ -55,8 +55,8 @@ typedef struct tg_mark {
 struct tg_scope {
     struct tg_scope *parent;
     const char *name; /* may be NULL */
-    const void *site; /* call site of the public function that opened it */
-    tg_cursor from;   /* the slot of the first handle that was made in it */
+    const void *site; /* call site of the public function that opened the scope */
+    tg_cursor from;   /* the slot of the first handle that was made in the scope */
     uint64_t serial; /* serial of the last handle made before the scope */
 };
 
@@ -69,8 +69,8 @@ typedef struct tg_leaf_entry {
 
 struct tg_tape_listener_ops;
 
-/* The callbacks of a layer above, and the head of the state that this layer keeps with a tape: the first member of a
- * struct of that layer. */
+/* A listener: what a layer above keeps with a tape. It is the first member of a larger struct of that layer, whose
+ * other members are the layer's state. */
 typedef struct tg_tape_listener {
     const struct tg_tape_listener_ops *ops;
     struct tg_tape_listener *next;
@@ -79,13 +79,15 @@ typedef struct tg_tape_listener {
 
 typedef struct tg_tape_listener_ops {
     size_t size; /* size of the struct whose first member is the listener */
-    /* Called when a scope closes, with the serial of the last handle made before the scope. Later tensors are marked as
-     * outputs of the scope or are about to be discarded. May be NULL. */
+    /* Called when a scope closes, with the serial of the last handle made before the scope. Storages of the scope's
+     * outputs are marked (tg_storage.marked). After the call, the bytes of the scope's other tensors are discarded,
+     * unless a node has saved them. May be NULL. */
     void (*scope_closed)(tg_tape_listener *l, uint64_t serial, const void *site);
     /* Called when the tape's nodes and handles have ended: by tg_tape_reset, or, with freed true, by tg_tape_free. May
      * be NULL. */
     void (*reset)(tg_tape_listener *l, bool freed);
-    /* Called when the memory of the tape is released: frees what the listener has allocated. May be NULL. */
+    /* Called when the context ends and releases the memory of the tape. Must free what the listener has allocated. May
+     * be NULL. */
     void (*released)(tg_tape_listener *l);
 } tg_tape_listener_ops;
 
@@ -106,11 +108,11 @@ typedef struct tg_observer {
     int64_t count; /* number of forward calls observed since the reset */
 } tg_observer;
 
-/* What takes the gradients of weights over from the backward of a tape's linear layers
- * (src/parallel/tp/tape_defer.c). */
+/* The deferral of a tape: a list of products, each of which gives the gradient of a weight. Backward of the tape's
+ * linear layers adds products to the list, and they are computed later (src/parallel/tp/tape_defer.c). */
 typedef struct tg_deferral {
-    /* Takes the product gy^T x, the gradient of the weight, which is input w of the call. Returns false if backward
-     * must compute it now. NULL if nothing takes products. */
+    /* Adds the product gy^T x to the list. It is the gradient of input w of the call, the weight. Returns false if
+     * backward must compute the product now. take is NULL if the tape defers nothing. */
     bool (*take)(void *list, tg_call *c, int w, tg_tensor *x, tg_tensor *gy);
     void *list;
 } tg_deferral;
@@ -118,7 +120,8 @@ typedef struct tg_deferral {
 /* ---- The tape ---- */
 
 struct tg_tape {
-    uint64_t epoch; /* unique number of the current step: the time since creation or the last reset; 0 if freed */
+    /* unique number of the current step, which began at the creation or the last reset; 0 if the tape was freed */
+    uint64_t epoch;
     tg_ctx *ctx;
     tg_tape *next, *prev; /* neighbors in the context's list */
     bool training, grad, timed;
@@ -128,9 +131,9 @@ struct tg_tape {
     struct tg_pass *grad_graph; /* the innermost reverse pass whose derivatives are being recorded */
     uint32_t tangents;     /* pass number of the running tg_jvp; 0 if none */
     bool derives;          /* the vjp or jvp of an op is running: placements are less strict (src/placement/rule.h) */
-    bool collects;    /* first run of a recomputation: of its ops nothing is recorded but the leaves that they use */
-    bool grad_off;    /* in such a run: the second run will be in no-grad mode here */
-    /* second run of a recomputation: buffers that an op writes in addition to its outputs keep their values */
+    bool collects;    /* in the first run of a recomputation: ops record nothing but the leaves that they use */
+    bool grad_off;    /* in such a run: the second run will be in no-grad mode at this point */
+    /* in the second run of a recomputation: buffers that an op writes in addition to its outputs keep their values */
     bool again;
     uint64_t micro;   /* the micro-batch that the tape records (tg_tape_key) */
     bool collectives; /* a collective node was recorded since the last reset */
@@ -176,7 +179,8 @@ static inline tg_tapes *tg_tapes_of(const tg_ctx *ctx) { return tg_part_of(ctx, 
 void tg_tape_append(tg_tape *t, tg_node *n); /* makes n the last node */
 /* Returns memory that lasts until the next reset, 8-byte aligned and not zeroed, or NULL after recording the error. */
 void *tg_tape_alloc(tg_tape *t, size_t bytes);
-const char *tg_tape_text(tg_tape *t, const char *text); /* returns a copy of text in such memory, or NULL likewise */
+/* Returns a copy of text in memory of tg_tape_alloc, or NULL after recording the error. */
+const char *tg_tape_text(tg_tape *t, const char *text);
 /* Returns a zeroed handle whose serial, ctx and tape are set, or NULL after recording the error. */
 tg_tensor *tg_tape_handle(tg_tape *t);
 /* Fails if the tape is not alive or its context has an error. Error messages begin with `who`. */
@@ -187,7 +191,8 @@ tg_status tg_tape_check_with(tg_tape *t, tg_tensor *const *in, int n, const char
 /* Returns the result of a call that failed: the inert tensor of the tape's context, or, without a tape, of the context
  * in which tg_tape_check_with recorded the error. */
 tg_tensor *tg_tape_inert(const tg_tape *t, tg_tensor *const *in, int n);
-/* Returns why neither the tape can be reset or freed nor its context be freed, or NULL if they can. */
+/* Returns the reason why, at this moment, the tape cannot be reset or freed, nor its context freed. Returns NULL if
+ * there is no reason. */
 static inline const char *tg_tape_held(const tg_tape *t) {
     return t->in_backward          ? "a backward of this tape is running"
            : t->at_work || t->busy ? "a function that a call of this tape runs has not returned"
@@ -221,7 +226,7 @@ tg_tape_listener *tg_tape_listener_of(const tg_tape *t, const tg_tape_listener_o
 /* Returns the tape's listener of this kind, which the first call creates, with zeros after its head, or NULL after
  * recording the error. */
 tg_tape_listener *tg_tape_listen(tg_tape *t, const tg_tape_listener_ops *ops);
-/* Gives `inner`, a tape that runs ops on behalf of t, the observer of t, and what takes the gradients of weights. */
+/* Copies the observer and the deferral of t to `inner`, a tape that runs ops on behalf of t. */
 static inline void tg_tape_act_for(tg_tape *inner, const tg_tape *t) {
     inner->observer = t->observer;
     inner->observer.count = 0;

@@ -1,24 +1,9 @@
 /* The state dict of modules: loaded from a file with and without missing keys, on one rank and several, and added to
  * sharded state by modules with a rule of their own. */
-#include <stdlib.h>
-#include <unistd.h>
-
-#include <tapegrad/checkpoint.h>
-#include <tapegrad/nn.h>
-#include <tapegrad/optim.h>
-#include <tapegrad/parallel.h>
+#define _GNU_SOURCE
 #include <tapegrad/tensor_parallel.h>
 
-#include "on_ranks.h"
-
-static char root[] = "/tmp/tapegrad-modules-XXXXXX";
-
-static const char *in_root(char buf[256], const char *name) {
-    snprintf(buf, 256, "%s/%s", root, name);
-    return buf;
-}
-
-static const tg_module_ops box = {.size = sizeof(tg_module_ops), .kind = "box"};
+#include "state.h"
 
 static tg_tensor *buffer_of(tg_ctx *ctx, double value) {
     tg_tensor *x = tg_zeros(ctx, TG_F64, TG_SHAPE(2));
@@ -71,7 +56,7 @@ static tg_status write_file(tg_ctx *ctx, const char *path, const char *prefix, u
 static void file_of(const char *name, const char *prefix, unsigned which) {
     char path[256];
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .dtype = TG_F64));
-    tg_status s = write_file(ctx, in_root(path, name), prefix, which);
+    tg_status s = write_file(ctx, in_root(path, "%s", name), prefix, which);
     ck_assert_msg(s == TG_OK, "%s", tg_ctx_message(ctx));
     tg_ctx_free(ctx);
 }
@@ -96,11 +81,11 @@ static tg_status reports(void *arg, tg_ctx *ctx, tg_comm *world) {
 
     tg_load_opts strict = {.size = sizeof strict, .report = text, .report_size = sizeof text};
     REFUSED(ctx, TG_ERR_FORMAT,
-            "1 tensors of the module are missing and 1 keys of the file unknown, the first: missing 'up.bias'",
+            "1 tensor of the module missing and 1 key of the file unknown, the first: missing 'up.bias'",
             tg_module_load(m, path, &strict));
     EXPECT(ctx, !strcmp(text, "missing up.bias\nunknown other\n") && strict.missing == 1 && strict.unknown == 1);
     EXPECT(ctx, value_at(m, "up.weight", 0) == before && value_at(m, "mean", 0) == 7); /* nothing has changed */
-    REFUSED(ctx, TG_ERR_FORMAT, "are missing", tg_module_load(m, path, NULL));
+    REFUSED(ctx, TG_ERR_FORMAT, "of the module missing", tg_module_load(m, path, NULL));
 
     tg_load_opts partial = {.size = sizeof partial, .partial = true, .report = cut, .report_size = sizeof cut};
     RUN(tg_module_load(m, path, &partial));
@@ -217,8 +202,8 @@ static tg_status round_trip(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_shards *s = tg_shards_new(p);
     RUN(tg_shards_add_module(s, "net", m));
     EXPECT(ctx, tg_shards_count(s) == 4);
-    if (j->to) RUN(tg_shards_save(s, in_root(dir, j->to)));
-    if (j->from) RUN(tg_shards_load(s, in_root(dir, j->from)));
+    if (j->to) RUN(tg_shards_save(s, in_root(dir, "%s", j->to)));
+    if (j->from) RUN(tg_shards_load(s, in_root(dir, "%s", j->from)));
     EXPECT(ctx, value_at(m, "mean", 0) == 7 && value_at(m, "table", 0) == (j->from ? 1 : 7));
     tg_shards_free(s);
     tg_module_free(m);
@@ -310,9 +295,9 @@ static tg_status save_stacked(void *arg, tg_ctx *ctx, tg_comm *world) {
     EXPECT(ctx, !strcmp(info.key, "net.body.list.layers.weight") && info.global.ndim == 3);
     EXPECT(ctx, info.global.dim[0] == LAYERS && info.global.dim[1] == 4 && info.offset.dim[0] == first + mine - 1);
     EXPECT(ctx, info.offset.dim[1] == tg_parallel_rank(p, TG_TP) * 4 / j->tp);
-    if (j->from) RUN(tg_shards_load(s, in_root(dir, j->from)));
+    if (j->from) RUN(tg_shards_load(s, in_root(dir, "%s", j->from)));
     RUN(values(p, m, first, mine, true));
-    if (j->to) RUN(tg_shards_save(s, in_root(dir, j->to)));
+    if (j->to) RUN(tg_shards_save(s, in_root(dir, "%s", j->to)));
     tg_shards_free(s);
     tg_optim_free(o);
     tg_module_free(m);
@@ -381,7 +366,7 @@ static tg_status wrong_rules(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_module *m[] = {tg_module_new(ctx, &open, NULL), tg_module_new(ctx, &failing, NULL)};
     tg_tensor *x = tg_zeros(ctx, TG_F64, TG_SHAPE(2)), *y = tg_zeros(ctx, TG_F64, TG_SHAPE(3)),
               *z = tg_zeros(ctx, TG_F64, TG_SHAPE(2));
-    REFUSED(ctx, TG_ERR_STATE, "`shards` of a \"open\" left 1 dims in front that were 0 before",
+    REFUSED(ctx, TG_ERR_STATE, "`shards` of a \"open\" left 1 dim in front that were 0 before",
             tg_shards_add_module(s, "m", m[0]));
     REFUSED(ctx, TG_ERR_CALLBACK, "`shards` of a \"failing\" failed with TG_ERR_DATA",
             tg_shards_add_module(s, "m", m[1]));
@@ -553,9 +538,5 @@ int main(void) {
         stacked_layers_are_one_tensor_of_the_file,      wrong_rules_are_refused,
         initial_values_of_shards_equal_the_whole,       layers_take_dtypes_and_refuse_contradictions,
         a_module_with_a_hook_and_a_buffer_runs_on_ranks};
-    if (!mkdtemp(root)) return EXIT_FAILURE;
-    int result = tg_check_main("module state", tests, sizeof tests / sizeof *tests);
-    char command[300];
-    snprintf(command, sizeof command, "rm -rf %s", root);
-    return system(command) ? EXIT_FAILURE : result;
+    return state_main("module state", tests, sizeof tests / sizeof *tests);
 }

@@ -1,28 +1,15 @@
 /* Sharded state: state saved by any number of ranks is loaded by any other number, bit for bit. */
-#include <dirent.h>
+#define _GNU_SOURCE
 #include <errno.h>
-#include <stdlib.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <tapegrad/io.h>
-#include <tapegrad/optim.h>
-#include <tapegrad/checkpoint.h>
-#include <tapegrad/nn.h>
-#include <tapegrad/parallel.h>
 #include <tapegrad/ranks.h>
 
-#include "on_ranks.h"
 #include "placement/placing.h"
+#include "state.h"
 
 /* ---- Files ---- */
-
-static char root[] = "/tmp/tapegrad-shards-XXXXXX";
-
-static const char *in_root(char *buf, size_t n, const char *name, int k) {
-    snprintf(buf, n, "%s/%s-%d", root, name, k);
-    return buf;
-}
 
 static char *slurp(const char *dir, long *n) {
     char path[512];
@@ -55,51 +42,12 @@ typedef struct grid {
     int ranks, tp, cp;
 } grid;
 
-/* Creates a parameter with the values of tensor number k at this rank's places in the global tensor. */
-static tg_tensor *filled(const tg_parallel *p, const char *name, int k, tg_dtype dtype, tg_shape whole,
-                         const tg_place_at *at_, int n_at, double scale) {
-    tg_ctx *ctx = tg_parallel_ctx(p);
-    tg_shape mine = whole;
-    double v[8192];
-    for (int i = 0; i < n_at; i++)
-        if (at_[i].placement.kind == TG_VARYING) mine.dim[at_[i].placement.dim] /= tg_parallel_size(p, at_[i].axis);
-    tg_tensor *x = tg_param_new(ctx, name, dtype, mine, 0);
-    for (int i = 0; i < n_at; i++) tg_place(p, x, at_[i].axis, at_[i].placement);
-    int64_t inner = 1;
-    for (int d = 1; d < mine.ndim; d++) inner *= mine.dim[d];
-    for (int64_t i = 0; i < tg_numel(x); i++) {
-        int64_t row = mine.ndim ? i / inner : 0, col = mine.ndim ? i % inner : 0;
-        int64_t rows = mine.ndim ? mine.dim[0] : 1;
-        int64_t width = 1;
-        for (int d = 1; d < whole.ndim; d++) width *= whole.dim[d];
-        for (int q = n_at - 1; q >= 0; q--) { /* the axis that was placed last is the innermost */
-            tg_placement pl = at_[q].placement;
-            int64_t n = tg_parallel_size(p, at_[q].axis), r = tg_parallel_rank(p, at_[q].axis);
-            if (pl.kind != TG_VARYING) continue;
-            if (pl.dim == 1) {
-                col += r * inner;
-                continue;
-            }
-            int64_t chunks = pl.layout == TG_ZIGZAG ? 2 : pl.layout == TG_STRIDED ? pl.chunks : 1, size = rows / chunks;
-            int64_t chunk = row / size;
-            chunk = pl.layout == TG_ZIGZAG ? (chunk ? 2 * n - 1 - r : r) : chunk * n + r;
-            row = chunk * size + row % size;
-            rows *= n;
-        }
-        v[i] = scale * at(k, row * width + col);
-    }
-    tg_write_f64(x, v, tg_numel(x));
-    return x;
-}
-
 typedef struct state {
     tg_tensor *x[8];
     tg_module *m;
     tg_optim *o;
     tg_shards *s;
 } state;
-
-static const tg_module_ops box = {.size = sizeof(tg_module_ops), .kind = "box"};
 
 /* Builds the same program for every grid; `scale` changes the values, `steps` the number of steps. */
 static state state_new(const tg_parallel *p, double scale, int steps) {
@@ -170,16 +118,16 @@ START_TEST(any_ranks_load_what_any_ranks_saved) {
                                  {4, 2, 1}, {2, 1, 2}, {4, 2, 2}, {4, 1, 2}};
     enum { N = sizeof grids / sizeof *grids };
     char from[256], to[256], first[256];
-    in_root(first, sizeof first, "saved", 0);
+    in_root(first, "saved-0");
     for (int i = 0; i < N; i++) {
-        in_root(from, sizeof from, "saved", i);
+        in_root(from, "saved-%d", i);
         on_ranks(grids[i].ranks, load_and_save, &(job){grids[i], NULL, from});
         ck_assert_msg(same_files(first, from), "grid %d saves another file", i);
     }
     for (int i = 0; i < N; i++)
         for (int k = 0; k < N; k++) {
-            in_root(from, sizeof from, "saved", i);
-            in_root(to, sizeof to, "again", k);
+            in_root(from, "saved-%d", i);
+            in_root(to, "again-%d", k);
             if ((i * N + k) % 3 && i) continue;
             on_ranks(grids[k].ranks, load_and_save, &(job){grids[k], from, to});
             ck_assert_msg(same_files(first, to), "grid %d loads grid %d's file otherwise", k, i);
@@ -192,7 +140,7 @@ END_TEST
 START_TEST(the_file_is_global_and_without_padding) {
     char dir[256], path[300];
     tg_ctx *ctx = tg_ctx_new(NULL);
-    in_root(dir, sizeof dir, "saved", 2);
+    in_root(dir, "saved-2");
     snprintf(path, sizeof path, "%s/state-00000.safetensors", dir);
     tg_safetensors *f = tg_safetensors_open(ctx, path);
     ck_assert_msg(f != NULL, "%s", tg_ctx_message(ctx));
@@ -217,7 +165,7 @@ static tg_status padded(void *arg, tg_ctx *ctx, tg_comm *world) {
     char dir[256];
     tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = n));
     state s = state_new(p, -3, 0);
-    RUN(tg_shards_load(s.s, in_root(dir, sizeof dir, "saved", 0)));
+    RUN(tg_shards_load(s.s, in_root(dir, "saved-0")));
     double v[TABLE_ROWS * WIDTH];
     int64_t rows = TABLE_ROWS / n, first = tg_parallel_rank(p, TG_TP) * rows;
     RUN(tg_read_f64(s.x[0], v, rows * WIDTH));
@@ -272,7 +220,7 @@ static tg_status refuse(tg_ctx *ctx, tg_comm *world, tg_shards *s, tg_tensor *x,
 static tg_status other_keys(void *arg, tg_ctx *ctx, tg_comm *world) {
     (void)arg;
     char dir[256];
-    in_root(dir, sizeof dir, "saved", 2);
+    in_root(dir, "saved-2");
     tg_parallel *p = tg_parallel_new(world, NULL);
     state s = state_new(p, -3, 0);
     tg_tensor *more = tg_zeros(ctx, TG_F64, TG_SHAPE(2));
@@ -307,7 +255,7 @@ static tg_status one_differs(void *arg, tg_ctx *ctx, tg_comm *world) {
     (void)arg;
     char dir[256];
     double before[8192], after[8192];
-    in_root(dir, sizeof dir, "saved", 2);
+    in_root(dir, "saved-2");
     tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = 2));
     state s = state_new(p, -3, 0);
     tg_read_f64(s.x[4], before, tg_numel(s.x[4]));
@@ -348,8 +296,8 @@ static tg_status one_is_damaged(void *arg, tg_ctx *ctx, tg_comm *world) {
 
 START_TEST(no_rank_changes_if_bytes_are_damaged) {
     char dir[256], damaged[256], path[300];
-    in_root(dir, sizeof dir, "saved", 2);
-    in_root(damaged, sizeof damaged, "damaged", 0);
+    in_root(dir, "saved-2");
+    in_root(damaged, "damaged-0");
     snprintf(path, sizeof path, "%s/state-00000.safetensors", dir);
     tg_ctx *ctx = tg_ctx_new(NULL);
     tg_safetensors *file = tg_safetensors_open(ctx, path);
@@ -368,74 +316,6 @@ START_TEST(no_rank_changes_if_bytes_are_damaged) {
 }
 END_TEST
 
-/* ---- Pipelines: a file of each stage, and a tensor that stages share ---- */
-
-typedef struct stages {
-    int tp, pp;
-    const char *from, *to;
-} stages;
-
-static tg_status move_stages(const stages *j, tg_shards *s, tg_tensor *const *x, int tp_rank) {
-    tg_ctx *ctx = NULL;
-    if (j->from) RUN(tg_shards_load(s, j->from));
-    for (int k = 0; k < 3; k++) {
-        double v[32];
-        if (!x[k]) continue;
-        ctx = tg_ctx_of(x[k]);
-        int64_t n = tg_numel(x[k]), first = n * tp_rank;
-        RUN(tg_read_f64(x[k], v, n));
-        for (int64_t i = 0; i < n; i++) EXPECT(ctx, v[i] == at(k, first + i));
-    }
-    return j->to ? tg_shards_save(s, j->to) : TG_OK;
-}
-
-static tg_status pipeline(void *arg, tg_ctx *ctx, tg_comm *world) {
-    const stages *j = arg;
-    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = j->tp, .pp = j->pp));
-    tg_shards *s = tg_shards_new(p);
-    tg_tensor *x[3] = {NULL};
-    for (int k = 0; k < 3; k++) { /* 0 and 1 belong to one stage, 2 to both */
-        char key[16];
-        if (k < 2 && j->pp == 2 && k != tg_parallel_rank(p, TG_PP)) continue;
-        x[k] = filled(p, "w", k, TG_F64, TG_SHAPE(8, 4), TG_PLACES({TG_TP, TG_SHARD(0)}), j->from ? -3 : 1);
-        snprintf(key, sizeof key, "w%d", k);
-        tg_shards_add_tensor(s, key, x[k]);
-    }
-    tg_status status = move_stages(j, s, x, tg_parallel_rank(p, TG_TP));
-    tg_shards_free(s);
-    for (int k = 0; k < 3; k++) tg_drop(x[k]);
-    tg_parallel_free(p);
-    return status == TG_OK ? tg_ctx_status(ctx) : status;
-}
-
-START_TEST(stages_have_a_file_each) {
-    char two[256], one[256], again[256];
-    in_root(two, sizeof two, "stages", 2);
-    in_root(one, sizeof one, "stages", 1);
-    in_root(again, sizeof again, "stages", 3);
-    on_ranks(4, pipeline, &(stages){2, 2, NULL, two});
-    on_ranks(2, pipeline, &(stages){1, 2, two, NULL});
-    on_ranks(2, pipeline, &(stages){2, 1, two, one});
-    on_ranks(4, pipeline, &(stages){2, 2, one, again});
-    on_ranks(1, pipeline, &(stages){1, 1, again, NULL});
-}
-END_TEST
-
-/* A file of another save among them is detected. */
-START_TEST(files_of_one_save_belong_together) {
-    char two[256], again[256], from[320], to[320], message[1024];
-    in_root(two, sizeof two, "stages", 2);
-    in_root(again, sizeof again, "stages", 3);
-    snprintf(from, sizeof from, "%s/state-00001.safetensors", again);
-    snprintf(to, sizeof to, "%s/state-00001.safetensors", two);
-    ck_assert(rename(from, to) == 0);
-    tg_status s = tg_ranks_run(1, pipeline, &(stages){1, 1, two, NULL},
-                               TG_RANKS(.message = message, .message_size = sizeof message));
-    bool refused = s == TG_ERR_FORMAT && strstr(message, "its metadata 'save' is");
-    ck_assert_msg(refused, "%s: %s", tg_status_name(s), message);
-}
-END_TEST
-
 /* ---- Files that fail ---- */
 
 static int64_t no_room(void *user, int fd, const void *buf, size_t n, int64_t offset) {
@@ -447,8 +327,8 @@ static int64_t no_room(void *user, int fd, const void *buf, size_t n, int64_t of
 
 START_TEST(a_failed_save_leaves_the_old_files) {
     char dir[256], copy[256];
-    in_root(dir, sizeof dir, "saved", 0);
-    in_root(copy, sizeof copy, "saved", 1);
+    in_root(dir, "saved-0");
+    in_root(copy, "saved-1");
     for (int writes = 0; writes < 8; writes += 3) {
         int left = writes;
         tg_ctx *ctx = tg_ctx_new(
@@ -468,32 +348,11 @@ START_TEST(a_failed_save_leaves_the_old_files) {
 }
 END_TEST
 
-static int remove_below(const char *path) {
-    char sub[1024];
-    DIR *d = opendir(path);
-    for (struct dirent *e; d && (e = readdir(d));) {
-        if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, "..")) continue;
-        snprintf(sub, sizeof sub, "%s/%s", path, e->d_name);
-        if (remove(sub) != 0) remove_below(sub);
-    }
-    if (d) closedir(d);
-    return remove(path);
-}
-
 int main(void) {
     const TTest *const tests[] = {
-        any_ranks_load_what_any_ranks_saved,
-        the_file_is_global_and_without_padding,
-        rows_of_padding_are_zero,
-        each_tensor_says_where_it_lies,
-        keys_of_files_and_list_must_agree,
-        no_rank_changes_if_one_refuses,
-        no_rank_changes_if_bytes_are_damaged,
-        stages_have_a_file_each,
-        files_of_one_save_belong_together,
-        a_failed_save_leaves_the_old_files,
+        any_ranks_load_what_any_ranks_saved,  the_file_is_global_and_without_padding, rows_of_padding_are_zero,
+        each_tensor_says_where_it_lies,       keys_of_files_and_list_must_agree,      no_rank_changes_if_one_refuses,
+        no_rank_changes_if_bytes_are_damaged, a_failed_save_leaves_the_old_files,
     };
-    if (!mkdtemp(root)) return EXIT_FAILURE;
-    int failed = tg_check_main("shards", tests, sizeof tests / sizeof *tests);
-    return remove_below(root) == 0 ? failed : EXIT_FAILURE;
+    return state_main("shards", tests, sizeof tests / sizeof *tests);
 }

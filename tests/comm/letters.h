@@ -40,6 +40,7 @@ typedef struct line {
     wires *w;
     int me, n_receives, n_sent;
     bool quiet; /* as the transport said at the end */
+    bool cut;   /* every poll fails */
     receiving receives[LETTERS_IN_FLIGHT];
     void *sent[LETTERS_IN_FLIGHT];
 } line;
@@ -96,6 +97,7 @@ static inline int deliver_letters(line *l, tg_p2p_completed_fn completed) {
 /* Holds the lock: a letter that came meanwhile would land in a later receive than the next one. */
 static inline int line_poll(void *state, tg_p2p_completed_fn completed) {
     line *l = state;
+    if (l->cut) return 3;
     while (l->n_sent) completed(l->sent[--l->n_sent], 0);
     pthread_mutex_lock(&l->w->lock);
     int error = deliver_letters(l, completed);
@@ -104,8 +106,9 @@ static inline int line_poll(void *state, tg_p2p_completed_fn completed) {
 }
 
 static inline void line_explain(void *state, int error, char *buf, size_t n) {
+    static const char *const texts[] = {"no capacity", "a letter is too long", "the line is cut"};
     (void)state;
-    snprintf(buf, n, error == 1 ? "no capacity" : "a letter is too long");
+    snprintf(buf, n, "%s", texts[error - 1]);
 }
 
 static inline void line_close(void *state, bool quiet, tg_p2p_completed_fn completed) {

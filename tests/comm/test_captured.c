@@ -109,7 +109,7 @@ static tg_status replays(void *arg, tg_ctx *ctx, tg_comm *world, world_end *end)
     tg_graph_query(g, &info);
     EXPECT(ctx, info.collectives == (ranks > 1 ? calls : 0) && info.steps == 9);
     size_t n = tg_comm_record(world, TG_TEXT, text, sizeof text);
-    const char *replay = strstr(text, " replay of 1 collectives");
+    const char *replay = strstr(text, " replay of 1 collective");
     EXPECT(ctx, n < sizeof text && !replay == (ranks == 1));
     EXPECT(ctx, !replay || strstr(replay, "#0 all_reduce f32[300] sum"));
     n = tg_comm_record(world, TG_JSON, text, sizeof text);
@@ -224,9 +224,95 @@ static void ck_ends(int n, world_fn fn, tg_status status, const char *says, tg_s
 
 START_TEST(ranks_that_disagree_are_reported) {
     ck_ends(2, other_steps, TG_ERR_MISMATCH, "replay(2 collectives", TG_ERR_MISMATCH);
-    ck_ends(4, other_steps, TG_ERR_MISMATCH, "replay(1 collectives", TG_ERR_REMOTE);
+    ck_ends(4, other_steps, TG_ERR_MISMATCH, "replay(1 collective", TG_ERR_REMOTE);
     ck_ends(2, one_calls, TG_ERR_MISMATCH, "all_reduce(f32, 300 elements", TG_ERR_MISMATCH);
     ck_ends(2, one_fails, TG_ERR_IO, "no more of this", TG_ERR_REMOTE);
+}
+END_TEST
+
+/* ---- Messages between two ranks ---- */
+
+/* Rank 0 sends, and rank 1 receives. */
+typedef struct messages {
+    tg_comm *pair;
+    tg_tensor *x[2]; /* of N and of N / 2 elements */
+    int n, size;     /* how many messages, and of which x */
+} messages;
+
+static tg_status step_of_messages(void *state, tg_ctx *ctx) {
+    const messages *m = state;
+    for (int i = 0; i < m->n; i++)
+        if (tg_comm_rank(m->pair) == 0)
+            tg_comm_send(m->pair, m->x[m->size], 1);
+        else
+            tg_comm_recv(m->pair, m->x[m->size], 0);
+    return tg_ctx_status(ctx);
+}
+
+static tg_status open_messages(messages *m, tg_ctx *ctx, tg_comm *world) {
+    int me = tg_comm_rank(world);
+    *m = (messages){.pair = tg_comm_split(world, me / 2, me, "edge", TG_MAX_AXES), .n = 1};
+    for (int i = 0; i < 2; i++) m->x[i] = tg_uniform(ctx, TG_F32, TG_SHAPE(N >> i), me, me + 1);
+    return tg_ctx_status(ctx);
+}
+
+static tg_status replays_of_messages(void *arg, tg_ctx *ctx, tg_comm *world, world_end *end) {
+    messages m;
+    tg_graph_info info = TG_GRAPH_INFO();
+    float x[N];
+    (void)arg, (void)end;
+    if (open_messages(&m, ctx, world) != TG_OK) return tg_ctx_status(ctx);
+    m.n = 3;
+    tg_graph *g = tg_graph_new(ctx, step_of_messages, &m);
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < N; i++) x[i] = value(tg_comm_rank(world) / 2, round, i);
+        if (tg_comm_rank(m.pair) == 0) tg_write(m.x[0], x, sizeof x);
+        tg_graph_replay(g);
+        float got[N];
+        tg_read(m.x[0], got, sizeof got);
+        EXPECT(ctx, !memcmp(got, x, sizeof x));
+    }
+    tg_graph_query(g, &info);
+    EXPECT(ctx, info.collectives == 3 && info.steps == 4);
+    tg_graph_free(g);
+    tg_comm_free(m.pair);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(messages_are_replayed) {
+    for (int n = 2; n <= 4; n *= 2) expect_world(THREADS, n, replays_of_messages, NULL);
+}
+END_TEST
+
+/* Rank 1 replays a step with more messages, or with shorter ones, than rank 0. */
+static tg_status other_messages(tg_ctx *ctx, tg_comm *world, int n, int size) {
+    messages m;
+    float x[N];
+    if (open_messages(&m, ctx, world) != TG_OK) return tg_ctx_status(ctx);
+    tg_graph *one = tg_graph_new(ctx, step_of_messages, &m);
+    m.n = n;
+    m.size = size;
+    tg_graph *two = tg_graph_new(ctx, step_of_messages, &m);
+    for (int i = 0; i < 2; i++) {
+        tg_graph_replay(tg_comm_rank(world) == 1 ? two : one);
+        tg_read(m.x[0], x, sizeof x);
+    }
+    tg_status status = tg_ctx_status(ctx);
+    tg_comm_free(m.pair);
+    return status;
+}
+
+static tg_status more_messages(void *arg, tg_ctx *ctx, tg_comm *world, world_end *end) {
+    return (void)arg, (void)end, other_messages(ctx, world, 2, 0);
+}
+
+static tg_status shorter_messages(void *arg, tg_ctx *ctx, tg_comm *world, world_end *end) {
+    return (void)arg, (void)end, other_messages(ctx, world, 1, 1);
+}
+
+START_TEST(a_rank_with_other_messages_is_reported) {
+    ck_ends(2, more_messages, TG_ERR_MISMATCH, "replay(2 collectives", TG_ERR_MISMATCH);
+    ck_ends(2, shorter_messages, TG_ERR_MISMATCH, "replay(1 collectives", TG_ERR_MISMATCH);
 }
 END_TEST
 
@@ -350,6 +436,7 @@ END_TEST
 
 int main(void) {
     const TTest *tests[] = {replays_are_steps_of_all_ranks, ranks_that_disagree_are_reported,
+                            messages_are_replayed, a_rank_with_other_messages_is_reported,
                             data_parallel_steps_are_replayed, calls_that_cannot_be_replayed_are_refused};
     return tg_check_main("replays", tests, sizeof tests / sizeof *tests);
 }

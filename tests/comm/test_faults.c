@@ -55,7 +55,7 @@ static double patience(const plot *p) {
 
 static bool says_so(const plot *p, tg_status s, const char *message) {
     switch (p->fault) {
-    case RETURNS: return s == TG_ERR_REMOTE && strstr(message, "rank 1 has ") && strstr(message, " after 1 calls") &&
+    case RETURNS: return s == TG_ERR_REMOTE && strstr(message, "rank 1 has ") && strstr(message, " after 1 call;") &&
                strstr(message, "its last call was barrier()");
     case FAILS: return s == TG_ERR_REMOTE && strstr(message, "rank 1 failed: the dog ate it");
     case KILLED: return s == TG_ERR_REMOTE && strstr(message, "rank 1");

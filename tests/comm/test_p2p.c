@@ -154,9 +154,42 @@ START_TEST(threads_of_one_node_meet_through_the_layer) {
 }
 END_TEST
 
+/* The layer of every rank fails after the first barrier. */
+static void *loses_the_layer(void *user) {
+    rank_arg a = *(rank_arg *)user;
+    rank_end *end = &a.all->end[a.me];
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .deadline = 60));
+    tg_comm *c = tg_comm_p2p_new(ctx, &line_ops, &a.all->lines[a.me], a.me, RANKS);
+    end->opened = tg_comm_barrier(c);
+    a.all->lines[a.me].cut = true;
+    end->status = tg_comm_barrier(c);
+    snprintf(end->message, sizeof end->message, "%s", tg_ctx_message(ctx));
+    end->after = begins_anew(ctx, c);
+    snprintf(end->later, sizeof end->later, "%s", tg_ctx_message(ctx));
+    tg_comm_free(c);
+    tg_ctx_free(ctx);
+    return NULL;
+}
+
+START_TEST(recovery_reports_a_layer_that_has_failed) {
+    world all = {.w = {.lock = PTHREAD_MUTEX_INITIALIZER}};
+    run_ranks(&all, loses_the_layer);
+    for (int r = 0; r < RANKS; r++) {
+        const rank_end *end = &all.end[r];
+        ck_assert_int_eq(end->opened, TG_OK);
+        ck_assert_int_eq(end->status, TG_ERR_IO);
+        ck_assert_msg(strstr(end->message, "letters: polling failed: the line is cut"), "rank %d: %s", r, end->message);
+        ck_assert_int_eq(end->after, TG_ERR_ABORTED);
+        ck_assert_msg(strstr(end->later, "the message layer \"letters\" has failed before"), "rank %d: %s", r,
+                      end->later);
+    }
+}
+END_TEST
+
 int main(void) {
     setenv("TG_MPI_NODES", "4", 1); /* a node for each rank */
     const TTest *tests[] = {all_ranks_report_a_disagreement_alike_in_any_order_of_messages,
-                            a_rank_that_leaves_early_says_so_to_the_layer, threads_of_one_node_meet_through_the_layer};
+                            a_rank_that_leaves_early_says_so_to_the_layer, threads_of_one_node_meet_through_the_layer,
+                            recovery_reports_a_layer_that_has_failed};
     return tg_check_main("p2p", tests, sizeof tests / sizeof *tests);
 }

@@ -17,7 +17,7 @@ static void numbers(misuse_world *b) {
     INERT(tg_dropout, ARGUMENT, "p is nan", tg_dropout(t, b->x, NAN));
     INERT(tg_dropout_rows, ARGUMENT, "p is 1", tg_dropout_rows(t, b->x, 1, b->ids));
     INERT(tg_dropout_rows, DTYPE, "rows is f32; it must be i64", tg_dropout_rows(t, b->x, 0.5, b->x));
-    INERT(tg_dropout_rows, SHAPE, "rows has 1 dims and 2 elements; it must have 1 dim",
+    INERT(tg_dropout_rows, SHAPE, "rows has 1 dim and 2 elements; it must have 1 dim",
           tg_dropout_rows(t, tg_transpose(t, b->x, 0, 1), 0.5, b->ids));
     INERT(tg_dropout_rows, STATE, "no key is open; call tg_key_open first, or use tg_dropout",
           tg_dropout_rows(t, b->x, 0.5, b->ids));
@@ -27,7 +27,7 @@ static void numbers(misuse_world *b) {
     INERT(tg_group_norm, ARGUMENT, "eps is nan", tg_group_norm(t, b->x, 1, NULL, NULL, NAN));
     INERT(tg_group_norm, ARGUMENT, "groups is 0; it must be 1 or more", tg_group_norm(t, b->x, 0, NULL, NULL, 1e-5));
     INERT(tg_group_norm, SHAPE,
-          "3 channels do not divide evenly into 2 groups", tg_group_norm(t, b->x, 2, NULL, NULL, 1e-5));
+          "3 channels cannot be divided evenly into 2 groups", tg_group_norm(t, b->x, 2, NULL, NULL, 1e-5));
     INERT(tg_group_norm, SHAPE,
           "x has too few dims; it must be [n, c, ..] with 2 or more", tg_group_norm(t, b->v, 1, NULL, NULL, 1e-5));
     INERT(tg_rms_norm, ARGUMENT, "eps is nan", tg_rms_norm(t, b->x, NULL, NAN));
@@ -100,7 +100,7 @@ static void equations(misuse_world *b) {
     INERT(tg_einsum, SHAPE, "more than 8 dims", tg_einsum(t, "abcdefghi,a->", b->x, b->v));
     INERT(tg_einsum, SHAPE, "more than 8 dims", tg_einsum(t, "abcdefgh,ijklmnop", b->x, b->v));
     INERT(tg_einsum, SHAPE,
-          "operand 0 has 2 dims but 1 labels in the equation; the counts must be equal",
+          "operand 0 has 2 dims but 1 label in the equation; the counts must be equal",
           tg_einsum(t, "i,ij->", b->x, b->x));
     INERT(tg_einsum, SHAPE,
           "label i has size 2 in one place and 3 in another; the sizes must be equal",
@@ -108,7 +108,7 @@ static void equations(misuse_world *b) {
     INERT(tg_einsum, SHAPE,
           "label i has size 2 in one place and 3 in another; the sizes must be equal",
           tg_einsum(t, "ii,j->", b->x, b->v));
-    INERT(tg_outer, SHAPE, "inputs have 2 and 1 dims; both must be vectors", tg_outer(t, b->x, b->v));
+    INERT(tg_outer, SHAPE, "inputs have 2 and 1 dim; both must be vectors", tg_outer(t, b->x, b->v));
     INERT(tg_dot, SHAPE, "inputs have 1 and 2 dims; both must be vectors", tg_dot(t, b->v, b->x));
 }
 
@@ -146,12 +146,12 @@ static void broadcasts(misuse_world *b) {
     INERT(tg_rms_norm, SHAPE,
           "w must be a vector of 3 elements, the size of the last dim of x", tg_rms_norm(t, b->x, odd, 1e-5));
     INERT(tg_rope, SHAPE, "even d", tg_rope(t, b->x, 10000, 0));
-    INERT(tg_gather, SHAPE, "index has 1 dims; it must have 2, as input 0 does", tg_gather(t, b->x, 0, b->ids));
+    INERT(tg_gather, SHAPE, "index has 1 dim; it must have 2, as input 0 does", tg_gather(t, b->x, 0, b->ids));
     INERT(tg_scatter_add, SHAPE,
-          "index has 1 dims; it must have 2, as input 0 does", tg_scatter_add(t, b->x, 0, b->ids, b->v));
-    INERT(tg_scatter, SHAPE, "index has 1 dims; it must have 2, as input 0 does", tg_scatter(t, b->x, 0, b->ids, b->v));
-    INERT(tg_embedding, SHAPE, "table has 1 dims; it must be [v, h]", tg_embedding(t, b->v, b->ids));
-    INERT(tg_concat, SHAPE, "input 1 has 1 dims", tg_concat(t, (tg_tensor *[]){b->x, b->v}, 2, 0));
+          "index has 1 dim; it must have 2, as input 0 does", tg_scatter_add(t, b->x, 0, b->ids, b->v));
+    INERT(tg_scatter, SHAPE, "index has 1 dim; it must have 2, as input 0 does", tg_scatter(t, b->x, 0, b->ids, b->v));
+    INERT(tg_embedding, SHAPE, "table has 1 dim; it must be [v, h]", tg_embedding(t, b->v, b->ids));
+    INERT(tg_concat, SHAPE, "input 1 has 1 dim", tg_concat(t, (tg_tensor *[]){b->x, b->v}, 2, 0));
     INERT(tg_stack, SHAPE,
           "input 1 has size 5 in dim 0; it must be 3, as in input 0", tg_stack(t, (tg_tensor *[]){b->v, odd}, 2, 0));
     tg_drop(odd);
@@ -211,7 +211,7 @@ static void dims(misuse_world *b) {
     INERT(tg_sum, SHAPE, "listed twice", tg_sum(t, b->x, TG_DIMS(0, -2), false));
     INERT(tg_sum, SHAPE, "more than 8 dims", tg_sum(t, b->x, TG_DIMS(0, 0, 0, 0, 0, 0, 0, 0, 0), false));
     INERT(tg_sum, SHAPE, "more than 8 dims", tg_sum(t, b->x, (tg_dims){.n = INT32_MAX}, false));
-    INERT(tg_permute, SHAPE, "order lists 1 dims; it must list all 2 dims of x", tg_permute(t, b->x, TG_DIMS(0)));
+    INERT(tg_permute, SHAPE, "order lists 1 dim; it must list all 2 dims of x", tg_permute(t, b->x, TG_DIMS(0)));
     INERT(tg_permute, SHAPE, "twice", tg_permute(t, b->x, TG_DIMS(0, 0)));
     INERT(tg_permute, SHAPE,
           "order lists 9 dims; it must list all 2 dims of x", tg_permute(t, b->x, TG_DIMS(0, 1, 0, 1, 0, 1, 0, 1, 0)));
@@ -244,7 +244,7 @@ static void layouts(misuse_world *b) {
     INERT(tg_view, SHAPE,
           "the new shape has 7 elements but the tensor has 6; they must be equal", tg_view(t, b->x, TG_SHAPE(7)));
     INERT(tg_expand, SHAPE, "does not expand", tg_expand(t, b->x, TG_SHAPE(2, 4)));
-    INERT(tg_expand, SHAPE, "the new shape has 1 dims; it must have from 2 to 8", tg_expand(t, b->x, TG_SHAPE(3)));
+    INERT(tg_expand, SHAPE, "the new shape has 1 dim; it must have from 2 to 8", tg_expand(t, b->x, TG_SHAPE(3)));
     INERT(tg_expand, SHAPE, "the new shape has 9 dims; it must have from 2 to 8", tg_expand(t, b->x, nine));
     INERT(tg_expand, SHAPE, "-5", tg_expand(t, b->x, TG_SHAPE(-5, 2, 3)));
     INERT(tg_expand, SHAPE, "overflows", tg_expand(t, b->x, TG_SHAPE(INT64_MAX, 2, 3)));
@@ -276,9 +276,9 @@ static void layouts(misuse_world *b) {
     INERT(tg_unfold, SHAPE,
           "size is 9223372036854775807, but dim 1 has only 3 elements", tg_unfold(t, b->x, 1, INT64_MAX, 1));
     INERT(tg_tril, SHAPE,
-          "x has 1 dims; it must be a matrix or a batch of matrices (2 or more dims)", tg_tril(t, b->v, 0));
+          "x has 1 dim; it must be a matrix or a batch of matrices (2 or more dims)", tg_tril(t, b->v, 0));
     INERT(tg_triu, SHAPE,
-          "x has 1 dims; it must be a matrix or a batch of matrices (2 or more dims)", tg_triu(t, b->v, 0));
+          "x has 1 dim; it must be a matrix or a batch of matrices (2 or more dims)", tg_triu(t, b->v, 0));
     INERT(tg_diag, SHAPE, "x has 3 dims; it must be a vector or a matrix", tg_diag(t, b->cube, 0));
     INERT(tg_diag, SHAPE, "overflows", tg_diag(t, b->v, INT64_MIN));
     INERT(tg_diag, SHAPE, "overflows", tg_diag(t, b->v, INT64_MAX));

@@ -27,7 +27,7 @@ static tg_status ranks_of_size(size_t size) {
 static void ranks(misuse_world *b) {
     const tg_config wrong = {.size = 1 << 20}, unknown = {.size = sizeof unknown, .device = "abacus"};
     char one[4];
-    QUIET(tg_ranks_run, ranks_say(0, does_nothing, NULL, TG_ERR_ARGUMENT, "0 ranks, expected 1 to 1024"));
+    QUIET(tg_ranks_run, ranks_say(0, does_nothing, NULL, TG_ERR_ARGUMENT, "0 ranks: expected 1 to 1024"));
     QUIET(tg_ranks_run, ranks_say(-1, does_nothing, NULL, TG_ERR_ARGUMENT, "-1 ranks"));
     QUIET(tg_ranks_run, ranks_say(1025, does_nothing, NULL, TG_ERR_ARGUMENT, "1025 ranks"));
     QUIET(tg_ranks_run, ranks_say(2, NULL, NULL, TG_ERR_ARGUMENT, "the function is NULL"));
@@ -188,7 +188,7 @@ static bool overlaps(misuse_world *b, tg_comm *c) {
 
 static void arguments(misuse_world *b, tg_comm *c) {
     const int64_t less[] = {2, 2, 1}, negative[] = {4, 4, -2}, right[] = {2, 2, 2}, others[] = {3, 2, 1};
-    GIVES(tg_comm_all_reduce, SHAPE, "dst has 3 elements, expected 6 (as src)",
+    GIVES(tg_comm_all_reduce, SHAPE, "dst has 3 elements, expected 6 (as many as src)",
           !tg_comm_all_reduce(c, b->v, b->x, TG_REDUCE_SUM));
     GIVES(tg_comm_all_reduce, DTYPE, "expected one dtype", !tg_comm_all_reduce(c, b->ids, b->x, TG_REDUCE_SUM));
     GIVES(tg_comm_all_reduce, ARGUMENT, "op is 9", !tg_comm_all_reduce(c, b->x, b->x, (tg_reduce_op)9));

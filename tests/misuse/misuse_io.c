@@ -116,7 +116,7 @@ static void writes(misuse_world *b) {
     const char *path = saved.name;
     QUIET(tg_safetensors_save, tg_safetensors_save(NULL, path, named, 1, NULL, 0) == TG_ERR_ARGUMENT);
     FAILS(tg_safetensors_save, ARGUMENT, "path NULL", tg_safetensors_save(b->ctx, NULL, named, 1, NULL, 0));
-    FAILS(tg_safetensors_save, ARGUMENT, "1 tensors at NULL", tg_safetensors_save(b->ctx, path, NULL, 1, NULL, 0));
+    FAILS(tg_safetensors_save, ARGUMENT, "1 tensor at NULL", tg_safetensors_save(b->ctx, path, NULL, 1, NULL, 0));
     FAILS(tg_safetensors_save, ARGUMENT, "-1 tensors", tg_safetensors_save(b->ctx, path, named, -1, NULL, 0));
     FAILS(tg_safetensors_save, ARGUMENT, "1 metadata at NULL", tg_safetensors_save(b->ctx, path, named, 1, NULL, 1));
     FAILS(tg_safetensors_save, ARGUMENT, "-2 metadata", tg_safetensors_save(b->ctx, path, named, 1, twice, -2));
@@ -169,7 +169,7 @@ static void tokens(misuse_world *b) {
     QUIET(tg_tokens_close, (tg_tokens_close(NULL), true));
     QUIET(tg_tokens_count, tg_tokens_count(NULL) == 0 && tg_tokens_count(t) == 3);
     QUIET(tg_tokens_read, tg_tokens_read(NULL, 0, 1, out) == TG_ERR_ARGUMENT);
-    FAILS(tg_tokens_read, ARGUMENT, "1 tokens from token -1", tg_tokens_read(t, -1, 1, out));
+    FAILS(tg_tokens_read, ARGUMENT, "asked for 1 token from token -1", tg_tokens_read(t, -1, 1, out));
     FAILS(tg_tokens_read, ARGUMENT, "-1 tokens from token 0", tg_tokens_read(t, 0, -1, out));
     FAILS(tg_tokens_read, ARGUMENT, "4 tokens from token 0", tg_tokens_read(t, 0, 4, out));
     FAILS(tg_tokens_read, ARGUMENT, "has 3", tg_tokens_read(t, 2, INT64_MAX, out));

@@ -85,7 +85,7 @@ static void parts(misuse_world *b) {
     FAILS(tg_lm_part, ARGUMENT, "expected a language model", tg_lm_part(linear, &call, &ids, NULL, NULL));
     FAILS(tg_lm_part, ARGUMENT, "ids is NULL, but the first part needs them", tg_lm_part(m, &call, NULL, NULL, NULL));
     FAILS(tg_lm_part, SHAPE, "ids are f32[2, 3], expected i64[", tg_lm_part(m, &call, &b->x, NULL, NULL));
-    FAILS(tg_lm_part, UNSUPPORTED, "rotary positions are those of the rows", tg_lm_part(m, &call, &ids, NULL, b->ids));
+    FAILS(tg_lm_part, UNSUPPORTED, "rotary positions always count from 0", tg_lm_part(m, &call, &ids, NULL, b->ids));
     FAILS(tg_lm_part, ARGUMENT, "part 1 takes hidden states", tg_lm_part(last, &call, &ids, NULL, NULL));
     FAILS(tg_lm_part, SHAPE, "in[0] is f32[2, 3], expected [sequence, batch, 4]",
           tg_lm_part(last, &flat, NULL, NULL, NULL));

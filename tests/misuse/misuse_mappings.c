@@ -155,7 +155,7 @@ static void vocabulary(misuse_world *b, tg_comm *c, tg_comm *far) {
     OP(tg_vocab_parallel_embedding, tg_vocab_parallel_embedding(t, b->x, x, c));
     INERT(tg_vocab_parallel_embedding, ARGUMENT, "is NULL", tg_vocab_parallel_embedding(b->t, b->x, b->ids, NULL));
     INERT(tg_vocab_parallel_embedding, ARGUMENT, "of another", tg_vocab_parallel_embedding(b->t, b->x, b->ids, far));
-    INERT(tg_vocab_parallel_embedding, SHAPE, "has 1 dims", tg_vocab_parallel_embedding(b->t, b->v, b->ids, c));
+    INERT(tg_vocab_parallel_embedding, SHAPE, "has 1 dim", tg_vocab_parallel_embedding(b->t, b->v, b->ids, c));
     INERT(tg_vocab_parallel_embedding, DTYPE, "indices", tg_vocab_parallel_embedding(b->t, b->x, b->v, c));
     INERT(tg_vocab_parallel_embedding, DATA, "index 9 is out of range",
           tg_vocab_parallel_embedding(b->t, b->x, ids, c));

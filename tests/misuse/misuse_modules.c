@@ -33,7 +33,7 @@ static void calls(misuse_world *b, tg_module *m) {
     FAILS(tg_module_call, HANDLE, "different contexts", tg_module_call(m, b->far_t, in, 1, out, 1));
     FAILS(tg_module_call, HANDLE, "freed", tg_module_call(m, b->freed, in, 1, out, 1));
     FAILS(tg_module_call, UNSUPPORTED, "\"box\" has no forward", tg_module_call(container, b->t, in, 1, out, 1));
-    FAILS(tg_module_call, SHAPE, "takes 1 inputs and gives 1 outputs, but the call has 2 and 2",
+    FAILS(tg_module_call, SHAPE, "takes 1 input and gives 1 output, but the call has 2 and 2",
           tg_module_call(m, b->t, in, 2, out, 2));
     GIVES(tg_module_call, HANDLE, "another context",
           (in[0] = b->foreign, tg_module_call(m, b->t, in, 1, out, 1)) != TG_OK && misuse_inert(out[0]));
@@ -98,6 +98,45 @@ static bool keeps(misuse_world *b) {
     return good;
 }
 
+static tg_module *captured_with(tg_module *m, const tg_shape *in, const tg_dtype *dtypes, int n_in, int slots) {
+    return tg_captured_new(m, in, dtypes, n_in, slots);
+}
+
+/* A wrong call frees the module, or leaves it in the module that it is in. */
+static bool refuses_capture(misuse_world *b, const tg_shape *in, const tg_dtype *dtypes, int n_in, int slots,
+                            tg_status status, const char *says) {
+    tg_module *m = tg_module_new(b->ctx, &box, NULL), *c = tg_nn_linear(b->ctx, 2, 2, false, 0);
+    tg_module *alone = tg_nn_linear(b->ctx, 2, 2, false, 0);
+    tg_tensor *w = tg_module_find(alone, "weight");
+    tg_module_add_child(m, "c", c);
+    bool good = no_module(captured_with(c, in, dtypes, n_in, slots)) && tg_ctx_status(b->ctx) == status;
+    good = good && strstr(tg_ctx_message(b->ctx), says);
+    tg_ctx_clear(b->ctx);
+    good = good && tg_module_child(m, "c") == c && tg_module_find(m, "c.weight");
+    good = good && no_module(captured_with(alone, in, dtypes, n_in, slots)) && !tg_is_alive(w);
+    tg_ctx_clear(b->ctx);
+    tg_module_free(m);
+    return good;
+}
+
+static void captures(misuse_world *b) {
+    const tg_shape one = TG_SHAPE(3, 2), many[32] = {{0}}, negative = TG_SHAPE(-3, 2);
+    const tg_dtype f32 = TG_F32, dtypes[32] = {TG_F32}, none = (tg_dtype)99;
+    tg_tensor *out = NULL;
+    QUIET(tg_captured_new, no_module(tg_captured_new(NULL, &one, &f32, 1, 1)));
+    QUIET(tg_captured_new, refuses_capture(b, &one, &f32, 1, 0, TG_ERR_ARGUMENT, "slots is 0, expected 1 to 255"));
+    QUIET(tg_captured_new, refuses_capture(b, &one, &f32, 1, 256, TG_ERR_ARGUMENT, "slots is 256"));
+    QUIET(tg_captured_new, refuses_capture(b, &one, &f32, 0, 1, TG_ERR_ARGUMENT, "n_in is 0"));
+    QUIET(tg_captured_new, refuses_capture(b, many, dtypes, 32, 1, TG_ERR_ARGUMENT, "expected 1 to 31 inputs"));
+    QUIET(tg_captured_new, refuses_capture(b, NULL, &f32, 1, 1, TG_ERR_ARGUMENT, "in is NULL"));
+    QUIET(tg_captured_new, refuses_capture(b, &one, NULL, 1, 1, TG_ERR_ARGUMENT, "dtypes is NULL"));
+    QUIET(tg_captured_new, refuses_capture(b, &negative, &f32, 1, 1, TG_ERR_SHAPE, "tg_captured_new: input 0"));
+    QUIET(tg_captured_new, refuses_capture(b, &one, &none, 1, 1, TG_ERR_DTYPE, "tg_captured_new: input 0"));
+    tg_module *m = tg_captured_new(tg_nn_linear(b->ctx, 2, 2, false, 0), &one, &f32, 1, 1);
+    FAILS(tg_module_call, SHAPE, "captured module: input 0 is", tg_module_call(m, b->t, &b->x, 1, &out, 1));
+    tg_module_free(m);
+}
+
 static void casts(misuse_world *b, tg_module *m) {
     QUIET(tg_module_cast, tg_module_cast(NULL, TG_BF16) == TG_ERR_ARGUMENT);
     FAILS(tg_module_cast, DTYPE, "dtype is i64, expected a floating-point dtype", tg_module_cast(m, TG_I64));
@@ -154,6 +193,7 @@ void misuse_modules(misuse_world *b) {
     buffers(b, m);
     hooks(b, m);
     casts(b, m);
+    captures(b);
     initial_values(b);
     files(b, m);
     tg_module_free(m);

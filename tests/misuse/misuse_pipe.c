@@ -89,7 +89,7 @@ static void running(misuse_world *b) {
     PIPE(ARGUMENT, "this library knows", plan, &later);
     PIPE(ARGUMENT, "the plan is NULL", NULL, TG_PIPE(.edge = &edge, .n_edge = 1));
     PIPE(ARGUMENT, "the plan is of another context", far, TG_PIPE(.edge = &edge, .n_edge = 1));
-    PIPE(ARGUMENT, "the plan has 4 stages of 1 chunks, but", long_plan, TG_PIPE(.edge = &edge, .n_edge = 1));
+    PIPE(ARGUMENT, "the plan has 4 stages of 1 chunk, but", long_plan, TG_PIPE(.edge = &edge, .n_edge = 1));
     PIPE(ARGUMENT, "n_edge is 0 and edge is", plan, NULL);
     PIPE(ARGUMENT, "n_edge is -1", plan, TG_PIPE(.edge = &edge, .n_edge = -1));
     PIPE(ARGUMENT, "n_edge is 1 and edge is (nil)", plan, TG_PIPE(.n_edge = 1));

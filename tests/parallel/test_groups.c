@@ -190,7 +190,7 @@ static tg_status lose_one(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_ctx_clear(ctx);
     tg_status s = tg_parallel_recover(p);
     if (tp == 2) {
-        bool refused = s == TG_ERR_STATE && strstr(tg_ctx_message(ctx), "3 ranks are left");
+        bool refused = s == TG_ERR_STATE && strstr(tg_ctx_message(ctx), "has 3 ranks left");
         tg_ctx_clear(ctx);
         tg_parallel_free(p);
         return refused ? TG_OK : tg_ctx_fail(ctx, TG_ERR_INTERNAL, "three ranks filled a grid of tp 2");

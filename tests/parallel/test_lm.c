@@ -48,7 +48,7 @@ START_TEST(wrong_layouts_are_refused) {
         const char *layout, *says;
     } rows[] = {
         {7, 0, "E t*3|t*3 L", "has 6 layers (t), which is not `layers`; a layout that would do is \"E t*4|t*3 L\""},
-        {7, 1, "E t*3|t*4 L", "has 0 times m, which is not `mtp`; a layout that would do is \"E t*4|t*3 m L\""},
+        {7, 1, "E t*3|t*4 L", "has 0 depths (m), which is not `mtp`; a layout that would do is \"E t*4|t*3 m L\""},
         {7, 0, "t*7 L", "must begin with E, and have it once; a layout that would do is \"E t*7 L\""},
         {7, 0, "E t*3 E t*4 L", "must begin with E, and have it once"},
         {7, 0, "E*2 t*7 L", "has E or L more than once"},
@@ -64,7 +64,7 @@ START_TEST(wrong_layouts_are_refused) {
         {7, 0, "E t*-7 L", "has a \"*\" without a number of 1 or more after it"},
         {7, 0, "E x*7 L", "has the character 'x', expected E, t, m, L"},
         {1, 0, "E|t|t L", "a layout that would do is \"E|t|L\""},
-        {1, 0, "E|t|t|L", "1 layers are too few for 4 parts"},
+        {1, 0, "E|t|t|L", "1 layer cannot fill 4 parts"},
     };
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1));
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -86,7 +86,7 @@ static tg_status stages_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     int stage = tg_parallel_rank(p, TG_PP);
     REFUSED(ctx, TG_ERR_ARGUMENT, "layers is 5, which 2 parts do not divide; a layout that would do is \"E t*3|t*2 L\"",
             tg_lm_new(ctx, TG_LM(LM_SIZES(LM_VOCAB, 5), .parallel = p)));
-    REFUSED(ctx, TG_ERR_ARGUMENT, "has 1 parts, which is not pp * vp",
+    REFUSED(ctx, TG_ERR_ARGUMENT, "has 1 part, which is not pp * vp",
             tg_lm_new(ctx, TG_LM(LM_SMALL, .layout = "E t*4 L", .parallel = p)));
     REFUSED(ctx, TG_ERR_ARGUMENT, "chunk is 1, expected 0 to 0",
             tg_lm_new(ctx, TG_LM(LM_SMALL, .chunk = 1, .parallel = p)));
@@ -186,7 +186,7 @@ static tg_status positions_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     RUN(tg_write(at, rows, sizeof rows));
     RUN(tg_lm_run_part(gpt2, t, NULL, &y, b.ids, b.targets, at));
     EXPECT(ctx, tg_item(x) != tg_item(y));
-    REFUSED(ctx, TG_ERR_UNSUPPORTED, "rotary positions are those of the rows",
+    REFUSED(ctx, TG_ERR_UNSUPPORTED, "rotary positions always count from 0",
             tg_lm_run_part(rotary, t, NULL, &y, b.ids, b.targets, at));
     REFUSED(ctx, TG_ERR_SHAPE, "expected i64[2, 8]",
             tg_lm_run_part(gpt2, t, NULL, &y, b.ids, (tg_tensor *[]){tg_zeros(ctx, TG_I64, TG_SHAPE(2, 7))}, NULL));

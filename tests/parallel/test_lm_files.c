@@ -1,14 +1,14 @@
 /* Model directories of stages: any layout writes and reads one checkpoint, in one file or in several with an index, and
  * what is wrong with it is refused before anything changes. */
-#include <errno.h>
+#define _GNU_SOURCE
 #include <stdlib.h>
-#include <unistd.h>
 
 #include <tapegrad/gpt.h>
 #include <tapegrad/io.h>
 
 #include "lm_cases.h"
 #include "models/lm.h"
+#include "unit/io_fixture.h"
 
 /* ---- Directories ---- */
 
@@ -53,11 +53,12 @@ static tg_module *make(tg_ctx *ctx, const job *j, const tg_parallel *p, int chun
                              .parallel = p, .layout = j->how.layout, .chunk = chunk, .key = 1 + (uint64_t)j->arch));
 }
 
-/* Returns element i of the global parameter of that name: a number that no other element has. */
-static double value(const char *path, int64_t i) {
+/* Returns element i of the global parameter of that name in model number `which`: a number that no other element
+ * has. */
+static double value(const char *path, int64_t i, int which) {
     double v = 0;
     for (const char *c = path; *c; c++) v = fmod(v * 31 + *c, 8191);
-    return v + 1e-4 * (double)i;
+    return v + 1e-4 * (double)i + 1e4 * which;
 }
 
 /* Returns the index in the global tensor of element i of this rank's part of x. */
@@ -72,8 +73,8 @@ static int64_t global_index(tg_tensor *x, const tg_parallel *p, int64_t i) {
     return row * (at.dim ? n * columns : columns) + column;
 }
 
-/* Writes the value of each element, or checks it. Rows of padding are zero. */
-static tg_status visit(tg_module *m, const tg_parallel *p, bool check) {
+/* Writes the value of each element of a model, or checks it. Rows of padding are zero. */
+static tg_status visit_model(tg_module *m, const tg_parallel *p, bool check, int which) {
     double v[8192];
     for (int k = 0; k < tg_module_param_count(m); k++) {
         const char *path;
@@ -83,7 +84,7 @@ static tg_status visit(tg_module *m, const tg_parallel *p, bool check) {
         if (check) RUN(tg_read_f64(x, v, n));
         for (int64_t i = 0; i < n; i++) {
             int64_t at = global_index(x, p, i);
-            double want = words && at / columns >= 50 ? 0 : value(path, at);
+            double want = words && at / columns >= 50 ? 0 : value(path, at, which);
             if (check && v[i] != want)
                 return tg_ctx_fail(tg_module_ctx(m), TG_ERR_INTERNAL, "%s[%lld] is %g, expected %g", path,
                                    (long long)at, v[i], want);
@@ -93,6 +94,8 @@ static tg_status visit(tg_module *m, const tg_parallel *p, bool check) {
     }
     return TG_OK;
 }
+
+static tg_status visit(tg_module *m, const tg_parallel *p, bool check) { return visit_model(m, p, check, 0); }
 
 static tg_status files_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     const job *j = arg;
@@ -174,75 +177,127 @@ END_TEST
 
 /* ---- Failures ---- */
 
-typedef struct faulty {
-    int calls, fail;
-} faulty;
+enum { CHUNKS = 2, ONE_FILE = 1 << 20 };
 
-static int faulty_rename(void *user, const char *from, const char *to) {
-    faulty *f = user;
-    return ++f->calls == f->fail ? (errno = EIO, -1) : rename(from, to);
+/* A model of several chunks in a directory, and file functions of which one call can fail. */
+typedef struct saved {
+    job j;
+    faulty f;
+    tg_file_ops ops;
+    tg_ctx *ctx;
+    tg_module *m[CHUNKS];
+} saved;
+
+static void saved_open(saved *s) {
+    *s = (saved){.j = {.how = {1, 1, "E t*2|t*2 L", CHUNKS}}};
+    s->ops = (tg_file_ops){.size = sizeof s->ops, .user = &s->f, .rename = faulty_rename, .unlink = faulty_unlink};
+    make_directory(s->j.dir);
+    s->ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .dtype = TG_F64, .files = &s->ops));
+    for (int i = 0; i < CHUNKS; i++) s->m[i] = make(s->ctx, &s->j, NULL, i);
 }
 
-static int faulty_unlink(void *user, const char *path) {
-    faulty *f = user;
-    return ++f->calls == f->fail ? (errno = EIO, -1) : unlink(path);
+static void saved_close(saved *s) {
+    for (int i = 0; i < CHUNKS; i++) tg_module_free(s->m[i]);
+    tg_ctx_free(s->ctx);
+    remove_directory(s->j.dir);
 }
 
-/* Makes the fail-th rename or removal of a save fail. Whatever is then in the directory is the old model, the new one,
- * or no model. */
-static bool survives(int fail) {
-    job j = {.how = {1, 1, "E t*2|t*2 L", 2}, .file_bytes = 4096};
-    faulty f = {0};
-    tg_module *m[2];
-    make_directory(j.dir);
-    const tg_file_ops ops = {.size = sizeof ops, .user = &f, .rename = faulty_rename, .unlink = faulty_unlink};
-    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .dtype = TG_F64, .files = &ops));
-    for (int i = 0; i < 2; i++) m[i] = make(ctx, &j, NULL, i), visit(m[i], NULL, false);
-    ck_assert_int_eq(tg_lm_save(m, 2, j.dir, TG_LM_SAVE(.file_bytes = 1 << 20)), TG_OK); /* one file */
-    f = (faulty){.fail = fail};
-    tg_status s = tg_lm_save(m, 2, j.dir, TG_LM_SAVE(.file_bytes = 4096));
-    tg_ctx_clear(ctx);
-    f.fail = 0;
-    if (is_there(j.dir, "config.json")) {
-        ck_assert_int_eq(tg_lm_load(m, 2, j.dir), TG_OK);
-        for (int i = 0; i < 2; i++) ck_assert_int_eq(visit(m[i], NULL, true), TG_OK);
-    }
-    ck_assert(s == TG_OK ? is_there(j.dir, "config.json") : true);
-    ck_assert_int_eq(tg_lm_save(m, 2, j.dir, TG_LM_SAVE(.file_bytes = 4096)), TG_OK); /* and again */
-    for (int i = 0; i < 2; i++) tg_module_free(m[i]);
-    tg_ctx_free(ctx);
-    remove_directory(j.dir);
-    return s == TG_OK;
+/* Saves model number `which` in files of that many bytes. */
+static tg_status save_as(saved *s, int which, int64_t file_bytes) {
+    for (int i = 0; i < CHUNKS; i++) visit_model(s->m[i], NULL, false, which);
+    return tg_lm_save(s->m, CHUNKS, s->j.dir, TG_LM_SAVE(.file_bytes = file_bytes));
 }
+
+/* Returns whether the directory has model number `which`, whole. */
+static bool holds_model(saved *s, int which) {
+    bool good = tg_lm_load(s->m, CHUNKS, s->j.dir) == TG_OK;
+    for (int i = 0; i < CHUNKS; i++) good = good && visit_model(s->m[i], NULL, true, which) == TG_OK;
+    tg_ctx_clear(s->ctx);
+    return good;
+}
+
+/* Saves a model, and over it another one, of which the fail-th rename or removal fails. Whatever is then in the
+ * directory is one of both, or no model. */
+static bool survives(int64_t old_bytes, int64_t new_bytes, int fail) {
+    saved s;
+    saved_open(&s);
+    ck_assert_int_eq(save_as(&s, 1, old_bytes), TG_OK);
+    s.f = (faulty){.fail = fail, .error = EIO};
+    tg_status status = save_as(&s, 2, new_bytes);
+    tg_ctx_clear(s.ctx);
+    s.f.fail = 0;
+    bool old = holds_model(&s, 1), new = holds_model(&s, 2);
+    ck_assert(old || new || !is_there(s.j.dir, "config.json"));
+    ck_assert(new || status != TG_OK);
+    ck_assert_int_eq(save_as(&s, 3, new_bytes), TG_OK); /* and again */
+    ck_assert(holds_model(&s, 3) && is_there(s.j.dir, "config.json"));
+    saved_close(&s);
+    return status == TG_OK;
+}
+
+static const int64_t sizes[] = {ONE_FILE, 16384, 32768};
+enum { SIZES = sizeof sizes / sizeof *sizes };
 
 START_TEST(a_save_that_fails_leaves_a_whole_model_or_none) {
-    int fail = 1;
-    while (!survives(fail)) fail++;
-    ck_assert_int_gt(fail, 5); /* as many calls have failed */
+    for (int i = 0; i < SIZES; i++)
+        for (int k = 0; k < SIZES; k++) {
+            int fail = 1;
+            if (i == 2 && !getenv("TG_LONG")) continue;
+            while (!survives(sizes[i], sizes[k], fail)) fail++;
+            ck_assert_int_gt(fail, 3); /* as many calls have failed */
+        }
+}
+END_TEST
+
+/* ---- What is left of an older model ---- */
+
+START_TEST(a_save_leaves_nothing_of_an_older_model) {
+    int files[SIZES];
+    for (int k = 0; k < SIZES; k++) {
+        saved s;
+        saved_open(&s);
+        ck_assert_int_eq(save_as(&s, 1, sizes[k]), TG_OK);
+        files[k] = entries_in(s.j.dir);
+        saved_close(&s);
+    }
+    ck_assert(files[0] == 2 && files[1] > files[2] && files[2] > 4); /* three numbers of files, with config and index */
+    for (int i = 0; i < SIZES; i++)
+        for (int k = 0; k < SIZES; k++) {
+            saved s;
+            saved_open(&s);
+            ck_assert_int_eq(save_as(&s, 1, sizes[i]), TG_OK);
+            ck_assert_int_eq(save_as(&s, 2, sizes[k]), TG_OK);
+            ck_assert_int_eq(entries_in(s.j.dir), files[k]);
+            ck_assert(holds_model(&s, 2));
+            saved_close(&s);
+        }
+}
+END_TEST
+
+/* Files of two saves, with equal names and shapes. */
+START_TEST(files_of_two_saves_are_refused) {
+    char copy[64], command[320], name[64] = "", message[1024];
+    saved s;
+    saved_open(&s);
+    make_directory(copy);
+    ck_assert_int_eq(save_as(&s, 1, sizes[2]), TG_OK);
+    snprintf(name, sizeof name, "model-00002-of-%05d.safetensors", entries_in(s.j.dir) - 2);
+    snprintf(command, sizeof command, "cp '%s/%s' '%s'", s.j.dir, name, copy);
+    ck_assert_int_eq(system(command), 0);
+    ck_assert_int_eq(save_as(&s, 2, sizes[2]), TG_OK);
+    snprintf(command, sizeof command, "cp '%s/%s' '%s'", copy, name, s.j.dir);
+    ck_assert_int_eq(system(command), 0);
+    ck_assert_int_eq(tg_lm_load(s.m, CHUNKS, s.j.dir), TG_ERR_FORMAT);
+    snprintf(message, sizeof message, "%s", tg_ctx_message(s.ctx));
+    tg_ctx_clear(s.ctx);
+    ck_assert_msg(strstr(message, name) && strstr(message, "is not the file that '"), "%s", message);
+    for (int i = 0; i < CHUNKS; i++) ck_assert_int_eq(visit_model(s.m[i], NULL, true, 2), TG_OK); /* unchanged */
+    remove_directory(copy);
+    saved_close(&s);
 }
 END_TEST
 
 /* ---- Memory ---- */
-
-/* An allocator whose fail-th call fails, and which counts the blocks that are allocated. */
-typedef struct counted {
-    int64_t calls, fail, blocks;
-} counted;
-
-static void *counted_alloc(void *user, size_t bytes, size_t align) {
-    counted *c = user;
-    void *p = NULL;
-    if (++c->calls == c->fail || posix_memalign(&p, align < sizeof p ? sizeof p : align, bytes ? bytes : 1))
-        return NULL;
-    c->blocks++;
-    return p;
-}
-
-static void counted_free(void *user, void *p, size_t bytes) {
-    (void)bytes;
-    ((counted *)user)->blocks--;
-    free(p);
-}
 
 /* Makes a model, runs it, saves it in several files and loads it. */
 static tg_status use_a_model(tg_ctx *ctx, const char *dir) {
@@ -266,14 +321,14 @@ START_TEST(a_failing_allocator_leaves_nothing_behind) {
     int failures = 0;
     make_directory(dir);
     for (bool done = false; !done; failures++) {
-        int64_t step = getenv("TG_LONG") ? 1 : 7;
+        int step = getenv("TG_LONG") ? 1 : 7;
         a = (counted){.fail = 1 + failures * step};
         tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .allocator = {counted_alloc, counted_free, &a}));
         tg_status s = use_a_model(ctx, dir);
         done = ctx && s == TG_OK;
         ck_assert(done || !ctx || s == TG_ERR_MEMORY);
         tg_ctx_free(ctx);
-        ck_assert_int_eq(a.blocks, 0);
+        ck_assert_int_eq(a.held, 0);
     }
     ck_assert_int_gt(failures, 20);
     remove_directory(dir);
@@ -281,7 +336,11 @@ START_TEST(a_failing_allocator_leaves_nothing_behind) {
 END_TEST
 
 int main(void) {
-    const TTest *tests[] = {any_layout_writes_and_reads_one_checkpoint, a_checkpoint_of_another_model_is_refused,
-                            a_save_that_fails_leaves_a_whole_model_or_none, a_failing_allocator_leaves_nothing_behind};
+    const TTest *tests[] = {any_layout_writes_and_reads_one_checkpoint,
+                            a_checkpoint_of_another_model_is_refused,
+                            a_save_that_fails_leaves_a_whole_model_or_none,
+                            a_save_leaves_nothing_of_an_older_model,
+                            files_of_two_saves_are_refused,
+                            a_failing_allocator_leaves_nothing_behind};
     return tg_check_main("lm_files", tests, sizeof tests / sizeof *tests);
 }

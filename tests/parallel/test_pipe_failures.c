@@ -48,7 +48,7 @@ START_TEST(stages_must_declare_the_same_edges_and_plan) {
         {.says = "edge tensor 0 differs between stages 0 and 1", .dtype = TG_F32, .status = TG_ERR_MISMATCH},
         {.says = "n_edge, the number of tensors of an edge, differs", .n_edge = 2, .status = TG_ERR_MISMATCH},
         {.says = "the plan differs between stages 0 and 1", .micros = 3, .status = TG_ERR_MISMATCH},
-        {.says = "the plan has 4 stages of 1 chunks, but the tg_parallel has pp 2 and vp 1",
+        {.says = "the plan has 4 stages of 1 chunk, but the tg_parallel has pp 2 and vp 1",
          .stages = 4,
          .status = TG_ERR_ARGUMENT},
         {.says = "the plan has 2 stages of 2 chunks, but the tg_parallel has pp 2 and vp 1",

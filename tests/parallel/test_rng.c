@@ -364,6 +364,55 @@ START_TEST(given_rows_draw_as_in_their_places) {
 }
 END_TEST
 
+/* ---- Stages in that mode ---- */
+
+/* Fails unless x has the values that `alone` draws next, as initial weights of a model of two layers. */
+static tg_status draws_next(tg_tensor *x, tg_ctx *alone) {
+    double v[1024], w[1024];
+    tg_tensor *y = tg_param_new(alone, "y", TG_F64, tg_shape_of(x), 1);
+    RUN(tg_read_f64(x, v, tg_numel(x)));
+    RUN(tg_read_f64(y, w, tg_numel(x)));
+    double std = fabs(v[0]) > 0.015 * fabs(w[0]) ? 0.02 : 0.02 / sqrt(4); /* of residual outputs */
+    for (int64_t i = 0; i < tg_numel(x); i++) EXPECT(tg_ctx_of(x), fabs(v[i] - std * w[i]) < 1e-12);
+    tg_drop(y);
+    return TG_OK;
+}
+
+/* Each stage draws its own weights in order, from the seed of the stage; the last one its copy of the embedding last,
+ * which the first one's values then replace. */
+static tg_status stages(void *arg, tg_ctx *ctx, tg_comm *world) {
+    (void)arg;
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.pp = 2, .rng = TG_RNG_MEGATRON));
+    int stage = tg_parallel_rank(p, TG_PP);
+    uint64_t seed = 50 + 100 * (uint64_t)stage;
+    RUN(tg_rng_seed_parallel(p, seed));
+    tg_ctx *alone = tg_ctx_new(TG_CONFIG(.threads = 1, .dtype = TG_F64, .seed = seed));
+    tg_module *gpt = tg_gpt_new(ctx, TG_GPT(.arch = TG_GPT2, .vocab = 17, .layers = 2, .heads = 4, .hidden = 16,
+                                            .positions = 8, .parallel = p));
+    tg_rng mine, its;
+    for (int i = 0, n = tg_module_param_count(gpt); i < n; i++) {
+        const char *path;
+        tg_tensor *w = tg_module_param(gpt, i, &path);
+        bool words = strstr(path, "wte.weight");
+        if (words) EXPECT(ctx, apart(tg_parallel_embedding(p), w) == 0);
+        if (words) EXPECT(ctx, i == (stage ? n - 1 : 0));
+        if (words && stage)
+            tg_drop(tg_param_new(alone, "copy", TG_F64, tg_shape_of(w), 1)); /* drawn, and replaced */
+        else if (tg_ndim(w) == 2)
+            RUN(draws_next(w, alone));
+    }
+    RUN(tg_rng_get(ctx, NULL, &mine));
+    RUN(tg_rng_get(alone, NULL, &its));
+    EXPECT(ctx, mine.counter == its.counter && mine.seed == seed);
+    tg_module_free(gpt);
+    tg_ctx_free(alone);
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(stages_draw_from_seeds_of_their_own) { on_ranks(2, stages, NULL); }
+END_TEST
+
 /* ---- A model in that mode ---- */
 
 /* Computes the loss of a model with dropout, and a sum over the gradients of its whole parameters, which is the same
@@ -421,8 +470,8 @@ START_TEST(a_model_of_megatrons_mode_is_one_model) {
 END_TEST
 
 int main(void) {
-    const TTest *const tests[] = {ranks_together_draw_what_one_rank_draws, megatrons_mode_has_streams_by_rank,
+    const TTest *const tests[] = {ranks_together_draw_what_one_rank_draws,      megatrons_mode_has_streams_by_rank,
                                   megatrons_mode_draws_apart_inside_the_region, given_rows_draw_as_in_their_places,
-                                  a_model_of_megatrons_mode_is_one_model};
+                                  stages_draw_from_seeds_of_their_own,          a_model_of_megatrons_mode_is_one_model};
     return tg_check_main("rng", tests, sizeof tests / sizeof *tests);
 }

@@ -55,7 +55,7 @@ START_TEST(minor_axes_cut_within_chunks) {
     tg_place(g.p, half, TG_TP, TG_SHARD_ZIGZAG(0));
     ck_assert_int_eq(tg_ctx_status(g.ctx), TG_OK);
     tg_place(g.p, half, TG_DP, TG_I); /* so that no axis divides it further */
-    ck_refused(g, TG_ERR_SHAPE, "dim 0 of f64[1] is not divisible in 2 chunks");
+    ck_refused(g, TG_ERR_SHAPE, "dim 0 of f64[1] is not divisible into 2 chunks");
     tg_place(g.p, half, TG_DP, TG_SHARD(0));
     ck_place(half, "tp V0:z, dp V0");
     tg_tensor *w = tg_param_new_placed(g.p, "w", TG_F64, TG_SHAPE(4), 1,

@@ -191,7 +191,7 @@ static const struct {
     {"the shards differ in dim, layout or order", 3},
     {"the shards differ in size", 13},
     {"needs the whole of the dim", 0},
-    {"play different parts", 0},
+    {"have different roles", 0},
     {"would be joined after", 10},
     {"cut the chunks of the shard", 175},
     {"no counterpart in the new shape", 155},

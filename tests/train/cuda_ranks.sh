@@ -3,10 +3,11 @@
 # give the bits of called ones.
 # shellcheck source=tests/train/check.sh disable=SC2086
 . "$(dirname "$0")/check.sh"
-run="--data $text --layers 2 --hidden 32 --heads 4 --seq-len 16 --batch 8 --threads 1 --steps 8 --accumulate 2 --val-every 4"
+run="--data $text --layers 2 --hidden 32 --heads 4 --seq-len 16 --batch 8 --threads 1 --steps 8 --accumulate 2 --val-every 4 --dropout 0.1"
 
 runs train --out one $run --device cuda
-for ranks in "--ranks 2" "--ranks 2 --tp 2" "--ranks 4 --tp 2 --sp"; do
+for ranks in "--ranks 2" "--ranks 2 --tp 2" "--ranks 4 --tp 2 --sp" "--ranks 2 --pp 2" \
+    "--ranks 4 --pp 2 --tp 2 --schedule zb-h1"; do
     rm -rf called captured
     runs train --out called $run --device cuda $ranks
     holds "$ranks: one rank's loss" near "$(number loss one/metrics.jsonl | tail -n 1)" \

@@ -20,7 +20,7 @@ refuses 1 "tokens to train on, expected at least --seq-len + 1 = 500000001" trai
 refuses 1 "'short' has 16 tokens to train on, expected at least --seq-len + 1 = 17" \
     train --data short $run --val-fraction 0
 refuses 1 "or --val-fraction 0" train --data little $run
-refuses 1 "'odd' has 1001 bytes, expected a multiple of 2 (u16): 1 are left over at offset 1000" \
+refuses 1 "'odd' has 1001 bytes, expected a multiple of 2 (u16): 1 byte left over at offset 1000" \
     train --data odd --data-format u16 --vocab 300 $run
 refuses 1 "expected a multiple of 4 (u32)" train --data odd --data-format u32 --vocab 300 $run
 refuses 1 "'ids': token 1 at offset 2 is 65281, expected less than 30000" \

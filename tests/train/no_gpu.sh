@@ -10,7 +10,7 @@ if [ ! -e /dev/nvidiactl ]; then
         refuses 1 'device "cuda": there is no NVIDIA driver here' $train --out x --device $device
     done
     refuses 1 'there is no NVIDIA driver here' gradcheck add --device cuda
-    refuses 1 'device "cpu" works without' $train --out x --device cuda --precision bf16
+    refuses 1 'device "cpu" needs none' $train --out x --device cuda --precision bf16
 fi
 runs $train --out cpu
 runs eval --model cpu --data "$text"

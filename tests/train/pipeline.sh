@@ -64,6 +64,9 @@ runs run -n 4 -- "$tapegrad" train --out many $run --micro-batches 4 --pp 2 --tp
 holds "processes give one rank's numbers" follows many one
 holds "the program says how ranks are divided" grep -q "^4 ranks (shm): tp 2, dp 1, pp 2 (zb-h1, bubble 0\.[0-9]*)" printed
 holds "each stage has a file of weights" test -s many/model-00002-of-00002.safetensors
+holds "the words are in the first stage's state only" test "$(grep -ac '"transformer.wte.weight.m"' \
+    many/checkpoints/step-0000000006/state-0000*)" = "many/checkpoints/step-0000000006/state-00000.safetensors:1
+many/checkpoints/step-0000000006/state-00001.safetensors:0"
 holds "and the index names it" grep -q '"transformer.h.3.ln_1.weight": *"model-00002-of-00002' many/model.safetensors.index.json
 loss=$(runs eval --model one --data "$text" --precision fp64 --json && number loss printed)
 for how in "--ranks 1" "--ranks 2 --tp 2" "--ranks 2 --pp 2" "--ranks 4 --pp 2 --tp 2" "--ranks 4 --pp 2" "--ranks 4 --pp 4"; do
@@ -97,6 +100,16 @@ runs run -n 4 -- "$tapegrad" train --resume --out next --steps 9
 holds "without options a run goes on in its composition" follows next whole
 holds "and its schedule" grep -q "pp 2 (zb-h1" printed
 
+# Megatron's streams: each stage has a seed of its own, and goes on with it.
+runs train --out seeds $run --micro-batches 4 --ranks 2 --pp 2 --rng megatron --seed 5
+holds "the seeds of stages are 100 apart" grep -aq '"rng":"1 2 1 1 0 0 0 0 5 0 [0-9]* 0 1 0 0 105 0 [0-9]*"' \
+    seeds/checkpoints/step-0000000003/state-00000.safetensors
+rm -rf next
+cp -r seeds next
+rm -r next/checkpoints/*6
+runs train --resume --out next
+holds "and draw the same numbers after a resumption" same_steps seeds next
+
 # Damage of a stage's files is found.
 for file in state-00001.safetensors model-00002-of-00002.safetensors model.safetensors.index.json; do
     rm -rf hurt
@@ -107,6 +120,19 @@ for file in state-00001.safetensors model-00002-of-00002.safetensors model.safet
     holds "a damaged $file is refused" test $? = 1
     holds "and named, with a checkpoint that is whole" grep -q "$file.*--resume-step 3" printed
 done
+
+# Weights of another run are found: one file is refused, all of them are warned of.
+rm -rf hurt
+cp -r stages hurt
+cp chunks/model-00002-of-00002.safetensors hurt
+refuses 1 "model-00002-of-00002.safetensors' is not the file that" eval --model hurt --data "$text"
+cp chunks/model* hurt
+runs eval --model hurt --data "$text"
+holds "other weights are warned of" grep -q "does not hold the weights that 'hurt/config.json' was saved with (the checksum of the index" printed
+rm -rf next
+cp -r stages next
+runs train --resume --out next --steps 7 --ranks 1 --tp 1 --pp 1
+holds "one stage leaves no files of several" test "$(cd next && echo model*)" = model.safetensors
 
 # ---- A stage is killed ----
 
@@ -128,6 +154,10 @@ holds "and that the last one, which has the output matrix, is idle less" \
     test "$(number idle printed | awk '{ idle[NR] = $1 } END { print(idle[2] < idle[1]) }')" = 1
 holds "and the layers" test "$(number layers printed | tail -n 2 | tr '\n' ' ')" = "2 2 "
 
+holds "and the words that stage 1 has too" test "$(number copied_parameters printed | tr '\n' ' ')" = "0 2048 "
+runs inspect $shape --ranks 2 --pp 2 --micro-batches 1
+holds "and says that checkpoints have them once" grep -q "^ *4096 parameters of stage 1 are a copy of stage 0's" printed
+
 # ---- Wrong options ----
 
 wrong_run="--data $text --out x $tiny --layers 3 --steps 3"
@@ -141,7 +171,6 @@ refuses 2 "--layout needs --pp N of 2 or more" train $wrong_run --layout "E t*3 
 refuses 2 "--schedule is 'dualpipe', expected one of gpipe|1f1b|interleaved|zb-h1" train $wrong_run --schedule dualpipe
 refuses 2 "--accumulate 2 and --micro-batches 4: the two are names of one option" train $wrong_run --accumulate 2 --micro-batches 4
 refuses 2 "--record needs --pp 1" train $wrong_run --ranks 2 --pp 2 --layout "E t*2|t L" --record x.rec
-refuses 2 "--capture needs --pp 1" train $wrong_run --ranks 2 --pp 2 --layout "E t*2|t L" --capture
 refuses 2 "a pipeline cannot generate" generate --model one --prompt a --pp 2
 refuses 2 "--ranks 1 is not divisible by --tp 1 x --pp 2" inspect --pp 2
 finish

@@ -5,10 +5,12 @@
 . "$(dirname "$0")/check.sh"
 run="--data $text $tiny --dropout 0.1 --steps 200 --val-every 50 --checkpoint-every 7 --keep 4"
 
-# interrupt SIGNAL STATUS: interrupts a run that would take very long.
+endless=1000000000 # steps that no run completes, however long this script is kept from running
+
+# interrupt SIGNAL STATUS: interrupts a run that would not end.
 interrupt() {
     rm -rf long
-    $interruptible "$tapegrad" train --out long $run --steps 1000000 --checkpoint-every 0 >log 2>&1 &
+    $interruptible "$tapegrad" train --out long $run --steps $endless --checkpoint-every 0 >log 2>&1 &
     child=$!
     holds "the run starts" while_alive $child test -s long/metrics.jsonl
     refuses 1 "is in use by another run" train --resume --out long
@@ -22,24 +24,28 @@ interrupt() {
     holds "it leaves a model" test -s long/model.safetensors
     holds "it leaves a checkpoint" test -d "long/checkpoints/step-$(printf %010d "$step")"
 }
-# ignores COMMAND...: SIGINT does not end a background job that began with SIGINT ignored; another signal does.
-ignores() {
+# ignores_interrupts PID: whether that process ignores SIGINT.
+ignores_interrupts() { grep -q '^SigIgn:.*[2367abef]$' "/proc/$1/status"; }
+# goes_on COMMAND...: the command, a background job, so that it begins with SIGINT ignored, still ignores it once it
+# trains, and takes 20 more steps after one.
+goes_on() {
     rm -rf long
-    "$@" train --out long $run --steps 1000000 --checkpoint-every 0 >log 2>&1 &
+    "$@" train --out long $run --steps $endless --checkpoint-every 0 >printed 2>&1 &
     child=$!
-    while_alive $child test -s long/metrics.jsonl || return 1
-    kill -s INT $child
-    lines=$(wc -l <long/metrics.jsonl)
-    while_alive $child sh -c "[ \$(wc -l <long/metrics.jsonl) -gt $((lines + 20)) ]"
-    goes_on=$?
+    while_alive $child test -s long/metrics.jsonl && ignores_interrupts $child && kill -s INT $child &&
+        lines=$(wc -l <long/metrics.jsonl) &&
+        while_alive $child sh -c "[ \$(wc -l <long/metrics.jsonl) -gt $((lines + 20)) ]"
+}
+# stays_ignored COMMAND...: the command goes on after SIGINT, and another signal ends it.
+stays_ignored() {
+    goes_on "$@"
+    status=$?
     kill -s TERM $child
     wait $child
-    grep -q '^SigIgn:.*[2367abef]$' ignored && return $goes_on
+    [ $? = 143 ] && return $status
 }
-(exec grep SigIgn /proc/self/status) >ignored &
-wait $!
-holds "SIGINT stays ignored" ignores "$tapegrad"
-holds "SIGINT stays ignored under run" ignores "$tapegrad" run -n 2 -- "$tapegrad"
+holds "SIGINT stays ignored" stays_ignored "$tapegrad"
+holds "SIGINT stays ignored under run" stays_ignored "$tapegrad" run -n 2 -- "$tapegrad"
 interrupt INT 130
 interrupt TERM 143
 more=$((step + 20))

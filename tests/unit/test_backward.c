@@ -233,6 +233,10 @@ START_TEST(main_grad_takes_the_sum) {
     tg_tensor *wrong = tg_zeros(ctx, TG_BF16, TG_SHAPE(4));
     ck_assert(tg_set_main_grad(w, wrong) == TG_ERR_DTYPE);
     tg_ctx_clear(ctx);
+    tg_tensor *m = tg_param_new(ctx, "m", TG_F32, TG_SHAPE(2, 3), 1);
+    tg_tensor *turned = tg_keep(tg_transpose(t, tg_zeros(ctx, TG_F32, TG_SHAPE(3, 2)), 0, 1));
+    ck_assert(tg_set_main_grad(m, turned) == TG_ERR_STATE && strstr(tg_ctx_message(ctx), "must be contiguous"));
+    tg_ctx_clear(ctx);
     end();
 }
 END_TEST

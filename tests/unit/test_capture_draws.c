@@ -140,15 +140,85 @@ START_TEST(keys_of_a_replay_draw_once_in_a_step) {
     tg_tape_reset(d.t);
     tg_draws_step(ctx, 2);
     tg_key_open(ctx, 3);
-    cannot_replay(g, ctx, "1 keys are open, but none was when the step was recorded");
+    cannot_replay(g, ctx, "1 key is open, but none was when the step was recorded");
     tg_key_close(ctx);
     tg_rng_set(ctx, NULL, &(tg_rng){.seed = 3, .stream = 1});
     cannot_replay(g, ctx, "changed the stream number");
+    tg_tape_free(d.t);
+    tg_ctx_free(ctx);
+}
+END_TEST
+
+/* A step whose caller opens the keys draws in those that are open at each replay: one graph serves several of them in
+ * one step of the program, also from streams whose numbers were set. */
+START_TEST(replays_draw_in_the_keys_around_them) {
+    static const uint64_t keys[] = {1, 2, 3, 4};
+    enum { K = sizeof keys / sizeof *keys };
+    double y[2][2 * K][16];
+    for (int how = 0; how < 2; how++) {
+        keyed d;
+        tg_ctx *ctx = keyed_ctx(&d);
+        tg_graph *g = NULL;
+        d.outside = true;
+        for (int i = 0; i < 2 * K; i++) {
+            if (i % K == 0) tg_draws_step(ctx, (uint64_t)i);
+            tg_key_open(ctx, keys[i % K]);
+            tg_key_open(ctx, 9);
+            if (i % 2) tg_dropout(d.t, d.x, 0.5); /* takes numbers of the key before the step does */
+            if (how == 0)
+                keyed_step(&d, ctx);
+            else if (i == 0)
+                g = tg_graph_new(ctx, keyed_step, &d);
+            else
+                tg_graph_replay(g);
+            tg_key_close(ctx);
+            tg_key_close(ctx);
+            tg_read_f64(d.y, y[how][i], 16);
+            if (i == 2) tg_rng_set(ctx, "other", &(tg_rng){.seed = 44, .stream = 6});
+        }
+        ck_fine(ctx);
+        if (on_device() && how) {
+            tg_key_open(ctx, keys[0]);
+            tg_key_open(ctx, 9);
+            cannot_replay(g, ctx, "have drawn in step 4 already, and would draw the same numbers; call tg_draws_step "
+                                  "before a new step and tg_tape_key before a further micro-batch, or open another "
+                                  "key");
+            tg_key_close(ctx);
+            tg_key_close(ctx);
+            cannot_replay(g, ctx, "no key is open, but the step was recorded with 2 open");
+        }
+        tg_tape_free(d.t);
+        tg_ctx_free(ctx);
+    }
+    ck_assert_mem_eq(y[0], y[1], sizeof y[0]);
+    for (int i = 1; i < 2 * K; i++) ck_assert(memcmp(y[0][0], y[0][i], sizeof y[0][0]) != 0);
+}
+END_TEST
+
+typedef struct closing {
+    tg_tape *t;
+    tg_tensor *x;
+} closing;
+
+static tg_status closes_first(void *state, tg_ctx *ctx) {
+    closing *c = state;
+    tg_key_close(ctx);
     tg_key_open(ctx, 3);
-    d.outside = true;
-    tg_graph_new(ctx, keyed_step, &d);
-    ck_assert_int_eq(tg_ctx_status(ctx), TG_ERR_UNSUPPORTED);
-    ck_assert_msg(strstr(tg_ctx_message(ctx), "1 keys are open that were opened before it"), "%s", tg_ctx_message(ctx));
+    tg_dropout(c->t, c->x, 0.5);
+    tg_tape_reset(c->t);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(a_step_keeps_the_keys_of_its_caller) {
+    if (!on_device()) return; /* the CPU calls the step */
+    keyed d;
+    tg_ctx *ctx = keyed_ctx(&d);
+    closing c = {d.t, d.x};
+    tg_key_open(ctx, 3);
+    tg_graph_new(ctx, closes_first, &c);
+    ck_assert_int_eq(tg_ctx_status(ctx), TG_ERR_STATE);
+    ck_assert_msg(strstr(tg_ctx_message(ctx), "draws after it has closed a key that was opened before it"), "%s",
+                  tg_ctx_message(ctx));
     tg_ctx_clear(ctx);
     tg_key_close(ctx);
     tg_tape_free(d.t);
@@ -177,6 +247,8 @@ int main(void) {
                             named_streams_go_on,
                             replays_draw_by_key_in_the_step_that_is_set,
                             keys_of_a_replay_draw_once_in_a_step,
+                            replays_draw_in_the_keys_around_them,
+                            a_step_keeps_the_keys_of_its_caller,
                             a_stream_that_went_is_missed};
     return tg_check_main("capture_draws", tests, sizeof tests / sizeof *tests);
 }

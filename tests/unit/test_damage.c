@@ -246,7 +246,7 @@ START_TEST(any_other_length_is_refused) {
         static const int more[] = {1, 8, PAGE};
         for (size_t i = 0; i < COUNT(more); i++) {
             ck_assert_int_eq(truncate(in(&c.w, files[k].name), size + more[i]), 0);
-            refused(&c, k, TG_ERR_FORMAT, "belong to no tensor", "bytes beyond the end:", more[i]);
+            refused(&c, k, TG_ERR_FORMAT, "belongs to no tensor", "bytes beyond the end:", more[i]);
         }
         for (int64_t at = PAGE; at < size && n < (int)COUNT(lengths); at += PAGE) lengths[n++] = at;
         ck_assert_int_lt(n, COUNT(lengths));
@@ -328,7 +328,7 @@ START_TEST(each_tensor_has_a_checksum) {
     memcpy(bytes, &(uint64_t){n}, 8);
     tg_checksum_text(tg_checksum(bytes, 8 + n), strstr(bytes + 8, SUM) + sizeof SUM - 1);
     ck_assert_ptr_null(tg_safetensors_open(w.ctx, put_file(&w, "a", bytes, 8 + n + 1)));
-    expect_error(w.ctx, TG_ERR_FORMAT, "has 32 digits, expected 16 for 1 tensors");
+    expect_error(w.ctx, TG_ERR_FORMAT, "has 32 digits, expected 16 for 1 tensor");
     workplace_free(&w);
 }
 END_TEST

@@ -45,7 +45,7 @@ START_TEST(numbers_that_are_none) {
                 "It became NaN or infinite in op sqrt");
     ck_assert_msg(strstr(said, "lies in [0, 0]"), "%s", said);
     tg_tensor *z = leaf(0), *product = tg_mul(t, tg_sqrt(t, z), z);
-    ck_explains(tg_square(t, tg_scale(t, tg_div(t, product, z), 2)), z, "are NaN.", "has 1 values that are NaN");
+    ck_explains(tg_square(t, tg_scale(t, tg_div(t, product, z), 2)), z, "are NaN.", "has 1 value that is NaN");
     end();
 }
 END_TEST

@@ -218,7 +218,7 @@ START_TEST(an_ops_failure_repeats) {
     ck_in("the library has no op 'probe'", tg_ctx_message(ctx));
     tg_ctx_clear(ctx);
     ck_assert(tg_gradcheck_replay_op(ctx, path, tg_op_find("mul"), &again) == TG_ERR_ARGUMENT);
-    ck_in("report of op probe with 1 samples, but op mul has", tg_ctx_message(ctx));
+    ck_in("report of op probe with 1 sample, but op mul has", tg_ctx_message(ctx));
     tg_ctx_clear(ctx);
     ck_assert(tg_gradcheck_replay(t, path, drawn, NULL, &again) == TG_ERR_ARGUMENT);
     ck_in("is the report of an op", tg_ctx_message(ctx));

@@ -282,7 +282,7 @@ START_TEST(bad_token_files_are_refused) {
     tg_tokens_close(tg_tokens_open(w.ctx, in(&w, "t"), TG_TOKENS_U16, 50258));
     ck_assert_int_eq(tg_ctx_status(w.ctx), TG_OK);
     tg_tokens_open(w.ctx, in(&w, "t"), TG_TOKENS_U32, 0);
-    expect_error(w.ctx, TG_ERR_FORMAT, "6 bytes, expected a multiple of 4 (u32): 2 are left over at offset 4");
+    expect_error(w.ctx, TG_ERR_FORMAT, "6 bytes, expected a multiple of 4 (u32): 2 bytes left over at offset 4");
     tg_tokens_open(w.ctx, put_file(&w, "t", "abc", 3), TG_TOKENS_U16, 0);
     expect_error(w.ctx, TG_ERR_FORMAT, "multiple of 2");
     tg_tokens_open(w.ctx, in(&w, "t"), TG_TOKENS_TEXT, 98);

@@ -278,7 +278,7 @@ START_TEST(opens_and_closes_match) {
     ck_assert_int_eq(ctx->keys.depth, 0);
     tg_key_open(ctx, 1);
     tg_draws_step(ctx, 1);
-    expect_error(ctx, TG_ERR_STATE, "1 keys are open, expected none");
+    expect_error(ctx, TG_ERR_STATE, "1 key is open, expected none");
     tg_ctx_fail(ctx, TG_ERR_DATA, "an error between");
     tg_key_open(ctx, 2); /* counts, so that its close matches */
     tg_key_close(ctx);
@@ -421,10 +421,10 @@ START_TEST(a_recomputed_function_closes_what_it_opens) {
     tg_set_requires_grad(x, true);
     tg_key_open(ctx, 9);
     tg_recompute(t, leaves_open, (void *)&opens[0], &x, 1, &y, 1, TG_RECOMPUTE(.name = "f"));
-    expect_error(ctx, TG_ERR_STATE, "f: the function opens keys 1 times more often than it closes them");
+    expect_error(ctx, TG_ERR_STATE, "f: the function opens keys 1 time more often than it closes them");
     ck_assert_int_eq(ctx->keys.depth, 1);
     tg_recompute(t, leaves_open, (void *)&opens[1], &x, 1, &y, 1, TG_RECOMPUTE(.name = "f"));
-    expect_error(ctx, TG_ERR_STATE, "f: the function closes keys 1 times more often than it opens them");
+    expect_error(ctx, TG_ERR_STATE, "f: the function closes keys 1 time more often than it opens them");
     tg_tape_free(t);
     tg_ctx_free(ctx);
 }

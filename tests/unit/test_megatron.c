@@ -51,7 +51,7 @@ START_TEST(megatron_datasets_are_read_as_one_stream) {
     put_index(index, 8, 2, lengths, pointers);
     put_file(&w, "d.idx", index, 40);
     tg_tokens_open(w.ctx, in(&w, "d"), TG_TOKENS_MEGATRON, 0);
-    expect_error(w.ctx, TG_ERR_FORMAT, "shorter than the sequences");
+    expect_error(w.ctx, TG_ERR_FORMAT, "too short for the sequences");
     put_file(&w, "d.idx", "MMIDIDX", 7);
     tg_tokens_open(w.ctx, in(&w, "d"), TG_TOKENS_MEGATRON, 0);
     expect_error(w.ctx, TG_ERR_FORMAT, "shorter than the header");

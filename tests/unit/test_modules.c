@@ -248,7 +248,7 @@ START_TEST(a_call_with_other_counts_is_refused) {
     tg_tensor *x = of_host(TG_F64, TG_SHAPE(1, 2), 1, 1), *out[3];
     refused(m, x, TG_ERR_SHAPE, "\"mixer\" takes 2 inputs and gives 3 outputs, but the call has 1 and 1");
     ck_assert(tg_module_call(l, t, (tg_tensor *[]){x, x}, 2, out, 3) == TG_ERR_SHAPE);
-    ck_says("\"linear\" takes 1 inputs and gives 1 outputs, but the call has 2 and 3");
+    ck_says("\"linear\" takes 1 input and gives 1 output, but the call has 2 and 3");
     tg_ctx_clear(ctx);
     refused(n, x, TG_ERR_ARGUMENT, "an output of a module");
     refused(f, x, TG_ERR_CALLBACK, "the call of a \"failing\" failed with TG_ERR_DATA");

@@ -78,6 +78,8 @@ START_TEST(an_index_may_be_empty_or_in_this_directory) {
 END_TEST
 
 #define MAP(entries) "{\"weight_map\": {" entries "}}"
+#define SUMS(sums) \
+    "{\"metadata\": {\"tapegrad.xxh64.headers\": " sums "}, \"weight_map\": {\"a\": \"1.safetensors\"}}"
 
 static const struct {
     const char *text;
@@ -90,13 +92,16 @@ static const struct {
     {"{\"weight_map\": 3}", TG_ERR_FORMAT, "key \"weight_map\": expected an object, found an integer"},
     {MAP("\"a\": 1"), TG_ERR_FORMAT, "key \"a\": expected a string, found an integer"},
     {MAP("\"a\": \"1.safetensors\", \"a\": \"2.safetensors\""), TG_ERR_FORMAT, "duplicate"},
-    {MAP("\"a\": \"\""), TG_ERR_FORMAT, "has the file '', expected a name without a slash"},
-    {MAP("\"a\": \"../1.safetensors\""), TG_ERR_FORMAT, "expected a name without a slash"},
-    {MAP("\"a\": \"/etc/passwd\""), TG_ERR_FORMAT, "expected a name without a slash"},
+    {MAP("\"a\": \"\""), TG_ERR_FORMAT, "has the file '', expected a name that is not empty"},
+    {MAP("\"a\": \"../1.safetensors\""), TG_ERR_FORMAT, "expected a name that is not empty and has no slash"},
+    {MAP("\"a\": \"/etc/passwd\""), TG_ERR_FORMAT, "expected a name that is not empty and has no slash"},
     {MAP("\"a\": \"3.safetensors\""), TG_ERR_IO, "3.safetensors'"},
     {MAP("\"a\": \"wrong.index.json\""), TG_ERR_FORMAT, "a header of"}, /* no index of an index */
     {MAP("\"a\": \"1.safetensors\", \"c\": \"1.safetensors\""), TG_ERR_FORMAT,
      "weight_map says that tensor 'c' is in '1.safetensors', which has no such tensor"},
+    {SUMS("{}"), TG_ERR_FORMAT, "key \"1.safetensors\": expected a string, found nothing"},
+    {SUMS("3"), TG_ERR_FORMAT, "key \"1.safetensors\": expected a string, found nothing"},
+    {SUMS("{\"1.safetensors\": \"0123456789abcdef\"}"), TG_ERR_FORMAT, "expected 0123456789abcdef; take all files"},
 };
 
 START_TEST(wrong_indices_are_refused) {

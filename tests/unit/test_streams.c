@@ -295,12 +295,12 @@ START_TEST(a_function_must_join_its_forks_and_no_others) {
     tg_tape *t = tg_tape_new(ctx);
     layer open = {.forks = true, .leaves_open = true}, fails = {.forks = true, .fails = true}, joins = {.joins = true};
     tg_recompute(t, drops, &open, &w, 1, &y, 1, TG_RECOMPUTE(.name = "open"));
-    expect_error(ctx, TG_ERR_STATE, "open: the function forks random streams 1 times more often than it joins them");
+    expect_error(ctx, TG_ERR_STATE, "open: the function forks random streams 1 time more often than it joins them");
     tg_recompute(t, drops, &fails, &w, 1, &y, 1, NULL);
     expect_error(ctx, TG_ERR_DATA, "on purpose");
     tg_rng_fork(ctx, "a");
     tg_recompute(t, drops, &joins, &w, 1, &y, 1, TG_RECOMPUTE(.name = "joins"));
-    expect_error(ctx, TG_ERR_STATE, "joins: the function joins random streams 1 times more often than it forks them");
+    expect_error(ctx, TG_ERR_STATE, "joins: the function joins random streams 1 time more often than it forks them");
     tg_rng_join(ctx);
     expect_error(ctx, TG_ERR_STATE, "no stream is forked");
     tg_tape_free(t);

@@ -1,5 +1,5 @@
-/* MPI as a message layer (tapegrad/p2p.h). Uses only non-blocking messages between two ranks. It is a library of its
- * own that includes public headers only, so that libtapegrad itself does not need MPI. */
+/* MPI as a message layer (tapegrad/p2p.h). Of MPI's communication it uses only non-blocking messages between two ranks.
+ * This file is a library of its own that includes public headers only, so that libtapegrad does not need MPI. */
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,15 +10,15 @@
 
 enum { FIRST_CAPACITY = 128 };
 
-/* The state of the layer: a communicator, and its requests in flight. Entry i of requests and of `of` belong
- * together. */
+/* The state of the layer: a communicator, and its requests in flight. of[i] has the token and the direction of
+ * requests[i]. */
 typedef struct layer {
     MPI_Comm comm;
     MPI_Request opening; /* of the duplication of comm */
     bool open, broken;   /* the duplication is done; a call of MPI has failed */
     int in_flight, capacity;
     MPI_Request *requests;
-    MPI_Status *statuses; /* with completed: results of MPI_Testsome */
+    MPI_Status *statuses; /* results of MPI_Testsome: the statuses and the indices of completed requests */
     int *completed;
     struct {
         void *token;
@@ -28,7 +28,7 @@ typedef struct layer {
 
 /* ---- Requests in flight ---- */
 
-/* Reallocates an array, for `capacity` elements of `each` bytes. array: address of the pointer to it. */
+/* Reallocates an array for `capacity` elements of `each` bytes. array: the address of the pointer to the array. */
 static bool widen(void *array, size_t capacity, size_t each) {
     void *old, *now;
     memcpy(&old, array, sizeof old);
@@ -132,8 +132,8 @@ static tg_p2p_phase mpi_phase(void *state) {
     return TG_P2P_OPEN;
 }
 
-/* Cancels the receives in flight, and reports to the transport that they have completed with 0 bytes. After
- * MPI_Finalize (over) reports this for all requests. Returns whether no request is left in flight. */
+/* Cancels the receives in flight, and reports to the transport that they have completed with 0 bytes. over:
+ * MPI_Finalize has been called; then reports this for the sends too. Returns whether no request is left in flight. */
 static bool cancel_receives(layer *l, bool over, tg_p2p_completed_fn completed) {
     bool all = true;
     for (int i = 0; i < l->in_flight; i++) {
@@ -145,8 +145,8 @@ static bool cancel_receives(layer *l, bool over, tg_p2p_completed_fn completed) 
     return all;
 }
 
-/* Does not free a communicator for which messages may still arrive: MPI could deliver them to the next communicator
- * that gets its number. */
+/* Does not free a communicator for which messages may still arrive. MPI could deliver these messages to a later
+ * communicator that gets the same number. */
 static void mpi_close(void *state, bool quiet, tg_p2p_completed_fn completed) {
     layer *l = state;
     bool over = mpi_phase(l) == TG_P2P_ENDED;
@@ -185,7 +185,7 @@ static tg_status check_mpi(tg_ctx *ctx, MPI_Comm comm) {
     return TG_OK;
 }
 
-/* Duplicates the communicator, so that our messages cannot match those of the caller. */
+/* Duplicates the communicator, so that receives of the caller cannot match messages of the layer, nor the reverse. */
 static layer *layer_new(tg_ctx *ctx, MPI_Comm comm) {
     layer *l = calloc(1, sizeof *l);
     if (l && MPI_Comm_idup(comm, &l->comm, &l->opening) == MPI_SUCCESS) return l;

@@ -1,4 +1,4 @@
-/* Aborts all communicators of a rank, if one of them fails. */
+/* Aborts all NCCL communicators of a rank when one of them fails. */
 #include <sched.h>
 
 #include "base/os.h"
@@ -15,14 +15,15 @@ static void drain(tg_nccl_group *g) {
         sched_yield();
 }
 
-/* Aborts all communicators within one ncclGroupStart/End. NCCL then marks all of them before it waits for any. This
- * matters because the kernel of one may be queued after the kernel of another, which ends only once it is marked. */
+/* Aborts all communicators between one ncclGroupStart and ncclGroupEnd. NCCL then marks all of them as aborted before
+ * it waits for any. This matters because the kernel of communicator A may be queued after a kernel of communicator B,
+ * and B's kernel ends only once B is marked. */
 static void abort_communicators(tg_nccl_rank *self) {
     ncclGroupStart();
     for (tg_nccl_group *g = self->groups; g; g = g->next) {
         ncclComm_t comm = g->comm;
         g->comm = NULL;
-        tg_nccl_windows_end(g); /* NCCL frees them with the communicator */
+        tg_nccl_windows_end(g); /* only forgets the windows; NCCL deregisters them with the communicator */
         if (comm) ncclCommAbort(comm);
     }
     ncclGroupEnd();

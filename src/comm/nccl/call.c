@@ -23,8 +23,8 @@ static tg_status pass_deadline(tg_nccl_group *g, const char *call) {
                    g->self->ctx->run.deadline, call, g->name);
 }
 
-/* Asks NCCL even if r is ncclSuccess: for a window and a split NCCL returns that while a thread of its own still
- * works. */
+/* Asks NCCL even if r is ncclSuccess, because ncclCommWindowRegister and ncclCommSplit return ncclSuccess while a
+ * thread of NCCL still works. */
 tg_status tg_nccl_await(tg_nccl_group *g, ncclResult_t r, const char *call) {
     if (r == ncclSuccess && g->comm) r = ncclInProgress;
     double since = r == ncclInProgress ? tg_system_now() : 0;
@@ -83,8 +83,8 @@ void tg_nccl_calls_free(tg_nccl_rank *self) {
     self->free = NULL;
 }
 
-/* Drops the request on the host communicator if it has ended. It ends when all ranks have made the call, or with an
- * error if they never will. */
+/* Drops the call's request on the host communicator if that request has ended. It ends when all ranks have made the
+ * call, or with an error if they never will. */
 static tg_status query_host(tg_nccl_call *c) {
     const tg_comm *host = c->group->host;
     tg_ctx *ctx = c->group->self->ctx;
@@ -95,7 +95,7 @@ static tg_status query_host(tg_nccl_call *c) {
     return s;
 }
 
-/* Returns whether all ranks have made the call. Aborts all communicators if they never will. */
+/* Returns whether all ranks have made the call. If they never will, aborts all communicators of this rank. */
 static bool all_have_called(tg_nccl_call *c) {
     if (c->host_request && query_host(c) != TG_OK) tg_nccl_abort_all(c->group->self, NULL);
     return !c->host_request;
@@ -114,7 +114,7 @@ static bool is_done(const tg_nccl_call *c) {
     return c->captured || tg_cuda_answer(cudaEventQuery(c->done)) == cudaSuccess;
 }
 
-/* Stops at the fourth call that other ranks have yet to make, because later calls can hardly be done before it. */
+/* Stops after four calls that other ranks have yet to make, because later calls can hardly be done before these. */
 void tg_nccl_progress(tg_nccl_group *g) {
     enum { MOST_AWAITED = 4 };
     int awaited = 0;
@@ -151,7 +151,7 @@ static tg_status start_on_host(tg_nccl_group *g, const tg_transfer *t, tg_nccl_c
     return query_host(c);
 }
 
-/* Copies the source of an all-to-all in place, because the received parts overwrite it while it is sent. */
+/* If the call is an all-to-all in place, copies its src, because the received parts overwrite src while it is sent. */
 static tg_status copy_src(tg_nccl_group *g, const tg_transfer *t, tg_nccl_call *c) {
     tg_ctx *ctx = g->self->ctx;
     int64_t n = t->send ? 0 : t->count * g->control.size;
@@ -162,8 +162,8 @@ static tg_status copy_src(tg_nccl_group *g, const tg_transfer *t, tg_nccl_call *
     return ctx->run.ops->copy(ctx, c->scratch.data, t->src, bytes, TG_COPY_DEVICE);
 }
 
-/* Launches one call that is in no list yet or, if `one` is NULL, all calls of the batch, between ncclGroupStart and
- * ncclGroupEnd. While this rank waits for NCCL, older calls may end and leave the list. */
+/* Launches call `one`, which is in no list yet, or all calls of the batch if `one` is NULL. Does so between
+ * ncclGroupStart and ncclGroupEnd. While this rank waits for NCCL, older calls may end and leave the list. */
 static tg_status submit(tg_nccl_group *g, tg_nccl_call *one, const char *what) {
     tg_nccl_rank *self = g->self;
     TG_TRY(tg_cuda_follow(self->ctx, self->cuda->compute, self->ready, g->stream));
@@ -256,7 +256,9 @@ static void nccl_drop(tg_ctx *ctx, void *state, void *request) {
     (void)state;
     tg_nccl_call *c = request;
     if (!c->group->self->aborted) put_in_order(c);
-    tg_cuda_scratch_give(ctx, &c->scratch); /* its next use is later on the compute stream */
+    /* The call may still be running. Its copy of src can be given back already, because the next use of that memory is
+     * queued on the compute stream, which waits for the call. */
+    tg_cuda_scratch_give(ctx, &c->scratch);
     c->dropped = true;
     if (c->finished) call_free(c);
 }

@@ -1,5 +1,6 @@
-/* NCCL's control: asks the host communicator which ranks have arrived and which have failed, and asks NCCL whether the
- * GPUs have failed. The communicators of a rank fail together, so the reason is stored once per rank (tg_nccl_rank). */
+/* Implements tg_control_ops for NCCL. It asks the host communicator which ranks have arrived and which have failed, and
+ * asks NCCL whether the GPUs have failed. The communicators of a rank fail together, so the reason is stored once per
+ * rank (tg_nccl_rank). */
 #include "base/os.h"
 #include "base/text.h"
 #include "comm/nccl/nccl.h"
@@ -45,8 +46,8 @@ static const tg_nccl_call *oldest(const tg_nccl_group *g) {
     return NULL;
 }
 
-/* Returns the first call that other ranks have yet to make, if the compute stream waits for it or for a later call of
- * the group. NULL: there is no such call. */
+/* Returns the first call that other ranks have yet to make, if the compute stream waits for this call or for a later
+ * call of the group. Returns NULL if there is no such call. */
 static const tg_nccl_call *awaited(const tg_nccl_group *g) {
     const tg_nccl_call *first = NULL;
     for (const tg_nccl_call *c = g->first; c; c = c->next) {
@@ -58,7 +59,7 @@ static const tg_nccl_call *awaited(const tg_nccl_group *g) {
 
 /* ---- Checks ---- */
 
-/* Advances the host communicator and checks its members. c: the call on which the host waits; NULL: none. */
+/* Advances the host communicator and checks its members. c: the call for which the host waits; NULL: none. */
 static tg_status check_host(tg_nccl_group *g, const tg_nccl_call *c, double waited) {
     const tg_comm *host = g->host;
     if (!host || !host->ops->poll) return TG_OK;

@@ -8,7 +8,7 @@
 
 /* ---- Group objects: making and freeing ---- */
 
-/* Frees a group and its resources, the host communicator too unless the caller owns it. */
+/* Frees a group and its resources, and also its host communicator unless the caller owns that. */
 static void group_free(tg_nccl_group *g) {
     tg_nccl_rank *self = g->self;
     tg_ctx *ctx = self->ctx;
@@ -25,8 +25,8 @@ static void group_free(tg_nccl_group *g) {
     tg_host_free(ctx, g, sizeof *g);
 }
 
-/* Returns the control of the group, in which this rank is number `rank`. Errors name it by self->me, its number in the
- * world. */
+/* Returns the control of the group, in which this rank is number `rank`. Errors name this rank by self->me, its number
+ * in the world. */
 static tg_control control_of(const tg_nccl_group *g, int rank, int size) {
     tg_nccl_rank *self = g->self;
     return (tg_control){.ops = &tg_nccl_control,
@@ -40,8 +40,8 @@ static tg_control control_of(const tg_nccl_group *g, int rank, int size) {
                         .missed = self->ctx->run.missed};
 }
 
-/* Makes a group without an NCCL communicator. If first is 0 or more, it is appended to the group's name in NCCL's
- * messages, as in "tp0". It is the first member's number in the parent group. If first is -1, nothing is appended. */
+/* Makes a group that has no NCCL communicator yet. first: the first member's number in the parent group, which is
+ * appended to the group's name in NCCL's messages, as in "tp0"; -1: nothing is appended. */
 static tg_nccl_group *group_new(tg_nccl_rank *self, tg_comm *host, int rank, int size, const char *name, int first) {
     tg_ctx *ctx = self->ctx;
     tg_nccl_group *g = tg_host_alloc(ctx, sizeof *g);
@@ -65,7 +65,7 @@ static tg_nccl_group *group_new(tg_nccl_rank *self, tg_comm *host, int rank, int
     return NULL;
 }
 
-/* Returns the configuration of the group's communicator. Calls of NCCL do not block. */
+/* Returns the configuration of the group's NCCL communicator, whose calls do not block the host. */
 static ncclConfig_t config_of(const tg_nccl_group *g) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
@@ -115,8 +115,8 @@ static tg_status join(tg_nccl_group *g, tg_nccl_broadcast_fn broadcast, void *us
 /* ---- Split ---- */
 
 /* Creates NCCL's communicator of g by a split of the parent. All ranks of the parent call this together, so that the
- * parts share the parent's channels and buffers. The split is an asynchronous operation of the parent: this rank's part
- * is set only after the wait on the parent. Then the part itself is waited for. */
+ * new communicators share the parent's channels and buffers. The split is an asynchronous operation of the parent:
+ * `part`, this rank's new communicator, is set only after the wait on the parent. A second wait is on `part`. */
 static tg_status split_all(tg_nccl_group *parent, tg_nccl_group *g, int color) {
     ncclConfig_t config = config_of(g);
     ncclComm_t part = NULL;
@@ -170,7 +170,7 @@ static void rank_free(tg_nccl_rank *self) {
     tg_host_free(ctx, self, sizeof *self);
 }
 
-/* Waits for the calls in flight before the communicator ends. If one fails, aborts the calls of all groups of this
+/* Waits for the calls in flight before the communicator ends. If a call fails, aborts all communicators of this
  * rank. */
 static void finish_calls(tg_nccl_group *g) {
     for (tg_nccl_call *c = g->first; c && !g->self->aborted; c = g->first) {

@@ -112,7 +112,7 @@ static ncclResult_t enqueue(const operation *o) {
     size_t n = (size_t)t->count;
     switch ((int)t->kind) {
     case TG_REPLAY:
-        return ncclSuccess; /* the graph contains the calls */
+        return ncclSuccess; /* nothing to enqueue: the replayed graph contains the calls */
     case TG_ALL_REDUCE:
         return n ? ncclAllReduce(o->src, o->dst, n, o->type, o->op, o->g->comm, o->g->stream) : ncclSuccess;
     case TG_BROADCAST:

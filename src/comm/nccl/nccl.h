@@ -27,7 +27,7 @@ typedef struct tg_nccl_rank tg_nccl_rank;
 typedef struct tg_nccl_group tg_nccl_group;
 typedef struct tg_nccl_window tg_nccl_window;
 
-/* A call, from its start until it is done on all ranks and its owner has dropped it. */
+/* A call, from its start until it has ended and its owner has dropped it. */
 typedef struct tg_nccl_call {
     tg_nccl_group *group;
     tg_call_entry entry; /* for errors */
@@ -36,11 +36,11 @@ typedef struct tg_nccl_call {
      * there. */
     void *host_request;
     cudaEvent_t done;
-    tg_transfer transfer; /* valid until the call is launched, which an open batch delays to its end */
+    tg_transfer transfer; /* valid until the call is launched: in a batch, when the batch is closed */
     tg_cuda_scratch scratch; /* a copy of src, for an all-to-all in place */
     bool launched; /* `done` has been recorded */
     bool ordered;  /* the compute stream waits for the call */
-    bool finished; /* the call has ended */
+    bool finished; /* the call has ended: it is done, or was aborted */
     bool dropped;  /* the owner has dropped the request */
     bool captured; /* the call runs when its graph is replayed, not now */
     struct tg_nccl_call *next;
@@ -77,7 +77,7 @@ struct tg_nccl_rank {
     tg_nccl_call *free;
     int me;           /* this rank's number in the world */
     int cause;        /* the rank whose failure the context is recording; -1: this rank itself has failed */
-    double checked;   /* in a wait of the host: how long it had lasted when the calls were last checked, in seconds */
+    double checked;   /* how many seconds the current wait of the host had lasted when the calls were last checked */
     tg_status status; /* why the communicators have failed; TG_OK: they have not */
     char failure[TG_FAILURE_TEXT];
     bool aborted;     /* the communicators are aborted, or will be when the capture of a step ends */
@@ -98,8 +98,8 @@ ncclResult_t tg_nccl_enqueue(tg_nccl_group *g, const tg_transfer *t);
 
 /* ---- call.c ---- */
 
-/* Waits until NCCL has finished the operation that a function of NCCL has started. r: what that function returned;
- * call: its name, for errors. Fails at the context's deadline. */
+/* Waits until NCCL has finished the operation that a function of NCCL has started. r: what that function returned.
+ * call: the name of that function, for errors. Fails at the context's deadline. */
 tg_status tg_nccl_await(tg_nccl_group *g, ncclResult_t r, const char *call);
 /* Finds the calls of g that are done or aborted, and ends them. */
 void tg_nccl_progress(tg_nccl_group *g);
@@ -127,8 +127,8 @@ tg_status tg_nccl_poll_group(tg_nccl_group *g, double waited);
 /* ---- abort.c ---- */
 
 /* Notifies the peers of the context's error, or of `why` if there is none, and aborts all communicators of the rank.
- * While a step is captured they are only marked as aborted, because NCCL cannot free a communicator that a graph
- * uses. */
+ * While a step is captured, the communicators are only marked as aborted, because NCCL cannot free a communicator that
+ * a graph uses. */
 void tg_nccl_abort_all(tg_nccl_rank *self, const char *why);
 /* Aborts communicators that are only marked as aborted, if no step is being captured. */
 void tg_nccl_abort_end(tg_nccl_rank *self);

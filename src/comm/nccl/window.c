@@ -1,5 +1,5 @@
-/* Windows: memory that is registered with NCCL on all ranks of a communicator, so that its collectives need no
- * copies. */
+/* Windows: memory that is registered with NCCL on all ranks of a communicator, so that collectives in this memory need
+ * no copies. */
 #include "base/host_memory.h"
 #include "comm/nccl/nccl.h"
 
@@ -37,7 +37,7 @@ tg_status tg_nccl_window_join(tg_ctx *ctx, void *state, void *window) {
     return s;
 }
 
-/* Deregisters the window if NCCL knows it and the communicator lives. */
+/* Deregisters the window if it is registered and its communicator has not ended. */
 static void unregister(tg_nccl_window *w) {
     if (w->window && w->group->comm) ncclCommWindowDeregister(w->group->comm, w->window);
     w->window = NULL;

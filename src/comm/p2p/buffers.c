@@ -116,8 +116,8 @@ bool tg_p2p_sent(const tg_p2p_rank *self) {
 
 /* ---- Incoming messages ---- */
 
-/* Receives from any rank. Receives complete in the order in which they were posted, so messages of one rank keep
- * their order. */
+/* Posts receive i, for a message from any rank. Receives complete in the order in which they were posted, so the
+ * messages of each rank keep their order. */
 static tg_status listen(tg_p2p_rank *self, int i) {
     return tg_p2p_receive(self, &self->in[i], TG_P2P_MESSAGE, ANYBODY, MESSAGE_TAG);
 }

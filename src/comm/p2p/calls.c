@@ -48,7 +48,7 @@ static void compare(tg_p2p_call *c, int member) {
     const tg_p2p_side *o = tg_p2p_side_of(c, member);
     if (!c->request || !o->arrived || tg_p2p_cannot_finish(c)) return;
     uint64_t theirs = o->signature.missed, ours = c->signature.missed;
-    tg_wait w = {.place = c};
+    tg_wait w = {.place = c}; /* names the call that fails (publish in control.c) */
     if (theirs != ours)
         tg_control_fail_by(&g->control, &w, theirs > ours ? member : g->control.rank,
                            ", and has missed a call since");
@@ -58,7 +58,8 @@ static void compare(tg_p2p_call *c, int member) {
 
 /* ---- Arriving ---- */
 
-/* Stores the transfer in the call, which outlives the caller's copy. Fails only for an all-to-all. */
+/* Stores the transfer in the call, which outlives the caller's struct. Fails only if there is no memory to copy src,
+ * which an all-to-all in place needs. */
 static tg_status keep_transfer(tg_p2p_call *c, const tg_transfer *t) {
     int n = c->g->control.size;
     c->t = *t;
@@ -68,7 +69,7 @@ static tg_status keep_transfer(tg_p2p_call *c, const tg_transfer *t) {
     c->recv_at = tg_parts_begin(c->begins + n + 1, t->recv, n);
     if (t->kind != TG_ALL_TO_ALL || t->src != t->dst || !t->src) return TG_OK;
     size_t bytes = (size_t)(c->send_at ? c->send_at[n] : t->count * n) * tg_p2p_element(c);
-    c->t.src = c->copy = tg_p2p_copy_of(c->g, t->src, bytes); /* members read src after this rank has overwritten it */
+    c->t.src = c->copy = tg_p2p_copy_of(c->g, t->src, bytes); /* received parts may overwrite src before it is sent */
     return c->copy ? TG_OK : c->g->self->ctx->run.status;
 }
 

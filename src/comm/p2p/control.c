@@ -1,17 +1,22 @@
-/* The control of the transport between nodes: answers from the messages that members have sent. */
+/* Implements tg_control_ops for the transport between nodes. What it reports of the members is what this rank knows
+ * from their messages. */
 #include "base/text.h"
 #include "base/os.h"
 #include "comm/p2p/p2p.h"
 #include "comm/shm/shm.h"
 
-/* Returns the call of w, or the older call whose place it waits for; NULL: none. */
+/* Returns the call that this rank waits for: the call of w->request or, if the request is NULL, the older call
+ * w->place, whose place in the group this rank needs for its next call. Returns NULL if w is NULL or sets neither. (In
+ * the tg_wait of a report of failure, w->place is the call that fails.) */
 static tg_p2p_call *call_of(const tg_wait *w) {
     return !w ? NULL : w->request ? ((tg_p2p_request *)w->request)->call : w->place;
 }
 
 /* ---- The end of the group ---- */
 
-static bool claim(tg_control *c) { return (void)c, true; } /* tg_p2p_fail keeps the first failure */
+/* Always returns true. If the group has failed before, publish is then called once more, and tg_p2p_fail keeps the
+ * first failure. */
+static bool claim(tg_control *c) { return (void)c, true; }
 
 static void publish(tg_control *c, const tg_wait *w, tg_status status, int culprit, const char *text) {
     tg_p2p_group *g = tg_p2p_of(c);
@@ -43,7 +48,7 @@ static void view_member(tg_control *c, const tg_wait *w, int i, tg_member_view *
     const tg_p2p_peer *p = &g->self->peer[m->rank];
     *view = (tg_member_view){
         .rank = m->rank,
-        .returned = p->gone || (m->left && g->world),
+        .returned = p->gone || (m->left && g->world), /* it has freed its last communicator, or that of all ranks */
         .left = m->left,
         .missed = m->missed_calls > tg_control_missed(c),
         .alive = w && p->heard > w->since,
@@ -65,7 +70,7 @@ static void last_call(tg_control *c, int i, char *buf, size_t n, size_t *at) {
     const tg_p2p_member *m = &tg_p2p_of(c)->member[i];
     const char *name = *c->name ? c->name : "world";
     if (!m->last.sequence) {
-        tg_text(buf, n, at, "it has made no call in it yet");
+        tg_text(buf, n, at, "it has made no call in this group yet");
         return;
     }
     tg_text(buf, n, at, "its last call was ");
@@ -111,7 +116,8 @@ static const char *broken(tg_control *c) {
     return self->broken ? self->layer->name : NULL;
 }
 
-/* Reports a disagreement when all members have arrived, or after a while. */
+/* Reports a disagreement once this rank has waited for 0.1 s. If all members arrive earlier, pieces.c reports it, and
+ * then all ranks report the same two calls. */
 static void report_disagreement(tg_control *c, const tg_wait *w) {
     const double patience = 0.1;
     tg_p2p_call *call = call_of(w);
@@ -126,7 +132,8 @@ static void check(tg_control *c, const tg_wait *w) {
 
 /* ---- Recovery ---- */
 
-/* Sends a message to all other members. list: a flag for each member, which is its payload; NULL: no payload. */
+/* Sends a message to all other members. list: one flag for each member, which the message carries as payload; NULL: the
+ * message has no payload. */
 static void send_to_members(tg_p2p_group *g, tg_p2p_kind kind, const bool *list) {
     for (int i = 0; i < g->control.size; i++) {
         int rank = g->member[i].rank;
@@ -177,7 +184,7 @@ const tg_control_ops tg_p2p_control = {
     .busy = "busy (with other groups)",
     .missing = "missing (nothing has come from it)",
     .unfinished = "; all ranks have arrived, but have not sent all of their data",
-    .first_decides = true,
+    .first_decides = true, /* in recovery, only the lowest member that has joined proposes a list */
     .awaits = awaits,
     .member = view_member,
     .error_of = error_of,

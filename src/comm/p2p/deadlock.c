@@ -1,14 +1,19 @@
 /* Deadlock detection: ranks wait for each other in different calls, so that none will ever make the call that another
- * waits for. Comparing signatures cannot detect this. A rank that has waited for a while sends a probe to the ranks
- * that it waits for. A rank that receives a probe passes it on to the ranks that it waits for itself, if it waits and
- * has not made the sender's call (Chandy, Misra and Haas, 1983). If a probe returns to the rank that sent it first, no
- * rank of the cycle can have gone on in the meantime: each waits for a call that the next one has not made. */
+ * waits for. A comparison of call signatures (signature.h) cannot detect this, because it compares only ranks that have
+ * arrived at the same call.
+ *
+ * The method is that of Chandy, Misra and Haas (1983). A rank that has waited for 0.1 s sends a probe to the ranks that
+ * it waits for. Suppose that rank A sends a probe to rank B. If B waits too, and has not made the call in which A
+ * waits, B passes the probe on to the ranks that B waits for. If the probe returns to the rank that sent it first,
+ * there is a cycle. No rank of the cycle can have gone on in the meantime, because each waits for a call that the next
+ * one has not made. */
 #include "base/text.h"
 #include "base/os.h"
 #include "comm/p2p/p2p.h"
 #include "comm/shm/shm.h"
 
-/* Sends a probe to the members that the call waits for. of: the rank that sent the probe first. */
+/* Sends a probe to the members that have not arrived at the call. of: the rank that sent the probe first. probe: the
+ * number of the probe among those of that rank. */
 static void send_probes(const tg_p2p_call *c, int of, uint64_t probe) {
     tg_p2p_group *g = c->g;
     char text[512];
@@ -39,7 +44,8 @@ void tg_p2p_probe(const tg_p2p_call *c, double since) {
     send_probes(c, self->me, ++self->probes);
 }
 
-/* Returns whether this rank has made its own part of the call in which the sender waits. */
+/* Returns whether this rank has made its own part of the call in which the sender of the probe waits. For a receive of
+ * the sender (m->phase is 1), this rank's part is a send; for a send it is a receive. */
 static bool has_answered(const tg_p2p_group *g, const tg_p2p_message *m) {
     const tg_p2p_member *from = &g->member[m->member];
     if (!m->pair) return g->sequence > m->sequence;
@@ -50,6 +56,7 @@ static bool has_answered(const tg_p2p_group *g, const tg_p2p_message *m) {
  * cycle learn of it when their calls fail. */
 static void fail_both(tg_p2p_call *c, tg_p2p_group *other, const tg_p2p_message *m) {
     tg_p2p_group *g = c->g;
+    /* .place names the failed call of g, .sequence the first collective that is lost in the other group (publish). */
     tg_wait w = {.place = c}, w_other = {.sequence = m->pair ? other->sequence : m->sequence};
     char text[TG_P2P_FAILURE / 2];
     size_t at = 0;
@@ -60,8 +67,9 @@ static void fail_both(tg_p2p_call *c, tg_p2p_group *other, const tg_p2p_message 
     tg_control_deadlock(&g->control, &w, &own, &other->control, &w_other, &peer);
 }
 
-/* Returns whether this rank has missed more calls of the group, after errors, than the sender of the probe. The sender
- * will report that, so it is no deadlock. (The sender announced its own missed calls before it sent the probe.) */
+/* Returns whether this rank has missed more calls after errors than the sender of the probe. Then no deadlock is
+ * reported, because the sender will report that this rank has missed a call. (This rank knows how many calls the sender
+ * has missed, because the sender announced the number before it sent the probe.) */
 static bool has_missed_more(const tg_p2p_group *g, int member) {
     return tg_control_missed(&g->control) > g->member[member].missed_calls;
 }

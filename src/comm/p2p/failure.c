@@ -91,16 +91,16 @@ void tg_p2p_quote(const tg_p2p_call *c, int member, int peer, tg_quoted *q) {
 }
 
 static void mismatch(tg_p2p_call *c, int a, int b) {
-    tg_wait w = {.place = c};
+    tg_wait w = {.place = c}; /* names the call that fails (publish in control.c) */
     tg_quoted one, two;
     tg_p2p_quote(c, a, b, &one);
     tg_p2p_quote(c, b, a, &two);
     tg_control_mismatch(&c->g->control, &w, &one, &two);
 }
 
-/* Reports the first member that has arrived, and the first member whose signature differs from it. If no signature
- * differs, reports this rank and the member with which it disagrees about what the two exchange, which only these two
- * know. */
+/* Reports the calls of two members: of the first that has arrived, and of the first whose signature differs from that
+ * member's. If no signature differs, reports this rank and the first member with which it disagrees about what the two
+ * send to each other; no other rank knows about that. */
 void tg_p2p_report_dispute(tg_p2p_call *c) {
     int first = 0;
     while (!c->pair && !c->side[first].arrived) first++;
@@ -123,7 +123,7 @@ bool tg_p2p_awaited(const tg_p2p_call *c, int member) {
 
 /* ---- This rank's context ---- */
 
-/* Sends the context's error, or that it was cleared, to all ranks. */
+/* Notifies all ranks of the context's error (TG_P2P_FAILED), or that the error was cleared (TG_P2P_CLEARED). */
 static void announce(tg_p2p_rank *self, tg_p2p_kind kind) {
     const tg_ctx *ctx = self->ctx;
     for (int i = 0; i < self->size; i++) {
@@ -159,8 +159,9 @@ void tg_p2p_peer_failed(tg_p2p_rank *self, int rank, tg_status status, int cause
 
 /* Returns whether this thread may call the layer. If not, notes that the next poll must announce the error. */
 static bool may_send(tg_p2p_rank *self) {
-    self->announce = !pthread_equal(pthread_self(), self->thread);
-    return !self->announce;
+    if (pthread_equal(pthread_self(), self->thread)) return true;
+    self->announce = true;
+    return false;
 }
 
 /* Announces the error at once, so that peers that wait for this rank fail. If another thread has recorded it, the
@@ -168,6 +169,7 @@ static bool may_send(tg_p2p_rank *self) {
 static void post_failure(tg_listener *l) {
     tg_p2p_rank *self = (tg_p2p_rank *)l;
     if (!may_send(self)) return;
+    self->announce = false;
     tg_p2p_peer_failed(self, self->me, self->ctx->run.status, self->cause, self->ctx->run.message);
     announce(self, TG_P2P_FAILED);
 }

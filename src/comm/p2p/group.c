@@ -10,15 +10,16 @@ static uint64_t mix(uint64_t h, uint64_t x) {
     return h ^ (h >> 29);
 }
 
-/* Finds the count of groups with this base; NULL: there is no such group yet. All members form the groups of one list,
- * split from one group, in the same order. So the n-th such group has the same key on all its members. */
+/* Returns the entry that counts the groups with this base; NULL: there is no such group yet. Members that form several
+ * groups of the same list, split from the same group, form them in the same order. So the n-th of these groups has the
+ * same key on all its members. */
 static tg_p2p_base *base_of(tg_p2p_rank *self, uint64_t base) {
     for (tg_p2p_base *b = self->bases; b; b = b->next)
         if (b->base == base) return b;
     return NULL;
 }
 
-/* Sets *key to the key of the next group of these ranks. */
+/* Sets *key to the key of the next group of these ranks, split from the group with key *parent. */
 static tg_status name_group(tg_p2p_rank *self, const tg_p2p_key *parent, const int *ranks, int n, tg_p2p_key *key) {
     key->base = parent ? mix(mix(parent->base, parent->ordinal), (uint64_t)n) : 0;
     for (int i = 0; i < n; i++) key->base = mix(key->base, (uint64_t)ranks[i] + 1);
@@ -37,7 +38,8 @@ static tg_status name_group(tg_p2p_rank *self, const tg_p2p_key *parent, const i
 
 static size_t round_up(size_t n) { return (n + 63) / 64 * 64; }
 
-/* Chooses the window and the sizes of the group's buffers: the more members, the smaller. */
+/* Chooses the window (most collectives in flight) and the sizes of the group's buffers. They are smaller if the group
+ * has more members. */
 static void size_group(tg_p2p_group *g) {
     enum { BUFFERS = 8 << 20, LARGEST = 128 << 10, SMALLEST = 4 << 10 };
     size_t all = (size_t)g->control.size * TG_P2P_PIECES * (TG_P2P_PHASES + 1);
@@ -163,8 +165,8 @@ static bool same_key(const tg_p2p_key *a, const tg_p2p_key *b) {
     return a->base == b->base && a->ordinal == b->ordinal;
 }
 
-/* Keeps a message for a group that this rank may yet form. Without memory the message is lost, and the error
- * recorded. */
+/* Keeps a message for a group that this rank may yet form. If there is no memory, records the error and loses the
+ * message. */
 static void keep_early(tg_p2p_rank *self, const tg_p2p_message *m) {
     size_t bytes = sizeof *m + m->text + m->payload;
     tg_p2p_early *e = tg_host_alloc(self->ctx, sizeof *e + bytes);
@@ -227,7 +229,7 @@ static void group_free(tg_p2p_group *g) {
         tg_host_free(ctx, c, sizeof *c + c->bytes);
     }
     tg_host_free(ctx, g->calls, g->calls_bytes);
-    if (!has_buffers_in_flight(g)) /* otherwise the layer keeps the memory forever */
+    if (!has_buffers_in_flight(g)) /* otherwise the layer may still use the buffers, which are never freed */
         tg_host_free(ctx, g->buffers, g->buffer_bytes);
     tg_host_free(ctx, g, g->bytes);
 }

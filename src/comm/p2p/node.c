@@ -19,12 +19,14 @@ typedef struct address {
 
 /* ---- Names of nodes ---- */
 
-/* Adds n bytes of text to a hash; nothing if the call that has read them failed with n = -1. */
+/* Adds n bytes of text to the hash h. n is the result of the call that has read the text; if it is not positive, adds
+ * nothing. */
 static uint64_t mix_text(uint64_t h, const char *text, ssize_t n) {
     return n > 0 ? tg_hash_bytes(h, text, (size_t)n) : h;
 }
 
-/* Returns a number for this node: a digest of the machine's boot and of the processes that this one can see. */
+/* Returns a number for this node: a hash of the id of the machine's boot, of the process's PID namespace, and of the
+ * host name. */
 static int64_t this_node(void) {
     char text[256];
     uint64_t h = TG_HASH_START;
@@ -63,8 +65,8 @@ static int members_of(const address *all, int n, int rank) {
     return members;
 }
 
-/* Returns whether some ranks of this node are threads of one process. Such ranks do not use shared memory, because the
- * locks on its file belong to the process. */
+/* Returns whether some ranks on the node of `rank` are threads of one process. The ranks of such a node do not use
+ * shared memory: a lock on the file shows whether a rank is alive, and such a lock belongs to the whole process. */
 static bool are_threads(const address *all, int n, int rank) {
     for (int i = 0; i < n; i++)
         for (int k = 0; all[i].node == all[rank].node && k < i; k++)
@@ -103,14 +105,14 @@ static void make_file(address *mine, int n) {
 
 /* ---- Meeting ---- */
 
-/* Gathers these words of every rank. */
+/* Gathers this number of 64-bit words from every rank. */
 static tg_status all_gather(tg_comm *world, const void *mine, void *all, int64_t words) {
     tg_transfer call = {.kind = TG_ALL_GATHER, .dtype = TG_I64, .src = mine, .dst = all, .count = words};
     return tg_comm_exchange(world, &call);
 }
 
-/* Sets *can to whether all ranks of this rank's node can map its file (fd; -1: not open), and *in_one to whether these
- * are all ranks. */
+/* Sets *can to whether all ranks of this rank's node can map the node's file, and *in_one to whether all ranks of world
+ * can, on one node. fd: the file, opened by this rank; -1: it is not open. */
 static tg_status all_can(tg_comm *world, const address *all, int fd, bool *can, bool *in_one) {
     size_t bytes = (size_t)world->size * sizeof(int64_t);
     int64_t mine = can_be_mapped(fd), *each = tg_host_alloc(world->ctx, bytes);

@@ -37,7 +37,7 @@ static tg_status p2p_start(tg_ctx *ctx, void *state, const tg_transfer *t, void 
     tg_p2p_handle *handle = state;
     if (handle->inner) return NODE(handle, start, t, request);
     tg_p2p_group *g = handle->g;
-    tg_p2p_progress(g->self); /* a failure may have been announced */
+    tg_p2p_progress(g->self); /* receives failures that were announced meanwhile */
     if (g->failed) return tg_control_failed(&g->control, false);
     tg_p2p_request *r = request_new(g);
     if (!r) return ctx->run.status;
@@ -119,7 +119,7 @@ static tg_status p2p_recover(tg_ctx *ctx, void *state, int *rank, int *size) {
 
 /* ---- Groups ---- */
 
-/* Makes a communicator's state over g, or over `inner` if g is NULL. Closes it on error. */
+/* Makes a communicator's state over g, or over `inner` if g is NULL. On an error closes g or `inner`. */
 static tg_p2p_handle *handle_new(tg_p2p_rank *self, tg_p2p_group *g, void *inner) {
     tg_p2p_handle *handle = tg_host_alloc(self->ctx, sizeof *handle);
     if (handle) {
@@ -191,7 +191,8 @@ static bool all_gone(tg_p2p_rank *self) {
 }
 
 /* Waits until all pieces that this rank has requested have arrived, and sends TG_P2P_BYE to all other ranks. Then
- * answers the requests of the others until all of them have sent TG_P2P_BYE too. After that no message can arrive. */
+ * answers the requests of the other ranks until all of them have sent TG_P2P_BYE too. After that no message can
+ * arrive. */
 static void end_messages(tg_p2p_rank *self) {
     if (phase_of(self) == TG_P2P_ENDED || self->broken) return;
     bool arrived = tg_p2p_until(self, all_completed);

@@ -5,11 +5,11 @@
  * it too (inline data). Larger data travels in pieces: when all members have arrived and agree, each requests what it
  * needs from the others, piece by piece. The answer to a request is a piece or, if the group has failed, an empty one.
  * Pieces pass through buffers of the transport at both ends. So a piece that is still in flight when its call is given
- * up never touches a tensor, and every piece that arrives was requested and has a buffer. A rank moves only data of
- * calls that it has started itself, and only while it is in a call of the library.
+ * up never touches a tensor. Every piece that arrives was requested, so there is a buffer for it. A rank moves only
+ * data of calls that it has started itself, and only while it is in a call of the library.
  *
  * Every rank sums its own part, over the ranks in their order, element by element, with the kernels of the
- * shared-memory transport. So all transports give the same bits. */
+ * shared-memory transport. So both transports give the same bits. */
 #ifndef TG_P2P_H
 #define TG_P2P_H
 
@@ -27,7 +27,7 @@ enum {
     TG_P2P_FAILURE = 1536, /* most bytes of an error's text, with the terminating 0 */
     TG_P2P_PIECES = 2,     /* most pieces in flight from one member to another, for each phase */
     TG_P2P_PHASES = 2,     /* an all-reduce sums its parts in phase 0, then gathers them in phase 1 */
-    TG_P2P_PAIR_CALLS = 32 /* places for sends from one member to another, before the places are doubled */
+    TG_P2P_PAIR_CALLS = 32 /* first capacity of tg_p2p_pair_calls */
 };
 
 typedef struct tg_p2p_rank tg_p2p_rank;
@@ -50,25 +50,28 @@ typedef struct tg_p2p_key {
     uint64_t base, ordinal;
 } tg_p2p_key;
 
+/* Kinds of messages. The sender and the receiver are those of the message. */
 typedef enum tg_p2p_kind {
     TG_P2P_CALL,    /* the sender has arrived at a collective */
-    TG_P2P_SEND,    /* the sender has arrived at a send to the receiver */
-    TG_P2P_TAKEN,   /* the receiver has received a send whose data was inline */
-    TG_P2P_REQUEST, /* requests the next piece of the receiver's data for the sender */
+    TG_P2P_SEND,    /* the sender has arrived at a send (tg_comm_send) to the receiver */
+    TG_P2P_TAKEN,   /* the sender has stored the inline data of a TG_P2P_SEND that it got from the receiver */
+    TG_P2P_REQUEST, /* the sender requests the next piece of the data that the receiver has for it */
     TG_P2P_FAIL,    /* the group has failed */
-    TG_P2P_LEAVE,   /* the sender has freed its communicator */
+    TG_P2P_LEAVE,   /* the sender has freed its communicator of the group */
     TG_P2P_MISSED,  /* states how many calls the sender has missed */
     TG_P2P_RECOVER, /* the sender has called tg_comm_recover */
     TG_P2P_DECIDE,  /* lists the members that form the next group */
     TG_P2P_FAILED,  /* the sender's context holds an error */
     TG_P2P_CLEARED, /* the sender's context no longer holds an error */
-    TG_P2P_PROBE,   /* asks whether the receiver waits too (deadlock.c) */
+    TG_P2P_PROBE,   /* the sender waits for the receiver; serves to find deadlocks (deadlock.c) */
     TG_P2P_BYE,     /* the sender's last message */
 } tg_p2p_kind;
 
 /* A message. Fields that a kind does not use are 0. */
 typedef struct tg_p2p_message {
-    uint8_t kind, pair, phase, unused; /* pair: the call is a send or receive */
+    /* pair: the call is a send or receive. phase: of a request, the phase of the piece; of a probe, 1 if the sender
+     * waits in a receive. */
+    uint8_t kind, pair, phase, unused;
     int32_t rank, member;   /* the sender's number in the world and in the group */
     int32_t tag;            /* of a request: the tag that its answer must have */
     int32_t status, cause;  /* of a failure. cause: the rank that caused it; of a probe, the rank that sent it first */
@@ -76,17 +79,19 @@ typedef struct tg_p2p_message {
     tg_p2p_key group;
     uint64_t sequence; /* of the call; of FAIL: the first collective that is lost; of MISSED: the number of calls */
     tg_signature signature;
-    int64_t count, to_you, from_you; /* elements: of the call; of an all-to-all, to and from the receiver */
-    uint64_t balance;                /* of an all-to-all: see tg_p2p_call */
+    /* count: number of elements of the call; of a probe, the number of the probe. to_you, from_you: of an all-to-all,
+     * numbers of elements that the sender sends to the receiver and expects from it. */
+    int64_t count, to_you, from_you;
+    uint64_t balance; /* of an all-to-all: see tg_p2p_call */
     char body[];
 } tg_p2p_message;
 
-/* What this rank knows of a rank. This rank itself has an entry too. */
+/* What this rank knows of one rank of the world. This rank itself has an entry too. */
 typedef struct tg_p2p_peer {
     bool gone;           /* it has sent TG_P2P_BYE */
     double since, heard; /* times when its error was first seen, and when its last message came */
     tg_status status;    /* of its context */
-    int cause;           /* the rank that caused that failure; -1: itself */
+    int cause;           /* the rank that caused its error; -1: itself */
     int tag;             /* of the last piece that was requested from it */
     uint64_t probe;      /* number of its last probe that this rank has passed on */
     char *failure;       /* text of its latest error, TG_P2P_FAILURE bytes; NULL: none yet */
@@ -107,7 +112,7 @@ typedef struct tg_p2p_early {
     tg_p2p_message *m;
 } tg_p2p_early;
 
-/* The number of groups that this rank has made with this base. */
+/* The number of groups that this rank has made with this base (tg_p2p_key). */
 typedef struct tg_p2p_base {
     struct tg_p2p_base *next;
     uint64_t base, made;
@@ -121,10 +126,10 @@ struct tg_p2p_rank {
     const tg_p2p_ops *layer;
     void *state;      /* of the layer */
     pthread_t thread; /* the thread that may call the layer */
-    int me, size, spins;
+    int me, size, spins; /* spins: rounds of a wait that spin before the thread sleeps */
     int cause;      /* the rank whose failure this rank's context is recording; -1: its own */
     int open;       /* number of communicators that are not closed */
-    tg_comm *node;  /* of the ranks of this node, with their numbers of the world; NULL: none */
+    tg_comm *node;  /* connects the ranks of this node, by their numbers in the world; NULL: none */
     int64_t *nodes; /* the node of each rank; NULL until the ranks have exchanged them */
     bool broken;    /* a call of the layer has failed */
     bool quiet;     /* no more messages can arrive */
@@ -132,15 +137,15 @@ struct tg_p2p_rank {
     tg_recorder *recorder;
     bool announce;                /* another thread has recorded a failure, which the next poll announces */
     tg_p2p_call *waits_for;       /* the call that this rank waits for now; NULL: none */
-    uint64_t probes, first_probe; /* probes that it has sent so far; the first one of this wait (deadlock.c) */
-    double probed;                /* time of its last probe */
+    uint64_t probes, first_probe; /* number of probes sent so far; number of the first one of this wait (deadlock.c) */
+    double probed;                /* time of the last probe */
     tg_p2p_peer *peer;
     tg_p2p_group *groups;
     tg_p2p_early *early, **early_end;
     tg_p2p_base *bases;
     tg_p2p_request *first, *last, *free; /* requests in flight, in the order of their start; free requests */
-    tg_p2p_buffer in[TG_P2P_RECEIVES]; /* for messages, filled in a circle */
-    int next_in;                       /* the one whose message comes next */
+    tg_p2p_buffer in[TG_P2P_RECEIVES]; /* receive the incoming messages, in circular order */
+    int next_in;                       /* index of the buffer of the next message */
     tg_p2p_buffer *out, *all_out; /* buffers for messages to send: free ones, linked by next; all (buffers.c) */
 };
 
@@ -176,8 +181,8 @@ typedef struct tg_p2p_piece {
     int64_t index;     /* number of the piece among those of the member and phase */
 } tg_p2p_piece;
 
-/* The sends to a member, or the receives from it. The n-th send of one rank belongs to the n-th receive of the
- * other. */
+/* The sends to a member, or the receives from it, that are in flight. The n-th send of one rank belongs to the n-th
+ * receive of the other. */
 typedef struct tg_p2p_pair_calls {
     uint64_t next, capacity; /* number of the next send or receive; number of places */
     tg_p2p_call **call; /* the places: call n is in place n % capacity. NULL before the first call */
@@ -191,8 +196,8 @@ typedef struct tg_p2p_block {
 } tg_p2p_block;
 
 typedef struct tg_p2p_member {
-    int rank; /* of the world */
-    bool left, recovering;
+    int rank; /* its number in the world */
+    bool left, recovering; /* it has freed its communicator; it has called tg_comm_recover */
     uint64_t missed_calls; /* calls that it has missed after errors */
     tg_call_entry last;    /* its last call that this rank knows of; sequence 0: none */
     char site[TG_P2P_SITE];
@@ -209,8 +214,8 @@ typedef struct tg_p2p_copy {
     char data[];
 } tg_p2p_copy;
 
-/* A communicator's state. If its members are of several nodes, g is its group, which tg_comm_recover replaces. If all
- * members are of one node, inner is its state in that node's transport, and g is NULL. */
+/* A communicator's state. If its members share memory on one node, inner is its state in that node's transport, and g
+ * is NULL. Otherwise g is its group, which tg_comm_recover replaces, and inner is NULL. */
 typedef struct tg_p2p_handle {
     tg_p2p_rank *self;
     tg_p2p_group *g;
@@ -231,7 +236,7 @@ struct tg_p2p_group {
     bool closed, failed;
     bool passed_on; /* this rank has passed the disagreement on (tg_p2p_pass_on) */
     tg_status status;
-    int culprit, reporter; /* ranks of the world; -1: none */
+    int culprit, reporter; /* numbers in the world; -1: none */
     uint64_t failed_at;    /* the first collective that is lost; earlier ones go on */
     bool decided;          /* in recovery: the list is valid */
     bool *list;            /* in recovery: whether each member has joined */
@@ -250,7 +255,7 @@ tg_p2p_group *tg_p2p_group_new(tg_p2p_rank *self, const tg_p2p_key *parent, cons
                                const char *name);
 /* Notifies the members that this rank leaves the group, and marks the group as closed. */
 void tg_p2p_group_close(tg_p2p_group *g);
-/* Frees the closed groups whose pieces have arrived. Returns whether no closed group is left. */
+/* Frees the closed groups that have no piece in flight. Returns whether no closed group is left. */
 bool tg_p2p_groups_sweep(tg_p2p_rank *self);
 /* Frees all groups and everything that belongs to them, after the layer has closed. */
 void tg_p2p_groups_free(tg_p2p_rank *self);
@@ -259,14 +264,14 @@ tg_status tg_p2p_buffers(tg_p2p_group *g);
 /* Returns a copy of the data, which tg_p2p_copy_end releases; NULL after recording the error. */
 void *tg_p2p_copy_of(tg_p2p_group *g, const void *data, size_t bytes);
 void tg_p2p_copy_end(tg_p2p_group *g, const void *data);
-/* Allocates n calls, each with a side for so many members, and sets *bytes to the size of the block. Returns NULL after
- * recording the error. */
+/* Allocates n calls, each with a tg_p2p_side for each of `members` members, and sets *bytes to the size of the block.
+ * Returns NULL after recording the error. */
 tg_p2p_call *tg_p2p_calls_new(tg_p2p_group *g, int n, int members, size_t *bytes);
-/* Returns the call in the place of this send to the member, or receive from it, which keeps the place until
- * tg_p2p_end_call. NULL after recording the error. */
+/* Returns the call in the place of send number `sequence` to the member or, if `send` is false, of the receive of that
+ * number from the member. The place is taken until tg_p2p_end_call. Returns NULL after recording the error. */
 tg_p2p_call *tg_p2p_pair_place(tg_p2p_group *g, int member, bool send, uint64_t sequence);
-/* Returns the group that a message is for. Returns NULL if this rank has no such open group; if it may yet form the
- * group, the message is kept until then. */
+/* Returns the group that a message is for. Returns NULL if this rank has no such open group. If it may yet form the
+ * group, the message is then kept for the group, except a request or a probe. */
 tg_p2p_group *tg_p2p_find(tg_p2p_rank *self, const tg_p2p_message *m);
 
 /* ---- Calls (calls.c) ---- */
@@ -275,13 +280,13 @@ tg_p2p_group *tg_p2p_find(tg_p2p_rank *self, const tg_p2p_message *m);
 typedef struct tg_p2p_side {
     bool arrived;
     tg_signature signature;
-    int64_t count, to_me, from_me;
+    int64_t count, to_me, from_me; /* the fields count, to_you and from_you of the member's message */
     uint64_t balance;
     int64_t requested[TG_P2P_PHASES];      /* number of pieces that this rank has requested from the member */
     int64_t wanted[TG_P2P_PHASES];         /* number of pieces that the member has requested from this rank */
-    int64_t served[TG_P2P_PHASES];         /* number of these that this rank has sent */
-    int tag[TG_P2P_PHASES][TG_P2P_PIECES]; /* tags of those that it has not sent */
-    char *inline_data;                     /* the data that its message contained */
+    int64_t served[TG_P2P_PHASES];         /* number of the wanted pieces that this rank has sent */
+    int tag[TG_P2P_PHASES][TG_P2P_PIECES]; /* tags of the wanted pieces that this rank has yet to send */
+    char *inline_data;                     /* the data that the member's message contained */
     char site[TG_P2P_SITE];
 } tg_p2p_side;
 
@@ -292,18 +297,18 @@ struct tg_p2p_call {
     uint64_t collectives; /* of a send or a receive: number of the group's collectives before it */
     bool ready; /* all members have arrived and agree */
     bool pair;  /* a send or a receive */
-    bool lost;  /* another rank has given it up */
+    bool lost;  /* it cannot be finished, even if it precedes failed_at or its peer has arrived */
     int peer;   /* of a send or a receive: the other member */
     int arrived; /* number of members that have arrived; of a send or a receive: 1 if the peer has */
     /* Of an all-to-all: the sum of digests of the counts that this rank sends to each member, minus those of the counts
-     * that it expects from each. If every two members agree, the sum over the ranks is 0. If it is not 0, a rank that
-     * agrees with all members waits for the report of two members that disagree. */
+     * that it expects from each. If every two members agree, the sum of the balances of all ranks is 0. If this sum is
+     * not 0, a rank that agrees with all members waits for the report of two members that disagree. */
     uint64_t balance;
-    bool disputed; /* a member's call differs; it is reported when all have arrived, or after a while */
+    bool disputed; /* a member's call differs from this rank's; reported when all have arrived, or after 0.1 s */
     tg_transfer t;
     int64_t *send_at, *recv_at; /* where parts begin: size + 1 numbers, in `begins` */
     int64_t *begins;
-    void *copy; /* of src */
+    void *copy; /* a copy of src, for an all-to-all in place; NULL: none */
     tg_signature signature;
     int64_t in, out;      /* number of pieces that have yet to arrive, and that have yet to be sent */
     int64_t sums, summed; /* number of pieces of the part that this rank sums; number of those that it has summed */
@@ -315,19 +320,21 @@ static inline tg_p2p_side *tg_p2p_side_of(const tg_p2p_call *c, int member) { re
 static inline tg_p2p_call *tg_p2p_call_at(tg_p2p_group *g, uint64_t sequence) {
     return &g->calls[sequence % (uint64_t)(2 * g->window)];
 }
-/* Returns the call's number for errors, which count from 0. A send or a receive has that of the next collective. */
+/* Returns the call's number, from 0, for tg_signature_entry. A send or receive has that of the next collective. */
 static inline uint64_t tg_p2p_number(const tg_p2p_call *c) { return c->pair ? c->collectives : c->sequence; }
-/* Returns the first collective that is lost if the call fails. Sends and receives have numbers of their own. */
+/* Returns the number of the first collective that is lost if the call fails. If the call is a send or a receive, that
+ * is the next collective. */
 static inline uint64_t tg_p2p_lost_from(const tg_p2p_call *c) { return c->pair ? c->g->sequence : c->sequence; }
-/* Returns the place of a send or a receive; NULL: none yet. */
+/* Returns the call in the place of send or receive number `sequence`; NULL: there are no places yet. */
 static inline tg_p2p_call *tg_p2p_pair_at(const tg_p2p_pair_calls *m, uint64_t sequence) {
     return m->capacity ? m->call[sequence % m->capacity] : NULL;
 }
 
 /* Starts a call: notifies the members that this rank has arrived, and compares the call with theirs. */
 tg_status tg_p2p_start(tg_p2p_group *g, const tg_transfer *t, tg_p2p_request *r);
-/* Handles a message for the group. The next three do so for one kind of message. */
+/* Handles a message for the group. */
 void tg_p2p_deliver(tg_p2p_group *g, const tg_p2p_message *m);
+/* The handlers of TG_P2P_CALL and TG_P2P_SEND, of TG_P2P_REQUEST, and of TG_P2P_TAKEN. */
 void tg_p2p_arrival(tg_p2p_group *g, const tg_p2p_message *m);
 void tg_p2p_requested(tg_p2p_rank *self, const tg_p2p_message *m);
 void tg_p2p_send_taken(tg_p2p_group *g, const tg_p2p_message *m);
@@ -338,7 +345,7 @@ void tg_p2p_site(const tg_p2p_rank *self, const void *site, char *buf, size_t n)
 
 /* ---- flow.c: the data that each rank sends to each other rank ---- */
 
-/* The data that one rank sends to another in one phase of a call, or a piece of it. */
+/* The data that one rank sends to another in one phase of a call, or a piece of this data. */
 typedef struct tg_p2p_flow {
     char *data;
     int64_t n; /* number of elements */
@@ -350,14 +357,14 @@ bool tg_p2p_sums(const tg_p2p_call *c);      /* whether the call sums over ranks
 bool tg_p2p_whole(const tg_p2p_call *c);
 /* Returns what this rank sends to member `to` in this phase. */
 tg_p2p_flow tg_p2p_out(const tg_p2p_call *c, int to, int phase);
-/* Returns where this rank stores what it receives from member `from` in this phase. Its data is NULL if this rank sums
- * what it receives instead. */
+/* Returns where this rank stores what it receives from member `from` in this phase. The result's data is NULL if this
+ * rank does not store what it receives, but sums it. */
 tg_p2p_flow tg_p2p_in(const tg_p2p_call *c, int from, int phase);
 /* Returns where this rank stores its sum. *own: this rank's own addend. */
 tg_p2p_flow tg_p2p_sum(const tg_p2p_call *c, const char **own);
-/* Returns whether the data is so small that the message of its sender's arrival contains it. */
+/* Returns whether the data f is so small that it is inline: contained in the message with which its sender arrives. */
 bool tg_p2p_is_inline(const tg_p2p_call *c, tg_p2p_flow f, int phase);
-/* Return into how many pieces the data is cut, and one of the pieces. */
+/* Return the number of pieces into which the data f is cut, and piece number `index`. */
 int64_t tg_p2p_piece_count(const tg_p2p_call *c, tg_p2p_flow f);
 tg_p2p_flow tg_p2p_piece_of(const tg_p2p_call *c, tg_p2p_flow f, int64_t index);
 
@@ -383,7 +390,7 @@ tg_status tg_p2p_meet(tg_comm *world, tg_comm **node, int64_t *nodes, bool *in_o
 void tg_p2p_progress(tg_p2p_rank *self);
 /* Removes a call that cannot be finished from those in flight. */
 void tg_p2p_forget(tg_p2p_request *r);
-/* Pauses this thread, longer with each round. */
+/* Pauses this thread in a wait. round: number of earlier pauses. The first rounds spin, the others sleep. */
 void tg_p2p_pause(const tg_p2p_rank *self, int round);
 /* Makes progress until done() returns true. Returns false if the layer fails or the context's deadline passes first. */
 bool tg_p2p_until(tg_p2p_rank *self, bool (*done)(tg_p2p_rank *self));
@@ -394,7 +401,7 @@ bool tg_p2p_until(tg_p2p_rank *self, bool (*done)(tg_p2p_rank *self));
  * on: a member may have finished it and failed afterwards. A send or a receive whose peer has arrived goes on too. */
 bool tg_p2p_cannot_finish(const tg_p2p_call *c);
 /* Ends the group. The first failure is kept; only `from`, the first collective that is lost, may decrease later.
- * reporter: the member that found the failure; if it is this rank, it notifies the others. */
+ * reporter: the rank that found the failure; if it is this rank, the function notifies the other members. */
 void tg_p2p_fail(tg_p2p_group *g, tg_status status, int culprit, int reporter, const char *text, uint64_t from);
 /* Passes disagreements on: for every group that has failed because of a disagreement, sends the reason to its members.
  * Called before this rank announces its own failure. Otherwise a member could receive that announcement first, and
@@ -417,7 +424,8 @@ void tg_p2p_peer_failed(tg_p2p_rank *self, int rank, tg_status status, int cause
 
 /* ---- deadlock.c ---- */
 
-/* Sends a probe to the members that the call has awaited since that time, if one is due. */
+/* Sends a probe to the members that have not arrived at the call, if a probe is due. since: when this rank began to
+ * wait. */
 void tg_p2p_probe(const tg_p2p_call *c, double since);
 /* Handles a probe. */
 void tg_p2p_probed(tg_p2p_group *g, const tg_p2p_message *m);

@@ -11,7 +11,7 @@ static void sum(const tg_p2p_call *c, const void *const *src, tg_p2p_flow to) {
     if (to.n) kernel(c->t.op, src, c->g->control.size, &dst, 1, to.n);
 }
 
-/* Sums the addends if all of them are inline. */
+/* Sums the addends, all of which are inline. */
 static void sum_inline(tg_p2p_call *c) {
     const void *src[TG_MAX_RANKS];
     const char *own;
@@ -147,9 +147,9 @@ static bool request_from(tg_p2p_call *c, int from, int phase) {
     return true;
 }
 
-/* Requests pieces in the order of the calls. If a call cannot request all that it needs, younger calls request nothing.
- * Otherwise calls that use each other's buffers could wait forever, because a sum keeps its buffers until the pieces of
- * all members have arrived. */
+/* Requests the pieces of a collective. tg_p2p_progress comes to older calls first. If a call cannot request all that it
+ * needs, younger calls of the group request nothing (held). Otherwise two calls could each hold buffers that the other
+ * one needs, and wait forever: a sum keeps its buffers until the pieces of all members have arrived. */
 static void request_all(tg_p2p_call *c) {
     tg_p2p_group *g = c->g;
     for (int phase = 0; phase < TG_P2P_PHASES; phase++) {
@@ -169,8 +169,8 @@ static tg_p2p_buffer *free_out(tg_p2p_member *m) {
     return NULL;
 }
 
-/* Sends the next piece that the member has requested. Returns false if it has requested none, if no buffer is free, or
- * if the piece is not summed yet. */
+/* Sends the next piece that the member has requested. Returns false if the member has requested none, if no buffer is
+ * free, if the piece is not summed yet, or after an error. */
 static bool serve(tg_p2p_call *c, int to, int phase) {
     tg_p2p_side *side = tg_p2p_side_of(c, to);
     tg_p2p_member *m = &c->g->member[to];

@@ -1,5 +1,5 @@
-/* The mover of the transport between nodes: handles messages, advances this rank's calls, and rests while nothing
- * arrives. */
+/* Implements tg_mover_ops for the transport between nodes: handles messages, advances this rank's calls, and pauses
+ * while nothing arrives. */
 #include <time.h>
 
 #include "base/os.h"

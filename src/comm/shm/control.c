@@ -1,5 +1,5 @@
-/* The control of the shared-memory transport: reads the state of the members from the rank slots and the groups in
- * the region. */
+/* Implements tg_control_ops for the shared-memory transport. It reads the state of the members from the rank slots and
+ * the groups in the region (region.h). */
 #define _GNU_SOURCE
 #include <linux/futex.h>
 #include <sched.h>
@@ -76,7 +76,7 @@ static bool awaits(tg_control *c, const tg_wait *w, int i) {
     return (void)c, !tg_shm_has_arrived(request_of(w), i);
 }
 
-/* Returns the number of calls of the group that the member has missed; 0 before the member has joined. */
+/* Returns the number of calls that the member has missed since it joined the group; 0: it has not joined yet. */
 static uint64_t missed_by(const tg_shm_group *s, int member) {
     uint64_t before = atomic_load_explicit(&tg_group_member(s->g, member)->missed_calls, memory_order_acquire);
     return before
@@ -157,15 +157,15 @@ static void check(tg_control *c, const tg_wait *w) {
 
 /* ---- Waiting ---- */
 
-/* Sleeps until a peer increments rank_slot->wakeups, or returns at once if it is no longer `wakeups`. The timeout is
- * short, because a peer that dies wakes no other rank. */
+/* Sleeps until a peer increments rank_slot->wakeups. Returns at once if that field does not have the value `wakeups`
+ * any more. The timeout is short, because a peer that dies wakes no other rank. */
 static void sleep_until_woken(tg_rank_slot *rank_slot, uint32_t wakeups, long nanoseconds) {
     struct timespec t = {.tv_nsec = nanoseconds};
     syscall(SYS_futex, &rank_slot->wakeups, FUTEX_WAIT, wakeups, &t, NULL, 0);
 }
 
-/* Reads rank_slot->wakeups, and sets this rank's sleeping flag, before the last attempt to make progress. So a peer
- * that publishes something after this attempt prevents or ends the sleep. */
+/* Reads rank_slot->wakeups and, if this rank may sleep soon, sets its sleeping flag. That happens before the rank's
+ * last attempt to make progress. So a peer that publishes something after this attempt prevents or ends the sleep. */
 static void prepare(tg_control *c, int round) {
     tg_shm_rank *self = tg_shm_of(c)->self;
     tg_rank_slot *rank_slot = tg_shm_own_rank_slot(self);
@@ -195,8 +195,8 @@ static void end_wait(tg_control *c, const tg_wait *w) {
     atomic_store_explicit(&rank_slot->blocked, 0, memory_order_release);
 }
 
-/* Does the work of begin_checks and end_wait while the host waits elsewhere. w is the call for which it waits now;
- * NULL: none. Repeated calls with the same w change nothing. */
+/* Does the work of begin_checks and end_wait while the host waits for something else, such as a device. w is the call
+ * on which this wait depends; NULL: none. Repeated calls with the same w change nothing. */
 static void begin_poll(tg_control *c, const tg_wait *w) {
     tg_shm_group *s = tg_shm_of(c);
     const tg_shm_request *r = request_of(w);

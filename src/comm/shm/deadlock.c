@@ -1,7 +1,11 @@
 /* Deadlock detection: two ranks wait for each other in different calls, and neither will ever make the call that the
- * other waits for. Comparing signatures cannot detect this. Each rank's slot holds the call that blocks the rank in one
- * word, so that peers read it as a whole: the id of the group in the upper half; in the lower half the number of the
- * collective, or (MESSAGE) the peer and the number of a send or a receive (RECEIVES). */
+ * other waits for. A comparison of call signatures (signature.h) cannot detect this, because it compares only ranks
+ * that have arrived at the same call.
+ *
+ * While a rank waits, the word `blocked` of its rank slot (flight_recorder.h) describes the call that it waits for.
+ * The description is a single word, so that peers read it as a whole. Its upper 32 bits are the id of the group. For a
+ * collective, the lower 32 bits are 1 + its number. For a send or receive, they are the flag MESSAGE, the flag RECEIVES
+ * if it is a receive, the peer (PEER_BITS bits), and the number of the message (the lowest NUMBER_BITS bits). */
 #include "comm/shm/shm.h"
 
 enum { RECEIVES = 1 << 30, PEER_BITS = 10, NUMBER_BITS = 20 };
@@ -17,22 +21,22 @@ uint64_t tg_shm_blocked_in(const tg_shm_request *r) {
     return r->s->g->id << 32 | call;
 }
 
-/* Returns this rank's state of the group with this id; NULL: it is no member. */
+/* Returns this rank's state of the group with this id; NULL: this rank is not a member. */
 static tg_shm_group *group_of(const tg_shm_rank *self, uint64_t id) {
     tg_shm_group *s = self->group;
     while (s && (uint32_t)s->g->id != (uint32_t)id) s = s->sibling;
     return s;
 }
 
-/* Returns the number of this rank of the world in the group; -1: it is no member. */
+/* Returns the number in the group of the rank with number `rank` in the world; -1: that rank is not a member. */
 static int member_of(const tg_shm_group *s, int rank) {
     for (int i = 0; i < s->control.size; i++)
         if (tg_group_member(s->g, i)->rank == rank) return i;
     return -1;
 }
 
-/* Returns whether this rank has made its own part of the call that blocks `rank`, so that it does not block that rank.
- * Numbers of messages are compared modulo 2^NUMBER_BITS. */
+/* Returns whether this rank has made its own part of the call that `rank` waits for, so that `rank` does not wait for
+ * this rank. Numbers of messages are compared modulo 2^NUMBER_BITS. */
 static bool has_answered(const tg_shm_group *s, uint32_t call, int rank) {
     if (!(call & MESSAGE)) return (int32_t)((uint32_t)s->next - (call - 1)) > 0;
     int peer = (int)(call >> NUMBER_BITS & ((1u << PEER_BITS) - 1)), from = member_of(s, rank);
@@ -41,9 +45,9 @@ static bool has_answered(const tg_shm_group *s, uint32_t call, int rank) {
     return number_bits(mine - number_bits(call)) - 1 < 1u << (NUMBER_BITS - 1);
 }
 
-/* Returns whether one of the two ranks waits for a call that the other has missed after an error. The waiting rank will
- * report that, so it is no deadlock. Missed calls that were counted before `blocked` was written are visible after it
- * is read. */
+/* Returns whether one of the two ranks waits for a call that the other has missed after an error. Then no deadlock is
+ * reported, because the rank that waits will report the missed call. A rank that has read `blocked` also sees the
+ * missed calls that were counted before `blocked` was written. */
 static bool one_will_find_out(const tg_shm_group *s, int member, const tg_shm_group *other, int rank) {
     int there = member_of(other, rank);
     return tg_shm_has_missed_more(s, member, s->control.rank) ||
@@ -63,7 +67,8 @@ static void fail_both(tg_shm_group *s, tg_shm_group *other, int member, const tg
     tg_control_deadlock(&s->control, NULL, &own, &other->control, NULL, &peer);
 }
 
-/* Reads the member's `blocked` twice: its other fields belong to this call only if the word has not changed. */
+/* Reads `blocked` in the member's rank slot twice: the other fields of the slot belong to the same call only if the
+ * word has not changed. */
 void tg_shm_check_deadlock(tg_control *c, const tg_wait *w, int member) {
     tg_shm_group *s = tg_shm_of(c);
     const tg_shm_request *r = w->request;

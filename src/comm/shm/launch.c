@@ -1,5 +1,5 @@
-/* The launcher's side of ranks that are processes: the file that they share, the ends of processes, and the flight
- * recorder of all ranks. */
+/* The launcher's side of ranks that are processes: the file that the ranks share, the end of each process, and the
+ * flight recorder of all ranks. */
 #include "comm/shm/launch.h"
 
 #include "base/text.h"

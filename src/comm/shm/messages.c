@@ -23,8 +23,8 @@ static tg_message_slot *free_slot(tg_shm_group *s) {
     return NULL;
 }
 
-/* Counts the half as unposted, or no longer. As long as the count is not 0, peers do not report that this rank is
- * missing. */
+/* Counts the half as unposted if `waits` is true; otherwise removes it from the count. As long as the count is not 0,
+ * peers do not report that this rank is missing. */
 static void count_unposted(tg_shm_request *r, bool waits) {
     r->unposted = waits;
     tg_member *own = tg_group_member(r->s->g, r->s->control.rank);
@@ -135,7 +135,7 @@ static bool claim_message(tg_message_slot *recv, uint64_t state) {
                                                     memory_order_acq_rel, memory_order_relaxed));
 }
 
-/* Marks a half as done; NULL: it has no slot. */
+/* Marks a half as done. m: its slot; NULL: it has none. */
 static void set_done(tg_message_slot *m) {
     if (!m) return;
     uint64_t was = atomic_load_explicit(&m->state, memory_order_relaxed);

@@ -131,7 +131,7 @@ bool tg_process_alive(const tg_region_view *v, int rank) {
     struct flock f = byte_of(rank, F_WRLCK);
     if (!tg_of_processes(v) || rank == v->me || needs_no_process(v, rank)) return true;
     if (fcntl(v->fd, F_GETLK, &f) != 0 || f.l_type != F_UNLCK) return true;
-    return needs_no_process(v, rank); /* a rank that has returned since sets its state before it gives up its lock */
+    return needs_no_process(v, rank); /* a rank that returned meanwhile set its state before it released its lock */
 }
 
 int64_t tg_process_pid(const tg_region_view *v, int rank) {
@@ -149,7 +149,8 @@ void tg_process_close(tg_process *p) {
 
 /* ---- Attaching ---- */
 
-/* Makes this process the rank, unless another process or communicator is. */
+/* Makes this process rank `rank` of the region. Fails if another process is this rank, or if the rank already has or
+ * had a communicator. */
 static tg_status claim_rank(tg_ctx *ctx, tg_region *r, int fd, int rank) {
     struct flock f = byte_of(rank, F_WRLCK);
     if (rank < 0 || rank >= r->size)

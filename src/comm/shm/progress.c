@@ -1,4 +1,5 @@
-/* The mover of the shared-memory transport: progress of the calls of this rank, and waking peers that sleep. */
+/* Implements tg_mover_ops for the shared-memory transport: advances the calls of this rank, and wakes peers that
+ * sleep. */
 #define _GNU_SOURCE
 #include <linux/futex.h>
 #include <sched.h>
@@ -10,7 +11,8 @@
 
 /* ---- Waking ---- */
 
-/* Fence: either the sleeper sees what this rank published before, or this rank sees its sleeping flag. */
+/* The fence ensures that a peer about to sleep sees what this rank published before, or that this rank sees the peer's
+ * sleeping flag. */
 void tg_shm_wake(tg_shm_group *s) {
     atomic_thread_fence(memory_order_seq_cst);
     for (int i = 0; i < s->control.size; i++) {
@@ -23,7 +25,7 @@ void tg_shm_wake(tg_shm_group *s) {
 
 /* ---- Progress ---- */
 
-/* Leaves the slot of a call that is done. The last member to leave prepares it for the next call. */
+/* Leaves the slot of a call that is done. The last member to leave prepares the slot for its next call. */
 static void leave_slot(tg_shm_group *s, tg_slot *slot) {
     if (atomic_fetch_add_explicit(&slot->left, 1, memory_order_acq_rel) + 1 < s->control.size) return;
     atomic_store_explicit(&slot->first, 0, memory_order_relaxed);
@@ -84,7 +86,7 @@ static bool is_done(tg_control *c, const tg_wait *w) {
     return atomic_load_explicit(&slot->generation, memory_order_acquire) == w->sequence / TG_CALLS;
 }
 
-/* Returns whether member i, whose process lives, works in the memory of the group's members. */
+/* Returns whether member i works in the memory of the group's members. Returns false if its process has died. */
 static bool works_here(tg_shm_group *s, int i) {
     return atomic_load_explicit(&tg_shm_rank_slot(s, i)->busy, memory_order_seq_cst) == s->g->id &&
            tg_process_alive(&s->self->view, tg_group_member(s->g, i)->rank);

@@ -2,8 +2,8 @@
 #include "kernels/cpu/rank_sums.h"
 #include "comm/shm/shm.h"
 
-/* Least and most bytes of a piece, and the number of pieces for each rank that the division aims at. Smaller pieces
- * would not be worth the overhead. */
+/* LEAST_PIECE, MOST_PIECE: bytes of a piece; smaller pieces would not be worth the overhead. PIECES: the number of
+ * pieces for each rank at which the division aims. */
 enum { LEAST_PIECE = 8 << 10, MOST_PIECE = 64 << 10, PIECES = 4 };
 
 bool tg_shm_enter(tg_shm_group *s) {
@@ -76,7 +76,7 @@ void tg_shm_cut(tg_shm_group *s, tg_slot *slot) {
 
 /* ---- One piece ---- */
 
-/* One piece: elements of part number `part`, from element `at` of it on. */
+/* One piece: elements of part number `part`, from element `at` of that part on. */
 typedef struct piece {
     const tg_shm_group *s;
     const tg_slot *slot;
@@ -167,8 +167,8 @@ static flow flow_of(const piece *p, int from, int to) {
                   of_src(p, from, begin_of(v, a->send_at, a->count, to) + p->at), n};
 }
 
-/* Moves both directions of a pair of members in one piece: if a member's src is its dst, each direction overwrites what
- * the other one reads, so the two are swapped through a buffer. */
+/* Moves the data between a pair of members, in both directions, as one piece. If src and dst of a member are the same
+ * memory, each direction overwrites what the other one reads. The data are then swapped through a buffer. */
 static void all_to_all(const piece *p) {
     enum { BUFFER = 4096 };
     int i = p->part / p->s->control.size, j = p->part % p->s->control.size;
@@ -202,7 +202,7 @@ static void run_piece(const piece *p) {
     }
 }
 
-/* Returns the first piece of member m's share of all pieces, which are divided over n members. */
+/* Returns the number of the first piece of member m's share. The n members share `all` pieces. */
 static int64_t share(int64_t all, int n, int m) { return all / n * m + (all % n < m ? all % n : m); }
 
 /* Returns whether member m's share has pieces that no rank has taken. */
@@ -246,7 +246,7 @@ static void work(void *arg, int64_t begin, int64_t end) {
 }
 
 void tg_shm_run(tg_shm_group *s, tg_slot *slot) {
-    enum { WORTH = 8 }; /* least number of pieces per thread for which threads are used */
+    enum { WORTH = 8 }; /* several threads are used if a member's share has at least this many pieces for each thread */
     int64_t all = slot->parts * slot->pieces;
     tg_ctx *ctx = s->self->ctx;
     bool left = false;

@@ -162,8 +162,8 @@ static void release(const tg_region_view *v, void *p, size_t bytes) {
     r->heap_free = (uintptr_t)p - v->base;
 }
 
-/* Takes the region's lock. If a rank died while it held the lock, the list is still consistent, because each change
- * is a single store. */
+/* Takes the region's lock. If a rank died while it held the lock, the lists of groups and of free blocks are still
+ * consistent, because each change of a list is a single store. */
 static void lock(tg_region *r) {
     if (pthread_mutex_lock(&r->lock) == EOWNERDEAD) pthread_mutex_consistent(&r->lock);
 }
@@ -207,8 +207,8 @@ static bool is_group(tg_group *g, uint64_t parent, const int *ranks, int n, int 
     return true;
 }
 
-/* Finds the oldest matching group that this rank has not joined: members form groups of the same list in the same
- * order. The newest group is first in the list. */
+/* Finds the oldest matching group that this rank has not joined, because members form groups of the same ranks in the
+ * same order. The newest group is first in the region's list. */
 static tg_group *find(const tg_region_view *v, uint64_t parent, const int *ranks, int n, int mine) {
     tg_group *found = NULL;
     for (tg_group *g = tg_at(v, v->region->groups); g; g = tg_at(v, g->next))

@@ -20,10 +20,10 @@ typedef uint64_t tg_shared; /* 0: no reference */
 
 /* ---- Groups ---- */
 
-/* One member's part of one call. It is written before `posted` is set or the member arrives. */
+/* One member's part of one call. The member writes the other fields, except `next`, before it sets `posted`. */
 typedef struct tg_post {
     alignas(TG_LINE) _Atomic uint64_t posted; /* 1 + the sequence number */
-    tg_shared src, dst, send_at, recv_at; /* where parts begin: size + 1 numbers; 0: equal parts of count */
+    tg_shared src, dst, send_at, recv_at; /* send_at, recv_at: where parts begin, size + 1 numbers; 0: equal parts */
     int64_t count;
     uint64_t site;
     tg_signature signature;
@@ -45,7 +45,7 @@ typedef struct tg_slot {
 
 /* A message slot: a send or a receive that waits for its other half. */
 typedef struct tg_message_slot {
-    _Atomic uint64_t state; /* low 2 bits: TG_MESSAGE_FREE etc.; the others count the uses, so no two uses are equal */
+    _Atomic uint64_t state; /* low 2 bits: TG_MESSAGE_FREE etc. The other bits count the uses of the slot */
     _Atomic uint64_t key;   /* identifies the message among those of the two members; 0: none */
     /* A reader may read these fields before it knows that they belong to this use. If it then finds another state, it
      * discards them. */
@@ -59,12 +59,12 @@ enum { TG_MESSAGE_FREE, TG_MESSAGE_POSTED, TG_MESSAGE_TAKEN, TG_MESSAGE_DONE };
 
 typedef struct tg_group {
     uint64_t id;
-    tg_shared next, parent; /* the next group in the region's list; id of the group it was split from, 0: none */
+    tg_shared next, parent; /* the next group in the region's list; id of the group that it was split from, 0: none */
     size_t bytes, slot_bytes;
     int size, joined, left, lost; /* numbers of all members, and of those that have joined, have left, have died */
     _Atomic int failed;     /* TG_GROUP_WHOLE etc. */
-    tg_status status;       /* why the group has failed; likewise culprit, reporter and failure */
-    int culprit, reporter; /* ranks of the world; -1: none */
+    tg_status status;       /* why the group has failed, together with culprit, reporter and failure */
+    int culprit, reporter;  /* numbers in the world; -1: none */
     tg_shared_text failure;
     char name[32];
     _Atomic int decided; /* in recovery: 1 + the member whose list is valid; 0: none yet */
@@ -75,11 +75,11 @@ typedef struct tg_group {
 enum { TG_GROUP_WHOLE, TG_GROUP_FAILING, TG_GROUP_FAILED };
 
 typedef struct tg_member {
-    int rank; /* of the world */
+    int rank; /* its number in the world */
     bool joined;
     _Atomic bool left;       /* it has freed its communicator */
     _Atomic bool recovering; /* it has called tg_comm_recover */
-    _Atomic uint64_t missed_calls; /* 1 + its context's missed calls when it joined; 0: not joined yet */
+    _Atomic uint64_t missed_calls; /* 1 + number of calls that its context had missed when it joined; 0: not yet */
     _Atomic int unposted;   /* number of its messages in flight that have no message slot yet */
     _Atomic uint64_t posts; /* number of messages that it has posted in a slot so far */
 } tg_member;
@@ -91,11 +91,11 @@ typedef struct tg_region {
     pthread_mutex_t lock; /* protects the list of groups and their contents */
     tg_shared groups, world;
     uint64_t group_ids;
-    _Atomic uint64_t failures; /* of ranks so far; numbers them */
+    _Atomic uint64_t failures; /* number of failures of ranks so far (tg_rank_slot.order) */
     tg_allocator allocator;    /* used by threads */
     /* The memory that processes share, after the rank slots: a heap for groups, then an arena for each rank. */
-    tg_shared heap_next, heap_end, heap_free; /* the unused end of the heap, and its list of free blocks */
-    tg_shared arenas; /* consecutive; pages exist once they are touched */
+    tg_shared heap_next, heap_end, heap_free; /* begin and end of the heap's unused part; list of free blocks */
+    tg_shared arenas; /* the first arena; the others follow it. A page takes memory only once it is touched */
     size_t arena_bytes;
     tg_rank_slot rank_slot[];
 } tg_region;
@@ -103,8 +103,8 @@ typedef struct tg_region {
 /* One rank's view of the region. */
 typedef struct tg_region_view {
     tg_region *region;
-    uintptr_t base; /* address of the region for processes; 0 for threads. Added to a reference, gives its address */
-    int me, fd;     /* number of the rank; the file, -1 for threads */
+    uintptr_t base; /* for processes: address of the region; for threads: 0. base + a tg_shared is an address */
+    int me, fd;     /* number of the rank in the world; the file, -1 for threads */
 } tg_region_view;
 
 static inline bool tg_of_processes(const tg_region_view *v) { return v->base != 0; }
@@ -136,7 +136,7 @@ void tg_region_unmap(tg_region *r, bool whole);
  * error. */
 tg_group *tg_group_join(tg_ctx *ctx, const tg_region_view *v, const tg_group *parent, const int *ranks, int n, int mine,
                         const char *name);
-/* Notes that n members have died without leaving the group. tg_group_leave no longer waits for them. */
+/* Notes that n members have died without leaving the group. The group is freed once all other members have left. */
 void tg_group_lost(const tg_region_view *v, tg_group *g, int n);
 /* Leaves the group. The last member that leaves it frees its memory. */
 void tg_group_leave(const tg_region_view *v, tg_group *g, int mine);

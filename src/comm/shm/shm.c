@@ -7,8 +7,8 @@
 
 /* ---- Requests ---- */
 
-/* Allocates more free requests than are needed now. The number in flight depends on how fast the peers are; with these
- * a training loop soon stops allocating. */
+/* Allocates more free requests than are needed now. The number in flight depends on how fast the peers are. With the
+ * spare ones, a training loop soon stops allocating. */
 static tg_status more_requests(tg_shm_rank *self) {
     enum { MORE = 32 };
     for (int i = 0; i < MORE; i++) {
@@ -114,10 +114,10 @@ static bool has_posted(const tg_slot *slot, int member, uint64_t sequence) {
     return atomic_load_explicit(&slot->post[member].posted, memory_order_acquire) == sequence + 1;
 }
 
-/* Checks, for an all-to-all, that this rank and every member that has arrived send what the other expects. So the later
- * one of two members checks both, before any of their data may move. Fence: if two arrive at the same time, at least
- * one sees the other. The counts are in the members' memory; tg_shm_enter keeps a member whose group fails from freeing
- * it meanwhile. */
+/* For an all-to-all, checks against every member that has arrived that each of the two sends what the other expects. So
+ * of any two members, the one that arrives later compares them, before any of their data may move. The fence ensures
+ * that if two arrive at the same time, at least one sees the other. The counts are in the members' memory. tg_shm_enter
+ * makes sure that a member does not free this memory meanwhile, even if the group fails. */
 static void compare_pairs(tg_shm_group *s, tg_slot *slot, uint64_t sequence) {
     const tg_post *mine = &slot->post[s->control.rank];
     const tg_region_view *v = &s->self->view;
@@ -132,7 +132,8 @@ static void compare_pairs(tg_shm_group *s, tg_slot *slot, uint64_t sequence) {
     if (other >= 0) mismatch(s, slot, sequence, s->control.rank, other);
 }
 
-/* Arrives at the call. The last member to arrive divides the work; it does a single piece at once. */
+/* Arrives at the call. The last member to arrive divides the work into pieces. If there is only one piece, this member
+ * does it at once. */
 static void arrive(tg_shm_group *s, tg_slot *slot, uint64_t sequence) {
     compare(s, slot, sequence);
     compare_pairs(s, slot, sequence);
@@ -175,7 +176,7 @@ static tg_status shm_start(tg_ctx *ctx, void *state, const tg_transfer *t, void 
     if (atomic_load_explicit(&s->g->failed, memory_order_acquire)) return tg_control_failed(&s->control, false);
     tg_shm_request *r = request_new(s, t);
     if (!r) return ctx->run.status;
-    for (tg_shm_request *q = s->self->first, *next; q; q = next) { /* finished calls free their message slots */
+    for (tg_shm_request *q = s->self->first, *next; q; q = next) { /* ends finished calls: their slots are free then */
         next = q->next;
         tg_shm_check(q);
     }
@@ -405,8 +406,8 @@ static int spins_of(const tg_ctx *ctx, int ranks) {
     return tg_system_cores() >= ranks * (ctx->run.threads > 0 ? ctx->run.threads : 1) ? 2000 : 20;
 }
 
-/* Makes the state of a rank. Closes `process` on error. Attaches the context before the rank joins a group: if the rest
- * of its world cannot be made, peers must find the reason before they find that this rank has left. */
+/* Makes the state of a rank. Closes `process` on error. Attaches the context before the rank joins a group: if a later
+ * step of tg_shm_world fails, peers must find the reason before they find that this rank has left. */
 static tg_shm_rank *rank_new(tg_ctx *ctx, const tg_region_view *view, tg_process *process) {
     int n = view->region->size;
     tg_shm_rank *self = tg_host_alloc(ctx, sizeof *self);

@@ -24,11 +24,11 @@ typedef struct tg_shm_rank {
     tg_process *process; /* NULL: the rank is a thread */
     double polled;       /* time when the processes of peers were last checked */
     tg_shm_group *group; /* list of the states of its communicators */
-    int spins;           /* rounds of a wait that spin before it sleeps */
-    uint32_t wakeups; /* value of the rank slot's field before progress was last made */
-    int cause; /* the rank that caused the failure now being recorded; -1: itself */
-    tg_shm_request *first, *last; /* in flight, in the order of their start */
-    tg_shm_request *free;
+    int spins;           /* rounds of a wait that spin before the rank sleeps */
+    uint32_t wakeups; /* value of the rank slot's `wakeups` before progress was last made */
+    int cause; /* the rank that caused the failure now being recorded; -1: this rank itself */
+    tg_shm_request *first, *last; /* requests in flight, in the order of their start */
+    tg_shm_request *free;         /* list of unused requests */
 } tg_shm_rank;
 
 /* A communicator's state. */
@@ -40,10 +40,11 @@ struct tg_shm_group {
     uint64_t messages; /* number of sends and receives posted so far */
     int slots_used;    /* number of this rank's message slots in use */
     double failed_since; /* time when this wait first saw a peer that holds an error; 0: none */
-    const tg_shm_request *watched; /* the call on which the host waits elsewhere; NULL: none (tg_control_poll) */
+    /* The call on which the device depends while the host waits for the device (tg_control_poll); NULL: none. */
+    const tg_shm_request *watched;
     size_t pairs_bytes;
-    /* For member i: [2 i] receives from it and [2 i + 1] sends to it so far; [2 size + i] its heartbeat when the wait
-     * began. */
+    /* pairs[2 i]: number of receives from member i so far; pairs[2 i + 1]: number of sends to it so far;
+     * pairs[2 size + i]: its heartbeat when the wait began. */
     uint64_t *pairs;
     tg_shm_group *sibling;
     int64_t *begins;   /* for the calls in flight: where parts begin. NULL: no call has had unequal parts yet */
@@ -61,13 +62,13 @@ struct tg_shm_request {
     uint64_t record; /* its index in the flight recorder */
     tg_slot *slot;  /* of a collective */
     tg_message_slot *message; /* of a send or receive; NULL: it waits for a free message slot */
-    tg_shared data;       /* of a send or receive: its data */
+    tg_shared data;       /* of a send or receive: its src or dst */
     uint64_t key, match;  /* of a send or receive: the keys of its own half and of the peer's half of the message */
-    uint64_t searched;    /* value of the peer's `posts` up to which the peer's half was not found */
+    uint64_t searched;    /* value of the peer's tg_member.posts when the peer's half was last searched in vain */
     bool unposted, moved; /* of a send or receive: it is counted in tg_member.unposted; this rank has moved it */
     bool done;
-    tg_block *staged_src, *staged_dst; /* copies in shared memory of data that lie elsewhere */
-    void *dst; /* where the staged dst goes in the end */
+    tg_block *staged_src, *staged_dst; /* replace a src and a dst that lie outside the shared memory */
+    void *dst; /* the caller's dst, to which staged_dst is copied in the end */
     size_t dst_bytes;
 };
 
@@ -81,7 +82,7 @@ tg_comm *tg_shm_world(tg_ctx *ctx, const tg_region_view *view, tg_process *proce
 
 /* Cuts a call that all members have posted into parts and pieces. */
 void tg_shm_cut(tg_shm_group *s, tg_slot *slot);
-/* Takes and does pieces until no piece is left that no rank has taken. */
+/* Takes and does pieces until some rank has taken each piece. */
 void tg_shm_run(tg_shm_group *s, tg_slot *slot);
 /* Begin and end work in the memory of the group's members. tg_shm_enter returns false if the group has failed; then
  * no memory may be touched. */
@@ -126,18 +127,19 @@ static inline tg_shm_group *tg_shm_of(tg_control *c) { return (tg_shm_group *)c;
 int tg_shm_patience(const tg_shm_rank *self); /* rounds of a wait before the peers are checked */
 /* Ends the group because two members disagree about a call, or about a message between them. */
 void tg_shm_mismatch(tg_shm_group *s, int a, int b, const tg_call_entry *of_a, const tg_call_entry *of_b);
-/* Return the call of a post, and the quotation of a member's call, for errors. */
+/* Returns the call of a post, for errors. */
 tg_call_entry tg_shm_post_entry(const tg_post *p, uint64_t sequence);
+/* Fills *q with a call of a member, for errors. */
 void tg_shm_quote(const tg_shm_group *s, int member, const tg_call_entry *entry, tg_quoted *q);
-/* Returns whether member a has missed more of the group's calls after errors than b. */
+/* Returns whether member a has missed more calls after errors than member b, each since it joined the group. */
 bool tg_shm_has_missed_more(const tg_shm_group *s, int a, int b);
 /* Returns whether the member has made its part of the call that r waits for. */
 bool tg_shm_has_arrived(const tg_shm_request *r, int member);
 
 /* ---- process.c ---- */
 
-/* Attaches this process as `rank` of the region in a launcher's file. own_fd: closes fd at the end. Returns an inert
- * communicator on error. */
+/* Attaches this process as `rank` of the region in the file fd, which a launcher or node.c has made. own_fd: the
+ * communicator closes fd at its end. Returns an inert communicator (tapegrad.h) on error. */
 tg_comm *tg_comm_attach(tg_ctx *ctx, int fd, int rank, bool own_fd);
 bool tg_process_alive(const tg_region_view *v, int rank); /* false: its process has died; always true for threads */
 int64_t tg_process_pid(const tg_region_view *v, int rank);
@@ -154,7 +156,7 @@ void tg_shm_unstage(tg_shm_request *r, bool done);
 /* ---- deadlock.c ---- */
 
 uint64_t tg_shm_blocked_in(const tg_shm_request *r); /* returns the call as the word `blocked` of a rank slot */
-/* The slot `deadlock` of the control. */
+/* Implements `deadlock` of tg_control_ops. */
 void tg_shm_check_deadlock(tg_control *c, const tg_wait *w, int member);
 
 #endif

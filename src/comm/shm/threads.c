@@ -74,8 +74,8 @@ static void *rank_main(void *arg) {
 
 /* Writes an error message into the buffer that the caller of tg_ranks_run has given, if any. `format` takes a number
  * (the rank, or the number of ranks) and then a text, which may be "". */
-static void write_message(const tg_ranks_opts *o, const char *format, int rank, const char *message) {
-    if (o->message && o->message_size) snprintf(o->message, o->message_size, format, rank, message);
+static void write_message(const tg_ranks_opts *o, int rank, const char *message) {
+    if (o->message && o->message_size) snprintf(o->message, o->message_size, "rank %d: %s", rank, message);
 }
 
 /* Reports the failure that came first, and returns its status. Of the ranks that failed with the same status and
@@ -86,7 +86,7 @@ static tg_status first_failure(const rank_thread *t, int n, const tg_ranks_opts 
         if (t[i].status != TG_OK && (!first || t[i].order < first->order)) first = &t[i];
     for (int i = n - 1; first && i >= 0; i--)
         if (t[i].status == first->status && !strcmp(t[i].message, first->message)) first = &t[i];
-    if (first) write_message(o, "rank %d: %s", first->rank, first->message);
+    if (first) write_message(o, first->rank, first->message);
     return first ? first->status : TG_OK;
 }
 
@@ -103,17 +103,19 @@ static tg_status run_all(rank_thread *t, int n, const tg_ranks_opts *o) {
     }
     for (int i = 0; i < started; i++) pthread_join(t[i].thread, NULL);
     if (started == n) return first_failure(t, n, o);
-    write_message(o, "rank %d: %s", started, "its thread could not be started; ask for fewer ranks");
+    write_message(o, started, "its thread could not be started; ask for fewer ranks");
     return TG_ERR_MEMORY;
 }
 
+/* Writes why n ranks cannot run. */
+static tg_status refuse_ranks(const tg_ranks_opts *o, int n, tg_status status, const char *why) {
+    if (o->message && o->message_size) snprintf(o->message, o->message_size, "%s: %s", tg_count(n, "rank").text, why);
+    return status;
+}
+
 static tg_status check_options(int n, tg_rank_fn fn, const tg_ranks_opts *o) {
-    if (n < 1 || n > TG_MAX_RANKS) {
-        write_message(o, "%d ranks%s, expected 1 to 1024", n, "");
-        return TG_ERR_ARGUMENT;
-    }
-    if (!fn) write_message(o, "%d ranks: the function is NULL%s", n, "");
-    return fn ? TG_OK : TG_ERR_ARGUMENT;
+    if (n < 1 || n > TG_MAX_RANKS) return refuse_ranks(o, n, TG_ERR_ARGUMENT, "expected 1 to 1024");
+    return fn ? TG_OK : refuse_ranks(o, n, TG_ERR_ARGUMENT, "the function is NULL");
 }
 
 static tg_status run_config(int n, tg_rank_fn fn, void *arg, const tg_ranks_opts *o, const tg_config *config) {
@@ -128,7 +130,7 @@ static tg_status run_config(int n, tg_rank_fn fn, void *arg, const tg_ranks_opts
         s = run_all(t, n, o);
         a.free(a.user, t, (size_t)n * sizeof *t);
     } else {
-        write_message(o, "%d ranks: %s", n, "out of memory");
+        refuse_ranks(o, n, s, "out of memory");
     }
     tg_region_free(region);
     return s;
@@ -142,10 +144,8 @@ tg_status tg_ranks_run(int n, tg_rank_fn fn, void *arg, const tg_ranks_opts *giv
     if (o.message && o.message_size) o.message[0] = 0;
     if (o.message && !o.message_size) return TG_ERR_ARGUMENT;
     TG_TRY(check_options(n, fn, &o));
-    if (o.config && (o.config->size < sizeof(size_t) || o.config->size > sizeof config)) {
-        write_message(&o, "%d ranks: %s", n, "the config's size was never set, or is that of a later version");
-        return TG_ERR_ARGUMENT;
-    }
+    if (o.config && (o.config->size < sizeof(size_t) || o.config->size > sizeof config))
+        return refuse_ranks(&o, n, TG_ERR_ARGUMENT, "the config's size was never set, or is that of a later version");
     if (o.config) memcpy(&config, o.config, o.config->size);
     config.size = sizeof config;
     int cores = tg_system_cores();

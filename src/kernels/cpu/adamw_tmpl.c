@@ -3,7 +3,7 @@
 #include "kernels/cpu/tile.h"
 
 typedef struct coefficients {
-    real beta1, beta2, gain1, gain2; /* gains: 1 - beta, rounded once */
+    real beta1, beta2, gain1, gain2; /* gain1 and gain2 are 1 - beta1 and 1 - beta2, rounded once */
     real eps;
     real clip;   /* factor of the gradient */
     real rate;   /* learning rate / (1 - beta1^t) */
@@ -38,7 +38,7 @@ static void step_tile(coefficients c, int64_t n, real *restrict p, const real *r
     }
 }
 
-/* Returns a tile that is to be changed: in place, or loaded into buf, from which tile_put stores it. */
+/* Returns a tile that the caller changes: in place, or loaded into buf, from which tile_put later stores it. */
 static real *tile_inout(const tg_rows *x, int64_t j, int64_t n, real *buf) {
     return (real *)tile_in(x, 0, j, n, buf);
 }

@@ -55,8 +55,8 @@ static bool sums_in_place(const tg_attention_job *job, const tg_array *g) {
     return !g->data || (g->dtype == compute && g->stride[3] == 1 && g->shape[3] % TG_LANES == 0);
 }
 
-/* Returns the number of chunks into which the query blocks of a group are divided. With few groups and one chunk
- * threads would be idle. The number depends on shapes alone. */
+/* Returns the number of chunks into which the query blocks of a group are divided. With few groups, one chunk
+ * per group would leave threads idle. The number depends on shapes alone. */
 static int64_t chunks_of(const tg_attention_job *job) {
     enum { ENOUGH_UNITS = 16 };
     int64_t groups = job->batch * job->groups, blocks = job->blocks * (job->heads / job->groups);
@@ -79,7 +79,7 @@ static tg_status take_partials(tg_ctx *ctx, tg_attention_job *job) {
     return TG_OK;
 }
 
-/* Computes g (+)= the sum of its chunks in `parts`. Does nothing if there are none. */
+/* Computes g (+)= the sum of its chunks in `parts`. Does nothing if `parts` is NULL. */
 static void sum_chunks(tg_ctx *ctx, const tg_attention_job *job, const tg_array *g, const void *parts, int64_t pad,
                        bool add) {
     if (!parts)

@@ -2,9 +2,9 @@
  * K is the dropout factors, D is sum(gout out) of each query, and ' is a transposition. P, K and gout v' are multiplied
  * element by element:
  *     gv = (P K)' gout,  gs = P (K (gout v') - D) scale,  gq = gs k,  gk = gs' q.
- * The mask's gradient is gs without the scale. The sink's is -P D, with the sink's own P. Each of these two is computed
- * in a pass of its own, which computes the scores again. So one thread computes each sum over batches and heads, in a
- * fixed order. */
+ * The mask's gradient is gs without the scale. The sink's gradient is the sum of -P D over all queries, with the sink's
+ * own P. Each of these two gradients has a pass of its own, so that one thread computes each sum over batches and
+ * heads, in a fixed order. The pass for the mask computes the scores again. */
 #include "kernels/cpu/scores.h"
 
 /* The operands and memory of a unit of work: its sums for the gk and gv of one group, and its tiles. */
@@ -17,7 +17,7 @@ typedef struct unit {
     real dot[TG_QUERIES], top[TG_QUERIES], inverse[TG_QUERIES]; /* what row_terms computes for each query */
 } unit;
 
-/* Takes the tiles of w from scratch. */
+/* Places the tiles of w in the memory at `scratch`. */
 static void carve_tiles(const tg_attention_job *job, unit *w, real *scratch) {
     w->qt = carve(&scratch, job->dk * TG_QUERIES);
     w->gt = carve(&scratch, job->dv * TG_QUERIES);
@@ -33,7 +33,8 @@ static void carve_tiles(const tg_attention_job *job, unit *w, real *scratch) {
 }
 
 /* Computes for each query dot, which is D; top, its greatest score; and inverse, 1 / the sum of exp(score - greatest).
- * top and inverse are 0 if the query sees no key, because then every score is -inf. Uses vbuf for rows of out. */
+ * If the row of the query has no score (tg_attention_args), top and inverse are 0, so that P is 0 and not NaN. Uses
+ * vbuf for rows of out. */
 static void row_terms(const tg_attention_job *job, const queries *q, unit *w) {
     block g = w->gr;
     real *dot = w->dot, *top = w->top, *inverse = w->inverse;
@@ -59,7 +60,7 @@ static void score_grad(int64_t keys, int64_t lanes, real scale, const real *rest
         }
 }
 
-/* Does the same with dropout: replaces s by P K. */
+/* Does the same as score_grad, but with dropout, and replaces s by P K. */
 static void score_grad_dropped(int64_t keys, int64_t lanes, real scale, const real *restrict dot,
                                const real *restrict top, const real *restrict inverse, const real *restrict keep,
                                real *restrict s, real *restrict gs) {
@@ -85,7 +86,8 @@ static void take_queries(const tg_attention_job *job, const queries *q, unit *w)
 }
 
 /* Computes P K in w->s and the gradient of the scores times `scale` in w->gs, for n keys from `key` on. *k receives the
- * rows of k. Returns false without computing anything if the mask hides all scores: then both would be 0. */
+ * rows of k. If the mask hides all these scores, w->s and w->gs would be 0. In that case computes nothing and returns
+ * false. */
 static bool take_tile(const tg_attention_job *job, const queries *q, unit *w, int64_t key, int64_t n, real scale,
                       block *k) {
     int64_t lanes = q->lanes;
@@ -134,8 +136,9 @@ static void backward_block(const tg_attention_job *job, const queries *q, unit *
         matrix_put(&gq, q->i + i, w->gq + i * job->pad_k, a->add_q);
 }
 
-/* Returns where a unit sums gk or gv: in its part of the partial sums, or directly in the gradient if there are none.
- * Sets the sums to 0, unless they are added to the gradient. Returns NULL if the gradient is not wanted. */
+/* Returns where a unit sums gk or gv: in its part of the partial sums, or, if `parts` is NULL, directly in the
+ * gradient. Sets this memory to 0, unless it is a gradient to which the sums are added. Returns NULL if the gradient is
+ * not wanted. */
 static real *sums_of(const tg_attention_job *job, const tg_array *grad, bool add, real *parts, int64_t part,
                      int64_t head, int64_t pad, int64_t *ld) {
     if (!grad->data)
@@ -165,7 +168,7 @@ static void backward_unit(const tg_attention_job *job, int64_t u, real *scratch)
     }
 }
 
-/* Runs ranges [begin, end) of units. */
+/* Units are divided into numbered ranges (tg_attention_unit). Runs the units of the ranges from begin to end - 1. */
 void TG_K(attention_grad)(void *arg, int64_t begin, int64_t end) {
     const tg_attention_job *job = arg;
     real *scratch = (real *)job->scratch + begin * job->slice;
@@ -176,7 +179,8 @@ void TG_K(attention_grad)(void *arg, int64_t begin, int64_t end) {
 
 /* ---- The mask's gradient ---- */
 
-/* Adds the gradient of the scores of a block of queries and the tile of keys from `key` on to sum[j, i]. */
+/* Adds to sum the gradients of the scores of a tile: a block of queries by the keys from `key` on. sum[j, i] is for key
+ * `key` + j and query i of the block. */
 static void add_mask_tile(const tg_attention_job *job, const queries *q, unit *w, int64_t key, real *sum) {
     int64_t from = key > q->begin ? key : q->begin, to = key + TG_KEYS < q->end ? key + TG_KEYS : q->end;
     block k;
@@ -187,8 +191,8 @@ static void add_mask_tile(const tg_attention_job *job, const queries *q, unit *w
             sum[(j - key) * TG_QUERIES + i] += w->gs[(j - from) * q->lanes + i];
 }
 
-/* Stores the sums of a block of queries and a tile of keys. If the mask was broadcast along queries or keys, sums them
- * along these first. */
+/* Stores the sums of a block of queries and a tile of keys. If the mask was broadcast along queries or keys, first adds
+ * up the sums along that dim. */
 static void mask_put(const tg_attention_job *job, int64_t b, int64_t h, int64_t i, int64_t key, const real *sum) {
     matrix to = matrix_of(&job->a->gmask, b, h);
     int64_t n = job->summed[2] ? 1 : job->sq - i < TG_QUERIES ? job->sq - i : TG_QUERIES;

@@ -1,15 +1,15 @@
-/* Attention without a matrix of all scores. A block of queries passes over tiles of keys, with a running maximum and
- * sum for each query, which give the softmax (Milakov and Gimelshein, arXiv 1805.02867; Dao et al., arXiv
- * 2205.14135). */
+/* Attention without a matrix of all scores. For a block of queries, the kernel goes through the tiles of keys, and
+ * keeps a running maximum and sum for each query, from which the softmax follows (Milakov and Gimelshein, arXiv
+ * 1805.02867; Dao et al., arXiv 2205.14135). */
 #include "kernels/cpu/scores.h"
 
-/* The state of a block's queries. The results of earlier tiles must be multiplied by rescale, because the last tile may
- * have raised the maximum. */
+/* The state of a block's queries. After a tile, the results of the tiles before it must be multiplied by rescale,
+ * because the tile may have raised the maximum. */
 typedef struct running {
     real max[TG_QUERIES], sum[TG_QUERIES], rescale[TG_QUERIES];
 } running;
 
-/* Adds a tile of scores t to the running maximum and sum, and replaces each score by exp(score - max). */
+/* Updates the running maximum and sum with the scores t of a tile, and replaces each score by exp(score - maximum). */
 static void pass_tile(running *s, int64_t keys, int64_t lanes, real *restrict t) {
     real ref[TG_QUERIES], max[TG_QUERIES], sum[TG_QUERIES];
     for (int64_t i = 0; i < lanes; i++)
@@ -33,7 +33,8 @@ static void pass_tile(running *s, int64_t keys, int64_t lanes, real *restrict t)
         s->sum[i] = sum[i];
 }
 
-/* Adds the sink to the running maximum and sum, as one more key without a value, and rescales the results o. */
+/* Adds the sink (tg_attention_args) to the running maximum and sum, like the score of one more key whose value is 0,
+ * and rescales the results o. */
 static void add_sink(const tg_attention_job *job, const queries *q, running *s, real *o) {
     real sink = sink_of(job, q->h);
     for (int64_t i = 0; i < q->n; i++) {

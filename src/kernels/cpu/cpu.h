@@ -1,9 +1,9 @@
 /* What all kernels of the CPU share: instruction-set levels and the naming of templates.
  *
- * Files named *_tmpl.c are compiled once per instruction set and compute type by src/kernels/cpu/meson.build, with
- * TG_ISA (portable, avx2, avx512) and TG_T (f32, f64) defined; TG_K(name) gives each copy its own symbol. A family's
- * header declares a table of function pointers, each copy of its template defines one const table, and the family's
- * driver selects one by tg_cpu_level. */
+ * Files named *_tmpl.c are templates. src/kernels/cpu/meson.build compiles them once per instruction set and compute
+ * type, with TG_ISA (such as portable, avx2, avx512) and TG_T (such as f32, f64) defined. TG_K(name) gives each copy
+ * its own symbol. Each copy of a template defines functions, or one const table of function pointers. The drivers are
+ * ordinary .c files: they prepare a call, and select a copy of the template by tg_cpu_level. */
 #ifndef TG_CPU_H
 #define TG_CPU_H
 
@@ -19,7 +19,7 @@ typedef enum tg_cpu_level_t {
     TG_CPU_LEVELS
 } tg_cpu_level_t;
 
-/* Returns the level of this context, from CPUID or from its config. */
+/* Returns the instruction-set level of this context, from CPUID or from the context's config. */
 static inline tg_cpu_level_t tg_cpu_level(const tg_ctx *ctx) { return (tg_cpu_level_t)tg_runtime_of(ctx)->cpu_level; }
 /* Returns the highest level that this machine supports, from CPUID. */
 tg_cpu_level_t tg_cpu_detect(void);

@@ -1,11 +1,11 @@
-/* Cross-entropy of rows of logits, and its gradient, which needs only the greatest logit and the sum of exponentials
- * from forward. */
+/* Cross-entropy of rows of logits, and its gradient. Of the results of forward, the gradient needs only the greatest
+ * logit and the sum of exponentials of each row. */
 #include "kernels/cpu/fused.h"
 #include "kernels/cpu/lse.h"
 
 /* Returns whether row r contributes to the loss: its target is a class and not ignore_index. (The driver reports
- * targets out of range.) *column is the position of the class among the columns of logits; if it is not in [0, n), the
- * class is in another shard. */
+ * targets out of range.) *column receives the position of the class among the columns of logits. If logits has no such
+ * column, the class is in another shard. */
 static bool contributes(const tg_cross_entropy_job *job, int64_t r, int64_t *column) {
     int64_t t = *(const int64_t *)tg_row_at(&job->target, r, 0);
     *column = t - job->first;
@@ -33,7 +33,10 @@ static real sum_logits(const tg_rows *x, int64_t r, real ref) {
     return sum;
 }
 
-/* Returns the loss of row r. For a shard it is the shard's part, without log(mass), which needs all shards. */
+/* Returns the loss of row r. z holds the greatest logit of the row, and the sum of the exponentials relative to it
+ * (lse.h). If the logits are a shard of the vocabulary, returns the shard's part of the loss (tg_cross_entropy_args).
+ * In that part, logits are measured from z.ref, the greatest logit of this shard. The part lacks the logarithm of the
+ * sum of exponentials: the caller adds it when it has the sums of all shards. */
 static real row_loss(const tg_cross_entropy_job *job, int64_t r, lse z) {
     int64_t t;
     real s = (real)job->smoothing, from = job->shard ? 0 : (real)log(z.sum), loss = 0;

@@ -1,4 +1,4 @@
-/* Dropout: y (+)= x keep / (1 - p), where keep is 0 or 1. It serves both forward and gradient. */
+/* Dropout: y (+)= x keep / (1 - p), where keep is 0 or 1. The kernel serves forward and gradient. */
 #include "kernels/cpu/fused.h"
 #include "kernels/cpu/tile.h"
 #include "kernels/philox.h"

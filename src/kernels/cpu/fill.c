@@ -7,11 +7,12 @@
 #include "kernels/cpu/required.h"
 #include "kernels/scalar.h"
 
-/* Numbers of elements: from which threads are used, of a unit of work, and of a buffer. */
+/* PARALLEL_FROM is the least number of elements for which several threads are used. UNIT and BUFFER are the numbers of
+ * elements of a unit of parallel work and of a buffer. */
 enum { PARALLEL_FROM = 65536, UNIT = 16384, BUFFER = 512 };
 
-/* Copies the value, as a broadcast float64 array, by the map kernel. Small contiguous arrays of 0 are cleared
- * directly. */
+/* Views `value` as a broadcast float64 array, and copies it with slot map. Clears small contiguous arrays directly if
+ * the value is 0. */
 tg_status tg_cpu_fill(tg_ctx *ctx, tg_array out, double value) {
     static const int64_t no_stride[TG_MAX_DIMS] = {0};
     if (out.contiguous && value == 0 && !signbit(value) && out.numel < PARALLEL_FROM) {
@@ -26,7 +27,7 @@ typedef struct iota_job {
     const tg_map_kernels *kernels;
     tg_array out;
     double start, step;
-    bool exact; /* start and step are integers and so is the dtype: counts in int64 */
+    bool exact; /* start, step and the dtype are integers, so the values are computed in int64 */
 } iota_job;
 
 /* Writes elements [i, i + n) to buf: as int64 if job->exact, otherwise as double. */

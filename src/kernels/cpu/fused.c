@@ -68,7 +68,7 @@ tg_status tg_cpu_norm(tg_ctx *ctx, const tg_norm_args *a) {
     return TG_OK;
 }
 
-/* Computes g (+)= the sum of `units` parts, each of g's size. */
+/* Computes g (+)= the sum of `units` parts, each of the size of g. */
 static void sum_units(tg_ctx *ctx, bool f64, const tg_array *g, const void *parts, int64_t units, bool add) {
     tg_sum_job job = {.out = tg_rows_of(g, 1), .parts = parts, .count = units, .part_size = g->numel, .add = add};
     job.tiles = tg_units(job.out.n, TG_TILE);
@@ -81,7 +81,7 @@ tg_status tg_cpu_norm_grad(tg_ctx *ctx, const tg_norm_args *a) {
     tg_norm_job job = norm_job(a);
     int64_t per = tg_units(job.x.count, MAX_UNITS);
     job.per_unit = per > LEAST_ROWS ? per : LEAST_ROWS;
-    /* Without rows there is still one unit. It writes zeros, the sum over no rows. */
+    /* If there are no rows, there is still one unit. It writes zeros, the sum over no rows. */
     int64_t units = job.x.count ? tg_units(job.x.count, job.per_unit) : 1;
     size_t bytes = (size_t)(units * job.x.n) * (f64 ? sizeof(double) : sizeof(float));
     if (a->gw.data || a->gb.data) {
@@ -125,7 +125,7 @@ static tg_cross_entropy_job cross_entropy_job(const tg_cross_entropy_args *a) {
     return job;
 }
 
-/* Stores 1 + the first row whose target is out of range in *bad. Leaves *bad alone if there is none. */
+/* Sets *bad to 1 + the number of the first row whose target is out of range. Leaves *bad unchanged if no target is. */
 static void find_bad(const tg_cross_entropy_job *job, int64_t *bad) {
     for (int64_t r = 0; r < job->logits.count; r++) {
         int64_t t = *(const int64_t *)tg_row_at(&job->target, r, 0);

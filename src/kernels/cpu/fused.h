@@ -1,8 +1,9 @@
 /* The fused kernels of the CPU: its optional slots softmax, norm, cross-entropy, attention, dropout, prepare and adamw.
- * First their functions in the device table, then what the drivers pass to the templates.
+ * This header declares first the functions in the device table, and then what their drivers pass to the templates
+ * (cpu.h).
  *
- * Every kernel is a tg_range_fn over units of work that depend on shapes alone. Arithmetic is in the template's
- * compute type: float for float32, bfloat16 and float16, double for float64. */
+ * Every kernel is a tg_range_fn over units of work. How the work is divided into units depends on shapes and strides
+ * alone. Arithmetic is in the template's compute type: float for float32, bfloat16 and float16, double for float64. */
 #ifndef TG_FUSED_H
 #define TG_FUSED_H
 
@@ -57,7 +58,7 @@ typedef enum tg_fused {
 /* Runs the copy of a kernel for the context's level and this compute type over [0, units). */
 void tg_fused_run(tg_ctx *ctx, tg_fused kernel, bool f64, int64_t units, void *job);
 
-/* Returns how many of `count` rows of n elements make a unit that is worth starting a thread for. */
+/* Returns how many of `count` rows of n elements make a unit that is large enough to be worth starting a thread. */
 int64_t tg_rows_per_unit(int64_t count, int64_t n);
 /* Returns the number of units of `count` rows. */
 static inline int64_t tg_units(int64_t count, int64_t per_unit) {
@@ -68,15 +69,15 @@ static inline int64_t tg_unit_end(int64_t count, int64_t per_unit, int64_t end) 
     return end * per_unit < count ? end * per_unit : count;
 }
 
-/* Elements of a row that a kernel handles at a time: few enough for the first-level cache. */
+/* Number of elements of a row that a kernel handles at a time: few enough for the first-level cache. */
 enum { TG_TILE = 1024 };
 
-/* The slots of work memory (tg_workspace) that these kernels use. */
+/* The blocks of work memory (tg_workspace) that these kernels use. */
 enum { TG_WS_PARTIALS = 5, TG_WS_SCRATCH = 6 };
 
 typedef struct tg_softmax_job {
     tg_rows y, x, gy, gx; /* gy, gx: for the gradient */
-    int64_t per_unit; /* rows of a unit; also below */
+    int64_t per_unit; /* number of rows of a unit, also in the structs below */
     bool log, add;
 } tg_softmax_job;
 
@@ -85,30 +86,31 @@ typedef struct tg_norm_job {
     int64_t per_unit;
     double eps;
     bool rms, add_x;
-    bool streams; /* y is written with non-temporal stores: stream.h */
+    bool streams; /* y is written with non-temporal stores (stream.h) */
     void *gw, *gb; /* the sums of each unit, [units, n] in the compute type; NULL: not wanted */
 } tg_norm_job;
 
-/* Row r of out (+)= the sum of `count` parts of that row, in order. Parts are part_size elements apart, and the rows of
- * a part row_size. A unit is one tile of a row. */
+/* The job of kernel sum_partials: row r of out (+)= the sum of row r of `count` parts, in order. (+)= adds if `add` is
+ * true, and overwrites otherwise. Parts are part_size elements apart, and the rows of a part are row_size elements
+ * apart. A unit is one tile of a row. */
 typedef struct tg_sum_job {
     tg_rows out;
     const void *parts; /* in the compute type */
-    int64_t count, part_size, row_size, tiles; /* tiles: of a row */
+    int64_t count, part_size, row_size, tiles; /* tiles: number of tiles of a row */
     bool add;
 } tg_sum_job;
 
 typedef struct tg_cross_entropy_job {
     tg_rows logits, target, loss, top, mass, gloss, glogits;
     int64_t per_unit, ignore_index;
-    int64_t first, classes; /* column 0 is class `first` of `classes` */
+    int64_t first, classes; /* column 0 of logits is class `first`; `classes` is the number of all classes */
     double smoothing;
     bool shard, add; /* shard: the columns of other classes are on other ranks */
 } tg_cross_entropy_job;
 
 typedef struct tg_dropout_job {
     tg_rows y, x;
-    int64_t tiles; /* of a row; a unit is one tile */
+    int64_t tiles; /* number of tiles of a row; a unit is one tile */
     double p;
     tg_draws draws;
     bool add;

@@ -1,18 +1,18 @@
-/* For templates only: the stable sum of a row's exponentials in one pass over memory. The result stays two numbers, the
- * reference and the sum: log(sum) + ref, rounded, would lose digits where the row's values are large. */
+/* For templates only: the stable sum of a row's exponentials (log-sum-exp) in one pass over memory. The result is two
+ * numbers, a reference and a sum. A single number, log(sum) + ref, would lose digits in rows with large values. */
 #ifndef TG_LSE_H
 #define TG_LSE_H
 
 #include "kernels/cpu/tile.h"
 
-/* The sum of exp over a row is sum * exp(ref), where ref is the row's maximum. For a row of -inf both are 0, so that
- * -inf - -inf does not occur. */
+/* The sum of exp over a row is sum * exp(ref), where ref is the row's maximum. For a row of -inf, ref and sum are 0, so
+ * that -inf - -inf does not occur. */
 typedef struct lse {
     real ref, sum;
 } lse;
 
-/* Returns the maximum of t. It ignores NaN, which reaches the row's result through the sum instead. Lanes are combined
- * by halves, because gcc does not vectorize a maximum reduction if there may be NaN. */
+/* Returns the maximum of t. Ignores NaN, because a NaN makes the row's result NaN through the sum. Combines lanes by
+ * halves, because gcc does not vectorize a maximum reduction if there may be NaN. */
 TILE_REDUCTION tile_max(const real *t, int64_t n) {
     real lane[LANES], m = -INFINITY;
     int64_t i = 0;
@@ -50,7 +50,7 @@ TILE_REDUCTION tile_sum_exp(const real *t, int64_t n, real ref, const real *next
     return s + lanes_sum(lane);
 }
 
-/* Sums tile by tile; where a tile raises the maximum, the sum so far is rescaled. */
+/* Returns the lse of row r. Sums tile by tile; if a tile raises the maximum, rescales the sum so far. */
 static inline lse lse_of_row(const tg_rows *x, int64_t r) {
     real buf[TILE], max = -INFINITY;
     lse s = {0, 0};

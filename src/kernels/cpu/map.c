@@ -5,8 +5,8 @@
 #include "kernels/cpu/required.h"
 #include "kernels/scalar.h"
 
-/* PARALLEL_FROM: the number of elements from which threads are used. FIRST_REAL: the first of the formulas that have no
- * integer form. */
+/* PARALLEL_FROM is the least number of elements for which several threads are used. FIRST_REAL is the first of the
+ * formulas that have no integer form. */
 enum { PARALLEL_FROM = 65536, FIRST_REAL = TG_FN_abs_d };
 
 TG_CPU_COPIES(tg_map_kernels, map_kernels, f32)
@@ -21,8 +21,8 @@ const tg_map_kernels *tg_map_kernels_of(const tg_ctx *ctx, tg_dtype compute) {
     return compute == TG_F32 ? f32[level] : compute == TG_F64 ? f64[level] : i64[level];
 }
 
-/* Returns the widest type of the inputs, and of the output if it is added to. Integers are computed in float64 if the
- * formula has no integer form. */
+/* Returns the compute type: float32, float64 or int64, as the widest input requires. If the map adds to the output, the
+ * output counts as an input. Integers are computed in float64 if the formula has no integer form. */
 static tg_dtype compute_type(tg_formula f, const tg_array *out, const tg_array *in, int n_in, bool add) {
     bool is_float = add && tg_is_float(out->dtype), is_f64 = add && out->dtype == TG_F64;
     for (int i = 0; i < n_in; i++) {
@@ -32,8 +32,8 @@ static tg_dtype compute_type(tg_formula f, const tg_array *out, const tg_array *
     return is_f64 || (!is_float && f >= FIRST_REAL) ? TG_F64 : is_float ? TG_F32 : TG_I64;
 }
 
-/* Returns whether all arrays are contiguous and of the same dtype, float32 or float64. If they are also small, one call
- * of the row function computes all elements, so that small tensors have almost no overhead. */
+/* Returns whether all arrays are contiguous and of the same dtype, float32 or float64. tg_cpu_map then computes small
+ * arrays by one call of the row function, so that small tensors have almost no overhead. */
 static bool same_layout(const tg_array *out, const tg_array *in, int n_in) {
     bool ok = out->contiguous && (out->dtype == TG_F32 || out->dtype == TG_F64);
     for (int i = 0; i < n_in; i++) ok = ok && in[i].contiguous && in[i].dtype == out->dtype;

@@ -1,16 +1,17 @@
 /* Element-wise kernels: what the driver (map.c) passes to the templates (map_tmpl.c).
  *
- * A formula's row function runs over unit-stride arrays of one compute type. Everything else (another dtype, a
- * broadcast, a transposition) is cut into two-dimensional tiles that fit the first-level cache: operands that have
- * another dtype or are not contiguous are converted into a buffer, and the output is converted back. */
+ * A formula (kernels/scalar.h) has a row function for each compute type, which runs over contiguous arrays of that
+ * type. A map is cut into two-dimensional tiles, and the row function is called for each tile. An operand that has
+ * another dtype, or is not contiguous within a tile (a broadcast, a transposition), is copied tile by tile to or from a
+ * buffer of the compute type. These tiles are so small that the buffers fit the first-level cache. */
 #ifndef TG_MAP_H
 #define TG_MAP_H
 
 #include "kernels/cpu/cpu.h"
 
 enum {
-    TG_MAP_TILE = 512,    /* greatest number of elements of a tile that passes through a buffer */
-    TG_MAP_CHUNK = 16384, /* the same if all operands are used in place */
+    TG_MAP_TILE = 512,    /* greatest number of elements of a tile if an operand needs a buffer */
+    TG_MAP_CHUNK = 16384, /* greatest number of elements of a tile if all operands are used in place */
     TG_MAP_INPUTS = 4
 };
 
@@ -36,7 +37,7 @@ typedef struct tg_map_plan {
     int64_t shape[TG_MAX_DIMS + 1];
     tg_map_operand x[1 + TG_MAP_INPUTS]; /* the output, then the inputs */
     int64_t rows, cols;                  /* of a tile */
-    int64_t tiles, per_unit;             /* tiles in all, and of one parallel unit */
+    int64_t tiles, per_unit;             /* number of tiles, in all and in one unit of parallel work */
 } tg_map_plan;
 
 /* The functions of one copy of the template. load and store convert between n elements of any dtype, `stride` apart,

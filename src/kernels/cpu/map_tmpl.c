@@ -118,7 +118,7 @@ static void locate(const tg_map_plan *m, int64_t t, int64_t *offset, int64_t *ro
 }
 
 /* Computes tile t. buf has a buffer for each operand: buf[0] for the output m->x[0], and buf[i] for the input m->x[i],
- * which the row function gets as in[i - 1]. Only operands that are not direct need theirs. */
+ * which the row function gets as in[i - 1]. Only operands that are not direct need their buffers. */
 static void map_tile(const tg_map_plan *m, int64_t t, T buf[][TG_MAP_TILE]) {
     int64_t offset[1 + TG_MAP_INPUTS], rows, cols;
     const void *in[TG_MAP_INPUTS] = {0};

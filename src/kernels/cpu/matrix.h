@@ -40,8 +40,8 @@ typedef struct block {
     int64_t ld;
 } block;
 
-/* Returns rows [i, i + n) of x. They stay in place if they have the compute type and a multiple of TG_LANES columns;
- * otherwise they are converted into buf and padded with zeros to such a multiple. */
+/* Returns rows [i, i + n) of x. They stay in place if they are contiguous, have the compute type, and have a
+ * multiple of TG_LANES columns. Otherwise they are converted into buf and padded with zeros to such a multiple. */
 static inline block block_rows(const matrix *x, int64_t i, int64_t n, real *buf) {
     int64_t ld = tg_lanes(x->cols);
     if (matrix_direct(x) && ld == x->cols)

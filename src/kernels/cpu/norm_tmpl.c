@@ -67,9 +67,10 @@ static real sum_row(const tg_rows *x, int64_t r) {
     return sum;
 }
 
-/* Returns the mean of row r, and its variance in *variance. The variance comes from a second pass over the row, which
- * is in the cache by then, because a difference of large numbers would be inaccurate. The sum of x - mean in that pass
- * corrects the mean, so that equal elements equal their mean exactly. */
+/* Returns the mean of row r, and sets *variance to its variance. The variance comes from a second pass over the row,
+ * which is in the cache by then: computed in one pass, it would be a difference of large numbers, which is inaccurate.
+ * The sum of x - mean in the second pass corrects the mean, so that the mean of equal elements is exactly their
+ * value. */
 static real moments(const tg_rows *x, int64_t r, real *variance) {
     real buf[TILE], n = (real)x->n, mean = sum_row(x, r) / n, rest = 0, sum = 0, left;
     for (int64_t j = 0; j < x->n; j += TILE) {
@@ -107,7 +108,8 @@ static void tile_affine(real *y, const real *x, const real *w, const real *b, in
         y[i] = (x[i] - mean) * rstd * w[i] + b[i];
 }
 
-/* Does the same with non-temporal stores. y is aligned to a cache line, and n elements are whole cache lines. */
+/* Does the same as tile_affine, with non-temporal stores. y is aligned to a cache line, and n elements fill whole cache
+ * lines. */
 static void tile_affine_streamed(real *y, const real *x, const real *w, const real *b, int64_t n, real mean, real rstd,
                                  const real *next) {
     enum { LINE = TG_STREAM_LINE / sizeof(real) };
@@ -159,14 +161,14 @@ void TG_K(norm)(void *arg, int64_t begin, int64_t end) {
         tg_stream_fence();
 }
 
-/* The gradient of a row. With h = (x - mean) rstd and g = gy w:
+/* What gx of a row is computed from. With h = (x - mean) rstd and g = gy w:
  *     gx = rstd (g - mean(g) - h mean(g h)), where RMS norm lacks mean(g). */
 typedef struct row_grad {
     real mean, rstd;
     real sum_g, sum_gh;
 } row_grad;
 
-/* Adds the contribution of row r to gw and gb while it computes the two sums. */
+/* Computes the two sums of s for row r, and adds the contribution of the row to gw and gb, unless they are NULL. */
 static void grad_sums(const tg_norm_job *job, int64_t r, real *gw, real *gb, row_grad *s) {
     real xbuf[TILE], gbuf[TILE], wbuf[TILE], mean = s->mean, rstd = s->rstd;
     for (int64_t j = 0; j < job->x.n; j += TILE) {
@@ -200,7 +202,8 @@ static void grad_x(const tg_norm_job *job, int64_t r, const row_grad *s) {
     }
 }
 
-/* Computes unit u: gx of its rows, and the sums of gw and gb over them. The driver adds the units' sums. */
+/* Computes unit u: gx of its rows, and the sums over these rows for gw and gb. The driver adds the sums of all
+ * units. */
 static void grad_unit(const tg_norm_job *job, int64_t u) {
     int64_t n = job->x.n, last = tg_unit_end(job->x.count, job->per_unit, u + 1);
     real *gw = job->gw ? (real *)job->gw + u * n : NULL, *gb = job->gb ? (real *)job->gb + u * n : NULL;

@@ -1,5 +1,5 @@
-/* Sums partial results in the order of the parts (tg_sum_job): the second half of reductions whose bits must not depend
- * on threads. */
+/* Sums partial results in the order of the parts (tg_sum_job). This is the second pass of reductions whose bits must
+ * not depend on the number of threads. */
 #include "kernels/cpu/fused.h"
 #include "kernels/cpu/tile.h"
 

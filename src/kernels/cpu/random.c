@@ -5,7 +5,8 @@
 #include "kernels/cpu/required.h"
 #include "kernels/uniform.h"
 
-/* Numbers of elements: from which threads are used, and of a unit of work. */
+/* PARALLEL_FROM is the least number of elements for which several threads are used. UNIT is the number of elements of a
+ * unit of parallel work. */
 enum { PARALLEL_FROM = 65536, UNIT = 16384 };
 
 TG_CPU_COPIES(tg_random_kernels, random_kernels, f32)

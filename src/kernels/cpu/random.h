@@ -12,8 +12,10 @@ typedef struct tg_random_job {
     double a, b;         /* as in slot random */
     double least, below; /* the least and the greatest number that a uniform draw may give (uniform.h) */
     tg_draws draws;
-    int64_t inner;    /* runs end at multiples of this: the size of the last dim, or of out if it is contiguous */
-    int64_t per_unit; /* elements of a unit */
+    /* Elements are filled in runs. No run crosses a multiple of `inner`, which is the size of the last dim, or of out
+     * if out is contiguous. */
+    int64_t inner;
+    int64_t per_unit; /* number of elements of a unit */
 } tg_random_job;
 
 typedef struct tg_random_kernels {

@@ -12,7 +12,8 @@ static T unit_uniform(uint32_t first, uint32_t second) {
     return IS_DOUBLE ? (T)tg_uniform_of_words(first, second) : (T)tg_uniform_of_word(first);
 }
 
-/* Computes n uniform numbers. The bounds ensure that neither rounding here nor to the tensor's dtype leaves [a, b). */
+/* Computes n uniform numbers. The bounds `least` and `below` ensure that no number leaves [a, b), neither by rounding
+ * here nor by rounding to the tensor's dtype. */
 static void uniforms(const tg_random_job *job, const uint32_t *first, const uint32_t *second, int64_t n, T *y) {
     T a = (T)job->a, width = (T)(job->b - job->a), least = (T)job->least, below = (T)job->below;
     for (int64_t i = 0; i < n; i++) {
@@ -27,7 +28,7 @@ static void normals(const tg_random_job *job, const uint32_t *first, const uint3
     for (int64_t i = 0; i < n; i++) y[i] = mean + deviation * NORMAL(first[i], second[i]);
 }
 
-/* Fills elements [i, i + n), which are at `at`, `stride` apart. */
+/* Fills elements [i, i + n), which begin at `at` and are `stride` elements apart. */
 static void draw_run(const tg_random_job *job, int64_t i, int64_t n, char *at, int64_t stride) {
     uint32_t first[TG_RANDOM_TILE], second[TG_RANDOM_TILE];
     T y[TG_RANDOM_TILE];

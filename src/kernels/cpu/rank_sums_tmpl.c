@@ -53,8 +53,8 @@ ALWAYS_INLINE stored finish(tg_reduce_op op, summed x, int n) {
     return STORE(op == TG_REDUCE_AVG ? (summed)(x / (summed)n) : x);
 }
 
-/* Reduces the elements of k ranks, 2 to 4, in one pass and writes them to m ranks, 1 to 4. An output may be a source,
- * or share no memory with any. */
+/* Reduces the elements of k ranks, 2 to 4, in one pass and writes them to m ranks, 1 to 4. Each output is one of the
+ * sources, or shares no memory with any source. */
 ALWAYS_INLINE void reduce_pass(tg_reduce_op op, const stored *const *s, int k, stored *const *out, int m, int64_t n) {
     const stored *a = s[0], *b = s[1], *c = k > 2 ? s[2] : a, *d = k > 3 ? s[3] : a;
     stored *p = out[0], *q = m > 1 ? out[1] : p, *r = m > 2 ? out[2] : p, *t = m > 3 ? out[3] : p;
@@ -71,7 +71,8 @@ ALWAYS_INLINE void reduce_pass(tg_reduce_op op, const stored *const *s, int k, s
     }
 }
 
-/* Reduces any number of ranks block by block: sums in a buffer that stays in the cache, then copies. */
+/* Reduces any number of ranks block by block: combines a block in a buffer that stays in the cache, and then copies the
+ * result to the outputs. */
 ALWAYS_INLINE void reduce_blocks(tg_reduce_op op, const stored *const *s, int k, stored *const *out, int m, int64_t n) {
     summed acc[BLOCK];
     for (int64_t at = 0; at < n; at += BLOCK) {
@@ -86,8 +87,8 @@ ALWAYS_INLINE void reduce_blocks(tg_reduce_op op, const stored *const *s, int k,
     }
 }
 
-/* Calls reduce_pass with constant k and m in the common cases, 2 to 4 ranks and one output or as many. A case is 2 k +
- * (1 if there are several outputs). */
+/* Calls reduce_pass with constant k and m in the common cases: 2 to 4 ranks, and one output or one for each rank. The
+ * number of a case is 2 k, plus 1 if there are several outputs. */
 ALWAYS_INLINE void reduce_of(tg_reduce_op op, const stored *const *s, int k, stored *const *out, int m, int64_t n) {
     switch (m == 1 || m == k ? k * 2 + (m > 1) : 0) {
     case 4: reduce_pass(op, s, 2, out, 1, n); break;

@@ -1,11 +1,12 @@
-/* The CPU's reduce slot: divides the dims into kept and reduced, and chooses rows or columns and the number of
- * parts. */
+/* The CPU's reduce slot: divides the dims into kept and reduced ones, and chooses between rows and columns (reduce.h).
+ * Also chooses the number of parts. */
 #include "kernels/cpu/reduce.h"
 
 #include "base/dtype.h"
 #include "kernels/cpu/required.h"
 
-/* Numbers of input elements: from which threads are used, of a part, and of a unit of work. */
+/* PARALLEL_FROM is the least number of input elements for which several threads are used. PART and UNIT are the numbers
+ * of input elements of a part (reduce.h) and of a unit of parallel work. */
 enum { PARALLEL_FROM = 65536, PART = 65536, UNIT = 16384 };
 
 TG_CPU_COPIES(tg_reduce_kernels, reduce_kernels, f32)
@@ -20,8 +21,8 @@ static const tg_reduce_kernels *kernels_of(const tg_ctx *ctx, tg_dtype compute) 
     return compute == TG_F32 ? f32[level] : compute == TG_F64 ? f64[level] : i64[level];
 }
 
-/* Returns the dtype in which a reduction runs: int64 from integers to an integer, float64 if one side is float64 or if
- * integers give a float, otherwise float32. */
+/* Returns the dtype in which a reduction runs: int64 if input and output are integers; float64 if one of them is
+ * float64, or if the input is an integer and the output a float; otherwise float32. */
 static tg_dtype compute_type(tg_dtype in, tg_dtype out) {
     if (in == TG_F64 || out == TG_F64 || (!tg_is_float(in) && tg_is_float(out))) return TG_F64;
     return tg_is_float(in) ? TG_F32 : TG_I64;
@@ -70,8 +71,8 @@ static void divide_dims(tg_reduce_plan *m, const tg_array *out, const tg_array *
     merge_dims(&m->reduced);
 }
 
-/* Returns whether to reduce along columns: if there are enough neighboring outputs, and the elements that they come
- * from are closer together in memory than the elements of one output are. */
+/* Returns whether to reduce along columns. This is so if there are enough neighboring outputs, and if the elements of
+ * neighboring outputs are closer together in memory than the elements of one output. */
 static bool by_columns(const tg_reduce_plan *m) {
     const tg_reduce_dims *k = &m->kept, *r = &m->reduced;
     if (k->n == 0 || r->n == 0) return k->n > 0;
@@ -102,8 +103,9 @@ static void run(tg_ctx *ctx, const tg_reduce_plan *m, tg_range_fn body) {
         body((void *)m, 0, units);
 }
 
-/* Changes a plan with several parts into two passes. In the first every part writes its results, row-major, to its row
- * of `partial`. The second reduces these rows as columns, and takes over scale, add and the output. */
+/* Changes a plan with several parts into two passes. In the first pass, each part writes its results to its own row of
+ * `partial`, in row-major order. The second pass combines these rows element by element, applies scale and add, and
+ * writes the output. */
 static void split_passes(tg_reduce_plan *parts, tg_reduce_plan *second, void *partial, tg_dtype compute) {
     *second = *parts;
     second->kind = parts->kind == TG_SUMSQ ? TG_SUM : parts->kind;

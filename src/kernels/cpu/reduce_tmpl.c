@@ -68,7 +68,7 @@ INLINE T join(tg_reduction kind, T a, T b) {
 INLINE void step(tg_reduction kind, vec *acc, const T *at) {
     vec x;
     memcpy(&x, at, sizeof x);
-    vec_mask take = ~((x <= 0) | (x >= 0)); /* NaN */
+    vec_mask take = ~((x <= 0) | (x >= 0)); /* lanes with NaN */
     switch (kind) {
     case TG_SUM:
         *acc += x;
@@ -107,7 +107,7 @@ INLINE T run_of(tg_reduction kind, int64_t n, const T *x) {
     return lane[0];
 }
 
-/* Calls run_of with a constant kind, so that each has a loop of its own. */
+/* Calls run_of with a constant kind, so that each kind has a loop of its own. */
 static T reduce_run(tg_reduction kind, int64_t n, const T *x) {
     switch (kind) {
     case TG_SUM:
@@ -124,7 +124,7 @@ static T reduce_run(tg_reduction kind, int64_t n, const T *x) {
     }
 }
 
-/* Combines any number of results pairwise and in order: level l holds the combination of 2^l of them when bit l of
+/* Combines any number of results pairwise and in order: level l holds the combination of 2^l results if bit l of
  * count is set. */
 typedef struct cascade {
     uint64_t count;
@@ -149,7 +149,8 @@ static T cascade_end(const cascade *c, tg_reduction kind) {
     return v;
 }
 
-/* Returns the offset in the input of flat index i over these dims, in elements. *out receives that in the output. */
+/* Returns the offset in the input of the element with flat index i over these dims, in elements. *out receives the
+ * offset in the output. */
 static int64_t locate(const tg_reduce_dims *d, int64_t i, int64_t *out) {
     int64_t in = 0;
     *out = 0;
@@ -179,7 +180,8 @@ static const T *next_run(const tg_reduce_plan *m, const char *base, int64_t i, i
     return buf;
 }
 
-/* Scales n results, adds what the output holds if m->add, and stores them. Overwrites v. */
+/* Scales the n results in v, adds the present values of the output if m->add is true, and stores the sums. Overwrites
+ * v. */
 static void finish(const tg_reduce_plan *m, char *out, int64_t stride, int64_t n, T *v) {
     for (int64_t j = 0; j < n; j++) v[j] = SCALED(v[j], m->scale);
     if (m->add) {
@@ -219,7 +221,7 @@ static void reduce_row(const tg_reduce_plan *m, int64_t tile) {
 }
 
 /* Combines x with acc, element by element; if `first`, sets acc to x. If `squares`, the elements of x are squared
- * before. */
+ * first. */
 static void fold(tg_reduction kind, bool first, bool squares, int64_t n, T *restrict acc, const T *restrict x) {
     if (squares)
         for (int64_t j = 0; j < n; j++) acc[j] = first ? x[j] * x[j] : acc[j] + x[j] * x[j];
@@ -235,8 +237,8 @@ static void fold(tg_reduction kind, bool first, bool squares, int64_t n, T *rest
         for (int64_t j = 0; j < n; j++) acc[j] += x[j];
 }
 
-/* Combines rows in blocks of TG_REDUCE_BLOCK, and blocks in blocks of blocks, as the cascade does for elements of a
- * row. */
+/* Combines rows in blocks of TG_REDUCE_BLOCK rows, then these in blocks of blocks, and so on: for whole rows, what the
+ * cascade does for single results. */
 typedef struct blocks {
     int filled[TG_REDUCE_LEVELS]; /* rows or blocks that each level has combined */
     T level[TG_REDUCE_LEVELS][TG_REDUCE_RUN];

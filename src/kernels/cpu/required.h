@@ -1,5 +1,5 @@
-/* The functions of the CPU's required slots and of the optional slots scan, sort and put; and how their drivers find
- * the copies of a template. */
+/* The functions of the CPU's required slots and of its optional slots scan, sort and put; and macros with which their
+ * drivers find the copies of a template (cpu.h). */
 #ifndef TG_CPU_REQUIRED_H
 #define TG_CPU_REQUIRED_H
 
@@ -18,10 +18,12 @@ tg_status tg_cpu_sort(tg_ctx *ctx, tg_array y, tg_array order, tg_array x, bool 
 tg_status tg_cpu_put(tg_ctx *ctx, tg_array dst, tg_array src, tg_array index, int dim, int64_t *bad);
 tg_status tg_cpu_random(tg_ctx *ctx, tg_random kind, tg_array out, double a, double b, const tg_draws *draws);
 
-/* The slots of work memory (tg_workspace) that reduce and sort use. gemm uses 0 to 2, the fused kernels 5 and 6. */
+/* The blocks of work memory (tg_workspace) that reduce and sort use. gemm uses blocks 0 to 2, and the fused kernels use
+ * blocks 5 and 6. */
 enum { TG_WS_REDUCE = 3, TG_WS_SORT = 4 };
 
-/* Declares the copies of a template's table and lists them by level. Off x86-64 only the portable one exists. */
+/* TG_CPU_COPIES declares the copies of a template's table, and TG_CPU_TABLE lists them by tg_cpu_level_t. On machines
+ * other than x86-64 only the portable copy exists. */
 #ifdef __x86_64__
 #define TG_CPU_COPIES(type, name, t)                                                                                   \
     extern const type tg_##name##_##t##_portable, tg_##name##_##t##_avx2, tg_##name##_##t##_avx512;

@@ -7,7 +7,7 @@
 
 typedef struct tg_rows {
     char *data;           /* NULL for an absent array */
-    int64_t count;        /* rows */
+    int64_t count;        /* number of rows */
     int64_t n, stride;    /* elements of a row and the step between them */
     tg_dtype dtype;
     int64_t size;         /* bytes of an element */
@@ -15,8 +15,8 @@ typedef struct tg_rows {
     int64_t shape[TG_MAX_DIMS], step[TG_MAX_DIMS]; /* of the leading dims, innermost first */
 } tg_rows;
 
-/* Returns the rows of a. inner 1: a row is the last dim. inner 0: a row is one element, for an array that holds one
- * value per row. */
+/* Returns the rows of a. If inner is 1, a row is the last dim. If inner is 0, a row is one element; this is for arrays
+ * that hold one value per row of another array. */
 tg_rows tg_rows_of(const tg_array *a, int inner);
 /* Returns a contiguous array as one long row. */
 tg_rows tg_flat_of(const tg_array *a);

@@ -4,7 +4,8 @@
 #include "base/dtype.h"
 #include "kernels/cpu/required.h"
 
-/* Numbers of elements: from which threads are used, and of a unit of work. */
+/* PARALLEL_FROM is the least number of elements for which several threads are used. UNIT is the number of elements of a
+ * unit of parallel work. */
 enum { PARALLEL_FROM = 65536, UNIT = 16384 };
 
 TG_CPU_COPIES(tg_scan_kernels, scan_kernels, f32)
@@ -26,8 +27,9 @@ static const tg_scan_kernels *kernels_of(const tg_ctx *ctx, const tg_array *x, c
 /* Returns the absolute value of a step. */
 static int64_t distance(int64_t step) { return step < 0 ? -step : step; }
 
-/* Finds the blocks of rows that lie a constant step apart in both arrays. The innermost merged dims of the arrays are
- * products of the same trailing dims, so the smaller one divides the greater. */
+/* Finds the blocks: groups of rows that lie a constant step apart in x, and also in y. In each array tg_rows_of has
+ * merged one or more of the innermost leading dims into one, of size shape[0]. It may have merged fewer dims in one
+ * array than in the other. So the smaller shape[0] divides the greater, and is the number of rows of a block. */
 static void find_blocks(tg_scan_job *job) {
     job->adjacent = job->x.shape[0] < job->y.shape[0] ? job->x.shape[0] : job->y.shape[0];
     job->x_row = job->x.step[0];

@@ -1,7 +1,8 @@
 /* Cumulative sums and products: what the driver (scan.c) passes to the templates (scan_tmpl.c).
  *
- * A row is scanned element by element, floats in float64, so its bits depend on nothing else. Rows whose elements lie
- * next to each other in memory are scanned together in bands, one element of each row at a time. */
+ * A row is scanned element by element, and the running value of floats is a float64. So the bits of a row depend on
+ * that row alone. Rows that lie next to each other in memory are scanned together in bands, one element of
+ * each row at a time. */
 #ifndef TG_SCAN_H
 #define TG_SCAN_H
 
@@ -16,8 +17,8 @@ enum {
 typedef struct tg_scan_job {
     tg_rows x, y;
     bool prod, back, add;
-    int64_t per_unit;     /* rows of a unit */
-    int64_t adjacent;     /* rows of a block; they are a constant step apart in both arrays */
+    int64_t per_unit;     /* number of rows of a unit, if rows are scanned one at a time */
+    int64_t adjacent;     /* number of rows of a block; they are a constant step apart in x, and also in y */
     int64_t x_row, y_row; /* that step in x and in y, in elements */
     int64_t bands;        /* number of bands of a block */
 } tg_scan_job;

@@ -8,7 +8,7 @@ typedef double run_f64;
 typedef int64_t run_i64;
 typedef SPAN_CAT(run_, TG_T) run;
 
-/* Stores n elements of y from `at` on, or adds them. Overwrites t. */
+/* Stores the n elements of t in y, from `at` on, or adds them there. Overwrites t. */
 static void put(const tg_scan_job *job, char *at, int64_t stride, int64_t n, T *t) {
     T old[TG_SCAN_RUN];
     if (job->add) {

@@ -1,16 +1,17 @@
-/* For templates only: what forward and gradient of attention do with a block of queries and with a tile of scores
- * [keys, lanes], whose lanes are queries. */
+/* For templates only: the steps that attention's forward and gradient share. They work on a block of queries, and on a
+ * tile of scores [keys, lanes], whose lanes are queries. */
 #ifndef TG_SCORES_H
 #define TG_SCORES_H
 
 #include "kernels/cpu/matrix.h"
 #include "kernels/philox.h"
 
-/* A block of queries of one head: queries [i, i + n), padded to whole lanes. */
+/* A block of queries of head h of batch entry b: queries [i, i + n), padded to `lanes`, a multiple of TG_LANES. */
 typedef struct queries {
     int64_t b, h, i, n, lanes;
     int64_t begin, end; /* all keys that a query of the block sees are in this range */
-    /* If there are rules besides causal: the range of keys that all queries see, and the range of each query. */
+    /* If there are rules besides causal (attention_mask.h): the range of keys that all queries of the block see, and
+     * the range of each query. */
     int64_t all_from, all_to;
     int64_t from[TG_QUERIES], to[TG_QUERIES];
 } queries;
@@ -62,7 +63,8 @@ static void hide_by_rules(const queries *q, int64_t key, int64_t keys, real *s) 
             s[j * q->lanes + i] = j >= from[i] && j < to[i] ? s[j * q->lanes + i] : -(real)INFINITY;
 }
 
-/* Sets hidden scores of a tile to -inf. If attention is only causal, those of query i with keys after i + sk - sq. */
+/* Sets hidden scores of a tile to -inf. If causal is the only rule, these are the scores of query i with the keys after
+ * i + sk - sq. */
 static inline void hide_tile(const tg_attention_job *job, const queries *q, int64_t key, int64_t keys, real *s) {
     if (job->rules.more) {
         hide_by_rules(q, key, keys, s);
@@ -76,8 +78,8 @@ static inline void hide_tile(const tg_attention_job *job, const queries *q, int6
     }
 }
 
-/* Writes to m[j, i] what the mask adds to the scores: 0 or -inf for a bool mask. Returns false if it hides all scores
- * of the tile. */
+/* Writes to m[j, i] what the mask adds to the score of key j and query i: 0 or -inf for a bool mask. Returns false if
+ * the mask hides all scores of the tile. */
 static bool mask_load(const tg_attention_job *job, const queries *q, int64_t key, int64_t keys, real *m) {
     const tg_array *mask = &job->a->mask;
     int64_t size = tg_dtype_bits((tg_dtype)mask->dtype) / 8, step = mask->stride[3];
@@ -107,7 +109,7 @@ static inline void mask_add(int64_t n, const real *restrict m, real *restrict s)
         s[i] += m[i];
 }
 
-/* Returns the sink's logit of head h. */
+/* Returns sink[h] (tg_attention_args). */
 static inline real sink_of(const tg_attention_job *job, int64_t h) {
     const tg_array *x = &job->a->sink;
     real v;

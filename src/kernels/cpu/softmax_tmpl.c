@@ -48,8 +48,8 @@ static void short_row(const tg_softmax_job *job, int64_t r) {
     tile_put(&job->y, r, 0, n, false, y);
 }
 
-/* Computes the softmax of a longer row. It computes each exponential twice, and so reads memory twice instead of three
- * times. */
+/* Computes the softmax of a longer row. Computes each exponential twice: for the sum and for y. So it passes over
+ * memory twice; to store the exponentials and scale them later would take three passes. */
 static void long_row(const tg_softmax_job *job, int64_t r) {
     lse s = lse_of_row(&job->x, r);
     real in[TILE], out[TILE], scale = 1 / s.sum;

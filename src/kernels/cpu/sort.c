@@ -1,7 +1,7 @@
 /* The CPU's sort slot. Elements are mapped to integer keys of the same order, which are sorted together with their
  * positions. Long rows are sorted by radix sort over 8-bit digits, from the last digit to the first (Knuth, The Art of
  * Computer Programming, volume 3, 5.2.5). Rows of a few elements are sorted by insertion. If only a few of many
- * elements are wanted, a heap holds the first ones found so far. */
+ * elements are wanted, a heap holds those that come first in sorted order among the elements seen so far. */
 #include "base/dtype.h"
 #include "base/runtime.h"
 #include "kernels/convert.h"
@@ -9,7 +9,7 @@
 #include "kernels/cpu/rows.h"
 
 enum {
-    PARALLEL_FROM = 16384, /* elements of all rows from which threads are used */
+    PARALLEL_FROM = 16384, /* least number of elements of all rows for which several threads are used */
     FEW = 32,              /* greatest number of elements of a row that is sorted by insertion */
     DIGITS = 8,            /* digits of a key */
     DIGIT = 256            /* values of a digit */
@@ -31,7 +31,7 @@ typedef struct sort_job {
 
 /* ---- Keys ---- */
 
-/* Returns the key of v. -0 and 0 have the same key, and every NaN has the greatest. */
+/* Returns the key of v. -0 and 0 have the same key, and every NaN has the greatest key. */
 static uint64_t key_of_f32(float v) {
     uint32_t u = tg_bits_f32(v == 0 ? 0 : v);
     return v != v ? UINT32_MAX : u >> 31 ? ~u : u | 0x80000000u;
@@ -94,8 +94,8 @@ static void sift(pair *heap, int64_t n, int64_t at, pair v) {
     heap[at] = v;
 }
 
-/* Moves the first k of n pairs in sorted order to p[0] to p[k - 1]. Keeps the first k so far in a heap, with the last
- * of them on top, and empties the heap at the end. */
+/* Stores in p[0] to p[k - 1], sorted, the k of the n pairs that come first in sorted order. Keeps the first k of the
+ * pairs seen so far in a heap, with the last of them on top, and empties the heap at the end. */
 static void select_first(pair *p, int64_t n, int64_t k) {
     for (int64_t i = k / 2 - 1; i >= 0; i--) sift(p, k, i, p[i]);
     for (int64_t i = k; i < n; i++)
@@ -140,7 +140,7 @@ static const pair *sort_all(pair *p, int64_t n) {
 
 /* ---- Rows ---- */
 
-/* Stores the first elements in sorted order, as many as y has, and their positions. */
+/* Stores the elements that come first in sorted order, as many as a row of y has, and their positions. */
 static void store_row(const sort_job *job, int64_t r, const pair *p) {
     const char *x = tg_row_at(&job->x, r, 0);
     char *y = tg_row_at(&job->y, r, 0);

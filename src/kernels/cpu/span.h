@@ -1,7 +1,8 @@
-/* For templates only: the compute type T, and copies between spans of any dtype and stride and a buffer of T.
+/* For templates only: the compute type T, and copies between spans and buffers of T. A span is n elements of any dtype,
+ * a constant stride apart.
  *
- * TG_T may be f32, f64 or i64. Each case is a loop that vectorizes: the dtype and the kind of stride are chosen
- * outside of it. */
+ * TG_T may be f32, f64 or i64. The code branches on the dtype, and on whether the stride is 1, outside of the loops, so
+ * that every loop vectorizes. */
 #ifndef TG_SPAN_H
 #define TG_SPAN_H
 

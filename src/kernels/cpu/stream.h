@@ -1,9 +1,9 @@
-/* Non-temporal stores for large outputs: an ordinary store first reads the cache line that it fills, which is a third
- * of the traffic of a large copy. They serve kernels that are bound by memory, with outputs so large that the next
- * reader would not find them in a cache. Where arithmetic hides the time of memory, as in GELU and softmax, ordinary
- * stores are faster.
+/* Non-temporal stores for large outputs. An ordinary store first reads the cache line that it fills; these reads are a
+ * third of the traffic of a large copy, and non-temporal stores avoid them. Such stores serve kernels that are bound by
+ * memory, with outputs so large that the next kernel would not find them in a cache. Where arithmetic hides the time of
+ * memory accesses, as in GELU and softmax, ordinary stores are faster.
  *
- * Such stores are not ordered with others, so code that uses them ends with tg_stream_fence. */
+ * Non-temporal stores are not ordered with ordinary ones, so code that uses them ends with tg_stream_fence. */
 #ifndef TG_STREAM_H
 #define TG_STREAM_H
 
@@ -15,17 +15,17 @@
 #endif
 
 /* TG_STREAM_FROM, in bytes, is half of the last-level cache of common CPUs. The size that the system reports is not
- * used, because it may be that of a whole machine of which a virtual machine has a few cores. TG_STREAM_LINE is the
+ * used, because a virtual machine with a few cores may report the size of the whole machine. TG_STREAM_LINE is the
  * size of a cache line. */
 enum { TG_STREAM_FROM = 16 << 20, TG_STREAM_LINE = 64 };
 
-/* Returns whether an output of this many bytes at data, which is written in pieces of `piece` bytes, is to be written
- * with non-temporal stores. */
+/* Returns whether to write an output with non-temporal stores. The output has `bytes` bytes at data, and is written in
+ * pieces of `piece` bytes. */
 static inline bool tg_streams(const void *data, int64_t bytes, int64_t piece) {
     return bytes >= TG_STREAM_FROM && (uintptr_t)data % TG_STREAM_LINE == 0 && piece % TG_STREAM_LINE == 0;
 }
 
-/* Copies whole cache lines. dst is aligned to a line. */
+/* Copies whole cache lines. dst must be aligned to a line. */
 static inline void tg_stream(void *restrict dst, const void *restrict src, int64_t bytes) {
 #if defined(__AVX512F__)
     for (int64_t i = 0; i < bytes; i += 64)

@@ -1,5 +1,5 @@
 /* The CPU's take, put_add and put slots. Adjacent elements that share one index form a run, which is copied or added
- * at once: an embedding moves whole rows. */
+ * as a whole. In an embedding, for example, a run is a row. */
 #include "base/dtype.h"
 #include "base/runtime.h"
 #include "kernels/cpu/map.h"
@@ -7,10 +7,10 @@
 #include "kernels/scalar.h"
 
 enum {
-    PARALLEL_FROM = 65536, /* elements of a from which threads are used */
-    UNIT = 16384,          /* elements of a unit of take */
-    RUN_BLOCK = 256,       /* elements of every run that a unit of put handles */
-    BUFFER = 512           /* elements that are converted at a time */
+    PARALLEL_FROM = 65536, /* least number of elements of array a (take_plan) for which several threads are used */
+    UNIT = 16384,          /* number of elements of a unit of take */
+    RUN_BLOCK = 256,       /* number of elements of every run that a unit of put handles */
+    BUFFER = 512           /* number of elements that are converted at a time */
 };
 
 /* One call of a slot. a is the array that has the index's shape: the output of take, the source of put. b is the array
@@ -24,7 +24,7 @@ typedef struct take_plan {
     int ndim;                    /* number of leading dims, without those of the run */
     int64_t positions;           /* number of runs */
     int64_t run, a_step, b_step; /* elements of a run, and the steps between them */
-    int64_t per_unit;            /* what a parallel unit does: for take, runs; for put, elements of every run */
+    int64_t per_unit;            /* of a parallel unit: number of runs (take), or of elements of every run (put) */
     int64_t bad;                 /* atomic: 1 + the first position whose index is out of range; 0: none */
 } take_plan;
 
@@ -82,7 +82,8 @@ static void copy_one(char *dst, const char *src, size_t size) {
     }
 }
 
-/* Copies n elements of a run, for take from b to a and for put from a to b. a and b are offsets in these arrays. */
+/* Copies n elements of a run: for take from array b to array a, and for put from a to b. The arguments a and b are the
+ * offsets of the elements in these arrays. */
 static void copy_run(const take_plan *t, int64_t a, int64_t b, int64_t n) {
     const tg_array *to = t->put ? &t->b : &t->a, *from = t->put ? &t->a : &t->b;
     int64_t to_step = t->put ? t->b_step : t->a_step, from_step = t->put ? t->a_step : t->b_step;
@@ -124,8 +125,8 @@ static void take_runs(void *plan, int64_t begin, int64_t end) {
         if (find_run(t, r, &a, &b)) copy_run(t, a, b, t->run);
 }
 
-/* Puts or adds elements [begin, end) * per_unit of every run, run by run. So sums follow the order of src, and units
- * write different elements. */
+/* Puts or adds the elements of units [begin, end) of every run, run by run. A unit is per_unit elements of every run.
+ * So sums follow the order of src, and no two units write the same element. */
 static void put_columns(void *plan, int64_t begin, int64_t end) {
     take_plan *t = plan;
     int64_t first = begin * t->per_unit, last = end * t->per_unit < t->run ? end * t->per_unit : t->run, a, b;

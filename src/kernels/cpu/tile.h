@@ -119,9 +119,9 @@ static inline void tile_put(const tg_rows *y, int64_t r, int64_t j, int64_t n, b
         tile_store(at, y->dtype, y->stride, n, t);
 }
 
-/* Returns the next tile of a walk along the rows; the tile itself if there is no next one, or if tiles are converted. A
- * pass over a tile prefetches the next one line by line, because the hardware prefetches only up to the end of a page,
- * where many rows end. */
+/* Returns the next tile, in this row or at the beginning of row r + 1; returns `tile` itself if there is no next tile,
+ * or if tiles are converted. A pass over a tile prefetches the next one line by line, because the hardware prefetches
+ * only up to the end of a page, where many rows end. */
 static inline const real *tile_next(const tg_rows *x, int64_t r, int64_t j, const real *tile) {
     bool last = j + TILE >= x->n;
     if (!tile_direct(x) || (last && r + 1 >= x->count))
@@ -141,8 +141,9 @@ static inline void row_set(const tg_rows *x, int64_t r, real v) {
     tile_store(tg_row_at(x, r, 0), x->dtype, 1, 1, &v);
 }
 
-/* The attributes of reductions over a tile. They are not inlined, because gcc 12 would split off the in-place case with
- * a scalar loop. Their sums run in LANES explicit lanes, four vectors, so that no addition waits for the one before. */
+/* The attributes and result type of functions that reduce a tile to one number. They are not inlined: if they were, gcc
+ * 12 would compile a scalar loop for tiles that are in place. Their sums run in LANES explicit lanes, which are four
+ * vectors, so that no addition waits for the one before. */
 #define TILE_REDUCTION static __attribute__((noinline, unused)) real
 
 #if defined(__AVX512F__)

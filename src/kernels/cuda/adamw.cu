@@ -12,8 +12,8 @@ namespace tg {
 namespace {
 
 enum { ADAMW_THREADS = 256, ADAMW_QUADS = 2 };
-/* The greatest number of parameters in a launch, whose arguments may have 32764 bytes. It is small where a host
- * compiler compiles the kernels, because there each thread copies the arguments. */
+/* The greatest number of parameters in a launch. The arguments of a launch may have 32764 bytes. The number is small if
+ * a host compiler compiles the kernels, because then each thread copies the arguments. */
 #ifdef __CUDACC__
 enum { ADAMW_MANY = 256 };
 #else
@@ -27,20 +27,20 @@ struct AdamwItem {
     uint8_t dtype[ADAMW_ARRAYS];
     bool whole, decoupled; /* whole: quads of all arrays are aligned; decoupled: weight decay of AdamW, not of Adam */
     unsigned first;        /* the first block that works on it */
-    int64_t n;             /* elements */
+    int64_t n;             /* number of elements */
     double beta1, beta2, eps, decay;
     const double *step;
 };
 
 template <int MOST> struct AdamwList {
     int n;
-    const unsigned long long *fault; /* the device's error word: no step is taken with gradients of bad data */
+    const unsigned long long *fault; /* the device's error word; if it holds an error, nothing is changed */
     AdamwItem item[MOST];
 };
 static_assert(sizeof(AdamwList<ADAMW_MANY>) <= 32764, "the arguments of a launch");
 
 template <class T> struct Coefficients {
-    T beta1, beta2, gain1, gain2; /* gain: 1 - beta, computed in double */
+    T beta1, beta2, gain1, gain2; /* gain1 and gain2 are 1 - beta1 and 1 - beta2, computed in double */
     T eps, clip, rate, keep, decay, unbias;
 };
 
@@ -72,7 +72,7 @@ template <class T> __device__ inline void step_one(const Coefficients<T> &c, T g
 
 __device__ inline int size_of(const AdamwItem &p, int k) { return element_size(p.dtype[k]); }
 
-/* Returns the item on which this block works: the last that begins at it or before. */
+/* Returns the item on which this block works: the last item whose first block is this block or an earlier one. */
 template <int MOST> __device__ inline int item_of(const AdamwList<MOST> &list, unsigned block) {
     int low = 0, high = list.n;
     while (high - low > 1) {
@@ -85,7 +85,8 @@ template <int MOST> __device__ inline int item_of(const AdamwList<MOST> &list, u
     return low;
 }
 
-/* Steps one quad. raw: the quads of the master copy, or else the parameter, of the gradient and of the moments. */
+/* Makes the step of one quad (vector.h). raw has the quads of the master copy (of the parameter if there is none), of
+ * the gradient, and of the moments. */
 template <class T>
 __device__ inline void step_quad(const AdamwItem &p, const Coefficients<T> &c, const Raw *raw, int64_t at, int n) {
     constexpr int Q = Quad<T>::size;
@@ -160,7 +161,7 @@ bool is_wide(const tg_adamw_args &a) {
            (a.master.data && a.master.dtype == TG_F64);
 }
 
-/* Launches one kernel for the next parameters of compute type T, from *i on, as many as fit. Moves *i past them. */
+/* Launches one kernel for the next parameters of compute type T from *i on, as many as fit. Moves *i past them. */
 template <class T, int MOST> tg_status launch_some(tg_ctx *ctx, const tg_adamw_args *a, int n, int *i) {
     const int64_t each = ADAMW_THREADS * ADAMW_QUADS * Quad<T>::size;
     AdamwList<MOST> list;

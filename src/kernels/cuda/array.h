@@ -13,8 +13,8 @@
 
 #include "kernels/cuda/launch.h"
 
-/* Stand before a loop. TG_UNROLL: its length is constant, and the values that it indexes must stay in registers.
- * TG_ROLLED: its code must not be repeated. */
+/* These macros stand before a loop. TG_UNROLL unrolls a loop of constant length, so that the arrays that it indexes
+ * stay in registers. TG_ROLLED keeps the compiler from unrolling a loop. */
 #ifdef __CUDACC__
 #define TG_UNROLL _Pragma("unroll")
 #define TG_ROLLED _Pragma("unroll 1")
@@ -58,8 +58,8 @@ template <class T> __device__ inline uint8_t as_u8(T v) {
 }
 template <> __device__ inline uint8_t as_u8(int64_t v) { return (uint8_t)v; }
 
-/* Converts a double to float, rounding to odd. A 16-bit float that is made of the result equals the double rounded
- * once. */
+/* Converts a double to float, and rounds it to odd. Rounding the result to a 16-bit float then gives the same as
+ * rounding the double once. */
 __device__ inline float to_odd(double v) {
     float f = (float)v;
     double back = f;

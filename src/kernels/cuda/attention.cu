@@ -1,6 +1,6 @@
-/* The CUDA device's attention slot. The matrix of scores is never stored: each tile of queries passes over the tiles of
- * keys and keeps a running maximum and sum, from which the softmax follows (Milakov and Gimelshein, arXiv 1805.02867;
- * Dao, arXiv 2307.08691). */
+/* The CUDA device's attention slot. The matrix of scores is never stored: for each tile of queries, a block goes
+ * through the tiles of keys, and keeps a running maximum and sum, from which the softmax follows (Milakov and
+ * Gimelshein, arXiv 1805.02867; Dao, arXiv 2307.08691). */
 #include "kernels/cuda/attention_softmax.h"
 #include "kernels/cuda/attention_tensor.h"
 #include "kernels/cuda/slots.h"

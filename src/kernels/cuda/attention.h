@@ -1,9 +1,10 @@
 /* What attention's forward and backward share: operands, tiles, masks, and the choice of kernels.
  *
- * A block of WARPS warps owns a tile of 16 * WARPS rows, which are queries or keys. It passes over the other side, keys
- * or queries, in tiles of the same number of rows. Each warp owns 16 rows of the block's tile. The scores and sums of
- * these rows are in its registers, distributed over the lanes as in tile_product.h. Tiles are in shared memory. Their
- * elements E have the dtype of the arrays if all arrays have the same 16-bit dtype; otherwise the compute type. */
+ * A block of WARPS warps owns a tile of 16 * WARPS rows, which are queries or keys. If they are queries, it goes
+ * through the keys, and if they are keys, through the queries, in tiles of the same number of rows. Each warp owns 16
+ * rows of the block's tile. The scores and sums of these rows are in its registers, distributed over the lanes as in
+ * tile_product.h. Tiles are in shared memory. Their elements E have the dtype of the arrays if all arrays have the same
+ * 16-bit dtype; otherwise the compute type. */
 #ifndef TG_CUDA_ATTENTION_H
 #define TG_CUDA_ATTENTION_H
 
@@ -15,8 +16,8 @@
 #include "kernels/philox.h"
 #include "kernels/scalar.h"
 
-/* TG_PARAMETER: a kernel parameter that functions read where it is, without a copy for each thread. TG_NOINLINE: a
- * function that is too long to be inlined wherever it is called. */
+/* TG_PARAMETER declares a kernel parameter that functions read in place, without a copy for each thread. TG_NOINLINE
+ * marks a function that is too long to be inlined in every caller. */
 #ifdef __CUDACC__
 #define TG_PARAMETER(type) const __grid_constant__ type
 #define TG_NOINLINE        __noinline__
@@ -50,8 +51,8 @@ struct Attention {
     Heads q, k, v, out, top, mass, gout, gq, gk, gv, mask, gmask;
     Heads sink, gsink; /* [heads]: only stride[1] is used */
     int64_t batch, heads, groups, sq, sk; /* groups: heads of k and v */
-    int64_t tiles;                        /* how many tiles the queries, or the keys, of a head have */
-    int dk, dv, wide_k, wide_v;           /* wide_*: rounded up to a multiple of 16 */
+    int64_t tiles;                        /* number of tiles of the queries of a head, or of its keys */
+    int dk, dv, wide_k, wide_v;           /* wide_k, wide_v: dk and dv rounded up to a multiple of 16 */
     double scale, dropout;
     bool causal, add_q, add_k, add_v, add_mask, add_sink;
     tg_mask_rules rules;
@@ -91,7 +92,7 @@ __device__ inline char *head_row(const Heads &x, int64_t b, int64_t h, int64_t i
     return x.data + (b * x.stride[0] + h * x.stride[1] + i * x.stride[2]) * x.size;
 }
 
-/* Loads rows [first, first + rows) of a head, of which `total` exist, as a tile of D columns; missing elements are
+/* Loads rows [first, first + rows) of a head, which has `total` rows, as a tile of D columns. Missing elements become
  * 0. */
 template <int D, class E>
 __device__ inline void tile_load(E *to, const Heads &x, int64_t b, int64_t h, int64_t first, int rows, int64_t total,
@@ -122,8 +123,8 @@ template <class T> __device__ TG_NOINLINE void put_element(char *row, int dtype,
     store<T>(row, dtype, at, add ? v + load<T>(row, dtype, at) : v);
 }
 
-/* Stores the warp's fragments to rows [first, first + 16) of a head, which has `total` rows. Multiplies them by
- * factor[0] in row g and by factor[1] in row g + 8. */
+/* Stores the warp's fragments (tile_product.h) to rows [first, first + 16) of a head, which has `total` rows.
+ * Multiplies them by factor[0] in row g and by factor[1] in row g + 8. */
 template <class E, int NF, class T>
 __device__ inline void rows_put(const Heads &x, int64_t b, int64_t h, int64_t first, int64_t total, int cols, bool add,
                                 const T (&c)[NF][4], const T (&factor)[2]) {
@@ -151,8 +152,8 @@ __device__ inline void rows_put(const Heads &x, int64_t b, int64_t h, int64_t fi
     }
 }
 
-/* Returns the number of keys that query i sees, under the causal rule alone; 0 or less: none. Earlier queries see at
- * most as many. */
+/* Returns the number of keys that query i sees, under the causal rule alone; 0 or less if it sees none. Earlier queries
+ * see at most that number. */
 __device__ inline int64_t keys_seen(const Attention &a, int64_t i) {
     int64_t seen = a.causal ? i + 1 + a.sk - a.sq : a.sk;
     return seen < a.sk ? seen : a.sk;
@@ -167,7 +168,7 @@ __device__ inline int within(int64_t at, int rows) { return at < 0 ? 0 : at > ro
 
 /* ---- Masks, and rules beyond the causal one ---- */
 
-/* Whether the kernels compiled with FULL are needed. The others know the causal rule only, and are faster. */
+/* Returns whether the kernels compiled with FULL are needed. The others know only the causal rule, and are faster. */
 inline bool is_full(const Attention &a) { return a.mask.data || a.rules.more; }
 
 /* The keys [first, end) that are visible to the two queries of which a lane holds scores, in rows g and g + 8. */
@@ -175,7 +176,7 @@ struct RowsSeen {
     int64_t first[2], end[2];
 };
 
-/* i: the warp's first query. */
+/* Returns the visible keys of this lane's two queries. i is the warp's first query. */
 __device__ inline RowsSeen rows_seen(const Attention &a, int64_t b, int64_t i) {
     RowsSeen s;
     for (int r = 0; r < 2; r++) {
@@ -192,8 +193,9 @@ template <class T> __device__ inline T mask_at(const Attention &a, int64_t b, in
     return a.mask.dtype != TG_BOOL ? v : v != 0 ? (T)0 : -(T)INFINITY;
 }
 
-/* Loads a tile of the mask, [queries, keys], whose rows are tile_pitch<T>(ROWS) apart; missing elements are 0. Returns
- * false, in all threads of the block, if the mask hides every key from every query of the tile. Ends with a barrier. */
+/* Loads a tile of the mask, [queries, keys], whose rows are tile_pitch<T>(ROWS) apart. Missing elements become 0.
+ * Returns false, in all threads of the block, if the mask hides every key from every query of the tile. Ends with a
+ * barrier. */
 template <int ROWS, class T>
 __device__ inline bool mask_load(const Attention &a, int64_t b, int64_t h, int64_t query, int64_t key, T *m) {
     int seen = 0;
@@ -214,7 +216,7 @@ template <class T, int ROWS> constexpr size_t mask_bytes() {
 }
 
 /* Turns the products of the warp's 16 queries with the keys of a tile into scores: scales them, adds the mask, and sets
- * hidden ones to -inf. m: the mask's tile from the warp's first row on; NULL: no mask. */
+ * hidden ones to -inf. m is the mask's tile from the warp's first row on; NULL if there is no mask. */
 template <int NF, class T>
 __device__ inline void scale_and_hide(const Attention &a, const RowsSeen &seen, int64_t key, const T *m,
                                       T (&c)[NF][4]) {
@@ -264,7 +266,7 @@ template <class T> __device__ inline T kept_scale(const Attention &a) {
     return a.dropout < 1 ? (T)(1 / (1 - a.dropout)) : (T)0;
 }
 
-/* Returns e^x. If the result is stored with 16 bits, the fast approximation is exact enough. */
+/* Returns e^x. For tiles of 16-bit elements, a fast approximation is exact enough. */
 template <class E> __device__ inline typename TileElement<E>::T score_exp(typename TileElement<E>::T x) {
 #ifdef __CUDA_ARCH__
     if (sizeof(E) == 2) return __expf((float)x);
@@ -284,8 +286,8 @@ inline ElementKind kind_of(const tg_attention_args *a) {
     return !same ? KIND_FLOAT : a->q.dtype == TG_BF16 ? KIND_BF16 : a->q.dtype == TG_F16 ? KIND_F16 : KIND_FLOAT;
 }
 
-/* Returns the number of warps of a block, so that its tiles, with rows of D elements, fit into shared memory. FULL:
- * there is a tile of the mask too, in the kernels of gradients. */
+/* Returns the number of warps of a block for which its tiles, with rows of D elements, fit into shared memory. FULL is
+ * for the kernels of gradients that also have a tile of the mask. */
 template <class E, int D, bool FULL = false> constexpr int warps_of() {
     if (FULL && sizeof(E) == 4 && D > 64) return 2;
     return sizeof(E) == 2 || (sizeof(E) == 4 && D <= 128) ? 4 : sizeof(E) == 8 && D > 128 ? 1 : 2;
@@ -296,8 +298,8 @@ template <class E, int D, bool FULL = false> constexpr size_t shared_of(int tile
     return sizeof(E) * (size_t)rows * (size_t)(tiles * (D + pad) + rows + pad);
 }
 
-/* The shared memory that a block can have on compute capability 8.0: 163 KiB. Capability 9.0 has more; 8.6 and 8.9 have
- * 99 KiB, and refuse the launches that need more. */
+/* The shared memory that a block can have on compute capability 8.0: 163 KiB. Capability 9.0 has more. Capabilities 8.6
+ * and 8.9 have 99 KiB; launches that need more fail there. */
 constexpr size_t MOST_SHARED = 163 * 1024;
 
 /* The greatest size of a head for which shared memory suffices. */
@@ -316,7 +318,7 @@ template <class K> inline tg_status allow_shared(tg_ctx *ctx, K kernel, size_t m
     return tg_cuda_check(ctx, cudaFuncSetAttribute((const void *)kernel, what, (int)most), "cudaFuncSetAttribute");
 }
 
-/* Calls f<E, D>(arguments...) for the kind of elements and the greater of the head sizes. */
+/* Calls f<E, D>(arguments...) for the kind of elements and for d, the greater of the two head sizes. */
 #define TG_ATTENTION_WIDTHS(f, E, d, ...) \
     ((d) <= 64 ? f<E, 64>(__VA_ARGS__) : (d) <= 128 ? f<E, 128>(__VA_ARGS__) : f<E, 256>(__VA_ARGS__))
 #define TG_ATTENTION_KINDS(f, kind, d, ...)                                                       \
@@ -325,14 +327,14 @@ template <class K> inline tg_status allow_shared(tg_ctx *ctx, K kernel, size_t m
      : (kind) == KIND_DOUBLE ? TG_ATTENTION_WIDTHS(f, double, d, __VA_ARGS__)                     \
                              : TG_ATTENTION_WIDTHS(f, float, d, __VA_ARGS__))
 
-/* Calls f<E, D, FULL>, as a requires. Where attention_tensor.h has kernels for most calls without FULL, the rest use
- * FULL too. */
+/* Calls f<E, D, FULL> with the FULL that a requires. For 16-bit elements and D up to 128, most calls that do not
+ * require FULL use the kernels of attention_tensor.h. So the few that remain use FULL, too. */
 #define TG_ATTENTION_FULL(f, E, D, ctx, a) \
     (is_full(a) ? f<E, D, true>(ctx, a) : f<E, D, (sizeof(E) == 2 && D <= 128)>(ctx, a))
 
 /* ---- attention_extras.cu ---- */
 
-/* Reports values of lengths and starts that are out of range. */
+/* Reports invalid values of lengths, starts_q and starts_k as errors in data. */
 tg_status attention_check(tg_ctx *ctx, const Attention &a);
 /* Computes the gradients of mask and sink. */
 tg_status attention_extras_grad(tg_ctx *ctx, const tg_attention_args *a, Attention t);

@@ -1,5 +1,6 @@
-/* Attention's dropout in the kernels for tensor cores. A block of Philox has the draws of four adjacent keys, which lie
- * in several lanes. Each lane computes some of the blocks, and the lanes exchange what they decide. */
+/* Attention's dropout in the kernels for tensor cores. A block of Philox (kernels/philox.h) has the draws of four
+ * adjacent keys, whose scores lie in several lanes. Each lane computes some of the blocks, and the lanes exchange the
+ * bits that follow from the draws. */
 #ifndef TG_CUDA_ATTENTION_DROPOUT_H
 #define TG_CUDA_ATTENTION_DROPOUT_H
 
@@ -10,10 +11,10 @@ namespace tg {
 /* Which scores of a head dropout keeps. */
 struct Dropout {
     tg_rng rng;
-    int64_t head; /* its first row */
+    int64_t head; /* the number of the head's first query among the queries of all heads */
     uint64_t sk;
-    uint32_t least; /* a draw is kept if its first 24 bits are at least this */
-    bool shared;    /* a block has the draws of four keys, the first of which is a multiple of four */
+    uint32_t least; /* a score is kept if the first 24 bits of its draw are at least this */
+    bool shared;    /* each block of Philox has the draws of four adjacent keys of one query */
 
     __device__ Dropout(const Attention &a, int64_t b, int64_t h) {
         rng = rng_now(a.draws.rng, a.draws.captured);
@@ -23,7 +24,7 @@ struct Dropout {
         shared = !a.draws.n && rng.counter % 4 == 0 && sk % 4 == 0;
     }
 
-    /* Returns a bit for each of the four keys from j on. */
+    /* Returns a bit for each of the four keys from j on: whether dropout keeps the score of query i. */
     __device__ uint32_t four(int i, int j) const {
         uint64_t at = rng.counter + (uint64_t)(head + i) * sk + (uint64_t)j;
         tg_philox_block draws = tg_philox(rng.seed, at / 4, rng.stream);
@@ -33,8 +34,8 @@ struct Dropout {
         return bits;
     }
 
-    /* Returns the bits of the scores of 16 queries, from i on, with 8 N keys, from j on; see kept(). Lanes with an even
-     * t compute the blocks of row g, those with an odd t of row g + 8. */
+    /* Returns the bits of the lane's scores of 16 queries, from i on, with 8 N keys, from j on (see kept). Lanes with
+     * an even t compute the blocks of row g, and lanes with an odd t those of row g + 8. */
     template <int N> __device__ uint32_t of_queries(int i, int j) const {
         const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4, odd = t % 2;
         uint32_t own = 0;
@@ -45,8 +46,8 @@ struct Dropout {
         return (low & 0x33333333) | (high & 0x33333333) << 2;
     }
 
-    /* The same of the transposed matrix: 16 keys from j on, 8 N queries from i on. The lane with g % 4 = e computes the
-     * blocks of element e of each fragment. */
+    /* Returns the same bits for the transposed matrix: 16 keys from j on, and 8 N queries from i on. The lane with g %
+     * 4 = e computes the blocks of element e of each fragment. */
     template <int N> __device__ uint32_t of_keys(int i, int j) const {
         const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, e = g % 4;
         uint32_t own = 0, bits = 0;

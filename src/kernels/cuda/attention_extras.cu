@@ -1,7 +1,7 @@
 /* What only some calls of attention need: checks of lengths and starts, and the gradients of mask and sink. The mask's
- * gradient is that of the scaled scores. The sink's is -P D, with the sink's own probability P; attention_grad.cu
- * defines D. The mask's gradient may be summed over batches and heads. Its kernel computes the scores once more, so
- * that one block adds each sum, in a fixed order. */
+ * gradient is that of the scaled scores. The sink's gradient is the sum of -P D over all queries, with the sink's own
+ * probability P; attention_grad.cu defines D. The mask's gradient may be summed over batches and heads. The kernel of
+ * the mask's gradient computes the scores once more, so that one block adds each sum, in a fixed order. */
 #include "kernels/cuda/attention_scores.h"
 #include "kernels/cuda/slots.h"
 
@@ -12,12 +12,14 @@ enum { THREADS = 256 };
 
 /* ---- Lengths and starts ---- */
 
-/* Whether entry s of starts is invalid. */
+/* Returns whether entry s of starts is invalid. */
 __device__ bool bad_start(const int64_t *starts, int64_t sequences, int64_t total, int64_t s) {
     if (s == 0) return starts[0] != 0;
     return starts[s] < starts[s - 1] || starts[s] > total || (s == sequences && starts[s] != total);
 }
 
+/* Reports the first invalid entry of lengths, or of starts_q followed by starts_k. Lengths and starts are never given
+ * together (ops.h). */
 __global__ void __launch_bounds__(THREADS)
     check_extents(TG_PARAMETER(tg_mask_rules) r, int64_t batch, tg_cuda_fault fault) {
     const int64_t n = r.lengths ? batch : 2 * (r.sequences + 1);
@@ -32,11 +34,11 @@ __global__ void __launch_bounds__(THREADS)
 
 /* ---- The mask's gradient ---- */
 
-/* The four dims are batches, heads, tiles of queries and tiles of keys. */
+/* The arguments of attention_grad_mask. The four dims are batches, heads, tiles of queries and tiles of keys. */
 struct MaskJob {
     Attention a;
-    bool summed[4];           /* the mask is repeated along the dim, so its gradient is summed */
-    int64_t all[4], parts[4]; /* the dim's size; the number of blocks along it, 1 where it is summed */
+    bool summed[4];           /* the mask is repeated along the dim, so its gradient is summed along it */
+    int64_t all[4], parts[4]; /* the size of the dim; the number of blocks along it, 1 if summed */
 };
 
 /* The state of a block: tiles of queries of head (b, h) from `first` on, of keys, and of the mask. */
@@ -85,8 +87,8 @@ template <class E, int D, int WARPS> struct MaskTile {
         }
     }
 
-    /* Stores the sums. First moves them to the mask's tile in shared memory, where rows or columns are added up if the
-     * mask is repeated along them. */
+    /* Stores the sums. First moves them to the mask's tile in shared memory. If the mask is repeated along queries or
+     * keys, adds them up there along that dim. */
     __device__ void put(const MaskJob &job, const int64_t (&at)[4]) {
         const Attention &a = job.a;
         const int pitch = tile_pitch<T>(ROWS), m = job.summed[2] ? 1 : ROWS, n = job.summed[3] ? 1 : ROWS;

@@ -1,9 +1,10 @@
 /* The CUDA device's attention_grad slot. P are the probabilities, computed again from the scores and each query's saved
- * maximum and sum. K are dropout's factors, by element, and D is the sum of gout * out over each query's row. Then
+ * maximum and sum. K are the dropout factors, D is the sum of gout * out over each query's row, and ' is a
+ * transposition. P, K and gout v' are multiplied element by element:
  *     gv = (P K)' gout,  gs = P (K (gout v') - D) scale,  gq = gs k,  gk = gs' q.
- * For gq, a kernel passes over the keys of each tile of queries. For gk and gv, the kernel of attention_grad_kv.cu
- * passes over the queries of each tile of keys, in all heads of its group. So one block adds each sum, in a fixed
- * order. */
+ * For gq, a block has a tile of queries and goes through the keys. For gk and gv, a block of the kernel in
+ * attention_grad_kv.cu has a tile of keys and goes through the queries of all heads of the group. So one block adds
+ * each sum, in a fixed order. */
 #include "kernels/cuda/attention_scores.h"
 #include "kernels/cuda/attention_tensor.h"
 #include "kernels/cuda/slots.h"

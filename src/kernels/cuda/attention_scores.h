@@ -1,4 +1,5 @@
-/* What the kernels of attention's gradients share: numbers of each query, and the step from a score to its gradient. */
+/* What the kernels of attention's gradients share: the numbers that they need of each query, and the step from a score
+ * to its gradient. */
 #ifndef TG_CUDA_ATTENTION_SCORES_H
 #define TG_CUDA_ATTENTION_SCORES_H
 
@@ -6,8 +7,9 @@
 
 namespace tg {
 
-/* Numbers of a query, from which its scores give P and gs (attention_grad.cu): its greatest score, 1 / the sum of
- * exp(score - top), and D. The first two are 0 if the query sees no key; then every score is -inf. */
+/* Three numbers of a query, from which P and gs of its scores follow (attention_grad.cu): its greatest score, 1 / the
+ * sum of exp(score - top), and D. If the row of the query has no score (tg_attention_args), the first two numbers are
+ * 0. */
 template <class T> struct Terms {
     T top, inverse_mass, delta;
 };
@@ -22,8 +24,9 @@ template <class T> __device__ inline Terms<T> row_terms(const Attention &a, int6
     return w;
 }
 
-/* Turns *s, a product of q and k, into P K, and *gs, an element of gout v', into gs times `scale`. SCALED: *s is a
- * score already, scaled, and -inf where hidden. none: the query does not see the key. keep: dropout's factor, K. */
+/* Turns *s, a product of q and k, into P K, and *gs, an element of gout v', into P (K gs - D) times `scale`. If SCALED
+ * is true, *s is already a score: it is scaled, and -inf where hidden. `none` is true if the query does not see the
+ * key. keep is K, the dropout factor. */
 template <class E, bool SCALED, class T>
 __device__ inline void score_grad(const Attention &a, bool none, T keep, const Terms<T> &w, T scale, T *s, T *gs) {
     T p = none ? (T)0 : score_exp<E>((SCALED ? *s : multiplied(*s, (T)a.scale)) - w.top) * w.inverse_mass;

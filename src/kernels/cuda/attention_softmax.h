@@ -1,4 +1,4 @@
-/* The softmax of attention's forward: the state of the rows of scores, and their results. */
+/* The softmax of attention's forward: the running state of the rows of scores, and what is stored from it. */
 #ifndef TG_CUDA_ATTENTION_SOFTMAX_H
 #define TG_CUDA_ATTENTION_SOFTMAX_H
 
@@ -6,8 +6,8 @@
 
 namespace tg {
 
-/* The state after all keys so far of rows g and g + 8, of which the lane holds scores. The results of earlier tiles
- * must be multiplied by rescale. */
+/* The state, after all keys so far, of rows g and g + 8, of which the lane holds scores. The results of the tiles
+ * before the last one must be multiplied by rescale. */
 template <class T> struct Running {
     T max[2], sum[2], rescale[2];
 };
@@ -18,7 +18,7 @@ template <class T, class Join> __device__ inline T quad_joined(T v, Join join) {
     return join(v, __shfl_xor_sync(~0u, v, 2));
 }
 
-/* Updates the state by the sink, which counts as one more key that has no value. */
+/* Updates the state by the sink (tg_attention_args), which counts as the score of one more key whose value is 0. */
 template <class T> __device__ inline void add_sink(const Attention &a, int64_t h, Running<T> &s) {
     const T sink = load<T>(head_row(a.sink, 0, h, 0), a.sink.dtype, 0);
     for (int r = 0; r < 2; r++) {

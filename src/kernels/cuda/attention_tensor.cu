@@ -1,4 +1,5 @@
-/* Attention's forward on tensor cores. Scores stay products of q and k until exp2, which applies the scale. */
+/* Attention's forward on tensor cores. The kernels keep products of q and k instead of scores, and apply the scale only
+ * in the argument of exp2. */
 #include "kernels/cuda/attention_dropout.h"
 #include "kernels/cuda/attention_softmax.h"
 #include "kernels/cuda/attention_tensor.h"
@@ -17,7 +18,7 @@ template <class E, int D, bool DROP> struct QueryRows {
     Running<float> s[M];
     float unit;
     int first;       /* the warp's first query */
-    int whole, some; /* all of the queries see the keys before `whole`, and none sees a key from `some` on */
+    int whole, some; /* all queries of the warp see the keys before `whole`, and none sees a key from `some` on */
 
     __device__ QueryRows(const Attention &a, int i) : unit(score_unit(a)), first(i) {
         const int last = i + M * 16 <= a.sq ? i + M * 16 - 1 : (int)a.sq - 1;
@@ -34,7 +35,7 @@ template <class E, int D, bool DROP> struct QueryRows {
         for (int k = 0; k < Z::KD; k++) left_load<Z::PITCH>(q[k], at + lane_of_left<Z::PITCH>() + k * 32);
     }
 
-    /* Replaces the products of rows by exp(score - max) and updates their state. */
+    /* Replaces the products of 16 rows by exp(score - max) and updates the state of the rows. */
     __device__ void pass_rows(Running<float> &w, float (&c)[NS][4]) const {
         TG_UNROLL
         for (int r = 0; r < 2; r++) {
@@ -67,7 +68,7 @@ template <class E, int D, bool DROP> struct QueryRows {
         }
     }
 
-    /* Passes over the tile of keys from `key` on; k and v are the places of its rows. */
+    /* Processes the tile of keys from `key` on. k and v are the addresses of its keys and values in shared memory. */
     __device__ void pass(const Attention &a, const Dropout &drop, int64_t b, int64_t h, int key, SharedAt k,
                          SharedAt v) {
         float c[M][NS][4];
@@ -113,7 +114,7 @@ template <class E, int D, bool DROP> struct QueryRows {
     }
 };
 
-/* Tiles in shared memory: the block's queries, two tiles of keys and two of values. */
+/* Returns the bytes of the tiles in shared memory: the block's queries, two tiles of keys, and two of values. */
 template <int D> constexpr size_t tensor_shared() {
     typedef TensorShape<D> Z;
     return (size_t)Z::PITCH * (Z::ROWS + 4 * Z::STEP);

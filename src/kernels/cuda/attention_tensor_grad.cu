@@ -50,12 +50,12 @@ template <class E> tg_status launch_terms(tg_ctx *ctx, const Attention &a) {
 /* The state of a warp: its queries, the gradients of their results, and their own gradients so far. */
 template <class E, int D, bool DROP> struct QueryGrads {
     typedef TensorShape<D> Z;
-    static constexpr int M = Z::M, PART = 32, NS = PART / 8; /* PART: keys that are worked on at a time */
+    static constexpr int M = Z::M, PART = 32, NS = PART / 8; /* PART: number of keys of a step */
     uint32_t q[Z::KD][M][4], o[Z::KD][M][4];                 /* o: gout */
     float gq[M][Z::ND][4];
     TensorTerms terms[M][2];
     float unit, keep;
-    int first, whole, some; /* as in attention_tensor.cu */
+    int first, whole, some; /* as in QueryRows of attention_tensor.cu */
 
     __device__ QueryGrads(const Attention &a, const HeadAt &at, int i)
         : unit(score_unit(a)), keep(DROP ? kept_scale<float>(a) : 1.f), first(i) {
@@ -77,8 +77,8 @@ template <class E, int D, bool DROP> struct QueryGrads {
         }
     }
 
-    /* Passes over PART keys from `key` on; k and v are the places of their rows. The exponentials of s do not wait for
-     * the products of gs. */
+    /* Processes PART keys from `key` on. k and v are the addresses of their keys and values in shared memory. The
+     * exponentials of s do not wait for the products of gs. */
     __device__ void pass(const Attention &a, const Dropout &drop, const HeadAt &at, int key, SharedAt k, SharedAt v) {
         float s[M][NS][4], gs[M][NS][4];
         const int lane = lane_of_right<false, Z::PITCH>();
@@ -129,7 +129,8 @@ template <class E, int D, bool DROP> struct QueryGrads {
     }
 };
 
-/* Tiles in shared memory: the block's queries and gradients, and two of keys and of values. */
+/* Returns the bytes of the tiles in shared memory: the block's queries and their gout, two tiles of keys, and two of
+ * values. */
 template <int D> constexpr size_t tensor_shared() {
     typedef TensorShape<D> Z;
     return (size_t)Z::PITCH * (2 * Z::ROWS + 4 * Z::STEP);

@@ -6,7 +6,8 @@ using namespace tg;
 
 namespace {
 
-/* Tiles of queries in shared memory: q, gout, and the terms. There are two, and the block's keys and values. */
+/* A tile of queries in shared memory: q, gout, and the terms. Shared memory holds two of these tiles, and the block's
+ * keys and values. */
 template <int D> struct QueryTile {
     typedef TensorShape<D> Z;
     static constexpr int GOUT = Z::STEP * Z::PITCH, TERMS = 2 * GOUT;
@@ -33,12 +34,12 @@ struct alignas(16) TwoTerms {
 template <class E, int D, bool DROP> struct KeyRows {
     typedef TensorShape<D> Z;
     typedef QueryTile<D> Tile;
-    static constexpr int M = Z::M, PART = 32, NS = PART / 8; /* PART: queries that are worked on at a time */
+    static constexpr int M = Z::M, PART = 32, NS = PART / 8; /* PART: number of queries of a step */
     SharedAt k, v;
     float gk[M][Z::ND][4], gv[M][Z::ND][4];
     float unit, keep;
     int first;       /* the warp's first key */
-    int some, whole; /* no key is seen by a query before `some`, and all are by the queries from `whole` on */
+    int some, whole; /* queries before `some` see none of the warp's keys; queries from `whole` on see all of them */
 
     __device__ KeyRows(const Attention &a, int j, SharedAt keys, SharedAt values)
         : k(keys + lane_of_left<Z::PITCH>()), v(values + lane_of_left<Z::PITCH>()), unit(score_unit(a)),
@@ -49,7 +50,7 @@ template <class E, int D, bool DROP> struct KeyRows {
         clear<M, Z::ND>(gv);
     }
 
-    /* Adds the products of the warp's rows from `left` on and of the queries' rows from `at` on. */
+    /* Adds to c the products of the warp's rows, which begin at `left`, and the queries' rows, which begin at `at`. */
     static __device__ void add_scores(float (&c)[M][NS][4], SharedAt left, SharedAt at) {
         at += lane_of_right<false, Z::PITCH>();
         TG_UNROLL
@@ -60,7 +61,7 @@ template <class E, int D, bool DROP> struct KeyRows {
         }
     }
 
-    /* Adds what scores, or their gradients, contribute with the rows from `at` on. */
+    /* Adds to sum the product of c, which holds probabilities or gradients of scores, and the rows from `at` on. */
     static __device__ void add_grads(float (&sum)[M][Z::ND][4], const float (&c)[M][NS][4], SharedAt at) {
         at += lane_of_right<true, Z::PITCH>();
         TG_UNROLL
@@ -117,8 +118,8 @@ template <class E, int D, bool DROP> struct KeyRows {
             c[n / (4 * NS)][n / 4 % NS][n % 4] *= bits[n / (4 * NS)] >> n % (4 * NS) & 1 ? factor : 0.f;
     }
 
-    /* Passes over PART queries from i on, which begin in row n of the tile. The exponentials of s do not wait for the
-     * products of gs, nor the products of s for those of gs. */
+    /* Processes PART queries from i on, which begin in row n of the tile. The exponentials of s do not wait for the
+     * products of gs, and neither do the products that use s. */
     __device__ void pass(const Attention &a, const HeadAt &at, int i, SharedAt tile, const char *terms_of_tile, int n) {
         float s[M][NS][4], gs[M][NS][4];
         uint32_t bits[M];

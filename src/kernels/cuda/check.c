@@ -1,4 +1,5 @@
-/* Errors of the CUDA runtime, recorded in the context. Every other file of the device uses these, and they use none. */
+/* Records errors of the CUDA runtime in the context. The other files of the device use these functions, which use none
+ * of the other files. */
 #include "base/runtime.h"
 #include "kernels/cuda/cuda.h"
 

@@ -1,5 +1,5 @@
-/* Adds up partial results along columns. It is the second half of reductions whose bits must not depend on the order of
- * threads. */
+/* Adds up partial results along columns. This is the second pass of reductions whose bits must not depend on the order
+ * in which threads run. */
 #ifndef TG_CUDA_COLUMNS_H
 #define TG_CUDA_COLUMNS_H
 
@@ -27,7 +27,7 @@ template <class T> __device__ inline T column_sum(const T *parts, int64_t n, int
     return sum;
 }
 
-/* out[j] (+)= the sum of parts[0..units)[j]. */
+/* Computes out[j] (+)= the sum of parts[u][j] over u in [0, units). parts is [units, out.n]. */
 template <class T> __global__ void column_sums(Rows out, const T *parts, int64_t units, bool add) {
     __shared__ T sums[COLUMN_THREADS][COLUMNS];
     int first_part = threadIdx.x / COLUMNS, column = threadIdx.x % COLUMNS;

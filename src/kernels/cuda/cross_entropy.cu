@@ -1,5 +1,5 @@
 /* The CUDA device's slots cross_entropy and cross_entropy_grad. Forward saves each row's greatest logit and sum of
- * exponentials; that is all the gradient needs of it. */
+ * exponentials. The gradient needs nothing else from forward. */
 #include "kernels/cuda/lse.h"
 #include "kernels/cuda/slots.h"
 
@@ -9,14 +9,14 @@ namespace {
 
 struct Job {
     Rows logits, target, loss, top, mass, gloss, glogits;
-    int64_t ignored, first, classes; /* the target that does not count; column 0 is class `first` of `classes` */
+    int64_t ignored, first, classes; /* the target that does not count; the class of column 0; number of all classes */
     double smoothing;
     bool shard, add;
     tg_cuda_fault fault;
 };
 
-/* Whether row r counts: its target is a class, and not the ignored one. *column: the column of that class. If it is not
- * from 0 to n - 1, the class is in another shard. */
+/* Returns whether row r counts: its target is a class, and not the ignored one. *column receives the column of that
+ * class. If logits has no such column, the class is in another shard. */
 __device__ inline bool counts(const Job &job, int64_t r, int64_t *column) {
     int64_t t = *(const int64_t *)row_at(job.target, r);
     *column = t - job.first;
@@ -30,8 +30,11 @@ __device__ inline void report_bad(const Job &job, int64_t r) {
         atomicMin(job.fault.word, job.fault.call << 40 | (unsigned long long)r);
 }
 
-/* Returns the loss of row r. sum: the sum of logit - z.ref over the row, used with smoothing. For a shard, returns its
- * part of the loss without log(mass), which depends on all shards. */
+/* Returns the loss of row r. z holds the greatest logit of the row, and the sum of the exponentials relative to it
+ * (lse.h). `sum` is the sum of logit - z.ref over the row; only smoothing uses it. If the logits are a shard of the
+ * vocabulary, returns the shard's part of the loss (tg_cross_entropy_args). In that part, logits are measured from
+ * z.ref, the greatest logit of this shard. The part lacks the logarithm of the sum of exponentials: the caller adds it
+ * when it has the sums of all shards. */
 template <class T> __device__ inline T row_loss(const Job &job, int64_t r, Lse<T> z, T sum) {
     int64_t t;
     T s = (T)job.smoothing, from = job.shard ? (T)0 : tg_m_log(z.sum), loss = 0;
@@ -71,8 +74,8 @@ TG_ROW_KERNEL cross_entropy(Plan p, Job job) {
     }
 }
 
-/* glogits (+)= (softmax - (1 - s) onehot - s / classes) gloss. glogits may be the memory of logits, so each thread
- * writes only elements that it has read itself and that no other thread reads. */
+/* Computes glogits (+)= (softmax - (1 - s) onehot - s / classes) gloss, with smoothing s. glogits may be the memory of
+ * logits, so each thread writes only elements that it has read itself and that no other thread reads. */
 template <class T, int W, int D, int KEPT> __device__ inline void grad_row(const Job &job, const Group &g, int64_t r) {
     int64_t t;
     bool some = counts(job, r, &t);

@@ -2,8 +2,12 @@
  *
  * A slot queues its work on the context's compute stream and returns. Freed memory may be given out again at once,
  * because its old and new users run in the order of that stream. Events order other streams, such as the copy stream,
- * with it (streams.c). The host waits for the device when it reads from it, when it copies more bytes to it than fit
- * into the pinned pages (memory.c), and when memory returns to the driver. */
+ * with the compute stream (streams.c). In the slots sync, event_await, poll and close, the host waits for the device.
+ * In the other slots the host waits only in these cases:
+ * - It reads from the device.
+ * - It copies to the device more bytes than one pinned page holds, or while no pinned page is free (memory.c).
+ * - Memory returns to the driver.
+ * - An error occurs in copy_async. */
 #ifndef TG_CUDA_H
 #define TG_CUDA_H
 
@@ -32,13 +36,13 @@ typedef struct tg_cuda {
     tg_ctx *ctx;
     int device; /* the number of the GPU */
     cudaStream_t compute, copy; /* copy: for copies between host and device in parallel with the kernels */
-    cudaEvent_t reached; /* recorded where the host waits for a stream: tg_cuda_await_stream */
+    cudaEvent_t reached; /* recorded on a stream for which the host waits (tg_cuda_await_stream) */
     cudaEvent_t queued;  /* recorded on compute before each copy on the copy stream, which waits for it */
-    struct tg_cuda_poller *pollers; /* streams.h */
-    struct cublasLtContext *lt; /* cuBLASLt's handle; its header slows compilation and is in gemm_plans.h */
+    struct tg_cuda_poller *pollers; /* list of pollers (streams.h) */
+    struct cublasLtContext *lt; /* cuBLASLt's handle; only gemm_plans.h includes its header, which slows compilation */
     void *lt_space; /* cuBLASLt's workspace */
     size_t lt_bytes;
-    struct tg_cuda_plans *plans; /* a plan for each kind of product so far: gemm_plans.c */
+    struct tg_cuda_plans *plans; /* a plan for each kind of product so far (gemm_plans.c) */
     unsigned long long *fault, *seen; /* the error word on the device; its last copy, in pinned memory */
     unsigned long long calls;         /* how many calls have taken a number (tg_cuda_fault_for) */
     tg_cuda_call *names;              /* the latest of these calls */
@@ -46,21 +50,22 @@ typedef struct tg_cuda {
     bool unrecorded;                  /* a copy of the word was queued, but recording `fetched` after it failed */
     tg_cuda_host_page *pages;         /* pinned staging for copies that do not wait */
     int next_page;
-    struct tg_cuda_graph *graphs, *capturing; /* graphs.c: the list of all; the one that is being captured, or NULL */
+    struct tg_cuda_graph *graphs, *capturing; /* all graphs; the one that is being captured, or NULL (graphs.c) */
 } tg_cuda;
 
 static inline tg_cuda *tg_cuda_of(const tg_ctx *ctx) { return (tg_cuda *)tg_ctx_device_state(ctx); }
 
 /* Records the error e, which `call` of the CUDA runtime returned. Returns TG_OK if e is cudaSuccess. */
 tg_status tg_cuda_check(tg_ctx *ctx, cudaError_t e, const char *call);
-/* Called after a launch. Records its error if the runtime has refused it, for example because of its configuration. */
+/* Called after the launch of a kernel. If the runtime has refused the launch, for example because of its configuration,
+ * records the error. */
 tg_status tg_cuda_launched(tg_ctx *ctx, const char *kernel);
 
 /* Gives a call of this slot a number, under which its kernels report errors in data. */
 tg_cuda_fault tg_cuda_fault_for(tg_ctx *ctx, const char *slot);
 
-/* Device memory for the kernels of one slot. The slot gives it back after its launches, whose work may still be
- * queued; the next user comes later on the compute stream. With 0 bytes, data is NULL. */
+/* Device memory for the kernels of one slot. The slot gives it back after its launches, even if their work is still
+ * queued: the work of the next user comes later on the compute stream. With 0 bytes, data is NULL. */
 typedef struct tg_cuda_scratch {
     void *data;
     void *block;

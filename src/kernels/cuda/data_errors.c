@@ -37,8 +37,8 @@ tg_cuda_fault tg_cuda_fault_for(tg_ctx *ctx, const char *slot) {
     return (tg_cuda_fault){c->fault, call};
 }
 
-/* Returns the call with this number. The calls of a graph keep the numbers of their capture. NULL: the call is not
- * among the latest. */
+/* Returns the call with this number, or NULL if it is neither the call of a graph nor among the latest CALLS calls. The
+ * calls of a graph keep the numbers that they got in the capture. */
 static const tg_cuda_call *name_of(const tg_cuda *c, unsigned long long call) {
     const tg_cuda_call *of = tg_cuda_graph_name(c, call);
     if (of) return of;
@@ -55,7 +55,8 @@ tg_status tg_cuda_fault_fetch(tg_cuda *c) {
     return TG_OK;
 }
 
-/* If seen holds an error, sets the word on the device free for the next one, and fails with TG_ERR_DATA. */
+/* If `seen` holds an error, clears it and the word on the device, so that the word can take the next error, and fails
+ * with TG_ERR_DATA. */
 tg_status tg_cuda_fault_report(tg_cuda *c) {
     unsigned long long word = *c->seen, call = word >> POSITION_BITS;
     if (TG_LIKELY(word == none)) return TG_OK;

@@ -1,5 +1,5 @@
-/* Opens and closes the CUDA device of a context, and lists its slots in the device table. No other file of this folder
- * calls this one. */
+/* Opens and closes the CUDA device of a context, and defines tg_cuda_device, the table of the functions that this
+ * device provides. No other file of this folder calls this one. */
 #include "base/host_memory.h"
 #include "base/runtime.h"
 #include "kernels/cuda/cuda.h"
@@ -16,11 +16,11 @@ static tg_status choose(tg_ctx *ctx, int *device) {
     cudaError_t e = cudaGetDeviceCount(&n);
     if (e == cudaErrorInsufficientDriver)
         return tg_fail(ctx, TG_ERR_DEVICE,
-                       "device \"cuda\": there is no NVIDIA driver here, or one older than CUDA %d.%d needs; "
-                       "device \"cpu\" works without",
+                       "device \"cuda\": there is no NVIDIA driver here, or it is too old for CUDA %d.%d; "
+                       "device \"cpu\" needs none",
                        CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
     if (e == cudaErrorNoDevice || (e == cudaSuccess && n == 0))
-        return tg_fail(ctx, TG_ERR_DEVICE, "device \"cuda\": the driver finds no GPU; device \"cpu\" works without");
+        return tg_fail(ctx, TG_ERR_DEVICE, "device \"cuda\": the driver finds no GPU; device \"cpu\" needs none");
     TG_TRY(tg_cuda_check(ctx, e, "cudaGetDeviceCount"));
     if (tg_runtime_of(ctx)->device_index < 0) return tg_cuda_check(ctx, cudaGetDevice(device), "cudaGetDevice");
     if (tg_runtime_of(ctx)->device_index >= n)

@@ -14,8 +14,9 @@ namespace tg {
 
 enum { DRAWS = 4 };
 
-/* A tg_draws with dividers. lead: where in its block the first draw is, 0 to 3. The first thread begins that many
- * elements before the array, so that the four draws of each thread are one block. */
+/* A tg_draws with dividers. If n is 0, lead is the position of the first draw in its block, 0 to 3, and the first
+ * thread begins `lead` elements before the array. So the four draws of each thread are one block. In a replay, which
+ * has another counter, they may lie in two blocks. If n is above 0, lead is 0. */
 struct Draws {
     tg_rng rng;
     const tg_rng *captured; /* for a captured step: see tg_draws */
@@ -39,7 +40,7 @@ inline Draws draws_of(const tg_draws &d) {
     return r;
 }
 
-/* The number of threads that draw n elements. */
+/* Returns the number of threads that draw n elements. */
 inline int64_t draw_threads(const Draws &d, int64_t n) { return ceil_div(n + d.lead, DRAWS); }
 
 /* Returns the number of the draw of an element, in a stream whose counter is `at`. */
@@ -64,7 +65,7 @@ __device__ inline uint32_t word_of(uint4 block, unsigned i) {
     return i == 0 ? block.x : i == 1 ? block.y : i == 2 ? block.z : block.w;
 }
 
-/* Fills w[plane][k] with the word of position first + k, where that lies in [0, end). */
+/* Sets w[plane][k] to the word of position first + k if that position lies in [0, end). */
 template <int PLANES>
 __device__ inline void draw(const Draws &d, int64_t first, int64_t end, uint32_t (&w)[PLANES][DRAWS]) {
     const tg_rng rng = rng_now(d.rng, d.captured);

@@ -24,7 +24,7 @@ struct DropoutJob {
     double scale;
 };
 
-/* Four adjacent elements, in whole quads. w: their draws. */
+/* Computes four adjacent elements, in whole quads (vector.h). w has their draws. */
 template <class T> __device__ inline void drop_quads(const DropoutJob &job, int64_t first, const uint32_t *w) {
     constexpr int Q = Quad<T>::size;
     Raw x[DRAWS / Q], y[DRAWS / Q];

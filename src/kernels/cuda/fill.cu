@@ -61,7 +61,8 @@ __global__ void __launch_bounds__(FILL_THREADS) fill_each(Walk<1> walk, char *da
     put_one(data, size, at, bits);
 }
 
-/* Writes start + i step. exact: an integer dtype, and integers start and step: computes in int64. */
+/* Writes start + i step. If `exact` is true, start, step and the dtype are integers, and the values are computed in
+ * int64. */
 __global__ void __launch_bounds__(FILL_THREADS) count_up(Walk<1> walk, char *data, int dtype, int64_t n, double start,
                                                          double step, bool exact) {
     int64_t i = (int64_t)blockIdx.x * FILL_THREADS + threadIdx.x, at;

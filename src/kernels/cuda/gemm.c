@@ -1,12 +1,16 @@
 /* The gemm slot: products by cuBLASLt.
  *
- * cuBLASLt gets column-major matrices. A row-major C, read as column-major, is C', and C' = B' A'. So the operands
- * exchange places, and the bias, which has an element for each column of C, has one for each row of C', as cuBLASLt
- * wants it. An operand in which neither rows nor columns are contiguous is copied.
+ * cuBLASLt gets column-major matrices. A row-major C, read as column-major, is its transpose C', and C' = B' A'. So the
+ * operands exchange places, and the bias, which has an element for each column of C, has one for each row of C', as
+ * cuBLASLt wants it. An operand in which neither rows nor columns are contiguous is copied.
  *
- * cuBLASLt does not fuse everything with the CPU's results: not a bias or C of other dtypes, exact GELU, SiLU, or ReLU
- * (which lets NaN through here). The map slot computes these. It works on C, if C holds the product without loss of
- * precision; otherwise on the product in scratch memory, in the compute type. */
+ * cuBLASLt cannot fuse everything so that the results agree with the CPU's. It does not fuse:
+ * - a bias whose dtype is not that of C;
+ * - a C whose dtype is not that of A, except float32 with 16-bit A;
+ * - exact GELU, SiLU, a ReLU that lets NaN through, and GELU by tanh unless C is a 16-bit float.
+ *
+ * Slot map computes these. It works on C if C can hold the product without loss of precision, and otherwise on the
+ * product in scratch memory, in the compute type. */
 #include "kernels/cuda/gemm_plans.h"
 #include "kernels/cuda/slots.h"
 
@@ -44,7 +48,7 @@ static tg_matrix dense_matrix(void *data, tg_dtype d, const int64_t batch[2], in
     return (tg_matrix){data, cols, 1, {batch[1] * rows * cols, rows * cols}, d};
 }
 
-/* Runs map over the [m, n] matrices of the product. b: the second input, or NULL. */
+/* Runs slot map over the [m, n] matrices of the product. b is the second input, or NULL. */
 static tg_status map(tg_ctx *ctx, const tg_gemm *g, tg_formula f, const tg_matrix *out, const tg_matrix *a,
                      const tg_matrix *b, double p, double q) {
     batches o, x[2];
@@ -166,7 +170,7 @@ static tg_status plan_of(tg_ctx *ctx, const tg_gemm *g, const batch_loop *w, tg_
     return tg_cuda_plan_of(ctx, &p, plan);
 }
 
-/* Runs all of g by cuBLASLt, if there is a plan. *done: whether it has. */
+/* Runs all of g by cuBLASLt, if there is a plan for it. *done tells whether g has run. */
 static tg_status run_fused(tg_ctx *ctx, const tg_gemm *g, bool *done) {
     batch_loop w = batch_loop_of(g);
     tg_cuda_plan *plan;
@@ -203,7 +207,7 @@ static bool direct(const tg_gemm *g, tg_gemm *first) {
     return true;
 }
 
-/* Computes what product `first` has left out: the value before the activation, and the activation. */
+/* Computes what product `first` has left out, if anything: the value before the activation, and the activation. */
 static tg_status finish(tg_ctx *ctx, const tg_gemm *g, const tg_gemm *first) {
     if (g->pre.data && !first->pre.data && first->c.data != g->pre.data)
         TG_TRY(map(ctx, g, TG_FN_id, &g->pre, &first->c, NULL, 0, 0));

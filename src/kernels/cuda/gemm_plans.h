@@ -27,7 +27,7 @@ typedef struct tg_cuda_plan tg_cuda_plan;
 enum { TG_CUDA_EPILOGUE_ALIGN = 16 }; /* bytes, of bias and aux */
 
 /* Finds the plan of a product, or makes it. *plan is NULL if cuBLASLt has no algorithm for it; otherwise it is valid
- * until the next call. */
+ * until the next call of this function. */
 tg_status tg_cuda_plan_of(tg_ctx *ctx, const tg_cuda_product *p, tg_cuda_plan **plan);
 
 typedef struct tg_cuda_operands {
@@ -35,8 +35,8 @@ typedef struct tg_cuda_operands {
     void *d, *aux;
     double alpha, beta;
 } tg_cuda_operands;
-/* Queues the product. *refused: cuBLASLt has rejected the algorithm that its heuristic proposed, and nothing was
- * queued. From then on tg_cuda_plan_of finds no plan for the product. */
+/* Queues the product. *refused tells whether cuBLASLt has rejected the algorithm that its heuristic proposed. In that
+ * case nothing was queued, and from then on tg_cuda_plan_of finds no plan for the product. */
 tg_status tg_cuda_plan_run(tg_ctx *ctx, tg_cuda_plan *plan, const tg_cuda_operands *o, bool *refused);
 
 #endif

@@ -10,7 +10,7 @@ struct tg_cuda_call {
     const void *site;      /* the call site of the op, or NULL */
 };
 
-/* The slots: device.h. */
+/* The slots for captured steps (tapegrad/device.h). */
 tg_status tg_cuda_capture_begin(tg_ctx *ctx);
 tg_status tg_cuda_capture_end(tg_ctx *ctx, bool keep, void **graph, int64_t *nodes);
 tg_status tg_cuda_capture_launch(tg_ctx *ctx, void *graph);

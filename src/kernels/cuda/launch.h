@@ -1,6 +1,6 @@
 /* Launches and dynamic shared memory as macros, because nvcc has a syntax of its own for them. A file that uses them
- * compiles with nvcc, and also with a C++ compiler if cuda_runtime.h defines the macros, as that of an emulator does.
- * The build chooses the folder in which <cuda_runtime.h> is found.
+ * compiles with nvcc. It also compiles with a C++ compiler if the header <cuda_runtime.h> defines the macros, as an
+ * emulator's header does. The build chooses the folder in which <cuda_runtime.h> is found.
  *
  *   TG_LAUNCH(kernel, grid, block, shared, stream, arguments...)   launches a kernel with `shared` bytes of dynamic
  *                                                                  shared memory; a kernel whose template arguments

@@ -19,8 +19,8 @@ template <class T> struct Lse {
 
 template <class T> __device__ inline T reference(T max) { return max == -(T)INFINITY ? (T)0 : max; }
 
-/* Returns exp(x) for a term of a row of dtype D. Rows of 16 bits get one whose relative error grows with |x|, to 5e-6
- * where the result underflows: much less than the rounding of such a row. */
+/* Returns exp(x) for a term of a row of dtype D. For 16-bit dtypes it is an approximation whose relative error grows
+ * with |x|, up to 5e-6 where the result underflows. That is much less than the rounding of such a row. */
 template <class T, int D> __device__ inline T exp_of(T x) {
 #ifdef __CUDA_ARCH__
     if constexpr (D == TG_BF16 || D == TG_F16) {
@@ -32,7 +32,7 @@ template <class T, int D> __device__ inline T exp_of(T x) {
     return tg_m_exp(x);
 }
 
-/* The greater of `max`, which is a number, and v; of NaN and a number, the number. */
+/* Returns the greater of max and v, or max if v is NaN. max must not be NaN. */
 template <class T> __device__ inline T greater(T max, T v) {
 #ifdef __CUDA_ARCH__
     return sizeof(T) == 8 ? (T)fmax((double)max, (double)v) : (T)fmaxf((float)max, (float)v);
@@ -41,7 +41,7 @@ template <class T> __device__ inline T greater(T max, T v) {
 #endif
 }
 
-/* For rows in memory or in the cache: computes maximum and sum together. */
+/* Returns the Lse of a row in memory or in the cache. Computes maximum and sum together. */
 template <class T, int W, int D>
 __device__ inline Lse<T> lse_of_row(Share<T, W, D, 0, 1> &row, const Source (&x)[1], const Group &g) {
     T max = -(T)INFINITY, sum = 0;
@@ -61,7 +61,7 @@ __device__ inline Lse<T> lse_of_row(Share<T, W, D, 0, 1> &row, const Source (&x)
     return Lse<T>{ref, joined(g, sum, Sum())};
 }
 
-/* For rows in registers: computes the maximum, then the sum. */
+/* Returns the Lse of a row in registers. Computes the maximum, then the sum. */
 template <class T, int W, int D, int KEPT>
 __device__ inline Lse<T> lse_of_row(Share<T, W, D, KEPT, 1> &row, const Source (&x)[1], const Group &g) {
     T max = -(T)INFINITY, sum = 0;

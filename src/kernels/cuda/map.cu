@@ -7,8 +7,8 @@
 namespace tg {
 namespace {
 
-/* Returns the widest type of the inputs, and of the output if it is added to. For integers it is float64 if the formula
- * has no integer form. */
+/* Returns the compute type: float32, float64 or int64, as the widest input requires. If the map adds to the output, the
+ * output counts as an input. Integers are computed in float64 if the formula has no integer form. */
 int compute_type(tg_formula f, const tg_array &out, const tg_array *in, int n_in, bool add) {
     bool any_float = add && is_float(out.dtype), any_f64 = add && out.dtype == TG_F64;
     for (int i = 0; i < n_in; i++) {
@@ -20,8 +20,8 @@ int compute_type(tg_formula f, const tg_array &out, const tg_array *in, int n_in
 
 typedef Dims<1 + MAP_INPUTS> MapDims;
 
-/* Returns the dims, at least one, by decreasing stride of the output, and merged. Operands that the formula does not
- * have get the output's strides. */
+/* Returns the dims, at least one, ordered by decreasing stride of the output and merged. Operands that the formula does
+ * not have get the output's strides. */
 MapDims dims_of_job(const MapJob &job, const tg_array &out, const tg_array *in) {
     const tg_array *a[1 + MAP_INPUTS] = {&out, &out, &out, &out, &out};
     for (int i = 0; i < job.n_in; i++) a[i + 1] = &in[i];
@@ -64,14 +64,14 @@ void plan_tiles(MapJob &job, MapDims &m, int row) {
     job.walk = walk_of(m, m.n - 2);
 }
 
-/* Whether every quad of this operand begins at a multiple of its own size. */
+/* Returns whether the quads of this operand are contiguous and begin at multiples of their own size. */
 bool whole_quads(const MapOperand &x, const MapDims &m, int i, int quad) {
     bool whole = x.col == 1 && aligned(x.data, 16);
     for (int d = 0; d + 1 < m.n; d++) whole = whole && m.stride[i][d] * x.size % 16 == 0;
     return whole && (x.size * quad <= 16);
 }
 
-/* Whether all offsets in this operand, and all positions, are from 0 to 2^31 - 1. */
+/* Returns whether all offsets in this operand, and all positions, are from 0 to 2^31 - 1. */
 bool short_offsets(const MapDims &m, int i) {
     int64_t last = 0, most = ((int64_t)1 << 31) - 1;
     bool fits = m.count <= most;

@@ -15,15 +15,15 @@ enum { MAP_INPUTS = 4, MAP_THREADS = 256, MAP_EACH = 4, MAP_TILE = 32, MAP_TILE_
 struct MapOperand {
     char *data;
     int dtype, size;
-    int64_t row, col; /* strides along the dims that a path handles itself: MAP_TILES both, MAP_ROWS col alone */
-    bool whole;       /* MAP_ROWS: quads are contiguous and aligned to their own size */
-    bool transposed;  /* MAP_TILES: adjacent in memory are the elements of a column: row is 1 */
+    int64_t row, col; /* strides along the dims that the path handles itself: MAP_TILES both, MAP_ROWS only col */
+    bool whole;       /* MAP_ROWS: quads (vector.h) are contiguous and aligned to their own size */
+    bool transposed;  /* MAP_TILES: the elements of a column are adjacent in memory, so row is 1 */
 };
 
 enum MapPath {
-    MAP_ROWS, /* a thread has two quads of a row, the last dim; quads that are not contiguous are read by elements */
+    MAP_ROWS, /* a thread has two quads of a row (the last dim); quads that are not whole are loaded by elements */
     MAP_FLAT, /* a thread has MAP_EACH elements, and finds each by its position */
-    MAP_TILES /* a block has a square tile of the last dim and one more, because an input is transposed */
+    MAP_TILES /* a block has a square tile of two dims: the last one, and one along which an input is contiguous */
 };
 
 struct MapJob {
@@ -32,15 +32,17 @@ struct MapJob {
     double p, q;
     bool add;
     MapPath path;
-    int64_t count; /* MAP_ROWS: pairs of quads; MAP_FLAT: elements; MAP_TILES: tiles */
+    int64_t count; /* number of pairs of quads (MAP_ROWS), of elements (MAP_FLAT), or of tiles (MAP_TILES) */
     MapOperand x[1 + MAP_INPUTS];
     Walk<1 + MAP_INPUTS> walk; /* the dims that the path does not handle itself */
     int64_t rows, cols;
     /* MAP_ROWS: a thread's second quad is `spread` quads after its first. With 32, each access of a warp covers
-     * contiguous memory. With 1 the quads are adjacent; if all elements have 16 bits, both are one access (joined). */
+     * contiguous memory. With 1 the two quads are adjacent. */
     int spread;
-    bool joined; /* every pair of quads is whole and joined, or an input has one element for a row; offsets are short */
-    bool copies; /* joined, and the results are the bits of the input */
+    /* MAP_ROWS: the two quads of a thread are joined, which means that they are one access of 16 bytes. This holds for
+     * every operand; only an input that repeats one element along the row may differ. All offsets are below 2^31. */
+    bool joined;
+    bool copies; /* the quads are joined, and the results are the bits of the input */
     Divider across; /* MAP_ROWS: pairs of quads in a row; MAP_TILES: tiles in a row */
     Divider down;   /* MAP_TILES: tiles in a column */
 };

@@ -11,15 +11,16 @@ namespace {
 template <class T> __device__ inline T parameter(double p) { return (T)p; }
 template <> __device__ inline int64_t parameter(double p) { return as_i64(p); }
 
-/* Formulas come in two sets. SIMPLE are those before abs_d, the first that needs a float: they take few registers and
- * little time, so that a thread had better load more at once. int64 has only these. */
+/* Formulas come in two sets. SIMPLE are those before abs_d, the first one that needs a float. They take few registers
+ * and little time, so a thread loads more elements before it computes. int64 has only SIMPLE formulas. */
 enum MapSet { SIMPLE, REAL };
 constexpr MapSet set_of(int f) { return f < TG_FN_abs_d ? SIMPLE : REAL; }
 
-/* The pairs of quads of a thread. If they are joined, it loads all before it computes the first. */
+/* Returns the number of pairs of quads of a thread. If quads are joined (MapJob), the thread loads all its pairs before
+ * it computes the first. */
 template <int NI, MapSet SET> constexpr int pairs_of_thread() { return SET == REAL || NI > 2 ? 1 : NI == 2 ? 2 : 4; }
 
-/* Computes y = f(x...) for N elements; f is of this set. */
+/* Computes y = f(x...) for N elements. f must be in SET. */
 template <class T, int NI, MapSet SET, int N>
 __device__ inline void apply(tg_formula f, const T (&x)[NI][N], double p_, double q_, T (&y)[N]) {
     const T p = parameter<T>(p_), q = parameter<T>(q_);
@@ -72,8 +73,8 @@ __device__ inline void put_share(const MapOperand &x, int64_t base, const Share 
     put<Q>(r[1], x.data, x.size, base + s.second * x.col, x.col, s.n[1], x.whole);
 }
 
-/* Joined quads are one Raw, of elements of 16 bits. An operand without a stride has one element for all; both its quads
- * are the Raw. */
+/* Loads a pair of joined quads, which is one Raw of eight 16-bit elements. If the operand repeats one element along the
+ * row (col is 0), returns one quad of that element, which serves as both quads. */
 __device__ inline Raw fetch_joined(const MapOperand &x, int64_t at) {
     if (x.col) return *(const Raw *)(x.data + at * 2);
     Raw r;
@@ -81,6 +82,7 @@ __device__ inline Raw fetch_joined(const MapOperand &x, int64_t at) {
     return r;
 }
 
+/* Separates the two quads of a pair that fetch_joined has returned. */
 __device__ inline void cut_in_two(const MapOperand &x, const Raw &both, Raw (&r)[2]) {
     r[0] = r[1] = both;
     if (x.col) r[1].w[0] = both.w[2], r[1].w[1] = both.w[3];
@@ -93,7 +95,7 @@ template <class T> __device__ inline void decode_pair(const Raw (&r)[2], int dty
     decode<T>(r[1], dtype, v + Quad<T>::size);
 }
 
-/* Computes a pair of quads, of which raw holds the operands, and leaves the results in raw[0]. */
+/* Computes a pair of quads. raw[k] holds the pair of operand k. The results go to raw[0]. */
 template <class T, int NI, MapSet SET> __device__ inline void map_pair(const MapJob &job, Raw (&raw)[1 + NI][2]) {
     constexpr int Q = Quad<T>::size;
     T v[NI][2 * Q], y[2 * Q];
@@ -115,7 +117,7 @@ __device__ inline uint32_t small_quotient(uint32_t n, const Divider &d) {
     return (n + (uint32_t)((uint64_t)n * d.factor >> 32)) >> d.shift;
 }
 
-/* Finds where pair i, of joined quads, begins in operands 0 to NI. */
+/* Finds where pair number i of joined quads begins in operands 0 to NI. */
 template <int NI, int Q> __device__ inline void joined_offsets(const MapJob &job, uint32_t i, uint32_t (&at)[1 + NI]) {
     uint32_t row = small_quotient(i, job.across), first = (i - row * (uint32_t)job.across.by) * (2 * Q);
     TG_UNROLL
@@ -128,7 +130,7 @@ template <int NI, int Q> __device__ inline void joined_offsets(const MapJob &job
     }
 }
 
-/* Computes pairs first, first + MAP_THREADS, and so on, which are joined. */
+/* Computes pairs first, first + MAP_THREADS, and so on, of joined quads. */
 template <class T, int NI, MapSet SET> __device__ inline void map_joined(const MapJob &job, uint32_t first) {
     constexpr int Q = Quad<T>::size, EACH = pairs_of_thread<NI, SET>();
     uint32_t out[EACH];

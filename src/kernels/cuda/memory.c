@@ -61,7 +61,7 @@ static tg_status copy_async(tg_cuda *c, void *dst, const void *src, size_t bytes
     return tg_cuda_check(c->ctx, cudaMemcpyAsync(dst, src, bytes, kind, c->compute), "cudaMemcpyAsync");
 }
 
-/* Returns the page that was used longest ago. Waits until its last copy has run. */
+/* Sets *page to the page that was used longest ago. Waits until the last copy from that page has run. */
 static tg_status page_of(tg_cuda *c, tg_cuda_host_page **page) {
     tg_cuda_host_page *p = &c->pages[c->next_page];
     c->next_page = (c->next_page + 1) % PAGES;
@@ -71,9 +71,9 @@ static tg_status page_of(tg_cuda *c, tg_cuda_host_page **page) {
     return TG_OK;
 }
 
-/* The caller may change src as soon as this returns. Large copies are left to the driver, which stages them page by
- * page as well. The driver would wait for the stream without polling, forever if the stream hangs; so this function
- * waits first. */
+/* Copies from the host. The caller may change src as soon as this function returns. Large copies are left to the
+ * driver, which stages them page by page as well. The driver would wait for the stream without polling, and forever if
+ * the stream hangs. So this function waits for the stream first. */
 static tg_status from_host(tg_cuda *c, char *dst, const char *src, size_t bytes) {
     tg_cuda_host_page *page;
     if (bytes > PAGE_BYTES) {
@@ -89,7 +89,7 @@ static tg_status from_host(tg_cuda *c, char *dst, const char *src, size_t bytes)
     return TG_OK;
 }
 
-/* Copies to the host and waits. Reports errors in data that kernels have found so far. */
+/* Copies to the host and waits. First reports an error in data that kernels have found so far. */
 static tg_status to_host(tg_cuda *c, void *dst, const void *src, size_t bytes) {
     TG_TRY(tg_cuda_sync(c->ctx));
     TG_TRY(copy_async(c, dst, src, bytes, cudaMemcpyDeviceToHost));

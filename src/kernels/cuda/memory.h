@@ -1,4 +1,4 @@
-/* The CUDA device's memory: segments for the heap, copies, pinned memory, and the error word. */
+/* The CUDA device's memory: segments for the heap (base/heap.h), copies, pinned memory, and the error word (cuda.h). */
 #ifndef TG_CUDA_MEMORY_H
 #define TG_CUDA_MEMORY_H
 
@@ -20,10 +20,10 @@ tg_status tg_cuda_fault_open(tg_cuda *c);
 void tg_cuda_fault_close(tg_cuda *c);
 /* Queues a copy of the word to the host, and records event `fetched` after it. */
 tg_status tg_cuda_fault_fetch(tg_cuda *c);
-/* Records the error, if the last copy of the word holds one. That copy must have arrived. */
+/* Records the error that the last copy of the word holds, if any. That copy must have arrived. */
 tg_status tg_cuda_fault_report(tg_cuda *c);
-/* The slot: waits for the copy that the last call has queued, reports its error, and queues the next copy. So an error
- * is reported at most one call later. */
+/* Slot poll: waits for the copy of the word that the last call has queued, reports the error in it, and queues the next
+ * copy. So an error is reported at the latest by the second call after the work in which it occurs was queued. */
 tg_status tg_cuda_poll(tg_ctx *ctx);
 
 #endif

@@ -13,9 +13,10 @@ struct Job {
     bool rms;
 };
 
-/* Computes the mean of a row and 1 / its standard deviation. The second pass adds squared differences from the mean;
- * the mean of squares less the square of the mean would cancel. It adds the differences too. Their mean, a rounding
- * error, corrects the first, so that the mean of equal elements is exactly that element. */
+/* Computes the mean of a row and 1 / its standard deviation. The first pass computes the mean. The second pass adds
+ * squared differences from it; the mean of the squares minus the square of the mean would lose digits. The second pass
+ * also adds the differences themselves. Their mean is a rounding error of the first mean and corrects it, so that the
+ * mean of equal elements is exactly their value. */
 template <class T, int W, int D, int KEPT>
 __device__ inline void moments(Share<T, W, D, KEPT, 1> &row, const Source (&x)[1], const Job &job, const Group &g,
                                T *mean, T *rstd) {

@@ -1,9 +1,9 @@
 /* The CUDA device's norm_grad slot. With h = (x - mean) rstd and g = gy w, the gradient of a row is
  *     gx = rstd (g - mean(g) - h mean(g h)), for RMS norm without mean(g).
  *
- * The weight's gradient is the sum of gy h over all rows, and the bias's is the sum of gy. Each group of threads adds
- * up the rows of a unit while it computes gx, and column_sums adds up the units. The shape alone determines the
- * units. A group begins to load a row before it works on the one before. */
+ * The weight's gradient is the sum of gy h over all rows, and the bias's is the sum of gy. The rows are divided into
+ * units, by the shape alone. Each group of threads adds up the rows of a unit while it computes their gx. Then
+ * column_sums adds up the sums of the units. A group begins to load the next row before it has finished a row. */
 #include "kernels/cuda/columns.h"
 #include "kernels/cuda/slots.h"
 
@@ -21,8 +21,9 @@ struct Job {
 /* More threads share a row than in other kernels, because each also keeps the weights and sums of its columns. */
 constexpr Keeps KEEPS_GRAD = {8, 2, 1, 512};
 
-/* One thread's columns: their weights, and their sums over a unit's rows. If registers keep the row they also keep
- * these, and finish() stores the sums; otherwise the sums are in the unit's part of global memory all the time. */
+/* One thread's columns: their weights, and their sums over a unit's rows. If registers keep the row, they also keep the
+ * weights and the sums, and finish() stores the sums. Otherwise the sums are in the unit's part of global memory all
+ * the time. */
 template <class T, int W, int D, int KEPT> struct Columns {
     Chunk<T, W, D> w[KEPT];
     T gw[KEPT][W], gb[KEPT][W];
@@ -81,7 +82,7 @@ template <class T, int W, int D> struct Columns<T, W, D, 0> {
     __device__ void finish(const Job &, int64_t, const Group &) {}
 };
 
-/* What a row's gradient is computed of. The third source is the old gx, if it is added to. */
+/* What the gradient of a row is computed from. The sources are x, gy, and, if the kernel adds to gx, the old gx. */
 template <class T> struct Row {
     Source in[3];
     T mean, rstd;
@@ -97,8 +98,8 @@ template <class T> __device__ inline Row<T> row_of(const Job &job, int64_t r, bo
     return row;
 }
 
-/* Computes gx of row r, whose loads have started, and adds the row to its columns' sums; then starts to load the
- * row `next`. */
+/* Adds row r, whose loads have started, to the sums of its columns, starts to load the row `next`, and computes gx of
+ * row r. */
 template <class T, int W, int D, int KEPT>
 __device__ inline void grad_row(const Job &job, const Group &g, Share<T, W, D, KEPT, 3> &share, const Row<T> &row,
                                 int64_t r, const Row<T> &next, const Group &g_next, Columns<T, W, D, KEPT> &columns) {
@@ -158,9 +159,10 @@ __global__ void __launch_bounds__(KEEPS_GRAD.threads) norm_grad(Plan p, Job job)
         grad_unit<T, W, D, KEPT>(p, job, shared, unit_of(p, b));
 }
 
-/* columns: the gradient of the weight or the bias is wanted. Then a unit has at least 8 rows, so that its sums take
- * little memory compared with its rows, and there are at most 1024 units, about as many as run at once. There is one
- * unit even without rows: it writes the zeros that are their sum. Without columns a unit is a row. */
+/* Divides the rows into units. If `columns` is false, a unit is a row. If it is true, the gradient of the weight or the
+ * bias is wanted. Then a unit has at least 8 rows, so that its sums take little memory compared with its rows, and
+ * there are at most 1024 units, about as many as run at once. Without any rows there is still one unit: it writes
+ * zeros, the sum over no rows. */
 void cut_into_units(Job *job, bool columns) {
     const int64_t least = 8, most_units = 1024, count = job->x.count, per = (count + most_units - 1) / most_units;
     job->per = !columns ? 1 : per > least ? per : least;

@@ -1,8 +1,8 @@
-/* The CUDA device's put_add and put slots. One thread computes each element of the destination: it adds the values in
- * the order of the source and rounds once; for put it writes the last value.
+/* The CUDA device's put_add and put slots. Each element of the destination is computed by one thread. For put_add the
+ * thread adds the values in the order of the source and rounds once; for put it writes the last value.
  *
  * If groups (take.h) have few positions, a thread looks through all positions of a group. Otherwise positions are
- * sorted by destination, stably, so that those of one destination keep their order; and a thread handles one
+ * sorted stably by destination, so that those of one destination keep their order. A thread then handles one
  * destination. */
 #include "kernels/cuda/slots.h"
 #include "kernels/cuda/sort.h"
@@ -11,9 +11,9 @@
 namespace tg {
 namespace {
 
-enum { FEW = 32, AHEAD = 8 }; /* FEW: positions of a group; AHEAD: quads that a thread loads before it adds the first */
+enum { FEW = 32, AHEAD = 8 }; /* FEW: the most positions of a group that count as few; AHEAD: quads loaded together */
 
-/* Load and store n elements of a run, from element j on. at: the offset of the run. */
+/* Load and store n elements of the run with offset `at`, from element j on. */
 template <class T> __device__ inline void load_run(const TakeSide &x, int64_t at, int64_t j, int n, T *v) {
     Raw r;
     fetch<Quad<T>::size>(r, x.data, x.size, at + j * x.step, x.step, n, x.whole);
@@ -28,8 +28,8 @@ template <class T> __device__ inline void store_run(const TakeSide &x, int64_t a
 
 /* ---- Few positions in a group ---- */
 
-/* Whether one of the positions [first, end) of the group has the index `chosen`. at: the group's offset in the
- * index. */
+/* Returns whether one of the positions [first, end) of a group has the index `chosen`. `at` is the group's offset in
+ * the index. */
 __device__ inline bool seen_among(const TakeJob &job, int64_t at, int64_t first, int64_t end, int64_t chosen) {
     bool seen = false;
     for (int64_t e = first; e < end; e++) seen |= index_at(job, at + e * job.stride[TAKE_INDEX]) == chosen;
@@ -37,7 +37,7 @@ __device__ inline bool seen_among(const TakeJob &job, int64_t at, int64_t first,
 }
 
 /* A thread has a quad of the runs of one group. At the first position of each destination it adds up all positions of
- * that destination. Without ADD it writes the last position of each. */
+ * that destination. Without ADD it writes, for each destination, the values of the last position. */
 template <class T, bool ADD>
 __global__ void __launch_bounds__(TAKE_THREADS) put_few(TakeJob job, int64_t n, Divider by_quads) {
     constexpr int Q = Quad<T>::size;
@@ -92,8 +92,8 @@ template <class Id> __global__ void __launch_bounds__(TAKE_THREADS) put_keys(Tak
     keys[position] = (Id)(fits ? at[TAKE_GROUP] * job.extent + chosen : job.groups * job.extent);
 }
 
-/* A thread has a quad of the run of one sorted position. It works only if the position is the first of its key, or
- * without ADD the last. */
+/* A thread has a quad of the run of one sorted position. Only the threads of the first position of a key have work;
+ * without ADD, only those of the last position. */
 template <class T, class Id, bool ADD>
 __global__ void __launch_bounds__(TAKE_THREADS) put_sorted(TakeJob job, const Id *keys, const Id *order, int64_t n,
                                                            Divider by_quads) {

@@ -17,14 +17,16 @@ struct RandomJob {
     int dtype, size;
     int64_t n;
     bool whole; /* four adjacent elements can be stored as quads */
-    double a, width, least, below; /* least, below: the bounds of uniform draws */
+    /* a, width: the beginning and the length of [a, b), or the mean and the standard deviation of normal draws. least,
+     * below: the bounds of uniform draws (uniform.h). */
+    double a, width, least, below;
 };
 
 __device__ inline float unit(uint32_t first, uint32_t, float) { return tg_uniform_of_word(first); }
 __device__ inline double unit(uint32_t first, uint32_t second, double) { return tg_uniform_of_words(first, second); }
 
-/* Rounding, here and to the tensor's dtype, must not leave [a, b), so the result is clamped. The product is rounded
- * separately, as on the CPU. */
+/* Returns a uniform number in [a, b). Clamps it, because rounding, here or to the tensor's dtype, could leave [a, b).
+ * The product is rounded separately, as on the CPU. */
 template <class T> __device__ inline T uniform_of(const RandomJob &job, uint32_t first, uint32_t second) {
     T v = added((T)job.a, multiplied((T)job.width, unit(first, second, T())));
     T least = (T)job.least, below = (T)job.below;
@@ -32,8 +34,9 @@ template <class T> __device__ inline T uniform_of(const RandomJob &job, uint32_t
     return v > least ? v : least;
 }
 
-/* Near u = 1, where the radius is near 0, log1p is taken of u - 1, which is exact. The angle is reduced to an eighth of
- * a turn in integers. */
+/* Returns the normal number of a draw with these two words (Box-Muller). u is the uniform number of the first word. If
+ * u is near 1, and so the radius near 0, the logarithm is computed from 1 - u, which is exact. The angle is reduced to
+ * an eighth of a turn in integers. */
 __device__ inline float normal_of(uint32_t first, uint32_t second, float) {
     float u = ((float)first + 0.5f) * 0x1p-32f, rest = ((float)~first + 0.5f) * 0x1p-32f;
     float l = first >= 0xc0000000u ? log1pf(-rest) : logf(u);

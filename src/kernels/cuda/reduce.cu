@@ -1,5 +1,5 @@
-/* The CUDA device's reduce slot: divides the dims into kept and reduced ones, and chooses rows or columns and the
- * number of parts. The choice depends on shapes and strides alone. */
+/* The CUDA device's reduce slot: divides the dims into kept and reduced ones, and chooses between rows and columns
+ * (reduce.h). Also chooses the number of parts. Both choices depend on shapes and strides alone. */
 #include "kernels/cuda/reduce.h"
 
 #include "kernels/cuda/slots.h"
@@ -7,7 +7,8 @@
 namespace tg {
 namespace {
 
-/* As on the CPU, integers are reduced in int64 unless the output is a float, and 16-bit floats in float32. */
+/* Returns the compute type. As on the CPU, integers are reduced in int64 unless the output is a float, and 16-bit
+ * floats in float32. */
 int compute_type(int in, int out) {
     if (in == TG_F64 || out == TG_F64 || (!is_float(in) && is_float(out))) return TG_F64;
     return is_float(in) ? TG_F32 : TG_I64;
@@ -33,7 +34,8 @@ Sides sides_of(const tg_array &out, const tg_array &in) {
     return s;
 }
 
-/* Whether to reduce columns: adjacent outputs are closer together in memory than reduced elements, and at least 16. */
+/* Returns whether to reduce along columns: there are at least 16 adjacent outputs, and the elements of adjacent outputs
+ * are closer together in memory than the elements of one output. */
 bool by_columns(const Sides &s) {
     const Dims<2> &k = s.kept, &r = s.reduced;
     if (k.n == 0 || r.n == 0) return false;
@@ -89,7 +91,7 @@ void plan_columns(ReduceJob &job, const Sides &s, int quad) {
                 whole_strides(s.reduced, s.reduced.n, job.in_size);
 }
 
-/* Sets everything but the kind and the arrays. */
+/* Sets all fields of the job that depend on the dims. */
 void plan(ReduceJob &job, const Sides &s, int quad, bool arg) {
     int last = s.reduced.n - 1;
     job.outputs = s.kept.count;
@@ -117,8 +119,8 @@ void launch(const ReduceJob &job, int compute, cudaStream_t stream) {
         reduce_i64(job, stream);
 }
 
-/* Returns the distance between the outputs' rows of results of parts. The parts of one output are adjacent, so that
- * they are reduced as a row; rows begin at whole quads. */
+/* Returns the distance between the results of two outputs in scratch memory. The results of the parts of one output are
+ * adjacent there, so that they are reduced as a row. Rows begin at whole quads. */
 int64_t pitch_of(const ReduceJob &parts) { return ceil_div(parts.parts, 4) * 4; }
 
 /* Makes two jobs of one: `parts` writes the results of parts to scratch memory, and `rest` reduces those into out. */

@@ -1,11 +1,12 @@
 /* Reductions: what the driver (reduce.cu) passes to the templates (reduce_kernels.h), which are compiled once for each
  * compute type (reduce_f32.cu, reduce_f64.cu, reduce_i64.cu).
  *
- * The order of a reduction depends on shapes, strides and dtypes alone. Elements are read in quads. Where an output is
- * reduced along a row of memory, several threads, its lanes, share the row. A lane adds up its own quads element by
- * element, then the elements of the resulting quad; then the lanes' results are added pairwise. Where outputs are
- * adjacent in memory, a block reduces columns: each row of its threads adds up its own rows of elements, then the rows
- * of threads are added. Long reductions are cut into parts, whose results are reduced in order. */
+ * The order of a reduction depends on shapes, strides and dtypes alone. Elements are read in quads (vector.h). If the
+ * elements of an output are a row of memory, several threads, which are called lanes, share the row. A lane adds up its
+ * own quads element by element, and then the elements of the resulting quad. Then the results of the lanes are added
+ * pairwise. If outputs are adjacent in memory, a block reduces columns: each row of its threads adds up its own rows of
+ * elements, and then the results of the rows of threads are added. Long reductions are cut into parts, whose results
+ * are reduced in order. */
 #ifndef TG_CUDA_REDUCE_H
 #define TG_CUDA_REDUCE_H
 
@@ -19,8 +20,8 @@ enum { REDUCE_THREADS = 256, REDUCE_LANES = 32, REDUCE_ROWS = REDUCE_THREADS / R
 
 enum ReducePath {
     REDUCE_ROW,    /* `lanes` threads for each output */
-    REDUCE_COLUMN, /* a block for REDUCE_LANES quads of adjacent outputs */
-    REDUCE_ARG     /* like REDUCE_ROW, for positions of extrema */
+    REDUCE_COLUMN, /* one block for REDUCE_LANES quads of adjacent outputs */
+    REDUCE_ARG     /* like REDUCE_ROW, but finds the positions of extrema */
 };
 
 struct ReduceJob {
@@ -34,14 +35,16 @@ struct ReduceJob {
     Walk<2> kept;
     int64_t width, in_col, out_col; /* REDUCE_COLUMN: the last dim of the outputs, and the strides along it */
     Walk<1> reduced;
-    int64_t count, step; /* reduced elements of an output; their stride, if they are one dim */
-    bool single, whole;  /* they are one dim; quads are contiguous and aligned to their own size */
+    int64_t count, step; /* number of reduced elements of an output; their stride, if they are one dim */
+    bool single, whole;  /* the reduced elements are one dim; quads are contiguous and aligned to their own size */
     int64_t outputs;
     int lanes;                                /* REDUCE_ROW, REDUCE_ARG: threads of an output */
     int64_t parts, part_len, part_step;       /* parts of an output; their length; the stride of their results */
-    Divider by_parts, by_across;              /* REDUCE_COLUMN: blocks across the width */
-    const int64_t *positions;                 /* REDUCE_ARG, the elements are extrema of parts: their positions */
-    char *extremes;                           /* REDUCE_ARG, the outputs are of parts: receives the extrema too */
+    Divider by_parts, by_across;              /* by_across: number of blocks across the width (REDUCE_COLUMN) */
+    /* REDUCE_ARG with several parts. In the pass over the parts, extremes receives the extrema themselves. In the pass
+     * over the results of the parts, positions has the positions of these extrema. Otherwise both are NULL. */
+    const int64_t *positions;
+    char *extremes;
 };
 
 void reduce_f32(const ReduceJob &job, cudaStream_t stream);

@@ -22,7 +22,7 @@ template <class T, int K> __device__ inline T identity() {
     return (T)0;
 }
 
-/* Combines two results of one kind. NaN wins. */
+/* Combines two results. In maxima and minima NaN wins over any number. */
 template <class T, int K> __device__ inline T join(T a, T b) {
     if constexpr (K == TG_PROD) return a * b;
     if constexpr (K == TG_MAX) return a > b ? a : a <= b ? b : a + b;
@@ -30,7 +30,7 @@ template <class T, int K> __device__ inline T join(T a, T b) {
     return a + b;
 }
 
-/* Adds one element to a result. */
+/* Combines a result with one more element. */
 template <class T, int K> __device__ inline T taken(T a, T x) {
     if constexpr (K == TG_SUMSQ) return a + x * x;
     return join<T, K>(a, x);
@@ -72,7 +72,7 @@ __device__ inline void lane_quads(const ReduceJob &job, int64_t base, int64_t be
     }
 }
 
-/* Does the same in the same order, for reduced dims that do not merge into one. */
+/* Does the same as lane_quads, in the same order, for reduced dims that do not merge into one. */
 template <class T, int K>
 __device__ inline void lane_scattered(const ReduceJob &job, int64_t base, int64_t begin, int64_t end, int lane,
                                       T *acc) {
@@ -134,8 +134,8 @@ template <class T, int K> __global__ void __launch_bounds__(REDUCE_THREADS) redu
     if (mine && lane == 0) finish(job, at[1] + part * job.part_step, v);
 }
 
-/* Reduces a thread's quad of columns over every REDUCE_ROWS-th row. n: how many of the columns exist. D: the dtype of
- * whole quads, if the reduced elements are one dim; otherwise ANY_QUAD. */
+/* Reduces a thread's quad of columns over every REDUCE_ROWS-th row. n is the number of columns that exist. D is the
+ * dtype if quads are whole and the reduced elements are one dim; otherwise D is ANY_QUAD. */
 template <class T, int K, int D>
 __device__ inline void column_results(const ReduceJob &job, int64_t base, int64_t begin, int64_t end, int n, T *acc) {
     constexpr int Q = Quad<T>::size, AHEAD = D == ANY_QUAD ? 4 : 8;

@@ -4,10 +4,10 @@
  * A row consists of chunks of W elements. W is 8 if every row is contiguous and aligned, and a chunk is then one access
  * of 16 bytes, or two or four of them; otherwise W is 1. Thread t of a group of G threads has the chunks t, t + G, and
  * so on. A thread adds up its own chunks; then the sums of the group are added pairwise. So the order of a sum depends
- * on the length and the layout of the rows alone.
+ * on the length, the layout and the dtype of the rows alone.
  *
- * Kernels are compiled for wide rows that all have the same dtype D, so that a thread starts the loads of several
- * chunks before it waits for the first. For other rows D is ANY_DTYPE, and each access looks up the dtype. */
+ * Kernels are compiled for wide rows (W is 8) that all have the same dtype D, so that a thread starts the loads of
+ * several chunks before it waits for the first. For other rows D is ANY_DTYPE, and each access looks up the dtype. */
 #ifndef TG_CUDA_ROWS_H
 #define TG_CUDA_ROWS_H
 
@@ -24,7 +24,7 @@ struct Rows {
     int64_t shape[TG_MAX_DIMS], step[TG_MAX_DIMS]; /* of the leading dims, the innermost first */
 };
 
-/* inner: 1 for rows along the last dim; 0 for an array with one value for each row. */
+/* Returns the rows of a. inner is 1 for rows along the last dim, and 0 for an array with one value for each row. */
 inline Rows rows_of(const tg_array &a, int inner) {
     Rows x = {};
     x.data = (char *)a.data;
@@ -55,7 +55,7 @@ inline Rows rows_of(const tg_array &a, int inner) {
 
 enum { WIDE = 8, ANY_DTYPE = -1 };
 
-/* Whether chunks of WIDE elements can be used; true for an absent array. */
+/* Returns whether chunks of WIDE elements can be used; true for an absent array. */
 inline bool wide_rows(const Rows &x) {
     if (!x.data) return true;
     bool fits = x.n % WIDE == 0 && (x.stride == 1 || x.n == 0) && (uintptr_t)x.data % 16 == 0;
@@ -103,8 +103,8 @@ template <> struct Element<TG_F64> { typedef double type; };
 template <> struct Element<TG_BF16> { typedef __nv_bfloat16 type; };
 template <> struct Element<TG_F16> { typedef __half type; };
 
-/* W elements between fetch and decode: as they are in memory if their dtype is D, and as T otherwise. They are kept as
- * words, because the compiler would give each element of 16 bits a register. */
+/* W elements between fetch and decode: as they are in memory, of dtype D, or as T if D is ANY_DTYPE. Elements as in
+ * memory are kept as words, because the compiler would give each element of 16 bits a register. */
 template <class T, int W, int D> struct alignas(16) Chunk {
     uint32_t word[W * sizeof(typename Element<D>::type) / 4];
 };
@@ -180,7 +180,7 @@ template <class T, int W, int D> __device__ inline void decode(const Chunk<T, W,
 }
 
 /* Hides from the compiler what the words of a chunk are, so that it decodes them once more instead of keeping the
- * decoded elements, which take twice the registers if they have 16 bits. */
+ * decoded elements. Decoded elements of 16 bits take twice the registers of the chunk. */
 template <class T, int W, int D> __device__ inline void veil(Chunk<T, W, D> &c) {
 #ifdef __CUDA_ARCH__
     if constexpr (D == TG_BF16 || D == TG_F16) {
@@ -218,7 +218,7 @@ __device__ inline void chunk_store(const Rows &x, char *row, int64_t j, const T 
     }
 }
 
-/* Writes v, or with `add` adds it to what is there. */
+/* Stores v in elements [j, j + W) of the row, or with `add` adds v to them. */
 template <class T, int D, int W>
 __device__ inline void chunk_put(const Rows &x, char *row, int64_t j, bool add, T (&v)[W]) {
     if (add) {
@@ -230,7 +230,7 @@ __device__ inline void chunk_put(const Rows &x, char *row, int64_t j, bool add, 
     chunk_store<T, D>(x, row, j, v);
 }
 
-/* Loads elements of a vector of weights; each is `absent` if there is no such vector. */
+/* Loads elements [j, j + W) of a vector of weights. If there is no such vector, sets them to `absent`. */
 template <class T, int D, int W> __device__ inline void chunk_or(const Rows &x, int64_t j, T absent, T (&v)[W]) {
     if (x.data) return chunk_load<T, D>(x, x.data, j, v);
     TG_UNROLL
@@ -239,11 +239,11 @@ template <class T, int D, int W> __device__ inline void chunk_or(const Rows &x, 
 
 /* ---- Groups ---- */
 
-/* The threads that work on one row: a power of two, at most 32 in one warp, or the whole block. */
+/* The threads that work on one row: a power of two. They are in one warp, or they are the whole block. */
 struct Group {
     int thread, threads; /* this thread's index in the group; the group's size */
     int64_t n;           /* elements of the row; 0 if this group has no row */
-    void *shared;        /* space for one value of each warp, used if the group is the whole block */
+    void *shared;        /* space for the values of each warp in join(), used if the group is the whole block */
 };
 
 struct Sum {
@@ -254,8 +254,8 @@ struct Greatest {
     template <class T> __device__ T operator()(T a, T b) const { return b > a ? b : a; }
 };
 
-/* Joins the values of a group's threads, N of each; all threads get the results. All threads of the block must call it
- * together. */
+/* Joins the values of a group's threads, N of each thread. All threads of the group get the N results. All threads of
+ * the block must call this function together. */
 template <class T, int N, class Join> __device__ inline void join(const Group &g, T (&v)[N], Join how) {
     TG_UNROLL
     for (int k = 0; k < N; k++)
@@ -280,11 +280,12 @@ template <class T, class Join> __device__ inline T joined(const Group &g, T v, J
     return values[0];
 }
 
-/* One thread's share of N rows of equal length. start() begins to load the chunks. read() calls f(j, v, i) for each: j
- * is the position of its first element, and v holds its elements, converted to T. again() does the same for the same
- * chunks, from where they are kept. With KEPT > 0, registers keep up to KEPT chunks of a thread, and i is the chunk's
- * index among them; after read(), start() may be called for the next row. With KEPT 0, the cache in shared memory keeps
- * the chunks, and i is 0. Without a cache, again() loads them once more. */
+/* One thread's share of N rows of equal length. start() begins to load the chunks. read() calls f(j, v, i) for each
+ * position j at which the thread has a chunk of every row: v[k] holds the elements of row k from j on, converted to T.
+ * again() makes the same calls once more, with the chunks as they were kept. With KEPT > 0, registers keep up to KEPT
+ * chunks of each row, and i is the index of the chunk among them; after read(), start() may be called for the next
+ * rows. With KEPT 0, the cache in shared memory keeps the chunks, and i is 0. Without a cache, again() loads them once
+ * more. */
 template <class T, int W, int D, int KEPT, int N> struct Share {
     Chunk<T, W, D> next[KEPT][N], kept[KEPT][N];
     __device__ Share(T *, int64_t) {}
@@ -369,16 +370,17 @@ struct Plan {
     size_t shared;           /* bytes of shared memory */
 };
 
-enum { PARTS = 512, CACHE_MOST = 44 * 1024 }; /* bytes of shared memory: for join(); for the cache at most */
+enum { PARTS = 512, CACHE_MOST = 44 * 1024 }; /* bytes of shared memory: those of join(); greatest size of the cache */
 
-/* How many chunks a thread keeps in registers, narrow or wide ones of each compute type; threads of a block at most. */
+/* The numbers of chunks that a thread keeps in registers: of narrow rows, and of wide rows of each compute type.
+ * threads is the greatest number of threads of a block. */
 struct Keeps {
     int narrow, wide_float, wide_double, threads;
 };
 constexpr Keeps KEEPS_ROW = {16, 4, 2, 256};
 
-/* Stands before the name of a kernel with KEEPS_ROW. Three blocks of the most threads must fit, so that enough loads
- * are on the way at once. */
+/* The attributes of a kernel with KEEPS_ROW. Three of its greatest blocks must fit on a multiprocessor, so that enough
+ * loads are in flight. */
 #define TG_ROW_KERNEL __global__ void __launch_bounds__(KEEPS_ROW.threads, 3)
 
 template <class T> constexpr int kept_chunks(Keeps k, bool wide) {
@@ -390,8 +392,9 @@ template <class T> __device__ inline T *cache_of(const Plan &p, T *shared) {
     return p.cached ? shared + PARTS / sizeof(T) : nullptr;
 }
 
-/* Plans for `units` units of the rows x. reads: how many of the rows a group reads at a time. Those are worth a cache
- * if they are read again. The rows of double are wide only if all are of double. */
+/* Returns the plan for `units` units of the arrays x. `reads` is the number of arrays whose rows a group reads
+ * together. `again` tells whether the group reads them again; only then a cache is useful. With compute type double,
+ * rows are wide only if all arrays are float64. */
 template <class T, int N>
 inline Plan plan_rows(int64_t units, const Rows *const (&x)[N], Keeps keeps, int reads, bool again) {
     Plan p = {};
@@ -415,7 +418,7 @@ inline Plan plan_rows(int64_t units, const Rows *const (&x)[N], Keeps keeps, int
 }
 
 /* Returns the unit of this thread's group in iteration `block`. All threads of a block take part in the same number of
- * iterations, because they synchronize. The unit may not exist; then the group works on a row of length 0. */
+ * iterations, because they synchronize. So the unit may not exist; the group then works on a row of length 0. */
 __device__ inline int64_t unit_of(const Plan &p, int64_t block) {
     return block * p.groups + (int)threadIdx.x / p.threads;
 }

@@ -1,8 +1,9 @@
-/* The CUDA device's scan slot. A row is cut into chunks of SCAN_CHUNK elements, one for each block, and these into
+/* The CUDA device's scan slot. A row is cut into chunks of SCAN_CHUNK elements, one for each block, and a chunk into
  * tiles. A thread scans SCAN_EACH adjacent elements of a tile; then the totals of the threads are scanned. If a row has
- * several chunks, three launches compute the totals of chunks, scan them, and scan the elements. If rows are short,
- * or there are many rows whose elements of one index are adjacent in memory, a thread scans a whole row. The choice
- * depends on shapes and strides alone. Floats are computed in float64. */
+ * several chunks, there are three launches: the first computes the totals of the chunks, the second scans these totals,
+ * and the third scans the elements. Instead, a thread scans a whole row if rows are short, or if many rows are adjacent
+ * in memory and a row is at most one chunk. The choice depends on shapes and strides alone. Floats are computed in
+ * float64. */
 #include "kernels/cuda/slots.h"
 #include "kernels/cuda/vector.h"
 #include "kernels/cuda/walk.h"
@@ -11,7 +12,7 @@ namespace tg {
 namespace {
 
 enum { SCAN_THREADS = 256, SCAN_EACH = 4, SCAN_TILE = SCAN_THREADS * SCAN_EACH, SCAN_CHUNK = 8 * SCAN_TILE };
-enum { SCAN_SHORT = 32, SCAN_ADJACENT = 32 }; /* the longest short row; as many adjacent rows are many */
+enum { SCAN_SHORT = 32, SCAN_ADJACENT = 32 }; /* the longest short row; the fewest rows that count as many */
 enum { SCAN_X, SCAN_Y, SCAN_ARRAYS };
 
 struct ScanJob {
@@ -70,9 +71,9 @@ template <class T> __device__ inline T scan_threads(const ScanJob &job, T mine, 
     return before;
 }
 
-/* A block has a chunk. With totals, it writes the chunk's total there, and not y. Otherwise it writes y. Then
- * carries holds, for each chunk, the total of its row through the end of that chunk; it is NULL if rows have one chunk.
- */
+/* Each block scans one chunk. If totals is not NULL, the block writes only the chunk's total, to totals. Otherwise it
+ * writes y; carries then holds, for each chunk, the total of its row up to and including that chunk, or is NULL if rows
+ * have one chunk. */
 template <class T>
 __global__ void __launch_bounds__(SCAN_THREADS) scan_chunks(ScanJob job, T *totals, const T *carries) {
     int64_t r = quotient((int64_t)blockIdx.x, job.chunks), c = (int64_t)blockIdx.x - r * job.chunks.by;

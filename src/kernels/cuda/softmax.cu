@@ -35,7 +35,7 @@ TG_ROW_KERNEL softmax(Plan p, Job job) {
     }
 }
 
-/* gx (+)= y (gy - sum(gy y)); for log-softmax gy - exp(y) sum(gy). */
+/* Computes gx (+)= y (gy - sum(gy y)), or for log-softmax gx (+)= gy - exp(y) sum(gy). */
 template <class T, int W, int D, int KEPT>
 __device__ void grad_row(const Job &job, const Group &g, T *cache, int64_t r) {
     Share<T, W, D, KEPT, 2> row(cache, job.y.n);

@@ -14,10 +14,10 @@ struct OrderJob {
     char *x, *y;
     int64_t *places;
     int dtype, size;
-    bool falling, with_row; /* with_row: the upper 32 bits of a key are the row, the lower ones the element */
+    bool falling, with_row; /* with_row: the upper 32 bits of a key are the row, the lower 32 the element's integer */
     Walk<ORDER_ARRAYS> walk; /* of the rows */
     int64_t step[ORDER_ARRAYS];
-    Divider n, k; /* elements of a row, and of its result */
+    Divider n, k; /* number of elements of a row of x, and of y */
     int64_t count, wanted;
 };
 
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(ORDER_THREADS) order_by_row(OrderJob job, uint
     if (i < job.count) keys[i] = (uint64_t)quotient((int64_t)order[i], job.n);
 }
 
-/* Writes the first elements of each sorted row, and their places. The sorted rows lie one after another in order. */
+/* Writes the first elements of each sorted row, and their positions. In `order` the sorted rows follow one another. */
 __global__ void __launch_bounds__(ORDER_THREADS) order_out(OrderJob job, const uint64_t *order) {
     int64_t i = (int64_t)blockIdx.x * ORDER_THREADS + threadIdx.x, at[ORDER_ARRAYS];
     if (i >= job.wanted) return;
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(ORDER_THREADS) order_out(OrderJob job, const u
     job.places[at[ORDER_PLACES] + j * job.step[ORDER_PLACES]] = place;
 }
 
-/* Returns the number of bits of the greatest number. */
+/* Returns the number of bits of the number `most`. */
 int bits_of(int64_t most) {
     int bits = 0;
     while (bits < 63 && most >> bits) bits++;

@@ -10,9 +10,9 @@ namespace tg {
 
 enum { SORT_THREADS = 64, SORT_EACH = 16, SORT_TILE = SORT_THREADS * SORT_EACH, SORT_BITS = 8, SORT_DIGITS = 256 };
 
-/* keys[0] holds n numbers. Each pass moves keys and their original positions, order, from one buffer to the other;
- * order needs no contents before. starts: scratch memory for SORT_DIGITS * tiles numbers, where tiles is ceil(n /
- * SORT_TILE). */
+/* keys[0] holds n numbers. Each pass moves the keys, and in `order` their original positions, from one buffer to the
+ * other. `order` needs no contents before the sort. `starts` is scratch memory for SORT_DIGITS * tiles numbers, where
+ * tiles is ceil(n / SORT_TILE). */
 template <class Id> struct SortJob {
     Id *keys[2], *order[2], *starts;
     int64_t n, tiles;
@@ -63,8 +63,8 @@ template <class Id> __global__ void __launch_bounds__(SORT_DIGITS) sort_sums(Id 
 }
 
 /* Moves the keys of a tile to their places. Each thread has SORT_EACH adjacent keys and its own counts of digits, so
- * keys with equal digits keep their order. first: order has no contents yet; the original positions are those of the
- * keys. */
+ * keys with equal digits keep their order. If `first` is true, order has no contents yet, and the original position of
+ * a key is where the key is now. */
 template <class Id>
 __global__ void __launch_bounds__(SORT_THREADS) sort_place(SortJob<Id> job, int from, int shift, bool first) {
     __shared__ uint16_t counts[SORT_THREADS][SORT_DIGITS];
@@ -100,8 +100,8 @@ __global__ void __launch_bounds__(SORT_THREADS) sort_place(SortJob<Id> job, int 
     }
 }
 
-/* Sorts keys[from] by this many low bits. ordered: order[from] has contents, which move along. Returns the buffer that
- * holds the result. */
+/* Sorts keys[from] by the lowest `bits` bits. If `ordered` is true, order[from] has contents, which move with the keys.
+ * Returns the number of the buffer that holds the result. */
 template <class Id> int sort_from(const SortJob<Id> &job, int from, bool ordered, int bits, cudaStream_t stream) {
     for (int shift = 0; shift == 0 || shift < bits; shift += SORT_BITS, from = !from) {
         unsigned grid = (unsigned)job.tiles;
@@ -118,8 +118,8 @@ template <class Id> int sort_stably(const SortJob<Id> &job, int bits, cudaStream
     return sort_from(job, 0, false, bits, stream);
 }
 
-/* Sorts again, by other numbers, which the caller has written to keys[from]. order[from], from the last sort, moves
- * along. */
+/* Sorts again, by other numbers, which the caller has written to keys[from]. order[from], the result of the last sort,
+ * moves with them. */
 template <class Id> int sort_further(const SortJob<Id> &job, int from, int bits, cudaStream_t stream) {
     return sort_from(job, from, true, bits, stream);
 }

@@ -1,4 +1,4 @@
-/* Order of streams by events, and the functions by which the host waits for the device. */
+/* Orders streams by events, and makes the host wait for the device. */
 #define _GNU_SOURCE
 #include <sched.h>
 #include <time.h>
@@ -29,8 +29,8 @@ static tg_status poll_all(tg_cuda *c, double waited) {
     return TG_OK;
 }
 
-/* Called after a poller has failed and ended its own work on the device. Waits up to 5 seconds for the rest, which may
- * still read or write the host's memory. */
+/* Called after a poller has failed and ended its own work on the device. Waits up to 5 seconds for the other queued
+ * work, which may still read or write the host's memory. */
 static void drain(cudaEvent_t e) {
     const double patience = 5;
     double since = tg_system_now();

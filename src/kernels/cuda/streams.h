@@ -1,13 +1,13 @@
-/* Order of streams on the device, and the host's waits for it. */
+/* The order between streams of the device, and the functions with which the host waits for the device. */
 #ifndef TG_CUDA_STREAMS_H
 #define TG_CUDA_STREAMS_H
 
 #include "kernels/cuda/cuda.h"
 
-/* A poller has work on the device that may not end by itself, such as collectives that wait for other GPUs. While
- * the host waits for the device, poll is called repeatedly with the seconds waited so far, and once with -1 when the
- * wait is over. It advances that work. It returns the error that it has recorded, if any; by then it has ended its
- * work on the device. */
+/* A poller has work on the device that may not end by itself, such as collectives that wait for other GPUs. While the
+ * host waits for the device, its function poll is called repeatedly with the seconds waited so far, and once with -1
+ * when the wait is over. poll advances the poller's work. If the work fails, poll ends it on the device, records an
+ * error and returns it. */
 typedef struct tg_cuda_poller {
     tg_status (*poll)(struct tg_cuda_poller *w, double waited);
     struct tg_cuda_poller *next;
@@ -23,8 +23,8 @@ static inline cudaError_t tg_cuda_answer(cudaError_t e) {
     return e;
 }
 
-/* Wait on the host, and poll meanwhile: for an event, or for what is queued on a stream now. Every wait is one of
- * these, except those before memory returns to the driver and before the device closes. */
+/* Make the host wait for an event, or for what is queued on a stream now, and poll meanwhile. The host waits without
+ * polling only before memory returns to the driver, before the device closes, and after an error in slot copy_async. */
 tg_status tg_cuda_await(tg_cuda *c, cudaEvent_t e);
 tg_status tg_cuda_await_stream(tg_cuda *c, cudaStream_t stream);
 
@@ -32,7 +32,7 @@ tg_status tg_cuda_event_new(tg_ctx *ctx, cudaEvent_t *e);
 /* Makes work that is queued on `then` from now on wait for what is queued on `first` now. Records event e. */
 tg_status tg_cuda_follow(tg_ctx *ctx, cudaStream_t first, cudaEvent_t e, cudaStream_t then);
 
-/* Slots of the device. */
+/* Slots of the device (tapegrad/device.h). */
 tg_status tg_cuda_sync(tg_ctx *ctx);
 tg_status tg_cuda_event_record(tg_ctx *ctx, void **event);
 tg_status tg_cuda_event_wait(tg_ctx *ctx, void *event);

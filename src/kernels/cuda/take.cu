@@ -1,4 +1,4 @@
-/* The CUDA device's take slot, and the plan that it shares with put_add and put. */
+/* The CUDA device's take slot, and take_job, which it shares with put_add and put. */
 #include "kernels/cuda/take.h"
 
 #include "kernels/cuda/slots.h"
@@ -41,8 +41,8 @@ int choose_run(TakeJob &job, const tg_array &a, const tg_array &b, const tg_arra
     return d;
 }
 
-/* Whether quads can be accessed as a whole: runs are contiguous, and begin at multiples of 16 bytes. more: the stride
- * along the indexed dim, or 0. */
+/* Returns whether quads can be accessed as a whole: runs are contiguous, and begin at multiples of 16 bytes. `more` is
+ * the stride along the indexed dim, or 0. */
 bool whole_side(const TakeSide &x, const Dims<TAKE_ARRAYS> &m, int side, int64_t more, int64_t run, int quad) {
     bool whole = x.step == 1 && run >= quad && aligned(x.data, 16) && x.size * quad <= 16;
     for (int d = 0; d < m.n; d++) whole = whole && m.stride[side][d] * x.size % 16 == 0;
@@ -54,7 +54,8 @@ struct TakePlace {
     int64_t at[TAKE_ARRAYS], part, chosen;
 };
 
-/* Returns false if there is no work, or if the index is out of range; the thread of the first part reports that. */
+/* Finds the work of this thread. Returns false if there is none, or if the index is out of range; then the thread of
+ * the first part of the run reports the index. */
 __device__ inline bool place_of(const TakeJob &job, int64_t n, const Divider &by_parts, TakePlace &p) {
     int64_t i = (int64_t)blockIdx.x * TAKE_THREADS + threadIdx.x;
     if (i >= n) return false;

@@ -1,8 +1,8 @@
 /* What take, put and put_add share: how elements of an array are found by an index along one dim.
  *
  * Array a has the index's shape: it is the output of take, and the source of put and put_add. Array b is indexed.
- * Trailing dims along which the index is constant, and which merge into one dim in both arrays, form a run. A position
- * is the number of a run. */
+ * Trailing dims along which the index is constant, and which merge into one dim in a and also in b, form a run. A
+ * position is the number of a run. */
 #ifndef TG_CUDA_TAKE_H
 #define TG_CUDA_TAKE_H
 
@@ -13,7 +13,8 @@
 namespace tg {
 
 enum { TAKE_THREADS = 256 };
-enum { TAKE_A, TAKE_INDEX, TAKE_B, TAKE_GROUP, TAKE_POSITION, TAKE_ARRAYS }; /* of a walk */
+/* The arrays of a walk. TAKE_GROUP and TAKE_POSITION give the numbers of a group and a position instead of offsets. */
+enum { TAKE_A, TAKE_INDEX, TAKE_B, TAKE_GROUP, TAKE_POSITION, TAKE_ARRAYS };
 
 struct TakeSide {
     char *data;
@@ -32,13 +33,14 @@ struct TakeJob {
     Walk<TAKE_ARRAYS> walk;
     int64_t positions, run;
     int64_t extent, b_stride; /* b's size and stride along the indexed dim */
-    /* The walk without the indexed dim; and that dim: its size in a, and its strides. groups: positions of others. */
+    /* `others` is the walk without the indexed dim, and `groups` the number of its positions. `along` is the size of
+     * the indexed dim in a, and `stride` has its strides. */
     Walk<TAKE_ARRAYS> others;
     int64_t along, stride[TAKE_ARRAYS], groups;
     tg_cuda_fault fault;
 };
 
-/* f<T>(arguments...) */
+/* Calls f<T>(arguments...) for the compute type T. */
 #define TG_TAKE_TYPES(f, compute, ...)                \
     ((compute) == TG_F32   ? f<float>(__VA_ARGS__)    \
      : (compute) == TG_F64 ? f<double>(__VA_ARGS__)   \
@@ -57,7 +59,7 @@ __device__ inline void report(const TakeJob &job, int64_t position) {
     atomicMin(job.fault.word, job.fault.call << 40 | (at < most ? at : most));
 }
 
-/* reports: an index out of range is an error of this slot. */
+/* Returns the job of a call. If `reports` is true, kernels report an index out of range as an error of this slot. */
 TakeJob take_job(tg_ctx *ctx, const tg_array &a, const tg_array &b, const tg_array &index, int dim, const char *slot,
                  bool reports);
 

@@ -1,6 +1,6 @@
 /* The instructions with which a warp multiplies matrices on tensor cores, and those of asynchronous copies to shared
- * memory. Each has a replacement for the emulator that means the same: there the lanes exchange their parts of the
- * matrices by shuffles, and copies are made at once. */
+ * memory. Each has a replacement with the same meaning for the emulator. There the lanes exchange their parts of the
+ * matrices by shuffles, and copies are made immediately. */
 #ifndef TG_CUDA_TENSOR_CORE_H
 #define TG_CUDA_TENSOR_CORE_H
 
@@ -23,8 +23,9 @@ __device__ inline SharedAt shared_at(const void *p) {
 #endif
 }
 
-/* Loads four matrices of 8 x 8 16-bit elements, whose 32 rows begin at the lanes' addresses. With g = lane / 4 and t =
- * lane % 4, a lane gets elements (g, 2t) and (g, 2t + 1) of each matrix, or of the transposed matrix. */
+/* Loads four matrices of 8 x 8 16-bit elements. Row i of the 32 rows begins at the address `row` of lane i. With g =
+ * lane / 4 and t = lane % 4, a lane gets elements (g, 2t) and (g, 2t + 1) of each matrix, or of the transposed
+ * matrix. */
 template <bool TRANSPOSED> __device__ inline void load_matrices(uint32_t (&r)[4], SharedAt row) {
 #ifdef __CUDA_ARCH__
     if (TRANSPOSED)
@@ -74,7 +75,7 @@ __device__ inline void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t 
         uint64_t word[4];
         for (int k = 0; k < 2; k++) word[k] = __shfl_sync(~0u, own[k], 4 * g + i);
         for (int n = 0; n < 2; n++) word[2 + n] = __shfl_sync(~0u, own[2], 4 * (2 * t + n) + i);
-        E e[4][4]; /* words 0 and 1: two elements of row g, then two of row g + 8; 2 and 3: a column's, by k */
+        E e[4][4]; /* words 0 and 1: two elements of row g, then two of row g + 8; 2 and 3: a column along k */
         memcpy(e, word, sizeof e);
         for (int k = 0; k < 4; k++)
             for (int n = 0; n < 4; n++)
@@ -83,7 +84,7 @@ __device__ inline void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t 
 #endif
 }
 
-/* Starts to copy BYTES, 8 or 16, to shared memory. Without `there`, reads nothing and writes zeros. */
+/* Starts to copy BYTES bytes, 8 or 16, to shared memory. If `there` is false, reads nothing and writes zeros. */
 template <int BYTES> __device__ inline void copy_async(SharedAt to, const void *from, bool there) {
 #ifdef __CUDA_ARCH__
     const int bytes = there ? BYTES : 0;

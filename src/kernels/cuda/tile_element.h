@@ -1,5 +1,5 @@
-/* Elements of tiles in shared memory: their dtypes, the types that compute with them, and the distance of a tile's
- * rows. */
+/* Elements of tiles in shared memory: their dtypes, the types that compute with them, and the distance between the rows
+ * of a tile. */
 #ifndef TG_CUDA_TILE_ELEMENT_H
 #define TG_CUDA_TILE_ELEMENT_H
 

@@ -2,7 +2,7 @@
  *
  * A fragment is a 16 x 8 part of the result. Its sums are distributed over the warp as mma.sync distributes them. With
  * g = lane / 4 and t = lane % 4, a lane holds {(g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1)}. 16-bit elements use
- * tensor cores. Float and double use ordinary arithmetic, and so do 16-bit elements where nvcc does not compile. */
+ * tensor cores. Float and double use ordinary arithmetic, and so do 16-bit elements if the compiler is not nvcc. */
 #ifndef TG_CUDA_TILE_PRODUCT_H
 #define TG_CUDA_TILE_PRODUCT_H
 
@@ -35,7 +35,7 @@ __device__ inline void tile_product(T (&c)[NF][4], const E *a, int lda, const E 
 
 #ifdef __CUDACC__
 
-/* The same with tensor cores. One load_matrices of B serves two fragments. */
+/* Does the same as tile_product, with tensor cores. One load_matrices of B serves two fragments. */
 template <bool BY_K, int NF, class E>
 __device__ inline void tensor_product(float (&c)[NF][4], const E *a, int lda, const E *b, int ldb, int n, int k) {
     int lane = threadIdx.x % 32, half = lane / 16, eighth = lane / 8 % 2;

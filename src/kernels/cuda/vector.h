@@ -1,8 +1,8 @@
-/* Quads: the elements of an operand that a thread moves at once. They are 16 bytes of the compute type T: four elements
- * of float, or two of double or int64_t.
+/* Quads: the elements of an operand that a thread moves together. In the compute type T a quad has 16 bytes: four
+ * elements of float, or two of double or int64_t.
  *
  * A quad is fetched as raw bytes, by the size of its elements, and decoded later, by their dtype. So a thread starts
- * the loads of all operands before it waits for the first. There are no quads of elements that are wider than T. */
+ * the loads of all operands before it waits for the first. Elements wider than T do not form quads. */
 #ifndef TG_CUDA_VECTOR_H
 #define TG_CUDA_VECTOR_H
 
@@ -60,7 +60,8 @@ template <class S, int N> struct alignas(sizeof(S) * N) Pack {
     S e[N];
 };
 
-/* What a whole quad of S is loaded and stored as: words, because elements of 16 bits would each take a register. */
+/* The type as which a whole quad of elements S is loaded and stored. It consists of words, because elements of 16 bits
+ * would each take a register. */
 template <class S, int N> struct WordsOf {
     typedef Pack<uint32_t, sizeof(S) * N / 4> type;
 };
@@ -89,8 +90,8 @@ template <class S, int Q> __device__ inline void fetch_as(Raw &r, const char *da
     memcpy(&r, &pack, sizeof pack);
 }
 
-/* Loads n elements from element `at` on, `stride` elements apart; the rest of the quad is undefined. whole: the stride
- * is 1, and every quad is aligned to its own size, so that a full one is a single access. */
+/* Loads n elements from element `at` on, `stride` elements apart; the rest of the quad is undefined. If `whole` is
+ * true, the stride is 1 and every quad is aligned to its own size, so that loading a full quad is a single access. */
 template <int Q> __device__ inline void fetch(Raw &r, const char *data, int size, int64_t at, int64_t stride, int n,
                                               bool whole) {
     switch (size) {
@@ -119,7 +120,7 @@ template <class S, int Q> __device__ inline void put_as(const Raw &r, char *data
     }
 }
 
-/* Stores n elements, as fetch loads them. */
+/* Stores n elements. The arguments mean the same as those of fetch. */
 template <int Q> __device__ inline void put(const Raw &r, char *data, int size, int64_t at, int64_t stride, int n,
                                             bool whole) {
     switch (size) {
@@ -131,7 +132,7 @@ template <int Q> __device__ inline void put(const Raw &r, char *data, int size, 
     }
 }
 
-/* Returns the bfloat16 with these bits. A shift is cheaper than to move each element to a register of 16 bits. */
+/* Returns the bfloat16 with these bits. A shift is cheaper than moving each element to a register of 16 bits. */
 template <class S> __device__ inline float widened(S bits) {
     uint32_t wide = (uint32_t)bits << 16;
     float x;
@@ -162,8 +163,9 @@ template <class T> __device__ inline void decode(const Raw &r, int dtype, T *v) 
     }
 }
 
-/* Calls f(n) with this dtype if quads of it are often reduced or mapped, and otherwise with ANY_QUAD, where n is a type
- * whose `value` is a constant. So the loop in f is compiled for the dtype. */
+/* Calls f(n), where the type of n has the dtype as its constant `value`, so that the loop in f is compiled for the
+ * dtype. Only float32, bfloat16 and float16 with compute type float have loops of their own; otherwise `value` is
+ * ANY_QUAD. */
 enum { ANY_QUAD = -1 };
 template <int D> struct Constant {
     static constexpr int value = D;
@@ -179,7 +181,7 @@ template <class T, class F> __device__ inline void with_dtype(int dtype, F f) {
     f(Constant<ANY_QUAD>());
 }
 
-/* Fetch and decode quads of dtype D, whole ones unless D is ANY_QUAD. */
+/* Fetch and decode a quad of dtype D. Unless D is ANY_QUAD, the quad is whole. */
 template <class T, int D>
 __device__ inline void fetch_of(Raw &r, const char *data, int size, int64_t at, int64_t stride, int n, bool whole) {
     constexpr int Q = Quad<T>::size;
@@ -202,7 +204,7 @@ template <class T, int DTYPE, class S> __device__ inline void encode_as(Raw &r, 
         for (int k = 0; k < Q; k++) store<T>(e, DTYPE, k, v[k]);
         memcpy(&r, e, sizeof e);
     } else {
-        r = Raw{}; /* there are no quads of these */
+        r = Raw{}; /* elements wider than T do not form quads */
     }
 }
 

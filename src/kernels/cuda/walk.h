@@ -9,8 +9,8 @@
 
 namespace tg {
 
-/* Divides numbers of 0 or more by a number that is constant in a launch. If both are below 2^31 it multiplies instead
- * (Granlund and Montgomery, "Division by invariant integers using multiplication", PLDI 1994); otherwise it divides. */
+/* Divides numbers of 0 or more by a number that is constant in a launch. If dividend and divisor are below 2^31,
+ * multiplies instead (Granlund and Montgomery, "Division by invariant integers using multiplication", PLDI 1994). */
 struct Divider {
     int64_t by;
     uint32_t factor, shift;
@@ -37,7 +37,7 @@ template <int K> struct Walk {
     int64_t stride[K][TG_MAX_DIMS];
 };
 
-/* at[k]: the offset of this position in array k, in elements. */
+/* Sets at[k] to the offset of this position in array k, in elements. */
 template <int K> __device__ inline void offsets(const Walk<K> &w, int64_t position, int64_t *at) {
     TG_UNROLL
     for (int k = 0; k < K; k++) at[k] = 0;
@@ -77,13 +77,13 @@ template <int K> inline void push_dim(Dims<K> &m, int64_t size, const int64_t (&
     m.n++;
 }
 
-/* Sorts by decreasing stride of array `by`; equal ones keep their order. */
+/* Sorts the dims by decreasing stride in array `by`. Dims with equal strides keep their order. */
 template <int K> inline void order_dims(Dims<K> &m, int by) {
     for (int d = 1; d < m.n; d++)
         for (int e = d; e > 0 && m.stride[by][e] > m.stride[by][e - 1]; e--) swap_dims(m, e, e - 1);
 }
 
-/* Merges adjacent dims that are one dim with a single stride in every array. */
+/* Merges adjacent dims that can be one dim with a single stride in every array. */
 template <int K> inline void merge_dims(Dims<K> &m) {
     int top = 0;
     for (int d = 1; d < m.n; d++) {

@@ -64,7 +64,7 @@ tg_array tg_array_narrow(tg_array a, const int64_t *shape, int but, tg_extent *e
 tg_array tg_array_keep(tg_array a, int ndim, uint32_t mask, tg_extent *e) {
     for (int d = 0, from = 0; d < ndim; d++) {
         bool reduced = mask >> d & 1;
-        /* a either lacks the reduced dims or has them with size 1. */
+        /* The array `a` either lacks the reduced dims or has them with size 1. */
         if (reduced && a.ndim == ndim) from++;
         e->shape[d] = reduced ? 1 : a.shape[from];
         e->stride[d] = reduced ? 0 : a.stride[from++];
@@ -103,8 +103,8 @@ bool tg_array_reshape(tg_array *a, int n, const int64_t *shape, int64_t *stride)
     return true;
 }
 
-/* Does what tg_array_of does, but stores each field in its final place. A copy of the whole struct would have to wait
- * for the small stores into it. */
+/* Does what tg_array_of does, but writes the fields to *a one by one. If a struct is copied as a whole right after its
+ * fields were written, the processor must wait for those small writes. */
 static inline void array_at(tg_array *a, const tg_tensor *x) {
     a->data = tg_data(x);
     a->shape = x->shape;
@@ -130,7 +130,7 @@ tg_status tg_op_map(tg_call *c, tg_formula f, const tg_tensor *out, const tg_ten
     return c->ctx->run.ops->map(c->ctx, f, y, a, n_in, (const double[2]){p, q}, add);
 }
 
-/* The gradient of input i (+)= scale * g summed over the dims in which input i was broadcast. */
+/* The gradient of input i (+)= scale * (g, summed over the dims in which input i was broadcast). */
 static tg_status sum_into(tg_call *c, int i, const tg_tensor *g, double scale) {
     int64_t stride[TG_MAX_DIMS];
     tg_extent e;

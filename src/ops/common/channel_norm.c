@@ -6,7 +6,8 @@
 enum { X = TG_NORM_X, W, B };
 enum { MEAN = TG_NORM_MEAN, RSTD };
 enum { DIMS = TG_NORM_DIMS };
-static const uint32_t all_but_channels = 1u << 0 | 1u << 3; /* the gradients of w and b are summed over these dims */
+/* The dims of the internal shape over which the gradients of w and b are summed. */
+static const uint32_t all_but_channels = 1u << 0 | 1u << 3;
 
 tg_channel_norm tg_channel_norm_of(const tg_tensor *x, int64_t groups, uint32_t means, double eps) {
     const int64_t per = groups ? x->shape[1] / groups : 1;
@@ -19,8 +20,8 @@ tg_status tg_need_channels(tg_call *c, int i, const char *what) {
     const tg_tensor *w = c->in[i];
     const int64_t channels = c->in[X]->shape[1];
     if (!w || (w->ndim == 1 && w->shape[0] == channels)) return TG_OK;
-    return tg_call_fail(c, TG_ERR_SHAPE, "%s must be a vector of %lld elements, one for each channel of x", what,
-                        (long long)channels);
+    return tg_call_fail(c, TG_ERR_SHAPE, "%s must be a vector of %s, one for each channel of x", what,
+                        tg_count(channels, "element").text);
 }
 
 tg_status tg_channel_norm_infer(tg_call *c, const tg_channel_norm *k) {
@@ -72,8 +73,8 @@ static tg_status mean_of(tg_call *c, const tg_channel_norm *k, const tg_tensor *
 
 /* ---- Forward ---- */
 
-/* Computes the mean so that it is exact if all elements are equal. In float32 it is rounded from a float64 mean. In
- * float64 it is corrected by the mean of x - mean. t is a temporary. */
+/* Computes the mean so that it is exact if all elements are equal. A float32 mean is rounded from a float64 mean. To a
+ * float64 mean, the mean of x - mean is added. t is a temporary of the internal shape. */
 static tg_status center(tg_call *c, const tg_channel_norm *k, const tg_tensor *x, const tg_tensor *t) {
     const tg_tensor *mean = c->saved[MEAN];
     tg_tensor *sum = tg_call_temp(c, TG_F64, DIMS, mean->shape);
@@ -108,7 +109,7 @@ tg_status tg_norm_apply(tg_call *c, const tg_channel_norm *k, const tg_tensor *x
 
 /* ---- Backward ---- */
 
-/* With g = gy w: gx = rstd (g - mean(g) - h mean(g h)); with given statistics gx = rstd g. */
+/* With h = (x - mean) rstd and g = gy w: gx = rstd (g - mean(g) - h mean(g h)). If k->given, gx = rstd g. */
 static tg_status grad_x(tg_call *c, const tg_channel_norm *k, const tg_tensor *gy, const tg_tensor *h,
                         const tg_tensor *t) {
     const tg_tensor *rstd = c->saved[RSTD], *g = gy, *w = c->in[W] ? tg_norm_by_channel(c, k, c->in[W]) : NULL;

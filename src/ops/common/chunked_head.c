@@ -5,10 +5,11 @@
 #include "autograd/backward.h"
 #include "tape/call.h"
 
-/* Returns the number of rows of a chunk, which depends on shapes and dtypes alone. A chunk has about 8 MiB of logits,
- * but at least as many rows as make a pass over w and its gradient worth its time: with 128 rows the product for the
- * gradient of w runs at half the speed that it has with 512. Products of 16-bit operands take half the time, so they
- * get twice as many rows. */
+/* Returns the number of rows of a chunk, which depends on shapes and dtypes alone. A chunk has at most about 8 MiB of
+ * logits, or 512 rows if that is more. Smaller chunks would be slow, because each chunk reads all of w and its
+ * gradient: with 128 rows, the product for the gradient of w runs at half the speed that it has with 512. Products of
+ * 16-bit operands take half the time, so for them the limit is at least 1024 rows. The rows are divided evenly among as
+ * few chunks as the limit allows. */
 static int64_t chunk_rows(const tg_call *c, int64_t v) {
     enum { BYTES = 8 << 20, LEAST = 512 };
     tg_dtype of_operands = (tg_dtype)c->in[1]->dtype, of_logits = tg_accumulate_dtype(of_operands);
@@ -62,8 +63,8 @@ static tg_tensor *chunk_buffer(tg_call *c, const head *p, tg_dtype dtype) {
     return tg_call_temp(c, dtype, 2, (int64_t[]){p->chunk, p->v});
 }
 
-/* Returns the buffer of the saved logits, which infer declared after those of every loss. NULL: no gradient is
- * needed, so no logits are saved. */
+/* Returns the private buffer of the saved logits, which infer declares after the buffers of tg_row_loss_infer. Returns
+ * NULL if no gradient is needed, because then no logits are saved. */
 static tg_tensor *kept_logits(const tg_call *c) {
     int last_of_loss =
         ((const tg_row_loss_params *)c->params)->reduction == TG_LOSS_MEAN ? TG_ROW_LOSS_COUNT : TG_ROW_LOSS_MASS;
@@ -112,8 +113,8 @@ tg_status tg_chunked_head_forward(tg_call *c, const tg_tensor *loss) {
 
 /* ---- backward ---- */
 
-/* Computes the gradients from the n rows from `first` on: gx = glogits w and, unless gw is deferred, gw += glogits^T x.
- * The last chunk comes first, so it may overwrite gw. */
+/* Computes what the n rows from `first` on give to the gradients: gx (+)= glogits w in these rows and, unless gw is
+ * deferred, gw += glogits^T x. Backward begins with the last chunk; that chunk overwrites gw if gin_mode says so. */
 static tg_status chunk_grads(tg_call *c, const head *p, int64_t first, int64_t n, const tg_tensor *glogits,
                              bool deferred) {
     tg_matrix g = rows_at(glogits, 0, p->v);
@@ -125,7 +126,8 @@ static tg_status chunk_grads(tg_call *c, const head *p, int64_t first, int64_t n
                     tg_adds(c, 1) || !begins);
 }
 
-/* If the gradient of w is to be written: zeroes its rows that no logits use, or all rows if x has none. */
+/* If gin_mode says that the gradient of w is overwritten, zeroes its rows that no product writes: those that belong to
+ * no column of the logits, or all of them if x has no rows. */
 static tg_status zero_rest(tg_call *c, const head *p) {
     tg_extent e;
     if (c->gin_mode[1] != TG_GRAD_WRITE) return TG_OK;
@@ -134,8 +136,9 @@ static tg_status zero_rest(tg_call *c, const head *p) {
     return tg_ctx_ops(c->ctx)->fill(c->ctx, tg_array_slice(tg_array_of(c->gin[1]), 0, first, all - first, 1, &e), 0);
 }
 
-/* Hands the gradient of w over to what defers such products for the tape. Only one chunk can be deferred, because the
- * gradient of the logits then needs no more memory than their chunk, which the op keeps anyway. */
+/* Hands the gradient of w over to the list that defers such products for the tape (tg_tape_defer). Returns whether the
+ * list took it. Only a single chunk can be deferred: the gradient of the logits then needs no more memory than their
+ * chunk, which the op keeps anyway. */
 static bool defers(tg_call *c, const head *p, tg_tensor *glogits) {
     tg_tensor *x = c->in[0];
     int64_t shape[TG_MAX_DIMS], stride[TG_MAX_DIMS];
@@ -147,9 +150,9 @@ static bool defers(tg_call *c, const head *p, tg_tensor *glogits) {
     return tg_ok(c->ctx) && tg_call_defers(c, 1, x, gy);
 }
 
-/* Returns the memory in which backward computes logits again. If no further backward may follow, it is the buffer of
- * the saved chunk. Otherwise it is a temporary, or NULL if the saved chunk is the only one and still holds its
- * logits. spent: an earlier backward has overwritten the saved chunk. */
+/* Returns the memory in which backward computes logits again. `kept` is the buffer of the saved chunk, and `spent` says
+ * that an earlier backward has overwritten it. If no other backward may follow, returns kept. Otherwise returns a
+ * temporary, or NULL if nothing must be computed again: there is one chunk, and kept still holds its logits. */
 static tg_tensor *work_buffer(tg_call *c, const head *p, tg_tensor *kept, bool spent) {
     if (!tg_call_retains(c)) return kept;
     return p->chunk < p->rows || spent ? chunk_buffer(c, p, p->dtype) : NULL;

@@ -1,9 +1,10 @@
 /* Class weights in a cross-entropy. For a row x with target t and smoothing s over K classes the loss is
  *
- *     (1 - s) w[t] (lse - x[t]) + s / K sum over j of w[j] (lse - x[j]),
+ *     (1 - s) w[t] (lse - x[t]) + (s / K) (sum over j of w[j] (lse - x[j])),
  *
- * where lse is log(sum(exp(x))). The first term is the device's loss of the row, times w[t]. The sum in the second term
- * is log(mass) sum(w) - sum(w (x - top)). The mean divides by the sum of w[t] over the rows. */
+ * where lse is log(sum(exp(x))). lse - x[t] is the loss that slot cross_entropy computes without smoothing. The sum in
+ * the second term is log(mass) sum(w) - sum(w (x - top)), with the top and mass of that slot (device.h). TG_LOSS_MEAN
+ * divides by the sum of w[t] over the rows. */
 #include "ops/common/row_loss.h"
 #include "ops/common/nn_op.h"
 
@@ -20,14 +21,14 @@ tg_status tg_class_weights_infer(tg_call *c, int64_t classes) {
     if (!w) return TG_OK;
     TG_TRY(tg_need_same_dtype(c, 0, W));
     if (w->ndim != 1 || w->shape[0] != classes)
-        return tg_call_fail(c, TG_ERR_SHAPE, "weight must be a vector of %lld elements, one for each class of input 0",
-                            (long long)classes);
+        return tg_call_fail(c, TG_ERR_SHAPE, "weight must be a vector of %s, one for each class of input 0",
+                            tg_count(classes, "element").text);
     if (!tg_needs(c, W)) return TG_OK;
     return tg_call_fail(c, TG_ERR_ARGUMENT, "weight requires a gradient, but class weights have none; pass tg_detach "
                         "of it");
 }
 
-/* Return views of a contiguous tensor: as a vector; as [rows, n]; as a column. */
+/* Return views of a contiguous tensor: a vector, a matrix with n columns, and a matrix with one column. */
 static tg_tensor *vector(tg_call *c, tg_tensor *x) {
     return tg_call_view_of(c, x, 0, 1, &x->numel, (const int64_t[]){1});
 }
@@ -38,7 +39,7 @@ static tg_tensor *rows(tg_call *c, tg_tensor *x, int64_t n) {
 
 static tg_tensor *column(tg_call *c, tg_tensor *x) { return rows(c, x, 1); }
 
-/* What forward and backward need to know about the rows and the weights. */
+/* Facts about the rows and the weights that forward and backward use. */
 typedef struct tally {
     tg_tensor *counts; /* [rows], bool: true where the row is not ignored */
     tg_tensor *total;  /* sum(w), a scalar */
@@ -50,7 +51,7 @@ static tg_status count(tg_call *c, tg_tensor *target, tally *n) {
     n->counts = vector(c, n->counts);
     n->total = tg_call_temp(c, (tg_dtype)weights_of(c)->dtype, 0, target->shape);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
-    tg_extent e;
+    tg_extent e; /* of the scalar total, viewed as [1] */
     return tg_ctx_ops(c->ctx)->reduce(c->ctx, TG_SUM, tg_array_keep(tg_array_of(n->total), 1, 1, &e),
                                       tg_array_of(c->in[W]), 1, false);
 }
@@ -64,7 +65,7 @@ static tg_status pick(tg_call *c, tg_tensor *target, const tally *n) {
     return tg_op_map(c, TG_FN_where_da, weights, TG_T2(n->counts, weights), 2, 0, 0, false);
 }
 
-/* loss := (1 - s) loss + s / K (log(mass) sum(w) - sum(w (x - top))) */
+/* loss := (1 - s) loss + (s / K) (log(mass) sum(w) - sum(w (x - top))) in rows that are not ignored. */
 static tg_status smooth(tg_call *c, tg_tensor *x, const tg_tensor *loss, const tally *n) {
     const tg_row_loss_params *p = params(c);
     tg_tensor *top = c->saved[TG_ROW_LOSS_TOP], *top_col = column(c, top);
@@ -72,7 +73,7 @@ static tg_status smooth(tg_call *c, tg_tensor *x, const tg_tensor *loss, const t
     int64_t v = p->classes, all[] = {top->numel, v};
     tg_tensor *weighed = tg_call_temp(c, wide, 2, all), *u = tg_call_temp(c, wide, 1, all),
               *sum = tg_call_temp(c, wide, 1, all), *by_row = rows(c, x, v);
-    tg_extent e;
+    tg_extent e; /* of sum, viewed as [rows, 1] */
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(tg_op_map(c, TG_FN_sub_mul, weighed, TG_T3(by_row, top_col, c->in[W]), 3, 0, 0, false));
     TG_TRY(tg_ctx_ops(c->ctx)->reduce(c->ctx, TG_SUM, tg_array_keep(tg_array_of(sum), 2, 2, &e), tg_array_of(weighed),
@@ -94,8 +95,8 @@ tg_status tg_class_weights_forward(tg_call *c, tg_tensor *x, tg_tensor *target, 
     return params(c)->smoothing != 0 ? smooth(c, x, loss, &n) : TG_OK;
 }
 
-/* gx += s / K g (sum(w) softmax(x) - w) in rows that are not ignored. Ignored rows may hold infinities or NaN, which
- * would stay NaN if they were multiplied by 0, so they are masked. */
+/* gx += (s / K) g (sum(w) softmax(x) - w) in rows that are not ignored; g is the gradient of the row's loss. An ignored
+ * row may hold infinities or NaN, and their products with 0 are NaN, so ignored rows are masked. */
 static tg_status smooth_gradient(tg_call *c, tg_tensor *gx, tg_tensor *x, tg_tensor *target, const tg_tensor *g) {
     const tg_row_loss_params *p = params(c);
     tg_tensor *top = c->saved[TG_ROW_LOSS_TOP];

@@ -31,8 +31,8 @@ tg_tensor *tg_power_or_0(tg_tape *t, tg_tensor *x, double p) {
     return tg_masked_fill(t, p == 0.5 ? tg_sqrt(t, nonzero) : tg_pow_scalar(t, nonzero, p), zero, 0);
 }
 
-/* Inserts step - 1 zeros after each element of dim, by padding an extra dim. The dims before dim are merged into one,
- * and so are those after it, because x may already have as many dims as a tensor can have. */
+/* Inserts step - 1 zeros after each element along dim, by padding an extra dim. The dims before dim are merged into
+ * one, and so are the dims after it, because x may already have as many dims as a tensor can have. */
 static tg_tensor *insert_zeros(tg_tape *t, tg_tensor *x, int dim, int64_t step) {
     tg_shape shape = tg_shape_of(x), merged = TG_SHAPE(1, shape.dim[dim], 1, 1);
     for (int d = 0; d < dim; d++) merged.dim[0] *= shape.dim[d];
@@ -53,7 +53,7 @@ tg_tensor *tg_node_kept_input(tg_tape *t, const tg_node *n, int i, int k) {
     tg_tensor *y = tg_tape_tensor(t, copy->dtype, copy->ndim, copy->shape, copy->stride, tg_storage_ref(copy->storage),
                                   copy->offset);
     if (!y) return tg_inert(t->ctx);
-    y->node = x->node; /* its gradient is that of x */
+    y->node = x->node; /* the gradient of y goes where the gradient of x goes */
     y->out = x->out;
     y->flags |= x->flags & TG_F_REQUIRES_GRAD;
     y->place = x->place;

@@ -27,7 +27,7 @@
         return tg_jvp_composed(t, n, dout, name##_compose);                                                     \
     }
 
-/* 1 - x. */
+/* Returns 1 - x. */
 static inline tg_tensor *tg_one_minus(tg_tape *t, tg_tensor *x) { return tg_add_scalar(t, tg_neg(t, x), 1); }
 /* Returns zeros with the dtype, shape and placement of x's gradient. */
 static inline tg_tensor *tg_zeros_like(tg_tape *t, const tg_tensor *x) { return tg_full_like(t, x, 0); }
@@ -36,7 +36,7 @@ static inline tg_tensor *tg_zeros_like(tg_tape *t, const tg_tensor *x) { return 
 static inline tg_tensor *tg_number_like(tg_tape *t, const tg_tensor *x, double v) {
     return tg_full(t, (tg_dtype)x->dtype, TG_SHAPE(), v);
 }
-/* Masks that compare x with a number. */
+/* Return bool masks: where x < v, where x > v, and where x == v. */
 static inline tg_tensor *tg_below(tg_tape *t, tg_tensor *x, double v) { return tg_lt(t, x, tg_number_like(t, x, v)); }
 static inline tg_tensor *tg_above(tg_tape *t, tg_tensor *x, double v) { return tg_gt(t, x, tg_number_like(t, x, v)); }
 static inline tg_tensor *tg_equals(tg_tape *t, tg_tensor *x, double v) { return tg_eq(t, x, tg_number_like(t, x, v)); }
@@ -45,7 +45,7 @@ static inline tg_tensor *tg_equals(tg_tape *t, tg_tensor *x, double v) { return 
 tg_tensor *tg_power_or_0(tg_tape *t, tg_tensor *x, double p);
 static inline tg_tensor *tg_root_or_0(tg_tape *t, tg_tensor *x) { return tg_power_or_0(t, x, 0.5); }
 
-/* Converts 16-bit tensors to float32, the dtype in which they are summed. Returns others as they are. */
+/* Converts a 16-bit float tensor to float32, the dtype in which its elements are summed. Returns others as they are. */
 static inline tg_tensor *tg_wide(tg_tape *t, tg_tensor *x) {
     tg_dtype dtype = tg_accumulate_dtype((tg_dtype)x->dtype);
     return dtype == x->dtype ? x : tg_cast(t, x, dtype);
@@ -54,7 +54,7 @@ static inline tg_tensor *tg_wide(tg_tape *t, tg_tensor *x) {
 /* Returns input i as it was before an in-place op overwrote it. The op has saved a copy in its private buffer k. */
 tg_tensor *tg_node_kept_input(tg_tape *t, const tg_node *n, int i, int k);
 
-/* Layer norm or RMS norm of x, composed of primitive ops; w and b may be NULL. */
+/* Returns the layer norm of x, or the RMS norm if rms is true, composed of primitive ops. w and b may be NULL. */
 tg_tensor *tg_norm_compose(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, double eps, bool rms);
 /* Records dropout with the draws of an earlier call, so that it drops the same elements (dropout.c). */
 tg_tensor *tg_dropout_again(tg_tape *t, tg_tensor *x, double p, const tg_draws *draws);
@@ -64,8 +64,8 @@ tg_tensor *tg_silu_slope(tg_tape *t, tg_tensor *x);
 tg_tensor *tg_gelu_slope(tg_tape *t, tg_tensor *x);
 tg_tensor *tg_gelu_tanh_slope(tg_tape *t, tg_tensor *x);
 
-/* Returns zeros with the shape of x, except that dim has `size` elements, and copies x [.., n, ..] into them: element i
- * along dim goes to start + i step. */
+/* Copies x into a tensor of zeros that has the shape of x, except that its size along dim is `size`. The element at i
+ * along dim goes to start + i * step. */
 tg_tensor *tg_spread(tg_tape *t, tg_tensor *x, int dim, int64_t start, int64_t step, int64_t size);
 
 #endif

@@ -31,23 +31,26 @@ tg_status tg_elementwise_loss_check(tg_call *c, tg_loss_reduction last) {
                         last == TG_LOSS_NONE ? " or _NONE" : ", _NONE or _BATCH_MEAN");
 }
 
-/* Returns whether input i is present and broadcasts to the shape of x, so its dims align with the last dims of x. */
+/* Returns whether input i is present and has another shape than x (input 0). It then broadcasts to the shape of x, so
+ * its dims align with the last dims of x. */
 static bool broadcasts(const tg_call *c, int i) { return c->in[i] && !tg_same_shape(c->in[i], c->in[0]); }
 
-/* Returns whether input i has a weight of its own for each index along this dim of x. */
+/* Returns whether input i, which holds weights, has a weight of its own for each index along this dim of x. */
 static bool varies_along(const tg_call *c, int i, int dim) {
     int d = dim - (c->in[0]->ndim - c->in[i]->ndim);
     return d >= 0 && c->in[i]->shape[d] != 1;
 }
 
-/* Declares all dims free. The weights may broadcast. */
+/* States that all dims may be sharded, and that the inputs from 2 on, which hold weights, may have size 1 where x has a
+ * shard. */
 static tg_status declare_free(tg_call *c) {
     for (int i = 0; i < c->n_in; i++)
         if (c->in[i]) TG_TRY(tg_call_free(c, i, c->in[0]->ndim - c->in[i]->ndim));
     return tg_call_stretch(c, ~3u);
 }
 
-/* Declares a dim summed if no broadcast weight varies along it. Each rank then has all weights that its terms need. */
+/* States that a dim over which the op sums may be sharded (TG_SUMMED of tg_call_role) if no weight that is broadcast
+ * varies along it. Each rank then has all weights that its terms of the sum need. */
 static tg_status declare_summed(tg_call *c) {
     uint32_t within = 0;
     for (int d = 0; d < c->in[0]->ndim; d++) {

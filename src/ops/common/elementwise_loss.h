@@ -8,14 +8,15 @@
 #include <tapegrad/ops.h>
 
 typedef struct tg_elementwise_loss_params {
-    size_t size, known; /* sizes of the caller's options struct and of ours */
+    size_t size, known; /* sizes of the caller's options struct and of the library's */
     tg_loss_reduction reduction;
     bool log_target;
     int64_t ignore_index;
-    /* huber, smooth_l1: the loss is a parabola where |x - y| <= width, and a straight line outside; 0: no parabola */
+    /* of huber and smooth_l1: the loss is a parabola where |x - y| <= width, and a straight line elsewhere; 0 means no
+     * parabola */
     double width;
     double factor; /* multiplies every element's loss; set by infer */
-    const char *unused; /* the name of an option that is set although the loss does not use it; NULL: none */
+    const char *unused; /* the name of an option that is set although the loss does not use it, or NULL */
 } tg_elementwise_loss_params;
 
 /* The options that not every loss uses. */
@@ -27,12 +28,13 @@ enum { TG_LOSS_USES_IGNORE_INDEX = 1, TG_LOSS_USES_LOG_TARGET = 2 };
         .size = sizeof(size_t), .known = sizeof(size_t), .reduction = TG_LOSS_##reduction_, __VA_ARGS__     \
     }
 
-/* Reads the caller's options (NULL: defaults). `uses`: the options that this loss uses, a sum of TG_LOSS_USES_*. */
+/* Reads the caller's options; NULL means the defaults. `uses` is a sum of TG_LOSS_USES_*: the options that this loss
+ * uses. */
 tg_elementwise_loss_params tg_elementwise_loss_params_of(const tg_loss_opts *opts, unsigned uses);
-/* Checks the options. `last`: the last value of tg_loss_reduction that the loss supports. */
+/* Checks the options. `last` is the last value of tg_loss_reduction that the loss supports. */
 tg_status tg_elementwise_loss_check(tg_call *c, tg_loss_reduction last);
-/* Checks that inputs 0 and 1 are floats of one dtype and shape and that further inputs broadcast to them. The result
- * has that shape or is a scalar. */
+/* Checks the options, that inputs 0 and 1 are floats of one dtype and shape, and that further inputs broadcast to that
+ * shape. Declares the result, which has that shape or is a scalar. */
 tg_status tg_elementwise_loss_infer(tg_call *c, tg_loss_reduction last);
 
 /* Returns the tensor that forward fills with every element's loss: the result itself if it is not reduced, otherwise a
@@ -42,20 +44,23 @@ tg_tensor *tg_elementwise_loss_buffer(tg_call *c);
 tg_tensor *tg_elementwise_loss_temp(tg_call *c);
 /* Reduces the elements' losses to the result, and multiplies by the factor. */
 tg_status tg_elementwise_loss_reduce(tg_call *c, const tg_tensor *loss);
-/* Returns the gradient that backward gives to every element's loss, times sign: a scalar if it is the same for all
- * elements, otherwise a tensor of input 0's shape. On an error returns an inert tensor. */
+/* Returns the gradient of every element's loss, times sign: a scalar if it is the same for all elements, otherwise a
+ * tensor of input 0's shape. Callers check tg_ok before they use it. */
 tg_tensor *tg_elementwise_loss_gradient(tg_call *c, double sign);
 /* Does what tg_elementwise_loss_reduce does, by recording ops. */
 tg_tensor *tg_elementwise_loss_compose(tg_tape *t, const tg_node *n, tg_tensor *loss);
 
-/* out = formula(in...) for one to four tensors, with the formula's numbers p and q. On an error the macros return
- * it from the function that uses them, in which the tg_call must be a variable `c`. */
+/* out = formula(in...) for one to four tensors, where p and q are the formula's parameters (0 in TG_PUT). The macros
+ * need a variable `c`, the tg_call. If the operation fails, they return its status from the calling function. */
 #define TG_PUT(fn, out, ...) TG_PUT_P(fn, 0, 0, out, __VA_ARGS__)
 #define TG_PUT_P(fn, p, q, out, ...)                                                  \
     TG_TRY(tg_op_map(c, TG_FN_##fn, out, (const tg_tensor *const[]){__VA_ARGS__},     \
                      (int)(sizeof((const tg_tensor *const[]){__VA_ARGS__}) / sizeof(tg_tensor *)), p, q, false))
 
-/* ---- Samples of a pair x, y ---- */
+/* ---- Samples of a loss of x and y ----
+ *
+ * X and Y are macros that make a tg_sample_input from a layout and dims, such as TG_LOSS_IN. Further arguments
+ * initialize fields of the params. */
 
 #define TG_LOSS_IN(layout_, ...) {.shape = TG_S_SHAPE(__VA_ARGS__), .layout = (layout_)}
 #define TG_PAIR_SAMPLES(X, Y, ...)                                                                                     \

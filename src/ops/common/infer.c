@@ -69,8 +69,8 @@ tg_status tg_need_dims(tg_call *c, int i, tg_dims dims, uint32_t *mask) {
     return TG_OK;
 }
 
-/* Computes the range of an integer dtype. The bounds are doubles that are integers exactly, so the upper bound of int64
- * is the greatest double below 2^63. */
+/* Computes the range of an integer dtype or bool. Both bounds are doubles, so the upper bound of int64 is the greatest
+ * double below 2^63. */
 static void integer_range(tg_dtype d, double *lo, double *hi) {
     *lo = d == TG_I64 ? -0x1p63 : d == TG_I32 ? -0x1p31 : 0;
     *hi = d == TG_I64 ? 0x1p63 - 1024 : d == TG_I32 ? 0x1p31 - 1 : d == TG_U8 ? 255 : 1;
@@ -95,7 +95,7 @@ tg_status tg_infer_float(tg_call *c) {
     return tg_infer_same(c);
 }
 
-/* Widens shape, which has *ndim dims, to the shape to which it and x broadcast. */
+/* Replaces shape, which has *ndim dims, by the shape to which it and the shape of x broadcast. */
 static tg_status broadcast_with(tg_call *c, const tg_tensor *x, int *ndim, int64_t *shape) {
     while (*ndim < x->ndim) {
         memmove(shape + 1, shape, (size_t)*ndim * sizeof *shape);

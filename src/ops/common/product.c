@@ -13,8 +13,8 @@ tg_matrix tg_matrix_transposed(tg_matrix m) {
     return m;
 }
 
-/* Merges dim d into m, n or k, if the strides let each operand's matrices along d be one larger matrix. Returns whether
- * it did. */
+/* Merges batch dim d into m, n or k, if the strides allow using the matrices of each operand along d as one larger
+ * matrix. Returns whether it has merged d. */
 static bool fold(tg_gemm *g, tg_batch_dim d) {
     if (d.c != 0 && d.b == 0 && (g->m == 1 || (d.a == g->m * g->a.rs && d.c == g->m * g->c.rs))) {
         if (g->m == 1) g->a.rs = d.a, g->c.rs = d.c;
@@ -34,7 +34,7 @@ static bool fold(tg_gemm *g, tg_batch_dim d) {
     return false;
 }
 
-/* Merges the outer dim d into the inner one, if the strides allow it. Returns whether it did. */
+/* Merges the outer dim d into the inner one, if the strides allow that. Returns whether it has merged d. */
 static bool merge(tg_batch_dim *inner, tg_batch_dim d) {
     int64_t n = inner->count;
     if (d.a != n * inner->a || d.b != n * inner->b || d.c != n * inner->c) return false;
@@ -42,7 +42,7 @@ static bool merge(tg_batch_dim *inner, tg_batch_dim d) {
     return true;
 }
 
-/* Returns whether c has no elements. */
+/* Returns whether C, the result of the products, has no elements. */
 static bool empty(const tg_product *p) {
     if (p->g.m == 0 || p->g.n == 0) return true;
     for (int i = 0; i < p->n; i++)
@@ -60,7 +60,7 @@ static void simplify(tg_product *p) {
     p->n = kept;
 }
 
-/* Turns the two innermost dims that do not add products into the batch of gemm. */
+/* Uses the two innermost dims that do not add products as the batch of gemm. */
 static void take_batch(tg_product *p) {
     tg_gemm *g = &p->g;
     int kept = 0, slot = 1;
@@ -83,8 +83,8 @@ static void advance(tg_matrix *x, int64_t step) {
     if (x->data) x->data = (char *)x->data + step * (int64_t)tg_dtype_size(x->dtype);
 }
 
-/* Loops over dim i of p and those inside it. A dim that adds products writes c first, and adds from its second product
- * on. */
+/* Loops over dim i of p and the dims inside it. If dim i adds products, its first product is written to C as g.beta
+ * says, and the later ones are added to C. */
 static tg_status run_dim(tg_ctx *ctx, const tg_product *p, tg_gemm g, int i) {
     if (i < 0) return tg_ctx_ops(ctx)->gemm(ctx, &g);
     const tg_batch_dim *d = &p->dim[i];

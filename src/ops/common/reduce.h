@@ -8,9 +8,9 @@
 typedef struct tg_reduce_params {
     tg_dims dims;
     bool keepdim;
-    int correction; /* var, std */
-    double p;       /* norm */
-    uint32_t mask;  /* bit mask of dims; set by infer */
+    int correction; /* of var and std: the argument of tg_var */
+    double p;       /* of norm: the argument of tg_norm */
+    uint32_t mask;  /* bit mask of the reduced dims; set by infer */
 } tg_reduce_params;
 
 static inline const tg_reduce_params *tg_reduce_params_of(const tg_call *c) { return c->params; }
@@ -28,7 +28,7 @@ int tg_reduce_shape(const tg_tensor *x, uint32_t mask, bool keepdim, int64_t *sh
 int64_t tg_reduce_group(const tg_call *c, const tg_tensor *x);
 /* out = scale * the reduction of x. */
 tg_status tg_reduce_run(tg_call *c, tg_reduction kind, const tg_tensor *out, const tg_tensor *x, double scale);
-/* Returns a view of r, the result or its gradient, with the reduced dims restored. ndim: the number of dims of x. */
+/* Returns a view of r, the result or its gradient, with the reduced dims restored. ndim is the number of dims of x. */
 tg_tensor *tg_reduce_kept(tg_call *c, tg_tensor *r, int ndim);
 /* Return temporaries. tg_reduce_whole: of x's shape, in the accumulation dtype. tg_reduce_small: of the result's shape
  * with the reduced dims kept, in the accumulation dtype. tg_reduce_small_f64: the same in float64. */
@@ -49,7 +49,7 @@ int64_t tg_reduce_flops(const tg_node *n);
         return TG_RECORD(t, tg_op_##name, (&(const tg_reduce_params){.dims = dims, .keepdim = keepdim}), x); \
     }
 
-/* ---- Samples. The arguments after the fixed ones are the other fields of the params. ---- */
+/* ---- Samples. The arguments of TG_OVER and TG_KEEP are the dims to reduce. ---- */
 
 #define TG_LIST(...) {.n = sizeof((int[]){__VA_ARGS__}) / sizeof(int), .dim = {__VA_ARGS__}}
 #define TG_OVER(...) &(const tg_reduce_params){.dims = TG_LIST(__VA_ARGS__)}
@@ -71,7 +71,8 @@ int64_t tg_reduce_flops(const tg_node *n);
     {.note = "no result", .params = TG_OVER(1), .n_in = 1, .in = {TG_S(0, 3)}},                               \
     TG_REDUCE_REFUSED,                                                                                        \
     {.note = "big", .params = TG_OVER(-1), .n_in = 1, .in = {TG_S(1024, 1024)}, .bench = true}
-/* Reductions of a single element. var has no samples of them, because they have no unbiased variance. */
+/* Samples in which every element of the result is reduced from one element. tg_var does not use them, because a single
+ * element has no unbiased variance. */
 #define TG_SMALL_SAMPLES                                                  \
     {.note = "size 1", .params = TG_OVER(0), .n_in = 1, .in = {TG_S(1)}}, \
     {.note = "scalar", .params = TG_ALL, .n_in = 1, .in = {TG_S_SCALAR}}, \

@@ -6,7 +6,8 @@
 #include "kernels/composed.h"
 
 enum { PYTORCH_IGNORE_INDEX = -100 };
-static const int64_t exact_in_double = (int64_t)1 << 53; /* limit of the device's fill, which takes a double */
+/* The greatest magnitude of ignore_index: slot fill takes it as a double, which holds integers up to here exactly. */
+static const int64_t exact_in_double = (int64_t)1 << 53;
 
 int64_t tg_row_loss_ignore_index(int64_t given) {
     return given == 0 ? PYTORCH_IGNORE_INDEX : given == TG_IGNORE_ZERO ? 0 : given;
@@ -62,15 +63,17 @@ static tg_status check_options(tg_call *c) {
     return TG_OK;
 }
 
-/* Smoothing a / (K - 1) on each of the K - 1 wrong classes equals PyTorch's smoothing by a K / (K - 1). */
+/* Converts Megatron's smoothing m to PyTorch's. Megatron gives m / (K - 1) to each of the K - 1 wrong classes, which is
+ * what PyTorch's smoothing of m * K / (K - 1) does. K counts the classes over which the smoothing is spread. */
 static void resolve_smoothing(tg_row_loss_params *p) {
     int64_t k = p->kind == TG_SMOOTHING_MEGATRON_PARTITION ? p->columns : p->classes;
     if (p->kind == TG_SMOOTHING_TORCH) return;
     p->smoothing = k > 1 ? p->smoothing * (double)k / (double)(k - 1) : 0;
 }
 
-/* Declares the role of the row dims: free if the result is not reduced, summed for a sum, and whole for a mean, which
- * divides by the number of all rows. The class dim is whole. */
+/* States whether the row dims may be sharded (tg_call_role in op.h). They may if the result is not reduced. They may
+ * also if it is the sum, as dims over which the op sums. They may not if it is the mean, which divides by the number of
+ * all rows. About the class dim nothing is stated, so it must not be sharded. */
 static tg_status declare_rows(tg_call *c) {
     static const int roles[] = {[TG_LOSS_MEAN] = TG_WHOLE, [TG_LOSS_SUM] = TG_SUMMED};
     tg_loss_reduction reduction = ((const tg_row_loss_params *)c->params)->reduction;
@@ -79,7 +82,8 @@ static tg_status declare_rows(tg_call *c) {
         TG_TRY(tg_call_role(c, 0, d, reduction == TG_LOSS_NONE ? d : roles[reduction]));
         TG_TRY(tg_call_role(c, target, d, reduction == TG_LOSS_NONE ? d : roles[reduction]));
     }
-    return target > 1 && c->in[1] ? tg_call_within(c, 2) : TG_OK; /* every row needs all class weights */
+    /* Input 1 (bit mask 2), the class weights, need not be sharded as the rows are: every row needs all of them. */
+    return target > 1 && c->in[1] ? tg_call_within(c, 2) : TG_OK;
 }
 
 tg_status tg_row_loss_infer(tg_call *c, int64_t classes) {
@@ -107,7 +111,7 @@ tg_array tg_rows_array(void *data, tg_dtype dtype, int64_t rows, int64_t n, tg_e
     return (tg_array){data, e->shape, e->stride, rows * n, 2, (uint8_t)dtype, true};
 }
 
-/* Returns elements [first, first + n) of a contiguous tensor; for a scalar, its number repeated n times. */
+/* Returns elements [first, first + n) of a contiguous tensor; for a scalar, its value repeated n times. */
 static tg_array part(const tg_tensor *x, int64_t first, int64_t n, tg_extent *e) {
     bool one = x->ndim == 0;
     char *data = tg_data(x);
@@ -125,7 +129,8 @@ tg_status tg_row_loss_buffer(tg_call *c, tg_tensor **loss) {
     return c->ctx->run.status;
 }
 
-/* Reports an invalid target. The host quotes it; a GPU reports only its row, and later. */
+/* Reports the invalid target of a row. The message quotes the target if the host can read it, and otherwise only its
+ * position. */
 static tg_status bad_target(tg_call *c, const tg_tensor *target, int64_t row, int64_t classes) {
     if (!c->ctx->host) return tg_op_bad(c, row + 1, "target");
     return tg_call_fail(c, TG_ERR_DATA, "target of row %lld is %lld; it must be from 0 to %lld, or ignore_index",
@@ -141,7 +146,8 @@ static tg_array column(tg_array x, tg_extent *e) {
     return (tg_array){x.data, e->shape, e->stride, x.numel, 2, x.dtype, false};
 }
 
-/* mean = the mean of each row of logits, minus top where mass is not 0. */
+/* mean = the mean of each row of logits, minus the row's top. top is the greatest logit of a row, and mass the sum of
+ * exp(logit - top). If no logit is above -inf, mass is 0 (tg_cross_entropy_args), and nothing is subtracted. */
 static tg_status mean_logits(tg_call *c, tg_array logits, tg_array top, tg_array mass, tg_array mean) {
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     tg_tensor *wide = tg_call_temp(c, TG_F64, 1, logits.shape); /* wide enough that the difference loses no digits */
@@ -150,6 +156,7 @@ static tg_status mean_logits(tg_call *c, tg_array logits, tg_array top, tg_array
     const double none[2] = {0};
     TG_TRY(tg_ctx_status(c->ctx));
     TG_TRY(ops->reduce(c->ctx, TG_SUM, column(tg_array_of(wide), &e), logits, n ? 1.0 / (double)n : 0, false));
+    /* mean = top, or 0 where mass is 0 */
     TG_TRY(ops->map(c->ctx, TG_FN_where_da, mean, (const tg_array[]){mass, top}, 2, none, false));
     return ops->map(c->ctx, TG_FN_sub, mean, (const tg_array[]){tg_array_of(wide), mean}, 2, none, false);
 }
@@ -187,13 +194,13 @@ tg_status tg_row_loss_counts(tg_call *c, const tg_tensor *target, tg_tensor **co
     return tg_op_map(c, TG_FN_ne, *counts, TG_T2(target, ignored), 2, 0, 0, false);
 }
 
-/* count = the number of targets that are not ignored, or the sum of their weights. It stays on the device, because no
- * shape depends on it. */
+/* count = the number of targets that are not ignored or, with class weights, the sum of the weights of these targets.
+ * It stays on the device, because no shape depends on it. */
 static tg_status count_rows(tg_call *c, const tg_tensor *target, const tg_tensor *count) {
     tg_tensor *counts = c->saved[c->n_saved - 1];
     tg_extent e;
     if (!((const tg_row_loss_params *)c->params)->weighted) TG_TRY(tg_row_loss_counts(c, target, &counts));
-    tg_array sum = tg_array_keep(tg_array_of(count), 1, 1, &e);
+    tg_array sum = tg_array_keep(tg_array_of(count), 1, 1, &e); /* the scalar as [1] */
     return tg_ctx_ops(c->ctx)->reduce(c->ctx, TG_SUM, sum, part(counts, 0, target->numel, &(tg_extent){0}), 1, false);
 }
 
@@ -202,7 +209,7 @@ tg_status tg_row_loss_reduce(tg_call *c, const tg_tensor *target, const tg_tenso
     tg_tensor *y = c->out[0];
     tg_extent e;
     if (p->reduction == TG_LOSS_NONE) return TG_OK;
-    tg_array sum = tg_array_keep(tg_array_of(y), 1, 1, &e);
+    tg_array sum = tg_array_keep(tg_array_of(y), 1, 1, &e); /* the scalar as [1] */
     TG_TRY(tg_ctx_ops(c->ctx)->reduce(c->ctx, TG_SUM, sum, tg_array_of(loss), 1, false));
     if (p->reduction == TG_LOSS_SUM) return TG_OK;
     const tg_tensor *count = c->saved[TG_ROW_LOSS_COUNT];
@@ -219,8 +226,8 @@ tg_status tg_row_loss_gradients(tg_call *c, tg_tensor **g) {
     return tg_op_map(c, TG_FN_div, *g, TG_T2(c->gout[0], c->saved[TG_ROW_LOSS_COUNT]), 2, 0, 0, false);
 }
 
-/* Corrects the gradient of the device slot, which spreads the smoothing over all classes, so that it spreads over this
- * rank's classes only. */
+/* Corrects the gradient of slot cross_entropy_grad. The slot spreads the smoothing over all classes; the correction
+ * spreads it over the classes of this rank only. */
 static tg_status spread_over_partition(tg_call *c, tg_array glogits, tg_array g) {
     const tg_row_loss_params *p = c->params;
     tg_extent e;
@@ -265,7 +272,7 @@ tg_tensor *tg_row_loss_compose_reduce(tg_tape *t, const tg_row_loss_params *p, t
     return tg_div(t, loss, tg_cast(t, count, (tg_dtype)loss->dtype));
 }
 
-/* Divides the sum over rows by the sum of the targets' weights. */
+/* Returns the mean loss: the sum over rows, divided by the sum of the targets' weights. */
 static tg_tensor *weighed_mean(tg_tape *t, tg_tensor *loss, tg_tensor *weights, tg_tensor *ignored) {
     tg_tensor *all = tg_sum(t, tg_masked_fill(t, weights, ignored, 0), TG_ALL_DIMS, false);
     return tg_div(t, tg_sum(t, tg_masked_fill(t, loss, ignored, 0), TG_ALL_DIMS, false), all);

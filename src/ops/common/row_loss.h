@@ -8,17 +8,20 @@
 #include <tapegrad/ops.h>
 
 typedef struct tg_row_loss_params {
-    tg_comm *comm; /* the ranks over which the classes are sharded; NULL: they are all here */
-    size_t size, known; /* sizes of the caller's options struct and of ours */
+    tg_comm *comm; /* the ranks over which the classes are sharded; NULL means that this rank has all classes */
+    size_t size, known; /* sizes of the caller's options struct and of the library's */
     int64_t ignore_index;
     double smoothing; /* converted by infer to PyTorch's definition: (1 - s) nll + s mean(-log p) */
     tg_smoothing kind;
     tg_loss_reduction reduction;
-    bool in_place;
+    bool in_place; /* of vocab_parallel_cross_entropy: backward writes the gradient over the logits */
     bool spent;    /* backward of a chunked head has overwritten the saved logits (chunked_head.h) */
-    bool weighted; /* input 1 has the weights of the classes; the last private saved buffer [rows] has the targets' */
-    /* Of `classes` classes, this rank has `columns`, in that many columns of the logits; column 0 is class `first`.
-     * Further columns are padding. Set by the infer function of an op on shards, otherwise by tg_row_loss_infer. */
+    /* Input 1 has the weights of the classes; the last private saved buffer [rows] has the weight of each row's
+     * target. */
+    bool weighted;
+    /* `classes` is the number of all classes. This rank has `columns` of them: column i of its logits is class
+     * first + i, for i < columns. Further columns are padding. Set by the infer function of an op on shards, otherwise
+     * by tg_row_loss_infer. */
     int64_t first, columns, classes;
 } tg_row_loss_params;
 
@@ -34,7 +37,7 @@ enum { TG_ROW_LOSS_TOP, TG_ROW_LOSS_MASS, TG_ROW_LOSS_COUNT };
         .kind = TG_SMOOTHING_##kind_, .reduction = TG_LOSS_##reduction_                                                \
     }
 
-/* Read the caller's options (NULL: defaults). */
+/* Read the caller's options; NULL means the defaults. */
 tg_row_loss_params tg_row_loss_params_of(const tg_cross_entropy_opts *opts);
 tg_tensor *tg_class_weights_of(const tg_cross_entropy_opts *opts); /* returns NULL if there are no weights */
 /* Returns the index that the option ignore_index means: 0 stands for the default -100, TG_IGNORE_ZERO for 0. */
@@ -48,9 +51,9 @@ tg_status tg_row_loss_infer(tg_call *c, int64_t classes);
 /* Sets *loss to the tensor that forward fills with every row's loss: the result itself if it is not reduced,
  * otherwise a temporary. */
 tg_status tg_row_loss_buffer(tg_call *c, tg_tensor **loss);
-/* Computes loss, top and mass of the rows from `first` on, as many as the logits have. For a shard of the classes these
- * are its parts, as tg_cross_entropy_args says. If tg_row_loss_by_partition holds, loss is [2, rows]: the parts without
- * smoothing, and the mean of this rank's logits minus top. */
+/* Computes loss, top and mass of the rows from `first` on, as many as `logits` has. For a shard of the classes, these
+ * are the parts of the shard (tg_cross_entropy_args). If tg_row_loss_by_partition is true, loss is [2, rows]: loss[0]
+ * receives the parts without smoothing, and loss[1] the mean of this rank's logits in each row, minus top. */
 tg_status tg_row_loss_forward(tg_call *c, tg_array logits, const tg_tensor *target, const tg_tensor *loss,
                               int64_t first);
 /* Reduces the rows' losses to the result. */
@@ -63,20 +66,22 @@ tg_status tg_row_loss_counts(tg_call *c, const tg_tensor *target, tg_tensor **co
  * shape. */
 tg_status tg_row_loss_gradients(tg_call *c, tg_tensor **g);
 /* glogits (+)= the gradient of the rows from `first` on. glogits may be the logits' own memory. g comes from
- * tg_row_loss_gradients; if tg_row_loss_by_partition holds, it must be [rows] with 0 in ignored rows. */
+ * tg_row_loss_gradients; if tg_row_loss_by_partition is true, g must be [rows] with 0 in ignored rows. */
 tg_status tg_row_loss_backward(tg_call *c, tg_array glogits, tg_array logits, const tg_tensor *target,
                                const tg_tensor *g, int64_t first, bool add);
 
-/* For cross_entropy, whose input 1 may be class weights (class_weights.c). The infer function runs before
- * tg_row_loss_infer. The forward function turns each row's loss, which tg_row_loss_forward computed without smoothing,
- * into the weighted loss; the backward function replaces tg_row_loss_backward. All tensors are contiguous. */
+/* For cross_entropy, whose input 1 may be class weights (class_weights.c). All tensors are contiguous.
+ * tg_class_weights_infer is called before tg_row_loss_infer. tg_class_weights_forward gets each row's loss from
+ * tg_row_loss_forward, without smoothing, and replaces it by the weighted, smoothed loss. tg_class_weights_backward is
+ * called instead of tg_row_loss_backward. */
 tg_status tg_class_weights_infer(tg_call *c, int64_t classes);
 tg_status tg_class_weights_forward(tg_call *c, tg_tensor *x, tg_tensor *target, tg_tensor *loss);
 tg_status tg_class_weights_backward(tg_call *c, tg_tensor *gx, tg_tensor *x, tg_tensor *target, tg_tensor *g, bool add);
 
 /* Computes the op's result from logits by recording ops, with the node's target (its last input) and params. */
 tg_tensor *tg_row_loss_compose(tg_tape *t, const tg_node *n, tg_tensor *logits);
-/* The second part of this: reduces the rows' losses to the result. ignored: true in rows that do not count. */
+/* Does the second part of tg_row_loss_compose: reduces the rows' losses to the result. A mean divides by the number of
+ * rows that count. `ignored` is true in the other rows. */
 tg_tensor *tg_row_loss_compose_reduce(tg_tape *t, const tg_row_loss_params *p, tg_tensor *loss, const tg_tensor *target,
                                       tg_tensor *ignored);
 

@@ -1,8 +1,8 @@
 /* Window geometry of convolutions and pools; see windows.h. */
 #include "ops/common/windows.h"
 
-/* Returns the name of an option that is set for a second dim, which a one-dimensional window does not have; NULL:
- * none. */
+/* Returns the name of an option that is set for a second dim, which a one-dimensional window does not have. Returns
+ * NULL if no option is. */
 static const char *unused_dim(const int64_t *step, const int64_t *pad, const int64_t *apart) {
     return step[1] ? "stride[1]" : pad[1] ? "padding[1]" : apart && apart[1] ? "dilation[1]" : NULL;
 }
@@ -32,8 +32,8 @@ static tg_status count_windows(tg_call *c, const tg_windows *w, int d, int64_t i
         __builtin_add_overflow(w->pad[d], w->pad[d], &padded) || __builtin_add_overflow(padded, in, &padded))
         return tg_call_fail(c, TG_ERR_SHAPE, "the size of a window, or of x with its padding, overflows 64 bits");
     if (extent > padded)
-        return tg_call_fail(c, TG_ERR_SHAPE, "a window spans %lld elements, but x with its padding has %lld",
-                            (long long)extent, (long long)padded);
+        return tg_call_fail(c, TG_ERR_SHAPE, "a window spans %s, but x with its padding has %lld",
+                            tg_count(extent, "element").text, (long long)padded);
     *out = (padded - extent) / w->step[d] + 1;
     return TG_OK;
 }
@@ -76,10 +76,10 @@ bool tg_windows_overlap(const tg_windows *w) {
 
 /* ---- Parts ---- */
 
-/* The windows along a dim whose element k lies in x. */
+/* The windows along one dim that have their element k in x, not in the padding. */
 typedef struct run {
     int64_t first, n; /* the windows [first, first + n) */
-    int64_t at;       /* position in x of element k of the first; the others follow one stride apart */
+    int64_t at;       /* position in x of element k of window `first`; those of the next windows are one step apart */
 } run;
 
 static run run_of(const tg_windows *w, int d, int64_t k, int64_t in, int64_t out) {
@@ -99,7 +99,9 @@ tg_window_reach tg_windows_reach(const tg_windows *w, int d, int64_t in, int64_t
                              .end = last < w->size[d] ? last + 1 : w->size[d]};
 }
 
-/* Selects r along the last two dims of a: positions in x, one stride (step) apart, or windows if step is NULL. */
+/* Selects the runs r along the last two dims of a. If step is given, a is x, and its elements that belong to the runs
+ * are selected; they are step apart. If step is NULL, these dims count windows, and the windows of the runs are
+ * selected. */
 static tg_array cut(tg_array a, const run r[2], const int64_t *step, tg_extent *e) {
     int64_t offset = 0;
     memcpy(e->shape, a.shape, a.ndim * sizeof *a.shape);
@@ -107,12 +109,12 @@ static tg_array cut(tg_array a, const run r[2], const int64_t *step, tg_extent *
     for (int d = 0, at = a.ndim - 2; d < 2; d++, at++) {
         offset += (step ? r[d].at : r[d].first) * a.stride[at];
         e->shape[at] = r[d].n;
-        if (step && r[d].n > 1) e->stride[at] *= step[d]; /* for a single element a stride of any size has no meaning */
+        if (step && r[d].n > 1) e->stride[at] *= step[d]; /* the stride of a dim of size 1 is never used */
     }
     return tg_array_at(a, offset, a.ndim, e->shape, e->stride);
 }
 
-/* Computes r for element (i, j) of the windows. Returns false if no window has it in x. */
+/* Computes the runs r of element (i, j) along both dims. Returns false if no window has that element in x. */
 static bool runs_of(const tg_windows *w, int64_t i, int64_t j, tg_array x, tg_array y, run r[2]) {
     r[0] = run_of(w, 0, i, x.shape[x.ndim - 2], y.shape[y.ndim - 2]);
     r[1] = run_of(w, 1, j, x.shape[x.ndim - 1], y.shape[y.ndim - 1]);
@@ -127,7 +129,8 @@ bool tg_windows_part(const tg_windows *w, int64_t i, int64_t j, tg_array x, tg_a
     return true;
 }
 
-/* Zeroes y except at the windows r: the rows above and below them, and the columns left and right of them. */
+/* Zeroes y except at the windows of the runs r: the rows above and below them, and the columns left and right of
+ * them. */
 static tg_status clear_around(tg_call *c, tg_array y, const run r[2]) {
     int64_t h = y.shape[y.ndim - 2], w = y.shape[y.ndim - 1], below = r[0].first + r[0].n, right = r[1].first + r[1].n;
     const run border[][2] = {{{0, r[0].first, 0}, {0, w, 0}},
@@ -179,8 +182,8 @@ tg_status tg_windows_scatter(tg_call *c, const tg_windows *w, tg_array x, tg_arr
 
 /* ---- Pools ---- */
 
-/* Returns the position in x of the first element of window o along dim d that does not lie before x. It may lie
- * after x. */
+/* Returns the position in x of the first element of window o along dim d that does not lie in the padding before x. It
+ * may lie in the padding after x. */
 static int64_t first_element(const tg_windows *w, int d, int64_t o) {
     int64_t at = o * w->step[d] - w->pad[d];
     return at >= 0 ? at : (w->apart[d] - -at % w->apart[d]) % w->apart[d];
@@ -190,10 +193,11 @@ tg_status tg_windows_infer_pool(tg_call *c, const tg_windows *w, int64_t in[2], 
     TG_TRY(tg_windows_infer(c, w, 0, in, out));
     for (int d = 0; d < 2; d++) {
         if (w->pad[d] > w->size[d] / 2)
-            return tg_call_fail(c, TG_ERR_ARGUMENT, "padding is %lld for windows of %lld elements; it must be at most "
-                                "half of the window", (long long)w->pad[d], (long long)w->size[d]);
-        /* If x is at least as long as the distance between two elements of a window, every window has an element in
-         * x, so the loop is not needed. */
+            return tg_call_fail(c, TG_ERR_ARGUMENT,
+                                "padding is %lld for windows of %s; it must be at most half of the window",
+                                (long long)w->pad[d], tg_count(w->size[d], "element").text);
+        /* If x is at least as long as the distance between neighboring elements of a window, every window has an
+         * element in x, so the loop is not needed. */
         for (int64_t o = 0; in[d] < w->apart[d] && o < out[d]; o++)
             if (first_element(w, d, o) >= in[d])
                 return tg_call_fail(c, TG_ERR_SHAPE, "window %lld has no element of x, only padding", (long long)o);

@@ -1,44 +1,46 @@
-/* Windows over the last one or two dims of x [n, c, ..], shared by convolutions and pools. Internally there are
- * always two such dims, h and w; a tensor with one has h = 1. */
+/* Windows over the last one or two dims of x [n, c, ..], for convolutions and pools. Internally there are always two
+ * such dims, h and w; if x has only one, h is 1. */
 #ifndef TG_WINDOWS_H
 #define TG_WINDOWS_H
 
 #include "ops/common/op.h"
 
 typedef struct tg_windows {
-    size_t given, known; /* sizes of the caller's options struct and of ours */
+    size_t given, known; /* sizes of the caller's options struct and of the library's */
     int dims;            /* 1 or 2: number of window dims that the tensors have */
     int64_t size[2], step[2], pad[2], apart[2]; /* of h and w: window size, stride, padding at each end, dilation */
-    const char *unused; /* the name of an option that is set although the op does not use it; NULL: none */
+    const char *unused; /* the name of an option that is set although the op does not use it, or NULL */
 } tg_windows;
 
-/* Builds windows from options for `dims` dims: size, stride (step), padding (pad) and dilation (apart). A stride of 0
- * means the element of or_step, or 1 if or_step is NULL. A dilation of 0, and apart NULL, mean 1. With one dim, element
- * 1 of step, pad and apart must be 0; tg_windows_infer checks that. */
+/* Builds windows from options for `dims` dims: size, stride (step), padding (pad) and dilation (apart). Where a stride
+ * is 0, the element of or_step is used, or 1 if or_step is NULL. A dilation is 1 if it is given as 0 or if apart is
+ * NULL. With one dim, element 1 of step, pad and apart must be 0; tg_windows_infer checks that. */
 tg_windows tg_windows_of(int dims, const int64_t *size, const int64_t *step, const int64_t *or_step, const int64_t *pad,
                          const int64_t *apart);
-/* The windows of a sample. */
+/* Initializes the tg_windows of a sample's params. */
 #define TG_WINDOWS(dims_, ...) {.given = sizeof(size_t), .known = sizeof(size_t), .dims = dims_, __VA_ARGS__}
 
-/* Checks w and x, input i, which must be [n, c, ..]. in[] receives the sizes h and w of x; out[] receives the
- * numbers of windows that fit along h and w. */
+/* Checks the options in *w, and that input i, called x, is [n, c, ..]. in[] receives the sizes h and w of x. out[]
+ * receives the numbers of windows that fit along h and w. */
 tg_status tg_windows_infer(tg_call *c, const tg_windows *w, int i, int64_t in[2], int64_t out[2]);
-/* Writes the shape [n, channels, ..] with w->dims window dims, whose sizes are the last of size[]. Returns its ndim. */
+/* Writes the shape [n, channels, ..]. Its last dims are the last w->dims entries of size[]. Returns its ndim. */
 int tg_windows_shape(const tg_windows *w, int64_t n, int64_t channels, const int64_t size[2], int64_t *shape);
 /* Views x [n, c, l] as [n, c, 1, l]. Returns an x of four dims as it is. */
 tg_array tg_windows_inside(tg_array x, tg_extent *e);
 
-/* The part of x and the part of y [.., windows, windows] that belong to each other for one element of the windows. */
+/* For one position (i, j) in the windows: the elements of x that have this position in some window, and the entries of
+ * the same windows in y. */
 typedef struct tg_window_part {
     tg_array x, y;
     tg_extent ex, ey; /* memory for their layouts */
 } tg_window_part;
-/* Selects the windows in y whose element (i, j) lies in x [.., h, w], and those elements in x. Returns false if there
- * are none. */
+/* Selects the part for position (i, j). x is [.., h, w], and y is [.., windows along h, windows along w]. Leaves out
+ * the windows whose element (i, j) lies in the padding. Returns false if no window remains. */
 bool tg_windows_part(const tg_windows *w, int64_t i, int64_t j, tg_array x, tg_array y, tg_window_part *part);
 
-/* tg_windows_gather writes the elements of the windows of x [n, c, h, w] to cols [n, c, kh, kw, windows, windows],
- * with 0 for those outside of x. tg_windows_scatter adds them back to x, in the order of kh and kw. */
+/* tg_windows_gather writes the elements of the windows of x [n, c, h, w] to cols
+ * [n, c, kh, kw, windows along h, windows along w], where kh and kw are the window sizes. Elements in the padding are
+ * 0. tg_windows_scatter adds the elements of cols back to x, in the order of dims kh and kw. */
 tg_status tg_windows_gather(tg_call *c, const tg_windows *w, tg_array cols, tg_array x);
 tg_status tg_windows_scatter(tg_call *c, const tg_windows *w, tg_array x, tg_array cols);
 
@@ -49,12 +51,13 @@ bool tg_windows_overlap(const tg_windows *w);
 typedef struct tg_window_reach {
     int64_t first, end;
 } tg_window_reach;
-/* Returns which elements of a window along dim d lie in x for at least one window. The others are always padding. There
- * may be very many of those, so loops skip them. */
+/* Returns which elements of a window along dim d lie in x for at least one window. x has `in` elements along dim d, and
+ * there are `out` windows. The other elements always lie in the padding. There may be very many of them, so loops skip
+ * them. */
 tg_window_reach tg_windows_reach(const tg_windows *w, int d, int64_t in, int64_t out);
 
-/* Does what tg_windows_infer does for input 0, and the checks of pools: every window must have an element of x, and
- * padding is at most half of the window. */
+/* Does what tg_windows_infer does for input 0, and makes the checks of pools: every window must have an element of x,
+ * and padding must be at most half of the window. */
 tg_status tg_windows_infer_pool(tg_call *c, const tg_windows *w, int64_t in[2], int64_t out[2]);
 /* Fills n [windows] with the number of elements of each window along dim d that lie in x. */
 tg_status tg_windows_count(tg_call *c, const tg_windows *w, int d, int64_t in, const tg_tensor *n);

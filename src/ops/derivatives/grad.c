@@ -7,8 +7,8 @@
 #include "ops/derivatives/grad_graph.h"
 #include "placement/rule.h"
 
-/* With create_graph: returns a new handle on g, or zeros like x if g is NULL. Records with grad mode on, whatever the
- * tape's mode is. */
+/* Used if create_graph is set: returns a new handle on g or, if g is NULL, zeros with the shape of x. Records this op
+ * with grad mode on, whatever the tape's mode is. */
 static tg_tensor *graph_result(tg_tape *t, const tg_tensor *x, tg_tensor *g) {
     bool grad = tg_tape_set_grad_mode(t, true);
     tg_tensor *y = g ? tg_grad_graph_view(t, g) : tg_full_like(t, x, 0);
@@ -16,8 +16,8 @@ static tg_tensor *graph_result(tg_tape *t, const tg_tensor *x, tg_tensor *g) {
     return y;
 }
 
-/* Returns the target's gradient as a tensor of the tape. If no root depends on the target, returns zeros or, unless
- * allow_unused is set, fails. */
+/* Returns the target's gradient as a tensor of the tape. If no root depends on the target, returns zeros if
+ * allow_unused is set, and fails otherwise. */
 static tg_tensor *target_result(tg_tape *t, tg_target *target, const tg_grad_opts *opts, tg_tensor *const *inputs) {
     tg_ctx *ctx = t->ctx;
     tg_tensor *x = target->x, *g = target->g;
@@ -62,9 +62,8 @@ static tg_status check_grad_call(tg_tape *t, tg_tensor *const *roots, int n_root
     tg_ctx *ctx = t->ctx;
     if (n_roots <= 0 || n <= 0 || !roots || !inputs || !grads)
         return tg_fail(ctx, TG_ERR_ARGUMENT,
-                       "tg_grad: %d roots, %d inputs, expected one or more of each; roots, inputs and grads must not "
-                       "be NULL",
-                       n_roots, n);
+                       "tg_grad: %s, %s, expected one or more of each; roots, inputs and grads must not be NULL",
+                       tg_count(n_roots, "root").text, tg_count(n, "input").text);
     return tg_check_inputs(t, inputs, n, "tg_grad");
 }
 

@@ -51,7 +51,8 @@ tg_status tg_grad_graph_check(const tg_node *n, const tg_tensor *x, const tg_ten
 
 /* ---- Roots ---- */
 
-/* Adds the seed of root i to the slot of its node: the caller's, or the default one. */
+/* Adds the seed of root i, the gradient with which the pass begins at the root, to the slot of the root's node. It is
+ * the caller's seed or, if there is none, tg_placement_seed. */
 static tg_status seed_root(tg_pass *p, tg_tensor *root, int i, const char *who) {
     tg_tape *t = p->t;
     tg_tensor *given = p->o->seeds ? p->o->seeds[i] : NULL;
@@ -61,8 +62,8 @@ static tg_status seed_root(tg_pass *p, tg_tensor *root, int i, const char *who) 
     if (!tg_pass_needs(p, n)) return TG_OK;
     tg_describe(root, what, sizeof what);
     if (!given && root->numel != 1)
-        return tg_fail(t->ctx, TG_ERR_SHAPE, "%s: the root is %s, expected one element; give a seed for others", who,
-                       what);
+        return tg_fail(t->ctx, TG_ERR_SHAPE,
+                       "%s: the root is %s, expected one element; a root of any other size needs a seed", who, what);
     if (given) {
         TG_TRY(tg_grad_graph_check(n, root, given, "seed", i));
         TG_TRY(tg_placement_fits(root, given, who));
@@ -88,8 +89,8 @@ static tg_status run_hooks(tg_tape *t, tg_tensor *x, tg_tensor **g) {
     return s;
 }
 
-/* Completes the gradients of n's outputs: runs hooks, sets placements, and hands them to targets. Sets *any if there is
- * a gradient. A collective op that is due gets zeros where no gradient came. */
+/* Completes the gradients of n's outputs: runs hooks, sets their placements, and stores them in the targets. Sets *any
+ * if there is a gradient. If the op is collective and n is marked TG_N_DUE, missing gradients become zeros. */
 static tg_status finish_outputs(tg_pass *p, tg_node *n, bool *any) {
     for (int i = 0; i < n->n_out; i++) {
         tg_slot *s = &tg_node_slots(n)[i];
@@ -98,7 +99,7 @@ static tg_status finish_outputs(tg_pass *p, tg_node *n, bool *any) {
         if (!s->g) continue;
         *any = true;
         if (TG_UNLIKELY(x->ext && x->ext->hooks)) TG_TRY(run_hooks(p->t, x, &s->g));
-        /* A sum of REPLICATED tensors becomes INVARIANT if nothing in it needs a gradient. */
+        /* A sum of REPLICATED contributions is INVARIANT if none of them needs a gradient, so its placement is set. */
         TG_TRY(tg_grad_graph_place(p->t, n, &s->g, tg_placement_of_gradient(x, false), "gradient"));
         tg_target *target = tg_pass_target(p, n, i);
         if (!target) continue;
@@ -114,7 +115,7 @@ static tg_status contribute(tg_pass *p, tg_node *n, tg_tensor **gin) {
     for (int i = 0; i < n->n_in; i++) {
         tg_tensor *x = tg_node_in(n)[i];
         if (!tg_pass_needs(p, src[i])) continue;
-        if (!gin[i]) { /* it is zero, or the nodes of a composition provide it */
+        if (!gin[i]) { /* the gradient is zero, or tg_vjp_composed has already added it to the slot */
             src[i]->flags |= TG_N_REACHED;
             continue;
         }
@@ -152,8 +153,9 @@ static tg_status run_node(tg_pass *p, tg_node *n) {
     return tg_grad_graph_explain(n, derive(p, n));
 }
 
-/* TG_N_REACHED marks a node whose gradient may be a zero that is not stored as a tensor. Marks the targets among its
- * outputs as reached, and moves the mark to the nodes that made its inputs, whose gradients are then zero too. */
+/* Does nothing unless n is marked TG_N_REACHED, which says that its gradient may be a zero that is not stored as a
+ * tensor. Marks the targets among the outputs of n as reached. Removes the mark from n and sets it on the nodes that
+ * made the inputs of n, whose gradients may then be such zeros too. */
 static void pass_zero(const tg_pass *p, tg_node *n) {
     if (!(n->flags & TG_N_REACHED)) return;
     n->flags &= ~TG_N_REACHED;
@@ -169,7 +171,8 @@ static void clear_slots(tg_node *n) {
     for (int i = 0; i < n->n_out; i++) tg_node_slots(n)[i] = (tg_slot){0};
 }
 
-/* Runs the nodes from `from` back to `end`, not including `end`. Nodes that the derivatives record come after both. */
+/* Runs the nodes from `from` back to `end`, not including `end`. New nodes, which the derivatives record, are appended
+ * after `from`, so the loop does not meet them. */
 static tg_status run_nodes(tg_pass *p, tg_node *from, const tg_node *end) {
     for (tg_node *n = from; n != end; n = n->prev) {
         if (!tg_pass_needs(p, n)) continue;
@@ -218,8 +221,8 @@ const tg_pass_ops tg_grad_graph = {run, tg_grad_graph_own};
 
 /* ---- Ops that are compositions of other ops ---- */
 
-/* Flips the requires_grad flags in `changed`. then: first finds which flags differ from those at the time of
- * recording. */
+/* Inverts the requires_grad flag of each input i of n for which changed[i] is true. If `then` is true, first sets
+ * changed[i] to whether the flag differs from its value at the time when n was recorded. */
 static void flip_needs(const tg_node *n, bool *changed, bool then) {
     for (int i = 0; i < n->n_in; i++) {
         tg_tensor *x = tg_node_in(n)[i];
@@ -258,7 +261,7 @@ tg_status tg_vjp_composed(tg_tape *t, const tg_node *n, tg_tensor *const *gout, 
     for (tg_node *m = before ? before->next : t->first; m; m = m->next)
         if (tg_pass_leads_on(p, m)) m->pass = p->id;
     for (int i = 0; i < n->n_out; i++) {
-        /* A leaf that is passed through as an output has a node too. */
+        /* If f has returned a leaf as an output, this is the leaf's node. */
         tg_node *made = gout[i] && tg_is_alive(out[i]) ? tg_tape_node_of(t, out[i]) : NULL;
         if (!tg_pass_needs(p, made)) continue;
         tg_tensor *g = gout[i];

@@ -24,23 +24,26 @@ static inline tg_shape tg_shape_kept(const tg_tensor *x) { return tg_shape_make(
  * tg_zero_tangent: zeros with the placement of x. */
 tg_tensor *tg_full_like(tg_tape *t, const tg_tensor *x, double value);
 tg_tensor *tg_zero_tangent(tg_tape *t, const tg_tensor *x);
-/* Returns the caller's g (a seed, a tangent or a hook's result) as a tensor that the caller will not write. */
+/* Returns g, which the caller gave as a seed, a tangent or a hook's result, as a tensor of the tape: g itself, or a
+ * copy if g belongs to the context, because the caller may write to such a tensor later. */
 tg_tensor *tg_grad_graph_own(tg_tape *t, tg_tensor *g);
 /* Adds g into a slot of tape tensors. */
 tg_status tg_grad_graph_add(tg_tape *t, tg_slot *s, tg_tensor *g);
-/* If s is an error of n's derivative: adds the op and its call site to the message. Returns s. */
+/* If s is an error of n's derivative, records it unless the context already has an error, and adds the op and its call
+ * site to the message. Returns the context's status, or TG_OK if s is TG_OK. */
 tg_status tg_grad_graph_explain(const tg_node *n, tg_status s);
-/* Replaces *g by a view with placement `to`. The ops of a derivative may have led the placement rule to a weaker
- * placement, or to another name for the same bytes. `what` names g in messages.
+/* Replaces *g by a view with placement `to`, where needed (docs/placements.md). The placement that follows from the ops
+ * that computed *g may say less than `to` about the bytes, or be REPLICATED where `to` is INVARIANT; with both, all
+ * ranks have the same bytes. `what` names g in messages.
  *
  * A tensor that needs a gradient cannot change between INVARIANT and a placement whose bytes differ between the ranks
- * (TG_ERR_PLACEMENT): its gradient would then have to be added over the ranks. Between INVARIANT and REPLICATED it
- * keeps the placement that it has. */
+ * (TG_ERR_PLACEMENT): its gradient would then have to be added over the ranks. On an axis where it would change between
+ * INVARIANT and REPLICATED, it keeps its placement. */
 tg_status tg_grad_graph_place(tg_tape *t, const tg_node *n, tg_tensor **g, const tg_placements *to, const char *what);
 /* Returns a new handle on g with the same placement. */
 tg_tensor *tg_grad_graph_view(tg_tape *t, tg_tensor *g);
-/* Checks that g has the shape and dtype of x, so that it can be a derivative of x. For messages: g is tensor i of the
- * result of `slot`. */
+/* Checks that g is alive and has the shape and dtype of x, so that it can be a derivative of x. The message says that g
+ * is tensor i of what n's `slot` has returned. */
 tg_status tg_grad_graph_check(const tg_node *n, const tg_tensor *x, const tg_tensor *g, const char *slot, int i);
 
 /* Makes the inputs of n require gradients exactly as they did when n was recorded, whatever tg_set_requires_grad has

@@ -1,5 +1,5 @@
-/* Placements of derivatives that are recorded as ops. A derivative gets the placement that follows from the tensor
- * whose derivative it is, whatever placements the ops between them produced. */
+/* Placements of derivatives that are recorded as ops. The placement of a derivative follows from the tensor whose
+ * derivative it is, whatever placement the ops that compute it have produced. */
 #include <tapegrad/ops.h>
 
 #include "placement/rule.h"
@@ -22,7 +22,7 @@ static tg_status placed_infer(tg_call *c) {
 
 static tg_status placed_backward(tg_call *c) { return tg_call_pass(c, 0, c->gout[0]); }
 
-/* The vjp and jvp return what they are given. Whoever calls a vjp or jvp sets the placement of its results
+/* The vjp and jvp return what they are given, because the callers of these slots set the placements of the results
  * (tg_grad_graph_place). */
 static tg_status placed_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
     (void)t, (void)n;
@@ -50,7 +50,7 @@ tg_tensor *tg_grad_graph_view(tg_tape *t, tg_tensor *g) {
 
 static const tg_placement invariant = {.kind = TG_INVARIANT};
 
-/* Returns the placement on one axis. p NULL: INVARIANT. */
+/* Returns the placement on one axis. p NULL means INVARIANT on every axis. */
 static tg_placement at(const tg_placements *p, int axis) { return p ? p->at[axis] : invariant; }
 
 static tg_status refuse(const tg_tape *t, const tg_node *n, int axis, tg_placement is, tg_placement want,
@@ -59,8 +59,8 @@ static tg_status refuse(const tg_tape *t, const tg_node *n, int axis, tg_placeme
     tg_placement_name(is, found, sizeof found);
     tg_placement_name(want, wanted, sizeof wanted);
     return tg_fail(t->ctx, TG_ERR_PLACEMENT,
-                   "%s: on axis %s its %s is %s and needs a gradient, expected %s; only one of the two has a separate "
-                   "gradient on each rank, so convert it first (tg_copy_to_tp, tg_r_to_i)",
+                   "%s: on axis %s its %s is %s and needs a gradient, expected %s; only one of these placements has a "
+                   "separate gradient on each rank, so convert the tensor first (tg_copy_to_tp, tg_r_to_i)",
                    n->op->name, tg_axis_name((tg_axis)axis), what, found, wanted);
 }
 
@@ -74,7 +74,7 @@ tg_status tg_grad_graph_place(tg_tape *t, const tg_node *n, tg_tensor **g, const
         as[a] = want;
         if (!grad || (is.kind == TG_INVARIANT) == (want.kind == TG_INVARIANT)) continue;
         if (is.kind > TG_REPLICATED || want.kind > TG_REPLICATED) return refuse(t, n, a, is, want, what);
-        as[a] = is; /* INVARIANT and REPLICATED: the same bytes on every rank */
+        as[a] = is; /* stays INVARIANT or REPLICATED, since all ranks have the same bytes with both */
     }
     const placed_params p = {tg_place_intern(t->ctx, as)};
     TG_TRY(t->ctx->run.status);

@@ -9,7 +9,7 @@
 /* One pass of tangents over a tape. */
 typedef struct tangents {
     tg_tape *t;
-    uint32_t id; /* number of the pass; nodes that lead to an output have it */
+    uint32_t id; /* number of the pass; `pass` of the nodes that lead to an output is set to it */
 } tangents;
 
 /* Gives the nodes that lead to an output the number of the pass. Goes backward, because the users of a node come after
@@ -26,8 +26,8 @@ static void mark(const tangents *w, tg_tensor *const *outs, int n_outs) {
     }
 }
 
-/* Computes the tangents of n's outputs from those of its inputs. Does nothing if all of them are zero, except for a
- * collective op, which runs on every rank. */
+/* Computes the tangents of n's outputs from those of its inputs. Does nothing if the tangents of all inputs are zero,
+ * except for a collective op, which runs on every rank. */
 static tg_status push(const tangents *w, tg_node *n) {
     tg_tape *t = w->t;
     tg_tensor **din = tg_tape_alloc(t, ((size_t)n->n_in + n->n_out) * sizeof *din);
@@ -56,7 +56,7 @@ static tg_status push(const tangents *w, tg_node *n) {
     return TG_OK;
 }
 
-/* Calls push for the wanted nodes from `from` to `to`, both included. */
+/* Calls push for the nodes from `from` to `to`, both included, that have the number of the pass. */
 static tg_status push_all(const tangents *w, tg_node *from, const tg_node *to) {
     for (tg_node *n = from; n; n = n->next) {
         if (n->pass == w->id && !(n->flags & TG_N_LEAF)) TG_TRY(tg_grad_graph_explain(n, push(w, n)));
@@ -70,9 +70,8 @@ static tg_status check_call(tg_tape *t, tg_tensor *const *outs, int n_outs, tg_t
     tg_ctx *ctx = t->ctx;
     if (n_outs <= 0 || n_in <= 0 || !outs || !inputs || !din || !dout)
         return tg_fail(ctx, TG_ERR_ARGUMENT,
-                       "%s: %d outputs, %d inputs, expected one or more of each; outs, inputs, din and dout must not "
-                       "be NULL",
-                       who, n_outs, n_in);
+                       "%s: %s, %s, expected one or more of each; outs, inputs, din and dout must not be NULL", who,
+                       tg_count(n_outs, "output").text, tg_count(n_in, "input").text);
     if (t->in_backward) return tg_fail(ctx, TG_ERR_STATE, "%s: a backward of this tape is running", who);
     if (t->collects)
         return tg_fail(ctx, TG_ERR_UNSUPPORTED,
@@ -92,8 +91,8 @@ static tg_status check_call(tg_tape *t, tg_tensor *const *outs, int n_outs, tg_t
     return TG_OK;
 }
 
-/* Returns whether tangent d has the placement of x. INVARIANT and REPLICATED count as one: a tangent has the same bytes
- * on every rank with either. */
+/* Returns whether tangent d has the placement of x. INVARIANT and REPLICATED count as equal, because a tangent has the
+ * same bytes on every rank with either. */
 static bool placed_alike(const tg_tensor *d, const tg_tensor *x) {
     for (int a = 0; tg_place_of(d) != tg_place_of(x) && a < TG_MAX_AXES; a++) {
         tg_placement is = tg_place_on(d, (tg_axis)a), want = tg_place_on(x, (tg_axis)a);
@@ -139,7 +138,7 @@ static tg_status run(const tangents *w, tg_tensor *const *outs, int n_outs, tg_t
     for (int i = 0; i < n_outs; i++) {
         const tg_node *n = tg_tape_node_of(w->t, outs[i]);
         tg_tensor *d = n ? tg_node_slots(n)[outs[i]->out].g : NULL;
-        /* A sum of REPLICATED tangents may have become INVARIANT. */
+        /* A sum of REPLICATED tangents may have become INVARIANT, so its placement is set. */
         if (d) TG_TRY(tg_grad_graph_place(w->t, n, &d, tg_place_of(outs[i]), "tangent"));
         /* The caller gets a handle of its own, because d may be a tensor that the caller already has. */
         dout[i] = d ? tg_grad_graph_view(w->t, d) : tg_zero_tangent(w->t, outs[i]);
@@ -172,8 +171,8 @@ static tg_status jvp(tg_tape *t, tg_tensor *const *outs, int n_outs, tg_tensor *
     return s;
 }
 
-/* Returns s. After an error: makes out[] inert, and notifies the other ranks if this rank may have skipped a call in
- * which they wait. */
+/* Returns s. After an error, sets each out[i] to an inert tensor (tapegrad.h), and notifies the other ranks if this
+ * rank may have skipped a call in which they wait. */
 static tg_status ended(tg_tape *t, tg_tensor *const *given, tg_status s, tg_tensor **out, int n) {
     if (s == TG_OK) return s;
     if (t && t->collectives) tg_ctx_skip(t->ctx);
@@ -187,13 +186,13 @@ tg_status tg_jvp(tg_tape *t, tg_tensor *const *outs, int n_outs, tg_tensor *cons
 }
 
 /* Computes the gradient in reverse mode, then its tangent in forward mode (Pearlmutter, Fast Exact Multiplication by
- * the Hessian, 1994). hv[] receives the gradients in between. */
+ * the Hessian, 1994). Between the two, hv[] holds the gradients. */
 static tg_status hvp(tg_tape *t, tg_tensor *root, tg_tensor *const *inputs, int n, tg_tensor *const *v,
                      tg_tensor **hv) {
     TG_TRY(tg_tape_check_with(t, &root, 1, "tg_hvp"));
     if (n <= 0 || !inputs || !v || !hv)
-        return tg_fail(t->ctx, TG_ERR_ARGUMENT,
-                       "tg_hvp: %d inputs, expected one or more; inputs, v and hv must not be NULL", n);
+        return tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_hvp: %s, expected one or more; inputs, v and hv must not be NULL",
+                       tg_count(n, "input").text);
     TG_TRY(tg_check(t->ctx, root, "tg_hvp"));
     if (root->numel != 1) {
         char what[160];
@@ -231,7 +230,7 @@ tg_status tg_jvp_composed(tg_tape *t, const tg_node *n, tg_tensor **dout, tg_com
     for (tg_node *m = first; m; m = m->next) m->pass = w.id;
     if (first) TG_TRY(push_all(&w, first, t->last));
     for (int i = 0; i < n->n_out; i++) {
-        /* A leaf that is passed through as an output has a node too. */
+        /* If f has returned a leaf as an output, this is the leaf's node. */
         const tg_node *made = tg_is_alive(out[i]) ? tg_tape_node_of(t, out[i]) : NULL;
         if (made) dout[i] = tg_node_slots(made)[out[i]->out].g;
     }

@@ -70,8 +70,9 @@ tg_status tg_jvp_pointwise(tg_tape *t, const tg_node *n, tg_tensor *const *din, 
     return din[0] ? n->op->vjp(t, n, din, dout) : TG_OK;
 }
 
-/* Makes a cotangent for each float output: zeros that require a gradient, so that the vjp can be differentiated with
- * respect to them. The vjp is linear in them, so their values do not matter. */
+/* Makes a cotangent (a gradient of an output, for the vjp) for each float output: zeros that require a gradient, so
+ * that the vjp can be differentiated with respect to the cotangents. Their values do not matter, because the vjp is
+ * linear in them. */
 static tg_status free_cotangents(tg_tape *t, const tg_node *n, tg_tensor **g) {
     for (int i = 0; i < n->n_out; i++) {
         g[i] = NULL;

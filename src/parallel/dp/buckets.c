@@ -1,13 +1,14 @@
 /* Data-parallel gradient buckets (Li et al., PyTorch Distributed, VLDB 2020). A bucket is one buffer with the main
- * gradients of many parameters. One collective sums it over the data-parallel ranks while backward still runs.
+ * gradients (tg_set_main_grad) of many parameters. One collective sums it over the data-parallel ranks while backward
+ * still runs.
  *
- * The parameters are laid out in reverse order, because backward produces their gradients in about that order. The
- * sums start strictly in the order of the buckets, so that all ranks start them in the same order, whatever the order
- * in which the gradients arrive. All tg_buckets share one communicator, so there is one order for all of them: the
- * buckets of the newest object come first.
+ * The parameters are laid out in reverse order, because backward produces their gradients in about that order. The sums
+ * start strictly in the order of the buckets, so that all ranks start them in the same order, whatever the order in
+ * which the gradients arrive. All tg_buckets objects of a tg_parallel share one communicator, so their buckets have one
+ * common order: those of the newest object come first.
  *
- * After the gradients a bucket has one flag for each of its parameters, which is 1 if this rank has a gradient. The sum
- * of a flag tells whether any rank has one. */
+ * After the gradients a bucket has one flag for each of its parameters. The flag is 1 if this rank has a gradient of
+ * the parameter, else 0. The sum of a flag over the ranks tells whether any rank has a gradient. */
 #include <math.h>
 #include <stdio.h>
 #include <tapegrad/backward.h>
@@ -19,10 +20,10 @@
 #include "autograd/hooks.h"
 
 typedef struct bucket_item {
-    tg_buckets *of;
-    tg_tensor *param, *view;
-    tg_ref ref;
-    uint64_t hook;
+    tg_buckets *of; /* the object that has this item */
+    tg_tensor *param, *view; /* view: the part of the bucket that is the main gradient of param */
+    tg_ref ref;     /* detects that param was dropped */
+    uint64_t hook;  /* the hook of param that calls gradient_arrived */
     int bucket;     /* index of its bucket */
     int64_t offset; /* in elements of the bucket */
     bool ready;     /* its last gradient of this step has arrived */
@@ -30,7 +31,7 @@ typedef struct bucket_item {
 
 typedef struct bucket {
     tg_tensor *flat;
-    int first, n;    /* its items: index of the first, number */
+    int first, n;    /* index of its first item, and number of its items */
     int64_t payload; /* number of elements before the flags */
     int ready;       /* number of items that are ready */
 } bucket;
@@ -39,12 +40,12 @@ struct tg_buckets {
     tg_parallel_listener listener; /* first member: callbacks convert its address */
     tg_ctx *ctx;
     tg_parallel *p; /* NULL: the tg_parallel was freed */
-    tg_buckets *next;
-    tg_comm *comm;
-    uint32_t axes;
+    tg_buckets *next; /* in the list of p, newest first */
+    tg_comm *comm;    /* dp and cp together */
+    uint32_t axes;    /* as bits, those of dp and cp that have several ranks */
     int n, n_buckets, started; /* numbers of items, of buckets, and of buckets whose sum has started in this step */
     bool reduce;               /* the sums are switched on (tg_buckets_set_reduce) */
-    size_t bytes;
+    size_t bytes;              /* size of this allocation, with items and buckets */
     bucket *bucket;
     bucket_item item[];
 };
@@ -89,9 +90,9 @@ static tg_status start(tg_buckets *b, bucket *k) {
     return tg_comm_all_reduce(b->comm, k->flat, k->flat, TG_REDUCE_SUM) ? TG_OK : ctx->run.status;
 }
 
-/* Starts the sums of buckets in order, up to the first bucket that lacks gradients. Also stops at a bucket whose sums
- * are switched off (tg_buckets_set_reduce). Other ranks, which have fewer micro-batches, may have switched theirs on
- * already, so this rank must not start a later bucket first. */
+/* Starts the sums of buckets in order, up to the first bucket that lacks gradients. Also stops at a bucket of an object
+ * whose sums are switched off (tg_buckets_set_reduce). Ranks with fewer micro-batches may have switched these sums on
+ * already and start that bucket next, so this rank must not start a later bucket before it. */
 static tg_status start_ready(tg_parallel *p) {
     for (tg_buckets *b = p->buckets; b; b = b->next)
         while (b->started < b->n_buckets) {
@@ -103,7 +104,8 @@ static tg_status start_ready(tg_parallel *p) {
     return TG_OK;
 }
 
-/* Hook: a gradient of a parameter has been accumulated. Fails if the sum of its bucket has started. */
+/* The hook that runs when backward has accumulated a gradient of a parameter. Fails if the sum of the parameter's
+ * bucket has started. */
 static tg_status gradient_arrived(void *user, tg_tape *t, tg_tensor *x, tg_tensor **grad) {
     bucket_item *it = user;
     tg_buckets *b = it->of;
@@ -167,8 +169,7 @@ static bool listed(const tg_tensor *x, tg_tensor *const *params, int n) {
     return false;
 }
 
-/* Ignores parameters that have been frozen and have no gradient: they cannot be in params, and only zeros are summed
- * for them. */
+/* Ignores frozen parameters without a gradient: they cannot be in params, and only zeros are summed for them. */
 tg_status tg_buckets_check_all(const tg_parallel *p, tg_tensor *const *params, int n) {
     char what[160];
     for (const tg_buckets *b = p->buckets; b; b = b->next)
@@ -209,7 +210,7 @@ static void groups_ended(tg_parallel_listener *l) {
     reset(b);
 }
 
-/* Adds the object to the lists of its tg_parallel. */
+/* Adds b to the two lists of its tg_parallel: listeners and buckets. */
 static void listen(tg_buckets *b) {
     b->listener = (tg_parallel_listener){.recovered = groups_recovered, .ended = groups_ended, .next = b->p->listeners};
     b->p->listeners = &b->listener;
@@ -251,7 +252,8 @@ static tg_status check_param(const tg_parallel *p, tg_tensor *x, uint32_t axes) 
                    what, place);
 }
 
-/* Lays out the items in reverse order, cuts them into buckets, and returns the number of buckets. */
+/* Makes an item of each parameter, in reverse order, divides the items among buckets, and returns the number of
+ * buckets. */
 static int lay_out(tg_buckets *b, tg_tensor *const *params, int64_t elements) {
     int k = -1;
     for (int i = 0; i < b->n; i++) {
@@ -285,8 +287,8 @@ static tg_status make_bucket(tg_buckets *b, bucket *k) {
     return TG_OK;
 }
 
-/* Fails if sums of this step have started. The buckets of a new object come before all others in the order, so a rank
- * on which no sum has started yet would use a different order. */
+/* Fails if sums of this step have started. The buckets of a new object come first in the order of sums, so a rank on
+ * which no sum has started yet would start the sums in a different order. */
 static tg_status check_time(const tg_parallel *p) {
     for (const tg_buckets *b = p->buckets; b; b = b->next)
         if (b->started)

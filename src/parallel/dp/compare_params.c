@@ -1,5 +1,6 @@
-/* Check mode: tg_grads_finalize compares the parameters that are placed as the same on data-parallel ranks. Ops do not
- * compare them, because these ranks may use different parameters in a step; but all of them call tg_grads_finalize. */
+/* Check mode (tg_config.check): tg_grads_finalize compares the parameters whose placements say that they are equal on
+ * all ranks of dp, or of edp for experts. Ops do not compare parameters on these axes, because the ranks may use
+ * different parameters in a step; but all of them call tg_grads_finalize. */
 #include "base/host_memory.h"
 #include "parallel/dp/grads.h"
 

@@ -1,9 +1,12 @@
-/* tg_grads_finalize: sums gradients over ranks at the end of a step. Afterwards no gradient is partial.
+/* tg_grads_finalize: sums gradients over ranks at the end of a step.
  *
- * The gradient of a parameter that is R on an axis is PARTIAL there. Buckets have summed most gradients over dp. This
- * file sums the rest, over the axes of each parameter. Small gradients with the same set of axes are packed into one
- * buffer; large ones are summed where they are. After the small gradients the buffer has a flag for each parameter of
- * the set, which is 1 if this rank has a gradient. The sum of a flag tells whether any rank has one. */
+ * The gradient of a parameter that is R on an axis (TG_R of placement.h) is P there: each rank has an addend of it.
+ * Buckets (buckets.c) have summed most gradients over dp and cp. This file does the remaining sums: for each parameter,
+ * over the axes on which it is R and no bucket sums. Afterwards no gradient is P.
+ *
+ * Small gradients that are summed over the same axes are packed into one buffer; large ones are summed where they are.
+ * After the small gradients the buffer has a flag for each parameter with these axes, small or large. The flag is 1 if
+ * this rank has a gradient of the parameter, else 0. The sum of a flag tells whether any rank has a gradient. */
 #include <math.h>
 #include <tapegrad/data_parallel.h>
 
@@ -15,7 +18,7 @@
 
 enum { LARGE = 1 << 18 }; /* elements; from this size on a gradient is summed in place */
 
-/* The parameters that have these axes and this dtype of gradients. */
+/* A set of parameters: those whose gradients this file sums over the same axes and in the same dtype. */
 typedef struct sum_set {
     tg_ctx *ctx;
     const tg_parallel *p;
@@ -31,7 +34,7 @@ tg_status tg_grads_may_read(tg_ctx *ctx) {
                              NULL);
 }
 
-/* Returns the axes over which no bucket sums x's gradient, but this file must. */
+/* Returns the axes over which this file must sum x's gradient: those on which x is R and no bucket sums it. */
 static uint32_t axes_left(const tg_parallel *p, const tg_tensor *x) {
     uint32_t r = x->place ? x->place->replicated : 0;
     return r & ~tg_buckets_axes(p, x);
@@ -41,7 +44,8 @@ static bool belongs(const sum_set *s, const tg_tensor *x) {
     return axes_left(s->p, x) == s->axes && tg_accumulate_dtype(x->dtype) == s->dtype;
 }
 
-/* Sums g in place over every axis of the set. dp and cp together take one collective. */
+/* Sums g in place over every axis of the set, one collective after the other; dp and cp together take one. Does not
+ * wait for the last collective. */
 static tg_status sum_over(const sum_set *s, tg_tensor *g) {
     uint32_t axes = s->axes;
     if ((axes & TG_DATA_AXES) == TG_DATA_AXES) {
@@ -61,8 +65,8 @@ static tg_tensor *part(const tg_tensor *flat, const tg_tensor *x, int64_t at) {
     return tg_temp_new(flat->ctx, flat->dtype, x->ndim, x->shape, NULL, tg_storage_ref(flat->storage), at);
 }
 
-/* in: copies the small gradients of the set into flat, and sets the flags after them. Else: copies the gradients back,
- * and sets has_grad from the flags. */
+/* If `in` is true, copies the small gradients of the set into flat, and sets the flags after them. Otherwise copies the
+ * gradients back, and sets has_grad of the parameters from the flags. */
 static tg_status move_small(const sum_set *s, tg_tensor *flat, bool in) {
     int64_t at = 0;
     for (int i = 0; i < s->n; i++) {
@@ -86,7 +90,7 @@ static tg_status move_small(const sum_set *s, tg_tensor *flat, bool in) {
             TG_TRY(s->ctx->run.ops->fill(s->ctx, word, x->ext->has_grad));
             continue;
         }
-        if (x->ext->has_grad) continue; /* every rank then has one */
+        if (x->ext->has_grad) continue; /* this rank's flag is 1, so the sum need not be read */
         TG_TRY(tg_grads_may_read(s->ctx));
         double d = 0;
         float f = 0;
@@ -116,7 +120,7 @@ static tg_status sum_one_set(const sum_set *s) {
     tg_tensor *flat = tg_temp_empty(s->ctx, s->dtype, 1, &numel, TG_MEM_TEMPORARY);
     if (!flat) return s->ctx->run.status;
     tg_status status = move_small(s, flat, true);
-    if (status == TG_OK) status = sum_large(s); /* starts all of them before the first wait */
+    if (status == TG_OK) status = sum_large(s); /* leaves sums in flight */
     if (status == TG_OK) status = sum_over(s, flat);
     if (status == TG_OK) status = tg_storage_need(flat->storage, flat);
     if (status == TG_OK) status = move_small(s, flat, false);
@@ -124,8 +128,8 @@ static tg_status sum_one_set(const sum_set *s) {
     return status;
 }
 
-/* Sums the gradients of every set. The sets come in the order of their first parameters, which is the same on all
- * ranks. */
+/* Sums the gradients of every set. A set comes where its first parameter comes in params, so that all ranks use the
+ * same order. */
 static tg_status sum_sets(const tg_parallel *p, tg_tensor *const *params, int n) {
     for (int i = 0; i < n; i++) {
         sum_set s = {.ctx = p->ctx, .p = p, .params = params, .n = n, .axes = axes_left(p, params[i]),
@@ -141,8 +145,8 @@ static tg_status sum_sets(const tg_parallel *p, tg_tensor *const *params, int n)
 
 static bool has_stages(const tg_ctx *ctx) { return tg_grid_of(ctx)->size[TG_PP] > 1; }
 
-/* Sets share [1] to 1 / max(sum, 1), where sum is the number of tokens over dp, cp and pp. tokens NULL counts as 0:
- * this rank's pipeline stage computes no loss. */
+/* Sets share, a tensor of one element, to 1 / max(sum, 1), where sum is the number of tokens over dp, cp and pp. If
+ * tokens is NULL, this rank's pipeline stage computes no loss, and its number of tokens is 0. */
 static tg_status share_of_tokens(tg_ctx *ctx, tg_tensor *tokens, tg_tensor *share) {
     const double least[2] = {1, INFINITY}, none[2] = {0};
     uint32_t axes = (TG_DATA_AXES & tg_grid_axes(ctx)) | (has_stages(ctx) ? 1u << TG_PP : 0);
@@ -207,13 +211,14 @@ static tg_status refuse_tokens(const tg_tensor *x, uint32_t axes, const char *wh
                    why);
 }
 
-/* Checks the count of tokens. A leaf without a declared placement counts as this rank's own count, even if the library
- * filled it with a value that is the same on every rank: all ranks may have counted the same number. */
+/* Checks the count of tokens. On an axis where tg_place has not placed a leaf, the leaf counts as this rank's own
+ * count, even if its default placement says that its value is the same on every rank: all ranks may have counted the
+ * same number. */
 static tg_status check_tokens(const tg_tensor *x) {
     tg_ctx *ctx = x->ctx;
     if (x->numel != 1)
-        return tg_fail(ctx, TG_ERR_SHAPE, "tg_grads_finalize: tokens has %lld elements, expected one",
-                       (long long)x->numel);
+        return tg_fail(ctx, TG_ERR_SHAPE, "tg_grads_finalize: tokens has %s, expected one",
+                       tg_count(x->numel, "element").text);
     const tg_placements *p = tg_place_of(x);
     uint32_t partial = p ? p->partial : 0, own = p ? p->varying | p->partial : 0;
     uint32_t known = !(x->flags & TG_F_LEAF) ? UINT32_MAX : x->ext ? x->ext->placed : 0;
@@ -224,8 +229,9 @@ static tg_status check_tokens(const tg_tensor *x) {
             "so each rank would divide by its share of the count; reduce it first (tg_reduce_from_tp, tg_all_reduce)");
     if (same)
         return refuse_tokens(x, same,
-                             "the same count on all its ranks, which would be summed over them again; expected this "
-                             "rank's own count, V or P there: the count before it is reduced, or one of tg_from_host");
+                             "the same count on all its ranks, and the sum over them would count it several times; "
+                             "expected this rank's own count, V or P there, such as the count before it is reduced, or "
+                             "a tensor of tg_from_host");
     return TG_OK;
 }
 
@@ -250,7 +256,7 @@ static tg_status check(const tg_parallel *p, tg_tensor *const *params, int n, co
     const tg_tapes *tapes = tg_tapes_of(ctx);
     if ((!tapes || tapes->backwards == tapes->finalized) && has_gradients(params, n))
         return tg_fail(ctx, TG_ERR_STATE,
-                       "tg_grads_finalize: no backward has run since the last call, and its gradients were not zeroed; "
+                       "tg_grads_finalize: no backward has run since the last call, and the gradients were not zeroed; "
                        "the gradients of a step are summed once");
     return TG_OK;
 }

@@ -8,7 +8,7 @@
 /* The axes over which the gradients of data-parallel ranks are summed. */
 enum { TG_DATA_AXES = 1u << TG_DP | 1u << TG_CP };
 
-/* Starts the sums of all buckets that no backward has started, waits for all sums, and sets has_grad of the parameters
+/* Starts those sums of buckets that backward has not started, waits for all sums, and sets has_grad of the parameters
  * that have a gradient on some rank. */
 tg_status tg_buckets_finish(const tg_parallel *p);
 /* Fails with TG_ERR_STATE if tg_buckets_finish would sum the gradient of a parameter that is not among params, because
@@ -23,15 +23,16 @@ uint32_t tg_buckets_axes(const tg_parallel *p, const tg_tensor *x);
  * Returns NULL after recording the error. */
 tg_tensor *tg_gradient_or_zero(tg_tensor *x);
 
-/* Starts the sums of the gradients of those of params that are shared (tg_share). Collective over their groups. */
+/* Starts the sums of the gradients of the shared parameters (tg_share) among params. Collective over the groups that
+ * share them. The caller waits for the sums. */
 tg_status tg_grads_sum_shares(tg_tensor *const *params, int n);
 
-/* While held, backward starts no sums of any buckets, as if all were switched off (tg_buckets_set_reduce). A pipeline
- * releases them for the last backward of each chunk. */
+/* Holds all buckets of p, or releases them. While they are held, backward starts no sums, as if tg_buckets_set_reduce
+ * had switched them all off. A pipeline releases them for the last B and the last W of each chunk (tg_pipe_act). */
 void tg_buckets_hold(const tg_parallel *p, bool held);
 
-/* In check mode, compares the parameters that are placed as the same on data-parallel ranks, by a hash of their bytes.
- * Collective over these ranks. Does nothing if check mode is off. */
+/* In check mode (tg_config.check), compares the parameters whose placements say that they are equal on all
+ * data-parallel ranks, by a hash of their bytes. Collective over these ranks. Does nothing if check mode is off. */
 tg_status tg_grads_compare_params(const tg_parallel *p, tg_tensor *const *params, int n);
 
 #endif

@@ -1,9 +1,9 @@
-/* Parameters of which the ranks of a group each hold a copy (tg_share), such as the word embeddings of the first and
- * the last pipeline stage: their declaration, and the sums of their gradients. */
+/* Shared parameters (tg_share), of which each rank of a group holds a copy, such as the word embeddings of the first
+ * and the last pipeline stage: their declaration, and the sums of their gradients. */
 #include "autograd/gradients.h"
 #include "parallel/dp/grads.h"
 
-/* In check mode, fails unless all ranks of the group have the same bytes. Collective over it. */
+/* In check mode, fails unless x has the same bytes on all ranks that share it. Collective over these ranks. */
 static tg_status compare(tg_tensor *x, const char *who) {
     char what[160];
     int rank;
@@ -44,7 +44,7 @@ tg_status tg_share(const tg_parallel *p, tg_tensor *param, tg_comm *c) {
     return p ? tg_comm_missed(c, share(p, param, c)) : TG_ERR_ARGUMENT;
 }
 
-/* Starts all sums before any is waited for. */
+/* Leaves sums in flight; tg_grads_finalize waits for them. */
 tg_status tg_grads_sum_shares(tg_tensor *const *params, int n) {
     for (int i = 0; i < n; i++) {
         tg_tensor *x = params[i], *g;

@@ -1,11 +1,12 @@
-/* tg_broadcast_data: gives every rank the tensors of rank 0, by two broadcasts: of their dtypes, shapes and
- * placements, then of all their elements. */
+/* tg_broadcast_data: gives every rank the tensors of rank 0, with two broadcasts: the first sends their dtypes, shapes
+ * and placements, the second all their elements. */
 #include "parallel/mappings/mapping.h"
 
 #include <tapegrad/mappings.h>
 
-/* A row of numbers describes each tensor: its number of dims (or NO_TENSOR, or OTHER_DTYPE - dtype), its sizes, and its
- * placement on each axis. */
+/* A row of numbers describes each tensor: its number of dims, its sizes, and its placement on each axis. In place of
+ * the number of dims stands NO_TENSOR if rank 0 has no such tensor, and OTHER_DTYPE - dtype if the tensor has another
+ * dtype than the call names. */
 enum { NDIM, SIZES, PLACES = SIZES + TG_MAX_DIMS, ROW = PLACES + TG_MAX_AXES, NO_TENSOR = -1, OTHER_DTYPE = -2 };
 
 /* The arguments of a call, and its rows. */
@@ -94,7 +95,7 @@ static tg_status check_rows(const data *d, int64_t *numel) {
     return TG_OK;
 }
 
-/* Copies rank 0's tensors to the one buffer. */
+/* Copies rank 0's tensors into flat, one after the other. */
 static tg_status pack(data *d, const tg_tensor *flat) {
     int64_t at = 0, stride[TG_MAX_DIMS];
     for (int i = 0; i < d->n; i++) {
@@ -118,7 +119,7 @@ static const tg_placements *place_of_row(const data *d, const int64_t *row) {
     return tg_place_intern(d->ctx, at);
 }
 
-/* Makes x[] views of the one buffer, which is in flight until the broadcast ends. */
+/* Makes x[] views of flat, which is in flight until the broadcast ends. */
 static tg_status unpack(data *d, const tg_tensor *flat) {
     int64_t at = 0, stride[TG_MAX_DIMS];
     for (int i = 0; i < d->n; i++) {
@@ -158,7 +159,8 @@ static tg_status check(const data *d) {
                        tg_dtype_name(d->dtype));
     if (tg_comm_rank(d->comm) && !strcmp(tg_comm_transport(d->comm), "plan"))
         return tg_fail(d->ctx, TG_ERR_UNSUPPORTED,
-                       "tg_broadcast_data: a plan of a rank above 0 cannot receive the shapes of rank 0's tensors");
+                       "tg_broadcast_data: over a communicator of tg_comm_plan_new, which moves no data, a rank above "
+                       "0 cannot receive the shapes of rank 0's tensors");
     return TG_OK;
 }
 

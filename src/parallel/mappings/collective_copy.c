@@ -29,8 +29,8 @@ tg_piece tg_mapping_piece(const tg_mapping_params *p, int64_t size, int r, int j
     return (tg_piece){j * size, at * size, size};
 }
 
-/* Copies rank r's part to its places along dim in the whole tensor or, if `out`, from there to the part. add: adds
- * instead of copying. */
+/* Copies the chunks of rank r's part to their places along dim in the whole tensor or, if `out`, from there to the
+ * part. add: adds instead of copying. */
 static tg_status copy_part(tg_call *c, const tg_mapping_params *p, tg_array part, tg_array whole, int dim, int r,
                            bool out, bool add) {
     for (int j = 0; j < tg_placement_chunks(p->shard); j++) {

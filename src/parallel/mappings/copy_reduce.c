@@ -1,10 +1,11 @@
-/* Mappings that keep the shape: sums, the maximum, broadcasts, and their conjugates (the ops of their gradients). */
+/* Mappings that keep the shape: sums, the maximum, broadcasts, and their conjugates (the ops of their gradients).
+ * mapping.h explains the letters of placements, as in P -> I. */
 #include "parallel/mappings/mapping_samples.h"
 
 #include <tapegrad/derivatives.h>
 #include <tapegrad/megatron.h>
 
-/* ---- CopyToModelParallelRegion: I -> R. After it each rank computes its share of the whole from x. ---- */
+/* ---- CopyToModelParallelRegion: I -> R, before a computation of which each rank does a share ---- */
 
 static tg_status copy_to_tp_infer(tg_call *c) {
     TG_TRY(tg_mapping_view(c));
@@ -22,8 +23,8 @@ const tg_op tg_op_copy_to_tp = {
     .infer = copy_to_tp_infer, .backward = tg_mapping_sum, .vjp = copy_to_tp_vjp, .jvp = tg_jvp_linear,
     TG_SAMPLES(copy_to_tp_samples)};
 
-/* Returns a view of x, the same on every rank, for a computation that is sharded over c's ranks. Backward sums the
- * ranks' gradients. */
+/* Returns a view of x, which is the same on every rank, for a computation that is sharded over c's ranks. Backward sums
+ * the ranks' gradients. */
 tg_tensor *tg_copy_to_tp(tg_tape *t, tg_tensor *x, tg_comm *c) {
     return TG_MAP(t, tg_op_copy_to_tp, x, .comm = c);
 }
@@ -86,7 +87,7 @@ static tg_status all_reduce_max_infer(tg_call *c) {
         return tg_call_fail(c, TG_ERR_PLACEMENT,
                             "the input needs a gradient, and the maximum over ranks has none; tg_detach it first");
     TG_TRY(tg_mapping_like(c));
-    TG_TRY(tg_call_linear(c, 0)); /* no input may be P on another axis */
+    TG_TRY(tg_call_linear(c, 0)); /* x must not be P on another axis */
     return tg_mapping_convert(c, tg_at_v, tg_at_i, "pass a shard to tg_as_opaque first");
 }
 
@@ -166,8 +167,8 @@ const tg_op tg_op_broadcast = {TG_MAPPING("broadcast", "x of the root"), .collec
                                .jvp = tg_jvp_linear,
                                TG_SAMPLES(broadcast_samples)};
 
-/* Returns the root's x on every rank; on other ranks x only gives the shape. On the root the gradient of x is that
- * of the result; on other ranks it is 0. */
+/* Returns the root's x on every rank; on other ranks x only gives shape and dtype. On the root the gradient of x is the
+ * gradient of the result; on other ranks it is 0. */
 tg_tensor *tg_broadcast(tg_tape *t, tg_tensor *x, int root, tg_comm *c) {
     return TG_MAP(t, tg_op_broadcast, x, .comm = c, .root = root);
 }

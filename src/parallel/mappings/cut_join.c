@@ -1,4 +1,5 @@
-/* Mappings that cut a tensor into the ranks' parts, or join the parts. The backward of each is another one of them. */
+/* Mappings that cut a tensor into the ranks' parts, or join the parts. The backward of each is another mapping of this
+ * file. mapping.h explains the letters of placements, as in I -> V0. */
 #include "parallel/mappings/mapping_samples.h"
 
 #include <tapegrad/derivatives.h>
@@ -174,7 +175,8 @@ static const tg_sample all_gather_samples[] = {ANY_DIM};
 const tg_op tg_op_all_gather = {TG_MAPPING("all_gather", "all ranks' parts; backward reduce-scatters"), ALL_GATHER,
                                 TG_SAMPLES(all_gather_samples)};
 
-/* Like tg_gather_from, for a computation that is sharded over c's ranks. Backward reduce-scatters. */
+/* Like tg_gather_from, but the result is R, for a computation that is sharded over c's ranks. Backward
+ * reduce-scatters. */
 tg_tensor *tg_all_gather(tg_tape *t, tg_tensor *x, int d, tg_comm *c) {
     return TG_MAP(t, tg_op_all_gather, x, .comm = c, .dim = d);
 }
@@ -188,7 +190,7 @@ tg_tensor *tg_reduce_scatter(tg_tape *t, tg_tensor *x, int d, tg_comm *c) {
     return TG_MAP(t, tg_op_reduce_scatter, x, .comm = c, .dim = d);
 }
 
-/* ---- shard: R -> V; and unshard, its conjugate: V -> P, this rank's part in zeros ---- */
+/* ---- shard: R -> V; and unshard, the op of its gradient: V -> P, this rank's part with zeros elsewhere ---- */
 
 static tg_status shard_infer(tg_call *c) {
     TG_TRY(tg_mapping_cut(c));

@@ -1,4 +1,5 @@
-/* Exchanges, in which every rank sends a part to every rank: AllToAll, reshard and shift. */
+/* Exchanges, in which every rank sends a part to every rank: AllToAll, reshard and shift. mapping.h explains the
+ * letters of placements, as in Va -> Vb. */
 #include "parallel/mappings/mapping_samples.h"
 
 #include <tapegrad/derivatives.h>
@@ -24,8 +25,8 @@ static tg_status exchanged_rows(tg_call *c, int64_t *rows) {
                             p->splits ? "send" : "receive");
     if (!p->splits && x->shape[0] % n == 0) return TG_OK;
     if (!p->splits)
-        return tg_call_fail(c, TG_ERR_SHAPE, "dim 0 has %lld rows, expected a multiple of the %d ranks",
-                            (long long)x->shape[0], n);
+        return tg_call_fail(c, TG_ERR_SHAPE, "dim 0 has %s, expected a multiple of the %d ranks",
+                            tg_count(x->shape[0], "row").text, n);
     TG_TRY(tg_mapping_row_counts(c, &p->splits, row_numel(x), &p->counts));
     TG_TRY(tg_mapping_row_counts(c, &p->recv, row_numel(x), &p->recv_counts));
     int64_t sent = 0;
@@ -34,8 +35,8 @@ static tg_status exchanged_rows(tg_call *c, int64_t *rows) {
         if (__builtin_add_overflow(sent, p->splits[r], &sent) || __builtin_add_overflow(*rows, p->recv[r], rows))
             return tg_call_fail(c, TG_ERR_ARGUMENT, "the sum of the rows is too large for 64 bits");
     if (sent == x->shape[0]) return TG_OK;
-    return tg_call_fail(c, TG_ERR_SHAPE, "dim 0 has %lld rows, expected %lld, the sum of the rows to send",
-                        (long long)x->shape[0], (long long)sent);
+    return tg_call_fail(c, TG_ERR_SHAPE, "dim 0 has %s, expected %lld, the sum of the rows to send",
+                        tg_count(x->shape[0], "row").text, (long long)sent);
 }
 
 static tg_status all_to_all_infer(tg_call *c) {
@@ -48,7 +49,7 @@ static tg_status all_to_all_infer(tg_call *c) {
     c->dims = 1;
     TG_TRY(tg_call_out(c, 0, (tg_dtype)x->dtype, x->ndim, shape));
     return tg_mapping_convert(c, tg_at_v, tg_at_v,
-                              "pass a shard to tg_as_opaque first: the exchanged rows are not in its order");
+                              "pass a shard to tg_as_opaque first: exchanged rows are not in the order of a shard");
 }
 
 static tg_status exchange(tg_call *c, tg_tensor *dst, tg_tensor *src, const int64_t *recv, const int64_t *send) {
@@ -185,6 +186,7 @@ tg_tensor *tg_reshard(tg_tape *t, tg_tensor *x, int cat, int split, tg_comm *c) 
 
 /* ---- all_to_all_sp2hp and hp2sp: from rows to columns and back ---- */
 
+/* Returns x as [rows, H]: joins all dims but the last. */
 static tg_tensor *as_rows(tg_tape *t, tg_tensor *x) {
     if (!tg_is_alive(x) || x->ndim == 2) return x;
     return tg_reshape(t, x, TG_SHAPE(-1, x->ndim ? x->shape[x->ndim - 1] : 1));
@@ -196,7 +198,7 @@ tg_tensor *tg_all_to_all_sp2hp(tg_tape *t, tg_tensor *x, tg_comm *c) { return tg
 /* x [rows, H/n], this rank's columns -> [rows/n, H], this rank's rows. The inverse of tg_all_to_all_sp2hp. */
 tg_tensor *tg_all_to_all_hp2sp(tg_tape *t, tg_tensor *x, tg_comm *c) { return tg_reshard(t, as_rows(t, x), 1, 0, c); }
 
-/* ---- shift: V -> V, from the previous rank of the ring; its backward comes from the next one ---- */
+/* ---- shift: V -> V, the x of the previous rank; backward takes the gradient of the next rank ---- */
 
 /* Sets the counts of an all-to-all in which this rank sends x to one rank and receives from one rank. */
 static tg_status shift_infer(tg_call *c) {
@@ -211,7 +213,7 @@ static tg_status shift_infer(tg_call *c) {
     p->counts = zeros;
     p->recv_counts = zeros + n;
     return tg_mapping_convert(c, tg_at_v, tg_at_v,
-                              "pass a shard to tg_as_opaque first: another rank's shard is not this rank's");
+                              "pass a shard to tg_as_opaque first: the shard of another rank is not this rank's shard");
 }
 
 static tg_status shift_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {

@@ -1,5 +1,5 @@
-/* Backward functions that several mappings share. Each gives the gradient of input 0 as a collective, a copy or a
- * view of the gradient of output 0. */
+/* Backward functions that several mappings share. Each makes the gradient of input 0 from the gradient of output 0: by
+ * a collective, as a copy or as a view. */
 #include "ops/common/nn_op.h"
 #include "parallel/mappings/mapping.h"
 

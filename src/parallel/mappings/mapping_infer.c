@@ -35,9 +35,8 @@ tg_status tg_mapping_row_counts(tg_call *c, const int64_t **rows, int64_t row_el
                                 (long long)copy[r]);
         if (__builtin_mul_overflow(copy[r], row_elements, &copy[n + r]))
             return tg_call_fail(c, TG_ERR_ARGUMENT,
-                                "the number of rows of rank %d is %lld, too many for 64 bits with %lld elements per "
-                                "row",
-                                r, (long long)copy[r], (long long)row_elements);
+                                "the number of rows of rank %d is %lld, too many for 64 bits with %s per row", r,
+                                (long long)copy[r], tg_count(row_elements, "element").text);
     }
     *rows = copy;
     *counts = copy + n;
@@ -62,16 +61,16 @@ static tg_status check_splits(tg_call *c, bool whole) {
                             p->dim);
     if (tg_placement_chunks(p->shard) != 1)
         return tg_call_fail(c, TG_ERR_PLACEMENT,
-                            "x is a strided or zigzag shard (%lld chunks per rank), so a rank's rows are not "
-                            "contiguous in the whole tensor; splits need a contiguous shard: leave splits NULL",
-                            (long long)tg_placement_chunks(p->shard));
+                            "x is a strided or zigzag shard (%s per rank), so a rank's rows are not contiguous in the "
+                            "whole tensor; splits need a contiguous shard: leave splits NULL",
+                            tg_count(tg_placement_chunks(p->shard), "chunk").text);
     int64_t row_elements = 1, n = tg_comm_size(p->comm);
     for (int d = 1; d < x->ndim; d++) row_elements *= x->shape[d];
     TG_TRY(tg_mapping_row_counts(c, &p->splits, row_elements, &p->counts));
     int64_t want = whole ? sum_of_rows(p->splits, (int)n) : p->splits[tg_comm_rank(p->comm)];
     if (x->shape[0] == want) return TG_OK;
     if (want < 0) return tg_call_fail(c, TG_ERR_SHAPE, "the sum of the splits is too large for 64 bits");
-    return tg_call_fail(c, TG_ERR_SHAPE, "dim 0 has %lld rows, expected %lld, %s", (long long)x->shape[0],
+    return tg_call_fail(c, TG_ERR_SHAPE, "dim 0 has %s, expected %lld, %s", tg_count(x->shape[0], "row").text,
                         (long long)want, whole ? "the sum of the splits" : "this rank's split");
 }
 
@@ -81,7 +80,8 @@ static tg_status check_parts(tg_call *c, bool whole) {
     tg_mapping_params *p = tg_mapping_of(c);
     int64_t size = c->in[0]->shape[p->dim], n = whole ? tg_comm_size(p->comm) : 1, k = tg_placement_chunks(p->shard);
     if (k < 1)
-        return tg_call_fail(c, TG_ERR_ARGUMENT, "the strided shard has %lld chunks, expected 1 or more", (long long)k);
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "the strided shard has %s, expected 1 or more",
+                            tg_count(k, "chunk").text);
     if (size % n)
         return tg_call_fail(c, TG_ERR_SHAPE,
                             "dim %d has size %lld, expected a multiple of the %lld ranks of group \"%s\"", p->dim,
@@ -103,8 +103,8 @@ static tg_status complete_params(tg_call *c, bool whole) {
     return p->splits ? check_splits(c, whole) : check_parts(c, whole);
 }
 
-/* Declares output 0. If params->buffer names a buffer, the output lies in it; clears params->buffer, because the node
- * does not need the name later. */
+/* Declares output 0, in the buffer that params->buffer names if that is not NULL. Clears params->buffer, because the
+ * node does not need the name later. */
 static tg_status declare_output(tg_call *c, const int64_t *shape) {
     tg_mapping_params *p = tg_mapping_of(c);
     const tg_tensor *x = c->in[0];

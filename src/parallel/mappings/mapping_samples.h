@@ -10,7 +10,7 @@
 #define TG_M_REFUSED(note_, params_, status_, ...) \
     {.note = note_, .params = params_, .n_in = 1, .refused = status_, .in = {__VA_ARGS__}}
 
-/* For mappings that keep the shape: layouts and sizes. */
+/* For mappings that keep the shape: samples of several strides and sizes. */
 #define TG_M_SAMPLES_LIKE(params_)                                                                                   \
     TG_M_SAMPLE(2, "two ranks", params_, TG_S(3, 5)), TG_M_SAMPLE(3, "three ranks", params_, TG_S(2, 3, 4)),          \
     TG_M_SAMPLE(4, "transposed", params_, TG_S_AS(TG_SAMPLE_TRANSPOSED, 5, 3)),                                       \
@@ -18,7 +18,7 @@
     TG_M_SAMPLE(2, "expanded", params_, TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4)),                                           \
     TG_M_SAMPLE(2, "scalar", params_, TG_S_SCALAR), TG_M_SAMPLE(3, "nothing", params_, TG_S(0, 4)),                   \
     TG_M_REFUSED("no communicator", params_, TG_ERR_ARGUMENT, TG_S(2, 3))
-/* For a mapping that cuts dim 1, of size 12. */
+/* For a mapping that cuts dim 1, which has size 12. */
 #define TG_M_SAMPLES_CUT(params_)                                                                                    \
     TG_M_SAMPLE(2, "two ranks", params_, TG_S(5, 12)), TG_M_SAMPLE(3, "three ranks", params_, TG_S(2, 12)),           \
     TG_M_SAMPLE(4, "transposed", params_, TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 12)),                                      \

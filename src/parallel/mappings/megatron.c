@@ -1,5 +1,6 @@
-/* Functions of Megatron-Core's tensor_parallel that are not ops of their own: splits of the last dim, flat splits and
- * ranges of a vocabulary (utils.py), and the attributes that Megatron-Core stores in a parameter (layers.py). */
+/* Functions of Megatron-Core's tensor_parallel that are not ops of their own: splits of the last dim and of flattened
+ * tensors, ranges of a vocabulary (utils.py), and the attributes that Megatron-Core stores in a parameter
+ * (layers.py). */
 #include "parallel/mappings/mapping.h"
 
 #include <tapegrad/megatron.h>
@@ -33,9 +34,10 @@ tg_status tg_split_last_dim(tg_tape *t, tg_tensor *x, int n, bool contiguous, tg
     return s;
 }
 
-/* ---- Flat splits ---- */
+/* ---- Parts of a flattened tensor ---- */
 
-/* Returns the sizes of n parts of numel elements. NULL if the parts are equal, or after an error. */
+/* Returns the sizes of the n parts of a tensor of numel elements. Returns NULL if they are equal, and after an
+ * error. */
 static const int64_t *flat_parts(tg_tape *t, int64_t numel, int n) {
     int64_t each = (numel + n - 1) / n;
     if (numel % n == 0) return NULL;
@@ -87,7 +89,7 @@ tg_status tg_vocab_range(tg_ctx *ctx, int64_t vocab, int rank, int n, int64_t *f
 /* ---- Attributes of a parameter, derived from its placements ---- */
 
 /* Returns the placement of x on the axis of tensor parallelism that shards it, and sets *axis: tp, or etp for an
- * expert. NULL: neither shards it. */
+ * expert. Returns NULL if neither axis shards x. */
 static const tg_placement *shard_of(const tg_tensor *x, tg_axis *axis) {
     const tg_placements *p = tg_is_alive(x) ? tg_place_of(x) : NULL;
     for (int i = 0; p && i < 2; i++) {

@@ -1,10 +1,10 @@
-/* A leaf of a tape that another rank sends. */
+/* tg_recv: makes a leaf of a tape, whose values another rank sends. */
 #include <tapegrad/mappings.h>
 
 #include "comm/comm.h"
 #include "tape/tape.h"
 
-/* Makes a leaf without values. Its bytes may differ between ranks, like those that a caller gives. */
+/* Makes a leaf without values. Its bytes may differ between ranks, like bytes from the caller, so it is TG_F_GIVEN. */
 static tg_tensor *make_leaf(tg_tape *t, tg_dtype dtype, const tg_shape *shape) {
     tg_ctx *ctx = t->ctx;
     if (!dtype) dtype = ctx->dtype;

@@ -1,5 +1,6 @@
 /* Mappings that move no data. They change the placement that the library assumes for a tensor, and leave each rank's
- * bytes as they are. Only i_to_p scales the bytes, and r_to_i scales their gradient. */
+ * bytes as they are, with two exceptions: i_to_p scales the values, and the backward of r_to_i scales the gradient.
+ * mapping.h explains the letters of placements, as in V -> P. */
 #include "parallel/mappings/mapping_samples.h"
 
 #include <tapegrad/derivatives.h>
@@ -23,7 +24,7 @@ const tg_op tg_op_as_partial = {TG_MAPPING("as_partial", "x, an addend of the su
                                 .jvp = tg_jvp_linear,
                                 TG_SAMPLES(as_partial_samples)};
 
-/* Returns a view of x, of which each rank has its own, as this rank's addend of a sum over the ranks. */
+/* Returns a view of x, which is V: this rank's x becomes its addend of a sum over the ranks. */
 tg_tensor *tg_as_partial(tg_tape *t, tg_tensor *x, tg_comm *c) { return TG_MAP(t, tg_op_as_partial, x, .comm = c); }
 
 static tg_status as_local_infer(tg_call *c) {
@@ -51,7 +52,8 @@ static tg_status as_opaque_infer(tg_call *c) {
                               "only a shard can become each rank's own tensor");
 }
 
-/* Passes the gradient on unchanged. It gets the placement of a gradient of x, whichever axes share the dim. */
+/* Passes the gradient on unchanged. The caller of vjp then gives it the placement of a gradient of x, also if several
+ * axes shard the dim. */
 static tg_status read_otherwise_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
     (void)n;
     gin[0] = gout[0];
@@ -63,7 +65,7 @@ const tg_op tg_op_as_opaque = {TG_MAPPING("as_opaque", "x, each rank's own tenso
                                .backward = tg_mapping_pass, .vjp = read_otherwise_vjp, .jvp = tg_jvp_linear,
                                TG_SAMPLES(as_opaque_samples)};
 
-/* Returns a view of x, a shard, as a tensor of each rank's own, for computations on each rank alone. */
+/* Returns a view of the shard x as V, a tensor of each rank's own, for computations on each rank alone. */
 tg_tensor *tg_as_opaque(tg_tape *t, tg_tensor *x, tg_comm *c) { return TG_MAP(t, tg_op_as_opaque, x, .comm = c); }
 
 static tg_status as_shard_infer(tg_call *c) {
@@ -84,7 +86,7 @@ const tg_op tg_op_as_shard = {TG_MAPPING("as_shard", "x, a shard"), .infer = as_
                               .backward = tg_mapping_pass, .vjp = read_otherwise_vjp, .jvp = tg_jvp_linear,
                               TG_SAMPLES(as_shard_samples)};
 
-/* Returns a view of x, of which each rank has its own with the same shape, as a contiguous shard along dim d. */
+/* Returns a view of x, which is V and has the same shape on all ranks, as a contiguous shard along dim d. */
 tg_tensor *tg_as_shard(tg_tape *t, tg_tensor *x, int d, tg_comm *c) {
     return TG_MAP(t, tg_op_as_shard, x, .comm = c, .dim = d);
 }

@@ -1,4 +1,5 @@
-/* Mappings of sequence parallelism: gather and reduce-scatter of rows, in equal or given parts. */
+/* Mappings of sequence parallelism: gather and reduce-scatter of rows, in equal or given parts. mapping.h explains the
+ * letters of placements, as in V0 -> R. */
 #include "parallel/mappings/mapping_samples.h"
 
 #include <tapegrad/derivatives.h>
@@ -71,8 +72,9 @@ const tg_op tg_op_gather_from_sp = {
     .infer = gather_from_sp_infer, .forward = gather_from_sp_forward, .backward = gather_from_sp_backward,
     .vjp = gather_from_sp_vjp, .jvp = tg_jvp_linear, TG_SAMPLES(gather_from_sp_samples)};
 
-/* x [s/n, ..], this rank's rows (splits[r] of them on rank r) -> [s, ..]. The result is R, and backward
- * reduce-scatters. With opts.invariant it is I, and backward keeps this rank's rows. opts may be NULL. */
+/* x [s/n, ..], this rank's rows -> [s, ..]. If opts.splits is given, rank r has splits[r] rows. The result is R, and
+ * backward reduce-scatters. With opts.invariant the result is I, and backward keeps this rank's rows. opts may be
+ * NULL. */
 tg_tensor *tg_gather_from_sp(tg_tape *t, tg_tensor *x, tg_comm *c, const tg_sp_opts *opts) {
     tg_mapping_params p;
     if (params_of(t, c, opts, true, "tg_gather_from_sp: the options", &p) != TG_OK) return tg_inert(t->ctx);
@@ -110,8 +112,8 @@ const tg_op tg_op_reduce_scatter_to_sp = {
     .backward = tg_mapping_gather, .vjp = reduce_scatter_to_sp_vjp, .jvp = tg_jvp_linear,
     TG_SAMPLES(reduce_scatter_to_sp_samples)};
 
-/* x [s, ..], this rank's addend of a sum -> this rank's rows of the sum: [s/n, ..], or splits[r] of them. Backward
- * gathers. opts may be NULL. */
+/* x [s, ..], this rank's addend of a sum -> this rank's rows of the sum: [s/n, ..], or splits[r] rows on rank r if
+ * opts.splits is given. Backward gathers. opts may be NULL. */
 tg_tensor *tg_reduce_scatter_to_sp(tg_tape *t, tg_tensor *x, tg_comm *c, const tg_sp_opts *opts) {
     tg_mapping_params p;
     if (params_of(t, c, opts, false, "tg_reduce_scatter_to_sp: the options", &p) != TG_OK) return tg_inert(t->ctx);

@@ -18,7 +18,7 @@ static bool are_multiples(const double *time, int n, double unit) {
 /* The most columns of the shortest item, of the longest, and of the longest if times are rounded to columns. */
 enum { SHORT = 4, LONG = 20, ROUNDED = 10 };
 
-/* Returns the column that suits the items. */
+/* Returns the span of a column that suits the times of the items and hop. */
 static double column_of_items(const tg_pipe_plan *p) {
     const double *time = p->cost[0]; /* those of all acts lie in one array */
     int n = tg_pipe_parts(p) * (p->split ? 3 : p->backward ? 2 : 1);
@@ -34,7 +34,7 @@ static double column_of_items(const tg_pipe_plan *p) {
 }
 
 double tg_pipe_column(const tg_pipe_plan *p) {
-    double most = (double)LONG * (p->n / p->stages + 2 * tg_pipe_parts(p)); /* columns; only messages can take more */
+    double most = (double)LONG * (p->n / p->stages + 2 * tg_pipe_parts(p)); /* the most columns of a diagram */
     return fmax(column_of_items(p), p->makespan / most);
 }
 
@@ -44,7 +44,8 @@ static void cells(int64_t n, const char *text, int width, char *buf, size_t size
     for (int64_t i = 0; i < n; i++) tg_text(buf, size, at, " %*s", width, text);
 }
 
-/* Writes the cells of a stage. Items begin and end at the nearest column; those shorter than half of one may vanish. */
+/* Writes the cells of a stage. Items begin and end at the nearest column; items shorter than half a column may
+ * vanish. */
 static void row(const tg_pipe_plan *p, int stage, double column, char *buf, size_t size, size_t *at) {
     tg_pipe_item longest = {TG_PIPE_F, (uint8_t)(p->chunks - 1), p->micros - 1};
     int width = (int)strlen(tg_pipe_item_name(p, longest).text);

@@ -29,7 +29,7 @@ tg_status tg_pipe_edge_open(tg_pipe *x, const tg_pipe_opts *o) {
     return tg_pipe_edge_place(x);
 }
 
-/* Places a tensor of the declared shape, as its receiver will be placed. */
+/* Finds the placements of tensor i of the edges and of its gradient, by placing a leaf of the declared shape. */
 static tg_status place(const tg_pipe *x, tg_pipe_tensor *e, int i) {
     tg_tensor *leaf = tg_owned_empty(x->ctx, e->dtype, (int)e->shape.ndim, e->shape.dim, TG_MEM_TEMPORARY);
     if (!leaf) return x->ctx->run.status;
@@ -160,7 +160,7 @@ tg_status tg_pipe_post(tg_pipe *x, tg_pipe_item it) {
     return TG_OK;
 }
 
-/* The sender of an activation is rank 0 of its group, and that of a gradient rank 1. */
+/* The sender of an activation is rank 0 of its group, and the sender of a gradient rank 1. a.root is the receiver. */
 tg_status tg_pipe_send(tg_pipe *x, tg_pipe_item it, tg_tensor *y) {
     bool down = it.act == TG_PIPE_F;
     tg_collective_args a = {.kind = TG_SEND, .src = y, .root = down, .site = x->site};

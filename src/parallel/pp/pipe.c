@@ -1,4 +1,4 @@
-/* The pipe: its creation, its end, and what a failed run leaves behind. */
+/* Creation and end of a pipe, and cleanup after a failed run. */
 #include <tapegrad/optim.h>
 #include "base/host_memory.h"
 #include "comm/comm.h"
@@ -54,10 +54,11 @@ static tg_status check_call(const tg_parallel *p, const tg_pipe_plan *plan, cons
     if (!plan || plan->ctx != ctx)
         return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_pipe_new: the plan is %s", plan ? "of another context" : "NULL");
     if (plan->stages != tg_parallel_size(p, TG_PP) || plan->chunks != tg_parallel_vp(p))
-        return tg_fail(ctx, TG_ERR_ARGUMENT,
-                       "tg_pipe_new: the plan has %d stages of %d chunks, but the tg_parallel has pp %d and vp %d; "
-                       "expected equal numbers",
-                       plan->stages, plan->chunks, tg_parallel_size(p, TG_PP), tg_parallel_vp(p));
+        return tg_fail(
+            ctx, TG_ERR_ARGUMENT,
+            "tg_pipe_new: the plan has %s of %s, but the tg_parallel has pp %d and vp %d; expected equal numbers",
+            tg_count(plan->stages, "stage").text, tg_count(plan->chunks, "chunk").text, tg_parallel_size(p, TG_PP),
+            tg_parallel_vp(p));
     if (o->n_edge < 0 || (o->n_edge && !o->edge) || (!o->n_edge && tg_pipe_parts(plan) > 1))
         return tg_fail(
             ctx, TG_ERR_ARGUMENT,

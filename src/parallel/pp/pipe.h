@@ -19,8 +19,8 @@ typedef struct tg_pipe_tensor {
 
 /* One micro-batch in one chunk of this stage. The arrays have an entry for each tensor of an edge. */
 typedef struct tg_pipe_cell {
-    tg_tape *tape;           /* from F to B; NULL otherwise */
-    tg_tensor **in, **out;   /* of the tape; out[0] of the last part is its loss, with the loss scale */
+    tg_tape *tape;           /* records F; kept until B has run, NULL otherwise */
+    tg_tensor **in, **out;   /* tensors of the tape; out[0] of the last part is its loss, with the loss scale */
     tg_tensor *aux;          /* another root, or NULL */
     tg_tensor **arriving[2]; /* what F [0] and B [1] receive: temporary handles, or NULL */
     int64_t mark;            /* the weight gradients that B has deferred end here (tg_wgrads_mark) */
@@ -41,7 +41,7 @@ struct tg_pipe {
     tg_pipe_cell *cell;
     tg_tensor **tensors;        /* the memory of the arrays of all cells, and of roots and seeds */
     tg_tensor **roots, **seeds; /* of the backward that is running; n_slots + 1 each */
-    /* As many tapes as the stage needs that needs most, because a recovery may give this rank another stage. */
+    /* As many tapes as the stage that needs the most, because a recovery may give this rank another stage. */
     tg_tape **tape;
     bool *taken; /* whether a cell uses that tape */
     int n_tapes;

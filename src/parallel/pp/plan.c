@@ -58,8 +58,8 @@ static tg_status check_lists(tg_ctx *ctx, const tg_pipe_plan_opts *o, int *n) {
         sum += o->n_items[s];
     }
     if (custom && (sum < 1 || sum > INT_MAX))
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_pipe_plan_new: the lists have %lld items, expected 1 to %d",
-                       (long long)sum, INT_MAX);
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_pipe_plan_new: the lists have %s, expected 1 to %d",
+                       tg_count(sum, "item").text, INT_MAX);
     *n = (int)sum;
     return TG_OK;
 }

@@ -9,7 +9,7 @@ struct tg_pipe_plan {
     tg_ctx *ctx;
     tg_pipe_kind kind;
     int stages, chunks, micros;
-    bool backward, split; /* the lists have items B; and items W */
+    bool backward, split; /* whether the lists have items B, and whether they have items W */
     int n;                /* number of items of all stages */
     tg_pipe_item *item;   /* the lists, one stage after the other */
     int *first;           /* stages + 1 numbers: the list of stage s is item[first[s]] to item[first[s + 1] - 1] */
@@ -27,13 +27,14 @@ static inline int tg_pipe_part(const tg_pipe_plan *p, int stage, int chunk) { re
 static inline const tg_pipe_item *tg_pipe_items(const tg_pipe_plan *p, int stage) { return p->item + p->first[stage]; }
 static inline int tg_pipe_item_count(const tg_pipe_plan *p, int stage) { return p->first[stage + 1] - p->first[stage]; }
 
-/* Return the part whose result an item of `part` needs, and the part that needs its own result: for F the parts before
- * and after, for B the parts after and before. Return -1 if there is none; so for every W. */
+/* tg_pipe_part_before returns the part whose result an item of `part` needs: the previous part for F, the next part for
+ * B. tg_pipe_part_after returns the part that needs the result of the item: the next part for F, the previous part for
+ * B. Both return -1 if there is no such part, as for every W. */
 int tg_pipe_part_before(const tg_pipe_plan *p, int act, int part);
 int tg_pipe_part_after(const tg_pipe_plan *p, int act, int part);
 
 /* Return the stage from which an item of `stage` receives a message, and the stage to which it sends one. Return -1 if
- * there is no message: there is no such part, or it is on the same stage, because there is only one.
+ * there is no message, because there is no such part or the plan has only one stage.
  *
  * F receives from the stage before and sends to the stage after, and B the other way round; the first stage is after
  * the last. A stage receives the messages of one direction in the order in which the other stage sends them. So an
@@ -41,7 +42,8 @@ int tg_pipe_part_after(const tg_pipe_plan *p, int act, int part);
 int tg_pipe_source(const tg_pipe_plan *p, int stage, tg_pipe_item item);
 int tg_pipe_target(const tg_pipe_plan *p, int stage, tg_pipe_item item);
 
-/* Returns the most parts of a stage at one time that have begun F and not ended B. Each needs a tape of its own. */
+/* Counts the micro-batches of each part of a stage that have begun F and not ended B, and returns the largest sum of
+ * these counts at one time. Each such micro-batch of a part needs a tape of its own. */
 int tg_pipe_tapes(const tg_pipe_plan *p, int stage);
 
 /* ---- Text ---- */
@@ -61,7 +63,7 @@ tg_pipe_name tg_pipe_item_name(const tg_pipe_plan *p, tg_pipe_item item);
 tg_status tg_pipe_take_items(tg_pipe_plan *p, int n);
 /* Makes the lists of a built-in schedule. (schedules.c) */
 tg_status tg_pipe_schedule(tg_pipe_plan *p, int group);
-/* Fills in p->place, and checks all rules but that items do not wait for each other. (verify.c) */
+/* Fills in p->place, and checks all rules except that items must not wait for each other. (verify.c) */
 tg_status tg_pipe_verify(tg_pipe_plan *p);
 /* Computes begin and makespan. Fails if items wait for each other. (simulate.c) */
 tg_status tg_pipe_simulate(tg_pipe_plan *p);
@@ -72,8 +74,9 @@ static inline int *tg_pipe_place(const tg_pipe_plan *p, int act, int part, int m
 
 /* ---- Diagrams ---- */
 
-/* Returns the span of time of a column: the longest of which the times of all items are multiples, if items then have
- * few columns; else one that makes the rounding small. (diagram.c) */
+/* Returns the span of time that a column of the diagram stands for. It is the longest span of which the times of all
+ * items are multiples, if items then have few columns; otherwise it is a span that keeps the rounding of times small.
+ * (diagram.c) */
 double tg_pipe_column(const tg_pipe_plan *p);
 void tg_pipe_svg(const tg_pipe_plan *p, char *buf, size_t n, size_t *at); /* (svg.c) */
 

@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "base/runtime.h"
+#include "base/text.h"
 #include "parallel/pp/plan.h"
 
 /* ---- Parts and messages ---- */
@@ -41,8 +42,9 @@ tg_pipe_name tg_pipe_title(const tg_pipe_plan *p) {
     tg_pipe_name title;
     char chunks[24] = "";
     if (p->chunks > 1) snprintf(chunks, sizeof chunks, " of %d chunks", p->chunks);
-    snprintf(title.text, sizeof title.text, "%s: %d stage%s%s, %d micro-batch%s", tg_pipe_kind_name(p->kind), p->stages,
-             p->stages > 1 ? "s" : "", chunks, p->micros, p->micros > 1 ? "es" : "");
+    size_t at = 0;
+    tg_text(title.text, sizeof title.text, &at, "%s: %s%s, %s", tg_pipe_kind_name(p->kind),
+            tg_count(p->stages, "stage").text, chunks, tg_count(p->micros, "micro-batch").text);
     return title;
 }
 
@@ -57,7 +59,8 @@ tg_pipe_name tg_pipe_item_name(const tg_pipe_plan *p, tg_pipe_item item) {
 
 /* ---- Queries ---- */
 
-/* Returns the most parts of a stage at one time that have begun act `from` and not ended act `to`. */
+/* Counts the micro-batches of each part of a stage that have begun act `from` and not ended act `to`, and returns the
+ * largest sum of these counts at one time. */
 static int most_between(const tg_pipe_plan *p, int stage, tg_pipe_act from, tg_pipe_act to) {
     int now = 0, most = 0;
     for (int i = p->first[stage]; i < p->first[stage + 1]; i++) {

@@ -43,7 +43,7 @@ static tg_status begin(tg_pipe *x, tg_pipe_fn fn) {
     TG_TRY(x->ctx->run.status);
     if (!x->p)
         return tg_fail(x->ctx, TG_ERR_STATE,
-                       "tg_pipe_run: the tg_parallel of the pipe was freed; free the pipe before");
+                       "tg_pipe_run: the tg_parallel of the pipe was freed; free the pipe before the tg_parallel");
     if (x->running) return tg_fail(x->ctx, TG_ERR_STATE, "tg_pipe_run: the pipe is running already");
     if (!fn) return tg_fail(x->ctx, TG_ERR_ARGUMENT, "tg_pipe_run: fn is NULL");
     if (x->stale) tg_pipe_clear(x);

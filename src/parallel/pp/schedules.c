@@ -4,12 +4,12 @@
 
 /* The turns that micro-batches take through the chunks. The last turn has what is left. */
 typedef struct turns {
-    int size;   /* micro-batches of a turn */
-    int longer; /* the first turns, as many as this, have one more */
+    int size;   /* number of micro-batches of a turn */
+    int longer; /* number of turns, from the first one on, that have one micro-batch more */
 } turns;
 
-/* Returns the turns of `group` micro-batches. If fewer than `stages` are left after them, these are spread over the
- * turns: in a turn of their own the first stage would wait for the last one. */
+/* Divides the micro-batches into turns of `group`. If fewer than `stages` micro-batches are left over, they are spread
+ * over the turns: in a turn of their own the first stage would wait for the last one. */
 static turns turns_of(const tg_pipe_plan *p, int group) {
     int whole = p->micros / group, left = p->micros % group;
     if (!whole) return (turns){p->micros, 0};
@@ -22,17 +22,19 @@ static int turn_begin(const tg_pipe_plan *p, turns t, int turn) {
     return first < p->micros ? (int)first : p->micros;
 }
 
-/* Returns item number i of one act in the order of a stage. A turn goes through all chunks: forward from the first to
- * the last, backward from the last to the first. */
+/* Returns item number i among the items of one act in the list of a stage. A turn goes through all chunks: forward from
+ * the first to the last, backward from the last to the first. */
 static tg_pipe_item item_at(const tg_pipe_plan *p, turns t, tg_pipe_act act, int i) {
-    int passed = i / p->chunks, longer = t.longer * (t.size + 1); /* micro-batches; those of the longer turns */
+    /* How many micro-batches i items make, and how many micro-batches all longer turns have. */
+    int passed = i / p->chunks, longer = t.longer * (t.size + 1);
     int turn = passed < longer ? passed / (t.size + 1) : t.longer + (passed - longer) / t.size;
     int first = turn_begin(p, t, turn), size = turn_begin(p, t, turn + 1) - first, at = i - first * p->chunks;
     int chunk = act == TG_PIPE_F ? at / size : p->chunks - 1 - at / size;
     return (tg_pipe_item){.act = (uint8_t)act, .chunk = (uint8_t)chunk, .micro = first + at % size};
 }
 
-/* Returns how many of its n forwards a stage runs before the first backward. */
+/* Returns how many of its n forwards a stage runs first. Then it alternates one forward, if any is left, with one
+ * backward. */
 static int warmup(const tg_pipe_plan *p, turns t, int stage, int n) {
     int64_t after = p->stages - 1 - stage, count = n;
     if (p->kind == TG_PIPE_1F1B || p->kind == TG_PIPE_ZB_H1) count = after;

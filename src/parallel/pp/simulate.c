@@ -1,5 +1,6 @@
-/* Runs a pipeline plan on paper. Each stage computes its list, item by item; an item begins when the item before it has
- * ended and its message has arrived. This gives the time of every item, or shows that items wait for each other. */
+/* Simulates a pipeline plan. Each stage computes its list, item by item; an item begins when the item before it has
+ * ended and the message that it receives has arrived. This gives the time of every item, or shows that items wait for
+ * each other. */
 #include <math.h>
 
 #include "base/host_memory.h"
@@ -7,15 +8,15 @@
 #include "base/text.h"
 #include "parallel/pp/plan.h"
 
-/* How far each stage has come. */
+/* How far one stage has come. */
 typedef struct progress {
     int next;   /* index of its next item */
-    double end; /* the time at which the item before it ends */
+    double end; /* the time at which the item before that ends */
 } progress;
 
 static double end_of(const tg_pipe_plan *p, int i, int part) { return p->begin[i] + p->cost[p->item[i].act][part]; }
 
-/* Returns the index of the item whose result item i needs; -1: none. *part: the part of that item. */
+/* Returns the index of the item whose result item i needs, or -1 for none. Sets *part to the part of that item. */
 static int needed(const tg_pipe_plan *p, int stage, int i, int *part) {
     *part = tg_pipe_part_before(p, p->item[i].act, tg_pipe_part(p, stage, p->item[i].chunk));
     return *part < 0 ? -1 : *tg_pipe_place(p, p->item[i].act, *part, p->item[i].micro);
@@ -26,7 +27,7 @@ static bool has_run(const tg_pipe_plan *p, const progress *at, int i, int part) 
     return i < at[part % p->stages].next;
 }
 
-/* Runs items of a stage until it must wait or has none left. Returns whether there were any. */
+/* Runs items of a stage until the stage must wait or has no items left. Returns whether any item has run. */
 static bool advance(tg_pipe_plan *p, progress *at, int stage) {
     int before = at[stage].next;
     for (int i = before, part; i < p->first[stage + 1]; i++) {
@@ -46,8 +47,8 @@ static bool advance(tg_pipe_plan *p, progress *at, int stage) {
 
 /* ---- Items that wait for each other ---- */
 
-/* Returns the stage for which a stage waits, which may be itself. Every list has the item, so the stage cannot reach
- * it. */
+/* Returns the stage of the item for which a stage waits; it may be the stage itself. The item is in the list of that
+ * stage (verify.c has checked this), but the stage has not reached it. */
 static int waits_for(const tg_pipe_plan *p, const progress *at, int stage) {
     int part;
     needed(p, stage, at[stage].next, &part);
@@ -72,7 +73,7 @@ static tg_status fail_circle(const tg_pipe_plan *p, const progress *at, int firs
     return tg_fail(p->ctx, TG_ERR_ARGUMENT, "tg_pipe_plan_new: items wait for each other: %s", text);
 }
 
-/* Finds the circle: following each stage to the one that it waits for leads into it. */
+/* Finds the circle: going again and again from a stage to the stage for which it waits leads into the circle. */
 static tg_status fail_waiting(const tg_pipe_plan *p, const progress *at) {
     int s = 0;
     while (at[s].next == p->first[s + 1]) s++;

@@ -6,7 +6,7 @@
 #include "parallel/pp/plan.h"
 
 enum { LEFT = 72, RIGHT = 16, TOP = 64, BOTTOM = 44 };       /* margins, in pixels */
-enum { COLUMN = 26, ROW = 30, BOX = 24, TICK = 2 * COLUMN }; /* pixels of a column of the diagram in characters */
+enum { COLUMN = 26, ROW = 30, BOX = 24, TICK = 2 * COLUMN }; /* in pixels; COLUMN is the width of one tg_pipe_column */
 
 typedef struct picture {
     const tg_pipe_plan *p;
@@ -34,7 +34,7 @@ static void box(const picture *d, int stage, int i) {
         y_of(stage) + BOX / 2 + 4, name.text + 1);
 }
 
-/* Returns the least of 1, 2 and 5 times a power of ten that is at least x. */
+/* Returns the smallest number that is 1, 2 or 5 times a power of ten and at least x. */
 static double round_up(double x) {
     double power = pow(10, floor(log10(x))), digit = x / power;
     return power * (digit <= 1 ? 1 : digit <= 2 ? 2 : digit <= 5 ? 5 : 10);

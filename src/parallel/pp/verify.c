@@ -24,7 +24,7 @@ static int *place_of(const tg_pipe_plan *p, int stage, tg_pipe_item item) {
     return tg_pipe_place(p, item.act, tg_pipe_part(p, stage, item.chunk), item.micro);
 }
 
-/* Notes the place of every item of a stage. */
+/* Fills in p->place for the items of a stage. */
 static tg_status note_places(const tg_pipe_plan *p, int stage) {
     int first = p->first[stage];
     for (int i = first; i < p->first[stage + 1]; i++) {
@@ -108,7 +108,8 @@ static tg_status check_queue(const tg_pipe_plan *p, int stage) {
 
 /* ---- The order of messages ---- */
 
-/* Return the index of the next item of an act that sends, or that receives, from index i on. */
+/* Return the index of the next item of an act that sends, or that receives, from index i on; the end of the list if
+ * there is none. */
 static int next_sender(const tg_pipe_plan *p, int stage, tg_pipe_act act, int i) {
     for (i = next_of(p, stage, act, i); i < p->first[stage + 1] && tg_pipe_target(p, stage, p->item[i]) < 0;)
         i = next_of(p, stage, act, i + 1);

@@ -25,12 +25,12 @@ typedef struct wgrad {
 
 struct tg_wgrads {
     tg_ctx *ctx;
-    int refs;  /* one of the caller, and one of each node whose backward may use the list */
+    int refs;   /* one of the caller, and one of each node and each tape whose backward may use the list */
     bool ended; /* the caller has freed the list */
-    int limit; /* most entries; TG_NONE: no limit */
+    int limit; /* the largest number of entries; TG_NONE: no limit */
     int n, capacity;
     wgrad *item;
-    int64_t removed; /* number of entries that the list had before item[0] */
+    int64_t removed; /* number of entries that were removed so far: those that were added before item[0] */
     tg_tape *tape;   /* gathers and hooks record on it */
 };
 
@@ -162,9 +162,9 @@ static tg_status check_item(const tg_wgrads *d, const wgrad *i) {
     return tg_storage_need(i->gy->storage, i->gy);
 }
 
-/* Returns x with the rows of all ranks, in flight; x itself if the entry has no communicator. turn: 0 or 1, which of
- * two buffers is used. They alternate, so that the rows of the next entry are gathered during the product of this
- * one. */
+/* Returns x with the rows of all ranks, in flight; x itself if the entry has no communicator. turn: which of two
+ * buffers is used, 0 or 1. The caller alternates them, so that the rows of the next entry are gathered during the
+ * product of this one. */
 static tg_tensor *rows_of(tg_wgrads *d, const wgrad *i, int turn) {
     if (!i->comm) return i->x;
     tg_tensor *x = i->x;
@@ -175,7 +175,7 @@ static tg_tensor *rows_of(tg_wgrads *d, const wgrad *i, int turn) {
     return tg_gather_rows(d->tape, turn ? "mpu_1" : "mpu_0", x, i->comm, i->site);
 }
 
-/* Adds the product to the gradient of the weight. x: with the rows of all ranks. */
+/* Adds the product gy^T x to the gradient of the weight. x has the rows of all ranks. */
 static tg_status add_product(const wgrad *i, const tg_tensor *x) {
     tg_tensor *w = i->w, *sum = tg_gradient_buffer(w);
     if (!sum) return w->ctx->run.status;

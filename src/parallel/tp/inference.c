@@ -20,7 +20,7 @@ static const inference *state_of(const tg_module *m) { return m->state; }
 
 /* ---- Forward ---- */
 
-/* Gathers the rows of the normed x [s / tp, b, in] and multiplies them with the weight: [s, b, out / tp]. */
+/* Gathers the rows of the normed x [s / tp, b, in] and multiplies them with the weight. Returns [s, b, out / tp]. */
 static tg_tensor *multiply_normed(tg_module *m, tg_tape *t, tg_tensor *normed) {
     tg_linear_grad_opts o = {.size = sizeof o, .sequence_parallel = state_of(m)->sp};
     return tg_linear_with_grad_accumulation(t, normed, tg_module_own(m, "weight"), NULL, state_of(m)->comm, &o);
@@ -144,8 +144,8 @@ static tg_status check_given(tg_ctx *ctx, const char *who, const char *what, con
     return tg_fail(ctx, TG_ERR_SHAPE, "%s: the %s given is %s, expected %s", who, what, got, want);
 }
 
-/* Adds the given parameter, which must have this rank's shape or, if given is NULL, a new one. shape: of the whole
- * parameter. */
+/* Adds a parameter to the module: `given`, which must have this rank's shape, or a new one if given is NULL. shape: of
+ * the whole parameter. */
 static void add(tg_module *m, const tg_parallel *p, const char *name, tg_tensor *given, tg_shape shape, double std,
                 tg_placement at) {
     tg_shape local = shape;

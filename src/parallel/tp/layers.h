@@ -18,13 +18,14 @@ typedef struct tg_parallel_linear {
     int64_t in, out;             /* sizes of the whole layer */
     int64_t local_in, local_out; /* sizes of this rank's weight */
     bool sp;          /* sequence parallelism: x of a column layer, or y of a row layer, is a shard of rows */
-    /* An expert of several ranks: the token dispatch, outside of the layer, gathers x and reduces y over them. */
+    /* The layer belongs to an expert, and etp or ep has several ranks: the token dispatch, outside of the layer,
+     * gathers x and reduces y over these ranks. */
     bool expert_comm;
     tg_wgrads *deferred; /* list of the layer's deferred weight gradients; NULL: they are not deferred */
 } tg_parallel_linear;
 
 /* Creates a layer with these ops, and places its weight and bias. shard: the dim of the weight that the axis shards: 0
- * for a column layer, 1 for a row layer. Returns an inert module on error. */
+ * for a column layer, 1 for a row layer. Returns an inert module (tapegrad.h) on error. */
 tg_module *tg_parallel_linear_new(const tg_parallel *p, const tg_module_ops *ops, int64_t in, int64_t out, int shard,
                                   const tg_parallel_linear_opts *opts);
 void tg_parallel_linear_free(void *state);
@@ -36,8 +37,8 @@ tg_tensor *tg_parallel_linear_weight(const tg_module *m, tg_tensor *given);
 tg_tensor *tg_parallel_linear_bias(const tg_module *m); /* the bias that the layer itself adds; NULL: none */
 bool tg_is_parallel_linear(const tg_module *m);         /* whether m is a column or a row layer */
 
-/* Run one call. weight: replaces the layer's own weight; NULL: uses that. gather: > 0: gathers the output; 0: does not;
- * < 0: does what the layer's options say. */
+/* Run one call. weight replaces the layer's own weight, unless it is NULL. gather > 0 gathers the output, 0 does not,
+ * and < 0 does what the layer's options say. */
 tg_tensor *tg_column_run(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *weight, int gather);
 tg_tensor *tg_row_run(tg_module *m, tg_tape *t, tg_tensor *x, tg_tensor *weight);
 extern const tg_module_ops tg_column_linear_ops, tg_row_linear_ops;
@@ -47,7 +48,7 @@ extern const tg_module_ops tg_column_linear_ops, tg_row_linear_ops;
 tg_module *tg_nn_padded_embedding(const tg_parallel *p, int64_t vocab, int64_t rows, int64_t hidden, double std,
                                   const tg_vocab_embedding_opts *opts);
 bool tg_is_vocab_embedding(const tg_module *m); /* whether m is a tg_nn_vocab_embedding, padded or not */
-/* Records tg_vocab_parallel_embedding, but with only the first `rows` rows of the global table as valid ids. */
+/* Records tg_vocab_parallel_embedding, but accepts only ids of the first `rows` rows of the global table. */
 tg_tensor *tg_padded_embedding(tg_tape *t, tg_tensor *table, tg_tensor *ids, tg_comm *c, int64_t rows);
 
 /* Creates a tg_nn_linear whose weight gradients wait in a list for tg_wgrads_run. */
@@ -64,16 +65,17 @@ tg_module *tg_layer_checked(tg_module *m);
 /* Fails with TG_ERR_SHAPE if size is not a multiple of the ranks of the axis, and with TG_ERR_ARGUMENT if it is not
  * positive. The message names `who`, `what` and the axis. */
 tg_status tg_layer_divide(const tg_parallel *p, const char *who, const char *what, int64_t size, tg_axis axis);
-/* Fails with TG_ERR_ARGUMENT if a layer of the dense grid cannot be divided over the axis, or if it `draws` its weight
- * and the random streams of p do not differ over the axis. */
+/* Fails with TG_ERR_ARGUMENT unless the axis is tp, cp or dp, over which a layer of the dense grid can be divided. Also
+ * fails if the layer draws its weight (`draws`) from random streams that do not differ over the axis. */
 tg_status tg_layer_check_axis(const tg_parallel *p, const char *who, tg_axis axis, bool draws);
 /* Creates a parameter of the dense grid with placement `at` on the axis. shape: of the whole parameter. On other axes
  * it is the same on all ranks: R on dp and cp, whose ranks have different data; on tp R if p is sequence parallel, else
- * I. std: of the normal random numbers that fill it; 0: zeros. dtype 0: the context's. */
+ * I. std: of the normal random numbers that fill it; 0: zeros. dtype 0: the context's default dtype. */
 tg_tensor *tg_layer_param(const tg_parallel *p, const char *name, tg_dtype dtype, tg_shape shape, double std,
                           tg_axis axis, tg_placement at);
-/* Copies the option `what`, which may be NULL, to *o, and checks it for a parameter of the dtype. Fails if it is given
- * although the layer `makes` no such parameter with initial values. */
+/* Copies the initial values `given` to *o, and checks them for a parameter of the dtype. Does nothing if `given` is
+ * NULL. Fails if it is not NULL but `makes` is false: the layer then makes no such parameter, or leaves it 0. what: the
+ * name of the option, for errors. */
 tg_status tg_layer_read_init(const tg_parallel *p, const char *who, const char *what, tg_dtype dtype, bool makes,
                              const tg_init *given, tg_init *o);
 /* Fills x as init says, unless init is NULL. Returns x; after an error drops it and returns an inert tensor. */

@@ -37,8 +37,8 @@ static tg_status check_params(tg_call *c) {
     return TG_OK;
 }
 
-/* States the placements of inputs and output on the communicator's axis. They are the same as for a gather of x to
- * REPLICATED (with sequence_parallel), or for tg_copy_to_tp (with allreduce_dgrad), followed by tg_linear. */
+/* States the placements of inputs and output on the communicator's axis. They are those of two separate ops: a gather
+ * of x to R (with sequence_parallel) or tg_copy_to_tp (with allreduce_dgrad), and then tg_linear. */
 static tg_status convert_placements(tg_call *c) {
     const linear_params *p = c->params;
     if (!p->sequence_parallel && !p->allreduce_dgrad) return TG_OK;
@@ -87,8 +87,8 @@ tg_tensor *tg_gather_rows(tg_tape *t, const char *buffer, tg_tensor *x, tg_comm 
     return tg_ok(t->ctx) ? all : tg_inert(t->ctx);
 }
 
-/* Under sequence parallelism, starts a gather of the rows of all ranks and sets *x to its result, which is in flight,
- * in a buffer that drop_rows releases. Otherwise leaves *x as it is. */
+/* Under sequence parallelism, starts a gather of the rows of all ranks, and sets *x to the result, which is in flight.
+ * It lies in a buffer that drop_rows releases. Otherwise leaves *x as it is. */
 static tg_status all_rows(tg_call *c, tg_tensor **x) {
     const linear_params *p = c->params;
     if (ranks(p) == 1) return TG_OK;
@@ -146,8 +146,9 @@ static tg_status dgrad(tg_call *c, tg_tensor **part) {
 }
 
 /* Overlaps communication with products: the gather of x runs during the product of the input gradient, and the
- * reduction of the input gradient during the product of the weight gradient. That product adds straight into the
- * accumulated gradient if the weight is a leaf. */
+ * reduction of the input gradient during the product of the weight gradient. The product of the weight gradient adds
+ * straight into the accumulated gradient if the weight is a leaf. now: this call computes that product, because w needs
+ * a gradient and no list takes the product. */
 static tg_status linear_backward(tg_call *c) {
     const linear_params *p = c->params;
     tg_tensor *x = c->in[0], *gy = c->gout[0], *part = NULL;
@@ -167,7 +168,7 @@ static tg_status linear_backward(tg_call *c) {
     return c->in[2] ? tg_op_sum_to(c, 2, gy, 1) : TG_OK;
 }
 
-/* Records the layer as separate ops: the gather, or tg_copy_to_tp, and then the linear op. */
+/* Records the layer as separate ops: the gather or tg_copy_to_tp, if set, and then tg_linear. */
 static tg_status linear_compose(tg_tape *t, const tg_node *n, tg_tensor **out) {
     const linear_params *p = tg_node_params(n);
     tg_tensor *x = tg_node_input(n, 0);
@@ -246,7 +247,7 @@ static linear_params params_of(const tg_comm *comm, const tg_linear_grad_opts *o
     };
 }
 
-/* Reads and checks the options. who: the public function. frozen: it is that of frozen weights. */
+/* Reads and checks the options. who: the public function. frozen: that is tg_linear_with_frozen_weight. */
 static tg_status options(tg_tape *t, tg_tensor *const xw[2], const tg_linear_grad_opts *given, bool frozen,
                          const char *who, tg_linear_grad_opts *o) {
     TG_TRY(tg_tape_check_with(t, xw, 2, who));

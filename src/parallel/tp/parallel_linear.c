@@ -146,8 +146,8 @@ static tg_status complete(tg_parallel_linear *s, const char *who, int shard, con
     return s->ctx->run.status;
 }
 
-/* Creates a parameter with values drawn with std, or those of `init` unless it is NULL. The experts of all ep ranks are
- * stacked along dim 0 of one global tensor. */
+/* Creates a parameter with the values that `init` describes or, if init is NULL, random numbers of standard deviation
+ * std; with the option no_init it stays 0. The experts of all ep ranks are stacked along dim 0 of one global tensor. */
 static tg_tensor *param(const tg_parallel_linear *s, const char *name, tg_shape shape, double std, const tg_init *init,
                         tg_placement at, const char *who) {
     tg_tensor *x;
@@ -302,7 +302,8 @@ tg_tensor *tg_parallel_linear_pair(tg_module *m, tg_tape *t, tg_tensor *x, tg_te
     return y;
 }
 
-/* Runs every list even after an error, because each list tells other ranks that wait for its communication. */
+/* Runs every list even after an error: a list that cannot run reports this to the ranks that wait for its
+ * communication. */
 tg_status tg_wgrads_drain(tg_module *m) {
     if (!m) return TG_ERR_ARGUMENT;
     tg_wgrads *waiting = tg_is_parallel_linear(m) ? tg_parallel_linear_of(m)->deferred : tg_deferred_linear_wgrads(m);

@@ -1,5 +1,5 @@
 /* The row-parallel linear layer (Megatron-Core's RowParallelLinear): each rank holds in / tp columns of the weight
- * and computes a share of a sum over ranks. */
+ * and computes an addend of the output, which is a sum over ranks. */
 #include "tape/tape.h"
 
 #include <tapegrad/megatron.h>

@@ -1,5 +1,5 @@
 /* Defers the weight gradients of all linear layers of a tape (tg_tape_defer). The tape hands the products to a list; a
- * listener of the tape holds the reference to that list, and drops it when the tape is freed. */
+ * listener of the tape holds a reference to that list, and drops the reference when the tape is freed. */
 #include "parallel/tp/wgrads.h"
 
 typedef struct tape_list {

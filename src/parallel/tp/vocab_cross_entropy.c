@@ -1,7 +1,7 @@
 /* The op vocab_parallel_cross_entropy: cross-entropy of logits whose classes (columns) are sharded over ranks
  * (Megatron-Core's _VocabParallelCrossEntropy). Let z be the log-sum-exp of a row over all ranks. The loss of the row
- * is z minus the smoothed logit of its target. The gradient of a column x is exp(x - z) minus the weight of that column
- * in the smoothed target, so that backward needs no columns of other ranks. */
+ * is z minus a weighted mean of its logits: without smoothing, the logit of its target. The gradient of a logit x is
+ * exp(x - z) minus the weight of x in that mean, so backward needs no columns of other ranks. */
 #include "ops/common/derive.h"
 #include "ops/common/nn_op.h"
 #include "parallel/tp/vocab.h"
@@ -58,7 +58,7 @@ static tg_status vocab_cross_entropy_forward(tg_call *c) {
     return tg_vocab_loss_finish(c, rows);
 }
 
-/* Writes the gradient of the logits into glogits, or adds it; 0 for padding. */
+/* Writes the gradient of the logits into glogits, or adds it if `add`. Columns that are padding get the gradient 0. */
 static tg_status gradient_into(tg_call *c, const tg_tensor *glogits, bool add) {
     const tg_row_loss_params *p = c->params;
     tg_tensor *x = c->in[0], *target = c->in[1], *g;
@@ -94,8 +94,8 @@ static tg_status vocab_cross_entropy_backward(tg_call *c) {
     const tg_tensor *g = tg_call_gin(c, 0);
     TG_TRY(tg_ctx_status(c->ctx));
     TG_TRY(gradient_into(c, g, tg_adds(c, 0)));
-    /* Logits that recomputation has made again may be saved by its function, so their bytes are not overwritten. They
-     * are discarded, so that afterwards they are as without recomputation. */
+    /* Recomputation has made these logits again, and an op of the recomputed function may have saved them, so their
+     * bytes are not overwritten. The logits are discarded, as they are without recomputation. */
     if (in_place) tg_storage_discard(s, discarded_by, tg_call_site(c));
     return TG_OK;
 }
@@ -174,7 +174,8 @@ const tg_op tg_op_vocab_parallel_cross_entropy = {
  * count, and their gradient is 0.
  *
  * in_place gives the bytes of the logits to their gradient: the logits are discarded afterwards, and a second backward
- * fails. Logits that a recomputation has made again are only discarded. Logits in a named buffer are refused.
+ * fails. If a recomputation has made the logits again, they are discarded too, but their gradient has bytes of its own.
+ * Logits in a named buffer are refused.
  *
  * With TG_SMOOTHING_MEGATRON_PARTITION each rank has a different loss. Forward saves the logits and two numbers per
  * row. It runs two all-reduces, of one and of two numbers per row; backward runs none. opts may be NULL. */

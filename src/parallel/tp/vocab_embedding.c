@@ -12,7 +12,7 @@
 typedef struct embedding {
     tg_ctx *ctx;
     tg_comm *comm;
-    int64_t vocab; /* rows that are not padding */
+    int64_t vocab; /* number of rows that are not padding */
     bool scatter, batch_first;
 } embedding;
 
@@ -43,7 +43,7 @@ static const tg_module_ops ops = {
 bool tg_is_vocab_embedding(const tg_module *m) { return m && m->ops == &ops; }
 
 /* Sets the rows from `vocab` on to zero and, if the table `draws` its values, rewinds the random stream by the numbers
- * that they drew, so that later draws are the same as without padding. */
+ * that these rows drew, so that later draws are the same as without padding. */
 static tg_status clear_padding(tg_tensor *table, tg_axis axis, int64_t vocab, int64_t rows, bool draws) {
     tg_ctx *ctx = table->ctx;
     TG_TRY(ctx->run.status);

@@ -1,6 +1,7 @@
 /* The op vocab_parallel_embedding: rows of a table [v, h] at ids [..], where each rank holds [v/n, h] of the table. On
- * each rank the result is zero for rows of other ranks, so that the sum over ranks is the embedding. No mask is needed:
- * a read at an index out of range leaves the zeros, and an addition there does nothing. */
+ * each rank the result is zero where the row of an id lies on another rank, so that the sum over ranks is the
+ * embedding. No mask is needed: a read at an index out of range leaves the zeros, and an addition there does
+ * nothing. */
 #include "ops/common/derive.h"
 #include "ops/common/nn_op.h"
 #include "parallel/tp/layers.h"
@@ -13,7 +14,8 @@ static tg_status embedding_infer(tg_call *c) {
     TG_TRY(tg_mapping_check(c));
     TG_TRY(tg_need_index(c, 1));
     if (table->ndim != 2)
-        return tg_call_fail(c, TG_ERR_SHAPE, "the table has %d dims, expected 2: [v/n, h]", table->ndim);
+        return tg_call_fail(c, TG_ERR_SHAPE, "the table has %s, expected 2: [v/n, h]",
+                            tg_count(table->ndim, "dim").text);
     if (p->rows < 0 || p->rows > table->shape[0] * tg_comm_size(p->comm))
         return tg_call_fail(c, TG_ERR_ARGUMENT, "the number of valid rows is %lld, expected 0 to the table's %lld",
                             (long long)p->rows, (long long)table->shape[0] * tg_comm_size(p->comm));
@@ -50,8 +52,8 @@ static int64_t id_at(const tg_tensor *flat, int64_t i) {
     return flat->dtype == TG_I64 ? ((const int64_t *)tg_data(flat))[i] : ((const int32_t *)tg_data(flat))[i];
 }
 
-/* Fails with TG_ERR_DATA if no rank has the row of an id. For that it reads, at every id, from an array of v elements
- * with stride 0: the device reports a read out of range. */
+/* Fails with TG_ERR_DATA unless every id is the number of a valid row, from 0 to v - 1. To check this, reads at every
+ * id from an array of v elements with stride 0: the device reports a read out of range. */
 static tg_status check_ids(tg_call *c) {
     const tg_mapping_params *p = c->params;
     const tg_tensor *ids = c->in[1];
@@ -162,8 +164,9 @@ tg_tensor *tg_padded_embedding(tg_tape *t, tg_tensor *table, tg_tensor *ids, tg_
     return TG_RECORD(t, tg_op_vocab_parallel_embedding, &p, table, ids);
 }
 
-/* Looks up rows of a table [v, h], of which this rank holds [v/n, h], at global ids [..] (int64 or int32) that are
- * the same on every rank. The result [.., h] is PARTIAL. An id outside [0, v) fails with TG_ERR_DATA on every rank. */
+/* Looks up rows of a table [v, h], of which this rank holds [v/n, h], at global ids [..] (int64 or int32) that are the
+ * same on every rank. The result [.., h] is P (placement.h). An id outside [0, v) fails with TG_ERR_DATA on every
+ * rank. */
 tg_tensor *tg_vocab_parallel_embedding(tg_tape *t, tg_tensor *table, tg_tensor *ids, tg_comm *c) {
     tg_mapping_params p = {.comm = c};
     return TG_RECORD(t, tg_op_vocab_parallel_embedding, &p, table, ids);

@@ -1,6 +1,6 @@
 /* The op vocab_parallel_linear_cross_entropy: vocab_parallel_cross_entropy(x @ w^T, target), where x is [.., h] and w
- * is [v/n, h]. It computes the logits of a few rows at a time. Each rank's gradient of x is the contribution of its own
- * classes; the whole gradient is the sum over ranks. */
+ * is [v/n, h]. It computes the logits of a few rows at a time (chunked_head.h). Each rank's gradient of x is the
+ * contribution of its own classes; the whole gradient is the sum over ranks. */
 #include "ops/common/derive.h"
 #include "ops/common/chunked_head.h"
 #include "parallel/tp/vocab.h"

@@ -1,5 +1,7 @@
-/* The loss over a sharded vocabulary. Each rank computes the parts of its own columns; this file combines them to the
- * log-sum-exp and the loss over all ranks. The last section does the same with recorded ops, for second derivatives. */
+/* The loss over a sharded vocabulary. A row is the logits of one target; each rank has some of its columns. From these
+ * columns a rank computes three numbers of each row, which tg_cross_entropy_args (device.h) defines: the largest logit
+ * (top), the sum of exp(logit - top) (mass), and a part of the loss. This file combines the numbers of all ranks to the
+ * loss of the whole row. The last section does the same with recorded ops, for second derivatives. */
 #include "parallel/tp/vocab.h"
 
 #include <math.h>
@@ -49,8 +51,11 @@ tg_status tg_vocab_loss_convert(tg_call *c, int i, int dim, const char *remedy) 
     return tg_call_convert(c, i, from, 0, tg_row_loss_by_partition(p) ? tg_at_v : tg_at_i, p->comm, remedy);
 }
 
-/* ---- The rows of the temporary: sums of exp, parts, means of partitions. Each has an element for each target. ---- */
+/* ---- The temporary of tg_vocab_loss_rows ---- */
 
+/* Returns the number of targets, which is the size of each row of the temporary. Row 0 has the masses over all ranks,
+ * and row 1 the parts of the losses. If tg_row_loss_by_partition holds, row 2 has the means of this rank's logits minus
+ * top. */
 static int64_t rows_of(const tg_call *c) { return c->in[c->n_in - 1]->numel; }
 
 /* Returns a view of n rows of the temporary, from row `first` on. */
@@ -89,9 +94,10 @@ static tg_status targets_here(tg_call *c, tg_tensor **here) {
     return c->ctx->run.status;
 }
 
-/* Converts the parts. They were computed from logits minus the largest logit of this rank; afterwards they are as if
- * computed from logits minus the largest logit of all ranks (top). If all logits of a row are -inf on this rank, its
- * parts are 0 or infinite, and stay as they are. */
+/* Converts this rank's parts, which were computed from logits minus the largest logit of this rank, to those that
+ * result from logits minus the largest logit of all ranks (top). If all logits of a row are -inf on this rank, its part
+ * is 0 or infinite, and stays as it is. by: the largest logit of all ranks minus that of this rank, or 0 in such a
+ * row. */
 static tg_status lower_parts(tg_call *c, const tg_tensor *top, tg_tensor *rows) {
     const tg_row_loss_params *p = params_of(c);
     const tg_tensor *own = c->saved[TG_ROW_LOSS_TOP], *mass = c->saved[TG_ROW_LOSS_MASS];
@@ -109,8 +115,8 @@ static tg_status lower_parts(tg_call *c, const tg_tensor *top, tg_tensor *rows) 
     return tg_op_map(c, TG_FN_sub, mean, TG_T2(mean, by), 2, 0, 0, false);
 }
 
-/* Replaces the saved values (top and mass) by those over all ranks, and the parts by their sum over ranks, with two
- * all-reduces. */
+/* Replaces the saved top and mass of each row by those over all ranks, and the part by the sum of the parts of all
+ * ranks, with two all-reduces. */
 static tg_status join_ranks(tg_call *c, tg_tensor *rows) {
     tg_tensor *own = c->saved[TG_ROW_LOSS_TOP], *mass = c->saved[TG_ROW_LOSS_MASS], *sum = rows_from(c, rows, 0, 1);
     tg_tensor *top = tg_call_temp(c, (tg_dtype)own->dtype, 1, own->shape);
@@ -170,8 +176,9 @@ static tg_tensor *sum_over_ranks(tg_tape *t, tg_tensor *x, tg_comm *c) {
     return tg_reduce_from_tp(t, tg_as_partial(t, x, c), c);
 }
 
-/* Records lse - (1 - s) x[target] - s mean(x) for every row. The value does not change if a number is subtracted
- * from x; here it is the greatest logit of the row. An ignored row may hold anything, even NaN, and counts as 0. */
+/* Records lse - (1 - s) x[target] - s mean(x) for every row, where lse is the log-sum-exp over all ranks. The value
+ * does not change if the same number is subtracted from all x of the row; here that is the greatest logit. An ignored
+ * row may hold anything, even NaN, so it is replaced by zeros. */
 static tg_tensor *row_losses(tg_tape *t, const tg_row_loss_params *p, tg_tensor *x, tg_tensor *target,
                              tg_tensor *ignored) {
     int last = x->ndim - 1;

@@ -7,20 +7,21 @@
 #include "tape/tape.h"
 
 /* Called in backward. Defers the product gy^T x, the gradient of the weight, which is input w of the call. If comm is
- * not NULL, x is one rank's rows; when the list runs, it first gathers the rows of all ranks. Returns false if the
- * caller must compute the gradient now: the list is full or freed, memory is short, or the call does not add straight
- * into the gradient of a leaf. */
+ * not NULL, x has this rank's rows; tg_wgrads_run first gathers the rows of all ranks. Returns false if the caller must
+ * compute the gradient now: the list is full, freed or of another context, memory is short, or the call does not add
+ * straight into the gradient of a leaf. */
 bool tg_wgrads_take(tg_wgrads *d, tg_call *c, int w, tg_tensor *x, tg_tensor *gy, tg_comm *comm);
 
-/* Adds a node's reference to the list, and drops it. tg_wgrads_free empties the list and drops the caller's reference;
- * the list then accepts no more gradients. The last reference that is dropped frees the list. */
 void tg_wgrads_clear(tg_wgrads *d); /* removes all entries, and discards their gradients */
 tg_ctx *tg_wgrads_ctx(const tg_wgrads *d);
+/* tg_wgrads_keep adds a reference to the list, for a node or a tape, and returns d. tg_wgrads_drop drops such a
+ * reference. tg_wgrads_free empties the list, which then accepts no more gradients, and drops the caller's reference.
+ * The memory of the list is freed with the last reference. */
 tg_wgrads *tg_wgrads_keep(tg_wgrads *d);
 void tg_wgrads_drop(void *d);
 
 /* Gathers the rows of x of all ranks of comm, rank after rank, into the named buffer of t. Returns the result, which is
- * in flight; an inert tensor on error. */
+ * in flight; an inert tensor (tapegrad.h) on error. */
 tg_tensor *tg_gather_rows(tg_tape *t, const char *buffer, tg_tensor *x, tg_comm *comm, const void *site);
 
 #endif

@@ -1,10 +1,12 @@
-/* The general matrix product: both operands are packed into panels, and tiles multiply panels.
+/* The general matrix product: both operands are packed into panels, and panels are multiplied tile by tile.
  *
- * K is divided into blocks so that panels stay in the near caches: one panel of A, or a few (near_bytes), and a few of
- * B. A chunk of A (some rows, some blocks of K) is packed by all threads together. Then every thread computes a share
- * of the chunk's tiles and packs the part of B that it needs. If K has several blocks, partial sums are kept in a
- * buffer from block to block, so that C is touched once. A batch of small products is divided by product instead, and
- * each product is computed by one thread. */
+ * K, the dim over which products are summed, is divided into blocks. They are so short that one panel of A, or a few
+ * (near_bytes), and a few panels of B stay in the first two cache levels. All threads together pack a chunk of A: some
+ * of its rows, over some blocks of K. Then every thread computes a share of the chunk's tiles, and packs the part of B
+ * that it needs. If K has several blocks, partial sums are kept in a buffer from block to block, so that C is accessed
+ * only once. A batch of small products is divided by product instead: one thread computes each product.
+ *
+ * gemm.h explains panels, tiles and units. */
 #include "base/runtime.h"
 #include "kernels/cpu/gemm/gemm.h"
 
@@ -20,9 +22,9 @@ enum {
 typedef struct plan {
     const tg_gemm_kernels *kn;
     int64_t depth, blocks;        /* units in a block of K; number of blocks */
-    int64_t group, near;          /* columns of a thread's B panels, a multiple of nr; A panels in the near cache */
-    int64_t rows, cols, chunk;    /* of a chunk: rows (multiple of mr), columns (of group), blocks of K */
-    size_t a_bytes, b_bytes, sum_bytes; /* of the buffers: of a chunk's A, of a thread's B, of a chunk's sums */
+    int64_t group, near;          /* columns of a thread's B panels, a multiple of nr; A panels that stay in cache */
+    int64_t rows, cols, chunk;    /* of a chunk: rows (multiple of mr), columns (multiple of group), blocks of K */
+    size_t a_bytes, b_bytes, sum_bytes; /* sizes of buffers: for a chunk's A, a thread's B, and a chunk's sums */
 } plan;
 
 /* One product in progress, with the current chunk. */
@@ -30,10 +32,10 @@ typedef struct progress {
     const plan *p;
     tg_gemm_item t;
     tg_ctx *ctx;
-    int shares;           /* number of shares of the work; 1: the calling thread does all */
+    int shares;           /* number of shares of the work; 1: the calling thread does all the work */
     bool stores_directly; /* whole tiles are stored to the output without a buffer */
     char *a, *b, *sum;    /* packed A of the chunk, packed B of every share, partial sums of the chunk */
-    int64_t row, rows, col, cols, block, blocks; /* first row, column and block of the chunk, and how many */
+    int64_t row, rows, col, cols, block, blocks; /* first row, column and block of the chunk, and their numbers */
 } progress;
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -71,7 +73,7 @@ static int64_t units_of(const progress *w, int64_t i) {
     return min_of(w->p->depth, units - i * w->p->depth);
 }
 
-/* Returns the packed A panel of block i that starts at row r of the chunk. */
+/* Returns the A panel of block i of K that starts at row r of the chunk. */
 static char *panel_of(const progress *w, int64_t i, int64_t r) {
     const plan *p = w->p;
     return w->a + ((i - w->block) * p->rows + r) * p->depth * p->kn->unit_size;
@@ -113,8 +115,8 @@ static void fetch_out(const tg_gemm_out *o, int64_t i, int64_t j, int64_t rows, 
     }
 }
 
-/* Adds block i of K to the tile at row r and column c of the chunk. The last block also stores the tile to the output.
- * b is the packed B panel. */
+/* Adds the products of block i of K to the tile at row r and column c of the chunk. If i is the last block, also stores
+ * the tile in the output. b is the B panel. */
 static void compute_tile(const progress *w, int64_t i, int64_t r, int64_t c, const char *b) {
     const plan *p = w->p;
     const tg_gemm_kernels *kn = p->kn;
@@ -152,8 +154,8 @@ typedef struct position {
     int64_t group, panel;
 } position;
 
-/* Returns the position after this number of tiles, rounded down to a panel. Shares are counted in tiles, not in panels,
- * because the last group may be narrower. */
+/* Returns the position after this number of tiles, rounded down to the beginning of a panel. Shares are counted in
+ * tiles, not in panels, because the last group may be narrower. */
 static position position_of(const progress *w, int64_t tiles) {
     int64_t nr = w->p->kn->nr, panels = ceil_div(w->rows, w->p->kn->mr), full = w->p->group / nr;
     int64_t group = tiles / (panels * full), here = min_of(full, ceil_div(w->cols, nr) - group * full);
@@ -229,7 +231,7 @@ tg_status tg_gemm_blocked(tg_ctx *ctx, const tg_gemm_kernels *kn, const tg_gemm 
     double work = (double)g->m * (double)g->n * (double)g->k;
     bool by_product = n >= 4 * threads || work < SMALL;
     int shares = work * (double)n < SMALL ? 1 : (int)threads;
-    int64_t copies = by_product ? shares : 1; /* of A and of the sums */
+    int64_t copies = by_product ? shares : 1; /* number of buffers for A and for the sums */
     char *a = tg_workspace(ctx, 0, p.a_bytes * (size_t)copies + 64);
     char *b = tg_workspace(ctx, 1, p.b_bytes * (size_t)shares + 64);
     char *sum = tg_workspace(ctx, 2, p.sum_bytes * (size_t)copies + 64);

@@ -6,8 +6,8 @@
 typedef struct rows {
     const tg_gemm_kernels *kn;
     const tg_gemm *g;
-    bool bias_by_row, along_k; /* B is contiguous along k */
-    int64_t step, steps;       /* columns per step, and steps per product */
+    bool bias_by_row, along_k; /* along_k: B is contiguous along k */
+    int64_t step, steps;       /* number of columns per step, and of steps per product */
     char *x;                   /* A in the compute type, product by product; NULL: A is used in place */
     int64_t x_bytes;
 } rows;
@@ -23,7 +23,7 @@ static void gather_products(void *arg, int64_t begin, int64_t end) {
     }
 }
 
-/* Computes units [begin, end): one step of columns of one product each. */
+/* Computes units [begin, end). A unit is one step of columns of one product. */
 static void compute_columns(void *arg, int64_t begin, int64_t end) {
     const rows *w = arg;
     for (int64_t u = begin; u < end; u++) {

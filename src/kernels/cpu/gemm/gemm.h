@@ -1,9 +1,9 @@
 /* The internals of the CPU's matrix product: a table of kernels for each instruction set and compute type, and two
- * algorithms, between which gemm.c chooses. blocked.c packs panels and multiplies them. few_rows.c serves products with
- * few rows and reads the large operand in place.
+ * algorithms, between which gemm.c chooses. blocked.c copies the operands into packed panels and multiplies these.
+ * few_rows.c serves products with few rows, and reads the large operand in place.
  *
- * The order in which the products of an element are added depends on n, k, strides and dtypes alone, so neither
- * threads nor neighboring elements change its bits. */
+ * The order in which the products of an element are added depends on m, n, k, strides and dtypes alone, so neither
+ * threads nor the values of other elements change its bits. */
 #ifndef TG_CPU_GEMM_H
 #define TG_CPU_GEMM_H
 
@@ -28,33 +28,36 @@ typedef struct tg_gemm_item {
     tg_gemm_out out;
 } tg_gemm_item;
 
-/* A tile is mr x nr. A packed panel holds `width` adjacent units for every step of k; width is mr for A and nr for
- * B. A unit is one element of the compute type, or a pair of bf16 neighbors in k. Sums have the compute type. */
+/* A tile is a block of mr x nr sums, in the compute type. A unit is one element of the compute type, or a pair of bf16
+ * neighbors in k. A panel is the packed copy of mr rows of A, or of nr columns of B. For every step of k it holds one
+ * unit of each of these rows or columns, adjacent in memory; their number is the panel's width. */
 typedef struct tg_gemm_kernels {
     int mr, nr;
-    int dot_cols;   /* columns of one call of dot */
+    int dot_cols;   /* greatest number of columns of one call of dot */
     int pair;       /* elements of k in a unit */
     int unit_size;  /* bytes of a unit */
     int sum_size;   /* bytes of a sum */
-    int near_bytes; /* bytes of A panels that stay in the second-level cache while B panels pass; 0: one panel */
-    /* Packs elements (p, q) = src[p ps + q ks] of one panel: p up to the width, q < nk, in whole units. np elements
-     * exist along p, possibly more than the width; missing elements become zero. */
+    int near_bytes; /* bytes of A panels that stay in the second-level cache while B is read; 0: one panel */
+    /* Pack one panel. Element (p, q) is src[p ps + q ks], where p counts rows of A or columns of B, up to the width,
+     * and q < nk counts along k. np elements exist along p, possibly more than the width. Missing elements, and those
+     * that complete the last unit, become zero. */
     void (*pack_a)(void *dst, const void *src, int64_t ps, int64_t ks, int64_t np, int64_t nk, tg_dtype dtype);
     void (*pack_b)(void *dst, const void *src, int64_t ps, int64_t ks, int64_t np, int64_t nk, tg_dtype dtype);
-    /* sum[mr][nr] (+)= the product of two panels over `units` steps; only the first `cols` columns are needed. */
+    /* Computes sum[mr][nr] (+)= the product of two panels over `units` steps. Only the first `cols` columns are
+     * needed. */
     void (*tile)(void *sum, const void *a, const void *b, int64_t units, int64_t cols, bool add);
-    /* The last such product of a whole tile, stored to the output's elements (i.., j..) directly. It starts from
-     * sum[mr][nr], or from 0 if that is NULL. C has the compute type and is contiguous along its rows, as is the
-     * bias; there is neither an activation nor a saved pre-activation. */
+    /* Does the same for a whole tile and its last steps of k, and stores the result directly in the output, from
+     * element (i, j) on. Starts from sum[mr][nr], or from 0 if sum is NULL. C has the compute type. Its rows are
+     * contiguous, and so is the bias. There is neither an activation nor a saved pre-activation. */
     void (*tile_out)(const tg_gemm_out *o, int64_t i, int64_t j, const void *sum, const void *a, const void *b,
                      int64_t units);
-    /* Stores elements (i.., j..) of the output from sums whose rows are ld apart. Reads whole vectors of sums, so it
-     * may read beyond the columns of a row. */
+    /* Stores rows x cols elements of the output, from element (i, j) on, from sums whose rows are ld elements apart.
+     * Reads whole vectors of sums, so it may read beyond the columns of a row. */
     void (*finish)(const tg_gemm_out *o, int64_t i, int64_t j, int64_t rows, int64_t cols, const void *sum,
                    int64_t ld);
-    /* Compute columns [j, j + cols) of a product with few rows from B in place. x is A with rows ldx apart, contiguous
-     * along k, in the compute type. dot: B is contiguous along k, and cols <= dot_cols. axpy: B is contiguous along n,
-     * and cols <= TG_GEMM_STRIP. */
+    /* Compute columns [j, j + cols) of a product with few rows, and read B in place. x is A in the compute type,
+     * contiguous along k, with rows ldx elements apart. For dot, B is contiguous along k, and cols <= dot_cols. For
+     * axpy, B is contiguous along n, and cols <= TG_GEMM_STRIP. */
     void (*dot)(const tg_gemm_item *t, const void *x, int64_t ldx, int64_t j, int64_t cols);
     void (*axpy)(const tg_gemm_item *t, const void *x, int64_t ldx, int64_t j, int64_t cols);
     /* Copies A to x[m][k], in the compute type. A may have any strides. */
@@ -74,7 +77,7 @@ extern const tg_gemm_kernels tg_gemm_kernels_f32_avx512_bf16;
 
 /* Returns product number `batch` of g, of which there are batch[0] * batch[1]. Its bias varies along columns. */
 tg_gemm_item tg_gemm_item_of(const tg_gemm *g, int64_t batch);
-/* Compute g. bias_by_row: g was transposed, so its bias varies along rows. */
+/* Compute g. If bias_by_row is true, g was transposed, so its bias varies along rows. */
 tg_status tg_gemm_blocked(tg_ctx *ctx, const tg_gemm_kernels *kn, const tg_gemm *g, bool bias_by_row);
 tg_status tg_gemm_few_rows(tg_ctx *ctx, const tg_gemm_kernels *kn, const tg_gemm *g, bool bias_by_row);
 

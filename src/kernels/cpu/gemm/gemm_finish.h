@@ -36,7 +36,8 @@ static vec activate(vec v, tg_activation act) {
     return get(x);
 }
 
-/* Stores n <= LANES elements of row i from column j on. d is the dtype of C. unit: C is contiguous along the row. */
+/* Stores n <= LANES elements of row i of C from column j on, computed from the sums v. d is the dtype of C. `unit`
+ * tells whether C is contiguous along the row. */
 TG_INLINE void finish_lanes(const tg_gemm_out *o, int64_t i, int64_t j, int64_t n, vec v, tg_dtype d, bool unit) {
     int64_t cs = unit ? 1 : o->c.cs;
     char *c = (char *)o->c.data + (i * o->c.rs + j * cs) * dtype_bytes(d);

@@ -4,8 +4,8 @@
 
 #include "kernels/cpu/gemm/gemm_vec.h"
 
-/* PAIR is the number of elements of k in a unit. A unit fills a lane: one element of the compute type, or with TG_PAIRS
- * two bf16 numbers adjacent in k. */
+/* PAIR is the number of elements of a unit along k. A unit fills a lane: one element of the compute type, or, with
+ * TG_PAIRS, two bf16 numbers that are adjacent along k. */
 #ifdef TG_PAIRS
 enum { PAIR = 2 };
 #else
@@ -25,7 +25,8 @@ TG_INLINE vec units_along(const void *p, int64_t n, tg_dtype d) {
 #endif
 }
 
-/* Loads one unit of k for each of LANES positions, `ps` apart, of which n exist; nk elements of k remain. */
+/* Loads one unit along k for each of LANES rows of A, or columns of B, which are `ps` elements apart. n of them exist,
+ * and nk elements along k remain. */
 TG_INLINE vec units_across(const void *p, int64_t ps, int64_t ks, int64_t n, int64_t nk, tg_dtype d) {
 #ifdef TG_PAIRS
     vec_bits even = (vec_bits)load_n(p, ps, n, d), odd = {0};
@@ -37,11 +38,11 @@ TG_INLINE vec units_across(const void *p, int64_t ps, int64_t ks, int64_t n, int
 #endif
 }
 
-/* Packing mostly waits for memory: lines are prefetched this many bytes, or steps of k, ahead. */
+/* Packing mostly waits for memory, so lines are prefetched this number of bytes, or of steps along k, ahead. */
 enum { AHEAD_BYTES = 1024, AHEAD_STEPS = 32 };
 
 /* Packs one square of LANES x LANES units by transposing it in registers. Only the first `needed` rows of src are used.
- * ahead: the square to prefetch. */
+ * `ahead` is the square to prefetch. */
 TG_INLINE void pack_square(real *dst, int width, const void *src, const void *ahead, int64_t ps, int needed,
                            tg_dtype d) {
     vec r[LANES];
@@ -71,7 +72,7 @@ TG_INLINE void pack_transposed(real *dst, int width, const void *src, int64_t ps
         int64_t q = 0;
         if (c + needed <= np)
             for (; q + step <= nk; q += step) {
-                /* After the end of these rows the next rows begin. */
+                /* Beyond the end of these rows, prefetches the beginning of the next ones. */
                 int64_t next = q + ahead < nk ? q + ahead : q + ahead - nk + needed * ps;
                 pack_square(dst + q / PAIR * width + c, width, at(row, q, d), at(row, next, d), ps, needed, d);
             }

@@ -4,7 +4,7 @@
 
 #include "kernels/cpu/gemm/gemm_finish.h"
 
-/* How far ahead B is prefetched, in bytes or rows. */
+/* dot prefetches B DOT_AHEAD bytes ahead. axpy adds AXPY_STEP rows of B at a time, and prefetches the next ones. */
 enum { DOT_AHEAD = 1024, AXPY_STEP = 8 };
 
 /* DOT_ROWS is the number of rows whose dot products are computed together, with as many columns as the registers hold
@@ -53,7 +53,7 @@ TG_INLINE void dot_columns(const real *x, int64_t ldx, int64_t m, const void *b,
 }
 
 TG_INLINE void dot_any(const tg_gemm_item *t, const real *x, int64_t ldx, int64_t j, int64_t cols, tg_dtype d) {
-    enum { FEW = 4, MANY = MR * NV / DOT_ROWS }; /* columns used with fewer than DOT_ROWS rows, and with DOT_ROWS */
+    enum { FEW = 4, MANY = MR * NV / DOT_ROWS }; /* columns at a time, for fewer than DOT_ROWS rows and otherwise */
     real sum[TG_GEMM_ROWS * DOT_COLS] = {0};      /* zeros, because finish reads whole vectors */
     const void *b = at(t->b.data, j * t->b.cs, d);
     int64_t cs = t->b.cs, c = 0;
@@ -64,7 +64,7 @@ TG_INLINE void dot_any(const tg_gemm_item *t, const real *x, int64_t ldx, int64_
     finish(&t->out, 0, j, t->m, cols, sum, DOT_COLS);
 }
 
-/* Adds `rows` rows of B, n <= LANES columns of them, to m rows of sums. */
+/* Adds the product of x and `rows` rows of B to m rows of sums, in n <= LANES columns. */
 TG_INLINE void axpy_lanes(real *sum, int64_t m, const real *x, int64_t ldx, const void *b, int64_t rs, int rows,
                           int64_t n, tg_dtype d) {
     vec w[AXPY_STEP];
@@ -86,7 +86,7 @@ TG_INLINE void axpy_rows(real *sum, int64_t m, const real *x, int64_t ldx, const
     if (c < cols) axpy_lanes(sum + c, m, x, ldx, at(b, c, d), rs, rows, cols - c, d);
 }
 
-/* Adds a few rows of B at a time to a strip of sums, which stays in the first-level cache. */
+/* Adds products with a few rows of B at a time to a strip of sums, which stays in the first-level cache. */
 TG_INLINE void axpy_any(const tg_gemm_item *t, const real *x, int64_t ldx, int64_t j, int64_t cols, tg_dtype d) {
     real sum[TG_GEMM_ROWS * TG_GEMM_STRIP];
     int64_t rs = t->b.rs, q = 0;

@@ -19,7 +19,7 @@ TG_INLINE vec multiply_add(vec s, real a, vec b) { return s + a * b; }
 #endif
 
 /* Multiplies two panels over `units` steps of k. The sums of MR rows and nv vectors of columns stay in registers from
- * the first step to the last. They start from the sums at `from`, or from 0 if that is NULL. */
+ * the first step to the last. They start from the sums at `from`, or from 0 if `from` is NULL. */
 TG_INLINE void multiply(vec s[MR][NV], int nv, const real *from, const real *a, const real *b, int64_t units) {
     TG_UNROLL for (int i = 0; i < MR; i++)
         TG_UNROLL for (int j = 0; j < nv; j++) s[i][j] = from ? get(from + i * NR + j * LANES) : (vec){0};

@@ -1,8 +1,8 @@
 /* Vectors of the compute type for the GEMM's templates: loads that convert, stores that round, and the transposition of
  * a square.
  *
- * They use the vector extensions that gcc and clang share, so one text serves every instruction set. TG_T (f32 or
- * f64) must be defined. */
+ * The code uses vector extensions that both gcc and clang have, so one source serves every instruction set. TG_T (f32
+ * or f64) must be defined. */
 #ifndef TG_GEMM_VEC_H
 #define TG_GEMM_VEC_H
 
@@ -16,9 +16,9 @@
 #define TG_IS_F64_f64 1
 #define TG_F64_HERE TG_GLUE(TG_IS_F64_, TG_T)
 
-/* Bytes of a vector, and the tile that fills the register file: MR x NV vectors of sums, NV of B, one of A. NEAR is
- * near_bytes of the table of kernels: half of the second-level cache where that was measured to be faster than one
- * panel of A at a time. */
+/* Bytes of a vector, and the size of a tile. A tile has MR rows of NV vectors. Its sums, NV vectors of B and one of A
+ * fill the registers. NEAR is near_bytes of tg_gemm_kernels: half of the second-level cache where that was measured to
+ * be faster than one panel of A at a time, else 0. */
 #if defined(__AVX512F__)
 #define TG_VEC_BYTES 64
 enum { MR = 8, NV = 3, NEAR = 0 };
@@ -49,7 +49,7 @@ typedef uint16_t vec_half __attribute__((vector_size(LANES * 2)));
 
 #define TG_INLINE static inline __attribute__((always_inline))
 
-/* Placed before a loop over registers. */
+/* Unrolls the loop that follows. Serves loops over registers. */
 #define TG_UNROLL _Pragma("GCC unroll 16")
 
 #define TG_LIST_2(F, s) F(s, 0), F(s, 1)
@@ -68,8 +68,9 @@ typedef uint16_t vec_half __attribute__((vector_size(LANES * 2)));
 #define TG_LANES_TOKEN 2
 #endif
 
-/* One step of a transposition: exchanges bit s of the row number i and the lane number j. TG_LOW and TG_HIGH are where
- * lane j of the new rows i and i + s comes from: lane numbers of the old rows i and i + s, one after the other. */
+/* One step of a transposition: exchanges the bit of value s (1, 2, 4, ...) in the row number with the same bit in the
+ * lane number. TG_LOW(s, j) is where lane j of the new row i comes from, and TG_HIGH(s, j) where lane j of the new row
+ * i + s comes from. Both count lanes in the old row i followed by the old row i + s. */
 #define TG_LOW(s, j) ((j) & (s) ? TG_LANES + (j) - (s) : (j))
 #define TG_HIGH(s, j) ((j) & (s) ? TG_LANES + (j) : (j) + (s))
 #define TG_SWAP_BIT(r, s)                                                          \
@@ -97,7 +98,7 @@ TG_INLINE void transpose(vec r[LANES]) {
 #endif
 }
 
-/* Returns the sum of the lanes. It is taken by halves, which is a fixed order. */
+/* Returns the sum of the lanes. Adds halves of the vector, so the order is fixed. */
 #define TG_FLIP(s, j) ((j) ^ (s))
 TG_INLINE real sum_lanes(vec v) {
 #if TG_LANES > 8

@@ -1,0 +1,60 @@
+/* The struct of a captured step, which core/capture.c records and core/replay.c runs. */
+#ifndef TG_GRAPH_H
+#define TG_GRAPH_H
+
+#include "core/capture.h"
+#include "core/captured_draws.h"
+
+/* A block that the step uses: either outside its arena, or inside it and still live after the step. */
+typedef struct tg_graph_use {
+    tg_block *block;
+    bool written; /* a replay writes it, so no node may have saved it for a later backward */
+} tg_graph_use;
+
+/* What the host knows of a leaf's gradient. */
+typedef struct tg_gradient_state {
+    bool has, partial, summed;
+} tg_gradient_state;
+
+/* A leaf whose gradient the step uses. */
+typedef struct tg_graph_leaf {
+    tg_ref ref;
+    bool read;                       /* the recording depends on whether the leaf had a gradient */
+    tg_gradient_state before, after; /* before and after the step */
+} tg_graph_leaf;
+
+/* A function of the step, and its recording. */
+typedef struct tg_graph_part {
+    tg_graph_fn fn;
+    void *recorded; /* the device's recording; NULL if replays call fn, or after the recording has ended */
+    int64_t nodes;
+    tg_replay_hooks *hooks; /* callbacks at each replay; NULL means none */
+} tg_graph_part;
+
+struct tg_graph {
+    tg_ctx *ctx;
+    tg_graph *next, *prev; /* in the context's list */
+    tg_graph_part part[TG_GRAPH_PARTS];
+    int n_parts;
+    int current; /* the part that is being recorded */
+    void *state; /* for the functions */
+    tg_recording recording;
+    const char *ended; /* why the graph can no longer be replayed; NULL if it can */
+    int arena;
+    int running; /* calls of a function by a replay that have not returned */
+    int64_t bytes, steps;
+    tg_graph_use *uses;
+    tg_graph_leaf *leaves;
+    int n_uses, uses_capacity, n_leaves, leaves_capacity;
+    tg_captured_draws draws;
+};
+
+/* Calls a function of the step. An error quotes `who`. */
+tg_status tg_graph_call(tg_graph *g, int part, const char *who);
+/* Sends what a recorded part draws from, and runs it. After an error its keys have not drawn. `first`: it continues
+ * from the states before the recording. */
+tg_status tg_graph_launch(tg_graph *g, int part, uint64_t micro, bool first, const void *site);
+/* Sets what the host knows of the gradient of a leaf that still exists, to its state before or after the step. */
+void tg_graph_set_gradients(const tg_graph *g, bool after);
+
+#endif
