@@ -155,7 +155,7 @@ static inline void replay(world *w, tg_graph *g, int n) {
 static inline uint64_t bits_of(world *w) {
     uint64_t h = 1469598103934665603u;
     for (int i = 0; i < w->n; i++) {
-        size_t bytes = (size_t)tg_numel(w->p[i]) * sizeof(float);
+        size_t bytes = (size_t)tg_numel(w->p[i]) * tg_dtype_size(tg_dtype_of(w->p[i]));
         unsigned char *data = malloc(bytes);
         tg_read(w->p[i], data, bytes);
         for (size_t k = 0; k < bytes; k++) h = (h ^ data[k]) * 1099511628211u;

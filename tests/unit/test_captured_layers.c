@@ -22,9 +22,9 @@ static void capture_layers(tg_module *gpt, tg_dtype dtype, int slots) {
     }
 }
 
-static world *world_with(tg_gpt_recompute recompute, double dropout) {
+static world *world_with(tg_gpt_recompute recompute, double dropout, tg_dtype dtype) {
     world *w = calloc(1, sizeof *w);
-    w->ctx = tg_ctx_new(TG_CONFIG(.device = test_device(), .seed = 11, .threads = 1));
+    w->ctx = tg_ctx_new(TG_CONFIG(.device = test_device(), .seed = 11, .threads = 1, .dtype = dtype));
     w->gpt = tg_gpt_new(w->ctx, TG_GPT(.arch = TG_GPT2, .vocab = VOCAB, .layers = LAYERS, .heads = 2, .hidden = HIDDEN,
                                        .positions = SEQ, .dropout = dropout, .recompute = recompute));
     w->n = tg_module_params(w->gpt, w->p, PARAMS);
@@ -64,13 +64,17 @@ static void train(world *w, int in_flight, int step, double *losses) {
     ck_fine(w->ctx);
 }
 
-static void run_of(tg_gpt_recompute recompute, int slots, int in_flight, run *r) {
-    world *w = world_with(recompute, 0.1);
-    if (slots) capture_layers(w->gpt, TG_F32, slots);
+static void run_in(tg_dtype dtype, tg_gpt_recompute recompute, int slots, int in_flight, run *r) {
+    world *w = world_with(recompute, 0.1, dtype);
+    if (slots) capture_layers(w->gpt, dtype, slots);
     for (int i = 0; i < STEPS; i++) train(w, in_flight, i, r->losses[i]);
     r->bits = bits_of(w);
     tg_rng_get(w->ctx, NULL, &r->rng);
     world_free(w);
+}
+
+static void run_of(tg_gpt_recompute recompute, int slots, int in_flight, run *r) {
+    run_in(TG_F32, recompute, slots, in_flight, r);
 }
 
 static void ck_same(const run *a, const run *b, const char *what) {
@@ -96,6 +100,15 @@ START_TEST(captured_layers_train_as_plain_ones) {
 }
 END_TEST
 
+/* 16-bit parameters have gradients in float32, which the graphs must not round. */
+START_TEST(layers_in_16_bits_train_as_plain_ones) {
+    run plain, slots;
+    run_in(TG_BF16, TG_GPT_KEEP, 0, 2, &plain);
+    run_in(TG_BF16, TG_GPT_KEEP, 2, 2, &slots);
+    ck_same(&plain, &slots, "bf16");
+}
+END_TEST
+
 START_TEST(recomputation_goes_within_and_around) {
     run plain, slots;
     static const struct {
@@ -114,7 +127,7 @@ END_TEST
 START_TEST(a_captured_gpt_generates) {
     float logits[2][VOCAB];
     for (int captured = 0; captured < 2; captured++) {
-        world *w = world_with(TG_GPT_KEEP, 0);
+        world *w = world_with(TG_GPT_KEEP, 0, TG_F32);
         const int64_t id = 3;
         if (captured) capture_layers(w->gpt, TG_F32, 1);
         tg_tape_set_training(w->t, false);
@@ -131,7 +144,7 @@ START_TEST(a_captured_gpt_generates) {
 END_TEST
 
 int main(void) {
-    const TTest *tests[] = {captured_layers_train_as_plain_ones, recomputation_goes_within_and_around,
-                            a_captured_gpt_generates};
+    const TTest *tests[] = {captured_layers_train_as_plain_ones, layers_in_16_bits_train_as_plain_ones,
+                            recomputation_goes_within_and_around, a_captured_gpt_generates};
     return tg_check_main("captured_layers", tests, sizeof tests / sizeof *tests);
 }
