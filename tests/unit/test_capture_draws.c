@@ -140,7 +140,7 @@ START_TEST(keys_of_a_replay_draw_once_in_a_step) {
     tg_tape_reset(d.t);
     tg_draws_step(ctx, 2);
     tg_key_open(ctx, 3);
-    cannot_replay(g, ctx, "1 key is open, but none was when the step was recorded");
+    cannot_replay(g, ctx, "keys are open, but the step was recorded with none open");
     tg_key_close(ctx);
     tg_rng_set(ctx, NULL, &(tg_rng){.seed = 3, .stream = 1});
     cannot_replay(g, ctx, "changed the stream number");

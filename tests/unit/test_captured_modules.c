@@ -206,7 +206,7 @@ START_TEST(a_key_draws_once) {
     tg_ctx_clear(ctx);
     if (records()) {
         ck_assert(tg_module_call(m, t, &x, 1, &y, 1) == TG_ERR_STATE);
-        ck_says("captured module: no key is open, but 1 were when the module was recorded");
+        ck_says("captured module: no key is open, but the module was recorded with 1 open");
         tg_ctx_clear(ctx);
     }
     tg_tape_reset(t);
