@@ -8,9 +8,9 @@
  *     }
  *
  * A program that replays a step computes the same bits as one that calls the step each time, and may do both in turn.
- * Each replay continues the random streams from their present state, and draws by key in the step that tg_draws_step
- * has set. If keys (tg_key_open) are open around the step, it draws in the keys that are open at the replay. After each
- * replay, gradients and tensors held by tg_keep have their new values.
+ * Each replay continues the random streams from their present state. Random draws by key (tg_key_open) are those of the
+ * number that the last tg_draws_step has set. If keys were open around tg_graph_new, the keys that are open around
+ * tg_graph_replay take their place. After each replay, gradients and tensors held by tg_keep have their new values.
  *
  * While the step is recorded, a call that a replay could not repeat fails with TG_ERR_UNSUPPORTED, and the error names
  * the call. Such calls are:
@@ -39,8 +39,8 @@ typedef struct tg_graph tg_graph;
  * recorded work once. Never returns NULL; on an error returns an inert graph, whose replays fail. state must live as
  * long as the graph.
  *
- * fn may do everything that a training step does, and may reset its tapes. On a device that records, only
- * tg_graph_new calls fn, and replays do not. So variables of the program that fn changes change once.
+ * fn may do everything that a training step does, and may reset its tapes. On a device that records, only tg_graph_new
+ * calls fn, and replays do not. So if fn changes a variable of the program, such as a counter, it does so once.
  *
  * The memory that the step takes belongs to the graph until tg_graph_free. Until then, other memory that the step uses,
  * such as parameters and inputs, is not reused either, even if its tensors are dropped.
@@ -60,7 +60,7 @@ TG_API tg_graph *tg_graph_new(tg_ctx *ctx, tg_status (*fn)(void *state, tg_ctx *
  * - a parameter has a gradient but had none when the step was recorded, or the reverse;
  * - the step writes a tensor that a tape outside of the step has saved for its backward;
  * - tg_rng_fork or tg_rng_join has selected another random stream;
- * - the step draws by key, and these keys have drawn since the last tg_draws_step;
+ * - the step draws by key, and one of its keys has been drawn from since the last tg_draws_step, also by a replay;
  * - keys are open now, but none was when the step was recorded, or the reverse.
  *
  * If the step has collectives, every rank must replay. Fails with TG_ERR_ABORTED if a communicator of the step was

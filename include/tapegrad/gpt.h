@@ -49,12 +49,12 @@ typedef struct tg_gpt_config {
      * smaller than tp, every rank computes all keys and values and uses one head of them. If tp is above 1, the
      * vocabulary is padded internally to a multiple of 128 * tp; the padding does not change results.
      *
-     * If pp or vp is above 1, the module is the part of the GPT that chunk number `chunk` of this rank's stage has. The
-     * functions of parts (lm.h) run it; tg_gpt_logits, tg_gpt_loss and generation need a whole model. */
+     * If pp or vp is above 1, the module is one part of the GPT: chunk number `chunk` of this rank's stage. tg_lm_part
+     * (lm.h) runs it. tg_gpt_logits, tg_gpt_loss and generation need a whole model. */
     const tg_parallel *parallel;
     const char *layout; /* how the model is cut into parts, as in tg_lm_config; copied */
     int chunk;          /* as in tg_lm_config */
-    uint64_t key;       /* a key around the keys that the model opens for its draws, as in tg_lm_config */
+    uint64_t key;       /* all random draws of the model are made under this key (tg_key_open), as in tg_lm_config */
 } tg_gpt_config;
 
 #define TG_GPT(...) (&(tg_gpt_config){.size = sizeof(tg_gpt_config), __VA_ARGS__})
@@ -115,11 +115,12 @@ TG_API tg_tensor *tg_gpt_next(tg_module *gpt, tg_tape *t, tg_gpt_cache *c, tg_te
  * model.safetensors.index.json. They have the names, layouts and keys of the published GPT-2 and Llama checkpoints
  * (Hugging Face transformers).
  *
- * tg_gpt_save writes into each file what a program needs to check that the other file belongs to it. The weights hold a
+ * What tg_gpt_save writes lets a program check that config.json and the weights belong together. The weights hold a
  * copy of the config, as one line of JSON, in their metadata "tapegrad.config". config.json holds a checksum of the
- * weights, in its member "tapegrad_weights_xxh64": a copy of the checksum "tapegrad.xxh64.header" of the only file
- * (io.h), or the checksum of the index, which has those of its files. The functions that load do not compare the config
- * and the weights. The program `tapegrad` compares both ways, and warns of a difference. */
+ * weights, in its member "tapegrad_weights_xxh64". If the weights are one file, this is that file's
+ * "tapegrad.xxh64.header" (io.h). If they are several files, it is the checksum of the index, which holds a checksum of
+ * each file. The functions that load do not compare the config and the weights. The program `tapegrad` compares both
+ * ways, and warns of a difference. */
 
 /* Creates the GPT that config.json in dir describes, of one rank, and fills it as tg_gpt_load_weights does. Returns an
  * inert module on an error. */
@@ -133,8 +134,8 @@ TG_API tg_module *tg_gpt_from_config(tg_ctx *ctx, const char *path);
  * TG_ERR_FORMAT. A tensor whose shape is not that of gpt's parameter fails with TG_ERR_SHAPE. If the file has checksums
  * (io.h), a damaged tensor fails with TG_ERR_DATA. */
 TG_API tg_status tg_gpt_load_weights(tg_module *gpt, const char *dir);
-/* Saves gpt into dir, which must exist. Collective over the ranks of the model. The first rank of each stage writes:
- * one file if the model has one stage. A stage with several chunks needs tg_lm_save. */
+/* Saves gpt into dir, which must exist. Collective over the ranks of the model. The first rank of each stage writes one
+ * file of weights, so a model of one stage is saved as one file. A stage with several chunks needs tg_lm_save. */
 TG_API tg_status tg_gpt_save(tg_module *gpt, const char *dir);
 
 #ifdef __cplusplus

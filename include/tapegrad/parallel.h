@@ -25,10 +25,11 @@ typedef enum tg_rng_mode {
      * stages, open a key for each layer (tg_key_open). */
     TG_RNG_GLOBAL,
     /* Each rank has streams of its own, seeded by Megatron-Core's formulas (tg_rng_seed_parallel). A tensor that is
-     * VARYING on tp draws from "model-parallel-rng". A tensor that is VARYING on etp or ep, and a parameter of an
-     * expert that is VARYING on tp, draw from "expert-parallel-rng". Each rank draws its part as if the part were a
-     * whole tensor. All other tensors draw from the default stream, which is the same on every rank. While a stream is
-     * forked (tg_rng_fork), all draws come from that stream. Open keys (tg_key_open) change nothing. */
+     * VARYING on etp or ep, and a parameter of an expert (tg_place) that is VARYING on tp, draw from
+     * "expert-parallel-rng". Any other tensor that is VARYING on tp draws from "model-parallel-rng". Each rank draws
+     * its part as if the part were a whole tensor. The remaining tensors draw from the default stream, which is the
+     * same on every rank. While a stream is forked (tg_rng_fork), all draws come from that stream. Open keys
+     * (tg_key_open) change nothing. */
     TG_RNG_MEGATRON,
 } tg_rng_mode;
 
@@ -42,7 +43,7 @@ typedef struct tg_parallel_opts {
      * of tp, and edp is another name of dp and cp together. */
     int etp, ep;
     /* The names of the axes, joined by "-". The rank numbers vary fastest along the first one. NULL means
-     * "tp-cp-ep-dp-pp". In it tp and dp also stand for etp and edp. */
+     * "tp-cp-ep-dp-pp". In every order tp also stands for etp, and dp for edp. */
     const char *order;
     bool sequence_parallel; /* shard activations on dim 0 between tensor-parallel regions; no effect if tp is 1 */
     tg_rng_mode rng;
@@ -75,7 +76,7 @@ TG_API int tg_parallel_vp(const tg_parallel *p); /* 1 if p is NULL */
  * - "expert-parallel-rng" gets seed + 1024 + 100 * (ep rank) + etp rank.
  *
  * With TG_RNG_GLOBAL the ranks in these formulas count as 0, so all ranks get the same seeds. Every rank passes the
- * same seed. With TG_RNG_MEGATRON and several pipeline stages, each stage passes the seed plus 100 * (pp rank), as
+ * same seed, except that with TG_RNG_MEGATRON each pipeline stage passes that seed plus 100 * (pp rank), as
  * Megatron-Core's trainer does. Fails with TG_ERR_ARGUMENT if seed is 0 or if two named streams would have the same
  * seed, and with TG_ERR_STATE while one of the named streams is forked. */
 TG_API tg_status tg_rng_seed_parallel(const tg_parallel *p, uint64_t seed);
@@ -89,30 +90,32 @@ TG_API tg_comm *tg_parallel_embedding(const tg_parallel *p);
 /* Returns the group of two ranks over which this pipeline stage sends to a neighbor (sending true) or receives from one
  * (sending false). If down is true, it is a group for activations, which go to the next stage, and from the last stage
  * to the first. If down is false, it is a group for gradients, which go the other way. Rank 0 of either group is the
- * stage that sends activations. Returns NULL if pp is 1 or p is NULL. */
+ * stage that sends activations to the other one. Returns NULL if pp is 1 or p is NULL. */
 TG_API tg_comm *tg_parallel_edge(const tg_parallel *p, bool down, bool sending);
 /* Declares that the ranks of c hold one parameter: each has a copy, and the copies have equal values. An example are
  * the word embeddings of the first stage, which are the weight of the output layer on the last stage:
  * tg_share(p, table, tg_parallel_embedding(p)).
  *
- * tg_grads_finalize then adds up the gradients of the copies, after the sums over other axes, so that equal optimizers
- * keep the copies equal. Afterward each copy has a gradient, even if no rank had one: it is then 0. Norms and counts of
- * gradients (optim.h) count the copy of rank 0 only, and sharded state (checkpoint.h) has only that copy.
+ * tg_grads_finalize then adds up the gradients of the copies, after its sums over the axes of the grid, such as dp. So
+ * equal optimizers keep the copies equal. Afterward each copy has a gradient, even if no rank had one: it is then 0.
+ * Norms and counts of gradients (optim.h) count the copy of rank 0 only, and sharded state (checkpoint.h) has only that
+ * copy.
  *
  * Every rank of c makes the call, and if a rank shares several parameters over c, all make the calls and pass the
  * parameters to tg_grads_finalize in the same order. In check mode the copies are compared, here and in every
  * tg_grads_finalize (TG_ERR_PLACEMENT). param must be a parameter that needs a gradient, and must not be shared yet
  * (TG_ERR_STATE). */
 TG_API tg_status tg_share(const tg_parallel *p, tg_tensor *param, tg_comm *c);
-/* Rebuilds every group in place after a failed rank. Call it after an error TG_ERR_REMOTE, TG_ERR_TIMEOUT or
- * TG_ERR_ABORTED and tg_ctx_clear, on all remaining ranks. Fails with TG_ERR_STATE if the number of remaining ranks is
- * not a multiple of tp * cp * pp and of etp * ep * pp. */
+/* Rebuilds every group in place after a rank has failed. After an error TG_ERR_REMOTE, TG_ERR_TIMEOUT or
+ * TG_ERR_ABORTED, every remaining rank calls tg_ctx_clear and then this function. Fails with TG_ERR_STATE if the number
+ * of remaining ranks is not a multiple of tp * cp * pp and of etp * ep * pp. */
 TG_API tg_status tg_parallel_recover(tg_parallel *p);
 
 /* Lists the groups of one or several axes ("tp-dp") of a grid (Megatron-Core's RankGenerator). sizes[i] is the size of
  * axis number i of `order`. Fills out[] with the ranks of the world, one group after the other. Returns the number of
- * groups, and sets *group_size to the number of ranks of each group. Returns -1 if an argument is NULL or invalid, or
- * if an axis is not in `order`. out has one element for each rank of the world. out and group_size may be NULL. */
+ * groups, and sets *group_size to the number of ranks of each group. Returns -1 if order, sizes or axes is NULL or
+ * invalid, or if an axis is not in `order`. out has one element for each rank of the world. out and group_size may be
+ * NULL. */
 TG_API int tg_rank_groups(const char *order, const int *sizes, const char *axes, int *out, int *group_size);
 
 #ifdef __cplusplus

@@ -1,4 +1,5 @@
-/* Changes the dtype of a tensor of the context: its handle gets a new storage, which has the converted values. */
+/* Changes the dtype of a tensor that the context owns, such as a parameter: its handle gets a new storage, which has
+ * the converted values. */
 #include "core/retype.h"
 
 #include "core/context.h"
@@ -11,10 +12,12 @@ static const char *holder_of(const tg_tensor *x) {
     if (e->held) return "an optimizer holds it; free the optimizer first, or cast before it is created";
     if (e->has_grad) return "it has a gradient; remove it with tg_zero_grad first";
     if (e->main_grad)
-        return "it has a main gradient (tg_set_main_grad), whose dtype depends on its own; remove that first";
+        return "it has a main gradient (tg_set_main_grad), whose dtype depends on the tensor's; remove the main "
+               "gradient first";
     if (x->storage->block && tg_block_captured(x->storage->block))
         return "a captured step holds it; free the graph first, or cast before the capture";
-    if (!tg_storage_is_own(x->storage)) return "another handle or a work in flight uses its bytes; end that first";
+    if (!tg_storage_is_own(x->storage))
+        return "another handle or a work in flight uses its bytes; drop the handle, or wait for the work, first";
     return NULL;
 }
 
@@ -37,7 +40,8 @@ tg_storage *tg_retype_convert(tg_tensor *x, tg_dtype dtype) {
     return converted;
 }
 
-/* Drops the buffer of x's gradient, because the next gradient has another dtype. The buffer holds no value now. */
+/* Drops the buffer of x's gradient, because the next gradient has another dtype. No value is lost: a tensor that has a
+ * gradient is refused (holder_of). */
 static void drop_gradient(tg_tensor *x) {
     tg_tensor *g = x->ext->grad;
     if (!g) return;

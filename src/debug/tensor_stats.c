@@ -10,10 +10,10 @@
 
 /* Reads all elements of x into v. */
 static tg_status read_all(const tg_tensor *x, double *v) {
-    tg_tensor *own = tg_gradient_alias(x); /* may be read even if it is one rank's share of a sum */
-    if (!own) return x->ctx->run.status;
-    tg_status s = tg_read_f64(own, v, own->numel);
-    tg_temp_free(own);
+    tg_tensor *alias = tg_gradient_alias(x); /* tg_read_f64 refuses x itself if x is one rank's share of a sum */
+    if (!alias) return x->ctx->run.status;
+    tg_status s = tg_read_f64(alias, v, alias->numel);
+    tg_temp_free(alias);
     return s;
 }
 

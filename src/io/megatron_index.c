@@ -75,7 +75,8 @@ tg_status tg_megatron_open(tg_tokens *t, tg_ctx *ctx, const char *path, int64_t 
     char *index = with_ending(ctx, path, ".idx"), *data = index ? with_ending(ctx, path, ".bin") : NULL;
     tg_file f = {.ctx = ctx};
     int64_t sequences = 0;
-    tg_status s = data ? tg_file_open(&f, ctx, index) : tg_io_enter(ctx); /* else: with_ending has recorded an error */
+    /* If data is NULL, ctx has an error, which tg_io_enter returns. */
+    tg_status s = data ? tg_file_open(&f, ctx, index) : tg_io_enter(ctx);
     if (s == TG_OK) s = read_header(t, &f, &sequences);
     if (s == TG_OK) s = count_tokens(&f, t->width, sequences, count);
     if (data) tg_file_close(&f);

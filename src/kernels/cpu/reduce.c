@@ -5,8 +5,9 @@
 #include "base/dtype.h"
 #include "kernels/cpu/required.h"
 
-/* PARALLEL_FROM is the least number of input elements for which several threads are used. PART and UNIT are the numbers
- * of input elements of a part (reduce.h) and of a unit of parallel work. */
+/* PARALLEL_FROM is the least number of input elements for which several threads are used. PART is the largest
+ * number of input elements of a tile (reduce.h). UNIT is the number of input elements that a unit of parallel work has,
+ * if its tiles are smaller. */
 enum { PARALLEL_FROM = 65536, PART = 65536, UNIT = 16384 };
 
 TG_CPU_COPIES(tg_reduce_kernels, reduce_kernels, f32)
@@ -71,8 +72,9 @@ static void divide_dims(tg_reduce_plan *m, const tg_array *out, const tg_array *
     merge_dims(&m->reduced);
 }
 
-/* Returns whether to reduce along columns. This is so if there are enough neighboring outputs, and if the elements of
- * neighboring outputs are closer together in memory than the elements of one output. */
+/* Returns whether to reduce along columns. This is so if there are enough neighboring outputs, and if the input
+ * elements of two neighboring outputs are closer together in memory than two successive input elements of one
+ * output. */
 static bool by_columns(const tg_reduce_plan *m) {
     const tg_reduce_dims *k = &m->kept, *r = &m->reduced;
     if (k->n == 0 || r->n == 0) return k->n > 0;
@@ -83,11 +85,13 @@ static int64_t ceil_div(int64_t a, int64_t b) {
     return (a + b - 1) / b;
 }
 
-/* Divides the work into parts, tiles and units. A tile has at most `part` input elements. */
-static void choose_parts(tg_reduce_plan *m, bool columns, int64_t part) {
+/* Divides the reduced elements of an output into parts. A tile is one part of an output or, by columns, of up to
+ * TG_REDUCE_RUN neighboring outputs. It has at most `most` input elements, or one of each output. A unit of parallel
+ * work is one or more tiles. */
+static void choose_parts(tg_reduce_plan *m, bool columns, int64_t most) {
     int64_t width = columns ? m->kept.shape[m->kept.n - 1] : 1, across = ceil_div(width, TG_REDUCE_RUN);
     int64_t tile_width = width < TG_REDUCE_RUN ? width : TG_REDUCE_RUN;
-    m->part_len = part / tile_width > 0 ? part / tile_width : 1;
+    m->part_len = most / tile_width > 0 ? most / tile_width : 1;
     if (m->part_len > m->reduced.count) m->part_len = m->reduced.count > 0 ? m->reduced.count : 1;
     m->parts = m->reduced.count ? ceil_div(m->reduced.count, m->part_len) : 1;
     m->part_step = 0;

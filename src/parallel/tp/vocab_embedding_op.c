@@ -1,7 +1,7 @@
 /* The op vocab_parallel_embedding: rows of a table [v, h] at ids [..], where each rank holds [v/n, h] of the table. On
  * each rank the result is zero where the row of an id lies on another rank, so that the sum over ranks is the
- * embedding. No mask is needed: a read at an index out of range leaves the zeros, and an addition there does
- * nothing. */
+ * embedding. Forward and backward need no mask: a read at an index out of range leaves the zeros, and an addition there
+ * does nothing. */
 #include "ops/common/derive.h"
 #include "ops/common/nn_op.h"
 #include "parallel/tp/layers.h"
@@ -30,7 +30,8 @@ static tg_status embedding_infer(tg_call *c) {
     TG_TRY(tg_call_out(c, 0, (tg_dtype)table->dtype, ids->ndim + 1, shape));
     tg_placement rows = {.kind = TG_VARYING, .layout = TG_CONTIGUOUS};
     return tg_call_convert(c, 0, rows, 0, tg_at_p, p->comm,
-                           "pass a whole table to tg_embedding; ids must be the same on every rank (tg_gather_from)");
+                           "the table must be split by rows (tg_embedding takes a whole one), and ids must be the same "
+                           "on every rank (tg_gather_from)");
 }
 
 /* Sets *out to the positions of the ids among this rank's rows, each repeated for the h columns: [number of ids, h]. A
@@ -47,13 +48,14 @@ static tg_status local_ids(tg_call *c, int64_t h, tg_extent *e, tg_array *out) {
     return TG_OK;
 }
 
-/* Returns id i, which is int64 or int32, in host memory. */
+/* Returns element i of flat, an array of int64 or int32 in host memory. */
 static int64_t id_at(const tg_tensor *flat, int64_t i) {
     return flat->dtype == TG_I64 ? ((const int64_t *)tg_data(flat))[i] : ((const int32_t *)tg_data(flat))[i];
 }
 
-/* Fails with TG_ERR_DATA unless every id is the number of a valid row, from 0 to v - 1. To check this, reads at every
- * id from an array of v elements with stride 0: the device reports a read out of range. */
+/* Fails with TG_ERR_DATA unless every id is the number of a valid row, from 0 to v - 1. To check this, takes for each
+ * id the element with that index of an array of v elements, because the device reports an index out of range. All
+ * elements of the array are one number in memory (stride 0). */
 static tg_status check_ids(tg_call *c) {
     const tg_mapping_params *p = c->params;
     const tg_tensor *ids = c->in[1];
@@ -144,7 +146,7 @@ static const tg_sample embedding_samples[] = {
 const tg_op tg_op_vocab_parallel_embedding = {
     .size = sizeof(tg_op),
     .name = "vocab_parallel_embedding",
-    .formula = "y[.., :] = table[ids[..], :], rows over the group",
+    .formula = "y[.., :] = table[ids[..], :], table's rows split over the group",
     .n_in = 2,
     .n_out = 1,
     .params_size = sizeof(tg_mapping_params),
