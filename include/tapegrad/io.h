@@ -53,9 +53,9 @@ TG_API tg_status tg_file_save(tg_ctx *ctx, const char *path, const void *data, s
  * two keys among the metadata, and tg_safetensors_save refuses them. Files without checksums, such as those of other
  * programs, are read without these checks.
  *
- * An index that tg_lm_save (lm.h) writes has in its metadata, under "tapegrad.xxh64.headers", the checksum of the header
- * of each file. If a file has another one, opening the index fails with TG_ERR_FORMAT, because the file is of another
- * save. */
+ * An index that tg_lm_save (lm.h) writes has in its metadata, under "tapegrad.xxh64.headers", the checksum of the
+ * header of each file. If a file has another one, opening the index fails with TG_ERR_FORMAT, because the file is of
+ * another save. */
 
 /* Returns the XXH64 checksum (seed 0) of `bytes` bytes at data. data may be NULL if bytes is 0. */
 TG_API uint64_t tg_checksum(const void *data, size_t bytes);

@@ -227,8 +227,8 @@ typedef struct tg_lm_save_opts {
  * without padding, so any other composition of ranks and stages can load them. One stage whose tensors fit into one
  * file writes model.safetensors. Otherwise the first rank of each stage writes the files of the stage.
  *
- * The files get their names when all files of all stages are complete. An old config.json is removed before that, and an
- * old index if the new files are several; other files of an old model are removed after that. config.json is written
+ * The files get their names when all files of all stages are complete. An old config.json is removed before that, and
+ * an old index if the new files are several; other files of an old model are removed after that. config.json is written
  * last. So whoever reads dir at any time, or after a failure, finds the old model, the new one, or none. opts may be
  * NULL. */
 TG_API tg_status tg_lm_save(tg_module *const *lm, int n, const char *dir, const tg_lm_save_opts *opts);

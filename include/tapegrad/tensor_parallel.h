@@ -88,7 +88,8 @@ TG_API tg_status tg_wgrads_run_to(tg_wgrads *d, int64_t mark);
 /* Defers the weight gradients of all linear layers on a tape. Backward of t then adds the gradient of each weight that
  * is a leaf to the list d. That holds for tg_linear and its variants with an activation, for
  * tg_linear_with_grad_accumulation, and for every layer made of these, also if it is recomputed. d takes the place of
- * lists that layers have themselves. Backward still computes gradients of biases and of weights with hooks (tg_on_grad).
+ * lists that layers have themselves. Backward still computes gradients of biases and of weights with hooks
+ * (tg_on_grad).
  *
  * tg_linear_cross_entropy and tg_vocab_parallel_linear_cross_entropy defer too, if all logits of the call fit into one
  * chunk: at most 8 MiB of them, or 512 rows, 1024 with 16-bit weights. The list then keeps the gradient of the logits.

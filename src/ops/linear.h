@@ -14,8 +14,8 @@ tg_status tg_linear_rows(const tg_tensor *x, const tg_tensor *w, const tg_tensor
                          const tg_tensor *y, const tg_tensor *pre);
 /* gx = gy w, or gx += gy w if add is true. */
 tg_status tg_linear_dgrad(const tg_tensor *gy, const tg_tensor *w, const tg_tensor *gx, bool add);
-/* gw = gy^T x, or gw += gy^T x if add is true, summed over all leading dims. gy may have fewer columns than gw has rows.
- * The other rows of w were not used then, and their gradient is 0. */
+/* gw = gy^T x, or gw += gy^T x if add is true, summed over all leading dims. gy may have fewer columns than gw has
+ * rows. The other rows of w were not used then, and their gradient is 0. */
 tg_status tg_linear_wgrad(const tg_tensor *gy, const tg_tensor *x, const tg_tensor *gw, bool add);
 
 #endif

@@ -49,10 +49,10 @@ static tg_status complete_shape(tg_call *c, tg_shape *s) {
             continue;
         }
         if (s->dim[d] < 0)
-            return tg_call_fail(c, TG_ERR_SHAPE, "size %lld in dim %d is invalid; it must be 0 or more, or -1 in at "
-                                "most one dim", (long long)s->dim[d], d);
-        if (__builtin_mul_overflow(n, s->dim[d], &n)) return tg_call_fail(c, TG_ERR_SHAPE, "the number of elements of "
-                                                                          "the new shape overflows 64 bits");
+            return tg_call_fail(c, TG_ERR_SHAPE, "dim %d is %lld; it must be 0 or more, or -1 in at most one dim", d,
+                                (long long)s->dim[d]);
+        if (__builtin_mul_overflow(n, s->dim[d], &n))
+            return tg_call_fail(c, TG_ERR_SHAPE, "the new shape has more elements than 64 bits can count");
     }
     if (open >= 0 && n > 0 && numel % n == 0) {
         s->dim[open] = numel / n;
@@ -60,10 +60,8 @@ static tg_status complete_shape(tg_call *c, tg_shape *s) {
     }
     if (n == numel && (open < 0 || s->dim[open] >= 0)) return TG_OK;
     if (open >= 0)
-        return tg_call_fail(c, TG_ERR_SHAPE,
-                            "the new shape has %s without its dim -1 and the tensor has %lld, so the size of that dim "
-                            "cannot be computed",
-                            tg_count(n, "element").text, (long long)numel);
+        return tg_call_fail(c, TG_ERR_SHAPE, "the new shape has %s without its dim -1 and the tensor has %lld, so the "
+                            "size of that dim cannot be computed", tg_count(n, "element").text, (long long)numel);
     return tg_call_fail(c, TG_ERR_SHAPE, "the new shape has %s but the tensor has %lld; they must be equal",
                         tg_count(n, "element").text, (long long)numel);
 }
@@ -160,10 +158,8 @@ static const tg_sample view_samples[] = {
     {.note = "size 1", .params = &(const shape_params){.shape = {.ndim = 0}}, .n_in = 1, .in = {TG_S(1)}},
     {.note = "empty", .params = SHAPE(0, 7), .n_in = 1, .in = {TG_S(4, 0)}},
     {.note = "needs a copy", .params = SHAPE(24), .n_in = 1,
-     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 4, 6)},
-     .refused = TG_ERR_SHAPE},
-    {.note = "wrong count", .params = SHAPE(5), .n_in = 1,
-     .in = {TG_S(4)}, .refused = TG_ERR_SHAPE},
+     .in = {TG_S_AS(TG_SAMPLE_TRANSPOSED, 4, 6)}, .refused = TG_ERR_SHAPE},
+    {.note = "wrong count", .params = SHAPE(5), .n_in = 1, .in = {TG_S(4)}, .refused = TG_ERR_SHAPE},
     {.note = "big", .params = SHAPE(1048576), .n_in = 1,
      .in = {TG_S(1024, 1024)}, .bench = true},
 };

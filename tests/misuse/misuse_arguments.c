@@ -230,10 +230,10 @@ static void layouts(misuse_world *b) {
     INERT(tg_reshape, SHAPE,
           "the new shape has 4 elements but the tensor has 6; they must be equal", tg_reshape(t, b->x, TG_SHAPE(4)));
     INERT(tg_reshape, SHAPE,
-          "size -1 in dim 1 is invalid; it must be 0 or more, or -1 in at most one dim",
+          "dim 1 is -1; it must be 0 or more, or -1 in at most one dim",
           tg_reshape(t, b->x, TG_SHAPE(-1, -1)));
     INERT(tg_reshape, SHAPE,
-          "size -2 in dim 0 is invalid; it must be 0 or more, or -1 in at most one dim",
+          "dim 0 is -2; it must be 0 or more, or -1 in at most one dim",
           tg_reshape(t, b->x, TG_SHAPE(-2, -3)));
     INERT(tg_reshape, SHAPE, "the new shape has 9 dims; it must have from 0 to 8", tg_reshape(t, b->x, nine));
     INERT(tg_reshape, SHAPE, "overflow", tg_reshape(t, b->x, TG_SHAPE(INT64_MAX, INT64_MAX)));

@@ -76,7 +76,7 @@ holds "an ignored signal stays ignored" cmp left right
 cores=$(nproc)
 runs run -n 2 -- "$tapegrad" train $run --out shared --threads 0
 share=$((cores > 2 ? cores / 2 : 1))
-holds "$share of $cores cores for each of two" grep -q "tokens, $share threads, " printed
+holds "$share of $cores cores for each of two" grep -q "tokens, $share thread" printed
 
 # Options that would do nothing, or fail in the first step.
 refuses 2 "--sp needs --tp N of 2 or more" train $run --out x --sp
