@@ -236,7 +236,8 @@ static void layouts(misuse_world *b) {
           "dim 0 is -2; it must be 0 or more, or -1 in at most one dim",
           tg_reshape(t, b->x, TG_SHAPE(-2, -3)));
     INERT(tg_reshape, SHAPE, "the new shape has 9 dims; it must have from 0 to 8", tg_reshape(t, b->x, nine));
-    INERT(tg_reshape, SHAPE, "more elements than 64 bits can count", tg_reshape(t, b->x, TG_SHAPE(INT64_MAX, INT64_MAX)));
+    INERT(tg_reshape, SHAPE,
+          "more elements than 64 bits can count", tg_reshape(t, b->x, TG_SHAPE(INT64_MAX, INT64_MAX)));
     INERT(tg_reshape, SHAPE,
           "the new shape has 0 elements without its dim -1 and the tensor has 6", tg_reshape(t, b->x, TG_SHAPE(0, -1)));
     INERT(tg_view, SHAPE, "use tg_reshape", tg_view(t, columns, TG_SHAPE(6)));
