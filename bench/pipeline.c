@@ -1,4 +1,4 @@
-/* tapegrad-bench-pipeline [ROUNDS]: measures how long the two stages of a pipeline are idle, beside what the plan of
+/* tapegrad-bench-pipeline [ROUNDS]: measures how long the two stages of a pipeline are idle, next to what the plan of
  * the schedule says with the measured times of its items, and whether receives that are posted ahead hide the time that
  * messages take. The stages are ranks with a thread each, and messages may have an artificial hop (delay.h). */
 #include <stdio.h>

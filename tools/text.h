@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Returns what a noun has behind a number of things: nothing for 1, else "s". */
+/* Returns the ending of a noun that follows the number n: "" for 1, else "s". */
 static inline const char *plural(int64_t n) { return n == 1 ? "" : "s"; }
 
 /* Copies text to out (of n bytes, n >= 1) with control characters, and bytes that are not UTF-8, written as "\n", "\t"

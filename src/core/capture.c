@@ -1,6 +1,6 @@
-/* Captured steps (tg_graph). The device records the work that its slots queue. This file makes the recording
- * repeatable: it keeps the memory in place, and notes what the step does with random streams, gradients and saved
- * tensors, which the host restores at each replay (core/replay.c). */
+/* Captured steps (tg_graph). The device records the work that its functions queue (tapegrad/device.h). This file
+ * makes the recording repeatable: it keeps the memory that the step uses at its addresses, and notes what the step does
+ * with random streams, gradients and saved tensors. core/replay.c uses these notes at each replay. */
 #include "core/graph.h"
 
 #include "base/host_memory.h"

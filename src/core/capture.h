@@ -26,8 +26,8 @@ typedef struct tg_replay_hooks {
     int64_t collectives; /* number of collectives in one replay */
 } tg_replay_hooks;
 
-/* Returns and sets the hooks of the function that is being recorded. NULL: it has none yet. The graph calls h->free in
- * the end. */
+/* Return and set the hooks of the function that is being recorded; NULL if it has none yet. tg_graph_free calls
+ * h->free. */
 tg_replay_hooks *tg_capture_hooks(tg_ctx *ctx);
 void tg_capture_set_hooks(tg_ctx *ctx, tg_replay_hooks *h);
 /* Calls fn for the hooks of each graph that has hooks. */

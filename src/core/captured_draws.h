@@ -34,8 +34,8 @@ typedef struct tg_captured_draws {
     int n_keys;
 } tg_captured_draws;
 
-/* Notes the states before the recording. A step that begins within an open key is relative; `relative` makes any
- * step so. */
+/* Notes the states of the random streams, the forks and the keys before the recording. The draws are relative if a key
+ * is open now, or if `relative` is true. */
 tg_status tg_captured_draws_open(tg_captured_draws *d, tg_ctx *ctx, const tg_recording_words *words, bool relative,
                                  uint64_t micro);
 /* Returns the bytes of device memory that device_rows must point to. */

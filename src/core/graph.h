@@ -5,7 +5,8 @@
 #include "core/capture.h"
 #include "core/captured_draws.h"
 
-/* A block that the step uses: either outside its arena, or inside it and still live after the step. */
+/* A block of memory that the step uses. It lies outside the graph's arena (base/heap.h), or lies inside it and is still
+ * live after the step. */
 typedef struct tg_graph_use {
     tg_block *block;
     bool written; /* a replay writes it, so no node may have saved it for a later backward */
@@ -51,8 +52,8 @@ struct tg_graph {
 
 /* Calls a function of the step. An error quotes `who`. */
 tg_status tg_graph_call(tg_graph *g, int part, const char *who);
-/* Sends what a recorded part draws from, and runs it. After an error its keys have not drawn. `first`: it continues
- * from the states before the recording. */
+/* Sends the states of the random streams to the device, and runs a recorded part. On an error, forgets that the keys of
+ * the part have drawn. If `first` is true, the draws continue from the states before the recording. */
 tg_status tg_graph_launch(tg_graph *g, int part, uint64_t micro, bool first, const void *site);
 /* Sets what the host knows of the gradient of a leaf that still exists, to its state before or after the step. */
 void tg_graph_set_gradients(const tg_graph *g, bool after);

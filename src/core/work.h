@@ -12,7 +12,7 @@ struct tg_work {
     void *self;
     tg_storage *fills; /* the storage that it fills, which owns it; NULL if the code that started the work owns it */
     tg_block *reads;   /* the block that it reads and holds, or NULL */
-    tg_storage *holds; /* the storage that it reads and refers to, if the bytes are the caller's, or NULL */
+    tg_storage *holds; /* if it reads the caller's bytes, their storage, to which it has a reference; else NULL */
     const tg_graph *graph; /* the step that was being recorded when it began, or NULL */
     tg_work *next, *prev;    /* in the context's list of works with a block in `reads`; next also links free works */
     tg_work *after, *before; /* in the context's list of all works */
