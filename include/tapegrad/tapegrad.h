@@ -26,6 +26,7 @@
 
 #include <tapegrad/backward.h>
 #include <tapegrad/context.h>
+#include <tapegrad/fields.h>
 #include <tapegrad/ops.h>
 #include <tapegrad/recompute.h>
 #include <tapegrad/tape.h>

@@ -161,13 +161,33 @@ TG_API tg_dims tg_dims_make(size_t n, const int64_t *dims);
 #endif
 
 /* A struct of options or results that a caller passes has the field `size` first (tg_placement and tg_allocator have
- * none). The macro of a struct sets the size, for example TG_CONFIG for tg_config. C++ programs and bindings call
- * tg_struct_init instead. If the size was never set, or is larger than that of the library's struct, the call that gets
- * the struct fails with TG_ERR_ARGUMENT. A field that is 0 has its default. In some fields TG_NONE stands for a real 0,
- * or for no limit; the comments of those fields say so. */
-#define TG_NONE (-1)
-/* Sets every byte of a struct to 0, and then sets its first field to size. Call it as tg_struct_init(&s, sizeof s).
- * Does nothing if s is NULL. */
+ * none). The macro of a struct of options, for example TG_CONFIG for tg_config, sets the size and all defaults, and the
+ * caller's designators replace the defaults that they name: TG_ADAMW(.lr = 0.1). C++ programs use tg_make instead, and
+ * bindings tg_struct_fill (fields.h). NULL in place of a struct means one with all defaults.
+ *
+ * The value of a field is used as it is: 0 means zero, or is refused with TG_ERR_ARGUMENT if the field cannot be zero.
+ * If a field is an array, a designator replaces all of its elements, and those that it does not list are 0. Two names
+ * stand for what is no ordinary value of a field. The comment of a field says if it takes one of them, and what it
+ * means there. A field that a call does not use must keep its default (TG_ERR_ARGUMENT).
+ *
+ * If the size was never set, or is larger than that of the library's struct, the call that gets the struct fails with
+ * TG_ERR_ARGUMENT. Fields that the struct of an earlier version does not have get their defaults. */
+#define TG_AUTO (-1) /* the library chooses the value */
+#define TG_NONE (-1) /* no limit, or nothing of the kind */
+
+/* A designator that replaces a default is what these macros are for, but compilers warn of it with -Wextra. The
+ * warning is turned off for the files that include this header, unless they define TG_KEEP_OVERRIDE_WARNINGS. */
+#if !defined(__cplusplus) && !defined(TG_KEEP_OVERRIDE_WARNINGS)
+#if defined(__clang__)
+#pragma clang diagnostic ignored "-Winitializer-overrides"
+#elif defined(__GNUC__)
+#pragma GCC diagnostic ignored "-Woverride-init"
+#endif
+#endif
+
+/* Sets every byte of a struct to 0, and then sets its first field to size. It is for structs that a call fills
+ * (tg_memory_info) and for tables of functions; for options see tg_struct_fill. Call it as
+ * tg_struct_init(&s, sizeof s). Does nothing if s is NULL. */
 TG_API void tg_struct_init(void *s, size_t size);
 
 /* ---- Placements: how a tensor is distributed over the ranks of an axis (docs/placements.md) ---- */
@@ -270,13 +290,6 @@ typedef struct tg_rng {
 } tg_rng;
 
 #ifdef __cplusplus
-}
-/* In C++17 this template replaces the macros that make structs in C:
- *     auto c = tg_make<tg_config>(); c.seed = 1; tg_ctx_new(&c) */
-template <class S> inline S tg_make() {
-    S s;
-    tg_struct_init(&s, sizeof s);
-    return s;
 }
 template <class... I> inline tg_shape TG_SHAPE(I... dims) {
     const int64_t d[] = {static_cast<int64_t>(dims)..., 0};

@@ -1,0 +1,162 @@
+/* Descriptions of structs and enums: the name, type and place of every field. Bindings for other languages and tools
+ * read them; most C programs do not need this header. C++ programs fill structs of options with tg_make. */
+#ifndef TAPEGRAD_FIELDS_H
+#define TAPEGRAD_FIELDS_H
+
+#include <tapegrad/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Fields ---- */
+
+/* The type of a field, or of the elements of a field that is an array. */
+typedef enum tg_field_kind {
+    TG_FIELD_BOOL,
+    TG_FIELD_INT,      /* int */
+    TG_FIELD_INT64,    /* int64_t */
+    TG_FIELD_UINT64,   /* uint64_t */
+    TG_FIELD_SIZE,     /* size_t */
+    TG_FIELD_DOUBLE,   /* double */
+    TG_FIELD_DTYPE,    /* tg_dtype */
+    TG_FIELD_ENUM,     /* an int of the values of the enum `of` (tg_enum_find) */
+    TG_FIELD_TEXT,     /* const char *, terminated by 0 */
+    TG_FIELD_TENSOR,   /* tg_tensor * */
+    TG_FIELD_STRUCT,   /* a struct of the type `of`, as a part of this struct */
+    TG_FIELD_FUNCTION, /* a pointer to a function */
+    TG_FIELD_POINTER,  /* any other pointer; `of` is the type that it points to, such as "tg_comm" */
+} tg_field_kind;
+
+/* One field of a struct. Its default is what the defaults of the struct have at its offset. */
+typedef struct tg_field {
+    const char *name;
+    tg_field_kind kind;
+    int count;       /* number of elements of an array; 1 for any other field */
+    size_t offset;   /* bytes from the start of the struct */
+    size_t bytes;    /* bytes of the whole field */
+    const char *of;  /* name of the type, for the kinds that say so; NULL for the others */
+    const char *doc; /* one line: what the field means, and which values it takes */
+} tg_field;
+
+/* Initializers of a tg_field. S is the struct, and KIND a tg_field_kind without its prefix:
+ * - TG_FIELD(tg_adamw_opts, lr, DOUBLE, "learning rate"): a field of a plain kind.
+ * - TG_FIELD_OF(tg_loss_opts, reduction, ENUM, "tg_loss_reduction", "..."): a field of a kind with a type.
+ * - TG_FIELD_ARRAY(tg_conv_opts, stride, INT64, "..."): an array. */
+#define TG_FIELD(S, member, KIND, doc_) TG_FIELD_OF(S, member, KIND, NULL, doc_)
+#define TG_FIELD_OF(S, member, KIND, of_, doc_) TG_FIELD_N_(S, member, KIND, 1, of_, doc_)
+#define TG_FIELD_ARRAY(S, member, KIND, doc_) \
+    TG_FIELD_N_(S, member, KIND, (int)(sizeof(((S *)0)->member) / sizeof(((S *)0)->member[0])), NULL, doc_)
+#define TG_FIELD_N_(S, member, KIND, n_, of_, doc_)                                         \
+    {.name = #member, .kind = TG_FIELD_##KIND, .count = n_, .offset = offsetof(S, member),  \
+     .bytes = sizeof(((S *)0)->member), .of = of_, .doc = doc_}
+
+/* ---- Enums ---- */
+
+typedef struct tg_enum_value {
+    const char *name; /* as in C, such as "TG_LOSS_MEAN" */
+    int value;
+} tg_enum_value;
+
+typedef struct tg_enum {
+    const char *name;   /* such as "tg_loss_reduction" */
+    const char *prefix; /* what the names of all values begin with, such as "TG_LOSS_" */
+    int n_values;
+    const tg_enum_value *values;
+} tg_enum;
+
+#define TG_ENUM_VALUE(v) {.name = #v, .value = v} /* initializes a tg_enum_value */
+
+/* ---- Structs of options ---- */
+
+typedef struct tg_struct {
+    const char *name; /* such as "tg_adamw_opts" */
+    size_t size;      /* bytes */
+    int n_fields;     /* all fields but the first one, `size` */
+    const tg_field *fields;
+    const void *defaults; /* such a struct with all defaults, as its macro makes it */
+    const char *doc;      /* one line: what the struct is for */
+} tg_struct;
+
+/* The list of all structs of options, as X(struct, MACRO): MACRO(...) makes one with its defaults in C. */
+#define TG_OPTIONS_LIST(X)                      \
+    X(tg_config, CONFIG)                        \
+    X(tg_file_ops, FILE_OPS)                    \
+    X(tg_ranks_opts, RANKS)                     \
+    X(tg_pack_ops, PACK_OPS)                    \
+    X(tg_backward_opts, BACKWARD)               \
+    X(tg_grad_opts, GRAD)                       \
+    X(tg_recompute_opts, RECOMPUTE)             \
+    X(tg_solve_opts, SOLVE)                     \
+    X(tg_attention_opts, ATTENTION)             \
+    X(tg_conv_opts, CONV)                       \
+    X(tg_pool_opts, POOL)                       \
+    X(tg_cross_entropy_opts, CROSS_ENTROPY)     \
+    X(tg_loss_opts, LOSS)                       \
+    X(tg_buffer_opts, BUFFER)                   \
+    X(tg_init, INIT)                            \
+    X(tg_sgd_opts, SGD)                         \
+    X(tg_adamw_opts, ADAMW)                     \
+    X(tg_group_opts, GROUP)                     \
+    X(tg_loss_scale, LOSS_SCALE)                \
+    X(tg_schedule, SCHEDULE)                    \
+    X(tg_parallel_opts, PARALLEL)               \
+    X(tg_sp_opts, SP)                           \
+    X(tg_inference_opts, INFERENCE)             \
+    X(tg_vocab_opts, VOCAB)                     \
+    X(tg_linear_grad_opts, LINEAR_GRAD)         \
+    X(tg_parallel_linear_opts, PARALLEL_LINEAR) \
+    X(tg_vocab_embedding_opts, VOCAB_EMBEDDING) \
+    X(tg_finalize_opts, FINALIZE)               \
+    X(tg_pipe_plan_opts, PIPE_PLAN)             \
+    X(tg_pipe_opts, PIPE)                       \
+    X(tg_load_opts, LOAD)                       \
+    X(tg_gpt_config, GPT)                       \
+    X(tg_lm_config, LM)                         \
+    X(tg_lm_rates, LM_RATES)                    \
+    X(tg_lm_save_opts, LM_SAVE)                 \
+    X(tg_gradcheck_opts, GRADCHECK)
+
+TG_API int tg_struct_count(void); /* Returns the number of structs of options. */
+/* Returns the i-th struct of TG_OPTIONS_LIST; NULL if i is out of range. */
+TG_API const tg_struct *tg_struct_at(int i);
+/* Returns the struct of options with this name; NULL if there is none. */
+TG_API const tg_struct *tg_struct_find(const char *name);
+/* Fills a struct of options with its defaults, as its macro does in C. `size` is sizeof the struct in the program,
+ * which may be smaller than the library's. Writes nothing and returns TG_ERR_ARGUMENT if there is no struct of this
+ * name, s is NULL, or size is larger than the library's struct or too small for the field `size`. */
+TG_API tg_status tg_struct_fill(const char *name, void *s, size_t size);
+
+TG_API int tg_enum_count(void); /* Returns the number of enums that fields of structs of options have. */
+/* Returns the i-th of these enums; NULL if i is out of range. */
+TG_API const tg_enum *tg_enum_at(int i);
+/* Returns the enum with this name; NULL if there is none. */
+TG_API const tg_enum *tg_enum_find(const char *name);
+
+#ifdef __cplusplus
+}
+
+/* The name of a struct of options, for tg_make; NULL for any other struct. */
+template <class S> struct tg_name_of {
+    static const char *name() { return nullptr; }
+};
+#define TG_X(S, MACRO)                                                                                                 \
+    struct S;                                                                                                          \
+    template <> struct tg_name_of<S> {                                                                                 \
+        static const char *name() { return #S; }                                                                       \
+    };
+TG_OPTIONS_LIST(TG_X)
+#undef TG_X
+
+/* Returns a struct of options with its defaults, or any other struct that begins with its size, such as an info, with
+ * zeros after the size. In C++17 it replaces the macros that make structs in C:
+ *     auto c = tg_make<tg_config>(); c.seed = 1; tg_ctx_new(&c) */
+template <class S> inline S tg_make() {
+    S s;
+    tg_struct_init(&s, sizeof s);
+    if (tg_name_of<S>::name()) tg_struct_fill(tg_name_of<S>::name(), &s, sizeof s);
+    return s;
+}
+#endif
+
+#endif
