@@ -516,10 +516,9 @@ CONV(conv2d);
 static conv_params params_of(int dims, const tg_conv_opts *given) {
     static const int64_t size[] = {1, 1}; /* infer takes the window size from w */
     tg_conv_opts o;
-    tg_op_options(&o, sizeof o, given);
-    conv_params p = {.w = tg_windows_of(dims, size, o.stride, NULL, o.padding, o.dilation),
-                     .groups = o.groups ? o.groups : 1,
-                     .result = Y};
+    tg_op_options(&o, &tg_conv_opts_struct, given);
+    conv_params p = {
+        .w = tg_windows_of(dims, size, o.stride, o.padding, o.dilation), .groups = o.groups, .result = Y};
     p.w.given = o.size;
     p.w.known = sizeof o;
     return p;

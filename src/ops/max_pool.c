@@ -293,18 +293,16 @@ MAX_POOL(max_pool2d);
 
 static max_pool_params params_of(int dims, const int64_t *size, const tg_pool_opts *given) {
     tg_pool_opts o;
-    tg_op_options(&o, sizeof o, given);
-    max_pool_params p = {.w = tg_windows_of(dims, size, o.stride, size, o.padding, o.dilation)};
-    p.w.given = o.size;
-    p.w.known = sizeof o;
+    tg_op_options(&o, &tg_pool_opts_struct, given);
+    max_pool_params p = {.w = tg_windows_of_pool(dims, size, &o)};
     if (o.exclude_padding) p.w.unused = "exclude_padding";
     return p;
 }
 
 /* Returns the greatest of every window of k elements of x [n, c, l]: [n, c, windows]. Windows start `stride` elements
- * apart, where 0 means k, and their elements are `dilation` apart; windows that do not fit into x and its padding are
- * left out. Padding is never selected. The gradient goes to the first of equal elements, and NaN is greater than any
- * number. The op saves one index per window. */
+ * apart, where TG_AUTO means k, and their elements are `dilation` apart; windows that do not fit into x and its padding
+ * are left out. Padding is never selected. The gradient goes to the first of equal elements, and NaN is greater than
+ * any number. The op saves one index per window. */
 tg_tensor *tg_max_pool1d(tg_tape *t, tg_tensor *x, int64_t k, const tg_pool_opts *opts) {
     max_pool_params p = params_of(1, &k, opts);
     return TG_RECORD(t, tg_op_max_pool1d, &p, x);

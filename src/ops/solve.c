@@ -251,7 +251,7 @@ const tg_op tg_op_triangular_solve = {
  * device. It takes 2 n steps, so small systems are slow on a GPU. opts may be NULL. */
 tg_tensor *tg_triangular_solve(tg_tape *t, tg_tensor *a, tg_tensor *b, const tg_solve_opts *opts) {
     tg_solve_opts o;
-    tg_op_options(&o, sizeof o, opts);
+    tg_op_options(&o, &tg_solve_opts_struct, opts);
     solve_params p = {.size = o.size, .known = sizeof o, .upper = o.upper, .transpose = o.transpose, .unit = o.unit};
     return TG_RECORD(t, tg_op_triangular_solve, &p, a, b);
 }

@@ -1,5 +1,6 @@
 /* Mappings of sequence parallelism: gather and reduce-scatter of rows, in equal or given parts. mapping.h explains the
  * letters of placements, as in V0 -> R. */
+#include "base/options.h"
 #include "parallel/mappings/mapping_samples.h"
 
 #include <tapegrad/derivatives.h>
@@ -12,7 +13,7 @@ static tg_status params_of(const tg_tape *t, tg_comm *c, const tg_sp_opts *given
     tg_sp_opts o;
     *p = (tg_mapping_params){0};
     if (!t) return TG_OK;
-    TG_TRY(tg_comm_missed(c, tg_options(t->ctx, &o, sizeof o, given, who)));
+    TG_TRY(tg_comm_missed(c, tg_options(t->ctx, &o, &tg_sp_opts_struct, given, who)));
     *p = (tg_mapping_params){.comm = c, .invariant = o.invariant, .splits = o.splits, .buffer = o.buffer};
     if (!o.invariant || gathers) return TG_OK;
     return tg_comm_missed(c, tg_fail(t->ctx, TG_ERR_ARGUMENT,

@@ -3,6 +3,7 @@
  * arXiv 1909.08053; sequence parallelism: Korthikanti et al., arXiv 2205.05198). */
 #include <tapegrad/megatron.h>
 
+#include "base/options.h"
 #include "ops/common/derive.h"
 #include "ops/linear.h"
 #include "ops/common/nn_op.h"
@@ -251,7 +252,7 @@ static linear_params params_of(const tg_comm *comm, const tg_linear_grad_opts *o
 static tg_status options(tg_tape *t, tg_tensor *const xw[2], const tg_linear_grad_opts *given, bool frozen,
                          const char *who, tg_linear_grad_opts *o) {
     TG_TRY(tg_tape_check_with(t, xw, 2, who));
-    TG_TRY(tg_options(t->ctx, o, sizeof *o, given, who));
+    TG_TRY(tg_options(t->ctx, o, &tg_linear_grad_opts_struct, given, who));
     if (frozen && (o->deferred || o->fused_wgrad))
         return tg_fail(t->ctx, TG_ERR_ARGUMENT, "%s: %s is set, but a frozen weight has no gradient", who,
                        o->deferred ? "deferred" : "fused_wgrad");
