@@ -417,7 +417,7 @@ int main(void) {
     ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .seed = 3, .dtype = TG_F64));
     t = tg_tape_new(ctx);
     const TTest *tests[] = {a_zero_is_zero_or_refused, every_number_with_another_default_has_a_probe};
-    int failed = tg_check_main("test_option_zeros", tests, sizeof tests / sizeof *tests);
+    int failed = tg_check_main("option zeros", tests, sizeof tests / sizeof *tests);
     tg_tape_free(t);
     tg_ctx_free(ctx);
     return failed;

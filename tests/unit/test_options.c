@@ -155,5 +155,5 @@ int main(void) {
                             fields_cover_their_struct,
                             fields_are_described,
                             structs_and_enums_are_found};
-    return tg_check_main("test_options", tests, sizeof tests / sizeof *tests);
+    return tg_check_main("options", tests, sizeof tests / sizeof *tests);
 }
