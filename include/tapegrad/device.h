@@ -81,7 +81,7 @@ typedef struct tg_gemm {
  * digits). In this way the elements of a shard take the draws of their positions in the global tensor. The innermost
  * stride is mostly 1, so that neighboring elements take consecutive draws.
  *
- * If rows is not NULL, n is above 0, and the outermost digit i counts as rows[i].
+ * rows is not NULL only if n is above 0. The element whose outermost digit is i then uses rows[i] in place of i.
  *
  * In a captured step (capture.h), `captured` points to three numbers on the device, which change between replays. Its
  * seed replaces rng.seed. Its stream and its counter are added to those of rng. */
@@ -102,8 +102,8 @@ TG_API uint64_t tg_draw_number(const tg_draws *d, int64_t position);
  * head of k and v serves h / g heads of q (grouped-query attention). The scores are scale * (q @ k^T), plus the mask if
  * the mask is float. The matrix of all scores is never stored.
  *
- * The row of a query is the list of its scores with the keys that it sees. If `sink` is given, each row of head h also
- * has the score sink[h], which belongs to no key. Slot attention writes top and mass, both [b,h,sq]; slot
+ * The row of a query is the list of its scores with the keys that it sees. If `sink` is given, each row of head u also
+ * has the score sink[u], which belongs to no key. Slot attention writes top and mass, both [b,h,sq]; slot
  * attention_grad reads them. top is the greatest score of a row. mass is the sum of exp(score - top) over the row, or 0
  * if the row has no score. top and mass are float32 (float64 for float64).
  *
@@ -114,14 +114,15 @@ TG_API uint64_t tg_draw_number(const tg_draws *d, int64_t position);
  * - j <= p, if causal;
  * - j <= p + right, if right_bound;
  * - j >= p - left, if left_bound;
- * - j < lengths[b], if lengths is given;
+ * - j < lengths[e] in batch entry e, if lengths is given;
  * - the mask is true there, if the mask is bool.
  *
  * A query that sees no key gives zeros.
  *
  * starts_q and starts_k, if given, pack several sequences into one batch entry. Sequence s has the queries from
  * starts_q[s] to starts_q[s + 1] - 1, and the keys from starts_k[s] to starts_k[s + 1] - 1. A query sees only keys of
- * its own sequence. p is then counted so that p of the last query of a sequence is the last key of that sequence. */
+ * its own sequence. p is then not i + sk - sq but i + c, with a number c for each sequence: the p of the sequence's
+ * last query is the index of the sequence's last key. */
 typedef struct tg_attention_args {
     tg_array q, k, v, out, top, mass;
     double scale, dropout;
@@ -168,8 +169,9 @@ typedef struct tg_norm_args {
  * possibly none. Targets are in [0, classes). Slot cross_entropy then writes the top and the mass of these columns
  * only. Instead of the loss it writes the shard's part of the loss: loss[r] is hit - s / classes * sum(d), where d of a
  * logit x is x - top[r] (x if mass[r] is 0). hit is -(1 - s) * d of the target, or 0 if the target is not in these
- * columns. From the parts the caller computes the loss of the whole row, which has the logits of all shards. It changes
- * each part to what the part would be with the top of the whole row, and adds log(mass of the whole row) to their sum.
+ * columns. The caller combines the shards' parts into the loss of the whole row, the row with the logits of all shards:
+ * it corrects each part for the difference between the shard's top and the top of the whole row, sums the parts, and
+ * adds log(mass of the whole row).
  * Slot cross_entropy_grad gets the top and the mass of whole rows. */
 typedef struct tg_cross_entropy_args {
     tg_array logits, target, loss, top, mass;
@@ -266,8 +268,8 @@ struct tg_device_ops {
     /* Like put_add, but overwrites elements of dst. If several elements of src go to the same element of dst, the last
      * one in row-major order wins. */
     tg_status (*put)(tg_ctx *ctx, tg_array dst, tg_array src, tg_array index, int dim, int64_t *bad);
-    /* Prepares one step of an optimizer (step.h). If the slot is NULL, the host does so, and copies the numbers from
-     * the device and back. */
+    /* Prepares one step of an optimizer (step.h). If the slot is NULL, the library computes the step's numbers on the
+     * host: it copies the state from the device, and copies the results back. */
     tg_status (*prepare)(tg_ctx *ctx, const tg_prepare_args *a);
     /* Makes the optimizer's step for n parameters a[0] to a[n - 1] (step.h), in as few launches as possible. */
     tg_status (*adamw)(tg_ctx *ctx, const tg_adamw_args *a, int n);
@@ -298,7 +300,7 @@ struct tg_device_ops {
     void *(*host_alloc)(tg_ctx *ctx, size_t bytes);
     void (*host_free)(tg_ctx *ctx, void *p, size_t bytes);
     tg_status (*copy_async)(tg_ctx *ctx, void *dst, const void *src, size_t bytes, tg_copy_kind kind, void **event);
-    bool (*event_test)(tg_ctx *ctx, void *event); /* returns whether the event has been reached, or has failed */
+    bool (*event_test)(tg_ctx *ctx, void *event); /* true: reached, or failed; false: not yet */
     tg_status (*event_await)(tg_ctx *ctx, void *event); /* makes the host wait for the event */
 };
 

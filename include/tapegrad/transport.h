@@ -14,8 +14,9 @@ extern "C" {
 /* One collective call. The library has checked it: the group has two or more ranks, dtypes and counts fit this rank's
  * tensors, data are contiguous, and src equals dst only where comm.h allows it. Counts are in elements.
  *
- * src and dst may be NULL on every rank. The ranks then compare the call and wait for each other, but no data moves. A
- * transport that moves data by other means calls another transport in this way, to compare its calls. */
+ * src and dst may be NULL on every rank. The ranks then compare the call and wait for each other, but no data moves.
+ * The NCCL transport, for example, moves data through GPUs, and calls a transport of the host in this way to have each
+ * of its calls compared. */
 typedef struct tg_transfer {
     size_t size; /* sizeof(tg_transfer) */
     tg_collective kind;
@@ -42,8 +43,9 @@ typedef struct tg_comm_ops {
     const char *name; /* returned by tg_comm_transport */
     bool host;        /* true: works only with memory that the host can read */
     bool silent;      /* true: moves no data, so it works with memory of any device */
-    /* true: calls are queued on the device, so wait and drop return before a call is done. The transport itself must
-     * then mark the end of the call in the record. */
+    /* true: calls are queued on the device like kernels. The slots wait and drop then return once the call is queued,
+     * and work that is queued later sees its result. The transport itself must mark the end of the call in the
+     * record. */
     bool queued;
 
     /* ---- Required slots ---- */
@@ -54,10 +56,11 @@ typedef struct tg_comm_ops {
     tg_status (*start)(tg_ctx *ctx, void *state, const tg_transfer *call, void **request);
     /* Advances the call. Returns true if the call is done or has failed. */
     bool (*test)(tg_ctx *ctx, void *state, void *request);
-    /* Waits until the call is done or has failed. */
+    /* Waits until the call is done or has failed; of a `queued` transport, until it is queued. */
     tg_status (*wait)(tg_ctx *ctx, void *state, void *request);
     /* Ends a request, whether the call is done or not. If the call cannot finish, aborts the call and the group. After
-     * drop returns, nothing may access the memory of the call. drop never fails. */
+     * drop returns, nothing may access the memory of the call, except work that a `queued` transport has put on the
+     * device before. drop never fails. */
     void (*drop)(tg_ctx *ctx, void *state, void *request);
     /* Creates a group of n ranks of this group: ranks[], in this order. This rank is ranks[rank]. Sets *group to this
      * rank's state of the new group. name is for errors, and may be NULL.
@@ -73,10 +76,11 @@ typedef struct tg_comm_ops {
 
     /* ---- Optional slots ---- */
 
-    /* Opens or closes a batch of sends and receives that start together. May be NULL if start never waits. */
+    /* Opens or closes a batch of sends and receives that start together. The batch lets two ranks send to each other
+     * without waiting for each other's receive. May be NULL if start never waits for such a partner. */
     tg_status (*batch)(tg_ctx *ctx, void *state, bool open);
-    /* Reports that this rank will not make a call. Calls in which other ranks wait for this rank must fail there. `why`
-     * is the reason, as text for the errors of those ranks. */
+    /* Tells the other ranks of the group that this rank has failed and makes no more calls, until `recover`. Calls in
+     * which they wait for this rank must fail there. `why` is the reason, as text for their errors. */
     void (*abort)(tg_ctx *ctx, void *state, const char *why);
     /* Restarts the group with the remaining ranks. Sets *size to their number and *rank to this rank's number among
      * them. NULL means that an abort is permanent. */

@@ -89,8 +89,8 @@ static void report_completed(layer *l, int n, tg_p2p_completed_fn completed) {
     l->in_flight = kept;
 }
 
-/* Tests twice. With Open MPI, a test that finds nothing may have fetched what the next test finds, and a test that
- * finds something fetches nothing. So only two empty tests in a row show that nothing has arrived. */
+/* Tests until two tests in a row find no completed request. In Open MPI a test that finds none may take in messages
+ * from the network, which only the next test reports; so one such test does not show that nothing has arrived. */
 static int mpi_poll(void *state, tg_p2p_completed_fn completed) {
     layer *l = state;
     for (int empty = 0; empty < 2;) {
@@ -132,8 +132,9 @@ static tg_p2p_phase mpi_phase(void *state) {
     return TG_P2P_OPEN;
 }
 
-/* Cancels the receives in flight, and reports to the transport that they have completed with 0 bytes. over:
- * MPI_Finalize has been called; then reports this for the sends too. Returns whether no request is left in flight. */
+/* Cancels the receives in flight, and reports each of them to the transport as completed with 0 bytes. If `over`, MPI
+ * cannot be used any more: calls nothing of it, and reports all requests, sends too, as completed with 0 bytes. Returns
+ * whether no request is left in flight. */
 static bool cancel_receives(layer *l, bool over, tg_p2p_completed_fn completed) {
     bool all = true;
     for (int i = 0; i < l->in_flight; i++) {

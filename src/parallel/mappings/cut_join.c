@@ -35,7 +35,7 @@ static tg_status all_gather_infer(tg_call *c) {
 static tg_status reduce_scatter_infer(tg_call *c) {
     TG_TRY(tg_mapping_cut(c));
     return tg_mapping_convert(c, tg_at_p, tg_mapping_part_placement(c),
-                              "cut a tensor that is the same on every rank with tg_scatter_to (I) or tg_shard (R)");
+                              "to cut a tensor that all ranks hold, use tg_scatter_to (I) or tg_shard (R)");
 }
 
 static tg_status scatter_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {
