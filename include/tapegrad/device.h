@@ -36,8 +36,9 @@ typedef int tg_formula;
 TG_API int tg_formula_count(void);
 TG_API const char *tg_formula_name(tg_formula f); /* Returns its name; "?" if f is out of range. */
 TG_API int tg_formula_inputs(tg_formula f);       /* Returns its number of inputs; 0 if f is out of range. */
-/* Evaluates the formula on doubles. A test of a device can compare slot map with this function. in[] has the inputs,
- * and p[2] the parameters; p NULL means zeros. Returns NaN if f is out of range or in is NULL. */
+/* Evaluates the formula on doubles. A test of a device can compare the results of its slot `map` with those of this
+ * function. in[] has the inputs, and p[2] the parameters; p NULL means zeros. Returns NaN if f is out of range or in is
+ * NULL. */
 TG_API double tg_formula_eval(tg_formula f, const double *in, const double *p);
 
 /* TG_SUMSQ is the sum of squares. */
@@ -81,7 +82,8 @@ typedef struct tg_gemm {
  * digits). In this way the elements of a shard take the draws of their positions in the global tensor. The innermost
  * stride is mostly 1, so that neighboring elements take consecutive draws.
  *
- * rows is not NULL only if n is above 0. The element whose outermost digit is i then uses rows[i] in place of i.
+ * rows may be given if n is above 0, and is NULL otherwise. If it is given, the element whose outermost digit is i uses
+ * rows[i] in place of i.
  *
  * In a captured step (capture.h), `captured` points to three numbers on the device, which change between replays. Its
  * seed replaces rng.seed. Its stream and its counter are added to those of rng. */

@@ -15,8 +15,8 @@ extern "C" {
  * tensors, data are contiguous, and src equals dst only where comm.h allows it. Counts are in elements.
  *
  * src and dst may be NULL on every rank. The ranks then compare the call and wait for each other, but no data moves.
- * The NCCL transport, for example, moves data through GPUs, and calls a transport of the host in this way to have each
- * of its calls compared. */
+ * The NCCL transport, for example, moves data through GPUs. For each of its calls it makes such a call without data on
+ * a second transport, which works in host memory, so that the ranks compare the call. */
 typedef struct tg_transfer {
     size_t size; /* sizeof(tg_transfer) */
     tg_collective kind;
@@ -43,24 +43,25 @@ typedef struct tg_comm_ops {
     const char *name; /* returned by tg_comm_transport */
     bool host;        /* true: works only with memory that the host can read */
     bool silent;      /* true: moves no data, so it works with memory of any device */
-    /* true: calls are queued on the device like kernels. The slots wait and drop then return once the call is queued,
+    /* true: calls are queued on the device like kernels. `wait` and `drop` then return as soon as the call is queued,
      * and work that is queued later sees its result. The transport itself must mark the end of the call in the
      * record. */
     bool queued;
 
     /* ---- Required slots ---- */
 
-    /* Starts the call and returns at once, without waiting for other ranks. Sets *request to a pointer that identifies
-     * the call until drop, or to NULL if the call is done already. If the ranks make different calls, the transport
-     * must fail on all of them before it moves data. */
+    /* Starts the call and returns at once, without waiting for other ranks; only a transport that has the slot batch
+     * may wait here, for the partner of a send or receive. Sets *request to a pointer that identifies the call until
+     * drop, or to NULL if the call is done already. If the ranks make different calls, the transport must fail on all
+     * of them before it moves data. */
     tg_status (*start)(tg_ctx *ctx, void *state, const tg_transfer *call, void **request);
     /* Advances the call. Returns true if the call is done or has failed. */
     bool (*test)(tg_ctx *ctx, void *state, void *request);
     /* Waits until the call is done or has failed; of a `queued` transport, until it is queued. */
     tg_status (*wait)(tg_ctx *ctx, void *state, void *request);
-    /* Ends a request, whether the call is done or not. If the call cannot finish, aborts the call and the group. After
-     * drop returns, nothing may access the memory of the call, except work that a `queued` transport has put on the
-     * device before. drop never fails. */
+    /* Ends a request. If the call is not done, drop waits for it; if it cannot finish, drop aborts it and the group.
+     * After drop returns, nothing may access the memory of the call, except work that a `queued` transport has put on
+     * the device before. drop never fails. */
     void (*drop)(tg_ctx *ctx, void *state, void *request);
     /* Creates a group of n ranks of this group: ranks[], in this order. This rank is ranks[rank]. Sets *group to this
      * rank's state of the new group. name is for errors, and may be NULL.
@@ -70,14 +71,15 @@ typedef struct tg_comm_ops {
      * The new groups are then disjoint, and each rank passes the group that contains it. */
     tg_status (*split)(tg_ctx *ctx, void *state, const int *ranks, int n, int rank, const char *name, bool all,
                        void **group);
-    /* Frees state. The library calls it after the last drop. Calls in which other ranks still wait for this rank must
-     * fail there. */
+    /* Frees state. The library calls it after the last drop. If other ranks still wait for this rank in a call, that
+     * call must fail on those ranks. */
     void (*close)(tg_ctx *ctx, void *state);
 
     /* ---- Optional slots ---- */
 
     /* Opens or closes a batch of sends and receives that start together. The batch lets two ranks send to each other
-     * without waiting for each other's receive. May be NULL if start never waits for such a partner. */
+     * without waiting for each other's receive. May be NULL if start never waits for the partner of a send or
+     * receive. */
     tg_status (*batch)(tg_ctx *ctx, void *state, bool open);
     /* Tells the other ranks of the group that this rank has failed and makes no more calls, until `recover`. Calls in
      * which they wait for this rank must fail there. `why` is the reason, as text for their errors. */

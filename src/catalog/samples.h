@@ -7,7 +7,7 @@
 
 typedef struct tg_case_opts {
     tg_dtype dtype; /* dtype of float inputs whose sample names no dtype */
-    tg_dtype grid;  /* values are rounded to what this dtype can represent; 0 means that of `dtype` */
+    tg_dtype grid;  /* values are rounded to what this dtype can represent; 0: not rounded further than `dtype` is */
     uint64_t seed;
     /* Floats are changed at random by up to this relative amount. The change that this causes in the results shows how
      * ill-conditioned the sample is. */

@@ -14,7 +14,7 @@ enum { FIRST_CAPACITY = 128 };
  * requests[i]. */
 typedef struct layer {
     MPI_Comm comm;
-    MPI_Request opening; /* of the duplication of comm */
+    MPI_Request opening; /* of the MPI_Comm_idup that makes comm */
     bool open, broken;   /* the duplication is done; a call of MPI has failed */
     int in_flight, capacity;
     MPI_Request *requests;

@@ -24,12 +24,12 @@ static tg_status scatter_infer(tg_call *c) {
 
 static tg_status gather_infer(tg_call *c) {
     TG_TRY(tg_mapping_join(c));
-    return tg_mapping_convert(c, tg_mapping_input_placement(c), tg_at_i, "gather along the dim that is sharded");
+    return tg_mapping_convert(c, tg_mapping_input_placement(c), tg_at_i, "pass the dim that is sharded");
 }
 
 static tg_status all_gather_infer(tg_call *c) {
     TG_TRY(tg_mapping_join(c));
-    return tg_mapping_convert(c, tg_mapping_input_placement(c), tg_at_r, "gather along the dim that is sharded");
+    return tg_mapping_convert(c, tg_mapping_input_placement(c), tg_at_r, "pass the dim that is sharded");
 }
 
 static tg_status reduce_scatter_infer(tg_call *c) {

@@ -40,7 +40,7 @@ static tg_status gather_from_sp_infer(tg_call *c) {
     bool invariant = tg_mapping_of(c)->invariant;
     TG_TRY(tg_mapping_join(c));
     return tg_mapping_convert(c, tg_mapping_input_placement(c), invariant ? tg_at_i : tg_at_r,
-                              "gather along the dim that is sharded");
+                              "if another dim is sharded, use tg_gather_from or tg_all_gather");
 }
 
 static tg_status gather_from_sp_forward(tg_call *c) {
