@@ -96,8 +96,8 @@ typedef struct tg_draws {
     const int64_t *rows;    /* memory of the device, contiguous; NULL for all ops but tg_dropout_rows */
 } tg_draws;
 
-/* Returns the number of the draw that the element at this row-major position takes, without `captured`; 0 if d is
- * NULL. The host must be able to read d->rows. */
+/* Returns the number of the draw that the element at this row-major position takes; 0 if d is NULL. Ignores
+ * d->captured. The host must be able to read d->rows. */
 TG_API uint64_t tg_draw_number(const tg_draws *d, int64_t position);
 
 /* Attention over q [b,h,sq,dk], k [b,g,sk,dk] and v [b,g,sk,dv] into out [b,h,sq,dv]. h is a multiple of g, and each
@@ -135,8 +135,8 @@ typedef struct tg_attention_args {
     tg_array lengths;          /* [b], int64, in [0, sk] */
     /* [sequences + 1], int64, contiguous, never decreasing; from 0 to sq and from 0 to sk. b is then 1. */
     tg_array starts_q, starts_k;
-    /* In slot attention: bad[0] receives 1 + the position of the first invalid entry of lengths, or of the array that
-     * starts_q and starts_k form together, starts_q first. NULL means that these arrays are known to be valid. */
+    /* In slot attention: bad[0] receives 1 + the position of the first invalid entry of lengths, or of starts_q and
+     * starts_k. Positions count on from starts_q to starts_k. NULL means that these arrays are known to be valid. */
     int64_t *bad;
     tg_draws draws;
     tg_array gout, gq, gk, gv; /* in slot attention_grad; data NULL means that a gradient is not wanted */

@@ -85,7 +85,7 @@ typedef struct tg_comm_ops {
      * which they wait for this rank must fail there. `why` is the reason, as text for their errors. */
     void (*abort)(tg_ctx *ctx, void *state, const char *why);
     /* Restarts the group with the remaining ranks. Sets *size to their number and *rank to this rank's number among
-     * them. NULL means that an abort is permanent. */
+     * them. If the slot is NULL, an abort is permanent. */
     tg_status (*recover)(tg_ctx *ctx, void *state, int *rank, int *size);
     /* The library calls poll while the host waits for something else, such as a device. `waited` is the number of
      * seconds so far; a negative number means that the wait has ended. poll advances pending calls, and must not block.

@@ -12,11 +12,12 @@ static tg_status params_of(const tg_tape *t, tg_comm *c, const tg_sp_opts *given
     tg_sp_opts o;
     *p = (tg_mapping_params){0};
     if (!t) return TG_OK;
-    TG_TRY(tg_comm_missed(c, tg_options(t->ctx, &o, sizeof o, given, who)));
+    TG_TRY(tg_comm_note_missed(c, tg_options(t->ctx, &o, sizeof o, given, who)));
     *p = (tg_mapping_params){.comm = c, .invariant = o.invariant, .splits = o.splits, .buffer = o.buffer};
     if (!o.invariant || gathers) return TG_OK;
-    return tg_comm_missed(c, tg_fail(t->ctx, TG_ERR_ARGUMENT,
-                                     "%s: invariant is set, but only tg_gather_from_sp uses it; leave it false", who));
+    return tg_comm_note_missed(c, tg_fail(t->ctx, TG_ERR_ARGUMENT,
+                                          "%s: invariant is set, but only tg_gather_from_sp uses it; leave it false",
+                                          who));
 }
 
 #define SPLITS(...) (const int64_t[]){__VA_ARGS__}
