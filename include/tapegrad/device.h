@@ -123,8 +123,8 @@ TG_API uint64_t tg_draw_number(const tg_draws *d, int64_t position);
  *
  * starts_q and starts_k, if given, pack several sequences into one batch entry. Sequence s has the queries from
  * starts_q[s] to starts_q[s + 1] - 1, and the keys from starts_k[s] to starts_k[s + 1] - 1. A query sees only keys of
- * its own sequence. p is then not i + sk - sq but i + c, with a number c for each sequence: the p of the sequence's
- * last query is the index of the sequence's last key. */
+ * its own sequence. p is then i + c in place of i + sk - sq. Each sequence has its own c, chosen so that p of its last
+ * query is the index of its last key. */
 typedef struct tg_attention_args {
     tg_array q, k, v, out, top, mass;
     double scale, dropout;
@@ -136,7 +136,8 @@ typedef struct tg_attention_args {
     /* [sequences + 1], int64, contiguous, never decreasing; from 0 to sq and from 0 to sk. b is then 1. */
     tg_array starts_q, starts_k;
     /* In slot attention: bad[0] receives 1 + the position of the first invalid entry of lengths, or of starts_q and
-     * starts_k. Positions count on from starts_q to starts_k. NULL means that these arrays are known to be valid. */
+     * starts_k. The entries of starts_k are numbered after those of starts_q. NULL means that these arrays are known to
+     * be valid. */
     int64_t *bad;
     tg_draws draws;
     tg_array gout, gq, gk, gv; /* in slot attention_grad; data NULL means that a gradient is not wanted */
@@ -276,9 +277,9 @@ struct tg_device_ops {
     /* Makes the optimizer's step for n parameters a[0] to a[n - 1] (step.h), in as few launches as possible. */
     tg_status (*adamw)(tg_ctx *ctx, const tg_adamw_args *a, int n);
     /* Returns TG_ERR_DATA if kernels have found a data error, such as an index out of range, since the last call. The
-     * library calls poll at each reset of a tape. An error must be reported by the second reset after the work was
-     * queued. The slots of a device that has poll do not write bad[0]. If poll is NULL, they write it before they
-     * return. */
+     * library calls poll at each reset of a tape. poll must report an error no later than at the second reset after the
+     * work was queued. The slots of a device that has poll do not write bad[0]. If poll is NULL, they write it before
+     * they return. */
     tg_status (*poll)(tg_ctx *ctx);
     /* Adds NaN to *sum, a float64 on the device, if kernels have found a data error that poll has not returned yet.
      * Otherwise leaves *sum unchanged. The addition is queued like other work. A device has both poll and fault_sum, or

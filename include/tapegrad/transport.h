@@ -15,8 +15,8 @@ extern "C" {
  * tensors, data are contiguous, and src equals dst only where comm.h allows it. Counts are in elements.
  *
  * src and dst may be NULL on every rank. The ranks then compare the call and wait for each other, but no data moves.
- * The NCCL transport, for example, moves data through GPUs. For each of its calls it makes such a call without data on
- * a second transport, which works in host memory, so that the ranks compare the call. */
+ * The NCCL transport, for example, does not compare calls itself. Before it moves data through the GPUs, it passes the
+ * call, without data, to a second transport in host memory, and there the ranks compare it. */
 typedef struct tg_transfer {
     size_t size; /* sizeof(tg_transfer) */
     tg_collective kind;
@@ -66,7 +66,7 @@ typedef struct tg_comm_ops {
     /* Creates a group of n ranks of this group: ranks[], in this order. This rank is ranks[rank]. Sets *group to this
      * rank's state of the new group. name is for errors, and may be NULL.
      *
-     * If `all` is false, the ranks of the new group call split, and the other ranks need not. Ranks that share several
+     * If `all` is false, only the ranks of the new group call split. Ranks that share several
      * new groups create them in the same order. If `all` is true, every rank of this group calls split at this point.
      * The new groups are then disjoint, and each rank passes the group that contains it. */
     tg_status (*split)(tg_ctx *ctx, void *state, const int *ranks, int n, int rank, const char *name, bool all,
@@ -92,9 +92,10 @@ typedef struct tg_comm_ops {
      * It fails if the group has failed, or if `request` can no longer finish. request may be NULL. */
     tg_status (*poll)(tg_ctx *ctx, void *state, void *request, double waited);
     /* Windows: device memory for fast collectives (tg_symmetric). Set all three slots or none. window_alloc allocates
-     * this rank's window, sets *window to it, and returns the memory of the window. If no memory is available, it
-     * returns NULL without an error. window_join makes the windows known to all ranks. Every rank calls window_join,
-     * with windows of the same size. window_free frees a window; the library may call it after close. */
+     * device memory for this rank's window and returns it. It sets *window to a handle of the window, which the other
+     * two slots take. If no memory is available, it returns NULL without an error. window_join makes the windows known
+     * to all ranks. Every rank calls window_join, with windows of the same size. window_free frees a window; the
+     * library may call it after close. */
     void *(*window_alloc)(tg_ctx *ctx, void *state, size_t bytes, void **window);
     tg_status (*window_join)(tg_ctx *ctx, void *state, void *window);
     void (*window_free)(tg_ctx *ctx, void *window);

@@ -21,7 +21,7 @@ typedef struct tg_case {
     tg_ctx *ctx;
     const tg_op *op;
     const tg_sample *sample;
-    int n_in, n_out; /* n_out: number of outputs, or TG_CASE_OUTPUTS if the op's infer sets it */
+    int n_in, n_out; /* n_out: TG_CASE_OUTPUTS, the maximum, if only the op's infer knows the number of outputs */
     tg_tensor *in[TG_SAMPLE_INPUTS];
 } tg_case;
 
