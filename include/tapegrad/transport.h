@@ -14,9 +14,9 @@ extern "C" {
 /* One collective call. The library has checked it: the group has two or more ranks, dtypes and counts fit this rank's
  * tensors, data are contiguous, and src equals dst only where comm.h allows it. Counts are in elements.
  *
- * src and dst may be NULL on every rank. The ranks then compare the call and wait for each other, but no data moves.
- * The NCCL transport, for example, does not compare calls itself. Before it moves data through the GPUs, it passes the
- * call, without data, to a second transport in host memory, and there the ranks compare it. */
+ * A call may carry no data: src and dst are then both NULL, on all ranks. The ranks still compare the call and wait for
+ * each other. The NCCL transport, for example, does not compare calls itself. Before it moves data through the GPUs, it
+ * passes the call, without data, to a second transport in host memory, and there the ranks compare it. */
 typedef struct tg_transfer {
     size_t size; /* sizeof(tg_transfer) */
     tg_collective kind;
@@ -50,10 +50,10 @@ typedef struct tg_comm_ops {
 
     /* ---- Required slots ---- */
 
-    /* Starts the call and returns at once, without waiting for other ranks; only a transport that has the slot batch
-     * may wait here, for the partner of a send or receive. Sets *request to a pointer that identifies the call until
-     * drop, or to NULL if the call is done already. If the ranks make different calls, the transport must fail on all
-     * of them before it moves data. */
+    /* Starts the call and returns at once, without waiting for other ranks. Exception: a transport that has `batch` may
+     * wait here for the partner of a send or receive. Sets *request to a pointer that identifies the call until drop,
+     * or to NULL if the call is done already. If the ranks make different calls, the transport must fail on all of them
+     * before it moves data. */
     tg_status (*start)(tg_ctx *ctx, void *state, const tg_transfer *call, void **request);
     /* Advances the call. Returns true if the call is done or has failed. */
     bool (*test)(tg_ctx *ctx, void *state, void *request);

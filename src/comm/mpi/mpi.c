@@ -15,7 +15,8 @@ enum { FIRST_CAPACITY = 128 };
 typedef struct layer {
     MPI_Comm comm;
     MPI_Request opening; /* of the MPI_Comm_idup that makes comm */
-    bool open, broken;   /* the duplication is done; a call of MPI has failed */
+    bool open;           /* MPI_Comm_idup has completed, so comm can be used */
+    bool broken;         /* a call of MPI has failed */
     int in_flight, capacity;
     MPI_Request *requests;
     MPI_Status *statuses; /* results of MPI_Testsome: the statuses and the indices of completed requests */
