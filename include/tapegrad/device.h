@@ -170,12 +170,12 @@ typedef struct tg_norm_args {
  *
  * For a shard of the vocabulary, `classes` is the number of all classes, and logits has the columns from `first` on,
  * possibly none. Targets are in [0, classes). Slot cross_entropy then writes the top and the mass of these columns
- * only. Instead of the loss it writes the shard's part of the loss: loss[r] is hit - s / classes * sum(d), where d of a
- * logit x is x - top[r] (x if mass[r] is 0). hit is -(1 - s) * d of the target, or 0 if the target is not in these
- * columns. The caller combines the shards' parts into the loss of the whole row, the row with the logits of all shards:
- * it corrects each part for the difference between the shard's top and the top of the whole row, sums the parts, and
- * adds log(mass of the whole row).
- * Slot cross_entropy_grad gets the top and the mass of whole rows. */
+ * only. Instead of the loss it writes the shard's part of the loss: loss[r] = hit - s / classes * sum(d). Here d(x) is
+ * x - top[r] for each logit x of these columns (x itself if mass[r] is 0), and `hit` is -(1 - s) * d(logit of the
+ * target), or 0 if the target is not in these columns. The caller combines the shards' parts into the loss of the whole
+ * row, the row with the logits of all shards: it corrects each part for the difference between the shard's top and the
+ * top of the whole row, sums the parts, and adds log(mass of the whole row). Slot cross_entropy_grad gets the top and
+ * the mass of whole rows. */
 typedef struct tg_cross_entropy_args {
     tg_array logits, target, loss, top, mass;
     int64_t ignore_index;
@@ -196,7 +196,8 @@ typedef struct tg_adamw_args tg_adamw_args;
  * The library has checked the arrays before it calls a slot: shapes fit, and dtypes are among the eight core ones
  * (TG_F32 to TG_BOOL). If `add` is true, a slot adds to the output. Otherwise it overwrites the output and does not
  * read it; (+)= below stands for both. Outputs do not overlap inputs, except that the output of an element-wise slot
- * may be exactly one of its inputs. */
+ * may be exactly one of its inputs. What is said of bad[0] holds for a device without slot `poll`; others report data
+ * errors through poll. */
 struct tg_device_ops {
     size_t size;
     const char *name;
@@ -209,7 +210,8 @@ struct tg_device_ops {
     /* Returns memory of the device. Returns NULL if there is none left; the library then records the error. */
     void *(*alloc)(tg_ctx *ctx, size_t bytes, size_t align);
     void (*free)(tg_ctx *ctx, void *p, size_t bytes);
-    /* Copies bytes. When it returns, it has read or filled the host's memory, which may then be used for other data. */
+    /* Copies bytes. When it returns, host memory that it reads may be reused, and host memory that it fills is
+     * complete. */
     tg_status (*copy)(tg_ctx *ctx, void *dst, const void *src, size_t bytes, tg_copy_kind kind);
     tg_status (*sync)(tg_ctx *ctx); /* makes the host wait until all queued work is done */
     /* Makes *event stand for the present end of the queue. Creates the event if *event is NULL. */
@@ -278,8 +280,8 @@ struct tg_device_ops {
     tg_status (*adamw)(tg_ctx *ctx, const tg_adamw_args *a, int n);
     /* Returns TG_ERR_DATA if kernels have found a data error, such as an index out of range, since the last call. The
      * library calls poll at each reset of a tape. poll must report an error no later than at the second reset after the
-     * work was queued. The slots of a device that has poll do not write bad[0]. If poll is NULL, they write it before
-     * they return. */
+     * work was queued. The slots of a device that has poll do not write bad[0]. If poll is NULL, the slots write bad[0]
+     * before they return. */
     tg_status (*poll)(tg_ctx *ctx);
     /* Adds NaN to *sum, a float64 on the device, if kernels have found a data error that poll has not returned yet.
      * Otherwise leaves *sum unchanged. The addition is queued like other work. A device has both poll and fault_sum, or
