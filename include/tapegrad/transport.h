@@ -28,8 +28,8 @@ typedef struct tg_transfer {
     /* Number of elements of one rank's part, for example of src in a gather and of dst in a scatter. If the kind has no
      * parts, number of all elements. */
     int64_t count;
-    /* Number of elements that go to each rank and that come from each rank; count is then not used. NULL means equal
-     * parts. Valid only until start returns. */
+    /* If the parts are not equal: send[r] elements go to rank r, recv[r] come from rank r, and count is not used. NULL
+     * if the parts are equal. Valid only until start returns. */
     const int64_t *send, *recv;
     const void *site; /* call site, which errors quote */
     uint64_t record;  /* number of this call in this rank's record (tg_comm_record) */
@@ -91,11 +91,11 @@ typedef struct tg_comm_ops {
      * seconds so far; a negative number means that the wait has ended. poll advances pending calls, and must not block.
      * It fails if the group has failed, or if `request` can no longer finish. request may be NULL. */
     tg_status (*poll)(tg_ctx *ctx, void *state, void *request, double waited);
-    /* Windows: device memory for fast collectives (tg_symmetric). Set all three slots or none. window_alloc allocates
-     * device memory for this rank's window and returns it. It sets *window to a handle of the window, which the other
-     * two slots take. If no memory is available, it returns NULL without an error. window_join makes the windows known
-     * to all ranks. Every rank calls window_join, with windows of the same size. window_free frees a window; the
-     * library may call it after close. */
+    /* Memory windows. A window is device memory of this rank for fast collectives (tg_symmetric). Set all three slots
+     * or none. window_alloc allocates device memory for this rank's window and returns it. It sets *window to a handle
+     * of the window, which the other two slots take. If no memory is available, it returns NULL without an error.
+     * window_join makes the windows known to all ranks. Every rank calls window_join, with windows of the same size.
+     * window_free frees a window; the library may call it after close. */
     void *(*window_alloc)(tg_ctx *ctx, void *state, size_t bytes, void **window);
     tg_status (*window_join)(tg_ctx *ctx, void *state, void *window);
     void (*window_free)(tg_ctx *ctx, void *window);

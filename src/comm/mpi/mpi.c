@@ -147,8 +147,8 @@ static bool cancel_receives(layer *l, bool over, tg_p2p_completed_fn completed) 
     return all;
 }
 
-/* Does not free a communicator for which messages may still arrive. MPI could deliver these messages to a later
- * communicator that gets the same number. */
+/* Frees the layer. Frees its communicator only if no message can still arrive for it (`quiet`, and no request is left).
+ * Otherwise MPI could give the communicator's internal number to a later one, and deliver the late messages there. */
 static void mpi_close(void *state, bool quiet, tg_p2p_completed_fn completed) {
     layer *l = state;
     bool over = mpi_phase(l) == TG_P2P_ENDED;
