@@ -230,9 +230,9 @@ struct tg_device_ops {
     tg_status (*fill)(tg_ctx *ctx, tg_array out, double value);
     /* out[i] = start + i * step, where i is the row-major position. */
     tg_status (*iota)(tg_ctx *ctx, tg_array out, double start, double step);
-    /* out (+)= scale * the reduction of in. out has the ndim of in, and size 1 (or stride 0) in the reduced dims. Sums
-     * run in a fixed order. TG_ARGMAX and TG_ARGMIN give the int64 index in the one reduced dim; of equal elements,
-     * that of the first. In TG_MAX, TG_MIN, TG_ARGMAX and TG_ARGMIN, NaN wins over any number. */
+    /* out (+)= scale * the reduction of `in`. The array `out` has the ndim of `in`, and size 1 (or stride 0) in the
+     * reduced dims. Sums run in a fixed order. TG_ARGMAX and TG_ARGMIN give the int64 index in the one reduced dim; of
+     * equal elements, that of the first. In TG_MAX, TG_MIN, TG_ARGMAX and TG_ARGMIN, NaN wins over any number. */
     tg_status (*reduce)(tg_ctx *ctx, tg_reduction kind, tg_array out, tg_array in, double scale, bool add);
     tg_status (*gemm)(tg_ctx *ctx, const tg_gemm *g); /* matrix products (tg_gemm) */
     /* take: out[.., i, ..] = src[.., index[.., i, ..], ..] along dim. index is int64 or int32, and has the shape of
@@ -315,11 +315,11 @@ TG_API void *tg_ctx_device_state(const tg_ctx *ctx);
 /* Calls body on ranges that together cover [0, n), on the threads of the context or by tg_config.parallel_for. The
  * threads choose where the ranges begin and end, so results must not depend on that. */
 TG_API void tg_parallel_run(tg_ctx *ctx, int64_t n, tg_range_fn body, void *arg);
-/* Returns work memory on the host of at least `bytes` bytes, aligned to 64 bytes. There are TG_WORKSPACES
- * blocks, numbered from 0; `slot` is the number of one. A block is kept, and the next call with its number returns it
- * again. Returns NULL after recording an error. */
+/* Returns work memory on the host of at least `bytes` bytes, aligned to 64 bytes. There are TG_WORKSPACES blocks, and
+ * `block` is the number of the wanted one, from 0. A block is kept, and the next call with its number returns it again.
+ * Returns NULL after recording an error. */
 enum { TG_WORKSPACES = 8 };
-TG_API void *tg_workspace(tg_ctx *ctx, int slot, size_t bytes);
+TG_API void *tg_workspace(tg_ctx *ctx, int block, size_t bytes);
 
 #ifdef __cplusplus
 }
