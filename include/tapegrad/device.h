@@ -37,8 +37,8 @@ TG_API int tg_formula_count(void);
 TG_API const char *tg_formula_name(tg_formula f); /* Returns its name; "?" if f is out of range. */
 TG_API int tg_formula_inputs(tg_formula f);       /* Returns its number of inputs; 0 if f is out of range. */
 /* Evaluates the formula on doubles. A test of a device can compare the results of its slot `map` with those of this
- * function. in[] has the inputs, and p[2] the parameters; p NULL means zeros. Returns NaN if f is out of range or in is
- * NULL. */
+ * function. in[] has the inputs, and p[2] the parameters; p NULL means zeros. Returns NaN if `in` is NULL or f is out of
+ * range. */
 TG_API double tg_formula_eval(tg_formula f, const double *in, const double *p);
 
 /* TG_SUMSQ is the sum of squares. */

@@ -148,7 +148,8 @@ static bool cancel_receives(layer *l, bool over, tg_p2p_completed_fn completed) 
 }
 
 /* Frees the layer. Frees its communicator only if no message can still arrive for it (`quiet`, and no request is left).
- * Otherwise MPI could give the communicator's internal number to a later one, and deliver the late messages there. */
+ * If it were freed while a message is on its way, MPI could reuse its internal number for a new communicator, and
+ * deliver the late message there. */
 static void mpi_close(void *state, bool quiet, tg_p2p_completed_fn completed) {
     layer *l = state;
     bool over = mpi_phase(l) == TG_P2P_ENDED;
