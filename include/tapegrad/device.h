@@ -37,8 +37,8 @@ TG_API int tg_formula_count(void);
 TG_API const char *tg_formula_name(tg_formula f); /* Returns its name; "?" if f is out of range. */
 TG_API int tg_formula_inputs(tg_formula f);       /* Returns its number of inputs; 0 if f is out of range. */
 /* Evaluates the formula on doubles. A test of a device can compare the results of its slot `map` with those of this
- * function. in[] has the inputs, and p[2] the parameters; p NULL means zeros. Returns NaN if `in` is NULL or f is out of
- * range. */
+ * function. in[] has the inputs, and p[2] the parameters; p NULL means zeros. Returns NaN if `in` is NULL or f is out
+ * of range. */
 TG_API double tg_formula_eval(tg_formula f, const double *in, const double *p);
 
 /* TG_SUMSQ is the sum of squares. */
@@ -105,8 +105,8 @@ TG_API uint64_t tg_draw_number(const tg_draws *d, int64_t position);
  * the mask is float. The matrix of all scores is never stored.
  *
  * The row of a query is the list of its scores with the keys that it sees. If `sink` is given, each row of head u also
- * has the score sink[u], which belongs to no key. Slot attention writes top and mass, both [b,h,sq]; slot
- * attention_grad reads them. top is the greatest score of a row. mass is the sum of exp(score - top) over the row, or 0
+ * has the score sink[u], which belongs to no key. Slot `attention` writes top and mass, both [b,h,sq]; slot
+ * `attention_grad` reads them. top is the greatest score of a row. mass is the sum of exp(score - top) over the row, or 0
  * if the row has no score. top and mass are float32 (float64 for float64).
  *
  * Dropout of the score of query i and key j, in batch entry e and head u of the h heads, takes the draw of position
@@ -135,12 +135,12 @@ typedef struct tg_attention_args {
     tg_array lengths;          /* [b], int64, in [0, sk] */
     /* [sequences + 1], int64, contiguous, never decreasing; from 0 to sq and from 0 to sk. b is then 1. */
     tg_array starts_q, starts_k;
-    /* In slot attention: bad[0] receives 1 + the position of the first invalid entry of lengths, or of starts_q and
+    /* In slot `attention`: bad[0] receives 1 + the position of the first invalid entry of lengths, or of starts_q and
      * starts_k. The entries of starts_k are numbered after those of starts_q. NULL means that these arrays are known to
      * be valid. */
     int64_t *bad;
     tg_draws draws;
-    tg_array gout, gq, gk, gv; /* in slot attention_grad; data NULL means that a gradient is not wanted */
+    tg_array gout, gq, gk, gv; /* in slot `attention_grad`; data NULL means that a gradient is not wanted */
     bool add_q, add_k, add_v;  /* add to gq, gk, gv instead of overwriting them */
     tg_array gmask, gsink;     /* gmask has the strides of mask, and is summed along dims of stride 0 */
     bool add_mask, add_sink;   /* add to gmask, gsink instead of overwriting them */
@@ -163,18 +163,18 @@ typedef struct tg_norm_args {
  * probabilities of row r. If the target is ignore_index, loss[r] is 0. If a target is out of range, which is a data
  * error, bad[0] receives 1 + the number of the first such row.
  *
- * Slot cross_entropy writes top and mass, and slot cross_entropy_grad reads them. top[r] is the greatest logit of the
- * row, and mass[r] is the sum of exp(x - top[r]) over its logits x. If no logit is above -inf, they are -inf and 0. The
- * probability of a logit x is exp(x - top[r]) / mass[r]. A single number, log(sum(exp(x))), would lose precision where
- * logits are large. top, mass and loss are float32 (float64 for float64). glogits may be the memory of logits.
+ * Slot `cross_entropy` writes top and mass, and slot `cross_entropy_grad` reads them. top[r] is the greatest logit of
+ * the row, and mass[r] is the sum of exp(x - top[r]) over its logits x. If no logit is above -inf, they are -inf and 0.
+ * The probability of a logit x is exp(x - top[r]) / mass[r]. A single number, log(sum(exp(x))), would lose precision
+ * where logits are large. top, mass and loss are float32 (float64 for float64). glogits may be the memory of logits.
  *
  * For a shard of the vocabulary, `classes` is the number of all classes, and logits has the columns from `first` on,
- * possibly none. Targets are in [0, classes). Slot cross_entropy then writes the top and the mass of these columns
+ * possibly none. Targets are in [0, classes). Slot `cross_entropy` then writes the top and the mass of these columns
  * only. Instead of the loss it writes the shard's part of the loss: loss[r] = hit - s / classes * sum(d). Here d(x) is
  * x - top[r] for each logit x of these columns (x itself if mass[r] is 0), and `hit` is -(1 - s) * d(logit of the
  * target), or 0 if the target is not in these columns. The caller combines the shards' parts into the loss of the whole
  * row, the row with the logits of all shards: it corrects each part for the difference between the shard's top and the
- * top of the whole row, sums the parts, and adds log(mass of the whole row). Slot cross_entropy_grad gets the top and
+ * top of the whole row, sums the parts, and adds log(mass of the whole row). Slot `cross_entropy_grad` gets the top and
  * the mass of whole rows. */
 typedef struct tg_cross_entropy_args {
     tg_array logits, target, loss, top, mass;
@@ -182,7 +182,7 @@ typedef struct tg_cross_entropy_args {
     int64_t first, classes; /* both 0 if the logits are whole */
     double smoothing;
     int64_t *bad;
-    tg_array gloss, glogits; /* in slot cross_entropy_grad */
+    tg_array gloss, glogits; /* in slot `cross_entropy_grad` */
     bool add;                /* add to glogits instead of overwriting it */
 } tg_cross_entropy_args;
 
@@ -273,8 +273,9 @@ struct tg_device_ops {
     /* Like put_add, but overwrites elements of dst. If several elements of src go to the same element of dst, the last
      * one in row-major order wins. */
     tg_status (*put)(tg_ctx *ctx, tg_array dst, tg_array src, tg_array index, int dim, int64_t *bad);
-    /* Prepares one step of an optimizer (step.h). If the slot is NULL, the library computes the step's numbers on the
-     * host: it copies the state from the device, and copies the results back. */
+    /* Computes the scalars that one step of an optimizer needs (step.h) from the optimizer's state. If the slot is
+     * NULL, the library computes them on the host: it copies the optimizer's state from the device, and the scalars
+     * back. */
     tg_status (*prepare)(tg_ctx *ctx, const tg_prepare_args *a);
     /* Makes the optimizer's step for n parameters a[0] to a[n - 1] (step.h), in as few launches as possible. */
     tg_status (*adamw)(tg_ctx *ctx, const tg_adamw_args *a, int n);
@@ -296,7 +297,7 @@ struct tg_device_ops {
     tg_status (*capture_launch)(tg_ctx *ctx, void *graph);
     void (*capture_free)(tg_ctx *ctx, void *graph);
     /* Copies that run in parallel with kernels (work.h). A device has all five slots, or none. If it has none, the
-     * library makes these copies with slot copy, and each is complete when the call returns.
+     * library makes these copies with slot `copy`, and each is complete when the call returns.
      *
      * host_alloc returns host memory that the device can read and write by itself. It returns NULL, without an error,
      * if no more is available. copy_async copies between such memory and the device. The copy runs after the work that
@@ -309,7 +310,7 @@ struct tg_device_ops {
     tg_status (*event_await)(tg_ctx *ctx, void *event); /* makes the host wait for the event */
 };
 
-/* Return the table of the context's device, and the state that its slot open has set. */
+/* Return the table of the context's device, and the state that its slot `open` has set. */
 TG_API const tg_device_ops *tg_ctx_ops(const tg_ctx *ctx);
 TG_API void *tg_ctx_device_state(const tg_ctx *ctx);
 /* Calls body on ranges that together cover [0, n), on the threads of the context or by tg_config.parallel_for. The
