@@ -106,8 +106,8 @@ TG_API uint64_t tg_draw_number(const tg_draws *d, int64_t position);
  *
  * The row of a query is the list of its scores with the keys that it sees. If `sink` is given, each row of head u also
  * has the score sink[u], which belongs to no key. Slot `attention` writes top and mass, both [b,h,sq]; slot
- * `attention_grad` reads them. top is the greatest score of a row. mass is the sum of exp(score - top) over the row, or 0
- * if the row has no score. top and mass are float32 (float64 for float64).
+ * `attention_grad` reads them. top is the greatest score of a row. mass is the sum of exp(score - top) over the row, or
+ * 0 if the row has no score. top and mass are float32 (float64 for float64).
  *
  * Dropout of the score of query i and key j, in batch entry e and head u of the h heads, takes the draw of position
  * ((e * h + u) * sq + i) * sk + j.

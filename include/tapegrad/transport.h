@@ -15,8 +15,8 @@ extern "C" {
  * tensors, data are contiguous, and src equals dst only where comm.h allows it. Counts are in elements.
  *
  * A call may carry no data: src and dst are then both NULL, on all ranks. The ranks still compare the call and wait for
- * each other. The NCCL transport, for example, does not compare calls itself. Before it moves data through the GPUs, it
- * passes the call, without data, to a second transport in host memory, and there the ranks compare it. */
+ * each other. In this way a transport can let another one compare its calls: before the NCCL transport moves data
+ * through the GPUs, it passes the call, without data, to a second transport in host memory, which compares it. */
 typedef struct tg_transfer {
     size_t size; /* sizeof(tg_transfer) */
     tg_collective kind;

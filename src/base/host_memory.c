@@ -73,7 +73,7 @@ void *tg_workspace(tg_ctx *ctx, int block, size_t bytes) {
         tg_memory_fail(ctx, want, " of workspace");
         return NULL;
     }
-    r->workspace[slot].p = p;
-    r->workspace[slot].bytes = want;
+    r->workspace[block].p = p;
+    r->workspace[block].bytes = want;
     return p;
 }
