@@ -157,7 +157,8 @@ typedef struct tg_norm_args {
     bool add_x, add_w, add_b; /* add to gx, gw, gb instead of overwriting them */
 } tg_norm_args;
 
-/* Cross-entropy of logits [rows, classes], each row contiguous, with target [rows], int64.
+/* Cross-entropy of logits [rows, columns], each row contiguous, with target [rows], int64. There is one column for each
+ * class, unless the logits are a shard (below).
  *
  * With smoothing s, as PyTorch defines it, loss[r] = (1 - s) * -log(p[target]) + s * mean(-log(p)), where p are the
  * probabilities of row r. If the target is ignore_index, loss[r] is 0. If a target is out of range, which is a data
@@ -172,10 +173,9 @@ typedef struct tg_norm_args {
  * possibly none. Targets are in [0, classes). Slot `cross_entropy` then writes the top and the mass of these columns
  * only. Instead of the loss it writes the shard's part of the loss: loss[r] = hit - s / classes * sum(d). Here d(x) is
  * x - top[r] for each logit x of these columns (x itself if mass[r] is 0), and `hit` is -(1 - s) * d(logit of the
- * target), or 0 if the target is not in these columns. The caller combines the shards' parts into the loss of the whole
- * row, the row with the logits of all shards: it corrects each part for the difference between the shard's top and the
- * top of the whole row, sums the parts, and adds log(mass of the whole row). Slot `cross_entropy_grad` gets the top and
- * the mass of whole rows. */
+ * target), or 0 if the target is not in these columns. The whole row is the row with the logits of all shards. To get
+ * its loss, the caller corrects each part for the difference between the shard's top and the top of the whole row, sums
+ * the parts, and adds log(mass of the whole row). Slot `cross_entropy_grad` gets the top and the mass of whole rows. */
 typedef struct tg_cross_entropy_args {
     tg_array logits, target, loss, top, mass;
     int64_t ignore_index;
@@ -195,9 +195,9 @@ typedef struct tg_adamw_args tg_adamw_args;
  *
  * The library has checked the arrays before it calls a slot: shapes fit, and dtypes are among the eight core ones
  * (TG_F32 to TG_BOOL). If `add` is true, a slot adds to the output. Otherwise it overwrites the output and does not
- * read it; (+)= below stands for both. Outputs do not overlap inputs, except that the output of an element-wise slot
- * may be exactly one of its inputs. What is said of bad[0] holds for a device without slot `poll`; others report data
- * errors through poll. */
+ * read it; (+)= below stands for both. Outputs do not overlap inputs, but the output of an element-wise slot may be
+ * exactly one of its inputs, and glogits may be logits. What is said of bad[0] holds for a device without slot `poll`;
+ * others report data errors through poll. */
 struct tg_device_ops {
     size_t size;
     const char *name;
@@ -235,9 +235,10 @@ struct tg_device_ops {
      * equal elements, that of the first. In TG_MAX, TG_MIN, TG_ARGMAX and TG_ARGMIN, NaN wins over any number. */
     tg_status (*reduce)(tg_ctx *ctx, tg_reduction kind, tg_array out, tg_array in, double scale, bool add);
     tg_status (*gemm)(tg_ctx *ctx, const tg_gemm *g); /* matrix products (tg_gemm) */
-    /* take: out[.., i, ..] = src[.., index[.., i, ..], ..] along dim. index is int64 or int32, and has the shape of
-     * out, with stride 0 in broadcast dims. put_add is the reverse: dst[.., index[.., i, ..], ..] += src[.., i, ..]. It
-     * adds in row-major order of src, so that sums have a fixed order.
+    /* take: out[.., i, ..] = src[.., index[.., i, ..], ..] along dim. put_add is the reverse:
+     * dst[.., index[.., i, ..], ..] += src[.., i, ..]. It adds in row-major order of src, so that sums have a fixed
+     * order. index is int64 or int32. It has the shape of out in take, and of src in put_add, with stride 0 in broadcast
+     * dims.
      *
      * Where an index is out of range, nothing is read or written. bad[0] receives 1 + the position of the first such
      * index, unless bad is NULL. */

@@ -42,8 +42,8 @@ typedef struct tg_comm_ops {
     size_t size;      /* sizeof(tg_comm_ops) */
     const char *name; /* returned by tg_comm_transport */
     bool host;        /* true: works only with memory that the host can read */
-    /* true: the transport never moves data, for example because the other ranks do not exist (tg_comm_plan_new). It then
-     * takes memory of any device. */
+    /* true: the transport never moves data, for example because the other ranks do not exist (tg_comm_plan_new). It
+     * then takes memory of any device. */
     bool silent;
     /* true: calls are queued on the device like kernels. `wait` and `drop` then return as soon as the call is queued,
      * and work that is queued later sees its result. The transport itself must mark the end of the call in the
