@@ -86,12 +86,13 @@ typedef struct tg_comm_ops {
     /* Tells the other ranks of the group that this rank has failed and makes no more calls, until `recover`. Calls in
      * which they wait for this rank must fail there. `why` is the reason, as text for their errors. */
     void (*abort)(tg_ctx *ctx, void *state, const char *why);
-    /* Restarts the group with the remaining ranks. Sets *size to their number and *rank to this rank's number among
-     * them. If the slot is NULL, an abort is permanent. */
+    /* Restarts the group with the ranks that still run, also those that called abort; each of them calls recover. Sets
+     * *size to their number and *rank to this rank's number among them. If the slot is NULL, an abort is permanent. */
     tg_status (*recover)(tg_ctx *ctx, void *state, int *rank, int *size);
-    /* The library calls poll while the host waits for something else, such as a device. `waited` is the number of
-     * seconds so far; a negative number means that the wait has ended. poll advances pending calls, and must not block.
-     * It fails if the group has failed, or if `request` can no longer finish. request may be NULL. */
+    /* The library calls poll while the host waits for something outside the transport, such as a device. `waited` is
+     * the number of seconds so far; a negative number means that the wait has ended. poll advances pending calls, and
+     * must not block. It fails if the group has failed, or if `request`, the call for whose result the host waits, can
+     * no longer finish. request is NULL if there is no such call. */
     tg_status (*poll)(tg_ctx *ctx, void *state, void *request, double waited);
     /* Memory windows. A window is device memory of this rank for fast collectives (tg_symmetric). Set all three slots
      * or none. window_alloc allocates device memory for this rank's window and returns it. It sets *window to a handle
