@@ -166,8 +166,9 @@ typedef struct tg_norm_args {
  *
  * Slot `cross_entropy` writes top and mass, and slot `cross_entropy_grad` reads them. top[r] is the greatest logit of
  * the row, and mass[r] is the sum of exp(x - top[r]) over its logits x. If no logit is above -inf, they are -inf and 0.
- * The probability of a logit x is exp(x - top[r]) / mass[r]. A single number, log(sum(exp(x))), would lose precision
- * where logits are large. top, mass and loss are float32 (float64 for float64). glogits may be the memory of logits.
+ * The probability of a logit x is exp(x - top[r]) / mass[r]. top and mass are two numbers because one,
+ * log(sum(exp(x))), would lose precision where logits are large. top, mass and loss are float32 (float64 for float64).
+ * glogits may be the memory of logits.
  *
  * For a shard of the vocabulary, `classes` is the number of all classes, and logits has the columns from `first` on,
  * possibly none. Targets are in [0, classes). Slot `cross_entropy` then writes the top and the mass of these columns
