@@ -110,9 +110,9 @@ static tg_optim_group_t group_of(const tg_adamw_opts *adam, const tg_group_opts 
     tg_drop(w);
     return g;
 }
-#define ADAM_HAS_NO(field) \
+#define ADAM_HAS_NO(field)                                                                                             \
     static bool adam_has_no_##field(const void *o) { return group_of(o, NULL).field == 0; }
-#define GROUP_HAS_NO(field) \
+#define GROUP_HAS_NO(field)                                                                                            \
     static bool group_has_no_##field(const void *o) { return group_of(TG_ADAMW(.weight_decay = 0.5), o).field == 0; }
 ADAM_HAS_NO(lr)
 ADAM_HAS_NO(beta1)
