@@ -6,8 +6,8 @@ here=$(dirname "$0")
 for python in "${TG_TEST_PYTHON:-}" "$1"/build/venv-bench/bin/python "$1"/build/venv-parity/bin/python python3; do
     command -v "$python" >/dev/null || continue
     "$python" -c 'import importlib.util, sys; sys.exit(not importlib.util.find_spec("torch"))' || continue
-    "$python" "$here/torch_orders.py" "$2" torch-first
-    exec "$python" "$here/torch_orders.py" "$2" torch-last
+    "$python" "$here/torch_orders.py" "$2" torch-first && "$python" "$here/torch_orders.py" "$2" torch-last
+    exit
 done
 echo "skipped: no Python here has PyTorch; scripts/bench installs it, or TG_TEST_PYTHON names one that has it"
 exit 77
