@@ -7,13 +7,14 @@
 
 /* What the file libtapegrad-NAME.so exports under the name tg_NAME_plugin. */
 typedef struct tg_plugin {
-    const char *version; /* TG_VERSION when the plugin was compiled */
+    const char *version;          /* TG_VERSION when the plugin was compiled */
     const char *(*library)(void); /* tg_version of the copy of the library that the plugin calls */
-    const void *table; /* the functions of the plugin; what type this has depends on the plugin */
+    const void *table;            /* the functions of the plugin; what type this has depends on the plugin */
 } tg_plugin;
 
 /* The fields of a plugin of this library. */
-#define TG_PLUGIN(functions) {.version = TG_VERSION, .library = tg_version, .table = (functions)}
+#define TG_PLUGIN(functions)                                                                                           \
+    { .version = TG_VERSION, .library = tg_version, .table = (functions) }
 
 /* Returns the table of plugin `name`, "cuda" or "nccl". If the plugin is missing or cannot be used, returns NULL after
  * recording the error `missing`, whose message begins with `who`. Defined in plugin.c for libtapegrad.so, and in

@@ -14,11 +14,11 @@
 
 #include "check_main.h"
 
-#define TAKES(ctx, wanted, text)                                                                          \
-    do {                                                                                                   \
-        ck_assert_msg(tg_ctx_status(ctx) == (wanted), "%s: %s", tg_status_name(tg_ctx_status(ctx)),        \
-                      tg_ctx_message(ctx));                                                                \
-        ck_assert_msg(strstr(tg_ctx_message(ctx), (text)) != NULL, "no '%s' in: %s", text, tg_ctx_message(ctx)); \
+#define TAKES(ctx, wanted, text)                                                                                       \
+    do {                                                                                                               \
+        ck_assert_msg(tg_ctx_status(ctx) == (wanted), "%s: %s", tg_status_name(tg_ctx_status(ctx)),                    \
+                      tg_ctx_message(ctx));                                                                            \
+        ck_assert_msg(strstr(tg_ctx_message(ctx), (text)) != NULL, "no '%s' in: %s", text, tg_ctx_message(ctx));       \
     } while (0)
 
 /* A folder of plugins, which TAPEGRAD_PLUGINS names. */
