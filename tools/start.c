@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <tapegrad/device.h>
+
 #include "start.h"
 
 /* ---- The list ---- */
@@ -61,15 +63,22 @@ static uint64_t sum_of_file(const char *path) {
     return sum;
 }
 
-/* Returns a checksum of the program's file and, if the library is shared, of the library's file. */
-static uint64_t sum_of_build(void) {
-    Dl_info library;
+/* Returns the path of the file that this address was loaded from; NULL: it is unknown. */
+static const char *file_of(const void *address) {
+    Dl_info info;
+    return dladdr(address, &info) && info.dli_fname && strchr(info.dli_fname, '/') ? info.dli_fname : NULL;
+}
+
+/* Returns a checksum of the program's file and, where they are files of their own, of those of the library and of the
+ * context's device. */
+static uint64_t sum_of_build(const tg_ctx *ctx) {
+    const void *version = NULL;
+    const char *(*function)(void) = tg_version;
+    memcpy(&version, &function, sizeof version);
+    const char *library = file_of(version), *device = file_of(tg_ctx_ops(ctx));
     uint64_t sum = sum_of_file("/proc/self/exe");
-    void *at = NULL;
-    const char *(*version)(void) = tg_version;
-    memcpy(&at, &version, sizeof at);
-    if (dladdr(at, &library) && library.dli_fname && strchr(library.dli_fname, '/'))
-        sum = sum * 0x9E3779B97F4A7C15u + sum_of_file(library.dli_fname);
+    if (library) sum = sum * 0x9E3779B97F4A7C15u + sum_of_file(library);
+    if (device && (!library || strcmp(device, library) != 0)) sum = sum * 0x9E3779B97F4A7C15u + sum_of_file(device);
     return sum;
 }
 
@@ -77,7 +86,7 @@ void facts_add_start(start_facts *f, const command *c, const void *options, cons
     static const char *const variables[] = {"TG_MPI_NODES", "NCCL_ALGO", "NCCL_PROTO", "NVIDIA_TF32_OVERRIDE",
                                             "CUBLAS_WORKSPACE_CONFIG"};
     facts_add(f, FACT_BUILD, "the version of tapegrad", tg_version());
-    facts_add_sum(f, FACT_BUILD, "the checksum of the program's files", sum_of_build());
+    facts_add_sum(f, FACT_BUILD, "the checksum of the program's files", sum_of_build(ctx));
     facts_add(f, FACT_BUILD, "the set of kernels", tg_ctx_isa(ctx));
     add_options(f, c, options);
     for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) {

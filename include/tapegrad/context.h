@@ -33,8 +33,9 @@ struct tg_file_ops {
 /* The configuration of a context. */
 typedef struct tg_config {
     size_t size;
-    /* "cpu" (default), "cuda", "cuda:N" for GPU number N, or "meta", which computes shapes but no values. For a device
-     * of the caller's own see tg_ctx_new_on. */
+    /* "cpu" (default), "cuda", "cuda:N" for GPU number N, or "meta", which computes shapes but no values. The first
+     * context on "cuda" loads plugin libtapegrad-cuda.so. Creation fails with TG_ERR_DEVICE if the plugin, the driver
+     * or the GPU is missing. For a device of the caller's own see tg_ctx_new_on. */
     const char *device;
     uint64_t seed;      /* seed of the default random stream */
     int threads;        /* threads of this context, 1 to 1024; TG_AUTO means one per core that the process may use */

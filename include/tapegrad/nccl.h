@@ -28,7 +28,7 @@ extern "C" {
  * colors), the groups share the resources (channels, buffers, proxy) of their parent. A rank's kernels on these groups
  * then run one after another, in the order of the rank's calls. That order must be the same on all ranks.
  *
- * Fails with TG_ERR_DEVICE on another device, with TG_ERR_UNSUPPORTED if the library was built without CUDA or NCCL,
+ * Fails with TG_ERR_DEVICE on another device, with TG_ERR_UNSUPPORTED if plugin libtapegrad-nccl.so or NCCL is missing,
  * and with TG_ERR_STATE if the environment sets NCCL_COMM_ID, because only this call may create ids. On error returns
  * an inert communicator (tapegrad.h).
  */

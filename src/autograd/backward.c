@@ -146,7 +146,7 @@ static tg_status call_backward(tg_pass *p, tg_node *n, tg_tensor **gout, tg_tens
     if (n->flags & TG_N_TIMED) tg_node_extra_of(n)->backward_s = tg_system_now() - start;
     if (s == TG_OK) return TG_OK;
     char site[160], path[160];
-    tg_describe_site(tg_scope_site(n->scope, n->site), site, sizeof site);
+    tg_describe_site(ctx, tg_scope_site(n->scope, n->site), site, sizeof site);
     tg_scope_path(n->scope, path, sizeof path);
     return tg_fail_note(ctx, " (in the backward of op %s, called from %s%s%s)", n->op->name, path, *path ? ", " : "",
                         site);

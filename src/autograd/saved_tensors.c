@@ -12,8 +12,8 @@
 static tg_status saved_changed(const tg_node *n, const tg_tensor *x, const char *which, int i) {
     char site[160], by_site[160] = "";
     const tg_storage *s = x->storage;
-    tg_describe_site(tg_scope_site(n->scope, n->site), site, sizeof site);
-    if (s && s->by_site) tg_describe_site(s->by_site, by_site, sizeof by_site);
+    tg_describe_site(x->ctx, tg_scope_site(n->scope, n->site), site, sizeof site);
+    if (s && s->by_site) tg_describe_site(x->ctx, s->by_site, by_site, sizeof by_site);
     return tg_fail(x->ctx, TG_ERR_VERSION,
                    "%s of op %s (called from %s), saved for backward as %s %d, was overwritten by %s%s%s",
                    *tg_name(x) ? tg_name(x) : "a tensor", n->op->name, site, which, i,
@@ -43,8 +43,9 @@ tg_status tg_node_check_saved(const tg_node *n) {
 tg_status tg_node_ready(const tg_node *n) {
     if (TG_LIKELY(!(n->flags & TG_N_CONSUMED))) return tg_node_check_saved(n);
     char site[160];
-    tg_describe_site(tg_scope_site(n->scope, n->site), site, sizeof site);
-    return tg_fail(tg_node_out(n)[0]->ctx, TG_ERR_STATE,
+    tg_ctx *ctx = tg_node_out(n)[0]->ctx;
+    tg_describe_site(ctx, tg_scope_site(n->scope, n->site), site, sizeof site);
+    return tg_fail(ctx, TG_ERR_STATE,
                    "op %s (called from %s) no longer has what it saved: an earlier backward released it; run that one "
                    "with .retain = true",
                    n->op->name, site);

@@ -3,14 +3,15 @@
 #define TG_DEVICE_MEMORY_H
 
 #include "base/heap.h"
+#include "base/private_api.h"
 
 /* Returns how many bytes the limit leaves after the live blocks and the workspaces; SIZE_MAX if there is no limit. */
 size_t tg_memory_available(const tg_ctx *ctx);
 /* Records TG_ERR_MEMORY for a request of this many bytes and lists what holds the memory. `what` follows the word
  * "bytes" in the message; it may be "". */
-tg_status tg_memory_fail(tg_ctx *ctx, size_t bytes, const char *what);
+TG_PRIVATE_API tg_status tg_memory_fail(tg_ctx *ctx, size_t bytes, const char *what);
 /* Takes a block from the context's heap. Returns NULL, without recording an error, if the heap is out of memory or
  * the block would exceed the limit. */
-tg_block *tg_take_block(tg_ctx *ctx, size_t bytes, tg_category category);
+TG_PRIVATE_API tg_block *tg_take_block(tg_ctx *ctx, size_t bytes, tg_category category);
 
 #endif

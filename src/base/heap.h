@@ -7,6 +7,8 @@
 
 #include <tapegrad/types.h>
 
+#include "base/private_api.h"
+
 typedef struct tg_block tg_block;
 typedef struct tg_heap tg_heap;
 
@@ -27,7 +29,7 @@ void tg_heap_free(tg_heap *h); /* h may be NULL */
 /* Returns a 64-byte aligned block of at least this many bytes, rounded up to 64, or NULL when there is no more
  * memory. `bytes` may be 0. */
 tg_block *tg_heap_alloc(tg_heap *h, size_t bytes, tg_category category);
-void tg_heap_release(tg_heap *h, tg_block *b); /* b may be NULL */
+TG_PRIVATE_API void tg_heap_release(tg_heap *h, tg_block *b); /* b may be NULL */
 /* Returns a block that describes `bytes` of memory which the heap does not own. end(user) is called when the block has
  * been released and nothing holds or uses it any more, or when the heap is freed. Returns NULL if there is no memory
  * for the descriptor. */
@@ -38,7 +40,7 @@ tg_block *tg_heap_adopt(tg_heap *h, void *data, size_t bytes, tg_category catego
 void tg_block_hold(tg_block *b);
 void tg_block_unhold(tg_heap *h, tg_block *b);
 bool tg_block_held(const tg_block *b);
-void *tg_block_data(const tg_block *b);
+TG_PRIVATE_API void *tg_block_data(const tg_block *b);
 size_t tg_block_bytes(const tg_block *b); /* the rounded size */
 void tg_block_categorize(tg_heap *h, tg_block *b, tg_category category);
 /* Fills in the live, peak and reserved bytes and the bytes of each category. */

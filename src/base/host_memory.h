@@ -8,12 +8,15 @@
 
 #include <tapegrad/types.h>
 
+#include "base/private_api.h"
+
 /* Returns zeroed memory, or NULL after recording TG_ERR_MEMORY. */
-void *tg_host_alloc(tg_ctx *ctx, size_t bytes);
-void tg_host_free(tg_ctx *ctx, void *p, size_t bytes); /* `bytes` is the size that was allocated; p may be NULL */
+TG_PRIVATE_API void *tg_host_alloc(tg_ctx *ctx, size_t bytes);
+/* `bytes` is the size that was allocated; p may be NULL. */
+TG_PRIVATE_API void tg_host_free(tg_ctx *ctx, void *p, size_t bytes);
 /* Ensures that the array *items, which holds n elements of `size` bytes, has space for one more. *capacity is its size
  * in elements; 0: *items is NULL. Returns false after recording the error; then nothing has changed. */
-bool tg_host_grow(tg_ctx *ctx, void **items, int n, int *capacity, size_t size);
+TG_PRIVATE_API bool tg_host_grow(tg_ctx *ctx, void **items, int n, int *capacity, size_t size);
 char *tg_host_strdup(tg_ctx *ctx, const char *s); /* NULL after recording the error */
 void tg_host_strfree(tg_ctx *ctx, char *s);
 int64_t tg_workspace_bytes(const tg_ctx *ctx); /* the bytes in all slots of tg_workspace together */

@@ -5,11 +5,13 @@
 
 #include <tapegrad/types.h>
 
+#include "base/private_api.h"
+
 /* Returns the allocator of a context whose config names none. */
 tg_allocator tg_system_allocator(void);
 /* Returns the number of cores that this process may run on; at least 1. */
-int tg_system_cores(void);
-double tg_system_now(void); /* seconds on a monotonic clock */
+TG_PRIVATE_API int tg_system_cores(void);
+TG_PRIVATE_API double tg_system_now(void); /* seconds on a monotonic clock */
 
 /* Tells the core that this thread spins, so that the core uses less power and its other hardware thread runs
  * faster. */

@@ -10,7 +10,7 @@ tg_status tg_recording_refuse(tg_ctx *ctx, const char *who, const char *what, co
     r->recording->refused = true;
     if (!who) who = r->running ? r->running : r->recording->words->record;
     if (!site) site = r->running_site ? r->running_site : r->recording->site;
-    tg_describe_site(site, where, sizeof where);
+    tg_describe_site(ctx, site, where, sizeof where);
     return tg_fail(ctx, TG_ERR_UNSUPPORTED, "%s: %s %s (called from %s); do it %s", who,
                    r->recording->words->recorded, what, where, r->recording->words->elsewhere);
 }

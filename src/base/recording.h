@@ -5,6 +5,8 @@
 
 #include <tapegrad/types.h>
 
+#include "base/private_api.h"
+
 /* What is recorded, in the words of error messages. */
 typedef struct tg_recording_words {
     const char *record, *replay; /* the functions that record it and run it again, such as "tg_graph_new" */
@@ -32,6 +34,6 @@ typedef struct tg_recording {
 /* Returns TG_OK unless a step is being recorded. If one is, fails with TG_ERR_UNSUPPORTED, and the capture will fail
  * too. `what` is one of the phrases above. `who` and `site` are the name and the call site of the refused call; NULL:
  * those of the op that is running. */
-tg_status tg_recording_refuse(tg_ctx *ctx, const char *who, const char *what, const void *site);
+TG_PRIVATE_API tg_status tg_recording_refuse(tg_ctx *ctx, const char *who, const char *what, const void *site);
 
 #endif

@@ -12,6 +12,7 @@
 #include <tapegrad/device.h>
 
 #include "base/heap.h"
+#include "base/private_api.h"
 #include "base/recording.h"
 
 /* Returns the status from the calling function unless it is TG_OK. */
@@ -62,6 +63,8 @@ typedef struct tg_runtime {
     _Atomic uint64_t own_heartbeat;
     tg_listener *listeners;
     bool has_peers;  /* pp or another axis of the grid has several ranks, so other ranks may wait for this one */
+    struct Dwfl *debug_lines; /* libdw's debug information of the program (debug_lines.c); NULL: not opened */
+    unsigned long long debug_changes; /* loads and unloads of libraries when debug_lines last listed what is loaded */
     uint64_t missed; /* number of collective calls that this rank skipped because of an error */
     char message[2048];
 } tg_runtime;
@@ -74,7 +77,7 @@ static inline bool tg_ok(const tg_ctx *ctx) { return ctx && tg_runtime_of(ctx)->
 /* Records an error unless the context already has one: the first error is kept. Returns s, or the status that was
  * already set. format NULL: the message is the general text of s. Safe on NULL and on the constant context that
  * tg_ctx_new returns when it is out of memory. */
-tg_status tg_fail(tg_ctx *ctx, tg_status s, const char *format, ...) TG_PRINTF(3, 4);
+TG_PRIVATE_API tg_status tg_fail(tg_ctx *ctx, tg_status s, const char *format, ...) TG_PRINTF(3, 4);
 tg_status tg_failv(tg_ctx *ctx, tg_status s, const char *format, va_list ap);
 /* Appends text, such as where the error happened, to the message of the recorded error. Does nothing if there is no
  * error. Returns the status of the context. */
@@ -94,8 +97,8 @@ tg_status tg_table_check(tg_ctx *ctx, size_t size, size_t known, const char *who
 /* ---- Listeners (status.c) ---- */
 
 /* Calls the functions of l from now on, until tg_ctx_unlisten. The caller owns l. */
-void tg_ctx_listen(tg_ctx *ctx, tg_listener *l);
-void tg_ctx_unlisten(tg_ctx *ctx, tg_listener *l);
+TG_PRIVATE_API void tg_ctx_listen(tg_ctx *ctx, tg_listener *l);
+TG_PRIVATE_API void tg_ctx_unlisten(tg_ctx *ctx, tg_listener *l);
 /* Reports that an error made this rank skip a collective call, so that its peers do not wait for it. Does nothing if
  * ctx is NULL. */
 void tg_ctx_skip(tg_ctx *ctx);
@@ -111,8 +114,9 @@ static inline void tg_ctx_idle(tg_ctx *ctx) {
  * statically, that is true for the program's own code too. */
 bool tg_site_is_own(const void *site);
 /* Describes a return address as "file.c:12", or as tg_describe_symbol does if there is no debug information. Returns
- * the length of the whole text, even if it did not fit into the n bytes of buf. */
-size_t tg_describe_site(const void *site, char *buf, size_t n);
+ * the length of the whole text, even if it did not fit into the n bytes of buf. The context keeps the debug information
+ * open for its next messages. ctx may be NULL; then there is no file and line. */
+TG_PRIVATE_API size_t tg_describe_site(tg_ctx *ctx, const void *site, char *buf, size_t n);
 /* Describes a return address as "symbol+0x12 (program)". This is cheaper than tg_describe_site. */
 size_t tg_describe_symbol(const void *site, char *buf, size_t n);
 

@@ -1,8 +1,9 @@
-/* Appends formatted text to a buffer, and checks UTF-8. */
+/* Appends formatted text to a buffer, cuts paths, and checks UTF-8. */
 #include "base/text.h"
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 void tg_text(char *buf, size_t n, size_t *at, const char *format, ...) {
     va_list ap;
@@ -10,6 +11,11 @@ void tg_text(char *buf, size_t n, size_t *at, const char *format, ...) {
     int k = *at < n ? vsnprintf(buf + *at, n - *at, format, ap) : vsnprintf(NULL, 0, format, ap);
     va_end(ap);
     if (k > 0) *at += (size_t)k;
+}
+
+const char *tg_base_name(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
 }
 
 /* Returns the length of the UTF-8 sequence at s, which has n bytes left, or 0 if there is no valid sequence. The

@@ -4,6 +4,7 @@
 
 #include <tapegrad/transport.h>
 
+#include "base/private_api.h"
 #include "core/context.h"
 #include "comm/flight_recorder.h"
 
@@ -27,7 +28,7 @@ tg_work *tg_comm_start(tg_comm *c, const tg_collective_args *a);
 tg_comm *tg_comm_of_work(const tg_work *w);
 
 /* Returns the flight-recorder entry of a call in a group of `size` ranks. */
-tg_call_entry tg_transfer_entry(const tg_transfer *t, int size);
+TG_PRIVATE_API tg_call_entry tg_transfer_entry(const tg_transfer *t, int size);
 
 /* TG_REPLAY is one more kind of call, which moves no data. Each replay of a captured step starts one call of this kind
  * in each group that the step uses, so that the replay is recorded and the ranks compare it. The low TG_REPLAY_BITS
@@ -42,7 +43,8 @@ static inline int64_t tg_replay_calls(int64_t count) { return count & ((1 << TG_
 tg_status tg_replay_add(tg_comm *c, const tg_call_entry *entry, int64_t bytes, bool even);
 /* Called when c ends or recovers. Frees the recordings of all captured steps that use c; their replays then fail. */
 void tg_replays_end(tg_comm *c);
-void tg_replays_end_all(tg_ctx *ctx, const tg_comm_ops *ops); /* the same for every communicator of this transport */
+/* The same for every communicator of this transport. */
+TG_PRIVATE_API void tg_replays_end_all(tg_ctx *ctx, const tg_comm_ops *ops);
 /* Calls fn for each call of the replay that `entry` records, if this context still has the captured step. */
 void tg_replay_each(tg_ctx *ctx, const tg_call_entry *entry, void (*fn)(void *user, const tg_call_entry *call),
                     void *user);
@@ -51,7 +53,8 @@ void tg_replay_each(tg_ctx *ctx, const tg_call_entry *entry, void (*fn)(void *us
  * exchange nothing. Only the members make this call. Ranks that form several groups with the same list form them in the
  * same order. all: every rank of c forms a group at this point, and either each of these groups has several ranks or
  * each has one. Returns an inert communicator (tapegrad.h) after recording an error. */
-tg_comm *tg_comm_split_known(tg_comm *c, const int *ranks, int n, const char *name, tg_axis axis, bool all);
+TG_PRIVATE_API tg_comm *tg_comm_split_known(tg_comm *c, const int *ranks, int n, const char *name, tg_axis axis,
+                                            bool all);
 /* Forms a group in the same way, but in the existing communicator g, which ended when its parent recovered. g keeps its
  * address, so code that has a pointer to g can go on using it. */
 tg_status tg_comm_rejoin(tg_comm *g, const int *ranks, int n, bool all);
@@ -106,12 +109,13 @@ bool tg_comm_ok(const tg_comm *c);
 tg_status tg_comm_note_missed(const tg_comm *c, tg_status s);
 /* Makes a communicator over the state of a transport. recorder: the function takes over the caller's reference; NULL:
  * the communicator gets a recorder of its own. Returns NULL after recording the error; state is then not closed. */
-tg_comm *tg_comm_make(tg_ctx *ctx, const tg_comm_ops *ops, void *state, int rank, int size, tg_recorder *recorder);
+TG_PRIVATE_API tg_comm *tg_comm_make(tg_ctx *ctx, const tg_comm_ops *ops, void *state, int rank, int size,
+                                     tg_recorder *recorder);
 tg_comm *tg_comm_or_inert(tg_comm *c); /* c, or the inert communicator if c is NULL */
 void tg_comm_free_all(tg_comm *c); /* frees the groups split from c, then c */
 /* Makes a call whose src and dst are plain memory instead of tensors, and waits for it. The transport must be able to
  * move this memory (tg_comm_ops.host). */
-tg_status tg_comm_exchange(tg_comm *c, tg_transfer *call);
+TG_PRIVATE_API tg_status tg_comm_exchange(tg_comm *c, tg_transfer *call);
 /* Of the calls whose works no storage owns, ends those that are done, and releases the memory that they read. */
 void tg_comm_reap(tg_comm *c);
 /* Waits for all works of c and ends them. */

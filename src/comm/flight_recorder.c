@@ -56,7 +56,8 @@ tg_recorder *tg_recorder_new(tg_ctx *ctx, tg_rank_slot *rank_slots, int n, int f
         tg_host_free(ctx, b, sizeof *b);
         return NULL;
     }
-    *b = (tg_recorder){.refs = 1,
+    *b = (tg_recorder){.ctx = ctx,
+                       .refs = 1,
                        .rank_slot = own ? own : rank_slots,
                        .n = n,
                        .first = first,
@@ -89,7 +90,7 @@ void tg_recorder_keep_site(tg_recorder *b, uint64_t site) {
         if (b->threads)
             tg_describe_symbol((const void *)(uintptr_t)site, c->sites[at % TG_SITES].text, TG_SITE_TEXT);
         else
-            tg_describe_site((const void *)(uintptr_t)site, c->sites[at % TG_SITES].text, TG_SITE_TEXT);
+            tg_describe_site(b->ctx, (const void *)(uintptr_t)site, c->sites[at % TG_SITES].text, TG_SITE_TEXT);
         atomic_store_explicit(place, site, memory_order_release);
         return;
     }

@@ -10,6 +10,7 @@
 
 #include <stdalign.h>
 
+#include "base/private_api.h"
 #include "core/context.h"
 
 enum { TG_LINE = 64, TG_RING = 256, TG_SITES = 128, TG_SITE_TEXT = 120, TG_SHARED_TEXT_WORDS = 192 };
@@ -71,6 +72,7 @@ typedef struct tg_rank_slot {
 
 /* The rank slots that one rank can see. */
 typedef struct tg_recorder {
+    tg_ctx *ctx; /* describes call sites; NULL: the recorder is read without a context */
     int refs;
     tg_rank_slot *rank_slot; /* the first is that of rank `first` */
     int n, first, size; /* number of slots; rank of the first slot; number of all ranks */
@@ -81,8 +83,9 @@ typedef struct tg_recorder {
 
 /* Makes a recorder over these n rank slots. rank_slots NULL: it gets one slot of its own, for rank `first` of `size`.
  * Returns NULL after recording the error. */
-tg_recorder *tg_recorder_new(tg_ctx *ctx, tg_rank_slot *rank_slots, int n, int first, int size, int me, bool threads);
-void tg_recorder_unref(tg_ctx *ctx, tg_recorder *b);
+TG_PRIVATE_API tg_recorder *tg_recorder_new(tg_ctx *ctx, tg_rank_slot *rank_slots, int n, int first, int size, int me,
+                                            bool threads);
+TG_PRIVATE_API void tg_recorder_unref(tg_ctx *ctx, tg_recorder *b);
 
 /* ---- Entries of calls ---- */
 
@@ -92,7 +95,7 @@ uint64_t tg_recorder_post(tg_recorder *b, tg_call_entry *entry);
 /* Stores the description of a call site in the rank's own slot, so that other ranks can quote it. */
 void tg_recorder_keep_site(tg_recorder *b, uint64_t site);
 /* Marks a call of this rank as done or failed (TG_CALL_DONE, TG_CALL_FAILED). */
-void tg_recorder_finish(tg_recorder *b, uint64_t index, int state);
+TG_PRIVATE_API void tg_recorder_finish(tg_recorder *b, uint64_t index, int state);
 /* Reads an entry. Returns false if a later call has overwritten it. */
 bool tg_rank_slot_entry(const tg_rank_slot *c, uint64_t index, tg_call_entry *entry);
 /* Reads the latest entry. Returns false if the rank has made no call. */

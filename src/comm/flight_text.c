@@ -106,7 +106,7 @@ static const char *rank_state(int state) {
 static void put_site(sink *s, const tg_recorder *b, int i, uint64_t site, void (*write_text)(sink *, const char *)) {
     char text[192];
     if (!s->safe && (b->threads || i == b->me)) {
-        tg_describe_site((const void *)(uintptr_t)site, text, sizeof text);
+        tg_describe_site(b->ctx, (const void *)(uintptr_t)site, text, sizeof text);
         write_text(s, text);
         return;
     }
@@ -131,7 +131,7 @@ void tg_rank_slot_site(const tg_rank_slot *c, uint64_t site, char *buf, size_t n
 
 void tg_recorder_site(const tg_recorder *b, int i, uint64_t site, char *buf, size_t n) {
     if (b->threads || i == b->me)
-        tg_describe_site((const void *)(uintptr_t)site, buf, n);
+        tg_describe_site(b->ctx, (const void *)(uintptr_t)site, buf, n);
     else
         tg_rank_slot_site(&b->rank_slot[i], site, buf, n);
 }

@@ -10,6 +10,7 @@
 #ifndef TG_PROTOCOL_H
 #define TG_PROTOCOL_H
 
+#include "base/private_api.h"
 #include "comm/comm.h"
 
 typedef struct tg_control tg_control;
@@ -128,7 +129,7 @@ typedef struct tg_quoted {
 void tg_quote(const tg_quoted *q, char *buf, size_t n, size_t *at);
 
 /* Ends the group unless it has ended already. culprit: number in the world of the rank that caused this; -1: none. */
-void tg_control_fail(tg_control *c, const tg_wait *w, tg_status status, int culprit, const char *text);
+TG_PRIVATE_API void tg_control_fail(tg_control *c, const tg_wait *w, tg_status status, int culprit, const char *text);
 /* Ends the group with member i's error. after: the text that follows "failed" in the message. */
 void tg_control_fail_by(tg_control *c, const tg_wait *w, int i, const char *after);
 /* Ends the group because two members disagree about a call, or about a message between them (then a->entry.sequence
@@ -141,7 +142,7 @@ void tg_control_died(tg_control *c, const tg_wait *w, int i, long long pid);
 void tg_control_abandon(tg_control *c, const char *why);
 /* Records the group's failure in the context, and returns its status. arrived: this rank has made its call, perhaps
  * too late. */
-tg_status tg_control_failed(tg_control *c, bool arrived);
+TG_PRIVATE_API tg_status tg_control_failed(tg_control *c, bool arrived);
 /* Ends the group if a member that w waits for can no longer arrive, or if the deadline has passed. */
 void tg_control_check_peers(tg_control *c, const tg_wait *w);
 
@@ -155,7 +156,7 @@ tg_status tg_control_wait(tg_control *c, void *request, void *place, uint64_t se
 /* Called while the host waits for something else, for example a device. Advances calls and reports the group's failure.
  * waited: seconds so far; negative: that wait is over. request: the call of the group on which the device depends;
  * NULL: none. */
-tg_status tg_control_poll(tg_control *c, void *request, double waited);
+TG_PRIVATE_API tg_status tg_control_poll(tg_control *c, void *request, double waited);
 
 /* ---- deadlock.c ---- */
 

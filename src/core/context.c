@@ -3,8 +3,10 @@
 #include <limits.h>
 #include <stdlib.h>
 
+#include "base/debug_lines.h"
 #include "base/host_memory.h"
 #include "base/options.h"
+#include "base/plugin.h"
 #include "core/scratch.h"
 #include "core/capture.h"
 #include "core/copies.h"
@@ -15,7 +17,6 @@
 #include "base/os.h"
 #include "core/work.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/cuda/device_table.h"
 
 /* The result of tg_ctx_new when there is no memory for a context. It can be const, because tg_fail does not write to a
  * context that has an error. */
@@ -69,12 +70,6 @@ static tg_status start_threads(tg_ctx *ctx, const tg_config *config) {
 
 /* ---- New ---- */
 
-#ifdef TG_HAVE_CUDA
-static const tg_device_ops *const cuda_device = &tg_cuda_device;
-#else
-static const tg_device_ops *const cuda_device = NULL;
-#endif
-
 /* Returns whether the name is "cuda" or "cuda:N", where N is the number of a GPU. Sets *index to -1 for "cuda", and to
  * N for "cuda:N". */
 static bool is_cuda(const char *name, int *index) {
@@ -116,8 +111,8 @@ static tg_status choose_device(tg_ctx *ctx, const tg_device_ops *ops, const tg_c
     } else if (strcmp(name, "meta") == 0) {
         ctx->run.ops = &tg_meta_device;
     } else if (is_cuda(name, &ctx->run.device_index)) {
-        if (!cuda_device) return tg_fail(ctx, TG_ERR_DEVICE, "tg_ctx_new: this library was built without CUDA");
-        ctx->run.ops = cuda_device;
+        ctx->run.ops = tg_plugin_table(ctx, "cuda", TG_ERR_DEVICE, "tg_ctx_new: device \"cuda\"");
+        if (!ctx->run.ops) return ctx->run.status;
     } else {
         return tg_fail(ctx, TG_ERR_DEVICE,
                        "tg_ctx_new: device \"%s\" is unknown; expected \"cpu\", \"meta\", \"cuda\" or "
@@ -280,6 +275,7 @@ void tg_ctx_free(tg_ctx *ctx) {
     tg_buffers_free(ctx);
     tg_rngs_free(ctx);
     tg_key_notes_free(ctx);
+    tg_debug_lines_close(ctx);
     tg_allocator a = ctx->run.allocator;
     a.free(a.user, ctx, sizeof *ctx);
 }

@@ -97,8 +97,8 @@ static const char *path_of(const tg_keys *k, char *buf, size_t n) {
 
 static tg_status fail_again(tg_ctx *ctx, uint64_t micro, const tg_key_note *before, const tg_key_note *now) {
     char first[192], again[192], path[400];
-    tg_describe_site(before->site, first, sizeof first);
-    tg_describe_site(now->site, again, sizeof again);
+    tg_describe_site(ctx, before->site, first, sizeof first);
+    tg_describe_site(ctx, now->site, again, sizeof again);
     return tg_fail(ctx, TG_ERR_STATE,
                    "random draws: key %s of micro-batch %" PRIu64 ", opened at %s, has drawn in step %" PRIu64
                    " already, when it was opened at %s, and would draw the same numbers; call tg_draws_step before a "

@@ -110,7 +110,7 @@ static void report_rows(tg_ctx *ctx, char *buf, size_t n, size_t *at) {
             rest += (int64_t)r->bytes;
             continue;
         }
-        tg_describe_site(r->site, site, sizeof site);
+        tg_describe_site(ctx, r->site, site, sizeof site);
         tg_text(buf, n, at, "%14zu  %-17s  %s%s%s%s%s%s\n", r->bytes, category_names[r->category], r->name,
                 *r->name ? "  " : "",
                 r->op      ? r->op

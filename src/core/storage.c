@@ -232,7 +232,7 @@ tg_status tg_storage_need_slow(tg_storage *s, const tg_tensor *x) {
         tg_describe(x, what, sizeof what);
     else
         strcpy(what, "a tensor");
-    tg_describe_site(s->by_site, where, sizeof where);
+    tg_describe_site(s->ctx, s->by_site, where, sizeof where);
     return tg_fail(
         s->ctx, TG_ERR_DISCARDED,
         "the bytes of %s were discarded by %s, called from %s; call tg_keep before, or, if a backward has freed it, "

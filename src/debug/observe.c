@@ -303,7 +303,7 @@ size_t tg_op_event_site(const tg_op_event *event, char *buf, size_t n) {
     if (!c) return 0;
     const tg_node *node = node_at_work(c);
     tg_scope_path(node ? node->scope : c->tape->scope, path, sizeof path);
-    tg_describe_site(tg_call_site(c), site, sizeof site);
+    tg_describe_site(c->ctx, tg_call_site(c), site, sizeof site);
     tg_text(buf, n, &at, "%s%scalled from %s", path, *path ? ", " : "", site);
     return at;
 }

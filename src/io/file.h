@@ -4,6 +4,7 @@
 #define TG_FILE_H
 
 #include "base/host_memory.h"
+#include "base/private_api.h"
 #include "core/context.h"
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
@@ -44,7 +45,7 @@ void tg_file_close(tg_file *f);
 tg_status tg_file_read(tg_file *f, int64_t offset, void *dst, size_t bytes);
 /* Reads a whole file into new memory at *data and appends a zero. The caller frees *data with tg_host_free(ctx, *data,
  * *bytes + 1). A file of more than `limit` bytes fails with TG_ERR_FORMAT. */
-tg_status tg_file_load(tg_ctx *ctx, const char *path, size_t limit, char **data, size_t *bytes);
+TG_PRIVATE_API tg_status tg_file_load(tg_ctx *ctx, const char *path, size_t limit, char **data, size_t *bytes);
 
 /* A file that is being written under a temporary name. tg_writer_commit or tg_writer_abandon ends the writing.
  * tg_writer_abandon may be called after any failure, and does nothing if the writing has ended or *w is zeroed. */
@@ -66,10 +67,10 @@ void tg_writer_abandon(tg_writer *w); /* removes the temporary file */
 
 /* Sync the entries of a directory to the disk: tg_sync_directory those of directory `path`, tg_sync_directory_of those
  * of the directory that contains path. */
-tg_status tg_sync_directory(tg_ctx *ctx, const char *path);
-tg_status tg_sync_directory_of(tg_ctx *ctx, const char *path);
+TG_PRIVATE_API tg_status tg_sync_directory(tg_ctx *ctx, const char *path);
+TG_PRIVATE_API tg_status tg_sync_directory_of(tg_ctx *ctx, const char *path);
 
 /* Returns the step in the name of a checkpoint's directory, or -1 if the name is not one of a checkpoint. */
-int64_t tg_checkpoint_step(const char *name);
+TG_PRIVATE_API int64_t tg_checkpoint_step(const char *name);
 
 #endif

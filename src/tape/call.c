@@ -30,7 +30,7 @@ const void *tg_call_site(const tg_call *c) {
 tg_status tg_call_explain(tg_call *c) {
     char inputs[768], site[192], path[192];
     describe_inputs(c, inputs, sizeof inputs);
-    tg_describe_site(tg_call_site(c), site, sizeof site);
+    tg_describe_site(c->ctx, tg_call_site(c), site, sizeof site);
     tg_scope_path(c->tape->scope, path, sizeof path);
     return tg_fail_note(c->ctx, " (op %s%s%s, called from %s%s%s)", c->op->name ? c->op->name : "?",
                         *inputs ? " of " : "", inputs, path, *path ? ", " : "", site);

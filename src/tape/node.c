@@ -55,5 +55,5 @@ size_t tg_node_site(const tg_node *n, char *buf, size_t size) {
     at = tg_scope_path(n->scope, buf, size);
     if (at) tg_text(buf, size, &at, ", ");
     const void *site = tg_scope_site(n->scope, n->site);
-    return at + tg_describe_site(site, at < size ? buf + at : NULL, at < size ? size - at : 0);
+    return at + tg_describe_site(tg_node_out(n)[0]->ctx, site, at < size ? buf + at : NULL, at < size ? size - at : 0);
 }

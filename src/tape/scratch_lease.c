@@ -12,10 +12,10 @@ static void set_holder(tg_tape *t, tg_buffer *b, const void *site) {
 }
 
 /* Describes what leased b: "op NAME, called from SCOPE, file.c:12". */
-static void holder_text(const tg_buffer *b, char *buf, size_t n) {
+static void holder_text(const tg_tape *t, const tg_buffer *b, char *buf, size_t n) {
     char site[160], path[160];
     size_t at = 0;
-    tg_describe_site(tg_scope_site(b->scope, b->site), site, sizeof site);
+    tg_describe_site(t->ctx, tg_scope_site(b->scope, b->site), site, sizeof site);
     tg_scope_path(b->scope, path, sizeof path);
     tg_text(buf, n, &at, "%s%s%s%s%s", b->op ? "op " : "", b->op ? b->op : "", b->op ? ", called from " : "", path,
             *path ? ", " : "");
@@ -26,8 +26,8 @@ static tg_status refuse(tg_tape *t, const tg_buffer *b, const void *site) {
     tg_buffer request = {0};
     char first[400], second[400];
     set_holder(t, &request, site);
-    holder_text(b, first, sizeof first);
-    holder_text(&request, second, sizeof second);
+    holder_text(t, b, first, sizeof first);
+    holder_text(t, &request, second, sizeof second);
     return tg_fail(t->ctx, TG_ERR_STATE,
                    "tg_lease: buffer \"%s\" %s, leased by %s, is still open and is requested again by %s; tg_discard "
                    "the first lease",

@@ -1,7 +1,7 @@
 #!/bin/sh
 # install.sh BUILD HELLO.c RANKS.c: installs into an empty directory, builds a program of one file there with the
 # pkg-config file's flags, against the shared and the static library, and runs it and the installed program. If MPI is
-# installed, RANKS.c is built against libtapegrad-mpi; libtapegrad must not need MPI.
+# installed, RANKS.c is built against libtapegrad-mpi; libtapegrad must not need MPI. Plugins are found where they are.
 set -eu
 build=$1 hello=$2 ranks=$3
 root=$(mktemp -d)
@@ -27,7 +27,14 @@ if readelf -d "$root/static" | grep -q libtapegrad; then
 fi
 "$root/static"
 
-if [ -x "$prefix/bin/tapegrad" ]; then "$prefix/bin/tapegrad" --help >"$root/help"; fi
+if [ -x "$prefix/bin/tapegrad" ]; then
+    "$prefix/bin/tapegrad" --help >"$root/help"
+    # It finds the installed plugin, and what the plugin needs, or says what else is missing.
+    if [ -e "$libdir/tapegrad/libtapegrad-cuda.so" ]; then
+        "$prefix/bin/tapegrad" gradcheck add --device cuda >"$root/checked" 2>&1 ||
+            grep -q -e 'no NVIDIA driver' -e 'finds no GPU' "$root/checked" || { cat "$root/checked" && exit 1; }
+    fi
+fi
 
 find "$root" -path '*/man1/tapegrad-train.1' | grep -q .
 

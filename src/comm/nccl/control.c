@@ -33,9 +33,8 @@ static void end_of(tg_control *c, tg_group_end *end, char *buf, size_t n) {
 static bool awaits(tg_control *c, const tg_wait *w, int i) { return (void)c, (void)w, (void)i, false; }
 
 static bool describe_call(tg_control *c, const tg_wait *w, tg_call_entry *entry, char *site, size_t n) {
-    (void)c;
     *entry = call_of(w)->entry;
-    tg_describe_site((const void *)(uintptr_t)entry->site, site, n);
+    tg_describe_site(c->ctx, (const void *)(uintptr_t)entry->site, site, n);
     return true;
 }
 

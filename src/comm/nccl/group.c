@@ -5,6 +5,7 @@
 #include "base/host_memory.h"
 #include "base/text.h"
 #include "comm/nccl/nccl.h"
+#include "kernels/cuda/device_table.h"
 
 /* ---- Group objects: making and freeing ---- */
 
@@ -260,6 +261,12 @@ static tg_nccl_rank *rank_new(tg_ctx *ctx, tg_comm *host, int rank, int size) {
 }
 
 tg_comm *tg_nccl_world(tg_ctx *ctx, tg_comm *host, int rank, int size, tg_nccl_broadcast_fn broadcast, void *user) {
+    if (ctx->run.ops != &tg_cuda_device) {
+        tg_fail(ctx, TG_ERR_DEVICE,
+                "NCCL: the context's device \"cuda\" is not that of this library's plugin; it is the caller's own, or "
+                "of another copy of the library");
+        return NULL;
+    }
     tg_nccl_rank *self = rank_new(ctx, host, rank, size);
     tg_nccl_group *g = self ? group_new(self, host, rank, size, "world", -1) : NULL;
     if (!g) {

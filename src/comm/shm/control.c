@@ -122,10 +122,9 @@ static void last_call(tg_control *c, int i, char *buf, size_t n, size_t *at) {
 
 static bool call_of(tg_control *c, const tg_wait *w, tg_call_entry *entry, char *site, size_t n) {
     const tg_shm_request *r = request_of(w);
-    (void)c;
     if (!r) return false;
     *entry = r->entry;
-    tg_describe_site((const void *)(uintptr_t)r->entry.site, site, n);
+    tg_describe_site(c->ctx, (const void *)(uintptr_t)r->entry.site, site, n);
     return true;
 }
 

@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include "base/private_api.h"
 #include "comm/shm/region.h"
 
 /* The environment variables that a rank's process gets: the inherited descriptor of the region's file, the rank, and
@@ -18,12 +19,12 @@ typedef struct tg_launch {
 } tg_launch;
 
 /* Makes the region of n processes. Returns 0, or an errno value. */
-int tg_launch_open(tg_launch *l, int n);
+TG_PRIVATE_API int tg_launch_open(tg_launch *l, int n);
 /* Called when the process of a rank has ended. Writes into the region why it ended, so that the other ranks can say so,
  * even if the process never attached to the region. wait_status: from waitpid. */
-void tg_launch_ended(const tg_launch *l, int rank, int wait_status);
+TG_PRIVATE_API void tg_launch_ended(const tg_launch *l, int rank, int wait_status);
 /* Writes the flight recorder of all ranks, as tg_comm_record does. */
 size_t tg_launch_record(const tg_launch *l, tg_format format, char *buf, size_t n);
-void tg_launch_close(tg_launch *l);
+TG_PRIVATE_API void tg_launch_close(tg_launch *l);
 
 #endif

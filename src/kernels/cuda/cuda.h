@@ -15,6 +15,8 @@
 
 #include <tapegrad/device.h>
 
+#include "base/private_api.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -56,7 +58,7 @@ typedef struct tg_cuda {
 static inline tg_cuda *tg_cuda_of(const tg_ctx *ctx) { return (tg_cuda *)tg_ctx_device_state(ctx); }
 
 /* Records the error e, which `call` of the CUDA runtime returned. Returns TG_OK if e is cudaSuccess. */
-tg_status tg_cuda_check(tg_ctx *ctx, cudaError_t e, const char *call);
+TG_PRIVATE_API tg_status tg_cuda_check(tg_ctx *ctx, cudaError_t e, const char *call);
 /* Called after the launch of a kernel. If the runtime has refused the launch, for example because of its configuration,
  * records the error. */
 tg_status tg_cuda_launched(tg_ctx *ctx, const char *kernel);
@@ -70,8 +72,8 @@ typedef struct tg_cuda_scratch {
     void *data;
     void *block;
 } tg_cuda_scratch;
-tg_status tg_cuda_scratch_take(tg_ctx *ctx, size_t bytes, tg_cuda_scratch *s);
-void tg_cuda_scratch_give(tg_ctx *ctx, tg_cuda_scratch *s);
+TG_PRIVATE_API tg_status tg_cuda_scratch_take(tg_ctx *ctx, size_t bytes, tg_cuda_scratch *s);
+TG_PRIVATE_API void tg_cuda_scratch_give(tg_ctx *ctx, tg_cuda_scratch *s);
 
 #ifdef __cplusplus
 }

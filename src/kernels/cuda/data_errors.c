@@ -63,7 +63,7 @@ tg_status tg_cuda_fault_report(tg_cuda *c) {
     *c->seen = none;
     const tg_cuda_call *of = name_of(c, call);
     char where[256] = "";
-    if (of && of->site) tg_describe_site(of->site, where, sizeof where);
+    if (of && of->site) tg_describe_site(c->ctx, of->site, where, sizeof where);
     TG_TRY(tg_cuda_check(c->ctx, cudaMemsetAsync(c->fault, 0xff, sizeof *c->fault, c->compute), "cudaMemsetAsync"));
     return tg_fail(c->ctx, TG_ERR_DATA,
                    "%s: an index is out of range, at position %llu (found on the device by %s%s%s)",

@@ -2,6 +2,7 @@
 #ifndef TG_CUDA_STREAMS_H
 #define TG_CUDA_STREAMS_H
 
+#include "base/private_api.h"
 #include "kernels/cuda/cuda.h"
 
 /* A poller has work on the device that may not end by itself, such as collectives that wait for other GPUs. While the
@@ -13,8 +14,8 @@ typedef struct tg_cuda_poller {
     struct tg_cuda_poller *next;
 } tg_cuda_poller;
 
-void tg_cuda_poller_add(tg_cuda *c, tg_cuda_poller *w);
-void tg_cuda_poller_remove(tg_cuda *c, tg_cuda_poller *w);
+TG_PRIVATE_API void tg_cuda_poller_add(tg_cuda *c, tg_cuda_poller *w);
+TG_PRIVATE_API void tg_cuda_poller_remove(tg_cuda *c, tg_cuda_poller *w);
 
 /* Returns e, the result of a query. If it is cudaErrorNotReady, clears the runtime's last error, which would be taken
  * for an error of the next launch. */
@@ -25,12 +26,12 @@ static inline cudaError_t tg_cuda_answer(cudaError_t e) {
 
 /* Make the host wait for an event, or for what is queued on a stream now, and poll meanwhile. The host waits without
  * polling only before memory returns to the driver, before the device closes, and after an error in slot copy_async. */
-tg_status tg_cuda_await(tg_cuda *c, cudaEvent_t e);
-tg_status tg_cuda_await_stream(tg_cuda *c, cudaStream_t stream);
+TG_PRIVATE_API tg_status tg_cuda_await(tg_cuda *c, cudaEvent_t e);
+TG_PRIVATE_API tg_status tg_cuda_await_stream(tg_cuda *c, cudaStream_t stream);
 
-tg_status tg_cuda_event_new(tg_ctx *ctx, cudaEvent_t *e);
+TG_PRIVATE_API tg_status tg_cuda_event_new(tg_ctx *ctx, cudaEvent_t *e);
 /* Makes work that is queued on `then` from now on wait for what is queued on `first` now. Records event e. */
-tg_status tg_cuda_follow(tg_ctx *ctx, cudaStream_t first, cudaEvent_t e, cudaStream_t then);
+TG_PRIVATE_API tg_status tg_cuda_follow(tg_ctx *ctx, cudaStream_t first, cudaEvent_t e, cudaStream_t then);
 
 /* Slots of the device (tapegrad/device.h). */
 tg_status tg_cuda_sync(tg_ctx *ctx);

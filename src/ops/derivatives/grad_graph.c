@@ -32,7 +32,7 @@ tg_status tg_grad_graph_explain(const tg_node *n, tg_status s) {
     char site[160];
     if (s == TG_OK) return TG_OK;
     tg_ctx *ctx = tg_node_out(n)[0]->ctx;
-    tg_describe_site(tg_scope_site(n->scope, n->site), site, sizeof site);
+    tg_describe_site(ctx, tg_scope_site(n->scope, n->site), site, sizeof site);
     tg_fail(ctx, s, "%s: its derivative failed with %s", n->op->name, tg_status_name(s));
     return tg_fail_note(ctx, " (in the derivative of op %s, called from %s)", n->op->name, site);
 }

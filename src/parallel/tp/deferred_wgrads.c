@@ -134,7 +134,7 @@ bool tg_wgrads_take(tg_wgrads *d, tg_call *c, int w, tg_tensor *x, tg_tensor *gy
 
 static tg_status fail_dropped(const tg_wgrads *d, const wgrad *i) {
     char site[160];
-    tg_describe_site(i->site, site, sizeof site);
+    tg_describe_site(d->ctx, i->site, site, sizeof site);
     return tg_fail(d->ctx, TG_ERR_HANDLE,
                    "tg_wgrads_run: a weight with a deferred gradient was dropped; call tg_wgrads_run before (the "
                    "linear was called from %s)",
@@ -145,7 +145,7 @@ static tg_status fail_dropped(const tg_wgrads *d, const wgrad *i) {
 static tg_status fail_overwritten(const tg_wgrads *d, const wgrad *i, const tg_tensor *written, const char *role) {
     char what[160], site[160];
     tg_describe(written, what, sizeof what);
-    tg_describe_site(i->site, site, sizeof site);
+    tg_describe_site(d->ctx, i->site, site, sizeof site);
     return tg_fail(d->ctx, TG_ERR_VERSION,
                    "tg_wgrads_run: the %s of a linear with a deferred weight gradient, %s, was overwritten by %s; "
                    "call tg_wgrads_run before (the linear was called from %s)",

@@ -1,0 +1,24 @@
+/* Plugins: the parts of the library that need CUDA or NCCL. Each is a shared object of its own, which is loaded when it
+ * is used for the first time, so libtapegrad.so needs neither. In libtapegrad.a the same parts are linked in. */
+#ifndef TG_PLUGIN_H
+#define TG_PLUGIN_H
+
+#include "base/private_api.h"
+
+/* What the file libtapegrad-NAME.so exports under the name tg_NAME_plugin. */
+typedef struct tg_plugin {
+    const char *version;          /* TG_VERSION when the plugin was compiled */
+    const char *(*library)(void); /* tg_version of the copy of the library that the plugin calls */
+    const void *table;            /* the functions of the plugin; what type this has depends on the plugin */
+} tg_plugin;
+
+/* The fields of a plugin of this library. */
+#define TG_PLUGIN(functions)                                                                                           \
+    { .version = TG_VERSION, .library = tg_version, .table = (functions) }
+
+/* Returns the table of plugin `name`, "cuda" or "nccl". If the plugin is missing or cannot be used, returns NULL after
+ * recording the error `missing`, whose message begins with `who`. Defined in plugin.c for libtapegrad.so, and in
+ * plugins/linked.c for libtapegrad.a. */
+const void *tg_plugin_table(tg_ctx *ctx, const char *name, tg_status missing, const char *who);
+
+#endif
