@@ -356,6 +356,7 @@ START_TEST(random_programs_hold_release_and_reset) {
             if (to->held) tg_unhold(to->x);
             *to = (kept){y, tg_item(y), draw(2)};
             if (to->held) tg_hold(y);
+            tg_tape_set_grad_mode(t, true);
             if (draw(10) == 0) tg_backward(t, tg_square(t, w));
             if (draw(15) == 0) check_all(k, N);
         }
