@@ -29,6 +29,7 @@
 #include <tapegrad/handles.h>
 #include <tapegrad/inputs.h>
 #include <tapegrad/ops.h>
+#include <tapegrad/print.h>
 #include <tapegrad/recompute.h>
 #include <tapegrad/source.h>
 #include <tapegrad/tape.h>
