@@ -1,5 +1,5 @@
-/* The list of what other threads ask of a context (later.h). Any thread adds entries; the context's own thread takes the
- * whole list with one exchange. */
+/* The list of what other threads ask of a context (later.h). Any thread adds entries; the context's own thread takes
+ * the whole list with one exchange. */
 #include "core/context.h"
 #include "core/handles.h"
 

@@ -200,6 +200,9 @@ void tg_number_text(const tg_number_format *f, const void *elements, int64_t i, 
         snprintf(out, TG_NUMBER_TEXT, "%*lld", f->left, (long long)integer_at(f->dtype, elements, i));
 }
 
+/* Returns the magnitude from which a scalar is written in scientific notation. */
+static double scientific_from(tg_dtype dtype) { return dtype == TG_F64 ? 1e16 : dtype == TG_F32 ? 1e6 : 1e3; }
+
 void tg_scalar_text(tg_dtype dtype, const void *elements, char out[TG_NUMBER_TEXT]) {
     tg_number_format f = {.dtype = dtype, .precision = 400, .exponent = 2};
     double v = tg_is_float(dtype) ? float_at(dtype, elements, 0) : 0, size = fabs(v);
@@ -211,7 +214,7 @@ void tg_scalar_text(tg_dtype dtype, const void *elements, char out[TG_NUMBER_TEX
         snprintf(out, TG_NUMBER_TEXT, "%s", isnan(v) ? "nan" : v < 0 ? "-inf" : "inf");
         return;
     }
-    if (v == 0 || (size >= 1e-4 && size < 1e16)) {
+    if (v == 0 || (size >= 1e-4 && size < scientific_from(dtype))) {
         positional(dtype, v, f.precision, out);
         if (out[strlen(out) - 1] == '.') strcat(out, "0");
         return;

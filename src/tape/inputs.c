@@ -25,7 +25,8 @@ static tg_tensor *finish(tg_tape *t, tg_tensor *x, tg_status s) {
     return tg_inert(t->ctx);
 }
 
-/* Begins a function that makes a leaf: returns the dtype, in place of 0 the context's, or 0 after recording an error. */
+/* Begins a function that makes a leaf. Returns its dtype, which is the context's if 0 is given, or 0 after recording an
+ * error. */
 static tg_dtype begin(tg_tape *t, tg_dtype dtype, const char *who) {
     if (tg_tape_check(t, who) != TG_OK) return TG_DTYPE_DEFAULT;
     tg_tape_settle(t);

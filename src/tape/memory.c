@@ -145,7 +145,8 @@ tg_tensor *tg_tape_tensor(tg_tape *t, tg_dtype dtype, int ndim, const int64_t *s
 
 /* ---- Ends of handles ---- */
 
-void tg_tape_end_handle(tg_tensor *x, uint64_t serial) {
+/* Ends a handle. Its slot keeps the tombstone, with `serial`. */
+static inline void end_handle(tg_tensor *x, uint64_t serial) {
     if (x->serial < TG_SERIAL_FIRST) return; /* it has ended before */
     if (x->ext) tg_ext_free(x->ctx, x->ext);
     if (x->storage) tg_storage_unref(x->storage);
@@ -179,7 +180,7 @@ void tg_tape_give_handle(tg_tensor *x) {
     give_shape(t, x);
     x->shape = x->stride = NULL;
     if (s && s->maker == x) s->temporary = false; /* other handles of the bytes now decide how long these last */
-    tg_tape_end_handle(x, TG_SERIAL_NONE);
+    end_handle(x, TG_SERIAL_NONE);
     if (x->holds)
         x->numel = (int64_t)t->epoch;
     else
@@ -197,23 +198,46 @@ tg_handle_walk tg_walk_from(const tg_tape *t, tg_cursor from) {
     return from.slab ? (tg_handle_walk){t, from.slab, from.used} : (tg_handle_walk){t, t->slabs, 0};
 }
 
-/* Returns whether the slot has a held handle of an earlier step at the other position. */
-static bool is_foreign(const tg_tape *t, const tg_handle_slot *s) {
-    uint64_t other = ((const tg_tombstone *)s)[!t->generation].serial;
-    return other == TG_SERIAL_HELD || other == TG_SERIAL_HELD + TG_SERIAL_RESET;
+/* Where the handles of the current generation begin in their slots, and where those of the other one do. */
+typedef struct positions {
+    size_t this, other;
+} positions;
+
+static inline positions positions_of(const tg_tape *t) {
+    size_t this = t->generation ? sizeof(tg_tombstone) : 0;
+    return (positions){this, sizeof(tg_tombstone) - this};
 }
 
+/* Returns the handle of the current generation in a slot that this step has used or skipped, or NULL if the slot has a
+ * held handle of the other generation. */
+static inline tg_tensor *used_slot(positions p, tg_handle_slot *s) {
+    uint64_t other = ((const tg_tombstone *)((char *)s + p.other))->serial;
+    return TG_LIKELY((other | TG_SERIAL_RESET) != TG_SERIAL_HELD + TG_SERIAL_RESET) ? (tg_tensor *)((char *)s + p.this)
+                                                                                    : NULL;
+}
+
+static inline int used_of(const tg_tape *t, const tg_slab *s) { return s == t->at.slab ? t->at.used : TG_SLAB_HANDLES; }
+
 tg_tensor *tg_walk_next(tg_handle_walk *w) {
+    const positions p = positions_of(w->t);
     while (w->slab) {
-        int end = w->slab == w->t->at.slab ? w->t->at.used : TG_SLAB_HANDLES;
-        while (w->i < end) {
-            tg_handle_slot *s = &w->slab->slot[w->i++];
-            if (TG_LIKELY(!is_foreign(w->t, s))) return handle_in(w->t, s);
+        for (const int end = used_of(w->t, w->slab); w->i < end;) {
+            tg_tensor *x = used_slot(p, &w->slab->slot[w->i++]);
+            if (x) return x;
         }
         w->slab = w->slab == w->t->at.slab ? NULL : w->slab->next;
         w->i = 0;
     }
     return NULL;
+}
+
+void tg_tape_end_handles(tg_tape *t) {
+    const positions p = positions_of(t);
+    for (tg_slab *s = t->at.slab ? t->slabs : NULL; s; s = s == t->at.slab ? NULL : s->next)
+        for (int i = 0, end = used_of(t, s); i < end; i++) {
+            tg_tensor *x = used_slot(p, &s->slot[i]);
+            if (x) end_handle(x, TG_SERIAL_RESET);
+        }
 }
 
 void tg_tape_rollback(tg_tape *t, uint64_t serial) {

@@ -30,8 +30,8 @@ static void unlink_node(tg_tape *t, tg_node *n) {
 /* Returns the node on tape t whose output or leaf x is, or NULL. */
 static tg_node *node_of(const tg_tape *t, const tg_tensor *x) { return x->node ? x->node : tg_tape_find_leaf(t, x); }
 
-/* Ends x, a tensor that has been given up, if nothing uses it. If only its node does, and that is unused, moves the node
- * to the list of those to end. */
+/* Ends x if it has been given up and nothing uses it. If only its node does, and that is unused, moves the node to the
+ * list of those to end. */
 static void consider(tg_tape *t, tg_tensor *x, tg_node **ended) {
     tg_node *n = node_of(t, x);
     if (!n && !x->uses && is_given_up(x)) {

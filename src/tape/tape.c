@@ -92,8 +92,7 @@ tg_tape *tg_tape_new(tg_ctx *ctx) {
 static void end_all(tg_tape *t, bool freed) {
     t->busy++;
     for (tg_node *n = t->first; n; n = n->next) tg_node_end(n);
-    tg_handle_walk w = tg_walk_from(t, (tg_cursor){0});
-    for (tg_tensor *x; (x = tg_walk_next(&w));) tg_tape_end_handle(x, TG_SERIAL_RESET);
+    tg_tape_end_handles(t);
     for (tg_tape_listener *l = t->listeners; l; l = l->next)
         if (l->ops->reset) l->ops->reset(l, freed);
     if (t->n_leaves) memset(t->leaves, 0, (size_t)t->leaf_capacity * sizeof *t->leaves);

@@ -230,8 +230,8 @@ static inline void tg_tape_share_dims(tg_tensor *x, const tg_tensor *of) {
     x->numel = of->numel;
     x->ndim = of->ndim;
 }
-/* Ends a handle of the tape. Its slot keeps the tombstone, with `serial`. */
-void tg_tape_end_handle(tg_tensor *x, uint64_t serial);
+/* Ends all handles of the tape. Their slots keep the tombstones. */
+void tg_tape_end_handles(tg_tape *t);
 /* Ends a handle before the reset, and frees its slot, unless it is held, and its shape. */
 void tg_tape_give_handle(tg_tensor *x);
 /* Called when the last hold of an ended handle of a tape was removed. */
@@ -308,8 +308,9 @@ tg_tape_listener *tg_tape_listener_of(const tg_tape *t, const tg_tape_listener_o
 /* Returns the tape's listener of this kind, which the first call creates, with zeros after its head, or NULL after
  * recording the error. */
 tg_tape_listener *tg_tape_listen(tg_tape *t, const tg_tape_listener_ops *ops);
-/* Copies the observer and the deferral of t to `inner`, a tape that runs ops on behalf of t. */
+/* Copies the place in the program's source, the observer and the deferral of t to `inner`, a tape that runs ops on behalf of t. */
 static inline void tg_tape_act_for(tg_tape *inner, const tg_tape *t) {
+    inner->site = t->site;
     inner->observer = t->observer;
     inner->observer.count = 0;
     inner->deferral = t->deferral;

@@ -39,8 +39,8 @@ START_TEST(arrays_are_printed_as_numpy_does) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char text[8192];
         size_t n = tg_print(tensor_of(&cases[i]), text, sizeof text, TG_PRINT(.values_only = true));
-        ck_assert_msg(n == strlen(text) && strcmp(text, cases[i].text) == 0, "%s:\n%s\nexpected\n%s", cases[i].name, text,
-                      cases[i].text);
+        bool same = n == strlen(text) && strcmp(text, cases[i].text) == 0;
+        ck_assert_msg(same, "%s:\n%s\nexpected\n%s", cases[i].name, text, cases[i].text);
     }
     end();
 }
