@@ -164,7 +164,7 @@ struct tg_tape {
     tg_arena_chunk *chunks;
     tg_mark mark; /* where the next allocation begins */
     bool recycles; /* some memory was freed since the reset: pieces, or slots of handles */
-    tg_free_piece *pieces[TG_PIECE_SIZES + 1]; /* by their size in multiples of 8 bytes; the last list is of larger ones */
+    tg_free_piece *pieces[TG_PIECE_SIZES + 1]; /* by size in multiples of 8 bytes; the last list is of larger ones */
     /* The queue of slots of handles that ended before the reset, linked through their node pointers. The slot that was
      * freed first is used first. */
     tg_tensor *slots_first, *slots_last;
@@ -308,7 +308,8 @@ tg_tape_listener *tg_tape_listener_of(const tg_tape *t, const tg_tape_listener_o
 /* Returns the tape's listener of this kind, which the first call creates, with zeros after its head, or NULL after
  * recording the error. */
 tg_tape_listener *tg_tape_listen(tg_tape *t, const tg_tape_listener_ops *ops);
-/* Copies the place in the program's source, the observer and the deferral of t to `inner`, a tape that runs ops on behalf of t. */
+/* Copies the place in the program's source, the observer and the deferral of t to `inner`, a tape that runs ops on
+ * behalf of t. */
 static inline void tg_tape_act_for(tg_tape *inner, const tg_tape *t) {
     inner->site = t->site;
     inner->observer = t->observer;
