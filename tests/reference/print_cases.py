@@ -75,7 +75,8 @@ print("/* Arrays, and the texts that NumPy", np.__version__, "prints for them. W
 print("static const print_case cases[] = {")
 for name, a, scale, modulus in cases:
     dims = ", ".join(map(str, a.shape)) or "0"
-    data = "NULL" if scale else '"' + a.tobytes().hex() + '"'
+    digits = a.tobytes().hex()
+    data = "NULL" if scale else "\n     ".join(f'"{digits[i:i + 96]}"' for i in range(0, max(len(digits), 1), 96))
     print(f'    {{"{name}", TG_{names[str(a.dtype)]}, {a.ndim}, {{{dims}}},')
     print(f"     {data}, {scale}, {modulus},")
     print(f"     {c_text(str(a))}}},")

@@ -1,6 +1,8 @@
 /* Places in a program's source (tg_tape_set_site), leaves that a tape owns, and the texts of callbacks that fail. */
 #include "world.h"
 
+#include <stdlib.h>
+
 #include <tapegrad/backward.h>
 #include <tapegrad/explain.h>
 #include <tapegrad/nn.h>
@@ -220,6 +222,57 @@ START_TEST(an_op_that_fails_keeps_its_own_text) {
 }
 END_TEST
 
+/* ---- No memory ---- */
+
+/* An allocator that refuses one allocation, and counts the bytes that are in use. */
+typedef struct refusing {
+    int64_t left, bytes; /* allocations until the refused one */
+} refusing;
+
+static void *refuse(void *user, size_t bytes, size_t align) {
+    refusing *r = user;
+    if (r->left-- == 0) return NULL;
+    size_t rounded = (bytes + align - 1) / align * align;
+    r->bytes += (int64_t)bytes;
+    return aligned_alloc(align, rounded ? rounded : align);
+}
+
+static void give_back(void *user, void *p, size_t bytes) {
+    ((refusing *)user)->bytes -= (int64_t)bytes;
+    free(p);
+}
+
+/* Calls everything that may allocate. Returns whether all of it succeeded. */
+static bool run_all(refusing *r) {
+    static const double v[4] = {1, 2, 3, 4};
+    char text[200];
+    ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .dtype = TG_F64, .allocator = {refuse, give_back, r}));
+    t = tg_tape_new(ctx);
+    tg_tape_set_site(t, "model.py", 1);
+    tg_tensor *x = tg_input(t, TG_F64, TG_SHAPE(4), v), *y = tg_mul(t, x, tg_tape_randn(t, TG_F64, TG_SHAPE(4), 1));
+    tg_hold(y);
+    tg_unpin(tg_pin(y));
+    tg_set_read_only(x, true);
+    tg_print(y, text, sizeof text, NULL);
+    tg_drop_later(ctx, tg_ref_of(y));
+    tg_release(x);
+    bool good = tg_ctx_status(ctx) == TG_OK;
+    ck_assert(good || tg_ctx_status(ctx) == TG_ERR_MEMORY);
+    tg_ctx_free(ctx);
+    return good;
+}
+
+START_TEST(any_allocation_may_fail) {
+    bool good = false;
+    for (int64_t k = 0; !good; k++) {
+        refusing r = {.left = k};
+        good = run_all(&r);
+        ck_assert_int_eq(r.bytes, 0);
+        ck_assert(k < 1000);
+    }
+}
+END_TEST
+
 int main(void) {
     const TTest *tests[] = {errors_name_the_line_of_the_program,
                             layers_name_the_line_of_the_program,
@@ -227,6 +280,7 @@ int main(void) {
                             leaves_of_a_tape_are_those_of_the_context,
                             steps_of_inputs_leave_nothing_on_the_context,
                             messages_of_failed_callbacks_say_what_and_where,
-                            an_op_that_fails_keeps_its_own_text};
+                            an_op_that_fails_keeps_its_own_text,
+                            any_allocation_may_fail};
     return tg_check_main("source", tests, sizeof tests / sizeof *tests);
 }
