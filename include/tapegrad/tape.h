@@ -20,8 +20,17 @@ TG_API void tg_tape_free(tg_tape *t);
  * recognizes an ended handle. After two resets it may read an ended handle as another tensor (tensor.h). While a
  * callback of the tape runs, tg_tape_reset fails with TG_ERR_STATE and ends nothing. */
 TG_API void tg_tape_reset(tg_tape *t);
+/* Ends every result and leaf of the tape that is not held (tg_hold) and that no node needs, and every node whose
+ * results are not held and that no other node needs: what tg_release does for one tensor. For programs that hold every
+ * handle that they keep, as bindings do; it also ends what layers made for themselves. It takes time in proportion to
+ * the number of the tape's handles, so call it when that has doubled, for example. While a callback of the tape runs,
+ * does nothing. t may be NULL. */
+TG_API void tg_tape_collect(tg_tape *t);
 /* Returns the context of the tape; NULL if t is NULL. */
 TG_API tg_ctx *tg_tape_ctx(tg_tape *t);
+/* Returns a number that no other tape and no other step of this tape of the context has: each reset changes it.
+ * Returns 0 if t is NULL or freed. */
+TG_API uint64_t tg_tape_epoch(const tg_tape *t);
 /* Sets the number of the micro-batch that the tape records. A reset of the tape sets it to 0, as it is at first. Ops
  * that draw by key (tg_key_open) draw other numbers for each micro-batch of a step. A program whose step has several
  * micro-batches calls this function before it records each of them. */

@@ -27,8 +27,12 @@
 #include <tapegrad/backward.h>
 #include <tapegrad/context.h>
 #include <tapegrad/fields.h>
+#include <tapegrad/handles.h>
+#include <tapegrad/inputs.h>
 #include <tapegrad/ops.h>
+#include <tapegrad/print.h>
 #include <tapegrad/recompute.h>
+#include <tapegrad/source.h>
 #include <tapegrad/tape.h>
 #include <tapegrad/tensor.h>
 #include <tapegrad/types.h>

@@ -54,10 +54,10 @@ TG_API void tg_drop(tg_tensor *x);
  * tg_requires_grad false; tg_ndim and tg_numel 0; tg_dim and tg_stride -1; tg_shape_of a shape of 0 dims; tg_dtype_of
  * TG_DTYPE_DEFAULT; tg_name "".
  *
- * The library does not recognize ended handles forever. It recognizes an ended handle of the context until the memory
- * of the handle is reused for a new handle, and an ended handle of a tape until the second tg_tape_reset. After that,
- * the old pointer may be read as another tensor. To hold a tensor for longer, use tg_keep. To detect the end of a
- * tensor at any time, use tg_ref. */
+ * The library does not recognize ended handles forever. It recognizes an ended handle of the context, or one that was
+ * released (handles.h), until the memory of the handle is reused for a new handle, and an ended handle of a tape until
+ * the second tg_tape_reset. After that, the old pointer may be read as another tensor, unless the program holds the
+ * handle (tg_hold). To keep a tensor for longer, use tg_keep. tg_ref detects the end of a tensor at any time. */
 
 /* Returns whether x is a tensor that can be used: false if x is NULL or inert, or if its handle has ended. */
 TG_API bool tg_is_alive(const tg_tensor *x);
@@ -110,8 +110,8 @@ TG_API tg_status tg_read_f64(tg_tensor *x, double *dst, int64_t n);
 TG_API tg_status tg_write_f64(tg_tensor *x, const double *src, int64_t n);
 /* Returns a pointer to the bytes of x; NULL on error. Works only if the device's memory is host memory, as that of
  * "cpu" is (TG_ERR_DEVICE). The pointer is valid until the next call that has the tape or the context of x as an
- * argument. The library does not notice writes through the pointer. If x is a leaf and such writes may make its bytes
- * differ between ranks, declare its placement with tg_place. */
+ * argument, or, if x is pinned, until tg_unpin. After a write through the pointer, call tg_touch (handles.h). If x is
+ * a leaf and such writes may make its bytes differ between ranks, declare its placement with tg_place. */
 TG_API void *tg_host_data(tg_tensor *x);
 
 /* Releases the bytes of x now. The handle and its shape stay valid. A later read of the values fails with

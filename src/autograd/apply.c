@@ -93,6 +93,7 @@ static tg_status link_inputs(tg_call *c, tg_node *n) {
 static void fill_node(tg_call *c, tg_node *n, const void *site) {
     n->site = site;
     n->scope = c->tape->scope;
+    if (n->scope) n->scope->uses++;
     n->pass = 0;
     n->needs = c->needs;
     n->saves_in = c->saves_in;
@@ -102,8 +103,9 @@ static void fill_node(tg_call *c, tg_node *n, const void *site) {
     tg_slot *slot = tg_node_slots(n);
     if (c->params) n->tail[tg_node_params_at(n)] = c->params;
     for (int i = 0; i < c->n_in; i++) {
-        if (in[i] && !in[i]->tape) in[i]->ext->pins++;
-        if (in[i] && tg_bit(n->saves_in, i)) save(in[i], &version[i]);
+        if (!in[i]) continue;
+        in[i]->uses++;
+        if (tg_bit(n->saves_in, i)) save(in[i], &version[i]);
     }
     if (n->saves_in) version += c->n_in;
     for (int i = 0; i < c->n_out; i++) {
@@ -212,9 +214,7 @@ static tg_status infer(tg_call *c, const void *params) {
 static void supersede(tg_call *c) {
     tg_tensor *a = c->in[0];
     if (!a->tape) {
-        tg_storage_unref(c->out[0]->storage);
-        c->out[0]->storage = NULL;
-        c->out[0]->serial = 0;
+        tg_tape_give_handle(c->out[0]);
         c->out[0] = a;
         return;
     }
@@ -312,9 +312,10 @@ tg_status tg_apply(tg_tape *t, const tg_op *op, const void *params, tg_tensor *c
     bool kept = false;
     if (TG_LIKELY(s == TG_OK)) {
         beat(t->ctx);
+        tg_tape_settle(t);
         for (int i = 0; i < n_out; i++) out[i] = NULL;
         tg_tensor *saved[8];
-        tg_call_impl im = {.site = site};
+        tg_call_impl im = {.site = t->site ? t->site : site};
         tg_call c = {.ctx = t->ctx,
                      .tape = t,
                      .op = op,
@@ -325,7 +326,7 @@ tg_status tg_apply(tg_tape *t, const tg_op *op, const void *params, tg_tensor *c
                      .out = out,
                      .saved = saved,
                      .impl = &im};
-        tg_cursor at = t->at;
+        uint64_t serial = t->ctx->serial;
         tg_rng rng = t->ctx->rng;
         uint64_t drawn = t->ctx->keys.counter;
         const tg_call *outer = t->at_work;
@@ -339,8 +340,9 @@ tg_status tg_apply(tg_tape *t, const tg_op *op, const void *params, tg_tensor *c
             tg_call_explain(&c);
             t->ctx->rng = rng;
             t->ctx->keys.counter = drawn;
-            tg_tape_rollback(t, at);
+            tg_tape_rollback(t, serial);
         }
+        if (!kept && c.params) tg_tape_give(t, c.params, op->params_size);
     }
     if (state && destroy && !kept) destroy(state);
     if (TG_LIKELY(s == TG_OK)) return s;

@@ -308,6 +308,8 @@ static tg_status run_pass(tg_pass *p, tg_tensor *const *roots, int n, const char
     if (s == TG_OK) s = run_nodes(p);
     if (!p->o->targets) tg_tapes_of(p->t->ctx)->backwards++;
     if (s != TG_OK) forget_pass(p->t);
+    tg_tape_give(p->t, p->by_x, (size_t)p->o->n_targets * sizeof *p->by_x);
+    p->by_x = NULL;
     return s;
 }
 

@@ -4,6 +4,7 @@
 #include <tapegrad/backward.h>
 
 #include "autograd/backward.h"
+#include "base/callback.h"
 #include "autograd/gradients.h"
 #include "placement/rule.h"
 
@@ -126,7 +127,7 @@ static tg_status replace(tg_tape *t, tg_tensor *x, tg_tensor **g, tg_tensor *by)
 static tg_status hook_failed(const tg_tensor *x, tg_status s) {
     char what[160];
     tg_describe(x, what, sizeof what);
-    return tg_fail(x->ctx, TG_ERR_CALLBACK, "a gradient hook of %s failed with %s", what, tg_status_name(s));
+    return tg_callback_end(x->ctx, s, "a gradient hook of %s", what);
 }
 
 tg_status tg_hooks_run(tg_tape *t, tg_tensor *x, tg_tensor **g, bool accumulated) {

@@ -3,6 +3,7 @@
  * storage's refill function (core/storage.h) unpacks them. */
 #include "autograd/saved_tensors.h"
 
+#include "base/callback.h"
 #include "base/host_memory.h"
 #include "base/options.h"
 #include "core/capture.h"
@@ -179,8 +180,7 @@ static tg_status pack_bytes(packing *of, const tg_tensor *x, const void *site) {
     if (status == TG_OK) status = t->ctx->run.status;
     if (status != TG_OK) {
         if (packed && of->packer.drop) of->packer.drop(of->packer.user, packed);
-        return tg_fail(t->ctx, TG_ERR_CALLBACK, "tg_tape_pack: the packer of saved tensors failed with %s",
-                       tg_status_name(status));
+        return tg_callback_end(t->ctx, status, "tg_tape_pack: the packer of saved tensors");
     }
     if (packed && kept && of->packer.drop) of->packer.drop(of->packer.user, packed);
     if (!packed || kept) return TG_OK;

@@ -43,7 +43,7 @@ tg_status tg_call_check_inplace(tg_call *c) {
     if (!(a->flags & TG_F_CONTIGUOUS))
         return tg_call_fail(c, TG_ERR_STATE,
                             "input 0 is not contiguous, so the op cannot overwrite it; call tg_contiguous first");
-    if (atomic_load(&a->storage->refs) > 1)
+    if (atomic_load(&a->storage->refs) > 1 + (int)tg_storage_pins(a->storage))
         return tg_call_fail(
             c, TG_ERR_STATE,
             "other live handles share the bytes of input 0 (views, tg_keep, tg_tape_input), so the op cannot overwrite "

@@ -1,9 +1,11 @@
-/* Call sites: return addresses, which are converted to text only when they are printed. */
+/* Call sites: return addresses, which are converted to text only when they are printed, and the places of programs in
+ * other languages that stand for them (named_site.h). */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
 
 #include "base/debug_lines.h"
+#include "base/named_site.h"
 #include "base/runtime.h"
 #include "base/text.h"
 
@@ -17,11 +19,19 @@ bool tg_site_is_own(const void *site) {
     return first && at >= first && at < end;
 }
 
+/* Writes "model.py:12", or returns false if the site is not a named one. */
+static bool describe_named(const void *site, char *buf, size_t n, size_t *at) {
+    const tg_named_site *s = tg_named_site_of(site);
+    if (s) tg_text(buf, n, at, "%s:%d", tg_base_name(s->file), s->line);
+    return s != NULL;
+}
+
 /* Writes "symbol+0x12 (program)", or "program+0x1234" if no symbol is exported. */
 size_t tg_describe_symbol(const void *site, char *buf, size_t n) {
     Dl_info info;
     size_t at = 0;
     if (n) buf[0] = 0;
+    if (describe_named(site, buf, n, &at)) return at;
     if (!dladdr(site, &info) || !info.dli_fname) {
         tg_text(buf, n, &at, "%p", site);
         return at;
@@ -37,5 +47,6 @@ size_t tg_describe_symbol(const void *site, char *buf, size_t n) {
 size_t tg_describe_site(tg_ctx *ctx, const void *site, char *buf, size_t n) {
     size_t at = 0;
     if (n) buf[0] = 0;
+    if (describe_named(site, buf, n, &at)) return at;
     return site && tg_debug_line(ctx, site, buf, n, &at) ? at : tg_describe_symbol(site, buf, n);
 }

@@ -3,7 +3,7 @@
 #define _GNU_SOURCE
 #include <stdio.h>
 
-#include "base/runtime.h"
+#include "base/callback.h"
 
 const char *tg_status_name(tg_status s) {
     static const char *const names[] = {
@@ -82,6 +82,17 @@ tg_status tg_fail_note(tg_ctx *ctx, const char *format, ...) {
     vsnprintf(r->message + used, sizeof r->message - used, format, ap);
     va_end(ap);
     return r->status;
+}
+
+tg_status tg_callback_end(tg_ctx *ctx, tg_status s, const char *format, ...) {
+    char what[512];
+    if (s == TG_OK && tg_ok(ctx)) return TG_OK;
+    va_list ap;
+    va_start(ap, format);
+    vsnprintf(what, sizeof what, format, ap);
+    va_end(ap);
+    if (!tg_ok(ctx)) return tg_fail_note(ctx, " (in %s)", what);
+    return tg_fail(ctx, TG_ERR_CALLBACK, "%s failed with %s", what, tg_status_name(s));
 }
 
 tg_counted tg_count(int64_t n, const char *noun) {

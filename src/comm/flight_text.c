@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <unistd.h>
 
+#include "base/named_site.h"
 #include "base/text.h"
 #include "comm/flight_recorder.h"
 #include "comm/comm.h"
@@ -103,9 +104,15 @@ static const char *rank_state(int state) {
     return names[state & 3];
 }
 
+/* Returns whether this rank can describe a site of member i itself. It can if they are threads of one process, unless
+ * the site is a named one: its memory ends with the context of its rank. */
+static bool can_describe(const tg_recorder *b, int i, uint64_t site) {
+    return i == b->me || (b->threads && !tg_named_site_of((const void *)(uintptr_t)site));
+}
+
 static void put_site(sink *s, const tg_recorder *b, int i, uint64_t site, void (*write_text)(sink *, const char *)) {
     char text[192];
-    if (!s->safe && (b->threads || i == b->me)) {
+    if (!s->safe && can_describe(b, i, site)) {
         tg_describe_site(b->ctx, (const void *)(uintptr_t)site, text, sizeof text);
         write_text(s, text);
         return;
@@ -130,7 +137,7 @@ void tg_rank_slot_site(const tg_rank_slot *c, uint64_t site, char *buf, size_t n
 }
 
 void tg_recorder_site(const tg_recorder *b, int i, uint64_t site, char *buf, size_t n) {
-    if (b->threads || i == b->me)
+    if (can_describe(b, i, site))
         tg_describe_site(b->ctx, (const void *)(uintptr_t)site, buf, n);
     else
         tg_rank_slot_site(&b->rank_slot[i], site, buf, n);

@@ -3,6 +3,7 @@
  * with random streams, gradients and saved tensors. core/replay.c uses these notes at each replay. */
 #include "core/graph.h"
 
+#include "base/callback.h"
 #include "base/host_memory.h"
 #include "core/work.h"
 
@@ -84,10 +85,7 @@ tg_status tg_graph_call(tg_graph *g, int part, const char *who) {
     ctx->busy++;
     tg_status s = g->part[part].fn(g->state, ctx);
     ctx->busy--;
-    if (ctx->run.status != TG_OK) return ctx->run.status;
-    return s == TG_OK ? s
-                      : tg_fail(ctx, TG_ERR_CALLBACK, "%s: %s failed with %s", who, g->recording.words->subject,
-                                tg_status_name(s));
+    return tg_callback_end(ctx, s, "%s: %s", who, g->recording.words->subject);
 }
 
 static bool began_before(const void *g, const tg_work *w) { return w->graph != g; }

@@ -255,6 +255,7 @@ void tg_ctx_free(tg_ctx *ctx) {
         tg_fail(ctx, TG_ERR_STATE, "tg_ctx_free: %s", held);
         return;
     }
+    tg_later_settle(ctx);
     ctx->ending = true;
     tg_graphs_free(ctx);
     end_parts(ctx);

@@ -73,6 +73,7 @@ struct tg_ctx {
     tg_graph *graphs, *capture; /* all captured steps; the one that is being recorded now, or NULL */
     struct tg_buffer *buffers;  /* named scratch buffers */
     tg_tensor *owned;           /* the context-owned handles, linked through their ext */
+    _Atomic(tg_later *) later;  /* what other threads have asked for (later.h) */
     tg_part part[TG_PARTS];
     struct tg_trace *trace; /* trace of the memory report; NULL before tg_memory_set_trace */
 };
@@ -83,6 +84,10 @@ extern const tg_ctx tg_dead_ctx;
 static inline tg_tensor *tg_inert(const tg_ctx *ctx) { return (tg_tensor *)&ctx->inert; }
 /* Returns the state that a layer keeps in its slot, or NULL if the layer has not set any. */
 static inline void *tg_part_of(const tg_ctx *ctx, int slot) { return ctx->part[slot].state; }
+/* Does what other threads have asked for. Called where the program may end tensors. */
+static inline void tg_later_settle(tg_ctx *ctx) {
+    if (TG_UNLIKELY(atomic_load_explicit(&ctx->later, memory_order_relaxed) != NULL)) tg_later_run(ctx);
+}
 static inline void tg_part_set(tg_ctx *ctx, int slot, const tg_part_ops *ops, void *state) {
     ctx->part[slot] = (tg_part){ops, state};
 }

@@ -27,6 +27,11 @@ typedef struct tg_part_ops {
     void (*release)(tg_ctx *ctx, void *state);
     /* Fills out and returns true if an op of this layer made x. */
     bool (*maker)(const tg_tensor *x, tg_maker *out);
+    /* Called when tg_release has given up x: a handle of a tape, or one of the context that nodes still use. Ends x, or
+     * what this layer keeps for it, if nothing needs it. */
+    void (*given_up)(tg_tensor *x);
+    /* Called when x, which a tape of this layer owned, has ended and its last hold was removed. */
+    void (*unheld)(tg_tensor *x);
 } tg_part_ops;
 
 typedef struct tg_part {

@@ -46,6 +46,8 @@ tg_status tg_rng_seed_ranks(tg_ctx *ctx, uint64_t seed, bool own, int tp, int ep
 /* Returns whether the current stream has the same seed on every rank, as far as this rank can know: the library has
  * seeded it with a seed that all ranks share, and the caller has not set another one. */
 bool tg_rng_is_common(const tg_ctx *ctx);
+/* Checks the dtype and the standard deviation of a tensor of normal numbers. dtype 0 is the context's default. */
+tg_status tg_normal_check(tg_ctx *ctx, tg_dtype dtype, double std, const char *who);
 void tg_rngs_free(tg_ctx *ctx);
 
 #endif

@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "core/scratch.h"
+#include "base/callback.h"
 #include "base/device_memory.h"
 #include "base/host_memory.h"
 #include "core/context.h"
@@ -140,7 +141,7 @@ void tg_storage_unref(tg_storage *s) {
 }
 
 void tg_storage_discard(tg_storage *s, const char *by, const void *site) {
-    if (s->state == TG_DISCARDED) return;
+    if (s->state == TG_DISCARDED || tg_storage_pins(s)) return;
     release_bytes(s);
     s->state = TG_DISCARDED;
     s->by = by;
@@ -183,7 +184,7 @@ static tg_status refill(tg_storage *s) {
     if (status == TG_OK) status = ctx->run.status;
     if (status == TG_OK) return TG_OK;
     tg_storage_discard(s, s->by, s->by_site);
-    return tg_fail(ctx, TG_ERR_CALLBACK, "the refill of a discarded tensor failed with %s", tg_status_name(status));
+    return tg_callback_end(ctx, status, "the refill of a discarded tensor");
 }
 
 tg_status tg_storage_bytes_again(tg_storage *s) {
@@ -260,6 +261,8 @@ static tg_status check_discard(tg_tensor *x, const char *who) {
     TG_TRY(tg_refuse_lent(x, who));
     if (!x->storage->block)
         return tg_fail(ctx, TG_ERR_STATE, "%s: the tensor's memory belongs to the caller or is discarded already", who);
+    if (tg_storage_pins(x->storage))
+        return tg_fail(ctx, TG_ERR_STATE, "%s: the tensor is pinned; call tg_unpin first", who);
     if (x->storage->saves)
         return tg_fail(ctx, TG_ERR_STATE, "%s: a node has saved the tensor; discard the tensor after backward", who);
     if (x->storage->category == TG_MEM_PARAMETER || x->storage->category == TG_MEM_OPTIMIZER)

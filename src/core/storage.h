@@ -8,6 +8,7 @@
 #include <tapegrad/tensor.h>
 
 #include "base/runtime.h"
+#include "core/later.h"
 
 /* Fields that only few storages need. */
 typedef struct tg_storage_extra {
@@ -23,6 +24,10 @@ typedef struct tg_storage_extra {
     tg_status (*restore)(void *user, tg_storage *s);
     struct tg_buffer *buffer; /* the named scratch buffer that the bytes are part of, or NULL */
     bool shared;              /* the block belongs to another storage; this one keeps it by tg_block_hold */
+    bool read_only;           /* the bytes may not be written (tg_set_read_only) */
+    uint32_t pins;            /* number of calls of tg_pin whose tg_unpin has not been done */
+    tg_later unpin;           /* calls of tg_unpin that are still to be done */
+    tg_storage *of;           /* the storage; valid while it is pinned */
 } tg_storage_extra;
 
 struct tg_storage {
@@ -76,13 +81,15 @@ tg_status tg_storage_bytes_again(tg_storage *s);
 tg_status tg_storage_share(tg_storage *s, tg_storage *from);
 void tg_storage_categorize(tg_storage *s, tg_category c);
 
+/* Returns how often the bytes are pinned. While they are, they stay where they are. */
+static inline uint32_t tg_storage_pins(const tg_storage *s) { return s->extra ? s->extra->pins : 0; }
 tg_storage_extra *tg_storage_extra_of(tg_storage *s); /* the first call creates it; NULL after recording the error */
 void tg_storage_extras_free(tg_ctx *ctx); /* called when the context ends */
 /* Returns whether only one handle uses these bytes, and no work in flight reads them. */
 static inline bool tg_storage_is_own(const tg_storage *s) {
     return atomic_load_explicit(&s->refs, memory_order_relaxed) == 1 && !(s->block && tg_block_held(s->block));
 }
-/* Waits for works in flight that read the bytes, before the bytes change in place. */
+/* Called before the bytes change in place. Waits for works in flight that read them. Fails if they are read-only. */
 tg_status tg_storage_await_readers(tg_storage *s);
 /* Waits until the bytes of x are present and no work in flight reads them, before they change. */
 tg_status tg_storage_may_change(const tg_tensor *x);

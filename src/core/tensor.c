@@ -171,6 +171,20 @@ tg_ext *tg_ext_of(tg_tensor *x) {
     return x->ext;
 }
 
+void tg_owned_slot_free(tg_tensor *x) { handle_slot_free(x->ctx, x); }
+
+/* Ends a handle that the context owns. While the program holds it, its slot stays as it is. */
+static void end_owned(tg_tensor *x) {
+    if (!x->holds) {
+        handle_slot_free(x->ctx, x);
+        return;
+    }
+    x->serial = TG_SERIAL_HELD;
+    x->flags = TG_F_LEAF;
+    x->storage = NULL;
+    x->ext = NULL;
+}
+
 tg_tensor *tg_owned_new(tg_ctx *ctx, tg_dtype dtype, int ndim, const int64_t *shape, const int64_t *stride,
                         tg_storage *s, int64_t offset) {
     tg_tensor *x = handle_slot(ctx);
@@ -239,7 +253,7 @@ void tg_owned_free(tg_tensor *x) {
         ctx->owned = e->next_owned;
     if (e->next_owned) e->next_owned->ext->prev_owned = e->prev_owned;
     tg_storage *s = x->storage;
-    handle_slot_free(ctx, x);
+    end_owned(x);
     tg_ext_free(ctx, e);
     tg_storage_unref(s);
 }
@@ -280,15 +294,21 @@ tg_tensor *tg_temp_empty(tg_ctx *ctx, tg_dtype dtype, int ndim, const int64_t *s
 
 void tg_temp_free(tg_tensor *x) {
     if (!x) return;
-    tg_temp *p = (tg_temp *)x;
-    tg_ctx *ctx = x->ctx;
     tg_storage *s = x->storage;
-    if (TG_UNLIKELY(x->ext != NULL)) tg_ext_free(ctx, x->ext); /* a hook has named the gradient x */
-    x->serial = 0;
+    if (TG_UNLIKELY(x->ext != NULL)) tg_ext_free(x->ctx, x->ext); /* a hook has named the gradient x */
     x->storage = NULL;
-    p->next = ctx->free_temps;
-    ctx->free_temps = p;
+    x->serial = TG_SERIAL_NONE;
+    if (TG_LIKELY(!x->holds))
+        tg_temp_slot_free(x);
+    else
+        x->serial = TG_SERIAL_HELD;
     if (s) tg_storage_unref(s);
+}
+
+void tg_temp_slot_free(tg_tensor *x) {
+    tg_temp *p = (tg_temp *)x;
+    p->next = x->ctx->free_temps;
+    x->ctx->free_temps = p;
 }
 
 void tg_tensor_given(tg_tensor *x) {
@@ -319,11 +339,12 @@ static tg_tensor *finish(tg_ctx *ctx, tg_tensor *x, tg_status s) {
     return or_inert(ctx, x);
 }
 
-/* Returns the inert tensor from the calling function if the context is NULL or has an error. */
+/* Begins a public function: returns the inert tensor from it if the context is NULL or has an error. */
 #define TG_ENTER(ctx)                                                    \
     do {                                                                 \
         if (!(ctx)) return tg_inert(&tg_dead_ctx);                       \
         if ((ctx)->run.status != TG_OK) return tg_inert(ctx);                \
+        tg_later_settle(ctx);                                                \
     } while (0)
 
 tg_tensor *tg_zeros(tg_ctx *ctx, tg_dtype dtype, tg_shape shape) {
@@ -406,8 +427,7 @@ static tg_status draw(tg_tensor *x, tg_random kind, double a, double b) {
     return tg_fill_random(x, kind, a, b);
 }
 
-/* Checks the dtype and the standard deviation of a tensor of normal numbers. */
-static tg_status check_normal(tg_ctx *ctx, tg_dtype dtype, double std, const char *who) {
+tg_status tg_normal_check(tg_ctx *ctx, tg_dtype dtype, double std, const char *who) {
     if (!(std >= 0) || isinf(std))
         return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: std is %g, expected a finite number, 0 or more", who, std);
     if (dtype && !tg_is_float(dtype))
@@ -417,7 +437,7 @@ static tg_status check_normal(tg_ctx *ctx, tg_dtype dtype, double std, const cha
 
 tg_tensor *tg_randn(tg_ctx *ctx, tg_dtype dtype, tg_shape shape, double std) {
     TG_ENTER(ctx);
-    if (check_normal(ctx, dtype, std, "tg_randn") != TG_OK) return tg_inert(ctx);
+    if (tg_normal_check(ctx, dtype, std, "tg_randn") != TG_OK) return tg_inert(ctx);
     tg_tensor *x = new_empty(ctx, dtype, &shape, TG_MEM_TEMPORARY, "tg_randn");
     return finish(ctx, x, x ? draw(x, TG_RANDOM_NORMAL, 0, std) : TG_OK);
 }
@@ -456,7 +476,7 @@ static tg_status begin_param(tg_tensor *x, const char *name, double std) {
 
 tg_tensor *tg_param_new(tg_ctx *ctx, const char *name, tg_dtype dtype, tg_shape shape, double std) {
     TG_ENTER(ctx);
-    if (check_normal(ctx, dtype, std, "tg_param_new") != TG_OK) return tg_inert(ctx);
+    if (tg_normal_check(ctx, dtype, std, "tg_param_new") != TG_OK) return tg_inert(ctx);
     tg_tensor *x = new_empty(ctx, dtype, &shape, TG_MEM_PARAMETER, "tg_param_new");
     return finish(ctx, x, x ? begin_param(x, name ? name : "", std) : TG_OK);
 }
@@ -488,10 +508,11 @@ tg_tensor *tg_keep(tg_tensor *x) {
 void tg_drop(tg_tensor *x) {
     if (!x || x->serial < TG_SERIAL_FIRST || x->tape || !x->ext || !(x->flags & TG_F_LEAF)) return;
     if (x->ext->owners || x->ext->grad_of) return;
-    if (!x->ext->pins) {
+    if (!x->uses) {
         tg_owned_free(x);
         return;
     }
-    x->serial = 0; /* the caller may no longer use it; it is freed when the nodes that use it have ended */
+    /* the caller may no longer use it; it is freed when the nodes that use it have ended */
+    x->serial = x->holds ? TG_SERIAL_HELD : TG_SERIAL_NONE;
     x->flags |= TG_F_DROPPED;
 }

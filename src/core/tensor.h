@@ -25,21 +25,24 @@ enum {
     TG_F_COMPARED = 512,       /* check mode: its bytes have been compared between ranks, as its placement requires */
     TG_F_GRADIENT = 1024,      /* what tg_grad_of returned */
     TG_F_UNRECORDED = 2048,    /* it needs a gradient, but an op that recorded no node has used it */
-    TG_F_PARTIAL = 4096        /* a gradient that is one rank's share of a sum, so the host must not read it */
+    TG_F_PARTIAL = 4096,       /* a gradient that is one rank's share of a sum, so the host must not read it */
+    TG_F_RELEASED = 8192       /* on a tape: tg_release was called, but nodes still use it */
 };
 
 /* The first fields of a handle. After a handle of a tape has ended, only these may be read. */
 typedef struct tg_tombstone {
-    uint64_t serial; /* unique number of the handle; once it has ended, TG_SERIAL_NONE or TG_SERIAL_RESET */
+    uint64_t serial; /* unique number of the handle; once it has ended, one of the numbers below */
     tg_ctx *ctx;
 } tg_tombstone;
 
-/* NONE: the slot has no handle, or its handle was dropped and is kept only for the nodes that use it. RESET: the handle
- * ended when its tape was reset or freed. FIRST: the lowest serial of a live handle. */
-enum { TG_SERIAL_NONE, TG_SERIAL_RESET, TG_SERIAL_FIRST };
+/* NONE: the slot has no handle, or its handle was dropped or released. RESET: the handle ended when its tape was reset
+ * or freed. HELD is added to either while the program holds the ended handle (tg_hold): the slot is not reused, and all
+ * fields of the handle can be read. FIRST: the lowest serial of a live handle. */
+enum { TG_SERIAL_NONE, TG_SERIAL_RESET, TG_SERIAL_HELD, TG_SERIAL_FIRST = 4 };
 
 /* The slot of a context-owned handle, which is its memory, stays allocated until the context ends. So a stale pointer
- * can be recognized: after the handle has ended, the serial in its slot is NONE or that of another handle. */
+ * can be recognized: after the handle has ended, the serial in its slot is NONE or that of another handle. In a slot
+ * that is free, uses, holds and later.times are 0. */
 struct tg_tensor {
     uint64_t serial; /* as in tg_tombstone */
     tg_ctx *ctx;
@@ -55,6 +58,9 @@ struct tg_tensor {
     uint16_t out; /* index of this tensor among the outputs of node */
     uint16_t flags;
     uint8_t ndim, dtype;
+    uint32_t uses;  /* number of nodes that use the handle as an input or as their leaf */
+    uint32_t holds; /* number of calls of tg_hold without tg_unhold */
+    tg_later later; /* drops by other threads (tg_drop_later) */
 };
 
 /* A short-lived handle, such as that of a gradient during backward, with its own memory for shape and strides. */
@@ -79,7 +85,6 @@ struct tg_ext {
     tg_ext *grad_of;      /* in a gradient: the tg_ext of its leaf */
     tg_tensor *main_grad; /* the caller's buffer for the gradient */
     uint64_t main_serial; /* serial that main_grad had when it was set; they differ once that handle was dropped */
-    uint32_t pins;        /* number of nodes that use this context-owned handle as an input or as their leaf */
     tg_ext *next_free;
     bool has_grad;        /* grad holds a value; if not, the next contribution overwrites it */
     bool partial;         /* the gradient is this rank's share of the sum over the axes where the leaf is REPLICATED */
@@ -117,6 +122,9 @@ tg_status tg_refuse_lent(const tg_tensor *x, const char *who);
 tg_tensor *tg_owned_new(tg_ctx *ctx, tg_dtype dtype, int ndim, const int64_t *shape, const int64_t *stride,
                         tg_storage *s, int64_t offset);
 void tg_owned_free(tg_tensor *x);
+/* Makes the slot of an ended handle of the context, or of an ended temp, free for a new one. */
+void tg_owned_slot_free(tg_tensor *x);
+void tg_temp_slot_free(tg_tensor *x);
 /* Makes a context-owned handle on a new storage. Returns NULL after recording the error. */
 tg_tensor *tg_owned_empty(tg_ctx *ctx, tg_dtype dtype, int ndim, const int64_t *shape, tg_category category);
 /* Makes a temp. Takes over the caller's reference to s, even on an error. stride NULL means row-major. Returns NULL

@@ -13,10 +13,10 @@ static tg_status refuse(tg_ctx *ctx, const tg_tensor *x, const char *what) {
         return tg_fail(ctx, TG_ERR_HANDLE, "%s: the tensor is inert: the call that should have created it %s", what,
                        x->ctx == &tg_dead_ctx ? "was given no tape or context" : "failed");
     if (x->ctx != ctx) return tg_fail(ctx, TG_ERR_HANDLE, "%s: the tensor belongs to another context", what);
-    if (x->serial == TG_SERIAL_RESET)
+    if (x->serial < TG_SERIAL_FIRST && x->serial & TG_SERIAL_RESET)
         return tg_fail(ctx, TG_ERR_HANDLE,
                        "%s: the tensor was freed when its tape was reset or freed; tg_keep keeps a tensor", what);
-    if (!x->serial) return tg_fail(ctx, TG_ERR_HANDLE, "%s: the tensor was dropped", what);
+    if (x->serial < TG_SERIAL_FIRST) return tg_fail(ctx, TG_ERR_HANDLE, "%s: the tensor was dropped or released", what);
     if (x->flags & TG_F_SUPERSEDED)
         return tg_fail(ctx, TG_ERR_HANDLE,
                        "%s: the tensor was overwritten in place; use the handle that the in-place op returned", what);
@@ -98,6 +98,8 @@ size_t tg_describe(const tg_tensor *x, char *buf, size_t n) {
     return at;
 }
 
+tg_tape *tg_tape_of(const tg_tensor *x) { return tg_is_alive(x) ? x->tape : NULL; }
+
 tg_ref tg_ref_of(const tg_tensor *x) { return tg_is_alive(x) ? (tg_ref){(tg_tensor *)x, x->serial} : (tg_ref){0}; }
 
 tg_tensor *tg_ref_get(tg_ctx *ctx, tg_ref r) {
@@ -107,7 +109,7 @@ tg_tensor *tg_ref_get(tg_ctx *ctx, tg_ref r) {
 }
 
 tg_array tg_array_of(const tg_tensor *x) {
-    if (!x || x->serial == TG_SERIAL_RESET || !x->storage) return (tg_array){0};
+    if (!x || (x->serial < TG_SERIAL_FIRST && x->serial & TG_SERIAL_RESET) || !x->storage) return (tg_array){0};
     return (tg_array){.data = tg_data(x), .shape = x->shape, .stride = x->stride, .numel = x->numel, .ndim = x->ndim,
                       .dtype = x->dtype, .contiguous = (x->flags & TG_F_CONTIGUOUS) != 0};
 }

@@ -161,6 +161,9 @@ static tg_status wait_holders(const tg_storage *s) {
 }
 
 tg_status tg_storage_await_readers(tg_storage *s) {
+    if (TG_UNLIKELY(s->extra && s->extra->read_only))
+        return tg_fail(s->ctx, TG_ERR_STATE, "%s would write a tensor whose memory is read-only; write to a copy",
+                       s->ctx->run.running ? s->ctx->run.running : "the call");
     if (!s->block) return tg_storage_is_own(s) ? TG_OK : wait_holders(s);
     return tg_block_held(s->block) ? tg_works_wait_readers(s->ctx, s->block) : TG_OK;
 }

@@ -7,6 +7,7 @@
 
 #include "autograd/grad_sink.h"
 #include "autograd/gradients.h"
+#include "base/callback.h"
 #include "base/host_memory.h"
 #include "base/text.h"
 #include "placement/grid.h"
@@ -210,8 +211,7 @@ static tg_status show(tg_call *c, tg_op_event *event) {
     tg_status s = t->observer.fn(t->observer.user, t, event);
     t->grad = grad;
     update(t);
-    if (s == TG_OK) return t->ctx->run.status;
-    return tg_fail(t->ctx, TG_ERR_CALLBACK, "the observer failed with %s at op %s", tg_status_name(s), c->op->name);
+    return tg_callback_end(t->ctx, s, "the observer at op %s", c->op->name);
 }
 
 /* Shows a backward to the caller's function. The gradients are shown through handles without a placement, so that the

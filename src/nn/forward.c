@@ -133,7 +133,10 @@ static tg_status call(tg_module *m, tg_tape *t, tg_tensor *const *in, int n_in, 
     tg_tensor **own = tg_tape_alloc(t, (size_t)n_in * sizeof *own + 1); /* hooks may replace its elements */
     if (!own) return ctx->run.status;
     for (int i = 0; i < n_in; i++) own[i] = in[i];
-    return run_scoped(m, t, own, n_in, out, n_out, site);
+    uint64_t epoch = t->epoch;
+    tg_status s = run_scoped(m, t, own, n_in, out, n_out, site);
+    if (t->epoch == epoch) tg_tape_give(t, own, (size_t)n_in * sizeof *own + 1);
+    return s;
 }
 
 tg_status tg_module_call(tg_module *m, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {

@@ -1,4 +1,5 @@
 /* Hooks on modules: added, removed, and run before and after each run of a module's forward. */
+#include "base/callback.h"
 #include "base/host_memory.h"
 #include "nn/module.h"
 #include "tape/tape.h"
@@ -78,9 +79,7 @@ static tg_status check_replaced(const tg_module *m, tg_module_when when, int i, 
 
 static tg_status run_one(tg_module *m, const tg_call_hook *h, tg_tape *t, tg_tensor **x, const tg_shape *was, int n) {
     tg_status s = h->fn(h->user, m, t, x, n);
-    TG_TRY(m->ctx->run.status);
-    if (s != TG_OK)
-        return tg_fail(m->ctx, TG_ERR_CALLBACK, "a hook of a \"%s\" failed with %s", m->ops->kind, tg_status_name(s));
+    TG_TRY(tg_callback_end(m->ctx, s, "a hook of a \"%s\"", m->ops->kind));
     for (int i = 0; i < n; i++)
         if (was[i].ndim >= 0) TG_TRY(check_replaced(m, h->when, i, x[i], was[i]));
     return TG_OK;

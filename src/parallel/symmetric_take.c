@@ -56,7 +56,7 @@ static tg_status take(tg_symmetric *s, tg_tape *t, const tg_dtype *dtypes, const
 
 bool tg_symmetric_take(tg_symmetric *s, tg_tape *t, const tg_dtype *dtypes, const tg_shape *shapes, int n,
                        tg_tensor **out) {
-    tg_cursor before = t ? t->at : (tg_cursor){0};
+    uint64_t before = t ? t->ctx->serial : 0;
     for (int i = 0; out && i < n; i++) out[i] = tg_inert(t ? t->ctx : &tg_dead_ctx);
     if (!s || !t || check_take(s, t, dtypes, shapes, n, out) != TG_OK || !fits(s, dtypes, shapes, n)) return false;
     if (take(s, t, dtypes, shapes, n, out) == TG_OK) return true;

@@ -13,6 +13,7 @@
 #include <tapegrad/comm.h>
 #include <tapegrad/ops.h>
 
+#include "base/callback.h"
 #include "base/hash.h"
 #include "placement/rule.h"
 #include "ops/derivatives/grad_graph.h"
@@ -98,9 +99,7 @@ static tg_status call_fn(const tg_recompute_params *p, tg_tape *t, tg_tensor *co
     tg_tapes_of(t->ctx)->recomputing = outer;
     TG_TRY(check_forks(t->ctx, p, forks));
     TG_TRY(check_keys(t->ctx, p, keys));
-    if (t->ctx->run.status != TG_OK) return t->ctx->run.status;
-    if (s != TG_OK)
-        return tg_fail(t->ctx, TG_ERR_CALLBACK, "%s: the function failed with %s", p->name, tg_status_name(s));
+    TG_TRY(tg_callback_end(t->ctx, s, "%s: the function", p->name));
     for (int i = 0; i < p->n_out; i++) TG_TRY(tg_check(t->ctx, out[i], p->name));
     return TG_OK;
 }

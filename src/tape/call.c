@@ -69,21 +69,12 @@ static tg_tensor *output_handle(tg_call *c, tg_dtype dtype, int ndim, const int6
     if (TG_UNLIKELY(!x)) return NULL;
     x->flags = TG_F_CONTIGUOUS;
     x->dtype = (uint8_t)dtype;
-    x->ndim = (uint8_t)ndim;
     for (int i = 0; i < c->n_in && i < 2; i++) {
         if (!can_borrow_shape(c, c->in[i], ndim, shape)) continue;
-        x->shape = shape;
-        x->stride = c->in[i]->stride;
-        x->numel = c->in[i]->numel;
+        tg_tape_share_dims(x, c->in[i]);
         return x;
     }
-    int64_t *dims = tg_tape_alloc(c->tape, 2 * (size_t)ndim * sizeof *dims);
-    if (TG_UNLIKELY(!dims)) return NULL;
-    for (int i = 0; i < ndim; i++) dims[i] = shape[i];
-    x->numel = tg_row_major(ndim, dims, dims + ndim);
-    x->shape = dims;
-    x->stride = dims + ndim;
-    return x;
+    return tg_tape_set_dims(c->tape, x, ndim, shape) == TG_OK ? x : NULL;
 }
 
 static tg_status check_shape(tg_call *c, tg_dtype dtype, int ndim, const int64_t *shape) {

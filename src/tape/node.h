@@ -80,6 +80,10 @@ typedef struct tg_node_extra {
 static inline tg_node_extra *tg_node_extra_of(const tg_node *n) {
     return (tg_node_extra *)(tg_node_versions(n) + ((tg_node_n_versions(n) + 1) & ~1));
 }
+/* Returns the size of the node in the memory of the tape. */
+static inline size_t tg_node_bytes(const tg_node *n) {
+    return (size_t)((char *)(tg_node_extra_of(n) + ((n->flags & TG_N_STATE) != 0)) - (char *)n);
+}
 /* Returns bit i of a mask. Bit 31 stands for index 31 and all later ones. */
 static inline bool tg_bit(uint32_t mask, int i) { return mask >> (i < 31 ? i : 31) & 1; }
 

@@ -9,6 +9,7 @@ static void set_holder(tg_tape *t, tg_buffer *b, const void *site) {
     b->op = t->at_work ? t->at_work->op->name : NULL;
     b->site = t->at_work ? tg_call_site(t->at_work) : site;
     b->scope = t->scope;
+    if (t->scope) t->scope->uses++; /* messages may name it until the reset */
 }
 
 /* Describes what leased b: "op NAME, called from SCOPE, file.c:12". */

@@ -1,121 +1,8 @@
-/* The tape: its memory, its creation and release, its leaves and its scopes. Handles lie in slabs and nodes in chunks,
- * which are kept when the tape is reset. */
+/* The tape: its creation and release, its leaves and its scopes. */
 #include "tape/call.h"
 
 #include "base/host_memory.h"
 #include "base/text.h"
-
-/* ---- Memory ---- */
-
-/* Returns the chunk to allocate from when the current chunk is full: the next chunk if it is large enough, or a new
- * one. Returns NULL after recording the error. */
-static tg_arena_chunk *next_chunk(tg_tape *t, size_t bytes) {
-    tg_arena_chunk **link = t->mark.chunk ? &t->mark.chunk->next : &t->chunks;
-    if (*link && (*link)->bytes >= bytes) return *link;
-    size_t size = bytes > 65536 ? bytes : 65536;
-    tg_arena_chunk *c = tg_host_alloc(t->ctx, sizeof *c + size);
-    if (!c) return NULL;
-    c->bytes = size;
-    c->data = (char *)(c + 1);
-    c->next = *link;
-    return *link = c;
-}
-
-void *tg_tape_alloc(tg_tape *t, size_t bytes) {
-    bytes = (bytes + 7) & ~(size_t)7;
-    if (TG_UNLIKELY(!t->mark.chunk || t->mark.chunk->bytes - t->mark.used < bytes)) {
-        tg_arena_chunk *c = next_chunk(t, bytes);
-        if (!c) return NULL;
-        t->mark = (tg_mark){c, 0};
-    }
-    void *p = t->mark.chunk->data + t->mark.used;
-    t->mark.used += bytes;
-    return p;
-}
-
-static tg_status next_slab(tg_tape *t) {
-    tg_slab **link = t->at.slab ? &t->at.slab->next : &t->slabs;
-    if (!*link) *link = tg_host_alloc(t->ctx, sizeof **link);
-    if (!*link) return t->ctx->run.status;
-    t->at = (tg_cursor){*link, 0};
-    return TG_OK;
-}
-
-/* Returns the address of the handle in the slot, at the position that the current generation of handles uses. */
-static tg_tensor *handle_in(const tg_tape *t, tg_handle_slot *s) {
-    return t->generation ? (tg_tensor *)((tg_tombstone *)s + 1) : &s->first;
-}
-
-tg_tensor *tg_tape_handle(tg_tape *t) {
-    if (TG_UNLIKELY(!t->at.slab || t->at.used == TG_SLAB_HANDLES) && next_slab(t) != TG_OK) return NULL;
-    tg_tensor *x = handle_in(t, &t->at.slab->slot[t->at.used++]);
-    *x = (tg_tensor){.serial = ++t->ctx->serial, .ctx = t->ctx, .other = {TG_SERIAL_RESET, t->ctx}, .tape = t};
-    return x;
-}
-
-tg_tensor *tg_tape_tensor(tg_tape *t, tg_dtype dtype, int ndim, const int64_t *shape, const int64_t *stride,
-                          tg_storage *s, int64_t offset) {
-    tg_tensor *x = tg_tape_handle(t);
-    int64_t *dims = x ? tg_tape_alloc(t, 2 * (size_t)ndim * sizeof *dims) : NULL;
-    if (!dims) {
-        if (x) x->serial = TG_SERIAL_NONE;
-        tg_storage_unref(s);
-        return NULL;
-    }
-    if (ndim) memcpy(dims, shape, (size_t)ndim * sizeof *dims);
-    x->numel = tg_row_major(ndim, shape, dims + ndim);
-    if (stride && ndim) memcpy(dims + ndim, stride, (size_t)ndim * sizeof *dims);
-    x->flags = !stride || tg_is_row_major(ndim, shape, stride) ? TG_F_CONTIGUOUS : 0;
-    x->shape = dims;
-    x->stride = dims + ndim;
-    x->ndim = (uint8_t)ndim;
-    x->dtype = (uint8_t)dtype;
-    x->storage = s;
-    x->offset = offset;
-    if (!s->birth) {
-        s->birth = x->serial;
-        s->maker = x;
-    }
-    return x;
-}
-
-/* Ends a handle of the tape. Its slot keeps the tombstone. */
-static void end_handle(tg_tensor *x) {
-    if (x->ext) tg_ext_free(x->ctx, x->ext);
-    if (x->storage) tg_storage_unref(x->storage);
-    x->ext = NULL;
-    x->storage = NULL;
-    x->node = NULL;
-    x->serial = TG_SERIAL_RESET;
-}
-
-/* Iterates over the handles made since a cursor, in order. walk_next returns NULL at the end. */
-typedef struct handle_walk {
-    const tg_tape *t;
-    tg_slab *slab;
-    int i;
-} handle_walk;
-
-static handle_walk walk_from(const tg_tape *t, tg_cursor from) {
-    if (!t->at.slab) return (handle_walk){t, NULL, 0};
-    return from.slab ? (handle_walk){t, from.slab, from.used} : (handle_walk){t, t->slabs, 0};
-}
-
-static tg_tensor *walk_next(handle_walk *w) {
-    while (w->slab) {
-        if (w->i < (w->slab == w->t->at.slab ? w->t->at.used : TG_SLAB_HANDLES))
-            return handle_in(w->t, &w->slab->slot[w->i++]);
-        w->slab = w->slab == w->t->at.slab ? NULL : w->slab->next;
-        w->i = 0;
-    }
-    return NULL;
-}
-
-void tg_tape_rollback(tg_tape *t, tg_cursor at) {
-    handle_walk w = walk_from(t, at);
-    for (tg_tensor *x; (x = walk_next(&w));) end_handle(x);
-    t->at = at;
-}
 
 /* ---- Creation, reset, release ---- */
 
@@ -144,14 +31,7 @@ static void tapes_release(tg_ctx *ctx, void *state) {
     tg_tapes *all = state;
     for (tg_tape *t = all->freed, *next; t; t = next) {
         next = t->next;
-        for (tg_slab *s = t->slabs, *after; s; s = after) {
-            after = s->next;
-            tg_host_free(ctx, s, sizeof *s);
-        }
-        for (tg_arena_chunk *c = t->chunks, *after; c; c = after) {
-            after = c->next;
-            tg_host_free(ctx, c, sizeof *c + c->bytes);
-        }
+        tg_tape_memory_free(t);
         for (tg_tape_listener *l = t->listeners, *after; l; l = after) {
             after = l->next;
             if (l->ops->released) l->ops->released(l);
@@ -173,7 +53,8 @@ static bool tape_maker(const tg_tensor *x, tg_maker *out) {
 }
 
 static const tg_part_ops tape_part = {
-    .held = tapes_held, .end = tapes_end, .release = tapes_release, .maker = tape_maker};
+    .held = tapes_held, .end = tapes_end, .release = tapes_release, .maker = tape_maker,
+    .given_up = tg_tape_given_up, .unheld = tg_tape_unheld};
 
 /* Returns the context's state for its tapes, which the first tape creates, or NULL after recording the error. */
 static tg_tapes *tapes_of_new(tg_ctx *ctx) {
@@ -200,42 +81,18 @@ tg_tape *tg_tape_new(tg_ctx *ctx) {
     t->training = t->grad = true;
     t->timed = t->collects = t->grad_off = t->again = false;
     t->micro = 0;
+    t->site = NULL;
     t->observer = (tg_observer){0};
     t->deferral = (tg_deferral){0};
     link_tape(all, t);
     return t;
 }
 
-/* Notes that a node that used x has ended. Frees x if tg_drop was called and no other node uses it. */
-static void unpin(tg_tensor *x) {
-    if (x && !x->tape && --x->ext->pins == 0 && x->flags & TG_F_DROPPED) tg_owned_free(x);
-}
-
-/* Ends a node: frees its state and, unless a backward has done so, what it saved. A storage counts the nodes that have
- * saved it (tg_storage.saves) and may outlive the tape, so its count is decremented. */
-static void end_node(tg_node *n) {
-    tg_tensor **in = tg_node_in(n), **out = tg_node_out(n);
-    if (!(n->flags & (TG_N_CONSUMED | TG_N_LEAF))) {
-        for (int i = 0; n->saves_in && i < n->n_in; i++)
-            if (tg_bit(n->saves_in, i) && in[i] && in[i]->storage) in[i]->storage->saves--;
-        for (int i = 0; n->saves_out && i < n->n_out; i++)
-            if (tg_bit(n->saves_out, i) && out[i]->storage) out[i]->storage->saves--;
-        for (int i = 0; i < n->n_saved; i++) tg_temp_free(tg_node_kept(n)[i]);
-    }
-    for (int i = 0; i < n->n_in; i++) unpin(in[i]);
-    if (n->flags & TG_N_LEAF) unpin(out[0]);
-    if (n->flags & TG_N_STATE) {
-        tg_node_extra *e = tg_node_extra_of(n);
-        if (e->destroy) e->destroy(e->state);
-    }
-}
-
 /* Ends all nodes and handles of the tape. This may call functions of the caller, so the tape is busy meanwhile. */
 static void end_all(tg_tape *t, bool freed) {
     t->busy++;
-    for (tg_node *n = t->first; n; n = n->next) end_node(n);
-    handle_walk w = walk_from(t, (tg_cursor){0});
-    for (tg_tensor *x; (x = walk_next(&w));) end_handle(x);
+    for (tg_node *n = t->first; n; n = n->next) tg_node_end(n);
+    tg_tape_end_handles(t);
     for (tg_tape_listener *l = t->listeners; l; l = l->next)
         if (l->ops->reset) l->ops->reset(l, freed);
     if (t->n_leaves) memset(t->leaves, 0, (size_t)t->leaf_capacity * sizeof *t->leaves);
@@ -243,8 +100,7 @@ static void end_all(tg_tape *t, bool freed) {
     t->n_nodes = t->n_leaves = 0;
     t->scope = NULL;
     t->scopes_missed = 0;
-    t->mark = (tg_mark){0};
-    t->at = (tg_cursor){0};
+    tg_tape_memory_reset(t);
     t->pass = 0;
     t->observer.count = 0;
     t->micro = 0;
@@ -260,6 +116,7 @@ static bool may_end(const tg_tape *t, const char *who) {
 
 void tg_tape_reset(tg_tape *t) {
     if (!t || !t->epoch || !may_end(t, "tg_tape_reset")) return;
+    tg_later_settle(t->ctx);
     end_all(t, false);
     if (t->ctx->run.ops->poll && tg_ok(t->ctx)) t->ctx->run.ops->poll(t->ctx);
     t->epoch = ++tg_tapes_of(t->ctx)->epochs;
@@ -322,6 +179,7 @@ tg_tensor *tg_tape_inert(const tg_tape *t, tg_tensor *const *in, int n) {
 }
 
 tg_ctx *tg_tape_ctx(tg_tape *t) { return t ? t->ctx : NULL; }
+uint64_t tg_tape_epoch(const tg_tape *t) { return t ? t->epoch : 0; }
 
 tg_status tg_tape_key(tg_tape *t, uint64_t micro) {
     TG_TRY(tg_tape_check(t, "tg_tape_key"));
@@ -391,7 +249,7 @@ static tg_status grow_leaves(tg_tape *t) {
 }
 
 static tg_node *new_leaf_node(tg_tape *t, tg_tensor *x) {
-    size_t bytes = sizeof(tg_node) + sizeof(void *) + sizeof(tg_slot) + sizeof(void *);
+    size_t bytes = sizeof(tg_node) + sizeof(void *) + sizeof(tg_slot);
     tg_node *n = tg_tape_alloc(t, bytes);
     if (!n) return NULL;
     memset(n, 0, bytes);
@@ -399,8 +257,9 @@ static tg_node *new_leaf_node(tg_tape *t, tg_tensor *x) {
     n->n_out = 1;
     n->flags = TG_N_LEAF;
     n->scope = t->scope;
+    if (n->scope) n->scope->uses++;
     tg_node_out(n)[0] = x;
-    if (!x->tape) x->ext->pins++;
+    x->uses++;
     x->out = 0; /* the only output of its leaf node, even if x is a later output of an op that recorded no node */
     tg_tape_append(t, n);
     return n;
@@ -416,6 +275,18 @@ void tg_tape_append(tg_tape *t, tg_node *n) {
     t->last = n;
     t->n_nodes++;
     t->collectives |= n->op->collective;
+}
+
+/* Later entries of the same run of the table move into the gap, so that a search, which ends at a gap, finds them. */
+void tg_tape_forget_leaf(tg_tape *t, const tg_node *n) {
+    size_t mask = (size_t)t->leaf_capacity - 1, gap = leaf_index(t, tg_node_out(n)[0]);
+    t->leaves[gap] = (tg_leaf_entry){0};
+    t->n_leaves--;
+    for (size_t i = (gap + 1) & mask; t->leaves[i].leaf; i = (i + 1) & mask) {
+        tg_leaf_entry e = t->leaves[i];
+        t->leaves[i] = (tg_leaf_entry){0};
+        t->leaves[leaf_index(t, e.leaf)] = e;
+    }
 }
 
 tg_node *tg_tape_find_leaf(const tg_tape *t, const tg_tensor *x) {
@@ -441,19 +312,14 @@ tg_node *tg_tape_leaf(tg_tape *t, tg_tensor *x) {
 
 /* ---- Scopes ---- */
 
-const char *tg_tape_text(tg_tape *t, const char *text) {
-    size_t bytes = strlen(text) + 1;
-    char *copy = tg_tape_alloc(t, bytes);
-    return copy ? memcpy(copy, text, bytes) : NULL;
-}
-
 /* Opens a scope. Copies its name, because nodes report their scope even after it has closed. */
 static tg_status open_scope(tg_tape *t, const char *name, const void *site) {
     TG_TRY(tg_tape_check(t, "tg_scope_open"));
     tg_scope *s = tg_tape_alloc(t, sizeof *s);
     if (!s) return t->ctx->run.status;
-    *s = (tg_scope){.parent = t->scope, .site = site, .from = t->at, .serial = t->ctx->serial};
+    *s = (tg_scope){.parent = t->scope, .uses = 1, .site = site, .from = t->at, .serial = t->ctx->serial};
     if (name && !(s->name = tg_tape_text(t, name))) return t->ctx->run.status;
+    if (s->parent) s->parent->uses++;
     t->scope = s;
     return TG_OK;
 }
@@ -472,8 +338,10 @@ tg_scope *tg_site_open(tg_tape *t, const void *site) {
     return open_scope(t, NULL, site) == TG_OK ? t->scope : NULL;
 }
 
-void tg_site_close(tg_tape *t, const tg_scope *s) {
-    if (s) t->scope = s->parent;
+void tg_site_close(tg_tape *t, tg_scope *s) {
+    if (!s) return;
+    t->scope = s->parent;
+    tg_scope_unref(t, s);
 }
 
 const void *tg_scope_site(const tg_scope *s, const void *site) {
@@ -493,8 +361,9 @@ static void mark_outputs(tg_tensor *const *outputs, int n, bool on) {
 /* Discards the bytes of the tensors that the tape made in the scope, except the outputs of the scope and the tensors
  * that a node has saved. */
 static void discard_since(tg_tape *t, const tg_scope *scope, const void *site) {
-    handle_walk w = walk_from(t, scope->from);
-    for (tg_tensor *x; (x = walk_next(&w));) {
+    /* handles that took the slots of ended ones may lie anywhere */
+    tg_handle_walk w = tg_walk_from(t, t->reused > scope->serial ? (tg_cursor){0} : scope->from);
+    for (tg_tensor *x; (x = tg_walk_next(&w));) {
         tg_storage *b = x->storage;
         if (b && b->temporary && !b->saves && !b->marked && b->birth > scope->serial && tg_storage_is_of(b, t))
             tg_storage_discard(b, "tg_scope_close", site);
@@ -524,7 +393,7 @@ tg_status tg_scope_close(tg_tape *t, tg_tensor *const *outputs, int n) {
     }
     tg_scope *s = t && t->epoch ? t->scope : NULL;
     tg_status status = end_scope(t, outputs, n, TG_SITE);
-    if (s) t->scope = s->parent; /* the scope closes even after an error */
+    if (s) tg_site_close(t, s); /* the scope closes even after an error */
     return status;
 }
 

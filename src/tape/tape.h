@@ -18,6 +18,10 @@
  *
  * At position 0, `other` is the tombstone of the previous step's handle at position 1. At position 1, the tombstone of
  * the previous step's handle at position 0 is the start of the slot.
+ *
+ * A slot with an ended handle that the program holds (tg_hold) is not used: one of its two tombstones has
+ * TG_SERIAL_HELD. A handle that ends before the reset gives its slot to a queue, from which later handles of the step
+ * take theirs.
  */
 enum { TG_SLAB_HANDLES = 128 };
 
@@ -39,7 +43,7 @@ typedef struct tg_cursor {
 } tg_cursor;
 
 /* A chunk of memory for nodes, shapes and params. It is handed out from start to end. A reset frees all of it at once
- * and keeps the chunk for the next step. */
+ * and keeps the chunk for the next step. What is freed before (tg_tape_give) is handed out again before new memory. */
 typedef struct tg_arena_chunk {
     struct tg_arena_chunk *next;
     size_t bytes; /* size of data */
@@ -52,8 +56,25 @@ typedef struct tg_mark {
     size_t used; /* bytes of chunk that are in use */
 } tg_mark;
 
+/* A piece of a chunk that was freed before the reset. */
+typedef struct tg_free_piece {
+    struct tg_free_piece *next;
+    size_t bytes;
+} tg_free_piece;
+
+/* The shape and the strides of handles: `dims` has the sizes of the dims, then the strides. Handles of the same shape
+ * may share them. */
+typedef struct tg_tape_dims {
+    int64_t uses; /* number of handles */
+    int64_t dims[];
+} tg_tape_dims;
+
+/* Free pieces of at most this many multiples of 8 bytes have a list for each size. Larger ones share a list. */
+enum { TG_PIECE_SIZES = 48 };
+
 struct tg_scope {
     struct tg_scope *parent;
+    uint32_t uses; /* number of nodes and scopes within it, plus 1 while it is open */
     const char *name; /* may be NULL */
     const void *site; /* call site of the public function that opened the scope */
     tg_cursor from;   /* the slot of the first handle that was made in the scope */
@@ -142,6 +163,12 @@ struct tg_tape {
     tg_cursor at; /* the slot for the next handle */
     tg_arena_chunk *chunks;
     tg_mark mark; /* where the next allocation begins */
+    bool recycles; /* some memory was freed since the reset: pieces, or slots of handles */
+    tg_free_piece *pieces[TG_PIECE_SIZES + 1]; /* by size in multiples of 8 bytes; the last list is of larger ones */
+    /* The queue of slots of handles that ended before the reset, linked through their node pointers. The slot that was
+     * freed first is used first. */
+    tg_tensor *slots_first, *slots_last;
+    uint64_t reused; /* serial of the last handle whose slot came from the queue; 0 if none did since the reset */
     tg_node *first, *last; /* the nodes, in the order in which they were recorded */
     int64_t n_nodes;
     uint32_t pass;          /* number of the last pass over the nodes */
@@ -157,6 +184,7 @@ struct tg_tape {
     tg_observer observer;
     tg_deferral deferral;
     tg_tape_listener *listeners;
+    const void *site; /* set by tg_tape_set_site: stands for the call site of later ops; NULL if not set */
 };
 
 /* The tapes of a context: its part number TG_PART_TAPE. */
@@ -174,15 +202,77 @@ typedef struct tg_tapes {
 /* Returns NULL before the context's first tape. */
 static inline tg_tapes *tg_tapes_of(const tg_ctx *ctx) { return tg_part_of(ctx, TG_PART_TAPE); }
 
-/* ---- tape.c ---- */
+/* Returns the reason why, at this moment, the tape cannot be reset or freed, nor its context freed. Returns NULL if
+ * there is no reason. */
+static inline const char *tg_tape_held(const tg_tape *t) {
+    return t->in_backward          ? "a backward of this tape is running"
+           : t->at_work || t->busy ? "a function that a call of this tape runs has not returned"
+                                   : NULL;
+}
 
-void tg_tape_append(tg_tape *t, tg_node *n); /* makes n the last node */
+/* ---- memory.c ---- */
+
 /* Returns memory that lasts until the next reset, 8-byte aligned and not zeroed, or NULL after recording the error. */
 void *tg_tape_alloc(tg_tape *t, size_t bytes);
+/* Frees memory of tg_tape_alloc, of this many bytes, before the reset. p may be NULL. */
+void tg_tape_give(tg_tape *t, void *p, size_t bytes);
 /* Returns a copy of text in memory of tg_tape_alloc, or NULL after recording the error. */
 const char *tg_tape_text(tg_tape *t, const char *text);
 /* Returns a zeroed handle whose serial, ctx and tape are set, or NULL after recording the error. */
 tg_tensor *tg_tape_handle(tg_tape *t);
+/* Sets shape, strides, numel and ndim of a handle. Strides are row-major. Fails if there is no memory. */
+tg_status tg_tape_set_dims(tg_tape *t, tg_tensor *x, int ndim, const int64_t *shape);
+/* Makes x share the shape and the row-major strides of `of`, a handle of the same tape. */
+static inline void tg_tape_share_dims(tg_tensor *x, const tg_tensor *of) {
+    ((tg_tape_dims *)((int64_t *)of->shape - 1))->uses++;
+    x->shape = of->shape;
+    x->stride = of->stride;
+    x->numel = of->numel;
+    x->ndim = of->ndim;
+}
+/* Ends all handles of the tape. Their slots keep the tombstones. */
+void tg_tape_end_handles(tg_tape *t);
+/* Ends a handle before the reset, and frees its slot, unless it is held, and its shape. */
+void tg_tape_give_handle(tg_tensor *x);
+/* Called when the last hold of an ended handle of a tape was removed. */
+void tg_tape_unheld(tg_tensor *x);
+/* Ends the handles of the tape whose serial is larger than `serial`. */
+void tg_tape_rollback(tg_tape *t, uint64_t serial);
+/* Called when all handles of the tape have ended: all of its memory is free. */
+void tg_tape_memory_reset(tg_tape *t);
+/* Frees the memory of the tape. */
+void tg_tape_memory_free(tg_tape *t);
+
+/* A walk over the slots of the tape's handles since a cursor. tg_walk_next returns NULL at the end. It also returns
+ * handles of this step that have ended; their storage is NULL. */
+typedef struct tg_handle_walk {
+    const tg_tape *t;
+    tg_slab *slab;
+    int i;
+} tg_handle_walk;
+tg_handle_walk tg_walk_from(const tg_tape *t, tg_cursor from);
+tg_tensor *tg_walk_next(tg_handle_walk *w);
+
+/* ---- release.c ---- */
+
+/* Drops what other threads have asked to drop (core/later.h), unless a function that may use it is running. */
+static inline void tg_tape_settle(tg_tape *t) {
+    if (TG_UNLIKELY(atomic_load_explicit(&t->ctx->later, memory_order_relaxed) != NULL) && !tg_tape_held(t))
+        tg_later_run(t->ctx);
+}
+
+/* Called when the program has given up x (tg_part_ops.given_up). */
+void tg_tape_given_up(tg_tensor *x);
+/* Ends what a node has: its state, what it saved, and its uses of tensors of the context. */
+void tg_node_end(tg_node *n);
+/* Notes that a scope has one user less, and frees it after the last one. s may be NULL. */
+void tg_scope_unref(tg_tape *t, tg_scope *s);
+
+/* ---- tape.c ---- */
+
+void tg_tape_append(tg_tape *t, tg_node *n); /* makes n the last node */
+/* Removes the leaf of this leaf node from the table that finds such nodes. */
+void tg_tape_forget_leaf(tg_tape *t, const tg_node *n);
 /* Fails if the tape is not alive or its context has an error. Error messages begin with `who`. */
 tg_status tg_tape_check(tg_tape *t, const char *who);
 /* Makes the same check for a call that has tensor arguments. If t is NULL, the error is recorded in the context of the
@@ -191,14 +281,6 @@ tg_status tg_tape_check_with(tg_tape *t, tg_tensor *const *in, int n, const char
 /* Returns the result of a call that failed: the inert tensor of the tape's context, or, without a tape, of the context
  * in which tg_tape_check_with recorded the error. */
 tg_tensor *tg_tape_inert(const tg_tape *t, tg_tensor *const *in, int n);
-/* Returns the reason why, at this moment, the tape cannot be reset or freed, nor its context freed. Returns NULL if
- * there is no reason. */
-static inline const char *tg_tape_held(const tg_tape *t) {
-    return t->in_backward          ? "a backward of this tape is running"
-           : t->at_work || t->busy ? "a function that a call of this tape runs has not returned"
-                                   : NULL;
-}
-void tg_tape_rollback(tg_tape *t, tg_cursor at); /* ends the handles that were made since t->at was `at` */
 /* Makes a handle of the tape on a storage. Takes over the caller's reference to the storage, even on an error. Returns
  * NULL after recording the error. */
 tg_tensor *tg_tape_tensor(tg_tape *t, tg_dtype dtype, int ndim, const int64_t *shape, const int64_t *stride,
@@ -217,7 +299,7 @@ tg_status tg_scope_open_at(tg_tape *t, const char *name, const void *site);
  * layer records. Closing it discards nothing. tg_site_open returns NULL after recording an error; tg_site_close
  * accepts NULL. */
 tg_scope *tg_site_open(tg_tape *t, const void *site);
-void tg_site_close(tg_tape *t, const tg_scope *s);
+void tg_site_close(tg_tape *t, tg_scope *s);
 /* Returns the call site outside of this library that led to a call: `site`, or, if that lies in this library because a
  * layer made the call, the site of the innermost scope that was opened from outside. */
 const void *tg_scope_site(const tg_scope *s, const void *site);
@@ -226,8 +308,10 @@ tg_tape_listener *tg_tape_listener_of(const tg_tape *t, const tg_tape_listener_o
 /* Returns the tape's listener of this kind, which the first call creates, with zeros after its head, or NULL after
  * recording the error. */
 tg_tape_listener *tg_tape_listen(tg_tape *t, const tg_tape_listener_ops *ops);
-/* Copies the observer and the deferral of t to `inner`, a tape that runs ops on behalf of t. */
+/* Copies the place in the program's source, the observer and the deferral of t to `inner`, a tape that runs ops on
+ * behalf of t. */
 static inline void tg_tape_act_for(tg_tape *inner, const tg_tape *t) {
+    inner->site = t->site;
     inner->observer = t->observer;
     inner->observer.count = 0;
     inner->deferral = t->deferral;

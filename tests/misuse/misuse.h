@@ -16,7 +16,7 @@
 #include <tapegrad/extend.h>
 #include <tapegrad/tapegrad.h>
 
-enum { MISUSE_WATCHED = 8, MISUSE_HANDLES = 13 };
+enum { MISUSE_WATCHED = 8, MISUSE_HANDLES = 16 };
 
 /* A tape and a tensor that do not match, and the error that reports it. */
 typedef struct misuse_handle {
@@ -44,6 +44,7 @@ typedef struct misuse_world {
         *cube; /* f32[2, 3] that needs a gradient, f32[2, 3], f32[3], i64[2], bool[2, 3], f32[2, 3, 4] */
     tg_tensor *r;                             /* result on t: the square of w */
     tg_tensor *inert, *reset, *reset_next, *dropped, *overwritten, *elsewhere, *foreign, *gone;
+    tg_tensor *held, *held_next, *released; /* held handles: two of 1,000 resets ago, one that was released */
     misuse_handle handle[MISUSE_HANDLES]; /* the last handle is a tensor whose memory was discarded */
     const char *dir;                /* directory for files: empty, removed at the end */
     misuse_state before;
@@ -105,7 +106,9 @@ static inline bool misuse_inert(const tg_tensor *x) { return x && !tg_is_alive(x
 
 /* Iterates over the handles that are no longer tensors of b->ctx. */
 #define EACH_DEAD(x)                                                                                                 \
-    for (tg_tensor **at_ = (tg_tensor *[]){b->inert, b->reset, b->reset_next, b->dropped, b->overwritten, NULL}, *x; \
+    for (tg_tensor **at_ = (tg_tensor *[]){b->inert, b->reset, b->reset_next, b->dropped, b->overwritten, b->held,   \
+                                           b->held_next, b->released, NULL},                                         \
+                   *x;                                                                                               \
          (x = *at_); at_++)
 #define DEAD_STATUS(symbol, call) EACH_DEAD(x) FAILS(symbol, HANDLE, "the tensor", call)
 #define DEAD_TENSOR(symbol, call) EACH_DEAD(x) INERT(symbol, HANDLE, "the tensor", call)
@@ -114,6 +117,7 @@ static inline bool misuse_inert(const tg_tensor *x) { return x && !tg_is_alive(x
 /* One function for each header, or part of a header. */
 void misuse_context(misuse_world *b);
 void misuse_tensor(misuse_world *b);
+void misuse_handles(misuse_world *b);
 void misuse_tape(misuse_world *b);
 void misuse_capture(misuse_world *b);
 void misuse_backward(misuse_world *b);

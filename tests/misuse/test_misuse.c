@@ -43,9 +43,33 @@ static tg_tensor *make_reset(misuse_world *b, bool odd) {
     return x;
 }
 
+/* A held handle of 1,000 resets ago. */
+static tg_tensor *make_held(misuse_world *b, bool odd) {
+    tg_tape *ended = tg_tape_new(b->ctx);
+    if (odd) tg_tape_reset(ended);
+    tg_tensor *x = tg_neg(ended, b->x);
+    tg_hold(x);
+    for (int i = 0; i < 1000; i++) {
+        tg_tape_reset(ended);
+        tg_neg(ended, b->w);
+    }
+    return x;
+}
+
+static tg_tensor *make_released(misuse_world *b) {
+    tg_tensor *x = tg_neg(b->t, b->x);
+    tg_hold(x);
+    tg_release(x);
+    for (int i = 0; i < 10; i++) tg_neg(b->t, b->x);
+    return x;
+}
+
 static void make_dead(misuse_world *b) {
     b->reset = make_reset(b, false);
     b->reset_next = make_reset(b, true);
+    b->held = make_held(b, false);
+    b->held_next = make_held(b, true);
+    b->released = make_released(b);
     b->overwritten = tg_neg(b->t, b->x);
     tg_add_(b->t, b->overwritten, b->x);
     b->elsewhere = tg_neg(b->other, b->x);
@@ -67,6 +91,9 @@ static void list_handles(misuse_world *b) {
         {b->t, b->inert, b->ctx, TG_ERR_HANDLE, "inert"},
         {b->t, b->reset, b->ctx, TG_ERR_HANDLE, "reset"},
         {b->t, b->reset_next, b->ctx, TG_ERR_HANDLE, "reset"},
+        {b->t, b->held, b->ctx, TG_ERR_HANDLE, "reset"},
+        {b->t, b->held_next, b->ctx, TG_ERR_HANDLE, "reset"},
+        {b->t, b->released, b->ctx, TG_ERR_HANDLE, "released"},
         {b->t, b->overwritten, b->ctx, TG_ERR_HANDLE, "in place"},
         {b->t, b->elsewhere, b->ctx, TG_ERR_HANDLE, "tg_tape_input"},
         {b->t, b->foreign, b->ctx, TG_ERR_HANDLE, "another context"},
@@ -247,7 +274,8 @@ int main(int argc, char **argv) {
         return EXIT_FAILURE;
     }
     void (*const part[])(misuse_world *) = {
-        misuse_context, misuse_tensor, misuse_tape, misuse_backward, misuse_derivatives, misuse_ops, misuse_table,
+        misuse_context, misuse_tensor, misuse_handles, misuse_tape, misuse_backward, misuse_derivatives, misuse_ops,
+        misuse_table,
         misuse_windows, misuse_arguments, misuse_extend, misuse_gradcheck, misuse_nn, misuse_modules, misuse_lm,
         misuse_optim, misuse_io, misuse_comm, misuse_placement, misuse_mappings, misuse_p2p, misuse_mpi,
         misuse_layers, misuse_parallel, misuse_pipe, misuse_capture,

@@ -291,7 +291,7 @@ START_TEST(watchers) {
     d.fail_at = "square";
     ck_assert(!tg_is_alive(tg_square(t, x)));
     ck_status(TG_ERR_CALLBACK);
-    ck_says("the observer failed with TG_ERR_DATA at op square");
+    ck_says("the observer at op square failed with TG_ERR_DATA");
     tg_ctx_clear(ctx);
     tg_tape_observe(t, NULL, NULL);
     d.text[0] = 0;

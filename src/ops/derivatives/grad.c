@@ -105,6 +105,8 @@ static tg_status grad(tg_tape *t, tg_tensor *const *roots, int n_roots, tg_tenso
         if (!opts.create_graph) tg_temp_free(targets[k].g);
     }
     for (int i = 0; i < n_inputs; i++) grads[i] = targets[tg_keyed_find(target_of, n_inputs, inputs[i])->at].given;
+    tg_tape_give(t, targets, (size_t)n_inputs * sizeof *targets);
+    tg_tape_give(t, target_of, (size_t)n_inputs * sizeof *target_of);
     return ctx->run.status;
 }
 

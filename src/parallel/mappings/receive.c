@@ -25,7 +25,7 @@ tg_tensor *tg_recv(tg_tape *t, tg_comm *c, tg_dtype dtype, tg_shape shape, int f
                 c ? "of another context" : "NULL");
         return tg_inert(t->ctx);
     }
-    tg_cursor before = t->at;
+    uint64_t before = t->ctx->serial;
     tg_tensor *x = make_leaf(t, dtype, &shape);
     if (tg_comm_note_missed(c, t->ctx->run.status) != TG_OK) return tg_inert(t->ctx);
     tg_collective_args a = {.kind = TG_RECV, .dst = x, .root = from, .site = TG_SITE};

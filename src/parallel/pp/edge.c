@@ -1,5 +1,6 @@
 /* Edges: what goes from one part of a pipeline to the next. Their declaration and its comparison between stages, the
  * check of what a part gives, and the messages. */
+#include "base/callback.h"
 #include "base/hash.h"
 #include "base/text.h"
 #include "comm/comm.h"
@@ -100,10 +101,7 @@ static tg_status shape_of(const tg_pipe *x, int micro, int i, tg_shape *out) {
     *out = x->edge[i].shape;
     if (!x->shape) return TG_OK;
     tg_status s = x->shape(x->state, micro, i, out);
-    TG_TRY(x->ctx->run.status);
-    if (s != TG_OK)
-        return tg_fail(x->ctx, TG_ERR_CALLBACK, "tg_pipe_run: shape failed with %s for micro-batch %d, tensor %d",
-                       tg_status_name(s), micro, i);
+    TG_TRY(tg_callback_end(x->ctx, s, "tg_pipe_run: shape of micro-batch %d, tensor %d", micro, i));
     tg_text(who, sizeof who, &at, "tg_pipe_run: the shape of micro-batch %d, tensor %d,", micro, i);
     return tg_shape_check(x->ctx, out, x->edge[i].dtype, who);
 }

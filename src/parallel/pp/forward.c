@@ -1,4 +1,5 @@
 /* F of a pipeline: calls the part on a free tape, sends its outputs, and keeps only what backward needs. */
+#include "base/callback.h"
 #include "base/text.h"
 #include "kernels/scalar.h"
 #include "parallel/pp/pipe.h"
@@ -122,8 +123,7 @@ static tg_status call_fn(tg_pipe *x, tg_pipe_item it, tg_pipe_cell *c, tg_pipe_f
     c->tape->busy++; /* fn must not reset the tape */
     tg_status s = fn(x->state, &call);
     c->tape->busy--;
-    TG_TRY(x->ctx->run.status);
-    if (s != TG_OK) return tg_fail(x->ctx, TG_ERR_CALLBACK, "tg_pipe_run: fn failed with %s", tg_status_name(s));
+    TG_TRY(tg_callback_end(x->ctx, s, "tg_pipe_run: fn"));
     c->aux = call.aux;
     return TG_OK;
 }

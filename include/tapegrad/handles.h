@@ -1,0 +1,64 @@
+/* How long handles and bytes last, for bindings of languages with a garbage collector and for programs that keep
+ * pointers. tapegrad.h includes this header. docs/embedding.md shows how a binding uses these functions. */
+#ifndef TAPEGRAD_HANDLES_H
+#define TAPEGRAD_HANDLES_H
+
+#include <tapegrad/tensor.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Handles ---- */
+
+/* Adds a hold to a handle. While a handle is held, its memory is used for no other tensor. So when the tensor has
+ * ended, every call that is given the handle recognizes it as ended, however long ago that was. A hold keeps no bytes
+ * of the tensor, and does not keep the tensor from ending. Holds are counted. Returns false, and adds none, if x is
+ * NULL, inert, or an ended handle that is not held. */
+TG_API bool tg_hold(tg_tensor *x);
+/* Removes a hold. The program may not use a handle that has ended after its last hold is removed. Does nothing for
+ * NULL, inert handles and handles that are not held. */
+TG_API void tg_unhold(tg_tensor *x);
+/* Says that the program does not use x any more. x belongs to a tape, and is a result that a call returned to the
+ * program, or a leaf that the program made on the tape. The handle and its bytes end as soon as no node needs them: at
+ * once if no node was recorded, otherwise when all results that depend on x have been released too. The nodes end with
+ * them. Their memory is used again, so a program that releases what it made need not reset its tape. Until a released
+ * handle ends, it may still be read. Gradients are the same with and without releases.
+ *
+ * Never fails. For a tensor of the context, does what tg_drop does. Does nothing for NULL, and for inert, ended and
+ * lent handles. In a callback of the tape, and while a backward runs, the release is done after that. Do not release a
+ * handle that a callback was given or has returned. Tensors that a layer or a recomputed function made on the tape for
+ * itself stay, with the nodes that made them, until the tape is reset. */
+TG_API void tg_release(tg_tensor *x);
+/* Removes a hold and releases the tensor, at the next call on ctx that records an op, creates a tensor, resets a tape
+ * or frees the context. May be called from any thread, such as that of a finalizer; it waits for nothing and cannot
+ * fail. r must be a reference to a tensor of ctx that the caller holds (tg_hold): this hold is the one that is
+ * removed. Does nothing if ctx is NULL or r is empty. ctx must not have been freed. */
+TG_API void tg_drop_later(tg_ctx *ctx, tg_ref r);
+/* Returns the tape that x belongs to; NULL if x belongs to the context, is NULL, inert or ended. */
+TG_API tg_tape *tg_tape_of(const tg_tensor *x);
+
+/* ---- Bytes ---- */
+
+/* Pins the bytes of x: until tg_unpin they stay at their address, with or without the handle, and are not discarded,
+ * converted to another dtype or used for another tensor. So the pointer of tg_host_data stays valid. Ops may still
+ * write the bytes. Pins are counted. Returns the storage, which tg_unpin takes, or NULL after recording the error.
+ * Fails with TG_ERR_DISCARDED if the bytes are lost, and with TG_ERR_UNSUPPORTED in a captured step. tg_ctx_free ends
+ * all pins. */
+TG_API tg_storage *tg_pin(tg_tensor *x);
+/* Removes a pin that tg_pin has returned, at the next call on the context, as tg_drop_later does. May be called from
+ * any thread, such as by the deleter of DLPack. s may be NULL. */
+TG_API void tg_unpin(tg_storage *s);
+/* Says that the program has written bytes of x through a pointer. A node that saved them reports the write in backward
+ * (TG_ERR_VERSION), as it does after an in-place op. On several ranks x then counts as the caller's values, as after
+ * tg_write. */
+TG_API tg_status tg_touch(tg_tensor *x);
+/* Sets whether the bytes of x, and so those of its views, are read-only, such as memory of a file that is mapped. The
+ * default is false. Calls and ops that would write them fail with TG_ERR_STATE. */
+TG_API tg_status tg_set_read_only(tg_tensor *x, bool on);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

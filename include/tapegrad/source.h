@@ -1,0 +1,23 @@
+/* Places in the source of a program that is written in another language, for messages. tapegrad.h includes this
+ * header. */
+#ifndef TAPEGRAD_SOURCE_H
+#define TAPEGRAD_SOURCE_H
+
+#include <tapegrad/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Sets the place in the program's source from which later ops of the tape are called, such as ("model.py", 12).
+ * Messages, dumps and reports then name it ("called from model.py:12") where they would name the place in C. It also
+ * stands for ops that layers record. It lasts until the next call, also over resets; file NULL removes it. file is
+ * copied. A binding calls this before each op: the call is cheap, and allocates only when a place is new to the
+ * tape. */
+TG_API tg_status tg_tape_set_site(tg_tape *t, const char *file, int line);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

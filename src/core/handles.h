@@ -1,0 +1,12 @@
+/* Handles and bytes that the program holds, and how it gives them up. */
+#ifndef TG_HANDLES_H
+#define TG_HANDLES_H
+
+#include "core/tensor.h"
+
+/* Releases a handle, and removes this many of its holds. */
+void tg_handle_drop(tg_tensor *x, unsigned holds);
+/* Removes this many pins of the storage. */
+void tg_storage_unpin(tg_storage_extra *e, unsigned pins);
+
+#endif

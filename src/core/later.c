@@ -1,0 +1,28 @@
+/* The list of what other threads ask of a context (later.h). Any thread adds entries; the context's own thread takes
+ * the whole list with one exchange. */
+#include "core/context.h"
+#include "core/handles.h"
+
+void tg_later_ask(tg_ctx *ctx, tg_later *e) {
+    if (atomic_fetch_add_explicit(&e->times, 1, memory_order_acq_rel)) return;
+    tg_later *first = atomic_load_explicit(&ctx->later, memory_order_relaxed);
+    do e->next = first;
+    while (!atomic_compare_exchange_weak_explicit(&ctx->later, &first, e, memory_order_release, memory_order_relaxed));
+}
+
+/* Does what an entry asks for, as often as it was asked for. */
+static void settle(tg_later *e) {
+    bool unpins = e->unpins;
+    unsigned times = atomic_exchange_explicit(&e->times, 0, memory_order_acq_rel);
+    if (unpins)
+        tg_storage_unpin((tg_storage_extra *)((char *)e - offsetof(tg_storage_extra, unpin)), times);
+    else
+        tg_handle_drop((tg_tensor *)((char *)e - offsetof(tg_tensor, later)), times);
+}
+
+void tg_later_run(tg_ctx *ctx) {
+    for (tg_later *e = atomic_exchange_explicit(&ctx->later, NULL, memory_order_acquire), *next; e; e = next) {
+        next = e->next; /* read first: another thread may add the entry again as soon as its times are 0 */
+        settle(e);
+    }
+}

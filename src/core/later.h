@@ -1,0 +1,22 @@
+/* What other threads ask of a context, such as to drop a tensor: a list that the context's own thread works off when it
+ * next may. Nothing is allocated and no lock is taken. */
+#ifndef TG_LATER_H
+#define TG_LATER_H
+
+#include <stdatomic.h>
+
+#include <tapegrad/types.h>
+
+/* An entry of the list, part of the object that it is about. */
+typedef struct tg_later {
+    struct tg_later *next;
+    atomic_uint times; /* how often it was asked for since the list was last worked off; 0 if it is not in the list */
+    bool unpins;       /* tg_unpin of a storage; otherwise tg_drop_later of a tensor */
+} tg_later;
+
+/* Adds one to the times of an entry, and the entry to the list of the context unless it is there. From any thread. */
+void tg_later_ask(tg_ctx *ctx, tg_later *e);
+/* Does what the list asks for. tg_later_settle (context.h) calls it if the list has entries. */
+void tg_later_run(tg_ctx *ctx);
+
+#endif

@@ -1,0 +1,55 @@
+/* Bytes that code outside of the library reads or writes: pins, which keep them where they are, notes of writes from
+ * outside, and memory that may not be written. */
+#include <tapegrad/handles.h>
+
+#include "core/capture.h"
+#include "core/context.h"
+#include "core/handles.h"
+
+/* Makes the checks that all functions of this file share. Returns the extra of the storage of x, or NULL after
+ * recording the error. */
+static tg_storage_extra *begin(tg_tensor *x, const char *who) {
+    if (!x || !tg_ok(x->ctx) || tg_check(x->ctx, x, who) != TG_OK) return NULL;
+    if (tg_storage_need(x->storage, x) != TG_OK) return NULL;
+    return tg_storage_extra_of(x->storage);
+}
+
+tg_storage *tg_pin(tg_tensor *x) {
+    tg_storage_extra *e = begin(x, "tg_pin");
+    if (!e || tg_recording_refuse(x->ctx, "tg_pin", "pins memory of the step", TG_SITE) != TG_OK) return NULL;
+    e->pins++;
+    e->of = tg_storage_ref(x->storage);
+    e->unpin.unpins = true;
+    return x->storage;
+}
+
+void tg_storage_unpin(tg_storage_extra *e, unsigned pins) {
+    tg_storage *s = e->of;
+    for (; pins && e->pins; pins--) {
+        e->pins--;
+        tg_storage_unref(s); /* the last reference makes e free for another storage, with no pins */
+    }
+}
+
+void tg_unpin(tg_storage *s) {
+    if (s) tg_later_ask(s->ctx, &s->extra->unpin);
+}
+
+tg_status tg_touch(tg_tensor *x) {
+    if (!x) return TG_ERR_ARGUMENT;
+    if (!begin(x, "tg_touch")) return tg_ctx_status(x->ctx);
+    TG_TRY(tg_refuse_lent(x, "tg_touch"));
+    TG_TRY(tg_recording_refuse(x->ctx, "tg_touch", TG_RECORDING_WRITE, TG_SITE));
+    tg_storage_wrote(x->storage, "the program, which called tg_touch", TG_SITE);
+    tg_tensor_given(x);
+    return TG_OK;
+}
+
+tg_status tg_set_read_only(tg_tensor *x, bool on) {
+    if (!x) return TG_ERR_ARGUMENT;
+    tg_storage_extra *e = begin(x, "tg_set_read_only");
+    if (!e) return tg_ctx_status(x->ctx);
+    TG_TRY(tg_refuse_lent(x, "tg_set_read_only"));
+    e->read_only = on;
+    return TG_OK;
+}
