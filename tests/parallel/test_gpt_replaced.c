@@ -32,6 +32,15 @@ static tg_tensor *scale_at(tg_module *m, const char *path) {
     return one;
 }
 
+static tg_module *at_path(tg_module *m, const char *path) {
+    char name[64];
+    for (; *path; path += strcspn(path, "."), path += *path == '.') {
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(path, "."), path);
+        m = tg_module_child(m, name);
+    }
+    return m;
+}
+
 /* ---- Every module of a GPT ---- */
 
 static const char *const gpt2_paths[] = {"transformer.wte",
@@ -163,6 +172,30 @@ START_TEST(every_module_of_a_gpt_can_be_replaced) {
 }
 END_TEST
 
+/* The output matrix of a tied model is the parameter "weight" of the embedding, whatever module that is. */
+static tg_status tied(void *arg, tg_ctx *ctx, tg_comm *world) {
+    (void)arg, (void)world;
+    tg_tape *t = tg_tape_new(ctx);
+    tg_module *gpt = tg_gpt_new(ctx, TG_GPT(.vocab = VOCAB, .layers = 1, .heads = 2, .hidden = 8, .ffn = 12,
+                                            .positions = POSITIONS, .init_std = 0.2));
+    tg_tensor *ids = tokens(ctx, NULL, 5), *next = tokens(ctx, NULL, 11);
+    tg_tensor *weight = tg_module_find(gpt, "transformer.wte.weight");
+    double start = loss_now(gpt, t, ids, next);
+    tg_tensor *factor = scale_at(gpt, "transformer.wte");
+    REFUSED(ctx, TG_ERR_STATE, "the output matrix is missing", tg_gpt_loss(gpt, t, ids, next, TG_LOSS_MEAN));
+    tg_tape_reset(t);
+    tg_module_add_param(at_path(gpt, "transformer.wte"), "weight", weight);
+    EXPECT(ctx, loss_now(gpt, t, ids, next) == start);
+    tg_backward(t, tg_gpt_loss(gpt, t, ids, next, TG_LOSS_MEAN));
+    EXPECT(ctx, tg_item(tg_grad_of(factor)) != 0 && tg_has_grad(weight));
+    tg_tape_free(t);
+    tg_module_free(gpt);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(a_tied_embedding_keeps_its_weight) { on_ranks(1, tied, NULL); }
+END_TEST
+
 /* ---- Hooks ---- */
 
 static tg_status doubles(void *user, tg_module *m, tg_tape *t, tg_tensor **x, int n) {
@@ -170,15 +203,6 @@ static tg_status doubles(void *user, tg_module *m, tg_tape *t, tg_tensor **x, in
     ++*(int *)user;
     x[0] = tg_scale(t, x[0], 2);
     return TG_OK;
-}
-
-static tg_module *at_path(tg_module *m, const char *path) {
-    char name[64];
-    for (; *path; path += strcspn(path, "."), path += *path == '.') {
-        snprintf(name, sizeof name, "%.*s", (int)strcspn(path, "."), path);
-        m = tg_module_child(m, name);
-    }
-    return m;
 }
 
 /* The loss with hooks that double the logits is the loss of doubled logits. */
@@ -271,7 +295,7 @@ START_TEST(a_depth_can_be_replaced) {
 END_TEST
 
 int main(void) {
-    const TTest *const tests[] = {every_module_of_a_gpt_can_be_replaced, hooks_on_the_output_matrix_run,
-                                  hooks_run_with_a_cache, a_depth_can_be_replaced};
+    const TTest *const tests[] = {every_module_of_a_gpt_can_be_replaced, a_tied_embedding_keeps_its_weight,
+                                  hooks_on_the_output_matrix_run, hooks_run_with_a_cache, a_depth_can_be_replaced};
     return tg_check_main("gpt_replaced", tests, sizeof tests / sizeof *tests);
 }
