@@ -160,6 +160,13 @@ typedef struct tg_load_opts {
  * that is checked before anything changes. opts may be NULL. */
 TG_API tg_status tg_module_load(tg_module *m, const char *file, tg_load_opts *opts);
 
+/* Saves the state dict of m (nn.h) to one safetensors file, which tg_module_load reads: the tensors with their paths as
+ * names. A tensor that has several names is saved under the first one. The file gets its name when it is complete and
+ * on the disk, so an older file of that name is replaced as a whole or, on an error, not at all. One rank alone makes
+ * the call. A tensor that is a shard, PARTIAL or opaque fails with TG_ERR_PLACEMENT, because this rank has only a part
+ * of it; tg_shards_save saves modules of several ranks. */
+TG_API tg_status tg_module_save(tg_module *m, const char *file);
+
 /* ---- Parts of whole tensors ---- */
 
 /* Reads this rank's part of the named tensor, which is whole in the file, into dst. The placement of dst says which

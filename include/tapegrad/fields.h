@@ -95,6 +95,7 @@ typedef struct tg_struct {
     X(tg_loss_opts, LOSS)                       \
     X(tg_buffer_opts, BUFFER)                   \
     X(tg_init, INIT)                            \
+    X(tg_rnn_opts, RNN)                         \
     X(tg_sgd_opts, SGD)                         \
     X(tg_adamw_opts, ADAMW)                     \
     X(tg_group_opts, GROUP)                     \

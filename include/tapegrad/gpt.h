@@ -110,7 +110,8 @@ TG_API int64_t tg_gpt_cache_length(const tg_gpt_cache *c);
 /* Appends the next n >= 1 tokens of each sequence, ids [b, n] int64, to the cache. Returns the logits [b, vocab] of the
  * last token of each sequence. The logits are whole on every tp rank, and have no columns of padding. ids must be the
  * same on every tp rank and be declared so, as for tg_gpt_logits. Runs without gradients and without dropout. Fails
- * with TG_ERR_SHAPE if the cache has no room for n more tokens. */
+ * with TG_ERR_SHAPE if the cache has no room for n more tokens, and with TG_ERR_UNSUPPORTED if a layer or the attention
+ * of one is not the library's own (tg_module_replace), because it cannot use the cache. */
 TG_API tg_tensor *tg_gpt_next(tg_module *gpt, tg_tape *t, tg_gpt_cache *c, tg_tensor *ids);
 
 /* ---- Model directories ----

@@ -1,5 +1,6 @@
-/* Modules: named parameters, buffers and children, their forward, the state dict, and basic layers. Include it to build
- * models; gpt.h and tensor_parallel.h include it. docs/modules.md shows how to write a module.
+/* Modules: named parameters, buffers and children, their forward, the state dict, and initial values. Include it to
+ * build models. It includes layers.h, which has ready modules; gpt.h and tensor_parallel.h include it. docs/modules.md
+ * shows how to write a module.
  *
  * A module owns its parameters, its buffers and its children, which are modules too. Running its forward
  * (tg_module_forward, tg_module_call, or a function for one kind of module such as tg_gpt_loss) records ops on the
@@ -12,6 +13,7 @@
 #ifndef TAPEGRAD_NN_H
 #define TAPEGRAD_NN_H
 
+#include <tapegrad/layers.h>
 #include <tapegrad/tape.h>
 
 #ifdef __cplusplus
@@ -47,9 +49,9 @@ typedef struct tg_module_ops {
  * state. */
 TG_API tg_module *tg_module_new(tg_ctx *ctx, const tg_module_ops *ops, void *state);
 /* Frees the module, its children, its parameters and its buffers. Fails with TG_ERR_STATE, and frees nothing, while m
- * or a module in it runs its forward. If m is the child of another module, m is removed from its parent.
- * A parent whose forward needs that child fails with TG_ERR_STATE in forward until a new child is added under the same
- * name. For example, the forward of a GPT (gpt.h) then calls the new child. */
+ * or a module in it runs its forward. If m is the child of another module, m is removed from its parent. A parent whose
+ * forward needs that child fails with TG_ERR_STATE in forward until a new child is added under the same name;
+ * tg_module_replace exchanges a child in one call. */
 TG_API void tg_module_free(tg_module *m);
 TG_API tg_ctx *tg_module_ctx(const tg_module *m);
 TG_API void *tg_module_state(const tg_module *m);
@@ -63,6 +65,18 @@ TG_API tg_status tg_module_add_param(tg_module *m, const char *name, tg_tensor *
  * contains m. On any other error frees child at once. */
 TG_API tg_status tg_module_add_child(tg_module *m, const char *name, tg_module *child);
 TG_API tg_module *tg_module_child(const tg_module *m, const char *name); /* NULL if m has no such child */
+/* Puts `child` in the place of the module of that path in m, such as "h.0.mlp.c_fc", and returns the old module, which
+ * the caller then owns: frees it, or adds it to child, whose forward can then call it (examples/lora.c). If child is in
+ * the old module, it leaves that module; so a wrapper can be taken away again. The new module has the name and the
+ * place of the old one, so the order and the paths of all other parameters stay as they are. A model of the library
+ * calls it wherever it has called the old one. Hooks and the mode of the old module leave with it. Replace modules
+ * before you create what holds their parameters: an optimizer, buckets, a captured step.
+ *
+ * Fails with TG_ERR_ARGUMENT if m has no module of that path, and with TG_ERR_HANDLE if child is not a module of m's
+ * context. Fails with TG_ERR_STATE if child is in another module or contains m, if the old module runs its forward, or
+ * if it is in a captured module (tg_captured_new), whose graphs would go on running it. On error nothing changes: child
+ * is still the caller's, and the result is an inert module. */
+TG_API tg_module *tg_module_replace(tg_module *m, const char *path, tg_module *child);
 /* Runs the forward of m on x, in a scope named after m's kind, and returns its result. The kind determines the shapes.
  * A kind without `forward` is called with one input and one output. Fails with TG_ERR_UNSUPPORTED if the kind has
  * neither `forward` nor `call`. The tape owns the result. On error returns an inert tensor. */
@@ -104,9 +118,9 @@ typedef enum tg_module_when { TG_BEFORE, TG_AFTER } tg_module_when;
 typedef tg_status (*tg_module_fn)(void *user, tg_module *m, tg_tape *t, tg_tensor **x, int n);
 /* Adds a hook, and returns a number for tg_module_unhook; 0 on an error. Hooks run in the order of adding. They run
  * whenever the module is called, by the caller or by the module that contains it, and again where backward runs the
- * module again (recompute.h). They do not run where a function does the work of the module without calling it:
- * tg_gpt_loss uses the parameters of the output matrix, and tg_gpt_next runs layers and attention with a cache. user
- * must stay valid until the hook is removed. */
+ * module again (recompute.h). Models join some of their modules into one op, such as the output matrix with the loss,
+ * but call a module that has hooks. Only the embedding of a tied model is not called where it serves as the output
+ * matrix. user must stay valid until the hook is removed. */
 TG_API uint64_t tg_module_hook(tg_module *m, tg_module_when when, tg_module_fn fn, void *user);
 /* Removes a hook of m; fails with TG_ERR_ARGUMENT if m has no hook of this number. A hook may remove itself. */
 TG_API tg_status tg_module_unhook(tg_module *m, uint64_t id);
@@ -205,12 +219,23 @@ TG_API size_t tg_module_print(const tg_module *m, char *buf, size_t n);
 /* ---- Initial values ---- */
 
 typedef enum tg_init_kind {
-    TG_INIT_NORMAL,    /* mean a, standard deviation b >= 0 */
-    TG_INIT_UNIFORM,   /* from a up to, but not including, b; a if both are equal */
-    TG_INIT_TRUNCATED, /* normal with mean a and standard deviation b >= 0, between a - 2 b and a + 2 b */
-    TG_INIT_CONSTANT,  /* a */
-    TG_INIT_CALL,      /* what `fill` writes */
+    TG_INIT_NORMAL,     /* mean a, standard deviation b >= 0 */
+    TG_INIT_UNIFORM,    /* from a up to, but not including, b; a if both are equal */
+    TG_INIT_TRUNCATED,  /* normal with mean a and standard deviation b >= 0, between a - 2 b and a + 2 b */
+    TG_INIT_CONSTANT,   /* a */
+    TG_INIT_CALL,       /* what `fill` writes */
+    TG_INIT_ORTHOGONAL, /* b times a random matrix with orthonormal columns, or rows if it has more columns than rows */
+    TG_INIT_EYE,        /* a on the diagonal of a matrix, 0 elsewhere */
 } tg_init_kind;
+
+/* A number of terms in the sums that a weight [out, in, ..] computes. k is the product of the dims after the second,
+ * which are the window of a convolution. Other tensors than weights, with fewer than 2 dims, fail with TG_ERR_SHAPE. */
+typedef enum tg_init_fan {
+    TG_FAN_NONE,
+    TG_FAN_IN,   /* in * k: outputs get the size of inputs */
+    TG_FAN_OUT,  /* out * k: the gradients of inputs get the size of the gradients of outputs */
+    TG_FAN_MEAN, /* the mean of both */
+} tg_init_fan;
 
 /* The initial values of one parameter. Every element depends on its position in the global tensor only, so the shards
  * of any number of ranks equal the tensor that one rank makes. */
@@ -222,38 +247,34 @@ typedef struct tg_init {
      * give the same number for a position in every call, however the calls divide the positions. */
     void (*fill)(void *user, int64_t first, int64_t n, double *out);
     void *user; /* for fill */
+    /* With a fan, which only TG_INIT_NORMAL, _UNIFORM and _TRUNCATED have, b >= 0 is a gain: the mean is a, and the
+     * standard deviation, before truncation, b / sqrt(fan). */
+    tg_init_fan fan;
 } tg_init;
 #define TG_INIT_DEFAULTS .size = sizeof(tg_init)
 #define TG_INIT(...) (&(tg_init){TG_INIT_DEFAULTS, __VA_ARGS__})
+
+/* Initial values that keep the size of activations and of gradients from layer to layer. `gain` makes up for the
+ * activation after the layer: 1 for none or for tg_sigmoid, TG_GAIN_RELU, TG_GAIN_TANH, and sqrt(2 / (1 + slope^2)) for
+ * tg_leaky_relu. PyTorch's linear and convolution layers start with TG_KAIMING_UNIFORM(sqrt(1.0 / 3)). */
+#define TG_GAIN_RELU 1.4142135623730951
+#define TG_GAIN_TANH (5.0 / 3)
+/* He et al., arXiv 1502.01852 (also called Kaiming initialization). */
+#define TG_KAIMING_NORMAL(gain)  TG_INIT(.kind = TG_INIT_NORMAL, .b = (gain), .fan = TG_FAN_IN)
+#define TG_KAIMING_UNIFORM(gain) TG_INIT(.kind = TG_INIT_UNIFORM, .b = (gain), .fan = TG_FAN_IN)
+/* Glorot and Bengio, AISTATS 2010 (also called Xavier initialization). */
+#define TG_XAVIER_NORMAL(gain)  TG_INIT(.kind = TG_INIT_NORMAL, .b = (gain), .fan = TG_FAN_MEAN)
+#define TG_XAVIER_UNIFORM(gain) TG_INIT(.kind = TG_INIT_UNIFORM, .b = (gain), .fan = TG_FAN_MEAN)
+/* Saxe, McClelland and Ganguli, arXiv 1312.6120. A tensor with more than 2 dims counts as a matrix whose rows are those
+ * of dim 0. The matrix is Haar-distributed. Every rank computes all of it on the host, in float64: for n rows and
+ * m >= n columns, or the other way round, in about 4 n^2 m operations. */
+#define TG_ORTHOGONAL(gain) TG_INIT(.kind = TG_INIT_ORTHOGONAL, .b = (gain))
 
 /* Writes initial values to x, a parameter, buffer or other floating-point leaf of the context. If x is sharded, each
  * rank writes its own part of the global tensor. Random kinds take as many numbers of the current random stream as the
  * global tensor has elements. Use it for layers whose constructors have no tg_init: create the layer with std 0, which
  * draws nothing, and then set its parameters. */
 TG_API tg_status tg_param_init(tg_tensor *x, const tg_init *init);
-
-/* ---- Layers ---- */
-
-/* Every rank holds these layers as a whole. tensor_parallel.h has layers that are sharded over ranks. It also has
- * deferred weight gradients (tg_wgrads), which do not need tensor parallelism. The parameters are I until tg_place or
- * tg_module_replicate places them. The input x of a layer's forward may have any placement that the layer's op
- * (tg_linear for tg_nn_linear, and so on) accepts with these parameters.
- *
- * The weights of linear and embedding layers are drawn from a normal distribution with mean 0 and standard deviation
- * std >= 0. Biases start as 0. A size below 1 fails with TG_ERR_ARGUMENT. On error the functions return an inert
- * module. To draw other values, pass std 0 and call tg_param_init; to give parameters another dtype, call
- * tg_module_cast. */
-
-/* Creates a linear layer. It computes x @ weight^T + bias, the product with the transposed weight: x [.., in] gives
- * [.., out]. weight is [out, in]. The layer has a bias [out] only if the argument bias is true. */
-TG_API tg_module *tg_nn_linear(tg_ctx *ctx, int64_t in, int64_t out, bool bias, double std);
-/* Creates an embedding. It looks up rows of weight [vocab, hidden]: ids [..], int64 or int32, give [.., hidden]. An id
- * outside [0, vocab) fails with TG_ERR_DATA. */
-TG_API tg_module *tg_nn_embedding(tg_ctx *ctx, int64_t vocab, int64_t hidden, double std);
-/* Create a norm over the last dim of x [.., hidden]; the result has the shape of x. weight [hidden] starts as 1. The
- * layer norm also has bias [hidden], which starts as 0. eps must be finite and 0 or more (TG_ERR_ARGUMENT). */
-TG_API tg_module *tg_nn_layer_norm(tg_ctx *ctx, int64_t hidden, double eps);
-TG_API tg_module *tg_nn_rms_norm(tg_ctx *ctx, int64_t hidden, double eps);
 
 #ifdef __cplusplus
 }

@@ -18,6 +18,7 @@ TG_OPTIONS_LIST(TG_X)
     X(tg_loss_reduction) \
     X(tg_smoothing)      \
     X(tg_init_kind)      \
+    X(tg_init_fan)       \
     X(tg_decay)          \
     X(tg_wsd)            \
     X(tg_rng_mode)       \

@@ -105,10 +105,7 @@ static tg_tensor *append(tg_tape *t, tg_tensor *cache, int64_t length, tg_tensor
     return tg_slice(t, tg_tape_input(t, cache), 2, 0, length + x->shape[2], 1);
 }
 
-static const tg_module_ops attention_ops;
-
-tg_tensor *tg_attend(tg_module *m, tg_tape *t, tg_tensor *x, const tg_past *past) {
-    if (!tg_is_own_layer(m, &attention_ops)) return tg_inert(t->ctx);
+static tg_tensor *attend(tg_module *m, tg_tape *t, tg_tensor *x, const tg_past *past) {
     const tg_lm_config *c = tg_layer_config(m);
     tg_tensor *qkv[3];
     project(m, t, x, qkv);
@@ -125,12 +122,16 @@ tg_tensor *tg_attend(tg_module *m, tg_tape *t, tg_tensor *x, const tg_past *past
     return tg_module_run(m, tg_lm_names_of(c)->out, t, o);
 }
 
-static tg_tensor *attention_forward(tg_module *m, tg_tape *t, tg_tensor *x) { return tg_attend(m, t, x, NULL); }
+static tg_tensor *attention_forward(tg_module *m, tg_tape *t, tg_tensor *x) { return attend(m, t, x, NULL); }
 
 /* ---- Creation ---- */
 
 static const tg_module_ops attention_ops = {
     .size = sizeof(tg_module_ops), .kind = "attention", .forward = attention_forward, .free = tg_layer_free};
+
+tg_tensor *tg_attend(tg_module *m, tg_tape *t, tg_tensor *x, const tg_past *past) {
+    return tg_run_cached(m, &attention_ops, attend, t, x, past);
+}
 
 /* Adds three projections, one each for queries, keys and values. */
 static void add_projections(tg_module *m, const tg_lm_config *c, int64_t q, int64_t kv) {

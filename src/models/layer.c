@@ -48,13 +48,16 @@ static tg_tensor *sublayer(tg_module *m, int i, tg_tape *t, tg_tensor *x, const 
     return residual(m, t, x, y);
 }
 
-tg_tensor *tg_transformer_layer(tg_module *m, tg_tape *t, tg_tensor *x, const tg_past *past) {
-    if (!tg_is_own_layer(m, &layer_ops)) return tg_inert(t->ctx);
+static tg_tensor *layer(tg_module *m, tg_tape *t, tg_tensor *x, const tg_past *past) {
     x = sublayer(m, 0, t, x, past);
     return sublayer(m, 1, t, x, NULL);
 }
 
-static tg_tensor *layer_forward(tg_module *m, tg_tape *t, tg_tensor *x) { return tg_transformer_layer(m, t, x, NULL); }
+tg_tensor *tg_transformer_layer(tg_module *m, tg_tape *t, tg_tensor *x, const tg_past *past) {
+    return tg_run_cached(m, &layer_ops, layer, t, x, past);
+}
+
+static tg_tensor *layer_forward(tg_module *m, tg_tape *t, tg_tensor *x) { return layer(m, t, x, NULL); }
 
 static const tg_module_ops layer_ops = {
     .size = sizeof(tg_module_ops), .kind = "transformer_layer", .forward = layer_forward, .free = tg_layer_free};

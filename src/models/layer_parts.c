@@ -1,6 +1,7 @@
 /* The parts of attention, MLP and transformer layers: the module's state, projections and norms. */
 #include "base/host_memory.h"
 #include "models/lm.h"
+#include "tape/tape.h"
 
 void tg_layer_free(void *state) {
     tg_layer_state *s = state;
@@ -39,13 +40,25 @@ tg_module *tg_lm_norm_new(tg_ctx *ctx, const tg_lm_config *c) {
                                        : tg_nn_rms_norm(ctx, c->hidden, c->norm_eps);
 }
 
-bool tg_is_own_layer(const tg_module *m, const tg_module_ops *ops) {
-    if (!m || m->ops == ops) return m;
+/* Runs what tg_run_cached runs between the hooks. */
+static tg_tensor *run_inner(tg_module *m, const tg_module_ops *ops, tg_cached_fn forward, tg_tape *t, tg_tensor *x,
+                            const tg_past *past) {
+    if (tg_is_captured(m)) return tg_run_cached(tg_module_wrapped(m), ops, forward, t, x, past);
+    if (m->ops == ops) return forward(m, t, x, past);
     tg_fail(m->ctx, TG_ERR_UNSUPPORTED,
             "tg_gpt_next: a \"%s\" has replaced the \"%s\" of a layer, and only the library's own can use a cache; use "
             "tg_gpt_logits",
             tg_module_kind(m), ops->kind);
-    return false;
+    return NULL;
+}
+
+tg_tensor *tg_run_cached(tg_module *m, const tg_module_ops *ops, tg_cached_fn forward, tg_tape *t, tg_tensor *x,
+                         const tg_past *past) {
+    bool training;
+    tg_tensor *y = NULL;
+    if (!m) return tg_inert(t->ctx);
+    if (tg_module_enter(m, t, &x, 1, &training) == TG_OK) y = run_inner(m, ops, forward, t, x, past);
+    return tg_module_leave(m, t, &y, 1, training) == TG_OK && y ? y : tg_inert(t->ctx);
 }
 
 tg_tensor *tg_module_own_at(const tg_module *m, const char *child, const char *name) {

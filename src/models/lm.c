@@ -10,6 +10,7 @@
 
 static void lm_free(void *state) {
     tg_lm *s = state;
+    for (int64_t i = 0; i < s->n_layers; i++) tg_drop(s->layer[i].weight);
     tg_host_strfree(s->ctx, (char *)s->c.layout);
     tg_host_free(s->ctx, s, s->bytes);
 }
@@ -46,10 +47,11 @@ void tg_lm_key_close(const tg_lm *s) {
 /* Creates the module of a model, still without children. Returns NULL on an error. */
 static tg_module *empty(tg_ctx *ctx, const tg_lm_config *c, const tg_gpt_config *gpt, const tg_lm_stage *stage,
                         const void *site) {
-    size_t bytes = sizeof(tg_lm) + (size_t)(stage->layers + (stage->head ? c->mtp : 0)) * sizeof(tg_layer_fn);
+    int64_t n = stage->layers + (stage->head ? c->mtp : 0);
+    size_t bytes = sizeof(tg_lm) + (size_t)n * sizeof(tg_layer_fn);
     tg_lm *s = tg_host_alloc(ctx, bytes);
     if (!s) return NULL;
-    *s = (tg_lm){.ctx = ctx, .c = *c, .stage = *stage, .site = site, .bytes = bytes};
+    *s = (tg_lm){.ctx = ctx, .c = *c, .stage = *stage, .site = site, .bytes = bytes, .n_layers = n};
     if (gpt) s->gpt = *gpt;
     s->c.layout = c->layout ? tg_host_strdup(ctx, c->layout) : NULL;
     s->gpt.layout = s->c.layout;
@@ -79,7 +81,10 @@ static tg_module *word_table(tg_ctx *ctx, const tg_lm_config *c) {
 
 /* Creates the output matrix of an untied model. With tensor parallelism it is stored like an embedding. */
 static tg_module *output_matrix(tg_ctx *ctx, const tg_lm_config *c) {
-    return tg_lm_tp(c) == 1 ? tg_nn_linear(ctx, c->hidden, c->vocab, false, c->init_std) : word_table(ctx, c);
+    if (tg_lm_tp(c) == 1) return tg_nn_linear(ctx, c->hidden, c->vocab, false, c->init_std);
+    tg_module *m = tg_layer_begin(ctx, &tg_lm_output_ops, c);
+    if (m) tg_module_wrap(m, word_table(ctx, c));
+    return tg_layer_finish(m);
 }
 
 /* Returns whether this part has the word embedding. The first part has it. The last part has a copy if the model is

@@ -75,6 +75,7 @@ typedef struct tg_layer_state {
 typedef struct tg_layer_fn {
     tg_module *lm;
     char name[24];
+    tg_tensor *weight; /* of a depth: a scalar, the factor of the sum of its losses; NULL for a layer */
 } tg_layer_fn;
 
 /* The state of a language model, or of a part of one. */
@@ -85,12 +86,13 @@ typedef struct tg_lm {
     tg_lm_stage stage;
     const void *site;    /* call site (TG_SITE) of tg_lm_new or tg_gpt_new */
     size_t bytes;        /* size of this struct with layer[] */
+    int64_t n_layers;    /* number of elements of layer[] */
     tg_layer_fn layer[]; /* this part's layers; then, on the part with the head, the depths of multi-token prediction */
 } tg_lm;
 
 static inline tg_lm *tg_lm_of(const tg_module *lm) { return lm->state; }
 
-extern const tg_module_ops tg_lm_ops, tg_lm_gpt_ops, tg_lm_list_ops;
+extern const tg_module_ops tg_lm_ops, tg_lm_gpt_ops, tg_lm_list_ops, tg_lm_output_ops;
 static inline bool tg_is_lm(const tg_module *m) { return m && (m->ops == &tg_lm_ops || m->ops == &tg_lm_gpt_ops); }
 
 /* Creates a language model, or the part that the config's chunk is. tg_lm_complete has completed c. gpt is the config
@@ -140,11 +142,14 @@ typedef struct tg_past {
     int64_t length;   /* number of positions that are filled; new keys and values go after them */
 } tg_past;
 
-/* Returns whether m is the library's own module with these ops. If m is another module, which the caller has put in
- * place of the library's, records an error, because such a module cannot use a cache. */
-bool tg_is_own_layer(const tg_module *m, const tg_module_ops *ops);
-/* Run a transformer layer, or an attention: x [s, b, h] -> [s, b, h]. Return an inert tensor (tapegrad.h) if m is NULL
- * or not the library's own module. */
+typedef tg_tensor *(*tg_cached_fn)(tg_module *m, tg_tape *t, tg_tensor *x, const tg_past *past);
+/* Runs m, which must be the library's own module with these ops, by `forward` with a cache, with m's mode and hooks. If
+ * m is captured, the module that it holds runs. If m is another module, which the caller has put in place of the
+ * library's, records an error, because such a module cannot use a cache. Returns an inert tensor (tapegrad.h) on an
+ * error, and if m is NULL. */
+tg_tensor *tg_run_cached(tg_module *m, const tg_module_ops *ops, tg_cached_fn forward, tg_tape *t, tg_tensor *x,
+                         const tg_past *past);
+/* Run a transformer layer, or an attention, with a cache: x [s, b, h] -> [s, b, h]. */
 tg_tensor *tg_transformer_layer(tg_module *m, tg_tape *t, tg_tensor *x, const tg_past *past);
 tg_tensor *tg_attend(tg_module *m, tg_tape *t, tg_tensor *x, const tg_past *past);
 
@@ -181,10 +186,10 @@ tg_tensor *tg_lm_trunk(tg_module *lm, tg_tape *t, tg_tensor *ids, tg_gpt_cache *
 
 /* Returns the output matrix. If it is missing, records an error and returns NULL. */
 tg_tensor *tg_lm_output_weight(const tg_module *lm);
-/* Returns whether the caller has replaced the child lm_head by a module of another kind. If so, the model calls that
- * module in place of the output matrix. The module returns logits [.., vocab], which are whole or, if tp is above 1,
- * may be sharded over tp along the last dim. */
-bool tg_lm_head_is_given(const tg_module *lm);
+/* Returns whether the model must call its child lm_head instead of using its parameter: the caller has replaced that
+ * module or has set hooks on it. The module returns logits [.., vocab], which are whole or, if tp is above 1, may be
+ * sharded over tp along the last dim. */
+bool tg_lm_head_is_called(const tg_module *lm);
 /* Computes the logits of the trunk's output x [.., h] as the output matrix gives them: [.., v]. If tp is above 1, they
  * are sharded over tp along the last dim. */
 tg_tensor *tg_lm_shard_logits(tg_module *lm, tg_tape *t, tg_tensor *x);

@@ -81,7 +81,7 @@ static tg_tensor *run_layer(tg_lm *s, int64_t i, tg_tape *t, tg_tensor *x, const
     tg_tensor *y;
     tg_lm_key_open(s, (uint64_t)(s->stage.first + i), tg_scope_site(t->scope, TG_SITE));
     if (past)
-        y = tg_transformer_layer(tg_module_uncaptured(tg_module_part(layers_of(f->lm), f->name)), t, x, past);
+        y = tg_transformer_layer(tg_module_part(layers_of(f->lm), f->name), t, x, past);
     else if (s->c.recompute == TG_GPT_FULL || s->c.recompute == TG_GPT_DISTRIBUTED)
         y = recompute_layer(s, f, t, x);
     else

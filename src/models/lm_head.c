@@ -10,15 +10,15 @@ tg_tensor *tg_lm_output_weight(const tg_module *lm) {
                            : tg_module_own_at(lm, "lm_head", "weight");
     if (!w)
         tg_fail(lm->ctx, TG_ERR_STATE,
-                "%s: the output matrix is missing, because the module that had it was replaced or freed",
+                "%s: the output matrix is missing, because the module that had it was replaced or freed; add a parameter "
+                "\"weight\" to the new module",
                 tg_module_kind(lm));
     return w;
 }
 
-bool tg_lm_head_is_given(const tg_module *lm) {
-    const tg_lm_config *c = &tg_lm_of(lm)->c;
-    const tg_module *head = c->tied ? NULL : tg_module_child(lm, "lm_head");
-    return head && !(tg_lm_tp(c) == 1 ? tg_is_own_linear(head) : tg_is_vocab_embedding(head));
+bool tg_lm_head_is_called(const tg_module *lm) {
+    const tg_module *head = tg_lm_of(lm)->c.tied ? NULL : tg_module_child(lm, "lm_head");
+    return head && !tg_is_own_linear(head) && (head->ops != &tg_lm_output_ops || head->hooks);
 }
 
 /* With the maximal update parametrization, divides the trunk's output, and so the logits, by tg_mup_width. */
@@ -26,32 +26,41 @@ static tg_tensor *narrow(const tg_lm_config *c, tg_tape *t, tg_tensor *x) {
     return c->mup_base > 0 ? tg_scale(t, x, 1 / tg_mup_width(c)) : x;
 }
 
-/* Returns the input of the product with the output matrix, from the trunk's output x. If tp is above 1, the matrix is
- * sharded, and every rank needs all of x: gathers x under sequence parallelism, else passes it through
+/* Returns the input of the product with the output matrix, from the trunk's output x after `narrow`. If tp is above 1,
+ * the matrix is sharded, and every rank needs all of x: gathers x under sequence parallelism, else passes it through
  * tg_copy_to_tp. */
 static tg_tensor *head_input(const tg_lm_config *c, tg_tape *t, tg_tensor *x) {
-    x = narrow(c, t, x);
     if (tg_lm_tp(c) == 1) return x;
     return tg_is_sequence_parallel(c->parallel) ? tg_gather_from_sp(t, x, tg_lm_tp_comm(c), NULL)
                                                 : tg_copy_to_tp(t, x, tg_lm_tp_comm(c));
 }
+
+/* The output matrix of an untied model if tp is above 1. It is a wrapper of the table that it is stored as. */
+static tg_tensor *output_forward(tg_module *m, tg_tape *t, tg_tensor *x) {
+    return tg_linear(t, head_input(tg_layer_config(m), t, x), tg_module_own(m, "weight"), NULL);
+}
+
+const tg_module_ops tg_lm_output_ops = {
+    .size = sizeof(tg_module_ops), .kind = "output_matrix", .forward = output_forward, .free = tg_layer_free};
 
 /* Returns whether the logits y are sharded over tp. */
 static bool is_shard(const tg_tensor *y) { return tg_placement_of(y, TG_TP).kind == TG_VARYING; }
 
 /* ---- Logits ---- */
 
-/* Calls the module by which the caller has replaced lm_head. */
-static tg_tensor *run_given(tg_module *lm, tg_tape *t, tg_tensor *x) {
+/* Calls lm_head for x, the trunk's output after `narrow`. */
+static tg_tensor *run_head(tg_module *lm, tg_tape *t, tg_tensor *x) {
     tg_lm_key_open(tg_lm_of(lm), TG_LM_KEY_HEAD, tg_scope_site(t->scope, TG_SITE));
-    tg_tensor *y = tg_module_run(lm, "lm_head", t, narrow(&tg_lm_of(lm)->c, t, x));
+    tg_tensor *y = tg_module_run(lm, "lm_head", t, x);
     tg_lm_key_close(tg_lm_of(lm));
     return y;
 }
 
 tg_tensor *tg_lm_shard_logits(tg_module *lm, tg_tape *t, tg_tensor *x) {
-    if (tg_lm_head_is_given(lm)) return run_given(lm, t, x);
-    return tg_linear(t, head_input(&tg_lm_of(lm)->c, t, x), tg_lm_output_weight(lm), NULL);
+    const tg_lm_config *c = &tg_lm_of(lm)->c;
+    x = narrow(c, t, x);
+    if (tg_lm_head_is_called(lm)) return run_head(lm, t, x);
+    return tg_linear(t, head_input(c, t, x), tg_lm_output_weight(lm), NULL);
 }
 
 tg_tensor *tg_lm_logits(tg_module *lm, tg_tape *t, tg_tensor *x) {
@@ -87,7 +96,8 @@ static tg_tensor *loss_of_logits(const tg_lm_config *c, tg_tape *t, tg_tensor *y
 /* Computes the loss of the trunk's output x for targets [s, b]. */
 static tg_tensor *loss_of(tg_module *lm, tg_tape *t, tg_tensor *x, tg_tensor *to, tg_loss_reduction reduction) {
     const tg_lm_config *c = &tg_lm_of(lm)->c;
-    if (tg_lm_head_is_given(lm)) return loss_of_logits(c, t, run_given(lm, t, x), to, reduction);
+    x = narrow(c, t, x);
+    if (tg_lm_head_is_called(lm)) return loss_of_logits(c, t, run_head(lm, t, x), to, reduction);
     x = head_input(c, t, x);
     if (tg_lm_tp(c) == 1)
         return tg_linear_cross_entropy(t, x, tg_lm_output_weight(lm), to, TG_CROSS_ENTROPY(.reduction = reduction));

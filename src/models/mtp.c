@@ -5,32 +5,14 @@
 #include <tapegrad/megatron.h>
 #include <tapegrad/recompute.h>
 
-#include "base/host_memory.h"
 #include "models/lm.h"
 #include "tape/tape.h"
-
-/* The state of one depth. */
-typedef struct depth_state {
-    tg_ctx *ctx;
-    tg_lm_config c;
-    tg_tensor *weight; /* a scalar, the factor of the sum of the depth's losses */
-} depth_state;
-
-static const depth_state *state_of(const tg_module *m) { return m->state; }
-
-static void depth_free(void *state) {
-    depth_state *s = state;
-    tg_drop(s->weight);
-    tg_host_free(s->ctx, s, sizeof *s);
-}
-
-static const tg_module_ops depth_ops = {.size = sizeof(tg_module_ops), .kind = "mtp", .free = depth_free};
 
 /* ---- Forward ---- */
 
 /* Normalizes the embeddings e and the hidden states h, joins them, and projects [s, b, 2 h] -> [s, b, h]. */
 static tg_tensor *join(const tg_module *m, tg_tape *t, tg_tensor *h, tg_tensor *e) {
-    const tg_lm_config *c = &state_of(m)->c;
+    const tg_lm_config *c = tg_layer_config(m);
     tg_tensor *both[2] = {tg_module_run(m, "enorm", t, e), tg_module_run(m, "hnorm", t, h)};
     tg_tensor *y = tg_module_run(m, "eh_proj", t, tg_concat(t, both, 2, 2));
     if (tg_lm_tp(c) == 1) return y;
@@ -39,14 +21,22 @@ static tg_tensor *join(const tg_module *m, tg_tape *t, tg_tensor *h, tg_tensor *
 }
 
 /* Runs one depth: in[0] are the hidden states and in[1] the embeddings of run_depth. */
-static tg_status depth_call(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+static tg_status depth_call(tg_module *m, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
     (void)n_in, (void)n_out;
-    const tg_layer_fn *f = state;
-    const tg_module *m = tg_module_part(tg_module_part(f->lm, "mtp"), f->name);
-    if (!m) return t->ctx->run.status;
     tg_tensor *y = tg_module_run(m, "transformer_layer", t, join(m, t, in[0], in[1]));
     out[0] = tg_module_run(m, "final_layernorm", t, y);
     return t->ctx->run.status;
+}
+
+static const tg_module_ops depth_ops = {
+    .size = sizeof(tg_module_ops), .kind = "mtp", .free = tg_layer_free, .call = depth_call, .n_in = 2, .n_out = 1};
+
+/* The callback that runs a depth in forward and, if layers are recomputed, again in backward. */
+static tg_status call_depth(void *state, tg_tape *t, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
+    const tg_layer_fn *f = state;
+    tg_module *m = tg_module_part(tg_module_part(f->lm, "mtp"), f->name);
+    tg_tensor *own[2] = {in[0], in[1]}; /* hooks may replace them */
+    return m ? tg_module_run_call(m, t, own, n_in, out, n_out) : t->ctx->run.status;
 }
 
 /* Runs depth d, from 1, in a scope "mtp": h [s, b, h] and the embeddings e of the tokens d ahead -> [s, b, h]. */
@@ -56,9 +46,9 @@ static tg_tensor *run_depth(tg_lm *s, int d, tg_tape *t, tg_tensor *h, tg_tensor
     if (tg_scope_open(t, "mtp") != TG_OK) return tg_scope_close(t, NULL, 0), tg_inert(s->ctx);
     tg_lm_key_open(s, TG_LM_KEY_DEPTH + (uint64_t)d, tg_scope_site(t->scope, TG_SITE));
     if (s->c.recompute == TG_GPT_FULL || s->c.recompute == TG_GPT_DISTRIBUTED)
-        tg_recompute(t, depth_call, f, in, 2, &y, 1, TG_RECOMPUTE(.name = "mtp"));
+        tg_recompute(t, call_depth, f, in, 2, &y, 1, TG_RECOMPUTE(.name = "mtp"));
     else
-        depth_call(f, t, in, 2, &y, 1);
+        call_depth(f, t, in, 2, &y, 1);
     tg_lm_key_close(s);
     return tg_scope_close(t, &y, 1) == TG_OK ? y : tg_inert(s->ctx);
 }
@@ -67,22 +57,21 @@ tg_tensor *tg_mtp_losses(tg_module *lm, tg_tape *t, tg_tensor *h, tg_tensor *con
                          tg_tensor *loss) {
     tg_lm *s = tg_lm_of(lm);
     for (int d = 1; d <= s->c.mtp && tg_ok(s->ctx); d++) {
-        const tg_module *m = tg_module_part(tg_module_part(lm, "mtp"), s->layer[s->stage.layers + d - 1].name);
-        if (!m) return tg_inert(s->ctx);
         h = run_depth(s, d, t, h, tg_lm_word_rows(lm, t, ids[d]));
         tg_tensor *sum = tg_lm_loss_of_trunk(lm, t, h, targets[d], TG_LOSS_SUM);
-        loss = tg_add(t, loss, tg_mul(t, sum, state_of(m)->weight));
+        loss = tg_add(t, loss, tg_mul(t, sum, s->layer[s->stage.layers + d - 1].weight));
     }
     return loss;
 }
 
 /* ---- Weights of the losses ---- */
 
-static tg_status set_weight(const tg_module *m, double v) {
-    tg_tensor *x = state_of(m)->weight;
+/* Sets the factor of the losses of depth d, from 1. */
+static tg_status set_weight(const tg_lm *s, int d, double v) {
+    tg_tensor *x = s->layer[s->stage.layers + d - 1].weight;
     TG_TRY(tg_storage_may_change(x));
     tg_storage_wrote(x->storage, "tg_lm_set_tokens", NULL);
-    return m->ctx->run.ops->fill(m->ctx, tg_array_of(x), v); /* v is equal on all ranks, so x stays I (placement.h) */
+    return s->ctx->run.ops->fill(s->ctx, tg_array_of(x), v); /* v is equal on all ranks, so x stays I (placement.h) */
 }
 
 tg_status tg_lm_set_tokens(tg_module *lm, const int64_t *tokens) {
@@ -97,10 +86,8 @@ tg_status tg_lm_set_tokens(tg_module *lm, const int64_t *tokens) {
             return tg_fail(lm->ctx, TG_ERR_ARGUMENT, "tg_lm_set_tokens: tokens[%d] is %lld, expected 0 or more", d,
                            (long long)tokens[d]);
     for (int d = 1; s->stage.head && d <= s->c.mtp; d++) {
-        const tg_module *m = tg_module_part(tg_module_part(lm, "mtp"), s->layer[s->stage.layers + d - 1].name);
-        if (!m) return lm->ctx->run.status;
         double ratio = tokens[d] ? (double)tokens[0] / (double)tokens[d] : 0;
-        TG_TRY(set_weight(m, s->c.mtp_weight / s->c.mtp * ratio));
+        TG_TRY(set_weight(s, d, s->c.mtp_weight / s->c.mtp * ratio));
     }
     return TG_OK;
 }
@@ -108,22 +95,17 @@ tg_status tg_lm_set_tokens(tg_module *lm, const int64_t *tokens) {
 /* ---- Creation ---- */
 
 static tg_module *depth_new(tg_ctx *ctx, const tg_lm_config *c) {
-    depth_state *s = tg_ok(ctx) ? tg_host_alloc(ctx, sizeof *s) : NULL;
-    if (!s) return tg_module_new(NULL, NULL, NULL);
-    *s = (depth_state){.ctx = ctx, .c = *c};
-    s->c.layout = NULL;
-    s->c.bias = false;                                                             /* eh_proj has no bias */
-    s->weight = tg_zeros(ctx, ctx->dtype == TG_F64 ? TG_F64 : TG_F32, TG_SHAPE()); /* the dtype of a loss */
-    tg_module *m = tg_module_new(ctx, &depth_ops, s);
-    if (!tg_module_ok(m)) return m;
-    set_weight(m, c->mtp_weight / c->mtp);
+    tg_module *m = tg_layer_begin(ctx, &depth_ops, c);
+    tg_lm_config projection = *c;
+    projection.bias = false; /* eh_proj has no bias */
+    if (!m) return tg_layer_finish(m);
     tg_module_add_child(m, "enorm", tg_lm_norm_new(ctx, c));
     tg_module_add_child(m, "hnorm", tg_lm_norm_new(ctx, c));
-    tg_module_add_child(m, "eh_proj",
-                        tg_projection(ctx, &s->c, TG_PROJECT_COLUMN, 2 * c->hidden, c->hidden, 1, tg_hidden_std(c)));
+    tg_module_add_child(m, "eh_proj", tg_projection(ctx, &projection, TG_PROJECT_COLUMN, 2 * c->hidden, c->hidden, 1,
+                                                    tg_hidden_std(c)));
     tg_module_add_child(m, "transformer_layer", tg_lm_layer_new(ctx, c));
     tg_module_add_child(m, "final_layernorm", tg_lm_norm_new(ctx, c));
-    return m;
+    return tg_layer_finish(m);
 }
 
 tg_module *tg_mtp_new(tg_module *lm) {
@@ -132,6 +114,8 @@ tg_module *tg_mtp_new(tg_module *lm) {
     for (int d = 0; d < s->c.mtp && tg_module_ok(list); d++) {
         tg_layer_fn *f = &s->layer[s->stage.layers + d];
         f->lm = lm;
+        f->weight = tg_zeros(s->ctx, s->ctx->dtype == TG_F64 ? TG_F64 : TG_F32, TG_SHAPE()); /* the dtype of a loss */
+        if (tg_ok(s->ctx)) set_weight(s, d + 1, s->c.mtp_weight / s->c.mtp);
         snprintf(f->name, sizeof f->name, "%d", d);
         tg_lm_key_open(s, TG_LM_KEY_DEPTH + 1 + (uint64_t)d, s->site);
         tg_module_add_child(list, f->name, depth_new(s->ctx, &s->c));

@@ -166,10 +166,7 @@ static tg_module *wrapper(tg_ctx *ctx, const tg_shape *in, const tg_dtype *dtype
     return tg_module_new(c ? ctx : NULL, &captured_ops, c);
 }
 
-tg_module *tg_module_uncaptured(tg_module *m) {
-    while (m && m->ops == &captured_ops) m = tg_module_wrapped(m);
-    return m;
-}
+bool tg_is_captured(const tg_module *m) { return m->ops == &captured_ops; }
 
 tg_module *tg_captured_new(tg_module *m, const tg_shape *in, const tg_dtype *dtypes, int n_in, int slots) {
     tg_module *w = wrapper(tg_module_ok(m) ? m->ctx : NULL, in, dtypes, n_in, slots);

@@ -172,6 +172,10 @@ tg_module *tg_module_part(const tg_module *m, const char *name) {
 tg_tensor *tg_module_run(const tg_module *m, const char *child, tg_tape *t, tg_tensor *x) {
     tg_module *c = tg_module_part(m, child);
     tg_tensor *y = NULL;
-    if (!c || check_counts(c, 1, 1, "tg_module_forward") != TG_OK) return tg_inert(t->ctx);
-    return run(c, t, &x, 1, &y, 1) == TG_OK && y ? y : tg_inert(t->ctx);
+    return c && tg_module_run_call(c, t, &x, 1, &y, 1) == TG_OK && y ? y : tg_inert(t->ctx);
+}
+
+tg_status tg_module_run_call(tg_module *m, tg_tape *t, tg_tensor **in, int n_in, tg_tensor **out, int n_out) {
+    TG_TRY(check_counts(m, n_in, n_out, n_in == 1 && n_out == 1 ? "tg_module_forward" : "tg_module_call"));
+    return run(m, t, in, n_in, out, n_out);
 }

@@ -1,59 +1,22 @@
-/* Initial values of parameters (tg_param_init): random numbers, a constant, or the caller's function of the position in
- * the global tensor. */
+/* Initial values of parameters (tg_param_init): random numbers, a constant, or a function of the position in the global
+ * tensor, which may be the caller's. */
+#include "nn/init.h"
+
 #include <math.h>
 
 #include "base/host_memory.h"
-#include "base/options.h"
 #include "base/recording.h"
-#include "nn/init.h"
 #include "placement/draws.h"
 #include "placement/shard_index.h"
-
-/* ---- Checks ---- */
-
-static tg_status check_numbers(tg_ctx *ctx, tg_dtype dtype, const tg_init *o, const char *who) {
-    bool spread = o->kind == TG_INIT_NORMAL || o->kind == TG_INIT_TRUNCATED;
-    if ((unsigned)o->kind > TG_INIT_CALL)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: the kind of the tg_init is %d, expected TG_INIT_NORMAL to _CALL", who,
-                       (int)o->kind);
-    if (!isfinite(o->a) || !isfinite(o->b) || (spread && o->b < 0))
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: a is %g and b %g, expected finite numbers%s", who, o->a, o->b,
-                       spread ? ", and a standard deviation b of 0 or more" : "");
-    if ((o->kind == TG_INIT_CALL) != (o->fill != NULL))
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: fill is %s, expected a function with TG_INIT_CALL and NULL otherwise",
-                       who, o->fill ? "not NULL" : "NULL");
-    return o->kind == TG_INIT_UNIFORM ? tg_interval_check(ctx, dtype, o->a, o->b, who) : TG_OK;
-}
-
-tg_status tg_init_read(tg_ctx *ctx, tg_dtype dtype, const tg_init *given, tg_init *o, const char *who) {
-    if (!given) return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: init is NULL", who);
-    TG_TRY(tg_options(ctx, o, &tg_init_struct, given, who));
-    return check_numbers(ctx, dtype, o, who);
-}
-
-bool tg_init_draws(const tg_init *o) { return o->kind <= TG_INIT_TRUNCATED; }
-
-static tg_status check_leaf(const tg_tensor *x, const tg_init *o, const char *who) {
-    char what[160];
-    tg_describe(x, what, sizeof what);
-    if (x->tape || !(x->flags & TG_F_CONTIGUOUS) || !tg_is_float((tg_dtype)x->dtype))
-        return tg_fail(x->ctx, x->tape ? TG_ERR_STATE : TG_ERR_ARGUMENT,
-                       "%s: %s is %s, expected a contiguous floating-point leaf of the context", who, what,
-                       x->tape ? "owned by a tape" : "another tensor");
-    if (o->kind != TG_INIT_CALL || tg_shard_is_located(x)) return TG_OK;
-    return tg_fail(x->ctx, TG_ERR_PLACEMENT,
-                   "%s: the placement of %s does not say which elements of the global tensor it has; declare it with "
-                   "tg_place first",
-                   who, what);
-}
 
 /* ---- Pieces of x, as numbers of the host ---- */
 
 enum { PIECE = 1024 };
-static const double pi = 3.14159265358979323846, root_of_2 = 1.41421356237309504880;
+static const double pi = 3.14159265358979323846, root_of_2 = 1.41421356237309504880, root_of_3 = 1.73205080756887729353;
 
 /* A tensor x that is filled piece by piece, and its next piece. */
 typedef struct filler {
+    const char *who; /* the public function, for errors */
     const tg_init *o;
     tg_tensor *x;
     int64_t step[TG_MAX_DIMS]; /* row-major strides of the dims of the global tensor */
@@ -112,6 +75,51 @@ static tg_status call(filler *f) {
     tg_row_major((int)whole.ndim, whole.dim, f->step);
     TG_TRY(fill_dim(f, 0, 0));
     return flush(f);
+}
+
+/* ---- Functions of the position ---- */
+
+/* Fills x with the values of o, which may be another one than f->o. */
+static tg_status call_of(filler *f, const tg_init *o) {
+    f->o = o;
+    return call(f);
+}
+
+typedef struct eye_matrix {
+    int64_t columns;
+    double value;
+} eye_matrix;
+
+static void fill_eye(void *user, int64_t first, int64_t n, double *out) {
+    const eye_matrix *s = user;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t row = (first + i) / s->columns, column = (first + i) % s->columns;
+        out[i] = row == column ? s->value : 0;
+    }
+}
+
+static tg_status eye(filler *f) {
+    eye_matrix s = {tg_shard_global(f->x).dim[1], f->o->a};
+    return call_of(f, TG_INIT(.kind = TG_INIT_CALL, .fill = fill_eye, .user = &s));
+}
+
+static tg_status orthogonal(filler *f) {
+    tg_tensor *x = f->x;
+    tg_orthogonal_matrix m;
+    tg_shape whole = tg_shard_global(x);
+    tg_axis sharded[TG_MAX_AXES];
+    uint32_t differ = tg_draws_axes(x->ctx);
+    for (int i = 0, n = tg_shard_axes(x, sharded); i < n; i++)
+        if (differ >> sharded[i] & 1)
+            return tg_fail(x->ctx, TG_ERR_UNSUPPORTED,
+                           "%s: the current random stream has another seed on each rank of %s, so the ranks' shards "
+                           "would be of different orthogonal matrices; use the default stream",
+                           f->who, tg_axis_name(sharded[i]));
+    tg_status s = tg_orthogonal_draw(&m, x->ctx, &whole, f->o->b);
+    if (s == TG_OK && !x->ctx->meta)
+        s = call_of(f, TG_INIT(.kind = TG_INIT_CALL, .fill = tg_orthogonal_fill, .user = &m));
+    tg_orthogonal_free(&m);
+    return s;
 }
 
 /* ---- Truncated normal numbers ---- */
@@ -173,18 +181,45 @@ static tg_status fill(filler *f) {
         return truncated(f);
     case TG_INIT_CONSTANT:
         return x->ctx->run.ops->fill(x->ctx, tg_array_of(x), o->a);
+    case TG_INIT_ORTHOGONAL:
+        return orthogonal(f);
+    case TG_INIT_EYE:
+        return x->ctx->meta ? TG_OK : eye(f);
     case TG_INIT_CALL:
         break;
     }
     return x->ctx->meta ? TG_OK : call(f);
 }
 
+/* Returns o with numbers in place of the gain and the fan. */
+static tg_init without_fan(const tg_init *o, const tg_tensor *x) {
+    tg_init out = *o;
+    tg_shape whole = tg_shard_global(x);
+    double window = 1;
+    if (!o->fan) return out;
+    for (int d = 2; d < whole.ndim; d++) window *= (double)whole.dim[d];
+    double in = (double)whole.dim[1] * window, output = (double)whole.dim[0] * window;
+    double fan = o->fan == TG_FAN_IN ? in : o->fan == TG_FAN_OUT ? output : (in + output) / 2;
+    double std = o->b / sqrt(fmax(fan, 1));
+    out.fan = TG_FAN_NONE;
+    out.b = std;
+    if (o->kind == TG_INIT_UNIFORM) {
+        out.a = o->a - root_of_3 * std;
+        out.b = o->a + root_of_3 * std;
+    }
+    return out;
+}
+
 tg_status tg_init_fill(tg_tensor *x, const tg_init *o, const char *who, const void *site) {
     TG_TRY(tg_recording_refuse(x->ctx, who, TG_RECORDING_WRITE, site));
     TG_TRY(tg_storage_may_change(x));
+    TG_TRY(tg_init_check_dims(x, o, who));
+    tg_init numbers = without_fan(o, x);
+    if (o->fan) TG_TRY(tg_init_check_numbers(x->ctx, (tg_dtype)x->dtype, &numbers, who));
     filler *f = tg_host_alloc(x->ctx, sizeof *f);
     if (!f) return x->ctx->run.status;
-    f->o = o;
+    f->who = who;
+    f->o = &numbers;
     f->x = x;
     tg_storage_wrote(x->storage, who, site);
     x->flags &= (uint16_t)~TG_F_COMPARED;
@@ -199,6 +234,6 @@ tg_status tg_param_init(tg_tensor *x, const tg_init *init) {
     TG_TRY(x->ctx->run.status);
     TG_TRY(tg_check(x->ctx, x, "tg_param_init"));
     TG_TRY(tg_init_read(x->ctx, (tg_dtype)x->dtype, init, &o, "tg_param_init"));
-    TG_TRY(check_leaf(x, &o, "tg_param_init"));
+    TG_TRY(tg_init_check_leaf(x, &o, "tg_param_init"));
     return tg_init_fill(x, &o, "tg_param_init", TG_SITE);
 }

@@ -1,8 +1,9 @@
-/* Modules: creation and release, and their entries, which are parameters, buffers and children. */
-#include "base/options.h"
+/* Modules: creation and release, and their entries, which are parameters, buffers and children. module_children.c adds
+ * and replaces children. */
 #include "nn/module.h"
 
 #include "base/host_memory.h"
+#include "base/options.h"
 
 static const tg_module inert = {.ctx = (tg_ctx *)&tg_dead_ctx};
 
@@ -54,8 +55,7 @@ static void entry_free(tg_ctx *ctx, tg_module_entry *e) {
     tg_host_free(ctx, e, sizeof *e);
 }
 
-/* Removes m, which is freed while its parent lives, from its parent. Does nothing if m has no parent. */
-static void leave_parent(tg_module *m) {
+void tg_module_leave_parent(tg_module *m) {
     tg_module *parent = m->parent;
     tg_module_entry *before = NULL, *removed = m->entry;
     if (!parent) return;
@@ -65,10 +65,12 @@ static void leave_parent(tg_module *m) {
     if (parent->last == removed) parent->last = before;
     removed->child = NULL;
     entry_free(m->ctx, removed);
+    m->parent = NULL;
+    m->entry = NULL;
 }
 
 static void release(tg_module *m) {
-    leave_parent(m);
+    tg_module_leave_parent(m);
     for (tg_module_entry *e = m->first, *next; e; e = next) {
         next = e->next;
         entry_free(m->ctx, e);
@@ -78,17 +80,16 @@ static void release(tg_module *m) {
     tg_host_free(m->ctx, m, sizeof *m);
 }
 
-/* Returns whether m or a module in it runs its forward. */
-static bool is_running(const tg_module *m) {
+bool tg_module_is_running(const tg_module *m) {
     if (m->running) return true;
     for (const tg_module_entry *e = m->first; e; e = e->next)
-        if (e->child && is_running(e->child)) return true;
+        if (e->child && tg_module_is_running(e->child)) return true;
     return false;
 }
 
 void tg_module_free(tg_module *m) {
     if (!m || m == &inert) return;
-    if (is_running(m))
+    if (tg_module_is_running(m))
         tg_fail(m->ctx, TG_ERR_STATE,
                 "tg_module_free: the \"%s\", or a module in it, is running its forward; free it when that has returned",
                 m->ops->kind);
@@ -102,31 +103,16 @@ const char *tg_module_kind(const tg_module *m) { return m && m->ops ? m->ops->ki
 
 /* ---- Entries ---- */
 
-tg_module *tg_module_wrapped(const tg_module *m) {
-    const tg_module_entry *e = m->first;
-    return e && !*e->name ? e->child : NULL;
-}
-
-/* Returns the entry of m, or of the module that m wraps, whose name is the first n bytes of `name`; NULL if there is
- * none. */
-static tg_module_entry *find_entry(const tg_module *m, const char *name, size_t n) {
-    for (; m; m = tg_module_wrapped(m))
-        for (tg_module_entry *e = m->first; e; e = e->next)
-            if (strncmp(e->name, name, n) == 0 && !e->name[n]) return e;
-    return NULL;
-}
-
-static tg_status check_name(const tg_module *m, const char *name, const char *who) {
+tg_status tg_module_check_name(const tg_module *m, const char *name, const char *who) {
     if (!name || !*name || strchr(name, '.'))
         return tg_fail(m->ctx, TG_ERR_ARGUMENT, "%s: the name is \"%s\", expected 1 or more characters without dots",
                        who, name ? name : "(NULL)");
-    if (find_entry(m, name, strlen(name)))
+    if (tg_module_entry_of(m, name, strlen(name)))
         return tg_fail(m->ctx, TG_ERR_STATE, "%s: the module already has a \"%s\"; choose another name", who, name);
     return TG_OK;
 }
 
-/* Adds an empty entry to m. Returns NULL after recording an error. */
-static tg_module_entry *add_entry(tg_module *m, const char *name) {
+tg_module_entry *tg_module_add_entry(tg_module *m, const char *name) {
     tg_ctx *ctx = m->ctx;
     tg_module_entry *e = tg_host_alloc(ctx, sizeof *e);
     if (e && !(e->name = tg_host_strdup(ctx, name))) {
@@ -147,7 +133,7 @@ static tg_module_entry *own(tg_module *m, const char *name, tg_tensor *x, const 
                 name ? name : "");
         return NULL;
     }
-    tg_module_entry *e = check_name(m, name, who) == TG_OK ? add_entry(m, name) : NULL;
+    tg_module_entry *e = tg_module_check_name(m, name, who) == TG_OK ? tg_module_add_entry(m, name) : NULL;
     if (!e) return NULL;
     e->tensor = x;
     x->ext->owners++;
@@ -177,93 +163,4 @@ tg_status tg_module_add_buffer(tg_module *m, const char *name, tg_tensor *x, con
     x->ext->keeps_dtype |= o.keep_f32;
     x->flags &= (uint16_t)~TG_F_GIVEN;
     return TG_OK;
-}
-
-/* ---- Children ---- */
-
-/* Returns whether child is in a module already, or is m or contains m. */
-static bool cannot_be_child(const tg_module *m, const tg_module *child) {
-    if (!child || child == &inert) return false;
-    for (const tg_module *up = m; up; up = up->parent)
-        if (up == child) return true;
-    return child->parent;
-}
-
-static tg_status adopt(tg_module *m, const char *name, tg_module *child) {
-    tg_module_entry *e = add_entry(m, name);
-    if (!e) {
-        tg_module_free(child);
-        return m->ctx->run.status;
-    }
-    e->child = child;
-    child->parent = m;
-    child->entry = e;
-    return TG_OK;
-}
-
-/* Fails unless child can become a child of m. If it fails, frees child, except where cannot_be_child returns true. */
-static tg_status check_child(tg_module *m, const char *name, tg_module *child, const char *who) {
-    if (cannot_be_child(m, child)) {
-        if (tg_module_ok(m))
-            tg_fail(m->ctx, TG_ERR_STATE, "%s: \"%s\" is already in a module, or contains this one", who,
-                    name ? name : "");
-        return m ? m->ctx->run.status : TG_ERR_ARGUMENT;
-    }
-    if (tg_module_ok(m) && tg_module_ok(child) && child->ctx == m->ctx) return TG_OK;
-    if (tg_module_ok(m))
-        tg_fail(m->ctx, TG_ERR_HANDLE, "%s: \"%s\" is not a module of this context", who, name ? name : "");
-    tg_module_free(child);
-    return m ? m->ctx->run.status : TG_ERR_ARGUMENT;
-}
-
-tg_status tg_module_add_child(tg_module *m, const char *name, tg_module *child) {
-    TG_TRY(check_child(m, name, child, "tg_module_add_child"));
-    if (check_name(m, name, "tg_module_add_child") == TG_OK) return adopt(m, name, child);
-    tg_module_free(child);
-    return m->ctx->run.status;
-}
-
-tg_status tg_module_wrap(tg_module *wrapper, tg_module *m) {
-    TG_TRY(check_child(wrapper, "the module", m, wrapper->ops->kind));
-    return adopt(wrapper, "", m);
-}
-
-tg_status tg_module_wrap_in_place(tg_module *wrapper, tg_module *m) {
-    tg_module *parent = m->parent;
-    tg_module_entry *place = m->entry, *own = add_entry(wrapper, "");
-    if (!own) return wrapper->ctx->run.status;
-    if (parent) {
-        tg_module_reset_cursors(parent);
-        place->child = wrapper;
-        wrapper->parent = parent;
-        wrapper->entry = place;
-    }
-    own->child = m;
-    m->parent = wrapper;
-    m->entry = own;
-    return TG_OK;
-}
-
-tg_module *tg_module_child(const tg_module *m, const char *name) {
-    tg_module_entry *e = m && name ? find_entry(m, name, strlen(name)) : NULL;
-    return e ? e->child : NULL;
-}
-
-/* ---- Search ---- */
-
-tg_tensor *tg_module_find(const tg_module *m, const char *path) {
-    while (m && path) {
-        size_t n = strcspn(path, ".");
-        tg_module_entry *e = find_entry(m, path, n);
-        if (!e) return NULL;
-        if (!path[n]) return e->tensor;
-        m = e->child;
-        path += n + 1;
-    }
-    return NULL;
-}
-
-tg_tensor *tg_module_own(const tg_module *m, const char *name) {
-    tg_module_entry *e = find_entry(m, name, strlen(name));
-    return e ? e->tensor : NULL;
 }

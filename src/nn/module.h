@@ -50,6 +50,13 @@ struct tg_module {
     (offsetof(tg_module_ops, field) + sizeof(m)->ops->field <= (m)->ops->size ? (m)->ops->field : 0)
 
 bool tg_module_ok(const tg_module *m); /* whether m is not inert and its context has no error */
+bool tg_module_is_running(const tg_module *m); /* whether m or a module in it runs its forward */
+/* Removes m from its parent, which no longer owns it. Does nothing if m has no parent. */
+void tg_module_leave_parent(tg_module *m);
+/* Fails unless m can get an entry of that name. `who` is the function that the caller called. */
+tg_status tg_module_check_name(const tg_module *m, const char *name, const char *who);
+/* Adds an empty entry to m. Returns NULL after recording an error. */
+tg_module_entry *tg_module_add_entry(tg_module *m, const char *name);
 /* Return whether m was made by tg_nn_linear or tg_nn_embedding and has no hooks. The forward of m's parent may then use
  * m's parameters in an op of its own instead of calling m. Any other module must be called. */
 bool tg_is_own_linear(const tg_module *m);
@@ -59,6 +66,12 @@ bool tg_is_own_embedding(const tg_module *m);
 tg_module *tg_linear_module(tg_ctx *ctx, const tg_module_ops *ops, void *state, int64_t in, int64_t out, bool bias,
                             double std);
 size_t tg_linear_describe(const tg_module *m, char *buf, size_t n); /* `describe` of such a module */
+
+/* ---- module_children.c ---- */
+
+/* Returns the entry of m, or of the module that m wraps, whose name is the first n bytes of `name`; NULL if there is
+ * none. */
+tg_module_entry *tg_module_entry_of(const tg_module *m, const char *name, size_t n);
 /* Returns the module's own parameter or buffer of that name; NULL if there is none. */
 tg_tensor *tg_module_own(const tg_module *m, const char *name);
 /* Adds m as the child "" of a wrapper, which owns it from then on. Errors are as for tg_module_add_child. */
@@ -71,8 +84,7 @@ tg_module *tg_module_wrapped(const tg_module *m);
 
 /* ---- captured.c ---- */
 
-/* Returns the module that a captured module (tg_captured_new) runs, or m if it is none. */
-tg_module *tg_module_uncaptured(tg_module *m);
+bool tg_is_captured(const tg_module *m); /* whether m was made by tg_captured_new */
 
 /* ---- state_dict.c ---- */
 
@@ -99,6 +111,8 @@ tg_module *tg_module_part(const tg_module *m, const char *name);
 /* Runs the forward of m's child of that name. If the child or its forward is missing, records the error and returns an
  * inert tensor. */
 tg_tensor *tg_module_run(const tg_module *m, const char *child, tg_tape *t, tg_tensor *x);
+/* Does what tg_module_call does, without a scope and without its checks of the tensors. Hooks may replace in[]. */
+tg_status tg_module_run_call(tg_module *m, tg_tape *t, tg_tensor **in, int n_in, tg_tensor **out, int n_out);
 
 /* ---- module_hooks.c ---- */
 

@@ -399,19 +399,29 @@ static void position(void *user, int64_t first, int64_t n, double *out) {
     for (int64_t i = 0; i < n; i++) out[i] = *(double *)user + (double)(first + i);
 }
 
+enum { INITS = 9, MATRICES = 5 }; /* the initial values of the test, and the first of those that need 2 dims */
+
 /* The initial values of all layers with a tg_init, joined, are those of one rank. */
 static tg_status initialized(void *arg, tg_ctx *ctx, tg_comm *world) {
-    enum { KINDS = 5 };
     double(*whole)[256] = arg, base = 100;
     int n = tg_comm_size(world);
     tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = n));
     int r = tg_parallel_rank(p, TG_TP);
-    for (int kind = 0; kind < KINDS; kind++) {
-        bool call = kind == TG_INIT_CALL;
-        const tg_init *init =
-            TG_INIT(.kind = (tg_init_kind)kind, .a = -1, .b = 2, .fill = call ? position : NULL, .user = &base);
-        tg_module *m[] = {tg_nn_column_linear(p, 8, 16, TG_PARALLEL_LINEAR(.init = init, .bias_init = init)),
-                          tg_nn_row_linear(p, 16, 8, TG_PARALLEL_LINEAR(.init = init, .bias_init = init)),
+    const tg_init inits[INITS] = {
+        *TG_INIT(.kind = TG_INIT_NORMAL, .a = -1, .b = 2),
+        *TG_INIT(.kind = TG_INIT_UNIFORM, .a = -1, .b = 2),
+        *TG_INIT(.kind = TG_INIT_TRUNCATED, .a = -1, .b = 2),
+        *TG_INIT(.kind = TG_INIT_CONSTANT, .a = -1),
+        *TG_INIT(.kind = TG_INIT_CALL, .fill = position, .user = &base),
+        *TG_ORTHOGONAL(2),
+        *TG_INIT(.kind = TG_INIT_EYE, .a = 3),
+        *TG_KAIMING_UNIFORM(1),
+        *TG_XAVIER_NORMAL(1),
+    };
+    for (int kind = 0; kind < INITS; kind++) {
+        const tg_init *init = &inits[kind], *of_bias = kind < MATRICES ? init : NULL;
+        tg_module *m[] = {tg_nn_column_linear(p, 8, 16, TG_PARALLEL_LINEAR(.init = init, .bias_init = of_bias)),
+                          tg_nn_row_linear(p, 16, 8, TG_PARALLEL_LINEAR(.init = init, .bias_init = of_bias)),
                           tg_nn_column_linear(p, 8, 16, TG_PARALLEL_LINEAR(.init = init, .strides = 2)),
                           tg_nn_vocab_embedding(p, 16, 8, 0, TG_VOCAB_EMBEDDING(.init = init))};
         for (int i = 0; i < 4; i++)
@@ -437,9 +447,10 @@ static tg_status initialized(void *arg, tg_ctx *ctx, tg_comm *world) {
 }
 
 START_TEST(initial_values_of_shards_equal_the_whole) {
-    static double whole[40][256];
+    static double whole[8 * INITS][256];
     for (int n = 1; n <= 4; n *= 2) on_ranks(n, initialized, whole);
     ck_assert(whole[32][5] == 105 && whole[24][5] == -1);
+    ck_assert(whole[48][9] == 3 && whole[48][10] == 0 && whole[40][0] != whole[42][0]);
 }
 END_TEST
 

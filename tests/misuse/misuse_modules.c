@@ -163,6 +163,12 @@ static void initial_values(misuse_world *b) {
           tg_param_init(b->x, TG_INIT(.kind = (tg_init_kind)-1)));
     FAILS(tg_param_init, ARGUMENT, "a is nan", tg_param_init(b->x, TG_INIT(.a = NAN)));
     FAILS(tg_param_init, ARGUMENT, "fill is NULL", tg_param_init(b->x, TG_INIT(.kind = TG_INIT_CALL)));
+    FAILS(tg_param_init, ARGUMENT, "the fan of the tg_init is 9", tg_param_init(b->x, TG_INIT(.fan = (tg_init_fan)9)));
+    FAILS(tg_param_init, ARGUMENT, "expected a gain of 0 or more", tg_param_init(b->x, TG_KAIMING_UNIFORM(-1)));
+    FAILS(tg_param_init, SHAPE, "expected a weight of 2 dims or more", tg_param_init(b->v, TG_XAVIER_NORMAL(1)));
+    FAILS(tg_param_init, SHAPE, "expected 2 or more, for TG_INIT_ORTHOGONAL", tg_param_init(b->v, TG_ORTHOGONAL(1)));
+    FAILS(tg_param_init, SHAPE, "expected a matrix, for TG_INIT_EYE",
+          tg_param_init(b->cube, TG_INIT(.kind = TG_INIT_EYE, .a = 1)));
     FAILS(tg_param_init, STATE, "owned by a tape", tg_param_init(b->r, one));
     FAILS(tg_param_init, ARGUMENT, "expected a contiguous floating-point leaf", tg_param_init(b->ids, one));
     DEAD_STATUS(tg_param_init, tg_param_init(x, one));
@@ -185,6 +191,29 @@ static void files(misuse_world *b, tg_module *m) {
     FAILS(tg_module_load, FORMAT, "the first: missing 'bias'; set partial", tg_module_load(m, path, NULL));
     unlink(path);
     unlink(damaged);
+    QUIET(tg_module_save, tg_module_save(NULL, path) == TG_ERR_ARGUMENT);
+    FAILS(tg_module_save, ARGUMENT, "file is NULL", tg_module_save(m, NULL));
+    FAILS(tg_module_save, IO, "no/such", tg_module_save(m, "no/such"));
+}
+
+/* A call that fails returns an inert module and does not take the child. */
+static bool replaces_nothing(tg_module *m, const char *path, tg_module *child) {
+    tg_module *old = tg_module_replace(m, path, child);
+    return old && !*tg_module_kind(old) && tg_module_param_count(child) == 1;
+}
+
+static void replacing(misuse_world *b) {
+    tg_module *m = tg_nn_sequential(b->ctx), *child = tg_nn_linear(b->ctx, 2, 2, false, 0);
+    tg_sequential_add(m, tg_nn_linear(b->ctx, 2, 2, false, 0));
+    QUIET(tg_module_replace, replaces_nothing(NULL, "0", child));
+    GIVES(tg_module_replace, ARGUMENT, "has no module \"1\"", replaces_nothing(m, "1", child));
+    GIVES(tg_module_replace, ARGUMENT, "has no module \"(NULL)\"", replaces_nothing(m, NULL, child));
+    GIVES(tg_module_replace, ARGUMENT, "\"0.weight\", which is a parameter", replaces_nothing(m, "0.weight", child));
+    GIVES(tg_module_replace, HANDLE, "is not a module of this context",
+          !*tg_module_kind(tg_module_replace(m, "0", NULL)));
+    GIVES(tg_module_replace, STATE, "is already in a module", replaces_nothing(m, "0", tg_module_child(m, "0")));
+    tg_module_free(child);
+    tg_module_free(m);
 }
 
 void misuse_modules(misuse_world *b) {
@@ -196,5 +225,6 @@ void misuse_modules(misuse_world *b) {
     captures(b);
     initial_values(b);
     files(b, m);
+    replacing(b);
     tg_module_free(m);
 }

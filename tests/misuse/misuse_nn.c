@@ -182,6 +182,84 @@ static void layers(misuse_world *b) {
     NONE(tg_nn_rms_norm, ARGUMENT, "expected 1 or more", tg_nn_rms_norm(ctx, -1, 1e-5));
     NONE(tg_nn_rms_norm, SHAPE, "overflows", tg_nn_rms_norm(ctx, most, 1e-5));
     NONE(tg_nn_rms_norm, ARGUMENT, "eps is inf", tg_nn_rms_norm(ctx, 2, INFINITY));
+    QUIET(tg_nn_group_norm, no_module(tg_nn_group_norm(NULL, 1, 2, 1e-5)));
+    NONE(tg_nn_group_norm, ARGUMENT, "groups is 0, expected 1 or more", tg_nn_group_norm(ctx, 0, 2, 1e-5));
+    NONE(tg_nn_group_norm, ARGUMENT, "channels is -2", tg_nn_group_norm(ctx, 1, -2, 1e-5));
+    NONE(tg_nn_group_norm, ARGUMENT, "groups is 3, expected a divisor of the 4 channels",
+         tg_nn_group_norm(ctx, 3, 4, 1e-5));
+    NONE(tg_nn_group_norm, ARGUMENT, "eps is nan", tg_nn_group_norm(ctx, 1, 2, NAN));
+    QUIET(tg_nn_batch_norm, no_module(tg_nn_batch_norm(NULL, 2, 0.1, 1e-5)));
+    NONE(tg_nn_batch_norm, ARGUMENT, "channels is 0", tg_nn_batch_norm(ctx, 0, 0.1, 1e-5));
+    NONE(tg_nn_batch_norm, ARGUMENT, "momentum is 1.5, expected 0 to 1", tg_nn_batch_norm(ctx, 2, 1.5, 1e-5));
+    NONE(tg_nn_batch_norm, ARGUMENT, "momentum is nan", tg_nn_batch_norm(ctx, 2, NAN, 1e-5));
+    NONE(tg_nn_batch_norm, SHAPE, "overflows", tg_nn_batch_norm(ctx, most, 0.1, 1e-5));
+}
+
+static void convolutions(misuse_world *b) {
+    const int64_t most = INT64_MAX;
+    const tg_conv_opts zero = {0}, later = {.size = sizeof later + 8};
+    tg_ctx *ctx = b->ctx;
+    QUIET(tg_nn_conv1d, no_module(tg_nn_conv1d(NULL, 2, 2, 3, true, 1, NULL)));
+    NONE(tg_nn_conv1d, ARGUMENT, "size is 0, expected 1 or more", tg_nn_conv1d(ctx, 2, 2, 0, true, 1, NULL));
+    NONE(tg_nn_conv1d, ARGUMENT, "in is -1", tg_nn_conv1d(ctx, -1, 2, 3, true, 1, NULL));
+    NONE(tg_nn_conv1d, ARGUMENT, "out is 0", tg_nn_conv1d(ctx, 2, 0, 3, true, 1, NULL));
+    NONE(tg_nn_conv1d, ARGUMENT, "std is -1", tg_nn_conv1d(ctx, 2, 2, 3, true, -1, NULL));
+    NONE(tg_nn_conv1d, ARGUMENT, "size is 0", tg_nn_conv1d(ctx, 2, 2, 3, true, 1, &zero));
+    NONE(tg_nn_conv1d, ARGUMENT, "this library knows", tg_nn_conv1d(ctx, 2, 2, 3, true, 1, &later));
+    NONE(tg_nn_conv1d, ARGUMENT, "groups is 3, expected a divisor of in, which is 6, and of out, which is 4",
+         tg_nn_conv1d(ctx, 6, 4, 3, true, 1, TG_CONV(.groups = 3)));
+    NONE(tg_nn_conv1d, SHAPE, "overflows", tg_nn_conv1d(ctx, most, most, 3, true, 1, NULL));
+    QUIET(tg_nn_conv2d, no_module(tg_nn_conv2d(NULL, 2, 2, 3, 3, true, 1, NULL)));
+    NONE(tg_nn_conv2d, ARGUMENT, "height is 0, expected 1 or more", tg_nn_conv2d(ctx, 2, 2, 0, 3, true, 1, NULL));
+    NONE(tg_nn_conv2d, ARGUMENT, "width is -3", tg_nn_conv2d(ctx, 2, 2, 3, -3, true, 1, NULL));
+    NONE(tg_nn_conv2d, ARGUMENT, "groups is -1", tg_nn_conv2d(ctx, 2, 2, 3, 3, true, 1, TG_CONV(.groups = -1)));
+}
+
+static void sequences(misuse_world *b) {
+    int state;
+    tg_module *s = tg_nn_sequential(b->ctx), *linear = tg_nn_linear(b->ctx, 2, 2, false, 0);
+    QUIET(tg_nn_dropout, no_module(tg_nn_dropout(NULL, 0.1)));
+    NONE(tg_nn_dropout, ARGUMENT, "p is 1, expected 0 or more, and less than 1", tg_nn_dropout(b->ctx, 1));
+    NONE(tg_nn_dropout, ARGUMENT, "p is nan", tg_nn_dropout(b->ctx, NAN));
+    QUIET(tg_nn_function, no_module(tg_nn_function(NULL, "relu", tg_relu)));
+    NONE(tg_nn_function, ARGUMENT, "name is NULL", tg_nn_function(b->ctx, NULL, tg_relu));
+    NONE(tg_nn_function, ARGUMENT, "fn is NULL", tg_nn_function(b->ctx, "relu", NULL));
+    QUIET(tg_nn_sequential, no_module(tg_nn_sequential(NULL)));
+    ended = 0;
+    QUIET(tg_sequential_add,
+          tg_sequential_add(NULL, tg_module_new(b->ctx, &box, &state)) == TG_ERR_ARGUMENT && ended == 1);
+    FAILS(tg_sequential_add, ARGUMENT, "the module is a \"linear\", expected one that tg_nn_sequential made",
+          tg_sequential_add(linear, tg_nn_dropout(b->ctx, 0)));
+    FAILS(tg_sequential_add, HANDLE, "is not a module of this context", tg_sequential_add(s, NULL));
+    FAILS(tg_sequential_add, STATE, "is already in a module, or contains this one", tg_sequential_add(s, s));
+    tg_module_free(linear);
+    tg_module_free(s);
+}
+
+/* ---- Recurrent layers ---- */
+
+static void recurrent(misuse_world *b, tg_module *(*make)(tg_ctx *, int64_t, int64_t, int, const tg_rnn_opts *)) {
+    const tg_rnn_opts zero = {0}, later = {.size = sizeof later + 8};
+    tg_ctx *ctx = b->ctx;
+    QUIET(tg_nn_gru, no_module(make(NULL, 2, 2, 1, NULL)));
+    NONE(tg_nn_gru, ARGUMENT, "in is 0, expected 1 or more", make(ctx, 0, 2, 1, NULL));
+    NONE(tg_nn_gru, ARGUMENT, "hidden is -1", make(ctx, 2, -1, 1, NULL));
+    NONE(tg_nn_gru, ARGUMENT, "layers is 0", make(ctx, 2, 2, 0, NULL));
+    NONE(tg_nn_gru, ARGUMENT, "size is 0", make(ctx, 2, 2, 1, &zero));
+    NONE(tg_nn_gru, ARGUMENT, "this library knows", make(ctx, 2, 2, 1, &later));
+    NONE(tg_nn_gru, ARGUMENT, "dropout is 1, expected 0 or more, and less than 1",
+         make(ctx, 2, 2, 2, TG_RNN(.dropout = 1)));
+    NONE(tg_nn_gru, ARGUMENT, "it comes between layers and there is one layer; leave it 0",
+         make(ctx, 2, 2, 1, TG_RNN(.dropout = 0.5)));
+    NONE(tg_nn_gru, SHAPE, "overflows", make(ctx, 2, INT64_MAX, 1, NULL));
+    NONE(tg_nn_gru, SHAPE, "overflows", make(ctx, INT64_MAX, 2, 1, NULL));
+}
+
+static void recurrent_layers(misuse_world *b) {
+    recurrent(b, tg_nn_gru);
+    recurrent(b, tg_nn_lstm);
+    QUIET(tg_nn_lstm, no_module(tg_nn_lstm(NULL, 2, 2, 1, NULL)));
+    NONE(tg_nn_lstm, ARGUMENT, "tg_nn_lstm: in is 0", tg_nn_lstm(b->ctx, 0, 2, 1, NULL));
 }
 
 /* ---- Configs: all functions that take one refuse the same ---- */
@@ -398,6 +476,9 @@ void misuse_nn(misuse_world *b) {
     adding(b);
     forwards(b);
     layers(b);
+    convolutions(b);
+    sequences(b);
+    recurrent_layers(b);
     parts(b);
     model(b);
     directories(b);

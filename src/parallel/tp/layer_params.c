@@ -7,16 +7,6 @@
 #include "parallel/parallel.h"
 #include "placement/placing.h"
 
-void tg_layer_add(tg_module *m, const char *name, tg_tensor *param) {
-    if (tg_module_add_param(m, name, param) != TG_OK) tg_drop(param);
-}
-
-tg_module *tg_layer_checked(tg_module *m) {
-    if (tg_module_ok(m)) return m;
-    if (m && m->ops) tg_module_free(m);
-    return tg_module_new(NULL, NULL, NULL);
-}
-
 tg_status tg_layer_divide(const tg_parallel *p, const char *who, const char *what, int64_t size, tg_axis axis) {
     int n = tg_parallel_size(p, axis);
     tg_ctx *ctx = tg_parallel_ctx(p);

@@ -5,7 +5,7 @@
 
 #include <tapegrad/tensor_parallel.h>
 
-#include "nn/module.h"
+#include "nn/layer.h"
 
 /* The state of a column or row layer. */
 typedef struct tg_parallel_linear {
@@ -47,7 +47,6 @@ extern const tg_module_ops tg_column_linear_ops, tg_row_linear_ops;
  * are zero, and an id of such a row fails like an id outside the table. */
 tg_module *tg_nn_padded_embedding(const tg_parallel *p, int64_t vocab, int64_t rows, int64_t hidden, double std,
                                   const tg_vocab_embedding_opts *opts);
-bool tg_is_vocab_embedding(const tg_module *m); /* whether m is a tg_nn_vocab_embedding, padded or not */
 /* Records tg_vocab_parallel_embedding, but accepts only ids of the first `rows` rows of the global table. */
 tg_tensor *tg_padded_embedding(tg_tape *t, tg_tensor *table, tg_tensor *ids, tg_comm *c, int64_t rows);
 
@@ -58,10 +57,6 @@ tg_wgrads *tg_deferred_linear_wgrads(const tg_module *m);
 
 /* ---- layer_params.c ---- */
 
-/* Adds a parameter to the module. Drops the parameter on error. */
-void tg_layer_add(tg_module *m, const char *name, tg_tensor *param);
-/* Returns m. If an error has occurred, frees m (which may be NULL) and returns an inert module instead. */
-tg_module *tg_layer_checked(tg_module *m);
 /* Fails with TG_ERR_SHAPE if size is not a multiple of the ranks of the axis, and with TG_ERR_ARGUMENT if it is not
  * positive. The message names `who`, `what` and the axis. */
 tg_status tg_layer_divide(const tg_parallel *p, const char *who, const char *what, int64_t size, tg_axis axis);

@@ -41,8 +41,6 @@ static void embedding_free(void *state) {
 static const tg_module_ops ops = {
     .size = sizeof(tg_module_ops), .kind = "vocab_embedding", .forward = forward, .free = embedding_free};
 
-bool tg_is_vocab_embedding(const tg_module *m) { return m && m->ops == &ops; }
-
 /* Sets the rows from `vocab` on to zero and, if the table `draws` its values, rewinds the random stream by the numbers
  * that these rows drew, so that later draws are the same as without padding. */
 static tg_status clear_padding(tg_tensor *table, tg_axis axis, int64_t vocab, int64_t rows, bool draws) {
