@@ -20,6 +20,7 @@ TG_OPTIONS_LIST(TG_X)
     X(tg_init_kind)      \
     X(tg_decay)          \
     X(tg_wsd)            \
+    X(tg_muon_scale)     \
     X(tg_rng_mode)       \
     X(tg_axis)           \
     X(tg_pipe_kind)      \
