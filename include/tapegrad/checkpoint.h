@@ -3,6 +3,7 @@
 #ifndef TAPEGRAD_CHECKPOINT_H
 #define TAPEGRAD_CHECKPOINT_H
 
+#include <tapegrad/average.h>
 #include <tapegrad/context.h>
 #include <tapegrad/io.h>
 #include <tapegrad/placement.h>
@@ -108,6 +109,9 @@ TG_API tg_status tg_shards_pop(tg_shards *s);
  * the key that the parameter has in the list, so add the module first. If the list does not have the parameter, the
  * name of the parameter is used instead. A list has at most 8 optimizers (TG_ERR_STATE). */
 TG_API tg_status tg_shards_add_optim(tg_shards *s, const char *prefix, tg_optim *o);
+/* Adds averages of parameters (average.h) and their number of updates, under "<key of the parameter>.average" and
+ * "updates", with the prefix in front. */
+TG_API tg_status tg_shards_add_average(tg_shards *s, const char *prefix, tg_average *a);
 /* Adds one tensor, which must belong to the context and not to a tape (TG_ERR_STATE). */
 TG_API tg_status tg_shards_add_tensor(tg_shards *s, const char *key, tg_tensor *x);
 /* Adds the random streams of the context, with the states that they have when the list is saved, and the step of keyed

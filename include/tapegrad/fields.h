@@ -98,9 +98,16 @@ typedef struct tg_struct {
     X(tg_rnn_opts, RNN)                         \
     X(tg_sgd_opts, SGD)                         \
     X(tg_adamw_opts, ADAMW)                     \
+    X(tg_rmsprop_opts, RMSPROP)                 \
+    X(tg_adagrad_opts, ADAGRAD)                 \
+    X(tg_lion_opts, LION)                       \
+    X(tg_muon_opts, MUON)                       \
+    X(tg_lbfgs_opts, LBFGS)                     \
     X(tg_group_opts, GROUP)                     \
     X(tg_loss_scale, LOSS_SCALE)                \
     X(tg_schedule, SCHEDULE)                    \
+    X(tg_loader_opts, LOADER)                   \
+    X(tg_data_ops, DATA_OPS)                    \
     X(tg_parallel_opts, PARALLEL)               \
     X(tg_sp_opts, SP)                           \
     X(tg_inference_opts, INFERENCE)             \

@@ -39,22 +39,90 @@ typedef struct tg_adamw_opts {
     double weight_decay; /* 0 or more; TG_AUTO means 0.01 for AdamW, and 0 for Adam */
 } tg_adamw_opts;
 
+/* Options of RMSprop. */
+typedef struct tg_rmsprop_opts {
+    size_t size;
+    double lr;           /* learning rate, 0 or more; 1e-2 by default */
+    double alpha;        /* in [0, 1): how much of the mean square each step keeps; 0.99 by default */
+    double eps;          /* 0 or more: added to the root of the mean square; 1e-8 by default */
+    double momentum;     /* in [0, 1); 0 by default */
+    double weight_decay; /* 0 or more: weight_decay * parameter is added to the gradient; 0 by default */
+    bool centered;       /* divides by the deviation of the gradients instead of their mean square's root */
+} tg_rmsprop_opts;
+
+/* Options of Adagrad. A learning rate that falls with the steps is a schedule of a group (tg_optim_add_group). */
+typedef struct tg_adagrad_opts {
+    size_t size;
+    double lr;           /* learning rate, 0 or more; 1e-2 by default */
+    double initial;      /* 0 or more: initial value of the sums of squares; 0 by default */
+    double eps;          /* 0 or more: added to the root of the sums; 1e-10 by default */
+    double weight_decay; /* 0 or more: weight_decay * parameter is added to the gradient; 0 by default */
+} tg_adagrad_opts;
+
+/* Options of Lion. */
+typedef struct tg_lion_opts {
+    size_t size;
+    double lr;           /* learning rate, 0 or more; 1e-4 by default */
+    double beta1, beta2; /* in [0, 1); 0.9 and 0.99 by default */
+    double weight_decay; /* 0 or more: lr * weight_decay * parameter is subtracted; 0 by default */
+} tg_lion_opts;
+
+/* The factor of Muon's step of a matrix [m, n]: sqrt(max(1, m / n)), as Jordan et al. use it, or
+ * 0.2 sqrt(max(m, n)), so that the step has the mean square that AdamW's has (Liu et al., arXiv 2502.16982). */
+typedef enum tg_muon_scale { TG_MUON_ROWS, TG_MUON_RMS } tg_muon_scale;
+
+/* Options of Muon. */
+typedef struct tg_muon_opts {
+    size_t size;
+    double lr;           /* learning rate of matrices, above 0; 0.02 by default */
+    double momentum;     /* in [0, 1); 0.95 by default */
+    bool nesterov;       /* true by default */
+    double weight_decay; /* of matrices, 0 or more: lr * weight_decay * parameter is subtracted; 0 by default */
+    int iterations;      /* 1 or more Newton-Schulz iterations; 5 by default */
+    double eps;          /* above 0: the least norm by which a matrix is divided; 1e-7 by default */
+    tg_muon_scale scale; /* TG_MUON_ROWS by default */
+    /* n_others matrices that AdamW steps, such as embeddings and the output matrix. The array is read when the
+     * optimizer is created. NULL and 0 by default. */
+    tg_tensor *const *others;
+    int n_others;
+    const tg_adamw_opts *adamw; /* options of AdamW for all other parameters; NULL: its defaults */
+} tg_muon_opts;
+
 #define TG_SGD_DEFAULTS .size = sizeof(tg_sgd_opts)
 #define TG_SGD(...) (&(tg_sgd_opts){TG_SGD_DEFAULTS, __VA_ARGS__})
 #define TG_ADAMW_DEFAULTS                                                                                         \
     .size = sizeof(tg_adamw_opts), .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = TG_AUTO
 #define TG_ADAMW(...) (&(tg_adamw_opts){TG_ADAMW_DEFAULTS, __VA_ARGS__})
+#define TG_RMSPROP_DEFAULTS .size = sizeof(tg_rmsprop_opts), .lr = 1e-2, .alpha = 0.99, .eps = 1e-8
+#define TG_RMSPROP(...) (&(tg_rmsprop_opts){TG_RMSPROP_DEFAULTS, __VA_ARGS__})
+#define TG_ADAGRAD_DEFAULTS .size = sizeof(tg_adagrad_opts), .lr = 1e-2, .eps = 1e-10
+#define TG_ADAGRAD(...) (&(tg_adagrad_opts){TG_ADAGRAD_DEFAULTS, __VA_ARGS__})
+#define TG_LION_DEFAULTS .size = sizeof(tg_lion_opts), .lr = 1e-4, .beta1 = 0.9, .beta2 = 0.99
+#define TG_LION(...) (&(tg_lion_opts){TG_LION_DEFAULTS, __VA_ARGS__})
+#define TG_MUON_DEFAULTS                                                                              \
+    .size = sizeof(tg_muon_opts), .lr = 0.02, .momentum = 0.95, .nesterov = true, .iterations = 5, .eps = 1e-7
+#define TG_MUON(...) (&(tg_muon_opts){TG_MUON_DEFAULTS, __VA_ARGS__})
 
-/* Create an optimizer: SGD with momentum (Sutskever et al., ICML 2013), Adam (Kingma and Ba, arXiv 1412.6980) or AdamW
- * (Loshchilov and Hutter, arXiv 1711.05101). params are n >= 1 different tensors. Each is a contiguous leaf of the
- * context that requires a gradient, and must outlive the optimizer. 16-bit parameters get float32 master weights. opts
- * may be NULL for Adam and AdamW, but not for SGD. On error the functions return an inert optimizer; calls on it do
- * nothing (tapegrad.h). */
+/* Create an optimizer: SGD with momentum (Sutskever et al., ICML 2013), Adam (Kingma and Ba, arXiv 1412.6980), AdamW
+ * (Loshchilov and Hutter, arXiv 1711.05101), RMSprop (Tieleman and Hinton, 2012), Adagrad (Duchi, Hazan and Singer,
+ * JMLR 12, 2011), Lion (Chen et al., arXiv 2302.06675) or Muon (Jordan et al., 2024). lbfgs.h has L-BFGS. params are
+ * n >= 1 different tensors. Each is a contiguous leaf of the context that requires a gradient, and must outlive the
+ * optimizer. 16-bit parameters get float32 master weights. opts may be NULL for all but SGD. On error the
+ * functions return an inert optimizer; calls on it do nothing (tapegrad.h). */
 TG_API tg_optim *tg_sgd_new(tg_ctx *ctx, tg_tensor *const *params, int n, const tg_sgd_opts *opts);
 /* Adam adds weight_decay * parameter to the gradient (L2). AdamW instead subtracts lr * weight_decay * parameter from
  * the parameter. */
 TG_API tg_optim *tg_adam_new(tg_ctx *ctx, tg_tensor *const *params, int n, const tg_adamw_opts *opts);
 TG_API tg_optim *tg_adamw_new(tg_ctx *ctx, tg_tensor *const *params, int n, const tg_adamw_opts *opts);
+TG_API tg_optim *tg_rmsprop_new(tg_ctx *ctx, tg_tensor *const *params, int n, const tg_rmsprop_opts *opts);
+TG_API tg_optim *tg_adagrad_new(tg_ctx *ctx, tg_tensor *const *params, int n, const tg_adagrad_opts *opts);
+TG_API tg_optim *tg_lion_new(tg_ctx *ctx, tg_tensor *const *params, int n, const tg_lion_opts *opts);
+/* Muon steps parameters of exactly 2 dims, computing in float32 (float64 for float64). AdamW steps the parameters with
+ * another number of dims, and those in .others. Muon's parameters are group 0 and AdamW's are group 1 at first, and
+ * tg_optim_assign may move any of them, without changing the method. The learning rate of the optimizer is Muon's;
+ * group 1 multiplies it by (AdamW's rate / Muon's rate). A matrix of which each rank has only a part fails with
+ * TG_ERR_PLACEMENT; list it in .others. */
+TG_API tg_optim *tg_muon_new(tg_ctx *ctx, tg_tensor *const *params, int n, const tg_muon_opts *opts);
 TG_API void tg_optim_free(tg_optim *o);
 
 /* Options of a group: the parameters of one group are stepped with the same numbers. */
@@ -62,8 +130,9 @@ typedef struct tg_group_opts {
     size_t size;
     double lr_scale;     /* factor of the learning rate, 0 or more; 1 by default */
     double weight_decay; /* 0 or more; TG_AUTO means the weight decay of group 0 */
-    /* TG_AUTO means the value of group 0. With SGD, which has no such numbers, they must be TG_AUTO
-     * (TG_ERR_ARGUMENT). */
+    /* TG_AUTO means the value of group 0. Numbers that the method does not have must be TG_AUTO (TG_ERR_ARGUMENT):
+     * groups of SGD have none of them, those of Lion no eps, and those of RMSprop and Adagrad no betas. Muon's are
+     * those of AdamW. */
     double beta1, beta2, eps;
     /* Gives the learning rate of each step; copied. NULL means the rate that tg_optim_set_lr or tg_optim_set_lr_of has
      * set. */
@@ -161,9 +230,10 @@ TG_API tg_tensor *tg_scale_loss(tg_tape *t, tg_tensor *loss, tg_optim *o);
 /* Return the number of state tensors, and state tensor i with its name. A checkpoint saves these tensors and the count
  * of steps (tg_optim_steps, tg_optim_set_steps). For each parameter, in the order in which parameters were given, the
  * tensors are
- * - with Adam "<param>.m" and "<param>.v";
- * - with SGD "<param>.momentum" and "<param>.direction". Each step overwrites the direction before reading it, so its
- *   values need not be saved;
+ * - with Adam "<param>.m" and "<param>.v", and so for parameters of Muon that AdamW steps;
+ * - with SGD "<param>.momentum" if it has momentum;
+ * - with RMSprop "<param>.square", "<param>.mean" if it is centered, and "<param>.momentum" if it has momentum;
+ * - with Adagrad "<param>.sum", with Lion "<param>.m", and with Muon "<param>.momentum";
  * - "<param>.master" if the parameter has 16 bits.
  *
  * <param> is the name of the parameter's tensor. Parameters of different modules may have the same name. If the loss

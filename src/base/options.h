@@ -21,6 +21,7 @@ TG_OPTIONS_LIST(TG_X)
     X(tg_init_fan)       \
     X(tg_decay)          \
     X(tg_wsd)            \
+    X(tg_muon_scale)     \
     X(tg_rng_mode)       \
     X(tg_axis)           \
     X(tg_pipe_kind)      \

@@ -6,6 +6,7 @@
 
 #include "base/host_memory.h"
 #include "placement/placing.h"
+#include "optim/average.h"
 #include "optim/optim.h"
 
 tg_shards *tg_shards_new(const tg_parallel *p) {
@@ -148,7 +149,7 @@ static const char *name_of(const tg_shards *s, const tg_tensor *param) {
 }
 
 /* Adds the state tensors and the master weights of one parameter of an optimizer. */
-static tg_status add_item(tg_shards *s, const char *prefix, const tg_optim *o, const tg_optim_item *it) {
+static tg_status add_item(tg_shards *s, const char *prefix, const tg_optim_item *it) {
     char key[TG_SHARDS_KEY], suffix[64];
     if (tg_ref_get(s->ctx, it->ref) != it->param)
         return tg_fail(s->ctx, TG_ERR_HANDLE, "tg_shards_add_optim: a parameter of the optimizer was dropped");
@@ -156,7 +157,7 @@ static tg_status add_item(tg_shards *s, const char *prefix, const tg_optim *o, c
         bool master = k == TG_OPTIM_STATES;
         tg_tensor *x = master ? it->master : it->state[k];
         if (!x) continue;
-        snprintf(suffix, sizeof suffix, ".%s", master ? "master" : o->method->state_name[k]);
+        snprintf(suffix, sizeof suffix, ".%s", master ? "master" : it->method->state_name[k]);
         TG_TRY(tg_shards_join(s, key, prefix, name_of(s, it->param), suffix));
         TG_TRY(tg_shards_add_item(s, key, x, it->param, "tg_shards_add_optim"));
     }
@@ -185,13 +186,36 @@ tg_status tg_shards_add_optim(tg_shards *s, const char *prefix, tg_optim *o) {
     char *copy = tg_host_strdup(s->ctx, key);
     int n = s->n;
     tg_status status = copy ? TG_OK : s->ctx->run.status;
-    for (int i = 0; i < o->n && status == TG_OK; i++) status = add_item(s, prefix, o, &o->item[i]);
+    for (int i = 0; i < o->n && status == TG_OK; i++) status = add_item(s, prefix, &o->item[i]);
     if (status == TG_OK && tg_optim_is_scale_dynamic(o)) status = add_scale(s, prefix, o);
     if (status == TG_OK)
         s->steps[s->n_steps++] = (tg_shard_steps){copy, o};
     else
         tg_host_strfree(s->ctx, copy);
     return tg_shards_undo_if_failed(s, n, status);
+}
+
+static tg_status add_average(tg_shards *s, const char *prefix, const tg_average *a) {
+    const char *who = "tg_shards_add_average";
+    char key[TG_SHARDS_KEY];
+    for (int i = 0; i < a->n; i++) {
+        const tg_average_item *it = &a->item[i];
+        if (tg_ref_get(s->ctx, it->ref) != it->param)
+            return tg_fail(s->ctx, TG_ERR_HANDLE, "%s: a parameter of the averages was dropped", who);
+        TG_TRY(tg_shards_join(s, key, prefix, name_of(s, it->param), ".average"));
+        TG_TRY(tg_shards_add_item(s, key, it->average, it->param, who));
+    }
+    TG_TRY(tg_shards_join(s, key, prefix, TG_AVERAGE_UPDATES_NAME, ""));
+    return tg_shards_add_item(s, key, a->updates, a->updates, who);
+}
+
+tg_status tg_shards_add_average(tg_shards *s, const char *prefix, tg_average *a) {
+    TG_TRY(enter(s));
+    if (!a || a->ctx != s->ctx)
+        return tg_fail(s->ctx, a ? TG_ERR_HANDLE : TG_ERR_ARGUMENT, "tg_shards_add_average: the averages are %s",
+                       a ? "of another context" : "NULL");
+    int n = s->n;
+    return tg_shards_undo_if_failed(s, n, add_average(s, prefix, a));
 }
 
 tg_status tg_shards_set_rows(tg_shards *s, const char *key, int64_t rows) {

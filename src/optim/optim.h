@@ -16,9 +16,10 @@ typedef struct tg_optim_group_t {
     tg_schedule schedule; /* size 0 means no schedule: the device uses the learning rate in the state */
 } tg_optim_group_t;
 
-/* One parameter. state[] has the tensors of the method, such as moments. master is a float32 copy of a 16-bit
- * parameter; NULL for other parameters. */
+/* One parameter. state[] has the tensors of the method, such as moments; NULL for one that the method does not keep.
+ * master is a float32 copy of a 16-bit parameter; NULL for other parameters. */
 typedef struct tg_optim_item {
+    const struct tg_optim_method *method; /* the method by which this parameter is stepped */
     tg_tensor *param, *master, *state[TG_OPTIM_STATES];
     tg_ref ref;       /* detects that the parameter was dropped */
     /* Versions of the parameter's and the master's bytes after the last step. If the current versions differ, the bytes
@@ -27,20 +28,32 @@ typedef struct tg_optim_item {
     int group;
 } tg_optim_item;
 
-/* A method such as Adam: the states that it keeps for each parameter, and its step, which updates all parameters that
- * have a gradient. The scalars of step.h have been computed when the step is called. */
+/* A method such as Adam: what it keeps for each parameter, and its step. A slot that is NULL has the default that its
+ * comment names. */
 typedef struct tg_optim_method {
     const char *name;
-    int n_states;
+    bool betas, eps; /* whether its groups have these numbers */
     const char *state_name[TG_OPTIM_STATES];
+    /* Returns whether the parameters have state k. NULL: they have every state that has a name. */
+    bool (*keeps)(const tg_optim *o, int k);
+    /* Returns the bytes of work memory that the step of p needs. NULL: 0. */
+    size_t (*work)(const tg_tensor *p);
+    /* Returns the method by which p is stepped if it is another one; p then joins group 1. NULL: this method steps all
+     * parameters, and they join group 0. */
+    const struct tg_optim_method *(*other)(const tg_optim *o, const tg_tensor *p);
+    /* Steps all parameters of this method that have a gradient. The scalars of step.h have been computed. */
     tg_status (*step)(tg_optim *o);
 } tg_optim_method;
 
 struct tg_optim {
     tg_ctx *ctx;
     const tg_optim_method *method;
-    tg_sgd_opts sgd;
+    /* The options of the method, for those numbers that are the same in all groups. */
     bool decoupled; /* Adam's weight decay is decoupled from the gradient (AdamW) */
+    tg_sgd_opts sgd;
+    tg_rmsprop_opts rmsprop;
+    tg_adagrad_opts adagrad;
+    tg_muon_opts muon;
     double lr, max_norm; /* as set last; the device has a copy in the state. New groups get this lr. */
     tg_loss_scale scale; /* as set; size 0 means that the loss is not scaled */
     bool summed;         /* tg_optim_clip has computed `sums` for the next step, which clips to next_norm */
@@ -54,16 +67,28 @@ struct tg_optim {
     tg_tensor *squares, *sums, *state, *scalars, *scalars32, *scale_view, *scale_state, *scale32;
     tg_tensor *fault; /* [1]: not 0 if any rank found an error in the step's data (slot fault_sum) */
     uint32_t scale_version;
+    tg_tensor *work;     /* bytes for the temporaries of one parameter's step; NULL if no method needs any */
     tg_adamw_args *list; /* [n] arguments of one call of the slot adamw */
     tg_optim_group_t group[TG_STEP_GROUPS];
     char name[128]; /* name of the state that was asked for last */
     tg_optim_item item[];
 };
 
-extern const tg_optim_method tg_sgd_method, tg_adam_method;
+extern const tg_optim_method tg_sgd_method, tg_adam_method, tg_rmsprop_method, tg_adagrad_method, tg_lion_method,
+    tg_muon_method;
+
+/* Creates an optimizer with the methods, the options, the groups and the learning rate of `like`. Returns the inert
+ * optimizer on error, and if the context has an error already. */
+tg_optim *tg_optim_make(tg_ctx *ctx, const tg_optim *like, tg_tensor *const *params, int n, const char *who);
+/* Fails unless params are n >= 1 different leaves of the context that need a gradient and are contiguous. */
+tg_status tg_optim_check_params(tg_ctx *ctx, tg_tensor *const *params, int n, const char *who);
 tg_status tg_optim_check(const tg_optim *o); /* returns the context's error; TG_ERR_ARGUMENT if o is NULL */
 void tg_optim_drop_state(tg_tensor *s); /* drops a tensor that the optimizer owns; s may be NULL */
 bool tg_optim_rate(tg_ctx *ctx, double lr, const char *who); /* returns whether lr is valid; records an error if not */
+/* Returns the numbers that AdamW (decoupled) or Adam has with these options, as a group. */
+tg_optim_group_t tg_adam_group(const tg_adamw_opts *o, bool decoupled);
+/* Fails unless beta1 and beta2 are in [0, 1), and eps and weight_decay are finite, 0 or more. */
+tg_status tg_optim_check_numbers(tg_ctx *ctx, const tg_optim_group_t *g, const char *who);
 bool tg_schedule_ok(const tg_schedule *s); /* returns whether the numbers of a whole struct are valid */
 tg_status tg_optim_check_items(tg_optim *o, const char *who); /* fails if a parameter was dropped */
 /* Fails if a parameter was dropped, or if a gradient was discarded, is partial over ranks, or is still deferred. */

@@ -1,4 +1,5 @@
 /* The structs of options of optimizers. */
+#include <tapegrad/lbfgs.h>
 #include <tapegrad/optim.h>
 
 #include "base/options.h"
@@ -29,6 +30,61 @@ static const tg_field adamw_fields[] = {
     TG_FIELD(tg_adamw_opts, weight_decay, DOUBLE, "0 or more; TG_AUTO: 0.01 for AdamW, 0 for Adam."),
 };
 const tg_struct tg_adamw_opts_struct = TG_STRUCT(tg_adamw_opts, ADAMW, adamw_fields, "Options of Adam and AdamW.");
+
+static const tg_field rmsprop_fields[] = {
+    TG_FIELD(tg_rmsprop_opts, lr, DOUBLE, "Learning rate, 0 or more."),
+    TG_FIELD(tg_rmsprop_opts, alpha, DOUBLE, "In [0, 1): how much of the mean square each step keeps."),
+    TG_FIELD(tg_rmsprop_opts, eps, DOUBLE, "0 or more: added to the root of the mean square."),
+    TG_FIELD(tg_rmsprop_opts, momentum, DOUBLE, "In [0, 1)."),
+    TG_FIELD(tg_rmsprop_opts, weight_decay, DOUBLE, "0 or more."),
+    TG_FIELD(tg_rmsprop_opts, centered, BOOL, "Divides by the deviation of the gradients."),
+};
+const tg_struct tg_rmsprop_opts_struct =
+    TG_STRUCT(tg_rmsprop_opts, RMSPROP, rmsprop_fields, "Options of RMSprop.");
+
+static const tg_field adagrad_fields[] = {
+    TG_FIELD(tg_adagrad_opts, lr, DOUBLE, "Learning rate, 0 or more."),
+    TG_FIELD(tg_adagrad_opts, initial, DOUBLE, "Initial value of the sums of squares, 0 or more."),
+    TG_FIELD(tg_adagrad_opts, eps, DOUBLE, "0 or more: added to the root of the sums."),
+    TG_FIELD(tg_adagrad_opts, weight_decay, DOUBLE, "0 or more."),
+};
+const tg_struct tg_adagrad_opts_struct =
+    TG_STRUCT(tg_adagrad_opts, ADAGRAD, adagrad_fields, "Options of Adagrad.");
+
+static const tg_field lion_fields[] = {
+    TG_FIELD(tg_lion_opts, lr, DOUBLE, "Learning rate, 0 or more."),
+    TG_FIELD(tg_lion_opts, beta1, DOUBLE, "In [0, 1)."),
+    TG_FIELD(tg_lion_opts, beta2, DOUBLE, "In [0, 1)."),
+    TG_FIELD(tg_lion_opts, weight_decay, DOUBLE, "0 or more."),
+};
+const tg_struct tg_lion_opts_struct = TG_STRUCT(tg_lion_opts, LION, lion_fields, "Options of Lion.");
+
+static const tg_enum_value muon_scale_values[] = {TG_ENUM_VALUE(TG_MUON_ROWS), TG_ENUM_VALUE(TG_MUON_RMS)};
+const tg_enum tg_muon_scale_enum = TG_ENUM(tg_muon_scale, "TG_MUON_", muon_scale_values);
+
+static const tg_field muon_fields[] = {
+    TG_FIELD(tg_muon_opts, lr, DOUBLE, "Learning rate of matrices, above 0."),
+    TG_FIELD(tg_muon_opts, momentum, DOUBLE, "In [0, 1)."),
+    TG_FIELD(tg_muon_opts, nesterov, BOOL, "Nesterov momentum."),
+    TG_FIELD(tg_muon_opts, weight_decay, DOUBLE, "Of matrices, 0 or more."),
+    TG_FIELD(tg_muon_opts, iterations, INT, "Newton-Schulz iterations, 1 or more."),
+    TG_FIELD(tg_muon_opts, eps, DOUBLE, "The least norm by which a matrix is divided, above 0."),
+    TG_FIELD_OF(tg_muon_opts, scale, ENUM, "tg_muon_scale", "The factor of the step of a matrix."),
+    TG_FIELD_OF(tg_muon_opts, others, POINTER, "tg_tensor*", "Matrices that AdamW steps."),
+    TG_FIELD(tg_muon_opts, n_others, INT, "Number of these matrices."),
+    TG_FIELD_OF(tg_muon_opts, adamw, POINTER, "tg_adamw_opts", "Options of AdamW for all other parameters."),
+};
+const tg_struct tg_muon_opts_struct = TG_STRUCT(tg_muon_opts, MUON, muon_fields, "Options of Muon.");
+
+static const tg_field lbfgs_fields[] = {
+    TG_FIELD(tg_lbfgs_opts, lr, DOUBLE, "Length of step that each line search tries first, above 0."),
+    TG_FIELD(tg_lbfgs_opts, iterations, INT, "Iterations of one step, 1 or more."),
+    TG_FIELD(tg_lbfgs_opts, evaluations, INT, "Evaluations after which a step ends, 1 or more."),
+    TG_FIELD(tg_lbfgs_opts, history, INT, "Pairs of vectors that are kept, 1 or more."),
+    TG_FIELD(tg_lbfgs_opts, gradient_tolerance, DOUBLE, "A step ends if no element of the gradient is greater."),
+    TG_FIELD(tg_lbfgs_opts, change_tolerance, DOUBLE, "A step ends if loss and parameters change by less."),
+};
+const tg_struct tg_lbfgs_opts_struct = TG_STRUCT(tg_lbfgs_opts, LBFGS, lbfgs_fields, "Options of L-BFGS.");
 
 static const tg_field group_fields[] = {
     TG_FIELD(tg_group_opts, lr_scale, DOUBLE, "Factor of the learning rate, 0 or more."),

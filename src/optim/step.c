@@ -3,6 +3,7 @@
 
 #include "autograd/gradients.h"
 #include "kernels/composed.h"
+#include "kernels/scalar.h"
 #include "optim/optim.h"
 #include "placement/placing.h"
 
@@ -28,23 +29,41 @@ static void note_versions(tg_optim_item *it) {
 }
 
 /* Waits for collectives that use what the step may write: the parameter, its master and its states. */
-static tg_status settle(const tg_optim *o, const tg_optim_item *it) {
+static tg_status settle(const tg_optim_item *it) {
     if (!it->master && !tg_optim_gradient(it)) return TG_OK;
     TG_TRY(tg_storage_may_change(it->param));
     if (it->master) TG_TRY(tg_storage_may_change(it->master));
-    for (int i = 0; i < o->method->n_states; i++) TG_TRY(tg_storage_may_change(it->state[i]));
+    for (int i = 0; i < TG_OPTIM_STATES; i++)
+        if (it->state[i]) TG_TRY(tg_storage_may_change(it->state[i]));
     return TG_OK;
 }
 
-/* Makes a parameter and its master equal if one of them was written since the last step. If the master was written, for
- * example by loading a checkpoint, copies it to the parameter. Else copies the parameter to the master. */
+/* Copies a parameter that was written to its master, but keeps those elements of the master that round to the
+ * parameter's: after a parameter got its old values again (tg_average_restore), the master has the bits that it had. */
+static tg_status read_param(const tg_optim_item *it) {
+    static const double none[2] = {0, 0};
+    tg_ctx *ctx = it->param->ctx;
+    tg_tensor *rounded = tg_temp_empty(ctx, it->param->dtype, it->param->ndim, it->param->shape, TG_MEM_TEMPORARY);
+    if (!rounded) return ctx->run.status;
+    tg_array master = tg_array_of(it->master), param = tg_array_of(it->param), same = tg_array_of(rounded);
+    tg_status s = ctx->run.ops->map(ctx, TG_FN_id, same, &master, 1, none, false);
+    const tg_array both[] = {same, param}, choice[] = {same, master, param};
+    if (s == TG_OK) s = ctx->run.ops->map(ctx, TG_FN_eq, same, both, 2, none, false);
+    if (s == TG_OK) s = ctx->run.ops->map(ctx, TG_FN_where, master, choice, 3, none, false);
+    tg_temp_free(rounded);
+    return s;
+}
+
+/* Makes a parameter and its master agree if one of them was written since the last step. If the master was written, for
+ * example by loading a checkpoint, copies it to the parameter. Else the parameter replaces the master. */
 static tg_status agree_with_master(tg_optim_item *it) {
     if (!it->master) return TG_OK;
     if (it->master_version != it->master->storage->version) {
         TG_TRY(tg_gradient_put(it->param, it->master, false));
         tg_storage_wrote(it->param->storage, "tg_optim_step", TG_SITE);
     } else if (it->version != it->param->storage->version) {
-        TG_TRY(tg_gradient_put(it->master, it->param, false));
+        TG_TRY(tg_storage_need(it->param->storage, it->param));
+        TG_TRY(read_param(it));
     }
     note_versions(it);
     return TG_OK;
@@ -84,7 +103,7 @@ static tg_status prepare(tg_optim *o, bool normed) {
 static tg_status step(tg_optim *o) {
     TG_TRY(tg_optim_check(o));
     TG_TRY(tg_optim_check_gradients(o, "tg_optim_step"));
-    for (int i = 0; i < o->n; i++) TG_TRY(settle(o, &o->item[i]));
+    for (int i = 0; i < o->n; i++) TG_TRY(settle(&o->item[i]));
     for (int i = 0; i < o->n; i++) TG_TRY(agree_with_master(&o->item[i]));
     bool normed = o->summed || measures(o);
     if (measures(o)) TG_TRY(tg_optim_measure(o));

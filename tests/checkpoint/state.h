@@ -10,6 +10,7 @@
 
 #include <tapegrad/checkpoint.h>
 #include <tapegrad/nn.h>
+#include <tapegrad/average.h>
 #include <tapegrad/optim.h>
 #include <tapegrad/parallel.h>
 

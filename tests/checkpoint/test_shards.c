@@ -46,6 +46,7 @@ typedef struct state {
     tg_tensor *x[8];
     tg_module *m;
     tg_optim *o;
+    tg_average *a;
     tg_shards *s;
 } state;
 
@@ -81,15 +82,20 @@ static state state_new(const tg_parallel *p, double scale, int steps) {
         tg_write_f64(x, v, tg_numel(x));
     }
     tg_optim_set_steps(s.o, steps);
+    s.a = tg_ema_new(ctx, s.x, k, 0.5);
+    tg_average_update(s.a);
+    tg_write_f64(tg_average_state(s.a, k, NULL), &(double){steps}, 1);
     s.s = tg_shards_new(p);
     tg_shards_add_module(s.s, "model", s.m);
     tg_shards_add_optim(s.s, "optim", s.o);
+    tg_shards_add_average(s.s, "ema", s.a);
     tg_shards_set_rows(s.s, "model.l0.weight", TABLE_ROWS - 3);
     return s;
 }
 
 static void state_free(state *s) {
     tg_shards_free(s->s);
+    tg_average_free(s->a);
     tg_optim_free(s->o);
     tg_module_free(s->m);
 }
@@ -105,7 +111,7 @@ static tg_status load_and_save(void *arg, tg_ctx *ctx, tg_comm *world) {
     state s = state_new(p, j->from ? -3 : 1, j->from ? 5 : 77);
     if (j->from) {
         RUN(tg_shards_load(s.s, j->from));
-        EXPECT(ctx, tg_optim_steps(s.o) == 77);
+        EXPECT(ctx, tg_optim_steps(s.o) == 77 && tg_average_updates(s.a) == 77);
     }
     RUN(tg_shards_save(s.s, j->to));
     state_free(&s);

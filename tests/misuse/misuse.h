@@ -132,6 +132,8 @@ void misuse_nn(misuse_world *b);
 void misuse_modules(misuse_world *b);
 void misuse_lm(misuse_world *b);
 void misuse_optim(misuse_world *b);
+void misuse_averages(misuse_world *b);
+void misuse_data(misuse_world *b);
 void misuse_io(misuse_world *b);
 void misuse_comm(misuse_world *b);
 void misuse_parallel(misuse_world *b);

@@ -259,6 +259,8 @@ static void adding_shards(misuse_world *b, const tg_parallel *p) {
     QUIET(tg_shards_add_rng, tg_shards_add_rng(NULL) == TG_ERR_ARGUMENT);
     tg_shards_add_rng(s);
     FAILS(tg_shards_add_rng, STATE, "were added already", tg_shards_add_rng(s));
+    QUIET(tg_shards_add_average, tg_shards_add_average(NULL, "a", NULL) == TG_ERR_ARGUMENT);
+    FAILS(tg_shards_add_average, ARGUMENT, "the averages are NULL", tg_shards_add_average(s, "a", NULL));
     QUIET(tg_shards_add_optim, tg_shards_add_optim(NULL, "o", o) == TG_ERR_ARGUMENT);
     FAILS(tg_shards_add_optim, ARGUMENT, "the optimizer is NULL", tg_shards_add_optim(s, "o", NULL));
     FAILS(tg_shards_add_optim, ARGUMENT, "expected at most", tg_shards_add_optim(s, longest, o));

@@ -43,6 +43,10 @@ static void making(misuse_world *b) {
     PARAMETERS(tg_sgd_new, TG_SGD(.lr = 0.1));
     PARAMETERS(tg_adam_new, NULL);
     PARAMETERS(tg_adamw_new, NULL);
+    PARAMETERS(tg_rmsprop_new, NULL);
+    PARAMETERS(tg_adagrad_new, NULL);
+    PARAMETERS(tg_lion_new, NULL);
+    PARAMETERS(tg_muon_new, NULL);
     NONE(tg_sgd_new, ARGUMENT, "lr must be given", tg_sgd_new(b->ctx, &b->w, 1, NULL));
     NONE(tg_sgd_new, ARGUMENT, "size is 0", tg_sgd_new(b->ctx, &b->w, 1, &sgd0));
     NONE(tg_sgd_new, ARGUMENT, "this library knows", tg_sgd_new(b->ctx, &b->w, 1, &sgd_later));
@@ -72,6 +76,51 @@ static void making(misuse_world *b) {
     ADAM(ARGUMENT, "weight_decay nan", .weight_decay = NAN);
     ADAM(ARGUMENT, "weight_decay inf", .weight_decay = INFINITY);
     ADAM(ARGUMENT, "weight_decay -3", .weight_decay = -3);
+}
+
+#define RMSPROP(says, ...) OPTIONS(tg_rmsprop_new, TG_RMSPROP, ARGUMENT, says, __VA_ARGS__)
+#define ADAGRAD(says, ...) OPTIONS(tg_adagrad_new, TG_ADAGRAD, ARGUMENT, says, __VA_ARGS__)
+#define LION(says, ...) OPTIONS(tg_lion_new, TG_LION, ARGUMENT, says, __VA_ARGS__)
+#define MUON(says, ...) OPTIONS(tg_muon_new, TG_MUON, ARGUMENT, says, __VA_ARGS__)
+
+static void making_others(misuse_world *b) {
+    tg_rmsprop_opts rmsprop0 = {0};
+    tg_adagrad_opts adagrad0 = {0};
+    tg_lion_opts lion0 = {0};
+    tg_muon_opts muon0 = {0};
+    tg_adamw_opts adamw0 = {0};
+    NONE(tg_rmsprop_new, ARGUMENT, "size is 0", tg_rmsprop_new(b->ctx, &b->w, 1, &rmsprop0));
+    NONE(tg_adagrad_new, ARGUMENT, "size is 0", tg_adagrad_new(b->ctx, &b->w, 1, &adagrad0));
+    NONE(tg_lion_new, ARGUMENT, "size is 0", tg_lion_new(b->ctx, &b->w, 1, &lion0));
+    NONE(tg_muon_new, ARGUMENT, "size is 0", tg_muon_new(b->ctx, &b->w, 1, &muon0));
+    RMSPROP("lr is nan", .lr = NAN);
+    RMSPROP("eps -1", .eps = -1);
+    RMSPROP("weight_decay inf", .weight_decay = INFINITY);
+    RMSPROP("alpha is 1", .alpha = 1);
+    RMSPROP("alpha is nan", .alpha = NAN);
+    RMSPROP("momentum 1, expected numbers in [0, 1)", .momentum = 1);
+    RMSPROP("momentum -0.5", .momentum = -0.5);
+    ADAGRAD("lr is -1", .lr = -1);
+    ADAGRAD("eps nan", .eps = NAN);
+    ADAGRAD("initial is -1", .initial = -1);
+    ADAGRAD("initial is inf", .initial = INFINITY);
+    LION("lr is inf", .lr = INFINITY);
+    LION("beta1 is 1", .beta1 = 1);
+    LION("beta2 -1", .beta2 = -1);
+    LION("weight_decay -2", .weight_decay = -2);
+    MUON("lr is 0, expected a finite number above 0", .lr = 0);
+    MUON("lr is nan", .lr = NAN);
+    MUON("momentum is 1", .momentum = 1);
+    MUON("weight_decay -1", .weight_decay = -1);
+    MUON("weight_decay inf", .weight_decay = INFINITY);
+    MUON("eps 0", .eps = 0);
+    MUON("iterations 0", .iterations = 0);
+    MUON("scale is 7", .scale = (tg_muon_scale)7);
+    MUON("n_others is 1", .n_others = 1);
+    MUON("n_others is -1", .n_others = -1);
+    MUON("others[0] is not among the 1 parameters", .others = &b->x, .n_others = 1);
+    MUON(".adamw: beta1 is 2", .adamw = TG_ADAMW(.beta1 = 2));
+    MUON("size is 0", .adamw = &adamw0);
 }
 
 /* ---- Calls on a valid optimizer ---- */
@@ -287,6 +336,7 @@ static void schedules(misuse_world *b) {
 
 void misuse_optim(misuse_world *b) {
     making(b);
+    making_others(b);
     groups(b);
     steps(b);
     scales(b);

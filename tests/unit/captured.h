@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <tapegrad/average.h>
 #include <tapegrad/capture.h>
 #include <tapegrad/nn.h>
 #include <tapegrad/optim.h>
@@ -27,7 +28,8 @@ typedef struct world {
     tg_tape *t;
     tg_tensor *ids[MICRO], *target[MICRO]; /* static inputs */
     tg_tensor *loss[MICRO];                /* static too, of the last step */
-    tg_optim *adamw; /* NULL: gradient descent */
+    tg_optim *adamw;     /* or another optimizer; NULL: gradient descent */
+    tg_average *average; /* NULL: none */
     int steps;
     double losses[LOSSES];
 } world;
@@ -60,6 +62,7 @@ static inline void with_adamw(world *w, bool scaled) {
 }
 
 static inline void world_free(world *w) {
+    tg_average_free(w->average);
     tg_optim_free(w->adamw);
     tg_module_free(w->gpt);
     tg_tape_free(w->t);
@@ -115,6 +118,7 @@ static inline tg_status step_of(void *state, tg_ctx *ctx) {
     if (w->adamw) {
         tg_optim_step(w->adamw);
         tg_optim_zero_grad(w->adamw);
+        if (w->average) tg_average_update(w->average);
     } else {
         descend(w, 0.1);
     }

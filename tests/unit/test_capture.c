@@ -59,6 +59,39 @@ START_TEST(the_optimizer_goes_on) {
 }
 END_TEST
 
+static tg_optim *method(const world *w, int k) {
+    switch (k) {
+    case 0: return tg_sgd_new(w->ctx, w->p, w->n, TG_SGD(.lr = 1e-2, .momentum = 0.9, .dampening = 0.5));
+    case 1: return tg_rmsprop_new(w->ctx, w->p, w->n, TG_RMSPROP(.lr = 1e-2, .centered = true, .momentum = 0.5));
+    case 2: return tg_adagrad_new(w->ctx, w->p, w->n, NULL);
+    case 3: return tg_lion_new(w->ctx, w->p, w->n, TG_LION(.lr = 1e-2));
+    default: return tg_muon_new(w->ctx, w->p, w->n, TG_MUON(.lr = 1e-2, .others = w->p, .n_others = 1));
+    }
+}
+
+/* The steps of the other methods can be captured too, and so can updates of averages. */
+START_TEST(each_method_goes_on) {
+    for (int k = 0; k < 5; k++) {
+        world *a = world_new(), *b = world_new();
+        a->adamw = method(a, k), b->adamw = method(b, k);
+        a->average = k % 2 ? tg_swa_new(a->ctx, a->p, a->n) : tg_ema_new(a->ctx, a->p, a->n, 0.75);
+        b->average = k % 2 ? tg_swa_new(b->ctx, b->p, b->n) : tg_ema_new(b->ctx, b->p, b->n, 0.75);
+        eager(a, 7);
+        eager(b, 1);
+        tg_graph *g = captured(b);
+        replay(b, g, 4);
+        eager(b, 1);
+        ck_same_run(a, b);
+        ck_assert_int_eq(tg_average_updates(b->average), 7);
+        tg_average_apply(a->average);
+        tg_average_apply(b->average);
+        ck_same_run(a, b);
+        world_free(a);
+        world_free(b);
+    }
+}
+END_TEST
+
 /* No step has run before, so gradients are created within the recording. */
 START_TEST(the_first_step_may_be_captured) {
     world *a = world_new(), *b = world_new();
@@ -492,6 +525,7 @@ END_TEST
 int main(void) {
     const TTest *tests[] = {replays_are_steps,
                             the_optimizer_goes_on,
+                            each_method_goes_on,
                             the_first_step_may_be_captured,
                             two_graphs_take_turns,
                             memory_of_a_graph_is_its_own,

@@ -1,0 +1,62 @@
+/* Averages of parameters over the steps of training, which often generalize better than the last parameters: the
+ * exponential moving average (EMA; Polyak and Juditsky, SIAM J. Control Optim. 30, 1992), and the plain mean of
+ * stochastic weight averaging (SWA; Izmailov et al., arXiv 1803.05407).
+ *
+ *     tg_average *ema = tg_ema_new(ctx, params, n, 0.999);
+ *     for (...) {
+ *         ...
+ *         tg_optim_step(o);
+ *         tg_average_update(ema);          // after each step, or every few
+ *     }
+ *     tg_average_apply(ema);               // the parameters are the averages
+ *     evaluate(model);
+ *     tg_average_restore(ema);             // the parameters are their own again
+ */
+#ifndef TAPEGRAD_AVERAGE_H
+#define TAPEGRAD_AVERAGE_H
+
+#include <tapegrad/tape.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct tg_average tg_average;
+
+/* Create averages of n >= 1 different parameters, which are as an optimizer wants them (optim.h), and must outlive the
+ * averages. An average has the dtype of its parameter, or float32 if that has 16 bits. The first update copies the
+ * parameters. Each later update of an EMA makes an average decay * average + (1 - decay) * parameter, with decay in [0,
+ * 1). After k updates of a mean, an average is the mean of the k values. On an error the functions return an inert
+ * object. */
+TG_API tg_average *tg_ema_new(tg_ctx *ctx, tg_tensor *const *params, int n, double decay);
+TG_API tg_average *tg_swa_new(tg_ctx *ctx, tg_tensor *const *params, int n);
+/* Frees the averages. If they are applied, the parameters keep them. */
+TG_API void tg_average_free(tg_average *a);
+
+/* Adds the present parameters to the averages. Queues work on the device, allocates nothing, and may be a part of a
+ * captured step (capture.h). Call it after a step that may have been skipped, too: the averages then move towards the
+ * unchanged parameters. Fails with TG_ERR_STATE while the averages are applied. */
+TG_API tg_status tg_average_update(tg_average *a);
+/* Writes the averages into the parameters, rounded to their dtypes, and keeps copies of the parameters, for which it
+ * allocates memory. Fails with TG_ERR_STATE if the averages are applied already, or if there was no update. */
+TG_API tg_status tg_average_apply(tg_average *a);
+/* Writes the copies back, with the same bits, and releases them. An optimizer then continues as if the averages had not
+ * been applied. Fails with TG_ERR_STATE, and changes nothing, if the averages are not applied, or if a parameter was
+ * written meanwhile, for example by a step. */
+TG_API tg_status tg_average_restore(tg_average *a);
+/* Makes the parameters that are applied permanent: releases the copies. Fails with TG_ERR_STATE if none are applied. */
+TG_API tg_status tg_average_commit(tg_average *a);
+
+/* Returns the number of updates; 0 on an error. Waits for the device. */
+TG_API int64_t tg_average_updates(const tg_average *a);
+/* Return the number of tensors of the state, and tensor i with its name, as tg_optim_state does: "<param>.average" for
+ * each parameter, and last "updates", the count of updates as one float64. To restore a state, write into them.
+ * tg_shards_add_average (checkpoint.h) adds them to the state of all ranks. */
+TG_API int tg_average_state_count(const tg_average *a);
+TG_API tg_tensor *tg_average_state(tg_average *a, int i, const char **name);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,107 @@
+/* Data loaders: batches of samples from arrays in memory, files of tokens, safetensors files, or a source of the
+ * caller's own, in an order that depends only on the seed and the epoch. metrics.h has what to measure on them.
+ *
+ *     tg_loader *l = tg_loader_new_arrays(ctx, parts, 2, 60000, TG_LOADER(.batch = 64, .shuffle = true, .seed = 1));
+ *     for (int64_t i = 0; i < steps; i++) {
+ *         tg_tensor *x[2];
+ *         tg_loader_next(l, x);
+ *         ...                                     // a step with x[0] and x[1]
+ *     }
+ *
+ * An epoch has every sample once. Its order is a function of (seed, epoch), so batch number i of an epoch is the same
+ * whenever it is read, and for every number of ranks: with r ranks, each gets an r-th part of the same batch. To resume
+ * a run, save tg_loader_epoch and tg_loader_step, and call tg_loader_seek. */
+#ifndef TAPEGRAD_DATA_H
+#define TAPEGRAD_DATA_H
+
+#include <tapegrad/io.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct tg_loader tg_loader;
+
+/* One part of a sample, such as an image or its label. A batch has a tensor [samples of this rank, shape...] for each
+ * part. `data` has the parts of all samples, one after the other; only tg_loader_new_arrays reads it. */
+typedef struct tg_data_part {
+    tg_dtype dtype;
+    tg_shape shape;
+    const void *data;
+} tg_data_part;
+
+/* Options of a loader. */
+typedef struct tg_loader_opts {
+    size_t size;
+    int64_t batch; /* samples of a batch, of all ranks together; a multiple of the number of ranks. Must be given */
+    bool shuffle;  /* false by default: samples come in the order of the source */
+    uint64_t seed; /* of the order; 0 by default */
+    /* If the number of samples is no multiple of `batch`, the last samples of an epoch are left out, or, if keep_last
+     * is set, are a smaller batch. Some ranks may then have a sample more than others. false by default. */
+    bool keep_last;
+    /* How many batches a thread of the loader reads ahead, up to 1024. 0 means that there is no thread: tg_loader_next
+     * reads. 2 by default. The thread calls tg_config.files. */
+    int prefetch;
+    /* The ranks among which batches are divided: those of axis dp. The tensors are placed as shards there, TG_SHARD(0),
+     * and as TG_I on tp and cp; the smaller tensors of keep_last are TG_V on dp. NULL, the default, means one rank, or
+     * `rank` of `ranks`. Must outlive the loader. */
+    const tg_parallel *parallel;
+    int rank, ranks; /* without `parallel`: which part of each batch this loader gives; 0 of 1 by default */
+} tg_loader_opts;
+
+#define TG_LOADER_DEFAULTS .size = sizeof(tg_loader_opts), .prefetch = 2, .ranks = 1
+#define TG_LOADER(...)     (&(tg_loader_opts){TG_LOADER_DEFAULTS, __VA_ARGS__})
+
+/* A source of samples of the caller's own. */
+typedef struct tg_data_ops {
+    size_t size;
+    /* Writes part p of sample number `sample` to out[p]. Runs on the thread of the loader if there is one, and then
+     * must use nothing that the program changes meanwhile; no two calls run at the same time. On an error returns a
+     * status, after tg_ctx_fail(errors, ...), for which `errors` is there. */
+    tg_status (*read)(void *state, tg_ctx *errors, int64_t sample, void *const *out);
+    /* Called when the loader is freed, and on an error of tg_loader_new, unless the table is NULL or has the size of
+     * another version. May be NULL. */
+    void (*free)(void *state);
+} tg_data_ops;
+
+#define TG_DATA_OPS_DEFAULTS .size = sizeof(tg_data_ops)
+#define TG_DATA_OPS(...) (&(tg_data_ops){TG_DATA_OPS_DEFAULTS, __VA_ARGS__})
+
+/* Create a loader of `samples` >= 1 samples, each with n >= 1 parts, at most 64. ops and the data of parts[] must
+ * outlive it. All memory is allocated now: prefetch + 1 batches on the host, and two on the device. On an error they
+ * return an inert loader, on which calls do nothing. */
+TG_API tg_loader *tg_loader_new(tg_ctx *ctx, const tg_data_ops *ops, void *state, const tg_data_part *parts, int n,
+                                int64_t samples, const tg_loader_opts *opts);
+TG_API tg_loader *tg_loader_new_arrays(tg_ctx *ctx, const tg_data_part *parts, int n, int64_t samples,
+                                       const tg_loader_opts *opts);
+/* Opens a stream of tokens (tg_tokens_open) as samples of seq_len >= 1 tokens. A sample has two parts, both int64
+ * [seq_len]: the tokens from sample * seq_len on, and those after each of them. */
+TG_API tg_loader *tg_loader_open_tokens(tg_ctx *ctx, const char *path, tg_token_format format, int64_t vocab,
+                                        int64_t seq_len, const tg_loader_opts *opts);
+/* Opens a safetensors file, or an index of several, of which n tensors are the parts: dim 0 counts the samples, and
+ * must be the same in all (TG_ERR_SHAPE). Checksums cover whole tensors, so they are not compared. */
+TG_API tg_loader *tg_loader_open_safetensors(tg_ctx *ctx, const char *path, const char *const *names, int n,
+                                             const tg_loader_opts *opts);
+/* Ends the loader and its thread, after the sample that the thread is reading. Drops the loader's tensors. */
+TG_API void tg_loader_free(tg_loader *l);
+
+/* Sets out[p] to part p of the next batch, and goes on to the batch after it, or to the next epoch. The tensors belong
+ * to the loader; they keep their values until the call after the next one. The copy to the device runs in parallel with
+ * its work (tg_upload). An error in reading a batch is reported by the call that would return that batch, with inert
+ * tensors; after tg_ctx_clear, the next call reads it again. */
+TG_API tg_status tg_loader_next(tg_loader *l, tg_tensor **out);
+
+TG_API int64_t tg_loader_samples(const tg_loader *l); /* Returns the number of samples; 0 on an error. */
+TG_API int64_t tg_loader_batches(const tg_loader *l); /* Returns the number of batches in an epoch; 0 on an error. */
+/* Return the epoch of the next batch, and its number in the epoch, both from 0. Return 0 on an error. */
+TG_API int64_t tg_loader_epoch(const tg_loader *l);
+TG_API int64_t tg_loader_step(const tg_loader *l);
+/* Makes batch number `step` of an epoch the next one. step may be the number of batches, which means the first batch of
+ * the epoch after. */
+TG_API tg_status tg_loader_seek(tg_loader *l, int64_t epoch, int64_t step);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

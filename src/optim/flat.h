@@ -1,0 +1,37 @@
+/* Vectors that have all elements of a list of parameters, one parameter after the other, as L-BFGS computes with. */
+#ifndef TG_OPTIM_FLAT_H
+#define TG_OPTIM_FLAT_H
+
+#include "core/context.h"
+
+typedef struct tg_flat_item {
+    tg_tensor *param;
+    tg_ref ref;    /* detects that the parameter was dropped */
+    int64_t first; /* index of its first element in the vectors */
+} tg_flat_item;
+
+/* A number of vectors of one length. Those who call the functions name vectors by their numbers, from 0. The functions
+ * that return a number wait for the device. */
+typedef struct tg_flat {
+    tg_ctx *ctx;
+    tg_tensor *vectors; /* [number of vectors + 1, length]; the last one is work memory */
+    tg_tensor *number;  /* [1], float64: the result of a reduction */
+    tg_flat_item *item;
+    int n, spare; /* number of parameters; number of the vector that is work memory */
+    int64_t length;
+} tg_flat;
+
+/* Creates `vectors` vectors for n parameters, in float64 if one of these is float64, and else in float32. */
+tg_status tg_flat_open(tg_flat *f, tg_ctx *ctx, tg_tensor *const *params, int n, int vectors);
+void tg_flat_close(tg_flat *f);
+tg_status tg_flat_check(const tg_flat *f, const char *who); /* fails if a parameter was dropped */
+
+tg_status tg_flat_from_params(const tg_flat *f, int to);
+/* Copies the gradients. Parameters without a gradient count as having one of zeros. */
+tg_status tg_flat_from_gradients(const tg_flat *f, int to, const char *who);
+tg_status tg_flat_to_params(const tg_flat *f, int from, const char *who);
+tg_status tg_flat_sum(const tg_flat *f, int to, double p, int a, double q, int b); /* to = p a + q b */
+tg_status tg_flat_dot(const tg_flat *f, int a, int b, double *result);
+tg_status tg_flat_norms(const tg_flat *f, int a, double *sum, double *most); /* of the magnitudes of a's elements */
+
+#endif
