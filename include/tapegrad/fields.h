@@ -86,6 +86,7 @@ typedef struct tg_struct {
     X(tg_pack_ops, PACK_OPS)                    \
     X(tg_backward_opts, BACKWARD)               \
     X(tg_grad_opts, GRAD)                       \
+    X(tg_print_opts, PRINT)                     \
     X(tg_recompute_opts, RECOMPUTE)             \
     X(tg_solve_opts, SOLVE)                     \
     X(tg_attention_opts, ATTENTION)             \

@@ -25,10 +25,11 @@ TG_API tg_tensor *tg_zeros(tg_ctx *ctx, tg_dtype dtype, tg_shape shape);
 /* Creates a tensor and copies its elements from host memory at data, where they are in row-major order and of dtype
  * `dtype`. */
 TG_API tg_tensor *tg_from_host(tg_ctx *ctx, tg_dtype dtype, tg_shape shape, const void *data);
-/* Creates a tensor on the caller's memory, without a copy. strides are in elements, and 0 or more. strides NULL means
- * row-major. data must be aligned to the size of an element, and may be NULL if there are no elements. The library
- * calls release(user) once: when no handle and no node needs the memory any more, or at once on error. release may be
- * NULL. Works only on contexts of device "cpu" (TG_ERR_DEVICE). */
+/* Creates a tensor on the caller's memory, without a copy. data is the address of the first element, whose indices are
+ * all 0. strides are in elements, and may be negative or 0. strides NULL means row-major. data must be aligned to the
+ * size of an element, and may be NULL if there are no elements. The library calls release(user) once: when no handle
+ * and no node needs the memory any more, or at once on error. release may be NULL. tg_set_read_only (handles.h) forbids
+ * writes. Works only on contexts of device "cpu" (TG_ERR_DEVICE). */
 TG_API tg_tensor *tg_wrap(tg_ctx *ctx, tg_dtype dtype, tg_shape shape, const int64_t *strides, void *data,
                           void (*release)(void *user), void *user);
 /* Creates a tensor of normal numbers with mean 0 and standard deviation std. */

@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "base/options.h"
 #include "base/host_memory.h"
 #include "base/text.h"
 #include "core/context.h"
@@ -142,15 +143,12 @@ static void put_all(printed *p) {
 
 static tg_status choose(printed *p, const tg_print_opts *given) {
     tg_ctx *ctx = p->x->ctx;
-    TG_TRY(tg_options(ctx, &p->o, sizeof p->o, given, "tg_print: the options"));
-    if (p->o.precision < 0 || p->o.threshold < 0 || p->o.edge < 0 || p->o.width < 0)
+    TG_TRY(tg_options(ctx, &p->o, &tg_print_opts_struct, given, "tg_print: the options"));
+    if (p->o.precision < 0 || p->o.threshold < 0 || p->o.edge < 1 || p->o.width < 1)
         return tg_fail(ctx, TG_ERR_ARGUMENT,
-                       "tg_print: precision is %d, threshold %lld, edge %d and width %d; none may be negative",
+                       "tg_print: precision is %d, threshold %lld, edge %d and width %d; expected 0 or more of the first "
+                       "two, and 1 or more of the others",
                        p->o.precision, (long long)p->o.threshold, p->o.edge, p->o.width);
-    if (!p->o.precision) p->o.precision = 8;
-    if (!p->o.threshold) p->o.threshold = 1000;
-    if (!p->o.edge) p->o.edge = 3;
-    if (!p->o.width) p->o.width = 75;
     p->summary = p->x->numel > p->o.threshold;
     p->numel = 1;
     for (int d = 0; d < p->x->ndim; d++) {

@@ -158,12 +158,32 @@ START_TEST(read_only_bytes_are_not_written) {
 }
 END_TEST
 
+/* ---- Negative strides ---- */
+
+START_TEST(memory_is_wrapped_backward) {
+    static double data[6] = {1, 2, 3, 4, 5, 6};
+    static const double turned[6] = {6, 5, 4, 3, 2, 1};
+    double v[6];
+    begin();
+    tg_tensor *x = tg_wrap(ctx, TG_F64, TG_SHAPE(2, 3), (int64_t[]){-3, -1}, &data[5], NULL, NULL);
+    tg_read(x, v, sizeof v);
+    ck_assert(memcmp(v, turned, sizeof v) == 0 && tg_stride(x, 1) == -1 && !tg_is_contiguous(x));
+    ck_assert(!tg_ctx_message(ctx)[0] && tg_host_data(x) == &data[5]);
+    tg_read(tg_matmul(t, x, tg_full(t, TG_F64, TG_SHAPE(3, 1), 1)), v, 2 * sizeof *v);
+    ck_assert(v[0] == 15 && v[1] == 6);
+    ck_assert(tg_write(x, (double[]){1, 2, 3, 4, 5, 6}, sizeof v) == TG_OK);
+    ck_assert(memcmp(data, turned, sizeof data) == 0);
+    end();
+}
+END_TEST
+
 int main(void) {
     const TTest *tests[] = {finalizers_drop_while_the_owner_computes,
                             a_handle_may_be_dropped_as_often_as_it_is_held,
                             pinned_bytes_stay_after_the_handle,
                             pinned_bytes_are_not_discarded,
                             writes_from_outside_are_noticed_in_backward,
-                            read_only_bytes_are_not_written};
+                            read_only_bytes_are_not_written,
+                            memory_is_wrapped_backward};
     return tg_check_main("drops", tests, sizeof tests / sizeof *tests);
 }

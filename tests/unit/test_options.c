@@ -4,9 +4,11 @@
 #include <string.h>
 
 #include <tapegrad/checkpoint.h>
+#include <tapegrad/data.h>
 #include <tapegrad/data_parallel.h>
 #include <tapegrad/gpt.h>
 #include <tapegrad/gradcheck.h>
+#include <tapegrad/lbfgs.h>
 #include <tapegrad/lm.h>
 #include <tapegrad/megatron.h>
 #include <tapegrad/pipe.h>
