@@ -94,13 +94,8 @@ static void print(const char *name, tg_tensor *x) {
 
 int main(void) {
     char lines[][64] = {
-        "x = arange stop=6 dtype=f64",
-        "m = reshape x shape=2,3",
-        "p = softmax m dim=1",
-        "q = clamp p lo=0.1 hi=0.6",
-        "s = sum q dims=all",
-        "e = softmax m dimm=1",
-        "e = softmax m dim=0.5",
+        "x = arange stop=6 dtype=f64", "m = reshape x shape=2,3", "p = softmax m dim=1",   "q = clamp p lo=0.1 hi=0.6",
+        "s = sum q dims=all",          "e = softmax m dimm=1",    "e = softmax m dim=0.5",
     };
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1));
     program p = {.t = tg_tape_new(ctx)};

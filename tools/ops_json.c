@@ -9,10 +9,10 @@
 
 static const char *kind_name(tg_field_kind kind) {
     static const char *const names[] = {
-        [TG_FIELD_BOOL] = "bool",     [TG_FIELD_INT] = "int",         [TG_FIELD_INT64] = "int64",
-        [TG_FIELD_UINT64] = "uint64", [TG_FIELD_SIZE] = "size",       [TG_FIELD_DOUBLE] = "double",
-        [TG_FIELD_DTYPE] = "dtype",   [TG_FIELD_ENUM] = "enum",       [TG_FIELD_TEXT] = "text",
-        [TG_FIELD_TENSOR] = "tensor", [TG_FIELD_STRUCT] = "struct",   [TG_FIELD_FUNCTION] = "function",
+        [TG_FIELD_BOOL] = "bool",       [TG_FIELD_INT] = "int",       [TG_FIELD_INT64] = "int64",
+        [TG_FIELD_UINT64] = "uint64",   [TG_FIELD_SIZE] = "size",     [TG_FIELD_DOUBLE] = "double",
+        [TG_FIELD_DTYPE] = "dtype",     [TG_FIELD_ENUM] = "enum",     [TG_FIELD_TEXT] = "text",
+        [TG_FIELD_TENSOR] = "tensor",   [TG_FIELD_STRUCT] = "struct", [TG_FIELD_FUNCTION] = "function",
         [TG_FIELD_POINTER] = "pointer", [TG_FIELD_SHAPE] = "shape",   [TG_FIELD_DIMS] = "dims",
         [TG_FIELD_LIST] = "list",
     };
@@ -62,17 +62,28 @@ static json_t *default_of(const tg_field *f, const void *defaults) {
     if (f->kind == TG_FIELD_INT64 && f->count > 1) return integers(at, f->count);
     if (f->count > 1) return json_null();
     switch (f->kind) {
-    case TG_FIELD_BOOL: return json_boolean(*(const bool *)at);
-    case TG_FIELD_INT: return json_integer(*(const int *)at);
-    case TG_FIELD_INT64: return json_integer(*(const int64_t *)at);
-    case TG_FIELD_UINT64: return json_integer((json_int_t) * (const uint64_t *)at);
-    case TG_FIELD_SIZE: return json_integer((json_int_t) * (const size_t *)at);
-    case TG_FIELD_DOUBLE: return number(*(const double *)at);
-    case TG_FIELD_DTYPE: return json_string(tg_dtype_name(*(const tg_dtype *)at));
-    case TG_FIELD_ENUM: return tg_enum_find(f->of) ? enum_default(tg_enum_find(f->of), *(const int *)at) : json_null();
-    case TG_FIELD_SHAPE: return integers(((const tg_shape *)at)->dim, (int)((const tg_shape *)at)->ndim);
-    case TG_FIELD_DIMS: return dims(at);
-    default: return json_null();
+    case TG_FIELD_BOOL:
+        return json_boolean(*(const bool *)at);
+    case TG_FIELD_INT:
+        return json_integer(*(const int *)at);
+    case TG_FIELD_INT64:
+        return json_integer(*(const int64_t *)at);
+    case TG_FIELD_UINT64:
+        return json_integer((json_int_t) * (const uint64_t *)at);
+    case TG_FIELD_SIZE:
+        return json_integer((json_int_t) * (const size_t *)at);
+    case TG_FIELD_DOUBLE:
+        return number(*(const double *)at);
+    case TG_FIELD_DTYPE:
+        return json_string(tg_dtype_name(*(const tg_dtype *)at));
+    case TG_FIELD_ENUM:
+        return tg_enum_find(f->of) ? enum_default(tg_enum_find(f->of), *(const int *)at) : json_null();
+    case TG_FIELD_SHAPE:
+        return integers(((const tg_shape *)at)->dim, (int)((const tg_shape *)at)->ndim);
+    case TG_FIELD_DIMS:
+        return dims(at);
+    default:
+        return json_null();
     }
 }
 
@@ -112,10 +123,10 @@ static json_t *names_json(const char *words, uint32_t optional) {
 static json_t *op_json(const tg_op *op) {
     static const char zeros[1024];
     const void *defaults = op->preset ? op->preset : op->params_size <= sizeof zeros ? zeros : NULL;
-    json_t *j = json_pack("{s:s, s:s, s:o, s:o, s:o}", "name", op->name, "formula", op->formula, "inputs",
-                          names_json(op->inputs, op->optional), "outputs",
-                          names_json(op->outputs ? op->outputs : "y", 0), "arguments",
-                          fields_json(op->fields, op->n_fields, defaults));
+    json_t *j =
+        json_pack("{s:s, s:s, s:o, s:o, s:o}", "name", op->name, "formula", op->formula, "inputs",
+                  names_json(op->inputs, op->optional), "outputs", names_json(op->outputs ? op->outputs : "y", 0),
+                  "arguments", fields_json(op->fields, op->n_fields, defaults));
     if (op->alias) json_object_set_new(j, "alias", json_string(op->alias));
     json_object_set_new(j, "family", json_string(op->compose ? "composed" : family_name(op->family)));
     json_object_set_new(j, "composed", json_boolean(op->compose != NULL));

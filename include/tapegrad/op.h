@@ -201,8 +201,8 @@ struct tg_op {
     size_t sample_size; /* sizeof(tg_sample) of the program; 0 means that of the library */
     /* A second name for tg_op_find: that of the C function without "tg_", where it is not `name`. NULL: none. */
     const char *alias;
-    /* The names of the inputs and of the outputs, with a space between names: "x w b". "x.." names a list of any length.
-     * outputs NULL means that the only output is "y". */
+    /* The names of the inputs and of the outputs, with a space between names: "x w b". "x.." names a list of any
+     * length. outputs NULL means that the only output is "y". */
     const char *inputs, *outputs;
     /* The members of params that a caller sets, under the names of the arguments of the C function. */
     const tg_field *fields;

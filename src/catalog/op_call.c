@@ -84,9 +84,11 @@ static tg_status bind(tg_ctx *ctx, const tg_op *op, const char *const *names, co
         return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: the call has %s; expected 0 to %d, in an array that is not NULL",
                        op->name, tg_count(n, "named argument").text, TG_OP_VALUES);
     if (op->params_size > PARAMS || op->n_in > INPUTS)
-        return tg_fail(ctx, TG_ERR_UNSUPPORTED, "%s: the op has %s of params and %s; a call by name takes at most %d "
-                       "and %d", op->name, tg_count((int64_t)op->params_size, "byte").text,
-                       tg_count(op->n_in, "input").text, PARAMS, INPUTS);
+        return tg_fail(ctx, TG_ERR_UNSUPPORTED,
+                       "%s: the op has %s of params and %s; a call by name takes at most %d "
+                       "and %d",
+                       op->name, tg_count((int64_t)op->params_size, "byte").text, tg_count(op->n_in, "input").text,
+                       PARAMS, INPUTS);
     b->op = op;
     b->n = 0;
     for (int i = 0; i < n; i++) TG_TRY(bind_name(ctx, b, names ? names[i] : values[i].name));
@@ -98,8 +100,10 @@ tg_status tg_op_bind(tg_ctx *ctx, const tg_op *op, const char *const *names, int
     if (!tg_ok(ctx)) return tg_ctx_status(ctx);
     if (!b) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_op_bind: the binding is NULL");
     TG_TRY(tg_table_check(ctx, b->size, sizeof *b, "tg_op_bind: the binding"));
-    if (!op) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_op_bind: the op is NULL; tg_op_find returns NULL for a name that "
-                                                  "no op has");
+    if (!op)
+        return tg_fail(ctx, TG_ERR_ARGUMENT,
+                       "tg_op_bind: the op is NULL; tg_op_find returns NULL for a name that "
+                       "no op has");
     TG_TRY(bind(ctx, op, names, NULL, n, &made));
     *b = made;
     return TG_OK;
@@ -125,8 +129,8 @@ static tg_status begin(tg_ctx *ctx, const tg_op *op, tg_tensor *const *in, int n
     a->n_in = n_in;
     if (op->n_in < 0) return TG_OK; /* a list, which tg_apply checks */
     if (n_in > op->n_in)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: the call has %s, expected %d", op->name,
-                       tg_count(n_in, "input").text, op->n_in);
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: the call has %s, expected %d", op->name, tg_count(n_in, "input").text,
+                       op->n_in);
     if (n_in < 0 || (n_in && !in))
         return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: the array of inputs is NULL, or has fewer than 0", op->name);
     for (int i = 0; i < op->n_in; i++) a->own[i] = i < n_in ? in[i] : NULL;

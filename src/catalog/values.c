@@ -12,8 +12,7 @@
 static void describe_list(const tg_value *v, char *buf, size_t size) {
     size_t at = 0;
     tg_text(buf, size, &at, "[");
-    for (int i = 0; i < v->n && v->list; i++)
-        tg_text(buf, size, &at, "%s%lld", i ? ", " : "", (long long)v->list[i]);
+    for (int i = 0; i < v->n && v->list; i++) tg_text(buf, size, &at, "%s%lld", i ? ", " : "", (long long)v->list[i]);
     tg_text(buf, size, &at, "]");
 }
 
@@ -21,15 +20,32 @@ static void describe_list(const tg_value *v, char *buf, size_t size) {
 static void describe(const tg_value *v, char *buf, size_t size) {
     size_t at = 0;
     switch (v->kind) {
-    case TG_VALUE_DEFAULT: tg_text(buf, size, &at, "not given"); break;
-    case TG_VALUE_BOOL: tg_text(buf, size, &at, "%s", v->boolean ? "true" : "false"); break;
-    case TG_VALUE_INT: tg_text(buf, size, &at, "%lld", (long long)v->integer); break;
-    case TG_VALUE_DOUBLE: tg_text(buf, size, &at, "%g", v->number); break;
-    case TG_VALUE_TEXT: tg_text(buf, size, &at, v->text ? "\"%s\"" : "NULL%s", v->text ? v->text : ""); break;
-    case TG_VALUE_LIST: describe_list(v, buf, size); break;
-    case TG_VALUE_TENSOR: tg_text(buf, size, &at, "a tensor"); break;
-    case TG_VALUE_POINTER: tg_text(buf, size, &at, "%s", v->pointer ? "a pointer" : "NULL"); break;
-    default: tg_text(buf, size, &at, "of the unknown kind %d", (int)v->kind);
+    case TG_VALUE_DEFAULT:
+        tg_text(buf, size, &at, "not given");
+        break;
+    case TG_VALUE_BOOL:
+        tg_text(buf, size, &at, "%s", v->boolean ? "true" : "false");
+        break;
+    case TG_VALUE_INT:
+        tg_text(buf, size, &at, "%lld", (long long)v->integer);
+        break;
+    case TG_VALUE_DOUBLE:
+        tg_text(buf, size, &at, "%g", v->number);
+        break;
+    case TG_VALUE_TEXT:
+        tg_text(buf, size, &at, v->text ? "\"%s\"" : "NULL%s", v->text ? v->text : "");
+        break;
+    case TG_VALUE_LIST:
+        describe_list(v, buf, size);
+        break;
+    case TG_VALUE_TENSOR:
+        tg_text(buf, size, &at, "a tensor");
+        break;
+    case TG_VALUE_POINTER:
+        tg_text(buf, size, &at, "%s", v->pointer ? "a pointer" : "NULL");
+        break;
+    default:
+        tg_text(buf, size, &at, "of the unknown kind %d", (int)v->kind);
     }
 }
 
@@ -204,18 +220,30 @@ static bool store(const tg_field *f, const tg_value *v, char *params) {
     void *to = params + f->offset;
     if (f->count > 1) return as_array(f, v, to);
     switch (f->kind) {
-    case TG_FIELD_BOOL: return store_bool(v, to);
-    case TG_FIELD_INT: return store_int(v, to);
-    case TG_FIELD_INT64: return as_integer(v, INT64_MIN, INT64_MAX, to);
-    case TG_FIELD_DOUBLE: return as_double(v, to);
-    case TG_FIELD_SIZE: return store_size(v, to);
-    case TG_FIELD_DTYPE: return as_dtype(v, to);
-    case TG_FIELD_ENUM: return as_enum(f, v, to);
-    case TG_FIELD_TEXT: return store_text(v, to);
-    case TG_FIELD_SHAPE: return as_shape(v, to);
-    case TG_FIELD_DIMS: return as_dims(v, to);
-    case TG_FIELD_LIST: return as_list(v, to, (int *)(void *)(params + f->length_at));
-    default: return as_pointed(f, v, to);
+    case TG_FIELD_BOOL:
+        return store_bool(v, to);
+    case TG_FIELD_INT:
+        return store_int(v, to);
+    case TG_FIELD_INT64:
+        return as_integer(v, INT64_MIN, INT64_MAX, to);
+    case TG_FIELD_DOUBLE:
+        return as_double(v, to);
+    case TG_FIELD_SIZE:
+        return store_size(v, to);
+    case TG_FIELD_DTYPE:
+        return as_dtype(v, to);
+    case TG_FIELD_ENUM:
+        return as_enum(f, v, to);
+    case TG_FIELD_TEXT:
+        return store_text(v, to);
+    case TG_FIELD_SHAPE:
+        return as_shape(v, to);
+    case TG_FIELD_DIMS:
+        return as_dims(v, to);
+    case TG_FIELD_LIST:
+        return as_list(v, to, (int *)(void *)(params + f->length_at));
+    default:
+        return as_pointed(f, v, to);
     }
 }
 

@@ -3,11 +3,16 @@
 
 #include <tapegrad/op_call.h>
 
-#define BOOLEAN(name_, v_) {.name = name_, .kind = TG_VALUE_BOOL, .boolean = (v_)}
-#define INTEGER(name_, v_) {.name = name_, .kind = TG_VALUE_INT, .integer = (v_)}
-#define NUMBER(name_, v_) {.name = name_, .kind = TG_VALUE_DOUBLE, .number = (v_)}
-#define TEXT(name_, v_) {.name = name_, .kind = TG_VALUE_TEXT, .text = (v_)}
-#define TENSOR(name_, v_) {.name = name_, .kind = TG_VALUE_TENSOR, .tensor = (v_)}
+#define BOOLEAN(name_, v_)                                                                                             \
+    { .name = name_, .kind = TG_VALUE_BOOL, .boolean = (v_) }
+#define INTEGER(name_, v_)                                                                                             \
+    { .name = name_, .kind = TG_VALUE_INT, .integer = (v_) }
+#define NUMBER(name_, v_)                                                                                              \
+    { .name = name_, .kind = TG_VALUE_DOUBLE, .number = (v_) }
+#define TEXT(name_, v_)                                                                                                \
+    { .name = name_, .kind = TG_VALUE_TEXT, .text = (v_) }
+#define TENSOR(name_, v_)                                                                                              \
+    { .name = name_, .kind = TG_VALUE_TENSOR, .tensor = (v_) }
 
 static tg_status calls(tg_tape *t, const char *op, tg_tensor *const *in, int n_in, const tg_value *v, int n) {
     tg_tensor *y = NULL;
@@ -15,8 +20,8 @@ static tg_status calls(tg_tape *t, const char *op, tg_tensor *const *in, int n_i
     return s != TG_OK && misuse_inert(y) ? s : TG_OK;
 }
 /* A call with these named values. */
-#define CALL(op, in, n_in, ...)                                \
-    calls(b->t, op, in, n_in, (const tg_value[]){__VA_ARGS__}, \
+#define CALL(op, in, n_in, ...)                                                                                        \
+    calls(b->t, op, in, n_in, (const tg_value[]){__VA_ARGS__},                                                         \
           (int)(sizeof((const tg_value[]){__VA_ARGS__}) / sizeof(tg_value)))
 
 static void names(misuse_world *b) {
@@ -58,8 +63,7 @@ static void inputs(misuse_world *b) {
     for (int i = 0; i < MISUSE_HANDLES - 1; i++) {
         const misuse_handle *h = &b->handle[i];
         tg_tensor *operand = i ? h->x : b->dropped;
-        MISUSE_TWICE(tg_op_call, calls(h->tape, "relu", &operand, 1, NULL, 0) == h->status, h->ctx, h->status,
-                     h->says);
+        MISUSE_TWICE(tg_op_call, calls(h->tape, "relu", &operand, 1, NULL, 0) == h->status, h->ctx, h->status, h->says);
     }
 }
 
@@ -124,8 +128,7 @@ static void bindings(misuse_world *b) {
     FAILS(tg_op_call_bound, ARGUMENT, "tg_op_bind has not filled it",
           tg_op_call_bound(b->t, &empty, &x, 1, NULL, &y, 1));
     tg_op_bind(b->ctx, softmax, dim, 1, &made);
-    FAILS(tg_op_call_bound, ARGUMENT, "the array of values is NULL",
-          tg_op_call_bound(b->t, &made, &x, 1, NULL, &y, 1));
+    FAILS(tg_op_call_bound, ARGUMENT, "the array of values is NULL", tg_op_call_bound(b->t, &made, &x, 1, NULL, &y, 1));
     QUIET(tg_op_output_count, tg_op_output_count(NULL, &made, NULL) == -1);
     GIVES(tg_op_output_count, ARGUMENT, "tg_op_bind has not filled it", tg_op_output_count(b->ctx, &empty, NULL) == -1);
     tg_op_bind(b->ctx, split, sizes, 1, &made);

@@ -14,13 +14,25 @@ static tg_value value_of(const tg_field *f, const void *params) {
     tg_value v = {.name = f->name, .kind = TG_VALUE_INT};
     if (f->count > 1) return v.kind = TG_VALUE_LIST, v.n = f->count, v.list = (const int64_t *)at, v;
     switch (f->kind) {
-    case TG_FIELD_BOOL: v.kind = TG_VALUE_BOOL, v.boolean = *(const bool *)at; break;
+    case TG_FIELD_BOOL:
+        v.kind = TG_VALUE_BOOL, v.boolean = *(const bool *)at;
+        break;
     case TG_FIELD_INT:
-    case TG_FIELD_ENUM: v.integer = *(const int *)at; break;
-    case TG_FIELD_DTYPE: v.kind = TG_VALUE_TEXT, v.text = tg_dtype_name(*(const tg_dtype *)at); break;
-    case TG_FIELD_INT64: v.integer = *(const int64_t *)at; break;
-    case TG_FIELD_DOUBLE: v.kind = TG_VALUE_DOUBLE, v.number = *(const double *)at; break;
-    case TG_FIELD_TEXT: v.kind = TG_VALUE_TEXT, v.text = *(const char *const *)at; break;
+    case TG_FIELD_ENUM:
+        v.integer = *(const int *)at;
+        break;
+    case TG_FIELD_DTYPE:
+        v.kind = TG_VALUE_TEXT, v.text = tg_dtype_name(*(const tg_dtype *)at);
+        break;
+    case TG_FIELD_INT64:
+        v.integer = *(const int64_t *)at;
+        break;
+    case TG_FIELD_DOUBLE:
+        v.kind = TG_VALUE_DOUBLE, v.number = *(const double *)at;
+        break;
+    case TG_FIELD_TEXT:
+        v.kind = TG_VALUE_TEXT, v.text = *(const char *const *)at;
+        break;
     case TG_FIELD_SHAPE:
         v.kind = TG_VALUE_LIST, v.n = (int)((const tg_shape *)at)->ndim, v.list = ((const tg_shape *)at)->dim;
         break;
@@ -28,8 +40,11 @@ static tg_value value_of(const tg_field *f, const void *params) {
         v.kind = TG_VALUE_LIST, v.list = *(const int64_t *const *)at;
         v.n = *(const int *)((const char *)params + f->length_at);
         break;
-    case TG_FIELD_STRUCT: v.kind = TG_VALUE_POINTER, v.pointer = at; break;
-    default: v.kind = TG_VALUE_POINTER, v.pointer = *(const void *const *)at;
+    case TG_FIELD_STRUCT:
+        v.kind = TG_VALUE_POINTER, v.pointer = at;
+        break;
+    default:
+        v.kind = TG_VALUE_POINTER, v.pointer = *(const void *const *)at;
     }
     return v;
 }
@@ -166,7 +181,7 @@ static bool check_sample(tally *y, tg_ctx *ctx, const tg_op *op, int i) {
 
 static size_t bytes_of(const tg_field *f) {
     static const size_t bytes[] = {
-        [TG_FIELD_BOOL] = sizeof(bool),     [TG_FIELD_INT] = sizeof(int),       [TG_FIELD_INT64] = sizeof(int64_t),
+        [TG_FIELD_BOOL] = sizeof(bool),     [TG_FIELD_INT] = sizeof(int),        [TG_FIELD_INT64] = sizeof(int64_t),
         [TG_FIELD_DOUBLE] = sizeof(double), [TG_FIELD_DTYPE] = sizeof(tg_dtype), [TG_FIELD_ENUM] = sizeof(int),
         [TG_FIELD_TEXT] = sizeof(char *),   [TG_FIELD_POINTER] = sizeof(void *), [TG_FIELD_SHAPE] = sizeof(tg_shape),
         [TG_FIELD_DIMS] = sizeof(tg_dims),  [TG_FIELD_LIST] = sizeof(int64_t *),

@@ -136,7 +136,7 @@ def fill(o):
     row("split", split, lambda x: x.split((2, 3), 1), [N(3, 5)])
 
     def chunk(x):
-        out = (o.ctypes.c_void_p * 2)()
+        out = handles(2)
         tg.chunk(x, 1, 2, out)
         return list(out)
 
