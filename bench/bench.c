@@ -148,7 +148,8 @@ static void measure(const bench_row *row, void *state, tg_ctx *ctx, const bench_
 }
 
 static int run(const bench_row *row, const bench_options *o) {
-    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = o->device, .seed = 1, .dtype = o->dtype, .threads = o->threads));
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = o->device, .seed = 1, .dtype = o->dtype,
+                                        .threads = o->threads ? o->threads : TG_AUTO));
     void *state = tg_ctx_status(ctx) == TG_OK ? row->open(ctx, o) : NULL;
     for (int i = 0; state && i < WARM_UP; i++) row->measure(state);
     if (state && tg_ctx_status(ctx) == TG_OK) {

@@ -146,8 +146,8 @@ static double hop_seconds(const run *r) {
 /* Returns the idle share of a plan of the schedule, with the measured times of items and the hop if r is not NULL. */
 static double planned_share(tg_ctx *ctx, const schedule *of, const run *r) {
     tg_pipe_report report = TG_PIPE_REPORT();
-    tg_pipe_plan_opts o = {
-        .size = sizeof o, .kind = of->kind, .stages = STAGES, .chunks = of->chunks, .micros = MICROS};
+    tg_pipe_plan_opts o =
+        *TG_PIPE_PLAN(.kind = of->kind, .stages = STAGES, .chunks = of->chunks, .micros = MICROS);
     if (r) o.f = r->cost[0], o.b = r->cost[1], o.w = r->cost[2], o.hop = hop_seconds(r);
     tg_pipe_plan *plan = tg_pipe_plan_new(ctx, &o);
     tg_pipe_plan_query(plan, TG_NONE, &report);

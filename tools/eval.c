@@ -138,7 +138,7 @@ static int eval_on_ranks(evaluation *e) {
         !model_takes_data(&e->model, o->data_format))
         return 1;
     warn_of_data(o->data, o->data_format);
-    tg_config config = *TG_CONFIG(.device = o->device, .threads = (int)o->threads,
+    tg_config config = *TG_CONFIG(.device = o->device, .threads = (int)auto_if_zero(o->threads),
                                    .dtype = dtype_of_precision(o->precision));
     return run_on_ranks(&o->on, config, eval_rank, e);
 }

@@ -264,7 +264,7 @@ static int generate_on_ranks(prompt *p) {
     if (!model_find(&p->model, o->model, true)) return 1;
     int status = read_prompt(p);
     if (status) return status;
-    tg_config config = *TG_CONFIG(.device = o->device, .threads = (int)o->threads,
+    tg_config config = *TG_CONFIG(.device = o->device, .threads = (int)auto_if_zero(o->threads),
                                    .dtype = dtype_of_precision(o->precision));
     return run_on_ranks(&o->on, config, generate_rank, p);
 }

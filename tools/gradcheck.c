@@ -71,6 +71,9 @@ static const tg_sample *sample_at(const tg_op *op, int i) {
     return (const tg_sample *)((const char *)op->samples + (size_t)i * size);
 }
 
+/* Does what auto_if_zero does for a real number. */
+static double real_or_auto(double v) { return v == 0 ? TG_AUTO : v; }
+
 /* Checks sample i of the op, and adds the result to t. The first failure since the program's start is written to a
  * file, which the message names. */
 static void check_sample(gradcheck_options *o, tg_ctx *ctx, const tg_op *op, int i, tally *t) {
@@ -78,7 +81,8 @@ static void check_sample(gradcheck_options *o, tg_ctx *ctx, const tg_op *op, int
     char path[128];
     snprintf(path, sizeof path, "gradcheck-%s-%d.json", op->name, i);
     tg_status s = tg_gradcheck_report_op(ctx, o->reported ? NULL : o->report ? o->report : path, op, i, &r,
-                                         TG_GRADCHECK(.eps = o->eps, .atol = o->atol, .rtol = o->rtol,
+                                         TG_GRADCHECK(.eps = real_or_auto(o->eps), .atol = real_or_auto(o->atol),
+                                                      .rtol = real_or_auto(o->rtol),
                                                       .projections = (int)o->projections, .seed = (uint64_t)o->seed,
                                                       .strict = o->strict, .second_order = o->second_order));
     if (s != TG_OK) {
@@ -166,7 +170,7 @@ static int replay(const gradcheck_options *o) {
     if (!f) return 1;
     json_t *report = json_loadf(f, 0, NULL); /* NULL: tg_gradcheck_replay_op reports why */
     fclose(f);
-    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = device_of(o, report), .threads = (int)o->threads));
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = device_of(o, report), .threads = (int)auto_if_zero(o->threads)));
     tg_gradcheck_info r = TG_GRADCHECK_INFO();
     json_decref(report);
     if (!check(ctx)) {
@@ -203,7 +207,8 @@ int run_gradcheck(int argc, char **argv) {
     const tg_op *op = p.operand[0] ? tg_op_find(p.operand[0]) : NULL;
     if (p.operand[0] && !op) return refuse_op(p.operand[0]);
     if (op && !op->backward) return fail("op %s has no gradient to check", op->name);
-    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = o.device, .threads = (int)o.threads, .seed = (uint64_t)o.seed));
+    tg_ctx *ctx = tg_ctx_new(
+        TG_CONFIG(.device = o.device, .threads = (int)auto_if_zero(o.threads), .seed = (uint64_t)o.seed));
     int status = !check(ctx) ? 1 : op ? check_one(&o, ctx, op) : check_all(&o, ctx);
     tg_ctx_free(ctx);
     return status;

@@ -1,4 +1,5 @@
-/* The manifest: the table of ops as JSON, from which bindings, stubs and documentation are generated. */
+/* The manifest: the table of ops and the structs of options as JSON, from which bindings, stubs and documentation are
+ * generated. */
 #include "ops_json.h"
 
 #include <ctype.h>
@@ -139,8 +140,14 @@ static json_t *op_json(const tg_op *op) {
     return j;
 }
 
+static json_t *struct_json(const tg_struct *s) {
+    return json_pack("{s:s, s:s, s:o}", "name", s->name, "doc", s->doc, "fields",
+                     fields_json(s->fields, s->n_fields, s->defaults));
+}
+
 json_t *ops_json(void) {
-    json_t *all = json_array();
+    json_t *all = json_array(), *structs = json_array();
     for (int i = 0; i < tg_op_count(); i++) json_array_append_new(all, op_json(tg_op_at(i)));
-    return json_pack("{s:s, s:o}", "version", TG_VERSION, "ops", all);
+    for (int i = 0; i < tg_struct_count(); i++) json_array_append_new(structs, struct_json(tg_struct_at(i)));
+    return json_pack("{s:s, s:o, s:o}", "version", TG_VERSION, "ops", all, "structs", structs);
 }

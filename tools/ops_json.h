@@ -6,7 +6,7 @@
 #include <tapegrad/extend.h>
 
 const char *family_name(tg_family f);
-/* Returns the table of ops as JSON: an object with the version of the library and the array of ops. */
+/* Returns an object with the version of the library, the array of ops, and the array of structs of options. */
 json_t *ops_json(void);
 
 #endif

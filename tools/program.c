@@ -211,7 +211,8 @@ int model_options_check(const command *c, const model_options *o, int64_t tp) {
 
 tg_gpt_config model_config(const model_options *o) {
     return *TG_GPT(.arch = o->arch == 0 ? TG_GPT2 : TG_LLAMA, .vocab = o->vocab, .layers = o->layers, .heads = o->heads,
-                   .hidden = o->hidden, .kv_heads = o->kv_heads, .ffn = o->ffn, .positions = o->seq_len,
+                   .hidden = o->hidden, .kv_heads = auto_if_zero(o->kv_heads), .ffn = auto_if_zero(o->ffn),
+                   .positions = o->seq_len,
                    .dropout = o->dropout, .recompute = (tg_gpt_recompute)o->recompute);
 }
 

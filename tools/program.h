@@ -56,6 +56,8 @@ void warn(const char *format, ...) TG_PRINTF(1, 2);
 void hold_errors(char *buffer, size_t n);
 /* Returns whether the context has no error; prints its error message if it has one. */
 bool check(const tg_ctx *ctx);
+/* Converts an option of the program, where 0 leaves the choice to the library, to an option of the library. */
+static inline int64_t auto_if_zero(int64_t v) { return v ? v : TG_AUTO; }
 /* Prints json and frees it. Returns the exit status. */
 int print_json(json_t *json);
 /* Returns the kind of the file at path if it is not a regular file ("a directory"); NULL if it is regular or does not

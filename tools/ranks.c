@@ -275,7 +275,7 @@ int run_on_ranks(const rank_options *o, tg_config config, rank_main fn, void *ar
     int here = processes_here(o), cores = tg_system_cores();
     bool several = kind_of(o) != RANKS_THREADS || o->ranks > 1;
     gpu_job of_gpu = {fn, arg};
-    if (config.threads == 0 && here > 1) config.threads = cores > here ? cores / here : 1;
+    if (config.threads == TG_AUTO && here > 1) config.threads = cores > here ? cores / here : 1;
     if (o->comm == RANKS_NCCL && !is_on_gpu(&config))
         return fail("--comm nccl needs --device cuda; leave --comm out, or add --device cuda");
     if (several && is_on_gpu(&config)) {

@@ -95,8 +95,9 @@ static tg_pipe_plan *make_plan(tg_ctx *ctx, const schedule_options *o, const sch
     else if (good)
         plan = tg_pipe_plan_new(ctx, TG_PIPE_PLAN(.kind = lists ? TG_PIPE_CUSTOM : (tg_pipe_kind)o->kind,
                                                   .stages = (int)o->stages, .chunks = (int)o->chunks,
-                                                  .micros = (int)o->micros, .group = (int)o->group, .f = f, .b = b,
-                                                  .w = w, .hop = o->hop, .items = lists ? lists->list : NULL,
+                                                  .micros = (int)o->micros, .group = (int)auto_if_zero(o->group),
+                                                  .f = f, .b = b, .w = w, .hop = o->hop,
+                                                  .items = lists ? lists->list : NULL,
                                                   .n_items = lists ? lists->count : NULL));
     free(size);
     free(f);

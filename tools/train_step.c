@@ -13,11 +13,6 @@ double seconds_now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Converts v to the value that an option of TG_ADAMW has for it. There 0 means the default, and TG_NONE means 0. */
-static double zero_as_none(double v) {
-    return v == 0 ? TG_NONE : v;
-}
-
 /* Lists the parameters of this stage, and names them, because the optimizer's state uses their names. */
 static bool list_params(trainer *r) {
     int n = 0;
@@ -36,9 +31,8 @@ static bool list_params(trainer *r) {
 static bool open_optimizer(trainer *r, const train_options *o) {
     if (!list_params(r)) return false;
     r->optim = tg_adamw_new(r->ctx, r->params, r->n_params,
-                            TG_ADAMW(.lr = zero_as_none(o->lr), .beta1 = zero_as_none(o->beta1),
-                                     .beta2 = zero_as_none(o->beta2), .eps = zero_as_none(o->eps),
-                                     .weight_decay = zero_as_none(o->weight_decay)));
+                            TG_ADAMW(.lr = o->lr, .beta1 = o->beta1, .beta2 = o->beta2, .eps = o->eps,
+                                     .weight_decay = o->weight_decay));
     tg_optim_no_decay_1d(r->optim);
     tg_optim_set_clip(r->optim, o->clip > 0 ? o->clip : INFINITY); /* the norm is computed in any case */
     r->scaled = train_scales(o);
@@ -101,7 +95,7 @@ static bool open_batch(trainer *r, const train_options *o) {
 }
 
 tg_config train_config(const train_options *o) {
-    return *TG_CONFIG(.device = o->device, .seed = (uint64_t)o->seed, .threads = (int)o->threads,
+    return *TG_CONFIG(.device = o->device, .seed = (uint64_t)o->seed, .threads = (int)auto_if_zero(o->threads),
                       .dtype = dtype_of_precision(o->model.precision));
 }
 

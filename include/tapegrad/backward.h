@@ -22,7 +22,8 @@ typedef struct tg_backward_opts {
     bool retain; /* keep the saved tensors, so that backward can run again */
 } tg_backward_opts;
 
-#define TG_BACKWARD(...) (&(tg_backward_opts){.size = sizeof(tg_backward_opts), __VA_ARGS__})
+#define TG_BACKWARD_DEFAULTS .size = sizeof(tg_backward_opts)
+#define TG_BACKWARD(...) (&(tg_backward_opts){TG_BACKWARD_DEFAULTS, __VA_ARGS__})
 
 /* Add d root / d leaf to the gradient of every leaf that requires one (reverse mode; Griewank and Walther, Evaluating
  * Derivatives). tg_backward takes one root, which has one element and the seed 1. tg_backward_with takes n roots; opts
@@ -52,7 +53,8 @@ typedef struct tg_grad_opts {
     bool allow_unused; /* true: an input on which no root depends gets zeros; false: it fails with TG_ERR_STATE */
 } tg_grad_opts;
 
-#define TG_GRAD(...) (&(tg_grad_opts){.size = sizeof(tg_grad_opts), __VA_ARGS__})
+#define TG_GRAD_DEFAULTS .size = sizeof(tg_grad_opts)
+#define TG_GRAD(...) (&(tg_grad_opts){TG_GRAD_DEFAULTS, __VA_ARGS__})
 
 /* Sets grads[i] to d (sum of roots) / d inputs[i]. Does not change the accumulated gradient of any leaf. opts may be
  * NULL.

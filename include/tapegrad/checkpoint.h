@@ -150,7 +150,8 @@ typedef struct tg_load_opts {
     size_t report_size;
     int missing, unknown; /* set by the call: number of tensors that the file lacks, and of keys that m lacks */
 } tg_load_opts;
-#define TG_LOAD(...) (&(tg_load_opts){.size = sizeof(tg_load_opts), __VA_ARGS__})
+#define TG_LOAD_DEFAULTS .size = sizeof(tg_load_opts)
+#define TG_LOAD(...) (&(tg_load_opts){TG_LOAD_DEFAULTS, __VA_ARGS__})
 
 /* Loads the state dict of m (nn.h) from a safetensors file or an index of several (tg_safetensors_open). Each rank
  * reads its parts of the whole tensors, as the placements say; the call communicates with no other rank. A tensor of

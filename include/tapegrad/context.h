@@ -27,7 +27,8 @@ struct tg_file_ops {
     void *user;
 };
 
-#define TG_FILE_OPS(...) (&(tg_file_ops){.size = sizeof(tg_file_ops), __VA_ARGS__})
+#define TG_FILE_OPS_DEFAULTS .size = sizeof(tg_file_ops)
+#define TG_FILE_OPS(...) (&(tg_file_ops){TG_FILE_OPS_DEFAULTS, __VA_ARGS__})
 
 /* The configuration of a context. */
 typedef struct tg_config {
@@ -36,7 +37,7 @@ typedef struct tg_config {
      * of the caller's own see tg_ctx_new_on. */
     const char *device;
     uint64_t seed;      /* seed of the default random stream */
-    int threads;        /* threads of this context, at most 1024; 0 means one per core that the process may use */
+    int threads;        /* threads of this context, 1 to 1024; TG_AUTO means one per core that the process may use */
     tg_dtype dtype;     /* default dtype of new tensors, a float: TG_F32 (default), TG_F64, TG_BF16 or TG_F16 */
     /* The CPU kernels: "portable", "avx2", "avx512" or "avx512_bf16". NULL means the best that this CPU runs. */
     const char *isa;
@@ -50,14 +51,15 @@ typedef struct tg_config {
     void *parallel_user;             /* first argument of parallel_for */
     tg_log_fn log;  /* receives diagnostics; NULL means none; the library never prints */
     void *log_user; /* first argument of log */
-    double deadline; /* seconds for which a collective may wait; 0 means 300 */
+    double deadline; /* seconds for which a collective may wait, above 0; 300 by default */
     const tg_file_ops *files; /* used instead of the system's file calls (io.h); NULL means the system's */
-    /* Limit in bytes on live tensors plus workspaces (tg_memory_query). 0 means no limit. A call that would exceed it
-     * fails with TG_ERR_MEMORY. */
+    /* Limit in bytes on live tensors plus workspaces (tg_memory_query), 1 or more. TG_NONE means no limit. A call that
+     * would exceed it fails with TG_ERR_MEMORY. */
     int64_t memory;
 } tg_config;
 
-#define TG_CONFIG(...) (&(tg_config){.size = sizeof(tg_config), __VA_ARGS__})
+#define TG_CONFIG_DEFAULTS .size = sizeof(tg_config), .threads = TG_AUTO, .deadline = 300, .memory = TG_NONE
+#define TG_CONFIG(...) (&(tg_config){TG_CONFIG_DEFAULTS, __VA_ARGS__})
 
 /* Creates a context. If config is NULL, all its fields have their defaults. Never returns NULL: if creation fails, the
  * context is dead. tg_ctx_status then says why, and every object created on the context is inert (tapegrad.h). */

@@ -26,7 +26,8 @@ typedef struct tg_finalize_opts {
     tg_tensor *tokens;
 } tg_finalize_opts;
 
-#define TG_FINALIZE(...) (&(tg_finalize_opts){.size = sizeof(tg_finalize_opts), __VA_ARGS__})
+#define TG_FINALIZE_DEFAULTS .size = sizeof(tg_finalize_opts)
+#define TG_FINALIZE(...) (&(tg_finalize_opts){TG_FINALIZE_DEFAULTS, __VA_ARGS__})
 
 /* Makes the gradients of params whole. Call it once in a step, after the last backward. It waits for the sums of the
  * buckets. Then it sums each gradient that is still P, over the axes on which its parameter is R. opts may be NULL.

@@ -40,8 +40,9 @@ typedef struct tg_field {
     size_t bytes;    /* bytes of the whole field */
     const char *of;  /* name of the type, for the kinds that say so; NULL for the others */
     const char *doc; /* one line: what the field means, and which values it takes */
-    bool required;    /* the field has no default */
-    size_t length_at; /* TG_FIELD_LIST: bytes from the start of the struct to the field that holds the length */
+    bool required;   /* only for arguments of ops (op.h): the field has no default */
+    /* TG_FIELD_LIST, only for arguments of ops: bytes from the start of the struct to the field with the length. */
+    size_t length_at;
 } tg_field;
 
 /* Initializers of a tg_field. S is the struct, and KIND a tg_field_kind without its prefix:

@@ -19,24 +19,25 @@ typedef enum tg_gpt_arch { TG_GPT2, TG_LLAMA } tg_gpt_arch;
  * embedding matrix. TG_LLAMA (Touvron et al., arXiv 2307.09288) has RMSNorm, SwiGLU, rotary positions and grouped-query
  * attention, and no biases. Its output matrix is separate from the embedding matrix.
  *
- * A field marked "GPT2 only" must be 0 or false for TG_LLAMA, and a field marked "LLAMA only" for TG_GPT2
+ * A field marked "GPT2 only" must keep its default for TG_LLAMA, and a field marked "LLAMA only" for TG_GPT2
  * (TG_ERR_ARGUMENT). */
 typedef struct tg_gpt_config {
     size_t size;
     tg_gpt_arch arch;
     int64_t vocab, layers, heads, hidden; /* sizes, 1 or more; must be given */
-    int64_t kv_heads;                     /* heads of keys and values; 0 means heads; LLAMA only */
-    /* Hidden size of the MLP. 0 means 4 * hidden (GPT2), or 8/3 * hidden rounded up to a multiple of 64 (LLAMA). */
+    int64_t kv_heads;                     /* heads of keys and values; TG_AUTO means heads; LLAMA only */
+    /* Hidden size of the MLP. TG_AUTO means 4 * hidden (GPT2), or 8/3 * hidden rounded up to a multiple of 64
+     * (LLAMA). */
     int64_t ffn;
     int64_t positions; /* longest sequence; must be given */
-    int64_t head_dim;  /* size of a head; 0 means hidden / heads; LLAMA only */
+    int64_t head_dim;  /* size of a head; TG_AUTO means hidden / heads; LLAMA only */
     /* Dropout probability in [0, 1), of embedding, attention and residual; GPT2 only. With TG_RNG_MEGATRON call
      * tg_rng_seed_parallel first. */
     double dropout;
-    double norm_eps;  /* 0 means 1e-5 (GPT2) or 1e-6 (LLAMA) */
-    double rope_base; /* 0 means 10000; LLAMA only */
-    /* Standard deviation of the initial weights; 0 means 0.02. Projections whose output is added to the residual have
-     * init_std / sqrt(2 * layers) instead. */
+    double norm_eps;  /* above 0; TG_AUTO means 1e-5 (GPT2) or 1e-6 (LLAMA) */
+    double rope_base; /* above 0; 10000 by default; LLAMA only */
+    /* Standard deviation of the initial weights, above 0; 0.02 by default. Projections whose output is added to the
+     * residual have init_std / sqrt(2 * layers) instead. */
     double init_std;
     bool untied; /* the output matrix is separate from the embedding matrix; GPT2 only */
     bool tied;   /* the output matrix is the embedding matrix; LLAMA only */
@@ -54,10 +55,13 @@ typedef struct tg_gpt_config {
     const tg_parallel *parallel;
     const char *layout; /* how the model is cut into parts, as in tg_lm_config; copied */
     int chunk;          /* as in tg_lm_config */
-    uint64_t key;       /* all random draws of the model are made under this key (tg_key_open), as in tg_lm_config */
+    uint64_t key;       /* the model opens this key around its own, as in tg_lm_config; TG_NONE, the default: none */
 } tg_gpt_config;
 
-#define TG_GPT(...) (&(tg_gpt_config){.size = sizeof(tg_gpt_config), __VA_ARGS__})
+#define TG_GPT_DEFAULTS                                                                                           \
+    .size = sizeof(tg_gpt_config), .kv_heads = TG_AUTO, .ffn = TG_AUTO, .head_dim = TG_AUTO, .norm_eps = TG_AUTO, \
+    .rope_base = 10000, .init_std = 0.02, .key = (uint64_t)TG_NONE
+#define TG_GPT(...) (&(tg_gpt_config){TG_GPT_DEFAULTS, __VA_ARGS__})
 
 /* Create one part of a GPT from the GPT's config: an attention, an MLP, or a whole transformer layer. The module's
  * forward takes x [s, b, hidden] (s is the sequence, b the batch) and returns a tensor of the same shape.

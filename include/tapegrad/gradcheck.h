@@ -21,13 +21,14 @@ extern "C" {
 /* Options of a check. */
 typedef struct tg_gradcheck_opts {
     size_t size;
-    /* Step in (0, 1], relative to max(1, |x|). 0 means that the step is chosen for each element by its estimated
+    /* Step in (0, 1], relative to max(1, |x|). TG_AUTO means that the step is chosen for each element by its estimated
      * error. */
     double eps;
-    double atol;      /* absolute tolerance; 0 means 1e-5, and TG_NONE means zero */
-    double rtol;      /* relative tolerance; 0 means 1e-3, and TG_NONE means zero */
+    /* Absolute and relative tolerance, 0 or more. TG_AUTO means 1e-5 for atol and 1e-3 for rtol. For tg_gradcheck_op it
+     * means an rtol of the sample's, and 1e-3 * rtol for atol. */
+    double atol, rtol;
     /* Number of random directions for each input, along which the check compares instead of element by element. They
-     * are vectors of signs and Gaussian vectors in turn. 0 means that every element is compared. */
+     * are vectors of signs and Gaussian vectors in turn. 0, the default, means none: every element is compared. */
     int projections;
     uint64_t seed;    /* seed of the cotangents and directions */
     /* Skips the additional checks: equal runs give equal bits; backward accepts cotangents that are zero, absent or
@@ -43,7 +44,8 @@ typedef struct tg_gradcheck_opts {
     bool second_order;
 } tg_gradcheck_opts;
 
-#define TG_GRADCHECK(...) (&(tg_gradcheck_opts){.size = sizeof(tg_gradcheck_opts), __VA_ARGS__})
+#define TG_GRADCHECK_DEFAULTS .size = sizeof(tg_gradcheck_opts), .eps = TG_AUTO, .atol = TG_AUTO, .rtol = TG_AUTO
+#define TG_GRADCHECK(...) (&(tg_gradcheck_opts){TG_GRADCHECK_DEFAULTS, __VA_ARGS__})
 
 /* The result of a check. */
 typedef struct tg_gradcheck_info {

@@ -65,10 +65,10 @@ typedef enum tg_lm_backend {
 typedef struct tg_lm_config {
     size_t size;
     int64_t vocab, layers, heads, hidden, positions; /* positions: longest sequence. All five must be given */
-    int64_t kv_heads;                                /* heads of keys and values; 0 means heads */
-    int64_t head_dim;                                /* size of a head; 0 means hidden / heads */
-    /* Hidden size of the MLP. 0 means 4 * hidden with TG_LM_GELU_TANH, and 8/3 * hidden rounded up to a multiple of 64
-     * with TG_LM_SWIGLU. */
+    int64_t kv_heads;                                /* heads of keys and values; TG_AUTO means heads */
+    int64_t head_dim;                                /* size of a head; TG_AUTO means hidden / heads */
+    /* Hidden size of the MLP. TG_AUTO means 4 * hidden with TG_LM_GELU_TANH, and 8/3 * hidden rounded up to a multiple
+     * of 64 with TG_LM_SWIGLU. */
     int64_t ffn;
     tg_lm_names names;
     tg_lm_norm norm;
@@ -76,21 +76,21 @@ typedef struct tg_lm_config {
     tg_lm_positions position_kind;
     bool bias;        /* linear layers have biases */
     bool tied;        /* the output matrix is the embedding matrix */
-    double norm_eps;  /* 0 means 1e-6 with TG_LM_RMS_NORM and 1e-5 with TG_LM_LAYER_NORM */
-    double rope_base; /* 0 means 10000; must be 0 with TG_LM_LEARNED */
+    double norm_eps;  /* above 0; TG_AUTO means 1e-6 with TG_LM_RMS_NORM and 1e-5 with TG_LM_LAYER_NORM */
+    double rope_base; /* above 0; 10000 by default, which must stay with TG_LM_LEARNED */
     double dropout;   /* probability in [0, 1), of embedding, attention and residual */
-    /* Standard deviation of the initial weights; 0 means 0.02. Projections whose output is added to the residual have
-     * init_std / sqrt(2 * layers) instead (Radford et al., 2019). */
+    /* Standard deviation of the initial weights, above 0; 0.02 by default. Projections whose output is added to the
+     * residual have init_std / sqrt(2 * layers) instead (Radford et al., 2019). */
     double init_std;
     /* Number of depths of multi-token prediction (DeepSeek-AI, arXiv 2412.19437, section 2.2), and the weight of their
      * losses. Depth d predicts, at each position, the token d + 1 ahead, from the last layer's output and the embedding
-     * of the token d ahead. mtp_weight 0 means 0.1. */
+     * of the token d ahead. mtp_weight is above 0; 0.1 by default. */
     int mtp;
     double mtp_weight;
-    /* Hidden size of the base model of the maximal update parametrization (Yang et al., arXiv 2203.03466); 0 means that
-     * it is not used. With m = hidden / mup_base, the initial weights of the layers' matrices are divided by sqrt(m),
-     * the logits by m, and the scores of attention have the factor 1 / head_dim in place of 1 / sqrt(head_dim).
-     * tg_lm_groups divides the learning rate of the layers' matrices by m. */
+    /* Hidden size of the base model of the maximal update parametrization (Yang et al., arXiv 2203.03466); TG_NONE
+     * means that it is not used. With m = hidden / mup_base, the initial weights of the layers' matrices are divided by
+     * sqrt(m), the logits by m, and the scores of attention have the factor 1 / head_dim in place of 1 /
+     * sqrt(head_dim). tg_lm_groups divides the learning rate of the layers' matrices by m. */
     double mup_base;
     tg_gpt_recompute recompute;
     tg_gpt_wgrad wgrad;
@@ -108,18 +108,21 @@ typedef struct tg_lm_config {
      * and the message has a layout that would do. Copied. */
     const char *layout;
     int chunk; /* which chunk of this rank's stage the module is, from 0 */
-    /* A key (tg_key_open) that the model opens around its own keys. 0 means none. The model's own keys, which it opens
-     * to draw weights and dropout, are l for layer l, 2^32 for the embeddings, 2^32 + 1 for the output matrix, and
-     * 2^33 + d for depth d, from 1, of multi-token prediction. Two models of one context would draw the same numbers
-     * with the same key. So they need different keys, or a tg_draws_step between their draws (TG_ERR_STATE). The chunks
-     * of one model need the same key.
+    /* A key (tg_key_open) that the model opens around its own keys. TG_NONE means none. The model's own keys, which it
+     * opens to draw weights and dropout, are l for layer l, 2^32 for the embeddings, 2^32 + 1 for the output matrix,
+     * and 2^33 + d for depth d, from 1, of multi-token prediction. Two models of one context would draw the same
+     * numbers with the same key. So they need different keys, or a tg_draws_step between their draws (TG_ERR_STATE).
+     * The chunks of one model need the same key.
      *
      * A program that trains with dropout calls tg_draws_step before each step. If a step has several micro-batches, the
      * program also calls tg_tape_key before it records each of them, except with tg_lm_part, which makes this call. */
     uint64_t key;
 } tg_lm_config;
 
-#define TG_LM(...) (&(tg_lm_config){.size = sizeof(tg_lm_config), __VA_ARGS__})
+#define TG_LM_DEFAULTS                                                                                           \
+    .size = sizeof(tg_lm_config), .kv_heads = TG_AUTO, .head_dim = TG_AUTO, .ffn = TG_AUTO, .norm_eps = TG_AUTO, \
+    .rope_base = 10000, .init_std = 0.02, .mtp_weight = 0.1, .mup_base = TG_NONE, .key = (uint64_t)TG_NONE
+#define TG_LM(...) (&(tg_lm_config){TG_LM_DEFAULTS, __VA_ARGS__})
 
 /* Creates a language model with random weights, or the part of one that a chunk of this rank's stage has. Copies the
  * config. Returns an inert module on an error. tg_module_free releases the model.
@@ -186,14 +189,16 @@ TG_API tg_status tg_lm_set_tokens(tg_module *lm, const int64_t *tokens);
 typedef struct tg_lm_rates {
     size_t size;
     double lr, min_lr;             /* of all parameters but those of the embedding and output; lr must be above 0 */
-    double embed_lr, embed_min_lr; /* of embeddings and of the output matrix; embed_lr 0 means lr and min_lr */
-    double weight_decay;           /* of matrices; 0 means that of the optimizer's group 0. Vectors have no decay */
+    double embed_lr, embed_min_lr; /* of embeddings and of the output matrix; TG_AUTO means lr, and min_lr */
+    double weight_decay;           /* of matrices; TG_AUTO means that of the optimizer's group 0. Vectors have none */
     /* The warm-up, and the decay of a rate to its minimum. Each group of parameters has a copy of the schedule, in
      * which lr and min_lr are replaced by the group's rate and minimum, and start_lr is scaled by the ratio of the new
-     * lr to the old one. NULL means constant rates; min_lr and embed_min_lr must then be 0. */
+     * lr to the old one. NULL means constant rates; both minimums must then be 0. */
     const tg_schedule *schedule;
 } tg_lm_rates;
-#define TG_LM_RATES(...) (&(tg_lm_rates){.size = sizeof(tg_lm_rates), __VA_ARGS__})
+#define TG_LM_RATES_DEFAULTS                                                                           \
+    .size = sizeof(tg_lm_rates), .embed_lr = TG_AUTO, .embed_min_lr = TG_AUTO, .weight_decay = TG_AUTO
+#define TG_LM_RATES(...) (&(tg_lm_rates){TG_LM_RATES_DEFAULTS, __VA_ARGS__})
 
 /* Divides the parameters of the modules lm[n] that o has into groups: embeddings and the output matrix with rates of
  * their own, the matrices of the layers, and vectors (norms and biases) without weight decay. With mup_base the rate,
@@ -218,10 +223,12 @@ TG_API tg_status tg_lm_load(tg_module *const *lm, int n, const char *dir);
 
 typedef struct tg_lm_save_opts {
     size_t size;
-    /* Limit on the bytes of the tensors in one file; 0 means 5e9. A larger tensor gets a file of its own. */
+    /* Limit on the bytes of the tensors in one file, 1 or more; 5e9 by default. A larger tensor gets a file of its
+     * own. */
     int64_t file_bytes;
 } tg_lm_save_opts;
-#define TG_LM_SAVE(...) (&(tg_lm_save_opts){.size = sizeof(tg_lm_save_opts), __VA_ARGS__})
+#define TG_LM_SAVE_DEFAULTS .size = sizeof(tg_lm_save_opts), .file_bytes = 5000000000
+#define TG_LM_SAVE(...) (&(tg_lm_save_opts){TG_LM_SAVE_DEFAULTS, __VA_ARGS__})
 
 /* Saves the weights into dir, which must exist, and config.json if the model is a GPT. Whole tensors are written,
  * without padding, so any other composition of ranks and stages can load them. One stage whose tensors fit into one

@@ -32,7 +32,8 @@ typedef struct tg_sp_opts {
     const int64_t *splits;
     const char *buffer; /* name of the scratch buffer for the result (tg_lease); NULL means newly allocated memory */
 } tg_sp_opts;
-#define TG_SP(...) (&(tg_sp_opts){.size = sizeof(tg_sp_opts), __VA_ARGS__})
+#define TG_SP_DEFAULTS .size = sizeof(tg_sp_opts)
+#define TG_SP(...) (&(tg_sp_opts){TG_SP_DEFAULTS, __VA_ARGS__})
 /* V0 -> R; backward reduce-scatters. With opts->invariant V0 -> I; backward selects this rank's rows. opts may be
  * NULL. */
 TG_API tg_tensor *tg_gather_from_sp(tg_tape *t, tg_tensor *x, tg_comm *c, const tg_sp_opts *opts);
@@ -76,14 +77,15 @@ TG_API bool tg_is_tp_duplicate(const tg_parallel *p, const tg_tensor *x);
 
 typedef struct tg_inference_opts {
     size_t size;
-    /* std is the standard deviation of the weight that the layer draws; 0 means 0.02. norm_eps is the eps of the norm;
-     * 0 means 1e-6. std must be 0 if `weight` is given (TG_ERR_ARGUMENT). */
+    /* std is the standard deviation of the weight that the layer draws, 0 or more; 0.02 by default. norm_eps is the eps
+     * of the norm, above 0; 1e-6 by default. std must keep its default if `weight` is given (TG_ERR_ARGUMENT). */
     double std, norm_eps;
     /* Tied parameters, for example those of a trained model. NULL means that the layer makes its own. norm and norm_eps
      * are options of the column layer only (TG_ERR_ARGUMENT). */
     tg_tensor *weight, *norm;
 } tg_inference_opts;
-#define TG_INFERENCE(...) (&(tg_inference_opts){.size = sizeof(tg_inference_opts), __VA_ARGS__})
+#define TG_INFERENCE_DEFAULTS .size = sizeof(tg_inference_opts), .std = 0.02, .norm_eps = 1e-6
+#define TG_INFERENCE(...) (&(tg_inference_opts){TG_INFERENCE_DEFAULTS, __VA_ARGS__})
 
 /* Create linear layers for inference. They have no bias and save nothing for backward. n is the number of tp ranks.
  * - The column layer applies an RMS norm to x [s/n, b, in] V0, gathers the rows of all ranks, and multiplies them

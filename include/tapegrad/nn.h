@@ -81,7 +81,8 @@ typedef struct tg_buffer_opts {
     bool transient; /* the buffer is in no checkpoint, because it can be computed again */
     bool keep_f32;  /* tg_module_cast leaves the buffer as it is */
 } tg_buffer_opts;
-#define TG_BUFFER(...) (&(tg_buffer_opts){.size = sizeof(tg_buffer_opts), __VA_ARGS__})
+#define TG_BUFFER_DEFAULTS .size = sizeof(tg_buffer_opts)
+#define TG_BUFFER(...) (&(tg_buffer_opts){TG_BUFFER_DEFAULTS, __VA_ARGS__})
 
 /* Adds a buffer, which m then owns like a parameter (tg_module_add_param; a parameter and a buffer of one module have
  * different names). x must not require a gradient (TG_ERR_STATE). On an axis on which tg_place has placed x, x keeps
@@ -222,7 +223,8 @@ typedef struct tg_init {
     void (*fill)(void *user, int64_t first, int64_t n, double *out);
     void *user; /* for fill */
 } tg_init;
-#define TG_INIT(...) (&(tg_init){.size = sizeof(tg_init), __VA_ARGS__})
+#define TG_INIT_DEFAULTS .size = sizeof(tg_init)
+#define TG_INIT(...) (&(tg_init){TG_INIT_DEFAULTS, __VA_ARGS__})
 
 /* Writes initial values to x, a parameter, buffer or other floating-point leaf of the context. If x is sharded, each
  * rank writes its own part of the global tensor. Random kinds take as many numbers of the current random stream as the

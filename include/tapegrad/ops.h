@@ -188,7 +188,8 @@ typedef struct tg_solve_opts {
     bool unit;      /* takes every element on the diagonal of a as 1 */
 } tg_solve_opts;
 
-#define TG_SOLVE(...) (&(tg_solve_opts){.size = sizeof(tg_solve_opts), __VA_ARGS__})
+#define TG_SOLVE_DEFAULTS .size = sizeof(tg_solve_opts)
+#define TG_SOLVE(...) (&(tg_solve_opts){TG_SOLVE_DEFAULTS, __VA_ARGS__})
 
 /* Solves a @ x = b, and returns x. a [.., n, n] is triangular. b [.., n, k] has the same leading dims as a, and x has
  * the shape of b. */
@@ -330,10 +331,10 @@ TG_API tg_tensor *tg_glu(tg_tape *t, tg_tensor *x, int dim); /* a * sigmoid(b); 
 typedef struct tg_attention_opts {
     size_t size;
     bool causal;    /* query i attends only to keys j <= p */
-    double scale;   /* factor of the scores; 0 means 1 / sqrt(dk) */
+    double scale;   /* factor of the scores, 0 or more; TG_AUTO means 1 / sqrt(dk) */
     double dropout; /* probability of dropout of the attention weights, in [0, 1), in training mode */
-    /* Window: query i attends only to keys with p - left <= j <= p + right. 0 or -1 means no bound on that side. To set
-     * a bound of 0, set TG_WINDOW_ZERO. */
+    /* Window: query i attends only to keys with p - left <= j <= p + right. Both are 0 or more, or TG_NONE for no bound
+     * on that side. */
     int64_t left, right;
     /* Broadcasts to [b, h, sq, sk]. A bool mask hides keys where it is false. A float mask is added to the scores. */
     tg_tensor *mask;
@@ -346,8 +347,8 @@ typedef struct tg_attention_opts {
     tg_tensor *starts_k; /* int64 [m + 1]: the same along sk; required with starts_q */
 } tg_attention_opts;
 
-enum { TG_WINDOW_ZERO = -2147483647 }; /* a bound of 0 in left and right, where 0 means no bound */
-#define TG_ATTENTION(...) (&(tg_attention_opts){.size = sizeof(tg_attention_opts), __VA_ARGS__})
+#define TG_ATTENTION_DEFAULTS .size = sizeof(tg_attention_opts), .scale = TG_AUTO, .left = TG_NONE, .right = TG_NONE
+#define TG_ATTENTION(...) (&(tg_attention_opts){TG_ATTENTION_DEFAULTS, __VA_ARGS__})
 
 /* softmax(scale * q @ k^T) @ v, where scale * q @ k^T are the scores: q [b, h, sq, dk], k [b, g, sk, dk] and v
  * [b, g, sk, dv] -> [b, h, sq, dv]. g divides h, and h / g adjacent heads of q share one head of k and v. The scores
@@ -358,16 +359,17 @@ TG_API tg_tensor *tg_attention(tg_tape *t, tg_tensor *q, tg_tensor *k, tg_tensor
 /* ---- Convolutions and pooling ---- */
 
 /* In the arrays of the options, element [0] is for the first dim (l or h) and element [1] for w. Ops with one dim need
- * 0 in element [1]. An option that is set but that the op does not use fails with TG_ERR_ARGUMENT. */
+ * the default or 0 in element [1]. An option that is set but that the op does not use fails with TG_ERR_ARGUMENT. */
 typedef struct tg_conv_opts {
     size_t size;
-    int64_t stride[2];   /* distance between the starts of windows; 0 means 1 */
+    int64_t stride[2];   /* distance between the starts of windows, 1 or more; {1, 1} by default */
     int64_t padding[2];  /* number of zeros that are added at each end */
-    int64_t dilation[2]; /* distance between the elements of a window; 0 means 1 */
-    int64_t groups;      /* number of groups of adjacent channels that are convolved separately; 0 means 1 */
+    int64_t dilation[2]; /* distance between the elements of a window, 1 or more; {1, 1} by default */
+    int64_t groups; /* number of groups of adjacent channels that are convolved separately, 1 or more; 1 by default */
 } tg_conv_opts;
 
-#define TG_CONV(...) (&(tg_conv_opts){.size = sizeof(tg_conv_opts), __VA_ARGS__})
+#define TG_CONV_DEFAULTS .size = sizeof(tg_conv_opts), .stride = {1, 1}, .dilation = {1, 1}, .groups = 1
+#define TG_CONV(...) (&(tg_conv_opts){TG_CONV_DEFAULTS, __VA_ARGS__})
 
 /* For each window that fits into x and its padding: the sum of the window's products with w, plus b. This is a
  * cross-correlation, as in PyTorch. x [n, c, l], w [o, c / groups, k] and b [o] -> [n, o, windows]. b may be NULL. */
@@ -377,7 +379,7 @@ TG_API tg_tensor *tg_conv2d(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b
 
 typedef struct tg_pool_opts {
     size_t size;
-    int64_t stride[2];   /* distance between the starts of windows; 0 means the size of the window */
+    int64_t stride[2];   /* distance between the starts of windows, 1 or more; TG_AUTO means the size of the window */
     /* Number of elements that are added at each end, at most half of the window. tg_max_pool adds -infinity,
      * tg_avg_pool adds zeros. */
     int64_t padding[2];
@@ -386,7 +388,8 @@ typedef struct tg_pool_opts {
     bool exclude_padding;
 } tg_pool_opts;
 
-#define TG_POOL(...) (&(tg_pool_opts){.size = sizeof(tg_pool_opts), __VA_ARGS__})
+#define TG_POOL_DEFAULTS .size = sizeof(tg_pool_opts), .stride = {TG_AUTO, TG_AUTO}, .dilation = {1, 1}
+#define TG_POOL(...) (&(tg_pool_opts){TG_POOL_DEFAULTS, __VA_ARGS__})
 
 /* Take the maximum or the mean of each window that fits into x and its padding. A window has k elements, or h rows of w
  * elements. x [n, c, l] -> [n, c, windows], and x [n, c, h, w] -> [n, c, windows, windows]. In tg_max_pool the gradient
@@ -417,19 +420,18 @@ typedef enum tg_smoothing {
 
 typedef struct tg_cross_entropy_opts {
     size_t size;
-    /* Rows with this target are ignored: their loss is 0. If the field is 0, rows with target -100 are ignored. To
-     * ignore class 0, set TG_IGNORE_ZERO. */
+    /* Rows with this target are ignored: their loss is 0. The default is -100, which is no class. */
     int64_t ignore_index;
     double label_smoothing;      /* in [0, 1] */
     /* TG_LOSS_MEAN divides by the number of rows that are not ignored, or by the sum of their weights. */
     tg_loss_reduction reduction;
-    tg_smoothing smoothing_kind; /* must be 0 if label_smoothing is 0 (TG_ERR_ARGUMENT) */
+    tg_smoothing smoothing_kind; /* must be TG_SMOOTHING_TORCH if label_smoothing is 0 (TG_ERR_ARGUMENT) */
     /* tg_cross_entropy only: the weight of each class, [v]. It gets no gradient. NULL means that all weights are 1. */
     tg_tensor *weight;
 } tg_cross_entropy_opts;
 
-enum { TG_IGNORE_ZERO = -2147483647 }; /* class 0 in ignore_index, where 0 means -100 */
-#define TG_CROSS_ENTROPY(...) (&(tg_cross_entropy_opts){.size = sizeof(tg_cross_entropy_opts), __VA_ARGS__})
+#define TG_CROSS_ENTROPY_DEFAULTS .size = sizeof(tg_cross_entropy_opts), .ignore_index = -100
+#define TG_CROSS_ENTROPY(...) (&(tg_cross_entropy_opts){TG_CROSS_ENTROPY_DEFAULTS, __VA_ARGS__})
 
 /* The cross-entropy of each row: -log(softmax(logits)[target]). logits [.., v], target [..] int64 -> scalar, or [..]
  * with TG_LOSS_NONE. The result is float32, or float64 for float64 logits. A target that is neither in [0, v) nor
@@ -450,7 +452,8 @@ typedef struct tg_loss_opts {
     bool log_target;      /* tg_kl_div only (TG_ERR_ARGUMENT): y contains logarithms */
 } tg_loss_opts;
 
-#define TG_LOSS(...) (&(tg_loss_opts){.size = sizeof(tg_loss_opts), __VA_ARGS__})
+#define TG_LOSS_DEFAULTS .size = sizeof(tg_loss_opts), .ignore_index = -100
+#define TG_LOSS(...) (&(tg_loss_opts){TG_LOSS_DEFAULTS, __VA_ARGS__})
 
 /* x and y of these losses have the same shape. The result is a scalar, or has this shape with TG_LOSS_NONE. It is
  * float32, or float64 for float64 inputs. The comments give the loss of one element. y gets a gradient too if it

@@ -30,17 +30,20 @@ typedef struct tg_sgd_opts {
     bool nesterov; /* Nesterov momentum; needs momentum > 0 and dampening 0 */
 } tg_sgd_opts;
 
-/* Options of Adam and AdamW. A field that is 0 has its default, so TG_NONE stands for a real 0. */
+/* Options of Adam and AdamW. */
 typedef struct tg_adamw_opts {
     size_t size;
-    double lr;           /* learning rate; 0 means 1e-3 */
-    double beta1, beta2; /* in [0, 1); 0 means 0.9 for beta1 and 0.999 for beta2 */
-    double eps;          /* 0 means 1e-8 */
-    double weight_decay; /* 0 means 0.01 for AdamW, and no decay for Adam */
+    double lr;           /* learning rate, 0 or more; 1e-3 by default */
+    double beta1, beta2; /* in [0, 1); 0.9 and 0.999 by default */
+    double eps;          /* 0 or more; 1e-8 by default */
+    double weight_decay; /* 0 or more; TG_AUTO means 0.01 for AdamW, and 0 for Adam */
 } tg_adamw_opts;
 
-#define TG_SGD(...) (&(tg_sgd_opts){.size = sizeof(tg_sgd_opts), __VA_ARGS__})
-#define TG_ADAMW(...) (&(tg_adamw_opts){.size = sizeof(tg_adamw_opts), __VA_ARGS__})
+#define TG_SGD_DEFAULTS .size = sizeof(tg_sgd_opts)
+#define TG_SGD(...) (&(tg_sgd_opts){TG_SGD_DEFAULTS, __VA_ARGS__})
+#define TG_ADAMW_DEFAULTS                                                                                         \
+    .size = sizeof(tg_adamw_opts), .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = TG_AUTO
+#define TG_ADAMW(...) (&(tg_adamw_opts){TG_ADAMW_DEFAULTS, __VA_ARGS__})
 
 /* Create an optimizer: SGD with momentum (Sutskever et al., ICML 2013), Adam (Kingma and Ba, arXiv 1412.6980) or AdamW
  * (Loshchilov and Hutter, arXiv 1711.05101). params are n >= 1 different tensors. Each is a contiguous leaf of the
@@ -54,20 +57,23 @@ TG_API tg_optim *tg_adam_new(tg_ctx *ctx, tg_tensor *const *params, int n, const
 TG_API tg_optim *tg_adamw_new(tg_ctx *ctx, tg_tensor *const *params, int n, const tg_adamw_opts *opts);
 TG_API void tg_optim_free(tg_optim *o);
 
-/* Options of a group: the parameters of one group are stepped with the same numbers. A number that is 0 has its
- * default, so TG_NONE stands for a real 0. */
+/* Options of a group: the parameters of one group are stepped with the same numbers. */
 typedef struct tg_group_opts {
     size_t size;
-    double lr_scale;     /* factor of the learning rate; 0 means 1 */
-    double weight_decay; /* 0 means the weight decay of group 0 */
-    /* 0 means the same value as in group 0. With SGD, which has no such numbers, they must be 0 (TG_ERR_ARGUMENT). */
+    double lr_scale;     /* factor of the learning rate, 0 or more; 1 by default */
+    double weight_decay; /* 0 or more; TG_AUTO means the weight decay of group 0 */
+    /* TG_AUTO means the value of group 0. With SGD, which has no such numbers, they must be TG_AUTO
+     * (TG_ERR_ARGUMENT). */
     double beta1, beta2, eps;
     /* Gives the learning rate of each step; copied. NULL means the rate that tg_optim_set_lr or tg_optim_set_lr_of has
      * set. */
     const tg_schedule *schedule;
 } tg_group_opts;
 
-#define TG_GROUP(...) (&(tg_group_opts){.size = sizeof(tg_group_opts), __VA_ARGS__})
+#define TG_GROUP_DEFAULTS                                                                                      \
+    .size = sizeof(tg_group_opts), .lr_scale = 1, .weight_decay = TG_AUTO, .beta1 = TG_AUTO, .beta2 = TG_AUTO, \
+    .eps = TG_AUTO
+#define TG_GROUP(...) (&(tg_group_opts){TG_GROUP_DEFAULTS, __VA_ARGS__})
 
 /* Adds a group and returns its number, or a negative number on error. opts may be NULL. An optimizer starts with group
  * 0, which holds every parameter and has the options that the optimizer was created with. An optimizer has at most 32
@@ -121,17 +127,20 @@ TG_API double tg_optim_clip(tg_optim *o, double max_norm);
 /* Options of loss scaling. Without loss scaling, small gradients would become 0 in float16. */
 typedef struct tg_loss_scale {
     size_t size;
-    double initial; /* first scale; 0 means 2^32, Megatron-Core's default */
-    bool fixed;     /* the scale never changes; the options below must then be 0 (TG_ERR_ARGUMENT) */
-    /* How the scale changes (tg_optim_set_scale). growth > 1; 0 means 2. backoff is in (0, 1); 0 means 0.5. min is the
-     * least scale, at most initial; 0 means 1. */
+    double initial; /* first scale, above 0; 2^32 by default, as in Megatron-Core */
+    bool fixed;     /* the scale never changes; the options below must then keep their defaults (TG_ERR_ARGUMENT) */
+    /* How the scale changes (tg_optim_set_scale). growth is above 1; 2 by default. backoff is in (0, 1); 0.5 by
+     * default. min is the least scale, above 0 and at most initial; 1 by default. */
     double growth, backoff, min;
-    /* When the scale changes. interval is a number of steps; 0 means 1000. hysteresis is a number of overflows; 0 means
-     * 2. */
+    /* When the scale changes. interval is a number of steps, 1 or more; 1000 by default. hysteresis is a number of
+     * overflows, 1 or more; 2 by default. */
     int64_t interval, hysteresis;
 } tg_loss_scale;
 
-#define TG_LOSS_SCALE(...) (&(tg_loss_scale){.size = sizeof(tg_loss_scale), __VA_ARGS__})
+#define TG_LOSS_SCALE_DEFAULTS                                                                                      \
+    .size = sizeof(tg_loss_scale), .initial = 4294967296., .growth = 2, .backoff = 0.5, .min = 1, .interval = 1000, \
+    .hysteresis = 2
+#define TG_LOSS_SCALE(...) (&(tg_loss_scale){TG_LOSS_SCALE_DEFAULTS, __VA_ARGS__})
 
 /* Turns on loss scaling (Megatron-Core's DynamicGradScaler). Afterwards call backward on tg_scale_loss(t, loss, o)
  * instead of loss. A step divides gradients by the scale as it reads them; the gradients in memory do not change. If

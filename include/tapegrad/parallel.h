@@ -35,27 +35,29 @@ typedef enum tg_rng_mode {
 
 typedef struct tg_parallel_opts {
     size_t size;
-    /* Number of ranks along each axis; 0 means 1. dp is world / (tp * cp * pp), which must be a whole number. world is
-     * the size of the world communicator. */
+    /* Number of ranks along each axis, 1 or more; 1 by default. dp is world / (tp * cp * pp), which must be a whole
+     * number. world is the size of the world communicator. */
     int tp, cp, pp;
-    /* The expert grid. etp 0 means the same as tp, and ep 0 means 1. edp is world / (etp * ep * pp), which must be a
-     * whole number. If ep is 1 and the groups of etp are those of tp, both grids are the same: etp is then another name
-     * of tp, and edp is another name of dp and cp together. */
+    /* The expert grid. etp TG_AUTO means the same as tp; ep is 1 by default. edp is world / (etp * ep * pp), which must
+     * be a whole number. If ep is 1 and the groups of etp are those of tp, both grids are the same: etp is then another
+     * name of tp, and edp is another name of dp and cp together. */
     int etp, ep;
     /* The names of the axes, joined by "-". The rank numbers vary fastest along the first one. NULL means
      * "tp-cp-ep-dp-pp". In every order tp also stands for etp, and dp for edp. */
     const char *order;
     bool sequence_parallel; /* shard activations on dim 0 between tensor-parallel regions; no effect if tp is 1 */
     tg_rng_mode rng;
-    /* Number of chunks of layers on each pp rank, for an interleaved schedule (pipe.h). 0 means 1. More than 1 fails
-     * with TG_ERR_ARGUMENT if pp is 1. */
+    /* Number of chunks of layers on each pp rank, for an interleaved schedule (pipe.h), 1 or more; 1 by default. More
+     * than 1 fails with TG_ERR_ARGUMENT if pp is 1. */
     int vp;
 } tg_parallel_opts;
 
-#define TG_PARALLEL(...) (&(tg_parallel_opts){.size = sizeof(tg_parallel_opts), __VA_ARGS__})
+#define TG_PARALLEL_DEFAULTS                                                                      \
+    .size = sizeof(tg_parallel_opts), .tp = 1, .cp = 1, .pp = 1, .etp = TG_AUTO, .ep = 1, .vp = 1
+#define TG_PARALLEL(...) (&(tg_parallel_opts){TG_PARALLEL_DEFAULTS, __VA_ARGS__})
 
 /* Creates this rank's groups, one for each axis, and makes them the grid of the context. Every rank of world must call
- * it. world must outlive the result. opts NULL means that every option is 0, so dp has all ranks. A context has at most
+ * it. world must outlive the result. opts NULL means the defaults, so dp has all ranks. A context has at most
  * one tg_parallel at a time (TG_ERR_STATE). Placed tensors refer to the tg_parallel, so free it after them. On error
  * returns an inert object (tapegrad.h). */
 TG_API tg_parallel *tg_parallel_new(tg_comm *world, const tg_parallel_opts *opts);

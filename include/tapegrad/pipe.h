@@ -61,13 +61,13 @@ typedef struct tg_pipe_plan_opts {
     size_t size;
     tg_pipe_kind kind;
     int stages; /* 1 or more */
-    /* Number of chunks of each stage, at most 256. 0 means 1. TG_PIPE_1F1B and TG_PIPE_ZB_H1 take only 1. */
+    /* Number of chunks of each stage, 1 to 256; 1 by default. TG_PIPE_1F1B and TG_PIPE_ZB_H1 take only 1. */
     int chunks;
     int micros; /* number of micro-batches in a step, 1 or more */
-    /* Number of micro-batches in a turn through the chunks: `stages` or more; 0 means `stages`. Only for the kinds
-     * GPIPE, INTERLEAVED and FORWARD; 0 for the others. If micros is not a multiple of group, the rest makes a turn of
-     * its own if it has at least `stages` micro-batches, as in Megatron-Core. A smaller rest, which Megatron-Core
-     * refuses, is spread over the other turns, so that no stage waits longer. */
+    /* Number of micro-batches in a turn through the chunks: `stages` or more; TG_AUTO means `stages`. Only for the
+     * kinds GPIPE, INTERLEAVED and FORWARD; TG_AUTO for the others. If micros is not a multiple of group, the rest
+     * makes a turn of its own if it has at least `stages` micro-batches, as in Megatron-Core. A smaller rest, which
+     * Megatron-Core refuses, is spread over the other turns, so that no stage waits longer. */
     int group;
     /* The time that F, B and W of each part take, in any unit; arrays of stages * chunks numbers >= 0, indexed by
      * part. If the schedule has no W, its B takes b + w. NULL means 1 / chunks for every part. */
@@ -78,7 +78,8 @@ typedef struct tg_pipe_plan_opts {
     const tg_pipe_item *const *items;
     const int *n_items;
 } tg_pipe_plan_opts;
-#define TG_PIPE_PLAN(...) (&(tg_pipe_plan_opts){.size = sizeof(tg_pipe_plan_opts), __VA_ARGS__})
+#define TG_PIPE_PLAN_DEFAULTS .size = sizeof(tg_pipe_plan_opts), .chunks = 1, .group = TG_AUTO
+#define TG_PIPE_PLAN(...) (&(tg_pipe_plan_opts){TG_PIPE_PLAN_DEFAULTS, __VA_ARGS__})
 
 /* A schedule that has been checked, with the times of its items. It does not change after it is made. */
 typedef struct tg_pipe_plan tg_pipe_plan;
@@ -176,11 +177,12 @@ typedef struct tg_pipe_opts {
     tg_status (*shape)(void *state, int micro, int i, tg_shape *out);
     /* The optimizer whose loss scale multiplies the loss and aux (tg_scale_loss). NULL means no loss scale. */
     tg_optim *scale;
-    /* A stage posts the receives of an item this many items in advance. 0 means 1. A larger number hides a longer delay
-     * of messages, and needs more receive buffers. */
+    /* A stage posts the receives of an item this many items in advance, 1 or more; 1 by default. A larger number hides
+     * a longer delay of messages, and needs more receive buffers. */
     int ahead;
 } tg_pipe_opts;
-#define TG_PIPE(...) (&(tg_pipe_opts){.size = sizeof(tg_pipe_opts), __VA_ARGS__})
+#define TG_PIPE_DEFAULTS .size = sizeof(tg_pipe_opts), .ahead = 1
+#define TG_PIPE(...) (&(tg_pipe_opts){TG_PIPE_DEFAULTS, __VA_ARGS__})
 
 /* Runs a plan on this rank's stage. */
 typedef struct tg_pipe tg_pipe;

@@ -14,8 +14,8 @@ typedef tg_status (*tg_rank_fn)(void *arg, tg_ctx *ctx, tg_comm *world);
 
 typedef struct tg_ranks_opts {
     size_t size;
-    /* Configuration of every rank's context. NULL means all defaults. config->threads 0 means that the ranks share the
-     * cores evenly. If config->device is "cuda", rank r uses GPU r. */
+    /* Configuration of every rank's context. NULL means all defaults. config->threads TG_AUTO means that the ranks
+     * share the cores evenly. If config->device is "cuda", rank r uses GPU r. */
     const tg_config *config;
     /* Buffer for the error of the rank that failed first, as "rank 2: ...". If several ranks failed at once, it is the
      * error of the lowest rank. NULL means that the caller does not want the error. */
@@ -23,7 +23,8 @@ typedef struct tg_ranks_opts {
     size_t message_size; /* size of message in bytes, 1 or more unless message is NULL; a longer text is cut */
 } tg_ranks_opts;
 
-#define TG_RANKS(...) (&(tg_ranks_opts){.size = sizeof(tg_ranks_opts), __VA_ARGS__})
+#define TG_RANKS_DEFAULTS .size = sizeof(tg_ranks_opts)
+#define TG_RANKS(...) (&(tg_ranks_opts){TG_RANKS_DEFAULTS, __VA_ARGS__})
 
 /* Runs fn on n threads (1 to 1024), one for each rank, and joins the threads. Returns TG_OK if no rank failed.
  * Otherwise returns the status of the rank that failed first, not the TG_ERR_REMOTE of its peers. opts may be NULL. */

@@ -22,7 +22,8 @@ typedef struct tg_recompute_opts {
     tg_comm *distribute;
 } tg_recompute_opts;
 
-#define TG_RECOMPUTE(...) (&(tg_recompute_opts){.size = sizeof(tg_recompute_opts), __VA_ARGS__})
+#define TG_RECOMPUTE_DEFAULTS .size = sizeof(tg_recompute_opts)
+#define TG_RECOMPUTE(...) (&(tg_recompute_opts){TG_RECOMPUTE_DEFAULTS, __VA_ARGS__})
 
 /* Runs fn now without keeping what its ops save for backward, and runs fn again in backward (Chen et al., arXiv
  * 1604.06174). One node stands for the whole function. fn gets state, in, n_in, out and n_out. opts may be NULL. Calls

@@ -44,7 +44,8 @@ typedef struct tg_schedule {
     int64_t wsd_steps;
 } tg_schedule;
 
-#define TG_SCHEDULE(...) (&(tg_schedule){.size = sizeof(tg_schedule), __VA_ARGS__})
+#define TG_SCHEDULE_DEFAULTS .size = sizeof(tg_schedule)
+#define TG_SCHEDULE(...) (&(tg_schedule){TG_SCHEDULE_DEFAULTS, __VA_ARGS__})
 
 /* Returns the learning rate of step number `step`; an optimizer's first step is number 1. Returns NaN if s is NULL or
  * invalid, or if step is negative. */

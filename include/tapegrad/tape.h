@@ -86,7 +86,8 @@ typedef struct tg_pack_ops {
     void *user; /* must stay valid until the tape is reset */
 } tg_pack_ops;
 
-#define TG_PACK_OPS(...) (&(tg_pack_ops){.size = sizeof(tg_pack_ops), __VA_ARGS__})
+#define TG_PACK_OPS_DEFAULTS .size = sizeof(tg_pack_ops)
+#define TG_PACK_OPS(...) (&(tg_pack_ops){TG_PACK_OPS_DEFAULTS, __VA_ARGS__})
 
 /* Sets the tape's packer; p is copied. From now on tg_scope_close packs each tensor that was made in the scope and that
  * a node saved, except outputs of the scope. p NULL, the default, means that saved tensors stay as they are. The tapes

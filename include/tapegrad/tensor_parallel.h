@@ -27,21 +27,22 @@ TG_API tg_tensor *tg_vocab_parallel_embedding(tg_tape *t, tg_tensor *table, tg_t
 
 typedef struct tg_vocab_opts {
     size_t size;
-    /* Rows with this target are ignored: their loss is 0, and TG_LOSS_MEAN does not count them. 0 means -100. To ignore
-     * class 0, set TG_IGNORE_ZERO. */
+    /* Rows with this target are ignored: their loss is 0, and TG_LOSS_MEAN does not count them. The default is -100,
+     * which is no class. */
     int64_t ignore_index;
     double label_smoothing; /* in [0, 1] */
-    tg_smoothing smoothing_kind; /* must be 0 if label_smoothing is 0 (TG_ERR_ARGUMENT) */
+    tg_smoothing smoothing_kind; /* must be TG_SMOOTHING_TORCH if label_smoothing is 0 (TG_ERR_ARGUMENT) */
     tg_loss_reduction reduction; /* TG_LOSS_MEAN divides by the number of rows that are not ignored */
     /* Backward writes the gradient of the logits over the logits. Afterwards the logits are discarded, so a second
      * backward fails. The logits must be contiguous, the result of an op, and not a view, and no other handle may share
      * their bytes; otherwise the call fails with TG_ERR_STATE. */
     bool in_place;
-    /* Number of real classes, over all ranks. Later columns are padding: they do not count, and their gradient is 0. 0
-     * means that there is no padding. */
+    /* Number of real classes, over all ranks, 1 or more. Later columns are padding: they do not count, and their
+     * gradient is 0. TG_AUTO means that there is no padding. */
     int64_t classes;
 } tg_vocab_opts;
-#define TG_VOCAB(...) (&(tg_vocab_opts){.size = sizeof(tg_vocab_opts), __VA_ARGS__})
+#define TG_VOCAB_DEFAULTS .size = sizeof(tg_vocab_opts), .ignore_index = -100, .classes = TG_AUTO
+#define TG_VOCAB(...) (&(tg_vocab_opts){TG_VOCAB_DEFAULTS, __VA_ARGS__})
 
 /* Computes the cross-entropy of logits for target. logits are [.., v/n], sharded on the last dim. target [..] is int64,
  * and the same on every rank of c; it contains class numbers of the whole vocabulary. A target that is neither a class
@@ -113,7 +114,8 @@ typedef struct tg_linear_grad_opts {
     /* The list that takes the gradient of w if w is a leaf. NULL means that backward computes this gradient. */
     tg_wgrads *deferred;
 } tg_linear_grad_opts;
-#define TG_LINEAR_GRAD(...) (&(tg_linear_grad_opts){.size = sizeof(tg_linear_grad_opts), __VA_ARGS__})
+#define TG_LINEAR_GRAD_DEFAULTS .size = sizeof(tg_linear_grad_opts)
+#define TG_LINEAR_GRAD(...) (&(tg_linear_grad_opts){TG_LINEAR_GRAD_DEFAULTS, __VA_ARGS__})
 
 /* Computes x @ w^T + b. x is [.., in]. w [out, in] and b [out] (or NULL) are this rank's rows of the weight and the
  * bias; both are V0 on c's axis. The result is [.., out], sharded on the last dim. Under sequence_parallel dim 0 of the
@@ -134,11 +136,12 @@ TG_API tg_tensor *tg_linear_with_frozen_weight(tg_tape *t, tg_tensor *x, tg_tens
 typedef struct tg_parallel_linear_opts {
     size_t size;
     bool no_bias;
-    /* Standard deviation of the weight that the layer draws. 0 means 0.02. Must be 0 if one of the options weight,
-     * no_weight, no_init and init is set, because the layer then does not use std (TG_ERR_ARGUMENT). */
+    /* Standard deviation of the weight that the layer draws, 0 or more; 0.02 by default. Must keep its default if one
+     * of the options weight, no_weight, no_init and init is set, because the layer then does not use std
+     * (TG_ERR_ARGUMENT). */
     double std;
     /* Number of blocks along the sharded dim: 2 for gate and up in one weight, 3 for q, k and v. Each block is divided
-     * over all ranks. 0 means 1. Must divide this rank's size of that dim (TG_ERR_SHAPE). */
+     * over all ranks. 1 by default. Must divide this rank's size of that dim (TG_ERR_SHAPE). */
     int strides;
     bool gather_output;    /* column layer only: the output is [.., out] I instead of [.., out/n] V */
     /* Row layer only: x is I instead of a shard, and the layer takes this rank's part of it. Not with sequence
@@ -151,8 +154,8 @@ typedef struct tg_parallel_linear_opts {
      * of TG_RNG_MEGATRON differ over tp only, so with TG_RNG_MEGATRON a layer on TG_CP or TG_DP must not draw its
      * weight (TG_ERR_ARGUMENT). */
     tg_axis axis;
-    /* Sequence parallelism over `axis`. > 0 means on, < 0 off. 0 means the setting of the layer's tg_parallel if axis
-     * is TG_TP, and off otherwise. A layer with `expert` has no sequence parallelism: with it a number > 0 fails with
+    /* Sequence parallelism over `axis`: 1 means on, 0 off. TG_AUTO means the setting of the layer's tg_parallel if axis
+     * is TG_TP, and off otherwise. A layer with `expert` has no sequence parallelism: with it 1 fails with
      * TG_ERR_ARGUMENT. No effect if axis has one rank. */
     int sequence_parallel;
     /* A tied weight: [out/n, in] for a column layer, [out, in/n] for a row layer. NULL means that the layer makes its
@@ -175,7 +178,9 @@ typedef struct tg_parallel_linear_opts {
     tg_dtype dtype; /* of the weight and the bias that the layer makes; 0 means the context's default dtype */
 } tg_parallel_linear_opts;
 
-#define TG_PARALLEL_LINEAR(...) (&(tg_parallel_linear_opts){.size = sizeof(tg_parallel_linear_opts), __VA_ARGS__})
+#define TG_PARALLEL_LINEAR_DEFAULTS                                                                  \
+    .size = sizeof(tg_parallel_linear_opts), .std = 0.02, .strides = 1, .sequence_parallel = TG_AUTO
+#define TG_PARALLEL_LINEAR(...) (&(tg_parallel_linear_opts){TG_PARALLEL_LINEAR_DEFAULTS, __VA_ARGS__})
 
 /* Create the layers that Megatron-Core calls ColumnParallelLinear and RowParallelLinear. Both compute
  * x @ weight^T + bias. weight is [out, in] and bias is [out] over all ranks; biases start as 0. x is usually
@@ -195,8 +200,8 @@ TG_API tg_module *tg_nn_row_linear(const tg_parallel *p, int64_t in, int64_t out
 
 typedef struct tg_vocab_embedding_opts {
     size_t size;
-    /* > 0 means that the result is V0, < 0 that it is I. 0 means V0 if axis is TG_TP and p is sequence parallel, and I
-     * otherwise. */
+    /* 1 means that the result is V0, 0 that it is I. TG_AUTO means V0 if axis is TG_TP and p is sequence parallel, and
+     * I otherwise. */
     int reduce_scatter;
     tg_axis axis;       /* the axis whose ranks divide the vocabulary, as in tg_parallel_linear_opts */
     /* ids [b, s] give [b, s, hidden] instead of [s, b, hidden]. If the result is V0, its dim 0, the batch, is divided
@@ -206,8 +211,8 @@ typedef struct tg_vocab_embedding_opts {
     const tg_init *init;
     tg_dtype dtype;      /* of the weight; 0 means the context's default dtype */
 } tg_vocab_embedding_opts;
-#define TG_VOCAB_EMBEDDING(...) \
-    (&(tg_vocab_embedding_opts){.size = sizeof(tg_vocab_embedding_opts), __VA_ARGS__})
+#define TG_VOCAB_EMBEDDING_DEFAULTS .size = sizeof(tg_vocab_embedding_opts), .reduce_scatter = TG_AUTO
+#define TG_VOCAB_EMBEDDING(...) (&(tg_vocab_embedding_opts){TG_VOCAB_EMBEDDING_DEFAULTS, __VA_ARGS__})
 
 /* Creates the layer that Megatron-Core calls VocabParallelEmbedding. ids [b, s] give [s, b, hidden], and ids [k] give
  * [k, hidden]. The result is I, or V0 (this rank's rows of dim 0). weight [vocab, hidden] is V0, drawn with standard

@@ -1,5 +1,6 @@
 /* tg_backward and tg_backward_with: the checks of their arguments. */
 #include "autograd/backward.h"
+#include "base/options.h"
 
 #include <tapegrad/backward.h>
 
@@ -13,7 +14,7 @@ static tg_status backward_with(tg_tape *t, tg_tensor *const *roots, int n, const
     TG_TRY(tg_tape_check_with(t, roots, n, "tg_backward_with"));
     tg_ctx *ctx = t->ctx;
     tg_backward_opts opts;
-    TG_TRY(tg_options(ctx, &opts, sizeof opts, given, "tg_backward_with: the options"));
+    TG_TRY(tg_options(ctx, &opts, &tg_backward_opts_struct, given, "tg_backward_with: the options"));
     if (n <= 0 || !roots)
         return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_backward_with: %s at %p, expected one or more",
                        tg_count(n, "root").text, (const void *)roots);

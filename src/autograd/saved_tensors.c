@@ -4,6 +4,7 @@
 #include "autograd/saved_tensors.h"
 
 #include "base/host_memory.h"
+#include "base/options.h"
 #include "core/capture.h"
 
 /* ---- Checks and release ---- */
@@ -285,7 +286,7 @@ void tg_saved_repack(const tg_tape *t, const tg_node *n) {
 tg_status tg_tape_pack(tg_tape *t, const tg_pack_ops *given) {
     tg_pack_ops p;
     TG_TRY(tg_tape_check(t, "tg_tape_pack"));
-    TG_TRY(tg_options(t->ctx, &p, sizeof p, given, "tg_tape_pack: the packer"));
+    TG_TRY(tg_options(t->ctx, &p, &tg_pack_ops_struct, given, "tg_tape_pack: the packer"));
     if (given && (!p.pack || !p.unpack))
         return tg_fail(t->ctx, TG_ERR_ARGUMENT,
                        "tg_tape_pack: pack or unpack of the packer is NULL, expected two functions");

@@ -90,9 +90,6 @@ tg_counted tg_count(int64_t n, const char *noun);
 tg_status tg_size_check(tg_ctx *ctx, size_t size, size_t known, const char *who);
 /* Checks the size field of a caller's table of functions, which must equal `known`. */
 tg_status tg_table_check(tg_ctx *ctx, size_t size, size_t known, const char *who);
-/* Copies the caller's struct of options, `from`, to the `known` bytes at `to`. `from` may be NULL, or shorter than
- * `known` if it is of an earlier version of the library. Missing fields become zero. */
-tg_status tg_options(tg_ctx *ctx, void *to, size_t known, const void *from, const char *who);
 
 /* ---- Listeners (status.c) ---- */
 

@@ -34,7 +34,8 @@ void tg_struct_init(void *s, size_t size) {
 tg_status tg_size_check(tg_ctx *ctx, size_t size, size_t known, const char *who) {
     if (size < sizeof size)
         return tg_fail(ctx, TG_ERR_ARGUMENT,
-                       "%s: the struct's size is %zu; initialize it with its TG_ macro or tg_struct_init", who, size);
+                       "%s: the struct's size is %zu; fill the struct with its TG_ macro, tg_struct_fill or tg_make",
+                       who, size);
     if (size > known)
         return tg_fail(
             ctx, TG_ERR_ARGUMENT,
@@ -50,15 +51,6 @@ tg_status tg_table_check(tg_ctx *ctx, size_t size, size_t known, const char *who
                          : tg_fail(ctx, TG_ERR_ARGUMENT,
                                    "%s: the table's size is %zu, expected %zu; set .size = sizeof of the table", who,
                                    size, known);
-}
-
-tg_status tg_options(tg_ctx *ctx, void *to, size_t known, const void *from, const char *who) {
-    size_t size = from ? *(const size_t *)from : 0;
-    memset(to, 0, known);
-    if (!from) return TG_OK;
-    TG_TRY(tg_size_check(ctx, size, known, who));
-    memcpy(to, from, size);
-    return TG_OK;
 }
 
 tg_status tg_failv(tg_ctx *ctx, tg_status s, const char *format, va_list ap) {

@@ -94,7 +94,7 @@ static void expect(const tg_field *f, char *buf, size_t size) {
         [TG_FIELD_DIMS] = "a list of dims, or the text all",
         [TG_FIELD_LIST] = "a list of integers",
     };
-    const tg_enum *e = f->kind == TG_FIELD_ENUM ? tg_enum_find(f->of) : NULL;
+    const tg_enum *e = f->kind == TG_FIELD_ENUM ? tg_argument_enum(f->of) : NULL;
     size_t at = 0;
     if (e)
         enum_names(e, buf, size);
@@ -135,7 +135,7 @@ static bool as_dtype(const tg_value *v, tg_dtype *to) {
 }
 
 static bool as_enum(const tg_field *f, const tg_value *v, void *to) {
-    const tg_enum *e = tg_enum_find(f->of);
+    const tg_enum *e = tg_argument_enum(f->of);
     int64_t value;
     for (int i = 0; e && i < e->n_values; i++) {
         int known = e->values[i].value;

@@ -6,6 +6,8 @@
 
 #include "core/context.h"
 
+/* Returns the enum with this name that an argument of an op has; NULL if there is none. */
+const tg_enum *tg_argument_enum(const char *name);
 /* Stores v in the member of `params` that f describes. If v is not a value that f takes, records an error that begins
  * with the name of the op. */
 tg_status tg_value_store(tg_ctx *ctx, const tg_op *op, const tg_field *f, const tg_value *v, void *params);

@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "base/host_memory.h"
+#include "base/options.h"
 #include "base/text.h"
 #include "checkpoint/shards.h"
 #include "io/safetensors.h"
@@ -131,7 +132,7 @@ static tg_status load(loader *l) {
 tg_status tg_module_load(tg_module *m, const char *file, tg_load_opts *opts) {
     loader l = {.m = m, .path = file};
     if (!tg_module_ok(m)) return m ? m->ctx->run.status : TG_ERR_ARGUMENT;
-    TG_TRY(tg_options(m->ctx, &l.o, sizeof l.o, opts, "tg_module_load: the options"));
+    TG_TRY(tg_options(m->ctx, &l.o, &tg_load_opts_struct, opts, "tg_module_load: the options"));
     if (!file) return tg_fail(m->ctx, TG_ERR_ARGUMENT, "%s: file is NULL", call);
     if (!(l.f = tg_safetensors_open(m->ctx, file))) return m->ctx->run.status;
     l.o.missing = l.o.unknown = 0;
@@ -139,6 +140,6 @@ tg_status tg_module_load(tg_module *m, const char *file, tg_load_opts *opts) {
     l.all = l.params + tg_state_count(m, TG_STATE_SAVED_BUFFERS);
     tg_status s = load(&l);
     tg_safetensors_close(l.f);
-    if (opts) memcpy(opts, &l.o, l.o.size);
+    if (opts) tg_options_give(opts, &l.o);
     return s;
 }

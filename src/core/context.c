@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/host_memory.h"
+#include "base/options.h"
 #include "core/scratch.h"
 #include "core/capture.h"
 #include "core/copies.h"
@@ -52,7 +53,7 @@ static void heap_host_free(void *user, void *p, size_t bytes) { tg_host_free(use
 /* ---- Threads ---- */
 
 static tg_status start_threads(tg_ctx *ctx, const tg_config *config) {
-    ctx->run.threads = config->threads > 0 ? config->threads : tg_system_cores();
+    ctx->run.threads = config->threads == TG_AUTO ? tg_system_cores() : config->threads;
     if (config->parallel_for) {
         ctx->run.parallel_for = config->parallel_for;
         ctx->run.parallel_user = config->parallel_user;
@@ -149,15 +150,17 @@ static tg_status check_config(tg_ctx *ctx, const tg_device_ops *ops, const tg_co
         return tg_fail(ctx, TG_ERR_ARGUMENT,
                        "tg_ctx_new_on: config->device is \"%s\", but ops already selects the device; leave it NULL",
                        config->device);
-    if (config->threads < 0 || config->threads > 1024)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_ctx_new: threads is %d, expected 0 (all) to 1024", config->threads);
+    if (config->threads != TG_AUTO && (config->threads < 1 || config->threads > 1024))
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_ctx_new: threads is %d, expected 1 to 1024, or TG_AUTO for all cores",
+                       config->threads);
     if (config->dtype && !tg_is_float(config->dtype))
         return tg_fail(ctx, TG_ERR_DTYPE, "tg_ctx_new: dtype %s, expected a float", tg_dtype_name(config->dtype));
-    if (config->memory < 0)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_ctx_new: memory is %lld bytes, expected 0 (no limit) or more",
+    if (config->memory != TG_NONE && config->memory < 1)
+        return tg_fail(ctx, TG_ERR_ARGUMENT,
+                       "tg_ctx_new: memory is %lld bytes, expected 1 or more, or TG_NONE for no limit",
                        (long long)config->memory);
-    if (!(config->deadline >= 0))
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_ctx_new: deadline is %g seconds, expected 0 (the default) or more",
+    if (!(config->deadline > 0))
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_ctx_new: deadline is %g seconds, expected a number above 0",
                        config->deadline);
     if (config->files)
         TG_TRY(tg_table_check(ctx, config->files->size, sizeof *config->files, "tg_ctx_new: the file table"));
@@ -171,13 +174,13 @@ static tg_status configure(tg_ctx *ctx, const tg_device_ops *ops, const tg_confi
     TG_TRY(choose_isa(ctx, config));
     ctx->dtype = config->dtype ? config->dtype : TG_F32;
     ctx->check = config->check;
-    ctx->run.memory_limit = config->memory;
+    ctx->run.memory_limit = config->memory == TG_NONE ? 0 : config->memory;
     ctx->rng = (tg_rng){.seed = config->seed};
     ctx->streams.seed = config->seed;
     ctx->log = config->log;
     ctx->log_user = config->log_user;
     ctx->files = config->files;
-    ctx->run.deadline = config->deadline > 0 ? config->deadline : 300;
+    ctx->run.deadline = config->deadline;
     TG_TRY(start_threads(ctx, config));
     TG_TRY(ctx->run.ops->open(ctx, &ctx->run.device_state));
     tg_heap_source source = {.segment = heap_segment, .segment_free = heap_segment_free, .host = heap_host,
@@ -191,8 +194,8 @@ static tg_status configure(tg_ctx *ctx, const tg_device_ops *ops, const tg_confi
 /* Allocates a context and configures it. `refused`, if not NULL, is an error of the call. The config's allocator is
  * read first, so that every error of the call or the config can be recorded in a context. */
 static tg_ctx *open_context(const tg_device_ops *ops, const tg_config *given, const char *refused) {
-    tg_config config = {.size = sizeof config};
-    if (given && given->size <= sizeof config) memcpy(&config, given, given->size);
+    tg_config config;
+    tg_options_complete(&config, &tg_config_struct, given);
     tg_allocator a = config.allocator;
     bool partial = !a.alloc != !a.free;
     if (!a.alloc || !a.free) a = tg_system_allocator();

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/options.h"
 #include "catalog/sample_values.h"
 #include "gradcheck/difference.h"
 
@@ -22,30 +23,30 @@ double tg_diff_largest(const double *v, int64_t n) {
 
 /* ---- Options and memory ---- */
 
-/* Returns a tolerance from an option: 0 means the default, TG_NONE means 0. */
-static double tolerance(double given, double usual) { return given == 0 ? usual : given == TG_NONE ? 0 : given; }
+/* Returns an option: `usual` if it is TG_AUTO. */
+static double given_or(double given, double usual) { return given == TG_AUTO ? usual : given; }
 
 /* Returns what is wrong with the size at the start of the caller's options, or NULL. */
 static const char *wrong_size(size_t size) {
-    if (size < sizeof size) return "the options' size is 0; initialize them with TG_GRADCHECK or tg_struct_init";
+    if (size < sizeof size) return "the options' size is 0; fill them with TG_GRADCHECK, tg_struct_fill or tg_make";
     if (size <= sizeof(tg_gradcheck_opts)) return NULL;
     return "the options' size is larger than this library knows; they are of a later version, or their size was not "
            "set";
 }
 
 bool tg_diff_options(tg_diff *d, const tg_gradcheck_opts *given, const char **what) {
-    tg_gradcheck_opts o = {0};
+    tg_gradcheck_opts o;
     *what = given ? wrong_size(given->size) : NULL;
     if (*what) return false;
-    if (given) memcpy(&o, given, given->size);
+    tg_options_complete(&o, &tg_gradcheck_opts_struct, given);
     d->name = o.name ? o.name : "function";
-    d->eps = o.eps == 0 ? 0x1p-10 : o.eps;
-    d->atol = tolerance(o.atol, 1e-5);
-    d->rtol = tolerance(o.rtol, 1e-3);
+    d->eps = given_or(o.eps, 0x1p-10);
+    d->atol = given_or(o.atol, 1e-5);
+    d->rtol = given_or(o.rtol, 1e-3);
     d->projections = o.projections;
     d->extras = !o.no_extras;
     d->seed = o.seed;
-    d->tries = o.eps == 0 ? HALVINGS : 1;
+    d->tries = o.eps == TG_AUTO ? HALVINGS : 1;
     d->strict = o.strict;
     d->second_order = o.second_order;
     *what = !(d->eps > 0 && d->eps <= 1) ? "eps: expected a step in (0, 1]"

@@ -1,16 +1,17 @@
 /* tg_gradcheck_op: checks one sample of an op. */
 #include <stdio.h>
 
+#include "base/options.h"
 #include "gradcheck/gradcheck.h"
 #include "catalog/samples.h"
 
 /* Sets the tolerances that the caller did not choose. Samples of the op table stay in the smooth range of their op,
  * where differences are exact to ten digits. */
 static void default_tolerances(tg_diff *d, const tg_sample *s, const tg_gradcheck_opts *given) {
-    tg_gradcheck_opts o = {0};
-    if (given) memcpy(&o, given, given->size < sizeof o ? given->size : sizeof o);
-    if (o.rtol == 0) d->rtol = s->rtol != 0 ? s->rtol : 1e-6;
-    if (o.atol == 0) d->atol = 1e-3 * d->rtol;
+    tg_gradcheck_opts o;
+    tg_options_complete(&o, &tg_gradcheck_opts_struct, given);
+    if (o.rtol == TG_AUTO) d->rtol = s->rtol != 0 ? s->rtol : 1e-6;
+    if (o.atol == TG_AUTO) d->atol = 1e-3 * d->rtol;
 }
 
 /* Runs the sample once to count its outputs, because an op may decide their number itself. */

@@ -6,11 +6,12 @@
 #include <tapegrad/gradcheck.h>
 
 #include "base/host_memory.h"
+#include "base/options.h"
 #include "gradcheck/difference.h"
 #include "io/json.h"
 
 static const char format_name[] = "tapegrad gradcheck";
-enum { VERSION = 1, MOST_ELEMENTS = 1 << 18, MOST_INPUTS = 1 << 10 };
+enum { VERSION = 2, MOST_ELEMENTS = 1 << 18, MOST_INPUTS = 1 << 10 };
 
 /* What was checked: a sample of an op, or, if op is NULL, a function of tensors. */
 typedef struct subject {
@@ -76,8 +77,8 @@ static json_t *inputs_of(tg_ctx *ctx, const subject *s) {
 }
 
 static json_t *options_of(const tg_gradcheck_opts *given) {
-    tg_gradcheck_opts o = {0};
-    if (given) memcpy(&o, given, given->size < sizeof o ? given->size : sizeof o);
+    tg_gradcheck_opts o;
+    tg_options_complete(&o, &tg_gradcheck_opts_struct, given);
     return json_pack("{s:f, s:f, s:f, s:i, s:I, s:b, s:b, s:b, s:o}", "eps", o.eps, "atol", o.atol, "rtol", o.rtol,
                      "projections", o.projections, "seed", (json_int_t)o.seed, "no_extras", o.no_extras, "strict",
                      o.strict, "second_order", o.second_order, "name", o.name ? text(o.name) : json_null());
@@ -159,7 +160,7 @@ static tg_status read_number(const tg_json *j, const json_t *v, double *out) {
 static tg_status read_options(const tg_json *root, tg_gradcheck_opts *o) {
     tg_json j;
     int64_t projections, seed;
-    *o = (tg_gradcheck_opts){.size = sizeof *o};
+    *o = *TG_GRADCHECK();
     TG_TRY(tg_json_object(root, "options", &j));
     TG_TRY(tg_json_real(&j, "eps", &o->eps));
     TG_TRY(tg_json_real(&j, "atol", &o->atol));

@@ -7,8 +7,7 @@ static tg_status optional_real(const tg_json *j, const char *key, double *out) {
     return tg_json_has(j, key) ? tg_json_real(j, key, out) : TG_OK;
 }
 
-/* Reads a number above 0. If the key is absent, leaves *out at 0, which means the config's default. Fails if the number
- * in the file is 0, because there it does not mean the default. */
+/* Reads a number above 0. If the key is absent, *out is unchanged. */
 static tg_status optional_positive(const tg_json *j, const char *key, double *out) {
     if (!tg_json_has(j, key)) return TG_OK;
     TG_TRY(tg_json_real(j, key, out));

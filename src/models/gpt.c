@@ -2,6 +2,7 @@
  * model. */
 #include <stdio.h>
 
+#include "base/options.h"
 #include "models/lm.h"
 #include "tape/tape.h"
 
@@ -9,6 +10,7 @@
 
 /* Fails if an option is set that the architecture does not use. */
 static tg_status check_unused(tg_ctx *ctx, const tg_gpt_config *c, const char *who) {
+    const tg_gpt_config usual = {TG_GPT_DEFAULTS};
     bool gpt2 = c->arch == TG_GPT2;
     if (c->arch != TG_GPT2 && c->arch != TG_LLAMA)
         return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: arch is %d, expected TG_GPT2 or TG_LLAMA", who, (int)c->arch);
@@ -16,8 +18,9 @@ static tg_status check_unused(tg_ctx *ctx, const tg_gpt_config *c, const char *w
         return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: %s is set, but %s; leave it false", who, gpt2 ? "tied" : "untied",
                        gpt2 ? "the output of a GPT-2 is tied unless untied is set"
                             : "a Llama has an output matrix of its own unless tied is set");
-    if (gpt2 && c->rope_base != 0)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: rope_base is %g, expected 0, because GPT-2 learns its positions", who,
+    if (gpt2 && c->rope_base != usual.rope_base)
+        return tg_fail(ctx, TG_ERR_ARGUMENT,
+                       "%s: rope_base is %g, but GPT-2 learns its positions; leave rope_base at its default", who,
                        c->rope_base);
     if (!gpt2 && c->dropout > 0)
         return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: dropout is %g, expected 0, because a Llama model has none", who,
@@ -29,7 +32,7 @@ static tg_status check_unused(tg_ctx *ctx, const tg_gpt_config *c, const char *w
 static tg_lm_config to_lm(const tg_gpt_config *c) {
     bool gpt2 = c->arch == TG_GPT2;
     return (tg_lm_config){
-        .size = sizeof(tg_lm_config),
+        TG_LM_DEFAULTS,
         .vocab = c->vocab,
         .layers = c->layers,
         .heads = c->heads,
@@ -64,13 +67,10 @@ static tg_status complete(tg_ctx *ctx, tg_gpt_config *c, const char *who, tg_lm_
     TG_TRY(tg_lm_check_sizes(ctx, lm, who));
     TG_TRY(check_unused(ctx, c, who));
     TG_TRY(tg_lm_complete(ctx, lm, who));
-    c->size = sizeof *c;
     c->kv_heads = lm->kv_heads;
     c->head_dim = lm->head_dim;
     c->ffn = lm->ffn;
     c->norm_eps = lm->norm_eps;
-    c->rope_base = lm->rope_base;
-    c->init_std = lm->init_std;
     return TG_OK;
 }
 
@@ -85,7 +85,7 @@ tg_module *tg_gpt_new(tg_ctx *ctx, const tg_gpt_config *given) {
     tg_lm_config lm;
     if (!tg_ok(ctx)) return tg_module_new(NULL, NULL, NULL);
     if (!given) tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_new: the config is NULL");
-    tg_options(ctx, &c, sizeof c, given, "tg_gpt_new: the config");
+    tg_options(ctx, &c, &tg_gpt_config_struct, given, "tg_gpt_new: the config");
     if (complete(ctx, &c, "tg_gpt_new", &lm) != TG_OK) return tg_module_new(NULL, NULL, NULL);
     return tg_lm_make(ctx, &lm, &c, "tg_gpt_new", TG_SITE);
 }
@@ -96,7 +96,7 @@ static tg_module *layer(tg_ctx *ctx, const tg_gpt_config *given, const char *who
     tg_gpt_config c;
     tg_lm_config lm;
     if (!tg_ok(ctx)) return tg_module_new(NULL, NULL, NULL);
-    tg_options(ctx, &c, sizeof c, given, who);
+    tg_options(ctx, &c, &tg_gpt_config_struct, given, who);
     if (!given) tg_fail(ctx, TG_ERR_ARGUMENT, "%s: the config is NULL", who);
     return complete(ctx, &c, who, &lm) == TG_OK ? make(ctx, &lm) : tg_module_new(NULL, NULL, NULL);
 }

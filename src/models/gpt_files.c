@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "base/host_memory.h"
+#include "base/options.h"
 #include "checkpoint/shards.h"
 #include "comm/comm.h"
 #include "models/model_files.h"
@@ -17,7 +18,7 @@ static tg_status leave(const tg_lm_chunks *m, tg_status s) {
 /* ---- Load ---- */
 
 tg_module *tg_gpt_from_config(tg_ctx *ctx, const char *path) {
-    tg_gpt_config c = {.size = sizeof c};
+    tg_gpt_config c = *TG_GPT();
     if (tg_ok(ctx) && !path) tg_fail(ctx, TG_ERR_ARGUMENT, "tg_gpt_from_config: the path is NULL");
     if (tg_ok(ctx)) tg_gpt_read_config(ctx, path, &c);
     return tg_gpt_new(ctx, &c);
@@ -96,11 +97,11 @@ tg_status tg_lm_save(tg_module *const *lm, int n, const char *dir, const tg_lm_s
     tg_lm_chunks m;
     tg_lm_save_opts o;
     TG_TRY(tg_chunks_check(lm, n, dir, "tg_lm_save", &m));
-    TG_TRY(tg_options(m.ctx, &o, sizeof o, given, "tg_lm_save"));
-    if (o.file_bytes < 0)
-        return tg_fail(m.ctx, TG_ERR_ARGUMENT, "tg_lm_save: file_bytes is %lld, expected 0 or more",
+    TG_TRY(tg_options(m.ctx, &o, &tg_lm_save_opts_struct, given, "tg_lm_save"));
+    if (o.file_bytes < 1)
+        return tg_fail(m.ctx, TG_ERR_ARGUMENT, "tg_lm_save: file_bytes is %lld, expected 1 or more",
                        (long long)o.file_bytes);
-    return leave(&m, save(&m, dir, o.file_bytes ? o.file_bytes : 5 * (int64_t)1000000000));
+    return leave(&m, save(&m, dir, o.file_bytes));
 }
 
 tg_status tg_gpt_save(tg_module *gpt, const char *dir) {

@@ -2,6 +2,7 @@
 #include <stdio.h>
 
 #include "base/host_memory.h"
+#include "base/options.h"
 #include "core/keys.h"
 #include "models/lm.h"
 
@@ -28,14 +29,16 @@ tg_module *tg_lm_body(const tg_module *lm) { return tg_module_part(lm, tg_lm_nam
 
 /* ---- Keys of random draws ---- */
 
+static bool has_key(const tg_lm *s) { return s->c.key != (uint64_t)TG_NONE; }
+
 void tg_lm_key_open(const tg_lm *s, uint64_t key, const void *site) {
-    if (s->c.key) tg_key_open_at(s->ctx, s->c.key, site);
+    if (has_key(s)) tg_key_open_at(s->ctx, s->c.key, site);
     tg_key_open_at(s->ctx, key, site);
 }
 
 void tg_lm_key_close(const tg_lm *s) {
     tg_key_close(s->ctx);
-    if (s->c.key) tg_key_close(s->ctx);
+    if (has_key(s)) tg_key_close(s->ctx);
 }
 
 /* ---- Children ---- */
@@ -168,8 +171,7 @@ tg_module *tg_lm_new(tg_ctx *ctx, const tg_lm_config *given) {
     tg_lm_config c;
     if (!tg_ok(ctx)) return tg_module_new(NULL, NULL, NULL);
     if (!given) tg_fail(ctx, TG_ERR_ARGUMENT, "tg_lm_new: the config is NULL");
-    tg_options(ctx, &c, sizeof c, given, "tg_lm_new: the config");
-    c.size = sizeof c;
+    tg_options(ctx, &c, &tg_lm_config_struct, given, "tg_lm_new: the config");
     if (ctx->run.status != TG_OK || tg_lm_complete(ctx, &c, "tg_lm_new") != TG_OK)
         return tg_module_new(NULL, NULL, NULL);
     return tg_lm_make(ctx, &c, NULL, "tg_lm_new", TG_SITE);

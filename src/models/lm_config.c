@@ -1,4 +1,4 @@
-/* Checks the config of a language model and fills in its defaults. */
+/* Checks the config of a language model and chooses what it leaves to the library. */
 #include <math.h>
 
 #include "models/lm.h"
@@ -40,42 +40,43 @@ static tg_status check_enums(tg_ctx *ctx, const tg_lm_config *c, const char *who
     return TG_OK;
 }
 
-/* Makes the checks that must come before the defaults are filled in. */
+/* Makes the checks that must come before sizes are chosen. */
 static tg_status check_given(tg_ctx *ctx, const tg_lm_config *c, const char *who) {
+    const tg_lm_config usual = {TG_LM_DEFAULTS};
     TG_TRY(tg_lm_check_sizes(ctx, c, who));
     TG_TRY(check_enums(ctx, c, who));
-    if (c->position_kind == TG_LM_LEARNED && c->rope_base != 0)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: rope_base is %g, expected 0, because the positions are learned", who,
+    if (c->position_kind == TG_LM_LEARNED && c->rope_base != usual.rope_base)
+        return tg_fail(ctx, TG_ERR_ARGUMENT,
+                       "%s: rope_base is %g, but the positions are learned; leave rope_base at its default", who,
                        c->rope_base);
-    if (!c->head_dim && c->hidden % c->heads)
+    if (c->head_dim == TG_AUTO && c->hidden % c->heads)
         return tg_fail(ctx, TG_ERR_ARGUMENT,
                        "%s: hidden is %lld, which is not a multiple of heads = %lld; set head_dim", who,
                        (long long)c->hidden, (long long)c->heads);
     return TG_OK;
 }
 
-static void fill_defaults(tg_lm_config *c) {
-    if (!c->head_dim) c->head_dim = c->hidden / c->heads;
-    if (!c->kv_heads) c->kv_heads = c->heads;
-    if (!c->ffn) c->ffn = c->activation == TG_LM_GELU_TANH ? 4 * c->hidden : (8 * c->hidden / 3 + 63) / 64 * 64;
-    if (c->norm_eps == 0) c->norm_eps = c->norm == TG_LM_LAYER_NORM ? 1e-5 : 1e-6;
-    if (c->rope_base == 0 && c->position_kind == TG_LM_ROTARY) c->rope_base = 10000;
-    if (c->init_std == 0) c->init_std = 0.02;
-    if (c->mtp_weight == 0) c->mtp_weight = 0.1;
+/* Chooses the fields that are TG_AUTO. */
+static void choose(tg_lm_config *c) {
+    int64_t ffn = c->activation == TG_LM_GELU_TANH ? 4 * c->hidden : (8 * c->hidden / 3 + 63) / 64 * 64;
+    if (c->head_dim == TG_AUTO) c->head_dim = c->hidden / c->heads;
+    if (c->kv_heads == TG_AUTO) c->kv_heads = c->heads;
+    if (c->ffn == TG_AUTO) c->ffn = ffn;
+    if (c->norm_eps == TG_AUTO) c->norm_eps = c->norm == TG_LM_LAYER_NORM ? 1e-5 : 1e-6;
 }
 
 static tg_status check_heads(tg_ctx *ctx, const tg_lm_config *c, const char *who) {
     if (c->head_dim >= ((int64_t)1 << 40) / c->heads)
         return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: heads is %lld and head_dim %lld, expected a product below 2^40", who,
                        (long long)c->heads, (long long)c->head_dim);
-    if (c->kv_heads < 0 || c->heads % c->kv_heads)
+    if (c->kv_heads < 1 || c->heads % c->kv_heads)
         return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: kv_heads is %lld, expected a divisor of heads = %lld", who,
                        (long long)c->kv_heads, (long long)c->heads);
     if (c->names == TG_LM_NAMES_GPT2 && (c->kv_heads != c->heads || c->head_dim * c->heads != c->hidden))
         return tg_fail(
             ctx, TG_ERR_ARGUMENT,
             "%s: kv_heads is %lld and head_dim %lld; GPT-2 needs kv_heads = heads = %lld and head_dim = hidden / "
-            "heads; leave both 0",
+            "heads; leave both TG_AUTO",
             who, (long long)c->kv_heads, (long long)c->head_dim, (long long)c->heads);
     return TG_OK;
 }
@@ -99,8 +100,7 @@ static tg_status check_parallel(tg_ctx *ctx, const tg_lm_config *c, const char *
 }
 
 static tg_status check_numbers(tg_ctx *ctx, const tg_lm_config *c, const char *who) {
-    bool rotary = c->position_kind == TG_LM_ROTARY;
-    if (c->dropout >= 0 && c->dropout < 1 && c->norm_eps > 0 && c->init_std > 0 && (!rotary || c->rope_base > 0) &&
+    if (c->dropout >= 0 && c->dropout < 1 && c->norm_eps > 0 && c->init_std > 0 && c->rope_base > 0 &&
         isfinite(c->norm_eps + c->init_std + c->rope_base))
         return TG_OK;
     return tg_fail(ctx, TG_ERR_ARGUMENT,
@@ -117,14 +117,14 @@ static tg_status check_extras(tg_ctx *ctx, const tg_lm_config *c, const char *wh
     if (!(c->mtp_weight > 0) || !isfinite(c->mtp_weight))
         return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: mtp_weight is %g, expected a finite number above 0", who,
                        c->mtp_weight);
-    if (c->mup_base >= 0 && isfinite(c->mup_base)) return TG_OK;
-    return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: mup_base is %g, expected the hidden size of the base model, or 0", who,
-                   c->mup_base);
+    if (c->mup_base == TG_NONE || (c->mup_base > 0 && isfinite(c->mup_base))) return TG_OK;
+    return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: mup_base is %g, expected the hidden size of the base model, or TG_NONE",
+                   who, c->mup_base);
 }
 
 tg_status tg_lm_complete(tg_ctx *ctx, tg_lm_config *c, const char *who) {
     TG_TRY(check_given(ctx, c, who));
-    fill_defaults(c);
+    choose(c);
     TG_TRY(positive(ctx, who, "head_dim", c->head_dim));
     TG_TRY(positive(ctx, who, "ffn", c->ffn));
     TG_TRY(check_heads(ctx, c, who));

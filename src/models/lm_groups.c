@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "base/options.h"
 #include "models/lm.h"
 #include "optim/optim.h"
 
@@ -35,10 +36,10 @@ static bool is_in(const tg_optim *o, const tg_tensor *p) {
 /* Returns the schedule of a kind of parameters. A constant rate is also given as a schedule, so that tg_optim_set_lr
  * does not change it. */
 static tg_schedule schedule_of(const tg_lm_rates *r, param_kind kind, double width) {
-    bool own = kind == EMBEDDING && r->embed_lr > 0;
-    double lr = own ? r->embed_lr : r->lr, min = own ? r->embed_min_lr : r->min_lr, by = kind == MATRIX ? width : 1;
-    tg_schedule s = {.size = sizeof s, .decay = TG_DECAY_CONSTANT};
-    if (r->schedule) s = *r->schedule;
+    double lr = kind == EMBEDDING ? r->embed_lr : r->lr, min = kind == EMBEDDING ? r->embed_min_lr : r->min_lr;
+    double by = kind == MATRIX ? width : 1;
+    tg_schedule s;
+    tg_options_complete(&s, &tg_schedule_struct, r->schedule);
     s.start_lr = s.lr > 0 ? s.start_lr / s.lr * lr / by : 0;
     s.lr = lr / by;
     s.min_lr = min / by;
@@ -48,9 +49,9 @@ static tg_schedule schedule_of(const tg_lm_rates *r, param_kind kind, double wid
 /* Adds the group of a kind of parameters. Returns the group's number, or a negative number on an error. */
 static int add_group(tg_optim *o, const tg_lm_rates *r, param_kind kind, double width) {
     const tg_schedule s = schedule_of(r, kind, width);
-    double eps = kind == MATRIX && width != 1 ? o->group[0].eps / width : 0;
+    double eps = kind == MATRIX && width != 1 ? o->group[0].eps / width : TG_AUTO;
     return tg_optim_add_group(
-        o, TG_GROUP(.weight_decay = kind == VECTOR ? TG_NONE : r->weight_decay, .eps = eps, .schedule = &s));
+        o, TG_GROUP(.weight_decay = kind == VECTOR ? 0 : r->weight_decay, .eps = eps, .schedule = &s));
 }
 
 /* Moves those parameters of a part that o has into the groups of their kinds. Adds a group when it is first needed;
@@ -73,12 +74,12 @@ static tg_status assign(tg_optim *o, const tg_lm_rates *r, const tg_module *lm, 
 static tg_status check_rates(tg_ctx *ctx, const tg_lm_rates *r) {
     bool finite = isfinite(r->lr + r->min_lr + r->embed_lr + r->embed_min_lr);
     if (finite && r->lr > 0 && r->min_lr >= 0 && r->embed_lr >= 0 && r->embed_min_lr >= 0 &&
-        (r->embed_lr > 0 || r->embed_min_lr == 0) && (r->schedule || r->min_lr + r->embed_min_lr == 0))
+        (r->schedule || r->min_lr + r->embed_min_lr == 0))
         return TG_OK;
     return tg_fail(
         ctx, TG_ERR_ARGUMENT,
         "tg_lm_groups: lr is %g, min_lr %g, embed_lr %g and embed_min_lr %g, expected finite numbers, lr above "
-        "0, embed_min_lr 0 unless embed_lr is given, and both minimums 0 unless a schedule is given",
+        "0, the others 0 or more, and both minimums 0 unless a schedule is given",
         r->lr, r->min_lr, r->embed_lr, r->embed_min_lr);
 }
 
@@ -104,7 +105,9 @@ tg_status tg_lm_groups(tg_module *const *lm, int n, tg_optim *o, const tg_lm_rat
     TG_TRY(ctx->run.status);
     TG_TRY(check_modules(lm, n, o));
     if (!given) return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_lm_groups: the rates are NULL");
-    TG_TRY(tg_options(ctx, &r, sizeof r, given, "tg_lm_groups: the rates"));
+    TG_TRY(tg_options(ctx, &r, &tg_lm_rates_struct, given, "tg_lm_groups: the rates"));
+    if (r.embed_lr == TG_AUTO) r.embed_lr = r.lr;
+    if (r.embed_min_lr == TG_AUTO) r.embed_min_lr = r.min_lr;
     TG_TRY(check_rates(ctx, &r));
     for (int i = 0; i < n; i++) TG_TRY(assign(o, &r, lm[i], group));
     return TG_OK;

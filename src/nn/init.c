@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "base/host_memory.h"
+#include "base/options.h"
 #include "base/recording.h"
 #include "nn/init.h"
 #include "placement/draws.h"
@@ -26,7 +27,7 @@ static tg_status check_numbers(tg_ctx *ctx, tg_dtype dtype, const tg_init *o, co
 
 tg_status tg_init_read(tg_ctx *ctx, tg_dtype dtype, const tg_init *given, tg_init *o, const char *who) {
     if (!given) return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: init is NULL", who);
-    TG_TRY(tg_options(ctx, o, sizeof *o, given, who));
+    TG_TRY(tg_options(ctx, o, &tg_init_struct, given, who));
     return check_numbers(ctx, dtype, o, who);
 }
 

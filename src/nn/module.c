@@ -1,4 +1,5 @@
 /* Modules: creation and release, and their entries, which are parameters, buffers and children. */
+#include "base/options.h"
 #include "nn/module.h"
 
 #include "base/host_memory.h"
@@ -161,7 +162,7 @@ tg_status tg_module_add_param(tg_module *m, const char *name, tg_tensor *param) 
 tg_status tg_module_add_buffer(tg_module *m, const char *name, tg_tensor *x, const tg_buffer_opts *opts) {
     tg_buffer_opts o;
     if (!tg_module_ok(m)) return m ? m->ctx->run.status : TG_ERR_ARGUMENT;
-    TG_TRY(tg_options(m->ctx, &o, sizeof o, opts, "tg_module_add_buffer: the options"));
+    TG_TRY(tg_options(m->ctx, &o, &tg_buffer_opts_struct, opts, "tg_module_add_buffer: the options"));
     TG_TRY(tg_check(m->ctx, x, "tg_module_add_buffer"));
     if (x->flags & TG_F_REQUIRES_GRAD)
         return tg_fail(m->ctx, TG_ERR_STATE,

@@ -47,7 +47,7 @@ static const tg_sample leaky_relu_samples[] = {
 };
 
 static const tg_field leaky_relu_fields[] = {
-    TG_ARG_AS(activation_params, p, "slope", DOUBLE, "slope of the line where x < 0"),
+    TG_ARG_AS(activation_params, p, "slope", DOUBLE, "Slope of the line where x < 0."),
 };
 static const activation_params leaky_relu_preset = {.p = 0.01};
 ACTIVATION(leaky_relu, "x > 0 ? x : slope x", tg_infer_float, leaky_relu_gradient, leaky_relu_samples)
@@ -74,7 +74,7 @@ static const tg_sample elu_samples[] = {
 };
 
 static const tg_field elu_fields[] = {
-    TG_ARG_AS(activation_params, p, "alpha", DOUBLE, "distance of the lower bound from 0"),
+    TG_ARG_AS(activation_params, p, "alpha", DOUBLE, "Distance of the lower bound from 0."),
 };
 static const activation_params elu_preset = {.p = 1};
 ACTIVATION(elu, "x > 0 ? x : alpha (e^x - 1)", tg_infer_float, elu_gradient, elu_samples)
@@ -113,8 +113,8 @@ static const tg_sample softplus_samples[] = {
 };
 
 static const tg_field softplus_fields[] = {
-    TG_ARG_AS(activation_params, p, "beta", DOUBLE, "steepness"),
-    TG_ARG_AS(activation_params, q, "threshold", DOUBLE, "the result is x itself where beta * x is larger"),
+    TG_ARG_AS(activation_params, p, "beta", DOUBLE, "Steepness."),
+    TG_ARG_AS(activation_params, q, "threshold", DOUBLE, "The result is x itself where beta * x is larger."),
 };
 static const activation_params softplus_preset = {.p = 1, .q = 20};
 ACTIVATION(softplus, "ln(1 + e^(beta x)) / beta; x where beta x > threshold", softplus_infer, softplus_gradient,

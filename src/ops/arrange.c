@@ -65,7 +65,7 @@ static const tg_sample flip_samples[] = {
 #undef FLIP
 
 static const tg_field flip_fields[] = {
-    TG_ARG(flip_params, dims, DIMS, "the dims whose order is reversed", .required = true),
+    TG_ARG(flip_params, dims, DIMS, "The dims whose order is reversed.", .required = true),
 };
 
 const tg_op tg_op_flip = {
@@ -145,8 +145,8 @@ static const tg_sample roll_samples[] = {
 };
 
 static const tg_field roll_fields[] = {
-    TG_ARG(roll_params, shift, INT64, "by how many positions elements move toward the end", .required = true),
-    TG_ARG(roll_params, dim, INT, "dim of x; a negative number counts from the end", .required = true),
+    TG_ARG(roll_params, shift, INT64, "By how many positions elements move toward the end.", .required = true),
+    TG_ARG(roll_params, dim, INT, "Dim of x; a negative number counts from the end.", .required = true),
 };
 
 const tg_op tg_op_roll = {
@@ -250,8 +250,8 @@ static const tg_sample repeat_samples[] = {
 };
 
 static const tg_field repeat_fields[] = {
-    TG_ARG(repeat_params, dim, INT, "dim of x; a negative number counts from the end", .required = true),
-    TG_ARG(repeat_params, times, INT64, "number of copies", .required = true),
+    TG_ARG(repeat_params, dim, INT, "Dim of x; a negative number counts from the end.", .required = true),
+    TG_ARG(repeat_params, times, INT64, "Number of copies.", .required = true),
 };
 
 const tg_op tg_op_repeat = {
@@ -373,9 +373,9 @@ static const tg_sample unfold_samples[] = {
 };
 
 static const tg_field unfold_fields[] = {
-    TG_ARG(unfold_params, dim, INT, "dim of x; a negative number counts from the end", .required = true),
-    TG_ARG(unfold_params, size, INT64, "number of elements of a window", .required = true),
-    TG_ARG(unfold_params, step, INT64, "distance between the starts of windows", .required = true),
+    TG_ARG(unfold_params, dim, INT, "Dim of x; a negative number counts from the end.", .required = true),
+    TG_ARG(unfold_params, size, INT64, "Number of elements of a window.", .required = true),
+    TG_ARG(unfold_params, step, INT64, "Distance between the starts of windows.", .required = true),
 };
 
 const tg_op tg_op_unfold = {

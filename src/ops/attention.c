@@ -129,8 +129,8 @@ static tg_status take_draws(tg_call *c) {
 /* Replaces the option *extent by a number from 0 to `most`. `most` is so large that a bound of that extent hides
  * nothing. Returns whether the option sets a bound. */
 static bool bound_of(int64_t *extent, int64_t most) {
-    bool bound = *extent > 0 || *extent == TG_WINDOW_ZERO;
-    *extent = !bound || *extent < 0 ? 0 : *extent < most ? *extent : most;
+    bool bound = *extent != TG_NONE;
+    *extent = !bound ? 0 : *extent < most ? *extent : most;
     return bound;
 }
 
@@ -138,9 +138,9 @@ static tg_status resolve_window(tg_call *c) {
     attention_params *p = c->params;
     int64_t most = size(c, Q, 2) + size(c, K, 2), given[] = {p->opts.left, p->opts.right};
     for (int i = 0; i < 2; i++)
-        if (given[i] < -1 && given[i] != TG_WINDOW_ZERO)
-            return tg_call_fail(c, TG_ERR_ARGUMENT, "%s is %lld; it must be the extent of a window (1 or more), 0 or "
-                                "-1 for no bound, or TG_WINDOW_ZERO", i ? "right" : "left", (long long)given[i]);
+        if (given[i] < TG_NONE)
+            return tg_call_fail(c, TG_ERR_ARGUMENT, "%s is %lld; it must be the extent of a window, 0 or more, or "
+                                "TG_NONE for no bound", i ? "right" : "left", (long long)given[i]);
     p->left_bound = bound_of(&p->opts.left, most);
     p->right_bound = bound_of(&p->opts.right, most);
     return TG_OK;
@@ -151,10 +151,12 @@ static tg_status attention_options(tg_call *c) {
     tg_attention_opts *o = &p->opts;
     const tg_tensor *q = c->in[Q];
     TG_TRY(tg_size_check(c->ctx, o->size, sizeof *o, "the options"));
-    if (!isfinite(o->scale)) return tg_call_fail(c, TG_ERR_ARGUMENT, "scale is %g; it must be finite", o->scale);
+    if (o->scale == TG_AUTO) o->scale = q->shape[3] ? 1 / sqrt((double)q->shape[3]) : 1;
+    if (!(o->scale >= 0 && isfinite(o->scale)))
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "scale is %g; it must be finite, 0 or more, or TG_AUTO; negate q for a "
+                            "negative factor", o->scale);
     if (!(o->dropout >= 0 && o->dropout < 1))
         return tg_call_fail(c, TG_ERR_ARGUMENT, "dropout is %g; it must be at least 0 and less than 1", o->dropout);
-    if (o->scale == 0) o->scale = q->shape[3] ? 1 / sqrt((double)q->shape[3]) : 1;
     TG_TRY(resolve_window(c));
     if (!tg_is_training(c->tape)) o->dropout = 0;
     return o->dropout > 0 ? take_draws(c) : TG_OK;
@@ -302,7 +304,7 @@ static int64_t attention_flops(const tg_node *n) {
     return row % 2 ? row : tg_flops(row / 2, sk); /* row is odd only if it is INT64_MAX, after an overflow */
 }
 
-#define OPTS(...) &(const attention_params){.opts = {.size = sizeof(tg_attention_opts), __VA_ARGS__}}
+#define OPTS(...) &(const attention_params){.opts = {TG_ATTENTION_DEFAULTS, __VA_ARGS__}}
 
 #define NO         TG_S_ABSENT
 #define PLAIN      NO, NO, NO, NO, NO
@@ -382,7 +384,7 @@ static const tg_sample attention_samples[] = {
      .in = {TG_S(1, 2, 6, 4), TG_S(1, 2, 6, 4), TG_S(1, 2, 6, 4), PLAIN}},
     {.note = "a causal window after a cache", .params = OPTS(.causal = true, .left = 1), .n_in = INPUTS,
      .in = {TG_S(2, 2, 3, 2), TG_S(2, 1, 5, 2), TG_S(2, 1, 5, 2), PLAIN}},
-    {.note = "itself and what follows", .params = OPTS(.left = TG_WINDOW_ZERO, .right = -1), .n_in = INPUTS,
+    {.note = "itself and what follows", .params = OPTS(.left = 0), .n_in = INPUTS,
      .in = {TG_S(1, 2, 4, 2), TG_S(1, 2, 3, 2), TG_S(1, 2, 3, 2), PLAIN}},
     {.note = "a window past tiles", .params = OPTS(.left = 3, .right = 2), .n_in = INPUTS,
      .in = {TG_S(1, 1, 140, 2), TG_S(1, 1, 140, 2), TG_S(1, 1, 140, 2), PLAIN}, .slow = true},
@@ -453,11 +455,11 @@ static const tg_sample attention_samples[] = {
 };
 
 static const tg_field attention_fields[] = {
-    TG_ARG_AS(attention_params, opts.causal, "causal", BOOL, "query i attends only to keys j <= i + sk - sq"),
-    TG_ARG_AS(attention_params, opts.scale, "scale", DOUBLE, "factor of the scores; 0 means 1 / sqrt(dk)"),
-    TG_ARG_AS(attention_params, opts.dropout, "dropout", DOUBLE, "probability of dropout of the attention weights"),
-    TG_ARG_AS(attention_params, opts.left, "left", INT64, "number of earlier keys that a query sees; 0 means no bound"),
-    TG_ARG_AS(attention_params, opts.right, "right", INT64, "number of later keys that a query sees; 0 means no bound"),
+    TG_ARG_AS(attention_params, opts.causal, "causal", BOOL, "Query i attends only to keys j <= i + sk - sq."),
+    TG_ARG_AS(attention_params, opts.scale, "scale", DOUBLE, "Factor of the scores, 0 or more; -1: 1 / sqrt(dk)."),
+    TG_ARG_AS(attention_params, opts.dropout, "dropout", DOUBLE, "Probability of dropout of the attention weights."),
+    TG_ARG_AS(attention_params, opts.left, "left", INT64, "Number of earlier keys that a query sees; -1: all."),
+    TG_ARG_AS(attention_params, opts.right, "right", INT64, "Number of later keys that a query sees; -1: all."),
 };
 
 const tg_op tg_op_attention = {
@@ -494,7 +496,7 @@ const tg_op tg_op_attention = {
  * inputs, the result and two numbers per row, and backward computes the scores again. opts may be NULL. */
 tg_tensor *tg_attention(tg_tape *t, tg_tensor *q, tg_tensor *k, tg_tensor *v, const tg_attention_opts *opts) {
     attention_params p = {.draws = {.n = 0}};
-    tg_op_options(&p.opts, sizeof p.opts, opts);
+    tg_op_options(&p.opts, &tg_attention_opts_struct, opts);
     tg_attention_opts *o = &p.opts;
     tg_tensor *in[INPUTS] = {q, k, v, o->mask, o->sink, o->lengths, o->starts_q, o->starts_k};
     o->mask = o->sink = o->lengths = o->starts_q = o->starts_k = NULL;

@@ -19,7 +19,7 @@ static tg_status avg_pool_infer(tg_call *c) {
     int64_t out[2], shape[4];
     TG_TRY(tg_need_float(c, 0));
     if (p->w.apart[0] != 1 || p->w.apart[1] != 1)
-        return tg_call_fail(c, TG_ERR_ARGUMENT, "dilation is set, but average pooling has none; leave it 0 or 1");
+        return tg_call_fail(c, TG_ERR_ARGUMENT, "dilation is set, but average pooling has none; leave it 1");
     if (!p->back) TG_TRY(tg_windows_infer_pool(c, &p->w, p->in, out));
     TG_TRY(tg_call_role(c, 0, 0, 0));
     TG_TRY(tg_call_role(c, 0, 1, 1));
@@ -175,20 +175,20 @@ static const tg_sample avg_pool2d_samples[] = {
 };
 
 static const tg_field avg_pool1d_fields[] = {
-    TG_ARG_AS(avg_pool_params, w.size[1], "k", INT64, "number of elements of a window", .required = true),
-    TG_ARG_AS(avg_pool_params, w.step[1], "stride", INT64, "distance between the starts of windows; -1 means k"),
-    TG_ARG_AS(avg_pool_params, w.pad[1], "padding", INT64, "number of elements that are added at each end"),
+    TG_ARG_AS(avg_pool_params, w.size[1], "k", INT64, "Number of elements of a window.", .required = true),
+    TG_ARG_AS(avg_pool_params, w.step[1], "stride", INT64, "Distance between the starts of windows; -1 means k."),
+    TG_ARG_AS(avg_pool_params, w.pad[1], "padding", INT64, "Number of elements that are added at each end."),
     TG_ARG_AS(avg_pool_params, exclude, "exclude_padding", BOOL,
-              "divides by the number of elements of x in the window"),
+              "Divides by the number of elements of x in the window."),
 };
 static const tg_field avg_pool2d_fields[] = {
-    TG_ARG_AS(avg_pool_params, w.size[0], "h", INT64, "number of rows of a window", .required = true),
-    TG_ARG_AS(avg_pool_params, w.size[1], "w", INT64, "number of columns of a window", .required = true),
+    TG_ARG_AS(avg_pool_params, w.size[0], "h", INT64, "Number of rows of a window.", .required = true),
+    TG_ARG_AS(avg_pool_params, w.size[1], "w", INT64, "Number of columns of a window.", .required = true),
     TG_ARG_ARRAY(avg_pool_params, w.step, "stride", INT64, 2,
-                 "distances between the starts of windows; -1 means the size of the window"),
-    TG_ARG_ARRAY(avg_pool_params, w.pad, "padding", INT64, 2, "numbers of elements that are added at each end"),
+                 "Distances between the starts of windows; -1 means the size of the window."),
+    TG_ARG_ARRAY(avg_pool_params, w.pad, "padding", INT64, 2, "Numbers of elements that are added at each end."),
     TG_ARG_AS(avg_pool_params, exclude, "exclude_padding", BOOL,
-              "divides by the number of elements of x in the window"),
+              "Divides by the number of elements of x in the window."),
 };
 static const avg_pool_params avg_pool1d_preset = {
     .w = TG_WINDOWS(1, .size = {1, 1}, .step = {1, TG_AUTO}, .apart = {1, 1})};
@@ -208,17 +208,13 @@ AVG_POOL(avg_pool2d);
 
 static avg_pool_params params_of(int dims, const int64_t *size, const tg_pool_opts *given) {
     tg_pool_opts o;
-    tg_op_options(&o, sizeof o, given);
-    avg_pool_params p = {.w = tg_windows_of(dims, size, o.stride, size, o.padding, o.dilation),
-                         .exclude = o.exclude_padding};
-    p.w.given = o.size;
-    p.w.known = sizeof o;
-    return p;
+    tg_op_options(&o, &tg_pool_opts_struct, given);
+    return (avg_pool_params){.w = tg_windows_of_pool(dims, size, &o), .exclude = o.exclude_padding};
 }
 
 /* Returns the mean of every window of k elements of x [n, c, l]: [n, c, windows]. Windows start `stride` elements
- * apart; a stride of 0 means k. Windows that do not fit into x and its padding are left out. Padding is zeros, which
- * count as elements unless exclude_padding is set. There is no dilation. 16-bit sums run in float32. */
+ * apart; a stride of TG_AUTO means k. Windows that do not fit into x and its padding are left out. Padding is zeros,
+ * which count as elements unless exclude_padding is set. There is no dilation. 16-bit sums run in float32. */
 tg_tensor *tg_avg_pool1d(tg_tape *t, tg_tensor *x, int64_t k, const tg_pool_opts *opts) {
     avg_pool_params p = params_of(1, &k, opts);
     return TG_RECORD(t, tg_op_avg_pool1d, &p, x);

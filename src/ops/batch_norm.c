@@ -220,8 +220,8 @@ static const tg_sample batch_norm_samples[] = {
 };
 
 static const tg_field batch_norm_fields[] = {
-    TG_ARG(batch_norm_params, momentum, DOUBLE, "share of the new statistics in the running ones, in [0, 1]"),
-    TG_ARG(batch_norm_params, eps, DOUBLE, "is added to the variance"),
+    TG_ARG(batch_norm_params, momentum, DOUBLE, "Share of the new statistics in the running ones, in [0, 1]."),
+    TG_ARG(batch_norm_params, eps, DOUBLE, "Is added to the variance."),
 };
 
 const tg_op tg_op_batch_norm = {

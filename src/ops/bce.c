@@ -169,7 +169,7 @@ static const tg_sample bce_samples[] = {
 };
 
 static const tg_field bce_with_logits_fields[] = {
-    TG_ARG(tg_elementwise_loss_params, reduction, ENUM, "how the losses of all elements become the result",
+    TG_ARG(tg_elementwise_loss_params, reduction, ENUM, "How the losses of all elements become the result.",
            .of = "tg_loss_reduction"),
 };
 

@@ -55,7 +55,7 @@ static const tg_sample cast_samples[] = {
 };
 
 static const tg_field cast_fields[] = {
-    TG_ARG(cast_params, dtype, DTYPE, "dtype of the result", .required = true),
+    TG_ARG(cast_params, dtype, DTYPE, "Dtype of the result.", .required = true),
 };
 
 const tg_op tg_op_cast = {

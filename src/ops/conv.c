@@ -503,16 +503,16 @@ static const tg_sample conv2d_samples[] = {
 };
 
 static const tg_field conv1d_fields[] = {
-    TG_ARG_AS(conv_params, w.step[1], "stride", INT64, "distance between the starts of windows"),
-    TG_ARG_AS(conv_params, w.pad[1], "padding", INT64, "number of zeros that are added at each end"),
-    TG_ARG_AS(conv_params, w.apart[1], "dilation", INT64, "distance between the elements of a window"),
-    TG_ARG(conv_params, groups, INT64, "number of groups of channels that are convolved separately"),
+    TG_ARG_AS(conv_params, w.step[1], "stride", INT64, "Distance between the starts of windows."),
+    TG_ARG_AS(conv_params, w.pad[1], "padding", INT64, "Number of zeros that are added at each end."),
+    TG_ARG_AS(conv_params, w.apart[1], "dilation", INT64, "Distance between the elements of a window."),
+    TG_ARG(conv_params, groups, INT64, "Number of groups of channels that are convolved separately."),
 };
 static const tg_field conv2d_fields[] = {
-    TG_ARG_ARRAY(conv_params, w.step, "stride", INT64, 2, "distances between the starts of windows"),
-    TG_ARG_ARRAY(conv_params, w.pad, "padding", INT64, 2, "numbers of zeros that are added at each end"),
-    TG_ARG_ARRAY(conv_params, w.apart, "dilation", INT64, 2, "distances between the elements of a window"),
-    TG_ARG(conv_params, groups, INT64, "number of groups of channels that are convolved separately"),
+    TG_ARG_ARRAY(conv_params, w.step, "stride", INT64, 2, "Distances between the starts of windows."),
+    TG_ARG_ARRAY(conv_params, w.pad, "padding", INT64, 2, "Numbers of zeros that are added at each end."),
+    TG_ARG_ARRAY(conv_params, w.apart, "dilation", INT64, 2, "Distances between the elements of a window."),
+    TG_ARG(conv_params, groups, INT64, "Number of groups of channels that are convolved separately."),
 };
 static const conv_params conv1d_preset = {.w = TG_WINDOWS(1, .size = {1, 1}, .step = {1, 1}, .apart = {1, 1}),
                                           .groups = 1,
@@ -535,10 +535,9 @@ CONV(conv2d);
 static conv_params params_of(int dims, const tg_conv_opts *given) {
     static const int64_t size[] = {1, 1}; /* infer takes the window size from w */
     tg_conv_opts o;
-    tg_op_options(&o, sizeof o, given);
-    conv_params p = {.w = tg_windows_of(dims, size, o.stride, NULL, o.padding, o.dilation),
-                     .groups = o.groups ? o.groups : 1,
-                     .result = Y};
+    tg_op_options(&o, &tg_conv_opts_struct, given);
+    conv_params p = {
+        .w = tg_windows_of(dims, size, o.stride, o.padding, o.dilation), .groups = o.groups, .result = Y};
     p.w.given = o.size;
     p.w.known = sizeof o;
     return p;

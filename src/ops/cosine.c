@@ -142,8 +142,8 @@ static const tg_sample cosine_samples[] = {
 };
 
 static const tg_field cosine_similarity_fields[] = {
-    TG_ARG(cosine_params, dim, INT, "dim of x; a negative number counts from the end", .required = true),
-    TG_ARG(cosine_params, eps, DOUBLE, "lower bound of the norms"),
+    TG_ARG(cosine_params, dim, INT, "Dim of x; a negative number counts from the end.", .required = true),
+    TG_ARG(cosine_params, eps, DOUBLE, "Lower bound of the norms."),
 };
 
 const tg_op tg_op_cosine_similarity = {

@@ -58,7 +58,7 @@ static const tg_sample triangle_samples[] = {
 };
 
 static const tg_field diagonal_fields[] = {
-    TG_ARG(diagonal_params, k, INT64, "the diagonal: 0 is the main one, larger numbers lie above it"),
+    TG_ARG(diagonal_params, k, INT64, "The diagonal: 0 is the main one, larger numbers lie above it."),
 };
 
 #define TRIANGLE(name_, keeps, text)                                                                               \

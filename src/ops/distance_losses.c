@@ -81,7 +81,7 @@ static tg_status l1_infer(tg_call *c) {
 static const tg_sample l1_samples[] = {PLAIN(.width = 0)};
 
 static const tg_field l1_fields[] = {
-    TG_ARG(tg_elementwise_loss_params, reduction, ENUM, "how the losses of all elements become the result",
+    TG_ARG(tg_elementwise_loss_params, reduction, ENUM, "How the losses of all elements become the result.",
            .of = "tg_loss_reduction"),
 };
 
@@ -112,8 +112,8 @@ static const tg_sample smooth_l1_samples[] = {
 };
 
 static const tg_field smooth_l1_fields[] = {
-    TG_ARG_AS(tg_elementwise_loss_params, width, "beta", DOUBLE, "|x - y| up to which the loss is a parabola"),
-    TG_ARG(tg_elementwise_loss_params, reduction, ENUM, "how the losses of all elements become the result",
+    TG_ARG_AS(tg_elementwise_loss_params, width, "beta", DOUBLE, "|x - y| up to which the loss is a parabola."),
+    TG_ARG(tg_elementwise_loss_params, reduction, ENUM, "How the losses of all elements become the result.",
            .of = "tg_loss_reduction"),
 };
 
@@ -144,8 +144,8 @@ static const tg_sample huber_samples[] = {
 };
 
 static const tg_field huber_fields[] = {
-    TG_ARG_AS(tg_elementwise_loss_params, width, "delta", DOUBLE, "|x - y| up to which the loss is a parabola"),
-    TG_ARG(tg_elementwise_loss_params, reduction, ENUM, "how the losses of all elements become the result",
+    TG_ARG_AS(tg_elementwise_loss_params, width, "delta", DOUBLE, "|x - y| up to which the loss is a parabola."),
+    TG_ARG(tg_elementwise_loss_params, reduction, ENUM, "How the losses of all elements become the result.",
            .of = "tg_loss_reduction"),
 };
 
@@ -248,9 +248,9 @@ static const tg_sample kl_div_samples[] = {
 };
 
 static const tg_field kl_div_fields[] = {
-    TG_ARG(tg_elementwise_loss_params, reduction, ENUM, "how the losses of all elements become the result",
+    TG_ARG(tg_elementwise_loss_params, reduction, ENUM, "How the losses of all elements become the result.",
            .of = "tg_loss_reduction"),
-    TG_ARG(tg_elementwise_loss_params, log_target, BOOL, "y contains logarithms"),
+    TG_ARG(tg_elementwise_loss_params, log_target, BOOL, "y contains logarithms."),
 };
 
 const tg_op tg_op_kl_div = {

@@ -89,7 +89,7 @@ static const tg_sample dropout_samples[] = {
 };
 
 static const tg_field dropout_fields[] = {
-    TG_ARG(dropout_params, p, DOUBLE, "probability that an element becomes 0, 0 <= p < 1", .required = true),
+    TG_ARG(dropout_params, p, DOUBLE, "Probability that an element becomes 0, 0 <= p < 1.", .required = true),
 };
 
 const tg_op tg_op_dropout = {

@@ -462,7 +462,7 @@ static const tg_sample einsum_samples[] = {
 };
 
 static const tg_field einsum_fields[] = {
-    TG_ARG(einsum_params, equation, TEXT, "a letter for each dim, such as \"bij,bjk->bik\"", .required = true),
+    TG_ARG(einsum_params, equation, TEXT, "A letter for each dim, such as \"bij,bjk->bik\".", .required = true),
 };
 
 const tg_op tg_op_einsum = {

@@ -102,8 +102,8 @@ static const tg_sample group_norm_samples[] = {
 };
 
 static const tg_field group_norm_fields[] = {
-    TG_ARG(group_norm_params, groups, INT64, "number of groups of channels", .required = true),
-    TG_ARG(group_norm_params, eps, DOUBLE, "is added to the variance"),
+    TG_ARG(group_norm_params, groups, INT64, "Number of groups of channels.", .required = true),
+    TG_ARG(group_norm_params, eps, DOUBLE, "Is added to the variance."),
 };
 
 const tg_op tg_op_group_norm = {

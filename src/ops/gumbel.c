@@ -113,9 +113,9 @@ static const tg_sample gumbel_softmax_samples[] = {
 };
 
 static const tg_field gumbel_softmax_fields[] = {
-    TG_ARG(gumbel_softmax_params, tau, DOUBLE, "temperature: rows are closer to one-hot if it is smaller"),
-    TG_ARG(gumbel_softmax_params, hard, BOOL, "the result is exactly one-hot"),
-    TG_ARG(gumbel_softmax_params, dim, INT, "dim of x; a negative number counts from the end"),
+    TG_ARG(gumbel_softmax_params, tau, DOUBLE, "Temperature: rows are closer to one-hot if it is smaller."),
+    TG_ARG(gumbel_softmax_params, hard, BOOL, "The result is exactly one-hot."),
+    TG_ARG(gumbel_softmax_params, dim, INT, "Dim of x; a negative number counts from the end."),
 };
 
 const tg_op tg_op_gumbel_softmax = {

@@ -129,7 +129,7 @@ static const tg_sample gather_samples[] = {
 };
 
 static const tg_field index_fields[] = {
-    TG_ARG(index_params, dim, INT, "dim of x; a negative number counts from the end", .required = true),
+    TG_ARG(index_params, dim, INT, "Dim of x; a negative number counts from the end.", .required = true),
 };
 
 const tg_op tg_op_gather = {

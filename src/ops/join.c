@@ -108,7 +108,7 @@ static const tg_sample concat_samples[] = {
 };
 
 static const tg_field join_fields[] = {
-    TG_ARG(join_params, dim, INT, "the dim along which the inputs are joined"),
+    TG_ARG(join_params, dim, INT, "The dim along which the inputs are joined."),
 };
 
 const tg_op tg_op_concat = {
@@ -290,8 +290,8 @@ static const tg_sample split_samples[] = {
 #undef SIZES
 
 static const tg_field split_fields[] = {
-    TG_ARG(split_params, dim, INT, "dim of x; a negative number counts from the end"),
-    TG_ARG(split_params, sizes, LIST, "size of each part; the sum is the size of dim",
+    TG_ARG(split_params, dim, INT, "Dim of x; a negative number counts from the end."),
+    TG_ARG(split_params, sizes, LIST, "Size of each part; the sum is the size of dim.",
            .length_at = offsetof(split_params, n), .required = true),
 };
 
@@ -324,8 +324,8 @@ static const tg_sample chunk_samples[] = {
 };
 
 static const tg_field chunk_fields[] = {
-    TG_ARG(split_params, dim, INT, "dim of x; a negative number counts from the end"),
-    TG_ARG(split_params, n, INT, "number of parts", .required = true),
+    TG_ARG(split_params, dim, INT, "Dim of x; a negative number counts from the end."),
+    TG_ARG(split_params, n, INT, "Number of parts.", .required = true),
 };
 
 const tg_op tg_op_chunk = {
@@ -422,10 +422,10 @@ static const tg_sample pad_samples[] = {
 };
 
 static const tg_field pad_fields[] = {
-    TG_ARG(pad_params, dim, INT, "dim of x; a negative number counts from the end", .required = true),
-    TG_ARG(pad_params, before, INT64, "number of elements in front of x"),
-    TG_ARG(pad_params, after, INT64, "number of elements after the end of x"),
-    TG_ARG(pad_params, value, DOUBLE, "value of the new elements"),
+    TG_ARG(pad_params, dim, INT, "Dim of x; a negative number counts from the end.", .required = true),
+    TG_ARG(pad_params, before, INT64, "Number of elements in front of x."),
+    TG_ARG(pad_params, after, INT64, "Number of elements after the end of x."),
+    TG_ARG(pad_params, value, DOUBLE, "Value of the new elements."),
 };
 
 const tg_op tg_op_pad = {

@@ -107,7 +107,7 @@ static const tg_sample lerp_scalar_samples[] = {
 };
 
 static const tg_field lerp_scalar_fields[] = {
-    TG_ARG(lerp_params, w, DOUBLE, "weight of b - a", .required = true),
+    TG_ARG(lerp_params, w, DOUBLE, "Weight of b - a.", .required = true),
 };
 
 const tg_op tg_op_lerp_scalar = {

@@ -57,10 +57,10 @@ static const tg_sample arange_samples[] = {
 };
 
 static const tg_field arange_fields[] = {
-    TG_ARG(arange_params, dtype, DTYPE, "dtype of the result; \"default\" is that of the context"),
-    TG_ARG(arange_params, start, DOUBLE, "the first number"),
-    TG_ARG(arange_params, stop, DOUBLE, "all numbers lie before it", .required = true),
-    TG_ARG(arange_params, step, DOUBLE, "distance between numbers"),
+    TG_ARG(arange_params, dtype, DTYPE, "Dtype of the result; \"default\" is that of the context."),
+    TG_ARG(arange_params, start, DOUBLE, "The first number."),
+    TG_ARG(arange_params, stop, DOUBLE, "All numbers lie before it.", .required = true),
+    TG_ARG(arange_params, step, DOUBLE, "Distance between numbers."),
 };
 
 const tg_op tg_op_arange = {
@@ -109,9 +109,9 @@ static const tg_sample full_samples[] = {
 };
 
 static const tg_field full_fields[] = {
-    TG_ARG(full_params, dtype, DTYPE, "dtype of the result; \"default\" is that of the context"),
-    TG_ARG(full_params, shape, SHAPE, "shape of the result", .required = true),
-    TG_ARG(full_params, value, DOUBLE, "value of every element", .required = true),
+    TG_ARG(full_params, dtype, DTYPE, "Dtype of the result; \"default\" is that of the context."),
+    TG_ARG(full_params, shape, SHAPE, "Shape of the result.", .required = true),
+    TG_ARG(full_params, value, DOUBLE, "Value of every element.", .required = true),
 };
 
 const tg_op tg_op_full = {

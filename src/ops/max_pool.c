@@ -282,18 +282,18 @@ static const tg_sample max_pool2d_samples[] = {
 };
 
 static const tg_field max_pool1d_fields[] = {
-    TG_ARG_AS(max_pool_params, w.size[1], "k", INT64, "number of elements of a window", .required = true),
-    TG_ARG_AS(max_pool_params, w.step[1], "stride", INT64, "distance between the starts of windows; -1 means k"),
-    TG_ARG_AS(max_pool_params, w.pad[1], "padding", INT64, "number of elements that are added at each end"),
-    TG_ARG_AS(max_pool_params, w.apart[1], "dilation", INT64, "distance between the elements of a window"),
+    TG_ARG_AS(max_pool_params, w.size[1], "k", INT64, "Number of elements of a window.", .required = true),
+    TG_ARG_AS(max_pool_params, w.step[1], "stride", INT64, "Distance between the starts of windows; -1 means k."),
+    TG_ARG_AS(max_pool_params, w.pad[1], "padding", INT64, "Number of elements that are added at each end."),
+    TG_ARG_AS(max_pool_params, w.apart[1], "dilation", INT64, "Distance between the elements of a window."),
 };
 static const tg_field max_pool2d_fields[] = {
-    TG_ARG_AS(max_pool_params, w.size[0], "h", INT64, "number of rows of a window", .required = true),
-    TG_ARG_AS(max_pool_params, w.size[1], "w", INT64, "number of columns of a window", .required = true),
+    TG_ARG_AS(max_pool_params, w.size[0], "h", INT64, "Number of rows of a window.", .required = true),
+    TG_ARG_AS(max_pool_params, w.size[1], "w", INT64, "Number of columns of a window.", .required = true),
     TG_ARG_ARRAY(max_pool_params, w.step, "stride", INT64, 2,
-                 "distances between the starts of windows; -1 means the size of the window"),
-    TG_ARG_ARRAY(max_pool_params, w.pad, "padding", INT64, 2, "numbers of elements that are added at each end"),
-    TG_ARG_ARRAY(max_pool_params, w.apart, "dilation", INT64, 2, "distances between the elements of a window"),
+                 "Distances between the starts of windows; -1 means the size of the window."),
+    TG_ARG_ARRAY(max_pool_params, w.pad, "padding", INT64, 2, "Numbers of elements that are added at each end."),
+    TG_ARG_ARRAY(max_pool_params, w.apart, "dilation", INT64, 2, "Distances between the elements of a window."),
 };
 static const max_pool_params max_pool1d_preset = {
     .w = TG_WINDOWS(1, .size = {1, 1}, .step = {1, TG_AUTO}, .apart = {1, 1})};
@@ -313,18 +313,16 @@ MAX_POOL(max_pool2d);
 
 static max_pool_params params_of(int dims, const int64_t *size, const tg_pool_opts *given) {
     tg_pool_opts o;
-    tg_op_options(&o, sizeof o, given);
-    max_pool_params p = {.w = tg_windows_of(dims, size, o.stride, size, o.padding, o.dilation)};
-    p.w.given = o.size;
-    p.w.known = sizeof o;
+    tg_op_options(&o, &tg_pool_opts_struct, given);
+    max_pool_params p = {.w = tg_windows_of_pool(dims, size, &o)};
     if (o.exclude_padding) p.w.unused = "exclude_padding";
     return p;
 }
 
 /* Returns the greatest of every window of k elements of x [n, c, l]: [n, c, windows]. Windows start `stride` elements
- * apart, where 0 means k, and their elements are `dilation` apart; windows that do not fit into x and its padding are
- * left out. Padding is never selected. The gradient goes to the first of equal elements, and NaN is greater than any
- * number. The op saves one index per window. */
+ * apart, where TG_AUTO means k, and their elements are `dilation` apart; windows that do not fit into x and its padding
+ * are left out. Padding is never selected. The gradient goes to the first of equal elements, and NaN is greater than
+ * any number. The op saves one index per window. */
 tg_tensor *tg_max_pool1d(tg_tape *t, tg_tensor *x, int64_t k, const tg_pool_opts *opts) {
     max_pool_params p = params_of(1, &k, opts);
     return TG_RECORD(t, tg_op_max_pool1d, &p, x);

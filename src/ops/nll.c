@@ -271,8 +271,8 @@ static const tg_sample nll_samples[] = {
 
 static const tg_field nll_fields[] = {
     TG_ARG(tg_elementwise_loss_params, reduction, ENUM,
-           "how the losses of all elements become the result", .of = "tg_loss_reduction"),
-    TG_ARG(tg_elementwise_loss_params, ignore_index, INT64, "the loss of rows with this target is 0"),
+           "How the losses of all elements become the result.", .of = "tg_loss_reduction"),
+    TG_ARG(tg_elementwise_loss_params, ignore_index, INT64, "The loss of rows with this target is 0."),
 };
 
 const tg_op tg_op_nll = {

@@ -122,7 +122,7 @@ static const tg_sample layer_norm_samples[] = {
 };
 
 static const tg_field norm_fields[] = {
-    TG_ARG(norm_params, eps, DOUBLE, "is added to the variance, or to the mean of the squares"),
+    TG_ARG(norm_params, eps, DOUBLE, "Is added to the variance, or to the mean of the squares."),
 };
 
 const tg_op tg_op_layer_norm = {

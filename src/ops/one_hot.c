@@ -75,8 +75,8 @@ static const tg_sample one_hot_samples[] = {
 };
 
 static const tg_field one_hot_fields[] = {
-    TG_ARG(one_hot_params, dtype, DTYPE, "dtype of the result; \"default\" is that of the context"),
-    TG_ARG(one_hot_params, classes, INT64, "number of classes", .required = true),
+    TG_ARG(one_hot_params, dtype, DTYPE, "Dtype of the result; \"default\" is that of the context."),
+    TG_ARG(one_hot_params, classes, INT64, "Number of classes.", .required = true),
 };
 
 const tg_op tg_op_one_hot = {

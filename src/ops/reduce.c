@@ -85,8 +85,8 @@ static tg_status spread(tg_call *c, double scale) {
 }
 
 const tg_field tg_reduce_fields[2] = {
-    TG_ARG(tg_reduce_params, dims, DIMS, "the dims to reduce"),
-    TG_ARG(tg_reduce_params, keepdim, BOOL, "the reduced dims stay, with size 1"),
+    TG_ARG(tg_reduce_params, dims, DIMS, "The dims to reduce."),
+    TG_ARG(tg_reduce_params, keepdim, BOOL, "The reduced dims stay, with size 1."),
 };
 
 /* ---- The same computation as recorded ops ---- */
@@ -342,8 +342,8 @@ static const tg_sample position_samples[] = {
 
 static const tg_field position_fields[] = {
     TG_ARG_AS(tg_reduce_params, dims.dim[0], "dim", INT,
-              "dim of x; a negative number counts from the end", .required = true),
-    TG_ARG(tg_reduce_params, keepdim, BOOL, "dim stays, with size 1"),
+              "Dim of x; a negative number counts from the end.", .required = true),
+    TG_ARG(tg_reduce_params, keepdim, BOOL, "Dim stays, with size 1."),
 };
 
 const tg_op tg_op_argmax = {

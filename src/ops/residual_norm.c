@@ -138,7 +138,7 @@ static const tg_sample residual_samples[] = {
 };
 
 static const tg_field residual_rms_norm_fields[] = {
-    TG_ARG(residual_params, eps, DOUBLE, "is added to the mean of the squares"),
+    TG_ARG(residual_params, eps, DOUBLE, "Is added to the mean of the squares."),
 };
 
 const tg_op tg_op_residual_rms_norm = {

@@ -112,8 +112,8 @@ static const tg_sample rope_samples[] = {
 };
 
 static const tg_field rope_fields[] = {
-    TG_ARG(rope_params, base, DOUBLE, "base of the angles"),
-    TG_ARG(rope_params, offset, INT64, "position of row 0"),
+    TG_ARG(rope_params, base, DOUBLE, "Base of the angles."),
+    TG_ARG(rope_params, offset, INT64, "Position of row 0."),
 };
 
 const tg_op tg_op_rope = {

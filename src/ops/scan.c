@@ -74,7 +74,7 @@ static const tg_sample cumsum_samples[] = {
 };
 
 static const tg_field scan_fields[] = {
-    TG_ARG(scan_params, dim, INT, "dim of x; a negative number counts from the end", .required = true),
+    TG_ARG(scan_params, dim, INT, "Dim of x; a negative number counts from the end.", .required = true),
 };
 
 const tg_op tg_op_cumsum = {

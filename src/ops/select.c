@@ -113,7 +113,7 @@ static const tg_sample masked_fill_samples[] = {
 };
 
 static const tg_field masked_fill_fields[] = {
-    TG_ARG(masked_fill_params, value, DOUBLE, "value where mask is true", .required = true),
+    TG_ARG(masked_fill_params, value, DOUBLE, "Value where mask is true.", .required = true),
 };
 
 const tg_op tg_op_masked_fill = {

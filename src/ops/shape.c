@@ -115,7 +115,7 @@ static const tg_sample reshape_samples[] = {
 };
 
 static const tg_field shape_fields[] = {
-    TG_ARG(shape_params, shape, SHAPE, "shape of the result; -1 stands for a size that follows", .required = true),
+    TG_ARG(shape_params, shape, SHAPE, "Shape of the result; -1 stands for a size that follows.", .required = true),
 };
 
 const tg_op tg_op_reshape = {
@@ -244,7 +244,7 @@ static const tg_sample permute_samples[] = {
 #undef ORDER
 
 static const tg_field permute_fields[] = {
-    TG_ARG(permute_params, order, DIMS, "which dim of x each dim of the result is", .required = true),
+    TG_ARG(permute_params, order, DIMS, "Which dim of x each dim of the result is.", .required = true),
 };
 
 const tg_op tg_op_permute = {
@@ -306,8 +306,8 @@ static const tg_sample transpose_samples[] = {
 };
 
 static const tg_field transpose_fields[] = {
-    TG_ARG(transpose_params, d0, INT, "one of the dims that are exchanged", .required = true),
-    TG_ARG(transpose_params, d1, INT, "the other one", .required = true),
+    TG_ARG(transpose_params, d0, INT, "One of the dims that are exchanged.", .required = true),
+    TG_ARG(transpose_params, d1, INT, "The other one.", .required = true),
 };
 
 const tg_op tg_op_transpose = {
@@ -408,7 +408,7 @@ static const tg_sample squeeze_samples[] = {
 };
 
 static const tg_field dim_fields[] = {
-    TG_ARG(dim_params, dim, INT, "dim of x; a negative number counts from the end", .required = true),
+    TG_ARG(dim_params, dim, INT, "Dim of x; a negative number counts from the end.", .required = true),
 };
 
 const tg_op tg_op_squeeze = {

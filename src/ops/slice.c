@@ -84,11 +84,11 @@ static const tg_sample slice_samples[] = {
 };
 
 static const tg_field slice_fields[] = {
-    TG_ARG(slice_params, dim, INT, "dim of x; a negative number counts from the end", .required = true),
-    TG_ARG(slice_params, start, INT64, "position of the first element; a negative number counts from the end"),
+    TG_ARG(slice_params, dim, INT, "Dim of x; a negative number counts from the end.", .required = true),
+    TG_ARG(slice_params, start, INT64, "Position of the first element; a negative number counts from the end."),
     TG_ARG(slice_params, stop, INT64,
-           "position before which the elements lie; the greatest integer means the size of dim"),
-    TG_ARG(slice_params, step, INT64, "distance between elements, 1 or more"),
+           "Position before which the elements lie; the greatest integer means the size of dim."),
+    TG_ARG(slice_params, step, INT64, "Distance between elements, 1 or more."),
 };
 
 const tg_op tg_op_slice = {
@@ -155,8 +155,8 @@ static const tg_sample select_samples[] = {
 };
 
 static const tg_field select_fields[] = {
-    TG_ARG(select_params, dim, INT, "dim of x; a negative number counts from the end", .required = true),
-    TG_ARG(select_params, index, INT64, "position of the element", .required = true),
+    TG_ARG(select_params, dim, INT, "Dim of x; a negative number counts from the end.", .required = true),
+    TG_ARG(select_params, index, INT64, "Position of the element.", .required = true),
 };
 
 const tg_op tg_op_select = {

@@ -75,7 +75,7 @@ static const tg_sample softmax_samples[] = {SOFTMAX_SAMPLES(false)};
 static const tg_sample log_softmax_samples[] = {SOFTMAX_SAMPLES(true)};
 
 static const tg_field softmax_fields[] = {
-    TG_ARG(softmax_params, dim, INT, "dim of x; a negative number counts from the end", .required = true),
+    TG_ARG(softmax_params, dim, INT, "Dim of x; a negative number counts from the end.", .required = true),
 };
 
 const tg_op tg_op_softmax = {

@@ -238,9 +238,9 @@ static const tg_sample triangular_solve_samples[] = {
 };
 
 static const tg_field triangular_solve_fields[] = {
-    TG_ARG(solve_params, upper, BOOL, "reads only the upper triangle of a instead of the lower one"),
-    TG_ARG(solve_params, transpose, BOOL, "solves a^T @ x = b instead"),
-    TG_ARG(solve_params, unit, BOOL, "takes every element on the diagonal of a as 1"),
+    TG_ARG(solve_params, upper, BOOL, "Reads only the upper triangle of a instead of the lower one."),
+    TG_ARG(solve_params, transpose, BOOL, "Solves a^T @ x = b instead."),
+    TG_ARG(solve_params, unit, BOOL, "Takes every element on the diagonal of a as 1."),
 };
 
 const tg_op tg_op_triangular_solve = {
@@ -258,7 +258,7 @@ const tg_op tg_op_triangular_solve = {
  * device. It takes 2 n steps, so small systems are slow on a GPU. opts may be NULL. */
 tg_tensor *tg_triangular_solve(tg_tape *t, tg_tensor *a, tg_tensor *b, const tg_solve_opts *opts) {
     tg_solve_opts o;
-    tg_op_options(&o, sizeof o, opts);
+    tg_op_options(&o, &tg_solve_opts_struct, opts);
     solve_params p = {.size = o.size, .known = sizeof o, .upper = o.upper, .transpose = o.transpose, .unit = o.unit};
     return TG_RECORD(t, tg_op_triangular_solve, &p, a, b);
 }

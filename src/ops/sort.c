@@ -121,8 +121,8 @@ static const tg_sample sort_samples[] = {
 };
 
 static const tg_field sort_fields[] = {
-    TG_ARG(sort_params, dim, INT, "dim of x; a negative number counts from the end"),
-    TG_ARG_AS(sort_params, falling, "descending", BOOL, "descending order"),
+    TG_ARG(sort_params, dim, INT, "Dim of x; a negative number counts from the end."),
+    TG_ARG_AS(sort_params, falling, "descending", BOOL, "Descending order."),
 };
 
 const tg_op tg_op_sort = {
@@ -165,9 +165,9 @@ static const tg_sample topk_samples[] = {
 };
 
 static const tg_field topk_fields[] = {
-    TG_ARG(sort_params, k, INT64, "number of elements", .required = true),
-    TG_ARG(sort_params, dim, INT, "dim of x; a negative number counts from the end"),
-    TG_ARG_AS(sort_params, falling, "largest", BOOL, "the largest elements instead of the smallest"),
+    TG_ARG(sort_params, k, INT64, "Number of elements.", .required = true),
+    TG_ARG(sort_params, dim, INT, "Dim of x; a negative number counts from the end."),
+    TG_ARG_AS(sort_params, falling, "largest", BOOL, "The largest elements instead of the smallest."),
 };
 
 const tg_op tg_op_topk = {
@@ -247,8 +247,8 @@ static const tg_sample median_samples[] = {
 };
 
 static const tg_field median_fields[] = {
-    TG_ARG(sort_params, dim, INT, "dim of x; a negative number counts from the end"),
-    TG_ARG_AS(sort_params, falling, "keepdim", BOOL, "dim stays, with size 1"),
+    TG_ARG(sort_params, dim, INT, "Dim of x; a negative number counts from the end."),
+    TG_ARG_AS(sort_params, falling, "keepdim", BOOL, "Dim stays, with size 1."),
 };
 
 const tg_op tg_op_median = {

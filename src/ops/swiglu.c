@@ -166,7 +166,7 @@ static const tg_sample glu_samples[] = {
 };
 
 static const tg_field glu_fields[] = {
-    TG_ARG(glu_params, dim, INT, "dim of x; a negative number counts from the end"),
+    TG_ARG(glu_params, dim, INT, "Dim of x; a negative number counts from the end."),
 };
 
 const tg_op tg_op_glu = {

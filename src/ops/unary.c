@@ -151,7 +151,7 @@ TG_VJP(affine_vjp, tg_scale(t, g, ((const affine_params *)tg_node_params(n))->a)
 static const tg_sample scale_samples[] = {RANGES((&(const affine_params){-2.5, -0.0}), -2, 2, -1, 3)};
 
 static const tg_field scale_fields[] = {
-    TG_ARG(affine_params, a, DOUBLE, "the factor", .required = true),
+    TG_ARG(affine_params, a, DOUBLE, "The factor.", .required = true),
 };
 
 const tg_op tg_op_scale = {
@@ -180,7 +180,7 @@ static const tg_sample add_scalar_samples[] = {
 };
 
 static const tg_field add_scalar_fields[] = {
-    TG_ARG(affine_params, b, DOUBLE, "the number that is added", .required = true),
+    TG_ARG(affine_params, b, DOUBLE, "The number that is added.", .required = true),
 };
 
 const tg_op tg_op_add_scalar = {
@@ -224,7 +224,7 @@ static const tg_sample pow_scalar_samples[] = {
 };
 
 static const tg_field pow_scalar_fields[] = {
-    TG_ARG(pow_params, p, DOUBLE, "the exponent", .required = true),
+    TG_ARG(pow_params, p, DOUBLE, "The exponent.", .required = true),
 };
 
 const tg_op tg_op_pow_scalar = {
@@ -286,8 +286,8 @@ static const tg_sample clamp_samples[] = {
 };
 
 static const tg_field clamp_fields[] = {
-    TG_ARG(clamp_params, lo, DOUBLE, "lower bound", .required = true),
-    TG_ARG(clamp_params, hi, DOUBLE, "upper bound", .required = true),
+    TG_ARG(clamp_params, lo, DOUBLE, "Lower bound.", .required = true),
+    TG_ARG(clamp_params, hi, DOUBLE, "Upper bound.", .required = true),
 };
 
 const tg_op tg_op_clamp = {

@@ -80,10 +80,10 @@ static const tg_sample var_samples[] = {
 };
 
 static const tg_field var_fields[] = {
-    TG_ARG(tg_reduce_params, dims, DIMS, "the dims to reduce"),
+    TG_ARG(tg_reduce_params, dims, DIMS, "The dims to reduce."),
     TG_ARG(tg_reduce_params, correction, INT,
-           "is subtracted from the number of elements; 1 gives the unbiased estimate"),
-    TG_ARG(tg_reduce_params, keepdim, BOOL, "the reduced dims stay, with size 1"),
+           "Is subtracted from the number of elements; 1 gives the unbiased estimate."),
+    TG_ARG(tg_reduce_params, keepdim, BOOL, "The reduced dims stay, with size 1."),
 };
 
 const tg_op tg_op_var = {

@@ -157,9 +157,9 @@ static const tg_sample norm_samples[] = {
 };
 
 static const tg_field norm_fields[] = {
-    TG_ARG(tg_reduce_params, p, DOUBLE, "the power; infinite for the greatest or the least |x|"),
-    TG_ARG(tg_reduce_params, dims, DIMS, "the dims to reduce"),
-    TG_ARG(tg_reduce_params, keepdim, BOOL, "the reduced dims stay, with size 1"),
+    TG_ARG(tg_reduce_params, p, DOUBLE, "The power; infinite for the greatest or the least |x|."),
+    TG_ARG(tg_reduce_params, dims, DIMS, "The dims to reduce."),
+    TG_ARG(tg_reduce_params, keepdim, BOOL, "The reduced dims stay, with size 1."),
 };
 
 const tg_op tg_op_norm = {

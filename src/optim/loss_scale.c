@@ -4,6 +4,7 @@
 
 #include <tapegrad/ops.h>
 
+#include "base/options.h"
 #include "core/capture.h"
 #include "kernels/scalar.h"
 #include "optim/optim.h"
@@ -20,20 +21,21 @@ tg_status tg_optim_refresh_scale(tg_optim *o, const char *by, const void *site) 
     return TG_OK;
 }
 
-/* Copies the given options to *s, with defaults in place of 0, and checks them. */
+/* Returns whether the options that say how a scale changes have their defaults. */
+static bool changes_as_usual(const tg_loss_scale *s) {
+    const tg_loss_scale usual = {TG_LOSS_SCALE_DEFAULTS};
+    return s->growth == usual.growth && s->backoff == usual.backoff && s->min == usual.min &&
+           s->interval == usual.interval && s->hysteresis == usual.hysteresis;
+}
+
+/* Copies the given options to *s and checks them. */
 static tg_status scale_opts(tg_ctx *ctx, const tg_loss_scale *given, tg_loss_scale *s) {
-    TG_TRY(tg_options(ctx, s, sizeof *s, given, "tg_optim_set_scale: the options"));
-    if (s->fixed && (s->growth != 0 || s->backoff != 0 || s->min != 0 || s->interval != 0 || s->hysteresis != 0))
+    TG_TRY(tg_options(ctx, s, &tg_loss_scale_struct, given, "tg_optim_set_scale: the options"));
+    if (s->fixed && !changes_as_usual(s))
         return tg_fail(ctx, TG_ERR_ARGUMENT,
                        "tg_optim_set_scale: fixed is set, but growth %g, backoff %g, min %g, interval %lld and "
-                       "hysteresis %lld apply only to a scale that changes; leave them 0",
+                       "hysteresis %lld apply only to a scale that changes; leave them at their defaults",
                        s->growth, s->backoff, s->min, (long long)s->interval, (long long)s->hysteresis);
-    if (s->initial == 0) s->initial = 0x1p32;
-    if (s->growth == 0) s->growth = 2;
-    if (s->backoff == 0) s->backoff = 0.5;
-    if (s->min == 0) s->min = 1;
-    if (s->interval == 0) s->interval = 1000;
-    if (s->hysteresis == 0) s->hysteresis = 2;
     if (s->initial > 0 && isfinite(s->initial) && s->growth > 1 && isfinite(s->growth) && s->backoff > 0 &&
         s->backoff < 1 && s->min > 0 && (s->fixed || s->min <= s->initial) && s->interval > 0 && s->hysteresis > 0)
         return TG_OK;

@@ -4,6 +4,7 @@
 
 #include "autograd/gradients.h"
 #include "base/host_memory.h"
+#include "base/options.h"
 #include "optim/optim.h"
 
 /* The optimizer that a failed creation returns; every call on it does nothing. */
@@ -86,7 +87,7 @@ bool tg_optim_rate(tg_ctx *ctx, double lr, const char *who) {
 
 tg_optim *tg_sgd_new(tg_ctx *ctx, tg_tensor *const *params, int n, const tg_sgd_opts *given) {
     tg_sgd_opts opts;
-    tg_options(ctx, &opts, sizeof opts, given, "tg_sgd_new: the options");
+    tg_options(ctx, &opts, &tg_sgd_opts_struct, given, "tg_sgd_new: the options");
     if (tg_ok(ctx) && !given) tg_fail(ctx, TG_ERR_ARGUMENT, "tg_sgd_new: the options are NULL; lr must be given");
     if (!tg_ok(ctx) || !tg_optim_rate(ctx, opts.lr, "tg_sgd_new")) return (tg_optim *)&inert;
     if (tg_ok(ctx) &&
@@ -110,14 +111,8 @@ tg_optim *tg_sgd_new(tg_ctx *ctx, tg_tensor *const *params, int n, const tg_sgd_
 static tg_optim *adam_new(tg_ctx *ctx, tg_tensor *const *params, int n, const tg_adamw_opts *given, bool decoupled,
                           const char *who) {
     tg_adamw_opts opts;
-    tg_options(ctx, &opts, sizeof opts, given, who);
-    opts.lr = opts.lr == 0 ? 1e-3 : opts.lr == TG_NONE ? 0 : opts.lr;
-    opts.beta1 = opts.beta1 == 0 ? 0.9 : opts.beta1 == TG_NONE ? 0 : opts.beta1;
-    opts.beta2 = opts.beta2 == 0 ? 0.999 : opts.beta2 == TG_NONE ? 0 : opts.beta2;
-    opts.eps = opts.eps == 0 ? 1e-8 : opts.eps == TG_NONE ? 0 : opts.eps;
-    opts.weight_decay = opts.weight_decay == TG_NONE          ? 0
-                        : opts.weight_decay == 0 && decoupled ? 0.01
-                                                              : opts.weight_decay;
+    tg_options(ctx, &opts, &tg_adamw_opts_struct, given, who);
+    if (opts.weight_decay == TG_AUTO) opts.weight_decay = decoupled ? 0.01 : 0;
     if (!tg_ok(ctx) || !tg_optim_rate(ctx, opts.lr, who)) return (tg_optim *)&inert;
     if (tg_ok(ctx) && !(opts.beta1 >= 0 && opts.beta1 < 1 && opts.beta2 >= 0 && opts.beta2 < 1 && opts.eps >= 0 &&
                         opts.weight_decay >= 0 && isfinite(opts.eps + opts.weight_decay)))
@@ -194,8 +189,8 @@ tg_status tg_optim_check_gradients(tg_optim *o, const char *who) {
 
 /* ---- Groups ---- */
 
-/* Returns an option of a group: `usual` if it is 0, and 0 if it is TG_NONE. */
-static double given_or(double given, double usual) { return given == 0 ? usual : given == TG_NONE ? 0 : given; }
+/* Returns an option of a group: `usual` if it is TG_AUTO. */
+static double given_or(double given, double usual) { return given == TG_AUTO ? usual : given; }
 
 /* Adds a group and sends its learning rate to the device. Returns the group's number, or -1 on an error. */
 static int add_group(tg_optim *o, const tg_optim_group_t *g, const char *who) {
@@ -213,11 +208,12 @@ static tg_status check_group(const tg_optim *o, const tg_group_opts *given, cons
     if (!(g->lr_scale >= 0 && g->weight_decay >= 0) || isinf(g->lr_scale + g->weight_decay))
         return tg_fail(
             ctx, TG_ERR_ARGUMENT,
-            "tg_optim_add_group: lr_scale is %g and weight_decay %g, expected finite numbers, 0 or more, or TG_NONE",
+            "tg_optim_add_group: lr_scale is %g and weight_decay %g, expected finite numbers, 0 or more",
             g->lr_scale, g->weight_decay);
-    if (o->method != &tg_adam_method && (given->beta1 != 0 || given->beta2 != 0 || given->eps != 0))
+    if (o->method != &tg_adam_method && (given->beta1 != TG_AUTO || given->beta2 != TG_AUTO || given->eps != TG_AUTO))
         return tg_fail(ctx, TG_ERR_ARGUMENT,
-                       "tg_optim_add_group: beta1 is %g, beta2 %g and eps %g, but %s has none of them; leave them 0",
+                       "tg_optim_add_group: beta1 is %g, beta2 %g and eps %g, but %s has none of them; leave them "
+                       "TG_AUTO",
                        given->beta1, given->beta2, given->eps, o->method->name);
     if (!(g->beta1 >= 0 && g->beta1 < 1 && g->beta2 >= 0 && g->beta2 < 1 && g->eps >= 0 && isfinite(g->eps)))
         return tg_fail(
@@ -234,17 +230,17 @@ static tg_status check_group(const tg_optim *o, const tg_group_opts *given, cons
 
 int tg_optim_add_group(tg_optim *o, const tg_group_opts *given) {
     tg_group_opts opts;
-    if (tg_optim_check(o) != TG_OK || tg_options(o->ctx, &opts, sizeof opts, given, "tg_optim_add_group: the options"))
-        return -1;
+    if (tg_optim_check(o) != TG_OK) return -1;
+    if (tg_options(o->ctx, &opts, &tg_group_opts_struct, given, "tg_optim_add_group: the options") != TG_OK) return -1;
     const tg_optim_group_t *first = &o->group[0];
-    tg_optim_group_t g = {.lr_scale = given_or(opts.lr_scale, 1),
+    tg_optim_group_t g = {.lr_scale = opts.lr_scale,
                           .weight_decay = given_or(opts.weight_decay, first->weight_decay),
                           .beta1 = given_or(opts.beta1, first->beta1),
                           .beta2 = given_or(opts.beta2, first->beta2),
                           .eps = given_or(opts.eps, first->eps),
                           .lr = o->lr};
     if (opts.schedule &&
-        tg_options(o->ctx, &g.schedule, sizeof g.schedule, opts.schedule, "tg_optim_add_group: the schedule"))
+        tg_options(o->ctx, &g.schedule, &tg_schedule_struct, opts.schedule, "tg_optim_add_group: the schedule"))
         return -1;
     return check_group(o, &opts, &g) == TG_OK ? add_group(o, &g, "tg_optim_add_group") : -1;
 }

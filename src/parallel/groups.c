@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "base/host_memory.h"
+#include "base/options.h"
 #include "base/text.h"
 #include "core/rng.h"
 #include "parallel/parallel.h"
@@ -146,23 +147,17 @@ static const char *const grid_names[GRID] = {"tp", "cp", "ep", "dp", "pp"};
 static tg_status check_sizes(tg_ctx *ctx, tg_parallel_opts *o, int world) {
     int *const size[] = {&o->tp, &o->cp, &o->pp, &o->etp, &o->ep};
     static const char *const name[] = {"tp", "cp", "pp", "etp", "ep"};
+    if (o->etp == TG_AUTO) o->etp = o->tp;
     for (int i = 0; i < TG_LEN(size); i++)
-        if (*size[i] < 0 || *size[i] > world)
-            return tg_fail(ctx, TG_ERR_ARGUMENT,
-                           "tg_parallel_new: %s is %d, expected 1 to %d, the ranks of the world (0: default)", name[i],
-                           *size[i], world);
-    if (!o->tp) o->tp = 1;
-    if (!o->cp) o->cp = 1;
-    if (!o->pp) o->pp = 1;
-    if (!o->etp) o->etp = o->tp;
-    if (!o->ep) o->ep = 1;
-    if (!o->vp) o->vp = 1;
+        if (*size[i] < 1 || *size[i] > world)
+            return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_parallel_new: %s is %d, expected 1 to %d, the ranks of the world",
+                           name[i], *size[i], world);
     if (!o->order) o->order = "tp-cp-ep-dp-pp";
     if (o->vp < 1)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_parallel_new: vp is %d, expected 1 or more (0: 1)", o->vp);
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_parallel_new: vp is %d, expected 1 or more", o->vp);
     if (o->vp > 1 && o->pp == 1)
         return tg_fail(ctx, TG_ERR_ARGUMENT,
-                       "tg_parallel_new: vp is %d and pp is 1, expected vp 0 or 1: only the stages of a pipeline have "
+                       "tg_parallel_new: vp is %d and pp is 1, expected vp 1: only the stages of a pipeline have "
                        "several chunks",
                        o->vp);
     if (world % ((int64_t)o->tp * o->cp * o->pp))
@@ -314,7 +309,7 @@ static tg_parallel *make(tg_comm *world, const tg_parallel_opts *given) {
     tg_ctx *ctx = tg_comm_ctx(world);
     tg_parallel_opts o;
     if (!tg_ok(ctx)) return NULL;
-    tg_options(ctx, &o, sizeof o, given, "tg_parallel_new: the options");
+    tg_options(ctx, &o, &tg_parallel_opts_struct, given, "tg_parallel_new: the options");
     if (tg_grid_of(ctx)->owner)
         tg_fail(ctx, TG_ERR_STATE,
                 "tg_parallel_new: the context already has a tg_parallel; call tg_parallel_free on it first");

@@ -194,8 +194,8 @@ static const tg_sample assume_samples[] = {
 };
 
 static const tg_field assume_placement_fields[] = {
-    TG_ARG(assume_params, axis, ENUM, "the axis of the grid", .of = "tg_axis", .required = true),
-    TG_ARG(assume_params, to, STRUCT, "the placement of the result", .of = "tg_placement", .required = true),
+    TG_ARG(assume_params, axis, ENUM, "The axis of the grid.", .of = "tg_axis", .required = true),
+    TG_ARG(assume_params, to, STRUCT, "The placement of the result.", .of = "tg_placement", .required = true),
 };
 
 const tg_op tg_op_assume_placement = {

@@ -4,6 +4,7 @@
  * Leaves that the function uses become inputs of the node. Backward runs the function again on a new tape, with the
  * random streams of the first run. The backward of the new tape writes the gradients of its leaves directly to the
  * buffers for the gradients of the node's inputs, so that a weight's gradient never exists twice. */
+#include "base/options.h"
 #include "recompute/recompute.h"
 
 #include <stdio.h>
@@ -360,7 +361,8 @@ tg_status tg_recompute_ended(tg_tape *t, const tg_recompute_opts *opts, tg_statu
 tg_status tg_recompute(tg_tape *t, tg_fn fn, void *state, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out,
                        const tg_recompute_opts *given) {
     tg_recompute_opts opts;
-    tg_status sized = tg_options(t ? t->ctx : NULL, &opts, sizeof opts, given, "tg_recompute: the options");
+    tg_status sized =
+        tg_options(t ? t->ctx : NULL, &opts, &tg_recompute_opts_struct, given, "tg_recompute: the options");
     tg_status s = tg_tape_check_with(t, in, n_in, "tg_recompute");
     tg_recompute_params p = {.fn = fn, .state = state, .n_in = n_in, .n_out = n_out};
     tg_recompute_call call = {.who = "tg_recompute",

@@ -9,6 +9,7 @@
 
 #include <tapegrad/backward.h>
 
+#include "base/options.h"
 #include "placement/grid.h"
 #include "autograd/backward.h"
 #include "autograd/hooks.h"
@@ -265,7 +266,7 @@ tg_status tg_replay_run(tg_replay *p, tg_fn fn, void *state, tg_tensor *const *i
     tg_recompute_params params = {.fn = fn, .state = state, .n_in = n_in, .n_out = n_out};
     tg_recompute_call call = {
         .who = "tg_replay_run", .op = {&replay_op, &replay_of_ranks_op}, .end = end_run, .site = TG_SITE};
-    tg_status sized = tg_options(ctx, &opts, sizeof opts, given, "tg_replay_run: the options");
+    tg_status sized = tg_options(ctx, &opts, &tg_recompute_opts_struct, given, "tg_replay_run: the options");
     tg_status s = p ? check_open(p, "tg_replay_run") : TG_ERR_ARGUMENT;
     if (s == TG_OK) s = sized;
     replay_run *r = s == TG_OK ? tg_tape_alloc(p->t, sizeof *r) : NULL;

@@ -44,7 +44,7 @@ static tg_tensor *some_ids(tg_ctx *ctx, int k) {
 static bool count_step(int layers, tg_dtype dtype, step *s) {
     const tg_device_ops device = counting_device();
     int64_t allocations = 0, before = 0;
-    tg_config config = {.size = sizeof config, .threads = 1, .dtype = dtype, .seed = 1};
+    tg_config config = *TG_CONFIG(.threads = 1, .dtype = dtype, .seed = 1);
     config.allocator = (tg_allocator){counted_alloc, counted_free, &allocations};
     tg_ctx *ctx = tg_ctx_new_on(&device, &config);
     tg_module *gpt = tg_gpt_new(

@@ -453,7 +453,7 @@ static tg_status options(void *arg, tg_ctx *ctx, tg_comm *world) {
     EXPECT(ctx, tg_dtype_of(tg_module_find(m[0], "bias")) == TG_BF16);
     EXPECT(ctx, tg_dtype_of(tg_module_find(m[1], "weight")) == TG_F32);
 #define NO(code, says, call) REFUSED(ctx, code, says, tg_module_free(call))
-    NO(TG_ERR_ARGUMENT, "std is 1, expected 0, because init is given",
+    NO(TG_ERR_ARGUMENT, "std is 1, but init is given",
        tg_nn_column_linear(p, 4, 4, TG_PARALLEL_LINEAR(.init = init, .std = 1)));
     NO(TG_ERR_ARGUMENT, "init is given, but the layer has no values",
        tg_nn_row_linear(p, 4, 4, TG_PARALLEL_LINEAR(.init = init, .no_init = true)));

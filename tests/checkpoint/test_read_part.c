@@ -90,8 +90,11 @@ static const layout layouts[] = {
     {.ranks = 4, .tp = 2, .ep = 2, .etp = 2, .n = 2, .at = {AT(EP, SHARD(0)), AT(ETP, STRIDED(2, 2))}},
 };
 
+static int given_or(int given, int usual) { return given ? given : usual; }
+
 static tg_parallel *groups_of(const layout *l, tg_comm *world) {
-    return tg_parallel_new(world, TG_PARALLEL(.tp = l->tp, .cp = l->cp, .ep = l->ep, .etp = l->etp));
+    return tg_parallel_new(world, TG_PARALLEL(.tp = l->tp, .cp = given_or(l->cp, 1), .ep = given_or(l->ep, 1),
+                                              .etp = given_or(l->etp, TG_AUTO)));
 }
 
 /* Returns the index in the whole tensor of index i of dim d: the axis that was placed last has cut it last. */

@@ -398,7 +398,7 @@ static void replace(char *text, size_t n, const char *from, const char *to) {
 /* ---- Comparison ---- */
 
 static void run_over(transport t, const situation *s, world_end *end) {
-    tg_config config = {.size = sizeof config, .threads = 1, .deadline = s->deadline};
+    tg_config config = *TG_CONFIG(.threads = 1, .deadline = s->deadline);
     if (t == OVER_MESSAGES)
         run_letters(s->ranks, s->fn, NULL, &config, end);
     else

@@ -443,8 +443,8 @@ START_TEST(every_allocation_may_fail) {
     int64_t failures = 0;
     for (int64_t i = 1;; i++) {
         failing_allocator m = {.fails_at = i};
-        tg_config config = {.size = sizeof config, .threads = 1, .deadline = 60,
-                            .allocator = {failing_alloc, slow_free, &m}};
+        tg_config config =
+            *TG_CONFIG(.threads = 1, .deadline = 60, .allocator = {failing_alloc, slow_free, &m});
         tg_status s = tg_ranks_run(3, a_bit_of_all, NULL, TG_RANKS(.config = &config, .message = message,
                                                                    .message_size = sizeof message));
         ck_assert_msg(m.live == 0, "allocation %lld: %lld are left: %s", (long long)i, (long long)m.live, message);

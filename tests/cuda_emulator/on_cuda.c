@@ -6,7 +6,7 @@ tg_ctx *__real_tg_ctx_new(const tg_config *config);
 tg_ctx *__wrap_tg_ctx_new(const tg_config *config);
 
 tg_ctx *__wrap_tg_ctx_new(const tg_config *config) {
-    tg_config c = config ? *config : *TG_CONFIG(0);
+    tg_config c = config ? *config : *TG_CONFIG();
     c.device = "cuda";
     return __real_tg_ctx_new(&c);
 }

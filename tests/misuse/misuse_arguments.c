@@ -335,6 +335,7 @@ static void attention(misuse_world *b) {
     INERT(tg_attention, ARGUMENT, "size is 0", tg_attention(b->t, q, q, q, &zero));
     INERT(tg_attention, ARGUMENT, "this library knows", tg_attention(b->t, q, q, q, &later));
     INERT(tg_attention, ARGUMENT, "scale is nan", tg_attention(b->t, q, q, q, TG_ATTENTION(.scale = NAN)));
+    INERT(tg_attention, ARGUMENT, "scale is -2", tg_attention(b->t, q, q, q, TG_ATTENTION(.scale = -2)));
     INERT(tg_attention, ARGUMENT, "dropout is 1", tg_attention(b->t, q, q, q, TG_ATTENTION(.dropout = 1)));
     INERT(tg_attention, ARGUMENT, "dropout is nan", tg_attention(b->t, q, q, q, TG_ATTENTION(.dropout = NAN)));
     INERT(tg_attention, SHAPE, "4 dims", tg_attention(b->t, b->cube, b->cube, b->cube, NULL));

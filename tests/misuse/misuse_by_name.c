@@ -137,7 +137,6 @@ static void bindings(misuse_world *b) {
     made.op = &unknown;
     GIVES(tg_op_output_count, UNSUPPORTED, "only a call of the op tells how many outputs it has",
           tg_op_output_count(b->ctx, &made, &(tg_value)INTEGER("sizes", 6)) == -1);
-    QUIET(tg_enum_find, !tg_enum_find(NULL) && !tg_enum_find("tg_none"));
 }
 
 void misuse_by_name(misuse_world *b) {

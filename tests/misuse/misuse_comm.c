@@ -25,7 +25,7 @@ static tg_status ranks_of_size(size_t size) {
 }
 
 static void ranks(misuse_world *b) {
-    const tg_config wrong = {.size = 1 << 20}, unknown = {.size = sizeof unknown, .device = "abacus"};
+    const tg_config wrong = {.size = 1 << 20}, unknown = {TG_CONFIG_DEFAULTS, .device = "abacus"};
     char one[4];
     QUIET(tg_ranks_run, ranks_say(0, does_nothing, NULL, TG_ERR_ARGUMENT, "0 ranks: expected 1 to 1024"));
     QUIET(tg_ranks_run, ranks_say(-1, does_nothing, NULL, TG_ERR_ARGUMENT, "-1 ranks"));

@@ -35,14 +35,17 @@ static void contexts(misuse_world *b) {
     tg_struct_init(&later, sizeof later);
     later.size += 8;
     DEAD(DEVICE, "abacus", .device = "abacus");
-    DEAD(ARGUMENT, "threads is -1", .threads = -1);
+    DEAD(ARGUMENT, "threads is -2", .threads = -2);
+    DEAD(ARGUMENT, "threads is 0, expected 1 to 1024, or TG_AUTO", .threads = 0);
     DEAD(ARGUMENT, "threads is 100000", .threads = 100000);
     DEAD(DTYPE, "i64, expected a float", .dtype = TG_I64);
     DEAD(DTYPE, "expected a float", .dtype = (tg_dtype)77);
     DEAD(DTYPE, "expected a float", .dtype = (tg_dtype)-3);
     DEAD(ARGUMENT, "mmx", .isa = "mmx");
     DEAD(ARGUMENT, "deadline is -1", .deadline = -1);
-    DEAD(ARGUMENT, "memory is -1 bytes", .memory = -1);
+    DEAD(ARGUMENT, "memory is -2 bytes", .memory = -2);
+    DEAD(ARGUMENT, "memory is 0 bytes, expected 1 or more, or TG_NONE", .memory = 0);
+    DEAD(ARGUMENT, "deadline is 0", .deadline = 0);
     DEAD(ARGUMENT, "deadline is nan", .deadline = NAN);
     DEAD(ARGUMENT, "both alloc and free", .allocator = {.alloc = no_memory});
     DEAD(MEMORY, "no memory for the context", .allocator = {no_memory, free_nothing, NULL});
@@ -109,6 +112,14 @@ static void values(misuse_world *b) {
     INERT(tg_dims_make, SHAPE, "more than 8 dims", tg_sum(b->t, b->x, tg_dims_make(2, NULL), false));
     INERT(tg_dims_make, SHAPE, "out of range", tg_sum(b->t, b->x, tg_dims_make(1, huge), false));
     QUIET(tg_struct_init, (tg_struct_init(NULL, 64), tg_struct_init(&byte, 1), byte == 1));
+    QUIET(tg_struct_count, tg_struct_count() > 0);
+    QUIET(tg_struct_at, !tg_struct_at(-1) && !tg_struct_at(tg_struct_count()));
+    QUIET(tg_struct_find, !tg_struct_find(NULL) && !tg_struct_find("tg_tensor"));
+    QUIET(tg_struct_fill, tg_struct_fill("tg_config", &byte, 1) == TG_ERR_ARGUMENT && byte == 1);
+    QUIET(tg_struct_fill, tg_struct_fill("tg_tensor", &byte, sizeof(size_t)) == TG_ERR_ARGUMENT && byte == 1);
+    QUIET(tg_enum_count, tg_enum_count() > 0);
+    QUIET(tg_enum_at, !tg_enum_at(-1) && !tg_enum_at(tg_enum_count()));
+    QUIET(tg_enum_find, !tg_enum_find(NULL) && !tg_enum_find("tg_config"));
 }
 
 /* ---- Memory, threads, random streams ---- */

@@ -94,15 +94,18 @@ static void layers(misuse_world *b, const tg_parallel *p) {
         NONE(symbol, ARGUMENT, "std is nan", symbol(p, 2, 2, TG_PARALLEL_LINEAR(.std = NAN)));                         \
         NONE(symbol, ARGUMENT, "deferred_wgrads is -2", symbol(p, 2, 2, TG_PARALLEL_LINEAR(.deferred_wgrads = -2)));   \
         NONE(symbol, SHAPE, "strides is -1", symbol(p, 2, 2, TG_PARALLEL_LINEAR(.strides = -1)));                      \
+        NONE(symbol, SHAPE, "strides is 0", symbol(p, 2, 2, TG_PARALLEL_LINEAR(.strides = 0)));                        \
+        NONE(symbol, ARGUMENT, "sequence_parallel is 2, expected 0, 1 or TG_AUTO",                                     \
+             symbol(p, 2, 2, TG_PARALLEL_LINEAR(.sequence_parallel = 2)));                                             \
         NONE(symbol, SHAPE, "strides is 3", symbol(p, 2, 2, TG_PARALLEL_LINEAR(.strides = 3)));                        \
         NONE(symbol, SHAPE, "expected [2, 2]", symbol(p, 2, 2, TG_PARALLEL_LINEAR(.weight = b->x)));                   \
         NONE(symbol, HANDLE, "another context", symbol(p, 2, 2, TG_PARALLEL_LINEAR(.weight = b->foreign)));            \
         NONE(symbol, ARGUMENT, "no_weight is set",                                                                     \
              symbol(p, 3, 2, TG_PARALLEL_LINEAR(.weight = b->x, .no_weight = true)));                                  \
-        NONE(symbol, ARGUMENT, "std is 1, expected 0", symbol(p, 3, 2, TG_PARALLEL_LINEAR(.weight = b->x, .std = 1))); \
-        NONE(symbol, ARGUMENT, "std is 1, expected 0",                                                                 \
+        NONE(symbol, ARGUMENT, "std is 1, but", symbol(p, 3, 2, TG_PARALLEL_LINEAR(.weight = b->x, .std = 1))); \
+        NONE(symbol, ARGUMENT, "std is 1, but",                                                                 \
              symbol(p, 3, 2, TG_PARALLEL_LINEAR(.no_weight = true, .std = 1)));                                        \
-        NONE(symbol, ARGUMENT, "std is 1, expected 0",                                                                 \
+        NONE(symbol, ARGUMENT, "std is 1, but",                                                                 \
              symbol(p, 3, 2, TG_PARALLEL_LINEAR(.no_init = true, .std = 1)));                                          \
         NONE(symbol, ARGUMENT, "the weight is given",                                                                  \
              symbol(p, 3, 2, TG_PARALLEL_LINEAR(.weight = b->x, .no_init = true)));                                    \
@@ -122,6 +125,8 @@ static void layers(misuse_world *b, const tg_parallel *p) {
     NONE(tg_nn_vocab_embedding, ARGUMENT, "vocab is 0", tg_nn_vocab_embedding(p, 0, 2, 1, NULL));
     NONE(tg_nn_vocab_embedding, ARGUMENT, "hidden is -2", tg_nn_vocab_embedding(p, 2, -2, 1, NULL));
     NONE(tg_nn_vocab_embedding, ARGUMENT, "std is inf", tg_nn_vocab_embedding(p, 2, 2, INFINITY, NULL));
+    NONE(tg_nn_vocab_embedding, ARGUMENT, "reduce_scatter is 2, expected 0, 1 or TG_AUTO",
+         tg_nn_vocab_embedding(p, 2, 2, 1, TG_VOCAB_EMBEDDING(.reduce_scatter = 2)));
     NONE(tg_nn_vocab_embedding, ARGUMENT, "size is 0",
          tg_nn_vocab_embedding(p, 2, 2, 1, &(tg_vocab_embedding_opts){0}));
     QUIET(tg_wgrads_drain, tg_wgrads_drain(NULL) == TG_ERR_ARGUMENT);
@@ -181,7 +186,7 @@ static void forward_only(misuse_world *b, const tg_parallel *p) {
         NONE(symbol, ARGUMENT, "this library knows", symbol(p, 2, 2, &later));                                         \
         NONE(symbol, ARGUMENT, "std is -1", symbol(p, 2, 2, TG_INFERENCE(.std = -1)));                                 \
         NONE(symbol, SHAPE, "expected [2, 2]", symbol(p, 2, 2, TG_INFERENCE(.weight = b->x)));                         \
-        NONE(symbol, ARGUMENT, "std is 1, expected 0", symbol(p, 3, 2, TG_INFERENCE(.weight = b->x, .std = 1)));       \
+        NONE(symbol, ARGUMENT, "std is 1, but", symbol(p, 3, 2, TG_INFERENCE(.weight = b->x, .std = 1)));       \
     } while (0)
     FORWARD_ONLY(tg_nn_inference_column);
     FORWARD_ONLY(tg_nn_inference_row);

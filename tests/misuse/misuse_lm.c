@@ -25,10 +25,13 @@ static void configs(misuse_world *b) {
     NONE(ARGUMENT, "activation is -1", SMALL, .activation = (tg_lm_activation)-1);
     NONE(ARGUMENT, "position_kind is 2", SMALL, .position_kind = (tg_lm_positions)2);
     NONE(ARGUMENT, "backend is 2, expected TG_LM_FUSED or TG_LM_COMPOSED", SMALL, .backend = (tg_lm_backend)2);
-    NONE(ARGUMENT, "rope_base is 10, expected 0", SMALL, .position_kind = TG_LM_LEARNED, .rope_base = 10);
+    NONE(ARGUMENT, "rope_base is 10, but the positions are learned", SMALL, .position_kind = TG_LM_LEARNED,
+         .rope_base = 10);
     NONE(ARGUMENT, "GPT-2 needs kv_heads = heads", SMALL, .names = TG_LM_NAMES_GPT2, .kv_heads = 1);
     NONE(ARGUMENT, "mtp is -1", SMALL, .mtp = -1);
     NONE(ARGUMENT, "mtp_weight is -0.5", SMALL, .mtp = 1, .mtp_weight = -0.5);
+    NONE(ARGUMENT, "mtp_weight is 0", SMALL, .mtp = 1, .mtp_weight = 0);
+    NONE(ARGUMENT, "mup_base is 0, expected the hidden size of the base model, or TG_NONE", SMALL, .mup_base = 0);
     NONE(ARGUMENT, "mup_base is nan", SMALL, .mup_base = NAN);
     NONE(ARGUMENT, "a layout that would do is \"E t|t L\"", SMALL, .layout = "E t|L");
     NONE(ARGUMENT, "chunk is 1, expected 0 to 0", SMALL, .chunk = 1);
@@ -111,8 +114,8 @@ static void rates(misuse_world *b) {
     FAILS(tg_lm_groups, ARGUMENT, "the rates are NULL", tg_lm_groups(&m, 1, o, NULL));
     FAILS(tg_lm_groups, ARGUMENT, "size is 0", tg_lm_groups(&m, 1, o, &zero));
     FAILS(tg_lm_groups, ARGUMENT, "lr is 0", tg_lm_groups(&m, 1, o, TG_LM_RATES(.embed_lr = 1)));
-    FAILS(tg_lm_groups, ARGUMENT, "embed_lr -1", tg_lm_groups(&m, 1, o, TG_LM_RATES(.lr = 1, .embed_lr = -1)));
-    FAILS(tg_lm_groups, ARGUMENT, "embed_min_lr 0 unless embed_lr is given",
+    FAILS(tg_lm_groups, ARGUMENT, "embed_lr -2", tg_lm_groups(&m, 1, o, TG_LM_RATES(.lr = 1, .embed_lr = -2)));
+    FAILS(tg_lm_groups, ARGUMENT, "both minimums 0 unless a schedule is given",
           tg_lm_groups(&m, 1, o, TG_LM_RATES(.lr = 1, .embed_min_lr = 1)));
     FAILS(tg_lm_groups, ARGUMENT, "both minimums 0 unless a schedule is given",
           tg_lm_groups(&m, 1, o, TG_LM_RATES(.lr = 1, .min_lr = 0.1)));
@@ -134,6 +137,7 @@ static void files(misuse_world *b) {
     FAILS(tg_lm_save, ARGUMENT, "module 0 is not a language model", tg_lm_save(&linear, 1, b->dir, NULL));
     FAILS(tg_lm_save, ARGUMENT, "dir is NULL", tg_lm_save(&m, 1, NULL, NULL));
     FAILS(tg_lm_save, ARGUMENT, "file_bytes is -1", tg_lm_save(&m, 1, b->dir, TG_LM_SAVE(.file_bytes = -1)));
+    FAILS(tg_lm_save, ARGUMENT, "file_bytes is 0", tg_lm_save(&m, 1, b->dir, TG_LM_SAVE(.file_bytes = 0)));
     FAILS(tg_lm_save, IO, "no/such", tg_lm_save(&m, 1, nowhere, NULL));
     tg_module_free(m);
     tg_module_free(linear);

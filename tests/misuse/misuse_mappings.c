@@ -170,7 +170,7 @@ static void vocabulary(misuse_world *b, tg_comm *c, tg_comm *far) {
         INERT(symbol, ARGUMENT, "smoothing_kind is 7",                                                              \
               symbol(b->t, __VA_ARGS__, b->ids, c, TG_VOCAB(.smoothing_kind = 7)));                                 \
         INERT(symbol, ARGUMENT, "classes is 99", symbol(b->t, __VA_ARGS__, b->ids, c, TG_VOCAB(.classes = 99)));       \
-        INERT(symbol, ARGUMENT, "classes is -1", symbol(b->t, __VA_ARGS__, b->ids, c, TG_VOCAB(.classes = -1)));     \
+        INERT(symbol, ARGUMENT, "classes is 0", symbol(b->t, __VA_ARGS__, b->ids, c, TG_VOCAB(.classes = 0)));       \
         INERT(symbol, DATA, "is 9; it must be from 0 to", symbol(b->t, __VA_ARGS__, ids, c, NULL));                    \
         INERT(symbol, DTYPE, "it must be i64", symbol(b->t, __VA_ARGS__, b->v, c, NULL));                           \
     } while (0)

@@ -210,11 +210,16 @@ static void configs(misuse_world *b, tg_module *(*make)(tg_ctx *ctx, const tg_gp
     CONFIG(ARGUMENT, "a product below 2^40", .vocab = 5, .layers = 1, .heads = big, .hidden = 4, .head_dim = big,
            .positions = 8);
     CONFIG(ARGUMENT, "kv_heads is 3, expected a divisor of heads = 2", SMALL, .kv_heads = 3);
-    CONFIG(ARGUMENT, "kv_heads is -1, expected a divisor of heads = 2", SMALL, .kv_heads = -1);
+    CONFIG(ARGUMENT, "kv_heads is 0, expected a divisor of heads = 2", SMALL, .kv_heads = 0);
     CONFIG(ARGUMENT, "arch is 7, expected TG_GPT2 or TG_LLAMA", SMALL, .arch = (tg_gpt_arch)7);
     CONFIG(ARGUMENT, "ffn is -4", SMALL, .ffn = -4);
     CONFIG(ARGUMENT, "head_dim is -2", SMALL, .head_dim = -2);
     CONFIG(ARGUMENT, "head_dim is 3", SMALL, .arch = TG_LLAMA, .head_dim = 3);
+    CONFIG(ARGUMENT, "ffn is 0", SMALL, .ffn = 0);
+    CONFIG(ARGUMENT, "head_dim is 0", SMALL, .head_dim = 0);
+    CONFIG(ARGUMENT, "norm_eps 0", SMALL, .norm_eps = 0);
+    CONFIG(ARGUMENT, "init_std 0", SMALL, .init_std = 0);
+    CONFIG(ARGUMENT, "rope_base 0", SMALL, .arch = TG_LLAMA, .rope_base = 0);
     CONFIG(ARGUMENT, "dropout 1", SMALL, .dropout = 1);
     CONFIG(ARGUMENT, "dropout nan", SMALL, .dropout = NAN);
     CONFIG(ARGUMENT, "norm_eps nan", SMALL, .norm_eps = NAN);
@@ -223,7 +228,7 @@ static void configs(misuse_world *b, tg_module *(*make)(tg_ctx *ctx, const tg_gp
     CONFIG(ARGUMENT, "init_std inf", SMALL, .init_std = INFINITY);
     CONFIG(ARGUMENT, "rope_base -1", SMALL, .arch = TG_LLAMA, .rope_base = -1);
     CONFIG(ARGUMENT, "rope_base inf", SMALL, .arch = TG_LLAMA, .rope_base = INFINITY);
-    CONFIG(ARGUMENT, "GPT-2 learns its positions", SMALL, .rope_base = 10000);
+    CONFIG(ARGUMENT, "GPT-2 learns its positions", SMALL, .rope_base = 500000);
     CONFIG(ARGUMENT, "tied is set", SMALL, .tied = true);
     CONFIG(ARGUMENT, "untied is set", SMALL, .arch = TG_LLAMA, .untied = true);
     CONFIG(ARGUMENT, "a Llama model has none", SMALL, .arch = TG_LLAMA, .dropout = 0.1);

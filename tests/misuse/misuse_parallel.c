@@ -16,6 +16,9 @@ static void groups(misuse_world *b) {
     NEW(ARGUMENT, "size is 0", &zero);
     NEW(ARGUMENT, "this library knows", &later);
     NEW(ARGUMENT, "tp is 3", TG_PARALLEL(.tp = 3));
+    NEW(ARGUMENT, "tp is 0, expected 1 to 2, the ranks of the world", TG_PARALLEL(.tp = 0));
+    NEW(ARGUMENT, "etp is 0", TG_PARALLEL(.etp = 0));
+    NEW(ARGUMENT, "vp is 0, expected 1 or more", TG_PARALLEL(.vp = 0));
     NEW(ARGUMENT, "cp is -2", TG_PARALLEL(.cp = -2));
     NEW(ARGUMENT, "pp is 5", TG_PARALLEL(.pp = 5));
     NEW(ARGUMENT, "is not divisible by tp x cp x pp = 2 x 2 x 1", TG_PARALLEL(.tp = 2, .cp = 2));

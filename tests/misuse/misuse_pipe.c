@@ -17,14 +17,16 @@ static void plan_options(misuse_world *b) {
     PLAN("kind is 9", TG_PIPE_PLAN(.kind = (tg_pipe_kind)9));
     PLAN("stages is -1, expected 1 or more", TG_PIPE_PLAN(.stages = -1, .micros = 8));
     PLAN("micros is 0, expected 1 or more", TG_PIPE_PLAN(.stages = 4));
-    PLAN("chunks is 257, expected 1 to 256 (0: 1)", TG_PIPE_PLAN(.stages = 4, .micros = 8, .chunks = 257));
+    PLAN("chunks is 0, expected 1 to 256", TG_PIPE_PLAN(.stages = 4, .micros = 8, .chunks = 0));
+    PLAN("group is 0, expected 4 or more", TG_PIPE_PLAN(.stages = 4, .micros = 8, .group = 0));
+    PLAN("chunks is 257, expected 1 to 256", TG_PIPE_PLAN(.stages = 4, .micros = 8, .chunks = 257));
     PLAN("chunks is 2, but schedule zb-h1 has 1 chunk per stage; use TG_PIPE_INTERLEAVED",
          TG_PIPE_PLAN(.kind = TG_PIPE_ZB_H1, .stages = 4, .micros = 8, .chunks = 2));
     PLAN("stages x chunks x micros is 65536 x 1 x 65536, expected a product of at most",
          TG_PIPE_PLAN(.stages = 65536, .micros = 65536));
-    PLAN("group is 4, but schedule 1f1b has no turns; leave group 0",
+    PLAN("group is 4, but schedule 1f1b has no turns; leave group TG_AUTO",
          TG_PIPE_PLAN(.kind = TG_PIPE_1F1B, .stages = 4, .micros = 8, .group = 4));
-    PLAN("group is 3, expected 4 or more, the number of stages (0: 4)",
+    PLAN("group is 3, expected 4 or more, the number of stages, or TG_AUTO",
          TG_PIPE_PLAN(.kind = TG_PIPE_INTERLEAVED, .stages = 4, .chunks = 2, .micros = 8, .group = 3));
     PLAN("f[1] is -1, expected a finite number >= 0", TG_PIPE_PLAN(.stages = 4, .micros = 8, .f = times));
     PLAN("b[1] is -1", TG_PIPE_PLAN(.stages = 4, .micros = 8, .f = one, .b = times));
@@ -93,6 +95,7 @@ static void running(misuse_world *b) {
     PIPE(ARGUMENT, "n_edge is 0 and edge is", plan, NULL);
     PIPE(ARGUMENT, "n_edge is -1", plan, TG_PIPE(.edge = &edge, .n_edge = -1));
     PIPE(ARGUMENT, "n_edge is 1 and edge is (nil)", plan, TG_PIPE(.n_edge = 1));
+    PIPE(ARGUMENT, "ahead is 0, expected 1 or more", plan, TG_PIPE(.edge = &edge, .n_edge = 1, .ahead = 0));
     PIPE(ARGUMENT, "ahead is -1, expected 1 or more", plan, TG_PIPE(.edge = &edge, .n_edge = 1, .ahead = -1));
     PIPE(SHAPE, "tensor 0 of the edges", plan, TG_PIPE(.edge = &wide, .n_edge = 1));
     PIPE(ARGUMENT, "n_at is 1 and at is", plan, TG_PIPE(.edge = &none, .n_edge = 1));

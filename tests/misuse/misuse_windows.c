@@ -87,6 +87,10 @@ static void of_windows(misuse_world *b, const images *m) {
           tg_conv2d(t, m->x, m->w, NULL, TG_CONV(.dilation = {4, 1})));
     INERT(tg_conv2d, SHAPE, "overflows", tg_conv2d(t, m->x, m->w, NULL, TG_CONV(.padding = {INT64_MAX, 0})));
     INERT(tg_conv2d, ARGUMENT, "stride -1", tg_conv2d(t, m->x, m->w, NULL, TG_CONV(.stride = {1, -1})));
+    INERT(tg_conv2d, ARGUMENT, "stride 0", tg_conv2d(t, m->x, m->w, NULL, TG_CONV(.stride = {2})));
+    INERT(tg_conv2d, ARGUMENT, "dilation 0", tg_conv2d(t, m->x, m->w, NULL, TG_CONV(.dilation = {0, 1})));
+    INERT(tg_conv2d, ARGUMENT, "groups is 0", tg_conv2d(t, m->x, m->w, NULL, TG_CONV(.groups = 0)));
+    INERT(tg_max_pool2d, ARGUMENT, "stride 0", tg_max_pool2d(t, m->x, 2, 2, TG_POOL(.stride = {2})));
     INERT(tg_conv2d, ARGUMENT, "padding -1", tg_conv2d(t, m->x, m->w, NULL, TG_CONV(.padding = {-1, 0})));
     INERT(tg_conv2d, ARGUMENT, "dilation -2", tg_conv2d(t, m->x, m->w, NULL, TG_CONV(.dilation = {-2, 1})));
     INERT(tg_conv2d, ARGUMENT, "this library knows", tg_conv2d(t, m->x, m->w, NULL, &conv));
@@ -100,7 +104,7 @@ static void of_windows(misuse_world *b, const images *m) {
     INERT(tg_avg_pool2d, ARGUMENT,
           "window size is -1, stride -1, dilation 1 and padding 0", tg_avg_pool2d(t, m->x, -1, 1, NULL));
     INERT(tg_avg_pool2d, ARGUMENT,
-          "dilation is set, but average pooling has none; leave it 0 or 1",
+          "dilation is set, but average pooling has none; leave it 1",
           tg_avg_pool2d(t, m->x, 2, 2, TG_POOL(.dilation = {1, 2})));
     INERT(tg_avg_pool2d, ARGUMENT, "this library knows", tg_avg_pool2d(t, m->x, 2, 2, &pool));
 }
@@ -113,7 +117,7 @@ static void of_unused(misuse_world *b, const images *m) {
           tg_max_pool1d(t, line, 2, TG_POOL(.exclude_padding = true)));
     INERT(tg_max_pool2d, ARGUMENT, "option exclude_padding is set",
           tg_max_pool2d(t, m->x, 2, 2, TG_POOL(.exclude_padding = true)));
-    INERT(tg_max_pool1d, ARGUMENT, "option dilation[1] is set", tg_max_pool1d(t, line, 2, TG_POOL(.dilation = {1, 1})));
+    INERT(tg_max_pool1d, ARGUMENT, "option dilation[1] is set", tg_max_pool1d(t, line, 2, TG_POOL(.dilation = {1, 2})));
     INERT(tg_avg_pool1d, ARGUMENT, "option stride[1] is set", tg_avg_pool1d(t, line, 2, TG_POOL(.stride = {2, 2})));
     INERT(tg_avg_pool1d, ARGUMENT, "dilation is set", tg_avg_pool1d(t, line, 2, TG_POOL(.dilation = {2})));
     INERT(tg_conv1d, ARGUMENT, "option padding[1] is set",

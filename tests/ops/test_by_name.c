@@ -207,7 +207,7 @@ static void check_description(tally *y, const tg_op *op) {
     for (int i = 0; i < op->n_fields; i++) {
         const tg_field *f = &op->fields[i];
         size_t n = f->doc ? strlen(f->doc) : 0;
-        verdict(y, n > 3 && f->doc[n - 1] != '.', op, NULL, "field %s has no doc, or it ends with a period", f->name);
+        verdict(y, n > 3 && f->doc[n - 1] == '.', op, NULL, "field %s has no doc that ends with a period", f->name);
         verdict(y, f->bytes == bytes_of(f), op, NULL, "field %s has %zu bytes, expected %zu", f->name, f->bytes,
                 bytes_of(f));
         verdict(y, f->offset + f->bytes <= op->params_size, op, NULL, "field %s is outside the params", f->name);

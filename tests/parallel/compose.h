@@ -14,7 +14,7 @@ typedef struct compose_layout {
     int tp, dp, pp, vp;
     bool sp;
     tg_pipe_kind kind;
-    int group, ahead;
+    int group, ahead; /* 0: the defaults */
     const tg_pipe_item *const *items; /* of a TG_PIPE_CUSTOM */
     const int *n_items;
     bool buckets;
@@ -28,11 +28,12 @@ static inline tg_pipe *compose_pipe(compose_stack *s, const compose_layout *l, t
     bool sp = tg_is_sequence_parallel(s->p);
     *plan =
         tg_pipe_plan_new(s->ctx, TG_PIPE_PLAN(.kind = l->kind, .stages = l->pp, .chunks = l->vp, .micros = s->o.micros,
-                                              .group = l->group, .items = l->items, .n_items = l->n_items));
+                                              .group = l->group ? l->group : TG_AUTO, .items = l->items,
+                                              .n_items = l->n_items));
     const tg_place_at at[] = {{TG_DP, TG_SHARD(1)}, {TG_TP, sp ? TG_SHARD(0) : TG_I}};
     tg_pipe_edge edge = {TG_F64, TG_SHAPE(s->o.length / (sp ? tp : 1), rows, COMPOSE_HIDDEN), at, 2};
     return tg_pipe_new(s->p, *plan,
-                       TG_PIPE(.edge = &edge, .n_edge = 1, .scale = scale, .ahead = l->ahead,
+                       TG_PIPE(.edge = &edge, .n_edge = 1, .scale = scale, .ahead = l->ahead ? l->ahead : 1,
                                .shape = s->o.two_lengths ? compose_shape : NULL));
 }
 

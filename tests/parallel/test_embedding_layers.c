@@ -65,11 +65,11 @@ static tg_status scattered(void *arg, tg_ctx *ctx, tg_comm *world) {
     const lookup *l = arg;
     int64_t ids[4 * S], n = l->l.tp;
     alone a = alone_open();
-    tg_parallel_opts grid = {.size = sizeof grid, .sequence_parallel = l->l.sp};
+    tg_parallel_opts grid = *TG_PARALLEL(.sequence_parallel = l->l.sp);
     *(l->axis == TG_TP ? &grid.tp : &grid.cp) = (int)n;
     tg_parallel *p = tg_parallel_new(world, &grid);
     for (int i = 0; i < 4 * S; i++) ids[i] = (i * 5 + i / 4) % V;
-    tg_vocab_embedding_opts o = {.size = sizeof o, .batch_first = l->form == BATCH_FIRST, .axis = l->axis};
+    tg_vocab_embedding_opts o = *TG_VOCAB_EMBEDDING(.batch_first = l->form == BATCH_FIRST, .axis = l->axis);
     tg_module *one = tg_nn_vocab_embedding(a.p, V, H, 0.5, &o);
     tg_tape *t = tg_tape_new(ctx);
     tg_shape shape = l->form == FLAT ? TG_SHAPE(4 * S) : TG_SHAPE(4, S);
@@ -85,12 +85,12 @@ static tg_status scattered(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_backward_with(a.t, &loss, 1, TG_BACKWARD(.retain = true));
     tg_rng start;
     RUN(tg_rng_get(ctx, NULL, &start));
-    for (int asked = -1; asked <= 1; asked++) {
+    for (int asked = TG_AUTO; asked <= 1; asked++) {
         tg_rng_set(ctx, NULL, &start);
         o.reduce_scatter = asked;
         tg_module *m = tg_nn_vocab_embedding(p, V, H, 0.5, &o);
         tg_tensor *w = tg_module_find(m, "weight"), *y = tg_module_forward(m, t, in);
-        bool rows = n > 1 && (asked > 0 || (asked == 0 && l->l.sp && l->axis == TG_TP));
+        bool rows = n > 1 && (asked == 1 || (asked == TG_AUTO && l->l.sp && l->axis == TG_TP));
         tg_placement is = tg_placement_of(y, l->axis);
         EXPECT(ctx, is.kind == (rows ? TG_VARYING : TG_INVARIANT) && is.dim == 0);
         EXPECT(ctx, off(y, whole, rows ? 0 : -1, tg_comm_rank(world), (int)n) < 1e-12);

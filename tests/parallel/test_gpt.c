@@ -52,7 +52,8 @@ static void name_of(const composition *c, char *buf, size_t n) {
 }
 
 static tg_module *make(tg_ctx *ctx, const composition *c, const tg_parallel *p) {
-    return tg_gpt_new(ctx, TG_GPT(.arch = c->arch, .vocab = VOCAB, .layers = 2, .heads = 4, .kv_heads = c->kv_heads,
+    return tg_gpt_new(ctx, TG_GPT(.arch = c->arch, .vocab = VOCAB, .layers = 2, .heads = 4,
+                                  .kv_heads = c->kv_heads ? c->kv_heads : TG_AUTO,
                                   .hidden = 16, .ffn = 24, .positions = LENGTH, .dropout = c->dropout ? 0.1 : 0,
                                   .recompute = c->recompute, .wgrad = c->wgrad, .init_std = 0.2, .parallel = p));
 }

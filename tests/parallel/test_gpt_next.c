@@ -19,7 +19,8 @@ typedef struct job {
 } job;
 
 static tg_module *make(tg_ctx *ctx, const job *j, const tg_parallel *p) {
-    return tg_gpt_new(ctx, TG_GPT(.arch = j->arch, .vocab = VOCAB, .layers = 2, .heads = 4, .kv_heads = j->kv_heads,
+    return tg_gpt_new(ctx, TG_GPT(.arch = j->arch, .vocab = VOCAB, .layers = 2, .heads = 4,
+                                  .kv_heads = j->kv_heads ? j->kv_heads : TG_AUTO,
                                   .hidden = 16, .ffn = 24, .positions = LENGTH, .dropout = j->arch == TG_GPT2 ? 0.1 : 0,
                                   .init_std = 0.2, .parallel = p));
 }

@@ -461,27 +461,25 @@ END_TEST
 /* ---- Refusals ---- */
 
 START_TEST(grids_that_do_not_fit_are_refused) {
-    static const struct {
-        tg_parallel_opts o;
+    const struct {
+        const tg_parallel_opts *o;
         const char *says;
     } rows[] = {
-        {{.tp = 3}, "not divisible by tp x cp x pp = 3 x 1 x 1"},
-        {{.tp = 5}, "tp is 5"},
-        {{.ep = 3}, "not divisible by etp x ep x pp"},
-        {{.tp = -1}, "tp is -1"},
-        {{.order = "tp-dp-pp", .cp = 2}, "does not name it"},
-        {{.order = "tp-xp"}, "expected a list of"},
-        {{.order = "tp-tp"}, "expected a list of"},
-        {{.order = "tp--dp"}, "expected a list of"},
-        {{.rng = (tg_rng_mode)7}, "rng is 7"},
-        {{.order = "dp-pp-tp", .tp = 2, .pp = 2, .etp = 1}, "differ"},
+        {TG_PARALLEL(.tp = 3), "not divisible by tp x cp x pp = 3 x 1 x 1"},
+        {TG_PARALLEL(.tp = 5), "tp is 5"},
+        {TG_PARALLEL(.ep = 3), "not divisible by etp x ep x pp"},
+        {TG_PARALLEL(.tp = -1), "tp is -1"},
+        {TG_PARALLEL(.order = "tp-dp-pp", .cp = 2), "does not name it"},
+        {TG_PARALLEL(.order = "tp-xp"), "expected a list of"},
+        {TG_PARALLEL(.order = "tp-tp"), "expected a list of"},
+        {TG_PARALLEL(.order = "tp--dp"), "expected a list of"},
+        {TG_PARALLEL(.rng = (tg_rng_mode)7), "rng is 7"},
+        {TG_PARALLEL(.order = "dp-pp-tp", .tp = 2, .pp = 2, .etp = 1), "differ"},
     };
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "meta"));
     tg_comm *world = tg_comm_plan_new(ctx, 1, 4);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        tg_parallel_opts o = rows[i].o;
-        o.size = sizeof o;
-        tg_parallel_free(tg_parallel_new(world, &o));
+        tg_parallel_free(tg_parallel_new(world, rows[i].o));
         ck_assert_msg(strstr(tg_ctx_message(ctx), rows[i].says), "row %zu: %s", i, tg_ctx_message(ctx));
         tg_ctx_clear(ctx);
     }

@@ -7,8 +7,8 @@ static tg_status initial(void *arg, tg_ctx *ctx, tg_comm *world) {
     int r = tg_comm_rank(world), n = l->tp;
     alone a = alone_open();
     tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = n, .sequence_parallel = l->sp));
-    tg_parallel_linear_opts plain = {.size = sizeof plain}, three = {.size = sizeof three, .strides = 3},
-                            zeros = {.size = sizeof zeros, .no_init = true};
+    tg_parallel_linear_opts plain = *TG_PARALLEL_LINEAR(), three = *TG_PARALLEL_LINEAR(.strides = 3),
+                            zeros = *TG_PARALLEL_LINEAR(.no_init = true);
 #define BOTH(call_p) {call_p(p), call_p(a.p)}
 #define COLUMN(q)    tg_nn_column_linear(q, H, F, &plain)
 #define QKV(q)       tg_nn_column_linear(q, H, 3 * F, &three)
@@ -61,7 +61,7 @@ typedef struct mlp_plan {
 } mlp_plan;
 
 static tg_parallel *mlp_grid(tg_comm *world, const mlp_plan *o) {
-    int n = o->l.tp, tp = o->axis == TG_TP ? n : o->tp, cp = o->axis == TG_CP ? n : 1;
+    int n = o->l.tp, tp = o->axis == TG_TP ? n : o->tp ? o->tp : 1, cp = o->axis == TG_CP ? n : 1;
     return tg_parallel_new(world, TG_PARALLEL(.tp = tp, .cp = cp, .sequence_parallel = o->l.sp != o->per_layer));
 }
 
@@ -73,8 +73,7 @@ typedef struct mlp {
 } mlp;
 
 static mlp mlp_new(const tg_parallel *p, const mlp_plan *o) {
-    tg_parallel_linear_opts c = {.size = sizeof c,
-                                 .std = o->given ? 0 : 0.3,
+    tg_parallel_linear_opts c = {TG_PARALLEL_LINEAR_DEFAULTS,
                                  .gather_output = o->gather,
                                  .skip_bias_add = o->skip,
                                  .no_bias = o->no_bias,
@@ -82,7 +81,8 @@ static mlp mlp_new(const tg_parallel *p, const mlp_plan *o) {
                                  .deferred_wgrads = o->deferred ? TG_NONE : 0,
                                  .no_weight = o->given,
                                  .axis = o->axis,
-                                 .sequence_parallel = !o->per_layer ? 0 : o->l.sp ? 1 : -1};
+                                 .sequence_parallel = o->per_layer ? o->l.sp : TG_AUTO};
+    if (!o->given) c.std = 0.3;
     tg_parallel_linear_opts r = c;
     r.gather_output = false;
     r.input_is_whole = o->gather;

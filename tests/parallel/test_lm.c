@@ -7,7 +7,7 @@
 /* ---- Layouts ---- */
 
 static tg_lm_config config_of(int64_t layers, int mtp, const char *layout, int chunk) {
-    return (tg_lm_config){.size = sizeof(tg_lm_config), .layers = layers, .mtp = mtp, .layout = layout, .chunk = chunk};
+    return (tg_lm_config){TG_LM_DEFAULTS, .layers = layers, .mtp = mtp, .layout = layout, .chunk = chunk};
 }
 
 START_TEST(layouts_say_which_layers_a_part_has) {
@@ -431,7 +431,7 @@ static tg_status rates_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     double before[8][8192];
     tg_module *m = tg_lm_new(ctx, TG_LM(LM_SMALL, .mtp = 1, .mup_base = LM_HIDDEN / 2));
     int n = tg_module_params(m, params, 128);
-    tg_optim *o = tg_adamw_new(ctx, params, n, TG_ADAMW(.weight_decay = TG_NONE)), *sgd;
+    tg_optim *o = tg_adamw_new(ctx, params, n, TG_ADAMW(.weight_decay = 0)), *sgd;
     RUN(tg_lm_groups(&m, 1, o, TG_LM_RATES(.lr = 0.01, .embed_lr = 0.5)));
     tg_tape *t = tg_tape_new(ctx);
     for (int i = 0; i < n; i++) tg_backward(t, tg_sum(t, params[i], TG_ALL_DIMS, false));

@@ -105,7 +105,7 @@ static tg_status files_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     for (int i = 0; i < j->how.chunks; i++) m[i] = make(ctx, j, p, i);
     for (int i = 0; i < j->how.chunks && j->saves; i++) RUN(visit(m[i], p, false));
     if (j->saves)
-        RUN(tg_lm_save(m, j->how.chunks, j->dir, TG_LM_SAVE(.file_bytes = j->file_bytes)));
+        RUN(tg_lm_save(m, j->how.chunks, j->dir, j->file_bytes ? TG_LM_SAVE(.file_bytes = j->file_bytes) : NULL));
     else
         RUN(tg_lm_load(m, j->how.chunks, j->dir));
     for (int i = 0; i < j->how.chunks; i++) {

@@ -23,13 +23,14 @@ static tg_status open_wrong(void *arg, tg_ctx *ctx, tg_comm *world) {
     bool second = tg_parallel_rank(p, TG_PP) == 1;
     tg_pipe_plan *plan =
         tg_pipe_plan_new(ctx, TG_PIPE_PLAN(.kind = TG_PIPE_GPIPE, .stages = w->stages ? w->stages : 2,
-                                           .chunks = w->chunks, .micros = second && w->micros ? w->micros : 2));
+                                           .chunks = w->chunks ? w->chunks : 1,
+                                           .micros = second && w->micros ? w->micros : 2));
     const tg_place_at at[] = {{TG_DP, second ? w->tp : TG_I}};
     tg_pipe_edge edge[2] = {
         {second && w->dtype ? w->dtype : TG_F64, TG_SHAPE(4, second && w->hidden ? w->hidden : 8), at, 1}};
     edge[1] = edge[0];
     int n = second && w->n_edge ? w->n_edge : 1;
-    tg_pipe *x = tg_pipe_new(p, plan, TG_PIPE(.edge = edge, .n_edge = n, .ahead = w->ahead));
+    tg_pipe *x = tg_pipe_new(p, plan, TG_PIPE(.edge = edge, .n_edge = n, .ahead = w->ahead ? w->ahead : 1));
     if (x || tg_ctx_status(ctx) != w->status || !strstr(tg_ctx_message(ctx), w->says)) {
         char is[600];
         snprintf(is, sizeof is, "%s", tg_ctx_message(ctx));

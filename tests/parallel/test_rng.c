@@ -176,8 +176,8 @@ static int64_t drawn(tg_ctx *ctx, const char *name) {
 /* Layers of a region: another shard on each tp (etp) rank, the same on each dp rank. They do not use the default
  * stream. */
 static tg_status shards_differ(tg_ctx *ctx, const tg_parallel *p) {
-    const tg_parallel_linear_opts dense = {.size = sizeof dense, .no_bias = true},
-                                  expert = {.size = sizeof expert, .no_bias = true, .expert = true};
+    const tg_parallel_linear_opts dense = {TG_PARALLEL_LINEAR_DEFAULTS, .no_bias = true},
+                                  expert = {TG_PARALLEL_LINEAR_DEFAULTS, .no_bias = true, .expert = true};
     int64_t before = drawn(ctx, NULL), model = drawn(ctx, "model-parallel-rng"),
             experts = drawn(ctx, "expert-parallel-rng");
     tg_module *m[] = {tg_nn_column_linear(p, 6, 8, &dense), tg_nn_row_linear(p, 8, 6, &dense),

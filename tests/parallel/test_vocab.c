@@ -19,7 +19,8 @@ typedef struct loss_case {
     double smoothing, scale, offset; /* of the logits; offset: where the loss is not linear */
     tg_smoothing kind;
     tg_loss_reduction reduction;
-    int64_t classes, ignore; /* as in the options */
+    int64_t classes; /* as in the options; 0: TG_AUTO */
+    bool ignore_0;   /* class 0 is ignored, not IGNORED */
     tg_dtype dtype;          /* 0: float64 */
     bool linear;
     bool masked; /* the logits of one rank are -inf in each row, except the target's */
@@ -28,11 +29,11 @@ typedef struct loss_case {
 static int64_t classes_of(const loss_case *k) { return k->classes ? k->classes : (int64_t)k->ranks * k->columns; }
 
 static int64_t target_of(const loss_case *k, int r) {
-    if (k->ignore == TG_IGNORE_ZERO && r % 4 == 1) return 0;
-    return r == 3 && !k->ignore ? IGNORED : (r * 5 + 2) % classes_of(k);
+    if (k->ignore_0 && r % 4 == 1) return 0;
+    return r == 3 && !k->ignore_0 ? IGNORED : (r * 5 + 2) % classes_of(k);
 }
 
-static bool counts(const loss_case *k, int r) { return target_of(k, r) != (k->ignore == TG_IGNORE_ZERO ? 0 : IGNORED); }
+static bool counts(const loss_case *k, int r) { return target_of(k, r) != (k->ignore_0 ? 0 : IGNORED); }
 
 /* Returns the cotangent of row r's loss, or of the single loss. */
 static double cotangent(const loss_case *k, int r) { return k->reduction == TG_LOSS_NONE ? 0.25 * (r + 1) : 1.5; }
@@ -98,8 +99,9 @@ typedef struct shared {
 } shared;
 
 static tg_vocab_opts options(const loss_case *k) {
-    return *TG_VOCAB(.ignore_index = k->ignore, .label_smoothing = k->smoothing, .smoothing_kind = k->kind,
-                     .reduction = k->reduction, .classes = k->classes);
+    return *TG_VOCAB(.ignore_index = k->ignore_0 ? 0 : IGNORED, .label_smoothing = k->smoothing,
+                     .smoothing_kind = k->kind, .reduction = k->reduction,
+                     .classes = k->classes ? k->classes : TG_AUTO);
 }
 
 static tg_tensor *targets(tg_ctx *ctx, const loss_case *k) {
@@ -247,7 +249,8 @@ static void check_one_rank(const shared *s) {
     for (int r = 0; r < ROWS; r++) memcpy(v + r * n, s->x[r], (size_t)n * sizeof *v);
     tg_tensor *x = leaf(ctx, 0, ROWS, n, v);
     tg_tensor *y = tg_cross_entropy(t, x, targets(ctx, &s->k),
-                                    TG_CROSS_ENTROPY(.ignore_index = s->k.ignore, .label_smoothing = s->k.smoothing,
+                                    TG_CROSS_ENTROPY(.ignore_index = s->k.ignore_0 ? 0 : IGNORED,
+                                                     .label_smoothing = s->k.smoothing,
                                                      .reduction = s->k.reduction, .smoothing_kind = s->k.kind));
     tg_read_f64(y, loss, tg_numel(y));
     ck_assert_msg(seeded(t, y, &s->k, false) == TG_OK, "%s: %s", s->k.name, tg_ctx_message(ctx));
@@ -292,7 +295,7 @@ static const loss_case cases[] = {
     {"a class a rank", 4, 1, .scale = 1},
     {"smoothing", 2, 6, .smoothing = 0.1, .scale = 1},
     {"smoothing, each row, class 0 ignored", 3, 3, .smoothing = 0.3, .reduction = TG_LOSS_NONE,
-     .ignore = TG_IGNORE_ZERO, .scale = 1},
+     .ignore_0 = true, .scale = 1},
     {"smoothing of the wrong classes", 2, 6, .smoothing = 0.1, .kind = TG_SMOOTHING_MEGATRON, .scale = 1},
     {"smoothing of the wrong classes, all of it", 4, 3, .smoothing = 1, .kind = TG_SMOOTHING_MEGATRON,
      .reduction = TG_LOSS_SUM, .scale = 1},

@@ -30,7 +30,7 @@ static const char *place_of(const tg_tensor *x, char text[64]) {
 typedef tg_tensor *(*rows_fn)(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *ids);
 
 static const tg_loss_opts *summed(void) {
-    static const tg_loss_opts o = {.size = sizeof o, .reduction = TG_LOSS_SUM};
+    static const tg_loss_opts o = {TG_LOSS_DEFAULTS, .reduction = TG_LOSS_SUM};
     return &o;
 }
 #define ROWS_OP(name, made_of)                                                                                         \

@@ -136,7 +136,7 @@ static tg_status run_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
     rank_share *out = &j->out[tg_comm_rank(world)];
     tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = s->tp, .sequence_parallel = s->sp));
     tg_module *gpt = tg_gpt_new(ctx, TG_GPT(.arch = s->arch, .vocab = s->vocab, .layers = LAYERS, .heads = HEADS,
-                                            .kv_heads = s->arch == TG_LLAMA ? 4 : 0, .hidden = HIDDEN,
+                                            .kv_heads = s->arch == TG_LLAMA ? 4 : TG_AUTO, .hidden = HIDDEN,
                                             .ffn = 4 * HIDDEN, .positions = LENGTH, .parallel = p));
     tg_tensor *params[TENSORS];
     int n = tg_module_params(gpt, params, TENSORS);

@@ -55,7 +55,7 @@ typedef struct options {
 
 static inline void run_open(run *r, const options *o) {
     *r = (run){.memory = TG_MEMORY_INFO()};
-    tg_config c = {.size = sizeof c, .seed = 11, .threads = o->threads, .dtype = o->dtype, .device = o->device};
+    tg_config c = *TG_CONFIG(.seed = 11, .threads = o->threads, .dtype = o->dtype, .device = o->device);
     if (o->f) c.allocator = (tg_allocator){faulty_alloc, faulty_free, o->f};
     r->ctx = tg_ctx_new(&c);
     r->gpt = tg_gpt_new(r->ctx, TG_GPT(.arch = o->arch, .vocab = VOCAB, .layers = 2, .heads = 2, .hidden = 16,

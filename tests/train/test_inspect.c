@@ -22,7 +22,7 @@ enum { BATCH = 3, SEQ = 24, VOCAB = 256 };
 #define SHAPE "--layers 2 --hidden 32 --heads 4 --seq-len 24 --batch 3"
 #define CONFIG(...)                                                                                                    \
     {                                                                                                                  \
-        .size = sizeof(tg_gpt_config), .vocab = VOCAB, .layers = 2, .hidden = 32, .heads = 4, .positions = SEQ,        \
+        TG_GPT_DEFAULTS, .vocab = VOCAB, .layers = 2, .hidden = 32, .heads = 4, .positions = SEQ,        \
         __VA_ARGS__                                                                                                    \
     }
 

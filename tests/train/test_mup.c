@@ -51,11 +51,11 @@ static void train(int64_t width, bool mup, uint64_t seed, sizes *sum) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .dtype = TG_F32, .seed = seed));
     tg_module *lm =
         tg_lm_new(ctx, TG_LM(.vocab = VOCAB, .layers = LAYERS, .heads = width / HEAD, .hidden = width, .ffn = 2 * width,
-                             .positions = LENGTH, .init_std = 0.1, .mup_base = mup ? BASE : 0));
+                             .positions = LENGTH, .init_std = 0.1, .mup_base = mup ? BASE : TG_NONE));
     tg_tensor *params[64], *head = tg_module_find(lm, "lm_head.weight"), *loss;
     int n = tg_module_params(lm, params, 64);
     double last = 0;
-    tg_optim *o = tg_adamw_new(ctx, params, n, TG_ADAMW(.weight_decay = TG_NONE));
+    tg_optim *o = tg_adamw_new(ctx, params, n, TG_ADAMW(.weight_decay = 0));
     tg_lm_groups(&lm, 1, o, TG_LM_RATES(.lr = 0.004));
     for (int i = 0; i < BATCH * LENGTH; i++) {
         ids[i] = (7 * i + i * i) % VOCAB;

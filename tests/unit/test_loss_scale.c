@@ -307,7 +307,7 @@ static void a_loss_is_scaled_in_float32_on(void) {
     ck_assert_ptr_eq(tg_scale_loss(t, x, o), x);
     tg_optim_set_scale(o, NULL);
     ck_assert_ptr_eq(tg_scale_loss(t, x, o), x);
-    tg_optim_set_scale(o, TG_LOSS_SCALE(0));
+    tg_optim_set_scale(o, TG_LOSS_SCALE());
     tg_tensor *y = tg_scale_loss(t, x, o);
     ck_assert(tg_dtype_of(y) == TG_F32 && tg_item(y) == 0x1p33);
     ck_assert(tg_dtype_of(tg_scale_loss(t, tg_full(t, TG_F64, TG_SHAPE(), 2), o)) == TG_F64);

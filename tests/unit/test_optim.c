@@ -90,8 +90,8 @@ START_TEST(a_group_has_its_own_numbers) {
     alone = leaf(1);
     tg_optim *o = tg_adamw_new(ctx, both, 2, TG_ADAMW(.lr = 0.1, .weight_decay = 0.5));
     tg_optim *a = tg_adamw_new(ctx, &alone, 1,
-                               TG_ADAMW(.lr = 0.04, .beta1 = 0.5, .beta2 = 0.7, .eps = 1e-2, .weight_decay = TG_NONE));
-    int own = tg_optim_add_group(o, TG_GROUP(.lr_scale = 0.5, .weight_decay = TG_NONE, .beta1 = 0.5, .beta2 = 0.7,
+                               TG_ADAMW(.lr = 0.04, .beta1 = 0.5, .beta2 = 0.7, .eps = 1e-2, .weight_decay = 0));
+    int own = tg_optim_add_group(o, TG_GROUP(.lr_scale = 0.5, .weight_decay = 0, .beta1 = 0.5, .beta2 = 0.7,
                                          .eps = 1e-2));
     int same = tg_optim_add_group(o, NULL);
     tg_optim_assign(o, own, &both[1], 1);
@@ -174,7 +174,7 @@ static tg_optim *bf16_optim(tg_tensor **x) {
     *x = tg_zeros(ctx, TG_BF16, TG_SHAPE(1));
     tg_write_f64(*x, &(double){1}, 1);
     tg_set_requires_grad(*x, true);
-    return tg_adamw_new(ctx, x, 1, TG_ADAMW(.lr = 1e-4, .weight_decay = TG_NONE));
+    return tg_adamw_new(ctx, x, 1, TG_ADAMW(.lr = 1e-4, .weight_decay = 0));
 }
 
 static tg_tensor *master_of(tg_optim *o) {

@@ -342,7 +342,7 @@ START_TEST(targets) {
     const double mean_w[] = {0, (2 - 28.0 / 6) / 6, (6 - 28.0 / 6) / 6}, nothing[9] = {0};
     check_nll(ctx, ids, TG_LOSS(.reduction = TG_LOSS_SUM), 28, sum_x, sum_w);
     check_nll(ctx, ids, NULL, 28.0 / 6, mean_x, mean_w);
-    check_nll(ctx, zero, TG_LOSS(.ignore_index = TG_IGNORE_ZERO), 28.0 / 6, mean_x, mean_w);
+    check_nll(ctx, zero, TG_LOSS(.ignore_index = 0), 28.0 / 6, mean_x, mean_w);
     check_nll(ctx, none, TG_LOSS(.reduction = TG_LOSS_SUM), 0, nothing, nothing);
     tg_ctx_free(ctx);
 }

@@ -178,7 +178,7 @@ START_TEST(a_context_that_cannot_be_made_is_dead) {
     ck_status(ctx, TG_ERR_DEVICE); /* a dead context stays dead */
     tg_tape_free(t);
     tg_ctx_free(ctx);
-    ctx = tg_ctx_new(TG_CONFIG(.threads = -1));
+    ctx = tg_ctx_new(TG_CONFIG(.threads = -2));
     ck_status(ctx, TG_ERR_ARGUMENT);
     tg_ctx_free(ctx);
     ctx = tg_ctx_new(TG_CONFIG(.isa = "mmx"));

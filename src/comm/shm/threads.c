@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <tapegrad/ranks.h>
 
+#include "base/options.h"
 #include "base/text.h"
 #include "base/os.h"
 #include "comm/shm/shm.h"
@@ -137,18 +138,17 @@ static tg_status run_config(int n, tg_rank_fn fn, void *arg, const tg_ranks_opts
 }
 
 tg_status tg_ranks_run(int n, tg_rank_fn fn, void *arg, const tg_ranks_opts *given) {
-    tg_ranks_opts o = {.size = sizeof o};
-    tg_config config = {.size = sizeof config};
+    tg_ranks_opts o;
+    tg_config config;
     if (given && (given->size < sizeof(size_t) || given->size > sizeof o)) return TG_ERR_ARGUMENT;
-    if (given) memcpy(&o, given, given->size);
+    tg_options_complete(&o, &tg_ranks_opts_struct, given);
     if (o.message && o.message_size) o.message[0] = 0;
     if (o.message && !o.message_size) return TG_ERR_ARGUMENT;
     TG_TRY(check_options(n, fn, &o));
     if (o.config && (o.config->size < sizeof(size_t) || o.config->size > sizeof config))
         return refuse_ranks(&o, n, TG_ERR_ARGUMENT, "the config's size was never set, or is that of a later version");
-    if (o.config) memcpy(&config, o.config, o.config->size);
-    config.size = sizeof config;
+    tg_options_complete(&config, &tg_config_struct, o.config);
     int cores = tg_system_cores();
-    if (config.threads == 0) config.threads = cores > n ? cores / n : 1;
+    if (config.threads == TG_AUTO) config.threads = cores > n ? cores / n : 1;
     return run_config(n, fn, arg, &o, &config);
 }

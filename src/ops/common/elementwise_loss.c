@@ -7,15 +7,17 @@
 
 tg_elementwise_loss_params tg_elementwise_loss_params_of(const tg_loss_opts *opts, unsigned uses) {
     tg_loss_opts o;
-    tg_op_options(&o, sizeof o, opts);
-    const char *unused = o.ignore_index && !(uses & TG_LOSS_USES_IGNORE_INDEX) ? "ignore_index"
-                         : o.log_target && !(uses & TG_LOSS_USES_LOG_TARGET)   ? "log_target"
-                                                                               : NULL;
+    tg_op_options(&o, &tg_loss_opts_struct, opts);
+    const tg_loss_opts usual = {TG_LOSS_DEFAULTS};
+    bool ignores = o.ignore_index != usual.ignore_index;
+    const char *unused = ignores && !(uses & TG_LOSS_USES_IGNORE_INDEX)      ? "ignore_index"
+                         : o.log_target && !(uses & TG_LOSS_USES_LOG_TARGET) ? "log_target"
+                                                                             : NULL;
     return (tg_elementwise_loss_params){.size = o.size,
                                         .known = sizeof o,
                                         .reduction = o.reduction,
                                         .log_target = o.log_target,
-                                        .ignore_index = tg_row_loss_ignore_index(o.ignore_index),
+                                        .ignore_index = o.ignore_index,
                                         .unused = unused};
 }
 
@@ -23,8 +25,8 @@ tg_status tg_elementwise_loss_check(tg_call *c, tg_loss_reduction last) {
     tg_elementwise_loss_params *p = c->params;
     TG_TRY(tg_size_check(c->ctx, p->size, p->known, "the options"));
     if (p->unused)
-        return tg_call_fail(c, TG_ERR_ARGUMENT, "option %s is set, but this loss does not use it; leave it 0",
-                            p->unused);
+        return tg_call_fail(c, TG_ERR_ARGUMENT,
+                            "option %s is set, but this loss does not use it; leave it at its default", p->unused);
     if (p->factor == 0) p->factor = 1;
     if (p->reduction >= TG_LOSS_MEAN && p->reduction <= last) return TG_OK;
     return tg_call_fail(c, TG_ERR_ARGUMENT, "reduction is %d; it must be TG_LOSS_MEAN, _SUM%s", (int)p->reduction,

@@ -17,9 +17,7 @@ tg_status tg_op_dense(tg_call *c, tg_tensor **x) {
     return tg_op_map(c, TG_FN_id, *x, TG_T1(from), 1, 0, 0, false);
 }
 
-void tg_op_options(void *to, size_t size, const void *from) {
-    size_t given = from ? *(const size_t *)from : size;
-    memset(to, 0, size);
-    if (from) memcpy(to, from, given < size ? given : size);
-    *(size_t *)to = given;
+void tg_op_options(void *to, const tg_struct *s, const void *from) {
+    tg_options_complete(to, s, from);
+    if (from) memcpy(to, from, sizeof s->size);
 }

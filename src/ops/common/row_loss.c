@@ -6,34 +6,29 @@
 #include "kernels/composed.h"
 
 const tg_field tg_row_loss_fields[4] = {
-    TG_ARG(tg_row_loss_params, ignore_index, INT64, "the loss of rows with this target is 0"),
+    TG_ARG(tg_row_loss_params, ignore_index, INT64, "The loss of rows with this target is 0."),
     TG_ARG_AS(tg_row_loss_params, smoothing, "label_smoothing", DOUBLE,
-              "share of the target that is spread over all classes, in [0, 1]"),
-    TG_ARG(tg_row_loss_params, reduction, ENUM, "how the losses of all rows become the result",
+              "Share of the target that is spread over all classes, in [0, 1]."),
+    TG_ARG(tg_row_loss_params, reduction, ENUM, "How the losses of all rows become the result.",
            .of = "tg_loss_reduction"),
-    TG_ARG_AS(tg_row_loss_params, kind, "smoothing_kind", ENUM, "how label_smoothing is spread", .of = "tg_smoothing"),
+    TG_ARG_AS(tg_row_loss_params, kind, "smoothing_kind", ENUM, "How label_smoothing is spread.", .of = "tg_smoothing"),
 };
 
-enum { PYTORCH_IGNORE_INDEX = -100 };
 /* The greatest magnitude of ignore_index: slot fill takes it as a double, which holds integers up to here exactly. */
 static const int64_t exact_in_double = (int64_t)1 << 53;
 
-int64_t tg_row_loss_ignore_index(int64_t given) {
-    return given == 0 ? PYTORCH_IGNORE_INDEX : given == TG_IGNORE_ZERO ? 0 : given;
-}
-
 tg_tensor *tg_class_weights_of(const tg_cross_entropy_opts *opts) {
     tg_cross_entropy_opts o;
-    tg_op_options(&o, sizeof o, opts);
+    tg_op_options(&o, &tg_cross_entropy_opts_struct, opts);
     return o.weight;
 }
 
 tg_row_loss_params tg_row_loss_params_of(const tg_cross_entropy_opts *opts) {
     tg_cross_entropy_opts o;
-    tg_op_options(&o, sizeof o, opts);
+    tg_op_options(&o, &tg_cross_entropy_opts_struct, opts);
     return (tg_row_loss_params){.size = o.size,
                                 .known = sizeof o,
-                                .ignore_index = tg_row_loss_ignore_index(o.ignore_index),
+                                .ignore_index = o.ignore_index,
                                 .smoothing = o.label_smoothing,
                                 .kind = o.smoothing_kind,
                                 .reduction = o.reduction,
@@ -61,7 +56,7 @@ static tg_status check_options(tg_call *c) {
     if (p->kind != TG_SMOOTHING_TORCH && p->smoothing == 0)
         return tg_call_fail(c, TG_ERR_ARGUMENT,
                             "smoothing_kind is %d, but label_smoothing is 0, so nothing is smoothed; set "
-                            "label_smoothing above 0, or leave smoothing_kind 0",
+                            "label_smoothing above 0, or leave smoothing_kind at TG_SMOOTHING_TORCH",
                             (int)p->kind);
     if (p->ignore_index < -exact_in_double || p->ignore_index > exact_in_double)
         return tg_call_fail(c, TG_ERR_ARGUMENT, "ignore_index is %lld; its magnitude must be at most 2^53",

@@ -44,8 +44,6 @@ extern const tg_field tg_row_loss_fields[4];
 /* Read the caller's options; NULL means the defaults. */
 tg_row_loss_params tg_row_loss_params_of(const tg_cross_entropy_opts *opts);
 tg_tensor *tg_class_weights_of(const tg_cross_entropy_opts *opts); /* returns NULL if there are no weights */
-/* Returns the index that the option ignore_index means: 0 stands for the default -100, TG_IGNORE_ZERO for 0. */
-int64_t tg_row_loss_ignore_index(int64_t given);
 
 /* Checks the options and the target, which is the last input, for logits [.., n] with this number of classes. If
  * params->comm is set, the params' fields `columns` and `classes` are used instead. Declares the result and the saved

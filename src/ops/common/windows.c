@@ -2,21 +2,32 @@
 #include "ops/common/windows.h"
 
 /* Returns the name of an option that is set for a second dim, which a one-dimensional window does not have. Returns
- * NULL if no option is. */
+ * NULL if no option is. The defaults of stride and dilation are 1. */
 static const char *unused_dim(const int64_t *step, const int64_t *pad, const int64_t *apart) {
-    return step[1] ? "stride[1]" : pad[1] ? "padding[1]" : apart && apart[1] ? "dilation[1]" : NULL;
+    return step[1] < 0 || step[1] > 1     ? "stride[1]"
+           : pad[1]                       ? "padding[1]"
+           : apart[1] < 0 || apart[1] > 1 ? "dilation[1]"
+                                          : NULL;
 }
 
-tg_windows tg_windows_of(int dims, const int64_t *size, const int64_t *step, const int64_t *or_step, const int64_t *pad,
-                         const int64_t *apart) {
+tg_windows tg_windows_of(int dims, const int64_t *size, const int64_t *step, const int64_t *pad, const int64_t *apart) {
     tg_windows w = {.dims = dims, .size = {1, 1}, .step = {1, 1}, .apart = {1, 1}};
     for (int d = 2 - dims, k = 0; d < 2; d++, k++) {
         w.size[d] = size[k];
-        w.step[d] = step[k] ? step[k] : or_step ? or_step[k] : 1;
+        w.step[d] = step[k];
         w.pad[d] = pad[k];
-        w.apart[d] = apart && apart[k] ? apart[k] : 1;
+        w.apart[d] = apart[k];
     }
     if (dims == 1) w.unused = unused_dim(step, pad, apart);
+    return w;
+}
+
+tg_windows tg_windows_of_pool(int dims, const int64_t *size, const tg_pool_opts *o) {
+    int64_t step[2];
+    for (int k = 0; k < 2; k++) step[k] = o->stride[k] != TG_AUTO ? o->stride[k] : k < dims ? size[k] : 1;
+    tg_windows w = tg_windows_of(dims, size, step, o->padding, o->dilation);
+    w.given = o->size;
+    w.known = sizeof *o;
     return w;
 }
 
@@ -42,7 +53,8 @@ tg_status tg_windows_infer(tg_call *c, const tg_windows *w, int i, int64_t in[2]
     const tg_tensor *x = c->in[i];
     TG_TRY(tg_size_check(c->ctx, w->given, w->known, "the options"));
     if (w->unused)
-        return tg_call_fail(c, TG_ERR_ARGUMENT, "option %s is set, but this op does not use it; leave it 0", w->unused);
+        return tg_call_fail(c, TG_ERR_ARGUMENT,
+                            "option %s is set, but this op does not use it; leave it at its default", w->unused);
     if (x->ndim != w->dims + 2)
         return tg_call_fail(c, TG_ERR_SHAPE, "x must be %s", w->dims == 1 ? "[n, c, l]" : "[n, c, h, w]");
     for (int d = 0; d < 2; d++) {

@@ -5,6 +5,8 @@
 
 #include "ops/common/op.h"
 
+#include <tapegrad/ops.h>
+
 typedef struct tg_windows {
     size_t given, known; /* sizes of the caller's options struct and of the library's */
     int dims;            /* 1 or 2: number of window dims that the tensors have */
@@ -12,11 +14,11 @@ typedef struct tg_windows {
     const char *unused; /* the name of an option that is set although the op does not use it, or NULL */
 } tg_windows;
 
-/* Builds windows from options for `dims` dims: size, stride (step), padding (pad) and dilation (apart). Where a stride
- * is 0, the element of or_step is used, or 1 if or_step is NULL. A dilation is 1 if it is given as 0 or if apart is
- * NULL. With one dim, element 1 of step, pad and apart must be 0; tg_windows_infer checks that. */
-tg_windows tg_windows_of(int dims, const int64_t *size, const int64_t *step, const int64_t *or_step, const int64_t *pad,
-                         const int64_t *apart);
+/* Builds windows from options for `dims` dims: size, stride (step), padding (pad) and dilation (apart). With one dim,
+ * element 1 of the options must be 0 or its default (tg_windows_infer). */
+tg_windows tg_windows_of(int dims, const int64_t *size, const int64_t *step, const int64_t *pad, const int64_t *apart);
+/* Builds the windows of a pool, whose stride may be TG_AUTO. */
+tg_windows tg_windows_of_pool(int dims, const int64_t *size, const tg_pool_opts *o);
 /* Initializes the tg_windows of a sample's params. */
 #define TG_WINDOWS(dims_, ...) {.given = sizeof(size_t), .known = sizeof(size_t), .dims = dims_, __VA_ARGS__}
 

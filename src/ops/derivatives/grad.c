@@ -4,6 +4,7 @@
 
 #include "autograd/gradients.h"
 #include "autograd/targets.h"
+#include "base/options.h"
 #include "ops/derivatives/grad_graph.h"
 #include "placement/rule.h"
 
@@ -87,7 +88,7 @@ static tg_status grad(tg_tape *t, tg_tensor *const *roots, int n_roots, tg_tenso
     TG_TRY(tg_tape_check_with(t, roots, n_roots, "tg_grad"));
     tg_ctx *ctx = t->ctx;
     tg_grad_opts opts;
-    TG_TRY(tg_options(ctx, &opts, sizeof opts, given, "tg_grad: the options"));
+    TG_TRY(tg_options(ctx, &opts, &tg_grad_opts_struct, given, "tg_grad: the options"));
     TG_TRY(check_grad_call(t, roots, n_roots, inputs, n_inputs, grads));
     tg_target *targets = tg_tape_alloc(t, (size_t)n_inputs * sizeof *targets);
     tg_keyed *target_of = tg_tape_alloc(t, (size_t)n_inputs * sizeof *target_of);

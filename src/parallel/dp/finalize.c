@@ -10,6 +10,7 @@
 #include <math.h>
 #include <tapegrad/data_parallel.h>
 
+#include "base/options.h"
 #include "placement/rule.h"
 #include "core/capture.h"
 #include "kernels/scalar.h"
@@ -265,7 +266,7 @@ static tg_status finalize(const tg_parallel *p, tg_tensor *const *params, int n,
     tg_finalize_opts o;
     tg_ctx *ctx = p->ctx;
     TG_TRY(ctx->run.status);
-    TG_TRY(tg_options(ctx, &o, sizeof o, given, "tg_grads_finalize: the options"));
+    TG_TRY(tg_options(ctx, &o, &tg_finalize_opts_struct, given, "tg_grads_finalize: the options"));
     TG_TRY(check(p, params, n, &o));
     TG_TRY(tg_buckets_check_all(p, params, n));
     for (int i = 0; i < n; i++) TG_TRY(tg_gradient_need_drained(params[i], "tg_grads_finalize"));

@@ -162,8 +162,8 @@ static const tg_sample broadcast_samples[] = {
 };
 
 static const tg_field broadcast_fields[] = {
-    TG_ARG(tg_mapping_params, root, INT, "the rank whose x is taken", .required = true),
-    TG_ARG_AS(tg_mapping_params, comm, "c", POINTER, "the ranks that call the op together",
+    TG_ARG(tg_mapping_params, root, INT, "The rank whose x is taken.", .required = true),
+    TG_ARG_AS(tg_mapping_params, comm, "c", POINTER, "The ranks that call the op together.",
               .of = "tg_comm", .required = true),
 };
 
@@ -205,8 +205,8 @@ static tg_status on_root_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gou
 static const tg_sample on_root_samples[] = {TG_M_SAMPLES_LIKE(TG_M_OPTS(.root = 0))};
 
 static const tg_field on_root_fields[] = {
-    TG_ARG(tg_mapping_params, root, INT, "the rank whose x is taken", .required = true),
-    TG_ARG_AS(tg_mapping_params, comm, "c", POINTER, "the ranks that call the op together",
+    TG_ARG(tg_mapping_params, root, INT, "The rank whose x is taken.", .required = true),
+    TG_ARG_AS(tg_mapping_params, comm, "c", POINTER, "The ranks that call the op together.",
               .of = "tg_comm", .required = true),
 };
 

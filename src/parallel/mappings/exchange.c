@@ -99,11 +99,11 @@ static const tg_sample all_to_all_samples[] = {
 };
 
 static const tg_field all_to_all_fields[] = {
-    TG_ARG_AS(tg_mapping_params, splits, "send_counts", LIST, "number of rows to each rank; equal if not given",
+    TG_ARG_AS(tg_mapping_params, splits, "send_counts", LIST, "Number of rows to each rank; equal if not given.",
               .length_at = offsetof(tg_mapping_params, n_splits)),
-    TG_ARG_AS(tg_mapping_params, recv, "recv_counts", LIST, "number of rows from each rank; equal if not given",
+    TG_ARG_AS(tg_mapping_params, recv, "recv_counts", LIST, "Number of rows from each rank; equal if not given.",
               .length_at = offsetof(tg_mapping_params, n_recv)),
-    TG_ARG_AS(tg_mapping_params, comm, "c", POINTER, "the ranks that call the op together",
+    TG_ARG_AS(tg_mapping_params, comm, "c", POINTER, "The ranks that call the op together.",
               .of = "tg_comm", .required = true),
 };
 
@@ -184,9 +184,9 @@ static const tg_sample reshard_samples[] = {
 };
 
 static const tg_field reshard_fields[] = {
-    TG_ARG_AS(tg_mapping_params, dim, "cat", INT, "the dim along which the shards are joined", .required = true),
-    TG_ARG_AS(tg_mapping_params, cut, "split", INT, "the dim along which the whole is sharded", .required = true),
-    TG_ARG_AS(tg_mapping_params, comm, "c", POINTER, "the ranks that call the op together",
+    TG_ARG_AS(tg_mapping_params, dim, "cat", INT, "The dim along which the shards are joined.", .required = true),
+    TG_ARG_AS(tg_mapping_params, cut, "split", INT, "The dim along which the whole is sharded.", .required = true),
+    TG_ARG_AS(tg_mapping_params, comm, "c", POINTER, "The ranks that call the op together.",
               .of = "tg_comm", .required = true),
 };
 

@@ -2,8 +2,8 @@
 #include "parallel/mappings/mapping.h"
 
 const tg_field tg_mapping_fields[2] = {
-    TG_ARG_AS(tg_mapping_params, dim, "d", INT, "dim of x; a negative number counts from the end", .required = true),
-    TG_ARG_AS(tg_mapping_params, comm, "c", POINTER, "the ranks that call the op together",
+    TG_ARG_AS(tg_mapping_params, dim, "d", INT, "Dim of x; a negative number counts from the end.", .required = true),
+    TG_ARG_AS(tg_mapping_params, comm, "c", POINTER, "The ranks that call the op together.",
               .of = "tg_comm", .required = true),
 };
 

@@ -1,5 +1,6 @@
 /* Mappings of sequence parallelism: gather and reduce-scatter of rows, in equal or given parts. mapping.h explains the
  * letters of placements, as in V0 -> R. */
+#include "base/options.h"
 #include "parallel/mappings/mapping_samples.h"
 
 #include <tapegrad/derivatives.h>
@@ -12,7 +13,7 @@ static tg_status params_of(const tg_tape *t, tg_comm *c, const tg_sp_opts *given
     tg_sp_opts o;
     *p = (tg_mapping_params){0};
     if (!t) return TG_OK;
-    TG_TRY(tg_comm_missed(c, tg_options(t->ctx, &o, sizeof o, given, who)));
+    TG_TRY(tg_comm_missed(c, tg_options(t->ctx, &o, &tg_sp_opts_struct, given, who)));
     *p = (tg_mapping_params){.comm = c, .invariant = o.invariant, .splits = o.splits, .buffer = o.buffer};
     if (!o.invariant || gathers) return TG_OK;
     return tg_comm_missed(c, tg_fail(t->ctx, TG_ERR_ARGUMENT,
@@ -68,12 +69,12 @@ static const tg_sample gather_from_sp_samples[] = {
 };
 
 static const tg_field gather_from_sp_fields[] = {
-    TG_ARG_AS(tg_mapping_params, comm, "c", POINTER, "the ranks that call the op together",
+    TG_ARG_AS(tg_mapping_params, comm, "c", POINTER, "The ranks that call the op together.",
               .of = "tg_comm", .required = true),
-    TG_ARG(tg_mapping_params, invariant, BOOL, "the result is I instead of R"),
-    TG_ARG(tg_mapping_params, splits, LIST, "number of rows of each rank; equal if not given",
+    TG_ARG(tg_mapping_params, invariant, BOOL, "The result is I instead of R."),
+    TG_ARG(tg_mapping_params, splits, LIST, "Number of rows of each rank; equal if not given.",
            .length_at = offsetof(tg_mapping_params, n_splits)),
-    TG_ARG(tg_mapping_params, buffer, TEXT, "name of the scratch buffer for the result"),
+    TG_ARG(tg_mapping_params, buffer, TEXT, "Name of the scratch buffer for the result."),
 };
 
 const tg_op tg_op_gather_from_sp = {
@@ -117,11 +118,11 @@ static const tg_sample reduce_scatter_to_sp_samples[] = {
 };
 
 static const tg_field reduce_scatter_to_sp_fields[] = {
-    TG_ARG_AS(tg_mapping_params, comm, "c", POINTER, "the ranks that call the op together",
+    TG_ARG_AS(tg_mapping_params, comm, "c", POINTER, "The ranks that call the op together.",
               .of = "tg_comm", .required = true),
-    TG_ARG(tg_mapping_params, splits, LIST, "number of rows of each rank; equal if not given",
+    TG_ARG(tg_mapping_params, splits, LIST, "Number of rows of each rank; equal if not given.",
            .length_at = offsetof(tg_mapping_params, n_splits)),
-    TG_ARG(tg_mapping_params, buffer, TEXT, "name of the scratch buffer for the result"),
+    TG_ARG(tg_mapping_params, buffer, TEXT, "Name of the scratch buffer for the result."),
 };
 
 const tg_op tg_op_reduce_scatter_to_sp = {

@@ -1,6 +1,7 @@
 /* Creation and end of a pipe, and cleanup after a failed run. */
 #include <tapegrad/optim.h>
 #include "base/host_memory.h"
+#include "base/options.h"
 #include "comm/comm.h"
 #include "parallel/pp/pipe.h"
 #include "parallel/tp/wgrads.h"
@@ -65,8 +66,8 @@ static tg_status check_call(const tg_parallel *p, const tg_pipe_plan *plan, cons
             "tg_pipe_new: n_edge is %d and edge is %p, expected an array of the tensors that go from part to "
             "part, 1 or more",
             o->n_edge, (const void *)o->edge);
-    if (o->ahead < 0)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_pipe_new: ahead is %d, expected 1 or more (0: 1)", o->ahead);
+    if (o->ahead < 1)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_pipe_new: ahead is %d, expected 1 or more", o->ahead);
     return TG_OK;
 }
 
@@ -122,8 +123,8 @@ static tg_status allocate(tg_pipe *x) {
 static tg_pipe *make(tg_parallel *p, const tg_pipe_plan *plan, const tg_pipe_opts *given) {
     tg_pipe_opts o;
     tg_ctx *ctx = p->ctx;
-    if (ctx->run.status != TG_OK || tg_options(ctx, &o, sizeof o, given, "tg_pipe_new: the options") != TG_OK)
-        return NULL;
+    if (ctx->run.status != TG_OK) return NULL;
+    if (tg_options(ctx, &o, &tg_pipe_opts_struct, given, "tg_pipe_new: the options") != TG_OK) return NULL;
     if (check_call(p, plan, &o) != TG_OK) return NULL;
     tg_pipe *x = tg_host_alloc(ctx, sizeof *x);
     if (!x) return NULL;
@@ -132,7 +133,7 @@ static tg_pipe *make(tg_parallel *p, const tg_pipe_plan *plan, const tg_pipe_opt
                    .p = p,
                    .plan = plan,
                    .stage = tg_parallel_rank(p, TG_PP),
-                   .ahead = o.ahead ? o.ahead : 1,
+                   .ahead = o.ahead,
                    .shape = o.shape,
                    .scale = o.scale,
                    .n_edge = o.n_edge,

@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "base/host_memory.h"
+#include "base/options.h"
 #include "base/runtime.h"
 #include "parallel/pp/plan.h"
 
@@ -15,7 +16,7 @@ static tg_status check_counts(tg_ctx *ctx, const tg_pipe_plan_opts *o) {
     if (o->stages < 1)
         return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_pipe_plan_new: stages is %d, expected 1 or more", o->stages);
     if (o->chunks < 1 || o->chunks > UINT8_MAX + 1)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_pipe_plan_new: chunks is %d, expected 1 to %d (0: 1)", o->chunks,
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_pipe_plan_new: chunks is %d, expected 1 to %d", o->chunks,
                        UINT8_MAX + 1);
     if (o->chunks > 1 && (o->kind == TG_PIPE_1F1B || o->kind == TG_PIPE_ZB_H1))
         return tg_fail(ctx, TG_ERR_ARGUMENT,
@@ -33,14 +34,16 @@ static tg_status check_counts(tg_ctx *ctx, const tg_pipe_plan_opts *o) {
 
 static tg_status check_group(tg_ctx *ctx, const tg_pipe_plan_opts *o) {
     bool turns = o->kind == TG_PIPE_GPIPE || o->kind == TG_PIPE_INTERLEAVED || o->kind == TG_PIPE_FORWARD;
-    if (o->group && !turns)
+    if (o->group == TG_AUTO) return TG_OK;
+    if (!turns)
         return tg_fail(ctx, TG_ERR_ARGUMENT,
-                       "tg_pipe_plan_new: group is %d, but schedule %s has no turns; leave group 0", o->group,
+                       "tg_pipe_plan_new: group is %d, but schedule %s has no turns; leave group TG_AUTO", o->group,
                        tg_pipe_kind_name(o->kind));
-    if (o->group && o->group < o->stages)
+    if (o->group < o->stages)
         return tg_fail(ctx, TG_ERR_ARGUMENT,
-                       "tg_pipe_plan_new: group is %d, expected %d or more, the number of stages (0: %d)", o->group,
-                       o->stages, o->stages);
+                       "tg_pipe_plan_new: group is %d, expected %d or more, the number of stages, or TG_AUTO for that "
+                       "number",
+                       o->group, o->stages);
     return TG_OK;
 }
 
@@ -132,7 +135,8 @@ static tg_status check_plan(tg_pipe_plan *p) {
 static tg_status make(tg_pipe_plan *p, const tg_pipe_plan_opts *o, int n) {
     p->first = tg_host_alloc(p->ctx, ((size_t)p->stages + 1) * sizeof *p->first);
     if (!p->first) return tg_ctx_status(p->ctx);
-    TG_TRY(p->kind == TG_PIPE_CUSTOM ? copy_lists(p, o, n) : tg_pipe_schedule(p, o->group ? o->group : p->stages));
+    int group = o->group == TG_AUTO ? p->stages : o->group;
+    TG_TRY(p->kind == TG_PIPE_CUSTOM ? copy_lists(p, o, n) : tg_pipe_schedule(p, group));
     find_acts(p);
     TG_TRY(take_costs(p, o));
     return check_plan(p);
@@ -142,8 +146,7 @@ tg_pipe_plan *tg_pipe_plan_new(tg_ctx *ctx, const tg_pipe_plan_opts *opts) {
     tg_pipe_plan_opts o;
     int n = 0;
     if (!tg_ok(ctx)) return NULL;
-    if (tg_options(ctx, &o, sizeof o, opts, "tg_pipe_plan_new: the options") != TG_OK) return NULL;
-    if (!o.chunks) o.chunks = 1;
+    if (tg_options(ctx, &o, &tg_pipe_plan_opts_struct, opts, "tg_pipe_plan_new: the options") != TG_OK) return NULL;
     if (check_counts(ctx, &o) != TG_OK || check_group(ctx, &o) != TG_OK || check_lists(ctx, &o, &n) != TG_OK)
         return NULL;
     tg_pipe_plan *p = tg_host_alloc(ctx, sizeof *p);

@@ -5,6 +5,7 @@
 #include <tapegrad/megatron.h>
 
 #include "base/host_memory.h"
+#include "base/options.h"
 #include "tape/tape.h"
 #include "comm/comm.h"
 #include "parallel/tp/layers.h"
@@ -108,23 +109,22 @@ static const char *maker_of(const tg_module_ops *ops) {
 
 /* Fails if an option is set that the layer does not use. */
 static tg_status check_unused(tg_ctx *ctx, const char *who, bool row, const tg_inference_opts *o) {
-    if (row && (o->norm || o->norm_eps != 0))
+    const tg_inference_opts usual = {TG_INFERENCE_DEFAULTS};
+    if (row && (o->norm || o->norm_eps != usual.norm_eps))
         return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: %s is set, but it is an option of the column layer only", who,
                        o->norm ? "norm" : "norm_eps");
-    if (o->weight && o->std != 0)
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: std is %g, expected 0, because the weight is given", who,
+    if (o->weight && o->std != usual.std)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: std is %g, but the weight is given; leave std at its default", who,
                        o->std);
     return TG_OK;
 }
 
-/* Reads and checks the options, and fills in their defaults. */
+/* Reads and checks the options. */
 static tg_status complete(const tg_parallel *p, const char *who, bool row, tg_inference_opts *o,
                           const tg_inference_opts *given) {
     tg_ctx *ctx = tg_parallel_ctx(p);
-    TG_TRY(tg_options(ctx, o, sizeof *o, given, who));
+    TG_TRY(tg_options(ctx, o, &tg_inference_opts_struct, given, who));
     TG_TRY(check_unused(ctx, who, row, o));
-    if (o->norm_eps == 0) o->norm_eps = 1e-6;
-    if (o->std == 0) o->std = 0.02;
     if (!(o->norm_eps > 0 && isfinite(o->norm_eps)))
         return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: norm_eps is %g, expected a positive number", who, o->norm_eps);
     if (tg_parallel_size(p, TG_TP) > 1 && !tg_is_sequence_parallel(p))

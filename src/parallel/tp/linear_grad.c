@@ -3,6 +3,7 @@
  * arXiv 1909.08053; sequence parallelism: Korthikanti et al., arXiv 2205.05198). */
 #include <tapegrad/megatron.h>
 
+#include "base/options.h"
 #include "ops/common/derive.h"
 #include "ops/linear.h"
 #include "ops/common/nn_op.h"
@@ -215,10 +216,10 @@ static const tg_sample samples[] = {
 };
 
 static const tg_field linear_fields[] = {
-    TG_ARG_AS(linear_params, comm, "c", POINTER, "the ranks that call the op together", .of = "tg_comm"),
-    TG_ARG(linear_params, sequence_parallel, BOOL, "x has only this rank's rows of dim 0"),
-    TG_ARG(linear_params, allreduce_dgrad, BOOL, "backward sums the gradient of x over the ranks"),
-    TG_ARG_AS(linear_params, fused, "fused_wgrad", BOOL, "w must be a leaf if it needs a gradient"),
+    TG_ARG_AS(linear_params, comm, "c", POINTER, "The ranks that call the op together.", .of = "tg_comm"),
+    TG_ARG(linear_params, sequence_parallel, BOOL, "x has only this rank's rows of dim 0."),
+    TG_ARG(linear_params, allreduce_dgrad, BOOL, "Backward sums the gradient of x over the ranks."),
+    TG_ARG_AS(linear_params, fused, "fused_wgrad", BOOL, "w must be a leaf if it needs a gradient."),
 };
 
 const tg_op tg_op_LinearWithGradAccumulationAndAsyncCommunication = {
@@ -261,7 +262,7 @@ static linear_params params_of(const tg_comm *comm, const tg_linear_grad_opts *o
 static tg_status options(tg_tape *t, tg_tensor *const xw[2], const tg_linear_grad_opts *given, bool frozen,
                          const char *who, tg_linear_grad_opts *o) {
     TG_TRY(tg_tape_check_with(t, xw, 2, who));
-    TG_TRY(tg_options(t->ctx, o, sizeof *o, given, who));
+    TG_TRY(tg_options(t->ctx, o, &tg_linear_grad_opts_struct, given, who));
     if (frozen && (o->deferred || o->fused_wgrad))
         return tg_fail(t->ctx, TG_ERR_ARGUMENT, "%s: %s is set, but a frozen weight has no gradient", who,
                        o->deferred ? "deferred" : "fused_wgrad");

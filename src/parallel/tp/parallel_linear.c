@@ -1,11 +1,13 @@
 /* The parts that column and row layers share: options, parameters and their placements, and one call with overrides
  * (tg_parallel_linear_apply). */
 #include "base/host_memory.h"
+#include "base/options.h"
 #include "base/text.h"
 #include "parallel/tp/layers.h"
 
 #include <tapegrad/megatron.h>
 
+#include <math.h>
 #include <stdio.h>
 
 #include "tape/tape.h"
@@ -18,7 +20,7 @@
  * it, so that options which exclude each other fail at any number of ranks. */
 static bool asks_for_sp(const tg_parallel_linear *s) {
     if (s->o.expert) return false;
-    if (s->o.sequence_parallel) return s->o.sequence_parallel > 0;
+    if (s->o.sequence_parallel != TG_AUTO) return s->o.sequence_parallel;
     return s->axis == TG_TP && s->p->o.sequence_parallel;
 }
 
@@ -32,7 +34,7 @@ static bool takes_numbers(const tg_parallel_linear *s) {
 
 /* Checks the options that say where the weight comes from, and copies the initial values. */
 static tg_status check_weight_options(tg_parallel_linear *s, const char *who) {
-    const tg_parallel_linear_opts *o = &s->o;
+    const tg_parallel_linear_opts usual = {TG_PARALLEL_LINEAR_DEFAULTS}, *o = &s->o;
     if (o->weight && o->no_weight)
         return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: weight is given and no_weight is set; expected one of them", who);
     if (o->dtype && !tg_is_float(o->dtype))
@@ -41,8 +43,8 @@ static tg_status check_weight_options(tg_parallel_linear *s, const char *who) {
     if ((o->weight || o->no_weight) && o->no_init)
         return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: no_init is set, but %s; leave it false", who,
                        o->weight ? "the weight is given, and keeps its values" : "no_weight leaves nothing to draw");
-    if ((!draws(s) || o->init) && o->std != 0)
-        return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: std is %g, expected 0, because %s", who, o->std,
+    if ((!draws(s) || o->init) && o->std != usual.std)
+        return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: std is %g, but %s; leave std at its default", who, o->std,
                        draws(s) ? "init is given" : "the layer draws no weight");
     TG_TRY(tg_layer_read_init(s->p, who, "init", o->dtype, draws(s), o->init, &s->init));
     return tg_layer_read_init(s->p, who, "bias_init", o->dtype, !o->no_bias && !o->no_init, o->bias_init,
@@ -67,17 +69,17 @@ static tg_status check_conflicts(const tg_parallel_linear *s, const char *who, i
     if (o->no_dgrad_reduce && asks_for_sp(s))
         return tg_fail(s->ctx, TG_ERR_ARGUMENT,
                        "%s: no_dgrad_reduce is set, but under sequence parallelism the gradient of x is always reduced "
-                       "and scattered; leave it false, or set sequence_parallel to -1",
+                       "and scattered; leave it false, or set sequence_parallel to 0",
                        who);
     if (o->skip_bias_add && o->no_bias)
         return tg_fail(s->ctx, TG_ERR_ARGUMENT,
                        "%s: skip_bias_add and no_bias are set, but without a bias there is none to skip; set one of "
                        "them",
                        who);
-    if (o->sequence_parallel > 0 && o->expert)
+    if (o->sequence_parallel == 1 && o->expert)
         return tg_fail(s->ctx, TG_ERR_ARGUMENT,
-                       "%s: sequence_parallel is above 0, but the token dispatch gathers the rows of an expert; leave "
-                       "it 0",
+                       "%s: sequence_parallel is 1, but the token dispatch gathers the rows of an expert; leave it "
+                       "TG_AUTO",
                        who);
     if (o->input_is_whole && s->sp)
         return tg_fail(s->ctx, TG_ERR_STATE,
@@ -100,9 +102,14 @@ static tg_status check_numbers(const tg_parallel_linear *s, const char *who, int
         return tg_fail(s->ctx, TG_ERR_ARGUMENT,
                        "%s: deferred_wgrads is %d, expected 0 or more, or TG_NONE for no limit", who,
                        o->deferred_wgrads);
-    if (o->strides < 0 || local % (o->strides ? o->strides : 1))
-        return tg_fail(s->ctx, TG_ERR_SHAPE, "%s: strides is %d, expected 0 or more, and a divisor of this rank's %lld",
+    if (o->strides < 1 || local % o->strides)
+        return tg_fail(s->ctx, TG_ERR_SHAPE, "%s: strides is %d, expected 1 or more, and a divisor of this rank's %lld",
                        who, o->strides, (long long)local);
+    if (!(o->std >= 0 && isfinite(o->std)))
+        return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: std is %g, expected a finite number, 0 or more", who, o->std);
+    if (o->sequence_parallel < TG_AUTO || o->sequence_parallel > 1)
+        return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: sequence_parallel is %d, expected 0, 1 or TG_AUTO", who,
+                       o->sequence_parallel);
     return TG_OK;
 }
 
@@ -124,7 +131,7 @@ static void note_no_sp(const tg_parallel_linear *s, const char *who) {
 
 /* Fills *s from the options and checks them. */
 static tg_status complete(tg_parallel_linear *s, const char *who, int shard, const tg_parallel_linear_opts *given) {
-    TG_TRY(tg_options(s->ctx, &s->o, sizeof s->o, given, who));
+    TG_TRY(tg_options(s->ctx, &s->o, &tg_parallel_linear_opts_struct, given, who));
     s->axis = s->o.expert && s->o.axis == TG_TP ? TG_ETP : s->o.axis;
     if (!s->o.expert) TG_TRY(tg_layer_check_axis(s->p, who, s->axis, takes_numbers(s)));
     if (s->o.expert && s->axis != TG_ETP)
@@ -183,13 +190,12 @@ static const char *maker_of(const tg_module_ops *ops) {
 /* Adds the weight and the bias, if the layer has them. */
 static void add_params(tg_module *m, int shard, const char *who) {
     tg_parallel_linear *s = m->state;
-    double std = s->o.std == 0 ? 0.02 : s->o.std;
     const tg_init *init = s->o.init ? &s->init : NULL, *bias_init = s->o.bias_init ? &s->bias_init : NULL;
     tg_placement at = s->o.strides > 1 ? TG_SHARD_STRIDED((int8_t)shard, s->o.strides) : TG_SHARD((int8_t)shard);
     if (s->o.weight) {
         if (check_weight(s, who, s->o.weight) == TG_OK) tg_module_add_param(m, "weight", s->o.weight);
     } else if (!s->o.no_weight) {
-        tg_layer_add(m, "weight", param(s, "weight", (tg_shape){2, {s->out, s->in}}, std, init, at, who));
+        tg_layer_add(m, "weight", param(s, "weight", (tg_shape){2, {s->out, s->in}}, s->o.std, init, at, who));
     }
     if (s->o.no_bias || !tg_ok(s->ctx)) return;
     tg_placement whole = s->sp ? TG_R : TG_I;

@@ -4,6 +4,7 @@
 
 #include <tapegrad/megatron.h>
 
+#include "base/options.h"
 #include "nn/init.h"
 #include "tape/tape.h"
 #include "placement/draws.h"
@@ -64,12 +65,15 @@ static tg_status check(const tg_parallel *p, int64_t rows, int64_t hidden, doubl
                        tg_init *init, const tg_vocab_embedding_opts *given) {
     static const char *const who = "tg_nn_vocab_embedding";
     tg_ctx *ctx = tg_parallel_ctx(p);
-    TG_TRY(tg_options(ctx, o, sizeof *o, given, "tg_nn_vocab_embedding: the options"));
+    TG_TRY(tg_options(ctx, o, &tg_vocab_embedding_opts_struct, given, "tg_nn_vocab_embedding: the options"));
     if (o->init && std != 0)
         return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: std is %g, expected 0, because init is given", who, std);
     if (o->dtype && !tg_is_float(o->dtype))
         return tg_fail(ctx, TG_ERR_DTYPE, "%s: dtype is %s, expected a floating-point dtype", who,
                        tg_dtype_name(o->dtype));
+    if (o->reduce_scatter < TG_AUTO || o->reduce_scatter > 1)
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: reduce_scatter is %d, expected 0, 1 or TG_AUTO", who,
+                       o->reduce_scatter);
     TG_TRY(tg_layer_read_init(p, who, "init", o->dtype, true, o->init, init));
     if (o->init) o->init = init;
     TG_TRY(tg_layer_check_axis(p, who, o->axis, o->init ? tg_init_draws(init) : std != 0));
@@ -80,7 +84,8 @@ static tg_status check(const tg_parallel *p, int64_t rows, int64_t hidden, doubl
 
 static tg_module *empty(const tg_parallel *p, int64_t vocab, const tg_vocab_embedding_opts *o) {
     tg_ctx *ctx = tg_parallel_ctx(p);
-    bool scatter = o->reduce_scatter ? o->reduce_scatter > 0 : o->axis == TG_TP && tg_is_sequence_parallel(p);
+    bool usual = o->axis == TG_TP && tg_is_sequence_parallel(p);
+    bool scatter = o->reduce_scatter == TG_AUTO ? usual : o->reduce_scatter;
     embedding *s = tg_host_alloc(ctx, sizeof *s);
     if (!s) return tg_layer_checked(NULL);
     *s = (embedding){.ctx = ctx,

@@ -144,7 +144,7 @@ static const tg_sample embedding_samples[] = {
 };
 
 static const tg_field vocab_parallel_embedding_fields[] = {
-    TG_ARG_AS(tg_mapping_params, comm, "c", POINTER, "the ranks that call the op together",
+    TG_ARG_AS(tg_mapping_params, comm, "c", POINTER, "The ranks that call the op together.",
               .of = "tg_comm", .required = true),
 };
 

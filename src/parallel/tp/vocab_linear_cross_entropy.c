@@ -73,15 +73,15 @@ static const tg_sample vocab_linear_samples[] = {
 };
 
 static const tg_field vocab_parallel_linear_cross_entropy_fields[] = {
-    TG_ARG_AS(tg_row_loss_params, comm, "c", POINTER, "the ranks that call the op together",
+    TG_ARG_AS(tg_row_loss_params, comm, "c", POINTER, "The ranks that call the op together.",
               .of = "tg_comm", .required = true),
-    TG_ARG(tg_row_loss_params, ignore_index, INT64, "the loss of rows with this target is 0"),
+    TG_ARG(tg_row_loss_params, ignore_index, INT64, "The loss of rows with this target is 0."),
     TG_ARG_AS(tg_row_loss_params, smoothing, "label_smoothing", DOUBLE,
-              "share of the target that is spread over all classes, in [0, 1]"),
-    TG_ARG_AS(tg_row_loss_params, kind, "smoothing_kind", ENUM, "how label_smoothing is spread", .of = "tg_smoothing"),
-    TG_ARG(tg_row_loss_params, reduction, ENUM, "how the losses of all rows become the result",
+              "Share of the target that is spread over all classes, in [0, 1]."),
+    TG_ARG_AS(tg_row_loss_params, kind, "smoothing_kind", ENUM, "How label_smoothing is spread.", .of = "tg_smoothing"),
+    TG_ARG(tg_row_loss_params, reduction, ENUM, "How the losses of all rows become the result.",
            .of = "tg_loss_reduction"),
-    TG_ARG(tg_row_loss_params, classes, INT64, "number of classes over all ranks; 0: there is no padding"),
+    TG_ARG(tg_row_loss_params, classes, INT64, "Number of classes over all ranks; -1: there is no padding."),
 };
 
 const tg_op tg_op_vocab_parallel_linear_cross_entropy = {
@@ -103,7 +103,7 @@ const tg_op tg_op_vocab_parallel_linear_cross_entropy = {
     .jvp = vocab_linear_jvp,
     .flops = tg_chunked_head_flops,
     TG_FIELDS(vocab_parallel_linear_cross_entropy_fields),
-    .preset = TG_ROW_LOSS(-100, 0, MEAN),
+    .preset = TG_VOCAB_P(-100, 0, MEAN, .in_place = false),
     TG_SAMPLES(vocab_linear_samples),
 };
 

@@ -13,11 +13,11 @@
 
 tg_row_loss_params tg_vocab_loss_params(tg_comm *c, const tg_vocab_opts *opts) {
     tg_vocab_opts o;
-    tg_op_options(&o, sizeof o, opts);
+    tg_op_options(&o, &tg_vocab_opts_struct, opts);
     return (tg_row_loss_params){.comm = c,
                                 .size = o.size,
                                 .known = sizeof o,
-                                .ignore_index = tg_row_loss_ignore_index(o.ignore_index),
+                                .ignore_index = o.ignore_index,
                                 .smoothing = o.label_smoothing,
                                 .kind = o.smoothing_kind,
                                 .reduction = o.reduction,
@@ -33,11 +33,11 @@ tg_status tg_vocab_loss_shard(tg_call *c, int64_t v) {
     TG_TRY(tg_mapping_check(c));
     if (__builtin_mul_overflow(v, (int64_t)tg_comm_size(p->comm), &all))
         return tg_call_fail(c, TG_ERR_SHAPE, "the size of the whole vocabulary is too large for 64 bits");
-    if (p->classes < 0 || p->classes > all)
+    if (p->classes == TG_AUTO) p->classes = all;
+    if (p->classes < 1 || p->classes > all)
         return tg_call_fail(c, TG_ERR_ARGUMENT,
-                            "classes is %lld, expected 1 to %lld, the columns of all ranks, or 0 for all of them",
+                            "classes is %lld, expected 1 to %lld, the columns of all ranks, or TG_AUTO for all of them",
                             (long long)p->classes, (long long)all);
-    if (p->classes == 0) p->classes = all;
     p->first = tg_comm_rank(p->comm) * v;
     p->columns = p->classes - p->first;
     if (p->columns < 0) p->columns = 0;

@@ -1,0 +1,107 @@
+/* The structs of options of language models. */
+#include <tapegrad/gpt.h>
+#include <tapegrad/lm.h>
+
+#include "base/options.h"
+
+static const tg_enum_value gpt_arch_values[] = {TG_ENUM_VALUE(TG_GPT2), TG_ENUM_VALUE(TG_LLAMA)};
+const tg_enum tg_gpt_arch_enum = TG_ENUM(tg_gpt_arch, "TG_", gpt_arch_values);
+
+static const tg_enum_value gpt_recompute_values[] = {
+    TG_ENUM_VALUE(TG_GPT_KEEP), TG_ENUM_VALUE(TG_GPT_FULL), TG_ENUM_VALUE(TG_GPT_SELECTIVE),
+    TG_ENUM_VALUE(TG_GPT_DISTRIBUTED)};
+const tg_enum tg_gpt_recompute_enum = TG_ENUM(tg_gpt_recompute, "TG_GPT_", gpt_recompute_values);
+
+static const tg_enum_value gpt_wgrad_values[] = {
+    TG_ENUM_VALUE(TG_WGRAD_FUSED), TG_ENUM_VALUE(TG_WGRAD_PLAIN), TG_ENUM_VALUE(TG_WGRAD_DEFERRED)};
+const tg_enum tg_gpt_wgrad_enum = TG_ENUM(tg_gpt_wgrad, "TG_WGRAD_", gpt_wgrad_values);
+
+static const tg_enum_value lm_names_values[] = {TG_ENUM_VALUE(TG_LM_NAMES_LLAMA), TG_ENUM_VALUE(TG_LM_NAMES_GPT2)};
+const tg_enum tg_lm_names_enum = TG_ENUM(tg_lm_names, "TG_LM_NAMES_", lm_names_values);
+
+static const tg_enum_value lm_norm_values[] = {TG_ENUM_VALUE(TG_LM_RMS_NORM), TG_ENUM_VALUE(TG_LM_LAYER_NORM)};
+const tg_enum tg_lm_norm_enum = TG_ENUM(tg_lm_norm, "TG_LM_", lm_norm_values);
+
+static const tg_enum_value lm_activation_values[] = {TG_ENUM_VALUE(TG_LM_SWIGLU), TG_ENUM_VALUE(TG_LM_GELU_TANH)};
+const tg_enum tg_lm_activation_enum = TG_ENUM(tg_lm_activation, "TG_LM_", lm_activation_values);
+
+static const tg_enum_value lm_positions_values[] = {TG_ENUM_VALUE(TG_LM_ROTARY), TG_ENUM_VALUE(TG_LM_LEARNED)};
+const tg_enum tg_lm_positions_enum = TG_ENUM(tg_lm_positions, "TG_LM_", lm_positions_values);
+
+static const tg_enum_value lm_backend_values[] = {TG_ENUM_VALUE(TG_LM_FUSED), TG_ENUM_VALUE(TG_LM_COMPOSED)};
+const tg_enum tg_lm_backend_enum = TG_ENUM(tg_lm_backend, "TG_LM_", lm_backend_values);
+
+static const tg_field gpt_config_fields[] = {
+    TG_FIELD_OF(tg_gpt_config, arch, ENUM, "tg_gpt_arch", "GPT-2 or Llama."),
+    TG_FIELD(tg_gpt_config, vocab, INT64, "Size of the vocabulary, 1 or more."),
+    TG_FIELD(tg_gpt_config, layers, INT64, "Number of layers, 1 or more."),
+    TG_FIELD(tg_gpt_config, heads, INT64, "Number of heads, 1 or more."),
+    TG_FIELD(tg_gpt_config, hidden, INT64, "Hidden size, 1 or more."),
+    TG_FIELD(tg_gpt_config, kv_heads, INT64, "Heads of keys and values; TG_AUTO: heads."),
+    TG_FIELD(tg_gpt_config, ffn, INT64, "Hidden size of the MLP; TG_AUTO: by the architecture."),
+    TG_FIELD(tg_gpt_config, positions, INT64, "Longest sequence, 1 or more."),
+    TG_FIELD(tg_gpt_config, head_dim, INT64, "Size of a head; TG_AUTO: hidden / heads."),
+    TG_FIELD(tg_gpt_config, dropout, DOUBLE, "Probability of dropout, in [0, 1)."),
+    TG_FIELD(tg_gpt_config, norm_eps, DOUBLE, "Eps of norms, above 0; TG_AUTO: by the architecture."),
+    TG_FIELD(tg_gpt_config, rope_base, DOUBLE, "Base of rotary positions, above 0."),
+    TG_FIELD(tg_gpt_config, init_std, DOUBLE, "Standard deviation of the initial weights, above 0."),
+    TG_FIELD(tg_gpt_config, untied, BOOL, "GPT-2: the output matrix is separate from the embedding matrix."),
+    TG_FIELD(tg_gpt_config, tied, BOOL, "Llama: the output matrix is the embedding matrix."),
+    TG_FIELD_OF(tg_gpt_config, recompute, ENUM, "tg_gpt_recompute", "Which activations are recomputed."),
+    TG_FIELD_OF(tg_gpt_config, wgrad, ENUM, "tg_gpt_wgrad", "When weight gradients are computed."),
+    TG_FIELD_OF(tg_gpt_config, parallel, POINTER, "tg_parallel", "The grid of ranks; NULL: one rank."),
+    TG_FIELD(tg_gpt_config, layout, TEXT, "How the model is cut into parts; NULL: equal numbers of layers."),
+    TG_FIELD(tg_gpt_config, chunk, INT, "Which chunk of this rank's stage the module is, from 0."),
+    TG_FIELD(tg_gpt_config, key, UINT64, "A key that the model opens around its own; TG_NONE: none."),
+};
+const tg_struct tg_gpt_config_struct = TG_STRUCT(tg_gpt_config, GPT, gpt_config_fields, "The configuration of a GPT.");
+
+static const tg_field lm_config_fields[] = {
+    TG_FIELD(tg_lm_config, vocab, INT64, "Size of the vocabulary, 1 or more."),
+    TG_FIELD(tg_lm_config, layers, INT64, "Number of layers, 1 or more."),
+    TG_FIELD(tg_lm_config, heads, INT64, "Number of heads, 1 or more."),
+    TG_FIELD(tg_lm_config, hidden, INT64, "Hidden size, 1 or more."),
+    TG_FIELD(tg_lm_config, positions, INT64, "Longest sequence, 1 or more."),
+    TG_FIELD(tg_lm_config, kv_heads, INT64, "Heads of keys and values; TG_AUTO: heads."),
+    TG_FIELD(tg_lm_config, head_dim, INT64, "Size of a head; TG_AUTO: hidden / heads."),
+    TG_FIELD(tg_lm_config, ffn, INT64, "Hidden size of the MLP; TG_AUTO: by the activation."),
+    TG_FIELD_OF(tg_lm_config, names, ENUM, "tg_lm_names", "How parameters are named."),
+    TG_FIELD_OF(tg_lm_config, norm, ENUM, "tg_lm_norm", "The norm."),
+    TG_FIELD_OF(tg_lm_config, activation, ENUM, "tg_lm_activation", "The activation of the MLP."),
+    TG_FIELD_OF(tg_lm_config, position_kind, ENUM, "tg_lm_positions", "Rotary or learned positions."),
+    TG_FIELD(tg_lm_config, bias, BOOL, "Linear layers have biases."),
+    TG_FIELD(tg_lm_config, tied, BOOL, "The output matrix is the embedding matrix."),
+    TG_FIELD(tg_lm_config, norm_eps, DOUBLE, "Eps of norms, above 0; TG_AUTO: by the norm."),
+    TG_FIELD(tg_lm_config, rope_base, DOUBLE, "Base of rotary positions, above 0."),
+    TG_FIELD(tg_lm_config, dropout, DOUBLE, "Probability of dropout, in [0, 1)."),
+    TG_FIELD(tg_lm_config, init_std, DOUBLE, "Standard deviation of the initial weights, above 0."),
+    TG_FIELD(tg_lm_config, mtp, INT, "Number of depths of multi-token prediction."),
+    TG_FIELD(tg_lm_config, mtp_weight, DOUBLE, "Weight of their losses, above 0."),
+    TG_FIELD(tg_lm_config, mup_base, DOUBLE,
+        "Hidden size of the base model of the maximal update parametrization; TG_NONE: it is not used."),
+    TG_FIELD_OF(tg_lm_config, recompute, ENUM, "tg_gpt_recompute", "Which activations are recomputed."),
+    TG_FIELD_OF(tg_lm_config, wgrad, ENUM, "tg_gpt_wgrad", "When weight gradients are computed."),
+    TG_FIELD_OF(tg_lm_config, backend, ENUM, "tg_lm_backend", "How attention is computed."),
+    TG_FIELD_OF(tg_lm_config, parallel, POINTER, "tg_parallel", "The grid of ranks; NULL: one rank."),
+    TG_FIELD(tg_lm_config, layout, TEXT, "How the model is cut into parts; NULL: equal numbers of layers."),
+    TG_FIELD(tg_lm_config, chunk, INT, "Which chunk of this rank's stage the module is, from 0."),
+    TG_FIELD(tg_lm_config, key, UINT64, "A key that the model opens around its own; TG_NONE: none."),
+};
+const tg_struct tg_lm_config_struct =
+    TG_STRUCT(tg_lm_config, LM, lm_config_fields, "The configuration of a language model.");
+
+static const tg_field lm_rates_fields[] = {
+    TG_FIELD(tg_lm_rates, lr, DOUBLE, "Rate, above 0."),
+    TG_FIELD(tg_lm_rates, min_lr, DOUBLE, "Least rate, 0 or more."),
+    TG_FIELD(tg_lm_rates, embed_lr, DOUBLE, "Rate of embeddings and the output matrix; TG_AUTO: lr."),
+    TG_FIELD(tg_lm_rates, embed_min_lr, DOUBLE, "Least rate of embeddings and the output matrix; TG_AUTO: min_lr."),
+    TG_FIELD(tg_lm_rates, weight_decay, DOUBLE, "Decay of matrices; TG_AUTO: that of group 0."),
+    TG_FIELD_OF(tg_lm_rates, schedule, POINTER, "tg_schedule", "Warm-up and decay; NULL: constant rates."),
+};
+const tg_struct tg_lm_rates_struct =
+    TG_STRUCT(tg_lm_rates, LM_RATES, lm_rates_fields, "Learning rates of groups of parameters.");
+
+static const tg_field lm_save_fields[] = {
+    TG_FIELD(tg_lm_save_opts, file_bytes, INT64, "Limit on the bytes of the tensors in one file, 1 or more."),
+};
+const tg_struct tg_lm_save_opts_struct = TG_STRUCT(tg_lm_save_opts, LM_SAVE, lm_save_fields, "Options of tg_lm_save.");

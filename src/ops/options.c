@@ -1,0 +1,73 @@
+/* The structs of options of ops. */
+#include <tapegrad/ops.h>
+
+#include "base/options.h"
+
+static const tg_enum_value loss_reduction_values[] = {
+    TG_ENUM_VALUE(TG_LOSS_MEAN), TG_ENUM_VALUE(TG_LOSS_SUM), TG_ENUM_VALUE(TG_LOSS_NONE),
+    TG_ENUM_VALUE(TG_LOSS_BATCH_MEAN)};
+const tg_enum tg_loss_reduction_enum = TG_ENUM(tg_loss_reduction, "TG_LOSS_", loss_reduction_values);
+
+static const tg_enum_value smoothing_values[] = {
+    TG_ENUM_VALUE(TG_SMOOTHING_TORCH), TG_ENUM_VALUE(TG_SMOOTHING_MEGATRON),
+    TG_ENUM_VALUE(TG_SMOOTHING_MEGATRON_PARTITION)};
+const tg_enum tg_smoothing_enum = TG_ENUM(tg_smoothing, "TG_SMOOTHING_", smoothing_values);
+
+static const tg_field solve_fields[] = {
+    TG_FIELD(tg_solve_opts, upper, BOOL, "Reads the upper triangle of a instead of the lower one."),
+    TG_FIELD(tg_solve_opts, transpose, BOOL, "Solves a^T @ x = b."),
+    TG_FIELD(tg_solve_opts, unit, BOOL, "Takes every element on the diagonal of a as 1."),
+};
+const tg_struct tg_solve_opts_struct = TG_STRUCT(tg_solve_opts, SOLVE, solve_fields, "Options of tg_triangular_solve.");
+
+static const tg_field attention_fields[] = {
+    TG_FIELD(tg_attention_opts, causal, BOOL, "Query i attends only to keys up to its own position."),
+    TG_FIELD(tg_attention_opts, scale, DOUBLE, "Factor of the scores, 0 or more; TG_AUTO: 1 / sqrt(dk)."),
+    TG_FIELD(tg_attention_opts, dropout, DOUBLE, "Probability of dropout of the attention weights, in [0, 1)."),
+    TG_FIELD(tg_attention_opts, left, INT64,
+        "Keys before its own position to which a query attends, 0 or more; TG_NONE: all."),
+    TG_FIELD(tg_attention_opts, right, INT64,
+        "Keys after its own position to which a query attends, 0 or more; TG_NONE: all."),
+    TG_FIELD(tg_attention_opts, mask, TENSOR, "Bool: hides keys where it is false. Float: is added to the scores."),
+    TG_FIELD(tg_attention_opts, sink, TENSOR, "One more logit for each head in the denominator of each softmax."),
+    TG_FIELD(tg_attention_opts, lengths, TENSOR, "Number of keys of each batch element that are not padding."),
+    TG_FIELD(tg_attention_opts, starts_q, TENSOR, "First rows of the sequences that are packed along the queries."),
+    TG_FIELD(tg_attention_opts, starts_k, TENSOR, "The same along the keys."),
+};
+const tg_struct tg_attention_opts_struct =
+    TG_STRUCT(tg_attention_opts, ATTENTION, attention_fields, "Options of tg_attention.");
+
+static const tg_field conv_fields[] = {
+    TG_FIELD_ARRAY(tg_conv_opts, stride, INT64, "Distances between the starts of windows, 1 or more."),
+    TG_FIELD_ARRAY(tg_conv_opts, padding, INT64, "Numbers of zeros that are added at each end."),
+    TG_FIELD_ARRAY(tg_conv_opts, dilation, INT64, "Distances between the elements of a window, 1 or more."),
+    TG_FIELD(tg_conv_opts, groups, INT64, "Number of groups of channels that are convolved separately, 1 or more."),
+};
+const tg_struct tg_conv_opts_struct = TG_STRUCT(tg_conv_opts, CONV, conv_fields, "Options of tg_conv1d and tg_conv2d.");
+
+static const tg_field pool_fields[] = {
+    TG_FIELD_ARRAY(tg_pool_opts, stride, INT64,
+        "Distances between the starts of windows, 1 or more; TG_AUTO: the size of the window."),
+    TG_FIELD_ARRAY(tg_pool_opts, padding, INT64, "Numbers of elements that are added at each end."),
+    TG_FIELD_ARRAY(tg_pool_opts, dilation, INT64, "Max pools: distances between the elements of a window, 1 or more."),
+    TG_FIELD(tg_pool_opts, exclude_padding, BOOL, "Mean pools: divides by the number of elements of x in the window."),
+};
+const tg_struct tg_pool_opts_struct = TG_STRUCT(tg_pool_opts, POOL, pool_fields, "Options of pools.");
+
+static const tg_field cross_entropy_fields[] = {
+    TG_FIELD(tg_cross_entropy_opts, ignore_index, INT64, "Rows with this target are ignored."),
+    TG_FIELD(tg_cross_entropy_opts, label_smoothing, DOUBLE, "Amount of label smoothing, in [0, 1]."),
+    TG_FIELD_OF(tg_cross_entropy_opts, reduction, ENUM, "tg_loss_reduction", "Mean, sum, or one loss for each row."),
+    TG_FIELD_OF(tg_cross_entropy_opts, smoothing_kind, ENUM, "tg_smoothing",
+        "How label smoothing distributes the target over the classes."),
+    TG_FIELD(tg_cross_entropy_opts, weight, TENSOR, "The weight of each class; NULL: 1."),
+};
+const tg_struct tg_cross_entropy_opts_struct =
+    TG_STRUCT(tg_cross_entropy_opts, CROSS_ENTROPY, cross_entropy_fields, "Options of cross-entropies.");
+
+static const tg_field loss_fields[] = {
+    TG_FIELD_OF(tg_loss_opts, reduction, ENUM, "tg_loss_reduction", "Mean, sum, or one loss for each element."),
+    TG_FIELD(tg_loss_opts, ignore_index, INT64, "tg_nll: rows with this target are ignored."),
+    TG_FIELD(tg_loss_opts, log_target, BOOL, "tg_kl_div: y contains logarithms."),
+};
+const tg_struct tg_loss_opts_struct = TG_STRUCT(tg_loss_opts, LOSS, loss_fields, "Options of the other losses.");
