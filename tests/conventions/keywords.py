@@ -29,6 +29,7 @@ def members_of(text):
     and the names of function pointers."""
     text = re.sub(r"/\*.*?\*/", "", text, flags=re.S)
     text = re.sub(r"^\s*#(?:.*\\\n)*.*$", "", text, flags=re.M)
+    text = re.sub(r"\breturn [^;]*;", "", text)  # in the functions of C++
     for body in re.findall(r"(?:struct|union)(?: \w+)? \{(.*?)^\}", text, re.S | re.M):
         yield from re.findall(r"\(\*(\w+)\)", body)
         yield from re.findall(r"(\w+)(?:\[\w+\])*(?=[,;])", re.sub(r"\([^()]*\)", "", body))
